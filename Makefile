@@ -1,0 +1,201 @@
+# Every step of building, testing and running Millrace is a target here;
+# `make help` lists them. The default builds, tests and lints.
+#
+# build, test, run, up and down need Go, g++ and make, and nothing else.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+MAKEFLAGS += --warn-undefined-variables --no-builtin-rules --no-print-directory
+.DEFAULT_GOAL := all
+
+GO ?= go
+BIN := build/bin
+TOOLS := build/tools
+
+# Printed by --version.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS := -X github.com/millrace/millrace/services/internal/version.Version=$(VERSION)
+# The first words of the story that make run tells.
+PROMPT ?= Once upon a time
+# Compose profile to start beside the default services: empty or gpu.
+PROFILE ?=
+# How long each fuzz target runs.
+FUZZTIME ?= 30s
+# What make bench measures.
+BENCH ?= engine
+# A hung test ends with the stacks of all goroutines after this long.
+TEST_TIMEOUT ?= 8m
+# Paths of the CPU engine that make test-paths forces: those of this processor.
+CPU_PATHS ?= $(if $(shell grep -m1 -w avx512_vnni /proc/cpuinfo),avx512vnni) $(if $(shell grep -m1 -w avx2 /proc/cpuinfo),avx2) portable
+# The race detector needs cgo.
+RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race,)
+
+# The version that go.mod of tools/ pins for module $(1).
+pinned = $(shell awk '$$1 == "require" { $$1 = $$2; $$2 = $$3 } $$1 == "$(1)" && $$2 ~ /^v/ { print $$2; exit }' tools/go.mod)
+# The stamp of tool $(1) from module $(2): it carries the version, so a new pin installs anew.
+stamp = $(TOOLS)/.$(1)-$(call pinned,$(2))
+
+BUF := $(call stamp,buf,github.com/bufbuild/buf)
+PROTOC_GEN_GO := $(call stamp,protoc-gen-go,google.golang.org/protobuf)
+PROTOC_GEN_GO_GRPC := $(call stamp,protoc-gen-go-grpc,google.golang.org/grpc/cmd/protoc-gen-go-grpc)
+GOLANGCI_LINT := $(call stamp,golangci-lint,github.com/golangci/golangci-lint/v2)
+GRPCURL := $(call stamp,grpcurl,github.com/fullstorydev/grpcurl)
+GHZ := $(call stamp,ghz,github.com/bojand/ghz)
+
+.PHONY: help
+help: ## Show every target with one line about it
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: all
+all: build test lint ## Build, test and lint
+
+## Build
+
+# $(call binary,NAME,PACKAGE): -v names each package as it is compiled, which is the progress of a cold build.
+define binary
+	echo 'building $(BIN)/$(1)'
+	$(GO) build -v -ldflags '$(LDFLAGS)' -o $(BIN)/$(1) $(2)
+endef
+
+.PHONY: build
+build: ## Build the four programs into build/bin
+	@export CGO_ENABLED=1
+	$(call binary,millrace-worker,./services/gpuworker)
+	$(call binary,millrace-bench,./services/bench)
+	export CGO_ENABLED=0
+	$(call binary,millrace-scheduler,./services/scheduler)
+	$(call binary,millrace,./services/millrace)
+
+.PHONY: cross
+cross: ## Compile everything for arm64 too; needs g++-aarch64-linux-gnu
+	@export GOARCH=arm64 CGO_ENABLED=0
+	$(GO) build -o /dev/null ./services/scheduler
+	$(GO) build -o /dev/null ./services/millrace
+	export CGO_ENABLED=1 CC=aarch64-linux-gnu-gcc CXX=aarch64-linux-gnu-g++
+	$(GO) build -o build/arm64/ ./services/gpuworker ./services/bench
+
+.PHONY: clean
+clean: ## Remove build/, installed tools included
+	rm -rf build
+
+## Check
+
+.PHONY: test
+test: ## Run every test that needs no GPU, under the race detector
+	@$(GO) test $(RACE) -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: test-paths
+test-paths: ## Run every test that computes on the CPU engine once for each of CPU_PATHS, none shortened
+	@packages=$$(grep -rl --include='*_test.go' '"github.com/millrace/millrace/internal/cputest"' . | xargs dirname | sort -u)
+	for path in $(CPU_PATHS); do
+		echo "on path $$path"
+		MILLRACE_TEST_CPU_PATH=$$path $(GO) test -timeout $(TEST_TIMEOUT) $$packages
+	done
+
+.PHONY: fmt-check
+fmt-check: ## Fail if gofmt would change a file
+	@files=$$(gofmt -l $$(git ls-files '*.go'))
+	[[ -z $$files ]] || { printf 'not formatted, run gofmt -w:\n%s\n' "$$files" >&2; exit 1; }
+
+.PHONY: lint
+lint: fmt-check $(GOLANGCI_LINT) ## Run gofmt, go vet and golangci-lint
+	@$(GO) vet ./...
+	$(TOOLS)/golangci-lint run
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for FUZZTIME (30s)
+	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file"); do
+			echo "$$(dirname "$$file") $$target"
+			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")"
+		done
+	done
+
+.PHONY: bench
+bench: build ## Measure the engine against this machine's roofs; BENCH="load ..." chooses another benchmark
+	@$(BIN)/millrace-bench $(BENCH)
+
+## Run
+
+.PHONY: run
+run: export PROMPT := $(PROMPT)
+run: build ## Build, serve the shipped model on loopback, stream a story for PROMPT="...", stop
+	@deploy/local.sh run
+
+.PHONY: up
+up: build ## The same, kept running in the background; prints what to type next
+	@deploy/local.sh up
+
+.PHONY: down
+down: ## Stop what up started
+	@deploy/local.sh down
+
+## Containers
+
+# The plugin where it is installed, the older program elsewhere.
+comma := ,
+COMPOSE := $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+export VERSION
+
+.PHONY: image
+image: ## Build the container image
+	$(COMPOSE) build
+
+.PHONY: local-bases
+local-bases: ## Make the image's base images from Debian packages, where no container registry is reached
+	deploy/local-bases.sh
+
+.PHONY: compose-up
+compose-up: export WORKERS := worker-0:7071,worker-1:7071$(if $(filter gpu,$(PROFILE)),$(comma)gpu-0:7071$(comma)gpu-1:7071)
+compose-up: ## Start one scheduler and two CPU workers in containers; PROFILE=gpu adds a worker per GPU
+	$(COMPOSE) $(if $(PROFILE),--profile $(PROFILE),) up -d --build
+
+.PHONY: compose-down
+compose-down: ## Stop the containers
+	$(COMPOSE) --profile gpu down --remove-orphans
+
+## Contract
+
+.PHONY: proto
+proto: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## Wipe proto/gen and generate it from proto/
+	@PATH="$(CURDIR)/$(TOOLS):$$PATH" buf generate
+
+.PHONY: proto-check
+proto-check: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## Fail if proto/gen is not what proto/ generates
+	@scratch=$$(mktemp -d)
+	trap 'rm -rf "$$scratch"' EXIT
+	PATH="$(CURDIR)/$(TOOLS):$$PATH" buf generate --output "$$scratch"
+	diff -r "$$scratch/proto/gen" proto/gen || { echo 'proto/gen is not current: run make proto' >&2; exit 1; }
+
+.PHONY: proto-lint
+proto-lint: $(BUF) ## Lint the contract: formatting, buf STANDARD and COMMENTS
+	@$(TOOLS)/buf format --diff --exit-code
+	$(TOOLS)/buf lint
+
+## Tools
+
+.PHONY: tools
+tools: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(GOLANGCI_LINT) $(GRPCURL) $(GHZ) ## Install every pinned tool into build/tools
+
+# $(call install,STAMP,PACKAGE): the tools/ module chooses the version.
+define install
+	@mkdir -p $(TOOLS)
+	echo 'installing $(patsubst .%,%,$(notdir $(1)))'
+	(cd tools && GOFLAGS= GOBIN='$(CURDIR)/$(TOOLS)' $(GO) install $(2))
+	touch $(1)
+endef
+
+$(BUF):
+	$(call install,$@,github.com/bufbuild/buf/cmd/buf)
+$(PROTOC_GEN_GO):
+	$(call install,$@,google.golang.org/protobuf/cmd/protoc-gen-go)
+$(PROTOC_GEN_GO_GRPC):
+	$(call install,$@,google.golang.org/grpc/cmd/protoc-gen-go-grpc)
+$(GOLANGCI_LINT):
+	$(call install,$@,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
+$(GRPCURL):
+	$(call install,$@,github.com/fullstorydev/grpcurl/cmd/grpcurl)
+$(GHZ):
+	$(call install,$@,github.com/bojand/ghz/cmd/ghz)

@@ -1,0 +1,51 @@
+// attention: causal attention over a paged key-value cache, and how that cache lies in memory.
+//
+// A key block holds, for each kv head, (padded_dim, block_size): the tokens of one dim lie together, so that a vector
+// holds one dim of as many keys. A value block holds, for each kv head, (block_size, padded_dim). Dims beyond head_dim
+// are zero in values and never read in keys.
+//
+// Bits: a row sees keys 0 .. visible-1, cut into chunks of 256 absolute positions. A score is the sum of the products of
+// even dims plus that of odd dims, each in ascending order, times the scale. Each chunk has its own maximum, sum of
+// exponentials and weighted values (tokens ascending); chunks are merged in ascending order. Neither the other rows of a
+// call nor the ids of the blocks have any influence.
+#pragma once
+
+#include <stdint.h>
+
+namespace mr::cpu {
+
+constexpr int32_t attention_chunk = 256;
+
+constexpr int32_t pad_dim(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+struct KvLayout {
+  int32_t type;        // MR_KV_*
+  int32_t block_size;  // 16 or 32 tokens
+  int32_t kv_heads;
+  int32_t head_dim;
+  int32_t padded_dim;  // pad_dim(head_dim)
+
+  int64_t element() const { return type == 0 ? 4 : 2; }                                          // bytes
+  int64_t head_stride() const { return static_cast<int64_t>(padded_dim) * block_size * element(); }  // bytes
+  int64_t block_stride() const { return head_stride() * kv_heads; }  // bytes of keys, and of values, in one layer
+};
+
+struct AttentionArgs {
+  const float* const* q;   // rows: head_dim floats each
+  float* const* out;       // rows: head_dim floats each
+  const int32_t* visible;  // keys each row sees: >= 1, ascending
+  int32_t rows;            // <= attention_rows
+  float scale;
+  KvLayout layout;
+  int32_t kv_head;
+  const int32_t* blocks;   // block table of the sequence
+  const uint8_t* keys;     // block 0 of the layer
+  const uint8_t* values;
+  float* scratch;          // attention_scratch(rows, padded_dim) floats, 64-byte aligned
+};
+
+constexpr int64_t attention_scratch(int64_t rows, int64_t padded_dim) {
+  return rows * (attention_chunk + 2 * padded_dim) + (3 * rows + 15) / 16 * 16;
+}
+
+}  // namespace mr::cpu

@@ -1,0 +1,265 @@
+// attention_kernels: cache writes and attention of VecOps for the path of the file that includes it.
+#pragma once
+
+#include "attention.h"
+#include "millrace/engine.h"
+#include "vecops_simd.h"
+
+namespace mr::cpu {
+namespace {
+
+// Rows whose scores against two vectors of keys (2 chains each), or four vectors of values, stay in registers.
+constexpr int kRowsAtOnce = W == 16 ? 6 : 3;
+constexpr int kTileRows = 4 * kRowsAtOnce;
+
+template <class Stored>
+void kv_store_as(const float* key, const float* value, const KvLayout& l, int32_t block, int32_t offset,
+                 int32_t kv_head, uint8_t* keys, uint8_t* values) {
+  typedef typename Stored::Element Element;
+  const int64_t head = block * l.block_stride() + kv_head * l.head_stride();
+  Element* k = reinterpret_cast<Element *>(keys + head) + offset;
+  uint8_t* v = values + head + static_cast<int64_t>(offset) * l.padded_dim * static_cast<int64_t>(sizeof(Element));
+  for (int32_t d = 0; key != nullptr && d < l.head_dim; d += W) {
+    const int32_t n = l.head_dim - d;
+    Element lanes[W];
+    Stored::store(reinterpret_cast<uint8_t *>(lanes), n >= W ? load(key + d) : load_some(key + d, n, 0));
+    for (int32_t i = 0; i < W && i < n; ++i) k[static_cast<int64_t>(d + i) * l.block_size] = lanes[i];
+  }
+  for (int32_t d = 0; value != nullptr && d < l.padded_dim; d += W) {
+    const int32_t n = l.head_dim - d;
+    Stored::store(v + static_cast<int64_t>(d) * static_cast<int64_t>(sizeof(Element)),
+                  n >= W ? load(value + d) : load_some(value + d, n, 0));
+  }
+}
+
+void kv_store(const float* key, const float* value, const KvLayout& l, int32_t block, int32_t offset, int32_t kv_head,
+              uint8_t* keys, uint8_t* values) {
+  switch (l.type) {
+    case MR_KV_F16: kv_store_as<StoredF16>(key, value, l, block, offset, kv_head, keys, values); break;
+    case MR_KV_BF16: kv_store_as<StoredBF16>(key, value, l, block, offset, kv_head, keys, values); break;
+    default: kv_store_as<StoredF32>(key, value, l, block, offset, kv_head, keys, values); break;
+  }
+}
+
+// Scores of R rows against the 2 W keys at k0 and k1 (W each, `stride` bytes from dim to dim), into out rows of
+// attention_chunk floats, second vector behind the first.
+template <class Stored, int R>
+MR_INLINE void score_rows(const float* const* q, int32_t dims, const uint8_t* k0, const uint8_t* k1, int64_t stride,
+                          float scale, float* out) {
+  VF sum[R][2][2] = {};  // row, parity of the dim, key vector
+  const float* row[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) row[r] = q[r];
+  int32_t d = 0;
+  for (; d + 2 <= dims; d += 2) {
+#pragma GCC unroll 2
+    for (int parity = 0; parity < 2; ++parity) {
+      const VF x0 = Stored::load(k0), x1 = Stored::load(k1);
+      k0 += stride;
+      k1 += stride;
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const VF b = splat(row[r][d + parity]);
+        sum[r][parity][0] = fma(b, x0, sum[r][parity][0]);
+        sum[r][parity][1] = fma(b, x1, sum[r][parity][1]);
+      }
+    }
+  }
+  if (d < dims) {
+    const VF x0 = Stored::load(k0), x1 = Stored::load(k1);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const VF b = splat(row[r][d]);
+      sum[r][0][0] = fma(b, x0, sum[r][0][0]);
+      sum[r][0][1] = fma(b, x1, sum[r][0][1]);
+    }
+  }
+  const VF s = splat(scale);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    store(out + r * attention_chunk, (sum[r][0][0] + sum[r][1][0]) * s);
+    store(out + r * attention_chunk + W, (sum[r][0][1] + sum[r][1][1]) * s);
+  }
+}
+
+// acc[r][0 .. N*W) += sum over `tokens` tokens of p[r][token] * value vector; value rows are `stride` bytes apart.
+template <class Stored, int R, int N>
+MR_INLINE void weigh_rows(const float* p, int32_t tokens, const uint8_t* v, int64_t stride, float* acc,
+                          int64_t acc_stride) {
+  VF sum[R][N];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) sum[r][i] = load(acc + r * acc_stride + i * W);
+  for (int32_t t = 0; t < tokens; ++t, v += stride) {
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) {
+      const VF x = Stored::load(v + i * W * static_cast<int64_t>(sizeof(typename Stored::Element)));
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) sum[r][i] = fma(splat(p[r * attention_chunk + t]), x, sum[r][i]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) store(acc + r * acc_stride + i * W, sum[r][i]);
+}
+
+template <class Stored>
+struct Attention {
+  const AttentionArgs& a;
+  const KvLayout& l;
+  const int64_t head;  // byte offset of the kv head in a block
+  const int64_t element = static_cast<int64_t>(sizeof(typename Stored::Element));
+
+  explicit Attention(const AttentionArgs& args)
+      : a(args), l(args.layout), head(args.kv_head * args.layout.head_stride()) {}
+
+  int64_t at(int32_t token) const { return a.blocks[token / l.block_size] * l.block_stride() + head; }
+
+  template <int R>
+  __attribute__((noinline)) void scores(const float* const* q, int32_t base, int32_t count, float* out) const {
+    const int64_t stride = l.block_size * element;
+    for (int32_t t = 0; t < count; t += 2 * W) {
+      const int32_t first = base + t, second = t + W < count ? first + W : first;
+      const uint8_t* k0 = a.keys + at(first) + first % l.block_size * element;
+      const uint8_t* k1 = a.keys + at(second) + second % l.block_size * element;
+      score_rows<Stored, R>(q, l.head_dim, k0, k1, stride, a.scale, out + t);
+    }
+  }
+
+  // Tokens [from, to) of the chunk that begins at position base.
+  template <int R>
+  __attribute__((noinline)) void weigh(const float* p, int32_t base, int32_t from, int32_t to, float* acc) const {
+    const int64_t stride = l.padded_dim * element, acc_stride = l.padded_dim;
+    int32_t d = 0;
+    while (d < l.padded_dim) {
+      const int32_t vectors = (l.padded_dim - d) / W;
+      for (int32_t t = from; t < to;) {
+        const int32_t offset = (base + t) % l.block_size;
+        const int32_t tokens = l.block_size - offset < to - t ? l.block_size - offset : to - t;
+        const uint8_t* v = a.values + at(base + t) + offset * stride + d * element;
+        float* out = acc + d;
+        if (vectors >= 4) weigh_rows<Stored, R, 4>(p + t, tokens, v, stride, out, acc_stride);
+        else if (vectors >= 2) weigh_rows<Stored, R, 2>(p + t, tokens, v, stride, out, acc_stride);
+        else weigh_rows<Stored, R, 1>(p + t, tokens, v, stride, out, acc_stride);
+        t += tokens;
+      }
+      d += (vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1) * W;
+    }
+  }
+
+  void scores_of(int rows, const float* const* q, int32_t base, int32_t count, float* out) const {
+    switch (rows) {
+      case 1: return scores<1>(q, base, count, out);
+      case 2: return scores<2>(q, base, count, out);
+      case 3: return scores<3>(q, base, count, out);
+#if MR_VEC_WIDTH == 16
+      case 4: return scores<4>(q, base, count, out);
+      case 5: return scores<5>(q, base, count, out);
+      default: return scores<6>(q, base, count, out);
+#endif
+    }
+  }
+
+  void weigh_of(int rows, const float* p, int32_t base, int32_t from, int32_t to, float* acc) const {
+    if (from >= to) return;
+    switch (rows) {
+      case 1: return weigh<1>(p, base, from, to, acc);
+      case 2: return weigh<2>(p, base, from, to, acc);
+      case 3: return weigh<3>(p, base, from, to, acc);
+#if MR_VEC_WIDTH == 16
+      case 4: return weigh<4>(p, base, from, to, acc);
+      case 5: return weigh<5>(p, base, from, to, acc);
+      default: return weigh<6>(p, base, from, to, acc);
+#endif
+    }
+  }
+
+  // Turns the first `count` scores into exp(score - maximum), zeros up to the next whole vector; gives maximum and sum.
+  static void exponentials(float* s, int32_t count, float* maximum, float* sum) {
+    const VF none = splat(-__builtin_inff());
+    for (int32_t i = count; i % W != 0; ++i) s[i] = -__builtin_inff();
+    VF top = none;
+    for (int32_t i = 0; i < count; i += W) top = greater_of(load(s + i), top);
+    *maximum = fold_max(top);
+    const VF base = splat(*maximum == -__builtin_inff() ? 0.0f : *maximum);
+    VF total = {};
+    for (int32_t i = 0; i < count; i += W) {
+      const VF e = exp(load(s + i) - base);
+      store(s + i, e);
+      total += e;
+    }
+    *sum = fold_sum(total);
+  }
+
+  static float decay(float from, float to) {  // exp(from - to), 0 when nothing was seen yet
+    if (from == -__builtin_inff()) return 0;
+    return exp(splat(from - to))[0];
+  }
+
+  void run() const {
+    const int64_t dim = l.padded_dim;
+    float* s = a.scratch;
+    float* part = s + a.rows * attention_chunk;
+    float* sum = part + a.rows * dim;
+    float* top = sum + a.rows * dim;   // maximum so far
+    float* weight = top + a.rows;      // sum of exponentials so far
+    float* part_weight = weight + a.rows;
+    const int32_t longest = a.visible[a.rows - 1];
+    int32_t begin = 0;  // rows before it see nothing of the chunk
+    for (int32_t base = 0; base < longest; base += attention_chunk) {
+      while (a.visible[begin] <= base) ++begin;
+      const int32_t rows = a.rows - begin, groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
+      for (int32_t g = 0; g < groups; ++g) {
+        const int32_t r0 = begin + rows * g / groups, r1 = begin + rows * (g + 1) / groups;
+        const auto seen = [&](int32_t r) {
+          const int32_t n = a.visible[r] - base;
+          return n < attention_chunk ? n : attention_chunk;
+        };
+        float* p = s + r0 * attention_chunk;
+        float* out = base == 0 ? sum + r0 * dim : part + r0 * dim;
+        scores_of(r1 - r0, a.q + r0, base, seen(r1 - 1), p);
+        __builtin_memset(out, 0, static_cast<size_t>((r1 - r0) * dim) * sizeof(float));
+        float maximum[kRowsAtOnce];
+        for (int32_t r = r0; r < r1; ++r)
+          exponentials(s + r * attention_chunk, seen(r), maximum + (r - r0), part_weight + r);
+        weigh_of(r1 - r0, p, base, 0, seen(r0), out);
+        for (int32_t r = r0 + 1; r < r1; ++r)
+          weigh_of(1, s + r * attention_chunk, base, seen(r0), seen(r), out + (r - r0) * dim);
+        for (int32_t r = r0; r < r1; ++r) {
+          const float m = maximum[r - r0];
+          if (base == 0) {
+            top[r] = m;
+            weight[r] = part_weight[r];
+            continue;
+          }
+          const float merged = m > top[r] ? m : top[r];
+          const float old_share = decay(top[r], merged), new_share = decay(m, merged);
+          weight[r] = weight[r] * old_share + part_weight[r] * new_share;
+          const VF x = splat(old_share), y = splat(new_share);
+          for (int64_t d = 0; d < dim; d += W)
+            store(sum + r * dim + d, load(sum + r * dim + d) * x + load(part + r * dim + d) * y);
+          top[r] = merged;
+        }
+      }
+    }
+    for (int32_t r = 0; r < a.rows; ++r) {
+      const VF divisor = splat(weight[r] == 0 ? 1.0f : weight[r]);
+      int32_t d = 0;
+      for (; d + W <= l.head_dim; d += W) store(a.out[r] + d, load(sum + r * dim + d) / divisor);
+      if (d < l.head_dim) store_some(a.out[r] + d, l.head_dim - d, load(sum + r * dim + d) / divisor);
+    }
+  }
+};
+
+void attend(const AttentionArgs& args) {
+  switch (args.layout.type) {
+    case MR_KV_F16: Attention<StoredF16>(args).run(); break;
+    case MR_KV_BF16: Attention<StoredBF16>(args).run(); break;
+    default: Attention<StoredF32>(args).run(); break;
+  }
+}
+
+}  // namespace
+}  // namespace mr::cpu

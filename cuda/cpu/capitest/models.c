@@ -1,0 +1,234 @@
+/* Models: descriptions, binding, sealing, digests and faults. */
+#include "models.h"
+
+#include <math.h>
+
+#include "check.h"
+
+mr_model_desc tiny_desc(void) {
+  mr_model_desc desc;
+  memset(&desc, 0, sizeof desc);
+  desc.struct_size = sizeof desc;
+  desc.layers = 2;
+  desc.hidden = 256;
+  desc.heads = 4;
+  desc.kv_heads = 2;
+  desc.head_dim = 64;
+  desc.ffn = 512;
+  desc.vocab = 83; /* not a whole number of panels */
+  desc.context = 512;
+  desc.rope_dims = 64;
+  desc.rope_style = MR_ROPE_NEOX;
+  desc.rope_base = 10000;
+  desc.rope_scale = 1;
+  desc.norm_eps = 1e-5f;
+  return desc;
+}
+
+mr_tensor_desc tensor_of(int32_t role, int32_t layer, int32_t type, int64_t in, int64_t out) {
+  mr_tensor_desc tensor;
+  memset(&tensor, 0, sizeof tensor);
+  tensor.struct_size = sizeof tensor;
+  tensor.role = role;
+  tensor.layer = layer;
+  tensor.type = type;
+  tensor.ndims = out == 0 ? 1 : 2;
+  tensor.dims[0] = in;
+  tensor.dims[1] = out;
+  return tensor;
+}
+
+/* ggml's formats: id, elements and bytes of a block. */
+static const struct { int32_t type, elements, bytes; } formats[] = {
+    {0, 1, 4},     {1, 1, 2},     {2, 32, 18},    {3, 32, 20},    {6, 32, 22},    {7, 32, 24},
+    {8, 32, 34},   {12, 256, 144}, {13, 256, 176}, {14, 256, 210}, {20, 32, 18},  {30, 1, 2}};
+enum { format_count = sizeof formats / sizeof formats[0] };
+
+static uint64_t bytes_of(const mr_tensor_desc *tensor) {
+  int i;
+  for (i = 0; i < format_count; ++i)
+    if (formats[i].type == tensor->type)
+      return (uint64_t)(tensor->dims[0] / formats[i].elements) * (uint64_t)formats[i].bytes *
+             (uint64_t)(tensor->ndims == 2 ? tensor->dims[1] : 1);
+  CHECK(0);
+  return 0;
+}
+
+/* Binds random bytes: numbers of a sensible size for F32, any bits at all otherwise. Checks the digest. */
+static void bind_random(mr_device *device, mr_model *model, mr_tensor_desc tensor, int32_t index, uint64_t seed) {
+  const uint64_t size = bytes_of(&tensor);
+  uint8_t *bytes = malloc(size);
+  mr_buffer *buffer;
+  mr_digest want, got;
+  uint64_t i, resident = 0, used = info_of(device).bytes_used[MR_PURPOSE_WEIGHTS];
+  CHECK(bytes != NULL);
+  for (i = 0; i < size; ++i) bytes[i] = (uint8_t)next_random(&seed);
+  if (tensor.type == 0)
+    for (i = 0; i < size / 4; ++i) {
+      const float value = tensor.ndims == 1 ? 1 + next_float(&seed) / 8 : next_float(&seed) / 8;
+      memcpy(bytes + i * 4, &value, 4);
+    }
+  buffer = upload(device, bytes, size);
+  OK(api->buffer_digest(buffer, 0, size, &want));
+  OK(api->model_resident_size(device, &tensor, &resident));
+  OK(api->model_bind(model, &tensor, buffer));
+  FAILS(MR_FAILED_PRECONDITION, "given back", api->buffer_free(buffer));
+  CHECK(info_of(device).bytes_used[MR_PURPOSE_WEIGHTS] == used + resident);
+  CHECK(info_of(device).bytes_used[MR_PURPOSE_STAGING] == 0);
+  OK(api->model_digest(model, index, &got));
+  CHECK(memcmp(&want, &got, sizeof want) == 0);
+  free(bytes);
+}
+
+void bind_all(mr_device *device, mr_model *model, const mr_model_desc *d, int mixed) {
+  const int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
+  int32_t index = 0, layer;
+  const int32_t types[2][7] = {{0, 0, 0, 0, 0, 0, 0}, {2, 3, 6, 7, 8, 12, 13}};
+  const int32_t *t = types[mixed];
+  bind_random(device, model, tensor_of(MR_ROLE_EMBEDDING, -1, mixed ? 14 : 0, d->hidden, d->vocab), index++, 1);
+  bind_random(device, model, tensor_of(MR_ROLE_OUTPUT_NORM, -1, 0, d->hidden, 0), index++, 2);
+  if (!d->tied_head) bind_random(device, model, tensor_of(MR_ROLE_OUTPUT, -1, mixed ? 20 : 0, d->hidden, d->vocab), index++, 3);
+  for (layer = 0; layer < d->layers; ++layer) {
+    const uint64_t seed = 100 + (uint64_t)layer * 10;
+    const int32_t second = mixed && layer == 1;
+    bind_random(device, model, tensor_of(MR_ROLE_ATTN_NORM, layer, 0, d->hidden, 0), index++, seed);
+    bind_random(device, model, tensor_of(MR_ROLE_Q, layer, second ? 1 : t[0], d->hidden, q), index++, seed + 1);
+    bind_random(device, model, tensor_of(MR_ROLE_K, layer, second ? 30 : t[1], d->hidden, kv), index++, seed + 2);
+    bind_random(device, model, tensor_of(MR_ROLE_V, layer, t[2], d->hidden, kv), index++, seed + 3);
+    bind_random(device, model, tensor_of(MR_ROLE_O, layer, t[3], q, d->hidden), index++, seed + 4);
+    bind_random(device, model, tensor_of(MR_ROLE_FFN_NORM, layer, 0, d->hidden, 0), index++, seed + 5);
+    bind_random(device, model, tensor_of(MR_ROLE_GATE, layer, t[4], d->hidden, d->ffn), index++, seed + 6);
+    bind_random(device, model, tensor_of(MR_ROLE_UP, layer, t[5], d->hidden, d->ffn), index++, seed + 7);
+    bind_random(device, model, tensor_of(MR_ROLE_DOWN, layer, t[6], d->ffn, d->hidden), index++, seed + 8);
+  }
+}
+
+static void refuse(mr_device *device, mr_model_desc desc, const char *text) {
+  mr_model *model = NULL;
+  FAILS(MR_INVALID_ARGUMENT, text, api->model_create(device, &desc, &model));
+  CHECK(model == NULL);
+}
+
+static void test_descriptions(mr_device *device) {
+  mr_model_desc desc = tiny_desc();
+#define REFUSE(member, value, text) \
+  desc = tiny_desc();               \
+  desc.member = (value);            \
+  refuse(device, desc, text)
+  REFUSE(layers, 0, "layers is 0");
+  REFUSE(hidden, -3, "hidden is -3");
+  REFUSE(heads, 0, "heads is 0");
+  REFUSE(kv_heads, 3, "kv_heads is 3");
+  REFUSE(kv_heads, 8, "kv_heads is 8");
+  REFUSE(head_dim, 1 << 20, "head_dim is 1048576");
+  REFUSE(ffn, INT32_MAX, "ffn is 2147483647");
+  REFUSE(vocab, 0, "vocab is 0");
+  REFUSE(context, 0, "context is 0");
+  REFUSE(rope_dims, 63, "rope_dims is 63");
+  REFUSE(rope_dims, 66, "rope_dims is 66");
+  REFUSE(rope_style, 2, "rope_style is 2");
+  REFUSE(rope_base, 0, "rope_base is 0");
+  REFUSE(rope_base, NAN, "rope_base is");
+  REFUSE(rope_scale, -1, "rope_scale is -1");
+  REFUSE(norm_eps, INFINITY, "norm_eps is inf");
+  REFUSE(attn_scale, -1, "attn_scale is -1");
+  REFUSE(qkv_bias, 2, "qkv_bias is 2");
+  REFUSE(tied_head, -1, "tied_head is -1");
+#undef REFUSE
+}
+
+static void refuse_tensor(mr_device *device, mr_model *model, mr_tensor_desc tensor, uint64_t size, int32_t code, const char *text) {
+  mr_buffer *buffer = NULL;
+  OK(api->buffer_alloc(device, size, MR_PURPOSE_STAGING, &buffer));
+  FAILS(code, text, api->model_bind(model, &tensor, buffer));
+  FAILS(MR_FAILED_PRECONDITION, "given back", api->buffer_free(buffer)); /* consumed all the same */
+  CHECK(info_of(device).bytes_used[MR_PURPOSE_STAGING] == 0);
+}
+
+static void test_binding(mr_device *device) {
+  const mr_model_desc desc = tiny_desc();
+  const mr_tensor_desc norm = tensor_of(MR_ROLE_ATTN_NORM, 0, 0, 256, 0);
+  mr_model *model = NULL;
+  mr_digest digest;
+  mr_tensor_desc tensor;
+  uint64_t bytes = 0;
+  OK(api->model_create(device, &desc, &model));
+  refuse_tensor(device, model, tensor_of(MR_ROLE_COUNT, 0, 0, 256, 0), 64, MR_INVALID_ARGUMENT, "role is 19");
+  refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 2, 0, 256, 0), 1024, MR_INVALID_ARGUMENT, "layer 2");
+  refuse_tensor(device, model, tensor_of(MR_ROLE_OUTPUT_NORM, 0, 0, 256, 0), 1024, MR_INVALID_ARGUMENT, "layer 0");
+  refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 0, 0, 255, 0), 1020, MR_INVALID_ARGUMENT, "want (256, 1)");
+  refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 0, 1, 256, 0), 512, MR_INVALID_ARGUMENT, "type 1");
+  refuse_tensor(device, model, tensor_of(MR_ROLE_Q, 0, 0, 256, 0), 1024, MR_INVALID_ARGUMENT, "1 dims");
+  refuse_tensor(device, model, tensor_of(MR_ROLE_Q, 0, 99, 256, 256), 64, MR_INVALID_ARGUMENT, "type 99");
+  refuse_tensor(device, model, tensor_of(MR_ROLE_Q, 0, 8, 250, 256), 64, MR_INVALID_ARGUMENT, "whole blocks");
+  refuse_tensor(device, model, tensor_of(MR_ROLE_Q, 0, 0, 256, INT64_MAX), 64, MR_INVALID_ARGUMENT, "large");
+  refuse_tensor(device, model, tensor_of(MR_ROLE_Q_BIAS, 0, 0, 256, 0), 1024, MR_INVALID_ARGUMENT, "no attn_q_bias");
+  refuse_tensor(device, model, norm, 1023, MR_INVALID_ARGUMENT, "1024 bytes");
+  FAILS(MR_INVALID_ARGUMENT, "null", api->model_bind(model, &norm, NULL));
+  bind_random(device, model, norm, 0, 5);
+  refuse_tensor(device, model, norm, 1024, MR_ALREADY_EXISTS, "attn_norm of layer 0");
+  FAILS(MR_FAILED_PRECONDITION, "attn_norm of layer 1", api->model_seal(model));
+  FAILS(MR_FAILED_PRECONDITION, "token_embedding", api->model_seal(model));
+  FAILS(MR_OUT_OF_RANGE, "tensor 1", api->model_digest(model, 1, &digest));
+  FAILS(MR_OUT_OF_RANGE, "tensor -1", api->model_digest(model, -1, &digest));
+  tensor = tensor_of(MR_ROLE_Q, 0, 5, 256, 256);
+  FAILS(MR_INVALID_ARGUMENT, "type 5", api->model_resident_size(device, &tensor, &bytes));
+  OK(api->model_destroy(model));
+  {
+    mr_buffer *buffer = NULL;
+    OK(api->buffer_alloc(device, 1024, MR_PURPOSE_STAGING, &buffer));
+    FAILS(MR_FAILED_PRECONDITION, "model", api->model_bind(model, &norm, buffer));
+    FAILS(MR_FAILED_PRECONDITION, "given back", api->buffer_free(buffer));
+  }
+  FAILS(MR_FAILED_PRECONDITION, "given back", api->model_destroy(model));
+  OK(api->model_destroy(NULL));
+}
+
+/* Every format, any bits, rows that do not fill a panel, and tensors above what is hashed at once. */
+static void test_digests(mr_device *device) {
+  mr_model_desc desc = tiny_desc();
+  int32_t i;
+  for (i = 0; i < format_count * 2; ++i) {
+    mr_model *model = NULL;
+    desc.vocab = i < format_count ? 33 : 4099;
+    desc.hidden = 768;
+    OK(api->model_create(device, &desc, &model));
+    bind_random(device, model, tensor_of(MR_ROLE_EMBEDDING, -1, formats[i % format_count].type, 768, desc.vocab), 0, (uint64_t)i);
+    OK(api->model_destroy(model));
+  }
+}
+
+static void test_seal_and_faults(mr_device *device) {
+  mr_model_desc desc = tiny_desc();
+  mr_model *model = NULL;
+  mr_digest before, after;
+  desc.tied_head = 1;
+  OK(api->model_create(device, &desc, &model));
+  FAILS(MR_FAILED_PRECONDITION, "1 models", api->device_close(device));
+  bind_all(device, model, &desc, 1);
+  OK(api->model_seal(model));
+  FAILS(MR_FAILED_PRECONDITION, "sealed", api->model_seal(model));
+  refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 0, 0, 256, 0), 1024, MR_FAILED_PRECONDITION, "sealed");
+
+  OK(api->model_digest(model, 3, &before));
+  OK(api->model_fault(model, MR_FAULT_FLIP_BIT, 3, 1234));
+  OK(api->model_digest(model, 3, &after));
+  CHECK(memcmp(&before, &after, sizeof before) != 0);
+  OK(api->model_fault(model, MR_FAULT_FLIP_BIT, 3, 1234));
+  OK(api->model_digest(model, 3, &after));
+  CHECK(memcmp(&before, &after, sizeof before) == 0);
+  FAILS(MR_OUT_OF_RANGE, "bit", api->model_fault(model, MR_FAULT_FLIP_BIT, 1, UINT64_MAX));
+  FAILS(MR_OUT_OF_RANGE, "tensor", api->model_fault(model, MR_FAULT_FLIP_BIT, 1000, 0));
+  FAILS(MR_INVALID_ARGUMENT, "fault", api->model_fault(model, MR_FAULT_HANG_STEP, 0, 0));
+  OK(api->model_destroy(model));
+}
+
+void test_models(const char *path) {
+  mr_device *device = open_device(path, 2);
+  test_descriptions(device);
+  test_binding(device);
+  test_digests(device);
+  test_seal_and_faults(device);
+  CHECK(info_of(device).bytes_free == info_of(device).bytes_total);
+  OK(api->device_close(device));
+}

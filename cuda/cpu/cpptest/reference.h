@@ -1,0 +1,194 @@
+// The weight formats and their products in float64, written from the formats' definitions and from the numeric rules of
+// ../linear.h alone: no code is shared with the engine. Also makes files of random and of extreme blocks.
+#ifndef MILLRACE_CPU_CPPTEST_REFERENCE_H
+#define MILLRACE_CPU_CPPTEST_REFERENCE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <random>
+#include <vector>
+
+#include "../linear.h"
+
+namespace reference {
+
+using namespace mr::cpu;
+
+struct Shape { int64_t block, bytes; int half_count; int64_t halves[2]; bool float_type; };
+
+inline Shape shape(int32_t type) {
+  switch (type) {
+    case type_f32: return {1, 4, 0, {0, 0}, true};
+    case type_f16: case type_bf16: return {1, 2, 0, {0, 0}, true};
+    case type_q8_0: return {32, 34, 1, {0, 0}, false};
+    case type_q4_0: case type_iq4_nl: return {32, 18, 1, {0, 0}, false};
+    case type_q4_1: return {32, 20, 2, {0, 2}, false};
+    case type_q5_0: return {32, 22, 1, {0, 0}, false};
+    case type_q5_1: return {32, 24, 2, {0, 2}, false};
+    case type_q4_k: return {256, 144, 2, {0, 2}, false};
+    case type_q5_k: return {256, 176, 2, {0, 2}, false};
+    default: return {256, 210, 1, {208, 0}, false};
+  }
+}
+
+inline double half_value(const uint8_t* p) {
+  const int h = p[0] | p[1] << 8, e = h >> 10 & 31, m = h & 1023;
+  const double magnitude = e == 0 ? ldexp(m, -24) : e == 31 ? (m == 0 ? INFINITY : NAN) : ldexp(1024 + m, e - 25);
+  return h & 0x8000 ? -magnitude : magnitude;
+}
+
+struct Weight { double scaled, shift; }; // the weight is scaled + shift; shift is what formats with mins add
+
+inline Weight weight(int32_t type, const uint8_t* p, int i) {
+  static const int table[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+  const auto four = [&](int at) { return p[at + i % 16] >> (i < 16 ? 0 : 4) & 15; };
+  const auto five = [&](int at, int bits) { return four(at) + 16 * (p[bits + i / 8] >> (i % 8) & 1); };
+  switch (type) {
+    case type_f32: { float v; memcpy(&v, p, 4); return {v, 0}; }
+    case type_f16: return {half_value(p), 0};
+    case type_bf16: { const uint32_t b = uint32_t(p[0] | p[1] << 8) << 16; float v; memcpy(&v, &b, 4); return {v, 0}; }
+    case type_q8_0: return {half_value(p) * (p[2 + i] < 128 ? p[2 + i] : p[2 + i] - 256), 0};
+    case type_q4_0: return {half_value(p) * (four(2) - 8), 0};
+    case type_iq4_nl: return {half_value(p) * table[four(2)], 0};
+    case type_q4_1: return {half_value(p) * four(4), half_value(p + 2)};
+    case type_q5_0: return {half_value(p) * (five(6, 2) - 16), 0};
+    case type_q5_1: return {half_value(p) * five(8, 4), half_value(p + 2)};
+    case type_q4_k:
+    case type_q5_k: {
+      const uint8_t* s = p + 4;
+      const int j = i / 32, low = j % 4;
+      // Six bits each: blocks 0..3 plain, blocks 4..7 four bits here and two in the tops of the first eight bytes.
+      const int scale = j < 4 ? s[low] % 64 : s[8 + low] % 16 + s[low] / 64 * 16;
+      const int min = j < 4 ? s[4 + low] % 64 : s[8 + low] / 16 + s[4 + low] / 64 * 16;
+      const int byte = p[(type == type_q4_k ? 16 : 48) + j / 2 * 32 + i % 32];
+      int q = j % 2 == 0 ? byte % 16 : byte / 16;
+      if (type == type_q5_k && (p[16 + i % 32] & 1 << j) != 0) q += 16;
+      return {half_value(p) * scale * q, -half_value(p + 2) * min};
+    }
+    default: { // Q6_K
+      const int part = i % 128 / 32, l = i % 32, upper = i / 128;
+      const int byte = p[upper * 64 + (part & 1) * 32 + l];
+      const int q = (part < 2 ? byte % 16 : byte / 16) + 16 * (p[128 + upper * 32 + l] >> 2 * part & 3) - 32;
+      const int scale = p[192 + i / 16] < 128 ? p[192 + i / 16] : p[192 + i / 16] - 256;
+      return {half_value(p + 208) * scale * q, 0};
+    }
+  }
+}
+
+inline void decode_parts(int32_t type, const uint8_t* file, int64_t in, Weight* out) {
+  const Shape s = shape(type);
+  for (int64_t k = 0; k < in; ++k) out[k] = weight(type, file + k / s.block * s.bytes, int(k % s.block));
+}
+
+inline void decode_row(int32_t type, const uint8_t* file, int64_t in, double* out) {
+  std::vector<Weight> w(static_cast<size_t>(in));
+  decode_parts(type, file, in, w.data());
+  for (int64_t k = 0; k < in; ++k) out[k] = w[size_t(k)].scaled + w[size_t(k)].shift;
+}
+
+// Activations of one token as the rules want them.
+struct Token {
+  std::vector<double> x, rounded; // rounded = d * q in quantised products, else x
+  std::vector<double> quantum;    // d of each input's block, 0 in float products
+};
+
+inline Token token(int32_t type, const float* x, int64_t in) {
+  Token t;
+  for (int64_t k = 0; k < in; ++k) t.x.push_back(double(x[k]));
+  t.rounded = t.x;
+  t.quantum.assign(size_t(in), 0);
+  if (shape(type).float_type) return t;
+  for (int64_t b = 0; b < in; b += 32) {
+    float amax = 0;
+    for (int i = 0; i < 32; ++i) amax = fmaxf(amax, fabsf(x[b + i]));
+    const float d = amax / 127.0f, up = amax < 0x1p-100f ? 0x1p64f : 1.0f, factor = amax > 0 ? 127.0f / (amax * up) : 0.0f;
+    for (int i = 0; i < 32; ++i) {
+      const float scaled = x[b + i] * up * factor;
+      t.rounded[size_t(b + i)] = double(d) * nearbyint(double(scaled));
+      t.quantum[size_t(b + i)] = double(d);
+    }
+  }
+  return t;
+}
+
+struct Product { double value, bound; };
+
+// The product of a row and a token. The bound is that of fp32 sums: each of the additions may lose half a unit of the sum
+// of magnitudes so far, and below the normal numbers an absolute 2^-149 times the largest integer sum. A token whose int8
+// form is further than half a quantum from x makes the bound NaN, which nothing passes.
+inline Product multiply(int32_t type, const Weight* w, const Token& t) {
+  const Shape s = shape(type);
+  double value = 0, exact = 0, magnitude = 0, loss = 0;
+  const size_t in = t.x.size();
+  for (size_t k = 0; k < in; ++k) {
+    const double shifted = w[k].shift * t.x[k];
+    value += w[k].scaled * t.rounded[k] + shifted;
+    exact += (w[k].scaled + w[k].shift) * t.x[k];
+    magnitude += fabs(w[k].scaled * t.rounded[k]) + fabs(shifted);
+    loss += fabs(w[k].scaled) * (0.501 * t.quantum[k] + (s.float_type ? 0 : 127 * 0x1p-149));
+  }
+  const double n = double(in), steps = s.float_type ? 128 + n / 128 : n / 16 + 40, tiny = n * (s.float_type ? 1 : 0x1p15) * 0x1p-148;
+  Product p{value, steps * 0x1p-23 * magnitude + tiny};
+  if (!(fabs(value - exact) <= loss + 1e-9 * magnitude)) p.bound = NAN;
+  return p;
+}
+
+// Equal, or ordered and within a finite bound: what is not a number never passes.
+inline bool close(float got, Product want) {
+  uint32_t bits;
+  memcpy(&bits, &got, 4);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return false; // by its bits, so that no compiler flag can blind this
+  const double err = fabs(double(got) - want.value);
+  return std::isfinite(want.bound) && err <= want.bound;
+}
+
+// The largest magnitude random_file gives a weight, for absolute bounds on single weights.
+inline double largest(int32_t type) { return shape(type).float_type ? 1 : 0.02 * 127 * 63; }
+
+inline void put_half(uint8_t* p, uint16_t h) { p[0] = uint8_t(h); p[1] = uint8_t(h >> 8); }
+
+inline std::vector<uint8_t> random_file(int32_t type, int64_t in, int64_t out, std::mt19937& random) {
+  const Shape s = shape(type);
+  std::vector<uint8_t> file(file_size(type, in, out));
+  for (uint8_t& b : file) b = uint8_t(random());
+  for (size_t at = 0; at < file.size(); at += size_t(s.bytes)) {
+    uint8_t* p = file.data() + at;
+    const float v = std::uniform_real_distribution<float>(-1, 1)(random);
+    uint32_t bits;
+    memcpy(&bits, &v, 4);
+    if (type == type_f32) memcpy(p, &v, 4);
+    if (type == type_bf16) put_half(p, uint16_t(bits >> 16));
+    if (type == type_f16) put_half(p, uint16_t((random() & 0x8000) | random() % 0x3c00)); // below 1, subnormals too
+    for (int i = 0; i < s.half_count; ++i) put_half(p + s.halves[i], uint16_t((random() & 0x8000) | (0x1c00 + random() % 0x800)));
+  }
+  return file;
+}
+
+constexpr int extreme_kinds = 7;
+
+inline std::vector<uint8_t> extreme_file(int32_t type, int64_t in, int64_t out, int kind, std::mt19937& random) {
+  const Shape s = shape(type);
+  static const uint16_t scales[extreme_kinds] = {0x3c00 /* 1 */, 0, 0xbc00 /* -1 */, 0x0001 /* 2^-24 */, 0x7bff /* 65504 */, 0xfbff, 0x83ff};
+  static const int fills[extreme_kinds] = {0xff, -1, 0x00, -1, 0xff, 0x80, 0x7f}; // -1: random
+  std::vector<uint8_t> file = random_file(type, in, out, random);
+  for (size_t at = 0; at < file.size(); at += size_t(s.bytes)) {
+    uint8_t* p = file.data() + at;
+    if (s.float_type) {
+      const float v = kind == 4 ? 1e15f : kind == 5 ? -1e15f : float(half_value(reinterpret_cast<const uint8_t*>(&scales[kind])));
+      uint32_t bits;
+      memcpy(&bits, &v, 4);
+      if (type == type_f32) memcpy(p, &v, 4);
+      else put_half(p, type == type_bf16 ? uint16_t(bits >> 16) : scales[kind]);
+      continue;
+    }
+    if (fills[kind] >= 0) memset(p, fills[kind], size_t(s.bytes));
+    for (int i = 0; i < s.half_count; ++i) put_half(p + s.halves[i], scales[kind]);
+  }
+  return file;
+}
+
+} // namespace reference
+
+#endif

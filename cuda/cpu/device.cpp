@@ -1,0 +1,92 @@
+#include "device.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <fstream>
+
+#include "error.h"
+
+namespace mr::cpu {
+namespace {
+
+Isa choose_isa(const char* path) {
+  Isa isa = detect();
+  if (path == nullptr) return isa;
+  if (!from_name(path, &isa))
+    fail(MR_INVALID_ARGUMENT, "path is \"%.32s\": want portable, avx2, avx512vnni or null for the best", path);
+  if (!runnable(isa)) fail(MR_UNIMPLEMENTED, "this processor cannot run the path %s", path);
+  return isa;
+}
+
+constexpr int kMostThreads = 1024;
+
+int choose_threads(int32_t threads) {
+  if (threads < 0 || threads > kMostThreads)
+    fail(MR_INVALID_ARGUMENT, "threads is %d: want 0 for the quota, or 1 to %d", threads, kMostThreads);
+  return threads != 0 ? threads : std::min(allowed_cpus(), kMostThreads);
+}
+
+// The processor's own name; its architecture where the kernel does not tell.
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, 10, "model name") != 0) continue;
+    const size_t colon = line.find(':');
+    if (colon != std::string::npos && colon + 2 < line.size()) return line.substr(colon + 2);
+  }
+#if defined(__x86_64__)
+  return "x86-64 processor";
+#elif defined(__aarch64__)
+  return "AArch64 processor";
+#else
+  return "processor";
+#endif
+}
+
+template <size_t kSize>
+void copy_text(char (&to)[kSize], const char* from) {
+  const size_t length = std::min(std::strlen(from), kSize - 1);
+  std::memcpy(to, from, length);
+  std::memset(to + length, 0, kSize - length);
+}
+
+}  // namespace
+
+Device::Device(const mr_device_options& options)
+    : isa(choose_isa(options.path)), threads(choose_threads(options.threads)),
+      ledger(options.bytes_limit, options.pool_limit), name_(processor_name()) {}
+
+void Device::info(mr_device_info* out) const {
+  const LedgerCounts counts = ledger.counts();
+  copy_text(out->kind, "cpu");
+  copy_text(out->name, name_.c_str());
+  copy_text(out->uuid, "");
+  copy_text(out->path, cpu::name(isa));
+  copy_text(out->numerics, kNumerics);
+  out->compute_major = out->compute_minor = 0;
+  out->sm_count = threads.size();
+  out->reserved0 = 0;
+  out->bytes_total = counts.total;
+  out->bytes_free = counts.total;
+  for (int purpose = 0; purpose < MR_PURPOSE_COUNT; ++purpose) {
+    out->bytes_used[purpose] = counts.used[purpose];
+    out->bytes_free -= counts.used[purpose];  // every pooled byte is given up before an allocation fails
+  }
+  out->bytes_pooled = counts.pooled;
+  out->pool_hits = counts.hits;
+  out->pool_misses = counts.misses;
+  out->live_buffers = static_cast<uint64_t>(buffers.load());
+  out->temperature_c = INT32_MIN;
+  out->power_mw = INT32_MIN;
+  out->errors = 0;
+}
+
+void Device::check_idle() const {
+  const long long b = buffers.load(), m = models.load(), r = runners.load();
+  if (b != 0 || m != 0 || r != 0)
+    fail(MR_FAILED_PRECONDITION, "%lld buffers, %lld models and %lld runners of the device are alive: free them first", b, m,
+         r);
+}
+
+}  // namespace mr::cpu

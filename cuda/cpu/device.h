@@ -1,0 +1,52 @@
+// device: the CPU as the engine sees it: an instruction-set path, a team of threads and a ledger of bytes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "background.h"
+#include "isa.h"
+#include "ledger.h"
+#include "millrace/engine.h"
+#include "threads.h"
+
+namespace mr::cpu {
+
+// Version of every rule that decides bits, on every path of this engine.
+constexpr char kNumerics[] = "cpu-1";
+
+// Safe for use by any number of threads.
+class Device {
+ public:
+  explicit Device(const mr_device_options& options);  // options already completed; throws
+
+  void info(mr_device_info* out) const;
+  // Throws FAILED_PRECONDITION while buffers, models or runners live.
+  void check_idle() const;
+
+  // Work beside the steps: repacking, digests. While no runner lives it is done by all threads of the team; while one
+  // lives it is done by a single background thread of low priority, so that a step never waits for it. `tasks` are
+  // small (about a megabyte each), since the choice is made anew with every call. fn(task, thread) as in Threads::run.
+  template <class F>
+  void aside(int64_t tasks, F&& fn) {
+    if (runners.load() == 0) {
+      threads.run(tasks, fn);
+      return;
+    }
+    background.run([&] {
+      for (int64_t task = 0; task < tasks; ++task) fn(task, 0);
+    });
+  }
+
+  const Isa isa;
+  Threads threads;
+  Ledger ledger;
+  Background background;
+  std::atomic<int64_t> buffers{0}, models{0}, runners{0};  // alive
+
+ private:
+  const std::string name_;
+};
+
+}  // namespace mr::cpu

@@ -1,0 +1,19 @@
+// digest: BLAKE3 of large amounts of bytes by the threads of a device.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "device.h"
+#include "linear.h"
+
+namespace mr::cpu {
+
+// Of bytes in memory.
+void digest_memory(Device& device, const uint8_t* data, uint64_t size, uint8_t out[32]);
+
+// Of the file bytes of a packed matrix, unpacked some megabytes at a time beside what else reads it. Takes its scratch
+// from the heap, not from the ledger: verification works on a full device.
+void digest_matrix(Device& device, const Matrix& matrix, uint8_t out[32]);
+
+}  // namespace mr::cpu

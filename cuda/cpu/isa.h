@@ -1,0 +1,27 @@
+// The instruction-set paths of the CPU engine. A path decides bits: results are equal within one, not across them.
+#ifndef MILLRACE_CPU_ISA_H
+#define MILLRACE_CPU_ISA_H
+
+namespace mr::cpu {
+
+enum class Isa {
+  portable,   // plain C++; the only one outside amd64
+  avx2,       // AVX2, FMA, F16C
+  avx512vnni, // AVX-512 F, BW, VL, DQ and VNNI
+};
+
+// The best path this processor and operating system support.
+Isa detect();
+
+// Whether this processor can run `isa`. portable always can.
+bool runnable(Isa isa);
+
+// "portable", "avx2" or "avx512vnni". Static.
+const char* name(Isa isa);
+
+// The path called `s` into *out; false, and *out untouched, for any other name or NULL. Does not ask runnable().
+bool from_name(const char* s, Isa* out);
+
+} // namespace mr::cpu
+
+#endif

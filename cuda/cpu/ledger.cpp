@@ -1,0 +1,208 @@
+#include "ledger.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <new>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "cgroup.h"
+#include "error.h"
+
+namespace mr::cpu {
+namespace {
+
+constexpr uint64_t kHuge = uint64_t{2} << 20;                // size and alignment of a huge page
+constexpr uint64_t kDefaultPool = uint64_t{256} << 20;       // enough for the staging buffers of a load
+constexpr uint64_t kLargest = uint64_t{1} << 46;             // beyond any machine; keeps the arithmetic from overflowing
+constexpr const char* kPurposes[MR_PURPOSE_COUNT] = {"staging", "weights", "kv cache", "workspace"};
+
+// The size class of a request: at most an eighth above it, from 64 bytes up. Blocks of one class can replace each other.
+uint64_t size_class(uint64_t size) {
+  uint64_t step = 64;
+  while (step * 8 < size) step *= 2;
+  return (size + step - 1) / step * step;
+}
+
+// Bytes from the system, or null and errno. A block of at least kHuge is a mapping and zero, a smaller one is of the heap
+// and holds anything.
+void* take(uint64_t capacity) {
+  if (capacity < kHuge) return std::aligned_alloc(64, capacity);
+  void* mapping = mmap(nullptr, capacity + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) return nullptr;
+  uint8_t* begin = static_cast<uint8_t*>(mapping);
+  const uint64_t head = (kHuge - reinterpret_cast<uintptr_t>(begin) % kHuge) % kHuge;
+  if (head != 0) munmap(begin, head);
+  if (head != kHuge) munmap(begin + head + capacity, kHuge - head);
+  (void)madvise(begin + head, capacity, MADV_HUGEPAGE);  // advice: a kernel without huge pages is only slower
+  return begin + head;
+}
+
+int give(void* data, uint64_t capacity) noexcept {
+  if (capacity >= kHuge) return munmap(data, capacity) == 0 ? 0 : errno;
+  std::free(data);
+  return 0;
+}
+
+uint64_t system_available() {
+  std::ifstream file("/proc/meminfo");
+  std::string key, unit;
+  uint64_t value = 0;
+  while (file >> key >> value) {
+    if (key == "MemAvailable:") return value * 1024;
+    std::getline(file, unit);
+  }
+  return uint64_t{1} << 30;  // an unknown system gets a gigabyte
+}
+
+}  // namespace
+
+uint64_t available_memory() { return std::min(system_available(), cgroup_memory_left()); }
+
+int Memory::reset() noexcept {
+  if (data_ == nullptr) return 0;
+  const int error = ledger_->release(data_, size_, capacity_, purpose_);
+  data_ = nullptr;
+  size_ = 0;
+  return error;
+}
+
+void Memory::swap(Memory& other) noexcept {
+  std::swap(ledger_, other.ledger_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(capacity_, other.capacity_);
+  std::swap(purpose_, other.purpose_);
+  std::swap(zeroed_, other.zeroed_);
+}
+
+Ledger::Ledger(uint64_t limit, uint64_t pool_limit)
+    : limit_(limit != 0 ? limit : available_memory() / 5 * 4),
+      pool_limit_(pool_limit == UINT64_MAX ? 0 : pool_limit != 0 ? pool_limit : std::min(kDefaultPool, limit_ / 8)) {}
+
+Ledger::~Ledger() { trim(); }
+
+uint64_t Ledger::used_locked() const { return std::accumulate(used_.begin(), used_.end(), uint64_t{0}); }
+
+Memory Ledger::allocate(uint64_t size, int32_t purpose, bool zero) {
+  Memory memory;
+  if (size == 0) return memory;
+  const char* const name = kPurposes[purpose];
+  const uint64_t capacity = size <= kLargest ? size_class(size) : 0;
+  void* data = nullptr;
+  Pool evicted;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const uint64_t free = limit_ - std::min(limit_, used_locked());
+    if (size > free || capacity == 0)
+      fail(MR_RESOURCE_EXHAUSTED, "%llu bytes of %s asked, %llu of %llu bytes free", static_cast<unsigned long long>(size),
+           name, static_cast<unsigned long long>(free), static_cast<unsigned long long>(limit_));
+    if (const auto block = pool_.find(capacity); block != pool_.end()) {
+      data = block->second;
+      pooled_ -= capacity;
+      pool_.erase(block);
+      ++hits_;
+    } else {
+      ++misses_;
+    }
+    if (pooled_ > free - size) {  // live bytes go before kept ones
+      evicted.swap(pool_);
+      pooled_ = 0;
+    }
+    used_[static_cast<size_t>(purpose)] += size;
+  }
+  (void)give_back(evicted);
+  memory.zeroed_ = data == nullptr && capacity >= kHuge;
+  if (data == nullptr && (data = take(capacity)) == nullptr) {
+    trim();
+    data = take(capacity);
+  }
+  if (data == nullptr) {
+    const int error = errno;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    used_[static_cast<size_t>(purpose)] -= size;
+    fail_errno(MR_RESOURCE_EXHAUSTED, error, "%llu bytes of %s asked, %llu of %llu bytes free, but the system refuses",
+               static_cast<unsigned long long>(size), name,
+               static_cast<unsigned long long>(limit_ - std::min(limit_, used_locked())),
+               static_cast<unsigned long long>(limit_));
+  }
+  if (zero && !memory.zeroed_) {
+    std::memset(data, 0, size);
+    memory.zeroed_ = true;
+  }
+  memory.ledger_ = this;
+  memory.data_ = data;
+  memory.size_ = size;
+  memory.capacity_ = capacity;
+  memory.purpose_ = purpose;
+  return memory;
+}
+
+int Ledger::release(void* data, uint64_t size, uint64_t capacity, int32_t purpose) noexcept {
+  Pool out;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    used_[static_cast<size_t>(purpose)] -= size;
+    bool keep = capacity <= pool_limit_ && used_locked() + capacity <= limit_;
+    if (keep && (pooled_ + capacity > pool_limit_ || used_locked() + pooled_ + capacity > limit_)) {
+      out.swap(pool_);  // a pool full of other sizes serves nobody: begin anew
+      pooled_ = 0;
+    }
+    if (keep) {
+      try {
+        pool_.emplace(capacity, data);
+        pooled_ += capacity;
+      } catch (const std::bad_alloc&) {
+        keep = false;
+      }
+    }
+    if (keep) data = nullptr;
+  }
+  int error = give_back(out);
+  if (data != nullptr) {
+    const int own = give(data, capacity);
+    if (own != 0) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ++failed_frees_;
+      error = own;
+    }
+  }
+  return error;
+}
+
+int Ledger::give_back(const Pool& blocks) noexcept {
+  int first = 0;
+  for (const auto& [capacity, data] : blocks) {
+    const int error = give(data, capacity);
+    if (error == 0) continue;
+    if (first == 0) first = error;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++failed_frees_;
+  }
+  return first;
+}
+
+void Ledger::trim() {
+  Pool blocks;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    blocks.swap(pool_);
+    pooled_ = 0;
+  }
+  (void)give_back(blocks);
+}
+
+LedgerCounts Ledger::counts() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  LedgerCounts counts{limit_, {}, pooled_, hits_, misses_, failed_frees_};
+  std::copy(used_.begin(), used_.end(), counts.used);
+  return counts;
+}
+
+}  // namespace mr::cpu

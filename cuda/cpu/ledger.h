@@ -1,0 +1,90 @@
+// ledger: the memory of a device, counted by purpose, with a ceiling and a pool of freed blocks.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "millrace/engine.h"
+
+namespace mr::cpu {
+
+class Ledger;
+
+// Bytes owned by one holder; given back to the ledger on destruction. The ledger outlives it.
+// data() is 64-byte aligned; from 2 MiB on it is 2 MiB aligned and asks for huge pages.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(Memory&& other) noexcept { swap(other); }
+  Memory& operator=(Memory&& other) noexcept {
+    Memory(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~Memory() { reset(); }
+
+  void* data() const { return data_; }
+  template <class T>
+  T* as() const { return static_cast<T*>(data_); }
+  uint64_t size() const { return size_; }      // bytes asked for: what the ledger counts
+  bool zeroed() const { return zeroed_; }      // every byte was zero when allocated
+  explicit operator bool() const { return data_ != nullptr; }
+  int reset() noexcept;  // gives the bytes back now; an errno when the system refuses them, else 0
+  void swap(Memory& other) noexcept;
+
+ private:
+  friend class Ledger;
+  Ledger* ledger_ = nullptr;
+  void* data_ = nullptr;
+  uint64_t size_ = 0;
+  uint64_t capacity_ = 0;  // >= size_: the size class
+  int32_t purpose_ = 0;
+  bool zeroed_ = false;
+};
+
+struct LedgerCounts {
+  uint64_t total;                  // the ceiling
+  uint64_t used[MR_PURPOSE_COUNT]; // live bytes; sum <= total
+  uint64_t pooled;                 // capacity of freed blocks kept for reuse; sum(used) + pooled <= total
+  uint64_t hits, misses;           // allocations served by the pool, and not
+  uint64_t failed_frees;           // blocks the system refused to take back
+};
+
+// Safe for use by any number of threads.
+class Ledger {
+ public:
+  // limit: bytes, 0 = 80 % of available_memory(). pool_limit: bytes, 0 = default, UINT64_MAX = no pool.
+  Ledger(uint64_t limit, uint64_t pool_limit);
+  ~Ledger();
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  // Bytes that are zero when `zero` is set and unspecified otherwise; size 0 holds nothing. Throws RESOURCE_EXHAUSTED with the bytes
+  // asked and free when the ceiling or the system does not allow it; nothing is held then.
+  Memory allocate(uint64_t size, int32_t purpose, bool zero);
+
+  LedgerCounts counts() const;
+  void trim();  // gives every pooled block back to the system
+
+ private:
+  friend class Memory;
+  using Pool = std::multimap<uint64_t, void*>;  // blocks by capacity
+
+  int release(void* data, uint64_t size, uint64_t capacity, int32_t purpose) noexcept;
+  uint64_t used_locked() const;
+  int give_back(const Pool& blocks) noexcept;  // without the lock; the first errno
+
+  const uint64_t limit_, pool_limit_;
+  mutable std::mutex mutex_;
+  std::array<uint64_t, MR_PURPOSE_COUNT> used_{};
+  uint64_t pooled_ = 0, hits_ = 0, misses_ = 0, failed_frees_ = 0;
+  Pool pool_;
+};
+
+// Bytes this process can still take: the least of what the system has available and what is left of the control group.
+uint64_t available_memory();
+
+}  // namespace mr::cpu

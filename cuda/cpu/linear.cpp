@@ -1,0 +1,196 @@
+#include "linear.h"
+
+#include <string.h>
+
+#include "linear_format.h"
+#include "linear_kernels.h"
+
+namespace mr::cpu {
+
+namespace {
+
+constexpr int64_t max_bytes = int64_t(1) << 62;
+
+enum class Way { pack, unpack };
+
+// Moves cell `c` of one row between its place in the file and its lane; `bytes` < cell only for the last cell of a plane.
+template <Way way, int cell>
+inline void move_cell(uint8_t* lane, uint8_t* file, int64_t bytes, uint32_t flip) {
+  if (bytes >= cell) bytes = cell;
+  uint32_t v = 0;
+  if constexpr (way == Way::pack) {
+    if (bytes == cell) memcpy(&v, file, cell); else memcpy(&v, file, size_t(bytes));
+    v ^= flip;
+    memcpy(lane, &v, cell);
+  } else {
+    memcpy(&v, lane, cell);
+    v ^= flip;
+    if (bytes == cell) memcpy(file, &v, cell); else memcpy(file, &v, size_t(bytes));
+  }
+}
+
+template <Way way, int cell>
+void move_field(const Field& f, uint32_t flip, int64_t count, int64_t block_bytes, uint8_t* plane, uint8_t* file) {
+  if (f.bytes == block_bytes) { // the block is this field: the row is one run
+    const int64_t bytes = count * f.bytes;
+    for (int64_t at = 0; at < bytes; at += cell) {
+      move_cell<way, cell>(plane + at / cell * (cell * panel_rows), file + at, bytes - at, flip);
+    }
+    return;
+  }
+  const int64_t cells = f.bytes / cell;
+  for (int64_t b = 0; b < count; ++b) {
+    uint8_t* lane = plane + b * cells * (cell * panel_rows);
+    uint8_t* at = file + b * block_bytes + f.offset;
+    for (int64_t c = 0; c < cells; ++c) move_cell<way, cell>(lane + c * (cell * panel_rows), at + c * cell, cell, flip);
+  }
+}
+
+// Bit 4g+i to bit 8i+g.
+inline uint32_t turn(uint32_t v) {
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) {
+    uint32_t x = v >> i & 0x11111111u;
+    x = (x | x >> 3) & 0x03030303u;
+    x = (x | x >> 6) & 0x000f000fu;
+    out |= ((x | x >> 12) & 0xffu) << 8 * i;
+  }
+  return out;
+}
+
+// Bit 8i+g to bit 4g+i.
+inline uint32_t turn_back(uint32_t v) {
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) {
+    uint32_t x = v >> 8 * i & 0xffu;
+    x = (x | x << 12) & 0x000f000fu;
+    x = (x | x << 6) & 0x03030303u;
+    out |= ((x | x << 3) & 0x11111111u) << i;
+  }
+  return out;
+}
+
+template <Way way>
+void move_bits(const Field& f, int64_t count, int64_t block_bytes, uint8_t* plane, uint8_t* file) {
+  for (int64_t b = 0; b < count; ++b) {
+    uint8_t* lane = plane + b * (4 * panel_rows);
+    uint8_t* at = file + b * block_bytes + f.offset;
+    uint32_t v;
+    memcpy(&v, way == Way::pack ? at : lane, 4);
+    v = way == Way::pack ? turn(v) : turn_back(v);
+    memcpy(way == Way::pack ? lane : at, &v, 4);
+  }
+}
+
+// One row's share of a group of `count` blocks.
+template <Way way>
+void move_row(const Format& f, int64_t count, uint8_t* group, int64_t lane, uint8_t* file) {
+  uint8_t* plane = group;
+  for (int32_t i = 0; i < f.field_count; ++i) {
+    const Field& field = f.fields[i];
+    const uint32_t flip = i == 0 ? f.flip * 0x01010101u : 0;
+    uint8_t* at = plane + lane * field.cell;
+    if (field.turned) move_bits<way>(field, count, f.block_bytes, at, file);
+    else if (field.cell == 4) move_field<way, 4>(field, flip, count, f.block_bytes, at, file);
+    else if (field.cell == 2) move_field<way, 2>(field, flip, count, f.block_bytes, at, file);
+    else move_field<way, 1>(field, flip, count, f.block_bytes, at, file);
+    plane += plane_bytes(field, count);
+  }
+}
+
+template <Way way>
+void move_rows(const Matrix& m, uint8_t* file_rows, int64_t row0, int64_t n) {
+  const Format& f = *find_format(m.type);
+  const int64_t row_bytes = m.in / f.block * f.block_bytes, stride = panel_bytes(f, m.in);
+  for (int64_t first = row0; first < row0 + n; first += panel_rows) {
+    const int64_t rows = row0 + n - first < panel_rows ? row0 + n - first : panel_rows;
+    uint8_t* group = m.data + first / panel_rows * stride;
+    uint8_t* file = file_rows + (first - row0) * row_bytes;
+    if (way == Way::pack && rows < panel_rows) memset(group, 0, size_t(stride));
+    for (int64_t k = 0; k < m.in; k += f.group) {
+      const int64_t inputs = m.in - k < f.group ? m.in - k : f.group, count = inputs / f.block;
+      for (int64_t r = 0; r < rows; ++r) {
+        move_row<way>(f, count, group, r, file + r * row_bytes + k / f.block * f.block_bytes);
+      }
+      group += group_bytes(f, inputs);
+    }
+  }
+}
+
+const Kernels& kernels_of(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::avx512vnni) return kernels_avx512vnni;
+  if (isa == Isa::avx2) return kernels_avx2;
+#endif
+  (void)isa;
+  return kernels_portable;
+}
+
+} // namespace
+
+bool supported(int32_t type, int64_t in) {
+  const Format* f = find_format(type);
+  return f != nullptr && in > 0 && in % f->block == 0;
+}
+
+uint64_t file_size(int32_t type, int64_t in, int64_t out) {
+  int64_t bytes = 0;
+  if (!supported(type, in) || out < 1) return 0;
+  const Format& f = *find_format(type);
+  if (__builtin_mul_overflow(in / f.block, int64_t(f.block_bytes), &bytes)) return 0;
+  if (__builtin_mul_overflow(bytes, out, &bytes) || bytes > max_bytes) return 0;
+  return uint64_t(bytes);
+}
+
+uint64_t packed_size(int32_t type, int64_t in, int64_t out) {
+  // A packed row takes less than 64 bytes an input, so the panel itself cannot overflow below this bound.
+  if (file_size(type, in, out) == 0 || in > max_bytes / 1024 || out > max_bytes) return 0;
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(panel_bytes(*find_format(type), in), panels(out), &bytes) || bytes > max_bytes) return 0;
+  return uint64_t(bytes);
+}
+
+void pack_rows(Matrix& m, const uint8_t* file_rows, int64_t row0, int64_t n) {
+  move_rows<Way::pack>(m, const_cast<uint8_t*>(file_rows), row0, n); // packing only reads the file's bytes
+}
+
+void unpack_rows(const Matrix& m, int64_t row0, int64_t n, uint8_t* file_rows) {
+  move_rows<Way::unpack>(m, file_rows, row0, n);
+}
+
+void dequantize_row(const Matrix& m, int64_t row, float* out) {
+  const Format& f = *find_format(m.type);
+  uint8_t* group = m.data + row / panel_rows * panel_bytes(f, m.in);
+  uint8_t file[float_group * 4]; // no group of one row is longer: 128 F32, 256 Q8_0
+  for (int64_t k = 0; k < m.in; k += f.group) {
+    const int64_t inputs = m.in - k < f.group ? m.in - k : f.group, count = inputs / f.block;
+    move_row<Way::unpack>(f, count, group, row % panel_rows, file);
+    decode_blocks(m.type, file, count, out + k);
+    group += group_bytes(f, inputs);
+  }
+}
+
+Activation activation_kind(int32_t type) {
+  return type == type_f32 || type == type_f16 || type == type_bf16 ? Activation::f32 : Activation::int8;
+}
+
+uint64_t activation_size(Activation kind, int64_t in, int64_t tokens) {
+  const uint64_t bytes = uint64_t(in) * uint64_t(tokens) * (kind == Activation::f32 ? 4 : 2);
+  return (bytes + 63) / 64 * 64;
+}
+
+void prepare_activations(Isa isa, Activation kind, const float* x, int64_t ldx, int64_t in, int64_t tokens, int64_t t0,
+                         int64_t t1, void* act) {
+  const Kernels& k = kernels_of(isa);
+  (kind == Activation::f32 ? k.prepare_f32 : k.prepare_int8)(x, ldx, in, tokens, t0, t1, static_cast<uint8_t*>(act));
+}
+
+void multiply(Isa isa, const Matrix& m, const void* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
+              int64_t panel1) {
+  if (tokens <= 0 || panel0 >= panel1) return;
+  const Kernels& k = kernels_of(isa);
+  (activation_kind(m.type) == Activation::f32 ? k.multiply_f32 : k.multiply_int8)(
+      m, static_cast<const uint8_t*>(act), tokens, y, ldy, panel0, panel1);
+}
+
+} // namespace mr::cpu

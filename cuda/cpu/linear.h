@@ -1,0 +1,75 @@
+// Weight matrices and their products with activations: y(tokens, out) = x(tokens, in) * W(out, in)^T.
+//
+// A matrix lies in memory as panels of 16 rows; every format keeps exactly the bits of its file, reordered so that one
+// row of lanes is one row of weights and a product reads each panel as one forward stream. The layout is the same for
+// every path. Nothing here allocates, locks, or starts a thread: callers split the work by panels and tokens.
+//
+// Bits: for one path, y[t][row] depends on that row's weights and that token's x alone. How many tokens a call has, how
+// panels are split over calls, and which thread runs them change nothing.
+//   Quantised types: x becomes int8 per 32 (d = amax/127, nearest even); every 32-block (16 for Q6_K scales) is an exact
+//   int32 dot product; blocks are added in fp32 in ascending order. Mins are multiplied by the fp32 sum of x.
+//   F32, F16, BF16: fp32 products and sums over runs of 128 inputs in ascending order, then over the runs.
+// A NaN or infinity in x makes every y of that token NaN or infinite in quantised types, and follows IEEE in the others.
+#ifndef MILLRACE_CPU_LINEAR_H
+#define MILLRACE_CPU_LINEAR_H
+
+#include <stdint.h>
+
+#include "isa.h"
+
+namespace mr::cpu {
+
+// ggml type ids of the weight formats.
+enum : int32_t {
+  type_f32 = 0, type_f16 = 1, type_q4_0 = 2, type_q4_1 = 3, type_q5_0 = 6, type_q5_1 = 7, type_q8_0 = 8,
+  type_q4_k = 12, type_q5_k = 13, type_q6_k = 14, type_iq4_nl = 20, type_bf16 = 30
+};
+
+constexpr int64_t panel_rows = 16;
+static constexpr int64_t panels(int64_t out) { return (out + panel_rows - 1) / panel_rows; }
+
+struct Matrix {
+  int32_t type;     // type_*
+  int64_t in, out;  // supported(type, in), out >= 1
+  uint8_t* data;    // packed_size bytes, 64-byte aligned, owned by the caller
+  uint64_t bytes;   // packed_size(type, in, out)
+};
+
+// Whether the type is known and `in` is a positive multiple of its block (1, 32 or 256).
+bool supported(int32_t type, int64_t in);
+
+// Bytes of the matrix in a file and in memory; 0 when unsupported or beyond 2^62. Memory is at most 3 % above the file
+// for in >= 256 and out a multiple of 16. A panel takes packed_size / panels(out) bytes.
+uint64_t file_size(int32_t type, int64_t in, int64_t out);
+uint64_t packed_size(int32_t type, int64_t in, int64_t out);
+
+// Packs rows [row0, row0+n) from their file bytes, one row after another. row0 is a multiple of 16, n too unless the
+// range ends at `out`. Any thread, on disjoint ranges. Lanes beyond `out` become zero bytes.
+void pack_rows(Matrix& m, const uint8_t* file_rows, int64_t row0, int64_t n);
+
+// The exact inverse for every byte pattern; row0 and n as for pack_rows. Safe beside running products.
+void unpack_rows(const Matrix& m, int64_t row0, int64_t n, uint8_t* file_rows);
+
+// One row as fp32 into out[in]: what the format stands for, rounded once per operation.
+void dequantize_row(const Matrix& m, int64_t row, float* out);
+
+// What a product reads x from. Types of one kind share prepared activations.
+enum class Activation { f32, int8 };
+Activation activation_kind(int32_t type);
+
+// Bytes of the prepared activations of `tokens` tokens; a multiple of 64, at most 4.5 bytes an input and token.
+uint64_t activation_size(Activation kind, int64_t in, int64_t tokens);
+
+// Prepares tokens [t0, t1) of `tokens`; token t is x + t*ldx, `in` floats. act is 64-byte aligned, activation_size bytes,
+// and laid out for exactly `tokens` tokens. Any thread, on disjoint ranges.
+void prepare_activations(Isa isa, Activation kind, const float* x, int64_t ldx, int64_t in, int64_t tokens, int64_t t0,
+                         int64_t t1, void* act);
+
+// y[t*ldy + row] for every token and every row < m.out of panels [panel0, panel1). act comes from prepare_activations of
+// the same isa, activation_kind(m.type), m.in and tokens. y must not overlap act. Any thread, on disjoint panels.
+void multiply(Isa isa, const Matrix& m, const void* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
+              int64_t panel1);
+
+} // namespace mr::cpu
+
+#endif

@@ -1,0 +1,85 @@
+// Products on AVX-512 with VNNI: 32 rows by 6 tokens of int8 sums, or by 12 tokens of fp32, in registers.
+#if defined(__x86_64__)
+
+#pragma GCC optimize("O3")
+#pragma GCC optimize("fp-contract=off")
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized" // the compiler's own intrinsics begin from undefined registers
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c,prefer-vector-width=512")
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#include "linear_format.h"
+#include "linear_kernels.h"
+
+namespace mr::cpu {
+
+namespace {
+
+#include "linear_vector.inl"
+
+constexpr bool high_scaled = true; // 240 * 127 * 32 is far below 2^31
+
+MR_INLINE int32_t store_bytes(int8_t* p, const i32x16& v) {
+  const __m128i bytes = _mm512_cvtepi32_epi8((__m512i)v);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+  const __m128i eights = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128()); // 128 too large each
+  return _mm_cvtsi128_si32(eights) + _mm_extract_epi16(eights, 4) - 16 * 128;
+}
+
+MR_INLINE __m128i load_128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+
+MR_INLINE f32x16 half16(const uint8_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+MR_INLINE f32x16 bytes16(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_128(p))); }
+MR_INLINE f32x16 signed16(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_128(p))); }
+
+MR_INLINE u8x64 table16(const u8x64& index) {
+  const __m128i biased = _mm_add_epi8(load_128(iq4_nl_values), _mm_set1_epi8(-128));
+  return (u8x64)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(biased), (__m512i)index);
+}
+
+#include "linear_prepare.inl"
+#include "linear_expand.inl"
+#include "linear_dot.inl"
+
+MR_INLINE __m512i broadcast(const uint8_t* p) { return _mm512_set1_epi32(load_as<int32_t>(p)); }
+MR_INLINE __m512 broadcast_f32(const uint8_t* p) { return _mm512_set1_ps(load_as<float>(p)); }
+MR_INLINE void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+
+template <int P, int C>
+MR_INLINE void load_sums(const Dot& a, __m512 (&sum)[P][C]) {
+#pragma GCC unroll 4
+  for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 12
+    for (int c = 0; c < C; ++c) sum[p][c] = a.first ? _mm512_setzero_ps() : _mm512_load_ps(a.sums[p] + c * panel_rows);
+  }
+}
+
+template <int P, int C>
+MR_INLINE void store_sums(const Dot& a, const __m512 (&sum)[P][C]) {
+#pragma GCC unroll 4
+  for (int p = 0; p < P; ++p) {
+    const __mmask16 mask = __mmask16((1u << a.rows[p]) - 1);
+    float* y = a.y[p];
+#pragma GCC unroll 12
+    for (int c = 0; c < C; ++c) {
+      if (a.last) _mm512_mask_storeu_ps(y + c * a.ldy, mask, sum[p][c]);
+      else _mm512_store_ps(a.sums[p] + c * panel_rows, sum[p][c]);
+    }
+  }
+}
+
+#include "linear_avx512_int8.inl"
+#include "linear_avx512_f32.inl"
+#include "linear_multiply.inl"
+
+} // namespace
+
+const Kernels kernels_avx512vnni = {prepare_int8, prepare_f32, multiply_int8, multiply_f32};
+
+} // namespace mr::cpu
+
+#endif

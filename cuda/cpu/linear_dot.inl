@@ -1,0 +1,24 @@
+// What a path's kernels compute: one tile of tokens against 1, 2 or 4 panels over one group of inputs. Between groups the
+// sums of a tile wait in `sums`, 16 floats a panel and token; after the last they go to y.
+
+enum class Mode { plain, mins, halves }; // what a block's dot product meets: a scale; also a min; two scales
+
+constexpr int max_panels = 4; // that a kernel takes at once
+
+struct Dot {
+  const uint8_t* w[max_panels];  // int8: [block][8][64]; f32: packed
+  const uint8_t* packed[max_panels]; // int8: the group as it is packed, for kernels that expand it themselves, else NULL
+  const float* d[max_panels];    // int8: [block][16], halves: [block][2][16]
+  const float* m[max_panels];    // int8: [block][16]
+  const uint8_t* act;            // int8: ActBlock [block][width]; f32: float [input][width]
+  int64_t n;                     // blocks or inputs
+  int64_t bias;                  // int8: offset in ActBlock of what a block's sum starts from
+  bool full_bytes;               // int8: weights use all eight bits, stored with 128 added
+  float* sums[max_panels];       // of the tile's first token
+  bool first, last;              // of the groups: sums hold nothing yet; results go to y
+  float* y[max_panels];          // of the tile's first token
+  int64_t ldy;
+  int64_t rows[max_panels];      // of y in each panel, 1..16
+  const uint8_t* fetch[max_panels]; // weights wanted next, to be asked for in passing
+  int64_t fetch_lines;           // cache lines a block of int8; of f32 any number, for the whole run; 0 = none
+};

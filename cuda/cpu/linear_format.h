@@ -1,0 +1,82 @@
+// The weight formats as data: which fields a block has in its file, and how 16 rows of them lie in a panel.
+//
+// A panel is a run of groups, each holding the same inputs of 16 rows. Within a group each field is a plane: cell 0 of
+// the 16 rows, then cell 1, ... A cell is what one row contributes to one lane: 4 bytes of quants (four inputs, or four
+// pairs of nibbles), a 2-byte scale, a 1-byte scale. Planes of wide fields come first, so that they start at multiples of
+// 64 bytes. Groups are padded to 64 bytes.
+#ifndef MILLRACE_CPU_LINEAR_FORMAT_H
+#define MILLRACE_CPU_LINEAR_FORMAT_H
+
+#include <stdint.h>
+
+#include "linear.h"
+
+namespace mr::cpu {
+
+struct Field {
+  int32_t offset; // bytes from the start of a block in the file
+  int32_t bytes;  // of a block
+  int32_t cell;   // bytes: 1, 2 or 4
+  bool turned = false; // 32 single bits, one an input: in memory bit g of byte i belongs to input 4g+i
+};
+
+struct Format {
+  int32_t type;
+  int32_t block;       // inputs
+  int32_t block_bytes; // of one row in the file
+  int32_t group;       // inputs of a full group; a multiple of block
+  uint8_t flip;        // xor of every byte of the first field: signed quants are stored biased by 128
+  int32_t field_count;
+  Field fields[5];     // in the order of the planes
+};
+
+constexpr int32_t quant_group = 256; // inputs, quantised types
+constexpr int32_t float_group = 128; // inputs, F32, F16, BF16: the length of a run
+
+// BF16 cells are pairs of inputs: the even one lies in the low half of its lane.
+constexpr Format formats[] = {
+    {type_f32, 1, 4, float_group, 0, 1, {{0, 4, 4}}},
+    {type_f16, 1, 2, float_group, 0, 1, {{0, 2, 2}}},
+    {type_bf16, 1, 2, float_group, 0, 1, {{0, 2, 4}}},
+    {type_q8_0, 32, 34, quant_group, 0x80, 2, {{2, 32, 4}, {0, 2, 2}}},
+    {type_q4_0, 32, 18, quant_group, 0, 2, {{2, 16, 4}, {0, 2, 2}}},
+    {type_iq4_nl, 32, 18, quant_group, 0, 2, {{2, 16, 4}, {0, 2, 2}}},
+    {type_q4_1, 32, 20, quant_group, 0, 3, {{4, 16, 4}, {0, 2, 2}, {2, 2, 2}}},
+    {type_q5_0, 32, 22, quant_group, 0, 3, {{6, 16, 4}, {2, 4, 4, true}, {0, 2, 2}}},
+    {type_q5_1, 32, 24, quant_group, 0, 4, {{8, 16, 4}, {4, 4, 4, true}, {0, 2, 2}, {2, 2, 2}}},
+    {type_q4_k, 256, 144, quant_group, 0, 4, {{16, 128, 4}, {4, 12, 1}, {0, 2, 2}, {2, 2, 2}}},
+    {type_q5_k, 256, 176, quant_group, 0, 5, {{48, 128, 4}, {16, 32, 4}, {4, 12, 1}, {0, 2, 2}, {2, 2, 2}}},
+    {type_q6_k, 256, 210, quant_group, 0, 4, {{0, 128, 4}, {128, 64, 4}, {192, 16, 1}, {208, 2, 2}}},
+};
+
+// NULL for an unknown type.
+static inline const Format* find_format(int32_t type) {
+  for (const Format& f : formats) {
+    if (f.type == type) return &f;
+  }
+  return nullptr;
+}
+
+// Bytes of a field's plane in a group of `count` blocks.
+static constexpr int64_t plane_bytes(const Field& f, int64_t count) {
+  return (count * f.bytes + f.cell - 1) / f.cell * f.cell * panel_rows;
+}
+
+// Bytes of a group of `inputs` inputs, a multiple of f.block and at most f.group.
+static constexpr int64_t group_bytes(const Format& f, int64_t inputs) {
+  int64_t sum = 0;
+  for (int32_t i = 0; i < f.field_count; ++i) sum += plane_bytes(f.fields[i], inputs / f.block);
+  return (sum + 63) / 64 * 64;
+}
+
+static constexpr int64_t panel_bytes(const Format& f, int64_t in) {
+  const int64_t tail = in % f.group;
+  return in / f.group * group_bytes(f, f.group) + (tail == 0 ? 0 : group_bytes(f, tail));
+}
+
+// IQ4_NL's sixteen values.
+constexpr int8_t iq4_nl_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+} // namespace mr::cpu
+
+#endif

@@ -1,0 +1,133 @@
+// Products in plain C++: what every processor runs, and the shortest statement of what the other paths compute.
+#pragma GCC optimize("O3")
+#pragma GCC optimize("fp-contract=off")
+
+#include <stdint.h>
+
+#include "linear_format.h"
+#include "linear_kernels.h"
+
+namespace mr::cpu {
+
+namespace {
+
+#include "linear_vector.inl"
+
+constexpr bool high_scaled = true; // sums are 32 bits wide
+
+MR_INLINE int32_t store_bytes(int8_t* p, const i32x16& v) {
+  for (int i = 0; i < 16; ++i) p[i] = int8_t(v[i]);
+  return tree_sum<i32x16, i32x8>(v);
+}
+
+MR_INLINE float half_at(const uint8_t* p) {
+  const uint32_t h = load_as<uint16_t>(p), sign = (h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 0x3ff;
+  uint32_t bits;
+  if (exponent == 31) {
+    bits = 0x7f800000u | mantissa << 13 | (mantissa != 0 ? 0x400000u : 0u);
+  } else if (exponent != 0) {
+    bits = (exponent + 112) << 23 | mantissa << 13;
+  } else {
+    const float v = float(mantissa) * 0x1p-24f;
+    __builtin_memcpy(&bits, &v, 4);
+  }
+  bits |= sign;
+  return load_as<float>(&bits);
+}
+
+MR_INLINE f32x16 half16(const uint8_t* p) {
+  f32x16 v;
+  for (int i = 0; i < 16; ++i) v[i] = half_at(p + 2 * i);
+  return v;
+}
+
+MR_INLINE f32x16 bytes16(const uint8_t* p) {
+  f32x16 v;
+  for (int i = 0; i < 16; ++i) v[i] = float(p[i]);
+  return v;
+}
+
+MR_INLINE f32x16 signed16(const uint8_t* p) {
+  f32x16 v;
+  for (int i = 0; i < 16; ++i) v[i] = float(int8_t(p[i]));
+  return v;
+}
+
+MR_INLINE u8x64 table16(const u8x64& index) {
+  u8x64 v;
+  for (int i = 0; i < 64; ++i) v[i] = uint8_t(iq4_nl_values[index[i]] + 128);
+  return v;
+}
+
+#include "linear_prepare.inl"
+#include "linear_expand.inl"
+#include "linear_dot.inl"
+
+MR_INLINE int64_t wide_int8(int64_t) { return 1; }
+MR_INLINE int64_t wide_f32(int64_t) { return 1; }
+MR_INLINE bool reads_packed(int32_t, int64_t) { return false; }
+
+MR_INLINE f32x16 load_sum(const Dot& a, int64_t c) {
+  return a.first ? f32x16{} : load_as<f32x16>(a.sums[0] + c * panel_rows);
+}
+
+MR_INLINE void store_sum(const Dot& a, int64_t c, const f32x16& v) {
+  if (!a.last) return store_as(a.sums[0] + c * panel_rows, v);
+  for (int64_t r = 0; r < a.rows[0]; ++r) a.y[0][c * a.ldy + r] = v[r];
+}
+
+// Dot products of 16 rows with `steps` groups of four inputs.
+MR_INLINE void dot_rows(const uint8_t* w, const int8_t* x, int steps, int32_t start, float* out) {
+  int32_t dot[panel_rows];
+  for (int r = 0; r < panel_rows; ++r) dot[r] = start;
+  for (int g = 0; g < steps; ++g, w += 64, x += 4) {
+    for (int r = 0; r < panel_rows; ++r) {
+      dot[r] += w[4 * r] * x[0] + w[4 * r + 1] * x[1] + w[4 * r + 2] * x[2] + w[4 * r + 3] * x[3];
+    }
+  }
+  for (int r = 0; r < panel_rows; ++r) out[r] = float(dot[r]);
+}
+
+void dot_int8(Mode mode, int, int64_t width, const Dot& a) {
+  const int parts = mode == Mode::halves ? 2 : 1, steps = 8 / parts;
+  for (int64_t c = 0; c < width; ++c) {
+    f32x16 sum = load_sum(a, c);
+    for (int64_t b = 0; b < a.n; ++b) {
+      const uint8_t* act = a.act + (b * width + c) * int64_t(sizeof(ActBlock));
+      const float d = load_as<float>(act + __builtin_offsetof(ActBlock, d)), s = load_as<float>(act + __builtin_offsetof(ActBlock, s));
+      for (int part = 0; part < parts; ++part) {
+        alignas(64) float dot[panel_rows];
+        dot_rows(a.w[0] + b * 512 + part * steps * 64, reinterpret_cast<const int8_t*>(act) + part * steps * 4, steps,
+                 load_as<int32_t>(act + a.bias + part * 4), dot);
+        sum += load_as<f32x16>(dot) * (load_as<f32x16>(a.d[0] + (b * parts + part) * panel_rows) * d);
+      }
+      if (mode == Mode::mins) sum += load_as<f32x16>(a.m[0] + b * panel_rows) * s;
+    }
+    store_sum(a, c, sum);
+  }
+}
+
+MR_INLINE f32x16 weights_at(int32_t type, const uint8_t* w, int64_t k) {
+  if (type == type_f32) return load_as<f32x16>(w + k * 64);
+  if (type == type_f16) return half16(w + k * 32);
+  const u32x16 pair = load_as<u32x16>(w + k / 2 * 64);
+  return (f32x16)(k % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+}
+
+void dot_f32(int32_t type, int, int64_t width, const Dot& a) {
+  f32x16 run[f32_tile];
+  for (int64_t c = 0; c < width; ++c) run[c] = f32x16{};
+  for (int64_t k = 0; k < a.n; ++k) {
+    const f32x16 w = weights_at(type, a.w[0], k);
+    for (int64_t c = 0; c < width; ++c) run[c] += w * load_as<float>(a.act + (k * width + c) * 4);
+  }
+  for (int64_t c = 0; c < width; ++c) store_sum(a, c, a.first ? run[c] : load_sum(a, c) + run[c]);
+}
+
+#include "linear_multiply.inl"
+
+} // namespace
+
+const Kernels kernels_portable = {prepare_int8, prepare_f32, multiply_int8, multiply_f32};
+
+} // namespace mr::cpu

@@ -1,0 +1,146 @@
+package cpu_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// paths are the instruction-set paths of the engine.
+var paths = []string{"portable", "avx2", "avx512vnni"}
+
+// cannotRun is the exit status of a program on a processor without the path.
+const cannotRun = 3
+
+// archive gives the engine's objects as a static library, made once a test run: those that cgo compiled for the Go build,
+// from its cache, so that nothing is compiled twice. What only Go programs need is left out by the linker.
+var archive = sync.OnceValues(func() (string, error) {
+	var err error
+	if archiveDir, err = os.MkdirTemp("", "millrace-archive-"); err != nil {
+		return "", err
+	}
+	exported, err := exec.Command("go", "list", "-export", "-f", "{{.Export}}", ".").Output()
+	if err != nil {
+		return "", &toolError{name: "go list -export", err: err}
+	}
+	extract := exec.Command("ar", "x", strings.TrimSpace(string(exported)))
+	extract.Dir = archiveDir
+	if out, err := extract.CombinedOutput(); err != nil {
+		return "", &toolError{name: "ar x", output: string(out), err: err}
+	}
+	objects, err := filepath.Glob(filepath.Join(archiveDir, "_x*.o"))
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(archiveDir, "libmillrace_cpu.a")
+	return file, command(context.Background(), "ar", append([]string{"rcs", file}, objects...)...)
+})
+
+var archiveDir string // what TestMain removes
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if archiveDir != "" {
+		_ = os.RemoveAll(archiveDir)
+	}
+	os.Exit(code)
+}
+
+// TestAC99ProgramDrivesTheWholeTable compiles the header and its client as strict C99 and runs it on every path.
+func TestAC99ProgramDrivesTheWholeTable(t *testing.T) {
+	program := buildC(t)
+	for _, path := range paths {
+		t.Run(path, func(t *testing.T) {
+			out := run(t, program, path)
+			require.Equal(t, "ok", strings.TrimSpace(out))
+		})
+	}
+}
+
+// TestTheHeaderCompilesAsCPlusPlus includes it in a C++ program, as an engine does.
+func TestTheHeaderCompilesAsCPlusPlus(t *testing.T) {
+	source := filepath.Join(t.TempDir(), "header.cpp")
+	require.NoError(t, os.WriteFile(source, []byte("#include \"millrace/engine.h\"\n"), 0o600))
+	require.NoError(t, command(t.Context(), "g++", "-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror",
+		"-I../include", "-fsyntax-only", source))
+}
+
+// TestUnitProgramsPass builds each C++ program of cpptest against the engine's inside and runs it.
+func TestUnitProgramsPass(t *testing.T) {
+	sources, err := filepath.Glob("cpptest/*_test.cpp")
+	require.NoError(t, err)
+	require.NotEmpty(t, sources)
+	library, err := archive()
+	require.NoError(t, err)
+	for _, source := range sources {
+		name := strings.TrimSuffix(filepath.Base(source), "_test.cpp")
+		t.Run(name, func(t *testing.T) {
+			program := filepath.Join(t.TempDir(), name)
+			require.NoError(t, command(t.Context(), "g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-I.", "-I../include",
+				"-o", program, source, library, "-lpthread"))
+			run(t, program)
+		})
+	}
+}
+
+// buildC compiles capitest with a plain C compiler, warnings being errors, and links it with the engine.
+func buildC(t *testing.T) string {
+	t.Helper()
+	library, err := archive()
+	require.NoError(t, err)
+	sources, err := filepath.Glob("capitest/*.c")
+	require.NoError(t, err)
+	require.NotEmpty(t, sources)
+	dir := t.TempDir()
+	program := filepath.Join(dir, "capitest")
+	link := []string{"-o", program}
+	for _, source := range sources {
+		object := filepath.Join(dir, filepath.Base(source)+".o")
+		require.NoError(t, command(t.Context(), "gcc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1",
+			"-I../include", "-c", "-o", object, source))
+		link = append(link, object)
+	}
+	require.NoError(t, command(t.Context(), "g++", append(link, library, "-lpthread", "-lm")...))
+	return program
+}
+
+// run gives what the program prints; a processor without the path skips the test.
+func run(t *testing.T, program string, arguments ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a hang guard
+	defer cancel()
+	c := exec.CommandContext(ctx, program, arguments...)
+	var stderr strings.Builder
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if c.ProcessState != nil && c.ProcessState.ExitCode() == cannotRun {
+		t.Skipf("this processor cannot run the path %v; a newer amd64 processor can", arguments)
+	}
+	require.NoError(t, err, "%s%s", out, stderr.String())
+	return string(out)
+}
+
+// command runs a tool of the build; its error carries what it printed.
+func command(ctx context.Context, name string, arguments ...string) error {
+	c := exec.CommandContext(ctx, name, arguments...)
+	out, err := c.CombinedOutput()
+	if err != nil {
+		return &toolError{name: name, output: string(out), err: err}
+	}
+	return nil
+}
+
+type toolError struct {
+	name, output string
+	err          error
+}
+
+func (e *toolError) Error() string { return e.name + ": " + e.err.Error() + "\n" + e.output }
+func (e *toolError) Unwrap() error { return e.err }

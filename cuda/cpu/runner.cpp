@@ -1,0 +1,276 @@
+#include "runner.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "error.h"
+#include "kv.h"
+#include "step_forward.h"
+#include "step_plan.h"
+#include "step_workspace.h"
+#include "threads.h"
+
+namespace mr::cpu {
+namespace {
+
+constexpr uint64_t kInFlight = 2;
+
+uint64_t now_ns() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+void check_field(const char* field, int64_t value, int64_t low, int64_t high) {
+  if (value < low || value > high)
+    fail(MR_INVALID_ARGUMENT, "runner configuration: %s is %lld, wanted %lld .. %lld", field,
+         static_cast<long long>(value), static_cast<long long>(low), static_cast<long long>(high));
+}
+
+void check_config(const mr_runner_config& c) {
+  constexpr int64_t many = 1 << 20;
+  check_field("kv_blocks", c.kv_blocks, 1, INT32_MAX);
+  if (c.block_size != 16 && c.block_size != 32)
+    fail(MR_INVALID_ARGUMENT, "runner configuration: block_size is %d, wanted 16 or 32", c.block_size);
+  check_field("max_sequences", c.max_sequences, 1, many);
+  check_field("max_batched_tokens", c.max_batched_tokens, 1, many);
+  check_field("max_sample_rows", c.max_sample_rows, 1, many);
+  check_field("max_score_rows", c.max_score_rows, 0, many);
+  check_field("max_top_n", c.max_top_n, 0, 64);
+  if (c.kv_type != MR_KV_F32 && c.kv_type != MR_KV_F16 && c.kv_type != MR_KV_BF16)
+    fail(MR_INVALID_ARGUMENT, "runner configuration: kv_type is %d, wanted 0 (f32), 1 (f16) or 30 (bf16)", c.kv_type);
+}
+
+std::shared_ptr<const Model> usable(std::shared_ptr<const Model> model, const mr_runner_config& config) {
+  if (!model->sealed()) fail(MR_FAILED_PRECONDITION, "runner: the model is not sealed");
+  check_config(config);
+  return model;
+}
+
+// Counts a runner in its model and device while it lives.
+class Presence {
+ public:
+  explicit Presence(std::shared_ptr<const Model> model) : model_(std::move(model)) {
+    ++model_->runners;
+    ++model_->device()->runners;
+  }
+  ~Presence() {
+    --model_->runners;
+    --model_->device()->runners;
+  }
+  Presence(const Presence& ) = delete;
+  Presence& operator=(const Presence& ) = delete;
+
+ private:
+  const std::shared_ptr<const Model> model_;
+};
+
+}  // namespace
+
+struct Runner::State {
+  State(std::shared_ptr<const Model> m, const mr_runner_config& c)
+      : model(usable(std::move(m), c)),
+        presence(model),
+        config(c),
+        checker(c, model->desc().vocab, model->desc().context,
+                static_cast<int32_t>(StepWorkspace::history_positions(model->desc(), c))),
+        forward(model, c) {
+    for (StepPlan& plan : plans) checker.reserve(plan);
+    thread = std::thread([this] { work(); });
+  }
+
+  ~State() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      stop = true;
+    }
+    changed.notify_all();
+    thread.join();
+  }
+
+  // Runs steps in order until stopped and out of steps.
+  void work() {
+    const FloatEnvironment environment;
+    model->device()->threads.adopt_caller();
+    std::unique_lock<std::mutex> lock(mutex);
+    for (;;) {
+      changed.wait(lock, [this] { return stop || done < submitted.load(); });
+      if (done == submitted.load()) return;
+      StepPlan& plan = plans[done % kInFlight];
+      const bool run = !broken;
+      lock.unlock();
+      const uint64_t begin = now_ns();
+      running_since.store(begin);
+      std::string trouble;
+      if (run) {
+        try {
+          forward.run(plan);
+        } catch (const std::exception& e) {
+          trouble = e.what();
+        } catch (...) {
+          trouble = "unknown exception";
+        }
+        if (plan.hang_ns != 0) std::this_thread::sleep_for(std::chrono::nanoseconds(plan.hang_ns));
+      }
+      plan.device_ns = now_ns() - begin;
+      running_since.store(0);
+      lock.lock();
+      if (!trouble.empty()) {
+        broken = true;
+        failure = trouble;
+        failed_from = done;
+      }
+      ++done;
+      completed.store(done);
+      changed.notify_all();
+    }
+  }
+
+  [[noreturn]] void report_failure() const {
+    fail(MR_INTERNAL, "step %llu failed: %s; destroy the runner", static_cast<unsigned long long>(failed_from + 1),
+         failure.c_str());
+  }
+
+  const std::shared_ptr<const Model> model;
+  const Presence presence;
+  const mr_runner_config config;
+  StepChecker checker;   // submitting thread only
+  StepForward forward;   // runner's thread only
+  uint64_t next_hang_ns = 0;
+  int32_t next_nan_row = -1;
+
+  StepPlan plans[kInFlight];  // step n (from 0) is in plans[n % kInFlight]: the runner's while done <= n < submitted
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t done = 0;        // steps run; done <= submitted
+  uint64_t collected = 0;   // steps whose results were taken; collected <= done, submitted <= collected + kInFlight
+  bool stop = false, broken = false;
+  std::string failure;
+  uint64_t failed_from = 0;
+  std::atomic<uint64_t> submitted{0}, completed{0}, running_since{0};
+  std::thread thread;
+};
+
+void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out) {
+  check_config(config);
+  const uint64_t block = KvCache::bytes_per_block(model.desc(), config);
+  out->bytes_per_block = block;
+  out->kv_bytes = block * static_cast<uint64_t>(config.kv_blocks);
+  out->workspace_bytes = StepWorkspace(model, config, model.device()->threads.size(), nullptr).bytes;
+}
+
+Runner::Runner(std::shared_ptr<const Model> model, const mr_runner_config& config)
+    : state_(std::make_unique<State>(std::move(model), config)) {}
+
+Runner::~Runner() = default;
+
+void Runner::submit(const mr_step& step) {
+  State& s = *state_;
+  {
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    if (s.broken) s.report_failure();
+    if (s.submitted.load() - s.collected >= kInFlight)
+      fail(MR_FAILED_PRECONDITION, "%llu steps are in flight; wait for one first",
+           static_cast<unsigned long long>(kInFlight));
+  }
+  StepPlan& plan = s.plans[s.submitted.load() % kInFlight];
+  s.checker.accept(step, plan);
+  plan.hang_ns = std::exchange(s.next_hang_ns, 0);
+  plan.nan_row = std::exchange(s.next_nan_row, -1);
+  plan.device_ns = plan.bytes_read = 0;
+  {
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    s.submitted.store(s.submitted.load() + 1);
+  }
+  s.changed.notify_all();
+}
+
+void Runner::wait(uint64_t timeout_ns, mr_step_result* result) {
+  State& s = *state_;
+  std::unique_lock<std::mutex> lock(s.mutex);
+  if (s.collected == s.submitted.load()) fail(MR_FAILED_PRECONDITION, "no step is in flight");
+  const auto ready = [&s] { return s.done > s.collected; };
+  // A wait of a century is one without end, and stays clear of the clock's own limit.
+  const uint64_t limit = std::min<uint64_t>(timeout_ns, 3'000'000'000'000'000'000u);
+  if (!s.changed.wait_for(lock, std::chrono::nanoseconds(limit), ready))
+    fail(MR_DEADLINE_EXCEEDED, "the oldest step is not done after %llu ns; wait again",
+         static_cast<unsigned long long>(timeout_ns));
+  if (s.broken && s.collected >= s.failed_from) s.report_failure();
+  const StepPlan& plan = s.plans[s.collected % kInFlight];
+  lock.unlock();
+
+  const auto check_room = [](const char* what, const void* data, int64_t capacity, size_t count) {
+    if (count > 0 && (data == nullptr || capacity < static_cast<int64_t>(count)))
+      fail(MR_INVALID_ARGUMENT, "step result: room for %lld %s, wanted %zu; the step can be waited for again",
+           static_cast<long long>(capacity), what, count);
+  };
+  size_t candidates = 0;
+  for (const auto* rows : {&plan.sample_results, &plan.score_results})
+    for (const mr_row_result& r : *rows) candidates += static_cast<size_t>(r.candidate_count);
+  check_room("sample rows", result->samples, result->sample_capacity, plan.sample_results.size());
+  check_room("score rows", result->scores, result->score_capacity, plan.score_results.size());
+  check_room("candidates", result->candidates, result->candidate_capacity, candidates);
+  if (plan.sample_results.size() + plan.score_results.size() > 0 && result->row_stride < sizeof(int32_t))
+    fail(MR_INVALID_ARGUMENT, "step result: row_stride is %zu bytes", result->row_stride);
+
+  int32_t used = 0;
+  const auto give = [&](const std::vector<mr_row_result>& from, mr_row_result* to) {
+    for (size_t i = 0; i < from.size(); ++i) {
+      mr_row_result r = from[i];
+      std::copy_n(plan.candidates.data() + r.candidate_offset, r.candidate_count, result->candidates + used);
+      r.candidate_offset = used;
+      used += r.candidate_count;
+      std::memcpy(reinterpret_cast<uint8_t *>(to) + i * result->row_stride, &r,
+                  std::min(result->row_stride, sizeof r));
+    }
+  };
+  give(plan.sample_results, result->samples);
+  give(plan.score_results, result->scores);
+  result->sample_count = static_cast<int32_t>(plan.sample_results.size());
+  result->score_count = static_cast<int32_t>(plan.score_results.size());
+  result->candidate_count = used;
+  result->device_ns = plan.device_ns;
+  result->bytes_read = plan.bytes_read;
+  lock.lock();
+  ++s.collected;
+}
+
+void Runner::progress(mr_progress* out) const {
+  const State& s = *state_;
+  // Between two equal readings of completed, submitted was at most kInFlight above it.
+  uint64_t completed = s.completed.load();
+  for (;;) {
+    out->submitted = s.submitted.load();
+    const uint64_t again = s.completed.load();
+    if (again == completed) break;
+    completed = again;
+  }
+  out->completed = completed;
+  const uint64_t since = s.running_since.load(), now = now_ns();
+  out->running_ns = since == 0 ? 0 : std::max<uint64_t>(1, now > since ? now - since : 0);
+}
+
+void Runner::fault(int32_t fault, int32_t index, uint64_t value) {
+  State& s = *state_;
+  switch (fault) {
+    case MR_FAULT_HANG_STEP:
+      s.next_hang_ns = value;
+      break;
+    case MR_FAULT_NAN_LOGITS:
+      if (index < 0 || index >= s.config.max_sample_rows)
+        fail(MR_INVALID_ARGUMENT, "runner fault: sample row %d, wanted 0 .. %d", index, s.config.max_sample_rows - 1);
+      s.next_nan_row = index;
+      break;
+    default:
+      fail(MR_INVALID_ARGUMENT, "runner fault: unknown fault %d", fault);
+  }
+}
+
+}  // namespace mr::cpu

@@ -1,0 +1,89 @@
+// step_forward: runs accepted steps: token ids through the layers into logits, and from there to results.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kv.h"
+#include "ledger.h"
+#include "model.h"
+#include "sampler.h"
+#include "slot.h"
+#include "step_plan.h"
+#include "step_workspace.h"
+#include "vecops.h"
+
+namespace mr::cpu {
+
+// Used by the runner's own thread only. Nothing is allocated by run.
+class StepForward {
+ public:
+  // Throws RESOURCE_EXHAUSTED when the ledger does not allow the cache or the workspace.
+  StepForward(std::shared_ptr<const Model> model, const mr_runner_config& config);
+
+  // Fills the plan's results. Slots change as the step says.
+  void run(StepPlan& plan);
+
+ private:
+  struct Tile {      // consecutive tokens of one segment whose rows are attended together
+    int32_t segment;
+    int32_t token;   // into the step
+    int32_t count;
+  };
+  enum class Part { query, key, value };
+  struct LogitRow {  // one sample row (index >= 0) or score row (~index)
+    int32_t token;
+    int32_t index;
+  };
+  struct alignas(64) Range {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+  template <class Prologue, class Body>
+  void phase(int64_t tasks, Prologue prologue, Body body);
+  bool few() const { return tokens_ <= StepWorkspace::few_tokens; }
+  int64_t task_panels(int64_t total_panels) const;
+
+  void begin(StepPlan& plan);
+  void embed(const StepPlan& plan);
+  void cut_tiles(const StepPlan& plan);
+  void layer(const StepPlan& plan, int32_t index);
+  // Prepares x (or its norms with `weight`) of all tokens for products with the matrices, then runs body over tasks.
+  template <class Body>
+  void with_prepared(const float* x, int64_t width, const float* weight, const Matrix* const* matrices, int count,
+                     int64_t tasks, Body body);
+  void prepare(const float* x, int64_t width, const Matrix* const* matrices, int count, int64_t t0, int64_t t1,
+               const Prepared& into) const;
+  void finish_head(const StepPlan& plan, const Layer& l, int32_t index, Part part, int32_t head);
+  void attend(const StepPlan& plan, const Tile& tile, int32_t kv_head, int32_t index, int thread);
+  void project(const float* x, int64_t width, const Matrix* m, const float* bias);
+  void feed_forward(const Layer& l);
+  void heads(StepPlan& plan);
+  void row(StepPlan& plan, const LogitRow& r, const float* logits, int thread);
+  void read_bytes(StepPlan& plan) const;
+
+  const std::shared_ptr<const Model> model_;
+  const mr_runner_config config_;
+  const mr_model_desc& desc_;
+  const Isa isa_;
+  const VecOps& ops_;
+  Threads& threads_;
+  KvCache kv_;
+  Memory memory_;
+  StepWorkspace space_;
+  std::vector<Slot> slots_;
+  std::vector<SamplerSpace> samplers_;  // by thread
+  const float attn_scale_;
+  const std::unique_ptr<Range[]> ranges_;  // of the phase's tasks, by thread
+
+  // The step in progress.
+  int64_t tokens_ = 0;
+  std::vector<int32_t> poison_;   // by token: the status its rows must give (MR_ROW_OK: none)
+  std::vector<int32_t> positions_;// by token
+  std::vector<Tile> tiles_;       // for attention, longest history first
+  std::vector<LogitRow> rows_;    // by token
+};
+
+}  // namespace mr::cpu

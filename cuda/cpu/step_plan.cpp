@@ -1,0 +1,241 @@
+#include "step_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "error.h"
+
+namespace mr::cpu {
+namespace {
+
+// Element i of an array whose elements are `stride` bytes apart; what the caller does not know of reads as zero.
+template <class T>
+T element(const T* base, size_t stride, int64_t i) {
+  T value{};
+  std::memcpy(&value, reinterpret_cast<const uint8_t *>(base) + static_cast<size_t>(i) * stride,
+              std::min(stride, sizeof(T)));
+  return value;
+}
+
+void check_array(const char* what, const void* data, size_t stride, int64_t count, int64_t limit) {
+  if (count < 0 || count > limit)
+    fail(MR_INVALID_ARGUMENT, "step: %lld %s, wanted 0 .. %lld", static_cast<long long>(count), what,
+         static_cast<long long>(limit));
+  if (count == 0) return;
+  if (data == nullptr) fail(MR_INVALID_ARGUMENT, "step: the array of %s is null", what);
+  if (stride < sizeof(int32_t)) fail(MR_INVALID_ARGUMENT, "step: the stride of %s is %zu bytes", what, stride);
+}
+
+}  // namespace
+
+StepChecker::StepChecker(const mr_runner_config& config, int32_t vocab, int32_t context, int32_t positions)
+    : config_(config),
+      vocab_(vocab),
+      context_(context),
+      positions_(positions),
+      views_(static_cast<size_t>(config.max_sequences)) {
+  undo_.reserve(views_.size() + static_cast<size_t>(config.max_batched_tokens) +
+                static_cast<size_t>(config.max_sample_rows));
+}
+
+void StepChecker::reserve(StepPlan& plan) const {
+  const size_t tokens = static_cast<size_t>(config_.max_batched_tokens);
+  const size_t samples = static_cast<size_t>(config_.max_sample_rows);
+  const size_t scores = static_cast<size_t>(config_.max_score_rows);
+  plan.pre_ops.reserve(views_.size());
+  plan.segments.reserve(tokens);
+  plan.tokens.reserve(tokens);
+  plan.block_ids.reserve(static_cast<size_t>(config_.kv_blocks) + tokens);
+  plan.samples.reserve(samples);
+  plan.scores.reserve(scores);
+  plan.sample_results.reserve(samples);
+  plan.score_results.reserve(scores);
+  plan.candidates.reserve((samples + scores) * static_cast<size_t>(config_.max_top_n));
+}
+
+StepChecker::View& StepChecker::change(int32_t slot) {
+  View& view = views_[static_cast<size_t>(slot)];
+  undo_.push_back(Undo{slot, view});
+  return view;
+}
+
+StepChecker::View& StepChecker::find(int32_t slot, uint32_t generation, const char* what, int32_t index) {
+  if (slot < 0 || slot >= config_.max_sequences)
+    fail(MR_INVALID_ARGUMENT, "%s %d: slot is %d, wanted 0 .. %d", what, index, slot, config_.max_sequences - 1);
+  View& view = views_[static_cast<size_t>(slot)];
+  if (!view.set) fail(MR_INVALID_ARGUMENT, "%s %d: slot %d has no parameters; set it first", what, index, slot);
+  if (view.generation != generation)
+    fail(MR_INVALID_ARGUMENT, "%s %d: slot %d is of generation %u, not %u", what, index, slot, view.generation,
+         generation);
+  return view;
+}
+
+void StepChecker::accept(const mr_step& step, StepPlan& plan) {
+  undo_.clear();
+  plan.pre_ops.clear();
+  plan.segments.clear();
+  plan.tokens.clear();
+  plan.block_ids.clear();
+  plan.samples.clear();
+  plan.scores.clear();
+  plan.masks.clear();
+  try {
+    take_pre_ops(step, plan);
+    take_segments(step, plan);
+    take_samples(step, plan);
+    take_scores(step, plan);
+  } catch (...) {
+    for (auto u = undo_.rbegin(); u != undo_.rend(); ++u) views_[static_cast<size_t>(u->slot)] = u->view;
+    throw;
+  }
+  ++accepted_;
+}
+
+void StepChecker::take_pre_ops(const mr_step& step, StepPlan& plan) {
+  check_array("pre-operations", step.pre_ops, step.pre_op_stride, step.pre_op_count, INT32_MAX);
+  for (int32_t i = 0; i < step.pre_op_count; ++i) {
+    mr_pre_op op = element(step.pre_ops, step.pre_op_stride, i);
+    if (op.struct_size < sizeof op) {
+      mr_pre_op known{};
+      std::memcpy(&known, &op, op.struct_size);
+      op = known;
+    }
+    StepPlan::PreOp p{};
+    p.kind = op.kind;
+    if (op.kind == MR_PRE_SLOT_SET) {
+      char where[48];
+      std::snprintf(where, sizeof where, "pre-operation %d", i);
+      if (op.slot < 0 || op.slot >= config_.max_sequences)
+        fail(MR_INVALID_ARGUMENT, "%s: slot is %d, wanted 0 .. %d", where, op.slot, config_.max_sequences - 1);
+      if (op.params == nullptr) fail(MR_INVALID_ARGUMENT, "%s: params is null", where);
+      p.slot = op.slot;
+      p.generation = op.slot_generation;
+      p.params = SlotParams::copy(*op.params, vocab_, config_.max_top_n, where);
+      View& view = change(op.slot);
+      view = View{};
+      view.set = true;
+      view.generation = op.slot_generation;
+    } else if (op.kind == MR_PRE_BLOCK_COPY) {
+      for (const int32_t block : {op.src_block, op.dst_block})
+        if (block < 0 || block >= config_.kv_blocks)
+          fail(MR_INVALID_ARGUMENT, "pre-operation %d: block %d, wanted 0 .. %d", i, block, config_.kv_blocks - 1);
+      p.src = op.src_block;
+      p.dst = op.dst_block;
+    } else {
+      fail(MR_INVALID_ARGUMENT, "pre-operation %d: unknown kind %d", i, op.kind);
+    }
+    plan.pre_ops.push_back(std::move(p));
+  }
+}
+
+void StepChecker::take_segments(const mr_step& step, StepPlan& plan) {
+  check_array("tokens", step.tokens, sizeof(int32_t), step.token_count, config_.max_batched_tokens);
+  check_array("segments", step.segments, step.segment_stride, step.segment_count, step.token_count);
+  check_array("block ids", step.block_ids, sizeof(int32_t), step.block_id_count, INT32_MAX);
+  int64_t first = 0;
+  for (int32_t i = 0; i < step.segment_count; ++i) {
+    mr_segment s = element(step.segments, step.segment_stride, i);
+    View& view = find(s.slot, s.slot_generation, "segment", i);
+    if (s.kernel_class != MR_CLASS_PREFILL && s.kernel_class != MR_CLASS_DECODE)
+      fail(MR_INVALID_ARGUMENT, "segment %d: unknown kernel class %d", i, s.kernel_class);
+    if (s.adapter != 0) fail(MR_INVALID_ARGUMENT, "segment %d: adapter is %d, wanted 0", i, s.adapter);
+    if (s.flags != 0) fail(MR_INVALID_ARGUMENT, "segment %d: flags are %#x, wanted 0", i, s.flags);
+    if (s.count < 1) fail(MR_INVALID_ARGUMENT, "segment %d: count is %d, wanted at least 1", i, s.count);
+    if (s.first_position < 0 || s.first_position > view.length)
+      fail(MR_INVALID_ARGUMENT, "segment %d: first position is %d, but slot %d holds %d tokens", i, s.first_position,
+           s.slot, view.length);
+    if (view.fed_step == accepted_ + 1 && s.first_position != view.length)
+      fail(MR_INVALID_ARGUMENT, "segment %d: begins at %d, inside an earlier segment of slot %d that ends at %d", i,
+           s.first_position, s.slot, view.length);
+    const int64_t end = static_cast<int64_t>(s.first_position) + s.count;
+    if (end > context_)
+      fail(MR_OUT_OF_RANGE, "segment %d: ends at position %lld, beyond the context of %d", i,
+           static_cast<long long>(end), context_);
+    if (end > positions_)
+      fail(MR_OUT_OF_RANGE, "segment %d: ends at position %lld, beyond the %d tokens of the whole block pool", i,
+           static_cast<long long>(end), positions_);
+    if (first + s.count > step.token_count)
+      fail(MR_INVALID_ARGUMENT, "segment %d: its %d tokens end beyond the step's %d", i, s.count, step.token_count);
+    const int64_t needed = (end + config_.block_size - 1) / config_.block_size;
+    if (s.block_count < needed)
+      fail(MR_INVALID_ARGUMENT, "segment %d: %d blocks for %lld positions, wanted at least %lld", i, s.block_count,
+           static_cast<long long>(end), static_cast<long long>(needed));
+    if (s.block_offset < 0 || s.block_offset > step.block_id_count - s.block_count)
+      fail(MR_INVALID_ARGUMENT, "segment %d: block table %d + %d lies outside the step's %d block ids", i,
+           s.block_offset, s.block_count, step.block_id_count);
+    const int32_t* blocks = step.block_ids + s.block_offset;
+    for (int32_t b = 0; b < s.block_count; ++b)
+      if (blocks[b] < 0 || blocks[b] >= config_.kv_blocks)
+        fail(MR_INVALID_ARGUMENT, "segment %d: block table entry %d is %d, wanted 0 .. %d", i, b, blocks[b],
+             config_.kv_blocks - 1);
+    take_tokens(step, s, i, static_cast<int32_t>(first), plan);
+    s.block_offset = static_cast<int32_t>(plan.block_ids.size());
+    s.block_count = static_cast<int32_t>(needed);
+    plan.block_ids.insert(plan.block_ids.end(), blocks, blocks + needed);
+    View& changed = change(s.slot);
+    changed.length = static_cast<int32_t>(end);
+    changed.fed_step = accepted_ + 1;
+    first += s.count;
+    plan.segments.push_back(s);
+  }
+  if (first != step.token_count)
+    fail(MR_INVALID_ARGUMENT, "step: %d tokens, but its segments have %lld", step.token_count,
+         static_cast<long long>(first));
+}
+
+void StepChecker::take_tokens(const mr_step& step, const mr_segment& s, int32_t index, int32_t first, StepPlan& plan) {
+  for (int32_t t = first; t < first + s.count; ++t) {
+    const int32_t token = step.tokens[t];
+    if (token == -1) {
+      if (s.kernel_class != MR_CLASS_DECODE || s.count != 1)
+        fail(MR_INVALID_ARGUMENT, "segment %d: token -1 outside a decode segment of one token", index);
+      const View& view = views_[static_cast<size_t>(s.slot)];
+      if (accepted_ == 0 || view.sampled_step != accepted_)
+        fail(MR_INVALID_ARGUMENT, "segment %d: token -1, but the step before sampled nothing for slot %d", index,
+             s.slot);
+    } else if (token < 0 || token >= vocab_) {
+      fail(MR_INVALID_ARGUMENT, "segment %d: token %d of the step is %d, wanted 0 .. %d", index, t, token, vocab_ - 1);
+    }
+    plan.tokens.push_back(token);
+  }
+}
+
+void StepChecker::take_samples(const mr_step& step, StepPlan& plan) {
+  check_array("sample rows", step.samples, step.sample_stride, step.sample_count, config_.max_sample_rows);
+  const int64_t words = (static_cast<int64_t>(vocab_) + 31) / 32;
+  for (int32_t i = 0; i < step.sample_count; ++i) {
+    const mr_sample_row r = element(step.samples, step.sample_stride, i);
+    find(r.slot, r.slot_generation, "sample row", i);
+    if (r.token_index < 0 || r.token_index >= step.token_count)
+      fail(MR_INVALID_ARGUMENT, "sample row %d: token index is %d, wanted 0 .. %d", i, r.token_index,
+           step.token_count - 1);
+    if (r.position < 0 || r.position > context_)
+      fail(MR_INVALID_ARGUMENT, "sample row %d: position is %d, wanted 0 .. %d", i, r.position, context_);
+    if (r.mask_offset != -1) {
+      if (r.mask_offset < 0 || step.masks == nullptr || r.mask_offset > step.mask_words - words)
+        fail(MR_INVALID_ARGUMENT, "sample row %d: mask %d + %lld lies outside the step's %lld mask words", i,
+             r.mask_offset, static_cast<long long>(words), static_cast<long long>(step.mask_words));
+      if (plan.masks.empty()) plan.masks.assign(step.masks, step.masks + step.mask_words);  // rows may share one
+    }
+    change(r.slot).sampled_step = accepted_ + 1;
+    plan.samples.push_back(r);
+  }
+}
+
+void StepChecker::take_scores(const mr_step& step, StepPlan& plan) {
+  check_array("score rows", step.scores, step.score_stride, step.score_count, config_.max_score_rows);
+  for (int32_t i = 0; i < step.score_count; ++i) {
+    const mr_score_row r = element(step.scores, step.score_stride, i);
+    if (r.token_index < 0 || r.token_index >= step.token_count)
+      fail(MR_INVALID_ARGUMENT, "score row %d: token index is %d, wanted 0 .. %d", i, r.token_index,
+           step.token_count - 1);
+    if (r.target < 0 || r.target >= vocab_)
+      fail(MR_INVALID_ARGUMENT, "score row %d: target is %d, wanted 0 .. %d", i, r.target, vocab_ - 1);
+    if (r.top_n < 0 || r.top_n > config_.max_top_n)
+      fail(MR_INVALID_ARGUMENT, "score row %d: top_n is %d, wanted 0 .. %d", i, r.top_n, config_.max_top_n);
+    plan.scores.push_back(r);
+  }
+}
+
+}  // namespace mr::cpu

@@ -1,0 +1,77 @@
+// step_plan: an accepted step: a checked copy of mr_step, and room for what it gives.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "millrace/engine.h"
+#include "slot.h"
+
+namespace mr::cpu {
+
+struct StepPlan {
+  struct PreOp {
+    int32_t kind;  // MR_PRE_*
+    int32_t slot;
+    uint32_t generation;
+    int32_t src, dst;
+    SlotParams params;
+  };
+
+  std::vector<PreOp> pre_ops;
+  std::vector<mr_segment> segments;   // block_offset counts within block_ids below
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> block_ids;
+  std::vector<mr_sample_row> samples;
+  std::vector<mr_score_row> scores;
+  std::vector<uint32_t> masks;        // empty when no row has one
+  uint64_t hang_ns = 0;  // faults: the step lasts longer by this; the logits of this sample row are NaN
+  int32_t nan_row = -1;
+
+  // Results, filled by the step. Row i may use candidates [offset, offset + its top_n).
+  std::vector<mr_row_result> sample_results, score_results;
+  std::vector<mr_candidate> candidates;
+  uint64_t device_ns = 0, bytes_read = 0;
+};
+
+// Checks steps against the rules of engine.h and follows what accepted steps will have done to the slots.
+// Used by the submitting thread only.
+class StepChecker {
+ public:
+  // positions: history kept for a slot, in tokens. Reserves room in both plans for the largest step.
+  StepChecker(const mr_runner_config& config, int32_t vocab, int32_t context, int32_t positions);
+
+  void reserve(StepPlan& plan) const;
+  // Copies the step into plan, or throws INVALID_ARGUMENT or OUT_OF_RANGE saying which element is wrong and why; then
+  // the checker is as before and the plan's content is unspecified.
+  void accept(const mr_step& step, StepPlan& plan);
+
+ private:
+  struct View {  // a slot as it will be when every accepted step has run
+    bool set = false;
+    uint32_t generation = 0;
+    int32_t length = 0;
+    uint64_t sampled_step = 0;  // the last step that samples for it, 0 = none
+    uint64_t fed_step = 0;      // the last step with a segment of it
+  };
+  struct Undo {
+    int32_t slot;
+    View view;
+  };
+
+  View& change(int32_t slot);
+  View& find(int32_t slot, uint32_t generation, const char* what, int32_t index);
+  void take_pre_ops(const mr_step& step, StepPlan& plan);
+  void take_segments(const mr_step& step, StepPlan& plan);
+  void take_tokens(const mr_step& step, const mr_segment& segment, int32_t index, int32_t first, StepPlan& plan);
+  void take_samples(const mr_step& step, StepPlan& plan);
+  void take_scores(const mr_step& step, StepPlan& plan);
+
+  const mr_runner_config config_;
+  const int32_t vocab_, context_, positions_;
+  uint64_t accepted_ = 0;  // steps
+  std::vector<View> views_;
+  std::vector<Undo> undo_;
+};
+
+}  // namespace mr::cpu

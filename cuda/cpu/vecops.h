@@ -1,0 +1,74 @@
+// vecops: the vector operations of a step, one table of functions for each path. All f32 unless stated.
+//
+// Bits: for one path every function is a pure function of its arguments: sums run over lanes and then over the lanes of
+// the last vector in a fixed order that depends on the length alone. Results do not depend on whether denormals are
+// flushed where inputs and outputs are normal numbers.
+#pragma once
+
+#include <stdint.h>
+
+#include "attention.h"
+#include "isa.h"
+#include "millrace/engine.h"
+
+namespace mr::cpu {
+
+struct VecOps {
+  // out[i] = a[i] * (1 / sqrt(mean(a^2) + eps)) * weight[i]; out may be a.
+  void (*rms_norm)(const float* a, const float* weight, float eps, int64_t n, float* out);
+  // out = exp(a - max) / sum; a row of -inf gives zeros, one with NaN gives NaN; out may be a.
+  void (*softmax)(const float* a, int64_t n, float* out);
+  // out = a / (1 + exp(-a)), and that times b; out may be an input.
+  void (*silu)(const float* a, int64_t n, float* out);
+  void (*swiglu)(const float* a, const float* b, int64_t n, float* out);
+  void (*add)(const float* a, const float* b, int64_t n, float* out);
+  void (*mul)(const float* a, const float* b, int64_t n, float* out);
+  void (*scale)(const float* a, float factor, int64_t n, float* out);
+  void (*exp)(const float* a, int64_t n, float* out);  // at most 1.01 ulp; 0 below -87.3
+  // Rotates the first `dims` values of one head in place; `turns` comes from rope_turns of the same style.
+  void (*rope)(float* head, const float* turns, int32_t dims, int32_t style);
+
+  // Stores a key head and a value head (head_dim values each; null: not this one) into the cache at one token of a block:
+  // see KvLayout.
+  void (*kv_store)(const float* key, const float* value, const KvLayout& layout, int32_t block, int32_t offset,
+                   int32_t kv_head, uint8_t* keys, uint8_t* values);
+  // Causal attention of up to attention_rows(group) rows that share one kv head.
+  void (*attend)(const AttentionArgs& args);
+  int32_t attention_tile;  // rows that one call of attend works on best
+
+  // The greatest value (-inf when n is 0); NaN when any value is NaN.
+  float (*greatest)(const float* x, int64_t n);
+  // The first index >= from with x > bound (n if none).
+  int64_t (*find_greater)(const float* x, int64_t from, int64_t n, float bound);
+  // The first index with x >= bound (n if none).
+  int64_t (*find_at_least)(const float* x, int64_t n, float bound);
+  // sum of exp(x - top); terms in f32, sum in double.
+  double (*sum_exp)(const float* x, int64_t n, float top);
+  int64_t (*count_greater)(const float* x, int64_t n, float bound);
+  int64_t (*count_equal)(const float* x, int64_t n, float value);
+  // weights[i] = exp((x[i] - top) / temperature); x == top gives 1.
+  void (*weights)(const float* x, int64_t n, float top, float temperature, float* weights);
+  // Sum of mass(w) over weights >= floor, where mass(w) = w * 2^40 rounded to nearest even; weights in [0, 1].
+  uint64_t (*mass_at_least)(const float* weights, int64_t n, float floor);
+  // out[i] = bit i of words ? x[i] : -inf; x may be out.
+  void (*mask)(const float* x, const uint32_t* words, int64_t n, float* out);
+};
+
+// The table of a path that this processor can run.
+const VecOps& vec_ops(Isa isa);
+
+// The unit of the fixed-point masses, and one weight's mass: what mass_at_least sums.
+constexpr double mass_unit = 1099511627776.0;  // 2^40
+inline uint64_t mass(float weight) {
+  constexpr double round = 4503599627370496.0;  // 2^52: the sum rounds to an integer, ties to even
+  return static_cast<uint64_t>((static_cast<double>(weight) * mass_unit + round) - round);
+}
+
+// What rope needs at one position, rope_floats(dims) floats: the cosines and sines of position * frequency[i], in the
+// order its style reads them. frequencies has dims/2 entries.
+constexpr int64_t rope_floats(int32_t dims) { return 2 * static_cast<int64_t>(dims); }
+void rope_turns(const double* frequencies, int32_t dims, int32_t style, int64_t position, float* turns);
+// frequencies[i] = base^(-2i/dims) / scale / factor[i]; factors may be null.
+void rope_frequencies(int32_t dims, float base, float scale, const float* factors, double* frequencies);
+
+}  // namespace mr::cpu

@@ -1,0 +1,27 @@
+// vecops_table: the functions of the including file's path as a VecOps.
+#pragma once
+
+#include "attention_kernels.h"
+#include "sampler_kernels.h"
+#include "vecops.h"
+#include "vecops_kernels.h"
+
+namespace mr::cpu {
+
+// Constant-initialised: nothing of a raised path runs before it is chosen.
+extern const VecOps vec_ops_portable;
+#if defined(__x86_64__)
+extern const VecOps vec_ops_avx2;
+extern const VecOps vec_ops_avx512;
+#endif
+
+namespace {
+
+constexpr VecOps table() {
+  return VecOps{rms_norm, softmax,      silu,          swiglu,  add,           mul,         scale,   exp_row,
+                rope,     kv_store,     attend,        kTileRows, greatest,    find_greater, find_at_least,
+                sum_exp,  count_greater, count_equal,  weights, mass_at_least, mask};
+}
+
+}  // namespace
+}  // namespace mr::cpu

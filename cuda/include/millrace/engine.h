@@ -1,0 +1,398 @@
+/* millrace/engine.h: the one C ABI of every native Millrace engine. C99.
+ *
+ * Version    mr_engine_api(MR_ABI_MAJOR) returns a table of function pointers, or NULL when the library does not speak
+ *            that major version. Within a major version the table and every struct only grow at the end; struct_size,
+ *            their first member, says how much of one the other side knows. Missing members read as zero.
+ * Errors     A function that can fail returns mr_error*: NULL is success, anything else belongs to the caller and is
+ *            freed by error_destroy. There is no last-error state: callers may change threads between calls.
+ * Ownership  An out-pointer to a handle belongs to the caller and is given back to the matching *_close, *_free or
+ *            *_destroy, which accept NULL. Every other returned pointer is borrowed from the handle it came from.
+ *            Input pointers are read during the call only; what must outlive it is copied.
+ * Threads    A runner is used by one thread at a time, runner_progress excepted, which any thread may call. Devices,
+ *            buffers and models may be used from several threads while a runner steps. A handle is destroyed after
+ *            its dependants (runner, model, buffer, device).
+ * Failure    Unless a function says otherwise, a failed call changes nothing. After MR_INTERNAL from step_submit or
+ *            step_wait the runner can only be destroyed. No C++ exception and no signal crosses this boundary, and the
+ *            engine never calls back into its caller, opens no file and prints nothing.
+ * Units      Sizes in bytes, times in nanoseconds, positions and counts in tokens. "bool" members are int32_t 0 or 1.
+ *
+ * 1.0  first version
+ */
+#ifndef MILLRACE_ENGINE_H
+#define MILLRACE_ENGINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MR_ABI_MAJOR 1u
+#define MR_ABI_MINOR 0u
+
+typedef struct mr_error mr_error;   /* code, message, native code */
+typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */
+typedef struct mr_buffer mr_buffer; /* bytes in device memory */
+typedef struct mr_model mr_model;   /* weights of one model, repacked */
+typedef struct mr_runner mr_runner; /* KV cache, slots and workspace of one model; runs steps */
+
+/* Canonical gRPC codes: the same numbers in C, Go and on the wire. */
+enum {
+  MR_OK = 0,
+  MR_CANCELLED = 1,
+  MR_UNKNOWN = 2,
+  MR_INVALID_ARGUMENT = 3,
+  MR_DEADLINE_EXCEEDED = 4,
+  MR_NOT_FOUND = 5,
+  MR_ALREADY_EXISTS = 6,
+  MR_RESOURCE_EXHAUSTED = 8,
+  MR_FAILED_PRECONDITION = 9,
+  MR_ABORTED = 10,
+  MR_OUT_OF_RANGE = 11,
+  MR_UNIMPLEMENTED = 12,
+  MR_INTERNAL = 13,
+  MR_UNAVAILABLE = 14,
+  MR_DATA_LOSS = 15
+};
+
+/* ---- device ---------------------------------------------------------------------------------------------------- */
+
+/* What bytes are for: the ledger counts each apart. */
+enum { MR_PURPOSE_STAGING = 0, MR_PURPOSE_WEIGHTS = 1, MR_PURPOSE_KV = 2, MR_PURPOSE_WORKSPACE = 3, MR_PURPOSE_COUNT = 4 };
+
+typedef struct mr_device_options {
+  size_t struct_size;
+  int32_t index;         /* which device, 0 <= index < device_count */
+  int32_t threads;       /* CPU: worker threads, 0 = as many as the CPU quota and affinity allow; GPU: ignored */
+  uint64_t bytes_limit;  /* ceiling of the ledger; 0 = the engine's default (CPU: 80 % of available memory) */
+  uint64_t pool_limit;   /* freed bytes kept for reuse; 0 = default, UINT64_MAX = none kept */
+  const char *path;      /* CPU: force an instruction-set path ("avx512vnni", "avx2", "portable"); NULL = best */
+} mr_device_options;
+
+typedef struct mr_device_info {
+  size_t struct_size;
+  char kind[16];         /* "cpu", "cuda" */
+  char name[128];        /* "Intel(R) Xeon(R) ...", "NVIDIA H200" */
+  char uuid[64];         /* empty when the device has none */
+  char path[32];         /* instruction-set path or sm_NN: part of the class id */
+  char numerics[64];     /* version of every rule that decides bits: part of the class id */
+  int32_t compute_major; /* GPU compute capability, 0 on a CPU */
+  int32_t compute_minor;
+  int32_t sm_count;      /* SMs, or threads on a CPU (which never change bits) */
+  int32_t reserved0;
+  uint64_t bytes_total;  /* the ledger's ceiling */
+  uint64_t bytes_free;   /* bytes_total - sum(bytes_used) - bytes_pooled where pooled bytes cannot be reused */
+  uint64_t bytes_used[MR_PURPOSE_COUNT]; /* live bytes by purpose; sum <= bytes_total */
+  uint64_t bytes_pooled; /* freed and kept for reuse */
+  uint64_t pool_hits, pool_misses;
+  uint64_t live_buffers; /* buffers not freed yet */
+  int32_t temperature_c; /* INT32_MIN = unknown */
+  int32_t power_mw;      /* INT32_MIN = unknown */
+  uint64_t errors;       /* uncorrected memory errors seen */
+} mr_device_info;
+
+/* ---- buffer and digest ----------------------------------------------------------------------------------------- */
+
+typedef struct mr_digest { uint8_t bytes[32]; } mr_digest; /* BLAKE3 */
+
+/* ---- plain operations ------------------------------------------------------------------------------------------ */
+
+/* f32, row-major, rows x cols unless stated; `out` may be an input where the operation is elementwise. */
+enum {
+  MR_OP_MATMUL = 0,   /* out(rows,cols) = b(rows,inner) * a(cols,inner)^T; a is a weight matrix of ggml type a_type */
+  MR_OP_MATVEC = 1,   /* MATMUL with rows == 1, on the decode path */
+  MR_OP_SOFTMAX = 2,  /* each row of a; a row of -inf gives zeros */
+  MR_OP_RMS_NORM = 3, /* out = a / sqrt(mean(a^2) + eps) * b(cols) */
+  MR_OP_ADD = 4,      /* out = a + b */
+  MR_OP_MUL = 5,      /* out = a * b */
+  MR_OP_SCALE = 6,    /* out = a * scale */
+  MR_OP_SILU = 7,     /* out = a / (1 + exp(-a)) */
+  MR_OP_SWIGLU = 8,   /* out = silu(a) * b */
+  MR_OP_COPY = 9,     /* out = a */
+  MR_OP_ROPE = 10,    /* a(rows, heads*cols): row r at position first_position + r, head dim cols, style rope_style */
+  MR_OP_ATTENTION = 11, /* causal: a = Q(rows, heads*cols), b = K(inner, kv_heads*cols), c = V(same); row r sees keys
+                           0 .. inner-rows+r; scale on the scores; out(rows, heads*cols) */
+  MR_OP_COUNT = 12
+};
+
+typedef struct mr_op_args {
+  size_t struct_size;
+  int32_t op;            /* MR_OP_* */
+  int32_t a_type;        /* ggml type of a; 0 (F32) except for the weights of MATMUL and MATVEC */
+  int64_t rows, cols, inner;
+  int32_t batch;         /* >= 1: how many independent problems lie one after another in every operand but MATMUL's a */
+  int32_t heads, kv_heads;
+  int32_t rope_style;    /* MR_ROPE_* */
+  int32_t first_position;
+  float eps, scale, rope_base;
+  const mr_buffer *a, *b, *c;
+  mr_buffer *out;
+} mr_op_args;
+
+/* ---- model ----------------------------------------------------------------------------------------------------- */
+
+enum { MR_ROPE_NORM = 0 /* pairs (2i, 2i+1) */, MR_ROPE_NEOX = 1 /* pairs (i, i + dims/2) */ };
+
+typedef struct mr_model_desc {
+  size_t struct_size;
+  int32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
+  int32_t context;       /* largest position + 1 */
+  int32_t rope_dims;     /* rotated leading dims of a head, even, <= head_dim */
+  int32_t rope_style;    /* MR_ROPE_* */
+  float rope_base;       /* theta */
+  float rope_scale;      /* positions are divided by it; 1 = none */
+  float norm_eps;
+  float attn_scale;      /* scores are multiplied by it; 0 = 1/sqrt(head_dim) */
+  int32_t qkv_bias;      /* bool: Q, K and V have biases */
+  int32_t o_bias;        /* bool */
+  int32_t qk_norm;       /* bool: RMS norm over each head of Q and K before rope */
+  int32_t tied_head;     /* bool: the head is the embedding matrix */
+  int32_t rope_factors;  /* bool: MR_ROLE_ROPE_FACTORS is bound; frequency i is divided by factor i */
+} mr_model_desc;
+
+/* Tensor roles. Layer is -1 for those outside the layers. Dims are (in, out) = ggml's ne[0], ne[1]. */
+enum {
+  MR_ROLE_EMBEDDING = 0,   /* (hidden, vocab) */
+  MR_ROLE_OUTPUT_NORM = 1, /* (hidden) F32 */
+  MR_ROLE_OUTPUT = 2,      /* (hidden, vocab); absent when tied */
+  MR_ROLE_ROPE_FACTORS = 3,/* (rope_dims/2) F32 */
+  MR_ROLE_ATTN_NORM = 4,   /* (hidden) F32 */
+  MR_ROLE_Q = 5,           /* (hidden, heads*head_dim) */
+  MR_ROLE_K = 6,           /* (hidden, kv_heads*head_dim) */
+  MR_ROLE_V = 7,           /* (hidden, kv_heads*head_dim) */
+  MR_ROLE_Q_BIAS = 8,      /* F32 */
+  MR_ROLE_K_BIAS = 9,
+  MR_ROLE_V_BIAS = 10,
+  MR_ROLE_Q_NORM = 11,     /* (head_dim) F32 */
+  MR_ROLE_K_NORM = 12,
+  MR_ROLE_O = 13,          /* (heads*head_dim, hidden) */
+  MR_ROLE_O_BIAS = 14,
+  MR_ROLE_FFN_NORM = 15,   /* (hidden) F32 */
+  MR_ROLE_GATE = 16,       /* (hidden, ffn) */
+  MR_ROLE_UP = 17,         /* (hidden, ffn) */
+  MR_ROLE_DOWN = 18,       /* (ffn, hidden) */
+  MR_ROLE_COUNT = 19
+};
+
+typedef struct mr_tensor_desc {
+  size_t struct_size;
+  int32_t role;   /* MR_ROLE_* */
+  int32_t layer;  /* 0 .. layers-1, or -1 */
+  int32_t type;   /* ggml type id */
+  int32_t ndims;  /* 1 or 2 */
+  int64_t dims[2];
+} mr_tensor_desc;
+
+/* ---- runner and steps ------------------------------------------------------------------------------------------ */
+
+enum { MR_KV_F32 = 0, MR_KV_F16 = 1, MR_KV_BF16 = 30 }; /* ggml type ids */
+
+typedef struct mr_runner_config {
+  size_t struct_size;
+  int32_t kv_blocks;         /* blocks in the pool, ids 0 .. kv_blocks-1 */
+  int32_t block_size;        /* tokens a block: 16 or 32 */
+  int32_t max_sequences;     /* slots 0 .. max_sequences-1 */
+  int32_t max_batched_tokens;/* tokens a step */
+  int32_t max_sample_rows;   /* sample rows a step, >= 1 */
+  int32_t max_score_rows;    /* score rows a step, >= 0 */
+  int32_t max_top_n;         /* candidates a row, 0 .. 64 */
+  int32_t kv_type;           /* MR_KV_* */
+} mr_runner_config;
+
+/* Bytes a runner of this configuration takes, by purpose; nothing is allocated. Of a model that is not sealed yet it is
+ * an upper bound, so that what cannot fit is refused before its tensors are read. */
+typedef struct mr_runner_cost {
+  size_t struct_size;
+  uint64_t kv_bytes, workspace_bytes, bytes_per_block;
+} mr_runner_cost;
+
+enum { MR_CLASS_PREFILL = 0, MR_CLASS_DECODE = 1 };
+
+/* A run of consecutive positions of one slot. Tokens of all segments lie one after another in mr_step.tokens. */
+typedef struct mr_segment {
+  int32_t slot;
+  uint32_t slot_generation; /* as given by the slot's last SLOT_SET */
+  int32_t kernel_class;     /* MR_CLASS_*: which kernels compute it; prompts PREFILL, generated tokens DECODE */
+  int32_t first_position;   /* the slot's length must be at least this; longer history is dropped first (rollback) */
+  int32_t count;            /* >= 1 */
+  int32_t block_offset;     /* first entry of this segment's block table in mr_step.block_ids */
+  int32_t block_count;      /* >= ceil((first_position + count) / block_size) */
+  int32_t adapter;          /* 0 */
+  uint32_t flags;           /* 0 */
+} mr_segment;
+
+/* Samples one token for a slot from the logits of one computed token. Several rows may name the same token. */
+typedef struct mr_sample_row {
+  int32_t token_index;      /* into mr_step.tokens */
+  int32_t slot;             /* whose parameters, seed and history are used; its sample becomes that slot's token -1 */
+  uint32_t slot_generation;
+  int32_t position;         /* absolute position of the token to be sampled: part of the random counter */
+  int32_t mask_offset;      /* first word of the allowed-token bitmask in mr_step.masks, or -1; ceil(vocab/32) words */
+} mr_sample_row;
+
+/* Scores a given next token against the logits of one computed token (prompt logprobs). */
+typedef struct mr_score_row {
+  int32_t token_index;
+  int32_t target;           /* token id whose logprob and rank are wanted */
+  int32_t top_n;            /* 0 .. max_top_n */
+} mr_score_row;
+
+/* Sampling parameters and identity of a slot. Order of application: mask, allowed tokens, suppressed tokens (while
+ * fewer than min_tokens are generated), bias, penalties, then temperature, top-k, typical-p, top-p, min-p, draw. */
+typedef struct mr_slot_params {
+  size_t struct_size;
+  uint64_t seed;
+  int32_t output_index;
+  int32_t prompt_length;    /* positions below it are the prompt */
+  int32_t min_tokens;
+  int32_t top_n;            /* candidates reported a sample, 0 .. max_top_n */
+  float temperature;        /* 0 = greedy, lowest id wins ties */
+  int32_t top_k;            /* 0 = all */
+  float top_p, min_p, typical_p; /* 1, 0, 1 = off */
+  float repetition_penalty; /* > 0; 1 = off. logit > 0 ? logit / p : logit * p, once per distinct token */
+  float presence_penalty, frequency_penalty; /* 0 = off; subtracted once, and times the count */
+  int32_t penalty_window;   /* last tokens of the history counted, prompt included; 0 = none, -1 = all */
+  int32_t bias_count, allowed_count, suppressed_count;
+  const int32_t *bias_ids; const float *bias_values; /* added to the logit; -inf forbids */
+  const int32_t *allowed_ids;    /* allowed_count -1 = every token; 0 is refused */
+  const int32_t *suppressed_ids; /* forbidden while fewer than min_tokens are generated (end tokens) */
+} mr_slot_params;
+
+/* Ordered operations done before the step's segments, after the step before. */
+enum { MR_PRE_SLOT_SET = 0, MR_PRE_BLOCK_COPY = 1 };
+typedef struct mr_pre_op {
+  size_t struct_size;
+  int32_t kind;
+  int32_t slot; uint32_t slot_generation; const mr_slot_params *params; /* SLOT_SET: empty history, these parameters */
+  int32_t src_block, dst_block;                                         /* BLOCK_COPY */
+} mr_pre_op;
+
+typedef struct mr_step {
+  size_t struct_size;
+  size_t segment_stride, sample_stride, score_stride, pre_op_stride; /* sizeof the caller's element types */
+  const mr_segment *segments; int32_t segment_count;
+  int32_t token_count;          /* == sum of segment counts, <= max_batched_tokens */
+  const int32_t *tokens;        /* ids; -1 = what the same slot and generation sampled in the step before, allowed only
+                                   as the single token of a DECODE segment; anything else outside 0..vocab-1 is refused */
+  const int32_t *block_ids; int32_t block_id_count;
+  int32_t sample_count;
+  const mr_sample_row *samples;
+  const mr_score_row *scores; int32_t score_count;
+  int32_t pre_op_count;
+  const mr_pre_op *pre_ops;
+  const uint32_t *masks; int64_t mask_words;
+} mr_step;
+
+enum { MR_ROW_OK = 0, MR_ROW_NAN = 1 /* logits held NaN */, MR_ROW_EMPTY = 2 /* no token left to choose from */ };
+
+typedef struct mr_candidate { int32_t token; float logprob; } mr_candidate; /* best first; ties by lowest id */
+
+/* Logprobs are the log-softmax of the raw logits, before any sampling parameter. Rank 1 is the best token. */
+typedef struct mr_row_result {
+  int32_t slot;         /* of a sample row; -1 for a score row */
+  int32_t position;     /* of the sampled or scored token; -1 for a score row */
+  int32_t status;       /* MR_ROW_* */
+  int32_t count;        /* tokens in this result: 1 when status is OK, else 0 */
+  int32_t token;
+  float logprob;
+  int32_t rank;
+  int32_t candidate_offset, candidate_count; /* into mr_step_result.candidates */
+} mr_row_result;
+
+/* The caller gives room; the engine fills it. Rows come in the order of the step's sample and score rows. */
+typedef struct mr_step_result {
+  size_t struct_size;
+  size_t row_stride;                           /* sizeof the caller's mr_row_result */
+  mr_row_result *samples; int32_t sample_capacity; int32_t sample_count;
+  mr_row_result *scores; int32_t score_capacity; int32_t score_count;
+  mr_candidate *candidates; int32_t candidate_capacity; int32_t candidate_count;
+  uint64_t device_ns;                          /* time the device worked on the step */
+  uint64_t bytes_read;                         /* weight and KV bytes the step had to read */
+} mr_step_result;
+
+/* Readable while a step runs, or hangs. */
+typedef struct mr_progress {
+  size_t struct_size;
+  uint64_t submitted, completed;  /* steps; completed <= submitted <= completed + 2 */
+  uint64_t running_ns;            /* age of the step now on the device; 0 = none */
+} mr_progress;
+
+/* Faults a test may ask for; they change nothing until asked. */
+enum {
+  MR_FAULT_FLIP_BIT = 0,   /* model: flips bit `value` (from the start of the resident bytes) of tensor `index` */
+  MR_FAULT_HANG_STEP = 1,  /* runner: the next step lasts `value` ns longer */
+  MR_FAULT_NAN_LOGITS = 2  /* runner: the logits of sample row `index` of the next step are NaN */
+};
+
+typedef struct mr_api {
+  size_t struct_size;
+  uint32_t abi_major, abi_minor;
+  const char *build;      /* what built this engine: name, compiler, source digest; static */
+
+  /* Errors. */
+  int32_t (*error_code)(const mr_error *);
+  const char *(*error_message)(const mr_error *);
+  int64_t (*error_native)(const mr_error *); /* cudaError_t, errno, or 0 */
+  void (*error_destroy)(mr_error *);
+
+  /* Devices. A device's close fails FAILED_PRECONDITION while buffers, models or runners live. */
+  mr_error *(*device_count)(int32_t *count);
+  mr_error *(*device_open)(const mr_device_options *, mr_device **out);
+  mr_error *(*device_info)(const mr_device *, mr_device_info *out);
+  mr_error *(*device_close)(mr_device *);
+
+  /* Buffers: bounds and lifetime are checked; a freed handle is an error, never undefined. RESOURCE_EXHAUSTED gives
+   * bytes asked and free. New bytes are zero. */
+  mr_error *(*buffer_alloc)(mr_device *, uint64_t size, int32_t purpose, mr_buffer **out);
+  mr_error *(*buffer_write)(mr_buffer *, uint64_t offset, const void *src, uint64_t size);
+  mr_error *(*buffer_read)(const mr_buffer *, uint64_t offset, void *dst, uint64_t size);
+  mr_error *(*buffer_copy)(mr_buffer *dst, uint64_t dst_offset, const mr_buffer *src, uint64_t src_offset, uint64_t size);
+  mr_error *(*buffer_fill)(mr_buffer *, uint64_t offset, uint8_t value, uint64_t size);
+  mr_error *(*buffer_digest)(const mr_buffer *, uint64_t offset, uint64_t size, mr_digest *out);
+  mr_error *(*buffer_free)(mr_buffer *);
+
+  /* Plain operations, done when the call returns; device_ns (may be NULL) is the time they took. */
+  mr_error *(*op_run)(mr_device *, const mr_op_args *, uint64_t *device_ns);
+
+  /* Models. bind consumes the buffer, also when it fails, repacks it and gives the tensor the next index (0, 1, ...).
+   * seal checks that every role is bound, after which runners may be made. digest computes BLAKE3 of the tensor's file
+   * bytes from the resident bytes, at any time, beside running steps. */
+  mr_error *(*model_create)(mr_device *, const mr_model_desc *, mr_model **out);
+  mr_error *(*model_resident_size)(const mr_device *, const mr_tensor_desc *, uint64_t *bytes); /* after repacking */
+  mr_error *(*model_bind)(mr_model *, const mr_tensor_desc *, mr_buffer *);
+  mr_error *(*model_seal)(mr_model *);
+  mr_error *(*model_digest)(const mr_model *, int32_t tensor_index, mr_digest *out);
+  mr_error *(*model_fault)(mr_model *, int32_t fault, int32_t index, uint64_t value);
+  mr_error *(*model_destroy)(mr_model *);
+
+  /* Runners. step_submit copies its arguments and returns at once; at most two steps are in flight; step_wait returns
+   * the oldest (DEADLINE_EXCEEDED: not done within timeout_ns, wait again; FAILED_PRECONDITION: none in flight). A step
+   * refused by step_submit leaves every slot as it was. */
+  mr_error *(*runner_cost)(const mr_model *, const mr_runner_config *, mr_runner_cost *out);
+  mr_error *(*runner_create)(mr_model *, const mr_runner_config *, mr_runner **out);
+  mr_error *(*step_submit)(mr_runner *, const mr_step *);
+  mr_error *(*step_wait)(mr_runner *, uint64_t timeout_ns, mr_step_result *);
+  mr_error *(*runner_progress)(const mr_runner *, mr_progress *out);
+  mr_error *(*runner_fault)(mr_runner *, int32_t fault, int32_t index, uint64_t value);
+  mr_error *(*runner_destroy)(mr_runner *);
+
+  /* Roofs of this machine for benchmarks: sustained rates by all of the device's threads. */
+  mr_error *(*device_measure)(mr_device *, int32_t what, uint64_t duration_ns, double *rate);
+} mr_api;
+
+/* What device_measure measures, in units a second. */
+enum {
+  MR_MEASURE_READ_BYTES = 0, /* streaming read of a buffer far above the last-level cache */
+  MR_MEASURE_INT8_OPS = 1,   /* multiply-adds count two; the widest int8 dot product of the path, from registers */
+  MR_MEASURE_F32_OPS = 2,    /* fused multiply-adds count two */
+  MR_MEASURE_BF16_OPS = 3    /* what the path's bf16 product runs on: bf16 dot products, or f32 FMA where it has none */
+};
+
+/* The only exported symbol. NULL: this library does not speak abi_major; *supported (may be NULL) says what it does. */
+const mr_api *mr_engine_api(uint32_t abi_major, uint32_t *supported);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

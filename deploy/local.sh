@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# One scheduler and one worker on loopback, out of build/bin.
+#
+#   local.sh run    start both, load the shipped model, stream a story for $PROMPT, stop both; exits 0 if all went well
+#   local.sh up     start both in the background and say what to type next
+#   local.sh down   stop what up started
+#
+# Logs and pid files are under build/run. Ports: $SCHEDULER_PORT (7070) and $WORKER_PORT (7071).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly bin=build/bin run=build/run
+readonly model=stories
+readonly scheduler=127.0.0.1:${SCHEDULER_PORT:-7070} worker=127.0.0.1:${WORKER_PORT:-7071}
+# Seconds to wait for a server to be healthy, and for one to drain after SIGTERM.
+readonly start_limit=30 stop_limit=40
+
+die() {
+  printf '%s\n' "$*" >&2
+  exit 1
+}
+
+# Process id by program, for those that this shell started: it alone learns their exit status.
+declare -A child=()
+
+# alive NAME: our child runs, or the process that the pid file names runs our binary.
+alive() {
+  local pid state
+  if [[ -n ${child[$1]:-} ]]; then
+    # A child that has ended stays a zombie (Z) until it is waited for.
+    { read -r _ _ state _ <"/proc/${child[$1]}/stat"; } 2>/dev/null || return 1
+    [[ $state != Z ]]
+    return $? # stated: in a trap, a bare return gives the status from before the trap
+  fi
+  pid=$(cat "$run/$1.pid" 2>/dev/null) || return 1
+  [[ $(readlink "/proc/$pid/exe" 2>/dev/null) == "$PWD/$bin/$1"* ]]
+}
+
+refuse_taken() {
+  local addr=$1
+  if (exec 3<>"/dev/tcp/${addr%:*}/${addr#*:}") 2>/dev/null; then
+    die "$addr is taken by another process: stop it, or choose other ports with SCHEDULER_PORT=... WORKER_PORT=..."
+  fi
+}
+
+# start NAME ARGS...: in a session of its own, so that Ctrl-C reaches this script alone and it can stop both in order.
+start() {
+  local name=$1
+  shift
+  setsid "$bin/$name" "$@" >"$run/$name.log" 2>&1 </dev/null &
+  child[$name]=$!
+  echo $! >"$run/$name.pid"
+}
+
+wait_healthy() {
+  local name=$1 addr=$2 deadline=$((SECONDS + start_limit))
+  until "$bin/millrace-scheduler" health --target "$addr" >/dev/null 2>&1; do
+    alive "$name" || { tail -n 20 "$run/$name.log" >&2; die "$name ended before it was healthy; its log is $run/$name.log"; }
+    ((SECONDS < deadline)) || { tail -n 20 "$run/$name.log" >&2; die "$name is not healthy after $start_limit s; its log is $run/$name.log"; }
+    sleep 0.1
+  done
+}
+
+refuse_running() {
+  if alive millrace-worker || alive millrace-scheduler; then
+    die "already running (see $run): stop it with make down"
+  fi
+  refuse_taken "$scheduler"
+  refuse_taken "$worker"
+}
+
+start_both() {
+  mkdir -p "$run"
+  start millrace-worker --listen "$worker" --device cpu --models models
+  wait_healthy millrace-worker "$worker"
+  # Second, so that its first dial finds the worker.
+  start millrace-scheduler --listen "$scheduler" --workers "$worker"
+  wait_healthy millrace-scheduler "$scheduler"
+}
+
+# stop NAME: SIGTERM, then wait; a process that does not drain in time is killed and counts as failed.
+stop() {
+  local name=$1 pid deadline=$((SECONDS + stop_limit)) rc=0
+  if alive "$name"; then
+    pid=$(cat "$run/$name.pid")
+    kill -TERM "$pid"
+    while alive "$name"; do
+      if ((SECONDS >= deadline)); then
+        kill -KILL "$pid"
+        echo "$name did not stop within $stop_limit s and was killed; its log is $run/$name.log" >&2
+        rc=1
+        break
+      fi
+      sleep 0.05
+    done
+  fi
+  if [[ -n ${child[$name]:-} ]]; then
+    wait "${child[$name]}" || { rc=$?; echo "$name exited with status $rc; its log is $run/$name.log" >&2; }
+  fi
+  rm -f "$run/$name.pid"
+  return "$rc"
+}
+
+# The scheduler first, so that it does not see its worker go.
+stop_both() {
+  local rc=0
+  stop millrace-scheduler || rc=1
+  stop millrace-worker || rc=1
+  return "$rc"
+}
+
+case ${1:-} in
+run)
+  refuse_running
+  trap 'trap - EXIT; stop_both || exit 1' EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  start_both
+  "$bin/millrace" load "$model" --target "$scheduler"
+  "$bin/millrace" generate --echo-prompt -m "$model" --target "$scheduler" -- "${PROMPT:-Once upon a time}"
+  trap - EXIT
+  stop_both
+  ;;
+up)
+  refuse_running
+  trap 'stop_both' EXIT
+  start_both
+  "$bin/millrace" load "$model" --target "$scheduler"
+  trap - EXIT
+  grpcurl=grpcurl
+  command -v grpcurl >/dev/null || grpcurl=build/tools/grpcurl
+  cat <<END
+
+The scheduler listens on $scheduler, the worker on $worker; logs are in $run, make down stops both. Next:
+
+  $grpcurl -plaintext localhost:${scheduler#*:} list
+  $grpcurl -plaintext -d '{"model":"$model","prompt":"Tom had a big red","stopping":{"maxTokens":40}}' localhost:${scheduler#*:} millrace.v1.InferenceService/Generate
+END
+  [[ $grpcurl == grpcurl || -x $grpcurl ]] || printf '\nmake tools installs grpcurl into build/tools.\n'
+  ;;
+down)
+  if ! alive millrace-scheduler && ! alive millrace-worker; then
+    rm -f "$run"/*.pid
+    echo "nothing is running"
+    exit 0
+  fi
+  stop_both
+  echo "stopped"
+  ;;
+*)
+  die "usage: $0 run|up|down"
+  ;;
+esac

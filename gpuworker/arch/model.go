@@ -1,0 +1,81 @@
+package arch
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/gguf"
+)
+
+// Model is a model file as an engine sees it.
+type Model struct {
+	Desc     engine.ModelDesc
+	Bindings []Binding // every tensor of the file that an engine needs, in file order
+
+	Architecture string // general.architecture
+	Name         string // general.name; may be empty
+	Quantization string // such as Q8_0 or Q4_K_M: general.file_type, or the type that holds most weights
+	Parameters   uint64 // weights of all bindings
+	Bytes        uint64 // bytes of all bindings in the file
+}
+
+// Binding gives a tensor its role.
+type Binding struct {
+	Tensor gguf.Tensor
+	Desc   engine.TensorDesc
+}
+
+// family is what one architecture does differently.
+type family struct {
+	rope        engine.RopeStyle
+	needQKVBias bool
+	qkNorm      bool
+}
+
+var families = map[string]family{
+	"llama": {rope: engine.RopeNorm}, // rows of Q and K are permuted in the file so that pairs are adjacent
+	"qwen2": {rope: engine.RopeNeox, needQKVBias: true},
+	"qwen3": {rope: engine.RopeNeox, qkNorm: true},
+}
+
+// Architectures lists the values of general.architecture that Parse accepts, sorted.
+func Architectures() []string {
+	names := make([]string, 0, len(families))
+	for name := range families {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Parse describes the model in f. Errors wrap ErrUnsupportedArch, ErrUnsupportedType, ErrInvalidModel or
+// gguf.ErrValueType. The Model does not refer to f's mapping and outlives it.
+func Parse(f *gguf.File) (*Model, error) {
+	meta := f.Metadata()
+	name, ok, err := meta.String("general.architecture")
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, invalid("metadata general.architecture is missing")
+	}
+	fam, ok := families[name]
+	if !ok {
+		return nil, unsupported("architecture %.64q, want one of %v", name, Architectures())
+	}
+	if err := refuseFeatures(meta, name); err != nil {
+		return nil, err
+	}
+	m := &Model{Architecture: name}
+	if m.Name, _, err = meta.String("general.name"); err != nil {
+		return nil, err
+	}
+	if m.Desc, err = readHyperparameters(f, name, fam); err != nil {
+		return nil, err
+	}
+	if err := m.bind(f, fam); err != nil {
+		return nil, err
+	}
+	m.Quantization, err = quantization(meta, m.Bindings)
+	return m, err
+}

@@ -1,0 +1,9 @@
+// Package batch is the step loop: it turns requests into steps of one runner and their results into streams.
+//
+// New gives a Loop, Run owns the device thread until its context ends, Submit may be called from any goroutine and
+// gives a Stream. Each round takes cancelled sequences out, admits waiting ones by age, decodes every running sequence
+// and fills what is left of the token budget with prefill chunks. When blocks run out, the youngest sequence is
+// preempted and computed again later, to the same bits.
+//
+// It knows token ids and blocks; it refuses to know text, models, files and calls.
+package batch

@@ -1,0 +1,271 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/kvcache"
+)
+
+// Config sizes a loop; Runner is the configuration its runner was made with.
+type Config struct {
+	Runner     engine.RunnerConfig
+	Context    int           // longest sequence in tokens
+	MaxWaiting int           // requests that may wait for a slot; 0 = 1024
+	Chunk      int           // fixed prefill chunk in tokens; 0 = as many as StepTarget allows
+	StepTarget time.Duration // wanted length of a step; 0 = 250 ms
+	YieldAfter time.Duration // how long a slow reader keeps its place in the batch while others wait; 0 = 250 ms
+	StallLimit time.Duration // how long a slow reader that others wait or waited for is kept at all; 0 = 30 s
+	// LongestStep is how long a step of MinChunk tokens took before; Stats.StepBound begins from it. 0 = not known.
+	LongestStep time.Duration
+}
+
+// Loop runs the sequences of one model. Submit and Stats may be called from any goroutine.
+type Loop struct {
+	cfg    Config
+	runner engine.Runner
+	pool   *kvcache.Pool
+	logger hclog.Logger
+	made   time.Time
+	wake   chan struct{}
+	done   chan struct{} // closed when Run has ended
+	counters
+
+	mail struct {
+		sync.Mutex
+		arrivals []*sequence
+		ages     uint64
+		queued   int   // arrivals and waiting
+		closed   error // not nil: nothing more is taken
+	}
+
+	// Owned by Run.
+	waiting     []*sequence // by age
+	running     []*sequence // by age
+	slots       []*sequence // by slot id
+	generations []uint32    // by slot id
+	plan        plan
+	chunk       int // prefill tokens planned for a step
+}
+
+// New returns a loop over runner, which it does not close.
+func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
+	if cfg.MaxWaiting == 0 {
+		cfg.MaxWaiting = 1024
+	}
+	if cfg.StepTarget == 0 {
+		cfg.StepTarget = 250 * time.Millisecond
+	}
+	if cfg.YieldAfter == 0 {
+		cfg.YieldAfter = 250 * time.Millisecond
+	}
+	if cfg.StallLimit == 0 {
+		cfg.StallLimit = 30 * time.Second
+	}
+	l := &Loop{
+		cfg: cfg, runner: runner, logger: logger.Named("batch"), made: time.Now(),
+		pool: kvcache.NewPool(cfg.Runner.KVBlocks, cfg.Runner.BlockSize),
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		slots:       make([]*sequence, cfg.Runner.MaxSequences),
+		generations: make([]uint32, cfg.Runner.MaxSequences),
+		chunk:       min(MinChunk, cfg.Runner.MaxBatchedTokens),
+	}
+	if cfg.Chunk > 0 {
+		l.chunk = min(cfg.Chunk, cfg.Runner.MaxBatchedTokens)
+	}
+	l.counters.longest.Store(int64(cfg.LongestStep))
+	return l
+}
+
+// capacity is the longest sequence the cache holds, in tokens.
+func (l *Loop) capacity() int {
+	return min(l.cfg.Context, l.cfg.Runner.KVBlocks*l.cfg.Runner.BlockSize)
+}
+
+// MaxTokens is how many tokens may follow a prompt of so many.
+func (l *Loop) MaxTokens(promptLength int) int { return l.capacity() - promptLength }
+
+// Submit takes a request into the queue. ErrTooLong, ErrFull and ErrClosed refuse it.
+func (l *Loop) Submit(r Request) (*Stream, error) {
+	n := len(r.Prompt)
+	switch room := l.MaxTokens(n); {
+	case n == 0:
+		return nil, fmt.Errorf("%w: the prompt is empty", engine.ErrInvalid)
+	case room < 0 || (room == 0 && r.MaxTokens > 0):
+		return nil, fmt.Errorf("%w: it has %d tokens, and %d fit with room for an answer", ErrTooLong, n, l.capacity()-1)
+	default:
+		r.MaxTokens = min(r.MaxTokens, room)
+	}
+	r.Params.PromptLength = int32(n)
+	s := &sequence{
+		request: r, stream: newStream(l), promptLength: n, slot: -1, arrived: time.Now(),
+		tokens: append(make([]int32, 0, n+min(r.MaxTokens, 64)), r.Prompt...),
+	}
+	l.mail.Lock()
+	defer l.mail.Unlock()
+	if l.mail.closed != nil {
+		return nil, l.mail.closed
+	}
+	if l.mail.queued >= l.cfg.MaxWaiting {
+		return nil, fmt.Errorf("%w: %d of %d", ErrFull, l.mail.queued, l.cfg.MaxWaiting)
+	}
+	l.mail.queued++
+	l.mail.ages++
+	s.age = l.mail.ages
+	l.mail.arrivals = append(l.mail.arrivals, s)
+	l.counters.waiting.Add(1)
+	l.counters.waitingPrefill.Add(int64(n))
+	l.nudge()
+	return s.stream, nil
+}
+
+// Refuse makes the loop take nothing more: Submit returns cause from now on. Sequences it has go on.
+func (l *Loop) Refuse(cause error) {
+	l.mail.Lock()
+	defer l.mail.Unlock()
+	if l.mail.closed == nil {
+		l.mail.closed = cause
+	}
+}
+
+// Idle says whether no sequence waits or runs.
+func (l *Loop) Idle() bool {
+	running, waiting := l.population()
+	return running+waiting == 0
+}
+
+// population is how many sequences run and wait at one moment: one that goes from one list to the other is in either.
+func (l *Loop) population() (running, waiting int) {
+	l.mail.Lock()
+	defer l.mail.Unlock()
+	return int(l.counters.running.Load()), int(l.counters.waiting.Load())
+}
+
+func (l *Loop) nudge() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run owns the device until ctx ends or the device fails; the cause ends every sequence left. It locks its OS thread:
+// engines may keep state by thread.
+func (l *Loop) Run(ctx context.Context) error {
+	runtime.LockOSThread()
+	defer close(l.done)
+	err := l.rounds(ctx)
+	l.Refuse(fmt.Errorf("%w: %w", ErrClosed, err))
+	l.collect()
+	for _, s := range slices.Concat(l.running, l.waiting) {
+		s.stream.end(err)
+	}
+	l.running, l.waiting = nil, nil
+	l.publish()
+	return err
+}
+
+func (l *Loop) rounds(ctx context.Context) error {
+	for {
+		l.collect()
+		l.reap(time.Now())
+		l.admit()
+		l.publish()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if !l.planStep() {
+			if err := l.sleep(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		result, err := l.step(ctx)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrStepFailed, err)
+		}
+		l.deliver(result)
+	}
+}
+
+// sleep waits for mail; paused sequences are looked at again in time for their limits.
+func (l *Loop) sleep(ctx context.Context) error {
+	var stall <-chan time.Time
+	if len(l.running)+len(l.waiting) > 0 {
+		timer := time.NewTimer(max(min(l.cfg.YieldAfter, l.cfg.StallLimit)/8, time.Millisecond))
+		defer timer.Stop()
+		stall = timer.C
+	}
+	select {
+	case <-l.wake:
+	case <-stall:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// hungGrace is how long a loop told to end waits for a step that does not.
+const hungGrace = 5 * time.Second
+
+func (l *Loop) step(ctx context.Context) (*engine.StepResult, error) {
+	begin := time.Now()
+	l.counters.stepStart.Store(int64(begin.Sub(l.made)))
+	defer l.counters.stepStart.Store(0)
+	if err := l.runner.Submit(&l.plan.step); err != nil {
+		return nil, err
+	}
+	l.counters.submitted.Add(1)
+	for {
+		result, err := l.runner.Wait(time.Second)
+		if errors.Is(err, engine.ErrTimeout) {
+			if ctx.Err() != nil && time.Since(begin) > hungGrace {
+				return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		l.measure(time.Since(begin))
+		return result, nil
+	}
+}
+
+// collect moves arrivals to the waiting list.
+func (l *Loop) collect() {
+	l.mail.Lock()
+	l.waiting = append(l.waiting, l.mail.arrivals...)
+	clear(l.mail.arrivals)
+	l.mail.arrivals = l.mail.arrivals[:0]
+	l.mail.Unlock()
+}
+
+// publish writes the counters that others read.
+func (l *Loop) publish() {
+	prefill := 0
+	for _, s := range l.waiting {
+		prefill += len(s.tokens)
+	}
+	for _, s := range l.running {
+		if !s.decoding() {
+			prefill += len(s.tokens) - s.computed
+		}
+	}
+	l.mail.Lock()
+	for _, s := range l.mail.arrivals {
+		prefill += s.promptLength
+	}
+	l.mail.queued = len(l.waiting) + len(l.mail.arrivals)
+	l.counters.waiting.Store(int64(l.mail.queued))
+	l.counters.running.Store(int64(len(l.running)))
+	l.counters.waitingPrefill.Store(int64(prefill))
+	l.mail.Unlock()
+}

@@ -1,0 +1,243 @@
+package batch
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// MinChunk is the least number of prefill tokens planned for a step, and the first guess.
+const MinChunk = 32
+
+// plan is the step under construction, its memory reused from step to step.
+type plan struct {
+	step   engine.Step
+	params []engine.SlotParams
+	parts  []part
+	tokens int
+}
+
+// part is what a sequence has in the step.
+type part struct {
+	seq     *sequence
+	count   int
+	sampled bool // it has the next sample row
+	scored  int  // it has so many score rows
+}
+
+// reap takes out cancelled sequences and readers that stalled for too long, and takes their places from readers that
+// keep others waiting: those are computed again, to the same bits, once their buffers have room.
+func (l *Loop) reap(now time.Time) {
+	othersWait := slices.ContainsFunc(l.waiting, func(s *sequence) bool { return !s.stream.full() })
+	keep := func(list []*sequence) []*sequence {
+		return slices.DeleteFunc(list, func(s *sequence) bool {
+			if s.stream.cancelled.Load() {
+				l.counters.cancelled.Add(1)
+				l.drop(s)
+				s.stream.end(ErrCancelled)
+				return true
+			}
+			if s.stalled(now, othersWait) > l.cfg.StallLimit {
+				l.drop(s)
+				s.stream.end(fmt.Errorf("%w: it left %d events unread for %v while others waited",
+					ErrSlowReader, bufferLimit, l.cfg.StallLimit))
+				return true
+			}
+			return false
+		})
+	}
+	l.waiting = keep(l.waiting)
+	l.running = keep(l.running)
+	for _, s := range slices.Clone(l.running) {
+		if s.stalled(now, othersWait) > l.cfg.YieldAfter {
+			l.preempt(s)
+		}
+	}
+}
+
+// stalled is how long the reader has kept the sequence paused: while others wait for what it holds, or after it had to
+// give that up.
+func (s *sequence) stalled(now time.Time, othersWait bool) time.Duration {
+	if s.slot >= 0 && !othersWait || !s.stream.full() {
+		s.stalledSince = time.Time{}
+		return 0
+	}
+	if s.stalledSince.IsZero() {
+		s.stalledSince = now
+	}
+	return now.Sub(s.stalledSince)
+}
+
+// drop gives back a sequence's slot and blocks. No step is in flight when it is called.
+func (l *Loop) drop(s *sequence) {
+	if err := l.pool.Release(s.blocks); err != nil {
+		l.logger.Error("released a block twice", "error", err)
+	}
+	if s.slot >= 0 {
+		l.slots[s.slot] = nil
+	}
+	s.rewind()
+}
+
+// admit gives slots to waiting sequences by age, as long as all that they have to compute fits the free blocks; those
+// whose readers must catch up first are passed over. Beside others, one block more must be free: a sequence preempted for
+// want of a block would want it again at once.
+func (l *Loop) admit() {
+	for {
+		at := slices.IndexFunc(l.waiting, func(s *sequence) bool { return !s.stream.full() })
+		if at < 0 {
+			return
+		}
+		s := l.waiting[at]
+		slot, need := slices.Index(l.slots, nil), l.pool.BlocksFor(len(s.tokens))
+		if len(l.running) > 0 {
+			need++
+		}
+		if slot < 0 || need > l.pool.Free() {
+			return
+		}
+		l.waiting = slices.Delete(l.waiting, at, at+1)
+		l.generations[slot]++
+		s.slot, s.generation, s.fresh = int32(slot), l.generations[slot], true
+		if s.started.IsZero() {
+			s.started = time.Now()
+		}
+		l.slots[slot] = s
+		at, _ = slices.BinarySearchFunc(l.running, s, byAge)
+		l.running = slices.Insert(l.running, at, s)
+		// Blocks are taken at once so that the next waiting sequence sees what is really free.
+		s.blocks, _ = l.pool.Grow(s.blocks, len(s.tokens))
+	}
+}
+
+func byAge(a, b *sequence) int {
+	switch {
+	case a.age < b.age:
+		return -1
+	case a.age > b.age:
+		return 1
+	}
+	return 0
+}
+
+// planStep fills l.plan: every decoding sequence first, then prefill chunks by age. False: there is nothing to do.
+func (l *Loop) planStep() bool {
+	p := &l.plan
+	p.step.PreOps, p.step.Segments = p.step.PreOps[:0], p.step.Segments[:0]
+	p.step.Samples, p.step.Scores = p.step.Samples[:0], p.step.Scores[:0]
+	p.params, p.parts, p.tokens = p.params[:0], p.parts[:0], 0
+	p.params = slices.Grow(p.params, len(l.slots)) // pointers into it stay good
+
+	// The list changes when a sequence is preempted, so it is walked by age.
+	for _, s := range slices.Clone(l.running) {
+		if s.slot >= 0 && s.decoding() && !s.stream.full() && l.reserve(s, 1) {
+			l.add(s, 1)
+		}
+	}
+	budget := min(l.chunk, l.cfg.Runner.MaxBatchedTokens-p.tokens)
+	for _, s := range slices.Clone(l.running) {
+		if budget <= 0 {
+			break
+		}
+		if s.slot < 0 || s.decoding() || s.stream.full() {
+			continue
+		}
+		_, run := s.next(l.scoreLimit(s, budget))
+		if len(run) > 0 && l.reserve(s, len(run)) {
+			l.add(s, len(run))
+			budget -= len(run)
+		}
+	}
+	return len(p.parts) > 0
+}
+
+// scoreLimit keeps a chunk within the score rows left in the step.
+func (l *Loop) scoreLimit(s *sequence, budget int) int {
+	if s.request.PromptTopN < 0 || s.computed >= s.promptLength {
+		return budget
+	}
+	return min(budget, l.cfg.Runner.MaxScoreRows-len(l.plan.step.Scores))
+}
+
+// reserve makes the blocks of s cover n more tokens, preempting the youngest sequence not in the step yet while too few
+// are free: s itself if it is the youngest, and then the answer is false.
+func (l *Loop) reserve(s *sequence, n int) bool {
+	for {
+		var ok bool
+		if s.blocks, ok = l.pool.Grow(s.blocks, s.computed+n); ok {
+			return true
+		}
+		victim := l.youngest()
+		if victim == nil {
+			return false
+		}
+		l.preempt(victim)
+		if victim == s {
+			return false
+		}
+	}
+}
+
+// youngest is the youngest running sequence that has no part in the step being planned.
+func (l *Loop) youngest() *sequence {
+	for _, s := range slices.Backward(l.running) {
+		if !slices.ContainsFunc(l.plan.parts, func(p part) bool { return p.seq == s }) {
+			return s
+		}
+	}
+	return nil
+}
+
+// preempt takes slot and blocks from a sequence and queues it by its age, to be computed again.
+func (l *Loop) preempt(s *sequence) {
+	l.counters.preempted.Add(1)
+	l.drop(s)
+	l.running = slices.DeleteFunc(l.running, func(r *sequence) bool { return r == s })
+	at, _ := slices.BinarySearchFunc(l.waiting, s, byAge)
+	l.waiting = slices.Insert(l.waiting, at, s)
+}
+
+// add puts the next n tokens of s into the step.
+func (l *Loop) add(s *sequence, n int) {
+	p := &l.plan
+	if s.stream.cancelled.Load() {
+		// Cancelled after this round's reap: the step goes without it.
+		return
+	}
+	if s.fresh {
+		params := s.request.Params
+		p.params = append(p.params, params)
+		p.step.PreOps = append(p.step.PreOps, engine.PreOp{
+			Slot: s.slot, SlotGeneration: s.generation, Params: &p.params[len(p.params)-1],
+		})
+		s.fresh = false
+	}
+	class, run := s.next(n)
+	p.step.Segments = append(p.step.Segments, engine.Segment{
+		Slot: s.slot, SlotGeneration: s.generation, Class: class,
+		FirstPosition: int32(s.computed), Tokens: run, Blocks: s.blocks,
+	})
+	part := part{seq: s, count: len(run)}
+	if s.request.PromptTopN >= 0 {
+		for i := range run {
+			// Position i of the run predicts the prompt token after it; one scored before a preemption is not again.
+			if next := s.computed + i + 1; next < s.promptLength && next > s.scored {
+				p.step.Scores = append(p.step.Scores, engine.ScoreRow{
+					TokenIndex: int32(p.tokens + i), Target: s.tokens[next], TopN: int32(s.request.PromptTopN),
+				})
+				part.scored++
+			}
+		}
+	}
+	if s.computed+len(run) == len(s.tokens) && s.generated() < s.request.MaxTokens {
+		p.step.Samples = append(p.step.Samples, engine.SampleRow{
+			TokenIndex: int32(p.tokens + len(run) - 1), Slot: s.slot, SlotGeneration: s.generation,
+			Position: int32(len(s.tokens)),
+		})
+		part.sampled = true
+	}
+	p.tokens += len(run)
+	p.parts = append(p.parts, part)
+}

@@ -1,0 +1,65 @@
+package batch
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// sequence is the state of one request. Invariants: 0 <= computed <= len(tokens), promptLength <= len(tokens),
+// blocks cover computed, slot >= 0 while admitted.
+type sequence struct {
+	age          uint64 // order of arrival
+	request      Request
+	stream       *Stream
+	tokens       []int32 // prompt, then generated
+	promptLength int
+	computed     int // positions whose KV is in the cache
+	scored       int // prompt tokens scored
+	slot         int32
+	generation   uint32
+	fresh        bool // the slot is to be set by the next step
+	blocks       []int32
+	arrived      time.Time
+	started      time.Time
+	firstToken   time.Time
+	stalledSince time.Time
+}
+
+func (s *sequence) generated() int { return len(s.tokens) - s.promptLength }
+
+// decoding says whether all that is left to compute is the token sampled last.
+func (s *sequence) decoding() bool {
+	return s.computed >= s.promptLength && s.computed == len(s.tokens)-1
+}
+
+// next is the run of tokens to compute next: at most limit, of one kernel class, prompt and generated apart.
+func (s *sequence) next(limit int) (class engine.KernelClass, tokens []int32) {
+	end := len(s.tokens)
+	class = engine.Decode
+	if s.computed < s.promptLength {
+		class, end = s.request.Class, s.promptLength
+		if class == engine.Decode {
+			limit = min(limit, 1)
+		}
+	}
+	return class, s.tokens[s.computed:min(end, s.computed+limit)]
+}
+
+// rewind forgets what is computed; tokens stay, to be computed again.
+func (s *sequence) rewind() {
+	s.computed, s.blocks, s.slot = 0, nil, -1
+}
+
+func (s *sequence) finish(reason Reason, stopID int32, now time.Time) {
+	s.emit(Event{Done: &Done{Reason: reason, StopID: stopID, Generated: s.generated()}}, now)
+	s.stream.end(nil)
+}
+
+func (s *sequence) emit(e Event, now time.Time) {
+	t := Timings{Queue: s.started.Sub(s.arrived), Prefill: now.Sub(s.started)}
+	if !s.firstToken.IsZero() {
+		t.Prefill, t.Decode = s.firstToken.Sub(s.started), now.Sub(s.firstToken)
+	}
+	s.stream.push(e, t)
+}

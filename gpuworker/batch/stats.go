@@ -1,0 +1,55 @@
+package batch
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Stats is what a loop has done and is doing.
+type Stats struct {
+	Steps                uint64
+	LastStepAge          time.Duration // since the end of the last step; 0 before the first
+	RunningStepAge       time.Duration // of the step on the device; 0 when idle
+	StepBound            time.Duration // beyond it the running step counts as hung
+	Running, Waiting     int           // sequences
+	WaitingPrefillTokens int64         // prompt tokens not computed yet
+	FreeBlocks           int
+	TotalBlocks          int
+	GeneratedTokens      uint64
+	PrefilledTokens      uint64
+	Cancelled            uint64 // sequences
+	Preempted            uint64 // times a sequence lost its blocks
+	StepsAfterCancel     uint64 // steps a sequence was in beyond those submitted or planned when it was cancelled
+}
+
+type counters struct {
+	submitted, steps, generated, prefilled, cancelled, preempted, afterCancel atomic.Uint64
+	running, waiting, waitingPrefill                                          atomic.Int64
+	stepStart, stepEnd                                                        atomic.Int64 // ns since the loop was made; 0 = none
+	longest                                                                   atomic.Int64 // ns, of the steps so far, decaying
+}
+
+// minStepBound is the least time after which a step counts as hung: well above any step the loop plans, and low
+// enough that a hung engine is seen within two seconds.
+const minStepBound = 1500 * time.Millisecond
+
+// Stats may be called from any goroutine, also while a step hangs.
+func (l *Loop) Stats() Stats {
+	c := &l.counters
+	now := int64(time.Since(l.made))
+	running, waiting := l.population()
+	s := Stats{
+		Steps: c.steps.Load(), Running: running, Waiting: waiting,
+		WaitingPrefillTokens: c.waitingPrefill.Load(), FreeBlocks: l.pool.Free(), TotalBlocks: l.pool.Total(),
+		GeneratedTokens: c.generated.Load(), PrefilledTokens: c.prefilled.Load(), Cancelled: c.cancelled.Load(),
+		Preempted: c.preempted.Load(), StepsAfterCancel: c.afterCancel.Load(),
+		StepBound: max(minStepBound, 4*time.Duration(c.longest.Load())),
+	}
+	if at := c.stepEnd.Load(); at != 0 {
+		s.LastStepAge = max(time.Duration(now-at), 1)
+	}
+	if at := c.stepStart.Load(); at != 0 {
+		s.RunningStepAge = max(time.Duration(now-at), 1)
+	}
+	return s
+}

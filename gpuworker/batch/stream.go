@@ -1,0 +1,109 @@
+package batch
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+)
+
+// bufferLimit is how many events a stream holds before its sequence pauses. It bounds what a reader that has gone
+// away can pile up, and is far above what a live reader lags behind.
+const bufferLimit = 64
+
+// Stream carries the events of one sequence from the loop to one reader.
+type Stream struct {
+	loop        *Loop
+	cancelled   atomic.Bool
+	cancelledAt atomic.Uint64 // steps submitted when it was cancelled
+	ready       chan struct{} // holds one token when events or an end wait
+
+	mu struct {
+		sync.Mutex
+		events  []Event
+		err     error
+		ended   bool
+		paused  bool // the loop has seen it full and waits for the reader
+		timings Timings
+	}
+}
+
+func newStream(l *Loop) *Stream { return &Stream{loop: l, ready: make(chan struct{}, 1)} }
+
+// Recv appends the events that wait to dst, waiting for one if there is none. After the event with Done it returns
+// dst as it was and nil; a failed sequence ends with its error after its last event.
+func (s *Stream) Recv(ctx context.Context, dst []Event) ([]Event, error) {
+	for {
+		s.mu.Lock()
+		if len(s.mu.events) > 0 {
+			dst = append(dst, s.mu.events...)
+			clear(s.mu.events)
+			s.mu.events = s.mu.events[:0]
+			resume := s.mu.paused
+			s.mu.paused = false
+			s.mu.Unlock()
+			if resume {
+				s.loop.nudge()
+			}
+			return dst, nil
+		}
+		ended, err := s.mu.ended, s.mu.err
+		s.mu.Unlock()
+		if ended {
+			return dst, err
+		}
+		select {
+		case <-s.ready:
+		case <-ctx.Done():
+			return dst, context.Cause(ctx)
+		}
+	}
+}
+
+// Cancel takes the sequence out of every step not submitted yet and frees its blocks. It is idempotent and may be
+// called after the end.
+func (s *Stream) Cancel() {
+	if s.cancelled.Load() {
+		return
+	}
+	s.cancelledAt.Store(s.loop.counters.submitted.Load())
+	s.cancelled.Store(true)
+	s.loop.nudge()
+}
+
+// full says whether the reader must catch up first; the loop is woken when it has.
+func (s *Stream) full() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.paused = len(s.mu.events) >= bufferLimit
+	return s.mu.paused
+}
+
+// Timings says where the sequence's time went up to its last event.
+func (s *Stream) Timings() Timings {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.timings
+}
+
+func (s *Stream) push(e Event, t Timings) {
+	s.mu.Lock()
+	s.mu.timings = t
+	s.mu.events = append(s.mu.events, e)
+	s.mu.Unlock()
+	s.signal()
+}
+
+// end closes the stream; a nil error follows a Done event.
+func (s *Stream) end(err error) {
+	s.mu.Lock()
+	s.mu.ended, s.mu.err = true, err
+	s.mu.Unlock()
+	s.signal()
+}
+
+func (s *Stream) signal() {
+	select {
+	case s.ready <- struct{}{}:
+	default:
+	}
+}

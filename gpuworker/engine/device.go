@@ -1,0 +1,82 @@
+package engine
+
+// Purpose says what bytes are for; the ledger counts each apart.
+type Purpose int32
+
+// Purposes of device memory.
+const (
+	Staging Purpose = iota
+	Weights
+	KV
+	Workspace
+	PurposeCount
+)
+
+// Digest is a BLAKE3-256 digest.
+type Digest [32]byte
+
+// DeviceInfo describes a device and its ledger at one moment.
+type DeviceInfo struct {
+	Kind     string // "cpu", "cuda", "sim"
+	Name     string
+	UUID     string // empty when the device has none
+	Path     string // instruction-set path or sm_NN; part of the class id
+	Numerics string // version of every rule that decides bits; part of the class id
+	Build    string // name, compiler and source digest of the engine; part of the class id
+
+	ComputeMajor, ComputeMinor int
+	SMCount                    int // streaming multiprocessors; threads on a CPU, which never change bits
+
+	BytesTotal  uint64               // ceiling of the ledger
+	BytesFree   uint64               // <= BytesTotal - sum(BytesUsed)
+	BytesUsed   [PurposeCount]uint64 // live bytes by purpose
+	BytesPooled uint64               // freed and kept for reuse
+	PoolHits    uint64
+	PoolMisses  uint64
+	LiveBuffers uint64
+
+	TemperatureC *int   // nil: unknown
+	PowerMW      *int   // nil: unknown
+	Errors       uint64 // uncorrected memory errors
+}
+
+// Device is one CPU or GPU. Its methods may be called from any goroutine, also while runners step.
+type Device interface {
+	Info() (DeviceInfo, error)
+	// Alloc gives size zeroed bytes; ErrOutOfMemory carries bytes asked and free.
+	Alloc(size uint64, purpose Purpose) (Buffer, error)
+	// ResidentSize is the device bytes a tensor takes once bound.
+	ResidentSize(TensorDesc) (uint64, error)
+	// NewModel begins a model; Bind every tensor, then Seal.
+	NewModel(ModelDesc) (Model, error)
+	// Close fails with ErrPrecondition while buffers, models or runners live.
+	Close() error
+}
+
+// Buffer is bytes in device memory. Bounds and lifetime are checked: use after Free is ErrPrecondition.
+type Buffer interface {
+	Size() uint64
+	WriteAt(p []byte, off int64) (int, error)
+	ReadAt(p []byte, off int64) (int, error)
+	// CopyTo copies n bytes to dst on the device; the ranges may overlap when dst is this buffer.
+	CopyTo(dst Buffer, dstOff, srcOff, n uint64) error
+	Fill(value byte, off, n uint64) error
+	Digest(off, n uint64) (Digest, error)
+	Free() error
+}
+
+// Measure names a roof of the device.
+type Measure int32
+
+// Roofs, in units a second; a multiply-add counts two.
+const (
+	MeasureReadBytes Measure = iota
+	MeasureInt8Ops
+	MeasureF32Ops
+	MeasureBF16Ops
+)
+
+// Meter is the ability to measure a device's own roofs for benchmarks.
+type Meter interface {
+	Measure(what Measure, durationNS uint64) (rate float64, err error)
+}

@@ -1,0 +1,159 @@
+package enginetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/reference"
+	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/internal/modeltest"
+)
+
+// Golden data of the stories models, below the repository's root, from package reference by the test of this package with
+// -update. The logprobs beside them come from an independent implementation.
+const (
+	continuationsFile = "testdata/golden/stories-continuations.json"
+	perplexityFile    = "testdata/golden/stories-perplexity.json"
+)
+
+// continuation is what the f16 model goes on with after a prompt, greedily.
+type continuation struct {
+	Prompt []int32 `json:"prompt"`
+	Tokens []int32 `json:"tokens"`
+}
+
+// window is a text for perplexity: sampled from the f16 model, begun with BOS. NLL is the sum of -ln p of every token but
+// the first, by variant, in float64; Head is that of the first headTokens alone.
+type window struct {
+	TokenIDs []int32            `json:"token_ids"`
+	Text     string             `json:"text"`
+	NLL      map[string]float64 `json:"nll"`
+	Head     map[string]float64 `json:"head"`
+}
+
+const headTokens = 12
+
+func readGolden(t *testing.T, file string, into any) {
+	t.Helper()
+	data, err := os.ReadFile(modeltest.Path(file))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(data, into))
+}
+
+func testGolden(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
+	t.Run("logprobs of the f16 model", func(t *testing.T) {
+		m := Load(t, open(t, opener), story(t, gguf.F16))
+		texts := modeltest.ReadGolden(t)
+		require.Len(t, texts, 3)
+		for name, text := range texts {
+			for _, class := range []engine.KernelClass{engine.Prefill, engine.Decode} {
+				checkLogprobs(t, m, text, class, fmt.Sprintf("%s, class %d", name, class))
+			}
+		}
+		var want map[string]continuation
+		readGolden(t, continuationsFile, &want)
+		require.Len(t, want, 3)
+		for name, c := range want {
+			require.Equal(t, texts[name].TokenIDs[:16], c.Prompt)
+			out, err := Play(m, Sizes(), Request{Prompt: c.Prompt, Tokens: len(c.Tokens), Params: Plain(0, 0)})
+			require.NoError(t, err)
+			require.Equal(t, c.Tokens, out[0].Tokens, "the greedy continuation of %s", name)
+		}
+	})
+	t.Run("stories are the same in any company", func(t *testing.T) {
+		w := story(t, gguf.Q8_0)
+		prompt := modeltest.ReadGolden(t)["gen1"].TokenIDs[:70]
+		_, err := sameness(Load(t, open(t, opener), w), subject{w, prompt, 20, []int{1, 7, 64}, engine.F32}, opts.OneClass)
+		require.NoError(t, err)
+	})
+	t.Run("perplexities", func(t *testing.T) {
+		var windows []window
+		readGolden(t, perplexityFile, &windows)
+		for _, typ := range scored() {
+			t.Run(variant(typ), func(t *testing.T) { checkPerplexity(t, open(t, opener), typ, windows, opts) })
+		}
+	})
+}
+
+// checkLogprobs scores a whole text and compares every logprob and every set of the best eight.
+func checkLogprobs(t *testing.T, m engine.Model, text modeltest.Golden, class engine.KernelClass, what string) {
+	t.Helper()
+	const within = 2e-3
+	p := Plain(0, 0)
+	p.TopN = 8
+	request := Request{Prompt: text.TokenIDs, Tokens: 1, Params: p, Score: true, Class: class}
+	if class == engine.Decode {
+		request.Chunk = 1
+	}
+	out, err := Play(m, Sizes(), request)
+	require.NoError(t, err)
+	tops := [][]engine.Candidate{}
+	for i, row := range out[0].Scores {
+		require.InDelta(t, text.NextLogprob[i], row.Logprob, within, "%s: token %d", what, i+1)
+		tops = append(tops, row.Candidates)
+	}
+	tops = append(tops, out[0].Tops)
+	require.Len(t, tops, len(text.Top8))
+	for i, want := range text.Top8 {
+		require.Len(t, tops[i], 8)
+		for j, c := range tops[i] {
+			at := slices.IndexFunc(want[:], func(w [2]float64) bool { return int32(w[0]) == c.Token })
+			if at < 0 { // only a tie with the eighth may be another token
+				require.InDelta(t, want[7][1], c.Logprob, within, "%s: position %d: candidate %d", what, i, j)
+				continue
+			}
+			require.InDelta(t, want[at][1], c.Logprob, within, "%s: position %d: candidate %d", what, i, j)
+		}
+	}
+}
+
+// checkPerplexity scores the windows and compares the perplexity over them with the reference's.
+func checkPerplexity(t *testing.T, dev engine.Device, typ gguf.Type, windows []window, opts Options) {
+	t.Helper()
+	m, name := Load(t, dev, story(t, typ)), variant(typ)
+	cfg := Sizes()
+	cfg.KVBlocks, cfg.MaxBatchedTokens, cfg.MaxScoreRows = 512, 2048, 2048
+	if opts.Slow {
+		windows = windows[:6]
+	}
+	got, want, tokens := 0.0, 0.0, 0
+	for group := range slices.Chunk(windows, 4) {
+		var requests []Request
+		for i, win := range group {
+			requests = append(requests, Request{Prompt: win.TokenIDs, Params: Plain(0, 0), Score: true, Slot: int32(i)})
+			require.Contains(t, win.NLL, name)
+			want += win.NLL[name]
+			tokens += len(win.TokenIDs) - 1
+		}
+		outputs, err := Play(m, cfg, requests...)
+		require.NoError(t, err)
+		for _, o := range outputs {
+			for _, row := range o.Scores {
+				got -= float64(row.Logprob)
+			}
+		}
+	}
+	if !opts.Slow {
+		require.GreaterOrEqual(t, tokens, 10_000)
+	}
+	gotPPL, wantPPL := math.Exp(got/float64(tokens)), math.Exp(want/float64(tokens))
+	t.Logf("perplexity over %d tokens is %.5f, want %.5f: %+.4f %%", tokens, gotPPL, wantPPL, 100*(gotPPL/wantPPL-1))
+	require.InEpsilon(t, wantPPL, gotPPL, 0.005)
+}
+
+// nll is the sum of -ln p of the tokens behind the first, by the reference.
+func nll(d *reference.Decoder, tokens []int32) float64 {
+	sum := 0.0
+	logits := d.NewSequence().Append(tokens[:len(tokens)-1])
+	for i, row := range logits {
+		sum -= reference.LogSoftmax(row)[tokens[i+1]]
+	}
+	return sum
+}

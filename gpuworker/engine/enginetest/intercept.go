@@ -1,0 +1,151 @@
+package enginetest
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// Hooks change what a device does. A nil hook leaves its call alone; an error from one is what the call returns, without
+// reaching the device.
+type Hooks struct {
+	Alloc     func(size uint64, purpose engine.Purpose) error
+	Bind      func(engine.TensorDesc) error // the buffer is freed, as after any failed Bind
+	Seal      func() error
+	NewRunner func(engine.RunnerConfig) error
+	Submit    func(*engine.Step) error
+	Wait      func() error
+	// Result may change the result of a step, which it is given with a copy of the step's shape.
+	Result func(StepShape, *engine.StepResult)
+}
+
+// StepShape is how large a step was.
+type StepShape struct{ Segments, Tokens int }
+
+// Intercept is the device with hooks on it and on its models and runners. Buffers stay the device's own, abilities are
+// kept where the device has them: Operator by asking the device, BitFlipper and Faulter always, with ErrUnsupported.
+func Intercept(dev engine.Device, hooks Hooks) engine.Device {
+	return &device{Device: dev, hooks: hooks}
+}
+
+type device struct {
+	engine.Device
+	hooks Hooks
+}
+
+func (d *device) Alloc(size uint64, purpose engine.Purpose) (engine.Buffer, error) {
+	if d.hooks.Alloc != nil {
+		if err := d.hooks.Alloc(size, purpose); err != nil {
+			return nil, err
+		}
+	}
+	return d.Device.Alloc(size, purpose)
+}
+
+func (d *device) NewModel(desc engine.ModelDesc) (engine.Model, error) {
+	m, err := d.Device.NewModel(desc)
+	if err != nil {
+		return nil, err
+	}
+	return &model{Model: m, hooks: d.hooks}, nil
+}
+
+func (d *device) Run(a engine.OpArgs) (time.Duration, error) {
+	if op, ok := d.Device.(engine.Operator); ok {
+		return op.Run(a)
+	}
+	return 0, fmt.Errorf("plain operations: %w", engine.ErrUnsupported)
+}
+
+type model struct {
+	engine.Model
+	hooks Hooks
+}
+
+func (m *model) Bind(desc engine.TensorDesc, b engine.Buffer) error {
+	if m.hooks.Bind != nil {
+		if err := m.hooks.Bind(desc); err != nil {
+			return errors.Join(err, b.Free())
+		}
+	}
+	return m.Model.Bind(desc, b)
+}
+
+func (m *model) Seal() error {
+	if m.hooks.Seal != nil {
+		if err := m.hooks.Seal(); err != nil {
+			return err
+		}
+	}
+	return m.Model.Seal()
+}
+
+func (m *model) NewRunner(cfg engine.RunnerConfig) (engine.Runner, error) {
+	if m.hooks.NewRunner != nil {
+		if err := m.hooks.NewRunner(cfg); err != nil {
+			return nil, err
+		}
+	}
+	r, err := m.Model.NewRunner(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &runner{Runner: r, hooks: m.hooks}, nil
+}
+
+func (m *model) FlipBit(tensor int, bit uint64) error {
+	if f, ok := m.Model.(engine.BitFlipper); ok {
+		return f.FlipBit(tensor, bit)
+	}
+	return fmt.Errorf("flip bit: %w", engine.ErrUnsupported)
+}
+
+type runner struct {
+	engine.Runner
+	hooks  Hooks
+	shapes []StepShape // of the steps in flight
+}
+
+func (r *runner) Submit(s *engine.Step) error {
+	if r.hooks.Submit != nil {
+		if err := r.hooks.Submit(s); err != nil {
+			return err
+		}
+	}
+	shape := StepShape{Segments: len(s.Segments)}
+	for i := range s.Segments {
+		shape.Tokens += len(s.Segments[i].Tokens)
+	}
+	if err := r.Runner.Submit(s); err != nil {
+		return err
+	}
+	r.shapes = append(r.shapes, shape)
+	return nil
+}
+
+func (r *runner) Wait(timeout time.Duration) (*engine.StepResult, error) {
+	if r.hooks.Wait != nil {
+		if err := r.hooks.Wait(); err != nil {
+			return nil, err
+		}
+	}
+	res, err := r.Runner.Wait(timeout)
+	if err != nil {
+		return nil, err
+	}
+	shape := r.shapes[0]
+	r.shapes = append(r.shapes[:0], r.shapes[1:]...)
+	if r.hooks.Result != nil {
+		r.hooks.Result(shape, res)
+	}
+	return res, nil
+}
+
+func (r *runner) Fault(f engine.Fault, index int32, value uint64) error {
+	if own, ok := r.Runner.(engine.Faulter); ok {
+		return own.Fault(f, index, value)
+	}
+	return fmt.Errorf("fault: %w", engine.ErrUnsupported)
+}

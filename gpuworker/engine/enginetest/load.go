@@ -1,0 +1,94 @@
+package enginetest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/reference"
+)
+
+// open opens a device that must be empty again when the test ends.
+func open(t *testing.T, opener func(*testing.T) engine.Device) engine.Device {
+	t.Helper()
+	dev := opener(t)
+	t.Cleanup(func() {
+		info, err := dev.Info()
+		require.NoError(t, err)
+		require.Zero(t, info.LiveBuffers, "buffers are left")
+		require.Equal(t, [engine.PurposeCount]uint64{}, info.BytesUsed, "the ledger is back at zero")
+		require.NoError(t, dev.Close())
+	})
+	return dev
+}
+
+// upload puts bytes into a new buffer.
+func upload(dev engine.Device, data []byte, purpose engine.Purpose) (engine.Buffer, error) {
+	b, err := dev.Alloc(uint64(len(data)), purpose)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := b.WriteAt(data, 0); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// bind uploads and binds one tensor.
+func bind(dev engine.Device, m engine.Model, tensor reference.Tensor) error {
+	b, err := upload(dev, tensor.Bytes, engine.Staging)
+	if err != nil {
+		return fmt.Errorf("upload: %w", err)
+	}
+	return m.Bind(tensor.TensorDesc, b)
+}
+
+// Load puts a model on a device, sealed; it is closed when the test ends.
+func Load(t *testing.T, dev engine.Device, w *reference.Weights) engine.Model {
+	t.Helper()
+	m, err := dev.NewModel(w.Desc)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	for _, tensor := range w.Tensors {
+		require.NoError(t, bind(dev, m, tensor))
+	}
+	require.NoError(t, m.Seal())
+	return m
+}
+
+// NewRunner makes a runner that is closed when the test ends.
+func NewRunner(t *testing.T, m engine.Model, cfg engine.RunnerConfig) engine.Runner {
+	t.Helper()
+	r, err := m.NewRunner(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	return r
+}
+
+// Small is a shape with nothing round about it: odd widths, grouped heads, a vocabulary that ends inside a word.
+func Small() engine.ModelDesc {
+	return engine.ModelDesc{
+		Layers: 2, Hidden: 72, Heads: 6, KVHeads: 2, HeadDim: 20, FFN: 104, Vocab: 301, Context: 512, RopeDims: 20,
+		RopeStyle: engine.RopeNorm, RopeBase: 10000, RopeScale: 1, NormEps: 1e-5,
+	}
+}
+
+// all gives every matrix one type.
+func all(t engine.Type) func(engine.Role) engine.Type {
+	return func(engine.Role) engine.Type { return t }
+}
+
+// Sizes is a runner's configuration that fits most tests.
+func Sizes() engine.RunnerConfig {
+	return engine.RunnerConfig{
+		KVBlocks: 128, BlockSize: 16, MaxSequences: 8, MaxBatchedTokens: 256, MaxSampleRows: 8, MaxScoreRows: 256, MaxTopN: 16,
+		KVType: engine.F32,
+	}
+}
+
+// Plain are sampling parameters without effect beyond seed and temperature.
+func Plain(seed uint64, temperature float32) *engine.SlotParams {
+	return &engine.SlotParams{Seed: seed, Temperature: temperature, TopP: 1, TypicalP: 1, RepetitionPenalty: 1}
+}

@@ -1,0 +1,168 @@
+package enginetest
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/reference"
+	"github.com/millrace/millrace/gpuworker/engine/rules"
+)
+
+// tolerance bounds the error of a raw logprob: the root of the mean square over a prompt, and the largest.
+type tolerance struct{ rms, max float64 }
+
+// Activations in f32 leave only the order of sums; int8 activations and narrow caches round every value they touch, by
+// 1/254 of a block's largest and by half a unit of 11 or 8 bits. Random weights add these up without the redundancy of
+// trained ones: perplexity is the sharper test of a quantised model, and products are of its kernels.
+var (
+	exact     = tolerance{5e-6, 3e-5}
+	int8s     = tolerance{1e-1, 5e-1}
+	int8Mins  = tolerance{2.5e-1, 1.2} // weights with minimums: what is rounded multiplies a range that begins at zero
+	halfCache = tolerance{1e-3, 5e-3}
+	bf16Cache = tolerance{8e-3, 4e-2}
+)
+
+// numbers is a prompt of n random ids.
+func numbers(seed uint64, n, vocab int) []int32 {
+	rng := generator(seed)
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = int32(rng.IntN(vocab))
+	}
+	return out
+}
+
+// family is a model of every kind that an engine runs.
+type family struct {
+	weights *reference.Weights
+	kv      engine.Type
+	within  tolerance
+}
+
+// keptFamilies are the families, made once; nobody may change them.
+var keptFamilies = sync.OnceValue(families)
+
+// text is the prompt that a family is judged on.
+func (f family) text() []int32 { return numbers(5, 45, f.weights.Desc.Vocab) }
+
+var familyLogprobs kept[string, [][]float64]
+
+// logprobs are the reference's for every position of the text, computed once for a name.
+func (f family) logprobs(name string) ([][]float64, error) {
+	return familyLogprobs.get(name, func() ([][]float64, error) {
+		d, err := reference.NewDecoder(f.weights)
+		if err != nil {
+			return nil, err
+		}
+		rows := d.NewSequence().Append(f.text())
+		for i := range rows {
+			rows[i] = reference.LogSoftmax(rows[i])
+		}
+		return rows, nil
+	})
+}
+
+func families() map[string]family {
+	wide := func(change func(*engine.ModelDesc)) engine.ModelDesc { // rows of whole blocks of every type
+		d := Small()
+		d.Hidden, d.FFN, d.Heads, d.KVHeads, d.HeadDim, d.RopeDims = 256, 512, 8, 2, 32, 32
+		if change != nil {
+			change(&d)
+		}
+		return d
+	}
+	small := func(change func(*engine.ModelDesc)) engine.ModelDesc {
+		d := Small()
+		change(&d)
+		return d
+	}
+	out := map[string]family{
+		"llama":                                {Random(Small(), all(engine.F32), 1), engine.F32, exact},
+		"llama with a tied head, in f16":       {Random(small(func(d *engine.ModelDesc) { d.TiedHead = true }), all(engine.F16), 2), engine.F32, exact},
+		"llama of one head, in bf16":           {Random(small(func(d *engine.ModelDesc) { d.Heads, d.KVHeads = 1, 1 }), all(engine.BF16), 3), engine.F32, exact},
+		"llama without grouped heads":          {Random(small(func(d *engine.ModelDesc) { d.KVHeads = 6 }), all(engine.F32), 4), engine.F32, exact},
+		"llama with rope factors":              {Random(small(func(d *engine.ModelDesc) { d.RopeFactors, d.RopeBase = true, 500_000 }), all(engine.F32), 5), engine.F32, exact},
+		"llama with scaled rope over few dims": {Random(small(func(d *engine.ModelDesc) { d.RopeScale, d.RopeDims = 4, 12 }), all(engine.F32), 6), engine.F32, exact},
+		"llama with an attention scale":        {Random(small(func(d *engine.ModelDesc) { d.AttnScale = 0.1 }), all(engine.F32), 7), engine.F32, exact},
+		"llama with every bias":                {Random(small(func(d *engine.ModelDesc) { d.QKVBias, d.OBias = true, true }), all(engine.F32), 8), engine.F32, exact},
+		"qwen2":                                {Random(small(func(d *engine.ModelDesc) { d.QKVBias, d.RopeStyle = true, engine.RopeNeox }), all(engine.F32), 9), engine.F32, exact},
+		"qwen3": {Random(small(func(d *engine.ModelDesc) {
+			d.QKNorm, d.RopeStyle, d.TiedHead, d.HeadDim, d.RopeDims, d.NormEps = true, engine.RopeNeox, true, 34, 34, 1e-6
+		}), all(engine.F32), 10), engine.F32, exact},
+		"with a cache in f16":  {Random(Small(), all(engine.F32), 11), engine.F16, halfCache},
+		"with a cache in bf16": {Random(Small(), all(engine.F32), 12), engine.BF16, bf16Cache},
+		"with a type a tensor": {Random(wide(nil), func(r engine.Role) engine.Type {
+			return rules.WeightTypes()[int(r)*5%len(rules.WeightTypes())]
+		}, 13), engine.F32, int8s},
+	}
+	for _, weights := range rules.WeightTypes() {
+		within := int8s
+		if _, ok := quantBytes[weights]; ok {
+			within = int8Mins
+		}
+		if block, _ := rules.BlockOf(weights); block.Elements == 1 {
+			within = exact
+		}
+		out[fmt.Sprintf("of type %d", weights)] = family{Random(wide(func(d *engine.ModelDesc) { d.TiedHead = true }), all(weights), 20+uint64(weights)), engine.F32, within}
+	}
+	return out
+}
+
+// errorOf compares the raw logprobs of every position with the reference.
+func errorOf(t *testing.T, dev engine.Device, name string, class engine.KernelClass, chunk int) tolerance {
+	t.Helper()
+	f := keptFamilies()[name]
+	tokens := f.text()
+	want, err := f.logprobs(name)
+	require.NoError(t, err)
+	m := Load(t, dev, f.weights)
+	cfg := Sizes()
+	cfg.KVType = f.kv
+	p := Plain(1, 0)
+	p.TopN = 16
+	out, err := Play(m, cfg, Request{Prompt: tokens, Params: p, Score: true, Chunk: chunk, Class: class})
+	require.NoError(t, err)
+	require.Len(t, out[0].Scores, len(tokens)-1)
+	sum, n, worst := 0.0, 0, 0.0
+	add := func(got float32, want float64) {
+		e := math.Abs(float64(got) - want)
+		require.False(t, math.IsNaN(e), "a logprob is not a number")
+		sum, n, worst = sum+e*e, n+1, math.Max(worst, e)
+	}
+	for i, row := range out[0].Scores {
+		logprobs := want[i]
+		add(row.Logprob, logprobs[tokens[i+1]])
+		require.Len(t, row.Candidates, 16)
+		least := math.Inf(1)
+		for _, c := range row.Candidates {
+			add(c.Logprob, logprobs[c.Token])
+			least = math.Min(least, logprobs[c.Token])
+		}
+		better := 0
+		for _, v := range logprobs {
+			if v > least+2*f.within.max {
+				better++
+			}
+		}
+		require.Less(t, better, 16, "position %d: the candidates are the best", i)
+	}
+	return tolerance{math.Sqrt(sum / float64(n)), worst}
+}
+
+func testLogits(t *testing.T, opener func(*testing.T) engine.Device, _ Options) {
+	for name, f := range keptFamilies() {
+		for class, chunk := range map[engine.KernelClass]int{engine.Prefill: 0, engine.Decode: 1} {
+			t.Run(fmt.Sprintf("%s, class %d", name, class), func(t *testing.T) {
+				got := errorOf(t, open(t, opener), name, class, chunk)
+				t.Logf("error of a logprob: rms %.2g, largest %.2g", got.rms, got.max)
+				require.LessOrEqual(t, got.rms, f.within.rms)
+				require.LessOrEqual(t, got.max, f.within.max)
+			})
+		}
+	}
+}

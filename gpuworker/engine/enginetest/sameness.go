@@ -1,0 +1,171 @@
+package enginetest
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/reference"
+)
+
+// subject is a model that sameness is checked on, with a prompt and how much of it.
+type subject struct {
+	weights *reference.Weights
+	prompt  []int32
+	tokens  int
+	chunks  []int
+	kv      engine.Type
+}
+
+// keptSubjects are the subjects, made once; nobody may change them.
+var keptSubjects = sync.OnceValue(subjects)
+
+// subjects are cheap enough for every path: a small model, one of width 4096 whose products run over long rows, and one
+// with more keys than 8192.
+func subjects() map[string]subject {
+	wide := engine.ModelDesc{
+		Layers: 1, Hidden: 4096, Heads: 8, KVHeads: 2, HeadDim: 128, FFN: 512, Vocab: 320, Context: 512, RopeDims: 128,
+		RopeBase: 10000, RopeScale: 1, NormEps: 1e-5,
+	}
+	deep := engine.ModelDesc{
+		Layers: 1, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 64, Vocab: 200, Context: 9000, RopeDims: 32,
+		RopeBase: 500_000, RopeScale: 1, NormEps: 1e-5,
+	}
+	byRole := func(r engine.Role) engine.Type { // every kind of product in one model
+		return []engine.Type{engine.Q8_0, engine.Q4_K, engine.BF16, engine.Q6_K, engine.F16, engine.Q4_0}[int(r)%6]
+	}
+	return map[string]subject{
+		"a small model":         {Random(Small(), all(engine.F32), 1), numbers(1, 70, 301), 10, []int{1, 7, 64}, engine.F32},
+		"a model of width 4096": {Random(wide, byRole, 2), numbers(2, 70, 320), 4, []int{1, 7, 64}, engine.F32},
+		"keys beyond 8192":      {Random(deep, all(engine.Q8_0), 3), numbers(3, 8300, 200), 6, []int{257}, engine.BF16},
+	}
+}
+
+// strangers are three other requests that begin at other steps.
+func strangers(vocab int) []Request {
+	return []Request{
+		{Prompt: numbers(11, 5, vocab), Tokens: 14, Params: Plain(1, 1), Slot: 4},
+		{Prompt: numbers(12, 90, vocab), Tokens: 9, Params: Plain(2, 0), Slot: 1, Chunk: 33, Start: 1},
+		{Prompt: numbers(13, 33, vocab), Tokens: 11, Params: Plain(3, 2), Slot: 7, Start: 3},
+	}
+}
+
+// sameness says how the outputs of a model differ when only the company, the chunks, the slot, the blocks, or (with
+// oneClass) the kernel class of a request differ; nil when not one bit does.
+func sameness(m engine.Model, s subject, oneClass bool) (Output, error) {
+	cfg := Sizes()
+	cfg.KVType, cfg.MaxScoreRows = s.kv, len(s.prompt)+200
+	cfg.MaxBatchedTokens = len(s.prompt) + 200
+	cfg.KVBlocks = (len(s.prompt)+s.tokens)/cfg.BlockSize + 64
+	p := Plain(99, 0.8)
+	p.TopN = 8
+	request := Request{Prompt: s.prompt, Tokens: s.tokens, Params: p, Score: true}
+	alone, err := Play(m, cfg, request)
+	if err != nil {
+		return Output{}, err
+	}
+	want := alone[0]
+	try := func(what string, requests ...Request) error {
+		got, err := Play(m, cfg, requests...)
+		if err == nil {
+			err = want.equal(got[0])
+		}
+		if err != nil {
+			return fmt.Errorf("alone and %s: %w", what, err)
+		}
+		return nil
+	}
+	if err := try("beside three others", append([]Request{request}, strangers(s.weights.Desc.Vocab)...)...); err != nil {
+		return want, err
+	}
+	for _, chunk := range s.chunks {
+		chunked := request
+		chunked.Chunk = chunk
+		if err := try(fmt.Sprintf("in chunks of %d", chunk), chunked); err != nil {
+			return want, err
+		}
+		if chunk == 7 {
+			if err := try("in chunks of 7 beside three others", append([]Request{chunked}, strangers(s.weights.Desc.Vocab)...)...); err != nil {
+				return want, err
+			}
+		}
+	}
+	moved := request
+	moved.Slot = 5
+	for i := cfg.KVBlocks - 1; len(moved.Blocks)*cfg.BlockSize < len(s.prompt)+s.tokens; i-- {
+		moved.Blocks = append(moved.Blocks, int32(i))
+	}
+	if err := try("in another slot and other blocks", moved); err != nil {
+		return want, err
+	}
+	if oneClass {
+		decoded := request
+		decoded.Class = engine.Decode
+		if err := try("with the prompt through the decode kernels", decoded); err != nil {
+			return want, err
+		}
+		if len(s.prompt) < 1000 {
+			decoded.Chunk = 1
+			if err := try("with the prompt through the decode kernels one at a time", decoded); err != nil {
+				return want, err
+			}
+		}
+	}
+	return want, nil
+}
+
+func testSameness(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
+	for name, s := range keptSubjects() {
+		if opts.Slow && len(s.prompt) < 1000 {
+			s.prompt, s.tokens = s.prompt[:20], 3
+		}
+		t.Run(name, func(t *testing.T) {
+			m := Load(t, open(t, opener), s.weights)
+			want, err := sameness(m, s, opts.OneClass)
+			require.NoError(t, err)
+			if opts.Threads == nil {
+				return
+			}
+			for _, threads := range []int{1, 2} {
+				threaded := func(t *testing.T) engine.Device {
+					t.Helper()
+					return opts.Threads(t, threads)
+				}
+				m := Load(t, open(t, threaded), s.weights)
+				cfg := Sizes()
+				cfg.KVType, cfg.MaxScoreRows, cfg.MaxBatchedTokens = s.kv, len(s.prompt), len(s.prompt)
+				cfg.KVBlocks = len(s.prompt)/cfg.BlockSize + 8
+				p := Plain(99, 0.8)
+				p.TopN = 8
+				got, err := Play(m, cfg, Request{Prompt: s.prompt, Tokens: s.tokens, Params: p, Score: true})
+				require.NoError(t, err)
+				require.NoError(t, want.equal(got[0]), "with %d threads", threads)
+			}
+		})
+	}
+	t.Run("catches an engine that splits by the size of the batch", func(t *testing.T) {
+		s := keptSubjects()["a small model"]
+		mutants := map[string]func(StepShape) bool{
+			"more than one segment": func(s StepShape) bool { return s.Segments > 1 },
+			"more than 32 tokens":   func(s StepShape) bool { return s.Tokens > 32 },
+			"one token":             func(s StepShape) bool { return s.Tokens == 1 },
+		}
+		for name, splits := range mutants {
+			mutant := Intercept(open(t, opener), Hooks{Result: func(shape StepShape, res *engine.StepResult) {
+				if !splits(shape) {
+					return
+				}
+				for _, rows := range [][]engine.RowResult{res.Samples, res.Scores} {
+					for i := range rows {
+						rows[i].Logprob *= 1 + 1.0/(1<<23) // the last bit
+					}
+				}
+			}})
+			_, err := sameness(Load(t, mutant, s.weights), s, opts.OneClass)
+			require.ErrorContains(t, err, "alone and ", "a split at %s", name)
+		}
+	})
+}

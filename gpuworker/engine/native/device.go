@@ -1,0 +1,111 @@
+package native
+
+/*
+#include "table.h"
+*/
+import "C"
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// Device is a device of a native engine. Besides engine.Device it is an engine.Meter and an engine.Operator.
+type Device struct {
+	lease
+	t *table
+	h *C.mr_device
+}
+
+// Info describes the device and its ledger now.
+func (d *Device) Info() (engine.DeviceInfo, error) {
+	if err := d.acquire("device"); err != nil {
+		return engine.DeviceInfo{}, err
+	}
+	defer d.release()
+	info := C.mr_device_info{struct_size: C.sizeof_mr_device_info}
+	if err := d.t.check(C.mrt_device_info(d.t.api, d.h, &info)); err != nil {
+		return engine.DeviceInfo{}, fmt.Errorf("device info: %w", err)
+	}
+	return infoOf(&info, d.t.build), nil
+}
+
+// Alloc gives size zeroed bytes.
+func (d *Device) Alloc(size uint64, purpose engine.Purpose) (engine.Buffer, error) {
+	if err := d.acquire("device"); err != nil {
+		return nil, err
+	}
+	defer d.release()
+	var handle *C.mr_buffer
+	if err := d.t.check(C.mrt_buffer_alloc(d.t.api, d.h, C.uint64_t(size), C.int32_t(purpose), &handle)); err != nil {
+		return nil, fmt.Errorf("alloc %d bytes: %w", size, err)
+	}
+	return &Buffer{t: d.t, h: handle, size: size}, nil
+}
+
+// ResidentSize is the device bytes a tensor takes once bound.
+func (d *Device) ResidentSize(desc engine.TensorDesc) (uint64, error) {
+	cdesc, err := tensorDesc(desc)
+	if err != nil {
+		return 0, err
+	}
+	if err := d.acquire("device"); err != nil {
+		return 0, err
+	}
+	defer d.release()
+	var size C.uint64_t
+	if err := d.t.check(C.mrt_model_resident_size(d.t.api, d.h, &cdesc, &size)); err != nil {
+		return 0, fmt.Errorf("resident size: %w", err)
+	}
+	return uint64(size), nil
+}
+
+// NewModel begins a model.
+func (d *Device) NewModel(desc engine.ModelDesc) (engine.Model, error) {
+	cdesc, err := modelDesc(desc)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.acquire("device"); err != nil {
+		return nil, err
+	}
+	defer d.release()
+	var handle *C.mr_model
+	if err := d.t.check(C.mrt_model_create(d.t.api, d.h, &cdesc, &handle)); err != nil {
+		return nil, fmt.Errorf("create model: %w", err)
+	}
+	return &Model{t: d.t, h: handle, vocab: desc.Vocab}, nil
+}
+
+// Measure measures a roof of the device for about durationNS nanoseconds.
+func (d *Device) Measure(what engine.Measure, durationNS uint64) (float64, error) {
+	if err := d.acquire("device"); err != nil {
+		return 0, err
+	}
+	defer d.release()
+	var rate C.double
+	err := d.t.check(C.mrt_device_measure(d.t.api, d.h, C.int32_t(what), C.uint64_t(durationNS), &rate))
+	if err != nil {
+		return 0, fmt.Errorf("measure: %w", err)
+	}
+	return float64(rate), nil
+}
+
+// Close fails with ErrPrecondition, and changes nothing, while buffers, models or runners live.
+func (d *Device) Close() error {
+	if err := d.close("device"); err != nil {
+		return err
+	}
+	if err := d.t.check(C.mrt_device_close(d.t.api, d.h)); err != nil {
+		d.reopen()
+		return fmt.Errorf("close device: %w", err)
+	}
+	return nil
+}
+
+var (
+	_ engine.Device   = (*Device)(nil)
+	_ engine.Meter    = (*Device)(nil)
+	_ engine.Operator = (*Device)(nil)
+)

@@ -1,0 +1,61 @@
+package native
+
+/*
+#include "table.h"
+*/
+import "C"
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// Error is what an engine said. It unwraps to the sentinel of its code.
+type Error struct {
+	Code    int32  // canonical gRPC code
+	Native  int64  // cudaError_t, errno, or 0
+	Message string // the engine's own words
+}
+
+func (e *Error) Error() string {
+	if e.Native != 0 {
+		return fmt.Sprintf("%v: %s (native error %d)", e.Unwrap(), e.Message, e.Native)
+	}
+	return fmt.Sprintf("%v: %s", e.Unwrap(), e.Message)
+}
+
+// sentinels of the canonical codes; a code that is not here is a failure of the device.
+var sentinels = map[int32]error{
+	C.MR_INVALID_ARGUMENT:    engine.ErrInvalid,
+	C.MR_OUT_OF_RANGE:        engine.ErrInvalid,
+	C.MR_DEADLINE_EXCEEDED:   engine.ErrTimeout,
+	C.MR_NOT_FOUND:           engine.ErrNoDevice,
+	C.MR_ALREADY_EXISTS:      engine.ErrPrecondition,
+	C.MR_FAILED_PRECONDITION: engine.ErrPrecondition,
+	C.MR_ABORTED:             engine.ErrPrecondition,
+	C.MR_RESOURCE_EXHAUSTED:  engine.ErrOutOfMemory,
+	C.MR_UNIMPLEMENTED:       engine.ErrUnsupported,
+	C.MR_DATA_LOSS:           engine.ErrDataLoss,
+}
+
+// Unwrap returns the sentinel.
+func (e *Error) Unwrap() error {
+	if s, ok := sentinels[e.Code]; ok {
+		return s
+	}
+	return engine.ErrDevice
+}
+
+// check takes over an engine's error and frees it.
+func (t *table) check(e *C.mr_error) error {
+	if e == nil {
+		return nil
+	}
+	defer C.mrt_error_destroy(t.api, e)
+	return &Error{
+		Code:    int32(C.mrt_error_code(t.api, e)),
+		Native:  int64(C.mrt_error_native(t.api, e)),
+		Message: C.GoString(C.mrt_error_message(t.api, e)),
+	}
+}

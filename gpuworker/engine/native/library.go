@@ -1,0 +1,100 @@
+package native
+
+/*
+#cgo linux LDFLAGS: -ldl
+#include <dlfcn.h>
+#include <stdlib.h>
+#include "table.h"
+
+typedef const mr_api *(*mrt_entry)(uint32_t, uint32_t *);
+
+static void *mrt_dlopen(const char *path, const char **why) {
+  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  *why = handle ? NULL : dlerror();
+  return handle;
+}
+
+// found is 0 when the library has no entry point.
+static const mr_api *mrt_dltable(void *handle, uint32_t major, uint32_t *supported, int *found) {
+  mrt_entry entry = (mrt_entry)dlsym(handle, "mr_engine_api");
+  *found = entry != NULL;
+  return entry ? entry(major, supported) : NULL;
+}
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"unsafe"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// libraryName is the file that the CUDA engine is installed as.
+const libraryName = "libmillrace_cuda.so"
+
+// places are the files where a library may be, in order of precedence: the search path, whose entries are files or
+// folders divided by colons, then the binary's own folder and the lib folder beside it.
+func places(searchPath, binary string) []string {
+	var out []string
+	for _, entry := range filepath.SplitList(searchPath) {
+		if entry == "" {
+			continue
+		}
+		if st, err := os.Stat(entry); err == nil && !st.IsDir() {
+			out = append(out, entry)
+			continue
+		}
+		out = append(out, filepath.Join(entry, libraryName))
+	}
+	if binary != "" {
+		dir := filepath.Dir(binary)
+		out = append(out, filepath.Join(dir, libraryName), filepath.Join(dir, "..", "lib", libraryName))
+	}
+	return out
+}
+
+// library opens the first of the places that exists. A library that exists and cannot be used is an error: a later one
+// would hide it.
+func library(places []string) (*table, error) {
+	for _, path := range places {
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		return openLibrary(path)
+	}
+	return nil, fmt.Errorf("no CUDA engine: looked for %v: %w", places, engine.ErrNoDevice)
+}
+
+// openLibrary opens one library. It stays open until the process ends, because the engine's threads may outlive a device.
+func openLibrary(path string) (*table, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("engine %s: %w", path, err)
+	}
+	cpath := cString(abs) // with a slash, so that dlopen searches nowhere else
+	defer cFree(unsafe.Pointer(cpath))
+	var why *C.char
+	handle := C.mrt_dlopen(cpath, &why)
+	if handle == nil {
+		return nil, fmt.Errorf("engine %s cannot be opened: %s: %w", abs, C.GoString(why), engine.ErrNoDevice)
+	}
+	var supported C.uint32_t
+	var found C.int
+	api := C.mrt_dltable(handle, C.uint32_t(abiMajor), &supported, &found)
+	switch {
+	case found == 0:
+		err = fmt.Errorf("engine %s has no mr_engine_api: not a Millrace engine: %w", abs, engine.ErrNoDevice)
+	case api == nil:
+		err = versionError(abs, uint32(supported))
+	default:
+		var t *table
+		if t, err = newTable(api, abs); err == nil {
+			return t, nil
+		}
+	}
+	C.dlclose(handle)
+	return nil, err
+}

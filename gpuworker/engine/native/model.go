@@ -1,0 +1,148 @@
+package native
+
+/*
+#include "table.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// Model is a model of a native engine, and an engine.BitFlipper.
+type Model struct {
+	lease
+	t     *table
+	h     *C.mr_model
+	vocab int
+}
+
+// Bind consumes the buffer, also when it fails.
+func (m *Model) Bind(desc engine.TensorDesc, buf engine.Buffer) error {
+	own, err := m.t.buffer(buf)
+	if err != nil {
+		if buf != nil {
+			err = errors.Join(err, buf.Free())
+		}
+		return err
+	}
+	cdesc, err := tensorDesc(desc)
+	if err != nil {
+		return errors.Join(err, own.Free())
+	}
+	if err := m.acquire("model"); err != nil {
+		return errors.Join(err, own.Free())
+	}
+	defer m.release()
+	if err := own.close("buffer"); err != nil {
+		return err
+	}
+	if err := m.t.check(C.mrt_model_bind(m.t.api, m.h, &cdesc, own.h)); err != nil {
+		return fmt.Errorf("bind tensor: %w", err)
+	}
+	return nil
+}
+
+// Seal checks that the model is whole.
+func (m *Model) Seal() error {
+	if err := m.acquire("model"); err != nil {
+		return err
+	}
+	defer m.release()
+	if err := m.t.check(C.mrt_model_seal(m.t.api, m.h)); err != nil {
+		return fmt.Errorf("seal model: %w", err)
+	}
+	return nil
+}
+
+// Digest is BLAKE3 of the tensor's file bytes, computed from the resident bytes.
+func (m *Model) Digest(tensor int) (engine.Digest, error) {
+	var n narrow
+	index := n.i32("tensor", tensor)
+	if n.err != nil {
+		return engine.Digest{}, n.err
+	}
+	if err := m.acquire("model"); err != nil {
+		return engine.Digest{}, err
+	}
+	defer m.release()
+	var out C.mr_digest
+	if err := m.t.check(C.mrt_model_digest(m.t.api, m.h, index, &out)); err != nil {
+		return engine.Digest{}, fmt.Errorf("digest tensor %d: %w", tensor, err)
+	}
+	return digestOf(&out), nil
+}
+
+// FlipBit flips one bit of a tensor's resident bytes: a fault for tests.
+func (m *Model) FlipBit(tensor int, bit uint64) error {
+	var n narrow
+	index := n.i32("tensor", tensor)
+	if n.err != nil {
+		return n.err
+	}
+	if err := m.acquire("model"); err != nil {
+		return err
+	}
+	defer m.release()
+	if err := m.t.check(C.mrt_model_fault(m.t.api, m.h, C.MR_FAULT_FLIP_BIT, index, C.uint64_t(bit))); err != nil {
+		return fmt.Errorf("flip bit %d of tensor %d: %w", bit, tensor, err)
+	}
+	return nil
+}
+
+// RunnerCost is the device memory a runner would take; nothing is allocated.
+func (m *Model) RunnerCost(cfg engine.RunnerConfig) (engine.RunnerCost, error) {
+	ccfg, err := runnerConfig(cfg)
+	if err != nil {
+		return engine.RunnerCost{}, err
+	}
+	if err := m.acquire("model"); err != nil {
+		return engine.RunnerCost{}, err
+	}
+	defer m.release()
+	cost := C.mr_runner_cost{struct_size: C.sizeof_mr_runner_cost}
+	if err := m.t.check(C.mrt_runner_cost(m.t.api, m.h, &ccfg, &cost)); err != nil {
+		return engine.RunnerCost{}, fmt.Errorf("runner cost: %w", err)
+	}
+	return engine.RunnerCost{
+		KVBytes: uint64(cost.kv_bytes), WorkspaceBytes: uint64(cost.workspace_bytes),
+		BytesPerBlock: uint64(cost.bytes_per_block),
+	}, nil
+}
+
+// NewRunner makes a runner of a sealed model.
+func (m *Model) NewRunner(cfg engine.RunnerConfig) (engine.Runner, error) {
+	ccfg, err := runnerConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.acquire("model"); err != nil {
+		return nil, err
+	}
+	defer m.release()
+	var handle *C.mr_runner
+	if err := m.t.check(C.mrt_runner_create(m.t.api, m.h, &ccfg, &handle)); err != nil {
+		return nil, fmt.Errorf("create runner: %w", err)
+	}
+	return newRunner(m.t, handle, cfg, m.vocab), nil
+}
+
+// Close fails with ErrPrecondition, and changes nothing, while runners live.
+func (m *Model) Close() error {
+	if err := m.close("model"); err != nil {
+		return err
+	}
+	if err := m.t.check(C.mrt_model_destroy(m.t.api, m.h)); err != nil {
+		m.reopen()
+		return fmt.Errorf("close model: %w", err)
+	}
+	return nil
+}
+
+var (
+	_ engine.Model      = (*Model)(nil)
+	_ engine.BitFlipper = (*Model)(nil)
+)

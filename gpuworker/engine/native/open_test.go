@@ -1,0 +1,163 @@
+package native
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// buildLibrary compiles C source against the engine header into dir/libmillrace_cuda.so.
+func buildLibrary(t *testing.T, dir, source string) string {
+	t.Helper()
+	cc, err := exec.LookPath("gcc")
+	if err != nil {
+		cc, err = exec.LookPath("cc")
+	}
+	require.NoError(t, err, "a C compiler is needed, as it is to build this package")
+	src, lib := filepath.Join(dir, "engine.c"), filepath.Join(dir, libraryName)
+	require.NoError(t, os.WriteFile(src, []byte(source), 0o600))
+	out, err := exec.Command(cc, "-std=c99", "-shared", "-fPIC", "-I../../../cuda/include", "-o", lib, src).CombinedOutput()
+	require.NoError(t, err, string(out))
+	return lib
+}
+
+func TestDeviceNamesParse(t *testing.T) {
+	for name, tc := range map[string]struct {
+		in   string
+		want choice
+	}{
+		"nothing means auto":           {"", choice{auto: true}},
+		"auto":                         {"auto", choice{auto: true}},
+		"the cpu":                      {"cpu", choice{}},
+		"the first gpu":                {"gpu", choice{gpu: true}},
+		"a gpu by number":              {"cuda:3", choice{gpu: true, index: 3}},
+		"cuda alone means the first":   {"cuda", choice{gpu: true}},
+		"the largest number":           {"cuda:32767", choice{gpu: true, index: 32767}},
+		"a number with leading zeroes": {"cuda:01", choice{gpu: true, index: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := parseDevice(tc.in)
+			require.NoError(t, err)
+			require.Equal(t, tc.want, got)
+		})
+	}
+	for _, in := range []string{"CPU", "cuda:", "cuda:-1", "cuda:x", "cuda:99999999999", "sim", "tpu:0", " cpu"} {
+		_, err := Open(Options{Device: in}, hclog.NewNullLogger())
+		require.ErrorIs(t, err, engine.ErrInvalid, in)
+		require.ErrorContains(t, err, "want auto, cpu, gpu or cuda:N")
+	}
+}
+
+func TestAGPUThatIsNotThereIsNamedWithEveryPlaceLookedAt(t *testing.T) {
+	dir := t.TempDir()
+	_, err := Open(Options{Device: "cuda:0", EnginePath: dir + ":" + filepath.Join(dir, "other")}, hclog.NewNullLogger())
+	require.ErrorIs(t, err, engine.ErrNoDevice)
+	require.ErrorContains(t, err, filepath.Join(dir, libraryName))
+	require.ErrorContains(t, err, filepath.Join(dir, "other", libraryName))
+	require.ErrorContains(t, err, "lib/"+libraryName)
+}
+
+func TestPlacesComeInTheirOrder(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "my-engine.so")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	require.Equal(t, []string{
+		file, filepath.Join(dir, libraryName), "/opt/m/bin/" + libraryName, "/opt/m/lib/" + libraryName,
+	}, places(file+"::"+dir, "/opt/m/bin/millrace-worker"))
+}
+
+func TestALibraryThatCannotBeUsedIsRefusedWithItsReason(t *testing.T) {
+	for name, tc := range map[string]struct{ source, want string }{
+		"of another abi version": {
+			"#include \"millrace/engine.h\"\nconst mr_api *mr_engine_api(uint32_t major, uint32_t *supported) {\n" +
+				"  if (supported) *supported = 2;\n  return major == 2 ? (const mr_api *)1 : NULL;\n}\n",
+			"speaks abi version 2 and this program version 1",
+		},
+		"that lies about its version": {
+			"#include \"millrace/engine.h\"\nstatic const mr_api t = {sizeof(mr_api), 7, 0, \"liar\"};\n" +
+				"const mr_api *mr_engine_api(uint32_t m, uint32_t *s) { (void)m; (void)s; return &t; }\n",
+			"speaks abi version 7 and this program version 1",
+		},
+		"with a short table": {
+			"#include \"millrace/engine.h\"\nstatic const mr_api t = {64, MR_ABI_MAJOR, 0, \"short\"};\n" +
+				"const mr_api *mr_engine_api(uint32_t m, uint32_t *s) { (void)m; (void)s; return &t; }\n",
+			"table of abi 1.0 has 64 bytes",
+		},
+		"without the entry point": {"int something_else;\n", "has no mr_engine_api"},
+		"without a device": {
+			"#include \"millrace/engine.h\"\n" +
+				"static mr_error *count(int32_t *n) { *n = 0; return NULL; }\n" +
+				"static const mr_api t = {.struct_size = sizeof(mr_api), .abi_major = MR_ABI_MAJOR, .build = \"empty\", .device_count = count};\n" +
+				"const mr_api *mr_engine_api(uint32_t m, uint32_t *s) { (void)m; (void)s; return &t; }\n",
+			"this machine has 0 usable GPUs",
+		},
+	} {
+		t.Run("a library "+name, func(t *testing.T) {
+			lib := buildLibrary(t, t.TempDir(), tc.source)
+			_, err := Open(Options{Device: "cuda:0", EnginePath: lib}, hclog.NewNullLogger())
+			require.ErrorIs(t, err, engine.ErrNoDevice)
+			require.ErrorContains(t, err, tc.want)
+			require.ErrorContains(t, err, lib)
+		})
+	}
+}
+
+func TestAFileThatIsNoLibraryIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), libraryName)
+	require.NoError(t, os.WriteFile(file, []byte("not a library"), 0o600))
+	_, err := Open(Options{Device: "gpu", EnginePath: file}, hclog.NewNullLogger())
+	require.ErrorIs(t, err, engine.ErrNoDevice)
+	require.ErrorContains(t, err, "cannot be opened")
+}
+
+func TestAnErrorOfTheEngineKeepsCodeNumberAndWords(t *testing.T) {
+	lib := buildLibrary(t, t.TempDir(), `#include "millrace/engine.h"
+static char broken;
+static int32_t code(const mr_error *e) { (void)e; return MR_RESOURCE_EXHAUSTED; }
+static const char *message(const mr_error *e) { (void)e; return "asked for 9 of 5 bytes"; }
+static int64_t native(const mr_error *e) { (void)e; return 2; }
+static void destroy(mr_error *e) { (void)e; }
+static mr_error *count(int32_t *n) { *n = 1; return NULL; }
+static mr_error *open_(const mr_device_options *o, mr_device **out) { (void)o; (void)out; return (mr_error *)&broken; }
+static const mr_api t = {.struct_size = sizeof(mr_api), .abi_major = MR_ABI_MAJOR, .build = "broken", .error_code = code,
+  .error_message = message, .error_native = native, .error_destroy = destroy, .device_count = count, .device_open = open_};
+const mr_api *mr_engine_api(uint32_t m, uint32_t *s) { (void)m; (void)s; return &t; }
+`)
+	_, err := Open(Options{Device: "cuda:0", EnginePath: lib}, hclog.NewNullLogger())
+	require.ErrorIs(t, err, engine.ErrOutOfMemory)
+	var said *Error
+	require.ErrorAs(t, err, &said)
+	require.Equal(t, Error{Code: 8, Native: 2, Message: "asked for 9 of 5 bytes"}, *said)
+}
+
+func TestEveryCodeBecomesASentinel(t *testing.T) {
+	for code := int32(1); code <= 20; code++ {
+		err := &Error{Code: code, Message: "m"}
+		require.Error(t, err.Unwrap(), code)
+		require.Contains(t, err.Error(), "m")
+	}
+	require.ErrorIs(t, &Error{Code: 4}, engine.ErrTimeout)
+	require.ErrorIs(t, &Error{Code: 13}, engine.ErrDevice)
+}
+
+func TestAutoSaysInOneLineWhatItChoseAndWhy(t *testing.T) {
+	var log bytes.Buffer
+	dev, err := Open(Options{Device: "auto", Threads: 1}, hclog.New(&hclog.LoggerOptions{Output: &log}))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, dev.Close()) }()
+	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("\n")), log.String())
+	require.Contains(t, log.String(), "device chosen")
+	require.Contains(t, log.String(), "reason=")
+}
+
+func TestAnInstructionSetPathBelongsToTheCPU(t *testing.T) {
+	_, err := Open(Options{Device: "cuda:0", Path: "avx2"}, hclog.NewNullLogger())
+	require.ErrorIs(t, err, engine.ErrInvalid)
+}

@@ -1,0 +1,191 @@
+package native
+
+/*
+#include "table.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// stepArgs holds one step in C's layout.
+type stepArgs struct {
+	step     *C.mr_step
+	segments arena[C.mr_segment]
+	samples  arena[C.mr_sample_row]
+	scores   arena[C.mr_score_row]
+	preOps   arena[C.mr_pre_op]
+	params   arena[C.mr_slot_params]
+	ints     arena[int32]   // tokens, block ids, and the id lists of parameters
+	floats   arena[float32] // bias values
+	masks    arena[uint32]
+
+	maskWords int // of every mask: one bit a token of the vocabulary
+}
+
+func (a *stepArgs) make(vocab int) {
+	a.step, a.maskWords = cNew[C.mr_step](), (vocab+31)/32
+}
+
+func (a *stepArgs) free() {
+	cDelete(a.step)
+	a.segments.free()
+	a.samples.free()
+	a.scores.free()
+	a.preOps.free()
+	a.params.free()
+	a.ints.free()
+	a.floats.free()
+	a.masks.free()
+}
+
+// sizes counts what a step needs of every arena: arenas move when they grow, so they are sized before they are filled.
+type sizes struct{ tokens, blocks, masks, params, ids, floats int }
+
+func sizesOf(s *engine.Step, maskWords int) (n sizes, err error) {
+	for i := range s.Segments {
+		n.tokens += len(s.Segments[i].Tokens)
+		n.blocks += len(s.Segments[i].Blocks)
+	}
+	for i := range s.Samples {
+		mask := s.Samples[i].Mask
+		if mask != nil && len(mask) != maskWords { // a short one would be read into the next row's
+			return n, fmt.Errorf("sample row %d has a mask of %d words, want %d: %w", i, len(mask), maskWords, engine.ErrInvalid)
+		}
+		n.masks += len(mask)
+	}
+	for i := range s.PreOps {
+		if p := s.PreOps[i].Params; p != nil {
+			if len(p.BiasIDs) != len(p.BiasValues) {
+				return n, fmt.Errorf("slot %d has %d bias ids and %d values: %w", s.PreOps[i].Slot, len(p.BiasIDs),
+					len(p.BiasValues), engine.ErrInvalid)
+			}
+			n.params++
+			n.ids += len(p.BiasIDs) + len(p.Allowed) + len(p.Suppressed)
+			n.floats += len(p.BiasValues)
+		}
+	}
+	if max(n.tokens, n.blocks, n.masks, n.ids, len(s.Segments), len(s.Samples), len(s.Scores), len(s.PreOps)) > math.MaxInt32 {
+		return n, fmt.Errorf("step does not fit 32-bit counts: %w", engine.ErrInvalid)
+	}
+	return n, nil
+}
+
+// pack fills the C step; its pointers are valid until the next pack.
+func (a *stepArgs) pack(s *engine.Step) error {
+	n, err := sizesOf(s, a.maskWords)
+	if err != nil {
+		return err
+	}
+	ints := a.ints.take(n.tokens + n.blocks + n.ids)
+	tokens, blocks, ids := ints[:n.tokens], ints[n.tokens:n.tokens+n.blocks], ints[n.tokens+n.blocks:]
+
+	segments := a.segments.take(len(s.Segments))
+	tokenAt, blockAt := 0, 0
+	for i := range s.Segments {
+		seg := &s.Segments[i]
+		segments[i] = C.mr_segment{
+			slot: C.int32_t(seg.Slot), slot_generation: C.uint32_t(seg.SlotGeneration), kernel_class: C.int32_t(seg.Class),
+			first_position: C.int32_t(seg.FirstPosition), count: C.int32_t(len(seg.Tokens)),
+			block_offset: C.int32_t(blockAt), block_count: C.int32_t(len(seg.Blocks)),
+		}
+		tokenAt += copy(tokens[tokenAt:], seg.Tokens)
+		blockAt += copy(blocks[blockAt:], seg.Blocks)
+	}
+
+	samples := a.samples.take(len(s.Samples))
+	masks := a.masks.take(n.masks)
+	maskAt := 0
+	for i := range s.Samples {
+		row := &s.Samples[i]
+		samples[i] = C.mr_sample_row{
+			token_index: C.int32_t(row.TokenIndex), slot: C.int32_t(row.Slot),
+			slot_generation: C.uint32_t(row.SlotGeneration), position: C.int32_t(row.Position), mask_offset: -1,
+		}
+		if row.Mask != nil {
+			samples[i].mask_offset = C.int32_t(maskAt)
+			maskAt += copy(masks[maskAt:], row.Mask)
+		}
+	}
+
+	scores := a.scores.take(len(s.Scores))
+	for i := range s.Scores {
+		row := &s.Scores[i]
+		scores[i] = C.mr_score_row{
+			token_index: C.int32_t(row.TokenIndex), target: C.int32_t(row.Target), top_n: C.int32_t(row.TopN),
+		}
+	}
+
+	a.packPreOps(s, n, ids)
+	*a.step = C.mr_step{
+		struct_size:    C.sizeof_mr_step,
+		segment_stride: C.sizeof_mr_segment, sample_stride: C.sizeof_mr_sample_row,
+		score_stride: C.sizeof_mr_score_row, pre_op_stride: C.sizeof_mr_pre_op,
+		segments: a.segments.ptr(), segment_count: C.int32_t(len(s.Segments)),
+		token_count: C.int32_t(n.tokens), tokens: ptr(tokens),
+		block_ids: ptr(blocks), block_id_count: C.int32_t(n.blocks),
+		sample_count: C.int32_t(len(s.Samples)), samples: a.samples.ptr(),
+		scores: a.scores.ptr(), score_count: C.int32_t(len(s.Scores)),
+		pre_op_count: C.int32_t(len(s.PreOps)), pre_ops: a.preOps.ptr(),
+		masks: (*C.uint32_t)(a.masks.ptr()), mask_words: C.int64_t(n.masks),
+	}
+	return nil
+}
+
+// packPreOps puts the id lists of parameters into ids, one after another.
+func (a *stepArgs) packPreOps(s *engine.Step, n sizes, ids []int32) {
+	preOps := a.preOps.take(len(s.PreOps))
+	params := a.params.take(n.params)
+	floats := a.floats.take(n.floats)
+	list := func(src []int32) *C.int32_t {
+		dst := ids[:copy(ids, src)]
+		ids = ids[len(dst):]
+		return ptr(dst)
+	}
+	for i := range s.PreOps {
+		op := &s.PreOps[i]
+		preOps[i] = C.mr_pre_op{
+			struct_size: C.sizeof_mr_pre_op, kind: C.MR_PRE_BLOCK_COPY,
+			src_block: C.int32_t(op.Src), dst_block: C.int32_t(op.Dst),
+		}
+		p := op.Params
+		if p == nil {
+			continue
+		}
+		allowed := -1
+		if p.Allowed != nil {
+			allowed = len(p.Allowed)
+		}
+		values := floats[:copy(floats, p.BiasValues)]
+		floats = floats[len(values):]
+		params[0] = C.mr_slot_params{
+			struct_size: C.sizeof_mr_slot_params,
+			seed:        C.uint64_t(p.Seed), output_index: C.int32_t(p.OutputIndex), prompt_length: C.int32_t(p.PromptLength),
+			min_tokens: C.int32_t(p.MinTokens), top_n: C.int32_t(p.TopN), temperature: C.float(p.Temperature),
+			top_k: C.int32_t(p.TopK), top_p: C.float(p.TopP), min_p: C.float(p.MinP), typical_p: C.float(p.TypicalP),
+			repetition_penalty: C.float(p.RepetitionPenalty), presence_penalty: C.float(p.PresencePenalty),
+			frequency_penalty: C.float(p.FrequencyPenalty), penalty_window: C.int32_t(p.PenaltyWindow),
+			bias_count: C.int32_t(len(p.BiasIDs)), allowed_count: C.int32_t(allowed),
+			suppressed_count: C.int32_t(len(p.Suppressed)),
+			bias_ids:         list(p.BiasIDs), allowed_ids: list(p.Allowed), suppressed_ids: list(p.Suppressed),
+		}
+		if len(values) > 0 {
+			params[0].bias_values = (*C.float)(&values[0])
+		}
+		preOps[i].kind, preOps[i].slot = C.MR_PRE_SLOT_SET, C.int32_t(op.Slot)
+		preOps[i].slot_generation, preOps[i].params = C.uint32_t(op.SlotGeneration), &params[0]
+		params = params[1:]
+	}
+}
+
+// ptr is the first element of a slice of C memory, or nil when it is empty.
+func ptr(s []int32) *C.int32_t {
+	if len(s) == 0 {
+		return nil
+	}
+	return (*C.int32_t)(&s[0])
+}

@@ -1,0 +1,42 @@
+package engine
+
+import "time"
+
+// Op is one plain operation; see MR_OP_* in engine.h for shapes and formulas.
+type Op int32
+
+// Plain operations.
+const (
+	OpMatmul Op = iota
+	OpMatvec
+	OpSoftmax
+	OpRMSNorm
+	OpAdd
+	OpMul
+	OpScale
+	OpSiLU
+	OpSwiGLU
+	OpCopy
+	OpRope
+	OpAttention
+	OpCount
+)
+
+// OpArgs are the operands of one plain operation: f32, row-major.
+type OpArgs struct {
+	Op                Op
+	AType             Type // F32 except for weights
+	Rows, Cols, Inner int64
+	Batch             int32
+	Heads, KVHeads    int32
+	RopeStyle         RopeStyle
+	FirstPosition     int32
+	Eps, Scale, Base  float32
+	A, B, C, Out      Buffer
+}
+
+// Operator is the ability to run plain operations; both native engines have it.
+type Operator interface {
+	// Run returns when the operation is done, with the time the device took.
+	Run(OpArgs) (time.Duration, error)
+}

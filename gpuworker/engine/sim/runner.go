@@ -1,0 +1,247 @@
+package sim
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/rules"
+)
+
+// depth is how many steps may be in flight.
+const depth = 2
+
+// flight is a step between Submit and Wait; tokens are known at once, only their time has to come.
+type flight struct {
+	result     engine.StepResult
+	candidates []engine.Candidate
+	begin, end time.Time
+}
+
+// Runner keeps hashes in place of keys and values.
+type Runner struct {
+	model   *Model
+	cost    engine.RunnerCost
+	weights uint64 // bytes read by every step
+	rules   *rules.Slots
+	slots   []slot
+	cache   cache
+	where   []place // of every token of the step
+	fault   struct {
+		hang time.Duration
+		nan  int32 // row, or -1
+	}
+	mu struct {
+		sync.Mutex
+		closed            bool
+		flights           [depth + 1]flight // one more, because the last result stays valid until the next Wait
+		submitted, waited uint64
+	}
+}
+
+// place is where a token of the step lies.
+type place struct {
+	segment, position int32
+}
+
+func newRunner(m *Model, cfg engine.RunnerConfig, cost engine.RunnerCost, weights uint64) *Runner {
+	r := &Runner{
+		model: m, cost: cost, weights: weights, rules: rules.NewSlots(m.desc, cfg), slots: make([]slot, cfg.MaxSequences),
+		cache: cache{blockSize: cfg.BlockSize, cells: make([]uint64, cfg.KVBlocks*cfg.BlockSize)},
+	}
+	r.fault.nan = -1
+	return r
+}
+
+// Submit computes the step and lets its time begin when the step before ends.
+func (r *Runner) Submit(s *engine.Step) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.mu.closed:
+		return closed("runner")
+	case r.mu.submitted-r.mu.waited == depth:
+		return fmt.Errorf("%d steps are in flight already: %w", depth, engine.ErrPrecondition)
+	}
+	if err := r.rules.Admit(s); err != nil {
+		return err
+	}
+	f := &r.mu.flights[r.mu.submitted%uint64(len(r.mu.flights))]
+	*f = flight{result: engine.StepResult{Samples: f.result.Samples[:0], Scores: f.result.Scores[:0]}, candidates: f.candidates[:0]}
+	took := r.compute(s, f)
+	f.begin = time.Now()
+	if r.mu.submitted > r.mu.waited {
+		if before := r.mu.flights[(r.mu.submitted-1)%uint64(len(r.mu.flights))].end; before.After(f.begin) {
+			f.begin = before
+		}
+	}
+	f.end = f.begin.Add(took + r.fault.hang)
+	f.result.DeviceTime = took + r.fault.hang
+	r.fault.hang, r.fault.nan = 0, -1
+	r.mu.submitted++
+	return nil
+}
+
+// compute runs the step and returns the time a device would take.
+func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
+	vocab, opts := r.model.desc.Vocab, &r.model.dev.opts
+	for i := range s.PreOps {
+		if op := &s.PreOps[i]; op.Params != nil {
+			r.slots[op.Slot].set(op.Params, vocab)
+		} else {
+			r.cache.copyBlock(op.Dst, op.Src)
+		}
+	}
+	took, kv := opts.StepTime, uint64(0)
+	r.where = r.where[:0]
+	for i := range s.Segments {
+		seg := &s.Segments[i]
+		each := opts.PrefillTime
+		if seg.Class == engine.Decode {
+			each = opts.DecodeTime
+		}
+		took += each * time.Duration(len(seg.Tokens))
+		kv += uint64(len(seg.Blocks))
+		for j, token := range seg.Tokens {
+			if token == engine.PreviousSample {
+				token = r.slots[seg.Slot].lastSample
+			}
+			position := seg.FirstPosition + int32(j)
+			r.cache.write(seg.Blocks, int(position), token)
+			r.where = append(r.where, place{int32(i), position})
+		}
+	}
+	f.result.BytesRead = r.weights + kv*r.cost.BytesPerBlock
+	for i := range s.Samples {
+		f.result.Samples = append(f.result.Samples, r.sample(s, i, f))
+	}
+	for _, row := range s.Scores {
+		d := newDistribution(r.contextOf(s, row.TokenIndex), vocab)
+		rank := d.rank(row.Target)
+		f.result.Scores = append(f.result.Scores, engine.RowResult{
+			Slot: -1, Position: -1, Token: row.Target, Rank: int32(rank), Logprob: d.logprob(rank),
+			Candidates: r.candidates(f, d, row.TopN),
+		})
+	}
+	return took
+}
+
+func (r *Runner) contextOf(s *engine.Step, token int32) uint64 {
+	at := r.where[token]
+	return r.cache.context(s.Segments[at.segment].Blocks, int(at.position))
+}
+
+func (r *Runner) sample(s *engine.Step, i int, f *flight) engine.RowResult {
+	row := &s.Samples[i]
+	sl := &r.slots[row.Slot]
+	sl.lastSample = 0
+	out := engine.RowResult{Slot: row.Slot, Position: row.Position, Status: engine.RowNaN}
+	if r.fault.nan == int32(i) {
+		return out
+	}
+	context := r.contextOf(s, row.TokenIndex)
+	d := newDistribution(context, r.model.desc.Vocab)
+	rank := sl.sample(d, context, row, r.model.dev.opts.Reserved)
+	if rank == 0 {
+		out.Status = engine.RowEmpty
+		return out
+	}
+	sl.lastSample = d.token(rank)
+	out.Status, out.Token, out.Rank, out.Logprob = engine.RowOK, sl.lastSample, int32(rank), d.logprob(rank)
+	out.Candidates = r.candidates(f, d, sl.params.TopN)
+	return out
+}
+
+// candidates come from the flight's own memory; a part of it that was left behind by growth stays valid.
+func (r *Runner) candidates(f *flight, d distribution, n int32) []engine.Candidate {
+	if n == 0 {
+		return nil
+	}
+	at := len(f.candidates)
+	f.candidates = d.candidates(f.candidates, int(n))
+	return f.candidates[at:len(f.candidates):len(f.candidates)]
+}
+
+// Wait sleeps until the oldest step has had its time.
+func (r *Runner) Wait(timeout time.Duration) (*engine.StepResult, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.mu.closed:
+		return nil, closed("runner")
+	case r.mu.submitted == r.mu.waited:
+		return nil, fmt.Errorf("no step is in flight: %w", engine.ErrPrecondition)
+	}
+	f := &r.mu.flights[r.mu.waited%uint64(len(r.mu.flights))]
+	left := time.Until(f.end)
+	if sleep := min(left, timeout); sleep > 0 {
+		r.mu.Unlock()
+		time.Sleep(sleep)
+		r.mu.Lock()
+	}
+	if left > timeout {
+		return nil, fmt.Errorf("%v given and %v needed: %w", timeout, left, engine.ErrTimeout)
+	}
+	r.mu.waited++
+	return &f.result, nil
+}
+
+// Progress is what a device would have done by now; after Close it is zero.
+func (r *Runner) Progress() engine.Progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.closed {
+		return engine.Progress{}
+	}
+	p := engine.Progress{Submitted: r.mu.submitted, Completed: r.mu.waited}
+	now := time.Now()
+	for n := r.mu.waited; n < r.mu.submitted; n++ {
+		f := &r.mu.flights[n%uint64(len(r.mu.flights))]
+		if now.Before(f.end) {
+			p.Running = max(now.Sub(f.begin), 1)
+			break
+		}
+		p.Completed++
+	}
+	return p
+}
+
+// Fault asks for a fault in the next step.
+func (r *Runner) Fault(f engine.Fault, index int32, value uint64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.mu.closed:
+		return closed("runner")
+	case f == engine.FaultHangStep && value <= uint64(24*time.Hour):
+		r.fault.hang = time.Duration(value)
+	case f == engine.FaultNaNLogits && index >= 0:
+		r.fault.nan = index
+	default:
+		return fmt.Errorf("fault %d of row %d with value %d: %w", f, index, value, engine.ErrInvalid)
+	}
+	return nil
+}
+
+// Close forgets the steps in flight and gives the memory back.
+func (r *Runner) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.closed {
+		return closed("runner")
+	}
+	r.mu.closed = true
+	r.cache.cells = nil
+	r.model.dev.give(r.cost.KVBytes, engine.KV)
+	r.model.dev.give(r.cost.WorkspaceBytes, engine.Workspace)
+	r.model.mu.Lock()
+	r.model.mu.runners--
+	r.model.mu.Unlock()
+	return nil
+}
+
+var (
+	_ engine.Runner  = (*Runner)(nil)
+	_ engine.Faulter = (*Runner)(nil)
+)

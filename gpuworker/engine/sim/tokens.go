@@ -1,0 +1,95 @@
+package sim
+
+import (
+	"math"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// mix folds x into h; every bit of both reaches every bit of the result.
+func mix(h, x uint64) uint64 {
+	h = (h ^ x) * 0x9e3779b97f4a7c15
+	h = (h ^ h>>29) * 0xbf58476d1ce4e5b9
+	return h ^ h>>32
+}
+
+// cache is what the KV blocks hold: for every position of a block the hash of the block's tokens up to it. A cell of 0 was
+// never written since its block was begun.
+type cache struct {
+	blockSize int
+	cells     []uint64
+}
+
+// write puts a token at a position; what the block held behind it is void.
+func (c *cache) write(blocks []int32, position int, token int32) {
+	off := position % c.blockSize
+	block := c.cells[int(blocks[position/c.blockSize])*c.blockSize:][:c.blockSize]
+	before := uint64(0)
+	if off > 0 {
+		before = block[off-1]
+	}
+	block[off] = mix(before, uint64(uint32(token))+1) | 1
+	for i := off + 1; i < len(block) && block[i] != 0; i++ {
+		block[i] = 0
+	}
+}
+
+func (c *cache) copyBlock(dst, src int32) {
+	copy(c.cells[int(dst)*c.blockSize:][:c.blockSize], c.cells[int(src)*c.blockSize:][:c.blockSize])
+}
+
+// context is the hash of positions 0 .. position as the blocks hold them now.
+func (c *cache) context(blocks []int32, position int) uint64 {
+	h := uint64(1)
+	last := position / c.blockSize
+	for i := range last {
+		h = mix(h, c.cells[(int(blocks[i])+1)*c.blockSize-1])
+	}
+	return mix(h, c.cells[int(blocks[last])*c.blockSize+position%c.blockSize])
+}
+
+// ratio of the geometric distribution: every token is 0.9 times as likely as the one before it.
+const ratio = 0.9
+
+// distribution is a geometric one over the ids base, base+1, ... round the vocabulary.
+type distribution struct {
+	base, vocab int
+	logRest     float64 // log of what the truncation at the vocabulary leaves
+}
+
+func newDistribution(context uint64, vocab int) distribution {
+	return distribution{
+		base: int(context % uint64(vocab)), vocab: vocab, logRest: math.Log((1 - ratio) / (1 - math.Pow(ratio, float64(vocab)))),
+	}
+}
+
+func (d distribution) token(rank int) int32 { return int32((d.base + rank - 1) % d.vocab) }
+
+// rank of a token: 1 is the best.
+func (d distribution) rank(token int32) int { return (int(token)-d.base+d.vocab)%d.vocab + 1 }
+
+func (d distribution) logprob(rank int) float32 {
+	return float32(d.logRest + float64(rank-1)*math.Log(ratio))
+}
+
+func (d distribution) candidates(dst []engine.Candidate, n int) []engine.Candidate {
+	for rank := 1; rank <= min(n, d.vocab); rank++ {
+		dst = append(dst, engine.Candidate{Token: d.token(rank), Logprob: d.logprob(rank)})
+	}
+	return dst
+}
+
+// draw is the rank that a slot's seed, output index and position pick before tokens are ruled out.
+func (d distribution) draw(p *engine.SlotParams, context uint64, position int32) int {
+	if p.Temperature == 0 {
+		return 1
+	}
+	h := mix(mix(mix(context, p.Seed), uint64(uint32(p.OutputIndex))), uint64(uint32(position)))
+	u := float64(h>>11) / (1 << 53)
+	among := d.vocab
+	if p.TopK > 0 {
+		among = min(among, int(p.TopK))
+	}
+	rank := 1 + int(math.Log1p(-u*(1-math.Pow(ratio, float64(among))))/math.Log(ratio))
+	return min(rank, among)
+}

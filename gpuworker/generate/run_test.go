@@ -1,0 +1,236 @@
+package generate
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// scripted samples script[i] as the i-th token of every sequence; tokens are bytes.
+type scripted struct {
+	script string
+	prompt int
+	result engine.StepResult
+}
+
+func (r *scripted) Submit(step *engine.Step) error {
+	r.result = engine.StepResult{}
+	for _, row := range step.Samples {
+		at := int(row.Position) - r.prompt
+		r.result.Samples = append(r.result.Samples, engine.RowResult{Token: int32(r.script[at%len(r.script)])})
+	}
+	for _, row := range step.Scores {
+		r.result.Scores = append(r.result.Scores, engine.RowResult{Token: row.Target, Logprob: -1})
+	}
+	return nil
+}
+
+func (r *scripted) Wait(time.Duration) (*engine.StepResult, error) { return &r.result, nil }
+func (r *scripted) Progress() engine.Progress                      { return engine.Progress{} }
+func (r *scripted) Close() error                                   { return nil }
+
+// bytesDecoder takes ids for bytes; '$' is a control token.
+type bytesDecoder struct{ special bool }
+
+func (d bytesDecoder) Push(id int32) (string, error) {
+	if id == '$' && !d.special {
+		return "", nil
+	}
+	return string(id), nil
+}
+func (d bytesDecoder) Flush() string { return "" }
+
+type recorder struct {
+	text     map[int]*strings.Builder
+	ids      map[int]int
+	finished map[int]Finished
+	log      []string
+	fail     error
+}
+
+func newRecorder() *recorder {
+	return &recorder{text: map[int]*strings.Builder{}, ids: map[int]int{}, finished: map[int]Finished{}}
+}
+
+func (r *recorder) Prefilled(int) error { r.log = append(r.log, "prefilled"); return r.fail }
+func (r *recorder) Scored(from int, rows []engine.RowResult) error {
+	r.log = append(r.log, "scored")
+	return r.fail
+}
+
+func (r *recorder) Tokens(t Tokens) error {
+	if r.text[t.OutputIndex] == nil {
+		r.text[t.OutputIndex] = &strings.Builder{}
+	}
+	if t.TokenIndex != r.ids[t.OutputIndex] {
+		return errors.New("a token index is not the count of tokens before it")
+	}
+	r.ids[t.OutputIndex] += len(t.Rows)
+	r.text[t.OutputIndex].WriteString(t.Text)
+	r.log = append(r.log, "tokens")
+	return r.fail
+}
+func (r *recorder) Finished(f Finished) error { r.finished[f.OutputIndex] = f; return r.fail }
+
+// run generates from a script behind a prompt of five tokens.
+func runScript(t *testing.T, script string, r Request, sink Sink) (int, error) {
+	t.Helper()
+	return runScriptIn(t.Context(), t, script, r, sink)
+}
+
+func runScriptIn(within context.Context, t *testing.T, script string, r Request, sink Sink) (int, error) {
+	t.Helper()
+	r.Prompt = []int32{1, 2, 3, 4, 5}
+	if r.Sequences == 0 {
+		r.Sequences = 1
+	}
+	cfg := batch.Config{Context: 400, Runner: engine.RunnerConfig{
+		KVBlocks: 200, BlockSize: 16, MaxSequences: 4, MaxBatchedTokens: 64, MaxSampleRows: 4, MaxScoreRows: 16,
+	}}
+	loop := batch.New(cfg, &scripted{script: script, prompt: 5}, hclog.NewNullLogger())
+	if w, ok := sink.(*scoreWaiter); ok {
+		w.loop = loop
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = loop.Run(ctx) }()
+	defer func() { stop(); <-ended }()
+	decoders := func(special bool) TextDecoder { return bytesDecoder{special} }
+	return Run(within, loop, decoders, r, sink)
+}
+
+func TestTextAndEndOfAContinuation(t *testing.T) {
+	for name, tc := range map[string]struct {
+		script  string
+		request Request
+		text    string
+		want    Finished
+	}{
+		"ends at max_tokens with all its text": {
+			"hello world", Request{MaxTokens: 7}, "hello w", Finished{Reason: batch.Length, Generated: 7},
+		},
+		"shows what was held for a stop string that never came": {
+			"hello wor", Request{MaxTokens: 9, Stop: []string{"world"}}, "hello wor", Finished{Reason: batch.Length, Generated: 9},
+		},
+		"leaves the stop string out": {
+			"one. two. three", Request{MaxTokens: 15, Stop: []string{"three", ". t"}}, "one",
+			Finished{Reason: batch.Stop, Stop: ". t", Generated: 6},
+		},
+		"keeps the stop string when asked": {
+			"one. two", Request{MaxTokens: 8, Stop: []string{". t"}, IncludeStop: true}, "one. t",
+			Finished{Reason: batch.Stop, Stop: ". t", Generated: 6},
+		},
+		"looks for stop strings behind min_tokens only": {
+			"ab ab ab", Request{MaxTokens: 8, Stop: []string{"ab"}, Params: engine.SlotParams{MinTokens: 4}}, "ab ab ",
+			Finished{Reason: batch.Stop, Stop: "ab", Generated: 8},
+		},
+		"ends at a stop token and hides it": {
+			"story$more", Request{MaxTokens: 10, StopIDs: []int32{'$'}}, "story",
+			Finished{Reason: batch.Stop, StopID: '$', Generated: 6},
+		},
+		"ends at a stop token and shows it when asked": {
+			"story$more", Request{MaxTokens: 10, StopIDs: []int32{'$'}, IncludeStop: true}, "story$",
+			Finished{Reason: batch.Stop, StopID: '$', Generated: 6},
+		},
+		"gives no text when none is wanted": {
+			"story", Request{MaxTokens: 5, NoText: true}, "", Finished{Reason: batch.Length, Generated: 5},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.request.PromptTopN = -1
+			sink := newRecorder()
+			n, err := runScript(t, tc.script, tc.request, sink)
+			require.NoError(t, err)
+			got := sink.finished[0]
+			got.Timings = batch.Timings{}
+			require.Equal(t, tc.want, got)
+			require.Equal(t, tc.text, sink.text[0].String())
+			require.Equal(t, tc.want.Generated, n)
+			require.Equal(t, n, sink.ids[0])
+		})
+	}
+}
+
+func TestPromptScoresComeBeforeTokensOfEveryContinuation(t *testing.T) {
+	sink := newRecorder()
+	n, err := runScript(t, "abcdef", Request{MaxTokens: 6, Sequences: 3, PromptTopN: 0}, sink)
+	require.NoError(t, err)
+	require.Equal(t, 18, n)
+	require.Len(t, sink.finished, 3)
+	require.Equal(t, "scored", sink.log[0])
+	require.NotContains(t, sink.log[1:], "scored")
+}
+
+// scoreWaiter takes the first scores only when others have generated more than a stream holds unread.
+type scoreWaiter struct {
+	*recorder
+	loop *batch.Loop
+}
+
+func (s *scoreWaiter) Scored(from int, rows []engine.RowResult) error {
+	for end := time.Now().Add(10 * time.Second); s.loop.Stats().GeneratedTokens < 300; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return errors.New("the other continuations are paused")
+		}
+	}
+	return s.recorder.Scored(from, rows)
+}
+
+func TestContinuationsGoOnWhileThePromptIsScored(t *testing.T) {
+	sink := &scoreWaiter{recorder: newRecorder()}
+	n, err := runScript(t, "abcdef", Request{MaxTokens: 200, Sequences: 3, PromptTopN: 0}, sink)
+	require.NoError(t, err)
+	require.Equal(t, 600, n)
+	require.Equal(t, "scored", sink.log[0])
+	for i := range 3 {
+		require.Equal(t, 200, sink.ids[i])
+		require.Equal(t, 200, sink.finished[i].Generated)
+	}
+}
+
+func TestASinkThatFailsEndsTheRun(t *testing.T) {
+	sink := newRecorder()
+	sink.fail = errors.New("the client has gone")
+	_, err := runScript(t, "abcdef", Request{MaxTokens: 300, Sequences: 2, PromptTopN: -1}, sink)
+	require.ErrorIs(t, err, sink.fail)
+}
+
+// slowSink ends the context at its first tokens and lets more pile up meanwhile.
+type slowSink struct {
+	*recorder
+	end func()
+}
+
+func (s slowSink) Tokens(t Tokens) error {
+	s.end()
+	time.Sleep(20 * time.Millisecond)
+	return s.recorder.Tokens(t)
+}
+
+func TestAnEndedContextEndsARunWhoseLoopIsFasterThanItsSink(t *testing.T) {
+	cause := errors.New("the deadline is near")
+	ctx, stop := context.WithCancelCause(t.Context())
+	sink := slowSink{newRecorder(), func() { stop(cause) }}
+	n, err := runScriptIn(ctx, t, "abcdef", Request{MaxTokens: 300, PromptTopN: -1}, sink)
+	require.ErrorIs(t, err, cause)
+	require.Equal(t, []string{"tokens"}, sink.log, "nothing is delivered after the end")
+	require.Equal(t, sink.ids[0], n)
+}
+
+func TestTheCauseOfAnEndedContextIsTheError(t *testing.T) {
+	cause := errors.New("the deadline is near")
+	ctx, stop := context.WithCancelCause(t.Context())
+	stop(cause)
+	loop := batch.New(batch.Config{Context: 100, Runner: engine.RunnerConfig{KVBlocks: 9, BlockSize: 16, MaxSequences: 1}},
+		&scripted{}, hclog.NewNullLogger())
+	_, err := Run(ctx, loop, nil, Request{Prompt: []int32{1}, Sequences: 1, MaxTokens: 5, NoText: true, PromptTopN: -1}, newRecorder())
+	require.ErrorIs(t, err, cause)
+}

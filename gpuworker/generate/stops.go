@@ -1,0 +1,61 @@
+package generate
+
+import "strings"
+
+// stopMatcher looks for the first stop string in a text that comes in pieces. Text that may be the beginning of a stop
+// string is held back until it is decided.
+type stopMatcher struct {
+	stops   []string
+	include bool // whether the matched stop string is part of the text
+	held    string
+}
+
+// push adds text and returns what may be shown. A match ends the text: of several, the one that ends first wins, the
+// longest of those that end together.
+func (m *stopMatcher) push(text string) (show, matched string) {
+	if len(m.stops) == 0 {
+		return text, ""
+	}
+	text = m.held + text
+	end := len(text) + 1
+	for _, stop := range m.stops {
+		at := strings.Index(text, stop)
+		if at < 0 {
+			continue
+		}
+		if e := at + len(stop); e < end || (e == end && len(stop) > len(matched)) {
+			end, matched = e, stop
+		}
+	}
+	if matched != "" {
+		m.held = ""
+		if m.include {
+			return text[:end], matched
+		}
+		return text[:end-len(matched)], matched
+	}
+	keep := m.undecided(text)
+	m.held = text[len(text)-keep:]
+	return text[:len(text)-keep], ""
+}
+
+// pass adds text in which no stop string counts; what was held is shown with it.
+func (m *stopMatcher) pass(text string) string {
+	text = m.held + text
+	m.held = ""
+	return text
+}
+
+// undecided is the length of the longest suffix of text that begins a stop string.
+func (m *stopMatcher) undecided(text string) int {
+	keep := 0
+	for _, stop := range m.stops {
+		for n := min(len(stop)-1, len(text)); n > keep; n-- {
+			if strings.HasSuffix(text, stop[:n]) {
+				keep = n
+				break
+			}
+		}
+	}
+	return keep
+}

@@ -1,0 +1,62 @@
+package dequant
+
+import "encoding/binary"
+
+// Formats with blocks of 32 weights. Nibble formats keep weight j in the low and weight j+16 in the high half of byte j;
+// formats of five bits keep the fifth bit of weight j at bit j of a 32-bit word.
+
+// nibble returns the four bits of weight j.
+func nibble(q []byte, j int) int {
+	if j < 16 {
+		return int(q[j] & 15)
+	}
+	return int(q[j-16] >> 4)
+}
+
+// five returns the five bits of weight j, whose fifth bits are in high.
+func five(q []byte, high uint32, j int) int { return nibble(q, j) | int(high>>j&1)<<4 }
+
+func q8_0(b []byte, dst []float64) {
+	d := halfAt(b)
+	for j := range dst {
+		dst[j] = d * float64(int8(b[2+j]))
+	}
+}
+
+func q4_0(b []byte, dst []float64) {
+	d := halfAt(b)
+	for j := range dst {
+		dst[j] = d * float64(nibble(b[2:], j)-8)
+	}
+}
+
+func q4_1(b []byte, dst []float64) {
+	d, m := halfAt(b), halfAt(b[2:])
+	for j := range dst {
+		dst[j] = d*float64(nibble(b[4:], j)) + m
+	}
+}
+
+func q5_0(b []byte, dst []float64) {
+	d, high := halfAt(b), binary.LittleEndian.Uint32(b[2:])
+	for j := range dst {
+		dst[j] = d * float64(five(b[6:], high, j)-16)
+	}
+}
+
+func q5_1(b []byte, dst []float64) {
+	d, m, high := halfAt(b), halfAt(b[2:]), binary.LittleEndian.Uint32(b[4:])
+	for j := range dst {
+		dst[j] = d*float64(five(b[8:], high, j)) + m
+	}
+}
+
+// Levels of IQ4_NL: a nibble is an index into them.
+var Levels = [16]int{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+
+func iq4nl(b []byte, dst []float64) {
+	d := halfAt(b)
+	for j := range dst {
+		dst[j] = d * float64(Levels[nibble(b[2:], j)])
+	}
+}

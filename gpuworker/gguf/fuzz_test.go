@@ -1,0 +1,78 @@
+package gguf_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/gguf"
+)
+
+var update = flag.Bool("update", false, "rewrite the seed corpus of FuzzParse")
+
+// FuzzParse asks that any bytes are refused with an offset inside the file, or give a File whose every promise holds.
+func FuzzParse(f *testing.F) {
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := gguf.Parse(data)
+		if err != nil {
+			var where *gguf.FormatError
+			require.ErrorAs(t, err, &where)
+			require.LessOrEqual(t, where.Offset, uint64(len(data)))
+			return
+		}
+		m := file.Metadata()
+		for _, key := range m.Keys() {
+			_, ok := m.Value(key)
+			require.True(t, ok)
+			_, _, _ = m.String(key)
+			_, _, _ = m.Uint(key)
+			_, _, _ = m.Int(key)
+			_, _, _ = m.Float(key)
+			_, _, _ = m.Bool(key)
+			_, _, _ = m.Strings(key)
+			_, _, _ = m.Ints(key)
+			_, _, _ = m.Floats(key)
+			_, _, _ = m.Bools(key)
+		}
+		for _, tensor := range file.Tensors() {
+			require.Zero(t, tensor.Offset%file.Alignment())
+			require.Len(t, file.Bytes(tensor), int(tensor.Size))
+			require.Equal(t, tensor.Size, tensor.Elements()/tensor.Type.BlockSize()*tensor.Type.BlockBytes())
+			found, ok := file.Tensor(tensor.Name)
+			require.True(t, ok)
+			require.Equal(t, tensor, found)
+		}
+		gguf.ModelDigest(m, file.Tensors(), make([]gguf.Digest, len(file.Tensors())))
+		require.NoError(t, file.Close())
+	})
+}
+
+func TestTheSeedCorpusIsWhatTheWriterWrites(t *testing.T) {
+	whole := everything(t)
+	two := append([]byte(nil), whole...)
+	two[4] = 2
+	for name, data := range map[string][]byte{
+		"every-metadata-type": whole,
+		"version-two":         two,
+		"cut-in-the-header":   whole[:len(whole)/2],
+		"no-tensors":          file(0, 1).str("k").u32(8).str("v").b,
+		"empty":               file(0, 0).b,
+		"nested-arrays":       file(0, 1).str("k").u32(9).u32(9).u64(2).u32(0).u64(1).bytes(5).u32(8).u64(1).str("s").b,
+		"many-strings":        file(0, 1).str("k").u32(9).u32(8).u64(1 << 40).str("s").str("t").b,
+		"overlap":             file(2, 0).tensor("x", gguf.F32, 0, 9).tensor("y", gguf.BF16, 32, 8).data(64).b,
+	} {
+		path := filepath.Join("testdata", "fuzz", "FuzzParse", name)
+		want := fmt.Sprintf("go test fuzz v1\n[]byte(%q)\n", data)
+		if *update {
+			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
+		}
+		got, err := os.ReadFile(path)
+		require.NoError(t, err, "go test ./gpuworker/gguf -run SeedCorpus -update writes it")
+		require.Equal(t, want, string(got), name)
+	}
+}

@@ -1,0 +1,185 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/gpuworker/arch"
+	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/tokenizer"
+)
+
+const extension = ".gguf"
+
+var nameRule = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*$`)
+
+// CheckName refuses what is not the name of a model file: path steps of letters, digits and "._-", none beginning with
+// "." or "-", divided by "/".
+func CheckName(name string) error {
+	if len(name) > 255 || !nameRule.MatchString(name) {
+		return fmt.Errorf("%w: %.64q; want letters, digits and \"._-\", with \"/\" between folders, without \"%s\"", ErrName, name, extension)
+	}
+	return nil
+}
+
+// Entry is what a model file says of itself.
+type Entry struct {
+	Name    string
+	Bytes   uint64
+	Problem error // why it cannot be loaded; then the rest is unset
+	Facts
+}
+
+// Facts is what a model can do.
+type Facts struct {
+	Architecture string
+	Quantization string
+	Context      int // longest sequence it was made for
+	Vocabulary   int
+	Parameters   uint64
+	WeightBytes  uint64
+	HasTokenizer bool
+	HasTemplate  bool
+	BOS, EOS     int32 // -1: none
+	EndIDs       []int32
+}
+
+// catalog finds model files below a directory; it never leaves it, by ".." or by symbolic links.
+type catalog struct {
+	dir   string
+	mu    sync.Mutex
+	cache map[string]cached // by name
+}
+
+type cached struct {
+	size     int64
+	modified time.Time
+	entry    Entry
+}
+
+func newCatalog(dir string) *catalog { return &catalog{dir: dir, cache: map[string]cached{}} }
+
+// open opens the file of a name. The caller closes it.
+func (c *catalog) open(name string) (*gguf.File, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(c.dir)
+	if err != nil {
+		return nil, fmt.Errorf("%w: models directory: %w", ErrNotFound, errors.Unwrap(err))
+	}
+	defer func() { _ = root.Close() }() // only read
+	// Opened below the root, so that a link cannot come between a look and the opening. Callers far away see these
+	// errors: they name the file, not the folder.
+	fd, err := root.OpenFile(filepath.FromSlash(name)+extension, gguf.OpenFlags, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: %q; there is no file %q in the models directory", ErrNotFound, name, name+extension)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %q: %w", ErrNotFound, name, err)
+	}
+	f, err := gguf.OpenFile(fd)
+	if err != nil {
+		return nil, fmt.Errorf("open model file %q: %w", name+extension, err)
+	}
+	return f, nil
+}
+
+// list describes every model file, sorted by name. A file that did not change since the last call is not read again.
+func (c *catalog) list() []Entry {
+	var entries []Entry
+	seen := map[string]bool{}
+	root, err := os.OpenRoot(c.dir)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = root.Close() }() // only read
+	// What cannot be read is not offered; such an error comes with a folder or with no entry at all.
+	_ = fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, _ error) error {
+		if d == nil || d.IsDir() || !strings.HasSuffix(path, extension) {
+			return nil
+		}
+		name := strings.TrimSuffix(filepath.ToSlash(path), extension)
+		if info, err := root.Stat(path); err == nil && CheckName(name) == nil {
+			seen[name] = true
+			entries = append(entries, c.describe(name, info))
+		}
+		return nil
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name := range c.cache {
+		if !seen[name] {
+			delete(c.cache, name)
+		}
+	}
+	return entries
+}
+
+func (c *catalog) describe(name string, info fs.FileInfo) Entry {
+	c.mu.Lock()
+	hit, ok := c.cache[name]
+	c.mu.Unlock()
+	if ok && hit.size == info.Size() && hit.modified.Equal(info.ModTime()) {
+		return hit.entry
+	}
+	e := Entry{Name: name, Bytes: uint64(max(info.Size(), 0))}
+	if f, err := c.open(name); err != nil {
+		e.Problem = err
+	} else {
+		e.Facts, e.Problem = facts(f)
+		_ = f.Close() // opened for reading only
+	}
+	c.mu.Lock()
+	c.cache[name] = cached{size: info.Size(), modified: info.ModTime(), entry: e}
+	c.mu.Unlock()
+	return e
+}
+
+func facts(f *gguf.File) (Facts, error) {
+	m, err := arch.Parse(f)
+	if err != nil {
+		return Facts{}, err
+	}
+	tok, err := readTokenizer(f)
+	if err != nil {
+		return Facts{}, err
+	}
+	source, err := templateSource(f)
+	if err != nil {
+		return Facts{}, err
+	}
+	return describe(m, tok, source != ""), nil
+}
+
+func describe(m *arch.Model, tok *tokenizer.Tokenizer, hasTemplate bool) Facts {
+	facts := Facts{
+		Architecture: m.Architecture, Quantization: m.Quantization, Context: m.Desc.Context, Vocabulary: m.Desc.Vocab,
+		Parameters: m.Parameters, WeightBytes: m.Bytes, HasTokenizer: tok != nil, HasTemplate: hasTemplate,
+		BOS: tokenizer.None, EOS: tokenizer.None,
+	}
+	if tok != nil {
+		facts.BOS, facts.EOS, facts.EndIDs = tok.Special().BOS, tok.Special().EOS, tok.EndOfGeneration()
+	}
+	return facts
+}
+
+// readTokenizer gives nil for a file without one: such a model works by token ids.
+func readTokenizer(f *gguf.File) (*tokenizer.Tokenizer, error) {
+	if _, ok, err := f.Metadata().String("tokenizer.ggml.model"); err != nil || !ok {
+		return nil, err
+	}
+	return tokenizer.New(f.Metadata())
+}
+
+func templateSource(f *gguf.File) (string, error) {
+	source, _, err := f.Metadata().String("tokenizer.chat_template")
+	return source, err
+}

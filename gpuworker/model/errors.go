@@ -1,0 +1,50 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Sentinels of the life cycle; match with errors.Is. Errors of packages gguf, arch, engine and tokenizer pass through.
+var (
+	// ErrName: the name is no name of a model file.
+	ErrName = errors.New("bad model name")
+	// ErrNotFound: no such file in the models directory.
+	ErrNotFound = errors.New("no such model")
+	// ErrNotLoaded: the file exists and is not loaded.
+	ErrNotLoaded = errors.New("model is not loaded")
+	// ErrOption: a load option is out of range.
+	ErrOption = errors.New("bad load option")
+	// ErrDigest: the model's digest is not the one expected.
+	ErrDigest = errors.New("model digest differs")
+	// ErrNoFit: the device has too little memory; the error is a *FitError.
+	ErrNoFit = errors.New("model does not fit")
+	// ErrCorrupt: a tensor's resident bytes are not those of the file.
+	ErrCorrupt = errors.New("resident tensor differs from its file")
+	// ErrDraining: the model is being unloaded.
+	ErrDraining = errors.New("model is being unloaded")
+	// ErrUnloaded: the model was unloaded under a running request.
+	ErrUnloaded = errors.New("model was unloaded")
+	// ErrFailed: the model is out of service; the error says why.
+	ErrFailed = errors.New("model is out of service")
+	// ErrStopped: the manager has ended.
+	ErrStopped = errors.New("worker is stopping")
+)
+
+// FitError says by how much a model does not fit.
+type FitError struct {
+	Name          string
+	Needed, Free  uint64 // bytes
+	Weights       uint64 // of Needed
+	KV, Workspace uint64 // of Needed, for the smallest cache that is of use
+	Staging       uint64 // of Needed, while loading
+}
+
+func (e *FitError) Error() string {
+	return fmt.Sprintf("%v: %q needs %d bytes (weights %d, cache %d, workspace %d, staging %d) and %d are free; "+
+		"unload a model, ask for fewer kv_tokens or a smaller context_length, or raise the memory limit",
+		ErrNoFit, e.Name, e.Needed, e.Weights, e.KV, e.Workspace, e.Staging, e.Free)
+}
+
+// Unwrap makes the error ErrNoFit.
+func (e *FitError) Unwrap() error { return ErrNoFit }

@@ -1,0 +1,142 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/template"
+	"github.com/millrace/millrace/gpuworker/tokenizer"
+)
+
+// State of a model on this worker.
+type State int
+
+// States, in the order a model goes through them.
+const (
+	Loading State = iota + 1
+	Ready
+	Draining
+	Failed
+)
+
+// Instance is a loaded model. Its exported fields do not change.
+type Instance struct {
+	Name      string
+	Digest    engine.Digest
+	Facts     Facts
+	Context   int // longest sequence it serves
+	Tokenizer *tokenizer.Tokenizer
+	Template  *template.Template
+	// TemplateProblem says why a chat template that the file has cannot be used.
+	TemplateProblem error
+	Loop            *batch.Loop
+	Runner          engine.RunnerConfig
+	ClassID         string
+	DeviceBytes     uint64
+
+	model   engine.Model
+	runner  engine.Runner
+	tensors []residency
+	stop    context.CancelCauseFunc // ends the loop
+	ended   chan struct{}           // closed when the loop has ended
+	closing sync.Once
+	closed  error // of the close
+
+	mu struct {
+		sync.Mutex
+		state    State
+		problem  error
+		users    int
+		idle     chan struct{} // closed when users reaches 0 while draining
+		verified time.Time     // end of the last complete pass
+	}
+}
+
+// residency is a tensor and what its bytes must hash to.
+type residency struct {
+	name   string
+	digest engine.Digest
+}
+
+func (i *Instance) acquire() (release func(), err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch i.mu.state {
+	case Draining:
+		return nil, fmt.Errorf("%w: %q", ErrDraining, i.Name)
+	case Failed:
+		return nil, fmt.Errorf("%w: %q: %w", ErrFailed, i.Name, i.mu.problem)
+	case Loading, Ready:
+	}
+	i.mu.users++
+	return sync.OnceFunc(func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.mu.users--
+		if i.mu.users == 0 && i.mu.idle != nil {
+			close(i.mu.idle)
+			i.mu.idle = nil
+		}
+	}), nil
+}
+
+// drain refuses new users and returns a channel that is closed once the present ones have gone.
+func (i *Instance) drain() <-chan struct{} {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.mu.state != Failed {
+		i.mu.state = Draining
+	}
+	if i.mu.idle == nil {
+		i.mu.idle = make(chan struct{})
+		if i.mu.users == 0 {
+			idle := i.mu.idle
+			i.mu.idle = nil
+			close(idle)
+			return idle
+		}
+	}
+	return i.mu.idle
+}
+
+// fail takes the model out of service; its running requests end with the problem.
+func (i *Instance) fail(problem error) {
+	i.mu.Lock()
+	if i.mu.state == Failed {
+		i.mu.Unlock()
+		return
+	}
+	i.mu.state, i.mu.problem = Failed, problem
+	i.mu.Unlock()
+	i.stop(fmt.Errorf("%w: %q: %w", ErrFailed, i.Name, problem))
+}
+
+// leaving says whether the instance takes no more users.
+func (i *Instance) leaving() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.mu.state != Ready
+}
+
+// close ends the loop and gives the device's memory back, once; further calls wait for that and return the same.
+func (i *Instance) close(cause error) error {
+	i.closing.Do(func() {
+		i.stop(cause)
+		<-i.ended
+		if err := i.runner.Close(); err != nil {
+			i.closed = fmt.Errorf("close runner of %q: %w", i.Name, err)
+		}
+		if err := i.model.Close(); err != nil {
+			i.closed = errors.Join(i.closed, fmt.Errorf("close model %q: %w", i.Name, err))
+		}
+		if i.Template != nil {
+			i.closed = errors.Join(i.closed, i.Template.Close())
+		}
+	})
+	return i.closed
+}

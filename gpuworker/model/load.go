@@ -1,0 +1,200 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/millrace/millrace/gpuworker/arch"
+	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/template"
+)
+
+// Stage of a load.
+type Stage int
+
+// Stages, in order.
+const (
+	Queued Stage = iota + 1
+	Reading
+	Uploading
+	Verifying
+	Warming
+	Loaded
+)
+
+// Progress of a load.
+type Progress struct {
+	Stage       Stage
+	Done, Total uint64        // bytes of this stage
+	ETA         time.Duration // until Loaded; 0 = not known
+}
+
+// loader loads one model; everything it has allocated is given back if a step fails.
+type loader struct {
+	cfg      Config
+	device   engine.Device
+	catalog  *catalog
+	name     string
+	options  Options
+	progress func(Progress)
+	logger   hclog.Logger
+}
+
+func (l *loader) load(ctx context.Context) (_ *Instance, err error) {
+	l.progress(Progress{Stage: Reading})
+	file, err := l.catalog.open(l.name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // opened for reading only
+	spec, err := arch.Parse(file)
+	if err != nil {
+		return nil, fmt.Errorf("model %q: %w", l.name, err)
+	}
+	inst := &Instance{Name: l.name, ended: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			if inst.runner != nil {
+				err = errors.Join(err, inst.runner.Close())
+			}
+			if inst.model != nil {
+				err = errors.Join(err, inst.model.Close())
+			}
+			if inst.Template != nil {
+				err = errors.Join(err, inst.Template.Close())
+			}
+		}
+	}()
+	if err := l.language(inst, file, spec); err != nil {
+		return nil, fmt.Errorf("model %q: %w", l.name, err)
+	}
+	info, err := l.device.Info()
+	if err != nil {
+		return nil, err
+	}
+	if inst.model, err = l.device.NewModel(spec.Desc); err != nil {
+		return nil, fmt.Errorf("model %q: %w", l.name, err)
+	}
+	if err := l.fit(inst, spec, info); err != nil {
+		return nil, err
+	}
+	if err := l.upload(ctx, inst, file, spec); err != nil {
+		return nil, fmt.Errorf("model %q: %w", l.name, err)
+	}
+	took, err := l.warm(inst)
+	if err != nil {
+		return nil, fmt.Errorf("model %q: warm up: %w", l.name, err)
+	}
+	l.serve(inst, took)
+	l.progress(Progress{Stage: Loaded})
+	return inst, nil
+}
+
+// language reads tokenizer and chat template. A template that cannot be used does not keep the model from serving
+// prompts.
+func (l *loader) language(inst *Instance, file *gguf.File, spec *arch.Model) (err error) {
+	if inst.Tokenizer, err = readTokenizer(file); err != nil {
+		return err
+	}
+	if inst.Tokenizer != nil && inst.Tokenizer.VocabSize() > spec.Desc.Vocab {
+		return fmt.Errorf("%w: the tokenizer has %d tokens, the embedding %d", arch.ErrInvalidModel,
+			inst.Tokenizer.VocabSize(), spec.Desc.Vocab)
+	}
+	source, err := templateSource(file)
+	if err != nil {
+		return err
+	}
+	if source != "" {
+		inst.Template, inst.TemplateProblem = template.New(source, template.Options{})
+	}
+	inst.Facts = describe(spec, inst.Tokenizer, source != "")
+	return l.options.check(spec.Desc.Context)
+}
+
+// fit decides, before a tensor is read, whether the model fits and how large its cache is.
+func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) error {
+	var weights, staging uint64
+	for _, b := range spec.Bindings {
+		size, err := l.device.ResidentSize(b.Desc)
+		if err != nil {
+			return fmt.Errorf("model %q: tensor %q: %w", l.name, b.Tensor.Name, err)
+		}
+		weights += size
+		staging = max(staging, b.Tensor.Size)
+	}
+	kv := DefaultKV(info)
+	if l.options.KVType != nil {
+		kv = *l.options.KVType
+	}
+	free := info.BytesFree
+	left := free - min(free, weights)
+	var price engine.RunnerCost
+	var err error
+	inst.Runner, inst.Context, price, err = l.cfg.plan(l.options, spec.Desc.Context, kv, left, inst.model.RunnerCost)
+	if err != nil {
+		return fmt.Errorf("model %q: %w", l.name, err)
+	}
+	inst.ClassID = ClassID(info, kv)
+	inst.DeviceBytes = weights + price.KVBytes + price.WorkspaceBytes
+	// The staging buffer is gone before the cache is allocated.
+	if needed := weights + max(price.KVBytes+price.WorkspaceBytes, staging); needed > free {
+		return &FitError{
+			Name: l.name, Needed: needed, Free: free, Weights: weights, KV: price.KVBytes,
+			Workspace: price.WorkspaceBytes, Staging: staging,
+		}
+	}
+	return nil
+}
+
+// warm allocates the cache and runs a step as large as the least that the loop plans, so that the first request finds
+// everything in place, and the loop knows how long a step takes before it calls one hung.
+func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
+	l.progress(Progress{Stage: Warming})
+	if inst.runner, err = inst.model.NewRunner(inst.Runner); err != nil {
+		return 0, err
+	}
+	n := min(batch.MinChunk, inst.Context, inst.Runner.MaxBatchedTokens)
+	blocks := make([]int32, (n+inst.Runner.BlockSize-1)/inst.Runner.BlockSize)
+	for i := range blocks {
+		blocks[i] = int32(i)
+	}
+	step := engine.Step{
+		PreOps: []engine.PreOp{{SlotGeneration: 1, Params: &engine.SlotParams{
+			PromptLength: int32(n), TopP: 1, TypicalP: 1, RepetitionPenalty: 1,
+		}}},
+		Segments: []engine.Segment{{SlotGeneration: 1, Tokens: make([]int32, n), Blocks: blocks}},
+		Samples:  []engine.SampleRow{{TokenIndex: int32(n - 1), SlotGeneration: 1, Position: int32(n)}},
+	}
+	begin := time.Now()
+	if err := inst.runner.Submit(&step); err != nil {
+		return 0, err
+	}
+	result, err := inst.runner.Wait(time.Minute)
+	if err == nil && result.Samples[0].Status != engine.RowOK {
+		err = fmt.Errorf("%w: %w in the first step: its weights hold numbers that cannot be computed with",
+			arch.ErrInvalidModel, batch.ErrBadLogits)
+	}
+	return time.Since(begin), err
+}
+
+// serve starts the step loop; a step has taken so long.
+func (l *loader) serve(inst *Instance, took time.Duration) {
+	cfg := batch.Config{Runner: inst.Runner, Context: inst.Context, LongestStep: took}
+	inst.Loop = batch.New(cfg, inst.runner, l.logger.With("model", inst.Name))
+	var ctx context.Context
+	ctx, inst.stop = context.WithCancelCause(context.Background())
+	inst.mu.state, inst.mu.verified = Ready, time.Now()
+	go func() {
+		defer close(inst.ended)
+		if err := inst.Loop.Run(ctx); ctx.Err() == nil {
+			l.logger.Error("step loop ended", "model", inst.Name, "error", err)
+			inst.fail(err)
+		}
+	}()
+}

@@ -1,0 +1,285 @@
+package model
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// Manager owns the models of one device. Its methods may be called from any goroutine.
+type Manager struct {
+	cfg     Config
+	device  engine.Device
+	catalog *catalog
+	logger  hclog.Logger
+	ctx     context.Context // of loads, which outlive their callers
+	stop    context.CancelCauseFunc
+	work    sync.WaitGroup
+	turn    sync.Mutex // held by the load that reads and uploads: one at a time
+
+	mu struct {
+		sync.Mutex
+		loads     map[string]*job
+		instances map[string]*Instance
+		stopped   bool
+	}
+}
+
+// NewManager returns a manager of a device that it does not close. Close ends it.
+func NewManager(cfg Config, device engine.Device, logger hclog.Logger) *Manager {
+	cfg.setDefaults()
+	m := &Manager{cfg: cfg, device: device, catalog: newCatalog(cfg.Dir), logger: logger.Named("model")}
+	m.ctx, m.stop = context.WithCancelCause(context.Background())
+	m.mu.loads, m.mu.instances = map[string]*job{}, map[string]*Instance{}
+	m.work.Go(func() { m.watch(m.ctx) })
+	return m
+}
+
+// Device is the device that the models are on.
+func (m *Manager) Device() engine.Device { return m.device }
+
+// Load brings a model into service and returns it. Calls for a model being loaded join its load and see its progress;
+// one for a loaded model returns it at once, with already true. The load goes on when ctx ends.
+func (m *Manager) Load(ctx context.Context, name string, o Options, progress func(Progress)) (inst *Instance, already bool, err error) {
+	if err := CheckName(name); err != nil {
+		return nil, false, err
+	}
+	for {
+		m.mu.Lock()
+		if m.mu.stopped {
+			m.mu.Unlock()
+			return nil, false, ErrStopped
+		}
+		if inst := m.mu.instances[name]; inst != nil && inst.Status().State == Ready {
+			m.mu.Unlock()
+			return inst, true, expect(inst, o)
+		}
+		j, joined := m.mu.loads[name]
+		if !joined {
+			j = newJob()
+			m.mu.loads[name] = j
+			m.work.Go(func() { m.run(name, o, j) })
+		}
+		m.mu.Unlock()
+		inst, err = j.wait(ctx, progress)
+		switch {
+		case joined && errors.Is(err, ErrDigest) && ctx.Err() == nil:
+			continue // what another caller expected says nothing of what this one does
+		case err != nil:
+			return nil, false, err
+		}
+		return inst, false, expect(inst, o)
+	}
+}
+
+func expect(inst *Instance, o Options) error {
+	if o.ExpectDigest != nil && *o.ExpectDigest != inst.Digest {
+		return fmt.Errorf("%w: %q is loaded with %x, expected %x", ErrDigest, inst.Name, inst.Digest, *o.ExpectDigest)
+	}
+	return nil
+}
+
+// run is one load.
+func (m *Manager) run(name string, o Options, j *job) {
+	j.report(Progress{Stage: Queued})
+	err := m.evict(name) // without the turn: requests may go on for long, and other loads need not wait for them
+	m.turn.Lock()
+	defer m.turn.Unlock()
+	begin := time.Now()
+	var inst *Instance
+	if err == nil {
+		err = context.Cause(m.ctx)
+	}
+	if err == nil {
+		l := loader{cfg: m.cfg, device: m.device, catalog: m.catalog, name: name, options: o, progress: j.report, logger: m.logger}
+		inst, err = l.load(m.ctx)
+	}
+	m.mu.Lock()
+	delete(m.mu.loads, name)
+	if err == nil {
+		m.mu.instances[name] = inst
+	}
+	m.mu.Unlock()
+	if err != nil {
+		m.logger.Warn("model not loaded", "model", name, "error", err)
+	} else {
+		m.logger.Info("model loaded", "model", name, "digest", fmt.Sprintf("%x", inst.Digest[:8]), "class", inst.ClassID,
+			"device_bytes", inst.DeviceBytes, "kv_blocks", inst.Runner.KVBlocks, "took", time.Since(begin).Round(time.Millisecond))
+	}
+	j.finish(inst, err)
+}
+
+// evict removes an instance of this name that can serve no more, waiting for its requests.
+func (m *Manager) evict(name string) error {
+	m.mu.Lock()
+	inst := m.mu.instances[name]
+	m.mu.Unlock()
+	if inst == nil {
+		return nil
+	}
+	select {
+	case <-inst.drain():
+	case <-m.ctx.Done():
+		return context.Cause(m.ctx)
+	}
+	return m.remove(inst, ErrUnloaded)
+}
+
+// remove closes an instance and forgets it. It is there, draining, until its memory is free; calls for one that is
+// being closed wait for that.
+func (m *Manager) remove(inst *Instance, cause error) error {
+	err := inst.close(cause)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.instances[inst.Name] == inst {
+		delete(m.mu.instances, inst.Name)
+		if err != nil {
+			m.logger.Error("model not unloaded cleanly", "model", inst.Name, "error", err)
+		}
+	}
+	return err
+}
+
+// Acquire gives a loaded model to a request, which releases it when done.
+func (m *Manager) Acquire(name string) (*Instance, func(), error) {
+	if err := CheckName(name); err != nil {
+		return nil, nil, err
+	}
+	m.mu.Lock()
+	inst, stopped := m.mu.instances[name], m.mu.stopped
+	loading := m.mu.loads[name] != nil
+	m.mu.Unlock()
+	switch {
+	case stopped:
+		return nil, nil, ErrStopped
+	case inst != nil:
+		release, err := inst.acquire()
+		return inst, release, err
+	case loading:
+		return nil, nil, fmt.Errorf("%w: %q is being loaded", ErrNotLoaded, name)
+	}
+	file, err := m.catalog.open(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	_ = file.Close() // opened only to see that it is there
+	return nil, nil, fmt.Errorf("%w: %q; call LoadModel first", ErrNotLoaded, name)
+}
+
+// Unload takes a model out: it refuses new requests, waits for the running ones or cancels them, and gives the memory
+// back. That goes on when ctx ends.
+func (m *Manager) Unload(ctx context.Context, name string, cancel bool) (freed uint64, err error) {
+	if err := CheckName(name); err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	inst := m.mu.instances[name]
+	if inst == nil || m.mu.stopped {
+		m.mu.Unlock()
+		if inst != nil {
+			return 0, ErrStopped
+		}
+		return 0, fmt.Errorf("%w: %q", ErrNotLoaded, name)
+	}
+	idle, removed := inst.drain(), make(chan error, 1)
+	m.work.Go(func() {
+		select {
+		case <-idle:
+			removed <- m.remove(inst, ErrUnloaded)
+		case <-m.ctx.Done():
+			removed <- context.Cause(m.ctx)
+		}
+	})
+	m.mu.Unlock()
+	if cancel {
+		inst.stop(fmt.Errorf("%w: %q", ErrUnloaded, name))
+	}
+	select {
+	case err := <-removed:
+		return inst.DeviceBytes, err
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+// Status is a model on this worker.
+type Status struct {
+	Name        string
+	State       State
+	Problem     error
+	Digest      engine.Digest
+	Facts       Facts
+	Context     int
+	ClassID     string
+	Runner      engine.RunnerConfig
+	DeviceBytes uint64
+	VerifiedAge time.Duration
+	Progress    Progress // while loading
+	Steps       batch.Stats
+}
+
+// Status is the model as it is now.
+func (i *Instance) Status() Status {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return Status{
+		Name: i.Name, State: i.mu.state, Problem: i.mu.problem, Digest: i.Digest, Facts: i.Facts, Context: i.Context,
+		ClassID: i.ClassID, Runner: i.Runner, DeviceBytes: i.DeviceBytes, VerifiedAge: time.Since(i.mu.verified),
+		Steps: i.stepStats(),
+	}
+}
+
+// Loaded lists the models loaded or being loaded, sorted by name.
+func (m *Manager) Loaded() []Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []Status
+	for _, inst := range m.mu.instances {
+		all = append(all, inst.Status())
+	}
+	for name, j := range m.mu.loads {
+		if m.mu.instances[name] == nil {
+			all = append(all, Status{Name: name, State: Loading, Progress: j.latest()})
+		}
+	}
+	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+// Files lists the model files, sorted by name.
+func (m *Manager) Files() []Entry { return m.catalog.list() }
+
+// Drain waits until no request uses a model, or ctx ends. New requests go on being taken: refusing them is the
+// caller's part.
+func (m *Manager) Drain(ctx context.Context) {
+	for ctx.Err() == nil && slices.ContainsFunc(m.Loaded(), func(s Status) bool { return s.Steps.Running+s.Steps.Waiting > 0 }) {
+		pause(ctx, 10*time.Millisecond)
+	}
+}
+
+// Close ends every load and every request with ErrStopped and gives the device's memory back.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	m.mu.stopped = true
+	m.mu.Unlock()
+	m.stop(ErrStopped)
+	m.work.Wait()
+	m.mu.Lock()
+	instances := slices.Collect(maps.Values(m.mu.instances))
+	m.mu.Unlock()
+	var errs []error
+	for _, inst := range instances {
+		errs = append(errs, m.remove(inst, ErrStopped))
+	}
+	return errors.Join(errs...)
+}

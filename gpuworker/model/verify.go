@@ -1,0 +1,95 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/gpuworker/batch"
+)
+
+// verify compares the digest of every tensor's resident bytes with its file's. after is called behind each tensor.
+func (i *Instance) verify(ctx context.Context, after func(tensor int)) error {
+	for n, t := range i.tensors {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		got, err := i.model.Digest(n)
+		if err != nil {
+			return fmt.Errorf("digest of tensor %q: %w", t.name, err)
+		}
+		if got != t.digest {
+			return fmt.Errorf("%w: tensor %q has digest %x, its file %x; unload and load the model again",
+				ErrCorrupt, t.name, got[:8], t.digest[:8])
+		}
+		after(n)
+	}
+	i.mu.Lock()
+	i.mu.verified = time.Now()
+	i.mu.Unlock()
+	return nil
+}
+
+// Verify checks every tensor of a loaded model now; a difference takes the model out of service.
+func (m *Manager) Verify(ctx context.Context, name string) error {
+	inst, release, err := m.Acquire(name)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return m.check(ctx, inst)
+}
+
+// check is one pass over an instance that its caller has acquired. It ends early, with context.Canceled, when the
+// instance is to be unloaded, which would wait for it.
+func (m *Manager) check(ctx context.Context, inst *Instance) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	begin := time.Now()
+	err := inst.verify(ctx, func(int) {
+		if inst.leaving() {
+			cancel()
+			return
+		}
+		// The pass yields to work: while requests run it takes at most a fifth of the time.
+		if busy := time.Since(begin); !inst.Loop.Idle() {
+			pause(ctx, min(4*busy, time.Second))
+		}
+		begin = time.Now()
+	})
+	if err != nil && ctx.Err() == nil {
+		m.logger.Error("residency check failed", "model", inst.Name, "error", err)
+		inst.fail(err)
+	}
+	return err
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// watch checks the residency of every loaded model again and again.
+func (m *Manager) watch(ctx context.Context) {
+	if m.cfg.VerifyInterval < 0 {
+		return
+	}
+	for ctx.Err() == nil {
+		pause(ctx, m.cfg.VerifyInterval)
+		for _, s := range m.Loaded() {
+			if s.State == Ready && ctx.Err() == nil {
+				_ = m.Verify(ctx, s.Name) // logged, and shown as the model's state
+			}
+		}
+	}
+}
+
+// stepStats is here so that a state can be asked for without a loop, as while loading.
+func (i *Instance) stepStats() batch.Stats {
+	if i.Loop == nil {
+		return batch.Stats{}
+	}
+	return i.Loop.Stats()
+}

@@ -1,0 +1,124 @@
+package synth
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/millrace/millrace/gpuworker/gguf"
+)
+
+// Scales are drawn from a stream of their own that depends on nothing, so that all tensors of one row length share them.
+var scaleStream = newStream(0x7363616c6573, 0)
+
+// Standard deviations of uniform quants of four, five and six bits, and of IQ4_NL levels.
+var (
+	std4  = math.Sqrt((16*16 - 1) / 12.0)
+	std5  = math.Sqrt((32*32 - 1) / 12.0)
+	std6  = math.Sqrt((64*64 - 1) / 12.0)
+	stdNL = 67.4 // root mean square of the levels, whose sign is drawn
+)
+
+// subScale is the middle of the scales of K-quant sub-blocks, in six or seven bits.
+const subScale = 48
+
+// spread returns a factor from 0.75 to 1.25 for variant i, and its sign when signed.
+func spread(i int, signed bool) float64 {
+	f := 0.75 + float64(i)/(2*(variants-1))
+	if signed && i%2 == 1 {
+		return -f
+	}
+	return f
+}
+
+// blockScales returns the sets of scales of a quantised type whose weights have standard deviation std, and the offset in
+// a block at which they stand. Formats whose quants have a mean beside zero and no minimum draw the sign of the scale too.
+func blockScales(t gguf.Type, std float64) (sets [][]byte, at int) {
+	switch t {
+	case gguf.Q4_0:
+		return scalesOnly(std/std4, true), 0
+	case gguf.Q5_0:
+		return scalesOnly(std/std5, true), 0
+	case gguf.IQ4NL:
+		return scalesOnly(std/stdNL, true), 0
+	case gguf.Q4_1:
+		return scalesAndMinima(std/std4, 7.5), 0
+	case gguf.Q5_1:
+		return scalesAndMinima(std/std5, 15.5), 0
+	case gguf.Q4K:
+		return packedScales(std/std4/subScale, 7.5), 0
+	case gguf.Q5K:
+		return packedScales(std/std5/subScale, 15.5), 0
+	}
+	return signedScales(std / std6 / subScale), 192 // Q6_K, behind the quants
+}
+
+// scalesOnly returns half d.
+func scalesOnly(d float64, signed bool) [][]byte {
+	return each(func(i int) []byte { return half(nil, d*spread(i, signed)) })
+}
+
+// scalesAndMinima returns half d and half m, where m moves the middle quant close to zero.
+func scalesAndMinima(d, middle float64) [][]byte {
+	return each(func(i int) []byte {
+		scale := d * spread(i, false)
+		return half(half(nil, scale), -scale*(middle+spread(i*7%variants, false)-1))
+	})
+}
+
+// packedScales returns half d, half dmin and eight scales and minima of six bits each, in 12 bytes.
+func packedScales(d, middle float64) [][]byte {
+	return each(func(i int) []byte {
+		b := half(half(nil, d*spread(i, false)), d*spread(i, false)*middle)
+		var scale, minimum [8]byte
+		for j := range 8 {
+			w := scaleStream.word(uint64(8*i + j))
+			scale[j] = byte(subScale - 15 + w%31)
+			minimum[j] = byte(min(63, uint64(scale[j])-2+w>>32%5))
+		}
+		packed := make([]byte, 12)
+		for j := range 4 {
+			packed[j] = scale[j] | scale[j+4]>>4<<6
+			packed[j+4] = minimum[j] | minimum[j+4]>>4<<6
+			packed[j+8] = scale[j+4]&15 | minimum[j+4]<<4
+		}
+		return append(b, packed...)
+	})
+}
+
+// signedScales returns 16 scales of eight bits, of either sign, and half d.
+func signedScales(d float64) [][]byte {
+	return each(func(i int) []byte {
+		b := make([]byte, 16, 18)
+		for j := range b {
+			w := scaleStream.word(uint64(1<<20 + 16*i + j))
+			b[j] = byte(subScale - 24 + w%49)
+			if w>>63 == 1 {
+				b[j] = -b[j]
+			}
+		}
+		return half(b, d*spread(i, false))
+	})
+}
+
+func each(set func(i int) []byte) [][]byte {
+	sets := make([][]byte, variants)
+	for i := range sets {
+		sets[i] = set(i)
+	}
+	return sets
+}
+
+func half(b []byte, v float64) []byte { return binary.LittleEndian.AppendUint16(b, halfBits(v)) }
+
+// halfBits returns the half-precision number nearest to v, ties to even. v is finite and within its range.
+func halfBits(v float64) uint16 {
+	sign := uint16(0)
+	if math.Signbit(v) {
+		sign, v = 0x8000, -v
+	}
+	_, exponent := math.Frexp(v) // v < 2^exponent
+	ulp := max(exponent-11, -24)
+	steps := math.RoundToEven(math.Ldexp(v, -ulp)) // up to 2048
+	// Numbers of one exponent are 1024 steps; a step count of 2048 carries into the next exponent by itself.
+	return sign | uint16(int(steps)+(ulp+24)*1024)
+}

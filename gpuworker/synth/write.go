@@ -1,0 +1,175 @@
+package synth
+
+import (
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/gguf"
+)
+
+// fileTypes are the values of general.file_type.
+var fileTypes = map[gguf.Type]uint32{
+	gguf.F32: 0, gguf.F16: 1, gguf.Q4_0: 2, gguf.Q4_1: 3, gguf.Q8_0: 7, gguf.Q5_0: 8, gguf.Q5_1: 9,
+	gguf.Q4K: 14, gguf.Q5K: 16, gguf.Q6K: 18, gguf.IQ4NL: 25, gguf.BF16: 32,
+}
+
+// tensor is one tensor to write: a matrix in a weight type, or a vector in F32 made by fill.
+type tensor struct {
+	name string
+	typ  gguf.Type
+	dims []uint64
+	fill func(s stream, i int) float32
+}
+
+// Write writes a complete file of the shape with matrices of the given type to w, as a stream. Errors wrap ErrShape, or
+// are w's own.
+func Write(w io.Writer, shape Shape, typ gguf.Type, seed uint64) error {
+	d, err := shape.complete()
+	if err != nil {
+		return fmt.Errorf("write model %q: %w", shape.Name, err)
+	}
+	fileType, ok := fileTypes[typ]
+	if !ok {
+		return fmt.Errorf("write model %q: no weights of type %v: %w", shape.Name, typ, ErrShape)
+	}
+	out := gguf.NewWriter(w)
+	describe(out, shape, d, fileType, seed)
+	tensors := list(d, typ)
+	for _, t := range tensors {
+		out.Tensor(t.name, t.typ, t.dims...)
+	}
+	if err := out.Begin(); err != nil {
+		return fmt.Errorf("write model %q: %w", shape.Name, err)
+	}
+	for i, t := range tensors {
+		if err := t.write(out, newStream(seed, uint64(i))); err != nil {
+			return fmt.Errorf("write model %q: tensor %s: %w", shape.Name, t.name, err)
+		}
+	}
+	return out.Close()
+}
+
+// TensorBytes returns the bytes of all tensors that Write would write: the file's size but for its header.
+func TensorBytes(shape Shape, typ gguf.Type) (uint64, error) {
+	d, err := shape.complete()
+	if err != nil {
+		return 0, err
+	}
+	if _, ok := fileTypes[typ]; !ok {
+		return 0, fmt.Errorf("no weights of type %v: %w", typ, ErrShape)
+	}
+	var total uint64
+	for _, t := range list(d, typ) {
+		total += t.typ.RowBytes(t.elements())
+	}
+	return total, nil
+}
+
+func describe(out *gguf.Writer, shape Shape, d engine.ModelDesc, fileType uint32, seed uint64) {
+	out.Set("general.architecture", shape.Architecture)
+	out.Set("general.name", shape.Name)
+	out.Set("general.description", fmt.Sprintf("Random weights, seed %d.", seed))
+	out.Set("general.file_type", fileType)
+	out.Set("general.quantization_version", uint32(2))
+	set := func(key string, value any) { out.Set(shape.Architecture+"."+key, value) }
+	set("block_count", uint32(d.Layers))
+	set("context_length", uint32(d.Context))
+	set("embedding_length", uint32(d.Hidden))
+	set("feed_forward_length", uint32(d.FFN))
+	set("vocab_size", uint32(d.Vocab))
+	set("attention.head_count", uint32(d.Heads))
+	set("attention.head_count_kv", uint32(d.KVHeads))
+	set("attention.key_length", uint32(d.HeadDim))
+	set("attention.value_length", uint32(d.HeadDim))
+	set("attention.layer_norm_rms_epsilon", d.NormEps)
+	set("rope.dimension_count", uint32(d.RopeDims))
+	set("rope.freq_base", d.RopeBase)
+	if d.RopeScale != 1 {
+		set("rope.scaling.type", "linear")
+		set("rope.scaling.factor", d.RopeScale)
+	}
+	if d.AttnScale != 0 {
+		set("attention.scale", d.AttnScale)
+	}
+}
+
+// list returns the tensors of a model in file order.
+func list(d engine.ModelDesc, typ gguf.Type) []tensor {
+	var ts []tensor
+	matrix := func(name string, in, out int) {
+		ts = append(ts, tensor{name: name, typ: fit(typ, in), dims: []uint64{uint64(in), uint64(out)}})
+	}
+	vector := func(name string, n int, fill func(stream, int) float32) {
+		ts = append(ts, tensor{name, gguf.F32, []uint64{uint64(n)}, fill})
+	}
+	q, kv := d.Heads*d.HeadDim, d.KVHeads*d.HeadDim
+	matrix("token_embd.weight", d.Hidden, d.Vocab)
+	if d.RopeFactors {
+		vector("rope_freqs.weight", d.RopeDims/2, func(_ stream, i int) float32 { return ropeFactor(d, i) })
+	}
+	for layer := range d.Layers {
+		blk := fmt.Sprintf("blk.%d.", layer)
+		vector(blk+"attn_norm.weight", d.Hidden, norm)
+		matrix(blk+"attn_q.weight", d.Hidden, q)
+		matrix(blk+"attn_k.weight", d.Hidden, kv)
+		matrix(blk+"attn_v.weight", d.Hidden, kv)
+		if d.QKVBias {
+			vector(blk+"attn_q.bias", q, bias)
+			vector(blk+"attn_k.bias", kv, bias)
+			vector(blk+"attn_v.bias", kv, bias)
+		}
+		if d.QKNorm {
+			vector(blk+"attn_q_norm.weight", d.HeadDim, norm)
+			vector(blk+"attn_k_norm.weight", d.HeadDim, norm)
+		}
+		matrix(blk+"attn_output.weight", q, d.Hidden)
+		if d.OBias {
+			vector(blk+"attn_output.bias", d.Hidden, bias)
+		}
+		vector(blk+"ffn_norm.weight", d.Hidden, norm)
+		matrix(blk+"ffn_gate.weight", d.Hidden, d.FFN)
+		matrix(blk+"ffn_up.weight", d.Hidden, d.FFN)
+		matrix(blk+"ffn_down.weight", d.FFN, d.Hidden)
+	}
+	vector("output_norm.weight", d.Hidden, norm)
+	if !d.TiedHead {
+		matrix("output.weight", d.Hidden, d.Vocab)
+	}
+	return ts
+}
+
+// fit returns the type a matrix with rows of n gets when typ is asked for.
+func fit(typ gguf.Type, n int) gguf.Type {
+	if n%256 != 0 {
+		switch typ {
+		case gguf.Q4K:
+			typ = gguf.Q5_0
+		case gguf.Q5K:
+			typ = gguf.Q5_1
+		case gguf.Q6K:
+			typ = gguf.Q8_0
+		}
+	}
+	if uint64(n)%typ.BlockSize() != 0 {
+		return gguf.F16
+	}
+	return typ
+}
+
+// norm scatters from 0.75 to 1.25, bias from -0.25 to 0.25.
+func norm(s stream, i int) float32 { return 0.75 + unit(s.word(uint64(i)))/2 }
+func bias(s stream, i int) float32 { return unit(s.word(uint64(i)))/2 - 0.25 }
+
+// unit returns a number from 0 up to and without 1.
+func unit(w uint64) float32 { return float32(w>>40) / (1 << 24) }
+
+// ropeFactor returns what frequency i is divided by for a context extended 8 times from 8192 positions: nothing for
+// wavelengths below a quarter of the old context, 8 for those beyond it, and a blend between.
+func ropeFactor(d engine.ModelDesc, i int) float32 {
+	const old, factor, low, high = 8192.0, 8.0, 1.0, 4.0
+	wavelength := 2 * math.Pi * math.Pow(float64(d.RopeBase), 2*float64(i)/float64(d.RopeDims))
+	smooth := min(1, max(0, (old/wavelength-low)/(high-low)))
+	return float32(1 / ((1-smooth)/factor + smooth))
+}

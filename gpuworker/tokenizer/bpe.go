@@ -1,0 +1,154 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// bpe is byte-level BPE: a word begins as single bytes and neighbours merge by rank. Symbols below len(vocab.pieces) are
+// token ids; those above stand for strings that merges name and that are no piece a text may become.
+type bpe struct {
+	vocab        *vocab
+	split        splitter
+	pairs        *pairTable
+	byteSym      [256]int32 // symbol of a byte, None if it is neither a piece nor in a merge
+	words        map[string]int32
+	extras       [][]byte // bytes of the symbols from len(vocab.pieces) on
+	ignoreMerges bool     // a word that is a piece is taken whole
+	unk          int32
+	mergers      sync.Pool
+}
+
+func newBPE(src Source, v *vocab, pre pretokenizer, unk int32) (*bpe, error) {
+	merges, ok, err := src.Strings(keyMerges)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrVocab, err)
+	case !ok:
+		return nil, fmt.Errorf("%s is missing: %w", keyMerges, ErrVocab)
+	case len(merges) > 2*maxPieces:
+		return nil, fmt.Errorf("%s has %d entries, more than %d: %w", keyMerges, len(merges), 2*maxPieces, ErrVocab)
+	}
+	b := &bpe{vocab: v, split: pre.split, ignoreMerges: pre.ignoreMerges, unk: unk, pairs: newPairTable(len(merges))}
+	extra := map[string]int32{}
+	symbol := func(text string) int32 {
+		if id, ok := v.byText[text]; ok && v.mergeable(id) {
+			return id
+		}
+		if id, ok := extra[text]; ok {
+			return id
+		}
+		id := int32(len(v.pieces) + len(b.extras))
+		raw, ok := byteLevel(text)
+		if !ok {
+			raw = []byte(text)
+		}
+		extra[text] = id
+		b.extras = append(b.extras, raw)
+		return id
+	}
+	for i, m := range merges {
+		if len(m) > 2*maxPieceBytes {
+			return nil, fmt.Errorf("merge %d has %d bytes, more than %d: %w", i, len(m), 2*maxPieceBytes, ErrVocab)
+		}
+		// The left side may begin with a space, never be empty.
+		cut := -1
+		if len(m) > 1 {
+			cut = strings.IndexByte(m[1:], ' ') + 1
+		}
+		if cut < 1 || cut+1 >= len(m) {
+			return nil, fmt.Errorf("merge %d is %.64q, want two pieces with a space between: %w", i, m, ErrVocab)
+		}
+		left, right := m[:cut], m[cut+1:]
+		b.pairs.add(symbol(left), symbol(right), uint32(i), symbol(left+right))
+	}
+	for c := range b.byteSym {
+		b.byteSym[c] = None
+		text := string(runeOfByte[c])
+		if id, ok := v.byText[text]; ok && v.mergeable(id) {
+			b.byteSym[c] = id
+		} else if id, ok := extra[text]; ok {
+			b.byteSym[c] = id
+		}
+	}
+	if b.ignoreMerges {
+		b.words = make(map[string]int32, len(v.pieces))
+		for i, p := range v.pieces {
+			if raw, ok := byteLevel(p); ok && v.kinds[i] == KindNormal {
+				b.words[string(raw)] = int32(i)
+			}
+		}
+	}
+	b.mergers.New = func() any { return &merger{pairs: b.pairs} }
+	return b, nil
+}
+
+// encode appends the ids of a text that holds no special token.
+func (b *bpe) encode(dst []int32, text string, _ bool) []int32 {
+	m := b.mergers.Get().(*merger)
+	b.split.each(text, func(word string) {
+		if b.ignoreMerges {
+			if id, ok := b.words[word]; ok {
+				dst = append(dst, id)
+				return
+			}
+		}
+		m.syms = m.syms[:0]
+		for i := range len(word) {
+			s := b.byteSym[word[i]]
+			if s == None {
+				s = -2 - int32(word[i]) // merges with nothing, and remembers the byte
+			}
+			m.syms = append(m.syms, s)
+		}
+		m.merge()
+		for _, s := range m.syms {
+			dst = b.emit(dst, s)
+		}
+	})
+	if cap(m.syms) <= maxScratch {
+		b.mergers.Put(m)
+	}
+	return dst
+}
+
+// maxScratch is the number of symbols above which scratch space is not kept.
+const maxScratch = 1 << 16
+
+func (b *bpe) emit(dst []int32, sym int32) []int32 {
+	switch {
+	case sym >= 0 && int(sym) < len(b.vocab.pieces):
+		return append(dst, sym)
+	case sym >= 0:
+		raw := b.extras[int(sym)-len(b.vocab.pieces)]
+		for _, c := range raw {
+			if s := b.byteSym[c]; s >= 0 && int(s) < len(b.vocab.pieces) {
+				dst = append(dst, s)
+			} else {
+				dst = b.unknown(dst)
+			}
+		}
+		return dst
+	}
+	return b.unknown(dst)
+}
+
+// unknown stands for a byte that the vocabulary lacks: the unknown token where there is one, else nothing.
+func (b *bpe) unknown(dst []int32) []int32 {
+	if b.unk != None {
+		dst = append(dst, b.unk)
+	}
+	return dst
+}
+
+// piece returns the bytes that an id stands for.
+func (b *bpe) piece(id int32) []byte {
+	p := b.vocab.pieces[id]
+	if b.vocab.kinds[id] == KindNormal || b.vocab.kinds[id] == KindUnused {
+		if raw, ok := byteLevel(p); ok {
+			return raw
+		}
+	}
+	return []byte(p)
+}

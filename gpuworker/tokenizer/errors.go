@@ -1,0 +1,12 @@
+package tokenizer
+
+import "errors"
+
+var (
+	// ErrVocab means that the vocabulary contradicts itself: the model file is damaged or hostile.
+	ErrVocab = errors.New("invalid vocabulary")
+	// ErrUnsupported means that the vocabulary is of a kind this package does not implement; the message names it.
+	ErrUnsupported = errors.New("unsupported tokenizer")
+	// ErrTokenID means that an id is outside the vocabulary.
+	ErrTokenID = errors.New("token id out of range")
+)

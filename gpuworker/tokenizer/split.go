@@ -1,0 +1,130 @@
+package tokenizer
+
+// matcher finds the first match of one pattern at or after from; start == len(s) if there is none.
+type matcher func(s string, from int) (start, end int)
+
+// splitter cuts a text by its patterns one after another: matches and what lies between them become pieces, and the next
+// pattern sees each piece by itself.
+type splitter []matcher
+
+func (p splitter) each(s string, word func(string)) {
+	if len(s) == 0 {
+		return
+	}
+	if len(p) == 0 {
+		word(s)
+		return
+	}
+	for done := 0; done < len(s); {
+		start, end := p[0](s, done)
+		if start > done {
+			p[1:].each(s[done:start], word)
+		}
+		if end > start {
+			p[1:].each(s[start:end], word)
+		}
+		done = end
+	}
+}
+
+// contraction returns the end of 's 't 're 've 'm 'll 'd at i, or i.
+func contraction(s string, i int, anyCase bool) int {
+	if i+1 >= len(s) || s[i] != '\'' {
+		return i
+	}
+	fold := func(c byte) byte {
+		if anyCase && c >= 'A' && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		return c
+	}
+	switch a := fold(s[i+1]); a {
+	case 's', 't', 'm', 'd':
+		return i + 2
+	case 'r', 'v', 'l':
+		if i+2 < len(s) {
+			if b := fold(s[i+2]); a == 'l' && b == 'l' || a != 'l' && b == 'e' {
+				return i + 3
+			}
+		}
+	}
+	return i
+}
+
+// gpt2Word is the pattern of GPT-2; it matches everywhere.
+func gpt2Word(s string, i int) (start, end int) {
+	if end := contraction(s, i, false); end > i {
+		return i, end
+	}
+	j := i
+	if s[i] == ' ' {
+		j++
+	}
+	switch c, n := at(s, j); {
+	case n == 0 || c&space != 0:
+		return i, spaceWord(s, i)
+	case c&letter != 0:
+		return i, run(s, j, letter, 0)
+	case c&number != 0:
+		return i, run(s, j, number, 0)
+	}
+	return i, run(s, j, 0, space|letter|number)
+}
+
+// llama3Word is the pattern of Llama 3, which Qwen 2 shares with digits = 1; word is the set of letters, to which later
+// families add marks. It matches everywhere.
+func llama3Word(digits int, word class) matcher {
+	return func(s string, i int) (start, end int) {
+		if end := contraction(s, i, true); end > i {
+			return i, end
+		}
+		c, n := at(s, i)
+		if c&word != 0 {
+			return i, run(s, i, word, 0)
+		}
+		if c&number != 0 {
+			return i, upTo(s, i, number, digits)
+		}
+		if s[i] != '\r' && s[i] != '\n' {
+			if next, _ := at(s, i+n); next&word != 0 {
+				return i, run(s, i+n, word, 0)
+			}
+		}
+		if end := otherWord(s, i, space|word|number); end > i {
+			return i, end
+		}
+		return i, lineWord(s, i)
+	}
+}
+
+// otherWord is " ?[^none]+[\r\n]*" at i, or i.
+func otherWord(s string, i int, none class) int {
+	j := i
+	if s[i] == ' ' {
+		j++
+	}
+	end := run(s, j, 0, none)
+	if end == j {
+		return i
+	}
+	return lineBreaks(s, end, false)
+}
+
+func lineBreaks(s string, i int, slash bool) int {
+	for i < len(s) && (s[i] == '\r' || s[i] == '\n' || slash && s[i] == '/') {
+		i++
+	}
+	return i
+}
+
+// upTo returns the end of at most n characters with a property.
+func upTo(s string, i int, want class, n int) int {
+	for ; n > 0; n-- {
+		c, w := at(s, i)
+		if c&want == 0 {
+			break
+		}
+		i += w
+	}
+	return i
+}

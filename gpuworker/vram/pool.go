@@ -1,0 +1,110 @@
+package vram
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// ErrFreed means that a buffer was used after Free, Release, or the close of its pool.
+var ErrFreed = fmt.Errorf("buffer is freed: %w", engine.ErrPrecondition)
+
+// Usage is a live buffer in a pool's ledger.
+type Usage struct {
+	Name    string
+	Size    uint64
+	Purpose engine.Purpose
+}
+
+// Pool allocates named buffers of one device. It is safe for concurrent use.
+type Pool struct {
+	dev    engine.Device
+	logger hclog.Logger
+	mu     struct {
+		sync.Mutex
+		closed bool
+		live   map[*Buffer]struct{}
+	}
+}
+
+// New makes an empty pool; the device stays the caller's, and closes after the pool.
+func New(dev engine.Device, logger hclog.Logger) *Pool {
+	p := &Pool{dev: dev, logger: logger.Named("vram")}
+	p.mu.live = map[*Buffer]struct{}{}
+	return p
+}
+
+// Alloc gives size zeroed bytes under a name that messages and Live use. engine.ErrOutOfMemory leaves the pool as it was.
+func (p *Pool) Alloc(size uint64, purpose engine.Purpose, name string) (*Buffer, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.closed {
+		return nil, fmt.Errorf("alloc %s: pool is closed: %w", name, engine.ErrPrecondition)
+	}
+	mem, err := p.dev.Alloc(size, purpose)
+	if err != nil {
+		return nil, fmt.Errorf("alloc %s: %w", name, err)
+	}
+	b := &Buffer{pool: p, usage: Usage{Name: name, Size: size, Purpose: purpose}}
+	b.mu.mem = mem
+	p.mu.live[b] = struct{}{}
+	return b, nil
+}
+
+// Live lists what is held, the largest first.
+func (p *Pool) Live() []Usage {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make([]Usage, 0, len(p.mu.live))
+	for b := range p.mu.live {
+		out = append(out, b.usage)
+	}
+	slices.SortFunc(out, func(a, b Usage) int { return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(a.Name, b.Name)) })
+	return out
+}
+
+// Used is the bytes held by purpose, as asked for: the device may count padding on top.
+func (p *Pool) Used() (used [engine.PurposeCount]uint64) {
+	for _, u := range p.Live() {
+		used[u.Purpose] += u.Size
+	}
+	return used
+}
+
+// Close frees what is left and names each of these leaks in the log and in its error, which matches ErrLeak.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.mu.closed = true
+	left := make([]*Buffer, 0, len(p.mu.live))
+	for b := range p.mu.live {
+		left = append(left, b)
+	}
+	p.mu.Unlock()
+	var errs []error
+	for _, b := range left {
+		switch err := b.Free(); {
+		case errors.Is(err, ErrFreed): // its owner was faster
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			p.logger.Warn("buffer was never freed", "buffer", b.usage.Name, "bytes", b.usage.Size)
+			errs = append(errs, fmt.Errorf("%s of %d bytes: %w", b.usage.Name, b.usage.Size, ErrLeak))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ErrLeak means that a buffer was still live when its pool was closed.
+var ErrLeak = errors.New("buffer was never freed")
+
+func (p *Pool) forget(b *Buffer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.mu.live, b)
+}

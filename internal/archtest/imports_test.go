@@ -1,0 +1,163 @@
+package archtest
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// importRule forbids packages to reach others, directly or through anything they import.
+type importRule struct {
+	from    []string // import paths; each binds the package and everything below it
+	exactly bool     // binds the packages of from alone, not those below
+	forbids func(p pkg) bool
+	because string
+}
+
+func below(roots ...string) func(pkg) bool {
+	return func(p pkg) bool { return withinAny(p.ImportPath, roots) }
+}
+
+func own(dirs ...string) []string {
+	paths := make([]string, len(dirs))
+	for i, d := range dirs {
+		paths[i] = module + "/" + d
+	}
+	return paths
+}
+
+var importRules = map[string]importRule{
+	"the scheduler does not reach the worker": {
+		from: own("services/scheduler"), forbids: below(own("gpuworker", "cuda")...),
+		because: "it routes calls between machines and is built without cgo; what it knows of a worker is the contract",
+	},
+	"the worker library does not reach gRPC or the contract": {
+		from:    own("gpuworker"),
+		forbids: below("google.golang.org/grpc", "google.golang.org/protobuf", module+"/proto"),
+		because: "it knows sequences, not calls; services/gpuworker translates",
+	},
+	"the worker library does not reach the processes": {
+		from: own("gpuworker", "cuda"), forbids: below(own("services")...),
+		because: "arrows run from the processes to the library",
+	},
+	"the ground floor imports nothing of ours": {
+		from: own("gpuworker/engine"), exactly: true, forbids: below(module),
+		because: "the step loop above it and the engines beside it all look down to it",
+	},
+	"routing imports the standard library only": {
+		from: own("services/scheduler/internal/route"),
+		forbids: func(p pkg) bool {
+			return !p.Standard && !within(p.ImportPath, module+"/services/scheduler/internal/route")
+		},
+		because: "it is a pure function of a snapshot and a request",
+	},
+	"placing imports the standard library only": {
+		from: own("services/scheduler/internal/place"), forbids: func(p pkg) bool { return !p.Standard },
+		because: "two schedulers must choose alike from the same input, and nothing else may be one",
+	},
+	"routing has no clock, socket, file or logger": {
+		from:    own("services/scheduler/internal/route", "services/scheduler/internal/place"),
+		forbids: below("net", "os/exec", "log", "testing"),
+		because: "it is a pure function of a snapshot and a request, and is tested as one",
+	},
+	"the native engines know no Go package of ours but their own": {
+		from: own("cuda"), forbids: func(p pkg) bool { return within(p.ImportPath, module) && !within(p.ImportPath, module+"/cuda") },
+		because: "they are C++ behind one header",
+	},
+	"the contract depends on nothing of ours": {
+		from: own("proto"), forbids: func(p pkg) bool { return within(p.ImportPath, module) && !within(p.ImportPath, module+"/proto") },
+		because: "everyone speaks it, so it must not pull anyone in",
+	},
+	"scheduler and client link no cgo": {
+		from:    own("services/scheduler", "services/millrace"),
+		forbids: func(p pkg) bool { return !p.Standard && len(p.CgoFiles) > 0 },
+		because: "they are built with CGO_ENABLED=0: one static file for any Linux",
+	},
+}
+
+// check returns one line for each package that breaks the rule.
+func (r importRule) check(tr tree) []string {
+	var broken []string
+	for _, p := range tr.own() {
+		bound := withinAny(p.ImportPath, r.from) && !forTests(p.ImportPath)
+		if r.exactly {
+			bound = slices.Contains(r.from, p.ImportPath)
+		}
+		if !bound {
+			continue
+		}
+		for _, dep := range p.Deps {
+			d, known := tr.all[dep]
+			if !known {
+				d = pkg{ImportPath: dep}
+			}
+			if r.forbids(d) {
+				broken = append(broken, fmt.Sprintf("%s reaches %s", p.ImportPath, dep))
+			}
+		}
+	}
+	slices.Sort(broken)
+	return broken
+}
+
+func TestArrowsBetweenPackagesRunOneWay(t *testing.T) {
+	tr := packages(t)
+	for name, rule := range importRules {
+		t.Run(name, func(t *testing.T) {
+			require.Empty(t, rule.check(tr), "because %s", rule.because)
+		})
+	}
+}
+
+func TestAForbiddenArrowIsReported(t *testing.T) {
+	tr := tree{all: map[string]pkg{}}
+	for _, p := range []pkg{
+		{ImportPath: module + "/services/scheduler/internal/relay", Deps: []string{"fmt", module + "/gpuworker/batch"}},
+		{ImportPath: module + "/gpuworker/batch", Deps: []string{"google.golang.org/grpc/codes"}},
+		{ImportPath: module + "/gpuworker/engine", Deps: []string{module + "/gpuworker/batch"}},
+		{ImportPath: module + "/gpuworker/engine/sim", Deps: []string{module + "/gpuworker/engine"}},
+		{ImportPath: module + "/services/scheduler/internal/route", Deps: []string{"fmt", "example.com/cgo"}},
+		{ImportPath: "fmt", Standard: true, DepOnly: true},
+		{ImportPath: "example.com/cgo", DepOnly: true, CgoFiles: []string{"c.go"}},
+	} {
+		tr.all[p.ImportPath] = p
+	}
+	for name, want := range map[string][]string{
+		"the scheduler does not reach the worker":                {module + "/services/scheduler/internal/relay reaches " + module + "/gpuworker/batch"},
+		"the worker library does not reach gRPC or the contract": {module + "/gpuworker/batch reaches google.golang.org/grpc/codes"},
+		"the ground floor imports nothing of ours":               {module + "/gpuworker/engine reaches " + module + "/gpuworker/batch"},
+		"routing imports the standard library only":              {module + "/services/scheduler/internal/route reaches example.com/cgo"},
+		"scheduler and client link no cgo":                       {module + "/services/scheduler/internal/route reaches example.com/cgo"},
+		"the worker library does not reach the processes":        nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			rule, ok := importRules[name]
+			require.True(t, ok)
+			require.Equal(t, want, rule.check(tr))
+		})
+	}
+}
+
+func TestOnlyTheBindingUsesCgo(t *testing.T) {
+	allowed := own("gpuworker/engine/native", "cuda")
+	for _, p := range packages(t).own() {
+		if len(p.CgoFiles) > 0 {
+			require.True(t, withinAny(p.ImportPath, allowed),
+				"%s uses cgo; only %v may, because one place converts pointers, errors and structs", p.ImportPath, allowed)
+		}
+	}
+}
+
+func TestNoProgramLinksTestCode(t *testing.T) {
+	for _, p := range packages(t).own() {
+		if p.Name != "main" {
+			continue
+		}
+		for _, dep := range p.Deps {
+			require.False(t, dep == "testing" || within(dep, "github.com/stretchr/testify") || forTests(dep),
+				"%s links %s, because of an import outside of _test.go files; test helpers belong in packages named ...test", p.ImportPath, dep)
+		}
+	}
+}

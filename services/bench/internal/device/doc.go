@@ -1,0 +1,2 @@
+// Package device opens the device that the flags name: a native engine or the simulated one.
+package device

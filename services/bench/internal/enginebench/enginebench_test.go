@@ -1,0 +1,182 @@
+package enginebench_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/synth"
+	"github.com/millrace/millrace/services/bench/internal/enginebench"
+	"github.com/millrace/millrace/services/bench/internal/modelfile"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+)
+
+// tiny is a shape whose rows suit every weight type and whose heads are grouped.
+func tiny() synth.Shape {
+	return synth.Shape{Name: "tiny", Architecture: "llama", Desc: engine.ModelDesc{
+		Layers: 2, Hidden: 256, Heads: 4, KVHeads: 2, FFN: 512, Vocab: 500, Context: 2048,
+	}}
+}
+
+func file(t *testing.T, typ gguf.Type) string {
+	t.Helper()
+	path, err := modelfile.Ensure(t.TempDir(), tiny(), typ, 1, nil)
+	require.NoError(t, err)
+	return path
+}
+
+func configOf(model string) enginebench.Config {
+	return enginebench.Config{
+		Model: model, Prompt: 33, Tokens: 9, Batches: []int{3, 1},
+		Repeat: 2, Depth: 1, Seed: 4, RoofTime: time.Millisecond,
+	}
+}
+
+func quiet(string, ...any) {}
+
+// open opens a sim device, closed when the test ends.
+func open(t *testing.T, options string) engine.Device {
+	t.Helper()
+	o, err := sim.ParseOptions(options)
+	require.NoError(t, err)
+	device, err := sim.Open(o, hclog.NewNullLogger())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, device.Close(), "everything on the device was given back") })
+	return device
+}
+
+func run(t *testing.T, device string, cfg enginebench.Config) *enginebench.Report {
+	t.Helper()
+	rpctest.NoLeaks(t)
+	report, err := enginebench.Run(t.Context(), open(t, device), cfg, quiet, rpctest.Logger(t))
+	require.NoError(t, err)
+	return report
+}
+
+func TestASimDeviceIsMeasuredWithoutRoofs(t *testing.T) {
+	report := run(t, "sim:step=1ms,prefill=0s,decode=0s", configOf(file(t, gguf.Q8_0)))
+	require.Nil(t, report.Roofs)
+	require.Len(t, report.Digest, 64)
+	require.Len(t, report.Lines, 4)
+	for i, want := range []struct {
+		class string
+		batch int
+	}{{"prefill", 1}, {"prefill", 3}, {"decode", 1}, {"decode", 3}} {
+		l := report.Lines[i]
+		require.Equal(t, want.class, l.Class)
+		require.Equal(t, want.batch, l.Batch)
+		require.Positive(t, l.TokensPerSecond.Min)
+		require.LessOrEqual(t, l.TokensPerSecond.Median, l.TokensPerSecond.Max)
+		require.Positive(t, l.BytesPerStep)
+		require.Zero(t, l.ReadShare)
+		require.Zero(t, l.OpsShare)
+	}
+	// No step is shorter than the device's: what is told cannot be faster.
+	require.Less(t, report.Lines[2].TokensPerSecond.Max, 1000.0)
+	require.Less(t, report.Lines[3].TokensPerSecond.Max, 3000.0)
+}
+
+// Run fails if a batch computes other tokens than the step loop does.
+func TestTokensAreTheSameAtEveryDepth(t *testing.T) {
+	cfg := configOf(file(t, gguf.Q8_0))
+	one := run(t, "sim:step=0s", cfg)
+	cfg.Depth = 2
+	require.Equal(t, one.Digest, run(t, "sim:step=0s", cfg).Digest)
+}
+
+// forgetful is a device whose runners beyond the first, which the step loop has, sample another token in every step of
+// more than one sequence.
+type forgetful struct{ engine.Device }
+
+func (d forgetful) NewModel(desc engine.ModelDesc) (engine.Model, error) {
+	m, err := d.Device.NewModel(desc)
+	return forgetfulModel{m}, err
+}
+
+type forgetfulModel struct{ engine.Model }
+
+func (m forgetfulModel) NewRunner(cfg engine.RunnerConfig) (engine.Runner, error) {
+	r, err := m.Model.NewRunner(cfg)
+	return forgetfulRunner{r}, err
+}
+
+type forgetfulRunner struct{ engine.Runner }
+
+func (r forgetfulRunner) Wait(timeout time.Duration) (*engine.StepResult, error) {
+	result, err := r.Runner.Wait(timeout)
+	if err == nil && len(result.Samples) > 1 {
+		result.Samples[0].Token ^= 1
+	}
+	return result, err
+}
+
+func TestABatchThatComputesOtherTokensMakesTheRunVoid(t *testing.T) {
+	report, err := enginebench.Run(t.Context(), forgetful{open(t, "sim:step=0s")}, configOf(file(t, gguf.Q8_0)), quiet, rpctest.Logger(t))
+	require.ErrorIs(t, err, enginebench.ErrTokens)
+	require.ErrorContains(t, err, "batch of 3")
+	require.NotNil(t, report)
+}
+
+func TestAnotherSeedGivesOtherTokens(t *testing.T) {
+	cfg := configOf(file(t, gguf.Q8_0))
+	one := run(t, "sim:step=0s", cfg)
+	cfg.Seed++
+	require.NotEqual(t, one.Digest, run(t, "sim:step=0s", cfg).Digest)
+}
+
+func TestTheReportIsPrintedAndEncoded(t *testing.T) {
+	report := run(t, "sim", configOf(file(t, gguf.Q8_0)))
+	var text bytes.Buffer
+	report.Print(&text)
+	for _, want := range []string{"llama Q8_0", "not measured", "load ", "prefill", "decode", report.Digest[:16]} {
+		require.Contains(t, text.String(), want)
+	}
+	encoded, err := json.Marshal(report)
+	require.NoError(t, err)
+	var back enginebench.Report
+	require.NoError(t, json.Unmarshal(encoded, &back))
+	require.Equal(t, report.Lines, back.Lines)
+}
+
+func TestWhatCannotBeMeasuredIsRefused(t *testing.T) {
+	good := file(t, gguf.Q8_0)
+	for name, tc := range map[string]struct {
+		change func(*enginebench.Config)
+		want   string
+	}{
+		"no batch":              {func(c *enginebench.Config) { c.Batches = nil }, "--batch lists no size"},
+		"a batch of none":       {func(c *enginebench.Config) { c.Batches = []int{1, 0} }, "--batch 0"},
+		"no repeat":             {func(c *enginebench.Config) { c.Repeat = 0 }, "--repeat 0"},
+		"an empty prompt":       {func(c *enginebench.Config) { c.Prompt = 0 }, "--prompt 0"},
+		"one token":             {func(c *enginebench.Config) { c.Tokens = 1 }, "--tokens 1"},
+		"depth 3":               {func(c *enginebench.Config) { c.Depth = 3 }, "--depth 3"},
+		"a file that is absent": {func(c *enginebench.Config) { c.Model = filepath.Join(t.TempDir(), "x.gguf") }, "no such file"},
+		"beyond the context":    {func(c *enginebench.Config) { c.Prompt = 2040; c.Tokens = 20 }, "prompt too long"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := configOf(good)
+			tc.change(&cfg)
+			_, err := enginebench.Run(t.Context(), open(t, "sim"), cfg, quiet, hclog.NewNullLogger())
+			require.ErrorContains(t, err, tc.want)
+		})
+	}
+}
+
+func TestAnInterruptEndsTheRun(t *testing.T) {
+	rpctest.NoLeaks(t)
+	cfg := configOf(file(t, gguf.Q8_0))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	cfg.Tokens = 500
+	_, err := enginebench.Run(ctx, open(t, "sim:step=20ms"), cfg, quiet, hclog.NewNullLogger())
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}

@@ -1,0 +1,189 @@
+package enginebench
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/millrace/millrace/gpuworker/arch"
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/services/bench/internal/gauge"
+	"github.com/millrace/millrace/services/bench/internal/machine"
+	"github.com/millrace/millrace/services/bench/internal/roof"
+	"github.com/millrace/millrace/services/bench/internal/stats"
+)
+
+// run is a run in progress.
+type run struct {
+	cfg    Config
+	device engine.Device
+	file   *gguf.File
+	spec   *arch.Model
+	kv     engine.Type
+	tell   func(format string, args ...any)
+	report Report
+}
+
+// Run measures a device, which it does not close. tell gets lines about what is going on. When the error is ErrTooFast or ErrTokens the report is complete
+// and void; otherwise it is nil with an error.
+func Run(ctx context.Context, device engine.Device, cfg Config, tell func(format string, args ...any), logger hclog.Logger) (_ *Report, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.Batches = slices.Compact(slices.Sorted(slices.Values(cfg.Batches)))
+	r := &run{cfg: cfg, device: device, tell: tell, report: Report{
+		Machine: machine.Look(), Prompt: cfg.Prompt, Tokens: cfg.Tokens, Repeat: cfg.Repeat, Depth: cfg.Depth,
+	}}
+	if r.file, err = gguf.Open(cfg.Model); err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.file.Close() }() // opened for reading only
+	if r.spec, err = arch.Parse(r.file); err != nil {
+		return nil, fmt.Errorf("model %s: %w", cfg.Model, err)
+	}
+	if err := r.describe(); err != nil {
+		return nil, err
+	}
+	want, err := r.load(ctx, logger)
+	if err != nil {
+		return nil, err
+	}
+	tokensErr, err := r.measure(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	return &r.report, errors.Join(tokensErr, r.report.check())
+}
+
+func (r *run) describe() error {
+	info, err := r.device.Info()
+	if err != nil {
+		return err
+	}
+	r.kv = model.DefaultKV(info)
+	if r.cfg.KV != nil {
+		r.kv = *r.cfg.KV
+	}
+	r.report.Device = Device{
+		Kind: info.Kind, Name: info.Name, Path: info.Path, Threads: info.SMCount,
+		KV: strings.ToLower(gguf.Type(r.kv).String()), Class: model.ClassID(info, r.kv),
+	}
+	r.report.Model = Model{
+		File: r.cfg.Model, Architecture: r.spec.Architecture, Type: r.spec.Quantization, Parameters: r.spec.Parameters,
+		Bytes: r.spec.Bytes,
+	}
+	return nil
+}
+
+// measure plays every batch. tokensErr says that tokens are not those wanted.
+func (r *run) measure(ctx context.Context, want []int32) (tokensErr, err error) {
+	m, err := gauge.Load(ctx, r.device, r.file, r.spec)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	cfg := gauge.Config{
+		Prompt: r.cfg.Prompt, Tokens: r.cfg.Tokens, Batch: slices.Max(r.cfg.Batches), Vocabulary: r.spec.Desc.Vocab,
+		Seed: r.cfg.Seed, KVType: r.kv, Depth: r.cfg.Depth,
+	}
+	runner, err := m.NewRunner(cfg.Runner())
+	if err != nil {
+		return nil, fmt.Errorf("batch of %d: %w", cfg.Batch, err)
+	}
+	defer func() { err = errors.Join(err, runner.Close()) }()
+	before, err := r.roofs("before")
+	if err != nil {
+		return nil, err
+	}
+	g := gauge.New(cfg, runner)
+	r.tell("warming up")
+	if _, _, _, err := g.Play(ctx, 1); err != nil {
+		return nil, err
+	}
+	var taken []figures
+	r.report.Digest = gauge.Digest(want)
+	for _, size := range r.cfg.Batches {
+		b := figures{size: size}
+		for i := range r.cfg.Repeat {
+			r.tell("batch %d: %d of %d", size, i+1, r.cfg.Repeat)
+			prefill, decode, tokens, err := g.Play(ctx, size)
+			if err != nil {
+				return nil, fmt.Errorf("batch %d: %w", size, err)
+			}
+			if !slices.Equal(tokens[0], want) && tokensErr == nil {
+				tokensErr = fmt.Errorf("%w: sequence 0 in a batch of %d has digest %s, Generate gives %s", ErrTokens, size,
+					gauge.Digest(tokens[0])[:16], r.report.Digest[:16])
+			}
+			b.prefill, b.decode = append(b.prefill, prefill), append(b.decode, decode)
+		}
+		taken = append(taken, b)
+	}
+	after, err := r.roofs("after")
+	if err != nil {
+		return nil, err
+	}
+	var used roof.Roofs
+	if before != nil {
+		used = before.Max(*after)
+		r.report.Roofs = &RoofTable{Before: ratesOf(*before), After: ratesOf(*after), Used: ratesOf(used)}
+	}
+	work, cache := roof.WorkOf(r.spec), machine.CacheBytes()
+	for _, class := range []string{"prefill", "decode"} {
+		for _, b := range taken {
+			phases := b.prefill
+			if class == "decode" {
+				phases = b.decode
+			}
+			r.report.Lines = append(r.report.Lines, line(class, b.size, phases, work, used, cache))
+		}
+	}
+	return tokensErr, nil
+}
+
+// figures are what was taken at one batch size.
+type figures struct {
+	size            int
+	prefill, decode []gauge.Phase
+}
+
+// line sums the repeats of one figure up. They all did the same work. What fits the processor's largest cache, of so many
+// bytes, may be read faster than any memory: it has no share of the read roof.
+func line(class string, size int, phases []gauge.Phase, work roof.Work, roofs roof.Roofs, cache uint64) Line {
+	rates := make([]float64, len(phases))
+	for i, p := range phases {
+		rates[i] = float64(p.Positions) / p.Time.Seconds()
+	}
+	p := phases[0]
+	l := Line{Class: class, Batch: size, TokensPerSecond: stats.SpreadOf(rates)}
+	took := float64(p.Positions) / l.TokensPerSecond.Median // seconds
+	ops := work.Ops(p.Positions, p.Samples)
+	l.BytesPerStep = float64(p.Bytes) / float64(p.Steps)
+	l.BytesPerSecond = float64(p.Bytes) / took
+	if l.BytesPerStep > float64(cache) {
+		l.ReadShare = roofs.ReadShare(float64(p.Bytes), took)
+	}
+	l.OpsPerSecond = ops.Sum() / took
+	l.OpsKind = ops.Kind().String()
+	l.OpsShare = roofs.Share(ops, took)
+	return l
+}
+
+// roofs measures the device, or gives nil where it cannot.
+func (r *run) roofs(when string) (*roof.Roofs, error) {
+	meter, ok := r.device.(engine.Meter)
+	if !ok {
+		return nil, nil
+	}
+	r.tell("measuring the roofs %s", when)
+	roofs, err := roof.Measure(meter, r.cfg.RoofTime)
+	return &roofs, err
+}
+
+func digestText(d engine.Digest) string { return hex.EncodeToString(d[:]) }

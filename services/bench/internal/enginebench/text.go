@@ -1,0 +1,45 @@
+package enginebench
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+)
+
+// Print writes the report as text.
+func (r *Report) Print(w io.Writer) {
+	fmt.Fprintf(w, "machine  %s\n", r.Machine)
+	fmt.Fprintf(w, "model    %s %s, %.1f M weights, %.1f MB, digest %.16s\n", r.Model.Architecture, r.Model.Type,
+		float64(r.Model.Parameters)/1e6, float64(r.Model.Bytes)/1e6, r.Model.Digest)
+	fmt.Fprintf(w, "device   %s, path %s, %d threads, kv %s, class %s\n", r.Device.Name, r.Device.Path, r.Device.Threads,
+		r.Device.KV, r.Device.Class)
+	if r.Roofs == nil {
+		fmt.Fprintf(w, "roof     not measured: a %s device has none\n", r.Device.Kind)
+	} else {
+		fmt.Fprintf(w, "roof     %s\n", r.Roofs.Used)
+		fmt.Fprintf(w, "         the larger of before (%s) and after (%s)\n", r.Roofs.Before, r.Roofs.After)
+	}
+	fmt.Fprintf(w, "load     %.2f GB/s (%.2f..%.2f) from page cache until verified, %.2f GB/s until ready; %.0f ms:",
+		r.Load.Verified.Median/1e9, r.Load.Verified.Min/1e9, r.Load.Verified.Max/1e9, r.Load.Ready.Median/1e9, 1e3*r.Load.Seconds)
+	for _, s := range r.Load.Stages {
+		fmt.Fprintf(w, " %s %.0f", s.Name, 1e3*s.Seconds)
+	}
+	fmt.Fprintf(w, "\ntokens   blake3 %.16s, the same in every batch and from Generate\n", r.Digest)
+	fmt.Fprintf(w, "\nprompts of %d tokens, %d tokens generated each, median of %d (min..max), %d step(s) in flight\n\n",
+		r.Prompt, r.Tokens, r.Repeat, r.Depth)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(table, "class\tbatch\ttokens/s\t(min..max)\tMB/step\tGB/s\tof read\tGOPS\tof\troof\t\n")
+	for _, l := range r.Lines {
+		fmt.Fprintf(table, "%s\t%d\t%.1f\t(%.1f..%.1f)\t%.1f\t%.2f\t%s\t%.1f\t%s\t%s\t\n", l.Class, l.Batch,
+			l.TokensPerSecond.Median, l.TokensPerSecond.Min, l.TokensPerSecond.Max, l.BytesPerStep/1e6,
+			l.BytesPerSecond/1e9, percent(l.ReadShare), l.OpsPerSecond/1e9, l.OpsKind, percent(l.OpsShare))
+	}
+	_ = table.Flush() // to a terminal or a buffer: nobody is left to tell
+}
+
+func percent(share float64) string {
+	if share == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f %%", 100*share)
+}

@@ -1,0 +1,49 @@
+package load
+
+import (
+	"math/rand/v2"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+// Size is how long a request is.
+type Size struct {
+	Prompt int // tokens; not used where a text is the prompt
+	Output int // tokens at most
+}
+
+// Maker makes requests; request i is a function of the Maker's fields, i and the size.
+type Maker struct {
+	Model       string
+	Vocabulary  int    // of the random ids
+	Text        string // the prompt; empty: random token ids
+	IDsOnly     bool   // no text is asked for
+	Seed        uint64
+	Temperature float32
+	StopAtEnd   bool // whether the model's end tokens end a stream; else every stream has Output tokens
+}
+
+// Request makes request i.
+func (m *Maker) Request(i uint64, s Size) *pb.GenerateRequest {
+	seed, output := m.Seed+i, int32(s.Output)
+	ignore := !m.StopAtEnd
+	r := &pb.GenerateRequest{
+		Model:    m.Model,
+		Sampling: &pb.Sampling{Temperature: &m.Temperature, Seed: &seed},
+		Stopping: &pb.Stopping{MaxTokens: &output, IgnoreEos: &ignore},
+	}
+	if m.IDsOnly {
+		r.Response = &pb.ResponseOptions{TokenIdsOnly: &m.IDsOnly}
+	}
+	if m.Text != "" {
+		r.Input = &pb.GenerateRequest_Prompt{Prompt: m.Text}
+		return r
+	}
+	random := rand.New(rand.NewPCG(m.Seed, i))
+	ids := make([]uint32, s.Prompt)
+	for j := range ids {
+		ids[j] = random.Uint32N(uint32(m.Vocabulary))
+	}
+	r.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: ids}}
+	return r
+}

@@ -1,0 +1,114 @@
+package modelfile
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/synth"
+)
+
+// ErrUnknown says that there is no shape or weight type of that name; the message lists those there are.
+var ErrUnknown = errors.New("unknown name")
+
+// types are the weight types that synthetic models are written in.
+var types = []gguf.Type{
+	gguf.F32, gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q4K, gguf.Q5K, gguf.Q6K, gguf.IQ4NL,
+}
+
+// Types lists the names of the weight types, in lower case.
+func Types() []string {
+	names := make([]string, len(types))
+	for i, t := range types {
+		names[i] = strings.ToLower(t.String())
+	}
+	return names
+}
+
+// ParseType finds a weight type by name in any case.
+func ParseType(name string) (gguf.Type, error) {
+	if i := slices.Index(Types(), strings.ToLower(name)); i >= 0 {
+		return types[i], nil
+	}
+	return 0, fmt.Errorf("%w: type %q, want one of %s", ErrUnknown, name, strings.Join(Types(), " "))
+}
+
+// ParseShape finds a shape by name.
+func ParseShape(name string) (synth.Shape, error) {
+	if s, ok := synth.Lookup(name); ok {
+		return s, nil
+	}
+	return synth.Shape{}, fmt.Errorf("%w: shape %q, want one of %s", ErrUnknown, name, strings.Join(synth.Names(), " "))
+}
+
+// Ensure returns the path of the file in dir, which is made if need be. tell, when not nil, is called before a file is
+// written, with its size in bytes.
+func Ensure(dir string, shape synth.Shape, typ gguf.Type, seed uint64, tell func(path string, size uint64)) (string, error) {
+	path := filepath.Join(dir, fmt.Sprintf("%s-%s-seed%d.gguf", shape.Name, strings.ToLower(typ.String()), seed))
+	size, err := synth.TensorBytes(shape, typ)
+	if err != nil {
+		return "", err
+	}
+	if complete(path, size) {
+		return path, nil
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return "", err
+	}
+	if tell != nil {
+		tell(path, size)
+	}
+	return path, Write(path, shape, typ, seed)
+}
+
+// complete says whether the file can be the one: it opens, and its tensors have the right size. One of an older layout
+// does not pass.
+func complete(path string, size uint64) bool {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return false
+	}
+	var sum uint64
+	for _, t := range f.Tensors() {
+		sum += t.Size
+	}
+	return f.Close() == nil && sum == size
+}
+
+// Write writes a file at path; it appears there when it is whole.
+func Write(path string, shape synth.Shape, typ gguf.Type, seed uint64) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".millrace-synth-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+	}()
+	if err := To(f, shape, typ, seed); err != nil {
+		return err
+	}
+	if err := f.Chmod(0o644); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// To writes a file to w.
+func To(w io.Writer, shape synth.Shape, typ gguf.Type, seed uint64) error {
+	buffered := bufio.NewWriterSize(w, 1<<20)
+	if err := synth.Write(buffered, shape, typ, seed); err != nil {
+		return err
+	}
+	return buffered.Flush()
+}

@@ -1,0 +1,131 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ErrEnded says that the program ended by itself.
+var ErrEnded = errors.New("program ended too early")
+
+// Program is a running program. Stop it.
+type Program struct {
+	name string
+	cmd  *exec.Cmd
+	log  *tail
+	done chan struct{} // closed when it has ended
+	err  error         // of its end; valid after done
+}
+
+// Start starts a program. When ctx ends it gets SIGTERM, and SIGKILL 10 s later.
+func Start(ctx context.Context, name, path string, args ...string) (*Program, error) {
+	p := &Program{name: name, log: &tail{}, done: make(chan struct{})}
+	p.cmd = exec.CommandContext(ctx, path, args...)
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
+	p.cmd.WaitDelay = 10 * time.Second
+	// A group of its own: an interrupt on the terminal is this process's to handle. And no orphan if it is killed.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		defer close(p.done)
+		p.err = p.cmd.Wait()
+	}()
+	return p, nil
+}
+
+// PID is the program's process id.
+func (p *Program) PID() int { return p.cmd.Process.Pid }
+
+// Check returns ErrEnded, with the end of the log, if the program does not run any more.
+func (p *Program) Check() error {
+	select {
+	case <-p.done:
+		return fmt.Errorf("%s: %w: %w\n%s", p.name, ErrEnded, errors.Join(p.err), p.log)
+	default:
+		return nil
+	}
+}
+
+// Wait calls ready every 20 ms until it returns nil, the program has ended, or the time is up.
+func (p *Program) Wait(ctx context.Context, timeout time.Duration, ready func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		err := ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return p.Check()
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready after %v: %w\n%s", p.name, timeout, err, p.log)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Stop sends SIGTERM and waits; after the timeout it kills. It returns an error unless the program exits with 0.
+func (p *Program) Stop(timeout time.Duration) error {
+	if err := p.Check(); err != nil {
+		return err
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop %s: %w", p.name, err)
+	}
+	select {
+	case <-p.done:
+	case <-time.After(timeout):
+		killErr := p.cmd.Process.Kill()
+		<-p.done
+		return fmt.Errorf("%s did not stop in %v and was killed: %w\n%s", p.name, timeout, errors.Join(killErr, p.err), p.log)
+	}
+	if p.err != nil {
+		return fmt.Errorf("%s: %w\n%s", p.name, p.err, p.log)
+	}
+	return nil
+}
+
+// FreeAddress is a loopback address that nobody listened on a moment ago.
+func FreeAddress(ctx context.Context) (string, error) {
+	var lc net.ListenConfig
+	lis, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return lis.Addr().String(), lis.Close()
+}
+
+// tailBytes is how much of a log is kept.
+const tailBytes = 8 << 10
+
+// tail keeps the end of what is written.
+type tail struct {
+	mu   sync.Mutex
+	kept []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = append(t.kept, p...)
+	if n := len(t.kept) - tailBytes; n > 0 {
+		t.kept = append(t.kept[:0], t.kept[n:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.kept)
+}

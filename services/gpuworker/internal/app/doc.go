@@ -1,0 +1,2 @@
+// Package app wires a worker: device, models, server. Run blocks until its context ends.
+package app

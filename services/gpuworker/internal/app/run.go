@@ -1,0 +1,90 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/services/gpuworker/internal/config"
+	"github.com/millrace/millrace/services/gpuworker/internal/server"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/version"
+)
+
+// Run serves until ctx ends: then readiness flips, running requests have the drain timeout to end, and the device's
+// memory is given back. It returns nil after such an end, and ErrHangs when the device keeps it.
+func Run(ctx context.Context, c *config.Config, logger hclog.Logger) (err error) {
+	device, err := OpenDevice(c, logger)
+	if err != nil {
+		return fmt.Errorf("open device: %w", err)
+	}
+	verify := c.VerifyInterval
+	if verify == 0 {
+		verify = -1
+	}
+	models := model.NewManager(model.Config{
+		Dir: c.Models, MaxSequences: c.MaxSequences, MaxBatchedTokens: c.MaxBatched, VerifyInterval: verify,
+	}, device, logger)
+	defer func() {
+		closeErr := within(closeTimeout, func() error { return errors.Join(models.Close(), device.Close()) })
+		if err == nil {
+			err = closeErr
+		}
+	}()
+	lis, err := rpc.Listen(ctx, c.Listen)
+	if err != nil {
+		return err
+	}
+	s := server.New(models, server.Identity{
+		WorkerID: c.WorkerID, Incarnation: incarnation(), Version: version.String(),
+	}, logger)
+	r := rpc.NewServer(rpc.ServerConfig{
+		Domain: rpc.WorkerDomain, DrainTimeout: c.DrainTimeout, Options: s.Options(),
+	}, logger)
+	if err := s.Register(r); err != nil {
+		return err
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel()
+	var loadErr error
+	work.Go(func() { s.Run(ctx, r) })
+	work.Go(func() {
+		if loadErr = loadAll(ctx, c.Load, models); loadErr != nil {
+			cancel()
+			return
+		}
+		s.Started()
+	})
+	logger.Info("worker serves", "address", lis.Addr().String(), "worker_id", c.WorkerID, "version", version.String())
+	err = r.Serve(ctx, lis)
+	cancel()
+	work.Wait()
+	return errors.Join(loadErr, err)
+}
+
+// loadAll loads the models wanted from the start, one after another.
+func loadAll(ctx context.Context, names []string, models *model.Manager) error {
+	for _, name := range names {
+		if _, _, err := models.Load(ctx, name, model.Options{}, nil); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("load %q at start: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// incarnation is another one at each start.
+func incarnation() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return fmt.Sprintf("%x-%s", time.Now().Unix(), hex.EncodeToString(b[:]))
+}

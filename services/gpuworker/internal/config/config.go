@@ -1,0 +1,140 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+)
+
+// Config of a worker.
+type Config struct {
+	Listen         string
+	Device         string // auto, cpu, gpu, cuda:N, or sim with options
+	CPUPath        string
+	EnginePath     string
+	Threads        int
+	Models         string
+	Load           []string
+	WorkerID       string
+	MemoryLimit    string // bytes, bytes with a unit, or a fraction; see Limit
+	MaxSequences   int
+	MaxBatched     int
+	VerifyInterval time.Duration
+	DrainTimeout   time.Duration
+	LogLevel       string
+	LogJSON        bool
+	SelfTest       bool
+}
+
+// Register puts the flags on f; after f is parsed, Validate.
+func (c *Config) Register(f *pflag.FlagSet) {
+	f.StringVar(&c.Listen, "listen", "127.0.0.1:7071", "address to serve on, host:port or unix:PATH")
+	f.StringVar(&c.Device, "device", "auto", "auto, cpu, gpu, cuda:N, or sim[:step=1ms,prefill=2us,decode=20us,memory=BYTES]")
+	f.StringVar(&c.CPUPath, "cpu-path", "", "instruction-set path of the CPU engine: avx512vnni, avx2 or portable (default: the best)")
+	f.StringVar(&c.EnginePath, "engine-path", "", "file or folder of libmillrace_cuda.so (default: $MILLRACE_ENGINE_PATH, beside the binary, ../lib)")
+	f.IntVar(&c.Threads, "threads", 0, "threads of the CPU engine; 0: what quota and affinity allow")
+	f.StringVar(&c.Models, "models", "models", "folder of model files NAME.gguf")
+	f.StringArrayVar(&c.Load, "load", nil, "model to load before the worker is ready; may be repeated")
+	f.StringVar(&c.WorkerID, "worker-id", "", "name that is stable over restarts (default: host name and port)")
+	f.StringVar(&c.MemoryLimit, "memory-limit", "", "device memory to use: bytes, such as 8GiB, or a fraction, such as 0.5 (default: 80 % of what is available)")
+	f.StringVar(&c.MemoryLimit, "vram-limit", "", "the same as --memory-limit")
+	f.IntVar(&c.MaxSequences, "max-sequences", 16, "sequences of a model in one batch")
+	f.IntVar(&c.MaxBatched, "max-batched-tokens", 512, "tokens of one step")
+	f.DurationVar(&c.VerifyInterval, "verify-interval", time.Minute, "time between checks of resident weights; 0: none")
+	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
+	f.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
+	f.BoolVar(&c.LogJSON, "log-json", false, "log in JSON")
+	f.BoolVar(&c.SelfTest, "self-test", false, "check the device against the reference, print one table, and exit")
+}
+
+// Validate checks every value and fills in what depends on the machine.
+func (c *Config) Validate() error {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Threads < 0 || c.Threads > 1024 {
+		fail("--threads %d: want 0 to 1024", c.Threads)
+	}
+	if c.MaxSequences < 1 || c.MaxSequences > 1024 {
+		fail("--max-sequences %d: want 1 to 1024", c.MaxSequences)
+	}
+	if c.MaxBatched < c.MaxSequences || c.MaxBatched > 1<<16 {
+		fail("--max-batched-tokens %d: want at least --max-sequences (%d) and at most 65536", c.MaxBatched, c.MaxSequences)
+	}
+	if c.VerifyInterval < 0 || c.DrainTimeout < 0 {
+		fail("--verify-interval %v, --drain-timeout %v: want no negative time", c.VerifyInterval, c.DrainTimeout)
+	}
+	if hclog.LevelFromString(c.LogLevel) == hclog.NoLevel {
+		fail("--log-level %q: want trace, debug, info, warn or error", c.LogLevel)
+	}
+	if _, err := parseLimit(c.MemoryLimit); err != nil {
+		fail("--memory-limit %q: %w", c.MemoryLimit, err)
+	}
+	if c.Simulated() {
+		if _, err := sim.ParseOptions(c.Device); err != nil {
+			fail("--device: %w", err)
+		}
+	}
+	if !c.SelfTest {
+		if info, err := os.Stat(c.Models); err != nil || !info.IsDir() {
+			fail("--models %q: there is no such folder", c.Models)
+		}
+	}
+	if c.EnginePath == "" {
+		c.EnginePath = os.Getenv("MILLRACE_ENGINE_PATH")
+	}
+	if c.WorkerID == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			fail("no host name, give --worker-id: %w", err)
+		}
+		c.WorkerID = host + ":" + c.Listen[strings.LastIndexByte(c.Listen, ':')+1:]
+	}
+	return errors.Join(errs...)
+}
+
+// Simulated says whether the device is the sim engine.
+func (c *Config) Simulated() bool { return c.Device == "sim" || strings.HasPrefix(c.Device, "sim:") }
+
+// Limit is the device memory to use, given how much there is; 0 leaves it to the engine.
+func (c *Config) Limit(total uint64) uint64 {
+	limit, _ := parseLimit(c.MemoryLimit) // checked by Validate
+	if limit > 0 && limit <= 1 {
+		return uint64(limit * float64(total))
+	}
+	return uint64(limit)
+}
+
+// Fraction says whether the limit depends on how much memory there is.
+func (c *Config) Fraction() bool {
+	limit, _ := parseLimit(c.MemoryLimit)
+	return limit > 0 && limit <= 1
+}
+
+func parseLimit(s string) (float64, error) {
+	if s == "" {
+		return 0, nil
+	}
+	digits, unit := s, 1.0
+	for suffix, size := range map[string]float64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40} {
+		if before, ok := strings.CutSuffix(s, suffix); ok {
+			digits, unit = before, size
+		}
+	}
+	v, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
+	if err != nil || !(v > 0) || math.IsInf(v, 0) {
+		return 0, errors.New("want bytes, such as 8GiB, or a fraction between 0 and 1")
+	}
+	if v*unit > 1<<62 {
+		return 0, errors.New("is more than any device has")
+	}
+	return v * unit, nil
+}

@@ -1,0 +1,42 @@
+package config
+
+import (
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+)
+
+func parse(t *testing.T, args ...string) (*Config, error) {
+	t.Helper()
+	c, f := &Config{}, pflag.NewFlagSet("worker", pflag.ContinueOnError)
+	c.Register(f)
+	require.NoError(t, f.Parse(append([]string{"--models", t.TempDir()}, args...)))
+	err := c.Validate()
+	return c, err
+}
+
+func TestDefaultsAreValid(t *testing.T) {
+	c, err := parse(t)
+	require.NoError(t, err)
+	require.Contains(t, c.WorkerID, ":7071")
+}
+
+func TestBadValuesAreNamedAllAtOnce(t *testing.T) {
+	_, err := parse(t, "--threads=-1", "--max-sequences=0", "--log-level=loud", "--memory-limit=much", "--models=/nowhere", "--device=sim:x=1")
+	for _, flag := range []string{"--threads", "--max-sequences", "--log-level", "--memory-limit", "--models", "--device"} {
+		require.ErrorContains(t, err, flag)
+	}
+}
+
+func TestMemoryLimits(t *testing.T) {
+	for text, want := range map[string]uint64{"": 0, "0.5": 500, "1": 1000, "4096": 4096, "8GiB": 8 << 30, "1.5MiB": 3 << 19} {
+		c, err := parse(t, "--vram-limit="+text)
+		require.NoError(t, err)
+		require.Equal(t, want, c.Limit(1000), text)
+	}
+	for _, bad := range []string{"-1", "NaN", "0", "inf", "8GB", "1e30"} {
+		_, err := parse(t, "--vram-limit="+bad)
+		require.Error(t, err, bad)
+	}
+}

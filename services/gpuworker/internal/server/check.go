@@ -1,0 +1,219 @@
+package server
+
+import (
+	"encoding/hex"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// Limits of a request that do not depend on the model.
+const (
+	maxStops      = 16
+	maxStopBytes  = 256
+	maxStopIDs    = 64
+	maxBiases     = 1024
+	maxSequences  = 16
+	maxCandidates = 64
+	// maxViolations is how many a status lists: it travels in headers, which clients bound at about 8 KiB.
+	maxViolations = 32
+)
+
+// checker collects violations.
+type checker struct{ violations []rpc.Violation }
+
+func (c *checker) add(field, format string, args ...any) {
+	switch n := len(c.violations); {
+	case n > maxViolations:
+		return
+	case n == maxViolations:
+		format, args = "is wrong too; what else is wrong is not listed: correct these first", nil
+	}
+	c.violations = append(c.violations, rpc.Violation{Field: field, Description: fmt.Sprintf(format, args...)})
+}
+
+// float checks a knob's range; NaN and infinities are in none.
+func (c *checker) float(field string, v *float32, low, high float32, openLow bool) {
+	if v == nil {
+		return
+	}
+	bracket := "["
+	if openLow {
+		bracket = "("
+	}
+	if !(*v >= low && *v <= high) || (openLow && *v == low) {
+		c.add(field, "is %v, want a number in %s%v, %v]", *v, bracket, low, high)
+	}
+}
+
+func (c *checker) int(field string, v *int32, low, high int32) {
+	if v != nil && (*v < low || *v > high) {
+		c.add(field, "is %d, want [%d, %d]", *v, low, high)
+	}
+}
+
+func (c *checker) digest(field string, v *string) {
+	if v == nil {
+		return
+	}
+	if raw, err := hex.DecodeString(*v); err != nil || len(raw) != 32 || strings.ToLower(*v) != *v {
+		c.add(field, "is no digest: want 64 lower-case hex digits")
+	}
+}
+
+// checkGenerate lists what is wrong with a request whatever its model is.
+func checkGenerate(in *pb.GenerateRequest) []rpc.Violation {
+	c := &checker{}
+	if in.RequestId != nil && !rpc.ValidRequestID(in.GetRequestId()) {
+		c.add("request_id", "want 1 to 128 printable ASCII characters")
+	}
+	if in.GetModel() == "" {
+		c.add("model", "is required: the name of a loaded model")
+	}
+	c.digest("expect_model_digest", in.ExpectModelDigest)
+	c.digest("expect_prompt_digest", in.ExpectPromptDigest)
+	switch input := in.GetInput().(type) {
+	case nil:
+		c.add("input", "one of prompt, token_ids and chat is required")
+	case *pb.GenerateRequest_Prompt:
+		if input.Prompt == "" {
+			c.add("prompt", "is empty: give at least one character")
+		}
+	case *pb.GenerateRequest_TokenIds:
+		if len(input.TokenIds.GetIds()) == 0 {
+			c.add("token_ids.ids", "is empty: give at least one token")
+		}
+	case *pb.GenerateRequest_Chat:
+		c.chat(input.Chat)
+	}
+	if in.AcceptedAt != nil {
+		if err := in.GetAcceptedAt().CheckValid(); err != nil {
+			c.add("accepted_at", "is no valid time: %v", err)
+		}
+	}
+	if _, known := pb.KernelClass_name[int32(in.GetPromptClass())]; !known {
+		c.add("prompt_class", "is %d, which is no class", in.GetPromptClass())
+	}
+	c.sampling(in.GetSampling())
+	c.stopping(in)
+	c.response(in.GetResponse())
+	return c.violations
+}
+
+func (c *checker) chat(chat *pb.Chat) {
+	if len(chat.GetMessages()) == 0 {
+		c.add("chat.messages", "is empty: give at least one message")
+	}
+	for i, m := range chat.GetMessages() {
+		if m.GetRole() == "" {
+			c.add(fmt.Sprintf("chat.messages[%d].role", i), "is required, such as \"user\"")
+		}
+	}
+}
+
+func (c *checker) sampling(s *pb.Sampling) {
+	if s == nil {
+		return
+	}
+	c.float("sampling.temperature", s.Temperature, 0, 100, false)
+	c.int("sampling.top_k", s.TopK, 0, math.MaxInt32)
+	c.float("sampling.top_p", s.TopP, 0, 1, true)
+	c.float("sampling.min_p", s.MinP, 0, 1, false)
+	c.float("sampling.typical_p", s.TypicalP, 0, 1, true)
+	c.float("sampling.repetition_penalty", s.RepetitionPenalty, 0, 100, true)
+	c.float("sampling.presence_penalty", s.PresencePenalty, -100, 100, false)
+	c.float("sampling.frequency_penalty", s.FrequencyPenalty, -100, 100, false)
+	c.int("sampling.penalty_window", s.PenaltyWindow, -1, math.MaxInt32)
+	c.int("sampling.num_sequences", s.NumSequences, 1, maxSequences)
+	if n := len(s.GetLogitBias()); n > maxBiases {
+		c.add("sampling.logit_bias", "has %d entries, at most %d", n, maxBiases)
+	}
+	for id, bias := range s.GetLogitBias() {
+		if math.IsNaN(float64(bias)) || math.IsInf(float64(bias), 1) {
+			c.add(fmt.Sprintf("sampling.logit_bias[%d]", id), "is %v, want a finite number or -inf", bias)
+		}
+	}
+	if s.AllowedTokens != nil && len(s.GetAllowedTokens().GetIds()) == 0 {
+		c.add("sampling.allowed_tokens.ids", "is empty: leave allowed_tokens unset to allow every token")
+	}
+}
+
+func (c *checker) stopping(in *pb.GenerateRequest) {
+	s := in.GetStopping()
+	if s == nil {
+		return
+	}
+	c.int("stopping.max_tokens", s.MaxTokens, 0, math.MaxInt32)
+	if s.MaxTokens != nil && s.GetMaxTokens() == 0 && !reportsPrompt(in.GetResponse()) {
+		c.add("stopping.max_tokens", "is 0: then nothing is generated, which is of use with response.prompt_logprobs or echo_prompt only")
+	}
+	limit := int32(math.MaxInt32)
+	if s.MaxTokens != nil && s.GetMaxTokens() >= 0 {
+		limit = s.GetMaxTokens()
+	}
+	c.int("stopping.min_tokens", s.MinTokens, 0, limit)
+	if n := len(s.GetStop()); n > maxStops {
+		c.add("stopping.stop", "has %d strings, at most %d", n, maxStops)
+	}
+	for i, stop := range s.GetStop() {
+		if len(stop) == 0 || len(stop) > maxStopBytes {
+			c.add(fmt.Sprintf("stopping.stop[%d]", i), "has %d bytes, want 1 to %d", len(stop), maxStopBytes)
+		}
+	}
+	if n := len(s.GetStopTokenIds()); n > maxStopIDs {
+		c.add("stopping.stop_token_ids", "has %d ids, at most %d", n, maxStopIDs)
+	}
+	if len(s.GetStop()) > 0 && in.GetResponse().GetTokenIdsOnly() {
+		c.add("stopping.stop", "needs text, which response.token_ids_only leaves out: use stop_token_ids")
+	}
+}
+
+func (c *checker) response(r *pb.ResponseOptions) {
+	if r == nil {
+		return
+	}
+	c.int("response.output_candidates", r.OutputCandidates, 0, maxCandidates)
+	c.int("response.prompt_logprobs", r.PromptLogprobs, 0, maxCandidates)
+}
+
+// ids checks token ids against a vocabulary.
+func (c *checker) ids(field string, ids []uint32, vocabulary int) {
+	bad := slices.IndexFunc(ids, func(id uint32) bool { return id >= uint32(vocabulary) })
+	if bad >= 0 {
+		c.add(fmt.Sprintf("%s[%d]", field, bad), "is %d, want [0, %d)", ids[bad], vocabulary)
+	}
+}
+
+// notBuiltFields names the fields of a request that later work will give a meaning, in the order of the contract.
+func notBuiltFields(in *pb.GenerateRequest) string {
+	var names []string
+	name := func(set bool, field string) {
+		if set {
+			names = append(names, field)
+		}
+	}
+	name(in.GetCache().GetSalt() != "", "cache.salt")
+	name(in.GetCache().GetBypassPrefixCache(), "cache.bypass_prefix_cache")
+	name(in.Guided != nil, "guided")
+	name(in.GetPriority() != 0, "priority")
+	name(in.GetFairnessId() != "", "fairness_id")
+	name(len(in.GetResume()) > 0, "resume")
+	return strings.Join(names, ", ")
+}
+
+// orDefault is the value of an optional knob.
+func orDefault[T any](v *T, unset T) T {
+	if v == nil {
+		return unset
+	}
+	return *v
+}
+
+// reportsPrompt says whether a response has something to say about the prompt itself.
+func reportsPrompt(r *pb.ResponseOptions) bool {
+	return r != nil && (r.PromptLogprobs != nil || r.GetEchoPrompt())
+}

@@ -1,0 +1,92 @@
+package server
+
+import (
+	"context"
+	"encoding/hex"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/gpuworker/generate"
+	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/gpuworker/tokenizer"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// UsageTrailer is the trailer that holds the Usage so far of a call that failed.
+const UsageTrailer = "millrace-usage-bin"
+
+// Generate implements InferenceService.
+func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+	ctx := stream.Context()
+	if in.RequestId != nil {
+		rpc.SetRequestID(ctx, in.GetRequestId())
+	}
+	rpc.Annotate(ctx, "model", in.GetModel())
+	if err := invalid(checkGenerate(in)); err != nil {
+		return err
+	}
+	if names := notBuiltFields(in); names != "" {
+		return notBuilt(names)
+	}
+	inst, release, err := s.models.Acquire(in.GetModel())
+	if err != nil {
+		return statusOf(err)
+	}
+	defer release()
+	ctx, stop := beforeDeadline(ctx)
+	defer stop()
+	request, err := s.prepare(ctx, in, inst)
+	if err != nil {
+		return statusOf(err)
+	}
+	to := &sink{stream: stream, request: in, prompt: request.Prompt, started: s.started(ctx, inst, request)}
+	generated, err := generate.Run(ctx, inst.Loop, decoders(inst.Tokenizer), request, to)
+	rpc.Annotate(ctx, "prompt_tokens", len(request.Prompt))
+	rpc.Annotate(ctx, "completion_tokens", generated)
+	reportCost(ctx, len(request.Prompt), generated)
+	if err != nil {
+		usage, _ := proto.Marshal(&pb.Usage{ // a message of numbers always marshals
+			PromptTokens: uint32(len(request.Prompt)), CompletionTokens: uint32(generated),
+		})
+		stream.SetTrailer(metadata.Pairs(UsageTrailer, string(usage)))
+		return statusOf(err)
+	}
+	return nil
+}
+
+// A call is ended before its deadline by a twentieth of its time, at most deadlineMargin: a trailer sent at the deadline
+// itself never arrives, and one on a busy machine takes a while.
+const deadlineMargin = 250 * time.Millisecond
+
+// beforeDeadline ends a context a little before its deadline, so that status and usage arrive in time.
+func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	margin := min(deadlineMargin, time.Until(deadline)/20)
+	return context.WithDeadlineCause(ctx, deadline.Add(-margin), errDeadline)
+}
+
+func decoders(t *tokenizer.Tokenizer) generate.NewDecoder {
+	return func(special bool) generate.TextDecoder {
+		return t.NewDecoder(tokenizer.DecodeOptions{ShowSpecial: special, Continues: true})
+	}
+}
+
+func (s *Server) started(ctx context.Context, inst *model.Instance, r generate.Request) *pb.Started {
+	return &pb.Started{
+		ModelDigest: hex.EncodeToString(inst.Digest[:]), PromptDigest: promptDigest(r.Prompt), ClassId: inst.ClassID,
+		PromptTokens: uint32(len(r.Prompt)), Seed: r.Params.Seed, WorkerId: s.identity.WorkerID,
+		Incarnation: s.identity.Incarnation, RequestId: rpc.RequestID(ctx),
+	}
+}
+
+// Embed implements InferenceService.
+func (s *Server) Embed(context.Context, *pb.EmbedRequest) (*pb.EmbedResponse, error) {
+	return nil, notBuilt("InferenceService.Embed")
+}

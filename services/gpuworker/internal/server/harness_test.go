@@ -1,0 +1,176 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/native"
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/gpuworker/template"
+	"github.com/millrace/millrace/internal/cputest"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+)
+
+func TestMain(m *testing.M) {
+	template.MaybeChild()
+	os.Exit(m.Run())
+}
+
+// worker is a whole worker in memory.
+type worker struct {
+	conn   *grpc.ClientConn
+	infer  pb.InferenceServiceClient
+	models pb.ModelServiceClient
+	health pb.WorkerServiceClient
+
+	server  *Server
+	manager *model.Manager
+	dir     string
+	stop    func() // as a signal does
+}
+
+// modelsDir is a models folder with the shipped model in it.
+func modelsDir(t *testing.T) string {
+	t.Helper()
+	_, file, _, _ := runtime.Caller(0)
+	stories := filepath.Join(filepath.Dir(file), "..", "..", "..", "..", "models", "stories.gguf")
+	dir := t.TempDir()
+	data, err := os.ReadFile(stories)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "stories.gguf"), data, 0o644))
+	return dir
+}
+
+func simDevice(t *testing.T, o sim.Options) engine.Device {
+	t.Helper()
+	d, err := sim.Open(o, rpctest.Logger(t))
+	require.NoError(t, err)
+	return d
+}
+
+func cpuDevice(t *testing.T) engine.Device {
+	t.Helper()
+	d, err := native.Open(native.Options{Device: "cpu", Path: cputest.Path()}, rpctest.Logger(t))
+	require.NoError(t, err)
+	return d
+}
+
+// start serves a device's models over memory and loads the names given.
+func start(t *testing.T, device engine.Device, load ...string) *worker {
+	t.Helper()
+	logger := rpctest.Logger(t)
+	w := &worker{dir: modelsDir(t)}
+	w.manager = model.NewManager(model.Config{Dir: w.dir, VerifyInterval: -1}, device, logger)
+	w.server = New(w.manager, Identity{WorkerID: "w1", Incarnation: "i1", Version: "test"}, logger)
+	r := rpc.NewServer(rpc.ServerConfig{
+		Domain: rpc.WorkerDomain, DrainTimeout: 10 * time.Second, Options: w.server.Options(),
+	}, logger)
+	require.NoError(t, w.server.Register(r))
+	lis := rpctest.Listener(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	work.Go(func() { w.server.Run(ctx, r) })
+	stop := rpctest.Serve(t, r, lis)
+	w.stop = func() {
+		cancel()
+		stop()
+		work.Wait()
+	}
+	t.Cleanup(func() {
+		w.stop()
+		require.NoError(t, w.manager.Close())
+		info, err := device.Info()
+		require.NoError(t, err)
+		require.Equal(t, [engine.PurposeCount]uint64{}, info.BytesUsed, "the ledger is back to zero")
+		require.NoError(t, device.Close())
+	})
+	for _, name := range load {
+		_, _, err := w.manager.Load(t.Context(), name, model.Options{}, nil)
+		require.NoError(t, err)
+	}
+	w.server.Started()
+	w.conn = rpctest.Dial(t, lis)
+	w.infer, w.models, w.health = pb.NewInferenceServiceClient(w.conn), pb.NewModelServiceClient(w.conn), pb.NewWorkerServiceClient(w.conn)
+	return w
+}
+
+// outcome is everything a Generate call gave.
+type outcome struct {
+	events   []*pb.GenerateResponse
+	started  *pb.Started
+	prompt   []*pb.TokenDetail
+	ids      map[uint32][]uint32
+	text     map[uint32]string
+	logprobs []float32
+	finished map[uint32]*pb.Finished
+	err      error
+}
+
+func (w *worker) generate(ctx context.Context, t *testing.T, in *pb.GenerateRequest) outcome {
+	t.Helper()
+	stream, err := w.infer.Generate(ctx, in)
+	require.NoError(t, err)
+	return receive(t, stream)
+}
+
+// receive reads a call to its end.
+func receive(t *testing.T, stream grpc.ServerStreamingClient[pb.GenerateResponse]) outcome {
+	t.Helper()
+	out := outcome{ids: map[uint32][]uint32{}, text: map[uint32]string{}, finished: map[uint32]*pb.Finished{}}
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			out.err = err
+			return out
+		}
+		out.events = append(out.events, r)
+		switch e := r.GetEvent().(type) {
+		case *pb.GenerateResponse_Started:
+			require.Nil(t, out.started, "started comes once")
+			out.started = e.Started
+		case *pb.GenerateResponse_Prompt:
+			require.Len(t, out.prompt, int(e.Prompt.GetTokenIndex()))
+			out.prompt = append(out.prompt, e.Prompt.GetDetails()...)
+		case *pb.GenerateResponse_Tokens:
+			o := e.Tokens.GetOutputIndex()
+			require.NotNil(t, out.started)
+			require.Nil(t, out.finished[o])
+			require.Len(t, out.ids[o], int(e.Tokens.GetTokenIndex()), "a token index is the count of tokens before it")
+			out.ids[o] = append(out.ids[o], e.Tokens.GetTokenIds()...)
+			out.text[o] += e.Tokens.GetText()
+			for _, d := range e.Tokens.GetDetails() {
+				out.logprobs = append(out.logprobs, d.GetLogprob())
+			}
+		case *pb.GenerateResponse_Finished:
+			require.Nil(t, out.finished[e.Finished.GetOutputIndex()], "finished comes once")
+			out.finished[e.Finished.GetOutputIndex()] = e.Finished
+		}
+	}
+}
+
+// prompted is a short request for the shipped model.
+func prompted(prompt string, maxTokens int32) *pb.GenerateRequest {
+	return &pb.GenerateRequest{
+		Model: "stories", Input: &pb.GenerateRequest_Prompt{Prompt: prompt},
+		Sampling: &pb.Sampling{Seed: ptr(uint64(7))}, Stopping: &pb.Stopping{MaxTokens: ptr(maxTokens), IgnoreEos: ptr(true)},
+	}
+}
+
+func ptr[T any](v T) *T { return &v }

@@ -1,0 +1,203 @@
+package server
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/gpuworker/model"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+// follow opens a health stream and returns what the next messages say, merged.
+func follow(t *testing.T, w *worker) (send func(*pb.HealthRequest), next func() (*pb.HealthResponse, *pb.WorkerReport)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	stream, err := w.health.Health(ctx)
+	require.NoError(t, err)
+	report, sequence := &pb.WorkerReport{}, uint64(0)
+	return func(r *pb.HealthRequest) { require.NoError(t, stream.Send(r)) }, func() (*pb.HealthResponse, *pb.WorkerReport) {
+		in, err := stream.Recv()
+		require.NoError(t, err)
+		sequence++
+		require.Equal(t, sequence, in.GetSequence())
+		switch e := in.GetEvent().(type) {
+		case *pb.HealthResponse_Full:
+			report = e.Full
+		case *pb.HealthResponse_Delta:
+			if e.Delta.GetState() != 0 {
+				report.State = e.Delta.GetState()
+			}
+			if e.Delta.GetChecksChanged() {
+				report.Checks = e.Delta.GetChecks()
+			}
+			if e.Delta.GetModelsChanged() {
+				report.Models = e.Delta.GetModels()
+			}
+			if e.Delta.GetFilesChanged() {
+				report.Files = e.Delta.GetFiles()
+			}
+			report.Load = e.Delta.GetLoad()
+		}
+		return in, report
+	}
+}
+
+func TestHealthTellsEverythingAtOnceThenWhatChanges(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{}))
+	send, next := follow(t, w)
+	first, report := next()
+	require.NotNil(t, first.GetFull())
+	require.Equal(t, "w1", report.GetWorkerId())
+	require.Equal(t, pb.WorkerState_WORKER_STATE_READY, report.GetState())
+	require.Equal(t, "sim", report.GetDevice().GetKind())
+	require.Len(t, report.GetFiles(), 1)
+	require.Empty(t, report.GetModels())
+
+	send(&pb.HealthRequest{Interval: durationpb.New(250 * time.Millisecond), Probe: 99})
+	var echoed bool
+	for range 50 {
+		in, _ := next()
+		if echoed = in.GetProbe() == 99; echoed {
+			break
+		}
+	}
+	require.True(t, echoed, "a probe comes back")
+
+	send(&pb.HealthRequest{Ack: 0, Probe: 100})
+	var again *pb.HealthResponse
+	for again.GetProbe() != 100 {
+		again, report = next()
+	}
+	require.Equal(t, "w1", again.GetFull().GetWorkerId(), "an ack of 0 asks for everything")
+
+	stream, err := w.models.LoadModel(t.Context(), &pb.LoadModelRequest{Model: "stories"})
+	require.NoError(t, err)
+	var result *pb.LoadResult
+	for result == nil {
+		in, err := stream.Recv()
+		require.NoError(t, err)
+		result = in.GetResult()
+	}
+	require.Eventually(t, func() bool {
+		_, report = next()
+		return len(report.GetModels()) == 1 && report.GetModels()[0].GetState() == pb.ModelState_MODEL_STATE_READY
+	}, 20*time.Second, time.Millisecond)
+	require.Equal(t, result.GetModelDigest(), report.GetModels()[0].GetModelDigest())
+
+	got := w.generate(t.Context(), t, prompted("Once", 50))
+	require.NoError(t, got.err)
+	require.Eventually(t, func() bool {
+		_, report = next()
+		return report.GetLoad().GetGeneratedTokens() == 50
+	}, 20*time.Second, time.Millisecond)
+}
+
+func TestASlowDiskDoesNotHoldUpReports(t *testing.T) {
+	l := &fileList{}
+	require.Len(t, l.get(func() []model.Entry { return []model.Entry{{Name: "a"}} }), 1)
+	l.read = l.read.Add(-fileListAge)
+	proceed := make(chan struct{})
+	slow := func() []model.Entry {
+		<-proceed
+		return []model.Entry{{Name: "a"}, {Name: "b"}}
+	}
+	require.Len(t, l.get(slow), 1, "the list of before, while the disk is read")
+	require.Len(t, l.get(slow), 1)
+	close(proceed)
+	require.Eventually(t, func() bool { return len(l.get(slow)) == 2 }, 10*time.Second, time.Millisecond)
+}
+
+// ready asks the standard health service.
+func ready(t *testing.T, w *worker) bool {
+	t.Helper()
+	r, err := healthpb.NewHealthClient(w.conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	return r.GetStatus() == healthpb.HealthCheckResponse_SERVING
+}
+
+func TestAnEngineHungInsideAStepIsNotReadyAndAnIdleOneIs(t *testing.T) {
+	w := start(t, cpuDevice(t), "stories")
+	require.Eventually(t, func() bool { return ready(t, w) }, 5*time.Second, 10*time.Millisecond)
+	inst, release, err := w.manager.Acquire("stories")
+	require.NoError(t, err)
+	require.NoError(t, inst.Fault(engine.FaultHangStep, 0, uint64(6*time.Second)))
+	release()
+	_, next := follow(t, w)
+	_, report := next()
+	require.Equal(t, pb.WorkerState_WORKER_STATE_READY, report.GetState(), "asked for, not yet hung: idle is no fault")
+
+	begin := time.Now()
+	stream, err := w.infer.Generate(t.Context(), prompted("Once upon a time", 5))
+	require.NoError(t, err)
+	for report.GetState() != pb.WorkerState_WORKER_STATE_NOT_READY {
+		_, report = next()
+	}
+	t.Logf("NOT_READY after %v", time.Since(begin))
+	require.Eventually(t, func() bool { return !ready(t, w) }, 5*time.Second, time.Millisecond)
+	failed := ""
+	for _, c := range report.GetChecks() {
+		if !c.GetOk() {
+			failed += c.GetName()
+			require.Contains(t, c.GetMessage(), "step")
+		}
+	}
+	require.Equal(t, "step-progress/stories", failed)
+	for report.GetState() != pb.WorkerState_WORKER_STATE_READY {
+		_, report = next()
+	}
+	require.NoError(t, receive(t, stream).err, "a step that ends after all goes on")
+}
+
+func TestAFlippedBitTakesTheModelOutOfServiceByName(t *testing.T) {
+	w := start(t, cpuDevice(t), "stories")
+	_, next := follow(t, w)
+	next()
+	inst, release, err := w.manager.Acquire("stories")
+	require.NoError(t, err)
+	tensor, err := inst.FlipBit(4, 1234)
+	require.NoError(t, err)
+	release()
+	require.ErrorContains(t, w.manager.Verify(t.Context(), "stories"), tensor)
+	var report *pb.WorkerReport
+	for report.GetState() != pb.WorkerState_WORKER_STATE_DEGRADED {
+		_, report = next()
+	}
+	require.Equal(t, pb.ModelState_MODEL_STATE_FAILED, report.GetModels()[0].GetState())
+	require.Contains(t, report.GetModels()[0].GetProblem(), tensor)
+	got := w.generate(t.Context(), t, prompted("Once", 5))
+	require.ErrorContains(t, got.err, tensor)
+}
+
+func TestStoppingFlipsReadinessAndLetsStreamsFinish(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{DecodeTime: 2 * time.Millisecond}), "stories")
+	stream, err := w.infer.Generate(t.Context(), prompted("Once upon a time", 300))
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	_, next := follow(t, w)
+	_, report := next()
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); w.stop() }()
+	for report.GetState() != pb.WorkerState_WORKER_STATE_DRAINING {
+		_, report = next()
+	}
+	tokens := 0
+	for {
+		in, err := stream.Recv()
+		require.NoError(t, err, "a running stream finishes")
+		tokens += len(in.GetTokens().GetTokenIds())
+		if in.GetFinished() != nil {
+			break
+		}
+	}
+	require.Equal(t, 300, tokens)
+	<-stopped
+}

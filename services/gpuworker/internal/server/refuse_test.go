@@ -1,0 +1,250 @@
+package server
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/model"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+)
+
+func TestBadGenerateRequestsAreRefusedPreciselyAndTheWorkerServesOn(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{}), "stories")
+	long := make([]uint32, 513)
+	for name, tc := range map[string]struct {
+		change func(*pb.GenerateRequest)
+		code   codes.Code
+		reason string
+		field  string
+	}{
+		"temperature NaN": {func(r *pb.GenerateRequest) { r.Sampling.Temperature = ptr(float32(math.NaN())) },
+			codes.InvalidArgument, "INVALID_ARGUMENT", "sampling.temperature"},
+		"max_tokens -1": {func(r *pb.GenerateRequest) { r.Stopping.MaxTokens = ptr(int32(-1)) },
+			codes.InvalidArgument, "INVALID_ARGUMENT", "stopping.max_tokens"},
+		"max_tokens 0 with nothing to report": {func(r *pb.GenerateRequest) { r.Stopping.MaxTokens = ptr(int32(0)) },
+			codes.InvalidArgument, "INVALID_ARGUMENT", "stopping.max_tokens"},
+		"an empty prompt": {func(r *pb.GenerateRequest) { r.Input = &pb.GenerateRequest_Prompt{} },
+			codes.InvalidArgument, "INVALID_ARGUMENT", "prompt"},
+		"no input": {func(r *pb.GenerateRequest) { r.Input = nil }, codes.InvalidArgument, "INVALID_ARGUMENT", "input"},
+		"a token id beyond the vocabulary": {func(r *pb.GenerateRequest) {
+			r.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: []uint32{1, 2048}}}
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "token_ids.ids[1]"},
+		"a prompt beyond the context": {func(r *pb.GenerateRequest) {
+			r.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: long}}
+		}, codes.InvalidArgument, "PROMPT_TOO_LONG", ""},
+		"a prompt that fills the context": {func(r *pb.GenerateRequest) {
+			r.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: long[:512]}}
+		}, codes.InvalidArgument, "PROMPT_TOO_LONG", ""},
+		"a text whose tokens could never fit": {func(r *pb.GenerateRequest) {
+			r.Input = &pb.GenerateRequest_Prompt{Prompt: strings.Repeat("a ", 5<<20)}
+		}, codes.InvalidArgument, "PROMPT_TOO_LONG", ""},
+		"an unknown model": {func(r *pb.GenerateRequest) { r.Model = "nobody" }, codes.NotFound, "UNKNOWN_MODEL", ""},
+		"a model name that climbs out": {func(r *pb.GenerateRequest) { r.Model = "../../etc/passwd" },
+			codes.InvalidArgument, "BAD_MODEL_NAME", ""},
+		"a stop string where there is no text": {func(r *pb.GenerateRequest) {
+			r.Stopping.Stop, r.Response = []string{"a"}, &pb.ResponseOptions{TokenIdsOnly: ptr(true)}
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "stopping.stop"},
+		"a chat without a template": {chatting(&pb.Chat{Messages: []*pb.ChatMessage{{Role: "user", Content: "x"}}}),
+			codes.FailedPrecondition, "NO_CHAT_TEMPLATE", ""},
+		"a chat without messages": {chatting(&pb.Chat{}), codes.InvalidArgument, "INVALID_ARGUMENT", "chat.messages"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := prompted("Once upon a time", 5)
+			tc.change(in)
+			got := w.generate(t.Context(), t, in)
+			require.Equal(t, tc.code, status.Code(got.err), "%v", got.err)
+			require.Equal(t, tc.reason, rpc.Reason(got.err))
+			if tc.reason != "" {
+				require.Equal(t, rpc.WorkerDomain, rpc.Domain(got.err))
+			}
+			if tc.field != "" {
+				require.Equal(t, []string{tc.field}, violated(got.err))
+			}
+			require.Empty(t, got.events)
+			good := w.generate(t.Context(), t, prompted("Once upon a time", 5))
+			require.NoError(t, good.err)
+			require.Len(t, good.ids[0], 5)
+		})
+	}
+}
+
+func TestOneHundredThousandWrongValuesGiveAShortStatusAtOnce(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{}), "stories")
+	in := prompted("Once upon a time", 5)
+	in.Input = &pb.GenerateRequest_Chat{Chat: &pb.Chat{}}
+	for range 100_000 {
+		in.GetChat().Messages = append(in.GetChat().Messages, &pb.ChatMessage{Content: "x"})
+	}
+	got := w.generate(t.Context(), t, in)
+	require.Equal(t, codes.InvalidArgument, status.Code(got.err), "%.200v", got.err)
+	require.Len(t, violated(got.err), maxViolations+1)
+	require.Less(t, len(status.Convert(got.err).Message()), 4<<10)
+}
+
+func TestBadLoadsAreRefusedPrecisely(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{Memory: 8 << 20}))
+	good, err := os.ReadFile(filepath.Join(w.dir, "stories.gguf"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(w.dir, "truncated.gguf"), good[:1<<20], 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(w.dir, "random.gguf"), []byte(strings.Repeat("noise", 1000)), 0o644))
+	require.NoError(t, os.Mkdir(filepath.Join(w.dir, "directory.gguf"), 0o755))
+	for name, tc := range map[string]struct {
+		in     *pb.LoadModelRequest
+		code   codes.Code
+		reason string
+	}{
+		"a truncated model":   {&pb.LoadModelRequest{Model: "truncated"}, codes.FailedPrecondition, "INVALID_MODEL_FILE"},
+		"a random file":       {&pb.LoadModelRequest{Model: "random"}, codes.FailedPrecondition, "INVALID_MODEL_FILE"},
+		"a directory":         {&pb.LoadModelRequest{Model: "directory"}, codes.FailedPrecondition, "INVALID_MODEL_FILE"},
+		"a climbing name":     {&pb.LoadModelRequest{Model: "../../etc/passwd"}, codes.InvalidArgument, "BAD_MODEL_NAME"},
+		"an unknown model":    {&pb.LoadModelRequest{Model: "nobody"}, codes.NotFound, "UNKNOWN_MODEL"},
+		"no name":             {&pb.LoadModelRequest{}, codes.InvalidArgument, "INVALID_ARGUMENT"},
+		"a model too large":   {&pb.LoadModelRequest{Model: "stories", KvTokens: ptr(uint64(1 << 20))}, codes.ResourceExhausted, "MODEL_DOES_NOT_FIT"},
+		"a cache of nothing":  {&pb.LoadModelRequest{Model: "stories", KvTokens: ptr(uint64(0))}, codes.InvalidArgument, "INVALID_ARGUMENT"},
+		"copies on one":       {&pb.LoadModelRequest{Model: "stories", Replicas: ptr(uint32(2))}, codes.InvalidArgument, "INVALID_ARGUMENT"},
+		"a type that is none": {&pb.LoadModelRequest{Model: "stories", KvType: ptr(pb.KvType(9))}, codes.InvalidArgument, "INVALID_ARGUMENT"},
+		"a digest that is none": {&pb.LoadModelRequest{Model: "stories", ExpectModelDigest: ptr("abc")},
+			codes.InvalidArgument, "INVALID_ARGUMENT"},
+		"another digest": {&pb.LoadModelRequest{Model: "stories", ExpectModelDigest: ptr(strings.Repeat("0", 64))},
+			codes.FailedPrecondition, "DIGEST_MISMATCH"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stream, err := w.models.LoadModel(t.Context(), tc.in)
+			require.NoError(t, err)
+			for err == nil {
+				_, err = stream.Recv()
+			}
+			require.Equal(t, tc.code, status.Code(err), "%v", err)
+			require.Equal(t, tc.reason, rpc.Reason(err), "%v", err)
+			if tc.reason == "MODEL_DOES_NOT_FIT" {
+				require.NotEmpty(t, rpc.Info(err).GetMetadata()["needed_bytes"])
+				require.NotEmpty(t, rpc.Info(err).GetMetadata()["free_bytes"])
+			}
+		})
+	}
+	_, err = w.models.UnloadModel(t.Context(), &pb.UnloadModelRequest{Model: "stories"})
+	require.Equal(t, codes.NotFound, status.Code(err))
+}
+
+func TestACallThatMeetsItsDeadlineBringsItsUsage(t *testing.T) {
+	// Slow steps, so that the calls' own messages leave the machine time.
+	w := start(t, simDevice(t, sim.Options{StepTime: 100 * time.Millisecond}), "stories")
+	const calls = 200
+	type end struct {
+		code  codes.Code
+		usage bool
+	}
+	ends := make(chan end, calls)
+	for i := range calls {
+		// One after another: the worker counts a deadline from when a call arrives, the client from when it leaves.
+		time.Sleep(5 * time.Millisecond)
+		go func() {
+			// Deadlines of five seconds and more, ten milliseconds apart.
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second+time.Duration(i)*10*time.Millisecond)
+			defer cancel()
+			stream, err := w.infer.Generate(ctx, prompted("Once upon a time", 480))
+			for err == nil {
+				_, err = stream.Recv()
+			}
+			ends <- end{status.Code(err), len(stream.Trailer().Get(UsageTrailer)) == 1}
+		}()
+	}
+	arrived := 0
+	for range calls {
+		e := <-ends
+		require.Equal(t, codes.DeadlineExceeded, e.code)
+		if e.usage {
+			arrived++
+		}
+	}
+	require.Equal(t, calls, arrived, "trailers that arrived")
+	require.Eventually(t, func() bool { return w.manager.Loaded()[0].Steps.Running == 0 }, 5*time.Second, time.Millisecond)
+	steps := w.manager.Loaded()[0].Steps
+	require.Equal(t, steps.TotalBlocks, steps.FreeBlocks)
+	require.Zero(t, steps.StepsAfterCancel)
+}
+
+func TestAClientThatDisappearsFreesItsBlocks(t *testing.T) {
+	rpctest.NoLeaks(t)
+	w := start(t, simDevice(t, sim.Options{DecodeTime: time.Millisecond}), "stories")
+	for range 20 {
+		ctx, vanish := context.WithCancel(t.Context())
+		stream, err := w.infer.Generate(ctx, prompted("Once upon a time", 480))
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		require.NoError(t, err)
+		vanish()
+	}
+	require.Eventually(t, func() bool {
+		s := w.manager.Loaded()[0].Steps
+		return s.Running == 0 && s.Waiting == 0 && s.FreeBlocks == s.TotalBlocks
+	}, 5*time.Second, time.Millisecond)
+	require.Zero(t, w.manager.Loaded()[0].Steps.StepsAfterCancel)
+}
+
+func TestClientsThatDoNotReadLevelOff(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{}))
+	const clients = 500
+	// All of them run: with fewer slots they take turns, until each one's buffers are full.
+	_, _, err := w.manager.Load(t.Context(), "stories", model.Options{MaxSequences: 512, KVTokens: 1 << 19}, nil)
+	require.NoError(t, err)
+	for range clients {
+		in := prompted("Once upon a time", 480)
+		in.Response = &pb.ResponseOptions{OutputCandidates: ptr(int32(64))}
+		_, err := w.infer.Generate(t.Context(), in)
+		require.NoError(t, err)
+	}
+	last := uint64(math.MaxUint64)
+	require.Eventually(t, func() bool {
+		now := w.manager.Loaded()[0].Steps.GeneratedTokens
+		defer func() { last = now }()
+		return now > 0 && now == last
+	}, 30*time.Second, time.Second, "tokens are generated on and on for clients that do not read")
+	require.Less(t, last, uint64(clients*480))
+}
+
+func TestAModelOfNumbersThatAreNoneIsAnInvalidFile(t *testing.T) {
+	w := start(t, cpuDevice(t))
+	f, err := gguf.Open(filepath.Join(w.dir, "stories.gguf"))
+	require.NoError(t, err)
+	norm, ok := f.Tensor("output_norm.weight")
+	require.True(t, ok)
+	require.NoError(t, f.Close())
+	data, err := os.ReadFile(filepath.Join(w.dir, "stories.gguf"))
+	require.NoError(t, err)
+	binary.LittleEndian.PutUint32(data[norm.Offset:], math.Float32bits(float32(math.NaN())))
+	require.NoError(t, os.WriteFile(filepath.Join(w.dir, "nan.gguf"), data, 0o644))
+	stream, err := w.models.LoadModel(t.Context(), &pb.LoadModelRequest{Model: "nan"})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.Equal(t, "INVALID_MODEL_FILE", rpc.Reason(err))
+}
+
+func TestTextsBeyondTheProcessorsWaitForTheirTurn(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{}), "stories")
+	for range cap(w.server.turns) {
+		require.NoError(t, w.server.takeTurn(t.Context()))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	got := w.generate(ctx, t, prompted("Once upon a time", 5))
+	require.Equal(t, codes.DeadlineExceeded, status.Code(got.err))
+	w.server.giveTurn()
+	require.NoError(t, w.generate(t.Context(), t, prompted("Once upon a time", 5)).err)
+}

@@ -1,0 +1,121 @@
+package server
+
+import (
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/generate"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+// sink sends the events of a generation; `started` goes out with the first of them, and headers with it.
+type sink struct {
+	stream  grpc.ServerStreamingServer[pb.GenerateResponse]
+	request *pb.GenerateRequest
+	prompt  []int32
+	started *pb.Started // nil once sent
+}
+
+// begin sends `started`, and the echoed prompt where no scores will carry it.
+func (s *sink) begin() error {
+	if s.started == nil {
+		return nil
+	}
+	err := s.stream.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Started{Started: s.started}})
+	s.started = nil
+	if err != nil {
+		return err
+	}
+	r := s.request.GetResponse()
+	switch {
+	case r == nil:
+		return nil
+	case r.PromptLogprobs != nil:
+		// The first token has neither logprob nor rank.
+		return s.sendPrompt(0, []*pb.TokenDetail{{}}, 1)
+	case r.GetEchoPrompt():
+		return s.sendPrompt(0, nil, len(s.prompt))
+	}
+	return nil
+}
+
+func (s *sink) sendPrompt(from int, details []*pb.TokenDetail, count int) error {
+	p := &pb.PromptTokens{TokenIndex: uint32(from), Details: details}
+	if s.request.GetResponse().GetEchoPrompt() {
+		for _, id := range s.prompt[from : from+count] {
+			p.TokenIds = append(p.TokenIds, uint32(id))
+		}
+	}
+	return s.stream.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Prompt{Prompt: p}})
+}
+
+// Prefilled implements generate.Sink.
+func (s *sink) Prefilled(n int) error {
+	return s.stream.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Progress{
+		Progress: &pb.Progress{PrefilledTokens: uint32(n)},
+	}})
+}
+
+// Scored implements generate.Sink.
+func (s *sink) Scored(from int, rows []engine.RowResult) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	details := make([]*pb.TokenDetail, len(rows))
+	for i := range rows {
+		details[i] = detailOf(&rows[i])
+	}
+	return s.sendPrompt(from, details, len(rows))
+}
+
+// Tokens implements generate.Sink.
+func (s *sink) Tokens(t generate.Tokens) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	out := &pb.Tokens{OutputIndex: uint32(t.OutputIndex), TokenIndex: uint32(t.TokenIndex), Text: t.Text}
+	out.TokenIds = make([]uint32, len(t.Rows))
+	r := s.request.GetResponse()
+	for i := range t.Rows {
+		out.TokenIds[i] = uint32(t.Rows[i].Token)
+		if r.GetOutputLogprobs() || r.GetOutputCandidates() > 0 {
+			out.Details = append(out.Details, detailOf(&t.Rows[i]))
+		}
+	}
+	return s.stream.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: out}})
+}
+
+// Finished implements generate.Sink.
+func (s *sink) Finished(f generate.Finished) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	out := &pb.Finished{
+		OutputIndex: uint32(f.OutputIndex), Reason: pb.FinishReason_FINISH_REASON_LENGTH,
+		Usage: &pb.Usage{PromptTokens: uint32(len(s.prompt)), CompletionTokens: uint32(f.Generated)},
+		Timings: &pb.Timings{
+			Queue: durationpb.New(f.Timings.Queue), Prefill: durationpb.New(f.Timings.Prefill),
+			Decode: durationpb.New(f.Timings.Decode),
+		},
+	}
+	if f.Reason == batch.Stop {
+		out.Reason = pb.FinishReason_FINISH_REASON_STOP
+		if f.Stop != "" {
+			out.Matched = &pb.Finished_Stop{Stop: f.Stop}
+		} else {
+			out.Matched = &pb.Finished_StopTokenId{StopTokenId: uint32(f.StopID)}
+		}
+	}
+	return s.stream.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Finished{Finished: out}})
+}
+
+func detailOf(row *engine.RowResult) *pb.TokenDetail {
+	logprob, rank := row.Logprob, uint32(row.Rank)
+	d := &pb.TokenDetail{Logprob: &logprob, Rank: &rank}
+	for _, c := range row.Candidates {
+		d.Candidates = append(d.Candidates, &pb.Candidate{TokenId: uint32(c.Token), Logprob: c.Logprob})
+	}
+	return d
+}

@@ -1,0 +1,96 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/gpuworker/tokenizer"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+// Tokenize implements InferenceService.
+func (s *Server) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.TokenizeResponse, error) {
+	c := &checker{}
+	if in.GetModel() == "" {
+		c.add("model", "is required: the name of a loaded model")
+	}
+	switch input := in.GetInput().(type) {
+	case nil:
+		c.add("input", "one of text and chat is required")
+	case *pb.TokenizeRequest_Chat:
+		c.chat(input.Chat)
+	}
+	if err := invalid(c.violations); err != nil {
+		return nil, err
+	}
+	inst, release, err := s.acquireText(in.GetModel())
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	defer release()
+	out := &pb.TokenizeResponse{}
+	text, isChat := in.GetText(), in.GetChat() != nil
+	if isChat {
+		if text, err = render(ctx, inst, in.GetChat(), time.Now()); err != nil {
+			return nil, statusOf(err)
+		}
+		out.Rendered = text
+	}
+	if err := s.takeTurn(ctx); err != nil {
+		return nil, statusOf(err)
+	}
+	ids := inst.Tokenizer.Encode(text, tokenizer.EncodeOptions{
+		AddSpecial: orDefault(in.AddSpecial, !isChat), ParseSpecial: orDefault(in.ParseSpecial, isChat),
+	})
+	s.giveTurn()
+	out.TokenIds, out.Pieces = make([]uint32, len(ids)), make([][]byte, len(ids))
+	for i, id := range ids {
+		out.TokenIds[i] = uint32(id)
+		out.Pieces[i], _ = inst.Tokenizer.Piece(id)
+	}
+	return out, nil
+}
+
+// Detokenize implements InferenceService.
+func (s *Server) Detokenize(_ context.Context, in *pb.DetokenizeRequest) (*pb.DetokenizeResponse, error) {
+	c := &checker{}
+	if in.GetModel() == "" {
+		c.add("model", "is required: the name of a loaded model")
+	}
+	if err := invalid(c.violations); err != nil {
+		return nil, err
+	}
+	inst, release, err := s.acquireText(in.GetModel())
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	defer release()
+	c.ids("token_ids", in.GetTokenIds(), inst.Tokenizer.VocabSize())
+	if err := invalid(c.violations); err != nil {
+		return nil, err
+	}
+	ids := make([]int32, len(in.GetTokenIds()))
+	for i, id := range in.GetTokenIds() {
+		ids[i] = int32(id)
+	}
+	text, err := inst.Tokenizer.Decode(ids, tokenizer.DecodeOptions{ShowSpecial: in.GetRenderSpecial()})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &pb.DetokenizeResponse{Text: text}, nil
+}
+
+// acquireText gives a loaded model that has a tokenizer.
+func (s *Server) acquireText(name string) (*model.Instance, func(), error) {
+	inst, release, err := s.models.Acquire(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if inst.Tokenizer == nil {
+		release()
+		return nil, nil, fmt.Errorf("%w: %q works by token ids", errNoTokenizer, name)
+	}
+	return inst, release, nil
+}

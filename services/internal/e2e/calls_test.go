@@ -1,0 +1,168 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+// ask is a greedy request for exactly so many tokens.
+func ask(model string, tokens int32) *pb.GenerateRequest {
+	return &pb.GenerateRequest{
+		Model: model, Input: &pb.GenerateRequest_Prompt{Prompt: "Once upon a time"},
+		Sampling: &pb.Sampling{Temperature: ptr(float32(0)), Seed: ptr(uint64(1))},
+		Stopping: &pb.Stopping{MaxTokens: ptr(tokens), IgnoreEos: ptr(true)},
+	}
+}
+
+// endless is a request that no test waits for the end of: at 2 ms a step it takes two minutes.
+func endless() *pb.GenerateRequest { return ask(long, longContext-64) }
+
+// paced is a simulated device with steps of 2 ms, however much is in them.
+var paced = []string{"--device", "sim:step=2ms,prefill=0s,decode=0s", "--load", long}
+
+// outcome is what a Generate call gave.
+type outcome struct {
+	started  *pb.Started
+	ids      []uint32
+	text     string
+	logprobs []uint32 // bits of the logprobs of tokens and candidates, in order
+	finished *pb.Finished
+	err      error
+}
+
+// add takes one event.
+func (o *outcome) add(in *pb.GenerateResponse) error {
+	switch e := in.GetEvent().(type) {
+	case *pb.GenerateResponse_Started:
+		if o.started != nil {
+			return errors.New("started came twice")
+		}
+		o.started = e.Started
+	case *pb.GenerateResponse_Tokens:
+		if o.started == nil || o.finished != nil || int(e.Tokens.GetTokenIndex()) != len(o.ids) {
+			return fmt.Errorf("tokens %v came after %d tokens, started %v, finished %v", e.Tokens, len(o.ids), o.started, o.finished)
+		}
+		o.ids = append(o.ids, e.Tokens.GetTokenIds()...)
+		o.text += e.Tokens.GetText()
+		for _, d := range e.Tokens.GetDetails() {
+			o.logprobs = append(o.logprobs, math.Float32bits(d.GetLogprob()))
+			for _, c := range d.GetCandidates() {
+				o.logprobs = append(o.logprobs, c.GetTokenId(), math.Float32bits(c.GetLogprob()))
+			}
+		}
+	case *pb.GenerateResponse_Finished:
+		if o.finished != nil {
+			return errors.New("finished came twice")
+		}
+		o.finished = e.Finished
+	}
+	return nil
+}
+
+// call is a Generate call under way.
+type call struct {
+	outcome
+	stream grpc.ServerStreamingClient[pb.GenerateResponse]
+}
+
+// begin starts a call and reads its first tokens.
+func begin(ctx context.Context, on pb.InferenceServiceClient, in *pb.GenerateRequest) (*call, error) {
+	stream, err := on.Generate(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	c := &call{stream: stream}
+	for len(c.ids) == 0 {
+		if err := c.read(); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// read takes one event; io.EOF is the end.
+func (c *call) read() error {
+	in, err := c.stream.Recv()
+	if err != nil {
+		return err
+	}
+	return c.add(in)
+}
+
+// end reads to the end.
+func (c *call) end() outcome {
+	for {
+		err := c.read()
+		switch {
+		case err == nil:
+			continue
+		case !errors.Is(err, io.EOF):
+			c.err = err
+		case c.finished == nil:
+			c.err = errors.New("the call ended well without finished")
+		}
+		return c.outcome
+	}
+}
+
+// beginAll starts n calls, all of them under way when it returns.
+func beginAll(t *testing.T, on *server, n int, in func() *pb.GenerateRequest) []*call {
+	t.Helper()
+	calls := make([]*call, n)
+	for i := range calls {
+		c, err := begin(within(t), on.infer, in())
+		require.NoError(t, err)
+		calls[i] = c
+	}
+	return calls
+}
+
+// generate runs a call to its end.
+func generate(ctx context.Context, on pb.InferenceServiceClient, in *pb.GenerateRequest) outcome {
+	c, err := begin(ctx, on, in)
+	if err != nil {
+		return outcome{err: err}
+	}
+	return c.end()
+}
+
+// good requires that a server serves.
+func good(t *testing.T, on *server, model string) outcome {
+	t.Helper()
+	o := generate(within(t), on.infer, ask(model, 3))
+	require.NoError(t, o.err)
+	require.Len(t, o.ids, 3)
+	require.Equal(t, pb.FinishReason_FINISH_REASON_LENGTH, o.finished.GetReason())
+	require.EqualValues(t, 3, o.finished.GetUsage().GetCompletionTokens())
+	return o
+}
+
+// fault is what programs read of an error.
+type fault struct {
+	code           codes.Code
+	domain, reason string
+}
+
+func faultOf(err error) fault {
+	return fault{status.Code(err), rpc.Domain(err), rpc.Reason(err)}
+}
+
+// Faults that several tests meet.
+var (
+	workerLost = fault{codes.Unavailable, rpc.SchedulerDomain, "WORKER_LOST"}
+	noWorker   = fault{codes.Unavailable, rpc.SchedulerDomain, "NO_WORKER"}
+)

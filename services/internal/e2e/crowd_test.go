@@ -1,0 +1,144 @@
+package e2e
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+// roomy takes a thousand sequences at once.
+func roomy(step string) []string {
+	return []string{"--device", "sim:step=" + step + ",prefill=0s,decode=0s", "--load", long,
+		"--max-sequences", "1024", "--max-batched-tokens", "4096"}
+}
+
+func TestAThousandStreamsRunAtOnceThroughAScheduler(t *testing.T) {
+	t.Parallel()
+	const streams, tokens = 1000, 40
+	w := startWorker(t, "w1", roomy("20ms")...)
+	s := startScheduler(t, []*server{w})
+	s.untilServed(t, long, 1)
+	var begun sync.WaitGroup
+	begun.Add(streams)
+	var all errgroup.Group
+	ctx := within(t)
+	started := time.Now()
+	for range streams {
+		all.Go(func() error {
+			c, err := begin(ctx, s.infer, ask(long, tokens))
+			begun.Done()
+			if err != nil {
+				return err
+			}
+			begun.Wait() // nobody's call ends before everybody's has begun
+			return c.end().err
+		})
+	}
+	require.NoError(t, all.Wait())
+	t.Logf("%d streams of %d tokens took %v", streams, tokens, time.Since(started))
+	w.untilIdle(t)
+	// Reports count what was generated up to a moment ago.
+	w.untilLoad(t, "no sequence is computed twice or beyond its end", func(load *pb.LoadStatus) bool {
+		return load.GetGeneratedTokens() == streams*tokens
+	})
+	s.until(t, "nothing is in flight", func(fleet []*pb.FleetWorker) bool {
+		return fleet[0].GetInFlight() == 0 && fleet[0].GetOutstandingTokens() == 0
+	})
+}
+
+func TestClientsThatDoNotReadPileUpABoundedAmount(t *testing.T) {
+	t.Parallel()
+	clients := uint32(500)
+	if raced {
+		clients = 50 // the race detector makes every token twenty times as dear
+	}
+	// Paced, so that what is generated at once leaves time for those who watch.
+	w := startWorker(t, "w1", roomy("10ms")...)
+	s := startScheduler(t, []*server{w})
+	s.untilServed(t, long, 1)
+	deaf := dial(t, s.address)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range clients {
+		askDeaf(ctx, t, deaf)
+	}
+	// Levelled off is: nothing more is generated for two seconds.
+	load := w.report(t).GetLoad()
+	for since, deadline := time.Now(), time.Now().Add(hang); time.Since(since) < 2*time.Second; time.Sleep(100 * time.Millisecond) {
+		now := w.report(t).GetLoad()
+		if now.GetGeneratedTokens() != load.GetGeneratedTokens() || now.GetRunning() != clients {
+			load, since = now, time.Now()
+		}
+		require.True(t, time.Now().Before(deadline), "tokens do not level off: %v", now)
+	}
+	worker, scheduler := w.resident(t), s.resident(t)
+	t.Logf("%d clients that do not read: %d tokens, worker %s, scheduler %s",
+		clients, load.GetGeneratedTokens(), mib(worker), mib(scheduler))
+
+	before := w.report(t).GetLoad().GetGeneratedTokens()
+	require.Equal(t, load.GetGeneratedTokens(), before)
+	for range 20 {
+		good(t, s, long)
+	}
+	time.Sleep(time.Second) // in which what still grows would
+	after := w.report(t).GetLoad()
+	require.Equal(t, before+20*3, after.GetGeneratedTokens(), "only the client that reads gets tokens")
+	grownWorker, grownScheduler := w.resident(t)-worker, s.resident(t)-scheduler
+	t.Logf("20 requests later: worker %s more, scheduler %s more", mib(grownWorker), mib(grownScheduler))
+	require.Less(t, grownWorker, slack())
+	require.Less(t, grownScheduler, slack())
+
+	require.NoError(t, deaf.Close())
+	w.untilIdle(t)
+	require.Equal(t, codes.OK, status.Code(generate(within(t), s.infer, ask(long, 3)).err))
+}
+
+// askDeaf starts a call that nobody reads, with large events, which fill buffers soon.
+func askDeaf(ctx context.Context, t *testing.T, conn *grpc.ClientConn) {
+	t.Helper()
+	in := endless()
+	in.Response = &pb.ResponseOptions{OutputLogprobs: ptr(true), OutputCandidates: ptr(int32(32))}
+	_, err := pb.NewInferenceServiceClient(conn).Generate(ctx, in)
+	require.NoError(t, err)
+}
+
+func TestClientsThatDoNotReadKeepNobodyOutAlsoWhenTheyAreMoreThanSlots(t *testing.T) {
+	t.Parallel()
+	w := startWorker(t, "w1", paced...)
+	s := startScheduler(t, []*server{w})
+	s.untilServed(t, long, 1)
+	deaf := dial(t, s.address)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 24 {
+		askDeaf(ctx, t, deaf)
+	}
+	w.untilLoad(t, "the 16 slots there are by default are taken", func(load *pb.LoadStatus) bool {
+		return load.GetRunning() == 16 && load.GetWaiting() == 8
+	})
+	asked := time.Now()
+	for range 3 {
+		good(t, s, long)
+	}
+	t.Logf("three requests behind 24 clients that do not read took %v", time.Since(asked))
+	// A reader's stall limit is 30 s: nobody may have had to wait for one to pass.
+	require.Less(t, time.Since(asked), 25*time.Second)
+}
+
+// slack is what a process may grow by that does not leak: pages that a heap takes and keeps. The race detector's shadow
+// memory grows with every page that is touched anew.
+func slack() int64 {
+	if raced {
+		return 96 << 20
+	}
+	return 16 << 20
+}

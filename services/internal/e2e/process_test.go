@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// hang is a guard: what is waited for comes much sooner, also on a busy machine.
+const hang = 90 * time.Second
+
+// output is what a process wrote; for several goroutines.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer // guarded by mu
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// process is one process of a test; it does not outlive it.
+type process struct {
+	name  string
+	cmd   *exec.Cmd
+	log   *output
+	ended chan struct{} // closed when it has been waited for
+}
+
+// launch starts a program.
+func launch(t *testing.T, binary string, args ...string) *process {
+	t.Helper()
+	p := &process{name: filepath.Base(binary), cmd: exec.Command(binary, args...), log: &output{}, ended: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.Env = append(os.Environ(), "GOTRACEBACK=all")
+	// It ends with the test also when the test is killed.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	require.NoError(t, p.cmd.Start())
+	p.name += " " + strconv.Itoa(p.cmd.Process.Pid)
+	go func() {
+		defer close(p.ended)
+		_ = p.cmd.Wait() // its state says how it ended
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		<-p.ended
+		if strings.Contains(p.log.String(), "WARNING: DATA RACE") {
+			t.Errorf("%s has a data race:\n%s", p.name, p.log)
+		}
+		if t.Failed() {
+			t.Logf("log of %s %v:\n%s", p.name, args, tail(p.log.String(), 80))
+		}
+	})
+	return p
+}
+
+// tail is the last lines of a text.
+func tail(text string, lines int) string {
+	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	if len(all) > lines {
+		all = append([]string{fmt.Sprintf("(%d lines before)", len(all)-lines)}, all[len(all)-lines:]...)
+	}
+	return strings.Join(all, "\n")
+}
+
+func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) } // a process that has ended needs none
+
+func (p *process) kill()      { p.signal(syscall.SIGKILL) }
+func (p *process) terminate() { p.signal(syscall.SIGTERM) }
+func (p *process) freeze()    { p.signal(syscall.SIGSTOP) }
+func (p *process) thaw()      { p.signal(syscall.SIGCONT) }
+
+// alive reports whether it has not ended.
+func (p *process) alive() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// exit waits for its end and returns the exit code, -1 if a signal ended it.
+func (p *process) exit(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(hang):
+		require.FailNow(t, "it does not end", p.name)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// resident is its resident memory in bytes: the least of several samples, because a garbage collector's heap breathes.
+func (p *process) resident(t *testing.T) int64 {
+	t.Helper()
+	least := int64(0)
+	for range 8 {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+		require.NoError(t, err)
+		found := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(status)
+		require.NotNil(t, found)
+		kib, err := strconv.ParseInt(string(found[1]), 10, 64)
+		require.NoError(t, err)
+		if least == 0 || kib<<10 < least {
+			least = kib << 10
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return least
+}
+
+// descriptors is how many files and sockets it has open.
+func (p *process) descriptors(t *testing.T) int {
+	t.Helper()
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	require.NoError(t, err)
+	return len(open)
+}
+
+// goroutines ends the process with a dump of its stacks and counts them.
+func (p *process) goroutines(t *testing.T) int {
+	t.Helper()
+	p.signal(syscall.SIGQUIT)
+	p.exit(t)
+	return len(regexp.MustCompile(`(?m)^goroutine \d+ .*\[`).FindAllString(p.log.String(), -1))
+}
+
+// mib is bytes in MiB, for logs.
+func mib(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }

@@ -1,0 +1,257 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/millrace/millrace/internal/cputest"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// server is a running worker or scheduler and a connection to it.
+type server struct {
+	*process
+	address string
+	binary  string
+	args    []string
+
+	conn   *grpc.ClientConn
+	infer  pb.InferenceServiceClient
+	models pb.ModelServiceClient
+	worker pb.WorkerServiceClient // of workers
+	fleet  pb.FleetServiceClient  // of schedulers
+	health healthpb.HealthClient
+}
+
+// startWorker starts a worker over modelsDir and waits until it is ready.
+func startWorker(t *testing.T, id string, args ...string) *server {
+	t.Helper()
+	return startWorkerOf(t, modelsDir, id, args...)
+}
+
+// startWorkerOf starts a worker over a models folder. The engine has one thread: tests run beside each other, and its
+// bits do not depend on it.
+func startWorkerOf(t *testing.T, models, id string, args ...string) *server {
+	t.Helper()
+	all := append([]string{"--models", models, "--worker-id", id, "--threads", "1"}, cputest.Flags()...)
+	return serve(t, workerBinary, append(all, args...)...)
+}
+
+// startScheduler starts a scheduler over workers and waits until it is ready; args are further flags.
+func startScheduler(t *testing.T, workers []*server, args ...string) *server {
+	t.Helper()
+	var addresses []string
+	for _, w := range workers {
+		addresses = append(addresses, w.address)
+	}
+	return serve(t, schedulerBinary, append([]string{"--workers", strings.Join(addresses, ",")}, args...)...)
+}
+
+// serve starts a program on a free port.
+func serve(t *testing.T, binary string, args ...string) *server {
+	t.Helper()
+	for range 5 {
+		s := &server{binary: binary, args: args, address: freeAddress(t)}
+		if s.start(t) {
+			return s
+		}
+	}
+	require.FailNow(t, "no port is free for long enough")
+	return nil
+}
+
+// again starts the same program once more on the same port, after it has ended.
+func (s *server) again(t *testing.T) *server {
+	t.Helper()
+	<-s.ended
+	next := &server{binary: s.binary, args: s.args, address: s.address}
+	require.True(t, next.start(t), "the port of the process before is taken")
+	return next
+}
+
+// start launches the program and waits until its health says SERVING; false means that the port was taken meanwhile.
+func (s *server) start(t *testing.T) bool {
+	t.Helper()
+	s.process = launch(t, s.binary, append([]string{"--listen", s.address}, s.args...)...)
+	for deadline := time.Now().Add(hang); ; time.Sleep(5 * time.Millisecond) {
+		if !s.alive() && strings.Contains(s.log.String(), "address already in use") {
+			return false
+		}
+		require.True(t, s.alive(), "%s ended before it was ready:\n%s", s.name, tail(s.log.String(), 40))
+		require.True(t, time.Now().Before(deadline), "%s is not ready:\n%s", s.name, tail(s.log.String(), 40))
+		// grpc-go waits a second after a refused connection, so it begins when there is someone to connect to.
+		if conn, err := net.DialTimeout("tcp", s.address, time.Second); err == nil {
+			_ = conn.Close()
+			break
+		}
+	}
+	s.connect(t)
+	require.Eventually(t, func() bool { return !s.alive() || s.serving(t) }, hang, 5*time.Millisecond)
+	require.True(t, s.alive(), "%s ended before it was ready:\n%s", s.name, tail(s.log.String(), 40))
+	return true
+}
+
+// connect makes the clients.
+func (s *server) connect(t *testing.T) {
+	t.Helper()
+	s.conn = dial(t, s.address)
+	s.infer, s.models = pb.NewInferenceServiceClient(s.conn), pb.NewModelServiceClient(s.conn)
+	s.worker, s.fleet = pb.NewWorkerServiceClient(s.conn), pb.NewFleetServiceClient(s.conn)
+	s.health = healthpb.NewHealthClient(s.conn)
+}
+
+// dial makes a connection that the test closes.
+func dial(t *testing.T, address string, options ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	conn, err := rpc.Dial(address, "e2e", options...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() }) // some tests close it themselves
+	return conn
+}
+
+// serving asks the standard health service.
+func (s *server) serving(t *testing.T) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	r, err := s.health.Check(ctx, &healthpb.HealthCheckRequest{})
+	return err == nil && r.GetStatus() == healthpb.HealthCheckResponse_SERVING
+}
+
+var (
+	portsMu sync.Mutex
+	ports   = map[int]bool{}
+)
+
+// freeAddress is a loopback address that nobody listens on and that no other test of this process was given. It is below
+// the ports that kernels give to outgoing connections, so that it is still free when a process is started again.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	portsMu.Lock()
+	defer portsMu.Unlock()
+	for range 1000 {
+		port := 15000 + rand.IntN(17000)
+		if ports[port] {
+			continue
+		}
+		address := fmt.Sprintf("127.0.0.1:%d", port)
+		lis, err := net.Listen("tcp", address)
+		if err != nil {
+			continue
+		}
+		require.NoError(t, lis.Close())
+		ports[port] = true
+		return address
+	}
+	require.FailNow(t, "no free port")
+	return ""
+}
+
+// within is a context that guards against a hang.
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// until follows the fleet as a scheduler sees it until it is as wanted.
+func (s *server) until(t *testing.T, what string, holds func([]*pb.FleetWorker) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
+	defer cancel()
+	stream, err := s.fleet.WatchFleet(ctx, &pb.WatchFleetRequest{Interval: durationpb.New(100 * time.Millisecond)})
+	require.NoError(t, err)
+	var last *pb.WatchFleetResponse
+	for {
+		in, err := stream.Recv()
+		require.NoError(t, err, "until %s; the fleet: %v", what, last)
+		if last = in; holds(in.GetWorkers()) {
+			return
+		}
+	}
+}
+
+// untilServed waits until exactly so many workers serve a model in the scheduler's eyes.
+func (s *server) untilServed(t *testing.T, model string, workers int) {
+	t.Helper()
+	s.until(t, fmt.Sprintf("%d workers serve %s", workers, model), func(fleet []*pb.FleetWorker) bool {
+		n := 0
+		for _, w := range fleet {
+			if w.GetConnected() && w.GetReport().GetState() == pb.WorkerState_WORKER_STATE_READY && has(w, model) {
+				n++
+			}
+		}
+		return n == workers
+	})
+}
+
+// has reports whether a worker serves a model.
+func has(w *pb.FleetWorker, model string) bool {
+	for _, m := range w.GetReport().GetModels() {
+		if m.GetName() == model && m.GetState() == pb.ModelState_MODEL_STATE_READY {
+			return true
+		}
+	}
+	return false
+}
+
+// report is everything that a worker tells of itself now.
+func (s *server) report(t *testing.T) *pb.WorkerReport {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
+	defer cancel()
+	stream, err := s.worker.Health(ctx)
+	require.NoError(t, err)
+	in, err := stream.Recv()
+	require.NoError(t, err)
+	require.NotNil(t, in.GetFull(), "a report comes first")
+	return in.GetFull()
+}
+
+// untilLoad asks a worker what it is doing until it is as wanted.
+func (s *server) untilLoad(t *testing.T, what string, holds func(*pb.LoadStatus) bool) *pb.LoadStatus {
+	t.Helper()
+	for deadline := time.Now().Add(hang); ; time.Sleep(20 * time.Millisecond) {
+		load := s.report(t).GetLoad()
+		if holds(load) {
+			return load
+		}
+		require.True(t, time.Now().Before(deadline), "%s until %s: %v", s.name, what, load)
+	}
+}
+
+// untilIdle waits until a worker has no sequence any more, running or waiting.
+func (s *server) untilIdle(t *testing.T) {
+	t.Helper()
+	load := s.untilLoad(t, "it is idle", func(load *pb.LoadStatus) bool { return load.GetRunning() == 0 && load.GetWaiting() == 0 })
+	require.Equal(t, load.GetTotalBlocks(), load.GetFreeBlocks(), "an idle worker has every block free")
+}
+
+// readiness follows what the standard health service says of a server until it is NOT_SERVING.
+func (s *server) readiness(t *testing.T) (flipped func()) {
+	t.Helper()
+	watch, err := s.health.Watch(within(t), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	in, err := watch.Recv()
+	require.NoError(t, err)
+	require.Equal(t, healthpb.HealthCheckResponse_SERVING, in.GetStatus())
+	return func() {
+		t.Helper()
+		in, err := watch.Recv()
+		require.NoError(t, err)
+		require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, in.GetStatus())
+	}
+}

@@ -1,0 +1,156 @@
+package rpc
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// ours is the package prefix of the messages whose unknown fields are refused; a standard service may grow fields that
+// old servers are meant to ignore.
+const ours = "millrace."
+
+// Decode decodes raw into m as a server of this package does: bytes that are not the message, and fields that m's type
+// does not know at any depth, are INVALID_ARGUMENT in the given domain.
+func Decode(raw []byte, m proto.Message, domain string) error {
+	if err := proto.Unmarshal(raw, m); err != nil {
+		return malformed(raw, m, err, domain)
+	}
+	return check(m, domain)
+}
+
+// check refuses a received message with unknown fields, or whose bytes serverCodec could not decode.
+func check(m proto.Message, domain string) error {
+	r := m.ProtoReflect()
+	if raw := r.GetUnknown(); len(raw) > 0 {
+		// What serverCodec kept is what failed to decode; it fails again. Unknown fields proper decode.
+		if err := proto.Unmarshal(raw, r.New().Interface()); err != nil {
+			return malformed(raw, m, err, domain)
+		}
+	}
+	if !strings.HasPrefix(string(r.Descriptor().FullName()), ours) {
+		return nil
+	}
+	if at, field, ok := findUnknown(r, ""); ok {
+		return Fault{
+			Code: codes.InvalidArgument, Domain: domain, Reason: ReasonUnknownField,
+			Message: fmt.Sprintf("%s has a field %d that this server does not know: "+
+				"use a server that knows it, or leave it out", at, field),
+			Metadata: map[string]string{"message": at, "field": strconv.Itoa(int(field))},
+		}.Err()
+	}
+	return nil
+}
+
+// findUnknown returns the first message with an unknown field, as "full.Name" or "full.Name at path", and its number.
+func findUnknown(m protoreflect.Message, path string) (at string, field protowire.Number, found bool) {
+	if raw := m.GetUnknown(); len(raw) > 0 {
+		field, _, _ = protowire.ConsumeField(raw)
+		return place(m.Descriptor(), path), field, true
+	}
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		below := join(path, string(fd.Name()))
+		switch {
+		case fd.IsMap():
+			if fd.MapValue().Message() == nil {
+				return true
+			}
+			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+				at, field, found = findUnknown(v.Message(), fmt.Sprintf("%s[%v]", below, k))
+				return !found
+			})
+		case fd.Message() == nil:
+		case fd.IsList():
+			for i := range v.List().Len() {
+				at, field, found = findUnknown(v.List().Get(i).Message(), fmt.Sprintf("%s[%d]", below, i))
+				if found {
+					break
+				}
+			}
+		default:
+			at, field, found = findUnknown(v.Message(), below)
+		}
+		return !found
+	})
+	return at, field, found
+}
+
+// malformed says where raw stops being a message of m's type.
+func malformed(raw []byte, m proto.Message, cause error, domain string) error {
+	md := m.ProtoReflect().Descriptor()
+	meta := map[string]string{"message": string(md.FullName())}
+	// The library varies the space behind its prefix so that nobody compares texts.
+	text := strings.TrimLeft(strings.TrimPrefix(cause.Error(), "proto:"), " \u00a0")
+	what := "is not a valid protobuf message: " + text
+	if field, ok := findInvalidUTF8(raw, md, ""); ok {
+		meta["field"] = field
+		what = fmt.Sprintf("has text that is not UTF-8 in field %s: encode it as UTF-8, or send token ids", field)
+	}
+	f := Fault{
+		Code: codes.InvalidArgument, Domain: domain, Reason: ReasonMalformedMessage,
+		Message:  fmt.Sprintf("%s %s", md.FullName(), strings.ToValidUTF8(what, "\ufffd")),
+		Metadata: meta,
+	}
+	if field := meta["field"]; field != "" {
+		f.Violations = []Violation{{Field: field, Description: "must be valid UTF-8"}}
+	}
+	return f.Err()
+}
+
+// findInvalidUTF8 walks well-formed bytes in order and returns the path of the first string field that is not UTF-8.
+func findInvalidUTF8(raw []byte, md protoreflect.MessageDescriptor, path string) (string, bool) {
+	seen := map[protowire.Number]int{}
+	for len(raw) > 0 {
+		num, typ, n := protowire.ConsumeTag(raw)
+		if n < 0 {
+			return "", false
+		}
+		size := protowire.ConsumeFieldValue(num, typ, raw[n:])
+		if size < 0 {
+			return "", false
+		}
+		value := raw[n : n+size]
+		raw = raw[n+size:]
+		fd := md.Fields().ByNumber(num)
+		if fd == nil || typ != protowire.BytesType {
+			continue
+		}
+		body, _ := protowire.ConsumeBytes(value)
+		below := join(path, string(fd.Name()))
+		if fd.IsList() {
+			below += "[" + strconv.Itoa(seen[num]) + "]"
+			seen[num]++
+		}
+		switch {
+		case fd.Kind() == protoreflect.StringKind && !utf8.Valid(body):
+			return below, true
+		case fd.Kind() == protoreflect.MessageKind:
+			if at, ok := findInvalidUTF8(body, fd.Message(), below); ok {
+				return at, true
+			}
+		}
+	}
+	return "", false
+}
+
+// place names a message and where it is in its request.
+func place(md protoreflect.MessageDescriptor, path string) string {
+	if path == "" {
+		return string(md.FullName())
+	}
+	return fmt.Sprintf("%s at %s", md.FullName(), path)
+}
+
+// join appends a name to a path.
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}

@@ -1,0 +1,49 @@
+package rpc
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/millrace/millrace/services/internal/version"
+)
+
+// Limits of every client connection.
+const (
+	// clientStreamWindow bounds what a token stream piles up behind a slow reader, and is the smallest that grpc-go
+	// takes: some hundred tokens.
+	clientStreamWindow = 64 << 10
+	// clientConnWindow is shared by all streams; it is given back on arrival, whoever reads or does not.
+	clientConnWindow = 4 << 20
+	// clientMaxReceiveBytes bounds one response; large texts have large tokenisations.
+	clientMaxReceiveBytes = 64 << 20
+	// keepaliveTime is above the 10 s that servers of this package allow.
+	keepaliveTime    = 20 * time.Second
+	keepaliveTimeout = 10 * time.Second
+)
+
+// Dial makes a connection to "host:port", "dns:///name:port" or "unix:PATH" without TLS; it connects on first use.
+// program and the version become the user agent. Proxies of the environment are not used and service configs of the
+// resolver are ignored: what the caller names is what is dialled. Close it.
+func Dial(target, program string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	all := []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUserAgent(program + "/" + version.String()),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithStaticStreamWindowSize(clientStreamWindow),
+		grpc.WithStaticConnWindowSize(clientConnWindow),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{
+			Time: keepaliveTime, Timeout: keepaliveTimeout, PermitWithoutStream: true,
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(clientMaxReceiveBytes)),
+	}
+	conn, err := grpc.NewClient(target, append(all, options...)...)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", target, err)
+	}
+	return conn, nil
+}

@@ -1,0 +1,103 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/grpclog"
+	"google.golang.org/grpc/status"
+)
+
+// levels says who must read the line of a call that ended with a code: nobody's fault or the caller's is Info, a
+// degraded service Warn, a fault of this program Error.
+var levels = map[codes.Code]logging.Level{
+	codes.Unavailable: logging.LevelWarn,
+	codes.Unknown:     logging.LevelError,
+	codes.Internal:    logging.LevelError,
+	codes.DataLoss:    logging.LevelError,
+}
+
+// levelOf is the level of a code: Info unless the table says otherwise.
+func levelOf(code codes.Code) logging.Level { return levels[code] }
+
+// callLogger writes the one line of a finished call; calls of the standard services are Debug.
+func callLogger(logger hclog.Logger) logging.Logger {
+	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
+		to := hclog.Info
+		switch {
+		case level >= logging.LevelError:
+			to = hclog.Error
+		case level >= logging.LevelWarn:
+			to = hclog.Warn
+		}
+		if infrastructure(methodOf(fields)) {
+			to = hclog.Debug
+		}
+		logger.Log(to, msg, fields...)
+	})
+}
+
+// methodOf reads the service out of the log fields, as a method's prefix.
+func methodOf(fields []any) string {
+	for i := 0; i+1 < len(fields); i += 2 {
+		if fields[i] == logging.ServiceFieldKey {
+			return fmt.Sprintf("/%v", fields[i+1])
+		}
+	}
+	return ""
+}
+
+// callFields adds the request id and the annotations.
+func callFields(ctx context.Context, _ interceptors.CallMeta) logging.Fields {
+	if c := callOf(ctx); c != nil {
+		return c.logFields()
+	}
+	return nil
+}
+
+// errorFields adds the machine-readable reason.
+func errorFields(err error) logging.Fields {
+	if status.Code(err) == codes.OK {
+		return nil
+	}
+	if info := Info(err); info != nil {
+		return logging.Fields{"reason", info.GetReason(), "domain", info.GetDomain()}
+	}
+	return nil
+}
+
+// infrastructure reports whether a method belongs to a standard service: health, reflection, channelz, load reports.
+func infrastructure(method string) bool {
+	return strings.HasPrefix(method, "/grpc.") || strings.HasPrefix(method, "/xds.")
+}
+
+// LogGRPC sends grpc-go's own warnings and errors to logger, for the whole process. Call it once, before any server or
+// connection is made.
+func LogGRPC(logger hclog.Logger) { grpclog.SetLoggerV2(grpcLog{logger.Named("grpc")}) }
+
+// grpcLog is grpc-go's logger on hclog. What grpc-go calls an error is at most a failed connection here, so it is Warn;
+// what it calls a warning is routine.
+type grpcLog struct{ hclog.Logger }
+
+func (grpcLog) Info(...any)            {}
+func (grpcLog) Infoln(...any)          {}
+func (grpcLog) Infof(string, ...any)   {}
+func (l grpcLog) Warning(args ...any)  { l.Logger.Debug(fmt.Sprint(args...)) }
+func (l grpcLog) Warningln(a ...any)   { l.Logger.Debug(strings.TrimSpace(fmt.Sprintln(a...))) }
+func (l grpcLog) Error(args ...any)    { l.Logger.Warn(fmt.Sprint(args...)) }
+func (l grpcLog) Errorln(args ...any)  { l.Logger.Warn(strings.TrimSpace(fmt.Sprintln(args...))) }
+func (l grpcLog) Fatal(args ...any)    { l.fatal(fmt.Sprint(args...)) }
+func (l grpcLog) Fatalln(args ...any)  { l.fatal(strings.TrimSpace(fmt.Sprintln(args...))) }
+func (grpcLog) V(int) bool             { return false }
+func (l grpcLog) fatal(message string) { l.Logger.Error(message); os.Exit(1) }
+func (l grpcLog) Warningf(f string, a ...any) {
+	l.Logger.Debug(fmt.Sprintf(f, a...))
+}
+func (l grpcLog) Errorf(f string, a ...any) { l.Logger.Warn(fmt.Sprintf(f, a...)) }
+func (l grpcLog) Fatalf(f string, a ...any) { l.fatal(fmt.Sprintf(f, a...)) }

@@ -1,0 +1,269 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	channelz "google.golang.org/grpc/channelz/service"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// Limits of every server. Static windows turn off grpc-go's bandwidth estimator, whose pings cost as much as small
+// messages do.
+const (
+	// DefaultMaxReceiveBytes bounds one request.
+	DefaultMaxReceiveBytes = 16 << 20
+	// hardReceiveBytes is where grpc-go itself refuses, without details. Between the two limits a request is read and
+	// refused with details.
+	hardReceiveBytes = 128 << 20
+	// maxSendBytes bounds one response.
+	maxSendBytes = 64 << 20
+	// serverStreamWindow is what a caller may send of one request before the server has read it: a request is one
+	// message that is read at once, so a large window only makes large prompts faster.
+	serverStreamWindow = 1 << 20
+	// serverConnWindow is the same for all requests of a connection together.
+	serverConnWindow = 4 << 20
+	// handshakeTimeout is what a new connection gets to become an HTTP/2 one; silent ones are closed then.
+	handshakeTimeout = 10 * time.Second
+	// maxConcurrentStreams is above what one connection is used for, and below what would hide a runaway client.
+	maxConcurrentStreams = 100_000
+	// pushbackKey is the trailer that standard clients obey when they retry.
+	pushbackKey = "grpc-retry-pushback-ms"
+	// watchersNotice is how long watchers of health get to see NOT_SERVING before their calls end.
+	watchersNotice = 100 * time.Millisecond
+)
+
+// ServerConfig is what servers differ in.
+type ServerConfig struct {
+	// Domain of the statuses that the server itself makes: WorkerDomain or SchedulerDomain. Required.
+	Domain string
+	// MaxReceiveBytes bounds one request. 0: DefaultMaxReceiveBytes.
+	MaxReceiveBytes int
+	// DrainTimeout bounds the wait for running calls when the server stops. 0: they are cut off at once.
+	DrainTimeout time.Duration
+	// Options are appended to the server's own.
+	Options []grpc.ServerOption
+}
+
+// Server is a gRPC server with health, reflection and channelz. Register services, then Serve once.
+type Server struct {
+	cfg      ServerConfig
+	logger   hclog.Logger
+	grpc     *grpc.Server
+	health   *health.Server
+	draining context.Context // ends when Serve begins to stop
+	drain    context.CancelFunc
+	panics   atomic.Uint64
+}
+
+// NewServer makes a server that does not listen yet. Its services report SERVING from Serve on, unless SetReady(false)
+// came before.
+func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
+	if cfg.MaxReceiveBytes == 0 {
+		cfg.MaxReceiveBytes = DefaultMaxReceiveBytes
+	}
+	s := &Server{cfg: cfg, logger: logger.Named("rpc"), health: health.NewServer()}
+	s.draining, s.drain = context.WithCancel(context.Background())
+	options := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(serverCodec{FrameCodec().(frameCodec), cfg.MaxReceiveBytes}),
+		grpc.MaxRecvMsgSize(max(hardReceiveBytes, cfg.MaxReceiveBytes)),
+		grpc.MaxSendMsgSize(maxSendBytes),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.MaxConcurrentStreams(maxConcurrentStreams),
+		grpc.StaticStreamWindowSize(serverStreamWindow),
+		grpc.StaticConnWindowSize(serverConnWindow),
+		// Clients may ping through long silent prefills, also between calls.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		// A peer that vanished without a word is found out, so that its streams stop.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.UnknownServiceHandler(func(impl any, stream grpc.ServerStream) error {
+			method, _ := grpc.MethodFromServerStream(stream)
+			return s.chain(&grpc.StreamServerInfo{FullMethod: method}, s.unknown)(impl, stream)
+		}),
+	}
+	s.grpc = grpc.NewServer(append(options, cfg.Options...)...)
+	healthpb.RegisterHealthServer(s, s.health)
+	reflection.Register(s)
+	channelz.RegisterChannelzServiceToServer(s)
+	return s
+}
+
+// RegisterService registers a service. Every method runs as a stream through the server's chain, also a unary one: on
+// the wire they are the same, and grpc-go answers a unary request that is too large or malformed before any unary
+// interceptor sees it.
+func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	streamed := *desc
+	streamed.Methods = nil
+	streamed.Streams = nil
+	add := func(d grpc.StreamDesc) {
+		d.Handler = s.chain(&grpc.StreamServerInfo{
+			FullMethod:     "/" + desc.ServiceName + "/" + d.StreamName,
+			IsClientStream: d.ClientStreams, IsServerStream: d.ServerStreams,
+		}, d.Handler)
+		streamed.Streams = append(streamed.Streams, d)
+	}
+	for _, d := range desc.Streams {
+		add(d)
+	}
+	for _, m := range desc.Methods {
+		add(grpc.StreamDesc{StreamName: m.MethodName, Handler: func(impl any, stream grpc.ServerStream) error {
+			response, err := m.Handler(impl, stream.Context(), stream.RecvMsg, nil)
+			if err != nil {
+				return err
+			}
+			return stream.SendMsg(response)
+		}})
+	}
+	s.grpc.RegisterService(&streamed, impl)
+}
+
+// chain puts a handler behind the interceptors, the first outermost.
+func (s *Server) chain(info *grpc.StreamServerInfo, handler grpc.StreamHandler) grpc.StreamHandler {
+	interceptors := []grpc.StreamServerInterceptor{s.enter, s.logging(), s.recovery(), s.refine}
+	for _, in := range slices.Backward(interceptors) {
+		next := handler
+		handler = func(impl any, stream grpc.ServerStream) error { return in(impl, stream, info, next) }
+	}
+	return handler
+}
+
+// GetServiceInfo lists what is registered, for reflection.
+func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.grpc.GetServiceInfo() }
+
+// SetReady sets what health says of the server ("") and of each of its services. After Serve has begun to stop it has
+// no effect.
+func (s *Server) SetReady(ready bool) {
+	to := healthpb.HealthCheckResponse_NOT_SERVING
+	if ready {
+		to = healthpb.HealthCheckResponse_SERVING
+	}
+	s.health.SetServingStatus("", to)
+	for name := range s.grpc.GetServiceInfo() {
+		s.health.SetServingStatus(name, to)
+	}
+}
+
+// SetServiceReady sets what health says of one service; "" is the server.
+func (s *Server) SetServiceReady(service string, ready bool) {
+	to := healthpb.HealthCheckResponse_NOT_SERVING
+	if ready {
+		to = healthpb.HealthCheckResponse_SERVING
+	}
+	s.health.SetServingStatus(service, to)
+}
+
+// Panics counts the handlers that panicked.
+func (s *Server) Panics() uint64 { return s.panics.Load() }
+
+// enter gives the call its id, and ends calls of standard services (health watchers, reflection) when the server stops:
+// they would last until their callers leave.
+func (s *Server) enter(impl any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	ctx := context.WithValue(stream.Context(), callKey{}, newCall(stream, s.draining.Done()))
+	if infrastructure(info.FullMethod) {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+		stop := context.AfterFunc(s.draining, func() { time.AfterFunc(watchersNotice, cancel) })
+		defer stop()
+	}
+	return next(impl, &serverStream{ServerStream: stream, ctx: ctx})
+}
+
+// logging writes one line when a call ends.
+func (s *Server) logging() grpc.StreamServerInterceptor {
+	return logging.StreamServerInterceptor(callLogger(s.logger),
+		logging.WithLogOnEvents(logging.FinishCall),
+		logging.WithLevels(levelOf),
+		logging.WithErrorFields(errorFields),
+		logging.WithFieldsFromContextAndCallMeta(callFields),
+		logging.WithDisableLoggingFields(logging.SystemTag[0], logging.ComponentFieldKey, logging.MethodTypeFieldKey),
+	)
+}
+
+// recovery turns a panic into INTERNAL for its own call; the stack goes to the log and not to the caller.
+func (s *Server) recovery() grpc.StreamServerInterceptor {
+	return recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
+		s.panics.Add(1)
+		id := RequestID(ctx)
+		s.logger.Error("handler panicked", "request_id", id, "error", p, "stack", string(debug.Stack()))
+		return Fault{
+			Code: codes.Internal, Domain: s.cfg.Domain, Reason: ReasonPanic,
+			Message: fmt.Sprintf("request %s failed inside the server, other requests go on: report it with the server's log", id),
+		}.Err()
+	}))
+}
+
+// refine checks what is received, makes every error a status and sets the pushback trailer.
+func (s *Server) refine(impl any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	err := next(impl, &checkedStream{ServerStream: stream, domain: s.cfg.Domain, max: s.cfg.MaxReceiveBytes})
+	if err == nil {
+		return nil
+	}
+	if _, ok := status.FromError(err); !ok {
+		err = status.FromContextError(err).Err() // an end of the call's context is no fault of this program
+	}
+	if retry := detail[*errdetails.RetryInfo](err); retry != nil {
+		ms := retry.GetRetryDelay().AsDuration().Milliseconds()
+		stream.SetTrailer(metadata.Pairs(pushbackKey, strconv.FormatInt(ms, 10)))
+	}
+	return err
+}
+
+// unknown answers methods that nobody registered.
+func (s *Server) unknown(_ any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	return Fault{
+		Code: codes.Unimplemented, Domain: s.cfg.Domain, Reason: ReasonNotBuilt,
+		Message:  fmt.Sprintf("this server has no method %s: ask its reflection service what it has", method),
+		Metadata: map[string]string{"method": method},
+	}.Err()
+}
+
+// serverStream is a stream with a context of its own.
+type serverStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *serverStream) Context() context.Context { return s.ctx }
+
+// checkedStream refuses what it receives by the rules of this package.
+type checkedStream struct {
+	grpc.ServerStream
+	domain string
+	max    int
+}
+
+func (s *checkedStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	if n := oversize(m); n > 0 {
+		return Fault{
+			Code: codes.ResourceExhausted, Domain: s.domain, Reason: ReasonMessageTooLarge,
+			Message:  fmt.Sprintf("the request has %d bytes and this server takes %d: send less", n, s.max),
+			Metadata: map[string]string{"bytes": strconv.Itoa(n), "max_bytes": strconv.Itoa(s.max)},
+		}.Err()
+	}
+	if pm, ok := m.(proto.Message); ok {
+		return check(pm, s.domain)
+	}
+	return nil
+}

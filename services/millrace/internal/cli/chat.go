@@ -1,0 +1,237 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/millrace/internal/failure"
+	"github.com/millrace/millrace/services/millrace/internal/knobs"
+	"github.com/millrace/millrace/services/millrace/internal/render"
+)
+
+const chatHelp = `/help           this list
+/reset          forget the conversation, the system message excepted
+/system TEXT    set the system message and forget the conversation; without TEXT: none
+/seed N         set the seed; without N: a new one for each answer
+/set NAME VALUE set any knob, such as /set temperature 0.7; without VALUE: its default
+/quit           leave, as Ctrl-D does
+Ctrl-C stops an answer; what there is of it stays in the conversation.
+`
+
+// chat converses.
+func (a *app) chat() *cobra.Command {
+	req := &pb.GenerateRequest{}
+	var system string
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:   "chat",
+		Short: "Converse with a model that has a chat template",
+		Long: "Converses: each line is a message, the answer is streamed. On a terminal, lines can be edited and earlier ones\n" +
+			"recalled with the up key. Lines from elsewhere are taken one by one, and the first failure ends the program.\n" +
+			"--timeout bounds each answer.\n\n" + chatHelp,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runChat(cmd.Context(), req, system, quiet) },
+	}
+	fs := cmd.Flags()
+	modelFlag(fs, &req.Model)
+	fs.StringVar(&system, "system", "", "system message")
+	fs.BoolVarP(&quiet, "quiet", "q", false, "print no statistics")
+	samplingFlags(fs, req)
+	if err := fs.MarkHidden("num-sequences"); err != nil {
+		panic(err) // samplingFlags adds it
+	}
+	return cmd
+}
+
+// conversation is a chat under way.
+type conversation struct {
+	app      *app
+	conn     grpc.ClientConnInterface
+	req      *pb.GenerateRequest // with the knobs; its chat is set for each answer
+	system   string
+	messages []*pb.ChatMessage // without the system message
+	tty      bool              // a person types
+	quiet    bool
+}
+
+func (a *app) runChat(ctx context.Context, req *pb.GenerateRequest, system string, quiet bool) error {
+	if req.GetSampling().GetNumSequences() > 1 {
+		return usagef("--num-sequences: a conversation has one answer at a time")
+	}
+	conn, hangUp, err := a.dial()
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	asking, cancel := a.deadline(ctx, unaryTimeout)
+	model, err := info(asking, conn, req.GetModel())
+	cancel()
+	if err != nil {
+		return err
+	}
+	req.Model = model.GetName()
+	if c := model.GetCapabilities(); c != nil && !c.GetChatTemplate() {
+		return fmt.Errorf("%w: model %q has no chat template: it continues texts and holds no conversation\n"+
+			"try: millrace generate -m %s%s \"Once upon a time\"", failure.ErrState, req.GetModel(), req.GetModel(), a.request().TargetFlag())
+	}
+	in := a.lineReader()
+	defer in.close()
+	c := &conversation{app: a, conn: conn, req: req, system: system, tty: in.interactive(), quiet: quiet}
+	if c.tty {
+		fmt.Fprintf(a.Err, "%s; /help lists the commands, Ctrl-D leaves\n", render.Line(req.GetModel()))
+	}
+	return c.run(ctx, in)
+}
+
+// run reads and answers lines until they end.
+func (c *conversation) run(ctx context.Context, in lineReader) error {
+	for ctx.Err() == nil {
+		line, err := ask(ctx, in)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "":
+		case line == "/quit":
+			return nil
+		case strings.HasPrefix(line, "/"):
+			err = c.command(line)
+		default:
+			err = c.answer(ctx, line)
+		}
+		switch {
+		case err != nil && (!c.tty || ctx.Err() != nil):
+			return err
+		case err != nil:
+			c.app.explain(err)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// ask reads a line, unless ctx ends first; then the read is left behind, for the program to end.
+func ask(ctx context.Context, in lineReader) (string, error) {
+	type answer struct {
+		line string
+		err  error
+	}
+	read := make(chan answer, 1)
+	go func() {
+		line, err := in.read()
+		read <- answer{line, err}
+	}()
+	select {
+	case got := <-read:
+		return got.line, got.err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// command obeys a line that begins with a slash.
+func (c *conversation) command(line string) error {
+	word, rest, _ := strings.Cut(line, " ")
+	rest = strings.TrimSpace(rest)
+	switch word {
+	case "/help":
+		fmt.Fprint(c.app.Err, chatHelp)
+	case "/reset":
+		c.messages = nil
+	case "/system":
+		c.system, c.messages = rest, nil
+	case "/seed":
+		return c.set("seed", rest)
+	case "/set":
+		name, value, _ := strings.Cut(rest, " ")
+		return c.set(name, strings.TrimSpace(value))
+	default:
+		return usagef("there is no command %s; /help lists them", word)
+	}
+	return nil
+}
+
+// set changes a knob of sampling or stopping; no value is the default. On a wrong value nothing changes.
+func (c *conversation) set(name, value string) error {
+	field := strings.ReplaceAll(name, "-", "_")
+	if field == "num_sequences" {
+		return usagef("a conversation has one answer at a time")
+	}
+	for _, m := range []proto.Message{c.req.GetSampling(), c.req.GetStopping()} {
+		fd := m.ProtoReflect().Descriptor().Fields().ByTextName(field)
+		if fd == nil {
+			continue
+		}
+		before := proto.Clone(m)
+		m.ProtoReflect().Clear(fd)
+		if value == "" {
+			return nil
+		}
+		if err := knobs.Set(m, name, value); err != nil {
+			proto.Reset(m)
+			proto.Merge(m, before)
+			return usagef("%s: %w", name, err)
+		}
+		return nil
+	}
+	return usagef("there is no knob %q; millrace chat --help lists them", name)
+}
+
+// answer adds a message, streams the answer and adds it. Ctrl-C ends the answer and keeps what there is; after a
+// failure the conversation is as it was.
+func (c *conversation) answer(ctx context.Context, line string) error {
+	messages := slices.Concat(c.messages, []*pb.ChatMessage{{Role: "user", Content: line}})
+	chat := &pb.Chat{Messages: messages}
+	if c.system != "" {
+		chat.Messages = append([]*pb.ChatMessage{{Role: "system", Content: c.system}}, messages...)
+	}
+	c.req.Input = &pb.GenerateRequest_Chat{Chat: chat}
+	ctx, cancel := c.app.deadline(ctx, 0)
+	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	if c.tty { // elsewhere Ctrl-C ends the program
+		c.app.onInterrupt(func() { stop(failure.ErrInterrupted) })
+		defer c.app.onInterrupt(nil)
+	}
+
+	_, tty := terminal(c.app.Out)
+	out := newOutputs(c.app.Out, tty, 1)
+	var said strings.Builder
+	done, err := stream(ctx, c.conn, c.req, func(event *pb.GenerateResponse) error {
+		said.WriteString(event.GetTokens().GetText())
+		out.text(0, event.GetTokens().GetText())
+		return out.err
+	})
+	if done.tokens > 0 || err == nil {
+		out.finish(0)
+	}
+	stopped := c.tty && err != nil && errors.Is(context.Cause(ctx), failure.ErrInterrupted)
+	if !c.quiet && (err == nil || done.tokens > 0) {
+		note := ""
+		if stopped {
+			note = ", stopped"
+		}
+		fmt.Fprintf(c.app.Err, "(%s%s)\n", done, note)
+	}
+	if err != nil && !stopped {
+		return err
+	}
+	if said.Len() == 0 && stopped {
+		return nil // nothing was said: as if the message had not been sent
+	}
+	c.messages = slices.Concat(messages, []*pb.ChatMessage{{Role: "assistant", Content: said.String()}})
+	return nil
+}

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/millrace/internal/knobs"
+)
+
+// generateFlags are the flags of generate that are not fields of the request as they stand.
+type generateFlags struct {
+	json     bool
+	quiet    bool
+	tokenIDs string
+	class    string
+	expect   pb.GenerateRequest // the expect_ fields and request_id
+}
+
+// generate continues a prompt.
+func (a *app) generate() *cobra.Command {
+	var f generateFlags
+	req := &pb.GenerateRequest{}
+	cmd := &cobra.Command{
+		Use:   "generate [PROMPT]",
+		Short: "Continue a prompt and stream the text",
+		Long: "Continues a prompt, given as arguments or on standard input (whose last line end is dropped), and streams the\n" +
+			"text to standard output as it is made. One line of statistics follows on standard error.",
+		Example: "  millrace generate -m stories \"Once upon a time\" --max-tokens 100 --seed 7\n" +
+			"  echo \"Tom had a big red\" | millrace generate -m stories --json\n" +
+			"  millrace generate -m synthetic --token-ids 1,2,3 --max-tokens 8",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.generateRequest(cmd, req, &f, args); err != nil {
+				return err
+			}
+			return a.runGenerate(cmd.Context(), req, &f)
+		},
+	}
+	fs := cmd.Flags()
+	modelFlag(fs, &req.Model)
+	fs.BoolVar(&f.json, "json", false, "print one event a line as JSON and nothing else")
+	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print no statistics")
+	fs.StringVar(&f.tokenIDs, "token-ids", "", "prompt as token ids, such as 1,2,3; the output is token ids too unless --token-ids-only=false")
+	fs.StringVar(&f.class, "prompt-class", "", "kernels that compute the prompt, for measuring: prefill or decode (unset: prefill)")
+	knobs.Register(fs, &f.expect, map[string]string{
+		"request_id":           "name of the request in logs and errors (unset: the server makes one)",
+		"expect_model_digest":  "refuse a model with another digest",
+		"expect_prompt_digest": "refuse if the prompt's token ids have another digest",
+		"expect_class_id":      "refuse a worker of another class",
+	})
+	samplingFlags(fs, req)
+	responseFlags(fs, req)
+	return cmd
+}
+
+// generateRequest completes the request that the flags began.
+func (a *app) generateRequest(cmd *cobra.Command, req *pb.GenerateRequest, f *generateFlags, args []string) error {
+	req.RequestId, req.ExpectModelDigest = f.expect.RequestId, f.expect.ExpectModelDigest
+	req.ExpectPromptDigest, req.ExpectClassId = f.expect.ExpectPromptDigest, f.expect.ExpectClassId
+	var err error
+	if req.PromptClass, err = kernelClass(f.class); err != nil {
+		return err
+	}
+	r := req.GetResponse()
+	if !f.json && (r.OutputLogprobs != nil || r.OutputCandidates != nil || r.PromptLogprobs != nil) {
+		return usagef("--output-logprobs, --output-candidates and --prompt-logprobs need --json: there is no place for them in plain text")
+	}
+	if cmd.Flags().Changed("token-ids") {
+		if len(args) > 0 {
+			return usagef("give a prompt or --token-ids, not both")
+		}
+		ids, err := knobs.ParseIDs(f.tokenIDs)
+		if err != nil {
+			return usagef("--token-ids: %w", err)
+		}
+		if len(ids) == 0 {
+			return usagef("--token-ids is empty: give at least one token id")
+		}
+		req.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: ids}}
+		if r.TokenIdsOnly == nil {
+			only := true
+			r.TokenIdsOnly = &only
+		}
+		return nil
+	}
+	prompt, err := a.text(args, "prompt")
+	req.Input = &pb.GenerateRequest_Prompt{Prompt: prompt}
+	return err
+}
+
+// kernelClass reads --prompt-class.
+func kernelClass(name string) (*pb.KernelClass, error) {
+	switch name {
+	case "":
+		return nil, nil
+	case "prefill":
+		return pb.KernelClass_KERNEL_CLASS_PREFILL.Enum(), nil
+	case "decode":
+		return pb.KernelClass_KERNEL_CLASS_DECODE.Enum(), nil
+	}
+	return nil, usagef("kernel class %q: want prefill or decode", name)
+}
+
+func (a *app) runGenerate(ctx context.Context, req *pb.GenerateRequest, f *generateFlags) error {
+	conn, hangUp, err := a.dial()
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	ctx, cancel := a.deadline(ctx, 0)
+	defer cancel()
+	if req.Model, err = resolve(ctx, conn, req.GetModel()); err != nil {
+		return err
+	}
+	show := a.show(req)
+	if f.json {
+		show = func(event *pb.GenerateResponse) error { return printJSON(a.Out, event) }
+	}
+	done, err := stream(ctx, conn, req, show)
+	if !f.json && err != nil && done.tokens > 0 {
+		fmt.Fprintln(a.Out) // the cut text ends its line
+	}
+	if !f.quiet && (err == nil || done.tokens > 0) {
+		fmt.Fprintln(a.Err, done.String())
+	}
+	return err
+}
+
+// show prints the events of a generation as text or token ids.
+func (a *app) show(req *pb.GenerateRequest) func(*pb.GenerateResponse) error {
+	_, tty := terminal(a.Out)
+	out := newOutputs(a.Out, tty, max(1, int(req.GetSampling().GetNumSequences())))
+	only := req.GetResponse().GetTokenIdsOnly()
+	return func(event *pb.GenerateResponse) error {
+		switch e := event.GetEvent().(type) {
+		case *pb.GenerateResponse_Started:
+			if req.GetResponse().GetEchoPrompt() {
+				for i := range out.all {
+					if only {
+						out.ids(i, req.GetTokenIds().GetIds())
+					} else {
+						out.text(i, req.GetPrompt())
+					}
+				}
+			}
+		case *pb.GenerateResponse_Progress:
+			fmt.Fprintf(a.Err, "%d prompt tokens computed\n", e.Progress.GetPrefilledTokens())
+		case *pb.GenerateResponse_Tokens:
+			if only {
+				out.ids(int(e.Tokens.GetOutputIndex()), e.Tokens.GetTokenIds())
+			} else {
+				out.text(int(e.Tokens.GetOutputIndex()), e.Tokens.GetText())
+			}
+		case *pb.GenerateResponse_Finished:
+			out.finish(int(e.Finished.GetOutputIndex()))
+		}
+		return out.err
+	}
+}

@@ -1,0 +1,28 @@
+package cli
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/millrace/internal/failure"
+)
+
+// healthTimeout bounds the health check unless --timeout does.
+const healthTimeout = 2 * time.Second
+
+// health asks a server how it is.
+func (a *app) health() *cobra.Command {
+	return &cobra.Command{
+		Use: "health", Short: "Exit 0 if the server says that it serves, else 1", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := a.deadline(cmd.Context(), healthTimeout)
+			defer cancel()
+			if err := rpc.CheckHealth(ctx, a.target, program); err != nil {
+				return &exitError{code: failure.Failed, err: err}
+			}
+			return nil
+		},
+	}
+}

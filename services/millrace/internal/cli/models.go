@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/millrace/internal/render"
+)
+
+// models lists what is loaded and what could be.
+func (a *app) models() *cobra.Command {
+	asJSON := false
+	cmd := &cobra.Command{
+		Use: "models", Short: "List the models loaded and the model files that could be", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conn, hangUp, err := a.dial()
+			if err != nil {
+				return err
+			}
+			defer hangUp()
+			ctx, cancel := a.deadline(cmd.Context(), unaryTimeout)
+			defer cancel()
+			out, err := pb.NewModelServiceClient(conn).ListModels(ctx, &pb.ListModelsRequest{})
+			switch {
+			case err != nil:
+				return failed(err, "", nil)
+			case asJSON:
+				return printJSON(a.Out, out)
+			case len(out.GetModels()) == 0:
+				fmt.Fprintln(a.Err, "no models: put NAME.gguf files into the folder that workers get with --models")
+				return nil
+			}
+			fmt.Fprint(a.Out, modelTable(out.GetModels()))
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
+	return cmd
+}
+
+// modelTable is one row a model and state.
+func modelTable(models []*pb.ModelInfo) string {
+	var rows [][]string
+	problems := false
+	for _, m := range models {
+		c := m.GetCapabilities()
+		row := []string{
+			m.GetName(), modelState(m.GetState()), c.GetArchitecture(), c.GetQuantisation(), "", "",
+			render.Bytes(m.GetFileBytes()), shortDigest(m.GetModelDigest()), strings.Join(m.GetWorkerIds(), " "), m.GetProblem(),
+		}
+		if c != nil {
+			row[4], row[5] = render.Count(c.GetParameters()), fmt.Sprint(c.GetContextLength())
+		}
+		if l := m.GetLoaded(); l.GetContextLength() > 0 {
+			row[5] = fmt.Sprint(l.GetContextLength())
+		}
+		problems = problems || m.GetProblem() != ""
+		rows = append(rows, row)
+	}
+	head := []string{"NAME", "STATE", "ARCH", "QUANT", "PARAMS", "CONTEXT", "SIZE", "DIGEST", "WORKERS", "PROBLEM"}
+	if !problems {
+		head = head[:len(head)-1]
+		for i := range rows {
+			rows[i] = rows[i][:len(head)]
+		}
+	}
+	return render.Table(head, rows)
+}
+
+func modelState(s pb.ModelState) string {
+	return readable(s.String(), "MODEL_STATE_")
+}
+
+// readable is an enum's name as people write it: "on disk" for MODEL_STATE_ON_DISK.
+func readable(name, prefix string) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, prefix)), "_", " ")
+}
+
+// shortDigest is the first 12 digits.
+func shortDigest(d string) string {
+	if len(d) > 12 {
+		return d[:12]
+	}
+	return d
+}

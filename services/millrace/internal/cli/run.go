@@ -1,0 +1,222 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/millrace/internal/config"
+	"github.com/millrace/millrace/services/millrace/internal/failure"
+)
+
+const program = "millrace"
+
+// unaryTimeout bounds calls that are answered at once, unless --timeout says otherwise.
+const unaryTimeout = 30 * time.Second
+
+// System is what a process gives its command. Streams that are terminals are *os.File.
+type System struct {
+	In       io.Reader
+	Out, Err io.Writer
+	// Signals brings SIGINT and SIGTERM; nil brings none.
+	Signals <-chan os.Signal
+	// Release gives signals their default effect again: called after the first that ends the command, so that a second
+	// one ends the process. May be nil.
+	Release func()
+	Config  config.Config
+}
+
+// Run executes one command line and returns its exit code. Errors are explained on sys.Err.
+func Run(ctx context.Context, sys *System, args []string) int {
+	a := &app{System: sys}
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() { a.watchSignals(cancel, done) })
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(sys.In)
+	root.SetOut(sys.Out)
+	root.SetErr(sys.Err)
+	err := root.ExecuteContext(ctx)
+	if err != nil && !a.begun {
+		err = fmt.Errorf("%w: %w", failure.ErrUsage, err)
+	}
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	close(done)
+	watching.Wait()
+	cancel(nil)
+	return a.report(err)
+}
+
+// app is one run of the program.
+type app struct {
+	*System
+	begun   bool // the command line was understood
+	target  string
+	timeout time.Duration
+
+	mu        sync.Mutex
+	interrupt func() // guarded by mu; takes SIGINT instead of the command's end, nil if nobody does
+}
+
+// watchSignals ends the command on a signal, or hands Ctrl-C to who wants it, until done.
+func (a *app) watchSignals(cancel context.CancelCauseFunc, done <-chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case s := <-a.Signals:
+			a.mu.Lock()
+			take := a.interrupt
+			a.mu.Unlock()
+			if s == syscall.SIGINT && take != nil {
+				take()
+				continue
+			}
+			cause := failure.ErrInterrupted
+			if s == syscall.SIGTERM {
+				cause = failure.ErrTerminated
+			}
+			cancel(cause)
+			if a.Release != nil {
+				a.Release()
+			}
+		}
+	}
+}
+
+// onInterrupt lets take have Ctrl-C; nil gives it back.
+func (a *app) onInterrupt(take func()) {
+	a.mu.Lock()
+	a.interrupt = take
+	a.mu.Unlock()
+}
+
+// report explains an error and gives its exit code.
+func (a *app) report(err error) int {
+	var code *exitError
+	switch {
+	case err == nil:
+		return failure.OK
+	case errors.As(err, &code):
+		a.explain(code.err)
+		return code.code
+	}
+	a.explain(err)
+	var call *callError
+	if errors.As(err, &call) {
+		err = call.err
+	}
+	return failure.Code(err)
+}
+
+func (a *app) explain(err error) {
+	request := a.request()
+	var call *callError
+	if errors.As(err, &call) {
+		err, request.Model, request.Usage = call.err, call.model, call.usage
+	}
+	fmt.Fprintf(a.Err, "%s: %s\n", program, failure.Explain(err, request))
+}
+
+// request is what advice needs to know of the command line.
+func (a *app) request() failure.Request {
+	return failure.Request{Target: a.target, TargetGiven: a.target != config.DefaultTarget}
+}
+
+// exitError is an error with an exit code of its own.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return fmt.Sprintf("exit code %d: %v", e.code, e.err) }
+func (e *exitError) Unwrap() error { return e.err }
+
+// dial connects to the target.
+func (a *app) dial() (conn *grpc.ClientConn, closeConn func(), err error) {
+	conn, err = rpc.Dial(a.target, program)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: --target: %w", failure.ErrUsage, err)
+	}
+	return conn, func() { _ = conn.Close() }, nil // only an error if closed twice
+}
+
+// deadline applies --timeout, or unless where it is not given; 0 is no deadline.
+func (a *app) deadline(ctx context.Context, unless time.Duration) (context.Context, context.CancelFunc) {
+	timeout := a.timeout
+	if timeout == 0 {
+		timeout = unless
+	}
+	if timeout == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, timeout)
+}
+
+// terminal is the descriptor of a stream that is a terminal.
+func terminal(stream any) (fd int, ok bool) {
+	f, ok := stream.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 0, false
+	}
+	return int(f.Fd()), true
+}
+
+// usagef is a complaint about the command line.
+func usagef(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", failure.ErrUsage, fmt.Errorf(format, args...))
+}
+
+// one wants exactly one argument, and says which.
+func one(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return fmt.Errorf("%d arguments: want one, %s", len(args), what)
+		}
+		return nil
+	}
+}
+
+// root is the command tree.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   program,
+		Short: "Client of language models served over gRPC",
+		Long: "millrace generates, chats, loads, watches and measures over gRPC, against a scheduler or a single worker.\n\n" +
+			"Environment:\n  MILLRACE_TARGET  address of the server, when --target is not given\n\n" + failure.Documentation,
+		Example: "  millrace load stories\n  millrace generate -m stories \"Once upon a time\"",
+		// Without a command the help is shown; with one that is not there, cobra says so.
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+		if a.timeout < 0 {
+			return fmt.Errorf("--timeout is %v: want a time above 0, or 0 for the default", a.timeout)
+		}
+		a.begun = true
+		return nil
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.target, "target", a.Config.Target, "address of a scheduler or worker: host:port, dns:///name:port or unix:PATH")
+	flags.DurationVar(&a.timeout, "timeout", 0, "longest time for each call, sent to the server as its deadline "+
+		"(default: 2s for health, 30s for models, tokenize and detokenize, none for the rest)")
+	root.CompletionOptions.HiddenDefaultCmd = true
+	versions(root)
+	root.AddCommand(a.generate(), a.chat(), a.load(), a.unload(), a.models(), a.workers(), a.tokenize(), a.detokenize(), a.score(),
+		a.health())
+	return root
+}

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/millrace/internal/render"
+)
+
+// errCut is a stream that ended well before it should have.
+var errCut = errors.New("the server ended the stream too early")
+
+// statistics is what is known of a generation when it ended, well or not.
+type statistics struct {
+	started     *pb.Started
+	finished    []*pb.Finished
+	tokens      int // generated, over all continuations
+	toFirst     time.Duration
+	firstToLast time.Duration
+	total       time.Duration
+}
+
+// stream runs a generation and gives every event to show; an error of show cancels the call and is returned. What came
+// before a failure is in the statistics.
+func stream(ctx context.Context, conn grpc.ClientConnInterface, req *pb.GenerateRequest,
+	show func(*pb.GenerateResponse) error,
+) (s statistics, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // a call that is left unread ends
+	began := time.Now()
+	defer func() { s.total = time.Since(began) }()
+	in, err := pb.NewInferenceServiceClient(conn).Generate(ctx, req)
+	if err != nil {
+		return s, failed(err, req.GetModel(), nil)
+	}
+	for {
+		event, err := in.Recv()
+		if errors.Is(err, io.EOF) {
+			if want := max(1, int(req.GetSampling().GetNumSequences())); len(s.finished) < want {
+				return s, fmt.Errorf("%w: %d of %d continuations were finished: send it again", errCut, len(s.finished), want)
+			}
+			return s, nil
+		}
+		if err != nil {
+			return s, failed(err, req.GetModel(), in.Trailer())
+		}
+		switch e := event.GetEvent().(type) {
+		case *pb.GenerateResponse_Started:
+			s.started = e.Started
+		case *pb.GenerateResponse_Tokens:
+			if s.tokens == 0 {
+				s.toFirst = time.Since(began)
+			}
+			s.tokens += len(e.Tokens.GetTokenIds())
+			s.firstToLast = time.Since(began) - s.toFirst
+		case *pb.GenerateResponse_Finished:
+			s.finished = append(s.finished, e.Finished)
+		}
+		if err := show(event); err != nil {
+			return s, err
+		}
+	}
+}
+
+// String is one line for people.
+func (s statistics) String() string {
+	var parts []string
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	add("%d tokens", s.tokens)
+	if s.tokens > 0 {
+		add("first after %s", render.Duration(s.toFirst))
+	}
+	if s.tokens > 1 && s.firstToLast > 0 {
+		add("%s tokens/s", render.Rate(float64(s.tokens-1)/s.firstToLast.Seconds()))
+	}
+	add("%d prompt tokens", s.started.GetPromptTokens())
+	add("seed %d", s.started.GetSeed())
+	if reason := s.ending(); reason != "" {
+		add("%s", reason)
+	}
+	if id := s.started.GetWorkerId(); id != "" {
+		add("worker %s", render.Line(id))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// ending says why one continuation ended, "" for several or none.
+func (s statistics) ending() string {
+	if len(s.finished) != 1 {
+		return ""
+	}
+	f := s.finished[0]
+	switch m := f.GetMatched().(type) {
+	case *pb.Finished_Stop:
+		return fmt.Sprintf("ended by %q", m.Stop)
+	case *pb.Finished_StopTokenId:
+		return fmt.Sprintf("ended by token %d", m.StopTokenId)
+	}
+	if f.GetReason() == pb.FinishReason_FINISH_REASON_LENGTH {
+		return "ended by length"
+	}
+	return ""
+}

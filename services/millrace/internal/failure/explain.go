@@ -1,0 +1,169 @@
+package failure
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/millrace/internal/render"
+)
+
+// Request is what a command knows of the request that failed. The zero value knows nothing.
+type Request struct {
+	// Target is the address that was asked.
+	Target string
+	// TargetGiven says that the address is not the default one, so that advice repeats it.
+	TargetGiven bool
+	// Model is the model's name, "" if there is none.
+	Model string
+	// Usage is what was done before the failure, nil if not known.
+	Usage *pb.Usage
+}
+
+// TargetFlag is the flag that advice must repeat, with a space before it, or "".
+func (r Request) TargetFlag() string {
+	if !r.TargetGiven {
+		return ""
+	}
+	return " --target " + r.Target
+}
+
+// Explain says what happened in lines for a terminal: no control characters but line ends, no line end at the end.
+func Explain(err error, r Request) string {
+	var lines []string
+	add := func(format string, args ...any) {
+		lines = append(lines, render.Line(fmt.Sprintf(format, args...)))
+	}
+	st, isStatus := statusOf(err)
+	if !isStatus || errors.Is(err, ErrUsage) || errors.Is(err, ErrState) {
+		text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), ErrUsage.Error()+": "), ErrState.Error()+": ")
+		for i, line := range strings.Split(text, "\n") {
+			if i > 0 {
+				line = "  " + line
+			}
+			add("%s", line)
+		}
+		if errors.Is(err, ErrUsage) {
+			add("  see --help")
+		}
+		return strings.Join(lines, "\n")
+	}
+	violations := rpc.Violations(err)
+	add("%s", headline(st, violations, r.Target))
+	for _, v := range violations {
+		add("  %s %s", v.Field, v.Description)
+	}
+	if info := rpc.Info(err); info != nil {
+		add("  reason: %s (%s, said by %s)", info.GetReason(), CodeName(st.Code()), info.GetDomain())
+		for _, key := range slices.Sorted(maps.Keys(info.GetMetadata())) {
+			add("  %s: %s", key, number(key, info.GetMetadata()[key]))
+		}
+	} else {
+		add("  reason: %s", CodeName(st.Code()))
+	}
+	if u := r.Usage; u != nil {
+		add("  so far: %d prompt tokens, %d generated", u.GetPromptTokens(), u.GetCompletionTokens())
+	}
+	if next := advice(err, st.Code(), r); next != "" {
+		add("  try: %s", next)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// statusOf is the status that an error is or wraps, with the server's own message.
+func statusOf(err error) (*status.Status, bool) {
+	var carrier interface{ GRPCStatus() *status.Status }
+	if !errors.As(err, &carrier) {
+		return nil, false
+	}
+	return carrier.GRPCStatus(), true
+}
+
+// headline is the message without the violations that are listed below it.
+func headline(st *status.Status, violations []rpc.Violation, target string) string {
+	text := st.Message()
+	// What grpc-go says of a connection that was not made, without its own words around it.
+	if _, cause, found := strings.Cut(text, `desc = "transport: `); found {
+		if _, dial, found := strings.Cut(cause, ": dial "); found {
+			cause = "dial " + dial
+		}
+		return fmt.Sprintf("cannot reach %s: %s", target, strings.TrimSuffix(cause, `"`))
+	}
+	if len(violations) > 0 {
+		if cut := strings.Index(text, ": "+violations[0].Field); cut > 0 {
+			text = text[:cut]
+		}
+	}
+	if text == "" {
+		return "the server answered " + CodeName(st.Code())
+	}
+	return text
+}
+
+// number adds a readable size to a count of bytes.
+func number(key, value string) string {
+	if n, err := strconv.ParseUint(value, 10, 64); err == nil && strings.HasSuffix(key, "bytes") && n >= 1024 {
+		return fmt.Sprintf("%s (%s)", value, render.Bytes(n))
+	}
+	return value
+}
+
+// advice is the next step.
+func advice(err error, code codes.Code, r Request) string {
+	target := r.TargetFlag()
+	model := r.Model
+	if model == "" {
+		model = "NAME"
+	}
+	switch rpc.Reason(err) {
+	case "MODEL_UNLOADED":
+		return "millrace load " + model + target
+	case "MODEL_NOT_LOADED":
+		if code == codes.NotFound {
+			return "millrace models" + target + " shows what is loaded"
+		}
+		return "millrace load " + model + target
+	case "UNKNOWN_MODEL", "BAD_MODEL_NAME":
+		return "millrace models" + target + " lists the models there are"
+	case "NO_CHAT_TEMPLATE":
+		return fmt.Sprintf("millrace generate -m %s%s \"Once upon a time\": this model continues texts and has no chat template", model, target)
+	case "NO_TOKENIZER":
+		return fmt.Sprintf("millrace generate -m %s%s --token-ids 1,2,3", model, target)
+	case "MODEL_DOES_NOT_FIT", "OUT_OF_DEVICE_MEMORY":
+		return "unload another model, or load with fewer --kv-tokens or a smaller --context"
+	case "TOO_FEW_WORKERS":
+		return "fewer --replicas, or more workers; millrace workers" + target + " shows them"
+	case "PROMPT_TOO_LONG":
+		return "a shorter prompt, or load the model with a larger --context"
+	case "MODEL_OUT_OF_SERVICE", "RESIDENT_TENSOR_DIFFERS":
+		return fmt.Sprintf("millrace unload %s%s, then load it again; if it happens again, the device is faulty", model, target)
+	case "AMBIGUOUS_MODEL":
+		return "name one with --expect-model-digest; millrace models" + target + " shows the digests"
+	case "WORKER_LOST":
+		return "send it again"
+	case "NO_WORKER", "FLEET_UNKNOWN":
+		return "millrace workers" + target + " shows what the scheduler sees"
+	}
+	if after := rpc.RetryAfter(err); after > 0 {
+		return "again in " + after.Round(time.Millisecond).String()
+	}
+	switch {
+	case code == codes.Unavailable && rpc.Info(err) == nil:
+		if r.TargetGiven {
+			return "start a server at " + r.Target + ", or name another with --target"
+		}
+		return "start a server (make up), or name one with --target or MILLRACE_TARGET"
+	case code == codes.DeadlineExceeded:
+		return "a longer --timeout"
+	}
+	return ""
+}

@@ -1,0 +1,113 @@
+package failure_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/millrace/internal/failure"
+)
+
+func TestEveryCodeHasItsExitCodeBareAndWrapped(t *testing.T) {
+	want := map[codes.Code]int{
+		codes.OK: 0, codes.Canceled: 1, codes.Unknown: 1, codes.InvalidArgument: 4, codes.DeadlineExceeded: 6, codes.NotFound: 5,
+		codes.AlreadyExists: 5, codes.PermissionDenied: 1, codes.ResourceExhausted: 7, codes.FailedPrecondition: 5,
+		codes.Aborted: 1, codes.OutOfRange: 4, codes.Unimplemented: 4, codes.Internal: 1, codes.Unavailable: 3,
+		codes.DataLoss: 1, codes.Unauthenticated: 1,
+	}
+	require.Len(t, want, 17)
+	for code, exit := range want {
+		t.Run(code.String(), func(t *testing.T) {
+			err := status.Error(code, "x")
+			require.Equal(t, exit, failure.Code(err))
+			if err != nil {
+				require.Equal(t, exit, failure.Code(fmt.Errorf("around: %w", err)))
+			}
+			require.Regexp(t, "^[A-Z_]+$", failure.CodeName(code))
+		})
+	}
+}
+
+func TestTheClientsOwnErrorsHaveExitCodes(t *testing.T) {
+	for err, want := range map[error]int{
+		failure.ErrUsage: 2, failure.ErrState: 5, failure.ErrInterrupted: 130, failure.ErrTerminated: 143,
+		context.DeadlineExceeded: 6, errors.New("else"): 1,
+	} {
+		require.Equal(t, want, failure.Code(fmt.Errorf("around: %w", err)))
+	}
+}
+
+func worker(code codes.Code, reason, message string) rpc.Fault {
+	return rpc.Fault{Code: code, Domain: rpc.WorkerDomain, Reason: reason, Message: message}
+}
+
+func TestErrorsSayWhatHappenedAndWhatToDo(t *testing.T) {
+	there := failure.Request{Target: "there:1", TargetGiven: true, Model: "m"}
+	here := failure.Request{Target: "localhost:7070", Model: "m"}
+	violations := worker(codes.InvalidArgument, "INVALID_ARGUMENT", "invalid request: a: is 1; b: is 2")
+	violations.Violations = []rpc.Violation{{Field: "a", Description: "is 1"}, {Field: "b", Description: "is 2"}}
+	noFit := worker(codes.ResourceExhausted, "MODEL_DOES_NOT_FIT", "does not fit")
+	noFit.Metadata = map[string]string{"needed_bytes": "2097152", "free_bytes": "10"}
+	full := worker(codes.ResourceExhausted, "WORKER_FULL", "full")
+	full.RetryAfter = 250 * time.Millisecond
+	used := here
+	used.Usage = &pb.Usage{PromptTokens: 3, CompletionTokens: 7}
+	for name, tc := range map[string]struct {
+		err     error
+		request failure.Request
+		want    string
+	}{
+		"a model not loaded names the command": {worker(codes.FailedPrecondition, "MODEL_NOT_LOADED", "not loaded").Err(), there,
+			"not loaded\n  reason: MODEL_NOT_LOADED (FAILED_PRECONDITION, said by worker.millrace.dev)\n  try: millrace load m --target there:1"},
+		"advice leaves out the usual target": {worker(codes.FailedPrecondition, "MODEL_NOT_LOADED", "not loaded").Err(), here,
+			"not loaded\n  reason: MODEL_NOT_LOADED (FAILED_PRECONDITION, said by worker.millrace.dev)\n  try: millrace load m"},
+		"unloading what is not loaded shows what is": {worker(codes.NotFound, "MODEL_NOT_LOADED", "not loaded").Err(), here,
+			"not loaded\n  reason: MODEL_NOT_LOADED (NOT_FOUND, said by worker.millrace.dev)\n  try: millrace models shows what is loaded"},
+		"every violation is listed once": {violations.Err(), here,
+			"invalid request\n  a is 1\n  b is 2\n  reason: INVALID_ARGUMENT (INVALID_ARGUMENT, said by worker.millrace.dev)"},
+		"numbers come with sizes": {noFit.Err(), here,
+			"does not fit\n  reason: MODEL_DOES_NOT_FIT (RESOURCE_EXHAUSTED, said by worker.millrace.dev)\n  free_bytes: 10\n" +
+				"  needed_bytes: 2097152 (2.00 MiB)\n  try: unload another model, or load with fewer --kv-tokens or a smaller --context"},
+		"a time to wait is told": {full.Err(), here,
+			"full\n  reason: WORKER_FULL (RESOURCE_EXHAUSTED, said by worker.millrace.dev)\n  try: again in 250ms"},
+		"tokens so far are told": {worker(codes.DeadlineExceeded, "DEADLINE", "late").Err(), used,
+			"late\n  reason: DEADLINE (DEADLINE_EXCEEDED, said by worker.millrace.dev)\n  so far: 3 prompt tokens, 7 generated\n  try: a longer --timeout"},
+		"an unreachable server is named": {status.Error(codes.Unavailable, `connection error: desc = "transport: some words: dial tcp: refused"`), there,
+			"cannot reach there:1: dial tcp: refused\n  reason: UNAVAILABLE\n  try: start a server at there:1, or name another with --target"},
+		"no server at the usual target": {fmt.Errorf("check: %w", status.Error(codes.Unavailable, "gone")), here,
+			"gone\n  reason: UNAVAILABLE\n  try: start a server (make up), or name one with --target or MILLRACE_TARGET"},
+		"a status without a message names its code": {status.Error(codes.DataLoss, ""), here,
+			"the server answered DATA_LOSS\n  reason: DATA_LOSS"},
+		"usage points to the help":        {fmt.Errorf("%w: no flag", failure.ErrUsage), here, "no flag\n  see --help"},
+		"a state speaks for itself":       {fmt.Errorf("%w: no\ntry: that", failure.ErrState), here, "no\n  try: that"},
+		"other errors are told as is":     {errors.New("x"), here, "x"},
+		"control characters are disarmed": {status.Error(codes.Unknown, "a\x1b[2J\nb"), here, "a [2J b\n  reason: UNKNOWN"},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, failure.Explain(tc.err, tc.request)) })
+	}
+}
+
+func TestAdviceIsGivenForEveryReasonThatHasOne(t *testing.T) {
+	for _, reason := range []string{
+		"MODEL_NOT_LOADED", "MODEL_UNLOADED", "UNKNOWN_MODEL", "BAD_MODEL_NAME", "NO_CHAT_TEMPLATE", "NO_TOKENIZER", "MODEL_DOES_NOT_FIT",
+		"OUT_OF_DEVICE_MEMORY", "TOO_FEW_WORKERS", "PROMPT_TOO_LONG", "MODEL_OUT_OF_SERVICE", "RESIDENT_TENSOR_DIFFERS",
+		"AMBIGUOUS_MODEL", "WORKER_LOST", "NO_WORKER", "FLEET_UNKNOWN",
+	} {
+		t.Run(reason, func(t *testing.T) {
+			text := failure.Explain(worker(codes.Internal, reason, "x").Err(), failure.Request{})
+			require.Contains(t, text, "\n  try: ")
+			for _, r := range text {
+				require.True(t, r == '\n' || !unicode.IsControl(r))
+			}
+		})
+	}
+}

@@ -1,0 +1,92 @@
+package knobs_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/millrace/internal/knobs"
+)
+
+func parse(t *testing.T, m proto.Message, fields []string, args ...string) error {
+	t.Helper()
+	usage := map[string]string{}
+	for _, f := range fields {
+		usage[f] = "text"
+	}
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	knobs.Register(fs, m, usage)
+	return fs.Parse(args)
+}
+
+func TestFlagsSetFieldsAndLeaveTheOthersUnset(t *testing.T) {
+	fields := []string{"temperature", "top_k", "seed", "logit_bias", "allowed_tokens"}
+	for name, tc := range map[string]struct {
+		args []string
+		want *pb.Sampling
+	}{
+		"no flag sets nothing":                {nil, &pb.Sampling{}},
+		"zero is a value":                     {[]string{"--temperature=0"}, &pb.Sampling{Temperature: proto.Float32(0)}},
+		"dashes stand for underscores":        {[]string{"--top-k", "40"}, &pb.Sampling{TopK: proto.Int32(40)}},
+		"a seed has 64 bits":                  {[]string{"--seed", "18446744073709551615"}, &pb.Sampling{Seed: proto.Uint64(math.MaxUint64)}},
+		"a map has several entries":           {[]string{"--logit-bias", "3=1.5,4=-2"}, &pb.Sampling{LogitBias: map[int32]float32{3: 1.5, 4: -2}}},
+		"a map grows":                         {[]string{"--logit-bias", "3=1", "--logit-bias", "4=-inf"}, &pb.Sampling{LogitBias: map[int32]float32{3: 1, 4: float32(math.Inf(-1))}}},
+		"ids fill their message":              {[]string{"--allowed-tokens", "1, 2"}, &pb.Sampling{AllowedTokens: &pb.TokenIds{Ids: []uint32{1, 2}}}},
+		"an empty list of ids is not unset":   {[]string{"--allowed-tokens", ""}, &pb.Sampling{AllowedTokens: &pb.TokenIds{}}},
+		"not a number is the server's matter": {[]string{"--temperature=nan"}, &pb.Sampling{Temperature: proto.Float32(float32(math.NaN()))}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := &pb.Sampling{}
+			require.NoError(t, parse(t, got, fields, tc.args...))
+			require.True(t, proto.Equal(tc.want, got), "%v", got)
+		})
+	}
+}
+
+func TestBooleansAndTextsAreFlagsToo(t *testing.T) {
+	got := &pb.Stopping{}
+	require.NoError(t, parse(t, got, []string{"stop", "ignore_eos", "stop_token_ids"},
+		"--stop", "a,b", "--stop", " c", "--ignore-eos", "--stop-token-ids", "1,2", "--stop-token-ids", "3"))
+	require.True(t, proto.Equal(&pb.Stopping{Stop: []string{"a,b", " c"}, IgnoreEos: proto.Bool(true), StopTokenIds: []uint32{1, 2, 3}}, got), "%v", got)
+	got = &pb.Stopping{}
+	require.NoError(t, parse(t, got, []string{"ignore_eos"}, "--ignore-eos=false"))
+	require.NotNil(t, got.IgnoreEos)
+	require.False(t, got.GetIgnoreEos())
+}
+
+func TestWrongValuesAreNamed(t *testing.T) {
+	fields := []string{"temperature", "top_k", "seed", "logit_bias", "allowed_tokens"}
+	for name, args := range map[string][]string{
+		"a word for a number":        {"--temperature", "warm"},
+		"a fraction for a count":     {"--top-k", "1.5"},
+		"a count beyond 32 bits":     {"--top-k", "4294967296"},
+		"a negative seed":            {"--seed", "-1"},
+		"a bias without a value":     {"--logit-bias", "3"},
+		"a bias for a word":          {"--logit-bias", "x=3"},
+		"a bias that is no number":   {"--logit-bias", "3=x"},
+		"an id that is no number":    {"--allowed-tokens", "1,x"},
+		"an id with too many digits": {"--allowed-tokens", "4294967296"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.ErrorIs(t, parse(t, &pb.Sampling{}, fields, args...), knobs.ErrValue)
+		})
+	}
+}
+
+func TestSetReplacesOneField(t *testing.T) {
+	m := &pb.Sampling{TopK: proto.Int32(3), AllowedTokens: &pb.TokenIds{Ids: []uint32{9}}}
+	require.NoError(t, knobs.Set(m, "top-k", "4"))
+	require.NoError(t, knobs.Set(m, "allowed_tokens", "1"))
+	require.True(t, proto.Equal(&pb.Sampling{TopK: proto.Int32(4), AllowedTokens: &pb.TokenIds{Ids: []uint32{1}}}, m), "%v", m)
+	require.ErrorIs(t, knobs.Set(m, "bogus", "4"), knobs.ErrValue)
+}
+
+func TestATextWithoutAFieldIsAMistakeOfTheProgram(t *testing.T) {
+	require.PanicsWithValue(t, `millrace.v1.Sampling has no field "bogus"`, func() {
+		knobs.Register(pflag.NewFlagSet("test", pflag.ContinueOnError), &pb.Sampling{}, map[string]string{"bogus": ""})
+	})
+}

@@ -1,0 +1,82 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+)
+
+// ErrInvalid says that a flag has a value that it cannot have.
+var ErrInvalid = errors.New("invalid configuration")
+
+// Config is the scheduler's configuration.
+type Config struct {
+	// Listen is host:port or unix:PATH.
+	Listen string
+	// Workers are host:port, unix:PATH or dns:///name:port; at least one.
+	Workers []string
+	// MaxInFlight is how many requests one worker gets from this process at once; 0 is no bound.
+	MaxInFlight int64
+	// DrainTimeout bounds the wait for running calls at the end; [0, 1 h].
+	DrainTimeout time.Duration
+	// LogLevel is trace, debug, info, warn or error.
+	LogLevel string
+	// LogJSON makes log lines JSON objects.
+	LogJSON bool
+}
+
+// Flags registers the flags and returns where they will be.
+func Flags(fs *pflag.FlagSet) *Config {
+	c := &Config{}
+	fs.StringVar(&c.Listen, "listen", "127.0.0.1:7070", "address to serve on: host:port or unix:PATH")
+	fs.StringSliceVar(&c.Workers, "workers", nil, "workers, separated by commas: host:port, unix:PATH, or dns:///name:port for all addresses of a name")
+	fs.Int64Var(&c.MaxInFlight, "max-in-flight", 16384, "requests one worker gets from this process at once; 0 is no bound")
+	fs.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "longest wait for running calls when stopping")
+	fs.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
+	fs.BoolVar(&c.LogJSON, "log-json", false, "write log lines as JSON objects")
+	return c
+}
+
+// Validate reports everything that is wrong, each with ErrInvalid.
+func (c *Config) Validate() error {
+	var wrong []error
+	refuse := func(format string, args ...any) {
+		wrong = append(wrong, fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...))
+	}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil && !strings.HasPrefix(c.Listen, "unix:") {
+		refuse("--listen %q: want host:port or unix:PATH", c.Listen)
+	}
+	if len(c.Workers) == 0 {
+		refuse("--workers names none: give at least one host:port or dns:///name:port")
+	}
+	for _, w := range c.Workers {
+		if err := fleet.CheckTarget(w); err != nil {
+			refuse("--workers: %w", err)
+		}
+	}
+	if c.MaxInFlight < 0 {
+		refuse("--max-in-flight is %d: must not be negative", c.MaxInFlight)
+	}
+	if c.DrainTimeout < 0 || c.DrainTimeout > time.Hour {
+		refuse("--drain-timeout is %v: must be in [0, 1h]", c.DrainTimeout)
+	}
+	if hclog.LevelFromString(c.LogLevel) == hclog.NoLevel {
+		refuse("--log-level is %q: must be trace, debug, info, warn or error", c.LogLevel)
+	}
+	return errors.Join(wrong...)
+}
+
+// Fields are the configuration as log fields.
+func (c *Config) Fields() []any {
+	return []any{
+		"listen", c.Listen, "workers", c.Workers, "max_in_flight", c.MaxInFlight,
+		"drain_timeout", c.DrainTimeout, "log_level", c.LogLevel, "log_json", c.LogJSON,
+	}
+}

@@ -1,0 +1,46 @@
+package config_test
+
+import (
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/services/scheduler/internal/config"
+)
+
+func parse(t *testing.T, args ...string) *config.Config {
+	t.Helper()
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	c := config.Flags(fs)
+	require.NoError(t, fs.Parse(args))
+	return c
+}
+
+func TestDefaultsAndAWorkerAreValid(t *testing.T) {
+	c := parse(t, "--workers", "127.0.0.1:7071,dns:///workers.example:7071", "--workers", "unix:/tmp/w")
+	require.NoError(t, c.Validate())
+	require.Equal(t, []string{"127.0.0.1:7071", "dns:///workers.example:7071", "unix:/tmp/w"}, c.Workers)
+}
+
+func TestValidateNamesTheFlagThatIsWrong(t *testing.T) {
+	ok := []string{"--workers", "a:1"}
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no worker":               {nil, "--workers names none"},
+		"a worker without port":   {[]string{"--workers", "a"}, `"a": want host:port`},
+		"an unknown scheme":       {[]string{"--workers", "xds:///a:1"}, "xds:///a:1"},
+		"a listen without port":   {append(ok, "--listen", "a"), "--listen"},
+		"a negative bound":        {append(ok, "--max-in-flight", "-1"), "--max-in-flight"},
+		"a drain of two hours":    {append(ok, "--drain-timeout", "2h"), "--drain-timeout"},
+		"a level that is not one": {append(ok, "--log-level", "loud"), "--log-level"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := parse(t, tc.args...).Validate()
+			require.ErrorIs(t, err, config.ErrInvalid)
+			require.ErrorContains(t, err, tc.want)
+		})
+	}
+}

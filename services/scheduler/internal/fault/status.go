@@ -1,0 +1,131 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/place"
+	"github.com/millrace/millrace/services/scheduler/internal/route"
+)
+
+// retryLater is what callers are told to wait where a wait helps.
+const (
+	retrySoon  = 200 * time.Millisecond
+	retryLater = time.Second
+)
+
+// table maps sentinels to statuses, matched with errors.Is from the top.
+var table = []struct {
+	sentinel error
+	code     codes.Code
+	reason   string
+	retry    time.Duration
+}{
+	{route.ErrFleetUnknown, codes.Unavailable, FleetUnknown, retrySoon},
+	{route.ErrNoWorker, codes.Unavailable, NoWorker, retryLater},
+	{route.ErrUnknownModel, codes.NotFound, UnknownModel, 0},
+	{route.ErrModelNotLoaded, codes.FailedPrecondition, ModelNotLoaded, 0},
+	{route.ErrAmbiguousModel, codes.FailedPrecondition, AmbiguousModel, 0},
+	{route.ErrDigestMismatch, codes.FailedPrecondition, DigestMismatch, 0},
+	{route.ErrClassMismatch, codes.FailedPrecondition, ClassMismatch, 0},
+	{route.ErrWorkersFull, codes.ResourceExhausted, WorkersFull, retryLater},
+	{place.ErrNowhere, codes.NotFound, UnknownModel, 0},
+	{place.ErrTooFew, codes.ResourceExhausted, TooFewWorkers, 0},
+	{context.DeadlineExceeded, codes.DeadlineExceeded, DeadlineExceeded, 0},
+	{context.Canceled, codes.Canceled, Cancelled, 0},
+}
+
+// Status turns an error of this program into a status error with details. A status error, a worker's included, comes
+// back as it is; nil is nil.
+func Status(err error) error {
+	if err == nil {
+		return nil
+	}
+	var refusal *route.Refusal
+	numbers := map[string]string(nil)
+	if errors.As(err, &refusal) {
+		numbers = refusal.Numbers
+	}
+	for _, row := range table {
+		if errors.Is(err, row.sentinel) {
+			return rpc.Fault{
+				Code: row.code, Domain: Domain, Reason: row.reason, Message: err.Error(),
+				Metadata: numbers, RetryAfter: row.retry,
+			}.Err()
+		}
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return rpc.Fault{Code: codes.Internal, Domain: Domain, Reason: Internal, Message: err.Error()}.Err()
+}
+
+// Lost is the status of a request whose worker went away after as many tokens had been relayed.
+func Lost(workerID string, tokens int64, cause error) error {
+	return rpc.Fault{
+		Code: codes.Unavailable, Domain: Domain, Reason: WorkerLost,
+		Message: fmt.Sprintf("worker %s was lost after %d tokens of this request had been relayed (%v): send it again",
+			workerID, tokens, status.Convert(cause).Message()),
+		Metadata: map[string]string{"worker_id": workerID, "tokens_relayed": fmt.Sprint(tokens)},
+	}.Err()
+}
+
+// LostLoading is the status of a load or unload whose worker went away.
+func LostLoading(workerID string, cause error) error {
+	return rpc.Fault{
+		Code: codes.Unavailable, Domain: Domain, Reason: WorkerLost,
+		Message: fmt.Sprintf("worker %s was lost while it loaded or unloaded the model (%v): try again",
+			workerID, status.Convert(cause).Message()),
+		Metadata: map[string]string{"worker_id": workerID},
+	}.Err()
+}
+
+// Incomplete is the status of a load that brought fewer copies than wanted; first is the first copy's failure.
+func Incomplete(model string, loaded, wanted int, first error) error {
+	return rpc.Fault{
+		Code: status.Code(first), Domain: Domain, Reason: LoadIncomplete,
+		Message: fmt.Sprintf("%d of %d copies of %q are loaded, the first failure: %s",
+			loaded, wanted, model, status.Convert(first).Message()),
+		Metadata: map[string]string{"model": model, "loaded": fmt.Sprint(loaded), "wanted": fmt.Sprint(wanted),
+			"first_reason": rpc.Reason(first)},
+	}.Err()
+}
+
+// NotLoaded is NOT_FOUND for a model that no worker has in memory.
+func NotLoaded(model string) error {
+	return rpc.Fault{
+		Code: codes.NotFound, Domain: Domain, Reason: ModelNotLoaded,
+		Message:  fmt.Sprintf("model %q is loaded on no worker", model),
+		Metadata: map[string]string{"model": model},
+	}.Err()
+}
+
+// Stopped is UNAVAILABLE for a stream that lasts as long as this scheduler does.
+func Stopped() error {
+	return rpc.Fault{
+		Code: codes.Unavailable, Domain: Domain, Reason: Stopping,
+		Message: "this scheduler is stopping: connect to another one", RetryAfter: retryLater,
+	}.Err()
+}
+
+// Invalid is INVALID_ARGUMENT with every violation.
+func Invalid(message string, violations ...rpc.Violation) error {
+	return rpc.Fault{
+		Code: codes.InvalidArgument, Domain: Domain, Reason: InvalidArgument, Message: message, Violations: violations,
+	}.Err()
+}
+
+// NotBuilt is UNIMPLEMENTED for a method that this version does not have.
+func NotBuilt(method string) error {
+	return rpc.Fault{
+		Code: codes.Unimplemented, Domain: Domain, Reason: rpc.ReasonNotBuilt,
+		Message:  method + " is not built yet",
+		Metadata: map[string]string{"method": method},
+	}.Err()
+}

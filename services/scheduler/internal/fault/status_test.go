@@ -1,0 +1,60 @@
+package fault_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/fault"
+	"github.com/millrace/millrace/services/scheduler/internal/place"
+	"github.com/millrace/millrace/services/scheduler/internal/route"
+)
+
+func TestEverySentinelHasItsStatusBareAndWrapped(t *testing.T) {
+	for sentinel, want := range map[error]struct {
+		code   codes.Code
+		reason string
+		retry  bool
+	}{
+		route.ErrFleetUnknown:    {codes.Unavailable, fault.FleetUnknown, true},
+		route.ErrNoWorker:        {codes.Unavailable, fault.NoWorker, true},
+		route.ErrUnknownModel:    {codes.NotFound, fault.UnknownModel, false},
+		route.ErrModelNotLoaded:  {codes.FailedPrecondition, fault.ModelNotLoaded, false},
+		route.ErrAmbiguousModel:  {codes.FailedPrecondition, fault.AmbiguousModel, false},
+		route.ErrDigestMismatch:  {codes.FailedPrecondition, fault.DigestMismatch, false},
+		route.ErrClassMismatch:   {codes.FailedPrecondition, fault.ClassMismatch, false},
+		route.ErrWorkersFull:     {codes.ResourceExhausted, fault.WorkersFull, true},
+		place.ErrNowhere:         {codes.NotFound, fault.UnknownModel, false},
+		place.ErrTooFew:          {codes.ResourceExhausted, fault.TooFewWorkers, false},
+		context.DeadlineExceeded: {codes.DeadlineExceeded, fault.DeadlineExceeded, false},
+		context.Canceled:         {codes.Canceled, fault.Cancelled, false},
+	} {
+		t.Run(sentinel.Error(), func(t *testing.T) {
+			for _, err := range []error{sentinel, fmt.Errorf("route request 7: %w", sentinel),
+				&route.Refusal{Err: sentinel, Message: "x", Numbers: map[string]string{"n": "1"}}} {
+				got := fault.Status(err)
+				require.Equal(t, want.code, status.Code(got))
+				require.Equal(t, want.reason, rpc.Reason(got))
+				require.Equal(t, rpc.SchedulerDomain, rpc.Domain(got))
+				require.Equal(t, want.retry, rpc.RetryAfter(got) > 0)
+				var refusal *route.Refusal
+				if errors.As(err, &refusal) {
+					require.Equal(t, refusal.Numbers, rpc.Info(got).GetMetadata())
+				}
+			}
+		})
+	}
+}
+
+func TestAStatusPassesUnchangedAndAStrangeErrorIsInternal(t *testing.T) {
+	worker := rpc.Fault{Code: codes.DataLoss, Domain: rpc.WorkerDomain, Reason: "BITS", Message: "flipped"}.Err()
+	require.Equal(t, worker, fault.Status(worker))
+	require.NoError(t, fault.Status(nil))
+	require.Equal(t, fault.Internal, rpc.Reason(fault.Status(errors.New("strange"))))
+}

@@ -1,0 +1,233 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/millrace/millrace/services/scheduler/internal/route"
+)
+
+// coalesce is how long changes gather before a snapshot is made of them: a fleet that reports often is copied at most
+// so often.
+const coalesce = 2 * time.Millisecond
+
+// Fleet follows workers. Make it with New and run it once.
+type Fleet struct {
+	cfg      Config
+	logger   hclog.Logger
+	snapshot atomic.Pointer[Snapshot]
+	dirty    chan struct{} // capacity 1: something changed since the last snapshot
+	running  sync.WaitGroup
+
+	mu      sync.Mutex
+	members map[string]*member  // guarded by mu; by address
+	entries map[string][]string // guarded by mu; configured entry to addresses, absent until looked up once
+	loads   map[string]*loadOf  // guarded by mu; by worker_id
+	grace   bool                // guarded by mu; whether the start-up grace is over
+
+	problems map[string]string // guarded by mu; configured entry without any address to why
+}
+
+// loadOf is what this process has under way on one incarnation of a worker.
+type loadOf struct {
+	incarnation string
+	load        *route.Load
+}
+
+// New makes a fleet that follows nobody yet; targets are checked.
+func New(cfg Config, logger hclog.Logger) (*Fleet, error) {
+	f := &Fleet{
+		cfg: cfg.withDefaults(), logger: logger.Named("fleet"), dirty: make(chan struct{}, 1),
+		members: map[string]*member{}, entries: map[string][]string{}, loads: map[string]*loadOf{},
+		problems: map[string]string{},
+	}
+	for _, target := range cfg.Workers {
+		if err := CheckTarget(target); err != nil {
+			return nil, err
+		}
+	}
+	f.snapshot.Store(assemble(false, nil))
+	return f, nil
+}
+
+// Snapshot is the newest; never nil.
+func (f *Fleet) Snapshot() *Snapshot { return f.snapshot.Load() }
+
+// Run follows the workers until ctx ends; every goroutine it started has ended when it returns nil.
+func (f *Fleet) Run(ctx context.Context) error {
+	for _, target := range f.cfg.Workers {
+		host, port, err := parseTarget(target)
+		if err != nil {
+			return err
+		}
+		if host == "" {
+			f.follow(ctx, target, []string{target})
+			continue
+		}
+		f.running.Go(func() { f.resolve(ctx, target, host, port) })
+	}
+	f.running.Go(func() {
+		if sleep(ctx, f.cfg.Grace) {
+			f.mu.Lock()
+			f.grace = true
+			f.mu.Unlock()
+			f.touch()
+		}
+	})
+	for {
+		f.publish()
+		if !sleep(ctx, coalesce) {
+			break
+		}
+		select {
+		case <-f.dirty:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	f.running.Wait()
+	return nil
+}
+
+// resolve looks a name up again and again, and follows the addresses it has.
+func (f *Fleet) resolve(ctx context.Context, entry, host, port string) {
+	for {
+		lookup, cancel := context.WithTimeout(ctx, f.cfg.Resolve)
+		hosts, err := f.cfg.Lookup(lookup, host)
+		cancel()
+		if err == nil && len(hosts) == 0 {
+			err = errors.New("it has no address")
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			// Workers that are known stay: a name server that is down takes no worker down.
+			f.mu.Lock()
+			before := f.problems[entry]
+			if len(f.entries[entry]) == 0 {
+				f.entries[entry], f.problems[entry] = []string{}, unresolved(host, err.Error()).Error()
+			}
+			again := before != "" && before == f.problems[entry]
+			f.mu.Unlock()
+			if !again {
+				f.logger.Warn("name not resolved", "name", host, "error", err)
+			}
+			f.touch()
+		default:
+			addresses := make([]string, len(hosts))
+			for i, h := range hosts {
+				addresses[i] = net.JoinHostPort(h, port)
+			}
+			f.follow(ctx, entry, addresses)
+		}
+		if !sleep(ctx, f.cfg.Resolve) {
+			return
+		}
+	}
+}
+
+// follow makes addresses the ones of a configured entry: new ones are followed, those in no entry any more are left.
+func (f *Fleet) follow(ctx context.Context, entry string, addresses []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.entries[entry] = addresses
+	delete(f.problems, entry)
+	wanted := map[string]bool{}
+	for _, all := range f.entries {
+		for _, a := range all {
+			wanted[a] = true
+			if f.members[a] == nil {
+				m := &member{address: a, load: &route.Load{}}
+				var own context.Context
+				own, m.leave = context.WithCancel(ctx)
+				f.members[a] = m
+				f.running.Go(func() { f.run(own, m) })
+			}
+		}
+	}
+	for a, m := range f.members {
+		if !wanted[a] {
+			f.logger.Info("worker left the configured names", "address", a)
+			m.leave()
+			delete(f.members, a)
+		}
+	}
+	f.touch()
+}
+
+// touch asks for a new snapshot.
+func (f *Fleet) touch() {
+	select {
+	case f.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// publish makes a snapshot of what is known now.
+func (f *Fleet) publish() {
+	f.mu.Lock()
+	known := len(f.entries) == len(dedupe(f.cfg.Workers))
+	members := make([]Member, 0, len(f.members))
+	for _, m := range f.members {
+		view, tried := m.view()
+		known = known && tried
+		members = append(members, view)
+	}
+	known = known || f.grace
+	members = append(members, f.unnamedLocked()...)
+	f.mu.Unlock()
+	old := f.snapshot.Swap(assemble(known, members))
+	close(old.next)
+}
+
+// Members are the members as of now, newer than any snapshot in what changes with every heartbeat.
+func (f *Fleet) Members() []Member {
+	f.mu.Lock()
+	members := make([]Member, 0, len(f.members))
+	for _, m := range f.members {
+		view, _ := m.view()
+		members = append(members, view)
+	}
+	members = append(members, f.unnamedLocked()...)
+	f.mu.Unlock()
+	return assemble(true, members).Members
+}
+
+// loadFor is the load of one incarnation of a worker, the same over all its connections.
+func (f *Fleet) loadFor(id, incarnation string) *route.Load {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.loads[id]
+	if l == nil || l.incarnation != incarnation {
+		l = &loadOf{incarnation: incarnation, load: &route.Load{}}
+		f.loads[id] = l
+	}
+	return l.load
+}
+
+// dedupe are the distinct entries.
+func dedupe(entries []string) []string {
+	sorted := slices.Sorted(slices.Values(entries))
+	return slices.Compact(sorted)
+}
+
+// sleep waits; false means that ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,317 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/workertest"
+)
+
+// hang is a guard: what is waited for comes much sooner.
+const hang = 20 * time.Second
+
+// follow runs a fleet until the test ends.
+func follow(t *testing.T, n *workertest.Net, change func(*fleet.Config), workers ...string) *fleet.Fleet {
+	t.Helper()
+	cfg := fleet.Config{Workers: workers, Dial: n.Dial, Interval: 10 * time.Millisecond, Stale: 300 * time.Millisecond,
+		BackoffMax: 50 * time.Millisecond, Resolve: 10 * time.Millisecond, Grace: hang}
+	if change != nil {
+		change(&cfg)
+	}
+	f, err := fleet.New(cfg, rpctest.Logger(t))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+		case <-time.After(hang):
+			require.FailNow(t, "the fleet did not end")
+		}
+	})
+	return f
+}
+
+// until waits for a snapshot that holds.
+func until(t *testing.T, f *fleet.Fleet, holds func(*fleet.Snapshot) bool) *fleet.Snapshot {
+	t.Helper()
+	guard := time.After(hang)
+	for {
+		s := f.Snapshot()
+		if holds(s) {
+			return s
+		}
+		select {
+		case <-s.Next:
+		case <-guard:
+			require.FailNow(t, "never came", "%+v", s.Members)
+		}
+	}
+}
+
+// connected is whether as many members are.
+func connected(n int) func(*fleet.Snapshot) bool {
+	return func(s *fleet.Snapshot) bool {
+		have := 0
+		for i, m := range s.Members {
+			if m.Connected != s.Route.Workers[i].Connected {
+				return false
+			}
+			if m.Connected {
+				have++
+			}
+		}
+		return have == n
+	}
+}
+
+func TestAWorkersReportsBecomeSnapshots(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	w := workertest.New("w1", "i1", "m")
+	n.Start(t, "a:1", w)
+	f := follow(t, n, nil, "a:1")
+	s := until(t, f, connected(1))
+	require.True(t, s.Route.Known)
+	require.Equal(t, "w1", s.Route.Workers[0].ID)
+	require.Equal(t, "d-m", s.Route.Workers[0].Models[0].Digest)
+	require.Equal(t, "class", s.Route.Workers[0].Models[0].ClassID)
+
+	w.Change(func(r *pb.WorkerReport) { r.State = pb.WorkerState_WORKER_STATE_DRAINING; r.Load.Running = 3 })
+	until(t, f, func(s *fleet.Snapshot) bool { return !s.Route.Workers[0].Serves() && s.Route.Workers[0].Sequences == 3 })
+	require.Eventually(t, func() bool { return f.Members()[0].RoundTrip > 0 }, hang, time.Millisecond)
+}
+
+func TestAGapInTheNumbersForcesANewStream(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	w := workertest.New("w1", "i1", "m")
+	var fulls atomic.Int64
+	var skip atomic.Bool
+	w.OnHealth = func(out *pb.HealthResponse) {
+		if out.GetFull() != nil {
+			fulls.Add(1)
+		}
+		if skip.CompareAndSwap(true, false) {
+			out.Sequence++
+		}
+	}
+	n.Start(t, "a:1", w)
+	f := follow(t, n, nil, "a:1")
+	until(t, f, connected(1))
+	skip.Store(true)
+	require.Eventually(t, func() bool { return fulls.Load() == 2 }, hang, time.Millisecond)
+	until(t, f, connected(1))
+}
+
+func TestASilentWorkerIsLostAndComesBack(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	p := n.Start(t, "a:1", workertest.New("w1", "i1", "m"))
+	f := follow(t, n, nil, "a:1")
+	link := until(t, f, connected(1)).Members[0].Link
+	require.True(t, link.Acquire())
+	p.Freeze()
+	select {
+	case <-link.Lost().Done():
+	case <-time.After(hang):
+		require.FailNow(t, "the link was not lost")
+	}
+	require.ErrorIs(t, context.Cause(link.Lost()), fleet.ErrStale)
+	require.False(t, link.Acquire())
+	link.Release()
+	s := until(t, f, connected(0))
+	require.Contains(t, s.Members[0].Problem, "sends nothing")
+	require.Equal(t, "w1", s.Route.Workers[0].ID, "what it was is remembered")
+	p.Thaw()
+	until(t, f, connected(1))
+}
+
+func TestARestartOnTheSameAddressIsAnotherIncarnationWithItsOwnLoad(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	p := n.Start(t, "a:1", workertest.New("w1", "i1", "m"))
+	f := follow(t, n, nil, "a:1")
+	before := until(t, f, connected(1)).Members[0]
+	before.Load.Begin(100)
+	p.Kill()
+	until(t, f, connected(0))
+	n.Start(t, "a:1", workertest.New("w1", "i2"))
+	after := until(t, f, connected(1)).Members[0]
+	require.Equal(t, "i2", after.Report.GetIncarnation())
+	require.Empty(t, after.Report.GetModels())
+	require.Zero(t, after.Load.Tokens())
+}
+
+func TestALostConnectionKeepsTheLoadOfTheSameIncarnation(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	w := workertest.New("w1", "i1", "m")
+	p := n.Start(t, "a:1", w)
+	f := follow(t, n, nil, "a:1")
+	until(t, f, connected(1)).Members[0].Load.Begin(100)
+	p.Kill()
+	until(t, f, connected(0))
+	n.Start(t, "a:1", w)
+	require.EqualValues(t, 100, until(t, f, connected(1)).Members[0].Load.Tokens())
+}
+
+func TestNamesAreResolvedAgainAndWorkersJoinAndLeave(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	n.Start(t, "10.0.0.1:7", workertest.New("w1", "i", "m"))
+	n.Start(t, "10.0.0.2:7", workertest.New("w2", "i", "m"))
+	var mu sync.Mutex
+	hosts, failure := []string{"10.0.0.1"}, error(nil)
+	set := func(to []string, err error) { mu.Lock(); hosts, failure = to, err; mu.Unlock() }
+	f := follow(t, n, func(c *fleet.Config) {
+		c.Lookup = func(_ context.Context, host string) ([]string, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if host != "workers" {
+				return nil, errors.New("another name")
+			}
+			return hosts, failure
+		}
+	}, "dns:///workers:7")
+	until(t, f, connected(1))
+	set([]string{"10.0.0.1", "10.0.0.2"}, nil)
+	until(t, f, connected(2))
+	set(nil, errors.New("name server down"))
+	time.Sleep(30 * time.Millisecond)
+	require.True(t, connected(2)(f.Snapshot()), "a name server that is down takes no worker down")
+	set([]string{"10.0.0.2"}, nil)
+	s := until(t, f, func(s *fleet.Snapshot) bool { return len(s.Members) == 1 })
+	require.Equal(t, "10.0.0.2:7", s.Members[0].Address)
+}
+
+func TestANameThatDoesNotResolveIsAMemberWithThatProblem(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	n.Start(t, "10.0.0.1:7", workertest.New("w1", "i", "m"))
+	for name, failing := range map[string]func() ([]string, error){
+		"an error":   func() ([]string, error) { return nil, errors.New("no such host") },
+		"no address": func() ([]string, error) { return nil, nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var known atomic.Bool
+			f := follow(t, n, func(c *fleet.Config) {
+				c.Lookup = func(context.Context, string) ([]string, error) {
+					if known.Load() {
+						return []string{"10.0.0.1"}, nil
+					}
+					return failing()
+				}
+			}, "dns:///workers:7")
+			s := until(t, f, func(s *fleet.Snapshot) bool { return s.Route.Known && len(s.Members) == 1 })
+			require.Equal(t, s.Members[0].Problem, f.Members()[0].Problem)
+			require.False(t, s.Members[0].Connected)
+			require.Equal(t, "dns:///workers:7", s.Members[0].Address)
+			require.Contains(t, s.Members[0].Problem, `worker name not resolved: "workers" (`)
+			require.Contains(t, s.Members[0].Problem, "check its spelling in --workers")
+			known.Store(true)
+			s = until(t, f, connected(1))
+			require.Len(t, s.Members, 1)
+			require.Equal(t, "10.0.0.1:7", s.Members[0].Address)
+		})
+	}
+}
+
+func TestAnAddressWhoseNameDoesNotResolveSaysWhichName(t *testing.T) {
+	rpctest.NoLeaks(t)
+	f := follow(t, nil, func(c *fleet.Config) {
+		c.Dial = func(address string) (*grpc.ClientConn, error) { return rpc.Dial(address, "test") }
+		c.Stale = hang
+	}, "gpu7.invalid:7071") // a name that never resolves, by RFC 2606
+	s := until(t, f, func(s *fleet.Snapshot) bool { return len(s.Members) == 1 && s.Members[0].Problem != "" })
+	require.Contains(t, s.Members[0].Problem, `worker name not resolved: "gpu7.invalid" (`)
+	require.Contains(t, s.Members[0].Problem, "check its spelling in --workers")
+}
+
+func TestAWorkerThatAnswersRequestsIsNotSilent(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	w := workertest.New("w1", "i1", "m")
+	busy := make(chan struct{})
+	defer close(busy)
+	var said atomic.Int64
+	w.OnHealth = func(*pb.HealthResponse) {
+		if said.Add(1) == 2 {
+			<-busy
+		}
+	}
+	n.Start(t, "a:1", w)
+	f := follow(t, n, nil, "a:1")
+	link := until(t, f, connected(1)).Members[0].Link
+	for begin := time.Now(); time.Since(begin) < 900*time.Millisecond; time.Sleep(time.Millisecond) {
+		link.Heard()
+	}
+	require.NoError(t, link.Lost().Err())
+	select {
+	case <-link.Lost().Done():
+	case <-time.After(hang):
+		require.FailNow(t, "the link was not lost")
+	}
+	require.ErrorIs(t, context.Cause(link.Lost()), fleet.ErrStale)
+}
+
+func TestOneWorkerUnderTwoAddressesIsOne(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	w := workertest.New("w1", "i", "m")
+	n.Start(t, "a:1", w)
+	n.Start(t, "b:1", w)
+	n.Start(t, "c:1", workertest.New("w1", "other", "m"))
+	f := follow(t, n, nil, "b:1", "a:1", "c:1")
+	s := until(t, f, func(s *fleet.Snapshot) bool {
+		return len(s.Members) == 3 && s.Members[0].Connected && s.Members[1].Report != nil && s.Members[2].Report != nil
+	})
+	require.True(t, connected(1)(s))
+	require.Equal(t, "the same worker as a:1", s.Members[1].Problem)
+	require.Contains(t, s.Members[2].Problem, "give each worker its own")
+}
+
+func TestTheFleetIsKnownWhenEveryWorkerHasAnsweredOnce(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	n.Start(t, "a:1", workertest.New("w1", "i", "m"))
+	silent := n.Start(t, "b:1", workertest.New("w2", "i", "m"))
+	silent.Freeze()
+	f := follow(t, n, func(c *fleet.Config) { c.Stale = hang }, "a:1", "b:1", "nobody:1")
+	s := until(t, f, func(s *fleet.Snapshot) bool {
+		return connected(1)(s) && len(s.Members) == 3 && s.Members[2].Problem != ""
+	})
+	require.False(t, s.Route.Known, "b has not answered yet")
+	require.Contains(t, s.Members[2].Problem, "refused")
+	silent.Thaw()
+	until(t, f, func(s *fleet.Snapshot) bool { return s.Route.Known && connected(2)(s) })
+}
+
+func TestTheGraceEndsTheWaitForAWorkerThatDoesNotAnswer(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	n.Start(t, "b:1", workertest.New("w2", "i", "m")).Freeze()
+	f := follow(t, n, func(c *fleet.Config) { c.Stale, c.Grace = hang, 20*time.Millisecond }, "b:1")
+	until(t, f, func(s *fleet.Snapshot) bool { return s.Route.Known && connected(0)(s) })
+}
+
+func TestTargetsThatAreNoneAreRefused(t *testing.T) {
+	for _, target := range []string{"", "a", "a:", ":1", "dns:///a", "xds:///a:1", "unix:", "http://a:1/"} {
+		_, err := fleet.New(fleet.Config{Workers: []string{target}, Dial: func(string) (*grpc.ClientConn, error) { return nil, nil }}, rpctest.Logger(t))
+		require.ErrorIs(t, err, fleet.ErrTarget, "%q", target)
+	}
+}

@@ -1,0 +1,168 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/scheduler/internal/route"
+)
+
+// probeEvery is the time between probes of the round trip.
+const probeEvery = time.Second
+
+// member is one address that is followed. Its goroutine writes, anyone reads a view.
+type member struct {
+	address string
+	leave   context.CancelFunc
+
+	mu        sync.Mutex
+	tried     bool // guarded by mu, as all below; whether it has reported or failed once
+	problem   string
+	report    *pb.WorkerReport
+	last      time.Time
+	roundTrip time.Duration
+	link      *Link // nil unless its report is current
+	load      *route.Load
+}
+
+// view is the member as of now, and whether it has been tried.
+func (m *member) view() (Member, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return Member{
+		Address: m.address, Connected: m.link != nil, Problem: m.problem, Report: m.report,
+		LastMessage: m.last, RoundTrip: m.roundTrip, Link: m.link, Load: m.load,
+	}, m.tried
+}
+
+// run follows one address until ctx ends.
+func (f *Fleet) run(ctx context.Context, m *member) {
+	for failures := 0; ; failures++ {
+		connected, err := f.session(ctx, m)
+		if ctx.Err() != nil {
+			return
+		}
+		err = nameError(m.address, err)
+		if connected {
+			failures = 0
+			f.logger.Warn("worker disconnected", "address", m.address, "worker", m.report.GetWorkerId(), "error", reason(err))
+		} else if failures == 0 || failures == 10 {
+			f.logger.Warn("worker not reached", "address", m.address, "error", reason(err))
+		}
+		m.mu.Lock()
+		m.tried, m.problem = true, reason(err)
+		m.mu.Unlock()
+		f.touch()
+		if !sleep(ctx, f.cfg.backoff(failures)) {
+			return
+		}
+	}
+}
+
+// reason is an error's text without gRPC's own words around it.
+func reason(err error) string { return status.Convert(err).Message() }
+
+// session holds one health stream from dial to end; err is why it ended and never nil. connected is whether the worker
+// reported.
+func (f *Fleet) session(ctx context.Context, m *member) (connected bool, err error) {
+	conn, err := f.cfg.Dial(m.address)
+	if err != nil {
+		return false, err
+	}
+	link := newLink(conn)
+	defer link.Release()
+	streaming, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := watchSilence(f.cfg.Stale, &link.heard, func() {
+		stale := fmt.Errorf("%w for %v", ErrStale, f.cfg.Stale)
+		link.lose(stale)
+		cancel(stale)
+	})
+	defer silence.stop()
+	defer func() {
+		m.mu.Lock()
+		m.link = nil
+		m.mu.Unlock()
+		if cause := context.Cause(streaming); errors.Is(cause, ErrStale) {
+			err = cause
+		}
+	}()
+
+	stream, err := pb.NewWorkerServiceClient(conn).Health(streaming)
+	if err != nil {
+		return false, err
+	}
+	probe := probing{number: 1, sent: time.Now()}
+	send := func(ack uint64) error {
+		return stream.Send(&pb.HealthRequest{Ack: ack, Interval: durationpb.New(f.cfg.Interval), Probe: probe.number})
+	}
+	if err := send(0); err != nil {
+		_, err = stream.Recv() // the status behind the failed send
+		return false, err
+	}
+	for sequence := uint64(1); ; sequence++ {
+		in, err := stream.Recv()
+		if err != nil {
+			return connected, err
+		}
+		link.Heard()
+		if in.GetSequence() != sequence {
+			return connected, fmt.Errorf("%w: number %d came after %d", ErrGap, in.GetSequence(), sequence-1)
+		}
+		now := time.Now()
+		if err := f.take(m, link, in, now, connected, &probe); err != nil {
+			return connected, err
+		}
+		connected = true
+		if now.Sub(probe.sent) >= probeEvery {
+			probe = probing{number: probe.number + 1, sent: now}
+			if err := send(sequence); err != nil {
+				_, err = stream.Recv()
+				return connected, err
+			}
+		}
+	}
+}
+
+// probing is the probe under way.
+type probing struct {
+	number uint64
+	sent   time.Time
+}
+
+// take applies one message to a member.
+func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time, connected bool, probe *probing) error {
+	var last *pb.WorkerReport
+	if connected {
+		last = m.report // written by this goroutine only
+	}
+	report, changed, err := merge(last, in)
+	if err != nil {
+		return err
+	}
+	load := m.load
+	if in.GetFull() != nil {
+		load = f.loadFor(report.GetWorkerId(), report.GetIncarnation())
+	}
+	if !connected {
+		f.logger.Info("worker connected", "address", m.address, "worker", report.GetWorkerId(),
+			"incarnation", report.GetIncarnation(), "state", report.GetState(), "models", len(report.GetModels()))
+	}
+	m.mu.Lock()
+	m.tried, m.problem, m.report, m.last, m.link, m.load = true, "", report, now, link, load
+	if in.GetProbe() == probe.number {
+		m.roundTrip = now.Sub(probe.sent)
+	}
+	m.mu.Unlock()
+	if changed {
+		f.touch()
+	}
+	return nil
+}

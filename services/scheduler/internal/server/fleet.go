@@ -1,0 +1,93 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/fault"
+	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+)
+
+// Bounds of the contract.
+const (
+	minWatch     = 100 * time.Millisecond
+	maxWatch     = time.Hour
+	defaultWatch = time.Second
+)
+
+// WatchFleet streams the fleet: at once, then when anything changed, at most once an interval.
+func (s *Server) WatchFleet(in *pb.WatchFleetRequest, stream grpc.ServerStreamingServer[pb.WatchFleetResponse]) error {
+	interval := defaultWatch
+	if in.GetInterval() != nil {
+		interval = in.GetInterval().AsDuration()
+		if err := in.GetInterval().CheckValid(); err != nil || interval < minWatch || interval > maxWatch {
+			return fault.Invalid(fmt.Sprintf("interval is %v: must be in [%v, %v]", interval, minWatch, maxWatch),
+				rpc.Violation{Field: "interval", Description: fmt.Sprintf("must be in [%v, %v]", minWatch, maxWatch)})
+		}
+	}
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for sent := ""; ; {
+		members := s.fleet.Members()
+		if now := fingerprint(members); now != sent {
+			if err := stream.Send(&pb.WatchFleetResponse{Workers: describe(members, time.Now())}); err != nil {
+				return err
+			}
+			sent = now
+		}
+		select {
+		case <-ticker.C:
+		case <-rpc.Draining(stream.Context()):
+			return fault.Stopped()
+		case <-stream.Context().Done():
+			return fault.Status(context.Cause(stream.Context()))
+		}
+	}
+}
+
+// fingerprint differs when anything that describe tells has changed, ages aside.
+func fingerprint(members []fleet.Member) string {
+	out := fmt.Sprintf("%d;", len(members)) // an empty fleet is told too
+	for i := range members {
+		m := &members[i]
+		out += fmt.Sprintf("%s %v %s %p %d %d %d;", m.Address, m.Connected, m.Problem, m.Report, m.LastMessage.UnixNano(),
+			m.Load.InFlight(), m.Load.Tokens())
+	}
+	return out
+}
+
+// describe tells members as of now.
+func describe(members []fleet.Member, now time.Time) []*pb.FleetWorker {
+	out := make([]*pb.FleetWorker, 0, len(members))
+	for i := range members {
+		m := &members[i]
+		w := &pb.FleetWorker{
+			Address: m.Address, Connected: m.Connected, Problem: m.Problem, Report: m.Report,
+			InFlight: uint32(max(m.Load.InFlight(), 0)), OutstandingTokens: uint64(max(m.Load.Tokens(), 0)),
+		}
+		if !m.LastMessage.IsZero() {
+			w.Age = durationpb.New(now.Sub(m.LastMessage))
+		}
+		if m.RoundTrip > 0 {
+			w.RoundTrip = durationpb.New(m.RoundTrip)
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// DrainWorker is not built.
+func (s *Server) DrainWorker(context.Context, *pb.DrainWorkerRequest) (*pb.DrainWorkerResponse, error) {
+	return nil, fault.NotBuilt(pb.FleetService_DrainWorker_FullMethodName)
+}
+
+// UndrainWorker is not built.
+func (s *Server) UndrainWorker(context.Context, *pb.UndrainWorkerRequest) (*pb.UndrainWorkerResponse, error) {
+	return nil, fault.NotBuilt(pb.FleetService_UndrainWorker_FullMethodName)
+}

@@ -1,0 +1,101 @@
+package server
+
+import (
+	"fmt"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"io/fs"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/fault"
+	"github.com/millrace/millrace/services/scheduler/internal/relay"
+	"github.com/millrace/millrace/services/scheduler/internal/route"
+)
+
+// What a generation is taken to need where the request does not say; it only weighs workers against each other.
+const (
+	unstatedTokens = 256
+	bytesPerToken  = 4
+	maxSequences   = 16
+)
+
+// registerInference registers InferenceService with handlers that relay: a generated handler would decode the request
+// and every response.
+func (s *Server) registerInference(r grpc.ServiceRegistrar) {
+	desc := pb.InferenceService_ServiceDesc
+	desc.HandlerType = (*any)(nil)
+	desc.Methods = nil
+	desc.Streams = []grpc.StreamDesc{
+		{StreamName: "Generate", ServerStreams: true, Handler: s.relayed(pb.InferenceService_Generate_FullMethodName, generation)},
+		{StreamName: "Embed", Handler: s.relayed(pb.InferenceService_Embed_FullMethodName, named[*pb.EmbedRequest])},
+		{StreamName: "Tokenize", Handler: s.relayed(pb.InferenceService_Tokenize_FullMethodName, named[*pb.TokenizeRequest])},
+		{StreamName: "Detokenize", Handler: s.relayed(pb.InferenceService_Detokenize_FullMethodName, named[*pb.DetokenizeRequest])},
+	}
+	r.RegisterService(&desc, s)
+}
+
+// relayed is a handler that passes a method on.
+func (s *Server) relayed(method string, decode relay.Decode) grpc.StreamHandler {
+	return func(_ any, stream grpc.ServerStream) error { return s.relay.Call(stream, method, decode) }
+}
+
+// generation reads what routing a Generate needs. Values are the worker's to check.
+func generation(raw []byte) (relay.Request, error) {
+	in := &pb.GenerateRequest{}
+	if err := rpc.Decode(raw, in, fault.Domain); err != nil {
+		return relay.Request{}, err
+	}
+	if err := checkName(in.GetModel()); err != nil {
+		return relay.Request{}, err
+	}
+	sequences := int64(1)
+	if in.GetSampling() != nil && in.GetSampling().NumSequences != nil {
+		sequences = min(max(int64(in.GetSampling().GetNumSequences()), 1), maxSequences)
+	}
+	generated := int64(unstatedTokens)
+	if in.GetStopping() != nil && in.GetStopping().MaxTokens != nil {
+		generated = max(int64(in.GetStopping().GetMaxTokens()), 0)
+	}
+	ids := int64(len(in.GetTokenIds().GetIds()))
+	prompt := ids
+	if prompt == 0 {
+		prompt = int64(len(raw)) / bytesPerToken
+	}
+	return relay.Request{
+		Route: route.Request{
+			Model: in.GetModel(), Digest: in.GetExpectModelDigest(), ClassID: in.GetExpectClassId(),
+			PromptTokens: ids, Tokens: prompt + generated*sequences,
+		},
+		Prompt: prompt, Sequences: sequences, ID: in.GetRequestId(),
+	}, nil
+}
+
+// named reads what routing a request needs that only names a model.
+func named[M interface {
+	proto.Message
+	GetModel() string
+}](raw []byte) (relay.Request, error) {
+	var zero M
+	in := zero.ProtoReflect().New().Interface().(M)
+	if err := rpc.Decode(raw, in, fault.Domain); err != nil {
+		return relay.Request{}, err
+	}
+	if err := checkName(in.GetModel()); err != nil {
+		return relay.Request{}, err
+	}
+	return relay.Request{Route: route.Request{Model: in.GetModel()}}, nil
+}
+
+// checkName refuses what is no model's name: it can be routed nowhere.
+func checkName(model string) error {
+	switch {
+	case model == "":
+		return fault.Invalid("the request names no model: set model to the name of a loaded one, see ListModels",
+			rpc.Violation{Field: "model", Description: "must not be empty"})
+	case !fs.ValidPath(model):
+		return fault.Invalid("the request names no model file: a name is path steps divided by \"/\", none of them \".\" or \"..\"",
+			rpc.Violation{Field: "model", Description: fmt.Sprintf("%.64q is not the name of a model", model)})
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+	"github.com/millrace/millrace/services/scheduler/internal/fault"
+	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/relay"
+	"github.com/millrace/millrace/services/scheduler/internal/server"
+	"github.com/millrace/millrace/services/scheduler/internal/workertest"
+)
+
+// hang is a guard: what is waited for comes much sooner.
+const hang = 30 * time.Second
+
+// maxInFlight is the rigs' bound of requests on one worker.
+const maxInFlight = 2000
+
+// rig is a scheduler over memory.
+type rig struct {
+	*testing.T
+	net   *workertest.Net
+	fleet *fleet.Fleet
+	conn  *grpc.ClientConn
+	stop  func() // as SIGTERM does
+}
+
+// newRig starts a scheduler over workers at the addresses; the workers need not be there yet.
+func newRig(t *testing.T, n *workertest.Net, addresses ...string) *rig {
+	t.Helper()
+	return newRigWith(t, n, time.Second, addresses...)
+}
+
+// newRigWith also says how long a worker may be silent.
+func newRigWith(t *testing.T, n *workertest.Net, stale time.Duration, addresses ...string) *rig {
+	t.Helper()
+	logger := rpctest.Logger(t)
+	f, err := fleet.New(fleet.Config{Workers: addresses, Dial: n.Dial, Interval: 20 * time.Millisecond,
+		Stale: stale, BackoffMax: 50 * time.Millisecond, Grace: hang}, logger)
+	require.NoError(t, err)
+	handlers := server.New(f, relay.New(f, maxInFlight), logger)
+	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: 5 * time.Second}, logger)
+	handlers.Register(s)
+	following, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = f.Run(following) }()
+	t.Cleanup(func() { cancel(); <-done })
+	t.Cleanup(handlers.Close)
+	lis := rpctest.Listener(t)
+	stop := rpctest.Serve(t, s, lis)
+	return &rig{T: t, net: n, fleet: f, conn: rpctest.Dial(t, lis), stop: stop}
+}
+
+// await waits until the scheduler sees as many connected workers and knows its fleet.
+func (r *rig) await(n int) {
+	r.Helper()
+	require.Eventually(r, func() bool {
+		s := r.fleet.Snapshot()
+		have := 0
+		for _, m := range s.Members {
+			if m.Connected {
+				have++
+			}
+		}
+		return s.Route.Known && have == n
+	}, hang, time.Millisecond)
+}
+
+// within is a context with the hang guard.
+func (r *rig) within() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), hang)
+	r.Cleanup(cancel)
+	return ctx
+}
+
+func (r *rig) inference() pb.InferenceServiceClient { return pb.NewInferenceServiceClient(r.conn) }
+func (r *rig) models() pb.ModelServiceClient        { return pb.NewModelServiceClient(r.conn) }
+func (r *rig) operators() pb.FleetServiceClient     { return pb.NewFleetServiceClient(r.conn) }
+
+// ask is a generation of as many tokens.
+func ask(model string, tokens int32) *pb.GenerateRequest {
+	return &pb.GenerateRequest{Model: model, Input: &pb.GenerateRequest_Prompt{Prompt: "once"},
+		Stopping: &pb.Stopping{MaxTokens: &tokens}}
+}
+
+// all reads a stream to its end.
+func all[T any](stream grpc.ServerStreamingClient[T], err error) ([]*T, error) {
+	if err != nil {
+		return nil, err
+	}
+	var out []*T
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return out, err
+		}
+		out = append(out, m)
+	}
+}
+
+// waits sends `started` and some tokens, then nothing until the call ends.
+func waits(w *workertest.Worker, tokens int) {
+	w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+		if err := stream.Send(workertest.Started("w")); err != nil {
+			return err
+		}
+		for i := range tokens {
+			if err := stream.Send(workertest.Token(i)); err != nil {
+				return err
+			}
+		}
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}
+}
+
+// read takes n events off a stream.
+func read(t *testing.T, stream grpc.ServerStreamingClient[pb.GenerateResponse], n int) {
+	t.Helper()
+	for range n {
+		_, err := stream.Recv()
+		require.NoError(t, err)
+	}
+}

@@ -1,0 +1,55 @@
+package server
+
+import (
+	"context"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/relay"
+)
+
+// Fleet is what the handlers read.
+type Fleet interface {
+	// Snapshot is the newest.
+	Snapshot() *fleet.Snapshot
+	// Members are as of now, heartbeats included.
+	Members() []fleet.Member
+}
+
+// Server holds the handlers. Safe for concurrent use.
+type Server struct {
+	pb.UnimplementedModelServiceServer
+	pb.UnimplementedFleetServiceServer
+
+	fleet  Fleet
+	relay  *relay.Relay
+	logger hclog.Logger
+
+	loads  context.Context // ends with Close
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+}
+
+// New makes the handlers. Close them.
+func New(f Fleet, r *relay.Relay, logger hclog.Logger) *Server {
+	s := &Server{fleet: f, relay: r, logger: logger.Named("server")}
+	s.loads, s.cancel = context.WithCancel(context.Background())
+	return s
+}
+
+// Register puts the services on a server.
+func (s *Server) Register(r grpc.ServiceRegistrar) {
+	s.registerInference(r)
+	pb.RegisterModelServiceServer(r, s)
+	pb.RegisterFleetServiceServer(r, s)
+}
+
+// Close lets go of loads under way, which their workers finish, and waits for their goroutines.
+func (s *Server) Close() {
+	s.cancel()
+	s.wait.Wait()
+}

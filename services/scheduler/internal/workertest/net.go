@@ -1,0 +1,173 @@
+package workertest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+)
+
+// Net is a network of addresses in memory. An address where nobody listens refuses.
+type Net struct {
+	mu        sync.Mutex
+	processes map[string]*Process // guarded by mu
+}
+
+// NewNet makes an empty network.
+func NewNet() *Net { return &Net{processes: map[string]*Process{}} }
+
+// Dial connects to an address of the network, on first use.
+func (n *Net) Dial(address string) (*grpc.ClientConn, error) {
+	return rpc.Dial("passthrough:///"+address, "test",
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			n.mu.Lock()
+			p := n.processes[address]
+			n.mu.Unlock()
+			if p == nil {
+				return nil, fmt.Errorf("connection to %s refused", address)
+			}
+			return p.lis.DialContext(ctx)
+		}))
+}
+
+// Process is one run of a worker at an address.
+type Process struct {
+	net     *Net
+	address string
+	lis     *bufconn.Listener
+	stop    func()
+
+	mu     sync.Mutex
+	frozen chan struct{}      // guarded by mu; closed by Thaw, nil unless frozen
+	conns  map[*conn]struct{} // guarded by mu
+}
+
+// Start runs a worker at an address, until the test ends or Kill or Stop.
+func (n *Net) Start(t testing.TB, address string, w *Worker) *Process {
+	t.Helper()
+	p := &Process{net: n, address: address, lis: bufconn.Listen(1 << 20), conns: map[*conn]struct{}{}}
+	server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain, DrainTimeout: 5 * time.Second}, rpctest.Logger(t))
+	w.register(server)
+	n.mu.Lock()
+	require.Nil(t, n.processes[address], "%s is in use", address)
+	n.processes[address] = p
+	n.mu.Unlock()
+	p.stop = rpctest.Serve(t, server, &listener{Listener: p.lis, process: p})
+	t.Cleanup(p.Kill) // before the server is stopped, so that nothing waits for a frozen connection
+	return p
+}
+
+// remove makes the address refuse.
+func (p *Process) remove() {
+	p.net.mu.Lock()
+	if p.net.processes[p.address] == p {
+		delete(p.net.processes, p.address)
+	}
+	p.net.mu.Unlock()
+}
+
+// Kill breaks every connection at once and refuses new ones, as kill -9 does. It may be called again.
+func (p *Process) Kill() {
+	p.remove()
+	p.mu.Lock()
+	all := p.conns
+	p.conns = map[*conn]struct{}{}
+	p.mu.Unlock()
+	for c := range all {
+		_ = c.Close()
+	}
+}
+
+// Freeze stops every read and write and keeps connections open, as SIGSTOP does.
+func (p *Process) Freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.frozen == nil {
+		p.frozen = make(chan struct{})
+	}
+}
+
+// Thaw takes a freeze back.
+func (p *Process) Thaw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.frozen != nil {
+		close(p.frozen)
+		p.frozen = nil
+	}
+}
+
+// Stop ends the worker as SIGTERM does: new connections are refused, running calls finish.
+func (p *Process) Stop() {
+	p.remove()
+	p.stop()
+}
+
+// listener hands out connections that can be killed and frozen.
+type listener struct {
+	net.Listener
+	process *Process
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	out := &conn{Conn: c, process: l.process, closed: make(chan struct{})}
+	l.process.mu.Lock()
+	l.process.conns[out] = struct{}{}
+	l.process.mu.Unlock()
+	return out, nil
+}
+
+// conn is a worker's end of a connection.
+type conn struct {
+	net.Conn
+	process *Process
+	once    sync.Once
+	closed  chan struct{}
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.gate()
+	return n, err
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	c.gate()
+	return c.Conn.Write(b)
+}
+
+func (c *conn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	c.process.mu.Lock()
+	delete(c.process.conns, c)
+	c.process.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// gate waits while the process is frozen.
+func (c *conn) gate() {
+	c.process.mu.Lock()
+	frozen := c.process.frozen
+	c.process.mu.Unlock()
+	if frozen != nil {
+		select {
+		case <-frozen:
+		case <-c.closed:
+		}
+	}
+}

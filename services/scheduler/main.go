@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/version"
+	"github.com/millrace/millrace/services/scheduler/internal/config"
+	"github.com/millrace/millrace/services/scheduler/internal/fault"
+	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/relay"
+	"github.com/millrace/millrace/services/scheduler/internal/server"
+)
+
+const program = "millrace-scheduler"
+
+// Exit codes.
+const (
+	exitFailed = 1
+	exitUsage  = 2 // a wrong argument, flag or value
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	err := command(os.Stderr).ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", program, err)
+	}
+	os.Exit(exitCode(err))
+}
+
+// exitCode is what the program exits with.
+func exitCode(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, config.ErrInvalid):
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// misused makes the errors that cobra has with a command line errors of the configuration.
+func misused(_ *cobra.Command, err error) error {
+	if err == nil || errors.Is(err, pflag.ErrHelp) {
+		return err
+	}
+	return fmt.Errorf("%w: %w: see --help", config.ErrInvalid, err)
+}
+
+// noArgs refuses arguments that are no flags.
+func noArgs(cmd *cobra.Command, args []string) error { return misused(cmd, cobra.NoArgs(cmd, args)) }
+
+// command is the command line; the log goes to logs.
+func command(logs io.Writer) *cobra.Command {
+	root := &cobra.Command{
+		Use:           program + " --workers a,b",
+		Short:         "Routes requests to workers and relays their token streams",
+		Args:          noArgs,
+		Version:       version.String(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	cfg := config.Flags(root.Flags())
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), cfg, logs) }
+	root.AddCommand(health())
+	root.SetFlagErrorFunc(misused)
+	root.CompletionOptions.DisableDefaultCmd = true
+	return root
+}
+
+// health asks a server how it is: the health check of a container without other programs.
+func health() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "health", Short: "Exits 0 if a server says that it serves", Args: noArgs,
+	}
+	target := cmd.Flags().String("target", "127.0.0.1:7070", "address of the server")
+	timeout := cmd.Flags().Duration("timeout", 2*time.Second, "longest wait for the answer")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
+		defer cancel()
+		return rpc.CheckHealth(ctx, *target, program)
+	}
+	return cmd
+}
+
+// serve runs the scheduler until ctx ends.
+func serve(ctx context.Context, cfg *config.Config, logs io.Writer) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	logger := hclog.New(&hclog.LoggerOptions{
+		Name: "scheduler", Output: logs, Level: hclog.LevelFromString(cfg.LogLevel), JSONFormat: cfg.LogJSON,
+	})
+	rpc.LogGRPC(logger)
+	logger.Info("starting", append([]any{"version", version.String()}, cfg.Fields()...)...)
+
+	workers, err := fleet.New(fleet.Config{
+		Workers: cfg.Workers,
+		Dial:    func(address string) (*grpc.ClientConn, error) { return rpc.Dial(address, program) },
+	}, logger)
+	if err != nil {
+		return err
+	}
+	handlers := server.New(workers, relay.New(workers, cfg.MaxInFlight), logger)
+	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout}, logger)
+	handlers.Register(s)
+	s.SetReady(false) // until the fleet is known
+	lis, err := rpc.Listen(ctx, cfg.Listen)
+	if err != nil {
+		return err
+	}
+	logger.Info("listening", "address", lis.Addr().String())
+
+	// The fleet is followed until the last call has ended, not until the signal: draining calls need their workers.
+	following, stop := context.WithCancel(context.WithoutCancel(ctx))
+	followed := make(chan error, 1)
+	go func() { followed <- workers.Run(following) }()
+	go func() {
+		if known(following, workers) {
+			s.SetReady(true)
+		}
+	}()
+	err = s.Serve(ctx, lis)
+	handlers.Close()
+	stop()
+	return errors.Join(err, <-followed)
+}
+
+// known waits for the fleet to be known; false if ctx ended first.
+func known(ctx context.Context, workers *fleet.Fleet) bool {
+	for {
+		snapshot := workers.Snapshot()
+		if snapshot.Route.Known {
+			return true
+		}
+		select {
+		case <-snapshot.Next:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}

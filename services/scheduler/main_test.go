@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+	"github.com/millrace/millrace/services/scheduler/internal/config"
+)
+
+// hang is a guard: what is waited for comes much sooner.
+const hang = 20 * time.Second
+
+// logs is a buffer for several goroutines.
+type logs struct {
+	mu sync.Mutex
+	b  bytes.Buffer // guarded by mu
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// run runs the command line.
+func run(ctx context.Context, out *logs, args ...string) error {
+	cmd := command(out)
+	cmd.SetArgs(args)
+	cmd.SetOut(out)
+	return cmd.ExecuteContext(ctx)
+}
+
+func TestTheProgramServesIsHealthyAndStops(t *testing.T) {
+	rpctest.NoLeaks(t)
+	dir := t.TempDir()
+	address := "unix:" + filepath.Join(dir, "s")
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var out logs
+	done := make(chan error, 1)
+	go func() {
+		done <- run(ctx, &out, "--listen", address, "--workers", "unix:"+filepath.Join(dir, "nobody"), "--log-json")
+	}()
+	// grpc-go's logger is set once, before anything else of it runs.
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "listening") }, hang, time.Millisecond)
+	require.Eventually(t, func() bool { return rpc.CheckHealth(context.Background(), address, "test") == nil },
+		hang, 10*time.Millisecond, "a worker that is not there makes the fleet known, and the scheduler serves")
+	require.NoError(t, run(context.Background(), &out, "health", "--target", address))
+	cancel()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(hang):
+		require.FailNow(t, "it did not stop", out.String())
+	}
+	require.Error(t, run(context.Background(), &out, "health", "--target", address))
+	require.Contains(t, out.String(), `"@message":"starting"`)
+	require.Contains(t, out.String(), `"@message":"stopped"`)
+}
+
+func TestTheProgramRefusesWhatItCannotDo(t *testing.T) {
+	var out logs
+	require.ErrorIs(t, run(context.Background(), &out), config.ErrInvalid)
+	require.ErrorContains(t, run(context.Background(), &out, "--workers", "a:1", "--listen", "unix:/nowhere/at/all"), "listen on")
+	require.NoError(t, run(context.Background(), &out, "--version"))
+	require.Contains(t, out.String(), program+" version ")
+}
+
+func TestTheExitCodeTellsAWrongCommandLineFromAFailure(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want int
+	}{
+		"the version":                 {[]string{"--version"}, 0},
+		"help":                        {[]string{"--help"}, 0},
+		"a flag that is none":         {[]string{"--frobnicate"}, 2},
+		"a value that is no number":   {[]string{"--workers", "a:1", "--max-in-flight", "many"}, 2},
+		"a value out of range":        {[]string{"--workers", "a:1", "--max-in-flight", "-1"}, 2},
+		"no worker":                   {nil, 2},
+		"an argument":                 {[]string{"a:1"}, 2},
+		"a flag that health has not":  {[]string{"health", "--workers", "a:1"}, 2},
+		"an argument of health":       {[]string{"health", "a:1"}, 2},
+		"an address that is not here": {[]string{"--workers", "a:1", "--listen", "unix:/nowhere/at/all"}, 1},
+		"a server that is not there":  {[]string{"health", "--target", "unix:/nowhere/at/all"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out logs
+			err := run(context.Background(), &out, tc.args...)
+			require.Equal(t, tc.want, exitCode(err), "%v", err)
+		})
+	}
+}
