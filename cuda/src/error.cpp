@@ -1,0 +1,46 @@
+#include "src/error.h"
+
+namespace mr::cuda {
+namespace {
+
+int32_t code_of(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation: return MR_RESOURCE_EXHAUSTED;
+    case cudaErrorInsufficientDriver:
+    case cudaErrorNoDevice:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorSystemNotReady:
+    case cudaErrorStubLibrary: return MR_UNAVAILABLE;
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorNotSupported: return MR_UNIMPLEMENTED;
+    default: return MR_INTERNAL;
+  }
+}
+
+}  // namespace
+
+void check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  (void)cudaGetLastError();  // an error that is not sticky is reported once
+  throw Error(code_of(error), error,
+              std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ") from " + what);
+}
+
+bool is_sticky(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorUnknown: return true;
+    default: return false;
+  }
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,26 @@
+// error: how a function of the CUDA engine fails: by throwing, with the cudaError_t as the native code. The edge turns
+// it into an mr_error. Kernel launchers do not throw: they return a cudaError_t, which the caller checks here.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cpu/error.h"
+
+namespace mr::cuda {
+
+using mr::cpu::Error;
+using mr::cpu::fail;
+using mr::cpu::guard;
+
+// Throws when error is not cudaSuccess: RESOURCE_EXHAUSTED for want of memory, UNAVAILABLE where there is no usable
+// device or driver, UNIMPLEMENTED for what this device or build cannot do, else INTERNAL. The message names the error
+// and what was being done.
+void check(cudaError_t error, const char* what);
+
+// True for an error after which the context is lost: every later call fails until the process ends.
+bool is_sticky(cudaError_t error);
+
+}  // namespace mr::cuda
+
+// Checks a call of the runtime or of a kernel launcher; `what` is the call itself.
+#define CUDA_CHECK(call) ::mr::cuda::check((call), #call)
