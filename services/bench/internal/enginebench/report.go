@@ -44,11 +44,13 @@ type Device struct {
 	Class   string `json:"class_id"`
 }
 
-// RoofTable is the roofs, measured before and after the model ran; the larger are used.
+// RoofTable is the roofs, measured before and after the model ran; the larger are used, but for reading, which is
+// measured beside each repeat.
 type RoofTable struct {
-	Before Rates `json:"before"`
-	After  Rates `json:"after"`
-	Used   Rates `json:"used"`
+	Before Rates        `json:"before"`
+	After  Rates        `json:"after"`
+	Used   Rates        `json:"used"`
+	Beside stats.Spread `json:"read_bytes_beside_repeats"`
 }
 
 // Rates are roofs by name.
@@ -89,7 +91,7 @@ type Line struct {
 	TokensPerSecond stats.Spread `json:"tokens_per_second"`
 	BytesPerStep    float64      `json:"bytes_per_step"`
 	BytesPerSecond  float64      `json:"bytes_per_second"`
-	ReadShare       float64      `json:"read_share"` // 0 also where a step's bytes fit the processor's cache
+	ReadShare       float64      `json:"read_share"` // median; 0 also where a step's bytes fit the processor's cache
 	OpsPerSecond    float64      `json:"ops_per_second"`
 	OpsKind         string       `json:"ops_kind"` // of most operations
 	OpsShare        float64      `json:"ops_share"`

@@ -14,15 +14,20 @@ func TestALineRelatesTheMedianToTheRoof(t *testing.T) {
 	phase := func(d time.Duration) gauge.Phase {
 		return gauge.Phase{Positions: 10, Samples: 10, Steps: 5, Bytes: 1000, Time: d}
 	}
-	roofs := roof.Roofs{Read: 1000}
-	l := line("decode", 2, []gauge.Phase{phase(4 * time.Second), phase(2 * time.Second), phase(time.Second)}, roof.Work{}, roofs, 199)
+	var roofs roof.Roofs
+	phases := []gauge.Phase{phase(4 * time.Second), phase(2 * time.Second), phase(time.Second)}
+	l := line("decode", 2, phases, []float64{1000, 1000, 1000}, roof.Work{}, roofs, 199)
 	require.InDelta(t, 5, l.TokensPerSecond.Median, 1e-9)
 	require.InDelta(t, 2.5, l.TokensPerSecond.Min, 1e-9)
 	require.InDelta(t, 10, l.TokensPerSecond.Max, 1e-9)
 	require.InDelta(t, 200, l.BytesPerStep, 1e-9)
 	require.InDelta(t, 500, l.BytesPerSecond, 1e-9)
 	require.InDelta(t, 0.5, l.ReadShare, 1e-9)
-	cached := line("decode", 2, []gauge.Phase{phase(time.Second)}, roof.Work{}, roofs, 200)
+	l = line("decode", 2, phases, []float64{250, 2500, 2000}, roof.Work{}, roofs, 199)
+	require.InDelta(t, 0.5, l.ReadShare, 1e-9, "the median of 250/250, 500/2500 and 1000/2000")
+	l = line("decode", 2, phases, []float64{0, 0, 0}, roof.Work{}, roofs, 199)
+	require.Zero(t, l.ReadShare, "no roof is known")
+	cached := line("decode", 2, []gauge.Phase{phase(time.Second)}, []float64{1000}, roof.Work{}, roofs, 200)
 	require.Zero(t, cached.ReadShare, "200 bytes a step may all come from a cache of 200")
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -19,6 +20,9 @@ import (
 	"github.com/millrace/millrace/services/bench/internal/roof"
 	"github.com/millrace/millrace/services/bench/internal/stats"
 )
+
+// besideShare is the part of the roof time that reading is measured for beside each repeat.
+const besideShare = 5
 
 // run is a run in progress.
 type run struct {
@@ -108,6 +112,10 @@ func (r *run) measure(ctx context.Context, want []int32) (tokensErr, err error) 
 		return nil, err
 	}
 	var taken []figures
+	beside, err := r.readRoof()
+	if err != nil {
+		return nil, err
+	}
 	r.report.Digest = gauge.Digest(want)
 	for _, size := range r.cfg.Batches {
 		b := figures{size: size}
@@ -121,7 +129,12 @@ func (r *run) measure(ctx context.Context, want []int32) (tokensErr, err error) 
 				tokensErr = fmt.Errorf("%w: sequence 0 in a batch of %d has digest %s, Generate gives %s", ErrTokens, size,
 					gauge.Digest(tokens[0])[:16], r.report.Digest[:16])
 			}
+			earlier := beside
+			if beside, err = r.readRoof(); err != nil {
+				return nil, err
+			}
 			b.prefill, b.decode = append(b.prefill, prefill), append(b.decode, decode)
+			b.read = append(b.read, max(earlier, beside))
 		}
 		taken = append(taken, b)
 	}
@@ -133,6 +146,11 @@ func (r *run) measure(ctx context.Context, want []int32) (tokensErr, err error) 
 	if before != nil {
 		used = before.Max(*after)
 		r.report.Roofs = &RoofTable{Before: ratesOf(*before), After: ratesOf(*after), Used: ratesOf(used)}
+		var reads []float64
+		for _, b := range taken {
+			reads = append(reads, b.read...)
+		}
+		r.report.Roofs.Beside = stats.SpreadOf(reads)
 	}
 	work, cache := roof.WorkOf(r.spec), machine.CacheBytes()
 	for _, class := range []string{"prefill", "decode"} {
@@ -141,7 +159,7 @@ func (r *run) measure(ctx context.Context, want []int32) (tokensErr, err error) 
 			if class == "decode" {
 				phases = b.decode
 			}
-			r.report.Lines = append(r.report.Lines, line(class, b.size, phases, work, used, cache))
+			r.report.Lines = append(r.report.Lines, line(class, b.size, phases, b.read, work, used, cache))
 		}
 	}
 	return tokensErr, nil
@@ -151,11 +169,14 @@ func (r *run) measure(ctx context.Context, want []int32) (tokensErr, err error) 
 type figures struct {
 	size            int
 	prefill, decode []gauge.Phase
+	read            []float64 // roof of reading beside each repeat, bytes a second; 0 = not known
 }
 
-// line sums the repeats of one figure up. They all did the same work. What fits the processor's largest cache, of so many
-// bytes, may be read faster than any memory: it has no share of the read roof.
-func line(class string, size int, phases []gauge.Phase, work roof.Work, roofs roof.Roofs, cache uint64) Line {
+// line sums the repeats of one figure up. They all did the same work. read is the roof of reading beside each of them:
+// what a machine shares with others differs from second to second, so each repeat is held against its own, and the
+// median of these shares is told. What fits the processor's largest cache, of so many bytes, may be read faster than any
+// memory: it has no share of the read roof.
+func line(class string, size int, phases []gauge.Phase, read []float64, work roof.Work, roofs roof.Roofs, cache uint64) Line {
 	rates := make([]float64, len(phases))
 	for i, p := range phases {
 		rates[i] = float64(p.Positions) / p.Time.Seconds()
@@ -167,7 +188,13 @@ func line(class string, size int, phases []gauge.Phase, work roof.Work, roofs ro
 	l.BytesPerStep = float64(p.Bytes) / float64(p.Steps)
 	l.BytesPerSecond = float64(p.Bytes) / took
 	if l.BytesPerStep > float64(cache) {
-		l.ReadShare = roofs.ReadShare(float64(p.Bytes), took)
+		shares := make([]float64, len(phases))
+		for i, p := range phases {
+			if read[i] > 0 {
+				shares[i] = float64(p.Bytes) / p.Time.Seconds() / read[i]
+			}
+		}
+		l.ReadShare = stats.SpreadOf(shares).Median
 	}
 	l.OpsPerSecond = ops.Sum() / took
 	l.OpsKind = ops.Kind().String()
@@ -184,6 +211,15 @@ func (r *run) roofs(when string) (*roof.Roofs, error) {
 	r.tell("measuring the roofs %s", when)
 	roofs, err := roof.Measure(meter, r.cfg.RoofTime)
 	return &roofs, err
+}
+
+// readRoof is the rate of reading now, in bytes a second; 0 where the device does not measure itself.
+func (r *run) readRoof() (float64, error) {
+	meter, ok := r.device.(engine.Meter)
+	if !ok {
+		return 0, nil
+	}
+	return roof.MeasureRead(meter, max(r.cfg.RoofTime/besideShare, time.Millisecond))
 }
 
 func digestText(d engine.Digest) string { return hex.EncodeToString(d[:]) }

@@ -18,6 +18,8 @@ func (r *Report) Print(w io.Writer) {
 	} else {
 		fmt.Fprintf(w, "roof     %s\n", r.Roofs.Used)
 		fmt.Fprintf(w, "         the larger of before (%s) and after (%s)\n", r.Roofs.Before, r.Roofs.After)
+		fmt.Fprintf(w, "         read beside the repeats, which shares are of: %.1f GB/s (%.1f..%.1f)\n",
+			r.Roofs.Beside.Median/1e9, r.Roofs.Beside.Min/1e9, r.Roofs.Beside.Max/1e9)
 	}
 	fmt.Fprintf(w, "load     %.2f GB/s (%.2f..%.2f) from page cache until verified, %.2f GB/s until ready; %.0f ms:",
 		r.Load.Verified.Median/1e9, r.Load.Verified.Min/1e9, r.Load.Verified.Max/1e9, r.Load.Ready.Median/1e9, 1e3*r.Load.Seconds)

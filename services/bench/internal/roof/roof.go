@@ -50,6 +50,18 @@ func Measure(m engine.Meter, d time.Duration) (Roofs, error) {
 	return r, nil
 }
 
+// MeasureRead measures the roof of reading alone, for about d. 0: the device does not know it.
+func MeasureRead(m engine.Meter, d time.Duration) (float64, error) {
+	rate, err := m.Measure(engine.MeasureReadBytes, uint64(d))
+	if errors.Is(err, engine.ErrUnsupported) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("measure roof %d: %w", engine.MeasureReadBytes, err)
+	}
+	return rate, nil
+}
+
 // Max takes the larger of each rate: what disturbs a measurement only makes a roof too low.
 func (r Roofs) Max(o Roofs) Roofs {
 	out := Roofs{Read: max(r.Read, o.Read)}
@@ -95,14 +107,6 @@ func (r Roofs) Share(o Ops, took float64) float64 {
 		least += n / r.Ops[k]
 	}
 	return ratio(least, took)
-}
-
-// ReadShare is bytes a second over the roof; 0 when it is not known.
-func (r Roofs) ReadShare(bytes, took float64) float64 {
-	if r.Read == 0 {
-		return 0
-	}
-	return ratio(bytes/r.Read, took)
 }
 
 func ratio(a, b float64) float64 {

@@ -80,8 +80,6 @@ func TestASharesIsTheTimeAtTheRoofOverTheTimeTaken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { require.InDelta(t, tc.want, roofs.Share(tc.ops, tc.took), 1e-12) })
 	}
-	require.InDelta(t, 0.25, roofs.ReadShare(25e9, 2), 1e-12)
-	require.Zero(t, roof.Roofs{}.ReadShare(25e9, 2))
 }
 
 // meter gives 1, 2, 3, 4 for the roofs in their order.
