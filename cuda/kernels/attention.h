@@ -1,0 +1,60 @@
+// attention: causal attention of query rows over the paged key-value cache.
+//
+// A row at position p sees the keys 0 .. p of its block table. Bits of a row depend on its query, its position and the
+// keys and values alone: keys are partitioned at absolute positions, and rows of one tile never meet.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kv.h"
+#include "kernels/launch.h"
+#include "kernels/rows.h"
+#include "kernels/types.h"
+
+namespace mr::cuda {
+
+constexpr int32_t kAttentionChunk = 128;  // keys of one partial result of decode attention
+constexpr int32_t kChunksAGroup = 16;     // partial results merged in order before groups are
+
+// Whether attention runs heads of these shapes: head_dim 64, 80, 96, 128 or 256; heads a multiple of kv_heads.
+bool attention_supports(int32_t head_dim, int32_t heads, int32_t kv_heads);
+
+struct AttentionArgs {
+  Rows rows;
+  KvLayout layout;
+  int32_t heads;
+  float scale;               // scores are multiplied by it
+  const void* q;             // (rows, heads * head_dim) of the activation type
+  void* out;                 // likewise; zeros for padding rows
+  const void *keys, *values; // block 0 of the layer
+};
+
+// Decode: every row for itself, its keys in chunks of kAttentionChunk. The launch depends on the number of rows alone.
+struct DecodeAttentionArgs {
+  AttentionArgs common;
+  int32_t count;        // rows 0 .. count-1
+  DecodePlan plan;      // from launch_begin with decode_rows == count
+  void* workspace;      // decode_attention_bytes(...) bytes, 256-byte aligned, zeroed once; free again after the kernel
+  int32_t sm_count;
+};
+cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, const Stream& on);
+
+// Units that a runner's workspace must hold: rows = largest number of decode rows, positions = longest history.
+int32_t decode_attention_capacity(int32_t rows, int32_t positions);
+int64_t decode_attention_bytes(int32_t rows, int32_t capacity, int32_t heads, int32_t head_dim);
+
+// Prefill: consecutive rows of one segment together.
+struct PrefillTile {
+  int32_t row;    // first row of the step
+  int32_t count;  // rows at consecutive positions of one slot; 1 .. prefill_tile_rows(...)
+};
+int32_t prefill_tile_rows(int32_t head_dim, int32_t heads, int32_t kv_heads);
+
+struct PrefillAttentionArgs {
+  AttentionArgs common;
+  const PrefillTile* tiles;  // device memory; those that see most keys first run best
+  int32_t tile_count;
+};
+cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Stream& on);
+
+}  // namespace mr::cuda

@@ -1,0 +1,45 @@
+// embed: plain movements of activations: adding to the residual stream, SwiGLU, conversion to the activation type.
+// Rows of the embedding matrix are dequantised by kernels/linear.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/launch.h"
+#include "kernels/types.h"
+
+namespace mr::cuda {
+
+// residual[r, i] += y[r, i] (+ bias[i]). residual f32; y f32 or the activation type.
+struct AddResidualArgs {
+  float* residual;      // (rows, dim), row stride residual_stride
+  const void* y;        // (rows, dim), row stride y_stride
+  bool y_is_f32;        // else of type act
+  Act act;
+  const float* bias;    // (dim), may be null
+  int32_t rows, dim;
+  int64_t residual_stride, y_stride;  // elements
+};
+cudaError_t launch_add_residual(const AddResidualArgs& args, const Stream& on);
+
+// out[r, i] = silu(gate[r, i]) * up[r, i], computed in f32. gate, up: f32 or the activation type; out: activation type.
+struct SwigluArgs {
+  const void* gate;     // (rows, dim), row stride in_stride
+  const void* up;       // likewise
+  bool in_is_f32;
+  Act act;
+  void* out;            // (rows, dim), row stride out_stride
+  int32_t rows, dim;
+  int64_t in_stride, out_stride;  // elements
+};
+cudaError_t launch_swiglu(const SwigluArgs& args, const Stream& on);
+
+// out = x as the activation type; nearest even, beyond the largest f16 number infinity.
+struct ToActArgs {
+  const float* x;
+  void* out;
+  Act act;
+  int64_t count;
+};
+cudaError_t launch_to_act(const ToActArgs& args, const Stream& on);
+
+}  // namespace mr::cuda

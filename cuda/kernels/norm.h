@@ -1,0 +1,25 @@
+// norm: RMS norm of the f32 residual stream into the activation type.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/launch.h"
+#include "kernels/types.h"
+
+namespace mr::cuda {
+
+// out[r] = x[s] / sqrt(mean(x[s]^2) + eps) * weight with s = gather == nullptr ? r : gather[r]; a row with gather[r] < 0
+// becomes zeros. A row's bits depend on that row of x alone.
+struct RmsNormArgs {
+  const float* x;         // (*, dim), row stride x_stride
+  const float* weight;    // (dim)
+  const int32_t* gather;  // (rows) or null
+  void* out;              // (rows, dim) of type act, row stride out_stride
+  Act act;
+  int32_t rows, dim;
+  int64_t x_stride, out_stride;  // elements; x_stride a multiple of 4, out_stride of 4
+  float eps;
+};
+cudaError_t launch_rms_norm(const RmsNormArgs& args, const Stream& on);
+
+}  // namespace mr::cuda
