@@ -18,6 +18,12 @@ Buffer::Buffer(std::shared_ptr<Device> device, uint64_t size, int32_t purpose)
 
 Buffer::~Buffer() { device_->buffers.fetch_sub(1); }
 
+void Buffer::release() {
+  const uint64_t bytes = size();
+  if (const int error = memory_.reset(); error != 0)
+    fail_errno(MR_INTERNAL, error, "the system refuses a buffer of %llu bytes back", static_cast<unsigned long long>(bytes));
+}
+
 void Buffer::check(uint64_t offset, uint64_t size) const {
   if (offset > this->size() || size > this->size() - offset)
     fail(MR_OUT_OF_RANGE, "%llu bytes at offset %llu are beyond a buffer of %llu bytes",

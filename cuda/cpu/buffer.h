@@ -32,8 +32,8 @@ class Buffer {
   // The bytes from the start, `size` of them, for an operation to read or to overwrite.
   const uint8_t* readable(uint64_t size) const { return defined(0, size); }
   uint8_t* writable(uint64_t size) { return defined(0, size); }
-  // Gives the bytes back now. An errno when the system refuses them, else 0. Nothing may be called afterwards.
-  int release() { return memory_.reset(); }
+  // Gives the bytes back now; throws INTERNAL when the system refuses them. Nothing may be called afterwards.
+  void release();
 
  private:
   uint8_t* defined(uint64_t offset, uint64_t size) const;      // with the bytes never written cleared

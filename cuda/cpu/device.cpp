@@ -51,10 +51,15 @@ void copy_text(char (&to)[kSize], const char* from) {
   std::memset(to + length, 0, kSize - length);
 }
 
+const mr_device_options& checked(const mr_device_options& options) {
+  if (options.index != 0) fail(MR_NOT_FOUND, "device index is %d: the CPU engine has one device, 0", options.index);
+  return options;
+}
+
 }  // namespace
 
 Device::Device(const mr_device_options& options)
-    : isa(choose_isa(options.path)), threads(choose_threads(options.threads)),
+    : isa(choose_isa(checked(options).path)), threads(choose_threads(options.threads)),
       ledger(options.bytes_limit, options.pool_limit), name_(processor_name()) {}
 
 void Device::info(mr_device_info* out) const {

@@ -98,10 +98,7 @@ void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
     place(*tensors_.back());
   }
   bound_.emplace(desc.role, desc.layer);
-  if (staging.use_count() == 1) {
-    if (const int error = staging->release(); error != 0)
-      fail_errno(MR_INTERNAL, error, "%s is bound, but the system refuses its staging bytes back", name.c_str());
-  }
+  if (staging.use_count() == 1) staging->release();
 }
 
 void Model::place(const Tensor& tensor) {

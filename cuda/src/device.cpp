@@ -1,0 +1,131 @@
+#include "src/device.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "src/digest.h"
+#include "src/error.h"
+#include "src/nvml.h"
+
+namespace mr::cuda {
+namespace {
+
+constexpr int kLeastMajor = 8;  // compute capability
+
+// The runtime's indices of usable GPUs, in its order.
+std::vector<int> usable_devices() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorNoDevice) {
+    (void)cudaGetLastError();
+    return {};
+  }
+  check(error, "looking for GPUs");
+  std::vector<int> usable;
+  for (int i = 0; i < count; ++i) {
+    int major = 0;
+    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i));
+    if (major >= kLeastMajor) usable.push_back(i);
+  }
+  return usable;
+}
+
+int find_device(const mr_device_options& options) {
+  if (options.path != nullptr)
+    fail(MR_INVALID_ARGUMENT, "path is \"%.32s\": a GPU has no instruction-set path to force", options.path);
+  const std::vector<int> usable = usable_devices();
+  if (options.index < 0 || static_cast<size_t>(options.index) >= usable.size())
+    fail(MR_NOT_FOUND, "device index is %d: this machine has %zu GPUs of compute capability %d.0 or newer", options.index,
+         usable.size(), kLeastMajor);
+  return usable[static_cast<size_t>(options.index)];
+}
+
+cudaDeviceProp properties_of(int index) {
+  cudaDeviceProp properties{};
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  return properties;
+}
+
+int stream_priority(bool high) {
+  int least = 0, greatest = 0;
+  CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  return high ? greatest : least;
+}
+
+// What is free now, less a margin for what the driver and the libraries take beside the ledger: kernels' code, graphs,
+// streams.
+uint64_t default_limit(int index) {
+  CUDA_CHECK(cudaSetDevice(index));
+  size_t free = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const uint64_t margin = std::max<uint64_t>(uint64_t{512} << 20, total / 64);
+  return free > 2 * margin ? free - margin : free / 2;
+}
+
+template <size_t kSize>
+void copy_text(char (&to)[kSize], const char* from) {
+  const size_t length = std::min(std::strlen(from), kSize - 1);
+  std::memcpy(to, from, length);
+  std::memset(to + length, 0, kSize - length);
+}
+
+}  // namespace
+
+int32_t device_count() { return static_cast<int32_t>(usable_devices().size()); }
+
+Device::Device(const mr_device_options& options)
+    : index(find_device(options)), properties(properties_of(index)),
+      path("sm_" + std::to_string(properties.major) + std::to_string(properties.minor)), programmatic(properties.major >= 9),
+      priority_low(stream_priority(false)), priority_high(stream_priority(true)),
+      ledger(index, options.bytes_limit != 0 ? options.bytes_limit : default_limit(index), options.pool_limit),
+      transfers(index), digester(std::make_unique<Digester>(*this)) {
+  CUDA_CHECK(cudaDeviceGetPCIBusId(pci_, sizeof pci_, index));
+  enter();
+}
+
+Device::~Device() { (void)cudaSetDevice(index); }
+
+void Device::enter() const { CUDA_CHECK(cudaSetDevice(index)); }
+
+void Device::info(mr_device_info* out) const {
+  const LedgerCounts counts = ledger.counts();
+  const Readings readings = read_nvml(pci_);
+  copy_text(out->kind, "cuda");
+  copy_text(out->name, properties.name);
+  char uuid[64];
+  const auto* const u = reinterpret_cast<const unsigned char*>(properties.uuid.bytes);
+  std::snprintf(uuid, sizeof uuid, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+                u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+  copy_text(out->uuid, uuid);
+  copy_text(out->path, path.c_str());
+  copy_text(out->numerics, kNumerics);
+  out->compute_major = properties.major;
+  out->compute_minor = properties.minor;
+  out->sm_count = properties.multiProcessorCount;
+  out->reserved0 = 0;
+  out->bytes_total = counts.total;
+  out->bytes_free = counts.total;
+  for (int purpose = 0; purpose < MR_PURPOSE_COUNT; ++purpose) {
+    out->bytes_used[purpose] = counts.used[purpose];
+    out->bytes_free -= counts.used[purpose];  // every pooled byte is given up before an allocation fails
+  }
+  out->bytes_pooled = counts.pooled;
+  out->pool_hits = counts.hits;
+  out->pool_misses = counts.misses;
+  out->live_buffers = static_cast<uint64_t>(buffers.load());
+  out->temperature_c = readings.temperature_c;
+  out->power_mw = readings.power_mw;
+  out->errors = readings.errors;
+}
+
+void Device::check_idle() const {
+  const long long b = buffers.load(), m = models.load(), r = runners.load();
+  if (b != 0 || m != 0 || r != 0)
+    fail(MR_FAILED_PRECONDITION, "%lld buffers, %lld models and %lld runners of the device are alive: free them first", b, m,
+         r);
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,52 @@
+// device: one GPU as the engine sees it: its properties, a ledger of its bytes, and the ways to move and hash them.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "millrace/engine.h"
+#include "src/ledger.h"
+#include "src/transfer.h"
+
+namespace mr::cuda {
+
+class Digester;
+
+// Version of every rule that decides bits, on every GPU.
+constexpr char kNumerics[] = "cuda-1";
+
+// Usable GPUs: compute capability 8.0 or newer. Throws UNAVAILABLE where there is no driver.
+int32_t device_count();
+
+// Safe for use by any number of threads.
+class Device {
+ public:
+  explicit Device(const mr_device_options& options);  // options already completed; throws
+  ~Device();
+
+  void info(mr_device_info* out) const;
+  // Throws FAILED_PRECONDITION while buffers, models or runners live.
+  void check_idle() const;
+  // Makes the GPU the calling thread's: first in every function that calls the runtime.
+  void enter() const;
+
+  const int index;  // of the runtime
+  const cudaDeviceProp properties;
+  const std::string path;         // "sm_90"
+  const bool programmatic;        // kernels may be launched as programmatic dependents
+  const int priority_low, priority_high;  // of streams
+  mutable Ledger ledger;
+  mutable Transfers transfers;
+  const std::unique_ptr<Digester> digester;
+  std::atomic<int64_t> buffers{0}, models{0}, runners{0};  // alive
+
+ private:
+  char pci_[32] = {};
+};
+
+}  // namespace mr::cuda

@@ -1,0 +1,45 @@
+// digest: BLAKE3 of bytes in device memory, and of a packed tensor's file bytes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+
+#include "cpu/blake3.h"
+#include "src/handles.h"
+
+namespace mr::cuda {
+
+class Device;
+
+// One digest at a time, on a stream of the lowest priority and in small pieces, so that running steps go first. Its
+// working memory is taken at the first use and lies beside the ledger, in the margin that the ledger leaves.
+class Digester {
+ public:
+  explicit Digester(const Device& device) : device_(device) {}
+  ~Digester();
+
+  void bytes(const uint8_t* data, uint64_t size, uint8_t out[32]);
+
+  // Restores rows [first, first + count) of a tensor into `to` on the stream, as they lie in the file.
+  using Restore = std::function<void(int64_t first, int64_t count, uint8_t* to, cudaStream_t stream)>;
+  // The digest of rows * row_bytes bytes that restore() gives. Rows come in multiples of `step` but for the last.
+  void rows(int64_t rows, uint64_t row_bytes, int64_t step, const Restore& restore, uint8_t out[32]);
+
+ private:
+  void prepare();
+  // Feeds the whole subtrees of [data, data + size), a 16-byte aligned range, to the hash.
+  void subtrees(cpu::Blake3& hash, const uint8_t* data, uint64_t size);
+  void tail(cpu::Blake3& hash, const uint8_t* data, uint64_t size);
+
+  const Device& device_;
+  std::mutex mutex_;
+  StreamHandle stream_;
+  uint8_t* scratch_ = nullptr;   // device
+  uint64_t scratch_bytes_ = 0;
+  uint32_t* values_ = nullptr;   // device: chaining values
+  Pinned host_;                  // what comes back: chaining values, the last bytes
+  bool ready_ = false;
+};
+
+}  // namespace mr::cuda

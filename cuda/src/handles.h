@@ -1,0 +1,81 @@
+// handles: owners of the runtime's streams, events and pinned memory.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "src/error.h"
+
+namespace mr::cuda {
+
+class StreamHandle {
+ public:
+  StreamHandle() = default;
+  // The greatest priority is the least number of cudaDeviceGetStreamPriorityRange.
+  explicit StreamHandle(int priority) {
+    CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority));
+  }
+  StreamHandle(StreamHandle&& other) noexcept { std::swap(stream_, other.stream_); }
+  StreamHandle& operator=(StreamHandle&& other) noexcept {
+    std::swap(stream_, other.stream_);
+    return *this;
+  }
+  ~StreamHandle() {
+    if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
+  }
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class EventHandle {
+ public:
+  EventHandle() = default;
+  explicit EventHandle(unsigned flags) { CUDA_CHECK(cudaEventCreateWithFlags(&event_, flags)); }
+  EventHandle(EventHandle&& other) noexcept { std::swap(event_, other.event_); }
+  EventHandle& operator=(EventHandle&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  ~EventHandle() {
+    if (event_ != nullptr) (void)cudaEventDestroy(event_);
+  }
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// Host memory the device reads and writes directly.
+class Pinned {
+ public:
+  Pinned() = default;
+  explicit Pinned(uint64_t bytes) : bytes_(bytes) {
+    CUDA_CHECK(cudaHostAlloc(&data_, bytes, cudaHostAllocPortable));
+  }
+  Pinned(Pinned&& other) noexcept { swap(other); }
+  Pinned& operator=(Pinned&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Pinned() {
+    if (data_ != nullptr) (void)cudaFreeHost(data_);
+  }
+  void swap(Pinned& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  template <class T>
+  T* as() const { return static_cast<T*>(data_); }
+  uint8_t* data() const { return as<uint8_t>(); }
+  uint64_t size() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace mr::cuda

@@ -1,0 +1,69 @@
+#include "src/nvml.h"
+
+#include <dlfcn.h>
+
+namespace mr::cuda {
+namespace {
+
+// The few declarations of the library's stable C interface that are used here.
+using NvmlDevice = struct nvmlDevice_st*;
+struct NvmlMemory {
+  unsigned long long total, free, used;
+};
+constexpr unsigned kTemperatureOfGpu = 0;
+constexpr unsigned kUncorrected = 1, kVolatile = 0;
+
+struct Nvml {
+  int (*init)() = nullptr;
+  int (*device_by_bus)(const char*, NvmlDevice*) = nullptr;
+  int (*temperature)(NvmlDevice, unsigned, unsigned*) = nullptr;
+  int (*power)(NvmlDevice, unsigned*) = nullptr;
+  int (*errors)(NvmlDevice, unsigned, unsigned, unsigned long long*) = nullptr;
+  int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
+  bool usable = false;
+
+  Nvml() {
+    void* library = nullptr;
+    for (const char* name : {"libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"})
+      if (library == nullptr) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);  // stays open: it has threads of its own
+    if (library == nullptr) return;
+    const auto find = [library](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    };
+    find(init, "nvmlInit_v2");
+    find(device_by_bus, "nvmlDeviceGetHandleByPciBusId_v2");
+    find(temperature, "nvmlDeviceGetTemperature");
+    find(power, "nvmlDeviceGetPowerUsage");
+    find(errors, "nvmlDeviceGetTotalEccErrors");
+    find(memory, "nvmlDeviceGetMemoryInfo");
+    usable = init != nullptr && device_by_bus != nullptr && init() == 0;
+  }
+};
+
+const Nvml& nvml() {
+  static const Nvml* const library = new Nvml;
+  return *library;
+}
+
+}  // namespace
+
+Readings read_nvml(const char* pci) noexcept {
+  Readings readings;
+  const Nvml& library = nvml();
+  NvmlDevice device = nullptr;
+  if (!library.usable || library.device_by_bus(pci, &device) != 0) return readings;
+  unsigned value = 0;
+  if (library.temperature != nullptr && library.temperature(device, kTemperatureOfGpu, &value) == 0)
+    readings.temperature_c = static_cast<int32_t>(value);
+  if (library.power != nullptr && library.power(device, &value) == 0) readings.power_mw = static_cast<int32_t>(value);
+  unsigned long long count = 0;
+  if (library.errors != nullptr && library.errors(device, kUncorrected, kVolatile, &count) == 0) readings.errors = count;
+  NvmlMemory memory{};
+  if (library.memory != nullptr && library.memory(device, &memory) == 0) {
+    readings.bytes_total = memory.total;
+    readings.bytes_free = memory.free;
+  }
+  return readings;
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,19 @@
+// nvml: what the driver's management library knows of a GPU. The library is opened at run time: where it is missing, every
+// reading is unknown and nothing fails.
+#pragma once
+
+#include <cstdint>
+
+namespace mr::cuda {
+
+struct Readings {
+  int32_t temperature_c = INT32_MIN;  // INT32_MIN = unknown, for these two
+  int32_t power_mw = INT32_MIN;
+  uint64_t errors = 0;                // uncorrected memory errors since the driver was loaded
+  uint64_t bytes_total = 0, bytes_free = 0;  // of the device; 0 = unknown
+};
+
+// pci is the device's bus id as cudaDeviceGetPCIBusId writes it. Any thread; some microseconds to a millisecond.
+Readings read_nvml(const char* pci) noexcept;
+
+}  // namespace mr::cuda

@@ -1,0 +1,57 @@
+// transfer: bytes between host and device through pinned memory, by several callers at once.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "src/handles.h"
+
+namespace mr::cuda {
+
+// A fixed number of lanes, each a stream with two pinned halves: while the device copies one half, the caller fills or
+// empties the other. A call holds one lane and returns when its bytes are where they should be. Any number of threads;
+// those beyond the lanes wait for one. A lane's memory is taken at its first use.
+class Transfers {
+ public:
+  explicit Transfers(int device);
+
+  void upload(void* device_dst, const void* src, uint64_t size);
+  void download(void* dst, const void* device_src, uint64_t size);
+  void copy(void* device_dst, const void* device_src, uint64_t size);  // the ranges do not overlap
+  void fill(void* device_dst, uint8_t value, uint64_t size);
+
+ private:
+  static constexpr int kLanes = 8;
+  static constexpr uint64_t kHalf = uint64_t{4} << 20;  // bytes
+
+  struct Lane {
+    StreamHandle stream;
+    EventHandle done[2];
+    Pinned half[2];
+    bool ready = false;
+  };
+
+  // A lane held by the calling thread.
+  class Hold {
+   public:
+    explicit Hold(Transfers& transfers);
+    ~Hold();
+    Lane* operator->() const { return lane_; }
+
+   private:
+    Transfers& transfers_;
+    Lane* lane_;
+  };
+
+  void give_back(Lane* lane);
+
+  const int device_;
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  Lane lanes_[kLanes];
+  std::vector<Lane*> free_;
+};
+
+}  // namespace mr::cuda
