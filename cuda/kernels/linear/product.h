@@ -1,0 +1,60 @@
+// product: y(tokens, rows) = x(tokens, cols) * W(rows, cols)^T, with what follows it.
+//
+// Two kernel classes. decode: any number of tokens in one pass over the weights up to 64; every output element is the sum
+// of at most 8 segments of the columns, cut by cols alone, each accumulated by mma.m16n8k16 in ascending order in f32 and
+// joined as a balanced tree: the same bits for every number of tokens, place in the batch and device width. prefill: one
+// ascending sum, the same bits for every number of tokens; on devices without wgmma it is the decode class.
+//
+// Arithmetic: x is taken as it is (f16 or bf16). Products of F16, BF16 and quantised weights are exact, sums are f32:
+// scales and mins multiply the f32 sums of their blocks. F32 weights are taken as two bf16 terms (relative 2^-16).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/launch.h"
+#include "kernels/linear/weight.h"
+#include "kernels/types.h"
+
+namespace mr::cuda {
+
+enum class ProductClass : int32_t { kDecode = 0, kPrefill = 1 };
+
+enum class ProductEnd : int32_t {
+  kStoreF32 = 0,  // out = y + bias, f32
+  kStoreAct = 1,  // out = y + bias in the activation type
+  kAddF32 = 2,    // out += y + bias, f32: the residual stream
+  kSwiGLU = 3     // out = silu(y0 + bias0) * (y1 + bias1) in the activation type, of the weight pair 0 (gate) and 1 (up)
+};
+
+// Where one weight's product goes.
+struct ProductTarget {
+  PackedWeight weight;
+  const float* bias = nullptr;  // (rows) or null
+  void* out = nullptr;          // (tokens, rows), row stride out_stride; unused for the second of a kSwiGLU pair
+  int64_t out_stride = 0;       // elements
+};
+
+// Up to three weights over the same x: Q, K and V, or gate and up. Weights of one launch may differ in type, except for
+// a kSwiGLU pair, which needs two of one type and shape (swiglu_supported).
+struct ProductArgs {
+  ProductTarget targets[3];
+  int32_t count = 0;  // of targets, 1..3
+  ProductEnd end = ProductEnd::kStoreF32;
+  ProductClass kind = ProductClass::kDecode;
+  const void* x = nullptr;  // (tokens, cols) of type act, 16-byte aligned; none of out
+  int64_t x_stride = 0;     // elements, a multiple of 8
+  Act act = Act::kF16;
+  int32_t tokens = 0;
+};
+
+// Whether gate and up can be the pair of a kSwiGLU product; otherwise store both and multiply with a kernel of its own.
+bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up);
+
+// Raises the kernels' shared memory limits and learns the device's size: once a device, with it current, before the first
+// product and outside of stream capture.
+cudaError_t prepare_products();
+
+// Weights may be requested before grid_wait(); x, out and bias are touched after it.
+cudaError_t launch_product(const ProductArgs& args, const Stream& on);
+
+}  // namespace mr::cuda
