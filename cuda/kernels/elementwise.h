@@ -1,4 +1,4 @@
-// embed: plain movements of activations: adding to the residual stream, SwiGLU, conversion to the activation type.
+// elementwise: plain movements of activations: adding to the residual stream, SwiGLU, conversion to the activation type.
 // Rows of the embedding matrix are dequantised by kernels/linear.
 #pragma once
 

@@ -1,0 +1,59 @@
+// act: conversions between f32 and the activation types, and sums over warps and blocks in a fixed order.
+#pragma once
+
+#include "kernels/types.h"
+
+namespace mr::cuda {
+
+template <class T>
+struct ActOps;
+
+template <>
+struct ActOps<__half> {
+  typedef __half2 Pair;
+  static __device__ __forceinline__ __half from(float x) { return __float2half_rn(x); }
+  static __device__ __forceinline__ float to(__half x) { return __half2float(x); }
+  static __device__ __forceinline__ uint32_t pack(float low, float high) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+};
+
+template <>
+struct ActOps<__nv_bfloat16> {
+  typedef __nv_bfloat162 Pair;
+  static __device__ __forceinline__ __nv_bfloat16 from(float x) { return __float2bfloat16_rn(x); }
+  static __device__ __forceinline__ float to(__nv_bfloat16 x) { return __bfloat162float(x); }
+  static __device__ __forceinline__ uint32_t pack(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+};
+
+// An element as f32, whatever its type.
+__device__ __forceinline__ float load_f32(const float* p) { return *p; }
+template <class T>
+__device__ __forceinline__ float load_f32(const T* p) {
+  return ActOps<T>::to(*p);
+}
+
+// The same value in every lane: partner lanes at distance 16, 8, 4, 2, 1.
+__device__ __forceinline__ float warp_sum(float x) {
+  for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
+  return x;
+}
+
+// Sum over the block in every thread: warps in ascending order. scratch: one float a warp; the block synchronises twice,
+// after which scratch is free.
+__device__ __forceinline__ float block_sum(float x, float* scratch) {
+  const int warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) scratch[warp] = x;
+  __syncthreads();
+  float sum = scratch[0];
+  for (int w = 1; w < warps; ++w) sum += scratch[w];
+  __syncthreads();
+  return sum;
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,158 @@
+// attention_mma: what both attention kernels are made of: asynchronous copies of cache rows into shared memory, and warp
+// matrix products m16n8k16 on the activation type with f32 sums.
+//
+// Fragments, with lane = 4 g + t: A (16 x 16) holds rows g and g + 8, columns {2t, 2t+1} and {2t+8, 2t+9}; B (16 x 8)
+// holds column g, rows as A's columns; C (16 x 8) holds rows g and g + 8, columns {2t, 2t+1}. A row of C depends on the
+// same row of A alone. Rows of keys and values in shared memory are 16 bytes longer than a head, so that the eight rows
+// of one 8 x 8 matrix lie in different banks.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/act.cuh"
+#include "kernels/math.cuh"
+
+namespace mr::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// 16 bytes, or zeros when not `valid`; then `from` is not read.
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool valid) {
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending>
+__device__ __forceinline__ void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+// Four 8 x 8 matrices; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void load_matrices(uint32_t address, uint32_t (&r)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+__device__ __forceinline__ void load_matrices_transposed(uint32_t address, uint32_t (&r)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                             __nv_bfloat16) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Bytes of a row of keys, values or queries in shared memory.
+template <int kDim>
+constexpr int kSharedRow = kDim * 2 + 16;
+
+// scores (16 x 16) = queries (16 x kDim) * keys^T for the 16 keys that begin at `keys` in shared memory.
+template <class T, int kDim>
+__device__ __forceinline__ void score_keys(const uint32_t (&q)[kDim / 16][4], uint32_t keys, int lane,
+                                           float (&scores)[2][4]) {
+  for (int j = 0; j < 2; ++j)
+    for (int i = 0; i < 4; ++i) scores[j][i] = 0;
+  const uint32_t address = keys + ((lane / 16) * 8 + lane % 8) * kSharedRow<kDim> + (lane / 8 % 2) * 16;
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+    uint32_t b[4];
+    load_matrices(address + k * 32, b);
+    multiply_add(scores[0], q[k], b[0], b[1], T{});
+    multiply_add(scores[1], q[k], b[2], b[3], T{});
+  }
+}
+
+// out (16 x kDim) += p (16 x 16) * values for the 16 values that begin at `values` in shared memory.
+template <class T, int kDim>
+__device__ __forceinline__ void weigh_values(const uint32_t (&p)[4], uint32_t values, int lane, float (&out)[kDim / 8][4]) {
+  const uint32_t address = values + (lane % 16) * kSharedRow<kDim> + (lane / 16) * 16;
+#pragma unroll
+  for (int n = 0; n < kDim / 16; ++n) {
+    uint32_t b[4];
+    load_matrices_transposed(address + n * 32, b);
+    multiply_add(out[2 * n], p, b[0], b[1], T{});
+    multiply_add(out[2 * n + 1], p, b[2], b[3], T{});
+  }
+}
+
+// One row's softmax over keys seen so far, relative to the greatest score, in powers of 2.
+struct RowSoftmax {
+  float top = -INFINITY;
+  float sum = 0;  // of this lane's columns
+};
+
+// Turns the scores of rows g and g + 8 (already in units of log2) into weights and scales `out` down where a greater score
+// appeared. At least one score a row is finite, or the row has seen one before.
+template <int kColumns, int kOut>
+__device__ __forceinline__ void weigh_scores(float (&scores)[kColumns][4], RowSoftmax (&row)[2], float (&out)[kOut][4]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float top = row[r].top;
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) top = fmaxf(top, fmaxf(scores[j][2 * r], scores[j][2 * r + 1]));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+    const float decay = exp2_approx(row[r].top - top);
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float weight = exp2_approx(scores[j][2 * r + i] - top);
+        scores[j][2 * r + i] = weight;
+        sum += weight;
+      }
+    row[r].sum = fmaf(row[r].sum, decay, sum);
+    row[r].top = top;
+#pragma unroll
+    for (int n = 0; n < kOut; ++n) {
+      out[n][2 * r] *= decay;
+      out[n][2 * r + 1] *= decay;
+    }
+  }
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// A fragment of weights from the scores of 16 neighbouring columns.
+template <class T>
+__device__ __forceinline__ void pack_weights(const float (&low)[4], const float (&high)[4], uint32_t (&a)[4]) {
+  a[0] = ActOps<T>::pack(low[0], low[1]);
+  a[1] = ActOps<T>::pack(low[2], low[3]);
+  a[2] = ActOps<T>::pack(high[0], high[1]);
+  a[3] = ActOps<T>::pack(high[2], high[3]);
+}
+
+// Calls f with the head dim as a compile-time constant.
+template <int n>
+struct Dim {
+  static constexpr int value = n;
+};
+template <class F>
+inline cudaError_t with_head_dim(int32_t head_dim, F&& f) {
+  switch (head_dim) {
+    case 64: return f(Dim<64>{});
+    case 80: return f(Dim<80>{});
+    case 96: return f(Dim<96>{});
+    case 128: return f(Dim<128>{});
+    case 256: return f(Dim<256>{});
+  }
+  return cudaErrorInvalidValue;
+}
+
+// Query heads of one kv head that one tile takes: all of them up to 16.
+__host__ __device__ inline int32_t heads_a_tile(int32_t group) { return group < 16 ? group : 16; }
+
+}  // namespace mr::cuda

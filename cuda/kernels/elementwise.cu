@@ -1,0 +1,127 @@
+// elementwise: residual additions, SwiGLU and conversions. One thread a group of 4 elements where shapes allow, else one
+// element; computed in f32. No two threads touch one element, so outputs may be inputs.
+#include "kernels/act.cuh"
+#include "kernels/elementwise.h"
+#include "kernels/math.cuh"
+
+namespace mr::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <int n>
+__device__ __forceinline__ void load_many(const float* p, float* x) {
+  if constexpr (n == 4) {
+    const float4 v = *reinterpret_cast<const float4*>(p);
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+  } else {
+    x[0] = *p;
+  }
+}
+
+template <int n, class T>
+__device__ __forceinline__ void load_many(const T* p, float* x) {
+  if constexpr (n == 4) {
+    const uint2 v = *reinterpret_cast<const uint2*>(p);
+    const T* const e = reinterpret_cast<const T*>(&v);
+    for (int i = 0; i < 4; ++i) x[i] = ActOps<T>::to(e[i]);
+  } else {
+    x[0] = ActOps<T>::to(*p);
+  }
+}
+
+template <int n, class T>
+__device__ __forceinline__ void store_many(T* p, const float* x) {
+  if constexpr (n == 4) {
+    *reinterpret_cast<uint2*>(p) = make_uint2(ActOps<T>::pack(x[0], x[1]), ActOps<T>::pack(x[2], x[3]));
+  } else {
+    *p = ActOps<T>::from(x[0]);
+  }
+}
+
+// Row and first column of this thread's group of n elements; false beyond the last.
+template <int n>
+__device__ __forceinline__ bool place(int32_t rows, int32_t dim, int64_t* row, int32_t* column) {
+  const int32_t groups = dim / n;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  *row = i / groups;
+  *column = static_cast<int32_t>(i % groups) * n;
+  return *row < rows;
+}
+
+template <int n, class Y>
+__global__ void __launch_bounds__(kThreads) add_residual(AddResidualArgs a) {
+  grid_wait();
+  grid_trigger();
+  int64_t row;
+  int32_t column;
+  if (!place<n>(a.rows, a.dim, &row, &column)) return;
+  float* const to = a.residual + row * a.residual_stride + column;
+  float sum[n], y[n];
+  load_many<n>(to, sum);
+  load_many<n>(static_cast<const Y*>(a.y) + row * a.y_stride + column, y);
+  for (int i = 0; i < n; ++i) {
+    if (a.bias != nullptr) y[i] += a.bias[column + i];
+    to[i] = sum[i] + y[i];
+  }
+}
+
+template <int n, class X, class T>
+__global__ void __launch_bounds__(kThreads) swiglu(SwigluArgs a) {
+  grid_wait();
+  grid_trigger();
+  int64_t row;
+  int32_t column;
+  if (!place<n>(a.rows, a.dim, &row, &column)) return;
+  float gate[n], up[n];
+  load_many<n>(static_cast<const X*>(a.gate) + row * a.in_stride + column, gate);
+  load_many<n>(static_cast<const X*>(a.up) + row * a.in_stride + column, up);
+  for (int i = 0; i < n; ++i) gate[i] = silu_f32(gate[i]) * up[i];
+  store_many<n>(static_cast<T*>(a.out) + row * a.out_stride + column, gate);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) to_act(ToActArgs a) {
+  grid_wait();
+  grid_trigger();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < a.count) static_cast<T*>(a.out)[i] = ActOps<T>::from(a.x[i]);
+}
+
+dim3 blocks_for(int64_t threads) { return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)); }
+
+}  // namespace
+
+cudaError_t launch_add_residual(const AddResidualArgs& args, const Stream& on) {
+  if (args.rows < 0 || args.dim < 1) return cudaErrorInvalidValue;
+  if (args.rows == 0) return cudaSuccess;
+  const bool four = args.dim % 4 == 0 && args.residual_stride % 4 == 0 && args.y_stride % 4 == 0;
+  const dim3 grid = blocks_for(static_cast<int64_t>(args.rows) * args.dim / (four ? 4 : 1));
+  if (args.y_is_f32) return launch(on, grid, dim3(kThreads), 0, four ? add_residual<4, float> : add_residual<1, float>, args);
+  return with_act(args.act, [&](auto element) {
+    typedef decltype(element) T;
+    return launch(on, grid, dim3(kThreads), 0, four ? add_residual<4, T> : add_residual<1, T>, args);
+  });
+}
+
+cudaError_t launch_swiglu(const SwigluArgs& args, const Stream& on) {
+  if (args.rows < 0 || args.dim < 1) return cudaErrorInvalidValue;
+  if (args.rows == 0) return cudaSuccess;
+  const bool four = args.dim % 4 == 0 && args.in_stride % 4 == 0 && args.out_stride % 4 == 0;
+  const dim3 grid = blocks_for(static_cast<int64_t>(args.rows) * args.dim / (four ? 4 : 1));
+  return with_act(args.act, [&](auto element) {
+    typedef decltype(element) T;
+    if (args.in_is_f32) return launch(on, grid, dim3(kThreads), 0, four ? swiglu<4, float, T> : swiglu<1, float, T>, args);
+    return launch(on, grid, dim3(kThreads), 0, four ? swiglu<4, T, T> : swiglu<1, T, T>, args);
+  });
+}
+
+cudaError_t launch_to_act(const ToActArgs& args, const Stream& on) {
+  if (args.count < 0) return cudaErrorInvalidValue;
+  if (args.count == 0) return cudaSuccess;
+  return with_act(args.act, [&](auto element) {
+    return launch(on, blocks_for(args.count), dim3(kThreads), 0, to_act<decltype(element)>, args);
+  });
+}
+
+}  // namespace mr::cuda
