@@ -14,6 +14,13 @@ namespace mr::cuda {
 template <int32_t T>
 struct Format {
   static constexpr WeightFormat f = kWeightFormats[weight_format_index(T)];
+  // Offsets within a group, of unit u where the plane has units.
+  static constexpr int32_t group_bytes = f.group_bytes();
+  static constexpr int32_t high_plane = f.high_at(0), scales_plane = f.scales_at(0), header_plane = f.header_at();
+  __host__ __device__ static constexpr int32_t quants_at(int32_t u) { return u * f.quants; }
+  __host__ __device__ static constexpr int32_t high_at(int32_t u) { return high_plane + u * f.high; }
+  __host__ __device__ static constexpr int32_t scales_at(int32_t u) { return scales_plane + u * f.scales; }
+
   static constexpr bool is_float = f.block == 1;
   static constexpr bool nibbles = f.quants == 512;  // quants are 4 bits, with or without high bits
   static constexpr int32_t high_bits = f.high / 128;
@@ -34,7 +41,7 @@ __device__ __forceinline__ Place place_of(int32_t row, int32_t k) {
 // Bytes from the start of the matrix to group `group` of the panel of `row`.
 template <int32_t T>
 __device__ __forceinline__ int64_t group_at(int64_t row, int64_t group, int64_t groups) {
-  return (row / kPanelRows * groups + group) * Format<T>::f.group_bytes();
+  return (row / kPanelRows * groups + group) * Format<T>::group_bytes;
 }
 
 // Low quant bits of a quantised type, at its place in a unit's quants plane.

@@ -133,20 +133,20 @@ __global__ void __launch_bounds__(kThreads) group_per_block(const uint8_t* file,
   constexpr WeightFormat f = Format<T>::f;
   const int64_t panel = blockIdx.x / groups, group = blockIdx.x % groups;
   const FileGroup<T> in{file, to.rows, to.cols, panel * kPanelRows, group * f.units * kUnitCols};
-  auto* out = reinterpret_cast<uint32_t*>(to.data + static_cast<int64_t>(blockIdx.x) * f.group_bytes());
-  for (int32_t w = threadIdx.x; w < f.group_bytes() / 4; w += kThreads) {
+  auto* out = reinterpret_cast<uint32_t*>(to.data + static_cast<int64_t>(blockIdx.x) * Format<T>::group_bytes);
+  for (int32_t w = threadIdx.x; w < Format<T>::group_bytes / 4; w += kThreads) {
     const int32_t byte = w * 4;
     uint32_t value = 0;
-    if (byte < f.high_at(0)) {
+    if (byte < Format<T>::high_plane) {
       value = quants_word<T>(in, byte / f.quants, byte % f.quants / 4);
-    } else if (byte < f.scales_at(0)) {
-      if constexpr (f.high > 0) value = high_word<T>(in, (byte - f.high_at(0)) / f.high, (byte - f.high_at(0)) % f.high / 4);
-    } else if (byte < f.header_at()) {
+    } else if (byte < Format<T>::scales_plane) {
+      if constexpr (f.high > 0) value = high_word<T>(in, (byte - Format<T>::high_plane) / f.high, (byte - Format<T>::high_plane) % f.high / 4);
+    } else if (byte < Format<T>::header_plane) {
       if constexpr (f.scales > 0) {
-        value = scales_word<T>(in, (byte - f.scales_at(0)) / f.scales, (byte - f.scales_at(0)) % f.scales / 4);
+        value = scales_word<T>(in, (byte - Format<T>::scales_plane) / f.scales, (byte - Format<T>::scales_plane) % f.scales / 4);
       }
     } else {
-      if constexpr (f.header > 0) value = header_word<T>(in, (byte - f.header_at()) / 4);
+      if constexpr (f.header > 0) value = header_word<T>(in, (byte - Format<T>::header_plane) / 4);
     }
     out[w] = value;
   }
@@ -167,24 +167,24 @@ struct PackedRow {
   __device__ Place place(int64_t k) const { return place_of(in_panel(), static_cast<int32_t>(k % kUnitCols)); }
 
   __device__ const uint8_t* number(int64_t k) const { return group(k) + float_at<T>(place(k)); }
-  __device__ int32_t low(int64_t k) const { return packed_low<T>(group(k) + f.quants_at(unit(k)), place(k)); }
+  __device__ int32_t low(int64_t k) const { return packed_low<T>(group(k) + Format<T>::quants_at(unit(k)), place(k)); }
   __device__ int32_t high(int64_t k) const {
     if constexpr (f.high == 0) return 0;
-    else return packed_high<T>(group(k) + f.high_at(unit(k)), place(k));
+    else return packed_high<T>(group(k) + Format<T>::high_at(unit(k)), place(k));
   }
   __device__ uint16_t half(int64_t k, int32_t field) const {  // d or m of k's block of 32
     const int32_t b = static_cast<int32_t>(k / 32 % 2);
-    return *reinterpret_cast<const uint16_t*>(group(k) + f.scales_at(unit(k)) + scale_at<T>(in_panel(), b, field));
+    return *reinterpret_cast<const uint16_t*>(group(k) + Format<T>::scales_at(unit(k)) + scale_at<T>(in_panel(), b, field));
   }
   __device__ int8_t scale16(int64_t k) const {
     const int32_t j = static_cast<int32_t>(k % kUnitCols / 16);
-    return static_cast<int8_t>(group(k)[f.scales_at(unit(k)) + scale16_at(in_panel(), j)]);
+    return static_cast<int8_t>(group(k)[Format<T>::scales_at(unit(k)) + scale16_at(in_panel(), j)]);
   }
   __device__ const uint32_t* header(int64_t k) const {  // Q4_K, Q5_K
-    return reinterpret_cast<const uint32_t*>(group(k) + f.header_at() + in_panel() * 16);
+    return reinterpret_cast<const uint32_t*>(group(k) + Format<T>::header_plane + in_panel() * 16);
   }
   __device__ uint16_t header_d(int64_t k) const {  // Q6_K
-    return *reinterpret_cast<const uint16_t*>(group(k) + f.header_at() + header_d_at(in_panel()));
+    return *reinterpret_cast<const uint16_t*>(group(k) + Format<T>::header_plane + header_d_at(in_panel()));
   }
 
   // Byte `byte` of the block that begins at input k.

@@ -34,12 +34,12 @@ struct WeightFormat {
   int32_t quants, high, scales;  // of a unit
   int32_t header;                // of a group
 
-  constexpr int32_t group_bytes() const { return units * (quants + high + scales) + header; }
+  __host__ __device__ constexpr int32_t group_bytes() const { return units * (quants + high + scales) + header; }
   // Offsets within a group, of unit u where the plane has units.
-  constexpr int32_t quants_at(int32_t u) const { return u * quants; }
-  constexpr int32_t high_at(int32_t u) const { return units * quants + u * high; }
-  constexpr int32_t scales_at(int32_t u) const { return units * (quants + high) + u * scales; }
-  constexpr int32_t header_at() const { return units * (quants + high + scales); }
+  __host__ __device__ constexpr int32_t quants_at(int32_t u) const { return u * quants; }
+  __host__ __device__ constexpr int32_t high_at(int32_t u) const { return units * quants + u * high; }
+  __host__ __device__ constexpr int32_t scales_at(int32_t u) const { return units * (quants + high) + u * scales; }
+  __host__ __device__ constexpr int32_t header_at() const { return units * (quants + high + scales); }
 };
 
 constexpr WeightFormat kWeightFormats[] = {

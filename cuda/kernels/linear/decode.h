@@ -1,0 +1,48 @@
+// decode: the decode class's kernels as data, for the launcher that chooses among them.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/linear/product.h"
+
+namespace mr::cuda {
+
+// Rows are the weights' outputs; tiles of all targets follow one another.
+struct DecodeTarget {
+  const uint8_t* data;
+  const float* bias;
+  void* out;
+  int64_t out_stride;
+  int32_t rows, panels, first_tile;
+};
+
+struct DecodeParams {
+  DecodeTarget targets[3];
+  const void* x;
+  int64_t x_stride;
+  int32_t count;        // of targets
+  int32_t pair;         // bool: gate and up
+  int32_t tokens, cols;
+  int32_t units, groups;         // of a panel
+  int32_t token_tiles;           // >= 1
+  int32_t items, item_stride;    // tiles * token_tiles; tile = item / token_tiles
+  ProductEnd end;
+};
+
+// By the tokens of a tile. The 8s are plain kernels; the wide ones need clusters: compute capability 9.0.
+enum class DecodeForm : int32_t { kSingle8 = 0, kPair8, kWide16, kWide32, kWide64 };
+constexpr int32_t kDecodeForms = 5;
+
+struct DecodeKernel {
+  const void* function;
+  int32_t shared_bytes, threads;
+  int32_t panels, wm;  // of a tile: panels * wm panels, or wm pairs
+  int32_t tokens;      // of a tile
+  int32_t cluster;     // blocks that share a tile
+};
+
+// One file a type defines it.
+template <int32_t T>
+DecodeKernel decode_kernel(Act act, DecodeForm form);
+
+}  // namespace mr::cuda

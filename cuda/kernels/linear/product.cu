@@ -1,0 +1,190 @@
+// product: chooses among the kernels of a class by the number of tokens and the device, and cuts the work into tiles.
+#include "kernels/linear/product.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+#include "kernels/linear/decode.h"
+
+namespace mr::cuda {
+namespace {
+
+constexpr int32_t kMaxDevices = 64;
+
+struct PreparedKernel {
+  DecodeKernel kernel;
+  int32_t tiles_at_once;  // blocks, or clusters, that the whole device holds; 0: does not run here
+};
+
+struct PreparedDevice {
+  PreparedKernel decode[kWeightTypeCount][2][kDecodeForms];
+};
+
+std::atomic<const PreparedDevice*> prepared[kMaxDevices];
+
+template <int32_t i = 0>
+DecodeKernel find_kernel(int32_t type_index, Act act, DecodeForm form) {
+  if constexpr (i < kWeightTypeCount) {
+    return i == type_index ? decode_kernel<kWeightFormats[i].type>(act, form) : find_kernel<i + 1>(type_index, act, form);
+  } else {
+    return {};
+  }
+}
+
+cudaError_t tiles_at_once(const DecodeKernel& k, int32_t sms, int32_t* out) {
+  if (k.cluster == 1) {
+    int32_t blocks = 0;
+    const cudaError_t error =
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k.function, k.threads, static_cast<size_t>(k.shared_bytes));
+    *out = blocks * sms;
+    return error;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(k.cluster));
+  config.blockDim = dim3(static_cast<unsigned>(k.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(k.shared_bytes);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = static_cast<unsigned>(k.cluster);
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaOccupancyMaxActiveClusters(out, k.function, &config);
+}
+
+cudaError_t prepare_device(int32_t device, PreparedDevice& out) {
+  int32_t sms = 0, major = 0, shared = 0;
+  cudaError_t error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  for (int32_t t = 0; t < kWeightTypeCount && error == cudaSuccess; ++t) {
+    for (int32_t a = 0; a < 2; ++a) {
+      for (int32_t form = 0; form < kDecodeForms && error == cudaSuccess; ++form) {
+        PreparedKernel& k = out.decode[t][a][form];
+        k = {find_kernel(t, static_cast<Act>(a), static_cast<DecodeForm>(form)), 0};
+        if (k.kernel.shared_bytes > shared || (k.kernel.cluster > 1 && major < 9)) continue;
+        error = cudaFuncSetAttribute(k.kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.kernel.shared_bytes);
+        if (error == cudaSuccess) error = tiles_at_once(k.kernel, sms, &k.tiles_at_once);
+      }
+    }
+  }
+  return error;
+}
+
+cudaError_t current(const PreparedDevice** out) {
+  int32_t device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return error;
+  *out = device < kMaxDevices ? prepared[device].load(std::memory_order_acquire) : nullptr;
+  return *out == nullptr ? cudaErrorInitializationError : cudaSuccess;
+}
+
+const PreparedKernel& choose(const PreparedDevice& device, int32_t type, Act act, bool pair, int32_t tokens) {
+  const PreparedKernel* forms = device.decode[weight_format_index(type)][static_cast<int32_t>(act)];
+  const auto of = [&](DecodeForm form) -> const PreparedKernel& { return forms[static_cast<int32_t>(form)]; };
+  if (tokens > 32 && of(DecodeForm::kWide64).tiles_at_once > 0) return of(DecodeForm::kWide64);
+  if (tokens > 16 && of(DecodeForm::kWide32).tiles_at_once > 0) return of(DecodeForm::kWide32);
+  if (tokens > 8 && of(DecodeForm::kWide16).tiles_at_once > 0) return of(DecodeForm::kWide16);
+  return of(pair ? DecodeForm::kPair8 : DecodeForm::kSingle8);
+}
+
+// Targets [first, last) of one type.
+cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on) {
+  const PackedWeight& weight = args.targets[first].weight;
+  const WeightFormat& format = kWeightFormats[weight_format_index(weight.type)];
+  const bool pair = args.end == ProductEnd::kSwiGLU;
+  const PreparedKernel& prepared_kernel = choose(device, weight.type, args.act, pair, args.tokens);
+  const DecodeKernel& kernel = prepared_kernel.kernel;
+  if (prepared_kernel.tiles_at_once == 0) return cudaErrorNotSupported;
+
+  DecodeParams p{};
+  p.count = last - first;
+  p.pair = pair;
+  int64_t tiles = 0;
+  for (int32_t i = first; i < last; ++i) {
+    const ProductTarget& t = args.targets[i];
+    const int64_t panels = (t.weight.rows + kPanelRows - 1) / kPanelRows;
+    p.targets[i - first] = {t.weight.data, t.bias, t.out, t.out_stride, static_cast<int32_t>(t.weight.rows),
+                            static_cast<int32_t>(panels), static_cast<int32_t>(tiles)};
+    const int64_t panels_a_tile = pair ? kernel.wm : int64_t{kernel.panels} * kernel.wm;
+    if (!pair || i == first) tiles += (panels + panels_a_tile - 1) / panels_a_tile;
+  }
+  p.x = args.x;
+  p.x_stride = args.x_stride;
+  p.tokens = args.tokens;
+  p.cols = static_cast<int32_t>(weight.cols);
+  p.units = static_cast<int32_t>((weight.cols + kUnitCols - 1) / kUnitCols);
+  p.groups = (p.units + format.units - 1) / format.units;
+  p.token_tiles = (args.tokens + kernel.tokens - 1) / kernel.tokens;
+  p.end = args.end;
+  if (tiles * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
+  p.items = static_cast<int32_t>(tiles) * p.token_tiles;
+  p.item_stride = std::min(p.items, prepared_kernel.tiles_at_once);
+
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(p.item_stride * kernel.cluster));
+  config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(kernel.shared_bytes);
+  config.stream = on.stream;
+  cudaLaunchAttribute attributes[2] = {};
+  if (on.dependent) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (kernel.cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs++].val.clusterDim = {static_cast<unsigned>(kernel.cluster), 1, 1};
+  }
+  config.attrs = attributes;
+  void* arguments[] = {&p};
+  return cudaLaunchKernelExC(&config, kernel.function, arguments);
+}
+
+bool valid(const ProductArgs& args) {
+  if (args.count < 1 || args.count > 3 || args.tokens < 0 || args.x_stride % 8 != 0) return false;
+  if (reinterpret_cast<uintptr_t>(args.x) % 16 != 0) return false;
+  for (int32_t i = 0; i < args.count; ++i) {
+    const PackedWeight& w = args.targets[i].weight;
+    if (!weight_supported(w.type, w.rows, w.cols) || w.data == nullptr || w.cols != args.targets[0].weight.cols) return false;
+  }
+  if (args.end != ProductEnd::kSwiGLU) return true;
+  return args.count == 2 && swiglu_supported(args.targets[0].weight, args.targets[1].weight);
+}
+
+}  // namespace
+
+bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up) {
+  return gate.type == up.type && gate.rows == up.rows && gate.cols == up.cols;
+}
+
+cudaError_t prepare_products() {
+  static std::mutex mutex;
+  int32_t device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return error;
+  if (device >= kMaxDevices) return cudaErrorInvalidDevice;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (prepared[device].load(std::memory_order_acquire) != nullptr) return cudaSuccess;
+  static PreparedDevice devices[kMaxDevices];
+  const cudaError_t failed = prepare_device(device, devices[device]);
+  if (failed != cudaSuccess) return failed;
+  prepared[device].store(&devices[device], std::memory_order_release);
+  return cudaSuccess;
+}
+
+cudaError_t launch_product(const ProductArgs& args, const Stream& on) {
+  if (!valid(args)) return cudaErrorInvalidValue;
+  if (args.tokens == 0) return cudaSuccess;
+  const PreparedDevice* device = nullptr;
+  cudaError_t error = current(&device);
+  // Neighbours of one type share a launch.
+  for (int32_t first = 0, last; first < args.count && error == cudaSuccess; first = last) {
+    last = first + 1;
+    while (last < args.count && args.targets[last].weight.type == args.targets[first].weight.type) ++last;
+    error = launch_decode(*device, args, first, last, on);
+  }
+  return error;
+}
+
+}  // namespace mr::cuda
