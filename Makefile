@@ -28,7 +28,7 @@ BENCH ?= engine
 # A hung test ends with the stacks of all goroutines after this long.
 TEST_TIMEOUT ?= 8m
 # Paths of the CPU engine that make test-paths forces: those of this processor.
-CPU_PATHS ?= $(if $(shell grep -m1 -w avx512_vnni /proc/cpuinfo),avx512vnni) $(if $(shell grep -m1 -w avx2 /proc/cpuinfo),avx2) portable
+CPU_PATHS ?= $(if $(shell grep -m1 -w avx512_bf16 /proc/cpuinfo),avx512bf16) $(if $(shell grep -m1 -w avx512_vnni /proc/cpuinfo),avx512vnni) $(if $(shell grep -m1 -w avx2 /proc/cpuinfo),avx2) portable
 # The race detector needs cgo.
 RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race,)
 

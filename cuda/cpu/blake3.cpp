@@ -69,9 +69,9 @@ void hash_many(Isa isa, Job job, size_t count, uint32_t (*value)[8]) {
     count -= lanes;
   };
 #if defined(__x86_64__)
-  if (isa == Isa::avx512vnni)
+  if (isa >= Isa::avx512vnni)
     for (; count >= 16; step(16)) hash_lanes_avx512(job, value);
-  if (isa == Isa::avx512vnni || isa == Isa::avx2)
+  if (isa >= Isa::avx2)
     for (; count >= 8; step(8)) hash_lanes_avx2(job, value);
 #else
   (void)isa;

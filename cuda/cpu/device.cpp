@@ -14,7 +14,7 @@ Isa choose_isa(const char* path) {
   Isa isa = detect();
   if (path == nullptr) return isa;
   if (!from_name(path, &isa))
-    fail(MR_INVALID_ARGUMENT, "path is \"%.32s\": want portable, avx2, avx512vnni or null for the best", path);
+    fail(MR_INVALID_ARGUMENT, "path is \"%.32s\": want portable, avx2, avx512vnni, avx512bf16 or null for the best", path);
   if (!runnable(isa)) fail(MR_UNIMPLEMENTED, "this processor cannot run the path %s", path);
   return isa;
 }
@@ -68,7 +68,8 @@ void Device::info(mr_device_info* out) const {
   copy_text(out->name, name_.c_str());
   copy_text(out->uuid, "");
   copy_text(out->path, cpu::name(isa));
-  copy_text(out->numerics, kNumerics);
+  const std::string flavour = cpu::flavour(isa);
+  copy_text(out->numerics, flavour.empty() ? kNumerics : (kNumerics + ("-" + flavour)).c_str());
   out->compute_major = out->compute_minor = 0;
   out->sm_count = threads.size();
   out->reserved0 = 0;

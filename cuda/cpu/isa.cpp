@@ -17,6 +17,7 @@ bool runnable(Isa isa) {
       return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vnni");
+    case Isa::avx512bf16: return runnable(Isa::avx512vnni) && __builtin_cpu_supports("avx512bf16");
   }
   return false;
 #else
@@ -25,8 +26,9 @@ bool runnable(Isa isa) {
 }
 
 Isa detect() {
-  if (runnable(Isa::avx512vnni)) return Isa::avx512vnni;
-  if (runnable(Isa::avx2)) return Isa::avx2;
+  for (Isa isa : {Isa::avx512bf16, Isa::avx512vnni, Isa::avx2}) {
+    if (runnable(isa)) return isa;
+  }
   return Isa::portable;
 }
 
@@ -35,13 +37,25 @@ const char* name(Isa isa) {
     case Isa::portable: return "portable";
     case Isa::avx2: return "avx2";
     case Isa::avx512vnni: return "avx512vnni";
+    case Isa::avx512bf16: return "avx512bf16";
   }
   return "unknown";
 }
 
+const char* flavour(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::avx512bf16) {
+    __builtin_cpu_init();
+    return __builtin_cpu_is("amd") ? "amd" : __builtin_cpu_is("intel") ? "intel" : "other";
+  }
+#endif
+  (void)isa;
+  return "";
+}
+
 bool from_name(const char* s, Isa* out) {
   if (s == nullptr) return false;
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512vnni}) {
+  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512vnni, Isa::avx512bf16}) {
     if (strcmp(s, name(isa)) == 0) { *out = isa; return true; }
   }
   return false;

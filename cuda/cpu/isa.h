@@ -4,10 +4,11 @@
 
 namespace mr::cpu {
 
-enum class Isa {
+enum class Isa { // each can do what those before it can
   portable,   // plain C++; the only one outside amd64
   avx2,       // AVX2, FMA, F16C
   avx512vnni, // AVX-512 F, BW, VL, DQ and VNNI
+  avx512bf16, // avx512vnni with AVX-512 BF16 for products of BF16 weights; everything else is avx512vnni's
 };
 
 // The best path this processor and operating system support.
@@ -16,8 +17,12 @@ Isa detect();
 // Whether this processor can run `isa`. portable always can.
 bool runnable(Isa isa);
 
-// "portable", "avx2" or "avx512vnni". Static.
+// "portable", "avx2", "avx512vnni" or "avx512bf16". Static.
 const char* name(Isa isa);
+
+// Which implementation of `isa` this processor has, where implementations may round differently: the vendor's name on
+// avx512bf16, else "". Static.
+const char* flavour(Isa isa);
 
 // The path called `s` into *out; false, and *out untouched, for any other name or NULL. Does not ask runnable().
 bool from_name(const char* s, Isa* out);

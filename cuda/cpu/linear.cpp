@@ -115,13 +115,18 @@ void move_rows(const Matrix& m, uint8_t* file_rows, int64_t row0, int64_t n) {
   }
 }
 
-const Kernels& kernels_of(Isa isa) {
+const Kernels& kernels_of(Isa isa, Activation kind) {
+  const int i = int(kind);
 #if defined(__x86_64__)
-  if (isa == Isa::avx512vnni) return kernels_avx512vnni;
-  if (isa == Isa::avx2) return kernels_avx2;
+  switch (isa) {
+    case Isa::avx512bf16: return kind == Activation::bf16 ? kernels_avx512bf16 : kernels_avx512vnni[i];
+    case Isa::avx512vnni: return kernels_avx512vnni[i];
+    case Isa::avx2: return kernels_avx2[i];
+    case Isa::portable: break;
+  }
 #endif
   (void)isa;
-  return kernels_portable;
+  return kernels_portable[i];
 }
 
 } // namespace
@@ -146,27 +151,30 @@ void dequantize_row(const Matrix& m, int64_t row, float* out) {
   }
 }
 
-Activation activation_kind(int32_t type) {
-  return type == type_f32 || type == type_f16 || type == type_bf16 ? Activation::f32 : Activation::int8;
+Activation activation_kind(Isa isa, int32_t type) {
+  switch (type) {
+    case type_bf16: return isa == Isa::avx512bf16 ? Activation::bf16 : Activation::f32;
+    case type_f32: case type_f16: return Activation::f32;
+    default: return Activation::int8;
+  }
 }
 
 uint64_t activation_size(Activation kind, int64_t in, int64_t tokens) {
-  const uint64_t bytes = uint64_t(in) * uint64_t(tokens) * (kind == Activation::f32 ? 4 : 2);
+  const int64_t pairs = (in + 1) / 2;
+  const uint64_t bytes = uint64_t(tokens) * uint64_t(kind == Activation::f32 ? 4 * in : 4 * pairs);
   return (bytes + 63) / 64 * 64;
 }
 
 void prepare_activations(Isa isa, Activation kind, const float* x, int64_t ldx, int64_t in, int64_t tokens, int64_t t0,
                          int64_t t1, void* act) {
-  const Kernels& k = kernels_of(isa);
-  (kind == Activation::f32 ? k.prepare_f32 : k.prepare_int8)(x, ldx, in, tokens, t0, t1, static_cast<uint8_t*>(act));
+  kernels_of(isa, kind).prepare(x, ldx, in, tokens, t0, t1, static_cast<uint8_t*>(act));
 }
 
 void multiply(Isa isa, const Matrix& m, const void* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
               int64_t panel1) {
   if (tokens <= 0 || panel0 >= panel1) return;
-  const Kernels& k = kernels_of(isa);
-  (activation_kind(m.type) == Activation::f32 ? k.multiply_f32 : k.multiply_int8)(
-      m, static_cast<const uint8_t*>(act), tokens, y, ldy, panel0, panel1);
+  kernels_of(isa, activation_kind(isa, m.type))
+      .multiply(m, static_cast<const uint8_t*>(act), tokens, y, ldy, panel0, panel1);
 }
 
 } // namespace mr::cpu

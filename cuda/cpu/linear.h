@@ -9,6 +9,8 @@
 //   Quantised types: x becomes int8 per 32 (d = amax/127, nearest even); every 32-block (16 for Q6_K scales) is an exact
 //   int32 dot product; blocks are added in fp32 in ascending order. Mins are multiplied by the fp32 sum of x.
 //   F32, F16, BF16: fp32 products and sums over runs of 128 inputs in ascending order, then over the runs.
+//   BF16 on a path with BF16 dot products: x is rounded to bf16 (nearest even) first, pairs of inputs are added at once, and
+//   numbers below 2^-126 count as zero.
 // A NaN or infinity in x makes every y of that token NaN or infinite in quantised types, and follows IEEE in the others.
 #ifndef MILLRACE_CPU_LINEAR_H
 #define MILLRACE_CPU_LINEAR_H
@@ -54,8 +56,9 @@ void unpack_rows(const Matrix& m, int64_t row0, int64_t n, uint8_t* file_rows);
 void dequantize_row(const Matrix& m, int64_t row, float* out);
 
 // What a product reads x from. Types of one kind share prepared activations.
-enum class Activation { f32, int8 };
-Activation activation_kind(int32_t type);
+enum class Activation { f32, int8, bf16 };
+constexpr int activation_kinds = 3;
+Activation activation_kind(Isa isa, int32_t type);
 
 // Bytes of the prepared activations of `tokens` tokens; a multiple of 64, at most 4.5 bytes an input and token.
 uint64_t activation_size(Activation kind, int64_t in, int64_t tokens);
@@ -66,7 +69,7 @@ void prepare_activations(Isa isa, Activation kind, const float* x, int64_t ldx, 
                          int64_t t1, void* act);
 
 // y[t*ldy + row] for every token and every row < m.out of panels [panel0, panel1). act comes from prepare_activations of
-// the same isa, activation_kind(m.type), m.in and tokens. y must not overlap act. Any thread, on disjoint panels.
+// the same isa, activation_kind(isa, m.type), m.in and tokens. y must not overlap act. Any thread, on disjoint panels.
 void multiply(Isa isa, const Matrix& m, const void* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
               int64_t panel1);
 

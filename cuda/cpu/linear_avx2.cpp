@@ -189,11 +189,12 @@ MR_INLINE void dot_f32(int32_t type, int, int64_t width, const Dot& a) {
   }
 }
 
+#include "linear_tiles.inl"
 #include "linear_multiply.inl"
 
 } // namespace
 
-const Kernels kernels_avx2 = {prepare_int8, prepare_f32, multiply_int8, multiply_f32};
+const Kernels kernels_avx2[2] = {{prepare_f32, multiply_f32}, {prepare_int8, multiply_int8}};
 
 } // namespace mr::cpu
 

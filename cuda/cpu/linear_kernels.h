@@ -8,20 +8,19 @@
 
 namespace mr::cpu {
 
-// Arguments as prepare_activations and multiply give them.
+// Products of one path with one kind of activations. Arguments as prepare_activations and multiply give them.
 struct Kernels {
-  void (*prepare_int8)(const float* x, int64_t ldx, int64_t in, int64_t tokens, int64_t t0, int64_t t1, uint8_t* act);
-  void (*prepare_f32)(const float* x, int64_t ldx, int64_t in, int64_t tokens, int64_t t0, int64_t t1, uint8_t* act);
-  void (*multiply_int8)(const Matrix& m, const uint8_t* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
-                        int64_t panel1);
-  void (*multiply_f32)(const Matrix& m, const uint8_t* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
-                       int64_t panel1);
+  void (*prepare)(const float* x, int64_t ldx, int64_t in, int64_t tokens, int64_t t0, int64_t t1, uint8_t* act);
+  void (*multiply)(const Matrix& m, const uint8_t* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
+                   int64_t panel1);
 };
 
-extern const Kernels kernels_portable;
+// By Activation: f32, int8.
+extern const Kernels kernels_portable[2];
 #if defined(__x86_64__)
-extern const Kernels kernels_avx2;
-extern const Kernels kernels_avx512vnni;
+extern const Kernels kernels_avx2[2];
+extern const Kernels kernels_avx512vnni[2];
+extern const Kernels kernels_avx512bf16; // bf16; the others of that path are avx512vnni's
 #endif
 
 // Decodes `count` blocks of one row from their file bytes.
@@ -41,7 +40,8 @@ static_assert(sizeof(ActBlock) == 64, "one block, one cache line");
 
 // Tokens are grouped into tiles, whose columns a kernel holds in registers. Activations lie as runs of group inputs
 // (quant_group or float_group); in a run tile after tile; in a tile block after block (input after input in f32); in a
-// block token after token. The first input of a run, first token of a tile is at (k * tokens + t * run length) units.
+// block token after token; in bf16 pairs of inputs, the even one in the low half. The first input of a run, first token of
+// a tile is at (k * tokens + t * run length) units.
 constexpr int64_t int8_tile = 6, f32_tile = 12;
 
 struct Tile { int64_t first, width; };

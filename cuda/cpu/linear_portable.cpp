@@ -124,10 +124,11 @@ void dot_f32(int32_t type, int, int64_t width, const Dot& a) {
   for (int64_t c = 0; c < width; ++c) store_sum(a, c, a.first ? run[c] : load_sum(a, c) + run[c]);
 }
 
+#include "linear_tiles.inl"
 #include "linear_multiply.inl"
 
 } // namespace
 
-const Kernels kernels_portable = {prepare_int8, prepare_f32, multiply_int8, multiply_f32};
+const Kernels kernels_portable[2] = {{prepare_f32, multiply_f32}, {prepare_int8, multiply_int8}};
 
 } // namespace mr::cpu

@@ -12,6 +12,7 @@ namespace mr::cpu {
 namespace {
 
 constexpr int streams = 4; // read side by side: one stream alone is held back by its page boundaries
+constexpr int ahead = 8192; // bytes that are asked for early, into the second level
 
 uint64_t read_portable(const uint8_t* data, uint64_t bytes) {
   const uint64_t part = bytes / streams;
@@ -20,7 +21,7 @@ uint64_t read_portable(const uint8_t* data, uint64_t bytes) {
     for (int s = 0; s < streams; ++s) {
       uint64_t v[8];
       memcpy(v, data + uint64_t(s) * part + i, 64);
-      __builtin_prefetch(data + uint64_t(s) * part + i + 1024);
+      __builtin_prefetch(data + uint64_t(s) * part + i + ahead, 0, 2);
       fold[s] |= (v[0] | v[1]) | (v[2] | v[3]) | (v[4] | v[5]) | (v[6] | v[7]);
     }
   }
@@ -70,7 +71,7 @@ MR_AVX2 uint64_t read_avx2(const uint8_t* data, uint64_t bytes) {
 #pragma GCC unroll 4
     for (int s = 0; s < streams; ++s) {
       const uint8_t* p = data + uint64_t(s) * part + i;
-      _mm_prefetch(reinterpret_cast<const char*>(p + 1024), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(p + ahead), _MM_HINT_T1);
       a = _mm256_or_si256(a, _mm256_load_si256(reinterpret_cast<const __m256i*>(p)));
       b = _mm256_or_si256(b, _mm256_load_si256(reinterpret_cast<const __m256i*>(p + 32)));
     }
@@ -88,8 +89,8 @@ MR_AVX512 uint64_t read_avx512(const uint8_t* data, uint64_t bytes) {
 #pragma GCC unroll 4
     for (int s = 0; s < streams; ++s) {
       const uint8_t* p = data + uint64_t(s) * part + i;
-      _mm_prefetch(reinterpret_cast<const char*>(p + 1024), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(p + 1088), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(p + ahead), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(p + ahead + 64), _MM_HINT_T1);
       a = _mm512_or_si512(a, _mm512_load_si512(p));
       b = _mm512_or_si512(b, _mm512_load_si512(p + 64));
     }
@@ -134,6 +135,21 @@ MR_AVX512 double f32_avx512(int64_t rounds, float* sink) {
   return double(rounds) * 12 * 32;
 }
 
+__attribute__((target("avx512f,avx512bf16"))) double bf16_avx512(int64_t rounds, float* sink) {
+  const __m512i w = _mm512_set1_epi16(0x3f00), x = _mm512_set1_epi16(int16_t(0x3f80 + (rounds & 7)));
+  __m512 sum[12];
+#pragma GCC unroll 12
+  for (int i = 0; i < 12; ++i) sum[i] = _mm512_set1_ps(float(i));
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; ++i) asm("vdpbf16ps %2, %1, %0" : "+v"(sum[i]) : "v"(w), "v"(x));
+  }
+#pragma GCC unroll 12
+  for (int i = 1; i < 12; ++i) sum[0] = _mm512_add_ps(sum[0], sum[i]);
+  memcpy(sink, &sum[0], 4);
+  return double(rounds) * 12 * 64;
+}
+
 // The exact int8 product of AVX2 is three instructions: bytes to 16 bits, 16 to 32 bits, add.
 MR_AVX2 double int8_avx2(int64_t rounds, float* sink) {
   const __m256i w = _mm256_set1_epi8(3), one = _mm256_set1_epi16(1);
@@ -175,7 +191,7 @@ MR_AVX2 double f32_avx2(int64_t rounds, float* sink) {
 
 uint64_t read_stream(Isa isa, const uint8_t* data, uint64_t bytes) {
 #if defined(__x86_64__)
-  if (isa == Isa::avx512vnni) return read_avx512(data, bytes);
+  if (isa >= Isa::avx512vnni) return read_avx512(data, bytes);
   if (isa == Isa::avx2) return read_avx2(data, bytes);
 #endif
   (void)isa;
@@ -184,7 +200,7 @@ uint64_t read_stream(Isa isa, const uint8_t* data, uint64_t bytes) {
 
 double int8_rounds(Isa isa, int64_t rounds, float* sink) {
 #if defined(__x86_64__)
-  if (isa == Isa::avx512vnni) return int8_avx512(rounds, sink);
+  if (isa >= Isa::avx512vnni) return int8_avx512(rounds, sink);
   if (isa == Isa::avx2) return int8_avx2(rounds, sink);
 #endif
   (void)isa;
@@ -193,11 +209,18 @@ double int8_rounds(Isa isa, int64_t rounds, float* sink) {
 
 double f32_rounds(Isa isa, int64_t rounds, float* sink) {
 #if defined(__x86_64__)
-  if (isa == Isa::avx512vnni) return f32_avx512(rounds, sink);
+  if (isa >= Isa::avx512vnni) return f32_avx512(rounds, sink);
   if (isa == Isa::avx2) return f32_avx2(rounds, sink);
 #endif
   (void)isa;
   return f32_portable(rounds, sink);
+}
+
+double bf16_rounds(Isa isa, int64_t rounds, float* sink) {
+#if defined(__x86_64__)
+  if (isa == Isa::avx512bf16) return bf16_avx512(rounds, sink);
+#endif
+  return f32_rounds(isa, rounds, sink);
 }
 
 } // namespace mr::cpu

@@ -18,6 +18,7 @@ uint64_t read_stream(Isa isa, const uint8_t* data, uint64_t bytes);
 // value that depends on all of them.
 double int8_rounds(Isa isa, int64_t rounds, float* sink); // the widest int8 dot product of the path
 double f32_rounds(Isa isa, int64_t rounds, float* sink);  // fused multiply-adds; multiply and add where there are none
+double bf16_rounds(Isa isa, int64_t rounds, float* sink); // what BF16 weights run on: BF16 dot products, else as f32_rounds
 
 } // namespace mr::cpu
 

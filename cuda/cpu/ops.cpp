@@ -71,7 +71,7 @@ struct Call {
 
 // y = x * W^T, all threads: tokens are prepared, then panels multiplied.
 void multiply_all(Device& device, const Matrix& matrix, const float* x, int64_t tokens, void* activations, float* y) {
-  const Activation kind = activation_kind(matrix.type);
+  const Activation kind = activation_kind(device.isa, matrix.type);
   device.threads.split(tokens, 1, [&](int64_t begin, int64_t end, int) {
     prepare_activations(device.isa, kind, x, matrix.in, matrix.in, tokens, begin, end, activations);
   });
@@ -104,7 +104,7 @@ uint64_t matmul(const Call& call) {
   const int64_t tokens = args.op == MR_OP_MATVEC ? 1 : args.batch * args.rows;
   const int64_t calls = args.op == MR_OP_MATVEC ? args.batch : 1;
   const Memory weights = device.ledger.allocate(resident, MR_PURPOSE_WORKSPACE, true);
-  const Memory activations = device.ledger.allocate(activation_size(activation_kind(args.a_type), args.inner, tokens),
+  const Memory activations = device.ledger.allocate(activation_size(activation_kind(device.isa, args.a_type), args.inner, tokens),
                                                     MR_PURPOSE_WORKSPACE, false);
   Matrix matrix{args.a_type, args.inner, args.cols, weights.as<uint8_t>(), resident};
   const uint8_t* const rows = call.operands.a->readable(file);

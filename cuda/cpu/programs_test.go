@@ -14,7 +14,7 @@ import (
 )
 
 // paths are the instruction-set paths of the engine.
-var paths = []string{"portable", "avx2", "avx512vnni"}
+var paths = []string{"portable", "avx2", "avx512vnni", "avx512bf16"}
 
 // cannotRun is the exit status of a program on a processor without the path.
 const cannotRun = 3

@@ -147,9 +147,9 @@ void StepForward::embed(const StepPlan& plan) {
 
 void StepForward::prepare(const float* x, int64_t width, const Matrix* const* matrices, int count, int64_t t0,
                           int64_t t1, const Prepared& into) const {
-  bool done[2] = {false, false};
+  bool done[activation_kinds] = {};
   for (int i = 0; i < count; ++i) {
-    const Activation kind = activation_kind(matrices[i]->type);
+    const Activation kind = activation_kind(isa_, matrices[i]->type);
     bool& kind_done = done[static_cast<int>(kind)];
     if (!kind_done) prepare_activations(isa_, kind, x, width, width, tokens_, t0, t1, into.of(kind));
     kind_done = true;
@@ -202,7 +202,7 @@ void StepForward::layer(const StepPlan& plan, int32_t index) {
                   const Matrix& m = *matrices[i];
                   const int64_t first = (task - (i == 0 ? 0 : end[i - 1])) * chunk;
                   const int64_t last = std::min(panels(m.out), first + chunk);
-                  multiply(isa_, m, prepared.of(activation_kind(m.type)), tokens_, outputs[i], space_.qkv_width, first,
+                  multiply(isa_, m, prepared.of(activation_kind(isa_, m.type)), tokens_, outputs[i], space_.qkv_width, first,
                            last);
                   for (int64_t h = first / grain; whole && h < last / grain; ++h)
                     finish_head(plan, l, index, static_cast<Part>(i), static_cast<int32_t>(h));
@@ -282,7 +282,7 @@ void StepForward::project(const float* x, int64_t width, const Matrix* m, const 
                   float* const y = space_.threads[static_cast<size_t>(thread)].panel[0];
                   const int64_t first = task * chunk, last = std::min(total, first + chunk), row = first * panel_rows;
                   const int64_t n = std::min(m->out, last * panel_rows) - row;
-                  multiply(isa_, *m, prepared.of(activation_kind(m->type)), tokens_, y - row, ld, first, last);
+                  multiply(isa_, *m, prepared.of(activation_kind(isa_, m->type)), tokens_, y - row, ld, first, last);
                   for (int64_t t = 0; t < tokens_; ++t) {
                     if (bias != nullptr) ops_.add(y + t * ld, bias + row, n, y + t * ld);
                     float* const to = space_.x + t * desc_.hidden + row;
@@ -301,7 +301,7 @@ void StepForward::feed_forward(const Layer& l) {
                   const int64_t first = task * chunk, last = std::min(total, first + chunk), row = first * panel_rows;
                   const int64_t n = std::min<int64_t>(desc_.ffn, last * panel_rows) - row;
                   for (int i = 0; i < 2; ++i)
-                    multiply(isa_, *matrices[i], prepared.of(activation_kind(matrices[i]->type)), tokens_,
+                    multiply(isa_, *matrices[i], prepared.of(activation_kind(isa_, matrices[i]->type)), tokens_,
                              own.panel[i] - row, ld, first, last);
                   for (int64_t t = 0; t < tokens_; ++t)
                     ops_.swiglu(own.panel[0] + t * ld, own.panel[1] + t * ld, n, space_.ffn + t * desc_.ffn + row);
@@ -337,7 +337,7 @@ void StepForward::heads(StepPlan& plan) {
     const int64_t chunk = std::clamp<int64_t>(total / (kTasksAThread * threads_.size()), 1, 64);
     with_prepared(space_.norm, hidden, nullptr, &head, 1, (total + chunk - 1) / chunk,
                   [&](int64_t task, int, const Prepared& prepared) {
-                    multiply(isa_, *head, prepared.of(activation_kind(head->type)), distinct, space_.logits,
+                    multiply(isa_, *head, prepared.of(activation_kind(isa_, head->type)), distinct, space_.logits,
                              space_.vocab_stride, task * chunk, std::min(total, (task + 1) * chunk));
                   });
     const auto result = [&](int64_t task, int thread) {

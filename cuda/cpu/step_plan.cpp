@@ -71,7 +71,7 @@ StepChecker::View& StepChecker::find(int32_t slot, uint32_t generation, const ch
   return view;
 }
 
-void StepChecker::accept(const mr_step& step, StepPlan& plan) {
+void StepChecker::accept(const mr_step& step, StepPlan& plan, const std::function<void(const StepPlan&)>& also) {
   undo_.clear();
   plan.pre_ops.clear();
   plan.segments.clear();
@@ -85,6 +85,7 @@ void StepChecker::accept(const mr_step& step, StepPlan& plan) {
     take_segments(step, plan);
     take_samples(step, plan);
     take_scores(step, plan);
+    if (also) also(plan);
   } catch (...) {
     for (auto u = undo_.rbegin(); u != undo_.rend(); ++u) views_[static_cast<size_t>(u->slot)] = u->view;
     throw;

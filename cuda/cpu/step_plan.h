@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "millrace/engine.h"
@@ -43,8 +44,9 @@ class StepChecker {
 
   void reserve(StepPlan& plan) const;
   // Copies the step into plan, or throws INVALID_ARGUMENT or OUT_OF_RANGE saying which element is wrong and why; then
-  // the checker is as before and the plan's content is unspecified.
-  void accept(const mr_step& step, StepPlan& plan);
+  // the checker is as before and the plan's content is unspecified. `also`, where given, is asked about the whole plan
+  // and may refuse it by throwing, to the same effect.
+  void accept(const mr_step& step, StepPlan& plan, const std::function<void(const StepPlan&)>& also = {});
 
  private:
   struct View {  // a slot as it will be when every accepted step has run

@@ -28,15 +28,16 @@ class Layout {
 
 // Which kinds of activation the matrices use.
 struct Kinds {
-  bool used[2] = {false, false};
-  void add(const Matrix* m) { used[static_cast<int>(activation_kind(m->type))] = true; }
+  Isa isa;
+  bool used[activation_kinds] = {};
+  void add(const Matrix* m) { used[static_cast<int>(activation_kind(isa, m->type))] = true; }
 };
 
-// A model that is not sealed may still get matrices of either kind.
+// A model that is not sealed may still get matrices of any kind.
 Kinds kinds_of(const Model& model) {
-  Kinds kinds;
+  Kinds kinds{model.device()->isa};
   if (!model.sealed()) {
-    kinds.used[0] = kinds.used[1] = true;
+    for (const int32_t type : {type_f32, type_bf16, type_q8_0}) kinds.used[static_cast<int>(activation_kind(kinds.isa, type))] = true;
     return kinds;
   }
   kinds.add(&model.head());
@@ -49,7 +50,7 @@ Kinds kinds_of(const Model& model) {
 
 Prepared prepared_for(Layout& layout, const Kinds& kinds, int64_t widest, int64_t tokens) {
   Prepared p;
-  for (int k = 0; k < 2; ++k)
+  for (int k = 0; k < activation_kinds; ++k)
     if (kinds.used[k]) {
       // Room for any narrower input too: sizes grow with the width and the tokens.
       p.act[k] = layout.take<uint8_t>(activation_size(static_cast<Activation>(k), widest, tokens));

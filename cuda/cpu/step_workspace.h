@@ -11,9 +11,9 @@
 
 namespace mr::cpu {
 
-// Activations as products read them: one region for each kind that the model's matrices use, null for the other.
+// Activations as products read them: one region for each kind that the model's matrices use, null for the others.
 struct Prepared {
-  uint8_t* act[2] = {nullptr, nullptr};  // by Activation
+  uint8_t* act[activation_kinds] = {};  // by Activation
   uint8_t* of(Activation kind) const { return act[static_cast<int>(kind)]; }
 };
 

@@ -72,7 +72,8 @@ class Guarded {
 // Runs f for every path of this processor.
 template <class F>
 void each_isa(F f) {
-  for (const mr::cpu::Isa isa : {mr::cpu::Isa::portable, mr::cpu::Isa::avx2, mr::cpu::Isa::avx512vnni})
+  for (const mr::cpu::Isa isa : {mr::cpu::Isa::portable, mr::cpu::Isa::avx2, mr::cpu::Isa::avx512vnni,
+                                 mr::cpu::Isa::avx512bf16})
     if (mr::cpu::runnable(isa)) f(isa);
 }
 

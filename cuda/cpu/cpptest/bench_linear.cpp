@@ -75,6 +75,12 @@ double f32_roof(Isa isa) {
   return (ops[0] + ops[1]) / s;
 }
 
+double bf16_roof(Isa isa) {
+  double ops[thread_count];
+  const double s = processor_time([&](int i) { ops[i] = bf16_rounds(isa, 4000000, &sinks[16 * i]); });
+  return (ops[0] + ops[1]) / s;
+}
+
 struct Line { const char* name; int32_t type; };
 constexpr Line lines[] = {{"q8_0", type_q8_0}, {"q4_k", type_q4_k}, {"bf16", type_bf16}, {"q4_0", type_q4_0}, {"q4_1", type_q4_1},
                           {"q5_0", type_q5_0}, {"q5_1", type_q5_1}, {"q5_k", type_q5_k}, {"q6_k", type_q6_k}, {"iq4_nl", type_iq4_nl},
@@ -105,7 +111,7 @@ int main(int argc, char** argv) {
     if (argc > 4 && strstr(argv[4], line.name) == nullptr) continue;
     const uint64_t bytes = packed_size(line.type, in, out);
     const int64_t copies = std::max<int64_t>(1, int64_t(pool_bytes / bytes)), half = panels(out) / 2;
-    const Activation kind = activation_kind(line.type);
+    const Activation kind = activation_kind(isa, line.type);
     std::vector<float> x(size_t(in) * 512), y(size_t(out) * 512);
     for (float& v : x) v = float(rand() % 2001 - 1000) / 1000;
     uint8_t* act = huge(activation_size(kind, in, 512));
@@ -127,7 +133,7 @@ int main(int argc, char** argv) {
       std::vector<double> got, roofs;
       for (int r = 0; r < repeats; ++r) {
         const int64_t times = std::max<int64_t>(1, std::min<int64_t>(copies, int64_t(5e9 / (2.0 * double(in) * double(out) * double(tokens)))));
-        roofs.push_back(kind == Activation::int8 ? int8_roof(isa) : f32_roof(isa));
+        roofs.push_back(kind == Activation::int8 ? int8_roof(isa) : kind == Activation::bf16 ? bf16_roof(isa) : f32_roof(isa));
         const double s = processor_time([&](int i) { for (int64_t c = 0; c < times; ++c) product(c, tokens, i); });
         got.push_back(2.0 * double(in) * double(out) * double(tokens) * double(times) / s);
       }

@@ -64,7 +64,7 @@ struct Packed {
 };
 
 std::vector<float> product(Isa isa, const Matrix& m, const float* x, int64_t ldx, int64_t tokens, int64_t ldy, int64_t split) {
-  const Activation kind = activation_kind(m.type);
+  const Activation kind = activation_kind(isa, m.type);
   Bytes act(activation_size(kind, m.in, tokens));
   const int64_t middle = tokens / 2;
   prepare_activations(isa, kind, x, ldx, m.in, tokens, middle, tokens, act.data);
@@ -90,7 +90,7 @@ void compare(Isa isa, const Type& t, const Packed& p, const std::vector<float>& 
   const int64_t in = p.m.in, out = p.m.out;
   std::vector<reference::Weight> w(static_cast<size_t>(in));
   std::vector<reference::Token> inputs;
-  for (int64_t k = 0; k < tokens; ++k) inputs.push_back(reference::token(t.id, x.data() + k * in, in));
+  for (int64_t k = 0; k < tokens; ++k) inputs.push_back(reference::token(t.id, activation_kind(isa, t.id), x.data() + k * in, in));
   for (int64_t r = 0; r < out; ++r) {
     reference::decode_parts(t.id, p.file.data() + uint64_t(r) * (p.file.size() / uint64_t(out)), in, w.data());
     for (int64_t k = 0; k < tokens; ++k) {
@@ -218,8 +218,8 @@ void check_comparison() {
 
 void check_isa() {
   Isa isa = Isa::portable;
-  for (Isa i : {Isa::portable, Isa::avx2, Isa::avx512vnni}) CHECK(from_name(name(i), &isa) && isa == i, "%s is not its own name", name(i));
-  CHECK(!from_name("avx", &isa) && !from_name("", &isa) && !from_name(nullptr, &isa) && isa == Isa::avx512vnni, "unknown names are refused");
+  for (Isa i : {Isa::portable, Isa::avx2, Isa::avx512vnni, Isa::avx512bf16}) CHECK(from_name(name(i), &isa) && isa == i, "%s is not its own name", name(i));
+  CHECK(!from_name("avx", &isa) && !from_name("", &isa) && !from_name(nullptr, &isa) && isa == Isa::avx512bf16, "unknown names are refused");
   CHECK(runnable(Isa::portable) && runnable(detect()), "the chosen path runs");
 }
 
@@ -233,7 +233,7 @@ void check_measures(Isa isa) {
     data.data[at] = 0;
   }
   float sink = 0;
-  CHECK(int8_rounds(isa, 1000, &sink) >= 1000 && f32_rounds(isa, 1000, &sink) >= 1000, "%s counts its operations", name(isa));
+  CHECK(int8_rounds(isa, 1000, &sink) >= 1000 && f32_rounds(isa, 1000, &sink) >= 1000 && bf16_rounds(isa, 1000, &sink) >= 1000, "%s counts its operations", name(isa));
 }
 
 } // namespace
@@ -244,7 +244,7 @@ int main(int argc, char** argv) {
   check_sizes();
   for (const Type& t : types) check_packing(t);
   printf("packing: 12 types, %d failures\n", failures);
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512vnni}) {
+  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512vnni, Isa::avx512bf16}) {
     if (argc > 1 && strcmp(argv[1], name(isa)) != 0) continue;
     if (!runnable(isa)) { printf("%s: this processor has no such path\n", name(isa)); continue; }
     const int before = failures;

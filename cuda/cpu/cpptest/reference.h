@@ -90,15 +90,32 @@ inline void decode_row(int32_t type, const uint8_t* file, int64_t in, double* ou
 
 // Activations of one token as the rules want them.
 struct Token {
-  std::vector<double> x, rounded; // rounded = d * q in quantised products, else x
-  std::vector<double> quantum;    // d of each input's block, 0 in float products
+  std::vector<double> x, rounded; // rounded = d * q in quantised products, to bf16 in those of bf16, else x
+  std::vector<double> quantum;    // the distance of the numbers x is rounded to: d of its block, of bf16; 0 when it is not
+  double least = 0;               // below which products of bf16 count as zero
 };
 
-inline Token token(int32_t type, const float* x, int64_t in) {
+// x to the nearest bf16, ties to even, with the distance between bf16 numbers there.
+inline double to_bf16(double x, double* quantum) {
+  if (fabs(x) < 0x1p-126) { // zero and what counts as zero
+    *quantum = 2 * fabs(x);
+    return 0;
+  }
+  int exponent;
+  frexp(x, &exponent);
+  *quantum = ldexp(1, exponent - 8);
+  return nearbyint(x / *quantum) * *quantum;
+}
+
+inline Token token(int32_t type, Activation kind, const float* x, int64_t in) {
   Token t;
   for (int64_t k = 0; k < in; ++k) t.x.push_back(double(x[k]));
   t.rounded = t.x;
   t.quantum.assign(size_t(in), 0);
+  if (kind == Activation::bf16) {
+    t.least = 0x1p-126;
+    for (size_t k = 0; k < size_t(in); ++k) t.rounded[k] = to_bf16(t.x[k], &t.quantum[k]);
+  }
   if (shape(type).float_type) return t;
   for (int64_t b = 0; b < in; b += 32) {
     float amax = 0;
@@ -129,7 +146,7 @@ inline Product multiply(int32_t type, const Weight* w, const Token& t) {
     magnitude += fabs(w[k].scaled * t.rounded[k]) + fabs(shifted);
     loss += fabs(w[k].scaled) * (0.501 * t.quantum[k] + (s.float_type ? 0 : 127 * 0x1p-149));
   }
-  const double n = double(in), steps = s.float_type ? 128 + n / 128 : n / 16 + 40, tiny = n * (s.float_type ? 1 : 0x1p15) * 0x1p-148;
+  const double n = double(in), steps = s.float_type ? 128 + n / 128 : n / 16 + 40, tiny = n * (t.least + (s.float_type ? 1 : 0x1p15) * 0x1p-148);
   Product p{value, steps * 0x1p-23 * magnitude + tiny};
   if (!(fabs(value - exact) <= loss + 1e-9 * magnitude)) p.bound = NAN;
   return p;

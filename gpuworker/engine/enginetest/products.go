@@ -19,10 +19,10 @@ var quantBytes = map[engine.Type][2]int{
 }
 
 // product is a product with the float64 of the same dequantised weights, and the spread that the rounding of activations
-// to int8 gives each element.
+// gives each element.
 type product struct {
 	opCase
-	sigma []float64 // zero for types that keep activations in f32
+	sigma []float64 // zero where activations stay in f32
 }
 
 // productShape is what a product is made from.
@@ -30,22 +30,27 @@ type productShape struct {
 	op                       engine.Op
 	weights                  engine.Type
 	rows, cols, inner, batch int
+	activations              engine.Type // what they are rounded to: F16 or BF16; F32 = int8 for quantised weights, else nothing
 }
+
+// rounding is the most that rounding to a type changes a number, as a share of it.
+var rounding = map[engine.Type]float64{engine.F16: 0x1p-11, engine.BF16: 0x1p-8}
 
 var products kept[productShape, *product]
 
 // keptProduct is newProduct, made once; nobody may change it.
 func keptProduct(s productShape) (*product, error) {
-	return products.get(s, func() (*product, error) { return newProduct(s.op, s.weights, s.rows, s.cols, s.inner, s.batch) })
+	return products.get(s, func() (*product, error) { return newProduct(s) })
 }
 
 // newProduct makes out(rows, cols) = b(rows, inner) * a(cols, inner)^T.
-func newProduct(op engine.Op, weights engine.Type, rows, cols, inner, batch int) (*product, error) {
+func newProduct(s productShape) (*product, error) {
+	weights, rows, cols, inner, batch := s.weights, s.rows, s.cols, s.inner, s.batch
 	rng := generator(uint64(weights)<<32 + uint64(inner))
 	n := rows * batch
 	p := &product{opCase: opCase{
 		args: engine.OpArgs{
-			Op: op, AType: weights, Rows: int64(rows), Cols: int64(cols), Inner: int64(inner), Batch: int32(batch),
+			Op: s.op, AType: weights, Rows: int64(rows), Cols: int64(cols), Inner: int64(inner), Batch: int32(batch),
 		},
 		b:      bent(8, n*inner),
 		aBytes: RandomMatrix(rng, weights, inner, cols, 1/math.Sqrt(float64(inner))),
@@ -85,7 +90,11 @@ func newProduct(op engine.Op, weights engine.Type, rows, cols, inner, batch int)
 				step := math.Abs(steps[col+k])
 				// f32 sums over products, and over the offsets' products, in runs of up to 128.
 				bound += ulp * (8 + float64(min(inner, 128)) + float64(inner)/128) * (math.Abs(w[col+k]*row[k]) + math.Abs((w[col+k]-steps[col+k])*row[k]))
-				if block.Elements > 1 { // int8 of 32: at most half of top/127 each, evenly spread
+				if share, ok := rounding[s.activations]; ok {
+					e := share * math.Abs(w[col+k]*row[k])
+					bound += e
+					sigma += e * e / 3
+				} else if block.Elements > 1 { // int8 of 32: at most half of top/127 each, evenly spread
 					bound += step*top/254*1.001 + ulp*16*step*top
 					sigma += step * step * top * top / (127 * 127 * 12)
 				}
@@ -115,7 +124,7 @@ func testProducts(t *testing.T, opener func(*testing.T) engine.Device, opts Opti
 	t.Run("follow a number that is none", func(t *testing.T) {
 		dev := open(t, opener)
 		for _, weights := range rules.WeightTypes() {
-			p, err := newProduct(engine.OpMatmul, weights, 3, 20, 256, 1)
+			p, err := newProduct(productShape{engine.OpMatmul, weights, 3, 20, 256, 1, opts.Activations[weights]})
 			require.NoError(t, err)
 			p.b[256+100] = float32(math.NaN())
 			got, err := p.run(dev)
@@ -134,7 +143,7 @@ func testProducts(t *testing.T, opener func(*testing.T) engine.Device, opts Opti
 func checkProduct(t *testing.T, dev engine.Device, weights engine.Type, rows, cols, inner, batch int, opts Options) {
 	t.Helper()
 	what := fmt.Sprintf("type %d (%d, %d) inner %d batch %d", weights, rows, cols, inner, batch)
-	p, err := keptProduct(productShape{engine.OpMatmul, weights, rows, cols, inner, batch})
+	p, err := keptProduct(productShape{engine.OpMatmul, weights, rows, cols, inner, batch, opts.Activations[weights]})
 	require.NoError(t, err)
 	got, err := p.run(dev)
 	require.NoError(t, err, what)
@@ -171,6 +180,6 @@ func checkSpread(t *testing.T, p *product, got []float32, what string) {
 		}
 	}
 	if n >= 500 {
-		require.Less(t, math.Sqrt(sum/float64(n)), 1.25, "%s: errors in units of what int8 activations explain", what)
+		require.Less(t, math.Sqrt(sum/float64(n)), 1.25, "%s: errors in units of what rounded activations explain", what)
 	}
 }

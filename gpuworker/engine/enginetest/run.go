@@ -15,6 +15,9 @@ type Options struct {
 	OneClass bool
 	// Threads opens the device with a number of threads, which must not change bits; nil = it has no such number.
 	Threads func(t *testing.T, threads int) engine.Device
+	// Activations is the type that products round their inputs to, F16 or BF16, by the type of the weights. Absent: int8 of
+	// 32 for quantised weights, and no rounding for the others.
+	Activations map[engine.Type]engine.Type
 	// Slow engines score fewer texts for perplexity and shorter prompts at width 4096.
 	Slow bool
 }

@@ -24,7 +24,7 @@ func openCPU(t *testing.T, path string, threads int) engine.Device {
 }
 
 func TestTheCPUEngineKeepsTheContractOnEveryPath(t *testing.T) {
-	paths, ran := []string{"avx512vnni", "avx2", "portable"}, 0 // best first
+	paths, ran := []string{"avx512bf16", "avx512vnni", "avx2", "portable"}, 0 // best first
 	if forced := cputest.Path(); forced != "" {
 		paths = []string{forced}
 	}
@@ -50,7 +50,11 @@ func TestTheCPUEngineKeepsTheContractOnEveryPath(t *testing.T) {
 				t.Helper()
 				return threads(t, 0)
 			}
-			enginetest.Run(t, opener, enginetest.Options{Numeric: true, OneClass: true, Slow: slow, Threads: threads})
+			options := enginetest.Options{Numeric: true, OneClass: true, Slow: slow, Threads: threads}
+			if path == "avx512bf16" {
+				options.Activations = map[engine.Type]engine.Type{engine.BF16: engine.BF16}
+			}
+			enginetest.Run(t, opener, options)
 		})
 	}
 	require.Positive(t, ran, "none of %v runs here; portable does everywhere", paths)

@@ -20,7 +20,7 @@ type Options struct {
 	Threads int
 	// BytesLimit is the ceiling of the device's ledger in bytes; 0 = the engine's default.
 	BytesLimit uint64
-	// Path forces an instruction-set path of the CPU engine: "avx512vnni", "avx2" or "portable"; empty = the best.
+	// Path forces an instruction-set path of the CPU engine: "avx512bf16", "avx512vnni", "avx2" or "portable"; empty = the best.
 	Path string
 	// EnginePath lists files or folders, divided by colons, where the CUDA engine is looked for first.
 	EnginePath string

@@ -1,0 +1,74 @@
+// The loops around a path's kernels. Panels are taken up to four at a time, inputs by groups, tokens by tiles: a group's
+// weights stay in the first-level cache while every tile passes over them, and activations stream from the second level.
+//
+// Where fewer panels are left than a kernel takes at once, the last is given again with no rows of y, so that there is one
+// kernel for each width.
+
+constexpr int64_t token_band = 192; // tokens whose sums wait at once; whole tiles
+constexpr int64_t sum_slots = token_band + 2 * f32_tile; // the last band may end inside a shared remainder
+
+constexpr int64_t fetch_tiles = 6; // int8 tiles that ask for the weights wanted next; one f32 tile asks for all
+
+// Everything but the kernels: expand_panel(a, i, group) readies a.w, a.d and a.m of panel i of a group, dot(panels, width,
+// a) multiplies a tile. `wide` panels go at once; `unit` inputs of a token take unit_bytes; weights wanted next are asked for
+// in fetch_units parts a tile.
+template <class Expand, class Kernel>
+MR_INLINE void each_tile(const Matrix& m, const uint8_t* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
+                         int64_t panel1, int64_t wide, int64_t tile_width, int64_t unit, int64_t unit_bytes, int64_t fetch_units,
+                         Expand expand_panel, Kernel dot) {
+  const Format& f = *find_format(m.type);
+  const int64_t stride = panel_bytes(f, m.in), full_bytes = group_bytes(f, f.group), groups = (m.in + f.group - 1) / f.group;
+  alignas(64) float sums[max_panels][sum_slots][panel_rows];
+  Dot a = {};
+  a.ldy = ldy;
+  int64_t widths[sum_slots]; // of the band's tiles: told once, since the rule divides
+  for (int64_t t0 = 0; t0 < tokens;) {
+    int64_t t1 = t0, tiles = 0;
+    for (; t1 < tokens && t1 < t0 + token_band; ++tiles) t1 += widths[tiles] = tile_of(tile_width, tokens, t1).width;
+    for (int64_t panel = panel0; panel < panel1; panel += wide) {
+      const int64_t count = min_of(wide, panel1 - panel);
+      for (int64_t g = 0; g < groups; ++g) {
+        const int64_t inputs = min_of(f.group, m.in - g * f.group);
+        const uint8_t* group = m.data + panel * stride + g * full_bytes;
+        // What is read next: the following group, or the first of the next panels; beyond the matrix it is a vain hint.
+        const uint8_t* next = g + 1 < groups ? group + full_bytes : m.data + (panel + wide) * stride;
+        a.n = (inputs + unit - 1) / unit;
+        a.first = g == 0;
+        a.last = g + 1 == groups;
+        // Asked for during the last tiles: earlier, it would be gone again; all at once, it would fill the queue that the
+        // activations come through.
+        const int64_t wanted = full_bytes / 64, askers = min_of(tiles, fetch_units == 1 ? 1 : fetch_tiles);
+        const int64_t each = (wanted + askers * fetch_units - 1) / (askers * fetch_units);
+        for (int64_t i = 0; i < wide; ++i) {
+          if (i < count) {
+            expand_panel(a, i, group + i * stride);
+          } else {
+            a.w[i] = a.w[count - 1];
+            a.packed[i] = a.packed[count - 1];
+            a.d[i] = a.d[count - 1];
+            a.m[i] = a.m[count - 1];
+          }
+          a.fetch[i] = next + min_of(i, count - 1) * stride;
+          a.rows[i] = i < count ? min_of(panel_rows, m.out - (panel + i) * panel_rows) : 0;
+        }
+        const uint8_t* run = act + g * (f.group / unit) * tokens * unit_bytes;
+        int64_t t = t0;
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+          const int64_t left = tiles - tile; // tiles not done yet
+          a.act = run + t * a.n * unit_bytes;
+          for (int64_t i = 0; i < wide; ++i) {
+            a.sums[i] = sums[i][t - t0];
+            a.y[i] = y + t * ldy + (panel + min_of(i, count - 1)) * panel_rows;
+          }
+          a.fetch_lines = left <= askers ? each : 0;
+          dot(int(wide), widths[tile], a);
+          if (left <= askers) {
+            for (int64_t i = 0; i < wide; ++i) a.fetch[i] += each * fetch_units * 64;
+          }
+          t += widths[tile];
+        }
+      }
+    }
+    t0 = t1;
+  }
+}
