@@ -13,6 +13,7 @@
 
 #include "error.h"
 #include "kv.h"
+#include "runner_config.h"
 #include "step_forward.h"
 #include "step_plan.h"
 #include "step_workspace.h"
@@ -26,26 +27,6 @@ constexpr uint64_t kInFlight = 2;
 uint64_t now_ns() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                    std::chrono::steady_clock::now().time_since_epoch()).count());
-}
-
-void check_field(const char* field, int64_t value, int64_t low, int64_t high) {
-  if (value < low || value > high)
-    fail(MR_INVALID_ARGUMENT, "runner configuration: %s is %lld, wanted %lld .. %lld", field,
-         static_cast<long long>(value), static_cast<long long>(low), static_cast<long long>(high));
-}
-
-void check_config(const mr_runner_config& c) {
-  constexpr int64_t many = 1 << 20;
-  check_field("kv_blocks", c.kv_blocks, 1, INT32_MAX);
-  if (c.block_size != 16 && c.block_size != 32)
-    fail(MR_INVALID_ARGUMENT, "runner configuration: block_size is %d, wanted 16 or 32", c.block_size);
-  check_field("max_sequences", c.max_sequences, 1, many);
-  check_field("max_batched_tokens", c.max_batched_tokens, 1, many);
-  check_field("max_sample_rows", c.max_sample_rows, 1, many);
-  check_field("max_score_rows", c.max_score_rows, 0, many);
-  check_field("max_top_n", c.max_top_n, 0, 64);
-  if (c.kv_type != MR_KV_F32 && c.kv_type != MR_KV_F16 && c.kv_type != MR_KV_BF16)
-    fail(MR_INVALID_ARGUMENT, "runner configuration: kv_type is %d, wanted 0 (f32), 1 (f16) or 30 (bf16)", c.kv_type);
 }
 
 std::shared_ptr<const Model> usable(std::shared_ptr<const Model> model, const mr_runner_config& config) {
@@ -206,38 +187,7 @@ void Runner::wait(uint64_t timeout_ns, mr_step_result* result) {
   const StepPlan& plan = s.plans[s.collected % kInFlight];
   lock.unlock();
 
-  const auto check_room = [](const char* what, const void* data, int64_t capacity, size_t count) {
-    if (count > 0 && (data == nullptr || capacity < static_cast<int64_t>(count)))
-      fail(MR_INVALID_ARGUMENT, "step result: room for %lld %s, wanted %zu; the step can be waited for again",
-           static_cast<long long>(capacity), what, count);
-  };
-  size_t candidates = 0;
-  for (const auto* rows : {&plan.sample_results, &plan.score_results})
-    for (const mr_row_result& r : *rows) candidates += static_cast<size_t>(r.candidate_count);
-  check_room("sample rows", result->samples, result->sample_capacity, plan.sample_results.size());
-  check_room("score rows", result->scores, result->score_capacity, plan.score_results.size());
-  check_room("candidates", result->candidates, result->candidate_capacity, candidates);
-  if (plan.sample_results.size() + plan.score_results.size() > 0 && result->row_stride < sizeof(int32_t))
-    fail(MR_INVALID_ARGUMENT, "step result: row_stride is %zu bytes", result->row_stride);
-
-  int32_t used = 0;
-  const auto give = [&](const std::vector<mr_row_result>& from, mr_row_result* to) {
-    for (size_t i = 0; i < from.size(); ++i) {
-      mr_row_result r = from[i];
-      std::copy_n(plan.candidates.data() + r.candidate_offset, r.candidate_count, result->candidates + used);
-      r.candidate_offset = used;
-      used += r.candidate_count;
-      std::memcpy(reinterpret_cast<uint8_t *>(to) + i * result->row_stride, &r,
-                  std::min(result->row_stride, sizeof r));
-    }
-  };
-  give(plan.sample_results, result->samples);
-  give(plan.score_results, result->scores);
-  result->sample_count = static_cast<int32_t>(plan.sample_results.size());
-  result->score_count = static_cast<int32_t>(plan.score_results.size());
-  result->candidate_count = used;
-  result->device_ns = plan.device_ns;
-  result->bytes_read = plan.bytes_read;
+  give_results(plan, result);
   lock.lock();
   ++s.collected;
 }

@@ -239,4 +239,39 @@ void StepChecker::take_scores(const mr_step& step, StepPlan& plan) {
   }
 }
 
+void give_results(const StepPlan& plan, mr_step_result* result) {
+  const auto check_room = [](const char* what, const void* data, int64_t capacity, size_t count) {
+    if (count > 0 && (data == nullptr || capacity < static_cast<int64_t>(count)))
+      fail(MR_INVALID_ARGUMENT, "step result: room for %lld %s, wanted %zu; the step can be waited for again",
+           static_cast<long long>(capacity), what, count);
+  };
+  size_t candidates = 0;
+  for (const auto* rows : {&plan.sample_results, &plan.score_results})
+    for (const mr_row_result& r : *rows) candidates += static_cast<size_t>(r.candidate_count);
+  check_room("sample rows", result->samples, result->sample_capacity, plan.sample_results.size());
+  check_room("score rows", result->scores, result->score_capacity, plan.score_results.size());
+  check_room("candidates", result->candidates, result->candidate_capacity, candidates);
+  if (plan.sample_results.size() + plan.score_results.size() > 0 && result->row_stride < sizeof(int32_t))
+    fail(MR_INVALID_ARGUMENT, "step result: row_stride is %zu bytes", result->row_stride);
+
+  int32_t used = 0;
+  const auto give = [&](const std::vector<mr_row_result>& from, mr_row_result* to) {
+    for (size_t i = 0; i < from.size(); ++i) {
+      mr_row_result r = from[i];
+      std::copy_n(plan.candidates.data() + r.candidate_offset, r.candidate_count, result->candidates + used);
+      r.candidate_offset = used;
+      used += r.candidate_count;
+      std::memcpy(reinterpret_cast<uint8_t *>(to) + i * result->row_stride, &r,
+                  std::min(result->row_stride, sizeof r));
+    }
+  };
+  give(plan.sample_results, result->samples);
+  give(plan.score_results, result->scores);
+  result->sample_count = static_cast<int32_t>(plan.sample_results.size());
+  result->score_count = static_cast<int32_t>(plan.score_results.size());
+  result->candidate_count = used;
+  result->device_ns = plan.device_ns;
+  result->bytes_read = plan.bytes_read;
+}
+
 }  // namespace mr::cpu

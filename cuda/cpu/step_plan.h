@@ -35,6 +35,10 @@ struct StepPlan {
   uint64_t device_ns = 0, bytes_read = 0;
 };
 
+// Copies a finished step's results to the caller's struct, candidates closed up. Throws INVALID_ARGUMENT, having written
+// nothing, when there is too little room.
+void give_results(const StepPlan& plan, mr_step_result* result);
+
 // Checks steps against the rules of engine.h and follows what accepted steps will have done to the slots.
 // Used by the submitting thread only.
 class StepChecker {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/linear/product.h"
 #include "src/digest.h"
 #include "src/error.h"
 #include "src/nvml.h"
@@ -84,6 +85,7 @@ Device::Device(const mr_device_options& options)
       transfers(index), digester(std::make_unique<Digester>(*this)) {
   CUDA_CHECK(cudaDeviceGetPCIBusId(pci_, sizeof pci_, index));
   enter();
+  CUDA_CHECK(prepare_products());
 }
 
 Device::~Device() { (void)cudaSetDevice(index); }

@@ -21,10 +21,10 @@ class Digester {
 
   void bytes(const uint8_t* data, uint64_t size, uint8_t out[32]);
 
-  // Restores rows [first, first + count) of a tensor into `to` on the stream, as they lie in the file.
-  using Restore = std::function<void(int64_t first, int64_t count, uint8_t* to, cudaStream_t stream)>;
-  // The digest of rows * row_bytes bytes that restore() gives. Rows come in multiples of `step` but for the last.
-  void rows(int64_t rows, uint64_t row_bytes, int64_t step, const Restore& restore, uint8_t out[32]);
+  // Writes bytes [offset, offset + count) of a message to `to`, 16-byte aligned device memory, on the stream.
+  using Restore = std::function<void(uint64_t offset, uint64_t count, uint8_t* to, cudaStream_t stream)>;
+  // The digest of the message of `size` bytes that restore() gives piece by piece.
+  void restored(uint64_t size, const Restore& restore, uint8_t out[32]);
 
  private:
   void prepare();
@@ -35,8 +35,7 @@ class Digester {
   const Device& device_;
   std::mutex mutex_;
   StreamHandle stream_;
-  uint8_t* scratch_ = nullptr;   // device
-  uint64_t scratch_bytes_ = 0;
+  uint8_t* scratch_ = nullptr;   // device: a piece of a message
   uint32_t* values_ = nullptr;   // device: chaining values
   Pinned host_;                  // what comes back: chaining values, the last bytes
   bool ready_ = false;

@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <initializer_list>
+#include <type_traits>
+
 namespace mr::cuda {
 namespace {
 

@@ -1,0 +1,30 @@
+#include "runner_config.h"
+
+#include "error.h"
+
+namespace mr::cpu {
+namespace {
+
+void check_field(const char* field, int64_t value, int64_t low, int64_t high) {
+  if (value < low || value > high)
+    fail(MR_INVALID_ARGUMENT, "runner configuration: %s is %lld, wanted %lld .. %lld", field,
+         static_cast<long long>(value), static_cast<long long>(low), static_cast<long long>(high));
+}
+
+}  // namespace
+
+void check_config(const mr_runner_config& c) {
+  constexpr int64_t many = 1 << 20;
+  check_field("kv_blocks", c.kv_blocks, 1, INT32_MAX);
+  if (c.block_size != 16 && c.block_size != 32)
+    fail(MR_INVALID_ARGUMENT, "runner configuration: block_size is %d, wanted 16 or 32", c.block_size);
+  check_field("max_sequences", c.max_sequences, 1, many);
+  check_field("max_batched_tokens", c.max_batched_tokens, 1, many);
+  check_field("max_sample_rows", c.max_sample_rows, 1, many);
+  check_field("max_score_rows", c.max_score_rows, 0, many);
+  check_field("max_top_n", c.max_top_n, 0, 64);
+  if (c.kv_type != MR_KV_F32 && c.kv_type != MR_KV_F16 && c.kv_type != MR_KV_BF16)
+    fail(MR_INVALID_ARGUMENT, "runner configuration: kv_type is %d, wanted 0 (f32), 1 (f16) or 30 (bf16)", c.kv_type);
+}
+
+}  // namespace mr::cpu

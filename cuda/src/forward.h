@@ -1,0 +1,61 @@
+// forward: queues the kernels of a step on a stream: token ids through the layers into logits, and from there to results.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/launch.h"
+#include "kernels/linear/product.h"
+#include "millrace/engine.h"
+#include "src/model.h"
+#include "src/step_input.h"
+#include "src/workspace.h"
+
+namespace mr::cuda {
+
+// Allocates its memory once; queueing allocates nothing and waits for nothing.
+class Forward {
+ public:
+  // Throws RESOURCE_EXHAUSTED when the ledger does not allow the cache or the workspace.
+  Forward(std::shared_ptr<const Model> model, const mr_runner_config& config, const Sizes& sizes);
+
+  const Workspace& space() const { return space_; }
+
+  // Pre-operations, each before everything that follows on the stream.
+  void copy_block(int32_t src, int32_t dst, cudaStream_t stream);
+  void set_slots(const StepShape& shape, cudaStream_t stream);
+
+  // Everything of a step whose input lies in space().input, but its pre-operations. Depends on shape alone, so that it can
+  // be captured for a shape without tiles and masks.
+  void queue(const StepShape& shape, const Stream& on);
+
+ private:
+  struct Span {  // rows of one kernel class
+    int32_t first, count;
+    ProductClass kind;
+  };
+
+  Rows rows_from(const StepShape& shape, int32_t first) const;
+  void begin(const StepShape& shape, const Stream& on);
+  void layer(const StepShape& shape, int32_t index, const Stream& on);
+  void attend(const StepShape& shape, int32_t index, const Stream& on);
+  void feed_forward(const Span& span, const Layer& l, const Stream& on);
+  void norm(const float* weight, int32_t rows, const Stream& on);
+  // The product of rows [span.first, + count) of x with weights that end alike; out of each target is its row 0.
+  void product(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count, const ProductTarget* targets,
+               const Stream& on);
+  void heads(const StepShape& shape, const Stream& on);
+
+  const std::shared_ptr<const Model> model_;
+  const mr_model_desc& desc_;
+  const mr_runner_config config_;
+  const Sizes sizes_;
+  const Memory kv_;
+  const Memory memory_;
+  const Workspace space_;
+  const uint64_t plane_;  // bytes of all keys of one layer
+};
+
+}  // namespace mr::cuda

@@ -1,0 +1,314 @@
+#include "src/runner.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cpu/runner_config.h"
+#include "cpu/step_plan.h"
+#include "src/error.h"
+#include "src/forward.h"
+#include "src/graphs.h"
+#include "src/handles.h"
+#include "src/hang.h"
+#include "src/step_bytes.h"
+#include "src/step_input.h"
+#include "src/workspace.h"
+
+namespace mr::cuda {
+namespace {
+
+constexpr uint64_t kInFlight = 2;
+// How long a waiting thread looks without pause, and then gives its processor away between looks, before it sleeps.
+constexpr uint64_t kSpin = 200'000, kYield = 20'000'000;  // ns
+constexpr std::chrono::microseconds kSleep{100};
+
+uint64_t now_ns() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+std::shared_ptr<const Model> usable(std::shared_ptr<const Model> model, const mr_runner_config& config) {
+  if (!model->sealed()) fail(MR_FAILED_PRECONDITION, "runner: the model is not sealed");
+  cpu::check_config(config);
+  model->device()->enter();
+  return model;
+}
+
+// Counts a runner in its model and device while it lives.
+class Presence {
+ public:
+  explicit Presence(std::shared_ptr<const Model> model) : model_(std::move(model)) {
+    ++model_->runners;
+    ++model_->device()->runners;
+  }
+  ~Presence() {
+    --model_->runners;
+    --model_->device()->runners;
+  }
+  Presence(const Presence&) = delete;
+  Presence& operator=(const Presence&) = delete;
+
+ private:
+  const std::shared_ptr<const Model> model_;
+};
+
+}  // namespace
+
+struct Runner::State {
+  // A step between submit and wait. Its host memory is the device's while submitted, the caller's thread's otherwise.
+  struct Flight {
+    cpu::StepPlan plan;
+    Pinned input;
+    Pinned rows, candidates;  // results
+    int64_t row_count = 0;
+    EventHandle begin{cudaEventDefault}, end{cudaEventDefault};
+  };
+
+  State(std::shared_ptr<const Model> m, const mr_runner_config& c, RunnerOptions options)
+      : model(usable(std::move(m), c)), presence(model), config(c), sizes(model->desc(), c),
+        dependent(options.dependent && model->device()->programmatic),
+        checker(c, model->desc().vocab, model->desc().context, sizes.positions), input(model->desc(), c, sizes),
+        forward(model, c, sizes), stream(model->device()->priority_high), views(static_cast<size_t>(c.max_sequences)) {
+    for (Flight& flight : flights) {
+      checker.reserve(flight.plan);
+      flight.input = Pinned(sizes.input_bytes);
+      flight.rows = Pinned(static_cast<uint64_t>(sizes.rows_wanted) * sizeof(mr_row_result));
+      if (sizes.candidates > 0) flight.candidates = Pinned(static_cast<uint64_t>(sizes.candidates) * sizeof(mr_candidate));
+    }
+    warm();
+    if (options.graphs) graphs.capture(forward, sizes.decode_rows, sizes.logit_rows, dependent, stream);
+  }
+
+  ~State() {
+    (void)cudaSetDevice(model->device()->index);
+    (void)cudaStreamSynchronize(stream);
+  }
+
+  // Loads the kernels that prefill steps use: a step of one padding row, which writes nothing that lasts.
+  void warm() {
+    StepShape shape(1, 0, 1);
+    uint8_t* const at = forward.space().input;
+    CUDA_CHECK(cudaMemsetAsync(at, 0, shape.bytes, stream));
+    CUDA_CHECK(cudaMemsetAsync(at + shape.slot, 0xff, sizeof(int32_t), stream));
+    CUDA_CHECK(cudaMemsetAsync(at + shape.gather, 0xff, sizeof(int32_t), stream));
+    forward.queue(shape, {stream, dependent});
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+  }
+
+  void queue(Flight& flight) {
+    const cpu::StepPlan& plan = flight.plan;
+    const int32_t tokens = static_cast<int32_t>(plan.tokens.size());
+    const int32_t jobs = static_cast<int32_t>(plan.samples.size() + plan.scores.size());
+    const bool decode = plan.masks.empty() && std::all_of(plan.segments.begin(), plan.segments.end(), [](const mr_segment& s) {
+      return s.kernel_class == MR_CLASS_DECODE;
+    });
+    const Graphs::Bucket* const bucket = decode && tokens > 0 ? graphs.find(tokens, jobs) : nullptr;
+    const StepShape shape =
+        input.pack(plan, bucket == nullptr ? 0 : bucket->rows, bucket == nullptr ? 0 : bucket->jobs, views,
+                   flight.input.data(), forward.space().input);
+    flight.row_count = jobs;
+    CUDA_CHECK(cudaEventRecord(flight.begin, stream));
+    if (shape.bytes > 0)
+      CUDA_CHECK(cudaMemcpyAsync(forward.space().input, flight.input.data(), shape.bytes, cudaMemcpyHostToDevice, stream));
+    for (const cpu::StepPlan::PreOp& op : plan.pre_ops)
+      if (op.kind == MR_PRE_BLOCK_COPY) forward.copy_block(op.src, op.dst, stream);
+    forward.set_slots(shape, stream);
+    if (bucket != nullptr) {
+      CUDA_CHECK(cudaGraphLaunch(bucket->exec, stream));
+    } else {
+      forward.queue(shape, {stream, dependent});
+    }
+    if (jobs > 0)
+      CUDA_CHECK(cudaMemcpyAsync(flight.rows.data(), forward.space().results,
+                                 static_cast<uint64_t>(jobs) * sizeof(mr_row_result), cudaMemcpyDeviceToHost, stream));
+    if (const uint64_t bytes = candidate_bytes(plan); bytes > 0)
+      CUDA_CHECK(cudaMemcpyAsync(flight.candidates.data(), forward.space().candidates, bytes, cudaMemcpyDeviceToHost, stream));
+    if (plan.hang_ns != 0) CUDA_CHECK(launch_hang(plan.hang_ns, stream));
+    CUDA_CHECK(cudaEventRecord(flight.end, stream));
+  }
+
+  uint64_t candidate_bytes(const cpu::StepPlan& plan) const {
+    uint64_t count = 0;
+    for (const mr_sample_row& r : plan.samples) count += static_cast<uint64_t>(views[static_cast<size_t>(r.slot)].top_n);
+    for (const mr_score_row& r : plan.scores) count += static_cast<uint64_t>(r.top_n);
+    return count * sizeof(mr_candidate);
+  }
+
+  // Counts the steps that have ended.
+  void look_locked() {
+    while (completed < submitted && !broken) {
+      const cudaError_t error = cudaEventQuery(flights[completed % kInFlight].end);
+      if (error == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        return;
+      }
+      if (error != cudaSuccess) {
+        break_locked(error, std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ")");
+        return;
+      }
+      ++completed;
+      running_since = now_ns();  // of the step behind it
+    }
+  }
+
+  void break_locked(int64_t code, std::string text) {
+    broken = true;
+    native = code;
+    failure = std::move(text);
+    failed_from = completed;
+  }
+
+  [[noreturn]] void report_failure_locked() const {
+    throw Error(MR_INTERNAL, native,
+                "step " + std::to_string(failed_from + 1) + " failed: " + failure + "; destroy the runner");
+  }
+
+  // Results of a finished step as the CPU engine's plan has them: in order, with candidates by offset.
+  void read_results(Flight& flight) const {
+    cpu::StepPlan& plan = flight.plan;
+    const mr_row_result* const rows = flight.rows.as<mr_row_result>();
+    plan.sample_results.assign(rows, rows + plan.samples.size());
+    plan.score_results.assign(rows + plan.samples.size(), rows + flight.row_count);
+    int64_t candidates = 0;
+    for (const auto* results : {&plan.sample_results, &plan.score_results})
+      for (const mr_row_result& r : *results)
+        candidates = std::max<int64_t>(candidates, int64_t{r.candidate_offset} + r.candidate_count);
+    const mr_candidate* const first = flight.candidates.as<mr_candidate>();
+    plan.candidates.assign(first, first + candidates);
+    float milliseconds = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, flight.begin, flight.end));
+    plan.device_ns = static_cast<uint64_t>(static_cast<double>(milliseconds) * 1e6);
+    plan.bytes_read = step_bytes(*model, plan);
+  }
+
+  const std::shared_ptr<const Model> model;
+  const Presence presence;
+  const mr_runner_config config;
+  const Sizes sizes;
+  const bool dependent;
+  cpu::StepChecker checker;
+  StepInput input;
+  Forward forward;
+  const StreamHandle stream;
+  Graphs graphs;
+  std::vector<SlotView> views;
+  uint64_t next_hang_ns = 0;
+  int32_t next_nan_row = -1;
+
+  Flight flights[kInFlight];  // step n (from 0) is in flights[n % kInFlight]
+  mutable std::mutex mutex;   // guards what follows
+  uint64_t submitted = 0, completed = 0;
+  uint64_t collected = 0;     // steps whose results were taken; collected <= completed, submitted <= collected + kInFlight
+  uint64_t running_since = 0; // when the oldest step in flight began to be that
+  bool broken = false;
+  int64_t native = 0;
+  std::string failure;
+  uint64_t failed_from = 0;
+};
+
+void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out) {
+  cpu::check_config(config);
+  const Sizes sizes(model.desc(), config);
+  out->bytes_per_block = sizes.kv_block_bytes;
+  out->kv_bytes = sizes.kv_block_bytes * static_cast<uint64_t>(config.kv_blocks);
+  out->workspace_bytes = Workspace(model, config, sizes, nullptr).bytes;
+}
+
+Runner::Runner(std::shared_ptr<const Model> model, const mr_runner_config& config, RunnerOptions options)
+    : state_(std::make_unique<State>(std::move(model), config, options)) {}
+
+Runner::~Runner() = default;
+
+void Runner::submit(const mr_step& step) {
+  State& s = *state_;
+  s.model->device()->enter();
+  {
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    if (s.broken) s.report_failure_locked();
+    if (s.submitted - s.collected >= kInFlight)
+      fail(MR_FAILED_PRECONDITION, "%llu steps are in flight; wait for one first", static_cast<unsigned long long>(kInFlight));
+  }
+  State::Flight& flight = s.flights[s.submitted % kInFlight];
+  s.checker.accept(step, flight.plan, [&s](const cpu::StepPlan& plan) { s.input.check(plan); });
+  flight.plan.hang_ns = std::exchange(s.next_hang_ns, 0);
+  flight.plan.nan_row = std::exchange(s.next_nan_row, -1);
+  try {
+    s.queue(flight);
+  } catch (const Error& e) {
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    s.break_locked(e.native, e.message);
+    s.failed_from = s.submitted;
+    s.report_failure_locked();
+  }
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  s.look_locked();
+  if (s.completed == s.submitted) s.running_since = now_ns();
+  ++s.submitted;
+}
+
+void Runner::wait(uint64_t timeout_ns, mr_step_result* result) {
+  State& s = *state_;
+  s.model->device()->enter();
+  std::unique_lock<std::mutex> lock(s.mutex);
+  if (s.broken && s.collected >= s.failed_from) s.report_failure_locked();
+  if (s.collected == s.submitted) fail(MR_FAILED_PRECONDITION, "no step is in flight");
+  const uint64_t begin = now_ns();
+  for (;;) {
+    s.look_locked();
+    if (s.completed > s.collected) break;
+    if (s.broken) s.report_failure_locked();
+    const uint64_t waited = now_ns() - begin;
+    if (waited >= timeout_ns)
+      fail(MR_DEADLINE_EXCEEDED, "the oldest step is not done after %llu ns; wait again",
+           static_cast<unsigned long long>(timeout_ns));
+    lock.unlock();
+    if (waited > kYield) {
+      std::this_thread::sleep_for(kSleep);
+    } else if (waited > kSpin) {
+      (void)sched_yield();
+    }
+    lock.lock();
+  }
+  lock.unlock();
+  State::Flight& flight = s.flights[s.collected % kInFlight];
+  s.read_results(flight);
+  cpu::give_results(flight.plan, result);
+  lock.lock();
+  ++s.collected;
+}
+
+void Runner::progress(mr_progress* out) const {
+  State& s = *state_;
+  s.model->device()->enter();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  s.look_locked();
+  out->submitted = s.submitted;
+  out->completed = s.completed;
+  const uint64_t now = now_ns();
+  out->running_ns = s.completed == s.submitted ? 0 : std::max<uint64_t>(1, now > s.running_since ? now - s.running_since : 0);
+}
+
+void Runner::fault(int32_t fault, int32_t index, uint64_t value) {
+  State& s = *state_;
+  switch (fault) {
+    case MR_FAULT_HANG_STEP:
+      s.next_hang_ns = value;
+      break;
+    case MR_FAULT_NAN_LOGITS:
+      if (index < 0 || index >= s.config.max_sample_rows)
+        fail(MR_INVALID_ARGUMENT, "runner fault: sample row %d, wanted 0 .. %d", index, s.config.max_sample_rows - 1);
+      s.next_nan_row = index;
+      break;
+    default:
+      fail(MR_INVALID_ARGUMENT, "runner fault: unknown fault %d", fault);
+  }
+}
+
+}  // namespace mr::cuda

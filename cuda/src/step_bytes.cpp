@@ -1,0 +1,30 @@
+#include "src/step_bytes.h"
+
+#include "kernels/types.h"
+
+namespace mr::cuda {
+namespace {
+
+uint64_t bytes_of(const PackedWeight& weight) { return weight_packed_bytes(weight.type, weight.rows, weight.cols); }
+
+}  // namespace
+
+uint64_t step_bytes(const Model& model, const cpu::StepPlan& plan) {
+  if (plan.tokens.empty()) return 0;
+  const mr_model_desc& d = model.desc();
+  uint64_t bytes = 0;
+  for (int32_t i = 0; i < d.layers; ++i) {
+    const Layer& l = model.layer(i);
+    for (const PackedWeight* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) bytes += bytes_of(*w);
+    bytes += 2 * sizeof(float) * static_cast<uint64_t>(d.hidden);
+  }
+  if (!plan.samples.empty() || !plan.scores.empty()) bytes += bytes_of(model.head());
+  bytes += plan.tokens.size() * (bytes_of(model.embedding()) / static_cast<uint64_t>(d.vocab));
+  const uint64_t position = 2 * kActBytes * static_cast<uint64_t>(d.layers) * static_cast<uint64_t>(d.kv_heads) *
+                            static_cast<uint64_t>(d.head_dim);
+  for (const mr_segment& s : plan.segments)
+    bytes += position * (static_cast<uint64_t>(s.first_position) + static_cast<uint64_t>(s.count));
+  return bytes;
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,14 @@
+// step_bytes: what a step has to read, for holding its time against the memory's rate.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/step_plan.h"
+#include "src/model.h"
+
+namespace mr::cuda {
+
+// Every weight once, the embedding by row; keys and values of every position that a segment sees. Bytes.
+uint64_t step_bytes(const Model& model, const cpu::StepPlan& plan);
+
+}  // namespace mr::cuda

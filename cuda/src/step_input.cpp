@@ -1,0 +1,267 @@
+#include "src/step_input.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "src/error.h"
+#include "src/workspace.h"
+
+namespace mr::cuda {
+namespace {
+
+constexpr uint64_t kMostOfAKind = uint64_t{64} << 20;  // bytes of masks or of slot records in one step
+
+uint64_t align(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+SlotSource source_of(const cpu::SlotParams& from) {
+  SlotSource to{};
+  SlotParams& p = to.params;
+  p.seed = from.seed;
+  p.output_index = from.output_index;
+  p.prompt_length = from.prompt_length;
+  p.min_tokens = from.min_tokens;
+  p.top_n = from.top_n;
+  p.temperature = from.temperature;
+  p.top_k = from.top_k;
+  p.top_p = from.top_p;
+  p.min_p = from.min_p;
+  p.typical_p = from.typical_p;
+  p.repetition_penalty = from.repetition_penalty;
+  p.presence_penalty = from.presence_penalty;
+  p.frequency_penalty = from.frequency_penalty;
+  p.penalty_window = from.penalty_window;
+  p.bias_count = static_cast<int32_t>(from.bias_ids.size());
+  p.all_allowed = from.all_allowed ? 1 : 0;
+  p.has_suppressed = from.suppressed.empty() ? 0 : 1;
+  to.bias_ids = from.bias_ids.data();
+  to.bias_values = from.bias_values.data();
+  to.allowed_ids = from.allowed.data();
+  to.allowed_count = static_cast<int32_t>(from.allowed.size());
+  to.suppressed_ids = from.suppressed.data();
+  to.suppressed_count = static_cast<int32_t>(from.suppressed.size());
+  return to;
+}
+
+// The record of a slot with every list full.
+uint64_t largest_record(int32_t vocab) {
+  SlotSource source{};
+  source.params.bias_count = std::min(kBiasCapacity, vocab);
+  source.params.has_suppressed = 1;
+  source.allowed_count = source.suppressed_count = vocab;
+  return static_cast<uint64_t>(slot_record_bytes(source, vocab));
+}
+
+uint64_t mask_words(int32_t vocab) { return (static_cast<uint64_t>(vocab) + 31) / 32; }
+
+uint64_t table_entries(const mr_runner_config& config, int32_t positions) {
+  const int64_t blocks = (positions + config.block_size - 1) / config.block_size;
+  return static_cast<uint64_t>(int64_t{std::min(config.max_sequences, config.max_batched_tokens)} * blocks + config.kv_blocks);
+}
+
+uint64_t most_mask_words(const mr_model_desc& model, const mr_runner_config& config) {
+  return std::min(static_cast<uint64_t>(config.max_sample_rows) * mask_words(model.vocab),
+                  std::max(kMostOfAKind / sizeof(uint32_t), mask_words(model.vocab)));
+}
+
+}  // namespace
+
+StepShape::StepShape(int32_t rows_, int32_t decode_rows_, int32_t jobs_)
+    : rows(rows_), decode_rows(decode_rows_), jobs(jobs_) {
+  const auto place = [this](uint64_t size) {
+    const uint64_t at = bytes;
+    bytes += align(size);
+    return at;
+  };
+  const uint64_t row_bytes = static_cast<uint64_t>(rows) * sizeof(int32_t);
+  slot = place(row_bytes);
+  position = place(row_bytes);
+  table = place(row_bytes);
+  token = place(row_bytes);
+  gather = place(static_cast<uint64_t>(jobs) * sizeof(int32_t));
+  job = place(static_cast<uint64_t>(jobs) * sizeof(SampleJob));
+  block_ids = bytes;
+}
+
+uint64_t StepInput::record_capacity(const mr_model_desc& model, const mr_runner_config& config) {
+  const uint64_t largest = largest_record(model.vocab);
+  return std::min(static_cast<uint64_t>(config.max_sequences) * largest, std::max(kMostOfAKind, largest));
+}
+
+uint64_t StepInput::capacity(const mr_model_desc& model, const mr_runner_config& config, const Sizes& sizes) {
+  const int32_t rows = std::max(config.max_batched_tokens, kMaxDecodeRows);
+  const StepShape shape(rows, rows, std::max(sizes.rows_wanted, kMaxDecodeRows));
+  return shape.bytes + align(table_entries(config, sizes.positions) * sizeof(int32_t)) +
+         align(static_cast<uint64_t>(rows) * sizeof(PrefillTile)) +
+         align(most_mask_words(model, config) * sizeof(uint32_t)) +
+         align(static_cast<uint64_t>(config.max_sequences) * sizeof(SlotSet)) + align(sizes.record_bytes);
+}
+
+StepInput::StepInput(const mr_model_desc& model, const mr_runner_config& config, const Sizes& sizes)
+    : vocab_(model.vocab), block_size_(config.block_size),
+      tile_rows_(prefill_tile_rows(model.head_dim, model.heads, model.kv_heads)),
+      most_ids_(table_entries(config, sizes.positions)), most_words_(most_mask_words(model, config)),
+      most_records_(sizes.record_bytes), logit_rows_(sizes.logit_rows), row_of_(static_cast<size_t>(config.max_batched_tokens)),
+      feeder_(static_cast<size_t>(config.max_sequences), -1), setter_(static_cast<size_t>(config.max_sequences), -1) {
+  tiles_.reserve(row_of_.size());
+  tile_end_.reserve(row_of_.size());
+}
+
+void StepInput::check(const cpu::StepPlan& plan) const {
+  const auto refuse = [](const char* what, uint64_t asked, uint64_t most) {
+    fail(MR_RESOURCE_EXHAUSTED, "step: %llu %s in one step, room for %llu: split the step",
+         static_cast<unsigned long long>(asked), what, static_cast<unsigned long long>(most));
+  };
+  if (plan.block_ids.size() > most_ids_) refuse("entries of block tables", plan.block_ids.size(), most_ids_);
+  if (plan.masks.size() > most_words_) refuse("words of masks", plan.masks.size(), most_words_);
+  uint64_t records = 0;
+  for (const cpu::StepPlan::PreOp& op : plan.pre_ops) {
+    if (op.kind != MR_PRE_SLOT_SET) continue;
+    if (op.params.bias_ids.size() > static_cast<size_t>(std::min(kBiasCapacity, vocab_)))
+      fail(MR_UNIMPLEMENTED, "slot %d has %zu logit biases: this engine keeps at most %d", op.slot, op.params.bias_ids.size(),
+           std::min(kBiasCapacity, vocab_));
+    records += static_cast<uint64_t>(slot_record_bytes(source_of(op.params), vocab_));
+  }
+  if (records > most_records_) refuse("bytes of slot parameters", records, most_records_);
+}
+
+StepShape StepInput::pack(const cpu::StepPlan& plan, int32_t bucket, int32_t bucket_jobs, std::vector<SlotView>& views,
+                          uint8_t* host, const uint8_t* device) {
+  for (const cpu::StepPlan::PreOp& op : plan.pre_ops)
+    if (op.kind == MR_PRE_SLOT_SET) views[static_cast<size_t>(op.slot)] = {0, op.params.top_n};
+  const int32_t tokens = static_cast<int32_t>(plan.tokens.size());
+  const int32_t jobs = static_cast<int32_t>(plan.samples.size() + plan.scores.size());
+  int32_t decode = 0;
+  for (const mr_segment& s : plan.segments) decode += s.kernel_class == MR_CLASS_DECODE ? s.count : 0;
+  StepShape shape(bucket != 0 ? bucket : tokens, bucket != 0 ? bucket : decode, bucket_jobs != 0 ? bucket_jobs : jobs);
+  pack_rows(plan, shape, views, host);
+  pack_jobs(plan, shape, views, host);
+  std::memcpy(host + shape.block_ids, plan.block_ids.data(), plan.block_ids.size() * sizeof(int32_t));
+  shape.bytes = shape.block_ids + align(plan.block_ids.size() * sizeof(int32_t));
+  pack_tiles(shape, host);
+  shape.masked = !plan.masks.empty();
+  shape.mask = shape.bytes;
+  std::memcpy(host + shape.mask, plan.masks.data(), plan.masks.size() * sizeof(uint32_t));
+  shape.bytes += align(plan.masks.size() * sizeof(uint32_t));
+  pack_sets(plan, shape, host, device);
+  return shape;
+}
+
+// Rows of decode segments first; padding behind them.
+void StepInput::pack_rows(const cpu::StepPlan& plan, const StepShape& shape, std::vector<SlotView>& views, uint8_t* host) {
+  int32_t* const slot = reinterpret_cast<int32_t*>(host + shape.slot);
+  int32_t* const position = reinterpret_cast<int32_t*>(host + shape.position);
+  int32_t* const table = reinterpret_cast<int32_t*>(host + shape.table);
+  int32_t* const token = reinterpret_cast<int32_t*>(host + shape.token);
+  tiles_.clear();
+  tile_end_.clear();
+  int32_t row = 0;
+  for (const int32_t kernel_class : {MR_CLASS_DECODE, MR_CLASS_PREFILL}) {
+    int32_t first = 0;
+    for (const mr_segment& s : plan.segments) {
+      if (s.kernel_class == kernel_class) {
+        for (int32_t i = 0; i < s.count; ++i, ++row) {
+          slot[row] = s.slot;
+          position[row] = s.first_position + i;
+          table[row] = s.block_offset;
+          token[row] = plan.tokens[static_cast<size_t>(first + i)];
+          row_of_[static_cast<size_t>(first + i)] = row;
+        }
+        for (int32_t i = 0; kernel_class == MR_CLASS_PREFILL && i < s.count; i += tile_rows_) {
+          const int32_t count = std::min(tile_rows_, s.count - i);
+          tiles_.push_back({row - s.count + i, count});
+          tile_end_.push_back(s.first_position + i + count);
+        }
+      }
+      first += s.count;
+    }
+  }
+  for (; row < shape.rows; ++row) {
+    slot[row] = -1;
+    position[row] = table[row] = token[row] = 0;
+  }
+  for (const mr_segment& s : plan.segments) views[static_cast<size_t>(s.slot)].length = s.first_position + s.count;
+}
+
+void StepInput::pack_jobs(const cpu::StepPlan& plan, const StepShape& shape, const std::vector<SlotView>& views,
+                          uint8_t* host) {
+  int32_t* const gather = reinterpret_cast<int32_t*>(host + shape.gather);
+  SampleJob* const jobs = reinterpret_cast<SampleJob*>(host + shape.job);
+  int32_t at = 0, candidate = 0;
+  for (size_t i = 0; i < plan.samples.size(); ++i) feeder_[static_cast<size_t>(plan.samples[i].slot)] = static_cast<int32_t>(i);
+  for (const mr_sample_row& r : plan.samples) {
+    const SlotView& view = views[static_cast<size_t>(r.slot)];
+    SampleJob job{};
+    job.kind = kJobSample;
+    job.flags = (feeder_[static_cast<size_t>(r.slot)] == at ? kJobFeeds : 0u) | (plan.nan_row == at ? kJobNanFault : 0u);
+    job.row = row_of_[static_cast<size_t>(r.token_index)];
+    job.slot = r.slot;
+    job.position = r.position;
+    job.history_length = std::min(view.length, r.position);
+    job.mask_offset = r.mask_offset;
+    job.top_n = view.top_n;
+    gather[at] = job.row;
+    jobs[at++] = job;
+  }
+  for (const mr_score_row& r : plan.scores) {
+    SampleJob job{};
+    job.kind = kJobScore;
+    job.row = row_of_[static_cast<size_t>(r.token_index)];
+    job.slot = -1;
+    job.position = -1;
+    job.mask_offset = -1;
+    job.target = r.target;
+    job.top_n = r.top_n;
+    gather[at] = job.row;
+    jobs[at++] = job;
+  }
+  for (int32_t i = 0; i < at; ++i) {
+    jobs[i].logits_row = i % logit_rows_;
+    jobs[i].candidate_offset = candidate;
+    candidate += jobs[i].top_n;
+  }
+  for (; at < shape.jobs; ++at) {
+    gather[at] = -1;
+    jobs[at] = SampleJob{};
+  }
+}
+
+// Those that see most keys first: they take longest.
+void StepInput::pack_tiles(StepShape& shape, uint8_t* host) {
+  shape.tiles = static_cast<int32_t>(tiles_.size());
+  shape.tile = shape.bytes;
+  shape.bytes += align(tiles_.size() * sizeof(PrefillTile));
+  PrefillTile* const out = reinterpret_cast<PrefillTile*>(host + shape.tile);
+  std::vector<int32_t> order(tiles_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [this](int32_t a, int32_t b) {
+    return tile_end_[static_cast<size_t>(a)] > tile_end_[static_cast<size_t>(b)];
+  });
+  for (size_t i = 0; i < order.size(); ++i) out[i] = tiles_[static_cast<size_t>(order[i])];
+}
+
+// The last SLOT_SET of each slot; the ones before it have no effect.
+void StepInput::pack_sets(const cpu::StepPlan& plan, StepShape& shape, uint8_t* host, const uint8_t* device) {
+  for (size_t i = 0; i < plan.pre_ops.size(); ++i)
+    if (plan.pre_ops[i].kind == MR_PRE_SLOT_SET) setter_[static_cast<size_t>(plan.pre_ops[i].slot)] = static_cast<int32_t>(i);
+  const auto last = [&](size_t i) {
+    const cpu::StepPlan::PreOp& op = plan.pre_ops[i];
+    return op.kind == MR_PRE_SLOT_SET && setter_[static_cast<size_t>(op.slot)] == static_cast<int32_t>(i);
+  };
+  for (size_t i = 0; i < plan.pre_ops.size(); ++i) shape.sets += last(i) ? 1 : 0;
+  if (shape.sets == 0) return;
+  shape.set = shape.bytes;
+  SlotSet* to = reinterpret_cast<SlotSet*>(host + shape.set);
+  uint64_t record = shape.bytes + align(static_cast<uint64_t>(shape.sets) * sizeof(SlotSet));
+  for (size_t i = 0; i < plan.pre_ops.size(); ++i) {
+    if (!last(i)) continue;
+    const cpu::StepPlan::PreOp& op = plan.pre_ops[i];
+    const SlotSource source = source_of(op.params);
+    pack_slot_record(source, vocab_, host + record);
+    *to++ = {op.slot, 0, device + record};
+    record += static_cast<uint64_t>(slot_record_bytes(source, vocab_));
+  }
+  shape.bytes = align(record);
+}
+
+}  // namespace mr::cuda
