@@ -16,7 +16,7 @@ namespace mr::cuda {
 constexpr int32_t kAttentionChunk = 128;  // keys of one partial result of decode attention
 constexpr int32_t kChunksAGroup = 16;     // partial results merged in order before groups are
 
-// Whether attention runs heads of these shapes: head_dim 64, 80, 96, 128 or 256; heads a multiple of kv_heads.
+// Whether attention runs heads of these shapes: head_dim 1 .. 256; heads a multiple of kv_heads.
 bool attention_supports(int32_t head_dim, int32_t heads, int32_t kv_heads);
 
 struct AttentionArgs {
@@ -24,8 +24,10 @@ struct AttentionArgs {
   KvLayout layout;
   int32_t heads;
   float scale;               // scores are multiplied by it
-  const void* q;             // (rows, heads * head_dim) of the activation type
-  void* out;                 // likewise; zeros for padding rows
+  const void* q;             // (rows, heads * padded_dim) of the activation type, zeros from head_dim on in each head
+  int64_t q_stride;          // elements from row to row, a multiple of 8
+  void* out;                 // (rows, heads * head_dim); zeros for padding rows
+  int64_t out_stride;        // elements from row to row, even
   const void *keys, *values; // block 0 of the layer
 };
 

@@ -33,7 +33,7 @@ struct Params {
   float scale_log2;
   int32_t group, tile_heads, tiles;  // query heads a kv head, a tile; tiles a kv head
   // Workspace: partial results by unit and query head, and finished units by row, kv head and tile.
-  float* out;    // (capacity, heads, head_dim): sum of weighted values
+  float* out;    // (capacity, heads, padded_dim): sum of weighted values
   float2* stat;  // (capacity, heads): greatest score (log2), sum of weights
   int32_t* done; // (rows, kv_heads * tiles)
 };
@@ -84,7 +84,7 @@ struct Item {
 
   // The query heads as A fragments; rows beyond the tile's heads are zero.
   __device__ __forceinline__ void load_queries(uint32_t (&q)[kDim / 16][4], int lane) const {
-    const T* const base = static_cast<const T*>(p.args.common.q) + (static_cast<int64_t>(row) * p.args.common.heads + head0) * kDim;
+    const T* const base = static_cast<const T*>(p.args.common.q) + row * p.args.common.q_stride + static_cast<int64_t>(head0) * kDim;
     const int g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k)
@@ -177,8 +177,9 @@ struct Item {
 
   // out of the row: what was merged, divided by the sum of weights.
   __device__ __forceinline__ void finish(int e, float x, float sum) const {
-    T* const out = static_cast<T*>(p.args.common.out) + (static_cast<int64_t>(row) * p.args.common.heads + head0) * kDim;
-    out[e] = ActOps<T>::from(x / sum);
+    const int32_t dim = p.args.common.layout.head_dim, d = e % kDim;
+    T* const out = static_cast<T*>(p.args.common.out) + row * p.args.common.out_stride;
+    if (d < dim) out[static_cast<int64_t>(head0 + e / kDim) * dim + d] = ActOps<T>::from(x / sum);
   }
 
   // All units of the row in order: groups of chunks, then the groups.
@@ -233,11 +234,11 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? kBlocksAnSm : 1) decod
   const int32_t span = *a.plan.span;
   const uint32_t own = shared_address(memory) + warp * kStages<kDim> * kStageBytes<kDim>;
   __syncthreads();
-  const int32_t width = a.common.heads * kDim;
+  const int32_t width = a.common.heads * a.common.layout.head_dim;
   for (int32_t r = blockIdx.x; r < a.count; r += gridDim.x)
     if (first[r + 1] == first[r])
       for (int32_t i = threadIdx.x; i < width; i += kThreads)
-        static_cast<T*>(a.common.out)[static_cast<int64_t>(r) * width + i] = ActOps<T>::from(0.0f);
+        static_cast<T*>(a.common.out)[r * a.common.out_stride + i] = ActOps<T>::from(0.0f);
 
   const int32_t columns = a.common.layout.kv_heads * p.tiles;
   for (int32_t i = blockIdx.x; i < first[a.count] * columns; i += gridDim.x) {
@@ -333,8 +334,7 @@ cudaError_t run(const Params& p, const Stream& on) {
 }  // namespace
 
 bool attention_supports(int32_t head_dim, int32_t heads, int32_t kv_heads) {
-  const bool dim = head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128 || head_dim == 256;
-  return dim && heads >= 1 && kv_heads >= 1 && heads % kv_heads == 0;
+  return pad_head_dim(head_dim) != 0 && heads >= 1 && kv_heads >= 1 && heads % kv_heads == 0;
 }
 
 int32_t decode_attention_capacity(int32_t rows, int32_t positions) {
@@ -346,13 +346,13 @@ int32_t decode_attention_capacity(int32_t rows, int32_t positions) {
 
 int64_t decode_attention_bytes(int32_t rows, int32_t capacity, int32_t heads, int32_t head_dim) {
   const int64_t parts = static_cast<int64_t>(capacity) * heads;
-  return aligned(parts * head_dim * 4) + aligned(parts * 8) + aligned(static_cast<int64_t>(rows) * heads * 4);
+  return aligned(parts * pad_head_dim(head_dim) * 4) + aligned(parts * 8) + aligned(static_cast<int64_t>(rows) * heads * 4);
 }
 
 cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, const Stream& on) {
   const AttentionArgs& c = args.common;
   if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.count < 0 || args.count > kMaxDecodeRows ||
-      args.plan.capacity < 1 || args.sm_count < 1 || c.layout.block_size % 16 != 0)
+      args.plan.capacity < 1 || args.sm_count < 1 || c.layout.padded_dim != pad_head_dim(c.layout.head_dim) || c.layout.block_size % 16 != 0)
     return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
   Params p;
@@ -364,10 +364,10 @@ cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, const Strea
   const int64_t parts = static_cast<int64_t>(args.plan.capacity) * c.heads;
   uint8_t* const workspace = static_cast<uint8_t*>(args.workspace);
   p.out = reinterpret_cast<float*>(workspace);
-  p.stat = reinterpret_cast<float2*>(workspace + aligned(parts * c.layout.head_dim * 4));
-  p.done = reinterpret_cast<int32_t*>(workspace + aligned(parts * c.layout.head_dim * 4) + aligned(parts * 8));
+  p.stat = reinterpret_cast<float2*>(workspace + aligned(parts * c.layout.padded_dim * 4));
+  p.done = reinterpret_cast<int32_t*>(workspace + aligned(parts * c.layout.padded_dim * 4) + aligned(parts * 8));
   return with_act(c.layout.act, [&](auto element) {
-    return with_head_dim(c.layout.head_dim, [&](auto dim) { return run<decltype(element), decltype(dim)::value>(p, on); });
+    return with_head_dim(c.layout.padded_dim, [&](auto dim) { return run<decltype(element), decltype(dim)::value>(p, on); });
   });
 }
 

@@ -135,14 +135,15 @@ __device__ __forceinline__ void pack_weights(const float (&low)[4], const float 
   a[3] = ActOps<T>::pack(high[2], high[3]);
 }
 
-// Calls f with the head dim as a compile-time constant.
+// Calls f with the padded head dim as a compile-time constant.
 template <int n>
 struct Dim {
   static constexpr int value = n;
 };
 template <class F>
-inline cudaError_t with_head_dim(int32_t head_dim, F&& f) {
-  switch (head_dim) {
+inline cudaError_t with_head_dim(int32_t padded_dim, F&& f) {
+  switch (padded_dim) {
+    case 32: return f(Dim<32>{});
     case 64: return f(Dim<64>{});
     case 80: return f(Dim<80>{});
     case 96: return f(Dim<96>{});

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
     const int32_t r = i / (kDim / 8), piece = i % (kDim / 8), token = (packed0 + r) / p.tile_heads;
     const int32_t head = (packed0 + r) % p.tile_heads;
     const bool valid = packed0 + r < packed && head < heads;
-    const int64_t at = valid ? (static_cast<int64_t>(tile.row + token) * c.heads + head0 + head) * kDim + piece * 8 : 0;
+    const int64_t at = valid ? (tile.row + token) * c.q_stride + static_cast<int64_t>(head0 + head) * kDim + piece * 8 : 0;
     copy_async(queries + r * kSharedRow<kDim> + piece * 16, static_cast<const T*>(c.q) + at, valid);
   }
   fetch<T, kDim>(c, table, kv_head, 0, longest, stages);
@@ -152,10 +152,19 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
       const float sum = quad_sum(softmax[b][r].sum);
       const int32_t i = packed0 + (warp * kBlocks + b) * 16 + g + 8 * r, head = i % p.tile_heads;
       if (i >= packed || head >= heads) continue;
-      T* const to = static_cast<T*>(c.out) + (static_cast<int64_t>(tile.row + i / p.tile_heads) * c.heads + head0 + head) * kDim;
+      const int32_t dim = c.layout.head_dim;
+      T* const to = static_cast<T*>(c.out) + (tile.row + i / p.tile_heads) * c.out_stride + static_cast<int64_t>(head0 + head) * dim;
 #pragma unroll
-      for (int n = 0; n < kDim / 8; ++n)
-        *reinterpret_cast<uint32_t*>(to + 8 * n + 2 * t) = ActOps<T>::pack(out[b][n][2 * r] / sum, out[b][n][2 * r + 1] / sum);
+      for (int n = 0; n < kDim / 8; ++n) {
+        const int d = 8 * n + 2 * t;
+        const float x = out[b][n][2 * r] / sum, y = out[b][n][2 * r + 1] / sum;
+        if (dim % 2 == 0) {
+          if (d < dim) *reinterpret_cast<uint32_t*>(to + d) = ActOps<T>::pack(x, y);
+        } else {
+          if (d < dim) to[d] = ActOps<T>::from(x);
+          if (d + 1 < dim) to[d + 1] = ActOps<T>::from(y);
+        }
+      }
     }
 }
 
@@ -186,7 +195,9 @@ int32_t prefill_tile_rows(int32_t, int32_t heads, int32_t kv_heads) {
 
 cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Stream& on) {
   const AttentionArgs& c = args.common;
-  if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.tile_count < 0) return cudaErrorInvalidValue;
+  if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.tile_count < 0 ||
+      c.layout.padded_dim != pad_head_dim(c.layout.head_dim))
+    return cudaErrorInvalidValue;
   if (args.tile_count == 0) return cudaSuccess;
   int most = 0;
   const cudaError_t error = shared_limit(&most);
@@ -198,7 +209,7 @@ cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Str
   p.tile_heads = heads_a_tile(p.group);
   p.tiles = (p.group + p.tile_heads - 1) / p.tile_heads;
   return with_act(c.layout.act, [&](auto element) {
-    return with_head_dim(c.layout.head_dim, [&](auto dim) {
+    return with_head_dim(c.layout.padded_dim, [&](auto dim) {
       typedef decltype(element) T;
       constexpr int kDim = decltype(dim)::value;
       if constexpr (kMostBlocks<kDim> == 2)

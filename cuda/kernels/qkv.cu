@@ -1,7 +1,8 @@
 // qkv: bias, QK-norm, rotation and cache write (see qkv.h for the operands).
 //
 // One warp a row and head; heads of Q first, then of K, then of V. Lane l owns the pairs l, l + 32, ... of a head: the
-// rotated pairs first, (p, p + rope_dims/2) for NEOX and (2p, 2p+1) for NORM, then neighbours of the rest. Rotation:
+// rotated pairs first, (p, p + rope_dims/2) for NEOX and (2p, 2p+1) for NORM, then neighbours of the rest, up to the
+// padded dim. Rotation:
 // (x c - y s, x s + y c) with products rounded before the sum. The norm sums squares over pairs, then lanes. No shared
 // memory. Moves each element of qkv once and writes 2 bytes for it.
 #include "kernels/act.cuh"
@@ -12,11 +13,11 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kMostPairs = 4;  // of a lane: head_dim <= 256
+constexpr int kMostPairs = 4;  // of a lane: padded_dim <= 256
 
 template <class X, class T>
 __global__ void __launch_bounds__(32 * kWarps) head_per_warp(FinishQkvArgs a) {
-  const int32_t dim = a.layout.head_dim, kv_heads = a.layout.kv_heads, all_heads = a.heads + 2 * kv_heads;
+  const int32_t dim = a.layout.head_dim, padded = a.layout.padded_dim, kv_heads = a.layout.kv_heads, all_heads = a.heads + 2 * kv_heads;
   const int64_t task = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int64_t row = task / all_heads;
@@ -29,13 +30,13 @@ __global__ void __launch_bounds__(32 * kWarps) head_per_warp(FinishQkvArgs a) {
   const int32_t slot = a.rows.slot[row];
   T* out;
   if (query) {
-    out = static_cast<T*>(a.q_out) + (row * a.heads + own) * dim;
+    out = static_cast<T*>(a.q_out) + row * a.q_stride + static_cast<int64_t>(own) * padded;
   } else {
     if (slot < 0) return;
     const int32_t position = a.rows.position[row], size = a.layout.block_size;
     const int64_t block = a.rows.block_ids[a.rows.table[row] + position / size];
     out = static_cast<T*>(value ? a.values : a.keys) + block * a.layout.block_elements() +
-          own * a.layout.head_elements() + static_cast<int64_t>(position % size) * dim;
+          own * a.layout.head_elements() + static_cast<int64_t>(position % size) * padded;
   }
   const X* const in = static_cast<const X*>(a.qkv) + row * a.qkv_stride + static_cast<int64_t>(head) * dim;
   const float* bias = query ? a.q_bias : value ? a.v_bias : a.k_bias;
@@ -50,18 +51,12 @@ __global__ void __launch_bounds__(32 * kWarps) head_per_warp(FinishQkvArgs a) {
   for (int k = 0; k < kMostPairs; ++k) {
     const int32_t p = lane + 32 * k;
     x[k] = y[k] = 0;
-    if (p >= dim / 2) continue;
+    if (p >= padded / 2) continue;
     const bool apart = p < half && a.rope_style == MR_ROPE_NEOX;
     first[k] = apart ? p : 2 * p;
     second[k] = apart ? p + half : 2 * p + 1;
-    if (slot >= 0) {
-      x[k] = load_f32(in + first[k]);
-      y[k] = load_f32(in + second[k]);
-      if (bias != nullptr) {
-        x[k] += bias[first[k]];
-        y[k] += bias[second[k]];
-      }
-    }
+    if (slot >= 0 && first[k] < dim) x[k] = load_f32(in + first[k]) + (bias == nullptr ? 0.0f : bias[first[k]]);
+    if (slot >= 0 && second[k] < dim) y[k] = load_f32(in + second[k]) + (bias == nullptr ? 0.0f : bias[second[k]]);
     sum = fmaf(y[k], y[k], fmaf(x[k], x[k], sum));
   }
   float factor = 1;
@@ -70,10 +65,10 @@ __global__ void __launch_bounds__(32 * kWarps) head_per_warp(FinishQkvArgs a) {
 #pragma unroll
   for (int k = 0; k < kMostPairs; ++k) {
     const int32_t p = lane + 32 * k;
-    if (p >= dim / 2) continue;
+    if (p >= padded / 2) continue;
     if (norm != nullptr) {
-      x[k] = x[k] * factor * norm[first[k]];
-      y[k] = y[k] * factor * norm[second[k]];
+      x[k] = first[k] < dim ? x[k] * factor * norm[first[k]] : 0.0f;
+      y[k] = second[k] < dim ? y[k] * factor * norm[second[k]] : 0.0f;
     }
     if (!value && p < half) {
       const float c = turns[p], s = turns[half + p], u = x[k], v = y[k];
@@ -89,7 +84,7 @@ __global__ void __launch_bounds__(32 * kWarps) head_per_warp(FinishQkvArgs a) {
 
 cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on) {
   const int32_t dim = args.layout.head_dim;
-  if (args.count < 0 || dim < 2 || dim % 2 != 0 || dim > 64 * kMostPairs || args.rope_dims < 0 || args.rope_dims > dim ||
+  if (args.count < 0 || dim < 1 || args.layout.padded_dim != pad_head_dim(dim) || args.rope_dims < 0 || args.rope_dims > dim ||
       args.rope_dims % 2 != 0 || args.heads < 1 || args.layout.kv_heads < 1 ||
       (args.rope_style != MR_ROPE_NORM && args.rope_style != MR_ROPE_NEOX))
     return cudaErrorInvalidValue;

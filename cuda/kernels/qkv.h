@@ -25,7 +25,8 @@ struct FinishQkvArgs {
   const float* turns;     // (count, rope_dims), from launch_begin
   int32_t rope_dims, rope_style;  // MR_ROPE_*
   int32_t heads;
-  void* q_out;            // (count, heads * head_dim)
+  void* q_out;            // (count, heads * padded_dim): zeros from head_dim on in each head
+  int64_t q_stride;       // elements from row to row of q_out
   KvLayout layout;
   void *keys, *values;    // block 0 of the layer
 };
