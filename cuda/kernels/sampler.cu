@@ -1,0 +1,53 @@
+// sampler: lays out its workspace and launches its four kernels (see sampler_row.cuh).
+#include <initializer_list>
+#include <type_traits>
+
+#include "kernels/sampler_row.cuh"
+
+namespace mr::cuda {
+namespace {
+
+// Lays the workspace out from base on; gives its bytes.
+int64_t sampler_workspace(uint8_t* base, int64_t jobs, int32_t vocab, SamplerSpace* space) {
+  int64_t at = 0;
+  const auto take = [&](auto** member, int64_t count) {
+    typedef std::remove_reference_t<decltype(**member)> Element;
+    *member = reinterpret_cast<Element*>(base + at);
+    at += (count * static_cast<int64_t>(sizeof(Element)) + 255) / 256 * 256;
+  };
+  space->pieces = (vocab + kPiece - 1) / kPiece;
+  space->stride = (static_cast<int64_t>(vocab) + 3) / 4 * 4;
+  take(&space->tops, jobs * space->pieces);
+  take(&space->sums, jobs * space->pieces);
+  take(&space->edited, jobs);
+  take(&space->bin_mass, jobs * kBins);
+  take(&space->bin_count, jobs * kBins);
+  take(&space->raw_count, jobs * kBins);
+  take(&space->counts, (jobs < kEditTables ? jobs : kEditTables) * space->stride);
+  take(&space->processed, jobs * space->stride);
+  return at;
+}
+
+}  // namespace
+
+int64_t sampler_bytes(int32_t jobs, int32_t vocab) {
+  SamplerSpace space;
+  return sampler_workspace(nullptr, jobs, vocab, &space);
+}
+
+cudaError_t launch_sample(const SampleArgs& args, const Stream& on) {
+  if (args.job_count < 0 || args.job_count > args.workspace_jobs || args.job_count > 65535 || args.vocab < 1 ||
+      args.vocab > 1 << 18 || args.logits_stride % 4 != 0)
+    return cudaErrorInvalidValue;
+  if (args.job_count == 0) return cudaSuccess;
+  SampleKernelArgs k;
+  k.a = args;
+  sampler_workspace(static_cast<uint8_t*>(args.workspace), args.workspace_jobs, args.vocab, &k.space);
+  for (const auto step : {launch_sampler_scan, launch_sampler_edit, launch_sampler_weigh, launch_sampler_choose}) {
+    const cudaError_t error = step(k, on);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace mr::cuda
