@@ -1,0 +1,280 @@
+// Times of the kernels beside the matrix products, at the shapes of an 8B model (hidden 4096, 32 heads, 8 kv heads of 128,
+// vocabulary 128256, bf16). Each is captured into a graph of kLaunches launches over rotating buffers, so that keys and
+// values come from memory as in a step; a time is the median of replays divided by the launches.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/norm.h"
+#include "kernels/qkv.h"
+#include "kernels/sampler.h"
+#include "millrace/engine.h"
+
+using namespace mr::cuda;
+
+namespace {
+
+constexpr int kLaunches = 32;
+constexpr int32_t kHidden = 4096, kHeads = 32, kKvHeads = 8, kDim = 128, kBlock = 16, kVocab = 128256;
+
+void must(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::printf("%s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+#define MUST(call) must((call), #call)
+
+template <class T>
+T* device(size_t count, int fill = 0) {
+  void* p = nullptr;
+  MUST(cudaMalloc(&p, count * sizeof(T)));
+  MUST(cudaMemset(p, fill, count * sizeof(T)));
+  return static_cast<T*>(p);
+}
+template <class T>
+T* device(const std::vector<T>& values) {
+  T* p = device<T>(values.size());
+  MUST(cudaMemcpy(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return p;
+}
+std::vector<float> noise(size_t count, float scale) {
+  std::vector<float> x(count);
+  uint64_t state = 1;
+  for (float& v : x) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    v = scale * (static_cast<float>(state >> 40) * 0x1p-23f - 1.0f);
+  }
+  return x;
+}
+std::vector<uint16_t> noise_act(size_t count) {
+  std::vector<uint16_t> y(count);
+  const std::vector<float> x = noise(1 << 20, 1);
+  for (size_t i = 0; i < count; ++i) {
+    const __nv_bfloat16 h = __float2bfloat16_rn(x[(i * 7) % x.size()]);
+    std::copy_n(reinterpret_cast<const uint16_t*>(&h), 1, &y[i]);
+  }
+  return y;
+}
+
+// Microseconds of one launch; run(i, stream) launches the i-th.
+double time_of(const std::function<cudaError_t(int, const Stream&)>& run, int launches = kLaunches) {
+  cudaStream_t stream;
+  MUST(cudaStreamCreate(&stream));
+  MUST(run(0, Stream{stream, false}));
+  MUST(cudaStreamSynchronize(stream));
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < launches; ++i) MUST(run(i, Stream{stream, true}));
+  MUST(cudaStreamEndCapture(stream, &graph));
+  MUST(cudaGraphInstantiateWithFlags(&exec, graph, 0));
+  cudaEvent_t begin, end;
+  MUST(cudaEventCreate(&begin));
+  MUST(cudaEventCreate(&end));
+  std::vector<float> times;
+  for (int i = 0; i < 12; ++i) {
+    MUST(cudaEventRecord(begin, stream));
+    MUST(cudaGraphLaunch(exec, stream));
+    MUST(cudaEventRecord(end, stream));
+    MUST(cudaEventSynchronize(end));
+    float ms = 0;
+    MUST(cudaEventElapsedTime(&ms, begin, end));
+    times.push_back(ms);
+  }
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+  std::sort(times.begin() + 2, times.end());  // the first two warm up
+  return times[2 + (times.size() - 2) / 2] * 1000.0 / launches;
+}
+
+void line(const char* what, int64_t n, int64_t m, double us, double bytes, double flops) {
+  std::printf("%-24s %7lld %7lld %10.2f us", what, static_cast<long long>(n), static_cast<long long>(m), us);
+  if (bytes > 0) std::printf(" %8.0f GB/s", bytes / us / 1e3);
+  if (flops > 0) std::printf(" %8.1f TFLOP/s", flops / us / 1e6);
+  std::printf("\n");
+}
+
+// `rows` sequences of `length` tokens, each in blocks of its own.
+struct Sequences {
+  KvLayout layout{Act::kBF16, kBlock, kKvHeads, kDim, kDim};
+  AttentionArgs common{};
+  std::vector<void*> memory;
+  int32_t planes;
+  uint16_t *keys, *values;
+  int64_t plane;
+
+  Sequences(const std::vector<int32_t>& slot, const std::vector<int32_t>& position, int32_t sequences, int32_t length) {
+    const int32_t blocks = (length + kBlock - 1) / kBlock;
+    plane = layout.block_elements() * blocks * sequences;
+    planes = static_cast<int32_t>(std::clamp<int64_t>((int64_t{256} << 20) / (plane * 4), 1, kLaunches));
+    const std::vector<uint16_t> fill = noise_act(static_cast<size_t>(plane));
+    keys = device<uint16_t>(static_cast<size_t>(plane * planes));
+    values = device<uint16_t>(static_cast<size_t>(plane * planes));
+    for (int32_t i = 0; i < planes; ++i) {
+      MUST(cudaMemcpy(keys + i * plane, fill.data(), static_cast<size_t>(plane) * 2, cudaMemcpyHostToDevice));
+      MUST(cudaMemcpy(values + i * plane, fill.data(), static_cast<size_t>(plane) * 2, cudaMemcpyHostToDevice));
+    }
+    std::vector<int32_t> ids(static_cast<size_t>(blocks * sequences)), table;
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i * 7919) % ids.size());
+    for (const int32_t s : slot) table.push_back(s * blocks);
+    common.rows = Rows{device(slot), device(position), device(table), device(ids)};
+    common.layout = layout;
+    common.heads = kHeads;
+    common.scale = 0.088f;
+    common.q = device(noise_act(slot.size() * kHidden));
+    common.out = device<uint16_t>(slot.size() * kHidden);
+    common.q_stride = common.out_stride = kHidden;
+    memory = {keys, values, const_cast<int32_t*>(common.rows.slot), const_cast<int32_t*>(common.rows.position),
+              const_cast<int32_t*>(common.rows.table), const_cast<int32_t*>(common.rows.block_ids), const_cast<void*>(common.q), common.out};
+  }
+  ~Sequences() {
+    for (void* p : memory) cudaFree(p);
+  }
+  AttentionArgs layer(int i) const {
+    AttentionArgs a = common;
+    a.keys = keys + i % planes * plane;
+    a.values = values + i % planes * plane;
+    return a;
+  }
+};
+
+void decode(int32_t rows, int32_t length, int32_t sm_count) {
+  std::vector<int32_t> slot, position(static_cast<size_t>(rows), length - 1);
+  for (int32_t r = 0; r < rows; ++r) slot.push_back(r);
+  Sequences s(slot, position, rows, length);
+  const int32_t capacity = decode_attention_capacity(rows, std::max(length, 8192));
+  uint8_t* const workspace = device<uint8_t>(static_cast<size_t>(decode_attention_bytes(rows, capacity, kHeads, kDim)));
+  int32_t* const scratch = device<int32_t>(static_cast<size_t>(4 * rows) + 8);
+  int32_t* const history = device<int32_t>(static_cast<size_t>(rows) * static_cast<size_t>(length));
+  BeginArgs begin{};
+  begin.rows = s.common.rows;
+  begin.count = begin.decode_rows = rows;
+  begin.token_in = begin.token = scratch;
+  begin.poison = scratch + rows;
+  begin.history = history;
+  begin.history_stride = length;
+  begin.plan = DecodePlan{scratch + 2 * rows, scratch + 3 * rows + 2, capacity};
+  MUST(launch_begin(begin, Stream{}));
+  const double us = time_of([&](int i, const Stream& on) {
+    return launch_decode_attention({s.layer(i), rows, begin.plan, workspace, sm_count}, on);
+  });
+  line("decode attention", rows, length, us, 4.0 * rows * length * kKvHeads * kDim, 0);
+  for (void* p : {static_cast<void*>(workspace), static_cast<void*>(scratch), static_cast<void*>(history)}) cudaFree(p);
+}
+
+void prefill(int32_t length) {
+  std::vector<int32_t> slot(static_cast<size_t>(length), 0), position;
+  for (int32_t p = 0; p < length; ++p) position.push_back(p);
+  Sequences s(slot, position, 1, length);
+  std::vector<PrefillTile> tiles;
+  const int32_t most = prefill_tile_rows(kDim, kHeads, kKvHeads);
+  for (int32_t at = (length - 1) / most * most; at >= 0; at -= most) tiles.push_back({at, std::min(most, length - at)});
+  PrefillTile* const on_device = device(tiles);
+  const double us = time_of([&](int i, const Stream& on) {
+    return launch_prefill_attention({s.layer(i), on_device, static_cast<int32_t>(tiles.size())}, on);
+  }, 4);
+  line("prefill attention", 1, length, us, 0, 2.0 * length * (length + 1) * kHeads * kDim);
+  cudaFree(on_device);
+}
+
+void rows_kernels(int32_t rows) {
+  float* const x = device<float>(static_cast<size_t>(rows) * 6144);
+  float* const weight = device<float>(kHidden);
+  std::vector<int32_t> slot(static_cast<size_t>(rows), 0), position;
+  for (int32_t r = 0; r < rows; ++r) position.push_back(r);
+  Sequences s(slot, position, 1, rows);
+  float* const turns = device<float>(static_cast<size_t>(rows) * kDim);
+  uint16_t* const out = device<uint16_t>(static_cast<size_t>(rows) * kHidden);
+  line("rms norm", rows, kHidden, time_of([&](int, const Stream& on) {
+         return launch_rms_norm({x, weight, nullptr, out, Act::kBF16, rows, kHidden, kHidden, kHidden, 1e-5f}, on);
+       }), 6.0 * rows * kHidden, 0);
+  line("finish qkv", rows, 6144, time_of([&](int i, const Stream& on) {
+         const AttentionArgs layer = s.layer(i);
+         FinishQkvArgs a{};
+         a.rows = layer.rows;
+         a.count = rows;
+         a.qkv = x;
+         a.qkv_is_f32 = true;
+         a.qkv_stride = 6144;
+         a.turns = turns;
+         a.rope_dims = kDim;
+         a.heads = kHeads;
+         a.q_out = out;
+         a.q_stride = kHidden;
+         a.layout = layer.layout;
+         a.keys = const_cast<void*>(layer.keys);
+         a.values = const_cast<void*>(layer.values);
+         return launch_finish_qkv(a, on);
+       }), 6.0 * rows * 6144, 0);
+  for (void* p : {static_cast<void*>(x), static_cast<void*>(weight), static_cast<void*>(turns), static_cast<void*>(out)}) cudaFree(p);
+}
+
+void sampler(const char* what, int32_t rows, float temperature, int32_t top_k, float top_p, int32_t top_n, float penalty) {
+  SlotParams p{};
+  p.temperature = temperature;
+  p.top_k = top_k;
+  p.top_p = top_p;
+  p.typical_p = p.repetition_penalty = 1;
+  p.presence_penalty = penalty;
+  p.penalty_window = 64;
+  p.all_allowed = 1;
+  std::vector<SlotParams> params;
+  std::vector<SampleJob> jobs;
+  for (int32_t r = 0; r < rows; ++r) {
+    p.seed = static_cast<uint64_t>(r);
+    params.push_back(p);
+    SampleJob job{};
+    job.kind = kJobSample;
+    job.flags = kJobFeeds;
+    job.logits_row = job.slot = r;
+    job.position = job.history_length = 100;
+    job.mask_offset = -1;
+    job.top_n = top_n;
+    job.candidate_offset = r * top_n;
+    jobs.push_back(job);
+  }
+  SampleArgs a{};
+  a.jobs = device(jobs);
+  a.job_count = a.workspace_jobs = rows;
+  std::vector<float> logits = noise(static_cast<size_t>(kVocab), 1);
+  for (float& x : logits) x = 4.0f * x * x * x;  // a few far above the rest
+  float* const all = device<float>(static_cast<size_t>(rows) * kVocab);
+  for (int32_t r = 0; r < rows; ++r) MUST(cudaMemcpy(all + static_cast<int64_t>(r) * kVocab, logits.data(), logits.size() * 4, cudaMemcpyHostToDevice));
+  a.logits = all;
+  a.logits_stride = kVocab;
+  a.vocab = kVocab;
+  a.slots.params = device(params);
+  a.slots.feeds = device<SlotFeed>(static_cast<size_t>(rows));
+  a.slots.history = device<int32_t>(static_cast<size_t>(rows) * 128);
+  a.slots.history_stride = 128;
+  a.results = device<mr_row_result>(static_cast<size_t>(rows));
+  a.candidates = device<mr_candidate>(static_cast<size_t>(rows * top_n) + 1);
+  a.workspace = device<uint8_t>(static_cast<size_t>(sampler_bytes(rows, kVocab)));
+  line(what, rows, kVocab, time_of([&](int, const Stream& on) { return launch_sample(a, on); }), 4.0 * rows * kVocab, 0);
+  for (const void* q : {static_cast<const void*>(a.jobs), static_cast<const void*>(all), static_cast<const void*>(a.workspace)}) cudaFree(const_cast<void*>(q));
+}
+
+}  // namespace
+
+int main() {
+  cudaDeviceProp properties;
+  MUST(cudaGetDeviceProperties(&properties, 0));
+  std::printf("%s\n%-24s %7s %7s\n", properties.name, "kernel", "rows", "width");
+  for (const int32_t rows : {1, 64, 4096}) rows_kernels(rows);
+  const std::vector<std::pair<int32_t, int32_t>> batches = {{1, 128}, {1, 512}, {1, 4096}, {1, 32768}, {8, 512}, {64, 128}, {64, 1024}, {256, 1024}};
+  for (const auto& [rows, length] : batches) decode(rows, length, properties.multiProcessorCount);
+  for (const int32_t length : {512, 4096, 16384}) prefill(length);
+  for (const int32_t rows : {1, 64}) {
+    sampler("sample greedy", rows, 0, 0, 1, 0, 0);
+    sampler("sample temperature", rows, 0.8f, 0, 1, 0, 0);
+    sampler("sample top-p 0.9", rows, 0.8f, 0, 0.9f, 0, 0);
+    sampler("sample top-k 50", rows, 0.8f, 50, 1, 0, 0);
+    sampler("sample top-n 20", rows, 0, 0, 1, 20, 0);
+    sampler("sample penalties", rows, 0, 0, 1, 0, 0.5f);
+  }
+  return 0;
+}

@@ -1,0 +1,248 @@
+// Decode and prefill attention over a paged cache: against float64, and bit for bit alone, among others and in chunks.
+#include "kernels/attention.h"
+#include "kernels/rows.h"
+#include "kernel_fixture.h"
+#include "millrace/engine.h"
+
+namespace mr::cuda::testing {
+namespace {
+
+struct Shape {
+  int32_t heads, kv_heads, dim, block_size;
+};
+
+// Sequences with random keys and values, each in blocks of its own in shuffled order; what is not of a sequence is NaN.
+struct Cache {
+  Act act;
+  Shape shape;
+  KvLayout layout;
+  std::vector<int32_t> lengths, table, blocks;
+  std::vector<float> key, value;  // as stored, by pool element
+  Guarded<uint16_t> keys, values;
+
+  static size_t pool(const std::vector<int32_t>& lengths, const KvLayout& l) {
+    int64_t count = 0;
+    for (const int32_t n : lengths) count += (n + l.block_size - 1) / l.block_size;
+    return static_cast<size_t>(count * l.block_elements());
+  }
+  Cache(Act a, const Shape& s, const std::vector<int32_t>& n, uint64_t seed)
+      : act(a), shape(s), layout{a, s.block_size, s.kv_heads, s.dim, pad_head_dim(s.dim)}, lengths(n),
+        keys(pool(n, layout)), values(pool(n, layout)) {
+    Numbers numbers(seed);
+    for (const int32_t length : n) {
+      table.push_back(static_cast<int32_t>(blocks.size()));
+      for (int32_t b = 0; b < length; b += s.block_size) blocks.push_back(static_cast<int32_t>(blocks.size()));
+    }
+    for (size_t i = blocks.size(); i > 1; --i) std::swap(blocks[i - 1], blocks[static_cast<size_t>(numbers.below(static_cast<int64_t>(i)))]);
+    std::vector<uint16_t> k(keys.size(), 0xffff), v(values.size(), 0xffff);
+    for (size_t i = 0; i < n.size(); ++i)
+      for (int32_t p = 0; p < n[i]; ++p)
+        for (int32_t h = 0; h < s.kv_heads; ++h)
+          for (int32_t d = 0; d < layout.padded_dim; ++d) {
+            const size_t at = place(i, p, h) + static_cast<size_t>(d);
+            k[at] = to_act(act, d < s.dim ? numbers.normal() : 0.0f);
+            v[at] = to_act(act, d < s.dim ? numbers.normal() : 0.0f);
+          }
+    keys.write(k);
+    values.write(v);
+    key = from_acts(act, k);
+    value = from_acts(act, v);
+  }
+  size_t place(size_t sequence, int32_t position, int32_t head) const {
+    const int64_t block = blocks[static_cast<size_t>(table[sequence] + position / layout.block_size)];
+    return static_cast<size_t>(block * layout.block_elements() + head * layout.head_elements() +
+                               static_cast<int64_t>(position % layout.block_size) * layout.padded_dim);
+  }
+};
+
+struct Row {
+  int32_t sequence, position;  // sequence -1: padding
+};
+
+// Queries of rows, random but the same for the same sequence and position.
+std::vector<uint16_t> queries_of(const Cache& cache, const std::vector<Row>& rows, int64_t stride) {
+  std::vector<uint16_t> q(rows.size() * static_cast<size_t>(stride), 0);
+  const int32_t padded = cache.layout.padded_dim;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    Numbers numbers(static_cast<uint64_t>(rows[r].sequence * 1000003 + rows[r].position));
+    for (int32_t h = 0; h < cache.shape.heads; ++h)
+      for (int32_t d = 0; d < cache.shape.dim; ++d)
+        q[r * static_cast<size_t>(stride) + static_cast<size_t>(h * padded + d)] = to_act(cache.act, 1.5f * numbers.normal());
+  }
+  return q;
+}
+
+// Runs decode (tiles empty) or prefill attention over the rows; gives (rows, heads * dim).
+std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& rows, const std::vector<PrefillTile>& tiles,
+                             int32_t capacity = 0, int runs = 1) {
+  const int32_t count = static_cast<int32_t>(rows.size()), padded = cache.layout.padded_dim;
+  const int64_t q_stride = cache.shape.heads * padded + 8, out_stride = (cache.shape.heads * cache.shape.dim + 7) / 8 * 8;
+  std::vector<int32_t> slot, position, table, zero(rows.size(), 0);
+  int32_t longest = 1;
+  for (const Row& r : rows) {
+    slot.push_back(r.sequence);
+    position.push_back(r.position);
+    table.push_back(r.sequence < 0 ? 0 : cache.table[static_cast<size_t>(r.sequence)]);
+    longest = std::max(longest, r.position + 1);
+  }
+  Guarded<int32_t> dslot(slot), dposition(position), dtable(table), dblocks(cache.blocks), dtoken(zero), dout(zero), dpoison(zero);
+  Guarded<uint16_t> q(queries_of(cache, rows, q_stride)), out(static_cast<size_t>(count * out_stride));
+  AttentionArgs common{};
+  common.rows = Rows{dslot, dposition, dtable, dblocks};
+  common.layout = cache.layout;
+  common.heads = cache.shape.heads;
+  common.scale = 1.0f / std::sqrt(static_cast<float>(cache.shape.dim));
+  common.q = q.data();
+  common.q_stride = q_stride;
+  common.out = out.data();
+  common.out_stride = out_stride;
+  common.keys = cache.keys.data();
+  common.values = cache.values.data();
+  if (tiles.empty()) {
+    if (capacity == 0) capacity = decode_attention_capacity(count, longest);
+    const int64_t bytes = decode_attention_bytes(count, capacity, cache.shape.heads, cache.shape.dim);
+    Guarded<uint8_t> workspace(static_cast<size_t>(bytes));
+    workspace.zero();
+    Guarded<int32_t> first(static_cast<size_t>(count) + 1), span(1), history(static_cast<size_t>(longest) * (cache.lengths.size() + 1));
+    Guarded<SlotFeed> feeds(cache.lengths.size() + 1);
+    BeginArgs begin{};
+    begin.rows = common.rows;
+    begin.count = begin.decode_rows = count;
+    begin.token_in = dtoken;
+    begin.token = dout;
+    begin.poison = dpoison;
+    begin.feeds = feeds;
+    begin.history = history;
+    begin.history_stride = longest;
+    begin.plan = DecodePlan{first, span, capacity};
+    MUST(launch_begin(begin, Stream{}));
+    for (int i = 0; i < runs; ++i)
+      MUST(launch_decode_attention({common, count, begin.plan, workspace.data(), 7}, Stream{}));
+    synchronize();
+  } else {
+    Guarded<PrefillTile> dtiles(tiles);
+    MUST(launch_prefill_attention({common, dtiles, static_cast<int32_t>(tiles.size())}, Stream{}));
+    synchronize();
+  }
+  const std::vector<uint16_t> all = out.read();
+  std::vector<uint16_t> result;
+  for (int32_t r = 0; r < count; ++r)
+    result.insert(result.end(), all.begin() + r * out_stride, all.begin() + r * out_stride + cache.shape.heads * cache.shape.dim);
+  return result;
+}
+
+std::vector<double> reference(const Cache& cache, const Row& row, const std::vector<uint16_t>& q_bits, size_t q_at) {
+  const Shape& s = cache.shape;
+  std::vector<double> out(static_cast<size_t>(s.heads * s.dim), 0.0);
+  if (row.sequence < 0) return out;
+  const double scale = static_cast<double>(1.0f / std::sqrt(static_cast<float>(s.dim)));
+  for (int32_t h = 0; h < s.heads; ++h) {
+    const int32_t kv = h / (s.heads / s.kv_heads);
+    std::vector<double> score(static_cast<size_t>(row.position) + 1);
+    double top = -INFINITY, sum = 0;
+    for (int32_t p = 0; p <= row.position; ++p) {
+      const size_t at = cache.place(static_cast<size_t>(row.sequence), p, kv);
+      double dot = 0;
+      for (int32_t d = 0; d < s.dim; ++d)
+        dot += static_cast<double>(from_act(cache.act, q_bits[q_at + static_cast<size_t>(h * cache.layout.padded_dim + d)])) *
+               cache.key[at + static_cast<size_t>(d)];
+      score[static_cast<size_t>(p)] = dot * scale;
+      top = std::max(top, dot * scale);
+    }
+    for (double& x : score) sum += x = std::exp(x - top);
+    for (int32_t p = 0; p <= row.position; ++p) {
+      const size_t at = cache.place(static_cast<size_t>(row.sequence), p, kv);
+      for (int32_t d = 0; d < s.dim; ++d)
+        out[static_cast<size_t>(h * s.dim + d)] += score[static_cast<size_t>(p)] / sum * cache.value[at + static_cast<size_t>(d)];
+    }
+  }
+  return out;
+}
+
+// Values are of size 1, weights and results are rounded to the activation type, and the errors of weights average out.
+Bound bound_of(Act act) { return {act == Act::kF16 ? 0x1p-10 : 0x1p-7, half_step(act)}; }
+
+const Shape kShapes[] = {{4, 2, 64, 16},  {8, 8, 64, 32}, {32, 8, 128, 16}, {7, 1, 80, 16},  {6, 2, 96, 32},
+                         {20, 1, 32, 16}, {6, 2, 34, 16}, {6, 3, 20, 32},   {4, 2, 256, 16}, {3, 3, 33, 16}};
+
+TEST(DecodeAttention, AgreesWithFloat64) {
+  for (const Act act : {Act::kF16, Act::kBF16})
+    for (const Shape& shape : kShapes) {
+      const Cache cache(act, shape, {1, 17, 128, 129, 600}, 11);
+      const std::vector<Row> rows = {{0, 0}, {1, 15}, {1, 16}, {-1, 0}, {2, 126}, {2, 127}, {3, 128}, {4, 255}, {4, 256}, {4, 599}};
+      const std::vector<float> got = from_acts(act, attend(cache, rows, {}));
+      const int64_t q_stride = shape.heads * cache.layout.padded_dim + 8;
+      const std::vector<uint16_t> q = queries_of(cache, rows, q_stride);
+      const int64_t width = shape.heads * shape.dim;
+      for (size_t r = 0; r < rows.size(); ++r)
+        EXPECT_TRUE(near(std::vector<float>(got.begin() + static_cast<int64_t>(r) * width, got.begin() + static_cast<int64_t>(r + 1) * width),
+                         reference(cache, rows[r], q, r * static_cast<size_t>(q_stride)), bound_of(act)))
+            << name(act) << " dim " << shape.dim << " heads " << shape.heads << "/" << shape.kv_heads << " row " << r;
+    }
+}
+
+TEST(DecodeAttention, GivesTheSameBitsAloneAmongOthersAndWhateverAUnitIs) {
+  for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{4, 2, 256, 32}, Shape{20, 1, 64, 16}}) {
+    const Cache cache(Act::kBF16, shape, {5000, 2049, 300}, 12);
+    std::vector<Row> rows = {{0, 4999}, {1, 2047}, {1, 2048}, {-1, 0}, {2, 299}, {0, 0}, {0, 127}, {0, 128}};
+    const std::vector<uint16_t> together = attend(cache, rows, {});
+    const size_t width = static_cast<size_t>(shape.heads * shape.dim);
+    EXPECT_TRUE(same_bits(attend(cache, rows, {}, 20).data(), together.data(), together.size())) << "units of groups";
+    EXPECT_TRUE(same_bits(attend(cache, rows, {}, 0, 5).data(), together.data(), together.size())) << "several runs";
+    for (size_t r = 0; r < rows.size(); ++r)
+      EXPECT_TRUE(same_bits(attend(cache, {rows[r]}, {}).data(), together.data() + r * width, width)) << "row " << r << " alone";
+    for (int32_t i = 0; i < 200; ++i) rows.push_back({2, 1 + i});
+    EXPECT_TRUE(same_bits(attend(cache, rows, {}).data(), together.data(), together.size())) << "among strangers";
+  }
+}
+
+// Tiles of `count` rows that begin at `row`.
+void cut(const Shape& s, int32_t row, int32_t count, std::vector<PrefillTile>* tiles) {
+  const int32_t most = prefill_tile_rows(s.dim, s.heads, s.kv_heads);
+  for (int32_t at = 0; at < count; at += most) tiles->push_back({row + at, std::min(most, count - at)});
+}
+
+TEST(PrefillAttention, AgreesWithFloat64AndDoesNotSeeChunks) {
+  for (const Act act : {Act::kF16, Act::kBF16})
+    for (const Shape& shape : kShapes) {
+      const int32_t length = 203;
+      const Cache cache(act, shape, {length, 70}, 13);
+      std::vector<Row> rows;
+      for (int32_t p = 0; p < length; ++p) rows.push_back({0, p});
+      for (int32_t p = 33; p < 70; ++p) rows.push_back({1, p});
+      std::vector<PrefillTile> tiles;
+      cut(shape, 0, length, &tiles);
+      cut(shape, length, 37, &tiles);
+      const std::vector<uint16_t> whole = attend(cache, rows, tiles);
+      const std::vector<float> got = from_acts(act, whole);
+      const int64_t q_stride = shape.heads * cache.layout.padded_dim + 8;
+      const std::vector<uint16_t> q = queries_of(cache, rows, q_stride);
+      const size_t width = static_cast<size_t>(shape.heads * shape.dim);
+      for (size_t r = 0; r < rows.size(); r += r < 4 ? 1 : 17)
+        EXPECT_TRUE(near(std::vector<float>(got.begin() + static_cast<int64_t>(r * width), got.begin() + static_cast<int64_t>((r + 1) * width)),
+                         reference(cache, rows[r], q, r * static_cast<size_t>(q_stride)), bound_of(act)))
+            << name(act) << " dim " << shape.dim << " heads " << shape.heads << "/" << shape.kv_heads << " row " << r;
+      for (const int32_t chunk : {128, 37, 1}) {
+        std::vector<uint16_t> pieces;
+        for (int32_t at = 0; at < length; at += chunk) {
+          const int32_t count = std::min(chunk, length - at);
+          std::vector<PrefillTile> own;
+          cut(shape, 0, count, &own);
+          const std::vector<uint16_t> part = attend(cache, std::vector<Row>(rows.begin() + at, rows.begin() + at + count), own);
+          pieces.insert(pieces.end(), part.begin(), part.end());
+          if (chunk == 1 && at > 20) break;
+        }
+        EXPECT_TRUE(same_bits(pieces.data(), whole.data(), pieces.size())) << name(act) << " dim " << shape.dim << " chunks of " << chunk;
+      }
+    }
+}
+
+TEST(Attention, RefusesShapesItDoesNotRun) {
+  EXPECT_TRUE(attention_supports(128, 32, 8));
+  EXPECT_FALSE(attention_supports(257, 32, 8));
+  EXPECT_FALSE(attention_supports(64, 7, 2));
+  EXPECT_FALSE(attention_supports(0, 1, 1));
+}
+
+}  // namespace
+}  // namespace mr::cuda::testing

@@ -1,0 +1,127 @@
+// RMS norm, residual additions, SwiGLU and conversions against float64 on odd shapes.
+#include "kernels/elementwise.h"
+#include "kernels/norm.h"
+#include "kernel_fixture.h"
+
+namespace mr::cuda::testing {
+namespace {
+
+const Act kActs[] = {Act::kF16, Act::kBF16};
+
+TEST(Comparison, RefusesNaN) {
+  EXPECT_FALSE(near({NAN}, {0.0}, {1e9, 1e9}));
+  EXPECT_FALSE(near({0}, {static_cast<double>(NAN)}, {1e9, 1e9}));
+  EXPECT_FALSE(near({INFINITY}, {1.0}, {1, 1}));
+  EXPECT_TRUE(near({1}, {1.0}, {0, 0}));
+}
+
+TEST(RmsNorm, AgreesWithFloat64OnEveryShape) {
+  Numbers numbers(1);
+  for (const Act act : kActs)
+    for (const int32_t dim : {1, 2, 3, 4, 31, 64, 127, 128, 129, 511, 512, 513, 1023, 2048, 4096, 4100, 16384, 16385, 20000})
+      for (const int32_t pad : {0, 1, 4}) {
+        const int32_t rows = 3, stride = dim + pad;
+        std::vector<float> x = numbers.normals(static_cast<size_t>(5 * stride), 3), weight = numbers.normals(static_cast<size_t>(dim));
+        x[0] *= 100;
+        const std::vector<int32_t> gather = {4, -1, 0};
+        Guarded<float> dx(x), dweight(weight);
+        Guarded<int32_t> dgather(gather);
+        Guarded<uint16_t> out(static_cast<size_t>(rows * stride));
+        MUST(launch_rms_norm({dx, dweight, dgather, out.data(), act, rows, dim, stride, stride, 1e-5f}, Stream{}));
+        const std::vector<float> got = from_acts(act, out.read());
+        for (int32_t r = 0; r < rows; ++r) {
+          std::vector<double> want(static_cast<size_t>(dim), 0.0);
+          const float* row = x.data() + gather[static_cast<size_t>(r)] * stride;
+          double square = 0;
+          if (gather[static_cast<size_t>(r)] >= 0)
+            for (int32_t d = 0; d < dim; ++d) square += static_cast<double>(row[d]) * row[d];
+          for (int32_t d = 0; d < dim && gather[static_cast<size_t>(r)] >= 0; ++d)
+            want[static_cast<size_t>(d)] = row[d] / std::sqrt(square / dim + static_cast<double>(1e-5f)) * weight[static_cast<size_t>(d)];
+          const std::vector<float> mine(got.begin() + r * stride, got.begin() + r * stride + dim);
+          EXPECT_TRUE(near(mine, want, {half_least(act), half_step(act) + 0x1p-20})) << name(act) << " dim " << dim << " row " << r;
+          for (int32_t d = dim; d < stride && r < rows; ++d) EXPECT_TRUE(std::isnan(got[static_cast<size_t>(r * stride + d)])) << "padding written";
+        }
+      }
+}
+
+TEST(RmsNorm, GivesARowTheSameBitsAloneAndAmongOthers) {
+  Numbers numbers(2);
+  const int32_t dim = 4096, rows = 77;
+  const std::vector<float> x = numbers.normals(static_cast<size_t>(rows * dim)), weight = numbers.normals(dim);
+  Guarded<float> dx(x), dweight(weight);
+  Guarded<uint16_t> all(static_cast<size_t>(rows * dim)), one(dim);
+  MUST(launch_rms_norm({dx, dweight, nullptr, all.data(), Act::kBF16, rows, dim, dim, dim, 1e-6f}, Stream{}));
+  const std::vector<uint16_t> batch = all.read();
+  for (const int32_t r : {0, 41, 76}) {
+    MUST(launch_rms_norm({dx + r * dim, dweight, nullptr, one.data(), Act::kBF16, 1, dim, dim, dim, 1e-6f}, Stream{}));
+    EXPECT_TRUE(same_bits(one.read().data(), batch.data() + r * dim, dim));
+  }
+}
+
+TEST(RmsNorm, KeepsNaNToItsRow) {
+  std::vector<float> x(300, 1.0f);
+  x[120] = NAN;
+  Guarded<float> dx(x), weight(std::vector<float>(100, 1.0f));
+  Guarded<uint16_t> out(300);
+  MUST(launch_rms_norm({dx, weight, nullptr, out.data(), Act::kF16, 3, 100, 100, 100, 1e-6f}, Stream{}));
+  const std::vector<float> y = from_acts(Act::kF16, out.read());
+  for (size_t i = 0; i < 300; ++i) EXPECT_EQ(std::isnan(y[i]), i >= 100 && i < 200) << i;
+}
+
+TEST(Elementwise, AddsToTheResidual) {
+  Numbers numbers(3);
+  for (const int32_t dim : {1, 3, 4, 255, 256, 1000})
+    for (const bool f32 : {false, true})
+      for (const bool biased : {false, true})
+        for (const Act act : kActs) {
+          const int32_t rows = 5, stride = dim + 4;
+          const std::vector<float> x = numbers.normals(static_cast<size_t>(rows * stride)), bias = numbers.normals(static_cast<size_t>(dim));
+          std::vector<float> y = numbers.normals(static_cast<size_t>(rows * stride));
+          const std::vector<uint16_t> packed = to_acts(act, y);
+          if (!f32) y = from_acts(act, packed);
+          Guarded<float> dx(x), dy(y), dbias(bias);
+          Guarded<uint16_t> dpacked(packed);
+          MUST(launch_add_residual({dx, f32 ? static_cast<void*>(dy.data()) : dpacked.data(), f32, act,
+                                    biased ? dbias.data() : nullptr, rows, dim, stride, stride}, Stream{}));
+          std::vector<double> want(x.begin(), x.end());
+          for (int32_t r = 0; r < rows; ++r)
+            for (int32_t d = 0; d < dim; ++d) {
+              const size_t i = static_cast<size_t>(r * stride + d);
+              want[i] += static_cast<double>(y[i]) + (biased ? static_cast<double>(bias[static_cast<size_t>(d)]) : 0.0);
+            }
+          EXPECT_TRUE(near(dx.read(), want, {1e-6, 1e-6})) << dim << " " << f32 << " " << biased;
+        }
+}
+
+TEST(Elementwise, GatesBySilu) {
+  Numbers numbers(4);
+  for (const int32_t dim : {1, 7, 8, 100, 1024})
+    for (const bool f32 : {false, true})
+      for (const Act act : kActs) {
+        const int32_t rows = 3;
+        std::vector<float> gate = numbers.normals(static_cast<size_t>(rows * dim), 8), up = numbers.normals(static_cast<size_t>(rows * dim));
+        const std::vector<uint16_t> packed_gate = to_acts(act, gate), packed_up = to_acts(act, up);
+        if (!f32) gate = from_acts(act, packed_gate), up = from_acts(act, packed_up);
+        Guarded<float> dgate(gate), dup(up);
+        Guarded<uint16_t> pgate(packed_gate), pup(packed_up), out(static_cast<size_t>(rows * dim));
+        MUST(launch_swiglu({f32 ? static_cast<void*>(dgate.data()) : pgate.data(), f32 ? static_cast<void*>(dup.data()) : pup.data(),
+                            f32, act, out.data(), rows, dim, dim, dim}, Stream{}));
+        std::vector<double> want(gate.size());
+        for (size_t i = 0; i < want.size(); ++i) want[i] = gate[i] / (1 + std::exp(-static_cast<double>(gate[i]))) * up[i];
+        EXPECT_TRUE(near(from_acts(act, out.read()), want, {half_least(act), half_step(act) + 1e-6})) << name(act) << dim;
+      }
+}
+
+TEST(Elementwise, RoundsToTheActivationType) {
+  Numbers numbers(5);
+  const std::vector<float> x = numbers.normals(1001, 50);
+  Guarded<float> dx(x);
+  for (const Act act : kActs) {
+    Guarded<uint16_t> out(x.size());
+    MUST(launch_to_act({dx, out.data(), act, static_cast<int64_t>(x.size())}, Stream{}));
+    EXPECT_TRUE(same_bits(out.read().data(), to_acts(act, x).data(), x.size()));
+  }
+}
+
+}  // namespace
+}  // namespace mr::cuda::testing
