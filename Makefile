@@ -76,6 +76,18 @@ cross: ## Compile everything for arm64 too; needs g++-aarch64-linux-gnu
 	export CGO_ENABLED=1 CC=aarch64-linux-gnu-gcc CXX=aarch64-linux-gnu-g++
 	$(GO) build -o build/arm64/ ./services/gpuworker ./services/bench
 
+# Compute capabilities of the CUDA engine, divided by semicolons.
+CUDA_ARCHITECTURES ?= 80;86;89;90a
+
+.PHONY: cuda
+cuda: ## Build the CUDA engine, its tests and benchmarks into build/cuda; needs nvcc, cmake and ninja
+	@cmake -S cuda -B build/cuda -G Ninja -DCMAKE_BUILD_TYPE=Release '-DMILLRACE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)'
+	cmake --build build/cuda
+
+.PHONY: gpu-bundle
+gpu-bundle: build ## Pack sources, programs and tests into build/gpu-bundle, for a GPU host with nvcc and cmake but no Go
+	@cuda/gpu-bundle.sh build/gpu-bundle
+
 .PHONY: clean
 clean: ## Remove build/, installed tools included
 	rm -rf build

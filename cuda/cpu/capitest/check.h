@@ -9,6 +9,7 @@
 #include "millrace/engine.h"
 
 extern const mr_api *api;
+extern int gpu; /* the engine is a GPU's: no paths, no threads, activations of half precision */
 
 #define CHECK(condition)                                                           \
   do {                                                                             \

@@ -1,11 +1,13 @@
 /* The first client of the engine: plain C99 that drives every function of the table.
  *
  * capitest PATH         runs every test on the instruction-set path PATH; the last line is "ok"
+ * capitest gpu          runs every test on the first GPU
  * capitest PATH hashes  prints "LENGTH DIGEST" lines of the bytes 0 .. 250, 0 .. 250, ...
- * Ends with 3 when this processor cannot run the path. */
+ * Ends with 3 when this machine cannot run the path. */
 #include "check.h"
 
 const mr_api *api;
+int gpu;
 
 void expect_code(const char *file, int line, const char *call, mr_error *error, int32_t code, const char *text) {
   const int32_t got = api->error_code(error);
@@ -63,13 +65,15 @@ static int runnable(const char *path) {
   code = api->error_code(error);
   api->error_destroy(error);
   OK(api->device_close(device));
-  return code != MR_UNIMPLEMENTED;
+  return code != MR_UNIMPLEMENTED && !(gpu && (code == MR_NOT_FOUND || code == MR_UNAVAILABLE));
 }
 
 int main(int argc, char **argv) {
   uint32_t supported = 0;
   const char *path = argc > 1 ? argv[1] : NULL;
   if (path == NULL) return 2;
+  gpu = strcmp(path, "gpu") == 0;
+  if (gpu) path = NULL;
 
   CHECK(mr_engine_api(MR_ABI_MAJOR + 1, &supported) == NULL);
   CHECK(supported == MR_ABI_MAJOR);
@@ -79,7 +83,7 @@ int main(int argc, char **argv) {
   CHECK(api == mr_engine_api(MR_ABI_MAJOR, NULL));
   CHECK(api->struct_size == sizeof(mr_api));
   CHECK(api->abi_major == MR_ABI_MAJOR && api->abi_minor == MR_ABI_MINOR);
-  CHECK(api->build != NULL && strstr(api->build, "millrace-cpu") != NULL);
+  CHECK(api->build != NULL && strstr(api->build, gpu ? "millrace-cuda" : "millrace-cpu") != NULL);
 
   if (!runnable(path)) return 3;
   if (argc > 2) {

@@ -19,7 +19,7 @@ static mr_runner_config tiny_config(void) {
   config.max_sample_rows = 4;
   config.max_score_rows = 8;
   config.max_top_n = top_n;
-  config.kv_type = MR_KV_F32;
+  config.kv_type = gpu ? MR_KV_F16 : MR_KV_F32;
   return config;
 }
 

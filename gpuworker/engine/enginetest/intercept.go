@@ -15,6 +15,7 @@ type Hooks struct {
 	Bind      func(engine.TensorDesc) error // the buffer is freed, as after any failed Bind
 	Seal      func() error
 	NewRunner func(engine.RunnerConfig) error
+	Configure func(*engine.RunnerConfig) // may change what a runner, or its cost, is asked of the device
 	Submit    func(*engine.Step) error
 	Wait      func() error
 	// Result may change the result of a step, which it is given with a copy of the step's shape.
@@ -82,7 +83,17 @@ func (m *model) Seal() error {
 	return m.Model.Seal()
 }
 
+func (m *model) RunnerCost(cfg engine.RunnerConfig) (engine.RunnerCost, error) {
+	if m.hooks.Configure != nil {
+		m.hooks.Configure(&cfg)
+	}
+	return m.Model.RunnerCost(cfg)
+}
+
 func (m *model) NewRunner(cfg engine.RunnerConfig) (engine.Runner, error) {
+	if m.hooks.Configure != nil {
+		m.hooks.Configure(&cfg)
+	}
 	if m.hooks.NewRunner != nil {
 		if err := m.hooks.NewRunner(cfg); err != nil {
 			return nil, err

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
-func testModel(t *testing.T, opener func(*testing.T) engine.Device, _ Options) {
+func testModel(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	t.Run("digests equal those of the file bytes for every type", func(t *testing.T) {
 		dev := open(t, opener)
 		for i, weights := range rules.WeightTypes() {
@@ -161,7 +161,11 @@ func testModel(t *testing.T, opener func(*testing.T) engine.Device, _ Options) {
 		require.NoError(t, err)
 		cost, err := m.RunnerCost(Sizes())
 		require.NoError(t, err)
-		require.GreaterOrEqual(t, cost.BytesPerBlock, rules.BlockBytes(Small(), Sizes()))
+		least := Sizes()
+		if opts.Cache != engine.F32 {
+			least.KVType = opts.Cache
+		}
+		require.GreaterOrEqual(t, cost.BytesPerBlock, rules.BlockBytes(Small(), least))
 		require.GreaterOrEqual(t, cost.KVBytes, cost.BytesPerBlock*uint64(Sizes().KVBlocks))
 		r, err := m.NewRunner(Sizes())
 		require.NoError(t, err)

@@ -92,6 +92,9 @@ func newProduct(s productShape) (*product, error) {
 				bound += ulp * (8 + float64(min(inner, 128)) + float64(inner)/128) * (math.Abs(w[col+k]*row[k]) + math.Abs((w[col+k]-steps[col+k])*row[k]))
 				if share, ok := rounding[s.activations]; ok {
 					e := share * math.Abs(w[col+k]*row[k])
+					if s.activations == engine.F16 { // below its normal numbers the step stays the same
+						e = math.Max(e, 0x1p-25*math.Abs(w[col+k]))
+					}
 					bound += e
 					sigma += e * e / 3
 				} else if block.Elements > 1 { // int8 of 32: at most half of top/127 each, evenly spread
@@ -124,7 +127,7 @@ func testProducts(t *testing.T, opener func(*testing.T) engine.Device, opts Opti
 	t.Run("follow a number that is none", func(t *testing.T) {
 		dev := open(t, opener)
 		for _, weights := range rules.WeightTypes() {
-			p, err := newProduct(productShape{engine.OpMatmul, weights, 3, 20, 256, 1, opts.Activations[weights]})
+			p, err := newProduct(productShape{engine.OpMatmul, weights, 3, 20, 256, 1, opts.operands(weights)})
 			require.NoError(t, err)
 			p.b[256+100] = float32(math.NaN())
 			got, err := p.run(dev)
@@ -143,7 +146,7 @@ func testProducts(t *testing.T, opener func(*testing.T) engine.Device, opts Opti
 func checkProduct(t *testing.T, dev engine.Device, weights engine.Type, rows, cols, inner, batch int, opts Options) {
 	t.Helper()
 	what := fmt.Sprintf("type %d (%d, %d) inner %d batch %d", weights, rows, cols, inner, batch)
-	p, err := keptProduct(productShape{engine.OpMatmul, weights, rows, cols, inner, batch, opts.Activations[weights]})
+	p, err := keptProduct(productShape{engine.OpMatmul, weights, rows, cols, inner, batch, opts.operands(weights)})
 	require.NoError(t, err)
 	got, err := p.run(dev)
 	require.NoError(t, err, what)

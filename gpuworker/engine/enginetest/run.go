@@ -18,12 +18,19 @@ type Options struct {
 	// Activations is the type that products round their inputs to, F16 or BF16, by the type of the weights. Absent: int8 of
 	// 32 for quantised weights, and no rounding for the others.
 	Activations map[engine.Type]engine.Type
+	// Operands is the type that the plain products round their inputs to, whatever Activations say of models; zero = as they.
+	Operands engine.Type
+	// Cache is the type of keys and values where a test has no reason of its own to name one and would take F32; zero = F32.
+	Cache engine.Type
 	// Slow engines score fewer texts for perplexity and shorter prompts at width 4096.
 	Slow bool
 }
 
 // Run checks the whole contract. Every subtest opens a device of its own and finds it empty at the end.
 func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
+	if opts.Cache != engine.F32 {
+		opener = withCache(opener, opts.Cache)
+	}
 	for _, part := range []struct {
 		name    string
 		applies bool
@@ -45,4 +52,30 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 			t.Run(part.name, func(t *testing.T) { part.run(t, opener, opts) })
 		}
 	}
+}
+
+// withCache opens devices whose runners keep keys and values in a type where F32 is asked for.
+func withCache(opener func(*testing.T) engine.Device, cache engine.Type) func(*testing.T) engine.Device {
+	return func(t *testing.T) engine.Device {
+		t.Helper()
+		return Intercept(opener(t), Hooks{Configure: func(cfg *engine.RunnerConfig) {
+			if cfg.KVType == engine.F32 {
+				cfg.KVType = cache
+			}
+		}})
+	}
+}
+
+// operands is the type that the plain products of a type of weights round their inputs to; F32 = as products are.
+func (o Options) operands(weights engine.Type) engine.Type {
+	if o.Operands != engine.F32 {
+		return o.Operands
+	}
+	return o.Activations[weights]
+}
+
+// logprobBound is how far a logprob of a model of such weights may be from the reference's: `least`, or what the rounding
+// of activations asks for where that is more.
+func (o Options) logprobBound(weights engine.Type, least float64) float64 {
+	return max(least, activationsIn[o.Activations[weights]].max)
 }

@@ -1,0 +1,39 @@
+package native_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/enginetest"
+	"github.com/millrace/millrace/gpuworker/engine/native"
+	"github.com/millrace/millrace/gpuworker/engine/rules"
+)
+
+// cudaVariable names the CUDA engine's library, or its folder, for the tests that need a GPU.
+const cudaVariable = "MILLRACE_TEST_CUDA_ENGINE"
+
+func openCUDA(t *testing.T) engine.Device {
+	t.Helper()
+	dev, err := native.Open(native.Options{Device: "gpu", BytesLimit: memory, EnginePath: os.Getenv(cudaVariable)}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	return dev
+}
+
+func TestTheCUDAEngineKeepsTheContract(t *testing.T) {
+	if os.Getenv(cudaVariable) == "" {
+		t.Skipf("%s is not set: it names libmillrace_cuda.so on a machine with a GPU", cudaVariable)
+	}
+	for name, activations := range map[string]engine.Type{"f16": engine.F16, "bf16": engine.BF16} {
+		t.Run(name, func(t *testing.T) {
+			rounded := map[engine.Type]engine.Type{}
+			for _, weights := range rules.WeightTypes() {
+				rounded[weights] = activations
+			}
+			enginetest.Run(t, openCUDA, enginetest.Options{Numeric: true, Activations: rounded, Operands: engine.F16, Cache: activations})
+		})
+	}
+}
