@@ -8,7 +8,7 @@ class Repack : public testing::TestWithParam<TypeName> {};
 INSTANTIATE_TEST_SUITE_P(Types, Repack, testing::ValuesIn(kTypeNames), name_of);
 
 // Rows and blocks of columns.
-constexpr int64_t kShapes[][2] = {{1, 1}, {1, 3}, {15, 2}, {16, 1}, {17, 5}, {33, 9}, {100, 4}};
+constexpr int64_t kShapes[][2] = {{1, 1}, {1, 3}, {15, 2}, {16, 1}, {17, 5}, {33, 9}, {100, 4}, {256, 1}, {33, 3}, {4099, 1}};
 
 int64_t cols_of(int32_t type, int64_t blocks) {
   const int64_t block = reference::shape(type).block;

@@ -22,16 +22,19 @@ struct DecodeParams {
   int64_t x_stride;
   int32_t count;        // of targets
   int32_t pair;         // bool: gate and up
+  int32_t even;         // bool: one target, or a pair, of whole tiles, and one token tile
   int32_t tokens, cols;
-  int32_t units, groups;         // of a panel
+  int32_t groups;       // of a panel
+  int64_t panel_bytes;
+  int64_t item_bytes;   // from an item's panels to those of the block's next one, where even
   int32_t token_tiles;           // >= 1
   int32_t items, item_stride;    // tiles * token_tiles; tile = item / token_tiles
   ProductEnd end;
 };
 
-// By the tokens of a tile. The 8s are plain kernels; the wide ones need clusters: compute capability 9.0.
-enum class DecodeForm : int32_t { kSingle8 = 0, kPair8, kWide16, kWide32, kWide64 };
-constexpr int32_t kDecodeForms = 5;
+// By the tokens of a tile. The wide ones need clusters: compute capability 9.0.
+enum class DecodeForm : int32_t { kSingle1 = 0, kPair1, kSingle8, kPair8, kWide16, kWide32, kWide64 };
+constexpr int32_t kDecodeForms = 7;
 
 struct DecodeKernel {
   const void* function;

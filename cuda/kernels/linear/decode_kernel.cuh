@@ -2,9 +2,9 @@
 //
 // A block takes one tile of rows after another: wm * panels panels of 16 rows by tiles_n * 8 tokens. Its 8 warps are wm
 // rows of warps by wk segments of the columns, and cluster blocks share one tile by columns: wk * cluster = 8 segments
-// always. A warp streams its panels' units through a ring in shared memory that it alone fills and reads, and does not
-// empty it between tiles; the wm warps of a segment share the tokens' part of the ring. Weights come by cp.async past the
-// first level cache, `stages` units ahead.
+// always. A warp streams its panels' units through a ring in shared memory that it alone fills and reads, `units` of them a
+// stage, and does not empty it between tiles; the wm warps of a segment share the tokens' part of the ring. Weights come by
+// cp.async past the first level cache.
 // Segments are joined as a balanced tree of 8: within a block through shared memory, between blocks through the cluster's.
 #pragma once
 
@@ -16,33 +16,50 @@
 namespace mr::cuda {
 
 constexpr int32_t kSegments = 8;
-constexpr int32_t kTokenRowBytes = kUnitCols * 2 + 16;  // 16 more than the data: ldmatrix meets every bank once
 
 // What a decode kernel is compiled for.
-template <int32_t panels_, int32_t tiles_n_, int32_t wm_, int32_t wk_, int32_t cluster_, int32_t blocks_>
+template <int32_t panels_, int32_t tiles_n_, int32_t rows_n_, int32_t units_, int32_t wm_, int32_t wk_, int32_t cluster_,
+          int32_t blocks_>
 struct DecodeShape {
   static constexpr int32_t panels = panels_, tiles_n = tiles_n_, wm = wm_, wk = wk_, cluster = cluster_;
+  static constexpr int32_t tokens = rows_n_;  // of a tile; below 8, the rest of the tensor cores' tile repeats the first
+  static constexpr int32_t units = units_;    // of a stage: 1, 2 or 4
   static constexpr int32_t blocks_per_sm = blocks_;  // registers are limited so that as many fit
   static constexpr int32_t warps = wm * wk, threads = warps * 32;
-  static constexpr int32_t rows = wm * panels * kPanelRows, tokens = tiles_n * 8;
-  static_assert(wk * cluster == kSegments && warps == 8);
+  static constexpr int32_t rows = wm * panels * kPanelRows;
+  static_assert(wk * cluster == kSegments && warps == 8 && (tokens == 1 || tokens == tiles_n * 8));
 };
 
+// The ring: a stage holds what each warp streams, then what each segment's tokens are.
 template <int32_t T, class S>
 struct DecodeLayout {
   static constexpr WeightFormat f = Format<T>::f;
-  static constexpr int32_t unit = f.quants + f.high + f.scales + f.header;
-  static constexpr int32_t warp_stage = S::panels * unit, token_stage = S::tokens * kTokenRowBytes;
+  static constexpr bool grouped = f.units > 1;
+  static constexpr int32_t unit = f.quants + f.high + f.scales;
+  // Bytes of one panel in a stage. A whole group lies as in the weight; part of one as its planes' parts.
+  static constexpr int32_t panel_stage = S::units * unit + f.header;
+  static constexpr int32_t token_row = S::units * kUnitCols * 2 + 16;  // 16 more than the data: ldmatrix meets every bank once
+  static constexpr int32_t warp_stage = S::panels * panel_stage, token_stage = S::tokens * token_row;
   static constexpr int32_t stage = S::warps * warp_stage + S::wk * token_stage;
-  static constexpr int32_t exchange = Format<T>::superblock && Format<T>::has_min ? S::warps * 256 : 0;
-  static constexpr int32_t join_stride = S::rows + 4;  // floats; a token's column
+  __device__ static constexpr int32_t quants_at(int32_t u) { return grouped ? u * f.quants : u * unit; }
+  __device__ static constexpr int32_t high_at(int32_t u) {
+    return grouped ? S::units * f.quants + u * f.high : u * unit + f.quants;
+  }
+  __device__ static constexpr int32_t scales_at(int32_t u) {
+    return grouped ? S::units * (f.quants + f.high) + u * f.scales : u * unit + f.quants + f.high;
+  }
+
+  static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min;
+  static constexpr int32_t published = S::units < 2 ? 1 : 2;  // units at a time
+  static constexpr int32_t warp_exchange = publishes ? S::panels * published * 256 : 0;
+  static constexpr int32_t exchange = S::warps * warp_exchange;
+  static constexpr int32_t columns = S::tokens, join_stride = S::rows + 4;  // floats; a token's column
   // Two buffers: of every segment in a block of its own, of the joined pair in a cluster.
-  static constexpr int32_t join = (S::cluster > 1 ? 1 : S::wk) * S::tokens * join_stride * 4;
+  static constexpr int32_t join = (S::cluster > 1 ? 1 : S::wk) * columns * join_stride * 4;
   static constexpr int32_t budget = 226 * 1024 / S::blocks_per_sm - 1024;
   static constexpr int32_t stages_that_fit = (budget - exchange - 2 * join) / stage;
   static constexpr int32_t stages = stages_that_fit > 6 ? 6 : stages_that_fit;
   static constexpr int32_t bytes = stages * stage + exchange + 2 * join;
-  static_assert(stages >= 2, "the ring does not fit");
 };
 
 template <int32_t T, class A, class S>
@@ -50,6 +67,7 @@ struct DecodeBlock {
   using Layout = DecodeLayout<T, S>;
   using Split = Terms<T, A>;
   using E = typename Split::Element;
+  using Header = GroupHeader<T, E>;
   static constexpr WeightFormat f = Format<T>::f;
 
   const DecodeParams& p;
@@ -59,95 +77,129 @@ struct DecodeBlock {
   int32_t unit_begin, unit_end;  // of this warp's segment
   uint64_t policy;
 
-  // What the ring is filled with next.
-  int32_t next_item, next_unit;
-  const uint8_t* next_panel[S::panels];
-  const uint8_t* next_x;
+  // A place in the sequence of stages that a warp's segment takes, item after item.
+  struct Cursor {
+    int32_t item, unit;
+  };
 
-  __device__ __forceinline__ uint32_t weights_at(int32_t slot) const {
-    return shared + slot * Layout::stage + warp * Layout::warp_stage;
-  }
-  __device__ __forceinline__ uint32_t tokens_at(int32_t slot) const {
-    return shared + slot * Layout::stage + S::warps * Layout::warp_stage + wk * Layout::token_stage;
+  __device__ __forceinline__ int32_t tile_of(int32_t item) const { return p.token_tiles == 1 ? item : item / p.token_tiles; }
+  __device__ __forceinline__ int32_t first_token(int32_t item) const {
+    return p.token_tiles == 1 ? 0 : item % p.token_tiles * S::tokens;
   }
 
   // The target of a tile, and the tile within it.
   __device__ __forceinline__ const DecodeTarget& target_of(int32_t tile, int32_t& within) const {
-    int32_t i = 0;
-    while (i + 1 < p.count && tile >= p.targets[i + 1].first_tile) ++i;
+    const int32_t i = (p.count > 1 && tile >= p.targets[1].first_tile) + (p.count > 2 && tile >= p.targets[2].first_tile);
     within = tile - p.targets[i].first_tile;
     return p.targets[i];
   }
 
-  // Finds the panels of next_item. Panels past the last are read as the last; their sums go nowhere.
-  __device__ __forceinline__ void aim() {
-    if (next_item >= p.items) return;
-    const int32_t tile = next_item / p.token_tiles;
-    next_x = static_cast<const uint8_t*>(p.x) + static_cast<int64_t>(next_item % p.token_tiles) * S::tokens * p.x_stride * 2;
-    const int64_t panel_bytes = static_cast<int64_t>(p.groups) * Format<T>::group_bytes;
-    if (p.pair) {
-      const int32_t panel = min(tile * S::wm + wm, p.targets[0].panels - 1);
-#pragma unroll
-      for (int32_t r = 0; r < S::panels; ++r) next_panel[r] = p.targets[r & 1].data + panel * panel_bytes;
-      return;
-    }
-    int32_t within;
-    const DecodeTarget& target = target_of(tile, within);
+  // Where this lane's first 16 bytes of each panel begin.
+  struct WeightFeed {
+    const uint8_t* panel[S::panels];
+  };
+
+  // Panels past the last are read as the last; their sums go nowhere.
+  __device__ __forceinline__ void aim(WeightFeed& feed, const Cursor& at) const {
+    if (at.item >= p.items) return;
+    int32_t within = tile_of(at.item);
+    const DecodeTarget& target = p.pair ? p.targets[0] : target_of(within, within);
 #pragma unroll
     for (int32_t r = 0; r < S::panels; ++r) {
-      next_panel[r] = target.data + min((within * S::wm + wm) * S::panels + r, target.panels - 1) * panel_bytes;
+      const int32_t panel = min(p.pair ? within * S::wm + wm : (within * S::wm + wm) * S::panels + r, target.panels - 1);
+      const uint8_t* data = p.pair && r == 1 ? p.targets[1].data : target.data;
+      feed.panel[r] = data + panel * p.panel_bytes + lane * 16;
     }
   }
 
-  __device__ __forceinline__ void fill_weights(int32_t slot) const {
-    if (next_item >= p.items) return;
-    const uint32_t to = weights_at(slot) + lane * 16;
-    const int32_t group = next_unit / f.units, u = next_unit % f.units;
-    const bool first = u == 0 || next_unit == unit_begin;
-    const int32_t at = lane * 16;
+  __device__ __forceinline__ void aim_next(WeightFeed& feed, const Cursor& at) const {
+    if (!p.even) return aim(feed, at);
+#pragma unroll
+    for (int32_t r = 0; r < S::panels; ++r) feed.panel[r] += p.item_bytes;
+  }
+
+  // This lane's 16-byte pieces of a span.
+  template <int32_t bytes>
+  __device__ __forceinline__ void copy_span(uint32_t to, const uint8_t* from) const {
+#pragma unroll
+    for (int32_t c = 0; c < bytes; c += 512) {
+      if (c + 512 <= bytes || lane * 16 < bytes - c) copy16(to + c, from + c, policy);
+    }
+  }
+
+  // Asks for the weights of a stage.
+  __device__ __forceinline__ void fill(const WeightFeed& feed, const Cursor& at, uint32_t slot) const {
+    const uint32_t to = slot + warp * Layout::warp_stage + lane * 16;
 #pragma unroll
     for (int32_t r = 0; r < S::panels; ++r) {
-      const uint8_t* from = next_panel[r] + static_cast<int64_t>(group) * Format<T>::group_bytes;
-      const uint8_t* quants = from + Format<T>::quants_at(u) + at;
-#pragma unroll
-      for (int32_t c = 0; c < f.quants / 512; ++c) copy16(to + r * Layout::unit + c * 512, quants + c * 512, policy);
-      if constexpr (Layout::unit > f.quants) {
-        const uint8_t* rest = from + Format<T>::header_plane + (at - f.high - f.scales);
-        bool has = at < f.high + f.scales + f.header && first;
-        if (at < f.high) {
-          rest = from + Format<T>::high_at(u) + at;
-          has = true;
-        } else if (at < f.high + f.scales) {
-          rest = from + Format<T>::scales_at(u) + (at - f.high);
-          has = true;
+      const uint32_t panel = to + r * Layout::panel_stage;
+      if constexpr (!Layout::grouped) {
+        const uint8_t* from = feed.panel[r] + static_cast<int64_t>(at.unit) * Layout::unit;
+        if (S::units == 1 || at.unit + S::units <= unit_end) {
+          copy_span<S::units * Layout::unit>(panel, from);
+        } else {
+          for (int32_t u = 0; u < unit_end - at.unit; ++u) copy_span<Layout::unit>(panel + u * Layout::unit, from + u * Layout::unit);
         }
-        if (has) copy16(to + r * Layout::unit + f.quants, rest, policy);
+      } else {
+        const uint8_t* from = feed.panel[r] + static_cast<int64_t>(at.unit / f.units) * Format<T>::group_bytes;
+        if constexpr (S::units == f.units) {
+          copy_span<Format<T>::group_bytes>(panel, from);
+        } else {
+          const int32_t u = at.unit % f.units;
+          copy_span<S::units * f.quants>(panel, from + u * f.quants);
+          if constexpr (f.high > 0) copy_span<S::units * f.high>(panel + Layout::high_at(0), from + Format<T>::high_at(u));
+          if constexpr (f.scales > 0) copy_span<S::units * f.scales>(panel + Layout::scales_at(0), from + Format<T>::scales_at(u));
+          if (u == 0) copy_span<f.header>(panel + S::units * Layout::unit, from + Format<T>::header_plane);
+        }
       }
     }
   }
 
-  // The tokens of the unit, by the wm warps of the segment; rows beyond the last token stay as they are.
-  __device__ __forceinline__ void fill_tokens(int32_t slot) const {
-    if (next_item >= p.items) return;
-    const uint32_t to = tokens_at(slot);
-    const int32_t rows = p.tokens - next_item % p.token_tiles * S::tokens;
-    const int32_t bytes_left = (p.cols - next_unit * kUnitCols) * 2;
+  // Where this lane's 16 bytes of its first row of tokens begin, in unit 0; the wm warps of a segment share the rows.
+  struct TokenFeed {
+    const uint8_t* row;
+    int32_t rows;  // left from that row on
+  };
+  static constexpr int32_t row_lanes = S::units * 8;  // that copy one row
+  static constexpr int32_t rows_at_once = S::wm * 32 / row_lanes;
+  static constexpr int32_t row_steps = (S::tokens + rows_at_once - 1) / rows_at_once;
+  __device__ __forceinline__ int32_t own_row() const { return (wm * 32 + lane) / row_lanes; }
+  __device__ __forceinline__ int32_t own_piece() const { return lane % row_lanes * 16; }
+
+  __device__ __forceinline__ void aim(TokenFeed& feed, const Cursor& at) const {
+    const int32_t token = first_token(at.item) + own_row();
+    feed.rows = min(p.tokens - token, S::tokens - own_row());
+    feed.row = static_cast<const uint8_t*>(p.x) + token * p.x_stride * 2 + own_piece();
+  }
+
+  __device__ __forceinline__ void aim_next(TokenFeed& feed, const Cursor& at) const {
+    if (p.token_tiles > 1) aim(feed, at);
+  }
+
+  // Rows beyond the last token stay as they are; columns beyond the last become zeros.
+  __device__ __forceinline__ void fill(const TokenFeed& feed, const Cursor& at, uint32_t slot) const {
+    const uint32_t to = slot + S::warps * Layout::warp_stage + wk * Layout::token_stage + own_row() * Layout::token_row + own_piece();
+    const uint8_t* from = feed.row + static_cast<int64_t>(at.unit) * (kUnitCols * 2);
+    const bool whole = (at.unit + S::units) * kUnitCols <= p.cols;
+    const int32_t left = (p.cols - at.unit * kUnitCols) * 2 - own_piece();
 #pragma unroll
-    for (int32_t i = wm * 32 + lane; i < S::tokens * 8; i += S::wm * 32) {
-      const int32_t row = i >> 3, at = (i & 7) * 16;
-      if (row >= rows) continue;
-      const uint8_t* from = next_x + static_cast<int64_t>(row) * p.x_stride * 2 + next_unit * (kUnitCols * 2) + at;
-      const int32_t bytes = min(max(bytes_left - at, 0), 16);
-      copy16_or_zero(to + row * kTokenRowBytes + at, bytes > 0 ? from : next_x, static_cast<uint32_t>(bytes));
+    for (int32_t i = 0; i < row_steps; ++i) {
+      if (i * rows_at_once >= feed.rows) continue;
+      const uint8_t* row = from + i * rows_at_once * p.x_stride * 2;
+      const uint32_t place = to + i * rows_at_once * Layout::token_row;
+      if (whole) copy16_through(place, row);
+      else copy16_or_zero(place, left > 0 ? row : static_cast<const uint8_t*>(p.x), static_cast<uint32_t>(min(max(left, 0), 16)));
     }
   }
 
-  __device__ __forceinline__ void advance() {
-    if (next_item >= p.items) return;
-    if (++next_unit < unit_end) return;
-    next_unit = unit_begin;
-    next_item += p.item_stride;
-    aim();
+  // The next stage of the segment; the feeds are aimed anew where that is in another item.
+  template <class... Feeds>
+  __device__ __forceinline__ void advance(Cursor& at, Feeds&... feeds) const {
+    at.unit += S::units;
+    if (at.unit < unit_end) return;
+    at.unit = unit_begin;
+    at.item += p.item_stride;
+    if (at.item < p.items) (aim_next(feeds, at), ...);
   }
 
   __device__ __forceinline__ void segment_barrier() const {
@@ -155,57 +207,88 @@ struct DecodeBlock {
     else named_barrier(1 + wk, S::wm * 32);
   }
 
-  __device__ __forceinline__ void multiply(float (&acc)[S::panels][S::tiles_n][4], UnitScales<T> (&scales)[S::panels],
-                                           int32_t slot, int32_t unit) const {
-    const uint32_t weights = weights_at(slot), tokens = tokens_at(slot);
-    UnitQuants<T, E, Split::weights> quants[S::panels];
-    const bool first = unit % f.units == 0 || unit == unit_begin;
-#pragma unroll
-    for (int32_t r = 0; r < S::panels; ++r) {
-      const uint32_t at = weights + r * Layout::unit;
-      quants[r].begin(at, lane);
-      if (f.header > 0 && first) scales[r].begin_group(at, lane);
-      scales[r].begin_unit(at, unit % f.units, lane, shared + Layout::stages * Layout::stage + warp * 256);
-    }
-#pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {
-      uint32_t b[S::tiles_n][4];
-      float sums[Format<T>::has_min ? S::tiles_n : 1][4];
-#pragma unroll
-      for (int32_t n = 0; n < S::tiles_n; ++n) {
-        load_matrices(b[n], tokens + (n * 8 + (lane & 7)) * kTokenRowBytes + half * 64 + (lane >> 3) * 16);
-        if constexpr (Format<T>::has_min) {
-          constexpr uint32_t one = std::is_same_v<E, __half> ? 0x3c003c00u : 0x3f803f80u;
-          constexpr uint32_t ones[4] = {one, one, one, one};
-          sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0;
-          mma16816<E>(sums[n], ones, b[n][0], b[n][1]);
-          mma16816<E>(sums[n], ones, b[n][2], b[n][3]);
-        }
-      }
+  using Sums = float[S::panels][S::tiles_n][4];
+
+  // Adds the products of a stage's units.
+  __device__ __forceinline__ void multiply(Sums& acc, Header (&headers)[S::panels], uint32_t slot, int32_t unit) const {
+    const uint32_t weights = slot + warp * Layout::warp_stage;
+    const uint32_t exchange = shared + Layout::stages * Layout::stage + warp * Layout::warp_exchange;
+    if constexpr (Layout::grouped) {
 #pragma unroll
       for (int32_t r = 0; r < S::panels; ++r) {
-        uint32_t a[2][Split::weights][4];
-        quants[r].step(half * 2, a[0]);
-        quants[r].step(half * 2 + 1, a[1]);
+        if (unit % f.units == 0) headers[r].load(weights + r * Layout::panel_stage + S::units * Layout::unit, lane);
+      }
+    }
 #pragma unroll
-        for (int32_t n = 0; n < S::tiles_n; ++n) {
-          if constexpr (Format<T>::is_float) {
-            product(acc[r][n], a[0], b[n][0], b[n][1]);
-            product(acc[r][n], a[1], b[n][2], b[n][3]);
-          } else if constexpr (T == kQ6_K) {
+    for (int32_t u = 0; u < S::units; ++u) {
+      if (u > 0 && !Layout::grouped && unit + u >= unit_end) break;
+      constexpr int32_t published = Layout::published;
+      if constexpr (Layout::publishes) {
+        if (u % published == 0) {
+          if (u > 0) __syncwarp();
 #pragma unroll
-            for (int32_t s = 0; s < 2; ++s) {
-              float c[4] = {0, 0, 0, 0};
-              mma16816<E>(c, a[s][0], b[n][s * 2], b[n][s * 2 + 1]);
-              add_scaled(acc[r][n], c, scales[r].scale[0][half * 2 + s], scales[r].scale[1][half * 2 + s]);
-            }
-          } else {
-            float c[4] = {0, 0, 0, 0};
-            mma16816<E>(c, a[0][0], b[n][0], b[n][1]);
-            mma16816<E>(c, a[1][0], b[n][2], b[n][3]);
-            add_scaled(acc[r][n], c, scales[r].scale[0][half], scales[r].scale[1][half]);
-            if constexpr (Format<T>::has_min) add_scaled(acc[r][n], sums[n], scales[r].min[0][half], scales[r].min[1][half]);
+          for (int32_t r = 0; r < S::panels; ++r) {
+            headers[r].template publish<published>(exchange + r * published * 256, unit % f.units + u, lane);
           }
+          __syncwarp();
+        }
+      }
+      UnitQuants<T, E, Split::weights> quants[S::panels];
+      UnitScales<T, E> scales[S::panels];
+#pragma unroll
+      for (int32_t r = 0; r < S::panels; ++r) {
+        const uint32_t panel = weights + r * Layout::panel_stage;
+        quants[r].begin(panel + Layout::quants_at(u), panel + Layout::high_at(u), lane);
+        scales[r].load(Layout::publishes ? exchange + (r * published + u % published) * 256 : panel + Layout::scales_at(u), headers[r], lane);
+      }
+      multiply_half<0>(acc, scales, quants, slot, u);
+      multiply_half<1>(acc, scales, quants, slot, u);
+    }
+  }
+
+  // Inputs [32 * half, 32 * half + 32) of unit u of the stage.
+  template <int32_t half>
+  __device__ __forceinline__ void multiply_half(Sums& acc, const UnitScales<T, E> (&scales)[S::panels],
+                                                UnitQuants<T, E, Split::weights> (&quants)[S::panels], uint32_t slot,
+                                                int32_t u) const {
+    const uint32_t tokens = slot + S::warps * Layout::warp_stage + wk * Layout::token_stage +
+                            (S::tokens == 1 ? 0 : lane & 7) * Layout::token_row + (lane >> 3) * 16 + u * kUnitCols * 2 + half * 64;
+    uint32_t b[S::tiles_n][4];
+    float sums[Format<T>::has_min ? S::tiles_n : 1][4];
+#pragma unroll
+    for (int32_t n = 0; n < S::tiles_n; ++n) {
+      load_matrices(b[n], tokens + n * 8 * Layout::token_row);
+      if constexpr (Format<T>::has_min) {
+        constexpr uint32_t one = twice(std::is_same_v<E, __half> ? 0x3c00u : 0x3f80u);
+        constexpr uint32_t ones[4] = {one, one, one, one};
+        sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0;
+        mma16816<E>(sums[n], ones, b[n][0], b[n][1]);
+        mma16816<E>(sums[n], ones, b[n][2], b[n][3]);
+      }
+    }
+#pragma unroll
+    for (int32_t r = 0; r < S::panels; ++r) {
+      uint32_t a[2][Split::weights][4];
+      quants[r].template take<half * 2>(a[0]);
+      quants[r].template take<half * 2 + 1>(a[1]);
+#pragma unroll
+      for (int32_t n = 0; n < S::tiles_n; ++n) {
+        if constexpr (Format<T>::is_float) {
+          product(acc[r][n], a[0], b[n][0], b[n][1]);
+          product(acc[r][n], a[1], b[n][2], b[n][3]);
+        } else if constexpr (T == kQ6_K) {
+#pragma unroll
+          for (int32_t s = 0; s < 2; ++s) {
+            float c[4] = {0, 0, 0, 0};
+            mma16816<E>(c, a[s][0], b[n][s * 2], b[n][s * 2 + 1]);
+            add_scaled(acc[r][n], c, scales[r].scale[0][half * 2 + s], scales[r].scale[1][half * 2 + s]);
+          }
+        } else {
+          float c[4] = {0, 0, 0, 0};
+          mma16816<E>(c, a[0][0], b[n][0], b[n][1]);
+          mma16816<E>(c, a[1][0], b[n][2], b[n][3]);
+          add_scaled(acc[r][n], c, scales[r].scale[0][half], scales[r].scale[1][half]);
+          if constexpr (Format<T>::has_min) add_scaled(acc[r][n], sums[n], scales[r].min[0][half], scales[r].min[1][half]);
         }
       }
     }
@@ -240,13 +323,13 @@ struct DecodeBlock {
   }
 
   // Joins the segments of a tile and hands every element to its end. buffer: one of the two, alternating.
-  __device__ __forceinline__ void finish(const float (&acc)[S::panels][S::tiles_n][4], int32_t item, float* buffer) const {
-    constexpr int32_t stride = Layout::join_stride, plane = S::tokens * stride;
-    const int32_t columns = min(p.tokens - item % p.token_tiles * S::tokens, S::tokens);
+  __device__ __forceinline__ void finish(const Sums& acc, int32_t item, float* buffer) const {
+    constexpr int32_t stride = Layout::join_stride, plane = Layout::columns * stride;
+    const int32_t token0 = first_token(item), columns = min(p.tokens - token0, S::tokens);
     if constexpr (S::cluster == 1) {
       store(acc, buffer + wk * plane);
       __syncthreads();
-      each_row(item, 0, S::rows, columns, [&](int32_t at) {
+      each_row<S::rows>(item, 0, token0, columns, [&](int32_t at) {
         float v[kSegments];
 #pragma unroll
         for (int32_t s = 0; s < kSegments; ++s) v[s] = buffer[s * plane + at];
@@ -272,7 +355,7 @@ struct DecodeBlock {
       cluster_sync();
       const uint32_t base = shared_address(buffer);
       // A pair's rows lie 16 apart: each block takes whole pairs of panels.
-      each_row(item, rank * (S::rows / S::cluster), S::rows / S::cluster, columns, [&](int32_t at) {
+      each_row<S::rows / S::cluster>(item, rank * (S::rows / S::cluster), token0, columns, [&](int32_t at) {
         float v[4];
 #pragma unroll
         for (uint32_t s = 0; s < 4; ++s) v[s] = load_remote(base + at * 4, s);
@@ -281,28 +364,31 @@ struct DecodeBlock {
     }
   }
 
-  __device__ __forceinline__ void store(const float (&acc)[S::panels][S::tiles_n][4], float* buffer) const {
+  __device__ __forceinline__ void store(const Sums& acc, float* buffer) const {
+    if (S::tokens == 1 && lane % 4 != 0) return;
 #pragma unroll
     for (int32_t r = 0; r < S::panels; ++r) {
 #pragma unroll
       for (int32_t n = 0; n < S::tiles_n; ++n) {
         float* at = join_at(buffer, r, n);
         at[0] = acc[r][n][0];
-        at[Layout::join_stride] = acc[r][n][1];
         at[8] = acc[r][n][2];
-        at[Layout::join_stride + 8] = acc[r][n][3];
+        if constexpr (S::tokens > 1) {
+          at[Layout::join_stride] = acc[r][n][1];
+          at[Layout::join_stride + 8] = acc[r][n][3];
+        }
       }
     }
   }
 
   // Calls sum(place in the join buffer) for rows [row0, row0 + n) of the tile and ends them. In a pair, row r of the gate
   // panel at 32i + r goes with row r of the up panel 16 further on.
-  template <class F>
-  __device__ __forceinline__ void each_row(int32_t item, int32_t row0, int32_t n, int32_t columns, F&& sum) const {
-    const int32_t tile = item / p.token_tiles, token0 = item % p.token_tiles * S::tokens;
+  template <int32_t n, class F>
+  __device__ __forceinline__ void each_row(int32_t item, int32_t row0, int32_t token0, int32_t columns, F&& sum) const {
+    const int32_t tile = tile_of(item), thread = warp * 32 + lane;
     if (p.pair) {
-      const int32_t half = n / 2;
-      for (int32_t i = threadIdx.x; i < half * columns; i += S::threads) {
+      constexpr int32_t half = n / 2 > 0 ? n / 2 : 1;
+      for (int32_t i = thread; i < half * columns; i += S::threads) {
         const int32_t r = i % half, column = i / half, local = row0 + r / kPanelRows * 2 * kPanelRows + r % kPanelRows;
         const int32_t row = (tile * S::wm + local / (2 * kPanelRows)) * kPanelRows + r % kPanelRows;
         if (row >= p.targets[0].rows) continue;
@@ -313,7 +399,7 @@ struct DecodeBlock {
     }
     int32_t within;
     const DecodeTarget& target = target_of(tile, within);
-    for (int32_t i = threadIdx.x; i < n * columns; i += S::threads) {
+    for (int32_t i = thread; i < n * columns; i += S::threads) {
       const int32_t local = row0 + i % n, column = i / n, row = within * S::rows + local;
       if (row >= target.rows) continue;
       end(target, row, token0 + column, sum(column * Layout::join_stride + local));
@@ -338,46 +424,55 @@ struct DecodeBlock {
   }
 
   __device__ __forceinline__ void run() {
+    // Segments are whole groups.
     const int32_t segment = rank * S::wk + wk;
-    unit_begin = p.units * segment / kSegments;
-    unit_end = p.units * (segment + 1) / kSegments;
+    unit_begin = p.groups * segment / kSegments * f.units;
+    unit_end = p.groups * (segment + 1) / kSegments * f.units;
     const int32_t first_item = static_cast<int32_t>(blockIdx.x) / S::cluster;
-    next_item = unit_begin < unit_end ? first_item : p.items;
-    next_unit = unit_begin;
-    aim();
+    Cursor next{unit_begin < unit_end ? first_item : p.items, unit_begin};
+    WeightFeed weights;
+    TokenFeed tokens;
+    aim(weights, next);
 
     // Weights first, while the kernel before may still be writing the tokens.
-    {
-      DecodeBlock ahead = *this;
-#pragma unroll
-      for (int32_t s = 0; s < Layout::stages - 1; ++s) {
-        ahead.fill_weights(s);
-        ahead.advance();
-      }
+    Cursor ahead = next;
+#pragma unroll 1
+    for (int32_t s = 0; s < Layout::stages - 1 && ahead.item < p.items; ++s) {
+      fill(weights, ahead, shared + s * Layout::stage);
+      advance(ahead, weights);
     }
     grid_wait();
     grid_trigger();
-#pragma unroll
+    aim(tokens, next);
+#pragma unroll 1
     for (int32_t s = 0; s < Layout::stages - 1; ++s) {
-      fill_tokens(s);
-      advance();
+      if (next.item < p.items) {
+        fill(tokens, next, shared + s * Layout::stage);
+        advance(next, tokens);
+      }
       copies_commit();
     }
 
-    int32_t slot = 0, buffer = 0;
+    constexpr uint32_t ring_bytes = Layout::stages * Layout::stage;
+    uint32_t slot = shared, free_slot = shared + ring_bytes - Layout::stage;
+    int32_t buffer = 0;
+#pragma unroll 1
     for (int32_t item = first_item; item < p.items; item += p.item_stride) {
-      float acc[S::panels][S::tiles_n][4] = {};
-      UnitScales<T> scales[S::panels];
-      for (int32_t unit = unit_begin; unit < unit_end; ++unit) {
+      Sums acc = {};
+      Header headers[S::panels];
+#pragma unroll 1
+      for (int32_t unit = unit_begin; unit < unit_end; unit += S::units) {
         copies_wait<Layout::stages - 2>();
         segment_barrier();
-        const int32_t free_slot = slot == 0 ? Layout::stages - 1 : slot - 1;
-        fill_weights(free_slot);
-        fill_tokens(free_slot);
-        advance();
+        if (next.item < p.items) {
+          fill(weights, next, free_slot);
+          fill(tokens, next, free_slot);
+          advance(next, weights, tokens);
+        }
         copies_commit();
-        multiply(acc, scales, slot, unit);
-        slot = slot + 1 == Layout::stages ? 0 : slot + 1;
+        multiply(acc, headers, slot, unit);
+        free_slot = slot;
+        slot = slot + Layout::stage == shared + ring_bytes ? shared : slot + Layout::stage;
       }
       finish(acc, item, joins + buffer * (Layout::join / 4));
       buffer ^= 1;
@@ -408,16 +503,31 @@ DecodeKernel decode_kernel_of() {
           S::tokens, S::cluster};
 }
 
+// The shape with the most units a stage, up to `units`, whose ring has `stages`.
+template <int32_t T, class A, int32_t panels, int32_t tiles_n, int32_t tokens, int32_t units, int32_t wm, int32_t wk, int32_t cluster,
+          int32_t blocks, int32_t stages>
+DecodeKernel fitting() {
+  using S = DecodeShape<panels, tiles_n, tokens, units, wm, wk, cluster, blocks>;
+  if constexpr (DecodeLayout<T, S>::stages >= stages) {
+    return decode_kernel_of<T, A, S>();
+  } else {
+    static_assert(units > 1, "the ring does not fit");
+    return fitting<T, A, panels, tiles_n, tokens, units / 2, wm, wk, cluster, blocks, stages>();
+  }
+}
+
 template <int32_t T, class A>
 DecodeKernel decode_kernel_for(DecodeForm form) {
+  constexpr bool number = Format<T>::is_float, has_header = Format<T>::superblock;
+  constexpr int32_t blocks = T == kF32 ? 1 : 2, most = number ? 1 : 4, wide_tiles = T == kF32 ? 4 : 8;
   switch (form) {
-    case DecodeForm::kSingle8: return decode_kernel_of<T, A, DecodeShape<1, 1, 1, 8, 1, T == kF32 ? 1 : 2>>();
-    case DecodeForm::kPair8: return decode_kernel_of<T, A, DecodeShape<2, 1, 1, 8, 1, T == kF32 ? 1 : 2>>();
-    case DecodeForm::kWide16: return decode_kernel_of<T, A, DecodeShape<2, 2, 4, 2, 4, 1>>();
-    case DecodeForm::kWide32: return decode_kernel_of<T, A, DecodeShape<2, 4, 4, 2, 4, 1>>();
-    case DecodeForm::kWide64:
-      if constexpr (T == kF32) return decode_kernel_of<T, A, DecodeShape<2, 4, 4, 2, 4, 1>>();
-      else return decode_kernel_of<T, A, DecodeShape<2, 8, 4, 2, 4, 1>>();
+    case DecodeForm::kSingle1: return fitting<T, A, 1, 1, 1, number ? 2 : 4, 1, 8, 1, number ? blocks : 3, 2>();
+    case DecodeForm::kPair1: return fitting<T, A, 2, 1, 1, has_header ? 2 : most, 1, 8, 1, blocks, 2>();
+    case DecodeForm::kSingle8: return fitting<T, A, 1, 1, 8, most, 1, 8, 1, blocks, 2>();
+    case DecodeForm::kPair8: return fitting<T, A, 2, 1, 8, most, 1, 8, 1, blocks, 2>();
+    case DecodeForm::kWide16: return fitting<T, A, 2, 2, 16, 1, 4, 2, 4, 1, 2>();
+    case DecodeForm::kWide32: return fitting<T, A, 2, 4, 32, 1, 4, 2, 4, 1, 2>();
+    case DecodeForm::kWide64: return fitting<T, A, 2, wide_tiles, wide_tiles * 8, 1, 4, 2, 4, 1, 2>();
   }
   return {};
 }

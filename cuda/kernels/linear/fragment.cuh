@@ -1,8 +1,9 @@
 // fragment: from a unit of packed weights in shared memory to the A fragments of its steps, and to what multiplies them.
 //
 // A fragment holds the quants as integers (exact in f16 and bf16) or the float weights; integers become numbers by putting
-// their bits below the exponent of 1024 (f16) or 128 (bf16) and subtracting that and the zero point. Float weights that
-// the multiplied type cannot hold become two terms.
+// their bits below the exponent of a power of two. That and the zero point are subtracted, except in types with mins: there
+// the base stays, and the min, which is multiplied by the sum of x anyway, is lowered by base * scale. Float weights that the
+// multiplied type cannot hold become two terms.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -41,7 +42,7 @@ __device__ __forceinline__ void split_half2(uint32_t pair, uint32_t& first, uint
   split_bf16(v.x, v.y, first, second);
 }
 
-// (1024 + q) - (1024 + zero) for two f16, the constant given as bits.
+// a - b for two of E, given as bits.
 template <class E>
 __device__ __forceinline__ uint32_t minus(uint32_t a, uint32_t b) {
   if constexpr (std::is_same_v<E, __half>) {
@@ -51,47 +52,59 @@ __device__ __forceinline__ uint32_t minus(uint32_t a, uint32_t b) {
   }
 }
 
-// Both halves of a pair of E that hold 2^e + n, where the low bits of E count units.
+// (a & mask) | bits as one instruction: the compiler, given two immediates, makes two.
+__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(a), "r"(mask), "r"(bits));
+  return out;
+}
+
+__device__ __forceinline__ uint32_t andnot_or(uint32_t a, uint32_t mask, uint32_t bits) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xae;" : "=r"(out) : "r"(a), "r"(mask), "r"(bits));
+  return out;
+}
+
+__host__ __device__ constexpr uint32_t twice(uint32_t half) { return half | half << 16; }
+
+// Quants as E: their bits below the exponent of `base`, where bit `shift` counts units. For f16 bit 4, where the upper
+// nibbles of a word lie already.
 template <class E>
-__host__ __device__ constexpr uint32_t base_plus(int32_t n) {
-  const uint32_t one = (std::is_same_v<E, __half> ? 0x6400u : 0x4300u) + static_cast<uint32_t>(n);
-  return one | one << 16;
+struct Magic {
+  static constexpr bool f16 = std::is_same_v<E, __half>;
+  static constexpr int32_t shift = f16 ? 4 : 0;
+  static constexpr float base = f16 ? 64.0f : 128.0f;
+  static constexpr uint32_t bits = twice(f16 ? 0x5400u : 0x4300u);
+  // base + zero, as bits.
+  template <int32_t zero>
+  static constexpr uint32_t zero_bits = bits + twice(static_cast<uint32_t>(zero) << shift);
+};
+
+template <int32_t by>
+__device__ __forceinline__ uint32_t shift_left(uint32_t v) {
+  if constexpr (by >= 0) return v << by;
+  else return v >> -by;
 }
 
-// Four fragment registers from a word of nibbles and, shifted to bits 4 and 20 of each register, its high bits.
-template <class E, int32_t zero>
-__device__ __forceinline__ void from_nibbles(uint32_t w, uint32_t (&a)[4]) {
-  if constexpr (std::is_same_v<E, __half>) {
-    // The upper nibbles stay in place: below the exponent of 64 bit 4 counts units.
-    constexpr uint32_t low = 0x6400u, high = 0x5400u, low_zero = base_plus<E>(zero);
-    constexpr uint32_t high_zero = (0x5400u + (zero << 4)) | (0x5400u + (zero << 4)) << 16;
+// Register i of base + q from a word of nibbles and `width` high bits, which lie at `at` and 16 further on.
+template <class E, int32_t i, int32_t width, int32_t at>
+__device__ __forceinline__ uint32_t raised(uint32_t w, uint32_t high) {
+  constexpr int32_t shift = Magic<E>::shift;
+  constexpr uint32_t mask = twice(0x0fu << shift), high_mask = twice((width == 1 ? 0x10u : 0x30u) << shift);
+  uint32_t bits = Magic<E>::bits;
+  if constexpr (width > 0) bits = and_or(shift_left<4 + shift - at>(high), high_mask, bits);
+  return and_or(shift_left<shift - 4 * i>(w), mask, bits);
+}
+
+template <class E, int32_t width, int32_t zero, int32_t at>
+__device__ __forceinline__ void from_nibbles(uint32_t w, uint32_t high, uint32_t (&a)[4]) {
+  a[0] = raised<E, 0, width, at>(w, high);
+  a[1] = raised<E, 1, width, at + width>(w, high);
+  a[2] = raised<E, 2, width, at + 2 * width>(w, high);
+  a[3] = raised<E, 3, width, at + 3 * width>(w, high);
+  if constexpr (zero != 0) {
 #pragma unroll
-    for (int32_t i = 0; i < 2; ++i) {
-      const uint32_t v = i == 0 ? w : w >> 8;
-      a[i * 2] = minus<E>((v & 0x000f000fu) | (low | low << 16), low_zero);
-      a[i * 2 + 1] = minus<E>((v & 0x00f000f0u) | (high | high << 16), high_zero);
-    }
-  } else {
-    a[0] = minus<E>((w & 0x000f000fu) | base_plus<E>(0), base_plus<E>(zero));
-    a[1] = minus<E>((w >> 4 & 0x000f000fu) | base_plus<E>(0), base_plus<E>(zero));
-    a[2] = minus<E>((w >> 8 & 0x000f000fu) | base_plus<E>(0), base_plus<E>(zero));
-    a[3] = minus<E>((w >> 12 & 0x000f000fu) | base_plus<E>(0), base_plus<E>(zero));
-  }
-}
-
-// high: the register's bits at `at` and at + 16, `bits` wide.
-template <int32_t bits>
-__device__ __forceinline__ uint32_t to_bit4(uint32_t high, int32_t at) {
-  constexpr uint32_t mask = bits == 1 ? 0x00100010u : 0x00300030u;
-  return (at <= 4 ? high << (4 - at) : high >> (at - 4)) & mask;
-}
-
-template <class E, int32_t zero, int32_t bits>
-__device__ __forceinline__ void from_nibbles_and_high(uint32_t w, uint32_t high, int32_t at, uint32_t (&a)[4]) {
-  constexpr int32_t shift[4] = {0, 4, 8, 12};
-#pragma unroll
-  for (int32_t i = 0; i < 4; ++i) {
-    a[i] = minus<E>((w >> shift[i] & 0x000f000fu) | to_bit4<bits>(high, at + i * bits) | base_plus<E>(0), base_plus<E>(zero));
+    for (int32_t i = 0; i < 4; ++i) a[i] = minus<E>(a[i], Magic<E>::template zero_bits<zero>);
   }
 }
 
@@ -99,12 +112,11 @@ __device__ __forceinline__ void from_nibbles_and_high(uint32_t w, uint32_t high,
 template <class E, int32_t pair>
 __device__ __forceinline__ uint32_t from_bytes(uint32_t w) {
   if constexpr (std::is_same_v<E, __half>) {
-    return minus<E>(__byte_perm(w, 0x64646464u, pair == 0 ? 0x4140u : 0x4342u), base_plus<E>(128));
+    return minus<E>(__byte_perm(w, 0x64646464u, pair == 0 ? 0x4140u : 0x4342u), twice(0x6480u));
   } else {
-    // 2^23 + byte, as f32.
-    const float low = __uint_as_float(__byte_perm(w, 0x4b000000u, 0x7650u + 2 * pair)) - 8388736.0f;
-    const float high = __uint_as_float(__byte_perm(w, 0x4b000000u, 0x7651u + 2 * pair)) - 8388736.0f;
-    return bits_of(__floats2bfloat162_rn(low, high));
+    // Seven bits fit below the exponent of 128; the eighth decides between subtracting 128 and 256.
+    const uint32_t v = __byte_perm(w, 0, pair == 0 ? 0x4140u : 0x4342u);
+    return minus<E>(and_or(v, twice(0x7fu), twice(0x4300u)), andnot_or(v, twice(0x80u), twice(0x4300u)));
   }
 }
 
@@ -115,30 +127,31 @@ __device__ __forceinline__ uint32_t iq4_nl_bytes(uint32_t w) {
   return __byte_perm(low, high, (w >> 1 & 0x4444u) | 0x3210u);
 }
 
-// The fragments of one step, as `count` terms: a[term][register].
-// unit: the unit's bytes in shared memory, quants first, then the high plane. E: the type they are multiplied as.
+// The fragments of one unit's steps, as `count` terms: a[term][register]. E: the type they are multiplied as.
 template <int32_t T, class E, int32_t count>
 struct UnitQuants {
   static constexpr WeightFormat f = Format<T>::f;
-  uint32_t unit;
+  uint32_t unit;  // address of the quants
   int32_t lane;
-  uint4 words;       // nibbles: of the four steps; bytes: of two steps
+  uint4 words;  // nibbles: of the four steps; bytes: of two steps
   uint32_t high[2];
 
-  __device__ __forceinline__ void begin(uint32_t unit_address, int32_t lane_id) {
-    unit = unit_address;
+  // Shared memory addresses of the unit's quants and high plane.
+  __device__ __forceinline__ void begin(uint32_t quants_address, uint32_t high_address, int32_t lane_id) {
+    unit = quants_address;
     lane = lane_id;
     if constexpr (Format<T>::nibbles) words = load_shared16(unit + lane * 16);
-    if constexpr (Format<T>::high_bits == 1) high[0] = load_shared4(unit + f.quants + lane * 4);
+    if constexpr (Format<T>::high_bits == 1) high[0] = load_shared4(high_address + lane * 4);
     if constexpr (Format<T>::high_bits == 2) {
-      const uint2 v = load_shared8(unit + f.quants + lane * 8);
+      const uint2 v = load_shared8(high_address + lane * 8);
       high[0] = v.x;
       high[1] = v.y;
     }
   }
 
-  // Steps are taken in ascending order, `step` known at compilation.
-  __device__ __forceinline__ void step(int32_t step, uint32_t (&a)[count][4]) {
+  // Steps are taken in ascending order.
+  template <int32_t step>
+  __device__ __forceinline__ void take(uint32_t (&a)[count][4]) {
     if constexpr (T == kF32) {
       const uint4 first = load_shared16(unit + (step * 2) * 512 + lane * 16);
       const uint4 second = load_shared16(unit + (step * 2 + 1) * 512 + lane * 16);
@@ -155,7 +168,7 @@ struct UnitQuants {
         else a[0][i] = r[i];
       }
     } else if constexpr (T == kQ8_0) {
-      if (step % 2 == 0) words = load_shared16(unit + step / 2 * 512 + lane * 16);
+      if constexpr (step % 2 == 0) words = load_shared16(unit + step / 2 * 512 + lane * 16);
       const uint32_t g = step % 2 == 0 ? words.x : words.z, g8 = step % 2 == 0 ? words.y : words.w;
       a[0][0] = from_bytes<E, 0>(g);
       a[0][1] = from_bytes<E, 0>(g8);
@@ -170,88 +183,93 @@ struct UnitQuants {
         a[0][1] = from_bytes<E, 1>(near);
         a[0][2] = from_bytes<E, 0>(far);
         a[0][3] = from_bytes<E, 1>(far);
-      } else if constexpr (Format<T>::high_bits == 0) {
-        from_nibbles<E, T == kQ4_0 ? 8 : 0>(w, a[0]);
-      } else if constexpr (Format<T>::high_bits == 1) {
-        from_nibbles_and_high<E, T == kQ5_0 ? 16 : 0, 1>(w, high[0], step * 4, a[0]);
       } else {
-        from_nibbles_and_high<E, 32, 2>(w, high[step / 2], step % 2 * 8, a[0]);
+        constexpr int32_t zero = T == kQ4_0 ? 8 : T == kQ5_0 ? 16 : T == kQ6_K ? 32 : 0;
+        constexpr int32_t width = Format<T>::high_bits;
+        from_nibbles<E, width, zero, step * width * 4 % 16>(w, high[step * width / 4], a[0]);
       }
     }
   }
 };
 
-// What multiplies the sums of one unit's blocks, for rows g and g + 8 of a lane.
-//   scale[r][b]: blocks of 32 (b = 0, 1), or of 16 in Q6_K (b = 0..3);  min[r][b]: added times the block's sum of x.
-// Q4_K, Q5_K: lane l holds the header of row l/2 from the first unit of its group on, computes block l%2 of that row and
-// passes it on through `exchange`: 256 bytes of shared memory of the warp's own.
-template <int32_t T>
-struct UnitScales {
-  static constexpr WeightFormat f = Format<T>::f;
-  static constexpr int32_t blocks = T == kQ6_K ? 4 : 2;
-  float scale[2][blocks], min[2][Format<T>::has_min ? 2 : 1];
-  uint4 header;   // Q4_K, Q5_K
-  float d[2];     // Q6_K
+__device__ __forceinline__ float2 half_pair(uint32_t v) { return __half22float2(*reinterpret_cast<__half2*>(&v)); }
 
-  __device__ __forceinline__ static float half_bits(uint32_t v) {
-    return __half2float(__ushort_as_half(static_cast<unsigned short>(v)));
-  }
+// The header of a group in a warp's registers, from its first unit to its last.
+// Q4_K, Q5_K: lane l holds that of row l/2 and works out block l%2 of a unit for the whole warp.
+template <int32_t T, class E>
+struct GroupHeader {
+  static constexpr float base = Magic<E>::base;
+  uint4 words;
+  float d[2];  // Q6_K: of rows g and g + 8
 
-  __device__ __forceinline__ static float2 half_pair(uint32_t v) { return __half22float2(*reinterpret_cast<__half2*>(&v)); }
-
-  // At the first unit of a group, whose header lies behind its other planes.
-  __device__ __forceinline__ void begin_group(uint32_t unit, int32_t lane) {
-    const uint32_t at = unit + f.quants + f.high + f.scales;
+  __device__ __forceinline__ void load(uint32_t address, int32_t lane) {
     if constexpr (T == kQ6_K) {
-      const float2 v = half_pair(load_shared4(at + (lane >> 2) * 4));
+      const float2 v = half_pair(load_shared4(address + (lane >> 2) * 4));
       d[0] = v.x;
       d[1] = v.y;
     } else if constexpr (Format<T>::superblock) {
-      header = load_shared16(at + (lane >> 1) * 16);
+      words = load_shared16(address + (lane >> 1) * 16);
     }
   }
 
-  // unit: in shared memory; index: of the unit in its group.
-  __device__ __forceinline__ void begin_unit(uint32_t unit, int32_t index, int32_t lane, uint32_t exchange) {
+  // Scale and lowered min of blocks 8i..8i+1 (i < units) into 256 bytes each from `to` on; first: the unit's index in the
+  // group. The warp synchronises before it loads them.
+  template <int32_t units>
+  __device__ __forceinline__ void publish(uint32_t to, int32_t first, int32_t lane) const {
+    const float2 dd = half_pair(words.x);
+    const int32_t shift = (first * 2 + (lane & 1)) * 4;
+    const uint32_t low = words.y >> shift, min_low = words.z >> shift, tops = words.w >> shift;
+#pragma unroll
+    for (int32_t i = 0; i < units; ++i) {
+      const uint32_t t = tops >> i * 8, s = (low >> i * 8 & 15) | (t << 4 & 0x30), m = (min_low >> i * 8 & 15) | (t << 2 & 0x30);
+      const float scale = dd.x * static_cast<float>(s), min = fmaf(-base, scale, -(dd.y * static_cast<float>(m)));
+      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + i * 256 + lane * 8), "f"(scale), "f"(min) : "memory");
+    }
+  }
+};
+
+// What multiplies the sums of one unit's blocks, for rows g and g + 8 of a lane.
+//   scale[r][b]: blocks of 32 (b = 0, 1), or of 16 in Q6_K (b = 0..3);  min[r][b]: times the block's sum of x, with
+//   what takes the fragments' base off.
+template <int32_t T, class E>
+struct UnitScales {
+  static constexpr WeightFormat f = Format<T>::f;
+  static constexpr int32_t blocks = T == kQ6_K ? 4 : 2;
+  static constexpr float base = Magic<E>::base;
+  float scale[2][blocks], min[2][Format<T>::has_min ? 2 : 1];
+
+  // scales: address of the unit's scales, or of what its group's header published.
+  __device__ __forceinline__ void load(uint32_t scales, const GroupHeader<T, E>& header, int32_t lane) {
     const int32_t g = lane >> 2;
-    const uint32_t at = unit + f.quants + f.high;
     if constexpr (T == kQ6_K) {
-      const uint2 v = load_shared8(at + g * 8);
+      const uint2 v = load_shared8(scales + g * 8);
 #pragma unroll
       for (int32_t b = 0; b < 4; ++b) {
-        scale[0][b] = d[0] * static_cast<float>(static_cast<int8_t>(v.x >> b * 8));
-        scale[1][b] = d[1] * static_cast<float>(static_cast<int8_t>(v.y >> b * 8));
+        scale[0][b] = header.d[0] * static_cast<float>(static_cast<int8_t>(v.x >> b * 8));
+        scale[1][b] = header.d[1] * static_cast<float>(static_cast<int8_t>(v.y >> b * 8));
       }
     } else if constexpr (Format<T>::superblock) {
-      const int32_t shift = (index * 2 + (lane & 1)) * 4;
-      const uint32_t tops = header.w >> shift;
-      const uint32_t s = (header.y >> shift & 15) | (tops & 3) << 4, m = (header.z >> shift & 15) | (tops & 12) << 2;
-      const float2 dd = half_pair(header.x);
-      const float sf = dd.x * static_cast<float>(s), mf = -(dd.y * static_cast<float>(m));
-      __syncwarp();
-      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(exchange + lane * 8), "f"(sf), "f"(mf) : "memory");
-      __syncwarp();
 #pragma unroll
       for (int32_t r = 0; r < 2; ++r) {
-        const uint4 v = load_shared16(exchange + (g + r * 8) * 16);
+        const uint4 v = load_shared16(scales + (g + r * 8) * 16);
         scale[r][0] = __uint_as_float(v.x);
         min[r][0] = __uint_as_float(v.y);
         scale[r][1] = __uint_as_float(v.z);
         min[r][1] = __uint_as_float(v.w);
       }
     } else if constexpr (Format<T>::has_min) {
-      const uint4 v = load_shared16(at + g * 16);
+      const uint4 v = load_shared16(scales + g * 16);
       const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
       for (int32_t r = 0; r < 2; ++r) {
         const float2 s = half_pair(words[r]), m = half_pair(words[2 + r]);
         scale[r][0] = s.x;
         scale[r][1] = s.y;
-        min[r][0] = m.x;
-        min[r][1] = m.y;
+        min[r][0] = fmaf(-base, s.x, m.x);
+        min[r][1] = fmaf(-base, s.y, m.y);
       }
     } else if constexpr (!Format<T>::is_float) {
-      const uint2 v = load_shared8(at + g * 8);
+      const uint2 v = load_shared8(scales + g * 8);
       const float2 s0 = half_pair(v.x), s1 = half_pair(v.y);
       scale[0][0] = s0.x;
       scale[0][1] = s0.y;

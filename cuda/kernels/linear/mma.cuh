@@ -31,6 +31,10 @@ __device__ __forceinline__ void copy16(uint32_t to, const void* from, uint64_t p
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
 }
 
+__device__ __forceinline__ void copy16_through(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
 // The first `bytes` (0..16) of 16, the rest zeros. With 0 nothing is read.
 __device__ __forceinline__ void copy16_or_zero(uint32_t to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");

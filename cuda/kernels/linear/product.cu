@@ -86,6 +86,7 @@ const PreparedKernel& choose(const PreparedDevice& device, int32_t type, Act act
   if (tokens > 32 && of(DecodeForm::kWide64).tiles_at_once > 0) return of(DecodeForm::kWide64);
   if (tokens > 16 && of(DecodeForm::kWide32).tiles_at_once > 0) return of(DecodeForm::kWide32);
   if (tokens > 8 && of(DecodeForm::kWide16).tiles_at_once > 0) return of(DecodeForm::kWide16);
+  if (tokens == 1) return of(pair ? DecodeForm::kPair1 : DecodeForm::kSingle1);
   return of(pair ? DecodeForm::kPair8 : DecodeForm::kSingle8);
 }
 
@@ -101,26 +102,28 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
   DecodeParams p{};
   p.count = last - first;
   p.pair = pair;
+  const int32_t panels_a_tile = pair ? kernel.wm : kernel.panels * kernel.wm;
   int64_t tiles = 0;
   for (int32_t i = first; i < last; ++i) {
     const ProductTarget& t = args.targets[i];
     const int64_t panels = (t.weight.rows + kPanelRows - 1) / kPanelRows;
     p.targets[i - first] = {t.weight.data, t.bias, t.out, t.out_stride, static_cast<int32_t>(t.weight.rows),
                             static_cast<int32_t>(panels), static_cast<int32_t>(tiles)};
-    const int64_t panels_a_tile = pair ? kernel.wm : int64_t{kernel.panels} * kernel.wm;
     if (!pair || i == first) tiles += (panels + panels_a_tile - 1) / panels_a_tile;
   }
   p.x = args.x;
   p.x_stride = args.x_stride;
   p.tokens = args.tokens;
   p.cols = static_cast<int32_t>(weight.cols);
-  p.units = static_cast<int32_t>((weight.cols + kUnitCols - 1) / kUnitCols);
-  p.groups = (p.units + format.units - 1) / format.units;
+  p.groups = static_cast<int32_t>((weight.cols + kUnitCols * format.units - 1) / (kUnitCols * format.units));
+  p.panel_bytes = int64_t{p.groups} * format.group_bytes();
   p.token_tiles = (args.tokens + kernel.tokens - 1) / kernel.tokens;
   p.end = args.end;
   if (tiles * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
   p.items = static_cast<int32_t>(tiles) * p.token_tiles;
   p.item_stride = std::min(p.items, prepared_kernel.tiles_at_once);
+  p.even = (p.count == 1 || pair) && p.token_tiles == 1 && p.targets[0].panels % panels_a_tile == 0;
+  p.item_bytes = int64_t{p.item_stride} * panels_a_tile * p.panel_bytes;
 
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(p.item_stride * kernel.cluster));

@@ -231,7 +231,7 @@ struct PackedRow {
     } else if constexpr (Format<T>::superblock) {
       constexpr int32_t quants = T == kQ4_K ? 16 : 48;
       if (byte >= quants) {
-        const int64_t i = k + (byte - quants) / 32 * 64 + byte % 32;
+        const int64_t i = k + (byte - quants) / 32 * 64 + (byte - quants) % 32;
         return low(i) | low(i + 32) << 4;
       }
       uint32_t out = 0;
