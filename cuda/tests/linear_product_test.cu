@@ -69,10 +69,13 @@ std::vector<Expected> expected_sums(int32_t type, const std::vector<uint8_t>& fi
 }
 
 // Bounds in units of the sum of magnitudes: the tensor cores' f32 sums lose at most 2^-22 a step of 16, of which a segment
-// has cols/128 (prefill: cols/16), and scaling and joining add 16 more; two bf16 terms hold an f32 weight to 2^-16.
-double bound(int32_t type, int64_t cols, bool prefill) {
+// has cols/128 (prefill: cols/16), and scaling and joining add 16 more; two bf16 terms hold an f32 weight to 2^-16. Prefill
+// rounds weights that are not of the activation type: to 2^-8 as bf16, 2^-11 as f16.
+double bound(int32_t type, Act act, int64_t cols, bool prefill) {
   const double steps = static_cast<double>(prefill ? cols / 16 : cols / 128) + 16;
-  return steps * 0x1p-22 + (type == kF32 ? 0x1p-16 : 0);
+  if (!prefill) return steps * 0x1p-22 + (type == kF32 ? 0x1p-16 : 0);
+  const bool same = type == (act == Act::kF16 ? kF16 : kBF16);
+  return steps * 0x1p-22 + (same ? 0 : act == Act::kF16 ? 0x1p-11 : 0x1p-8);
 }
 
 // Ordered and inside a finite bound: NaN never passes.
@@ -146,7 +149,7 @@ TEST_P(Product, IsCloseToFloat64OnOddShapes) {
       for (int64_t t = 0; t < tokens; ++t) {
         for (int64_t r = 0; r < rows; ++r) {
           const Expected& e = want[static_cast<size_t>(r * 256 + t)];
-          ASSERT_TRUE(close(got[static_cast<size_t>(t * rows + r)], e.value, bound(type, cols, prefill()) * e.magnitude + 1e-30))
+          ASSERT_TRUE(close(got[static_cast<size_t>(t * rows + r)], e.value, bound(type, act, cols, prefill()) * e.magnitude + 1e-30))
               << "row " << r << " token " << t << ": " << got[static_cast<size_t>(t * rows + r)] << " for " << e.value;
         }
       }
@@ -168,8 +171,8 @@ TEST_P(Product, IsCloseToFloat64OnARealShape) {
   double worst = 0;
   for (int64_t i = 0; i < rows * tokens; ++i) {
     const Expected& e = want[static_cast<size_t>(i % rows * tokens + i / rows)];
-    ASSERT_TRUE(close(got[static_cast<size_t>(i)], e.value, bound(type, cols, prefill()) * e.magnitude));
-    worst = std::max(worst, std::fabs(got[static_cast<size_t>(i)] - e.value) / (bound(type, cols, prefill()) * e.magnitude));
+    ASSERT_TRUE(close(got[static_cast<size_t>(i)], e.value, bound(type, act, cols, prefill()) * e.magnitude));
+    worst = std::max(worst, std::fabs(got[static_cast<size_t>(i)] - e.value) / (bound(type, act, cols, prefill()) * e.magnitude));
   }
   RecordProperty("share_of_bound", std::to_string(worst));
 }
@@ -236,7 +239,7 @@ TEST_P(Product, AddsBiasAndResidualAndRoundsToTheActivationType) {
           continue;
         }
         const Expected& e = want[static_cast<size_t>(r * tokens + t)];
-        const double limit = bound(type, cols, prefill()) * (e.magnitude + 10), y = e.value + bias[static_cast<size_t>(r)];
+        const double limit = bound(type, act, cols, prefill()) * (e.magnitude + 10), y = e.value + bias[static_cast<size_t>(r)];
         ASSERT_TRUE(close(sums[at], y + residual[at], limit));
         ASSERT_TRUE(close(value_of(act, acts[at]), y, limit + step * std::fabs(y) + 1e-7));
       }
@@ -269,7 +272,7 @@ TEST_P(Product, JoinsGateAndUp) {
         for (int64_t r = 0; r < rows; ++r) {
           const Expected& g = want[0][static_cast<size_t>(r * tokens + t)];
           const Expected& u = want[1][static_cast<size_t>(r * tokens + t)];
-          const double silu = g.value / (1 + std::exp(-g.value)), y = silu * u.value, relative = bound(type, cols, prefill());
+          const double silu = g.value / (1 + std::exp(-g.value)), y = silu * u.value, relative = bound(type, act, cols, prefill());
           const double limit = relative * (1.2 * g.magnitude * std::fabs(u.value) + u.magnitude * std::fabs(silu)) +
                                (step + 1e-6) * std::fabs(y) + 1e-6;
           ASSERT_TRUE(close(value_of(act, got[static_cast<size_t>(t * stride + r)]), y, limit))
@@ -328,7 +331,7 @@ TEST(ProductTargets, ShareOneInput) {
           for (int64_t r = 0; r < rows[i]; ++r) {
             const Expected& e = want[static_cast<size_t>(i)][static_cast<size_t>(r * tokens + t)];
             ASSERT_TRUE(close(got[static_cast<size_t>(t * 214 + at + r)], e.value,
-                              bound(types[i], cols, kind == ProductClass::kPrefill) * e.magnitude));
+                              bound(types[i], Act::kF16, cols, kind == ProductClass::kPrefill) * e.magnitude));
           }
         }
         at += rows[i];

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "kernels/linear/decode.h"
+#include "kernels/linear/prefill.h"
 
 namespace mr::cuda {
 namespace {
@@ -69,11 +70,10 @@ cudaError_t prepare_device(int32_t device, PreparedDevice& out) {
       }
     }
   }
-  return error;
+  return error == cudaSuccess ? prepare_prefill(device, sms) : error;
 }
 
-cudaError_t current(const PreparedDevice** out) {
-  int32_t device = 0;
+cudaError_t current(int32_t& device, const PreparedDevice** out) {
   const cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
   *out = device < kMaxDevices ? prepared[device].load(std::memory_order_acquire) : nullptr;
@@ -179,13 +179,15 @@ cudaError_t prepare_products() {
 cudaError_t launch_product(const ProductArgs& args, const Stream& on) {
   if (!valid(args)) return cudaErrorInvalidValue;
   if (args.tokens == 0) return cudaSuccess;
-  const PreparedDevice* device = nullptr;
-  cudaError_t error = current(&device);
+  int32_t device = 0;
+  const PreparedDevice* prepared_device = nullptr;
+  cudaError_t error = current(device, &prepared_device);
+  const bool prefill = args.kind == ProductClass::kPrefill && error == cudaSuccess && prefill_available(device);
   // Neighbours of one type share a launch.
   for (int32_t first = 0, last; first < args.count && error == cudaSuccess; first = last) {
     last = first + 1;
     while (last < args.count && args.targets[last].weight.type == args.targets[first].weight.type) ++last;
-    error = launch_decode(*device, args, first, last, on);
+    error = prefill ? launch_prefill(device, args, first, last, on) : launch_decode(*prepared_device, args, first, last, on);
   }
   return error;
 }

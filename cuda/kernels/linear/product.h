@@ -5,8 +5,9 @@
 // joined as a balanced tree: the same bits for every number of tokens, place in the batch and device width. prefill: one
 // ascending sum, the same bits for every number of tokens; on devices without wgmma it is the decode class.
 //
-// Arithmetic: x is taken as it is (f16 or bf16). Products of F16, BF16 and quantised weights are exact, sums are f32:
-// scales and mins multiply the f32 sums of their blocks. F32 weights are taken as two bf16 terms (relative 2^-16).
+// Arithmetic: x is taken as it is (f16 or bf16), sums are f32. decode: products of F16, BF16 and quantised weights are exact,
+// scales and mins multiply the f32 sums of their blocks, F32 weights are two bf16 terms (relative 2^-16). prefill: weights are
+// rounded once to the activation type.
 #pragma once
 
 #include <cstdint>

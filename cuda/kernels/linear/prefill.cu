@@ -1,0 +1,145 @@
+// prefill: the prefill kernels' launches: tensor maps of the tokens, and the tile that fills the device best.
+#include "kernels/linear/prefill.h"
+
+#include <algorithm>
+
+#if CUDART_VERSION >= 12050
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#endif
+
+namespace mr::cuda {
+
+#if CUDART_VERSION >= 12050
+namespace {
+
+constexpr int32_t kMaxDevices = 64;
+
+struct PreparedPrefill {
+  PrefillKernel kernels[kWeightTypeCount][2][kPrefillForms];
+  int32_t clusters = 0;  // at once; 0: no wgmma here
+};
+
+PreparedPrefill prepared[kMaxDevices];
+PFN_cuTensorMapEncodeTiled_v12000 encode_tensor_map = nullptr;
+
+template <int32_t i = 0>
+PrefillKernel find_kernel(int32_t type_index, Act act, int32_t form) {
+  if constexpr (i < kWeightTypeCount) {
+    return i == type_index ? prefill_kernel<kWeightFormats[i].type>(act, form) : find_kernel<i + 1>(type_index, act, form);
+  } else {
+    return {};
+  }
+}
+
+// The tokens as (tokens, cols), fetched by boxes of one unit's 64 columns and half a tile's tokens; zeros beyond the edges.
+cudaError_t tensor_map(const ProductArgs& args, int32_t rows_a_box, CUtensorMap* out) {
+  const cuuint64_t size[2] = {static_cast<cuuint64_t>(args.targets[0].weight.cols), static_cast<cuuint64_t>(args.tokens)};
+  const cuuint64_t stride[1] = {static_cast<cuuint64_t>(args.x_stride) * 2};
+  const cuuint32_t box[2] = {kUnitCols, static_cast<cuuint32_t>(rows_a_box)}, step[2] = {1, 1};
+  const CUtensorMapDataType type = args.act == Act::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const CUresult result = encode_tensor_map(out, type, 2, const_cast<void*>(args.x), size, stride, box, step,
+                                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+cudaError_t prepare_prefill(int32_t device, int32_t sms) {
+  int32_t major = 0, minor = 0;
+  cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  if (error != cudaSuccess || major != 9 || minor != 0) return error;
+  cudaDriverEntryPointQueryResult found;
+  void* entry = nullptr;
+  error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
+  if (error != cudaSuccess) return error;
+  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+  encode_tensor_map = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(entry);
+  PreparedPrefill& out = prepared[device];
+  for (int32_t t = 0; t < kWeightTypeCount; ++t) {
+    for (int32_t a = 0; a < 2; ++a) {
+      for (int32_t form = 0; form < kPrefillForms; ++form) {
+        PrefillKernel& k = out.kernels[t][a][form] = find_kernel(t, static_cast<Act>(a), form);
+        error = cudaFuncSetAttribute(k.function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.shared_bytes);
+        if (error != cudaSuccess) return error;
+      }
+    }
+  }
+  out.clusters = sms / kPrefillCluster;
+  return cudaSuccess;
+}
+
+bool prefill_available(int32_t device) { return prepared[device].clusters > 0; }
+
+cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on) {
+  const PreparedPrefill& on_device = prepared[device];
+  const PackedWeight& weight = args.targets[first].weight;
+  const int32_t type = weight_format_index(weight.type);
+  const WeightFormat& format = kWeightFormats[type];
+  const bool pair = args.end == ProductEnd::kSwiGLU;
+
+  PrefillParams p{};
+  p.count = last - first;
+  p.pair = pair;
+  p.tokens = args.tokens;
+  p.units = static_cast<int32_t>((weight.cols + kUnitCols - 1) / kUnitCols);
+  p.groups = (p.units + format.units - 1) / format.units;
+  p.panel_bytes = int64_t{p.groups} * format.group_bytes();
+  p.end = args.end;
+  const int32_t panels_a_tile = pair ? 4 : 8;
+  for (int32_t i = first; i < last; ++i) {
+    const ProductTarget& t = args.targets[i];
+    const int32_t panels = static_cast<int32_t>((t.weight.rows + kPanelRows - 1) / kPanelRows);
+    p.targets[i - first] = {t.weight.data, t.bias, t.out, t.out_stride, static_cast<int32_t>(t.weight.rows), panels, p.tiles};
+    if (!pair || i == first) p.tiles += (panels + panels_a_tile - 1) / panels_a_tile;
+  }
+  p.row_pairs = (p.tiles + kPrefillCluster - 1) / kPrefillCluster;
+  p.band = std::min(p.row_pairs, 8);
+
+  // The tile for which rounds of clusters times the time of one are least; a tile costs about 40 tokens more than it has.
+  int32_t form = 0;
+  int64_t least = INT64_MAX;
+  for (int32_t i = 0; i < kPrefillForms; ++i) {
+    const int32_t tokens = on_device.kernels[type][static_cast<int32_t>(args.act)][i].tokens;
+    const int64_t items = int64_t{p.row_pairs} * ((args.tokens + tokens - 1) / tokens);
+    const int64_t cost = (items + on_device.clusters - 1) / on_device.clusters * (tokens + 40);
+    if (cost >= least) continue;
+    least = cost;
+    form = i;
+  }
+  const PrefillKernel& kernel = on_device.kernels[type][static_cast<int32_t>(args.act)][form];
+  p.token_tiles = (args.tokens + kernel.tokens - 1) / kernel.tokens;
+  if (int64_t{p.row_pairs} * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
+  p.items = p.row_pairs * p.token_tiles;
+  p.item_stride = std::min(p.items, on_device.clusters);
+  CUtensorMap map;
+  const cudaError_t error = tensor_map(args, kernel.tokens / kPrefillCluster, &map);
+  if (error != cudaSuccess) return error;
+
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(p.item_stride * kPrefillCluster));
+  config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(kernel.shared_bytes);
+  config.stream = on.stream;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {kPrefillCluster, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = attributes;
+  config.numAttrs = on.dependent ? 2 : 1;
+  void* arguments[] = {&p, &map};
+  return cudaLaunchKernelExC(&config, kernel.function, arguments);
+}
+
+#else
+
+cudaError_t prepare_prefill(int32_t, int32_t) { return cudaSuccess; }
+bool prefill_available(int32_t) { return false; }
+cudaError_t launch_prefill(int32_t, const ProductArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
+
+#endif
+
+}  // namespace mr::cuda

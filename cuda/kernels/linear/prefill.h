@@ -1,0 +1,44 @@
+// prefill: the prefill class's kernels as data, for the launcher that chooses among them.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/linear/decode.h"
+
+namespace mr::cuda {
+
+constexpr int32_t kPrefillRows = 128;   // of a block's tile: two warpgroups of four panels
+constexpr int32_t kPrefillCluster = 2;  // blocks that share a tile of tokens
+
+struct PrefillParams {
+  DecodeTarget targets[3];  // tiles of 8 panels, or of 4 pairs
+  int32_t count, pair;
+  int32_t tokens, units, groups;
+  int64_t panel_bytes;
+  int32_t tiles;                 // of rows
+  int32_t row_pairs;             // clusters side by side: two tiles of rows each
+  int32_t band;                  // row pairs that go through all tokens together
+  int32_t token_tiles;
+  int32_t items, item_stride;    // row pairs by tiles of tokens
+  ProductEnd end;
+};
+
+struct PrefillKernel {
+  const void* function;
+  int32_t shared_bytes, threads, tokens;  // tokens of a tile
+};
+
+// By the tokens of a tile: 64, 128, 256.
+constexpr int32_t kPrefillForms = 3;
+
+// One file a type defines it. No function where the build has no machine code of sm_90a.
+template <int32_t T>
+PrefillKernel prefill_kernel(Act act, int32_t form);
+
+// What prefill.cu gives product.cu. prepare: as prepare_products, of the current device. available: whether it runs there.
+cudaError_t prepare_prefill(int32_t device, int32_t sms);
+bool prefill_available(int32_t device);
+// Targets [first, last) of one type, tokens > 0.
+cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on);
+
+}  // namespace mr::cuda
