@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/engine"
@@ -23,7 +24,8 @@ type Config struct {
 	MaxBatchedTokens int           // of a step; 0 = 512
 	BlockSize        int           // 0 = 16
 	VerifyInterval   time.Duration // between residency checks; 0 = 1 min, negative = none
-	HashWorkers      int           // goroutines that hash a file while it is uploaded; 0 = 1
+	HashWorkers      int           // goroutines that hash a file while it is uploaded; 0 = half of the processors
+	UploadWorkers    int           // goroutines that upload it; 0 = half of the processors, at most 8
 }
 
 func (c *Config) setDefaults() {
@@ -39,8 +41,12 @@ func (c *Config) setDefaults() {
 	if c.VerifyInterval == 0 {
 		c.VerifyInterval = time.Minute
 	}
+	half := max(1, runtime.GOMAXPROCS(0)/2)
 	if c.HashWorkers == 0 {
-		c.HashWorkers = 1
+		c.HashWorkers = half
+	}
+	if c.UploadWorkers == 0 {
+		c.UploadWorkers = min(half, 8)
 	}
 }
 
