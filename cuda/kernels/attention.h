@@ -13,7 +13,7 @@
 
 namespace mr::cuda {
 
-constexpr int32_t kAttentionChunk = 128;  // keys of one partial result of decode attention
+constexpr int32_t kAttentionChunk = 256;  // keys of one partial result of decode attention
 constexpr int32_t kChunksAGroup = 16;     // partial results merged in order before groups are
 
 // Whether attention runs heads of these shapes: head_dim 1 .. 256; heads a multiple of kv_heads.
@@ -23,7 +23,7 @@ struct AttentionArgs {
   Rows rows;
   KvLayout layout;
   int32_t heads;
-  float scale;               // scores are multiplied by it
+  float scale;               // scores are multiplied by it; > 0
   const void* q;             // (rows, heads * padded_dim) of the activation type, zeros from head_dim on in each head
   int64_t q_stride;          // elements from row to row, a multiple of 8
   void* out;                 // (rows, heads * head_dim); zeros for padding rows
@@ -31,7 +31,8 @@ struct AttentionArgs {
   const void *keys, *values; // block 0 of the layer
 };
 
-// Decode: every row for itself, its keys in chunks of kAttentionChunk. The launch depends on the number of rows alone.
+// Decode: every row for itself, its keys in chunks of kAttentionChunk. The launch depends on the number of rows alone. The
+// plan and the arrays of rows are written by kernels before the one that is launched just before this (see launch.h).
 struct DecodeAttentionArgs {
   AttentionArgs common;
   int32_t count;        // rows 0 .. count-1

@@ -1,15 +1,19 @@
 // Decode attention: every row for itself; the query heads of one kv head share the keys they read (GQA).
 //
 // Work      A unit is `span` chunks of kAttentionChunk keys of one row. Blocks walk over the items (unit, kv head, tile of
-//           up to 16 query heads); how many blocks there are decides nothing else.
+//           up to 8 query heads); how many blocks there are decides nothing else.
+// Products  Keys are the 16 rows of a fragment and query heads its 8 columns: scores^T = keys * queries^T, and out^T +=
+//           values^T * weights^T, whose weights are transposed in registers.
 // Chunk     Warp w takes the keys [16 (w + kWarps s), +16) of the chunk, s ascending, and keeps its own softmax; the four
 //           warps are merged in ascending order.
 // Merge     Chunks of one group (kChunksAGroup) are merged in ascending order, then groups are. The last block to finish
 //           a unit of a row and kv head merges them all. Where a unit is a whole group the same merge runs in registers.
-// Memory    Keys and values are copied asynchronously into memory that belongs to one warp; keys beyond the row's position
-//           come as zeros, so that what lies there has no influence.
-// A padding row (slot -1) has no units; its output is zeroed by the blocks of the first rows' walk.
-// Test bound: 2^-8 (f16: 2^-10) of the largest value's size against the double reference.
+// Memory    A warp has room of its own for 16 keys and 16 values. The next keys are asked for as soon as the scores are
+//           computed, the next values as soon as the last are weighed, also across the borders of chunks and items: loads
+//           never wait for a merge. Keys beyond the row's position come as zeros, so that what lies there has no influence.
+// Plan, positions, tables and block ids are written by kernels before the last one of the stream (see launch.h), so they
+// are read before the dependency wait. A padding row (slot -1) has no units; its output is zeroed.
+// Test bound: 2^-7 (f16: 2^-10) of the values' size against the double reference.
 #include <algorithm>
 
 #include "kernels/attention.h"
@@ -21,12 +25,18 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kSteps = kAttentionChunk / (16 * kWarps);  // of one warp in one chunk
-constexpr int kBlocksAnSm = 3;
+
+constexpr int kTileHeads = 8;
 
 template <int kDim>
-constexpr int kStages = kDim <= 128 ? 2 : 1;
+constexpr int kSideBytes = 16 * kSharedRow<kDim>;  // keys, or values, of 16 positions
 template <int kDim>
-constexpr int kStageBytes = 2 * 16 * kSharedRow<kDim>;  // keys and values of 16 positions
+constexpr int kRoomBytes = kWarps * 2 * kSideBytes<kDim>;
+// Floats of a head in the merge's memory: the four heads that a warp writes at once lie in different banks.
+template <int kDim>
+constexpr int kMergedRow = kDim + 4;
+template <int kDim>
+constexpr int kBlocksAnSm = kDim <= 64 ? 4 : kDim <= 128 ? 3 : 2;
 
 struct Params {
   DecodeAttentionArgs args;
@@ -42,278 +52,367 @@ struct Params {
 struct Part {
   float top, sum;
 };
-__device__ __forceinline__ void merge(Part& into, const Part& next, float* into_share, float* next_share) {
+// Gives what the values so far, and the next ones, are multiplied by.
+__device__ __forceinline__ float2 merge(Part& into, const Part& next) {
   const float top = fmaxf(into.top, next.top);
-  *into_share = exp2_approx(into.top - top);
-  *next_share = exp2_approx(next.top - top);
-  into.sum = fmaf(next.sum, *next_share, into.sum * *into_share);
+  const float2 shares = make_float2(exp2_approx(into.top - top), exp2_approx(next.top - top));
+  into.sum = fmaf(next.sum, shares.y, into.sum * shares.x);
   into.top = top;
+  return shares;
+}
+__device__ __forceinline__ float merge_values(float into, float next, float2 shares) {
+  return fmaf(next, shares.y, into * shares.x);
 }
 
-// Elements (head, dim) of a tile that a thread owns in merges.
+// Elements (head, dim) of a tile that a thread owns in merges: e = thread + i * kThreads.
 template <int kDim>
-constexpr int kOwned = 16 * kDim / kThreads;
+constexpr int kOwned = kTileHeads * kDim / kThreads;
 
-template <class T, int kDim>
-struct Item {
+// What the blocks of a launch share: the plan, read once into shared memory.
+struct Plan {
   const Params& p;
-  int32_t row, position, head0, heads, kv_head, counter;  // heads: query heads [head0, head0 + heads)
-  int32_t unit, chunk0, chunk1;                           // unit of the step; chunks [chunk0, chunk1)
-  int32_t units, first_unit;                              // of the row
+  const int32_t* first;  // (count + 1)
+  int32_t span, columns, items;
+};
 
-  // Copies the 16 positions from `key` on into a stage.
-  __device__ __forceinline__ void fetch(uint32_t stage, int32_t key, int lane) const {
-    const DecodeAttentionArgs& a = p.args;
-    const KvLayout& l = a.common.layout;
-    if (key > position) return;
-    const int64_t block = a.common.rows.block_ids[a.common.rows.table[row] + key / l.block_size];
-    const int64_t at = block * l.block_elements() + kv_head * l.head_elements() +
-                       static_cast<int64_t>(key % l.block_size) * kDim;
-    const T* const keys = static_cast<const T*>(a.common.keys) + at;
-    const T* const values = static_cast<const T*>(a.common.values) + at;
+// One item: a unit of one row, one kv head and one tile of query heads.
+struct Item {
+  int32_t row, position, column, unit;
+  int32_t kv_head, head0, heads;    // query heads [head0, head0 + heads)
+  int32_t chunk0, chunk1;           // chunks of the row
+  const int32_t* table;             // the row's block ids
+
+  __device__ __forceinline__ Item(const Plan& plan, int32_t index) {
+    const DecodeAttentionArgs& a = plan.p.args;
+    unit = index / plan.columns;
+    column = index - unit * plan.columns;
+    row = 0;
+    for (int32_t step = 256; step > 0; step /= 2)
+      if (row + step < a.count && plan.first[row + step] <= unit) row += step;
+    kv_head = column / plan.p.tiles;
+    const int32_t tile = column - kv_head * plan.p.tiles;
+    head0 = kv_head * plan.p.group + tile * plan.p.tile_heads;
+    heads = min(plan.p.tile_heads, plan.p.group - tile * plan.p.tile_heads);
+    position = a.common.rows.position[row];
+    table = a.common.rows.block_ids + a.common.rows.table[row];
+    chunk0 = (unit - plan.first[row]) * plan.span;
+    chunk1 = min(position / kAttentionChunk + 1, chunk0 + plan.span);
+  }
+};
+
+// Where a warp's loads are: runs through its steps of all chunks of all items of the block. keys() and values() are called
+// in turns, once each a step.
+template <class T, int kDim>
+struct Loader {
+  const Plan& plan;
+  Item item;
+  int32_t index, chunk, step;
+  const T* at_values;
+  int32_t left;  // positions of the step that the row sees; <= 0: none
+
+  __device__ __forceinline__ Loader(const Plan& p, int32_t first_index)
+      : plan(p), item(p, min(first_index, p.items - 1)), index(first_index), chunk(item.chunk0), step(0), at_values(nullptr),
+        left(0) {}
+
+  static __device__ __forceinline__ void copy(uint32_t to, const T* from, int32_t left, int lane) {
     constexpr int kPieces = kDim / 8;  // of 16 bytes, a row
+    if (left >= 16) {
 #pragma unroll
-    for (int i = lane; i < 16 * kPieces; i += 32) {
-      const int32_t r = i / kPieces, c = i % kPieces;
-      const bool valid = key + r <= position;
-      const uint32_t to = stage + r * kSharedRow<kDim> + c * 16;
-      copy_async(to, keys + i * 8, valid);
-      copy_async(to + 16 * kSharedRow<kDim>, values + i * 8, valid);
-    }
-  }
-
-  // The query heads as A fragments; rows beyond the tile's heads are zero.
-  __device__ __forceinline__ void load_queries(uint32_t (&q)[kDim / 16][4], int lane) const {
-    const T* const base = static_cast<const T*>(p.args.common.q) + row * p.args.common.q_stride + static_cast<int64_t>(head0) * kDim;
-    const int g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int r = g + 8 * (i % 2), c = 16 * k + 2 * t + 8 * (i / 2);
-        q[k][i] = r < heads ? *reinterpret_cast<const uint32_t*>(base + r * kDim + c) : 0u;
+      for (int i = 0; i < kPieces / 2; ++i) {
+        const int32_t piece = lane + i * 32, r = piece / kPieces, c = piece % kPieces;
+        copy_async(to + r * kSharedRow<kDim> + c * 16, from + piece * 8, true);
       }
-  }
-
-  // This warp's keys of one chunk. The stages are filled for step 0 (and 1 where there are two); `last` is synchronised.
-  __device__ __forceinline__ void warp_chunk(int32_t base, uint32_t memory, const uint32_t (&q)[kDim / 16][4], int warp,
-                                             int lane, RowSoftmax (&row_softmax)[2], float (&out)[kDim / 8][4]) const {
-    const int t = lane % 4;
-    for (int r = 0; r < 2; ++r) row_softmax[r] = RowSoftmax{};
-#pragma unroll
-    for (int n = 0; n < kDim / 8; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out[n][i] = 0;
-#pragma unroll
-    for (int s = 0; s < kStages<kDim>; ++s) {
-      fetch(memory + s * kStageBytes<kDim>, base + 16 * (warp + kWarps * s), lane);
-      copy_commit();
-    }
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const uint32_t stage = memory + s % kStages<kDim> * kStageBytes<kDim>;
-      const int32_t key = base + 16 * (warp + kWarps * s);
-      copy_wait<kStages<kDim> - 1>();
-      __syncwarp();
-      if (key <= position) {
-        float scores[2][4];
-        score_keys<T, kDim>(q, stage, lane, scores);
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            scores[j][i] = key + 8 * j + 2 * t + i % 2 <= position ? scores[j][i] * p.scale_log2 : -INFINITY;
-        weigh_scores(scores, row_softmax, out);
-        uint32_t weights[4];
-        pack_weights<T>(scores[0], scores[1], weights);
-        weigh_values<T, kDim>(weights, stage + 16 * kSharedRow<kDim>, lane, out);
+    } else if (left > 0) {
+#pragma unroll 2
+      for (int i = 0; i < kPieces / 2; ++i) {
+        const int32_t piece = lane + i * 32, r = piece / kPieces, c = piece % kPieces;
+        copy_async(to + r * kSharedRow<kDim> + c * 16, from + piece * 8, r < left);
       }
-      __syncwarp();
-      if (s + kStages<kDim> < kSteps) fetch(stage, base + 16 * (warp + kWarps * (s + kStages<kDim>)), lane);
-      copy_commit();
-    }
-    for (int r = 0; r < 2; ++r) row_softmax[r].sum = quad_sum(row_softmax[r].sum);
-  }
-
-  // Merges the warps of one chunk through shared memory; thread i gets elements i, i + kThreads, ... of the tile, and
-  // part[h] the softmax of head h. `memory` is the block's whole shared memory.
-  __device__ __forceinline__ void merge_warps(float* memory, float2 (*stats)[16], int warp, int lane,
-                                              const RowSoftmax (&row_softmax)[2], const float (&out)[kDim / 8][4],
-                                              float (&element)[kOwned<kDim>], Part* part) const {
-    const int g = lane / 4, t = lane % 4;
-    if (t == 0)
-      for (int r = 0; r < 2; ++r) stats[warp][g + 8 * r] = make_float2(row_softmax[r].top, row_softmax[r].sum);
-    __syncthreads();
-    float share[2];
-    for (int r = 0; r < 2; ++r) {
-      float top = stats[0][g + 8 * r].x;
-      for (int w = 1; w < kWarps; ++w) top = fmaxf(top, stats[w][g + 8 * r].x);
-      share[r] = exp2_approx(row_softmax[r].top - top);
-    }
-    float* const own = memory + warp * 16 * kDim;
-#pragma unroll
-    for (int n = 0; n < kDim / 8; ++n)
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        if (g + 8 * r < heads)
-          *reinterpret_cast<float2*>(own + (g + 8 * r) * kDim + 8 * n + 2 * t) =
-              make_float2(out[n][2 * r] * share[r], out[n][2 * r + 1] * share[r]);
-    if (threadIdx.x < 16) {
-      const int h = threadIdx.x;
-      Part all{stats[0][h].x, 0};
-      for (int w = 1; w < kWarps; ++w) all.top = fmaxf(all.top, stats[w][h].x);
-      for (int w = 0; w < kWarps; ++w) all.sum = fmaf(stats[w][h].y, exp2_approx(stats[w][h].x - all.top), all.sum);
-      part[h] = all;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kOwned<kDim>; ++i) {
-      const int e = threadIdx.x + i * kThreads;
-      if (e >= heads * kDim) break;
-      element[i] = memory[e];
-      for (int w = 1; w < kWarps; ++w) element[i] += memory[w * 16 * kDim + e];
     }
   }
 
-  // out of the row: what was merged, divided by the sum of weights.
-  __device__ __forceinline__ void finish(int e, float x, float sum) const {
-    const int32_t dim = p.args.common.layout.head_dim, d = e % kDim;
-    T* const out = static_cast<T*>(p.args.common.out) + row * p.args.common.out_stride;
-    if (d < dim) out[static_cast<int64_t>(head0 + e / kDim) * dim + d] = ActOps<T>::from(x / sum);
-  }
-
-  // All units of the row in order: groups of chunks, then the groups.
-  __device__ __forceinline__ void merge_units(int32_t span) const {
-    const int32_t all_heads = p.args.common.heads, group_units = kChunksAGroup / span;
-    for (int e = threadIdx.x; e < heads * kDim; e += kThreads) {
-      const int64_t head = head0 + e / kDim, d = e % kDim;
-      const auto part_of = [&](int32_t u) {
-        const float2 stat = __ldcg(p.stat + static_cast<int64_t>(first_unit + u) * all_heads + head);
-        return Part{stat.x, stat.y};
-      };
-      const auto value_of = [&](int32_t u) {
-        return __ldcg(p.out + (static_cast<int64_t>(first_unit + u) * all_heads + head) * kDim + d);
-      };
-      Part total{0, 0};
-      float x = 0;
-      for (int32_t begin = 0; begin < units; begin += group_units) {
-        const int32_t end = min(units, begin + group_units);
-        Part part = part_of(begin);
-        float y = value_of(begin), into_share, next_share;
-#pragma unroll 4
-        for (int32_t u = begin + 1; u < end; ++u) {
-          const float next = value_of(u);
-          merge(part, part_of(u), &into_share, &next_share);
-          y = fmaf(next, next_share, y * into_share);
-        }
-        if (begin == 0) {
-          total = part;
-          x = y;
-        } else {
-          merge(total, part, &into_share, &next_share);
-          x = fmaf(y, next_share, x * into_share);
-        }
+  __device__ __forceinline__ void keys(uint32_t to, int warp, int lane) {
+    left = 0;
+    if (index < plan.items) {
+      const AttentionArgs& a = plan.p.args.common;
+      const int32_t key = chunk * kAttentionChunk + 16 * (warp + kWarps * step);
+      left = item.position + 1 - key;
+      if (left > 0) {
+        const int32_t shift = a.layout.block_size == 16 ? 4 : 5, in_table = key >> shift;
+        const int64_t at = static_cast<int64_t>(item.table[in_table]) * a.layout.block_elements() +
+                           item.kv_head * a.layout.head_elements() + static_cast<int64_t>(key - (in_table << shift)) * kDim;
+        at_values = static_cast<const T*>(a.values) + at;
+        copy(to, static_cast<const T*>(a.keys) + at, left, lane);
       }
-      finish(e, x, total.sum);
+    }
+    copy_commit();
+  }
+
+  __device__ __forceinline__ void values(uint32_t to, int lane) {
+    copy(to, at_values, left, lane);
+    copy_commit();
+    if (++step < kSteps) return;
+    step = 0;
+    if (++chunk < item.chunk1) return;
+    index += gridDim.x;
+    if (index < plan.items) {
+      item = Item(plan, index);
+      chunk = item.chunk0;
     }
   }
 };
 
+// The query heads of an item as B fragments; columns beyond the tile's heads are zero.
 template <class T, int kDim>
-__global__ void __launch_bounds__(kThreads, kDim <= 128 ? kBlocksAnSm : 1) decode_attention(const __grid_constant__ Params p) {
+__device__ __forceinline__ void load_queries(const Plan& plan, const Item& item, uint32_t (&q)[kDim / 16][2], int lane) {
+  const AttentionArgs& a = plan.p.args.common;
+  const int g = lane / 4, t = lane % 4;
+  const T* const base = static_cast<const T*>(a.q) + item.row * a.q_stride + static_cast<int64_t>(item.head0 + g) * kDim + 2 * t;
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      q[k][i] = g < item.heads ? *reinterpret_cast<const uint32_t*>(base + 16 * k + 8 * i) : 0u;
+}
+
+// scores (16 keys x 8 heads) for the 16 keys that begin at `keys` in shared memory.
+template <class T, int kDim>
+__device__ __forceinline__ void score_keys(const uint32_t (&q)[kDim / 16][2], uint32_t keys, int lane, float (&scores)[4]) {
+  float odd[4] = {0, 0, 0, 0};
+  for (int i = 0; i < 4; ++i) scores[i] = 0;
+  const uint32_t address = keys + lane % 16 * kSharedRow<kDim> + lane / 16 * 16;
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+    uint32_t a[4];
+    load_matrices(address + k * 32, a);
+    multiply_add(k % 2 == 0 ? scores : odd, a, q[k][0], q[k][1], T{});  // two chains: half the latency
+  }
+  for (int i = 0; i < 4; ++i) scores[i] += odd[i];
+}
+
+// out (kDim x 8 heads) += values^T (kDim x 16) * weights (16 keys x 8 heads).
+template <class T, int kDim>
+__device__ __forceinline__ void weigh_values(uint32_t w0, uint32_t w1, uint32_t values, int lane, float (&out)[kDim / 16][4]) {
+  const uint32_t address = values + (lane / 16 * 8 + lane % 8) * kSharedRow<kDim> + lane / 8 % 2 * 16;
+#pragma unroll
+  for (int m = 0; m < kDim / 16; ++m) {
+    uint32_t a[4];
+    load_matrices_transposed(address + m * 32, a);
+    multiply_add(out[m], a, w0, w1, T{});
+  }
+}
+
+__device__ __forceinline__ float column_max(float x) {  // over the lanes of equal t
+  for (int lane = 4; lane < 32; lane *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
+  return x;
+}
+__device__ __forceinline__ float column_sum(float x) {
+  for (int lane = 4; lane < 32; lane *= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
+  return x;
+}
+
+// The output of element e of an item: what was merged, divided by the sum of weights.
+template <class T, int kDim>
+__device__ __forceinline__ void finish(const Plan& plan, const Item& item, int e, float x, float sum) {
+  const AttentionArgs& a = plan.p.args.common;
+  const int32_t dim = a.layout.head_dim, d = e % kDim;
+  T* const out = static_cast<T*>(a.out) + item.row * a.out_stride;
+  if (d < dim) out[static_cast<int64_t>(item.head0 + e / kDim) * dim + d] = ActOps<T>::from(x / sum);
+}
+
+// Merges all units of an item's row in order: chunks of a group, then the groups.
+template <class T, int kDim>
+__device__ __forceinline__ void merge_units(const Plan& plan, const Item& item, int32_t units) {
+  const int32_t all_heads = plan.p.args.common.heads, group_units = kChunksAGroup / plan.span;
+  const int64_t first_unit = plan.first[item.row];
+  for (int e = threadIdx.x; e < item.heads * kDim; e += kThreads) {
+    const float2* const stat = plan.p.stat + first_unit * all_heads + item.head0 + e / kDim;
+    const float* const out = plan.p.out + (first_unit * all_heads + item.head0) * kDim + e;
+    Part total{0, 0};
+    float x = 0;
+    for (int32_t begin = 0; begin < units; begin += group_units) {
+      const int32_t end = min(units, begin + group_units);
+      Part part{0, 0};
+      float y = 0;
+      constexpr int kAhead = 8;  // units read before the first of them is merged
+      for (int32_t u0 = begin; u0 < end; u0 += kAhead) {
+        float2 stats[kAhead];
+        float values[kAhead];
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          const int64_t u = min(u0 + i, end - 1);
+          stats[i] = __ldcg(stat + u * all_heads);
+          values[i] = __ldcg(out + u * all_heads * kDim);
+        }
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          if (u0 + i >= end) break;
+          const Part next{stats[i].x, stats[i].y};
+          if (u0 + i == begin) {
+            part = next;
+            y = values[i];
+          } else {
+            const float2 shares = merge(part, next);
+            y = merge_values(y, values[i], shares);
+          }
+        }
+      }
+      if (begin == 0) {
+        total = part;
+        x = y;
+      } else {
+        const float2 shares = merge(total, part);
+        x = merge_values(x, y, shares);
+      }
+    }
+    finish<T, kDim>(plan, item, e, x, total.sum);
+  }
+}
+
+template <class T, int kDim>
+__global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) uint8_t memory[];
-  __shared__ float2 stats[kWarps][16];
-  __shared__ Part part[16], total[16];
+  __shared__ float2 stats[kWarps][kTileHeads], shares[kTileHeads], totals[kTileHeads];
   __shared__ int32_t first[kMaxDecodeRows + 1];
   __shared__ bool last;
   const DecodeAttentionArgs& a = p.args;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  for (int32_t i = threadIdx.x; i <= a.count; i += kThreads) first[i] = a.plan.first[i];
+  const int32_t span = *a.plan.span, columns = a.common.layout.kv_heads * p.tiles;
+  __syncthreads();
+  const Plan plan{p, first, span, columns, first[a.count] * columns};
+  const uint32_t keys = shared_address(memory) + warp * 2 * kSideBytes<kDim>, values = keys + kSideBytes<kDim>;
+  float* const merged = reinterpret_cast<float*>(memory + kRoomBytes<kDim>);  // (kWarps, kTileHeads, kMergedRow)
+  constexpr int kWarpMerged = kTileHeads * kMergedRow<kDim>;
+  Loader<T, kDim> loader(plan, blockIdx.x);
+  Item item = loader.item;
   grid_wait();
   grid_trigger();
-  for (int32_t i = threadIdx.x; i <= a.count; i += kThreads) first[i] = a.plan.first[i];
-  const int32_t span = *a.plan.span;
-  const uint32_t own = shared_address(memory) + warp * kStages<kDim> * kStageBytes<kDim>;
-  __syncthreads();
   const int32_t width = a.common.heads * a.common.layout.head_dim;
   for (int32_t r = blockIdx.x; r < a.count; r += gridDim.x)
     if (first[r + 1] == first[r])
       for (int32_t i = threadIdx.x; i < width; i += kThreads)
         static_cast<T*>(a.common.out)[r * a.common.out_stride + i] = ActOps<T>::from(0.0f);
+  if (static_cast<int32_t>(blockIdx.x) >= plan.items) return;
 
-  const int32_t columns = a.common.layout.kv_heads * p.tiles;
-  for (int32_t i = blockIdx.x; i < first[a.count] * columns; i += gridDim.x) {
-    const int32_t unit = i / columns, column = i % columns;
-    int32_t row = 0;
-    for (int32_t step = 256; step > 0; step /= 2)
-      if (row + step < a.count && first[row + step] <= unit) row += step;
-    const int32_t tile = column % p.tiles, kv_head = column / p.tiles;
-    const int32_t position = a.common.rows.position[row], chunks = position / kAttentionChunk + 1;
-    const int32_t chunk0 = (unit - first[row]) * span, units = first[row + 1] - first[row];
-    const Item<T, kDim> item{p, row, position, kv_head * p.group + tile * p.tile_heads,
-                             min(p.tile_heads, p.group - tile * p.tile_heads), kv_head, row * columns + column,
-                             unit, chunk0, min(chunks, chunk0 + span), units, first[row]};
-    uint32_t q[kDim / 16][4];
-    item.load_queries(q, lane);
+  loader.keys(keys, warp, lane);
+  loader.values(values, lane);
+  uint32_t q[kDim / 16][2];
+  load_queries<T, kDim>(plan, item, q, lane);
+  for (int32_t index = blockIdx.x; index < plan.items; index += gridDim.x) {
+    Part total{0, 0};  // of head threadIdx.x, in the first kTileHeads threads
     float element[kOwned<kDim>];
     for (int32_t chunk = item.chunk0; chunk < item.chunk1; ++chunk) {
-      float mine[kOwned<kDim>];
-      {
-        RowSoftmax row_softmax[2];
-        float out[kDim / 8][4];
-        item.warp_chunk(chunk * kAttentionChunk, own, q, warp, lane, row_softmax, out);
-        __syncthreads();  // every warp is done with its keys and values: the memory is used for the merge
-        item.merge_warps(reinterpret_cast<float*>(memory), stats, warp, lane, row_softmax, out, mine, part);
-      }
-      const bool fresh = chunk == item.chunk0;
+      float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};  // of heads 2t and 2t + 1; sums of this lane's keys
+      float out[kDim / 16][4];
 #pragma unroll
-      for (int k = 0; k < kOwned<kDim>; ++k) {
-        const int e = threadIdx.x + k * kThreads;
-        if (e >= item.heads * kDim) break;
-        float into_share = 0, next_share = 1;
-        if (!fresh) {
-          Part into = total[e / kDim];
-          merge(into, part[e / kDim], &into_share, &next_share);
+      for (int m = 0; m < kDim / 16; ++m)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[m][i] = 0;
+#pragma unroll 1
+      for (int s = 0; s < kSteps; ++s) {
+        const int32_t key = chunk * kAttentionChunk + 16 * (warp + kWarps * s);
+        const bool some = key <= item.position;
+        uint32_t weights[2] = {0, 0};
+        copy_wait<1>();  // all but the last group, which is of values
+        __syncwarp();
+        float scores[4];
+        if (some) score_keys<T, kDim>(q, keys, lane, scores);
+        __syncwarp();
+        loader.keys(keys, warp, lane);
+        if (some) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i)  // rows g, g + 8; columns 2t, 2t + 1
+            scores[i] = key + g + 8 * (i / 2) <= item.position ? scores[i] * p.scale_log2 : -INFINITY;
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            const float greatest = fmaxf(top[c], column_max(fmaxf(scores[c], scores[c + 2])));
+            const float decay = exp2_approx(top[c] - greatest);
+            scores[c] = exp2_approx(scores[c] - greatest);
+            scores[c + 2] = exp2_approx(scores[c + 2] - greatest);
+            sum[c] = fmaf(sum[c], decay, scores[c] + scores[c + 2]);
+            top[c] = greatest;
+#pragma unroll
+            for (int m = 0; m < kDim / 16; ++m) {
+              out[m][c] *= decay;
+              out[m][c + 2] *= decay;
+            }
+          }
+          weights[0] = transpose(ActOps<T>::pack(scores[0], scores[1]));
+          weights[1] = transpose(ActOps<T>::pack(scores[2], scores[3]));
         }
-        element[k] = fresh ? mine[k] : fmaf(mine[k], next_share, element[k] * into_share);
+        copy_wait<1>();  // all but the last group, which is of keys
+        __syncwarp();
+        if (some) weigh_values<T, kDim>(weights[0], weights[1], values, lane, out);
+        __syncwarp();
+        loader.values(values, lane);
       }
-      __syncthreads();  // total is read; the merge's memory is free again
-      if (threadIdx.x < 16) {
-        Part into = part[threadIdx.x];
-        float into_share, next_share;
-        if (!fresh) {
-          into = total[threadIdx.x];
-          merge(into, part[threadIdx.x], &into_share, &next_share);
-        }
-        total[threadIdx.x] = into;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        sum[c] = column_sum(sum[c]);
+        if (g == 0) stats[warp][2 * t + c] = make_float2(top[c], sum[c]);
+      }
+      __syncthreads();  // the stats are there; nobody reads the merge's memory any more
+      const bool fresh = chunk == item.chunk0;
+      if (threadIdx.x < kTileHeads) {
+        const int h = threadIdx.x;
+        Part all{stats[0][h].x, 0};
+        for (int w = 1; w < kWarps; ++w) all.top = fmaxf(all.top, stats[w][h].x);
+        for (int w = 0; w < kWarps; ++w) all.sum = fmaf(stats[w][h].y, exp2_approx(stats[w][h].x - all.top), all.sum);
+        if (fresh) total = all;
+        else shares[h] = merge(total, all);
+        totals[h] = make_float2(total.top, total.sum);
+      }
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int h = 2 * t + c;
+        float greatest = stats[0][h].x;
+        for (int w = 1; w < kWarps; ++w) greatest = fmaxf(greatest, stats[w][h].x);
+        const float share = exp2_approx(top[c] - greatest);
+        float* const own = merged + warp * kWarpMerged + h * kMergedRow<kDim> + g;
+        if (h < item.heads)
+#pragma unroll
+          for (int m = 0; m < kDim / 16; ++m) {
+            own[16 * m] = out[m][c] * share;
+            own[16 * m + 8] = out[m][c + 2] * share;
+          }
       }
       __syncthreads();
-    }
-    if (units == 1) {
-      for (int k = 0; k < kOwned<kDim>; ++k) {
-        const int e = threadIdx.x + k * kThreads;
+#pragma unroll
+      for (int i = 0; i < kOwned<kDim>; ++i) {
+        const int e = threadIdx.x + i * kThreads, at = e / kDim * kMergedRow<kDim> + e % kDim;
         if (e >= item.heads * kDim) break;
-        item.finish(e, element[k], total[e / kDim].sum);
+        float x = merged[at];
+        for (int w = 1; w < kWarps; ++w) x += merged[w * kWarpMerged + at];
+        element[i] = fresh ? x : merge_values(element[i], x, shares[e / kDim]);
       }
-      __syncthreads();
-      continue;
     }
-    const int64_t at = static_cast<int64_t>(unit) * a.common.heads + item.head0;
-    for (int k = 0; k < kOwned<kDim>; ++k) {
-      const int e = threadIdx.x + k * kThreads;
+    const int32_t units = first[item.row + 1] - first[item.row];
+    const int64_t at = static_cast<int64_t>(item.unit) * a.common.heads + item.head0;
+#pragma unroll
+    for (int i = 0; i < kOwned<kDim>; ++i) {
+      const int e = threadIdx.x + i * kThreads;
       if (e >= item.heads * kDim) break;
-      __stcg(p.out + at * kDim + e, element[k]);
+      if (units == 1) finish<T, kDim>(plan, item, e, element[i], totals[e / kDim].y);
+      else __stcg(p.out + at * kDim + e, element[i]);
     }
-    if (threadIdx.x < item.heads) __stcg(p.stat + at + threadIdx.x, make_float2(total[threadIdx.x].top, total[threadIdx.x].sum));
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      last = atomicAdd(p.done + item.counter, 1) == units - 1;
-      if (last) p.done[item.counter] = 0;
+    if (units > 1) {
+      if (static_cast<int32_t>(threadIdx.x) < item.heads) __stcg(p.stat + at + threadIdx.x, make_float2(total.top, total.sum));
       __threadfence();
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        int32_t* const done = p.done + item.row * columns + item.column;
+        last = atomicAdd(done, 1) == units - 1;
+        if (last) *done = 0;
+        __threadfence();
+      }
+      __syncthreads();
+      if (last) merge_units<T, kDim>(plan, item, units);
     }
-    __syncthreads();
-    if (last) item.merge_units(span);
-    __syncthreads();
+    if (index + static_cast<int32_t>(gridDim.x) < plan.items) {
+      item = Item(plan, index + gridDim.x);
+      load_queries<T, kDim>(plan, item, q, lane);
+    }
   }
 }
 
@@ -321,14 +420,13 @@ int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 template <class T, int kDim>
 cudaError_t run(const Params& p, const Stream& on) {
-  constexpr int kStaged = kWarps * kStages<kDim> * kStageBytes<kDim>, kMerged = kWarps * 16 * kDim * 4;
-  constexpr int kBytes = kStaged > kMerged ? kStaged : kMerged;
-  const cudaError_t error = cudaFuncSetAttribute(decode_attention<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  constexpr int bytes = kRoomBytes<kDim> + kWarps * kTileHeads * kMergedRow<kDim> * 4;
+  const cudaError_t error = cudaFuncSetAttribute(decode_attention<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   const DecodeAttentionArgs& a = p.args;
   const int64_t items = static_cast<int64_t>(a.plan.capacity) * a.common.layout.kv_heads * p.tiles;
-  const int64_t blocks = std::min<int64_t>(items, static_cast<int64_t>(a.sm_count) * kBlocksAnSm);
-  return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kBytes, decode_attention<T, kDim>, p);
+  const int64_t blocks = std::min<int64_t>(items, static_cast<int64_t>(a.sm_count) * kBlocksAnSm<kDim>);
+  return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), static_cast<size_t>(bytes), decode_attention<T, kDim>, p);
 }
 
 }  // namespace
@@ -340,7 +438,7 @@ bool attention_supports(int32_t head_dim, int32_t heads, int32_t kv_heads) {
 int32_t decode_attention_capacity(int32_t rows, int32_t positions) {
   const int64_t chunks = (static_cast<int64_t>(positions) + kAttentionChunk - 1) / kAttentionChunk;
   const int64_t groups = (chunks + kChunksAGroup - 1) / kChunksAGroup;
-  constexpr int64_t kSingle = 4096;  // units up to which chunks are divided one by one
+  constexpr int64_t kSingle = 2048;  // units up to which chunks are divided one by one
   return static_cast<int32_t>(std::max(rows * groups, std::min(rows * chunks, kSingle)));
 }
 
@@ -352,14 +450,15 @@ int64_t decode_attention_bytes(int32_t rows, int32_t capacity, int32_t heads, in
 cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, const Stream& on) {
   const AttentionArgs& c = args.common;
   if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.count < 0 || args.count > kMaxDecodeRows ||
-      args.plan.capacity < 1 || args.sm_count < 1 || c.layout.padded_dim != pad_head_dim(c.layout.head_dim) || c.layout.block_size % 16 != 0)
+      args.plan.capacity < 1 || args.sm_count < 1 || !(c.scale > 0) || c.layout.padded_dim != pad_head_dim(c.layout.head_dim) ||
+      (c.layout.block_size != 16 && c.layout.block_size != 32))
     return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
   Params p;
   p.args = args;
   p.scale_log2 = c.scale * 1.44269504f;
   p.group = c.heads / c.layout.kv_heads;
-  p.tile_heads = heads_a_tile(p.group);
+  p.tile_heads = std::min(p.group, kTileHeads);
   p.tiles = (p.group + p.tile_heads - 1) / p.tile_heads;
   const int64_t parts = static_cast<int64_t>(args.plan.capacity) * c.heads;
   uint8_t* const workspace = static_cast<uint8_t*>(args.workspace);

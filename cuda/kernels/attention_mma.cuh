@@ -51,63 +51,42 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// An 8 x 8 matrix of 16-bit elements, lane 4 g + t holding row g, columns {2t, 2t+1}, transposed.
+__device__ __forceinline__ uint32_t transpose(uint32_t x) {
+  uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 // Bytes of a row of keys, values or queries in shared memory.
 template <int kDim>
 constexpr int kSharedRow = kDim * 2 + 16;
 
-// scores (16 x 16) = queries (16 x kDim) * keys^T for the 16 keys that begin at `keys` in shared memory.
-template <class T, int kDim>
-__device__ __forceinline__ void score_keys(const uint32_t (&q)[kDim / 16][4], uint32_t keys, int lane,
-                                           float (&scores)[2][4]) {
-  for (int j = 0; j < 2; ++j)
-    for (int i = 0; i < 4; ++i) scores[j][i] = 0;
-  const uint32_t address = keys + ((lane / 16) * 8 + lane % 8) * kSharedRow<kDim> + (lane / 8 % 2) * 16;
-#pragma unroll
-  for (int k = 0; k < kDim / 16; ++k) {
-    uint32_t b[4];
-    load_matrices(address + k * 32, b);
-    multiply_add(scores[0], q[k], b[0], b[1], T{});
-    multiply_add(scores[1], q[k], b[2], b[3], T{});
-  }
-}
-
-// out (16 x kDim) += p (16 x 16) * values for the 16 values that begin at `values` in shared memory.
-template <class T, int kDim>
-__device__ __forceinline__ void weigh_values(const uint32_t (&p)[4], uint32_t values, int lane, float (&out)[kDim / 8][4]) {
-  const uint32_t address = values + (lane % 16) * kSharedRow<kDim> + (lane / 16) * 16;
-#pragma unroll
-  for (int n = 0; n < kDim / 16; ++n) {
-    uint32_t b[4];
-    load_matrices_transposed(address + n * 32, b);
-    multiply_add(out[2 * n], p, b[0], b[1], T{});
-    multiply_add(out[2 * n + 1], p, b[2], b[3], T{});
-  }
-}
-
 // One row's softmax over keys seen so far, relative to the greatest score, in powers of 2.
 struct RowSoftmax {
-  float top = -INFINITY;
-  float sum = 0;  // of this lane's columns
+  float top;  // begins as -infinity
+  float sum;  // of this lane's columns; begins as 0
 };
 
-// Turns the scores of rows g and g + 8 (already in units of log2) into weights and scales `out` down where a greater score
-// appeared. At least one score a row is finite, or the row has seen one before.
+// Turns the scores of rows g and g + 8 into weights, 2^(score * scale - top), and scales `out` down where a greater score
+// appeared; scale > 0. At least one score a row is finite, or the row has seen one before.
 template <int kColumns, int kOut>
-__device__ __forceinline__ void weigh_scores(float (&scores)[kColumns][4], RowSoftmax (&row)[2], float (&out)[kOut][4]) {
+__device__ __forceinline__ void weigh_scores(float (&scores)[kColumns][4], float scale, RowSoftmax (&row)[2],
+                                             float (&out)[kOut][4]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float top = row[r].top;
+    float greatest = scores[0][2 * r];
 #pragma unroll
-    for (int j = 0; j < kColumns; ++j) top = fmaxf(top, fmaxf(scores[j][2 * r], scores[j][2 * r + 1]));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-    const float decay = exp2_approx(row[r].top - top);
+    for (int j = 0; j < kColumns; ++j) greatest = fmaxf(greatest, fmaxf(scores[j][2 * r], scores[j][2 * r + 1]));
+    greatest = fmaxf(greatest, __shfl_xor_sync(0xffffffffu, greatest, 1));
+    greatest = fmaxf(greatest, __shfl_xor_sync(0xffffffffu, greatest, 2));
+    const float top = fmaxf(row[r].top, greatest * scale), decay = exp2_approx(row[r].top - top);
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < kColumns; ++j)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float weight = exp2_approx(scores[j][2 * r + i] - top);
+        const float weight = exp2_approx(fmaf(scores[j][2 * r + i], scale, -top));
         scores[j][2 * r + i] = weight;
         sum += weight;
       }
@@ -152,8 +131,5 @@ inline cudaError_t with_head_dim(int32_t padded_dim, F&& f) {
   }
   return cudaErrorInvalidValue;
 }
-
-// Query heads of one kv head that one tile takes: all of them up to 16.
-__host__ __device__ inline int32_t heads_a_tile(int32_t group) { return group < 16 ? group : 16; }
 
 }  // namespace mr::cuda

@@ -37,13 +37,14 @@ __device__ __forceinline__ void fetch(const AttentionArgs& c, const int32_t* tab
                                       int32_t longest, uint32_t stage) {
   constexpr int kPieces = kDim / 8;  // of 16 bytes, a row
   const KvLayout& l = c.layout;
+  const int32_t shift = l.block_size == 16 ? 4 : 5;
 #pragma unroll 4
   for (int i = threadIdx.x; i < kKeys<kDim> * kPieces; i += kThreads) {
     const int32_t r = i / kPieces, piece = i % kPieces, position = key + r;
     const bool valid = position <= longest;
-    const int64_t block = valid ? table[position / l.block_size] : 0;
+    const int64_t block = valid ? table[position >> shift] : 0;
     const int64_t at = block * l.block_elements() + kv_head * l.head_elements() +
-                       static_cast<int64_t>(position % l.block_size) * kDim + piece * 8;
+                       static_cast<int64_t>(position & (l.block_size - 1)) * kDim + piece * 8;
     const uint32_t to = stage + r * kSharedRow<kDim> + piece * 16;
     copy_async(to, static_cast<const T*>(c.keys) + at, valid);
     copy_async(to + kKeys<kDim> * kSharedRow<kDim>, static_cast<const T*>(c.values) + at, valid);
@@ -83,6 +84,8 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
 
   float out[kBlocks][kDim / 8][4] = {};
   RowSoftmax softmax[kBlocks][2];
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) softmax[b][0] = softmax[b][1] = RowSoftmax{-INFINITY, 0.0f};
   int32_t position[kBlocks][2];  // of rows g and g + 8
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b)
@@ -115,18 +118,17 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
         }
       }
     }
-    const bool masked = key + kKeys<kDim> - 1 > shortest;
+    if (key + kKeys<kDim> - 1 > shortest) {  // some row does not see the whole tile
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
+      for (int b = 0; b < kBlocks; ++b)
 #pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n)
+        for (int n = 0; n < kScoreTiles; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const bool seen = !masked || key + 8 * n + 2 * t + i % 2 <= position[b][i / 2];
-          scores[b][n][i] = seen ? scores[b][n][i] * p.scale_log2 : -INFINITY;
-        }
-      weigh_scores(scores[b], softmax[b], out[b]);
+          for (int i = 0; i < 4; ++i)
+            if (key + 8 * n + 2 * t + i % 2 > position[b][i / 2]) scores[b][n][i] = -INFINITY;
     }
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) weigh_scores(scores[b], p.scale_log2, softmax[b], out[b]);
     const uint32_t v_row = stage + (kKeys<kDim> + lane % 16) * kSharedRow<kDim> + lane / 16 * 16;
 #pragma unroll
     for (int n = 0; n < kScoreTiles / 2; ++n) {
@@ -179,6 +181,9 @@ cudaError_t run(const Params& p, const Stream& on) {
   return launch(on, grid, dim3(kThreads), kBytes, prefill_attention<T, kDim, kBlocks>, p);
 }
 
+// Query heads of one kv head that one tile takes: all of them up to 16.
+int32_t heads_a_tile(int32_t group) { return group < 16 ? group : 16; }
+
 // Shared memory that a block of the current device may have, in bytes.
 cudaError_t shared_limit(int* bytes) {
   int device = 0;
@@ -195,8 +200,8 @@ int32_t prefill_tile_rows(int32_t, int32_t heads, int32_t kv_heads) {
 
 cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Stream& on) {
   const AttentionArgs& c = args.common;
-  if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.tile_count < 0 ||
-      c.layout.padded_dim != pad_head_dim(c.layout.head_dim))
+  if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.tile_count < 0 || !(c.scale > 0) ||
+      c.layout.padded_dim != pad_head_dim(c.layout.head_dim) || (c.layout.block_size != 16 && c.layout.block_size != 32))
     return cudaErrorInvalidValue;
   if (args.tile_count == 0) return cudaSuccess;
   int most = 0;

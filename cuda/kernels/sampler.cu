@@ -1,4 +1,4 @@
-// sampler: lays out its workspace and launches its four kernels (see sampler_row.cuh).
+// sampler: lays out its workspace and launches its three kernels (see sampler_row.cuh).
 #include <initializer_list>
 #include <type_traits>
 
@@ -19,11 +19,9 @@ int64_t sampler_workspace(uint8_t* base, int64_t jobs, int32_t vocab, SamplerSpa
   space->stride = (static_cast<int64_t>(vocab) + 3) / 4 * 4;
   take(&space->tops, jobs * space->pieces);
   take(&space->sums, jobs * space->pieces);
-  take(&space->edited, jobs);
   take(&space->bin_mass, jobs * kBins);
   take(&space->bin_count, jobs * kBins);
   take(&space->raw_count, jobs * kBins);
-  take(&space->counts, (jobs < kEditTables ? jobs : kEditTables) * space->stride);
   take(&space->processed, jobs * space->stride);
   return at;
 }
@@ -43,7 +41,7 @@ cudaError_t launch_sample(const SampleArgs& args, const Stream& on) {
   SampleKernelArgs k;
   k.a = args;
   sampler_workspace(static_cast<uint8_t*>(args.workspace), args.workspace_jobs, args.vocab, &k.space);
-  for (const auto step : {launch_sampler_scan, launch_sampler_edit, launch_sampler_weigh, launch_sampler_choose}) {
+  for (const auto step : {launch_sampler_scan, launch_sampler_weigh, launch_sampler_choose}) {
     const cudaError_t error = step(k, on);
     if (error != cudaSuccess) return error;
   }

@@ -53,7 +53,8 @@ struct SampleArgs {
   void* workspace;            // sampler_bytes(...) bytes, 256-byte aligned, zeroed once before its first use
   int32_t workspace_jobs;     // as given to sampler_bytes; >= job_count
 };
-// Score rows and rows of several slots may share one row of logits. The results of padding jobs are untouched.
+// Score rows and rows of several slots may share one row of logits. The results of padding jobs are untouched. Jobs and
+// slot parameters are written by kernels before the one that is launched just before this (see launch.h).
 cudaError_t launch_sample(const SampleArgs& args, const Stream& on);
 
 int64_t sampler_bytes(int32_t jobs, int32_t vocab);

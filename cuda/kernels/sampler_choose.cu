@@ -12,10 +12,10 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kListed = 6144;  // ids a list holds
 
-// A bin of a job's histogram: the number of tokens up to it, and the sum over all bins.
+// A bin of a job's histogram: the tokens in it and before it, the sum before it, and the sum over all bins.
 struct Bin {
   int32_t last;
-  uint64_t tokens, all;
+  uint64_t tokens, tokens_before, before, all;
 };
 
 struct Shared {
@@ -24,6 +24,7 @@ struct Shared {
   Best best[32];
   uint64_t sums[32];
   uint64_t wide[2];
+  double log_sum;
   uint32_t listed;
   int32_t token;
   uint64_t carry;
@@ -82,37 +83,68 @@ __device__ Bin find_bin(Shared& s, const uint32_t* counts, const uint64_t* masse
       if (reached == 0) {
         s.bin.last = kBins - 1;
         s.bin.tokens = tokens_upto;
+        s.bin.tokens_before = s.bin.before = 0;
       }
     }
     if (reached != 0 && lane == __ffs(static_cast<int>(reached)) - 1) {
       uint64_t running = upto - sum, seen = tokens_upto - tokens;
       int i = 0;
-      for (;; ++i) {
+      for (; i < 7 && running + own[i] < target; ++i) {
         running += own[i];
         seen += counts[lane * 8 + i];
-        if (running >= target || i == 7) break;
       }
       s.bin.last = lane * 8 + i;
-      s.bin.tokens = seen;
+      s.bin.before = running;
+      s.bin.tokens_before = seen;
+      s.bin.tokens = seen + counts[lane * 8 + i];
     }
   }
   __syncthreads();
   return s.bin;
 }
 
-// The tokens of a row whose bins are at most `bin`: their ids in the list where it has room, else the whole row.
-template <class Bin>
-__device__ void list_tokens(Shared& s, const float* x, int32_t vocab, int bin, uint64_t tokens, Bin bin_at) {
+// Calls f(id, logit) for every token of a row, four neighbours a thread; x is 16-byte aligned.
+template <class F>
+__device__ __forceinline__ void each_token(const float* x, int32_t vocab, F f) {
+  const int32_t groups = vocab / 4;
+#pragma unroll 8
+  for (int32_t i = threadIdx.x; i < groups; i += kThreads) {
+    const float4 v = reinterpret_cast<const float4*>(x)[i];
+    f(4 * i, v.x);
+    f(4 * i + 1, v.y);
+    f(4 * i + 2, v.z);
+    f(4 * i + 3, v.w);
+  }
+  const int32_t id = groups * 4 + static_cast<int32_t>(threadIdx.x);
+  if (id < vocab) f(id, x[id]);
+}
+
+constexpr uint32_t kWholeRow = 0xffffffffu;  // instead of the number of listed tokens
+
+// Lists the tokens of a row that are `wanted` and not below `least`, at most kListed.
+template <class Wanted>
+__device__ void list_tokens(Shared& s, const float* x, int32_t vocab, float least, Wanted wanted) {
   __syncthreads();
-  if (threadIdx.x == 0) s.listed = tokens <= kListed ? 0u : 0xffffffffu;
+  if (threadIdx.x == 0) s.listed = 0;
   __syncthreads();
-  if (tokens > kListed) return;
-  for (int32_t i = threadIdx.x; i < vocab; i += kThreads)
-    if (bin_at(x[i]) <= bin) {
-      const uint32_t at = atomicAdd(&s.listed, 1u);
-      if (at < kListed) s.ids[at] = i;
-    }
+  each_token(x, vocab, [&](int32_t id, float logit) {
+    if (logit < least || !wanted(logit)) return;
+    const uint32_t at = atomicAdd(&s.listed, 1u);
+    if (at < kListed) s.ids[at] = id;
+  });
   __syncthreads();
+}
+
+__device__ void list_whole_row(Shared& s) {
+  __syncthreads();
+  if (threadIdx.x == 0) s.listed = kWholeRow;
+  __syncthreads();
+}
+
+// A logit that no token of the bins up to `bin` is below.
+__device__ __forceinline__ float least_of(int32_t bin, float top, float temperature) {
+  const float reach = static_cast<float>(bin + 1) * 0.125f * temperature;
+  return bin == kBins - 1 || isinf(top) ? -INFINITY : top - reach * 1.0001f - fabsf(top) * 1e-6f;
 }
 
 struct Filter {
@@ -133,16 +165,23 @@ struct Filter {
   // f(id, logit, weight, mass) for each token that every filter so far keeps.
   template <class F>
   __device__ void each(const Shared& s, F f) const {
-    const bool all = s.listed == 0xffffffffu;
+    const bool all = s.listed == kWholeRow;
     const int32_t count = all ? vocab : static_cast<int32_t>(s.listed);
     for (int32_t i = threadIdx.x; i < count; i += kThreads) {
       const int32_t id = all ? i : s.ids[i];
       const float logit = x[id], weight = weight_of(logit, top, temperature);
       const uint64_t mass = mass_of(weight);
-      if (mass == 0 || weight < floor || best_first(logit, id) > limit) continue;
-      if (typical && deviation_key(logit, id) > deviation_limit) continue;
-      f(id, logit, weight, mass);
+      if (keeps(id, logit, weight, mass)) f(id, logit, weight, mass);
     }
+  }
+  __device__ bool keeps(int32_t id, float logit, float weight, uint64_t mass) const {
+    return mass != 0 && weight >= floor && best_first(logit, id) <= limit &&
+           (!typical || deviation_key(logit, id) <= deviation_limit);
+  }
+  __device__ uint64_t mass_at(int32_t id) const {  // of a token that every filter keeps, else 0
+    const float logit = x[id], weight = weight_of(logit, top, temperature);
+    const uint64_t mass = mass_of(weight);
+    return keeps(id, logit, weight, mass) ? mass : 0;
   }
   __device__ uint64_t total(Shared& s) const {
     uint64_t sum = 0;
@@ -173,28 +212,93 @@ __device__ void set_typical(Shared& s, Filter& filter, uint64_t total) {
   filter.entropy = filter.log_total - mean;
 }
 
+// Draws among the listed tokens that the filter keeps.
+__device__ int32_t draw_listed(const Filter& filter, uint64_t random, Shared& s) {
+  const uint64_t threshold = __umul64hi(random, filter.total(s)) + 1;
+  const uint64_t key = select_least(s.select, threshold, [&](auto f) {
+    filter.each(s, [&](int32_t id, float, float, uint64_t mass) { f(static_cast<uint64_t>(id), mass); });
+  });
+  // The key bounds the run; its last token is the greatest kept id within it.
+  int32_t last = -1;
+  filter.each(s, [&](int32_t id, float, float, uint64_t) {
+    if (static_cast<uint64_t>(id) <= key) last = max(last, id);
+  });
+  return -block_best(0, -last, s.best).id;
+}
+
+// Draws among all tokens of the row that the filter keeps: the warps' parts of the row, then the tokens of one part.
+__device__ int32_t draw_row(const Filter& filter, uint64_t random, Shared& s) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t part = (filter.vocab + 31) / 32;
+  uint64_t mass = 0;
+#pragma unroll 2
+  for (int32_t id = warp * part + lane; id < min(filter.vocab, (warp + 1) * part); id += 32) mass += filter.mass_at(id);
+  for (int distance = 16; distance > 0; distance /= 2) mass += __shfl_xor_sync(0xffffffffu, mass, distance);
+  __syncthreads();
+  if (lane == 0) s.sums[warp] = mass;
+  __syncthreads();
+  uint64_t total = 0;
+  for (int w = 0; w < 32; ++w) total += s.sums[w];
+  uint64_t left = __umul64hi(random, total);
+  int32_t chosen = 0;
+  while (chosen < 31 && left >= s.sums[chosen]) left -= s.sums[chosen++];
+  __syncthreads();
+  // Neighbouring tokens of the part to each thread; running sums over lanes and then over warps.
+  const int32_t each = (part + kThreads - 1) / kThreads, end = min(filter.vocab, (chosen + 1) * part);
+  const int32_t begin = chosen * part + static_cast<int32_t>(threadIdx.x) * each;
+  uint64_t own = 0;
+  for (int32_t id = begin; id < min(end, begin + each); ++id) own += filter.mass_at(id);
+  uint64_t upto = own;
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const uint64_t other = __shfl_up_sync(0xffffffffu, upto, distance);
+    if (lane >= distance) upto += other;
+  }
+  if (lane == 31) s.sums[warp] = upto;
+  if (threadIdx.x == 0) s.token = -1;
+  __syncthreads();
+  for (int w = 0; w < warp; ++w) upto += s.sums[w];
+  if (left >= upto - own && left < upto) {
+    uint64_t rest = left - (upto - own);
+    int32_t id = begin;
+    for (uint64_t m; rest >= (m = filter.mass_at(id)); ++id) rest -= m;
+    s.token = id;
+  }
+  __syncthreads();
+  return s.token;
+}
+
 __device__ int32_t draw_filtered(const SampleKernelArgs& k, int32_t index, const SlotParams& p, const float* x, float top,
                                  uint64_t random, Shared& s) {
   const int32_t vocab = k.a.vocab;
   const uint32_t* const counts = k.space.bin_count + static_cast<int64_t>(index) * kBins;
   const uint64_t* const masses = k.space.bin_mass + static_cast<int64_t>(index) * kBins;
   Filter filter{x, vocab, top, temperature_of(p), ~0ull, false, ~0ull, 0, 0, 0};
-  const bool top_k = p.top_k > 0 && p.top_k < vocab;
+  const bool top_k = p.top_k > 0 && p.top_k < vocab, typical = p.typical_p < 1;
   const Bin whole = find_bin(s, counts, masses, ~0ull);
   Bin bin = whole;
-  if (top_k) bin = find_bin(s, counts, nullptr, static_cast<uint64_t>(p.top_k));
-  else if (p.typical_p >= 1) bin = find_bin(s, counts, masses, share(p.top_p, whole.all));
-  list_tokens(s, x, vocab, bin.last, bin.tokens, [&](float logit) {
-    if (mass_of(weight_of(logit, top, filter.temperature)) == 0) return kBins;
-    return bin_of(logit == top ? 0.0f : (top - logit) / filter.temperature);
-  });
-  const auto by_best = [&](uint64_t target, bool count) {
-    return select_least(s.select, target, [&](auto f) {
+  uint64_t target = 0;
+  if (top_k) bin = find_bin(s, counts, nullptr, target = static_cast<uint64_t>(p.top_k));
+  else if (!typical) bin = find_bin(s, counts, masses, target = share(p.top_p, whole.all));
+  const auto bin_at = [&](float logit) { return bin_of(logit == top ? 0.0f : (top - logit) / filter.temperature); };
+  const auto has_mass = [&](float logit) { return mass_of(weight_of(logit, top, filter.temperature)) != 0; };
+  const auto by_best = [&](uint64_t wanted, bool count) {
+    return select_least(s.select, wanted, [&](auto f) {
       filter.each(s, [&](int32_t id, float logit, float, uint64_t mass) { f(best_first(logit, id), count ? 1 : mass); });
     });
   };
-  if (top_k) filter.limit = by_best(static_cast<uint64_t>(p.top_k), true);
-  if (p.typical_p < 1) {
+  const float least = least_of(bin.last, top, filter.temperature);
+  const bool few = bin.tokens <= kListed, single = top_k != (p.top_p < 1) && !typical;
+  if (!few && single && bin.tokens - bin.tokens_before <= kListed) {
+    // One bound, which lies in the last bin: all tokens before that bin are kept.
+    list_tokens(s, x, vocab, least, [&](float logit) { return bin_at(logit) == bin.last && has_mass(logit); });
+    if (bin.before < target) filter.limit = by_best(target - bin.before, top_k);
+    filter.floor = p.min_p;  // of the greatest weight, which is kept and is 1
+    return draw_row(filter, random, s);
+  }
+  if (few) list_tokens(s, x, vocab, least, [&](float logit) { return bin_at(logit) <= bin.last && has_mass(logit); });
+  else list_whole_row(s);
+  if (top_k) filter.limit = by_best(target, true);
+  if (typical) {
     const uint64_t total = filter.total(s);
     set_typical(s, filter, total);
     const uint64_t limit = select_least(s.select, share(p.typical_p, total), [&](auto f) {
@@ -205,24 +309,15 @@ __device__ int32_t draw_filtered(const SampleKernelArgs& k, int32_t index, const
   }
   if (p.top_p < 1) {
     // Without another filter before it, top-p is of the whole row, not of what is listed.
-    const uint64_t total = top_k || p.typical_p < 1 ? filter.total(s) : whole.all;
-    filter.limit = min(filter.limit, by_best(share(p.top_p, total), false));
+    const uint64_t wanted = top_k || typical ? share(p.top_p, filter.total(s)) : target;
+    filter.limit = min(filter.limit, by_best(wanted, false));
   }
   if (p.min_p > 0) {
     float best = 0;
     filter.each(s, [&](int32_t, float, float weight, uint64_t) { best = fmaxf(best, weight); });
     filter.floor = p.min_p * block_best(best, 0, s.best).x;
   }
-  const uint64_t threshold = __umul64hi(random, filter.total(s)) + 1;
-  const uint64_t key = select_least(s.select, threshold, [&](auto f) {
-    filter.each(s, [&](int32_t id, float, float, uint64_t mass) { f(static_cast<uint64_t>(id), mass); });
-  });
-  // The key bounds the run; its last token is the greatest kept id within it.
-  int32_t last = -1;
-  filter.each(s, [&](int32_t id, float, float, uint64_t) {
-    if (static_cast<uint64_t>(id) <= key) last = max(last, id);
-  });
-  return block_best(0, -last, s.best).id * -1;
+  return few ? draw_listed(filter, random, s) : draw_row(filter, random, s);
 }
 
 // The first token at which the running sum of masses, in ascending order of ids, exceeds the draw.
@@ -286,12 +381,8 @@ __device__ int32_t draw_plain(const SampleKernelArgs& k, int32_t index, const Sl
 // 1 + tokens with a greater logit + those of lower id with an equal one.
 __device__ int32_t rank_of(const float* x, int32_t vocab, int32_t token, Shared& s) {
   const float own = x[token];
-  uint64_t better = 0;
-#pragma unroll 8
-  for (int32_t i = threadIdx.x; i < vocab; i += kThreads) {
-    const float other = x[i];
-    better += other > own || (other == own && i < token) ? 1 : 0;
-  }
+  uint32_t better = 0;
+  each_token(x, vocab, [&](int32_t id, float other) { better += other > own || (other == own && id < token) ? 1 : 0; });
   return static_cast<int32_t>(1 + block_sum_u64(better, s.sums));
 }
 
@@ -304,9 +395,11 @@ __device__ float logprob_of(float logit, float top, double log_sum) {
 __device__ void best_tokens(const SampleKernelArgs& k, int32_t index, const float* x, int32_t count, float top,
                             double log_sum, mr_candidate* out, Shared& s) {
   const Bin bin = find_bin(s, k.space.raw_count + static_cast<int64_t>(index) * kBins, nullptr, static_cast<uint64_t>(count));
-  list_tokens(s, x, k.a.vocab, bin.last, bin.tokens, [&](float logit) { return bin_of(logit == top ? 0.0f : top - logit); });
+  if (bin.tokens > kListed) list_whole_row(s);
+  else list_tokens(s, x, k.a.vocab, least_of(bin.last, top, 1.0f),
+                   [&](float logit) { return bin_of(logit == top ? 0.0f : top - logit) <= bin.last; });
   const auto each = [&](auto f) {
-    const bool all = s.listed == 0xffffffffu;
+    const bool all = s.listed == kWholeRow;
     const int32_t n = all ? k.a.vocab : static_cast<int32_t>(s.listed);
     for (int32_t i = threadIdx.x; i < n; i += kThreads) {
       const int32_t id = all ? i : s.ids[i];
@@ -334,21 +427,21 @@ __device__ void best_tokens(const SampleKernelArgs& k, int32_t index, const floa
 
 __global__ void __launch_bounds__(kThreads) choose(const __grid_constant__ SampleKernelArgs k) {
   __shared__ Shared s;
-  grid_wait();
-  grid_trigger();
   const SampleArgs& a = k.a;
   const int32_t index = blockIdx.x;
   const SampleJob job = a.jobs[index];
-  if (job.kind == kJobNone) return;
   const SlotParams p = params_of(a, job);
   const Rules rules = rules_of(a, job, p);
+  grid_wait();
+  grid_trigger();
+  if (job.kind == kJobNone) return;
   const bool sample = job.kind == kJobSample;
   mr_row_result result{};
   result.slot = sample ? job.slot : -1;
   result.position = sample ? job.position : -1;
   result.candidate_offset = job.candidate_offset;
   result.status = MR_ROW_NAN;
-  if (!rules.poisoned) {
+  if (!poisoned(a, job)) {
     const RowTop top = row_top(k, index, rules, s.best);
     if (!top.nan) result.status = top.raw == -INFINITY || (sample && top.processed == -INFINITY) ? MR_ROW_EMPTY : MR_ROW_OK;
     if (!top.nan && top.raw > -INFINITY) {
@@ -358,9 +451,12 @@ __global__ void __launch_bounds__(kThreads) choose(const __grid_constant__ Sampl
         uint64_t exponentials = 0;
         for (int32_t i = threadIdx.x; i < k.space.pieces; i += kThreads) exponentials += sums[i].exponentials;
         exponentials = block_sum_u64(exponentials, s.sums);
-        const double log_sum = log_f64(static_cast<double>(exponentials) * (isinf(top.raw) ? 1.0 : 0x1p-44));
+        if (threadIdx.x == 0) s.log_sum = log_f64(static_cast<double>(exponentials) * (isinf(top.raw) ? 1.0 : 0x1p-44));
+        __syncthreads();
+        const double log_sum = s.log_sum;
         const float* const x = rules.processed ? k.space.processed + index * k.space.stride : raw;
-        const uint64_t random = random_bits(p.seed, static_cast<uint32_t>(job.position), static_cast<uint32_t>(p.output_index));
+        uint64_t random = 0;
+        if (rules.draws) random = random_bits(p.seed, static_cast<uint32_t>(job.position), static_cast<uint32_t>(p.output_index));
         if (!sample) result.token = job.target;
         else if (!rules.draws) result.token = top.processed_id;
         else if (rules.filtered) result.token = draw_filtered(k, index, p, x, top.processed, random, s);

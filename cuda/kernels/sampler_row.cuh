@@ -1,13 +1,13 @@
 // sampler_row: one job of the sampler as its kernels see it: where its numbers lie, which rules apply, and the integers
 // that sums are made of.
 //
-// A row of logits is cut into pieces of kPiece tokens, whose borders depend on the vocabulary alone. The four kernels:
+// A row of logits is cut into pieces of kPiece tokens, whose borders depend on the vocabulary alone. The three kernels:
 //   scan    per piece: greatest logit, NaN; writes the processed logits of rows with a mask, an allowed or a suppressed
 //           list, biases or penalties.
-//   edit    per job with biases or penalties: applies them, and finds the greatest of the result.
 //   weigh   per piece: sum of exponentials; masses of the tokens that may be drawn, or their histogram over the distance
 //           to the greatest, from which filters find what they must look at.
 //   choose  per job: the token, its logprob, rank and candidates.
+// Jobs and slot parameters are read before the dependency wait: kernels before the last one of the stream write them.
 #pragma once
 
 #include <cmath>
@@ -21,7 +21,6 @@ constexpr int kPiece = 2048;         // tokens of a piece
 constexpr int kPieceThreads = 256;   // 8 neighbouring tokens each
 constexpr int kMostPieces = (1 << 18) / kPiece;
 constexpr int kBins = 256;           // of the distance to the greatest, each 1/8 wide
-constexpr int kEditTables = 32;      // blocks that count penalties at once
 
 struct PieceTop {
   float raw, processed;
@@ -36,11 +35,9 @@ struct PieceSum {
 struct SamplerSpace {
   PieceTop* tops;        // (jobs, pieces); a NaN in raw marks a piece with NaN
   PieceSum* sums;        // (jobs, pieces)
-  PieceTop* edited;      // (jobs)  processed part only
-  uint64_t* bin_mass;    // (jobs, kBins)  zero between launches, like the next three
+  uint64_t* bin_mass;    // (jobs, kBins)  zero between launches, like the next two
   uint32_t* bin_count;   // (jobs, kBins)
   uint32_t* raw_count;   // (jobs, kBins)
-  int32_t* counts;       // (kEditTables, stride)
   float* processed;      // (jobs, stride)
   int64_t stride;        // vocab rounded up to a multiple of 4
   int32_t pieces;
@@ -53,9 +50,7 @@ struct SampleKernelArgs {
 
 // Which rules apply to a job.
 struct Rules {
-  bool poisoned;   // NaN by order: the logits are not looked at
   bool processed;  // its processed logits are not the raw ones
-  bool edited;     // by biases or penalties
   bool penalised;
   bool suppressed;
   bool draws;      // temperature > 0
@@ -64,16 +59,19 @@ struct Rules {
 
 __device__ __forceinline__ Rules rules_of(const SampleArgs& a, const SampleJob& job, const SlotParams& p) {
   Rules r{};
-  r.poisoned = (job.flags & kJobNanFault) != 0 || (a.poison != nullptr && a.poison[job.row] != MR_ROW_OK);
   if (job.kind != kJobSample) return r;
   r.penalised = p.penalty_window != 0 &&
                 (p.repetition_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0);
   r.suppressed = p.has_suppressed && job.position - p.prompt_length < p.min_tokens;
-  r.edited = r.penalised || p.bias_count > 0;
-  r.processed = r.edited || r.suppressed || !p.all_allowed || job.mask_offset >= 0;
+  r.processed = r.penalised || p.bias_count > 0 || r.suppressed || !p.all_allowed || job.mask_offset >= 0;
   r.draws = p.temperature > 0;
   r.filtered = r.draws && ((p.top_k > 0 && p.top_k < a.vocab) || p.typical_p < 1 || p.top_p < 1);
   return r;
+}
+
+// NaN by order: the logits are not looked at.
+__device__ __forceinline__ bool poisoned(const SampleArgs& a, const SampleJob& job) {
+  return (job.flags & kJobNanFault) != 0 || (a.poison != nullptr && a.poison[job.row] != MR_ROW_OK);
 }
 
 __device__ __forceinline__ SlotParams params_of(const SampleArgs& a, const SampleJob& job) {
@@ -159,10 +157,7 @@ __device__ __forceinline__ RowTop row_top(const SampleKernelArgs& k, int32_t job
   const Best a = block_best(raw, raw_id, scratch);
   row.raw = row.processed = a.x;
   row.raw_id = row.processed_id = a.id;
-  if (rules.edited) {
-    row.processed = k.space.edited[job].processed;
-    row.processed_id = k.space.edited[job].processed_id;
-  } else if (rules.processed) {
+  if (rules.processed) {
     const Best b = block_best(processed, processed_id, scratch);
     row.processed = b.x;
     row.processed_id = b.id;
@@ -170,9 +165,8 @@ __device__ __forceinline__ RowTop row_top(const SampleKernelArgs& k, int32_t job
   return row;
 }
 
-// The four kernels' launches, in this order.
+// The kernels' launches, in this order.
 cudaError_t launch_sampler_scan(const SampleKernelArgs& k, const Stream& on);
-cudaError_t launch_sampler_edit(const SampleKernelArgs& k, const Stream& on);
 cudaError_t launch_sampler_weigh(const SampleKernelArgs& k, const Stream& on);
 cudaError_t launch_sampler_choose(const SampleKernelArgs& k, const Stream& on);
 

@@ -14,15 +14,14 @@ __global__ void __launch_bounds__(kPieceThreads) weigh(const __grid_constant__ S
   __shared__ Best scratch[32];
   __shared__ uint64_t sums[32];
   __shared__ Bins bins;
-  grid_wait();
-  grid_trigger();
   const SampleArgs& a = k.a;
   const int32_t index = blockIdx.y;
   const SampleJob job = a.jobs[index];
-  if (job.kind == kJobNone) return;
   const SlotParams p = params_of(a, job);
   const Rules rules = rules_of(a, job, p);
-  if (rules.poisoned) return;
+  grid_wait();
+  grid_trigger();
+  if (job.kind == kJobNone || poisoned(a, job)) return;
   const RowTop top = row_top(k, index, rules, scratch);
   if (top.nan || top.raw == -INFINITY) return;
   const bool draws = rules.draws && top.processed > -INFINITY;

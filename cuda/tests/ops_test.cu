@@ -126,7 +126,8 @@ TEST(Ops, Attention) {
             for (int32_t d = 0; d < s.cols; ++d)
               want[at + static_cast<size_t>(d)] += weight[static_cast<size_t>(t)] / sum * v[kv + static_cast<size_t>(t) * kv_width + static_cast<size_t>(d)];
         }
-    EXPECT_TRUE(near(out.read(), want, {5e-6, 5e-6})) << s.inner << " " << s.cols;
+    // Scores are of size 10, sums of up to 300 products: errors of 1e-6 and more in what exp sees.
+    EXPECT_TRUE(near(out.read(), want, {2e-5, 2e-5})) << s.inner << " " << s.cols;
   }
 }
 
