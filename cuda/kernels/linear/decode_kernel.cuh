@@ -399,21 +399,30 @@ struct DecodeBlock {
     }
     int32_t within;
     const DecodeTarget& target = target_of(tile, within);
-    for (int32_t i = thread; i < n * columns; i += S::threads) {
-      const int32_t local = row0 + i % n, column = i / n, row = within * S::rows + local;
-      if (row >= target.rows) continue;
-      end(target, row, token0 + column, sum(column * Layout::join_stride + local));
+    // What is added to is asked for ahead of the sums, all of a thread's at once.
+    constexpr int32_t most = (n * S::tokens + S::threads - 1) / S::threads;
+    float before[most];
+    if (p.end == ProductEnd::kAddF32) {
+#pragma unroll
+      for (int32_t j = 0; j < most; ++j) {
+        const int32_t i = thread + j * S::threads, row = within * S::rows + row0 + i % n;
+        const bool has = i < n * columns && row < target.rows;
+        before[j] = has ? static_cast<const float*>(target.out)[(token0 + i / n) * target.out_stride + row] : 0;
+      }
     }
-  }
-
-  __device__ __forceinline__ void end(const DecodeTarget& target, int32_t row, int32_t token, float y) const {
-    if (target.bias != nullptr) y += target.bias[row];
-    const int64_t at = token * target.out_stride + row;
-    switch (p.end) {
-      case ProductEnd::kStoreF32: static_cast<float*>(target.out)[at] = y; break;
-      case ProductEnd::kAddF32: static_cast<float*>(target.out)[at] += y; break;
-      case ProductEnd::kStoreAct: static_cast<A*>(target.out)[at] = A(y); break;
-      case ProductEnd::kSwiGLU: break;
+#pragma unroll
+    for (int32_t j = 0; j < most; ++j) {
+      const int32_t i = thread + j * S::threads, local = row0 + i % n, column = i / n, row = within * S::rows + local;
+      if (i >= n * columns || row >= target.rows) continue;
+      float y = sum(column * Layout::join_stride + local);
+      if (target.bias != nullptr) y += target.bias[row];
+      const int64_t at = (token0 + column) * target.out_stride + row;
+      switch (p.end) {
+        case ProductEnd::kStoreF32: static_cast<float*>(target.out)[at] = y; break;
+        case ProductEnd::kAddF32: static_cast<float*>(target.out)[at] = before[j] + y; break;
+        case ProductEnd::kStoreAct: static_cast<A*>(target.out)[at] = A(y); break;
+        case ProductEnd::kSwiGLU: break;
+      }
     }
   }
 
@@ -521,7 +530,7 @@ DecodeKernel decode_kernel_for(DecodeForm form) {
   constexpr bool number = Format<T>::is_float, has_header = Format<T>::superblock;
   constexpr int32_t blocks = T == kF32 ? 1 : 2, most = number ? 1 : 4, wide_tiles = T == kF32 ? 4 : 8;
   switch (form) {
-    case DecodeForm::kSingle1: return fitting<T, A, 1, 1, 1, number ? 2 : 4, 1, 8, 1, number ? blocks : 3, 2>();
+    case DecodeForm::kSingle1: return fitting<T, A, 1, 1, 1, number ? 2 : 4, 1, 8, 1, blocks, 2>();
     case DecodeForm::kPair1: return fitting<T, A, 2, 1, 1, has_header ? 2 : most, 1, 8, 1, blocks, 2>();
     case DecodeForm::kSingle8: return fitting<T, A, 1, 1, 8, most, 1, 8, 1, blocks, 2>();
     case DecodeForm::kPair8: return fitting<T, A, 2, 1, 8, most, 1, 8, 1, blocks, 2>();

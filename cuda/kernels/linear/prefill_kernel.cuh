@@ -1,6 +1,6 @@
 // prefill_kernel: the prefill class of products on devices with wgmma; see product.h for what it promises.
 //
-// A block takes tiles of 128 rows by `tokens` tokens: two warpgroups of 64 rows, and one warp that asks for data. A stage of
+// A block takes tiles of 128 rows by `tokens` tokens: two warpgroups of 64 rows, and one that asks for data. A stage of
 // its ring is one unit of 64 inputs: the panels' packed bytes, and the tokens as rows of 128 bytes, swizzled, which a
 // cluster's two blocks fetch by halves for both. Weights become A fragments in registers, scaled in f32 and rounded once to
 // the activation type; sums are one f32 chain in ascending order. Of a pair the first warpgroup holds the gate's rows and the
@@ -37,7 +37,7 @@ struct PrefillLayout {
   static constexpr int32_t bytes = stages * stage + exchange + pairs + barriers + 1024;  // 1024: to align the ring
 };
 
-constexpr int32_t kPrefillThreads = 2 * 128 + 32;
+constexpr int32_t kPrefillThreads = 3 * 128;  // the third warpgroup gives its registers away and asks for data with one warp
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -287,25 +287,48 @@ struct PrefillBlock {
     int32_t within;
     const DecodeTarget& target = target_of(tile, within);
     const int32_t row = (within * 8 + warp) * kPanelRows + g;
-#pragma unroll
-    for (int32_t n = 0; n < tokens / 8; ++n) {
-      const int32_t token = token0 + n * 8 + t * 2;
-      end(target, row, token, sums[n * 4]);
-      end(target, row, token + 1, sums[n * 4 + 1]);
-      end(target, row + 8, token, sums[n * 4 + 2]);
-      end(target, row + 8, token + 1, sums[n * 4 + 3]);
+    switch (p.end) {
+      case ProductEnd::kStoreF32: return end_rows<ProductEnd::kStoreF32>(target, sums, row, token0 + t * 2);
+      case ProductEnd::kAddF32: return end_rows<ProductEnd::kAddF32>(target, sums, row, token0 + t * 2);
+      case ProductEnd::kStoreAct: return end_rows<ProductEnd::kStoreAct>(target, sums, row, token0 + t * 2);
+      case ProductEnd::kSwiGLU: return;
     }
   }
 
-  __device__ __forceinline__ void end(const DecodeTarget& target, int32_t row, int32_t token, float y) const {
-    if (row >= target.rows || token >= p.tokens) return;
-    if (target.bias != nullptr) y += target.bias[row];
-    const int64_t at = token * target.out_stride + row;
-    switch (p.end) {
-      case ProductEnd::kStoreF32: static_cast<float*>(target.out)[at] = y; break;
-      case ProductEnd::kAddF32: static_cast<float*>(target.out)[at] += y; break;
-      case ProductEnd::kStoreAct: static_cast<A*>(target.out)[at] = A(y); break;
-      case ProductEnd::kSwiGLU: break;
+  // Rows row and row + 8, of every 8 tokens from `token` on two. What is added to is read for 32 elements at a time.
+  template <ProductEnd kind>
+  __device__ __forceinline__ void end_rows(const DecodeTarget& target, const Sums& sums, int32_t row, int32_t token) const {
+    const bool has[2] = {row < target.rows, row + 8 < target.rows};
+    float bias[2] = {0, 0};
+    if (target.bias != nullptr) {
+      if (has[0]) bias[0] = target.bias[row];
+      if (has[1]) bias[1] = target.bias[row + 8];
+    }
+#pragma unroll
+    for (int32_t n0 = 0; n0 < tokens / 8; n0 += 8) {
+      float y[8][4];
+#pragma unroll
+      for (int32_t n = 0; n < 8; ++n) {
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) {
+          y[n][i] = sums[(n0 + n) * 4 + i] + bias[i / 2];
+          const int32_t at = token + (n0 + n) * 8 + i % 2;
+          if constexpr (kind == ProductEnd::kAddF32) {
+            if (has[i / 2] && at < p.tokens) y[n][i] += static_cast<const float*>(target.out)[at * target.out_stride + row + i / 2 * 8];
+          }
+        }
+      }
+#pragma unroll
+      for (int32_t n = 0; n < 8; ++n) {
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) {
+          const int32_t at = token + (n0 + n) * 8 + i % 2;
+          if (!has[i / 2] || at >= p.tokens) continue;
+          const int64_t place = at * target.out_stride + row + i / 2 * 8;
+          if constexpr (kind == ProductEnd::kStoreAct) static_cast<A*>(target.out)[place] = A(y[n][i]);
+          else static_cast<float*>(target.out)[place] = y[n][i];
+        }
+      }
     }
   }
 
@@ -348,8 +371,13 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   cluster_sync();
   grid_wait();
   grid_trigger();
-  if (block.warp == 8) block.produce();
-  else block.consume();
+  if (block.warp >= 8) {
+    registers_down<40>();
+    if (block.warp == 8) block.produce();
+  } else {
+    registers_up<232>();
+    block.consume();
+  }
   __syncwarp();
   cluster_sync();  // the other block may still fill this one's ring, or arrive at its barriers
 #endif

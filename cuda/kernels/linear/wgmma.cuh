@@ -56,6 +56,16 @@ __device__ __forceinline__ void tensor_copy(uint32_t to, const void* map, int32_
       : "memory");
 }
 
+// Moves a warpgroup's limit of registers a thread; every warp of it calls.
+template <int32_t count>
+__device__ __forceinline__ void registers_up() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int32_t count>
+__device__ __forceinline__ void registers_down() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+
 // Orders the registers of a warpgroup before its next products.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
