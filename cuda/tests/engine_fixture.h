@@ -16,6 +16,7 @@
 #include "millrace/engine.h"
 #include "src/buffer.h"
 #include "src/device.h"
+#include "src/error.h"
 #include "src/model.h"
 #include "src/runner.h"
 

@@ -29,3 +29,12 @@ func DefaultKV(info engine.DeviceInfo) engine.Type {
 	}
 	return engine.BF16
 }
+
+// DefaultBatchedTokens is the most tokens of one step of a device unless a worker is told otherwise. A GPU reads its
+// weights once a step: only long steps keep its matrix units busy.
+func DefaultBatchedTokens(info engine.DeviceInfo) int {
+	if info.Kind == "cuda" {
+		return 4096
+	}
+	return 512
+}

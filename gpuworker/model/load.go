@@ -132,6 +132,9 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 	if l.options.KVType != nil {
 		kv = *l.options.KVType
 	}
+	if l.cfg.MaxBatchedTokens == 0 {
+		l.cfg.MaxBatchedTokens = DefaultBatchedTokens(info)
+	}
 	free := info.BytesFree
 	left := free - min(free, weights)
 	var price engine.RunnerCost

@@ -21,7 +21,7 @@ type Options struct {
 type Config struct {
 	Dir              string
 	MaxSequences     int           // of a model, unless its load says otherwise; 0 = 16
-	MaxBatchedTokens int           // of a step; 0 = 512
+	MaxBatchedTokens int           // of a step; 0 = DefaultBatchedTokens
 	BlockSize        int           // 0 = 16
 	VerifyInterval   time.Duration // between residency checks; 0 = 1 min, negative = none
 	HashWorkers      int           // goroutines that hash a file while it is uploaded; 0 = half of the processors
@@ -31,9 +31,6 @@ type Config struct {
 func (c *Config) setDefaults() {
 	if c.MaxSequences == 0 {
 		c.MaxSequences = 16
-	}
-	if c.MaxBatchedTokens == 0 {
-		c.MaxBatchedTokens = 512
 	}
 	if c.BlockSize == 0 {
 		c.BlockSize = 16

@@ -79,8 +79,12 @@ func (r *Row) score(device engine.Device, w *reference.Weights) (err error) {
 		return err
 	}
 	const tokens = 48
+	info, err := device.Info()
+	if err != nil {
+		return err
+	}
 	runner, err := m.NewRunner(engine.RunnerConfig{
-		KVBlocks: 4, BlockSize: 16, MaxSequences: 1, MaxBatchedTokens: tokens, MaxSampleRows: 1, MaxScoreRows: tokens, KVType: engine.F32,
+		KVBlocks: 4, BlockSize: 16, MaxSequences: 1, MaxBatchedTokens: tokens, MaxSampleRows: 1, MaxScoreRows: tokens, KVType: cacheOf(info),
 	})
 	if err != nil {
 		return err
@@ -120,4 +124,12 @@ func (r *Row) score(device engine.Device, w *reference.Weights) (err error) {
 	r.Time = result.DeviceTime
 	r.Note = fmt.Sprintf("%.0f tokens/s", tokens/max(result.DeviceTime.Seconds(), 1e-9))
 	return nil
+}
+
+// cacheOf is the most exact cache of a device.
+func cacheOf(info engine.DeviceInfo) engine.Type {
+	if info.Kind == "cuda" {
+		return engine.F16
+	}
+	return engine.F32
 }

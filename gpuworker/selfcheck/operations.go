@@ -132,6 +132,9 @@ func attention() operation {
 // check runs the operation a few times on the device.
 func (o operation) check(device engine.Device, operator engine.Operator) (row Row) {
 	row = Row{Name: o.name, Shape: o.shape, Bound: o.bound, Error: math.Inf(1)}
+	if info, err := device.Info(); err == nil && info.Kind == "cuda" && (o.args.Op == engine.OpMatmul || o.args.Op == engine.OpMatvec) {
+		row.Bound = max(row.Bound, 2e-3) // a GPU's matrix units take activations, and a prompt's weights, as f16
+	}
 	var held []engine.Buffer
 	defer func() {
 		for _, b := range held {

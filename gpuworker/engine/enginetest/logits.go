@@ -32,10 +32,16 @@ var (
 // on is the tolerance of a family on an engine: it rounds no less than the least exact of its products.
 func (f family) on(opts Options) tolerance {
 	within := f.within
+	if f.kv != engine.F32 && opts.Cache != engine.F32 { // activations are of the cache's type
+		within = tolerance{max(within.rms, activationsIn[f.kv].rms), max(within.max, activationsIn[f.kv].max)}
+	}
 	for i := range f.weights.Tensors {
 		if more, ok := activationsIn[opts.Activations[f.weights.Tensors[i].Type]]; ok && len(f.weights.Tensors[i].Dims) == 2 {
 			within = tolerance{max(within.rms, more.rms), max(within.max, more.max)}
 		}
+	}
+	if opts.RoundedWeights {
+		within = tolerance{within.rms * 1.5, within.max * 1.5}
 	}
 	return within
 }

@@ -31,6 +31,7 @@ type productShape struct {
 	weights                  engine.Type
 	rows, cols, inner, batch int
 	activations              engine.Type // what they are rounded to: F16 or BF16; F32 = int8 for quantised weights, else nothing
+	roundings                float64     // of each term: 1, or 2 where the weight is rounded to that type as well
 }
 
 // rounding is the most that rounding to a type changes a number, as a share of it.
@@ -95,8 +96,8 @@ func newProduct(s productShape) (*product, error) {
 					if s.activations == engine.F16 { // below its normal numbers the step stays the same
 						e = math.Max(e, 0x1p-25*math.Abs(w[col+k]))
 					}
-					bound += e
-					sigma += e * e / 3
+					bound += s.roundings * e
+					sigma += s.roundings * e * e / 3
 				} else if block.Elements > 1 { // int8 of 32: at most half of top/127 each, evenly spread
 					bound += step*top/254*1.001 + ulp*16*step*top
 					sigma += step * step * top * top / (127 * 127 * 12)
@@ -127,7 +128,7 @@ func testProducts(t *testing.T, opener func(*testing.T) engine.Device, opts Opti
 	t.Run("follow a number that is none", func(t *testing.T) {
 		dev := open(t, opener)
 		for _, weights := range rules.WeightTypes() {
-			p, err := newProduct(productShape{engine.OpMatmul, weights, 3, 20, 256, 1, opts.operands(weights)})
+			p, err := newProduct(productShape{engine.OpMatmul, weights, 3, 20, 256, 1, opts.operands(weights), opts.roundings(engine.OpMatmul)})
 			require.NoError(t, err)
 			p.b[256+100] = float32(math.NaN())
 			got, err := p.run(dev)
@@ -146,7 +147,7 @@ func testProducts(t *testing.T, opener func(*testing.T) engine.Device, opts Opti
 func checkProduct(t *testing.T, dev engine.Device, weights engine.Type, rows, cols, inner, batch int, opts Options) {
 	t.Helper()
 	what := fmt.Sprintf("type %d (%d, %d) inner %d batch %d", weights, rows, cols, inner, batch)
-	p, err := keptProduct(productShape{engine.OpMatmul, weights, rows, cols, inner, batch, opts.operands(weights)})
+	p, err := keptProduct(productShape{engine.OpMatmul, weights, rows, cols, inner, batch, opts.operands(weights), opts.roundings(engine.OpMatmul)})
 	require.NoError(t, err)
 	got, err := p.run(dev)
 	require.NoError(t, err, what)

@@ -18,6 +18,8 @@ type Options struct {
 	// Activations is the type that products round their inputs to, F16 or BF16, by the type of the weights. Absent: int8 of
 	// 32 for quantised weights, and no rounding for the others.
 	Activations map[engine.Type]engine.Type
+	// RoundedWeights: products of prompts round weights, too, to the type of their activations.
+	RoundedWeights bool
 	// Operands is the type that the plain products round their inputs to, whatever Activations say of models; zero = as they.
 	Operands engine.Type
 	// Cache is the type of keys and values where a test has no reason of its own to name one and would take F32; zero = F32.
@@ -78,4 +80,12 @@ func (o Options) operands(weights engine.Type) engine.Type {
 // of activations asks for where that is more.
 func (o Options) logprobBound(weights engine.Type, least float64) float64 {
 	return max(least, activationsIn[o.Activations[weights]].max)
+}
+
+// roundings is how often a product of a kind rounds one factor of each term.
+func (o Options) roundings(op engine.Op) float64 {
+	if o.RoundedWeights && op == engine.OpMatmul {
+		return 2
+	}
+	return 1
 }

@@ -31,8 +31,10 @@ type run struct {
 	file   *gguf.File
 	spec   *arch.Model
 	kv     engine.Type
-	tell   func(format string, args ...any)
-	report Report
+	// stepTokens is how many tokens a step has at most, as in a worker with its defaults.
+	stepTokens int
+	tell       func(format string, args ...any)
+	report     Report
 }
 
 // Run measures a device, which it does not close. tell gets lines about what is going on. When the error is ErrTooFast or ErrTokens the report is complete
@@ -71,7 +73,7 @@ func (r *run) describe() error {
 	if err != nil {
 		return err
 	}
-	r.kv = model.DefaultKV(info)
+	r.kv, r.stepTokens = model.DefaultKV(info), model.DefaultBatchedTokens(info)
 	if r.cfg.KV != nil {
 		r.kv = *r.cfg.KV
 	}
@@ -95,7 +97,7 @@ func (r *run) measure(ctx context.Context, want []int32) (tokensErr, err error) 
 	defer func() { err = errors.Join(err, m.Close()) }()
 	cfg := gauge.Config{
 		Prompt: r.cfg.Prompt, Tokens: r.cfg.Tokens, Batch: slices.Max(r.cfg.Batches), Vocabulary: r.spec.Desc.Vocab,
-		Seed: r.cfg.Seed, KVType: r.kv, Depth: r.cfg.Depth,
+		Seed: r.cfg.Seed, KVType: r.kv, Depth: r.cfg.Depth, StepTokens: r.stepTokens,
 	}
 	runner, err := m.NewRunner(cfg.Runner())
 	if err != nil {

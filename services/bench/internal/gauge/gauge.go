@@ -22,12 +22,12 @@ type Config struct {
 	KVType     engine.Type
 	// Depth is how many steps are in flight while decoding: 1 or 2.
 	Depth int
+	// StepTokens is how many tokens a step has at most.
+	StepTokens int
 }
 
 const (
 	blockSize = 16
-	// stepTokens is how many tokens a step has at most, as in a worker with its defaults.
-	stepTokens = 512
 	// stepTimeout is a hang guard.
 	stepTimeout = 10 * time.Minute
 )
@@ -36,7 +36,7 @@ const (
 func (c Config) Runner() engine.RunnerConfig {
 	return engine.RunnerConfig{
 		KVBlocks: c.Batch * c.blocks(), BlockSize: blockSize, MaxSequences: c.Batch,
-		MaxBatchedTokens: max(stepTokens, c.Batch), MaxSampleRows: c.Batch, KVType: c.KVType,
+		MaxBatchedTokens: max(c.StepTokens, c.Batch), MaxSampleRows: c.Batch, KVType: c.KVType,
 	}
 }
 

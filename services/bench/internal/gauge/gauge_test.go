@@ -47,7 +47,7 @@ func open(t *testing.T, cfg gauge.Config) engine.Runner {
 
 func config(prompt, tokens, batch, depth int) gauge.Config {
 	return gauge.Config{
-		Prompt: prompt, Tokens: tokens, Batch: batch, Vocabulary: vocabulary, Seed: 5, KVType: engine.F32, Depth: depth,
+		Prompt: prompt, Tokens: tokens, Batch: batch, Vocabulary: vocabulary, Seed: 5, KVType: engine.F32, Depth: depth, StepTokens: 512,
 	}
 }
 

@@ -48,7 +48,7 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.StringVar(&c.MemoryLimit, "memory-limit", "", "device memory to use: bytes, such as 8GiB, or a fraction, such as 0.5 (default: 80 % of what is available)")
 	f.StringVar(&c.MemoryLimit, "vram-limit", "", "the same as --memory-limit")
 	f.IntVar(&c.MaxSequences, "max-sequences", 16, "sequences of a model in one batch")
-	f.IntVar(&c.MaxBatched, "max-batched-tokens", 512, "tokens of one step")
+	f.IntVar(&c.MaxBatched, "max-batched-tokens", 0, "tokens of one step; 0: 4096 on a GPU, else 512")
 	f.DurationVar(&c.VerifyInterval, "verify-interval", time.Minute, "time between checks of resident weights; 0: none")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
 	f.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
@@ -66,8 +66,8 @@ func (c *Config) Validate() error {
 	if c.MaxSequences < 1 || c.MaxSequences > 1024 {
 		fail("--max-sequences %d: want 1 to 1024", c.MaxSequences)
 	}
-	if c.MaxBatched < c.MaxSequences || c.MaxBatched > 1<<16 {
-		fail("--max-batched-tokens %d: want at least --max-sequences (%d) and at most 65536", c.MaxBatched, c.MaxSequences)
+	if c.MaxBatched != 0 && (c.MaxBatched < c.MaxSequences || c.MaxBatched > 1<<16) {
+		fail("--max-batched-tokens %d: want 0, or at least --max-sequences (%d) and at most 65536", c.MaxBatched, c.MaxSequences)
 	}
 	if c.VerifyInterval < 0 || c.DrainTimeout < 0 {
 		fail("--verify-interval %v, --drain-timeout %v: want no negative time", c.VerifyInterval, c.DrainTimeout)

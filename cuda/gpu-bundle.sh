@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# gpu-bundle.sh DIR: packs what a GPU host without Go needs into DIR: the sources of cuda/, the programs and the Go test
+# binary without symbols, the shipped model, test data and gpu-check.sh. The programs of `make build` are not used: these
+# are built with -trimpath, so that tests find their data beside them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+readonly to=${1:?usage: gpu-bundle.sh DIR}
+readonly go=${GO:-go}
+
+rm -rf "$to"
+mkdir -p "$to/bin"
+export CGO_ENABLED=1
+"$go" build -trimpath -ldflags '-s -w' -o "$to/bin/millrace-worker" ./services/gpuworker
+"$go" build -trimpath -ldflags '-s -w' -o "$to/bin/millrace-bench" ./services/bench
+"$go" test -c -trimpath -ldflags '-s -w' -o "$to/bin/native.test" ./gpuworker/engine/native
+export CGO_ENABLED=0
+"$go" build -trimpath -ldflags '-s -w' -o "$to/bin/millrace-scheduler" ./services/scheduler
+"$go" build -trimpath -ldflags '-s -w' -o "$to/bin/millrace" ./services/millrace
+cp -r cuda models testdata go.mod "$to/"
+cp cuda/gpu-check.sh "$to/gpu-check.sh"
+# Programs of this size compress to under half: the bundle is sent as one file.
+tar -C "$(dirname "$to")" -czf "$to.tar.gz" "$(basename "$to")"
+size=$(stat -c %s "$to.tar.gz")
+printf 'packed %s: %d MB, %s.tar.gz: %d MB\n' "$to" "$(($(du -sm "$to" | cut -f1)))" "$to" "$((size / 1000000))"
+((size < 60000000)) || { echo 'the bundle is above 60 MB' >&2; exit 1; }

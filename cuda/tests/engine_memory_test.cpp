@@ -1,0 +1,214 @@
+// Device memory: contexts, buffers, the pool and what is reported of it.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "src/nvml.h"
+#include "tests/engine_fixture.h"
+
+namespace mr::cuda::test {
+namespace {
+
+mr_device_info info_of(const Device& device) {
+  mr_device_info info{};
+  device.info(&info);
+  return info;
+}
+
+std::vector<uint8_t> pattern(uint64_t size, uint32_t seed) {
+  std::vector<uint8_t> bytes(size);
+  uint64_t state = seed;
+  for (uint8_t& byte : bytes) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    byte = static_cast<uint8_t>(state >> 56);
+  }
+  return bytes;
+}
+
+// The code of the Error that f throws; MR_OK if it throws none.
+template <class F>
+int32_t code_of(F f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.code;
+  }
+  return MR_OK;
+}
+
+TEST(Buffer, KeepsBytesOfEverySize) {
+  const auto device = open_device();
+  for (const uint64_t size : {1ull, 2ull, 255ull, 4097ull, 1ull << 20, (4ull << 20) + 1, (8ull << 20) - 1, 1ull << 30}) {
+    const std::vector<uint8_t> bytes = pattern(size, static_cast<uint32_t>(size));
+    Buffer buffer(device, size, MR_PURPOSE_STAGING);
+    buffer.write(0, bytes.data(), size);
+    std::vector<uint8_t> got(size);
+    buffer.read(0, got.data(), size);
+    ASSERT_TRUE(got == bytes) << size;
+    Buffer other(device, size, MR_PURPOSE_STAGING);
+    other.copy_from(0, buffer, 0, size);
+    uint8_t one[32], two[32];
+    buffer.digest(0, size, one);
+    other.digest(0, size, two);
+    ASSERT_EQ(std::memcmp(one, two, 32), 0) << size;
+    buffer.fill(size / 2, 0x5a, size - size / 2);
+    buffer.read(size - 1, got.data(), 1);
+    ASSERT_EQ(got[0], 0x5a);
+  }
+  EXPECT_EQ(info_of(*device).live_buffers, 0u);
+}
+
+TEST(Buffer, RefusesWhatLiesOutside) {
+  const auto device = open_device();
+  Buffer buffer(device, 100, MR_PURPOSE_KV);
+  uint8_t byte = 0;
+  EXPECT_EQ(code_of([&] { buffer.write(100, &byte, 1); }), MR_OUT_OF_RANGE);
+  EXPECT_EQ(code_of([&] { buffer.read(UINT64_MAX, &byte, 2); }), MR_OUT_OF_RANGE);
+  EXPECT_EQ(code_of([&] { buffer.fill(1, 0, UINT64_MAX); }), MR_OUT_OF_RANGE);
+  EXPECT_EQ(code_of([&] { buffer.copy_from(1, buffer, 0, 100); }), MR_OUT_OF_RANGE);
+  EXPECT_EQ(code_of([&] { buffer.write(100, &byte, 0); }), MR_OK);
+}
+
+TEST(Buffer, TakesSeveralCallersAtOnce) {
+  const auto device = open_device();
+  constexpr uint64_t kSize = 24ull << 20;
+  constexpr int kThreads = 12;  // more than there are lanes
+  Buffer buffer(device, kSize * kThreads, MR_PURPOSE_STAGING);
+  std::vector<std::thread> threads;
+  std::vector<int> good(kThreads, 0);
+  for (int i = 0; i < kThreads; ++i)
+    threads.emplace_back([&, i] {
+      const std::vector<uint8_t> bytes = pattern(kSize, static_cast<uint32_t>(i));
+      const uint64_t at = kSize * static_cast<uint64_t>(i);
+      buffer.write(at, bytes.data(), kSize);
+      std::vector<uint8_t> got(kSize);
+      buffer.read(at, got.data(), kSize);
+      good[static_cast<size_t>(i)] = got == bytes ? 1 : 0;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(std::count(good.begin(), good.end(), 1), kThreads);
+}
+
+TEST(Context, SeveralDevicesOfOneGpuLiveBesideEachOther) {
+  const auto first = open_device(1u << 30), second = open_device(1u << 30);
+  Buffer one(first, 1000, MR_PURPOSE_STAGING), two(second, 1000, MR_PURPOSE_STAGING);
+  one.fill(0, 1, 1000);
+  two.fill(0, 2, 1000);
+  uint8_t byte = 0;
+  one.read(999, &byte, 1);
+  EXPECT_EQ(byte, 1);
+  two.read(999, &byte, 1);
+  EXPECT_EQ(byte, 2);
+  EXPECT_EQ(info_of(*first).bytes_used[MR_PURPOSE_STAGING], 1000u);
+  EXPECT_EQ(code_of([&] { first->check_idle(); }), MR_FAILED_PRECONDITION);
+}
+
+TEST(Pool, ServesTheSameSizeWithoutTheDriver) {
+  const auto device = open_device();
+  { Buffer first(device, 3 << 20, MR_PURPOSE_STAGING); }
+  const uint64_t misses = info_of(*device).pool_misses;
+  constexpr int kRounds = 10'000;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < kRounds; ++i) const Memory again = device->ledger.allocate(3 << 20, MR_PURPOSE_STAGING);
+  const double pooled = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / kRounds;
+  EXPECT_EQ(info_of(*device).pool_misses, misses);
+  EXPECT_GE(info_of(*device).pool_hits, static_cast<uint64_t>(kRounds));
+  const auto driver_begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 100; ++i) {
+    void* memory = nullptr;
+    CUDA_CHECK(cudaMalloc(&memory, 3 << 20));
+    CUDA_CHECK(cudaFree(memory));
+  }
+  const double driver = std::chrono::duration<double>(std::chrono::steady_clock::now() - driver_begin).count() / 100;
+  std::printf("  allocation and free of 3 MiB: pool %.2f us, cudaMalloc %.2f us\n", pooled * 1e6, driver * 1e6);
+  EXPECT_LT(pooled, driver);
+}
+
+TEST(Pool, LeavesFreeMemoryWhereItWas) {
+  const auto device = open_device();
+  { Buffer first(device, 64 << 20, MR_PURPOSE_STAGING); }
+  device->ledger.trim();
+  size_t before = 0, after = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&before, &total));
+  std::mt19937 random(3);
+  for (int i = 0; i < 10'000; ++i) const Memory memory = device->ledger.allocate(1 + random() % (8 << 20), MR_PURPOSE_KV);
+  device->ledger.trim();
+  CUDA_CHECK(cudaMemGetInfo(&after, &total));
+  EXPECT_EQ(before, after);
+}
+
+TEST(Ledger, RefusesWithNumbersAndStaysUsable) {
+  const auto device = open_device(1 << 20);
+  const Memory most = device->ledger.allocate((1 << 20) - 100, MR_PURPOSE_WEIGHTS);
+  try {
+    (void)device->ledger.allocate(101, MR_PURPOSE_KV);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code, MR_RESOURCE_EXHAUSTED);
+    EXPECT_NE(error.message.find("101 bytes"), std::string::npos);
+    EXPECT_NE(error.message.find("100 of 1048576"), std::string::npos);
+  }
+  EXPECT_EQ(device->ledger.allocate(100, MR_PURPOSE_KV).size(), 100u);
+}
+
+TEST(Ledger, TurnsTheDriversRefusalIntoResourceExhausted) {
+  const auto device = open_device(uint64_t{1} << 45);  // a ledger beyond the GPU
+  EXPECT_EQ(code_of([&] { (void)device->ledger.allocate(uint64_t{1} << 44, MR_PURPOSE_KV); }), MR_RESOURCE_EXHAUSTED);
+  Buffer buffer(device, 1000, MR_PURPOSE_KV);
+  uint8_t byte = 1;
+  buffer.read(0, &byte, 1);
+  EXPECT_EQ(byte, 0);
+}
+
+TEST(Health, ReadingsAgreeWithTheRuntime) {
+  const auto device = open_device();
+  const mr_device_info info = info_of(*device);
+  char pci[32];
+  CUDA_CHECK(cudaDeviceGetPCIBusId(pci, sizeof pci, device->index));
+  const Readings readings = read_nvml(pci);
+  if (readings.bytes_total == 0) GTEST_SKIP() << "NVML is not here";
+  EXPECT_GT(info.temperature_c, 0);
+  EXPECT_GT(info.power_mw, 0);
+  size_t free = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const double slack = 0.02 * static_cast<double>(total);
+  EXPECT_NEAR(static_cast<double>(total), static_cast<double>(readings.bytes_total), slack);
+  EXPECT_NEAR(static_cast<double>(free), static_cast<double>(readings.bytes_free), slack);
+}
+
+TEST(Model, LoadsAndUnloadsWithoutALoss) {
+  const auto device = open_device();
+  const mr_model_desc desc = desc_of(4, 2, 64);
+  { const auto model = random_model(device, desc, kQ8_0); }
+  device->ledger.trim();
+  size_t before = 0, after = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&before, &total));
+  mr_runner_config config = config_of(MR_KV_F16);
+  config.max_batched_tokens = 8;  // few buckets
+  config.max_sample_rows = 2;
+  for (int i = 0; i < 50; ++i) {
+    const auto model = random_model(device, desc, kQ8_0);
+    const Runner runner(model, config);
+  }
+  device->ledger.trim();
+  CUDA_CHECK(cudaMemGetInfo(&after, &total));
+  EXPECT_LE(before - after, 64u << 20) << "what the driver keeps for graphs";
+}
+
+TEST(Model, FlippedBitChangesItsDigestAlone) {
+  const auto device = open_device();
+  const auto model = random_model(device, desc_of(4, 2, 64), kF16);
+  uint8_t before[2][32], after[2][32];
+  for (int i = 0; i < 2; ++i) model->digest(5 + i, before[i]);
+  model->flip_bit(5, 12345);
+  for (int i = 0; i < 2; ++i) model->digest(5 + i, after[i]);
+  EXPECT_NE(std::memcmp(before[0], after[0], 32), 0);
+  EXPECT_EQ(std::memcmp(before[1], after[1], 32), 0);
+  model->flip_bit(5, 12345);
+  model->digest(5, after[0]);
+  EXPECT_EQ(std::memcmp(before[0], after[0], 32), 0);
+}
+
+}  // namespace
+}  // namespace mr::cuda::test
