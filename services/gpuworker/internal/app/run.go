@@ -56,8 +56,15 @@ func Run(ctx context.Context, c *config.Config, logger hclog.Logger) (err error)
 	var work sync.WaitGroup
 	defer work.Wait()
 	defer cancel()
-	var loadErr error
+	var loadErr, gpuErr error
 	work.Go(func() { s.Run(ctx, r) })
+	if info, err := device.Info(); err == nil && info.Kind == "cuda" {
+		work.Go(func() {
+			if gpuErr = watchGPU(ctx, models.Loaded); gpuErr != nil {
+				cancel()
+			}
+		})
+	}
 	work.Go(func() {
 		if loadErr = loadAll(ctx, c.Load, models); loadErr != nil {
 			cancel()
@@ -69,7 +76,7 @@ func Run(ctx context.Context, c *config.Config, logger hclog.Logger) (err error)
 	err = r.Serve(ctx, lis)
 	cancel()
 	work.Wait()
-	return errors.Join(loadErr, err)
+	return errors.Join(loadErr, gpuErr, err)
 }
 
 // loadAll loads the models wanted from the start, one after another.
