@@ -20,6 +20,7 @@ root=$(cd "$(dirname "$0")" && pwd)
 cd "$root" || exit 1
 readonly work=${WORK:-$root/build/gpu-check}
 bin=$root/bin
+[[ -d $bin || ! -f bin.tar.gz ]] || tar -xzf bin.tar.gz
 [[ -d $bin ]] || bin=$root/build/bin
 readonly bin out=$work/cuda models=$work/models table=$work/table.txt
 readonly BENCH=${BENCH:-llama-8b:bf16:bf16:1,64,128:128 llama-8b:q8_0:f16:1,64:128 llama-8b:q4_k:f16:1,8,64:128
