@@ -72,6 +72,20 @@ TEST_P(Sameness, OfRepetitions) {
   for (int i = 0; i < 100; ++i) ASSERT_EQ(difference(first, play(runner, {request(70)})[0]), -1) << i;
 }
 
+TEST_P(Sameness, OfFreeMemoryAfterSteps) {
+  mr_device_info before{}, after{};
+  size_t free_before = 0, free_after = 0, total = 0;
+  Runner runner(model_, config_of(GetParam().kv_type), {});
+  (void)play(runner, {request(70)});
+  device_->info(&before);
+  CUDA_CHECK(cudaMemGetInfo(&free_before, &total));
+  for (const int32_t chunk : {70, 7, 1}) (void)play(runner, {request(chunk), {9, numbers(5, 31), 9, 20}});
+  device_->info(&after);
+  CUDA_CHECK(cudaMemGetInfo(&free_after, &total));
+  EXPECT_EQ(before.pool_misses, after.pool_misses);
+  EXPECT_EQ(free_before, free_after);
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, Sameness,
                          testing::Values(Case{4, 2, 64, kQ8_0, MR_KV_F16}, Case{4, 2, 64, kF16, MR_KV_F16},
                                          Case{4, 4, 64, kQ8_0, MR_KV_BF16}, Case{8, 2, 128, kQ8_0, MR_KV_F16},
