@@ -265,7 +265,7 @@ int main() {
   MUST(cudaGetDeviceProperties(&properties, 0));
   std::printf("%s\n%-24s %7s %7s\n", properties.name, "kernel", "rows", "width");
   for (const int32_t rows : {1, 64, 4096}) rows_kernels(rows);
-  const std::vector<std::pair<int32_t, int32_t>> batches = {{1, 128}, {1, 512}, {1, 4096}, {1, 32768}, {8, 512}, {64, 128}, {64, 1024}, {256, 1024}};
+  const std::vector<std::pair<int32_t, int32_t>> batches = {{1, 128}, {1, 512}, {1, 4096}, {1, 32768}, {8, 512}, {64, 128}, {64, 192}, {128, 192}, {64, 1024}, {256, 1024}};
   for (const auto& [rows, length] : batches) decode(rows, length, properties.multiProcessorCount);
   for (const int32_t length : {512, 4096, 16384}) prefill(length);
   for (const int32_t rows : {1, 64}) {

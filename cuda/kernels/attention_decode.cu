@@ -36,7 +36,7 @@ constexpr int kRoomBytes = kWarps * 2 * kSideBytes<kDim>;
 template <int kDim>
 constexpr int kMergedRow = kDim + 4;
 template <int kDim>
-constexpr int kBlocksAnSm = kDim <= 64 ? 4 : kDim <= 128 ? 3 : 2;
+constexpr int kBlocksAnSm = kDim <= 128 ? 4 : 2;
 
 struct Params {
   DecodeAttentionArgs args;
@@ -63,10 +63,6 @@ __device__ __forceinline__ float2 merge(Part& into, const Part& next) {
 __device__ __forceinline__ float merge_values(float into, float next, float2 shares) {
   return fmaf(next, shares.y, into * shares.x);
 }
-
-// Elements (head, dim) of a tile that a thread owns in merges: e = thread + i * kThreads.
-template <int kDim>
-constexpr int kOwned = kTileHeads * kDim / kThreads;
 
 // What the blocks of a launch share: the plan, read once into shared memory.
 struct Plan {
@@ -116,18 +112,11 @@ struct Loader {
 
   static __device__ __forceinline__ void copy(uint32_t to, const T* from, int32_t left, int lane) {
     constexpr int kPieces = kDim / 8;  // of 16 bytes, a row
-    if (left >= 16) {
+    if (left <= 0) return;
 #pragma unroll
-      for (int i = 0; i < kPieces / 2; ++i) {
-        const int32_t piece = lane + i * 32, r = piece / kPieces, c = piece % kPieces;
-        copy_async(to + r * kSharedRow<kDim> + c * 16, from + piece * 8, true);
-      }
-    } else if (left > 0) {
-#pragma unroll 2
-      for (int i = 0; i < kPieces / 2; ++i) {
-        const int32_t piece = lane + i * 32, r = piece / kPieces, c = piece % kPieces;
-        copy_async(to + r * kSharedRow<kDim> + c * 16, from + piece * 8, r < left);
-      }
+    for (int i = 0; i < kPieces / 2; ++i) {
+      const int32_t piece = lane + i * 32, r = piece / kPieces, c = piece % kPieces;
+      copy_async(to + r * kSharedRow<kDim> + c * 16, from + piece * 8, r < left);
     }
   }
 
@@ -202,6 +191,14 @@ __device__ __forceinline__ void weigh_values(uint32_t w0, uint32_t w1, uint32_t 
   }
 }
 
+// One more unit is done; gives how many were before. What the block wrote before its last barrier is visible to whoever
+// counts later, and what earlier counters wrote is visible after it.
+__device__ __forceinline__ int32_t count_done(int32_t* done) {
+  int32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(done) : "memory");
+  return before;
+}
+
 __device__ __forceinline__ float column_max(float x) {  // over the lanes of equal t
   for (int lane = 4; lane < 32; lane *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
   return x;
@@ -225,6 +222,7 @@ template <class T, int kDim>
 __device__ __forceinline__ void merge_units(const Plan& plan, const Item& item, int32_t units) {
   const int32_t all_heads = plan.p.args.common.heads, group_units = kChunksAGroup / plan.span;
   const int64_t first_unit = plan.first[item.row];
+#pragma unroll 1
   for (int e = threadIdx.x; e < item.heads * kDim; e += kThreads) {
     const float2* const stat = plan.p.stat + first_unit * all_heads + item.head0 + e / kDim;
     const float* const out = plan.p.out + (first_unit * all_heads + item.head0) * kDim + e;
@@ -282,8 +280,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
   __syncthreads();
   const Plan plan{p, first, span, columns, first[a.count] * columns};
   const uint32_t keys = shared_address(memory) + warp * 2 * kSideBytes<kDim>, values = keys + kSideBytes<kDim>;
-  float* const merged = reinterpret_cast<float*>(memory + kRoomBytes<kDim>);  // (kWarps, kTileHeads, kMergedRow)
-  constexpr int kWarpMerged = kTileHeads * kMergedRow<kDim>;
+  // (kWarps, tile_heads, kMergedRow) of a chunk, and (tile_heads, kMergedRow) of the chunks so far.
+  float* const merged = reinterpret_cast<float*>(memory + kRoomBytes<kDim>);
+  const int warp_merged = p.tile_heads * kMergedRow<kDim>;
+  float* const sums = merged + kWarps * warp_merged;
   Loader<T, kDim> loader(plan, blockIdx.x);
   Item item = loader.item;
   grid_wait();
@@ -301,7 +301,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
   load_queries<T, kDim>(plan, item, q, lane);
   for (int32_t index = blockIdx.x; index < plan.items; index += gridDim.x) {
     Part total{0, 0};  // of head threadIdx.x, in the first kTileHeads threads
-    float element[kOwned<kDim>];
     for (int32_t chunk = item.chunk0; chunk < item.chunk1; ++chunk) {
       float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};  // of heads 2t and 2t + 1; sums of this lane's keys
       float out[kDim / 16][4];
@@ -369,7 +368,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
         float greatest = stats[0][h].x;
         for (int w = 1; w < kWarps; ++w) greatest = fmaxf(greatest, stats[w][h].x);
         const float share = exp2_approx(top[c] - greatest);
-        float* const own = merged + warp * kWarpMerged + h * kMergedRow<kDim> + g;
+        float* const own = merged + warp * warp_merged + h * kMergedRow<kDim> + g;
         if (h < item.heads)
 #pragma unroll
           for (int m = 0; m < kDim / 16; ++m) {
@@ -378,33 +377,30 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
           }
       }
       __syncthreads();
-#pragma unroll
-      for (int i = 0; i < kOwned<kDim>; ++i) {
-        const int e = threadIdx.x + i * kThreads, at = e / kDim * kMergedRow<kDim> + e % kDim;
-        if (e >= item.heads * kDim) break;
+      // A thread owns the elements (head, dim) threadIdx.x, threadIdx.x + kThreads, ... of the tile.
+#pragma unroll 1
+      for (int e = threadIdx.x; e < item.heads * kDim; e += kThreads) {
+        const int at = e / kDim * kMergedRow<kDim> + e % kDim;
         float x = merged[at];
-        for (int w = 1; w < kWarps; ++w) x += merged[w * kWarpMerged + at];
-        element[i] = fresh ? x : merge_values(element[i], x, shares[e / kDim]);
+        for (int w = 1; w < kWarps; ++w) x += merged[w * warp_merged + at];
+        sums[at] = fresh ? x : merge_values(sums[at], x, shares[e / kDim]);
       }
     }
     const int32_t units = first[item.row + 1] - first[item.row];
     const int64_t at = static_cast<int64_t>(item.unit) * a.common.heads + item.head0;
-#pragma unroll
-    for (int i = 0; i < kOwned<kDim>; ++i) {
-      const int e = threadIdx.x + i * kThreads;
-      if (e >= item.heads * kDim) break;
-      if (units == 1) finish<T, kDim>(plan, item, e, element[i], totals[e / kDim].y);
-      else __stcg(p.out + at * kDim + e, element[i]);
+#pragma unroll 1
+    for (int e = threadIdx.x; e < item.heads * kDim; e += kThreads) {
+      const float x = sums[e / kDim * kMergedRow<kDim> + e % kDim];
+      if (units == 1) finish<T, kDim>(plan, item, e, x, totals[e / kDim].y);
+      else __stcg(p.out + at * kDim + e, x);
     }
     if (units > 1) {
       if (static_cast<int32_t>(threadIdx.x) < item.heads) __stcg(p.stat + at + threadIdx.x, make_float2(total.top, total.sum));
-      __threadfence();
       __syncthreads();
       if (threadIdx.x == 0) {
         int32_t* const done = p.done + item.row * columns + item.column;
-        last = atomicAdd(done, 1) == units - 1;
+        last = count_done(done) == units - 1;
         if (last) *done = 0;
-        __threadfence();
       }
       __syncthreads();
       if (last) merge_units<T, kDim>(plan, item, units);
@@ -420,8 +416,8 @@ int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 template <class T, int kDim>
 cudaError_t run(const Params& p, const Stream& on) {
-  constexpr int bytes = kRoomBytes<kDim> + kWarps * kTileHeads * kMergedRow<kDim> * 4;
-  const cudaError_t error = cudaFuncSetAttribute(decode_attention<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const int bytes = kRoomBytes<kDim> + (kWarps + 1) * p.tile_heads * kMergedRow<kDim> * 4;
+  const cudaError_t error = reserve_shared(decode_attention<T, kDim>, bytes);
   if (error != cudaSuccess) return error;
   const DecodeAttentionArgs& a = p.args;
   const int64_t items = static_cast<int64_t>(a.plan.capacity) * a.common.layout.kv_heads * p.tiles;

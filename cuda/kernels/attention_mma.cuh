@@ -114,6 +114,22 @@ __device__ __forceinline__ void pack_weights(const float (&low)[4], const float 
   a[3] = ActOps<T>::pack(high[2], high[3]);
 }
 
+// Shared memory that a block of the current device may have, in bytes.
+inline cudaError_t shared_limit(int* bytes) {
+  int device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return error;
+  return cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+}
+
+// Lets blocks of the kernel have `bytes` of shared memory, and an SM as many of them as fit.
+template <class Kernel>
+inline cudaError_t reserve_shared(Kernel* kernel, int bytes) {
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+}
+
 // Calls f with the padded head dim as a compile-time constant.
 template <int n>
 struct Dim {

@@ -173,8 +173,7 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
 template <class T, int kDim, int kBlocks>
 cudaError_t run(const Params& p, const Stream& on) {
   constexpr int kBytes = kSharedBytes<kDim, kBlocks>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(prefill_attention<T, kDim, kBlocks>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const cudaError_t error = reserve_shared(prefill_attention<T, kDim, kBlocks>, kBytes);
   if (error != cudaSuccess) return error;
   const dim3 grid(static_cast<unsigned>(p.args.tile_count),
                   static_cast<unsigned>(p.args.common.layout.kv_heads * p.tiles), kTileRows / (64 * kBlocks));
@@ -183,14 +182,6 @@ cudaError_t run(const Params& p, const Stream& on) {
 
 // Query heads of one kv head that one tile takes: all of them up to 16.
 int32_t heads_a_tile(int32_t group) { return group < 16 ? group : 16; }
-
-// Shared memory that a block of the current device may have, in bytes.
-cudaError_t shared_limit(int* bytes) {
-  int device = 0;
-  const cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
-  return cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-}
 
 }  // namespace
 

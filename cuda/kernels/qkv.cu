@@ -4,8 +4,8 @@
 // a head: the rotated pairs first, (p, p + rope_dims/2) for NEOX and (2p, 2p+1) for NORM, then neighbours of the rest, up
 // to the padded dim. Rotation: (x c - y s, x s + y c) with products rounded before the sum. The norm sums squares over
 // pairs, then lanes. No shared memory. Moves each element of qkv once and writes 2 bytes for it. How many heads a warp
-// takes depends on the number of rows and changes no bits. Slots, positions and tables are read before the dependency
-// wait: no kernel directly before this one writes them.
+// takes depends on the number of rows and changes no bits. Slots, positions, tables and turns are read before the
+// dependency wait: no kernel directly before this one writes them.
 #include "kernels/act.cuh"
 #include "kernels/qkv.h"
 #include "millrace/engine.h"
@@ -22,69 +22,108 @@ struct RowPlace {
   int32_t slot;
 };
 
-template <class X, class T>
-__device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPlace& place, int32_t head, int lane) {
-  const int32_t dim = a.layout.head_dim, padded = a.layout.padded_dim, kv_heads = a.layout.kv_heads;
-  const bool query = head < a.heads, value = head >= a.heads + kv_heads;
-  const int32_t own = query ? head : value ? head - a.heads - kv_heads : head - a.heads;
-  if (!query && place.slot < 0) return;
-  T* const out = query ? static_cast<T*>(a.q_out) + place.row * a.q_stride + static_cast<int64_t>(own) * padded
-                       : static_cast<T*>(value ? a.values : a.keys) + place.at + own * a.layout.head_elements();
-  const X* const in = static_cast<const X*>(a.qkv) + place.row * a.qkv_stride + static_cast<int64_t>(head) * dim;
-  const float* bias = query ? a.q_bias : value ? a.v_bias : a.k_bias;
-  if (bias != nullptr) bias += static_cast<int64_t>(own) * dim;
-  const float* const norm = query ? a.q_norm : value ? nullptr : a.k_norm;
-  const int32_t half = a.rope_dims / 2;
-
+// One lane's pairs of one head.
+struct Pairs {
   float x[kMostPairs], y[kMostPairs];
-  int32_t first[kMostPairs], second[kMostPairs];
-  float sum = 0;
+};
+
+enum class Part { query, key, value };
+__device__ __forceinline__ Part part_of(const FinishQkvArgs& a, int32_t head) {
+  return head < a.heads ? Part::query : head < a.heads + a.layout.kv_heads ? Part::key : Part::value;
+}
+
+// Dims of pair p.
+__device__ __forceinline__ int2 dims_of(const FinishQkvArgs& a, int32_t p) {
+  const int32_t half = a.rope_dims / 2;
+  return p < half && a.rope_style == MR_ROPE_NEOX ? make_int2(p, p + half) : make_int2(2 * p, 2 * p + 1);
+}
+
+template <class X>
+__device__ __forceinline__ void load_head(const FinishQkvArgs& a, const RowPlace& place, int32_t head, int lane, Pairs& v) {
+  const int32_t dim = a.layout.head_dim;
+  const X* const in = static_cast<const X*>(a.qkv) + place.row * a.qkv_stride + static_cast<int64_t>(head) * dim;
 #pragma unroll
   for (int k = 0; k < kMostPairs; ++k) {
-    const int32_t p = lane + 32 * k;
-    x[k] = y[k] = 0;
-    if (p >= padded / 2) continue;
-    const bool apart = p < half && a.rope_style == MR_ROPE_NEOX;
-    first[k] = apart ? p : 2 * p;
-    second[k] = apart ? p + half : 2 * p + 1;
-    if (place.slot >= 0 && first[k] < dim) x[k] = load_f32(in + first[k]) + (bias == nullptr ? 0.0f : bias[first[k]]);
-    if (place.slot >= 0 && second[k] < dim) y[k] = load_f32(in + second[k]) + (bias == nullptr ? 0.0f : bias[second[k]]);
-    sum = fmaf(y[k], y[k], fmaf(x[k], x[k], sum));
+    const int2 d = dims_of(a, lane + 32 * k);
+    v.x[k] = place.slot >= 0 && d.x < dim ? load_f32(in + d.x) : 0.0f;
+    v.y[k] = place.slot >= 0 && d.y < dim ? load_f32(in + d.y) : 0.0f;
   }
-  float factor = 1;
-  if (norm != nullptr) factor = 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(dim) + a.norm_eps);
-  const float* const turns = a.turns + place.row * a.rope_dims;
+}
+
+template <class T>
+__device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPlace& place, const Pairs& turns, int32_t head,
+                                            int lane, Pairs& v) {
+  const int32_t dim = a.layout.head_dim, padded = a.layout.padded_dim;
+  const Part part = part_of(a, head);
+  if (part != Part::query && place.slot < 0) return;
+  const int32_t own = head - (part == Part::query ? 0 : a.heads) - (part == Part::value ? a.layout.kv_heads : 0);
+  T* const out = part == Part::query ? static_cast<T*>(a.q_out) + place.row * a.q_stride + static_cast<int64_t>(own) * padded
+                                     : static_cast<T*>(part == Part::key ? a.keys : a.values) + place.at + own * a.layout.head_elements();
+  const float* const bias = part == Part::query ? a.q_bias : part == Part::key ? a.k_bias : a.v_bias;
+  const float* const norm = part == Part::query ? a.q_norm : part == Part::key ? a.k_norm : nullptr;
+  if (bias != nullptr && place.slot >= 0)
+#pragma unroll
+    for (int k = 0; k < kMostPairs; ++k) {
+      const int2 d = dims_of(a, lane + 32 * k);
+      if (d.x < dim) v.x[k] += bias[static_cast<int64_t>(own) * dim + d.x];
+      if (d.y < dim) v.y[k] += bias[static_cast<int64_t>(own) * dim + d.y];
+    }
+  if (norm != nullptr) {
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < kMostPairs; ++k) sum = fmaf(v.y[k], v.y[k], fmaf(v.x[k], v.x[k], sum));
+    const float factor = 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(dim) + a.norm_eps);
+#pragma unroll
+    for (int k = 0; k < kMostPairs; ++k) {
+      const int2 d = dims_of(a, lane + 32 * k);
+      if (d.x < dim) v.x[k] = v.x[k] * factor * norm[d.x];
+      if (d.y < dim) v.y[k] = v.y[k] * factor * norm[d.y];
+    }
+  }
 #pragma unroll
   for (int k = 0; k < kMostPairs; ++k) {
     const int32_t p = lane + 32 * k;
     if (p >= padded / 2) continue;
-    if (norm != nullptr) {
-      x[k] = first[k] < dim ? x[k] * factor * norm[first[k]] : 0.0f;
-      y[k] = second[k] < dim ? y[k] * factor * norm[second[k]] : 0.0f;
+    const int2 d = dims_of(a, p);
+    if (part != Part::value && p < a.rope_dims / 2) {
+      const float x = v.x[k], y = v.y[k];
+      v.x[k] = x * turns.x[k] - y * turns.y[k];
+      v.y[k] = x * turns.y[k] + y * turns.x[k];
     }
-    if (!value && p < half) {
-      const float c = turns[p], s = turns[half + p], u = x[k], v = y[k];
-      x[k] = u * c - v * s;
-      y[k] = u * s + v * c;
-    }
-    out[first[k]] = ActOps<T>::from(x[k]);
-    out[second[k]] = ActOps<T>::from(y[k]);
+    out[d.x] = ActOps<T>::from(v.x[k]);
+    out[d.y] = ActOps<T>::from(v.y[k]);
   }
 }
 
 template <class X, class T>
 __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_constant__ FinishQkvArgs a) {
+  const int lane = threadIdx.x % 32;
   RowPlace place{blockIdx.x, 0, a.rows.slot[blockIdx.x]};
   if (place.slot >= 0) {
     const int32_t position = a.rows.position[place.row], size = a.layout.block_size;
     const int64_t block = a.rows.block_ids[a.rows.table[place.row] + position / size];
     place.at = block * a.layout.block_elements() + static_cast<int64_t>(position % size) * a.layout.padded_dim;
   }
-  const int32_t all_heads = a.heads + 2 * a.layout.kv_heads;
+  const int32_t all_heads = a.heads + 2 * a.layout.kv_heads, stride = gridDim.y * kWarps, half = a.rope_dims / 2;
+  Pairs turns;  // cosines and sines
+#pragma unroll
+  for (int k = 0; k < kMostPairs; ++k) {
+    const int32_t p = lane + 32 * k;
+    turns.x[k] = p < half ? a.turns[place.row * a.rope_dims + p] : 0.0f;
+    turns.y[k] = p < half ? a.turns[place.row * a.rope_dims + half + p] : 0.0f;
+  }
   grid_wait();
   grid_trigger();
-  for (int32_t head = blockIdx.y * kWarps + threadIdx.x / 32; head < all_heads; head += gridDim.y * kWarps)
-    finish_head<X, T>(a, place, head, threadIdx.x % 32);
+  // Three heads are read before the first is written: their loads overlap.
+  for (int32_t head = blockIdx.y * kWarps + threadIdx.x / 32; head < all_heads; head += 3 * stride) {
+    Pairs values[3];
+#pragma unroll
+    for (int i = 0; i < 3; ++i)
+      if (head + i * stride < all_heads) load_head<X>(a, place, head + i * stride, lane, values[i]);
+#pragma unroll
+    for (int i = 0; i < 3; ++i)
+      if (head + i * stride < all_heads) finish_head<T>(a, place, turns, head + i * stride, lane, values[i]);
+  }
 }
 
 }  // namespace
