@@ -421,7 +421,13 @@ cudaError_t run(const Params& p, const Stream& on) {
   if (error != cudaSuccess) return error;
   const DecodeAttentionArgs& a = p.args;
   const int64_t items = static_cast<int64_t>(a.plan.capacity) * a.common.layout.kv_heads * p.tiles;
-  const int64_t blocks = std::min<int64_t>(items, static_cast<int64_t>(a.sm_count) * kBlocksAnSm<kDim>);
+  // As many blocks as run at once: a block's items are spread over the whole launch.
+  int an_sm = 0;
+  const cudaError_t unknown = shared_an_sm(&an_sm);
+  if (unknown != cudaSuccess) return unknown;
+  constexpr int kOwnShared = 4096;  // static, and what the system takes of each block
+  const int resident = std::max(1, std::min(kBlocksAnSm<kDim>, an_sm / (bytes + kOwnShared)));
+  const int64_t blocks = std::min<int64_t>(items, static_cast<int64_t>(a.sm_count) * resident);
   return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), static_cast<size_t>(bytes), decode_attention<T, kDim>, p);
 }
 

@@ -114,13 +114,14 @@ __device__ __forceinline__ void pack_weights(const float (&low)[4], const float 
   a[3] = ActOps<T>::pack(high[2], high[3]);
 }
 
-// Shared memory that a block of the current device may have, in bytes.
-inline cudaError_t shared_limit(int* bytes) {
+// Shared memory of the current device that a block may have, and that an SM has, in bytes.
+inline cudaError_t device_attribute(cudaDeviceAttr attribute, int* value) {
   int device = 0;
   const cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
-  return cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return error != cudaSuccess ? error : cudaDeviceGetAttribute(value, attribute, device);
 }
+inline cudaError_t shared_limit(int* bytes) { return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, bytes); }
+inline cudaError_t shared_an_sm(int* bytes) { return device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, bytes); }
 
 // Lets blocks of the kernel have `bytes` of shared memory, and an SM as many of them as fit.
 template <class Kernel>

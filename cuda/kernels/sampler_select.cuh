@@ -11,7 +11,7 @@ namespace mr::cuda {
 struct SelectSpace {
   uint32_t low[256], high[256], count[256];
   unsigned long long least, greatest;
-  uint64_t limit, target, before;  // before: mass of all bins in front of the chosen one
+  uint64_t limit, target, chosen;  // chosen: the bits decided so far
   int32_t shift;                   // of the next digit; < 0: done
 };
 
@@ -68,6 +68,8 @@ __device__ uint64_t select_least(SelectSpace& s, uint64_t target, Visit visit) {
     __syncthreads();
     if (threadIdx.x < 32) {  // lane l sums the digits 8l .. 8l+7
       const int lane = threadIdx.x;
+      const uint64_t wanted = s.target;
+      __syncwarp();  // every lane has read it before one of them changes it
       uint64_t own = 0;
       for (int i = 0; i < 8; ++i) own += static_cast<uint64_t>(s.high[lane * 8 + i]) << 32 | s.low[lane * 8 + i];
       uint64_t upto = own;
@@ -75,7 +77,7 @@ __device__ uint64_t select_least(SelectSpace& s, uint64_t target, Visit visit) {
         const uint64_t other = __shfl_up_sync(0xffffffffu, upto, distance);
         if (lane >= distance) upto += other;
       }
-      const uint32_t reached = __ballot_sync(0xffffffffu, upto >= s.target);
+      const uint32_t reached = __ballot_sync(0xffffffffu, upto >= wanted);
       if (reached == 0) {
         if (lane == 0) {
           s.limit = ~0ull;  // only in the first pass: the whole does not reach the target
@@ -86,20 +88,20 @@ __device__ uint64_t select_least(SelectSpace& s, uint64_t target, Visit visit) {
         int digit = lane * 8;
         for (;; ++digit) {
           mass = static_cast<uint64_t>(s.high[digit]) << 32 | s.low[digit];
-          if (before + mass >= s.target) break;
+          if (before + mass >= wanted) break;
           before += mass;
         }
         const uint64_t chosen = prefix | static_cast<uint64_t>(digit) << shift;
         s.limit = chosen | ((1ull << shift) - 1);
-        const bool whole = shift == 0 || s.count[digit] == 1 || before + mass == s.target;
+        const bool whole = shift == 0 || s.count[digit] == 1 || before + mass == wanted;
         s.shift = whole ? -1 : shift;
-        s.target -= before;
-        s.before = chosen;
+        s.target = wanted - before;
+        s.chosen = chosen;
       }
     }
     __syncthreads();
     if (s.shift < 0) return s.limit;
-    prefix = s.before;
+    prefix = s.chosen;
     prefix_mask = ~0ull << shift;
     shift = shift >= 8 ? shift - 8 : 0;
     __syncthreads();
