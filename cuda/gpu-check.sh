@@ -3,7 +3,8 @@
 #
 #   build        the library, its tests and benchmarks with cmake and ninja
 #   tests        every GoogleTest program, and the C program over the whole ABI
-#   sanitizer    compute-sanitizer memcheck and racecheck on small shapes
+#   sanitizer    compute-sanitizer: memcheck of whole steps, racecheck of the kernels that it can follow: the products'
+#                bulk copies, mbarriers and cluster barriers it takes for races
 #   conformance  the Go suite that every engine passes, with f16 and with bf16 activations
 #   generate     a story through scheduler and worker, twice, and the same from the worker alone
 #   bench        tokens a second of random-weight models, with the roofs measured beside them
@@ -69,11 +70,14 @@ tests() {
 
 sanitizer() {
   command -v compute-sanitizer >/dev/null || { row skip sanitizer 'compute-sanitizer is not here'; return; }
-  local tool
-  for tool in memcheck racecheck; do
-    try sanitizer "$tool: steps of a small model" "$tool-step" timeout 500 compute-sanitizer --tool "$tool" --error-exitcode 1 \
-      "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/0'
-    try sanitizer "$tool: norms" "$tool-norm" timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 1 "$out/cuda_norm_test"
+  local name
+  try sanitizer "memcheck: steps of small models" memcheck-step timeout 240 compute-sanitizer --tool memcheck --error-exitcode 1 \
+    "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/*'
+  for name in norm ops sampler; do
+    try sanitizer "memcheck: cuda_${name}_test" "memcheck-$name" timeout 120 compute-sanitizer --tool memcheck --error-exitcode 1 \
+      "$out/cuda_${name}_test"
+    try sanitizer "racecheck: cuda_${name}_test" "racecheck-$name" timeout 120 compute-sanitizer --tool racecheck --error-exitcode 1 \
+      "$out/cuda_${name}_test"
   done
 }
 
@@ -83,6 +87,7 @@ conformance() {
   local passed
   passed=$(grep -c -- '--- PASS' "$work/conformance.log")
   row ok conformance "$passed checks passed"
+  MILLRACE_ENGINE_PATH=$out try conformance "the worker's self-test" selftest "$bin/millrace-worker" --self-test --device gpu
 }
 
 generate() {

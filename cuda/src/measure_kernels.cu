@@ -68,8 +68,10 @@ __global__ void __launch_bounds__(256) bf16_rounds(int64_t rounds, float* sink) 
 #ifdef MILLRACE_WGMMA
   // Two warpgroups, each with 64 x 256 sums; operands in the 128-byte swizzle, whose order matters to no rate.
   extern __shared__ __align__(1024) uint16_t tiles[];
-  for (int i = static_cast<int>(threadIdx.x); i < 2 * kTileA + kTileB; i += 256)
-    tiles[i] = static_cast<uint16_t>(0x3f80u + (i * 2654435761u >> 26));
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * kTileA + kTileB; i += 256) {
+    const uint32_t mixed = (static_cast<uint32_t>(i) + 1) * 2654435761u;  // either sign, 0.5 to 2: what real data toggles
+    tiles[i] = static_cast<uint16_t>((mixed >> 16 & 0x8000u) | 0x3f00u | (mixed >> 8 & 0xffu));
+  }
   __syncthreads();
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(tiles));
