@@ -1,5 +1,7 @@
 #include "src/device.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <climits>
 #include <cstdio>
@@ -16,8 +18,19 @@ namespace {
 
 constexpr int kLeastMajor = 8;  // compute capability
 
+// Opens the driver where the loader does not look for it: the runtime finds by name what is open already.
+void find_driver() {
+  static const bool once = [] {
+    if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr)
+      (void)dlopen("/usr/lib/wsl/lib/libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    return true;
+  }();
+  (void)once;
+}
+
 // The runtime's indices of usable GPUs, in its order.
 std::vector<int> usable_devices() {
+  find_driver();
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaErrorNoDevice) {
