@@ -32,19 +32,39 @@ PrefillKernel find_kernel(int32_t type_index, Act act, int32_t form) {
   }
 }
 
-// The tokens as (tokens, cols), fetched by boxes of one unit's 64 columns and half a tile's tokens; zeros beyond the edges.
-cudaError_t tensor_map(const ProductArgs& args, int32_t rows_a_box, CUtensorMap* out) {
+}  // namespace
+
+cudaError_t map_tokens(const ProductArgs& args, int32_t rows_a_box, void* map) {
   const cuuint64_t size[2] = {static_cast<cuuint64_t>(args.targets[0].weight.cols), static_cast<cuuint64_t>(args.tokens)};
   const cuuint64_t stride[1] = {static_cast<cuuint64_t>(args.x_stride) * 2};
   const cuuint32_t box[2] = {kUnitCols, static_cast<cuuint32_t>(rows_a_box)}, step[2] = {1, 1};
   const CUtensorMapDataType type = args.act == Act::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const CUresult result = encode_tensor_map(out, type, 2, const_cast<void*>(args.x), size, stride, box, step,
+  const CUresult result = encode_tensor_map(static_cast<CUtensorMap*>(map), type, 2, const_cast<void*>(args.x), size, stride, box, step,
                                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-}  // namespace
+PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t last) {
+  const PackedWeight& weight = args.targets[first].weight;
+  const WeightFormat& format = kWeightFormats[weight_format_index(weight.type)];
+  PrefillParams p{};
+  p.count = last - first;
+  p.pair = args.end == ProductEnd::kSwiGLU;
+  p.tokens = args.tokens;
+  p.units = static_cast<int32_t>((weight.cols + kUnitCols - 1) / kUnitCols);
+  p.groups = (p.units + format.units - 1) / format.units;
+  p.panel_bytes = int64_t{p.groups} * format.group_bytes();
+  p.end = args.end;
+  const int32_t panels_a_tile = p.pair ? 4 : 8;
+  for (int32_t i = first; i < last; ++i) {
+    const ProductTarget& t = args.targets[i];
+    const int32_t panels = static_cast<int32_t>((t.weight.rows + kPanelRows - 1) / kPanelRows);
+    p.targets[i - first] = {t.weight.data, t.bias, t.out, t.out_stride, static_cast<int32_t>(t.weight.rows), panels, p.tiles};
+    if (!p.pair || i == first) p.tiles += (panels + panels_a_tile - 1) / panels_a_tile;
+  }
+  return p;
+}
 
 cudaError_t prepare_prefill(int32_t device, int32_t sms) {
   int32_t major = 0, minor = 0;
@@ -77,24 +97,7 @@ cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t firs
   const PreparedPrefill& on_device = prepared[device];
   const PackedWeight& weight = args.targets[first].weight;
   const int32_t type = weight_format_index(weight.type);
-  const WeightFormat& format = kWeightFormats[type];
-  const bool pair = args.end == ProductEnd::kSwiGLU;
-
-  PrefillParams p{};
-  p.count = last - first;
-  p.pair = pair;
-  p.tokens = args.tokens;
-  p.units = static_cast<int32_t>((weight.cols + kUnitCols - 1) / kUnitCols);
-  p.groups = (p.units + format.units - 1) / format.units;
-  p.panel_bytes = int64_t{p.groups} * format.group_bytes();
-  p.end = args.end;
-  const int32_t panels_a_tile = pair ? 4 : 8;
-  for (int32_t i = first; i < last; ++i) {
-    const ProductTarget& t = args.targets[i];
-    const int32_t panels = static_cast<int32_t>((t.weight.rows + kPanelRows - 1) / kPanelRows);
-    p.targets[i - first] = {t.weight.data, t.bias, t.out, t.out_stride, static_cast<int32_t>(t.weight.rows), panels, p.tiles};
-    if (!pair || i == first) p.tiles += (panels + panels_a_tile - 1) / panels_a_tile;
-  }
+  PrefillParams p = prefill_params(args, first, last);
   p.row_pairs = (p.tiles + kPrefillCluster - 1) / kPrefillCluster;
   p.band = std::min(p.row_pairs, 8);
 
@@ -115,7 +118,7 @@ cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t firs
   p.items = p.row_pairs * p.token_tiles;
   p.item_stride = std::min(p.items, on_device.clusters);
   CUtensorMap map;
-  const cudaError_t error = tensor_map(args, kernel.tokens / kPrefillCluster, &map);
+  const cudaError_t error = map_tokens(args, kernel.tokens / kPrefillCluster, &map);
   if (error != cudaSuccess) return error;
 
   cudaLaunchConfig_t config{};

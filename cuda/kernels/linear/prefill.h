@@ -35,6 +35,11 @@ constexpr int32_t kPrefillForms = 3;
 template <int32_t T>
 PrefillKernel prefill_kernel(Act act, int32_t form);
 
+// Shared with the decode class's wgmma kernels: what a launch of targets [first, last) begins with, and the tokens as
+// (tokens, cols), fetched by boxes of one unit's 64 columns and some tokens, with zeros beyond the edges. map: a CUtensorMap.
+PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t last);
+cudaError_t map_tokens(const ProductArgs& args, int32_t rows_a_box, void* map);
+
 // What prefill.cu gives product.cu. prepare: as prepare_products, of the current device. available: whether it runs there.
 cudaError_t prepare_prefill(int32_t device, int32_t sms);
 bool prefill_available(int32_t device);

@@ -30,7 +30,8 @@ struct PrefillLayout {
   static constexpr int32_t stage = weights + rows;
   static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min;
   static constexpr int32_t exchange = publishes ? 8 * 256 : 0;  // of each warp's own
-  static constexpr int32_t pairs = 64 * 36 * 4;                 // 32 tokens of the up rows, with a stride of 36 floats
+  static constexpr int32_t pair_stride = 36, pair_floats = 64 * pair_stride;  // 64 rows of 32 tokens
+  static constexpr int32_t pairs = 2 * pair_floats * 4;                       // one for each warpgroup to give through
   static constexpr int32_t barriers = 256;
   static constexpr int32_t stages_that_fit = (226 * 1024 - exchange - pairs - barriers) / stage;
   static constexpr int32_t stages = stages_that_fit > 8 ? 8 : stages_that_fit;
@@ -40,6 +41,9 @@ struct PrefillLayout {
 constexpr int32_t kPrefillThreads = 3 * 128;  // the third warpgroup gives its registers away and asks for data with one warp
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Both approximations are good to 2^-20 where the result is not lost in its rounding.
+__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
 // One unit's weights of a panel as A fragments of the activation type.
 template <int32_t T, class A>
@@ -255,32 +259,14 @@ struct PrefillBlock {
     locate(item, tile, token0);
     const int32_t g = lane / 4, t = lane % 4, group = warp / 4;
     if (p.pair) {
+      // Each warpgroup hands the other its sums of half the tokens, a chunk of 32 at a time, and ends those it keeps.
       const int32_t row = (tile * 4 + warp % 4) * kPanelRows + g;
-      float* mine = pairs + ((warp % 4) * kPanelRows + g) * 36 + t * 2;
-#pragma unroll
-      for (int32_t n = 0; n < tokens / 8; n += 4) {
-        if (group == 1) {
-#pragma unroll
-          for (int32_t j = 0; j < 4; ++j) {
-            *reinterpret_cast<float2*>(mine + j * 8) = make_float2(sums[(n + j) * 4], sums[(n + j) * 4 + 1]);
-            *reinterpret_cast<float2*>(mine + 8 * 36 + j * 8) = make_float2(sums[(n + j) * 4 + 2], sums[(n + j) * 4 + 3]);
-          }
-        }
-        named_barrier(1, 256);
-        if (group == 0) {
-#pragma unroll
-          for (int32_t j = 0; j < 4; ++j) {
-            const float2 up = *reinterpret_cast<const float2*>(mine + j * 8);
-            const float2 up8 = *reinterpret_cast<const float2*>(mine + 8 * 36 + j * 8);
-            const int32_t token = token0 + (n + j) * 8 + t * 2;
-            end_pair(row, token, sums[(n + j) * 4], up.x);
-            end_pair(row, token + 1, sums[(n + j) * 4 + 1], up.y);
-            end_pair(row + 8, token, sums[(n + j) * 4 + 2], up8.x);
-            end_pair(row + 8, token + 1, sums[(n + j) * 4 + 3], up8.y);
-          }
-        }
-        named_barrier(1, 256);
-      }
+      constexpr int32_t half = tokens / 16, chunk = half < 4 ? half : 4;  // in eights of tokens
+      const int32_t at = ((warp % 4) * kPanelRows + g) * Layout::pair_stride + t * 2;
+      float* give = pairs + group * Layout::pair_floats + at;
+      const float* take = pairs + (1 - group) * Layout::pair_floats + at;
+      if (group == 0) end_half<true, half, chunk>(sums, give, take, row, token0 + t * 2);
+      else end_half<false, half, chunk>(sums, give, take, row, token0 + t * 2);
       return;
     }
     if (tile >= p.tiles) return;
@@ -332,12 +318,43 @@ struct PrefillBlock {
     }
   }
 
-  __device__ __forceinline__ void end_pair(int32_t row, int32_t token, float gate, float up) const {
+  // The gate's warpgroup keeps the first half of the tokens.
+  template <bool gate, int32_t half, int32_t chunk>
+  __device__ __forceinline__ void end_half(const Sums& sums, float* give, const float* take, int32_t row, int32_t token) const {
+    constexpr int32_t kept = gate ? 0 : half, given = gate ? half : 0;
     const DecodeTarget& target = p.targets[0];
-    if (row >= target.rows || token >= p.tokens) return;
-    if (target.bias != nullptr) gate += target.bias[row];
-    if (p.targets[1].bias != nullptr) up += p.targets[1].bias[row];
-    static_cast<A*>(target.out)[token * target.out_stride + row] = A(gate / (1.0f + expf(-gate)) * up);
+    float bias[2][2] = {};
+    for (int32_t i = 0; i < 2; ++i) {
+      for (int32_t r = 0; r < 2; ++r) {
+        if (p.targets[i].bias != nullptr && row + r * 8 < target.rows) bias[i][r] = p.targets[i].bias[row + r * 8];
+      }
+    }
+#pragma unroll
+    for (int32_t n0 = 0; n0 < half; n0 += chunk) {
+#pragma unroll
+      for (int32_t n = 0; n < chunk; ++n) {
+        const int32_t from = (given + n0 + n) * 4;
+        *reinterpret_cast<float2*>(give + n * 8) = make_float2(sums[from], sums[from + 1]);
+        *reinterpret_cast<float2*>(give + 8 * Layout::pair_stride + n * 8) = make_float2(sums[from + 2], sums[from + 3]);
+      }
+      named_barrier(1, 256);
+#pragma unroll
+      for (int32_t n = 0; n < chunk; ++n) {
+        const float2 low = *reinterpret_cast<const float2*>(take + n * 8);
+        const float2 high = *reinterpret_cast<const float2*>(take + 8 * Layout::pair_stride + n * 8);
+        const float other[4] = {low.x, low.y, high.x, high.y};
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) {
+          const float own = sums[(kept + n0 + n) * 4 + i];
+          const float y0 = (gate ? own : other[i]) + bias[0][i / 2], y1 = (gate ? other[i] : own) + bias[1][i / 2];
+          const int32_t at = token + (kept + n0 + n) * 8 + i % 2;
+          if (row + i / 2 * 8 < target.rows && at < p.tokens) {
+            static_cast<A*>(target.out)[at * target.out_stride + row + i / 2 * 8] = A(silu(y0) * y1);
+          }
+        }
+      }
+      named_barrier(1, 256);
+    }
   }
 };
 

@@ -7,6 +7,7 @@
 
 #include "kernels/linear/decode.h"
 #include "kernels/linear/prefill.h"
+#include "kernels/linear/wide.h"
 
 namespace mr::cuda {
 namespace {
@@ -70,7 +71,8 @@ cudaError_t prepare_device(int32_t device, PreparedDevice& out) {
       }
     }
   }
-  return error == cudaSuccess ? prepare_prefill(device, sms) : error;
+  if (error == cudaSuccess) error = prepare_prefill(device, sms);
+  return error == cudaSuccess ? prepare_wide(device) : error;
 }
 
 cudaError_t current(int32_t& device, const PreparedDevice** out) {
@@ -187,7 +189,14 @@ cudaError_t launch_product(const ProductArgs& args, const Stream& on) {
   for (int32_t first = 0, last; first < args.count && error == cudaSuccess; first = last) {
     last = first + 1;
     while (last < args.count && args.targets[last].weight.type == args.targets[first].weight.type) ++last;
-    error = prefill ? launch_prefill(device, args, first, last, on) : launch_decode(*prepared_device, args, first, last, on);
+    if (prefill) {
+      error = launch_prefill(device, args, first, last, on);
+    } else if (args.tokens > 32 && args.targets[first].weight.type != kF16 && args.targets[first].weight.type != kBF16 &&
+               wide_available(device, args.targets[first].weight.type, args.act)) {
+      error = launch_wide(device, args, first, last, on);
+    } else {
+      error = launch_decode(*prepared_device, args, first, last, on);
+    }
   }
   return error;
 }

@@ -1,0 +1,26 @@
+// wide: the decode class by wgmma, for more than a few tokens, as data. The same sums in the same order as decode_kernel.cuh,
+// and the same bits: mma.m16n8k16 and wgmma add sixteen products alike.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/linear/decode.h"
+#include "kernels/linear/prefill.h"
+
+namespace mr::cuda {
+
+constexpr int32_t kWideCluster = 4;  // blocks that share a tile by columns
+
+// Tokens of a tile: 16, 32, 64.
+constexpr int32_t kWideForms = 3;
+
+// One file a type defines it. No function where the weights or tokens would be split into terms, or without sm_90a.
+template <int32_t T>
+PrefillKernel wide_kernel(Act act, int32_t form);
+
+// As prepare_prefill, after it, and launch_prefill. wide_available: whether it runs on the device for a type.
+cudaError_t prepare_wide(int32_t device);
+bool wide_available(int32_t device, int32_t type, Act act);
+cudaError_t launch_wide(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on);
+
+}  // namespace mr::cuda

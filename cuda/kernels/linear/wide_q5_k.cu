@@ -1,0 +1,11 @@
+// The decode class's wgmma kernels of Q5_K weights.
+#include "kernels/linear/wide_kernel.cuh"
+
+namespace mr::cuda {
+
+template <>
+PrefillKernel wide_kernel<kQ5_K>(Act act, int32_t form) {
+  return act == Act::kF16 ? wide_kernel_for<kQ5_K, __half>(form) : wide_kernel_for<kQ5_K, __nv_bfloat16>(form);
+}
+
+}  // namespace mr::cuda
