@@ -124,7 +124,7 @@ bench() {
     ((prompt > 128)) && tokens=8
     if "$bin/millrace-bench" engine --device gpu --engine-path "$out" --model "$file" --kv "$kv" --depth 2 --batch "$batches" \
       --prompt "$prompt" --tokens "$tokens" --repeat 3 --roof-time 200ms --save "$log.json" >"$log.log" 2>&1; then
-      row ok bench "$shape $type, kv $kv, prompts of $prompt: $(grep -m 1 '^load' "$log.log" | tr -s ' ')"
+      row ok bench "$shape $type, kv $kv, prompts of $prompt: $(grep -m 1 '^load ' "$log.log" | tr -s ' ')"
       while read -r line; do row ok bench "$shape $type, prompt $prompt: $line"; done < <(grep -E '^ +(prefill|decode) ' "$log.log" | tr -s ' ')
     else
       row FAIL bench "$shape $type, prompts of $prompt: see $log.log"

@@ -155,6 +155,9 @@ func (r *run) measure(ctx context.Context, want []int32) (tokensErr, err error) 
 		r.report.Roofs.Beside = stats.SpreadOf(reads)
 	}
 	work, cache := roof.WorkOf(r.spec), machine.CacheBytes()
+	if r.report.Device.Kind == "cuda" {
+		work = work.OnGPU()
+	}
 	for _, class := range []string{"prefill", "decode"} {
 		for _, b := range taken {
 			phases := b.prefill

@@ -34,6 +34,13 @@ func WorkOf(m *arch.Model) Work {
 	return w
 }
 
+// OnGPU is the work as a GPU does it: weights of every type are multiplied as f16 or bf16, at one rate.
+func (w Work) OnGPU() Work {
+	var out Work
+	out.token[BF16], out.sample[BF16] = w.token.Sum(), w.sample.Sum()
+	return out
+}
+
 func kindOf(t engine.Type) Kind {
 	switch t {
 	case engine.BF16:
