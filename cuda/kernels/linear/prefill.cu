@@ -45,7 +45,7 @@ cudaError_t map_tokens(const ProductArgs& args, int32_t rows_a_box, void* map) {
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t last) {
+PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t last, int32_t panels_of_tile) {
   const PackedWeight& weight = args.targets[first].weight;
   const WeightFormat& format = kWeightFormats[weight_format_index(weight.type)];
   PrefillParams p{};
@@ -56,7 +56,7 @@ PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t las
   p.groups = (p.units + format.units - 1) / format.units;
   p.panel_bytes = int64_t{p.groups} * format.group_bytes();
   p.end = args.end;
-  const int32_t panels_a_tile = p.pair ? 4 : 8;
+  const int32_t panels_a_tile = p.pair ? panels_of_tile / 2 : panels_of_tile;
   for (int32_t i = first; i < last; ++i) {
     const ProductTarget& t = args.targets[i];
     const int32_t panels = static_cast<int32_t>((t.weight.rows + kPanelRows - 1) / kPanelRows);
@@ -97,7 +97,7 @@ cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t firs
   const PreparedPrefill& on_device = prepared[device];
   const PackedWeight& weight = args.targets[first].weight;
   const int32_t type = weight_format_index(weight.type);
-  PrefillParams p = prefill_params(args, first, last);
+  PrefillParams p = prefill_params(args, first, last, kPrefillRows / kPanelRows);
   p.row_pairs = (p.tiles + kPrefillCluster - 1) / kPrefillCluster;
   p.band = std::min(p.row_pairs, 8);
 

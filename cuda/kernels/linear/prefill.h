@@ -37,7 +37,8 @@ PrefillKernel prefill_kernel(Act act, int32_t form);
 
 // Shared with the decode class's wgmma kernels: what a launch of targets [first, last) begins with, and the tokens as
 // (tokens, cols), fetched by boxes of one unit's 64 columns and some tokens, with zeros beyond the edges. map: a CUtensorMap.
-PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t last);
+// panels: of a tile; a pair's tile has half as many of each.
+PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t last, int32_t panels);
 cudaError_t map_tokens(const ProductArgs& args, int32_t rows_a_box, void* map);
 
 // What prefill.cu gives product.cu. prepare: as prepare_products, of the current device. available: whether it runs there.

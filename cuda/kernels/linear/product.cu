@@ -191,8 +191,7 @@ cudaError_t launch_product(const ProductArgs& args, const Stream& on) {
     while (last < args.count && args.targets[last].weight.type == args.targets[first].weight.type) ++last;
     if (prefill) {
       error = launch_prefill(device, args, first, last, on);
-    } else if (args.tokens > 32 && args.targets[first].weight.type != kF16 && args.targets[first].weight.type != kBF16 &&
-               wide_available(device, args.targets[first].weight.type, args.act)) {
+    } else if (args.tokens > 8 && wide_available(device, args.targets[first].weight.type, args.act)) {
       error = launch_wide(device, args, first, last, on);
     } else {
       error = launch_decode(*prepared_device, args, first, last, on);

@@ -76,7 +76,7 @@ cudaError_t launch_wide(int32_t device, const ProductArgs& args, int32_t first, 
   const int32_t form = args.tokens <= 16 ? 0 : args.tokens <= 32 ? 1 : 2;
   const int32_t type = weight_format_index(args.targets[first].weight.type);
   const PreparedWide& wide = prepared[device][type][static_cast<int32_t>(args.act)][form];
-  PrefillParams p = prefill_params(args, first, last);
+  PrefillParams p = prefill_params(args, first, last, kWidePanels);
   p.token_tiles = (args.tokens + wide.kernel.tokens - 1) / wide.kernel.tokens;
   if (int64_t{p.tiles} * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
   p.items = p.tiles * p.token_tiles;

@@ -9,7 +9,8 @@
 
 namespace mr::cuda {
 
-constexpr int32_t kWideCluster = 4;  // blocks that share a tile by columns
+constexpr int32_t kWideCluster = 2;  // blocks that share a tile by columns
+constexpr int32_t kWidePanels = 4;   // of a tile: 64 rows
 
 // Tokens of a tile: 16, 32, 64.
 constexpr int32_t kWideForms = 3;

@@ -1,9 +1,9 @@
 // wide_kernel: the decode class of products by wgmma; see product.h for what it promises.
 //
-// A cluster of four blocks takes tiles of 128 rows by `tokens` tokens, each block two of the eight segments of the columns. Two
-// warpgroups of 64 rows multiply, one warp asks for data: a stage of the ring is one unit of 64 inputs, the panels' packed
-// bytes and the tokens as swizzled rows of 128 bytes. A pair's gate rows are the first warpgroup's, its up rows the second's.
-// The blocks' sums meet in shared memory: each block joins and ends a quarter of the rows.
+// A cluster of two blocks takes tiles of 64 rows by `tokens` tokens. Each of the four warpgroups that multiply has two of the
+// eight segments of the columns, and a ring of its own that one warp fills: a stage is one unit of 64 inputs, the panels'
+// packed bytes and the tokens as swizzled rows of 128 bytes. Of a pair the first half of the rows is the gate's. The
+// warpgroups' sums meet in shared memory, and each block joins and ends half of the rows.
 #pragma once
 
 #include "kernels/launch.h"
@@ -16,18 +16,20 @@ namespace mr::cuda {
 template <int32_t T, int32_t tokens_>
 struct WideLayout {
   static constexpr WeightFormat f = Format<T>::f;
-  static constexpr int32_t tokens = tokens_, panels = kPrefillRows / kPanelRows;
+  static constexpr int32_t tokens = tokens_, panels = kWidePanels;
   static constexpr int32_t panel = f.quants + f.high + f.scales + f.header;
   static constexpr int32_t weights = (panels * panel + 1023) / 1024 * 1024, rows = tokens * 128;
   static constexpr int32_t stage = weights + rows;
   static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min;
   static constexpr int32_t exchange = publishes ? 8 * 256 : 0;
-  static constexpr int32_t join_stride = kPrefillRows + 4, join = tokens * join_stride * 4;  // twice: tiles alternate
-  static constexpr int32_t barriers = 256;
-  static constexpr int32_t stages_that_fit = (226 * 1024 - exchange - 2 * join - barriers) / stage;
-  static constexpr int32_t stages = stages_that_fit > 12 ? 12 : stages_that_fit;
-  static constexpr int32_t bytes = stages * stage + exchange + 2 * join + barriers + 1024;
-  static_assert(stages >= 3 && (2 * stages + 1) * 8 <= barriers);
+  static constexpr int32_t join_stride = panels * kPanelRows + 4;    // floats; a token's column
+  static constexpr int32_t join_plane = tokens * join_stride;        // of a warpgroup
+  static constexpr int32_t join = 2 * join_plane * 4;                // twice: tiles alternate
+  static constexpr int32_t barriers = 512;
+  static constexpr int32_t stages_that_fit = (226 * 1024 - exchange - 2 * join - barriers) / (2 * stage);
+  static constexpr int32_t stages = stages_that_fit > 12 ? 12 : stages_that_fit;  // of a warpgroup's ring
+  static constexpr int32_t bytes = 2 * stages * stage + exchange + 2 * join + barriers + 1024;
+  static_assert(stages >= 2 && (4 * stages + 1) * 8 <= barriers);
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -41,9 +43,10 @@ struct WideBlock {
 
   const PrefillParams& p;
   const void* map;
-  uint32_t ring, exchange, full, empty, ready;  // shared memory addresses
+  uint32_t ring, full, empty;  // shared memory addresses, of this warp's group
+  uint32_t exchange, ready;
   float* joins;
-  int32_t rank, warp, lane;
+  int32_t rank, group, warp, lane;  // group: the warpgroup 0 or 1, or the one a warp fills the ring of
 
   __device__ __forceinline__ const DecodeTarget& target_of(int32_t tile, int32_t& within) const {
     const int32_t i = (p.count > 1 && tile >= p.targets[1].first_tile) + (p.count > 2 && tile >= p.targets[2].first_tile);
@@ -66,23 +69,25 @@ struct WideBlock {
     }
   };
 
-  // Lane l asks for plane l/8 of panel l%8: quants, high, scales, header.
+  __device__ __forceinline__ int32_t first_segment() const { return (rank * 2 + group) * 2; }
+
+  // Lane l asks for plane l/4 of panel l%4: quants, high, scales, header.
   __device__ __forceinline__ const uint8_t* panel_of(int32_t item) const {
-    const int32_t tile = item / p.token_tiles, index = lane % 8;
+    const int32_t tile = item / p.token_tiles, index = lane % 4;
     if (p.pair) {
-      const DecodeTarget& target = p.targets[index / 4];
-      return target.data + min(tile * 4 + index % 4, target.panels - 1) * p.panel_bytes;
+      const DecodeTarget& target = p.targets[index / 2];
+      return target.data + min(tile * 2 + index % 2, target.panels - 1) * p.panel_bytes;
     }
     int32_t within;
     const DecodeTarget& target = target_of(tile, within);
-    return target.data + min(within * 8 + index, target.panels - 1) * p.panel_bytes;
+    return target.data + min(within * 4 + index, target.panels - 1) * p.panel_bytes;
   }
 
   __device__ __forceinline__ void ask_weights(const uint8_t* panel, int32_t unit, int32_t stage) const {
     constexpr int32_t each = f.quants + f.high + f.scales;
-    const int32_t plane = lane / 8, u = unit % f.units;
-    const uint32_t done = full + stage * 8, to = ring + stage * Layout::stage + lane % 8 * Layout::panel;
-    if (lane == 0) barrier_expect(done, Layout::rows + 8 * (each + (u == 0 ? f.header : 0)));
+    const int32_t plane = lane / 4, u = unit % f.units;
+    const uint32_t done = full + stage * 8, to = ring + stage * Layout::stage + lane % 4 * Layout::panel;
+    if (lane == 0) barrier_expect(done, Layout::rows + 4 * (each + (u == 0 ? f.header : 0)));
     __syncwarp();
     const uint8_t* from = panel + static_cast<int64_t>(unit / f.units) * Format<T>::group_bytes;
     if constexpr (f.units == 1) {
@@ -102,7 +107,7 @@ struct WideBlock {
 
   __device__ __forceinline__ void produce() const {
     // The ring's first round asks for weights before the kernel ahead has ended, and for tokens after.
-    const int32_t begin = segment_begin(rank * 2), end = segment_begin(rank * 2 + 2);
+    const int32_t begin = segment_begin(first_segment()), end = segment_begin(first_segment() + 2);
     const int32_t units = end - begin;
     int32_t early = 0;
     for (int32_t item = first_item(); item < p.items && early < Layout::stages && units > 0; item += p.item_stride) {
@@ -130,9 +135,19 @@ struct WideBlock {
     for (int32_t i = 0; i < tokens / 2; ++i) acc[i] = fmaf(i % 4 < 2 ? row_g : row_g8, c[i], acc[i]);
   }
 
-  // Adds one unit's products: float weights.
-  __device__ __forceinline__ void multiply_floats(Sums& acc, uint32_t panel, uint64_t rows) const {
-    uint32_t a[4][4];
+  __device__ __forceinline__ uint32_t panel_at(const Place& at) const {
+    return ring + at.stage * Layout::stage + warp % 4 * Layout::panel;
+  }
+  __device__ __forceinline__ uint64_t rows_at(const Place& at) const {
+    return swizzled_rows(ring + at.stage * Layout::stage + Layout::weights);
+  }
+  __device__ __forceinline__ void await(const Place& at) const { barrier_wait(full + at.stage * 8, at.phase); }
+  __device__ __forceinline__ void release(const Place& at) const {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(empty + at.stage * 8);
+  }
+
+  __device__ __forceinline__ void load_floats(uint32_t (&a)[4][4], uint32_t panel) const {
 #pragma unroll
     for (int32_t step = 0; step < 4; ++step) {
       const uint4 v = load_shared16(panel + step * 512 + lane * 16);
@@ -141,11 +156,33 @@ struct WideBlock {
       a[step][2] = v.z;
       a[step][3] = v.w;
     }
-    wgmma_fence();
+  }
+
+  // Adds the products of `units` units of float weights; a unit's fragments are loaded while those before multiply.
+  __device__ __forceinline__ void multiply_floats(Sums& acc, Place& at, int32_t units) const {
+    if (units == 0) return;
+    uint32_t a[2][4][4];
+    await(at);
+    load_floats(a[0], panel_at(at));
+#pragma unroll 1
+    for (int32_t unit = 0; unit < units; unit += 2) {
 #pragma unroll
-    for (int32_t step = 0; step < 4; ++step) wgmma_m64<A>(acc, a[step], rows + step * 2);
-    wgmma_commit();
-    wgmma_wait<0>();
+      for (int32_t i = 0; i < 2; ++i) {
+        if (unit + i >= units) break;
+        const Place now = at;
+        wgmma_fence();
+#pragma unroll
+        for (int32_t step = 0; step < 4; ++step) wgmma_m64<A>(acc, a[i][step], rows_at(now) + step * 2);
+        wgmma_commit();
+        at.next();
+        if (unit + i + 1 < units) {
+          await(at);
+          load_floats(a[1 - i], panel_at(at));
+        }
+        wgmma_wait<0>();
+        release(now);
+      }
+    }
   }
 
   template <int32_t half>
@@ -209,21 +246,21 @@ struct WideBlock {
       Sums segments[2] = {};
 #pragma unroll
       for (int32_t s = 0; s < 2; ++s) {
-        const int32_t end = segment_begin(rank * 2 + s + 1);
+        const int32_t begin = segment_begin(first_segment() + s), end = segment_begin(first_segment() + s + 1);
+        if constexpr (Format<T>::is_float) {
+          multiply_floats(segments[s], at, end - begin);
+        } else {
 #pragma unroll 1
-        for (int32_t unit = segment_begin(rank * 2 + s); unit < end; ++unit) {
-          barrier_wait(full + at.stage * 8, at.phase);
-          const uint32_t panel = ring + at.stage * Layout::stage + warp * Layout::panel;
-          const uint64_t rows = swizzled_rows(ring + at.stage * Layout::stage + Layout::weights);
-          if constexpr (Format<T>::is_float) multiply_floats(segments[s], panel, rows);
-          else multiply_quants(segments[s], header, panel, rows, unit);
-          __syncwarp();
-          if (lane == 0) barrier_arrive(empty + at.stage * 8);
-          at.next();
+          for (int32_t unit = begin; unit < end; ++unit) {
+            await(at);
+            multiply_quants(segments[s], header, panel_at(at), rows_at(at), unit);
+            release(at);
+            at.next();
+          }
         }
       }
       float* join = joins + buffer * (Layout::join / 4);
-      store(segments, join);
+      store(segments, join + group * Layout::join_plane);
       __syncwarp();
       if (lane < kWideCluster) barrier_publish_at(ready, lane);
       barrier_wait_cluster(ready, ready_phase);
@@ -233,9 +270,9 @@ struct WideBlock {
     }
   }
 
-  // The joined pair of segments: column = token, then row.
+  // The sum of the pair of segments: column = token, then row.
   __device__ __forceinline__ void store(const Sums (&segments)[2], float* join) const {
-    float* at = join + lane % 4 * 2 * Layout::join_stride + warp * kPanelRows + lane / 4;
+    float* at = join + lane % 4 * 2 * Layout::join_stride + warp % 4 * kPanelRows + lane / 4;
 #pragma unroll
     for (int32_t n = 0; n < tokens / 8; ++n) {
 #pragma unroll
@@ -246,13 +283,13 @@ struct WideBlock {
   }
 
   __device__ __forceinline__ static float joined(uint32_t join, int32_t at) {
-    float v[kWideCluster];
+    float v[4];
 #pragma unroll
-    for (uint32_t r = 0; r < kWideCluster; ++r) v[r] = load_remote(join + at * 4, r);
+    for (uint32_t i = 0; i < 4; ++i) v[i] = load_remote(join + (i % 2 * Layout::join_plane + at) * 4, i / 2);
     return (v[0] + v[1]) + (v[2] + v[3]);
   }
 
-  // This block's quarter of the tile's rows.
+  // This block's half of the tile's rows.
   __device__ __forceinline__ void finish(int32_t item, uint32_t join) const {
     const int32_t tile = item / p.token_tiles, token0 = item % p.token_tiles * tokens, thread = warp * 32 + lane;
     const int32_t columns = min(p.tokens - token0, tokens);
@@ -261,10 +298,10 @@ struct WideBlock {
       constexpr int32_t most = (16 * tokens + 255) / 256;
 #pragma unroll
       for (int32_t j = 0; j < most; ++j) {
-        const int32_t i = thread + j * 256, local = rank * 16 + i % 16, column = i / 16, row = tile * 64 + local;
+        const int32_t i = thread + j * 256, local = rank * 16 + i % 16, column = i / 16, row = tile * 32 + local;
         if (column >= columns || row >= target.rows) continue;
         float gate = joined(join, column * Layout::join_stride + local);
-        float up = joined(join, column * Layout::join_stride + 64 + local);
+        float up = joined(join, column * Layout::join_stride + 32 + local);
         if (target.bias != nullptr) gate += target.bias[row];
         if (p.targets[1].bias != nullptr) up += p.targets[1].bias[row];
         static_cast<A*>(target.out)[(token0 + column) * target.out_stride + row] = A(gate / (1.0f + expf(-gate)) * up);
@@ -274,7 +311,7 @@ struct WideBlock {
     int32_t within;
     const DecodeTarget& target = target_of(tile, within);
     constexpr int32_t most = (32 * tokens + 255) / 256;
-    const int32_t local = rank * 32 + thread % 32, row = within * kPrefillRows + local;
+    const int32_t local = rank * 32 + thread % 32, row = within * (kWidePanels * kPanelRows) + local;
     if (row >= target.rows) return;
     const float bias = target.bias == nullptr ? 0 : target.bias[row];
     float before[most];
@@ -312,29 +349,28 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   using Layout = WideLayout<T, tokens>;
   extern __shared__ uint8_t memory[];
   const uint32_t base = shared_address(memory), ring = (base + 1023) & ~1023u;
-  uint8_t* behind = memory + (ring - base) + Layout::stages * Layout::stage;
+  uint8_t* behind = memory + (ring - base) + 2 * Layout::stages * Layout::stage;
   WideBlock<T, A, tokens> block{p, &map};
-  block.ring = ring;
-  block.joins = reinterpret_cast<float*>(behind);
-  block.exchange = shared_address(behind) + 2 * Layout::join;
-  block.full = block.exchange + Layout::exchange;
-  block.empty = block.full + Layout::stages * 8;
-  block.ready = block.empty + Layout::stages * 8;
   block.rank = static_cast<int32_t>(cluster_rank());
   block.warp = static_cast<int32_t>(threadIdx.x) / 32;
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
+  block.group = block.warp < 8 ? block.warp / 4 : block.warp % 2;
+  block.joins = reinterpret_cast<float*>(behind);
+  block.exchange = shared_address(behind) + 2 * Layout::join;
+  block.ready = block.exchange + Layout::exchange;
+  const uint32_t barriers = block.ready + 8;
+  block.ring = ring + block.group * Layout::stages * Layout::stage;
+  block.full = barriers + block.group * Layout::stages * 16;
+  block.empty = block.full + Layout::stages * 8;
   if (threadIdx.x == 0) {
-    for (int32_t s = 0; s < Layout::stages; ++s) {
-      barrier_init(block.full + s * 8, 1);
-      barrier_init(block.empty + s * 8, 8);
-    }
+    for (int32_t i = 0; i < 4 * Layout::stages; ++i) barrier_init(barriers + i * 8, i / Layout::stages % 2 == 0 ? 1 : 4);
     barrier_init(block.ready, 8 * kWideCluster);
     barrier_init_fence();
   }
   cluster_sync();
   if (block.warp >= 8) {
     registers_down<40>();
-    if (block.warp == 8) block.produce();
+    if (block.warp < 10) block.produce();
   } else {
     registers_up<232>();
     block.consume();
