@@ -415,16 +415,22 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 template <class T, int kDim>
-cudaError_t run(const Params& p, const Stream& on) {
-  const int bytes = kRoomBytes<kDim> + (kWarps + 1) * p.tile_heads * kMergedRow<kDim> * 4;
-  const cudaError_t error = reserve_shared(decode_attention<T, kDim>, bytes);
+cudaError_t run(Params p, const Stream& on) {
+  int most = 0, an_sm = 0;
+  cudaError_t error = shared_limit(&most);
+  if (error == cudaSuccess) error = shared_an_sm(&an_sm);
+  if (error != cudaSuccess) return error;
+  // Fewer heads a tile where a block may not have the memory: heads never meet, so no bits change.
+  const auto bytes_of = [](int32_t heads) { return kRoomBytes<kDim> + (kWarps + 1) * heads * kMergedRow<kDim> * 4; };
+  p.tile_heads = std::min(p.group, kTileHeads);
+  while (p.tile_heads > 1 && bytes_of(p.tile_heads) > most) --p.tile_heads;
+  p.tiles = (p.group + p.tile_heads - 1) / p.tile_heads;
+  const int bytes = bytes_of(p.tile_heads);
+  error = reserve_shared(decode_attention<T, kDim>, bytes);
   if (error != cudaSuccess) return error;
   const DecodeAttentionArgs& a = p.args;
   const int64_t items = static_cast<int64_t>(a.plan.capacity) * a.common.layout.kv_heads * p.tiles;
   // As many blocks as run at once: a block's items are spread over the whole launch.
-  int an_sm = 0;
-  const cudaError_t unknown = shared_an_sm(&an_sm);
-  if (unknown != cudaSuccess) return unknown;
   constexpr int kOwnShared = 4096;  // static, and what the system takes of each block
   const int resident = std::max(1, std::min(kBlocksAnSm<kDim>, an_sm / (bytes + kOwnShared)));
   const int64_t blocks = std::min<int64_t>(items, static_cast<int64_t>(a.sm_count) * resident);
@@ -460,8 +466,7 @@ cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, const Strea
   p.args = args;
   p.scale_log2 = c.scale * 1.44269504f;
   p.group = c.heads / c.layout.kv_heads;
-  p.tile_heads = std::min(p.group, kTileHeads);
-  p.tiles = (p.group + p.tile_heads - 1) / p.tile_heads;
+  p.tile_heads = p.tiles = 0;  // set by run
   const int64_t parts = static_cast<int64_t>(args.plan.capacity) * c.heads;
   uint8_t* const workspace = static_cast<uint8_t*>(args.workspace);
   p.out = reinterpret_cast<float*>(workspace);

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kPieceThreads) weigh(const __grid_constant__ S
   const bool infinite = isinf(top.raw);
   const int32_t begin = blockIdx.x * kPiece, end = min(a.vocab, begin + kPiece);
   uint64_t exponentials = 0, mass = 0;
-#pragma unroll 2
+#pragma unroll 4
   for (int32_t i = begin + static_cast<int32_t>(threadIdx.x); i < end; i += kPieceThreads) {
     const float x = raw[i];
     exponentials += infinite ? (x == top.raw ? 1u : 0u) : __float2ull_rn(exp_f32(x - top.raw) * 17592186044416.0f);
