@@ -32,16 +32,14 @@ struct DecodeParams {
   ProductEnd end;
 };
 
-// By the tokens of a tile. The wide ones need clusters: compute capability 9.0.
-enum class DecodeForm : int32_t { kSingle1 = 0, kPair1, kSingle8, kPair8, kWide16, kWide32, kWide64 };
-constexpr int32_t kDecodeForms = 7;
+// By the tokens of a tile, and whether a tile is one panel or a pair.
+enum class DecodeForm : int32_t { kSingle1 = 0, kPair1, kSingle8, kPair8 };
+constexpr int32_t kDecodeForms = 4;
 
 struct DecodeKernel {
   const void* function;
   int32_t shared_bytes, threads;
-  int32_t panels, wm;  // of a tile: panels * wm panels, or wm pairs
-  int32_t tokens;      // of a tile
-  int32_t cluster;     // blocks that share a tile
+  int32_t panels, tokens;  // of a tile; of a pair one panel of each
 };
 
 // One file a type defines it.

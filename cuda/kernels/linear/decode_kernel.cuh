@@ -1,11 +1,10 @@
 // decode_kernel: the decode class of products; see product.h for what it promises.
 //
-// A block takes one tile of rows after another: wm * panels panels of 16 rows by tiles_n * 8 tokens. Its 8 warps are wm
-// rows of warps by wk segments of the columns, and cluster blocks share one tile by columns: wk * cluster = 8 segments
-// always. A warp streams its panels' units through a ring in shared memory that it alone fills and reads, `units` of them a
-// stage, and does not empty it between tiles; the wm warps of a segment share the tokens' part of the ring. Weights come by
-// cp.async past the first level cache.
-// Segments are joined as a balanced tree of 8: within a block through shared memory, between blocks through the cluster's.
+// The kernels of one and of eight tokens, which take more in tiles; wide_kernel.cuh is for many. A block takes one tile of
+// `panels` panels of 16 rows after another, and each of its 8 warps one of the 8 segments of the columns. A warp streams its
+// segment's units, and the tokens', through a ring in shared memory that it alone fills and reads, `units` of them a stage,
+// and does not empty it between tiles. Weights come by cp.async past the first level cache. Segments are joined as a balanced
+// tree of 8 through shared memory. Gate and up are the two panels of a tile.
 #pragma once
 
 #include "kernels/launch.h"
@@ -18,19 +17,18 @@ namespace mr::cuda {
 constexpr int32_t kSegments = 8;
 
 // What a decode kernel is compiled for.
-template <int32_t panels_, int32_t tiles_n_, int32_t rows_n_, int32_t units_, int32_t wm_, int32_t wk_, int32_t cluster_,
-          int32_t blocks_>
+template <int32_t panels_, int32_t tokens_, int32_t units_, int32_t blocks_>
 struct DecodeShape {
-  static constexpr int32_t panels = panels_, tiles_n = tiles_n_, wm = wm_, wk = wk_, cluster = cluster_;
-  static constexpr int32_t tokens = rows_n_;  // of a tile; below 8, the rest of the tensor cores' tile repeats the first
+  static constexpr int32_t panels = panels_;
+  static constexpr int32_t tokens = tokens_;  // of a tile; of 1, the rest of the tensor cores' 8 columns repeats it
   static constexpr int32_t units = units_;    // of a stage: 1, 2 or 4
   static constexpr int32_t blocks_per_sm = blocks_;  // registers are limited so that as many fit
-  static constexpr int32_t warps = wm * wk, threads = warps * 32;
-  static constexpr int32_t rows = wm * panels * kPanelRows;
-  static_assert(wk * cluster == kSegments && warps == 8 && (tokens == 1 || tokens == tiles_n * 8));
+  static constexpr int32_t warps = kSegments, threads = warps * 32;
+  static constexpr int32_t rows = panels * kPanelRows;
+  static_assert(tokens == 1 || tokens == 8);
 };
 
-// The ring: a stage holds what each warp streams, then what each segment's tokens are.
+// The ring: a stage holds each warp's weights, then each warp's tokens.
 template <int32_t T, class S>
 struct DecodeLayout {
   static constexpr WeightFormat f = Format<T>::f;
@@ -40,7 +38,7 @@ struct DecodeLayout {
   static constexpr int32_t panel_stage = S::units * unit + f.header;
   static constexpr int32_t token_row = S::units * kUnitCols * 2 + 16;  // 16 more than the data: ldmatrix meets every bank once
   static constexpr int32_t warp_stage = S::panels * panel_stage, token_stage = S::tokens * token_row;
-  static constexpr int32_t stage = S::warps * warp_stage + S::wk * token_stage;
+  static constexpr int32_t stage = S::warps * (warp_stage + token_stage);
   __device__ static constexpr int32_t quants_at(int32_t u) { return grouped ? u * f.quants : u * unit; }
   __device__ static constexpr int32_t high_at(int32_t u) {
     return grouped ? S::units * f.quants + u * f.high : u * unit + f.quants;
@@ -54,8 +52,7 @@ struct DecodeLayout {
   static constexpr int32_t warp_exchange = publishes ? S::panels * published * 256 : 0;
   static constexpr int32_t exchange = S::warps * warp_exchange;
   static constexpr int32_t columns = S::tokens, join_stride = S::rows + 4;  // floats; a token's column
-  // Two buffers: of every segment in a block of its own, of the joined pair in a cluster.
-  static constexpr int32_t join = (S::cluster > 1 ? 1 : S::wk) * columns * join_stride * 4;
+  static constexpr int32_t join = kSegments * columns * join_stride * 4;  // twice: tiles alternate
   static constexpr int32_t budget = 226 * 1024 / S::blocks_per_sm - 1024;
   static constexpr int32_t stages_that_fit = (budget - exchange - 2 * join) / stage;
   static constexpr int32_t stages = stages_that_fit > 6 ? 6 : stages_that_fit;
@@ -73,7 +70,7 @@ struct DecodeBlock {
   const DecodeParams& p;
   uint32_t shared;  // the ring's address
   float* joins;
-  int32_t warp, lane, wm, wk, rank;
+  int32_t warp, lane;
   int32_t unit_begin, unit_end;  // of this warp's segment
   uint64_t policy;
 
@@ -106,7 +103,7 @@ struct DecodeBlock {
     const DecodeTarget& target = p.pair ? p.targets[0] : target_of(within, within);
 #pragma unroll
     for (int32_t r = 0; r < S::panels; ++r) {
-      const int32_t panel = min(p.pair ? within * S::wm + wm : (within * S::wm + wm) * S::panels + r, target.panels - 1);
+      const int32_t panel = min(p.pair ? within : within * S::panels + r, target.panels - 1);
       const uint8_t* data = p.pair && r == 1 ? p.targets[1].data : target.data;
       feed.panel[r] = data + panel * p.panel_bytes + lane * 16;
     }
@@ -155,15 +152,15 @@ struct DecodeBlock {
     }
   }
 
-  // Where this lane's 16 bytes of its first row of tokens begin, in unit 0; the wm warps of a segment share the rows.
+  // Where this lane's 16 bytes of its first row of tokens begin, in unit 0; several lanes a row.
   struct TokenFeed {
     const uint8_t* row;
     int32_t rows;  // left from that row on
   };
   static constexpr int32_t row_lanes = S::units * 8;  // that copy one row
-  static constexpr int32_t rows_at_once = S::wm * 32 / row_lanes;
+  static constexpr int32_t rows_at_once = 32 / row_lanes;
   static constexpr int32_t row_steps = (S::tokens + rows_at_once - 1) / rows_at_once;
-  __device__ __forceinline__ int32_t own_row() const { return (wm * 32 + lane) / row_lanes; }
+  __device__ __forceinline__ int32_t own_row() const { return lane / row_lanes; }
   __device__ __forceinline__ int32_t own_piece() const { return lane % row_lanes * 16; }
 
   __device__ __forceinline__ void aim(TokenFeed& feed, const Cursor& at) const {
@@ -178,7 +175,7 @@ struct DecodeBlock {
 
   // Rows beyond the last token stay as they are; columns beyond the last become zeros.
   __device__ __forceinline__ void fill(const TokenFeed& feed, const Cursor& at, uint32_t slot) const {
-    const uint32_t to = slot + S::warps * Layout::warp_stage + wk * Layout::token_stage + own_row() * Layout::token_row + own_piece();
+    const uint32_t to = slot + S::warps * Layout::warp_stage + warp * Layout::token_stage + own_row() * Layout::token_row + own_piece();
     const uint8_t* from = feed.row + static_cast<int64_t>(at.unit) * (kUnitCols * 2);
     const bool whole = (at.unit + S::units) * kUnitCols <= p.cols;
     const int32_t left = (p.cols - at.unit * kUnitCols) * 2 - own_piece();
@@ -202,12 +199,7 @@ struct DecodeBlock {
     if (at.item < p.items) (aim_next(feeds, at), ...);
   }
 
-  __device__ __forceinline__ void segment_barrier() const {
-    if constexpr (S::wm == 1) __syncwarp();
-    else named_barrier(1 + wk, S::wm * 32);
-  }
-
-  using Sums = float[S::panels][S::tiles_n][4];
+  using Sums = float[S::panels][4];
 
   // Adds the products of a stage's units.
   __device__ __forceinline__ void multiply(Sums& acc, Header (&headers)[S::panels], uint32_t slot, int32_t unit) const {
@@ -251,45 +243,38 @@ struct DecodeBlock {
   __device__ __forceinline__ void multiply_half(Sums& acc, const UnitScales<T, E> (&scales)[S::panels],
                                                 UnitQuants<T, E, Split::weights> (&quants)[S::panels], uint32_t slot,
                                                 int32_t u) const {
-    const uint32_t tokens = slot + S::warps * Layout::warp_stage + wk * Layout::token_stage +
+    const uint32_t tokens = slot + S::warps * Layout::warp_stage + warp * Layout::token_stage +
                             (S::tokens == 1 ? 0 : lane & 7) * Layout::token_row + (lane >> 3) * 16 + u * kUnitCols * 2 + half * 64;
-    uint32_t b[S::tiles_n][4];
-    float sums[Format<T>::has_min ? S::tiles_n : 1][4];
-#pragma unroll
-    for (int32_t n = 0; n < S::tiles_n; ++n) {
-      load_matrices(b[n], tokens + n * 8 * Layout::token_row);
-      if constexpr (Format<T>::has_min) {
-        constexpr uint32_t one = twice(std::is_same_v<E, __half> ? 0x3c00u : 0x3f80u);
-        constexpr uint32_t ones[4] = {one, one, one, one};
-        sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0;
-        mma16816<E>(sums[n], ones, b[n][0], b[n][1]);
-        mma16816<E>(sums[n], ones, b[n][2], b[n][3]);
-      }
+    uint32_t b[4];
+    load_matrices(b, tokens);
+    float sums[4] = {0, 0, 0, 0};
+    if constexpr (Format<T>::has_min) {
+      constexpr uint32_t one = twice(std::is_same_v<E, __half> ? 0x3c00u : 0x3f80u);
+      constexpr uint32_t ones[4] = {one, one, one, one};
+      mma16816<E>(sums, ones, b[0], b[1]);
+      mma16816<E>(sums, ones, b[2], b[3]);
     }
 #pragma unroll
     for (int32_t r = 0; r < S::panels; ++r) {
       uint32_t a[2][Split::weights][4];
       quants[r].template take<half * 2>(a[0]);
       quants[r].template take<half * 2 + 1>(a[1]);
+      if constexpr (Format<T>::is_float) {
+        product(acc[r], a[0], b[0], b[1]);
+        product(acc[r], a[1], b[2], b[3]);
+      } else if constexpr (T == kQ6_K) {
 #pragma unroll
-      for (int32_t n = 0; n < S::tiles_n; ++n) {
-        if constexpr (Format<T>::is_float) {
-          product(acc[r][n], a[0], b[n][0], b[n][1]);
-          product(acc[r][n], a[1], b[n][2], b[n][3]);
-        } else if constexpr (T == kQ6_K) {
-#pragma unroll
-          for (int32_t s = 0; s < 2; ++s) {
-            float c[4] = {0, 0, 0, 0};
-            mma16816<E>(c, a[s][0], b[n][s * 2], b[n][s * 2 + 1]);
-            add_scaled(acc[r][n], c, scales[r].scale[0][half * 2 + s], scales[r].scale[1][half * 2 + s]);
-          }
-        } else {
+        for (int32_t s = 0; s < 2; ++s) {
           float c[4] = {0, 0, 0, 0};
-          mma16816<E>(c, a[0][0], b[n][0], b[n][1]);
-          mma16816<E>(c, a[1][0], b[n][2], b[n][3]);
-          add_scaled(acc[r][n], c, scales[r].scale[0][half], scales[r].scale[1][half]);
-          if constexpr (Format<T>::has_min) add_scaled(acc[r][n], sums[n], scales[r].min[0][half], scales[r].min[1][half]);
+          mma16816<E>(c, a[s][0], b[s * 2], b[s * 2 + 1]);
+          add_scaled(acc[r], c, scales[r].scale[0][half * 2 + s], scales[r].scale[1][half * 2 + s]);
         }
+      } else {
+        float c[4] = {0, 0, 0, 0};
+        mma16816<E>(c, a[0][0], b[0], b[1]);
+        mma16816<E>(c, a[1][0], b[2], b[3]);
+        add_scaled(acc[r], c, scales[r].scale[0][half], scales[r].scale[1][half]);
+        if constexpr (Format<T>::has_min) add_scaled(acc[r], sums, scales[r].min[0][half], scales[r].min[1][half]);
       }
     }
   }
@@ -317,112 +302,56 @@ struct DecodeBlock {
     }
   }
 
-  // The place of this lane's first sum of panel r and token tile n in a join buffer: column = token, then row.
-  __device__ __forceinline__ float* join_at(float* buffer, int32_t r, int32_t n) const {
-    return buffer + (n * 8 + (lane & 3) * 2) * Layout::join_stride + (wm * S::panels + r) * kPanelRows + (lane >> 2);
-  }
-
-  // Joins the segments of a tile and hands every element to its end. buffer: one of the two, alternating.
+  // Joins the segments of a tile and hands every element to its end. buffer: one of the two, alternating; in it a plane a
+  // segment, in that a column a token.
   __device__ __forceinline__ void finish(const Sums& acc, int32_t item, float* buffer) const {
     constexpr int32_t stride = Layout::join_stride, plane = Layout::columns * stride;
-    const int32_t token0 = first_token(item), columns = min(p.tokens - token0, S::tokens);
-    if constexpr (S::cluster == 1) {
-      store(acc, buffer + wk * plane);
-      __syncthreads();
-      each_row<S::rows>(item, 0, token0, columns, [&](int32_t at) {
-        float v[kSegments];
+    if (S::tokens > 1 || lane % 4 == 0) {
 #pragma unroll
-        for (int32_t s = 0; s < kSegments; ++s) v[s] = buffer[s * plane + at];
-        return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
-      });
-    } else {
-      static_assert(S::wk == 2 && S::cluster == 4);
-      if (wk == 1) store(acc, buffer);
-      __syncthreads();
-      if (wk == 0) {
-#pragma unroll
-        for (int32_t r = 0; r < S::panels; ++r) {
-#pragma unroll
-          for (int32_t n = 0; n < S::tiles_n; ++n) {
-            float* at = join_at(buffer, r, n);
-            at[0] = acc[r][n][0] + at[0];
-            at[stride] = acc[r][n][1] + at[stride];
-            at[8] = acc[r][n][2] + at[8];
-            at[stride + 8] = acc[r][n][3] + at[stride + 8];
-          }
-        }
-      }
-      cluster_sync();
-      const uint32_t base = shared_address(buffer);
-      // A pair's rows lie 16 apart: each block takes whole pairs of panels.
-      each_row<S::rows / S::cluster>(item, rank * (S::rows / S::cluster), token0, columns, [&](int32_t at) {
-        float v[4];
-#pragma unroll
-        for (uint32_t s = 0; s < 4; ++s) v[s] = load_remote(base + at * 4, s);
-        return (v[0] + v[1]) + (v[2] + v[3]);
-      });
-    }
-  }
-
-  __device__ __forceinline__ void store(const Sums& acc, float* buffer) const {
-    if (S::tokens == 1 && lane % 4 != 0) return;
-#pragma unroll
-    for (int32_t r = 0; r < S::panels; ++r) {
-#pragma unroll
-      for (int32_t n = 0; n < S::tiles_n; ++n) {
-        float* at = join_at(buffer, r, n);
-        at[0] = acc[r][n][0];
-        at[8] = acc[r][n][2];
+      for (int32_t r = 0; r < S::panels; ++r) {
+        float* at = buffer + warp * plane + (lane & 3) * 2 * stride + r * kPanelRows + (lane >> 2);
+        at[0] = acc[r][0];
+        at[8] = acc[r][2];
         if constexpr (S::tokens > 1) {
-          at[Layout::join_stride] = acc[r][n][1];
-          at[Layout::join_stride + 8] = acc[r][n][3];
+          at[stride] = acc[r][1];
+          at[stride + 8] = acc[r][3];
         }
       }
     }
+    __syncthreads();
+    each_row(item, [&](int32_t at) {
+      float v[kSegments];
+#pragma unroll
+      for (int32_t s = 0; s < kSegments; ++s) v[s] = buffer[s * plane + at];
+      return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+    });
   }
 
-  // Calls sum(place in the join buffer) for rows [row0, row0 + n) of the tile and ends them. In a pair, row r of the gate
-  // panel at 32i + r goes with row r of the up panel 16 further on.
-  template <int32_t n, class F>
-  __device__ __forceinline__ void each_row(int32_t item, int32_t row0, int32_t token0, int32_t columns, F&& sum) const {
-    const int32_t tile = tile_of(item), thread = warp * 32 + lane;
+  // Calls sum(place in the join buffer) for the tile's rows and ends them: one a thread.
+  template <class F>
+  __device__ __forceinline__ void each_row(int32_t item, F&& sum) const {
+    static_assert(S::rows * S::tokens <= S::threads);
+    const int32_t tile = tile_of(item), token0 = first_token(item), thread = warp * 32 + lane;
     if (p.pair) {
-      constexpr int32_t half = n / 2 > 0 ? n / 2 : 1;
-      for (int32_t i = thread; i < half * columns; i += S::threads) {
-        const int32_t r = i % half, column = i / half, local = row0 + r / kPanelRows * 2 * kPanelRows + r % kPanelRows;
-        const int32_t row = (tile * S::wm + local / (2 * kPanelRows)) * kPanelRows + r % kPanelRows;
-        if (row >= p.targets[0].rows) continue;
-        const int32_t at = column * Layout::join_stride + local;
-        end_pair(row, token0 + column, sum(at), sum(at + kPanelRows));
-      }
-      return;
+      const int32_t local = thread % kPanelRows, column = thread / kPanelRows, row = tile * kPanelRows + local;
+      if (column >= min(p.tokens - token0, S::tokens) || row >= p.targets[0].rows) return;
+      const int32_t at = column * Layout::join_stride + local;
+      return end_pair(row, token0 + column, sum(at), sum(at + kPanelRows));
     }
     int32_t within;
     const DecodeTarget& target = target_of(tile, within);
-    // What is added to is asked for ahead of the sums, all of a thread's at once.
-    constexpr int32_t most = (n * S::tokens + S::threads - 1) / S::threads;
-    float before[most];
-    if (p.end == ProductEnd::kAddF32) {
-#pragma unroll
-      for (int32_t j = 0; j < most; ++j) {
-        const int32_t i = thread + j * S::threads, row = within * S::rows + row0 + i % n;
-        const bool has = i < n * columns && row < target.rows;
-        before[j] = has ? static_cast<const float*>(target.out)[(token0 + i / n) * target.out_stride + row] : 0;
-      }
-    }
-#pragma unroll
-    for (int32_t j = 0; j < most; ++j) {
-      const int32_t i = thread + j * S::threads, local = row0 + i % n, column = i / n, row = within * S::rows + local;
-      if (i >= n * columns || row >= target.rows) continue;
-      float y = sum(column * Layout::join_stride + local);
-      if (target.bias != nullptr) y += target.bias[row];
-      const int64_t at = (token0 + column) * target.out_stride + row;
-      switch (p.end) {
-        case ProductEnd::kStoreF32: static_cast<float*>(target.out)[at] = y; break;
-        case ProductEnd::kAddF32: static_cast<float*>(target.out)[at] = before[j] + y; break;
-        case ProductEnd::kStoreAct: static_cast<A*>(target.out)[at] = A(y); break;
-        case ProductEnd::kSwiGLU: break;
-      }
+    const int32_t local = thread % S::rows, column = thread / S::rows, row = within * S::rows + local;
+    if (column >= min(p.tokens - token0, S::tokens) || row >= target.rows) return;
+    const int64_t at = (token0 + column) * target.out_stride + row;
+    // What is added to is asked for ahead of the sum.
+    const float before = p.end == ProductEnd::kAddF32 ? static_cast<const float*>(target.out)[at] : 0;
+    float y = sum(column * Layout::join_stride + local);
+    if (target.bias != nullptr) y += target.bias[row];
+    switch (p.end) {
+      case ProductEnd::kStoreF32: static_cast<float*>(target.out)[at] = y; break;
+      case ProductEnd::kAddF32: static_cast<float*>(target.out)[at] = before + y; break;
+      case ProductEnd::kStoreAct: static_cast<A*>(target.out)[at] = A(y); break;
+      case ProductEnd::kSwiGLU: break;
     }
   }
 
@@ -434,10 +363,9 @@ struct DecodeBlock {
 
   __device__ __forceinline__ void run() {
     // Segments are whole groups.
-    const int32_t segment = rank * S::wk + wk;
-    unit_begin = p.groups * segment / kSegments * f.units;
-    unit_end = p.groups * (segment + 1) / kSegments * f.units;
-    const int32_t first_item = static_cast<int32_t>(blockIdx.x) / S::cluster;
+    unit_begin = p.groups * warp / kSegments * f.units;
+    unit_end = p.groups * (warp + 1) / kSegments * f.units;
+    const int32_t first_item = static_cast<int32_t>(blockIdx.x);
     Cursor next{unit_begin < unit_end ? first_item : p.items, unit_begin};
     WeightFeed weights;
     TokenFeed tokens;
@@ -472,7 +400,7 @@ struct DecodeBlock {
 #pragma unroll 1
       for (int32_t unit = unit_begin; unit < unit_end; unit += S::units) {
         copies_wait<Layout::stages - 2>();
-        segment_barrier();
+        __syncwarp();
         if (next.item < p.items) {
           fill(weights, next, free_slot);
           fill(tokens, next, free_slot);
@@ -486,7 +414,6 @@ struct DecodeBlock {
       finish(acc, item, joins + buffer * (Layout::join / 4));
       buffer ^= 1;
     }
-    if constexpr (S::cluster > 1) cluster_sync();  // others may still read this block's sums
   }
 };
 
@@ -499,44 +426,36 @@ __global__ void __launch_bounds__(S::threads, S::blocks_per_sm) decode_product(c
   block.joins = reinterpret_cast<float*>(ring + Layout::stages * Layout::stage + Layout::exchange);
   block.warp = static_cast<int32_t>(threadIdx.x) / 32;
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
-  block.wm = block.warp % S::wm;
-  block.wk = block.warp / S::wm;
-  block.rank = S::cluster > 1 ? static_cast<int32_t>(cluster_rank()) : 0;
   block.policy = p.token_tiles > 1 ? evict_normal_policy() : evict_first_policy();
   block.run();
 }
 
 template <int32_t T, class A, class S>
 DecodeKernel decode_kernel_of() {
-  return {reinterpret_cast<const void*>(&decode_product<T, A, S>), DecodeLayout<T, S>::bytes, S::threads, S::panels, S::wm,
-          S::tokens, S::cluster};
+  return {reinterpret_cast<const void*>(&decode_product<T, A, S>), DecodeLayout<T, S>::bytes, S::threads, S::panels, S::tokens};
 }
 
-// The shape with the most units a stage, up to `units`, whose ring has `stages`.
-template <int32_t T, class A, int32_t panels, int32_t tiles_n, int32_t tokens, int32_t units, int32_t wm, int32_t wk, int32_t cluster,
-          int32_t blocks, int32_t stages>
+// The shape with the most units a stage, up to `units`, whose ring has two stages.
+template <int32_t T, class A, int32_t panels, int32_t tokens, int32_t units, int32_t blocks>
 DecodeKernel fitting() {
-  using S = DecodeShape<panels, tiles_n, tokens, units, wm, wk, cluster, blocks>;
-  if constexpr (DecodeLayout<T, S>::stages >= stages) {
+  using S = DecodeShape<panels, tokens, units, blocks>;
+  if constexpr (DecodeLayout<T, S>::stages >= 2) {
     return decode_kernel_of<T, A, S>();
   } else {
     static_assert(units > 1, "the ring does not fit");
-    return fitting<T, A, panels, tiles_n, tokens, units / 2, wm, wk, cluster, blocks, stages>();
+    return fitting<T, A, panels, tokens, units / 2, blocks>();
   }
 }
 
 template <int32_t T, class A>
 DecodeKernel decode_kernel_for(DecodeForm form) {
-  constexpr bool number = Format<T>::is_float, has_header = Format<T>::superblock;
-  constexpr int32_t blocks = T == kF32 ? 1 : 2, most = number ? 1 : 4, wide_tiles = T == kF32 ? 4 : 8;
+  constexpr bool number = Format<T>::is_float;
+  constexpr int32_t blocks = T == kF32 ? 1 : 2, most = number ? 1 : 4;
   switch (form) {
-    case DecodeForm::kSingle1: return fitting<T, A, 1, 1, 1, number ? 2 : 4, 1, 8, 1, blocks, 2>();
-    case DecodeForm::kPair1: return fitting<T, A, 2, 1, 1, has_header ? 2 : most, 1, 8, 1, blocks, 2>();
-    case DecodeForm::kSingle8: return fitting<T, A, 1, 1, 8, most, 1, 8, 1, blocks, 2>();
-    case DecodeForm::kPair8: return fitting<T, A, 2, 1, 8, most, 1, 8, 1, blocks, 2>();
-    case DecodeForm::kWide16: return fitting<T, A, 2, 2, 16, 1, 4, 2, 4, 1, 2>();
-    case DecodeForm::kWide32: return fitting<T, A, 2, 4, 32, 1, 4, 2, 4, 1, 2>();
-    case DecodeForm::kWide64: return fitting<T, A, 2, wide_tiles, wide_tiles * 8, 1, 4, 2, 4, 1, 2>();
+    case DecodeForm::kSingle1: return fitting<T, A, 1, 1, number ? 2 : 4, blocks>();
+    case DecodeForm::kPair1: return fitting<T, A, 2, 1, Format<T>::superblock ? 2 : most, blocks>();
+    case DecodeForm::kSingle8: return fitting<T, A, 1, 8, most, blocks>();
+    case DecodeForm::kPair8: return fitting<T, A, 2, 8, most, blocks>();
   }
   return {};
 }

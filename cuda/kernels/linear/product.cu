@@ -16,7 +16,7 @@ constexpr int32_t kMaxDevices = 64;
 
 struct PreparedKernel {
   DecodeKernel kernel;
-  int32_t tiles_at_once;  // blocks, or clusters, that the whole device holds; 0: does not run here
+  int32_t tiles_at_once;  // blocks that the whole device holds; 0: does not run here
 };
 
 struct PreparedDevice {
@@ -34,40 +34,23 @@ DecodeKernel find_kernel(int32_t type_index, Act act, DecodeForm form) {
   }
 }
 
-cudaError_t tiles_at_once(const DecodeKernel& k, int32_t sms, int32_t* out) {
-  if (k.cluster == 1) {
-    int32_t blocks = 0;
-    const cudaError_t error =
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k.function, k.threads, static_cast<size_t>(k.shared_bytes));
-    *out = blocks * sms;
-    return error;
-  }
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(k.cluster));
-  config.blockDim = dim3(static_cast<unsigned>(k.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(k.shared_bytes);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(k.cluster);
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaOccupancyMaxActiveClusters(out, k.function, &config);
-}
-
 cudaError_t prepare_device(int32_t device, PreparedDevice& out) {
-  int32_t sms = 0, major = 0, shared = 0;
+  int32_t sms = 0, shared = 0;
   cudaError_t error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   for (int32_t t = 0; t < kWeightTypeCount && error == cudaSuccess; ++t) {
     for (int32_t a = 0; a < 2; ++a) {
       for (int32_t form = 0; form < kDecodeForms && error == cudaSuccess; ++form) {
         PreparedKernel& k = out.decode[t][a][form];
         k = {find_kernel(t, static_cast<Act>(a), static_cast<DecodeForm>(form)), 0};
-        if (k.kernel.shared_bytes > shared || (k.kernel.cluster > 1 && major < 9)) continue;
+        if (k.kernel.shared_bytes > shared) continue;
         error = cudaFuncSetAttribute(k.kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.kernel.shared_bytes);
-        if (error == cudaSuccess) error = tiles_at_once(k.kernel, sms, &k.tiles_at_once);
+        int32_t blocks = 0;
+        if (error == cudaSuccess) {
+          error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k.kernel.function, k.kernel.threads,
+                                                                static_cast<size_t>(k.kernel.shared_bytes));
+        }
+        k.tiles_at_once = blocks * sms;
       }
     }
   }
@@ -85,11 +68,9 @@ cudaError_t current(int32_t& device, const PreparedDevice** out) {
 const PreparedKernel& choose(const PreparedDevice& device, int32_t type, Act act, bool pair, int32_t tokens) {
   const PreparedKernel* forms = device.decode[weight_format_index(type)][static_cast<int32_t>(act)];
   const auto of = [&](DecodeForm form) -> const PreparedKernel& { return forms[static_cast<int32_t>(form)]; };
-  if (tokens > 32 && of(DecodeForm::kWide64).tiles_at_once > 0) return of(DecodeForm::kWide64);
-  if (tokens > 16 && of(DecodeForm::kWide32).tiles_at_once > 0) return of(DecodeForm::kWide32);
-  if (tokens > 8 && of(DecodeForm::kWide16).tiles_at_once > 0) return of(DecodeForm::kWide16);
-  if (tokens == 1) return of(pair ? DecodeForm::kPair1 : DecodeForm::kSingle1);
-  return of(pair ? DecodeForm::kPair8 : DecodeForm::kSingle8);
+  // Eight tokens may want more shared memory than a device has; then every token is a tile.
+  const PreparedKernel& eight = of(pair ? DecodeForm::kPair8 : DecodeForm::kSingle8);
+  return tokens > 1 && eight.tiles_at_once > 0 ? eight : of(pair ? DecodeForm::kPair1 : DecodeForm::kSingle1);
 }
 
 // Targets [first, last) of one type.
@@ -104,7 +85,7 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
   DecodeParams p{};
   p.count = last - first;
   p.pair = pair;
-  const int32_t panels_a_tile = pair ? kernel.wm : kernel.panels * kernel.wm;
+  const int32_t panels_a_tile = pair ? 1 : kernel.panels;
   int64_t tiles = 0;
   for (int32_t i = first; i < last; ++i) {
     const ProductTarget& t = args.targets[i];
@@ -128,23 +109,21 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
   p.item_bytes = int64_t{p.item_stride} * panels_a_tile * p.panel_bytes;
 
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(p.item_stride * kernel.cluster));
+  config.gridDim = dim3(static_cast<unsigned>(p.item_stride));
   config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
   config.dynamicSmemBytes = static_cast<size_t>(kernel.shared_bytes);
   config.stream = on.stream;
-  cudaLaunchAttribute attributes[2] = {};
-  if (on.dependent) {
-    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (kernel.cluster > 1) {
-    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-    attributes[config.numAttrs++].val.clusterDim = {static_cast<unsigned>(kernel.cluster), 1, 1};
-  }
-  config.attrs = attributes;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = on.dependent ? 1 : 0;
   void* arguments[] = {&p};
   return cudaLaunchKernelExC(&config, kernel.function, arguments);
 }
+
+// Up to this many tokens the kernels of eight are faster than the wide ones.
+int32_t few(int32_t type) { return type == kF16 || type == kBF16 ? 4 : 8; }
 
 bool valid(const ProductArgs& args) {
   if (args.count < 1 || args.count > 3 || args.tokens < 0 || args.x_stride % 8 != 0) return false;
@@ -191,7 +170,7 @@ cudaError_t launch_product(const ProductArgs& args, const Stream& on) {
     while (last < args.count && args.targets[last].weight.type == args.targets[first].weight.type) ++last;
     if (prefill) {
       error = launch_prefill(device, args, first, last, on);
-    } else if (args.tokens > 8 && wide_available(device, args.targets[first].weight.type, args.act)) {
+    } else if (args.tokens > few(args.targets[first].weight.type) && wide_available(device, args.targets[first].weight.type, args.act)) {
       error = launch_wide(device, args, first, last, on);
     } else {
       error = launch_decode(*prepared_device, args, first, last, on);

@@ -185,38 +185,38 @@ struct WideBlock {
     }
   }
 
+  // The products of inputs [32 * half, 32 * half + 32) into c and, where there are mins, the sums of x into sums.
   template <int32_t half>
-  __device__ __forceinline__ void multiply_half(Sums& acc, UnitQuants<T, A, 1>& quants, const UnitScales<T, A>& scales,
-                                                uint64_t rows) const {
-    uint32_t a[2][1][4];
-    quants.template take<half * 2>(a[0]);
-    quants.template take<half * 2 + 1>(a[1]);
-    Sums c;
-    if constexpr (T == kQ6_K) {
-#pragma unroll
-      for (int32_t s = 0; s < 2; ++s) {
-        wgmma_fence();
-        wgmma_m64<A, false>(c, a[s][0], rows + (half * 2 + s) * 2);
-        wgmma_commit();
-        wgmma_wait<0>();
-        add_scaled(acc, c, scales.scale[0][half * 2 + s], scales.scale[1][half * 2 + s]);
-      }
-    } else {
-      Sums sums;
-      wgmma_fence();
-      wgmma_m64<A, false>(c, a[0][0], rows + half * 4);
-      wgmma_m64<A>(c, a[1][0], rows + half * 4 + 2);
-      if constexpr (Format<T>::has_min) {
-        constexpr uint32_t one = twice(std::is_same_v<A, __half> ? 0x3c00u : 0x3f80u);
-        const uint32_t ones[4] = {one, one, one, one};
-        wgmma_m64<A, false>(sums, ones, rows + half * 4);
-        wgmma_m64<A>(sums, ones, rows + half * 4 + 2);
-      }
-      wgmma_commit();
-      wgmma_wait<0>();
-      add_scaled(acc, c, scales.scale[0][half], scales.scale[1][half]);
-      if constexpr (Format<T>::has_min) add_scaled(acc, sums, scales.min[0][half], scales.min[1][half]);
+  __device__ __forceinline__ static void issue_half(Sums& c, Sums& sums, const uint32_t (&a)[4][1][4], uint64_t rows) {
+    wgmma_fence();
+    wgmma_m64<A, false>(c, a[half * 2][0], rows + half * 4);
+    wgmma_m64<A>(c, a[half * 2 + 1][0], rows + half * 4 + 2);
+    if constexpr (Format<T>::has_min) {
+      constexpr uint32_t one = twice(std::is_same_v<A, __half> ? 0x3c00u : 0x3f80u);
+      const uint32_t ones[4] = {one, one, one, one};
+      wgmma_m64<A, false>(sums, ones, rows + half * 4);
+      wgmma_m64<A>(sums, ones, rows + half * 4 + 2);
     }
+    wgmma_commit();
+  }
+
+  template <int32_t half>
+  __device__ __forceinline__ static void add_half(Sums& acc, const Sums& c, const Sums& sums, const UnitScales<T, A>& scales) {
+    add_scaled(acc, c, scales.scale[0][half], scales.scale[1][half]);
+    if constexpr (Format<T>::has_min) add_scaled(acc, sums, scales.min[0][half], scales.min[1][half]);
+  }
+
+  template <int32_t step>
+  __device__ __forceinline__ static void multiply_sixteen(Sums& acc, UnitQuants<T, A, 1>& quants, const UnitScales<T, A>& scales,
+                                                          uint64_t rows) {
+    uint32_t a[1][4];
+    Sums c;
+    quants.template take<step>(a);
+    wgmma_fence();
+    wgmma_m64<A, false>(c, a[0], rows + step * 2);
+    wgmma_commit();
+    wgmma_wait<0>();
+    add_scaled(acc, c, scales.scale[0][step % UnitScales<T, A>::blocks], scales.scale[1][step % UnitScales<T, A>::blocks]);
   }
 
   __device__ __forceinline__ void multiply_quants(Sums& acc, Header& header, uint32_t panel, uint64_t rows, int32_t unit) const {
@@ -232,8 +232,25 @@ struct WideBlock {
     UnitScales<T, A> scales;
     quants.begin(panel, panel + f.quants, lane);
     scales.load(Layout::publishes ? own : panel + f.quants + f.high, header, lane);
-    multiply_half<0>(acc, quants, scales, rows);
-    multiply_half<1>(acc, quants, scales, rows);
+    if constexpr (T == kQ6_K) {
+      multiply_sixteen<0>(acc, quants, scales, rows);
+      multiply_sixteen<1>(acc, quants, scales, rows);
+      multiply_sixteen<2>(acc, quants, scales, rows);
+      multiply_sixteen<3>(acc, quants, scales, rows);
+    } else {
+      uint32_t a[4][1][4];
+      Sums c, sums;
+      quants.template take<0>(a[0]);
+      quants.template take<1>(a[1]);
+      issue_half<0>(c, sums, a, rows);
+      quants.template take<2>(a[2]);
+      quants.template take<3>(a[3]);
+      wgmma_wait<0>();
+      add_half<0>(acc, c, sums, scales);
+      issue_half<1>(c, sums, a, rows);
+      wgmma_wait<0>();
+      add_half<1>(acc, c, sums, scales);
+    }
   }
 
   __device__ __forceinline__ void consume() const {
