@@ -1,9 +1,10 @@
 // product: y(tokens, rows) = x(tokens, cols) * W(rows, cols)^T, with what follows it.
 //
-// Two kernel classes. decode: any number of tokens in one pass over the weights up to 64; every output element is the sum
-// of at most 8 segments of the columns, cut by cols alone, each accumulated by mma.m16n8k16 in ascending order in f32 and
-// joined as a balanced tree: the same bits for every number of tokens, place in the batch and device width. prefill: one
-// ascending sum, the same bits for every number of tokens; on devices without wgmma it is the decode class.
+// Two kernel classes. decode: every output element is the sum of at most 8 segments of the columns, cut by type and cols
+// alone, each accumulated 16 inputs at a time in ascending order in f32 and joined as a balanced tree: the same bits for every
+// number of tokens, place in the batch and device width. One pass over the weights serves 64 tokens with wgmma, where weights
+// and tokens are multiplied unsplit, else 8. prefill: one ascending sum, the same bits for every number of tokens; on devices
+// without wgmma it is the decode class.
 //
 // Arithmetic: x is taken as it is (f16 or bf16), sums are f32. decode: products of F16, BF16 and quantised weights are exact,
 // scales and mins multiply the f32 sums of their blocks, F32 weights are two bf16 terms (relative 2^-16). prefill: weights are
