@@ -281,7 +281,6 @@ struct WideBlock {
       __syncwarp();
       if (lane < kWideCluster) barrier_publish_at(ready, lane);
       barrier_wait_cluster(ready, ready_phase);
-      named_barrier(1, 256);  // arrivals were a lane's for its warp: this orders the other lanes' sums by themselves
       ready_phase ^= 1;
       buffer ^= 1;
       finish(item, shared_address(join));
