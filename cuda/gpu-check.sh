@@ -3,10 +3,14 @@
 #
 #   build        the library, its tests and benchmarks with cmake and ninja
 #   tests        every GoogleTest program, and the C program over the whole ABI
-#   sanitizer    compute-sanitizer: memcheck of whole steps, racecheck of the kernels that it can follow: the products'
-#                bulk copies, mbarriers and cluster barriers it takes for races
+#   portable     the products of devices before Hopper, built for 9.0 without what only that has, where this is one
+#   sanitizer    compute-sanitizer: memcheck of whole steps, memcheck and racecheck of every kernel on small shapes; of the
+#                products racecheck follows the portable ones, and before version 2025.4 not those of Hopper: it takes what
+#                mbarriers order for races
 #   conformance  the Go suite that every engine passes, with f16 and with bf16 activations
-#   generate     a story through scheduler and worker, twice, and the same from the worker alone
+#   generate     a story through scheduler and worker, twice, and the same from the worker alone, which asks the driver for no
+#                memory meanwhile
+#   bytes        what ncu counts of one decode step in device memory, beside the bytes that the step claims to read
 #   bench        tokens a second of random-weight models, with the roofs measured beside them
 #
 # One line a check goes to the table in $WORK (default build/gpu-check), which stages run one by one add to; `table` as the
@@ -68,17 +72,49 @@ tests() {
   done
 }
 
+# Where the products run that devices before Hopper run.
+products=$out
+if [[ $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1) == 9.0 ]]; then products=$work/portable; fi
+readonly products
+
+portable() {
+  [[ $products != "$out" ]] || { row skip portable 'every test here runs what devices before Hopper run'; return; }
+  build_portable && try portable "cuda_linear_product_test for 90" portable "$products/cuda_linear_product_test"
+}
+
+build_portable() {
+  [[ $products != "$out" ]] || return 0
+  cmake -S cuda -B "$products" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMILLRACE_CUDA_ARCHITECTURES=90 >"$work/portable-build.log" 2>&1 &&
+    cmake --build "$products" --target cuda_linear_product_test >>"$work/portable-build.log" 2>&1 && return
+  row FAIL portable "build for 90: see $work/portable-build.log"
+  return 1
+}
+
+# sanitize TOOL NAME PROGRAM ...: one run under compute-sanitizer.
+sanitize() {
+  local tool=$1 name=$2
+  shift 2
+  try sanitizer "$tool: $name" "$tool-${name// /-}" timeout 240 compute-sanitizer --tool "$tool" --error-exitcode 1 "$@"
+}
+
 sanitizer() {
   command -v compute-sanitizer >/dev/null || { row skip sanitizer 'compute-sanitizer is not here'; return; }
-  local name
-  try sanitizer "memcheck: steps of small models" memcheck-step timeout 240 compute-sanitizer --tool memcheck --error-exitcode 1 \
-    "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/*'
-  for name in norm ops sampler; do
-    try sanitizer "memcheck: cuda_${name}_test" "memcheck-$name" timeout 120 compute-sanitizer --tool memcheck --error-exitcode 1 \
-      "$out/cuda_${name}_test"
-    try sanitizer "racecheck: cuda_${name}_test" "racecheck-$name" timeout 120 compute-sanitizer --tool racecheck --error-exitcode 1 \
-      "$out/cuda_${name}_test"
+  # Small shapes of every type; the rest of the products' tests are large.
+  local name version few='--gtest_filter=All/Product.KeepsANaN*:All/Product.JoinsGate*BF16*:All/Product.AddsBias*Q4_K*'
+  version=$(compute-sanitizer --version | sed -n 's/^Version \([0-9]*\.[0-9]*\).*/\1/p')
+  sanitize memcheck 'steps of small models' "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/*'
+  sanitize memcheck products "$out/cuda_linear_product_test" "$few"
+  for name in norm ops sampler qkv attention; do
+    sanitize memcheck "$name" "$out/cuda_${name}_test"
+    sanitize racecheck "$name" "$out/cuda_${name}_test"
   done
+  build_portable && sanitize racecheck 'portable products' "$products/cuda_linear_product_test" "$few"
+  [[ $products != "$out" ]] || return
+  if [[ $(printf '%s\n' 2025.4 "$version" | sort -V | head -n 1) == 2025.4 ]]; then
+    sanitize racecheck 'products of Hopper' "$out/cuda_linear_product_test" "$few"
+  else
+    row skip sanitizer "racecheck: products of Hopper: version $version takes what mbarriers order for races"
+  fi
 }
 
 conformance() {
@@ -92,7 +128,10 @@ conformance() {
 
 generate() {
   local worker=127.0.0.1:17071 scheduler=127.0.0.1:17070 pids=() first again alone
-  MILLRACE_ENGINE_PATH=$out "$bin/millrace-worker" --listen "$worker" --device cuda:0 --models models >"$work/worker.log" 2>&1 &
+  local counts=$work/allocations.log ready=0
+  rm -f "$counts"
+  MILLRACE_ALLOCATIONS=$counts LD_PRELOAD=$out/libcuda_allocations.so MILLRACE_ENGINE_PATH=$out \
+    "$bin/millrace-worker" --listen "$worker" --device cuda:0 --models models >"$work/worker.log" 2>&1 &
   pids+=($!)
   "$bin/millrace-scheduler" --listen "$scheduler" --workers "$worker" >"$work/scheduler.log" 2>&1 &
   pids+=($!)
@@ -102,9 +141,15 @@ generate() {
     sleep 0.5
   done
   story() { "$bin/millrace" generate -m stories 'Once upon a time' --max-tokens 64 --seed 1 --temperature 0.8 --target "$1" 2>>"$work/generate.log"; }
+  [[ ! -s $counts ]] || ready=$(wc -l <"$counts")
   first=$(story "$scheduler")
   again=$(story "$scheduler")
   alone=$(story "$worker")
+  if ((ready > 0)) && [[ $(wc -l <"$counts") == "$ready" ]]; then
+    row ok generate "$ready allocations by the driver until READY, none after"
+  else
+    row FAIL generate "$ready allocations by the driver until READY, $(wc -l <"$counts") in all: see $counts"
+  fi
   kill "${pids[@]}" 2>/dev/null
   wait "${pids[@]}" 2>/dev/null
   if [[ ${#first} -gt 40 && $first == "$again" && $first == "$alone" ]]; then
@@ -112,6 +157,30 @@ generate() {
   else
     row FAIL generate "stories differ or are empty: see $work/generate.log, worker.log, scheduler.log"
   fi
+}
+
+bytes() {
+  command -v ncu >/dev/null || { row skip bytes 'ncu is not here'; return; }
+  local type batch log counted claimed
+  while read -r type batch; do
+    log=$work/bytes-$type-$batch.log
+    if ! timeout 120 ncu --profile-from-start off --graph-profiling graph --clock-control none --csv --print-units base \
+      --metrics dram__bytes_read.sum,dram__bytes_write.sum "$out/cuda_bench_step_bytes" --type "$type" --batch "$batch" >"$log" 2>&1; then
+      if grep -q ERR_NVGPUCTRPERM "$log"; then row skip bytes "$type, batch $batch: counters are not permitted here"
+      else row FAIL bytes "$type, batch $batch: see $log"; fi
+      continue
+    fi
+    claimed=$(sed -n 's/.* claims to read \([0-9]*\) bytes$/\1/p' "$log")
+    counted=$(awk -F'","' '$13 ~ /^dram__bytes/ { gsub(/[",]/, "", $15); sum += $15 } END { printf "%.0f", sum }' "$log")
+    if awk -v a="$counted" -v b="$claimed" 'BEGIN { exit !(a > 0 && b > 0 && a < 1.05 * b && a > 0.95 * b) }'; then
+      row ok bytes "$type, batch $batch: $counted bytes counted, $claimed claimed"
+    else
+      row FAIL bytes "$type, batch $batch: $counted bytes counted, $claimed claimed: see $log"
+    fi
+  done <<<"bf16 1
+bf16 64
+q8_0 1
+q4_k 1"
 }
 
 bench() {
@@ -139,7 +208,7 @@ if [[ ${1:-} == table ]]; then
   exit
 fi
 if (($# == 0)); then
-  set -- build tests sanitizer conformance generate bench
+  set -- build tests portable sanitizer conformance generate bytes bench
   rm -f "$table"
 fi
 [[ -f $table ]] || {
@@ -149,7 +218,7 @@ fi
 } >"$table"
 for stage in "$@"; do
   case $stage in
-    build | tests | sanitizer | conformance | generate | bench) "$stage" ;;
+    build | tests | portable | sanitizer | conformance | generate | bytes | bench) "$stage" ;;
     *) echo "unknown stage $stage" >&2; exit 2 ;;
   esac
 done

@@ -22,10 +22,11 @@
 
 namespace mr::cuda::test {
 
-inline std::shared_ptr<Device> open_device(uint64_t limit = uint64_t{4} << 30) {
+inline std::shared_ptr<Device> open_device(uint64_t limit = uint64_t{4} << 30, uint64_t pool_limit = 0) {
   mr_device_options options{};
   options.struct_size = sizeof options;
   options.bytes_limit = limit;
+  options.pool_limit = pool_limit;
   return std::make_shared<Device>(options);
 }
 
@@ -73,8 +74,14 @@ inline std::vector<uint8_t> random_bytes(const mr_tensor_desc& t, std::mt19937& 
   return bytes;
 }
 
-inline std::shared_ptr<Model> random_model(const std::shared_ptr<Device>& device, const mr_model_desc& desc, int32_t type) {
-  auto model = std::make_shared<Model>(device, desc);
+struct TensorBytes {
+  mr_tensor_desc desc;
+  std::vector<uint8_t> bytes;
+};
+
+// All tensors of a model, its matrices of one type.
+inline std::vector<TensorBytes> random_tensors(const mr_model_desc& desc, int32_t type) {
+  std::vector<TensorBytes> tensors;
   std::mt19937 random(7);
   for (int32_t role = 0; role < MR_ROLE_COUNT; ++role) {
     if (!cpu::has_role(desc, role)) continue;
@@ -87,14 +94,26 @@ inline std::shared_ptr<Model> random_model(const std::shared_ptr<Device>& device
       t.type = cpu::is_vector(role) ? kF32 : type;
       t.ndims = cpu::is_vector(role) ? 1 : 2;
       cpu::role_dims(desc, role, t.dims);
-      const std::vector<uint8_t> bytes = random_bytes(t, random);
-      auto staging = std::make_shared<Buffer>(device, bytes.size(), MR_PURPOSE_STAGING);
-      staging->write(0, bytes.data(), bytes.size());
-      model->bind(t, std::move(staging));
+      tensors.push_back({t, random_bytes(t, random)});
     }
+  }
+  return tensors;
+}
+
+inline std::shared_ptr<Model> bound_model(const std::shared_ptr<Device>& device, const mr_model_desc& desc,
+                                          const std::vector<TensorBytes>& tensors) {
+  auto model = std::make_shared<Model>(device, desc);
+  for (const TensorBytes& t : tensors) {
+    auto staging = std::make_shared<Buffer>(device, t.bytes.size(), MR_PURPOSE_STAGING);
+    staging->write(0, t.bytes.data(), t.bytes.size());
+    model->bind(t.desc, std::move(staging));
   }
   model->seal();
   return model;
+}
+
+inline std::shared_ptr<Model> random_model(const std::shared_ptr<Device>& device, const mr_model_desc& desc, int32_t type) {
+  return bound_model(device, desc, random_tensors(desc, type));
 }
 
 inline mr_runner_config config_of(int32_t kv_type) {

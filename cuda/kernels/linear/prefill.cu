@@ -3,14 +3,14 @@
 
 #include <algorithm>
 
-#if CUDART_VERSION >= 12050
+#if MR_HOPPER
 #include <cuda.h>
 #include <cudaTypedefs.h>
 #endif
 
 namespace mr::cuda {
 
-#if CUDART_VERSION >= 12050
+#if MR_HOPPER
 namespace {
 
 constexpr int32_t kMaxDevices = 64;

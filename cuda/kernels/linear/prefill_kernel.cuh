@@ -12,11 +12,8 @@
 #include "kernels/linear/prefill.h"
 #include "kernels/linear/wgmma.cuh"
 
-#if CUDART_VERSION >= 12050
+#if MR_HOPPER
 #include <cuda.h>
-#define MR_HAS_TENSOR_MAPS 1
-#else
-#define MR_HAS_TENSOR_MAPS 0
 #endif
 
 namespace mr::cuda {
@@ -360,7 +357,7 @@ struct PrefillBlock {
 
 #endif
 
-#if MR_HAS_TENSOR_MAPS
+#if MR_HOPPER
 template <int32_t T, class A, int32_t tokens>
 __global__ void __launch_bounds__(kPrefillThreads, 1)
     prefill_product(const __grid_constant__ PrefillParams p, const __grid_constant__ CUtensorMap map) {

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 
-#if CUDART_VERSION >= 12050
+#if MR_HOPPER
 #include <cuda.h>
 #endif
 
 namespace mr::cuda {
 
-#if CUDART_VERSION >= 12050
+#if MR_HOPPER
 namespace {
 
 constexpr int32_t kMaxDevices = 64;

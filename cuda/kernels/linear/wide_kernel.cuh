@@ -358,7 +358,7 @@ struct WideBlock {
 
 #endif
 
-#if MR_HAS_TENSOR_MAPS
+#if MR_HOPPER
 template <int32_t T, class A, int32_t tokens>
 __global__ void __launch_bounds__(kPrefillThreads, 1)
     wide_product(const __grid_constant__ PrefillParams p, const __grid_constant__ CUtensorMap map) {

@@ -1,0 +1,60 @@
+// Once its runner is made, a model serves without asking the driver for memory.
+#include <thread>
+
+#include "tests/engine_fixture.h"
+#include "tests/interpose/allocations.h"
+
+namespace mr::cuda::test {
+namespace {
+
+std::vector<int32_t> numbers(uint32_t seed, int32_t count) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> out(static_cast<size_t>(count));
+  for (int32_t& v : out) v = static_cast<int32_t>(random() % 509);
+  return out;
+}
+
+TEST(Allocations, AreCounted) {
+  const auto device = open_device();
+  const unsigned long before = mr_allocations();
+  const Memory memory = device->ledger.allocate(5 << 20, MR_PURPOSE_KV);
+  EXPECT_EQ(mr_allocations(), before + 1);
+  const Pinned pinned(1 << 20);
+  EXPECT_EQ(mr_allocations(), before + 2);
+  void* plain = nullptr;
+  CUDA_CHECK(cudaMalloc(&plain, 1 << 20));
+  EXPECT_EQ(mr_allocations(), before + 3);
+  CUDA_CHECK(cudaFree(plain));
+}
+
+TEST(Allocations, HaveHappenedWhenTheModelIsReady) {
+  for (const int32_t kv : {MR_KV_F16, MR_KV_BF16}) {
+    const auto device = open_device();
+    const auto model = random_model(device, desc_of(8, 2, 128), kQ8_0);
+    uint8_t digest[32];
+    const auto verify = [&] {
+      for (int32_t tensor = 0; tensor < 10; ++tensor) model->digest(tensor, digest);
+    };
+    verify();
+    Runner runner(model, config_of(kv));
+    const unsigned long ready = mr_allocations();
+    // Prompts whole and in chunks, decode steps with graphs of every size, and a pass over the resident bytes beside them.
+    (void)play(runner, {{3, numbers(1, 70), 70, 12}});
+    (void)play(runner, {{3, numbers(1, 70), 7, 30}, {9, numbers(5, 31), 9, 20}});
+    std::thread beside([&] {
+      device->enter();
+      verify();
+    });
+    for (const int32_t strangers : {7, 23, 63}) {
+      std::vector<Request> requests;
+      for (int32_t i = 0; i <= strangers; ++i)
+        requests.push_back({i, numbers(100 + static_cast<uint32_t>(i), 3 + i % 60), 16, 6 + i % 9, 5, 1.0f});
+      (void)play(runner, requests);
+    }
+    beside.join();
+    EXPECT_EQ(mr_allocations(), ready);
+  }
+}
+
+}  // namespace
+}  // namespace mr::cuda::test
