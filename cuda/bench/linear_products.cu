@@ -2,7 +2,9 @@
 // bandwidth measured in the same run, and TFLOP/s. Launches follow one another as programmatic dependents in one graph, over
 // at least four copies of the weights and 256 MiB, so that no weight is met in the second level cache.
 //
-//   cuda_bench_linear_products [--types bf16,q8_0,q4_k] [--tokens 1,8,64,128] [--models 8B,1B] [--prefill 512,4096]
+//   cuda_bench_linear_products [--types bf16,q8_0,q4_k] [--tokens 1,8,64,128] [--models 8B,1B] [--prefill 512,4096] [--act bf16,f16]
+//
+// Without --act, activations are f16 where weights are or are quantised, else bf16: what a worker chooses.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -188,10 +190,10 @@ double time_product(const Matrix& m, int32_t type, Act act, ProductClass kind, i
 
 int main(int argc, char** argv) {
   std::vector<std::string> types = {"bf16", "q8_0", "q4_k"}, models = {"8B", "1B"}, tokens = {"1", "8", "64", "128"};
-  std::vector<std::string> prefill = {"512", "4096"};
+  std::vector<std::string> prefill = {"512", "4096"}, acts;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
-    auto& list = flag == "--types" ? types : flag == "--models" ? models : flag == "--tokens" ? tokens : prefill;
+    auto& list = flag == "--types" ? types : flag == "--models" ? models : flag == "--tokens" ? tokens : flag == "--act" ? acts : prefill;
     list = split(argv[i + 1]);
   }
   cudaStream_t stream;
@@ -204,7 +206,8 @@ int main(int argc, char** argv) {
     if (!has(models, model.name)) continue;
     for (const NamedType& type : kTypes) {
       if (!has(types, type.name)) continue;
-      const Act act = type.type == kF16 ? Act::kF16 : Act::kBF16;
+      const bool f16 = acts.empty() ? type.type != kF32 && type.type != kBF16 : has(acts, "f16");
+      const Act act = f16 ? Act::kF16 : Act::kBF16;
       std::vector<std::pair<int32_t, ProductClass>> runs;
       for (const std::string& n : tokens) {
         if (!n.empty()) runs.push_back({std::atoi(n.c_str()), ProductClass::kDecode});
