@@ -9,6 +9,7 @@
 
 #include "kernels/launch.h"
 #include "kernels/linear/decode.h"
+#include "kernels/linear/folded.cuh"
 #include "kernels/linear/fragment.cuh"
 #include "kernels/linear/mma.cuh"
 
@@ -29,7 +30,7 @@ struct DecodeShape {
 };
 
 // The ring: a stage holds each warp's weights, then each warp's tokens.
-template <int32_t T, class S>
+template <int32_t T, class A, class S>
 struct DecodeLayout {
   static constexpr WeightFormat f = Format<T>::f;
   static constexpr bool grouped = f.units > 1;
@@ -47,7 +48,7 @@ struct DecodeLayout {
     return grouped ? S::units * (f.quants + f.high) + u * f.scales : u * unit + f.quants + f.high;
   }
 
-  static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min;
+  static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min && !kFolds<T, A>;
   static constexpr int32_t published = S::units < 2 ? 1 : 2;  // units at a time
   static constexpr int32_t warp_exchange = publishes ? S::panels * published * 256 : 0;
   static constexpr int32_t exchange = S::warps * warp_exchange;
@@ -61,10 +62,9 @@ struct DecodeLayout {
 
 template <int32_t T, class A, class S>
 struct DecodeBlock {
-  using Layout = DecodeLayout<T, S>;
+  using Layout = DecodeLayout<T, A, S>;
   using Split = Terms<T, A>;
   using E = typename Split::Element;
-  using Header = GroupHeader<T, E>;
   static constexpr WeightFormat f = Format<T>::f;
 
   const DecodeParams& p;
@@ -201,8 +201,90 @@ struct DecodeBlock {
 
   using Sums = float[S::panels][4];
 
+  // What lasts from a group's first unit to its last.
+  struct Group {
+    std::conditional_t<kFolds<T, E>, FoldedHeader, GroupHeader<T, E>> headers[S::panels];
+    Sums products;     // these two only where scales fold
+    InputSums inputs;
+  };
+
   // Adds the products of a stage's units.
-  __device__ __forceinline__ void multiply(Sums& acc, Header (&headers)[S::panels], uint32_t slot, int32_t unit) const {
+  __device__ __forceinline__ void multiply(Sums& acc, Group& group, uint32_t slot, int32_t unit) const {
+    if constexpr (kFolds<T, E>) return multiply_folded(acc, group, slot, unit);
+    else return multiply_units(acc, group.headers, slot, unit);
+  }
+
+  __device__ __forceinline__ void multiply_folded(Sums& acc, Group& group, uint32_t slot, int32_t unit) const {
+    static_assert(S::units == 2 || S::units == 4, "scales of half a group are found without an index");
+    const uint32_t weights = slot + warp * Layout::warp_stage;
+    const bool upper = S::units == 2 && unit % f.units != 0;  // half of the group
+    if (!upper) {
+#pragma unroll
+      for (int32_t r = 0; r < S::panels; ++r) {
+        group.headers[r].load(weights + r * Layout::panel_stage + S::units * Layout::unit, lane);
+#pragma unroll
+        for (float& c : group.products[r]) c = 0;
+      }
+      group.inputs.clear();
+    }
+    multiply_folded_unit<0>(group, slot, upper);
+    multiply_folded_unit<1>(group, slot, upper);
+    if constexpr (S::units == 4) {
+      multiply_folded_unit<2>(group, slot, upper);
+      multiply_folded_unit<3>(group, slot, upper);
+    }
+    if (S::units == 2 && !upper) return;
+    uint32_t terms[3];
+    group.inputs.split(terms);
+#pragma unroll
+    for (int32_t r = 0; r < S::panels; ++r) {
+      const FoldedHeader& header = group.headers[r];
+      const uint32_t mins[4] = {header.mins[0], header.mins[1], header.mins[0], header.mins[1]};
+      float c[4] = {0, 0, 0, 0};
+      mma16816<__nv_bfloat16>(c, mins, terms[0], terms[1]);
+      mma16816<__nv_bfloat16>(c, mins, terms[2], 0);
+      header.add(acc[r], group.products[r], c);
+    }
+  }
+
+  // Unit u of the stage; upper: of the group's last two.
+  template <int32_t u>
+  __device__ __forceinline__ void multiply_folded_unit(Group& group, uint32_t slot, bool upper) const {
+    const uint32_t weights = slot + warp * Layout::warp_stage;
+    uint32_t x[2][4];
+    load_matrices(x[0], tokens_at(slot, u, 0));
+    load_matrices(x[1], tokens_at(slot, u, 1));
+    group.inputs.add(x[0], u * 2 + upper * 4, lane);
+    group.inputs.add(x[1], u * 2 + 1 + upper * 4, lane);
+#pragma unroll
+    for (int32_t r = 0; r < S::panels; ++r) {
+      const uint32_t panel = weights + r * Layout::panel_stage;
+      UnitQuants<T, E, 1> quants;
+      quants.begin(panel + Layout::quants_at(u), panel + Layout::high_at(u), lane);
+      const FoldedHeader& header = group.headers[r];
+      uint32_t a[4][4];
+      uint32_t g = header.template scale<u * 2>(0, upper), g8 = header.template scale<u * 2>(1, upper);
+      folded_fragment<T, 0>(quants, g, g8, a[0]);
+      folded_fragment<T, 1>(quants, g, g8, a[1]);
+      g = header.template scale<u * 2 + 1>(0, upper);
+      g8 = header.template scale<u * 2 + 1>(1, upper);
+      folded_fragment<T, 2>(quants, g, g8, a[2]);
+      folded_fragment<T, 3>(quants, g, g8, a[3]);
+#pragma unroll
+      for (int32_t step = 0; step < 4; ++step) {
+        mma16816<E>(group.products[r], a[step], x[step / 2][step % 2 * 2], x[step / 2][step % 2 * 2 + 1]);
+      }
+    }
+  }
+
+  // Where this lane's row of the tokens' inputs [32 * half, 32 * half + 32) of a unit begins, for load_matrices.
+  __device__ __forceinline__ uint32_t tokens_at(uint32_t slot, int32_t u, int32_t half) const {
+    return slot + S::warps * Layout::warp_stage + warp * Layout::token_stage + (S::tokens == 1 ? 0 : lane & 7) * Layout::token_row +
+           (lane >> 3) * 16 + u * kUnitCols * 2 + half * 64;
+  }
+
+  template <class Header>
+  __device__ __forceinline__ void multiply_units(Sums& acc, Header (&headers)[S::panels], uint32_t slot, int32_t unit) const {
     const uint32_t weights = slot + warp * Layout::warp_stage;
     const uint32_t exchange = shared + Layout::stages * Layout::stage + warp * Layout::warp_exchange;
     if constexpr (Layout::grouped) {
@@ -243,10 +325,8 @@ struct DecodeBlock {
   __device__ __forceinline__ void multiply_half(Sums& acc, const UnitScales<T, E> (&scales)[S::panels],
                                                 UnitQuants<T, E, Split::weights> (&quants)[S::panels], uint32_t slot,
                                                 int32_t u) const {
-    const uint32_t tokens = slot + S::warps * Layout::warp_stage + warp * Layout::token_stage +
-                            (S::tokens == 1 ? 0 : lane & 7) * Layout::token_row + (lane >> 3) * 16 + u * kUnitCols * 2 + half * 64;
     uint32_t b[4];
-    load_matrices(b, tokens);
+    load_matrices(b, tokens_at(slot, u, half));
     float sums[4] = {0, 0, 0, 0};
     if constexpr (Format<T>::has_min) {
       constexpr uint32_t one = twice(std::is_same_v<E, __half> ? 0x3c00u : 0x3f80u);
@@ -396,7 +476,7 @@ struct DecodeBlock {
 #pragma unroll 1
     for (int32_t item = first_item; item < p.items; item += p.item_stride) {
       Sums acc = {};
-      Header headers[S::panels];
+      Group group;
 #pragma unroll 1
       for (int32_t unit = unit_begin; unit < unit_end; unit += S::units) {
         copies_wait<Layout::stages - 2>();
@@ -407,7 +487,7 @@ struct DecodeBlock {
           advance(next, weights, tokens);
         }
         copies_commit();
-        multiply(acc, headers, slot, unit);
+        multiply(acc, group, slot, unit);
         free_slot = slot;
         slot = slot + Layout::stage == shared + ring_bytes ? shared : slot + Layout::stage;
       }
@@ -419,7 +499,7 @@ struct DecodeBlock {
 
 template <int32_t T, class A, class S>
 __global__ void __launch_bounds__(S::threads, S::blocks_per_sm) decode_product(const __grid_constant__ DecodeParams p) {
-  using Layout = DecodeLayout<T, S>;
+  using Layout = DecodeLayout<T, A, S>;
   extern __shared__ __align__(128) uint8_t ring[];
   DecodeBlock<T, A, S> block{p};
   block.shared = shared_address(ring);
@@ -432,14 +512,14 @@ __global__ void __launch_bounds__(S::threads, S::blocks_per_sm) decode_product(c
 
 template <int32_t T, class A, class S>
 DecodeKernel decode_kernel_of() {
-  return {reinterpret_cast<const void*>(&decode_product<T, A, S>), DecodeLayout<T, S>::bytes, S::threads, S::panels, S::tokens};
+  return {reinterpret_cast<const void*>(&decode_product<T, A, S>), DecodeLayout<T, A, S>::bytes, S::threads, S::panels, S::tokens};
 }
 
 // The shape with the most units a stage, up to `units`, whose ring has two stages.
 template <int32_t T, class A, int32_t panels, int32_t tokens, int32_t units, int32_t blocks>
 DecodeKernel fitting() {
   using S = DecodeShape<panels, tokens, units, blocks>;
-  if constexpr (DecodeLayout<T, S>::stages >= 2) {
+  if constexpr (DecodeLayout<T, A, S>::stages >= 2) {
     return decode_kernel_of<T, A, S>();
   } else {
     static_assert(units > 1, "the ring does not fit");

@@ -74,6 +74,10 @@ __device__ __forceinline__ uint32_t load_shared4(uint32_t address) {
   return v;
 }
 
+__device__ __forceinline__ void store_shared4(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
 // c(16,8) += a(16,16) * b(16,8), f32 sums.
 template <class E>
 __device__ __forceinline__ void mma16816(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

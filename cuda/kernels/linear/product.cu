@@ -122,8 +122,15 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
   return cudaLaunchKernelExC(&config, kernel.function, arguments);
 }
 
-// Up to this many tokens the kernels of eight are faster than the wide ones.
-int32_t few(int32_t type) { return type == kF16 || type == kBF16 ? 4 : 8; }
+// Up to this many tokens the kernels of one and eight are faster than the wide ones.
+int32_t few(int32_t type) {
+  switch (type) {
+    case kF16:
+    case kBF16: return 1;
+    case kQ8_0: return 2;
+    default: return 8;
+  }
+}
 
 bool valid(const ProductArgs& args) {
   if (args.count < 1 || args.count > 3 || args.tokens < 0 || args.x_stride % 8 != 0) return false;

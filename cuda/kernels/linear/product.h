@@ -7,8 +7,8 @@
 // without wgmma it is the decode class.
 //
 // Arithmetic: x is taken as it is (f16 or bf16), sums are f32. decode: products of F16, BF16 and quantised weights are exact,
-// scales and mins multiply the f32 sums of their blocks, F32 weights are two bf16 terms (relative 2^-16). prefill: weights are
-// rounded once to the activation type.
+// scales and mins multiply the f32 sums of their blocks (of 256 inputs where folded.cuh says), F32 weights are two bf16 terms
+// (relative 2^-16). prefill: weights are rounded once to the activation type.
 #pragma once
 
 #include <cstdint>

@@ -60,6 +60,20 @@ __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t ran
       : "memory");
 }
 
+// The address in block `rank` of the cluster of what has this address here.
+__device__ __forceinline__ uint32_t remote(uint32_t address, uint32_t rank) {
+  uint32_t out;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(address), "r"(rank));
+  return out;
+}
+
+// 16 bytes to a remote address, completing on a barrier in the same block.
+__device__ __forceinline__ void store_async(uint32_t to, float a, float b, float c, float d, uint32_t barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "f"(a),
+               "f"(b), "f"(c), "f"(d), "r"(barrier)
+               : "memory");
+}
+
 // Waits for the end of the barrier's phase of this parity.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
@@ -107,8 +121,37 @@ __device__ __forceinline__ uint64_t swizzled_rows(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | uint64_t{1} << 16 | uint64_t{64} << 32 | uint64_t{1} << 62;
 }
 
+// Rows of 64 bytes, 512-byte aligned, the 16-byte piece i of row r in the place of piece i ^ r / 2 % 4.
+__device__ __forceinline__ uint64_t swizzled_rows64(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | uint64_t{1} << 16 | uint64_t{32} << 32 | uint64_t{2} << 62;
+}
+
+// Makes this thread's writes of shared memory visible to copies and products that begin after a barrier.
+__device__ __forceinline__ void shared_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // d(64, n) = a(64, 16) * b(n, 16)^T, plus d where `add`. a: this warp's 16 rows as an A fragment of mma.m16n8k16; d likewise,
 // four registers for every 8 columns. b: a descriptor. Asynchronous until wgmma_wait.
+template <class E, bool add = true>
+__device__ __forceinline__ void wgmma_m64(float (&d)[4], const uint32_t (&a)[4], uint64_t b) {
+  if constexpr (std::is_same_v<E, __half>) {
+    asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %9, 0;\nwgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {"
+      "%0, %1, %2, %3}, "
+      "{%4, %5, %6, %7}, %8, add, 1, 1, 0;\n}"
+      :
+        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(add ? 1 : 0));
+  } else {
+    asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %9, 0;\nwgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3}, "
+      "{%4, %5, %6, %7}, %8, add, 1, 1, 0;\n}"
+      :
+        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(add ? 1 : 0));
+  }
+}
+
 template <class E, bool add = true>
 __device__ __forceinline__ void wgmma_m64(float (&d)[8], const uint32_t (&a)[4], uint64_t b) {
   if constexpr (std::is_same_v<E, __half>) {

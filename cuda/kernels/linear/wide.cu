@@ -73,7 +73,7 @@ bool wide_available(int32_t device, int32_t type, Act act) {
 }
 
 cudaError_t launch_wide(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on) {
-  const int32_t form = args.tokens <= 16 ? 0 : args.tokens <= 32 ? 1 : 2;
+  const int32_t form = args.tokens <= 8 ? 0 : args.tokens <= 16 ? 1 : args.tokens <= 32 ? 2 : 3;
   const int32_t type = weight_format_index(args.targets[first].weight.type);
   const PreparedWide& wide = prepared[device][type][static_cast<int32_t>(args.act)][form];
   PrefillParams p = prefill_params(args, first, last, kWidePanels);

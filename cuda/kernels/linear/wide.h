@@ -12,8 +12,11 @@ namespace mr::cuda {
 constexpr int32_t kWideCluster = 2;  // blocks that share a tile by columns
 constexpr int32_t kWidePanels = 4;   // of a tile: 64 rows
 
-// Tokens of a tile: 16, 32, 64.
-constexpr int32_t kWideForms = 3;
+// Tokens of a tile: 8, 16, 32, 64.
+constexpr int32_t kWideForms = 4;
+
+// Blocks that a multiprocessor holds at once, of a tile's tokens; the fragments of types whose scales fold need registers.
+constexpr int32_t wide_blocks(int32_t tokens, bool folds) { return tokens <= 16 && !folds ? 2 : 1; }
 
 // One file a type defines it. No function where the weights or tokens would be split into terms, or without sm_90a.
 template <int32_t T>

@@ -1,0 +1,149 @@
+// wide_join: how two blocks add what their four warpgroups have of a tile of 64 rows, and end it.
+//
+// Each block ends two of the tile's panels. A warp sends its sums of a panel to that block's shared memory, where every
+// warpgroup has a place; a barrier counts the bytes and the warps. Sums stay fragments: of eight tokens, lane l = 4g + t has
+// rows g and g + 8 of tokens 2t and 2t + 1. Places and barriers alternate between tiles: a warp sends for a tile when all
+// have read the tile before the last.
+#pragma once
+
+#include "kernels/linear/mma.cuh"
+#include "kernels/linear/prefill.h"
+#include "kernels/linear/wgmma.cuh"
+#include "kernels/linear/wide.h"
+
+namespace mr::cuda {
+
+template <int32_t tokens>
+struct WideJoinLayout {
+  static constexpr int32_t eights = tokens / 8, fragment = 512;  // bytes of 16 rows and eight tokens
+  static constexpr int32_t plane = eights * fragment;            // of a panel, from one warpgroup
+  static constexpr int32_t bytes = 2 * 4 * plane;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <class A, int32_t tokens>
+struct WideJoin {
+  using Layout = WideJoinLayout<tokens>;
+  using Sums = float[tokens / 2];
+
+  const PrefillParams& p;
+  uint32_t memory, ready;  // two of each
+  int32_t rank, group, warp, lane;
+  int32_t sent = 0, ended = 0;  // of the two, those of the next tile to be sent and to be ended
+  uint32_t phase = 0;
+
+  // The block that ends a panel of a tile, and its place there. Gate and up of one row meet in a block.
+  __device__ __forceinline__ int32_t owner_of(int32_t panel) const { return p.pair ? panel % 2 : panel / 2; }
+  __device__ __forceinline__ int32_t place_of(int32_t panel) const { return p.pair ? panel / 2 : panel % 2; }
+
+  // Sends this warp's sums of a tile.
+  __device__ __forceinline__ void send(const Sums& sums) {
+    const int32_t panel = warp % 4, owner = owner_of(panel), source = rank * 2 + group;
+    const uint32_t to = remote(memory + sent * Layout::bytes + (place_of(panel) * 4 + source) * Layout::plane + lane * 16, owner);
+    const uint32_t barrier = remote(ready + sent * 8, owner);
+    if (warp == 0 && lane == 0) barrier_expect(ready + sent * 8, Layout::bytes);
+#pragma unroll
+    for (int32_t n = 0; n < Layout::eights; ++n) {
+      store_async(to + n * Layout::fragment, sums[n * 4], sums[n * 4 + 1], sums[n * 4 + 2], sums[n * 4 + 3], barrier);
+    }
+    __syncwarp();
+    if (lane < kWideCluster) barrier_arrive_at(ready + sent * 8, lane);
+    sent ^= 1;
+  }
+
+  // Ends a tile: each once, in the order in which they were sent.
+  __device__ __forceinline__ void end(int32_t item) {
+    if (p.pair) {
+      barrier_wait(ready + ended * 8, phase);
+      end_pair(item);
+    } else {
+      end_rows(item);
+    }
+    ended ^= 1;
+    if (ended == 0) phase ^= 1;
+  }
+
+  // The sums of a fragment: warpgroups as a balanced tree.
+  __device__ __forceinline__ void joined(float (&y)[4], int32_t place, int32_t n) const {
+    const uint32_t from = memory + ended * Layout::bytes + place * 4 * Layout::plane + n * Layout::fragment + lane * 16;
+    float v[4][4];
+#pragma unroll
+    for (int32_t s = 0; s < 4; ++s) {
+      const uint4 bits = load_shared16(from + s * Layout::plane);
+      v[s][0] = __uint_as_float(bits.x);
+      v[s][1] = __uint_as_float(bits.y);
+      v[s][2] = __uint_as_float(bits.z);
+      v[s][3] = __uint_as_float(bits.w);
+    }
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) y[i] = (v[0][i] + v[1][i]) + (v[2][i] + v[3][i]);
+  }
+
+  __device__ __forceinline__ void end_rows(int32_t item) const {
+    const int32_t tile = item / p.token_tiles, token0 = item % p.token_tiles * tokens + lane % 4 * 2;
+    const int32_t i = (p.count > 1 && tile >= p.targets[1].first_tile) + (p.count > 2 && tile >= p.targets[2].first_tile);
+    const DecodeTarget& target = p.targets[i];
+    const int32_t row0 = ((tile - target.first_tile) * kWidePanels + rank * 2) * kPanelRows + lane / 4;
+    // Fragments of the two panels, in turn to the eight warps. What is added to is read ahead of the sums.
+    constexpr int32_t all = 2 * Layout::eights, most = (all + 7) / 8;
+    float before[most][4];
+    const auto each = [&](auto&& call) {
+#pragma unroll
+      for (int32_t k = 0; k < most; ++k) {
+        const int32_t index = warp + k * 8, place = index / Layout::eights, n = index % Layout::eights;
+        if (all % 8 == 0 || index < all) call(k, place, n, row0 + place * kPanelRows, token0 + n * 8);
+      }
+    };
+    if (p.end == ProductEnd::kAddF32) {
+      each([&](int32_t k, int32_t, int32_t, int32_t row, int32_t token) {
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) {
+          const int32_t r = row + i / 2 * 8, t = token + i % 2;
+          const bool inside = r < target.rows && t < p.tokens;
+          before[k][i] = inside ? static_cast<const float*>(target.out)[t * target.out_stride + r] : 0;
+        }
+      });
+    }
+    barrier_wait(ready + ended * 8, phase);
+    each([&](int32_t k, int32_t place, int32_t n, int32_t row, int32_t token) {
+      float y[4];
+      joined(y, place, n);
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) {
+        const int32_t r = row + i / 2 * 8, t = token + i % 2;
+        if (r >= target.rows || t >= p.tokens) continue;
+        if (target.bias != nullptr) y[i] += target.bias[r];
+        const int64_t at = t * target.out_stride + r;
+        switch (p.end) {
+          case ProductEnd::kStoreF32: static_cast<float*>(target.out)[at] = y[i]; break;
+          case ProductEnd::kAddF32: static_cast<float*>(target.out)[at] = before[k][i] + y[i]; break;
+          case ProductEnd::kStoreAct: static_cast<A*>(target.out)[at] = A(y[i]); break;
+          case ProductEnd::kSwiGLU: break;
+        }
+      }
+    });
+  }
+
+  __device__ __forceinline__ void end_pair(int32_t item) const {
+    if (warp >= Layout::eights) return;
+    const int32_t tile = item / p.token_tiles, token = item % p.token_tiles * tokens + warp * 8 + lane % 4 * 2;
+    const int32_t row = tile * (kWidePanels / 2 * kPanelRows) + rank * kPanelRows + lane / 4;
+    const DecodeTarget& target = p.targets[0];
+    float gate[4], up[4];
+    joined(gate, 0, warp);
+    joined(up, 1, warp);
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) {
+      const int32_t r = row + i / 2 * 8, t = token + i % 2;
+      if (r >= target.rows || t >= p.tokens) continue;
+      if (target.bias != nullptr) gate[i] += target.bias[r];
+      if (p.targets[1].bias != nullptr) up[i] += p.targets[1].bias[r];
+      static_cast<A*>(target.out)[t * target.out_stride + r] = A(gate[i] / (1.0f + expf(-gate[i])) * up[i]);
+    }
+  }
+};
+
+#endif
+
+}  // namespace mr::cuda
