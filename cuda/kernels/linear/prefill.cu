@@ -45,6 +45,17 @@ cudaError_t map_tokens(const ProductArgs& args, int32_t rows_a_box, void* map) {
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
+cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* map) {
+  const cuuint64_t size[2] = {static_cast<cuuint64_t>(panel_bytes) / 8, static_cast<cuuint64_t>(target.panels)};
+  const cuuint64_t stride[1] = {static_cast<cuuint64_t>(panel_bytes)};
+  const cuuint32_t box[2] = {2048 / 8, 4}, step[2] = {1, 1};
+  const CUresult result = encode_tensor_map(static_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_UINT64, 2,
+                                            const_cast<uint8_t*>(target.data), size, stride, box, step,
+                                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
 PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t last, int32_t panels_of_tile) {
   const PackedWeight& weight = args.targets[first].weight;
   const WeightFormat& format = kWeightFormats[weight_format_index(weight.type)];

@@ -40,6 +40,8 @@ PrefillKernel prefill_kernel(Act act, int32_t form);
 // panels: of a tile; a pair's tile has half as many of each.
 PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t last, int32_t panels);
 cudaError_t map_tokens(const ProductArgs& args, int32_t rows_a_box, void* map);
+// The panels of a target whose groups are 2048 bytes, fetched by boxes of a group of four panels, with zeros beyond the last.
+cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* map);
 
 // What prefill.cu gives product.cu. prepare: as prepare_products, of the current device. available: whether it runs there.
 cudaError_t prepare_prefill(int32_t device, int32_t sms);

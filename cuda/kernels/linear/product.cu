@@ -7,6 +7,7 @@
 
 #include "kernels/linear/decode.h"
 #include "kernels/linear/prefill.h"
+#include "kernels/linear/tall.h"
 #include "kernels/linear/wide.h"
 
 namespace mr::cuda {
@@ -55,7 +56,8 @@ cudaError_t prepare_device(int32_t device, PreparedDevice& out) {
     }
   }
   if (error == cudaSuccess) error = prepare_prefill(device, sms);
-  return error == cudaSuccess ? prepare_wide(device) : error;
+  if (error == cudaSuccess) error = prepare_wide(device);
+  return error == cudaSuccess ? prepare_tall(device) : error;
 }
 
 cudaError_t current(int32_t& device, const PreparedDevice** out) {
@@ -177,6 +179,8 @@ cudaError_t launch_product(const ProductArgs& args, const Stream& on) {
     while (last < args.count && args.targets[last].weight.type == args.targets[first].weight.type) ++last;
     if (prefill) {
       error = launch_prefill(device, args, first, last, on);
+    } else if (error == cudaSuccess && tall_faster(device, args, first, last)) {
+      error = launch_tall(device, args, first, last, on);
     } else if (args.tokens > few(args.targets[first].weight.type) && wide_available(device, args.targets[first].weight.type, args.act)) {
       error = launch_wide(device, args, first, last, on);
     } else {

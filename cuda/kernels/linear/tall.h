@@ -1,0 +1,29 @@
+// tall: the decode class by wgmma for float weights and many tokens, as data. A tile has twice the rows of one of wide.h, so
+// that the tokens, which every tile reads anew, cross the second level cache half as often. The same sums in the same order,
+// and the same bits.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/linear/decode.h"
+#include "kernels/linear/prefill.h"
+
+namespace mr::cuda {
+
+constexpr int32_t kTallCluster = 2;  // blocks that share a tile by columns
+constexpr int32_t kTallPanels = 8;   // of a tile: 128 rows
+
+// Tokens of a tile: 64, 128.
+constexpr int32_t kTallForms = 2;
+
+// One file a type defines it. No function without sm_90a.
+PrefillKernel tall_kernel_f16(int32_t form);
+PrefillKernel tall_kernel_bf16(int32_t form);
+
+// As prepare_prefill, after it, and launch_prefill. tall_faster: whether it runs on the device for the targets' type, and
+// takes less time than launch_wide.
+cudaError_t prepare_tall(int32_t device);
+bool tall_faster(int32_t device, const ProductArgs& args, int32_t first, int32_t last);
+cudaError_t launch_tall(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on);
+
+}  // namespace mr::cuda
