@@ -25,6 +25,10 @@ struct CpuEngine {
   static double measure_roof(Device& device, int32_t what, uint64_t duration_ns) {
     return cpu::measure_roof(device, what, duration_ns);
   }
+  [[noreturn]] static void* host_alloc(Device&, uint64_t) {
+    fail(MR_UNIMPLEMENTED, "host memory: any is as good for the CPU's buffers");
+  }
+  static void host_free(Device&, void*) { fail(MR_INVALID_ARGUMENT, "host memory that was never given"); }
 };
 
 char build_text[256] = "millrace-cpu; g++ " __VERSION__ "; sources unknown";

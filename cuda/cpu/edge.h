@@ -2,7 +2,7 @@
 // inside and turns what it throws into an mr_error.
 //
 // Engine names what an engine is made of: the types Device, Buffer, Model, Runner and Operands, and the functions
-// device_count, run_op and measure_roof. Their members throw Error as engine.h documents their C faces.
+// device_count, run_op, measure_roof, host_alloc and host_free. Their members throw Error as engine.h documents their C faces.
 #pragma once
 
 #include <cstring>
@@ -259,6 +259,22 @@ struct Edge {
     });
   }
 
+  static mr_error* host_alloc(mr_device* device, uint64_t size, void** out) {
+    return guard([&] {
+      check_out(out, "out");
+      const std::shared_ptr<Device> on = handles().devices.get(device);
+      if (size == 0) fail(MR_INVALID_ARGUMENT, "size of host memory is 0: want at least 1 byte");
+      *out = Engine::host_alloc(*on, size);
+    });
+  }
+
+  static mr_error* host_free(mr_device* device, void* memory) {
+    return guard([&] {
+      const std::shared_ptr<Device> on = handles().devices.get(device);
+      if (memory != nullptr) Engine::host_free(*on, memory);
+    });
+  }
+
   // The whole table; build is a static text.
   static constexpr mr_api table(const char* build) {
     return {sizeof(mr_api), MR_ABI_MAJOR, MR_ABI_MINOR, build,
@@ -268,7 +284,7 @@ struct Edge {
             op_run,
             model_create, model_resident_size, model_bind, model_seal, model_digest, model_fault, model_destroy,
             runner_cost, runner_create, step_submit, step_wait, runner_progress, runner_fault, runner_destroy,
-            device_measure};
+            device_measure, host_alloc, host_free};
   }
 };
 

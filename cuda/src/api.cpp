@@ -25,6 +25,8 @@ struct CudaEngine {
   static double measure_roof(Device& device, int32_t what, uint64_t duration_ns) {
     return cuda::measure_roof(device, what, duration_ns);
   }
+  static void* host_alloc(Device& device, uint64_t size) { return device.transfers.host_alloc(size); }
+  static void host_free(Device& device, void* memory) { device.transfers.host_free(memory); }
 };
 
 #define MILLRACE_TEXT(x) #x

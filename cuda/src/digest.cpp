@@ -30,8 +30,14 @@ void Digester::prepare() {
   if (scratch_ == nullptr) CUDA_CHECK(cudaMalloc(&scratch_, kScratch));
   if (values_ == nullptr) CUDA_CHECK(cudaMalloc(&values_, kPiece * kValueBytes));
   stream_ = StreamHandle(device_.priority_low);
+  done_ = EventHandle(cudaEventDisableTiming | cudaEventBlockingSync);
   host_ = Pinned(std::max(kPiece * kValueBytes, kSubtree));
   ready_ = true;
+}
+
+void Digester::settle() {
+  CUDA_CHECK(cudaEventRecord(done_, stream_));
+  CUDA_CHECK(cudaEventSynchronize(done_));
 }
 
 void Digester::subtrees(cpu::Blake3& hash, const uint8_t* data, uint64_t size) {
@@ -41,7 +47,7 @@ void Digester::subtrees(cpu::Blake3& hash, const uint8_t* data, uint64_t size) {
     const uint64_t chunk = hash.size() / cpu::kBlake3Chunk;
     CUDA_CHECK(launch_blake3_subtrees({data + static_cast<uint64_t>(first) * kSubtree, chunk, n, values_}, stream_));
     CUDA_CHECK(cudaMemcpyAsync(host_.data(), values_, static_cast<uint64_t>(n) * kValueBytes, cudaMemcpyDeviceToHost, stream_));
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    settle();
     for (int64_t i = 0; i < n; ++i) hash.append(host_.as<uint32_t>() + i * 8);
   }
 }
@@ -49,7 +55,7 @@ void Digester::subtrees(cpu::Blake3& hash, const uint8_t* data, uint64_t size) {
 void Digester::tail(cpu::Blake3& hash, const uint8_t* data, uint64_t size) {
   if (size == 0) return;
   CUDA_CHECK(cudaMemcpyAsync(host_.data(), data, size, cudaMemcpyDeviceToHost, stream_));
-  CUDA_CHECK(cudaStreamSynchronize(stream_));
+  settle();
   hash.update(host_.data(), size);
 }
 

@@ -28,6 +28,7 @@ class Digester {
 
  private:
   void prepare();
+  void settle();  // waits, asleep, for what is on the stream
   // Feeds the whole subtrees of [data, data + size), a 16-byte aligned range, to the hash.
   void subtrees(cpu::Blake3& hash, const uint8_t* data, uint64_t size);
   void tail(cpu::Blake3& hash, const uint8_t* data, uint64_t size);
@@ -35,6 +36,7 @@ class Digester {
   const Device& device_;
   std::mutex mutex_;
   StreamHandle stream_;
+  EventHandle done_;
   uint8_t* scratch_ = nullptr;   // device: a piece of a message
   uint32_t* values_ = nullptr;   // device: chaining values
   Pinned host_;                  // what comes back: chaining values, the last bytes

@@ -21,7 +21,7 @@ Transfers::Hold::Hold(Transfers& transfers) : transfers_(transfers) {
     if (!lane_->ready) {
       lane_->stream = StreamHandle(0);
       for (EventHandle& event : lane_->done) event = EventHandle(cudaEventDisableTiming);
-      for (Pinned& half : lane_->half) half = Pinned(kHalf);
+      lane_->slept = EventHandle(cudaEventDisableTiming | cudaEventBlockingSync);
       lane_->ready = true;
     }
   } catch (...) {
@@ -40,9 +40,60 @@ void Transfers::give_back(Lane* lane) {
   freed_.notify_one();
 }
 
+void Transfers::Lane::take_halves() {
+  for (Pinned& each : half)
+    if (each.size() == 0) each = Pinned(kHalf);
+}
+
+void* Transfers::host_alloc(uint64_t size) {
+  Pinned memory;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto kept = kept_.find(size); kept != kept_.end()) {
+      memory = std::move(kept->second);
+      kept_.erase(kept);
+    }
+  }
+  if (memory.size() == 0) {
+    CUDA_CHECK(cudaSetDevice(device_));
+    memory = Pinned(size);
+  }
+  uint8_t* const data = memory.data();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  given_.emplace(data, std::move(memory));
+  return data;
+}
+
+void Transfers::host_free(void* data) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto given = given_.find(static_cast<const uint8_t*>(data));
+  if (given == given_.end()) fail(MR_INVALID_ARGUMENT, "host memory that was never given, or was given back");
+  const uint64_t size = given->second.size();
+  kept_.emplace(size, std::move(given->second));
+  given_.erase(given);
+}
+
+bool Transfers::pinned(const void* src, uint64_t size) {
+  const uint8_t* const from = static_cast<const uint8_t*>(src);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto behind = given_.upper_bound(from);
+  if (behind == given_.begin()) return false;
+  const auto& [data, memory] = *--behind;
+  const uint64_t offset = static_cast<uint64_t>(from - data);
+  return offset < memory.size() && size <= memory.size() - offset;
+}
+
 void Transfers::upload(void* device_dst, const void* src, uint64_t size) {
   if (size == 0) return;
+  const bool direct = pinned(src, size);
   const Hold lane(*this);
+  if (direct) {
+    CUDA_CHECK(cudaMemcpyAsync(device_dst, src, size, cudaMemcpyHostToDevice, lane->stream));
+    CUDA_CHECK(cudaEventRecord(lane->slept, lane->stream));
+    CUDA_CHECK(cudaEventSynchronize(lane->slept));
+    return;
+  }
+  lane->take_halves();
   uint64_t done = 0;
   for (int half = 0; done < size; half ^= 1) {
     const uint64_t piece = std::min(kHalf, size - done);
@@ -59,6 +110,7 @@ void Transfers::upload(void* device_dst, const void* src, uint64_t size) {
 void Transfers::download(void* dst, const void* device_src, uint64_t size) {
   if (size == 0) return;
   const Hold lane(*this);
+  lane->take_halves();
   const auto start = [&](uint64_t at, int half) {
     if (at >= size) return;
     CUDA_CHECK(cudaMemcpyAsync(lane->half[half].data(), static_cast<const uint8_t*>(device_src) + at,

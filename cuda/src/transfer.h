@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -13,9 +14,15 @@ namespace mr::cuda {
 // A fixed number of lanes, each a stream with two pinned halves: while the device copies one half, the caller fills or
 // empties the other. A call holds one lane and returns when its bytes are where they should be. Any number of threads;
 // those beyond the lanes wait for one. A lane's memory is taken at its first use.
+//
+// What host_alloc gave is pinned already: the device copies straight from it, and the caller sleeps meanwhile.
 class Transfers {
  public:
   explicit Transfers(int device);
+
+  // Memory for callers to upload from. Given back, it is kept for the next who asks for as much.
+  void* host_alloc(uint64_t size);
+  void host_free(void* data);  // throws INVALID_ARGUMENT for what host_alloc did not give
 
   void upload(void* device_dst, const void* src, uint64_t size);
   void download(void* dst, const void* device_src, uint64_t size);
@@ -28,9 +35,11 @@ class Transfers {
 
   struct Lane {
     StreamHandle stream;
-    EventHandle done[2];
-    Pinned half[2];
+    EventHandle done[2];  // waited for without pause
+    EventHandle slept;    // waited for asleep
+    Pinned half[2];       // empty until used
     bool ready = false;
+    void take_halves();
   };
 
   // A lane held by the calling thread.
@@ -46,12 +55,15 @@ class Transfers {
   };
 
   void give_back(Lane* lane);
+  bool pinned(const void* src, uint64_t size);  // whether it lies in what host_alloc gave
 
   const int device_;
   std::mutex mutex_;
   std::condition_variable freed_;
   Lane lanes_[kLanes];
   std::vector<Lane*> free_;
+  std::map<const uint8_t*, Pinned> given_;  // by address
+  std::multimap<uint64_t, Pinned> kept_;    // by size
 };
 
 }  // namespace mr::cuda

@@ -65,6 +65,13 @@ type Buffer interface {
 	Free() error
 }
 
+// Stager is the ability to give memory that Buffer.WriteAt copies from at the full rate of the device's link.
+type Stager interface {
+	// Stage gives size bytes of any content until free is called; nothing may use them afterwards. ErrUnsupported: any
+	// memory is as good.
+	Stage(size int) (memory []byte, free func() error, err error)
+}
+
 // Measure names a roof of the device.
 type Measure int32
 

@@ -2,12 +2,9 @@ package gguf_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,42 +12,6 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
-
-func TestTensorDigestsAreBlake3OfTheFileBytes(t *testing.T) {
-	var buf bytes.Buffer
-	w := gguf.NewWriter(&buf)
-	w.Tensor("small", gguf.I8, 7)
-	w.Tensor("large", gguf.I8, 3<<20+5)
-	w.Tensor("middle", gguf.F16, 1<<18)
-	require.NoError(t, w.Begin())
-	data := make([]byte, 7+(3<<20+5)+(1<<19))
-	for i := range data {
-		data[i] = byte(rand.Uint32())
-	}
-	_, err := w.Write(data)
-	require.NoError(t, err)
-	require.NoError(t, w.Close())
-	f, err := gguf.Parse(buf.Bytes())
-	require.NoError(t, err)
-	for _, workers := range []int{0, 1, 2, 9} {
-		var last atomic.Uint64
-		digests, err := f.TensorDigests(t.Context(), workers, func(done, total uint64) {
-			require.EqualValues(t, len(data), total)
-			if done == total {
-				last.Store(done)
-			}
-		})
-		require.NoError(t, err)
-		require.EqualValues(t, len(data), last.Load(), "progress ends at the whole")
-		for i, tensor := range f.Tensors() {
-			require.Equal(t, blake3.Sum256(f.Bytes(tensor)), [32]byte(digests[i]), tensor.Name)
-		}
-	}
-	stopped, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err = f.TensorDigests(stopped, 2, nil)
-	require.ErrorIs(t, err, context.Canceled)
-}
 
 func TestTheModelDigestIsTheDocumentedEncoding(t *testing.T) {
 	var buf bytes.Buffer
@@ -115,36 +76,11 @@ func modelDigest(t *testing.T, data []byte) gguf.Digest {
 	t.Helper()
 	f, err := gguf.Parse(data)
 	require.NoError(t, err)
-	digests, err := f.TensorDigests(t.Context(), 2, nil)
-	require.NoError(t, err)
+	var digests []gguf.Digest
+	for _, tensor := range f.Tensors() {
+		digests = append(digests, blake3.Sum256(f.Bytes(tensor)))
+	}
 	return gguf.ModelDigest(f.Metadata(), f.Tensors(), digests)
-}
-
-// BenchmarkTensorDigests hashes 1 GiB that lies in the page cache, with one tensor of half of it.
-func BenchmarkTensorDigests(b *testing.B) {
-	path := filepath.Join(b.TempDir(), "model.gguf")
-	out, err := os.Create(path)
-	require.NoError(b, err)
-	w := gguf.NewWriter(out)
-	w.Tensor("embedding", gguf.I8, 512<<20)
-	for i := range 16 {
-		w.Tensor(string(rune('a'+i)), gguf.I8, 32<<20)
-	}
-	require.NoError(b, w.Begin())
-	for range 1 << 10 {
-		_, err := w.Write(make([]byte, 1<<20))
-		require.NoError(b, err)
-	}
-	require.NoError(b, w.Close())
-	require.NoError(b, out.Close())
-	f, err := gguf.Open(path)
-	require.NoError(b, err)
-	defer func() { require.NoError(b, f.Close()) }()
-	b.SetBytes(1 << 30)
-	for b.Loop() {
-		_, err := f.TensorDigests(b.Context(), 2, nil)
-		require.NoError(b, err)
-	}
 }
 
 // BenchmarkOpenVocabulary opens a file with a vocabulary of 128 k strings and decodes it.

@@ -180,8 +180,7 @@ func TestAFileTruncatedUnderTheMappingIsAnErrorAndNotADeath(t *testing.T) {
 		}
 	})
 	require.ErrorIs(t, err, gguf.ErrFault)
-	require.ErrorIs(t, f.ReadAt(big, make([]byte, 10), big.Size-10), gguf.ErrFault)
-	_, err = f.TensorDigests(t.Context(), 2, nil)
+	err = f.ReadAt(big, make([]byte, 10), big.Size-10)
 	require.ErrorIs(t, err, gguf.ErrFault)
 	require.ErrorContains(t, err, "big")
 }

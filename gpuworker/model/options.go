@@ -24,8 +24,7 @@ type Config struct {
 	MaxBatchedTokens int           // of a step; 0 = DefaultBatchedTokens
 	BlockSize        int           // 0 = 16
 	VerifyInterval   time.Duration // between residency checks; 0 = 1 min, negative = none
-	HashWorkers      int           // goroutines that hash a file while it is uploaded; 0 = half of the processors
-	UploadWorkers    int           // goroutines that upload it; 0 = half of the processors, at most 8
+	UploadWorkers    int           // goroutines that hash a file and upload it; 0 = as many as processors, at most 32
 }
 
 func (c *Config) setDefaults() {
@@ -38,12 +37,8 @@ func (c *Config) setDefaults() {
 	if c.VerifyInterval == 0 {
 		c.VerifyInterval = time.Minute
 	}
-	half := max(1, runtime.GOMAXPROCS(0)/2)
-	if c.HashWorkers == 0 {
-		c.HashWorkers = half
-	}
 	if c.UploadWorkers == 0 {
-		c.UploadWorkers = min(half, 8)
+		c.UploadWorkers = min(runtime.GOMAXPROCS(0), 32)
 	}
 }
 

@@ -17,40 +17,55 @@ import (
 	"github.com/millrace/millrace/gpuworker/vram"
 )
 
-// uploadPiece is how many bytes are copied at a time; they stay in a core's cache between file and device.
-const uploadPiece = 512 << 10
+const (
+	// hashPiece is how many bytes are read and hashed at a time: they stay in a core's cache meanwhile.
+	hashPiece = 256 << 10
+	// uploadPiece is how many are handed to a device that copies from any memory alike, for the same reason.
+	uploadPiece = 512 << 10
+	// stagedPiece is how many are handed to one that has memory of its own to copy from: its link wants large copies.
+	stagedPiece = 4 << 20
+)
 
-// upload copies every tensor to the device and compares the digests of the resident bytes with the file's, which are
-// computed meanwhile.
+// upload copies every tensor to the device and hashes it on the way, each piece read once, and compares the digests of the
+// resident bytes with the file's: of tensors that are bound already, while others are still on their way.
 func (l *loader) upload(ctx context.Context, inst *Instance, file *gguf.File, spec *arch.Model) error {
+	bound := make(chan residency, len(spec.Bindings))
+	done := make(chan struct{}) // the upload has ended
 	group, groupCtx := errgroup.WithContext(ctx)
-	var digests []gguf.Digest
-	group.Go(func() (err error) {
-		digests, err = file.TensorDigests(groupCtx, l.cfg.HashWorkers, nil)
-		return err
+	group.Go(func() error {
+		defer close(done)
+		return l.bind(groupCtx, inst, file, spec, bound)
 	})
-	group.Go(func() error { return l.bind(groupCtx, inst.model, file, spec) })
+	verified := 0
+	group.Go(func() error {
+		for {
+			select {
+			case <-done:
+				return nil
+			case t := <-bound:
+				if err := inst.check(verified, t); err != nil {
+					return err
+				}
+				verified++
+			}
+		}
+	})
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	inst.Digest = engine.Digest(gguf.ModelDigest(file.Metadata(), file.Tensors(), digests))
 	if want := l.options.ExpectDigest; want != nil && *want != inst.Digest {
 		return fmt.Errorf("%w: the file has %x, expected %x", ErrDigest, inst.Digest, *want)
 	}
-	byName := make(map[string]gguf.Digest, len(digests))
-	for i, t := range file.Tensors() {
-		byName[t.Name] = digests[i]
-	}
-	for _, b := range spec.Bindings {
-		inst.tensors = append(inst.tensors, residency{name: b.Tensor.Name, digest: engine.Digest(byName[b.Tensor.Name])})
-	}
 	meter := newMeter(Verifying, spec.Bytes, l.progress)
-	return inst.verify(ctx, func(i int) { meter.add(spec.Bindings[i].Tensor.Size) })
+	for i := range verified {
+		meter.add(spec.Bindings[i].Tensor.Size)
+	}
+	return inst.verify(ctx, verified, func(i int) { meter.add(spec.Bindings[i].Tensor.Size) })
 }
 
-// bind uploads tensors by several goroutines, each a piece at a time, and binds them in order. What is staged is never more
-// than the largest tensor, so that the peak is one tensor above the model's size.
-func (l *loader) bind(ctx context.Context, m engine.Model, file *gguf.File, spec *arch.Model) (err error) {
+// bind uploads tensors by several goroutines, each a piece at a time, and binds them in order, telling bound of each. What is
+// staged is never more than the largest tensor, so that the peak is one tensor above the model's size.
+func (l *loader) bind(ctx context.Context, inst *Instance, file *gguf.File, spec *arch.Model, bound chan<- residency) (err error) {
 	memory := vram.New(l.device, l.logger)
 	defer func() { err = errors.Join(err, memory.Close()) }()
 	largest := int64(0)
@@ -58,55 +73,115 @@ func (l *loader) bind(ctx context.Context, m engine.Model, file *gguf.File, spec
 		largest = max(largest, int64(b.Tensor.Size))
 	}
 	u := &uploads{
-		meter: newMeter(Uploading, spec.Bytes, l.progress), room: semaphore.NewWeighted(largest), largest: largest,
-		pieces: make(chan piece), staged: make(chan *staged, len(spec.Bindings)),
+		file: file, meter: newMeter(Uploading, spec.Bytes, l.progress), room: semaphore.NewWeighted(largest),
+		pieces: make(chan piece, l.cfg.UploadWorkers), staged: make(chan *staged, len(file.Tensors())),
+		digests: map[string]gguf.Digest{},
 	}
+	buffers, err := u.buffers(l.device, l.cfg.UploadWorkers)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, u.free()) }()
 	defer func() { // those that were not bound
 		for s := range u.staged {
-			err = errors.Join(err, s.buffer.Free())
+			err = errors.Join(err, s.drop())
 		}
 	}()
 	group, ctx := errgroup.WithContext(ctx)
-	for range l.cfg.UploadWorkers {
-		group.Go(func() error { return u.copy(ctx, file) })
+	for _, buffer := range buffers {
+		group.Go(func() error { return u.copy(ctx, buffer) })
 	}
 	group.Go(func() error { return u.stage(ctx, memory, spec) })
-	group.Go(func() error { return u.bind(ctx, m, len(spec.Bindings)) })
+	group.Go(func() error { return u.bind(ctx, inst, bound) })
 	err = group.Wait()
 	close(u.staged)
 	if err != nil {
 		return err
 	}
-	return m.Seal()
+	digests := make([]gguf.Digest, len(file.Tensors()))
+	for i, t := range file.Tensors() {
+		digests[i] = u.digests[t.Name]
+	}
+	inst.Digest = engine.Digest(gguf.ModelDigest(file.Metadata(), file.Tensors(), digests))
+	return inst.model.Seal()
 }
 
 // uploads is what the goroutines of one load share.
 type uploads struct {
+	file    *gguf.File
 	meter   *meter
 	room    *semaphore.Weighted // bytes that may be staged
-	largest int64
+	piece   uint64              // bytes
+	frees   []func() error      // of the memory of pieces
 	pieces  chan piece
-	staged  chan *staged // in the order of binding; holds all of them, so that sending never waits
+	staged  chan *staged           // in the order of binding; holds all of them, so that sending never waits
+	digests map[string]gguf.Digest // by tensor, once hashed
 }
 
-// staged is one tensor's buffer on its way.
+// staged is one tensor on its way.
 type staged struct {
-	binding arch.Binding
-	buffer  *vram.Buffer
-	left    atomic.Int64  // bytes
-	done    chan struct{} // closed when none are left
+	tensor gguf.Tensor
+	desc   engine.TensorDesc
+	buffer *vram.Buffer // nil: the model has no use for it, but its digest has
+	hash   *gguf.Pieces
+	left   atomic.Int64  // bytes
+	done   chan struct{} // closed when none are left
+}
+
+// drop gives back what is not bound.
+func (s *staged) drop() error {
+	if s.buffer == nil {
+		return nil
+	}
+	return s.buffer.Free()
 }
 
 // piece is a run of one tensor's bytes.
 type piece struct {
-	of       *staged
-	off, end uint64
+	of    *staged
+	index int
 }
 
-// stage allocates buffers in order, as room allows, and hands their pieces out.
+// buffers gives the memory that pieces pass through, a buffer for each of n goroutines, and half as many again where
+// goroutines sleep while the device copies.
+func (u *uploads) buffers(device engine.Device, n int) ([][]byte, error) {
+	stager, ok := device.(engine.Stager)
+	var buffers [][]byte
+	for ok && len(buffers) < n+n/2 {
+		buffer, free, err := stager.Stage(stagedPiece)
+		if errors.Is(err, engine.ErrUnsupported) {
+			break
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("upload: %w", err), u.free())
+		}
+		u.piece, buffers, u.frees = stagedPiece, append(buffers, buffer), append(u.frees, free)
+	}
+	if buffers != nil {
+		return buffers, nil
+	}
+	u.piece = uploadPiece
+	for range n {
+		buffers = append(buffers, make([]byte, u.piece))
+	}
+	return buffers, nil
+}
+
+// free gives the memory of pieces back.
+func (u *uploads) free() (err error) {
+	for _, free := range u.frees {
+		err = errors.Join(err, free())
+	}
+	return err
+}
+
+// stage allocates buffers in the order of binding, as room allows, and hands the tensors' pieces out; last those of tensors
+// that the model has no use for.
 func (u *uploads) stage(ctx context.Context, memory *vram.Pool, spec *arch.Model) error {
 	defer close(u.pieces)
+	used := map[string]bool{}
 	for _, b := range spec.Bindings {
+		used[b.Tensor.Name] = true
 		if err := u.room.Acquire(ctx, int64(b.Tensor.Size)); err != nil {
 			return err
 		}
@@ -114,35 +189,57 @@ func (u *uploads) stage(ctx context.Context, memory *vram.Pool, spec *arch.Model
 		if err != nil {
 			return err
 		}
-		s := &staged{binding: b, buffer: buffer, done: make(chan struct{})}
-		s.left.Store(int64(b.Tensor.Size))
-		u.staged <- s
-		for off := uint64(0); off < b.Tensor.Size; off += uploadPiece {
-			select {
-			case u.pieces <- piece{of: s, off: off, end: min(off+uploadPiece, b.Tensor.Size)}:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+		if err := u.hand(ctx, &staged{tensor: b.Tensor, desc: b.Desc, buffer: buffer}); err != nil {
+			return err
+		}
+	}
+	for _, t := range u.file.Tensors() {
+		if used[t.Name] {
+			continue
+		}
+		if err := u.hand(ctx, &staged{tensor: t}); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// copy moves pieces until there are no more.
-func (u *uploads) copy(ctx context.Context, file *gguf.File) error {
-	buffer := make([]byte, uploadPiece)
+func (u *uploads) hand(ctx context.Context, s *staged) error {
+	s.done = make(chan struct{})
+	s.left.Store(int64(s.tensor.Size))
+	s.hash = gguf.NewPieces(s.tensor.Size, hashPiece)
+	u.staged <- s
+	for i := 0; uint64(i)*u.piece < s.tensor.Size; i++ {
+		select {
+		case u.pieces <- piece{of: s, index: i}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// copy moves pieces through a buffer until there are no more.
+func (u *uploads) copy(ctx context.Context, buffer []byte) error {
 	for p := range u.pieces {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		bytes := buffer[:p.end-p.off]
-		if err := file.ReadAt(p.of.binding.Tensor, bytes, p.off); err != nil {
-			return err
+		off := uint64(p.index) * u.piece
+		bytes := buffer[:min(u.piece, p.of.tensor.Size-off)]
+		for at := uint64(0); at < uint64(len(bytes)); at += hashPiece {
+			part := bytes[at:min(at+hashPiece, uint64(len(bytes)))]
+			if err := u.file.ReadAt(p.of.tensor, part, off+at); err != nil {
+				return err
+			}
+			p.of.hash.Hash(int((off+at)/hashPiece), part)
 		}
-		if _, err := p.of.buffer.WriteAt(bytes, int64(p.off)); err != nil {
-			return fmt.Errorf("upload: %w", err)
+		if p.of.buffer != nil {
+			if _, err := p.of.buffer.WriteAt(bytes, int64(off)); err != nil {
+				return fmt.Errorf("upload: %w", err)
+			}
+			u.meter.add(uint64(len(bytes)))
 		}
-		u.meter.add(uint64(len(bytes)))
 		if p.of.left.Add(-int64(len(bytes))) == 0 {
 			close(p.of.done)
 		}
@@ -150,9 +247,9 @@ func (u *uploads) copy(ctx context.Context, file *gguf.File) error {
 	return nil
 }
 
-// bind binds n tensors, each when its bytes are there.
-func (u *uploads) bind(ctx context.Context, m engine.Model, n int) error {
-	for range n {
+// bind takes every tensor's digest when its bytes were hashed, and binds it if the model has a use for it.
+func (u *uploads) bind(ctx context.Context, inst *Instance, bound chan<- residency) error {
+	for range u.file.Tensors() {
 		var s *staged
 		select {
 		case s = <-u.staged:
@@ -162,16 +259,24 @@ func (u *uploads) bind(ctx context.Context, m engine.Model, n int) error {
 		select {
 		case <-s.done:
 		case <-ctx.Done():
-			return errors.Join(ctx.Err(), s.buffer.Free())
+			return errors.Join(ctx.Err(), s.drop())
+		}
+		digest := s.hash.Sum()
+		u.digests[s.tensor.Name] = digest
+		if s.buffer == nil {
+			continue
 		}
 		raw, err := s.buffer.Release()
 		if err != nil {
 			return err
 		}
-		if err := m.Bind(s.binding.Desc, raw); err != nil {
-			return fmt.Errorf("tensor %q: %w", s.binding.Tensor.Name, err)
+		if err := inst.model.Bind(s.desc, raw); err != nil {
+			return fmt.Errorf("tensor %q: %w", s.tensor.Name, err)
 		}
-		u.room.Release(int64(s.binding.Tensor.Size))
+		u.room.Release(int64(s.tensor.Size))
+		t := residency{name: s.tensor.Name, digest: engine.Digest(digest)}
+		inst.tensors = append(inst.tensors, t)
+		bound <- t
 	}
 	return nil
 }

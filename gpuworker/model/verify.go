@@ -8,25 +8,34 @@ import (
 	"github.com/millrace/millrace/gpuworker/batch"
 )
 
-// verify compares the digest of every tensor's resident bytes with its file's. after is called behind each tensor.
-func (i *Instance) verify(ctx context.Context, after func(tensor int)) error {
-	for n, t := range i.tensors {
+// verify compares the digest of every tensor's resident bytes, from the first given on, with its file's. after is called
+// behind each tensor.
+func (i *Instance) verify(ctx context.Context, first int, after func(tensor int)) error {
+	for n := first; n < len(i.tensors); n++ {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		got, err := i.model.Digest(n)
-		if err != nil {
-			return fmt.Errorf("digest of tensor %q: %w", t.name, err)
-		}
-		if got != t.digest {
-			return fmt.Errorf("%w: tensor %q has digest %x, its file %x; unload and load the model again",
-				ErrCorrupt, t.name, got[:8], t.digest[:8])
+		if err := i.check(n, i.tensors[n]); err != nil {
+			return err
 		}
 		after(n)
 	}
 	i.mu.Lock()
 	i.mu.verified = time.Now()
 	i.mu.Unlock()
+	return nil
+}
+
+// check compares the digest of one bound tensor's resident bytes with its file's.
+func (i *Instance) check(n int, t residency) error {
+	got, err := i.model.Digest(n)
+	if err != nil {
+		return fmt.Errorf("digest of tensor %q: %w", t.name, err)
+	}
+	if got != t.digest {
+		return fmt.Errorf("%w: tensor %q has digest %x, its file %x; unload and load the model again",
+			ErrCorrupt, t.name, got[:8], t.digest[:8])
+	}
 	return nil
 }
 
@@ -46,7 +55,7 @@ func (m *Manager) check(ctx context.Context, inst *Instance) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	begin := time.Now()
-	err := inst.verify(ctx, func(int) {
+	err := inst.verify(ctx, 0, func(int) {
 		if inst.leaving() {
 			cancel()
 			return

@@ -87,6 +87,35 @@ static void *hammer(void *argument) {
   return NULL;
 }
 
+/* What host_alloc gives is as good a source as any, and can be given back once. */
+static void test_host_memory(mr_device *device) {
+  enum { size = 3 << 20 };
+  void *memory = NULL;
+  uint8_t bytes[3];
+  mr_buffer *buffer = NULL;
+  OK(api->host_free(device, NULL));
+  FAILS(MR_INVALID_ARGUMENT, "host memory", api->host_free(device, bytes));
+  if (!gpu) {
+    FAILS(MR_UNIMPLEMENTED, "host memory", api->host_alloc(device, size, &memory));
+    return;
+  }
+  FAILS(MR_INVALID_ARGUMENT, "0", api->host_alloc(device, 0, &memory));
+  FAILS(MR_INVALID_ARGUMENT, "out", api->host_alloc(device, size, NULL));
+  OK(api->host_alloc(device, size, &memory));
+  memset(memory, 7, size);
+  ((uint8_t *)memory)[size - 1] = 9;
+  OK(api->buffer_alloc(device, size, MR_PURPOSE_STAGING, &buffer));
+  OK(api->buffer_write(buffer, 0, memory, size));
+  OK(api->buffer_write(buffer, 5, (uint8_t *)memory + size - 1, 1));
+  OK(api->buffer_read(buffer, 4, bytes, 3));
+  CHECK(bytes[0] == 7 && bytes[1] == 9 && bytes[2] == 7);
+  OK(api->buffer_read(buffer, size - 1, bytes, 1));
+  CHECK(bytes[0] == 9);
+  OK(api->buffer_free(buffer));
+  OK(api->host_free(device, memory));
+  FAILS(MR_INVALID_ARGUMENT, "host memory", api->host_free(device, memory));
+}
+
 void test_buffers(const char *path) {
   mr_device *device = open_device(path, 2);
   pthread_t threads[4];
@@ -95,6 +124,7 @@ void test_buffers(const char *path) {
 
   test_contents(device);
   test_misuse(device);
+  test_host_memory(device);
   for (i = 0; i < 4; ++i) CHECK(pthread_create(&threads[i], NULL, hammer, device) == 0);
   for (i = 0; i < 4; ++i) CHECK(pthread_join(threads[i], NULL) == 0);
   info = info_of(device);

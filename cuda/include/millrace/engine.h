@@ -17,6 +17,7 @@
  * Units      Sizes in bytes, times in nanoseconds, positions and counts in tokens. "bool" members are int32_t 0 or 1.
  *
  * 1.0  first version
+ * 1.1  host_alloc, host_free
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -29,7 +30,7 @@ extern "C" {
 #endif
 
 #define MR_ABI_MAJOR 1u
-#define MR_ABI_MINOR 0u
+#define MR_ABI_MINOR 1u
 
 typedef struct mr_error mr_error;   /* code, message, native code */
 typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */
@@ -379,6 +380,11 @@ typedef struct mr_api {
 
   /* Roofs of this machine for benchmarks: sustained rates by all of the device's threads. */
   mr_error *(*device_measure)(mr_device *, int32_t what, uint64_t duration_ns, double *rate);
+
+  /* Host memory that buffer_write reads at the full rate of the device's link, without a copy of its own; `size` bytes of
+   * any content, which belong to the caller until host_free or device_close. UNIMPLEMENTED: any memory is as good. */
+  mr_error *(*host_alloc)(mr_device *, uint64_t size, void **out);
+  mr_error *(*host_free)(mr_device *, void *);
 } mr_api;
 
 /* What device_measure measures, in units a second. */

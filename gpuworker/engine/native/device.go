@@ -7,11 +7,13 @@ import "C"
 
 import (
 	"fmt"
+	"unsafe"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Device is a device of a native engine. Besides engine.Device it is an engine.Meter and an engine.Operator.
+// Device is a device of a native engine. Besides engine.Device it is an engine.Meter, an engine.Operator and an
+// engine.Stager.
 type Device struct {
 	lease
 	t *table
@@ -92,6 +94,33 @@ func (d *Device) Measure(what engine.Measure, durationNS uint64) (float64, error
 	return float64(rate), nil
 }
 
+// Stage gives host memory that buffers are written from at the full rate of the device's link.
+func (d *Device) Stage(size int) (memory []byte, free func() error, err error) {
+	if size < 0 {
+		return nil, nil, fmt.Errorf("stage %d bytes: %w", size, engine.ErrInvalid)
+	}
+	if err := d.acquire("device"); err != nil {
+		return nil, nil, err
+	}
+	defer d.release()
+	var p unsafe.Pointer
+	if err := d.t.check(C.mrt_host_alloc(d.t.api, d.h, C.uint64_t(size), &p)); err != nil {
+		return nil, nil, fmt.Errorf("stage %d bytes: %w", size, err)
+	}
+	return unsafe.Slice((*byte)(p), size), func() error { return d.unstage(p) }, nil
+}
+
+func (d *Device) unstage(p unsafe.Pointer) error {
+	if err := d.acquire("device"); err != nil {
+		return err
+	}
+	defer d.release()
+	if err := d.t.check(C.mrt_host_free(d.t.api, d.h, p)); err != nil {
+		return fmt.Errorf("free staged memory: %w", err)
+	}
+	return nil
+}
+
 // Close fails with ErrPrecondition, and changes nothing, while buffers, models or runners live.
 func (d *Device) Close() error {
 	if err := d.close("device"); err != nil {
@@ -108,4 +137,5 @@ var (
 	_ engine.Device   = (*Device)(nil)
 	_ engine.Meter    = (*Device)(nil)
 	_ engine.Operator = (*Device)(nil)
+	_ engine.Stager   = (*Device)(nil)
 )

@@ -8,7 +8,7 @@
 #include "millrace/engine.h"
 
 /* Bytes of a table that has every member this package calls. */
-static inline size_t mrt_table_size(void) { return offsetof(mr_api, device_measure) + sizeof(((mr_api *)0)->device_measure); }
+static inline size_t mrt_table_size(void) { return offsetof(mr_api, host_free) + sizeof(((mr_api *)0)->host_free); }
 
 static inline int32_t mrt_error_code(const mr_api *t, const mr_error *e) { return t->error_code(e); }
 static inline const char *mrt_error_message(const mr_api *t, const mr_error *e) { return t->error_message(e); }
@@ -26,6 +26,11 @@ static inline mr_error *mrt_device_close(const mr_api *t, mr_device *d) { return
 static inline mr_error *mrt_device_measure(const mr_api *t, mr_device *d, int32_t what, uint64_t ns, double *rate) {
   return t->device_measure(d, what, ns, rate);
 }
+
+static inline mr_error *mrt_host_alloc(const mr_api *t, mr_device *d, uint64_t size, void **out) {
+  return t->host_alloc(d, size, out);
+}
+static inline mr_error *mrt_host_free(const mr_api *t, mr_device *d, void *p) { return t->host_free(d, p); }
 
 static inline mr_error *mrt_buffer_alloc(const mr_api *t, mr_device *d, uint64_t size, int32_t purpose, mr_buffer **out) {
   return t->buffer_alloc(d, size, purpose, out);

@@ -1,0 +1,53 @@
+package gguf
+
+import (
+	"math/bits"
+
+	"lukechampine.com/blake3/guts"
+)
+
+// Pieces computes the BLAKE3 digest of a message that several goroutines hash piece by piece, in any order.
+type Pieces struct {
+	size, piece uint64
+	roots       [][8]uint32 // of every piece but the last
+	last        Hasher      // of the last piece, which ends the message
+}
+
+// NewPieces prepares the digest of size bytes in pieces of piece bytes, a power of two of at least 16 KiB. The last piece
+// may be shorter. It panics when piece is no such number: that is a mistake of the caller's.
+func NewPieces(size, piece uint64) *Pieces {
+	if piece < groupBytes || piece&(piece-1) != 0 {
+		panic("gguf: pieces are a power of two of at least 16 KiB")
+	}
+	return &Pieces{size: size, piece: piece, roots: make([][8]uint32, (max(size, 1)-1)/piece)}
+}
+
+// Hash takes piece number i, whose bytes are data. Every piece is taken exactly once, each by any goroutine.
+func (p *Pieces) Hash(i int, data []byte) {
+	base := uint64(i) * p.piece / guts.ChunkSize
+	if i == len(p.roots) {
+		p.last.base = base
+		_, _ = p.last.Write(data) // never fails
+		return
+	}
+	h := Hasher{base: base}
+	_, _ = h.Write(data)
+	p.roots[i] = h.subtree()
+}
+
+// Sum returns the digest once every piece was taken.
+func (p *Pieces) Sum() Digest {
+	var stack [64][8]uint32 // one root per set bit of the pieces so far
+	for i, cv := range p.roots {
+		height := 0
+		for ; i&(1<<height) != 0; height++ {
+			cv = guts.ChainingValue(guts.ParentNode(stack[height], cv, &guts.IV, 0))
+		}
+		stack[height] = cv
+	}
+	node := p.last.node()
+	for rest := uint64(len(p.roots)); rest != 0; rest &= rest - 1 {
+		node = guts.ParentNode(stack[bits.TrailingZeros64(rest)], guts.ChainingValue(node), &guts.IV, 0)
+	}
+	return root(node)
+}
