@@ -178,6 +178,7 @@ void run(const NamedType& type, int32_t size, int32_t context, int32_t layers) {
   config.max_batched_tokens = std::max(size, 2048);
   config.kv_type = type.type == kBF16 ? MR_KV_BF16 : MR_KV_F16;
   Runner runner(model, config);
+  runner.settle();
   Batch batch(runner, size, blocks);
   constexpr int32_t kWarm = 2;
   for (int32_t slot = 0; slot < size; ++slot)

@@ -83,7 +83,7 @@ struct Runner::State {
       if (sizes.candidates > 0) flight.candidates = Pinned(static_cast<uint64_t>(sizes.candidates) * sizeof(mr_candidate));
     }
     warm();
-    if (options.graphs) graphs.capture(forward, sizes.decode_rows, sizes.logit_rows, dependent, stream);
+    if (options.graphs) graphs.capture(model->device()->index, forward, sizes.decode_rows, sizes.logit_rows, dependent, stream);
   }
 
   ~State() {
@@ -225,6 +225,8 @@ Runner::Runner(std::shared_ptr<const Model> model, const mr_runner_config& confi
     : state_(std::make_unique<State>(std::move(model), config, options)) {}
 
 Runner::~Runner() = default;
+
+void Runner::settle() { state_->graphs.settle(); }
 
 void Runner::submit(const mr_step& step) {
   State& s = *state_;

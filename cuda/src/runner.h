@@ -23,13 +23,15 @@ class Runner {
   // Bytes a runner takes; allocates nothing. Throws INVALID_ARGUMENT naming the field and its value.
   static void cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out);
 
-  // Takes all of its memory at once and captures its graphs: no device memory is allocated by a step later. Counts itself in
-  // model->runners and in the device's runners while it lives. Throws FAILED_PRECONDITION for an unsealed model,
+  // Takes all of its memory at once: no device memory is allocated by a step later. Captures its first graph, and the others
+  // in a thread of its own. Counts itself in model->runners and in the device's runners while it lives. Throws FAILED_PRECONDITION for an unsealed model,
   // RESOURCE_EXHAUSTED when the ledger does not allow it, UNIMPLEMENTED naming what no kernel runs.
   Runner(std::shared_ptr<const Model> model, const mr_runner_config& config, RunnerOptions options = {});
   ~Runner();  // waits for the steps in flight
   Runner(const Runner& ) = delete;
   Runner& operator=(const Runner& ) = delete;
+
+  void settle();  // waits for the graphs: what tests and measurements of them begin with
 
   void submit(const mr_step& step);
   void wait(uint64_t timeout_ns, mr_step_result* result);

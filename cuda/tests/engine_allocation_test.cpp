@@ -37,7 +37,7 @@ TEST(Allocations, HaveHappenedWhenTheModelIsReady) {
     };
     verify();
     Runner runner(model, config_of(kv));
-    const unsigned long ready = mr_allocations();
+    const unsigned long ready = mr_allocations();  // graphs are still in the making
     // Prompts whole and in chunks, decode steps with graphs of every size, and a pass over the resident bytes beside them.
     (void)play(runner, {{3, numbers(1, 70), 70, 12}});
     (void)play(runner, {{3, numbers(1, 70), 7, 30}, {9, numbers(5, 31), 9, 20}});
