@@ -63,6 +63,12 @@ cudaDeviceProp properties_of(int index) {
   return properties;
 }
 
+std::string bus_id(int index) {
+  char pci[32] = {};
+  CUDA_CHECK(cudaDeviceGetPCIBusId(pci, sizeof pci, index));
+  return pci;
+}
+
 int stream_priority(bool high) {
   int least = 0, greatest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -95,8 +101,7 @@ Device::Device(const mr_device_options& options)
       path("sm_" + std::to_string(properties.major) + std::to_string(properties.minor)), programmatic(properties.major >= 9),
       priority_low(stream_priority(false)), priority_high(stream_priority(true)),
       ledger(index, options.bytes_limit != 0 ? options.bytes_limit : default_limit(index), options.pool_limit),
-      transfers(index), digester(std::make_unique<Digester>(*this)) {
-  CUDA_CHECK(cudaDeviceGetPCIBusId(pci_, sizeof pci_, index));
+      transfers(index), digester(std::make_unique<Digester>(*this)), pci_(bus_id(index)), xids_(pci_.c_str()) {
   enter();
   CUDA_CHECK(prepare_products());
 }
@@ -105,9 +110,16 @@ Device::~Device() { (void)cudaSetDevice(index); }
 
 void Device::enter() const { CUDA_CHECK(cudaSetDevice(index)); }
 
+std::string Device::describe(cudaError_t error) const {
+  std::string text = std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ")";
+  const std::lock_guard<std::mutex> lock(xids_mutex_);
+  if (const uint64_t xid = xids_.last(100); xid != 0) text += ", Xid " + std::to_string(xid);
+  return text;
+}
+
 void Device::info(mr_device_info* out) const {
   const LedgerCounts counts = ledger.counts();
-  const Readings readings = read_nvml(pci_);
+  const Readings readings = read_nvml(pci_.c_str());
   copy_text(out->kind, "cuda");
   copy_text(out->name, properties.name);
   char uuid[64];

@@ -11,6 +11,7 @@
 
 #include "millrace/engine.h"
 #include "src/ledger.h"
+#include "src/nvml.h"
 #include "src/transfer.h"
 
 namespace mr::cuda {
@@ -32,6 +33,9 @@ class Device {
   void info(mr_device_info* out) const;
   // Throws FAILED_PRECONDITION while buffers, models or runners live.
   void check_idle() const;
+  // What is known of an error after which the GPU may be lost: its name, what it says, and the Xid that the driver reports
+  // with it. May wait a tenth of a second for that.
+  std::string describe(cudaError_t error) const;
   // Makes the GPU the calling thread's: first in every function that calls the runtime.
   void enter() const;
 
@@ -46,7 +50,9 @@ class Device {
   std::atomic<int64_t> buffers{0}, models{0}, runners{0};  // alive
 
  private:
-  char pci_[32] = {};
+  const std::string pci_;  // bus id
+  mutable std::mutex xids_mutex_;
+  mutable XidWatch xids_;
 };
 
 }  // namespace mr::cuda

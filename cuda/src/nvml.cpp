@@ -15,6 +15,12 @@ struct NvmlMemory {
 };
 constexpr unsigned kTemperatureOfGpu = 0;
 constexpr unsigned kUncorrected = 1, kVolatile = 0;
+constexpr unsigned long long kXidEvents = 8;
+struct NvmlEvent {
+  NvmlDevice device;
+  unsigned long long type, data;  // data: the Xid
+  unsigned gpu_instance, compute_instance;
+};
 
 struct Nvml {
   int (*init)() = nullptr;
@@ -23,6 +29,10 @@ struct Nvml {
   int (*power)(NvmlDevice, unsigned*) = nullptr;
   int (*errors)(NvmlDevice, unsigned, unsigned, unsigned long long*) = nullptr;
   int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
+  int (*events_create)(void**) = nullptr;
+  int (*events_register)(NvmlDevice, unsigned long long, void*) = nullptr;
+  int (*events_wait)(void*, NvmlEvent*, unsigned) = nullptr;
+  int (*events_free)(void*) = nullptr;
   bool usable = false;
 
   Nvml() {
@@ -39,6 +49,10 @@ struct Nvml {
     find(power, "nvmlDeviceGetPowerUsage");
     find(errors, "nvmlDeviceGetTotalEccErrors");
     find(memory, "nvmlDeviceGetMemoryInfo");
+    find(events_create, "nvmlEventSetCreate");
+    find(events_register, "nvmlDeviceRegisterEvents");
+    find(events_wait, "nvmlEventSetWait_v2");
+    find(events_free, "nvmlEventSetFree");
     usable = init != nullptr && device_by_bus != nullptr && init() == 0;
   }
 };
@@ -49,6 +63,31 @@ const Nvml& nvml() {
 }
 
 }  // namespace
+
+XidWatch::XidWatch(const char* pci) noexcept {
+  const Nvml& library = nvml();
+  NvmlDevice device = nullptr;
+  const bool hears = library.events_create != nullptr && library.events_register != nullptr &&
+                     library.events_wait != nullptr && library.events_free != nullptr;
+  if (!library.usable || !hears || library.device_by_bus(pci, &device) != 0) return;
+  if (library.events_create(&events_) != 0) {
+    events_ = nullptr;
+    return;
+  }
+  if (library.events_register(device, kXidEvents, events_) == 0) return;
+  (void)library.events_free(events_);
+  events_ = nullptr;
+}
+
+XidWatch::~XidWatch() {
+  if (events_ != nullptr) (void)nvml().events_free(events_);
+}
+
+uint64_t XidWatch::last(uint32_t wait_ms) noexcept {
+  NvmlEvent event{};
+  while (events_ != nullptr && nvml().events_wait(events_, &event, last_ == 0 ? wait_ms : 0) == 0) last_ = event.data;
+  return last_;
+}
 
 Readings read_nvml(const char* pci) noexcept {
   Readings readings;

@@ -13,6 +13,23 @@ struct Readings {
   uint64_t bytes_total = 0, bytes_free = 0;  // of the device; 0 = unknown
 };
 
+// Listens for the Xid errors that the driver reports of a GPU, from the watch's beginning on. Where the library or the driver
+// has no such events it hears nothing.
+class XidWatch {
+ public:
+  explicit XidWatch(const char* pci) noexcept;
+  ~XidWatch();
+  XidWatch(const XidWatch&) = delete;
+  XidWatch& operator=(const XidWatch&) = delete;
+
+  // The number of the last one, 0 for none; waits so long for one where none was heard. One thread at a time.
+  uint64_t last(uint32_t wait_ms) noexcept;
+
+ private:
+  void* events_ = nullptr;
+  uint64_t last_ = 0;
+};
+
 // pci is the device's bus id as cudaDeviceGetPCIBusId writes it. Any thread; some microseconds to a millisecond.
 Readings read_nvml(const char* pci) noexcept;
 

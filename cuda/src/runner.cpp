@@ -150,7 +150,7 @@ struct Runner::State {
         return;
       }
       if (error != cudaSuccess) {
-        break_locked(error, std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ")");
+        break_locked(error, model->device()->describe(error));
         return;
       }
       ++completed;

@@ -202,6 +202,11 @@ TEST(Health, ReadingsAgreeWithTheRuntime) {
   EXPECT_NEAR(static_cast<double>(free), static_cast<double>(readings.bytes_free), slack);
 }
 
+TEST(Health, DescribesAnErrorWithoutAnXidWhereNoneWasReported) {
+  const std::string text = open_device()->describe(cudaErrorLaunchFailure);
+  EXPECT_EQ(text, "cudaErrorLaunchFailure (unspecified launch failure)");
+}
+
 TEST(Model, LoadsAndUnloadsAThousandTimesWithoutALoss) {
   const auto device = open_device();
   const mr_model_desc desc = desc_of(4, 2, 64);

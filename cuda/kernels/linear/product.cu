@@ -179,7 +179,7 @@ cudaError_t launch_product(const ProductArgs& args, const Stream& on) {
     while (last < args.count && args.targets[last].weight.type == args.targets[first].weight.type) ++last;
     if (prefill) {
       error = launch_prefill(device, args, first, last, on);
-    } else if (error == cudaSuccess && tall_faster(device, args, first, last)) {
+    } else if (tall_faster(device, args, first, last)) {
       error = launch_tall(device, args, first, last, on);
     } else if (args.tokens > few(args.targets[first].weight.type) && wide_available(device, args.targets[first].weight.type, args.act)) {
       error = launch_wide(device, args, first, last, on);
