@@ -18,7 +18,7 @@ struct PreparedTall {
   int32_t clusters;  // at once; 0: not here
 };
 
-PreparedTall prepared[kMaxDevices][2][kTallForms];  // by Act, which is the weights' type too
+PreparedTall prepared[kMaxDevices][2];  // by Act, which is the weights' type too
 
 // The launch of `clusters` clusters; attributes has room for two.
 cudaLaunchConfig_t launch_config(const PrefillKernel& kernel, int32_t clusters, const Stream& on,
@@ -42,37 +42,33 @@ cudaLaunchConfig_t launch_config(const PrefillKernel& kernel, int32_t clusters, 
 cudaError_t prepare_tall(int32_t device) {
   if (!prefill_available(device)) return cudaSuccess;
   for (int32_t a = 0; a < 2; ++a) {
-    for (int32_t form = 0; form < kTallForms; ++form) {
-      PreparedTall& out = prepared[device][a][form];
-      out = {static_cast<Act>(a) == Act::kF16 ? tall_kernel_f16(form) : tall_kernel_bf16(form), 0};
-      const PrefillKernel& kernel = out.kernel;
-      cudaError_t error =
-          cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
-      if (error != cudaSuccess) return error;
-      cudaLaunchAttribute attributes[2] = {};
-      const cudaLaunchConfig_t config = launch_config(out.kernel, 1, Stream{}, attributes);
-      error = cudaOccupancyMaxActiveClusters(&out.clusters, out.kernel.function, &config);
-      if (error != cudaSuccess) return error;
-    }
+    PreparedTall& out = prepared[device][a];
+    out = {static_cast<Act>(a) == Act::kF16 ? tall_kernel_f16() : tall_kernel_bf16(), 0};
+    const PrefillKernel& kernel = out.kernel;
+    cudaError_t error = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
+    if (error != cudaSuccess) return error;
+    cudaLaunchAttribute attributes[2] = {};
+    const cudaLaunchConfig_t config = launch_config(kernel, 1, Stream{}, attributes);
+    error = cudaOccupancyMaxActiveClusters(&out.clusters, kernel.function, &config);
+    if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
 
 bool tall_faster(int32_t device, const ProductArgs& args, int32_t first, int32_t last) {
-  const int32_t clusters = prepared[device][static_cast<int32_t>(args.act)][0].clusters;
+  const int32_t clusters = prepared[device][static_cast<int32_t>(args.act)].clusters;
   const int32_t type = args.targets[first].weight.type;
-  if (type != (args.act == Act::kF16 ? kF16 : kBF16) || args.tokens <= 32 || clusters == 0) return false;
+  if (type != (args.act == Act::kF16 ? kF16 : kBF16) || args.tokens <= 64 || clusters == 0) return false;
   // Both run as many clusters at once; a block of a tall tile has twice the columns.
   const auto rounds = [&](int32_t panels, int32_t tokens) {
     const int64_t items = int64_t{prefill_params(args, first, last, panels).tiles} * ((args.tokens + tokens - 1) / tokens);
     return (items + clusters - 1) / clusters;
   };
-  const int64_t wide = rounds(kWidePanels, 64), tall = rounds(kTallPanels, args.tokens <= 64 ? 64 : 128);
-  return wide > 1 && tall * 2 <= wide + 1;
+  return rounds(kTallPanels, kTallTokens) * 2 < rounds(kWidePanels, 64);
 }
 
 cudaError_t launch_tall(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on) {
-  const PreparedTall& tall = prepared[device][static_cast<int32_t>(args.act)][args.tokens <= 64 ? 0 : 1];
+  const PreparedTall& tall = prepared[device][static_cast<int32_t>(args.act)];
   if (tall.clusters == 0) return cudaErrorNotSupported;
   PrefillParams p = prefill_params(args, first, last, kTallPanels);
   p.token_tiles = (args.tokens + tall.kernel.tokens - 1) / tall.kernel.tokens;

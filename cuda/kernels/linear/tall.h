@@ -13,12 +13,11 @@ namespace mr::cuda {
 constexpr int32_t kTallCluster = 2;  // blocks that share a tile by columns
 constexpr int32_t kTallPanels = 8;   // of a tile: 128 rows
 
-// Tokens of a tile: 64, 128.
-constexpr int32_t kTallForms = 2;
+constexpr int32_t kTallTokens = 128;
 
 // One file a type defines it. No function without sm_90a.
-PrefillKernel tall_kernel_f16(int32_t form);
-PrefillKernel tall_kernel_bf16(int32_t form);
+PrefillKernel tall_kernel_f16();
+PrefillKernel tall_kernel_bf16();
 
 // As prepare_prefill, after it, and launch_prefill. tall_faster: whether it runs on the device for the targets' type, and
 // takes less time than launch_wide.

@@ -3,6 +3,6 @@
 
 namespace mr::cuda {
 
-PrefillKernel tall_kernel_bf16(int32_t form) { return tall_kernel_for<__nv_bfloat16>(form); }
+PrefillKernel tall_kernel_bf16() { return tall_kernel_for<__nv_bfloat16>(); }
 
 }  // namespace mr::cuda

@@ -3,6 +3,6 @@
 
 namespace mr::cuda {
 
-PrefillKernel tall_kernel_f16(int32_t form) { return tall_kernel_for<__half>(form); }
+PrefillKernel tall_kernel_f16() { return tall_kernel_for<__half>(); }
 
 }  // namespace mr::cuda

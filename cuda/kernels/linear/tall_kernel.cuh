@@ -389,8 +389,8 @@ PrefillKernel tall_kernel_of() {
 #endif
 
 template <class A>
-PrefillKernel tall_kernel_for(int32_t form) {
-  return form == 0 ? tall_kernel_of<A, 64>() : tall_kernel_of<A, 128>();
+PrefillKernel tall_kernel_for() {
+  return tall_kernel_of<A, kTallTokens>();
 }
 
 }  // namespace mr::cuda
