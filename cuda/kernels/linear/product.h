@@ -2,9 +2,9 @@
 //
 // Two kernel classes. decode: every output element is the sum of at most 8 segments of the columns, cut by type and cols
 // alone, each accumulated 16 inputs at a time in ascending order in f32 and joined as a balanced tree: the same bits for every
-// number of tokens, place in the batch and device width. One pass over the weights serves 64 tokens with wgmma, where weights
-// and tokens are multiplied unsplit, else 8. prefill: one ascending sum, the same bits for every number of tokens; on devices
-// without wgmma it is the decode class.
+// number of tokens, place in the batch and device width. One pass over the weights serves 64 tokens with wgmma (128 of the
+// weights' own type), where weights and tokens are multiplied unsplit, else 8. prefill: one ascending sum, the same bits for
+// every number of tokens; on devices without wgmma it is the decode class.
 //
 // Arithmetic: x is taken as it is (f16 or bf16), sums are f32. decode: products of F16, BF16 and quantised weights are exact,
 // scales and mins multiply the f32 sums of their blocks (of 256 inputs where folded.cuh says), F32 weights are two bf16 terms
