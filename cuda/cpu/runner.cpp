@@ -14,6 +14,7 @@
 #include "error.h"
 #include "kv.h"
 #include "runner_config.h"
+#include "spin.h"
 #include "step_forward.h"
 #include "step_plan.h"
 #include "step_workspace.h"
@@ -82,6 +83,9 @@ struct Runner::State {
     model->device()->threads.adopt_caller();
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
+      lock.unlock();
+      spin([this] { return submitted.load() != completed.load(); });  // a loop of steps sends the next one soon
+      lock.lock();
       changed.wait(lock, [this] { return stop || done < submitted.load(); });
       if (done == submitted.load()) return;
       StepPlan& plan = plans[done % kInFlight];

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <climits>
 #include <cmath>
 #include <utility>
@@ -18,21 +17,10 @@
 
 #include "cgroup.h"
 #include "error.h"
+#include "spin.h"
 
 namespace mr::cpu {
 namespace {
-
-// How long a thread spins before it sleeps: longer than the serial parts between two runs of a step (a few us), short
-// enough that an idle device costs nothing.
-constexpr auto kSpin = std::chrono::microseconds(50);
-
-void pause_cpu() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
@@ -40,19 +28,6 @@ void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
 
 void futex_wake(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-}
-
-// Spins until ready() or the time is over; true when ready.
-template <class Ready>
-bool spin(Ready ready) {
-  const auto end = std::chrono::steady_clock::now() + kSpin;
-  do {
-    for (int i = 0; i < 64; ++i) {
-      if (ready()) return true;
-      pause_cpu();
-    }
-  } while (std::chrono::steady_clock::now() < end);
-  return ready();
 }
 
 uint64_t read_float_control() {
@@ -157,15 +132,20 @@ void Threads::dispatch(int64_t tasks, Call call, void* fn) {
   failed_.store(false, std::memory_order_relaxed);
   next_.store(0, std::memory_order_relaxed);
   if (!alone) {
-    pending_.store(static_cast<uint32_t>(count_ - 1), std::memory_order_relaxed);
+    finished_.store(0, std::memory_order_relaxed);
+    gate_.store(uint64_t{generation_.load(std::memory_order_relaxed) + 1} << 32, std::memory_order_release);
     generation_.fetch_add(1);  // sequentially consistent: a worker that saw the old value is counted as a sleeper below
     if (sleepers_.load() != 0) futex_wake(generation_);
   }
   serve(0);
-  if (!alone && !spin([this] { return pending_.load(std::memory_order_acquire) == 0; })) {
-    caller_sleeps_.store(1);
-    for (uint32_t left; (left = pending_.load()) != 0;) futex_wait(pending_, left);
-    caller_sleeps_.store(0);
+  if (!alone) {
+    const uint32_t all = static_cast<uint32_t>(count_ - 1);
+    const uint32_t joined = tasks == kPresent ? static_cast<uint32_t>(gate_.fetch_or(kClosed) & (kClosed - 1)) : all;
+    if (!spin([&] { return finished_.load(std::memory_order_acquire) == joined; })) {
+      caller_sleeps_.store(1);
+      for (uint32_t now; (now = finished_.load()) != joined;) futex_wait(finished_, now);
+      caller_sleeps_.store(0);
+    }
   }
   if (failed_.load(std::memory_order_acquire)) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
@@ -186,19 +166,33 @@ void Threads::serve(int thread) {
   inside_task = false;
 }
 
+// Joins the run at the gate unless it is closed or was joined before. It may be newer than *seen, which is then set to it.
+bool Threads::join(uint32_t* seen, uint32_t* joined) {
+  for (uint64_t gate = gate_.load(std::memory_order_acquire);;) {
+    const uint32_t generation = static_cast<uint32_t>(gate >> 32);
+    if ((gate & kClosed) != 0 || generation == *joined) return false;
+    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel)) {
+      *seen = *joined = generation;
+      return true;
+    }
+  }
+}
+
 void Threads::work(int thread) {
   place(thread);
   const FloatEnvironment environment;
-  for (uint32_t seen = 0;;) {
+  for (uint32_t seen = 0, joined = 0;;) {
     if (!spin([&] { return generation_.load(std::memory_order_acquire) != seen; })) {
       sleepers_.fetch_add(1);
       while (generation_.load() == seen) futex_wait(generation_, seen);
       sleepers_.fetch_sub(1);
     }
-    ++seen;  // a run waits for every worker, so that none can be missed
-    if (stop_) return;
+    seen = generation_.load(std::memory_order_acquire);
+    if (stop_.load()) return;
+    if (!join(&seen, &joined)) continue;
     serve(thread);
-    if (pending_.fetch_sub(1) == 1 && caller_sleeps_.load() != 0) futex_wake(pending_);
+    finished_.fetch_add(1);
+    if (caller_sleeps_.load() != 0) futex_wake(finished_);
   }
 }
 

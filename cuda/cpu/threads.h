@@ -30,7 +30,7 @@ class FloatEnvironment {
 // CPUs this process may use: its affinity mask, cut by the quota of its control group (rounded up). At least 1.
 int allowed_cpus();
 
-// A fixed team. The calling thread works as thread 0 of size(). Workers spin for some microseconds after a run and then
+// A fixed team. The calling thread works as thread 0 of size(). Workers spin for a while after a run (spin.h) and then
 // sleep on a futex. Any thread may call run; calls by several threads take turns. A call from inside a task is
 // refused with INTERNAL. The first exception a task throws is thrown by run after every thread has stopped; tasks not yet begun
 // are dropped.
@@ -70,7 +70,16 @@ class Threads {
   template <class F>
   void run_each(F&& fn) {
     using Fn = std::remove_reference_t<F>;
-    dispatch(-1, [](void* f, int64_t, int thread) { (*static_cast<Fn*>(f))(thread); },
+    dispatch(kEach, [](void* f, int64_t, int thread) { (*static_cast<Fn*>(f))(thread); },
+             const_cast<void*>(static_cast<const void*>(&fn)));
+  }
+
+  // Calls fn(thread) once on thread 0 and on every other that comes before fn has returned there: a thread that the system
+  // keeps from running delays nobody. What fn returns from on thread 0 must need no thread that has not come.
+  template <class F>
+  void run_present(F&& fn) {
+    using Fn = std::remove_reference_t<F>;
+    dispatch(kPresent, [](void* f, int64_t, int thread) { (*static_cast<Fn*>(f))(thread); },
              const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
@@ -79,7 +88,11 @@ class Threads {
 
  private:
   using Call = void (*)(void* fn, int64_t task, int thread);
-  void dispatch(int64_t tasks, Call call, void* fn);  // tasks < 0: once on each thread
+  static constexpr int64_t kEach = -1, kPresent = -2;  // once a thread, instead of a number of tasks
+  static constexpr uint64_t kClosed = uint64_t{1} << 31;
+
+  void dispatch(int64_t tasks, Call call, void* fn);
+  bool join(uint32_t* seen, uint32_t* joined);
   void work(int thread);
   void serve(int thread);
   void place(int thread) const;
@@ -93,14 +106,16 @@ class Threads {
   Call call_ = nullptr;
   void* fn_ = nullptr;
   int64_t tasks_ = 0;
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
   std::exception_ptr failure_;
   std::atomic<bool> failed_{false};
 
   alignas(64) std::atomic<int64_t> next_{0};
   alignas(64) std::atomic<uint32_t> generation_{0};
   std::atomic<uint32_t> sleepers_{0};
-  alignas(64) std::atomic<uint32_t> pending_{0};  // workers still in the run
+  // The run that workers may join: its generation, whether it is closed to more, and how many have joined.
+  alignas(64) std::atomic<uint64_t> gate_{kClosed};
+  alignas(64) std::atomic<uint32_t> finished_{0};  // of those
   std::atomic<uint32_t> caller_sleeps_{0};
 };
 

@@ -1,0 +1,95 @@
+// The thread team: every call of a run happens, once, and no run sees a call of another.
+#include "threads.h"
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "b2_check.h"
+
+using namespace mr::cpu;
+
+namespace {
+
+constexpr int kRuns = 4000;
+
+void each_thread_comes_once(Threads& team) {
+  for (int run = 0; run < kRuns; ++run) {
+    std::atomic<uint64_t> came{0};
+    team.run_each([&](int thread) { came.fetch_add(uint64_t{1} << 8 * thread); });
+    uint64_t want = 0;
+    for (int t = 0; t < team.size(); ++t) want |= uint64_t{1} << 8 * t;
+    CHECK(came.load() == want, "run %d of %d threads: calls %llx, want %llx", run, team.size(),
+          static_cast<unsigned long long>(came.load()), static_cast<unsigned long long>(want));
+    if (came.load() != want) return;
+  }
+}
+
+// Runs that wait for nobody: the work is done whoever came, by calls that are over when the run is.
+void present_threads_leave_nothing(Threads& team) {
+  uint64_t helped = 0;
+  for (int run = 0; run < kRuns; ++run) {
+    std::atomic<int> next{0}, done{0}, inside{0};
+    std::atomic<uint64_t> came{0};
+    const int tasks = run % 50;
+    team.run_present([&](int thread) {
+      inside.fetch_add(1);
+      came.fetch_add(uint64_t{1} << 8 * thread);
+      for (int task; (task = next.fetch_add(1)) < tasks;) {
+        for (volatile int i = 0; i < 100; i = i + 1) {
+        }
+        done.fetch_add(1);
+      }
+      inside.fetch_sub(1);
+    });
+    CHECK(done.load() == tasks, "run %d: %d of %d tasks done", run, done.load(), tasks);
+    CHECK(inside.load() == 0, "run %d: %d calls go on behind it", run, inside.load());
+    CHECK((came.load() & ~uint64_t{0x0101010101010101}) == 0 && (came.load() & 1) == 1, "run %d: calls %llx", run,
+          static_cast<unsigned long long>(came.load()));
+    if (check::failures > 0) return;
+    helped += came.load() > 1;
+    if (run % 200 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the others fall asleep
+  }
+  CHECK(team.size() == 1 || helped > 0, "no other thread ever came in %d runs", kRuns);
+}
+
+// Both kinds of runs and tasks, by turns: what the last one left at the gate must not let a thread in twice.
+void kinds_of_runs_mix(Threads& team) {
+  for (int run = 0; run < kRuns; ++run) {
+    std::atomic<int> calls{0}, tasks{0};
+    team.run_present([](int) {});
+    team.run_each([&](int) { calls.fetch_add(1); });
+    team.run(run % 7, [&](int64_t, int) { tasks.fetch_add(1); });
+    CHECK(calls.load() == team.size() && tasks.load() == run % 7, "run %d: %d calls, %d tasks", run, calls.load(), tasks.load());
+    if (check::failures > 0) return;
+  }
+}
+
+void what_a_task_throws_comes_back(Threads& team) {
+  for (int run = 0; run < 100; ++run) {
+    bool caught = false;
+    try {
+      team.run_present([](int thread) {
+        if (thread == 0) throw std::runtime_error("thread 0");
+      });
+    } catch (const std::runtime_error&) {
+      caught = true;
+    }
+    CHECK(caught, "run %d: the exception is lost", run);
+  }
+}
+
+}  // namespace
+
+int main() {
+  for (const int size : {1, 2, 3, 8}) {
+    Threads team(size);
+    each_thread_comes_once(team);
+    present_threads_leave_nothing(team);
+    kinds_of_runs_mix(team);
+    what_a_task_throws_comes_back(team);
+  }
+  return check::report("threads");
+}
