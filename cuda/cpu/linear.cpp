@@ -99,18 +99,19 @@ void move_row(const Format& f, int64_t count, uint8_t* group, int64_t lane, uint
 template <Way way>
 void move_rows(const Matrix& m, uint8_t* file_rows, int64_t row0, int64_t n) {
   const Format& f = *find_format(m.type);
-  const int64_t row_bytes = m.in / f.block * f.block_bytes, stride = panel_bytes(f, m.in);
+  const Layout layout(f, m);
+  const int64_t row_bytes = m.in / f.block * f.block_bytes;
   for (int64_t first = row0; first < row0 + n; first += panel_rows) {
     const int64_t rows = row0 + n - first < panel_rows ? row0 + n - first : panel_rows;
-    uint8_t* group = m.data + first / panel_rows * stride;
+    const int64_t panel = first / panel_rows;
     uint8_t* file = file_rows + (first - row0) * row_bytes;
-    if (way == Way::pack && rows < panel_rows) memset(group, 0, size_t(stride));
-    for (int64_t k = 0; k < m.in; k += f.group) {
-      const int64_t inputs = m.in - k < f.group ? m.in - k : f.group, count = inputs / f.block;
+    for (int64_t g = 0; g < layout.groups; ++g) {
+      const int64_t inputs = layout.inputs(g);
+      uint8_t* group = layout.at(panel, g);
+      if (way == Way::pack && rows < panel_rows) memset(group, 0, size_t(group_bytes(f, inputs)));
       for (int64_t r = 0; r < rows; ++r) {
-        move_row<way>(f, count, group, r, file + r * row_bytes + k / f.block * f.block_bytes);
+        move_row<way>(f, inputs / f.block, group, r, file + r * row_bytes + g * f.group / f.block * f.block_bytes);
       }
-      group += group_bytes(f, inputs);
     }
   }
 }
@@ -141,13 +142,12 @@ void unpack_rows(const Matrix& m, int64_t row0, int64_t n, uint8_t* file_rows) {
 
 void dequantize_row(const Matrix& m, int64_t row, float* out) {
   const Format& f = *find_format(m.type);
-  uint8_t* group = m.data + row / panel_rows * panel_bytes(f, m.in);
+  const Layout layout(f, m);
   uint8_t file[float_group * 4]; // no group of one row is longer: 128 F32, 256 Q8_0
-  for (int64_t k = 0; k < m.in; k += f.group) {
-    const int64_t inputs = m.in - k < f.group ? m.in - k : f.group, count = inputs / f.block;
-    move_row<Way::unpack>(f, count, group, row % panel_rows, file);
-    decode_blocks(m.type, file, count, out + k);
-    group += group_bytes(f, inputs);
+  for (int64_t g = 0; g < layout.groups; ++g) {
+    const int64_t count = layout.inputs(g) / f.block;
+    move_row<Way::unpack>(f, count, layout.at(row / panel_rows, g), row % panel_rows, file);
+    decode_blocks(m.type, file, count, out + g * f.group);
   }
 }
 
@@ -170,11 +170,15 @@ void prepare_activations(Isa isa, Activation kind, const float* x, int64_t ldx, 
   kernels_of(isa, kind).prepare(x, ldx, in, tokens, t0, t1, static_cast<uint8_t*>(act));
 }
 
+const uint8_t* begin_of(const Matrix& m, int64_t panel) {
+  return Layout(*find_format(m.type), m).at(panel, 0);
+}
+
 void multiply(Isa isa, const Matrix& m, const void* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
-              int64_t panel1) {
+              int64_t panel1, const uint8_t* then) {
   if (tokens <= 0 || panel0 >= panel1) return;
   kernels_of(isa, activation_kind(isa, m.type))
-      .multiply(m, static_cast<const uint8_t*>(act), tokens, y, ldy, panel0, panel1);
+      .multiply(m, static_cast<const uint8_t*>(act), tokens, y, ldy, panel0, panel1, then);
 }
 
 } // namespace mr::cpu

@@ -1,8 +1,8 @@
 // Weight matrices and their products with activations: y(tokens, out) = x(tokens, in) * W(out, in)^T.
 //
 // A matrix lies in memory as panels of 16 rows; every format keeps exactly the bits of its file, reordered so that one
-// row of lanes is one row of weights and a product reads each panel as one forward stream. The layout is the same for
-// every path. Nothing here allocates, locks, or starts a thread: callers split the work by panels and tokens.
+// row of lanes is one row of weights and a product reads memory as one forward stream. The layout is the same for every
+// path. Nothing here allocates, locks, or starts a thread: callers split the work by panels and tokens.
 //
 // Bits: for one path, y[t][row] depends on that row's weights and that token's x alone. How many tokens a call has, how
 // panels are split over calls, and which thread runs them change nothing.
@@ -27,7 +27,7 @@ enum : int32_t {
   type_q4_k = 12, type_q5_k = 13, type_q6_k = 14, type_iq4_nl = 20, type_bf16 = 30
 };
 
-constexpr int64_t panel_rows = 16;
+constexpr int64_t panel_rows = 16, stack_panels = 4;
 static constexpr int64_t panels(int64_t out) { return (out + panel_rows - 1) / panel_rows; }
 
 struct Matrix {
@@ -70,8 +70,13 @@ void prepare_activations(Isa isa, Activation kind, const float* x, int64_t ldx, 
 
 // y[t*ldy + row] for every token and every row < m.out of panels [panel0, panel1). act comes from prepare_activations of
 // the same isa, activation_kind(isa, m.type), m.in and tokens. y must not overlap act. Any thread, on disjoint panels.
+// `then` is what this thread reads afterwards, begin_of the panels of its next product: a hint, and any address may be given.
+// Calls are fastest on whole stacks, four panels from a multiple of four on.
 void multiply(Isa isa, const Matrix& m, const void* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
-              int64_t panel1);
+              int64_t panel1, const uint8_t* then);
+
+// Where the weights of a panel and of those after it begin; 0 <= panel < panels(m.out).
+const uint8_t* begin_of(const Matrix& m, int64_t panel);
 
 } // namespace mr::cpu
 

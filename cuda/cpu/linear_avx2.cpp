@@ -66,7 +66,6 @@ MR_INLINE u8x64 table16(const u8x64& index) {
 
 MR_INLINE int64_t wide_int8(int64_t) { return 1; }
 MR_INLINE int64_t wide_f32(int64_t) { return 1; }
-MR_INLINE bool reads_packed(int32_t, int64_t) { return false; }
 
 // Writes 8 sums of rows 8*half.. of a panel: to the waiting sums, or the rows that exist to y.
 MR_INLINE void store_half(const Dot& a, int64_t c, int half, __m256 v) {

@@ -50,10 +50,11 @@ MR_INLINE u8x64 table16(const u8x64& index) {
 #include "linear_avx512_f32.inl"
 #include "linear_tiles.inl"
 #include "linear_multiply.inl"
+#include "linear_avx512_token.inl"
 
 } // namespace
 
-const Kernels kernels_avx512vnni[2] = {{prepare_f32, multiply_f32}, {prepare_int8, multiply_int8}};
+const Kernels kernels_avx512vnni[2] = {{prepare_f32, multiply_f32}, {prepare_int8, multiply_quants}};
 
 } // namespace mr::cpu
 

@@ -60,11 +60,10 @@ template <int P, int C>
 void dot_bf16_tile(const Dot& a) {
   constexpr int step = 2;
   __m512 run[P][C];
-  const uint8_t *x = a.act, *w[P], *fetch[P];
+  const uint8_t *x = a.act, *w[P];
 #pragma GCC unroll 4
   for (int p = 0; p < P; ++p) {
     w[p] = a.w[p];
-    fetch[p] = a.fetch[p];
 #pragma GCC unroll 12
     for (int c = 0; c < C; ++c) run[p][c] = _mm512_setzero_ps();
   }
@@ -87,7 +86,7 @@ void dot_bf16_tile(const Dot& a) {
 #pragma GCC unroll 2
       for (int i = 0; i < step; ++i) {
 #pragma GCC unroll 4
-        for (int p = 0; p < P; ++p) prefetch(fetch[p] + (k + i) * 64);
+        for (int p = 0; p < P; ++p) prefetch(a.fetch + ((k + i) * P + p) * 64);
       }
     }
 #pragma GCC unroll 2
@@ -127,9 +126,9 @@ void dot_bf16(int panels, int64_t width, const Dot& a) {
 }
 
 void multiply_bf16(const Matrix& m, const uint8_t* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
-                   int64_t panel1) {
+                   int64_t panel1, const uint8_t* then) {
   const auto expand_panel = [](Dot& a, int64_t i, const uint8_t* group) { a.w[i] = group; };
-  each_tile(m, act, tokens, y, ldy, panel0, panel1, wide_bf16(tokens), f32_tile, 2, int64_t(sizeof(uint32_t)), 1,
+  each_tile(m, act, tokens, y, ldy, panel0, panel1, then, wide_bf16(tokens), f32_tile, 2, int64_t(sizeof(uint32_t)), 1,
             expand_panel, [](int panels, int64_t width, const Dot& a) { dot_bf16(panels, width, a); });
 }
 

@@ -2,8 +2,7 @@
 
 MR_INLINE __m512i broadcast(const uint8_t* p) { return _mm512_set1_epi32(load_as<int32_t>(p)); }
 MR_INLINE __m512 broadcast_f32(const uint8_t* p) { return _mm512_set1_ps(load_as<float>(p)); }
-// Into the second level: the first has fewer requests in flight, too few to fill the memory bus.
-MR_INLINE void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
+MR_INLINE void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 
 template <int P, int C>
 MR_INLINE void load_sums(const Dot& a, __m512 (&sum)[P][C]) {

@@ -17,11 +17,10 @@ template <int32_t type, int P, int C>
 void dot_f32_tile(const Dot& a) {
   constexpr int step = 4, bytes = type == type_f32 ? 64 : 32;
   __m512 run[P][C];
-  const uint8_t *x = a.act, *w[P], *fetch[P];
+  const uint8_t *x = a.act, *w[P];
 #pragma GCC unroll 4
   for (int p = 0; p < P; ++p) {
     w[p] = a.w[p];
-    fetch[p] = a.fetch[p];
 #pragma GCC unroll 12
     for (int c = 0; c < C; ++c) run[p][c] = _mm512_setzero_ps();
   }
@@ -33,7 +32,7 @@ void dot_f32_tile(const Dot& a) {
 #pragma GCC unroll 4
       for (int i = 0; i < step * bytes; i += 64) {
 #pragma GCC unroll 4
-        for (int p = 0; p < P; ++p) prefetch(fetch[p] + k * bytes + i);
+        for (int p = 0; p < P; ++p) prefetch(a.fetch + (k * bytes + i) * P + p * 64);
       }
     }
 #pragma GCC unroll 4

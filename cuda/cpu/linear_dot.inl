@@ -7,7 +7,6 @@ constexpr int max_panels = 4; // that a kernel takes at once
 
 struct Dot {
   const uint8_t* w[max_panels];  // int8: [block][8][64]; f32: packed
-  const uint8_t* packed[max_panels]; // int8: the group as it is packed, for kernels that expand it themselves, else NULL
   const float* d[max_panels];    // int8: [block][16], halves: [block][2][16]
   const float* m[max_panels];    // int8: [block][16]
   const uint8_t* act;            // int8: ActBlock [block][width]; f32: float [input][width]
@@ -19,6 +18,6 @@ struct Dot {
   float* y[max_panels];          // of the tile's first token
   int64_t ldy;
   int64_t rows[max_panels];      // of y in each panel, 1..16
-  const uint8_t* fetch[max_panels]; // weights wanted next, to be asked for in passing
+  const uint8_t* fetch;          // weights wanted next, to be asked for in passing and in this order
   int64_t fetch_lines;           // cache lines a block of int8; of f32 any number, for the whole run; 0 = none
 };

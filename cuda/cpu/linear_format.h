@@ -1,6 +1,8 @@
 // The weight formats as data: which fields a block has in its file, and how 16 rows of them lie in a panel.
 //
-// A panel is a run of groups, each holding the same inputs of 16 rows. Within a group each field is a plane: cell 0 of
+// A panel is a sequence of groups, each holding the same inputs of 16 rows. Four panels make a stack: their groups alternate
+// (the first group of each, then the second of each), so that a product that takes four panels at once reads memory in one
+// forward stream; four streams side by side get three quarters of its rate. Within a group each field is a plane: cell 0 of
 // the 16 rows, then cell 1, ... A cell is what one row contributes to one lane: 4 bytes of quants (four inputs, or four
 // pairs of nibbles), a 2-byte scale, a 1-byte scale. Planes of wide fields come first, so that they start at multiples of
 // 64 bytes. Groups are padded to 64 bytes.
@@ -69,10 +71,44 @@ static constexpr int64_t group_bytes(const Format& f, int64_t inputs) {
   return (sum + 63) / 64 * 64;
 }
 
+struct GroupSizes {
+  int64_t bytes[sizeof formats / sizeof formats[0]];
+  constexpr GroupSizes() : bytes() {
+    for (const Format& f : formats) bytes[&f - formats] = group_bytes(f, f.group);
+  }
+};
+constexpr GroupSizes group_sizes;
+
+// group_bytes of a full group, without its divisions.
+static inline int64_t full_group_bytes(const Format& f) { return group_sizes.bytes[&f - formats]; }
+
 static constexpr int64_t panel_bytes(const Format& f, int64_t in) {
   const int64_t tail = in % f.group;
   return in / f.group * group_bytes(f, f.group) + (tail == 0 ? 0 : group_bytes(f, tail));
 }
+
+// Where the groups of a matrix lie.
+struct Layout {
+  uint8_t* data;
+  int64_t panels;
+  int64_t groups, last;            // of a panel; inputs of its last group
+  int64_t full_bytes, last_bytes;  // of a group, and of the last
+  int64_t panel_bytes;
+  int64_t full;                    // inputs of a group
+
+  Layout(const Format& f, const Matrix& m)
+      : data(m.data), panels(cpu::panels(m.out)), groups((m.in + f.group - 1) / f.group),
+        last(m.in - (groups - 1) * f.group), full_bytes(full_group_bytes(f)),
+        last_bytes(last == f.group ? full_bytes : group_bytes(f, last)),
+        panel_bytes((groups - 1) * full_bytes + last_bytes), full(f.group) {}
+
+  int64_t inputs(int64_t group) const { return group + 1 < groups ? full : last; }
+  uint8_t* at(int64_t panel, int64_t group) const {
+    const int64_t place = panel % stack_panels, first = panel - place;
+    const int64_t members = panels - first < stack_panels ? panels - first : stack_panels;
+    return data + first * panel_bytes + group * members * full_bytes + place * (group + 1 < groups ? full_bytes : last_bytes);
+  }
+};
 
 // IQ4_NL's sixteen values.
 constexpr int8_t iq4_nl_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};

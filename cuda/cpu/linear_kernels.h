@@ -12,7 +12,7 @@ namespace mr::cpu {
 struct Kernels {
   void (*prepare)(const float* x, int64_t ldx, int64_t in, int64_t tokens, int64_t t0, int64_t t1, uint8_t* act);
   void (*multiply)(const Matrix& m, const uint8_t* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
-                   int64_t panel1);
+                   int64_t panel1, const uint8_t* then);
 };
 
 // By Activation: f32, int8.

@@ -1,6 +1,6 @@
 // Products of quantised and of float weights over a path's kernels: wide_int8(tokens) and wide_f32(tokens), how many panels
 // they take at once when a product has that many tokens, and dot_int8(mode, panels, width, Dot) and dot_f32(type, panels,
-// width, Dot) for that many. reads_packed(type, tokens) says whether dot_int8 wants Dot.packed instead of Dot.w.
+// width, Dot) for that many.
 
 MR_INLINE int64_t bias_offset(int32_t type) {
   switch (type) {
@@ -19,31 +19,25 @@ MR_INLINE Mode mode_of(int32_t type) {
 }
 
 void multiply_int8(const Matrix& m, const uint8_t* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
-                   int64_t panel1) {
+                   int64_t panel1, const uint8_t* then) {
   const int32_t type = m.type;
   const Mode mode = mode_of(type);
-  const bool packed = reads_packed(type, tokens);
   Expanded expanded[max_panels];
   const auto expand_panel = [&](Dot& a, int64_t i, const uint8_t* group) {
-    if (packed) {
-      scales_q4_k(group, expanded[i]);
-      a.packed[i] = group;
-    } else {
-      a.w[i] = expand(type, group, a.n, expanded[i]);
-    }
+    a.w[i] = expand(type, group, a.n, expanded[i]);
     a.d[i] = expanded[i].d[0];
     a.m[i] = expanded[i].m[0];
     a.bias = bias_offset(type);
     a.full_bytes = type == type_q8_0 || type == type_iq4_nl;
   };
-  each_tile(m, act, tokens, y, ldy, panel0, panel1, wide_int8(tokens), int8_tile, 32, int64_t(sizeof(ActBlock)),
+  each_tile(m, act, tokens, y, ldy, panel0, panel1, then, wide_int8(tokens), int8_tile, 32, int64_t(sizeof(ActBlock)),
             quant_group / 32, expand_panel, [&](int panels, int64_t width, const Dot& a) { dot_int8(mode, panels, width, a); });
 }
 
 void multiply_f32(const Matrix& m, const uint8_t* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
-                  int64_t panel1) {
+                   int64_t panel1, const uint8_t* then) {
   const int32_t type = m.type;
   const auto expand_panel = [](Dot& a, int64_t i, const uint8_t* group) { a.w[i] = group; };
-  each_tile(m, act, tokens, y, ldy, panel0, panel1, wide_f32(tokens), f32_tile, 1, int64_t(sizeof(float)), 1, expand_panel,
+  each_tile(m, act, tokens, y, ldy, panel0, panel1, then, wide_f32(tokens), f32_tile, 1, int64_t(sizeof(float)), 1, expand_panel,
             [&](int panels, int64_t width, const Dot& a) { dot_f32(type, panels, width, a); });
 }

@@ -14,10 +14,10 @@ constexpr int64_t fetch_tiles = 6; // int8 tiles that ask for the weights wanted
 // in fetch_units parts a tile.
 template <class Expand, class Kernel>
 MR_INLINE void each_tile(const Matrix& m, const uint8_t* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
-                         int64_t panel1, int64_t wide, int64_t tile_width, int64_t unit, int64_t unit_bytes, int64_t fetch_units,
-                         Expand expand_panel, Kernel dot) {
+                         int64_t panel1, const uint8_t* then, int64_t wide, int64_t tile_width, int64_t unit,
+                         int64_t unit_bytes, int64_t fetch_units, Expand expand_panel, Kernel dot) {
   const Format& f = *find_format(m.type);
-  const int64_t stride = panel_bytes(f, m.in), full_bytes = group_bytes(f, f.group), groups = (m.in + f.group - 1) / f.group;
+  const Layout layout(f, m);
   alignas(64) float sums[max_panels][sum_slots][panel_rows];
   Dot a = {};
   a.ldy = ldy;
@@ -27,28 +27,26 @@ MR_INLINE void each_tile(const Matrix& m, const uint8_t* act, int64_t tokens, fl
     for (; t1 < tokens && t1 < t0 + token_band; ++tiles) t1 += widths[tiles] = tile_of(tile_width, tokens, t1).width;
     for (int64_t panel = panel0; panel < panel1; panel += wide) {
       const int64_t count = min_of(wide, panel1 - panel);
-      for (int64_t g = 0; g < groups; ++g) {
-        const int64_t inputs = min_of(f.group, m.in - g * f.group);
-        const uint8_t* group = m.data + panel * stride + g * full_bytes;
-        // What is read next: the following group, or the first of the next panels; beyond the matrix it is a vain hint.
-        const uint8_t* next = g + 1 < groups ? group + full_bytes : m.data + (panel + wide) * stride;
+      for (int64_t g = 0; g < layout.groups; ++g) {
+        const int64_t inputs = layout.inputs(g);
+        // What is read next: the following group, the first of the next panels, or what the caller reads then.
+        const bool more = panel + wide < panel1;
+        a.fetch = g + 1 < layout.groups ? layout.at(panel, g + 1) : more ? layout.at(panel + wide, 0) : then;
         a.n = (inputs + unit - 1) / unit;
         a.first = g == 0;
-        a.last = g + 1 == groups;
+        a.last = g + 1 == layout.groups;
         // Asked for during the last tiles: earlier, it would be gone again; all at once, it would fill the queue that the
         // activations come through.
-        const int64_t wanted = full_bytes / 64, askers = min_of(tiles, fetch_units == 1 ? 1 : fetch_tiles);
+        const int64_t wanted = wide * layout.full_bytes / 64, askers = min_of(tiles, fetch_units == 1 ? 1 : fetch_tiles);
         const int64_t each = (wanted + askers * fetch_units - 1) / (askers * fetch_units);
         for (int64_t i = 0; i < wide; ++i) {
           if (i < count) {
-            expand_panel(a, i, group + i * stride);
+            expand_panel(a, i, layout.at(panel + i, g));
           } else {
             a.w[i] = a.w[count - 1];
-            a.packed[i] = a.packed[count - 1];
             a.d[i] = a.d[count - 1];
             a.m[i] = a.m[count - 1];
           }
-          a.fetch[i] = next + min_of(i, count - 1) * stride;
           a.rows[i] = i < count ? min_of(panel_rows, m.out - (panel + i) * panel_rows) : 0;
         }
         const uint8_t* run = act + g * (f.group / unit) * tokens * unit_bytes;
@@ -62,9 +60,7 @@ MR_INLINE void each_tile(const Matrix& m, const uint8_t* act, int64_t tokens, fl
           }
           a.fetch_lines = left <= askers ? each : 0;
           dot(int(wide), widths[tile], a);
-          if (left <= askers) {
-            for (int64_t i = 0; i < wide; ++i) a.fetch[i] += each * fetch_units * 64;
-          }
+          if (left <= askers) a.fetch += each * fetch_units * 64;
           t += widths[tile];
         }
       }

@@ -76,7 +76,7 @@ void multiply_all(Device& device, const Matrix& matrix, const float* x, int64_t 
     prepare_activations(device.isa, kind, x, matrix.in, matrix.in, tokens, begin, end, activations);
   });
   device.threads.split(panels(matrix.out), 1, [&](int64_t begin, int64_t end, int) {
-    multiply(device.isa, matrix, activations, tokens, y, matrix.out, begin, end);
+    multiply(device.isa, matrix, activations, tokens, y, matrix.out, begin, end, nullptr);
   });
 }
 

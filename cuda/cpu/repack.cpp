@@ -102,12 +102,11 @@ bool tiled(const Format& f, int64_t in) {
 }
 
 template <Way way>
-void move_panel(const Format& f, int64_t in, uint8_t* group, uint8_t* file) {
-  const int64_t row_bytes = in / f.block * f.block_bytes;
-  for (int64_t k = 0; k < in; k += f.group) {
-    const int64_t inputs = in - k < f.group ? in - k : f.group, count = inputs / f.block;
-    uint8_t* const blocks = file + k / f.block * f.block_bytes;
-    uint8_t* plane = group;
+void move_panel(const Format& f, const Layout& layout, int64_t panel, uint8_t* file, int64_t row_bytes) {
+  for (int64_t g = 0; g < layout.groups; ++g) {
+    const int64_t count = layout.inputs(g) / f.block;
+    uint8_t* const blocks = file + g * f.group / f.block * f.block_bytes;
+    uint8_t* plane = layout.at(panel, g);
     for (int32_t i = 0; i < f.field_count; ++i) {
       const Field& field = f.fields[i];
       const uint8_t flip = i == 0 ? f.flip : 0;
@@ -120,19 +119,19 @@ void move_panel(const Format& f, int64_t in, uint8_t* group, uint8_t* file) {
       }
       plane += plane_bytes(field, count);
     }
-    group += group_bytes(f, inputs);
   }
 }
 
-// Calls whole(panel, file) for each full panel and rest(row0, rows, file) for what is not one.
+// Calls whole(format, layout, panel, file, row_bytes) for each full panel and rest(row0, rows, file) for what is not one.
 template <class Whole, class Rest>
 void each_panel(const Matrix& m, int64_t row0, int64_t n, Whole whole, Rest rest) {
   const Format& f = *find_format(m.type);
-  const int64_t row_bytes = m.in / f.block * f.block_bytes, stride = panel_bytes(f, m.in);
+  const int64_t row_bytes = m.in / f.block * f.block_bytes;
+  const Layout layout(f, m);
   if (!tiled(f, m.in)) return rest(row0, n, int64_t{0});
   int64_t row = row0;
   for (; row + panel_rows <= row0 + n; row += panel_rows)
-    whole(f, m.data + row / panel_rows * stride, (row - row0) * row_bytes);
+    whole(f, layout, row / panel_rows, (row - row0) * row_bytes, row_bytes);
   if (row < row0 + n) rest(row, row0 + n - row, (row - row0) * row_bytes);
 }
 
@@ -142,14 +141,18 @@ void repack_rows(Matrix& m, const uint8_t* file_rows, int64_t row0, int64_t n) {
   uint8_t* const file = const_cast<uint8_t*>(file_rows);  // packing only reads it
   each_panel(
       m, row0, n,
-      [&](const Format& f, uint8_t* panel, int64_t at) { move_panel<Way::pack>(f, m.in, panel, file + at); },
+      [&](const Format& f, const Layout& layout, int64_t panel, int64_t at, int64_t row_bytes) {
+        move_panel<Way::pack>(f, layout, panel, file + at, row_bytes);
+      },
       [&](int64_t row, int64_t rows, int64_t at) { pack_rows(m, file_rows + at, row, rows); });
 }
 
 void restore_rows(const Matrix& m, int64_t row0, int64_t n, uint8_t* file_rows) {
   each_panel(
       m, row0, n,
-      [&](const Format& f, uint8_t* panel, int64_t at) { move_panel<Way::restore>(f, m.in, panel, file_rows + at); },
+      [&](const Format& f, const Layout& layout, int64_t panel, int64_t at, int64_t row_bytes) {
+        move_panel<Way::restore>(f, layout, panel, file_rows + at, row_bytes);
+      },
       [&](int64_t row, int64_t rows, int64_t at) { unpack_rows(m, row, rows, file_rows + at); });
 }
 

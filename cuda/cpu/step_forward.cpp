@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kTokensATask = 8;    // of embedding, norms and preparation
 constexpr int64_t kTasksAThread = 6;   // that a product is cut into, at least, where its size allows
+constexpr int64_t kHeadPanels = 16;    // of the head in a task, at most
 
 }  // namespace
 
@@ -39,7 +40,8 @@ StepForward::StepForward(std::shared_ptr<const Model> model, const mr_runner_con
 }
 
 // Every thread runs prologue(thread) and then tasks until none is left: body(task, thread). A thread has a range of its own,
-// so that what one task asks the memory for ahead of its end is what its next one reads; then it helps the others.
+// so that what one task asks the memory for ahead of its end is what its next one reads; then it helps the others. A thread
+// that comes too late for any of it is not waited for.
 template <class Prologue, class Body>
 void StepForward::phase(int64_t tasks, Prologue prologue, Body body) {
   const int count = threads_.size();
@@ -47,7 +49,7 @@ void StepForward::phase(int64_t tasks, Prologue prologue, Body body) {
     ranges_[t].next.store(tasks * t / count, std::memory_order_relaxed);
     ranges_[t].end = tasks * (t + 1) / count;
   }
-  threads_.run_each([&](int thread) {
+  threads_.run_present([&](int thread) {
     prologue(thread);
     for (int i = 0; i < count; ++i) {
       Range& range = ranges_[thread + i < count ? thread + i : thread + i - count];
@@ -56,9 +58,31 @@ void StepForward::phase(int64_t tasks, Prologue prologue, Body body) {
   });
 }
 
+// Whole stacks for few tokens: there a product waits for the memory, which is fastest so.
 int64_t StepForward::task_panels(int64_t total_panels) const {
-  const int64_t fair = total_panels / (kTasksAThread * threads_.size());
-  return std::clamp<int64_t>(fair, 1, StepWorkspace::task_panels(tokens_));
+  const int64_t fair = total_panels / (kTasksAThread * threads_.size()), unit = few() ? stack_panels : 1;
+  return std::clamp<int64_t>(fair / unit * unit, unit, StepWorkspace::task_panels(tokens_));
+}
+
+// What the thread reads behind a task: the next one of its range, or what it begins the product after this one with.
+const uint8_t* StepForward::behind(const Cut& cut, int64_t task, int thread, const Cut& then) const {
+  if (task + 1 != ranges_[thread].end && task + 1 < cut.tasks) return cut.begin(task + 1);
+  return then.begin(then.tasks * thread / threads_.size());
+}
+
+Cut StepForward::qkv_cut(const Layer& l) const {
+  // Where heads are whole panels a task is whole heads.
+  const int64_t grain = desc_.head_dim % panel_rows == 0 ? desc_.head_dim / panel_rows : 1;
+  const int64_t fair = task_panels(panels(l.q->out) + panels(l.k->out) + panels(l.v->out));
+  return Cut({l.q, l.k, l.v}, std::max<int64_t>(1, fair / grain) * grain);
+}
+
+Cut StepForward::cut(const Matrix* m) const { return Cut({m}, task_panels(panels(m->out))); }
+
+Cut StepForward::head_cut() const {
+  const Matrix* const head = &model_->head();
+  return Cut({head}, std::clamp<int64_t>(panels(head->out) / (kTasksAThread * threads_.size()) / stack_panels * stack_panels,
+                                         stack_panels, kHeadPanels));
 }
 
 void StepForward::run(StepPlan& plan) {
@@ -145,11 +169,11 @@ void StepForward::embed(const StepPlan& plan) {
   });
 }
 
-void StepForward::prepare(const float* x, int64_t width, const Matrix* const* matrices, int count, int64_t t0,
-                          int64_t t1, const Prepared& into) const {
+void StepForward::prepare(const float* x, int64_t width, const Cut& cut, int64_t t0, int64_t t1,
+                          const Prepared& into) const {
   bool done[activation_kinds] = {};
-  for (int i = 0; i < count; ++i) {
-    const Activation kind = activation_kind(isa_, matrices[i]->type);
+  for (int32_t i = 0; i < cut.count; ++i) {
+    const Activation kind = activation_kind(isa_, cut.matrices[i]->type);
     bool& kind_done = done[static_cast<int>(kind)];
     if (!kind_done) prepare_activations(isa_, kind, x, width, width, tokens_, t0, t1, into.of(kind));
     kind_done = true;
@@ -157,15 +181,14 @@ void StepForward::prepare(const float* x, int64_t width, const Matrix* const* ma
 }
 
 template <class Body>
-void StepForward::with_prepared(const float* x, int64_t width, const float* weight, const Matrix* const* matrices,
-                                int count, int64_t tasks, Body body) {
+void StepForward::with_prepared(const float* x, int64_t width, const float* weight, const Cut& cut, int64_t tasks, Body body) {
   const auto fill = [&](int64_t t0, int64_t t1, float* rows, const Prepared& into) {
     if (weight == nullptr) {
-      prepare(x, width, matrices, count, t0, t1, into);
+      prepare(x, width, cut, t0, t1, into);
       return;
     }
     for (int64_t t = t0; t < t1; ++t) ops_.rms_norm(x + t * width, weight, desc_.norm_eps, width, rows + t * width);
-    prepare(rows, width, matrices, count, t0, t1, into);
+    prepare(rows, width, cut, t0, t1, into);
   };
   if (few()) {
     phase(tasks,
@@ -187,26 +210,19 @@ void StepForward::layer(const StepPlan& plan, int32_t index) {
   const int64_t q_width = static_cast<int64_t>(desc_.heads) * desc_.head_dim;
   const int64_t kv_width = static_cast<int64_t>(desc_.kv_heads) * desc_.head_dim;
 
-  // Q, K and V: the tasks of the three products follow one another. Where heads are whole panels a task is whole heads,
-  // and finishes them while they are in its cache.
-  const Matrix* const matrices[3] = {l.q, l.k, l.v};
+  // Q, K and V: the tasks of the three products follow one another. A task of whole heads finishes them while they are in
+  // its cache.
   float* const outputs[3] = {space_.qkv, space_.qkv + q_width, space_.qkv + q_width + kv_width};
   const bool whole = desc_.head_dim % panel_rows == 0;
-  const int64_t grain = whole ? desc_.head_dim / panel_rows : 1;
-  const int64_t chunk = std::max<int64_t>(1, task_panels(panels(q_width) + 2 * panels(kv_width)) / grain) * grain;
-  int64_t end[3], tasks = 0;
-  for (int i = 0; i < 3; ++i) end[i] = tasks += (panels(matrices[i]->out) + chunk - 1) / chunk;
-  with_prepared(space_.x, desc_.hidden, l.attn_norm, matrices, 3, tasks,
-                [&](int64_t task, int, const Prepared& prepared) {
-                  const int i = task < end[0] ? 0 : task < end[1] ? 1 : 2;
-                  const Matrix& m = *matrices[i];
-                  const int64_t first = (task - (i == 0 ? 0 : end[i - 1])) * chunk;
-                  const int64_t last = std::min(panels(m.out), first + chunk);
-                  multiply(isa_, m, prepared.of(activation_kind(isa_, m.type)), tokens_, outputs[i], space_.qkv_width, first,
-                           last);
-                  for (int64_t h = first / grain; whole && h < last / grain; ++h)
-                    finish_head(plan, l, index, static_cast<Part>(i), static_cast<int32_t>(h));
-                });
+  const Cut qkv = qkv_cut(l), o = cut(l.o), gate = cut(l.gate), down = cut(l.down);
+  with_prepared(space_.x, desc_.hidden, l.attn_norm, qkv, qkv.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
+    const Piece p = qkv.at(task);
+    multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), tokens_, outputs[p.index],
+             space_.qkv_width, p.first, p.last, behind(qkv, task, thread, o));
+    const int64_t grain = desc_.head_dim / panel_rows;
+    for (int64_t h = p.first / grain; whole && h < p.last / grain; ++h)
+      finish_head(plan, l, index, static_cast<Part>(p.index), static_cast<int32_t>(h));
+  });
   const int64_t heads = desc_.heads, kv_heads = desc_.kv_heads;
   if (!whole) {
     phase(heads + 2 * kv_heads, [](int) {}, [&](int64_t task, int) {
@@ -218,9 +234,9 @@ void StepForward::layer(const StepPlan& plan, int32_t index) {
   phase(static_cast<int64_t>(tiles_.size()) * kv_heads, [](int) {}, [&](int64_t task, int thread) {
     attend(plan, tiles_[static_cast<size_t>(task / kv_heads)], static_cast<int32_t>(task % kv_heads), index, thread);
   });
-  project(space_.attention, q_width, l.o, l.o_bias);
-  feed_forward(l);
-  project(space_.ffn, desc_.ffn, l.down, nullptr);
+  project(space_.attention, q_width, o, l.o_bias, gate);
+  feed_forward(l, gate, down);
+  project(space_.ffn, desc_.ffn, down, nullptr, index + 1 < desc_.layers ? qkv_cut(model_->layer(index + 1)) : head_cut());
 }
 
 // Bias, norm and rotation of one head of all tokens; keys and values go into the cache.
@@ -275,37 +291,38 @@ void StepForward::attend(const StepPlan& plan, const Tile& tile, int32_t kv_head
 }
 
 // residual += x * m^T (+ bias)
-void StepForward::project(const float* x, int64_t width, const Matrix* m, const float* bias) {
-  const int64_t total = panels(m->out), chunk = task_panels(total), ld = chunk * panel_rows;
-  with_prepared(x, width, nullptr, &m, 1, (total + chunk - 1) / chunk,
-                [&](int64_t task, int thread, const Prepared& prepared) {
-                  float* const y = space_.threads[static_cast<size_t>(thread)].panel[0];
-                  const int64_t first = task * chunk, last = std::min(total, first + chunk), row = first * panel_rows;
-                  const int64_t n = std::min(m->out, last * panel_rows) - row;
-                  multiply(isa_, *m, prepared.of(activation_kind(isa_, m->type)), tokens_, y - row, ld, first, last);
-                  for (int64_t t = 0; t < tokens_; ++t) {
-                    if (bias != nullptr) ops_.add(y + t * ld, bias + row, n, y + t * ld);
-                    float* const to = space_.x + t * desc_.hidden + row;
-                    ops_.add(to, y + t * ld, n, to);
-                  }
-                });
+void StepForward::project(const float* x, int64_t width, const Cut& cut, const float* bias, const Cut& then) {
+  const int64_t ld = cut.chunk * panel_rows;
+  with_prepared(x, width, nullptr, cut, cut.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
+    float* const y = space_.threads[static_cast<size_t>(thread)].panel[0];
+    const Piece p = cut.at(task);
+    const int64_t row = p.first * panel_rows, n = std::min(p.matrix.out, p.last * panel_rows) - row;
+    multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), tokens_, y - row, ld, p.first, p.last,
+             behind(cut, task, thread, then));
+    for (int64_t t = 0; t < tokens_; ++t) {
+      if (bias != nullptr) ops_.add(y + t * ld, bias + row, n, y + t * ld);
+      float* const to = space_.x + t * desc_.hidden + row;
+      ops_.add(to, y + t * ld, n, to);
+    }
+  });
 }
 
 // ffn = silu(gate) * up of the normed residual
-void StepForward::feed_forward(const Layer& l) {
-  const Matrix* const matrices[2] = {l.gate, l.up};
-  const int64_t total = panels(desc_.ffn), chunk = task_panels(total), ld = chunk * panel_rows;
-  with_prepared(space_.x, desc_.hidden, l.ffn_norm, matrices, 2, (total + chunk - 1) / chunk,
-                [&](int64_t task, int thread, const Prepared& prepared) {
-                  const auto& own = space_.threads[static_cast<size_t>(thread)];
-                  const int64_t first = task * chunk, last = std::min(total, first + chunk), row = first * panel_rows;
-                  const int64_t n = std::min<int64_t>(desc_.ffn, last * panel_rows) - row;
-                  for (int i = 0; i < 2; ++i)
-                    multiply(isa_, *matrices[i], prepared.of(activation_kind(isa_, matrices[i]->type)), tokens_,
-                             own.panel[i] - row, ld, first, last);
-                  for (int64_t t = 0; t < tokens_; ++t)
-                    ops_.swiglu(own.panel[0] + t * ld, own.panel[1] + t * ld, n, space_.ffn + t * desc_.ffn + row);
-                });
+void StepForward::feed_forward(const Layer& l, const Cut& gate, const Cut& then) {
+  const int64_t ld = gate.chunk * panel_rows;
+  const Cut both({l.gate, l.up}, gate.chunk);
+  with_prepared(space_.x, desc_.hidden, l.ffn_norm, both, gate.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
+    const auto& own = space_.threads[static_cast<size_t>(thread)];
+    const Piece p = gate.at(task);
+    const int64_t row = p.first * panel_rows, n = std::min(p.matrix.out, p.last * panel_rows) - row;
+    const auto product = [&](const Matrix& m, float* y, const uint8_t* next) {
+      multiply(isa_, m, prepared.of(activation_kind(isa_, m.type)), tokens_, y - row, ld, p.first, p.last, next);
+    };
+    product(*l.gate, own.panel[0], begin_of(*l.up, p.first));
+    product(*l.up, own.panel[1], behind(gate, task, thread, then));
+    for (int64_t t = 0; t < tokens_; ++t)
+      ops_.swiglu(own.panel[0] + t * ld, own.panel[1] + t * ld, n, space_.ffn + t * desc_.ffn + row);
+  });
 }
 
 // Final norm, head and results for the tokens that rows name, a few distinct tokens at a time.
@@ -318,8 +335,8 @@ void StepForward::heads(StepPlan& plan) {
   std::sort(rows_.begin(), rows_.end(), [](const LogitRow& a, const LogitRow& b) {
     return a.token != b.token ? a.token < b.token : a.index < b.index;
   });
-  const Matrix* const head = &model_->head();
-  const int64_t hidden = desc_.hidden, total = panels(head->out);
+  const Cut head = head_cut(), first = qkv_cut(model_->layer(0));
+  const int64_t hidden = desc_.hidden;
   for (size_t begin = 0; begin < rows_.size();) {
     // The residual rows move to the front of the norm buffer; tokens_ counts them, so that products see a batch.
     int64_t distinct = 0;
@@ -334,12 +351,11 @@ void StepForward::heads(StepPlan& plan) {
     for (int64_t i = 0; i < distinct; ++i)
       ops_.rms_norm(space_.x + place[i] * hidden, model_->output_norm(), desc_.norm_eps, hidden,
                     space_.norm + i * hidden);
-    const int64_t chunk = std::clamp<int64_t>(total / (kTasksAThread * threads_.size()), 1, 64);
-    with_prepared(space_.norm, hidden, nullptr, &head, 1, (total + chunk - 1) / chunk,
-                  [&](int64_t task, int, const Prepared& prepared) {
-                    multiply(isa_, *head, prepared.of(activation_kind(isa_, head->type)), distinct, space_.logits,
-                             space_.vocab_stride, task * chunk, std::min(total, (task + 1) * chunk));
-                  });
+    with_prepared(space_.norm, hidden, nullptr, head, head.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
+      const Piece p = head.at(task);
+      multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), distinct, space_.logits,
+               space_.vocab_stride, p.first, p.last, behind(head, task, thread, first));
+    });
     const auto result = [&](int64_t task, int thread) {
       const LogitRow& r = rows_[begin + static_cast<size_t>(task)];
       int64_t i = 0;

@@ -11,6 +11,7 @@
 #include "model.h"
 #include "sampler.h"
 #include "slot.h"
+#include "step_cut.h"
 #include "step_plan.h"
 #include "step_workspace.h"
 #include "vecops.h"
@@ -50,16 +51,19 @@ class StepForward {
   void embed(const StepPlan& plan);
   void cut_tiles(const StepPlan& plan);
   void layer(const StepPlan& plan, int32_t index);
-  // Prepares x (or its norms with `weight`) of all tokens for products with the matrices, then runs body over tasks.
+  Cut qkv_cut(const Layer& l) const;
+  Cut cut(const Matrix* m) const;
+  Cut head_cut() const;
+  const uint8_t* behind(const Cut& cut, int64_t task, int thread, const Cut& then) const;
+  // Prepares x (or its norms with `weight`) of all tokens for products with the cut's matrices, then runs body over tasks.
   template <class Body>
-  void with_prepared(const float* x, int64_t width, const float* weight, const Matrix* const* matrices, int count,
-                     int64_t tasks, Body body);
-  void prepare(const float* x, int64_t width, const Matrix* const* matrices, int count, int64_t t0, int64_t t1,
-               const Prepared& into) const;
+  void with_prepared(const float* x, int64_t width, const float* weight, const Cut& cut, int64_t tasks, Body body);
+  void prepare(const float* x, int64_t width, const Cut& cut, int64_t t0, int64_t t1, const Prepared& into) const;
   void finish_head(const StepPlan& plan, const Layer& l, int32_t index, Part part, int32_t head);
   void attend(const StepPlan& plan, const Tile& tile, int32_t kv_head, int32_t index, int thread);
-  void project(const float* x, int64_t width, const Matrix* m, const float* bias);
-  void feed_forward(const Layer& l);
+  // `then` is the product after this one.
+  void project(const float* x, int64_t width, const Cut& cut, const float* bias, const Cut& then);
+  void feed_forward(const Layer& l, const Cut& gate, const Cut& then);
   void heads(StepPlan& plan);
   void row(StepPlan& plan, const LogitRow& r, const float* logits, int thread);
   void read_bytes(StepPlan& plan) const;

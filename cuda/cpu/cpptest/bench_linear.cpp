@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
     uint8_t* act = huge(activation_size(kind, in, 512));
     auto product = [&](int64_t copy, int64_t tokens, int i) {
       Matrix m{line.type, in, out, pool + uint64_t(copy) * ((bytes + 63) / 64 * 64), bytes};
-      multiply(isa, m, act, tokens, y.data(), out, i == 0 ? 0 : half, i == 0 ? half : panels(out));
+      multiply(isa, m, act, tokens, y.data(), out, i == 0 ? 0 : half, i == 0 ? half : panels(out), m.data + bytes + (i == 0 ? 0 : bytes / 2));
     };
     std::vector<double> reads, rates, shares;
     prepare_activations(isa, kind, x.data(), in, in, 1, 0, 1, act);

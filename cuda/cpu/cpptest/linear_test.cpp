@@ -72,7 +72,7 @@ std::vector<float> product(Isa isa, const Matrix& m, const float* x, int64_t ldx
   std::vector<float> y(size_t(ldy * (tokens + 2)), guard);
   const int64_t all = panels(m.out);
   for (int64_t p = 0; p < all; p += split) {
-    multiply(isa, m, act.data, tokens, y.data() + ldy, ldy, p, p + split < all ? p + split : all);
+    multiply(isa, m, act.data, tokens, y.data() + ldy, ldy, p, p + split < all ? p + split : all, nullptr);
   }
   CHECK(act.intact(), "%s: activations written outside their %llu bytes", name(isa), (unsigned long long)act.size);
   for (int64_t t = -1; t <= tokens; ++t) {
