@@ -1,15 +1,13 @@
 // rms_norm: out[r, d] = x[s, d] / sqrt(mean_d x[s, d]^2 + eps) * weight[d], x f32, out f16 or bf16 (s: see norm.h).
 //
-// One block a row; thread t owns the groups of 4 dims t, t + threads, ... and keeps up to kKept of them in registers. The
-// number of threads follows from dim alone, and so does the order of the sum: lanes, then warps. Moves 6 bytes an element
-// and the weights once a row from L2. Test bound: half a step of the output type plus 2^-20 of the double reference.
-#include "kernels/act.cuh"
+// One block a row; see norm_row.cuh for the order of its sum. Moves 6 bytes an element and the weights once a row from L2. Test bound: half a step of the output type plus 2^-20 of the double reference.
 #include "kernels/norm.h"
+#include "kernels/norm_row.cuh"
 
 namespace mr::cuda {
 namespace {
 
-constexpr int kKept = 4;  // groups of 4 dims a thread
+constexpr int kKept = kNormKept;
 
 // Group i of a row of `dim`, zeros beyond it; `whole` says that dim and the strides are multiples of 4.
 template <bool whole>
@@ -22,17 +20,13 @@ __device__ __forceinline__ float4 load_group(const float* row, int32_t i, int32_
 
 template <class T, bool whole>
 __device__ __forceinline__ void store_group(T* row, int32_t i, int32_t dim, float4 x, float factor, float4 w) {
-  const float y[4] = {x.x * factor * w.x, x.y * factor * w.y, x.z * factor * w.z, x.w * factor * w.w};
   if constexpr (whole) {
-    reinterpret_cast<uint2*>(row)[i] = make_uint2(ActOps<T>::pack(y[0], y[1]), ActOps<T>::pack(y[2], y[3]));
+    reinterpret_cast<uint2*>(row)[i] = norm_pack<T>(x, factor, w);
   } else {
+    const float y[4] = {x.x * factor * w.x, x.y * factor * w.y, x.z * factor * w.z, x.w * factor * w.w};
     for (int k = 0; k < 4; ++k)
       if (i * 4 + k < dim) row[i * 4 + k] = ActOps<T>::from(y[k]);
   }
-}
-
-__device__ __forceinline__ float square(float4 x, float sum) {
-  return fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, fmaf(x.x, x.x, sum))));
 }
 
 template <class T, bool whole>
@@ -61,11 +55,11 @@ __global__ void __launch_bounds__(1024) row_per_block(RmsNormArgs a) {
     const int32_t i = threadIdx.x + k * threads;
     if (i >= groups) continue;
     kept[k] = load_group<whole>(x, i, a.dim);
-    sum = square(kept[k], sum);
+    sum = norm_square(kept[k], sum);
   }
   for (int32_t i = threadIdx.x + kKept * threads; i < groups; i += threads)
-    sum = square(load_group<whole>(x, i, a.dim), sum);
-  const float factor = 1.0f / sqrtf(block_sum(sum, scratch) / static_cast<float>(a.dim) + a.eps);
+    sum = norm_square(load_group<whole>(x, i, a.dim), sum);
+  const float factor = norm_factor(block_sum(sum, scratch), a.dim, a.eps);
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int32_t i = threadIdx.x + k * threads;
@@ -80,8 +74,7 @@ __global__ void __launch_bounds__(1024) row_per_block(RmsNormArgs a) {
 cudaError_t launch_rms_norm(const RmsNormArgs& args, const Stream& on) {
   if (args.rows < 0 || args.dim < 1) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
-  const int32_t warps = ((args.dim + 3) / 4 + 32 * kKept - 1) / (32 * kKept);
-  const dim3 grid(static_cast<unsigned>(args.rows)), block(static_cast<unsigned>(32 * (warps < 32 ? warps : 32)));
+  const dim3 grid(static_cast<unsigned>(args.rows)), block(static_cast<unsigned>(32 * norm_warps(args.dim)));
   const bool whole = args.dim % 4 == 0 && args.x_stride % 4 == 0 && args.out_stride % 4 == 0;
   return with_act(args.act, [&](auto element) {
     typedef decltype(element) T;

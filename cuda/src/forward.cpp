@@ -89,22 +89,21 @@ void Forward::begin(const StepShape& shape, const Stream& on) {
   }
 }
 
-void Forward::norm(const float* weight, int32_t rows, const Stream& on) {
+void Forward::norm(const float* weight, const Span& span, const Stream& on) {
   RmsNormArgs args{};
-  args.x = space_.x;
+  args.x = space_.x + span.first * sizes_.hidden_stride;
   args.weight = weight;
-  args.out = space_.norm;
+  args.out = act_row(space_.norm, span.first, sizes_.hidden_stride);
   args.act = sizes_.act;
-  args.rows = rows;
+  args.rows = span.count;
   args.dim = desc_.hidden;
   args.x_stride = args.out_stride = sizes_.hidden_stride;
   args.eps = desc_.norm_eps;
   CUDA_CHECK(launch_rms_norm(args, on));
 }
 
-void Forward::product(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
-                      const ProductTarget* targets, const Stream& on) {
-  if (span.count == 0) return;
+ProductArgs Forward::product_args(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
+                                  const ProductTarget* targets) const {
   ProductArgs args;
   const bool f32 = end == ProductEnd::kStoreF32 || end == ProductEnd::kAddF32;
   for (int32_t i = 0; i < count; ++i) {
@@ -121,6 +120,21 @@ void Forward::product(const Span& span, const void* x, int64_t x_stride, Product
   args.x_stride = x_stride;
   args.act = sizes_.act;
   args.tokens = span.count;
+  return args;
+}
+
+void Forward::product(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
+                      const ProductTarget* targets, const Stream& on) {
+  if (span.count > 0) CUDA_CHECK(launch_product(product_args(span, x, x_stride, end, count, targets), on));
+}
+
+// One row is normed by the product's own blocks, where they can.
+void Forward::normed_product(const Span& span, const float* weight, ProductEnd end, int32_t count, const ProductTarget* targets,
+                             const Stream& on) {
+  if (span.count == 0) return;
+  ProductArgs args = product_args(span, space_.norm, sizes_.hidden_stride, end, count, targets);
+  if (product_norms(args)) args.norm = {space_.x + span.first * sizes_.hidden_stride, weight, desc_.norm_eps};
+  else norm(weight, span, on);
   CUDA_CHECK(launch_product(args, on));
 }
 
@@ -130,12 +144,10 @@ void Forward::layer(const StepShape& shape, int32_t index, const Stream& on) {
                          {shape.decode_rows, shape.rows - shape.decode_rows, ProductClass::kPrefill}};
   const int64_t kv_width = int64_t{desc_.kv_heads} * desc_.head_dim;
 
-  norm(l.attn_norm, shape.rows, on);
   const ProductTarget qkv[3] = {{l.q, nullptr, space_.qkv, sizes_.qkv_stride},
                                 {l.k, nullptr, space_.qkv + sizes_.q_width, sizes_.qkv_stride},
                                 {l.v, nullptr, space_.qkv + sizes_.q_width + kv_width, sizes_.qkv_stride}};
-  for (const Span& span : spans)
-    product(span, space_.norm, sizes_.hidden_stride, ProductEnd::kStoreF32, 3, qkv, on);
+  for (const Span& span : spans) normed_product(span, l.attn_norm, ProductEnd::kStoreF32, 3, qkv, on);
 
   FinishQkvArgs finish{};
   finish.rows = rows_from(shape, 0);
@@ -164,7 +176,6 @@ void Forward::layer(const StepShape& shape, int32_t index, const Stream& on) {
   const ProductTarget o{l.o, l.o_bias, space_.x, sizes_.hidden_stride};
   for (const Span& span : spans) product(span, space_.attention, sizes_.attention_stride, ProductEnd::kAddF32, 1, &o, on);
 
-  norm(l.ffn_norm, shape.rows, on);
   const ProductTarget down{l.down, nullptr, space_.x, sizes_.hidden_stride};
   for (const Span& span : spans) {
     feed_forward(span, l, on);
@@ -209,9 +220,10 @@ void Forward::attend(const StepShape& shape, int32_t index, const Stream& on) {
 void Forward::feed_forward(const Span& span, const Layer& l, const Stream& on) {
   if (swiglu_supported(l.gate, l.up)) {
     const ProductTarget pair[2] = {{l.gate, nullptr, space_.ffn, sizes_.ffn_stride}, {l.up, nullptr, nullptr, 0}};
-    product(span, space_.norm, sizes_.hidden_stride, ProductEnd::kSwiGLU, 2, pair, on);
+    normed_product(span, l.ffn_norm, ProductEnd::kSwiGLU, 2, pair, on);
     return;
   }
+  norm(l.ffn_norm, span, on);
   for (int32_t done = 0; done < span.count; done += kGateRows) {
     const int32_t count = std::min(kGateRows, span.count - done);
     ProductArgs args;

@@ -42,10 +42,15 @@ class Forward {
   void layer(const StepShape& shape, int32_t index, const Stream& on);
   void attend(const StepShape& shape, int32_t index, const Stream& on);
   void feed_forward(const Span& span, const Layer& l, const Stream& on);
-  void norm(const float* weight, int32_t rows, const Stream& on);
-  // The product of rows [span.first, + count) of x with weights that end alike; out of each target is its row 0.
+  void norm(const float* weight, const Span& span, const Stream& on);
+  // The product of rows [span.first, + count) of x with weights that end alike; out of each target is its row 0. Of the residual
+  // stream, normed with `weight`, in the second.
   void product(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count, const ProductTarget* targets,
                const Stream& on);
+  void normed_product(const Span& span, const float* weight, ProductEnd end, int32_t count, const ProductTarget* targets,
+                      const Stream& on);
+  ProductArgs product_args(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
+                           const ProductTarget* targets) const;
   void heads(const StepShape& shape, const Stream& on);
 
   const std::shared_ptr<const Model> model_;

@@ -30,7 +30,10 @@ struct DecodeParams {
   int32_t token_tiles;           // >= 1
   int32_t items, item_stride;    // tiles * token_tiles; tile = item / token_tiles
   ProductEnd end;
+  ProductNorm norm;
 };
+
+constexpr int32_t kMostNormed = 4096;  // columns
 
 // By the tokens of a tile, and whether a tile is one panel or a pair.
 enum class DecodeForm : int32_t { kSingle1 = 0, kPair1, kSingle8, kPair8 };

@@ -12,6 +12,7 @@
 #include "kernels/linear/folded.cuh"
 #include "kernels/linear/fragment.cuh"
 #include "kernels/linear/mma.cuh"
+#include "kernels/norm_row.cuh"
 
 namespace mr::cuda {
 
@@ -29,7 +30,8 @@ struct DecodeShape {
   static_assert(tokens == 1 || tokens == 8);
 };
 
-// The ring: a stage holds each warp's weights, then each warp's tokens.
+// The rings: a stage of one holds each warp's weights, of the other each warp's tokens. A token that a block norms lies in the
+// other's place as one row.
 template <int32_t T, class A, class S>
 struct DecodeLayout {
   static constexpr WeightFormat f = Format<T>::f;
@@ -39,7 +41,7 @@ struct DecodeLayout {
   static constexpr int32_t panel_stage = S::units * unit + f.header;
   static constexpr int32_t token_row = S::units * kUnitCols * 2 + 16;  // 16 more than the data: ldmatrix meets every bank once
   static constexpr int32_t warp_stage = S::panels * panel_stage, token_stage = S::tokens * token_row;
-  static constexpr int32_t stage = S::warps * (warp_stage + token_stage);
+  static constexpr int32_t stage = S::warps * warp_stage, token_slot = S::warps * token_stage;
   __device__ static constexpr int32_t quants_at(int32_t u) { return grouped ? u * f.quants : u * unit; }
   __device__ static constexpr int32_t high_at(int32_t u) {
     return grouped ? S::units * f.quants + u * f.high : u * unit + f.quants;
@@ -54,10 +56,19 @@ struct DecodeLayout {
   static constexpr int32_t exchange = S::warps * warp_exchange;
   static constexpr int32_t columns = S::tokens, join_stride = S::rows + 4;  // floats; a token's column
   static constexpr int32_t join = kSegments * columns * join_stride * 4;  // twice: tiles alternate
-  static constexpr int32_t budget = 226 * 1024 / S::blocks_per_sm - 1024;
-  static constexpr int32_t stages_that_fit = (budget - exchange - 2 * join) / stage;
-  static constexpr int32_t stages = stages_that_fit > 6 ? 6 : stages_that_fit;
-  static constexpr int32_t bytes = stages * stage + exchange + 2 * join;
+  static constexpr int32_t budget = 228 * 1024 / S::blocks_per_sm - 1024;
+  static constexpr int32_t token_bytes(int32_t stages) {
+    return S::tokens > 1 || stages * token_slot > kMostNormed * 2 ? stages * token_slot : kMostNormed * 2;
+  }
+  static constexpr int32_t bytes_of(int32_t stages) { return stages * stage + token_bytes(stages) + exchange + 2 * join; }
+  static constexpr int32_t fitting_stages() {
+    int32_t stages = 6;
+    while (stages > 0 && bytes_of(stages) > budget) --stages;
+    return stages;
+  }
+  static constexpr int32_t stages = fitting_stages();
+  static constexpr int32_t tokens_at = stages * stage, exchange_at = tokens_at + token_bytes(stages), joins_at = exchange_at + exchange;
+  static constexpr int32_t bytes = bytes_of(stages);
 };
 
 template <int32_t T, class A, class S>
@@ -68,8 +79,9 @@ struct DecodeBlock {
   static constexpr WeightFormat f = Format<T>::f;
 
   const DecodeParams& p;
-  uint32_t shared;  // the ring's address
+  uint32_t shared;  // the rings' address
   float* joins;
+  uint8_t* normed;  // the row, where norms()
   int32_t warp, lane;
   int32_t unit_begin, unit_end;  // of this warp's segment
   uint64_t policy;
@@ -124,9 +136,16 @@ struct DecodeBlock {
     }
   }
 
+  __device__ __forceinline__ uint32_t weights_in(int32_t stage) const {
+    return shared + stage * Layout::stage + warp * Layout::warp_stage;
+  }
+  __device__ __forceinline__ uint32_t tokens_in(int32_t stage) const {
+    return shared + Layout::tokens_at + stage * Layout::token_slot + warp * Layout::token_stage;
+  }
+
   // Asks for the weights of a stage.
-  __device__ __forceinline__ void fill(const WeightFeed& feed, const Cursor& at, uint32_t slot) const {
-    const uint32_t to = slot + warp * Layout::warp_stage + lane * 16;
+  __device__ __forceinline__ void fill(const WeightFeed& feed, const Cursor& at, int32_t stage) const {
+    const uint32_t to = weights_in(stage) + lane * 16;
 #pragma unroll
     for (int32_t r = 0; r < S::panels; ++r) {
       const uint32_t panel = to + r * Layout::panel_stage;
@@ -174,8 +193,8 @@ struct DecodeBlock {
   }
 
   // Rows beyond the last token stay as they are; columns beyond the last become zeros.
-  __device__ __forceinline__ void fill(const TokenFeed& feed, const Cursor& at, uint32_t slot) const {
-    const uint32_t to = slot + S::warps * Layout::warp_stage + warp * Layout::token_stage + own_row() * Layout::token_row + own_piece();
+  __device__ __forceinline__ void fill(const TokenFeed& feed, const Cursor& at, int32_t stage) const {
+    const uint32_t to = tokens_in(stage) + own_row() * Layout::token_row + own_piece();
     const uint8_t* from = feed.row + static_cast<int64_t>(at.unit) * (kUnitCols * 2);
     const bool whole = (at.unit + S::units) * kUnitCols <= p.cols;
     const int32_t left = (p.cols - at.unit * kUnitCols) * 2 - own_piece();
@@ -209,14 +228,21 @@ struct DecodeBlock {
   };
 
   // Adds the products of a stage's units.
-  __device__ __forceinline__ void multiply(Sums& acc, Group& group, uint32_t slot, int32_t unit) const {
-    if constexpr (kFolds<T, E>) return multiply_folded(acc, group, slot, unit);
-    else return multiply_units(acc, group.headers, slot, unit);
+  __device__ __forceinline__ void multiply(Sums& acc, Group& group, int32_t stage, int32_t unit) const {
+    const uint32_t weights = weights_in(stage), tokens = tokens_at(stage, unit);
+    if constexpr (kFolds<T, E>) return multiply_folded(acc, group, weights, tokens, unit);
+    else return multiply_units(acc, group.headers, weights, tokens, unit);
   }
 
-  __device__ __forceinline__ void multiply_folded(Sums& acc, Group& group, uint32_t slot, int32_t unit) const {
+  // Where this lane's row of the tokens' inputs of a stage begins, for load_matrices.
+  __device__ __forceinline__ uint32_t tokens_at(int32_t stage, int32_t unit) const {
+    const uint32_t row = norms() ? shared + Layout::tokens_at + unit * (kUnitCols * 2)
+                                 : tokens_in(stage) + (S::tokens == 1 ? 0 : lane & 7) * Layout::token_row;
+    return row + (lane >> 3) * 16;
+  }
+
+  __device__ __forceinline__ void multiply_folded(Sums& acc, Group& group, uint32_t weights, uint32_t tokens, int32_t unit) const {
     static_assert(S::units == 2 || S::units == 4, "scales of half a group are found without an index");
-    const uint32_t weights = slot + warp * Layout::warp_stage;
     const bool upper = S::units == 2 && unit % f.units != 0;  // half of the group
     if (!upper) {
 #pragma unroll
@@ -227,11 +253,11 @@ struct DecodeBlock {
       }
       group.inputs.clear();
     }
-    multiply_folded_unit<0>(group, slot, upper);
-    multiply_folded_unit<1>(group, slot, upper);
+    multiply_folded_unit<0>(group, weights, tokens, upper);
+    multiply_folded_unit<1>(group, weights, tokens, upper);
     if constexpr (S::units == 4) {
-      multiply_folded_unit<2>(group, slot, upper);
-      multiply_folded_unit<3>(group, slot, upper);
+      multiply_folded_unit<2>(group, weights, tokens, upper);
+      multiply_folded_unit<3>(group, weights, tokens, upper);
     }
     if (S::units == 2 && !upper) return;
     uint32_t terms[3];
@@ -249,11 +275,10 @@ struct DecodeBlock {
 
   // Unit u of the stage; upper: of the group's last two.
   template <int32_t u>
-  __device__ __forceinline__ void multiply_folded_unit(Group& group, uint32_t slot, bool upper) const {
-    const uint32_t weights = slot + warp * Layout::warp_stage;
+  __device__ __forceinline__ void multiply_folded_unit(Group& group, uint32_t weights, uint32_t tokens, bool upper) const {
     uint32_t x[2][4];
-    load_matrices(x[0], tokens_at(slot, u, 0));
-    load_matrices(x[1], tokens_at(slot, u, 1));
+    load_matrices(x[0], tokens + u * kUnitCols * 2);
+    load_matrices(x[1], tokens + u * kUnitCols * 2 + 64);
     group.inputs.add(x[0], u * 2 + upper * 4, lane);
     group.inputs.add(x[1], u * 2 + 1 + upper * 4, lane);
 #pragma unroll
@@ -277,16 +302,10 @@ struct DecodeBlock {
     }
   }
 
-  // Where this lane's row of the tokens' inputs [32 * half, 32 * half + 32) of a unit begins, for load_matrices.
-  __device__ __forceinline__ uint32_t tokens_at(uint32_t slot, int32_t u, int32_t half) const {
-    return slot + S::warps * Layout::warp_stage + warp * Layout::token_stage + (S::tokens == 1 ? 0 : lane & 7) * Layout::token_row +
-           (lane >> 3) * 16 + u * kUnitCols * 2 + half * 64;
-  }
-
   template <class Header>
-  __device__ __forceinline__ void multiply_units(Sums& acc, Header (&headers)[S::panels], uint32_t slot, int32_t unit) const {
-    const uint32_t weights = slot + warp * Layout::warp_stage;
-    const uint32_t exchange = shared + Layout::stages * Layout::stage + warp * Layout::warp_exchange;
+  __device__ __forceinline__ void multiply_units(Sums& acc, Header (&headers)[S::panels], uint32_t weights, uint32_t tokens,
+                                                 int32_t unit) const {
+    const uint32_t exchange = shared + Layout::exchange_at + warp * Layout::warp_exchange;
     if constexpr (Layout::grouped) {
 #pragma unroll
       for (int32_t r = 0; r < S::panels; ++r) {
@@ -315,18 +334,17 @@ struct DecodeBlock {
         quants[r].begin(panel + Layout::quants_at(u), panel + Layout::high_at(u), lane);
         scales[r].load(Layout::publishes ? exchange + (r * published + u % published) * 256 : panel + Layout::scales_at(u), headers[r], lane);
       }
-      multiply_half<0>(acc, scales, quants, slot, u);
-      multiply_half<1>(acc, scales, quants, slot, u);
+      multiply_half<0>(acc, scales, quants, tokens + u * kUnitCols * 2);
+      multiply_half<1>(acc, scales, quants, tokens + u * kUnitCols * 2 + 64);
     }
   }
 
-  // Inputs [32 * half, 32 * half + 32) of unit u of the stage.
+  // Inputs [32 * half, 32 * half + 32) of a unit, which are at `tokens`.
   template <int32_t half>
   __device__ __forceinline__ void multiply_half(Sums& acc, const UnitScales<T, E> (&scales)[S::panels],
-                                                UnitQuants<T, E, Split::weights> (&quants)[S::panels], uint32_t slot,
-                                                int32_t u) const {
+                                                UnitQuants<T, E, Split::weights> (&quants)[S::panels], uint32_t tokens) const {
     uint32_t b[4];
-    load_matrices(b, tokens_at(slot, u, half));
+    load_matrices(b, tokens);
     float sums[4] = {0, 0, 0, 0};
     if constexpr (Format<T>::has_min) {
       constexpr uint32_t one = twice(std::is_same_v<E, __half> ? 0x3c00u : 0x3f80u);
@@ -412,6 +430,7 @@ struct DecodeBlock {
   __device__ __forceinline__ void each_row(int32_t item, F&& sum) const {
     static_assert(S::rows * S::tokens <= S::threads);
     const int32_t tile = tile_of(item), token0 = first_token(item), thread = warp * 32 + lane;
+    if (thread >= S::rows * S::tokens) return;
     if (p.pair) {
       const int32_t local = thread % kPanelRows, column = thread / kPanelRows, row = tile * kPanelRows + local;
       if (column >= min(p.tokens - token0, S::tokens) || row >= p.targets[0].rows) return;
@@ -441,6 +460,45 @@ struct DecodeBlock {
     static_cast<A*>(p.targets[0].out)[token * p.targets[0].out_stride + row] = A(gate / (1.0f + expf(-gate)) * up);
   }
 
+  __device__ __forceinline__ bool norms() const { return S::tokens == 1 && p.norm.weight != nullptr; }
+
+  // Writes the normed row and zeros behind it. Includes the dependency wait; weights are asked for before it.
+  __device__ __forceinline__ void norm_row() const {
+    const int32_t thread = warp * 32 + lane, warps = norm_warps(p.cols), threads = warps * 32, groups = p.cols / 4;
+    float* const scratch = joins;
+    float4 weight[kNormKept], x[kNormKept];
+#pragma unroll
+    for (int32_t k = 0; k < kNormKept; ++k) {
+      const int32_t i = thread + k * threads;
+      if (warp < warps && i < groups) weight[k] = reinterpret_cast<const float4*>(p.norm.weight)[i];
+    }
+    grid_wait();
+    grid_trigger();
+    float sum = 0;
+#pragma unroll
+    for (int32_t k = 0; k < kNormKept; ++k) {
+      const int32_t i = thread + k * threads;
+      if (warp >= warps || i >= groups) continue;
+      x[k] = __ldcg(reinterpret_cast<const float4*>(p.norm.x) + i);
+      sum = norm_square(x[k], sum);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) scratch[warp] = sum;
+    __syncthreads();
+    sum = scratch[0];
+    for (int32_t w = 1; w < warps; ++w) sum += scratch[w];
+    const float factor = norm_factor(sum, p.cols, p.norm.eps);
+    uint2* const row = reinterpret_cast<uint2*>(normed);
+#pragma unroll
+    for (int32_t k = 0; k < kNormKept; ++k) {
+      const int32_t i = thread + k * threads;
+      if (warp < warps && i < groups) row[i] = norm_pack<A>(x[k], factor, weight[k]);
+    }
+    const int32_t padded = min((p.cols + 255) / 256 * 256, kMostNormed) / 4;
+    if (groups + thread < padded) row[groups + thread] = make_uint2(0, 0);
+    __syncthreads();
+  }
+
   __device__ __forceinline__ void run() {
     // Segments are whole groups.
     unit_begin = p.groups * warp / kSegments * f.units;
@@ -455,24 +513,26 @@ struct DecodeBlock {
     Cursor ahead = next;
 #pragma unroll 1
     for (int32_t s = 0; s < Layout::stages - 1 && ahead.item < p.items; ++s) {
-      fill(weights, ahead, shared + s * Layout::stage);
+      fill(weights, ahead, s);
       advance(ahead, weights);
     }
-    grid_wait();
-    grid_trigger();
+    if (norms()) {
+      norm_row();
+    } else {
+      grid_wait();
+      grid_trigger();
+    }
     aim(tokens, next);
 #pragma unroll 1
     for (int32_t s = 0; s < Layout::stages - 1; ++s) {
       if (next.item < p.items) {
-        fill(tokens, next, shared + s * Layout::stage);
+        if (!norms()) fill(tokens, next, s);
         advance(next, tokens);
       }
       copies_commit();
     }
 
-    constexpr uint32_t ring_bytes = Layout::stages * Layout::stage;
-    uint32_t slot = shared, free_slot = shared + ring_bytes - Layout::stage;
-    int32_t buffer = 0;
+    int32_t stage = 0, free_stage = Layout::stages - 1, buffer = 0;
 #pragma unroll 1
     for (int32_t item = first_item; item < p.items; item += p.item_stride) {
       Sums acc = {};
@@ -482,14 +542,14 @@ struct DecodeBlock {
         copies_wait<Layout::stages - 2>();
         __syncwarp();
         if (next.item < p.items) {
-          fill(weights, next, free_slot);
-          fill(tokens, next, free_slot);
+          fill(weights, next, free_stage);
+          if (!norms()) fill(tokens, next, free_stage);
           advance(next, weights, tokens);
         }
         copies_commit();
-        multiply(acc, group, slot, unit);
-        free_slot = slot;
-        slot = slot + Layout::stage == shared + ring_bytes ? shared : slot + Layout::stage;
+        multiply(acc, group, stage, unit);
+        free_stage = stage;
+        stage = stage + 1 == Layout::stages ? 0 : stage + 1;
       }
       finish(acc, item, joins + buffer * (Layout::join / 4));
       buffer ^= 1;
@@ -503,7 +563,8 @@ __global__ void __launch_bounds__(S::threads, S::blocks_per_sm) decode_product(c
   extern __shared__ __align__(128) uint8_t ring[];
   DecodeBlock<T, A, S> block{p};
   block.shared = shared_address(ring);
-  block.joins = reinterpret_cast<float*>(ring + Layout::stages * Layout::stage + Layout::exchange);
+  block.joins = reinterpret_cast<float*>(ring + Layout::joins_at);
+  block.normed = ring + Layout::tokens_at;
   block.warp = static_cast<int32_t>(threadIdx.x) / 32;
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
   block.policy = p.token_tiles > 1 ? evict_normal_policy() : evict_first_policy();

@@ -104,6 +104,7 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
   p.panel_bytes = int64_t{p.groups} * format.group_bytes();
   p.token_tiles = (args.tokens + kernel.tokens - 1) / kernel.tokens;
   p.end = args.end;
+  p.norm = args.norm;
   if (tiles * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
   p.items = static_cast<int32_t>(tiles) * p.token_tiles;
   p.item_stride = std::min(p.items, prepared_kernel.tiles_at_once);
@@ -141,11 +142,17 @@ bool valid(const ProductArgs& args) {
     const PackedWeight& w = args.targets[i].weight;
     if (!weight_supported(w.type, w.rows, w.cols) || w.data == nullptr || w.cols != args.targets[0].weight.cols) return false;
   }
+  if (args.norm.weight != nullptr && !product_norms(args)) return false;
   if (args.end != ProductEnd::kSwiGLU) return true;
   return args.count == 2 && swiglu_supported(args.targets[0].weight, args.targets[1].weight);
 }
 
 }  // namespace
+
+bool product_norms(const ProductArgs& args) {
+  return args.kind == ProductClass::kDecode && args.tokens == 1 && args.targets[0].weight.cols <= kMostNormed &&
+         args.targets[0].weight.cols % 4 == 0;
+}
 
 bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up) {
   return gate.type == up.type && gate.rows == up.rows && gate.cols == up.cols;

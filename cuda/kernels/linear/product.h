@@ -36,6 +36,13 @@ struct ProductTarget {
   int64_t out_stride = 0;       // elements
 };
 
+// Makes x the RMS norm of an f32 row, as launch_rms_norm writes it (norm.h).
+struct ProductNorm {
+  const float* x = nullptr;       // (cols), 16-byte aligned; none of out
+  const float* weight = nullptr;  // (cols), 16-byte aligned; null: x is ProductArgs::x
+  float eps = 0;
+};
+
 // Up to three weights over the same x: Q, K and V, or gate and up. Weights of one launch may differ in type, except for
 // a kSwiGLU pair, which needs two of one type and shape (swiglu_supported).
 struct ProductArgs {
@@ -47,10 +54,14 @@ struct ProductArgs {
   int64_t x_stride = 0;     // elements, a multiple of 8
   Act act = Act::kF16;
   int32_t tokens = 0;
+  ProductNorm norm;  // only where product_norms
 };
 
 // Whether gate and up can be the pair of a kSwiGLU product; otherwise store both and multiply with a kernel of its own.
 bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up);
+
+// Whether launch_product norms x itself: of one token, where a block has the threads to.
+bool product_norms(const ProductArgs& args);
 
 // Raises the kernels' shared memory limits and learns the device's size: once a device, with it current, before the first
 // product and outside of stream capture.

@@ -1,0 +1,77 @@
+// Products that norm their one token give the bits of the norm's kernel and the product after it.
+#include "kernels/norm.h"
+#include "tests/linear_fixture.h"
+
+namespace mr::cuda {
+namespace {
+
+class NormedProduct : public testing::TestWithParam<int32_t> {
+ protected:
+  static void SetUpTestSuite() { ASSERT_EQ(prepare_products(), cudaSuccess); }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, NormedProduct, testing::ValuesIn([] {
+                           std::vector<int32_t> types;
+                           for (const TypeName& t : kTypeNames) types.push_back(t.type);
+                           return types;
+                         }()));
+
+std::vector<float> normals(int64_t count, float scale, std::mt19937& random) {
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> out;
+  for (int64_t i = 0; i < count; ++i) out.push_back(normal(random));
+  return out;
+}
+
+TEST_P(NormedProduct, GivesTheBitsOfBothKernels) {
+  const int32_t type = GetParam();
+  const int64_t rows = 600, block = reference::shape(type).block;
+  std::mt19937 random(11);
+  for (const Act act : {Act::kF16, Act::kBF16}) {
+    for (const int64_t cols : {block == 1 ? int64_t{52} : block, block == 1 ? int64_t{1028} : 3 * block, int64_t{2048}, int64_t{4096}}) {
+      SCOPED_TRACE(testing::Message() << cols << " columns of activations " << static_cast<int>(act));
+      const Packed first(type, rows, cols, ordinary_file(type, rows, cols, random));
+      const Packed second(type, rows, cols, ordinary_file(type, rows, cols, random));
+      Guarded x(normals(cols, 3, random)), weight(normals(cols, 1, random)), normed(static_cast<size_t>(cols) * 2);
+      ASSERT_EQ(launch_rms_norm({x.as<float>(), weight.as<float>(), nullptr, normed.data(), act, 1, static_cast<int32_t>(cols), cols,
+                                 cols, 1e-5f}, Stream{}), cudaSuccess);
+      for (const bool pair : {false, true}) {
+        ProductArgs args;
+        args.targets[0] = {first.weight, nullptr, nullptr, rows};
+        args.targets[1] = {second.weight, nullptr, nullptr, rows};
+        args.count = pair ? 2 : 1;
+        args.end = pair ? ProductEnd::kSwiGLU : ProductEnd::kStoreF32;
+        args.x = normed.data();
+        args.x_stride = (cols + 7) / 8 * 8;
+        args.act = act;
+        args.tokens = 1;
+        Guarded want(static_cast<size_t>(rows) * 4), got(static_cast<size_t>(rows) * 4);
+        args.targets[0].out = want.data();
+        ASSERT_EQ(launch_product(args, Stream{}), cudaSuccess);
+        ASSERT_TRUE(product_norms(args));
+        args.targets[0].out = got.data();
+        args.norm = {x.as<float>(), weight.as<float>(), 1e-5f};
+        ASSERT_EQ(launch_product(args, Stream{}), cudaSuccess);
+        ASSERT_EQ(got.read<uint32_t>(), want.read<uint32_t>()) << (pair ? "a pair" : "one weight");
+      }
+    }
+  }
+}
+
+TEST(ProductNorms, OfOneTokenThatABlockHolds) {
+  ProductArgs args;
+  args.targets[0].weight = {kF16, 16, 4096, nullptr};
+  args.tokens = 1;
+  EXPECT_TRUE(product_norms(args));
+  args.tokens = 2;
+  EXPECT_FALSE(product_norms(args));
+  args.tokens = 1;
+  args.targets[0].weight.cols = 4098;
+  EXPECT_FALSE(product_norms(args));
+  args.targets[0].weight.cols = 64;
+  args.kind = ProductClass::kPrefill;
+  EXPECT_FALSE(product_norms(args));
+}
+
+}  // namespace
+}  // namespace mr::cuda
