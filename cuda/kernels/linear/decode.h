@@ -41,7 +41,8 @@ constexpr int32_t kDecodeForms = 4;
 
 struct DecodeKernel {
   const void* function;
-  int32_t shared_bytes, threads;
+  int32_t (*shared_bytes)(int32_t capability);  // of the machine code: 80, 86, ...
+  int32_t threads;
   int32_t panels, tokens;  // of a tile; of a pair one panel of each
 };
 

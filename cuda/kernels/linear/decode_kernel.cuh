@@ -30,9 +30,17 @@ struct DecodeShape {
   static_assert(tokens == 1 || tokens == 8);
 };
 
+// KiB of shared memory of the multiprocessors that run machine code of a compute capability.
+constexpr int32_t decode_room(int32_t capability) { return capability >= 90 ? 228 : capability >= 86 ? 100 : 164; }
+#ifdef __CUDA_ARCH__
+constexpr int32_t kDecodeRoom = decode_room(__CUDA_ARCH__ / 10);
+#else
+constexpr int32_t kDecodeRoom = 0;  // host code names the room
+#endif
+
 // The rings: a stage of one holds each warp's weights, of the other each warp's tokens. A token that a block norms lies in the
 // other's place as one row.
-template <int32_t T, class A, class S>
+template <int32_t T, class A, class S, int32_t room>
 struct DecodeLayout {
   static constexpr WeightFormat f = Format<T>::f;
   static constexpr bool grouped = f.units > 1;
@@ -56,24 +64,26 @@ struct DecodeLayout {
   static constexpr int32_t exchange = S::warps * warp_exchange;
   static constexpr int32_t columns = S::tokens, join_stride = S::rows + 4;  // floats; a token's column
   static constexpr int32_t join = kSegments * columns * join_stride * 4;  // twice: tiles alternate
-  static constexpr int32_t budget = 228 * 1024 / S::blocks_per_sm - 1024;
   static constexpr int32_t token_bytes(int32_t stages) {
     return S::tokens > 1 || stages * token_slot > kMostNormed * 2 ? stages * token_slot : kMostNormed * 2;
   }
   static constexpr int32_t bytes_of(int32_t stages) { return stages * stage + token_bytes(stages) + exchange + 2 * join; }
-  static constexpr int32_t fitting_stages() {
+  // The most stages of which `blocks` fit, up to 6.
+  static constexpr int32_t fitting_stages(int32_t blocks) {
     int32_t stages = 6;
-    while (stages > 0 && bytes_of(stages) > budget) --stages;
+    while (stages > 0 && bytes_of(stages) > room * 1024 / blocks - 1024) --stages;
     return stages;
   }
-  static constexpr int32_t stages = fitting_stages();
+  // Where not even one block of two stages fits, the kernel does not run.
+  static constexpr int32_t many = fitting_stages(S::blocks_per_sm), alone = fitting_stages(1);
+  static constexpr int32_t stages = many >= 2 ? many : alone >= 2 ? alone : 2;
   static constexpr int32_t tokens_at = stages * stage, exchange_at = tokens_at + token_bytes(stages), joins_at = exchange_at + exchange;
   static constexpr int32_t bytes = bytes_of(stages);
 };
 
 template <int32_t T, class A, class S>
 struct DecodeBlock {
-  using Layout = DecodeLayout<T, A, S>;
+  using Layout = DecodeLayout<T, A, S, kDecodeRoom>;
   using Split = Terms<T, A>;
   using E = typename Split::Element;
   static constexpr WeightFormat f = Format<T>::f;
@@ -559,7 +569,7 @@ struct DecodeBlock {
 
 template <int32_t T, class A, class S>
 __global__ void __launch_bounds__(S::threads, S::blocks_per_sm) decode_product(const __grid_constant__ DecodeParams p) {
-  using Layout = DecodeLayout<T, A, S>;
+  using Layout = DecodeLayout<T, A, S, kDecodeRoom>;
   extern __shared__ __align__(128) uint8_t ring[];
   DecodeBlock<T, A, S> block{p};
   block.shared = shared_address(ring);
@@ -573,17 +583,27 @@ __global__ void __launch_bounds__(S::threads, S::blocks_per_sm) decode_product(c
 
 template <int32_t T, class A, class S>
 DecodeKernel decode_kernel_of() {
-  return {reinterpret_cast<const void*>(&decode_product<T, A, S>), DecodeLayout<T, A, S>::bytes, S::threads, S::panels, S::tokens};
+  return {reinterpret_cast<const void*>(&decode_product<T, A, S>),
+          [](int32_t capability) {
+            switch (decode_room(capability)) {
+              case 228: return DecodeLayout<T, A, S, 228>::bytes;
+              case 164: return DecodeLayout<T, A, S, 164>::bytes;
+              default: return DecodeLayout<T, A, S, 100>::bytes;
+            }
+          },
+          S::threads, S::panels, S::tokens};
 }
 
-// The shape with the most units a stage, up to `units`, whose ring has two stages.
+// The shape with the most units a stage, up to `units`, whose rings have two stages where two blocks share 228 KiB. Of one
+// token the rings must fit everywhere; F32 wants more than some devices have.
 template <int32_t T, class A, int32_t panels, int32_t tokens, int32_t units, int32_t blocks>
 DecodeKernel fitting() {
   using S = DecodeShape<panels, tokens, units, blocks>;
-  if constexpr (DecodeLayout<T, A, S>::stages >= 2) {
+  constexpr bool everywhere = tokens > 1 || T == kF32 || DecodeLayout<T, A, S, 100>::alone >= 2;
+  if constexpr (DecodeLayout<T, A, S, 228>::many >= 2 && everywhere) {
     return decode_kernel_of<T, A, S>();
   } else {
-    static_assert(units > 1, "the ring does not fit");
+    static_assert(units > 1, "the rings do not fit");
     return fitting<T, A, panels, tokens, units / 2, blocks>();
   }
 }

@@ -17,6 +17,7 @@ constexpr int32_t kMaxDevices = 64;
 
 struct PreparedKernel {
   DecodeKernel kernel;
+  int32_t shared_bytes;
   int32_t tiles_at_once;  // blocks that the whole device holds; 0: does not run here
 };
 
@@ -43,13 +44,17 @@ cudaError_t prepare_device(int32_t device, PreparedDevice& out) {
     for (int32_t a = 0; a < 2; ++a) {
       for (int32_t form = 0; form < kDecodeForms && error == cudaSuccess; ++form) {
         PreparedKernel& k = out.decode[t][a][form];
-        k = {find_kernel(t, static_cast<Act>(a), static_cast<DecodeForm>(form)), 0};
-        if (k.kernel.shared_bytes > shared) continue;
-        error = cudaFuncSetAttribute(k.kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.kernel.shared_bytes);
+        k = {find_kernel(t, static_cast<Act>(a), static_cast<DecodeForm>(form)), 0, 0};
+        cudaFuncAttributes code;
+        error = cudaFuncGetAttributes(&code, k.kernel.function);
+        if (error != cudaSuccess) continue;
+        k.shared_bytes = k.kernel.shared_bytes(code.binaryVersion);
+        if (k.shared_bytes > shared) continue;
+        error = cudaFuncSetAttribute(k.kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.shared_bytes);
         int32_t blocks = 0;
         if (error == cudaSuccess) {
           error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k.kernel.function, k.kernel.threads,
-                                                                static_cast<size_t>(k.kernel.shared_bytes));
+                                                                static_cast<size_t>(k.shared_bytes));
         }
         k.tiles_at_once = blocks * sms;
       }
@@ -114,7 +119,7 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(p.item_stride));
   config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(kernel.shared_bytes);
+  config.dynamicSmemBytes = static_cast<size_t>(prepared_kernel.shared_bytes);
   config.stream = on.stream;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
