@@ -1,0 +1,224 @@
+// decode_rings: the shared memory of a decode product's block, and how its warps fill it.
+#pragma once
+
+#include "kernels/launch.h"
+#include "kernels/linear/decode.h"
+#include "kernels/linear/folded.cuh"
+#include "kernels/linear/mma.cuh"
+
+namespace mr::cuda {
+
+constexpr int32_t kSegments = 8;
+
+// What a decode kernel is compiled for.
+template <int32_t panels_, int32_t tokens_, int32_t units_, int32_t blocks_>
+struct DecodeShape {
+  static constexpr int32_t panels = panels_;
+  static constexpr int32_t tokens = tokens_;  // of a tile; of 1, the rest of the tensor cores' 8 columns repeats it
+  static constexpr int32_t units = units_;    // of a stage: 1, 2 or 4
+  static constexpr int32_t blocks_per_sm = blocks_;  // registers are limited so that as many fit
+  static constexpr int32_t warps = kSegments, threads = warps * 32;
+  static constexpr int32_t rows = panels * kPanelRows;
+  static_assert(tokens == 1 || tokens == 8);
+};
+
+// KiB of shared memory of the multiprocessors that run machine code of a compute capability.
+constexpr int32_t decode_room(int32_t capability) { return capability >= 90 ? 228 : capability >= 86 ? 100 : 164; }
+#ifdef __CUDA_ARCH__
+constexpr int32_t kDecodeRoom = decode_room(__CUDA_ARCH__ / 10);
+#else
+constexpr int32_t kDecodeRoom = 0;  // host code names the room
+#endif
+
+// The rings: a stage of one holds each warp's weights, of the other each warp's tokens. A token that a block norms lies in the
+// other's place as one row.
+template <int32_t T, class A, class S, int32_t room>
+struct DecodeLayout {
+  static constexpr WeightFormat f = Format<T>::f;
+  static constexpr bool grouped = f.units > 1;
+  static constexpr int32_t unit = f.quants + f.high + f.scales;
+  // Bytes of one panel in a stage. A whole group lies as in the weight; part of one as its planes' parts.
+  static constexpr int32_t panel_stage = S::units * unit + f.header;
+  static constexpr int32_t token_row = S::units * kUnitCols * 2 + 16;  // 16 more than the data: ldmatrix meets every bank once
+  static constexpr int32_t warp_stage = S::panels * panel_stage, token_stage = S::tokens * token_row;
+  static constexpr int32_t stage = S::warps * warp_stage, token_slot = S::warps * token_stage;
+  __device__ static constexpr int32_t quants_at(int32_t u) { return grouped ? u * f.quants : u * unit; }
+  __device__ static constexpr int32_t high_at(int32_t u) {
+    return grouped ? S::units * f.quants + u * f.high : u * unit + f.quants;
+  }
+  __device__ static constexpr int32_t scales_at(int32_t u) {
+    return grouped ? S::units * (f.quants + f.high) + u * f.scales : u * unit + f.quants + f.high;
+  }
+
+  static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min && !kFolds<T, A>;
+  static constexpr int32_t published = S::units < 2 ? 1 : 2;  // units at a time
+  static constexpr int32_t warp_exchange = publishes ? S::panels * published * 256 : 0;
+  static constexpr int32_t exchange = S::warps * warp_exchange;
+  static constexpr int32_t columns = S::tokens, join_stride = S::rows + 4;  // floats; a token's column
+  static constexpr int32_t join = kSegments * columns * join_stride * 4;  // twice: tiles alternate
+  static constexpr int32_t token_bytes(int32_t stages) {
+    return S::tokens > 1 || stages * token_slot > kMostNormed * 2 ? stages * token_slot : kMostNormed * 2;
+  }
+  static constexpr int32_t bytes_of(int32_t stages) { return stages * stage + token_bytes(stages) + exchange + 2 * join; }
+  // The most stages of which `blocks` fit, up to 6.
+  static constexpr int32_t fitting_stages(int32_t blocks) {
+    int32_t stages = 6;
+    while (stages > 0 && bytes_of(stages) > room * 1024 / blocks - 1024) --stages;
+    return stages;
+  }
+  // Where not even one block of two stages fits, the kernel does not run.
+  static constexpr int32_t many = fitting_stages(S::blocks_per_sm), alone = fitting_stages(1);
+  static constexpr int32_t stages = many >= 2 ? many : alone >= 2 ? alone : 2;
+  static constexpr int32_t tokens_at = stages * stage, exchange_at = tokens_at + token_bytes(stages), joins_at = exchange_at + exchange;
+  static constexpr int32_t bytes = bytes_of(stages);
+};
+
+template <int32_t T, class A, class S>
+struct DecodeRings {
+  using Layout = DecodeLayout<T, A, S, kDecodeRoom>;
+  using Split = Terms<T, A>;
+  using E = typename Split::Element;
+  static constexpr WeightFormat f = Format<T>::f;
+
+  const DecodeParams& p;
+  uint32_t shared;  // the rings' address
+  float* joins;
+  uint8_t* normed;  // the row, where norms()
+  int32_t warp, lane;
+  int32_t unit_begin, unit_end;  // of this warp's segment
+  uint64_t policy;
+
+  // A place in the sequence of stages that a warp's segment takes, item after item.
+  struct Cursor {
+    int32_t item, unit;
+  };
+
+  __device__ __forceinline__ int32_t tile_of(int32_t item) const { return p.token_tiles == 1 ? item : item / p.token_tiles; }
+  __device__ __forceinline__ int32_t first_token(int32_t item) const {
+    return p.token_tiles == 1 ? 0 : item % p.token_tiles * S::tokens;
+  }
+
+  // The target of a tile, and the tile within it.
+  __device__ __forceinline__ const DecodeTarget& target_of(int32_t tile, int32_t& within) const {
+    const int32_t i = (p.count > 1 && tile >= p.targets[1].first_tile) + (p.count > 2 && tile >= p.targets[2].first_tile);
+    within = tile - p.targets[i].first_tile;
+    return p.targets[i];
+  }
+
+  // Where this lane's first 16 bytes of each panel begin.
+  struct WeightFeed {
+    const uint8_t* panel[S::panels];
+  };
+
+  // Panels past the last are read as the last; their sums go nowhere.
+  __device__ __forceinline__ void aim(WeightFeed& feed, const Cursor& at) const {
+    if (at.item >= p.items) return;
+    int32_t within = tile_of(at.item);
+    const DecodeTarget& target = p.pair ? p.targets[0] : target_of(within, within);
+#pragma unroll
+    for (int32_t r = 0; r < S::panels; ++r) {
+      const int32_t panel = min(p.pair ? within : within * S::panels + r, target.panels - 1);
+      const uint8_t* data = p.pair && r == 1 ? p.targets[1].data : target.data;
+      feed.panel[r] = data + panel * p.panel_bytes + lane * 16;
+    }
+  }
+
+  __device__ __forceinline__ void aim_next(WeightFeed& feed, const Cursor& at) const {
+    if (!p.even) return aim(feed, at);
+#pragma unroll
+    for (int32_t r = 0; r < S::panels; ++r) feed.panel[r] += p.item_bytes;
+  }
+
+  // This lane's 16-byte pieces of a span.
+  template <int32_t bytes>
+  __device__ __forceinline__ void copy_span(uint32_t to, const uint8_t* from) const {
+#pragma unroll
+    for (int32_t c = 0; c < bytes; c += 512) {
+      if (c + 512 <= bytes || lane * 16 < bytes - c) copy16(to + c, from + c, policy);
+    }
+  }
+
+  __device__ __forceinline__ uint32_t weights_in(int32_t stage) const {
+    return shared + stage * Layout::stage + warp * Layout::warp_stage;
+  }
+  __device__ __forceinline__ uint32_t tokens_in(int32_t stage) const {
+    return shared + Layout::tokens_at + stage * Layout::token_slot + warp * Layout::token_stage;
+  }
+
+  // Asks for the weights of a stage.
+  __device__ __forceinline__ void fill(const WeightFeed& feed, const Cursor& at, int32_t stage) const {
+    const uint32_t to = weights_in(stage) + lane * 16;
+#pragma unroll
+    for (int32_t r = 0; r < S::panels; ++r) {
+      const uint32_t panel = to + r * Layout::panel_stage;
+      if constexpr (!Layout::grouped) {
+        const uint8_t* from = feed.panel[r] + static_cast<int64_t>(at.unit) * Layout::unit;
+        if (S::units == 1 || at.unit + S::units <= unit_end) {
+          copy_span<S::units * Layout::unit>(panel, from);
+        } else {
+          for (int32_t u = 0; u < unit_end - at.unit; ++u) copy_span<Layout::unit>(panel + u * Layout::unit, from + u * Layout::unit);
+        }
+      } else {
+        const uint8_t* from = feed.panel[r] + static_cast<int64_t>(at.unit / f.units) * Format<T>::group_bytes;
+        if constexpr (S::units == f.units) {
+          copy_span<Format<T>::group_bytes>(panel, from);
+        } else {
+          const int32_t u = at.unit % f.units;
+          copy_span<S::units * f.quants>(panel, from + u * f.quants);
+          if constexpr (f.high > 0) copy_span<S::units * f.high>(panel + Layout::high_at(0), from + Format<T>::high_at(u));
+          if constexpr (f.scales > 0) copy_span<S::units * f.scales>(panel + Layout::scales_at(0), from + Format<T>::scales_at(u));
+          if (u == 0) copy_span<f.header>(panel + S::units * Layout::unit, from + Format<T>::header_plane);
+        }
+      }
+    }
+  }
+
+  // Where this lane's 16 bytes of its first row of tokens begin, in unit 0; several lanes a row.
+  struct TokenFeed {
+    const uint8_t* row;
+    int32_t rows;  // left from that row on
+  };
+  static constexpr int32_t row_lanes = S::units * 8;  // that copy one row
+  static constexpr int32_t rows_at_once = 32 / row_lanes;
+  static constexpr int32_t row_steps = (S::tokens + rows_at_once - 1) / rows_at_once;
+  __device__ __forceinline__ int32_t own_row() const { return lane / row_lanes; }
+  __device__ __forceinline__ int32_t own_piece() const { return lane % row_lanes * 16; }
+
+  __device__ __forceinline__ void aim(TokenFeed& feed, const Cursor& at) const {
+    const int32_t token = first_token(at.item) + own_row();
+    feed.rows = min(p.tokens - token, S::tokens - own_row());
+    feed.row = static_cast<const uint8_t*>(p.x) + token * p.x_stride * 2 + own_piece();
+  }
+
+  __device__ __forceinline__ void aim_next(TokenFeed& feed, const Cursor& at) const {
+    if (p.token_tiles > 1) aim(feed, at);
+  }
+
+  // Rows beyond the last token stay as they are; columns beyond the last become zeros.
+  __device__ __forceinline__ void fill(const TokenFeed& feed, const Cursor& at, int32_t stage) const {
+    const uint32_t to = tokens_in(stage) + own_row() * Layout::token_row + own_piece();
+    const uint8_t* from = feed.row + static_cast<int64_t>(at.unit) * (kUnitCols * 2);
+    const bool whole = (at.unit + S::units) * kUnitCols <= p.cols;
+    const int32_t left = (p.cols - at.unit * kUnitCols) * 2 - own_piece();
+#pragma unroll
+    for (int32_t i = 0; i < row_steps; ++i) {
+      if (i * rows_at_once >= feed.rows) continue;
+      const uint8_t* row = from + i * rows_at_once * p.x_stride * 2;
+      const uint32_t place = to + i * rows_at_once * Layout::token_row;
+      if (whole) copy16_through(place, row);
+      else copy16_or_zero(place, left > 0 ? row : static_cast<const uint8_t*>(p.x), static_cast<uint32_t>(min(max(left, 0), 16)));
+    }
+  }
+
+  // The next stage of the segment; the feeds are aimed anew where that is in another item.
+  template <class... Feeds>
+  __device__ __forceinline__ void advance(Cursor& at, Feeds&... feeds) const {
+    at.unit += S::units;
+    if (at.unit < unit_end) return;
+    at.unit = unit_begin;
+    at.item += p.item_stride;
+    if (at.item < p.items) (aim_next(feeds, at), ...);
+  }
+};
+
+}  // namespace mr::cuda
