@@ -1,9 +1,7 @@
 #include "model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "digest.h"
@@ -41,19 +39,15 @@ void pack(Device& device, Matrix* matrix, const uint8_t* file) {
 
 }  // namespace
 
-Model::Model(std::shared_ptr<Device> device, const mr_model_desc& desc) : device_(std::move(device)), desc_(desc) {
+Model::Model(std::shared_ptr<Device> device, const mr_model_desc& desc) : device_(std::move(device)), desc_(desc), bindings_(desc) {
   check_desc(desc);
-  layers_.resize(static_cast<size_t>(desc.layers));
+  weights_.layers.resize(static_cast<size_t>(desc.layers));
   device_->models.fetch_add(1);
 }
 
 Model::~Model() {
   tensors_.clear();
   device_->models.fetch_sub(1);
-}
-
-float Model::attn_scale() const {
-  return desc_.attn_scale != 0 ? desc_.attn_scale : 1.0f / std::sqrt(static_cast<float>(desc_.head_dim));
 }
 
 uint64_t Model::resident_size(const mr_tensor_desc& tensor) {
@@ -70,24 +64,16 @@ Model::Tensor& Model::at(int32_t index) const {
 
 void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
   const std::lock_guard<std::mutex> building(building_);
-  if (sealed()) fail(MR_FAILED_PRECONDITION, "the model is sealed: no tensor can be bound any more");
-  check_tensor(desc_, desc);
-  const std::string name = tensor_name(desc.role, desc.layer);
-  if (bound_.count({desc.role, desc.layer}) != 0) fail(MR_ALREADY_EXISTS, "%s is bound already", name.c_str());
-  if (staging->device() != device_) fail(MR_INVALID_ARGUMENT, "%s lies in a buffer of another device", name.c_str());
-  const uint64_t size = tensor_file_size(desc);
-  if (staging->size() != size)
-    fail(MR_INVALID_ARGUMENT, "%s has %llu bytes, but its buffer %llu", name.c_str(), static_cast<unsigned long long>(size),
-         static_cast<unsigned long long>(staging->size()));
+  bindings_.expect(desc, staging->device() == device_, staging->size());
 
   auto tensor = std::make_unique<Tensor>();
   tensor->desc = desc;
   const uint64_t resident = resident_size(desc);
   tensor->memory = device_->ledger.allocate(resident, MR_PURPOSE_WEIGHTS, false);
   uint8_t* const data = tensor->memory.as<uint8_t>();
-  const uint8_t* const file = staging->readable(size);
+  const uint8_t* const file = staging->readable(staging->size());
   if (is_vector(desc.role)) {
-    std::memcpy(data, file, size);
+    std::memcpy(data, file, staging->size());
   } else {
     tensor->matrix = Matrix{desc.type, desc.dims[0], desc.dims[1], data, resident};
     pack(*device_, &tensor->matrix, file);
@@ -95,56 +81,16 @@ void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
   {
     const std::lock_guard<std::mutex> lock(tensors_mutex_);
     tensors_.push_back(std::move(tensor));
-    place(*tensors_.back());
+    const Tensor& bound = *tensors_.back();
+    weights_.place(desc_, desc, bound.memory.as<float>(), &bound.matrix);
   }
-  bound_.emplace(desc.role, desc.layer);
+  bindings_.add(desc);
   if (staging.use_count() == 1) staging->release();
-}
-
-void Model::place(const Tensor& tensor) {
-  const float* const vector = tensor.memory.as<float>();
-  const Matrix* const matrix = &tensor.matrix;
-  Layer* const layer = in_layer(tensor.desc.role) ? &layers_[static_cast<size_t>(tensor.desc.layer)] : nullptr;
-  switch (tensor.desc.role) {
-    case MR_ROLE_EMBEDDING:
-      embedding_ = matrix;
-      if (desc_.tied_head != 0) head_ = matrix;
-      break;
-    case MR_ROLE_OUTPUT_NORM: output_norm_ = vector; break;
-    case MR_ROLE_OUTPUT: head_ = matrix; break;
-    case MR_ROLE_ROPE_FACTORS: rope_factors_ = vector; break;
-    case MR_ROLE_ATTN_NORM: layer->attn_norm = vector; break;
-    case MR_ROLE_Q: layer->q = matrix; break;
-    case MR_ROLE_K: layer->k = matrix; break;
-    case MR_ROLE_V: layer->v = matrix; break;
-    case MR_ROLE_Q_BIAS: layer->q_bias = vector; break;
-    case MR_ROLE_K_BIAS: layer->k_bias = vector; break;
-    case MR_ROLE_V_BIAS: layer->v_bias = vector; break;
-    case MR_ROLE_Q_NORM: layer->q_norm = vector; break;
-    case MR_ROLE_K_NORM: layer->k_norm = vector; break;
-    case MR_ROLE_O: layer->o = matrix; break;
-    case MR_ROLE_O_BIAS: layer->o_bias = vector; break;
-    case MR_ROLE_FFN_NORM: layer->ffn_norm = vector; break;
-    case MR_ROLE_GATE: layer->gate = matrix; break;
-    case MR_ROLE_UP: layer->up = matrix; break;
-    case MR_ROLE_DOWN: layer->down = matrix; break;
-  }
 }
 
 void Model::seal() {
   const std::lock_guard<std::mutex> building(building_);
-  if (sealed()) fail(MR_FAILED_PRECONDITION, "the model is sealed already");
-  std::string missing;
-  const auto need = [&](int32_t role, int32_t layer) {
-    if (bound_.count({role, layer}) == 0) missing += (missing.empty() ? "" : ", ") + tensor_name(role, layer);
-  };
-  for (int32_t role = 0; role < MR_ROLE_COUNT; ++role) {
-    if (!has_role(desc_, role)) continue;
-    if (!in_layer(role)) need(role, -1);
-    for (int32_t layer = 0; in_layer(role) && layer < desc_.layers; ++layer) need(role, layer);
-  }
-  if (!missing.empty()) throw Error(MR_FAILED_PRECONDITION, 0, "the model lacks " + missing);
-  sealed_.store(true);
+  bindings_.seal();
 }
 
 void Model::digest(int32_t index, uint8_t out[32]) const {

@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <set>
-#include <utility>
 #include <vector>
 
 #include "buffer.h"
@@ -14,28 +12,11 @@
 #include "ledger.h"
 #include "linear.h"
 #include "millrace/engine.h"
+#include "weights.h"
 
 namespace mr::cpu {
 
-// What a layer's kernels read. Matrices are (in, out), vectors f32.
-// Pointers are null where the description has no such tensor; they stay valid for the model's life.
-struct Layer {
-  const float* attn_norm = nullptr;  // (hidden)
-  const Matrix* q = nullptr;         // (hidden, heads*head_dim)
-  const Matrix* k = nullptr;         // (hidden, kv_heads*head_dim)
-  const Matrix* v = nullptr;
-  const float* q_bias = nullptr;     // (heads*head_dim)
-  const float* k_bias = nullptr;     // (kv_heads*head_dim)
-  const float* v_bias = nullptr;
-  const float* q_norm = nullptr;     // (head_dim)
-  const float* k_norm = nullptr;
-  const Matrix* o = nullptr;         // (heads*head_dim, hidden)
-  const float* o_bias = nullptr;
-  const float* ffn_norm = nullptr;  // (hidden)
-  const Matrix* gate = nullptr;     // (hidden, ffn)
-  const Matrix* up = nullptr;
-  const Matrix* down = nullptr;     // (ffn, hidden)
-};
+using Layer = LayerWeights<const Matrix*>;
 
 // A sealed model does not change (flip_bit excepted) and may be read by any number of threads.
 class Model {
@@ -57,36 +38,29 @@ class Model {
 
   const std::shared_ptr<Device>& device() const { return device_; }
   const mr_model_desc& desc() const { return desc_; }
-  bool sealed() const { return sealed_.load(); }
-  float attn_scale() const;  // desc().attn_scale, or 1/sqrt(head_dim) where that is 0
+  bool sealed() const { return bindings_.sealed(); }
 
   // The following are complete once the model is sealed.
-  const Matrix& embedding() const { return *embedding_; }    // (hidden, vocab), read by row
-  const Matrix& head() const { return *head_; }              // (hidden, vocab); the embedding when tied
-  const float* output_norm() const { return output_norm_; }  // (hidden)
-  const float* rope_factors() const { return rope_factors_; }  // (rope_dims/2), or null without them
-  const Layer& layer(int32_t index) const { return layers_[static_cast<size_t>(index)]; }
+  const Matrix& embedding() const { return *weights_.embedding; }    // (hidden, vocab), read by row
+  const Matrix& head() const { return *weights_.head; }              // (hidden, vocab); the embedding when tied
+  const float* output_norm() const { return weights_.output_norm; }  // (hidden)
+  const float* rope_factors() const { return weights_.rope_factors; }  // (rope_dims/2), or null without them
+  const Layer& layer(int32_t index) const { return weights_.layers[static_cast<size_t>(index)]; }
 
   mutable std::atomic<int64_t> runners{0};  // alive
 
  private:
   struct Tensor;
 
-  void place(const Tensor& tensor);
   Tensor& at(int32_t index) const;
 
   const std::shared_ptr<Device> device_;
   const mr_model_desc desc_;
   std::mutex building_;        // held by bind and seal
-  std::set<std::pair<int32_t, int32_t>> bound_;  // (role, layer), guarded by building_
+  Bindings bindings_;          // sealed() excepted, guarded by building_
   mutable std::mutex tensors_mutex_;
   std::vector<std::unique_ptr<Tensor>> tensors_;  // by index
-  std::atomic<bool> sealed_{false};
-  std::vector<Layer> layers_;
-  const Matrix* embedding_ = nullptr;
-  const Matrix* head_ = nullptr;
-  const float* output_norm_ = nullptr;
-  const float* rope_factors_ = nullptr;
+  Weights<const Matrix*> weights_;
 };
 
 }  // namespace mr::cpu

@@ -27,7 +27,7 @@ StepForward::StepForward(std::shared_ptr<const Model> model, const mr_runner_con
                                                 MR_PURPOSE_WORKSPACE, false)),
       space_(*model_, config, threads_.size(), memory_.as<uint8_t>()),
       slots_(static_cast<size_t>(config.max_sequences)),
-      attn_scale_(model_->attn_scale()),
+      attn_scale_(attn_scale(desc_)),
       ranges_(new Range[static_cast<size_t>(threads_.size())]) {
   for (size_t s = 0; s < slots_.size(); ++s) slots_[s].history = space_.history + static_cast<int64_t>(s) * space_.positions;
   for (const auto& t : space_.threads) samplers_.emplace_back(t.sampler, desc_.vocab);

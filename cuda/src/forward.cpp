@@ -187,7 +187,7 @@ void Forward::attend(const StepShape& shape, int32_t index, const Stream& on) {
   AttentionArgs args{};
   args.layout = sizes_.kv;
   args.heads = desc_.heads;
-  args.scale = model_->attn_scale();
+  args.scale = cpu::attn_scale(desc_);
   args.q_stride = sizes_.q_stride;
   args.out_stride = sizes_.attention_stride;
   args.keys = kv_.data() + 2 * static_cast<uint64_t>(index) * plane_;

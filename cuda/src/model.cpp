@@ -1,7 +1,5 @@
 #include "src/model.h"
 
-#include <cmath>
-#include <string>
 #include <utility>
 
 #include "cpu/shape.h"
@@ -12,12 +10,8 @@
 namespace mr::cuda {
 
 using cpu::check_desc;
-using cpu::check_tensor;
-using cpu::has_role;
-using cpu::in_layer;
 using cpu::is_vector;
 using cpu::tensor_file_size;
-using cpu::tensor_name;
 
 struct Model::Tensor {
   mr_tensor_desc desc;
@@ -25,21 +19,17 @@ struct Model::Tensor {
   PackedWeight weight;  // of a matrix
 };
 
-Model::Model(std::shared_ptr<Device> device, const mr_model_desc& desc) : device_(std::move(device)), desc_(desc) {
+Model::Model(std::shared_ptr<Device> device, const mr_model_desc& desc) : device_(std::move(device)), desc_(desc), bindings_(desc) {
   check_desc(desc);
   device_->enter();
   stream_ = StreamHandle(device_->priority_low);
-  layers_.resize(static_cast<size_t>(desc.layers));
+  weights_.layers.resize(static_cast<size_t>(desc.layers));
   device_->models.fetch_add(1);
 }
 
 Model::~Model() {
   tensors_.clear();
   device_->models.fetch_sub(1);
-}
-
-float Model::attn_scale() const {
-  return desc_.attn_scale != 0 ? desc_.attn_scale : 1.0f / std::sqrt(static_cast<float>(desc_.head_dim));
 }
 
 uint64_t Model::resident_size(const mr_tensor_desc& tensor) {
@@ -56,26 +46,21 @@ Model::Tensor& Model::at(int32_t index) const {
 
 void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
   const std::lock_guard<std::mutex> building(building_);
-  if (sealed()) fail(MR_FAILED_PRECONDITION, "the model is sealed: no tensor can be bound any more");
-  check_tensor(desc_, desc);
-  const std::string name = tensor_name(desc.role, desc.layer);
-  if (bound_.count({desc.role, desc.layer}) != 0) fail(MR_ALREADY_EXISTS, "%s is bound already", name.c_str());
-  if (staging->device() != device_) fail(MR_INVALID_ARGUMENT, "%s lies in a buffer of another device", name.c_str());
-  const uint64_t size = tensor_file_size(desc);
-  if (staging->size() != size)
-    fail(MR_INVALID_ARGUMENT, "%s has %llu bytes, but its buffer %llu", name.c_str(), static_cast<unsigned long long>(size),
-         static_cast<unsigned long long>(staging->size()));
+  bindings_.expect(desc, staging->device() == device_, staging->size());
+  const uint64_t size = staging->size();
 
   device_->enter();
   auto tensor = std::make_unique<Tensor>();
   tensor->desc = desc;
   const uint64_t resident = resident_size(desc);
   tensor->memory = device_->ledger.allocate(resident, MR_PURPOSE_WEIGHTS);
+  const float* vector = tensor->memory.as<float>();
   if (is_vector(desc.role)) {
     device_->transfers.copy(tensor->memory.data(), staging->data(), size);
     if (desc.role == MR_ROLE_ROPE_FACTORS) {
       rope_factors_.resize(static_cast<size_t>(desc.dims[0]));
       device_->transfers.download(rope_factors_.data(), tensor->memory.data(), size);
+      vector = rope_factors_.data();
     }
   } else {
     tensor->weight = PackedWeight{desc.type, desc.dims[1], desc.dims[0], tensor->memory.data()};
@@ -85,56 +70,15 @@ void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
   {
     const std::lock_guard<std::mutex> lock(tensors_mutex_);
     tensors_.push_back(std::move(tensor));
-    place(*tensors_.back());
+    weights_.place(desc_, desc, vector, tensors_.back()->weight);
   }
-  bound_.emplace(desc.role, desc.layer);
+  bindings_.add(desc);
   if (staging.use_count() == 1) staging->release();
-}
-
-void Model::place(const Tensor& tensor) {
-  const float* const vector = tensor.memory.as<float>();
-  const PackedWeight& weight = tensor.weight;
-  Layer* const layer = in_layer(tensor.desc.role) ? &layers_[static_cast<size_t>(tensor.desc.layer)] : nullptr;
-  switch (tensor.desc.role) {
-    case MR_ROLE_EMBEDDING:
-      embedding_ = weight;
-      if (desc_.tied_head != 0) head_ = weight;
-      break;
-    case MR_ROLE_OUTPUT_NORM: output_norm_ = vector; break;
-    case MR_ROLE_OUTPUT: head_ = weight; break;
-    case MR_ROLE_ROPE_FACTORS: break;  // read by the host
-    case MR_ROLE_ATTN_NORM: layer->attn_norm = vector; break;
-    case MR_ROLE_Q: layer->q = weight; break;
-    case MR_ROLE_K: layer->k = weight; break;
-    case MR_ROLE_V: layer->v = weight; break;
-    case MR_ROLE_Q_BIAS: layer->q_bias = vector; break;
-    case MR_ROLE_K_BIAS: layer->k_bias = vector; break;
-    case MR_ROLE_V_BIAS: layer->v_bias = vector; break;
-    case MR_ROLE_Q_NORM: layer->q_norm = vector; break;
-    case MR_ROLE_K_NORM: layer->k_norm = vector; break;
-    case MR_ROLE_O: layer->o = weight; break;
-    case MR_ROLE_O_BIAS: layer->o_bias = vector; break;
-    case MR_ROLE_FFN_NORM: layer->ffn_norm = vector; break;
-    case MR_ROLE_GATE: layer->gate = weight; break;
-    case MR_ROLE_UP: layer->up = weight; break;
-    case MR_ROLE_DOWN: layer->down = weight; break;
-  }
 }
 
 void Model::seal() {
   const std::lock_guard<std::mutex> building(building_);
-  if (sealed()) fail(MR_FAILED_PRECONDITION, "the model is sealed already");
-  std::string missing;
-  const auto need = [&](int32_t role, int32_t layer) {
-    if (bound_.count({role, layer}) == 0) missing += (missing.empty() ? "" : ", ") + tensor_name(role, layer);
-  };
-  for (int32_t role = 0; role < MR_ROLE_COUNT; ++role) {
-    if (!has_role(desc_, role)) continue;
-    if (!in_layer(role)) need(role, -1);
-    for (int32_t layer = 0; in_layer(role) && layer < desc_.layers; ++layer) need(role, layer);
-  }
-  if (!missing.empty()) throw Error(MR_FAILED_PRECONDITION, 0, "the model lacks " + missing);
-  sealed_.store(true);
+  bindings_.seal();
 }
 
 void Model::digest(int32_t index, uint8_t out[32]) const {
