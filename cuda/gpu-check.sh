@@ -4,7 +4,7 @@
 #   build        the library, its tests and benchmarks with cmake and ninja
 #   tests        every GoogleTest program, and the C program over the whole ABI
 #   portable     the products of devices before Hopper, built for 9.0 without what only that has, where this is one
-#   sanitizer    compute-sanitizer: memcheck of whole steps, memcheck and racecheck of every kernel on small shapes; of the
+#   sanitizer    compute-sanitizer: memcheck of whole steps, memcheck and racecheck of the kernels on small shapes; of the
 #                products of Hopper on those whose rings do not wrap: racecheck takes it for a race when lanes have read a
 #                stage and one of them arrives at its mbarrier for the warp
 #   conformance  the Go suite that every engine passes, with f16 and with bf16 activations
@@ -79,13 +79,17 @@ readonly products
 
 portable() {
   [[ $products != "$out" ]] || { row skip portable 'every test here runs what devices before Hopper run'; return; }
-  build_portable && try portable "cuda_linear_product_test for 90" portable "$products/cuda_linear_product_test"
+  build_portable || return
+  local name
+  for name in linear_product linear_tiles; do
+    try portable "cuda_${name}_test for 90" "portable-$name" "$products/cuda_${name}_test"
+  done
 }
 
 build_portable() {
   [[ $products != "$out" ]] || return 0
   cmake -S cuda -B "$products" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMILLRACE_CUDA_ARCHITECTURES=90 >"$work/portable-build.log" 2>&1 &&
-    cmake --build "$products" --target cuda_linear_product_test >>"$work/portable-build.log" 2>&1 && return
+    cmake --build "$products" --target cuda_linear_product_test cuda_linear_tiles_test >>"$work/portable-build.log" 2>&1 && return
   row FAIL portable "build for 90: see $work/portable-build.log"
   return 1
 }
@@ -102,12 +106,16 @@ sanitizer() {
   # Small shapes of every type; the rest of the products' tests are large.
   local name few='--gtest_filter=All/Product.KeepsANaN*:All/Product.JoinsGate*BF16*:All/Product.AddsBias*Q4_K*'
   sanitize memcheck 'steps of small models' "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/*'
-  sanitize memcheck products "$out/cuda_linear_product_test" "$few:All/TallTiles*"
-  for name in norm ops sampler qkv attention; do
+  sanitize memcheck products "$out/cuda_linear_product_test" "$few"
+  sanitize memcheck tiles "$out/cuda_linear_tiles_test"
+  for name in norm normed_product linear_repack ops sampler qkv attention; do
     sanitize memcheck "$name" "$out/cuda_${name}_test"
     sanitize racecheck "$name" "$out/cuda_${name}_test"
   done
-  build_portable && sanitize racecheck 'portable products' "$products/cuda_linear_product_test" "$few"
+  if build_portable; then
+    sanitize racecheck 'portable products' "$products/cuda_linear_product_test" "$few"
+    sanitize racecheck 'portable tiles of a few tokens' "$products/cuda_linear_tiles_test" '--gtest_filter=All/FewTokens*/Q4_K'
+  fi
   [[ $products != "$out" ]] || return
   # A block has up to 50 mbarriers, more than the tool finds by itself. Stages of F32 weights are the largest.
   sanitize racecheck 'products of Hopper' --num-cuda-barriers 64 "$out/cuda_linear_product_test" "$few-*/F32_*_prefill"
@@ -180,7 +188,7 @@ q4_k 1"
 }
 
 bench() {
-  local each shape type kv batches prompt file log tokens
+  local each shape type kv batches prompt file log tokens memory
   for each in $BENCH; do
     IFS=: read -r shape type kv batches prompt <<<"$each"
     file=$models/$shape-$type.gguf log=$work/bench-$shape-$type-$prompt
@@ -190,6 +198,8 @@ bench() {
     if "$bin/millrace-bench" engine --device gpu --engine-path "$out" --model "$file" --kv "$kv" --depth 2 --batch "$batches" \
       --prompt "$prompt" --tokens "$tokens" --repeat 3 --roof-time 200ms --save "$log.json" >"$log.log" 2>&1; then
       row ok bench "$shape $type, kv $kv, prompts of $prompt: $(grep -m 1 '^load ' "$log.log" | tr -s ' ')"
+      memory=$(grep -m 1 '^memory ' "$log.log" | tr -s ' ')
+      if [[ $memory =~ host\ 0\. ]]; then row ok bench "$shape $type: $memory"; else row FAIL bench "$shape $type: $memory, want below 1 GB"; fi
       while read -r line; do row ok bench "$shape $type, prompt $prompt: $line"; done < <(grep -E '^ +(prefill|decode) ' "$log.log" | tr -s ' ')
     else
       row FAIL bench "$shape $type, prompts of $prompt: see $log.log"

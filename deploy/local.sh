@@ -117,7 +117,7 @@ run)
   trap 'exit 143' TERM
   start_both
   "$bin/millrace" load "$model" --target "$scheduler"
-  "$bin/millrace" generate --echo-prompt -m "$model" --target "$scheduler" -- "${PROMPT:-Once upon a time}"
+  "$bin/millrace" generate --echo-prompt --temperature 0.7 -m "$model" --target "$scheduler" -- "${PROMPT:-Once upon a time}"
   trap - EXIT
   stop_both
   ;;

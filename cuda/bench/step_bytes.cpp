@@ -153,7 +153,8 @@ class Batch {
     result.sample_capacity = static_cast<int32_t>(results_.size());
     runner_.wait(600'000'000'000, &result);
     for (int32_t i = 0; i < result.sample_count; ++i)
-      if (results_[static_cast<size_t>(i)].status != MR_ROW_OK) fail(MR_INTERNAL, "row %d of a step has status %d", i, results_[0].status);
+      if (const int32_t status = results_[static_cast<size_t>(i)].status; status != MR_ROW_OK)
+        fail(MR_INTERNAL, "row %d of a step has status %d", i, status);
     return result.bytes_read;
   }
 

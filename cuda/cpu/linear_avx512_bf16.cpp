@@ -23,7 +23,7 @@ namespace {
 #include "linear_avx512_common.inl"
 #include "linear_tiles.inl"
 
-// Four panels for few tokens, so that a decode step has four streams and four chains.
+// A whole stack, four chains, for few tokens.
 MR_INLINE int64_t wide_bf16(int64_t tokens) { return tokens <= 6 ? 4 : 2; }
 
 // bf16 of 16 numbers, rounded to nearest even, in the low halves of the lanes; a NaN stays one.

@@ -1,5 +1,5 @@
-// fp32 products of F32, F16 and BF16 weights, widened in registers. Two panels by twelve tokens for many tokens; four
-// panels for few, so that a decode step has four streams and four chains.
+// fp32 products of F32, F16 and BF16 weights, widened in registers. Two panels by twelve tokens for many tokens; a whole
+// stack, four chains, for few.
 
 MR_INLINE int64_t wide_f32(int64_t tokens) { return tokens <= 6 ? 4 : 2; }
 

@@ -1,5 +1,5 @@
 // int8 dot products. Two panels by six tokens make twelve chains of vpdpbusd, enough for two a cycle at a latency of five;
-// each broadcast of four inputs of a token serves both panels. Few tokens take four panels, for more chains and streams.
+// each broadcast of four inputs of a token serves both panels. Few tokens take a whole stack, four chains.
 
 // Asks for what a block wants next: two lines a panel with every other of its eight steps, and the rest at its end. All at
 // once they would fill the queue that the weights come through.

@@ -71,6 +71,9 @@ static constexpr int64_t group_bytes(const Format& f, int64_t inputs) {
   return (sum + 63) / 64 * 64;
 }
 
+// Per translation unit: files compiled for different instruction sets must not share one compiled copy of what follows.
+namespace {
+
 struct GroupSizes {
   int64_t bytes[sizeof formats / sizeof formats[0]];
   constexpr GroupSizes() : bytes() {
@@ -80,9 +83,9 @@ struct GroupSizes {
 constexpr GroupSizes group_sizes;
 
 // group_bytes of a full group, without its divisions.
-static inline int64_t full_group_bytes(const Format& f) { return group_sizes.bytes[&f - formats]; }
+inline int64_t full_group_bytes(const Format& f) { return group_sizes.bytes[&f - formats]; }
 
-static constexpr int64_t panel_bytes(const Format& f, int64_t in) {
+constexpr int64_t panel_bytes(const Format& f, int64_t in) {
   const int64_t tail = in % f.group;
   return in / f.group * group_bytes(f, f.group) + (tail == 0 ? 0 : group_bytes(f, tail));
 }
@@ -109,6 +112,8 @@ struct Layout {
     return data + first * panel_bytes + group * members * full_bytes + place * (group + 1 < groups ? full_bytes : last_bytes);
   }
 };
+
+}  // namespace
 
 // IQ4_NL's sixteen values.
 constexpr int8_t iq4_nl_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};

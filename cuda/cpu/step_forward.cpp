@@ -58,9 +58,10 @@ void StepForward::phase(int64_t tasks, Prologue prologue, Body body) {
   });
 }
 
-// Whole stacks for few tokens: there a product waits for the memory, which is fastest so.
+// Whole stacks for few tokens, where every thread gets one: there a product waits for the memory, which is fastest so.
 int64_t StepForward::task_panels(int64_t total_panels) const {
-  const int64_t fair = total_panels / (kTasksAThread * threads_.size()), unit = few() ? stack_panels : 1;
+  const bool stacks = few() && total_panels >= stack_panels * threads_.size();
+  const int64_t fair = total_panels / (kTasksAThread * threads_.size()), unit = stacks ? stack_panels : 1;
   return std::clamp<int64_t>(fair / unit * unit, unit, StepWorkspace::task_panels(tokens_));
 }
 

@@ -120,6 +120,10 @@ std::string Device::describe(cudaError_t error) const {
 void Device::info(mr_device_info* out) const {
   const LedgerCounts counts = ledger.counts();
   const Readings readings = read_nvml(pci_.c_str());
+  {
+    const std::lock_guard<std::mutex> lock(xids_mutex_);
+    xids_.listen();
+  }
   copy_text(out->kind, "cuda");
   copy_text(out->name, properties.name);
   char uuid[64];

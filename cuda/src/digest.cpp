@@ -5,14 +5,19 @@
 #include "src/device.h"
 #include "src/digest_kernel.h"
 #include "src/error.h"
+#include "src/nap.h"
 
 namespace mr::cuda {
 namespace {
 
 constexpr uint64_t kScratch = uint64_t{32} << 20;  // bytes restored or aligned at once
+constexpr uint64_t kPiece = uint64_t{64} << 20;    // bytes hashed by one kernel where they lie
 constexpr uint64_t kSubtree = cpu::kBlake3Subtree;
-constexpr int64_t kPiece = 1024;                   // subtrees hashed between two looks at the queue: 64 MiB
+// Subtrees hashed between two waits: 256 MiB. A wait is longer than the hashing of many pieces.
+constexpr int64_t kRun = 4096;
 constexpr uint64_t kValueBytes = 32;
+
+static_assert(kScratch <= kRun * kSubtree && kPiece <= kRun * kSubtree);
 
 // Bytes of the subtrees that may be hashed apart: all whole ones but what ends the message, which is its own kind of block.
 uint64_t whole_subtrees(uint64_t size) { return size == 0 ? 0 : (size - 1) / kSubtree * kSubtree; }
@@ -21,42 +26,48 @@ uint64_t whole_subtrees(uint64_t size) { return size == 0 ? 0 : (size - 1) / kSu
 
 Digester::~Digester() {
   if (scratch_ != nullptr) (void)cudaFree(scratch_);
-  if (values_ != nullptr) (void)cudaFree(values_);
 }
 
 void Digester::prepare() {
   device_.enter();
   if (ready_) return;
   if (scratch_ == nullptr) CUDA_CHECK(cudaMalloc(&scratch_, kScratch));
-  if (values_ == nullptr) CUDA_CHECK(cudaMalloc(&values_, kPiece * kValueBytes));
   stream_ = StreamHandle(device_.priority_low);
-  done_ = EventHandle(cudaEventDisableTiming | cudaEventBlockingSync);
-  host_ = Pinned(std::max(kPiece * kValueBytes, kSubtree));
+  done_ = EventHandle(cudaEventDisableTiming);
+  back_ = Pinned(kRun * kValueBytes + kSubtree);
   ready_ = true;
 }
 
-void Digester::settle() {
+void Digester::collect(cpu::Blake3& hash, int64_t count, uint64_t rest) {
+  const uint64_t values = static_cast<uint64_t>(count) * kValueBytes;
   CUDA_CHECK(cudaEventRecord(done_, stream_));
-  CUDA_CHECK(cudaEventSynchronize(done_));
+  nap_until(done_);
+  for (int64_t i = 0; i < count; ++i) hash.append(back_.as<uint32_t>() + i * 8);
+  hash.update(back_.data() + values, rest);
 }
 
-void Digester::subtrees(cpu::Blake3& hash, const uint8_t* data, uint64_t size) {
-  const int64_t count = static_cast<int64_t>(size / kSubtree);
-  for (int64_t first = 0; first < count; first += kPiece) {
-    const int64_t n = std::min(kPiece, count - first);
-    const uint64_t chunk = hash.size() / cpu::kBlake3Chunk;
-    CUDA_CHECK(launch_blake3_subtrees({data + static_cast<uint64_t>(first) * kSubtree, chunk, n, values_}, stream_));
-    CUDA_CHECK(cudaMemcpyAsync(host_.data(), values_, static_cast<uint64_t>(n) * kValueBytes, cudaMemcpyDeviceToHost, stream_));
-    settle();
-    for (int64_t i = 0; i < n; ++i) hash.append(host_.as<uint32_t>() + i * 8);
+void Digester::message(uint64_t size, uint64_t piece, const Source& source, uint8_t out[32]) {
+  cpu::Blake3 hash(cpu::detect());
+  int64_t held = 0;  // values under way
+  for (uint64_t at = 0; at < size; at += piece) {
+    const uint64_t count = std::min(piece, size - at);
+    const bool last = at + count == size;
+    const uint64_t whole = last ? whole_subtrees(count) : count;
+    const int64_t n = static_cast<int64_t>(whole / kSubtree);
+    if (held + n > kRun) {
+      collect(hash, held, 0);
+      held = 0;
+    }
+    const uint8_t* const data = source(at, count);
+    uint8_t* const behind = back_.data() + static_cast<uint64_t>(held) * kValueBytes;
+    CUDA_CHECK(launch_blake3_subtrees({data, at / cpu::kBlake3Chunk, n, reinterpret_cast<uint32_t*>(behind)}, stream_));
+    held += n;
+    if (!last) continue;
+    CUDA_CHECK(cudaMemcpyAsync(behind + static_cast<uint64_t>(n) * kValueBytes, data + whole, count - whole,
+                               cudaMemcpyDeviceToHost, stream_));
+    collect(hash, held, count - whole);
   }
-}
-
-void Digester::tail(cpu::Blake3& hash, const uint8_t* data, uint64_t size) {
-  if (size == 0) return;
-  CUDA_CHECK(cudaMemcpyAsync(host_.data(), data, size, cudaMemcpyDeviceToHost, stream_));
-  settle();
-  hash.update(host_.data(), size);
+  hash.finish(out);
 }
 
 void Digester::bytes(const uint8_t* data, uint64_t size, uint8_t out[32]) {
@@ -68,25 +79,16 @@ void Digester::bytes(const uint8_t* data, uint64_t size, uint8_t out[32]) {
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   prepare();
-  cpu::Blake3 hash(cpu::detect());
-  const uint64_t whole = whole_subtrees(size);
-  subtrees(hash, data, whole);
-  tail(hash, data + whole, size - whole);
-  hash.finish(out);
+  message(size, kPiece, [data](uint64_t offset, uint64_t) { return data + offset; }, out);
 }
 
 void Digester::restored(uint64_t size, const Restore& restore, uint8_t out[32]) {
   const std::lock_guard<std::mutex> lock(mutex_);
   prepare();
-  cpu::Blake3 hash(cpu::detect());
-  for (uint64_t at = 0; at < size; at += kScratch) {
-    const uint64_t count = std::min(kScratch, size - at);
-    restore(at, count, scratch_, stream_);
-    const uint64_t whole = at + count == size ? whole_subtrees(count) : count;
-    subtrees(hash, scratch_, whole);
-    tail(hash, scratch_ + whole, count - whole);
-  }
-  hash.finish(out);
+  message(size, kScratch, [&](uint64_t offset, uint64_t count) {
+    restore(offset, count, scratch_, stream_);
+    return scratch_;
+  }, out);
 }
 
 }  // namespace mr::cuda

@@ -16,6 +16,7 @@ struct NvmlMemory {
 constexpr unsigned kTemperatureOfGpu = 0;
 constexpr unsigned kUncorrected = 1, kVolatile = 0;
 constexpr unsigned long long kXidEvents = 8;
+constexpr std::chrono::seconds kRecent{10};
 struct NvmlEvent {
   NvmlDevice device;
   unsigned long long type, data;  // data: the Xid
@@ -83,10 +84,21 @@ XidWatch::~XidWatch() {
   if (events_ != nullptr) (void)nvml().events_free(events_);
 }
 
-uint64_t XidWatch::last(uint32_t wait_ms) noexcept {
+void XidWatch::hear(uint32_t wait_ms) noexcept {
   NvmlEvent event{};
-  while (events_ != nullptr && nvml().events_wait(events_, &event, last_ == 0 ? wait_ms : 0) == 0) last_ = event.data;
-  return last_;
+  for (; events_ != nullptr && nvml().events_wait(events_, &event, wait_ms) == 0; wait_ms = 0) {
+    last_ = event.data;
+    heard_ = std::chrono::steady_clock::now();
+  }
+}
+
+void XidWatch::listen() noexcept { hear(0); }
+
+uint64_t XidWatch::last(uint32_t wait_ms) noexcept {
+  const auto recent = [this] { return last_ != 0 && std::chrono::steady_clock::now() - heard_ < kRecent; };
+  hear(0);
+  if (!recent()) hear(wait_ms);
+  return recent() ? last_ : 0;
 }
 
 Readings read_nvml(const char* pci) noexcept {

@@ -2,6 +2,7 @@
 // reading is unknown and nothing fails.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 namespace mr::cuda {
@@ -14,7 +15,7 @@ struct Readings {
 };
 
 // Listens for the Xid errors that the driver reports of a GPU, from the watch's beginning on. Where the library or the driver
-// has no such events it hears nothing.
+// has no such events it hears nothing. One thread at a time.
 class XidWatch {
  public:
   explicit XidWatch(const char* pci) noexcept;
@@ -22,12 +23,18 @@ class XidWatch {
   XidWatch(const XidWatch&) = delete;
   XidWatch& operator=(const XidWatch&) = delete;
 
-  // The number of the last one, 0 for none; waits so long for one where none was heard. One thread at a time.
+  // Takes note of what was reported until now; called now and then, it dates each report.
+  void listen() noexcept;
+  // The number of the last one of the last ten seconds, or of one that is reported within wait_ms; 0 for none. An older one
+  // explains nothing that happens now: some are of other processes' faults.
   uint64_t last(uint32_t wait_ms) noexcept;
 
  private:
+  void hear(uint32_t wait_ms) noexcept;  // what is reported by then, and all that waits behind it
+
   void* events_ = nullptr;
   uint64_t last_ = 0;
+  std::chrono::steady_clock::time_point heard_;  // when last_ was
 };
 
 // pci is the device's bus id as cudaDeviceGetPCIBusId writes it. Any thread; some microseconds to a millisecond.

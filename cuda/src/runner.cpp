@@ -245,8 +245,11 @@ void Runner::submit(const mr_step& step) {
     s.queue(flight);
   } catch (const Error& e) {
     const std::lock_guard<std::mutex> lock(s.mutex);
-    s.break_locked(e.native, e.message);
-    s.failed_from = s.submitted;
+    s.look_locked();  // a launch also fails of what an earlier step did: then that one is named
+    if (!s.broken) {
+      s.break_locked(e.native, e.message);
+      s.failed_from = s.submitted;
+    }
     s.report_failure_locked();
   }
   const std::lock_guard<std::mutex> lock(s.mutex);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "src/nap.h"
+
 namespace mr::cuda {
 
 Transfers::Transfers(int device) : device_(device) {
@@ -21,7 +23,6 @@ Transfers::Hold::Hold(Transfers& transfers) : transfers_(transfers) {
     if (!lane_->ready) {
       lane_->stream = StreamHandle(0);
       for (EventHandle& event : lane_->done) event = EventHandle(cudaEventDisableTiming);
-      lane_->slept = EventHandle(cudaEventDisableTiming | cudaEventBlockingSync);
       lane_->ready = true;
     }
   } catch (...) {
@@ -45,54 +46,77 @@ void Transfers::Lane::take_halves() {
     if (each.size() == 0) each = Pinned(kHalf);
 }
 
+// Gives up what is kept before it fails.
+Pinned Transfers::pin(uint64_t size) {
+  try {
+    return Pinned(size);
+  } catch (const Error& e) {
+    if (e.code != MR_RESOURCE_EXHAUSTED) throw;
+  }
+  std::multimap<uint64_t, Given> kept;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kept.swap(kept_);
+    kept_bytes_ = 0;
+  }
+  kept.clear();
+  return Pinned(size);
+}
+
 void* Transfers::host_alloc(uint64_t size) {
-  Pinned memory;
+  Given taken;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (const auto kept = kept_.find(size); kept != kept_.end()) {
-      memory = std::move(kept->second);
+      taken = std::move(kept->second);
       kept_.erase(kept);
+      kept_bytes_ -= size;
     }
   }
-  if (memory.size() == 0) {
-    CUDA_CHECK(cudaSetDevice(device_));
-    memory = Pinned(size);
-  }
-  uint8_t* const data = memory.data();
+  CUDA_CHECK(cudaSetDevice(device_));
+  if (taken.memory.size() == 0) taken = {pin(size), EventHandle(cudaEventDisableTiming)};
+  uint8_t* const data = taken.memory.data();
   const std::lock_guard<std::mutex> lock(mutex_);
-  given_.emplace(data, std::move(memory));
+  if (direct_ == nullptr) direct_ = StreamHandle(0);
+  given_.emplace(data, std::move(taken));
   return data;
 }
 
 void Transfers::host_free(void* data) {
+  Given surplus;  // given up behind the lock
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto given = given_.find(static_cast<const uint8_t*>(data));
   if (given == given_.end()) fail(MR_INVALID_ARGUMENT, "host memory that was never given, or was given back");
-  const uint64_t size = given->second.size();
-  kept_.emplace(size, std::move(given->second));
+  const uint64_t size = given->second.memory.size();
+  if (kept_bytes_ + size <= kMostKept) {
+    kept_.emplace(size, std::move(given->second));
+    kept_bytes_ += size;
+  } else {
+    surplus = std::move(given->second);
+  }
   given_.erase(given);
 }
 
-bool Transfers::pinned(const void* src, uint64_t size) {
+const Transfers::Given* Transfers::owner(const void* src, uint64_t size) {
   const uint8_t* const from = static_cast<const uint8_t*>(src);
   const std::lock_guard<std::mutex> lock(mutex_);
   auto behind = given_.upper_bound(from);
-  if (behind == given_.begin()) return false;
-  const auto& [data, memory] = *--behind;
+  if (behind == given_.begin()) return nullptr;
+  const auto& [data, given] = *--behind;
   const uint64_t offset = static_cast<uint64_t>(from - data);
-  return offset < memory.size() && size <= memory.size() - offset;
+  return offset < given.memory.size() && size <= given.memory.size() - offset ? &given : nullptr;
 }
 
 void Transfers::upload(void* device_dst, const void* src, uint64_t size) {
   if (size == 0) return;
-  const bool direct = pinned(src, size);
-  const Hold lane(*this);
-  if (direct) {
-    CUDA_CHECK(cudaMemcpyAsync(device_dst, src, size, cudaMemcpyHostToDevice, lane->stream));
-    CUDA_CHECK(cudaEventRecord(lane->slept, lane->stream));
-    CUDA_CHECK(cudaEventSynchronize(lane->slept));
+  if (const Given* const from = owner(src, size); from != nullptr) {
+    CUDA_CHECK(cudaSetDevice(device_));
+    CUDA_CHECK(cudaMemcpyAsync(device_dst, src, size, cudaMemcpyHostToDevice, direct_));
+    CUDA_CHECK(cudaEventRecord(from->copied, direct_));
+    nap_until(from->copied);
     return;
   }
+  const Hold lane(*this);
   lane->take_halves();
   uint64_t done = 0;
   for (int half = 0; done < size; half ^= 1) {

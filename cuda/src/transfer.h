@@ -15,12 +15,14 @@ namespace mr::cuda {
 // empties the other. A call holds one lane and returns when its bytes are where they should be. Any number of threads;
 // those beyond the lanes wait for one. A lane's memory is taken at its first use.
 //
-// What host_alloc gave is pinned already: the device copies straight from it, and the caller sleeps meanwhile.
+// What host_alloc gave is pinned already: the device copies straight from it, one caller's bytes after the other's, and
+// the callers nap meanwhile. They need no lane.
 class Transfers {
  public:
   explicit Transfers(int device);
 
-  // Memory for callers to upload from. Given back, it is kept for the next who asks for as much.
+  // Memory for callers to upload from, one at a time from each. Given back, some of it is kept for the next who asks for as
+  // much.
   void* host_alloc(uint64_t size);
   void host_free(void* data);  // throws INVALID_ARGUMENT for what host_alloc did not give
 
@@ -31,13 +33,13 @@ class Transfers {
 
  private:
   static constexpr int kLanes = 8;
-  static constexpr uint64_t kHalf = uint64_t{4} << 20;  // bytes
+  static constexpr uint64_t kHalf = uint64_t{4} << 20;        // bytes
+  static constexpr uint64_t kMostKept = uint64_t{256} << 20;  // bytes of what was given back
 
   struct Lane {
     StreamHandle stream;
-    EventHandle done[2];  // waited for without pause
-    EventHandle slept;    // waited for asleep
-    Pinned half[2];       // empty until used
+    EventHandle done[2];
+    Pinned half[2];  // empty until used
     bool ready = false;
     void take_halves();
   };
@@ -54,16 +56,25 @@ class Transfers {
     Lane* lane_;
   };
 
+  // What host_alloc gave.
+  struct Given {
+    Pinned memory;
+    EventHandle copied;  // the latest upload from it
+  };
+
   void give_back(Lane* lane);
-  bool pinned(const void* src, uint64_t size);  // whether it lies in what host_alloc gave
+  Pinned pin(uint64_t size);
+  const Given* owner(const void* src, uint64_t size);  // of these bytes, or null
 
   const int device_;
   std::mutex mutex_;
   std::condition_variable freed_;
   Lane lanes_[kLanes];
   std::vector<Lane*> free_;
-  std::map<const uint8_t*, Pinned> given_;  // by address
-  std::multimap<uint64_t, Pinned> kept_;    // by size
+  StreamHandle direct_;                    // of uploads from what was given; made with the first
+  std::map<const uint8_t*, Given> given_;  // by address
+  std::multimap<uint64_t, Given> kept_;    // by size
+  uint64_t kept_bytes_ = 0;
 };
 
 }  // namespace mr::cuda

@@ -27,6 +27,25 @@ TEST(Allocations, AreCounted) {
   CUDA_CHECK(cudaFree(plain));
 }
 
+TEST(Allocations, OfHostMemoryGivenBackAreKeptUpToALimit) {
+  const auto device = open_device();
+  std::vector<void*> given;
+  const auto take = [&](uint64_t size) { given.push_back(device->transfers.host_alloc(size)); };
+  const auto give_back = [&] {
+    for (void* memory : given) device->transfers.host_free(memory);
+    given.clear();
+  };
+  constexpr uint64_t kPart = 64 << 20;  // a quarter of what is kept
+  for (int i = 0; i < 5; ++i) take(kPart);
+  give_back();
+  const unsigned long before = mr_allocations();
+  for (int i = 0; i < 4; ++i) take(kPart);
+  EXPECT_EQ(mr_allocations(), before);
+  take(kPart);
+  EXPECT_EQ(mr_allocations(), before + 1);
+  give_back();
+}
+
 TEST(Allocations, HaveHappenedWhenTheModelIsReady) {
   for (const int32_t kv : {MR_KV_F16, MR_KV_BF16}) {
     const auto device = open_device();
@@ -52,6 +71,8 @@ TEST(Allocations, HaveHappenedWhenTheModelIsReady) {
       (void)play(runner, requests);
     }
     beside.join();
+    runner.settle();  // all graphs are made
+    (void)play(runner, {{3, numbers(1, 70), 70, 12}});
     EXPECT_EQ(mr_allocations(), ready);
   }
 }

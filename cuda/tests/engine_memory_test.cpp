@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "cpu/blake3.h"
 #include "src/nvml.h"
 #include "tests/engine_fixture.h"
 
@@ -65,10 +66,15 @@ TEST(Buffer, KeepsBytesOfEverySize) {
     ASSERT_TRUE(got == bytes) << size;
     Buffer other(device, size, MR_PURPOSE_STAGING);
     other.copy_from(0, buffer, 0, size);
-    uint8_t one[32], two[32];
+    uint8_t one[32], two[32], want[32];
     buffer.digest(0, size, one);
     other.digest(0, size, two);
-    ASSERT_EQ(std::memcmp(one, two, 32), 0) << size;
+    cpu::blake3(cpu::detect(), bytes.data(), size, want);
+    ASSERT_EQ(std::memcmp(one, want, 32), 0) << size;
+    ASSERT_EQ(std::memcmp(two, want, 32), 0) << size;
+    buffer.digest(1, size - 1, one);
+    cpu::blake3(cpu::detect(), bytes.data() + 1, size - 1, want);
+    ASSERT_EQ(std::memcmp(one, want, 32), 0) << size << ", unaligned";
     buffer.fill(size / 2, 0x5a, size - size / 2);
     buffer.read(size - 1, got.data(), 1);
     ASSERT_EQ(got[0], 0x5a);
@@ -105,6 +111,31 @@ TEST(Buffer, TakesSeveralCallersAtOnce) {
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(std::count(good.begin(), good.end(), 1), kThreads);
+}
+
+TEST(Buffer, TakesMemoryOfItsOwnFromSeveralCallersAtOnce) {
+  const auto device = open_device();
+  constexpr uint64_t kPiece = 1ull << 20;
+  constexpr int kThreads = 20, kPieces = 32;
+  Buffer buffer(device, kPiece * kThreads * kPieces, MR_PURPOSE_STAGING);
+  const std::vector<uint8_t> bytes = pattern(buffer.size(), 7);
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < kThreads; ++i)
+    threads.emplace_back([&, i] {
+      void* const memory = device->transfers.host_alloc(kPiece);
+      for (uint64_t n = 0; n < kPieces; ++n) {
+        const uint64_t at = (n * kThreads + i) * kPiece;
+        std::memcpy(memory, bytes.data() + at, kPiece);
+        buffer.write(at, memory, kPiece);
+      }
+      device->transfers.host_free(memory);
+    });
+  for (std::thread& thread : threads) thread.join();
+  std::vector<uint8_t> got(buffer.size());
+  buffer.read(0, got.data(), got.size());
+  EXPECT_TRUE(got == bytes);
+  uint8_t other = 0;
+  EXPECT_EQ(code_of([&] { device->transfers.host_free(&other); }), MR_INVALID_ARGUMENT);
 }
 
 TEST(Context, SeveralDevicesOfOneGpuLiveBesideEachOther) {
@@ -205,6 +236,25 @@ TEST(Health, ReadingsAgreeWithTheRuntime) {
 TEST(Health, DescribesAnErrorWithoutAnXidWhereNoneWasReported) {
   const std::string text = open_device()->describe(cudaErrorLaunchFailure);
   EXPECT_EQ(text, "cudaErrorLaunchFailure (unspecified launch failure)");
+}
+
+// The driver's memory for graphs and the code of their kernels is no part of the ledger: Device leaves 512 MiB and more beside it.
+TEST(Model, GraphsOfAWholeModelTakeLittleOfTheMargin) {
+  const auto device = open_device();
+  mr_model_desc desc = desc_of(4, 2, 64);
+  desc.layers = 96;
+  const auto model = random_model(device, desc, kQ8_0);
+  mr_runner_config config = config_of(MR_KV_F16);
+  config.max_sequences = config.max_batched_tokens = config.max_sample_rows = 256;
+  const auto used = [&](bool graphs) {
+    const FreeBytes before = free_bytes(*device);
+    Runner runner(model, config, {graphs, true});
+    runner.settle();
+    return before.device - free_bytes(*device).device;
+  };
+  const long long plain = used(false), bytes = used(true) - plain;  // before any others: the driver keeps what it took
+  std::printf("  graphs of %d layers for batches to 256: %lld bytes of device memory\n", desc.layers, bytes);
+  EXPECT_LE(bytes, 256 << 20);
 }
 
 TEST(Model, LoadsAndUnloadsAThousandTimesWithoutALoss) {

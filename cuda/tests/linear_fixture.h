@@ -116,4 +116,37 @@ struct Packed {
   PackedWeight weight;
 };
 
+struct Inputs {
+  std::vector<uint16_t> bits;   // (tokens, stride); NaN behind the columns
+  std::vector<double> values;   // (tokens, cols)
+};
+
+// Activations of about 1 with some outliers, in the activation type.
+inline Inputs random_inputs(Act act, int64_t tokens, int64_t cols, int64_t stride, std::mt19937& random) {
+  Inputs in;
+  in.bits.assign(static_cast<size_t>(tokens * stride), 0x7fff);  // NaN in both types
+  std::normal_distribution<float> normal(0, 1);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t k = 0; k < cols; ++k) {
+      const float v = normal(random) * (random() % 64 == 0 ? 20.0f : 1.0f);
+      uint16_t bits;
+      float rounded;
+      if (act == Act::kF16) {
+        const __half h = __float2half(v);
+        std::memcpy(&bits, &h, 2);
+        rounded = __half2float(h);
+      } else {
+        const __nv_bfloat16 h = __float2bfloat16(v);
+        std::memcpy(&bits, &h, 2);
+        rounded = __bfloat162float(h);
+      }
+      in.bits[static_cast<size_t>(t * stride + k)] = bits;
+      in.values.push_back(static_cast<double>(rounded));
+    }
+  }
+  return in;
+}
+
+inline int64_t round_up(int64_t n, int64_t m) { return (n + m - 1) / m * m; }
+
 }  // namespace mr::cuda

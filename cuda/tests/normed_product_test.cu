@@ -33,6 +33,7 @@ TEST_P(NormedProduct, GivesTheBitsOfBothKernels) {
       const Packed first(type, rows, cols, ordinary_file(type, rows, cols, random));
       const Packed second(type, rows, cols, ordinary_file(type, rows, cols, random));
       Guarded x(normals(cols, 3, random)), weight(normals(cols, 1, random)), normed(static_cast<size_t>(cols) * 2);
+      const Guarded unread(static_cast<size_t>(cols + 7) * 2, 0xff);  // NaNs
       ASSERT_EQ(launch_rms_norm({x.as<float>(), weight.as<float>(), nullptr, normed.data(), act, 1, static_cast<int32_t>(cols), cols,
                                  cols, 1e-5f}, Stream{}), cudaSuccess);
       for (const bool pair : {false, true}) {
@@ -50,6 +51,7 @@ TEST_P(NormedProduct, GivesTheBitsOfBothKernels) {
         ASSERT_EQ(launch_product(args, Stream{}), cudaSuccess);
         ASSERT_TRUE(product_norms(args));
         args.targets[0].out = got.data();
+        args.x = unread.data();
         args.norm = {x.as<float>(), weight.as<float>(), 1e-5f};
         ASSERT_EQ(launch_product(args, Stream{}), cudaSuccess);
         ASSERT_EQ(got.read<uint32_t>(), want.read<uint32_t>()) << (pair ? "a pair" : "one weight");

@@ -49,7 +49,7 @@ type Device interface {
 	ResidentSize(TensorDesc) (uint64, error)
 	// NewModel begins a model; Bind every tensor, then Seal.
 	NewModel(ModelDesc) (Model, error)
-	// Close fails with ErrPrecondition while buffers, models or runners live.
+	// Close fails with ErrPrecondition, and changes nothing, while buffers, models, runners or staged memory live.
 	Close() error
 }
 
@@ -67,8 +67,9 @@ type Buffer interface {
 
 // Stager is the ability to give memory that Buffer.WriteAt copies from at the full rate of the device's link.
 type Stager interface {
-	// Stage gives size bytes of any content until free is called; nothing may use them afterwards. ErrUnsupported: any
-	// memory is as good.
+	// Stage gives size >= 1 bytes of any content until free is called, once; nothing may use them afterwards, and the
+	// device's Close fails with ErrPrecondition before. ErrUnsupported: any memory is as good. ErrOutOfMemory: there is no
+	// more of it now, and any memory is slower.
 	Stage(size int) (memory []byte, free func() error, err error)
 }
 

@@ -4,12 +4,8 @@ import (
 	"math/bits"
 
 	"lukechampine.com/blake3/guts"
-)
 
-// groupBytes is how much one vector call compresses: 16 chunks, a subtree of height 4.
-const (
-	groupBytes  = guts.MaxSIMD * guts.ChunkSize
-	groupHeight = 4
+	"github.com/millrace/millrace/gpuworker/gguf/blake3"
 )
 
 // Hasher computes a BLAKE3 digest of a stream in the calling goroutine, at the speed of the vector unit when it is
@@ -17,9 +13,9 @@ const (
 type Hasher struct {
 	base   uint64        // chunks of the message before the first one written here
 	stack  [64][8]uint32 // one root per set bit of chunks, at the height of that bit
-	chunks uint64        // compressed so far, a multiple of 16
+	chunks uint64        // hashed so far, a multiple of those of a group
 	n      int           // bytes pending in group
-	group  [groupBytes]byte
+	group  [blake3.Least]byte
 }
 
 // Write adds p. It never fails.
@@ -27,12 +23,16 @@ func (h *Hasher) Write(p []byte) (int, error) {
 	total := len(p)
 	for len(p) > 0 {
 		switch {
-		case h.n == groupBytes: // only now is it known not to be the last group
-			h.compress(&h.group)
+		case h.n == len(h.group): // only now is it known not to be the last group
+			h.subtree(h.group[:])
 			h.n = 0
-		case h.n == 0 && len(p) > groupBytes:
-			h.compress((*[groupBytes]byte)(p))
-			p = p[groupBytes:]
+		case h.n == 0 && len(p) > len(h.group):
+			size := 1 << (bits.Len(uint(len(p)-1)) - 1) // the largest subtree that leaves a byte for the end
+			if h.chunks != 0 {
+				size = min(size, guts.ChunkSize<<bits.TrailingZeros64(h.chunks))
+			}
+			h.subtree(p[:size])
+			p = p[size:]
 		default:
 			k := copy(h.group[h.n:], p)
 			h.n, p = h.n+k, p[k:]
@@ -41,14 +41,15 @@ func (h *Hasher) Write(p []byte) (int, error) {
 	return total, nil
 }
 
-func (h *Hasher) compress(group *[groupBytes]byte) {
-	cv := guts.ChainingValue(guts.CompressBuffer(group, groupBytes, &guts.IV, h.base+h.chunks, 0))
-	height := groupHeight
+// subtree adds a power of two of chunks, of which those so far are a multiple.
+func (h *Hasher) subtree(data []byte) {
+	value, n := blake3.Value(data, h.base+h.chunks), uint64(len(data))/guts.ChunkSize
+	height := bits.TrailingZeros64(n)
 	for ; h.chunks&(1<<height) != 0; height++ {
-		cv = guts.ChainingValue(guts.ParentNode(h.stack[height], cv, &guts.IV, 0))
+		value = blake3.Parent(h.stack[height], value)
 	}
-	h.stack[height] = cv
-	h.chunks += 1 << groupHeight
+	h.stack[height] = value
+	h.chunks += n
 }
 
 // Sum returns the digest of what has been written; more may be written afterwards.
@@ -62,9 +63,6 @@ func (h *Hasher) node() guts.Node {
 	}
 	return node
 }
-
-// subtree is the chaining value of everything written: whole chunks, a power of two of them.
-func (h *Hasher) subtree() [8]uint32 { return guts.ChainingValue(h.node()) }
 
 func root(node guts.Node) Digest {
 	node.Flags |= guts.FlagRoot

@@ -4,6 +4,8 @@ import (
 	"math/bits"
 
 	"lukechampine.com/blake3/guts"
+
+	"github.com/millrace/millrace/gpuworker/gguf/blake3"
 )
 
 // Pieces computes the BLAKE3 digest of a message that several goroutines hash piece by piece, in any order.
@@ -16,7 +18,7 @@ type Pieces struct {
 // NewPieces prepares the digest of size bytes in pieces of piece bytes, a power of two of at least 16 KiB. The last piece
 // may be shorter. It panics when piece is no such number: that is a mistake of the caller's.
 func NewPieces(size, piece uint64) *Pieces {
-	if piece < groupBytes || piece&(piece-1) != 0 {
+	if piece < blake3.Least || piece&(piece-1) != 0 {
 		panic("gguf: pieces are a power of two of at least 16 KiB")
 	}
 	return &Pieces{size: size, piece: piece, roots: make([][8]uint32, (max(size, 1)-1)/piece)}
@@ -30,9 +32,7 @@ func (p *Pieces) Hash(i int, data []byte) {
 		_, _ = p.last.Write(data) // never fails
 		return
 	}
-	h := Hasher{base: base}
-	_, _ = h.Write(data)
-	p.roots[i] = h.subtree()
+	p.roots[i] = blake3.Value(data, base)
 }
 
 // Sum returns the digest once every piece was taken.
@@ -41,7 +41,7 @@ func (p *Pieces) Sum() Digest {
 	for i, cv := range p.roots {
 		height := 0
 		for ; i&(1<<height) != 0; height++ {
-			cv = guts.ChainingValue(guts.ParentNode(stack[height], cv, &guts.IV, 0))
+			cv = blake3.Parent(stack[height], cv)
 		}
 		stack[height] = cv
 	}

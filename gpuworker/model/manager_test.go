@@ -65,6 +65,12 @@ func manager(t *testing.T, memory uint64) (*Manager, engine.Device) {
 	t.Helper()
 	device, err := sim.Open(sim.Options{Memory: memory}, hclog.NewNullLogger())
 	require.NoError(t, err)
+	return managerOf(t, device), device
+}
+
+// managerOf closes the device in the end; what the manager leaves allocated fails the test.
+func managerOf(t *testing.T, device engine.Device) *Manager {
+	t.Helper()
 	m := NewManager(Config{Dir: folder(t), VerifyInterval: -1}, device, hclog.NewNullLogger())
 	t.Cleanup(func() {
 		require.NoError(t, m.Close())
@@ -74,7 +80,7 @@ func manager(t *testing.T, memory uint64) (*Manager, engine.Device) {
 		require.Zero(t, info.LiveBuffers)
 		require.NoError(t, device.Close())
 	})
-	return m, device
+	return m
 }
 
 func TestLoadServeUnload(t *testing.T) {

@@ -8,18 +8,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/millrace/millrace/gpuworker/arch"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/gguf/blake3"
 	"github.com/millrace/millrace/gpuworker/vram"
 )
 
 const (
 	// hashPiece is how many bytes are read and hashed at a time: they stay in a core's cache meanwhile.
-	hashPiece = 256 << 10
+	hashPiece = blake3.Best
 	// uploadPiece is how many are handed to a device that copies from any memory alike, for the same reason.
 	uploadPiece = 512 << 10
 	// stagedPiece is how many are handed to one that has memory of its own to copy from: its link wants large copies.
@@ -29,28 +31,8 @@ const (
 // upload copies every tensor to the device and hashes it on the way, each piece read once, and compares the digests of the
 // resident bytes with the file's: of tensors that are bound already, while others are still on their way.
 func (l *loader) upload(ctx context.Context, inst *Instance, file *gguf.File, spec *arch.Model) error {
-	bound := make(chan residency, len(spec.Bindings))
-	done := make(chan struct{}) // the upload has ended
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		defer close(done)
-		return l.bind(groupCtx, inst, file, spec, bound)
-	})
-	verified := 0
-	group.Go(func() error {
-		for {
-			select {
-			case <-done:
-				return nil
-			case t := <-bound:
-				if err := inst.check(verified, t); err != nil {
-					return err
-				}
-				verified++
-			}
-		}
-	})
-	if err := group.Wait(); err != nil {
+	verified, err := l.bind(ctx, inst, file, spec)
+	if err != nil {
 		return err
 	}
 	if want := l.options.ExpectDigest; want != nil && *want != inst.Digest {
@@ -63,9 +45,10 @@ func (l *loader) upload(ctx context.Context, inst *Instance, file *gguf.File, sp
 	return inst.verify(ctx, verified, func(i int) { meter.add(spec.Bindings[i].Tensor.Size) })
 }
 
-// bind uploads tensors by several goroutines, each a piece at a time, and binds them in order, telling bound of each. What is
-// staged is never more than the largest tensor, so that the peak is one tensor above the model's size.
-func (l *loader) bind(ctx context.Context, inst *Instance, file *gguf.File, spec *arch.Model, bound chan<- residency) (err error) {
+// bind uploads tensors by several goroutines, each a piece at a time, and binds them in order, verifying as many as it has
+// the time for. What is staged is never more than the largest tensor, so that the peak is one tensor above the model's size.
+// The first error ends all of it and is the one returned; of a ctx that ends it is the cause.
+func (l *loader) bind(ctx context.Context, inst *Instance, file *gguf.File, spec *arch.Model) (verified int, err error) {
 	memory := vram.New(l.device, l.logger)
 	defer func() { err = errors.Join(err, memory.Close()) }()
 	largest := int64(0)
@@ -77,9 +60,9 @@ func (l *loader) bind(ctx context.Context, inst *Instance, file *gguf.File, spec
 		pieces: make(chan piece, l.cfg.UploadWorkers), staged: make(chan *staged, len(file.Tensors())),
 		digests: map[string]gguf.Digest{},
 	}
-	buffers, err := u.buffers(l.device, l.cfg.UploadWorkers)
+	buffers, err := u.buffers(l.device, l.cfg.UploadWorkers, l.logger)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, u.free()) }()
 	defer func() { // those that were not bound
@@ -92,18 +75,27 @@ func (l *loader) bind(ctx context.Context, inst *Instance, file *gguf.File, spec
 		group.Go(func() error { return u.copy(ctx, buffer) })
 	}
 	group.Go(func() error { return u.stage(ctx, memory, spec) })
-	group.Go(func() error { return u.bind(ctx, inst, bound) })
+	bound := make(chan residency, len(spec.Bindings)) // holds all of them, so that sending never waits
+	done := make(chan struct{})
+	group.Go(func() error {
+		defer close(done)
+		return u.bind(ctx, inst, bound)
+	})
+	group.Go(func() (err error) {
+		verified, err = inst.follow(ctx, bound, done)
+		return err
+	})
 	err = group.Wait()
 	close(u.staged)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	digests := make([]gguf.Digest, len(file.Tensors()))
 	for i, t := range file.Tensors() {
 		digests[i] = u.digests[t.Name]
 	}
 	inst.Digest = engine.Digest(gguf.ModelDigest(file.Metadata(), file.Tensors(), digests))
-	return inst.model.Seal()
+	return verified, inst.model.Seal()
 }
 
 // uploads is what the goroutines of one load share.
@@ -143,8 +135,9 @@ type piece struct {
 }
 
 // buffers gives the memory that pieces pass through, a buffer for each of n goroutines, and half as many again where
-// goroutines sleep while the device copies.
-func (u *uploads) buffers(device engine.Device, n int) ([][]byte, error) {
+// goroutines sleep while the device copies. Any memory does where the device has too little of its own for n of them: fewer
+// would read and hash more slowly than they copy.
+func (u *uploads) buffers(device engine.Device, n int, logger hclog.Logger) ([][]byte, error) {
 	stager, ok := device.(engine.Stager)
 	var buffers [][]byte
 	for ok && len(buffers) < n+n/2 {
@@ -152,15 +145,24 @@ func (u *uploads) buffers(device engine.Device, n int) ([][]byte, error) {
 		if errors.Is(err, engine.ErrUnsupported) {
 			break
 		}
+		if errors.Is(err, engine.ErrOutOfMemory) {
+			logger.Warn("too little memory to upload from, the load may take longer", "buffers", len(buffers), "wanted", n+n/2,
+				"error", err)
+			break
+		}
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("upload: %w", err), u.free())
 		}
-		u.piece, buffers, u.frees = stagedPiece, append(buffers, buffer), append(u.frees, free)
+		buffers, u.frees = append(buffers, buffer), append(u.frees, free)
 	}
-	if buffers != nil {
+	if len(buffers) >= n {
+		u.piece = stagedPiece
 		return buffers, nil
 	}
-	u.piece = uploadPiece
+	if err := u.free(); err != nil {
+		return nil, fmt.Errorf("upload: %w", err)
+	}
+	buffers, u.piece = nil, uploadPiece
 	for range n {
 		buffers = append(buffers, make([]byte, u.piece))
 	}
@@ -172,6 +174,7 @@ func (u *uploads) free() (err error) {
 	for _, free := range u.frees {
 		err = errors.Join(err, free())
 	}
+	u.frees = nil
 	return err
 }
 
@@ -182,8 +185,8 @@ func (u *uploads) stage(ctx context.Context, memory *vram.Pool, spec *arch.Model
 	used := map[string]bool{}
 	for _, b := range spec.Bindings {
 		used[b.Tensor.Name] = true
-		if err := u.room.Acquire(ctx, int64(b.Tensor.Size)); err != nil {
-			return err
+		if u.room.Acquire(ctx, int64(b.Tensor.Size)) != nil {
+			return context.Cause(ctx)
 		}
 		buffer, err := memory.Alloc(b.Tensor.Size, engine.Staging, b.Tensor.Name)
 		if err != nil {
@@ -213,7 +216,7 @@ func (u *uploads) hand(ctx context.Context, s *staged) error {
 		select {
 		case u.pieces <- piece{of: s, index: i}:
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 	}
 	return nil
@@ -222,8 +225,8 @@ func (u *uploads) hand(ctx context.Context, s *staged) error {
 // copy moves pieces through a buffer until there are no more.
 func (u *uploads) copy(ctx context.Context, buffer []byte) error {
 	for p := range u.pieces {
-		if err := ctx.Err(); err != nil {
-			return err
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		off := uint64(p.index) * u.piece
 		bytes := buffer[:min(u.piece, p.of.tensor.Size-off)]
@@ -247,19 +250,22 @@ func (u *uploads) copy(ctx context.Context, buffer []byte) error {
 	return nil
 }
 
-// bind takes every tensor's digest when its bytes were hashed, and binds it if the model has a use for it.
+// bind takes every tensor's digest when its bytes were hashed, and binds it if the model has a use for it, telling bound.
 func (u *uploads) bind(ctx context.Context, inst *Instance, bound chan<- residency) error {
 	for range u.file.Tensors() {
 		var s *staged
 		select {
 		case s = <-u.staged:
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 		select {
 		case <-s.done:
 		case <-ctx.Done():
-			return errors.Join(ctx.Err(), s.drop())
+		}
+		if ctx.Err() != nil {
+			u.staged <- s // others may still write to it
+			return context.Cause(ctx)
 		}
 		digest := s.hash.Sum()
 		u.digests[s.tensor.Name] = digest

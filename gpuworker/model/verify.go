@@ -12,8 +12,8 @@ import (
 // behind each tensor.
 func (i *Instance) verify(ctx context.Context, first int, after func(tensor int)) error {
 	for n := first; n < len(i.tensors); n++ {
-		if err := ctx.Err(); err != nil {
-			return err
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		if err := i.check(n, i.tensors[n]); err != nil {
 			return err
@@ -24,6 +24,27 @@ func (i *Instance) verify(ctx context.Context, first int, after func(tensor int)
 	i.mu.verified = time.Now()
 	i.mu.Unlock()
 	return nil
+}
+
+// follow checks tensors that are bound, while others are still on their way, until done or ctx ends. Nothing is checked once
+// ctx has: what it would find then says nothing of why.
+func (i *Instance) follow(ctx context.Context, bound <-chan residency, done <-chan struct{}) (checked int, err error) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-done:
+			return checked, nil
+		case t := <-bound:
+			if ctx.Err() != nil { // both were ready
+				continue
+			}
+			if err := i.check(checked, t); err != nil {
+				return checked, err
+			}
+			checked++
+		}
+	}
+	return checked, context.Cause(ctx)
 }
 
 // check compares the digest of one bound tensor's resident bytes with its file's.

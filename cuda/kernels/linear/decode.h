@@ -7,6 +7,8 @@
 
 namespace mr::cuda {
 
+constexpr int32_t kSegments = 8;  // of the columns
+
 // Rows are the weights' outputs; tiles of all targets follow one another.
 struct DecodeTarget {
   const uint8_t* data;
@@ -35,9 +37,12 @@ struct DecodeParams {
 
 constexpr int32_t kMostNormed = 4096;  // columns
 
-// By the tokens of a tile, and whether a tile is one panel or a pair.
-enum class DecodeForm : int32_t { kSingle1 = 0, kPair1, kSingle8, kPair8 };
-constexpr int32_t kDecodeForms = 4;
+constexpr int32_t kKeptGroups = 2;  // of a segment, whose inputs a warp keeps in registers
+
+// By the tokens of a tile, and whether a tile is one panel, a gate's and an up's, or two of one weight. Kept: kept_kernel.cuh.
+// A form that a type does not have is no function.
+enum class DecodeForm : int32_t { kSingle1 = 0, kPair1, kSingle8, kPair8, kDouble8, kKeptSingle8, kKeptPair8 };
+constexpr int32_t kDecodeForms = 7;
 
 struct DecodeKernel {
   const void* function;

@@ -61,14 +61,7 @@ struct DecodeProducts : DecodeRings<T, A, S> {
     uint32_t terms[3];
     group.inputs.split(terms);
 #pragma unroll
-    for (int32_t r = 0; r < S::panels; ++r) {
-      const FoldedHeader& header = group.headers[r];
-      const uint32_t mins[4] = {header.mins[0], header.mins[1], header.mins[0], header.mins[1]};
-      float c[4] = {0, 0, 0, 0};
-      mma16816<__nv_bfloat16>(c, mins, terms[0], terms[1]);
-      mma16816<__nv_bfloat16>(c, mins, terms[2], 0);
-      header.add(acc[r], group.products[r], c);
-    }
+    for (int32_t r = 0; r < S::panels; ++r) group.headers[r].add_with_mins(acc[r], group.products[r], terms);
   }
 
   // Unit u of the stage; upper: of the group's last two.
@@ -84,15 +77,8 @@ struct DecodeProducts : DecodeRings<T, A, S> {
       const uint32_t panel = weights + r * Layout::panel_stage;
       UnitQuants<T, E, 1> quants;
       quants.begin(panel + Layout::quants_at(u), panel + Layout::high_at(u), lane);
-      const FoldedHeader& header = group.headers[r];
       uint32_t a[4][4];
-      uint32_t g = header.template scale<u * 2>(0, upper), g8 = header.template scale<u * 2>(1, upper);
-      folded_fragment<T, 0>(quants, g, g8, a[0]);
-      folded_fragment<T, 1>(quants, g, g8, a[1]);
-      g = header.template scale<u * 2 + 1>(0, upper);
-      g8 = header.template scale<u * 2 + 1>(1, upper);
-      folded_fragment<T, 2>(quants, g, g8, a[2]);
-      folded_fragment<T, 3>(quants, g, g8, a[3]);
+      folded_unit<T, u>(group.headers[r], quants, upper, a);
 #pragma unroll
       for (int32_t step = 0; step < 4; ++step) {
         mma16816<E>(group.products[r], a[step], x[step / 2][step % 2 * 2], x[step / 2][step % 2 * 2 + 1]);

@@ -2,33 +2,11 @@
 #pragma once
 
 #include "kernels/launch.h"
-#include "kernels/linear/decode.h"
+#include "kernels/linear/decode_tile.cuh"
 #include "kernels/linear/folded.cuh"
 #include "kernels/linear/mma.cuh"
 
 namespace mr::cuda {
-
-constexpr int32_t kSegments = 8;
-
-// What a decode kernel is compiled for.
-template <int32_t panels_, int32_t tokens_, int32_t units_, int32_t blocks_>
-struct DecodeShape {
-  static constexpr int32_t panels = panels_;
-  static constexpr int32_t tokens = tokens_;  // of a tile; of 1, the rest of the tensor cores' 8 columns repeats it
-  static constexpr int32_t units = units_;    // of a stage: 1, 2 or 4
-  static constexpr int32_t blocks_per_sm = blocks_;  // registers are limited so that as many fit
-  static constexpr int32_t warps = kSegments, threads = warps * 32;
-  static constexpr int32_t rows = panels * kPanelRows;
-  static_assert(tokens == 1 || tokens == 8);
-};
-
-// KiB of shared memory of the multiprocessors that run machine code of a compute capability.
-constexpr int32_t decode_room(int32_t capability) { return capability >= 90 ? 228 : capability >= 86 ? 100 : 164; }
-#ifdef __CUDA_ARCH__
-constexpr int32_t kDecodeRoom = decode_room(__CUDA_ARCH__ / 10);
-#else
-constexpr int32_t kDecodeRoom = 0;  // host code names the room
-#endif
 
 // The rings: a stage of one holds each warp's weights, of the other each warp's tokens. A token that a block norms lies in the
 // other's place as one row.
@@ -54,12 +32,10 @@ struct DecodeLayout {
   static constexpr int32_t published = S::units < 2 ? 1 : 2;  // units at a time
   static constexpr int32_t warp_exchange = publishes ? S::panels * published * 256 : 0;
   static constexpr int32_t exchange = S::warps * warp_exchange;
-  static constexpr int32_t columns = S::tokens, join_stride = S::rows + 4;  // floats; a token's column
-  static constexpr int32_t join = kSegments * columns * join_stride * 4;  // twice: tiles alternate
   static constexpr int32_t token_bytes(int32_t stages) {
     return S::tokens > 1 || stages * token_slot > kMostNormed * 2 ? stages * token_slot : kMostNormed * 2;
   }
-  static constexpr int32_t bytes_of(int32_t stages) { return stages * stage + token_bytes(stages) + exchange + 2 * join; }
+  static constexpr int32_t bytes_of(int32_t stages) { return stages * stage + token_bytes(stages) + exchange + 2 * S::join * 4; }
   // The most stages of which `blocks` fit, up to 6.
   static constexpr int32_t fitting_stages(int32_t blocks) {
     int32_t stages = 6;
@@ -74,17 +50,17 @@ struct DecodeLayout {
 };
 
 template <int32_t T, class A, class S>
-struct DecodeRings {
+struct DecodeRings : DecodeTile<A, S> {
+  using Tile = DecodeTile<A, S>;
   using Layout = DecodeLayout<T, A, S, kDecodeRoom>;
   using Split = Terms<T, A>;
   using E = typename Split::Element;
   static constexpr WeightFormat f = Format<T>::f;
 
-  const DecodeParams& p;
+  using Tile::first_token, Tile::lane, Tile::p, Tile::target_of, Tile::tile_of, Tile::warp;
+
   uint32_t shared;  // the rings' address
-  float* joins;
   uint8_t* normed;  // the row, where norms()
-  int32_t warp, lane;
   int32_t unit_begin, unit_end;  // of this warp's segment
   uint64_t policy;
 
@@ -92,18 +68,6 @@ struct DecodeRings {
   struct Cursor {
     int32_t item, unit;
   };
-
-  __device__ __forceinline__ int32_t tile_of(int32_t item) const { return p.token_tiles == 1 ? item : item / p.token_tiles; }
-  __device__ __forceinline__ int32_t first_token(int32_t item) const {
-    return p.token_tiles == 1 ? 0 : item % p.token_tiles * S::tokens;
-  }
-
-  // The target of a tile, and the tile within it.
-  __device__ __forceinline__ const DecodeTarget& target_of(int32_t tile, int32_t& within) const {
-    const int32_t i = (p.count > 1 && tile >= p.targets[1].first_tile) + (p.count > 2 && tile >= p.targets[2].first_tile);
-    within = tile - p.targets[i].first_tile;
-    return p.targets[i];
-  }
 
   // Where this lane's first 16 bytes of each panel begin.
   struct WeightFeed {

@@ -47,6 +47,15 @@ struct FoldedHeader {
     return __byte_perm(scales[r][index & 3], 0, (index >= 4) != upper ? 0x3232u : 0x1010u);
   }
 
+  // Adds a block's products, and its mins times the terms of the inputs' sums, to a lane's four sums of eight tokens.
+  __device__ __forceinline__ void add_with_mins(float (&sums)[4], const float (&products)[4], const uint32_t (&terms)[3]) const {
+    const uint32_t a[4] = {mins[0], mins[1], mins[0], mins[1]};
+    float c[4] = {0, 0, 0, 0};
+    mma16816<__nv_bfloat16>(c, a, terms[0], terms[1]);
+    mma16816<__nv_bfloat16>(c, a, terms[2], 0);
+    add(sums, products, c);
+  }
+
   // Adds a block's products and its products of mins to a lane's four sums of eight tokens.
   __device__ __forceinline__ void add(float* sums, const float* products, const float* min_products) const {
 #pragma unroll
@@ -82,6 +91,19 @@ __device__ __forceinline__ void folded_fragment(const UnitQuants<T, __half, 1>& 
     a[i * 2] = times(g, scale_g);
     a[i * 2 + 1] = times(g8, scale_g8);
   }
+}
+
+// The A fragments of the steps of unit u, or, if `upper`, of unit u + 2, whose quants these are.
+template <int32_t T, int32_t u>
+__device__ __forceinline__ void folded_unit(const FoldedHeader& header, const UnitQuants<T, __half, 1>& quants, bool upper,
+                                            uint32_t (&a)[4][4]) {
+  uint32_t g = header.scale<u * 2>(0, upper), g8 = header.scale<u * 2>(1, upper);
+  folded_fragment<T, 0>(quants, g, g8, a[0]);
+  folded_fragment<T, 1>(quants, g, g8, a[1]);
+  g = header.scale<u * 2 + 1>(0, upper);
+  g8 = header.scale<u * 2 + 1>(1, upper);
+  folded_fragment<T, 2>(quants, g, g8, a[2]);
+  folded_fragment<T, 3>(quants, g, g8, a[3]);
 }
 
 // Sums of x over the eight 32s of a block, of eight tokens.

@@ -1,4 +1,5 @@
-// product: chooses among the kernels of a class by the number of tokens and the device, and cuts the work into tiles.
+// product: chooses among the kernels of a class by the tokens, the weight's shape and the device, and cuts the work into
+// tiles.
 #include "kernels/linear/product.h"
 
 #include <algorithm>
@@ -45,6 +46,7 @@ cudaError_t prepare_device(int32_t device, PreparedDevice& out) {
       for (int32_t form = 0; form < kDecodeForms && error == cudaSuccess; ++form) {
         PreparedKernel& k = out.decode[t][a][form];
         k = {find_kernel(t, static_cast<Act>(a), static_cast<DecodeForm>(form)), 0, 0};
+        if (k.kernel.function == nullptr) continue;
         cudaFuncAttributes code;
         error = cudaFuncGetAttributes(&code, k.kernel.function);
         if (error != cudaSuccess) continue;
@@ -72,12 +74,26 @@ cudaError_t current(int32_t& device, const PreparedDevice** out) {
   return *out == nullptr ? cudaErrorInitializationError : cudaSuccess;
 }
 
-const PreparedKernel& choose(const PreparedDevice& device, int32_t type, Act act, bool pair, int32_t tokens) {
-  const PreparedKernel* forms = device.decode[weight_format_index(type)][static_cast<int32_t>(act)];
+int64_t panels_of(const PackedWeight& weight) { return (weight.rows + kPanelRows - 1) / kPanelRows; }
+
+// panels: of all targets, of a pair those of one; groups: of a panel.
+const PreparedKernel& choose(const PreparedKernel (&forms)[kDecodeForms], const ProductArgs& args, int64_t panels, int32_t groups) {
   const auto of = [&](DecodeForm form) -> const PreparedKernel& { return forms[static_cast<int32_t>(form)]; };
-  // Eight tokens may want more shared memory than a device has; then every token is a tile.
+  const bool pair = args.end == ProductEnd::kSwiGLU;
+  const PreparedKernel& one = of(pair ? DecodeForm::kPair1 : DecodeForm::kSingle1);
   const PreparedKernel& eight = of(pair ? DecodeForm::kPair8 : DecodeForm::kSingle8);
-  return tokens > 1 && eight.tiles_at_once > 0 ? eight : of(pair ? DecodeForm::kPair1 : DecodeForm::kSingle1);
+  const PreparedKernel& kept = of(pair ? DecodeForm::kKeptPair8 : DecodeForm::kKeptSingle8);
+  const PreparedKernel& two_panels = of(DecodeForm::kDouble8);
+  const bool fits = kept.tiles_at_once > 0 && groups <= kKeptGroups * kSegments && args.tokens <= 8;
+  // One or two tokens are worth keeping over many tiles alone; one, if another kernel norms it.
+  const bool keeps = args.tokens > 2 || (args.norm.weight == nullptr && panels > 2 * kept.tiles_at_once);
+  if (fits && keeps) return kept;
+  if (args.tokens == 1) return one;
+  // Tokens of one tile that two panels share move half as often, where every multiprocessor gets two.
+  const bool share = !pair && args.tokens > 4 && args.tokens <= 8 && panels > two_panels.tiles_at_once;
+  if (share && two_panels.tiles_at_once > 0) return two_panels;
+  // Eight tokens may want more shared memory than a device has; then every token is a tile.
+  return eight.tiles_at_once > 0 ? eight : one;
 }
 
 // Targets [first, last) of one type.
@@ -85,18 +101,22 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
   const PackedWeight& weight = args.targets[first].weight;
   const WeightFormat& format = kWeightFormats[weight_format_index(weight.type)];
   const bool pair = args.end == ProductEnd::kSwiGLU;
-  const PreparedKernel& prepared_kernel = choose(device, weight.type, args.act, pair, args.tokens);
-  const DecodeKernel& kernel = prepared_kernel.kernel;
-  if (prepared_kernel.tiles_at_once == 0) return cudaErrorNotSupported;
-
   DecodeParams p{};
   p.count = last - first;
   p.pair = pair;
+  p.groups = static_cast<int32_t>((weight.cols + kUnitCols * format.units - 1) / (kUnitCols * format.units));
+  int64_t all_panels = 0;
+  for (int32_t i = first; i < (pair ? first + 1 : last); ++i) all_panels += panels_of(args.targets[i].weight);
+  const auto& forms = device.decode[weight_format_index(weight.type)][static_cast<int32_t>(args.act)];
+  const PreparedKernel& prepared_kernel = choose(forms, args, all_panels, p.groups);
+  const DecodeKernel& kernel = prepared_kernel.kernel;
+  if (prepared_kernel.tiles_at_once == 0) return cudaErrorNotSupported;
+
   const int32_t panels_a_tile = pair ? 1 : kernel.panels;
   int64_t tiles = 0;
   for (int32_t i = first; i < last; ++i) {
     const ProductTarget& t = args.targets[i];
-    const int64_t panels = (t.weight.rows + kPanelRows - 1) / kPanelRows;
+    const int64_t panels = panels_of(t.weight);
     p.targets[i - first] = {t.weight.data, t.bias, t.out, t.out_stride, static_cast<int32_t>(t.weight.rows),
                             static_cast<int32_t>(panels), static_cast<int32_t>(tiles)};
     if (!pair || i == first) tiles += (panels + panels_a_tile - 1) / panels_a_tile;
@@ -105,7 +125,6 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
   p.x_stride = args.x_stride;
   p.tokens = args.tokens;
   p.cols = static_cast<int32_t>(weight.cols);
-  p.groups = static_cast<int32_t>((weight.cols + kUnitCols * format.units - 1) / (kUnitCols * format.units));
   p.panel_bytes = int64_t{p.groups} * format.group_bytes();
   p.token_tiles = (args.tokens + kernel.tokens - 1) / kernel.tokens;
   p.end = args.end;
@@ -130,7 +149,7 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
   return cudaLaunchKernelExC(&config, kernel.function, arguments);
 }
 
-// Up to this many tokens the kernels of one and eight are faster than the wide ones.
+// Up to this many tokens the kernels of at most eight are faster than the wide ones.
 int32_t few(int32_t type) {
   switch (type) {
     case kF16:
@@ -147,7 +166,10 @@ bool valid(const ProductArgs& args) {
     const PackedWeight& w = args.targets[i].weight;
     if (!weight_supported(w.type, w.rows, w.cols) || w.data == nullptr || w.cols != args.targets[0].weight.cols) return false;
   }
-  if (args.norm.weight != nullptr && !product_norms(args)) return false;
+  if (args.norm.weight != nullptr) {
+    const uintptr_t either = reinterpret_cast<uintptr_t>(args.norm.x) | reinterpret_cast<uintptr_t>(args.norm.weight);
+    if (args.norm.x == nullptr || either % 16 != 0 || !product_norms(args)) return false;
+  }
   if (args.end != ProductEnd::kSwiGLU) return true;
   return args.count == 2 && swiglu_supported(args.targets[0].weight, args.targets[1].weight);
 }

@@ -41,13 +41,7 @@ struct WideFolded : WideRings<T, A, tokens> {
     UnitQuants<T, A, 1> quants;
     quants.begin(panel + Format<T>::quants_at(u), panel + Format<T>::high_at(u), lane);
     uint32_t (&a)[4][4] = block.a[u % 2];
-    uint32_t g = block.header.template scale<u * 2>(0, false), g8 = block.header.template scale<u * 2>(1, false);
-    folded_fragment<T, 0>(quants, g, g8, a[0]);
-    folded_fragment<T, 1>(quants, g, g8, a[1]);
-    g = block.header.template scale<u * 2 + 1>(0, false);
-    g8 = block.header.template scale<u * 2 + 1>(1, false);
-    folded_fragment<T, 2>(quants, g, g8, a[2]);
-    folded_fragment<T, 3>(quants, g, g8, a[3]);
+    folded_unit<T, u>(block.header, quants, false, a);
     if constexpr (u == 3) {
       release(empty_weights, weights.stage);
       weights.next();

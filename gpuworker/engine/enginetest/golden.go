@@ -81,9 +81,18 @@ func testGolden(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 }
 
 // checkLogprobs scores a whole text and compares every logprob and every set of the best eight.
+//
+// Rounded activations and keys move the logits of what is unlikely more than those of what is likely: in float64 with f16
+// roundings alone, a candidate of these texts moves by 0.018. On engines that round, tokens below -8 are judged relatively
+// and candidates have three times the bound; the log tells the error that is not relative.
 func checkLogprobs(t *testing.T, m engine.Model, text modeltest.Golden, class engine.KernelClass, opts Options, what string) {
 	t.Helper()
 	within := opts.logprobBound(engine.F16, 2e-3)
+	_, rounds := opts.Activations[engine.F16]
+	candidates := within
+	if rounds {
+		candidates *= 3
+	}
 	p := Plain(0, 0)
 	p.TopN = 8
 	request := Request{Prompt: text.TokenIDs, Tokens: 1, Params: p, Score: true, Class: class}
@@ -93,14 +102,19 @@ func checkLogprobs(t *testing.T, m engine.Model, text modeltest.Golden, class en
 	out, err := Play(m, Sizes(), request)
 	require.NoError(t, err)
 	tops := [][]engine.Candidate{}
-	sum, worst := 0.0, 0.0
+	sum, worst, absolute := 0.0, 0.0, 0.0
 	for i, row := range out[0].Scores {
-		e := math.Abs(text.NextLogprob[i]-float64(row.Logprob)) / math.Max(1, -text.NextLogprob[i]/8) // of unlikely tokens: relative
+		e := math.Abs(text.NextLogprob[i] - float64(row.Logprob))
+		absolute = math.Max(absolute, e)
+		if rounds {
+			e /= math.Max(1, -text.NextLogprob[i]/8)
+		}
 		sum, worst = sum+e, math.Max(worst, e)
 		require.False(t, math.IsNaN(e), "%s: token %d", what, i+1)
 		tops = append(tops, row.Candidates)
 	}
-	t.Logf("%s: error of a next token's logprob: %.2g on average, largest %.2g", what, sum/float64(len(out[0].Scores)), worst)
+	t.Logf("%s: error of a next token's logprob: %.2g on average, largest %.2g judged and %.2g absolute", what,
+		sum/float64(len(out[0].Scores)), worst, absolute)
 	require.LessOrEqual(t, worst, within, what)
 	require.LessOrEqual(t, sum/float64(len(out[0].Scores)), within/8, what)
 	tops = append(tops, out[0].Tops)
@@ -112,11 +126,11 @@ func checkLogprobs(t *testing.T, m engine.Model, text modeltest.Golden, class en
 		for j, c := range tops[i] {
 			at := slices.IndexFunc(want[:], func(w [2]float64) bool { return int32(w[0]) == c.Token })
 			if at < 0 { // only a tie with the eighth may be another token
-				require.InDelta(t, want[7][1], c.Logprob, 3*within, "%s: position %d: candidate %d", what, i, j)
+				require.InDelta(t, want[7][1], c.Logprob, candidates, "%s: position %d: candidate %d", what, i, j)
 				continue
 			}
 			worst = math.Max(worst, math.Abs(want[at][1]-float64(c.Logprob)))
-			require.InDelta(t, want[at][1], c.Logprob, 3*within, "%s: position %d: candidate %d", what, i, j)
+			require.InDelta(t, want[at][1], c.Logprob, candidates, "%s: position %d: candidate %d", what, i, j)
 		}
 	}
 }

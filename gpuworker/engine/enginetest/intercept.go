@@ -3,6 +3,7 @@ package enginetest
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/engine"
@@ -12,8 +13,11 @@ import (
 // reaching the device.
 type Hooks struct {
 	Alloc     func(size uint64, purpose engine.Purpose) error
+	Stage     func(size int) error          // set, the device stages: plain memory, if it has none of its own to give
+	Unstage   func() error                  // of memory that Stage gave
 	Bind      func(engine.TensorDesc) error // the buffer is freed, as after any failed Bind
 	Seal      func() error
+	Digest    func(tensor int) error
 	NewRunner func(engine.RunnerConfig) error
 	Configure func(*engine.RunnerConfig) // may change what a runner, or its cost, is asked of the device
 	Submit    func(*engine.Step) error
@@ -26,7 +30,8 @@ type Hooks struct {
 type StepShape struct{ Segments, Tokens int }
 
 // Intercept is the device with hooks on it and on its models and runners. Buffers stay the device's own, abilities are
-// kept where the device has them: Operator by asking the device, BitFlipper and Faulter always, with ErrUnsupported.
+// kept where the device has them: Operator and Stager by asking the device, BitFlipper and Faulter always, with
+// ErrUnsupported.
 func Intercept(dev engine.Device, hooks Hooks) engine.Device {
 	return &device{Device: dev, hooks: hooks}
 }
@@ -34,6 +39,7 @@ func Intercept(dev engine.Device, hooks Hooks) engine.Device {
 type device struct {
 	engine.Device
 	hooks Hooks
+	plain atomic.Int64 // pieces of staged memory that live and are not the device's own
 }
 
 func (d *device) Alloc(size uint64, purpose engine.Purpose) (engine.Buffer, error) {
@@ -81,6 +87,15 @@ func (m *model) Seal() error {
 		}
 	}
 	return m.Model.Seal()
+}
+
+func (m *model) Digest(tensor int) (engine.Digest, error) {
+	if m.hooks.Digest != nil {
+		if err := m.hooks.Digest(tensor); err != nil {
+			return engine.Digest{}, err
+		}
+	}
+	return m.Model.Digest(tensor)
 }
 
 func (m *model) RunnerCost(cfg engine.RunnerConfig) (engine.RunnerCost, error) {

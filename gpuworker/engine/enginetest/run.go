@@ -40,6 +40,7 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	}{
 		{"device", true, testDevice},
 		{"buffer", true, testBuffer},
+		{"staging", true, testStaging},
 		{"operations", opts.Numeric, testOps},
 		{"products", opts.Numeric, testProducts},
 		{"model", true, testModel},

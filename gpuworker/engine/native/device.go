@@ -7,7 +7,7 @@ import "C"
 
 import (
 	"fmt"
-	"unsafe"
+	"sync/atomic"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 )
@@ -16,8 +16,9 @@ import (
 // engine.Stager.
 type Device struct {
 	lease
-	t *table
-	h *C.mr_device
+	t      *table
+	h      *C.mr_device
+	staged atomic.Int64 // pieces of staged memory that live; changes only between acquire and release
 }
 
 // Info describes the device and its ledger now.
@@ -94,37 +95,14 @@ func (d *Device) Measure(what engine.Measure, durationNS uint64) (float64, error
 	return float64(rate), nil
 }
 
-// Stage gives host memory that buffers are written from at the full rate of the device's link.
-func (d *Device) Stage(size int) (memory []byte, free func() error, err error) {
-	if size < 0 {
-		return nil, nil, fmt.Errorf("stage %d bytes: %w", size, engine.ErrInvalid)
-	}
-	if err := d.acquire("device"); err != nil {
-		return nil, nil, err
-	}
-	defer d.release()
-	var p unsafe.Pointer
-	if err := d.t.check(C.mrt_host_alloc(d.t.api, d.h, C.uint64_t(size), &p)); err != nil {
-		return nil, nil, fmt.Errorf("stage %d bytes: %w", size, err)
-	}
-	return unsafe.Slice((*byte)(p), size), func() error { return d.unstage(p) }, nil
-}
-
-func (d *Device) unstage(p unsafe.Pointer) error {
-	if err := d.acquire("device"); err != nil {
-		return err
-	}
-	defer d.release()
-	if err := d.t.check(C.mrt_host_free(d.t.api, d.h, p)); err != nil {
-		return fmt.Errorf("free staged memory: %w", err)
-	}
-	return nil
-}
-
-// Close fails with ErrPrecondition, and changes nothing, while buffers, models or runners live.
+// Close fails with ErrPrecondition, and changes nothing, while buffers, models, runners or staged memory live.
 func (d *Device) Close() error {
 	if err := d.close("device"); err != nil {
 		return err
+	}
+	if n := d.staged.Load(); n > 0 { // of any engine: one that closes frees it under its users
+		d.reopen()
+		return fmt.Errorf("close device: %d pieces of staged memory live: %w", n, engine.ErrPrecondition)
 	}
 	if err := d.t.check(C.mrt_device_close(d.t.api, d.h)); err != nil {
 		d.reopen()
@@ -137,5 +115,4 @@ var (
 	_ engine.Device   = (*Device)(nil)
 	_ engine.Meter    = (*Device)(nil)
 	_ engine.Operator = (*Device)(nil)
-	_ engine.Stager   = (*Device)(nil)
 )

@@ -88,7 +88,13 @@ func TestALibraryThatCannotBeUsedIsRefusedWithItsReason(t *testing.T) {
 		"with a short table": {
 			"#include \"millrace/engine.h\"\nstatic const mr_api t = {64, MR_ABI_MAJOR, 0, \"short\"};\n" +
 				"const mr_api *mr_engine_api(uint32_t m, uint32_t *s) { (void)m; (void)s; return &t; }\n",
-			"table of abi 1.0 has 64 bytes",
+			"it has 64), install the engine of this release",
+		},
+		"of an older minor version": {
+			"#include <stddef.h>\n#include \"millrace/engine.h\"\n" +
+				"static const mr_api t = {offsetof(mr_api, host_alloc), MR_ABI_MAJOR, 0, \"before host_alloc\"};\n" +
+				"const mr_api *mr_engine_api(uint32_t m, uint32_t *s) { (void)m; (void)s; return &t; }\n",
+			"speaks abi version 1.0 and this program needs 1.",
 		},
 		"without the entry point": {"int something_else;\n", "has no mr_engine_api"},
 		"without a device": {

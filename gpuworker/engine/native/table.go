@@ -35,8 +35,9 @@ func newTable(api *C.mr_api, from string) (*table, error) {
 	case uint32(api.abi_major) != abiMajor:
 		return nil, versionError(from, uint32(api.abi_major))
 	case api.struct_size < C.mrt_table_size():
-		return nil, fmt.Errorf("engine %s: table of abi %d.%d has %d bytes and %d are needed: %w", from, api.abi_major,
-			api.abi_minor, api.struct_size, C.mrt_table_size(), engine.ErrNoDevice)
+		return nil, fmt.Errorf("engine %s speaks abi version %d.%d and this program needs %d.%d (a table of %d bytes, it has "+
+			"%d), install the engine of this release: %w", from, api.abi_major, api.abi_minor, abiMajor,
+			uint32(C.MR_ABI_MINOR), C.mrt_table_size(), api.struct_size, engine.ErrNoDevice)
 	}
 	return &table{api: api, build: C.GoString(api.build), from: from}, nil
 }

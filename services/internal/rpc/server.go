@@ -44,6 +44,9 @@ const (
 	handshakeTimeout = 10 * time.Second
 	// maxConcurrentStreams is above what one connection is used for, and below what would hide a runaway client.
 	maxConcurrentStreams = 100_000
+	// streamWorkers is how many goroutines wait for calls, their stacks grown by earlier ones. Calls beyond them get
+	// goroutines of their own.
+	streamWorkers = 32
 	// pushbackKey is the trailer that standard clients obey when they retry.
 	pushbackKey = "grpc-retry-pushback-ms"
 	// watchersNotice is how long watchers of health get to see NOT_SERVING before their calls end.
@@ -87,6 +90,7 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 		grpc.MaxSendMsgSize(maxSendBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
+		grpc.NumStreamWorkers(streamWorkers),
 		grpc.StaticStreamWindowSize(serverStreamWindow),
 		grpc.StaticConnWindowSize(serverConnWindow),
 		// Clients may ping through long silent prefills, also between calls.

@@ -28,8 +28,8 @@ func (c *console) engine() *cobra.Command {
 		Use: "engine", Short: "Measures prefill, decode and loading of an engine, and the share of its device's roofs",
 		Long: "Loads a model as a worker does, then drives the engine directly, without calls and without the step loop:\n" +
 			"prompts of random token ids, greedy decoding. Operations are two for each matrix weight and token, with the\n" +
-			"head for the last position of a prompt only. A share above 100 %, or tokens other than Generate gives, fail\n" +
-			"the run.",
+			"head for the last position of a prompt only. A share above 100 %, tokens other than Generate gives, or a load\n" +
+			"that takes more of the device than model, largest tensor, KV cache and workspace fail the run.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runEngine(cmd.Context(), f) },
 	}

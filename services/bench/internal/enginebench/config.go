@@ -14,6 +14,8 @@ var (
 	ErrTooFast = errors.New("a share is above 100 %")
 	// ErrTokens: the benchmark and Generate, or two batches, computed different tokens.
 	ErrTokens = errors.New("tokens differ")
+	// ErrMemory: a load took more of the device than its parts.
+	ErrMemory = errors.New("a load takes too much memory")
 )
 
 // Config of a run.

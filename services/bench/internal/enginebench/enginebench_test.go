@@ -80,6 +80,11 @@ func TestASimDeviceIsMeasuredWithoutRoofs(t *testing.T) {
 		require.Zero(t, l.ReadShare)
 		require.Zero(t, l.OpsShare)
 	}
+	m := report.Load.Memory
+	require.Positive(t, m.HostPeak)
+	require.Positive(t, m.Tensor)
+	require.GreaterOrEqual(t, m.DevicePeak, m.Model+m.KV+m.Workspace)
+	require.LessOrEqual(t, m.DevicePeak, m.Model+m.Tensor+m.KV+m.Workspace)
 	// No step is shorter than the device's: what is told cannot be faster.
 	require.Less(t, report.Lines[2].TokensPerSecond.Max, 1000.0)
 	require.Less(t, report.Lines[3].TokensPerSecond.Max, 3000.0)

@@ -19,8 +19,8 @@ import (
 
 const extension = ".gguf"
 
-// load loads the model as a worker with default flags does, Repeat times, and then lets it generate what the benchmark
-// is to compute too.
+// load loads the model as a worker with default flags does, Repeat times and once more for its memory, and then lets it
+// generate what the benchmark is to compute too.
 func (r *run) load(ctx context.Context, logger hclog.Logger) (tokens []int32, err error) {
 	dir, file := filepath.Split(r.cfg.Model)
 	name, ok := strings.CutSuffix(file, extension)
@@ -52,6 +52,12 @@ func (r *run) load(ctx context.Context, logger hclog.Logger) (tokens []int32, er
 	}
 	r.report.Load.Seconds = stats.SpreadOf(seconds).Median
 	r.report.Load.Verified, r.report.Load.Ready = stats.SpreadOf(verified), stats.SpreadOf(ready)
+	if _, err := manager.Unload(ctx, name, false); err != nil {
+		return nil, err
+	}
+	if err := r.weigh(ctx, manager, name); err != nil {
+		return nil, err
+	}
 	inst, release, err := manager.Acquire(name)
 	if err != nil {
 		return nil, err

@@ -20,6 +20,8 @@ type Report struct {
 	Roofs   *RoofTable    `json:"roofs,omitempty"` // nil: the device does not measure itself
 	Load    Load          `json:"load"`
 	Lines   []Line        `json:"lines"`
+	// Stolen is the share of the processors' time that other virtual machines took meanwhile: a disturbed run is known by it.
+	Stolen float64 `json:"stolen_share"`
 	// Digest is BLAKE3 of the tokens of sequence 0, the same in every batch and in Generate.
 	Digest string `json:"tokens_blake3"`
 }
@@ -75,7 +77,8 @@ type Load struct {
 	Verified stats.Spread `json:"bytes_per_second_verified"` // until every digest is compared
 	Ready    stats.Spread `json:"bytes_per_second_ready"`    // until requests are served: with the KV cache and a first step
 	Seconds  float64      `json:"seconds"`                   // until ready; median
-	Stages   []Stage      `json:"stages"`                    // of the last load
+	Stages   []Stage      `json:"stages"`                    // of the last of these loads
+	Memory   Memory       `json:"memory"`
 }
 
 // Stage is one part of a load.
@@ -97,8 +100,11 @@ type Line struct {
 	OpsShare        float64      `json:"ops_share"`
 }
 
-// check returns ErrTooFast with every share that cannot be.
+// check returns ErrTooFast with a share that cannot be, or ErrMemory.
 func (r *Report) check() error {
+	if err := r.Load.Memory.check(); err != nil {
+		return err
+	}
 	for _, l := range r.Lines {
 		for _, share := range []struct {
 			of    string

@@ -31,6 +31,13 @@ func TestALineRelatesTheMedianToTheRoof(t *testing.T) {
 	require.Zero(t, cached.ReadShare, "200 bytes a step may all come from a cache of 200")
 }
 
+func TestALoadThatTakesMoreThanItsPartsFailsTheRun(t *testing.T) {
+	m := Memory{DevicePeak: 100, Model: 60, Tensor: 20, KV: 15, Workspace: 5}
+	require.NoError(t, (&Report{Load: Load{Memory: m}}).check())
+	m.DevicePeak++
+	require.ErrorIs(t, (&Report{Load: Load{Memory: m}}).check(), ErrMemory)
+}
+
 func TestAShareAboveTheRoofFailsTheRun(t *testing.T) {
 	for name, tc := range map[string]struct {
 		line Line

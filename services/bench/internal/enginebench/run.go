@@ -37,8 +37,8 @@ type run struct {
 	report     Report
 }
 
-// Run measures a device, which it does not close. tell gets lines about what is going on. When the error is ErrTooFast or ErrTokens the report is complete
-// and void; otherwise it is nil with an error.
+// Run measures a device, which it does not close. tell gets lines about what is going on. When the error is ErrTooFast,
+// ErrTokens or ErrMemory the report is complete and void; otherwise it is nil with an error.
 func Run(ctx context.Context, device engine.Device, cfg Config, tell func(format string, args ...any), logger hclog.Logger) (_ *Report, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -47,6 +47,7 @@ func Run(ctx context.Context, device engine.Device, cfg Config, tell func(format
 	r := &run{cfg: cfg, device: device, tell: tell, report: Report{
 		Machine: machine.Look(), Prompt: cfg.Prompt, Tokens: cfg.Tokens, Repeat: cfg.Repeat, Depth: cfg.Depth,
 	}}
+	stolen := machine.WatchStolen()
 	if r.file, err = gguf.Open(cfg.Model); err != nil {
 		return nil, err
 	}
@@ -65,6 +66,7 @@ func Run(ctx context.Context, device engine.Device, cfg Config, tell func(format
 	if err != nil {
 		return nil, err
 	}
+	r.report.Stolen = stolen.Share()
 	return &r.report, errors.Join(tokensErr, r.report.check())
 }
 

@@ -8,7 +8,7 @@ import (
 
 // Print writes the report as text.
 func (r *Report) Print(w io.Writer) {
-	fmt.Fprintf(w, "machine  %s\n", r.Machine)
+	fmt.Fprintf(w, "machine  %s; %.1f %% of its time stolen meanwhile\n", r.Machine, 100*r.Stolen)
 	fmt.Fprintf(w, "model    %s %s, %.1f M weights, %.1f MB, digest %.16s\n", r.Model.Architecture, r.Model.Type,
 		float64(r.Model.Parameters)/1e6, float64(r.Model.Bytes)/1e6, r.Model.Digest)
 	fmt.Fprintf(w, "device   %s, path %s, %d threads, kv %s, class %s\n", r.Device.Name, r.Device.Path, r.Device.Threads,
@@ -26,6 +26,10 @@ func (r *Report) Print(w io.Writer) {
 	for _, s := range r.Load.Stages {
 		fmt.Fprintf(w, " %s %.0f", s.Name, 1e3*s.Seconds)
 	}
+	m := &r.Load.Memory
+	fmt.Fprintf(w, "\nmemory   device %.2f GB at most in a load (model %.2f + largest tensor %.2f + KV %.2f + workspace %.2f = %.2f GB), "+
+		"host %.2f GB above the page cache", float64(m.DevicePeak)/1e9, float64(m.Model)/1e9, float64(m.Tensor)/1e9,
+		float64(m.KV)/1e9, float64(m.Workspace)/1e9, float64(m.bound())/1e9, float64(m.HostPeak)/1e9)
 	fmt.Fprintf(w, "\ntokens   blake3 %.16s, the same in every batch and from Generate\n", r.Digest)
 	fmt.Fprintf(w, "\nprompts of %d tokens, %d tokens generated each, median of %d (min..max), %d step(s) in flight\n\n",
 		r.Prompt, r.Tokens, r.Repeat, r.Depth)

@@ -62,13 +62,9 @@ func (c *Config) size() load.Size {
 	return load.Size{Prompt: c.Prompt, Output: max(int(c.Rate*c.Duration.Seconds()/float64(c.Streams)), 1)}
 }
 
-// loopTime is what the worker's own loop takes between two steps of the sim engine, roughly: the step is that much
-// shorter, so that the wanted rate is met.
-const loopTime = 300 * time.Microsecond
-
-// device is the sim engine's options: every step takes the interval, whatever is in it.
-func (c *Config) device() string {
-	return fmt.Sprintf("sim:step=%v,prefill=0s,decode=0s", max(c.interval()-loopTime, c.interval()/2))
+// device is the sim engine's options: every step takes as long, whatever is in it.
+func device(step time.Duration) string {
+	return fmt.Sprintf("sim:step=%v,prefill=0s,decode=0s", step)
 }
 
 // kvTokens hold every stream of the largest stage, with room to spare.

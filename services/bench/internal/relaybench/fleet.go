@@ -48,8 +48,9 @@ type fleet struct {
 	close             []func() error
 }
 
-// start starts worker and scheduler and loads the model. The caller stops the fleet, also after an error.
-func start(ctx context.Context, c *Config) (f *fleet, err error) {
+// start starts worker and scheduler and loads the model; a step of the worker takes so long. The caller stops the fleet, also
+// after an error.
+func start(ctx context.Context, c *Config, step time.Duration) (f *fleet, err error) {
 	f = &fleet{}
 	if f.dir, err = os.MkdirTemp("", "millrace-bench-*"); err != nil {
 		return f, err
@@ -58,7 +59,7 @@ func start(ctx context.Context, c *Config) (f *fleet, err error) {
 	if err := f.placeModel(c); err != nil {
 		return f, err
 	}
-	address, err := f.launch(ctx, c, &f.worker, "worker", c.Worker, "--device", c.device(), "--models", f.dir)
+	address, err := f.launch(ctx, c, &f.worker, "worker", c.Worker, "--device", device(step), "--models", f.dir)
 	if err != nil {
 		return f, err
 	}

@@ -22,11 +22,16 @@ func TestTheStagesFollowFromRateAndStreams(t *testing.T) {
 	require.NoError(t, c.Validate())
 	require.Equal(t, 5*time.Millisecond, c.interval())
 	require.Equal(t, load.Size{Prompt: 16, Output: 1000}, c.size())
-	require.Equal(t, "sim:step=4.7ms,prefill=0s,decode=0s", c.device())
 	require.GreaterOrEqual(t, c.kvTokens(), uint64(101*1016))
 	require.GreaterOrEqual(t, c.context(), uint32(1017))
-	c.Rate = 100 * 10000
-	require.Equal(t, "sim:step=50µs,prefill=0s,decode=0s", c.device(), "a step never vanishes")
+}
+
+func TestAStepIsShorterByWhatTheRateLacks(t *testing.T) {
+	c := config()
+	require.Equal(t, 4*time.Millisecond, c.shorter(5*time.Millisecond, 100/0.006))
+	require.Equal(t, 3500*time.Microsecond, c.shorter(4*time.Millisecond, 100/0.0055))
+	require.Equal(t, 500*time.Microsecond, c.shorter(time.Millisecond, 1000), "a step never vanishes")
+	require.Equal(t, "sim:step=4.5ms,prefill=0s,decode=0s", device(4500*time.Microsecond))
 }
 
 func TestWhatCannotBeMeasuredIsRefused(t *testing.T) {

@@ -19,16 +19,17 @@ func Run(ctx context.Context, c Config, tell func(format string, args ...any)) (
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Report{Machine: machine.Look(), Device: c.device(), Connections: c.Connections}
-	tell("starting worker and scheduler")
-	f, err := start(ctx, &c)
-	defer func() { err = errors.Join(err, f.stop()) }()
+	step, err := calibrate(ctx, c, tell)
 	if err != nil {
 		return nil, err
 	}
-	m := &measurement{Config: c, fleet: f, maker: load.Maker{
-		Model: f.target.Model, Vocabulary: f.target.Vocabulary, IDsOnly: !f.target.Tokenizer, Seed: c.Seed,
-	}}
+	r := &Report{Machine: machine.Look(), Device: device(step), Connections: c.Connections}
+	tell("starting worker and scheduler")
+	m, err := begin(ctx, c, step)
+	defer func() { err = errors.Join(err, m.fleet.stop()) }()
+	if err != nil {
+		return nil, err
+	}
 	tell("first tokens, idle: %d pairs", c.Pairs)
 	if _, err := m.pairs(ctx, warmUp, nil); err != nil {
 		return nil, err
@@ -44,7 +45,7 @@ func Run(ctx context.Context, c Config, tell func(format string, args ...any)) (
 	if r.Burst, err = m.streams(ctx, c.Burst, load.Size{Prompt: c.Prompt, Output: c.BurstTokens}); err != nil {
 		return nil, err
 	}
-	if r.SchedulerRSS, err = f.scheduler.program.Memory(); err != nil {
+	if r.SchedulerRSS, err = m.fleet.scheduler.program.Memory(); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -77,6 +78,14 @@ type measurement struct {
 	Config
 	fleet *fleet
 	maker load.Maker
+}
+
+// begin starts the programs. The caller stops the fleet, also after an error.
+func begin(ctx context.Context, c Config, step time.Duration) (*measurement, error) {
+	f, err := start(ctx, &c, step)
+	return &measurement{Config: c, fleet: f, maker: load.Maker{
+		Model: f.target.Model, Vocabulary: f.target.Vocabulary, IDsOnly: !f.target.Tokenizer, Seed: c.Seed,
+	}}, err
 }
 
 // warmUp is how many pairs are made before any is counted.

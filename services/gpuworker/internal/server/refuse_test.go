@@ -144,6 +144,27 @@ func TestACallThatMeetsItsDeadlineBringsItsUsage(t *testing.T) {
 	// Slow steps, so that the calls' own messages leave the machine time.
 	w := start(t, simDevice(t, sim.Options{StepTime: 100 * time.Millisecond}), "stories")
 	const calls = 200
+	for attempt := 1; ; attempt++ {
+		stalled := rpctest.WatchStalls()
+		arrived := usagesAtDeadlines(t, w, calls)
+		longest := stalled()
+		if arrived == calls {
+			break
+		}
+		// Where the machine itself stood still for most of the margin, no code could have kept the promise.
+		require.True(t, longest > deadlineMargin/2 && attempt < 4, "%d of %d trailers arrived; the longest stall was %v", arrived,
+			calls, longest)
+		t.Logf("%d of %d trailers arrived, and the machine stood still for %v: again", arrived, calls, longest)
+	}
+	require.Eventually(t, func() bool { return w.manager.Loaded()[0].Steps.Running == 0 }, 5*time.Second, time.Millisecond)
+	steps := w.manager.Loaded()[0].Steps
+	require.Equal(t, steps.TotalBlocks, steps.FreeBlocks)
+	require.Zero(t, steps.StepsAfterCancel)
+}
+
+// usagesAtDeadlines makes calls that meet their deadlines, and counts those whose trailer came with its usage.
+func usagesAtDeadlines(t *testing.T, w *worker, calls int) (arrived int) {
+	t.Helper()
 	type end struct {
 		code  codes.Code
 		usage bool
@@ -163,7 +184,6 @@ func TestACallThatMeetsItsDeadlineBringsItsUsage(t *testing.T) {
 			ends <- end{status.Code(err), len(stream.Trailer().Get(UsageTrailer)) == 1}
 		}()
 	}
-	arrived := 0
 	for range calls {
 		e := <-ends
 		require.Equal(t, codes.DeadlineExceeded, e.code)
@@ -171,11 +191,7 @@ func TestACallThatMeetsItsDeadlineBringsItsUsage(t *testing.T) {
 			arrived++
 		}
 	}
-	require.Equal(t, calls, arrived, "trailers that arrived")
-	require.Eventually(t, func() bool { return w.manager.Loaded()[0].Steps.Running == 0 }, 5*time.Second, time.Millisecond)
-	steps := w.manager.Loaded()[0].Steps
-	require.Equal(t, steps.TotalBlocks, steps.FreeBlocks)
-	require.Zero(t, steps.StepsAfterCancel)
+	return arrived
 }
 
 func TestAClientThatDisappearsFreesItsBlocks(t *testing.T) {

@@ -1,0 +1,148 @@
+// Kernels that a product's size chooses give the bits that a token gets alone, also where a block takes several tiles.
+#include "kernels/linear/tall.h"
+#include "tests/linear_fixture.h"
+
+namespace mr::cuda {
+namespace {
+
+class Tiles : public testing::TestWithParam<int32_t> {
+ protected:
+  struct Shape {
+    int64_t rows[3];
+    int32_t count;
+    int64_t cols;
+    ProductEnd end;
+  };
+
+  static void SetUpTestSuite() { ASSERT_EQ(prepare_products(), cudaSuccess); }
+
+  // Random weights, with biases.
+  void make(const Shape& shape) {
+    const bool f32 = shape.end == ProductEnd::kStoreF32 || shape.end == ProductEnd::kAddF32;
+    element_ = f32 ? 4 : 2;
+    packed_.clear();
+    biases_.clear();
+    width_ = 0;
+    args_ = {};
+    for (int32_t i = 0; i < shape.count; ++i) {
+      const int64_t rows = shape.rows[i];
+      packed_.push_back(std::make_unique<Packed>(GetParam(), rows, shape.cols, ordinary_file(GetParam(), rows, shape.cols, random_)));
+      std::vector<float> bias(static_cast<size_t>(rows));
+      for (float& b : bias) b = static_cast<float>(random_() % 64) * 0.01f;
+      biases_.push_back(std::make_unique<Guarded>(bias));
+      args_.targets[i] = {packed_.back()->weight, biases_.back()->as<float>(), nullptr, 0};
+      if (shape.end != ProductEnd::kSwiGLU || i == 0) width_ += rows;
+    }
+    args_.count = shape.count;
+    args_.end = shape.end;
+  }
+
+  // Random tokens for them.
+  void give(Act act, int32_t tokens) {
+    const int64_t cols = args_.targets[0].weight.cols;
+    args_.act = act;
+    args_.x_stride = round_up(cols, 8);
+    args_.tokens = tokens;
+    x_ = std::make_unique<Guarded>(random_inputs(act, tokens, cols, args_.x_stride, random_).bits);
+    args_.x = x_->data();
+  }
+
+  // What `launch` makes of all tokens, `piece` of them at a time.
+  template <class Launch>
+  std::vector<uint8_t> outputs(int32_t piece, Launch&& launch) {
+    Guarded out(static_cast<size_t>(args_.tokens * width_ * element_), 0x3c);
+    for (int32_t first = 0; first < args_.tokens; first += piece) {
+      ProductArgs a = args_;
+      a.tokens = std::min(piece, args_.tokens - first);
+      a.x = static_cast<const uint16_t*>(args_.x) + first * args_.x_stride;
+      uint8_t* at = out.data() + first * width_ * element_;
+      for (int32_t i = 0; i < a.count; ++i) {
+        a.targets[i].out = a.end == ProductEnd::kSwiGLU && i == 1 ? nullptr : at;
+        a.targets[i].out_stride = width_;
+        at += a.targets[i].weight.rows * element_;
+      }
+      EXPECT_EQ(launch(a), cudaSuccess);
+    }
+    return out.read<uint8_t>();
+  }
+  std::vector<uint8_t> outputs(int32_t piece) {
+    return outputs(piece, [](const ProductArgs& a) { return launch_product(a, Stream{}); });
+  }
+
+ private:
+  std::mt19937 random_{11};
+  std::vector<std::unique_ptr<Packed>> packed_;
+  std::vector<std::unique_ptr<Guarded>> biases_;
+  std::unique_ptr<Guarded> x_;
+  int64_t width_ = 0, element_ = 0;
+
+ protected:
+  ProductArgs args_;
+};
+
+std::string type_name(const testing::TestParamInfo<int32_t>& info) {
+  for (const TypeName& t : kTypeNames)
+    if (t.type == info.param) return t.name;
+  return {};
+}
+
+// Of each type's own activations, also where a cluster takes several tiles and spare warps end them.
+using TallTiles = Tiles;
+INSTANTIATE_TEST_SUITE_P(All, TallTiles, testing::Values(kF16, kBF16), type_name);
+
+TEST_P(TallTiles, GiveTheSameBits) {
+  int device = 0;
+  ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
+  const Shape shapes[] = {{{1}, 1, 8, ProductEnd::kStoreF32},
+                          {{176}, 1, 2304, ProductEnd::kAddF32},
+                          {{300, 17, 130}, 3, 1025, ProductEnd::kStoreF32},
+                          {{129, 64}, 2, 72, ProductEnd::kStoreAct},
+                          {{150, 150}, 2, 768, ProductEnd::kSwiGLU},
+                          {{9000, 9000}, 2, 640, ProductEnd::kSwiGLU},
+                          {{26000}, 1, 576, ProductEnd::kAddF32}};
+  for (const Shape& s : shapes) {
+    make(s);
+    for (const int32_t tokens : {1, 33, 64, 65, 128, 130, 300}) {
+      SCOPED_TRACE(testing::Message() << s.rows[0] << " rows, " << tokens << " tokens");
+      give(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+      bool here = true;
+      const std::vector<uint8_t> tall = outputs(tokens, [&](const ProductArgs& a) {
+        const cudaError_t error = launch_tall(device, a, 0, a.count, Stream{});
+        here = error != cudaErrorNotSupported;
+        return here ? error : cudaSuccess;
+      });
+      if (!here) GTEST_SKIP() << "no wgmma here";
+      ASSERT_TRUE(outputs(1) == tall);
+    }
+  }
+}
+
+// Up to eight tokens, whose inputs a block keeps or streams: segments without columns, of one and two groups, and of many; rows
+// that rings wrap over, and one panel more than tiles of two have.
+using FewTokens = Tiles;
+INSTANTIATE_TEST_SUITE_P(All, FewTokens, testing::Values(kQ4_K, kQ5_K, kQ6_K), type_name);
+
+TEST_P(FewTokens, GetTheSameBits) {
+  const Shape shapes[] = {{{67}, 1, 256, ProductEnd::kStoreAct},
+                          {{300, 17, 130}, 3, 2304, ProductEnd::kStoreF32},
+                          {{8500}, 1, 2304, ProductEnd::kAddF32},
+                          {{8500, 8500}, 2, 2304, ProductEnd::kSwiGLU},
+                          {{150, 150}, 2, 768, ProductEnd::kSwiGLU},
+                          {{600}, 1, 4096, ProductEnd::kStoreF32},
+                          {{2150}, 1, 4352, ProductEnd::kAddF32},
+                          {{4300}, 1, 4352, ProductEnd::kAddF32},
+                          {{4320}, 1, 4352, ProductEnd::kStoreF32},
+                          {{2200, 40}, 2, 4608, ProductEnd::kStoreF32}};
+  for (const Shape& s : shapes) {
+    make(s);
+    give(Act::kF16, 16);
+    const std::vector<uint8_t> together = outputs(16);
+    for (const int32_t piece : {1, 2, 5, 8}) {
+      SCOPED_TRACE(testing::Message() << s.rows[0] << " rows, " << s.cols << " columns, " << piece << " tokens");
+      ASSERT_TRUE(outputs(piece) == together);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mr::cuda

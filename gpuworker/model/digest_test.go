@@ -1,0 +1,93 @@
+package model
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"lukechampine.com/blake3"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/enginetest"
+	"github.com/millrace/millrace/gpuworker/gguf"
+)
+
+// unused is a tensor that old files have and no model has a use for.
+const unused = "blk.0.attn_rot_embd.weight"
+
+// writeWithUnused copies a model file, whose metadata are strings and numbers, with an unused tensor among the others.
+func writeWithUnused(t *testing.T, from, to string, content []byte) {
+	t.Helper()
+	f, err := gguf.Open(from)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	out, err := os.Create(to)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, out.Close()) }()
+	w := gguf.NewWriter(out)
+	for _, key := range f.Metadata().Keys() {
+		if s, ok, err := f.Metadata().String(key); ok && err == nil {
+			w.Set(key, s)
+		} else if n, ok, err := f.Metadata().Uint(key); ok && err == nil {
+			w.Set(key, uint32(n))
+		} else {
+			x, ok, err := f.Metadata().Float(key)
+			require.NoError(t, err)
+			require.True(t, ok, key)
+			w.Set(key, float32(x))
+		}
+	}
+	var bytes []byte
+	for i, tensor := range f.Tensors() {
+		w.Tensor(tensor.Name, tensor.Type, tensor.Dims...)
+		bytes = append(bytes, f.Bytes(tensor)...)
+		if i == 2 {
+			w.Tensor(unused, gguf.F32, uint64(len(content)/4))
+			bytes = append(bytes, content...)
+		}
+	}
+	require.NoError(t, w.Begin())
+	_, err = w.Write(bytes)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+}
+
+// fileDigest is the digest of a whole file, by the plain hash.
+func fileDigest(t *testing.T, path string) engine.Digest {
+	t.Helper()
+	f, err := gguf.Open(path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	_, ok := f.Tensor(unused)
+	require.True(t, ok)
+	digests := make([]gguf.Digest, len(f.Tensors()))
+	for i, tensor := range f.Tensors() {
+		digests[i] = blake3.Sum256(f.Bytes(tensor))
+	}
+	return engine.Digest(gguf.ModelDigest(f.Metadata(), f.Tensors(), digests))
+}
+
+func TestATensorThatNoModelUsesCountsInTheDigestAndTakesNoMemory(t *testing.T) {
+	plain, _ := manager(t, 1<<30)
+	for name, m := range map[string]*Manager{"plain": plain, "staged": staging(t, enginetest.Hooks{}, nil).Manager} {
+		t.Run(name, func(t *testing.T) {
+			small, _, err := m.Load(t.Context(), "small", Options{}, nil)
+			require.NoError(t, err)
+			seen := map[engine.Digest]bool{small.Digest: true}
+			content := make([]byte, uploadPiece+1000) // of several pieces
+			for i, name := range []string{"first", "second"} {
+				content[len(content)-1] = byte(i)
+				path := filepath.Join(m.cfg.Dir, name+extension)
+				writeWithUnused(t, filepath.Join(m.cfg.Dir, "small"+extension), path, content)
+				inst, _, err := m.Load(t.Context(), name, Options{}, nil)
+				require.NoError(t, err)
+				require.Equal(t, fileDigest(t, path), inst.Digest)
+				require.False(t, seen[inst.Digest])
+				seen[inst.Digest] = true
+				require.Equal(t, small.DeviceBytes, inst.DeviceBytes)
+				require.NoError(t, m.Verify(t.Context(), name))
+			}
+		})
+	}
+}
