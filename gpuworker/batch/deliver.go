@@ -27,7 +27,7 @@ func (l *Loop) deliver(result *engine.StepResult) {
 			sample, samples = &row, samples[1:]
 		}
 		if s.stream.cancelled.Load() {
-			if l.counters.submitted.Load() > s.stream.cancelledAt.Load()+1 {
+			if s.stream.outlived() > 1 { // the one planned when it was cancelled
 				l.counters.afterCancel.Add(1)
 			}
 			continue // reaped before the next step

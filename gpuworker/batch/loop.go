@@ -41,10 +41,11 @@ type Loop struct {
 
 	mail struct {
 		sync.Mutex
-		arrivals []*sequence
-		ages     uint64
-		queued   int   // arrivals and waiting
-		closed   error // not nil: nothing more is taken
+		arrivals  []*sequence
+		ages      uint64
+		queued    int    // arrivals and waiting
+		submitted uint64 // steps; a cancellation reads it in one go with taking effect
+		closed    error  // not nil: nothing more is taken
 	}
 
 	// Owned by Run.
@@ -222,7 +223,9 @@ func (l *Loop) step(ctx context.Context) (*engine.StepResult, error) {
 	if err := l.runner.Submit(&l.plan.step); err != nil {
 		return nil, err
 	}
-	l.counters.submitted.Add(1)
+	l.mail.Lock()
+	l.mail.submitted++
+	l.mail.Unlock()
 	for {
 		result, err := l.runner.Wait(time.Second)
 		if errors.Is(err, engine.ErrTimeout) {

@@ -23,10 +23,10 @@ type Stats struct {
 }
 
 type counters struct {
-	submitted, steps, generated, prefilled, cancelled, preempted, afterCancel atomic.Uint64
-	running, waiting, waitingPrefill                                          atomic.Int64
-	stepStart, stepEnd                                                        atomic.Int64 // ns since the loop was made; 0 = none
-	longest                                                                   atomic.Int64 // ns, of the steps so far, decaying
+	steps, generated, prefilled, cancelled, preempted, afterCancel atomic.Uint64
+	running, waiting, waitingPrefill                               atomic.Int64
+	stepStart, stepEnd                                             atomic.Int64 // ns since the loop was made; 0 = none
+	longest                                                        atomic.Int64 // ns, of the steps so far, decaying
 }
 
 // minStepBound is the least time after which a step counts as hung: well above any step the loop plans, and low

@@ -14,7 +14,7 @@ const bufferLimit = 64
 type Stream struct {
 	loop        *Loop
 	cancelled   atomic.Bool
-	cancelledAt atomic.Uint64 // steps submitted when it was cancelled
+	cancelledAt uint64        // steps submitted when it was cancelled; under loop.mail
 	ready       chan struct{} // holds one token when events or an end wait
 
 	mu struct {
@@ -62,12 +62,23 @@ func (s *Stream) Recv(ctx context.Context, dst []Event) ([]Event, error) {
 // Cancel takes the sequence out of every step not submitted yet and frees its blocks. It is idempotent and may be
 // called after the end.
 func (s *Stream) Cancel() {
+	mail := &s.loop.mail
+	mail.Lock()
+	defer mail.Unlock()
 	if s.cancelled.Load() {
 		return
 	}
-	s.cancelledAt.Store(s.loop.counters.submitted.Load())
+	s.cancelledAt = mail.submitted
 	s.cancelled.Store(true)
 	s.loop.nudge()
+}
+
+// outlived is how many steps were submitted since the sequence was cancelled.
+func (s *Stream) outlived() uint64 {
+	mail := &s.loop.mail
+	mail.Lock()
+	defer mail.Unlock()
+	return mail.submitted - s.cancelledAt
 }
 
 // full says whether the reader must catch up first; the loop is woken when it has.
