@@ -1,6 +1,8 @@
 package ceiling_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -19,6 +21,28 @@ func TestTheGeneratorIsMeasuredAgainstAServerInTheSameProcess(t *testing.T) {
 	}, rpctest.Logger(t))
 	require.NoError(t, err)
 	require.Positive(t, rate)
+}
+
+func TestATimeTooShortForAnyMessageIsExtended(t *testing.T) {
+	rpctest.NoLeaks(t)
+	rate, err := ceiling.Measure(t.Context(), ceiling.Config{
+		Connections: 1, Concurrency: 1, Size: load.Size{Prompt: 8, Output: 50},
+		Maker: load.Maker{Model: "m", Vocabulary: 100, IDsOnly: true}, Duration: time.Nanosecond,
+	}, rpctest.Logger(t))
+	require.NoError(t, err)
+	require.Positive(t, rate)
+}
+
+func TestAMeasurementThatIsInterruptedSaysSo(t *testing.T) {
+	rpctest.NoLeaks(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("stop")
+	cancel(stop)
+	_, err := ceiling.Measure(ctx, ceiling.Config{
+		Connections: 1, Concurrency: 1, Size: load.Size{Prompt: 8, Output: 50},
+		Maker: load.Maker{Model: "m", Vocabulary: 100, IDsOnly: true}, Duration: time.Second,
+	}, rpctest.Logger(t))
+	require.ErrorIs(t, err, stop)
 }
 
 func TestARateNearTheCeilingIsTheGeneratorsOwn(t *testing.T) {

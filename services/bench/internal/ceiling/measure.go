@@ -3,6 +3,7 @@ package ceiling
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -25,7 +26,8 @@ type Config struct {
 	Duration    time.Duration
 }
 
-// Measure runs the generator against the server in this process and gives messages a second.
+// Measure runs the generator against the server in this process and gives messages a second, above 0. The clock starts
+// when every connection stands; if no message comes within the duration, twice as much is added, and so on.
 func Measure(ctx context.Context, cfg Config, logger hclog.Logger) (rate float64, err error) {
 	address, stop, err := serve(ctx, logger)
 	if err != nil {
@@ -37,11 +39,26 @@ func Measure(ctx context.Context, cfg Config, logger hclog.Logger) (rate float64
 		return 0, err
 	}
 	defer hangUp()
-	ctx, cancel := context.WithTimeout(ctx, cfg.Duration)
-	defer cancel()
+	first := load.Generator{Conns: conns, Maker: cfg.Maker, To: load.NewRecorder(nil)}
+	first.Closed(ctx, cfg.Connections, load.Size{Prompt: 1, Output: 1}, 0, uint64(cfg.Connections))
 	recorder := load.NewRecorder(nil)
 	generator := load.Generator{Conns: conns, Maker: cfg.Maker, To: recorder}
 	begin := time.Now()
-	generator.Closed(ctx, cfg.Concurrency, cfg.Size, 0, 0)
-	return float64(recorder.Live().Messages) / time.Since(begin).Seconds(), nil
+	var live load.Live
+	for d := cfg.Duration; live.Messages+live.Failed == 0 && ctx.Err() == nil; d *= 2 {
+		window, cancel := context.WithCancel(ctx) // a deadline would travel with the calls and fail some
+		timer := time.AfterFunc(d, cancel)
+		generator.Closed(window, cfg.Concurrency, cfg.Size, 0, 0)
+		timer.Stop()
+		cancel()
+		live = recorder.Live()
+	}
+	took := time.Since(begin).Seconds()
+	switch {
+	case ctx.Err() != nil:
+		return 0, context.Cause(ctx)
+	case live.Failed > 0:
+		return 0, fmt.Errorf("measuring the generator: %d of %d calls within this process failed", live.Failed, live.Finished)
+	}
+	return float64(live.Messages) / took, nil
 }
