@@ -8,6 +8,7 @@
 
 #include <immintrin.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #include "linear_format.h"
 #include "linear_kernels.h"
