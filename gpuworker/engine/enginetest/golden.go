@@ -82,16 +82,14 @@ func testGolden(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 
 // checkLogprobs scores a whole text and compares every logprob and every set of the best eight.
 //
-// Rounded activations and keys move the logits of what is unlikely more than those of what is likely: in float64 with f16
-// roundings alone, a candidate of these texts moves by 0.018. On engines that round, tokens below -8 are judged relatively
-// and candidates have three times the bound; the log tells the error that is not relative.
+// A cache in f16 alone, all else in float64, moves a candidate of these texts by 0.009, and f16 activations beside it by up
+// to 0.018: on engines that round, candidates have twice the bound of next tokens.
 func checkLogprobs(t *testing.T, m engine.Model, text modeltest.Golden, class engine.KernelClass, opts Options, what string) {
 	t.Helper()
 	within := opts.logprobBound(engine.F16, 2e-3)
-	_, rounds := opts.Activations[engine.F16]
 	candidates := within
-	if rounds {
-		candidates *= 3
+	if _, rounds := opts.Activations[engine.F16]; rounds {
+		candidates *= 2
 	}
 	p := Plain(0, 0)
 	p.TopN = 8
@@ -102,19 +100,14 @@ func checkLogprobs(t *testing.T, m engine.Model, text modeltest.Golden, class en
 	out, err := Play(m, Sizes(), request)
 	require.NoError(t, err)
 	tops := [][]engine.Candidate{}
-	sum, worst, absolute := 0.0, 0.0, 0.0
+	sum, worst := 0.0, 0.0
 	for i, row := range out[0].Scores {
 		e := math.Abs(text.NextLogprob[i] - float64(row.Logprob))
-		absolute = math.Max(absolute, e)
-		if rounds {
-			e /= math.Max(1, -text.NextLogprob[i]/8)
-		}
 		sum, worst = sum+e, math.Max(worst, e)
 		require.False(t, math.IsNaN(e), "%s: token %d", what, i+1)
 		tops = append(tops, row.Candidates)
 	}
-	t.Logf("%s: error of a next token's logprob: %.2g on average, largest %.2g judged and %.2g absolute", what,
-		sum/float64(len(out[0].Scores)), worst, absolute)
+	t.Logf("%s: error of a next token's logprob: %.2g on average, largest %.2g", what, sum/float64(len(out[0].Scores)), worst)
 	require.LessOrEqual(t, worst, within, what)
 	require.LessOrEqual(t, sum/float64(len(out[0].Scores)), within/8, what)
 	tops = append(tops, out[0].Tops)
@@ -135,22 +128,25 @@ func checkLogprobs(t *testing.T, m engine.Model, text modeltest.Golden, class en
 	}
 }
 
-// checkContinuation compares a greedy continuation token by token, up to one where the two best are so close that rounding
-// decides between them: from there on the texts differ.
+// checkContinuation compares a greedy continuation token by token, up to one where the two best are closer than the bound
+// of a logprob, so that rounding decides between them: from there on the texts differ.
 func checkContinuation(t *testing.T, m engine.Model, c continuation, opts Options, name string) {
 	t.Helper()
 	p := Plain(0, 0)
 	p.TopN = 2
-	tie := 2 * activationsIn[opts.Activations[engine.F16]].max
+	tie := activationsIn[opts.Activations[engine.F16]].max
 	out, err := Play(m, Sizes(), Request{Prompt: c.Prompt, Tokens: len(c.Tokens), Params: p})
 	require.NoError(t, err)
-	for i, got := range out[0].Tokens {
-		if got != c.Tokens[i] {
-			best := out[0].Tops[2*i:]
-			require.Less(t, best[0].Logprob-best[1].Logprob, float32(tie), "token %d of the greedy continuation of %s is %d, want %d",
-				i, name, got, c.Tokens[i])
-			return
-		}
+	require.Len(t, out[0].Tokens, len(c.Tokens))
+	equal := 0
+	for equal < len(c.Tokens) && out[0].Tokens[equal] == c.Tokens[equal] {
+		equal++
+	}
+	t.Logf("%s: %d of %d greedy tokens are the same", name, equal, len(c.Tokens))
+	if equal < len(c.Tokens) {
+		best := out[0].Tops[2*equal:]
+		require.Less(t, best[0].Logprob-best[1].Logprob, float32(tie), "token %d of the greedy continuation of %s is %d, want %d",
+			equal, name, out[0].Tokens[equal], c.Tokens[equal])
 	}
 }
 
