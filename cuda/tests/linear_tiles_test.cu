@@ -1,5 +1,6 @@
 // Kernels that a product's size chooses give the bits that a token gets alone, also where a block takes several tiles.
 #include "kernels/linear/tall.h"
+#include "kernels/linear/wide.h"
 #include "tests/linear_fixture.h"
 
 namespace mr::cuda {
@@ -113,6 +114,35 @@ TEST_P(TallTiles, GiveTheSameBits) {
       });
       if (!here) GTEST_SKIP() << "no wgmma here";
       ASSERT_TRUE(outputs(1) == tall);
+    }
+  }
+}
+
+// Tiles of 64 rows by 128 tokens, one a cluster at most, where tiles of 64 tokens are more than the 66 clusters of an H200.
+using SingleTiles = Tiles;
+INSTANTIATE_TEST_SUITE_P(All, SingleTiles, testing::Values(kF16, kBF16), type_name);
+
+TEST_P(SingleTiles, GiveTheSameBits) {
+  int device = 0, sms = 0;
+  ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
+  ASSERT_EQ(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), cudaSuccess);
+  const struct {
+    Shape shape;
+    int32_t tokens[2];
+  } cases[] = {{{{4200}, 1, 576, ProductEnd::kAddF32}, {65, 128}},
+               {{{2500, 900, 600}, 3, 1025, ProductEnd::kStoreF32}, {100, 127}},
+               {{{1070, 1070}, 2, 2304, ProductEnd::kSwiGLU}, {66, 128}},
+               {{{2100}, 1, 72, ProductEnd::kStoreAct}, {193, 256}}};
+  for (const auto& c : cases) {
+    make(c.shape);
+    for (const int32_t tokens : c.tokens) {
+      SCOPED_TRACE(testing::Message() << c.shape.rows[0] << " rows, " << tokens << " tokens");
+      give(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+      if (sms == 132 && wide_available(device, GetParam(), args_.act)) {
+        ASSERT_EQ(wide_time(device, args_, 0, args_.count), 64 + 128);
+        ASSERT_FALSE(tall_faster(device, args_, 0, args_.count));
+      }
+      ASSERT_TRUE(outputs(1) == outputs(tokens));
     }
   }
 }

@@ -6,6 +6,8 @@
 #if MR_HOPPER
 #include <cuda.h>
 #include <cudaTypedefs.h>
+
+#include "kernels/linear/cluster_launch.h"
 #endif
 
 namespace mr::cuda {
@@ -131,21 +133,7 @@ cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t firs
   CUtensorMap map;
   const cudaError_t error = map_tokens(args, kernel.tokens / kPrefillCluster, &map);
   if (error != cudaSuccess) return error;
-
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(p.item_stride * kPrefillCluster));
-  config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(kernel.shared_bytes);
-  config.stream = on.stream;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {kPrefillCluster, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = attributes;
-  config.numAttrs = on.dependent ? 2 : 1;
-  void* arguments[] = {&p, &map};
-  return cudaLaunchKernelExC(&config, kernel.function, arguments);
+  return ClusterLaunch(kernel, p.item_stride, kPrefillCluster, on).run(p, map);
 }
 
 #else

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/linear/cluster_launch.h"
 #include "kernels/linear/tall_kernel.cuh"
 #include "kernels/linear/wide.h"
 
@@ -20,23 +21,6 @@ struct PreparedTall {
 
 PreparedTall prepared[kMaxDevices][2];  // by Act, which is the weights' type too
 
-// The launch of `clusters` clusters; attributes has room for two.
-cudaLaunchConfig_t launch_config(const PrefillKernel& kernel, int32_t clusters, const Stream& on,
-                                 cudaLaunchAttribute* attributes) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * kTallCluster));
-  config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(kernel.shared_bytes);
-  config.stream = on.stream;
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {kTallCluster, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = attributes;
-  config.numAttrs = on.dependent ? 2 : 1;
-  return config;
-}
-
 }  // namespace
 
 cudaError_t prepare_tall(int32_t device) {
@@ -44,12 +28,7 @@ cudaError_t prepare_tall(int32_t device) {
   for (int32_t a = 0; a < 2; ++a) {
     PreparedTall& out = prepared[device][a];
     out = {static_cast<Act>(a) == Act::kF16 ? tall_kernel_f16() : tall_kernel_bf16(), 0};
-    const PrefillKernel& kernel = out.kernel;
-    cudaError_t error = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
-    if (error != cudaSuccess) return error;
-    cudaLaunchAttribute attributes[2] = {};
-    const cudaLaunchConfig_t config = launch_config(kernel, 1, Stream{}, attributes);
-    error = cudaOccupancyMaxActiveClusters(&out.clusters, kernel.function, &config);
+    const cudaError_t error = prepare_clusters(out.kernel, kTallCluster, &out.clusters);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -59,12 +38,9 @@ bool tall_faster(int32_t device, const ProductArgs& args, int32_t first, int32_t
   const int32_t clusters = prepared[device][static_cast<int32_t>(args.act)].clusters;
   const int32_t type = args.targets[first].weight.type;
   if (type != (args.act == Act::kF16 ? kF16 : kBF16) || args.tokens <= 64 || clusters == 0) return false;
-  // Both run as many clusters at once; a block of a tall tile has twice the columns.
-  const auto rounds = [&](int32_t panels, int32_t tokens) {
-    const int64_t items = int64_t{prefill_params(args, first, last, panels).tiles} * ((args.tokens + tokens - 1) / tokens);
-    return (items + clusters - 1) / clusters;
-  };
-  return rounds(kTallPanels, kTallTokens) * 2 < rounds(kWidePanels, 64);
+  const int64_t tiles = prefill_params(args, first, last, kTallPanels).tiles;
+  const int64_t items = tiles * ((args.tokens + kTallTokens - 1) / kTallTokens);
+  return (items + clusters - 1) / clusters * (kTallPanels * kPanelRows + kTallTokens) < wide_time(device, args, first, last);
 }
 
 cudaError_t launch_tall(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on) {
@@ -79,10 +55,7 @@ cudaError_t launch_tall(int32_t device, const ProductArgs& args, int32_t first, 
   cudaError_t error = map_tokens(args, tall.kernel.tokens, &maps.tokens);
   for (int32_t i = 0; i < p.count && error == cudaSuccess; ++i) error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i]);
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attributes[2] = {};
-  const cudaLaunchConfig_t config = launch_config(tall.kernel, p.item_stride, on, attributes);
-  void* arguments[] = {&p, &maps};
-  return cudaLaunchKernelExC(&config, tall.kernel.function, arguments);
+  return ClusterLaunch(tall.kernel, p.item_stride, kTallCluster, on).run(p, maps);
 }
 
 #else

@@ -5,6 +5,8 @@
 
 #if MR_HOPPER
 #include <cuda.h>
+
+#include "kernels/linear/cluster_launch.h"
 #endif
 
 namespace mr::cuda {
@@ -30,20 +32,29 @@ PrefillKernel find_kernel(int32_t type_index, Act act, int32_t form) {
   }
 }
 
-// The launch of `clusters` clusters; attributes has room for two.
-cudaLaunchConfig_t launch_config(const PrefillKernel& kernel, int32_t clusters, const Stream& on, cudaLaunchAttribute* attributes) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * kWideCluster));
-  config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(kernel.shared_bytes);
-  config.stream = on.stream;
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {kWideCluster, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = attributes;
-  config.numAttrs = on.dependent ? 2 : 1;
-  return config;
+// How a kernel takes the tiles of a product: `rounds` of them a cluster.
+struct WideRun {
+  const PreparedWide* wide;
+  int32_t token_tiles;
+  int64_t items, rounds;
+
+  int64_t time() const { return rounds * (kWidePanels * kPanelRows + wide->kernel.tokens); }
+};
+
+WideRun run_of(const PreparedWide& wide, int32_t tiles, int32_t tokens) {
+  const int32_t token_tiles = (tokens + wide.kernel.tokens - 1) / wide.kernel.tokens;
+  const int64_t items = int64_t{tiles} * token_tiles;
+  return {&wide, token_tiles, items, (items + wide.clusters - 1) / wide.clusters};
+}
+
+WideRun choose(int32_t device, const ProductArgs& args, int32_t first, int32_t tiles) {
+  const auto& forms = prepared[device][weight_format_index(args.targets[first].weight.type)][static_cast<int32_t>(args.act)];
+  const int32_t form = args.tokens <= 8 ? 0 : args.tokens <= 16 ? 1 : args.tokens <= 32 ? 2 : 3;
+  const WideRun usual = run_of(forms[form], tiles, args.tokens);
+  const PreparedWide& single = forms[kWideSingle];
+  if (args.tokens <= 64 || single.clusters == 0) return usual;
+  const WideRun at_once = run_of(single, tiles, args.tokens);
+  return at_once.rounds == 1 && at_once.time() < usual.time() ? at_once : usual;
 }
 
 }  // namespace
@@ -56,11 +67,7 @@ cudaError_t prepare_wide(int32_t device) {
         PreparedWide& out = prepared[device][t][a][form];
         out = {find_kernel(t, static_cast<Act>(a), form), 0};
         if (out.kernel.function == nullptr) continue;
-        cudaError_t error = cudaFuncSetAttribute(out.kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, out.kernel.shared_bytes);
-        if (error != cudaSuccess) return error;
-        cudaLaunchAttribute attributes[2] = {};
-        const cudaLaunchConfig_t config = launch_config(out.kernel, 1, Stream{}, attributes);
-        error = cudaOccupancyMaxActiveClusters(&out.clusters, out.kernel.function, &config);
+        const cudaError_t error = prepare_clusters(out.kernel, kWideCluster, &out.clusters);
         if (error != cudaSuccess) return error;
       }
     }
@@ -72,28 +79,28 @@ bool wide_available(int32_t device, int32_t type, Act act) {
   return prepared[device][weight_format_index(type)][static_cast<int32_t>(act)][0].clusters > 0;
 }
 
+int64_t wide_time(int32_t device, const ProductArgs& args, int32_t first, int32_t last) {
+  return choose(device, args, first, prefill_params(args, first, last, kWidePanels).tiles).time();
+}
+
 cudaError_t launch_wide(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on) {
-  const int32_t form = args.tokens <= 8 ? 0 : args.tokens <= 16 ? 1 : args.tokens <= 32 ? 2 : 3;
-  const int32_t type = weight_format_index(args.targets[first].weight.type);
-  const PreparedWide& wide = prepared[device][type][static_cast<int32_t>(args.act)][form];
   PrefillParams p = prefill_params(args, first, last, kWidePanels);
-  p.token_tiles = (args.tokens + wide.kernel.tokens - 1) / wide.kernel.tokens;
-  if (int64_t{p.tiles} * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
-  p.items = p.tiles * p.token_tiles;
-  p.item_stride = std::min(p.items, wide.clusters);
+  const WideRun run = choose(device, args, first, p.tiles);
+  if (run.items > INT32_MAX / 2) return cudaErrorInvalidValue;
+  p.token_tiles = run.token_tiles;
+  p.items = static_cast<int32_t>(run.items);
+  p.item_stride = std::min(p.items, run.wide->clusters);
   CUtensorMap map;
-  const cudaError_t error = map_tokens(args, wide.kernel.tokens, &map);
+  const cudaError_t error = map_tokens(args, run.wide->kernel.tokens, &map);
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attributes[2] = {};
-  const cudaLaunchConfig_t config = launch_config(wide.kernel, p.item_stride, on, attributes);
-  void* arguments[] = {&p, &map};
-  return cudaLaunchKernelExC(&config, wide.kernel.function, arguments);
+  return ClusterLaunch(run.wide->kernel, p.item_stride, kWideCluster, on).run(p, map);
 }
 
 #else
 
 cudaError_t prepare_wide(int32_t) { return cudaSuccess; }
 bool wide_available(int32_t, int32_t, Act) { return false; }
+int64_t wide_time(int32_t, const ProductArgs&, int32_t, int32_t) { return INT64_MAX; }
 cudaError_t launch_wide(int32_t, const ProductArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
 
 #endif

@@ -11,9 +11,10 @@ namespace mr::cuda {
 
 constexpr int32_t kWideCluster = 2;  // blocks that share a tile by columns
 constexpr int32_t kWidePanels = 4;   // of a tile: 64 rows
+constexpr int32_t kWideMost = 128;   // tokens of a tile
 
-// Tokens of a tile: 8, 16, 32, 64.
-constexpr int32_t kWideForms = 4;
+// Tokens of a tile: 8, 16, 32, 64, and 128 of float weights, of which a cluster takes one tile alone.
+constexpr int32_t kWideForms = 5, kWideSingle = 4;
 
 // Blocks that a multiprocessor holds at once, of a tile's tokens; the fragments of types whose scales fold need registers.
 constexpr int32_t wide_blocks(int32_t tokens, bool folds) { return tokens <= 16 && !folds ? 2 : 1; }
@@ -22,9 +23,11 @@ constexpr int32_t wide_blocks(int32_t tokens, bool folds) { return tokens <= 16 
 template <int32_t T>
 PrefillKernel wide_kernel(Act act, int32_t form);
 
-// As prepare_prefill, after it, and launch_prefill. wide_available: whether it runs on the device for a type.
+// As prepare_prefill, after it, and launch_prefill. wide_available: whether it runs on the device for a type. wide_time: of a
+// launch, as the rows and tokens of the tiles that one cluster takes, whose bytes are what tiles of float weights wait for.
 cudaError_t prepare_wide(int32_t device);
 bool wide_available(int32_t device, int32_t type, Act act);
+int64_t wide_time(int32_t device, const ProductArgs& args, int32_t first, int32_t last);
 cudaError_t launch_wide(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on);
 
 }  // namespace mr::cuda

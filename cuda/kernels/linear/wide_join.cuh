@@ -3,7 +3,7 @@
 // Each block ends two of the tile's panels. A warp sends its sums of a panel to that block's shared memory, where every
 // warpgroup has a place; a barrier counts the bytes and the warps. Sums stay fragments: of eight tokens, lane l = 4g + t has
 // rows g and g + 8 of tokens 2t and 2t + 1. Places and barriers alternate between tiles: a warp sends for a tile when all
-// have read the tile before the last.
+// have read the tile before the last. Where a cluster takes one tile alone, there is one place.
 #pragma once
 
 #include "kernels/linear/mma.cuh"
@@ -18,6 +18,7 @@ struct WideJoinLayout {
   static constexpr int32_t eights = tokens / 8, fragment = 512;  // bytes of 16 rows and eight tokens
   static constexpr int32_t plane = eights * fragment;            // of a panel, from one warpgroup
   static constexpr int32_t bytes = 2 * 4 * plane;
+  static constexpr int32_t tiles = tokens == kWideMost ? 1 : 2;  // that there are places of
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -126,13 +127,18 @@ struct WideJoin {
   }
 
   __device__ __forceinline__ void end_pair(int32_t item) const {
-    if (warp >= Layout::eights) return;
-    const int32_t tile = item / p.token_tiles, token = item % p.token_tiles * tokens + warp * 8 + lane % 4 * 2;
+#pragma unroll 1
+    for (int32_t n = warp; n < Layout::eights; n += 8) end_pair(item, n);
+  }
+
+  // The fragment of tokens [8 n, 8 n + 8).
+  __device__ __forceinline__ void end_pair(int32_t item, int32_t n) const {
+    const int32_t tile = item / p.token_tiles, token = item % p.token_tiles * tokens + n * 8 + lane % 4 * 2;
     const int32_t row = tile * (kWidePanels / 2 * kPanelRows) + rank * kPanelRows + lane / 4;
     const DecodeTarget& target = p.targets[0];
     float gate[4], up[4];
-    joined(gate, 0, warp);
-    joined(up, 1, warp);
+    joined(gate, 0, n);
+    joined(up, 1, n);
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
       const int32_t r = row + i / 2 * 8, t = token + i % 2;

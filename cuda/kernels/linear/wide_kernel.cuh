@@ -1,6 +1,6 @@
 // wide_kernel: the decode class of products by wgmma; see product.h for what it promises.
 //
-// A cluster of two blocks takes tiles of 64 rows by `tokens` tokens. Each of the four warpgroups that multiply has two of the
+// A cluster of two blocks takes tiles of 64 rows by `tokens` tokens, or one tile of kWideMost. Each of the four warpgroups that multiply has two of the
 // eight segments of the columns, and rings of its own that two threads fill (wide_rings.cuh). Of a pair the first half of the
 // rows is the gate's. wide_join.cuh adds the warpgroups' sums.
 #pragma once
@@ -261,6 +261,9 @@ PrefillKernel wide_kernel_for(int32_t form) {
       case 1: return wide_kernel_of<T, A, 16>();
       case 2: return wide_kernel_of<T, A, 32>();
       case 3: return wide_kernel_of<T, A, 64>();
+    }
+    if constexpr (Format<T>::is_float) {
+      if (form == kWideSingle) return wide_kernel_of<T, A, kWideMost>();
     }
   }
   return {};

@@ -25,7 +25,7 @@ struct WideLayout {
   // What warps publish, or, of each warpgroup twice, the terms of tokens' sums as swizzled rows of 64 bytes.
   static constexpr int32_t terms = tokens * 64, exchange = folds ? 4 * terms : publishes ? 8 * 256 : 0;
   static constexpr int32_t blocks = wide_blocks(tokens, folds);
-  static constexpr int32_t join = 2 * WideJoinLayout<tokens>::bytes;               // tiles alternate
+  static constexpr int32_t join = WideJoinLayout<tokens>::tiles * WideJoinLayout<tokens>::bytes;
   static constexpr int32_t barriers = folds ? 1024 : 512;
   // Of a warpgroup's rings. Where a stage of weights is a unit, one place counts for both.
   static constexpr int32_t room = (226 * 1024 / blocks - 1024 - exchange - join - barriers) / 2;
