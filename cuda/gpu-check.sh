@@ -94,31 +94,43 @@ build_portable() {
   return 1
 }
 
-# sanitize TOOL NAME PROGRAM ...: one run under compute-sanitizer.
+# sanitize TOOL NAME PROGRAM ...: begins a run under compute-sanitizer, beside three others at most: the tool keeps one
+# processor busy, and the device little. sanitized waits for all of them.
+runs=()
 sanitize() {
   local tool=$1 name=$2
   shift 2
-  try sanitizer "$tool: $name" "$tool-${name// /-}" timeout 240 compute-sanitizer --tool "$tool" --error-exitcode 1 "$@"
+  while (($(jobs -rp | wc -l) >= 4)); do sleep 0.1; done
+  try sanitizer "$tool: $name" "$tool-${name// /-}" timeout 360 compute-sanitizer --tool "$tool" --error-exitcode 1 "$@" &
+  runs+=($!)
+}
+
+sanitized() {
+  local run
+  for run in "${runs[@]}"; do wait "$run" || failed=1; done
+  runs=()
 }
 
 sanitizer() {
   command -v compute-sanitizer >/dev/null || { row skip sanitizer 'compute-sanitizer is not here'; return; }
   # Small shapes of every type; the rest of the products' tests are large.
   local name few='--gtest_filter=All/Product.KeepsANaN*:All/Product.JoinsGate*BF16*:All/Product.AddsBias*Q4_K*'
+  # Those that take longest begin first.
+  if build_portable; then
+    sanitize racecheck 'portable tiles of a few tokens' "$products/cuda_linear_tiles_test" '--gtest_filter=All/FewTokens*/Q4_K'
+    sanitize racecheck 'portable products' "$products/cuda_linear_product_test" "$few"
+  fi
+  for name in attention normed_product sampler norm linear_repack ops qkv; do
+    sanitize racecheck "$name" "$out/cuda_${name}_test"
+    sanitize memcheck "$name" "$out/cuda_${name}_test"
+  done
   sanitize memcheck 'steps of small models' "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/*'
   sanitize memcheck products "$out/cuda_linear_product_test" "$few"
   sanitize memcheck tiles "$out/cuda_linear_tiles_test"
-  for name in norm normed_product linear_repack ops sampler qkv attention; do
-    sanitize memcheck "$name" "$out/cuda_${name}_test"
-    sanitize racecheck "$name" "$out/cuda_${name}_test"
-  done
-  if build_portable; then
-    sanitize racecheck 'portable products' "$products/cuda_linear_product_test" "$few"
-    sanitize racecheck 'portable tiles of a few tokens' "$products/cuda_linear_tiles_test" '--gtest_filter=All/FewTokens*/Q4_K'
-  fi
-  [[ $products != "$out" ]] || return
   # A block has up to 50 mbarriers, more than the tool finds by itself. Stages of F32 weights are the largest.
-  sanitize racecheck 'products of Hopper' --num-cuda-barriers 64 "$out/cuda_linear_product_test" "$few-*/F32_*_prefill"
+  [[ $products == "$out" ]] ||
+    sanitize racecheck 'products of Hopper' --num-cuda-barriers 64 "$out/cuda_linear_product_test" "$few-*/F32_*_prefill"
+  sanitized
 }
 
 conformance() {
