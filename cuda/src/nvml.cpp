@@ -16,7 +16,6 @@ struct NvmlMemory {
 constexpr unsigned kTemperatureOfGpu = 0;
 constexpr unsigned kUncorrected = 1, kVolatile = 0;
 constexpr unsigned long long kXidEvents = 8;
-constexpr std::chrono::seconds kRecent{10};
 struct NvmlEvent {
   NvmlDevice device;
   unsigned long long type, data;  // data: the Xid
@@ -65,7 +64,7 @@ const Nvml& nvml() {
 
 }  // namespace
 
-XidWatch::XidWatch(const char* pci) noexcept {
+XidWatch::XidWatch(const char* pci, std::chrono::milliseconds recent) noexcept : recent_(recent) {
   const Nvml& library = nvml();
   NvmlDevice device = nullptr;
   const bool hears = library.events_create != nullptr && library.events_register != nullptr &&
@@ -95,7 +94,7 @@ void XidWatch::hear(uint32_t wait_ms) noexcept {
 void XidWatch::listen() noexcept { hear(0); }
 
 uint64_t XidWatch::last(uint32_t wait_ms) noexcept {
-  const auto recent = [this] { return last_ != 0 && std::chrono::steady_clock::now() - heard_ < kRecent; };
+  const auto recent = [this] { return last_ != 0 && std::chrono::steady_clock::now() - heard_ < recent_; };
   hear(0);
   if (!recent()) hear(wait_ms);
   return recent() ? last_ : 0;

@@ -18,20 +18,22 @@ struct Readings {
 // has no such events it hears nothing. One thread at a time.
 class XidWatch {
  public:
-  explicit XidWatch(const char* pci) noexcept;
+  // recent: how old a report may be that explains what happens now.
+  explicit XidWatch(const char* pci, std::chrono::milliseconds recent = std::chrono::seconds(10)) noexcept;
   ~XidWatch();
   XidWatch(const XidWatch&) = delete;
   XidWatch& operator=(const XidWatch&) = delete;
 
   // Takes note of what was reported until now; called now and then, it dates each report.
   void listen() noexcept;
-  // The number of the last one of the last ten seconds, or of one that is reported within wait_ms; 0 for none. An older one
-  // explains nothing that happens now: some are of other processes' faults.
+  // The number of the last recent one, or of one that is reported within wait_ms; 0 for none. An older one explains nothing
+  // that happens now: some are of other processes' faults.
   uint64_t last(uint32_t wait_ms) noexcept;
 
  private:
   void hear(uint32_t wait_ms) noexcept;  // what is reported by then, and all that waits behind it
 
+  const std::chrono::milliseconds recent_;
   void* events_ = nullptr;
   uint64_t last_ = 0;
   std::chrono::steady_clock::time_point heard_;  // when last_ was
