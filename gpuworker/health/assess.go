@@ -32,13 +32,18 @@ type Check struct {
 type Input struct {
 	Starting, Draining bool
 	Models             []model.Status
+	Device             error // why the device cannot be used any more; nil while it can
 }
 
-// Assess gives the state and every check, in the order of the models. A step beyond its bound or a failed device makes
-// the worker NotReady; a model out of service makes it Degraded.
+// Assess gives the state and every check: of the device where it failed, then in the order of the models. A step beyond its
+// bound or a failed device makes the worker NotReady; a model out of service makes it Degraded.
 func Assess(in Input) (State, []Check) {
-	checks := make([]Check, 0, 2*len(in.Models))
+	checks := make([]Check, 0, 1+2*len(in.Models))
 	state := Ready
+	if in.Device != nil {
+		checks = append(checks, Check{Name: "device", Message: in.Device.Error()})
+		state = NotReady
+	}
 	for _, m := range in.Models {
 		if m.State == model.Loading {
 			continue

@@ -33,6 +33,8 @@ func TestAssess(t *testing.T) {
 		"a step beyond its bound is a hang":      {Input{Models: []model.Status{good, hung}}, NotReady, []string{"step-progress/hung"}},
 		"a corrupt model degrades":               {Input{Models: []model.Status{corrupt, good}}, Degraded, []string{"model/bad"}},
 		"a dead device outweighs a bad model":    {Input{Models: []model.Status{dead, corrupt}}, NotReady, []string{"model/dead", "model/bad"}},
+		"a failed device needs no model":         {Input{Device: engine.ErrDevice, Models: []model.Status{good}}, NotReady, []string{"device"}},
+		"a bad model does not hide it":           {Input{Device: engine.ErrDevice, Models: []model.Status{corrupt}}, NotReady, []string{"device", "model/bad"}},
 		"starting hides ready":                   {Input{Starting: true, Models: []model.Status{good}}, Starting, nil},
 		"starting does not hide a hang":          {Input{Starting: true, Models: []model.Status{hung}}, NotReady, []string{"step-progress/hung"}},
 		"draining is told whatever else is true": {Input{Draining: true, Starting: true, Models: []model.Status{hung}}, Draining, []string{"step-progress/hung"}},

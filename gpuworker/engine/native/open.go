@@ -49,16 +49,24 @@ func parseDevice(s string) (choice, error) {
 	return choice{}, fmt.Errorf("device %q: want auto, cpu, gpu or cuda:N: %w", s, engine.ErrInvalid)
 }
 
+// Check refuses a device that has no such name, or a path that it cannot have, with ErrInvalid.
+func (o Options) Check() error {
+	want, err := parseDevice(o.Device)
+	if err == nil && want.gpu && o.Path != "" {
+		err = fmt.Errorf("device %q has no instruction-set path %q: paths are the CPU's: %w", o.Device, o.Path, engine.ErrInvalid)
+	}
+	return err
+}
+
 // Open opens a device. A GPU that is asked for by name and cannot be used is ErrNoDevice, naming the places looked at;
 // "auto" takes a usable GPU or else the CPU, and logs in one line which and why.
 func Open(opts Options, logger hclog.Logger) (engine.Device, error) {
+	if err := opts.Check(); err != nil {
+		return nil, err
+	}
 	want, err := parseDevice(opts.Device)
 	if err != nil {
 		return nil, err
-	}
-	if want.gpu && opts.Path != "" {
-		return nil, fmt.Errorf("device %q has no instruction-set path %q: paths are the CPU's: %w", opts.Device, opts.Path,
-			engine.ErrInvalid)
 	}
 	if want.gpu {
 		return openGPU(opts, want.index)
@@ -108,7 +116,7 @@ func openGPU(opts Options, index int) (*Device, error) {
 	}
 	n, err := t.deviceCount()
 	if err != nil {
-		return nil, fmt.Errorf("engine %s: %w", t.from, errors.Join(engine.ErrNoDevice, err))
+		return nil, fmt.Errorf("engine %s: %w: %w", t.from, engine.ErrNoDevice, err)
 	}
 	if index >= n {
 		return nil, fmt.Errorf("engine %s: cuda:%d does not exist, this machine has %d usable GPUs: %w", t.from, index, n,

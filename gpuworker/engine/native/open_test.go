@@ -104,6 +104,17 @@ func TestALibraryThatCannotBeUsedIsRefusedWithItsReason(t *testing.T) {
 				"const mr_api *mr_engine_api(uint32_t m, uint32_t *s) { (void)m; (void)s; return &t; }\n",
 			"this machine has 0 usable GPUs",
 		},
+		"without a driver": {
+			"#include \"millrace/engine.h\"\nstatic char broken;\n" +
+				"static int32_t code(const mr_error *e) { (void)e; return MR_UNAVAILABLE; }\n" +
+				"static const char *message(const mr_error *e) { (void)e; return \"no CUDA driver\"; }\n" +
+				"static int64_t number(const mr_error *e) { (void)e; return 35; }\nstatic void destroy(mr_error *e) { (void)e; }\n" +
+				"static mr_error *count(int32_t *n) { (void)n; return (mr_error *)&broken; }\n" +
+				"static const mr_api t = {.struct_size = sizeof(mr_api), .abi_major = MR_ABI_MAJOR, .build = \"driverless\", " +
+				".error_code = code, .error_message = message, .error_native = number, .error_destroy = destroy, .device_count = count};\n" +
+				"const mr_api *mr_engine_api(uint32_t m, uint32_t *s) { (void)m; (void)s; return &t; }\n",
+			"no CUDA driver",
+		},
 	} {
 		t.Run("a library "+name, func(t *testing.T) {
 			lib := buildLibrary(t, t.TempDir(), tc.source)
@@ -111,6 +122,7 @@ func TestALibraryThatCannotBeUsedIsRefusedWithItsReason(t *testing.T) {
 			require.ErrorIs(t, err, engine.ErrNoDevice)
 			require.ErrorContains(t, err, tc.want)
 			require.ErrorContains(t, err, lib)
+			require.NotContains(t, err.Error(), "\n", "one line")
 		})
 	}
 }

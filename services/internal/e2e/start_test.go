@@ -50,6 +50,15 @@ func TestAProgramThatCannotStartSaysWhyAndExits(t *testing.T) {
 	require.True(t, holder.serving(t))
 }
 
+func TestAGPUThatIsNotThereIsToldInOneLineWithItsOwnExitCode(t *testing.T) {
+	t.Parallel()
+	for _, device := range []string{"gpu", "cuda:99", "cuda:x"} {
+		p := launch(t, workerBinary, "--models", modelsDir, "--device", device, "--listen", "127.0.0.1:0")
+		require.Equal(t, 2, p.exit(t), device)
+		require.Equal(t, 1, strings.Count(p.log.String(), "\n"), "%s", p.log)
+	}
+}
+
 func TestASelfTestPrintsOneTableInWhichEverythingIsRight(t *testing.T) {
 	t.Parallel()
 	p := launch(t, workerBinary, "--self-test", "--device", "cpu", "--threads", "1")

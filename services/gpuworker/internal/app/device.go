@@ -1,6 +1,8 @@
 package app
 
 import (
+	"errors"
+
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/millrace/millrace/gpuworker/engine"
@@ -27,15 +29,12 @@ func OpenDevice(c *config.Config, logger hclog.Logger) (engine.Device, error) {
 		return native.Open(o, logger)
 	}
 	// A fraction is of what the engine would take: the device has to be asked first.
-	device, err := native.Open(o, logger)
+	device, err := native.Open(o, hclog.NewNullLogger())
 	if err != nil {
 		return nil, err
 	}
 	info, err := device.Info()
-	if err != nil {
-		return nil, err
-	}
-	if err := device.Close(); err != nil {
+	if err := errors.Join(err, device.Close()); err != nil {
 		return nil, err
 	}
 	o.BytesLimit = c.Limit(info.BytesTotal)

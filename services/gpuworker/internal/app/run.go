@@ -60,7 +60,11 @@ func Run(ctx context.Context, c *config.Config, logger hclog.Logger) (err error)
 	work.Go(func() { s.Run(ctx, r) })
 	if info, err := device.Info(); err == nil && info.Kind == "cuda" {
 		work.Go(func() {
-			if gpuErr = watchGPU(ctx, models.Loaded); gpuErr != nil {
+			failure := func() error {
+				_, err := device.Info()
+				return err
+			}
+			if gpuErr = watchGPU(ctx, failure, models.Loaded); gpuErr != nil {
 				cancel()
 			}
 		})

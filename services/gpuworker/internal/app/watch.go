@@ -19,10 +19,10 @@ const (
 	hungFor = time.Minute
 )
 
-// watchGPU returns when ctx ends, with nil, or when a GPU is lost: a step failed on it, after which every call of the
-// process fails, or a step hangs far beyond its bound. Only a new process gets the GPU back, so the caller ends this one
-// and its supervisor starts the next. The health report has named the error meanwhile.
-func watchGPU(ctx context.Context, statuses func() []model.Status) error {
+// watchGPU returns when ctx ends, with nil, or when a GPU is lost: a step failed on it, or something else did after which
+// every call of the process fails, which device then says; or a step hangs far beyond its bound. Only a new process gets the
+// GPU back, so the caller ends this one and its supervisor starts the next. The health report has named the error meanwhile.
+func watchGPU(ctx context.Context, device func() error, statuses func() []model.Status) error {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	for {
@@ -31,7 +31,7 @@ func watchGPU(ctx context.Context, statuses func() []model.Status) error {
 			return nil
 		case <-tick.C:
 		}
-		err := lost(statuses())
+		err := lost(device(), statuses())
 		if err == nil {
 			continue
 		}
@@ -44,7 +44,10 @@ func watchGPU(ctx context.Context, statuses func() []model.Status) error {
 }
 
 // lost says why the GPU is, or nil.
-func lost(statuses []model.Status) error {
+func lost(device error, statuses []model.Status) error {
+	if errors.Is(device, engine.ErrDevice) {
+		return fmt.Errorf("the GPU is lost, the worker must start anew: %w", device)
+	}
 	for _, m := range statuses {
 		if errors.Is(m.Problem, batch.ErrStepFailed) && errors.Is(m.Problem, engine.ErrDevice) {
 			return fmt.Errorf("the GPU is lost, the worker must start anew: model %q: %w", m.Name, m.Problem)

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/gpuworker/engine/native"
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 )
 
@@ -45,7 +46,7 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.StringVar(&c.Models, "models", "models", "folder of model files NAME.gguf")
 	f.StringArrayVar(&c.Load, "load", nil, "model to load before the worker is ready; may be repeated")
 	f.StringVar(&c.WorkerID, "worker-id", "", "name that is stable over restarts (default: host name and port)")
-	f.StringVar(&c.MemoryLimit, "memory-limit", "", "device memory to use: bytes, such as 8GiB, or a fraction, such as 0.5 (default: 80 % of what is available)")
+	f.StringVar(&c.MemoryLimit, "memory-limit", "", "device memory to use at most: bytes, such as 8GiB, or a fraction of the default, such as 0.5 (default: of a GPU what is free but for a margin, else 80 % of what is available)")
 	f.StringVar(&c.MemoryLimit, "vram-limit", "", "the same as --memory-limit")
 	f.IntVar(&c.MaxSequences, "max-sequences", 16, "sequences of a model in one batch")
 	f.IntVar(&c.MaxBatched, "max-batched-tokens", 0, "tokens of one step; 0: 4096 on a GPU, else 512")
@@ -82,6 +83,8 @@ func (c *Config) Validate() error {
 		if _, err := sim.ParseOptions(c.Device); err != nil {
 			fail("--device: %w", err)
 		}
+	} else if err := (native.Options{Device: c.Device, Path: c.CPUPath}).Check(); err != nil {
+		fail("--device: %w", err)
 	}
 	if !c.SelfTest {
 		if info, err := os.Stat(c.Models); err != nil || !info.IsDir() {
@@ -107,21 +110,27 @@ func (c *Config) Simulated() bool { return c.Device == "sim" || strings.HasPrefi
 // Limit is the device memory to use, given how much there is; 0 leaves it to the engine.
 func (c *Config) Limit(total uint64) uint64 {
 	limit, _ := parseLimit(c.MemoryLimit) // checked by Validate
-	if limit > 0 && limit <= 1 {
-		return uint64(limit * float64(total))
+	if limit.fraction {
+		return max(1, uint64(limit.value*float64(total)))
 	}
-	return uint64(limit)
+	return uint64(limit.value)
 }
 
 // Fraction says whether the limit depends on how much memory there is.
 func (c *Config) Fraction() bool {
 	limit, _ := parseLimit(c.MemoryLimit)
-	return limit > 0 && limit <= 1
+	return limit.fraction
 }
 
-func parseLimit(s string) (float64, error) {
+// amount is a number of bytes, or a fraction above 0 and at most 1; the zero value is none.
+type amount struct {
+	value    float64
+	fraction bool
+}
+
+func parseLimit(s string) (amount, error) {
 	if s == "" {
-		return 0, nil
+		return amount{}, nil
 	}
 	digits, unit := s, 1.0
 	for suffix, size := range map[string]float64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40} {
@@ -131,10 +140,16 @@ func parseLimit(s string) (float64, error) {
 	}
 	v, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
 	if err != nil || !(v > 0) || math.IsInf(v, 0) {
-		return 0, errors.New("want bytes, such as 8GiB, or a fraction between 0 and 1")
+		return amount{}, errors.New("want bytes, such as 8GiB, or a fraction between 0 and 1")
 	}
-	if v*unit > 1<<62 {
-		return 0, errors.New("is more than any device has")
+	switch bytes := v * unit; {
+	case digits == s && v <= 1:
+		return amount{v, true}, nil
+	case bytes < 1:
+		return amount{}, errors.New("is less than a byte")
+	case bytes > 1<<62:
+		return amount{}, errors.New("is more than any device has")
+	default:
+		return amount{value: bytes}, nil
 	}
-	return v * unit, nil
 }

@@ -28,12 +28,8 @@ var modelStateOf = map[model.State]pb.ModelState{
 // report is everything the worker tells of itself now.
 func (s *Server) report() *pb.WorkerReport {
 	models := s.models.Loaded()
-	state, checks := s.assess(models)
 	info, err := s.models.Device().Info()
-	if err != nil {
-		checks = append(checks, health.Check{Name: "device", Message: err.Error()})
-		state = health.NotReady
-	}
+	state, checks := s.assess(models, err)
 	r := &pb.WorkerReport{
 		WorkerId: s.identity.WorkerID, Incarnation: s.identity.Incarnation, Version: s.identity.Version,
 		ClassId: model.ClassID(info, model.DefaultKV(info)), State: stateOf[state], Device: deviceOf(info),

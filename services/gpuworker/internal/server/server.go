@@ -78,7 +78,8 @@ func (s *Server) Run(ctx context.Context, r *rpc.Server) {
 		now := s.models.Loaded()
 		s.rates.sample(now)
 		s.reportLoad(now)
-		if state, checks := s.assess(now); state != last {
+		_, err := s.models.Device().Info()
+		if state, checks := s.assess(now, err); state != last {
 			s.logger.Info("worker state changed", "state", stateOf[state], "failed_checks", failedNames(checks))
 			r.SetReady(state == health.Ready || state == health.Degraded)
 			last = state
@@ -92,8 +93,10 @@ func (s *Server) Run(ctx context.Context, r *rpc.Server) {
 	}
 }
 
-func (s *Server) assess(models []model.Status) (health.State, []health.Check) {
-	return health.Assess(health.Input{Starting: s.starting.Load(), Draining: s.draining.Load(), Models: models})
+func (s *Server) assess(models []model.Status, device error) (health.State, []health.Check) {
+	return health.Assess(health.Input{
+		Starting: s.starting.Load(), Draining: s.draining.Load(), Models: models, Device: device,
+	})
 }
 
 func failedNames(checks []health.Check) (names []string) {
