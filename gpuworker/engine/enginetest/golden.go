@@ -53,8 +53,9 @@ func testGolden(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 		texts := modeltest.ReadGolden(t)
 		require.Len(t, texts, 3)
 		for name, text := range texts {
-			for _, class := range []engine.KernelClass{engine.Prefill, engine.Decode} {
-				checkLogprobs(t, m, text, class, opts, fmt.Sprintf("%s, class %d", name, class))
+			checkLogprobs(t, m, text, engine.Prefill, 0, opts, name+", prefill")
+			for _, chunk := range []int{1, 8, 64} {
+				checkLogprobs(t, m, text, engine.Decode, chunk, opts, fmt.Sprintf("%s, replayed by %d", name, chunk))
 			}
 		}
 		var want map[string]continuation
@@ -68,7 +69,7 @@ func testGolden(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 	t.Run("stories are the same in any company", func(t *testing.T) {
 		w := story(t, gguf.Q8_0)
 		prompt := modeltest.ReadGolden(t)["gen1"].TokenIDs[:70]
-		_, err := sameness(Load(t, open(t, opener), w), subject{w, prompt, 20, []int{1, 7, 64}, engine.F32}, opts.OneClass)
+		_, err := sameness(Load(t, open(t, opener), w), subject{w, prompt, 20, []int{1, 7, 64}, engine.F32, 0}, opts.OneClass)
 		require.NoError(t, err)
 	})
 	t.Run("perplexities", func(t *testing.T) {
@@ -80,11 +81,14 @@ func testGolden(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 	})
 }
 
-// checkLogprobs scores a whole text and compares every logprob and every set of the best eight.
+// checkLogprobs scores a whole text, `chunk` tokens a step (0: at once), and compares every logprob and every set of the best
+// eight.
 //
 // A cache in f16 alone, all else in float64, moves a candidate of these texts by 0.009, and f16 activations beside it by up
 // to 0.018: on engines that round, candidates have twice the bound of next tokens.
-func checkLogprobs(t *testing.T, m engine.Model, text modeltest.Golden, class engine.KernelClass, opts Options, what string) {
+func checkLogprobs(t *testing.T, m engine.Model, text modeltest.Golden, class engine.KernelClass, chunk int, opts Options,
+	what string,
+) {
 	t.Helper()
 	within := opts.logprobBound(engine.F16, 2e-3)
 	candidates := within
@@ -93,10 +97,7 @@ func checkLogprobs(t *testing.T, m engine.Model, text modeltest.Golden, class en
 	}
 	p := Plain(0, 0)
 	p.TopN = 8
-	request := Request{Prompt: text.TokenIDs, Tokens: 1, Params: p, Score: true, Class: class}
-	if class == engine.Decode {
-		request.Chunk = 1
-	}
+	request := Request{Prompt: text.TokenIDs, Tokens: 1, Params: p, Score: true, Class: class, Chunk: chunk}
 	out, err := Play(m, Sizes(), request)
 	require.NoError(t, err)
 	tops := [][]engine.Candidate{}

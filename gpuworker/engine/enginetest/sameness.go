@@ -18,13 +18,14 @@ type subject struct {
 	tokens  int
 	chunks  []int
 	kv      engine.Type
+	slow    int // tokens of the prompt that slow engines get; 0 = all
 }
 
 // keptSubjects are the subjects, made once; nobody may change them.
 var keptSubjects = sync.OnceValue(subjects)
 
-// subjects are cheap enough for every path: a small model, one of width 4096 whose products run over long rows, and one
-// with more keys than 8192.
+// subjects are cheap enough for every path: a small model, one of width 4096 whose products run over long rows, one with a
+// prompt that chunks of 512 and 128 cut, and one with more keys than 8192.
 func subjects() map[string]subject {
 	wide := engine.ModelDesc{
 		Layers: 1, Hidden: 4096, Heads: 8, KVHeads: 2, HeadDim: 128, FFN: 512, Vocab: 320, Context: 512, RopeDims: 128,
@@ -34,13 +35,18 @@ func subjects() map[string]subject {
 		Layers: 1, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 64, Vocab: 200, Context: 9000, RopeDims: 32,
 		RopeBase: 500_000, RopeScale: 1, NormEps: 1e-5,
 	}
+	long := engine.ModelDesc{
+		Layers: 2, Hidden: 512, Heads: 4, KVHeads: 2, HeadDim: 128, FFN: 1024, Vocab: 320, Context: 1200, RopeDims: 128,
+		RopeBase: 10000, RopeScale: 1, NormEps: 1e-5,
+	}
 	byRole := func(r engine.Role) engine.Type { // every kind of product in one model
 		return []engine.Type{engine.Q8_0, engine.Q4_K, engine.BF16, engine.Q6_K, engine.F16, engine.Q4_0}[int(r)%6]
 	}
 	return map[string]subject{
-		"a small model":         {Random(Small(), all(engine.F32), 1), numbers(1, 70, 301), 10, []int{1, 7, 64}, engine.F32},
-		"a model of width 4096": {Random(wide, byRole, 2), numbers(2, 70, 320), 4, []int{1, 7, 64}, engine.F32},
-		"keys beyond 8192":      {Random(deep, all(engine.Q8_0), 3), numbers(3, 8300, 200), 6, []int{257}, engine.BF16},
+		"a small model":         {Random(Small(), all(engine.F32), 1), numbers(1, 70, 301), 10, []int{1, 7, 64}, engine.F32, 20},
+		"a model of width 4096": {Random(wide, byRole, 2), numbers(2, 70, 320), 4, []int{1, 7, 64}, engine.F32, 20},
+		"a prompt of 1100":      {Random(long, byRole, 4), numbers(4, 1100, 320), 4, []int{512, 128, 37}, engine.F32, 140},
+		"keys beyond 8192":      {Random(deep, all(engine.Q8_0), 3), numbers(3, 8300, 200), 6, []int{257}, engine.BF16, 0},
 	}
 }
 
@@ -114,13 +120,37 @@ func sameness(m engine.Model, s subject, oneClass bool) (Output, error) {
 			}
 		}
 	}
-	return want, nil
+	if len(s.prompt) < 1000 {
+		err = replays(m, cfg, request)
+	}
+	return want, err
+}
+
+// replays says how outputs differ when the prompt goes through the decode kernels, as tokens do that were generated before a
+// preemption, one at a time, eight and sixty-four.
+func replays(m engine.Model, cfg engine.RunnerConfig, request Request) error {
+	request.Class, request.Chunk = engine.Decode, 1
+	single, err := Play(m, cfg, request)
+	if err != nil {
+		return err
+	}
+	for _, chunk := range []int{8, 64} {
+		request.Chunk = chunk
+		got, err := Play(m, cfg, request)
+		if err == nil {
+			err = single[0].equal(got[0])
+		}
+		if err != nil {
+			return fmt.Errorf("replayed one at a time and %d: %w", chunk, err)
+		}
+	}
+	return nil
 }
 
 func testSameness(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	for name, s := range keptSubjects() {
-		if opts.Slow && len(s.prompt) < 1000 {
-			s.prompt, s.tokens = s.prompt[:20], 3
+		if opts.Slow && s.slow > 0 {
+			s.prompt, s.tokens = s.prompt[:s.slow], 3
 		}
 		t.Run(name, func(t *testing.T) {
 			m := Load(t, open(t, opener), s.weights)
