@@ -75,14 +75,15 @@ int stream_priority(bool high) {
   return high ? greatest : least;
 }
 
-// What is free now, less a margin for what the driver and the libraries take beside the ledger: kernels' code, graphs,
-// streams.
-uint64_t default_limit(int index) {
+// What is wanted (0: all), but at most what is free now, less a margin for what the driver and the libraries take beside the
+// ledger: kernels' code, graphs, streams.
+uint64_t ledger_limit(int index, uint64_t wanted) {
   CUDA_CHECK(cudaSetDevice(index));
   size_t free = 0, total = 0;
   CUDA_CHECK(cudaMemGetInfo(&free, &total));
   const uint64_t margin = std::max<uint64_t>(uint64_t{512} << 20, total / 64);
-  return free > 2 * margin ? free - margin : free / 2;
+  const uint64_t most = free > 2 * margin ? free - margin : free / 2;
+  return wanted == 0 ? most : std::min(wanted, most);
 }
 
 template <size_t kSize>
@@ -100,9 +101,13 @@ Device::Device(const mr_device_options& options)
     : index(find_device(options)), properties(properties_of(index)),
       path("sm_" + std::to_string(properties.major) + std::to_string(properties.minor)), programmatic(properties.major >= 9),
       priority_low(stream_priority(false)), priority_high(stream_priority(true)),
-      ledger(index, options.bytes_limit != 0 ? options.bytes_limit : default_limit(index), options.pool_limit),
+      ledger(index, ledger_limit(index, options.bytes_limit), options.pool_limit),
       transfers(index), digester(std::make_unique<Digester>(*this)), pci_(bus_id(index)), xids_(pci_.c_str()) {
   enter();
+  opened_ = EventHandle(cudaEventDisableTiming);
+  const StreamHandle stream(priority_low);
+  CUDA_CHECK(cudaEventRecord(opened_, stream));
+  CUDA_CHECK(cudaEventSynchronize(opened_));
   CUDA_CHECK(prepare_products());
 }
 
@@ -117,7 +122,15 @@ std::string Device::describe(cudaError_t error) const {
   return text;
 }
 
+void Device::check_alive() const {
+  const cudaError_t error = cudaEventQuery(opened_);
+  if (error == cudaSuccess) return;
+  (void)cudaGetLastError();
+  throw Error(MR_INTERNAL, error, "the GPU is lost: " + describe(error));
+}
+
 void Device::info(mr_device_info* out) const {
+  check_alive();
   const LedgerCounts counts = ledger.counts();
   const Readings readings = read_nvml(pci_.c_str());
   {

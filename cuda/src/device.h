@@ -10,6 +10,7 @@
 #include <string>
 
 #include "millrace/engine.h"
+#include "src/handles.h"
 #include "src/ledger.h"
 #include "src/nvml.h"
 #include "src/transfer.h"
@@ -30,6 +31,7 @@ class Device {
   explicit Device(const mr_device_options& options);  // options already completed; throws
   ~Device();
 
+  // Throws INTERNAL with the error's name once the GPU is lost: after a failure that every later call of the process meets.
   void info(mr_device_info* out) const;
   // Throws FAILED_PRECONDITION while buffers, models or runners live.
   void check_idle() const;
@@ -50,7 +52,10 @@ class Device {
   std::atomic<int64_t> buffers{0}, models{0}, runners{0};  // alive
 
  private:
+  void check_alive() const;
+
   const std::string pci_;  // bus id
+  EventHandle opened_;     // happened when the device was opened: asking for it tells what failed since
   mutable std::mutex xids_mutex_;
   mutable XidWatch xids_;
 };

@@ -26,21 +26,4 @@ void check(cudaError_t error, const char* what) {
               std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ") from " + what);
 }
 
-bool is_sticky(cudaError_t error) {
-  switch (error) {
-    case cudaErrorIllegalAddress:
-    case cudaErrorLaunchFailure:
-    case cudaErrorHardwareStackError:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorAssert:
-    case cudaErrorECCUncorrectable:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorUnknown: return true;
-    default: return false;
-  }
-}
-
 }  // namespace mr::cuda

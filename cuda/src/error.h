@@ -17,9 +17,6 @@ using mr::cpu::guard;
 // and what was being done.
 void check(cudaError_t error, const char* what);
 
-// True for an error after which the context is lost: every later call fails until the process ends.
-bool is_sticky(cudaError_t error);
-
 }  // namespace mr::cuda
 
 // Checks a call of the runtime or of a kernel launcher; `what` is the call itself.

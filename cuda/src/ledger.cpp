@@ -132,27 +132,27 @@ cudaError_t Ledger::release(void* data, uint64_t size, uint64_t capacity, int32_
       }
     }
   }
-  cudaError_t error = give_back(out);
+  const cudaError_t error = give_back(out);
   if (keep) return error;
-  const cudaError_t own = cudaFree(data);
-  if (own != cudaSuccess) {
-    (void)cudaGetLastError();
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ++failed_frees_;
-    error = own;
-  }
+  const cudaError_t own = give_back(data);
+  return own != cudaSuccess ? own : error;
+}
+
+cudaError_t Ledger::give_back(void* data) noexcept {
+  (void)cudaSetDevice(device_);  // a thread that has called nothing yet would begin with the first GPU
+  const cudaError_t error = cudaFree(data);
+  if (error == cudaSuccess) return error;
+  (void)cudaGetLastError();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++failed_frees_;
   return error;
 }
 
 cudaError_t Ledger::give_back(const Pool& blocks) noexcept {
   cudaError_t first = cudaSuccess;
   for (const auto& [capacity, data] : blocks) {
-    const cudaError_t error = cudaFree(data);
-    if (error == cudaSuccess) continue;
-    (void)cudaGetLastError();
+    const cudaError_t error = give_back(data);
     if (first == cudaSuccess) first = error;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ++failed_frees_;
   }
   return first;
 }

@@ -73,7 +73,9 @@ class Ledger {
 
   cudaError_t release(void* data, uint64_t size, uint64_t capacity, int32_t purpose) noexcept;
   uint64_t used_locked() const;
-  cudaError_t give_back(const Pool& blocks) noexcept;  // without the lock; the first error
+  // To the driver, without the lock; the first error.
+  cudaError_t give_back(const Pool& blocks) noexcept;
+  cudaError_t give_back(void* data) noexcept;
   void* take(uint64_t capacity, cudaError_t* error) const;
 
   const int device_;

@@ -28,6 +28,7 @@ Model::Model(std::shared_ptr<Device> device, const mr_model_desc& desc) : device
 }
 
 Model::~Model() {
+  (void)cudaSetDevice(device_->index);
   tensors_.clear();
   device_->models.fetch_sub(1);
 }

@@ -83,6 +83,7 @@ void* Transfers::host_alloc(uint64_t size) {
 }
 
 void Transfers::host_free(void* data) {
+  (void)cudaSetDevice(device_);
   Given surplus;  // given up behind the lock
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto given = given_.find(static_cast<const uint8_t*>(data));

@@ -209,12 +209,26 @@ TEST(Ledger, RefusesWithNumbersAndStaysUsable) {
 }
 
 TEST(Ledger, TurnsTheDriversRefusalIntoResourceExhausted) {
-  const auto device = open_device(uint64_t{1} << 45);  // a ledger beyond the GPU
-  EXPECT_EQ(code_of([&] { (void)device->ledger.allocate(uint64_t{1} << 44, MR_PURPOSE_KV); }), MR_RESOURCE_EXHAUSTED);
+  const auto device = open_device();
+  Ledger beyond(device->index, uint64_t{1} << 45, 0);
+  EXPECT_EQ(code_of([&] { (void)beyond.allocate(uint64_t{1} << 44, MR_PURPOSE_KV); }), MR_RESOURCE_EXHAUSTED);
   Buffer buffer(device, 1000, MR_PURPOSE_KV);
   uint8_t byte = 1;
   buffer.read(0, &byte, 1);
   EXPECT_EQ(byte, 0);
+}
+
+TEST(Ledger, ReportsWhatTheDriverHasButForAMargin) {
+  const auto device = open_device(0);
+  const mr_device_info info = info_of(*device), beyond = info_of(*open_device(uint64_t{1} << 45));
+  EXPECT_EQ(info.bytes_free, info.bytes_total);
+  char pci[32];
+  CUDA_CHECK(cudaDeviceGetPCIBusId(pci, sizeof pci, device->index));
+  const Readings readings = read_nvml(pci);
+  if (readings.bytes_total == 0) GTEST_SKIP() << "NVML is not here";
+  const double total = static_cast<double>(readings.bytes_total), margin = std::max(0x1p29, total / 64);
+  EXPECT_NEAR(static_cast<double>(info.bytes_total), static_cast<double>(readings.bytes_free) - margin, 0.02 * total);
+  EXPECT_NEAR(static_cast<double>(beyond.bytes_total), static_cast<double>(info.bytes_total), 0.02 * total);
 }
 
 TEST(Health, ReadingsAgreeWithTheRuntime) {

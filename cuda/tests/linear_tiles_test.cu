@@ -70,6 +70,36 @@ class Tiles : public testing::TestWithParam<int32_t> {
     return outputs(piece, [](const ProductArgs& a) { return launch_product(a, Stream{}); });
   }
 
+  // Random tokens of the weights' own type, through launch_tall.
+  void expect_tall_as_alone(int32_t tokens) {
+    SCOPED_TRACE(testing::Message() << args_.targets[0].weight.rows << " rows, " << tokens << " tokens");
+    give(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+    int device = 0;
+    ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
+    bool here = true;
+    const std::vector<uint8_t> tall = outputs(tokens, [&](const ProductArgs& a) {
+      const cudaError_t error = launch_tall(device, a, 0, a.count, Stream{});
+      here = error != cudaErrorNotSupported;
+      return here ? error : cudaSuccess;
+    });
+    if (!here) GTEST_SKIP() << "no wgmma here";
+    ASSERT_TRUE(outputs(1) == tall);
+  }
+
+  // Likewise through launch_product, which takes one tile of 64 rows by 128 tokens a cluster on devices of 132 SMs.
+  void expect_single_as_alone(int32_t tokens) {
+    SCOPED_TRACE(testing::Message() << args_.targets[0].weight.rows << " rows, " << tokens << " tokens");
+    give(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+    int device = 0, sms = 0;
+    ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
+    ASSERT_EQ(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), cudaSuccess);
+    if (sms == 132 && wide_available(device, GetParam(), args_.act)) {
+      ASSERT_EQ(wide_time(device, args_, 0, args_.count), 64 + kWideMost);
+      ASSERT_FALSE(tall_faster(device, args_, 0, args_.count));
+    }
+    ASSERT_TRUE(outputs(1) == outputs(tokens));
+  }
+
  private:
   std::mt19937 random_{11};
   std::vector<std::unique_ptr<Packed>> packed_;
@@ -92,30 +122,21 @@ using TallTiles = Tiles;
 INSTANTIATE_TEST_SUITE_P(All, TallTiles, testing::Values(kF16, kBF16), type_name);
 
 TEST_P(TallTiles, GiveTheSameBits) {
-  int device = 0;
-  ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
   const Shape shapes[] = {{{1}, 1, 8, ProductEnd::kStoreF32},
                           {{176}, 1, 2304, ProductEnd::kAddF32},
                           {{300, 17, 130}, 3, 1025, ProductEnd::kStoreF32},
-                          {{129, 64}, 2, 72, ProductEnd::kStoreAct},
                           {{150, 150}, 2, 768, ProductEnd::kSwiGLU},
                           {{9000, 9000}, 2, 640, ProductEnd::kSwiGLU},
                           {{26000}, 1, 576, ProductEnd::kAddF32}};
-  for (const Shape& s : shapes) {
-    make(s);
-    for (const int32_t tokens : {1, 33, 64, 65, 128, 130, 300}) {
-      SCOPED_TRACE(testing::Message() << s.rows[0] << " rows, " << tokens << " tokens");
-      give(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
-      bool here = true;
-      const std::vector<uint8_t> tall = outputs(tokens, [&](const ProductArgs& a) {
-        const cudaError_t error = launch_tall(device, a, 0, a.count, Stream{});
-        here = error != cudaErrorNotSupported;
-        return here ? error : cudaSuccess;
-      });
-      if (!here) GTEST_SKIP() << "no wgmma here";
-      ASSERT_TRUE(outputs(1) == tall);
-    }
+  for (const Shape& shape : shapes) {
+    make(shape);
+    for (const int32_t tokens : {1, 33, 64, 65, 128, 130, 300}) expect_tall_as_alone(tokens);
   }
+}
+
+TEST_P(TallTiles, OfFewColumnsGiveTheSameBits) {
+  make({{129, 64}, 2, 72, ProductEnd::kStoreAct});
+  expect_tall_as_alone(130);
 }
 
 // Tiles of 64 rows by 128 tokens, one a cluster at most, where tiles of 64 tokens are more than the 66 clusters of an H200.
@@ -123,28 +144,17 @@ using SingleTiles = Tiles;
 INSTANTIATE_TEST_SUITE_P(All, SingleTiles, testing::Values(kF16, kBF16), type_name);
 
 TEST_P(SingleTiles, GiveTheSameBits) {
-  int device = 0, sms = 0;
-  ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
-  ASSERT_EQ(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), cudaSuccess);
-  const struct {
-    Shape shape;
-    int32_t tokens[2];
-  } cases[] = {{{{4200}, 1, 576, ProductEnd::kAddF32}, {65, 128}},
-               {{{2500, 900, 600}, 3, 1025, ProductEnd::kStoreF32}, {100, 127}},
-               {{{1070, 1070}, 2, 2304, ProductEnd::kSwiGLU}, {66, 128}},
-               {{{2100}, 1, 72, ProductEnd::kStoreAct}, {193, 256}}};
-  for (const auto& c : cases) {
-    make(c.shape);
-    for (const int32_t tokens : c.tokens) {
-      SCOPED_TRACE(testing::Message() << c.shape.rows[0] << " rows, " << tokens << " tokens");
-      give(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
-      if (sms == 132 && wide_available(device, GetParam(), args_.act)) {
-        ASSERT_EQ(wide_time(device, args_, 0, args_.count), 64 + 128);
-        ASSERT_FALSE(tall_faster(device, args_, 0, args_.count));
-      }
-      ASSERT_TRUE(outputs(1) == outputs(tokens));
-    }
-  }
+  make({{4200}, 1, 576, ProductEnd::kAddF32});
+  for (const int32_t tokens : {65, 128}) expect_single_as_alone(tokens);
+  make({{2500, 900, 600}, 3, 1025, ProductEnd::kStoreF32});
+  for (const int32_t tokens : {100, 127}) expect_single_as_alone(tokens);
+  make({{1070, 1070}, 2, 2304, ProductEnd::kSwiGLU});
+  for (const int32_t tokens : {66, 128}) expect_single_as_alone(tokens);
+}
+
+TEST_P(SingleTiles, OfFewColumnsGiveTheSameBits) {
+  make({{2100}, 1, 72, ProductEnd::kStoreAct});
+  for (const int32_t tokens : {193, 256}) expect_single_as_alone(tokens);
 }
 
 // Up to eight tokens, whose inputs a block keeps or streams: segments without columns, of one and two groups, and of many; rows

@@ -66,7 +66,8 @@ typedef struct mr_device_options {
   size_t struct_size;
   int32_t index;         /* which device, 0 <= index < device_count */
   int32_t threads;       /* CPU: worker threads, 0 = as many as the CPU quota and affinity allow; GPU: ignored */
-  uint64_t bytes_limit;  /* ceiling of the ledger; 0 = the engine's default (CPU: 80 % of available memory) */
+  uint64_t bytes_limit;  /* ceiling of the ledger; 0 = the engine's default (CPU: 80 % of available memory; GPU: what is
+                            free less a margin for the driver, which is also the most) */
   uint64_t pool_limit;   /* freed bytes kept for reuse; 0 = default, UINT64_MAX = none kept */
   const char *path;      /* CPU: force an instruction-set path ("avx512bf16", "avx512vnni", "avx2", "portable"); NULL = best */
 } mr_device_options;

@@ -86,7 +86,11 @@ cudaError_t prepare_prefill(int32_t device, int32_t sms) {
   if (error != cudaSuccess || major != 9 || minor != 0) return error;
   cudaDriverEntryPointQueryResult found;
   void* entry = nullptr;
+#if CUDART_VERSION >= 12050
   error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
+#else
+  error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found);
+#endif
   if (error != cudaSuccess) return error;
   if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
   encode_tensor_map = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(entry);

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 
-#include "kernels/linear/cluster_launch.h"
 #include "kernels/linear/tall_kernel.cuh"
 #include "kernels/linear/wide.h"
+
+#if MR_HOPPER
+#include "kernels/linear/cluster_launch.h"
+#endif
 
 namespace mr::cuda {
 

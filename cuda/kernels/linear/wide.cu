@@ -32,16 +32,17 @@ PrefillKernel find_kernel(int32_t type_index, Act act, int32_t form) {
   }
 }
 
-// How a kernel takes the tiles of a product: `rounds` of them a cluster.
+// How a kernel takes the tiles of a product: `rounds` of them a cluster, 0 where it does not run here.
 struct WideRun {
   const PreparedWide* wide;
   int32_t token_tiles;
   int64_t items, rounds;
 
-  int64_t time() const { return rounds * (kWidePanels * kPanelRows + wide->kernel.tokens); }
+  int64_t time() const { return rounds == 0 ? INT64_MAX : rounds * (kWidePanels * kPanelRows + wide->kernel.tokens); }
 };
 
 WideRun run_of(const PreparedWide& wide, int32_t tiles, int32_t tokens) {
+  if (wide.clusters == 0) return {&wide, 0, 0, 0};
   const int32_t token_tiles = (tokens + wide.kernel.tokens - 1) / wide.kernel.tokens;
   const int64_t items = int64_t{tiles} * token_tiles;
   return {&wide, token_tiles, items, (items + wide.clusters - 1) / wide.clusters};
@@ -51,9 +52,8 @@ WideRun choose(int32_t device, const ProductArgs& args, int32_t first, int32_t t
   const auto& forms = prepared[device][weight_format_index(args.targets[first].weight.type)][static_cast<int32_t>(args.act)];
   const int32_t form = args.tokens <= 8 ? 0 : args.tokens <= 16 ? 1 : args.tokens <= 32 ? 2 : 3;
   const WideRun usual = run_of(forms[form], tiles, args.tokens);
-  const PreparedWide& single = forms[kWideSingle];
-  if (args.tokens <= 64 || single.clusters == 0) return usual;
-  const WideRun at_once = run_of(single, tiles, args.tokens);
+  if (args.tokens <= 64) return usual;
+  const WideRun at_once = run_of(forms[kWideSingle], tiles, args.tokens);
   return at_once.rounds == 1 && at_once.time() < usual.time() ? at_once : usual;
 }
 
@@ -86,6 +86,7 @@ int64_t wide_time(int32_t device, const ProductArgs& args, int32_t first, int32_
 cudaError_t launch_wide(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on) {
   PrefillParams p = prefill_params(args, first, last, kWidePanels);
   const WideRun run = choose(device, args, first, p.tiles);
+  if (run.rounds == 0) return cudaErrorNotSupported;
   if (run.items > INT32_MAX / 2) return cudaErrorInvalidValue;
   p.token_tiles = run.token_tiles;
   p.items = static_cast<int32_t>(run.items);

@@ -13,7 +13,8 @@ constexpr int32_t kWideCluster = 2;  // blocks that share a tile by columns
 constexpr int32_t kWidePanels = 4;   // of a tile: 64 rows
 constexpr int32_t kWideMost = 128;   // tokens of a tile
 
-// Tokens of a tile: 8, 16, 32, 64, and 128 of float weights, of which a cluster takes one tile alone.
+// Tokens of a tile: 8, 16, 32, 64, and 128 of weights and tokens of one float type, of which a
+// cluster takes one tile alone.
 constexpr int32_t kWideForms = 5, kWideSingle = 4;
 
 // Blocks that a multiprocessor holds at once, of a tile's tokens; the fragments of types whose scales fold need registers.

@@ -29,7 +29,7 @@ struct WideJoin {
   using Sums = float[tokens / 2];
 
   const PrefillParams& p;
-  uint32_t memory, ready;  // two of each
+  uint32_t memory, ready;  // Layout::tiles places, and two barriers
   int32_t rank, group, warp, lane;
   int32_t sent = 0, ended = 0;  // of the two, those of the next tile to be sent and to be ended
   uint32_t phase = 0;

@@ -1,8 +1,8 @@
 // wide_kernel: the decode class of products by wgmma; see product.h for what it promises.
 //
-// A cluster of two blocks takes tiles of 64 rows by `tokens` tokens, or one tile of kWideMost. Each of the four warpgroups that multiply has two of the
-// eight segments of the columns, and rings of its own that two threads fill (wide_rings.cuh). Of a pair the first half of the
-// rows is the gate's. wide_join.cuh adds the warpgroups' sums.
+// A cluster of two blocks takes tiles of 64 rows by `tokens` tokens, or one tile of kWideMost. Each of the four warpgroups that
+// multiply has two of the eight segments of the columns, and rings of its own that two threads fill (wide_rings.cuh). Of a pair
+// the first half of the rows is the gate's. wide_join.cuh adds the warpgroups' sums.
 #pragma once
 
 #include "kernels/launch.h"
