@@ -125,6 +125,7 @@ TEST_P(TallTiles, GiveTheSameBits) {
   const Shape shapes[] = {{{1}, 1, 8, ProductEnd::kStoreF32},
                           {{176}, 1, 2304, ProductEnd::kAddF32},
                           {{300, 17, 130}, 3, 1025, ProductEnd::kStoreF32},
+                          {{129, 64}, 2, 72, ProductEnd::kStoreAct},
                           {{150, 150}, 2, 768, ProductEnd::kSwiGLU},
                           {{9000, 9000}, 2, 640, ProductEnd::kSwiGLU},
                           {{26000}, 1, 576, ProductEnd::kAddF32}};
@@ -132,11 +133,6 @@ TEST_P(TallTiles, GiveTheSameBits) {
     make(shape);
     for (const int32_t tokens : {1, 33, 64, 65, 128, 130, 300}) expect_tall_as_alone(tokens);
   }
-}
-
-TEST_P(TallTiles, OfFewColumnsGiveTheSameBits) {
-  make({{129, 64}, 2, 72, ProductEnd::kStoreAct});
-  expect_tall_as_alone(130);
 }
 
 // Tiles of 64 rows by 128 tokens, one a cluster at most, where tiles of 64 tokens are more than the 66 clusters of an H200.
@@ -150,9 +146,6 @@ TEST_P(SingleTiles, GiveTheSameBits) {
   for (const int32_t tokens : {100, 127}) expect_single_as_alone(tokens);
   make({{1070, 1070}, 2, 2304, ProductEnd::kSwiGLU});
   for (const int32_t tokens : {66, 128}) expect_single_as_alone(tokens);
-}
-
-TEST_P(SingleTiles, OfFewColumnsGiveTheSameBits) {
   make({{2100}, 1, 72, ProductEnd::kStoreAct});
   for (const int32_t tokens : {193, 256}) expect_single_as_alone(tokens);
 }
