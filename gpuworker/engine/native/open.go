@@ -51,20 +51,22 @@ func parseDevice(s string) (choice, error) {
 
 // Check refuses a device that has no such name, or a path that it cannot have, with ErrInvalid.
 func (o Options) Check() error {
+	_, err := o.choice()
+	return err
+}
+
+func (o Options) choice() (choice, error) {
 	want, err := parseDevice(o.Device)
 	if err == nil && want.gpu && o.Path != "" {
 		err = fmt.Errorf("device %q has no instruction-set path %q: paths are the CPU's: %w", o.Device, o.Path, engine.ErrInvalid)
 	}
-	return err
+	return want, err
 }
 
 // Open opens a device. A GPU that is asked for by name and cannot be used is ErrNoDevice, naming the places looked at;
 // "auto" takes a usable GPU or else the CPU, and logs in one line which and why.
 func Open(opts Options, logger hclog.Logger) (engine.Device, error) {
-	if err := opts.Check(); err != nil {
-		return nil, err
-	}
-	want, err := parseDevice(opts.Device)
+	want, err := opts.choice()
 	if err != nil {
 		return nil, err
 	}
