@@ -24,8 +24,8 @@ template <int32_t T>
 PrefillKernel wide_kernel(Act act, int32_t form);
 
 // As prepare_prefill, after it, and launch_prefill. wide_available: whether it runs on the device for a type. wide_time: of a
-// launch, as the rows and tokens of the tiles that one cluster takes, whose bytes are what tiles of float weights wait for; INT64_MAX where none
-// runs.
+// launch, as the rows and tokens of the tiles that one cluster takes, whose bytes are what tiles of float weights wait for;
+// INT64_MAX where none runs.
 cudaError_t prepare_wide(int32_t device);
 bool wide_available(int32_t device, int32_t type, Act act);
 int64_t wide_time(int32_t device, const ProductArgs& args, int32_t first, int32_t last);
