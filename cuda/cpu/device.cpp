@@ -85,7 +85,10 @@ void Device::info(mr_device_info* out) const {
   out->live_buffers = static_cast<uint64_t>(buffers.load());
   out->temperature_c = INT32_MIN;
   out->power_mw = INT32_MIN;
-  out->errors = 0;
+  out->errors = UINT64_MAX;
+  out->physical_total = out->physical_free = out->corrected_errors = UINT64_MAX;
+  out->failed_frees = 0;
+  copy_text(out->management_problem, "");
 }
 
 void Device::check_idle() const {

@@ -163,6 +163,11 @@ void Device::info(mr_device_info* out) const {
   out->temperature_c = readings.temperature_c;
   out->power_mw = readings.power_mw;
   out->errors = readings.errors;
+  out->physical_total = readings.bytes_total != 0 ? readings.bytes_total : UINT64_MAX;
+  out->physical_free = readings.bytes_total != 0 ? readings.bytes_free : UINT64_MAX;
+  out->corrected_errors = UINT64_MAX;
+  out->failed_frees = counts.failed_frees;
+  copy_text(out->management_problem, "");
 }
 
 void Device::check_idle() const {

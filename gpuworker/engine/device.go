@@ -35,9 +35,17 @@ type DeviceInfo struct {
 	PoolMisses  uint64
 	LiveBuffers uint64
 
-	TemperatureC *int   // nil: unknown
-	PowerMW      *int   // nil: unknown
-	Errors       uint64 // uncorrected memory errors
+	FailedFrees uint64 // frees that the driver refused since the device was opened
+
+	// What the driver's management library says; nil: unknown.
+	TemperatureC    *int
+	PowerMW         *int
+	Errors          *uint64 // uncorrected memory errors since the driver was loaded
+	CorrectedErrors *uint64
+	PhysicalTotal   *uint64 // bytes of the whole device, whoever holds them
+	PhysicalFree    *uint64 // of these, free
+	// ManagementProblem is why readings are unknown; empty where none should be.
+	ManagementProblem string
 }
 
 // Device is one CPU or GPU. Its methods may be called from any goroutine, also while runners step.

@@ -18,6 +18,7 @@
  *
  * 1.0  first version
  * 1.1  host_alloc, host_free
+ * 1.2  mr_device_info: physical_total and what follows it; errors may be unknown
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -30,7 +31,7 @@ extern "C" {
 #endif
 
 #define MR_ABI_MAJOR 1u
-#define MR_ABI_MINOR 1u
+#define MR_ABI_MINOR 2u
 
 typedef struct mr_error mr_error;   /* code, message, native code */
 typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */
@@ -91,7 +92,13 @@ typedef struct mr_device_info {
   uint64_t live_buffers; /* buffers not freed yet */
   int32_t temperature_c; /* INT32_MIN = unknown */
   int32_t power_mw;      /* INT32_MIN = unknown */
-  uint64_t errors;       /* uncorrected memory errors seen */
+  uint64_t errors;       /* uncorrected memory errors since the driver was loaded; UINT64_MAX = unknown */
+  /* Since 1.2. */
+  uint64_t physical_total;   /* bytes of the whole device as its driver counts them, whoever holds them; UINT64_MAX = unknown */
+  uint64_t physical_free;    /* of these, free; UINT64_MAX = unknown */
+  uint64_t corrected_errors; /* corrected memory errors since the driver was loaded; UINT64_MAX = unknown */
+  uint64_t failed_frees;     /* frees that the driver refused since the device was opened */
+  char management_problem[128]; /* why readings of the driver's management library are unknown; empty where none should be */
 } mr_device_info;
 
 /* ---- buffer and digest ----------------------------------------------------------------------------------------- */

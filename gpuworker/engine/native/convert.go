@@ -48,7 +48,10 @@ func infoOf(in *C.mr_device_info, build string) engine.DeviceInfo {
 		ComputeMajor: int(in.compute_major), ComputeMinor: int(in.compute_minor), SMCount: int(in.sm_count),
 		BytesTotal: uint64(in.bytes_total), BytesFree: uint64(in.bytes_free), BytesPooled: uint64(in.bytes_pooled),
 		PoolHits: uint64(in.pool_hits), PoolMisses: uint64(in.pool_misses), LiveBuffers: uint64(in.live_buffers),
-		TemperatureC: known(in.temperature_c), PowerMW: known(in.power_mw), Errors: uint64(in.errors),
+		TemperatureC: known(in.temperature_c), PowerMW: known(in.power_mw), FailedFrees: uint64(in.failed_frees),
+		Errors: knownCount(in.errors), CorrectedErrors: knownCount(in.corrected_errors),
+		PhysicalTotal: knownCount(in.physical_total), PhysicalFree: knownCount(in.physical_free),
+		ManagementProblem: text(in.management_problem[:]),
 	}
 	for i := range out.BytesUsed {
 		out.BytesUsed[i] = uint64(in.bytes_used[i])
@@ -62,6 +65,14 @@ func known(v C.int32_t) *int {
 		return nil
 	}
 	n := int(v)
+	return &n
+}
+
+func knownCount(v C.uint64_t) *uint64 {
+	if v == math.MaxUint64 {
+		return nil
+	}
+	n := uint64(v)
 	return &n
 }
 

@@ -673,10 +673,32 @@ type DeviceStatus struct {
 	TemperatureCelsius *int32 `protobuf:"varint,9,opt,name=temperature_celsius,json=temperatureCelsius,proto3,oneof" json:"temperature_celsius,omitempty"`
 	// Milliwatts; unset when not known.
 	PowerMilliwatts *int32 `protobuf:"varint,10,opt,name=power_milliwatts,json=powerMilliwatts,proto3,oneof" json:"power_milliwatts,omitempty"`
-	// Uncorrected memory errors.
-	Errors        uint64 `protobuf:"varint,11,opt,name=errors,proto3" json:"errors,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Uncorrected memory errors since the driver was loaded; unset when not known.
+	Errors *uint64 `protobuf:"varint,11,opt,name=errors,proto3,oneof" json:"errors,omitempty"`
+	// Corrected memory errors since the driver was loaded; unset when not known.
+	CorrectedErrors *uint64 `protobuf:"varint,12,opt,name=corrected_errors,json=correctedErrors,proto3,oneof" json:"corrected_errors,omitempty"`
+	// Bytes of the whole device as its driver counts them, other processes' included; unset when not known.
+	PhysicalBytesTotal *uint64 `protobuf:"varint,13,opt,name=physical_bytes_total,json=physicalBytesTotal,proto3,oneof" json:"physical_bytes_total,omitempty"`
+	// Of these, free: fewer than bytes_free where another process took memory that this worker counts on.
+	PhysicalBytesFree *uint64 `protobuf:"varint,14,opt,name=physical_bytes_free,json=physicalBytesFree,proto3,oneof" json:"physical_bytes_free,omitempty"`
+	// Of bytes_total, uploads that wait to be bound.
+	BytesStaging uint64 `protobuf:"varint,15,opt,name=bytes_staging,json=bytesStaging,proto3" json:"bytes_staging,omitempty"`
+	// Bytes freed and kept for reuse; they count as free.
+	BytesPooled uint64 `protobuf:"varint,16,opt,name=bytes_pooled,json=bytesPooled,proto3" json:"bytes_pooled,omitempty"`
+	// Allocations served by kept bytes.
+	PoolHits uint64 `protobuf:"varint,17,opt,name=pool_hits,json=poolHits,proto3" json:"pool_hits,omitempty"`
+	// Allocations that asked the driver.
+	PoolMisses uint64 `protobuf:"varint,18,opt,name=pool_misses,json=poolMisses,proto3" json:"pool_misses,omitempty"`
+	// Frees that the driver refused since the worker started.
+	FailedFrees uint64 `protobuf:"varint,19,opt,name=failed_frees,json=failedFrees,proto3" json:"failed_frees,omitempty"`
+	// Buffers that live.
+	LiveBuffers uint64 `protobuf:"varint,20,opt,name=live_buffers,json=liveBuffers,proto3" json:"live_buffers,omitempty"`
+	// Buffers that nobody holds any more and that were never freed.
+	LeakedBuffers uint64 `protobuf:"varint,21,opt,name=leaked_buffers,json=leakedBuffers,proto3" json:"leaked_buffers,omitempty"`
+	// Why readings are unset that a device of this kind has; empty where there is nothing to say.
+	ManagementProblem string `protobuf:"bytes,22,opt,name=management_problem,json=managementProblem,proto3" json:"management_problem,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *DeviceStatus) Reset() {
@@ -780,10 +802,87 @@ func (x *DeviceStatus) GetPowerMilliwatts() int32 {
 }
 
 func (x *DeviceStatus) GetErrors() uint64 {
-	if x != nil {
-		return x.Errors
+	if x != nil && x.Errors != nil {
+		return *x.Errors
 	}
 	return 0
+}
+
+func (x *DeviceStatus) GetCorrectedErrors() uint64 {
+	if x != nil && x.CorrectedErrors != nil {
+		return *x.CorrectedErrors
+	}
+	return 0
+}
+
+func (x *DeviceStatus) GetPhysicalBytesTotal() uint64 {
+	if x != nil && x.PhysicalBytesTotal != nil {
+		return *x.PhysicalBytesTotal
+	}
+	return 0
+}
+
+func (x *DeviceStatus) GetPhysicalBytesFree() uint64 {
+	if x != nil && x.PhysicalBytesFree != nil {
+		return *x.PhysicalBytesFree
+	}
+	return 0
+}
+
+func (x *DeviceStatus) GetBytesStaging() uint64 {
+	if x != nil {
+		return x.BytesStaging
+	}
+	return 0
+}
+
+func (x *DeviceStatus) GetBytesPooled() uint64 {
+	if x != nil {
+		return x.BytesPooled
+	}
+	return 0
+}
+
+func (x *DeviceStatus) GetPoolHits() uint64 {
+	if x != nil {
+		return x.PoolHits
+	}
+	return 0
+}
+
+func (x *DeviceStatus) GetPoolMisses() uint64 {
+	if x != nil {
+		return x.PoolMisses
+	}
+	return 0
+}
+
+func (x *DeviceStatus) GetFailedFrees() uint64 {
+	if x != nil {
+		return x.FailedFrees
+	}
+	return 0
+}
+
+func (x *DeviceStatus) GetLiveBuffers() uint64 {
+	if x != nil {
+		return x.LiveBuffers
+	}
+	return 0
+}
+
+func (x *DeviceStatus) GetLeakedBuffers() uint64 {
+	if x != nil {
+		return x.LeakedBuffers
+	}
+	return 0
+}
+
+func (x *DeviceStatus) GetManagementProblem() string {
+	if x != nil {
+		return x.ManagementProblem
+	}
+	return ""
 }
 
 // What a worker is doing.
@@ -1232,7 +1331,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\vHealthCheck\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\x9e\x03\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\xb2\a\n" +
 	"\fDeviceStatus\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -1246,10 +1345,26 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x0fbytes_workspace\x18\b \x01(\x04R\x0ebytesWorkspace\x124\n" +
 	"\x13temperature_celsius\x18\t \x01(\x05H\x00R\x12temperatureCelsius\x88\x01\x01\x12.\n" +
 	"\x10power_milliwatts\x18\n" +
-	" \x01(\x05H\x01R\x0fpowerMilliwatts\x88\x01\x01\x12\x16\n" +
-	"\x06errors\x18\v \x01(\x04R\x06errorsB\x16\n" +
+	" \x01(\x05H\x01R\x0fpowerMilliwatts\x88\x01\x01\x12\x1b\n" +
+	"\x06errors\x18\v \x01(\x04H\x02R\x06errors\x88\x01\x01\x12.\n" +
+	"\x10corrected_errors\x18\f \x01(\x04H\x03R\x0fcorrectedErrors\x88\x01\x01\x125\n" +
+	"\x14physical_bytes_total\x18\r \x01(\x04H\x04R\x12physicalBytesTotal\x88\x01\x01\x123\n" +
+	"\x13physical_bytes_free\x18\x0e \x01(\x04H\x05R\x11physicalBytesFree\x88\x01\x01\x12#\n" +
+	"\rbytes_staging\x18\x0f \x01(\x04R\fbytesStaging\x12!\n" +
+	"\fbytes_pooled\x18\x10 \x01(\x04R\vbytesPooled\x12\x1b\n" +
+	"\tpool_hits\x18\x11 \x01(\x04R\bpoolHits\x12\x1f\n" +
+	"\vpool_misses\x18\x12 \x01(\x04R\n" +
+	"poolMisses\x12!\n" +
+	"\ffailed_frees\x18\x13 \x01(\x04R\vfailedFrees\x12!\n" +
+	"\flive_buffers\x18\x14 \x01(\x04R\vliveBuffers\x12%\n" +
+	"\x0eleaked_buffers\x18\x15 \x01(\x04R\rleakedBuffers\x12-\n" +
+	"\x12management_problem\x18\x16 \x01(\tR\x11managementProblemB\x16\n" +
 	"\x14_temperature_celsiusB\x13\n" +
-	"\x11_power_milliwatts\"\xcc\x02\n" +
+	"\x11_power_milliwattsB\t\n" +
+	"\a_errorsB\x13\n" +
+	"\x11_corrected_errorsB\x17\n" +
+	"\x15_physical_bytes_totalB\x16\n" +
+	"\x14_physical_bytes_free\"\xcc\x02\n" +
 	"\n" +
 	"LoadStatus\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +

@@ -48,7 +48,10 @@ func deviceOf(i engine.DeviceInfo) *pb.DeviceStatus {
 	d := &pb.DeviceStatus{
 		Kind: i.Kind, Name: i.Name, Uuid: i.UUID, BytesTotal: i.BytesTotal, BytesFree: i.BytesFree,
 		BytesWeights: i.BytesUsed[engine.Weights], BytesKv: i.BytesUsed[engine.KV],
-		BytesWorkspace: i.BytesUsed[engine.Workspace], Errors: i.Errors,
+		BytesWorkspace: i.BytesUsed[engine.Workspace], BytesStaging: i.BytesUsed[engine.Staging], BytesPooled: i.BytesPooled,
+		PoolHits: i.PoolHits, PoolMisses: i.PoolMisses, FailedFrees: i.FailedFrees, LiveBuffers: i.LiveBuffers,
+		Errors: i.Errors, CorrectedErrors: i.CorrectedErrors, PhysicalBytesTotal: i.PhysicalTotal,
+		PhysicalBytesFree: i.PhysicalFree, ManagementProblem: i.ManagementProblem,
 	}
 	if i.TemperatureC != nil {
 		t := int32(*i.TemperatureC)
