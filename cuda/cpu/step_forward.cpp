@@ -220,8 +220,9 @@ void StepForward::layer(const StepPlan& plan, int32_t index) {
     const Piece p = qkv.at(task);
     multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), tokens_, outputs[p.index],
              space_.qkv_width, p.first, p.last, behind(qkv, task, thread, o));
-    const int64_t grain = desc_.head_dim / panel_rows;
-    for (int64_t h = p.first / grain; whole && h < p.last / grain; ++h)
+    if (!whole) return;
+    const int64_t head_panels = desc_.head_dim / panel_rows;
+    for (int64_t h = p.first / head_panels; h < p.last / head_panels; ++h)
       finish_head(plan, l, index, static_cast<Part>(p.index), static_cast<int32_t>(h));
   });
   const int64_t heads = desc_.heads, kv_heads = desc_.kv_heads;

@@ -91,6 +91,12 @@ func Play(m engine.Model, cfg engine.RunnerConfig, requests ...Request) (outputs
 			err = closeErr
 		}
 	}()
+	return PlayOn(r, cfg, requests...)
+}
+
+// PlayOn runs requests together on a runner of that configuration that has nothing in flight; what it did before does not
+// matter.
+func PlayOn(r engine.Runner, cfg engine.RunnerConfig, requests ...Request) (outputs []Output, err error) {
 	active := make([]*playing, len(requests))
 	pool := int32(0)
 	for i, q := range requests {

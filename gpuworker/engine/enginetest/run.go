@@ -47,6 +47,8 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 		{"runner", true, testRunner},
 		{"faults", true, testFaults},
 		{"logits", opts.Numeric, testLogits},
+		{"head widths", true, testHeadWidths},
+		{"shapes", true, testShapes},
 		{"sampling", opts.Numeric, testSampling},
 		{"sameness", true, testSameness},
 		{"golden", opts.Numeric, testGolden},
