@@ -16,7 +16,9 @@ namespace mr::cuda {
 constexpr int32_t kAttentionChunk = 256;  // keys of one partial result of decode attention
 constexpr int32_t kChunksAGroup = 16;     // partial results merged in order before groups are
 
-// Whether attention runs heads of these shapes: head_dim 1 .. 256; heads a multiple of kv_heads.
+// Whether attention runs heads of these shapes: head_dim 1 .. 256; heads a multiple of kv_heads. Kernels are compiled for
+// the widths of pad_head_dim; a head between two lies in the wider one's place, zeros behind it, which add nothing to any
+// score. Its scale and its output are of its own width. A width below 32 takes a cache of 32.
 bool attention_supports(int32_t head_dim, int32_t heads, int32_t kv_heads);
 
 struct AttentionArgs {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cpu/shape.h"
+#include "kernels/kv.h"
 #include "kernels/linear/repack.h"
 #include "src/digest.h"
 #include "src/error.h"
@@ -13,6 +14,20 @@ using cpu::check_desc;
 using cpu::is_vector;
 using cpu::tensor_file_size;
 
+namespace {
+
+constexpr int32_t kMostVocab = 1 << 18;  // of the sampler
+
+// Throws UNIMPLEMENTED naming the first field of a description that no kernel runs, and what they do.
+void check_kernels(const mr_model_desc& desc) {
+  if (pad_head_dim(desc.head_dim) == 0)
+    fail(MR_UNIMPLEMENTED, "model head_dim is %d: this engine runs heads of 1 to 256 dims", desc.head_dim);
+  if (desc.vocab > kMostVocab)
+    fail(MR_UNIMPLEMENTED, "model vocab is %d: this engine samples from at most %d tokens", desc.vocab, kMostVocab);
+}
+
+}  // namespace
+
 struct Model::Tensor {
   mr_tensor_desc desc;
   Memory memory;        // the resident bytes: a vector's floats, or the packed weight's
@@ -21,6 +36,7 @@ struct Model::Tensor {
 
 Model::Model(std::shared_ptr<Device> device, const mr_model_desc& desc) : device_(std::move(device)), desc_(desc), bindings_(desc) {
   check_desc(desc);
+  check_kernels(desc);
   device_->enter();
   stream_ = StreamHandle(device_->priority_low);
   weights_.layers.resize(static_cast<size_t>(desc.layers));

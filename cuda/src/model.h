@@ -20,7 +20,7 @@ using Layer = cpu::LayerWeights<PackedWeight>;  // in device memory
 // A sealed model does not change (flip_bit excepted) and may be read by any number of threads.
 class Model {
  public:
-  // Throws INVALID_ARGUMENT naming the field and its value.
+  // Throws INVALID_ARGUMENT, or UNIMPLEMENTED where no kernel of this engine runs it, naming the field and its value.
   Model(std::shared_ptr<Device> device, const mr_model_desc& desc);
   ~Model();
   Model(const Model&) = delete;

@@ -47,10 +47,6 @@ Act act_of(const mr_runner_config& config) {
 }  // namespace
 
 Sizes::Sizes(const mr_model_desc& d, const mr_runner_config& c) : act(act_of(c)) {
-  if (!attention_supports(d.head_dim, d.heads, d.kv_heads))
-    fail(MR_UNIMPLEMENTED, "head_dim %d with %d heads and %d kv_heads: no attention kernel of this engine runs it", d.head_dim,
-         d.heads, d.kv_heads);
-  if (d.vocab > 1 << 18) fail(MR_UNIMPLEMENTED, "vocab is %d: this engine samples from at most %d tokens", d.vocab, 1 << 18);
   kv = KvLayout{act, c.block_size, d.kv_heads, d.head_dim, pad_head_dim(d.head_dim)};
   q_width = int64_t{d.heads} * d.head_dim;
   const int64_t kv_width = int64_t{d.kv_heads} * d.head_dim;

@@ -237,7 +237,54 @@ TEST(PrefillAttention, AgreesWithFloat64AndDoesNotSeeChunks) {
     }
 }
 
+// Decode and prefill of one shape with few keys: every row against float64, and a prompt in chunks bit for bit.
+void check_width(Act act, const Shape& shape) {
+  const int32_t length = 45;
+  const Cache cache(act, shape, {length, 18}, static_cast<uint64_t>(shape.dim));
+  std::vector<Row> rows;
+  for (int32_t p = 0; p < length; ++p) rows.push_back({0, p});
+  rows.push_back({1, 17});
+  std::vector<PrefillTile> tiles;
+  cut(shape, 0, length, &tiles);
+  cut(shape, length, 1, &tiles);
+  const int64_t q_stride = shape.heads * cache.layout.padded_dim + 8;
+  const std::vector<uint16_t> q = queries_of(cache, rows, q_stride);
+  const size_t width = static_cast<size_t>(shape.heads * shape.dim);
+  const std::vector<uint16_t> decoded = attend(cache, rows, {}), whole = attend(cache, rows, tiles);
+  for (size_t r = 0; r < rows.size(); r += r % 15 == 0 ? 1 : 7) {
+    const std::vector<double> want = reference(cache, rows[r], q, r * static_cast<size_t>(q_stride));
+    for (const auto* got : {&decoded, &whole}) {
+      const auto begin = got->begin() + static_cast<int64_t>(r * width);
+      const std::vector<uint16_t> row(begin, begin + static_cast<int64_t>(width));
+      EXPECT_TRUE(near(from_acts(act, row), want, bound_of(act)))
+          << name(act) << " dim " << shape.dim << " heads " << shape.heads << "/" << shape.kv_heads << " row " << r
+          << (got == &decoded ? " decoded" : " of a prompt");
+    }
+  }
+  std::vector<uint16_t> pieces;
+  for (int32_t at = 0; at < length; at += 19) {
+    const int32_t count = std::min(19, length - at);
+    std::vector<PrefillTile> own;
+    cut(shape, 0, count, &own);
+    const std::vector<uint16_t> part = attend(cache, std::vector<Row>(rows.begin() + at, rows.begin() + at + count), own);
+    pieces.insert(pieces.end(), part.begin(), part.end());
+  }
+  EXPECT_TRUE(same_bits(pieces.data(), whole.data(), pieces.size())) << name(act) << " dim " << shape.dim << " in chunks";
+}
+
+TEST(Attention, RunsHeadsOfEveryEvenWidth) {
+  const int32_t groups[][2] = {{1, 1}, {2, 1}, {4, 2}, {3, 3}, {9, 1}};
+  for (int32_t dim = 2; dim <= 256; dim += 2) {
+    const auto& group = groups[dim / 2 % 5];
+    check_width(dim % 4 == 0 ? Act::kF16 : Act::kBF16, {group[0], group[1], dim, dim / 2 % 3 == 0 ? 32 : 16});
+  }
+  for (const int32_t dim : {1, 3, 15, 17, 31, 33, 255}) check_width(Act::kBF16, {2, 1, dim, 16});
+}
+
 TEST(Attention, RefusesShapesItDoesNotRun) {
+  for (int32_t dim = 1; dim <= 256; ++dim) EXPECT_TRUE(attention_supports(dim, 4, 2)) << dim;
+  EXPECT_FALSE(attention_supports(-2, 1, 1));
+  EXPECT_FALSE(attention_supports(64, 2, 0));
   EXPECT_TRUE(attention_supports(128, 32, 8));
   EXPECT_FALSE(attention_supports(257, 32, 8));
   EXPECT_FALSE(attention_supports(64, 7, 2));

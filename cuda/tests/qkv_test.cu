@@ -185,6 +185,14 @@ TEST(FinishQkv, AgreesWithFloat64) {
   }
 }
 
+TEST(FinishQkv, RunsHeadsOfEveryEvenWidth) {
+  for (int32_t dim = 2; dim <= 256; dim += 2) {
+    const int32_t turn = dim / 2, rope = turn % 4 == 3 ? dim / 4 * 2 : dim;
+    check_finish({1 + turn % 3, 1, dim, rope, turn % 2 == 0 ? MR_ROPE_NORM : MR_ROPE_NEOX, 16, turn % 3 == 2, turn % 3 == 1, true,
+                  turn % 5 == 4}, turn % 2 == 0 ? Act::kBF16 : Act::kF16, 3);
+  }
+}
+
 TEST(FinishQkv, RefusesShapesItDoesNotRun) {
   FinishQkvArgs args{};
   args.count = 1;

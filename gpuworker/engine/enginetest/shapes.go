@@ -72,6 +72,17 @@ func testShapes(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 			tinyModel{desc: d, weights: edge.weights}.check(t, dev, opts)
 		})
 	}
+	t.Run("a vocabulary beyond what is sampled from runs or is refused by name", func(t *testing.T) {
+		d := headsOf(12).desc
+		d.Vocab = 1<<18 + 1
+		m, err := dev.NewModel(d)
+		if err != nil {
+			require.ErrorIs(t, err, engine.ErrUnsupported)
+			require.ErrorContains(t, err, "vocab is 262145")
+			return
+		}
+		require.NoError(t, m.Close())
+	})
 	t.Run("rows that end inside a block are refused by name", func(t *testing.T) {
 		d := headsOf(12).desc
 		d.Hidden = 48
