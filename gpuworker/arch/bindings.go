@@ -107,6 +107,11 @@ func (m *Model) bind(f *gguf.File, fam family) error {
 		if err := check(t, p, d); err != nil {
 			return err
 		}
+		if p.role == engine.RoleRopeFactors {
+			if err := checkRopeFactors(f, t); err != nil {
+				return err
+			}
+		}
 		dims := make([]int64, len(t.Dims))
 		for i, n := range t.Dims {
 			dims[i] = int64(n)

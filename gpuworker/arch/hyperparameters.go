@@ -7,8 +7,15 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// maxSize bounds every count and width, so that products of two stay far inside an int.
-const maxSize = 1 << 24
+const (
+	// maxSize bounds every count and width, so that products of two stay far inside an int.
+	maxSize = 1 << 24
+	// What models use lies far inside these bounds: bases of 500 to 4e9, positions stretched up to 64 times, and heads
+	// whose products are scaled by 1/16 to 1.
+	maxRopeBase  = 1e12
+	maxRopeScale = 1e4
+	maxAttnScale = 1e4
+)
 
 // reader reads metadata under an architecture's prefix and keeps the first error.
 type reader struct {
@@ -72,11 +79,22 @@ func (r *reader) positive(key string, preset float32) float32 {
 	case !ok:
 		return preset
 	case !(f > 0) || math.IsInf(float64(f), 0):
-		r.err = invalid("metadata %s is %v, want a finite number above 0", key, v)
+		r.err = invalid("metadata %s is %v, want a finite number above 0: the tool that wrote the file is at fault, "+
+			"convert the model again or get it from elsewhere", key, v)
 	default:
 		return f
 	}
 	return 1
+}
+
+// within is positive for a number outside whose bounds results would be infinite or no numbers at all.
+func (r *reader) within(key string, preset, least, most float32) float32 {
+	f := r.positive(key, preset)
+	if r.err == nil && (f < least || f > most) {
+		r.err = invalid("metadata %s%s is %g, want %g to %g: the tool that wrote the file is at fault, convert the model again or get it from elsewhere",
+			r.prefix, key, f, least, most)
+	}
+	return f
 }
 
 // has reports whether the key is present.
@@ -95,7 +113,7 @@ func readHyperparameters(f *gguf.File, name string, fam family) (engine.ModelDes
 		Context:   r.size("context_length", 0),
 		NormEps:   r.positive("attention.layer_norm_rms_epsilon", 0),
 		RopeStyle: fam.rope,
-		RopeBase:  r.positive("rope.freq_base", 10000),
+		RopeBase:  r.within("rope.freq_base", 10000, 1, maxRopeBase),
 		QKNorm:    fam.qkNorm,
 	}
 	if r.err == nil && d.Context > engine.MaxContext {
@@ -117,7 +135,7 @@ func readHyperparameters(f *gguf.File, name string, fam family) (engine.ModelDes
 		return d, invalid("metadata %s.rope.dimension_count is %d, want an even number up to the head's %d", name, d.RopeDims, d.HeadDim)
 	}
 	if r.has("attention.scale") {
-		d.AttnScale = r.positive("attention.scale", 0)
+		d.AttnScale = r.within("attention.scale", 0, 1/maxAttnScale, maxAttnScale)
 	}
 	d.RopeScale = r.ropeScale()
 	if r.err != nil {
@@ -142,9 +160,9 @@ func (r *reader) ropeScale() float32 {
 		r.err = unsupported("rope scaling %.64q", kind)
 		return 1
 	case r.has("rope.scaling.factor"):
-		return r.positive("rope.scaling.factor", 0)
+		return r.within("rope.scaling.factor", 0, 1/maxRopeScale, maxRopeScale)
 	}
-	return r.positive("rope.scale_linear", 1)
+	return r.within("rope.scale_linear", 1, 1/maxRopeScale, maxRopeScale)
 }
 
 // readVocabulary takes the vocabulary's size from the metadata or from the embedding's rows.

@@ -49,15 +49,18 @@ func Architectures() []string {
 }
 
 // Parse describes the model in f. Errors wrap ErrUnsupportedArch, ErrUnsupportedType, ErrInvalidModel or
-// gguf.ErrValueType. The Model does not refer to f's mapping and outlives it.
+// gguf.ErrValueType, or what reading f gave. The Model does not refer to f's mapping and outlives it.
 func Parse(f *gguf.File) (*Model, error) {
 	meta := f.Metadata()
+	if err := refuseParts(meta); err != nil {
+		return nil, err
+	}
 	name, ok, err := meta.String("general.architecture")
 	if err != nil {
 		return nil, err
 	}
 	if !ok {
-		return nil, invalid("metadata general.architecture is missing")
+		return nil, invalid("metadata general.architecture is missing: the file is GGUF and no model")
 	}
 	fam, ok := families[name]
 	if !ok {

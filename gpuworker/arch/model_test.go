@@ -20,6 +20,7 @@ import (
 type model struct {
 	meta    map[string]any
 	tensors []tensor
+	fill    byte // of every byte of every tensor; 0x3F makes each F32 0.747
 }
 
 type tensor struct {
@@ -31,6 +32,8 @@ type tensor struct {
 func (m *model) set(key string, value any) *model { m.meta[key] = value; return m }
 
 func (m *model) unset(key string) *model { delete(m.meta, key); return m }
+
+func (m *model) filled(b byte) *model { m.fill = b; return m }
 
 func (m *model) add(name string, typ gguf.Type, dims ...uint64) *model {
 	m.tensors = append(m.tensors, tensor{name, typ, dims})
@@ -63,7 +66,7 @@ func (m *model) parse(t *testing.T) (*arch.Model, error) {
 		size += x.typ.RowBytes(n)
 	}
 	require.NoError(t, w.Begin())
-	_, err := w.Write(make([]byte, size))
+	_, err := w.Write(bytes.Repeat([]byte{m.fill}, int(size)))
 	require.NoError(t, err)
 	require.NoError(t, w.Close())
 	f, err := gguf.Parse(buf.Bytes())
@@ -73,7 +76,7 @@ func (m *model) parse(t *testing.T) (*arch.Model, error) {
 
 // small returns the model of an architecture with a head dimension of headDim.
 func small(architecture string, headDim uint64) *model {
-	m := &model{meta: map[string]any{"general.architecture": architecture, "general.name": "small"}}
+	m := &model{meta: map[string]any{"general.architecture": architecture, "general.name": "small"}, fill: 0x3F}
 	for key, value := range map[string]any{
 		"block_count": uint32(2), "embedding_length": uint32(96), "feed_forward_length": uint32(160), "context_length": uint32(64),
 		"attention.head_count": uint32(4), "attention.head_count_kv": uint32(2), "attention.layer_norm_rms_epsilon": float32(1e-5),
@@ -233,6 +236,21 @@ func TestWhatIsNotBuiltOrContradictsItselfIsRefusedByName(t *testing.T) {
 		"no norm epsilon":               {llama().unset("llama.attention.layer_norm_rms_epsilon"), arch.ErrInvalidModel, "layer_norm_rms_epsilon is missing"},
 		"an epsilon of NaN":             {llama().set("llama.attention.layer_norm_rms_epsilon", float32(math.NaN())), arch.ErrInvalidModel, "finite number above 0"},
 		"a rope base of infinity":       {llama().set("llama.rope.freq_base", float32(math.Inf(1))), arch.ErrInvalidModel, "finite number above 0"},
+		"a rope base of zero":           {llama().set("llama.rope.freq_base", float32(0)), arch.ErrInvalidModel, "rope.freq_base is 0, want a finite number above 0"},
+		"a negative rope base":          {llama().set("llama.rope.freq_base", float32(-1e4)), arch.ErrInvalidModel, "rope.freq_base is -10000, want a finite number above 0"},
+		"a rope base of NaN":            {llama().set("llama.rope.freq_base", math.NaN()), arch.ErrInvalidModel, "rope.freq_base is NaN, want a finite number above 0"},
+		"a rope base of minus infinity": {llama().set("llama.rope.freq_base", math.Inf(-1)), arch.ErrInvalidModel, "rope.freq_base is -Inf, want"},
+		"a rope base beyond f32":        {llama().set("llama.rope.freq_base", 1e300), arch.ErrInvalidModel, "rope.freq_base is 1e+300, want a finite number"},
+		"an extreme rope base":          {llama().set("llama.rope.freq_base", float32(3e38)), arch.ErrInvalidModel, "llama.rope.freq_base is 3e+38, want 1 to 1e+12"},
+		"a rope base next to zero":      {llama().set("llama.rope.freq_base", float32(1e-38)), arch.ErrInvalidModel, "llama.rope.freq_base is 1e-38, want 1 to 1e+12"},
+		"a rope base in words":          {llama().set("llama.rope.freq_base", "10000"), gguf.ErrValueType, "llama.rope.freq_base is string, want"},
+		"an extreme scaling factor":     {llama().set("llama.rope.scaling.factor", float32(1e-30)), arch.ErrInvalidModel, "rope.scaling.factor is 1e-30, want 0.0001 to 10000"},
+		"an extreme attention scale":    {llama().set("llama.attention.scale", float32(1e30)), arch.ErrInvalidModel, "attention.scale is 1e+30, want"},
+		"rope factors of zero":          {llama().add("rope_freqs.weight", gguf.F32, 12).filled(0), arch.ErrInvalidModel, "tensor rope_freqs.weight: factor 0 is 0, want a finite number above 0"},
+		"rope factors of NaN":           {llama().add("rope_freqs.weight", gguf.F32, 12).filled(0xFF), arch.ErrInvalidModel, "tensor rope_freqs.weight: factor 0 is NaN"},
+		"a part of a split model":       {llama().set("split.count", uint16(3)).set("split.no", uint16(0)), arch.ErrUnsupportedArch, "part 1 of a model split into 3 files"},
+		"a later part of a split model": {(&model{meta: map[string]any{"split.count": uint16(2), "split.no": uint16(1)}}).add("x", gguf.F32, 32), arch.ErrUnsupportedArch, "part 2 of a model split into 2 files"},
+		"an adapter":                    {llama().set("general.type", "adapter"), arch.ErrUnsupportedArch, `general.type is "adapter"`},
 		"a scaling factor of zero":      {llama().set("llama.rope.scaling.factor", float32(0)), arch.ErrInvalidModel, "rope.scaling.factor is 0"},
 		"no layers":                     {llama().set("llama.block_count", uint32(0)), arch.ErrInvalidModel, "block_count is 0"},
 		"2^60 layers":                   {llama().set("llama.block_count", uint64(1<<60)), arch.ErrInvalidModel, "want 1 to"},

@@ -11,7 +11,7 @@ type cursor struct {
 // take returns the next n bytes, or refuses when they are not there.
 func (c *cursor) take(n uint64, what string) (string, error) {
 	if left := uint64(len(c.s)) - c.pos; n > left {
-		return "", malformed(c.pos, "truncated: %s needs %d bytes and %d are left", what, n, left)
+		return "", malformed(c.pos, "truncated: %s needs %d bytes and %d are left: %s", what, n, left, again)
 	}
 	field := c.s[c.pos : c.pos+n]
 	c.pos += n
@@ -53,7 +53,7 @@ func (c *cursor) array(elem ValueType, n uint64, depth int, at uint64) error {
 		return malformed(at, "array of unknown %v", elem)
 	case elem == String:
 		if n > (uint64(len(c.s))-c.pos)/8 {
-			return malformed(at, "array of %d strings is longer than the file", n)
+			return malformed(at, "array of %d strings is longer than the file, which is cut short or damaged: %s", n, again)
 		}
 		for range n {
 			if _, err := c.str("array string"); err != nil {
@@ -66,7 +66,7 @@ func (c *cursor) array(elem ValueType, n uint64, depth int, at uint64) error {
 			return malformed(at, "arrays nested deeper than %d", maxNesting)
 		}
 		if n > (uint64(len(c.s))-c.pos)/12 {
-			return malformed(at, "array of %d arrays is longer than the file", n)
+			return malformed(at, "array of %d arrays is longer than the file, which is cut short or damaged: %s", n, again)
 		}
 		for range n {
 			if _, _, err := c.arrayHead(depth + 1); err != nil {
@@ -77,7 +77,7 @@ func (c *cursor) array(elem ValueType, n uint64, depth int, at uint64) error {
 	}
 	width := valueSizes[elem]
 	if n > (uint64(len(c.s))-c.pos)/width {
-		return malformed(at, "array of %d %v is longer than the file", n, elem)
+		return malformed(at, "array of %d %v is longer than the file, which is cut short or damaged: %s", n, elem, again)
 	}
 	field, err := c.take(n*width, "array")
 	if err != nil {

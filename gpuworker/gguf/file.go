@@ -79,7 +79,7 @@ func OpenFile(fd *os.File) (_ *File, err error) {
 	case !st.Mode().IsRegular():
 		return nil, malformed(0, "is a special file (%v), want a regular file", st.Mode().Type())
 	case st.Size() == 0:
-		return nil, malformed(0, "file is empty")
+		return nil, malformed(0, "the file is empty: %s", again)
 	case uint64(st.Size()) > uint64(^uint(0)>>1):
 		return nil, unsupported(0, "file of %d bytes is larger than the address space", st.Size())
 	}

@@ -1,6 +1,7 @@
 package gguf
 
 import (
+	"fmt"
 	"math/bits"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ const (
 	maxTensors       = 1 << 17   // real files have up to a few thousand
 	maxKey           = 1<<16 - 1 // bytes
 	maxTensorName    = 64        // bytes
+	maxFile          = 1 << 50   // bytes
 	minPair          = 8 + 4 + 1
 	minTensorInfo    = 8 + 4 + 8 + 4 + 8
 )
@@ -66,6 +68,8 @@ func walk(s string, keep *builder) (version uint32, end uint64, err error) {
 	return version, c.pos, nil
 }
 
+const bigEndian = "the file is in big-endian byte order: download the usual little-endian one, or convert it with llama.cpp's gguf_convert_endian.py"
+
 // prologue reads magic, version and counts.
 func (c *cursor) prologue() (version uint32, tensors, pairs uint64, err error) {
 	m, err := c.take(4, "magic")
@@ -73,18 +77,20 @@ func (c *cursor) prologue() (version uint32, tensors, pairs uint64, err error) {
 	case err != nil:
 		return 0, 0, 0, err
 	case m == "FUGG":
-		return 0, 0, 0, unsupported(0, "big-endian file")
+		return 0, 0, 0, unsupported(0, bigEndian)
 	case m != magic:
-		return 0, 0, 0, malformed(0, "magic is %q, want %q", m, magic)
+		return 0, 0, 0, malformed(0, "%s", foreign(c.s))
 	}
 	if version, err = c.u32("version"); err != nil {
 		return 0, 0, 0, err
 	}
 	switch {
 	case version&0xffff == 0 && version != 0:
-		return 0, 0, 0, unsupported(4, "big-endian file")
+		return 0, 0, 0, unsupported(4, bigEndian)
+	case version == 1:
+		return 0, 0, 0, unsupported(4, "version 1 of GGUF, which the first weeks of the format wrote; want 2 or 3: download a newer file of the model")
 	case version != 2 && version != 3:
-		return 0, 0, 0, unsupported(4, "version %d, want 2 or 3", version)
+		return 0, 0, 0, unsupported(4, "version %d of GGUF, want 2 or 3", version)
 	}
 	if tensors, err = c.u64("tensor count"); err != nil {
 		return 0, 0, 0, err
@@ -95,9 +101,9 @@ func (c *cursor) prologue() (version uint32, tensors, pairs uint64, err error) {
 	left := uint64(len(c.s)) - c.pos
 	switch {
 	case tensors > left/minTensorInfo:
-		return 0, 0, 0, malformed(8, "%d tensors do not fit into the file", tensors)
+		return 0, 0, 0, malformed(8, "%d tensors do not fit into the file, it is cut short or damaged: %s", tensors, again)
 	case pairs > left/minPair:
-		return 0, 0, 0, malformed(16, "%d metadata pairs do not fit into the file", pairs)
+		return 0, 0, 0, malformed(16, "%d metadata pairs do not fit into the file, it is cut short or damaged: %s", pairs, again)
 	case tensors > maxTensors:
 		return 0, 0, 0, malformed(8, "%d tensors, want at most %d", tensors, maxTensors)
 	case pairs > maxPairs:
@@ -178,7 +184,8 @@ func (b *builder) pair(at uint64, key string, e entry) error {
 	if key == alignmentKey {
 		a, ok := uintOf(e.value.Type, e.value.raw)
 		if !ok || a < minAlignment || a > maxAlignment || bits.OnesCount64(a) != 1 {
-			return malformed(at, "%s must be a power of two from %d to %d", alignmentKey, minAlignment, maxAlignment)
+			return malformed(at, "metadata %s is %s, want a power of two from %d to %d: the tool that wrote the file is at fault, get the model from elsewhere",
+				alignmentKey, e.value.shown(), minAlignment, maxAlignment)
 		}
 		b.alignment = a
 	}
@@ -211,6 +218,19 @@ func (b *builder) tensor(f info, dimsAt uint64, name string, t Type, dims []uint
 	return nil
 }
 
+// wanted says how large the file must be for all its tensors, or nothing where that is beyond reason.
+func (b *builder) wanted() string {
+	var end uint64
+	for i, t := range b.tensors {
+		rel := b.infos[i].relative
+		if rel > maxFile || t.Size > maxFile {
+			return ""
+		}
+		end = max(end, b.data+rel+t.Size)
+	}
+	return fmt.Sprintf(" of %d", end)
+}
+
 // place turns relative offsets into offsets in a file of the given size, and refuses tensors that are not aligned,
 // reach beyond the file, or share bytes.
 func (b *builder) place(fileSize uint64) error {
@@ -223,8 +243,8 @@ func (b *builder) place(fileSize uint64) error {
 			return malformed(f.offsetAt, "tensor %q at data offset %d is not aligned to %d", t.Name, f.relative, b.alignment)
 		}
 		if b.data > fileSize || f.relative > fileSize-b.data || t.Size > fileSize-b.data-f.relative {
-			return malformed(f.offsetAt, "truncated: tensor %q needs %d bytes at data offset %d and the file ends at %d",
-				t.Name, t.Size, f.relative, fileSize)
+			return malformed(f.offsetAt, "truncated: tensor %q needs %d bytes at data offset %d and the file ends at %d%s: %s",
+				t.Name, t.Size, f.relative, fileSize, b.wanted(), again)
 		}
 		t.Offset = b.data + f.relative
 	}

@@ -39,7 +39,7 @@ func TestHostileFilesAreRefusedAtTheOffsetOfTheFault(t *testing.T) {
 		want  string
 	}{
 		"nothing at all":        {func() ([]byte, uint64) { return nil, 0 }, gguf.ErrFormat, "magic"},
-		"another magic":         {func() ([]byte, uint64) { return make([]byte, 100), 0 }, gguf.ErrFormat, "magic"},
+		"another magic":         {func() ([]byte, uint64) { return append([]byte("GGUG\x00"), make([]byte, 100)...), 0 }, gguf.ErrFormat, "magic"},
 		"magic alone":           {func() ([]byte, uint64) { return []byte("GGUF"), 4 }, gguf.ErrFormat, "truncated: version"},
 		"big-endian magic":      {func() ([]byte, uint64) { return append([]byte("FUGG"), make([]byte, 60)...), 0 }, gguf.ErrUnsupported, "big-endian"},
 		"big-endian version":    {func() ([]byte, uint64) { return (&raw{}).bytes('G', 'G', 'U', 'F', 0, 0, 0, 3).u64(0).u64(0).b, 4 }, gguf.ErrUnsupported, "big-endian"},
@@ -87,12 +87,14 @@ func TestHostileFilesAreRefusedAtTheOffsetOfTheFault(t *testing.T) {
 			}
 			return r.b, 24 + 8 + 3 + 4 + 3*12
 		}, gguf.ErrFormat, "nested deeper"},
-		"alignment zero":       {alignment(gguf.Uint32, (&raw{}).u32(0)), gguf.ErrFormat, "power of two"},
-		"alignment 48":         {alignment(gguf.Uint32, (&raw{}).u32(48)), gguf.ErrFormat, "power of two"},
-		"alignment 4":          {alignment(gguf.Uint32, (&raw{}).u32(4)), gguf.ErrFormat, "power of two"},
-		"alignment 2^31":       {alignment(gguf.Uint32, (&raw{}).u32(1<<31)), gguf.ErrFormat, "power of two"},
-		"alignment in words":   {alignment(gguf.String, (&raw{}).str("32")), gguf.ErrFormat, "power of two"},
-		"negative alignment":   {alignment(gguf.Int32, (&raw{}).u32(0xffffffe0)), gguf.ErrFormat, "power of two"},
+		"alignment zero":       {alignment(gguf.Uint32, (&raw{}).u32(0)), gguf.ErrFormat, `general\.alignment is 0, want a power of two`},
+		"alignment 33":         {alignment(gguf.Uint32, (&raw{}).u32(33)), gguf.ErrFormat, `general\.alignment is 33, want a power of two`},
+		"alignment 48":         {alignment(gguf.Uint32, (&raw{}).u32(48)), gguf.ErrFormat, `general\.alignment is 48, want .* from 8 to 1048576`},
+		"alignment 4":          {alignment(gguf.Uint32, (&raw{}).u32(4)), gguf.ErrFormat, "is 4, want a power of two"},
+		"alignment 2^31":       {alignment(gguf.Uint32, (&raw{}).u32(1<<31)), gguf.ErrFormat, "is 2147483648, want a power of two"},
+		"alignment 2^64-1":     {alignment(gguf.Uint64, (&raw{}).u64(math.MaxUint64)), gguf.ErrFormat, "is 18446744073709551615, want"},
+		"alignment in words":   {alignment(gguf.String, (&raw{}).str("32")), gguf.ErrFormat, "is of type string, want a power of two"},
+		"negative alignment":   {alignment(gguf.Int32, (&raw{}).u32(0xffffffe0)), gguf.ErrFormat, "is -32, want a power of two.*get the model from elsewhere"},
 		"an empty tensor name": {func() ([]byte, uint64) { return file(1, 0).tensor("", gguf.F32, 0, 1).data(64).b, 24 }, gguf.ErrFormat, "empty"},
 		"a long tensor name": {func() ([]byte, uint64) {
 			return file(1, 0).tensor(strings.Repeat("n", 65), gguf.F32, 0, 1).data(64).b, 24

@@ -104,3 +104,14 @@ func (v Value) name() string {
 	}
 	return v.Type.String()
 }
+
+// shown is an integer in digits, and a value of another type by the name of its type.
+func (v Value) shown() string {
+	if i, ok := intOf(v.Type, v.raw); ok {
+		return fmt.Sprint(i)
+	}
+	if u, ok := uintOf(v.Type, v.raw); ok {
+		return fmt.Sprint(u)
+	}
+	return "of type " + v.name()
+}

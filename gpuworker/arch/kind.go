@@ -1,0 +1,26 @@
+package arch
+
+import "github.com/millrace/millrace/gpuworker/gguf"
+
+// refuseParts refuses a GGUF file that holds something other than one whole model: a part of one, or what belongs to one.
+func refuseParts(meta *gguf.Metadata) error {
+	count, _, err := meta.Uint("split.count")
+	if err != nil {
+		return err
+	}
+	number, _, err := meta.Uint("split.no")
+	if err != nil {
+		return err
+	}
+	if count > 1 {
+		return unsupported("the file is part %d of a model split into %d files: merge them into one with llama.cpp's llama-gguf-split --merge", number+1, count)
+	}
+	kind, ok, err := meta.String("general.type")
+	if err != nil {
+		return err
+	}
+	if ok && kind != "" && kind != "model" {
+		return unsupported("metadata general.type is %.64q, want \"model\": adapters, projectors and the like are not models", kind)
+	}
+	return nil
+}
