@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/millrace/millrace/gpuworker/arch"
 	"github.com/millrace/millrace/gpuworker/gguf"
@@ -79,11 +81,8 @@ func (c *catalog) open(name string) (*gguf.File, error) {
 	// Opened below the root, so that a link cannot come between a look and the opening. Callers far away see these
 	// errors: they name the file, not the folder.
 	fd, err := root.OpenFile(filepath.FromSlash(name)+extension, gguf.OpenFlags, 0)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%w: %q; there is no file %q in the models directory", ErrNotFound, name, name+extension)
-	case err != nil:
-		return nil, fmt.Errorf("%w: %q: %w", ErrNotFound, name, err)
+	if err != nil {
+		return nil, unopened(root, name, err)
 	}
 	f, err := gguf.OpenFile(fd)
 	if err != nil {
@@ -92,7 +91,29 @@ func (c *catalog) open(name string) (*gguf.File, error) {
 	return f, nil
 }
 
-// list describes every model file, sorted by name. A file that did not change since the last call is not read again.
+// unopened says why the file of a name could not be opened, and what to do.
+func unopened(root *os.Root, name string, err error) error {
+	link := false
+	if info, statErr := root.Lstat(filepath.FromSlash(name) + extension); statErr == nil {
+		link = info.Mode()&fs.ModeSymlink != 0
+	}
+	missing := errors.Is(err, fs.ErrNotExist)
+	switch {
+	case link && missing:
+		return fmt.Errorf("%w: %q; the file is a symbolic link to nothing: remove it, or bring back what it leads to", ErrNotFound, name)
+	case link && !errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: %q; the file is a symbolic link that leads out of the models directory: put the file itself there, "+
+			"or give the worker the folder that holds it", ErrNotFound, name)
+	case missing:
+		return fmt.Errorf("%w: %q; there is no file %q in the models directory", ErrNotFound, name, name+extension)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: %q; the worker may not read the file: give it permission", ErrNotFound, name)
+	}
+	return fmt.Errorf("%w: %q: %w", ErrNotFound, name, err)
+}
+
+// list describes every model file, sorted by name, and says of those that cannot be offered why. A file that did not
+// change since the last call is not read again. Hidden files and folders are none of its business.
 func (c *catalog) list() []Entry {
 	var entries []Entry
 	seen := map[string]bool{}
@@ -103,13 +124,28 @@ func (c *catalog) list() []Entry {
 	defer func() { _ = root.Close() }() // only read
 	// What cannot be read is not offered; such an error comes with a folder or with no entry at all.
 	_ = fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, _ error) error {
-		if d == nil || d.IsDir() || !strings.HasSuffix(path, extension) {
+		switch {
+		case d == nil:
+			return nil
+		case path != "." && strings.HasPrefix(d.Name(), "."):
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case d.IsDir() || !strings.EqualFold(filepath.Ext(path), extension):
 			return nil
 		}
-		name := strings.TrimSuffix(filepath.ToSlash(path), extension)
-		if info, err := root.Stat(path); err == nil && CheckName(name) == nil {
+		name, good := strings.CutSuffix(filepath.ToSlash(path), extension)
+		if !good || CheckName(name) != nil {
+			entries = append(entries, misnamed(path, good))
+			return nil
+		}
+		switch info, err := root.Stat(path); {
+		case err == nil:
 			seen[name] = true
 			entries = append(entries, c.describe(name, info))
+		case d.Type()&fs.ModeSymlink != 0:
+			entries = append(entries, Entry{Name: name, Problem: unopened(root, name, err)})
 		}
 		return nil
 	})
@@ -121,6 +157,20 @@ func (c *catalog) list() []Entry {
 		}
 	}
 	return entries
+}
+
+// misnamed is the entry of a file that no name leads to; lower tells whether its extension is written in small letters.
+func misnamed(path string, lower bool) Entry {
+	shown := strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, filepath.ToSlash(path))
+	if !lower {
+		return Entry{Name: shown, Problem: fmt.Errorf("%w: the extension is not %q in small letters: rename the file", ErrName, extension)}
+	}
+	return Entry{Name: shown, Problem: fmt.Errorf("%w: rename the file with letters, digits and \"._-\" only, beginning with a letter or digit", ErrName)}
 }
 
 func (c *catalog) describe(name string, info fs.FileInfo) Entry {

@@ -408,9 +408,9 @@ func TestFilesAreListedWithWhatIsWrongWithThem(t *testing.T) {
 	for _, e := range m.Files() {
 		got[e.Name] = e.Problem == nil
 	}
-	require.Equal(t, map[string]bool{"small": true, "family/other": true, "truncated": false, "random": false, "mamba": false}, got)
+	require.Equal(t, map[string]bool{"small": true, "family/other": true, "truncated": false, "random": false, "mamba": false, "link": false}, got)
 	require.NoError(t, os.Remove(filepath.Join(m.cfg.Dir, "random"+extension)))
-	require.Len(t, m.Files(), 4)
+	require.Len(t, m.Files(), 5)
 }
 
 func TestCloseEndsRunningRequests(t *testing.T) {
