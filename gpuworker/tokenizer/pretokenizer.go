@@ -15,8 +15,8 @@ type pretokenizer struct {
 var (
 	gpt2      = splitter{gpt2Word}
 	digitWise = splitter{runs(ofClass(number), false, 1), gpt2Word}
-	llama3    = splitter{llama3Word(3, letter)}
-	qwen2     = splitter{llama3Word(1, letter)}
+	llama3    = splitter{llama3Word(3, letter, true)}
+	qwen2     = splitter{llama3Word(1, letter, true)}
 	gpt4o     = splitter{casedWord(3, true)}
 
 	lineBreak = runs(func(r rune) bool { return r == '\r' || r == '\n' }, false, 1)
@@ -40,7 +40,9 @@ var (
 			runs(ofRanges(eastAsian), false, 0), runs(ofClass(number), false, 1),
 		}},
 		"deepseek-v3": {split: splitter{runs(ofClass(number), false, 3), runs(ofRanges([]rune{0x3040, 0x30FF, 0x4E00, 0x9FA5}), false, 0), deepseek3Word}},
-		"qwen35":      {split: splitter{llama3Word(1, letter|mark)}},
+		"qwen35":      {split: splitter{llama3Word(1, letter|mark, true)}},
+		"seed-coder":  {split: splitter{llama3Word(1, letter, false)}},
+		"viking":      {split: splitter{phrases, runs(ofClass(number), false, 1)}},
 		"tekken":      {split: splitter{casedWord(1, false)}, ignoreMerges: true, addBOS: true},
 	})
 )
@@ -51,11 +53,12 @@ func withFamilies(all map[string]pretokenizer) map[string]pretokenizer {
 		pretokenizer
 		names []string
 	}{
-		{pretokenizer{split: gpt2}, []string{"gpt-2", "phi-2", "mpt", "olmo", "jais", "gigachat", "exaone4", "trillion", "granite-docling"}},
+		{pretokenizer{split: gpt2}, []string{"gpt-2", "phi-2", "mpt", "olmo", "jais", "gigachat", "exaone4", "trillion", "granite-docling", "mellum", "a.x-4.0"}},
 		{pretokenizer{split: digitWise}, []string{"starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"}},
 		{pretokenizer{split: llama3, ignoreMerges: true, addBOS: true}, []string{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}},
 		{pretokenizer{split: llama3}, []string{"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"}},
-		{pretokenizer{split: qwen2}, []string{"qwen2", "deepseek-r1-qwen", "megrez", "stablelm2"}},
+		{pretokenizer{split: qwen2}, []string{"qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "kormo"}},
+		{pretokenizer{split: splitter{phrases}}, []string{"bloom", "poro-chat", "gpt3-finnish"}},
 		{pretokenizer{split: gpt4o}, []string{"gpt-4o", "llama4", "kanana2"}},
 	} {
 		for _, name := range family.names {

@@ -72,8 +72,8 @@ func gpt2Word(s string, i int) (start, end int) {
 }
 
 // llama3Word is the pattern of Llama 3, which Qwen 2 shares with digits = 1; word is the set of letters, to which later
-// families add marks. It matches everywhere.
-func llama3Word(digits int, word class) matcher {
+// families add marks; breaks tells whether signs take the line breaks behind them along. It matches everywhere.
+func llama3Word(digits int, word class, breaks bool) matcher {
 	return func(s string, i int) (start, end int) {
 		if end := contraction(s, i, true); end > i {
 			return i, end
@@ -91,23 +91,25 @@ func llama3Word(digits int, word class) matcher {
 			}
 		}
 		if end := otherWord(s, i, space|word|number); end > i {
+			if breaks {
+				end = lineBreaks(s, end, false)
+			}
 			return i, end
 		}
 		return i, lineWord(s, i)
 	}
 }
 
-// otherWord is " ?[^none]+[\r\n]*" at i, or i.
+// otherWord is " ?[^none]+" at i, or i.
 func otherWord(s string, i int, none class) int {
 	j := i
 	if s[i] == ' ' {
 		j++
 	}
-	end := run(s, j, 0, none)
-	if end == j {
-		return i
+	if end := run(s, j, 0, none); end > j {
+		return end
 	}
-	return lineBreaks(s, end, false)
+	return i
 }
 
 func lineBreaks(s string, i int, slash bool) int {

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // runs is "\s?[in]+", without the white space if spaced is false, and with no more than most characters if most is not zero.
 func runs(in func(rune) bool, spaced bool, most int) matcher {
@@ -74,4 +77,29 @@ func trailingSpace(s string, i int) (start, end int) {
 		start -= w
 	}
 	return start, len(s)
+}
+
+// phrases is " ?[^(\s|.,!?…。，、।۔،)]+": text between white space, brackets and the marks that end a phrase.
+func phrases(s string, i int) (start, end int) {
+	inside := func(r rune, n int) bool {
+		return n > 0 && classOf(r)&space == 0 && !strings.ContainsRune("(|.,!?…。，、।۔،)", r)
+	}
+	for i < len(s) {
+		from := i
+		if s[i] == ' ' {
+			i++
+		}
+		end := i
+		for r, n := utf8.DecodeRuneInString(s[end:]); inside(r, n); r, n = utf8.DecodeRuneInString(s[end:]) {
+			end += n
+		}
+		if end > i {
+			return from, end
+		}
+		if i == from {
+			_, n := utf8.DecodeRuneInString(s[i:])
+			i += n
+		}
+	}
+	return len(s), len(s)
 }

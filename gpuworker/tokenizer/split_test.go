@@ -1,7 +1,9 @@
 package tokenizer
 
 import (
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +15,8 @@ const (
 	gpt2Pattern   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 	llama3Pattern = `(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	qwen2Pattern  = `(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	seedPattern   = `(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+`
+	phrasePattern = ` ?[^(\s|.,!?…。，、।۔،)]+`
 	qwen35Pattern = `(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	ending        = `(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?`
 	bothCases     = `\p{Lm}\p{Lo}\p{M}`
@@ -25,12 +29,40 @@ const (
 	deepseek3Pattern = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
 )
 
+// families says which names split as another does.
+var families = map[string][]string{
+	"gpt-2":     {"phi-2", "mpt", "olmo", "jais", "gigachat", "exaone4", "trillion", "granite-docling", "mellum", "a.x-4.0"},
+	"smollm":    {"starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"},
+	"llama-bpe": {"llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "dbrx", "smaug-bpe", "glm4", "chatglm-bpe"},
+	"qwen2":     {"deepseek-r1-qwen", "megrez", "stablelm2", "kormo"},
+	"bloom":     {"poro-chat", "gpt3-finnish"},
+	"gpt-4o":    {"llama4", "kanana2"},
+}
+
+// patternsOf are the regular expressions of every name that is served.
+func patternsOf(t *testing.T) map[string][]*regexp2.Regexp {
+	t.Helper()
+	all := map[string][]*regexp2.Regexp{}
+	for first, exprs := range patterns {
+		var res []*regexp2.Regexp
+		for _, e := range exprs {
+			res = append(res, regexp2.MustCompile(e))
+		}
+		for _, name := range append(families[first], first) {
+			all[name] = res
+		}
+	}
+	return all
+}
+
 // patterns says in regular expressions what the pre-tokenizers do; names of one family share an entry.
 var patterns = map[string][]string{
 	"gpt-2":          {gpt2Pattern},
 	"smollm":         {`\p{N}`, gpt2Pattern},
 	"llama-bpe":      {llama3Pattern},
-	"dbrx":           {llama3Pattern},
+	"bloom":          {phrasePattern},
+	"viking":         {phrasePattern, `\p{N}`},
+	"seed-coder":     {seedPattern},
 	"qwen2":          {qwen2Pattern},
 	"qwen35":         {qwen35Pattern},
 	"gpt-4o":         {gpt4oPattern},
@@ -84,19 +116,17 @@ func splitByPatterns(t *testing.T, res []*regexp2.Regexp, words []string) []stri
 var alphabet = []string{
 	"a", "b", "Z", "S", "s", "t", "L", "l", "re", "VE", "'", "'", "'s", "'LL", "é", "É", "ß", "ж", "Ж", "ǅ", "ʰ", "中", "文", "の", "カ", "한", "ก",
 	"0", "1", "9", "٣", "½", "Ⅷ", " ", " ", " ", "  ", "\t", "\n", "\r", "\r\n", "\u00a0", "\u3000", "\u2028", "\u0085", "\v", ".", ",", "!", "?", "-", "_",
-	"(", "$", "+", "<", "=", "^", "~", "|", "`", "/", "«", "。", "！", "¿", "€", "🙂", "\u200d", "\u0301", "\u0e31", "\ufe0f", "\x00", "\x7f", "\u200b", "𝐀", "𐐀", "𠀀", "\u2fff", "\u0800", "µ", "\ufffd",
+	"(", ")", "…", "।", "$", "+", "<", "=", "^", "~", "|", "`", "/", "«", "。", "！", "¿", "€", "🙂", "\u200d", "\u0301", "\u0e31", "\ufe0f", "\x00", "\x7f", "\u200b", "𝐀", "𐐀", "𠀀", "\u2fff", "\u0800", "µ", "\ufffd",
 }
 
 func TestSplittersEqualTheirRegularExpressions(t *testing.T) {
-	for name, exprs := range patterns {
+	all := patternsOf(t)
+	require.ElementsMatch(t, Pretokenizers(), slices.Collect(maps.Keys(all)), "every name that is served has its patterns here")
+	for name, res := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var res []*regexp2.Regexp
-			for _, e := range exprs {
-				res = append(res, regexp2.MustCompile(e))
-			}
 			rng := rand.New(rand.NewPCG(1, 2))
-			for range 1500 {
+			for range 600 {
 				var b strings.Builder
 				few := 1 + rng.IntN(len(alphabet))
 				for range 1 + rng.IntN(24) {

@@ -58,7 +58,10 @@ func New(src Source) (*Tokenizer, error) {
 	if t.special, err = readSpecial(src, v, model); err != nil {
 		return nil, err
 	}
-	t.eog = endOfGeneration(v, &t.special)
+	v.correctKinds(t.special)
+	if t.eog, err = endOfGeneration(src, v, &t.special); err != nil {
+		return nil, err
+	}
 	if err := t.readFlags(src, model, pre); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,80 @@
+package tokenizer
+
+import (
+	"strconv"
+	"strings"
+)
+
+// correctKinds makes control pieces of those that published files type as text although they are structure: a text from
+// outside could otherwise end a turn or begin one.
+func (v *vocab) correctKinds(sp Special) {
+	// What the metadata gives a meaning of its own is no text. A plain piece keeps its kind unless its name is a marker:
+	// some files name a comma as their beginning.
+	for _, id := range []int32{sp.BOS, sp.EOS, sp.EOT, sp.EOM, sp.PAD, sp.UNK} {
+		if id == None {
+			continue
+		}
+		if v.kinds[id] == KindUserDefined || v.kinds[id] == KindNormal && isMarker(v.pieces[id]) {
+			v.kinds[id] = KindControl
+		}
+	}
+	for _, name := range markers {
+		if id, ok := v.byText[name]; ok && (v.kinds[id] == KindNormal || v.kinds[id] == KindUserDefined) {
+			v.kinds[id] = KindControl
+		}
+	}
+	for _, name := range typedMarkers {
+		if id, ok := v.byText[name]; ok && v.kinds[id] == KindUserDefined {
+			v.kinds[id] = KindControl
+		}
+	}
+	v.correctStrike()
+	v.correctPadding()
+}
+
+// markers are structure in every vocabulary that has them, whatever kind the file gives.
+var markers = []string{
+	"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>",
+	"<end_of_utterance>", "<|eom_id|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<turn|>",
+	"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|fim_repo|>", "<|repo_name|>", "<|file_sep|>",
+	"<fim-prefix>", "<fim-suffix>", "<fim-middle>", "<fim-pad>", "<fim-repo>",
+	"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>",
+}
+
+// typedMarkers are structure where the file marks them as something special, and could else be text that a vocabulary
+// has learned.
+var typedMarkers = []string{
+	"<EOT>", "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "<|EOT|>", "<PRE>", "<SUF>", "<MID>", "<PAD>", "<REPO>",
+}
+
+// correctStrike makes "</s>" a control piece where "<s>" is one: phi-3 types the pair unlike. Where both are
+// user-defined they are the tags of struck text.
+func (v *vocab) correctStrike() {
+	begin, has := v.byText["<s>"]
+	end, ok := v.byText["</s>"]
+	if has && ok && v.kinds[begin] == KindControl && v.kinds[end] == KindUserDefined {
+		v.kinds[end] = KindControl
+	}
+}
+
+// correctPadding makes control pieces of the rows "[PAD<id>]" with which converters fill a vocabulary up to the model's
+// width: no training has seen them.
+func (v *vocab) correctPadding() {
+	for i, k := range v.kinds {
+		if k != KindUserDefined {
+			continue
+		}
+		if rest, ok := strings.CutPrefix(v.pieces[i], "[PAD"); ok && rest == strconv.Itoa(i)+"]" {
+			v.kinds[i] = KindControl
+		}
+	}
+}
+
+// isMarker tells whether a piece is written like structure: between angle or square brackets and without space.
+func isMarker(piece string) bool {
+	n := len(piece)
+	if n < 3 || strings.ContainsAny(piece, " \t\nĠ") {
+		return false
+	}
+	return piece[0] == '<' && piece[n-1] == '>' || piece[0] == '[' && piece[n-1] == ']'
+}
