@@ -33,8 +33,7 @@ func (l *Loop) deliver(result *engine.StepResult) {
 			continue // reaped before the next step
 		}
 		if l.advance(s, rows, sample, now) {
-			l.drop(s)
-			l.running = slices.DeleteFunc(l.running, func(r *sequence) bool { return r == s })
+			l.retire(s)
 		}
 	}
 }

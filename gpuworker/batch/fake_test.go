@@ -16,10 +16,13 @@ const fakeVocab = 1000
 // fakeRunner samples a hash of seed and all earlier ids, and refuses steps that break the contract: it is the loop's
 // conscience. A KV model checks that every position read was written through the same block.
 type fakeRunner struct {
-	cfg     engine.RunnerConfig
-	gate    chan struct{} // when not nil, each step takes a token from it
-	failAt  int           // step number that fails; 0 = none
-	nanSlot int32         // slot whose samples are NaN; -1 = none
+	cfg    engine.RunnerConfig
+	gate   chan struct{} // when not nil, each step takes a token from it
+	failAt int           // step number that fails; 0 = none
+	// refuse says why a step is not taken, before it changes anything; keep why the result of one is not given.
+	refuse  func(*engine.Step) error
+	keep    func() error
+	nanSlot int32 // slot whose samples are NaN; -1 = none
 	prompts engine.KernelClass
 
 	mu      sync.Mutex
@@ -29,7 +32,7 @@ type fakeRunner struct {
 	slots   map[int32]*fakeSlot
 	owner   map[int32]string // block -> slot/generation that wrote it
 	pending *engine.StepResult
-	err     error
+	broken  error // the first rule that a step broke; the test fails of it
 }
 
 type fakeSlot struct {
@@ -45,13 +48,20 @@ func newFake(cfg engine.RunnerConfig) *fakeRunner {
 func (f *fakeRunner) Submit(step *engine.Step) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.refuse != nil {
+		if err := f.refuse(step); err != nil {
+			return err
+		}
+	}
 	f.steps++
 	if f.steps == f.failAt {
 		return engine.ErrDevice
 	}
 	f.pending = &engine.StepResult{}
-	f.err = f.run(step)
-	return f.err
+	if err := f.run(step); err != nil && f.broken == nil {
+		f.broken = err
+	}
+	return f.broken
 }
 
 func (f *fakeRunner) run(step *engine.Step) error {
@@ -126,6 +136,11 @@ func fakeToken(p engine.SlotParams, history []int32) int32 {
 }
 
 func (f *fakeRunner) Wait(timeout time.Duration) (*engine.StepResult, error) {
+	if f.keep != nil {
+		if err := f.keep(); err != nil {
+			return nil, err
+		}
+	}
 	if f.gate != nil {
 		select {
 		case <-f.gate:

@@ -2,7 +2,6 @@ package batch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -23,7 +22,9 @@ type Config struct {
 	Chunk      int           // fixed prefill chunk in tokens; 0 = as many as StepTarget allows
 	StepTarget time.Duration // wanted length of a step; 0 = 250 ms
 	YieldAfter time.Duration // how long a slow reader keeps its place in the batch while others wait; 0 = 250 ms
-	StallLimit time.Duration // how long a slow reader that others wait or waited for is kept at all; 0 = 30 s
+	// StallLimit is how long a reader may leave its sequence paused, counted while others wait for the sequence's place and
+	// after it had to give that up; then the sequence ends. 0 = 30 s.
+	StallLimit time.Duration
 	// LongestStep is how long a step of MinChunk tokens took before; Stats.StepBound begins from it. 0 = not known.
 	LongestStep time.Duration
 }
@@ -54,7 +55,8 @@ type Loop struct {
 	slots       []*sequence // by slot id
 	generations []uint32    // by slot id
 	plan        plan
-	chunk       int // prefill tokens planned for a step
+	todo        [][]part // what of the plan is still to be submitted, the next last
+	chunk       int      // prefill tokens planned for a step
 }
 
 // New returns a loop over runner, which it does not close.
@@ -157,8 +159,8 @@ func (l *Loop) nudge() {
 	}
 }
 
-// Run owns the device until ctx ends or the device fails; the cause ends every sequence left. It locks its OS thread:
-// engines may keep state by thread.
+// Run owns the device until ctx ends or the device fails; the cause ends every sequence left. A step that the engine
+// refuses ends at most the sequences that it refuses alone. Run locks its OS thread: engines may keep state by thread.
 func (l *Loop) Run(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer close(l.done)
@@ -182,17 +184,15 @@ func (l *Loop) rounds(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if !l.planStep() {
+		if !l.choose() {
 			if err := l.sleep(ctx); err != nil {
 				return err
 			}
 			continue
 		}
-		result, err := l.step(ctx)
-		if err != nil {
+		if err := l.carryOut(ctx); err != nil {
 			return fmt.Errorf("%w: %w", ErrStepFailed, err)
 		}
-		l.deliver(result)
 	}
 }
 
@@ -211,35 +211,6 @@ func (l *Loop) sleep(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	return nil
-}
-
-// hungGrace is how long a loop told to end waits for a step that does not.
-const hungGrace = 5 * time.Second
-
-func (l *Loop) step(ctx context.Context) (*engine.StepResult, error) {
-	begin := time.Now()
-	l.counters.stepStart.Store(int64(begin.Sub(l.made)))
-	defer l.counters.stepStart.Store(0)
-	if err := l.runner.Submit(&l.plan.step); err != nil {
-		return nil, err
-	}
-	l.mail.Lock()
-	l.mail.submitted++
-	l.mail.Unlock()
-	for {
-		result, err := l.runner.Wait(time.Second)
-		if errors.Is(err, engine.ErrTimeout) {
-			if ctx.Err() != nil && time.Since(begin) > hungGrace {
-				return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
-			}
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		l.measure(time.Since(begin))
-		return result, nil
-	}
 }
 
 // collect moves arrivals to the waiting list.

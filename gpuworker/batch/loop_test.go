@@ -44,6 +44,7 @@ func start(t *testing.T, cfg Config, adjust func(*fakeRunner)) (*Loop, *fakeRunn
 		stop(errOver)
 		<-ended
 		require.Zero(t, l.Stats().StepsAfterCancel)
+		require.NoError(t, f.broken, "a step broke the contract")
 	})
 	return l, f
 }

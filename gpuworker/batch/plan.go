@@ -4,28 +4,10 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/millrace/millrace/gpuworker/engine"
 )
 
 // MinChunk is the least number of prefill tokens planned for a step, and the first guess.
 const MinChunk = 32
-
-// plan is the step under construction, its memory reused from step to step.
-type plan struct {
-	step   engine.Step
-	params []engine.SlotParams
-	parts  []part
-	tokens int
-}
-
-// part is what a sequence has in the step.
-type part struct {
-	seq     *sequence
-	count   int
-	sampled bool // it has the next sample row
-	scored  int  // it has so many score rows
-}
 
 // reap takes out cancelled sequences and readers that stalled for too long, and takes their places from readers that
 // keep others waiting: those are computed again, to the same bits, once their buffers have room.
@@ -122,21 +104,21 @@ func byAge(a, b *sequence) int {
 	return 0
 }
 
-// planStep fills l.plan: every decoding sequence first, then prefill chunks by age. False: there is nothing to do.
-func (l *Loop) planStep() bool {
+// choose plans the round's work: every decoding sequence first, then prefill chunks by age. False: there is nothing to do.
+// It takes blocks, and preempts sequences for want of them; what it takes for a part that does not come to run stays with
+// its sequence and is used by the next round, so that a round may be planned again at any time.
+func (l *Loop) choose() bool {
 	p := &l.plan
-	p.step.PreOps, p.step.Segments = p.step.PreOps[:0], p.step.Segments[:0]
-	p.step.Samples, p.step.Scores = p.step.Samples[:0], p.step.Scores[:0]
-	p.params, p.parts, p.tokens = p.params[:0], p.parts[:0], 0
-	p.params = slices.Grow(p.params, len(l.slots)) // pointers into it stay good
-
+	p.chosen, p.scores = p.chosen[:0], 0
+	tokens := 0
 	// The list changes when a sequence is preempted, so it is walked by age.
 	for _, s := range slices.Clone(l.running) {
 		if s.slot >= 0 && s.decoding() && !s.stream.full() && l.reserve(s, 1) {
-			l.add(s, 1)
+			p.take(s, 1)
+			tokens++
 		}
 	}
-	budget := min(l.chunk, l.cfg.Runner.MaxBatchedTokens-p.tokens)
+	budget := min(l.chunk, l.cfg.Runner.MaxBatchedTokens-tokens)
 	for _, s := range slices.Clone(l.running) {
 		if budget <= 0 {
 			break
@@ -146,11 +128,11 @@ func (l *Loop) planStep() bool {
 		}
 		_, run := s.next(l.scoreLimit(s, budget))
 		if len(run) > 0 && l.reserve(s, len(run)) {
-			l.add(s, len(run))
+			p.take(s, len(run))
 			budget -= len(run)
 		}
 	}
-	return len(p.parts) > 0
+	return len(p.chosen) > 0
 }
 
 // scoreLimit keeps a chunk within the score rows left in the step.
@@ -158,11 +140,11 @@ func (l *Loop) scoreLimit(s *sequence, budget int) int {
 	if s.request.PromptTopN < 0 || s.computed >= s.promptLength {
 		return budget
 	}
-	return min(budget, l.cfg.Runner.MaxScoreRows-len(l.plan.step.Scores))
+	return min(budget, l.cfg.Runner.MaxScoreRows-l.plan.scores)
 }
 
-// reserve makes the blocks of s cover n more tokens, preempting the youngest sequence not in the step yet while too few
-// are free: s itself if it is the youngest, and then the answer is false.
+// reserve makes the blocks of s cover n more tokens, preempting the youngest sequence not chosen yet while too few are
+// free: s itself if it is the youngest, and then the answer is false.
 func (l *Loop) reserve(s *sequence, n int) bool {
 	for {
 		var ok bool
@@ -180,10 +162,10 @@ func (l *Loop) reserve(s *sequence, n int) bool {
 	}
 }
 
-// youngest is the youngest running sequence that has no part in the step being planned.
+// youngest is the youngest running sequence that has no part in the round being planned.
 func (l *Loop) youngest() *sequence {
 	for _, s := range slices.Backward(l.running) {
-		if !slices.ContainsFunc(l.plan.parts, func(p part) bool { return p.seq == s }) {
+		if !slices.ContainsFunc(l.plan.chosen, func(p part) bool { return p.seq == s }) {
 			return s
 		}
 	}
@@ -193,51 +175,13 @@ func (l *Loop) youngest() *sequence {
 // preempt takes slot and blocks from a sequence and queues it by its age, to be computed again.
 func (l *Loop) preempt(s *sequence) {
 	l.counters.preempted.Add(1)
-	l.drop(s)
-	l.running = slices.DeleteFunc(l.running, func(r *sequence) bool { return r == s })
+	l.retire(s)
 	at, _ := slices.BinarySearchFunc(l.waiting, s, byAge)
 	l.waiting = slices.Insert(l.waiting, at, s)
 }
 
-// add puts the next n tokens of s into the step.
-func (l *Loop) add(s *sequence, n int) {
-	p := &l.plan
-	if s.stream.cancelled.Load() {
-		// Cancelled after this round's reap: the step goes without it.
-		return
-	}
-	if s.fresh {
-		params := s.request.Params
-		p.params = append(p.params, params)
-		p.step.PreOps = append(p.step.PreOps, engine.PreOp{
-			Slot: s.slot, SlotGeneration: s.generation, Params: &p.params[len(p.params)-1],
-		})
-		s.fresh = false
-	}
-	class, run := s.next(n)
-	p.step.Segments = append(p.step.Segments, engine.Segment{
-		Slot: s.slot, SlotGeneration: s.generation, Class: class,
-		FirstPosition: int32(s.computed), Tokens: run, Blocks: s.blocks,
-	})
-	part := part{seq: s, count: len(run)}
-	if s.request.PromptTopN >= 0 {
-		for i := range run {
-			// Position i of the run predicts the prompt token after it; one scored before a preemption is not again.
-			if next := s.computed + i + 1; next < s.promptLength && next > s.scored {
-				p.step.Scores = append(p.step.Scores, engine.ScoreRow{
-					TokenIndex: int32(p.tokens + i), Target: s.tokens[next], TopN: int32(s.request.PromptTopN),
-				})
-				part.scored++
-			}
-		}
-	}
-	if s.computed+len(run) == len(s.tokens) && s.generated() < s.request.MaxTokens {
-		p.step.Samples = append(p.step.Samples, engine.SampleRow{
-			TokenIndex: int32(p.tokens + len(run) - 1), Slot: s.slot, SlotGeneration: s.generation,
-			Position: int32(len(s.tokens)),
-		})
-		part.sampled = true
-	}
-	p.tokens += len(run)
-	p.parts = append(p.parts, part)
+// retire takes a sequence out of the batch.
+func (l *Loop) retire(s *sequence) {
+	l.drop(s)
+	l.running = slices.DeleteFunc(l.running, func(r *sequence) bool { return r == s })
 }

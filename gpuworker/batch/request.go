@@ -23,7 +23,8 @@ var (
 	ErrNoToken = errors.New("no token is left to choose from")
 	// ErrSlowReader: the reader kept its sequence paused while others waited, for longer than the stall limit.
 	ErrSlowReader = errors.New("the reader is too slow")
-	// ErrStepFailed: the device failed; every sequence of the loop is lost.
+	// ErrStepFailed: the device failed, or keeps the result of a step; every sequence of the loop is lost. A step that the
+	// engine refuses is no such failure: the sequences that it refuses alone end with the engine's own error.
 	ErrStepFailed = errors.New("step failed")
 )
 

@@ -18,7 +18,7 @@ type sequence struct {
 	scored       int // prompt tokens scored
 	slot         int32
 	generation   uint32
-	fresh        bool // the slot is to be set by the next step
+	fresh        bool // the slot is to be set by the next step; false once a step that sets it is accepted
 	blocks       []int32
 	arrived      time.Time
 	started      time.Time
@@ -44,6 +44,15 @@ func (s *sequence) next(limit int) (class engine.KernelClass, tokens []int32) {
 		}
 	}
 	return class, s.tokens[s.computed:min(end, s.computed+limit)]
+}
+
+// scoreRows is how many score rows the next n tokens bring: one for each prompt token that one of them predicts, unless it
+// was scored before a preemption.
+func (s *sequence) scoreRows(n int) int {
+	if s.request.PromptTopN < 0 {
+		return 0
+	}
+	return max(0, min(s.computed+n, s.promptLength-1)-max(s.computed, s.scored))
 }
 
 // rewind forgets what is computed; tokens stay, to be computed again.

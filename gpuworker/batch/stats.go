@@ -19,14 +19,15 @@ type Stats struct {
 	PrefilledTokens      uint64
 	Cancelled            uint64 // sequences
 	Preempted            uint64 // times a sequence lost its blocks
+	RefusedSteps         uint64 // steps that the engine refused; they ran in smaller ones, or ended a sequence each
 	StepsAfterCancel     uint64 // steps a sequence was in beyond those submitted or planned when it was cancelled
 }
 
 type counters struct {
-	steps, generated, prefilled, cancelled, preempted, afterCancel atomic.Uint64
-	running, waiting, waitingPrefill                               atomic.Int64
-	stepStart, stepEnd                                             atomic.Int64 // ns since the loop was made; 0 = none
-	longest                                                        atomic.Int64 // ns, of the steps so far, decaying
+	steps, generated, prefilled, cancelled, preempted, afterCancel, refused atomic.Uint64
+	running, waiting, waitingPrefill                                        atomic.Int64
+	stepStart, stepEnd                                                      atomic.Int64 // ns since the loop was made; 0 = none
+	longest                                                                 atomic.Int64 // ns, of the steps so far, decaying
 }
 
 // minStepBound is the least time after which a step counts as hung: well above any step the loop plans, and low
@@ -42,7 +43,7 @@ func (l *Loop) Stats() Stats {
 		Steps: c.steps.Load(), Running: running, Waiting: waiting,
 		WaitingPrefillTokens: c.waitingPrefill.Load(), FreeBlocks: l.pool.Free(), TotalBlocks: l.pool.Total(),
 		GeneratedTokens: c.generated.Load(), PrefilledTokens: c.prefilled.Load(), Cancelled: c.cancelled.Load(),
-		Preempted: c.preempted.Load(), StepsAfterCancel: c.afterCancel.Load(),
+		Preempted: c.preempted.Load(), RefusedSteps: c.refused.Load(), StepsAfterCancel: c.afterCancel.Load(),
 		StepBound: max(minStepBound, 4*time.Duration(c.longest.Load())),
 	}
 	if at := c.stepEnd.Load(); at != 0 {
