@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -21,6 +22,8 @@ type callKey struct{}
 type call struct {
 	draining <-chan struct{}
 	bare     grpc.ServerStream
+	waiting  *budget      // of the server
+	held     atomic.Int64 // bytes of the request that are counted in waiting
 
 	mu     sync.Mutex
 	id     string // guarded by mu
@@ -103,9 +106,9 @@ func NewRequestID() string {
 }
 
 // newCall reads the caller's request id or makes one.
-func newCall(stream grpc.ServerStream, draining <-chan struct{}) *call {
+func newCall(stream grpc.ServerStream, draining <-chan struct{}, waiting *budget) *call {
 	ctx := stream.Context()
-	c := &call{draining: draining, bare: stream}
+	c := &call{draining: draining, bare: stream, waiting: waiting}
 	if ids := metadata.ValueFromIncomingContext(ctx, RequestIDKey); len(ids) > 0 && ValidRequestID(ids[0]) {
 		c.id = ids[0]
 	} else {

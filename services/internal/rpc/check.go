@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -28,11 +29,8 @@ func Decode(raw []byte, m proto.Message, domain string) error {
 // check refuses a received message with unknown fields, or whose bytes serverCodec could not decode.
 func check(m proto.Message, domain string) error {
 	r := m.ProtoReflect()
-	if raw := r.GetUnknown(); len(raw) > 0 {
-		// What serverCodec kept is what failed to decode; it fails again. Unknown fields proper decode.
-		if err := proto.Unmarshal(raw, r.New().Interface()); err != nil {
-			return malformed(raw, m, err, domain)
-		}
+	if raw, marked := bytes.CutPrefix(r.GetUnknown(), []byte(malformedMark)); marked {
+		return malformed(raw, m, proto.Unmarshal(raw, r.New().Interface()), domain) // it fails again
 	}
 	if !strings.HasPrefix(string(r.Descriptor().FullName()), ours) {
 		return nil

@@ -53,15 +53,19 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 // serverCodec never fails to decode, because grpc-go would answer INTERNAL without details before any handler or
-// interceptor could: bytes that are not the message are kept as its unknown fields, and of a message above max only the
-// size is kept. checkedStream finds both.
+// interceptor could: bytes that are not the message are kept as its unknown fields behind malformedMark, and of a message
+// above max only the size is kept, behind oversizeMark. checkedStream finds both.
 type serverCodec struct {
 	frameCodec
 	max int
 }
 
-// oversizeMark begins the unknown fields of a message above max: no message's bytes begin with it, as 7 is no wire type.
-const oversizeMark = "\x07oversize:"
+// The marks begin the unknown fields of a message that serverCodec did not decode. Unknown fields proper begin with neither,
+// as 7 is no wire type.
+const (
+	oversizeMark  = "\x07oversize:"
+	malformedMark = "\x07malformed:"
+)
 
 func (c serverCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if f, ok := v.(*Frame); ok && data.Len() > c.max {
@@ -79,7 +83,7 @@ func (c serverCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	if err := c.frameCodec.Unmarshal(data, v); err != nil {
 		proto.Reset(m)
-		m.ProtoReflect().SetUnknown(data.Materialize())
+		m.ProtoReflect().SetUnknown(append([]byte(malformedMark), data.Materialize()...))
 	}
 	return nil
 }

@@ -26,6 +26,9 @@ const (
 	ReasonMalformedMessage = "MALFORMED_MESSAGE"
 	// ReasonMessageTooLarge: RESOURCE_EXHAUSTED, the request is above the server's limit. Metadata: bytes, max_bytes.
 	ReasonMessageTooLarge = "MESSAGE_TOO_LARGE"
+	// ReasonTooManyBytesWaiting: RESOURCE_EXHAUSTED, the requests that the server holds leave no room for this one; try later.
+	// Metadata: bytes, waiting_bytes, max_waiting_bytes.
+	ReasonTooManyBytesWaiting = "TOO_MANY_BYTES_WAITING"
 	// ReasonPanic: INTERNAL, the handler panicked; only this call is lost.
 	ReasonPanic = "PANIC"
 	// ReasonNotBuilt: UNIMPLEMENTED, this server has no such method.

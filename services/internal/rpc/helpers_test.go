@@ -2,7 +2,10 @@ package rpc_test
 
 import (
 	"bytes"
+	"context"
 	"sync"
+	"testing"
+	"time"
 
 	"google.golang.org/grpc/mem"
 
@@ -28,4 +31,17 @@ func (s *syncBuffer) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
+}
+
+const (
+	hang  = 20 * time.Second // a guard: what is waited for comes much sooner
+	retry = 10 * time.Millisecond
+)
+
+// contextWithCancel ends with the test at the latest.
+func contextWithCancel(t *testing.T) (context.Context, func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(within(t))
+	t.Cleanup(cancel)
+	return ctx, cancel
 }

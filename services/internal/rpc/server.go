@@ -59,6 +59,9 @@ type ServerConfig struct {
 	Domain string
 	// MaxReceiveBytes bounds one request. 0: DefaultMaxReceiveBytes.
 	MaxReceiveBytes int
+	// MaxWaitingBytes bounds all the requests together that handlers hold; see LetGo. At least one of the largest is always
+	// taken. 0: DefaultMaxWaitingBytes.
+	MaxWaitingBytes int64
 	// DrainTimeout bounds the wait for running calls when the server stops. 0: they are cut off at once.
 	DrainTimeout time.Duration
 	// Options are appended to the server's own.
@@ -74,6 +77,7 @@ type Server struct {
 	draining context.Context // ends when Serve begins to stop
 	drain    context.CancelFunc
 	panics   atomic.Uint64
+	waiting  budget
 }
 
 // NewServer makes a server that does not listen yet. Its services report SERVING from Serve on, unless SetReady(false)
@@ -82,7 +86,11 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 	if cfg.MaxReceiveBytes == 0 {
 		cfg.MaxReceiveBytes = DefaultMaxReceiveBytes
 	}
+	if cfg.MaxWaitingBytes == 0 {
+		cfg.MaxWaitingBytes = DefaultMaxWaitingBytes
+	}
 	s := &Server{cfg: cfg, logger: logger.Named("rpc"), health: health.NewServer()}
+	s.waiting.max = max(cfg.MaxWaitingBytes, int64(cfg.MaxReceiveBytes))
 	s.draining, s.drain = context.WithCancel(context.Background())
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(serverCodec{FrameCodec().(frameCodec), cfg.MaxReceiveBytes}),
@@ -176,10 +184,12 @@ func (s *Server) SetServiceReady(service string, ready bool) {
 // Panics counts the handlers that panicked.
 func (s *Server) Panics() uint64 { return s.panics.Load() }
 
-// enter gives the call its id, and ends calls of standard services (health watchers, reflection) when the server stops:
+// enter gives the call its id and takes its request out of the count in the end. It ends calls of standard services (health watchers, reflection) when the server stops:
 // they would last until their callers leave.
 func (s *Server) enter(impl any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	ctx := context.WithValue(stream.Context(), callKey{}, newCall(stream, s.draining.Done()))
+	c := newCall(stream, s.draining.Done(), &s.waiting)
+	defer c.letGo()
+	ctx := context.WithValue(stream.Context(), callKey{}, c)
 	if infrastructure(info.FullMethod) {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
@@ -265,6 +275,14 @@ func (s *checkedStream) RecvMsg(m any) error {
 			Message:  fmt.Sprintf("the request has %d bytes and this server takes %d: send less", n, s.max),
 			Metadata: map[string]string{"bytes": strconv.Itoa(n), "max_bytes": strconv.Itoa(s.max)},
 		}.Err()
+	}
+	if c := callOf(s.Context()); c != nil {
+		if err := c.hold(m, s.domain); err != nil {
+			if f, ok := m.(*Frame); ok {
+				f.Free()
+			}
+			return err
+		}
 	}
 	if pm, ok := m.(proto.Message); ok {
 		return check(pm, s.domain)

@@ -137,6 +137,8 @@ func TestBadMessagesAreRefusedPreciselyAndTheServerServesOn(t *testing.T) {
 		"an unknown field":        {unknown, codes.InvalidArgument, rpc.ReasonUnknownField},
 		"text that is not UTF-8":  {with(nil, 2, []byte{0xff}), codes.InvalidArgument, rpc.ReasonMalformedMessage},
 		"bytes that are no field": {[]byte{0xff}, codes.InvalidArgument, rpc.ReasonMalformedMessage},
+		"the mark of a large one": {[]byte("\x07oversize:99"), codes.InvalidArgument, rpc.ReasonMalformedMessage},
+		"the mark of a bad one":   {[]byte("\x07malformed:"), codes.InvalidArgument, rpc.ReasonMalformedMessage},
 		"a message of 100 MB":     {with(nil, 2, make([]byte, 100<<20)), codes.ResourceExhausted, rpc.ReasonMessageTooLarge},
 	} {
 		for _, method := range []string{pb.InferenceService_Tokenize_FullMethodName, pb.InferenceService_Generate_FullMethodName} {

@@ -43,7 +43,8 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 	if err != nil {
 		return statusOf(err)
 	}
-	to := &sink{stream: stream, request: in, prompt: request.Prompt, started: s.started(ctx, inst, request)}
+	rpc.LetGo(ctx) // from here on there are its tokens, no more than a context, and its options
+	to := &sink{stream: stream, response: in.GetResponse(), prompt: request.Prompt, started: s.started(ctx, inst, request)}
 	generated, err := generate.Run(ctx, inst.Loop, decoders(inst.Tokenizer), request, to)
 	rpc.Annotate(ctx, "prompt_tokens", len(request.Prompt))
 	rpc.Annotate(ctx, "completion_tokens", generated)

@@ -255,12 +255,12 @@ func TestAModelOfNumbersThatAreNoneIsAnInvalidFile(t *testing.T) {
 func TestTextsBeyondTheProcessorsWaitForTheirTurn(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	for range cap(w.server.turns) {
-		require.NoError(t, w.server.takeTurn(t.Context()))
+		w.server.turns <- struct{}{}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	got := w.generate(ctx, t, prompted("Once upon a time", 5))
 	require.Equal(t, codes.DeadlineExceeded, status.Code(got.err))
-	w.server.giveTurn()
+	<-w.server.turns
 	require.NoError(t, w.generate(t.Context(), t, prompted("Once upon a time", 5)).err)
 }

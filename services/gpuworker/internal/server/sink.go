@@ -12,10 +12,10 @@ import (
 
 // sink sends the events of a generation; `started` goes out with the first of them, and headers with it.
 type sink struct {
-	stream  grpc.ServerStreamingServer[pb.GenerateResponse]
-	request *pb.GenerateRequest
-	prompt  []int32
-	started *pb.Started // nil once sent
+	stream   grpc.ServerStreamingServer[pb.GenerateResponse]
+	response *pb.ResponseOptions // of the request, whose other parts are not held
+	prompt   []int32
+	started  *pb.Started // nil once sent
 }
 
 // begin sends `started`, and the echoed prompt where no scores will carry it.
@@ -28,7 +28,7 @@ func (s *sink) begin() error {
 	if err != nil {
 		return err
 	}
-	r := s.request.GetResponse()
+	r := s.response
 	switch {
 	case r == nil:
 		return nil
@@ -43,7 +43,7 @@ func (s *sink) begin() error {
 
 func (s *sink) sendPrompt(from int, details []*pb.TokenDetail, count int) error {
 	p := &pb.PromptTokens{TokenIndex: uint32(from), Details: details}
-	if s.request.GetResponse().GetEchoPrompt() {
+	if s.response.GetEchoPrompt() {
 		for _, id := range s.prompt[from : from+count] {
 			p.TokenIds = append(p.TokenIds, uint32(id))
 		}
@@ -77,7 +77,7 @@ func (s *sink) Tokens(t generate.Tokens) error {
 	}
 	out := &pb.Tokens{OutputIndex: uint32(t.OutputIndex), TokenIndex: uint32(t.TokenIndex), Text: t.Text}
 	out.TokenIds = make([]uint32, len(t.Rows))
-	r := s.request.GetResponse()
+	r := s.response
 	for i := range t.Rows {
 		out.TokenIds[i] = uint32(t.Rows[i].Token)
 		if r.GetOutputLogprobs() || r.GetOutputCandidates() > 0 {

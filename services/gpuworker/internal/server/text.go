@@ -38,13 +38,12 @@ func (s *Server) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.Toke
 		}
 		out.Rendered = text
 	}
-	if err := s.takeTurn(ctx); err != nil {
-		return nil, statusOf(err)
-	}
-	ids := inst.Tokenizer.Encode(text, tokenizer.EncodeOptions{
+	ids, err := s.inTurn(ctx, inst, text, tokenizer.EncodeOptions{
 		AddSpecial: orDefault(in.AddSpecial, !isChat), ParseSpecial: orDefault(in.ParseSpecial, isChat),
 	})
-	s.giveTurn()
+	if err != nil {
+		return nil, statusOf(err)
+	}
 	out.TokenIds, out.Pieces = make([]uint32, len(ids)), make([][]byte, len(ids))
 	for i, id := range ids {
 		out.TokenIds[i] = uint32(id)

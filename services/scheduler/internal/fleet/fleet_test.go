@@ -147,7 +147,7 @@ func TestARestartOnTheSameAddressIsAnotherIncarnationWithItsOwnLoad(t *testing.T
 	p := n.Start(t, "a:1", workertest.New("w1", "i1", "m"))
 	f := follow(t, n, nil, "a:1")
 	before := until(t, f, connected(1)).Members[0]
-	before.Load.Begin(100)
+	before.Load.Begin(100, 0)
 	p.Kill()
 	until(t, f, connected(0))
 	n.Start(t, "a:1", workertest.New("w1", "i2"))
@@ -163,7 +163,7 @@ func TestALostConnectionKeepsTheLoadOfTheSameIncarnation(t *testing.T) {
 	w := workertest.New("w1", "i1", "m")
 	p := n.Start(t, "a:1", w)
 	f := follow(t, n, nil, "a:1")
-	until(t, f, connected(1)).Members[0].Load.Begin(100)
+	until(t, f, connected(1)).Members[0].Load.Begin(100, 0)
 	p.Kill()
 	until(t, f, connected(0))
 	n.Start(t, "a:1", w)

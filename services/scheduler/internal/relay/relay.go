@@ -110,15 +110,18 @@ func (r *Relay) pick(request Request) (*carrier, error) {
 			return nil, err
 		}
 		m := &snapshot.Members[i]
-		if m.Link.Acquire() {
-			m.Load.Begin(request.Route.Tokens)
+		if !m.Link.Acquire() {
+			// The link ended after the snapshot was made: this worker is out, the next snapshot says so too.
+			request.Route.Exclude = append(request.Route.Exclude, m.Report.GetWorkerId())
+			continue
+		}
+		if m.Load.Begin(request.Route.Tokens, request.Route.MaxInFlight) {
 			return &carrier{
 				workerID: m.Report.GetWorkerId(), link: m.Link, load: m.Load,
 				prompt: request.Prompt, left: request.Route.Tokens, sequences: request.Sequences,
 			}, nil
 		}
-		// The link ended after the snapshot was made: this worker is out, the next snapshot says so too.
-		request.Route.Exclude = append(request.Route.Exclude, m.Report.GetWorkerId())
+		m.Link.Release() // others took its last place meanwhile, which the next pick sees
 	}
 }
 
@@ -213,7 +216,7 @@ func (c *carrier) stream(ctx context.Context) error {
 		}
 		c.link.Heard()
 		if !c.begun {
-			if err := c.begin(up); err != nil {
+			if err := c.begin(ctx, up); err != nil {
 				frame.Free()
 				return err
 			}
@@ -226,9 +229,10 @@ func (c *carrier) stream(ctx context.Context) error {
 }
 
 // begin passes the worker's headers on: they leave with the first frame.
-func (c *carrier) begin(up grpc.ClientStream) error {
+func (c *carrier) begin(ctx context.Context, up grpc.ClientStream) error {
 	c.begun = true
 	c.request.Free()
+	rpc.LetGo(ctx)
 	c.progress(c.prompt)
 	header, err := up.Header()
 	if err != nil {

@@ -89,7 +89,7 @@ func serving(s *Snapshot, r Request) []candidate {
 	return from
 }
 
-// keep drops the candidates for which holds is false, in place.
+// keep returns the candidates for which holds is true. It reuses the slice.
 func keep(from []candidate, holds func(candidate) bool) []candidate {
 	return slices.DeleteFunc(from, func(c candidate) bool { return !holds(c) })
 }

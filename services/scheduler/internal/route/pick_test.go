@@ -31,7 +31,7 @@ func TestPickNeverChoosesAWorkerWithMoreTokens(t *testing.T) {
 		for j := range s.Workers {
 			require.GreaterOrEqual(t, s.Workers[j].Load.Tokens(), s.Workers[i].Load.Tokens())
 		}
-		s.Workers[i].Load.Begin(tokens)
+		s.Workers[i].Load.Begin(tokens, 0)
 	}
 }
 

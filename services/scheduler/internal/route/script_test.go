@@ -89,7 +89,7 @@ func pick(t *testing.T, s *route.Snapshot, model string, o map[string][]string) 
 		return err.Error()
 	}
 	w := &s.Workers[i]
-	w.Load.Begin(r.Tokens)
+	w.Load.Begin(r.Tokens, 0)
 	return fmt.Sprintf("%s, now %d in flight with %d tokens", w.ID, w.Load.InFlight(), w.Load.Tokens())
 }
 

@@ -72,10 +72,18 @@ type Load struct {
 	tokens   atomic.Int64
 }
 
-// Begin counts a request that may need as many tokens.
-func (l *Load) Begin(tokens int64) {
-	l.inFlight.Add(1)
-	l.tokens.Add(tokens)
+// Begin counts a request that may need as many tokens, unless most are under way; most 0 is no bound.
+func (l *Load) Begin(tokens, most int64) bool {
+	for {
+		now := l.inFlight.Load()
+		if most > 0 && now >= most {
+			return false
+		}
+		if l.inFlight.CompareAndSwap(now, now+1) {
+			l.tokens.Add(tokens)
+			return true
+		}
+	}
 }
 
 // Progress takes computed tokens off.

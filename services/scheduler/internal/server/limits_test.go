@@ -183,7 +183,7 @@ func TestWorkersThatHaveAllTheyMayAreFull(t *testing.T) {
 	r := newRig(t, n, "a:1")
 	r.await(1)
 	for range maxInFlight - 1 {
-		r.fleet.Snapshot().Members[0].Load.Begin(0)
+		r.fleet.Snapshot().Members[0].Load.Begin(0, 0)
 	}
 	ctx, cancel := context.WithCancel(r.within())
 	defer cancel()
@@ -196,4 +196,78 @@ func TestWorkersThatHaveAllTheyMayAreFull(t *testing.T) {
 	require.Equal(t, fault.WorkersFull, rpc.Reason(err))
 	require.Positive(t, rpc.RetryAfter(err))
 	require.NotEmpty(t, refused.Trailer().Get("grpc-retry-pushback-ms"))
+}
+
+func TestRequestsThatComeAtOnceNeverPassTheBoundOfAWorker(t *testing.T) {
+	w := workertest.New("w1", "i1", "m")
+	waits(w, 0)
+	r, _ := one(t, w)
+	const places = 3
+	load := r.fleet.Snapshot().Members[0].Load
+	for range maxInFlight - places {
+		load.Begin(0, 0)
+	}
+	ctx, cancel := context.WithCancel(r.within())
+	var begun, calls sync.WaitGroup
+	outcomes := make(chan error, 200)
+	begun.Add(1)
+	for range cap(outcomes) {
+		calls.Go(func() {
+			begun.Wait()
+			stream, err := r.inference().Generate(ctx, ask("m", 1))
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			outcomes <- err
+		})
+	}
+	begun.Done()
+	taken := 0
+	for range cap(outcomes) {
+		if err := <-outcomes; err == nil {
+			taken++
+		} else {
+			require.Equal(t, fault.WorkersFull, rpc.Reason(err), "%v", err)
+		}
+	}
+	require.Equal(t, places, taken)
+	cancel()
+	calls.Wait()
+}
+
+func TestRequestsThatWaitForTheirFirstFrameAreBoundedByTheirBytes(t *testing.T) {
+	w := workertest.New("w1", "i1", "m")
+	answer := make(chan struct{})
+	w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+		rpc.LetGo(stream.Context()) // what is tested is the scheduler
+		<-answer
+		if err := stream.Send(workertest.Started("w1")); err != nil {
+			return err
+		}
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}
+	r, _ := one(t, w)
+	large := ask("m", 1)
+	large.Input = &pb.GenerateRequest_Prompt{Prompt: strings.Repeat("x", maxWaitingBytes/4)}
+	ctx, cancel := context.WithCancel(r.within())
+	defer cancel()
+	var streams []grpc.ServerStreamingClient[pb.GenerateResponse]
+	for i := range 3 {
+		stream, err := r.inference().Generate(ctx, large)
+		require.NoError(t, err)
+		streams = append(streams, stream)
+		require.Eventually(t, func() bool { return w.Running.Load() == int64(i+1) }, hang, time.Millisecond)
+	}
+	_, err := all(r.inference().Generate(ctx, large))
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
+	require.Equal(t, rpc.ReasonTooManyBytesWaiting, rpc.Reason(err))
+	require.Equal(t, rpc.SchedulerDomain, rpc.Domain(err))
+	close(answer)
+	for _, stream := range streams {
+		read(t, stream, 1)
+	}
+	stream, err := r.inference().Generate(ctx, large)
+	require.NoError(t, err)
+	read(t, stream, 1)
 }

@@ -26,6 +26,9 @@ const hang = 30 * time.Second
 // maxInFlight is the rigs' bound of requests on one worker.
 const maxInFlight = 2000
 
+// maxWaitingBytes is the rigs' bound of requests that wait, which is at least one of the largest.
+const maxWaitingBytes = rpc.DefaultMaxReceiveBytes
+
 // rig is a scheduler over memory.
 type rig struct {
 	*testing.T
@@ -49,7 +52,7 @@ func newRigWith(t *testing.T, n *workertest.Net, stale time.Duration, addresses 
 		Stale: stale, BackoffMax: 50 * time.Millisecond, Grace: hang}, logger)
 	require.NoError(t, err)
 	handlers := server.New(f, relay.New(f, maxInFlight), logger)
-	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: 5 * time.Second}, logger)
+	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: 5 * time.Second, MaxWaitingBytes: maxWaitingBytes}, logger)
 	handlers.Register(s)
 	following, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

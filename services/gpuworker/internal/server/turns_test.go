@@ -1,0 +1,70 @@
+package server
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/gpuworker/tokenizer"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+func TestATextThatPanicsTheTokenizerGivesItsTurnBack(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{}))
+	inst, _, err := w.manager.Load(t.Context(), "stories", model.Options{}, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	working := inst.Tokenizer
+	inst.Tokenizer = &tokenizer.Tokenizer{} // knows no vocabulary
+	text := &pb.TokenizeRequest{Model: "stories", Input: &pb.TokenizeRequest_Text{Text: "Once upon a time"}}
+	for range cap(w.server.turns) + 1 {
+		_, err := w.infer.Tokenize(ctx, text)
+		require.Equal(t, rpc.ReasonPanic, rpc.Reason(err), "%v", err)
+	}
+	inst.Tokenizer = working
+	_, err = w.infer.Tokenize(ctx, text)
+	require.NoError(t, err)
+}
+
+func TestTextsThatWaitForTheirTurnAreBoundedByTheirBytes(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{}), "stories")
+	for range cap(w.server.turns) {
+		w.server.turns <- struct{}{}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	large := &pb.TokenizeRequest{Model: "stories", Input: &pb.TokenizeRequest_Text{Text: strings.Repeat("x", 5<<20)}}
+	waiting, leave := context.WithCancel(ctx)
+	outcomes := make(chan error, 8)
+	calls := 0
+	for refused := false; !refused; calls++ {
+		require.Less(t, calls, cap(outcomes), "nothing bounds what waits")
+		go func() {
+			_, err := w.infer.Tokenize(waiting, large)
+			outcomes <- err
+		}()
+		select {
+		case err := <-outcomes:
+			require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
+			require.Equal(t, rpc.ReasonTooManyBytesWaiting, rpc.Reason(err))
+			refused = true
+		case <-time.After(50 * time.Millisecond): // it waits, or is on its way
+		}
+	}
+	leave()
+	for range calls - 1 {
+		<-outcomes
+	}
+	<-w.server.turns
+	_, err := w.infer.Tokenize(ctx, &pb.TokenizeRequest{Model: "stories", Input: &pb.TokenizeRequest_Text{Text: "Once"}})
+	require.NoError(t, err)
+}

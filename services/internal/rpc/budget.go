@@ -1,0 +1,86 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// DefaultMaxWaitingBytes bounds the requests that handlers hold: sixteen of the largest, or sixteen thousand of 16 KiB.
+	DefaultMaxWaitingBytes = 16 * DefaultMaxReceiveBytes
+	// uncountedBytes is the size up to which a request is always taken: it is no more than the rest of its call, and the
+	// probes of health must come through to a server that is full.
+	uncountedBytes = 4 << 10
+	// waitingRetry is what a caller is told to wait.
+	waitingRetry = time.Second
+)
+
+// budget counts the bytes of requests that have been received and are still held: they wait for their turn in queues that
+// count requests, and a request may be large. Safe for concurrent use. Invariant: used <= max.
+type budget struct {
+	max  int64
+	used atomic.Int64
+}
+
+// take counts bytes if they fit; used is how many are counted without them.
+func (b *budget) take(bytes int64) (used int64, ok bool) {
+	after := b.used.Add(bytes)
+	if after > b.max {
+		b.used.Add(-bytes)
+		return after - bytes, false
+	}
+	return after - bytes, true
+}
+
+// hold counts a request that the call has received, in place of the one before, or refuses it.
+func (c *call) hold(m any, domain string) error {
+	c.letGo()
+	bytes := sizeOf(m)
+	if bytes <= uncountedBytes {
+		return nil
+	}
+	used, ok := c.waiting.take(bytes)
+	if !ok {
+		return Fault{
+			Code: codes.ResourceExhausted, Domain: domain, Reason: ReasonTooManyBytesWaiting, RetryAfter: waitingRetry,
+			Message: fmt.Sprintf("the request has %d bytes, requests of %d bytes wait on this server and it holds %d at most: "+
+				"try again later, or send less", bytes, used, c.waiting.max),
+			Metadata: map[string]string{"bytes": strconv.FormatInt(bytes, 10), "waiting_bytes": strconv.FormatInt(used, 10),
+				"max_waiting_bytes": strconv.FormatInt(c.waiting.max, 10)},
+		}.Err()
+	}
+	c.held.Store(bytes)
+	return nil
+}
+
+// letGo takes the request back out of the count.
+func (c *call) letGo() {
+	if held := c.held.Swap(0); held > 0 {
+		c.waiting.used.Add(-held)
+	}
+}
+
+// LetGo says that the handler of ctx's call holds the bytes of its request no more: others may be received in their place.
+// The end of the call says so too. Outside a handler it does nothing.
+func LetGo(ctx context.Context) {
+	if c := callOf(ctx); c != nil {
+		c.letGo()
+	}
+}
+
+// sizeOf is the size of a received message on the wire, or of what is kept of it.
+func sizeOf(m any) int64 {
+	switch m := m.(type) {
+	case *Frame:
+		return int64(m.Data.Len())
+	case proto.Message:
+		return int64(proto.Size(m))
+	}
+	return 0
+}

@@ -1,0 +1,81 @@
+package rpc_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+)
+
+// holder answers a Generate whose prompt begins with "keep" when the call ends, any other after it has let the request go
+// and the call has ended. It sends one event when it holds the request, or has let it go.
+type holder struct {
+	pb.UnimplementedInferenceServiceServer
+}
+
+func (holder) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+	if !strings.HasPrefix(in.GetPrompt(), "keep") {
+		rpc.LetGo(stream.Context())
+	}
+	if err := stream.Send(&pb.GenerateResponse{}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+func TestRequestsThatWaitAreBoundedByTheirBytes(t *testing.T) {
+	rpctest.NoLeaks(t)
+	const size = 300 << 10
+	conn := rpctest.Pair(t, rpc.ServerConfig{MaxReceiveBytes: 512 << 10, MaxWaitingBytes: 1 << 20}, func(r grpc.ServiceRegistrar) {
+		pb.RegisterInferenceServiceServer(r, holder{})
+	})
+	c := pb.NewInferenceServiceClient(conn)
+	large := prompt("keep" + strings.Repeat("x", size))
+	var cancels []func()
+	open := func(in *pb.GenerateRequest) error {
+		ctx, cancel := contextWithCancel(t)
+		cancels = append(cancels, cancel)
+		_, err := first(ctx, c, in)
+		return err
+	}
+	for range 3 {
+		require.NoError(t, open(large))
+	}
+	err := open(large)
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
+	require.Equal(t, rpc.ReasonTooManyBytesWaiting, rpc.Reason(err))
+	require.Positive(t, rpc.RetryAfter(err))
+	numbers := rpc.Info(err).GetMetadata()
+	require.Equal(t, strconv.Itoa(1<<20), numbers["max_waiting_bytes"])
+	for key, least := range map[string]int{"bytes": size, "waiting_bytes": 3 * size} {
+		n, err := strconv.Atoi(numbers[key])
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, n, least, key)
+		require.Less(t, n, least+3*100, key)
+	}
+	require.NoError(t, open(prompt("keep small")), "a small request is always taken")
+
+	cancels[0]()
+	require.Eventually(t, func() bool { return open(large) == nil }, hang, retry, "the end of a call makes room")
+}
+
+func TestARequestThatIsLetGoMakesRoom(t *testing.T) {
+	rpctest.NoLeaks(t)
+	conn := rpctest.Pair(t, rpc.ServerConfig{MaxReceiveBytes: 512 << 10, MaxWaitingBytes: 1}, func(r grpc.ServiceRegistrar) {
+		pb.RegisterInferenceServiceServer(r, holder{})
+	})
+	c := pb.NewInferenceServiceClient(conn)
+	for range 20 {
+		_, err := first(within(t), c, prompt(strings.Repeat("x", 300<<10)))
+		require.NoError(t, err, "the calls before still run and hold nothing")
+	}
+}
