@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -44,6 +45,7 @@ type loader struct {
 	options  Options
 	progress func(Progress)
 	logger   hclog.Logger
+	leaked   *atomic.Uint64 // buffers that the device refused to free are added to it
 }
 
 func (l *loader) load(ctx context.Context) (_ *Instance, err error) {

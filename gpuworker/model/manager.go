@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -26,6 +27,7 @@ type Manager struct {
 	stop    context.CancelCauseFunc
 	work    sync.WaitGroup
 	turn    sync.Mutex // held by the load that reads and uploads: one at a time
+	leaked  atomic.Uint64
 
 	mu struct {
 		sync.Mutex
@@ -47,6 +49,9 @@ func NewManager(cfg Config, device engine.Device, logger hclog.Logger) *Manager 
 
 // Device is the device that the models are on.
 func (m *Manager) Device() engine.Device { return m.device }
+
+// Leaked is how many buffers loads left on the device since the start, because it refused to free them.
+func (m *Manager) Leaked() uint64 { return m.leaked.Load() }
 
 // Load brings a model into service and returns it. Calls for a model being loaded join its load and see its progress;
 // one for a loaded model returns it at once, with already true. The load goes on when ctx ends.
@@ -101,7 +106,8 @@ func (m *Manager) run(name string, o Options, j *job) {
 		err = context.Cause(m.ctx)
 	}
 	if err == nil {
-		l := loader{cfg: m.cfg, device: m.device, catalog: m.catalog, name: name, options: o, progress: j.report, logger: m.logger}
+		l := loader{cfg: m.cfg, device: m.device, catalog: m.catalog, name: name, options: o, progress: j.report, logger: m.logger,
+			leaked: &m.leaked}
 		inst, err = l.load(m.ctx)
 	}
 	m.mu.Lock()
@@ -223,8 +229,8 @@ type Status struct {
 	ClassID     string
 	Runner      engine.RunnerConfig
 	DeviceBytes uint64
-	VerifiedAge time.Duration
-	Progress    Progress // while loading
+	VerifiedAge time.Duration // since the last complete check of its resident bytes; 0 before the first
+	Progress    Progress      // while loading
 	Steps       batch.Stats
 }
 
@@ -234,9 +240,16 @@ func (i *Instance) Status() Status {
 	defer i.mu.Unlock()
 	return Status{
 		Name: i.Name, State: i.mu.state, Problem: i.mu.problem, Digest: i.Digest, Facts: i.Facts, Context: i.Context,
-		ClassID: i.ClassID, Runner: i.Runner, DeviceBytes: i.DeviceBytes, VerifiedAge: time.Since(i.mu.verified),
+		ClassID: i.ClassID, Runner: i.Runner, DeviceBytes: i.DeviceBytes, VerifiedAge: i.verifiedAgeLocked(),
 		Steps: i.stepStats(),
 	}
+}
+
+func (i *Instance) verifiedAgeLocked() time.Duration {
+	if i.mu.verified.IsZero() {
+		return 0
+	}
+	return max(time.Since(i.mu.verified), 1)
 }
 
 // Loaded lists the models loaded or being loaded, sorted by name.

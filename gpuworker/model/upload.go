@@ -50,7 +50,10 @@ func (l *loader) upload(ctx context.Context, inst *Instance, file *gguf.File, sp
 // The first error ends all of it and is the one returned; of a ctx that ends it is the cause.
 func (l *loader) bind(ctx context.Context, inst *Instance, file *gguf.File, spec *arch.Model) (verified int, err error) {
 	memory := vram.New(l.device, l.logger)
-	defer func() { err = errors.Join(err, memory.Close()) }()
+	defer func() {
+		err = errors.Join(err, memory.Close())
+		l.leaked.Add(uint64(memory.Leaked()))
+	}()
 	largest := int64(0)
 	for _, b := range spec.Bindings {
 		largest = max(largest, int64(b.Tensor.Size))

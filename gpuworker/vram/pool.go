@@ -100,6 +100,16 @@ func (p *Pool) Close() error {
 	return errors.Join(errs...)
 }
 
+// Leaked is how many buffers a closed pool still holds, because the device refused to free them: nobody will try again.
+func (p *Pool) Leaked() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.mu.closed {
+		return 0
+	}
+	return len(p.mu.live)
+}
+
 // ErrLeak means that a buffer was still live when its pool was closed.
 var ErrLeak = errors.New("buffer was never freed")
 

@@ -108,6 +108,45 @@ func TestALeakIsNamedAndFreedWhenThePoolCloses(t *testing.T) {
 	require.NoError(t, dev.Close(), "nothing is left on the device")
 }
 
+// clinging is a device that refuses to free what it gave while cling is set.
+type clinging struct {
+	engine.Device
+	cling bool
+}
+
+func (c *clinging) Alloc(size uint64, purpose engine.Purpose) (engine.Buffer, error) {
+	b, err := c.Device.Alloc(size, purpose)
+	return &clingingBuffer{b, c}, err
+}
+
+type clingingBuffer struct {
+	engine.Buffer
+	on *clinging
+}
+
+func (b *clingingBuffer) Free() error {
+	if b.on.cling {
+		return engine.ErrDevice
+	}
+	return b.Buffer.Free()
+}
+
+func TestWhatTheDeviceRefusesToFreeIsCountedOnceThePoolIsClosed(t *testing.T) {
+	dev, err := sim.Open(sim.Options{}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	clings := &clinging{Device: dev, cling: true}
+	p := New(clings, hclog.NewNullLogger())
+	b, err := p.Alloc(100, engine.Weights, "b")
+	require.NoError(t, err)
+	require.Zero(t, p.Leaked(), "its owner holds it")
+	require.ErrorIs(t, p.Close(), engine.ErrDevice)
+	require.Equal(t, 1, p.Leaked())
+	clings.cling = false
+	require.NoError(t, b.Free())
+	require.Zero(t, p.Leaked())
+	require.NoError(t, dev.Close())
+}
+
 func TestMemoryThatIsNotThereIsRefusedByName(t *testing.T) {
 	p := newPool(t, 1000)
 	_, err := p.Alloc(1001, engine.Weights, "too large")

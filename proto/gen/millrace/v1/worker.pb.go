@@ -34,9 +34,9 @@ const (
 	WorkerState_WORKER_STATE_UNSPECIFIED WorkerState = 0
 	// Not ready yet.
 	WorkerState_WORKER_STATE_STARTING WorkerState = 1
-	// Serving.
+	// Serving, and every check holds but perhaps "management": that a reading is missing costs no request.
 	WorkerState_WORKER_STATE_READY WorkerState = 2
-	// Serving with a failed check.
+	// Serving with a failed check that an operator should look at.
 	WorkerState_WORKER_STATE_DEGRADED WorkerState = 3
 	// Finishing what runs, refusing what is new.
 	WorkerState_WORKER_STATE_DRAINING WorkerState = 4
@@ -96,7 +96,7 @@ type HealthRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Last sequence number received; 0 asks for a full report.
 	Ack uint64 `protobuf:"varint,1,opt,name=ack,proto3" json:"ack,omitempty"`
-	// Wanted time between heartbeats; at least 250 ms, unset 1 s.
+	// Wanted time between heartbeats; unset 1 s, and less than 250 ms is 250 ms.
 	Interval *durationpb.Duration `protobuf:"bytes,2,opt,name=interval,proto3" json:"interval,omitempty"`
 	// Echoed in the next response.
 	Probe         uint64 `protobuf:"varint,3,opt,name=probe,proto3" json:"probe,omitempty"`
@@ -435,7 +435,10 @@ type WorkerDelta struct {
 	// New files, when files_changed.
 	Files []*ModelFile `protobuf:"bytes,9,rep,name=files,proto3" json:"files,omitempty"`
 	// Whether files are replaced.
-	FilesChanged  bool `protobuf:"varint,10,opt,name=files_changed,json=filesChanged,proto3" json:"files_changed,omitempty"`
+	FilesChanged bool `protobuf:"varint,10,opt,name=files_changed,json=filesChanged,proto3" json:"files_changed,omitempty"`
+	// Whether nothing differs but numbers that always move: temperature, power, physical memory, rates, ages and the texts of
+	// checks. No decision needs to be made anew for them.
+	ReadingsOnly  bool `protobuf:"varint,11,opt,name=readings_only,json=readingsOnly,proto3" json:"readings_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -540,6 +543,13 @@ func (x *WorkerDelta) GetFilesChanged() bool {
 	return false
 }
 
+func (x *WorkerDelta) GetReadingsOnly() bool {
+	if x != nil {
+		return x.ReadingsOnly
+	}
+	return false
+}
+
 // Sign of life.
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -589,7 +599,12 @@ func (x *Heartbeat) GetProgress() *StepProgress {
 // One named check.
 type HealthCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is checked, e.g. "step-progress", "residency/stories".
+	// What is checked. A check that cannot be judged, because its numbers are not known, is left out.
+	// Of the device: "device" that it works, "management" that its readings are there, "memory-errors" that it has no
+	// uncorrected ones, "memory-pressure" that nobody else holds memory that this worker counts on, "frees" that its driver
+	// took back what was freed, "leaks" that nothing is held for nobody.
+	// Of each model: "step-progress/MODEL" that its steps end, "model/MODEL" that it is in service, "residency/MODEL" that its
+	// resident bytes are checked as often as they should be.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Whether it holds.
 	Ok bool `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
@@ -904,8 +919,16 @@ type LoadStatus struct {
 	PrefillTokensPerSecond float64 `protobuf:"fixed64,7,opt,name=prefill_tokens_per_second,json=prefillTokensPerSecond,proto3" json:"prefill_tokens_per_second,omitempty"`
 	// Tokens generated since the start.
 	GeneratedTokens uint64 `protobuf:"varint,8,opt,name=generated_tokens,json=generatedTokens,proto3" json:"generated_tokens,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Sequences cancelled since the start.
+	Cancelled uint64 `protobuf:"varint,9,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	// Times since the start that a sequence lost its blocks to an older one and was computed again.
+	Preempted uint64 `protobuf:"varint,10,opt,name=preempted,proto3" json:"preempted,omitempty"`
+	// Steps since the start that a sequence was in beyond those submitted or planned when it was cancelled; 0 is right.
+	StepsAfterCancel uint64 `protobuf:"varint,11,opt,name=steps_after_cancel,json=stepsAfterCancel,proto3" json:"steps_after_cancel,omitempty"`
+	// Steps that the engine refused since the start.
+	RefusedSteps  uint64 `protobuf:"varint,12,opt,name=refused_steps,json=refusedSteps,proto3" json:"refused_steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LoadStatus) Reset() {
@@ -990,6 +1013,34 @@ func (x *LoadStatus) GetPrefillTokensPerSecond() float64 {
 func (x *LoadStatus) GetGeneratedTokens() uint64 {
 	if x != nil {
 		return x.GeneratedTokens
+	}
+	return 0
+}
+
+func (x *LoadStatus) GetCancelled() uint64 {
+	if x != nil {
+		return x.Cancelled
+	}
+	return 0
+}
+
+func (x *LoadStatus) GetPreempted() uint64 {
+	if x != nil {
+		return x.Preempted
+	}
+	return 0
+}
+
+func (x *LoadStatus) GetStepsAfterCancel() uint64 {
+	if x != nil {
+		return x.StepsAfterCancel
+	}
+	return 0
+}
+
+func (x *LoadStatus) GetRefusedSteps() uint64 {
+	if x != nil {
+		return x.RefusedSteps
 	}
 	return 0
 }
@@ -1092,8 +1143,10 @@ type ModelStatus struct {
 	PrefixKeysAdded []uint64 `protobuf:"fixed64,10,rep,packed,name=prefix_keys_added,json=prefixKeysAdded,proto3" json:"prefix_keys_added,omitempty"`
 	// Cached prefixes lost.
 	PrefixKeysRemoved []uint64 `protobuf:"fixed64,11,rep,packed,name=prefix_keys_removed,json=prefixKeysRemoved,proto3" json:"prefix_keys_removed,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Wanted time between checks of its resident bytes; unset: they are checked at load only.
+	VerifyInterval *durationpb.Duration `protobuf:"bytes,12,opt,name=verify_interval,json=verifyInterval,proto3" json:"verify_interval,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ModelStatus) Reset() {
@@ -1199,6 +1252,13 @@ func (x *ModelStatus) GetPrefixKeysAdded() []uint64 {
 func (x *ModelStatus) GetPrefixKeysRemoved() []uint64 {
 	if x != nil {
 		return x.PrefixKeysRemoved
+	}
+	return nil
+}
+
+func (x *ModelStatus) GetVerifyInterval() *durationpb.Duration {
+	if x != nil {
+		return x.VerifyInterval
 	}
 	return nil
 }
@@ -1313,7 +1373,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\bprogress\x18\t \x01(\v2\x19.millrace.v1.StepProgressR\bprogress\x120\n" +
 	"\x06models\x18\n" +
 	" \x03(\v2\x18.millrace.v1.ModelStatusR\x06models\x12,\n" +
-	"\x05files\x18\v \x03(\v2\x16.millrace.v1.ModelFileR\x05files\"\xd9\x03\n" +
+	"\x05files\x18\v \x03(\v2\x16.millrace.v1.ModelFileR\x05files\"\xfe\x03\n" +
 	"\vWorkerDelta\x12.\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x18.millrace.v1.WorkerStateR\x05state\x120\n" +
 	"\x06checks\x18\x02 \x03(\v2\x18.millrace.v1.HealthCheckR\x06checks\x12%\n" +
@@ -1325,7 +1385,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x0emodels_changed\x18\b \x01(\bR\rmodelsChanged\x12,\n" +
 	"\x05files\x18\t \x03(\v2\x16.millrace.v1.ModelFileR\x05files\x12#\n" +
 	"\rfiles_changed\x18\n" +
-	" \x01(\bR\ffilesChanged\"B\n" +
+	" \x01(\bR\ffilesChanged\x12#\n" +
+	"\rreadings_only\x18\v \x01(\bR\freadingsOnly\"B\n" +
 	"\tHeartbeat\x125\n" +
 	"\bprogress\x18\x01 \x01(\v2\x19.millrace.v1.StepProgressR\bprogress\"K\n" +
 	"\vHealthCheck\x12\x12\n" +
@@ -1364,7 +1425,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\a_errorsB\x13\n" +
 	"\x11_corrected_errorsB\x17\n" +
 	"\x15_physical_bytes_totalB\x16\n" +
-	"\x14_physical_bytes_free\"\xcc\x02\n" +
+	"\x14_physical_bytes_free\"\xdb\x03\n" +
 	"\n" +
 	"LoadStatus\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
@@ -1375,13 +1436,18 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\ftotal_blocks\x18\x05 \x01(\x04R\vtotalBlocks\x12*\n" +
 	"\x11tokens_per_second\x18\x06 \x01(\x01R\x0ftokensPerSecond\x129\n" +
 	"\x19prefill_tokens_per_second\x18\a \x01(\x01R\x16prefillTokensPerSecond\x12)\n" +
-	"\x10generated_tokens\x18\b \x01(\x04R\x0fgeneratedTokens\"\xe2\x01\n" +
+	"\x10generated_tokens\x18\b \x01(\x04R\x0fgeneratedTokens\x12\x1c\n" +
+	"\tcancelled\x18\t \x01(\x04R\tcancelled\x12\x1c\n" +
+	"\tpreempted\x18\n" +
+	" \x01(\x04R\tpreempted\x12,\n" +
+	"\x12steps_after_cancel\x18\v \x01(\x04R\x10stepsAfterCancel\x12#\n" +
+	"\rrefused_steps\x18\f \x01(\x04R\frefusedSteps\"\xe2\x01\n" +
 	"\fStepProgress\x12\x14\n" +
 	"\x05steps\x18\x01 \x01(\x04R\x05steps\x12=\n" +
 	"\rlast_step_age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\vlastStepAge\x12C\n" +
 	"\x10running_step_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x0erunningStepAge\x128\n" +
 	"\n" +
-	"step_bound\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tstepBound\"\xde\x03\n" +
+	"step_bound\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tstepBound\"\xa2\x04\n" +
 	"\vModelStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fmodel_digest\x18\x02 \x01(\tR\vmodelDigest\x12-\n" +
@@ -1394,7 +1460,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\bclass_id\x18\t \x01(\tR\aclassId\x12*\n" +
 	"\x11prefix_keys_added\x18\n" +
 	" \x03(\x06R\x0fprefixKeysAdded\x12.\n" +
-	"\x13prefix_keys_removed\x18\v \x03(\x06R\x11prefixKeysRemoved\"\xbf\x01\n" +
+	"\x13prefix_keys_removed\x18\v \x03(\x06R\x11prefixKeysRemoved\x12B\n" +
+	"\x0fverify_interval\x18\f \x01(\v2\x19.google.protobuf.DurationR\x0everifyInterval\"\xbf\x01\n" +
 	"\tModelFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -1472,14 +1539,15 @@ var file_millrace_v1_worker_proto_depIdxs = []int32{
 	12, // 23: millrace.v1.ModelStatus.verified_age:type_name -> google.protobuf.Duration
 	14, // 24: millrace.v1.ModelStatus.capabilities:type_name -> millrace.v1.ModelCapabilities
 	15, // 25: millrace.v1.ModelStatus.loaded:type_name -> millrace.v1.LoadResult
-	14, // 26: millrace.v1.ModelFile.capabilities:type_name -> millrace.v1.ModelCapabilities
-	1,  // 27: millrace.v1.WorkerService.Health:input_type -> millrace.v1.HealthRequest
-	2,  // 28: millrace.v1.WorkerService.Health:output_type -> millrace.v1.HealthResponse
-	28, // [28:29] is the sub-list for method output_type
-	27, // [27:28] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	12, // 26: millrace.v1.ModelStatus.verify_interval:type_name -> google.protobuf.Duration
+	14, // 27: millrace.v1.ModelFile.capabilities:type_name -> millrace.v1.ModelCapabilities
+	1,  // 28: millrace.v1.WorkerService.Health:input_type -> millrace.v1.HealthRequest
+	2,  // 29: millrace.v1.WorkerService.Health:output_type -> millrace.v1.HealthResponse
+	29, // [29:30] is the sub-list for method output_type
+	28, // [28:29] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_proto_init() }

@@ -33,7 +33,8 @@ const (
 // What a worker tells its schedulers. Any number of schedulers may hold a stream.
 type WorkerServiceClient interface {
 	// The scheduler sends acks and wishes; the worker answers at once with a full report, then with deltas on change and
-	// heartbeats when nothing changes. The stream lasts until either side ends it.
+	// heartbeats when nothing changes. Numbers that always move, such as a temperature, are at most 2 s old at the scheduler,
+	// whatever interval it asks for. The stream lasts until either side ends it.
 	Health(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[HealthRequest, HealthResponse], error)
 }
 
@@ -65,7 +66,8 @@ type WorkerService_HealthClient = grpc.BidiStreamingClient[HealthRequest, Health
 // What a worker tells its schedulers. Any number of schedulers may hold a stream.
 type WorkerServiceServer interface {
 	// The scheduler sends acks and wishes; the worker answers at once with a full report, then with deltas on change and
-	// heartbeats when nothing changes. The stream lasts until either side ends it.
+	// heartbeats when nothing changes. Numbers that always move, such as a temperature, are at most 2 s old at the scheduler,
+	// whatever interval it asks for. The stream lasts until either side ends it.
 	Health(grpc.BidiStreamingServer[HealthRequest, HealthResponse]) error
 	mustEmbedUnimplementedWorkerServiceServer()
 }
