@@ -50,6 +50,9 @@ func NewManager(cfg Config, device engine.Device, logger hclog.Logger) *Manager 
 // Device is the device that the models are on.
 func (m *Manager) Device() engine.Device { return m.device }
 
+// VerifyInterval is the time wanted between residency checks of a model; 0: there are none.
+func (m *Manager) VerifyInterval() time.Duration { return max(m.cfg.VerifyInterval, 0) }
+
 // Leaked is how many buffers loads left on the device since the start, because it refused to free them.
 func (m *Manager) Leaked() uint64 { return m.leaked.Load() }
 

@@ -29,7 +29,7 @@ var modelStateOf = map[model.State]pb.ModelState{
 func (s *Server) report() *pb.WorkerReport {
 	models := s.models.Loaded()
 	info, err := s.models.Device().Info()
-	state, checks := s.assess(models, err)
+	state, checks := s.assess(models, info, err)
 	r := &pb.WorkerReport{
 		WorkerId: s.identity.WorkerID, Incarnation: s.identity.Incarnation, Version: s.identity.Version,
 		ClassId: model.ClassID(info, model.DefaultKV(info)), State: stateOf[state], Device: deviceOf(info),

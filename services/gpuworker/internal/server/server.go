@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc/orca"
 
+	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/health"
 	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -78,8 +79,8 @@ func (s *Server) Run(ctx context.Context, r *rpc.Server) {
 		now := s.models.Loaded()
 		s.rates.sample(now)
 		s.reportLoad(now)
-		_, err := s.models.Device().Info()
-		if state, checks := s.assess(now, err); state != last {
+		info, err := s.models.Device().Info()
+		if state, checks := s.assess(now, info, err); state != last {
 			s.logger.Info("worker state changed", "state", stateOf[state], "failed_checks", failedNames(checks))
 			r.SetReady(state == health.Ready || state == health.Degraded)
 			last = state
@@ -93,9 +94,10 @@ func (s *Server) Run(ctx context.Context, r *rpc.Server) {
 	}
 }
 
-func (s *Server) assess(models []model.Status, device error) (health.State, []health.Check) {
+func (s *Server) assess(models []model.Status, device engine.DeviceInfo, failure error) (health.State, []health.Check) {
 	return health.Assess(health.Input{
-		Starting: s.starting.Load(), Draining: s.draining.Load(), Models: models, Device: device,
+		Starting: s.starting.Load(), Draining: s.draining.Load(), Models: models, Device: device, Failure: failure,
+		Leaked: s.models.Leaked(), VerifyInterval: s.models.VerifyInterval(),
 	})
 }
 

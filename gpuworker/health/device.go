@@ -1,0 +1,88 @@
+package health
+
+import "fmt"
+
+const (
+	// pressureShare and pressureLeast bound how much less than the ledger's free bytes may be free: a 64th of the device and
+	// at least half a GiB. An engine leaves as much out of its ledger for what the driver takes beside it, code, graphs and
+	// streams, so that no worker alone on its device is short of anything.
+	pressureShare = 64
+	pressureLeast = 512 << 20
+)
+
+// managed are the kinds of device whose driver has a management library, so that missing readings are a fault.
+var managed = map[string]bool{"cuda": true}
+
+// device judges the device.
+func (in *Input) device() []verdict {
+	if in.Failure != nil {
+		return []verdict{failed(CheckDevice, in.Failure.Error(), NotReady)}
+	}
+	all := []verdict{passed(CheckDevice)}
+	if managed[in.Device.Kind] {
+		all = append(all, in.management())
+	}
+	if in.Device.Errors != nil {
+		all = append(all, in.memoryErrors(*in.Device.Errors))
+	}
+	if in.Device.PhysicalFree != nil {
+		all = append(all, in.memoryPressure(*in.Device.PhysicalFree))
+	}
+	return append(all, in.frees(), in.leaks())
+}
+
+func (in *Input) management() verdict {
+	if in.Device.ManagementProblem == "" {
+		return passed(CheckManagement)
+	}
+	return failed(CheckManagement, fmt.Sprintf("readings are missing, so that memory errors may go unseen: %s; see that "+
+		"nvidia-smi works where the worker runs, a container needs the driver's utility capability", in.Device.ManagementProblem), Ready)
+}
+
+func (in *Input) memoryErrors(count uint64) verdict {
+	if count == 0 {
+		return passed(CheckMemoryErrors)
+	}
+	return failed(CheckMemoryErrors, fmt.Sprintf("%d uncorrected memory errors since the driver was loaded: what they hit has "+
+		"failed already; drain this worker and reset the device, and replace one that goes on making them", count), Degraded)
+}
+
+// memoryPressure compares what is free with what the ledger counts as free; bytes kept for reuse are free for this worker.
+func (in *Input) memoryPressure(free uint64) verdict {
+	d := &in.Device
+	tolerated := uint64(pressureLeast)
+	if d.PhysicalTotal != nil {
+		tolerated = max(tolerated, *d.PhysicalTotal/pressureShare)
+	}
+	if free+d.BytesPooled+tolerated >= d.BytesFree {
+		return passed(CheckMemoryPressure)
+	}
+	text := fmt.Sprintf("the worker counts on %s of free memory and the device has %s", size(d.BytesFree), size(free+d.BytesPooled))
+	own := d.BytesPooled
+	for _, n := range d.BytesUsed {
+		own += n
+	}
+	if d.PhysicalTotal != nil && *d.PhysicalTotal > free+own {
+		text += fmt.Sprintf(": other processes and the driver hold %s of %s", size(*d.PhysicalTotal-free-own), size(*d.PhysicalTotal))
+	}
+	return failed(CheckMemoryPressure, text+"; loads may fail: end those processes, or give each worker its --memory-limit", Degraded)
+}
+
+func (in *Input) frees() verdict {
+	if in.Device.FailedFrees == 0 {
+		return passed(CheckFrees)
+	}
+	return failed(CheckFrees, fmt.Sprintf("the driver refused %d frees since the worker started: their memory is lost until it "+
+		"ends; drain the worker and restart it", in.Device.FailedFrees), Degraded)
+}
+
+func (in *Input) leaks() verdict {
+	if in.Leaked == 0 {
+		return passed(CheckLeaks)
+	}
+	return failed(CheckLeaks, fmt.Sprintf("%d buffers are held for nobody: drain the worker and restart it to have their memory "+
+		"back", in.Leaked), Degraded)
+}
+
+// size is a number of bytes as people read it.
+func size(n uint64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }

@@ -1,0 +1,53 @@
+package health
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/model"
+)
+
+// overdueAfter is how many intervals may pass from one residency check to the next: a check waits for those of other models
+// and yields to requests, which a second interval covers, and what is later than that is not coming.
+const overdueAfter = 3
+
+// ofModel judges a model that is not being loaded.
+func ofModel(m model.Status, interval time.Duration) []verdict {
+	all := []verdict{stepProgress(m), service(m)}
+	// One that is leaving or has failed is checked no more.
+	if interval > 0 && m.State == model.Ready && m.VerifiedAge > 0 {
+		all = append(all, residency(m, interval))
+	}
+	return all
+}
+
+func stepProgress(m model.Status) verdict {
+	name := CheckStepProgress + "/" + m.Name
+	if m.Steps.RunningStepAge <= m.Steps.StepBound {
+		return passed(name)
+	}
+	return failed(name, fmt.Sprintf("a step has been running for %v, more than %v: the device hangs; restart the worker",
+		m.Steps.RunningStepAge.Round(time.Millisecond), m.Steps.StepBound), NotReady)
+}
+
+func service(m model.Status) verdict {
+	name := CheckModel + "/" + m.Name
+	switch {
+	case m.State != model.Failed:
+		return passed(name)
+	case errors.Is(m.Problem, engine.ErrDevice):
+		return failed(name, m.Problem.Error(), NotReady)
+	}
+	return failed(name, m.Problem.Error(), Degraded)
+}
+
+func residency(m model.Status, interval time.Duration) verdict {
+	name := CheckResidency + "/" + m.Name
+	if m.VerifiedAge <= overdueAfter*interval {
+		return passed(name)
+	}
+	return failed(name, fmt.Sprintf("the resident bytes were last checked %v ago and %v are wanted between checks: the device is "+
+		"too busy for them; raise --verify-interval or send the worker less", m.VerifiedAge.Round(time.Second), interval), Degraded)
+}
