@@ -3,6 +3,7 @@ package native
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -20,11 +21,16 @@ type Options struct {
 	Threads int
 	// BytesLimit is the ceiling of the device's ledger in bytes; 0 = the engine's default.
 	BytesLimit uint64
+	// PoolLimit is how many freed bytes the device keeps for reuse; 0 = the engine's default, NoPool = none.
+	PoolLimit uint64
 	// Path forces an instruction-set path of the CPU engine: "avx512bf16", "avx512vnni", "avx2" or "portable"; empty = the best.
 	Path string
 	// EnginePath lists files or folders, divided by colons, where the CUDA engine is looked for first.
 	EnginePath string
 }
+
+// NoPool makes a device give freed bytes back at once.
+const NoPool uint64 = math.MaxUint64
 
 // choice is a parsed Options.Device.
 type choice struct {
@@ -89,7 +95,7 @@ func Open(opts Options, logger hclog.Logger) (engine.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := t.open(0, opts.Threads, opts.BytesLimit, opts.Path)
+	dev, err := t.open(0, opts)
 	if err != nil {
 		return nil, fmt.Errorf("cpu engine: %w", err)
 	}
@@ -124,7 +130,7 @@ func openGPU(opts Options, index int) (*Device, error) {
 		return nil, fmt.Errorf("engine %s: cuda:%d does not exist, this machine has %d usable GPUs: %w", t.from, index, n,
 			engine.ErrNoDevice)
 	}
-	dev, err := t.open(index, opts.Threads, opts.BytesLimit, "")
+	dev, err := t.open(index, opts)
 	if err != nil {
 		return nil, fmt.Errorf("engine %s: %w", t.from, err)
 	}

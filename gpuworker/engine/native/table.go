@@ -56,20 +56,21 @@ func (t *table) deviceCount() (int, error) {
 	return int(n), nil
 }
 
-// open opens a device of this engine.
-func (t *table) open(index, threads int, bytesLimit uint64, path string) (*Device, error) {
+// open opens a device of this engine, of a size that o gives.
+func (t *table) open(index int, o Options) (*Device, error) {
 	var n narrow
 	opts := C.mr_device_options{
 		struct_size: C.sizeof_mr_device_options,
 		index:       n.i32("device index", index),
-		threads:     n.i32("threads", threads),
-		bytes_limit: C.uint64_t(bytesLimit),
+		threads:     n.i32("threads", o.Threads),
+		bytes_limit: C.uint64_t(o.BytesLimit),
+		pool_limit:  C.uint64_t(o.PoolLimit),
 	}
 	if n.err != nil {
 		return nil, n.err
 	}
-	if path != "" {
-		opts.path = cString(path)
+	if o.Path != "" { // Check refuses it for a GPU
+		opts.path = cString(o.Path)
 		defer cFree(unsafe.Pointer(opts.path))
 	}
 	var handle *C.mr_device
