@@ -1,0 +1,84 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/services/bench/internal/config"
+	"github.com/millrace/millrace/services/bench/internal/device"
+	"github.com/millrace/millrace/services/bench/internal/opsbench"
+)
+
+// opsFlags are the flags of the command ops.
+type opsFlags struct {
+	opsbench.Config
+	floors string
+	device config.Device
+}
+
+func (c *console) ops() *cobra.Command {
+	f := &opsFlags{}
+	cmd := &cobra.Command{
+		Use: "ops", Short: "Measures the plain operations on the CPU engine and on a device, side by side",
+		Long: "Runs every plain operation on the CPU engine and on --device, and prints both times, the rate beside its roof\n" +
+			"and the speed-up. Results are held against float64 and against each other: one that is wrong has no time and\n" +
+			"fails the run. So does a figure below its floor in --floors.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.runOps(cmd.Context(), f) },
+	}
+	flags := cmd.Flags()
+	flags.IntSliceVar(&f.Squares, "squares", []int{512, 2048, 4096}, "rows, columns and inner size of each matmul")
+	flags.IntVar(&f.Width, "width", 4096, "rows and columns of matvec's matrix, and of what works by row or element")
+	flags.IntSliceVar(&f.Keys, "keys", []int{512, 1024, 2048}, "rows and keys of each attention, of 32 heads of 128")
+	flags.IntVar(&f.Repeat, "repeat", 25, "most measurements of each operation; the median is told")
+	flags.DurationVar(&f.Budget, "budget", time.Second, "time for the measurements of an operation on a device; one is always made")
+	flags.DurationVar(&f.RoofTime, "roof-time", 200*time.Millisecond, "time for each roof, before and after")
+	flags.StringVar(&f.floors, "floors", "", floorsUsage)
+	f.device.Register(flags)
+	return cmd
+}
+
+func (c *console) runOps(ctx context.Context, f *opsFlags) error {
+	if err := errors.Join(f.Validate(), f.device.Validate()); err != nil {
+		return fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	set, err := readFloors(f.floors, "ops")
+	if err != nil {
+		return err
+	}
+	report, err := c.measureOps(ctx, f)
+	c.line.Clear()
+	if report == nil {
+		return err
+	}
+	report.Floors = judge(set, report.Figure)
+	return errors.Join(c.print(report), err, report.Floors.Err())
+}
+
+func (c *console) measureOps(ctx context.Context, f *opsFlags) (_ *opsbench.Report, err error) {
+	logger := c.logger()
+	named, err := device.Open(&f.device, logger)
+	if err != nil {
+		return nil, fmt.Errorf("open device: %w", err)
+	}
+	defer func() { err = errors.Join(err, named.Close()) }()
+	info, err := named.Info()
+	if err != nil {
+		return nil, err
+	}
+	if info.Kind == "cpu" {
+		return opsbench.Run(ctx, named, nil, f.Config, c.line.Tell)
+	}
+	own := f.device
+	own.Name = "cpu"
+	cpu, err := device.Open(&own, logger)
+	if err != nil {
+		return nil, fmt.Errorf("open device: %w", err)
+	}
+	defer func() { err = errors.Join(err, cpu.Close()) }()
+	return opsbench.Run(ctx, cpu, named, f.Config, c.line.Tell)
+}

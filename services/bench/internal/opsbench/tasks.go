@@ -1,0 +1,149 @@
+package opsbench
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// task is one row of the table: an operation on operands of one size.
+type task struct {
+	name, shape string
+	args        engine.OpArgs
+	a, b, c     int     // elements of each operand; 0: there is none
+	out         int     // elements of the result
+	ops         float64 // a multiply-add counts two; 0: not counted
+	bytes       float64 // read and written, each operand once
+	roof        Roof    // what bounds it, and so what its rate is counted in
+	bound       float64 // of the error, see worst
+	want        want
+}
+
+// Bounds on errors: one or a few f32 roundings; sums over a row; products of f32, which an engine may split into shorter
+// numbers but may not round to them.
+const (
+	elementBound = 1e-6
+	rowBound     = 1e-5
+	productBound = 1e-4
+)
+
+// product is a kind of matrix product: how it is called, how exact it is, and the roof of its operations.
+type product struct {
+	name  string
+	op    engine.Op
+	bound float64
+	roof  Roof // of its operations, or of reading where it is as fast as its weights are read
+}
+
+var (
+	matmuls = []product{{"matmul", engine.OpMatmul, productBound, F32}}
+	matvecs = []product{{"matvec", engine.OpMatvec, productBound, Read}}
+)
+
+// elements are the operations that compute each element from those at its place.
+var elements = []struct {
+	name  string
+	op    engine.Op
+	two   bool // operands
+	value func(a, b float64) float64
+}{
+	{"add", engine.OpAdd, true, func(a, b float64) float64 { return a + b }},
+	{"mul", engine.OpMul, true, func(a, b float64) float64 { return a * b }},
+	{"scale", engine.OpScale, false, func(a, _ float64) float64 { return scale * a }},
+	{"copy", engine.OpCopy, false, func(a, _ float64) float64 { return a }},
+	{"silu", engine.OpSiLU, false, func(a, _ float64) float64 { return silu(a) }},
+	{"swiglu", engine.OpSwiGLU, true, func(a, b float64) float64 { return silu(a) * b }},
+}
+
+// Arguments of the operations that take them.
+const (
+	scale         = -1.5
+	eps           = 1e-5
+	ropeBase      = 10000
+	firstPosition = 1000
+)
+
+// tasks are the rows of the table, in order.
+func tasks(c *Config) []task {
+	var all []task
+	for _, p := range matmuls {
+		for _, n := range c.Squares {
+			all = append(all, p.of(n, n, fmt.Sprintf("%dx%dx%d", n, n, n)))
+		}
+	}
+	for _, p := range matvecs {
+		all = append(all, p.of(1, c.Width, fmt.Sprintf("1 by %dx%d", c.Width, c.Width)))
+	}
+	all = append(all, softmax(c.Width), rmsNorm(c.Width), rope(c.Width))
+	for _, e := range elements {
+		t := square(e.name, e.op, c.Width, elementBound)
+		t.args.Scale = scale
+		if e.two {
+			t.b = t.out
+			t.bytes *= 1.5
+		}
+		t.want = eachElement(e.value)
+		all = append(all, t)
+	}
+	for _, n := range c.Keys {
+		all = append(all, attention(n))
+	}
+	return all
+}
+
+// of is the product of a matrix of size^2 weights with so many rows.
+func (p product) of(rows, size int, shape string) task {
+	t := task{
+		name: fmt.Sprintf("%s/%d", p.name, size), shape: shape,
+		args: engine.OpArgs{Op: p.op, Rows: int64(rows), Cols: int64(size), Inner: int64(size), Batch: 1},
+		a:    size * size, b: rows * size, out: rows * size,
+		ops: 2 * float64(rows) * float64(size) * float64(size), roof: p.roof, bound: p.bound, want: dotOf(size),
+	}
+	t.bytes = 4 * float64(t.a+t.b+t.out)
+	return t
+}
+
+// square is an operation that reads and writes as many elements as a matrix has.
+func square(name string, op engine.Op, n int, bound float64) task {
+	shape := fmt.Sprintf("%dx%d", n, n)
+	return task{
+		name: name + "/" + shape, shape: shape, args: engine.OpArgs{Op: op, Rows: int64(n), Cols: int64(n), Batch: 1},
+		a: n * n, out: n * n, bytes: 8 * float64(n) * float64(n), roof: Copy, bound: bound,
+	}
+}
+
+func softmax(n int) task {
+	t := square("softmax", engine.OpSoftmax, n, rowBound)
+	t.want = softmaxOf(n)
+	return t
+}
+
+func rmsNorm(n int) task {
+	t := square("rms_norm", engine.OpRMSNorm, n, rowBound)
+	t.args.Eps, t.b, t.want = eps, n, rmsNormOf(n)
+	t.bytes += 4 * float64(n)
+	return t
+}
+
+func rope(n int) task {
+	t := square("rope", engine.OpRope, n, rowBound)
+	t.shape = fmt.Sprintf("%dx%dx%d", n, n/headDim, headDim)
+	t.args.Cols, t.args.Heads, t.args.Base, t.args.FirstPosition = headDim, int32(n/headDim), ropeBase, firstPosition
+	t.want = ropeOf(n)
+	return t
+}
+
+// attention is causal: row r of n sees keys 0 to r.
+func attention(n int) task {
+	size := n * heads * headDim
+	return task{
+		name: fmt.Sprintf("attention/%d", n), shape: fmt.Sprintf("%dx%dx%d", n, heads, headDim),
+		args: engine.OpArgs{
+			Op: engine.OpAttention, Rows: int64(n), Cols: headDim, Inner: int64(n), Batch: 1, Heads: heads, KVHeads: heads,
+			Scale: float32(1 / math.Sqrt(headDim)),
+		},
+		a: size, b: size, c: size, out: size, ops: 4 * heads * headDim * float64(n) * float64(n+1) / 2,
+		bytes: 16 * float64(size), roof: F32, bound: productBound, want: attentionOf(n),
+	}
+}
