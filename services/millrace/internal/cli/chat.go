@@ -215,6 +215,7 @@ func (c *conversation) answer(ctx context.Context, line string) error {
 		out.text(0, event.GetTokens().GetText())
 		return out.err
 	})
+	done.repeat = repeatBy("/seed", c.req.GetSampling())
 	if done.tokens > 0 || err == nil {
 		out.finish(0)
 	}

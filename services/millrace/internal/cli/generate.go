@@ -27,8 +27,11 @@ func (a *app) generate() *cobra.Command {
 		Use:   "generate [PROMPT]",
 		Short: "Continue a prompt and stream the text",
 		Long: "Continues a prompt, given as arguments or on standard input (whose last line end is dropped), and streams the\n" +
-			"text to standard output as it is made. One line of statistics follows on standard error.",
-		Example: "  millrace generate -m stories \"Once upon a time\" --max-tokens 100 --seed 7\n" +
+			"text to standard output as it is made. One line of statistics follows on standard error, with the seed: the same\n" +
+			"seed gives the same text. Unset knobs have the contract's defaults, which take every token as often as the model\n" +
+			"would: small models read better with --temperature 0.7 --top-p 0.9, and --temperature 0 always takes the best token.",
+		Example: "  millrace generate -m stories \"Once upon a time\" --temperature 0.7 --top-p 0.9\n" +
+			"  millrace generate -m stories \"Once upon a time\" --max-tokens 100 --seed 7\n" +
 			"  echo \"Tom had a big red\" | millrace generate -m stories --json\n" +
 			"  millrace generate -m synthetic --token-ids 1,2,3 --max-tokens 8",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -40,7 +43,7 @@ func (a *app) generate() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	modelFlag(fs, &req.Model)
-	fs.BoolVar(&f.json, "json", false, "print one event a line as JSON and nothing else")
+	fs.BoolVar(&f.json, "json", false, "print one event a line as JSON and nothing else; finished events hold the statistics")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print no statistics")
 	fs.StringVar(&f.tokenIDs, "token-ids", "", "prompt as token ids, such as 1,2,3; the output is token ids too unless --token-ids-only=false")
 	fs.StringVar(&f.class, "prompt-class", "", "kernels that compute the prompt, for measuring: prefill or decode (unset: prefill)")
@@ -114,15 +117,18 @@ func (a *app) runGenerate(ctx context.Context, req *pb.GenerateRequest, f *gener
 	if req.Model, err = resolve(ctx, conn, req.GetModel()); err != nil {
 		return err
 	}
-	show := a.show(req)
+	var show func(*pb.GenerateResponse) error
 	if f.json {
 		show = func(event *pb.GenerateResponse) error { return printJSON(a.Out, event) }
+	} else {
+		show = a.show(req)
 	}
 	done, err := stream(ctx, conn, req, show)
+	done.repeat = repeatBy("--seed", req.GetSampling())
 	if !f.json && err != nil && done.tokens > 0 {
 		fmt.Fprintln(a.Out) // the cut text ends its line
 	}
-	if !f.quiet && (err == nil || done.tokens > 0) {
+	if !f.quiet && !f.json && (err == nil || done.tokens > 0) {
 		fmt.Fprintln(a.Err, done.String())
 	}
 	return err

@@ -158,6 +158,76 @@ func TestSeveralContinuationsArePrintedOneAfterTheOther(t *testing.T) {
 	require.Contains(t, r.err.String(), "5 tokens, ")
 }
 
+func TestSeveralContinuationsAsJSONAreEventsAndNothingElse(t *testing.T) {
+	r := serve(t, &fake{generate: func(in *pb.GenerateRequest, s generating) error {
+		for _, e := range []*pb.GenerateResponse{begun(in), tokens(1, 0, "one"), tokens(0, 0, "zero"), finished(1), finished(0)} {
+			if err := s.Send(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+	require.Equal(t, 0, r.run(t, "generate", "--json", "--num-sequences", "2", "--echo-prompt", "Once"))
+	lines := strings.Split(strings.TrimSuffix(r.out.String(), "\n"), "\n")
+	require.Len(t, lines, 5)
+	for _, line := range lines {
+		require.NoError(t, protojson.Unmarshal([]byte(line), &pb.GenerateResponse{}), line)
+	}
+	require.Empty(t, r.err.String(), "the events hold the statistics")
+}
+
+// timed ends a continuation of so many tokens that took so long to make.
+func timed(output, completion uint32, decode time.Duration) *pb.GenerateResponse {
+	e := finished(output)
+	e.GetFinished().Usage = &pb.Usage{PromptTokens: 3, CompletionTokens: completion}
+	e.GetFinished().Timings = &pb.Timings{Decode: durationpb.New(decode)}
+	return e
+}
+
+func TestTheRateIsTheServersAndNotThatOfABurst(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		ends []*pb.GenerateResponse
+		want string
+	}{
+		"one continuation":      {nil, []*pb.GenerateResponse{timed(0, 101, 2*time.Second)}, ", 50.0 tokens/s, "},
+		"two made side by side": {[]string{"--num-sequences", "2"}, []*pb.GenerateResponse{timed(0, 101, 2*time.Second), timed(1, 51, time.Second)}, ", 75.0 tokens/s, "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := serve(t, &fake{generate: func(in *pb.GenerateRequest, s generating) error {
+				_ = s.Send(begun(in))
+				burst := tokens(0, 0, "all at once")
+				burst.GetTokens().TokenIds = make([]uint32, 101)
+				_ = s.Send(burst)
+				for _, e := range tc.ends {
+					_ = s.Send(e)
+				}
+				return nil
+			}})
+			require.Equal(t, 0, r.run(t, append([]string{"generate", "Once"}, tc.args...)...), r.err.String())
+			require.Regexp(t, tc.want, r.err.String())
+		})
+	}
+}
+
+func TestTheSeedThatWasDrawnIsToldWithHowToRepeatIt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"drawn":          {nil, ", seed 42 (--seed 42 repeats it), "},
+		"given":          {[]string{"--seed", "77"}, ", seed 77, "},
+		"without chance": {[]string{"--temperature", "0"}, ", seed 42, "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got *pb.GenerateRequest
+			r := serve(t, &fake{generate: teller(&got, "x")})
+			require.Equal(t, 0, r.run(t, append([]string{"generate", "Once"}, tc.args...)...))
+			require.Contains(t, r.err.String(), tc.want)
+		})
+	}
+}
+
 func TestEchoAndProgressAndStopAreTold(t *testing.T) {
 	r := serve(t, &fake{generate: func(in *pb.GenerateRequest, s generating) error {
 		_ = s.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Progress{Progress: &pb.Progress{PrefilledTokens: 64}}})

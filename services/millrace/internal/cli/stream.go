@@ -19,12 +19,20 @@ var errCut = errors.New("the server ended the stream too early")
 
 // statistics is what is known of a generation when it ended, well or not.
 type statistics struct {
-	started     *pb.Started
-	finished    []*pb.Finished
-	tokens      int // generated, over all continuations
-	toFirst     time.Duration
-	firstToLast time.Duration
-	total       time.Duration
+	started  *pb.Started
+	finished []*pb.Finished
+	tokens   int // generated, over all continuations
+	toFirst  time.Duration
+	total    time.Duration
+	repeat   string // how the same seed is given again, "" where there is nothing to say
+}
+
+// repeatBy is how a drawn seed is given again; nothing for one that was given, and where nothing is drawn.
+func repeatBy(how string, sampling *pb.Sampling) string {
+	if sampling.Seed != nil || sampling.Temperature != nil && sampling.GetTemperature() == 0 {
+		return ""
+	}
+	return how
 }
 
 // stream runs a generation and gives every event to show; an error of show cancels the call and is returned. What came
@@ -59,7 +67,6 @@ func stream(ctx context.Context, conn grpc.ClientConnInterface, req *pb.Generate
 				s.toFirst = time.Since(began)
 			}
 			s.tokens += len(e.Tokens.GetTokenIds())
-			s.firstToLast = time.Since(began) - s.toFirst
 		case *pb.GenerateResponse_Finished:
 			s.finished = append(s.finished, e.Finished)
 		}
@@ -77,11 +84,15 @@ func (s statistics) String() string {
 	if s.tokens > 0 {
 		add("first after %s", render.Duration(s.toFirst))
 	}
-	if s.tokens > 1 && s.firstToLast > 0 {
-		add("%s tokens/s", render.Rate(float64(s.tokens-1)/s.firstToLast.Seconds()))
+	if rate := s.rate(); rate > 0 {
+		add("%s tokens/s", render.Rate(rate))
 	}
 	add("%d prompt tokens", s.started.GetPromptTokens())
-	add("seed %d", s.started.GetSeed())
+	if s.repeat != "" {
+		add("seed %d (%s %d repeats it)", s.started.GetSeed(), s.repeat, s.started.GetSeed())
+	} else {
+		add("seed %d", s.started.GetSeed())
+	}
 	if reason := s.ending(); reason != "" {
 		add("%s", reason)
 	}
@@ -89,6 +100,26 @@ func (s statistics) String() string {
 		add("worker %s", render.Line(id))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// rate is tokens a second by the server's own clock: the network may bring at once what took a while to make. Without the
+// server's timings it is what arrived in the time that the call took, so that it is never more than the truth.
+func (s statistics) rate() float64 {
+	var decoded uint32
+	var longest time.Duration
+	for _, f := range s.finished {
+		if n := f.GetUsage().GetCompletionTokens(); n > 1 {
+			decoded += n - 1
+			longest = max(longest, f.GetTimings().GetDecode().AsDuration())
+		}
+	}
+	switch {
+	case longest > 0:
+		return float64(decoded) / longest.Seconds()
+	case s.tokens > 1 && s.total > 0:
+		return float64(s.tokens) / s.total.Seconds()
+	}
+	return 0
 }
 
 // ending says why one continuation ended, "" for several or none.

@@ -188,6 +188,22 @@ func TestWorkersOnATerminalIsRedrawn(t *testing.T) {
 	require.Equal(t, 0, wait(t))
 }
 
+func TestWorkersOnATerminalAreShownOnceWhereThatIsAskedFor(t *testing.T) {
+	for name, args := range map[string][]string{"by --once": {"workers", "--once"}, "as JSON": {"workers", "--json"}} {
+		t.Run(name, func(t *testing.T) {
+			r := serve(t, &fake{watch: func(_ *pb.WatchFleetRequest, s watching) error {
+				_ = s.Send(fleetOf(1))
+				<-s.Context().Done()
+				return s.Context().Err()
+			}})
+			s := openScreen(t)
+			require.Equal(t, 0, s.start(r, args...)(t))
+			s.sees(t, `there:2`)
+			require.NotContains(t, s.seen.String(), "\x1b")
+		})
+	}
+}
+
 func TestGeneratedTextCannotSteerATerminal(t *testing.T) {
 	var got *pb.GenerateRequest
 	r := serve(t, &fake{generate: teller(&got, "a\x1b[2J", "\x07b\n")})

@@ -20,17 +20,31 @@ import (
 	"github.com/millrace/millrace/services/millrace/internal/render"
 )
 
+// workersFlags are the flags of workers.
+type workersFlags struct {
+	once, watch, wide, json bool
+	interval                time.Duration
+}
+
 // workers shows the fleet as a scheduler sees it.
 func (a *app) workers() *cobra.Command {
-	var once, asJSON bool
-	var interval time.Duration
+	var f workersFlags
 	cmd := &cobra.Command{
 		Use:   "workers",
-		Short: "Show the workers that a scheduler follows, live",
-		Long: "Shows a table of the workers that a scheduler follows, redrawn as it changes, until Ctrl-C. Where standard output\n" +
-			"is no terminal, each change is a table of its own.",
-		Args: cobra.NoArgs,
+		Short: "Show the workers that a scheduler follows",
+		Long: "Shows a table of the workers that a scheduler follows. On a terminal it is redrawn as it changes, until Ctrl-C;\n" +
+			"elsewhere, and as JSON, it is shown once. --once and --watch say otherwise: with --watch each change is a table, or a\n" +
+			"line of JSON, of its own.\n\n" +
+			"--wide adds a table of each device: temperature and power, memory errors (uncorrected and corrected), memory in use\n" +
+			"and free of the whole device beside what the worker's own ledger says, how often freed memory was used again, freed\n" +
+			"memory kept for reuse, buffers leaked and frees refused, and when each model's resident bytes were last checked.\n" +
+			"What is not known is \"-\".",
+		Example: "  millrace workers --once\n  millrace workers --wide --watch --interval 5s\n  millrace workers --json | jq '.workers[].report.device'",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.once && f.watch {
+				return usagef("--once and --watch exclude each other")
+			}
 			conn, hangUp, err := a.dial()
 			if err != nil {
 				return err
@@ -38,7 +52,7 @@ func (a *app) workers() *cobra.Command {
 			defer hangUp()
 			ctx, cancel := a.deadline(cmd.Context(), 0)
 			defer cancel()
-			err = a.watchFleet(ctx, conn, interval, once, asJSON)
+			err = a.watchFleet(ctx, conn, &f)
 			if status.Code(err) == codes.Unimplemented {
 				return fmt.Errorf("%w: %s is no scheduler, so it has no fleet to show: give --target a scheduler "+
 					"(millrace-scheduler --workers %s makes one), or see this worker with millrace models and millrace health",
@@ -50,21 +64,25 @@ func (a *app) workers() *cobra.Command {
 			return failed(err, "", nil)
 		},
 	}
-	cmd.Flags().BoolVar(&once, "once", false, "show one table and exit")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one snapshot a line as JSON")
-	cmd.Flags().DurationVar(&interval, "interval", time.Second, "least time between tables, [100ms, 1h]")
+	fs := cmd.Flags()
+	fs.BoolVar(&f.once, "once", false, "show one table and exit, also on a terminal")
+	fs.BoolVarP(&f.watch, "watch", "w", false, "go on until Ctrl-C, also where standard output is no terminal")
+	fs.BoolVar(&f.wide, "wide", false, "show temperature, power, memory errors, physical memory, pool and residency checks too")
+	fs.BoolVar(&f.json, "json", false, "print one snapshot a line as JSON and nothing else")
+	fs.DurationVar(&f.interval, "interval", time.Second, "least time between tables, [100ms, 1h]")
 	return cmd
 }
 
-func (a *app) watchFleet(ctx context.Context, conn grpc.ClientConnInterface, interval time.Duration, once, asJSON bool) error {
+func (a *app) watchFleet(ctx context.Context, conn grpc.ClientConnInterface, f *workersFlags) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the stream where one message is enough
-	in, err := pb.NewFleetServiceClient(conn).WatchFleet(ctx, &pb.WatchFleetRequest{Interval: durationpb.New(interval)})
+	in, err := pb.NewFleetServiceClient(conn).WatchFleet(ctx, &pb.WatchFleetRequest{Interval: durationpb.New(f.interval)})
 	if err != nil {
 		return err
 	}
-	fd, live := terminal(a.Out)
-	live = live && !once
+	fd, tty := terminal(a.Out)
+	live := tty && !f.once && !f.json
+	goOn := live || f.watch
 	for lines, first := 0, true; ; first = false {
 		fleet, err := in.Recv()
 		switch {
@@ -72,53 +90,70 @@ func (a *app) watchFleet(ctx context.Context, conn grpc.ClientConnInterface, int
 			return nil
 		case err != nil:
 			return err
-		case asJSON:
+		case f.json:
 			err = printJSON(a.Out, fleet)
 		case live:
 			width, height, _ := term.GetSize(fd) // 0 where not known: no limit
 			var text string
-			text, lines = render.Redraw(fleetTable(fleet.GetWorkers()), lines, width, height)
+			text, lines = render.Redraw(fleetText(fleet.GetWorkers(), f.wide), lines, width, height)
 			_, err = io.WriteString(a.Out, text)
 		default:
 			gap := "\n"
 			if first {
 				gap = ""
 			}
-			_, err = io.WriteString(a.Out, gap+fleetTable(fleet.GetWorkers()))
+			_, err = io.WriteString(a.Out, gap+fleetText(fleet.GetWorkers(), f.wide))
 		}
-		if err != nil || once {
+		if err != nil || !goOn {
 			return err
 		}
 	}
 }
 
-// fleetTable is one row a worker, and below it why workers are not well.
-func fleetTable(workers []*pb.FleetWorker) string {
+// fleetText is a table of one row a worker, with wide a second one about its device, and below why workers are not well.
+func fleetText(workers []*pb.FleetWorker, wide bool) string {
 	if len(workers) == 0 {
 		return "no workers: start millrace-scheduler with --workers a,b\n"
 	}
-	var rows [][]string
-	problems := ""
+	text := fleetTable(workers)
+	if wide {
+		text += "\n" + deviceTable(workers)
+	}
 	for _, w := range workers {
-		r := w.GetReport()
-		if r == nil || !w.GetConnected() { // what it said last is not so any more
-			name := r.GetWorkerId()
-			if name == "" {
-				name = w.GetAddress()
-			}
-			rows = append(rows, []string{name, workerState(w), device(r.GetDevice()), "", "", "", "", "", ""})
-		} else {
-			rows = append(rows, []string{
-				r.GetWorkerId(), workerState(w), device(r.GetDevice()),
-				memory(r.GetDevice()), fmt.Sprint(r.GetLoad().GetRunning()), fmt.Sprint(r.GetLoad().GetWaiting()),
-				render.Rate(r.GetLoad().GetTokensPerSecond()), stepAge(r.GetProgress()), modelList(r.GetModels()),
-			})
-		}
-		for _, problem := range workerProblems(w) {
-			problems += render.Line(problem) + "\n"
+		for _, problem := range workerProblems(w, wide) {
+			text += render.Line(problem) + "\n"
 		}
 	}
-	return render.Table([]string{"WORKER", "STATE", "DEVICE", "MEMORY", "RUNNING", "WAITING", "TOKENS/S", "LAST STEP", "MODELS"}, rows) + problems
+	return text
+}
+
+// fleetTable is one row a worker.
+func fleetTable(workers []*pb.FleetWorker) string {
+	var rows [][]string
+	for _, w := range workers {
+		r := w.GetReport()
+		if !heard(w) { // what it said last is not so any more
+			rows = append(rows, []string{workerName(w), workerState(w), device(r.GetDevice()), "", "", "", "", "", ""})
+			continue
+		}
+		rows = append(rows, []string{
+			workerName(w), workerState(w), device(r.GetDevice()),
+			memory(r.GetDevice()), fmt.Sprint(r.GetLoad().GetRunning()), fmt.Sprint(r.GetLoad().GetWaiting()),
+			render.Rate(r.GetLoad().GetTokensPerSecond()), stepAge(r.GetProgress()), modelList(r.GetModels()),
+		})
+	}
+	return render.Table([]string{"WORKER", "STATE", "DEVICE", "MEMORY", "RUNNING", "WAITING", "TOKENS/S", "LAST STEP", "MODELS"}, rows)
+}
+
+// heard tells whether a worker's report is of now.
+func heard(w *pb.FleetWorker) bool { return w.GetReport() != nil && w.GetConnected() }
+
+// workerName is its id, or its address before it has said its id.
+func workerName(w *pb.FleetWorker) string {
+	if id := w.GetReport().GetWorkerId(); id != "" {
+		return id
+	}
+	return w.GetAddress()
 }
 
 func workerState(w *pb.FleetWorker) string {
@@ -172,18 +207,15 @@ func modelList(models []*pb.ModelStatus) string {
 }
 
 // workerProblems are lines about what is wrong with a worker.
-func workerProblems(w *pb.FleetWorker) []string {
-	id := w.GetReport().GetWorkerId()
-	if id == "" {
-		id = w.GetAddress()
-	}
+func workerProblems(w *pb.FleetWorker, wide bool) []string {
+	id := workerName(w)
 	var all []string
 	if w.GetProblem() != "" {
-		heard := ""
+		since := ""
 		if w.GetAge() != nil && !w.GetConnected() {
-			heard = fmt.Sprintf(" (last heard %s ago)", render.Duration(w.GetAge().AsDuration()))
+			since = fmt.Sprintf(" (last heard %s ago)", render.Duration(w.GetAge().AsDuration()))
 		}
-		all = append(all, fmt.Sprintf("%s: %s%s", id, w.GetProblem(), heard))
+		all = append(all, fmt.Sprintf("%s: %s%s", id, w.GetProblem(), since))
 	}
 	if !w.GetConnected() {
 		return all
@@ -197,6 +229,9 @@ func workerProblems(w *pb.FleetWorker) []string {
 		if m.GetProblem() != "" {
 			all = append(all, fmt.Sprintf("%s: model %s: %s", id, m.GetName(), m.GetProblem()))
 		}
+	}
+	if problem := w.GetReport().GetDevice().GetManagementProblem(); wide && problem != "" {
+		all = append(all, fmt.Sprintf("%s: device readings: %s", id, problem))
 	}
 	return all
 }

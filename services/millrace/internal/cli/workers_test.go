@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -66,13 +67,34 @@ func TestWorkersOnceIsOneTable(t *testing.T) {
 	require.Equal(t, 2*time.Second, <-ended)
 }
 
-func TestWorkersElsewhereThanOnATerminalAreOneTableAChange(t *testing.T) {
+func TestWorkersElsewhereThanOnATerminalAreShownOnce(t *testing.T) {
+	for name, args := range map[string][]string{"as a table": {"workers"}, "as JSON": {"workers", "--json"}} {
+		t.Run(name, func(t *testing.T) {
+			r := serve(t, &fake{watch: func(_ *pb.WatchFleetRequest, s watching) error {
+				_ = s.Send(fleetOf(1))
+				<-s.Context().Done() // a scheduler ends no stream of its own
+				return s.Context().Err()
+			}})
+			require.Equal(t, 0, r.run(t, args...), r.err.String())
+			require.NotEmpty(t, r.out.String())
+			require.Empty(t, r.err.String())
+		})
+	}
+}
+
+func TestOnceAndWatchExcludeEachOther(t *testing.T) {
+	r := serve(t, &fake{})
+	require.Equal(t, 2, r.run(t, "workers", "--once", "--watch"))
+	require.Contains(t, r.err.String(), "--once and --watch exclude each other")
+}
+
+func TestWorkersWatchedElsewhereThanOnATerminalAreOneTableAChange(t *testing.T) {
 	r := serve(t, &fake{watch: func(_ *pb.WatchFleetRequest, s watching) error {
 		_ = s.Send(fleetOf(1))
 		_ = s.Send(&pb.WatchFleetResponse{})
 		return refusal(codes.Unavailable, "STOPPING", "stopping")
 	}})
-	require.Equal(t, 3, r.run(t, "workers"))
+	require.Equal(t, 3, r.run(t, "workers", "--watch"))
 	require.Equal(t, squeeze(fleetText)+"\nno workers: start millrace-scheduler with --workers a,b\n", squeeze(r.out.String()))
 	require.NotContains(t, r.out.String(), "\x1b")
 	require.Contains(t, r.err.String(), "STOPPING")
@@ -85,7 +107,7 @@ func TestCtrlCIsTheUsualEndOfWorkers(t *testing.T) {
 		return s.Context().Err()
 	}})
 	r.interrupt(t, &r.out, "there:2")
-	require.Equal(t, 0, r.run(t, "workers"))
+	require.Equal(t, 0, r.run(t, "workers", "-w"))
 	require.Empty(t, r.err.String())
 }
 
@@ -94,7 +116,7 @@ func TestWorkersAsJSONPrintsSnapshots(t *testing.T) {
 		_ = s.Send(fleetOf(1))
 		return s.Send(fleetOf(2))
 	}})
-	require.Equal(t, 0, r.run(t, "workers", "--json"))
+	require.Equal(t, 0, r.run(t, "workers", "--json", "--watch"))
 	lines := strings.Split(strings.TrimSuffix(r.out.String(), "\n"), "\n")
 	require.Len(t, lines, 2)
 	for i, line := range lines {
@@ -109,4 +131,47 @@ func TestWorkersOfASingleWorkerSaysThatASchedulerIsNeeded(t *testing.T) {
 	require.Equal(t, 5, r.run(t, "workers", "--once"))
 	require.Contains(t, r.err.String(), r.target+" is no scheduler")
 	require.Contains(t, r.err.String(), "millrace-scheduler --workers "+r.target)
+}
+
+// device is a GPU of which everything is known.
+func device() *pb.DeviceStatus {
+	return &pb.DeviceStatus{
+		Kind: "cuda", Name: "NVIDIA H200", BytesTotal: 140 << 30, BytesFree: 100 << 30,
+		TemperatureCelsius: proto.Int32(54), PowerMilliwatts: proto.Int32(312_400), Errors: proto.Uint64(2), CorrectedErrors: proto.Uint64(0),
+		PhysicalBytesTotal: proto.Uint64(141 << 30), PhysicalBytesFree: proto.Uint64(80 << 30),
+		BytesPooled: 3 << 20, PoolHits: 1234, PoolMisses: 56, FailedFrees: 7, LeakedBuffers: 1,
+	}
+}
+
+func wideFleet() *pb.WatchFleetResponse {
+	worker := func(id string, d *pb.DeviceStatus, models ...*pb.ModelStatus) *pb.FleetWorker {
+		return &pb.FleetWorker{Address: id + ":1", Connected: true, Report: &pb.WorkerReport{
+			WorkerId: id, State: pb.WorkerState_WORKER_STATE_READY, Device: d, Models: models,
+		}}
+	}
+	blind := &pb.DeviceStatus{Kind: "cuda", Name: "NVIDIA A100", BytesTotal: 80 << 30, BytesFree: 80 << 30, ManagementProblem: "nvmlInit:\x1b driver mismatch"}
+	gone := worker("w3", device())
+	gone.Connected, gone.Problem = false, "refused"
+	return &pb.WatchFleetResponse{Workers: []*pb.FleetWorker{
+		worker("w1", device(), &pb.ModelStatus{Name: "m", VerifiedAge: durationpb.New(12 * time.Second)}, &pb.ModelStatus{Name: "n"}),
+		worker("w2", blind), gone, {Address: "there:4", Problem: "not yet"},
+	}}
+}
+
+const wideText = "" +
+	"WORKER TEMP POWER ECC ERRORS CORRECTED DEVICE USED DEVICE FREE LEDGER USED LEDGER FREE POOLED POOL HITS MISSES LEAKED FAILED FREES VERIFIED\n" +
+	"w1 54 C 312 W 2 0 61.0 GiB 80.0 GiB 40.0 GiB 100 GiB 3.00 MiB 1234 56 1 7 m 12.0 s ago, n never\n" +
+	"w2 - - - - - - 0 B 80.0 GiB 0 B 0 0 0 0 -\n" +
+	"w3 - - - - - - - - - - - - - -\n" +
+	"there:4 - - - - - - - - - - - - - -\n"
+
+func TestWideWorkersShowTheirDevicesAndWhatIsUnknownIsNoZero(t *testing.T) {
+	r := serve(t, &fake{watch: func(_ *pb.WatchFleetRequest, s watching) error { return s.Send(wideFleet()) }})
+	require.Equal(t, 0, r.run(t, "workers", "--wide"), r.err.String())
+	plain, wide, both := strings.Cut(squeeze(r.out.String()), "\n\n")
+	require.True(t, both, "a table of its own")
+	require.Equal(t, wideText+"w2: device readings: nvmlInit: driver mismatch\nw3: refused\nthere:4: not yet\n", wide)
+	r.out = buffer{}
+	require.Equal(t, 0, r.run(t, "workers"))
+	require.Equal(t, plain+"\nw3: refused\nthere:4: not yet\n", squeeze(r.out.String()), "without --wide nothing is added")
 }
