@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # One scheduler and one worker on loopback, out of build/bin.
 #
-#   local.sh run    start both, load the shipped model, stream a story for $PROMPT, stop both; exits 0 if all went well
+#   local.sh run    start both, load the shipped model, stream a story for $PROMPT, stop both; exits 0 if all went well.
+#                   The last line names the seed that was drawn: SEED=N tells the same story again
 #   local.sh up     start both in the background and say what to type next
 #   local.sh down   stop what up started
 #
@@ -12,6 +13,8 @@ cd "$(dirname "$0")/.."
 readonly bin=build/bin run=build/run
 readonly model=stories
 readonly scheduler=127.0.0.1:${SCHEDULER_PORT:-7070} worker=127.0.0.1:${WORKER_PORT:-7071}
+# Taken as often as the model itself would, its less likely words spoil a small model's stories.
+readonly sampling=(--temperature 0.7 --top-p 0.9)
 # Seconds to wait for a server to be healthy, and for one to drain after SIGTERM.
 readonly start_limit=30 stop_limit=40
 
@@ -117,7 +120,8 @@ run)
   trap 'exit 143' TERM
   start_both
   "$bin/millrace" load "$model" --target "$scheduler"
-  "$bin/millrace" generate --echo-prompt --temperature 0.7 -m "$model" --target "$scheduler" -- "${PROMPT:-Once upon a time}"
+  "$bin/millrace" generate --echo-prompt "${sampling[@]}" ${SEED:+--seed "$SEED"} -m "$model" --target "$scheduler" \
+    -- "${PROMPT:-Once upon a time}"
   trap - EXIT
   stop_both
   ;;
@@ -127,14 +131,18 @@ up)
   start_both
   "$bin/millrace" load "$model" --target "$scheduler"
   trap - EXIT
+  target=
+  [[ $scheduler == *:7070 ]] || target="--target $scheduler"
   grpcurl=grpcurl
   command -v grpcurl >/dev/null || grpcurl=build/tools/grpcurl
   cat <<END
 
 The scheduler listens on $scheduler, the worker on $worker; logs are in $run, make down stops both. Next:
 
+  $bin/millrace generate${target:+ $target} ${sampling[*]} "Tom had a big red"
+  $bin/millrace workers${target:+ $target}
   $grpcurl -plaintext localhost:${scheduler#*:} list
-  $grpcurl -plaintext -d '{"model":"$model","prompt":"Tom had a big red","stopping":{"maxTokens":40}}' localhost:${scheduler#*:} millrace.v1.InferenceService/Generate
+  $grpcurl -plaintext -d '{"model":"$model","prompt":"Tom had a big red","sampling":{"temperature":0.7,"topP":0.9},"stopping":{"maxTokens":40}}' localhost:${scheduler#*:} millrace.v1.InferenceService/Generate
 END
   [[ $grpcurl == grpcurl || -x $grpcurl ]] || printf '\nmake tools installs grpcurl into build/tools.\n'
   ;;

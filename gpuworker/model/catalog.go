@@ -137,7 +137,7 @@ func (c *catalog) list() []Entry {
 		}
 		name, good := strings.CutSuffix(filepath.ToSlash(path), extension)
 		if !good || CheckName(name) != nil {
-			entries = append(entries, misnamed(path, good))
+			entries = append(entries, misnamed(path, d, good))
 			return nil
 		}
 		switch info, err := root.Stat(path); {
@@ -160,17 +160,21 @@ func (c *catalog) list() []Entry {
 }
 
 // misnamed is the entry of a file that no name leads to; lower tells whether its extension is written in small letters.
-func misnamed(path string, lower bool) Entry {
-	shown := strings.Map(func(r rune) rune {
+func misnamed(path string, d fs.DirEntry, lower bool) Entry {
+	e := Entry{Problem: fmt.Errorf("%w: rename the file with letters, digits and \"._-\" only, beginning with a letter or digit", ErrName)}
+	if !lower {
+		e.Problem = fmt.Errorf("%w: the extension is not %q in small letters: rename the file", ErrName, extension)
+	}
+	if info, err := d.Info(); err == nil {
+		e.Bytes = uint64(max(info.Size(), 0))
+	}
+	e.Name = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return utf8.RuneError
 		}
 		return r
 	}, filepath.ToSlash(path))
-	if !lower {
-		return Entry{Name: shown, Problem: fmt.Errorf("%w: the extension is not %q in small letters: rename the file", ErrName, extension)}
-	}
-	return Entry{Name: shown, Problem: fmt.Errorf("%w: rename the file with letters, digits and \"._-\" only, beginning with a letter or digit", ErrName)}
+	return e
 }
 
 func (c *catalog) describe(name string, info fs.FileInfo) Entry {

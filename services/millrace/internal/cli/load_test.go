@@ -126,9 +126,10 @@ func TestModelsAreATable(t *testing.T) {
 	r := serve(t, &fake{models: []*pb.ModelInfo{broken, model("m")}})
 	require.Equal(t, 0, r.run(t, "models"))
 	require.Equal(t, ""+
-		"NAME    STATE    ARCH   QUANT  PARAMS  CONTEXT  SIZE      DIGEST        WORKERS  PROBLEM\n"+
-		"broken  on disk  -      -      -       -        10 B      -             w1       truncated at 5\n"+
-		"m       ready    llama  Q8_0   5.25M   64       5.00 MiB  abababababab  w1       -\n", r.out.String())
+		"NAME    STATE     ARCH   QUANT  PARAMS  CONTEXT  SIZE      DIGEST        WORKERS\n"+
+		"broken  unusable  -      -      -       -        10 B      -             w1\n"+
+		"m       ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  w1\n"+
+		"broken: truncated at 5\n", r.out.String())
 	r.out = buffer{}
 	require.Equal(t, 0, r.run(t, "models", "--json"))
 	out := &pb.ListModelsResponse{}

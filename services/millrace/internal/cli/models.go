@@ -41,15 +41,15 @@ func (a *app) models() *cobra.Command {
 	return cmd
 }
 
-// modelTable is one row a model and state.
+// modelTable is one row a model and state, and below it why some cannot be used.
 func modelTable(models []*pb.ModelInfo) string {
 	var rows [][]string
-	problems := false
+	problems := ""
 	for _, m := range models {
 		c := m.GetCapabilities()
 		row := []string{
 			m.GetName(), modelState(m.GetState()), c.GetArchitecture(), c.GetQuantisation(), "", "",
-			render.Bytes(m.GetFileBytes()), shortDigest(m.GetModelDigest()), strings.Join(m.GetWorkerIds(), " "), m.GetProblem(),
+			render.Bytes(m.GetFileBytes()), shortDigest(m.GetModelDigest()), strings.Join(m.GetWorkerIds(), " "),
 		}
 		if c != nil {
 			row[4], row[5] = render.Count(c.GetParameters()), fmt.Sprint(c.GetContextLength())
@@ -57,17 +57,15 @@ func modelTable(models []*pb.ModelInfo) string {
 		if l := m.GetLoaded(); l.GetContextLength() > 0 {
 			row[5] = fmt.Sprint(l.GetContextLength())
 		}
-		problems = problems || m.GetProblem() != ""
+		if m.GetProblem() != "" {
+			if m.GetState() == pb.ModelState_MODEL_STATE_ON_DISK {
+				row[1] = "unusable"
+			}
+			problems += render.Line(fmt.Sprintf("%s: %s", m.GetName(), m.GetProblem())) + "\n"
+		}
 		rows = append(rows, row)
 	}
-	head := []string{"NAME", "STATE", "ARCH", "QUANT", "PARAMS", "CONTEXT", "SIZE", "DIGEST", "WORKERS", "PROBLEM"}
-	if !problems {
-		head = head[:len(head)-1]
-		for i := range rows {
-			rows[i] = rows[i][:len(head)]
-		}
-	}
-	return render.Table(head, rows)
+	return render.Table([]string{"NAME", "STATE", "ARCH", "QUANT", "PARAMS", "CONTEXT", "SIZE", "DIGEST", "WORKERS"}, rows) + problems
 }
 
 func modelState(s pb.ModelState) string {

@@ -198,7 +198,7 @@ func (a *app) root() *cobra.Command {
 		Short: "Client of language models served over gRPC",
 		Long: "millrace generates, chats, loads, watches and measures over gRPC, against a scheduler or a single worker.\n\n" +
 			"Environment:\n  MILLRACE_TARGET  address of the server, when --target is not given\n\n" + failure.Documentation,
-		Example: "  millrace load stories\n  millrace generate -m stories \"Once upon a time\"",
+		Example: "  millrace load stories\n  millrace generate -m stories --temperature 0.7 --top-p 0.9 \"Once upon a time\"",
 		// Without a command the help is shown; with one that is not there, cobra says so.
 		SilenceErrors: true,
 		SilenceUsage:  true,
