@@ -13,7 +13,8 @@ func refuseParts(meta *gguf.Metadata) error {
 		return err
 	}
 	if count > 1 {
-		return unsupported("the file is part %d of a model split into %d files: merge them into one with llama.cpp's llama-gguf-split --merge", number+1, count)
+		return unsupported("the file is part %d of a model split into %d files: merge them into one with llama.cpp's "+
+			"llama-gguf-split --merge", number+1, count)
 	}
 	kind, ok, err := meta.String("general.type")
 	if err != nil {

@@ -68,7 +68,8 @@ func walk(s string, keep *builder) (version uint32, end uint64, err error) {
 	return version, c.pos, nil
 }
 
-const bigEndian = "the file is in big-endian byte order: download the usual little-endian one, or convert it with llama.cpp's gguf_convert_endian.py"
+const bigEndian = "the file is in big-endian byte order: download the usual little-endian one, or convert it with " +
+	"llama.cpp's gguf_convert_endian.py"
 
 // prologue reads magic, version and counts.
 func (c *cursor) prologue() (version uint32, tensors, pairs uint64, err error) {
@@ -88,7 +89,8 @@ func (c *cursor) prologue() (version uint32, tensors, pairs uint64, err error) {
 	case version&0xffff == 0 && version != 0:
 		return 0, 0, 0, unsupported(4, bigEndian)
 	case version == 1:
-		return 0, 0, 0, unsupported(4, "version 1 of GGUF, which the first weeks of the format wrote; want 2 or 3: download a newer file of the model")
+		return 0, 0, 0, unsupported(4, "version 1 of GGUF, which the first weeks of the format wrote; want 2 or 3: "+
+			"download a newer file of the model")
 	case version != 2 && version != 3:
 		return 0, 0, 0, unsupported(4, "version %d of GGUF, want 2 or 3", version)
 	}
@@ -184,8 +186,8 @@ func (b *builder) pair(at uint64, key string, e entry) error {
 	if key == alignmentKey {
 		a, ok := uintOf(e.value.Type, e.value.raw)
 		if !ok || a < minAlignment || a > maxAlignment || bits.OnesCount64(a) != 1 {
-			return malformed(at, "metadata %s is %s, want a power of two from %d to %d: the tool that wrote the file is at fault, get the model from elsewhere",
-				alignmentKey, e.value.shown(), minAlignment, maxAlignment)
+			return malformed(at, "metadata %s is %s, want a power of two from %d to %d: the tool that wrote the file is at fault, "+
+				"get the model from elsewhere", alignmentKey, e.value.shown(), minAlignment, maxAlignment)
 		}
 		b.alignment = a
 	}
