@@ -55,6 +55,9 @@ void unpack_rows(const Matrix& m, int64_t row0, int64_t n, uint8_t* file_rows);
 // One row as fp32 into out[in]: what the format stands for, rounded once per operation.
 void dequantize_row(const Matrix& m, int64_t row, float* out);
 
+// n rows of `in` as fp32 into out[n * in], from their file bytes: as dequantize_row.
+void decode_rows(int32_t type, const uint8_t* file_rows, int64_t in, int64_t n, float* out);
+
 // What a product reads x from. Types of one kind share prepared activations.
 enum class Activation { f32, int8, bf16 };
 constexpr int activation_kinds = 3;

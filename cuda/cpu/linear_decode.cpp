@@ -104,6 +104,10 @@ void decode_block(int32_t type, const uint8_t* p, float* out) {
 
 } // namespace
 
+void decode_rows(int32_t type, const uint8_t* file_rows, int64_t in, int64_t n, float* out) {
+  decode_blocks(type, file_rows, n * (in / find_format(type)->block), out);
+}
+
 void decode_blocks(int32_t type, const uint8_t* file, int64_t count, float* out) {
   const Format& f = *find_format(type);
   for (int64_t b = 0; b < count; ++b) decode_block(type, file + b * f.block_bytes, out + b * f.block);

@@ -1,123 +1,18 @@
 #include "ops.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "error.h"
 #include "ledger.h"
 #include "linear.h"
+#include "ops_call.h"
 #include "shape.h"
-#include "vecops.h"
 
 namespace mr::cpu {
 namespace {
 
-class Timer {
- public:
-  uint64_t nanoseconds() const {
-    return static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin_).count());
-  }
-
- private:
-  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
-
 constexpr int64_t kElementwiseGrain = 16384;  // floats: below it a second thread costs more than it gives
-
-// The product of sizes, each at least 1, or a refusal.
-uint64_t product(std::initializer_list<int64_t> sizes) {
-  uint64_t result = 1;
-  for (const int64_t size : sizes)
-    if (__builtin_mul_overflow(result, static_cast<uint64_t>(size), &result) || result > uint64_t{1} << 60)
-      fail(MR_INVALID_ARGUMENT, "the operation's sizes are beyond any memory");
-  return result;
-}
-
-void check_size(const char* field, int64_t value) {
-  if (value < 1) fail(MR_INVALID_ARGUMENT, "%s is %lld: want at least 1", field, static_cast<long long>(value));
-}
-
-void check_finite(const char* field, float value) {
-  if (!std::isfinite(value)) fail(MR_INVALID_ARGUMENT, "%s is %g: want a finite number", field, static_cast<double>(value));
-}
-
-void check_bytes(const char* field, const std::shared_ptr<Buffer>& buffer, uint64_t bytes) {
-  if (buffer == nullptr) fail(MR_INVALID_ARGUMENT, "buffer %s is null", field);
-  if (buffer->size() < bytes)
-    fail(MR_INVALID_ARGUMENT, "buffer %s has %llu bytes: the operation's sizes want %llu", field,
-         static_cast<unsigned long long>(buffer->size()), static_cast<unsigned long long>(bytes));
-}
-
-struct Call {
-  Device& device;
-  const mr_op_args& args;
-  const Operands& operands;
-  const VecOps& ops;
-
-  const float* read(const char* field, const std::shared_ptr<Buffer>& buffer, uint64_t floats) const {
-    check_bytes(field, buffer, floats * sizeof(float));
-    return reinterpret_cast<const float*>(buffer->readable(floats * sizeof(float)));
-  }
-  void check_out(uint64_t floats) const { check_bytes("out", operands.out, floats * sizeof(float)); }
-  float* write(uint64_t floats) const { return reinterpret_cast<float*>(operands.out->writable(floats * sizeof(float))); }
-  void check_apart(const char* field, const std::shared_ptr<Buffer>& buffer) const {
-    if (buffer == operands.out) fail(MR_INVALID_ARGUMENT, "buffer out is also %s: this operation needs another one", field);
-  }
-};
-
-// y = x * W^T, all threads: tokens are prepared, then panels multiplied.
-void multiply_all(Device& device, const Matrix& matrix, const float* x, int64_t tokens, void* activations, float* y) {
-  const Activation kind = activation_kind(device.isa, matrix.type);
-  device.threads.split(tokens, 1, [&](int64_t begin, int64_t end, int) {
-    prepare_activations(device.isa, kind, x, matrix.in, matrix.in, tokens, begin, end, activations);
-  });
-  device.threads.split(panels(matrix.out), 1, [&](int64_t begin, int64_t end, int) {
-    multiply(device.isa, matrix, activations, tokens, y, matrix.out, begin, end, nullptr);
-  });
-}
-
-uint64_t matmul(const Call& call) {
-  const mr_op_args& args = call.args;
-  check_size("inner", args.inner);
-  if (args.op == MR_OP_MATVEC && args.rows != 1)
-    fail(MR_INVALID_ARGUMENT, "rows is %lld: want 1 for MATVEC", static_cast<long long>(args.rows));
-  if (!supported(args.a_type, args.inner))
-    fail(MR_INVALID_ARGUMENT, "a_type is %d and inner %lld: no type this engine runs, or rows that are not whole blocks",
-         args.a_type, static_cast<long long>(args.inner));
-  const uint64_t file = file_size(args.a_type, args.inner, args.cols);
-  const uint64_t resident = packed_size(args.a_type, args.inner, args.cols);
-  if (file == 0 || resident == 0) fail(MR_INVALID_ARGUMENT, "the weight matrix a is too large");
-  const uint64_t in_floats = product({args.batch, args.rows, args.inner});
-  const uint64_t out_floats = product({args.batch, args.rows, args.cols});
-  call.check_apart("a", call.operands.a);
-  call.check_apart("b", call.operands.b);
-  check_bytes("a", call.operands.a, file);
-  const float* const x = call.read("b", call.operands.b, in_floats);
-  call.check_out(out_floats);
-
-  Device& device = call.device;
-  // A MATVEC runs alone whatever the batch, as a decode step of one sequence does.
-  const int64_t tokens = args.op == MR_OP_MATVEC ? 1 : args.batch * args.rows;
-  const int64_t calls = args.op == MR_OP_MATVEC ? args.batch : 1;
-  const Memory weights = device.ledger.allocate(resident, MR_PURPOSE_WORKSPACE, true);
-  const Memory activations = device.ledger.allocate(activation_size(activation_kind(device.isa, args.a_type), args.inner, tokens),
-                                                    MR_PURPOSE_WORKSPACE, false);
-  Matrix matrix{args.a_type, args.inner, args.cols, weights.as<uint8_t>(), resident};
-  const uint8_t* const rows = call.operands.a->readable(file);
-  const uint64_t row_bytes = file_size(args.a_type, args.inner, 1);
-  device.threads.split(args.cols, panel_rows, [&](int64_t begin, int64_t end, int) {
-    pack_rows(matrix, rows + static_cast<uint64_t>(begin) * row_bytes, begin, end - begin);
-  });
-  float* const y = call.write(out_floats);
-  const Timer timer;
-  for (int64_t i = 0; i < calls; ++i)
-    multiply_all(device, matrix, x + i * tokens * args.inner, tokens, activations.data(), y + i * tokens * args.cols);
-  return timer.nanoseconds();
-}
 
 uint64_t softmax(const Call& call) {
   const mr_op_args& args = call.args;
@@ -315,6 +210,10 @@ uint64_t attention(const Call& call) {
   return nanoseconds;
 }
 
+bool is_product(int32_t op) {
+  return op == MR_OP_MATMUL || op == MR_OP_MATVEC || op == MR_OP_MATMUL_F16 || op == MR_OP_MATVEC_F16;
+}
+
 }  // namespace
 
 uint64_t run_op(Device& device, const mr_op_args& args, const Operands& operands) {
@@ -322,16 +221,17 @@ uint64_t run_op(Device& device, const mr_op_args& args, const Operands& operands
   check_size("rows", args.rows);
   check_size("cols", args.cols);
   check_size("batch", args.batch);
-  const bool product_of_weights = args.op == MR_OP_MATMUL || args.op == MR_OP_MATVEC;
-  if (!product_of_weights && args.a_type != type_f32)
-    fail(MR_INVALID_ARGUMENT, "a_type is %d: want 0 (F32) but for MATMUL and MATVEC", args.a_type);
+  if (!is_product(args.op) && args.a_type != type_f32)
+    fail(MR_INVALID_ARGUMENT, "a_type is %d: want 0 (F32) but for products of weights", args.a_type);
   for (const std::shared_ptr<Buffer>& buffer : {operands.a, operands.b, operands.c, operands.out})
     if (buffer != nullptr && buffer->device().get() != &device)
       fail(MR_INVALID_ARGUMENT, "an operand lies on another device");
   const Call call{device, args, operands, vec_ops(device.isa)};
   switch (args.op) {
     case MR_OP_MATMUL:
-    case MR_OP_MATVEC: return matmul(call);
+    case MR_OP_MATVEC:
+    case MR_OP_MATMUL_F16:
+    case MR_OP_MATVEC_F16: return run_product(call);
     case MR_OP_SOFTMAX: return softmax(call);
     case MR_OP_RMS_NORM: return rms_norm(call);
     case MR_OP_ROPE: return rope(call);

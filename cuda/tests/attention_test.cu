@@ -237,7 +237,7 @@ TEST(PrefillAttention, AgreesWithFloat64AndDoesNotSeeChunks) {
     }
 }
 
-// Decode and prefill of one shape with few keys: every row against float64, and a prompt in chunks bit for bit.
+// Decode and prefill of one shape over few keys: rows against float64, and a prompt in chunks bit for bit.
 void check_width(Act act, const Shape& shape) {
   const int32_t length = 45;
   const Cache cache(act, shape, {length, 18}, static_cast<uint64_t>(shape.dim));

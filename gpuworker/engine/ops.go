@@ -19,6 +19,8 @@ const (
 	OpCopy
 	OpRope
 	OpAttention
+	OpMatmulF16
+	OpMatvecF16
 	OpCount
 )
 

@@ -39,7 +39,7 @@ func wide(v []float32) []float64 {
 	return out
 }
 
-// operations are all twelve, on shapes of a small model.
+// operations are all fourteen, on shapes of a small model.
 func operations() []operation {
 	const rows, cols, inner = 16, 1000, 768
 	elements := rows * cols
@@ -61,6 +61,7 @@ func operations() []operation {
 	}
 	return []operation{
 		product("matmul", engine.OpMatmul, rows, cols, inner), product("matvec", engine.OpMatvec, 1, cols, inner),
+		product("matmul_f16", engine.OpMatmulF16, rows, cols, inner), product("matvec_f16", engine.OpMatvecF16, 1, cols, inner),
 		softmax(rows, cols), rmsNorm(rows, cols),
 		each("add", engine.OpAdd, true, func(a, b float64) float64 { return a + b }),
 		each("mul", engine.OpMul, true, func(a, b float64) float64 { return a * b }),
@@ -74,8 +75,12 @@ func operations() []operation {
 
 func product(name string, op engine.Op, rows, cols, inner int64) operation {
 	a, b := random(int(cols*inner), 3), random(int(rows*inner), 4)
+	bound := 2e-5
+	if op == engine.OpMatmulF16 || op == engine.OpMatvecF16 {
+		bound = 3e-3 // each operand rounded once
+	}
 	return operation{
-		name: name, shape: fmt.Sprintf("%dx%dx%d", rows, cols, inner), a: a, b: b, bound: 1e-4,
+		name: name, shape: fmt.Sprintf("%dx%dx%d", rows, cols, inner), a: a, b: b, bound: bound,
 		args: engine.OpArgs{Op: op, Rows: rows, Cols: cols, Inner: inner, Batch: 1},
 		want: reference.Matmul(wide(a), wide(b), int(rows), int(cols), int(inner)), work: 2 * float64(rows*cols*inner),
 	}
@@ -132,9 +137,6 @@ func attention() operation {
 // check runs the operation a few times on the device.
 func (o operation) check(device engine.Device, operator engine.Operator) (row Row) {
 	row = Row{Name: o.name, Shape: o.shape, Bound: o.bound, Error: math.Inf(1)}
-	if info, err := device.Info(); err == nil && info.Kind == "cuda" && (o.args.Op == engine.OpMatmul || o.args.Op == engine.OpMatvec) {
-		row.Bound = max(row.Bound, 2e-3) // a GPU's matrix units take activations, and a prompt's weights, as f16
-	}
 	var held []engine.Buffer
 	defer func() {
 		for _, b := range held {

@@ -109,8 +109,10 @@ typedef struct mr_digest { uint8_t bytes[32]; } mr_digest; /* BLAKE3 */
 
 /* f32, row-major, rows x cols unless stated; `out` may be an input where the operation is elementwise. */
 enum {
-  MR_OP_MATMUL = 0,   /* out(rows,cols) = b(rows,inner) * a(cols,inner)^T; a is a weight matrix of ggml type a_type */
-  MR_OP_MATVEC = 1,   /* MATMUL with rows == 1, on the decode path */
+  MR_OP_MATMUL = 0,   /* out(rows,cols) = b(rows,inner) * a(cols,inner)^T; a is a weight matrix of ggml type a_type, each
+                           weight what its type stands for in f32. Products and sums are f32: an element is at most
+                           (inner + 8) * 2^-24 * sum |a b| away. A row's bits do not depend on the other rows */
+  MR_OP_MATVEC = 1,   /* MATMUL with rows == 1, each of the batch on its own */
   MR_OP_SOFTMAX = 2,  /* each row of a; a row of -inf gives zeros */
   MR_OP_RMS_NORM = 3, /* out = a / sqrt(mean(a^2) + eps) * b(cols) */
   MR_OP_ADD = 4,      /* out = a + b */
@@ -122,15 +124,18 @@ enum {
   MR_OP_ROPE = 10,    /* a(rows, heads*cols): row r at position first_position + r, head dim cols, style rope_style */
   MR_OP_ATTENTION = 11, /* causal: a = Q(rows, heads*cols), b = K(inner, kv_heads*cols), c = V(same); row r sees keys
                            0 .. inner-rows+r; scale on the scores; out(rows, heads*cols) */
-  MR_OP_COUNT = 12
+  MR_OP_MATMUL_F16 = 12, /* MATMUL as fast as the device can: b, and a, rounded to f16 at most once each (beyond 65504
+                           infinite), sums in f32: at most 2^-10 * sum |a b| + 2^-25 * sum (|a| + |b|) further away */
+  MR_OP_MATVEC_F16 = 13, /* MATMUL_F16 with rows == 1, each of the batch on its own, by the kernels that decode tokens */
+  MR_OP_COUNT = 14
 };
 
 typedef struct mr_op_args {
   size_t struct_size;
   int32_t op;            /* MR_OP_* */
-  int32_t a_type;        /* ggml type of a; 0 (F32) except for the weights of MATMUL and MATVEC */
+  int32_t a_type;        /* ggml type of a; 0 (F32) except for the weights of MATMUL, MATVEC and their F16 forms */
   int64_t rows, cols, inner;
-  int32_t batch;         /* >= 1: how many independent problems lie one after another in every operand but MATMUL's a */
+  int32_t batch;         /* >= 1: how many independent problems lie one after another in every operand but the a of products */
   int32_t heads, kv_heads;
   int32_t rope_style;    /* MR_ROPE_* */
   int32_t first_position;

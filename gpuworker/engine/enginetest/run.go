@@ -20,8 +20,6 @@ type Options struct {
 	Activations map[engine.Type]engine.Type
 	// RoundedWeights: products of prompts round weights, too, to the type of their activations.
 	RoundedWeights bool
-	// Operands is the type that the plain products round their inputs to, whatever Activations say of models; zero = as they.
-	Operands engine.Type
 	// Cache is the type of keys and values where a test has no reason of its own to name one and would take F32; zero = F32.
 	Cache engine.Type
 	// Slow engines score fewer texts for perplexity and shorter prompts at width 4096.
@@ -71,24 +69,8 @@ func withCache(opener func(*testing.T) engine.Device, cache engine.Type) func(*t
 	}
 }
 
-// operands is the type that the plain products of a type of weights round their inputs to; F32 = as products are.
-func (o Options) operands(weights engine.Type) engine.Type {
-	if o.Operands != engine.F32 {
-		return o.Operands
-	}
-	return o.Activations[weights]
-}
-
 // logprobBound is how far a logprob of a model of such weights may be from the reference's: `least`, or what the rounding
 // of activations asks for where that is more.
 func (o Options) logprobBound(weights engine.Type, least float64) float64 {
 	return max(least, activationsIn[o.Activations[weights]].max)
-}
-
-// roundings is how often a product of a kind rounds one factor of each term.
-func (o Options) roundings(op engine.Op) float64 {
-	if o.RoundedWeights && op == engine.OpMatmul {
-		return 2
-	}
-	return 1
 }

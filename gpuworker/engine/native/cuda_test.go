@@ -33,7 +33,7 @@ func TestTheCUDAEngineKeepsTheContract(t *testing.T) {
 			for _, weights := range rules.WeightTypes() {
 				rounded[weights] = activations
 			}
-			enginetest.Run(t, openCUDA, enginetest.Options{Numeric: true, Activations: rounded, RoundedWeights: true, Operands: engine.F16, Cache: activations})
+			enginetest.Run(t, openCUDA, enginetest.Options{Numeric: true, Activations: rounded, RoundedWeights: true, Cache: activations})
 		})
 	}
 }
