@@ -32,7 +32,8 @@ class Buffer {
   // The bytes from the start, `size` of them, for an operation to read or to overwrite.
   const uint8_t* readable(uint64_t size) const { return defined(0, size); }
   uint8_t* writable(uint64_t size) { return defined(0, size); }
-  // Gives the bytes back now; throws INTERNAL when the system refuses them. Nothing may be called afterwards.
+  // Gives the bytes back now, after which nothing may be called. Throws INTERNAL when the system refuses them, and the buffer
+  // is as before.
   void release();
 
  private:

@@ -4,6 +4,7 @@
 #include <climits>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 
 #include "error.h"
 
@@ -51,6 +52,11 @@ void copy_text(char (&to)[kSize], const char* from) {
   std::memset(to + length, 0, kSize - length);
 }
 
+int64_t next_number() {
+  static std::atomic<int64_t> last{0};
+  return ++last;
+}
+
 const mr_device_options& checked(const mr_device_options& options) {
   if (options.index != 0) fail(MR_NOT_FOUND, "device index is %d: the CPU engine has one device, 0", options.index);
   return options;
@@ -60,7 +66,9 @@ const mr_device_options& checked(const mr_device_options& options) {
 
 Device::Device(const mr_device_options& options)
     : isa(choose_isa(checked(options).path)), threads(choose_threads(options.threads)),
-      ledger(options.bytes_limit, options.pool_limit), name_(processor_name()) {}
+      ledger(options.bytes_limit, options.pool_limit), name_(processor_name()), number_(next_number()) {}
+
+std::string Device::label() const { return "device " + std::to_string(number_) + " (cpu)"; }
 
 void Device::info(mr_device_info* out) const {
   const LedgerCounts counts = ledger.counts();
@@ -74,11 +82,8 @@ void Device::info(mr_device_info* out) const {
   out->sm_count = threads.size();
   out->reserved0 = 0;
   out->bytes_total = counts.total;
-  out->bytes_free = counts.total;
-  for (int purpose = 0; purpose < MR_PURPOSE_COUNT; ++purpose) {
-    out->bytes_used[purpose] = counts.used[purpose];
-    out->bytes_free -= counts.used[purpose];  // every pooled byte is given up before an allocation fails
-  }
+  out->bytes_free = counts.free();
+  std::copy(std::begin(counts.used), std::end(counts.used), out->bytes_used);
   out->bytes_pooled = counts.pooled;
   out->pool_hits = counts.hits;
   out->pool_misses = counts.misses;
@@ -87,7 +92,7 @@ void Device::info(mr_device_info* out) const {
   out->power_mw = INT32_MIN;
   out->errors = UINT64_MAX;
   out->physical_total = out->physical_free = out->corrected_errors = UINT64_MAX;
-  out->failed_frees = 0;
+  out->failed_frees = counts.failed_frees;
   copy_text(out->management_problem, "");
 }
 

@@ -22,6 +22,7 @@ class Device {
   explicit Device(const mr_device_options& options);  // options already completed; throws
 
   void info(mr_device_info* out) const;
+  std::string label() const;  // for messages that tell devices apart
   // Throws FAILED_PRECONDITION while buffers, models or runners live.
   void check_idle() const;
 
@@ -47,6 +48,7 @@ class Device {
 
  private:
   const std::string name_;
+  const int64_t number_;  // of the devices this process has opened
 };
 
 }  // namespace mr::cpu

@@ -5,6 +5,7 @@
 // device_count, run_op, measure_roof, host_alloc and host_free. Their members throw Error as engine.h documents their C faces.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -113,7 +114,9 @@ struct Edge {
   static mr_error* buffer_copy(mr_buffer* dst, uint64_t dst_offset, const mr_buffer* src, uint64_t src_offset, uint64_t size) {
     return guard([&] {
       const std::shared_ptr<Buffer> to = handles().buffers.get(dst), from = handles().buffers.get(src);
-      if (to->device() != from->device()) fail(MR_INVALID_ARGUMENT, "the buffers lie on two devices");
+      if (to->device() != from->device())
+        fail(MR_INVALID_ARGUMENT, "dst lies on %s and src on %s: a copy stays on one device, go by way of the host",
+             to->device()->label().c_str(), from->device()->label().c_str());
       to->copy_from(dst_offset, *from, src_offset, size);
     });
   }
@@ -133,9 +136,17 @@ struct Edge {
   static mr_error* buffer_free(mr_buffer* buffer) {
     return guard([&] {
       if (buffer == nullptr) return;
-      const std::shared_ptr<Buffer> taken = handles().buffers.take(buffer);
-      if (taken.use_count() > 1) return;  // a call in another thread still uses it and frees it at its end
-      taken->release();
+      std::shared_ptr<Buffer> leaving = handles().buffers.withdraw(buffer);
+      if (leaving.use_count() == 1) {  // else a call in another thread still uses it and frees it at its end
+        std::atomic_thread_fence(std::memory_order_acquire);  // after what the last of those calls did
+        try {
+          leaving->release();
+        } catch (...) {
+          handles().buffers.restore(buffer, std::move(leaving));
+          throw;
+        }
+      }
+      handles().buffers.drop(buffer);
     });
   }
 
@@ -275,6 +286,10 @@ struct Edge {
     });
   }
 
+  static mr_error* device_fault(mr_device* device, int32_t fault, int32_t index, uint64_t value) {
+    return guard([&] { handles().devices.get(device)->ledger.refuse(fault, index, value); });
+  }
+
   // The whole table; build is a static text.
   static constexpr mr_api table(const char* build) {
     return {sizeof(mr_api), MR_ABI_MAJOR, MR_ABI_MINOR, build,
@@ -284,7 +299,7 @@ struct Edge {
             op_run,
             model_create, model_resident_size, model_bind, model_seal, model_digest, model_fault, model_destroy,
             runner_cost, runner_create, step_submit, step_wait, runner_progress, runner_fault, runner_destroy,
-            device_measure, host_alloc, host_free};
+            device_measure, host_alloc, host_free, device_fault};
   }
 };
 

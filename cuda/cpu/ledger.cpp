@@ -32,7 +32,7 @@ uint64_t size_class(uint64_t size) {
 
 // Bytes from the system, or null and errno. A block of at least kHuge is a mapping and zero, a smaller one is of the heap
 // and holds anything.
-void* take(uint64_t capacity) {
+void* system_take(uint64_t capacity) {
   if (capacity < kHuge) return std::aligned_alloc(64, capacity);
   void* mapping = mmap(nullptr, capacity + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) return nullptr;
@@ -42,12 +42,6 @@ void* take(uint64_t capacity) {
   if (head != kHuge) munmap(begin + head + capacity, kHuge - head);
   (void)madvise(begin + head, capacity, MADV_HUGEPAGE);  // advice: a kernel without huge pages is only slower
   return begin + head;
-}
-
-int give(void* data, uint64_t capacity) noexcept {
-  if (capacity >= kHuge) return munmap(data, capacity) == 0 ? 0 : errno;
-  std::free(data);
-  return 0;
 }
 
 uint64_t system_available() {
@@ -65,12 +59,16 @@ uint64_t system_available() {
 
 uint64_t available_memory() { return std::min(system_available(), cgroup_memory_left()); }
 
+Memory::~Memory() {
+  if (reset() != 0) ledger_->adopt({data_, size_, capacity_, purpose_});
+}
+
 int Memory::reset() noexcept {
   if (data_ == nullptr) return 0;
-  const int error = ledger_->release(data_, size_, capacity_, purpose_);
+  if (const int error = ledger_->release(data_, size_, capacity_, purpose_); error != 0) return error;
   data_ = nullptr;
   size_ = 0;
-  return error;
+  return 0;
 }
 
 void Memory::swap(Memory& other) noexcept {
@@ -90,47 +88,67 @@ Ledger::~Ledger() { trim(); }
 
 uint64_t Ledger::used_locked() const { return std::accumulate(used_.begin(), used_.end(), uint64_t{0}); }
 
+void* Ledger::take(uint64_t capacity) {
+  if (refusals_.take(MR_FAULT_REFUSE_ALLOC)) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  void* data = system_take(capacity);
+  if (data == nullptr) {
+    trim();
+    data = system_take(capacity);
+  }
+  return data;
+}
+
+void* Ledger::reserve(uint64_t size, uint64_t capacity, int32_t purpose) {
+  for (bool trimmed = false;; trimmed = true) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const uint64_t free = limit_ - std::min(limit_, used_locked() + stuck_);
+      const auto block = refusals_.pending(MR_FAULT_REFUSE_ALLOC) ? pool_.end() : pool_.find(capacity);
+      const uint64_t kept = pooled_ - (block != pool_.end() ? capacity : 0);
+      if (size <= free && kept <= free - size) {
+        used_[static_cast<size_t>(purpose)] += size;
+        if (block == pool_.end()) {
+          ++misses_;
+          return nullptr;
+        }
+        void* const data = block->second;
+        pooled_ -= capacity;
+        pool_.erase(block);
+        ++hits_;
+        return data;
+      }
+      if (trimmed || size > limit_)
+        fail(MR_RESOURCE_EXHAUSTED, "%llu bytes of %s asked, %llu of %llu bytes free", static_cast<unsigned long long>(size),
+             kPurposes[purpose], static_cast<unsigned long long>(free), static_cast<unsigned long long>(limit_));
+    }
+    trim();  // live bytes go before kept ones
+  }
+}
+
 Memory Ledger::allocate(uint64_t size, int32_t purpose, bool zero) {
   Memory memory;
   if (size == 0) return memory;
-  const char* const name = kPurposes[purpose];
-  const uint64_t capacity = size <= kLargest ? size_class(size) : 0;
-  void* data = nullptr;
-  Pool evicted;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const uint64_t free = limit_ - std::min(limit_, used_locked());
-    if (size > free || capacity == 0)
-      fail(MR_RESOURCE_EXHAUSTED, "%llu bytes of %s asked, %llu of %llu bytes free", static_cast<unsigned long long>(size),
-           name, static_cast<unsigned long long>(free), static_cast<unsigned long long>(limit_));
-    if (const auto block = pool_.find(capacity); block != pool_.end()) {
-      data = block->second;
-      pooled_ -= capacity;
-      pool_.erase(block);
-      ++hits_;
-    } else {
-      ++misses_;
-    }
-    if (pooled_ > free - size) {  // live bytes go before kept ones
-      evicted.swap(pool_);
-      pooled_ = 0;
-    }
-    used_[static_cast<size_t>(purpose)] += size;
-  }
-  (void)give_back(evicted);
+  if (size > kLargest)
+    fail(MR_RESOURCE_EXHAUSTED, "%llu bytes of %s asked: more than any machine has", static_cast<unsigned long long>(size),
+         kPurposes[purpose]);
+  const uint64_t capacity = size_class(size);
+  void* data = reserve(size, capacity, purpose);
   memory.zeroed_ = data == nullptr && capacity >= kHuge;
-  if (data == nullptr && (data = take(capacity)) == nullptr) {
-    trim();
-    data = take(capacity);
-  }
   if (data == nullptr) {
+    data = take(capacity);
     const int error = errno;
     const std::lock_guard<std::mutex> lock(mutex_);
-    used_[static_cast<size_t>(purpose)] -= size;
-    fail_errno(MR_RESOURCE_EXHAUSTED, error, "%llu bytes of %s asked, %llu of %llu bytes free, but the system refuses",
-               static_cast<unsigned long long>(size), name,
-               static_cast<unsigned long long>(limit_ - std::min(limit_, used_locked())),
-               static_cast<unsigned long long>(limit_));
+    if (data == nullptr) {
+      used_[static_cast<size_t>(purpose)] -= size;
+      fail_errno(MR_RESOURCE_EXHAUSTED, error, "%llu bytes of %s asked, %llu of %llu bytes free, but the system refuses",
+                 static_cast<unsigned long long>(size), kPurposes[purpose],
+                 static_cast<unsigned long long>(limit_ - std::min(limit_, used_locked() + stuck_)),
+                 static_cast<unsigned long long>(limit_));
+    }
+    held_ += capacity;
   }
   if (zero && !memory.zeroed_) {
     std::memset(data, 0, size);
@@ -146,11 +164,12 @@ Memory Ledger::allocate(uint64_t size, int32_t purpose, bool zero) {
 
 int Ledger::release(void* data, uint64_t size, uint64_t capacity, int32_t purpose) noexcept {
   Pool out;
+  bool keep = !refusals_.pending(MR_FAULT_REFUSE_FREE) && capacity <= pool_limit_;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    used_[static_cast<size_t>(purpose)] -= size;
-    bool keep = capacity <= pool_limit_ && used_locked() + capacity <= limit_;
-    if (keep && (pooled_ + capacity > pool_limit_ || used_locked() + pooled_ + capacity > limit_)) {
+    const uint64_t others = used_locked() - size + stuck_;
+    keep = keep && others + capacity <= limit_;
+    if (keep && (pooled_ + capacity > pool_limit_ || others + pooled_ + capacity > limit_)) {
       out.swap(pool_);  // a pool full of other sizes serves nobody: begin anew
       pooled_ = 0;
     }
@@ -158,49 +177,86 @@ int Ledger::release(void* data, uint64_t size, uint64_t capacity, int32_t purpos
       try {
         pool_.emplace(capacity, data);
         pooled_ += capacity;
+        used_[static_cast<size_t>(purpose)] -= size;
       } catch (const std::bad_alloc&) {
         keep = false;
       }
     }
-    if (keep) data = nullptr;
   }
-  int error = give_back(out);
-  if (data != nullptr) {
-    const int own = give(data, capacity);
-    if (own != 0) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ++failed_frees_;
-      error = own;
-    }
+  give_back(out);
+  if (keep) return 0;
+  const int error = give(data, capacity);
+  if (error != 0) return error;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  used_[static_cast<size_t>(purpose)] -= size;
+  return 0;
+}
+
+int Ledger::give(void* data, uint64_t capacity) noexcept {
+  int error = refusals_.take(MR_FAULT_REFUSE_FREE) ? EBUSY : 0;
+  if (error == 0 && capacity >= kHuge && munmap(data, capacity) != 0) error = errno;
+  if (error == 0 && capacity < kHuge) std::free(data);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (error == 0) {
+    held_ -= capacity;
+  } else {
+    ++failed_frees_;
   }
   return error;
 }
 
-int Ledger::give_back(const Pool& blocks) noexcept {
-  int first = 0;
+void Ledger::give_back(const Pool& blocks) noexcept {
   for (const auto& [capacity, data] : blocks) {
-    const int error = give(data, capacity);
-    if (error == 0) continue;
-    if (first == 0) first = error;
+    if (give(data, capacity) == 0) continue;
     const std::lock_guard<std::mutex> lock(mutex_);
-    ++failed_frees_;
+    stuck_ += capacity;
+    adopt_locked({data, capacity, capacity, kOfPool});
   }
-  return first;
 }
 
-void Ledger::trim() {
+void Ledger::adopt(const Refused& block) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  adopt_locked(block);
+}
+
+void Ledger::adopt_locked(const Refused& block) noexcept {
+  try {
+    refused_.push_back(block);
+  } catch (const std::bad_alloc&) {
+    // It stays counted, and nobody offers it again.
+  }
+}
+
+void Ledger::trim() noexcept {
   Pool blocks;
+  std::vector<Refused> refused;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     blocks.swap(pool_);
     pooled_ = 0;
+    refused.swap(refused_);
   }
-  (void)give_back(blocks);
+  give_back(blocks);
+  for (const Refused& block : refused) {
+    const int error = give(block.data, block.capacity);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (error != 0) {
+      adopt_locked(block);
+    } else if (block.purpose == kOfPool) {
+      stuck_ -= block.capacity;
+    } else {
+      used_[static_cast<size_t>(block.purpose)] -= block.size;
+    }
+  }
+}
+
+uint64_t LedgerCounts::free() const {
+  return total - std::min(total, std::accumulate(used, used + MR_PURPOSE_COUNT, stuck));
 }
 
 LedgerCounts Ledger::counts() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  LedgerCounts counts{limit_, {}, pooled_, hits_, misses_, failed_frees_};
+  LedgerCounts counts{limit_, {}, pooled_ + stuck_, stuck_, held_, hits_, misses_, failed_frees_};
   std::copy(used_.begin(), used_.end(), counts.used);
   return counts;
 }

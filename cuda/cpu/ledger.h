@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "millrace/engine.h"
+#include "refusals.h"
 
 namespace mr::cpu {
 
 class Ledger;
 
-// Bytes owned by one holder; given back to the ledger on destruction. The ledger outlives it.
+// Bytes owned by one holder; given back to the ledger on destruction, where a refusal of the system leaves them with the
+// ledger, counted. The ledger outlives it.
 // data() is 64-byte aligned; from 2 MiB on it is 2 MiB aligned and asks for huge pages.
 class Memory {
  public:
@@ -24,7 +26,7 @@ class Memory {
     Memory(std::move(other)).swap(*this);
     return *this;
   }
-  ~Memory() { reset(); }
+  ~Memory();
 
   void* data() const { return data_; }
   template <class T>
@@ -32,7 +34,7 @@ class Memory {
   uint64_t size() const { return size_; }      // bytes asked for: what the ledger counts
   bool zeroed() const { return zeroed_; }      // every byte was zero when allocated
   explicit operator bool() const { return data_ != nullptr; }
-  int reset() noexcept;  // gives the bytes back now; an errno when the system refuses them, else 0
+  int reset() noexcept;  // gives the bytes back now: 0, or the errno of a system that refuses them, and nothing has changed
   void swap(Memory& other) noexcept;
 
  private:
@@ -48,9 +50,13 @@ class Memory {
 struct LedgerCounts {
   uint64_t total;                  // the ceiling
   uint64_t used[MR_PURPOSE_COUNT]; // live bytes; sum <= total
-  uint64_t pooled;                 // capacity of freed blocks kept for reuse; sum(used) + pooled <= total
+  uint64_t pooled;                 // capacity of freed blocks that are still held; sum(used) + pooled <= total
+  uint64_t stuck;                  // of pooled, those that the system refuses, which nothing is served from
+  uint64_t held;                   // capacity of every block the system has given and not taken back
   uint64_t hits, misses;           // allocations served by the pool, and not
-  uint64_t failed_frees;           // blocks the system refused to take back
+  uint64_t failed_frees;           // times the system refused to take a block back
+
+  uint64_t free() const;  // what can still be allocated: every block of the pool but the stuck ones is given up for it
 };
 
 // Safe for use by any number of threads.
@@ -67,21 +73,39 @@ class Ledger {
   Memory allocate(uint64_t size, int32_t purpose, bool zero);
 
   LedgerCounts counts() const;
-  void trim();  // gives every pooled block back to the system
+  void trim() noexcept;  // gives every pooled block, and those refused before, back to the system
+  void refuse(int32_t fault, int32_t skip, uint64_t count) { refusals_.ask(fault, skip, count); }  // for tests
 
  private:
   friend class Memory;
   using Pool = std::multimap<uint64_t, void*>;  // blocks by capacity
 
+  // A block that the system refused and that has no owner any more.
+  struct Refused {
+    void* data;
+    uint64_t size, capacity;
+    int32_t purpose;  // which counts it, or kOfPool
+  };
+  static constexpr int32_t kOfPool = -1;
+
+  // Counts the bytes and gives a pooled block for them, or null where a new one is needed; throws RESOURCE_EXHAUSTED.
+  void* reserve(uint64_t size, uint64_t capacity, int32_t purpose);
+  void* take(uint64_t capacity);
+  // An errno where the system refuses the block, which is as before then.
   int release(void* data, uint64_t size, uint64_t capacity, int32_t purpose) noexcept;
+  int give(void* data, uint64_t capacity) noexcept;  // without the lock
+  void give_back(const Pool& blocks) noexcept;       // without the lock
+  void adopt(const Refused& block) noexcept;
+  void adopt_locked(const Refused& block) noexcept;
   uint64_t used_locked() const;
-  int give_back(const Pool& blocks) noexcept;  // without the lock; the first errno
 
   const uint64_t limit_, pool_limit_;
+  Refusals refusals_;
   mutable std::mutex mutex_;
   std::array<uint64_t, MR_PURPOSE_COUNT> used_{};
-  uint64_t pooled_ = 0, hits_ = 0, misses_ = 0, failed_frees_ = 0;
+  uint64_t pooled_ = 0, stuck_ = 0, held_ = 0, hits_ = 0, misses_ = 0, failed_frees_ = 0;
   Pool pool_;
+  std::vector<Refused> refused_;
 };
 
 // Bytes this process can still take: the least of what the system has available and what is left of the control group.

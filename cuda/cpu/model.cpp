@@ -85,7 +85,6 @@ void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
     weights_.place(desc_, desc, bound.memory.as<float>(), &bound.matrix);
   }
   bindings_.add(desc);
-  if (staging.use_count() == 1) staging->release();
 }
 
 void Model::seal() {

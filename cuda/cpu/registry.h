@@ -43,16 +43,28 @@ class Registry {
 
   // Takes the object out: the handle is stale from now on.
   std::shared_ptr<Object> take(const Handle* handle) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const size_t index = find_locked(handle);
-    Place& place = places_[index];
-    std::shared_ptr<Object> object = std::move(place.object);
-    place.object = nullptr;
-    if (++place.generation != 0) {  // a place whose generations are used up is not used again
-      place.next = free_;
-      free_ = index;
-    }
+    std::shared_ptr<Object> object = withdraw(handle);
+    drop(handle);
     return object;
+  }
+
+  // The same in two steps, for what may be refused in between: from withdraw on every other call finds the handle given
+  // back. Then the one who withdrew it calls drop, after which it is stale, or restore, after which it is as before.
+  std::shared_ptr<Object> withdraw(const Handle* handle) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(places_[find_locked(handle)].object, nullptr);
+  }
+  void drop(const Handle* handle) noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const size_t index = index_of(handle);
+    Place& place = places_[index];
+    if (++place.generation == 0) return;  // a place whose generations are used up is not used again
+    place.next = free_;
+    free_ = index;
+  }
+  void restore(const Handle* handle, std::shared_ptr<Object> object) noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    places_[index_of(handle)].object = std::move(object);
   }
 
  private:
@@ -68,10 +80,12 @@ class Registry {
     return reinterpret_cast<Handle*>(uintptr_t{kKind} << 56 | uintptr_t{generation} << 24 | index);
   }
 
+  static size_t index_of(const Handle* handle) { return reinterpret_cast<uintptr_t>(handle) & (kMost - 1); }
+
   size_t find_locked(const Handle* handle) const {
     const uintptr_t bits = reinterpret_cast<uintptr_t>(handle);
     if (bits == 0) fail(MR_INVALID_ARGUMENT, "the %s is null", noun_);
-    const size_t index = bits & (kMost - 1);
+    const size_t index = index_of(handle);
     const uint32_t generation = static_cast<uint32_t>(bits >> 24);
     if (bits >> 56 != kKind || index >= places_.size() || generation > places_[index].generation)
       fail(MR_INVALID_ARGUMENT, "%p is no %s of this engine", static_cast<const void*>(handle), noun_);

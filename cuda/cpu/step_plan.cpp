@@ -87,10 +87,20 @@ void StepChecker::accept(const mr_step& step, StepPlan& plan, const std::functio
     take_scores(step, plan);
     if (also) also(plan);
   } catch (...) {
-    for (auto u = undo_.rbegin(); u != undo_.rend(); ++u) views_[static_cast<size_t>(u->slot)] = u->view;
+    undo();
     throw;
   }
   ++accepted_;
+}
+
+void StepChecker::undo() {
+  for (auto u = undo_.rbegin(); u != undo_.rend(); ++u) views_[static_cast<size_t>(u->slot)] = u->view;
+  undo_.clear();
+}
+
+void StepChecker::take_back() {
+  undo();
+  --accepted_;
 }
 
 void StepChecker::take_pre_ops(const mr_step& step, StepPlan& plan) {

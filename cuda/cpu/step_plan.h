@@ -51,6 +51,7 @@ class StepChecker {
   // the checker is as before and the plan's content is unspecified. `also`, where given, is asked about the whole plan
   // and may refuse it by throwing, to the same effect.
   void accept(const mr_step& step, StepPlan& plan, const std::function<void(const StepPlan&)>& also = {});
+  void take_back();  // the step just accepted, which will not run: the checker is as before it
 
  private:
   struct View {  // a slot as it will be when every accepted step has run
@@ -66,6 +67,7 @@ class StepChecker {
   };
 
   View& change(int32_t slot);
+  void undo();
   View& find(int32_t slot, uint32_t generation, const char* what, int32_t index);
   void take_pre_ops(const mr_step& step, StepPlan& plan);
   void take_segments(const mr_step& step, StepPlan& plan);

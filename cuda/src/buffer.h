@@ -29,7 +29,8 @@ class Buffer {
   void fill(uint64_t offset, uint8_t value, uint64_t size);
   void digest(uint64_t offset, uint64_t size, uint8_t out[32]) const;
 
-  // Gives the bytes back now; throws INTERNAL when the driver refuses them. Nothing may be called afterwards.
+  // Gives the bytes back now, after which nothing may be called. Throws INTERNAL when the driver refuses them, and the buffer
+  // is as before.
   void release();
 
  private:

@@ -6,11 +6,12 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
-#include <vector>
+#include <iterator>
 
 #include "kernels/linear/product.h"
 #include "src/digest.h"
 #include "src/error.h"
+#include "src/images.h"
 #include "src/nvml.h"
 
 namespace mr::cuda {
@@ -28,39 +29,50 @@ void find_driver() {
   (void)once;
 }
 
-// The runtime's indices of usable GPUs, in its order.
-std::vector<int> usable_devices() {
+int gpus() {
   find_driver();
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaErrorNoDevice) {
     (void)cudaGetLastError();
-    return {};
+    return 0;
   }
   check(error, "looking for GPUs");
-  std::vector<int> usable;
-  for (int i = 0; i < count; ++i) {
-    int major = 0;
-    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i));
-    if (major >= kLeastMajor) usable.push_back(i);
-  }
-  return usable;
-}
-
-int find_device(const mr_device_options& options) {
-  if (options.path != nullptr)
-    fail(MR_INVALID_ARGUMENT, "path is \"%.32s\": a GPU has no instruction-set path to force", options.path);
-  const std::vector<int> usable = usable_devices();
-  if (options.index < 0 || static_cast<size_t>(options.index) >= usable.size())
-    fail(MR_NOT_FOUND, "device index is %d: this machine has %zu GPUs of compute capability %d.0 or newer", options.index,
-         usable.size(), kLeastMajor);
-  return usable[static_cast<size_t>(options.index)];
+  return count;
 }
 
 cudaDeviceProp properties_of(int index) {
   cudaDeviceProp properties{};
   CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
   return properties;
+}
+
+// The GPU asked for, made the calling thread's. One that no code here is for is refused before it gets a context.
+int find_device(const mr_device_options& options) {
+  if (options.path != nullptr)
+    fail(MR_INVALID_ARGUMENT, "path is \"%.32s\": a GPU has no instruction-set path to force", options.path);
+  const int count = gpus();
+  if (options.index < 0 || options.index >= count)
+    fail(MR_NOT_FOUND, "device index is %d: the driver shows %d GPUs", options.index, count);
+  const cudaDeviceProp p = properties_of(options.index);
+  if (p.major < kLeastMajor)
+    fail(MR_UNIMPLEMENTED, "GPU %d, %s, compute capability %d.%d: this engine runs on %d.0 and newer", options.index, p.name,
+         p.major, p.minor, kLeastMajor);
+  cudaError_t error = cudaErrorNoKernelImageForDevice;
+  if (code_is_built(p.major, p.minor)) {
+    CUDA_CHECK(cudaSetDevice(options.index));
+    error = find_code();
+  }
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction)
+    fail(MR_UNIMPLEMENTED, "GPU %d, %s, compute capability %d.%d: this library holds machine code for %s only; build it with "
+         "CUDA_ARCHITECTURES=%d%d", options.index, p.name, p.major, p.minor, built_code().c_str(), p.major, p.minor);
+  check(error, "looking for the library's machine code");
+  return options.index;
+}
+
+int64_t next_number() {
+  static std::atomic<int64_t> last{0};
+  return ++last;
 }
 
 std::string bus_id(int index) {
@@ -86,6 +98,14 @@ uint64_t ledger_limit(int index, uint64_t wanted) {
   return wanted == 0 ? most : std::min(wanted, most);
 }
 
+// What the device can still give this ledger: what was free when it was read, what the ledger has given back since then or
+// taken, and the blocks of the pool.
+uint64_t bytes_left(const Readings& readings, const LedgerCounts& counts) {
+  if (readings.bytes_free == UINT64_MAX) return UINT64_MAX;
+  const uint64_t mine = readings.bytes_free + readings.held + (counts.pooled - counts.stuck);
+  return mine - std::min(mine, counts.held);
+}
+
 template <size_t kSize>
 void copy_text(char (&to)[kSize], const char* from) {
   const size_t length = std::min(std::strlen(from), kSize - 1);
@@ -95,14 +115,15 @@ void copy_text(char (&to)[kSize], const char* from) {
 
 }  // namespace
 
-int32_t device_count() { return static_cast<int32_t>(usable_devices().size()); }
+int32_t device_count() { return gpus(); }
 
 Device::Device(const mr_device_options& options)
     : index(find_device(options)), properties(properties_of(index)),
       path("sm_" + std::to_string(properties.major) + std::to_string(properties.minor)), programmatic(properties.major >= 9),
       priority_low(stream_priority(false)), priority_high(stream_priority(true)),
       ledger(index, ledger_limit(index, options.bytes_limit), options.pool_limit),
-      transfers(index), digester(std::make_unique<Digester>(*this)), pci_(bus_id(index)), xids_(pci_.c_str()) {
+      transfers(index), digester(std::make_unique<Digester>(*this)), number_(next_number()), pci_(bus_id(index)),
+      xids_(pci_.c_str()), management_([this] { return ask(); }) {
   enter();
   opened_ = EventHandle(cudaEventDisableTiming);
   const StreamHandle stream(priority_low);
@@ -114,6 +135,10 @@ Device::Device(const mr_device_options& options)
 Device::~Device() { (void)cudaSetDevice(index); }
 
 void Device::enter() const { CUDA_CHECK(cudaSetDevice(index)); }
+
+std::string Device::label() const {
+  return "device " + std::to_string(number_) + " (cuda:" + std::to_string(index) + ", " + properties.name + ")";
+}
 
 std::string Device::describe(cudaError_t error) const {
   std::string text = std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ")";
@@ -129,14 +154,30 @@ void Device::check_alive() const {
   throw Error(MR_INTERNAL, error, "the GPU is lost: " + describe(error));
 }
 
+// What the management library says now; of the device's bytes what the runtime says, where the library does not.
+Readings Device::ask() const {
+  const uint64_t held = ledger.counts().held;
+  Readings readings = read_nvml(pci_.c_str());
+  readings.held = held;
+  size_t free = 0, total = 0;
+  if (readings.bytes_total == UINT64_MAX) {
+    if (cudaSetDevice(index) == cudaSuccess && cudaMemGetInfo(&free, &total) == cudaSuccess) {
+      readings.bytes_total = total;
+      readings.bytes_free = free;
+    } else {
+      (void)cudaGetLastError();
+    }
+  }
+  const std::lock_guard<std::mutex> lock(xids_mutex_);
+  xids_.listen();
+  return readings;
+}
+
 void Device::info(mr_device_info* out) const {
   check_alive();
+  const Readings readings = management_.read();
+  if (readings.lost[0] != 0) throw Error(MR_INTERNAL, 0, std::string("the GPU is lost: ") + readings.lost);
   const LedgerCounts counts = ledger.counts();
-  const Readings readings = read_nvml(pci_.c_str());
-  {
-    const std::lock_guard<std::mutex> lock(xids_mutex_);
-    xids_.listen();
-  }
   copy_text(out->kind, "cuda");
   copy_text(out->name, properties.name);
   char uuid[64];
@@ -151,11 +192,8 @@ void Device::info(mr_device_info* out) const {
   out->sm_count = properties.multiProcessorCount;
   out->reserved0 = 0;
   out->bytes_total = counts.total;
-  out->bytes_free = counts.total;
-  for (int purpose = 0; purpose < MR_PURPOSE_COUNT; ++purpose) {
-    out->bytes_used[purpose] = counts.used[purpose];
-    out->bytes_free -= counts.used[purpose];  // every pooled byte is given up before an allocation fails
-  }
+  out->bytes_free = std::min(counts.free(), bytes_left(readings, counts));
+  std::copy(std::begin(counts.used), std::end(counts.used), out->bytes_used);
   out->bytes_pooled = counts.pooled;
   out->pool_hits = counts.hits;
   out->pool_misses = counts.misses;
@@ -163,11 +201,11 @@ void Device::info(mr_device_info* out) const {
   out->temperature_c = readings.temperature_c;
   out->power_mw = readings.power_mw;
   out->errors = readings.errors;
-  out->physical_total = readings.bytes_total != 0 ? readings.bytes_total : UINT64_MAX;
-  out->physical_free = readings.bytes_total != 0 ? readings.bytes_free : UINT64_MAX;
-  out->corrected_errors = UINT64_MAX;
-  out->failed_frees = counts.failed_frees;
-  copy_text(out->management_problem, "");
+  out->physical_total = readings.bytes_total;
+  out->physical_free = readings.bytes_free;
+  out->corrected_errors = readings.corrected_errors;
+  out->failed_frees = counts.failed_frees + transfers.failed_frees();
+  copy_text(out->management_problem, readings.problem);
 }
 
 void Device::check_idle() const {

@@ -22,17 +22,22 @@ class Digester;
 // Version of every rule that decides bits, on every GPU.
 constexpr char kNumerics[] = "cuda-1";
 
-// Usable GPUs: compute capability 8.0 or newer. Throws UNAVAILABLE where there is no driver.
+// GPUs that the driver shows this process, usable or not: their indices are the driver's, so that none shifts when another
+// cannot be used. Throws UNAVAILABLE where there is no driver.
 int32_t device_count();
 
 // Safe for use by any number of threads.
 class Device {
  public:
-  explicit Device(const mr_device_options& options);  // options already completed; throws
+  // Options already completed. Throws NOT_FOUND for an index that no GPU has, UNIMPLEMENTED for a GPU that this library holds
+  // no machine code for.
+  explicit Device(const mr_device_options& options);
   ~Device();
 
-  // Throws INTERNAL with the error's name once the GPU is lost: after a failure that every later call of the process meets.
+  // Throws INTERNAL with the error's name once the GPU is lost: after a failure that every later call of the process meets, or
+  // when the driver's management library says so.
   void info(mr_device_info* out) const;
+  std::string label() const;  // for messages that tell devices apart
   // Throws FAILED_PRECONDITION while buffers, models or runners live.
   void check_idle() const;
   // What is known of an error after which the GPU may be lost: its name, what it says, and the Xid that the driver reports
@@ -53,11 +58,14 @@ class Device {
 
  private:
   void check_alive() const;
+  Readings ask() const;
 
+  const int64_t number_;   // of the devices this process has opened
   const std::string pci_;  // bus id
   EventHandle opened_;     // happened when the device was opened: asking for it tells what failed since
   mutable std::mutex xids_mutex_;
   mutable XidWatch xids_;
+  mutable Management management_;
 };
 
 }  // namespace mr::cuda

@@ -22,6 +22,7 @@ class Forward {
   Forward(std::shared_ptr<const Model> model, const mr_runner_config& config, const Sizes& sizes);
 
   const Workspace& space() const { return space_; }
+  const void* cache() const { return kv_.data(); }
 
   // Pre-operations, each before everything that follows on the stream.
   void copy_block(int32_t src, int32_t dst, cudaStream_t stream);

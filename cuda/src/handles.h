@@ -72,6 +72,16 @@ class Pinned {
   T* as() const { return static_cast<T*>(data_); }
   uint8_t* data() const { return as<uint8_t>(); }
   uint64_t size() const { return bytes_; }
+  cudaError_t reset() noexcept {  // gives the memory back now; nothing has changed when the driver refuses it
+    if (data_ == nullptr) return cudaSuccess;
+    if (const cudaError_t error = cudaFreeHost(data_); error != cudaSuccess) {
+      (void)cudaGetLastError();
+      return error;
+    }
+    data_ = nullptr;
+    bytes_ = 0;
+    return cudaSuccess;
+  }
 
  private:
   void* data_ = nullptr;

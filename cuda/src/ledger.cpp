@@ -1,6 +1,7 @@
 #include "src/ledger.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -27,12 +28,16 @@ unsigned long long ull(uint64_t value) { return value; }
 
 }  // namespace
 
+Memory::~Memory() {
+  if (reset() != cudaSuccess) ledger_->adopt({data_, size_, capacity_, purpose_});
+}
+
 cudaError_t Memory::reset() noexcept {
   if (data_ == nullptr) return cudaSuccess;
-  const cudaError_t error = ledger_->release(data_, size_, capacity_, purpose_);
+  if (const cudaError_t error = ledger_->release(data_, size_, capacity_, purpose_); error != cudaSuccess) return error;
   data_ = nullptr;
   size_ = 0;
-  return error;
+  return cudaSuccess;
 }
 
 void Memory::swap(Memory& other) noexcept {
@@ -51,58 +56,88 @@ Ledger::~Ledger() { trim(); }
 
 uint64_t Ledger::used_locked() const { return std::accumulate(used_.begin(), used_.end(), uint64_t{0}); }
 
-void* Ledger::take(uint64_t capacity, cudaError_t* error) const {
+cudaError_t Ledger::driver_take(uint64_t capacity, void** data) const {
+  cudaError_t error = cudaSetDevice(device_);
+  if (error == cudaSuccess) error = cudaMalloc(data, capacity);
+  if (error == cudaSuccess) return error;
+  *data = nullptr;
+  (void)cudaGetLastError();  // out of memory is no lasting state
+  return error;
+}
+
+void* Ledger::take(uint64_t capacity, cudaError_t* error) {
   void* data = nullptr;
-  *error = cudaSetDevice(device_);
-  if (*error == cudaSuccess) *error = cudaMalloc(&data, capacity);
-  if (*error != cudaSuccess) (void)cudaGetLastError();  // out of memory is no lasting state
-  return *error == cudaSuccess ? data : nullptr;
+  *error = cudaErrorMemoryAllocation;
+  if (refusals_.take(MR_FAULT_REFUSE_ALLOC)) return nullptr;
+  *error = driver_take(capacity, &data);
+  if (*error != cudaErrorMemoryAllocation) return data;
+  trim();
+  *error = driver_take(capacity, &data);
+  return data;
+}
+
+std::string Ledger::numbers(uint64_t size, int32_t purpose) const {
+  const LedgerCounts now = counts();
+  char text[256];
+  std::snprintf(text, sizeof text, "%llu bytes of %s asked, %llu of %llu bytes free by the ledger", ull(size),
+                kPurposes[purpose], ull(now.free()), ull(limit_));
+  std::string all = text;
+  size_t free = 0, total = 0;
+  if (cudaSetDevice(device_) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return all + ", an unknown number on the device";
+  }
+  const uint64_t taken = total - std::min(free, total);
+  std::snprintf(text, sizeof text, ", %zu of %zu free on the device, %llu held by others or the driver", free, total,
+                ull(taken - std::min(taken, now.held)));
+  return all + text;
+}
+
+void* Ledger::reserve(uint64_t size, uint64_t capacity, int32_t purpose) {
+  for (bool trimmed = false;; trimmed = true) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const uint64_t free = limit_ - std::min(limit_, used_locked() + stuck_);
+      const auto block = refusals_.pending(MR_FAULT_REFUSE_ALLOC) ? pool_.end() : pool_.find(capacity);
+      const uint64_t kept = pooled_ - (block != pool_.end() ? capacity : 0);
+      if (size <= free && kept <= free - size) {
+        used_[static_cast<size_t>(purpose)] += size;
+        if (block == pool_.end()) {
+          ++misses_;
+          return nullptr;
+        }
+        void* const data = block->second;
+        pooled_ -= capacity;
+        pool_.erase(block);
+        ++hits_;
+        return data;
+      }
+    }
+    if (trimmed || size > limit_) throw Error(MR_RESOURCE_EXHAUSTED, 0, numbers(size, purpose));
+    trim();  // live bytes go before kept ones
+  }
 }
 
 Memory Ledger::allocate(uint64_t size, int32_t purpose) {
   Memory memory;
   if (size == 0) return memory;
-  const char* const name = kPurposes[purpose];
-  const uint64_t capacity = size <= kLargest ? size_class(size) : 0;
-  void* data = nullptr;
-  Pool evicted;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const uint64_t free = limit_ - std::min(limit_, used_locked());
-    if (size > free || capacity == 0)
-      fail(MR_RESOURCE_EXHAUSTED, "%llu bytes of %s asked, %llu of %llu bytes free", ull(size), name, ull(free), ull(limit_));
-    if (const auto block = pool_.find(capacity); block != pool_.end()) {
-      data = block->second;
-      pooled_ -= capacity;
-      pool_.erase(block);
-      ++hits_;
-    } else {
-      ++misses_;
-    }
-    if (pooled_ > free - size) {  // live bytes go before kept ones
-      evicted.swap(pool_);
-      pooled_ = 0;
-    }
-    used_[static_cast<size_t>(purpose)] += size;
-  }
-  (void)give_back(evicted);
-  cudaError_t error = cudaSuccess;
-  if (data == nullptr && (data = take(capacity, &error)) == nullptr) {
-    trim();
-    data = take(capacity, &error);
-  }
+  if (size > kLargest) throw Error(MR_RESOURCE_EXHAUSTED, 0, numbers(size, purpose));
+  const uint64_t capacity = size_class(size);
+  void* data = reserve(size, capacity, purpose);
   if (data == nullptr) {
-    size_t device_free = 0, device_total = 0;
-    (void)cudaMemGetInfo(&device_free, &device_total);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    used_[static_cast<size_t>(purpose)] -= size;
-    const int32_t code = error == cudaErrorMemoryAllocation ? MR_RESOURCE_EXHAUSTED : MR_INTERNAL;
-    char text[256];
-    std::snprintf(text, sizeof text,
-                  "%llu bytes of %s asked, %llu of %llu bytes free by the ledger, %zu on the device, but the driver refuses: %s",
-                  ull(size), name, ull(limit_ - std::min(limit_, used_locked())), ull(limit_), device_free,
-                  cudaGetErrorName(error));
-    throw Error(code, error, text);
+    cudaError_t error = cudaSuccess;
+    data = take(capacity, &error);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (data == nullptr) {
+        used_[static_cast<size_t>(purpose)] -= size;
+      } else {
+        held_ += capacity;
+      }
+    }
+    if (data == nullptr)
+      throw Error(error == cudaErrorMemoryAllocation ? MR_RESOURCE_EXHAUSTED : MR_INTERNAL, error,
+                  numbers(size, purpose) + ", but the driver refuses: " + cudaGetErrorName(error));
   }
   memory.ledger_ = this;
   memory.data_ = data;
@@ -114,12 +149,12 @@ Memory Ledger::allocate(uint64_t size, int32_t purpose) {
 
 cudaError_t Ledger::release(void* data, uint64_t size, uint64_t capacity, int32_t purpose) noexcept {
   Pool out;
-  bool keep;
+  bool keep = !refusals_.pending(MR_FAULT_REFUSE_FREE) && capacity <= pool_limit_;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    used_[static_cast<size_t>(purpose)] -= size;
-    keep = capacity <= pool_limit_ && used_locked() + capacity <= limit_;
-    if (keep && (pooled_ + capacity > pool_limit_ || used_locked() + pooled_ + capacity > limit_)) {
+    const uint64_t others = used_locked() - size + stuck_;
+    keep = keep && others + capacity <= limit_;
+    if (keep && (pooled_ + capacity > pool_limit_ || others + pooled_ + capacity > limit_)) {
       out.swap(pool_);  // a pool full of other sizes serves nobody: begin anew
       pooled_ = 0;
     }
@@ -127,49 +162,89 @@ cudaError_t Ledger::release(void* data, uint64_t size, uint64_t capacity, int32_
       try {
         pool_.emplace(capacity, data);
         pooled_ += capacity;
+        used_[static_cast<size_t>(purpose)] -= size;
       } catch (const std::bad_alloc&) {
         keep = false;
       }
     }
   }
-  const cudaError_t error = give_back(out);
-  if (keep) return error;
-  const cudaError_t own = give_back(data);
-  return own != cudaSuccess ? own : error;
+  give_back(out);
+  if (keep) return cudaSuccess;
+  const cudaError_t error = give(data, capacity);
+  if (error != cudaSuccess) return error;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  used_[static_cast<size_t>(purpose)] -= size;
+  return cudaSuccess;
 }
 
-cudaError_t Ledger::give_back(void* data) noexcept {
-  (void)cudaSetDevice(device_);  // a thread that has called nothing yet would begin with the first GPU
-  const cudaError_t error = cudaFree(data);
-  if (error == cudaSuccess) return error;
-  (void)cudaGetLastError();
+cudaError_t Ledger::give(void* data, uint64_t capacity) noexcept {
+  cudaError_t error = cudaErrorUnknown;
+  if (!refusals_.take(MR_FAULT_REFUSE_FREE)) {
+    (void)cudaSetDevice(device_);  // a thread that has called nothing yet would begin with the first GPU
+    error = cudaFree(data);
+    if (error != cudaSuccess) (void)cudaGetLastError();
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
-  ++failed_frees_;
+  if (error == cudaSuccess) {
+    held_ -= capacity;
+  } else {
+    ++failed_frees_;
+  }
   return error;
 }
 
-cudaError_t Ledger::give_back(const Pool& blocks) noexcept {
-  cudaError_t first = cudaSuccess;
+void Ledger::give_back(const Pool& blocks) noexcept {
   for (const auto& [capacity, data] : blocks) {
-    const cudaError_t error = give_back(data);
-    if (first == cudaSuccess) first = error;
+    if (give(data, capacity) == cudaSuccess) continue;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stuck_ += capacity;
+    adopt_locked({data, capacity, capacity, kOfPool});
   }
-  return first;
 }
 
-void Ledger::trim() {
+void Ledger::adopt(const Refused& block) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  adopt_locked(block);
+}
+
+void Ledger::adopt_locked(const Refused& block) noexcept {
+  try {
+    refused_.push_back(block);
+  } catch (const std::bad_alloc&) {
+    // It stays counted, and nobody offers it again.
+  }
+}
+
+void Ledger::trim() noexcept {
   Pool blocks;
+  std::vector<Refused> refused;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     blocks.swap(pool_);
     pooled_ = 0;
+    refused.swap(refused_);
   }
-  (void)give_back(blocks);
+  give_back(blocks);
+  for (const Refused& block : refused) {
+    const cudaError_t error = give(block.data, block.capacity);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (error != cudaSuccess) {
+      adopt_locked(block);
+    } else if (block.purpose == kOfPool) {
+      stuck_ -= block.capacity;
+    } else {
+      used_[static_cast<size_t>(block.purpose)] -= block.size;
+    }
+  }
+}
+
+uint64_t LedgerCounts::free() const {
+  return total - std::min(total, std::accumulate(used, used + MR_PURPOSE_COUNT, stuck));
 }
 
 LedgerCounts Ledger::counts() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  LedgerCounts counts{limit_, {}, pooled_, hits_, misses_, failed_frees_};
+  LedgerCounts counts{limit_, {}, pooled_ + stuck_, stuck_, held_, hits_, misses_, failed_frees_};
   std::copy(used_.begin(), used_.end(), counts.used);
   return counts;
 }

@@ -7,6 +7,7 @@
 #include "kernels/linear/repack.h"
 #include "src/digest.h"
 #include "src/error.h"
+#include "src/place.h"
 
 namespace mr::cuda {
 
@@ -82,7 +83,9 @@ void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
   } else {
     tensor->weight = PackedWeight{desc.type, desc.dims[1], desc.dims[0], tensor->memory.data()};
     CUDA_CHECK(launch_repack(staging->data(), tensor->weight, {stream_, false}));
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    const cudaError_t error = cudaStreamSynchronize(stream_);
+    if (error != cudaSuccess) (void)cudaStreamSynchronize(stream_);  // what both ends are given back for has ended then
+    check(error, "waiting for a tensor's repacking");
   }
   {
     const std::lock_guard<std::mutex> lock(tensors_mutex_);
@@ -90,11 +93,13 @@ void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
     weights_.place(desc_, desc, vector, tensors_.back()->weight);
   }
   bindings_.add(desc);
-  if (staging.use_count() == 1) staging->release();
 }
 
 void Model::seal() {
   const std::lock_guard<std::mutex> building(building_);
+  device_->enter();
+  for (const std::unique_ptr<Tensor>& tensor : tensors_)
+    check_place(tensor->memory.data(), device_->index, cpu::tensor_name(tensor->desc.role, tensor->desc.layer));
   bindings_.seal();
 }
 

@@ -31,7 +31,7 @@ class Model {
 
   // Packs the staged file bytes on the device and frees them. The buffer belongs to the call, also when it throws.
   void bind(const mr_tensor_desc& tensor, std::shared_ptr<Buffer> staging);
-  void seal();
+  void seal();  // also throws INTERNAL naming a tensor that does not lie in this device's memory
   void digest(int32_t tensor, uint8_t out[32]) const;
   void flip_bit(int32_t tensor, uint64_t bit);
 

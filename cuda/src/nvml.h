@@ -1,17 +1,48 @@
 // nvml: what the driver's management library knows of a GPU. The library is opened at run time: where it is missing, every
-// reading is unknown and nothing fails.
+// reading is unknown, says so, and nothing fails.
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <functional>
+#include <mutex>
 
 namespace mr::cuda {
 
 struct Readings {
   int32_t temperature_c = INT32_MIN;  // INT32_MIN = unknown, for these two
   int32_t power_mw = INT32_MIN;
-  uint64_t errors = 0;                // uncorrected memory errors since the driver was loaded
-  uint64_t bytes_total = 0, bytes_free = 0;  // of the device; 0 = unknown
+  // UINT64_MAX = unknown, for the others. Memory errors are since the driver was loaded, bytes of the whole device.
+  uint64_t errors = UINT64_MAX;  // uncorrected
+  uint64_t corrected_errors = UINT64_MAX;
+  uint64_t bytes_total = UINT64_MAX, bytes_free = UINT64_MAX;
+  uint64_t held = 0;        // what the reader itself held of the device just before
+  char problem[128] = "";   // why a reading is unknown that devices have: the first reason; what a device has not is none
+  char lost[128] = "";      // who says that the GPU is lost, or has to be reset; empty where nobody does
+};
+
+// pci is the device's bus id as cudaDeviceGetPCIBusId writes it. Any thread; some microseconds to a millisecond. `library`
+// names another one than the driver's.
+Readings read_nvml(const char* pci, const char* library = nullptr) noexcept;
+
+// Readings that are asked for at most once in `age`, whoever wants them: all others get the last ones, also while somebody
+// asks. Only before the first are there do callers wait for each other. Any thread.
+class Management {
+ public:
+  // ask() does not throw.
+  explicit Management(std::function<Readings()> ask, std::chrono::milliseconds age = std::chrono::seconds(1))
+      : ask_(std::move(ask)), age_(age) {}
+  Readings read();
+
+ private:
+  const std::function<Readings()> ask_;
+  const std::chrono::milliseconds age_;
+  std::mutex mutex_;
+  std::condition_variable first_;
+  bool known_ = false, asking_ = false;
+  Readings last_;
+  std::chrono::steady_clock::time_point read_at_;
 };
 
 // Listens for the Xid errors that the driver reports of a GPU, from the watch's beginning on. Where the library or the driver
@@ -38,8 +69,5 @@ class XidWatch {
   uint64_t last_ = 0;
   std::chrono::steady_clock::time_point heard_;  // when last_ was
 };
-
-// pci is the device's bus id as cudaDeviceGetPCIBusId writes it. Any thread; some microseconds to a millisecond.
-Readings read_nvml(const char* pci) noexcept;
 
 }  // namespace mr::cuda

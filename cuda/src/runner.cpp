@@ -17,6 +17,7 @@
 #include "src/graphs.h"
 #include "src/handles.h"
 #include "src/hang.h"
+#include "src/place.h"
 #include "src/step_bytes.h"
 #include "src/step_input.h"
 #include "src/workspace.h"
@@ -82,8 +83,16 @@ struct Runner::State {
       flight.rows = Pinned(static_cast<uint64_t>(sizes.rows_wanted) * sizeof(mr_row_result));
       if (sizes.candidates > 0) flight.candidates = Pinned(static_cast<uint64_t>(sizes.candidates) * sizeof(mr_candidate));
     }
-    warm();
-    if (options.graphs) graphs.capture(model->device()->index, forward, sizes.decode_rows, sizes.logit_rows, dependent, stream);
+    views_before.reserve(views.size());
+    check_place(forward.cache(), model->device()->index, "the cache of keys and values");
+    check_place(forward.space().x, model->device()->index, "the workspace of steps");
+    try {
+      warm();
+      if (options.graphs) graphs.capture(model->device()->index, forward, sizes.decode_rows, sizes.logit_rows, dependent, stream);
+    } catch (...) {
+      (void)cudaStreamSynchronize(stream);  // what is queued uses memory that is given back now
+      throw;
+    }
   }
 
   ~State() {
@@ -102,7 +111,8 @@ struct Runner::State {
     CUDA_CHECK(cudaStreamSynchronize(stream));
   }
 
-  void queue(Flight& flight) {
+  // Sets *begun once the device may have changed anything that a later step reads.
+  void queue(Flight& flight, bool* begun) {
     const cpu::StepPlan& plan = flight.plan;
     const int32_t tokens = static_cast<int32_t>(plan.tokens.size());
     const int32_t jobs = static_cast<int32_t>(plan.samples.size() + plan.scores.size());
@@ -117,21 +127,40 @@ struct Runner::State {
     CUDA_CHECK(cudaEventRecord(flight.begin, stream));
     if (shape.bytes > 0)
       CUDA_CHECK(cudaMemcpyAsync(forward.space().input, flight.input.data(), shape.bytes, cudaMemcpyHostToDevice, stream));
-    for (const cpu::StepPlan::PreOp& op : plan.pre_ops)
-      if (op.kind == MR_PRE_BLOCK_COPY) forward.copy_block(op.src, op.dst, stream);
+    for (const cpu::StepPlan::PreOp& op : plan.pre_ops) {
+      if (op.kind != MR_PRE_BLOCK_COPY) continue;
+      forward.copy_block(op.src, op.dst, stream);
+      *begun = true;
+    }
+    *begun = true;
     forward.set_slots(shape, stream);
     if (bucket != nullptr) {
       CUDA_CHECK(cudaGraphLaunch(bucket->exec, stream));
     } else {
       forward.queue(shape, {stream, dependent});
     }
+    // The step is on its way and cannot be taken back: what only fetches its results is tried twice.
     if (jobs > 0)
-      CUDA_CHECK(cudaMemcpyAsync(flight.rows.data(), forward.space().results,
-                                 static_cast<uint64_t>(jobs) * sizeof(mr_row_result), cudaMemcpyDeviceToHost, stream));
+      twice("fetching a step's rows", [&] {
+        return cudaMemcpyAsync(flight.rows.data(), forward.space().results, static_cast<uint64_t>(jobs) * sizeof(mr_row_result),
+                               cudaMemcpyDeviceToHost, stream);
+      });
     if (const uint64_t bytes = candidate_bytes(plan); bytes > 0)
-      CUDA_CHECK(cudaMemcpyAsync(flight.candidates.data(), forward.space().candidates, bytes, cudaMemcpyDeviceToHost, stream));
+      twice("fetching a step's candidates", [&] {
+        return cudaMemcpyAsync(flight.candidates.data(), forward.space().candidates, bytes, cudaMemcpyDeviceToHost, stream);
+      });
     if (plan.hang_ns != 0) CUDA_CHECK(launch_hang(plan.hang_ns, stream));
-    CUDA_CHECK(cudaEventRecord(flight.end, stream));
+    twice("marking a step's end", [&] { return cudaEventRecord(flight.end, stream); });
+  }
+
+  template <class Call>
+  static void twice(const char* what, Call call) {
+    cudaError_t error = call();
+    if (error != cudaSuccess) {
+      (void)cudaGetLastError();
+      error = call();
+    }
+    check(error, what);
   }
 
   uint64_t candidate_bytes(const cpu::StepPlan& plan) const {
@@ -156,6 +185,14 @@ struct Runner::State {
       ++completed;
       running_since = now_ns();  // of the step behind it
     }
+  }
+
+  // Whether the device still does what it is asked for. It waits for what an aborted step may have begun: that reads host memory
+  // which the next step writes.
+  bool alive() const {
+    const cudaError_t error = cudaStreamSynchronize(stream);
+    if (error != cudaSuccess) (void)cudaGetLastError();
+    return error == cudaSuccess;
   }
 
   void break_locked(int64_t code, std::string text) {
@@ -198,7 +235,7 @@ struct Runner::State {
   Forward forward;
   const StreamHandle stream;
   Graphs graphs;
-  std::vector<SlotView> views;
+  std::vector<SlotView> views, views_before;  // views_before: as they were before the step being submitted
   uint64_t next_hang_ns = 0;
   int32_t next_nan_row = -1;
 
@@ -241,11 +278,21 @@ void Runner::submit(const mr_step& step) {
   s.checker.accept(step, flight.plan, [&s](const cpu::StepPlan& plan) { s.input.check(plan); });
   flight.plan.hang_ns = std::exchange(s.next_hang_ns, 0);
   flight.plan.nan_row = std::exchange(s.next_nan_row, -1);
+  s.views_before.assign(s.views.begin(), s.views.end());
+  bool begun = false;
   try {
-    s.queue(flight);
+    s.queue(flight, &begun);
   } catch (const Error& e) {
+    const bool untouched = !begun && s.alive();
     const std::lock_guard<std::mutex> lock(s.mutex);
     s.look_locked();  // a launch also fails of what an earlier step did: then that one is named
+    if (!s.broken && untouched) {
+      s.views.swap(s.views_before);
+      s.checker.take_back();
+      s.next_hang_ns = flight.plan.hang_ns;
+      s.next_nan_row = flight.plan.nan_row;
+      throw Error(MR_ABORTED, e.native, "the driver did not take the step, submit it again: " + e.message);
+    }
     if (!s.broken) {
       s.break_locked(e.native, e.message);
       s.failed_from = s.submitted;

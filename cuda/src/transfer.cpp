@@ -26,12 +26,16 @@ Transfers::Hold::Hold(Transfers& transfers) : transfers_(transfers) {
       lane_->ready = true;
     }
   } catch (...) {
-    this->~Hold();
+    transfers_.give_back(lane_);
     throw;
   }
 }
 
-Transfers::Hold::~Hold() { transfers_.give_back(lane_); }
+Transfers::Hold::~Hold() {
+  // A call that failed half way: what it began still reads or writes memory that the caller may now give back.
+  if (waits_) (void)cudaStreamSynchronize(lane_->stream);
+  transfers_.give_back(lane_);
+}
 
 void Transfers::give_back(Lane* lane) {
   {
@@ -59,7 +63,14 @@ Pinned Transfers::pin(uint64_t size) {
     kept.swap(kept_);
     kept_bytes_ = 0;
   }
-  kept.clear();
+  while (!kept.empty()) {
+    auto block = kept.extract(kept.begin());
+    if (block.mapped().memory.reset() == cudaSuccess) continue;
+    ++failed_frees_;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kept_bytes_ += block.key();
+    kept_.insert(std::move(block));
+  }
   return Pinned(size);
 }
 
@@ -74,7 +85,7 @@ void* Transfers::host_alloc(uint64_t size) {
     }
   }
   CUDA_CHECK(cudaSetDevice(device_));
-  if (taken.memory.size() == 0) taken = {pin(size), EventHandle(cudaEventDisableTiming)};
+  if (taken.memory.size() == 0) taken = {pin(size), EventHandle(cudaEventDisableTiming), 0};
   uint8_t* const data = taken.memory.data();
   const std::lock_guard<std::mutex> lock(mutex_);
   if (direct_ == nullptr) direct_ = StreamHandle(0);
@@ -84,40 +95,71 @@ void* Transfers::host_alloc(uint64_t size) {
 
 void Transfers::host_free(void* data) {
   (void)cudaSetDevice(device_);
-  Given surplus;  // given up behind the lock
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto given = given_.find(static_cast<const uint8_t*>(data));
-  if (given == given_.end()) fail(MR_INVALID_ARGUMENT, "host memory that was never given, or was given back");
-  const uint64_t size = given->second.memory.size();
-  if (kept_bytes_ + size <= kMostKept) {
-    kept_.emplace(size, std::move(given->second));
-    kept_bytes_ += size;
-  } else {
-    surplus = std::move(given->second);
+  decltype(given_)::node_type surplus;  // given up without the lock
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto given = given_.find(static_cast<const uint8_t*>(data));
+    if (given == given_.end()) fail(MR_INVALID_ARGUMENT, "host memory that was never given, or was given back");
+    if (given->second.readers != 0) fail(MR_FAILED_PRECONDITION, "host memory that a write still reads: free it afterwards");
+    const uint64_t size = given->second.memory.size();
+    if (kept_bytes_ + size <= kMostKept) {
+      kept_.emplace(size, std::move(given->second));
+      kept_bytes_ += size;
+      given_.erase(given);
+      return;
+    }
+    surplus = given_.extract(given);
   }
-  given_.erase(given);
+  const unsigned long long size = surplus.mapped().memory.size();
+  const cudaError_t error = surplus.mapped().memory.reset();
+  if (error == cudaSuccess) return;
+  ++failed_frees_;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  given_.insert(std::move(surplus));
+  throw Error(MR_INTERNAL, error, "the driver refuses " + std::to_string(size) + " bytes of host memory back: " +
+                                      cudaGetErrorName(error));
 }
 
-const Transfers::Given* Transfers::owner(const void* src, uint64_t size) {
+Transfers::Given* Transfers::owner_locked(const void* src, uint64_t size) {
   const uint8_t* const from = static_cast<const uint8_t*>(src);
-  const std::lock_guard<std::mutex> lock(mutex_);
   auto behind = given_.upper_bound(from);
   if (behind == given_.begin()) return nullptr;
-  const auto& [data, given] = *--behind;
+  auto& [data, given] = *--behind;
   const uint64_t offset = static_cast<uint64_t>(from - data);
   return offset < given.memory.size() && size <= given.memory.size() - offset ? &given : nullptr;
 }
 
+Transfers::Reading::Reading(Transfers& transfers, const void* src, uint64_t size) : transfers_(transfers) {
+  const std::lock_guard<std::mutex> lock(transfers.mutex_);
+  given_ = transfers.owner_locked(src, size);
+  if (given_ != nullptr) ++given_->readers;
+}
+
+Transfers::Reading::~Reading() {
+  if (given_ == nullptr) return;
+  const std::lock_guard<std::mutex> lock(transfers_.mutex_);
+  --given_->readers;
+}
+
+void Transfers::upload_direct(void* device_dst, const void* src, uint64_t size, cudaEvent_t copied) {
+  CUDA_CHECK(cudaSetDevice(device_));
+  CUDA_CHECK(cudaMemcpyAsync(device_dst, src, size, cudaMemcpyHostToDevice, direct_));
+  try {
+    CUDA_CHECK(cudaEventRecord(copied, direct_));
+    nap_until(copied);
+  } catch (...) {
+    (void)cudaStreamSynchronize(direct_);  // the copy is under way, and its caller may give both ends of it back
+    throw;
+  }
+}
+
 void Transfers::upload(void* device_dst, const void* src, uint64_t size) {
   if (size == 0) return;
-  if (const Given* const from = owner(src, size); from != nullptr) {
-    CUDA_CHECK(cudaSetDevice(device_));
-    CUDA_CHECK(cudaMemcpyAsync(device_dst, src, size, cudaMemcpyHostToDevice, direct_));
-    CUDA_CHECK(cudaEventRecord(from->copied, direct_));
-    nap_until(from->copied);
+  if (const Reading from(*this, src, size); from) {
+    upload_direct(device_dst, src, size, from.copied());
     return;
   }
-  const Hold lane(*this);
+  Hold lane(*this);
   lane->take_halves();
   uint64_t done = 0;
   for (int half = 0; done < size; half ^= 1) {
@@ -130,11 +172,12 @@ void Transfers::upload(void* device_dst, const void* src, uint64_t size) {
     done += piece;
   }
   CUDA_CHECK(cudaStreamSynchronize(lane->stream));
+  lane.done();
 }
 
 void Transfers::download(void* dst, const void* device_src, uint64_t size) {
   if (size == 0) return;
-  const Hold lane(*this);
+  Hold lane(*this);
   lane->take_halves();
   const auto start = [&](uint64_t at, int half) {
     if (at >= size) return;
@@ -151,20 +194,23 @@ void Transfers::download(void* dst, const void* device_src, uint64_t size) {
     std::memcpy(static_cast<uint8_t*>(dst) + done, lane->half[half].data(), piece);
     done += piece;
   }
+  lane.done();
 }
 
 void Transfers::copy(void* device_dst, const void* device_src, uint64_t size) {
   if (size == 0) return;
-  const Hold lane(*this);
+  Hold lane(*this);
   CUDA_CHECK(cudaMemcpyAsync(device_dst, device_src, size, cudaMemcpyDeviceToDevice, lane->stream));
   CUDA_CHECK(cudaStreamSynchronize(lane->stream));
+  lane.done();
 }
 
 void Transfers::fill(void* device_dst, uint8_t value, uint64_t size) {
   if (size == 0) return;
-  const Hold lane(*this);
+  Hold lane(*this);
   CUDA_CHECK(cudaMemsetAsync(device_dst, value, size, lane->stream));
   CUDA_CHECK(cudaStreamSynchronize(lane->stream));
+  lane.done();
 }
 
 }  // namespace mr::cuda

@@ -1,6 +1,7 @@
 // transfer: bytes between host and device through pinned memory, by several callers at once.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -12,8 +13,8 @@
 namespace mr::cuda {
 
 // A fixed number of lanes, each a stream with two pinned halves: while the device copies one half, the caller fills or
-// empties the other. A call holds one lane and returns when its bytes are where they should be. Any number of threads;
-// those beyond the lanes wait for one. A lane's memory is taken at its first use.
+// empties the other. A call holds one lane and returns when its bytes are where they should be, or throws when nothing of it
+// is under way any more. Any number of threads; those beyond the lanes wait for one. A lane's memory is taken at its first use.
 //
 // What host_alloc gave is pinned already: the device copies straight from it, one caller's bytes after the other's, and
 // the callers nap meanwhile. They need no lane.
@@ -24,7 +25,10 @@ class Transfers {
   // Memory for callers to upload from, one at a time from each. Given back, some of it is kept for the next who asks for as
   // much.
   void* host_alloc(uint64_t size);
-  void host_free(void* data);  // throws INVALID_ARGUMENT for what host_alloc did not give
+  // Throws INVALID_ARGUMENT for what host_alloc did not give, FAILED_PRECONDITION while an upload reads it, INTERNAL when the
+  // driver refuses it: then it is the caller's as before.
+  void host_free(void* data);
+  uint64_t failed_frees() const { return failed_frees_.load(); }  // times the driver refused host memory
 
   void upload(void* device_dst, const void* src, uint64_t size);
   void download(void* dst, const void* device_src, uint64_t size);
@@ -50,21 +54,38 @@ class Transfers {
     explicit Hold(Transfers& transfers);
     ~Hold();
     Lane* operator->() const { return lane_; }
+    void done() { waits_ = false; }  // nothing is under way on the lane's stream
 
    private:
     Transfers& transfers_;
     Lane* lane_;
+    bool waits_ = true;
   };
 
   // What host_alloc gave.
   struct Given {
     Pinned memory;
     EventHandle copied;  // the latest upload from it
+    int readers = 0;     // uploads from it under way
+  };
+
+  // An upload from what host_alloc gave, if `src` is that: nobody gives it back meanwhile.
+  class Reading {
+   public:
+    Reading(Transfers& transfers, const void* src, uint64_t size);
+    ~Reading();
+    explicit operator bool() const { return given_ != nullptr; }
+    cudaEvent_t copied() const { return given_->copied; }
+
+   private:
+    Transfers& transfers_;
+    Given* given_;
   };
 
   void give_back(Lane* lane);
   Pinned pin(uint64_t size);
-  const Given* owner(const void* src, uint64_t size);  // of these bytes, or null
+  Given* owner_locked(const void* src, uint64_t size);  // of these bytes, or null
+  void upload_direct(void* device_dst, const void* src, uint64_t size, cudaEvent_t copied);
 
   const int device_;
   std::mutex mutex_;
@@ -75,6 +96,7 @@ class Transfers {
   std::map<const uint8_t*, Given> given_;  // by address
   std::multimap<uint64_t, Given> kept_;    // by size
   uint64_t kept_bytes_ = 0;
+  std::atomic<uint64_t> failed_frees_{0};
 };
 
 }  // namespace mr::cuda

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/interpose/nvml.h"
 
@@ -12,13 +15,121 @@ namespace {
 
 constexpr char kPci[] = "0000:01:00.0";
 
-TEST(Readings, AreUnknownWhereTheDriverHasNone) {
-  const Readings here = read_nvml(kPci), nowhere = read_nvml("");
+constexpr int kNotSupported = 3, kGpuIsLost = 15, kResetRequired = 16, kUnknown = 999;
+
+// A function that answers with a status while this lives.
+class Answer {
+ public:
+  Answer(const char* function, int status) : function_(function) { fake_nvml_answer(function, status); }
+  ~Answer() { fake_nvml_answer(function_, 0); }
+
+ private:
+  const char* const function_;
+};
+
+TEST(Readings, AreWhatTheDriverSays) {
+  const Answer power("nvmlDeviceGetPowerUsage", 0);
+  const Readings here = read_nvml(kPci);
   EXPECT_EQ(here.temperature_c, 41);
-  EXPECT_EQ(here.power_mw, INT32_MIN);  // refused
-  EXPECT_EQ(here.errors, 0u);           // no such function
-  EXPECT_EQ(here.bytes_total, 0u);
+  EXPECT_EQ(here.power_mw, 123'456);
+  EXPECT_EQ(here.errors, 2u);
+  EXPECT_EQ(here.corrected_errors, 70u);
+  EXPECT_EQ(here.bytes_total, 1000u);
+  EXPECT_EQ(here.bytes_free, 400u);
+  EXPECT_STREQ(here.problem, "");
+  EXPECT_STREQ(here.lost, "");
+}
+
+TEST(Readings, ThatADeviceDoesNotHaveAreUnknownAndNoProblem) {
+  const Answer power("nvmlDeviceGetPowerUsage", kNotSupported), ecc("nvmlDeviceGetTotalEccErrors", kNotSupported);
+  const Readings here = read_nvml(kPci);
+  EXPECT_EQ(here.temperature_c, 41);
+  EXPECT_EQ(here.power_mw, INT32_MIN);
+  EXPECT_EQ(here.errors, UINT64_MAX);
+  EXPECT_EQ(here.corrected_errors, UINT64_MAX);
+  EXPECT_STREQ(here.problem, "");
+}
+
+TEST(Readings, ThatFailAreUnknownAndTheirFunctionIsNamed) {
+  const Answer memory("nvmlDeviceGetMemoryInfo", kUnknown);
+  const Readings here = read_nvml(kPci);
+  EXPECT_EQ(here.temperature_c, 41);
+  EXPECT_EQ(here.bytes_total, UINT64_MAX);
+  EXPECT_EQ(here.bytes_free, UINT64_MAX);
+  EXPECT_STREQ(here.problem, "nvml: nvmlDeviceGetMemoryInfo: error 999");
+  EXPECT_STREQ(here.lost, "");
+}
+
+TEST(Readings, OfAnotherDeviceAreUnknown) {
+  const Readings nowhere = read_nvml("");
   EXPECT_EQ(nowhere.temperature_c, INT32_MIN);
+  EXPECT_EQ(nowhere.errors, UINT64_MAX);
+  EXPECT_STREQ(nowhere.problem, "nvml: nvmlDeviceGetHandleByPciBusId_v2: error 2");
+}
+
+TEST(Readings, AreUnknownWithoutTheLibraryWhichIsNamed) {
+  const Readings none = read_nvml(kPci, "libnowhere.so.1");
+  EXPECT_EQ(none.temperature_c, INT32_MIN);
+  EXPECT_EQ(none.bytes_total, UINT64_MAX);
+  EXPECT_STREQ(none.problem, "nvml: libnowhere.so.1 cannot be opened");
+}
+
+TEST(Readings, NameALibraryThatLacksWhatIsAskedOf) {
+  const Readings none = read_nvml(kPci, "libm.so.6");
+  EXPECT_STREQ(none.problem, "nvml: the library has no nvmlInit_v2 or nvmlDeviceGetHandleByPciBusId_v2");
+}
+
+TEST(Readings, TellALostGpuAndOneThatHasToBeReset) {
+  for (const int status : {kGpuIsLost, kResetRequired})
+    for (const char* function : {"nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetTemperature", "nvmlDeviceGetMemoryInfo"}) {
+      const Answer lost(function, status);
+      const std::string said = read_nvml(kPci).lost;
+      EXPECT_NE(said.find(std::string(function) + ": error " + std::to_string(status)), std::string::npos) << said;
+      EXPECT_NE(said.find(status == kGpuIsLost ? "lost" : "reset"), std::string::npos) << said;
+    }
+  EXPECT_STREQ(read_nvml(kPci).lost, "");
+}
+
+TEST(Management, AsksOnceHoweverManyWant) {
+  Management management([] { return read_nvml(kPci); }, std::chrono::hours(1));
+  const int before = fake_nvml_asked();
+  std::vector<std::thread> threads;
+  std::atomic<int> good{0};
+  for (int i = 0; i < 16; ++i)
+    threads.emplace_back([&] {
+      for (int k = 0; k < 100; ++k) good += management.read().temperature_c == 41 ? 1 : 0;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good.load(), 1600);
+  EXPECT_EQ(fake_nvml_asked(), before + 1);
+}
+
+TEST(Management, AsksAgainWhenItsReadingsAreOld) {
+  Management management([] { return read_nvml(kPci); }, std::chrono::milliseconds(0));
+  EXPECT_EQ(management.read().bytes_free, 400u);
+  const Answer memory("nvmlDeviceGetMemoryInfo", kUnknown);
+  EXPECT_EQ(management.read().bytes_free, UINT64_MAX);
+}
+
+TEST(Management, GivesTheLastReadingsWhileSomebodyAsks) {
+  std::atomic<int> asked{0};
+  std::atomic<bool> entered{false}, answer{false};
+  Management management([&] {
+    Readings readings;
+    readings.temperature_c = ++asked;
+    if (asked == 2) {
+      entered = true;
+      while (!answer) std::this_thread::yield();
+    }
+    return readings;
+  }, std::chrono::milliseconds(0));
+  EXPECT_EQ(management.read().temperature_c, 1);
+  std::thread slow([&] { EXPECT_EQ(management.read().temperature_c, 2); });
+  while (!entered) std::this_thread::yield();
+  EXPECT_EQ(management.read().temperature_c, 1);
+  answer = true;
+  slow.join();
+  EXPECT_EQ(asked.load(), 2);
 }
 
 TEST(XidWatch, TellsTheLastOfWhatItHeard) {

@@ -18,7 +18,7 @@
  *
  * 1.0  first version
  * 1.1  host_alloc, host_free
- * 1.2  mr_device_info: physical_total and what follows it; errors may be unknown
+ * 1.2  mr_device_info: physical_total and what follows it; errors may be unknown; device_fault; ABORTED from step_submit
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -65,7 +65,7 @@ enum { MR_PURPOSE_STAGING = 0, MR_PURPOSE_WEIGHTS = 1, MR_PURPOSE_KV = 2, MR_PUR
 
 typedef struct mr_device_options {
   size_t struct_size;
-  int32_t index;         /* which device, 0 <= index < device_count */
+  int32_t index;         /* which device, 0 <= index < device_count; of a GPU the driver's own number, whatever else is usable */
   int32_t threads;       /* CPU: worker threads, 0 = as many as the CPU quota and affinity allow; GPU: ignored */
   uint64_t bytes_limit;  /* ceiling of the ledger; 0 = the engine's default (CPU: 80 % of available memory; GPU: what is
                             free less a margin for the driver, which is also the most) */
@@ -85,7 +85,8 @@ typedef struct mr_device_info {
   int32_t sm_count;      /* SMs, or threads on a CPU (which never change bits) */
   int32_t reserved0;
   uint64_t bytes_total;  /* the ledger's ceiling */
-  uint64_t bytes_free;   /* bytes_total - sum(bytes_used) - bytes_pooled where pooled bytes cannot be reused */
+  uint64_t bytes_free;   /* bytes_total - sum(bytes_used) - bytes_pooled where pooled bytes cannot be reused; on a GPU at most
+                            what its driver has free and the pool holds, so that what others take is missed here too */
   uint64_t bytes_used[MR_PURPOSE_COUNT]; /* live bytes by purpose; sum <= bytes_total */
   uint64_t bytes_pooled; /* freed and kept for reuse */
   uint64_t pool_hits, pool_misses;
@@ -336,7 +337,10 @@ typedef struct mr_progress {
 enum {
   MR_FAULT_FLIP_BIT = 0,   /* model: flips bit `value` (from the start of the resident bytes) of tensor `index` */
   MR_FAULT_HANG_STEP = 1,  /* runner: the next step lasts `value` ns longer */
-  MR_FAULT_NAN_LOGITS = 2  /* runner: the logits of sample row `index` of the next step are NaN */
+  MR_FAULT_NAN_LOGITS = 2, /* runner: the logits of sample row `index` of the next step are NaN */
+  MR_FAULT_REFUSE_ALLOC = 3, /* device: after `index` more allocations, `value` are refused as by a system without memory */
+  MR_FAULT_REFUSE_FREE = 4   /* device: after `index` more blocks given back to the system, it refuses `value` of them, and
+                                while the next one would be refused no block is kept for reuse in its stead */
 };
 
 typedef struct mr_api {
@@ -350,14 +354,21 @@ typedef struct mr_api {
   int64_t (*error_native)(const mr_error *); /* cudaError_t, errno, or 0 */
   void (*error_destroy)(mr_error *);
 
-  /* Devices. A device's close fails FAILED_PRECONDITION while buffers, models or runners live. */
+  /* Devices. A device's close fails FAILED_PRECONDITION while buffers, models or runners live. device_count counts those
+   * that the driver shows; one of them that this engine has no code for fails to open with UNIMPLEMENTED, by name. */
   mr_error *(*device_count)(int32_t *count);
   mr_error *(*device_open)(const mr_device_options *, mr_device **out);
   mr_error *(*device_info)(const mr_device *, mr_device_info *out);
   mr_error *(*device_close)(mr_device *);
 
   /* Buffers: bounds and lifetime are checked; a freed handle is an error, never undefined. RESOURCE_EXHAUSTED gives
-   * bytes asked and free. New bytes are zero. */
+   * bytes asked and free. New bytes are zero. buffer_free fails INTERNAL when the system refuses the bytes: the buffer
+   * lives on, is counted as before, and may be freed again. A free beside other calls on the buffer succeeds at once, and
+   * the last of those calls gives the bytes back. buffer_copy between two devices is INVALID_ARGUMENT.
+   *
+   * Bytes that have no owner to fail to (of such a last call, of a bound buffer, of a model or a runner destroyed) and that
+   * the system refuses are never lost from sight: they stay counted under their purpose and in failed_frees, and are
+   * offered again with the next allocation that lacks memory and when the device is closed. */
   mr_error *(*buffer_alloc)(mr_device *, uint64_t size, int32_t purpose, mr_buffer **out);
   mr_error *(*buffer_write)(mr_buffer *, uint64_t offset, const void *src, uint64_t size);
   mr_error *(*buffer_read)(const mr_buffer *, uint64_t offset, void *dst, uint64_t size);
@@ -371,7 +382,8 @@ typedef struct mr_api {
 
   /* Models. bind consumes the buffer, also when it fails, repacks it and gives the tensor the next index (0, 1, ...).
    * seal checks that every role is bound, after which runners may be made. digest computes BLAKE3 of the tensor's file
-   * bytes from the resident bytes, at any time, beside running steps. */
+   * bytes from the resident bytes, at any time, beside running steps. destroy of a model without runners always gives the
+   * handle up, whatever the system says to its bytes. */
   mr_error *(*model_create)(mr_device *, const mr_model_desc *, mr_model **out);
   mr_error *(*model_resident_size)(const mr_device *, const mr_tensor_desc *, uint64_t *bytes); /* after repacking */
   mr_error *(*model_bind)(mr_model *, const mr_tensor_desc *, mr_buffer *);
@@ -382,7 +394,8 @@ typedef struct mr_api {
 
   /* Runners. step_submit copies its arguments and returns at once; at most two steps are in flight; step_wait returns
    * the oldest (DEADLINE_EXCEEDED: not done within timeout_ns, wait again; FAILED_PRECONDITION: none in flight). A step
-   * refused by step_submit leaves every slot as it was. */
+   * refused by step_submit leaves every slot as it was; ABORTED is such a refusal by the driver, which did not take the
+   * step: it may be submitted again. destroy always gives the handle up, as a model's does. */
   mr_error *(*runner_cost)(const mr_model *, const mr_runner_config *, mr_runner_cost *out);
   mr_error *(*runner_create)(mr_model *, const mr_runner_config *, mr_runner **out);
   mr_error *(*step_submit)(mr_runner *, const mr_step *);
@@ -397,9 +410,14 @@ typedef struct mr_api {
   /* Host memory that buffer_write reads at the full rate of the device's link, without a copy of its own; `size` bytes of
    * any content, which belong to the caller until host_free or device_close. The device keeps some of what is given back,
    * for the next who asks for as much. INVALID_ARGUMENT: size 0, or memory that is not the caller's.
-   * RESOURCE_EXHAUSTED: the machine has no more of it. UNIMPLEMENTED: any memory is as good. */
+   * RESOURCE_EXHAUSTED: the machine has no more of it. UNIMPLEMENTED: any memory is as good. host_free fails, and leaves
+   * the memory the caller's, with FAILED_PRECONDITION while a write still reads it, and with INTERNAL when the driver
+   * refuses it. */
   mr_error *(*host_alloc)(mr_device *, uint64_t size, void **out);
   mr_error *(*host_free)(mr_device *, void *);
+
+  /* A fault of the device's memory: MR_FAULT_REFUSE_*. A later one of the same kind replaces it; value 0 ends it. */
+  mr_error *(*device_fault)(mr_device *, int32_t fault, int32_t index, uint64_t value);
 } mr_api;
 
 /* What device_measure measures, in units a second. */

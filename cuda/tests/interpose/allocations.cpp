@@ -8,26 +8,83 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <map>
+#include <mutex>
 
 #define MR_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
-// The driver's functions that take memory of the device, or pinned memory of the host, whatever their version.
-constexpr const char* kNames[] = {
-    "cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocHost", "cuMemHostAlloc", "cuMemHostRegister",
-    "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemCreate", "cuMemPoolCreate", "cuArrayCreate", "cuArray3DCreate",
-    "cuMipmappedArrayCreate"};
+// A function of the driver that is watched, whatever its version.
+struct Watched {
+  const char* name;
+  bool counted;  // it takes memory of the device, or pinned memory of the host
+  int kind;      // MR_DRIVER_*, or -1: it never fails
+};
+constexpr Watched kWatched[] = {
+    {"cuMemAlloc", true, MR_DRIVER_ALLOC},
+    {"cuMemAllocPitch", true, -1},
+    {"cuMemAllocManaged", true, -1},
+    {"cuMemAllocHost", true, MR_DRIVER_HOST_ALLOC},
+    {"cuMemHostAlloc", true, MR_DRIVER_HOST_ALLOC},
+    {"cuMemHostRegister", true, -1},
+    {"cuMemAllocAsync", true, -1},
+    {"cuMemAllocFromPoolAsync", true, -1},
+    {"cuMemCreate", true, -1},
+    {"cuMemPoolCreate", true, -1},
+    {"cuArrayCreate", true, -1},
+    {"cuArray3DCreate", true, -1},
+    {"cuMipmappedArrayCreate", true, -1},
+    {"cuMemFree", false, MR_DRIVER_FREE},
+    {"cuMemFreeHost", false, MR_DRIVER_HOST_FREE},
+    {"cuMemcpyAsync", false, MR_DRIVER_COPY},
+    {"cuMemcpyHtoDAsync", false, MR_DRIVER_COPY},
+    {"cuMemcpyDtoHAsync", false, MR_DRIVER_COPY},
+    {"cuMemcpyDtoDAsync", false, MR_DRIVER_COPY},
+    {"cuMemcpy2DAsync", false, MR_DRIVER_COPY},
+    {"cuMemsetD8Async", false, MR_DRIVER_FILL},
+    {"cuEventRecord", false, MR_DRIVER_EVENT_RECORD},
+    {"cuEventSynchronize", false, MR_DRIVER_WAIT},
+    {"cuStreamSynchronize", false, MR_DRIVER_WAIT},
+};
 
 // All of them take at most six words, and so do both forms of cuGetProcAddress.
 using Word = unsigned long;
 using Function = int (*)(Word, Word, Word, Word, Word, Word);
 
-constexpr int kSlots = 64;
+constexpr int kSlots = 96;
 Function real[kSlots];
-const char* names[kSlots];
+const Watched* watches[kSlots];
 std::atomic<int> slots{0};
 std::atomic<unsigned long> calls{0};
+std::atomic<Function> allocate_managed{nullptr};
+std::atomic<bool> managed{false};
+
+struct Failures {
+  unsigned long skip = 0, count = 0, failed = 0;
+  int result = 0;
+};
+std::mutex mutex;  // guards what follows
+Failures failures[MR_DRIVER_KINDS];
+std::map<Word, Word>& blocks() {  // of device memory, by address; the driver may be called when this library has ended
+  static std::map<Word, Word>* const all = new std::map<Word, Word>;
+  return *all;
+}
+
+// What the call fails with, or 0.
+int failure(int kind) {
+  if (kind < 0) return 0;
+  const std::lock_guard<std::mutex> lock(mutex);
+  Failures& of = failures[kind];
+  if (of.count == 0) return 0;
+  if (of.skip != 0) {
+    --of.skip;
+    return 0;
+  }
+  --of.count;
+  ++of.failed;
+  return of.result;
+}
 
 void count(const char* name) {
   calls.fetch_add(1);
@@ -43,10 +100,42 @@ void count(const char* name) {
   close(file);
 }
 
+void remember(Word address, Word size) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  blocks()[address] = size;
+}
+
+// Its size, or 0 where it is unknown.
+Word forget(Word address) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = blocks().find(address);
+  if (found == blocks().end()) return 0;
+  const Word size = found->second;
+  blocks().erase(found);
+  return size;
+}
+
 template <int slot>
 int counted(Word a, Word b, Word c, Word d, Word e, Word f) {
-  count(names[slot]);
-  return real[slot](a, b, c, d, e, f);
+  const Watched& watch = *watches[slot];
+  if (watch.counted) count(watch.name);
+  if (const int result = failure(watch.kind); result != 0) return result;
+  constexpr Word kAttachGlobal = 1;
+  switch (watch.kind) {
+    case MR_DRIVER_ALLOC: {
+      const Function other = managed.load() ? allocate_managed.load() : nullptr;
+      const int result = other != nullptr ? other(a, b, kAttachGlobal, 0, 0, 0) : real[slot](a, b, c, d, e, f);
+      if (result == 0) remember(*reinterpret_cast<const Word*>(a), b);
+      return result;
+    }
+    case MR_DRIVER_FREE: {
+      const Word size = forget(a);  // before the driver gives the address to another thread
+      const int result = real[slot](a, b, c, d, e, f);
+      if (result != 0 && size != 0) remember(a, size);
+      return result;
+    }
+    default: return real[slot](a, b, c, d, e, f);
+  }
 }
 
 template <int slot = 0>
@@ -61,15 +150,16 @@ Function counted_of(int index) {
 // `function`, or what counts its calls and then calls it.
 void* watched(const char* name, void* function) {
   if (function == nullptr) return nullptr;
-  for (const char* each : kNames) {
-    const size_t length = std::strlen(each);
-    if (std::strncmp(name, each, length) != 0 || (name[length] != 0 && name[length] != '_')) continue;
+  for (const Watched& each : kWatched) {
+    const size_t length = std::strlen(each.name);
+    if (std::strncmp(name, each.name, length) != 0 || (name[length] != 0 && name[length] != '_')) continue;
+    const std::lock_guard<std::mutex> lock(mutex);
     for (int i = 0; i < slots.load(); ++i)
       if (reinterpret_cast<void*>(real[i]) == function) return reinterpret_cast<void*>(counted_of(i));
     const int slot = slots.load();
     if (slot == kSlots) std::abort();
     real[slot] = reinterpret_cast<Function>(function);
-    names[slot] = each;
+    watches[slot] = &each;
     slots.store(slot + 1);
     return reinterpret_cast<void*>(counted_of(slot));
   }
@@ -124,3 +214,30 @@ MR_EXPORT void* dlsym(void* handle, const char* name) noexcept {
 }
 
 MR_EXPORT unsigned long mr_allocations() { return calls.load(); }
+
+MR_EXPORT unsigned long mr_device_bytes() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  unsigned long sum = 0;
+  for (const auto& block : blocks()) sum += block.second;
+  return sum;
+}
+
+MR_EXPORT void mr_driver_fail(int kind, unsigned long skip, unsigned long count, int result) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  Failures& of = failures[kind];
+  of.skip = skip;
+  of.count = count;
+  of.result = result;
+}
+
+MR_EXPORT unsigned long mr_driver_failed(int kind) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return failures[kind].failed;
+}
+
+MR_EXPORT void mr_driver_manage(int on) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver == nullptr) std::abort();
+  allocate_managed.store(reinterpret_cast<Function>(real_dlsym()(driver, "cuMemAllocManaged")));
+  managed.store(on != 0);
+}

@@ -1,9 +1,36 @@
-// allocations: counts what a process asks of the CUDA driver in device memory and pinned host memory.
+// allocations: counts what a process asks of the CUDA driver in device memory and pinned host memory, and lets such calls, and
+// those that copy, fail when a test asks for it.
 //
 // A shared library that stands before dlsym, by which the CUDA runtime, linked into a program or into the engine, finds the
 // driver: linked to a test, or preloaded into any program. Where the environment's MILLRACE_ALLOCATIONS names a file, every
-// call adds a line with the function's name to it. Memory that the driver takes for itself is not counted.
+// allocation adds a line with the function's name to it. Memory that the driver takes for itself is not counted.
 #pragma once
 
-// Calls so far, by all threads.
+// Kinds of calls that can fail.
+enum {
+  MR_DRIVER_ALLOC,         // device memory
+  MR_DRIVER_FREE,          // the same, given back
+  MR_DRIVER_HOST_ALLOC,    // pinned host memory
+  MR_DRIVER_HOST_FREE,
+  MR_DRIVER_COPY,          // between host and device, or on the device
+  MR_DRIVER_FILL,          // of device memory with a value
+  MR_DRIVER_EVENT_RECORD,
+  MR_DRIVER_WAIT,          // for an event or a stream
+  MR_DRIVER_KINDS
+};
+
+// Allocations so far, by all threads.
 extern "C" __attribute__((visibility("default"))) unsigned long mr_allocations();
+
+// Bytes of device memory that were asked for and not given back.
+extern "C" __attribute__((visibility("default"))) unsigned long mr_device_bytes();
+
+// Of the calls of a kind that follow, by any thread, `skip` pass and the `count` behind them fail with `result`, a CUresult,
+// without reaching the driver. A later request for the kind replaces this one; count 0 ends it.
+extern "C" __attribute__((visibility("default"))) void mr_driver_fail(int kind, unsigned long skip, unsigned long count, int result);
+
+// Calls of a kind that have failed so.
+extern "C" __attribute__((visibility("default"))) unsigned long mr_driver_failed(int kind);
+
+// From now on device memory that is asked for is managed memory, which the driver may move, or no longer.
+extern "C" __attribute__((visibility("default"))) void mr_driver_manage(int managed);

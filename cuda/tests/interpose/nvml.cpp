@@ -3,8 +3,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <set>
+#include <string>
 
 #define MR_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -29,6 +31,18 @@ std::condition_variable reported;
 std::set<EventSet*> sets;
 bool refuse = false;
 int gpu;
+int asked = 0;
+std::map<std::string, int> answers{{"nvmlDeviceGetPowerUsage", kNotSupported}};
+
+struct Memory {
+  unsigned long long total, free, used;
+};
+
+int answer(const char* function) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = answers.find(function);
+  return found == answers.end() ? kSuccess : found->second;
+}
 
 }  // namespace
 
@@ -49,20 +63,48 @@ MR_EXPORT int fake_nvml_event_sets() {
   return static_cast<int>(sets.size());
 }
 
+MR_EXPORT void fake_nvml_answer(const char* function, int status) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  answers[function] = status;
+}
+
+MR_EXPORT int fake_nvml_asked() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return asked;
+}
+
 MR_EXPORT int nvmlInit_v2() { return kSuccess; }
 
 MR_EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char* pci, void** device) {
   if (pci[0] == 0) return kInvalidArgument;
   *device = &gpu;
-  return kSuccess;
+  return answer("nvmlDeviceGetHandleByPciBusId_v2");
 }
 
 MR_EXPORT int nvmlDeviceGetTemperature(void*, unsigned, unsigned* celsius) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    ++asked;
+  }
   *celsius = 41;
-  return kSuccess;
+  return answer("nvmlDeviceGetTemperature");
 }
 
-MR_EXPORT int nvmlDeviceGetPowerUsage(void*, unsigned*) { return kNotSupported; }
+MR_EXPORT int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
+  *milliwatts = 123'456;
+  return answer("nvmlDeviceGetPowerUsage");
+}
+
+MR_EXPORT int nvmlDeviceGetTotalEccErrors(void*, unsigned kind, unsigned counter, unsigned long long* count) {
+  if (kind > 1 || counter != 0) return kInvalidArgument;
+  *count = kind == 1 ? 2 : 70;
+  return answer("nvmlDeviceGetTotalEccErrors");
+}
+
+MR_EXPORT int nvmlDeviceGetMemoryInfo(void*, Memory* memory) {
+  *memory = {1000, 400, 600};
+  return answer("nvmlDeviceGetMemoryInfo");
+}
 
 MR_EXPORT int nvmlEventSetCreate(void** set) {
   const std::lock_guard<std::mutex> lock(mutex);

@@ -10,3 +10,7 @@ extern "C" void fake_nvml_report(uint64_t xid);
 extern "C" void fake_nvml_refuse_events(bool refuse);
 // How many sets of events there are.
 extern "C" int fake_nvml_event_sets();
+// From now on the function of this name answers with a status, 0 for success.
+extern "C" void fake_nvml_answer(const char* function, int status);
+// How often temperatures were asked for.
+extern "C" int fake_nvml_asked();
