@@ -5,12 +5,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 )
 
 // paths are the instruction-set paths of the engine.
@@ -19,29 +21,83 @@ var paths = []string{"portable", "avx2", "avx512vnni", "avx512bf16"}
 // cannotRun is the exit status of a program on a processor without the path.
 const cannotRun = 3
 
-// archive gives the engine's objects as a static library, made once a test run: those that cgo compiled for the Go build,
-// from its cache, so that nothing is compiled twice. What only Go programs need is left out by the linker.
-var archive = sync.OnceValues(func() (string, error) {
-	var err error
+// sanitizerVariable names a sanitizer of the compiler that programs and engine are built with: address (which finds leaks
+// too), undefined or thread. Empty: none. `make test-sanitized` sets each in turn.
+const sanitizerVariable = "MILLRACE_TEST_SANITIZER"
+
+// sanitized is what the compiler is told about the sanitizer, if there is one; the first finding of any ends its program.
+func sanitized() []string {
+	sanitizer := os.Getenv(sanitizerVariable)
+	if sanitizer == "" {
+		return nil
+	}
+	return []string{"-fsanitize=" + sanitizer, "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1"}
+}
+
+// archive gives the engine's objects as a static library, made once a test run.
+var archive = sync.OnceValues(func() (file string, err error) {
 	if archiveDir, err = os.MkdirTemp("", "millrace-archive-"); err != nil {
 		return "", err
 	}
-	exported, err := exec.Command("go", "list", "-export", "-f", "{{.Export}}", ".").Output()
-	if err != nil {
-		return "", &toolError{name: "go list -export", err: err}
+	if flags := sanitized(); flags != nil {
+		err = compileEngine(archiveDir, flags)
+	} else {
+		err = extractEngine(archiveDir)
 	}
-	extract := exec.Command("ar", "x", strings.TrimSpace(string(exported)))
-	extract.Dir = archiveDir
-	if out, err := extract.CombinedOutput(); err != nil {
-		return "", &toolError{name: "ar x", output: string(out), err: err}
-	}
-	objects, err := filepath.Glob(filepath.Join(archiveDir, "_x*.o"))
 	if err != nil {
 		return "", err
 	}
-	file := filepath.Join(archiveDir, "libmillrace_cpu.a")
+	objects, err := filepath.Glob(filepath.Join(archiveDir, "*.o"))
+	if err != nil {
+		return "", err
+	}
+	file = filepath.Join(archiveDir, "libmillrace_cpu.a")
 	return file, command(context.Background(), "ar", append([]string{"rcs", file}, objects...)...)
 })
+
+// extractEngine puts the objects that cgo compiled for the Go build into dir, from its cache, so that nothing is compiled
+// twice. What only Go programs need is left out by the linker.
+func extractEngine(dir string) error {
+	exported, err := exec.Command("go", "list", "-export", "-f", "{{.Export}}", ".").Output()
+	if err != nil {
+		return &toolError{name: "go list -export", err: err}
+	}
+	extract := exec.Command("ar", "x", strings.TrimSpace(string(exported)))
+	extract.Dir = dir
+	if out, err := extract.CombinedOutput(); err != nil {
+		return &toolError{name: "ar x", output: string(out), err: err}
+	}
+	own, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		return err
+	}
+	for _, file := range own {
+		if !strings.HasPrefix(filepath.Base(file), "_x") { // cgo's name for the objects of C and C++ sources
+			if err := os.Remove(file); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// compileEngine compiles every source of the engine into dir, as many at once as there are processors.
+func compileEngine(dir string, flags []string) error {
+	sources, err := filepath.Glob("*.cpp")
+	if err != nil {
+		return err
+	}
+	var all errgroup.Group
+	all.SetLimit(runtime.NumCPU())
+	for _, source := range sources {
+		all.Go(func() error {
+			arguments := []string{"-std=c++17", "-O1", "-w", "-I.", "-I../include", "-c", "-o",
+				filepath.Join(dir, source+".o"), source}
+			return command(context.Background(), "g++", append(arguments, flags...)...)
+		})
+	}
+	return all.Wait()
+}
 
 var archiveDir string // what TestMain removes
 
@@ -83,8 +139,9 @@ func TestUnitProgramsPass(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(source), "_test.cpp")
 		t.Run(name, func(t *testing.T) {
 			program := filepath.Join(t.TempDir(), name)
-			require.NoError(t, command(t.Context(), "g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-I.", "-I../include",
-				"-o", program, source, library, "-lpthread"))
+			arguments := []string{"-std=c++17", "-O1", "-Wall", "-Wextra", "-I.", "-I../include", "-o", program, source, library,
+				"-lpthread"}
+			require.NoError(t, command(t.Context(), "g++", append(arguments, sanitized()...)...))
 			run(t, program)
 		})
 	}
@@ -103,11 +160,13 @@ func buildC(t *testing.T) string {
 	link := []string{"-o", program}
 	for _, source := range sources {
 		object := filepath.Join(dir, filepath.Base(source)+".o")
-		require.NoError(t, command(t.Context(), "gcc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1",
-			"-I../include", "-c", "-o", object, source))
+		arguments := []string{"-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1", "-I../include", "-c", "-o", object,
+			source}
+		require.NoError(t, command(t.Context(), "gcc", append(arguments, sanitized()...)...))
 		link = append(link, object)
 	}
-	require.NoError(t, command(t.Context(), "g++", append(link, library, "-lpthread", "-lm")...))
+	link = append(link, library, "-lpthread", "-lm")
+	require.NoError(t, command(t.Context(), "g++", append(link, sanitized()...)...))
 	return program
 }
 
