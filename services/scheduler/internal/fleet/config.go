@@ -20,6 +20,8 @@ var (
 	ErrGap = errors.New("gap in the worker's messages")
 	// ErrName: a worker's name has no address.
 	ErrName = errors.New("worker name not resolved")
+	// errEnded: a worker has ended its health stream and says no more.
+	errEnded = errors.New("worker ended its health stream")
 	// ErrTarget: a worker's address cannot be understood.
 	ErrTarget = errors.New("not a worker address")
 )

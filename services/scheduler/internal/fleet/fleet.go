@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -209,9 +210,20 @@ func (f *Fleet) loadFor(id, incarnation string) *route.Load {
 	l := f.loads[id]
 	if l == nil || l.incarnation != incarnation {
 		l = &loadOf{incarnation: incarnation, load: &route.Load{}}
+		f.forgetLocked()
 		f.loads[id] = l
 	}
 	return l.load
+}
+
+// forgetLocked drops the loads of workers that are gone: idle ones that no member has.
+func (f *Fleet) forgetLocked() {
+	had := map[*route.Load]bool{}
+	for _, m := range f.members {
+		view, _ := m.view()
+		had[view.Load] = true
+	}
+	maps.DeleteFunc(f.loads, func(_ string, l *loadOf) bool { return l.load.InFlight() == 0 && !had[l.load] })
 }
 
 // dedupe are the distinct entries.

@@ -269,6 +269,69 @@ func TestAWorkerThatAnswersRequestsIsNotSilent(t *testing.T) {
 	require.ErrorIs(t, context.Cause(link.Lost()), fleet.ErrStale)
 }
 
+// interrupted follows a worker whose health stream ends by a gap in its numbers when gap is set, and holds its first link.
+func interrupted(t *testing.T, inGap func(*workertest.Process)) (link *fleet.Link, gap func(), f *fleet.Fleet) {
+	t.Helper()
+	n := workertest.NewNet()
+	w := workertest.New("w1", "i1", "m")
+	var skip atomic.Bool
+	var p *workertest.Process
+	w.OnHealth = func(out *pb.HealthResponse) {
+		if skip.CompareAndSwap(true, false) {
+			out.Sequence++
+			if inGap != nil {
+				time.AfterFunc(10*time.Millisecond, func() { inGap(p) }) // the message leaves first
+			}
+		}
+	}
+	p = n.Start(t, "a:1", w)
+	f = follow(t, n, nil, "a:1")
+	link = until(t, f, connected(1)).Members[0].Link
+	require.True(t, link.Acquire())
+	t.Cleanup(link.Release)
+	return link, func() { skip.Store(true) }, f
+}
+
+func TestAWorkerThatFreezesWhenItsHealthStreamHasEndedIsLostToTheRequestsItHas(t *testing.T) {
+	rpctest.NoLeaks(t)
+	link, gap, _ := interrupted(t, (*workertest.Process).Freeze)
+	gap()
+	select {
+	case <-link.Lost().Done():
+	case <-time.After(hang):
+		require.FailNow(t, "the link was not lost")
+	}
+	require.ErrorIs(t, context.Cause(link.Lost()), fleet.ErrStale)
+}
+
+func TestRequestsOnAnEarlierConnectionAreNotLostWhileTheWorkerReportsOnAnother(t *testing.T) {
+	rpctest.NoLeaks(t)
+	link, gap, f := interrupted(t, nil)
+	gap()
+	until(t, f, func(s *fleet.Snapshot) bool { return s.Members[0].Connected && s.Members[0].Link != link })
+	time.Sleep(900 * time.Millisecond) // three times what a worker may be silent
+	require.NoError(t, link.Lost().Err())
+}
+
+func TestAWorkerThatIsNotFollowedAnyMoreIsNotWatchedForSilence(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	n.Start(t, "10.0.0.1:7", workertest.New("w1", "i1", "m"))
+	n.Start(t, "10.0.0.2:7", workertest.New("w2", "i1", "m"))
+	var host atomic.Value
+	host.Store("10.0.0.1")
+	f := follow(t, n, func(c *fleet.Config) {
+		c.Lookup = func(context.Context, string) ([]string, error) { return []string{host.Load().(string)}, nil }
+	}, "dns:///workers:7")
+	link := until(t, f, connected(1)).Members[0].Link
+	require.True(t, link.Acquire())
+	defer link.Release()
+	host.Store("10.0.0.2")
+	until(t, f, func(s *fleet.Snapshot) bool { return connected(1)(s) && s.Members[0].Address == "10.0.0.2:7" })
+	time.Sleep(900 * time.Millisecond)
+	require.NoError(t, link.Lost().Err(), "its requests end by themselves")
+}
+
 func TestOneWorkerUnderTwoAddressesIsOne(t *testing.T) {
 	rpctest.NoLeaks(t)
 	n := workertest.NewNet()

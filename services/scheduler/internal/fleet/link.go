@@ -2,8 +2,10 @@ package fleet
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 )
@@ -16,15 +18,23 @@ type Link struct {
 	lose context.CancelCauseFunc
 	// heard is whether anything came from the worker since it was last asked.
 	heard atomic.Bool
+	// watch counts silence for as long as the connection is open: a health stream may end before the requests beside it do.
+	watch *silence
+	// closed is called once, when the connection is.
+	closed func()
+	// incarnation of the worker at the other end; guarded by its member's mu, empty before the first report.
+	incarnation string
 
 	mu   sync.Mutex
 	refs int // guarded by mu; the health stream's own and one a holder; the connection is open while > 0
 }
 
-// newLink makes a link with one holder.
-func newLink(conn *grpc.ClientConn) *Link {
+// newLink makes a link with one holder. It is lost, with ErrStale, after a silence of stale.
+func newLink(conn *grpc.ClientConn, stale time.Duration, closed func(*Link)) *Link {
 	l := &Link{conn: conn, refs: 1}
+	l.closed = func() { closed(l) }
 	l.lost, l.lose = context.WithCancelCause(context.Background())
+	l.watch = watchSilence(stale, &l.heard, func() { l.lose(fmt.Errorf("%w for %v", ErrStale, stale)) })
 	return l
 }
 
@@ -46,8 +56,10 @@ func (l *Link) Release() {
 	last := l.refs == 0
 	l.mu.Unlock()
 	if last {
+		l.watch.stop()
 		l.lose(context.Canceled)
 		_ = l.conn.Close() // only an error if closed twice
+		l.closed()
 	}
 }
 

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -30,6 +33,33 @@ type member struct {
 	roundTrip time.Duration
 	link      *Link // nil unless its report is current
 	load      *route.Load
+	open      []*Link // connections that are open: the present session's, and those of earlier ones that requests hold
+}
+
+// opened makes a link of a connection and remembers it while it is open.
+func (m *member) opened(conn *grpc.ClientConn, stale time.Duration) *Link {
+	link := newLink(conn, stale, m.closed)
+	m.mu.Lock()
+	m.open = append(m.open, link)
+	m.mu.Unlock()
+	return link
+}
+
+// closed forgets a link.
+func (m *member) closed(link *Link) {
+	m.mu.Lock()
+	m.open = slices.DeleteFunc(m.open, func(l *Link) bool { return l == link })
+	m.mu.Unlock()
+}
+
+// unwatch ends the watch for silence on every open link: once nobody follows the worker, requests that it computes without
+// a word are no silence. What is left to find a frozen one is the connection's keepalive.
+func (m *member) unwatch() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.open {
+		l.watch.stop()
+	}
 }
 
 // view is the member as of now, and whether it has been tried.
@@ -44,6 +74,7 @@ func (m *member) view() (Member, bool) {
 
 // run follows one address until ctx ends.
 func (f *Fleet) run(ctx context.Context, m *member) {
+	defer m.unwatch()
 	for failures := 0; ; failures++ {
 		connected, err := f.session(ctx, m)
 		if ctx.Err() != nil {
@@ -76,16 +107,11 @@ func (f *Fleet) session(ctx context.Context, m *member) (connected bool, err err
 	if err != nil {
 		return false, err
 	}
-	link := newLink(conn)
+	link := m.opened(conn, f.cfg.Stale)
 	defer link.Release()
 	streaming, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silence := watchSilence(f.cfg.Stale, &link.heard, func() {
-		stale := fmt.Errorf("%w for %v", ErrStale, f.cfg.Stale)
-		link.lose(stale)
-		cancel(stale)
-	})
-	defer silence.stop()
+	defer context.AfterFunc(link.Lost(), func() { cancel(context.Cause(link.Lost())) })()
 	defer func() {
 		m.mu.Lock()
 		m.link = nil
@@ -104,13 +130,12 @@ func (f *Fleet) session(ctx context.Context, m *member) (connected bool, err err
 		return stream.Send(&pb.HealthRequest{Ack: ack, Interval: durationpb.New(f.cfg.Interval), Probe: probe.number})
 	}
 	if err := send(0); err != nil {
-		_, err = stream.Recv() // the status behind the failed send
-		return false, err
+		return false, ending(stream)
 	}
 	for sequence := uint64(1); ; sequence++ {
 		in, err := stream.Recv()
 		if err != nil {
-			return connected, err
+			return connected, ended(err)
 		}
 		link.Heard()
 		if in.GetSequence() != sequence {
@@ -124,11 +149,29 @@ func (f *Fleet) session(ctx context.Context, m *member) (connected bool, err err
 		if now.Sub(probe.sent) >= probeEvery {
 			probe = probing{number: probe.number + 1, sent: now}
 			if err := send(sequence); err != nil {
-				_, err = stream.Recv()
-				return connected, err
+				return connected, ending(stream)
 			}
 		}
 	}
+}
+
+// ending is why a stream has ended on which a send failed: the status is behind the messages that came before it.
+func ending(stream interface {
+	Recv() (*pb.HealthResponse, error)
+}) error {
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return ended(err)
+		}
+	}
+}
+
+// ended says in words that a worker has ended its stream well.
+func ended(err error) error {
+	if errors.Is(err, io.EOF) {
+		return errEnded
+	}
+	return err
 }
 
 // probing is the probe under way.
@@ -157,6 +200,12 @@ func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time
 	}
 	m.mu.Lock()
 	m.tried, m.problem, m.report, m.last, m.link, m.load = true, "", report, now, link, load
+	link.incarnation = report.GetIncarnation()
+	for _, l := range m.open {
+		if l != link && l.incarnation == link.incarnation { // the same process: requests on its earlier connections are in good hands
+			l.Heard()
+		}
+	}
 	if in.GetProbe() == probe.number {
 		m.roundTrip = now.Sub(probe.sent)
 	}

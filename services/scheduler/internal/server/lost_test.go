@@ -188,7 +188,9 @@ func TestAWorkerThatStopsFinishesItsStreams(t *testing.T) {
 	read(t, stream, 1)
 	var stopped sync.WaitGroup
 	stopped.Go(p.Stop)
-	r.await(0) // its health stream has ended
+	require.Eventually(t, func() bool {
+		return r.fleet.Snapshot().Members[0].Report.GetState() == pb.WorkerState_WORKER_STATE_DRAINING
+	}, hang, time.Millisecond)
 	close(finish)
 	_, err = all(stream, nil)
 	require.NoError(t, err)

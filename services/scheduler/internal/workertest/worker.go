@@ -97,7 +97,7 @@ func (w *Worker) now() (*pb.WorkerReport, <-chan struct{}) {
 	return w.report, w.changed
 }
 
-// Health serves the contract.
+// Health serves the contract: a worker that stops reports until its generations have ended.
 func (w *Worker) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.HealthResponse]) error {
 	in, err := stream.Recv()
 	if err != nil {
@@ -121,6 +121,7 @@ func (w *Worker) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.Hea
 	out := &pb.HealthResponse{Probe: in.GetProbe(), Event: &pb.HealthResponse_Full{Full: report}}
 	interval := time.NewTicker(in.GetInterval().AsDuration())
 	defer interval.Stop()
+	draining, stopping := rpc.Draining(stream.Context()), false
 	for sequence := uint64(1); ; sequence++ {
 		out.Sequence = sequence
 		if w.OnHealth != nil {
@@ -141,9 +142,13 @@ func (w *Worker) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.Hea
 			out.Event = &pb.HealthResponse_Heartbeat{Heartbeat: &pb.Heartbeat{}}
 		case out.Probe = <-probes:
 			out.Event = &pb.HealthResponse_Heartbeat{Heartbeat: &pb.Heartbeat{Progress: &pb.StepProgress{Steps: sequence}}}
-		case <-rpc.Draining(stream.Context()):
-			return nil
+		case <-draining:
+			draining, stopping = nil, true
+			out.Event = &pb.HealthResponse_Delta{Delta: &pb.WorkerDelta{State: pb.WorkerState_WORKER_STATE_DRAINING}}
 		case <-stream.Context().Done():
+			return nil
+		}
+		if stopping && w.Running.Load() == 0 {
 			return nil
 		}
 	}
