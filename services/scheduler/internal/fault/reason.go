@@ -6,7 +6,7 @@ import "github.com/millrace/millrace/services/internal/rpc"
 const Domain = rpc.SchedulerDomain
 
 // Reasons of the scheduler; package rpc has those of any server (UNKNOWN_FIELD, MALFORMED_MESSAGE, MESSAGE_TOO_LARGE,
-// NOT_BUILT, PANIC).
+// TOO_MANY_BYTES_WAITING, NOT_BUILT, PANIC).
 const (
 	// FleetUnknown: UNAVAILABLE, the scheduler has just started.
 	FleetUnknown = "FLEET_UNKNOWN"
@@ -26,6 +26,8 @@ const (
 	WorkersFull = "WORKERS_FULL"
 	// TooFewWorkers: RESOURCE_EXHAUSTED, fewer workers can hold a copy than copies are wanted.
 	TooFewWorkers = "TOO_FEW_WORKERS"
+	// TooManyLoads: RESOURCE_EXHAUSTED, as many LoadModels are under way as may be; try later. Metadata: max_loads.
+	TooManyLoads = "TOO_MANY_LOADS"
 	// WorkerLost: UNAVAILABLE, the worker went away. Metadata: worker_id, tokens_relayed.
 	WorkerLost = "WORKER_LOST"
 	// LoadIncomplete: the code of the first failure, some copies were not loaded. Metadata: loaded, wanted.

@@ -97,6 +97,15 @@ func Incomplete(model string, loaded, wanted int, first error) error {
 	}.Err()
 }
 
+// TooManyLoadsUnderWay is the status of a load beside which most others are under way, their callers gone or not.
+func TooManyLoadsUnderWay(most int) error {
+	return rpc.Fault{
+		Code: codes.ResourceExhausted, Domain: Domain, Reason: TooManyLoads, RetryAfter: retryLater,
+		Message:  fmt.Sprintf("%d loads are under way at this scheduler, which is as many as it follows: try again later", most),
+		Metadata: map[string]string{"max_loads": fmt.Sprint(most)},
+	}.Err()
+}
+
 // NotLoaded is NOT_FOUND for a model that no worker has in memory.
 func NotLoaded(model string) error {
 	return rpc.Fault{

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -53,13 +54,14 @@ func (s *Server) WatchFleet(in *pb.WatchFleetRequest, stream grpc.ServerStreamin
 
 // fingerprint differs when anything that describe tells has changed, ages aside.
 func fingerprint(members []fleet.Member) string {
-	out := fmt.Sprintf("%d;", len(members)) // an empty fleet is told too
+	var out strings.Builder
+	fmt.Fprintf(&out, "%d;", len(members)) // an empty fleet is told too
 	for i := range members {
 		m := &members[i]
-		out += fmt.Sprintf("%s %v %s %p %d %d %d;", m.Address, m.Connected, m.Problem, m.Report, m.LastMessage.UnixNano(),
+		fmt.Fprintf(&out, "%s %v %s %p %d %d %d;", m.Address, m.Connected, m.Problem, m.Report, m.LastMessage.UnixNano(),
 			m.Load.InFlight(), m.Load.Tokens())
 	}
-	return out
+	return out.String()
 }
 
 // describe tells members as of now.

@@ -46,6 +46,11 @@ func (s *Server) LoadModel(in *pb.LoadModelRequest, stream grpc.ServerStreamingS
 	if err != nil {
 		return fault.Status(err)
 	}
+	select {
+	case s.loading <- struct{}{}:
+	default:
+		return fault.TooManyLoadsUnderWay(cap(s.loading))
+	}
 	j := s.startLoad(in, wanted, ids, members, rpc.RequestID(stream.Context()))
 	defer close(j.gone)
 	for {
@@ -95,7 +100,7 @@ func choose(members []fleet.Member, in *pb.LoadModelRequest, wanted int) ([]stri
 	return ids, err
 }
 
-// load is one LoadModel under way; it outlives its caller.
+// load is one LoadModel under way; it outlives its caller, not the server and not maxLoadTime.
 type load struct {
 	fleet   Fleet
 	request *pb.LoadModelRequest // as workers get it
@@ -109,7 +114,7 @@ type load struct {
 	standby []string // guarded by mu; workers not asked yet, best first
 }
 
-// startLoad starts the copies; events is closed when all have ended.
+// startLoad starts the copies; events is closed when all have ended. The load then gives its token of loading back.
 func (s *Server) startLoad(in *pb.LoadModelRequest, wanted int, ids []string, members []fleet.Member, id string) *load {
 	j := &load{
 		fleet:   s.fleet,
@@ -122,7 +127,8 @@ func (s *Server) startLoad(in *pb.LoadModelRequest, wanted int, ids []string, me
 			j.members[m.Report.GetWorkerId()] = m
 		}
 	}
-	ctx := requestID(s.loads, id)
+	ctx, end := context.WithTimeoutCause(requestID(s.loads, id), s.loadTime, fmt.Errorf("%w: the load of %q has been followed for "+
+		"%v and may go on at its workers: see ListModels", context.DeadlineExceeded, in.GetModel(), s.loadTime))
 	failures := make([]error, wanted)
 	var copies sync.WaitGroup
 	for i := range wanted {
@@ -130,6 +136,8 @@ func (s *Server) startLoad(in *pb.LoadModelRequest, wanted int, ids []string, me
 		copies.Go(func() { failures[i] = j.copy(ctx, first) })
 	}
 	s.wait.Go(func() {
+		defer func() { <-s.loading }()
+		defer end()
 		copies.Wait()
 		j.err = j.outcome(failures)
 		if j.err != nil {
@@ -188,7 +196,7 @@ func (j *load) on(ctx context.Context, id string) error {
 	defer context.AfterFunc(lost, func() { cancel(context.Cause(lost)) })()
 	stream, err := pb.NewModelServiceClient(link.Conn()).LoadModel(ctx, j.request)
 	if err != nil {
-		return modelFailure(lost, id, err)
+		return loadFailure(ctx, lost, id, err)
 	}
 	for result := false; ; {
 		event, err := stream.Recv()
@@ -196,7 +204,7 @@ func (j *load) on(ctx context.Context, id string) error {
 		case errors.Is(err, io.EOF) && result:
 			return nil
 		case err != nil:
-			return modelFailure(lost, id, err)
+			return loadFailure(ctx, lost, id, err)
 		}
 		link.Heard()
 		if event.GetResult() != nil {
@@ -206,6 +214,14 @@ func (j *load) on(ctx context.Context, id string) error {
 		event.WorkerId = id
 		j.tell(event)
 	}
+}
+
+// loadFailure is modelFailure of a load that may also have been followed for too long.
+func loadFailure(ctx, lost context.Context, id string, err error) error {
+	if cause := context.Cause(ctx); lost.Err() == nil && errors.Is(cause, context.DeadlineExceeded) {
+		return fault.Status(cause)
+	}
+	return modelFailure(lost, id, err)
 }
 
 // modelFailure tells a worker that went away from one that refused; nil stays nil.

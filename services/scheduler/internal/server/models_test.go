@@ -181,6 +181,70 @@ func TestALoadSurvivesItsCaller(t *testing.T) {
 	require.False(t, <-cancelled)
 }
 
+// leaveLoading starts a load at a worker and leaves when it is under way.
+func (r *rig) leaveLoading(w *workertest.Worker) {
+	r.Helper()
+	before := w.Loads.Load()
+	ctx, cancel := context.WithCancel(r.within())
+	stream, err := r.models().LoadModel(ctx, &pb.LoadModelRequest{Model: "m"})
+	require.NoError(r, err)
+	require.Eventually(r, func() bool { return w.Loads.Load() > before }, hang, time.Millisecond)
+	cancel()
+	_, err = stream.Recv()
+	require.Equal(r, codes.Canceled, status.Code(err))
+}
+
+func TestLoadsWhoseCallersHaveGoneAreBounded(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	w := onDisk("w1", "m")
+	finish := make(chan struct{})
+	w.OnLoad = func(_ *pb.LoadModelRequest, stream grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
+		<-finish
+		return stream.Send(&pb.LoadModelResponse{Event: &pb.LoadModelResponse_Result{Result: &pb.LoadResult{}}})
+	}
+	n.Start(t, "a:1", w)
+	r := newRig(t, n, "a:1")
+	r.handlers.LimitLoads(2, hang)
+	r.await(1)
+	for range 2 {
+		r.leaveLoading(w)
+	}
+	_, err := all(r.models().LoadModel(r.within(), &pb.LoadModelRequest{Model: "m"}))
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
+	require.Equal(t, fault.TooManyLoads, rpc.Reason(err))
+	require.Equal(t, map[string]string{"max_loads": "2"}, rpc.Info(err).GetMetadata())
+	require.Positive(t, rpc.RetryAfter(err))
+	close(finish)
+	require.Eventually(t, func() bool {
+		_, err := all(r.models().LoadModel(r.within(), &pb.LoadModelRequest{Model: "m"}))
+		return err == nil
+	}, hang, 10*time.Millisecond)
+}
+
+func TestALoadThatNeverEndsIsNotFollowedForEver(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	w := onDisk("w1", "m")
+	w.OnLoad = func(_ *pb.LoadModelRequest, stream grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}
+	n.Start(t, "a:1", w)
+	r := newRig(t, n, "a:1")
+	r.handlers.LimitLoads(1, 50*time.Millisecond)
+	r.await(1)
+	_, err := all(r.models().LoadModel(r.within(), &pb.LoadModelRequest{Model: "m"}))
+	require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)
+	require.Equal(t, fault.DeadlineExceeded, rpc.Reason(err))
+	require.Contains(t, status.Convert(err).Message(), "see ListModels")
+	r.leaveLoading(w) // it is given up without its caller too:
+	require.Eventually(t, func() bool {
+		_, err := all(r.models().LoadModel(r.within(), &pb.LoadModelRequest{Model: "m"}))
+		return status.Code(err) == codes.DeadlineExceeded
+	}, hang, 10*time.Millisecond)
+}
+
 func TestAWorkerLostWhileLoadingIsToldAndReplaced(t *testing.T) {
 	rpctest.NoLeaks(t)
 	n := workertest.NewNet()

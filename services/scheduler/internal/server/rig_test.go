@@ -36,6 +36,8 @@ type rig struct {
 	fleet *fleet.Fleet
 	conn  *grpc.ClientConn
 	stop  func() // as SIGTERM does
+
+	handlers *server.Server
 }
 
 // newRig starts a scheduler over workers at the addresses; the workers need not be there yet.
@@ -61,7 +63,7 @@ func newRigWith(t *testing.T, n *workertest.Net, stale time.Duration, addresses 
 	t.Cleanup(handlers.Close)
 	lis := rpctest.Listener(t)
 	stop := rpctest.Serve(t, s, lis)
-	return &rig{T: t, net: n, fleet: f, conn: rpctest.Dial(t, lis), stop: stop}
+	return &rig{T: t, net: n, fleet: f, conn: rpctest.Dial(t, lis), stop: stop, handlers: handlers}
 }
 
 // await waits until the scheduler sees as many connected workers and knows its fleet.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
@@ -29,14 +30,26 @@ type Server struct {
 	relay  *relay.Relay
 	logger hclog.Logger
 
-	loads  context.Context // ends with Close
-	cancel context.CancelFunc
-	wait   sync.WaitGroup
+	loads    context.Context // ends with Close
+	cancel   context.CancelFunc
+	wait     sync.WaitGroup
+	loading  chan struct{} // holds one token for each LoadModel under way
+	loadTime time.Duration // how long one is followed
 }
+
+const (
+	// maxLoads bounds the LoadModels under way: they outlive their callers, who may come again.
+	maxLoads = 64
+	// maxLoadTime is how long a LoadModel is followed at the workers, with its caller or without. It is far above what the
+	// largest model takes from a slow disk; a load that is still under way then goes on at its worker.
+	maxLoadTime = 2 * time.Hour
+)
 
 // New makes the handlers. Close them.
 func New(f Fleet, r *relay.Relay, logger hclog.Logger) *Server {
-	s := &Server{fleet: f, relay: r, logger: logger.Named("server")}
+	s := &Server{
+		fleet: f, relay: r, logger: logger.Named("server"), loading: make(chan struct{}, maxLoads), loadTime: maxLoadTime,
+	}
 	s.loads, s.cancel = context.WithCancel(context.Background())
 	return s
 }
