@@ -19,6 +19,8 @@ var (
 	ErrDigest = errors.New("model digest differs")
 	// ErrNoFit: the device has too little memory; the error is a *FitError.
 	ErrNoFit = errors.New("model does not fit")
+	// ErrTooManyLoads: as many models are being loaded as may be.
+	ErrTooManyLoads = errors.New("too many models are being loaded")
 	// ErrCorrupt: a tensor's resident bytes are not those of the file.
 	ErrCorrupt = errors.New("resident tensor differs from its file")
 	// ErrDraining: the model is being unloaded.

@@ -2,9 +2,9 @@ package model
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/batch"
@@ -42,10 +42,15 @@ type Instance struct {
 	model   engine.Model
 	runner  engine.Runner
 	tensors []residency
+	sizes   []uint64                // resident bytes of every tensor, in the order of binding
+	weights uint64                  // resident bytes of those bound
+	cache   uint64                  // bytes of the runner
 	stop    context.CancelCauseFunc // ends the loop
 	ended   chan struct{}           // closed when the loop has ended
-	closing sync.Once
-	closed  error // of the close
+	held    atomic.Uint64           // bytes of holds
+
+	closing sync.Mutex // held by a load, and then by a close
+	holds   holdings   // guarded by closing
 
 	mu struct {
 		sync.Mutex
@@ -123,20 +128,25 @@ func (i *Instance) leaving() bool {
 	return i.mu.state != Ready
 }
 
-// close ends the loop and gives the device's memory back, once; further calls wait for that and return the same.
-func (i *Instance) close(cause error) error {
-	i.closing.Do(func() {
-		i.stop(cause)
-		<-i.ended
-		if err := i.runner.Close(); err != nil {
-			i.closed = fmt.Errorf("close runner of %q: %w", i.Name, err)
-		}
-		if err := i.model.Close(); err != nil {
-			i.closed = errors.Join(i.closed, fmt.Errorf("close model %q: %w", i.Name, err))
-		}
-		if i.Template != nil {
-			i.closed = errors.Join(i.closed, i.Template.Close())
-		}
-	})
-	return i.closed
+// close ends the loop and gives the device's memory back. Further calls wait for that; where the device refused, they try
+// again. refused is how many frees it refused.
+func (i *Instance) close(cause error) (refused int, err error) {
+	i.stop(cause)
+	<-i.ended
+	i.closing.Lock()
+	defer i.closing.Unlock()
+	return i.release()
+}
+
+// release gives back what is held. The caller holds closing.
+func (i *Instance) release() (refused int, err error) {
+	if i.Template != nil {
+		_ = i.Template.Close() // it has no errors, and closing twice does nothing
+	}
+	if refused, err = i.holds.release(); err != nil {
+		err = fmt.Errorf("model %q holds %d bytes that the device does not take back, unload it to try again: %w",
+			i.Name, i.holds.bytes(), err)
+	}
+	i.held.Store(i.holds.bytes())
+	return refused, err
 }

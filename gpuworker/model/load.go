@@ -45,57 +45,65 @@ type loader struct {
 	options  Options
 	progress func(Progress)
 	logger   hclog.Logger
-	leaked   *atomic.Uint64 // buffers that the device refused to free are added to it
+	leaked   *atomic.Int64 // counts the buffers that the device refuses to free
 }
 
-func (l *loader) load(ctx context.Context) (_ *Instance, err error) {
+// load gives the model, serving. Of a load that fails there is an instance only if the device has refused to take some of
+// its memory back: it is out of service and holds that.
+func (l *loader) load(ctx context.Context) (_ *Instance, refused int, err error) {
 	l.progress(Progress{Stage: Reading})
 	file, err := l.catalog.open(l.name)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer func() { _ = file.Close() }() // opened for reading only
 	spec, err := arch.Parse(file)
 	if err != nil {
-		return nil, fmt.Errorf("model %q: %w", l.name, err)
+		return nil, 0, fmt.Errorf("model %q: %w", l.name, err)
 	}
-	inst := &Instance{Name: l.name, ended: make(chan struct{})}
-	defer func() {
-		if err != nil {
-			if inst.runner != nil {
-				err = errors.Join(err, inst.runner.Close())
-			}
-			if inst.model != nil {
-				err = errors.Join(err, inst.model.Close())
-			}
-			if inst.Template != nil {
-				err = errors.Join(err, inst.Template.Close())
-			}
+	inst := &Instance{Name: l.name, ended: make(chan struct{}), stop: func(error) {}}
+	inst.closing.Lock()
+	defer inst.closing.Unlock()
+	if err := l.fill(ctx, inst, file, spec); err != nil {
+		refused, freeErr := inst.release()
+		err = errors.Join(err, freeErr)
+		if refused == 0 {
+			return nil, 0, err
 		}
-	}()
+		close(inst.ended) // there was no loop
+		inst.fail(err)
+		return inst, refused, err
+	}
+	inst.held.Store(inst.holds.bytes())
+	l.progress(Progress{Stage: Loaded})
+	return inst, 0, nil
+}
+
+// fill takes an instance through all stages.
+func (l *loader) fill(ctx context.Context, inst *Instance, file *gguf.File, spec *arch.Model) error {
 	if err := l.language(inst, file, spec); err != nil {
-		return nil, fmt.Errorf("model %q: %w", l.name, err)
+		return fmt.Errorf("model %q: %w", l.name, err)
 	}
 	info, err := l.device.Info()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if inst.model, err = l.device.NewModel(spec.Desc); err != nil {
-		return nil, fmt.Errorf("model %q: %w", l.name, err)
+		return fmt.Errorf("model %q: %w", l.name, err)
 	}
+	inst.holds.add("weights", &inst.weights, func() error { return inst.model.Close() })
 	if err := l.fit(inst, spec, info); err != nil {
-		return nil, err
+		return err
 	}
 	if err := l.upload(ctx, inst, file, spec); err != nil {
-		return nil, fmt.Errorf("model %q: %w", l.name, err)
+		return fmt.Errorf("model %q: %w", l.name, err)
 	}
 	took, err := l.warm(inst)
 	if err != nil {
-		return nil, fmt.Errorf("model %q: warm up: %w", l.name, err)
+		return fmt.Errorf("model %q: warm up: %w", l.name, err)
 	}
 	l.serve(inst, took)
-	l.progress(Progress{Stage: Loaded})
-	return inst, nil
+	return nil
 }
 
 // language reads tokenizer and chat template. A template that cannot be used does not keep the model from serving
@@ -127,6 +135,7 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 		if err != nil {
 			return fmt.Errorf("model %q: tensor %q: %w", l.name, b.Tensor.Name, err)
 		}
+		inst.sizes = append(inst.sizes, size)
 		weights += size
 		staging = max(staging, b.Tensor.Size)
 	}
@@ -146,7 +155,8 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 		return fmt.Errorf("model %q: %w", l.name, err)
 	}
 	inst.ClassID = ClassID(info, kv)
-	inst.DeviceBytes = weights + price.KVBytes + price.WorkspaceBytes
+	inst.cache = price.KVBytes + price.WorkspaceBytes
+	inst.DeviceBytes = weights + inst.cache
 	// The staging buffer is gone before the cache is allocated.
 	if needed := weights + max(price.KVBytes+price.WorkspaceBytes, staging); needed > free {
 		return &FitError{
@@ -164,6 +174,7 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 	if inst.runner, err = inst.model.NewRunner(inst.Runner); err != nil {
 		return 0, err
 	}
+	inst.holds.add("cache", &inst.cache, func() error { return inst.runner.Close() })
 	n := min(batch.MinChunk, inst.Context, inst.Runner.MaxBatchedTokens)
 	blocks := make([]int32, (n+inst.Runner.BlockSize-1)/inst.Runner.BlockSize)
 	for i := range blocks {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
@@ -26,8 +27,9 @@ type Manager struct {
 	ctx     context.Context // of loads, which outlive their callers
 	stop    context.CancelCauseFunc
 	work    sync.WaitGroup
-	turn    sync.Mutex // held by the load that reads and uploads: one at a time
-	leaked  atomic.Uint64
+	turn    *semaphore.Weighted // held by the load that reads and uploads: one at a time
+	refused atomic.Uint64       // frees of models' memory that the device refused
+	leaked  atomic.Int64        // buffers of loads among them, which nobody uses any more
 
 	mu struct {
 		sync.Mutex
@@ -40,7 +42,9 @@ type Manager struct {
 // NewManager returns a manager of a device that it does not close. Close ends it.
 func NewManager(cfg Config, device engine.Device, logger hclog.Logger) *Manager {
 	cfg.setDefaults()
-	m := &Manager{cfg: cfg, device: device, catalog: newCatalog(cfg.Dir), logger: logger.Named("model")}
+	m := &Manager{
+		cfg: cfg, device: device, catalog: newCatalog(cfg.Dir), logger: logger.Named("model"), turn: semaphore.NewWeighted(1),
+	}
 	m.ctx, m.stop = context.WithCancelCause(context.Background())
 	m.mu.loads, m.mu.instances = map[string]*job{}, map[string]*Instance{}
 	m.work.Go(func() { m.watch(m.ctx) })
@@ -53,11 +57,13 @@ func (m *Manager) Device() engine.Device { return m.device }
 // VerifyInterval is the time wanted between residency checks of a model; 0: there are none.
 func (m *Manager) VerifyInterval() time.Duration { return max(m.cfg.VerifyInterval, 0) }
 
-// Leaked is how many buffers loads left on the device since the start, because it refused to free them.
-func (m *Manager) Leaked() uint64 { return m.leaked.Load() }
+// Leaked is how many buffers of loads that are over are on the device still, because it refuses to free them. Their models
+// are listed as failed, and unloading those tries again.
+func (m *Manager) Leaked() uint64 { return uint64(max(m.leaked.Load(), 0)) }
 
 // Load brings a model into service and returns it. Calls for a model being loaded join its load and see its progress;
-// one for a loaded model returns it at once, with already true. The load goes on when ctx ends.
+// one for a loaded model returns it at once, with already true. The load goes on when ctx ends, for Config.LoadTime at most;
+// ErrTooManyLoads refuses one beside Config.MaxLoads others.
 func (m *Manager) Load(ctx context.Context, name string, o Options, progress func(Progress)) (inst *Instance, already bool, err error) {
 	if err := CheckName(name); err != nil {
 		return nil, false, err
@@ -74,6 +80,10 @@ func (m *Manager) Load(ctx context.Context, name string, o Options, progress fun
 		}
 		j, joined := m.mu.loads[name]
 		if !joined {
+			if n := len(m.mu.loads); n >= m.cfg.MaxLoads {
+				m.mu.Unlock()
+				return nil, false, fmt.Errorf("%w: %d; try again later", ErrTooManyLoads, n)
+			}
 			j = newJob()
 			m.mu.loads[name] = j
 			m.work.Go(func() { m.run(name, o, j) })
@@ -100,22 +110,15 @@ func expect(inst *Instance, o Options) error {
 // run is one load.
 func (m *Manager) run(name string, o Options, j *job) {
 	j.report(Progress{Stage: Queued})
-	err := m.evict(name) // without the turn: requests may go on for long, and other loads need not wait for them
-	m.turn.Lock()
-	defer m.turn.Unlock()
+	ctx, end := context.WithTimeoutCause(m.ctx, m.cfg.LoadTime, fmt.Errorf("%w: model %q was not loaded within %v",
+		context.DeadlineExceeded, name, m.cfg.LoadTime))
+	defer end()
 	begin := time.Now()
-	var inst *Instance
-	if err == nil {
-		err = context.Cause(m.ctx)
-	}
-	if err == nil {
-		l := loader{cfg: m.cfg, device: m.device, catalog: m.catalog, name: name, options: o, progress: j.report, logger: m.logger,
-			leaked: &m.leaked}
-		inst, err = l.load(m.ctx)
-	}
+	inst, refused, err := m.load(ctx, name, o, j)
+	m.refused.Add(uint64(refused))
 	m.mu.Lock()
 	delete(m.mu.loads, name)
-	if err == nil {
+	if inst != nil { // also one that failed and holds what the device refuses: it is there until its memory is free
 		m.mu.instances[name] = inst
 	}
 	m.mu.Unlock()
@@ -128,8 +131,26 @@ func (m *Manager) run(name string, o Options, j *job) {
 	j.finish(inst, err)
 }
 
+// load makes room for a model of this name, waits for its turn and loads it, as loader.load does.
+func (m *Manager) load(ctx context.Context, name string, o Options, j *job) (_ *Instance, refused int, err error) {
+	// Without the turn: requests may go on for long, and other loads need not wait for them.
+	if err := m.evict(ctx, name); err != nil {
+		return nil, 0, err
+	}
+	if m.turn.Acquire(ctx, 1) != nil {
+		return nil, 0, context.Cause(ctx)
+	}
+	defer m.turn.Release(1)
+	if ctx.Err() != nil {
+		return nil, 0, context.Cause(ctx)
+	}
+	l := loader{cfg: m.cfg, device: m.device, catalog: m.catalog, name: name, options: o, progress: j.report, logger: m.logger,
+		leaked: &m.leaked}
+	return l.load(ctx)
+}
+
 // evict removes an instance of this name that can serve no more, waiting for its requests.
-func (m *Manager) evict(name string) error {
+func (m *Manager) evict(ctx context.Context, name string) error {
 	m.mu.Lock()
 	inst := m.mu.instances[name]
 	m.mu.Unlock()
@@ -138,26 +159,33 @@ func (m *Manager) evict(name string) error {
 	}
 	select {
 	case <-inst.drain():
-	case <-m.ctx.Done():
-		return context.Cause(m.ctx)
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 	return m.remove(inst, ErrUnloaded)
 }
 
 // remove closes an instance and forgets it. It is there, draining, until its memory is free; calls for one that is
-// being closed wait for that.
+// being closed wait for that. One whose memory the device refuses stays, out of service, to be removed later.
 func (m *Manager) remove(inst *Instance, cause error) error {
-	err := inst.close(cause)
+	refused, err := inst.close(cause)
+	m.refused.Add(uint64(refused))
+	if err != nil {
+		m.logger.Error("model not unloaded, the device refuses its memory", "model", inst.Name, "error", err)
+		inst.fail(err)
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.mu.instances[inst.Name] == inst {
 		delete(m.mu.instances, inst.Name)
-		if err != nil {
-			m.logger.Error("model not unloaded cleanly", "model", inst.Name, "error", err)
-		}
 	}
-	return err
+	return nil
 }
+
+// RefusedFrees is how often the device refused to take memory of a model back; each refusal leaves that memory with its
+// model, which is listed as failed.
+func (m *Manager) RefusedFrees() uint64 { return m.refused.Load() }
 
 // Acquire gives a loaded model to a request, which releases it when done.
 func (m *Manager) Acquire(name string) (*Instance, func(), error) {
@@ -177,16 +205,15 @@ func (m *Manager) Acquire(name string) (*Instance, func(), error) {
 	case loading:
 		return nil, nil, fmt.Errorf("%w: %q is being loaded", ErrNotLoaded, name)
 	}
-	file, err := m.catalog.open(name)
-	if err != nil {
+	if err := m.catalog.look(name); err != nil {
 		return nil, nil, err
 	}
-	_ = file.Close() // opened only to see that it is there
 	return nil, nil, fmt.Errorf("%w: %q; call LoadModel first", ErrNotLoaded, name)
 }
 
 // Unload takes a model out: it refuses new requests, waits for the running ones or cancels them, and gives the memory
-// back. That goes on when ctx ends.
+// back; freed is how much. That goes on when ctx ends. Where the device refuses the memory, the model stays, out of
+// service, and Unload may be called again.
 func (m *Manager) Unload(ctx context.Context, name string, cancel bool) (freed uint64, err error) {
 	if err := CheckName(name); err != nil {
 		return 0, err
@@ -200,7 +227,7 @@ func (m *Manager) Unload(ctx context.Context, name string, cancel bool) (freed u
 		}
 		return 0, fmt.Errorf("%w: %q", ErrNotLoaded, name)
 	}
-	idle, removed := inst.drain(), make(chan error, 1)
+	idle, removed, held := inst.drain(), make(chan error, 1), inst.held.Load()
 	m.work.Go(func() {
 		select {
 		case <-idle:
@@ -215,7 +242,7 @@ func (m *Manager) Unload(ctx context.Context, name string, cancel bool) (freed u
 	}
 	select {
 	case err := <-removed:
-		return inst.DeviceBytes, err
+		return held - inst.held.Load(), err
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
@@ -231,7 +258,7 @@ type Status struct {
 	Context     int
 	ClassID     string
 	Runner      engine.RunnerConfig
-	DeviceBytes uint64
+	DeviceBytes uint64        // held now
 	VerifiedAge time.Duration // since the last complete check of its resident bytes; 0 before the first
 	Progress    Progress      // while loading
 	Steps       batch.Stats
@@ -243,7 +270,7 @@ func (i *Instance) Status() Status {
 	defer i.mu.Unlock()
 	return Status{
 		Name: i.Name, State: i.mu.state, Problem: i.mu.problem, Digest: i.Digest, Facts: i.Facts, Context: i.Context,
-		ClassID: i.ClassID, Runner: i.Runner, DeviceBytes: i.DeviceBytes, VerifiedAge: i.verifiedAgeLocked(),
+		ClassID: i.ClassID, Runner: i.Runner, DeviceBytes: i.held.Load(), VerifiedAge: i.verifiedAgeLocked(),
 		Steps: i.stepStats(),
 	}
 }

@@ -187,7 +187,7 @@ func TestAModelThatDoesNotFitIsRefusedWithNumbersBeforeItIsRead(t *testing.T) {
 
 func TestManyCallersShareOneLoadAndOneLeavingDoesNotEndIt(t *testing.T) {
 	m, _ := manager(t, 1<<30)
-	m.turn.Lock() // the load waits here until every caller has joined
+	require.NoError(t, m.turn.Acquire(t.Context(), 1)) // the load waits here until every caller has joined
 	var wg sync.WaitGroup
 	instances := make([]*Instance, 20)
 	for i := range instances {
@@ -201,7 +201,7 @@ func TestManyCallersShareOneLoadAndOneLeavingDoesNotEndIt(t *testing.T) {
 	leave()
 	_, _, err := m.Load(gone, "small", Options{}, nil)
 	require.ErrorIs(t, err, context.Canceled)
-	m.turn.Unlock()
+	m.turn.Release(1)
 	wg.Wait()
 	for _, i := range instances {
 		require.Same(t, instances[0], i)
@@ -282,7 +282,7 @@ func TestALoadOfADrainingModelKeepsNoOtherLoadWaiting(t *testing.T) {
 
 func TestOneCallersExpectationFailsNoOtherCallersLoad(t *testing.T) {
 	m, _ := manager(t, 1<<30)
-	m.turn.Lock() // the load waits here until the second caller has joined
+	require.NoError(t, m.turn.Acquire(t.Context(), 1)) // the load waits here until the second caller has joined
 	wrong, picky := engine.Digest{1}, make(chan error)
 	go func() {
 		_, _, err := m.Load(context.Background(), "small", Options{ExpectDigest: &wrong}, nil)
@@ -295,7 +295,7 @@ func TestOneCallersExpectationFailsNoOtherCallersLoad(t *testing.T) {
 		easy <- err
 	}()
 	require.Equal(t, Queued, <-joined)
-	m.turn.Unlock()
+	m.turn.Release(1)
 	require.ErrorIs(t, <-picky, ErrDigest)
 	require.NoError(t, <-easy)
 }

@@ -25,6 +25,8 @@ type Config struct {
 	BlockSize        int           // 0 = 16
 	VerifyInterval   time.Duration // between residency checks; 0 = 1 min, negative = none
 	UploadWorkers    int           // goroutines that hash a file and upload it; 0 = as many as processors, at most 32
+	MaxLoads         int           // loads under way or waiting for their turn; 0 = 64
+	LoadTime         time.Duration // of one load, its wait for its turn included; 0 = 2 h
 }
 
 func (c *Config) setDefaults() {
@@ -39,6 +41,12 @@ func (c *Config) setDefaults() {
 	}
 	if c.UploadWorkers == 0 {
 		c.UploadWorkers = min(runtime.GOMAXPROCS(0), 32)
+	}
+	if c.MaxLoads == 0 {
+		c.MaxLoads = 64
+	}
+	if c.LoadTime == 0 {
+		c.LoadTime = 2 * time.Hour
 	}
 }
 

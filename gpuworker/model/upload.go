@@ -52,7 +52,16 @@ func (l *loader) bind(ctx context.Context, inst *Instance, file *gguf.File, spec
 	memory := vram.New(l.device, l.logger)
 	defer func() {
 		err = errors.Join(err, memory.Close())
-		l.leaked.Add(uint64(memory.Leaked()))
+		if n := len(memory.Live()); n > 0 {
+			l.leaked.Add(int64(n))
+			inst.holds.add("staging buffers", nil, func() error {
+				err := closeAll(memory)
+				left := len(memory.Live())
+				l.leaked.Add(int64(left - n))
+				n = left
+				return err
+			})
+		}
 	}()
 	largest := int64(0)
 	for _, b := range spec.Bindings {
@@ -63,11 +72,16 @@ func (l *loader) bind(ctx context.Context, inst *Instance, file *gguf.File, spec
 		pieces: make(chan piece, l.cfg.UploadWorkers), staged: make(chan *staged, len(file.Tensors())),
 		digests: map[string]gguf.Digest{},
 	}
+	defer func() {
+		err = errors.Join(err, u.free())
+		if len(u.frees) > 0 {
+			inst.holds.add("staged host memory", nil, u.free)
+		}
+	}()
 	buffers, err := u.buffers(l.device, l.cfg.UploadWorkers, l.logger)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, u.free()) }()
 	defer func() { // those that were not bound
 		for s := range u.staged {
 			err = errors.Join(err, s.drop())
@@ -172,13 +186,24 @@ func (u *uploads) buffers(device engine.Device, n int, logger hclog.Logger) ([][
 	return buffers, nil
 }
 
-// free gives the memory of pieces back.
+// free gives the memory of pieces back; what the device refuses stays in frees.
 func (u *uploads) free() (err error) {
-	for _, free := range u.frees {
-		err = errors.Join(err, free())
-	}
+	frees := u.frees
 	u.frees = nil
+	for _, free := range frees {
+		if freeErr := free(); freeErr != nil {
+			err, u.frees = errors.Join(err, freeErr), append(u.frees, free)
+		}
+	}
 	return err
+}
+
+// closeAll frees what a pool still holds; that it was held until now is no error.
+func closeAll(memory *vram.Pool) error {
+	if err := memory.Close(); len(memory.Live()) > 0 {
+		return err
+	}
+	return nil
 }
 
 // stage allocates buffers in the order of binding, as room allows, and hands the tensors' pieces out; last those of tensors
@@ -284,6 +309,7 @@ func (u *uploads) bind(ctx context.Context, inst *Instance, bound chan<- residen
 		}
 		u.room.Release(int64(s.tensor.Size))
 		t := residency{name: s.tensor.Name, digest: engine.Digest(digest)}
+		inst.weights += inst.sizes[len(inst.tensors)]
 		inst.tensors = append(inst.tensors, t)
 		bound <- t
 	}

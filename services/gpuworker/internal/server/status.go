@@ -55,6 +55,7 @@ var table = []row{
 	{model.ErrOption, codes.InvalidArgument, "BAD_LOAD_OPTION", 0},
 	{model.ErrDigest, codes.FailedPrecondition, "DIGEST_MISMATCH", 0},
 	{model.ErrNoFit, codes.ResourceExhausted, "MODEL_DOES_NOT_FIT", 0},
+	{model.ErrTooManyLoads, codes.ResourceExhausted, "TOO_MANY_LOADS", time.Second},
 	{model.ErrDraining, codes.FailedPrecondition, "MODEL_DRAINING", 0},
 	{model.ErrUnloaded, codes.Unavailable, "MODEL_UNLOADED", 0},
 	{model.ErrFailed, codes.Unavailable, "MODEL_OUT_OF_SERVICE", 0},

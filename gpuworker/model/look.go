@@ -1,0 +1,30 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// look says what is wrong with the file of a name, nil if it can be loaded as far as its header tells. A header is read once
+// for every size and time of the file.
+func (c *catalog) look(name string) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(c.dir)
+	if err != nil {
+		return fmt.Errorf("%w: models directory: %w", ErrNotFound, errors.Unwrap(err))
+	}
+	defer func() { _ = root.Close() }() // only read
+	info, err := root.Stat(filepath.FromSlash(name) + extension)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: %q; there is no file %q in the models directory", ErrNotFound, name, name+extension)
+	case err != nil:
+		return fmt.Errorf("%w: %q: %w", ErrNotFound, name, err)
+	}
+	return c.describe(name, info).Problem
+}
