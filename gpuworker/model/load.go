@@ -175,6 +175,12 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 		return 0, err
 	}
 	inst.holds.add("cache", &inst.cache, func() error { return inst.runner.Close() })
+	price, err := inst.model.RunnerCost(inst.Runner) // before the model was sealed it was an upper bound
+	if err != nil {
+		return 0, err
+	}
+	inst.cache = price.KVBytes + price.WorkspaceBytes
+	inst.DeviceBytes = inst.weights + inst.cache
 	n := min(batch.MinChunk, inst.Context, inst.Runner.MaxBatchedTokens)
 	blocks := make([]int32, (n+inst.Runner.BlockSize-1)/inst.Runner.BlockSize)
 	for i := range blocks {
