@@ -2,10 +2,12 @@ package model
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/engine"
 )
 
 // verify compares the digest of every tensor's resident bytes, from the first given on, with its file's. after is called
@@ -60,7 +62,8 @@ func (i *Instance) check(n int, t residency) error {
 	return nil
 }
 
-// Verify checks every tensor of a loaded model now; a difference takes the model out of service.
+// Verify checks every tensor of a loaded model now; a difference takes the model out of service. A digest that the device
+// could not compute says nothing of the bytes: the model serves on, and its VerifiedAge grows until a check succeeds.
 func (m *Manager) Verify(ctx context.Context, name string) error {
 	inst, release, err := m.Acquire(name)
 	if err != nil {
@@ -81,17 +84,27 @@ func (m *Manager) check(ctx context.Context, inst *Instance) error {
 			cancel()
 			return
 		}
-		// The pass yields to work: while requests run it takes at most a fifth of the time.
+		// The pass yields to work: while requests run it rests after each tensor for four times what that took, a second at
+		// most, since an unload waits for the rest to end.
 		if busy := time.Since(begin); !inst.Loop.Idle() {
 			pause(ctx, min(4*busy, time.Second))
 		}
 		begin = time.Now()
 	})
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case damaged(err):
 		m.logger.Error("residency check failed", "model", inst.Name, "error", err)
 		inst.fail(err)
+	default:
+		m.logger.Warn("residency check not done", "model", inst.Name, "error", err)
 	}
 	return err
+}
+
+// damaged says whether a check found bytes that differ, or a device that failed under it.
+func damaged(err error) bool {
+	return errors.Is(err, ErrCorrupt) || errors.Is(err, engine.ErrDataLoss) || errors.Is(err, engine.ErrDevice)
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -101,7 +114,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// watch checks the residency of every loaded model again and again.
+// watch checks the residency of every loaded model again and again, one after another, with a pause of VerifyInterval before
+// each round.
 func (m *Manager) watch(ctx context.Context) {
 	if m.cfg.VerifyInterval < 0 {
 		return

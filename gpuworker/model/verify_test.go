@@ -1,0 +1,192 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/enginetest"
+	"github.com/millrace/millrace/gpuworker/engine/native"
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/internal/cputest"
+)
+
+// digests are what a test sees and makes of the digests that a device computes.
+type digests struct {
+	count atomic.Int64
+	took  atomic.Int64 // ns that each takes
+	fails atomic.Bool
+}
+
+func (d *digests) hook(int) error {
+	d.count.Add(1)
+	time.Sleep(time.Duration(d.took.Load()))
+	if d.fails.Load() {
+		return fmt.Errorf("no scratch memory: %w", engine.ErrOutOfMemory)
+	}
+	return nil
+}
+
+// watched runs f in a bubble, with the model "small" loaded by a manager that checks it every interval. Sleeping moves the
+// bubble's clock.
+func watched(t *testing.T, interval time.Duration, f func(t *testing.T, m *Manager, inst *Instance, d *digests)) {
+	t.Helper()
+	dir := folder(t)
+	synctest.Test(t, func(t *testing.T) {
+		d := &digests{}
+		device, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
+		require.NoError(t, err)
+		hooked := enginetest.Intercept(device, enginetest.Hooks{Digest: d.hook})
+		m := NewManager(Config{Dir: dir, VerifyInterval: interval}, hooked, hclog.NewNullLogger())
+		inst, _, err := m.Load(t.Context(), "small", Options{}, nil)
+		require.NoError(t, err)
+		d.count.Store(0)
+		f(t, m, inst, d)
+		require.NoError(t, m.Close())
+		require.NoError(t, device.Close())
+	})
+}
+
+func TestResidencyIsCheckedEveryMinuteUnlessToldOtherwise(t *testing.T) {
+	for name, tc := range map[string]struct {
+		interval time.Duration
+		passes   int64 // within an hour and a half minute
+	}{
+		"by default":        {0, 60},
+		"every ten":         {10 * time.Minute, 6},
+		"negative is never": {-1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			watched(t, tc.interval, func(t *testing.T, m *Manager, inst *Instance, d *digests) {
+				time.Sleep(time.Hour + 30*time.Second)
+				synctest.Wait()
+				require.Equal(t, tc.passes*int64(len(inst.tensors)), d.count.Load())
+				age := m.Loaded()[0].VerifiedAge
+				if tc.passes == 0 {
+					require.Equal(t, time.Hour+30*time.Second, age)
+				} else {
+					require.Equal(t, 30*time.Second, age)
+				}
+				require.Equal(t, Ready, m.Loaded()[0].State)
+			})
+		})
+	}
+}
+
+func TestTheWatchFindsAFlippedBitAndThenLooksNoMore(t *testing.T) {
+	watched(t, time.Minute, func(t *testing.T, m *Manager, inst *Instance, d *digests) {
+		name, err := inst.FlipBit(5, 99)
+		require.NoError(t, err)
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		require.Equal(t, Ready, m.Loaded()[0].State)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		status := m.Loaded()[0]
+		require.Equal(t, Failed, status.State)
+		require.ErrorIs(t, status.Problem, ErrCorrupt)
+		require.ErrorContains(t, status.Problem, name)
+		_, _, err = m.Acquire("small")
+		require.ErrorIs(t, err, ErrFailed)
+		require.EqualValues(t, 6, d.count.Load(), "the first five are good")
+		time.Sleep(time.Hour)
+		require.EqualValues(t, 6, d.count.Load())
+		_, _, err = m.Load(t.Context(), "small", Options{}, nil)
+		require.NoError(t, err)
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, Ready, m.Loaded()[0].State)
+		require.Less(t, m.Loaded()[0].VerifiedAge, time.Minute+time.Second)
+	})
+}
+
+func TestTheWatchOfACPUFindsAFlippedBitInResidentWeights(t *testing.T) {
+	device, err := native.Open(native.Options{Device: "cpu", Path: cputest.Path(), Threads: 2}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	m := NewManager(Config{Dir: folder(t), VerifyInterval: time.Millisecond}, device, hclog.NewNullLogger())
+	defer func() {
+		require.NoError(t, m.Close())
+		require.NoError(t, device.Close())
+	}()
+	inst, _, err := m.Load(t.Context(), "small", Options{}, nil)
+	require.NoError(t, err)
+	verified := func() time.Time {
+		inst.mu.Lock()
+		defer inst.mu.Unlock()
+		return inst.mu.verified
+	}
+	loaded := verified()
+	require.Eventually(t, func() bool { return verified().After(loaded) }, 20*time.Second, time.Millisecond, "a good pass is told")
+	last := len(inst.tensors) - 1
+	name, err := inst.FlipBit(last, 12345%(8*inst.sizes[last]))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return m.Loaded()[0].State == Failed }, 20*time.Second, time.Millisecond)
+	require.ErrorIs(t, m.Loaded()[0].Problem, ErrCorrupt)
+	require.ErrorContains(t, m.Loaded()[0].Problem, name)
+}
+
+func TestTheWatchYieldsToWork(t *testing.T) {
+	for name, tc := range map[string]struct {
+		took, rest time.Duration // of each tensor
+	}{
+		"it rests four times as long as it works": {100 * time.Millisecond, 400 * time.Millisecond},
+		"and a second at most":                    {time.Second, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			watched(t, -1, func(t *testing.T, m *Manager, inst *Instance, d *digests) {
+				d.took.Store(int64(tc.took))
+				pass := func() time.Duration {
+					begin := time.Now()
+					require.NoError(t, m.Verify(t.Context(), "small"))
+					return time.Since(begin)
+				}
+				tensors := time.Duration(len(inst.tensors))
+				require.Equal(t, tensors*tc.took, pass(), "beside nobody")
+				s, err := inst.Loop.Submit(batch.Request{Prompt: []int32{1}, MaxTokens: 200, PromptTopN: -1,
+					Params: engine.SlotParams{TopP: 1, TypicalP: 1, RepetitionPenalty: 1}})
+				require.NoError(t, err)
+				synctest.Wait() // it is paused for want of a reader, and has not ended
+				require.False(t, inst.Loop.Idle())
+				require.Equal(t, tensors*(tc.took+tc.rest), pass())
+				s.Cancel()
+				synctest.Wait()
+				require.Equal(t, tensors*tc.took, pass())
+			})
+		})
+	}
+}
+
+func TestTheWatchEndsWithAnUnload(t *testing.T) {
+	watched(t, time.Minute, func(t *testing.T, m *Manager, inst *Instance, d *digests) {
+		d.took.Store(int64(10 * time.Second))
+		time.Sleep(time.Minute + 25*time.Second) // in the third tensor of the first pass
+		require.EqualValues(t, 3, d.count.Load())
+		begin := time.Now()
+		_, err := m.Unload(t.Context(), "small", false)
+		require.NoError(t, err)
+		require.Equal(t, 5*time.Second, time.Since(begin), "it waits for that tensor and no other")
+		time.Sleep(time.Hour)
+		require.EqualValues(t, 3, d.count.Load())
+	})
+}
+
+func TestADigestThatCannotBeComputedTakesNothingOutOfService(t *testing.T) {
+	watched(t, time.Minute, func(t *testing.T, m *Manager, _ *Instance, d *digests) {
+		d.fails.Store(true)
+		time.Sleep(10*time.Minute + time.Second)
+		require.EqualValues(t, 10, d.count.Load(), "it is tried again each minute")
+		require.Equal(t, Ready, m.Loaded()[0].State)
+		require.Equal(t, 10*time.Minute+time.Second, m.Loaded()[0].VerifiedAge, "and seen not to have worked")
+		require.ErrorIs(t, m.Verify(context.Background(), "small"), engine.ErrOutOfMemory)
+		d.fails.Store(false)
+		time.Sleep(time.Minute)
+		require.Less(t, m.Loaded()[0].VerifiedAge, time.Minute)
+	})
+}
