@@ -302,15 +302,8 @@ func (m *Manager) Loaded() []Status {
 // Files lists the model files, sorted by name.
 func (m *Manager) Files() []Entry { return m.catalog.list() }
 
-// Drain waits until no request uses a model, or ctx ends. New requests go on being taken: refusing them is the
-// caller's part.
-func (m *Manager) Drain(ctx context.Context) {
-	for ctx.Err() == nil && slices.ContainsFunc(m.Loaded(), func(s Status) bool { return s.Steps.Running+s.Steps.Waiting > 0 }) {
-		pause(ctx, 10*time.Millisecond)
-	}
-}
-
-// Close ends every load and every request with ErrStopped and gives the device's memory back.
+// Close ends every load and every request with ErrStopped and gives the device's memory back. Where the device refuses some of
+// it, Close may be called again.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.mu.stopped = true
