@@ -162,7 +162,8 @@ func TestARunnerThatKeepsAResultEndsTheLoop(t *testing.T) {
 }
 
 func TestARefusedStepIsCutUntilOnePartIsLeft(t *testing.T) {
-	a, b, c := part{seq: &sequence{age: 1}, count: 8}, part{seq: &sequence{age: 2}, count: 1}, part{seq: &sequence{age: 3}, count: 1}
+	a := part{seq: &sequence{age: 1}, count: 8}
+	b, c := part{seq: &sequence{age: 2}, count: 1}, part{seq: &sequence{age: 3}, count: 1}
 	for name, tc := range map[string]struct {
 		parts []part
 		why   error

@@ -302,8 +302,8 @@ func (m *Manager) Loaded() []Status {
 // Files lists the model files, sorted by name.
 func (m *Manager) Files() []Entry { return m.catalog.list() }
 
-// Close ends every load and every request with ErrStopped and gives the device's memory back. Where the device refuses some of
-// it, Close may be called again.
+// Close ends every load and every request with ErrStopped and gives the device's memory back. Where the device refuses
+// some of it, Close may be called again.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.mu.stopped = true

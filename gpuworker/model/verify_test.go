@@ -123,7 +123,7 @@ func TestTheWatchOfACPUFindsAFlippedBitInResidentWeights(t *testing.T) {
 		return inst.mu.verified
 	}
 	loaded := verified()
-	require.Eventually(t, func() bool { return verified().After(loaded) }, 20*time.Second, time.Millisecond, "a good pass is told")
+	require.Eventually(t, func() bool { return verified().After(loaded) }, 20*time.Second, time.Millisecond)
 	last := len(inst.tensors) - 1
 	name, err := inst.FlipBit(last, 12345%(8*inst.sizes[last]))
 	require.NoError(t, err)

@@ -35,9 +35,8 @@ func (holder) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServer
 func TestRequestsThatWaitAreBoundedByTheirBytes(t *testing.T) {
 	rpctest.NoLeaks(t)
 	const size = 300 << 10
-	conn := rpctest.Pair(t, rpc.ServerConfig{MaxReceiveBytes: 512 << 10, MaxWaitingBytes: 1 << 20}, func(r grpc.ServiceRegistrar) {
-		pb.RegisterInferenceServiceServer(r, holder{})
-	})
+	cfg := rpc.ServerConfig{MaxReceiveBytes: 512 << 10, MaxWaitingBytes: 1 << 20}
+	conn := rpctest.Pair(t, cfg, func(r grpc.ServiceRegistrar) { pb.RegisterInferenceServiceServer(r, holder{}) })
 	c := pb.NewInferenceServiceClient(conn)
 	large := prompt("keep" + strings.Repeat("x", size))
 	var cancels []func()

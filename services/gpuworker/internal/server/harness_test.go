@@ -77,7 +77,8 @@ func start(t *testing.T, device engine.Device, load ...string) *worker {
 	w.manager = model.NewManager(model.Config{Dir: w.dir, VerifyInterval: -1}, device, logger)
 	w.server = New(w.manager, Identity{WorkerID: "w1", Incarnation: "i1", Version: "test"}, logger)
 	r := rpc.NewServer(rpc.ServerConfig{
-		Domain: rpc.WorkerDomain, DrainTimeout: 10 * time.Second, MaxWaitingBytes: rpc.DefaultMaxReceiveBytes, Options: w.server.Options(),
+		Domain: rpc.WorkerDomain, DrainTimeout: 10 * time.Second, MaxWaitingBytes: rpc.DefaultMaxReceiveBytes,
+		Options: w.server.Options(),
 	}, logger)
 	require.NoError(t, w.server.Register(r))
 	lis := rpctest.Listener(t)

@@ -44,25 +44,22 @@ func TestTextsThatWaitForTheirTurnAreBoundedByTheirBytes(t *testing.T) {
 	defer cancel()
 	large := &pb.TokenizeRequest{Model: "stories", Input: &pb.TokenizeRequest_Text{Text: strings.Repeat("x", 5<<20)}}
 	waiting, leave := context.WithCancel(ctx)
-	outcomes := make(chan error, 8)
-	calls := 0
-	for refused := false; !refused; calls++ {
-		require.Less(t, calls, cap(outcomes), "nothing bounds what waits")
+	const calls, fit = 8, 3 // of 5 MiB, in the 16 MiB of this worker
+	outcomes := make(chan error, calls)
+	for range calls {
 		go func() {
 			_, err := w.infer.Tokenize(waiting, large)
 			outcomes <- err
 		}()
-		select {
-		case err := <-outcomes:
-			require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
-			require.Equal(t, rpc.ReasonTooManyBytesWaiting, rpc.Reason(err))
-			refused = true
-		case <-time.After(50 * time.Millisecond): // it waits, or is on its way
-		}
+	}
+	for range calls - fit {
+		err := <-outcomes
+		require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
+		require.Equal(t, rpc.ReasonTooManyBytesWaiting, rpc.Reason(err))
 	}
 	leave()
-	for range calls - 1 {
-		<-outcomes
+	for range fit {
+		require.Equal(t, codes.Canceled, status.Code(<-outcomes))
 	}
 	<-w.server.turns
 	_, err := w.infer.Tokenize(ctx, &pb.TokenizeRequest{Model: "stories", Input: &pb.TokenizeRequest_Text{Text: "Once"}})

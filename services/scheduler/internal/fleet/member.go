@@ -202,8 +202,8 @@ func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time
 	m.tried, m.problem, m.report, m.last, m.link, m.load = true, "", report, now, link, load
 	link.incarnation = report.GetIncarnation()
 	for _, l := range m.open {
-		if l != link && l.incarnation == link.incarnation { // the same process: requests on its earlier connections are in good hands
-			l.Heard()
+		if l != link && l.incarnation == link.incarnation {
+			l.Heard() // the same process: requests on its earlier connections are in good hands
 		}
 	}
 	if in.GetProbe() == probe.number {

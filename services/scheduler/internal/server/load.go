@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -127,8 +128,12 @@ func (s *Server) startLoad(in *pb.LoadModelRequest, wanted int, ids []string, me
 			j.members[m.Report.GetWorkerId()] = m
 		}
 	}
-	ctx, end := context.WithTimeoutCause(requestID(s.loads, id), s.loadTime, fmt.Errorf("%w: the load of %q has been followed for "+
-		"%v and may go on at its workers: see ListModels", context.DeadlineExceeded, in.GetModel(), s.loadTime))
+	// No deadline: a worker would take it for its own, and say so in other words.
+	ctx, end := context.WithCancelCause(requestID(s.loads, id))
+	timer := time.AfterFunc(s.loadTime, func() {
+		end(fmt.Errorf("%w: the load of %q has been followed for %v and may go on at its workers: see ListModels",
+			context.DeadlineExceeded, in.GetModel(), s.loadTime))
+	})
 	failures := make([]error, wanted)
 	var copies sync.WaitGroup
 	for i := range wanted {
@@ -137,8 +142,9 @@ func (s *Server) startLoad(in *pb.LoadModelRequest, wanted int, ids []string, me
 	}
 	s.wait.Go(func() {
 		defer func() { <-s.loading }()
-		defer end()
 		copies.Wait()
+		timer.Stop()
+		end(nil)
 		j.err = j.outcome(failures)
 		if j.err != nil {
 			s.logger.Warn("model not loaded everywhere", "model", in.GetModel(), "wanted", wanted, "error", j.err)

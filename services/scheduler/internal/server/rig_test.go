@@ -54,7 +54,9 @@ func newRigWith(t *testing.T, n *workertest.Net, stale time.Duration, addresses 
 		Stale: stale, BackoffMax: 50 * time.Millisecond, Grace: hang}, logger)
 	require.NoError(t, err)
 	handlers := server.New(f, relay.New(f, maxInFlight), logger)
-	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: 5 * time.Second, MaxWaitingBytes: maxWaitingBytes}, logger)
+	s := rpc.NewServer(rpc.ServerConfig{
+		Domain: fault.Domain, DrainTimeout: 5 * time.Second, MaxWaitingBytes: maxWaitingBytes,
+	}, logger)
 	handlers.Register(s)
 	following, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
