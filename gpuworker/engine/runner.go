@@ -21,9 +21,10 @@ type RunnerCost struct {
 
 // Runner owns the KV cache and slots of one model and runs steps. One goroutine uses it, Progress excepted.
 type Runner interface {
-	// Submit starts a step and returns; at most two are in flight. A refused step (ErrInvalid) changes nothing.
+	// Submit starts a step and returns; at most two are in flight. Any error but ErrDevice is a refusal that changes nothing.
 	Submit(*Step) error
-	// Wait returns the oldest step in flight; ErrTimeout leaves it in flight. The result is valid until the next Wait.
+	// Wait returns the oldest step in flight; any error but ErrDevice leaves it in flight, to be waited for again. The result
+	// is valid until the next Wait.
 	Wait(timeout time.Duration) (*StepResult, error)
 	// Progress may be called from any goroutine, also while a step hangs.
 	Progress() Progress

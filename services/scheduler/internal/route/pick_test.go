@@ -3,6 +3,8 @@ package route_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,6 +34,30 @@ func TestPickNeverChoosesAWorkerWithMoreTokens(t *testing.T) {
 			require.GreaterOrEqual(t, s.Workers[j].Load.Tokens(), s.Workers[i].Load.Tokens())
 		}
 		s.Workers[i].Load.Begin(tokens, 0)
+	}
+}
+
+func TestALoadNeverHasMoreUnderWayThanItMay(t *testing.T) {
+	const most, callers = 5, 50
+	for range 200 {
+		var l route.Load
+		var took atomic.Int64
+		var all sync.WaitGroup
+		for range callers {
+			all.Go(func() {
+				if l.Begin(10, most) {
+					took.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		require.EqualValues(t, most, took.Load())
+		require.EqualValues(t, most, l.InFlight())
+		require.EqualValues(t, 10*most, l.Tokens())
+		l.End(10)
+		require.True(t, l.Begin(1, most))
+		require.False(t, l.Begin(1, most))
+		require.True(t, l.Begin(1, 0), "0 is no bound")
 	}
 }
 
