@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/model"
 	"github.com/millrace/millrace/services/gpuworker/internal/config"
 	"github.com/millrace/millrace/services/gpuworker/internal/server"
@@ -19,12 +20,18 @@ import (
 )
 
 // Run serves until ctx ends: then readiness flips, running requests have the drain timeout to end, and the device's
-// memory is given back. It returns nil after such an end, and ErrHangs when the device keeps it.
-func Run(ctx context.Context, c *config.Config, logger hclog.Logger) (err error) {
+// memory is given back. It returns nil after such an end, ErrHangs when the device keeps it, and engine.ErrDevice when a GPU
+// was lost, while requests still ran after the end of ctx too.
+func Run(ctx context.Context, c *config.Config, logger hclog.Logger) error {
 	device, err := OpenDevice(c, logger)
 	if err != nil {
 		return fmt.Errorf("open device: %w", err)
 	}
+	return serve(ctx, c, device, logger)
+}
+
+// serve is Run on a device, which it closes.
+func serve(ctx context.Context, c *config.Config, device engine.Device, logger hclog.Logger) (err error) {
 	verify := c.VerifyInterval
 	if verify == 0 {
 		verify = -1
@@ -53,18 +60,22 @@ func Run(ctx context.Context, c *config.Config, logger hclog.Logger) (err error)
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
+	// Whoever watches goes on until no request runs any more.
+	watching, served := context.WithCancel(context.WithoutCancel(ctx))
 	var work sync.WaitGroup
 	defer work.Wait()
+	defer served()
 	defer cancel()
+	defer context.AfterFunc(ctx, s.Drain)()
 	var loadErr, gpuErr error
-	work.Go(func() { s.Run(ctx, r) })
+	work.Go(func() { s.Run(watching, r) })
 	if info, err := device.Info(); err == nil && info.Kind == "cuda" {
 		work.Go(func() {
 			failure := func() error {
 				_, err := device.Info()
 				return err
 			}
-			if gpuErr = watchGPU(ctx, failure, models.Loaded); gpuErr != nil {
+			if gpuErr = watchGPU(watching, failure, models.Loaded); gpuErr != nil {
 				cancel()
 			}
 		})
@@ -79,6 +90,7 @@ func Run(ctx context.Context, c *config.Config, logger hclog.Logger) (err error)
 	logger.Info("worker serves", "address", lis.Addr().String(), "worker_id", c.WorkerID, "version", version.String())
 	err = r.Serve(ctx, lis)
 	cancel()
+	served()
 	work.Wait()
 	return errors.Join(loadErr, gpuErr, err)
 }

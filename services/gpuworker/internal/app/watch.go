@@ -19,16 +19,17 @@ const (
 	hungFor = time.Minute
 )
 
-// watchGPU returns when ctx ends, with nil, or when a GPU is lost: a step failed on it, or something else did after which
-// every call of the process fails, which device then says; or a step hangs far beyond its bound. Only a new process gets the
-// GPU back, so the caller ends this one and its supervisor starts the next. The health report has named the error meanwhile.
+// watchGPU returns when ctx ends or when a GPU is lost: a step failed on it, or something else did after which every call of
+// the process fails, which device then says; or a step hangs far beyond its bound. It is nil for a GPU that works when ctx
+// ends. Only a new process gets a lost GPU back, so the caller ends this one and its supervisor starts the next. The health
+// report has named the error meanwhile.
 func watchGPU(ctx context.Context, device func() error, statuses func() []model.Status) error {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return lost(device(), statuses()) // the last requests may have ended because of it, between two looks
 		case <-tick.C:
 		}
 		err := lost(device(), statuses())

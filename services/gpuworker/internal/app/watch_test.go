@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -38,6 +39,14 @@ func TestADeviceThatFailedOutsideAnyStepIsLost(t *testing.T) {
 		failed := func() error { return engine.ErrDevice }
 		require.ErrorIs(t, watchGPU(t.Context(), failed, func() []model.Status { return nil }), engine.ErrDevice)
 	})
+}
+
+func TestAGPULostRightBeforeTheEndIsSeen(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	none := func() []model.Status { return nil }
+	require.ErrorIs(t, watchGPU(ctx, func() error { return engine.ErrDevice }, none), engine.ErrDevice)
+	require.NoError(t, watchGPU(ctx, working, none))
 }
 
 func working() error { return nil }

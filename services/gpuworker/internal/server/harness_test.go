@@ -87,8 +87,9 @@ func start(t *testing.T, device engine.Device, load ...string) *worker {
 	work.Go(func() { w.server.Run(ctx, r) })
 	stop := rpctest.Serve(t, r, lis)
 	w.stop = func() {
-		cancel()
+		w.server.Drain()
 		stop()
+		cancel()
 		work.Wait()
 	}
 	t.Cleanup(func() {
@@ -104,6 +105,10 @@ func start(t *testing.T, device engine.Device, load ...string) *worker {
 		require.NoError(t, err)
 	}
 	w.server.Started()
+	require.Eventually(t, func() bool {
+		now := w.server.latest.Load()
+		return now != nil && now.report.GetState() != pb.WorkerState_WORKER_STATE_STARTING && len(now.report.GetModels()) == len(load)
+	}, 10*time.Second, time.Millisecond)
 	w.conn = rpctest.Dial(t, lis)
 	w.infer, w.models, w.health = pb.NewInferenceServiceClient(w.conn), pb.NewModelServiceClient(w.conn), pb.NewWorkerServiceClient(w.conn)
 	return w

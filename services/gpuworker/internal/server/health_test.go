@@ -101,18 +101,29 @@ func TestHealthTellsEverythingAtOnceThenWhatChanges(t *testing.T) {
 }
 
 func TestASlowDiskDoesNotHoldUpReports(t *testing.T) {
-	l := &fileList{}
-	require.Len(t, l.get(func() []model.Entry { return []model.Entry{{Name: "a"}} }), 1)
+	l, done := &fileList{}, make(chan struct{}, 1)
+	proceed := make(chan []model.Entry)
+	slow := func() []model.Entry { return <-proceed }
+	get := func() ([]*pb.ModelFile, bool) { return l.get(slow, func() { done <- struct{}{} }) }
+	_, known := get()
+	require.False(t, known, "the disk is read for the first time")
+	_, known = get()
+	require.False(t, known)
+	proceed <- []model.Entry{{Name: "a"}}
+	<-done
+	files, known := get()
+	require.True(t, known)
+	require.Len(t, files, 1)
 	l.read = l.read.Add(-fileListAge)
-	proceed := make(chan struct{})
-	slow := func() []model.Entry {
-		<-proceed
-		return []model.Entry{{Name: "a"}, {Name: "b"}}
+	for range 2 {
+		files, known = get()
+		require.True(t, known)
+		require.Len(t, files, 1, "the list of before, while the disk is read")
 	}
-	require.Len(t, l.get(slow), 1, "the list of before, while the disk is read")
-	require.Len(t, l.get(slow), 1)
-	close(proceed)
-	require.Eventually(t, func() bool { return len(l.get(slow)) == 2 }, 10*time.Second, time.Millisecond)
+	proceed <- []model.Entry{{Name: "a"}, {Name: "b"}}
+	<-done
+	files, _ = get()
+	require.Len(t, files, 2)
 }
 
 // ready asks the standard health service.

@@ -1,53 +1,70 @@
 package server
 
 import (
-	"sync"
 	"time"
 
+	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// rates turns the loops' counters into tokens a second over the last seconds.
+// rates turns the loops' counters into sums since the start and tokens a second over the last seconds. One goroutine uses it.
 type rates struct {
-	mu      sync.Mutex
-	samples []counts // oldest first, at most rateWindow long
+	samples []sample // oldest first, at most rateWindow long
 	retired counts   // of models unloaded since the start
 	last    map[string]counts
 }
 
-type counts struct {
-	at                   time.Time
-	generated, prefilled uint64
+// sample is the sums of all models at one moment.
+type sample struct {
+	at time.Time
+	counts
+}
+
+// counts is what one loop has done since it began.
+type counts struct{ generated, prefilled, cancelled, preempted, afterCancel, refused uint64 }
+
+func countsOf(s batch.Stats) counts {
+	return counts{
+		generated: s.GeneratedTokens, prefilled: s.PrefilledTokens, cancelled: s.Cancelled, preempted: s.Preempted,
+		afterCancel: s.StepsAfterCancel,
+	}
+}
+
+func (c counts) plus(d counts) counts {
+	return counts{
+		generated: c.generated + d.generated, prefilled: c.prefilled + d.prefilled, cancelled: c.cancelled + d.cancelled,
+		preempted: c.preempted + d.preempted, afterCancel: c.afterCancel + d.afterCancel, refused: c.refused + d.refused,
+	}
+}
+
+// before says whether c can be of the loop that d is of, and earlier: counters only grow.
+func (c counts) before(d counts) bool {
+	return c.generated <= d.generated && c.prefilled <= d.prefilled && c.cancelled <= d.cancelled &&
+		c.preempted <= d.preempted && c.afterCancel <= d.afterCancel && c.refused <= d.refused
 }
 
 const rateWindow = 20 // samples, one a pulse: two seconds
 
 // sample takes the counters of now. The counters of a model that has gone stay in the sums.
 func (r *rates) sample(models []model.Status) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	seen := map[string]counts{}
-	now := counts{at: time.Now()}
+	now := sample{at: time.Now()}
 	for _, m := range models {
-		c := counts{generated: m.Steps.GeneratedTokens, prefilled: m.Steps.PrefilledTokens}
-		if before := r.last[m.Name]; c.generated < before.generated || c.prefilled < before.prefilled {
-			r.retired.generated += before.generated
-			r.retired.prefilled += before.prefilled
+		c := countsOf(m.Steps)
+		if last := r.last[m.Name]; !last.before(c) { // another loop under the same name
+			r.retired = r.retired.plus(last)
 		}
 		seen[m.Name] = c
-		now.generated += c.generated
-		now.prefilled += c.prefilled
+		now.counts = now.plus(c)
 	}
-	for name, before := range r.last {
+	for name, last := range r.last {
 		if _, there := seen[name]; !there {
-			r.retired.generated += before.generated
-			r.retired.prefilled += before.prefilled
+			r.retired = r.retired.plus(last)
 		}
 	}
 	r.last = seen
-	now.generated += r.retired.generated
-	now.prefilled += r.retired.prefilled
+	now.counts = now.plus(r.retired)
 	r.samples = append(r.samples, now)
 	if len(r.samples) > rateWindow {
 		r.samples = r.samples[1:]
@@ -64,11 +81,10 @@ func (r *rates) load(models []model.Status) *pb.LoadStatus {
 		out.FreeBlocks += uint64(m.Steps.FreeBlocks)
 		out.TotalBlocks += uint64(m.Steps.TotalBlocks)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if n := len(r.samples); n > 0 {
 		first, last := r.samples[0], r.samples[n-1]
-		out.GeneratedTokens = last.generated
+		out.GeneratedTokens, out.Cancelled, out.Preempted = last.generated, last.cancelled, last.preempted
+		out.StepsAfterCancel, out.RefusedSteps = last.afterCancel, last.refused
 		if seconds := last.at.Sub(first.at).Seconds(); seconds > 0 {
 			out.TokensPerSecond = float64(last.generated-first.generated) / seconds
 			out.PrefillTokensPerSecond = float64(last.prefilled-first.prefilled) / seconds

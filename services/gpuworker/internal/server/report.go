@@ -2,7 +2,6 @@ package server
 
 import (
 	"encoding/hex"
-	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -25,31 +24,28 @@ var modelStateOf = map[model.State]pb.ModelState{
 	model.Draining: pb.ModelState_MODEL_STATE_DRAINING, model.Failed: pb.ModelState_MODEL_STATE_FAILED,
 }
 
-// report is everything the worker tells of itself now.
-func (s *Server) report() *pb.WorkerReport {
-	models := s.models.Loaded()
-	info, err := s.models.Device().Info()
-	state, checks := s.assess(models, info, err)
+// report is everything the worker tells of itself, out of what it was judged by.
+func (s *Server) report(in health.Input, state health.State, checks []health.Check, files []*pb.ModelFile) *pb.WorkerReport {
 	r := &pb.WorkerReport{
 		WorkerId: s.identity.WorkerID, Incarnation: s.identity.Incarnation, Version: s.identity.Version,
-		ClassId: model.ClassID(info, model.DefaultKV(info)), State: stateOf[state], Device: deviceOf(info),
-		Load: s.rates.load(models), Progress: progressOf(models), Files: s.files.get(s.models.Files),
+		ClassId: model.ClassID(in.Device, model.DefaultKV(in.Device)), State: stateOf[state], Device: deviceOf(in.Device, in.Leaked),
+		Load: s.rates.load(in.Models), Progress: progressOf(in.Models), Files: files,
 	}
 	for _, c := range checks {
 		r.Checks = append(r.Checks, &pb.HealthCheck{Name: c.Name, Ok: c.OK, Message: c.Message})
 	}
-	for _, m := range models {
-		r.Models = append(r.Models, statusOfModel(m))
+	for _, m := range in.Models {
+		r.Models = append(r.Models, statusOfModel(m, in.VerifyInterval))
 	}
 	return r
 }
 
-func deviceOf(i engine.DeviceInfo) *pb.DeviceStatus {
+func deviceOf(i engine.DeviceInfo, leaked uint64) *pb.DeviceStatus {
 	d := &pb.DeviceStatus{
 		Kind: i.Kind, Name: i.Name, Uuid: i.UUID, BytesTotal: i.BytesTotal, BytesFree: i.BytesFree,
 		BytesWeights: i.BytesUsed[engine.Weights], BytesKv: i.BytesUsed[engine.KV],
 		BytesWorkspace: i.BytesUsed[engine.Workspace], BytesStaging: i.BytesUsed[engine.Staging], BytesPooled: i.BytesPooled,
-		PoolHits: i.PoolHits, PoolMisses: i.PoolMisses, FailedFrees: i.FailedFrees, LiveBuffers: i.LiveBuffers,
+		PoolHits: i.PoolHits, PoolMisses: i.PoolMisses, FailedFrees: i.FailedFrees, LiveBuffers: i.LiveBuffers, LeakedBuffers: leaked,
 		Errors: i.Errors, CorrectedErrors: i.CorrectedErrors, PhysicalBytesTotal: i.PhysicalTotal,
 		PhysicalBytesFree: i.PhysicalFree, ManagementProblem: i.ManagementProblem,
 	}
@@ -90,14 +86,19 @@ func progressOf(models []model.Status) *pb.StepProgress {
 	return p
 }
 
-func statusOfModel(m model.Status) *pb.ModelStatus {
+func statusOfModel(m model.Status, interval time.Duration) *pb.ModelStatus {
 	out := &pb.ModelStatus{Name: m.Name, State: modelStateOf[m.State]}
 	if m.State == model.Loading {
 		return out
 	}
 	out.ModelDigest, out.ContextLength, out.ClassId = hex.EncodeToString(m.Digest[:]), uint32(m.Context), m.ClassID
 	out.Capabilities, out.Loaded = capabilitiesOf(m.Facts), resultOf(m)
-	out.VerifiedAge = durationpb.New(m.VerifiedAge)
+	if m.VerifiedAge > 0 {
+		out.VerifiedAge = durationpb.New(m.VerifiedAge)
+	}
+	if interval > 0 {
+		out.VerifyInterval = durationpb.New(interval)
+	}
 	if m.Problem != nil {
 		out.Problem = m.Problem.Error()
 	}
@@ -128,48 +129,4 @@ func capabilitiesOf(f model.Facts) *pb.ModelCapabilities {
 		c.EndTokenIds = append(c.EndTokenIds, uint32(id))
 	}
 	return c
-}
-
-// fileList remembers the model files for a while: they are asked for many times a second and change rarely.
-type fileList struct {
-	mu      sync.Mutex
-	read    time.Time // end of the last reading; zero before
-	reading bool      // whether one is under way
-	files   []*pb.ModelFile
-}
-
-const fileListAge = 2 * time.Second
-
-// get is the list as last read. Only the first call waits for a reading; an aged list is read anew beside its callers,
-// as a slow disk must not silence the health streams: schedulers would give the worker up.
-func (l *fileList) get(list func() []model.Entry) []*pb.ModelFile {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.read.IsZero():
-		l.files, l.read = modelFiles(list()), time.Now()
-	case time.Since(l.read) >= fileListAge && !l.reading:
-		l.reading = true
-		go func() {
-			files := modelFiles(list())
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.files, l.read, l.reading = files, time.Now(), false
-		}()
-	}
-	return l.files
-}
-
-func modelFiles(entries []model.Entry) []*pb.ModelFile {
-	files := make([]*pb.ModelFile, 0, len(entries))
-	for _, f := range entries {
-		out := &pb.ModelFile{Name: f.Name, FileBytes: f.Bytes}
-		if f.Problem != nil {
-			out.Problem = f.Problem.Error()
-		} else {
-			out.NeededBytes, out.Capabilities = f.WeightBytes, capabilitiesOf(f.Facts)
-		}
-		files = append(files, out)
-	}
-	return files
 }

@@ -1,0 +1,93 @@
+package server
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+const (
+	minHealthInterval     = 250 * time.Millisecond
+	defaultHealthInterval = time.Second
+	// freshness is how old the numbers that a scheduler was told may become while newer ones are there, whatever interval it
+	// wants: an engine asks its driver once a second, and with a pulse before and behind that no number is older than 2 s.
+	freshness = 750 * time.Millisecond
+)
+
+// follower is one scheduler's health stream. One goroutine uses it.
+type follower struct {
+	server   *Server
+	stream   grpc.BidiStreamingServer[pb.HealthRequest, pb.HealthResponse]
+	interval time.Duration
+	sequence uint64
+	probe    uint64
+	asked    bool        // a request has come
+	seen     *snapshot   // the last one looked at
+	told     parts       // what the scheduler knows
+	sent     time.Time   // of the last message that was no answer: a scheduler that asks often must not miss what changes
+	due      *time.Timer // fires when there may be something to send though nothing urgent has changed
+}
+
+// request takes a wish, and answers one that asks for an answer from what is known already.
+func (f *follower) request(in *pb.HealthRequest) error {
+	if in.Interval != nil {
+		f.interval = max(in.GetInterval().AsDuration(), minHealthInterval)
+	}
+	f.probe = in.GetProbe()
+	// The first request asks for the full report that is on its way already.
+	again := in.GetAck() == 0 && f.asked
+	f.asked = true
+	switch {
+	case again:
+		return f.full()
+	case f.probe != 0:
+		return f.heartbeat(f.server.latest.Load())
+	}
+	return nil
+}
+
+// full tells everything.
+func (f *follower) full() error {
+	f.seen = f.server.latest.Load()
+	f.told, f.sent = f.seen.parts, time.Now()
+	return f.send(&pb.HealthResponse{Event: &pb.HealthResponse_Full{Full: f.seen.report}})
+}
+
+// tell sends what changed since the last message, if it is urgent or due, and a heartbeat when that is due.
+func (f *follower) tell() error {
+	f.seen = f.server.latest.Load()
+	silent := time.Since(f.sent)
+	switch is := f.seen.parts; {
+	case is.urgent != f.told.urgent, is != f.told && silent >= min(f.interval, freshness):
+		d := f.seen.delta(f.told)
+		f.told, f.sent = is, time.Now()
+		return f.send(&pb.HealthResponse{Event: &pb.HealthResponse_Delta{Delta: d}})
+	case silent >= f.interval:
+		f.sent = time.Now()
+		return f.heartbeat(f.seen)
+	}
+	return nil
+}
+
+func (f *follower) heartbeat(s *snapshot) error {
+	return f.send(&pb.HealthResponse{Event: &pb.HealthResponse_Heartbeat{Heartbeat: &pb.Heartbeat{Progress: s.report.GetProgress()}}})
+}
+
+func (f *follower) send(r *pb.HealthResponse) error {
+	f.sequence++
+	r.Sequence, r.Probe = f.sequence, f.probe
+	f.probe = 0
+	return f.stream.Send(r)
+}
+
+// arm sets when tell looks next. Where numbers may be sent and there were no new ones, that is a pulse later.
+func (f *follower) arm() {
+	silent := time.Since(f.sent)
+	wait := min(f.interval, freshness) - silent
+	if wait <= 0 {
+		wait = min(pulse, max(f.interval-silent, 0))
+	}
+	f.due.Reset(wait)
+}
