@@ -59,11 +59,13 @@ func drain(t *testing.T) *draining {
 	d.ended = ended
 	go func() { ended <- serve(ctx, c, d.device, rpctest.Logger(t)) }()
 
+	watched, stop := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(stop)
 	conn, err := rpc.Dial(c.Listen, "test")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	require.Eventually(t, func() bool {
-		d.health, err = pb.NewWorkerServiceClient(conn).Health(t.Context())
+		d.health, err = pb.NewWorkerServiceClient(conn).Health(watched)
 		if err != nil {
 			return false
 		}

@@ -7,7 +7,8 @@ import (
 )
 
 // merge applies a message to the last report and returns the new one; reports are never changed once they are made.
-// changed is whether anything but the progress of steps differs. The first message must be full.
+// changed is whether anything differs that somebody decides by: the progress of steps and readings do not count. The first
+// message must be full.
 func merge(last *pb.WorkerReport, in *pb.HealthResponse) (report *pb.WorkerReport, changed bool, err error) {
 	switch event := in.GetEvent().(type) {
 	case *pb.HealthResponse_Full:
@@ -19,7 +20,7 @@ func merge(last *pb.WorkerReport, in *pb.HealthResponse) (report *pb.WorkerRepor
 		if last == nil {
 			return nil, false, fmt.Errorf("%w: a delta came before the full report", ErrGap)
 		}
-		return applied(last, event.Delta), true, nil
+		return applied(last, event.Delta), !event.Delta.GetReadingsOnly(), nil
 	case *pb.HealthResponse_Heartbeat:
 		if last == nil {
 			return nil, false, fmt.Errorf("%w: a heartbeat came before the full report", ErrGap)
