@@ -22,7 +22,8 @@ type snapshot struct {
 type parts struct {
 	urgent   urgent
 	counts   uint64 // ledger and load: told at a scheduler's interval
-	readings uint64 // what moves all the time: the same, and nobody decides anew for it
+	readings uint64 // what moves all the time in them: the same, and nobody decides anew for it
+	ages     uint64 // of models, and in the texts of checks: as readings are
 }
 
 // urgent is what routing needs at once.
@@ -47,8 +48,8 @@ func (p parts) next(last, now *snapshot) parts {
 	bump(&p.urgent.over, last.over == now.over)
 	bump(&p.counts, proto.Equal(steadyDevice(was.GetDevice()), steadyDevice(is.GetDevice())) &&
 		proto.Equal(steadyLoad(was.GetLoad()), steadyLoad(is.GetLoad())))
-	bump(&p.readings, proto.Equal(was.GetDevice(), is.GetDevice()) && proto.Equal(was.GetLoad(), is.GetLoad()) &&
-		slices.EqualFunc(was.GetModels(), is.GetModels(), same) && slices.EqualFunc(was.GetChecks(), is.GetChecks(), same))
+	bump(&p.readings, proto.Equal(was.GetDevice(), is.GetDevice()) && proto.Equal(was.GetLoad(), is.GetLoad()))
+	bump(&p.ages, slices.EqualFunc(was.GetModels(), is.GetModels(), same) && slices.EqualFunc(was.GetChecks(), is.GetChecks(), same))
 	return p
 }
 
@@ -83,14 +84,13 @@ func (n *snapshot) delta(was parts) *pb.WorkerDelta {
 		Device: r.GetDevice(), Load: r.GetLoad(), Progress: r.GetProgress(),
 		ReadingsOnly: was.urgent == is.urgent && was.counts == is.counts,
 	}
-	moved := was.readings != is.readings // of which ages and texts of checks are some
 	if was.urgent.state != is.urgent.state {
 		d.State = r.GetState()
 	}
-	if moved || was.urgent.checks != is.urgent.checks {
+	if was.ages != is.ages || was.urgent.checks != is.urgent.checks {
 		d.Checks, d.ChecksChanged = r.GetChecks(), true
 	}
-	if moved || was.urgent.models != is.urgent.models {
+	if was.ages != is.ages || was.urgent.models != is.urgent.models {
 		d.Models, d.ModelsChanged = r.GetModels(), true
 	}
 	if was.urgent.files != is.urgent.files {
