@@ -16,6 +16,9 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 )
 
+// leastVerifyInterval keeps checks of resident weights from taking a device for themselves.
+const leastVerifyInterval = 100 * time.Millisecond
+
 // Config of a worker.
 type Config struct {
 	Listen         string
@@ -50,7 +53,7 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.StringVar(&c.MemoryLimit, "vram-limit", "", "the same as --memory-limit")
 	f.IntVar(&c.MaxSequences, "max-sequences", 16, "sequences of a model in one batch")
 	f.IntVar(&c.MaxBatched, "max-batched-tokens", 0, "tokens of one step; 0: 4096 on a GPU, else 512")
-	f.DurationVar(&c.VerifyInterval, "verify-interval", time.Minute, "time between checks of resident weights; 0: none")
+	f.DurationVar(&c.VerifyInterval, "verify-interval", time.Minute, "time from one check of the loaded models' bytes on the device to the next; 0: they are checked at load only")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
 	f.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
 	f.BoolVar(&c.LogJSON, "log-json", false, "log in JSON")
@@ -70,8 +73,11 @@ func (c *Config) Validate() error {
 	if c.MaxBatched != 0 && (c.MaxBatched < c.MaxSequences || c.MaxBatched > 1<<16) {
 		fail("--max-batched-tokens %d: want 0, or at least --max-sequences (%d) and at most 65536", c.MaxBatched, c.MaxSequences)
 	}
-	if c.VerifyInterval < 0 || c.DrainTimeout < 0 {
-		fail("--verify-interval %v, --drain-timeout %v: want no negative time", c.VerifyInterval, c.DrainTimeout)
+	if c.VerifyInterval != 0 && c.VerifyInterval < leastVerifyInterval {
+		fail("--verify-interval %v: want 0 for none, or at least %v", c.VerifyInterval, leastVerifyInterval)
+	}
+	if c.DrainTimeout < 0 {
+		fail("--drain-timeout %v: want no negative time", c.DrainTimeout)
 	}
 	if hclog.LevelFromString(c.LogLevel) == hclog.NoLevel {
 		fail("--log-level %q: want trace, debug, info, warn or error", c.LogLevel)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
@@ -26,6 +27,22 @@ func TestBadValuesAreNamedAllAtOnce(t *testing.T) {
 	_, err := parse(t, "--threads=-1", "--max-sequences=0", "--log-level=loud", "--memory-limit=much", "--models=/nowhere", "--device=sim:x=1")
 	for _, flag := range []string{"--threads", "--max-sequences", "--log-level", "--memory-limit", "--models", "--device"} {
 		require.ErrorContains(t, err, flag)
+	}
+}
+
+func TestResidentWeightsAreCheckedEachMinuteUnlessToldOtherwise(t *testing.T) {
+	for text, want := range map[string]time.Duration{"": time.Minute, "0": 0, "100ms": 100 * time.Millisecond, "24h": 24 * time.Hour} {
+		args := []string{}
+		if text != "" {
+			args = append(args, "--verify-interval="+text)
+		}
+		c, err := parse(t, args...)
+		require.NoError(t, err)
+		require.Equal(t, want, c.VerifyInterval)
+	}
+	for _, bad := range []string{"-1s", "1ns", "99ms"} {
+		_, err := parse(t, "--verify-interval="+bad)
+		require.ErrorContains(t, err, "--verify-interval", bad)
 	}
 }
 

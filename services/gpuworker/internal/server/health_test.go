@@ -45,6 +45,7 @@ func follow(t *testing.T, w *worker) (send func(*pb.HealthRequest), next func() 
 				report.Files = e.Delta.GetFiles()
 			}
 			report.Load = e.Delta.GetLoad()
+			report.Device = e.Delta.GetDevice()
 		}
 		return in, report
 	}

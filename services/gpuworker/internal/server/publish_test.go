@@ -1,0 +1,160 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/gpuworker/health"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+// gauged is a device whose readings a test sets, and that counts how often it is asked.
+type gauged struct {
+	engine.Device
+	asked atomic.Int64
+	mu    sync.Mutex
+	set   func(*engine.DeviceInfo) error // guarded by mu
+}
+
+func (g *gauged) Info() (engine.DeviceInfo, error) {
+	g.asked.Add(1)
+	info, err := g.Device.Info()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.set != nil && err == nil {
+		err = g.set(&info)
+	}
+	return info, err
+}
+
+func (g *gauged) say(set func(*engine.DeviceInfo) error) {
+	g.mu.Lock()
+	g.set = set
+	g.mu.Unlock()
+}
+
+func TestTheDeviceIsAskedOnceAPulseForAllFollowers(t *testing.T) {
+	device := &gauged{Device: simDevice(t, sim.Options{})}
+	w := start(t, device)
+	const followers, messages = 200, 5
+	begin, asked := time.Now(), device.asked.Load()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var all sync.WaitGroup
+	failures := make(chan error, followers)
+	for range followers {
+		all.Go(func() {
+			stream, err := w.health.Health(ctx)
+			if err == nil {
+				err = stream.Send(&pb.HealthRequest{Interval: durationpb.New(time.Millisecond)})
+			}
+			for range messages {
+				if err == nil {
+					_, err = stream.Recv()
+				}
+			}
+			if err != nil {
+				failures <- err
+			}
+		})
+	}
+	all.Wait()
+	require.Empty(t, failures)
+	// Reading the model files brings a pulse on as well.
+	pulses := int64(time.Since(begin)/pulse + time.Since(begin)/fileListAge + 2)
+	require.LessOrEqual(t, device.asked.Load()-asked, pulses)
+}
+
+func TestANeighbourOnTheDeviceIsTold(t *testing.T) {
+	const gib = 1 << 30
+	device := &gauged{Device: simDevice(t, sim.Options{Memory: 64 * gib})}
+	physical := func(free uint64) func(*engine.DeviceInfo) error {
+		return func(i *engine.DeviceInfo) error {
+			i.PhysicalTotal, i.PhysicalFree = ptr(uint64(66*gib)), ptr(free)
+			return nil
+		}
+	}
+	device.say(physical(65 * gib))
+	w := start(t, device)
+	_, next := follow(t, w)
+	_, report := next()
+	require.Equal(t, pb.WorkerState_WORKER_STATE_READY, report.GetState())
+	device.say(physical(45 * gib))
+	for report.GetState() != pb.WorkerState_WORKER_STATE_DEGRADED {
+		_, report = next()
+	}
+	require.EqualValues(t, 45*gib, report.GetDevice().GetPhysicalBytesFree())
+	require.EqualValues(t, 64*gib, report.GetDevice().GetBytesFree(), "the ledger knows of nothing")
+	for _, c := range report.GetChecks() {
+		require.Equal(t, c.GetName() != health.CheckMemoryPressure, c.GetOk(), c.GetName())
+		if !c.GetOk() {
+			require.Contains(t, c.GetMessage(), "counts on 64.0 GiB")
+			require.Contains(t, c.GetMessage(), "has 45.0 GiB")
+		}
+	}
+	device.say(physical(60 * gib)) // too many bytes are gone still
+	for report.GetDevice().GetPhysicalBytesFree() != 60*gib {
+		_, report = next()
+	}
+	require.Equal(t, pb.WorkerState_WORKER_STATE_DEGRADED, report.GetState())
+	device.say(physical(65 * gib))
+	for report.GetState() != pb.WorkerState_WORKER_STATE_READY {
+		_, report = next()
+	}
+}
+
+func TestADeviceThatFailsIsStillTheDeviceThatItWas(t *testing.T) {
+	device := &gauged{Device: simDevice(t, sim.Options{})}
+	warm := func(i *engine.DeviceInfo) error {
+		i.TemperatureC = ptr(60)
+		return nil
+	}
+	device.say(warm)
+	w := start(t, device)
+	_, next := follow(t, w)
+	_, report := next()
+	require.EqualValues(t, 60, report.GetDevice().GetTemperatureCelsius())
+	was := report
+	device.say(func(i *engine.DeviceInfo) error {
+		*i = engine.DeviceInfo{}
+		return engine.ErrDevice
+	})
+	for report.GetState() != pb.WorkerState_WORKER_STATE_NOT_READY {
+		_, report = next()
+	}
+	require.Equal(t, was.GetClassId(), report.GetClassId())
+	require.Equal(t, "sim", report.GetDevice().GetKind())
+	require.Nil(t, report.GetDevice().TemperatureCelsius, "it is not known any more")
+	require.Equal(t, health.CheckDevice, report.GetChecks()[0].GetName())
+	require.False(t, report.GetChecks()[0].GetOk())
+	_, first := follow(t, w)
+	_, full := first()
+	require.Equal(t, was.GetClassId(), full.GetClassId())
+	device.say(warm)
+	for report.GetState() != pb.WorkerState_WORKER_STATE_READY {
+		_, report = next()
+	}
+}
+
+func TestTheAgeOfTheResidencyCheckMovesAtFollowers(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{}), "stories")
+	_, next := follow(t, w)
+	_, report := next()
+	first := report.GetModels()[0].GetVerifiedAge().AsDuration()
+	require.Positive(t, first)
+	require.Less(t, first, time.Hour)
+	in, report := next()
+	for in.GetDelta() == nil {
+		in, report = next()
+	}
+	require.True(t, in.GetDelta().GetReadingsOnly())
+	require.Greater(t, report.GetModels()[0].GetVerifiedAge().AsDuration(), first)
+}
