@@ -11,8 +11,19 @@ import (
 	"github.com/millrace/millrace/services/bench/internal/config"
 )
 
+// Limits are on the memory of a native device; the zero value leaves both to the engine.
+type Limits struct {
+	Bytes  uint64 // ceiling of the ledger
+	NoPool bool   // freed bytes are given back at once
+}
+
 // Open opens the device, which the caller closes.
 func Open(c *config.Device, logger hclog.Logger) (engine.Device, error) {
+	return OpenWithin(c, Limits{}, logger)
+}
+
+// OpenWithin opens the device within limits. A sim device has its memory in its name and knows none.
+func OpenWithin(c *config.Device, limits Limits, logger hclog.Logger) (engine.Device, error) {
 	if c.Name == "sim" || strings.HasPrefix(c.Name, "sim:") {
 		o, err := sim.ParseOptions(c.Name)
 		if err != nil {
@@ -20,7 +31,11 @@ func Open(c *config.Device, logger hclog.Logger) (engine.Device, error) {
 		}
 		return sim.Open(o, logger)
 	}
-	return native.Open(native.Options{
-		Device: c.Name, Threads: c.Threads, Path: c.CPUPath, EnginePath: c.EnginePath,
-	}, logger)
+	o := native.Options{
+		Device: c.Name, Threads: c.Threads, Path: c.CPUPath, EnginePath: c.EnginePath, BytesLimit: limits.Bytes,
+	}
+	if limits.NoPool {
+		o.PoolLimit = native.NoPool
+	}
+	return native.Open(o, logger)
 }

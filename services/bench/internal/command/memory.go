@@ -1,0 +1,165 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/services/bench/internal/config"
+	"github.com/millrace/millrace/services/bench/internal/device"
+	"github.com/millrace/millrace/services/bench/internal/memorybench"
+)
+
+// driverProgram is the program of cuda/bench/memory.cpp, which is built beside the engine.
+const driverProgram = "cuda_bench_memory"
+
+// memoryFlags are the flags of the command memory.
+type memoryFlags struct {
+	memorybench.Config
+	largest, piece, limit config.Bytes
+	driver, floors        string
+	device                config.Device
+}
+
+// register puts those flags on f that a process beside this one takes too.
+func (f *memoryFlags) register(flags *pflag.FlagSet) {
+	f.piece = 1 << 30
+	flags.Var(&f.piece, "piece", "what all memory is asked for in")
+	flags.Var(&f.limit, "memory-limit", "ceiling of each device's memory (default: the engine's)")
+	f.device.Register(flags)
+}
+
+// open opens the device.
+func (f *memoryFlags) open(c *console, pool bool) (engine.Device, error) {
+	dev, err := device.OpenWithin(&f.device, device.Limits{Bytes: uint64(f.limit), NoPool: !pool}, c.logger())
+	if err != nil {
+		return nil, fmt.Errorf("open device: %w", err)
+	}
+	return dev, nil
+}
+
+func (c *console) memory() *cobra.Command {
+	f := &memoryFlags{largest: 1 << 30}
+	cmd := &cobra.Command{
+		Use: "memory", Short: "Measures copies and the pool of a device, and asks for more memory than there is",
+		Long: "Copies between host and device from 1 KiB up, pinned and pageable, beside the driver's own rate and the peaks\n" +
+			"of bus and memory; taking and giving back from the pool and from the driver; then all memory at once, holes,\n" +
+			"several contexts and several processes. A check that does not hold fails the run, and so does a figure below\n" +
+			"its floor in --floors. It takes all of the device's memory: run it alone.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.runMemory(cmd.Context(), f) },
+	}
+	flags := cmd.Flags()
+	flags.Var(&f.largest, "largest", "largest copy and pooled buffer")
+	flags.IntVar(&f.Contexts, "contexts", 3, "contexts, and processes, that ask for memory together")
+	flags.IntVar(&f.Repeat, "repeat", 25, "most measurements of a figure; the median is told")
+	flags.DurationVar(&f.Budget, "budget", 500*time.Millisecond, "time for the measurements of a figure; three are always made")
+	flags.StringVar(&f.driver, "driver", "", "program that measures the driver (default: "+driverProgram+" beside the engine)")
+	flags.StringVar(&f.floors, "floors", "", floorsUsage)
+	f.register(flags)
+	return cmd
+}
+
+func (c *console) runMemory(ctx context.Context, f *memoryFlags) error {
+	f.Largest, f.Piece, f.Ceiling = uint64(f.largest), uint64(f.piece), f.limit > 0
+	if err := errors.Join(f.Validate(), f.device.Validate()); err != nil {
+		return fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	set, err := readFloors(f.floors, "memory")
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	setup := memorybench.Setup{
+		Open: func(pool bool) (engine.Device, error) { return f.open(c, pool) },
+		Peer: append([]string{self, "memory-peer"}, f.arguments(c)...),
+	}
+	if setup.Driver, err = c.driverOf(f); err != nil {
+		return err
+	}
+	report, err := memorybench.Run(ctx, setup, f.Config, c.line.Tell)
+	c.line.Clear()
+	if report == nil {
+		return err
+	}
+	report.Floors = judge(set, report.Figure)
+	return errors.Join(c.print(report), err, report.Floors.Err())
+}
+
+// driverOf finds the program that measures the driver, with the arguments for this device; none for another than a GPU.
+func (c *console) driverOf(f *memoryFlags) (argv []string, err error) {
+	dev, err := f.open(c, true)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	info, err := dev.Info()
+	if err != nil || info.Kind != "cuda" {
+		return nil, err
+	}
+	path := f.driver
+	if path == "" {
+		path = beside(f.device.EnginePath, driverProgram)
+	}
+	if path == "" {
+		return nil, nil
+	}
+	index := "0"
+	if n, ok := strings.CutPrefix(f.device.Name, "cuda:"); ok {
+		index = n
+	}
+	return []string{path, "--device", index}, nil
+}
+
+// beside finds a program in the folders of a list of files and folders, divided by colons; empty: it is in none.
+func beside(list, program string) string {
+	for _, place := range filepath.SplitList(list) {
+		if place == "" {
+			continue
+		}
+		for _, dir := range []string{place, filepath.Dir(place)} {
+			path := filepath.Join(dir, program)
+			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+				return path
+			}
+		}
+	}
+	return ""
+}
+
+// arguments make a process beside this one open the same device.
+func (f *memoryFlags) arguments(c *console) []string {
+	return []string{
+		"--device", f.device.Name, "--engine-path", f.device.EnginePath, "--cpu-path", f.device.CPUPath,
+		"--threads", fmt.Sprint(f.device.Threads), "--piece", f.piece.String(), "--memory-limit", f.limit.String(),
+		"--log-level", c.level,
+	}
+}
+
+// memoryPeer is what memory starts beside itself.
+func (c *console) memoryPeer() *cobra.Command {
+	f := &memoryFlags{}
+	cmd := &cobra.Command{
+		Use: "memory-peer", Short: "Takes all of a device's memory, as the command memory tells it", Hidden: true, Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.device.Validate(); err != nil {
+				return fmt.Errorf("%w: %w", ErrUsage, err)
+			}
+			open := func() (engine.Device, error) { return f.open(c, true) }
+			return memorybench.Peer(open, uint64(f.piece), cmd.InOrStdin(), c.out)
+		},
+	}
+	f.register(cmd.Flags())
+	return cmd
+}
