@@ -124,6 +124,11 @@ func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
 		"a trace that is absent": {[]string{"load", "--trace", "/nonexistent.csv"}, "no such file"},
 		"a trace that is none":   {[]string{"load", "--trace", notes}, "no column TIMESTAMP"},
 		"no calls":               {[]string{"load", "--concurrency", "0"}, "--concurrency 0"},
+		"a size without number":  {[]string{"memory", "--largest", "big"}, `want a number of bytes`},
+		"too small a piece":      {[]string{"memory", "--piece", "1KiB"}, "--piece 1KiB"},
+		"a width of no heads":    {[]string{"ops", "--width", "100"}, "--width 100"},
+		"floors that are absent": {[]string{"ops", "--floors", "/nonexistent.txt"}, "no such file"},
+		"floors that are none":   {[]string{"ops", "--floors", notes}, "line 1"},
 		"too many streams":       {[]string{"relay", "--burst", "5000"}, "--burst 5000"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -148,7 +153,7 @@ func TestVersionAndHelpAreResults(t *testing.T) {
 	require.Contains(t, out, "millrace-bench")
 	out, err = run(t, "--help")
 	require.NoError(t, err)
-	for _, want := range []string{"engine", "load", "relay", "synth"} {
+	for _, want := range []string{"engine", "load", "memory", "ops", "relay", "synth"} {
 		require.Contains(t, out, want)
 	}
 }

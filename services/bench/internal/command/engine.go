@@ -19,6 +19,7 @@ type engineFlags struct {
 	enginebench.Config
 	shape, weights, cache string
 	modelSeed             uint64
+	floors                string
 	device                config.Device
 }
 
@@ -46,6 +47,7 @@ func (c *console) engine() *cobra.Command {
 	flags.IntVar(&f.Depth, "depth", 1, "decode steps in flight, 1 or 2; the worker's loop has 1")
 	flags.Uint64Var(&f.Seed, "seed", 1, "seed of the prompts")
 	flags.DurationVar(&f.RoofTime, "roof-time", 500*time.Millisecond, "time for each roof, before and after")
+	flags.StringVar(&f.floors, "floors", "", floorsUsage)
 	f.device.Register(flags)
 	return cmd
 }
@@ -63,6 +65,15 @@ func (c *console) runEngine(ctx context.Context, f *engineFlags) error {
 			return err
 		}
 	}
+	set, err := readFloors(f.floors, "engine")
+	if err != nil {
+		return err
+	}
+	if set != nil {
+		if *set, err = set.Under(enginebench.Rows(f.Model, f.Prompt)); err != nil {
+			return fmt.Errorf("%w: --floors: %w", ErrUsage, err)
+		}
+	}
 	logger := c.logger()
 	dev, err := device.Open(&f.device, logger)
 	if err != nil {
@@ -76,7 +87,8 @@ func (c *console) runEngine(ctx context.Context, f *engineFlags) error {
 	if report == nil {
 		return err
 	}
-	return errors.Join(err, c.print(report))
+	report.Floors = judge(set, report.Figure)
+	return errors.Join(err, c.print(report), report.Floors.Err())
 }
 
 // synthetic makes the model file that the flags describe.

@@ -3,6 +3,7 @@ package enginebench
 import (
 	"fmt"
 
+	"github.com/millrace/millrace/services/bench/internal/floor"
 	"github.com/millrace/millrace/services/bench/internal/machine"
 	"github.com/millrace/millrace/services/bench/internal/roof"
 	"github.com/millrace/millrace/services/bench/internal/stats"
@@ -23,7 +24,8 @@ type Report struct {
 	// Stolen is the share of the processors' time that other virtual machines took meanwhile: a disturbed run is known by it.
 	Stolen float64 `json:"stolen_share"`
 	// Digest is BLAKE3 of the tokens of sequence 0, the same in every batch and in Generate.
-	Digest string `json:"tokens_blake3"`
+	Digest string         `json:"tokens_blake3"`
+	Floors *floor.Verdict `json:"floors,omitempty"`
 }
 
 // Model is the file that was run.

@@ -41,6 +41,7 @@ func (r *Report) Print(w io.Writer) {
 			l.BytesPerSecond/1e9, percent(l.ReadShare), l.OpsPerSecond/1e9, l.OpsKind, percent(l.OpsShare))
 	}
 	_ = table.Flush() // to a terminal or a buffer: nobody is left to tell
+	r.Floors.Print(w)
 }
 
 func percent(share float64) string {

@@ -80,3 +80,14 @@ func TestWithoutFloorsNothingIsMissed(t *testing.T) {
 	require.Empty(t, text.String())
 	require.NoError(t, floor.Set{Floors: []floor.Floor{{Row: "a", Metric: "x"}}}.Judge(func(string, string) (float64, bool) { return 0, true }).Err())
 }
+
+func TestTheFloorsOfOneModelAreTaken(t *testing.T) {
+	set, err := floor.Read(file(t, "engine m/128/load x >= 1\nengine m/128/decode/1 x >= 2\nengine m/1280/load x >= 3\n"), "engine")
+	require.NoError(t, err)
+	under, err := set.Under("m/128/")
+	require.NoError(t, err)
+	require.Equal(t, set.Floors[:2], under.Floors)
+	require.Equal(t, set.File, under.File)
+	_, err = set.Under("n/128/")
+	require.ErrorContains(t, err, "no floor of rows below n/128/")
+}

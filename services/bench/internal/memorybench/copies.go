@@ -106,16 +106,19 @@ func (r *run) copiesOf(ctx context.Context, h *host, a, b engine.Buffer, size ui
 		if err != nil {
 			return err
 		}
-		name := c.way + "/" + sizeName(size)
-		if c.memory != "" {
-			name = c.way + "/" + c.memory + "/" + sizeName(size)
-		}
 		r.report.Copies = append(r.report.Copies, Copy{
-			Name: name, Way: c.way, Memory: c.memory, Size: size,
+			Name: copyName(c.way, c.memory, size), Way: c.way, Memory: c.memory, Size: size,
 			Rate: stats.SpreadOf(each(seconds, func(s float64) float64 { return float64(c.bytes) / s })),
 		})
 	}
 	return nil
+}
+
+func copyName(way, memory string, size uint64) string {
+	if memory == "" {
+		return way + "/" + sizeName(size)
+	}
+	return way + "/" + memory + "/" + sizeName(size)
 }
 
 // compare sends bytes every way once and holds what comes back against them.

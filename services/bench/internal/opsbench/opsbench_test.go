@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 	"github.com/millrace/millrace/internal/cputest"
 	"github.com/millrace/millrace/services/bench/internal/floor"
+	"github.com/millrace/millrace/services/bench/internal/stats"
 )
 
 func small() Config {
@@ -48,6 +50,29 @@ func TestEveryOperationOfTheContractIsARow(t *testing.T) {
 	}
 	for op := engine.Op(0); op < engine.OpCount; op++ {
 		require.True(t, rows[op], "operation %d has no row", op)
+	}
+}
+
+func TestEveryFloorOfTheRepositoryIsAFigureOfAGPU(t *testing.T) {
+	c := Config{Squares: []int{512, 2048, 4096}, Width: 4096, Keys: []int{512, 1024, 2048}} // the command's defaults
+	r := &Report{Device: &Device{Roofs: Roofs{Read: 1, Copy: 1, F32: 1, BF16: 1}}}
+	one := stats.Spread{Median: 1}
+	for _, row := range tasks(&c) {
+		r.Lines = append(r.Lines, Line{
+			Name: row.name, Ops: row.ops, Bytes: row.bytes, Roof: row.roof, CPU: &Timing{Seconds: one}, Device: &Timing{Seconds: one},
+		})
+	}
+	r.finish()
+	files, err := filepath.Glob("../../../../bench/floors/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, path := range files {
+		set, err := floor.Read(path, "ops")
+		require.NoError(t, err)
+		for _, f := range set.Floors {
+			_, known := r.Figure(f.Row, f.Metric)
+			require.True(t, known, "%s: %s names no figure", path, f)
+		}
 	}
 }
 

@@ -1,0 +1,36 @@
+package enginebench
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/services/bench/internal/stats"
+)
+
+func TestFiguresAreFoundByModelPromptClassAndBatch(t *testing.T) {
+	r := &Report{
+		Model: Model{File: "/models/llama-1b-q8_0.gguf"}, Prompt: 128,
+		Load: Load{Verified: stats.Spread{Median: 3e9}, Ready: stats.Spread{Median: 2e9}},
+		Lines: []Line{
+			{Class: "prefill", Batch: 1, TokensPerSecond: stats.Spread{Median: 700}, ReadShare: 0.1, OpsShare: 0.6},
+			{Class: "decode", Batch: 8, TokensPerSecond: stats.Spread{Median: 70}, OpsShare: 0.2},
+		},
+	}
+	for key, want := range map[[2]string]float64{
+		{"llama-1b-q8_0/128/prefill/1", "tokens"}: 700, {"llama-1b-q8_0/128/prefill/1", "read_share"}: 0.1,
+		{"llama-1b-q8_0/128/decode/8", "ops_share"}: 0.2, {"llama-1b-q8_0/128/load", "verified_gbps"}: 3,
+		{"llama-1b-q8_0/128/load", "ready_gbps"}: 2,
+	} {
+		got, known := r.Figure(key[0], key[1])
+		require.True(t, known, key)
+		require.InDelta(t, want, got, 1e-9, key)
+	}
+	for _, key := range [][2]string{
+		{"llama-1b-q8_0/128/decode/8", "read_share"}, {"llama-1b-q8_0/128/decode/1", "tokens"},
+		{"llama-1b-q8_0/512/decode/8", "tokens"}, {"llama-1b-q8_0/128/load", "tokens"},
+	} {
+		_, known := r.Figure(key[0], key[1])
+		require.False(t, known, key)
+	}
+}
