@@ -1,25 +1,26 @@
 package template
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/nikolalohinski/gonja/v2/exec"
+	"github.com/millrace/millrace/gpuworker/template/jinja"
 )
 
 // strftimeNow returns the function strftime_now(format) for a fixed time.
-func strftimeNow(now time.Time) func(*exec.Evaluator, *exec.VarArgs) (string, error) {
-	return func(_ *exec.Evaluator, args *exec.VarArgs) (string, error) {
-		format := argument(args, 0, "format")
-		if format == nil || !format.IsString() {
-			return "", fmt.Errorf("strftime_now takes a format")
+func strftimeNow(now time.Time) jinja.Value {
+	return jinja.NewFunction("strftime_now", []string{"format"}, func(args []jinja.Value) (jinja.Value, error) {
+		format, ok := args[0].(string)
+		if !ok {
+			return nil, errors.New("it takes a format, which is a string")
 		}
 		if now.IsZero() {
-			return "", fmt.Errorf("strftime_now: the caller gave no time")
+			return nil, errors.New("the caller gave no time")
 		}
-		return strftime(now, format.String())
-	}
+		return strftime(now, format)
+	})
 }
 
 // layouts are the directives that Go can write by itself.
@@ -43,7 +44,7 @@ func strftime(t time.Time, format string) (string, error) {
 			i++
 		}
 		if i == len(format) {
-			return "", fmt.Errorf("strftime_now: the format %q ends in the middle", format)
+			return "", fmt.Errorf("the format %q ends in the middle", format)
 		}
 		var text string
 		switch c := format[i]; {
@@ -64,7 +65,7 @@ func strftime(t time.Time, format string) (string, error) {
 		case layouts[c] != "":
 			text = t.Format(layouts[c])
 		default:
-			return "", fmt.Errorf("strftime_now: unknown directive %%%c in %q", c, format)
+			return "", fmt.Errorf("unknown directive %%%c in %q", c, format)
 		}
 		if bare {
 			if text = strings.TrimLeft(text, "0 "); text == "" {

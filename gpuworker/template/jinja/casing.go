@@ -1,0 +1,46 @@
+package jinja
+
+import (
+	"strings"
+	"unicode"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
+)
+
+func uppered(s string) string { return cases.Upper(language.Und).String(s) }
+
+func lowered(s string) string {
+	return cases.Lower(language.Und, cases.HandleFinalSigma(true)).String(s)
+}
+
+// titled is one character as the first of a word.
+func titled(c rune) string { return cases.Title(language.Und, cases.NoLower).String(string(c)) }
+
+func capitalized(s string) string {
+	for i, c := range s {
+		if i == 0 {
+			width := len(string(c))
+			return titled(c) + lowered(s[width:])
+		}
+	}
+	return s
+}
+
+// cased tells the letters that have a case, between which Python's title begins words.
+func cased(c rune) bool { return unicode.IsUpper(c) || unicode.IsLower(c) || unicode.IsTitle(c) }
+
+// titleCase is Python's title of a string: every letter after none begins a word.
+func titleCase(s string) string {
+	var out strings.Builder
+	within := false
+	for _, c := range s {
+		if within {
+			out.WriteString(lowered(string(c)))
+		} else {
+			out.WriteString(titled(c))
+		}
+		within = cased(c)
+	}
+	return out.String()
+}

@@ -1,0 +1,47 @@
+package jinja
+
+import "fmt"
+
+// Kind tells whose fault an Error is.
+type Kind int
+
+const (
+	Wrong    Kind = iota // the template does what it cannot, or what is not supported
+	Raised               // the template refused its input by raise_exception
+	Exceeded             // the template asked for more than its limits
+)
+
+// Error is what Parse and Render fail with.
+type Error struct {
+	Kind Kind
+	Line int    // from 1; 0 where no line is to blame
+	Text string // of a Raised one, the template's own words
+}
+
+func (e *Error) Error() string {
+	if e.Line == 0 || e.Kind == Raised {
+		return e.Text
+	}
+	return fmt.Sprintf("line %d: %s", e.Line, e.Text)
+}
+
+// Parsing and rendering leave by a panic with an *Error, which Parse and Render return.
+
+func failAt(line int, format string, args ...any) {
+	panic(&Error{Kind: Wrong, Line: line, Text: fmt.Sprintf(format, args...)})
+}
+
+func exceedAt(line int, format string, args ...any) {
+	panic(&Error{Kind: Exceeded, Line: line, Text: fmt.Sprintf(format, args...)})
+}
+
+// caught turns the panic of failAt and its like into an error, and leaves others alone.
+func caught(err *error) {
+	switch r := recover().(type) {
+	case nil:
+	case *Error:
+		*err = r
+	default:
+		panic(r)
+	}
+}

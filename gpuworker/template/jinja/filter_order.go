@@ -1,0 +1,150 @@
+package jinja
+
+import "slices"
+
+// sortBy orders a list by keys, equal ones in their order.
+func sortBy[T any](r *run, list []T, key func(T) Value, reverse bool) {
+	r.step(len(list))
+	keys := make([]Value, len(list))
+	places := make([]int, len(list))
+	for i, item := range list {
+		keys[i], places[i] = key(item), i
+	}
+	slices.SortStableFunc(places, func(i, j int) int {
+		r.step(1)
+		if reverse {
+			i, j = j, i
+		}
+		switch {
+		case r.compare("<", keys[i], keys[j]):
+			return -1
+		case r.compare("<", keys[j], keys[i]):
+			return 1
+		}
+		return 0
+	})
+	sorted := make([]T, len(list))
+	for i, place := range places {
+		sorted[i] = list[place]
+	}
+	copy(list, sorted)
+}
+
+func (r *run) sort(list []entry, key func(entry) Value, reverse bool) { sortBy(r, list, key, reverse) }
+
+// keyOf returns what a filter compares items by: themselves or an attribute, with the case of letters or without.
+func (r *run) keyOf(attribute Value, sensitive bool) func(Value) Value {
+	return func(v Value) Value {
+		if given(attribute) && attribute != nil {
+			v = r.path(v, attribute, nil)
+		}
+		if s, ok := textOf(v); ok && !sensitive {
+			return lowered(s)
+		}
+		return v
+	}
+}
+
+func filterSort(r *run, v Value, a []Value) Value {
+	key := r.keyOf(missing{}, flag(a[1], false))
+	if given(a[2]) && a[2] != nil {
+		key = r.keysOf(a[2], flag(a[1], false))
+	}
+	items := slices.Clone(r.items(v))
+	sortBy(r, items, key, flag(a[0], false))
+	return &List{items}
+}
+
+// keysOf returns the keys of a list of attributes with commas between.
+func (r *run) keysOf(attributes Value, sensitive bool) func(Value) Value {
+	names := []Value{attributes}
+	if s, ok := textOf(attributes); ok {
+		names = nil
+		for _, name := range splitText(s, ",", -1) {
+			names = append(names, name)
+		}
+	}
+	return func(v Value) Value {
+		keys := &List{}
+		for _, name := range names {
+			keys.items = append(keys.items, r.keyOf(name, sensitive)(v))
+		}
+		return keys
+	}
+}
+
+func filterDictSort(r *run, v Value, a []Value) Value {
+	d, ok := v.(*Dict)
+	if !ok {
+		r.defined(v)
+		r.fail("dictsort takes a dict, not %s", typeName(v))
+	}
+	at := 0
+	switch by := r.string(or(a[1], "key"), "dictsort: by"); by {
+	case "key":
+	case "value":
+		at = 1
+	default:
+		r.fail(`You can only sort by either "key" or "value"`)
+	}
+	pairs := (&view{"items", d}).items()
+	key := r.keyOf(missing{}, flag(a[0], false))
+	sortBy(r, pairs, func(pair Value) Value { return key(pair.(*tuple).items[at]) }, flag(a[2], false))
+	return &List{pairs}
+}
+
+func filterMin(r *run, v Value, a []Value) Value { return best(r, v, a, "<") }
+func filterMax(r *run, v Value, a []Value) Value { return best(r, v, a, ">") }
+
+// best is the first item that no other one comes before.
+func best(r *run, v Value, a []Value, op string) Value {
+	key := r.keyOf(a[1], flag(a[0], false))
+	var found Value = &undefined{"No aggregated item, sequence was empty."}
+	var foundKey Value
+	for i, item := range r.items(v) {
+		r.step(1)
+		if k := key(item); i == 0 || r.compare(op, k, foundKey) {
+			found, foundKey = item, k
+		}
+	}
+	return found
+}
+
+func filterUnique(r *run, v Value, a []Value) Value {
+	next, key := r.iterate(v), r.keyOf(a[1], flag(a[0], false))
+	seen := map[any]bool{}
+	return &iterator{"generator", func() (Value, bool) {
+		for {
+			item, ok := next()
+			if !ok {
+				return nil, false
+			}
+			r.step(1)
+			if h := r.key(key(item)); !seen[h] {
+				seen[h] = true
+				return item, true
+			}
+		}
+	}}
+}
+
+// filterGroupBy makes a list of pairs: an attribute's value, and the items that have it.
+func filterGroupBy(r *run, v Value, a []Value) Value {
+	sensitive := flag(a[2], false)
+	attribute := func(item Value) Value { return r.path(item, a[0], or(a[1], nil)) }
+	plain := r.keyOf(missing{}, sensitive)
+	items := slices.Clone(r.items(v))
+	sortBy(r, items, func(item Value) Value { return plain(attribute(item)) }, false)
+	groups := &List{}
+	for begin := 0; begin < len(items); {
+		end := begin + 1
+		for end < len(items) && r.equal(plain(attribute(items[begin])), plain(attribute(items[end]))) {
+			end++
+		}
+		pair := newTuple(attribute(items[begin]), &List{items[begin:end:end]})
+		pair.fields = []string{"grouper", "list"}
+		groups.items = append(groups.items, pair)
+		begin = end
+	}
+	return groups
+}

@@ -1,0 +1,124 @@
+package jinja
+
+import (
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+func filterTrim(r *run, v Value, a []Value) Value {
+	if s, ok := v.(markup); ok {
+		return markup(r.strip(string(s), or(a[0], nil), true, true))
+	}
+	return r.strip(r.text(v), or(a[0], nil), true, true)
+}
+
+func filterReplace(r *run, v Value, a []Value) Value {
+	count := -1
+	if given(a[2]) && a[2] != nil {
+		count = r.whole(a[2], -1)
+	}
+	return r.replace(r.text(v), r.text(a[0]), r.text(a[1]), count)
+}
+
+func filterCenter(r *run, v Value, a []Value) Value {
+	return r.pad(r.text(v), r.whole(a[0], 80), " ", '^')
+}
+
+var words = regexp.MustCompile(`[\p{L}\p{N}_\p{M}]+`)
+
+func filterWordCount(r *run, v Value, _ []Value) Value {
+	return len(words.FindAllString(r.text(v), -1))
+}
+
+// filterTitle begins a word after a blank, a hyphen or an opening bracket; apostrophes do not.
+func filterTitle(r *run, v Value, _ []Value) Value {
+	var out strings.Builder
+	for rest := r.text(v); rest != ""; {
+		end := strings.IndexFunc(rest, beginsWord)
+		if end < 0 {
+			end = len(rest)
+		}
+		if end > 0 {
+			_, width := utf8.DecodeRuneInString(rest)
+			out.WriteString(uppered(rest[:width]) + lowered(rest[width:end]))
+		}
+		between := len(rest[end:]) - len(strings.TrimLeftFunc(rest[end:], beginsWord))
+		out.WriteString(rest[end : end+between])
+		rest = rest[end+between:]
+	}
+	r.room(out.Len())
+	return out.String()
+}
+
+func beginsWord(c rune) bool { return isSpace(c) || strings.ContainsRune("-({[<", c) }
+
+// lineBreaks are what Python's splitlines cuts at.
+const lineBreaks = "\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029"
+
+// lines cuts text into lines, with their ends if asked.
+func lines(s string, ends bool) []string {
+	var out []string
+	for s != "" {
+		at := strings.IndexAny(s, lineBreaks)
+		if at < 0 {
+			return append(out, s)
+		}
+		_, width := utf8.DecodeRuneInString(s[at:])
+		if strings.HasPrefix(s[at:], "\r\n") {
+			width = 2
+		}
+		end := at
+		if ends {
+			end += width
+		}
+		out = append(out, s[:end])
+		s = s[at+width:]
+	}
+	return out
+}
+
+// filterIndent puts blanks before each line but the first and the empty ones.
+func filterIndent(r *run, v Value, a []Value) Value {
+	blanks, ok := textOf(or(a[0], 4))
+	if !ok {
+		blanks = r.repeatText(" ", max(r.whole(a[0], 4), 0))
+	}
+	first, blank := flag(a[1], false), flag(a[2], false)
+	s, ok := textOf(v)
+	if !ok {
+		r.defined(v)
+		r.fail("indent takes a string, not %s", typeName(v))
+	}
+	out := r.buffer()
+	if first {
+		out.write(blanks)
+	}
+	for i, line := range lines(s+"\n", false) {
+		if i > 0 {
+			out.write("\n")
+			if blank || line != "" {
+				out.write(blanks)
+			}
+		}
+		out.write(line)
+	}
+	if _, safe := v.(markup); safe {
+		return markup(out.String())
+	}
+	return out.String()
+}
+
+func filterFormat(r *run, v Value, a *callArguments) Value {
+	if len(a.placed) > 0 && len(a.names) > 0 {
+		r.fail("can't handle positional and keyword arguments at the same time")
+	}
+	if len(a.names) > 0 {
+		d := &Dict{}
+		for i, name := range a.names {
+			d.put(name, name, a.named[i])
+		}
+		return r.percent(r.text(v), d)
+	}
+	return r.percent(r.text(v), newTuple(a.placed...))
+}

@@ -1,0 +1,93 @@
+package jinja
+
+import (
+	"regexp"
+	"strings"
+)
+
+var (
+	fieldPattern = regexp.MustCompile(`^([^.\[!:{}]*)((?:\.[^.\[!:{}]+|\[[^\]]+\])*)(?:!([rsa]))?(?::([^{}]*))?$`)
+	partPattern  = regexp.MustCompile(`\.([^.\[]+)|\[([^\]]+)\]`)
+)
+
+// format is Python's method format of a string: fields in braces, by place or name.
+func (r *run) format(s string, a *callArguments) string {
+	out := r.buffer()
+	auto, placed := 0, false
+	for s != "" {
+		at := strings.IndexAny(s, "{}")
+		if at < 0 {
+			out.write(s)
+			break
+		}
+		out.write(s[:at])
+		if at+1 < len(s) && s[at+1] == s[at] {
+			out.write(s[at : at+1])
+			s = s[at+2:]
+			continue
+		}
+		end := strings.IndexByte(s[at:], '}')
+		if s[at] == '}' || end < 0 {
+			r.fail("a single %q in a format string", s[at])
+		}
+		m := fieldPattern.FindStringSubmatch(s[at+1 : at+end])
+		if m == nil {
+			r.fail("the field %.40q of a format string is not supported", s[at:at+end+1])
+		}
+		s = s[at+end+1:]
+		var v Value
+		if m[1] == "" {
+			v = r.placed(a, auto)
+			auto++
+		} else if key, ok := pathKey(m[1]).(int); ok {
+			v = r.placed(a, key)
+			placed = true
+		} else {
+			v = r.namedArgument(a, m[1])
+		}
+		if auto > 0 && placed {
+			r.fail("a format string mixes fields with numbers and without")
+		}
+		out.write(r.field(v, m[2], m[3], m[4]))
+	}
+	return out.String()
+}
+
+func (r *run) placed(a *callArguments, i int) Value {
+	if i >= len(a.placed) {
+		r.fail("Replacement index %d out of range for positional args tuple", i)
+	}
+	return a.placed[i]
+}
+
+func (r *run) namedArgument(a *callArguments, name string) Value {
+	for i, n := range a.names {
+		if n == name {
+			return a.named[i]
+		}
+	}
+	r.fail("the format string names %q, which is no argument", name)
+	return nil
+}
+
+// field writes a value's part, converted and by its specifier.
+func (r *run) field(v Value, path, conversion, by string) string {
+	for _, part := range partPattern.FindAllStringSubmatch(path, -1) {
+		if part[1] != "" {
+			v = r.attribute(v, part[1])
+		} else {
+			v = r.subscript(v, pathKey(part[2]))
+		}
+	}
+	switch conversion {
+	case "a":
+		r.fail("!a in a format string is not supported")
+	case "r":
+		b := r.buffer()
+		b.repr(v)
+		v = b.String()
+	case "s":
+		v = r.text(v)
+	}
+	return r.formatted(v, by)
+}

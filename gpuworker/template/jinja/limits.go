@@ -1,0 +1,89 @@
+package jinja
+
+// Limits bound one parsing or rendering. A zero field takes its default.
+type Limits struct {
+	Text  int // bytes of the output, and of every other text that is made; 16 MiB
+	Steps int // rounds of loops, calls, and items of the lists that are made, altogether; 1 000 000
+	Depth int // of values, expressions, blocks and calls within each other, while rendering; 10 000
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.Text == 0 {
+		l.Text = 16 << 20
+	}
+	if l.Steps == 0 {
+		l.Steps = 1_000_000
+	}
+	if l.Depth == 0 {
+		l.Depth = 10_000
+	}
+	return l
+}
+
+// maxNesting is how deep expressions and blocks may lie within each other in the source.
+const maxNesting = 600
+
+// run is one rendering under way.
+type run struct {
+	limits Limits
+	steps  int
+	depth  int
+	line   int // of what is evaluated
+	out    *buffer
+	*library
+	body string // of the block whose filters are evaluated
+}
+
+// fail ends the rendering: the template does what it cannot.
+func (r *run) fail(format string, args ...any) { failAt(r.line, format, args...) }
+
+// step counts rounds, calls and items.
+func (r *run) step(n int) {
+	if n > r.limits.Steps-r.steps {
+		exceedAt(r.line, "more than %d steps", r.limits.Steps)
+	}
+	r.steps += n
+}
+
+// enter and leave count the depth of recursion.
+func (r *run) enter() {
+	if r.depth++; r.depth > r.limits.Depth {
+		exceedAt(r.line, "more than %d values, blocks and calls within each other", r.limits.Depth)
+	}
+}
+
+func (r *run) leave() { r.depth-- }
+
+// room refuses a text of so many bytes before it is made.
+func (r *run) room(bytes int) {
+	if bytes > r.limits.Text || bytes < 0 {
+		exceedAt(r.line, "a text of more than %d bytes", r.limits.Text)
+	}
+}
+
+// buffer collects a text under the limit.
+type buffer struct {
+	run   *run
+	bytes []byte
+}
+
+func (r *run) buffer() *buffer { return &buffer{run: r} }
+
+func (b *buffer) write(s string) {
+	if len(s) > b.run.limits.Text-len(b.bytes) {
+		exceedAt(b.run.line, "more than %d bytes of output", b.run.limits.Text)
+	}
+	b.bytes = append(b.bytes, s...)
+}
+
+func (b *buffer) String() string { return string(b.bytes) }
+
+// capture returns what f outputs.
+func (r *run) capture(f func()) string {
+	outer := r.out
+	r.out = r.buffer()
+	f()
+	text := r.out.String()
+	r.out = outer
+	return text
+}

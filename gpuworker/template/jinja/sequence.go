@@ -1,0 +1,279 @@
+package jinja
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"strings"
+	"unicode/utf8"
+)
+
+// length is the number of characters, items or entries. Iterators have none.
+func length(v Value) (int, bool) {
+	switch v := v.(type) {
+	case string:
+		return utf8.RuneCountInString(v), true
+	case markup:
+		return utf8.RuneCountInString(string(v)), true
+	case *List:
+		return len(v.items), true
+	case *tuple:
+		return len(v.items), true
+	case *Dict:
+		return len(v.entries), true
+	case *view:
+		return len(v.dict.entries), true
+	case *interval:
+		return v.length, true
+	case *undefined:
+		return 0, true
+	}
+	return 0, false
+}
+
+// iterate returns a function that gives the items of a value in turn, or false if it has none to give.
+func iterate(v Value) (func() (Value, bool), bool) {
+	switch v := v.(type) {
+	case string, markup:
+		text, _ := textOf(v)
+		return func() (Value, bool) {
+			if text == "" {
+				return nil, false
+			}
+			_, width := utf8.DecodeRuneInString(text)
+			c := text[:width]
+			text = text[width:]
+			if _, safe := v.(markup); safe {
+				return markup(c), true
+			}
+			return c, true
+		}, true
+	case *List:
+		return each(v.items), true
+	case *tuple:
+		return each(v.items), true
+	case *Dict:
+		return each((&view{"keys", v}).items()), true
+	case *view:
+		return each(v.items()), true
+	case *interval:
+		i := -1
+		return func() (Value, bool) {
+			if i++; i >= v.length {
+				return nil, false
+			}
+			return v.at(i), true
+		}, true
+	case *iterator:
+		return v.next, true
+	case *undefined:
+		return each(nil), true
+	}
+	return nil, false
+}
+
+func each(items []Value) func() (Value, bool) {
+	i := -1
+	return func() (Value, bool) {
+		if i++; i >= len(items) {
+			return nil, false
+		}
+		return items[i], true
+	}
+}
+
+// iterate is the items of a value that must have some.
+func (r *run) iterate(v Value) func() (Value, bool) {
+	next, ok := iterate(v)
+	if !ok {
+		r.fail("'%s' object is not iterable", typeName(v))
+	}
+	return next
+}
+
+// items lists the items of a value; each counts as a step.
+func (r *run) items(v Value) []Value {
+	switch v := v.(type) {
+	case *List:
+		return v.items
+	case *tuple:
+		return v.items
+	}
+	var out []Value
+	next := r.iterate(v)
+	for item, ok := next(); ok; item, ok = next() {
+		r.step(1)
+		out = append(out, item)
+	}
+	return out
+}
+
+// item is v[i] for a whole number; false if there is none.
+func item(v Value, i int) (Value, bool) {
+	n, ok := length(v)
+	if i < 0 {
+		i += n
+	}
+	if !ok || i < 0 || i >= n {
+		return nil, false
+	}
+	switch v := v.(type) {
+	case string:
+		return character(v, i), true
+	case markup:
+		return markup(character(string(v), i)), true
+	case *List:
+		return v.items[i], true
+	case *tuple:
+		return v.items[i], true
+	case *interval:
+		return v.at(i), true
+	}
+	return nil, false
+}
+
+func character(s string, i int) string {
+	for ; i > 0; i-- {
+		_, width := utf8.DecodeRuneInString(s)
+		s = s[width:]
+	}
+	_, width := utf8.DecodeRuneInString(s)
+	return s[:width]
+}
+
+// cut is v[from:to:stride], bounds that are nil being left out. What has no such parts gives an undefined.
+func (r *run) cut(v, from, to, stride Value) Value {
+	r.defined(v)
+	n, ok := length(v)
+	switch v.(type) {
+	case *Dict, *view:
+		ok = false
+	}
+	for _, bound := range []Value{from, to, stride} {
+		if _, whole := bigInteger(bound); bound != nil && !whole {
+			ok = false
+		}
+	}
+	if !ok {
+		return &undefined{fmt.Sprintf("%s has no element slice(%s, %s, %s)", objectName(v), r.text(from), r.text(to), r.text(stride))}
+	}
+	step := 1
+	if stride != nil {
+		if step = r.bound(stride); step == 0 {
+			r.fail("slice step cannot be zero")
+		}
+	}
+	low, high := 0, n
+	start, end := 0, n
+	if step < 0 {
+		low, high = -1, n-1
+		start, end = n-1, -1
+	}
+	place := func(bound Value, otherwise int) int {
+		if bound == nil {
+			return otherwise
+		}
+		at := r.bound(bound)
+		if at < 0 {
+			at += n
+		}
+		return min(max(at, low), high)
+	}
+	start, end = place(from, start), place(to, end)
+	count := 0
+	if step > 0 && start < end {
+		count = (end-start-1)/step + 1
+	} else if step < 0 && start > end {
+		count = (start-end-1)/-step + 1
+	}
+	return r.pick(v, start, step, count)
+}
+
+// bound is a whole number that bounds a slice; what is beyond int is as good as the largest.
+func (r *run) bound(v Value) int {
+	if n, ok := v.(*big.Int); ok {
+		return n.Sign() * (math.MaxInt / 2)
+	}
+	n, _ := integer(v)
+	return min(max(n, -math.MaxInt/2), math.MaxInt/2)
+}
+
+// pick makes the part of a sequence that begins at start.
+func (r *run) pick(v Value, start, step, count int) Value {
+	switch v := v.(type) {
+	case string:
+		return pickText(v, start, step, count)
+	case markup:
+		return markup(pickText(string(v), start, step, count))
+	case *interval:
+		return &interval{v.at(start), v.at(start + count*step), v.stride * step, count}
+	case *tuple:
+		return newTuple(r.pickItems(v.items, start, step, count)...)
+	}
+	return &List{r.pickItems(v.(*List).items, start, step, count)}
+}
+
+func (r *run) pickItems(items []Value, start, step, count int) []Value {
+	if step == 1 {
+		return items[start : start+count : start+count]
+	}
+	r.step(count)
+	out := make([]Value, count)
+	for i := range out {
+		out[i] = items[start+i*step]
+	}
+	return out
+}
+
+func pickText(s string, start, step, count int) string {
+	if count == 0 {
+		return ""
+	}
+	if step == 1 && len(s) == utf8.RuneCountInString(s) {
+		return s[start : start+count]
+	}
+	runes := []rune(s)
+	out := make([]rune, count)
+	for i := range out {
+		out[i] = runes[start+i*step]
+	}
+	return string(out)
+}
+
+// repeat is a sequence n times over.
+func (r *run) repeat(v Value, n int) Value {
+	n = max(n, 0)
+	switch v := v.(type) {
+	case string:
+		return r.repeatText(v, n)
+	case markup:
+		return markup(r.repeatText(string(v), n))
+	case *tuple:
+		return newTuple(r.repeatItems(v.items, n)...)
+	}
+	return &List{r.repeatItems(v.(*List).items, n)}
+}
+
+func (r *run) repeatText(s string, n int) string {
+	if s == "" || n == 0 {
+		return ""
+	}
+	if n > r.limits.Text {
+		r.room(-1)
+	}
+	r.room(len(s) * n)
+	return strings.Repeat(s, n)
+}
+
+func (r *run) repeatItems(items []Value, n int) []Value {
+	if len(items) == 0 || n == 0 {
+		return nil
+	}
+	r.step(min(n, r.limits.Steps+1))
+	r.step(min(n*len(items), r.limits.Steps+1))
+	out := make([]Value, 0, n*len(items))
+	for range n {
+		out = append(out, items...)
+	}
+	return out
+}

@@ -1,0 +1,58 @@
+package jinja
+
+import "maps"
+
+// Template is a parsed template. It is not changed by rendering and may be used by several goroutines.
+type Template struct {
+	body   []statement
+	limits Limits
+}
+
+// Parse reads a template. It fails with an *Error.
+func Parse(source string, limits Limits) (t *Template, err error) {
+	defer caught(&err)
+	p := &parser{tokens: lex(source)}
+	return &Template{body: p.template(), limits: limits.withDefaults()}, nil
+}
+
+// Render returns the text for variables, whose values are nil, bool, int, float64, string, or made by NewList, NewDict and
+// NewFunction. It fails with an *Error.
+func (t *Template) Render(variables map[string]Value) (text string, err error) {
+	defer caught(&err)
+	r := &run{limits: t.limits, library: &library{filters, tests, stringMethods}}
+	top := &scope{names: maps.Clone(globals)}
+	maps.Copy(top.names, variables)
+	text = r.capture(func() { r.execute(t.body, &scope{outer: top}) })
+	return text, nil
+}
+
+// scope holds the variables of the template, of a round of a loop, of a macro or of a block, before those outside of it.
+type scope struct {
+	names map[string]Value
+	outer *scope
+}
+
+func (s *scope) inner() *scope { return &scope{outer: s} }
+
+func (s *scope) get(name string) (Value, bool) {
+	for ; s != nil; s = s.outer {
+		if v, ok := s.names[name]; ok {
+			return v, true
+		}
+	}
+	return nil, false
+}
+
+func (s *scope) set(name string, v Value) {
+	if s.names == nil {
+		s.names = map[string]Value{}
+	}
+	s.names[name] = v
+}
+
+// library is what a rendering finds by name. Its parts find others in it.
+type library struct {
+	filters map[string]*filter
+	tests   map[string]*test
+	strings map[string]method[string]
+}

@@ -1,0 +1,129 @@
+package jinja
+
+import "math/big"
+
+// Value is what expressions give: nil, bool, int, *big.Int beyond int, float64, string, markup, or a pointer to one of this
+// package's types. No value changes once it is made, but for namespaces and for what iterators have left.
+type Value = any
+
+// markup is text marked as safe by the filters safe and escape. Joined with other text by + it escapes that.
+type markup string
+
+// List and tuple differ as in Python: by their look, and because tuples can be keys.
+type List struct{ items []Value }
+
+type tuple struct {
+	items  []Value
+	fields []string // names of the items, if they have some
+}
+
+func newTuple(items ...Value) *tuple { return &tuple{items: items} }
+
+// NewList makes a list, which keeps the slice.
+func NewList(items ...Value) *List { return &List{items} }
+
+// undefined is what is not there. It prints as nothing, is false and empty, and fails with its text when more is asked of it.
+type undefined struct{ text string }
+
+// interval is what range gives.
+type interval struct{ start, stop, stride, length int }
+
+func (v *interval) at(i int) int { return v.start + i*v.stride }
+
+// view is what keys, values and items of a dictionary give.
+type view struct {
+	kind string // "keys", "values" or "items"
+	dict *Dict
+}
+
+func (v *view) items() []Value {
+	out := make([]Value, len(v.dict.entries))
+	for i, e := range v.dict.entries {
+		switch v.kind {
+		case "keys":
+			out[i] = e.key
+		case "values":
+			out[i] = e.value
+		default:
+			out[i] = newTuple(e.key, e.value)
+		}
+	}
+	return out
+}
+
+// iterator gives each of its items once, to whoever asks first.
+type iterator struct {
+	kind string // Python's name for it
+	next func() (Value, bool)
+}
+
+// namespace is the one value with attributes that templates can set.
+type namespace struct{ attributes *Dict }
+
+// typeName is Python's name for a value's type.
+func typeName(v Value) string {
+	switch v := v.(type) {
+	case nil:
+		return "NoneType"
+	case bool:
+		return "bool"
+	case int, *big.Int:
+		return "int"
+	case float64:
+		return "float"
+	case string:
+		return "str"
+	case markup:
+		return "Markup"
+	case *List:
+		return "list"
+	case *tuple:
+		return "tuple"
+	case *Dict:
+		return "dict"
+	case *undefined:
+		return "Undefined"
+	case *interval:
+		return "range"
+	case *view:
+		return "dict_" + v.kind
+	case *iterator:
+		return v.kind
+	case *namespace:
+		return "Namespace"
+	case *macroValue:
+		return "Macro"
+	case *loopValue:
+		return "LoopContext"
+	}
+	return "function"
+}
+
+// truth is Python's bool of a value.
+func truth(v Value) bool {
+	switch v := v.(type) {
+	case nil, *undefined:
+		return false
+	case bool:
+		return v
+	case int:
+		return v != 0
+	case float64:
+		return v != 0
+	}
+	if n, ok := length(v); ok {
+		return n > 0
+	}
+	return true
+}
+
+// textOf returns the text of a string or a safe one.
+func textOf(v Value) (string, bool) {
+	switch v := v.(type) {
+	case string:
+		return v, true
+	case markup:
+		return string(v), true
+	}
+	return "", false
+}
