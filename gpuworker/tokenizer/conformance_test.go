@@ -12,8 +12,8 @@ import (
 // published are the vocabularies of this package's kinds that llama.cpp publishes with cases. Those that are not at hand
 // are skipped by name.
 var published = []string{
-	"command-r", "deepseek-coder", "deepseek-llm", "deepseek-r1-qwen", "falcon", "gpt-2", "gpt-4o", "llama-bpe", "llama-spm",
-	"mpt", "phi-3", "qwen2", "refact", "starcoder", "tinyllama",
+	"command-r", "dbrx", "deepseek-coder", "deepseek-llm", "deepseek-r1-qwen", "falcon", "gpt-2", "gpt-4o", "llama-bpe",
+	"llama-spm", "llama4", "mpt", "olmo", "phi-2", "phi-3", "qwen2", "refact", "smaug-bpe", "starcoder",
 }
 
 func TestReferenceVocabulariesEncodeEveryCaseAsTheReferenceDoes(t *testing.T) {
