@@ -1,5 +1,7 @@
 package health
 
+import "fmt"
+
 // Check is one named condition behind a state.
 type Check struct {
 	Name    string
@@ -43,7 +45,7 @@ type verdict struct {
 // passed is a check that holds.
 func passed(name string) verdict { return verdict{Check{Name: name, OK: true}, Ready} }
 
-// failed is one that does not.
-func failed(name, message string, atBest State) verdict {
-	return verdict{Check{Name: name, Message: message}, atBest}
+// failed is one that does not; the message is as of fmt.Sprintf.
+func failed(name string, atBest State, format string, args ...any) verdict {
+	return verdict{Check{Name: name, Message: fmt.Sprintf(format, args...)}, atBest}
 }

@@ -16,7 +16,7 @@ var managed = map[string]bool{"cuda": true}
 // device judges the device.
 func (in *Input) device() []verdict {
 	if in.Failure != nil {
-		return []verdict{failed(CheckDevice, in.Failure.Error(), NotReady)}
+		return []verdict{failed(CheckDevice, NotReady, "%v", in.Failure)}
 	}
 	all := []verdict{passed(CheckDevice)}
 	if managed[in.Device.Kind] {
@@ -35,16 +35,16 @@ func (in *Input) management() verdict {
 	if in.Device.ManagementProblem == "" {
 		return passed(CheckManagement)
 	}
-	return failed(CheckManagement, fmt.Sprintf("readings are missing, so that memory errors may go unseen: %s; see that "+
-		"nvidia-smi works where the worker runs, a container needs the driver's utility capability", in.Device.ManagementProblem), Ready)
+	return failed(CheckManagement, Ready, "readings are missing, so that memory errors may go unseen: %s; see that nvidia-smi "+
+		"works where the worker runs: a container needs the driver's utility capability", in.Device.ManagementProblem)
 }
 
 func (in *Input) memoryErrors(count uint64) verdict {
 	if count == 0 {
 		return passed(CheckMemoryErrors)
 	}
-	return failed(CheckMemoryErrors, fmt.Sprintf("%d uncorrected memory errors since the driver was loaded: what they hit has "+
-		"failed already; drain this worker and reset the device, and replace one that goes on making them", count), Degraded)
+	return failed(CheckMemoryErrors, Degraded, "%d uncorrected memory errors since the driver was loaded: what they hit has "+
+		"failed already; drain this worker and reset the device, and replace one that goes on making them", count)
 }
 
 // memoryPressure compares what is free with what the ledger counts as free; bytes kept for reuse are free for this worker.
@@ -57,31 +57,31 @@ func (in *Input) memoryPressure(free uint64) verdict {
 	if free+d.BytesPooled+tolerated >= d.BytesFree {
 		return passed(CheckMemoryPressure)
 	}
-	text := fmt.Sprintf("the worker counts on %s of free memory and the device has %s", size(d.BytesFree), size(free+d.BytesPooled))
-	own := d.BytesPooled
+	others, own := "", d.BytesPooled
 	for _, n := range d.BytesUsed {
 		own += n
 	}
 	if d.PhysicalTotal != nil && *d.PhysicalTotal > free+own {
-		text += fmt.Sprintf(": other processes and the driver hold %s of %s", size(*d.PhysicalTotal-free-own), size(*d.PhysicalTotal))
+		others = fmt.Sprintf(": other processes and the driver hold %s of %s", size(*d.PhysicalTotal-free-own), size(*d.PhysicalTotal))
 	}
-	return failed(CheckMemoryPressure, text+"; loads may fail: end those processes, or give each worker its --memory-limit", Degraded)
+	return failed(CheckMemoryPressure, Degraded, "the worker counts on %s of free memory and the device has %s%s; loads may fail: "+
+		"end those processes, or give each worker its --memory-limit", size(d.BytesFree), size(free+d.BytesPooled), others)
 }
 
 func (in *Input) frees() verdict {
 	if in.Device.FailedFrees == 0 {
 		return passed(CheckFrees)
 	}
-	return failed(CheckFrees, fmt.Sprintf("the driver refused %d frees since the worker started: their memory is lost until it "+
-		"ends; drain the worker and restart it", in.Device.FailedFrees), Degraded)
+	return failed(CheckFrees, Degraded, "the driver refused %d frees since the worker started: their memory is lost until it "+
+		"ends; drain the worker and restart it", in.Device.FailedFrees)
 }
 
 func (in *Input) leaks() verdict {
 	if in.Leaked == 0 {
 		return passed(CheckLeaks)
 	}
-	return failed(CheckLeaks, fmt.Sprintf("%d buffers are held for nobody: drain the worker and restart it to have their memory "+
-		"back", in.Leaked), Degraded)
+	return failed(CheckLeaks, Degraded, "%d buffers are held for nobody: drain the worker and restart it to have their memory back",
+		in.Leaked)
 }
 
 // size is a number of bytes as people read it.

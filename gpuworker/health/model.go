@@ -2,7 +2,6 @@ package health
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/engine"
@@ -28,8 +27,8 @@ func stepProgress(m model.Status) verdict {
 	if m.Steps.RunningStepAge <= m.Steps.StepBound {
 		return passed(name)
 	}
-	return failed(name, fmt.Sprintf("a step has been running for %v, more than %v: the device hangs; restart the worker",
-		m.Steps.RunningStepAge.Round(time.Millisecond), m.Steps.StepBound), NotReady)
+	return failed(name, NotReady, "a step has been running for %v, more than %v: the device hangs; restart the worker",
+		m.Steps.RunningStepAge.Round(time.Millisecond), m.Steps.StepBound)
 }
 
 func service(m model.Status) verdict {
@@ -38,9 +37,9 @@ func service(m model.Status) verdict {
 	case m.State != model.Failed:
 		return passed(name)
 	case errors.Is(m.Problem, engine.ErrDevice):
-		return failed(name, m.Problem.Error(), NotReady)
+		return failed(name, NotReady, "%v", m.Problem)
 	}
-	return failed(name, m.Problem.Error(), Degraded)
+	return failed(name, Degraded, "%v", m.Problem)
 }
 
 func residency(m model.Status, interval time.Duration) verdict {
@@ -48,6 +47,6 @@ func residency(m model.Status, interval time.Duration) verdict {
 	if m.VerifiedAge <= overdueAfter*interval {
 		return passed(name)
 	}
-	return failed(name, fmt.Sprintf("the resident bytes were last checked %v ago and %v are wanted between checks: the device is "+
-		"too busy for them; raise --verify-interval or send the worker less", m.VerifiedAge.Round(time.Second), interval), Degraded)
+	return failed(name, Degraded, "the resident bytes were last checked %v ago and %v are wanted between checks: the device is "+
+		"too busy for them; raise --verify-interval or send the worker less", m.VerifiedAge.Round(time.Second), interval)
 }

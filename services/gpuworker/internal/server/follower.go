@@ -72,7 +72,8 @@ func (f *follower) tell() error {
 }
 
 func (f *follower) heartbeat(s *snapshot) error {
-	return f.send(&pb.HealthResponse{Event: &pb.HealthResponse_Heartbeat{Heartbeat: &pb.Heartbeat{Progress: s.report.GetProgress()}}})
+	beat := &pb.Heartbeat{Progress: s.report.GetProgress()}
+	return f.send(&pb.HealthResponse{Event: &pb.HealthResponse_Heartbeat{Heartbeat: beat}})
 }
 
 func (f *follower) send(r *pb.HealthResponse) error {

@@ -28,8 +28,8 @@ var modelStateOf = map[model.State]pb.ModelState{
 func (s *Server) report(in health.Input, state health.State, checks []health.Check, files []*pb.ModelFile) *pb.WorkerReport {
 	r := &pb.WorkerReport{
 		WorkerId: s.identity.WorkerID, Incarnation: s.identity.Incarnation, Version: s.identity.Version,
-		ClassId: model.ClassID(in.Device, model.DefaultKV(in.Device)), State: stateOf[state], Device: deviceOf(in.Device, in.Leaked),
-		Load: s.rates.load(in.Models), Progress: progressOf(in.Models), Files: files,
+		ClassId: model.ClassID(in.Device, model.DefaultKV(in.Device)), State: stateOf[state],
+		Device: deviceOf(in.Device, in.Leaked), Load: s.rates.load(in.Models), Progress: progressOf(in.Models), Files: files,
 	}
 	for _, c := range checks {
 		r.Checks = append(r.Checks, &pb.HealthCheck{Name: c.Name, Ok: c.OK, Message: c.Message})
@@ -45,7 +45,8 @@ func deviceOf(i engine.DeviceInfo, leaked uint64) *pb.DeviceStatus {
 		Kind: i.Kind, Name: i.Name, Uuid: i.UUID, BytesTotal: i.BytesTotal, BytesFree: i.BytesFree,
 		BytesWeights: i.BytesUsed[engine.Weights], BytesKv: i.BytesUsed[engine.KV],
 		BytesWorkspace: i.BytesUsed[engine.Workspace], BytesStaging: i.BytesUsed[engine.Staging], BytesPooled: i.BytesPooled,
-		PoolHits: i.PoolHits, PoolMisses: i.PoolMisses, FailedFrees: i.FailedFrees, LiveBuffers: i.LiveBuffers, LeakedBuffers: leaked,
+		PoolHits: i.PoolHits, PoolMisses: i.PoolMisses, FailedFrees: i.FailedFrees,
+		LiveBuffers: i.LiveBuffers, LeakedBuffers: leaked,
 		Errors: i.Errors, CorrectedErrors: i.CorrectedErrors, PhysicalBytesTotal: i.PhysicalTotal,
 		PhysicalBytesFree: i.PhysicalFree, ManagementProblem: i.ManagementProblem,
 	}

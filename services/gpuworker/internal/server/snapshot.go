@@ -49,7 +49,8 @@ func (p parts) next(last, now *snapshot) parts {
 	bump(&p.counts, proto.Equal(steadyDevice(was.GetDevice()), steadyDevice(is.GetDevice())) &&
 		proto.Equal(steadyLoad(was.GetLoad()), steadyLoad(is.GetLoad())))
 	bump(&p.readings, proto.Equal(was.GetDevice(), is.GetDevice()) && proto.Equal(was.GetLoad(), is.GetLoad()))
-	bump(&p.ages, slices.EqualFunc(was.GetModels(), is.GetModels(), same) && slices.EqualFunc(was.GetChecks(), is.GetChecks(), same))
+	bump(&p.ages, slices.EqualFunc(was.GetModels(), is.GetModels(), same) &&
+		slices.EqualFunc(was.GetChecks(), is.GetChecks(), same))
 	return p
 }
 
