@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/launch.h"
+#include "kernels/linear/weight.h"
 #include "millrace/engine.h"
 
 namespace mr::cuda {
@@ -23,6 +24,29 @@ cudaError_t launch_op_elementwise(int32_t op, const float* a, const float* b, fl
 // frequencies: (dims / 2) doubles in device memory, from rope_frequencies; dims == cols. out may be a.
 cudaError_t launch_op_rope(const float* a, const double* frequencies, int32_t style, int64_t batch, int64_t rows,
                            int32_t heads, int32_t dims, int32_t first_position, float* out, const Stream& on);
+
+// out(rows, cols) = b(rows, inner) * a(cols, inner)^T with f32 products and sums. a: the bytes of a file, 16-byte aligned;
+// so are b where inner is a multiple of 4, and out where cols is.
+struct OpProductArgs {
+  const void* a;
+  int32_t a_type;
+  const float* b;
+  float* out;
+  int64_t rows, cols, inner;
+  int32_t sm_count;  // of the device: decides the tile, which changes no bits
+};
+// A row's bits do not depend on the other rows.
+cudaError_t launch_op_matmul(const OpProductArgs& args, const Stream& on);
+// rows == 1. Sums are in another order than a matmul's.
+cudaError_t launch_op_matvec(const OpProductArgs& args, const Stream& on);
+
+inline bool op_product_valid(const OpProductArgs& a) {
+  const int32_t format = weight_format_index(a.a_type);
+  if (format == kWeightTypeCount || a.rows < 0 || a.rows > INT32_MAX || a.cols < 1 || a.inner < 1 || a.sm_count < 1) return false;
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  return a.inner % kWeightFormats[format].block == 0 && aligned(a.a) && (a.inner % 4 != 0 || aligned(a.b)) &&
+         (a.cols % 4 != 0 || aligned(a.out));
+}
 
 // cols <= 4096.
 struct OpAttentionArgs {

@@ -82,28 +82,65 @@ struct Call {
   }
 };
 
-uint64_t matmul(const Call& call) {
-  const mr_op_args& args = call.args;
-  check_size("inner", args.inner);
-  if (args.op == MR_OP_MATVEC && args.rows != 1)
-    fail(MR_INVALID_ARGUMENT, "rows is %lld: want 1 for MATVEC", static_cast<long long>(args.rows));
-  const uint64_t file = weight_file_bytes(args.a_type, args.cols, args.inner);
-  if (file == 0)
-    fail(MR_INVALID_ARGUMENT, "a_type is %d and inner %lld: no type this engine runs, rows that are not whole blocks, or a "
-         "matrix beyond any memory", args.a_type, static_cast<long long>(args.inner));
-  const uint64_t in_floats = product({args.batch, args.rows, args.inner});
-  const uint64_t out_floats = product({args.batch, args.rows, args.cols});
-  const int32_t tokens = small_size("batch times rows", static_cast<int64_t>(product({args.batch, args.rows})));
-  call.check_apart("a", call.operands.a);
-  call.check_apart("b", call.operands.b);
-  check_bytes("a", call.operands.a, file);
-  const float* const x = call.read("b", call.operands.b, in_floats);
-  float* const y = call.write(out_floats);
+// The operands of a product, checked.
+struct Product {
+  const mr_op_args& args;
+  bool alone, halves;  // with vectors, one after another; operands in f16
+  int32_t tokens;      // of all problems of the batch
+  const float* x;
+  float* y;
 
-  // Activations as a step has them: f16 rows, padded with zeros to whole units of the weight's columns.
+  explicit Product(const Call& call)
+      : args(call.args), alone(args.op == MR_OP_MATVEC || args.op == MR_OP_MATVEC_F16),
+        halves(args.op == MR_OP_MATMUL_F16 || args.op == MR_OP_MATVEC_F16) {
+    check_size("inner", args.inner);
+    if (alone && args.rows != 1)
+      fail(MR_INVALID_ARGUMENT, "rows is %lld: want 1 for a product with a vector", static_cast<long long>(args.rows));
+    const uint64_t file = weight_file_bytes(args.a_type, args.cols, args.inner);
+    if (file == 0)
+      fail(MR_INVALID_ARGUMENT, "a_type is %d and inner %lld: no type this engine runs, rows that are not whole blocks, or a "
+           "matrix beyond any memory", args.a_type, static_cast<long long>(args.inner));
+    const uint64_t in_floats = product({args.batch, args.rows, args.inner});
+    const uint64_t out_floats = product({args.batch, args.rows, args.cols});
+    tokens = small_size("batch times rows", static_cast<int64_t>(product({args.batch, args.rows})));
+    call.check_apart("a", call.operands.a);
+    call.check_apart("b", call.operands.b);
+    check_bytes("a", call.operands.a, file);
+    x = call.read("b", call.operands.b, in_floats);
+    y = call.write(out_floats);
+  }
+};
+
+// Straight from the file's bytes, which nothing packs.
+uint64_t product_f32(const Call& call, const Product& of) {
+  const mr_op_args& args = call.args;
+  OpProductArgs p{};
+  p.a = call.operands.a->data();
+  p.a_type = args.a_type;
+  p.b = of.x;
+  p.out = of.y;
+  p.rows = of.alone ? 1 : of.tokens;
+  p.cols = args.cols;
+  p.inner = args.inner;
+  p.sm_count = call.device.properties.multiProcessorCount;
+  return call.timed([&] {
+    if (!of.alone) CUDA_CHECK(launch_op_matmul(p, call.on()));
+    for (int32_t i = 0; of.alone && i < of.tokens; ++i) {
+      CUDA_CHECK(launch_op_matvec(p, call.on()));
+      p.b += args.inner;
+      p.out += args.cols;
+    }
+  });
+}
+
+// By a model's own kernels: weights are packed and inputs become f16 before the clock starts, as a load and the kernels of a
+// step do it.
+uint64_t product_f16(const Call& call, const Product& of) {
+  const mr_op_args& args = call.args;
   Device& device = call.device;
+  // Activations as a step has them: f16 rows, padded with zeros to whole units of the weight's columns.
   const int64_t stride = (args.inner + kUnitCols - 1) / kUnitCols * kUnitCols;
-  const uint64_t padded = product({tokens, stride});
+  const uint64_t padded = product({of.tokens, stride});
   const Memory weights =
       device.ledger.allocate(weight_packed_bytes(args.a_type, args.cols, args.inner), MR_PURPOSE_WORKSPACE);
   const Memory wide = device.ledger.allocate(padded * sizeof(float), MR_PURPOSE_WORKSPACE);
@@ -112,26 +149,29 @@ uint64_t matmul(const Call& call) {
   CUDA_CHECK(launch_repack(call.operands.a->data(), weight, call.on()));
   CUDA_CHECK(cudaMemsetAsync(wide.data(), 0, wide.size(), call.stream));
   const size_t row_bytes = static_cast<size_t>(args.inner) * sizeof(float);
-  CUDA_CHECK(cudaMemcpy2DAsync(wide.data(), static_cast<size_t>(stride) * sizeof(float), x, row_bytes, row_bytes,
-                               static_cast<size_t>(tokens), cudaMemcpyDeviceToDevice, call.stream));
+  CUDA_CHECK(cudaMemcpy2DAsync(wide.data(), static_cast<size_t>(stride) * sizeof(float), of.x, row_bytes, row_bytes,
+                               static_cast<size_t>(of.tokens), cudaMemcpyDeviceToDevice, call.stream));
   CUDA_CHECK(launch_to_act({wide.as<float>(), activations.data(), Act::kF16, static_cast<int64_t>(padded)}, call.on()));
 
-  // A MATVEC runs alone whatever the batch, as a decode step of one sequence does.
-  const bool alone = args.op == MR_OP_MATVEC;
   ProductArgs p;
   p.count = 1;
   p.targets[0].weight = weight;
   p.targets[0].out_stride = args.cols;
-  p.kind = alone ? ProductClass::kDecode : ProductClass::kPrefill;
+  p.kind = of.alone ? ProductClass::kDecode : ProductClass::kPrefill;
   p.x_stride = stride;
-  p.tokens = alone ? 1 : tokens;
+  p.tokens = of.alone ? 1 : of.tokens;
   return call.timed([&] {
-    for (int32_t first = 0; first < tokens; first += p.tokens) {
+    for (int32_t first = 0; first < of.tokens; first += p.tokens) {
       p.x = activations.data() + static_cast<uint64_t>(first) * static_cast<uint64_t>(stride) * kActBytes;
-      p.targets[0].out = y + int64_t{first} * args.cols;
+      p.targets[0].out = of.y + int64_t{first} * args.cols;
       CUDA_CHECK(launch_product(p, call.on()));
     }
   });
+}
+
+uint64_t run_product(const Call& call) {
+  const Product of(call);
+  return of.halves ? product_f16(call, of) : product_f32(call, of);
 }
 
 uint64_t softmax(const Call& call) {
@@ -227,6 +267,10 @@ uint64_t attention(const Call& call) {
   return call.timed([&] { CUDA_CHECK(launch_op_attention(p, call.on())); });
 }
 
+bool is_product(int32_t op) {
+  return op == MR_OP_MATMUL || op == MR_OP_MATVEC || op == MR_OP_MATMUL_F16 || op == MR_OP_MATVEC_F16;
+}
+
 }  // namespace
 
 uint64_t run_op(Device& device, const mr_op_args& args, const Operands& operands) {
@@ -234,9 +278,8 @@ uint64_t run_op(Device& device, const mr_op_args& args, const Operands& operands
   check_size("rows", args.rows);
   check_size("cols", args.cols);
   check_size("batch", args.batch);
-  const bool product_of_weights = args.op == MR_OP_MATMUL || args.op == MR_OP_MATVEC;
-  if (!product_of_weights && args.a_type != kF32)
-    fail(MR_INVALID_ARGUMENT, "a_type is %d: want 0 (F32) but for MATMUL and MATVEC", args.a_type);
+  if (!is_product(args.op) && args.a_type != kF32)
+    fail(MR_INVALID_ARGUMENT, "a_type is %d: want 0 (F32) but for products of weights", args.a_type);
   for (const std::shared_ptr<Buffer>& buffer : {operands.a, operands.b, operands.c, operands.out})
     if (buffer != nullptr && buffer->device().get() != &device)
       fail(MR_INVALID_ARGUMENT, "an operand lies on another device");
@@ -244,7 +287,9 @@ uint64_t run_op(Device& device, const mr_op_args& args, const Operands& operands
   const Call call(device, args, operands);
   switch (args.op) {
     case MR_OP_MATMUL:
-    case MR_OP_MATVEC: return matmul(call);
+    case MR_OP_MATVEC:
+    case MR_OP_MATMUL_F16:
+    case MR_OP_MATVEC_F16: return run_product(call);
     case MR_OP_SOFTMAX: return softmax(call);
     case MR_OP_RMS_NORM: return rms_norm(call);
     case MR_OP_ROPE: return rope(call);

@@ -14,9 +14,9 @@ struct Operands {
   std::shared_ptr<Buffer> a, b, c, out;  // b and c are null where not given
 };
 
-// Runs one operation and gives the nanoseconds its kernels took on the device; packing a MATMUL's weights, which a model
-// does once when it is loaded, and taking b as f16, which a step's kernels have done before, are not counted. Throws
-// INVALID_ARGUMENT naming the argument, before anything is written.
+// Runs one operation and gives the nanoseconds its kernels took on the device. Of a product in f16 neither the packing of
+// the weights, which a model does once when it is loaded, nor the rounding of b, which a step's kernels have done before, is
+// counted. Throws INVALID_ARGUMENT naming the argument, before anything is written.
 uint64_t run_op(Device& device, const mr_op_args& args, const Operands& operands);
 
 }  // namespace mr::cuda
