@@ -89,10 +89,6 @@ Ledger::~Ledger() { trim(); }
 uint64_t Ledger::used_locked() const { return std::accumulate(used_.begin(), used_.end(), uint64_t{0}); }
 
 void* Ledger::take(uint64_t capacity) {
-  if (refusals_.take(MR_FAULT_REFUSE_ALLOC)) {
-    errno = ENOMEM;
-    return nullptr;
-  }
   void* data = system_take(capacity);
   if (data == nullptr) {
     trim();
@@ -101,12 +97,12 @@ void* Ledger::take(uint64_t capacity) {
   return data;
 }
 
-void* Ledger::reserve(uint64_t size, uint64_t capacity, int32_t purpose) {
+void* Ledger::reserve(uint64_t size, uint64_t capacity, int32_t purpose, bool pooled) {
   for (bool trimmed = false;; trimmed = true) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       const uint64_t free = limit_ - std::min(limit_, used_locked() + stuck_);
-      const auto block = refusals_.pending(MR_FAULT_REFUSE_ALLOC) ? pool_.end() : pool_.find(capacity);
+      const auto block = pooled ? pool_.find(capacity) : pool_.end();
       const uint64_t kept = pooled_ - (block != pool_.end() ? capacity : 0);
       if (size <= free && kept <= free - size) {
         used_[static_cast<size_t>(purpose)] += size;
@@ -135,11 +131,12 @@ Memory Ledger::allocate(uint64_t size, int32_t purpose, bool zero) {
     fail(MR_RESOURCE_EXHAUSTED, "%llu bytes of %s asked: more than any machine has", static_cast<unsigned long long>(size),
          kPurposes[purpose]);
   const uint64_t capacity = size_class(size);
-  void* data = reserve(size, capacity, purpose);
+  const bool refused = refusals_.take(MR_FAULT_REFUSE_ALLOC);
+  void* data = reserve(size, capacity, purpose, !refused);
   memory.zeroed_ = data == nullptr && capacity >= kHuge;
   if (data == nullptr) {
-    data = take(capacity);
-    const int error = errno;
+    data = refused ? nullptr : take(capacity);
+    const int error = refused ? ENOMEM : errno;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (data == nullptr) {
       used_[static_cast<size_t>(purpose)] -= size;

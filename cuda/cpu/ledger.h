@@ -88,8 +88,9 @@ class Ledger {
   };
   static constexpr int32_t kOfPool = -1;
 
-  // Counts the bytes and gives a pooled block for them, or null where a new one is needed; throws RESOURCE_EXHAUSTED.
-  void* reserve(uint64_t size, uint64_t capacity, int32_t purpose);
+  // Counts the bytes and gives a block of the pool for them, if wanted, or null where a new one is needed; throws
+  // RESOURCE_EXHAUSTED.
+  void* reserve(uint64_t size, uint64_t capacity, int32_t purpose, bool pooled);
   void* take(uint64_t capacity);
   // An errno where the system refuses the block, which is as before then.
   int release(void* data, uint64_t size, uint64_t capacity, int32_t purpose) noexcept;

@@ -93,11 +93,13 @@ __device__ __forceinline__ float4 row_weights(const uint8_t* row, int64_t k, int
   }
 }
 
+template <int32_t T>
+inline constexpr WeightFormat kFileFormat = kWeightFormats[weight_format_index(T)];
+
 // Bytes of a row of `inner` weights, a multiple of the format's block.
 template <int32_t T>
 __host__ __device__ inline int64_t file_row_bytes(int64_t inner) {
-  constexpr int32_t block = kWeightFormats[weight_format_index(T)].block, bytes = kWeightFormats[weight_format_index(T)].block_bytes;
-  return inner / block * bytes;
+  return inner / kFileFormat<T>.block * kFileFormat<T>.block_bytes;
 }
 
 // Calls f(type, whole), both as types with a `value`, for rows of `inner` weights.

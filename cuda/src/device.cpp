@@ -148,6 +148,7 @@ std::string Device::describe(cudaError_t error) const {
 }
 
 void Device::check_alive() const {
+  (void)cudaSetDevice(index);  // another GPU's loss is not this one's
   const cudaError_t error = cudaEventQuery(opened_);
   if (error == cudaSuccess) return;
   (void)cudaGetLastError();

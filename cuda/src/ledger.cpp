@@ -67,8 +67,6 @@ cudaError_t Ledger::driver_take(uint64_t capacity, void** data) const {
 
 void* Ledger::take(uint64_t capacity, cudaError_t* error) {
   void* data = nullptr;
-  *error = cudaErrorMemoryAllocation;
-  if (refusals_.take(MR_FAULT_REFUSE_ALLOC)) return nullptr;
   *error = driver_take(capacity, &data);
   if (*error != cudaErrorMemoryAllocation) return data;
   trim();
@@ -93,12 +91,12 @@ std::string Ledger::numbers(uint64_t size, int32_t purpose) const {
   return all + text;
 }
 
-void* Ledger::reserve(uint64_t size, uint64_t capacity, int32_t purpose) {
+void* Ledger::reserve(uint64_t size, uint64_t capacity, int32_t purpose, bool pooled) {
   for (bool trimmed = false;; trimmed = true) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       const uint64_t free = limit_ - std::min(limit_, used_locked() + stuck_);
-      const auto block = refusals_.pending(MR_FAULT_REFUSE_ALLOC) ? pool_.end() : pool_.find(capacity);
+      const auto block = pooled ? pool_.find(capacity) : pool_.end();
       const uint64_t kept = pooled_ - (block != pool_.end() ? capacity : 0);
       if (size <= free && kept <= free - size) {
         used_[static_cast<size_t>(purpose)] += size;
@@ -123,10 +121,11 @@ Memory Ledger::allocate(uint64_t size, int32_t purpose) {
   if (size == 0) return memory;
   if (size > kLargest) throw Error(MR_RESOURCE_EXHAUSTED, 0, numbers(size, purpose));
   const uint64_t capacity = size_class(size);
-  void* data = reserve(size, capacity, purpose);
+  const bool refused = refusals_.take(MR_FAULT_REFUSE_ALLOC);
+  void* data = reserve(size, capacity, purpose, !refused);
   if (data == nullptr) {
-    cudaError_t error = cudaSuccess;
-    data = take(capacity, &error);
+    cudaError_t error = cudaErrorMemoryAllocation;
+    if (!refused) data = take(capacity, &error);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (data == nullptr) {

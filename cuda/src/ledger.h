@@ -89,8 +89,9 @@ class Ledger {
   };
   static constexpr int32_t kOfPool = -1;
 
-  // Counts the bytes and gives a pooled block for them, or null where a new one is needed; throws RESOURCE_EXHAUSTED.
-  void* reserve(uint64_t size, uint64_t capacity, int32_t purpose);
+  // Counts the bytes and gives a block of the pool for them, if wanted, or null where a new one is needed; throws
+  // RESOURCE_EXHAUSTED.
+  void* reserve(uint64_t size, uint64_t capacity, int32_t purpose, bool pooled);
   void* take(uint64_t capacity, cudaError_t* error);  // from the driver, whatever it costs the pool
   cudaError_t driver_take(uint64_t capacity, void** data) const;
   std::string numbers(uint64_t size, int32_t purpose) const;  // of a refusal

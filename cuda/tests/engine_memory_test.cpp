@@ -225,7 +225,7 @@ TEST(Ledger, ReportsWhatTheDriverHasButForAMargin) {
   char pci[32];
   CUDA_CHECK(cudaDeviceGetPCIBusId(pci, sizeof pci, device->index));
   const Readings readings = read_nvml(pci);
-  if (readings.bytes_total == 0) GTEST_SKIP() << "NVML is not here";
+  if (readings.problem[0] != 0) GTEST_SKIP() << readings.problem;
   const double total = static_cast<double>(readings.bytes_total), margin = std::max(0x1p29, total / 64);
   EXPECT_NEAR(static_cast<double>(info.bytes_total), static_cast<double>(readings.bytes_free) - margin, 0.02 * total);
   EXPECT_NEAR(static_cast<double>(beyond.bytes_total), static_cast<double>(info.bytes_total), 0.02 * total);
@@ -237,7 +237,7 @@ TEST(Health, ReadingsAgreeWithTheRuntime) {
   char pci[32];
   CUDA_CHECK(cudaDeviceGetPCIBusId(pci, sizeof pci, device->index));
   const Readings readings = read_nvml(pci);
-  if (readings.bytes_total == 0) GTEST_SKIP() << "NVML is not here";
+  if (readings.problem[0] != 0) GTEST_SKIP() << readings.problem;
   EXPECT_GT(info.temperature_c, 0);
   EXPECT_GT(info.power_mw, 0);
   size_t free = 0, total = 0;
@@ -245,6 +245,42 @@ TEST(Health, ReadingsAgreeWithTheRuntime) {
   const double slack = 0.02 * static_cast<double>(total);
   EXPECT_NEAR(static_cast<double>(total), static_cast<double>(readings.bytes_total), slack);
   EXPECT_NEAR(static_cast<double>(free), static_cast<double>(readings.bytes_free), slack);
+}
+
+// What others take of the device is missed in what this one says is free, and named when it refuses.
+TEST(Health, SeesWhatIsTakenBesideTheLedger) {
+  const auto device = open_device(0);
+  const mr_device_info before = info_of(*device);
+  ASSERT_NE(before.physical_free, UINT64_MAX);
+  const uint64_t taken = (before.physical_free - before.bytes_free) + (uint64_t{2} << 30);  // the margin and more
+  void* theirs = nullptr;
+  if (cudaMalloc(&theirs, taken) != cudaSuccess) GTEST_SKIP() << "the GPU has too little free memory";
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // the driver is asked once a second
+  const mr_device_info after = info_of(*device);
+  EXPECT_LE(after.physical_free, before.physical_free - taken + (64 << 20));
+  EXPECT_LE(after.bytes_free, before.bytes_free - (uint64_t{1} << 30));
+  EXPECT_EQ(after.bytes_total, before.bytes_total);
+  try {
+    (void)device->ledger.allocate(after.bytes_total, MR_PURPOSE_WEIGHTS);
+    ADD_FAILURE() << "the driver gave what another holds";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code, MR_RESOURCE_EXHAUSTED);
+    for (const char* said : {"free by the ledger", "free on the device", "held by others or the driver", "the driver refuses"})
+      EXPECT_NE(error.message.find(said), std::string::npos) << error.message;
+    std::printf("  %s\n", error.message.c_str());
+  }
+  CUDA_CHECK(cudaFree(theirs));
+}
+
+// Bytes that this ledger takes and gives back show at once, however old the readings are.
+TEST(Health, CountsItsOwnBytesAtOnce) {
+  const auto device = open_device(0, UINT64_MAX);
+  const uint64_t before = info_of(*device).bytes_free;
+  {
+    const Memory most = device->ledger.allocate(before / 2, MR_PURPOSE_WEIGHTS);
+    EXPECT_EQ(info_of(*device).bytes_free, before - before / 2);
+  }
+  EXPECT_EQ(info_of(*device).bytes_free, before);
 }
 
 TEST(Health, DescribesAnErrorWithoutAnXidWhereNoneWasReported) {

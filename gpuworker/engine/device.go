@@ -28,7 +28,7 @@ type DeviceInfo struct {
 	SMCount                    int // streaming multiprocessors; threads on a CPU, which never change bits
 
 	BytesTotal  uint64               // ceiling of the ledger
-	BytesFree   uint64               // <= BytesTotal - sum(BytesUsed)
+	BytesFree   uint64               // <= BytesTotal - sum(BytesUsed), and what others leave of the whole device
 	BytesUsed   [PurposeCount]uint64 // live bytes by purpose
 	BytesPooled uint64               // freed and kept for reuse
 	PoolHits    uint64
@@ -61,7 +61,8 @@ type Device interface {
 	Close() error
 }
 
-// Buffer is bytes in device memory. Bounds and lifetime are checked: use after Free is ErrPrecondition.
+// Buffer is bytes in device memory. Bounds and lifetime are checked: use after Free is ErrPrecondition. A Free that the
+// device refuses (ErrDevice) leaves the buffer as it was, counted, and may be repeated.
 type Buffer interface {
 	Size() uint64
 	WriteAt(p []byte, off int64) (int, error)
@@ -75,10 +76,35 @@ type Buffer interface {
 
 // Stager is the ability to give memory that Buffer.WriteAt copies from at the full rate of the device's link.
 type Stager interface {
-	// Stage gives size >= 1 bytes of any content until free is called, once; nothing may use them afterwards, and the
-	// device's Close fails with ErrPrecondition before. ErrUnsupported: any memory is as good. ErrOutOfMemory: there is no
-	// more of it now, and any memory is slower.
-	Stage(size int) (memory []byte, free func() error, err error)
+	// Stage gives size >= 1 bytes of any content, which are the caller's until Free; before, the device's Close fails with
+	// ErrPrecondition. ErrUnsupported: any memory is as good. ErrOutOfMemory: there is no more of it now, and any memory is
+	// slower.
+	Stage(size int) (Staged, error)
+}
+
+// Staged is host memory that a device gave.
+type Staged interface {
+	// Bytes is the memory, and nil after Free. A slice of it must not be used after Free either: what it holds then is
+	// noise, so that a digest of what was copied from it differs.
+	Bytes() []byte
+	// Free waits for a Buffer.WriteAt that copies from the memory and gives it back, once. A Free that the device refuses
+	// (ErrDevice) leaves the memory the caller's, with any content, and may be repeated.
+	Free() error
+}
+
+// Refusal is a fault of a device's memory that a test may ask for.
+type Refusal int32
+
+// Refusals.
+const (
+	RefuseAlloc Refusal = 3 // memory that is asked for: ErrOutOfMemory
+	RefuseFree  Refusal = 4 // memory that is given back: ErrDevice where there is somebody to tell
+)
+
+// Refuser is the ability to refuse memory on request: of the blocks that follow, skip pass and the count behind them are
+// refused. A later request of the same kind replaces it; count 0 ends it.
+type Refuser interface {
+	Refuse(what Refusal, skip int, count uint64) error
 }
 
 // Measure names a roof of the device.

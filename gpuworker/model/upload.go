@@ -158,7 +158,7 @@ func (u *uploads) buffers(device engine.Device, n int, logger hclog.Logger) ([][
 	stager, ok := device.(engine.Stager)
 	var buffers [][]byte
 	for ok && len(buffers) < n+n/2 {
-		buffer, free, err := stager.Stage(stagedPiece)
+		memory, err := stager.Stage(stagedPiece)
 		if errors.Is(err, engine.ErrUnsupported) {
 			break
 		}
@@ -170,7 +170,7 @@ func (u *uploads) buffers(device engine.Device, n int, logger hclog.Logger) ([][
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("upload: %w", err), u.free())
 		}
-		buffers, u.frees = append(buffers, buffer), append(u.frees, free)
+		buffers, u.frees = append(buffers, memory.Bytes()), append(u.frees, memory.Free)
 	}
 	if len(buffers) >= n {
 		u.piece = stagedPiece

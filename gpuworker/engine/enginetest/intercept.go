@@ -30,7 +30,7 @@ type Hooks struct {
 type StepShape struct{ Segments, Tokens int }
 
 // Intercept is the device with hooks on it and on its models and runners. Buffers stay the device's own, abilities are
-// kept where the device has them: Operator and Stager by asking the device, BitFlipper and Faulter always, with
+// kept where the device has them: Operator, Stager and Refuser by asking the device, BitFlipper and Faulter always, with
 // ErrUnsupported.
 func Intercept(dev engine.Device, hooks Hooks) engine.Device {
 	return &device{Device: dev, hooks: hooks}
@@ -64,6 +64,13 @@ func (d *device) Run(a engine.OpArgs) (time.Duration, error) {
 		return op.Run(a)
 	}
 	return 0, fmt.Errorf("plain operations: %w", engine.ErrUnsupported)
+}
+
+func (d *device) Refuse(what engine.Refusal, skip int, count uint64) error {
+	if own, ok := d.Device.(engine.Refuser); ok {
+		return own.Refuse(what, skip, count)
+	}
+	return fmt.Errorf("refuse memory: %w", engine.ErrUnsupported)
 }
 
 type model struct {

@@ -39,6 +39,7 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 		{"device", true, testDevice},
 		{"buffer", true, testBuffer},
 		{"staging", true, testStaging},
+		{"refused memory", true, testRefusedMemory},
 		{"operations", opts.Numeric, testOps},
 		{"products", opts.Numeric, testProducts},
 		{"model", true, testModel},

@@ -8,52 +8,71 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-func (d *device) Stage(size int) ([]byte, func() error, error) {
+func (d *device) Stage(size int) (engine.Staged, error) {
 	if d.hooks.Stage != nil {
 		if err := d.hooks.Stage(size); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	memory, free, err := d.stage(size)
-	if err != nil {
-		return nil, nil, err
+	memory, err := d.stage(size)
+	if err != nil || d.hooks.Unstage == nil {
+		return memory, err
 	}
-	return memory, func() error {
-		if d.hooks.Unstage != nil {
-			if err := d.hooks.Unstage(); err != nil {
-				return err
-			}
-		}
-		return free()
-	}, nil
+	return &hookedStaged{Staged: memory, unstage: d.hooks.Unstage}, nil
 }
 
-func (d *device) stage(size int) (memory []byte, free func() error, err error) {
-	err = fmt.Errorf("stage: %w", engine.ErrUnsupported)
+func (d *device) stage(size int) (engine.Staged, error) {
+	err := fmt.Errorf("stage: %w", engine.ErrUnsupported)
 	if s, ok := d.Device.(engine.Stager); ok {
-		memory, free, err = s.Stage(size)
+		var memory engine.Staged
+		if memory, err = s.Stage(size); err == nil {
+			return memory, nil
+		}
 	}
-	if d.hooks.Stage != nil && errors.Is(err, engine.ErrUnsupported) {
-		return d.stagePlain(size)
+	if d.hooks.Stage == nil || !errors.Is(err, engine.ErrUnsupported) {
+		return nil, err
 	}
-	return memory, free, err
-}
-
-func (d *device) stagePlain(size int) (memory []byte, free func() error, err error) {
 	if size < 1 {
-		return nil, nil, fmt.Errorf("stage %d bytes: %w", size, engine.ErrInvalid)
+		return nil, fmt.Errorf("stage %d bytes: %w", size, engine.ErrInvalid)
 	}
 	d.plain.Add(1)
-	var freed atomic.Bool
-	memory = make([]byte, size)
-	return memory, func() error {
-		if freed.Swap(true) {
-			return fmt.Errorf("staged memory is freed: %w", engine.ErrPrecondition)
-		}
-		clear(memory) // so that the race detector sees who still uses it
-		d.plain.Add(-1)
+	return &plainStaged{d: d, memory: make([]byte, size)}, nil
+}
+
+// hookedStaged asks a hook before it is freed.
+type hookedStaged struct {
+	engine.Staged
+	unstage func() error
+}
+
+func (s *hookedStaged) Free() error {
+	if err := s.unstage(); err != nil {
+		return err
+	}
+	return s.Staged.Free()
+}
+
+// plainStaged is memory of Go's own.
+type plainStaged struct {
+	d      *device
+	memory []byte
+	freed  atomic.Bool
+}
+
+func (s *plainStaged) Bytes() []byte {
+	if s.freed.Load() {
 		return nil
-	}, nil
+	}
+	return s.memory
+}
+
+func (s *plainStaged) Free() error {
+	if s.freed.Swap(true) {
+		return fmt.Errorf("staged memory is freed: %w", engine.ErrPrecondition)
+	}
+	clear(s.memory) // so that the race detector sees who still uses it
+	s.d.plain.Add(-1)
+	return nil
 }
 
 func (d *device) Close() error {

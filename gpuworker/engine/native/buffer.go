@@ -14,6 +14,7 @@ import (
 // Buffer is bytes in device memory.
 type Buffer struct {
 	lease
+	d    *Device
 	t    *table
 	h    *C.mr_buffer
 	size uint64
@@ -28,6 +29,11 @@ func (b *Buffer) WriteAt(p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	defer b.release()
+	release, err := b.d.staged.hold(p)
+	if err != nil {
+		return 0, fmt.Errorf("write buffer: %w", err)
+	}
+	defer release()
 	if err := b.t.check(C.mrt_buffer_write(b.t.api, b.h, C.uint64_t(off), bytesOf(p), C.uint64_t(len(p)))); err != nil {
 		return 0, fmt.Errorf("write buffer: %w", err)
 	}
@@ -106,7 +112,7 @@ func digestOf(in *C.mr_digest) (out engine.Digest) {
 	return out
 }
 
-// Free gives the bytes back after calls under way have ended.
+// Free gives the bytes back after calls under way have ended. Refused by the device, it leaves the buffer as it was.
 func (b *Buffer) Free() error {
 	if err := b.close("buffer"); err != nil {
 		return err

@@ -9,16 +9,20 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Device is a device of a native engine. Besides engine.Device it is an engine.Meter, an engine.Operator and an
-// engine.Stager.
+// Device is a device of a native engine. Besides engine.Device it is an engine.Meter, an engine.Operator, an engine.Stager
+// and an engine.Refuser.
 type Device struct {
 	lease
-	t      *table
-	h      *C.mr_device
-	staged atomic.Int64 // pieces of staged memory that live; changes only between acquire and release
+	t       *table
+	h       *C.mr_device
+	logger  hclog.Logger
+	staged  stagings
+	refused atomic.Uint64 // of the frees that the engine counts as refused, those that were logged
 }
 
 // Info describes the device and its ledger now.
@@ -34,6 +38,19 @@ func (d *Device) Info() (engine.DeviceInfo, error) {
 	return infoOf(&info, d.t.build), nil
 }
 
+// watchFrees logs what the device has refused to take back since it was last asked. Where a model or a runner is closed
+// there is nobody to fail to: the engine keeps such bytes counted and offers them again.
+func (d *Device) watchFrees(after string) {
+	info, err := d.Info()
+	if err != nil {
+		return // a lost or closed device has told so already
+	}
+	if before := d.refused.Swap(info.FailedFrees); info.FailedFrees > before {
+		d.logger.Error("device refused memory that was given back, it stays counted", "after", after,
+			"refused", info.FailedFrees-before, "refused_in_all", info.FailedFrees)
+	}
+}
+
 // Alloc gives size zeroed bytes.
 func (d *Device) Alloc(size uint64, purpose engine.Purpose) (engine.Buffer, error) {
 	if err := d.acquire("device"); err != nil {
@@ -44,7 +61,7 @@ func (d *Device) Alloc(size uint64, purpose engine.Purpose) (engine.Buffer, erro
 	if err := d.t.check(C.mrt_buffer_alloc(d.t.api, d.h, C.uint64_t(size), C.int32_t(purpose), &handle)); err != nil {
 		return nil, fmt.Errorf("alloc %d bytes: %w", size, err)
 	}
-	return &Buffer{t: d.t, h: handle, size: size}, nil
+	return &Buffer{d: d, t: d.t, h: handle, size: size}, nil
 }
 
 // ResidentSize is the device bytes a tensor takes once bound.
@@ -78,7 +95,7 @@ func (d *Device) NewModel(desc engine.ModelDesc) (engine.Model, error) {
 	if err := d.t.check(C.mrt_model_create(d.t.api, d.h, &cdesc, &handle)); err != nil {
 		return nil, fmt.Errorf("create model: %w", err)
 	}
-	return &Model{t: d.t, h: handle, vocab: desc.Vocab}, nil
+	return &Model{d: d, t: d.t, h: handle, vocab: desc.Vocab}, nil
 }
 
 // Measure measures a roof of the device for about durationNS nanoseconds.
@@ -95,12 +112,29 @@ func (d *Device) Measure(what engine.Measure, durationNS uint64) (float64, error
 	return float64(rate), nil
 }
 
+// Refuse makes the device refuse memory: a fault for tests.
+func (d *Device) Refuse(what engine.Refusal, skip int, count uint64) error {
+	var n narrow
+	index := n.i32("skip", skip)
+	if n.err != nil {
+		return n.err
+	}
+	if err := d.acquire("device"); err != nil {
+		return err
+	}
+	defer d.release()
+	if err := d.t.check(C.mrt_device_fault(d.t.api, d.h, C.int32_t(what), index, C.uint64_t(count))); err != nil {
+		return fmt.Errorf("refuse memory: %w", err)
+	}
+	return nil
+}
+
 // Close fails with ErrPrecondition, and changes nothing, while buffers, models, runners or staged memory live.
 func (d *Device) Close() error {
 	if err := d.close("device"); err != nil {
 		return err
 	}
-	if n := d.staged.Load(); n > 0 { // of any engine: one that closes frees it under its users
+	if n := d.staged.count.Load(); n > 0 { // of any engine: one that closes frees it under its users
 		d.reopen()
 		return fmt.Errorf("close device: %d pieces of staged memory live: %w", n, engine.ErrPrecondition)
 	}
@@ -115,4 +149,5 @@ var (
 	_ engine.Device   = (*Device)(nil)
 	_ engine.Meter    = (*Device)(nil)
 	_ engine.Operator = (*Device)(nil)
+	_ engine.Refuser  = (*Device)(nil)
 )

@@ -27,8 +27,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"unsafe"
 
+	"github.com/millrace/millrace/cuda"
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
@@ -36,7 +38,8 @@ import (
 const libraryName = "libmillrace_cuda.so"
 
 // places are the files where a library may be, in order of precedence: the search path, whose entries are files or
-// folders divided by colons, then the binary's own folder and the lib folder beside it.
+// folders divided by colons, then the binary's own folder, the lib folder beside it, and the cuda folder beside it, where
+// `make cuda` leaves the library of a binary in build/bin.
 func places(searchPath, binary string) []string {
 	var out []string
 	for _, entry := range filepath.SplitList(searchPath) {
@@ -51,21 +54,44 @@ func places(searchPath, binary string) []string {
 	}
 	if binary != "" {
 		dir := filepath.Dir(binary)
-		out = append(out, filepath.Join(dir, libraryName), filepath.Join(dir, "..", "lib", libraryName))
+		out = append(out, filepath.Join(dir, libraryName), filepath.Join(dir, "..", "lib", libraryName),
+			filepath.Join(dir, "..", "cuda", libraryName))
 	}
 	return out
 }
 
 // library opens the first of the places that exists. A library that exists and cannot be used is an error: a later one
-// would hide it.
-func library(places []string) (*table, error) {
+// would hide it. One of other sources than this program's is refused, unless anyBuild.
+func library(places []string, anyBuild bool) (*table, error) {
 	for _, path := range places {
 		if _, err := os.Stat(path); err != nil {
 			continue
 		}
-		return openLibrary(path)
+		t, err := openLibrary(path)
+		if err == nil && !anyBuild {
+			err = sameSources(t)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return t, nil
 	}
 	return nil, fmt.Errorf("no CUDA engine: looked for %v: %w", places, engine.ErrNoDevice)
+}
+
+// sameSources refuses an engine that was built from other sources than those this program was built beside: it may compute
+// otherwise, and lack what was mended since.
+func sameSources(t *table) error {
+	const mark = "sources "
+	want, has := cuda.Sources(), "unknown"
+	if i := strings.LastIndex(t.build, mark); i >= 0 {
+		has = t.build[i+len(mark):]
+	}
+	if has == want {
+		return nil
+	}
+	return fmt.Errorf("engine %s is built from sources %s and this program from %s: build it again with `make cuda`, or take it "+
+		"as it is with --engine-any-build: %w", t.from, has, want, engine.ErrNoDevice)
 }
 
 // openLibrary opens one library. It stays open until the process ends, because the engine's threads may outlive a device.

@@ -15,6 +15,7 @@ import (
 // Model is a model of a native engine, and an engine.BitFlipper.
 type Model struct {
 	lease
+	d     *Device
 	t     *table
 	h     *C.mr_model
 	vocab int
@@ -127,7 +128,7 @@ func (m *Model) NewRunner(cfg engine.RunnerConfig) (engine.Runner, error) {
 	if err := m.t.check(C.mrt_runner_create(m.t.api, m.h, &ccfg, &handle)); err != nil {
 		return nil, fmt.Errorf("create runner: %w", err)
 	}
-	return newRunner(m.t, handle, cfg, m.vocab), nil
+	return newRunner(m.d, handle, cfg, m.vocab), nil
 }
 
 // Close fails with ErrPrecondition, and changes nothing, while runners live.
@@ -139,6 +140,7 @@ func (m *Model) Close() error {
 		m.reopen()
 		return fmt.Errorf("close model: %w", err)
 	}
+	m.d.watchFrees("a model was closed")
 	return nil
 }
 

@@ -15,7 +15,7 @@ import (
 
 // Options choose and size a device. The zero value is the best device of this machine with the engine's defaults.
 type Options struct {
-	// Device is "auto" (or empty), "cpu", "gpu" (the first GPU), or "cuda:N".
+	// Device is "auto" (or empty), "cpu", "gpu" (the first GPU that can be used), or "cuda:N" (the driver's number N).
 	Device string
 	// Threads of the CPU engine; 0 = as many as the CPU quota and affinity allow. Never changes results.
 	Threads int
@@ -27,6 +27,8 @@ type Options struct {
 	Path string
 	// EnginePath lists files or folders, divided by colons, where the CUDA engine is looked for first.
 	EnginePath string
+	// AnyBuild takes a CUDA engine that was built from other sources than this program's.
+	AnyBuild bool
 }
 
 // NoPool makes a device give freed bytes back at once.
@@ -35,17 +37,18 @@ const NoPool uint64 = math.MaxUint64
 // choice is a parsed Options.Device.
 type choice struct {
 	auto, gpu bool
+	any       bool // the first GPU that can be used, from index on
 	index     int
 }
 
 func parseDevice(s string) (choice, error) {
 	switch s {
 	case "", "auto":
-		return choice{auto: true}, nil
+		return choice{auto: true, any: true}, nil
 	case "cpu":
 		return choice{}, nil
 	case "gpu", "cuda":
-		return choice{gpu: true}, nil
+		return choice{gpu: true, any: true}, nil
 	}
 	if n, ok := strings.CutPrefix(s, "cuda:"); ok {
 		if index, err := strconv.ParseUint(n, 10, 15); err == nil {
@@ -69,72 +72,72 @@ func (o Options) choice() (choice, error) {
 	return want, err
 }
 
-// Open opens a device. A GPU that is asked for by name and cannot be used is ErrNoDevice, naming the places looked at;
-// "auto" takes a usable GPU or else the CPU, and logs in one line which and why.
+// Open opens a device and logs in one line which, and why. A GPU that is asked for by number and cannot be used is
+// ErrNoDevice, naming the places looked at; numbers are the driver's, whatever else can be used. "gpu" takes the first that
+// can be used, and "auto" that or else the CPU.
 func Open(opts Options, logger hclog.Logger) (engine.Device, error) {
 	want, err := opts.choice()
 	if err != nil {
 		return nil, err
 	}
-	if want.gpu {
-		return openGPU(opts, want.index)
-	}
 	why := "asked for"
-	if want.auto {
-		switch dev, err := autoGPU(opts); {
+	if want.gpu || want.auto {
+		dev, skipped, err := openGPU(opts, want, logger)
+		switch {
 		case err == nil:
-			logChoice(logger, dev, "usable CUDA engine "+dev.t.from)
+			logChoice(logger, dev, strings.Join(append([]string{"usable by engine " + dev.t.from}, skipped...), "; "))
 			return dev, nil
-		case errors.Is(err, engine.ErrNoDevice):
-			why = err.Error()
-		default:
+		case want.gpu || !errors.Is(err, engine.ErrNoDevice):
 			return nil, err
 		}
+		why = err.Error()
 	}
 	t, err := embedded()
 	if err != nil {
 		return nil, err
 	}
-	dev, err := t.open(0, opts)
+	dev, err := t.open(0, opts, logger)
 	if err != nil {
 		return nil, fmt.Errorf("cpu engine: %w", err)
 	}
-	if want.auto {
-		logChoice(logger, dev, why)
-	}
+	logChoice(logger, dev, why)
 	return dev, nil
 }
 
-func autoGPU(opts Options) (*Device, error) {
+// openGPU opens the GPU that is wanted through the library, and says why it took none before it.
+func openGPU(opts Options, want choice, logger hclog.Logger) (dev *Device, skipped []string, err error) {
 	if opts.Path != "" {
-		return nil, fmt.Errorf("instruction-set path %q is the CPU's: %w", opts.Path, engine.ErrNoDevice)
+		return nil, nil, fmt.Errorf("instruction-set path %q is the CPU's: %w", opts.Path, engine.ErrNoDevice)
 	}
-	return openGPU(opts, 0)
-}
-
-// openGPU opens GPU index through the library.
-func openGPU(opts Options, index int) (*Device, error) {
 	binary, err := os.Executable()
 	if err != nil {
 		binary = "" // the folders beside it are then not looked at
 	}
-	t, err := library(places(opts.EnginePath, binary))
+	t, err := library(places(opts.EnginePath, binary), opts.AnyBuild)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	n, err := t.deviceCount()
 	if err != nil {
-		return nil, fmt.Errorf("engine %s: %w: %w", t.from, engine.ErrNoDevice, err)
+		return nil, nil, fmt.Errorf("engine %s: %w: %w", t.from, engine.ErrNoDevice, err)
 	}
-	if index >= n {
-		return nil, fmt.Errorf("engine %s: cuda:%d does not exist, this machine has %d usable GPUs: %w", t.from, index, n,
+	if want.index >= n {
+		return nil, nil, fmt.Errorf("engine %s: cuda:%d does not exist, the driver shows %d GPUs: %w", t.from, want.index, n,
 			engine.ErrNoDevice)
 	}
-	dev, err := t.open(index, opts)
-	if err != nil {
-		return nil, fmt.Errorf("engine %s: %w", t.from, err)
+	for index := want.index; ; index++ {
+		dev, err := t.open(index, opts, logger)
+		if err == nil {
+			return dev, skipped, nil
+		}
+		if unusable := errors.Is(err, engine.ErrUnsupported); !unusable || !want.any || index+1 >= n {
+			if unusable { // by this engine: to its caller it is as good as not there
+				err = fmt.Errorf("%w: %w", engine.ErrNoDevice, err)
+			}
+			return nil, nil, fmt.Errorf("engine %s: %w", strings.Join(append([]string{t.from}, skipped...), "; "), err)
+		}
+		skipped = append(skipped, fmt.Sprintf("not cuda:%d: %v", index, err))
 	}
-	return dev, nil
 }
 
 func logChoice(logger hclog.Logger, dev *Device, why string) {
@@ -143,5 +146,12 @@ func logChoice(logger hclog.Logger, dev *Device, why string) {
 		logger.Warn("device chosen, its description is not available", "reason", why, "error", err)
 		return
 	}
-	logger.Info("device chosen", "kind", info.Kind, "name", info.Name, "path", info.Path, "reason", why)
+	about := []any{"kind", info.Kind, "name", info.Name, "path", info.Path, "memory", info.BytesTotal}
+	if info.PhysicalTotal != nil {
+		about = append(about, "memory_of_device", *info.PhysicalTotal)
+	}
+	if info.ComputeMajor > 0 {
+		about = append(about, "compute_capability", fmt.Sprintf("%d.%d", info.ComputeMajor, info.ComputeMinor))
+	}
+	logger.Info("device chosen", append(about, "reason", why)...)
 }

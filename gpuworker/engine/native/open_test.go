@@ -5,11 +5,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/cuda"
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
@@ -33,12 +35,12 @@ func TestDeviceNamesParse(t *testing.T) {
 		in   string
 		want choice
 	}{
-		"nothing means auto":           {"", choice{auto: true}},
-		"auto":                         {"auto", choice{auto: true}},
+		"nothing means auto":           {"", choice{auto: true, any: true}},
+		"auto":                         {"auto", choice{auto: true, any: true}},
 		"the cpu":                      {"cpu", choice{}},
-		"the first gpu":                {"gpu", choice{gpu: true}},
+		"the first usable gpu":         {"gpu", choice{gpu: true, any: true}},
 		"a gpu by number":              {"cuda:3", choice{gpu: true, index: 3}},
-		"cuda alone means the first":   {"cuda", choice{gpu: true}},
+		"cuda alone means the same":    {"cuda", choice{gpu: true, any: true}},
 		"the largest number":           {"cuda:32767", choice{gpu: true, index: 32767}},
 		"a number with leading zeroes": {"cuda:01", choice{gpu: true, index: 1}},
 	} {
@@ -70,6 +72,7 @@ func TestPlacesComeInTheirOrder(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	require.Equal(t, []string{
 		file, filepath.Join(dir, libraryName), "/opt/m/bin/" + libraryName, "/opt/m/lib/" + libraryName,
+		"/opt/m/cuda/" + libraryName,
 	}, places(file+"::"+dir, "/opt/m/bin/millrace-worker"))
 }
 
@@ -102,7 +105,7 @@ func TestALibraryThatCannotBeUsedIsRefusedWithItsReason(t *testing.T) {
 				"static mr_error *count(int32_t *n) { *n = 0; return NULL; }\n" +
 				"static const mr_api t = {.struct_size = sizeof(mr_api), .abi_major = MR_ABI_MAJOR, .build = \"empty\", .device_count = count};\n" +
 				"const mr_api *mr_engine_api(uint32_t m, uint32_t *s) { (void)m; (void)s; return &t; }\n",
-			"this machine has 0 usable GPUs",
+			"the driver shows 0 GPUs",
 		},
 		"without a driver": {
 			"#include \"millrace/engine.h\"\nstatic char broken;\n" +
@@ -118,7 +121,7 @@ func TestALibraryThatCannotBeUsedIsRefusedWithItsReason(t *testing.T) {
 	} {
 		t.Run("a library "+name, func(t *testing.T) {
 			lib := buildLibrary(t, t.TempDir(), tc.source)
-			_, err := Open(Options{Device: "cuda:0", EnginePath: lib}, hclog.NewNullLogger())
+			_, err := Open(Options{Device: "cuda:0", EnginePath: lib, AnyBuild: true}, hclog.NewNullLogger())
 			require.ErrorIs(t, err, engine.ErrNoDevice)
 			require.ErrorContains(t, err, tc.want)
 			require.ErrorContains(t, err, lib)
@@ -148,7 +151,7 @@ static const mr_api t = {.struct_size = sizeof(mr_api), .abi_major = MR_ABI_MAJO
   .error_message = message, .error_native = native, .error_destroy = destroy, .device_count = count, .device_open = open_};
 const mr_api *mr_engine_api(uint32_t m, uint32_t *s) { (void)m; (void)s; return &t; }
 `)
-	_, err := Open(Options{Device: "cuda:0", EnginePath: lib}, hclog.NewNullLogger())
+	_, err := Open(Options{Device: "cuda:0", EnginePath: lib, AnyBuild: true}, hclog.NewNullLogger())
 	require.ErrorIs(t, err, engine.ErrOutOfMemory)
 	var said *Error
 	require.ErrorAs(t, err, &said)
@@ -173,6 +176,85 @@ func TestAutoSaysInOneLineWhatItChoseAndWhy(t *testing.T) {
 	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("\n")), log.String())
 	require.Contains(t, log.String(), "device chosen")
 	require.Contains(t, log.String(), "reason=")
+}
+
+// gpuEngine has three GPUs, of which it can use the second and the third. Its build text ends in what SOURCES stands for.
+const gpuEngine = `#include <stdio.h>
+#include <string.h>
+#include "millrace/engine.h"
+static char devices[3], unusable;
+static int32_t code(const mr_error *e) { (void)e; return MR_UNIMPLEMENTED; }
+static const char *message(const mr_error *e) { (void)e; return "GPU 0, NVIDIA B200: machine code for 8.0 9.0a only"; }
+static int64_t native(const mr_error *e) { (void)e; return 209; }
+static void destroy(mr_error *e) { (void)e; }
+static mr_error *count(int32_t *n) { *n = 3; return NULL; }
+static mr_error *open_(const mr_device_options *o, mr_device **out) {
+  if (o->index == 0) return (mr_error *)&unusable;
+  *out = (mr_device *)&devices[o->index];
+  return NULL;
+}
+static mr_error *info(const mr_device *d, mr_device_info *out) {
+  snprintf(out->kind, sizeof out->kind, "cuda");
+  snprintf(out->name, sizeof out->name, "GPU number %d", (int)((const char *)d - devices));
+  out->compute_major = 9;
+  out->bytes_total = 4096;
+  out->physical_total = 8192;
+  return NULL;
+}
+static mr_error *close_(mr_device *d) { (void)d; return NULL; }
+static const mr_api t = {.struct_size = sizeof(mr_api), .abi_major = MR_ABI_MAJOR, .build = "gpus; sources SOURCES",
+  .error_code = code, .error_message = message, .error_native = native, .error_destroy = destroy, .device_count = count,
+  .device_open = open_, .device_info = info, .device_close = close_};
+const mr_api *mr_engine_api(uint32_t m, uint32_t *s) { (void)m; (void)s; return &t; }
+`
+
+func TestAGPUThatTheEngineCannotUseIsPassedOverAndNamed(t *testing.T) {
+	lib := buildLibrary(t, t.TempDir(), strings.Replace(gpuEngine, "SOURCES", cuda.Sources(), 1))
+	for device, want := range map[string]string{"auto": "GPU number 1", "gpu": "GPU number 1", "cuda:1": "GPU number 1", "cuda:2": "GPU number 2"} {
+		t.Run(device, func(t *testing.T) {
+			var log bytes.Buffer
+			dev, err := Open(Options{Device: device, EnginePath: lib}, hclog.New(&hclog.LoggerOptions{Output: &log}))
+			require.NoError(t, err)
+			defer func() { require.NoError(t, dev.Close()) }()
+			info, err := dev.Info()
+			require.NoError(t, err)
+			require.Equal(t, want, info.Name)
+			require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("\n")), log.String())
+			for _, said := range []string{want, "compute_capability=9.0", "memory=4096", "memory_of_device=8192", lib} {
+				require.Contains(t, log.String(), said)
+			}
+			if device == "auto" || device == "gpu" {
+				require.Contains(t, log.String(), "not cuda:0")
+				require.Contains(t, log.String(), "NVIDIA B200")
+			}
+		})
+	}
+	_, err := Open(Options{Device: "cuda:0", EnginePath: lib}, hclog.NewNullLogger())
+	require.ErrorIs(t, err, engine.ErrNoDevice)
+	require.ErrorContains(t, err, "NVIDIA B200")
+	_, err = Open(Options{Device: "cuda:3", EnginePath: lib}, hclog.NewNullLogger())
+	require.ErrorIs(t, err, engine.ErrNoDevice)
+	require.ErrorContains(t, err, "the driver shows 3 GPUs")
+}
+
+func TestAnEngineOfOtherSourcesIsRefusedUnlessAskedFor(t *testing.T) {
+	for name, build := range map[string]string{"others": "0123456789abcdef", "none": ""} {
+		lib := buildLibrary(t, t.TempDir(), strings.Replace(gpuEngine, "sources SOURCES", "sources "+build, 1))
+		_, err := Open(Options{Device: "cuda:1", EnginePath: lib}, hclog.NewNullLogger())
+		require.ErrorIs(t, err, engine.ErrNoDevice, name)
+		for _, said := range []string{lib, build, cuda.Sources(), "make cuda", "--engine-any-build"} {
+			require.ErrorContains(t, err, said)
+		}
+		var log bytes.Buffer
+		dev, err := Open(Options{Device: "auto", EnginePath: lib, Threads: 1}, hclog.New(&hclog.LoggerOptions{Output: &log}))
+		require.NoError(t, err, "there is always the CPU")
+		require.Contains(t, log.String(), "kind=cpu")
+		require.Contains(t, log.String(), "make cuda")
+		require.NoError(t, dev.Close())
+		dev, err = Open(Options{Device: "cuda:1", EnginePath: lib, AnyBuild: true}, hclog.NewNullLogger())
+		require.NoError(t, err)
+		require.NoError(t, dev.Close())
+	}
 }
 
 func TestAnInstructionSetPathBelongsToTheCPU(t *testing.T) {

@@ -16,20 +16,22 @@ import (
 // reused, so a step in a steady state allocates nothing in Go.
 type Runner struct {
 	lease
+	d    *Device
 	t    *table
 	h    *C.mr_runner
 	args stepArgs
 	res  stepResults
 }
 
-func newRunner(t *table, h *C.mr_runner, cfg engine.RunnerConfig, vocab int) *Runner {
-	r := &Runner{t: t, h: h}
+func newRunner(d *Device, h *C.mr_runner, cfg engine.RunnerConfig, vocab int) *Runner {
+	r := &Runner{d: d, t: d.t, h: h}
 	r.args.make(vocab)
 	r.res.make(cfg)
 	return r
 }
 
-// Submit starts a step and returns; the engine has copied what it needs.
+// Submit starts a step and returns; the engine has copied what it needs. ErrPrecondition is also what a driver's refusal
+// becomes that left everything as it was: the step may be submitted again.
 func (r *Runner) Submit(s *engine.Step) error {
 	if err := r.acquire("runner"); err != nil {
 		return err
@@ -96,6 +98,7 @@ func (r *Runner) Close() error {
 	}
 	r.args.free()
 	r.res.free()
+	r.d.watchFrees("a runner was closed")
 	return nil
 }
 

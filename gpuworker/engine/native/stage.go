@@ -7,50 +7,106 @@ import "C"
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// staging is host memory that an engine gave. An engine may give the same address again once it is freed, so a second
-// free must not reach it.
+// staging is host memory that an engine gave. Its lease is held by writes that copy from it. While it lives its device
+// does not close, so that it needs no lease of the device to be freed.
 type staging struct {
 	lease
-	d *Device
-	p unsafe.Pointer
+	d     *Device
+	p     unsafe.Pointer
+	size  int
+	freed atomic.Bool
+}
+
+// stagings are the pieces of staged memory of a device that live.
+type stagings struct {
+	count atomic.Int64 // of all; grows only under a lease of the device
+	mu    sync.Mutex
+	all   map[*staging]struct{}
 }
 
 // Stage gives host memory that buffers are written from at the full rate of the device's link.
-func (d *Device) Stage(size int) (memory []byte, free func() error, err error) {
+func (d *Device) Stage(size int) (engine.Staged, error) {
 	if size < 1 {
-		return nil, nil, fmt.Errorf("stage %d bytes: %w", size, engine.ErrInvalid)
+		return nil, fmt.Errorf("stage %d bytes: %w", size, engine.ErrInvalid)
 	}
 	if err := d.acquire("device"); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer d.release()
-	s := &staging{d: d}
+	s := &staging{d: d, size: size}
 	if err := d.t.check(C.mrt_host_alloc(d.t.api, d.h, C.uint64_t(size), &s.p)); err != nil {
-		return nil, nil, fmt.Errorf("stage %d bytes: %w", size, err)
+		return nil, fmt.Errorf("stage %d bytes: %w", size, err)
 	}
-	d.staged.Add(1)
-	return unsafe.Slice((*byte)(s.p), size), s.free, nil
+	d.staged.count.Add(1)
+	d.staged.mu.Lock()
+	defer d.staged.mu.Unlock()
+	if d.staged.all == nil {
+		d.staged.all = map[*staging]struct{}{}
+	}
+	d.staged.all[s] = struct{}{}
+	return s, nil
 }
 
-func (s *staging) free() error {
-	if err := s.d.acquire("device"); err != nil {
-		return err
+// Bytes is the memory, and nil after Free.
+func (s *staging) Bytes() []byte {
+	if s.freed.Load() {
+		return nil
 	}
-	defer s.d.release()
+	return unsafe.Slice((*byte)(s.p), s.size)
+}
+
+// noise is what staged memory holds once it is freed.
+const noise = 0xdb
+
+// Free waits for the writes that copy from the memory, spoils it and gives it back.
+func (s *staging) Free() error {
 	if err := s.close("staged memory"); err != nil {
 		return err
+	}
+	memory := s.Bytes()
+	for i := range memory {
+		memory[i] = noise
 	}
 	if err := s.d.t.check(C.mrt_host_free(s.d.t.api, s.d.h, s.p)); err != nil {
 		s.reopen()
 		return fmt.Errorf("free staged memory: %w", err)
 	}
-	s.d.staged.Add(-1)
+	s.freed.Store(true)
+	s.d.staged.mu.Lock()
+	delete(s.d.staged.all, s)
+	s.d.staged.mu.Unlock()
+	s.d.staged.count.Add(-1) // last: from here on the device may close
 	return nil
 }
 
-var _ engine.Stager = (*Device)(nil)
+// hold takes the lease of the staged memory that p lies in, if it lies in any, until the function it returns is called.
+func (s *stagings) hold(p []byte) (release func(), err error) {
+	if s.count.Load() == 0 || len(p) == 0 {
+		return func() {}, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
+	for piece := range s.all {
+		if begin := uintptr(piece.p); at < begin || at >= begin+uintptr(piece.size) {
+			continue
+		}
+		if err := piece.acquire("staged memory"); err != nil {
+			return nil, err
+		}
+		return piece.release, nil
+	}
+	return func() {}, nil
+}
+
+var (
+	_ engine.Stager = (*Device)(nil)
+	_ engine.Staged = (*staging)(nil)
+)

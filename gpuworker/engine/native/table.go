@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/millrace/millrace/cuda/cpu"
 	"github.com/millrace/millrace/gpuworker/engine"
 )
@@ -56,8 +58,8 @@ func (t *table) deviceCount() (int, error) {
 	return int(n), nil
 }
 
-// open opens a device of this engine, of a size that o gives.
-func (t *table) open(index int, o Options) (*Device, error) {
+// open opens a device of this engine, of a size that o gives. What frees later refuse is logged to logger.
+func (t *table) open(index int, o Options, logger hclog.Logger) (*Device, error) {
 	var n narrow
 	opts := C.mr_device_options{
 		struct_size: C.sizeof_mr_device_options,
@@ -77,5 +79,5 @@ func (t *table) open(index int, o Options) (*Device, error) {
 	if err := t.check(C.mrt_device_open(t.api, &opts, &handle)); err != nil {
 		return nil, fmt.Errorf("open device %d: %w", index, err)
 	}
-	return &Device{t: t, h: handle}, nil
+	return &Device{t: t, h: handle, logger: logger.Named("engine")}, nil
 }

@@ -8,7 +8,7 @@
 #include "millrace/engine.h"
 
 /* Bytes of a table that has every member this package calls. */
-static inline size_t mrt_table_size(void) { return offsetof(mr_api, host_free) + sizeof(((mr_api *)0)->host_free); }
+static inline size_t mrt_table_size(void) { return offsetof(mr_api, device_fault) + sizeof(((mr_api *)0)->device_fault); }
 
 static inline int32_t mrt_error_code(const mr_api *t, const mr_error *e) { return t->error_code(e); }
 static inline const char *mrt_error_message(const mr_api *t, const mr_error *e) { return t->error_message(e); }
@@ -25,6 +25,10 @@ static inline mr_error *mrt_device_info(const mr_api *t, const mr_device *d, mr_
 static inline mr_error *mrt_device_close(const mr_api *t, mr_device *d) { return t->device_close(d); }
 static inline mr_error *mrt_device_measure(const mr_api *t, mr_device *d, int32_t what, uint64_t ns, double *rate) {
   return t->device_measure(d, what, ns, rate);
+}
+
+static inline mr_error *mrt_device_fault(const mr_api *t, mr_device *d, int32_t fault, int32_t index, uint64_t value) {
+  return t->device_fault(d, fault, index, value);
 }
 
 static inline mr_error *mrt_host_alloc(const mr_api *t, mr_device *d, uint64_t size, void **out) {

@@ -113,12 +113,16 @@ func (b *Buffer) Digest(off, n uint64) (engine.Digest, error) {
 	return blake3.Sum256(b.bytesLocked()[off : off+n]), nil
 }
 
-// Free gives the bytes back.
+// Free gives the bytes back. Refused, it leaves the buffer as it was.
 func (b *Buffer) Free() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.freed {
 		return closed("buffer")
+	}
+	if b.dev.refusals.take(engine.RefuseFree) {
+		b.dev.refusals.failed.Add(1)
+		return fmt.Errorf("%d bytes are not taken back: %w", b.size, engine.ErrDevice)
 	}
 	b.mu.freed, b.mu.data = true, nil
 	b.dev.give(b.size, b.purpose)

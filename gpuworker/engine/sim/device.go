@@ -12,9 +12,10 @@ import (
 
 // Device is a simulated device. Its memory is counted, not taken: only buffers that were written to hold bytes.
 type Device struct {
-	opts   Options
-	logger hclog.Logger
-	mu     struct {
+	opts     Options
+	logger   hclog.Logger
+	refusals refusals
+	mu       struct {
 		sync.Mutex
 		closed  bool
 		used    [engine.PurposeCount]uint64
@@ -47,6 +48,7 @@ func (d *Device) Info() (engine.DeviceInfo, error) {
 	info := engine.DeviceInfo{
 		Kind: "sim", Name: name, Path: "sim", Numerics: "sim-1", Build: "millrace sim engine",
 		SMCount: 1, BytesTotal: d.opts.Memory, BytesUsed: d.mu.used, LiveBuffers: d.mu.buffers,
+		FailedFrees: d.refusals.failed.Load(),
 	}
 	info.BytesFree = info.BytesTotal - d.usedLocked()
 	return info, nil
@@ -69,7 +71,7 @@ func (d *Device) take(size uint64, purpose engine.Purpose) error {
 	if purpose < 0 || purpose >= engine.PurposeCount {
 		return fmt.Errorf("memory purpose %d: %w", purpose, engine.ErrInvalid)
 	}
-	if free := d.opts.Memory - d.usedLocked(); size > free {
+	if free := d.opts.Memory - d.usedLocked(); size > free || d.refusals.take(engine.RefuseAlloc) {
 		return fmt.Errorf("%d bytes asked and %d free: %w", size, free, engine.ErrOutOfMemory)
 	}
 	d.mu.used[purpose] += size
@@ -127,6 +129,14 @@ func (d *Device) Close() error {
 	return nil
 }
 
+// Refuse makes the device refuse memory: a fault for tests.
+func (d *Device) Refuse(what engine.Refusal, skip int, count uint64) error {
+	return d.refusals.ask(what, skip, count)
+}
+
 func closed(what string) error { return fmt.Errorf("%s is closed: %w", what, engine.ErrPrecondition) }
 
-var _ engine.Device = (*Device)(nil)
+var (
+	_ engine.Device  = (*Device)(nil)
+	_ engine.Refuser = (*Device)(nil)
+)

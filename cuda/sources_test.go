@@ -1,0 +1,76 @@
+package cuda
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// tree is the part of this folder that is embedded, as it lies on disk now.
+func tree(t *testing.T) fstest.MapFS {
+	t.Helper()
+	out := fstest.MapFS{}
+	disk := os.DirFS(".")
+	for _, pattern := range []string{
+		"CMakeLists.txt", "include/millrace/*", "src/*", "kernels/*.*", "kernels/linear/*", "cpu/*.h", "cpu/error.cpp",
+		"cpu/shape.cpp", "cpu/weights.cpp", "cpu/slot.cpp", "cpu/step_plan.cpp", "cpu/runner_config.cpp", "cpu/linear_size.cpp",
+		"cpu/isa.cpp", "cpu/blake3.cpp", "cpu/blake3_x86.cpp",
+	} {
+		names, err := fs.Glob(disk, pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, names, pattern)
+		for _, name := range names {
+			content, err := os.ReadFile(name)
+			require.NoError(t, err)
+			out[name] = &fstest.MapFile{Data: content}
+		}
+	}
+	return out
+}
+
+func TestSourcesAreThoseOfTheTree(t *testing.T) {
+	digest, err := digestOf(tree(t))
+	require.NoError(t, err)
+	require.Equal(t, digest, Sources())
+	require.Len(t, digest, 16)
+}
+
+func TestSourcesAreThoseThatCMakeBuilds(t *testing.T) {
+	cmake, err := exec.LookPath("cmake")
+	if err != nil {
+		t.Skip("cmake is not here: it computes the digest that the CUDA engine carries")
+	}
+	out, err := exec.Command(cmake, "-P", "sources.cmake").Output()
+	require.NoError(t, err)
+	require.Equal(t, strings.TrimSpace(string(out)), Sources())
+}
+
+func TestADigestChangesWithEachByteAndEachName(t *testing.T) {
+	of := func(files fstest.MapFS) string {
+		digest, err := digestOf(files)
+		require.NoError(t, err)
+		return digest
+	}
+	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
+	first := of(fstest.MapFS{"src/a.cpp": file("one"), "src/b.h": file("two")})
+	seen := map[string]string{"first": first}
+	for name, files := range map[string]fstest.MapFS{
+		"a byte":      {"src/a.cpp": file("one."), "src/b.h": file("two")},
+		"a name":      {"src/c.cpp": file("one"), "src/b.h": file("two")},
+		"an exchange": {"src/a.cpp": file("two"), "src/b.h": file("one")},
+		"one less":    {"src/a.cpp": file("one")},
+		"one more":    {"src/a.cpp": file("one"), "src/b.h": file("two"), "kernels/a.cu": file("")},
+	} {
+		digest := of(files)
+		for other, was := range seen {
+			require.NotEqual(t, was, digest, "%s and %s", name, other)
+		}
+		seen[name] = digest
+	}
+	require.Equal(t, first, of(fstest.MapFS{"src/a.cpp": file("one"), "src/b.h": file("two"), "src/notes~": file("x")}), "no source")
+}
