@@ -60,17 +60,26 @@ func (r *refuser) NewModel(desc engine.ModelDesc) (engine.Model, error) {
 	return &refusedModel{m, r}, err
 }
 
-func (r *refuser) Stage(size int) ([]byte, func() error, error) {
-	var freed atomic.Bool
-	return make([]byte, size), func() error {
-		if err := r.refuse(hostMemory); err != nil {
-			return err
-		}
-		if freed.Swap(true) {
-			return errors.New("freed twice")
-		}
-		return nil
-	}, nil
+func (r *refuser) Stage(size int) (engine.Staged, error) {
+	return &refusedMemory{by: r, memory: make([]byte, size)}, nil
+}
+
+type refusedMemory struct {
+	by     *refuser
+	memory []byte
+	freed  atomic.Bool
+}
+
+func (m *refusedMemory) Bytes() []byte { return m.memory }
+
+func (m *refusedMemory) Free() error {
+	if err := m.by.refuse(hostMemory); err != nil {
+		return err
+	}
+	if m.freed.Swap(true) {
+		return errors.New("freed twice")
+	}
+	return nil
 }
 
 type refusedBuffer struct {

@@ -2,13 +2,20 @@ package vram
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Buffer is named bytes in device memory. It is safe for concurrent use: Free waits for calls under way.
+// Buffer is named bytes in device memory. It is safe for concurrent use: Free waits for calls under way. One that nobody
+// holds any more and that was not freed is a leak: its pool counts it, and frees it when it closes.
 type Buffer struct {
+	*held // the pool knows this part alone, so that it does not keep a Buffer alive
+}
+
+// held is what a pool knows of a buffer.
+type held struct {
 	pool  *Pool
 	usage Usage
 	mu    struct {
@@ -18,13 +25,13 @@ type Buffer struct {
 }
 
 // Name is what Alloc was given.
-func (b *Buffer) Name() string { return b.usage.Name }
+func (b *held) Name() string { return b.usage.Name }
 
 // Size is the bytes asked for, also after Free.
-func (b *Buffer) Size() uint64 { return b.usage.Size }
+func (b *held) Size() uint64 { return b.usage.Size }
 
 // use runs f on the memory, or fails with ErrFreed.
-func (b *Buffer) use(what string, f func(engine.Buffer) error) error {
+func (b *held) use(what string, f func(engine.Buffer) error) error {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if b.mu.mem == nil {
@@ -37,7 +44,7 @@ func (b *Buffer) use(what string, f func(engine.Buffer) error) error {
 }
 
 // check refuses a range that is not inside the buffer.
-func (b *Buffer) check(what string, off, n uint64) error {
+func (b *held) check(what string, off, n uint64) error {
 	if n > b.usage.Size || off > b.usage.Size-n {
 		return fmt.Errorf("%s %s: %d bytes at offset %d of %d: %w", what, b.usage.Name, n, off, b.usage.Size, engine.ErrInvalid)
 	}
@@ -70,7 +77,7 @@ func (b *Buffer) CopyTo(dst *Buffer, dstOff, srcOff, n uint64) error {
 	if err := dst.check("copy to", dstOff, n); err != nil {
 		return err
 	}
-	if dst == b { // a lock is not taken twice by one goroutine
+	if dst.held == b.held { // a lock is not taken twice by one goroutine
 		return b.use("copy", func(mem engine.Buffer) error { return mem.CopyTo(mem, dstOff, srcOff, n) })
 	}
 	// The locks of two buffers are only tried, so that copies in both directions and two frees cannot wait in a ring.
@@ -91,7 +98,7 @@ func (b *Buffer) CopyTo(dst *Buffer, dstOff, srcOff, n uint64) error {
 }
 
 // borrow takes the read lock, which fails only while a Free is under way, and gives the memory.
-func (b *Buffer) borrow(what string) (engine.Buffer, error) {
+func (b *held) borrow(what string) (engine.Buffer, error) {
 	if !b.mu.TryRLock() {
 		return nil, fmt.Errorf("%s %s: %w", what, b.usage.Name, ErrFreed)
 	}
@@ -111,14 +118,21 @@ func (b *Buffer) Digest(off, n uint64) (d engine.Digest, err error) {
 	return d, err
 }
 
-// Free gives the bytes back. A free that the device refuses is logged, and the buffer stays in the ledger.
+// Free gives the bytes back. A free that the device refuses is logged and counted; the buffer stays as it was, in the ledger
+// too, and may be freed again.
 func (b *Buffer) Free() error {
+	defer runtime.KeepAlive(b) // it is no leak while this runs
+	return b.free()
+}
+
+func (b *held) free() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.mem == nil {
 		return fmt.Errorf("free %s: %w", b.usage.Name, ErrFreed)
 	}
 	if err := b.mu.mem.Free(); err != nil {
+		b.pool.refuse()
 		b.pool.logger.Error("device refused to free", "buffer", b.usage.Name, "bytes", b.usage.Size, "error", err)
 		return fmt.Errorf("free %s: %w", b.usage.Name, err)
 	}
@@ -130,6 +144,7 @@ func (b *Buffer) Free() error {
 // Release takes the memory out of the pool for a call that consumes it, such as engine.Model.Bind; the Buffer is then as
 // good as freed.
 func (b *Buffer) Release() (engine.Buffer, error) {
+	defer runtime.KeepAlive(b)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.mem == nil {
@@ -137,6 +152,6 @@ func (b *Buffer) Release() (engine.Buffer, error) {
 	}
 	mem := b.mu.mem
 	b.mu.mem = nil
-	b.pool.forget(b)
+	b.pool.forget(b.held)
 	return mem, nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -28,15 +29,18 @@ type Pool struct {
 	logger hclog.Logger
 	mu     struct {
 		sync.Mutex
-		closed bool
-		live   map[*Buffer]struct{}
+		closed  bool
+		live    map[*held]struct{}
+		leaked  uint64
+		lost    map[*held]struct{} // of live, those that nobody holds any more
+		refused uint64
 	}
 }
 
 // New makes an empty pool; the device stays the caller's, and closes after the pool.
 func New(dev engine.Device, logger hclog.Logger) *Pool {
 	p := &Pool{dev: dev, logger: logger.Named("vram")}
-	p.mu.live = map[*Buffer]struct{}{}
+	p.mu.live, p.mu.lost = map[*held]struct{}{}, map[*held]struct{}{}
 	return p
 }
 
@@ -51,10 +55,41 @@ func (p *Pool) Alloc(size uint64, purpose engine.Purpose, name string) (*Buffer,
 	if err != nil {
 		return nil, fmt.Errorf("alloc %s: %w", name, err)
 	}
-	b := &Buffer{pool: p, usage: Usage{Name: name, Size: size, Purpose: purpose}}
-	b.mu.mem = mem
-	p.mu.live[b] = struct{}{}
+	h := &held{pool: p, usage: Usage{Name: name, Size: size, Purpose: purpose}}
+	h.mu.mem = mem
+	p.mu.live[h] = struct{}{}
+	b := &Buffer{held: h}
+	runtime.AddCleanup(b, p.lose, h)
 	return b, nil
+}
+
+// Leaked is how many buffers were not freed by those who held them: that nobody holds any more, as far as the garbage
+// collector has found out, or that were live when the pool was closed.
+func (p *Pool) Leaked() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.leaked
+}
+
+// Refused is how often the device refused to free a buffer.
+func (p *Pool) Refused() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.refused
+}
+
+// lose counts a buffer that nobody holds any more, if it is live.
+func (p *Pool) lose(h *held) {
+	p.mu.Lock()
+	_, live := p.mu.live[h]
+	if live {
+		p.mu.leaked++
+		p.mu.lost[h] = struct{}{}
+	}
+	p.mu.Unlock()
+	if live {
+		p.logger.Error("buffer was lost before it was freed", "buffer", h.usage.Name, "bytes", h.usage.Size)
+	}
 }
 
 // Live lists what is held, the largest first.
@@ -81,18 +116,19 @@ func (p *Pool) Used() (used [engine.PurposeCount]uint64) {
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.mu.closed = true
-	left := make([]*Buffer, 0, len(p.mu.live))
+	left := make([]*held, 0, len(p.mu.live))
 	for b := range p.mu.live {
 		left = append(left, b)
 	}
 	p.mu.Unlock()
 	var errs []error
 	for _, b := range left {
-		switch err := b.Free(); {
+		switch err := b.free(); {
 		case errors.Is(err, ErrFreed): // its owner was faster
 		case err != nil:
 			errs = append(errs, err)
 		default:
+			p.leak(b)
 			p.logger.Warn("buffer was never freed", "buffer", b.usage.Name, "bytes", b.usage.Size)
 			errs = append(errs, fmt.Errorf("%s of %d bytes: %w", b.usage.Name, b.usage.Size, ErrLeak))
 		}
@@ -100,21 +136,27 @@ func (p *Pool) Close() error {
 	return errors.Join(errs...)
 }
 
-// Leaked is how many buffers a closed pool still holds, because the device refused to free them: nobody will try again.
-func (p *Pool) Leaked() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.mu.closed {
-		return 0
-	}
-	return len(p.mu.live)
-}
-
 // ErrLeak means that a buffer was still live when its pool was closed.
 var ErrLeak = errors.New("buffer was never freed")
 
-func (p *Pool) forget(b *Buffer) {
+// leak counts a buffer that was live when the pool closed, unless it was counted when it was lost.
+func (p *Pool) leak(h *held) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.mu.live, b)
+	if _, counted := p.mu.lost[h]; !counted {
+		p.mu.leaked++
+	}
+	delete(p.mu.lost, h)
+}
+
+func (p *Pool) refuse() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.refused++
+}
+
+func (p *Pool) forget(h *held) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.mu.live, h)
 }

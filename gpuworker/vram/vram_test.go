@@ -6,15 +6,19 @@ import (
 	"errors"
 	"io"
 	"math"
+	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 	"lukechampine.com/blake3"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/native"
 	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/internal/cputest"
 )
 
 // newPool is a pool on a device that must be empty when the test ends.
@@ -102,49 +106,11 @@ func TestALeakIsNamedAndFreedWhenThePoolCloses(t *testing.T) {
 	err = p.Close()
 	require.ErrorIs(t, err, ErrLeak)
 	require.ErrorContains(t, err, "forgotten of 12345 bytes")
+	require.EqualValues(t, 1, p.Leaked())
 	require.Contains(t, log.String(), "forgotten")
 	_, err = p.Alloc(1, engine.Staging, "late")
 	require.ErrorIs(t, err, engine.ErrPrecondition)
 	require.NoError(t, dev.Close(), "nothing is left on the device")
-}
-
-// clinging is a device that refuses to free what it gave while cling is set.
-type clinging struct {
-	engine.Device
-	cling bool
-}
-
-func (c *clinging) Alloc(size uint64, purpose engine.Purpose) (engine.Buffer, error) {
-	b, err := c.Device.Alloc(size, purpose)
-	return &clingingBuffer{b, c}, err
-}
-
-type clingingBuffer struct {
-	engine.Buffer
-	on *clinging
-}
-
-func (b *clingingBuffer) Free() error {
-	if b.on.cling {
-		return engine.ErrDevice
-	}
-	return b.Buffer.Free()
-}
-
-func TestWhatTheDeviceRefusesToFreeIsCountedOnceThePoolIsClosed(t *testing.T) {
-	dev, err := sim.Open(sim.Options{}, hclog.NewNullLogger())
-	require.NoError(t, err)
-	clings := &clinging{Device: dev, cling: true}
-	p := New(clings, hclog.NewNullLogger())
-	b, err := p.Alloc(100, engine.Weights, "b")
-	require.NoError(t, err)
-	require.Zero(t, p.Leaked(), "its owner holds it")
-	require.ErrorIs(t, p.Close(), engine.ErrDevice)
-	require.Equal(t, 1, p.Leaked())
-	clings.cling = false
-	require.NoError(t, b.Free())
-	require.Zero(t, p.Leaked())
-	require.NoError(t, dev.Close())
 }
 
 func TestMemoryThatIsNotThereIsRefusedByName(t *testing.T) {
@@ -225,4 +191,91 @@ func TestConcurrentUseAndFree(t *testing.T) {
 		wg.Go(func() { _ = b.Free() })
 		wg.Wait()
 	}
+}
+
+func TestABufferThatNobodyHoldsIsCounted(t *testing.T) {
+	dev, err := sim.Open(sim.Options{}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	p := New(dev, hclog.NewNullLogger())
+	kept, err := p.Alloc(1, engine.Staging, "kept")
+	require.NoError(t, err)
+	for _, free := range []bool{true, false, true, false} {
+		b, err := p.Alloc(100, engine.Weights, "b")
+		require.NoError(t, err)
+		if free {
+			require.NoError(t, b.Free())
+		}
+	}
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return p.Leaked() == 2
+	}, time.Minute, time.Millisecond)
+	require.Len(t, p.Live(), 3, "they are counted until the pool closes")
+	require.NoError(t, kept.Free())
+	require.ErrorIs(t, p.Close(), ErrLeak)
+	require.EqualValues(t, 2, p.Leaked(), "once each")
+	require.NoError(t, dev.Close())
+}
+
+func TestAFreeThatTheDeviceRefusesLeavesTheBufferInThePool(t *testing.T) {
+	for name, open := range map[string]func(*testing.T) engine.Device{
+		"sim": func(t *testing.T) engine.Device {
+			dev, err := sim.Open(sim.Options{Memory: 64 << 20}, hclog.NewNullLogger())
+			require.NoError(t, err)
+			return dev
+		},
+		"cpu": func(t *testing.T) engine.Device {
+			dev, err := native.Open(native.Options{Device: "cpu", Path: cputest.Path(), Threads: 1, BytesLimit: 64 << 20}, hclog.NewNullLogger())
+			require.NoError(t, err)
+			return dev
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dev := open(t)
+			var log bytes.Buffer
+			p := New(dev, hclog.New(&hclog.LoggerOptions{Output: &log}))
+			agree := func(bytes, refused uint64) {
+				t.Helper()
+				info, err := dev.Info()
+				require.NoError(t, err)
+				require.Equal(t, bytes, info.BytesUsed[engine.KV])
+				require.Equal(t, info.BytesUsed, p.Used(), "ledger and pool")
+				require.Equal(t, refused, info.FailedFrees)
+				require.Equal(t, refused, p.Refused())
+				require.EqualValues(t, len(p.Live()), info.LiveBuffers)
+			}
+			b, err := p.Alloc(3<<20, engine.KV, "b")
+			require.NoError(t, err)
+			for refused := range uint64(3) {
+				agree(3<<20, refused)
+				require.NoError(t, dev.(engine.Refuser).Refuse(engine.RefuseFree, 0, 1))
+				require.ErrorIs(t, b.Free(), engine.ErrDevice)
+				require.Contains(t, log.String(), "device refused to free")
+				_, err = b.WriteAt([]byte{1, 2, 3}, 7)
+				require.NoError(t, err)
+			}
+			require.NoError(t, b.Free())
+			agree(0, 3)
+			require.ErrorIs(t, b.Free(), ErrFreed)
+			_, err = p.Alloc(1<<20, engine.KV, "left")
+			require.NoError(t, err)
+			require.NoError(t, dev.(engine.Refuser).Refuse(engine.RefuseFree, 0, 1))
+			require.ErrorIs(t, p.Close(), engine.ErrDevice)
+			agree(1<<20, 4)
+			require.ErrorIs(t, p.Close(), ErrLeak, "a second close frees what the first could not")
+			agree(0, 4)
+			require.NoError(t, dev.Close())
+		})
+	}
+}
+
+func TestAnAllocationThatTheDeviceRefusesLeavesThePoolAsItWas(t *testing.T) {
+	p := newPool(t, 1<<20)
+	require.NoError(t, p.dev.(engine.Refuser).Refuse(engine.RefuseAlloc, 0, 1))
+	_, err := p.Alloc(10, engine.KV, "b")
+	require.ErrorIs(t, err, engine.ErrOutOfMemory)
+	require.Empty(t, p.Live())
+	b, err := p.Alloc(10, engine.KV, "b")
+	require.NoError(t, err)
+	require.NoError(t, b.Free())
 }

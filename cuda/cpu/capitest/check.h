@@ -39,6 +39,7 @@ mr_device_info info_of(const mr_device *device);
 void test_errors(void);
 void test_devices(const char *path);
 void test_buffers(const char *path);
+void test_faults(const char *path);
 void test_ops(const char *path);
 void test_models(const char *path);
 void test_runners(const char *path);

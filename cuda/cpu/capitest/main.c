@@ -94,6 +94,7 @@ int main(int argc, char **argv) {
   test_errors();
   test_devices(path);
   test_buffers(path);
+  test_faults(path);
   test_ops(path);
   test_models(path);
   test_runners(path);

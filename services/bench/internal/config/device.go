@@ -14,6 +14,7 @@ type Device struct {
 	Name       string // auto, cpu, gpu, cuda:N, or sim with options
 	CPUPath    string
 	EnginePath string
+	AnyBuild   bool
 	Threads    int
 	KV         string // empty: the device's default
 }
@@ -22,7 +23,8 @@ type Device struct {
 func (d *Device) Register(f *pflag.FlagSet) {
 	f.StringVar(&d.Name, "device", "auto", "auto, cpu, gpu, cuda:N, or sim[:step=1ms,prefill=2us,decode=20us,memory=BYTES]")
 	f.StringVar(&d.CPUPath, "cpu-path", "", "instruction-set path of the CPU engine: avx512bf16, avx512vnni, avx2 or portable (default: the best)")
-	f.StringVar(&d.EnginePath, "engine-path", "", "file or folder of libmillrace_cuda.so (default: $MILLRACE_ENGINE_PATH, beside the binary, ../lib)")
+	f.StringVar(&d.EnginePath, "engine-path", "", "file or folder of libmillrace_cuda.so (default: $MILLRACE_ENGINE_PATH, beside the binary, ../lib, ../cuda)")
+	f.BoolVar(&d.AnyBuild, "engine-any-build", false, "take a CUDA engine that was built from other sources than this program")
 	f.IntVar(&d.Threads, "threads", 0, "threads of the CPU engine; 0: what quota and affinity allow")
 	f.StringVar(&d.KV, "kv", "", "type of the KV cache: f32, f16 or bf16 (default: the device's)")
 }

@@ -32,7 +32,8 @@ func OpenWithin(c *config.Device, limits Limits, logger hclog.Logger) (engine.De
 		return sim.Open(o, logger)
 	}
 	o := native.Options{
-		Device: c.Name, Threads: c.Threads, Path: c.CPUPath, EnginePath: c.EnginePath, BytesLimit: limits.Bytes,
+		Device: c.Name, Threads: c.Threads, Path: c.CPUPath, EnginePath: c.EnginePath, AnyBuild: c.AnyBuild,
+		BytesLimit: limits.Bytes,
 	}
 	if limits.NoPool {
 		o.PoolLimit = native.NoPool

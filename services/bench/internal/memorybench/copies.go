@@ -54,11 +54,11 @@ type host struct {
 func (r *run) copies(ctx context.Context, dev engine.Device) (err error) {
 	h := host{from: pattern(r.cfg.Largest), to: make([]byte, r.cfg.Largest)}
 	if stager, ok := dev.(engine.Stager); ok {
-		memory, free, err := stager.Stage(int(r.cfg.Largest))
+		memory, err := stager.Stage(int(r.cfg.Largest))
 		switch {
 		case err == nil:
-			h.staged = memory
-			defer func() { err = errors.Join(err, free()) }()
+			h.staged = memory.Bytes()
+			defer func() { err = errors.Join(err, memory.Free()) }()
 		case errors.Is(err, engine.ErrOutOfMemory):
 			r.note("no pinned memory: %v", err)
 		case !errors.Is(err, engine.ErrUnsupported):

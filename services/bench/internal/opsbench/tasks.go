@@ -21,11 +21,12 @@ type task struct {
 }
 
 // Bounds on errors: one or a few f32 roundings; sums over a row; products of f32, which an engine may split into shorter
-// numbers but may not round to them.
+// numbers but may not round to them; products whose operands are rounded to f16.
 const (
 	elementBound = 1e-6
 	rowBound     = 1e-5
 	productBound = 1e-4
+	halfBound    = 3e-3
 )
 
 // product is a kind of matrix product: how it is called, how exact it is, and the roof of its operations.
@@ -37,8 +38,12 @@ type product struct {
 }
 
 var (
-	matmuls = []product{{"matmul", engine.OpMatmul, productBound, F32}}
-	matvecs = []product{{"matvec", engine.OpMatvec, productBound, Read}}
+	matmuls = []product{
+		{"matmul", engine.OpMatmul, productBound, F32}, {"matmul_f16", engine.OpMatmulF16, halfBound, BF16},
+	}
+	matvecs = []product{
+		{"matvec", engine.OpMatvec, productBound, Read}, {"matvec_f16", engine.OpMatvecF16, halfBound, Read},
+	}
 )
 
 // elements are the operations that compute each element from those at its place.

@@ -23,7 +23,7 @@ func OpenDevice(c *config.Config, logger hclog.Logger) (engine.Device, error) {
 		}
 		return sim.Open(o, logger)
 	}
-	o := native.Options{Device: c.Device, Threads: c.Threads, Path: c.CPUPath, EnginePath: c.EnginePath}
+	o := native.Options{Device: c.Device, Threads: c.Threads, Path: c.CPUPath, EnginePath: c.EnginePath, AnyBuild: c.EngineAnyBuild}
 	if !c.Fraction() {
 		o.BytesLimit = c.Limit(0)
 		return native.Open(o, logger)

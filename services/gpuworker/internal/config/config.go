@@ -25,6 +25,7 @@ type Config struct {
 	Device         string // auto, cpu, gpu, cuda:N, or sim with options
 	CPUPath        string
 	EnginePath     string
+	EngineAnyBuild bool
 	Threads        int
 	Models         string
 	Load           []string
@@ -44,7 +45,8 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.StringVar(&c.Listen, "listen", "127.0.0.1:7071", "address to serve on, host:port or unix:PATH")
 	f.StringVar(&c.Device, "device", "auto", "auto, cpu, gpu, cuda:N, or sim[:step=1ms,prefill=2us,decode=20us,memory=BYTES]")
 	f.StringVar(&c.CPUPath, "cpu-path", "", "instruction-set path of the CPU engine: avx512bf16, avx512vnni, avx2 or portable (default: the best)")
-	f.StringVar(&c.EnginePath, "engine-path", "", "file or folder of libmillrace_cuda.so (default: $MILLRACE_ENGINE_PATH, beside the binary, ../lib)")
+	f.StringVar(&c.EnginePath, "engine-path", "", "file or folder of libmillrace_cuda.so (default: $MILLRACE_ENGINE_PATH, beside the binary, ../lib, ../cuda)")
+	f.BoolVar(&c.EngineAnyBuild, "engine-any-build", false, "take a CUDA engine that was built from other sources than this program")
 	f.IntVar(&c.Threads, "threads", 0, "threads of the CPU engine; 0: what quota and affinity allow")
 	f.StringVar(&c.Models, "models", "models", "folder of model files NAME.gguf")
 	f.StringArrayVar(&c.Load, "load", nil, "model to load before the worker is ready; may be repeated")
