@@ -21,7 +21,8 @@ type RunnerCost struct {
 
 // Runner owns the KV cache and slots of one model and runs steps. One goroutine uses it, Progress excepted.
 type Runner interface {
-	// Submit starts a step and returns; at most two are in flight. Any error but ErrDevice is a refusal that changes nothing.
+	// Submit starts a step and returns; at most two are in flight. Any error but ErrDevice is a refusal that changes nothing:
+	// ErrInvalid by the rules, ErrPrecondition where the driver did not take the step, which may be submitted again.
 	Submit(*Step) error
 	// Wait returns the oldest step in flight; any error but ErrDevice leaves it in flight, to be waited for again. The result
 	// is valid until the next Wait.

@@ -18,7 +18,8 @@
  *
  * 1.0  first version
  * 1.1  host_alloc, host_free
- * 1.2  mr_device_info: physical_total and what follows it; errors may be unknown; device_fault; ABORTED from step_submit
+ * 1.2  mr_device_info: physical_total and what follows it; errors may be unknown; device_fault; ABORTED from step_submit;
+ *      MATMUL and MATVEC in f32, MATMUL_F16, MATVEC_F16
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
