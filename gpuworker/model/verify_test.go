@@ -35,9 +35,16 @@ func (d *digests) hook(int) error {
 	return nil
 }
 
-// watched runs f in a bubble, with the model "small" loaded by a manager that checks it every interval. Sleeping moves the
-// bubble's clock.
-func watched(t *testing.T, interval time.Duration, f func(t *testing.T, m *Manager, inst *Instance, d *digests)) {
+// bubble is a test with a clock of its own, which sleeping moves, and the model "small" loaded in it.
+type bubble struct {
+	*testing.T
+	m       *Manager
+	inst    *Instance
+	digests *digests // since the load
+}
+
+// watched runs f in a bubble whose manager checks its model every interval.
+func watched(t *testing.T, interval time.Duration, f func(b *bubble)) {
 	t.Helper()
 	dir := folder(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -49,7 +56,7 @@ func watched(t *testing.T, interval time.Duration, f func(t *testing.T, m *Manag
 		inst, _, err := m.Load(t.Context(), "small", Options{}, nil)
 		require.NoError(t, err)
 		d.count.Store(0)
-		f(t, m, inst, d)
+		f(&bubble{t, m, inst, d})
 		require.NoError(t, m.Close())
 		require.NoError(t, device.Close())
 	})
@@ -65,45 +72,45 @@ func TestResidencyIsCheckedEveryMinuteUnlessToldOtherwise(t *testing.T) {
 		"negative is never": {-1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			watched(t, tc.interval, func(t *testing.T, m *Manager, inst *Instance, d *digests) {
+			watched(t, tc.interval, func(b *bubble) {
 				time.Sleep(time.Hour + 30*time.Second)
 				synctest.Wait()
-				require.Equal(t, tc.passes*int64(len(inst.tensors)), d.count.Load())
-				age := m.Loaded()[0].VerifiedAge
+				require.Equal(b, tc.passes*int64(len(b.inst.tensors)), b.digests.count.Load())
+				age := b.m.Loaded()[0].VerifiedAge
 				if tc.passes == 0 {
-					require.Equal(t, time.Hour+30*time.Second, age)
+					require.Equal(b, time.Hour+30*time.Second, age)
 				} else {
-					require.Equal(t, 30*time.Second, age)
+					require.Equal(b, 30*time.Second, age)
 				}
-				require.Equal(t, Ready, m.Loaded()[0].State)
+				require.Equal(b, Ready, b.m.Loaded()[0].State)
 			})
 		})
 	}
 }
 
 func TestTheWatchFindsAFlippedBitAndThenLooksNoMore(t *testing.T) {
-	watched(t, time.Minute, func(t *testing.T, m *Manager, inst *Instance, d *digests) {
-		name, err := inst.FlipBit(5, 99)
-		require.NoError(t, err)
+	watched(t, time.Minute, func(b *bubble) {
+		name, err := b.inst.FlipBit(5, 99)
+		require.NoError(b, err)
 		time.Sleep(59 * time.Second)
 		synctest.Wait()
-		require.Equal(t, Ready, m.Loaded()[0].State)
+		require.Equal(b, Ready, b.m.Loaded()[0].State)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		status := m.Loaded()[0]
-		require.Equal(t, Failed, status.State)
-		require.ErrorIs(t, status.Problem, ErrCorrupt)
-		require.ErrorContains(t, status.Problem, name)
-		_, _, err = m.Acquire("small")
-		require.ErrorIs(t, err, ErrFailed)
-		require.EqualValues(t, 6, d.count.Load(), "the first five are good")
+		status := b.m.Loaded()[0]
+		require.Equal(b, Failed, status.State)
+		require.ErrorIs(b, status.Problem, ErrCorrupt)
+		require.ErrorContains(b, status.Problem, name)
+		_, _, err = b.m.Acquire("small")
+		require.ErrorIs(b, err, ErrFailed)
+		require.EqualValues(b, 6, b.digests.count.Load(), "the first five are good")
 		time.Sleep(time.Hour)
-		require.EqualValues(t, 6, d.count.Load())
-		_, _, err = m.Load(t.Context(), "small", Options{}, nil)
-		require.NoError(t, err)
+		require.EqualValues(b, 6, b.digests.count.Load())
+		_, _, err = b.m.Load(b.Context(), "small", Options{}, nil)
+		require.NoError(b, err)
 		time.Sleep(2 * time.Minute)
-		require.Equal(t, Ready, m.Loaded()[0].State)
-		require.Less(t, m.Loaded()[0].VerifiedAge, time.Minute+time.Second)
+		require.Equal(b, Ready, b.m.Loaded()[0].State)
+		require.Less(b, b.m.Loaded()[0].VerifiedAge, time.Minute+time.Second)
 	})
 }
 
@@ -140,53 +147,53 @@ func TestTheWatchYieldsToWork(t *testing.T) {
 		"and a second at most":                    {time.Second, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			watched(t, -1, func(t *testing.T, m *Manager, inst *Instance, d *digests) {
-				d.took.Store(int64(tc.took))
+			watched(t, -1, func(b *bubble) {
+				b.digests.took.Store(int64(tc.took))
 				pass := func() time.Duration {
 					begin := time.Now()
-					require.NoError(t, m.Verify(t.Context(), "small"))
+					require.NoError(b, b.m.Verify(b.Context(), "small"))
 					return time.Since(begin)
 				}
-				tensors := time.Duration(len(inst.tensors))
-				require.Equal(t, tensors*tc.took, pass(), "beside nobody")
-				s, err := inst.Loop.Submit(batch.Request{Prompt: []int32{1}, MaxTokens: 200, PromptTopN: -1,
+				tensors := time.Duration(len(b.inst.tensors))
+				require.Equal(b, tensors*tc.took, pass(), "beside nobody")
+				s, err := b.inst.Loop.Submit(batch.Request{Prompt: []int32{1}, MaxTokens: 200, PromptTopN: -1,
 					Params: engine.SlotParams{TopP: 1, TypicalP: 1, RepetitionPenalty: 1}})
-				require.NoError(t, err)
+				require.NoError(b, err)
 				synctest.Wait() // it is paused for want of a reader, and has not ended
-				require.False(t, inst.Loop.Idle())
-				require.Equal(t, tensors*(tc.took+tc.rest), pass())
+				require.False(b, b.inst.Loop.Idle())
+				require.Equal(b, tensors*(tc.took+tc.rest), pass())
 				s.Cancel()
 				synctest.Wait()
-				require.Equal(t, tensors*tc.took, pass())
+				require.Equal(b, tensors*tc.took, pass())
 			})
 		})
 	}
 }
 
 func TestTheWatchEndsWithAnUnload(t *testing.T) {
-	watched(t, time.Minute, func(t *testing.T, m *Manager, inst *Instance, d *digests) {
-		d.took.Store(int64(10 * time.Second))
+	watched(t, time.Minute, func(b *bubble) {
+		b.digests.took.Store(int64(10 * time.Second))
 		time.Sleep(time.Minute + 25*time.Second) // in the third tensor of the first pass
-		require.EqualValues(t, 3, d.count.Load())
+		require.EqualValues(b, 3, b.digests.count.Load())
 		begin := time.Now()
-		_, err := m.Unload(t.Context(), "small", false)
-		require.NoError(t, err)
-		require.Equal(t, 5*time.Second, time.Since(begin), "it waits for that tensor and no other")
+		_, err := b.m.Unload(b.Context(), "small", false)
+		require.NoError(b, err)
+		require.Equal(b, 5*time.Second, time.Since(begin), "it waits for that tensor and no other")
 		time.Sleep(time.Hour)
-		require.EqualValues(t, 3, d.count.Load())
+		require.EqualValues(b, 3, b.digests.count.Load())
 	})
 }
 
 func TestADigestThatCannotBeComputedTakesNothingOutOfService(t *testing.T) {
-	watched(t, time.Minute, func(t *testing.T, m *Manager, _ *Instance, d *digests) {
-		d.fails.Store(true)
+	watched(t, time.Minute, func(b *bubble) {
+		b.digests.fails.Store(true)
 		time.Sleep(10*time.Minute + time.Second)
-		require.EqualValues(t, 10, d.count.Load(), "it is tried again each minute")
-		require.Equal(t, Ready, m.Loaded()[0].State)
-		require.Equal(t, 10*time.Minute+time.Second, m.Loaded()[0].VerifiedAge, "and seen not to have worked")
-		require.ErrorIs(t, m.Verify(context.Background(), "small"), engine.ErrOutOfMemory)
-		d.fails.Store(false)
+		require.EqualValues(b, 10, b.digests.count.Load(), "it is tried again each minute")
+		require.Equal(b, Ready, b.m.Loaded()[0].State)
+		require.Equal(b, 10*time.Minute+time.Second, b.m.Loaded()[0].VerifiedAge, "and seen not to have worked")
+		require.ErrorIs(b, b.m.Verify(context.Background(), "small"), engine.ErrOutOfMemory)
+		b.digests.fails.Store(false)
 		time.Sleep(time.Minute)
-		require.Less(t, m.Loaded()[0].VerifiedAge, time.Minute)
+		require.Less(b, b.m.Loaded()[0].VerifiedAge, time.Minute)
 	})
 }
