@@ -244,7 +244,7 @@ func TestALoadThatFailsKeepsAccountOfWhatTheDeviceRefuses(t *testing.T) {
 
 func TestStagingBuffersThatTheDeviceRefusesAreFreedLater(t *testing.T) {
 	var allocs, binds atomic.Int64
-	broken := make(chan struct{})
+	var broken chan struct{}
 	m, device := refusing(t, enginetest.Hooks{
 		Alloc: func(uint64, engine.Purpose) error {
 			if allocs.Add(1) == 7 {
@@ -255,13 +255,21 @@ func TestStagingBuffersThatTheDeviceRefusesAreFreedLater(t *testing.T) {
 		},
 		Bind: func(engine.TensorDesc) error {
 			if binds.Add(1) == 3 {
-				<-broken // some buffers are not bound then
+				<-broken                          // some buffers are not bound then
+				time.Sleep(20 * time.Millisecond) // while the load hears of it
 			}
 			return nil
 		},
 	})
 	device.keep(aBuffer)
-	_, _, err := m.Load(t.Context(), "small", Options{}, nil)
+	var err error
+	for attempt := 0; len(m.Loaded()) == 0; attempt++ { // until the load heard of it before it had bound all of them
+		require.Less(t, attempt, 100)
+		broken = make(chan struct{})
+		allocs.Store(0)
+		binds.Store(0)
+		_, _, err = m.Load(t.Context(), "small", Options{}, nil)
+	}
 	require.ErrorIs(t, err, errBroken)
 	require.ErrorContains(t, err, "the driver keeps the buffer")
 	require.Equal(t, Failed, m.Loaded()[0].State)
@@ -270,6 +278,8 @@ func TestStagingBuffersThatTheDeviceRefusesAreFreedLater(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, info.BytesUsed[engine.Staging])
 	device.keep()
+	allocs.Store(100)
+	binds.Store(100)
 	_, _, err = m.Load(t.Context(), "small", Options{}, nil)
 	require.NoError(t, err)
 	info, err = m.device.Info()
