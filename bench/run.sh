@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures everything, or the parts named as arguments (engine, relay, load), into bench/results/DATE-PROCESSOR/.
+# Measures everything, or the parts named as arguments (engine, ops, memory, relay, load), into bench/results/DATE-PROCESSOR/.
 # Needs `make build`. OUT names another folder; SHAPES and TYPES choose what engine measures.
 set -euo pipefail
 
@@ -31,6 +31,14 @@ engine() {
 	done
 }
 
+ops() {
+	measure ops ops --device cpu
+}
+
+memory() {
+	measure memory memory --device cpu --largest 256MiB
+}
+
 relay() {
 	measure relay relay
 }
@@ -56,11 +64,11 @@ load() {
 }
 
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(engine relay load)
+[[ ${#parts[@]} -gt 0 ]] || parts=(engine ops memory relay load)
 for part in "${parts[@]}"; do
 	case $part in
-	engine | relay | load) "$part" ;;
-	*) echo "no part $part: want engine, relay or load" >&2; exit 1 ;;
+	engine | ops | memory | relay | load) "$part" ;;
+	*) echo "no part $part: want engine, ops, memory, relay or load" >&2; exit 1 ;;
 	esac
 done
 echo "results are in $out"

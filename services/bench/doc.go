@@ -1,5 +1,6 @@
-// Command millrace-bench measures Millrace: engine (an engine against its device's roofs), load (a server under load),
-// relay (what the scheduler adds), and synth, which writes the model files of random weights that they run on.
+// Command millrace-bench measures Millrace: engine (an engine against its device's roofs), ops (its plain operations beside
+// the CPU engine's), memory (copies, the pool, and asking for too much), load (a server under load), relay (what the
+// scheduler adds), and synth, which writes the model files of random weights that they run on.
 //
 // main.go connects the process to package command, which holds the commands; everything else is below internal.
 package main

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -31,8 +32,7 @@ func runDriver(ctx context.Context, argv []string, largest uint64) (*Driver, err
 		return nil, nil
 	}
 	var said, problems bytes.Buffer
-	// The caller chose the program.
-	cmd := exec.CommandContext(ctx, argv[0], append(argv[1:], "--largest", fmt.Sprint(largest))...) //nolint:gosec
+	cmd := exec.CommandContext(ctx, argv[0], slices.Concat(argv[1:], []string{"--largest", fmt.Sprint(largest)})...)
 	cmd.Stdout, cmd.Stderr = &said, &problems
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", argv[0], err, strings.TrimSpace(problems.String()))

@@ -132,7 +132,7 @@ func (r *run) processes(ctx context.Context) (text string, err error) {
 }
 
 func startPeer(ctx context.Context, argv []string) (*peer, error) {
-	p := &peer{cmd: exec.CommandContext(ctx, argv[0], argv[1:]...)} //nolint:gosec // the caller chose the program
+	p := &peer{cmd: exec.CommandContext(ctx, argv[0], argv[1:]...)}
 	p.cmd.Stderr = &p.log
 	p.cmd.WaitDelay = time.Second
 	in, err := p.cmd.StdinPipe()
