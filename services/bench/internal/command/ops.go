@@ -35,7 +35,7 @@ func (c *console) ops() *cobra.Command {
 	flags.IntVar(&f.Width, "width", 4096, "rows and columns of matvec's matrix, and of what works by row or element")
 	flags.IntSliceVar(&f.Keys, "keys", []int{512, 1024, 2048}, "rows and keys of each attention, of 32 heads of 128")
 	flags.IntVar(&f.Repeat, "repeat", 25, "most measurements of each operation; the median is told")
-	flags.DurationVar(&f.Budget, "budget", time.Second, "time for the measurements of an operation on a device; one is always made")
+	flags.DurationVar(&f.Budget, "budget", time.Second, "time to measure an operation on a device; it is measured once at least")
 	flags.DurationVar(&f.RoofTime, "roof-time", 200*time.Millisecond, "time for each roof, before and after")
 	flags.StringVar(&f.floors, "floors", "", floorsUsage)
 	f.device.Register(flags)

@@ -94,8 +94,8 @@ func parseSystem(speed, width string) Bus {
 
 func (b Bus) plausible(fastest float64) Bus {
 	if b.Peak > 0 && b.Peak < fastest {
-		return Bus{Text: fmt.Sprintf("not known: the link is said to be %s of %.1f GB/s, and %.1f were measured", b.Text, b.Peak/1e9,
-			fastest/1e9)}
+		return Bus{Text: fmt.Sprintf("not known: the link is said to be %s of %.1f GB/s, and %.1f were measured", b.Text,
+			b.Peak/1e9, fastest/1e9)}
 	}
 	return b
 }

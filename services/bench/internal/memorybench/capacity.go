@@ -109,8 +109,8 @@ func (r *run) fragments(context.Context) (text string, err error) {
 				return err
 			}
 		}
-		text = fmt.Sprintf("%s given where %d holes of %s were free between %d pieces, which kept their bytes", sizeName(wide), holes,
-			sizeName(r.cfg.Piece), len(kept.buffers))
+		text = fmt.Sprintf("%s given where %d holes of %s were free between %d pieces, which kept their bytes", sizeName(wide),
+			holes, sizeName(r.cfg.Piece), len(kept.buffers))
 		return nil
 	})
 	return text, err

@@ -141,14 +141,16 @@ func (r *run) trimmed(context.Context) (text string, err error) {
 		return "", err
 	}
 	if info.BytesPooled < 2*r.cfg.Piece {
-		return "", fmt.Errorf("%d bytes are pooled after %d pieces of %s were given back", info.BytesPooled, pieces, sizeName(r.cfg.Piece))
+		return "", fmt.Errorf("%d bytes are pooled after %d pieces of %s were given back", info.BytesPooled, pieces,
+			sizeName(r.cfg.Piece))
 	}
 	if err := taker.fill(r.cfg.Piece); err != nil {
 		return "", err
 	}
 	pooled, wide := info.BytesPooled, 2*r.cfg.Piece
 	if more, err := keeper.take(wide); err != nil || !more {
-		return "", errors.Join(err, fmt.Errorf("%d bytes are pooled and %s were refused: %w", pooled, sizeName(wide), keeper.refusal))
+		return "", errors.Join(err, fmt.Errorf("%d bytes are pooled and %s were refused: %w", pooled, sizeName(wide),
+			keeper.refusal))
 	}
 	if info, err = keeper.dev.Info(); err != nil {
 		return "", err
@@ -156,6 +158,6 @@ func (r *run) trimmed(context.Context) (text string, err error) {
 	if info.BytesPooled != 0 {
 		return "", fmt.Errorf("%d bytes are pooled yet: the driver had more to give, and nothing was tried", info.BytesPooled)
 	}
-	return fmt.Sprintf("%s given out of %.2f GB pooled, while another context had the rest: %d pieces, then: %v", sizeName(wide),
-		float64(pooled)/1e9, len(taker.buffers), taker.refusal), nil
+	return fmt.Sprintf("%s given out of %.2f GB pooled, while another context had the rest: %d pieces, then: %v",
+		sizeName(wide), float64(pooled)/1e9, len(taker.buffers), taker.refusal), nil
 }

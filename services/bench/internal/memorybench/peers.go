@@ -128,7 +128,8 @@ func (r *run) processes(ctx context.Context) (text string, err error) {
 	if total > 0 && sum > total {
 		return "", fmt.Errorf("%d processes count %d bytes together, and the device has %d", len(open), sum, total)
 	}
-	return fmt.Sprintf("%s%s pieces of %s, then: %s", text, strings.Join(counts, " + "), sizeName(r.cfg.Piece), open[0].said.Error), nil
+	return fmt.Sprintf("%s%s pieces of %s, then: %s", text, strings.Join(counts, " + "), sizeName(r.cfg.Piece),
+		open[0].said.Error), nil
 }
 
 func startPeer(ctx context.Context, argv []string) (*peer, error) {

@@ -85,8 +85,8 @@ func (h *hoard) agrees() error {
 		return err
 	}
 	if used(&info) != h.bytes || info.LiveBuffers != uint64(len(h.buffers)) {
-		return fmt.Errorf("the device counts %d bytes in %d buffers, and %d in %d are held", used(&info), info.LiveBuffers, h.bytes,
-			len(h.buffers))
+		return fmt.Errorf("the device counts %d bytes in %d buffers, and %d in %d are held", used(&info), info.LiveBuffers,
+			h.bytes, len(h.buffers))
 	}
 	return nil
 }

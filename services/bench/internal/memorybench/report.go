@@ -82,12 +82,16 @@ func (r *Report) Figure(row, metric string) (float64, bool) {
 	figures := map[string]float64{}
 	for i := range r.Copies {
 		if c := &r.Copies[i]; c.Name == row {
-			figures = map[string]float64{"gbps": c.Rate.Median / 1e9, "of_driver": c.OfDriver, "of_roof": c.OfRoof, "of_peak": c.OfPeak}
+			figures = map[string]float64{
+				"gbps": c.Rate.Median / 1e9, "of_driver": c.OfDriver, "of_roof": c.OfRoof, "of_peak": c.OfPeak,
+			}
 		}
 	}
 	for i := range r.Pool {
 		if p := &r.Pool[i]; p.Name == row {
-			figures = map[string]float64{"ratio": p.Ratio(), "abi_ratio": p.Off.Median / p.On.Median, "bare_us": p.Bare, "on_us": p.On.Median}
+			figures = map[string]float64{
+				"ratio": p.Ratio(), "abi_ratio": p.Off.Median / p.On.Median, "bare_us": p.Bare, "on_us": p.On.Median,
+			}
 		}
 	}
 	if row == "all" {

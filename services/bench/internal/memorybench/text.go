@@ -51,7 +51,8 @@ func (r *Report) printCopies(w io.Writer) {
 func (r *Report) printPool(w io.Writer) {
 	fmt.Fprintln(w)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(table, "take and give back, us\tpool\tdriver\tratio\tzeroed, pool\t(min..max)\tzeroed, no pool\t(min..max)\tzeroing alone\t\n")
+	fmt.Fprint(table, "take and give back, us\tpool\tdriver\tratio\tzeroed, pool\t(min..max)\t"+
+		"zeroed, no pool\t(min..max)\tzeroing alone\t\n")
 	for i := range r.Pool {
 		p := &r.Pool[i]
 		fmt.Fprintf(table, "%s\t", p.Name)

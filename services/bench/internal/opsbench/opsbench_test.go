@@ -112,7 +112,7 @@ func TestTheCPUEngineAloneHasOneColumn(t *testing.T) {
 }
 
 func TestTwoDevicesStandSideBySide(t *testing.T) {
-	report, err := Run(t.Context(), cpu(t), cpu(t), small(), quiet)
+	report, err := Run(t.Context(), quick(t), cpu(t), small(), quiet)
 	require.NoError(t, err)
 	for _, l := range report.Lines {
 		require.NotNil(t, l.CPU, l.Name)
