@@ -17,10 +17,12 @@ export CGO_ENABLED=0
 "$go" build -trimpath -ldflags '-s -w' -o "$to/bin/millrace-scheduler" ./services/scheduler
 "$go" build -trimpath -ldflags '-s -w' -o "$to/bin/millrace" ./services/millrace
 cp -r cuda models testdata go.mod "$to/"
+mkdir "$to/bench"
+cp -r bench/floors "$to/bench/"
 cp cuda/gpu-check.sh "$to/gpu-check.sh"
 # Programs compress to under half: gpu-check.sh unpacks them.
 tar -C "$to" -czf "$to/bin.tar.gz" bin
-rm -r "$to/bin"
+rm -r "${to:?}/bin"
 size=$(du -sm "$to" | cut -f1)
 printf 'packed %s: %d MB\n' "$to" "$size"
 ((size < 60)) || { echo 'the bundle is not under 60 MB' >&2; exit 1; }

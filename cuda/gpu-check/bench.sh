@@ -1,0 +1,109 @@
+# The stages bytes, bench and figures of gpu-check.sh, which sources this file.
+# shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
+
+# Of a run that somebody chose no floor is missed for not being measured.
+bench_chosen=${BENCH:+yes}
+readonly bench_chosen BENCH=${BENCH:-llama-8b:bf16:bf16:1,64,128:128 llama-8b:q8_0:f16:1,64:128 llama-8b:q4_k:f16:1,8,64:128
+  llama-8b:q4_k:default:1,8,64:128
+  llama-1b:bf16:bf16:1,8,64:128 llama-1b:q8_0:f16:1:128 llama-1b:q4_k:f16:1:128
+  llama-8b:bf16:bf16:1:512 llama-8b:q8_0:f16:1:512 llama-8b:q4_k:f16:1:512
+  llama-8b:bf16:bf16:1:4096 llama-8b:q8_0:f16:1:4096 llama-8b:q4_k:f16:1:4096}
+
+# floors_file: the floors of this GPU, whose file is named after it; empty where there is none.
+floors_file() {
+  local each name=${gpu_name// /-}
+  for each in bench/floors/*.txt; do
+    [[ $(basename "$each" .txt | tr '[:upper:]' '[:lower:]') != $(tr '[:upper:]' '[:lower:]' <<<"$name") ]] || echo "$each"
+  done
+}
+
+bytes() {
+  command -v ncu >/dev/null || { row skip bytes 'ncu is not here'; return; }
+  local type batch log counted claimed
+  while read -r type batch; do
+    log=$work/bytes-$type-$batch.log
+    if ! timeout 120 ncu --profile-from-start off --graph-profiling graph --clock-control none --csv --print-units base \
+      --metrics dram__bytes_read.sum,dram__bytes_write.sum "$out/cuda_bench_step_bytes" --type "$type" --batch "$batch" >"$log" 2>&1; then
+      if grep -q ERR_NVGPUCTRPERM "$log"; then row skip bytes "$type, batch $batch: counters are not permitted here"
+      else row FAIL bytes "$type, batch $batch: see $log"; fi
+      continue
+    fi
+    claimed=$(sed -n 's/.* claims to read \([0-9]*\) bytes$/\1/p' "$log")
+    counted=$(awk -F'","' '$13 ~ /^dram__bytes/ { gsub(/[",]/, "", $15); sum += $15 } END { printf "%.0f", sum }' "$log")
+    if awk -v a="$counted" -v b="$claimed" 'BEGIN { exit !(a > 0 && b > 0 && a < 1.05 * b && a > 0.95 * b) }'; then
+      row ok bytes "$type, batch $batch: $counted bytes counted, $claimed claimed"
+    else
+      row FAIL bytes "$type, batch $batch: $counted bytes counted, $claimed claimed: see $log"
+    fi
+  done <<<"bf16 1
+bf16 64
+q8_0 1
+q4_k 1"
+}
+
+bench() {
+  local each shape type kv batches prompt file log tokens memory line floors key options
+  floors=$(floors_file)
+  for each in $BENCH; do
+    IFS=: read -r shape type kv batches prompt <<<"$each"
+    file=$models/$shape-$type.gguf key=$shape/$type/$kv/$prompt log=$work/bench-$shape-$type-$kv-$prompt
+    [[ -s $file ]] || "$bin/millrace-bench" synth --shape "$shape" --type "$type" -o "$file" >"$log.synth.log" 2>&1
+    tokens=64
+    ((prompt > 128)) && tokens=8
+    options=()
+    [[ $kv == default ]] || options=(--kv "$kv")
+    if "$bin/millrace-bench" engine --device gpu --engine-path "$out" --model "$file" "${options[@]}" --depth 2 --batch "$batches" \
+      --prompt "$prompt" --tokens "$tokens" --repeat 3 --roof-time 200ms --save "$log.json" >"$log.log" 2>&1; then
+      row ok bench "$key: $(grep -m 1 '^load ' "$log.log" | tr -s ' ')"
+      memory=$(grep -m 1 '^memory ' "$log.log" | tr -s ' ')
+      if [[ $memory =~ host\ 0\. ]]; then row ok bench "$key: $memory"; else row FAIL bench "$key: $memory, want below 1 GB"; fi
+      while read -r line; do row ok bench "$key: $line"; done < <(grep -E '^ +(prefill|decode) ' "$log.log" | tr -s ' ')
+      judge "$key" "$log.log" "$floors"
+    else
+      row FAIL bench "$key: see $log.log"
+      tail -n 5 "$log.log"
+    fi
+  done
+  if [[ -z $floors ]]; then row skip bench "no floors for $gpu_name in bench/floors"; return; fi
+  [[ -z $bench_chosen ]] || return 0
+  while read -r key; do
+    [[ -s $work/bench-${key//\//-}.log ]] || row FAIL bench "$key: has floors and is not run"
+  done < <(awk '$1 == "engine" { split($2, part, "/"); print part[1] "/" part[2] "/" part[3] "/" part[4] }' "$floors" | sort -u)
+}
+
+# judge KEY LOG FLOORS: holds each floor `engine KEY/CLASS/BATCH tokens/s >= NUMBER` and `engine KEY/load GB/s >= NUMBER` of a
+# run against its log; a figure that is not there fails.
+judge() {
+  [[ -n $3 ]] || return
+  local result what
+  while read -r result what; do
+    row "$result" bench "$what"
+  done < <(awk -v key="$1" '
+    { sub(/\r$/, "") }
+    FNR == NR {
+      if ($1 == "load") measured["load GB/s"] = $2
+      if ($1 == "prefill" || $1 == "decode") measured[$1 "/" $2 " tokens/s"] = $3
+      next
+    }
+    { sub(/#.*/, "") }
+    $1 == "engine" && index($2, key "/") == 1 {
+      name = substr($2, length(key) + 2) " " $3
+      if (!(name in measured)) verdict = "FAIL " key "/" name ": not measured"
+      else if ($4 != ">=") verdict = "FAIL " key "/" name ": a floor is >= NUMBER and not " $4
+      else if (measured[name] + 0 >= $5 + 0) { held++; next }
+      else verdict = "FAIL " key "/" name ": " measured[name] " is below the floor of " $5
+      print verdict
+    }
+    END { if (held) print "ok " key ": " held " floors held" }' "$2" "$3")
+}
+
+# Each prints its table and fails below a floor.
+figures() {
+  local each floors options=()
+  floors=$(floors_file)
+  if [[ -n $floors ]]; then options=(--floors "$floors"); else row skip figures "no floors for $gpu_name in bench/floors"; fi
+  for each in ops memory; do
+    try figures "millrace-bench $each${floors:+, floors of $floors}" "figures-$each" \
+      "$bin/millrace-bench" "$each" --device gpu --engine-path "$out" "${options[@]}" --save "$work/$each.json"
+  done
+}

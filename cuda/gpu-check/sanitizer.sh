@@ -1,0 +1,55 @@
+# The stage sanitizer of gpu-check.sh, which sources this file.
+# shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
+
+# sanitize TOOL NAME PROGRAM ...: begins a run under compute-sanitizer, beside JOBS - 1 others at most: the tool keeps one
+# processor busy, and the device little. sanitized waits for all of them.
+runs=()
+sanitize() {
+  local tool=$1 name=$2
+  shift 2
+  while (($(jobs -rp | wc -l) >= JOBS)); do sleep 0.1; done
+  try sanitizer "$tool: $name" "$tool-${name// /-}" followed --tool "$tool" --error-exitcode 1 "$@" &
+  runs+=($!)
+}
+
+# One run, which fails too where the tool could not follow all of it or no test ran.
+followed() {
+  local log status
+  log=$(mktemp) || return
+  timeout 360 compute-sanitizer "$@" >"$log" 2>&1
+  status=$?
+  ! grep -iE 'overflow of tracked|Running 0 tests' "$log" >/dev/null || status=1
+  cat "$log"
+  rm -f "$log"
+  return "$status"
+}
+
+sanitized() {
+  local run
+  for run in "${runs[@]}"; do wait "$run" || failed=1; done
+  runs=()
+}
+
+sanitizer() {
+  command -v compute-sanitizer >/dev/null || { row skip sanitizer 'compute-sanitizer is not here'; return; }
+  # Small shapes of every type; the rest of the products' tests are large.
+  local name few='--gtest_filter=All/Product.KeepsANaN*:All/Product.JoinsGate*BF16*:All/Product.AddsBias*Q4_K*'
+  # Those that take longest begin first.
+  if build_portable; then
+    sanitize racecheck 'portable tiles of a few tokens' "$products/cuda_linear_tiles_test" '--gtest_filter=All/FewTokens*/Q4_K'
+    sanitize racecheck 'portable products' "$products/cuda_linear_product_test" "$few"
+  fi
+  # Memory that is not given back by the end of the program counts as an error.
+  sanitize memcheck 'leaks of the engine' --leak-check full "$out/cuda_engine_memory_test"
+  for name in attention normed_product sampler norm linear_repack ops qkv; do
+    sanitize racecheck "$name" "$out/cuda_${name}_test"
+    sanitize memcheck "$name" "$out/cuda_${name}_test"
+  done
+  sanitize memcheck 'steps of small models' "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/*'
+  sanitize memcheck products "$out/cuda_linear_product_test" "$few"
+  sanitize memcheck tiles "$out/cuda_linear_tiles_test"
+  # A block has up to 66 mbarriers, more than the tool finds by itself. Stages of F32 weights are the largest.
+  [[ $products == "$out" ]] ||
+    sanitize racecheck 'products of Hopper' --num-cuda-barriers 128 "$out/cuda_linear_product_test" "$few-*/F32_*_prefill"
+  sanitized
+}

@@ -1,0 +1,67 @@
+# The stages tests, faults, portable and conformance of gpu-check.sh, which sources this file.
+# shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
+
+# program STAGE NAME: runs a GoogleTest program, in which some test must pass or say why it is skipped; adds to $ran and
+# $programs.
+program() {
+  local stage=$1 name=$2 log=$work/$2.log count skipped
+  try "$stage" "$name" "$name" "$out/$name" || return
+  count=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | tail -n 1)
+  skipped=$(sed -n 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p' "$log" | tail -n 1)
+  if ((${count:-0} + ${skipped:-0} == 0)); then row FAIL "$stage" "$name: no test passed: see $log"; return; fi
+  ((${skipped:-0} == 0)) || row skip "$stage" "$name: $skipped tests: see $log"
+  ran=$((ran + ${count:-0})) programs=$((programs + 1))
+}
+
+tests() {
+  local ran=0 programs=0 missing='' source name
+  if [[ -x $out/cuda_capi_test ]]; then try tests 'C program over the ABI' capi "$out/cuda_capi_test" gpu
+  else missing=' cuda_capi_test'; fi
+  for source in "$root"/cuda/tests/*_test.cu "$root"/cuda/tests/*_test.cpp; do
+    name=cuda_$(basename "${source%.*}")
+    if [[ -x $out/$name ]]; then program tests "$name"; else missing+=" $name"; fi
+  done
+  if [[ -n $missing ]]; then row FAIL tests "not built:$missing"
+  elif ((ran == 0)); then row FAIL tests 'no test passed'
+  else row ok tests "$ran GoogleTests of $programs programs passed"; fi
+}
+
+faults() {
+  local ran=0 programs=0 each
+  for each in "$out"/cuda_engine_fault*_test; do
+    [[ ! -x $each ]] || program faults "$(basename "$each")"
+  done
+  if ((ran == 0)); then row FAIL faults 'no test passed'
+  else row ok faults "$ran GoogleTests of $programs programs passed"; fi
+}
+
+# Where the products run that devices other than Hopper run.
+products=$out
+[[ $gpu_capability != 9.0 ]] || products=$work/portable
+readonly products
+
+portable() {
+  [[ $products != "$out" ]] || { row skip portable 'every test here runs what devices other than Hopper run'; return; }
+  build_portable || return
+  local name
+  for name in linear_product linear_tiles; do
+    try portable "cuda_${name}_test for 90" "portable-$name" "$products/cuda_${name}_test"
+  done
+}
+
+build_portable() {
+  [[ $products != "$out" ]] || return 0
+  configured "$products" 90 -DMILLRACE_CUDA_TESTS=ON >"$work/portable-build.log" 2>&1 &&
+    cmake --build "$products" --target cuda_linear_product_test cuda_linear_tiles_test >>"$work/portable-build.log" 2>&1 && return
+  row FAIL portable "build for 90: see $work/portable-build.log"
+  return 1
+}
+
+conformance() {
+  MILLRACE_TEST_CUDA_ENGINE=$out try conformance 'Go suite, f16 and bf16 activations' conformance \
+    "$bin/native.test" -test.run TestTheCUDAEngine -test.timeout 9m -test.v
+  local count
+  count=$(grep -c -- '--- PASS' "$work/conformance.log")
+  if ((count > 0)); then row ok conformance "$count checks passed"; else row FAIL conformance 'no check was run'; fi
+  MILLRACE_ENGINE_PATH=$out try conformance "the worker's self-test" selftest "$bin/millrace-worker" --self-test --device gpu
+}
