@@ -21,6 +21,8 @@ LDFLAGS := -X github.com/millrace/millrace/services/internal/version.Version=$(V
 PROMPT ?= Once upon a time
 # Compose profile to start beside the default services: empty or gpu.
 PROFILE ?=
+# Base of the GPU workers' image; empty: ubuntu:24.04.
+CUDA_BASE_IMAGE ?=
 # How long each fuzz target runs.
 FUZZTIME ?= 30s
 # What make bench measures.
@@ -76,8 +78,8 @@ cross: ## Compile everything for arm64 too; needs g++-aarch64-linux-gnu
 	export CGO_ENABLED=1 CC=aarch64-linux-gnu-gcc CXX=aarch64-linux-gnu-g++
 	$(GO) build -o build/arm64/ ./services/gpuworker ./services/bench
 
-# Compute capabilities of the CUDA engine, divided by semicolons.
-CUDA_ARCHITECTURES ?= 80;86;89;90a
+# Compute capabilities of the CUDA engine, divided by semicolons; empty: those of 80;86;89;90a;100;120 that nvcc can.
+CUDA_ARCHITECTURES ?=
 
 .PHONY: cuda
 cuda: ## Build the CUDA engine, its tests and benchmarks into build/cuda; needs nvcc, cmake and ninja
@@ -105,6 +107,24 @@ test-paths: ## Run every test that computes on the CPU engine once for each of C
 		echo "on path $$path"
 		MILLRACE_TEST_CPU_PATH=$$path $(GO) test -timeout $(TEST_TIMEOUT) $$packages
 	done
+
+# $(call sanitized,SANITIZER,TESTS): the native tests, built with a sanitizer of the compiler.
+define sanitized
+	echo 'native tests under the $(1) sanitizer'
+	MILLRACE_TEST_SANITIZER=$(1) $(GO) test -count=1 -timeout $(TEST_TIMEOUT) -run '$(2)' ./cuda/cpu
+endef
+
+.PHONY: test-sanitized
+test-sanitized: ## Run the CPU engine's native tests and its C program under ASan with leak check, UBSan and TSan
+	@$(call sanitized,address,^(TestAC99Program|TestUnitPrograms))
+	$(call sanitized,undefined,^(TestAC99Program|TestUnitPrograms))
+	# What has threads; which instructions they run makes no difference to races.
+	$(call sanitized,thread,^(TestAC99Program|TestUnitPrograms)/^(portable|threads|b2_runner)$$)
+
+.PHONY: tidy-check
+tidy-check: ## Fail if go mod tidy would change a go.mod or go.sum
+	@$(GO) mod tidy -diff
+	(cd tools && GOFLAGS= $(GO) mod tidy -diff)
 
 .PHONY: fmt-check
 fmt-check: ## Fail if gofmt would change a file
@@ -151,9 +171,16 @@ comma := ,
 COMPOSE := $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 export VERSION
 
+# Where the engine of the GPU workers' image comes from: see deploy/Dockerfile. Only 1 needs an image with a CUDA compiler.
+CUDA ?= 1
+export CUDA
+ifneq ($(CUDA),1)
+export CUDA_IMAGE ?= $(or $(CUDA_BASE_IMAGE),ubuntu:24.04)
+endif
+
 .PHONY: image
-image: ## Build the container image
-	$(COMPOSE) build
+image: ## Build the container image; PROFILE=gpu builds the one of GPU workers too, CUDA=prebuilt from build/cuda
+	$(COMPOSE) $(if $(PROFILE),--profile $(PROFILE),) build
 
 .PHONY: local-bases
 local-bases: ## Make the image's base images from Debian packages, where no container registry is reached
@@ -161,8 +188,12 @@ local-bases: ## Make the image's base images from Debian packages, where no cont
 
 .PHONY: compose-up
 compose-up: export WORKERS := worker-0:7071,worker-1:7071$(if $(filter gpu,$(PROFILE)),$(comma)gpu-0:7071$(comma)gpu-1:7071)
-compose-up: ## Start one scheduler and two CPU workers in containers; PROFILE=gpu adds a worker per GPU
+compose-up: ## Start one scheduler and two CPU workers in containers; PROFILE=gpu adds a worker per GPU, see image
 	$(COMPOSE) $(if $(PROFILE),--profile $(PROFILE),) up -d --build
+
+.PHONY: compose-check
+compose-check: build ## Prove the containers on this machine: they serve, come back under their names, and need a GPU or say so
+	@deploy/compose-check.sh
 
 .PHONY: compose-down
 compose-down: ## Stop the containers
