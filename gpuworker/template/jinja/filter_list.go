@@ -63,23 +63,41 @@ func filterJoin(r *run, v Value, a []Value) Value {
 	}
 }
 
+// generator begins when its first item is asked for: until then nothing in it can fail.
+func (r *run) generator(begin func() func() (Value, bool)) Value {
+	var next func() (Value, bool)
+	return &iterator{"generator", func() (Value, bool) {
+		r.enter()
+		if next == nil {
+			next = begin()
+		}
+		item, ok := next()
+		r.leave()
+		return item, ok
+	}}
+}
+
 func filterItems(r *run, v Value, _ []Value) Value {
-	switch v := v.(type) {
-	case *undefined:
-		return &iterator{"generator", each(nil)}
-	case *Dict:
-		return &iterator{"generator", each((&view{"items", v}).items())}
-	}
-	r.fail("Can only get item pairs from a mapping.")
-	return nil
+	return r.generator(func() func() (Value, bool) {
+		switch v := v.(type) {
+		case *undefined:
+			return each(nil)
+		case *Dict:
+			return each((&view{"items", v}).items())
+		}
+		r.fail("Can only get item pairs from a mapping.")
+		return nil
+	})
 }
 
 // filterBatch makes lists of so many items, the last one filled up.
 func filterBatch(r *run, v Value, a []Value) Value {
-	count := r.whole(a[0], 0)
-	next := r.iterate(v)
+	return r.generator(func() func() (Value, bool) { return r.batches(r.iterate(v), r.whole(a[0], 0), or(a[1], nil)) })
+}
+
+func (r *run) batches(next func() (Value, bool), count int, fill Value) func() (Value, bool) {
 	done := false
-	return &iterator{"generator", func() (Value, bool) {
+	return func() (Value, bool) {
 		var items []Value
 		for !done && (len(items) == 0 || len(items) != count) {
 			item, ok := next()
@@ -93,19 +111,20 @@ func filterBatch(r *run, v Value, a []Value) Value {
 		if len(items) == 0 {
 			return nil, false
 		}
-		if fill := or(a[1], nil); fill != nil {
-			for len(items) < count {
-				r.step(1)
-				items = append(items, fill)
-			}
+		for fill != nil && len(items) < count {
+			r.step(1)
+			items = append(items, fill)
 		}
 		return &List{items}, true
-	}}
+	}
 }
 
 // filterSlice makes so many lists of about equal length.
 func filterSlice(r *run, v Value, a []Value) Value {
-	items, slices := r.items(v), r.whole(a[0], 0)
+	return r.generator(func() func() (Value, bool) { return r.slices(r.items(v), r.whole(a[0], 0), or(a[1], nil)) })
+}
+
+func (r *run) slices(items []Value, slices int, fill Value) func() (Value, bool) {
 	if slices == 0 {
 		r.fail("integer division or modulo by zero")
 	}
@@ -114,7 +133,7 @@ func filterSlice(r *run, v Value, a []Value) Value {
 		each, extra = len(items)/slices, len(items)%slices
 	}
 	i, offset := -1, 0
-	return &iterator{"generator", func() (Value, bool) {
+	return func() (Value, bool) {
 		if i++; i >= slices {
 			return nil, false
 		}
@@ -124,40 +143,44 @@ func filterSlice(r *run, v Value, a []Value) Value {
 			offset++
 		}
 		part := items[start : offset+(i+1)*each]
-		if fill := or(a[1], nil); fill != nil && i >= extra {
+		if fill != nil && i >= extra {
 			part = append(part[:len(part):len(part)], fill)
 		}
 		return &List{part}, true
-	}}
+	}
 }
 
-// filterMap applies a filter to each item, or takes an attribute of each.
+// filterMap applies a filter to each item, or takes an attribute of each. Of anything false it makes nothing.
 func filterMap(r *run, v Value, a *callArguments) Value {
-	next := r.iterate(v)
+	return r.generator(func() func() (Value, bool) {
+		if !truth(v) {
+			return each(nil)
+		}
+		f := r.mapping(a)
+		next := r.iterate(v)
+		return func() (Value, bool) {
+			item, ok := next()
+			if !ok {
+				return nil, false
+			}
+			r.step(1)
+			return f(item), true
+		}
+	})
+}
+
+func (r *run) mapping(a *callArguments) func(Value) Value {
 	if len(a.placed) == 0 && contains(a.names, "attribute") {
 		s := takes("attribute default?")
 		args := r.bind("map", &s, a)
-		return mapped(r, next, func(item Value) Value {
-			return r.path(item, args[0], or(args[1], nil))
-		})
+		return func(item Value) Value { return r.path(item, args[0], or(args[1], nil)) }
 	}
 	if len(a.placed) == 0 {
 		r.fail("map requires a filter argument")
 	}
 	name := r.string(a.placed[0], "map: the name of a filter")
 	rest := &callArguments{a.placed[1:], a.names, a.named}
-	return mapped(r, next, func(item Value) Value { return r.filter(r.filters[name], name, item, rest) })
-}
-
-func mapped(r *run, next func() (Value, bool), f func(Value) Value) Value {
-	return &iterator{"generator", func() (Value, bool) {
-		item, ok := next()
-		if !ok {
-			return nil, false
-		}
-		r.step(1)
-		return f(item), true
-	}}
+	return func(item Value) Value { return r.filter(r.filters[name], name, item, rest) }
 }
 
 func filterSelect(r *run, v Value, a *callArguments) Value     { return selected(r, v, a, false, true) }
@@ -165,9 +188,31 @@ func filterReject(r *run, v Value, a *callArguments) Value     { return selected
 func filterSelectAttr(r *run, v Value, a *callArguments) Value { return selected(r, v, a, true, true) }
 func filterRejectAttr(r *run, v Value, a *callArguments) Value { return selected(r, v, a, true, false) }
 
-// selected keeps the items, or those with the attribute, for which a test is as wanted.
+// selected keeps the items, or those with the attribute, for which a test is as wanted. Of anything false it keeps nothing.
 func selected(r *run, v Value, a *callArguments, attribute, want bool) Value {
-	next, args := r.iterate(v), a.placed
+	return r.generator(func() func() (Value, bool) {
+		if !truth(v) {
+			return each(nil)
+		}
+		holds := r.selection(a, attribute)
+		next := r.iterate(v)
+		return func() (Value, bool) {
+			for {
+				item, ok := next()
+				if !ok {
+					return nil, false
+				}
+				r.step(1)
+				if holds(item) == want {
+					return item, true
+				}
+			}
+		}
+	})
+}
+
+func (r *run) selection(a *callArguments, attribute bool) func(Value) bool {
+	args := a.placed
 	of := func(item Value) Value { return item }
 	if attribute {
 		if len(args) == 0 {
@@ -176,22 +221,10 @@ func selected(r *run, v Value, a *callArguments, attribute, want bool) Value {
 		path := args[0]
 		of, args = func(item Value) Value { return r.path(item, path, nil) }, args[1:]
 	}
-	holds := truth
-	if len(args) > 0 {
-		name := r.string(args[0], "the name of a test")
-		rest := &callArguments{args[1:], a.names, a.named}
-		holds = func(item Value) bool { return r.test(r.tests[name], name, item, rest) }
+	if len(args) == 0 {
+		return func(item Value) bool { return truth(of(item)) }
 	}
-	return &iterator{"generator", func() (Value, bool) {
-		for {
-			item, ok := next()
-			if !ok {
-				return nil, false
-			}
-			r.step(1)
-			if holds(of(item)) == want {
-				return item, true
-			}
-		}
-	}}
+	name := r.string(args[0], "the name of a test")
+	rest := &callArguments{args[1:], a.names, a.named}
+	return func(item Value) bool { return r.test(r.tests[name], name, of(item), rest) }
 }

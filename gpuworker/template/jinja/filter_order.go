@@ -111,21 +111,23 @@ func best(r *run, v Value, a []Value, op string) Value {
 }
 
 func filterUnique(r *run, v Value, a []Value) Value {
-	next, key := r.iterate(v), r.keyOf(a[1], flag(a[0], false))
-	seen := map[any]bool{}
-	return &iterator{"generator", func() (Value, bool) {
-		for {
-			item, ok := next()
-			if !ok {
-				return nil, false
-			}
-			r.step(1)
-			if h := r.key(key(item)); !seen[h] {
-				seen[h] = true
-				return item, true
+	return r.generator(func() func() (Value, bool) {
+		next, key := r.iterate(v), r.keyOf(a[1], flag(a[0], false))
+		seen := map[any]bool{}
+		return func() (Value, bool) {
+			for {
+				item, ok := next()
+				if !ok {
+					return nil, false
+				}
+				r.step(1)
+				if h := r.key(key(item)); !seen[h] {
+					seen[h] = true
+					return item, true
+				}
 			}
 		}
-	}}
+	})
 }
 
 // filterGroupBy makes a list of pairs: an attribute's value, and the items that have it.
