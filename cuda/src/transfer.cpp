@@ -85,10 +85,11 @@ void* Transfers::host_alloc(uint64_t size) {
     }
   }
   CUDA_CHECK(cudaSetDevice(device_));
-  if (taken.memory.size() == 0) taken = {pin(size), EventHandle(cudaEventDisableTiming), 0};
+  if (taken.memory.size() == 0) taken = {pin(size), EventHandle(cudaEventDisableTiming), EventHandle(cudaEventDisableTiming), 0};
   uint8_t* const data = taken.memory.data();
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (direct_ == nullptr) direct_ = StreamHandle(0);
+  if (up_ == nullptr) up_ = StreamHandle(0);
+  if (down_ == nullptr) down_ = StreamHandle(0);
   given_.emplace(data, std::move(taken));
   return data;
 }
@@ -100,7 +101,7 @@ void Transfers::host_free(void* data) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto given = given_.find(static_cast<const uint8_t*>(data));
     if (given == given_.end()) fail(MR_INVALID_ARGUMENT, "host memory that was never given, or was given back");
-    if (given->second.readers != 0) fail(MR_FAILED_PRECONDITION, "host memory that a write still reads: free it afterwards");
+    if (given->second.users != 0) fail(MR_FAILED_PRECONDITION, "host memory that a copy still uses: free it afterwards");
     const uint64_t size = given->second.memory.size();
     if (kept_bytes_ + size <= kMostKept) {
       kept_.emplace(size, std::move(given->second));
@@ -120,8 +121,8 @@ void Transfers::host_free(void* data) {
                                       cudaGetErrorName(error));
 }
 
-Transfers::Given* Transfers::owner_locked(const void* src, uint64_t size) {
-  const uint8_t* const from = static_cast<const uint8_t*>(src);
+Transfers::Given* Transfers::owner_locked(const void* memory, uint64_t size) {
+  const uint8_t* const from = static_cast<const uint8_t*>(memory);
   auto behind = given_.upper_bound(from);
   if (behind == given_.begin()) return nullptr;
   auto& [data, given] = *--behind;
@@ -129,34 +130,35 @@ Transfers::Given* Transfers::owner_locked(const void* src, uint64_t size) {
   return offset < given.memory.size() && size <= given.memory.size() - offset ? &given : nullptr;
 }
 
-Transfers::Reading::Reading(Transfers& transfers, const void* src, uint64_t size) : transfers_(transfers) {
+Transfers::Use::Use(Transfers& transfers, const void* memory, uint64_t size) : transfers_(transfers) {
   const std::lock_guard<std::mutex> lock(transfers.mutex_);
-  given_ = transfers.owner_locked(src, size);
-  if (given_ != nullptr) ++given_->readers;
+  given_ = transfers.owner_locked(memory, size);
+  if (given_ != nullptr) ++given_->users;
 }
 
-Transfers::Reading::~Reading() {
+Transfers::Use::~Use() {
   if (given_ == nullptr) return;
   const std::lock_guard<std::mutex> lock(transfers_.mutex_);
-  --given_->readers;
+  --given_->users;
 }
 
-void Transfers::upload_direct(void* device_dst, const void* src, uint64_t size, cudaEvent_t copied) {
+void Transfers::copy_direct(void* dst, const void* src, uint64_t size, cudaMemcpyKind way, cudaStream_t stream,
+                            cudaEvent_t copied) {
   CUDA_CHECK(cudaSetDevice(device_));
-  CUDA_CHECK(cudaMemcpyAsync(device_dst, src, size, cudaMemcpyHostToDevice, direct_));
+  CUDA_CHECK(cudaMemcpyAsync(dst, src, size, way, stream));
   try {
-    CUDA_CHECK(cudaEventRecord(copied, direct_));
+    CUDA_CHECK(cudaEventRecord(copied, stream));
     nap_until(copied);
   } catch (...) {
-    (void)cudaStreamSynchronize(direct_);  // the copy is under way, and its caller may give both ends of it back
+    (void)cudaStreamSynchronize(stream);  // the copy is under way, and its caller may give both ends of it back
     throw;
   }
 }
 
 void Transfers::upload(void* device_dst, const void* src, uint64_t size) {
   if (size == 0) return;
-  if (const Reading from(*this, src, size); from) {
-    upload_direct(device_dst, src, size, from.copied());
+  if (const Use from(*this, src, size); from) {
+    copy_direct(device_dst, src, size, cudaMemcpyHostToDevice, up_, from->uploaded);
     return;
   }
   Hold lane(*this);
@@ -177,6 +179,10 @@ void Transfers::upload(void* device_dst, const void* src, uint64_t size) {
 
 void Transfers::download(void* dst, const void* device_src, uint64_t size) {
   if (size == 0) return;
+  if (const Use to(*this, dst, size); to) {
+    copy_direct(dst, device_src, size, cudaMemcpyDeviceToHost, down_, to->downloaded);
+    return;
+  }
   Hold lane(*this);
   lane->take_halves();
   const auto start = [&](uint64_t at, int half) {

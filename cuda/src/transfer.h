@@ -65,17 +65,17 @@ class Transfers {
   // What host_alloc gave.
   struct Given {
     Pinned memory;
-    EventHandle copied;  // the latest upload from it
-    int readers = 0;     // uploads from it under way
+    EventHandle uploaded, downloaded;  // the latest copy from it and to it; each way has one stream, so earlier ones too
+    int users = 0;                     // copies under way
   };
 
-  // An upload from what host_alloc gave, if `src` is that: nobody gives it back meanwhile.
-  class Reading {
+  // A copy from or to what host_alloc gave, if `memory` is that: nobody gives it back meanwhile.
+  class Use {
    public:
-    Reading(Transfers& transfers, const void* src, uint64_t size);
-    ~Reading();
+    Use(Transfers& transfers, const void* memory, uint64_t size);
+    ~Use();
     explicit operator bool() const { return given_ != nullptr; }
-    cudaEvent_t copied() const { return given_->copied; }
+    const Given* operator->() const { return given_; }
 
    private:
     Transfers& transfers_;
@@ -84,15 +84,16 @@ class Transfers {
 
   void give_back(Lane* lane);
   Pinned pin(uint64_t size);
-  Given* owner_locked(const void* src, uint64_t size);  // of these bytes, or null
-  void upload_direct(void* device_dst, const void* src, uint64_t size, cudaEvent_t copied);
+  Given* owner_locked(const void* memory, uint64_t size);  // of these bytes, or null
+  // A copy on one of the direct streams that needs no halves, awaited by its event.
+  void copy_direct(void* dst, const void* src, uint64_t size, cudaMemcpyKind way, cudaStream_t stream, cudaEvent_t copied);
 
   const int device_;
   std::mutex mutex_;
   std::condition_variable freed_;
   Lane lanes_[kLanes];
   std::vector<Lane*> free_;
-  StreamHandle direct_;                    // of uploads from what was given; made with the first
+  StreamHandle up_, down_;                 // of copies from and to what was given; made with the first
   std::map<const uint8_t*, Given> given_;  // by address
   std::multimap<uint64_t, Given> kept_;    // by size
   uint64_t kept_bytes_ = 0;

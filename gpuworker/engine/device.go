@@ -74,7 +74,7 @@ type Buffer interface {
 	Free() error
 }
 
-// Stager is the ability to give memory that Buffer.WriteAt copies from at the full rate of the device's link.
+// Stager is the ability to give memory that Buffer.WriteAt and ReadAt copy at the full rate of the device's link.
 type Stager interface {
 	// Stage gives size >= 1 bytes of any content, which are the caller's until Free; before, the device's Close fails with
 	// ErrPrecondition. ErrUnsupported: any memory is as good. ErrOutOfMemory: there is no more of it now, and any memory is
@@ -87,7 +87,7 @@ type Staged interface {
 	// Bytes is the memory, and nil after Free. A slice of it must not be used after Free either: what it holds then is
 	// noise, so that a digest of what was copied from it differs.
 	Bytes() []byte
-	// Free waits for a Buffer.WriteAt that copies from the memory and gives it back, once. A Free that the device refuses
+	// Free waits for a Buffer.WriteAt or ReadAt that uses the memory and gives it back, once. A Free that the device refuses
 	// (ErrDevice) leaves the memory the caller's, with any content, and may be repeated.
 	Free() error
 }

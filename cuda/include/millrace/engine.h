@@ -408,11 +408,11 @@ typedef struct mr_api {
   /* Roofs of this machine for benchmarks: sustained rates by all of the device's threads. */
   mr_error *(*device_measure)(mr_device *, int32_t what, uint64_t duration_ns, double *rate);
 
-  /* Host memory that buffer_write reads at the full rate of the device's link, without a copy of its own; `size` bytes of
+  /* Host memory that buffer_write and buffer_read copy at the full rate of the device's link, without a copy of their own; `size` bytes of
    * any content, which belong to the caller until host_free or device_close. The device keeps some of what is given back,
    * for the next who asks for as much. INVALID_ARGUMENT: size 0, or memory that is not the caller's.
    * RESOURCE_EXHAUSTED: the machine has no more of it. UNIMPLEMENTED: any memory is as good. host_free fails, and leaves
-   * the memory the caller's, with FAILED_PRECONDITION while a write still reads it, and with INTERNAL when the driver
+   * the memory the caller's, with FAILED_PRECONDITION while a copy still uses it, and with INTERNAL when the driver
    * refuses it. */
   mr_error *(*host_alloc)(mr_device *, uint64_t size, void **out);
   mr_error *(*host_free)(mr_device *, void *);

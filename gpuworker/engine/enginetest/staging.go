@@ -50,6 +50,42 @@ func testStaging(t *testing.T, opener func(*testing.T) engine.Device, _ Options)
 			require.Equal(t, pattern(size, byte(i)), got)
 		}
 	})
+	t.Run("reads into staged memory while it is written from elsewhere", func(t *testing.T) {
+		dev := open(t, opener)
+		const size = 3 << 20
+		memory := staged(t, dev, 2*size)
+		defer func() { require.NoError(t, memory.Free()) }()
+		b, err := dev.Alloc(size, engine.Staging)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, b.Free()) }()
+		from, to := memory.Bytes()[:size], memory.Bytes()[size:]
+		copy(from, pattern(size, 9))
+		_, err = b.WriteAt(from, 0)
+		require.NoError(t, err)
+		other, err := dev.Alloc(size, engine.Staging)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, other.Free()) }()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for range 20 {
+				if _, err := other.WriteAt(from, 0); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		for range 20 {
+			clear(to)
+			n, err := b.ReadAt(to, 0)
+			require.NoError(t, err)
+			require.Equal(t, size, n)
+			require.Equal(t, pattern(size, 9), to)
+		}
+		wg.Wait()
+		n, err := b.ReadAt(to[1:4], size-3)
+		require.NoError(t, err)
+		require.Equal(t, 3, n)
+		require.Equal(t, pattern(size, 9)[size-3:], to[1:4])
+	})
 	t.Run("does not close over staged memory, which is freed once", func(t *testing.T) {
 		dev := opener(t)
 		defer func() { require.NoError(t, dev.Close()) }()

@@ -46,6 +46,11 @@ func (b *Buffer) ReadAt(p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	defer b.release()
+	release, err := b.d.staged.hold(p)
+	if err != nil {
+		return 0, fmt.Errorf("read buffer: %w", err)
+	}
+	defer release()
 	if err := b.t.check(C.mrt_buffer_read(b.t.api, b.h, C.uint64_t(off), bytesOf(p), C.uint64_t(len(p)))); err != nil {
 		return 0, fmt.Errorf("read buffer: %w", err)
 	}

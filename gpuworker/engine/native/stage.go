@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// staging is host memory that an engine gave. Its lease is held by writes that copy from it. While it lives its device
+// staging is host memory that an engine gave. Its lease is held by the copies that use it. While it lives its device
 // does not close, so that it needs no lease of the device to be freed.
 type staging struct {
 	lease
@@ -31,7 +31,7 @@ type stagings struct {
 	all   map[*staging]struct{}
 }
 
-// Stage gives host memory that buffers are written from at the full rate of the device's link.
+// Stage gives host memory that buffers are written from and read into at the full rate of the device's link.
 func (d *Device) Stage(size int) (engine.Staged, error) {
 	if size < 1 {
 		return nil, fmt.Errorf("stage %d bytes: %w", size, engine.ErrInvalid)
@@ -65,7 +65,7 @@ func (s *staging) Bytes() []byte {
 // noise is what staged memory holds once it is freed.
 const noise = 0xdb
 
-// Free waits for the writes that copy from the memory, spoils it and gives it back.
+// Free waits for the copies that use the memory, spoils it and gives it back.
 func (s *staging) Free() error {
 	if err := s.close("staged memory"); err != nil {
 		return err

@@ -27,7 +27,7 @@ type counts struct{ generated, prefilled, cancelled, preempted, afterCancel, ref
 func countsOf(s batch.Stats) counts {
 	return counts{
 		generated: s.GeneratedTokens, prefilled: s.PrefilledTokens, cancelled: s.Cancelled, preempted: s.Preempted,
-		afterCancel: s.StepsAfterCancel,
+		afterCancel: s.StepsAfterCancel, refused: s.RefusedSteps,
 	}
 }
 

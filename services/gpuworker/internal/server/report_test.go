@@ -67,13 +67,16 @@ func TestCountersOfLoopsOutliveThem(t *testing.T) {
 	loop := func(name string, n uint64) model.Status {
 		return model.Status{Name: name, Steps: batch.Stats{
 			GeneratedTokens: n, PrefilledTokens: 2 * n, Cancelled: 3 * n, Preempted: 4 * n, StepsAfterCancel: 5 * n,
+			RefusedSteps: 6 * n,
 		}}
 	}
 	r := &rates{}
-	sums := func(models ...model.Status) (generated, cancelled, preempted, afterCancel uint64) {
+	sums := func(models ...model.Status) [5]uint64 {
 		r.sample(models)
 		l := r.load(models)
-		return l.GetGeneratedTokens(), l.GetCancelled(), l.GetPreempted(), l.GetStepsAfterCancel()
+		return [5]uint64{
+			l.GetGeneratedTokens(), l.GetCancelled(), l.GetPreempted(), l.GetStepsAfterCancel(), l.GetRefusedSteps(),
+		}
 	}
 	for _, step := range []struct {
 		name   string
@@ -87,9 +90,8 @@ func TestCountersOfLoopsOutliveThem(t *testing.T) {
 		{"the other loaded anew, between two looks", []model.Status{loop("b", 1)}, 113},
 		{"all unloaded", nil, 113},
 	} {
-		generated, cancelled, preempted, afterCancel := sums(step.models...)
-		require.Equal(t, [4]uint64{step.want, 3 * step.want, 4 * step.want, 5 * step.want},
-			[4]uint64{generated, cancelled, preempted, afterCancel}, step.name)
+		require.Equal(t, [5]uint64{step.want, 3 * step.want, 4 * step.want, 5 * step.want, 6 * step.want},
+			sums(step.models...), step.name)
 	}
 	require.GreaterOrEqual(t, r.load(nil).GetPrefillTokensPerSecond(), 0.0)
 	require.False(t, math.IsNaN(r.load(nil).GetTokensPerSecond()))
