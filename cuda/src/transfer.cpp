@@ -142,13 +142,17 @@ Transfers::Use::~Use() {
   --given_->users;
 }
 
+// Bytes of a copy that is over sooner than a thread that sleeps wakes up.
+constexpr uint64_t kShort = uint64_t{1} << 20;
+
 void Transfers::copy_direct(void* dst, const void* src, uint64_t size, cudaMemcpyKind way, cudaStream_t stream,
                             cudaEvent_t copied) {
   CUDA_CHECK(cudaSetDevice(device_));
   CUDA_CHECK(cudaMemcpyAsync(dst, src, size, way, stream));
   try {
     CUDA_CHECK(cudaEventRecord(copied, stream));
-    nap_until(copied);
+    if (size > kShort) nap_until(copied);
+    else CUDA_CHECK(cudaEventSynchronize(copied));
   } catch (...) {
     (void)cudaStreamSynchronize(stream);  // the copy is under way, and its caller may give both ends of it back
     throw;
