@@ -8,8 +8,8 @@ import (
 // Options are the limits of one template. A zero field takes its default.
 type Options struct {
 	MaxSource int           // bytes of the template; 256 KiB
-	MaxOutput int           // bytes of one rendered prompt; 16 MiB
-	MaxSteps  int           // loop rounds and macro calls of one rendering; 1 000 000
+	MaxOutput int           // bytes of one rendered prompt, and of every text made on the way; 16 MiB
+	MaxSteps  int           // loop rounds, calls and items of lists of one rendering; 1 000 000
 	MaxMemory int64         // bytes of the child beyond what it has at its start; 256 MiB, at least 64 MiB
 	Timeout   time.Duration // of parsing and of one rendering; 5 s
 }

@@ -106,14 +106,13 @@ var unsupportedNumber = []string{
 
 // method is a function of a value of type T. A nil call means that it would change the value.
 type method[T any] struct {
-	params signature
-	call   func(r *run, self T, a *callArguments) Value
+	call func(r *run, self T, a *callArguments) Value
 }
 
 // does makes a method with a signature.
 func does[T any](name, params string, call func(r *run, self T, a []Value) Value) method[T] {
 	s := takes(params)
-	return method[T]{s, func(r *run, self T, a *callArguments) Value { return call(r, self, r.bind(name, &s, a)) }}
+	return method[T]{func(r *run, self T, a *callArguments) Value { return call(r, self, r.bind(name, &s, a)) }}
 }
 
 func member[T any](methods map[string]method[T], unsupported []string, self T, name string) (Value, bool) {

@@ -27,7 +27,10 @@ func (r *run) equal(a, b Value) bool {
 		return ok && r.equalDicts(a, other)
 	case *interval:
 		other, ok := b.(*interval)
-		return ok && a.length == other.length && (a.length == 0 || a.start == other.start && (a.length == 1 || a.stride == other.stride))
+		if !ok || a.length != other.length || a.length == 0 {
+			return ok && a.length == other.length
+		}
+		return a.start == other.start && (a.length == 1 || a.stride == other.stride)
 	case *undefined:
 		_, ok := b.(*undefined)
 		return ok

@@ -61,7 +61,7 @@ type (
 		test *test // nil if there is none of the name
 		args *arguments
 	}
-	// bodyText is what a filter of a block works on: the block's text, which is in r.body.
+	// bodyText is what the filters of a block work on: the block's text, which is in r.body.
 	bodyText struct{}
 )
 

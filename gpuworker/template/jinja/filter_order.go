@@ -46,16 +46,13 @@ func (r *run) keyOf(attribute Value, sensitive bool) func(Value) Value {
 }
 
 func filterSort(r *run, v Value, a []Value) Value {
-	key := r.keyOf(missing{}, flag(a[1], false))
-	if given(a[2]) && a[2] != nil {
-		key = r.keysOf(a[2], flag(a[1], false))
-	}
+	key := r.keysOf(or(a[2], nil), flag(a[1], false))
 	items := slices.Clone(r.items(v))
 	sortBy(r, items, key, flag(a[0], false))
 	return &List{items}
 }
 
-// keysOf returns the keys of a list of attributes with commas between.
+// keysOf returns lists of keys: of the attributes with commas between, or of the item itself.
 func (r *run) keysOf(attributes Value, sensitive bool) func(Value) Value {
 	names := []Value{attributes}
 	if s, ok := textOf(attributes); ok {

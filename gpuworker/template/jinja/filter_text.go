@@ -22,10 +22,14 @@ func filterReplace(r *run, v Value, a []Value) Value {
 }
 
 func filterCenter(r *run, v Value, a []Value) Value {
-	return r.pad(r.text(v), r.whole(a[0], 80), " ", '^')
+	out := r.pad(r.text(v), r.whole(a[0], 80), " ", '^')
+	if _, safe := v.(markup); safe {
+		return markup(out)
+	}
+	return out
 }
 
-var words = regexp.MustCompile(`[\p{L}\p{N}_\p{M}]+`)
+var words = regexp.MustCompile(`[\p{L}\p{N}_]+`)
 
 func filterWordCount(r *run, v Value, _ []Value) Value {
 	return len(words.FindAllString(r.text(v), -1))

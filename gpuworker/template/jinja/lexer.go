@@ -214,7 +214,7 @@ func (l *lexer) inside(close tokenKind) {
 
 func (l *lexer) name() {
 	rest := l.src[l.at:]
-	end := strings.IndexFunc(rest, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.In(r, unicode.N, unicode.M) })
+	end := strings.IndexFunc(rest, func(r rune) bool { return r != '_' && !unicode.In(r, unicode.L, unicode.N, unicode.M) })
 	if end < 0 {
 		end = len(rest)
 	}

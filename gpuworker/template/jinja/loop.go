@@ -59,7 +59,8 @@ func (st *forStatement) filtered(r *run, s *scope, pull func() (Value, bool)) fu
 	}
 }
 
-// loopValue is what loop names inside of a loop. Items are asked for when they are needed, the next one when it is looked at.
+// loopValue is what loop names inside of a loop. Items are asked for when they are needed, the next one when it is looked
+// at.
 type loopValue struct {
 	statement *forStatement
 	scope     *scope

@@ -114,6 +114,9 @@ func (r *run) bigArithmetic(op string, m, n *big.Int) Value {
 		r.bits(m.BitLen() + n.BitLen())
 		out.Mul(m, n)
 	case "/":
+		if m.Sign() == 0 {
+			return 0 / r.float(whole(n)) // with the sign of the divisor
+		}
 		f, _ := new(big.Rat).SetFrac(m, n).Float64()
 		if math.IsInf(f, 0) {
 			r.fail("integer division result too large for a float")
@@ -201,14 +204,14 @@ func floorDivide(x, y float64) (quotient, rest float64) {
 	if quotient == 0 {
 		return math.Copysign(0, x/y), rest
 	}
-	if floor := math.Floor(quotient); quotient-floor > 0.5 {
-		return floor + 1, rest
-	} else {
-		return floor, rest
+	floor := math.Floor(quotient)
+	if quotient-floor > 0.5 {
+		floor++
 	}
+	return floor, rest
 }
 
-// negative changes the sign of a number, or keeps it.
+// sign changes the sign of a number, or keeps it.
 func (r *run) sign(v Value, minus bool) Value {
 	if !isNumber(v) {
 		r.defined(v)

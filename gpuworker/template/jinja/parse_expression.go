@@ -48,8 +48,11 @@ func (p *parser) expression() expression {
 	return e
 }
 
+// joiner makes one expression of an operator and its operands.
+type joiner func(line int, op string, a, b expression) expression
+
 // chain reads operands of a level with its left-associative operators between.
-func (p *parser) chain(operand func() expression, join func(line int, op string, a, b expression) expression, kind tokenKind, ops ...string) expression {
+func (p *parser) chain(operand func() expression, join joiner, kind tokenKind, ops ...string) expression {
 	e := operand()
 	depth := p.depth
 	for {

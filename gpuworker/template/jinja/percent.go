@@ -65,7 +65,7 @@ func (r *run) percent(format string, v Value) string {
 		format = format[m[1]:]
 	}
 	switch v.(type) {
-	case *Dict, *List:
+	case *Dict, *List, *interval, *undefined: // whatever could be asked for names
 	default:
 		if place < len(args) && !named {
 			r.fail("not all arguments converted during string formatting")

@@ -1,7 +1,6 @@
 package jinja
 
 import (
-	"fmt"
 	"math"
 	"math/big"
 	"strings"
@@ -43,9 +42,6 @@ func iterate(v Value) (func() (Value, bool), bool) {
 			_, width := utf8.DecodeRuneInString(text)
 			c := text[:width]
 			text = text[width:]
-			if _, safe := v.(markup); safe {
-				return markup(c), true
-			}
 			return c, true
 		}, true
 	case *List:
@@ -141,7 +137,7 @@ func character(s string, i int) string {
 	return s[:width]
 }
 
-// cut is v[from:to:stride], bounds that are nil being left out. What has no such parts gives an undefined.
+// cut is v[from:to:stride]; bounds that are nil are left out.
 func (r *run) cut(v, from, to, stride Value) Value {
 	r.defined(v)
 	n, ok := length(v)
@@ -149,13 +145,8 @@ func (r *run) cut(v, from, to, stride Value) Value {
 	case *Dict, *view:
 		ok = false
 	}
-	for _, bound := range []Value{from, to, stride} {
-		if _, whole := bigInteger(bound); bound != nil && !whole {
-			ok = false
-		}
-	}
 	if !ok {
-		return &undefined{fmt.Sprintf("%s has no element slice(%s, %s, %s)", objectName(v), r.text(from), r.text(to), r.text(stride))}
+		r.fail("'%s' object cannot be sliced", typeName(v))
 	}
 	step := 1
 	if stride != nil {
@@ -194,7 +185,11 @@ func (r *run) bound(v Value) int {
 	if n, ok := v.(*big.Int); ok {
 		return n.Sign() * (math.MaxInt / 2)
 	}
-	n, _ := integer(v)
+	n, ok := integer(v)
+	if !ok {
+		r.defined(v)
+		r.fail("slice indices must be integers or None, not %s", typeName(v))
+	}
 	return min(max(n, -math.MaxInt/2), math.MaxInt/2)
 }
 

@@ -35,7 +35,7 @@ type missing struct{}
 
 func given(v Value) bool { return v != missing{} }
 
-// Arguments are those of one call, evaluated.
+// callArguments are those of one call, evaluated.
 type callArguments struct {
 	placed []Value
 	names  []string

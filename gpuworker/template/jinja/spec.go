@@ -24,7 +24,7 @@ type spec struct {
 // maxPrecision is how many digits of a number may be asked for.
 const maxPrecision = 1000
 
-// pad brings a text to the width; zeros go between the sign and the digits.
+// padTo brings a text to the width; zeros go between the sign and the digits.
 func (r *run) padTo(s string, p spec, align byte) string {
 	if p.align != 0 {
 		align = p.align
@@ -128,7 +128,7 @@ func (r *run) floatTextBy(f float64, p spec) string {
 	return p.signed(math.Signbit(f) && !math.IsNaN(f), digits) + end
 }
 
-// count reads a width or precision.
+// countOf reads a width or precision.
 func (r *run) countOf(digits string, most int) int {
 	n, err := strconv.Atoi(digits)
 	if err != nil || n > most {

@@ -22,7 +22,8 @@ func newTuple(items ...Value) *tuple { return &tuple{items: items} }
 // NewList makes a list, which keeps the slice.
 func NewList(items ...Value) *List { return &List{items} }
 
-// undefined is what is not there. It prints as nothing, is false and empty, and fails with its text when more is asked of it.
+// undefined is what is not there. It prints as nothing, is false and empty, and fails with its text when more is asked of
+// it.
 type undefined struct{ text string }
 
 // interval is what range gives.
