@@ -46,55 +46,31 @@ bench() {
   floors=$(floors_file)
   for each in $BENCH; do
     IFS=: read -r shape type kv batches prompt <<<"$each"
-    file=$models/$shape-$type.gguf key=$shape/$type/$kv/$prompt log=$work/bench-$shape-$type-$kv-$prompt
+    # What a worker takes on a GPU is bf16; the program itself says so, and looks for floors under that name.
+    file=$models/$shape-$type.gguf key=$shape-$type/${kv/default/bf16}/$prompt log=$work/bench-$shape-$type-${kv/default/bf16}-$prompt
     [[ -s $file ]] || "$bin/millrace-bench" synth --shape "$shape" --type "$type" -o "$file" >"$log.synth.log" 2>&1
     tokens=64
     ((prompt > 128)) && tokens=8
     options=()
-    [[ $kv == default ]] || options=(--kv "$kv")
-    if "$bin/millrace-bench" engine --device gpu --engine-path "$out" --model "$file" "${options[@]}" --depth 2 --batch "$batches" \
+    # Two steps in flight measure the engine alone; by default there is one, as in a worker.
+    [[ $kv == default ]] || options=(--kv "$kv" --depth 2)
+    [[ -z $floors ]] || ! grep -q "^engine $key/" "$floors" || options+=(--floors "$floors")
+    if "$bin/millrace-bench" engine --device gpu --engine-path "$out" --model "$file" "${options[@]}" --batch "$batches" \
       --prompt "$prompt" --tokens "$tokens" --repeat 3 --roof-time 200ms --save "$log.json" >"$log.log" 2>&1; then
       row ok bench "$key: $(grep -m 1 '^load ' "$log.log" | tr -s ' ')"
       memory=$(grep -m 1 '^memory ' "$log.log" | tr -s ' ')
       if [[ $memory =~ host\ 0\. ]]; then row ok bench "$key: $memory"; else row FAIL bench "$key: $memory, want below 1 GB"; fi
       while read -r line; do row ok bench "$key: $line"; done < <(grep -E '^ +(prefill|decode) ' "$log.log" | tr -s ' ')
-      judge "$key" "$log.log" "$floors"
     else
       row FAIL bench "$key: see $log.log"
-      tail -n 5 "$log.log"
+      tail -n 15 "$log.log"
     fi
   done
   if [[ -z $floors ]]; then row skip bench "no floors for $gpu_name in bench/floors"; return; fi
   [[ -z $bench_chosen ]] || return 0
   while read -r key; do
     [[ -s $work/bench-${key//\//-}.log ]] || row FAIL bench "$key: has floors and is not run"
-  done < <(awk '$1 == "engine" { split($2, part, "/"); print part[1] "/" part[2] "/" part[3] "/" part[4] }' "$floors" | sort -u)
-}
-
-# judge KEY LOG FLOORS: holds each floor `engine KEY/CLASS/BATCH tokens/s >= NUMBER` and `engine KEY/load GB/s >= NUMBER` of a
-# run against its log; a figure that is not there fails.
-judge() {
-  [[ -n $3 ]] || return
-  local result what
-  while read -r result what; do
-    row "$result" bench "$what"
-  done < <(awk -v key="$1" '
-    { sub(/\r$/, "") }
-    FNR == NR {
-      if ($1 == "load") measured["load GB/s"] = $2
-      if ($1 == "prefill" || $1 == "decode") measured[$1 "/" $2 " tokens/s"] = $3
-      next
-    }
-    { sub(/#.*/, "") }
-    $1 == "engine" && index($2, key "/") == 1 {
-      name = substr($2, length(key) + 2) " " $3
-      if (!(name in measured)) verdict = "FAIL " key "/" name ": not measured"
-      else if ($4 != ">=") verdict = "FAIL " key "/" name ": a floor is >= NUMBER and not " $4
-      else if (measured[name] + 0 >= $5 + 0) { held++; next }
-      else verdict = "FAIL " key "/" name ": " measured[name] " is below the floor of " $5
-      print verdict
-    }
-    END { if (held) print "ok " key ": " held " floors held" }' "$2" "$3")
+  done < <(awk '$1 == "engine" { split($2, part, "/"); print part[1] "/" part[2] "/" part[3] }' "$floors" | sort -u)
 }
 
 # Each prints its table and fails below a floor.

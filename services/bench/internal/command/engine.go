@@ -8,9 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/services/bench/internal/config"
 	"github.com/millrace/millrace/services/bench/internal/device"
 	"github.com/millrace/millrace/services/bench/internal/enginebench"
+	"github.com/millrace/millrace/services/bench/internal/floor"
 	"github.com/millrace/millrace/services/bench/internal/modelfile"
 )
 
@@ -69,15 +71,13 @@ func (c *console) runEngine(ctx context.Context, f *engineFlags) error {
 	if err != nil {
 		return err
 	}
-	if set != nil {
-		if *set, err = set.Under(enginebench.Rows(f.Model, f.Prompt)); err != nil {
-			return fmt.Errorf("%w: --floors: %w", ErrUsage, err)
-		}
-	}
 	logger := c.logger()
 	dev, err := device.Open(&f.device, logger)
 	if err != nil {
 		return fmt.Errorf("open device: %w", err)
+	}
+	if err := f.ownFloors(set, dev); err != nil {
+		return errors.Join(err, dev.Close())
 	}
 	report, err := enginebench.Run(ctx, dev, f.Config, c.line.Tell, logger)
 	if closeErr := dev.Close(); err == nil {
@@ -89,6 +89,21 @@ func (c *console) runEngine(ctx context.Context, f *engineFlags) error {
 	}
 	report.Floors = judge(set, report.Figure)
 	return errors.Join(err, c.print(report), report.Floors.Err())
+}
+
+// ownFloors leaves in set the floors of the rows that the run will have. None is an error: who names floors wants some held.
+func (f *engineFlags) ownFloors(set *floor.Set, dev engine.Device) error {
+	if set == nil {
+		return nil
+	}
+	info, err := dev.Info()
+	if err != nil {
+		return err
+	}
+	if *set, err = set.Under(enginebench.Rows(f.Model, enginebench.CacheName(f.CacheType(info)), f.Prompt)); err != nil {
+		return fmt.Errorf("%w: --floors: %w", ErrUsage, err)
+	}
+	return nil
 }
 
 // synthetic makes the model file that the flags describe.

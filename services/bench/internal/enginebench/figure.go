@@ -4,18 +4,33 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/model"
 )
 
-// Rows is what the rows of a model and a length of prompts begin with, as floors name them: the file's name without its
-// extension, and the tokens of a prompt.
-func Rows(model string, prompt int) string {
-	return fmt.Sprintf("%s/%d/", strings.TrimSuffix(filepath.Base(model), extension), prompt)
+// Rows is what the rows of a run begin with, as floors name them: the name of the model's file without its extension, the type
+// of the KV cache and the tokens of a prompt.
+func Rows(model string, kv string, prompt int) string {
+	return fmt.Sprintf("%s/%s/%d/", strings.TrimSuffix(filepath.Base(model), extension), kv, prompt)
 }
+
+// CacheType is the type of the KV cache that a run has on a device: what a worker takes there, unless the configuration chose.
+func (c *Config) CacheType(info engine.DeviceInfo) engine.Type {
+	if c.KV != nil {
+		return *c.KV
+	}
+	return model.DefaultKV(info)
+}
+
+// CacheName is a type of cache as floors and reports name it.
+func CacheName(kv engine.Type) string { return strings.ToLower(gguf.Type(kv).String()) }
 
 // Figure is a metric of a row: tokens, read_share and ops_share of CLASS/BATCH; verified_gbps and ready_gbps of load.
 func (r *Report) Figure(row, metric string) (float64, bool) {
 	figures := map[string]float64{}
-	rows := Rows(r.Model.File, r.Prompt)
+	rows := Rows(r.Model.File, r.Device.KV, r.Prompt)
 	if row == rows+"load" {
 		figures = map[string]float64{"verified_gbps": r.Load.Verified.Median / 1e9, "ready_gbps": r.Load.Ready.Median / 1e9}
 	}

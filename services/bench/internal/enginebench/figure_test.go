@@ -8,9 +8,9 @@ import (
 	"github.com/millrace/millrace/services/bench/internal/stats"
 )
 
-func TestFiguresAreFoundByModelPromptClassAndBatch(t *testing.T) {
+func TestFiguresAreFoundByModelCachePromptClassAndBatch(t *testing.T) {
 	r := &Report{
-		Model: Model{File: "/models/llama-1b-q8_0.gguf"}, Prompt: 128,
+		Model: Model{File: "/models/llama-1b-q8_0.gguf"}, Prompt: 128, Device: Device{KV: "f16"},
 		Load: Load{Verified: stats.Spread{Median: 3e9}, Ready: stats.Spread{Median: 2e9}},
 		Lines: []Line{
 			{Class: "prefill", Batch: 1, TokensPerSecond: stats.Spread{Median: 700}, ReadShare: 0.1, OpsShare: 0.6},
@@ -18,17 +18,18 @@ func TestFiguresAreFoundByModelPromptClassAndBatch(t *testing.T) {
 		},
 	}
 	for key, want := range map[[2]string]float64{
-		{"llama-1b-q8_0/128/prefill/1", "tokens"}: 700, {"llama-1b-q8_0/128/prefill/1", "read_share"}: 0.1,
-		{"llama-1b-q8_0/128/decode/8", "ops_share"}: 0.2, {"llama-1b-q8_0/128/load", "verified_gbps"}: 3,
-		{"llama-1b-q8_0/128/load", "ready_gbps"}: 2,
+		{"llama-1b-q8_0/f16/128/prefill/1", "tokens"}: 700, {"llama-1b-q8_0/f16/128/prefill/1", "read_share"}: 0.1,
+		{"llama-1b-q8_0/f16/128/decode/8", "ops_share"}: 0.2, {"llama-1b-q8_0/f16/128/load", "verified_gbps"}: 3,
+		{"llama-1b-q8_0/f16/128/load", "ready_gbps"}: 2,
 	} {
 		got, known := r.Figure(key[0], key[1])
 		require.True(t, known, key)
 		require.InDelta(t, want, got, 1e-9, key)
 	}
 	for _, key := range [][2]string{
-		{"llama-1b-q8_0/128/decode/8", "read_share"}, {"llama-1b-q8_0/128/decode/1", "tokens"},
-		{"llama-1b-q8_0/512/decode/8", "tokens"}, {"llama-1b-q8_0/128/load", "tokens"},
+		{"llama-1b-q8_0/f16/128/decode/8", "read_share"}, {"llama-1b-q8_0/f16/128/decode/1", "tokens"},
+		{"llama-1b-q8_0/f16/512/decode/8", "tokens"}, {"llama-1b-q8_0/bf16/128/decode/8", "tokens"},
+		{"llama-1b-q8_0/f16/128/load", "tokens"},
 	} {
 		_, known := r.Figure(key[0], key[1])
 		require.False(t, known, key)

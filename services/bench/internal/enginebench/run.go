@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -75,13 +74,10 @@ func (r *run) describe() error {
 	if err != nil {
 		return err
 	}
-	r.kv, r.stepTokens = model.DefaultKV(info), model.DefaultBatchedTokens(info)
-	if r.cfg.KV != nil {
-		r.kv = *r.cfg.KV
-	}
+	r.kv, r.stepTokens = r.cfg.CacheType(info), model.DefaultBatchedTokens(info)
 	r.report.Device = Device{
 		Kind: info.Kind, Name: info.Name, Path: info.Path, Threads: info.SMCount,
-		KV: strings.ToLower(gguf.Type(r.kv).String()), Class: model.ClassID(info, r.kv),
+		KV: CacheName(r.kv), Class: model.ClassID(info, r.kv),
 	}
 	r.report.Model = Model{
 		File: r.cfg.Model, Architecture: r.spec.Architecture, Type: r.spec.Quantization, Parameters: r.spec.Parameters,
