@@ -41,8 +41,9 @@ sanitizer() {
   fi
   # Memory that is not given back by the end of the program counts as an error.
   sanitize memcheck 'leaks of the engine' --leak-check full "$out/cuda_engine_memory_test"
-  for name in attention normed_product sampler norm linear_repack ops qkv; do
-    sanitize racecheck "$name" "$out/cuda_${name}_test"
+  # Every width of a head is a kernel of another width with zeros: racecheck, which is slow, takes the widths of kernels.
+  for name in attention normed_product sampler norm linear_repack ops op_product qkv; do
+    sanitize racecheck "$name" "$out/cuda_${name}_test" '--gtest_filter=-*EveryEvenWidth*'
     sanitize memcheck "$name" "$out/cuda_${name}_test"
   done
   sanitize memcheck 'steps of small models' "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/*'
