@@ -39,7 +39,7 @@ neighbour_comes() {
 }
 
 # neighbour_refused ADDRESS BYTES: a model whose cache would have fitted without the neighbour is refused, and the refusal says
-# how much is free beside it: the bytes that the report shows, less what the load has taken by then.
+# how much is free beside it: about the bytes that the report shows, less what the load has taken by then.
 neighbour_refused() {
   local log=$work/neighbour-refusal.log report cache tokens number said=''
   report=$(fleet "$1")
@@ -51,7 +51,7 @@ neighbour_refused() {
     return
   fi
   for number in $(grep -oE '[0-9]{9,}' "$log"); do
-    ((number > $2 || number < $2 - 2000000000)) || said=$number
+    ((number > $2 + 500000000 || number < $2 - 2000000000)) || said=$number
   done
   if [[ -n $said ]]; then row ok neighbour "the next refusal says that $said bytes are free on the GPU"
   else row FAIL neighbour "the next refusal does not say that about $2 bytes are free on the GPU: see $log"; fi

@@ -136,7 +136,7 @@ func (c *catalog) list() []Entry {
 			return nil
 		}
 		name, good := strings.CutSuffix(filepath.ToSlash(path), extension)
-		if !good || CheckName(name) != nil {
+		if named := good && CheckName(name) == nil; !named {
 			entries = append(entries, misnamed(path, d, good))
 			return nil
 		}

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -74,7 +73,7 @@ func TestTheFileOfAModelThatIsNotLoadedIsReadOnceForManyRequests(t *testing.T) {
 	for range 3 {
 		_, _, err = m.Acquire("small")
 		require.ErrorIs(t, err, ErrNotLoaded)
-		require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte{0}, int(info.Size())), 0o644))
+		require.NoError(t, os.WriteFile(path, make([]byte, info.Size()), 0o644))
 		require.NoError(t, os.Chtimes(path, info.ModTime(), info.ModTime()))
 	}
 	require.NoError(t, os.Chtimes(path, time.Time{}, info.ModTime().Add(time.Second)))

@@ -154,17 +154,17 @@ func TestTheWatchYieldsToWork(t *testing.T) {
 					require.NoError(b, b.m.Verify(b.Context(), "small"))
 					return time.Since(begin)
 				}
-				tensors := time.Duration(len(b.inst.tensors))
-				require.Equal(b, tensors*tc.took, pass(), "beside nobody")
+				tensors := int64(len(b.inst.tensors))
+				require.Equal(b, tensors*int64(tc.took), int64(pass()), "beside nobody")
 				s, err := b.inst.Loop.Submit(batch.Request{Prompt: []int32{1}, MaxTokens: 200, PromptTopN: -1,
 					Params: engine.SlotParams{TopP: 1, TypicalP: 1, RepetitionPenalty: 1}})
 				require.NoError(b, err)
 				synctest.Wait() // it is paused for want of a reader, and has not ended
 				require.False(b, b.inst.Loop.Idle())
-				require.Equal(b, tensors*(tc.took+tc.rest), pass())
+				require.Equal(b, tensors*int64(tc.took+tc.rest), int64(pass()))
 				s.Cancel()
 				synctest.Wait()
-				require.Equal(b, tensors*tc.took, pass())
+				require.Equal(b, tensors*int64(tc.took), int64(pass()))
 			})
 		})
 	}

@@ -41,7 +41,7 @@ func wide(v []float32) []float64 {
 
 // operations are all fourteen, on shapes of a small model.
 func operations() []operation {
-	const rows, cols, inner = 16, 1000, 768
+	const rows, cols = 16, 1000
 	elements := rows * cols
 	shape := fmt.Sprintf("%dx%d", rows, cols)
 	each := func(name string, op engine.Op, two bool, f func(a, b float64) float64) operation {
@@ -60,8 +60,8 @@ func operations() []operation {
 		return o
 	}
 	return []operation{
-		product("matmul", engine.OpMatmul, rows, cols, inner), product("matvec", engine.OpMatvec, 1, cols, inner),
-		product("matmul_f16", engine.OpMatmulF16, rows, cols, inner), product("matvec_f16", engine.OpMatvecF16, 1, cols, inner),
+		product("matmul", engine.OpMatmul, rows), product("matvec", engine.OpMatvec, 1),
+		product("matmul_f16", engine.OpMatmulF16, rows), product("matvec_f16", engine.OpMatvecF16, 1),
 		softmax(rows, cols), rmsNorm(rows, cols),
 		each("add", engine.OpAdd, true, func(a, b float64) float64 { return a + b }),
 		each("mul", engine.OpMul, true, func(a, b float64) float64 { return a * b }),
@@ -73,7 +73,9 @@ func operations() []operation {
 	}
 }
 
-func product(name string, op engine.Op, rows, cols, inner int64) operation {
+// product is rows rows of 768 times a matrix of 1000 by 768.
+func product(name string, op engine.Op, rows int64) operation {
+	const cols, inner = 1000, 768
 	a, b := random(int(cols*inner), 3), random(int(rows*inner), 4)
 	bound := 2e-5
 	if op == engine.OpMatmulF16 || op == engine.OpMatvecF16 {

@@ -220,11 +220,13 @@ func TestABufferThatNobodyHoldsIsCounted(t *testing.T) {
 func TestAFreeThatTheDeviceRefusesLeavesTheBufferInThePool(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) engine.Device{
 		"sim": func(t *testing.T) engine.Device {
+			t.Helper()
 			dev, err := sim.Open(sim.Options{Memory: 64 << 20}, hclog.NewNullLogger())
 			require.NoError(t, err)
 			return dev
 		},
 		"cpu": func(t *testing.T) engine.Device {
+			t.Helper()
 			dev, err := native.Open(native.Options{Device: "cpu", Path: cputest.Path(), Threads: 1, BytesLimit: 64 << 20}, hclog.NewNullLogger())
 			require.NoError(t, err)
 			return dev

@@ -122,8 +122,8 @@ func TestAFreeOfStagedMemoryWaitsForTheWriteThatCopiesFromIt(t *testing.T) {
 	}, time.Minute, time.Millisecond, "no write begins any more")
 	require.NotNil(t, memory.Bytes(), "the write still copies from it")
 	select {
-	case <-freed:
-		t.Fatal("freed under a write")
+	case err := <-freed:
+		t.Fatalf("freed under a write: %v", err)
 	default:
 	}
 	release()

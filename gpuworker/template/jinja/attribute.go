@@ -77,7 +77,7 @@ func (r *run) member(v Value, name string) (Value, bool) {
 	case *namespace:
 		return v.attributes.text(name)
 	case *loopValue:
-		return v.member(r, name)
+		return v.member(name)
 	case *macroValue:
 		return v.member(name)
 	case *object:

@@ -5,6 +5,7 @@ import "fmt"
 // Kind tells whose fault an Error is.
 type Kind int
 
+// Kinds.
 const (
 	Wrong    Kind = iota // the template does what it cannot, or what is not supported
 	Raised               // the template refused its input by raise_exception
@@ -35,9 +36,9 @@ func exceedAt(line int, format string, args ...any) {
 	panic(&Error{Kind: Exceeded, Line: line, Text: fmt.Sprintf(format, args...)})
 }
 
-// caught turns the panic of failAt and its like into an error, and leaves others alone.
+// caught turns the panic of failAt and its like into an error, and leaves others alone. It is deferred.
 func caught(err *error) {
-	switch r := recover().(type) {
+	switch r := recover().(type) { //nolint:revive // the function is deferred by its callers
 	case nil:
 	case *Error:
 		*err = r

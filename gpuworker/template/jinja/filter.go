@@ -26,7 +26,7 @@ var filters = map[string]*filter{
 	"attr":           takesArguments("attr", "name", filterAttr),
 	"batch":          takesArguments("batch", "linecount fill_with?", filterBatch),
 	"capitalize":     ofText("capitalize", func(_ *run, s string) string { return capitalized(s) }),
-	"center":         takesArguments("center", "width?", filterCenter), //nolint:misspell // Jinja2's name
+	"center":         takesArguments("center", "width?", filterCenter),
 	"count":          takesArguments("count", "", filterLength),
 	"d":              takesArguments("default", "default_value? boolean?", filterDefault),
 	"default":        takesArguments("default", "default_value? boolean?", filterDefault),
@@ -82,7 +82,7 @@ func (r *run) filter(f *filter, name string, v Value, a *callArguments) Value {
 
 func filterDefault(_ *run, v Value, a []Value) Value {
 	_, gone := v.(*undefined)
-	if gone || flag(a[1], false) && !truth(v) {
+	if gone || flag(a[1]) && !truth(v) {
 		return or(a[0], "")
 	}
 	return v

@@ -46,9 +46,9 @@ func (r *run) keyOf(attribute Value, sensitive bool) func(Value) Value {
 }
 
 func filterSort(r *run, v Value, a []Value) Value {
-	key := r.keysOf(or(a[2], nil), flag(a[1], false))
+	key := r.keysOf(or(a[2], nil), flag(a[1]))
 	items := slices.Clone(r.items(v))
-	sortBy(r, items, key, flag(a[0], false))
+	sortBy(r, items, key, flag(a[0]))
 	return &List{items}
 }
 
@@ -85,8 +85,8 @@ func filterDictSort(r *run, v Value, a []Value) Value {
 		r.fail(`You can only sort by either "key" or "value"`)
 	}
 	pairs := (&view{"items", d}).items()
-	key := r.keyOf(missing{}, flag(a[0], false))
-	sortBy(r, pairs, func(pair Value) Value { return key(pair.(*tuple).items[at]) }, flag(a[2], false))
+	key := r.keyOf(missing{}, flag(a[0]))
+	sortBy(r, pairs, func(pair Value) Value { return key(pair.(*tuple).items[at]) }, flag(a[2]))
 	return &List{pairs}
 }
 
@@ -95,7 +95,7 @@ func filterMax(r *run, v Value, a []Value) Value { return best(r, v, a, ">") }
 
 // best is the first item that no other one comes before.
 func best(r *run, v Value, a []Value, op string) Value {
-	key := r.keyOf(a[1], flag(a[0], false))
+	key := r.keyOf(a[1], flag(a[0]))
 	var found Value = &undefined{"No aggregated item, sequence was empty."}
 	var foundKey Value
 	for i, item := range r.items(v) {
@@ -109,7 +109,7 @@ func best(r *run, v Value, a []Value, op string) Value {
 
 func filterUnique(r *run, v Value, a []Value) Value {
 	return r.generator(func() func() (Value, bool) {
-		next, key := r.iterate(v), r.keyOf(a[1], flag(a[0], false))
+		next, key := r.iterate(v), r.keyOf(a[1], flag(a[0]))
 		seen := map[any]bool{}
 		return func() (Value, bool) {
 			for {
@@ -129,7 +129,7 @@ func filterUnique(r *run, v Value, a []Value) Value {
 
 // filterGroupBy makes a list of pairs: an attribute's value, and the items that have it.
 func filterGroupBy(r *run, v Value, a []Value) Value {
-	sensitive := flag(a[2], false)
+	sensitive := flag(a[2])
 	attribute := func(item Value) Value { return r.path(item, a[0], or(a[1], nil)) }
 	plain := r.keyOf(missing{}, sensitive)
 	items := slices.Clone(r.items(v))

@@ -88,7 +88,7 @@ func filterIndent(r *run, v Value, a []Value) Value {
 	if !ok {
 		blanks = r.repeatText(" ", max(r.whole(a[0], 4), 0))
 	}
-	first, blank := flag(a[1], false), flag(a[2], false)
+	first, blank := flag(a[1]), flag(a[2])
 	s, ok := textOf(v)
 	if !ok {
 		r.defined(v)

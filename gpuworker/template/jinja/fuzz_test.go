@@ -1,7 +1,6 @@
 package jinja_test
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -46,6 +45,6 @@ func FuzzTemplatesStayWithinTheirLimits(f *testing.F) {
 func requireFault(t *testing.T, err error) {
 	t.Helper()
 	var fault *jinja.Error
-	require.True(t, errors.As(err, &fault), "%v", err)
+	require.ErrorAs(t, err, &fault)
 	require.GreaterOrEqual(t, fault.Line, 0)
 }

@@ -21,7 +21,7 @@ type jsonWriter struct {
 
 // filterToJSON is the field's tojson: no HTML escapes, and every character as it is unless ensure_ascii asks otherwise.
 func filterToJSON(r *run, v Value, a []Value) Value {
-	w := &jsonWriter{buffer: r.buffer(), item: ", ", key: ": ", ascii: flag(a[0], false), sorted: flag(a[3], false)}
+	w := &jsonWriter{buffer: r.buffer(), item: ", ", key: ": ", ascii: flag(a[0]), sorted: flag(a[3])}
 	if given(a[1]) && a[1] != nil {
 		w.item = ","
 		if blanks, ok := textOf(a[1]); ok {

@@ -183,14 +183,14 @@ func (l *lexer) raw() {
 }
 
 // inside reads the tokens of a tag up to its end, which does not count within brackets.
-func (l *lexer) inside(close tokenKind) {
-	mark := map[tokenKind]string{tokenClose: "}}", tokenTagClose: "%}"}[close]
+func (l *lexer) inside(end tokenKind) {
+	mark := map[tokenKind]string{tokenClose: "}}", tokenTagClose: "%}"}[end]
 	begin := l.line
 	var brackets []byte
 	for l.at < len(l.src) {
 		if len(brackets) == 0 {
 			if width := l.closing(mark); width > 0 {
-				l.emit(close, "")
+				l.emit(end, "")
 				l.move(l.at + width)
 				return
 			}

@@ -105,7 +105,7 @@ func (l *loopValue) length() int {
 	return l.index + 1 + len(l.ahead) + l.left
 }
 
-func (l *loopValue) member(r *run, name string) (Value, bool) {
+func (l *loopValue) member(name string) (Value, bool) {
 	switch name {
 	case "index":
 		return l.index + 1, true

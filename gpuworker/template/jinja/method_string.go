@@ -11,8 +11,8 @@ import (
 
 var stringMethods = map[string]method[string]{
 	"capitalize": does("capitalize", "", ofString(capitalized)),
-	"casefold":   does("casefold", "", ofString(cases.Fold().String)), //nolint:misspell // Python's name
-	"center":     does("center", "width fillchar? /", padMethod('^')), //nolint:misspell // Python's name
+	"casefold":   does("casefold", "", ofString(cases.Fold().String)),
+	"center":     does("center", "width fillchar? /", padMethod('^')),
 	"count": does("count", "sub start? end? /", func(r *run, s string, a []Value) Value {
 		part, _ := r.part(s, a)
 		return strings.Count(part, r.string(a[0], "count: what to count"))
@@ -67,7 +67,7 @@ var stringMethods = map[string]method[string]{
 	"rstrip": does("rstrip", "chars? /", stripMethod(false, true)),
 	"split":  does("split", "sep? maxsplit?", splitMethod(splitText)),
 	"splitlines": does("splitlines", "keepends?", func(r *run, s string, a []Value) Value {
-		return r.texts(lines(s, flag(a[0], false)))
+		return r.texts(lines(s, flag(a[0])))
 	}),
 	"startswith": does("startswith", "prefix start? end? /", affixMethod(strings.HasPrefix)),
 	"strip":      does("strip", "chars? /", stripMethod(true, true)),

@@ -80,7 +80,7 @@ func (p *parser) arguments() *arguments {
 				break
 			}
 		}
-		ordered := true
+		var ordered bool
 		switch {
 		case p.skipOperator("*"):
 			ordered = a.list == nil && a.dict == nil

@@ -101,13 +101,8 @@ func (r *run) string(v Value, what string) string {
 	return s
 }
 
-// flag is an argument that is true or false, or otherwise if it is left out.
-func flag(v Value, otherwise bool) bool {
-	if !given(v) {
-		return otherwise
-	}
-	return truth(v)
-}
+// flag is an argument that is true or false, and false if it is left out.
+func flag(v Value) bool { return given(v) && truth(v) }
 
 // or is an argument, or otherwise if it is left out.
 func or(v, otherwise Value) Value {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// ErrMissed: a figure is below its floor, or was not measured.
+// ErrMissed says that a figure is below its floor, or was not measured.
 var ErrMissed = errors.New("floors missed")
 
 // Floor is one bound on one figure.

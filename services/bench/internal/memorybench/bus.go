@@ -39,7 +39,7 @@ func lookBus(ctx context.Context, uuid, bus string, fastest float64) Bus {
 	if bus == "" {
 		return Bus{Text: "not known: nvidia-smi does not tell the link, nor where the GPU is"}
 	}
-	dir := filepath.Join("/sys/bus/pci/devices", bus)
+	dir := "/sys/bus/pci/devices/" + bus
 	speed, _ := os.ReadFile(filepath.Join(dir, "current_link_speed"))
 	width, _ := os.ReadFile(filepath.Join(dir, "current_link_width"))
 	return parseSystem(string(speed), string(width)).plausible(fastest)

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// ErrFailed: a check does not hold.
+// ErrFailed says that a check does not hold.
 var ErrFailed = errors.New("a check of memory failed")
 
 // Config of a run.

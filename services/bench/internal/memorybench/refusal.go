@@ -19,7 +19,7 @@ var numbersOfFree = regexp.MustCompile(`\d+ of \d+ bytes free`)
 // clearRefusal returns nil if a refusal of so many bytes says what was asked and what is free.
 func clearRefusal(err error, asked uint64) error {
 	if !errors.Is(err, engine.ErrOutOfMemory) {
-		return fmt.Errorf("%s were refused with %q: want %q", sizeName(asked), err, engine.ErrOutOfMemory)
+		return fmt.Errorf("%s were refused with %w: want %q", sizeName(asked), err, engine.ErrOutOfMemory.Error())
 	}
 	_, text, _ := strings.Cut(err.Error(), engine.ErrOutOfMemory.Error()) // the engine's own words, not its caller's
 	switch {

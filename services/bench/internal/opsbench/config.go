@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ErrWrong: an operation gave something else than it should.
+// ErrWrong says that an operation gave something else than it should.
 var ErrWrong = errors.New("an operation is wrong")
 
 // Config of a run.

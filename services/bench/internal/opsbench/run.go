@@ -63,7 +63,8 @@ func Run(ctx context.Context, cpu, other engine.Device, c Config, tell func(form
 	}
 	report.finish()
 	report.Stolen = stolen.Share()
-	return report, report.wrong()
+	err = report.wrong()
+	return report, err
 }
 
 // measure runs one operation on every device and says whether what they gave is right.

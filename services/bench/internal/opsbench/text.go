@@ -9,9 +9,9 @@ import (
 // Print writes the report as text.
 func (r *Report) Print(w io.Writer) {
 	fmt.Fprintf(w, "machine  %s; %.1f %% of its time stolen meanwhile\n", r.Machine, 100*r.Stolen)
-	r.CPU.print(w, "cpu")
+	r.CPU.describe(w, "cpu")
 	if r.Device != nil {
-		r.Device.print(w, "device")
+		r.Device.describe(w, "device")
 	}
 	fmt.Fprintf(w, "\nmedian of at most %d runs within %g s (min..max), the device's own time\n\n", r.Repeat, r.Budget)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -23,11 +23,11 @@ func (r *Report) Print(w io.Writer) {
 	for i := range r.Lines {
 		l := &r.Lines[i]
 		fmt.Fprintf(table, "%s\t%s\t%s\t", l.Name, l.Shape, l.Roof)
-		l.print(table, l.CPU, false)
+		l.cells(table, l.CPU, false)
 		last := l.CPU
 		if r.Device != nil {
 			last = l.Device
-			l.print(table, l.Device, true)
+			l.cells(table, l.Device, true)
 			if l.Speedup > 0 {
 				fmt.Fprintf(table, "%.1f\t", l.Speedup)
 			} else {
@@ -47,13 +47,13 @@ func (r *Report) Print(w io.Writer) {
 	r.Floors.Print(w)
 }
 
-func (d *Device) print(w io.Writer, label string) {
+func (d *Device) describe(w io.Writer, label string) {
 	fmt.Fprintf(w, "%-8s %s, path %s, roofs: read %.1f GB/s, copy %.1f GB/s, f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s\n", label,
 		d.Name, d.Path, d.Roofs.Read/1e9, d.Roofs.Copy/1e9, d.Roofs.F32/1e9, d.Roofs.BF16/1e9)
 }
 
 // print writes the cells of one device.
-func (l *Line) print(w io.Writer, t *Timing, spread bool) {
+func (l *Line) cells(w io.Writer, t *Timing, spread bool) {
 	if t == nil {
 		fmt.Fprint(w, "-\t")
 		if spread {

@@ -115,6 +115,7 @@ func still(*pb.WorkerReport) {}
 
 func TestReadingsGoOutAtTheIntervalAndCountAsNoChange(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *followed) {
+		t.Helper()
 		f.wish(durationpb.New(500 * time.Millisecond))
 		all := f.messages(5*time.Second, warmer)
 		require.InDelta(t, 9, len(all), 1, "one each 500 ms, or at the pulse behind it")
@@ -132,6 +133,7 @@ func TestReadingsGoOutAtTheIntervalAndCountAsNoChange(t *testing.T) {
 
 func TestNothingNewIsAHeartbeatAtTheInterval(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *followed) {
+		t.Helper()
 		f.wish(durationpb.New(2 * time.Second))
 		all := f.messages(10*time.Second+pulse, still)
 		require.Len(t, all, 5)
@@ -149,6 +151,7 @@ func TestReadingsAreNeverStalerThanTwoSecondsWhateverTheIntervalIs(t *testing.T)
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, f *followed) {
+				t.Helper()
 				f.wish(interval)
 				last := f.start
 				for _, m := range f.messages(time.Minute, warmer) {
@@ -176,6 +179,7 @@ func TestAnIntervalBelowTheLeastIsTheLeast(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, f *followed) {
+				t.Helper()
 				f.wish(interval)
 				all := f.messages(10*time.Second, warmer)
 				require.GreaterOrEqual(t, len(all), 30)
@@ -196,6 +200,7 @@ func TestWhatRoutingNeedsIsToldAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, f *followed) {
+				t.Helper()
 				f.wish(durationpb.New(time.Hour))
 				begin := time.Now()
 				f.change(change)
@@ -220,6 +225,7 @@ func TestWhatRoutingNeedsIsToldAtOnce(t *testing.T) {
 
 func TestLedgerAndLoadAreChangesThatCanWait(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *followed) {
+		t.Helper()
 		f.wish(durationpb.New(time.Hour))
 		f.change(func(r *pb.WorkerReport) { r.Device.BytesFree, r.Load.Running = 5, 3 })
 		all := f.messages(time.Second, still)
@@ -233,6 +239,7 @@ func TestLedgerAndLoadAreChangesThatCanWait(t *testing.T) {
 
 func TestOneThatProbesAllTheTimeIsAnsweredAndToldWhatChanges(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *followed) {
+		t.Helper()
 		f.wish(durationpb.New(time.Second))
 		deltas, answers := 0, 0
 		for probe := range uint64(50) {
@@ -253,6 +260,7 @@ func TestOneThatProbesAllTheTimeIsAnsweredAndToldWhatChanges(t *testing.T) {
 
 func TestRequestsInAFloodWaitForEachOther(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *followed) {
+		t.Helper()
 		begin := time.Now()
 		for range 1 + int(time.Second/requestGap) {
 			f.stream.requests <- &pb.HealthRequest{}
@@ -265,6 +273,7 @@ func TestRequestsInAFloodWaitForEachOther(t *testing.T) {
 
 func TestAStreamEndsWhenTheWorkerIsDoneDraining(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *followed) {
+		t.Helper()
 		f.wish(durationpb.New(time.Hour))
 		f.change(func(r *pb.WorkerReport) { r.State, r.Load.Running = pb.WorkerState_WORKER_STATE_DRAINING, 1 })
 		require.Equal(t, pb.WorkerState_WORKER_STATE_DRAINING, (<-f.stream.sent).GetDelta().GetState())

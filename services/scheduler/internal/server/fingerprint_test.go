@@ -44,5 +44,5 @@ func TestAFingerprintDiffersWhenSomethingChanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { require.NotEqual(t, base, server.Fingerprint(change(fleetOf(3)))) })
 	}
-	require.NotEqual(t, "", server.Fingerprint(nil), "an empty fleet is told too")
+	require.NotEmpty(t, server.Fingerprint(nil), "an empty fleet is told too")
 }
