@@ -97,13 +97,15 @@ __global__ void __launch_bounds__(kThreads) elementwise(const float* a, const fl
   grid_trigger();
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * 4;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 4; i < count; i += stride) {
-    if (whole && i + 4 <= count) {
-      const float4 x = *reinterpret_cast<const float4*>(a + i);
-      float4 y = make_float4(0, 0, 0, 0);
-      if constexpr (two) y = *reinterpret_cast<const float4*>(b + i);
-      *reinterpret_cast<float4*>(out + i) = make_float4(element<op>(x.x, y.x, scale), element<op>(x.y, y.y, scale),
-                                                        element<op>(x.z, y.z, scale), element<op>(x.w, y.w, scale));
-      continue;
+    if constexpr (whole) {
+      if (i + 4 <= count) {
+        const float4 x = *reinterpret_cast<const float4*>(a + i);
+        float4 y = make_float4(0, 0, 0, 0);
+        if constexpr (two) y = *reinterpret_cast<const float4*>(b + i);
+        *reinterpret_cast<float4*>(out + i) = make_float4(element<op>(x.x, y.x, scale), element<op>(x.y, y.y, scale),
+                                                          element<op>(x.z, y.z, scale), element<op>(x.w, y.w, scale));
+        continue;
+      }
     }
     const int64_t end = i + 4 < count ? i + 4 : count;
     for (int64_t k = i; k < end; ++k) out[k] = element<op>(a[k], two ? b[k] : 0.0f, scale);

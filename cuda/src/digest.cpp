@@ -1,7 +1,6 @@
 #include "src/digest.h"
 
 #include <algorithm>
-#include <exception>
 
 #include "src/device.h"
 #include "src/digest_kernel.h"
@@ -22,15 +21,6 @@ static_assert(kScratch <= kRun * kSubtree && kPiece <= kRun * kSubtree);
 
 // Bytes of the subtrees that may be hashed apart: all whole ones but what ends the message, which is its own kind of block.
 uint64_t whole_subtrees(uint64_t size) { return size == 0 ? 0 : (size - 1) / kSubtree * kSubtree; }
-
-// Waits for what is still under way when a digest ends before its time: its message may be freed then.
-struct Rest {
-  cudaStream_t stream;
-  int thrown = std::uncaught_exceptions();
-  ~Rest() {
-    if (std::uncaught_exceptions() > thrown) (void)cudaStreamSynchronize(stream);
-  }
-};
 
 }  // namespace
 
@@ -59,7 +49,7 @@ void Digester::collect(cpu::Blake3& hash, int64_t count, uint64_t rest) {
 void Digester::message(uint64_t size, uint64_t piece, const Source& source, uint8_t out[32]) {
   cpu::Blake3 hash(cpu::detect());
   int64_t held = 0;  // values under way
-  const Rest rest{stream_};
+  const Rest rest(stream_);
   for (uint64_t at = 0; at < size; at += piece) {
     const uint64_t count = std::min(piece, size - at);
     const bool last = at + count == size;

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <exception>
 #include <utility>
 
 #include "src/error.h"
@@ -47,6 +48,22 @@ class EventHandle {
 
  private:
   cudaEvent_t event_ = nullptr;
+};
+
+// Waits for what a stream still does when a scope ends by an exception: the bytes that it uses are given back then. Declared
+// behind the owners of such bytes.
+class Rest {
+ public:
+  explicit Rest(cudaStream_t stream) : stream_(stream) {}
+  ~Rest() {
+    if (std::uncaught_exceptions() > thrown_) (void)cudaStreamSynchronize(stream_);
+  }
+  Rest(const Rest&) = delete;
+  Rest& operator=(const Rest&) = delete;
+
+ private:
+  const cudaStream_t stream_;
+  const int thrown_ = std::uncaught_exceptions();
 };
 
 // Host memory the device reads and writes directly.

@@ -69,9 +69,10 @@ struct Call {
     if (buffer == operands.out) fail(MR_INVALID_ARGUMENT, "buffer out is also %s: this operation needs another one", field);
   }
 
-  // Queues work() and gives the time the device took over it.
+  // Queues work() and gives the time the device took over it. Nothing is under way any more when it throws.
   template <class Work>
   uint64_t timed(Work work) const {
+    const Rest rest(stream);
     CUDA_CHECK(cudaEventRecord(begin, stream));
     work();
     CUDA_CHECK(cudaEventRecord(end, stream));
@@ -145,6 +146,7 @@ uint64_t product_f16(const Call& call, const Product& of) {
       device.ledger.allocate(weight_packed_bytes(args.a_type, args.cols, args.inner), MR_PURPOSE_WORKSPACE);
   const Memory wide = device.ledger.allocate(padded * sizeof(float), MR_PURPOSE_WORKSPACE);
   const Memory activations = device.ledger.allocate(padded * kActBytes, MR_PURPOSE_WORKSPACE);
+  const Rest rest(call.stream);
   const PackedWeight weight{args.a_type, args.cols, args.inner, weights.data()};
   CUDA_CHECK(launch_repack(call.operands.a->data(), weight, call.on()));
   CUDA_CHECK(cudaMemsetAsync(wide.data(), 0, wide.size(), call.stream));

@@ -6,6 +6,7 @@ package native
 import "C"
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/millrace/millrace/gpuworker/engine"
@@ -45,6 +46,12 @@ func (e *Error) Unwrap() error {
 		return s
 	}
 	return engine.ErrDevice
+}
+
+// unavailable says whether an engine has no device for this process now: another process may hold it alone.
+func unavailable(err error) bool {
+	var said *Error
+	return errors.As(err, &said) && said.Code == C.MR_UNAVAILABLE
 }
 
 // check takes over an engine's error and frees it.

@@ -130,8 +130,8 @@ func openGPU(opts Options, want choice, logger hclog.Logger) (dev *Device, skipp
 		if err == nil {
 			return dev, skipped, nil
 		}
-		if unusable := errors.Is(err, engine.ErrUnsupported); !unusable || !want.any || index+1 >= n {
-			if unusable { // by this engine: to its caller it is as good as not there
+		if unusable := errors.Is(err, engine.ErrUnsupported) || unavailable(err); !unusable || !want.any || index+1 >= n {
+			if unusable { // by this engine, or while others use it: to its caller it is as good as not there
 				err = fmt.Errorf("%w: %w", engine.ErrNoDevice, err)
 			}
 			return nil, nil, fmt.Errorf("engine %s: %w", strings.Join(append([]string{t.from}, skipped...), "; "), err)

@@ -237,6 +237,27 @@ func TestAGPUThatTheEngineCannotUseIsPassedOverAndNamed(t *testing.T) {
 	require.ErrorContains(t, err, "the driver shows 3 GPUs")
 }
 
+func TestAGPUThatAnotherProcessHoldsAloneIsPassedOverToo(t *testing.T) {
+	held := strings.Replace(gpuEngine, "MR_UNIMPLEMENTED", "MR_UNAVAILABLE", 1)
+	lib := buildLibrary(t, t.TempDir(), held)
+	dev, err := Open(Options{Device: "auto", EnginePath: lib, AnyBuild: true}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	info, err := dev.Info()
+	require.NoError(t, err)
+	require.Equal(t, "GPU number 1", info.Name)
+	require.NoError(t, dev.Close())
+	_, err = Open(Options{Device: "cuda:0", EnginePath: lib, AnyBuild: true}, hclog.NewNullLogger())
+	require.ErrorIs(t, err, engine.ErrNoDevice)
+
+	lib = buildLibrary(t, t.TempDir(), strings.Replace(held, "*n = 3", "*n = 1", 1))
+	dev, err = Open(Options{Device: "auto", EnginePath: lib, AnyBuild: true, Threads: 1}, hclog.NewNullLogger())
+	require.NoError(t, err, "there is always the CPU")
+	info, err = dev.Info()
+	require.NoError(t, err)
+	require.Equal(t, "cpu", info.Kind)
+	require.NoError(t, dev.Close())
+}
+
 func TestAnEngineOfOtherSourcesIsRefusedUnlessAskedFor(t *testing.T) {
 	for name, build := range map[string]string{"others": "0123456789abcdef", "none": ""} {
 		lib := buildLibrary(t, t.TempDir(), strings.Replace(gpuEngine, "sources SOURCES", "sources "+build, 1))

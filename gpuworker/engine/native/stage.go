@@ -94,14 +94,20 @@ func (s *stagings) hold(p []byte) (release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
+	var refused error
 	for piece := range s.all {
 		if begin := uintptr(piece.p); at < begin || at >= begin+uintptr(piece.size) {
 			continue
 		}
+		// One that is closed may be given back already, and the engine may have given its address to another piece.
 		if err := piece.acquire("staged memory"); err != nil {
-			return nil, err
+			refused = err
+			continue
 		}
 		return piece.release, nil
+	}
+	if refused != nil {
+		return nil, refused
 	}
 	return func() {}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
@@ -102,6 +103,28 @@ func TestAFreeOfStagedMemoryIsNotLostToACloseUnderWay(t *testing.T) {
 func (d *Device) releaseOnce() bool {
 	d.release()
 	return false
+}
+
+func TestStagedMemoryThatIsBeingFreedDoesNotHideAnotherAtItsAddress(t *testing.T) {
+	dev := openStaging(t)
+	memory, err := dev.Stage(64)
+	require.NoError(t, err)
+	leaving := &staging{d: dev, p: dev.pieceAt(memory), size: 64} // the engine has taken it back, its Free has not returned
+	require.NoError(t, leaving.close("staged memory"))
+	dev.staged.mu.Lock()
+	dev.staged.all[leaving] = struct{}{}
+	dev.staged.mu.Unlock()
+	for range 100 { // pieces are looked at in any order
+		release, err := dev.staged.hold(memory.Bytes())
+		require.NoError(t, err)
+		release()
+	}
+	require.NoError(t, memory.Free())
+}
+
+// pieceAt is where staged memory lies.
+func (d *Device) pieceAt(memory engine.Staged) unsafe.Pointer {
+	return unsafe.Pointer(unsafe.SliceData(memory.Bytes()))
 }
 
 func TestAFreeOfStagedMemoryWaitsForTheWriteThatCopiesFromIt(t *testing.T) {
