@@ -1,5 +1,7 @@
 // Calls of the driver that fail, one by one, under every call of the ABI that asks it for something: each failure ends one
 // call with a code, the next call succeeds, and ledger, driver and live handles agree.
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -165,6 +167,8 @@ TEST_F(DriverFaults, OfAWrite) {
   const auto direct = [&] { return api->buffer_write(a_, 0, memory, kSize); };
   fail_each(MR_DRIVER_COPY, direct);
   fail_each(MR_DRIVER_EVENT_RECORD, direct);
+  const auto brief = [&] { return api->buffer_write(a_, 5, memory, 4096); };  // waited for awake
+  for (const int kind : {MR_DRIVER_COPY, MR_DRIVER_EVENT_RECORD, MR_DRIVER_WAIT}) fail_each(kind, brief);
   uint8_t byte = 0;
   OK(api->buffer_read(a_, kSize - 1, &byte, 1));
   EXPECT_EQ(byte, 9);
@@ -175,6 +179,43 @@ TEST_F(DriverFaults, OfARead) {
   std::vector<uint8_t> bytes(kSize);
   const auto call = [&] { return api->buffer_read(a_, 0, bytes.data(), kSize); };
   for (const int kind : {MR_DRIVER_COPY, MR_DRIVER_EVENT_RECORD, MR_DRIVER_WAIT}) fail_each(kind, call);
+  void* memory = nullptr;
+  OK(api->host_alloc(device_, kSize, &memory));
+  const auto direct = [&] { return api->buffer_read(a_, 0, memory, kSize); };
+  for (const int kind : {MR_DRIVER_COPY, MR_DRIVER_EVENT_RECORD}) fail_each(kind, direct);
+  const auto brief = [&] { return api->buffer_read(a_, 5, memory, 4096); };
+  for (const int kind : {MR_DRIVER_COPY, MR_DRIVER_EVENT_RECORD, MR_DRIVER_WAIT}) fail_each(kind, brief);
+  OK(api->host_free(device_, memory));
+}
+
+// Its kernels have ended when it fails, so that what it was to write is the caller's again.
+TEST_F(DriverFaults, OfAnOperation) {
+  constexpr int64_t kSide = 4096;
+  constexpr uint64_t kBytes = uint64_t{kSide} * kSide * sizeof(float);
+  mr_buffer *a = nullptr, *b = nullptr, *out = nullptr, *other = nullptr;
+  for (mr_buffer** operand : {&a, &b, &out, &other}) OK(api->buffer_alloc(device_, kBytes, MR_PURPOSE_WORKSPACE, operand));
+  mr_op_args args{};
+  args.struct_size = sizeof args;
+  args.rows = args.cols = args.inner = kSide;
+  args.batch = 1;
+  args.a = a;
+  args.b = b;
+  args.out = out;
+  const auto call = [&] { return api->op_run(device_, &args, nullptr); };
+  for (const int32_t op : {MR_OP_MATMUL, MR_OP_MATMUL_F16}) {
+    args.op = op;
+    for (const int kind : {MR_DRIVER_EVENT_RECORD, MR_DRIVER_WAIT}) fail_each(kind, call);
+    mr_driver_fail(MR_DRIVER_EVENT_RECORD, 1, 1, kBroken);  // the mark behind the kernels
+    EXPECT_EQ(outcome(call()).code, MR_INTERNAL);
+    OK(api->buffer_fill(out, 0, 7, kBytes));
+    args.out = other;
+    OK(call());  // takes as long as what might still run
+    args.out = out;
+    std::vector<uint8_t> bytes(kBytes);
+    OK(api->buffer_read(out, 0, bytes.data(), kBytes));
+    EXPECT_EQ(std::count(bytes.begin(), bytes.end(), uint8_t{7}), static_cast<int64_t>(kBytes));
+  }
+  for (mr_buffer* operand : {a, b, out, other}) OK(api->buffer_free(operand));
 }
 
 TEST_F(DriverFaults, OfACopy) {

@@ -1,4 +1,7 @@
 // The plain operations against float64 on odd shapes.
+#include <cmath>
+#include <cstring>
+
 #include "kernels/ops.h"
 #include "kernels/rows.h"
 #include "kernel_fixture.h"
@@ -52,18 +55,26 @@ TEST(Ops, RmsNormTakesTheWeightsOfItsBatch) {
 
 TEST(Ops, Elementwise) {
   Numbers n(33);
-  for (const size_t count : {size_t{1}, size_t{255}, size_t{256}, size_t{100003}}) {
+  for (const size_t count : {size_t{1}, size_t{2}, size_t{3}, size_t{255}, size_t{256}, size_t{100003}}) {
     const std::vector<float> x = n.normals(count, 4), y = n.normals(count);
     Guarded<float> a(x), b(y), out(count);
+    // Operands that begin at no multiple of 16 bytes.
+    Guarded<float> odd_a(count + 1), odd_out(count + 1);
+    MUST(cudaMemcpy(odd_a + 1, x.data(), count * sizeof(float), cudaMemcpyHostToDevice));
     for (const int32_t op : {MR_OP_ADD, MR_OP_MUL, MR_OP_SCALE, MR_OP_SILU, MR_OP_SWIGLU, MR_OP_COPY}) {
       MUST(launch_op_elementwise(op, a, b, 0.75f, static_cast<int64_t>(count), out, Stream{}));
+      const std::vector<float> got = out.read();
+      MUST(launch_op_elementwise(op, odd_a + 1, b, 0.75f, static_cast<int64_t>(count), odd_out + 1, Stream{}));
+      const std::vector<float> odd = odd_out.read();
+      EXPECT_EQ(std::memcmp(got.data(), odd.data() + 1, count * sizeof(float)), 0) << "op " << op << " count " << count;
+      EXPECT_TRUE(std::isnan(odd[0])) << "written before its beginning";
       std::vector<double> want(count);
       for (size_t i = 0; i < count; ++i) {
         const double p = x[i], q = y[i], silu = p / (1 + std::exp(-p));
         want[i] = op == MR_OP_ADD ? p + q : op == MR_OP_MUL ? p * q : op == MR_OP_SCALE ? p * 0.75 : op == MR_OP_SILU ? silu
                 : op == MR_OP_SWIGLU ? silu * q : p;
       }
-      EXPECT_TRUE(near(out.read(), want, {1e-30, 1e-6})) << "op " << op << " count " << count;
+      EXPECT_TRUE(near(got, want, {1e-30, 1e-6})) << "op " << op << " count " << count;
     }
   }
   EXPECT_EQ(launch_op_elementwise(MR_OP_SOFTMAX, nullptr, nullptr, 1, 1, nullptr, Stream{}), cudaErrorInvalidValue);
