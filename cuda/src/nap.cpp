@@ -1,14 +1,14 @@
 #include "src/nap.h"
 
-#include <chrono>
 #include <thread>
 
 #include "src/error.h"
 
 namespace mr::cuda {
 
-void nap_until(cudaEvent_t event) {
+void nap_until(cudaEvent_t event, std::chrono::microseconds awake) {
   constexpr std::chrono::microseconds kNap{30};
+  const auto until = std::chrono::steady_clock::now() + awake;
   for (;;) {
     const cudaError_t error = cudaEventQuery(event);
     if (error != cudaErrorNotReady) {
@@ -16,7 +16,7 @@ void nap_until(cudaEvent_t event) {
       return;
     }
     (void)cudaGetLastError();  // not ready is no lasting state
-    std::this_thread::sleep_for(kNap);
+    if (std::chrono::steady_clock::now() >= until) std::this_thread::sleep_for(kNap);
   }
 }
 

@@ -132,11 +132,13 @@ struct Runner::State {
       forward.copy_block(op.src, op.dst, stream);
       *begun = true;
     }
-    *begun = true;
     forward.set_slots(shape, stream);
+    *begun = *begun || shape.sets > 0;
     if (bucket != nullptr) {
-      CUDA_CHECK(cudaGraphLaunch(bucket->exec, stream));
+      CUDA_CHECK(cudaGraphLaunch(bucket->exec, stream));  // whole or not at all
+      *begun = true;
     } else {
+      *begun = true;
       forward.queue(shape, {stream, dependent});
     }
     // The step is on its way and cannot be taken back: what only fetches its results is tried twice.

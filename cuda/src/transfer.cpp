@@ -142,8 +142,10 @@ Transfers::Use::~Use() {
   --given_->users;
 }
 
-// Bytes of a copy that is over sooner than a thread that sleeps wakes up.
+// Bytes of a copy that is over sooner than a thread that sleeps wakes up, and how long it may be waited for awake: others may
+// be queued before it.
 constexpr uint64_t kShort = uint64_t{1} << 20;
+constexpr std::chrono::microseconds kAwake{100};
 
 void Transfers::copy_direct(void* dst, const void* src, uint64_t size, cudaMemcpyKind way, cudaStream_t stream,
                             cudaEvent_t copied) {
@@ -151,8 +153,7 @@ void Transfers::copy_direct(void* dst, const void* src, uint64_t size, cudaMemcp
   CUDA_CHECK(cudaMemcpyAsync(dst, src, size, way, stream));
   try {
     CUDA_CHECK(cudaEventRecord(copied, stream));
-    if (size > kShort) nap_until(copied);
-    else CUDA_CHECK(cudaEventSynchronize(copied));
+    nap_until(copied, size <= kShort ? kAwake : std::chrono::microseconds(0));
   } catch (...) {
     (void)cudaStreamSynchronize(stream);  // the copy is under way, and its caller may give both ends of it back
     throw;
