@@ -11,10 +11,11 @@ type plan struct {
 	chosen []part // what the round is to compute
 	scores int    // score rows of chosen
 
-	step   engine.Step
-	params []engine.SlotParams
-	parts  []part // of step
-	tokens int    // of step
+	step     engine.Step
+	params   []engine.SlotParams
+	parts    []part // of step
+	tokens   int    // of step
+	decoding int    // of tokens, those of sequences that decode
 }
 
 // part is a run of tokens of one sequence.
@@ -37,7 +38,7 @@ func (p *plan) take(s *sequence, n int) {
 func (p *plan) compose(parts []part, slots int) {
 	p.step.PreOps, p.step.Segments = p.step.PreOps[:0], p.step.Segments[:0]
 	p.step.Samples, p.step.Scores = p.step.Samples[:0], p.step.Scores[:0]
-	p.params, p.parts, p.tokens = p.params[:0], p.parts[:0], 0
+	p.params, p.parts, p.tokens, p.decoding = p.params[:0], p.parts[:0], 0, 0
 	p.params = slices.Grow(p.params, slots) // pointers into it stay good
 	for _, part := range parts {
 		if !part.seq.stream.cancelled.Load() {
@@ -79,5 +80,8 @@ func (p *plan) add(s *sequence, n int) {
 		part.sampled = true
 	}
 	p.tokens += len(run)
+	if s.decoding() {
+		p.decoding++
+	}
 	p.parts = append(p.parts, part)
 }

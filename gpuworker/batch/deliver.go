@@ -88,16 +88,18 @@ func (l *Loop) advance(s *sequence, scores []engine.RowResult, sample *engine.Ro
 	return false
 }
 
-// measure learns from a step how many prefill tokens fit the wanted length of one. The chunk never changes a bit of
-// the output, so it may follow the clock.
+// measure learns from the step just done how long steps take.
 func (l *Loop) measure(took time.Duration) {
 	l.counters.steps.Add(1)
 	l.counters.stepEnd.Store(max(int64(time.Since(l.made)), 1))
 	longest := time.Duration(l.counters.longest.Load())
 	l.counters.longest.Store(int64(max(took, longest-longest/64)))
-	if l.cfg.Chunk > 0 || l.plan.tokens < l.chunk {
-		return
+	of := &l.alone
+	if l.plan.decoding > 0 {
+		of = &l.shared
 	}
-	fits := int(float64(l.plan.tokens) * float64(l.cfg.StepTarget) / float64(max(took, time.Microsecond)))
-	l.chunk = min(max(fits, l.chunk/2, MinChunk), l.chunk*2, l.cfg.Runner.MaxBatchedTokens)
+	// Its tokens without those of sequences that decode, which take their part of the time: what is left fits.
+	if prefill := l.plan.tokens - l.plan.decoding; prefill > 0 {
+		of.learn(prefill, took, l.cfg.Runner.MaxBatchedTokens-l.plan.decoding)
+	}
 }

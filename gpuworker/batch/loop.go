@@ -19,9 +19,12 @@ type Config struct {
 	Runner     engine.RunnerConfig
 	Context    int           // longest sequence in tokens
 	MaxWaiting int           // requests that may wait for a slot; 0 = 1024
-	Chunk      int           // fixed prefill chunk in tokens; 0 = as many as StepTarget allows
-	StepTarget time.Duration // wanted length of a step; 0 = 250 ms
-	YieldAfter time.Duration // how long a slow reader keeps its place in the batch while others wait; 0 = 250 ms
+	Chunk      int           // fixed prefill chunk in tokens; 0 = as many as StepTarget and SharedTarget allow
+	StepTarget time.Duration // wanted length of a step that computes prompts alone; 0 = 250 ms
+	// SharedTarget is the wanted length of a step that computes prompts and in which sequences decode: each of those waits for
+	// all of it. 0 = 50 ms.
+	SharedTarget time.Duration
+	YieldAfter   time.Duration // how long a slow reader keeps its place in the batch while others wait; 0 = 250 ms
 	// StallLimit is how long a reader may leave its sequence paused, counted while others wait for the sequence's place and
 	// after it had to give that up; then the sequence ends. 0 = 30 s.
 	StallLimit time.Duration
@@ -56,7 +59,8 @@ type Loop struct {
 	generations []uint32    // by slot id
 	plan        plan
 	todo        [][]part // what of the plan is still to be submitted, the next last
-	chunk       int      // prefill tokens planned for a step
+	alone       pace     // of steps that compute prompts alone
+	shared      pace     // of those in which sequences decode
 }
 
 // New returns a loop over runner, which it does not close.
@@ -66,6 +70,9 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	}
 	if cfg.StepTarget == 0 {
 		cfg.StepTarget = 250 * time.Millisecond
+	}
+	if cfg.SharedTarget == 0 {
+		cfg.SharedTarget = 50 * time.Millisecond
 	}
 	if cfg.YieldAfter == 0 {
 		cfg.YieldAfter = 250 * time.Millisecond
@@ -79,10 +86,8 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 		slots:       make([]*sequence, cfg.Runner.MaxSequences),
 		generations: make([]uint32, cfg.Runner.MaxSequences),
-		chunk:       min(MinChunk, cfg.Runner.MaxBatchedTokens),
-	}
-	if cfg.Chunk > 0 {
-		l.chunk = min(cfg.Chunk, cfg.Runner.MaxBatchedTokens)
+		alone:       newPace(cfg.StepTarget),
+		shared:      newPace(cfg.SharedTarget),
 	}
 	l.counters.longest.Store(int64(cfg.LongestStep))
 	return l

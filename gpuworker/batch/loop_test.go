@@ -27,7 +27,9 @@ func start(t *testing.T, cfg Config, adjust func(*fakeRunner)) (*Loop, *fakeRunn
 		cfg.Runner.KVBlocks = 64
 	}
 	cfg.Runner.BlockSize = 16
-	cfg.Runner.MaxBatchedTokens = 64
+	if cfg.Runner.MaxBatchedTokens == 0 {
+		cfg.Runner.MaxBatchedTokens = 64
+	}
 	cfg.Runner.MaxSampleRows, cfg.Runner.MaxScoreRows = cfg.Runner.MaxSequences, 8
 	if cfg.Context == 0 {
 		cfg.Context = 512

@@ -6,9 +6,6 @@ import (
 	"time"
 )
 
-// MinChunk is the least number of prefill tokens planned for a step, and the first guess.
-const MinChunk = 32
-
 // reap takes out cancelled sequences and readers that stalled for too long, and takes their places from readers that
 // keep others waiting: those are computed again, to the same bits, once their buffers have room.
 func (l *Loop) reap(now time.Time) {
@@ -118,7 +115,7 @@ func (l *Loop) choose() bool {
 			tokens++
 		}
 	}
-	budget := min(l.chunk, l.cfg.Runner.MaxBatchedTokens-tokens)
+	budget := min(l.chunk(tokens > 0), l.cfg.Runner.MaxBatchedTokens-tokens)
 	for _, s := range slices.Clone(l.running) {
 		if budget <= 0 {
 			break
@@ -133,6 +130,17 @@ func (l *Loop) choose() bool {
 		}
 	}
 	return len(p.chosen) > 0
+}
+
+// chunk is how many prefill tokens a step may have, in which sequences decode or none does.
+func (l *Loop) chunk(shared bool) int {
+	switch {
+	case l.cfg.Chunk > 0:
+		return l.cfg.Chunk
+	case shared:
+		return l.shared.tokens
+	}
+	return l.alone.tokens
 }
 
 // scoreLimit keeps a chunk within the score rows left in the step.

@@ -1,0 +1,26 @@
+package batch
+
+import "time"
+
+// MinChunk is the least number of prefill tokens planned for a step, and the first guess.
+const MinChunk = 32
+
+// pace is how many prefill tokens a step may have to last about as long as wanted. It follows the clock: a chunk never changes
+// a bit of the output.
+type pace struct {
+	target time.Duration // wanted length of a step
+	tokens int           // that fit it, as far as is known; >= MinChunk
+}
+
+func newPace(target time.Duration) pace { return pace{target: target, tokens: MinChunk} }
+
+// learn takes in a step that had so many prefill tokens where most had room, whatever was wanted. One with fewer than it might
+// have had says nothing: most of its time went into something else. From one step to the next the pace at most doubles or
+// halves, so that a single odd one spoils little.
+func (p *pace) learn(tokens int, took time.Duration, most int) {
+	if tokens < min(p.tokens, most) {
+		return
+	}
+	fits := int(float64(tokens) * float64(p.target) / float64(max(took, time.Microsecond)))
+	p.tokens = max(min(max(fits, p.tokens/2), p.tokens*2, most), MinChunk)
+}
