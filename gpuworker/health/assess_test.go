@@ -38,6 +38,7 @@ func TestAssess(t *testing.T) {
 		Problem: fmt.Errorf("%w: %w", batch.ErrStepFailed, engine.ErrInvalid)}
 	dead := model.Status{Name: "dead", State: model.Failed, Steps: steps(0),
 		Problem: fmt.Errorf("%w: %w", batch.ErrStepFailed, engine.ErrDevice)}
+	held := model.Status{Name: "held", State: model.Failed, Problem: fmt.Errorf("%w: %w", model.ErrHeld, engine.ErrDevice)}
 	for name, tc := range map[string]struct {
 		in     Input
 		want   State
@@ -50,6 +51,7 @@ func TestAssess(t *testing.T) {
 		"a corrupt model degrades":               {Input{Models: []model.Status{corrupt, good}}, Degraded, []string{"model/bad"}},
 		"a loop that ended on a good device too": {Input{Models: []model.Status{refused}}, Degraded, []string{"model/refused"}},
 		"a dead device outweighs a bad model":    {Input{Models: []model.Status{dead, corrupt}}, NotReady, []string{"model/dead", "model/bad"}},
+		"memory that one model keeps is its own": {Input{Models: []model.Status{good, held}}, Degraded, []string{"model/held"}},
 		"a failed device needs no model":         {Input{Failure: engine.ErrDevice, Models: []model.Status{good}}, NotReady, []string{"device"}},
 		"a bad model does not hide it":           {Input{Failure: engine.ErrDevice, Models: []model.Status{corrupt}}, NotReady, []string{"device", "model/bad"}},
 		"starting hides ready":                   {Input{Starting: true, Models: []model.Status{good}}, Starting, nil},

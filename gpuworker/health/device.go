@@ -72,7 +72,7 @@ func (in *Input) frees() verdict {
 	if in.Device.FailedFrees == 0 {
 		return passed(CheckFrees)
 	}
-	return failed(CheckFrees, Degraded, "the driver refused %d frees since the worker started: their memory is lost until it "+
+	return failed(CheckFrees, Degraded, "the driver refused %d frees since the worker started and may keep their memory until it "+
 		"ends; drain the worker and restart it", in.Device.FailedFrees)
 }
 
@@ -80,8 +80,8 @@ func (in *Input) leaks() verdict {
 	if in.Leaked == 0 {
 		return passed(CheckLeaks)
 	}
-	return failed(CheckLeaks, Degraded, "%d buffers are held for nobody: drain the worker and restart it to have their memory back",
-		in.Leaked)
+	return failed(CheckLeaks, Degraded, "%d buffers are held for nobody: unload the models that failed to load, or drain the worker "+
+		"and restart it to have their memory back", in.Leaked)
 }
 
 // size is a number of bytes as people read it.

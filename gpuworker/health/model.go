@@ -36,7 +36,7 @@ func service(m model.Status) verdict {
 	switch {
 	case m.State != model.Failed:
 		return passed(name)
-	case errors.Is(m.Problem, engine.ErrDevice):
+	case errors.Is(m.Problem, engine.ErrDevice) && !errors.Is(m.Problem, model.ErrHeld):
 		return failed(name, NotReady, "%v", m.Problem)
 	}
 	return failed(name, Degraded, "%v", m.Problem)

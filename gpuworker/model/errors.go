@@ -29,6 +29,8 @@ var (
 	ErrUnloaded = errors.New("model was unloaded")
 	// ErrFailed: the model is out of service; the error says why.
 	ErrFailed = errors.New("model is out of service")
+	// ErrHeld: the device does not take memory of the model back; the model is out of service and holds it, others serve on.
+	ErrHeld = errors.New("the device does not take its memory back")
 	// ErrStopped: the manager has ended.
 	ErrStopped = errors.New("worker is stopping")
 )

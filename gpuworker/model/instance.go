@@ -144,8 +144,7 @@ func (i *Instance) release() (refused int, err error) {
 		_ = i.Template.Close() // it has no errors, and closing twice does nothing
 	}
 	if refused, err = i.holds.release(); err != nil {
-		err = fmt.Errorf("model %q holds %d bytes that the device does not take back, unload it to try again: %w",
-			i.Name, i.holds.bytes(), err)
+		err = fmt.Errorf("model %q holds %d bytes, unload it to try again: %w: %w", i.Name, i.holds.bytes(), ErrHeld, err)
 	}
 	i.held.Store(i.holds.bytes())
 	return refused, err

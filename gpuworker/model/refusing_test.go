@@ -170,6 +170,7 @@ func TestAModelWhoseMemoryTheDeviceRefusesStaysUntilItIsFree(t *testing.T) {
 				require.Len(t, m.Loaded(), 1)
 				require.Equal(t, Failed, m.Loaded()[0].State)
 				require.ErrorContains(t, m.Loaded()[0].Problem, "the driver keeps")
+				require.ErrorIs(t, m.Loaded()[0].Problem, ErrHeld)
 				require.Positive(t, m.Loaded()[0].DeviceBytes)
 				require.EqualValues(t, tc.refusal*(attempt+1), m.RefusedFrees())
 				agrees(t, m)

@@ -126,7 +126,7 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 		if m.State == model.Loading {
 			continue
 		}
-		info.ModelDigest, info.Loaded = hex.EncodeToString(m.Digest[:]), resultOf(m)
+		info.ModelDigest, info.Loaded = digestOf(m), resultOf(m)
 		info.Capabilities = capabilitiesOf(m.Facts)
 		if m.Problem != nil {
 			info.Problem = m.Problem.Error()

@@ -20,6 +20,9 @@ func (s *Server) Options() []grpc.ServerOption {
 func (s *Server) reportLoad(models []model.Status) {
 	var used, total, waiting, slots int
 	for _, m := range models {
+		if m.State == model.Failed {
+			continue // its blocks and slots serve nobody
+		}
 		used += m.Steps.TotalBlocks - m.Steps.FreeBlocks
 		total += m.Steps.TotalBlocks
 		waiting += m.Steps.Waiting

@@ -78,8 +78,10 @@ func (r *rates) load(models []model.Status) *pb.LoadStatus {
 		out.Running += uint32(m.Steps.Running)
 		out.Waiting += uint32(m.Steps.Waiting)
 		out.WaitingPrefillTokens += uint64(m.Steps.WaitingPrefillTokens)
-		out.FreeBlocks += uint64(m.Steps.FreeBlocks)
-		out.TotalBlocks += uint64(m.Steps.TotalBlocks)
+		if m.State != model.Failed { // the cache of one that has is of no use to anybody
+			out.FreeBlocks += uint64(m.Steps.FreeBlocks)
+			out.TotalBlocks += uint64(m.Steps.TotalBlocks)
+		}
 	}
 	if n := len(r.samples); n > 0 {
 		first, last := r.samples[0], r.samples[n-1]

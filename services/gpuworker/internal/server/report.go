@@ -67,6 +67,9 @@ func progressOf(models []model.Status) *pb.StepProgress {
 	var last, running, bound time.Duration
 	for _, m := range models {
 		st := m.Steps
+		if st.StepBound == 0 {
+			continue // it has no loop: it is being loaded, or never was as a whole
+		}
 		p.Steps += st.Steps
 		if st.LastStepAge > 0 && (last == 0 || st.LastStepAge < last) {
 			last = st.LastStepAge
@@ -92,7 +95,7 @@ func statusOfModel(m model.Status, interval time.Duration) *pb.ModelStatus {
 	if m.State == model.Loading {
 		return out
 	}
-	out.ModelDigest, out.ContextLength, out.ClassId = hex.EncodeToString(m.Digest[:]), uint32(m.Context), m.ClassID
+	out.ModelDigest, out.ContextLength, out.ClassId = digestOf(m), uint32(m.Context), m.ClassID
 	out.Capabilities, out.Loaded = capabilitiesOf(m.Facts), resultOf(m)
 	if m.VerifiedAge > 0 {
 		out.VerifiedAge = durationpb.New(m.VerifiedAge)
@@ -106,9 +109,17 @@ func statusOfModel(m model.Status, interval time.Duration) *pb.ModelStatus {
 	return out
 }
 
+// digestOf is a model's digest in hex, "" while it is not known: of one being loaded, or that failed before all was read.
+func digestOf(m model.Status) string {
+	if m.Digest == (engine.Digest{}) {
+		return ""
+	}
+	return hex.EncodeToString(m.Digest[:])
+}
+
 func resultOf(m model.Status) *pb.LoadResult {
 	return &pb.LoadResult{
-		ModelDigest: hex.EncodeToString(m.Digest[:]), DeviceBytes: m.DeviceBytes, KvBlocks: uint32(m.Runner.KVBlocks),
+		ModelDigest: digestOf(m), DeviceBytes: m.DeviceBytes, KvBlocks: uint32(m.Runner.KVBlocks),
 		BlockSize: uint32(m.Runner.BlockSize), MaxSequences: uint32(m.Runner.MaxSequences), ContextLength: uint32(m.Context),
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/orca"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/gpuworker/batch"
@@ -61,6 +62,35 @@ func TestTheAgeOfACheckIsUnsetBeforeTheFirst(t *testing.T) {
 	require.Equal(t, time.Minute, m.GetVerifyInterval().AsDuration())
 	m = statusOfModel(model.Status{Name: "m", State: model.Loading}, time.Minute)
 	require.Nil(t, m.GetVerifiedAge())
+}
+
+// A model has no loop while it is loaded, and none if its load failed and the device keeps its memory.
+func TestAModelWithoutALoopIsNoneThatSteps(t *testing.T) {
+	busy := model.Status{Name: "busy", State: model.Ready, Digest: engine.Digest{1}, Runner: engine.RunnerConfig{MaxSequences: 2}, Steps: batch.Stats{
+		Steps: 7, RunningStepAge: time.Second, StepBound: 2 * time.Second, Running: 1, Waiting: 2, TotalBlocks: 10, FreeBlocks: 0,
+	}}
+	ended := busy
+	ended.Name, ended.State, ended.Steps = "ended", model.Failed, batch.Stats{StepBound: 2 * time.Second, TotalBlocks: 30, FreeBlocks: 30}
+	never := model.Status{Name: "never", State: model.Failed, Problem: model.ErrHeld, Runner: engine.RunnerConfig{MaxSequences: 16}}
+	all := []model.Status{busy, ended, never, {Name: "on its way", State: model.Loading}}
+
+	p := progressOf(all)
+	require.Equal(t, time.Second, p.GetRunningStepAge().AsDuration(), "%v", p)
+	require.Equal(t, 2*time.Second, p.GetStepBound().AsDuration())
+	require.EqualValues(t, 7, p.GetSteps())
+
+	load := (&rates{}).load(all)
+	require.EqualValues(t, 10, load.GetTotalBlocks())
+	require.Zero(t, load.GetFreeBlocks())
+
+	s := &Server{pressure: orca.NewServerMetricsRecorder()}
+	s.reportLoad(all)
+	require.InDelta(t, 1, s.pressure.ServerMetrics().Utilization["kv_cache_usage"], 0, "a full cache is full beside one of no use")
+	require.InDelta(t, 2, s.pressure.ServerMetrics().AppUtilization, 0)
+
+	require.Empty(t, statusOfModel(never, 0).GetModelDigest())
+	require.Empty(t, statusOfModel(never, 0).GetLoaded().GetModelDigest())
+	require.Len(t, statusOfModel(busy, 0).GetModelDigest(), 64)
 }
 
 func TestCountersOfLoopsOutliveThem(t *testing.T) {

@@ -93,6 +93,7 @@ var table = []row{
 	{engine.ErrPrecondition, codes.Internal, "ENGINE_STATE", 0},
 	{engine.ErrTimeout, codes.Internal, "STEP_TIMEOUT", 0},
 	{engine.ErrNoDevice, codes.Internal, "NO_DEVICE", 0},
+	{model.ErrHeld, codes.Internal, "DEVICE_MEMORY_HELD", 0},
 	{engine.ErrDevice, codes.Internal, "DEVICE_FAILED", 0},
 }
 
