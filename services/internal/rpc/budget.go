@@ -30,12 +30,15 @@ type budget struct {
 
 // take counts bytes if they fit; used is how many are counted without them.
 func (b *budget) take(bytes int64) (used int64, ok bool) {
-	after := b.used.Add(bytes)
-	if after > b.max {
-		b.used.Add(-bytes)
-		return after - bytes, false
+	for {
+		used = b.used.Load()
+		if bytes > b.max-used {
+			return used, false
+		}
+		if b.used.CompareAndSwap(used, used+bytes) {
+			return used, true
+		}
 	}
-	return after - bytes, true
 }
 
 // hold counts a request that the call has received, in place of the one before, or refuses it.
@@ -56,7 +59,16 @@ func (c *call) hold(m any, domain string) error {
 		}.Err()
 	}
 	c.held.Store(bytes)
+	if c.over.Load() { // a goroutine that the handler has left behind received it
+		c.letGo()
+	}
 	return nil
+}
+
+// end lets go of the call's request for good: what is received later counts no more.
+func (c *call) end() {
+	c.over.Store(true)
+	c.letGo()
 }
 
 // letGo takes the request back out of the count.

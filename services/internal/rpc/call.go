@@ -24,6 +24,7 @@ type call struct {
 	bare     grpc.ServerStream
 	waiting  *budget      // of the server
 	held     atomic.Int64 // bytes of the request that are counted in waiting
+	over     atomic.Bool  // the handler has returned
 
 	mu     sync.Mutex
 	id     string // guarded by mu

@@ -184,11 +184,11 @@ func (s *Server) SetServiceReady(service string, ready bool) {
 // Panics counts the handlers that panicked.
 func (s *Server) Panics() uint64 { return s.panics.Load() }
 
-// enter gives the call its id and takes its request out of the count in the end. It ends calls of standard services (health watchers, reflection) when the server stops:
-// they would last until their callers leave.
+// enter gives the call its id and takes its request out of the count in the end. It ends calls of standard services (health
+// watchers, reflection) when the server stops: they would last until their callers leave.
 func (s *Server) enter(impl any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	c := newCall(stream, s.draining.Done(), &s.waiting)
-	defer c.letGo()
+	defer c.end()
 	ctx := context.WithValue(stream.Context(), callKey{}, c)
 	if infrastructure(info.FullMethod) {
 		var cancel context.CancelFunc

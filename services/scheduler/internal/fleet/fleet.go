@@ -203,10 +203,18 @@ func (f *Fleet) Members() []Member {
 	return assemble(true, members).Members
 }
 
-// loadFor is the load of one incarnation of a worker, the same over all its connections.
-func (f *Fleet) loadFor(id, incarnation string) *route.Load {
+// giveLoad gives a member the load of one incarnation of a worker, the same over all its connections. It has it before anybody
+// looks for loads that no member has.
+func (f *Fleet) giveLoad(m *member, id, incarnation string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	l := f.loadForLocked(id, incarnation)
+	m.mu.Lock()
+	m.load = l
+	m.mu.Unlock()
+}
+
+func (f *Fleet) loadForLocked(id, incarnation string) *route.Load {
 	l := f.loads[id]
 	if l == nil || l.incarnation != incarnation {
 		l = &loadOf{incarnation: incarnation, load: &route.Load{}}

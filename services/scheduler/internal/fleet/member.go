@@ -190,16 +190,15 @@ func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time
 	if err != nil {
 		return err
 	}
-	load := m.load
 	if in.GetFull() != nil {
-		load = f.loadFor(report.GetWorkerId(), report.GetIncarnation())
+		f.giveLoad(m, report.GetWorkerId(), report.GetIncarnation())
 	}
 	if !connected {
 		f.logger.Info("worker connected", "address", m.address, "worker", report.GetWorkerId(),
 			"incarnation", report.GetIncarnation(), "state", report.GetState(), "models", len(report.GetModels()))
 	}
 	m.mu.Lock()
-	m.tried, m.problem, m.report, m.last, m.link, m.load = true, "", report, now, link, load
+	m.tried, m.problem, m.report, m.last, m.link = true, "", report, now, link
 	link.incarnation = report.GetIncarnation()
 	for _, l := range m.open {
 		if l != link && l.incarnation == link.incarnation {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
 // script is a stream with messages that lie before its end.
@@ -43,14 +44,18 @@ func TestTheEndOfAStreamIsFoundBehindTheMessagesBeforeIt(t *testing.T) {
 func TestLoadsOfWorkersThatAreGoneAreForgotten(t *testing.T) {
 	f, err := New(Config{Dial: func(string) (*grpc.ClientConn, error) { return nil, io.EOF }}, hclog.NewNullLogger())
 	require.NoError(t, err)
-	present := &member{load: f.loadFor("present", "i")}
+	load := func(m *member, id string) *route.Load {
+		f.giveLoad(m, id, "i")
+		return m.load
+	}
+	present := &member{}
 	f.members["a:1"] = present
-	busy := f.loadFor("busy", "i")
+	kept, busy := load(present, "present"), load(&member{}, "busy")
 	require.True(t, busy.Begin(10, 0))
 	for i := range 1000 {
-		f.loadFor(fmt.Sprintf("container-%d", i), "i")
+		load(&member{}, fmt.Sprintf("container-%d", i))
 	}
 	require.LessOrEqual(t, len(f.loads), 3, "those of a member and of a request under way, and the newest")
-	require.Same(t, present.load, f.loadFor("present", "i"))
-	require.Same(t, busy, f.loadFor("busy", "i"))
+	require.Same(t, kept, load(present, "present"))
+	require.Same(t, busy, load(&member{}, "busy"))
 }

@@ -1,0 +1,65 @@
+package rpc
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+// A goroutine that receives may outlive its handler by a message.
+func TestWhatIsReceivedAfterTheEndOfACallIsNotCounted(t *testing.T) {
+	b := &budget{max: 1 << 20}
+	large := &pb.GenerateRequest{Input: &pb.GenerateRequest_Prompt{Prompt: strings.Repeat("x", 300<<10)}}
+	for range 10 {
+		c := &call{waiting: b}
+		require.NoError(t, c.hold(large, WorkerDomain))
+		require.Positive(t, b.used.Load())
+		c.end()
+		require.Zero(t, b.used.Load())
+		require.NoError(t, c.hold(large, WorkerDomain))
+		require.Zero(t, b.used.Load())
+	}
+	var both sync.WaitGroup
+	for range 1000 {
+		c := &call{waiting: b}
+		both.Go(c.end)
+		both.Go(func() { _ = c.hold(large, WorkerDomain) })
+	}
+	both.Wait()
+	require.Zero(t, b.used.Load())
+}
+
+// One that is refused takes nothing, not for a moment either: others that fit are taken.
+func TestARefusedRequestLeavesRoomForOthers(t *testing.T) {
+	b := &budget{max: 100}
+	stop := make(chan struct{})
+	var refused sync.WaitGroup
+	defer refused.Wait()
+	defer close(stop)
+	for range 2 {
+		started := make(chan struct{})
+		refused.Go(func() {
+			close(started)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					if _, ok := b.take(101); ok {
+						panic("taken")
+					}
+				}
+			}
+		})
+		<-started
+	}
+	for range 1_000_000 {
+		_, ok := b.take(100)
+		require.True(t, ok)
+		b.used.Add(-100)
+	}
+}
