@@ -29,7 +29,7 @@ const (
 // How to watch.
 type WatchFleetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Time between messages at least; [100 ms, 1 h]. Unset: 1 s.
+	// Time between messages at least; [100 ms, 1 h]. Unset: 500 ms.
 	Interval      *durationpb.Duration `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -69,7 +69,7 @@ func (a *app) workers() *cobra.Command {
 	fs.BoolVarP(&f.watch, "watch", "w", false, "go on until Ctrl-C, also where standard output is no terminal")
 	fs.BoolVar(&f.wide, "wide", false, "show temperature, power, memory errors, physical memory, pool and residency checks too")
 	fs.BoolVar(&f.json, "json", false, "print one snapshot a line as JSON and nothing else")
-	fs.DurationVar(&f.interval, "interval", time.Second, "least time between tables, [100ms, 1h]")
+	fs.DurationVar(&f.interval, "interval", 500*time.Millisecond, "least time between tables, [100ms, 1h]")
 	return cmd
 }
 

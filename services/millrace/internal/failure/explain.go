@@ -150,6 +150,18 @@ func advice(err error, code codes.Code, r Request) string {
 		return "name one with --expect-model-digest; millrace models" + target + " shows the digests"
 	case "WORKER_LOST":
 		return "send it again"
+	case "TOO_MANY_BYTES_WAITING":
+		return "again when others have been served, or a shorter prompt"
+	case "TOO_MANY_LOADS":
+		return "again when one has ended; millrace models" + target + " shows those under way"
+	case "REFUSED_BY_ENGINE":
+		return "without the options that are not usual; the engine does not take this request"
+	case "ENGINE_STATE", "STEP_FAILED", "DEVICE_FAILED", "STEP_TIMEOUT":
+		return "send it again; if it fails again, millrace health" + target + " says whether the worker serves, and its log why not"
+	case "DEVICE_MEMORY_HELD":
+		return "millrace unload " + model + target + " once more; if the device still keeps the memory, restart the worker"
+	case "SLOW_READER":
+		return "send it again, and read the answer as it comes"
 	case "NO_WORKER", "FLEET_UNKNOWN":
 		return "millrace workers" + target + " shows what the scheduler sees"
 	}

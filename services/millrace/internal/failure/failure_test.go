@@ -100,7 +100,8 @@ func TestAdviceIsGivenForEveryReasonThatHasOne(t *testing.T) {
 	for _, reason := range []string{
 		"MODEL_NOT_LOADED", "MODEL_UNLOADED", "UNKNOWN_MODEL", "BAD_MODEL_NAME", "NO_CHAT_TEMPLATE", "NO_TOKENIZER", "MODEL_DOES_NOT_FIT",
 		"OUT_OF_DEVICE_MEMORY", "TOO_FEW_WORKERS", "PROMPT_TOO_LONG", "MODEL_OUT_OF_SERVICE", "RESIDENT_TENSOR_DIFFERS",
-		"AMBIGUOUS_MODEL", "WORKER_LOST", "NO_WORKER", "FLEET_UNKNOWN",
+		"AMBIGUOUS_MODEL", "WORKER_LOST", "NO_WORKER", "FLEET_UNKNOWN", "TOO_MANY_BYTES_WAITING", "TOO_MANY_LOADS", "REFUSED_BY_ENGINE",
+		"ENGINE_STATE", "STEP_FAILED", "DEVICE_FAILED", "STEP_TIMEOUT", "DEVICE_MEMORY_HELD", "SLOW_READER",
 	} {
 		t.Run(reason, func(t *testing.T) {
 			text := failure.Explain(worker(codes.Internal, reason, "x").Err(), failure.Request{})

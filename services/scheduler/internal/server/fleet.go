@@ -17,9 +17,11 @@ import (
 
 // Bounds of the contract.
 const (
-	minWatch     = 100 * time.Millisecond
-	maxWatch     = time.Hour
-	defaultWatch = time.Second
+	minWatch = 100 * time.Millisecond
+	maxWatch = time.Hour
+	// defaultWatch keeps what a watcher was told last within 2 s of the device: a reading is up to 1.45 s old when it gets here,
+	// 1 s of that at the engine, two pulses of its worker, and the interval that this process asks workers for.
+	defaultWatch = 500 * time.Millisecond
 )
 
 // WatchFleet streams the fleet: at once, then when anything changed, at most once an interval.
