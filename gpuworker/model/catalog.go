@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -101,6 +102,9 @@ func unopened(root *os.Root, name string, err error) error {
 	switch {
 	case link && missing:
 		return fmt.Errorf("%w: %q; the file is a symbolic link to nothing: remove it, or bring back what it leads to", ErrNotFound, name)
+	case link && errors.Is(err, syscall.ELOOP):
+		return fmt.Errorf("%w: %q; the file is a symbolic link that leads back to itself: remove it, or put the file there",
+			ErrNotFound, name)
 	case link && !errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %q; the file is a symbolic link that leads out of the models directory: put the file itself there, "+
 			"or give the worker the folder that holds it", ErrNotFound, name)

@@ -102,6 +102,7 @@ func TestFilesThatNoNameLeadsToAreListedWithWhatToDo(t *testing.T) {
 		put(name)
 	}
 	require.NoError(t, os.Symlink("nothing.gguf", filepath.Join(m.cfg.Dir, "dangling.gguf")))
+	require.NoError(t, os.Symlink("loop.gguf", filepath.Join(m.cfg.Dir, "loop.gguf")))
 	got := map[string]string{}
 	for _, e := range m.Files() {
 		if e.Problem != nil {
@@ -112,6 +113,7 @@ func TestFilesThatNoNameLeadsToAreListedWithWhatToDo(t *testing.T) {
 	require.Contains(t, got["Shouting.GGUF"], "small letters")
 	require.Contains(t, got["bad\ufffd\ufffd[31m.gguf"], "rename the file")
 	require.Contains(t, got["dangling"], "symbolic link to nothing")
+	require.Contains(t, got["loop"], "leads back to itself")
 	require.Contains(t, got["link"], "leads out of the models directory")
 	require.NotContains(t, got, ".hidden")
 	require.NotContains(t, got, ".cache/x")

@@ -76,7 +76,8 @@ func library(places []string, anyBuild bool) (*table, error) {
 		}
 		return t, nil
 	}
-	return nil, fmt.Errorf("no CUDA engine: looked for %v: %w", places, engine.ErrNoDevice)
+	return nil, fmt.Errorf("no CUDA engine: looked for %s: build it with `make cuda`, or name its place with --engine-path: %w",
+		strings.Join(places, ", "), engine.ErrNoDevice)
 }
 
 // sameSources refuses an engine that was built from other sources than those this program was built beside: it may compute

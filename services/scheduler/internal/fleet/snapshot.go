@@ -102,6 +102,10 @@ func routed(m *Member) route.Worker {
 		})
 	}
 	for _, file := range m.Report.GetFiles() {
+		if file.GetProblem() != "" {
+			w.Unusable = append(w.Unusable, file.GetName())
+			continue
+		}
 		w.Files = append(w.Files, file.GetName())
 	}
 	return w

@@ -60,7 +60,7 @@ func Choose(model string, n int, from []Candidate) ([]string, error) {
 	case len(able) >= n:
 		return able, nil
 	case len(able) == 0 && len(have) == 0:
-		return nil, fmt.Errorf("place %q on %d workers: %w", model, len(from), ErrNowhere)
+		return nil, fmt.Errorf("place %q: %w", model, ErrNowhere)
 	case n == 1:
 		return have[:1], nil
 	}

@@ -117,7 +117,7 @@ func score(w *Worker) int64 {
 // absent says why no worker serves the model.
 func absent(s *Snapshot, r Request) error {
 	connected, could, starting := 0, []string{}, []string{}
-	loading, onDisk := false, false
+	loading, onDisk, unusable := false, false, false
 	for i := range s.Workers {
 		w := &s.Workers[i]
 		m := w.model(r.Model)
@@ -134,6 +134,7 @@ func absent(s *Snapshot, r Request) error {
 		}
 		loading = loading || m != nil && !m.Ready
 		onDisk = onDisk || file
+		unusable = unusable || slices.Contains(w.Unusable, r.Model)
 	}
 	numbers := []string{"model", r.Model, "workers", strconv.Itoa(len(s.Workers)), "connected", strconv.Itoa(connected)}
 	switch {
@@ -154,6 +155,9 @@ func absent(s *Snapshot, r Request) error {
 			"see ListModels, and wait or call LoadModel", r.Model), numbers...)
 	case onDisk:
 		return refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is on disk and not loaded: call LoadModel first", r.Model), numbers...)
+	case unusable:
+		return refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is on disk and its file cannot be loaded: see ListModels for why",
+			r.Model), numbers...)
 	}
 	return refuse(ErrUnknownModel, fmt.Sprintf("no worker has a model %q: see ListModels for those there are", r.Model), numbers...)
 }

@@ -100,7 +100,7 @@ func setWorker(t *testing.T, s *route.Snapshot, id string, o map[string][]string
 	_, lost := o["lost"]
 	state, known := states[one(o, "state")]
 	require.True(t, known, "state of %s", id)
-	w := route.Worker{ID: id, Address: id + ":1", Connected: !lost, State: state, Files: o["file"],
+	w := route.Worker{ID: id, Address: id + ":1", Connected: !lost, State: state, Files: o["file"], Unusable: o["unusable"],
 		Sequences: number(t, o, "sequences"), Load: &route.Load{}}
 	for _, m := range o["model"] {
 		parts := append(strings.Split(m, ":"), "", "", "")

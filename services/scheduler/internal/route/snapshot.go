@@ -20,8 +20,8 @@ type Worker struct {
 	Connected bool
 	State     State
 	Models    []Model
-	// Files are the names of model files that it could load or has loaded.
-	Files []string
+	// Files are the names of model files that it could load or has loaded, Unusable those of files that it cannot load.
+	Files, Unusable []string
 	// Sequences are its running and waiting ones, of all schedulers.
 	Sequences int64
 	// Load is never nil.
