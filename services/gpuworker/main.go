@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -25,17 +26,36 @@ const (
 	exitUsage  = 2 // a wrong flag, or a device that this machine does not have
 )
 
+// help is what --help prints, with the flags in it.
+const help = `Serves the models of one folder from one device
+
+Usage:
+  millrace-worker --models DIR [flags]
+
+Examples:
+  millrace-worker --models models --device cpu --load stories
+  millrace-worker --models /srv/models --device cuda:0 --listen 0.0.0.0:7071
+  millrace-worker --self-test
+
+Flags:
+%s
+Exit codes: 0 stopped as asked; 1 failed, as when its GPU is lost; 2 a wrong flag, or a device that this machine does not
+have. The first SIGINT or SIGTERM lets running requests end, the second ends the program at once.
+`
+
 func main() {
 	template.MaybeChild()
-	os.Exit(run(os.Args[1:]))
+	os.Exit(run(os.Args[1:], os.Stdout))
 }
 
-func run(args []string) int {
+func run(args []string, out io.Writer) int {
 	c, flags := &config.Config{}, pflag.NewFlagSet("millrace-worker", pflag.ContinueOnError)
 	c.Register(flags)
 	printVersion := flags.Bool("version", false, "print the version and exit")
+	flags.Usage = func() {} // help is printed below, where it is asked for
 	switch err := flags.Parse(args); {
 	case errors.Is(err, pflag.ErrHelp):
+		fmt.Fprintf(out, help, flags.FlagUsages())
 		return 0
 	case err == nil && flags.NArg() > 0:
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
@@ -45,7 +65,7 @@ func run(args []string) int {
 		return exitUsage
 	}
 	if *printVersion {
-		fmt.Fprintln(os.Stdout, "millrace-worker", version.String())
+		fmt.Fprintln(out, "millrace-worker", version.String())
 		return 0
 	}
 	if err := c.Validate(); err != nil {
@@ -63,7 +83,7 @@ func run(args []string) int {
 	logger.Debug("configuration", "config", fmt.Sprintf("%+v", *c))
 	serve := func() error { return app.Run(ctx, c, logger) }
 	if c.SelfTest {
-		serve = func() error { return app.SelfTest(c, os.Stdout, logger) }
+		serve = func() error { return app.SelfTest(c, out, logger) }
 	}
 	if err := serve(); err != nil {
 		fmt.Fprintf(os.Stderr, "millrace-worker: %v\n", err)

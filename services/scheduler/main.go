@@ -78,6 +78,7 @@ func command(logs io.Writer) *cobra.Command {
 	cfg := config.Flags(root.Flags())
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), cfg, logs) }
 	root.AddCommand(health())
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(misused)
 	root.CompletionOptions.DisableDefaultCmd = true
 	return root

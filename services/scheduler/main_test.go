@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+	"github.com/millrace/millrace/services/internal/version"
 	"github.com/millrace/millrace/services/scheduler/internal/config"
 )
 
@@ -78,7 +79,7 @@ func TestTheProgramRefusesWhatItCannotDo(t *testing.T) {
 	require.ErrorIs(t, run(context.Background(), &out), config.ErrInvalid)
 	require.ErrorContains(t, run(context.Background(), &out, "--workers", "a:1", "--listen", "unix:/nowhere/at/all"), "listen on")
 	require.NoError(t, run(context.Background(), &out, "--version"))
-	require.Contains(t, out.String(), program+" version ")
+	require.Contains(t, out.String(), program+" "+version.String()+"\n")
 }
 
 func TestTheExitCodeTellsAWrongCommandLineFromAFailure(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/services/bench/internal/enginebench"
 	"github.com/millrace/millrace/services/bench/internal/modelfile"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+	"github.com/millrace/millrace/services/internal/version"
 )
 
 // tiny is a shape whose rows suit every weight type and whose heads are grouped.
@@ -150,7 +151,7 @@ func TestADeviceThatIsNotThereIsAFailureAndNoUsageError(t *testing.T) {
 func TestVersionAndHelpAreResults(t *testing.T) {
 	out, err := run(t, "--version")
 	require.NoError(t, err)
-	require.Contains(t, out, "millrace-bench")
+	require.Equal(t, "millrace-bench "+version.String()+"\n", out)
 	out, err = run(t, "--help")
 	require.NoError(t, err)
 	for _, want := range []string{"engine", "load", "memory", "ops", "relay", "synth"} {

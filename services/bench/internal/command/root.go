@@ -44,6 +44,7 @@ func Run(ctx context.Context, args []string, out, errs io.Writer) error {
 	root.PersistentFlags().StringVar(&c.save, "save", "", "file that the JSON object is written to besides what is printed")
 	root.PersistentFlags().StringVar(&c.level, "log-level", "error", "trace, debug, info, warn or error")
 	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w; see --help", ErrUsage, err) })
 	root.SetArgs(args)
 	root.SetOut(out)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -156,6 +157,12 @@ func TestSeveralContinuationsArePrintedOneAfterTheOther(t *testing.T) {
 	require.Equal(t, 0, r.run(t, "generate", "--num-sequences", "3", "Once"))
 	require.Equal(t, "--- 1 of 3 ---\nzero 0\n\n--- 2 of 3 ---\none\n\n--- 3 of 3 ---\ntwo 2\n", r.out.String())
 	require.Contains(t, r.err.String(), "5 tokens, ")
+}
+
+func TestARefusedRequestForSeveralContinuationsPrintsNothing(t *testing.T) {
+	r := serve(t, &fake{generate: func(*pb.GenerateRequest, generating) error { return status.Error(codes.InvalidArgument, "no") }})
+	require.Equal(t, 4, r.run(t, "generate", "--num-sequences", "3", "Once"))
+	require.Empty(t, r.out.String())
 }
 
 func TestSeveralContinuationsAsJSONAreEventsAndNothingElse(t *testing.T) {

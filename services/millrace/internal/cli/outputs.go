@@ -15,6 +15,7 @@ type outputs struct {
 	tty     bool
 	all     []output
 	current int
+	begun   bool  // the first head line is out
 	err     error // the first of w; later writes are dropped
 }
 
@@ -28,9 +29,7 @@ type output struct {
 
 // newOutputs prints to w; on a terminal, control characters in the text are replaced.
 func newOutputs(w io.Writer, tty bool, count int) *outputs {
-	o := &outputs{w: w, tty: tty, all: make([]output, count)}
-	o.head()
-	return o
+	return &outputs{w: w, tty: tty, all: make([]output, count)}
 }
 
 // text adds text to a continuation; one that was not asked for is ignored.
@@ -41,6 +40,7 @@ func (o *outputs) text(i int, text string) {
 	if o.tty {
 		text = render.Safe(text)
 	}
+	o.begin()
 	at := &o.all[i]
 	at.any, at.newline = true, strings.HasSuffix(text, "\n")
 	at.pending.WriteString(text)
@@ -65,6 +65,7 @@ func (o *outputs) finish(i int) {
 	if i >= len(o.all) || o.all[i].done {
 		return
 	}
+	o.begin()
 	if at := &o.all[i]; !at.newline {
 		at.pending.WriteString("\n")
 	}
@@ -74,6 +75,14 @@ func (o *outputs) finish(i int) {
 		o.current++
 		o.head()
 		o.flush()
+	}
+}
+
+// begin announces the first continuation, once there is something of any: a refused request has none.
+func (o *outputs) begin() {
+	if !o.begun {
+		o.begun = true
+		o.head()
 	}
 }
 
