@@ -306,6 +306,15 @@ func TestAModelThatWasUnloadedIsListedAndServedNoMore(t *testing.T) {
 	require.Equal(t, fault.ModelNotLoaded, rpc.Reason(err), "%v", err)
 }
 
+func TestAFileThatCannotBeLoadedIsNotLeftToBeLoaded(t *testing.T) {
+	w := onDisk("w1", "m")
+	w.Change(func(r *pb.WorkerReport) { r.Files[0].Problem = "the file is a web page" })
+	r, _ := one(t, w)
+	_, err := all(r.inference().Generate(r.within(), ask("m", 1)))
+	require.Equal(t, fault.ModelNotLoaded, rpc.Reason(err), "%v", err)
+	require.ErrorContains(t, err, "its file cannot be loaded: see ListModels for why")
+}
+
 func TestAnUnloadThatIsNeverReportedEndsAllTheSame(t *testing.T) {
 	w := workertest.New("w1", "i", "m")
 	w.OnUnload = func(*pb.UnloadModelRequest) (*pb.UnloadModelResponse, error) {
