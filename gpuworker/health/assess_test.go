@@ -80,6 +80,12 @@ func TestADeviceIsJudgedByWhatItSays(t *testing.T) {
 		change(&d)
 		return d
 	}
+	// beside is the device with so much free; as an engine does, it offers no more than that and what its pool holds.
+	beside := func(free, pooled uint64) engine.DeviceInfo {
+		return with(func(d *engine.DeviceInfo) {
+			d.PhysicalFree, d.BytesPooled, d.BytesFree = ptr(free), pooled, min(d.BytesFree, free+pooled)
+		})
+	}
 	for name, tc := range map[string]struct {
 		device engine.DeviceInfo
 		leaked uint64
@@ -110,25 +116,26 @@ func TestADeviceIsJudgedByWhatItSays(t *testing.T) {
 		},
 		"buffers leaked": {device: gpu, leaked: 2, want: Degraded, failed: CheckLeaks, says: []string{"2 buffers", "restart"}},
 		"a neighbour took 20 GiB": {
-			device: with(func(d *engine.DeviceInfo) { d.PhysicalFree = ptr(102 * gib) }),
+			device: beside(102*gib, 0),
 			want:   Degraded, failed: CheckMemoryPressure,
 			says: []string{"counts on 120.0 GiB", "has 102.0 GiB", "hold 22.0 GiB of 140.0 GiB", "--memory-limit"},
 		},
 		"what the driver takes is tolerated": {
-			device: with(func(d *engine.DeviceInfo) { d.PhysicalFree = ptr(120*gib - 140*gib/pressureShare) }), want: Ready,
+			device: beside(120*gib-140*gib/pressureShare, 0), want: Ready,
 		},
 		"a byte more is not": {
-			device: with(func(d *engine.DeviceInfo) { d.PhysicalFree = ptr(120*gib - 140*gib/pressureShare - 1) }),
+			device: beside(120*gib-140*gib/pressureShare-1, 0),
 			want:   Degraded, failed: CheckMemoryPressure,
 		},
 		"of a small device half a GiB is": {
-			device: engine.DeviceInfo{BytesFree: 4 * gib, PhysicalTotal: ptr(8 * gib), PhysicalFree: ptr(4*gib - pressureLeast)}, want: Ready,
+			device: engine.DeviceInfo{BytesTotal: 4 * gib, BytesFree: 4*gib - pressureLeast, PhysicalTotal: ptr(8 * gib),
+				PhysicalFree: ptr(4*gib - pressureLeast)}, want: Ready,
 		},
 		"bytes kept for reuse are free": {
-			device: with(func(d *engine.DeviceInfo) { d.PhysicalFree, d.BytesPooled = ptr(100*gib), 20*gib }), want: Ready,
+			device: beside(100*gib, 20*gib), want: Ready,
 		},
 		"a neighbour on a device of unknown size": {
-			device: engine.DeviceInfo{BytesFree: 4 * gib, PhysicalFree: ptr(0)},
+			device: engine.DeviceInfo{BytesTotal: 4 * gib, PhysicalFree: ptr(0)},
 			want:   Degraded, failed: CheckMemoryPressure, says: []string{"counts on 4.0 GiB", "has 0.0 GiB"},
 		},
 		"one that holds its neighbour off by a limit": {

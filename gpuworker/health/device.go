@@ -3,7 +3,7 @@ package health
 import "fmt"
 
 const (
-	// pressureShare and pressureLeast bound how much less than the ledger's free bytes may be free: a 64th of the device and
+	// pressureShare and pressureLeast bound how much less than what the ledger has left may be free: a 64th of the device and
 	// at least half a GiB. An engine leaves as much out of its ledger for what the driver takes beside it, code, graphs and
 	// streams, so that no worker alone on its device is short of anything.
 	pressureShare = 64
@@ -26,7 +26,7 @@ func (in *Input) device() []verdict {
 		all = append(all, in.memoryErrors(*in.Device.Errors))
 	}
 	if in.Device.PhysicalFree != nil {
-		all = append(all, in.memoryPressure(*in.Device.PhysicalFree))
+		all = append(all, in.memoryPressure())
 	}
 	return append(all, in.frees(), in.leaks())
 }
@@ -47,25 +47,27 @@ func (in *Input) memoryErrors(count uint64) verdict {
 		"failed already; drain this worker and reset the device, and replace one that goes on making them", count)
 }
 
-// memoryPressure compares what is free with what the ledger counts as free; bytes kept for reuse are free for this worker.
-func (in *Input) memoryPressure(free uint64) verdict {
+// memoryPressure compares what the ledger has left of its ceiling with BytesFree, which is less where others hold it.
+func (in *Input) memoryPressure() verdict {
 	d := &in.Device
+	used := uint64(0)
+	for _, n := range d.BytesUsed {
+		used += n
+	}
+	left := d.BytesTotal - min(used, d.BytesTotal)
 	tolerated := uint64(pressureLeast)
 	if d.PhysicalTotal != nil {
 		tolerated = max(tolerated, *d.PhysicalTotal/pressureShare)
 	}
-	if free+d.BytesPooled+tolerated >= d.BytesFree {
+	if d.BytesFree+tolerated >= left {
 		return passed(CheckMemoryPressure)
 	}
-	others, own := "", d.BytesPooled
-	for _, n := range d.BytesUsed {
-		own += n
-	}
-	if d.PhysicalTotal != nil && *d.PhysicalTotal > free+own {
-		others = fmt.Sprintf(": other processes and the driver hold %s of %s", size(*d.PhysicalTotal-free-own), size(*d.PhysicalTotal))
+	others, known := "", *d.PhysicalFree+used+d.BytesPooled
+	if d.PhysicalTotal != nil && *d.PhysicalTotal > known {
+		others = fmt.Sprintf(": other processes and the driver hold %s of %s", size(*d.PhysicalTotal-known), size(*d.PhysicalTotal))
 	}
 	return failed(CheckMemoryPressure, Degraded, "the worker counts on %s of free memory and the device has %s%s; loads may fail: "+
-		"end those processes, or give each worker its --memory-limit", size(d.BytesFree), size(free+d.BytesPooled), others)
+		"end those processes, or give each worker its --memory-limit", size(left), size(d.BytesFree), others)
 }
 
 func (in *Input) frees() verdict {
