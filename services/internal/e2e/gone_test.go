@@ -39,7 +39,7 @@ func TestAClientThatDisappearsFreesItsSequences(t *testing.T) {
 			_, err := begin(within(t), pb.NewInferenceServiceClient(conn), endless())
 			require.NoError(t, err)
 		}
-		require.EqualValues(t, 10, w.report(t).GetLoad().GetRunning())
+		w.untilLoad(t, "all run", func(load *pb.LoadStatus) bool { return load.GetRunning() == 10 })
 		mu.Lock()
 		require.Len(t, sockets, 1)
 		// Reset, not closed: as if its process had been killed with data unread.
