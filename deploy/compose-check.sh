@@ -54,7 +54,7 @@ for service in scheduler worker-0 worker-1; do
   within 60 healthy "$service" || die "$service is not healthy: $(of "$(container "$service")" '{{json .State.Health}}')"
 done
 within 30 both || die "the workers are $(workers), want worker-0:7071 and worker-1:7071"
-client load stories --replicas 2 >/dev/null
+client load stories --replicas 2 >"$scratch/load.log" 2>&1 || die "the model is not loaded: $(tail -n 3 "$scratch/load.log")"
 first=$(story)
 [[ ${#first} -gt 20 ]] || die "no story: $first"
 echo "three containers are healthy, and tell: ${first:0:60}..."
@@ -71,7 +71,7 @@ docker rm -f "$old" >/dev/null
 compose up -d worker-1 >/dev/null 2>&1
 [[ $(container worker-1) != "$old" ]] || die 'worker-1 was not made anew'
 within 60 both || die "after worker-1 was made anew the workers are $(workers)"
-client load stories --replicas 2 >/dev/null
+client load stories --replicas 2 >"$scratch/load.log" 2>&1 || die "the model is not loaded: $(tail -n 3 "$scratch/load.log")"
 [[ $(story) == "$first" ]] || die 'the story is another one than before'
 echo 'worker-1 was made anew and has its name'
 make compose-down
