@@ -25,9 +25,9 @@ const cannotRun = 3
 // too), undefined or thread. Empty: none. `make test-sanitized` sets each in turn.
 const sanitizerVariable = "MILLRACE_TEST_SANITIZER"
 
-// sanitized is what the compiler is told about the sanitizer, if there is one; the first finding of any ends its program.
+// checkedBuild is what the compiler is told about the sanitizer, if there is one; the first finding of any ends its program.
 // Checked code takes longer to optimise than to run as it is, but for that of the thread sanitizer.
-func sanitized() []string {
+func checkedBuild() []string {
 	sanitizer, level := os.Getenv(sanitizerVariable), "-O0"
 	switch sanitizer {
 	case "":
@@ -43,7 +43,7 @@ var archive = sync.OnceValues(func() (file string, err error) {
 	if archiveDir, err = os.MkdirTemp("", "millrace-archive-"); err != nil {
 		return "", err
 	}
-	if flags := sanitized(); flags != nil {
+	if flags := checkedBuild(); flags != nil {
 		err = compileEngine(archiveDir, flags)
 	} else {
 		err = extractEngine(archiveDir)
@@ -146,7 +146,7 @@ func TestUnitProgramsPass(t *testing.T) {
 			program := filepath.Join(t.TempDir(), name)
 			arguments := []string{"-std=c++17", "-O1", "-Wall", "-Wextra", "-I.", "-I../include", "-o", program, source, library,
 				"-lpthread"}
-			require.NoError(t, command(t.Context(), "g++", append(arguments, sanitized()...)...))
+			require.NoError(t, command(t.Context(), "g++", append(arguments, checkedBuild()...)...))
 			run(t, program)
 		})
 	}
@@ -167,11 +167,11 @@ func buildC(t *testing.T) string {
 		object := filepath.Join(dir, filepath.Base(source)+".o")
 		arguments := []string{"-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1", "-I../include", "-c", "-o", object,
 			source}
-		require.NoError(t, command(t.Context(), "gcc", append(arguments, sanitized()...)...))
+		require.NoError(t, command(t.Context(), "gcc", append(arguments, checkedBuild()...)...))
 		link = append(link, object)
 	}
 	link = append(link, library, "-lpthread", "-lm")
-	require.NoError(t, command(t.Context(), "g++", append(link, sanitized()...)...))
+	require.NoError(t, command(t.Context(), "g++", append(link, checkedBuild()...)...))
 	return program
 }
 
