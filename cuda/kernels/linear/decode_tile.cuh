@@ -23,7 +23,9 @@ struct DecodeShape {
 };
 
 // KiB of shared memory of the multiprocessors that run machine code of a compute capability.
-constexpr int32_t decode_room(int32_t capability) { return capability >= 90 ? 228 : capability >= 86 ? 100 : 164; }
+constexpr int32_t decode_room(int32_t capability) {
+  return capability >= 120 ? 100 : capability >= 90 ? 228 : capability >= 86 ? 100 : 164;
+}
 #ifdef __CUDA_ARCH__
 constexpr int32_t kDecodeRoom = decode_room(__CUDA_ARCH__ / 10);
 #else
