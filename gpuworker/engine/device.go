@@ -84,8 +84,8 @@ type Stager interface {
 
 // Staged is host memory that a device gave.
 type Staged interface {
-	// Bytes is the memory, and nil after Free. A slice of it must not be used after Free either: what it holds then is
-	// noise, so that a digest of what was copied from it differs.
+	// Bytes is the memory, and nil after Free. A slice of it must not be used after Free either: Free changes a byte of
+	// each page, so that a digest of what is copied from it then differs.
 	Bytes() []byte
 	// Free waits for a Buffer.WriteAt or ReadAt that uses the memory and gives it back, once. A Free that the device refuses
 	// (ErrDevice) leaves the memory the caller's, with any content, and may be repeated.

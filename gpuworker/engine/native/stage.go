@@ -62,17 +62,17 @@ func (s *staging) Bytes() []byte {
 	return unsafe.Slice((*byte)(s.p), s.size)
 }
 
-// noise is what staged memory holds once it is freed.
-const noise = 0xdb
+// spoiled is how far apart the bytes are that Free changes: to change all would cost a load as much as its upload.
+const spoiled = 4096
 
-// Free waits for the copies that use the memory, spoils it and gives it back.
+// Free waits for the copies that use the memory, spoils a byte of each of its pages and gives it back.
 func (s *staging) Free() error {
 	if err := s.close("staged memory"); err != nil {
 		return err
 	}
 	memory := s.Bytes()
-	for i := range memory {
-		memory[i] = noise
+	for i := 0; i < len(memory); i += spoiled {
+		memory[i]++ // another byte than before, also where a free is repeated
 	}
 	if err := s.d.t.check(C.mrt_host_free(s.d.t.api, s.d.h, s.p)); err != nil {
 		s.reopen()
