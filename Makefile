@@ -116,8 +116,7 @@ endef
 
 .PHONY: test-sanitized
 test-sanitized: ## Run the CPU engine's native tests and its C program under ASan with leak check, UBSan and TSan
-	@$(call sanitized,address,^(TestAC99Program|TestUnitPrograms))
-	$(call sanitized,undefined,^(TestAC99Program|TestUnitPrograms))
+	@$(call sanitized,address$(comma)undefined,^(TestAC99Program|TestUnitPrograms))
 	# What has threads; which instructions they run makes no difference to races.
 	$(call sanitized,thread,^(TestAC99Program|TestUnitPrograms)/^(portable|threads|b2_runner)$$)
 

@@ -21,8 +21,8 @@ var paths = []string{"portable", "avx2", "avx512vnni", "avx512bf16"}
 // cannotRun is the exit status of a program on a processor without the path.
 const cannotRun = 3
 
-// sanitizerVariable names a sanitizer of the compiler that programs and engine are built with: address (which finds leaks
-// too), undefined or thread. Empty: none. `make test-sanitized` sets each in turn.
+// sanitizerVariable names sanitizers of the compiler that programs and engine are built with: address (which finds leaks too)
+// and undefined together, divided by a comma, or thread. Empty: none. `make test-sanitized` sets one after the other.
 const sanitizerVariable = "MILLRACE_TEST_SANITIZER"
 
 // checkedBuild is what the compiler is told about the sanitizer, if there is one; the first finding of any ends its program.

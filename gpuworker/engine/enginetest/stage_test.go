@@ -22,6 +22,6 @@ func TestPlainStagedMemoryKeepsTheContract(t *testing.T) {
 		require.NoError(t, err)
 		return Intercept(Intercept(dev, hooks), Hooks{}) // the outer one asks the inner one
 	}, Options{})
-	require.Equal(t, 9, stages)
-	require.Equal(t, 8, frees)
+	require.Equal(t, 10, stages)
+	require.Equal(t, 9, frees)
 }
