@@ -115,7 +115,7 @@ type load struct {
 	standby []string // guarded by mu; workers not asked yet, best first
 }
 
-// startLoad starts the copies; events is closed when all have ended. The load then gives its token of loading back.
+// startLoad starts the copies; when all have ended the load gives its token of loading back, and events is closed.
 func (s *Server) startLoad(in *pb.LoadModelRequest, wanted int, ids []string, members []fleet.Member, id string) *load {
 	j := &load{
 		fleet:   s.fleet,
@@ -141,7 +141,6 @@ func (s *Server) startLoad(in *pb.LoadModelRequest, wanted int, ids []string, me
 		copies.Go(func() { failures[i] = j.copy(ctx, first) })
 	}
 	s.wait.Go(func() {
-		defer func() { <-s.loading }()
 		copies.Wait()
 		timer.Stop()
 		end(nil)
@@ -149,6 +148,7 @@ func (s *Server) startLoad(in *pb.LoadModelRequest, wanted int, ids []string, me
 		if j.err != nil {
 			s.logger.Warn("model not loaded everywhere", "model", in.GetModel(), "wanted", wanted, "error", j.err)
 		}
+		<-s.loading // first, so that who hears of the end may begin another
 		close(j.events)
 	})
 	return j
