@@ -118,6 +118,7 @@ func TestAC99ProgramDrivesTheWholeTable(t *testing.T) {
 	program := buildC(t)
 	for _, path := range paths {
 		t.Run(path, func(t *testing.T) {
+			t.Parallel()
 			out := run(t, program, path)
 			require.Equal(t, "ok", strings.TrimSpace(out))
 		})
