@@ -58,7 +58,7 @@ type Loop struct {
 	slots       []*sequence // by slot id
 	generations []uint32    // by slot id
 	plan        plan
-	todo        [][]part // what of the plan is still to be submitted, the next last
+	rest        [][]part // what of the plan is still to be submitted, the next last
 	alone       pace     // of steps that compute prompts alone
 	shared      pace     // of those in which sequences decode
 }

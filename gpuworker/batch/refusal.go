@@ -13,10 +13,10 @@ import (
 // part that the engine does not take costs its own sequence and no other. An error ends the loop: the device is lost, or
 // the result of a step cannot be had.
 func (l *Loop) carryOut(ctx context.Context) error {
-	l.todo = append(l.todo[:0], l.plan.chosen)
-	for len(l.todo) > 0 && ctx.Err() == nil {
-		parts := l.todo[len(l.todo)-1]
-		l.todo = l.todo[:len(l.todo)-1]
+	l.rest = append(l.rest[:0], l.plan.chosen)
+	for len(l.rest) > 0 && ctx.Err() == nil {
+		parts := l.rest[len(l.rest)-1]
+		l.rest = l.rest[:len(l.rest)-1]
 		if l.plan.compose(parts, len(l.slots)); len(l.plan.parts) == 0 {
 			continue
 		}
@@ -31,7 +31,7 @@ func (l *Loop) carryOut(ctx context.Context) error {
 				l.refuse(parts[0].seq, err)
 			}
 			slices.Reverse(pieces) // the first goes first
-			l.todo = append(l.todo, pieces...)
+			l.rest = append(l.rest, pieces...)
 			continue
 		}
 		result, err := l.wait(ctx, begin)
