@@ -237,6 +237,10 @@ struct Edge {
     return guard([&] { handles().runners.get(runner)->runner.submit(read_struct(step, "mr_step")); });
   }
 
+  static mr_error* step_masks(mr_runner* runner, const uint32_t* masks, int64_t words) {
+    return guard([&] { handles().runners.get(runner)->runner.masks(masks, words); });
+  }
+
   static mr_error* step_wait(mr_runner* runner, uint64_t timeout_ns, mr_step_result* result) {
     return guard([&] {
       mr_step_result complete = read_output(result, "mr_step_result");
@@ -299,7 +303,7 @@ struct Edge {
             op_run,
             model_create, model_resident_size, model_bind, model_seal, model_digest, model_fault, model_destroy,
             runner_cost, runner_create, step_submit, step_wait, runner_progress, runner_fault, runner_destroy,
-            device_measure, host_alloc, host_free, device_fault};
+            device_measure, host_alloc, host_free, device_fault, step_masks};
   }
 };
 

@@ -177,6 +177,8 @@ void Runner::submit(const mr_step& step) {
   s.changed.notify_all();
 }
 
+void Runner::masks(const uint32_t*, int64_t) { fail(MR_UNIMPLEMENTED, "late masks"); }
+
 void Runner::wait(uint64_t timeout_ns, mr_step_result* result) {
   State& s = *state_;
   std::unique_lock<std::mutex> lock(s.mutex);

@@ -23,8 +23,11 @@ void check_config(const mr_runner_config& c) {
   check_field("max_sample_rows", c.max_sample_rows, 1, many);
   check_field("max_score_rows", c.max_score_rows, 0, many);
   check_field("max_top_n", c.max_top_n, 0, 64);
-  if (c.kv_type != MR_KV_F32 && c.kv_type != MR_KV_F16 && c.kv_type != MR_KV_BF16)
-    fail(MR_INVALID_ARGUMENT, "runner configuration: kv_type is %d, wanted 0 (f32), 1 (f16) or 30 (bf16)", c.kv_type);
+  if (c.kv_type != MR_KV_F32 && c.kv_type != MR_KV_F16 && c.kv_type != MR_KV_BF16 && c.kv_type != MR_KV_F8)
+    fail(MR_INVALID_ARGUMENT, "runner configuration: kv_type is %d, wanted 0 (f32), 1 (f16), 30 (bf16) or 256 (f8)", c.kv_type);
+  if (c.act_type != 0 && c.act_type != MR_KV_F16 && c.act_type != MR_KV_BF16)
+    fail(MR_INVALID_ARGUMENT, "runner configuration: act_type is %d, wanted 0 (the engine's own), 1 (f16) or 30 (bf16)", c.act_type);
+  check_field("host_blocks", c.host_blocks, 0, INT32_MAX);
 }
 
 }  // namespace mr::cpu

@@ -81,6 +81,7 @@ void StepChecker::accept(const mr_step& step, StepPlan& plan, const std::functio
   plan.scores.clear();
   plan.masks.clear();
   try {
+    take_flags(step, plan);
     take_pre_ops(step, plan);
     take_segments(step, plan);
     take_samples(step, plan);
@@ -103,6 +104,37 @@ void StepChecker::take_back() {
   --accepted_;
 }
 
+void StepChecker::take_flags(const mr_step& step, StepPlan& plan) const {
+  if ((step.flags & ~uint32_t{MR_STEP_LATE_MASKS}) != 0)
+    fail(MR_UNIMPLEMENTED, "step: flags are %#x, this engine knows %#x", step.flags, MR_STEP_LATE_MASKS);
+  plan.masks_late = (step.flags & MR_STEP_LATE_MASKS) != 0;
+  plan.mask_words = plan.masks_late ? step.mask_words : 0;
+  if (!plan.masks_late) return;
+  const int64_t words = (static_cast<int64_t>(vocab_) + 31) / 32, most = words * config_.max_sample_rows;
+  if (step.masks != nullptr) fail(MR_INVALID_ARGUMENT, "step: masks are to come late, and are there already");
+  if (step.mask_words < words || step.mask_words > most)
+    fail(MR_INVALID_ARGUMENT, "step: %lld mask words are to come late, wanted %lld .. %lld",
+         static_cast<long long>(step.mask_words), static_cast<long long>(words), static_cast<long long>(most));
+}
+
+void StepChecker::accept_masks(const uint32_t* masks, int64_t words, StepPlan& plan) {
+  if (words != plan.mask_words || masks == nullptr)
+    fail(MR_INVALID_ARGUMENT, "late masks: %lld words%s, but the step said %lld", static_cast<long long>(words),
+         masks == nullptr ? " at null" : "", static_cast<long long>(plan.mask_words));
+  plan.masks.assign(masks, masks + words);
+}
+
+void StepChecker::take_history(const mr_pre_op& op, const char* where, StepPlan::PreOp& to) const {
+  if (op.history_count < 0 || op.history_count > std::min(context_, positions_))
+    fail(MR_INVALID_ARGUMENT, "%s: a history of %d tokens, wanted 0 .. %d", where, op.history_count, std::min(context_, positions_));
+  if (op.history_count == 0) return;
+  if (op.history == nullptr) fail(MR_INVALID_ARGUMENT, "%s: the history of %d tokens is null", where, op.history_count);
+  for (int32_t i = 0; i < op.history_count; ++i)
+    if (op.history[i] < 0 || op.history[i] >= vocab_)
+      fail(MR_INVALID_ARGUMENT, "%s: token %d of the history is %d, wanted 0 .. %d", where, i, op.history[i], vocab_ - 1);
+  to.history.assign(op.history, op.history + op.history_count);
+}
+
 void StepChecker::take_pre_ops(const mr_step& step, StepPlan& plan) {
   check_array("pre-operations", step.pre_ops, step.pre_op_stride, step.pre_op_count, INT32_MAX);
   for (int32_t i = 0; i < step.pre_op_count; ++i) {
@@ -123,14 +155,20 @@ void StepChecker::take_pre_ops(const mr_step& step, StepPlan& plan) {
       p.slot = op.slot;
       p.generation = op.slot_generation;
       p.params = SlotParams::copy(*op.params, vocab_, config_.max_top_n, where);
+      take_history(op, where, p);
       View& view = change(op.slot);
       view = View{};
       view.set = true;
       view.generation = op.slot_generation;
-    } else if (op.kind == MR_PRE_BLOCK_COPY) {
-      for (const int32_t block : {op.src_block, op.dst_block})
-        if (block < 0 || block >= config_.kv_blocks)
-          fail(MR_INVALID_ARGUMENT, "pre-operation %d: block %d, wanted 0 .. %d", i, block, config_.kv_blocks - 1);
+      view.length = op.history_count;
+    } else if (op.kind == MR_PRE_BLOCK_COPY || op.kind == MR_PRE_BLOCK_OUT || op.kind == MR_PRE_BLOCK_IN) {
+      const auto check = [i](const char* where, int32_t block, int32_t count) {
+        if (block < 0 || block >= count)
+          fail(MR_INVALID_ARGUMENT, "pre-operation %d: block %d %s, wanted 0 .. %d", i, block, where, count - 1);
+      };
+      const bool from_host = op.kind == MR_PRE_BLOCK_IN, to_host = op.kind == MR_PRE_BLOCK_OUT;
+      check(from_host ? "of host memory" : "of the device", op.src_block, from_host ? config_.host_blocks : config_.kv_blocks);
+      check(to_host ? "of host memory" : "of the device", op.dst_block, to_host ? config_.host_blocks : config_.kv_blocks);
       p.src = op.src_block;
       p.dst = op.dst_block;
     } else {
@@ -224,10 +262,10 @@ void StepChecker::take_samples(const mr_step& step, StepPlan& plan) {
     if (r.position < 0 || r.position > context_)
       fail(MR_INVALID_ARGUMENT, "sample row %d: position is %d, wanted 0 .. %d", i, r.position, context_);
     if (r.mask_offset != -1) {
-      if (r.mask_offset < 0 || step.masks == nullptr || r.mask_offset > step.mask_words - words)
+      if (r.mask_offset < 0 || (step.masks == nullptr && !plan.masks_late) || r.mask_offset > step.mask_words - words)
         fail(MR_INVALID_ARGUMENT, "sample row %d: mask %d + %lld lies outside the step's %lld mask words", i,
              r.mask_offset, static_cast<long long>(words), static_cast<long long>(step.mask_words));
-      if (plan.masks.empty()) plan.masks.assign(step.masks, step.masks + step.mask_words);  // rows may share one
+      if (plan.masks.empty() && !plan.masks_late) plan.masks.assign(step.masks, step.masks + step.mask_words);  // rows may share one
     }
     change(r.slot).sampled_step = accepted_ + 1;
     plan.samples.push_back(r);

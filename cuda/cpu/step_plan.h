@@ -15,8 +15,9 @@ struct StepPlan {
     int32_t kind;  // MR_PRE_*
     int32_t slot;
     uint32_t generation;
-    int32_t src, dst;
+    int32_t src, dst;              // MR_PRE_BLOCK_*: blocks of the device or, of OUT's dst and IN's src, of host memory
     SlotParams params;
+    std::vector<int32_t> history;  // of SLOT_SET: the slot's first positions
   };
 
   std::vector<PreOp> pre_ops;
@@ -25,7 +26,9 @@ struct StepPlan {
   std::vector<int32_t> block_ids;
   std::vector<mr_sample_row> samples;
   std::vector<mr_score_row> scores;
-  std::vector<uint32_t> masks;        // empty when no row has one
+  std::vector<uint32_t> masks;        // empty when no row has one, and until they are there
+  bool masks_late = false;            // they come after the step was submitted
+  int64_t mask_words = 0;             // of masks that come late
   uint64_t hang_ns = 0;  // faults: the step lasts longer by this; the logits of this sample row are NaN
   int32_t nan_row = -1;
 
@@ -53,6 +56,9 @@ class StepChecker {
   void accept(const mr_step& step, StepPlan& plan, const std::function<void(const StepPlan&)>& also = {});
   void take_back();  // the step just accepted, which will not run: the checker is as before it
 
+  // Copies masks that came late into their plan. Throws INVALID_ARGUMENT, having changed nothing, for another number of words.
+  static void accept_masks(const uint32_t* masks, int64_t words, StepPlan& plan);
+
  private:
   struct View {  // a slot as it will be when every accepted step has run
     bool set = false;
@@ -69,7 +75,9 @@ class StepChecker {
   View& change(int32_t slot);
   void undo();
   View& find(int32_t slot, uint32_t generation, const char* what, int32_t index);
+  void take_flags(const mr_step& step, StepPlan& plan) const;
   void take_pre_ops(const mr_step& step, StepPlan& plan);
+  void take_history(const mr_pre_op& op, const char* where, StepPlan::PreOp& to) const;
   void take_segments(const mr_step& step, StepPlan& plan);
   void take_tokens(const mr_step& step, const mr_segment& segment, int32_t index, int32_t first, StepPlan& plan);
   void take_samples(const mr_step& step, StepPlan& plan);

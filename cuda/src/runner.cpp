@@ -307,6 +307,8 @@ void Runner::submit(const mr_step& step) {
   ++s.submitted;
 }
 
+void Runner::masks(const uint32_t*, int64_t) { fail(MR_UNIMPLEMENTED, "late masks"); }
+
 void Runner::wait(uint64_t timeout_ns, mr_step_result* result) {
   State& s = *state_;
   s.model->device()->enter();

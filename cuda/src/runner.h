@@ -35,6 +35,7 @@ class Runner {
   void settle();  // waits for the graphs: what tests and measurements of them begin with
 
   void submit(const mr_step& step);
+  void masks(const uint32_t* masks, int64_t words);
   void wait(uint64_t timeout_ns, mr_step_result* result);
   void progress(mr_progress* out) const;
   void fault(int32_t fault, int32_t index, uint64_t value);

@@ -28,6 +28,7 @@ type Config struct {
 	// StallLimit is how long a reader may leave its sequence paused, counted while others wait for the sequence's place and
 	// after it had to give that up; then the sequence ends. 0 = 30 s.
 	StallLimit time.Duration
+	Observer   Observer // nil: nobody is told
 	// LongestStep is how long a step of MinChunk tokens took before; Stats.StepBound begins from it. 0 = not known.
 	LongestStep time.Duration
 }
@@ -101,38 +102,50 @@ func (l *Loop) capacity() int {
 // MaxTokens is how many tokens may follow a prompt of so many.
 func (l *Loop) MaxTokens(promptLength int) int { return l.capacity() - promptLength }
 
-// Submit takes a request into the queue. ErrTooLong, ErrFull and ErrClosed refuse it.
-func (l *Loop) Submit(r Request) (*Stream, error) {
+// Submit takes a request into the queue, whole or not at all, and gives a stream for each of its continuations, in their order.
+// ErrTooLong, ErrFull and ErrClosed refuse it.
+func (l *Loop) Submit(r Request) ([]*Stream, error) {
 	n := len(r.Prompt)
 	switch room := l.MaxTokens(n); {
 	case n == 0:
 		return nil, fmt.Errorf("%w: the prompt is empty", engine.ErrInvalid)
+	case len(r.Continuations) == 0:
+		return nil, fmt.Errorf("%w: the request has no continuation", engine.ErrInvalid)
 	case room < 0 || (room == 0 && r.MaxTokens > 0):
 		return nil, fmt.Errorf("%w: it has %d tokens, and %d fit with room for an answer", ErrTooLong, n, l.capacity()-1)
 	default:
 		r.MaxTokens = min(r.MaxTokens, room)
 	}
-	r.Params.PromptLength = int32(n)
-	s := &sequence{
-		request: r, stream: newStream(l), promptLength: n, slot: -1, arrived: time.Now(),
-		tokens: append(make([]int32, 0, n+min(r.MaxTokens, 64)), r.Prompt...),
+	for _, c := range r.Continuations {
+		if k := len(c.Resumed); k > 0 && k >= r.MaxTokens {
+			return nil, fmt.Errorf("%w: continuation %d has %d tokens already, of at most %d", engine.ErrInvalid, c.OutputIndex, k,
+				r.MaxTokens)
+		}
+	}
+	count := len(r.Continuations)
+	sequences, streams := make([]*sequence, count), make([]*Stream, count)
+	for i := range sequences {
+		sequences[i] = newSequence(l, r, i)
+		streams[i] = sequences[i].stream
 	}
 	l.mail.Lock()
 	defer l.mail.Unlock()
 	if l.mail.closed != nil {
 		return nil, l.mail.closed
 	}
-	if l.mail.queued >= l.cfg.MaxWaiting {
+	if l.mail.queued+count > l.cfg.MaxWaiting {
 		return nil, fmt.Errorf("%w: %d of %d", ErrFull, l.mail.queued, l.cfg.MaxWaiting)
 	}
-	l.mail.queued++
-	l.mail.ages++
-	s.age = l.mail.ages
-	l.mail.arrivals = append(l.mail.arrivals, s)
-	l.counters.waiting.Add(1)
-	l.counters.waitingPrefill.Add(int64(n))
+	for _, s := range sequences {
+		l.mail.ages++
+		s.age = l.mail.ages
+		l.counters.waitingPrefill.Add(int64(len(s.tokens)))
+	}
+	l.mail.queued += count
+	l.mail.arrivals = append(l.mail.arrivals, sequences...)
+	l.counters.waiting.Add(int64(count))
 	l.nudge()
-	return s.stream, nil
+	return streams, nil
 }
 
 // Refuse makes the loop take nothing more: Submit returns cause from now on. Sequences it has go on.

@@ -94,7 +94,7 @@ func drain(t *testing.T, s *Stream) (tokens []int32, scores []engine.RowResult, 
 func TestASequenceGetsItsTokensAndItsEnd(t *testing.T) {
 	l, _ := start(t, Config{}, nil)
 	r := Request{Prompt: prompt(20, 1), MaxTokens: 30, PromptTopN: -1}
-	s, err := l.Submit(r)
+	s, err := submit(l, r)
 	require.NoError(t, err)
 	tokens, _, done, err := drain(t, s)
 	require.NoError(t, err)
@@ -109,7 +109,7 @@ func TestAStopTokenEndsTheSequenceWithIt(t *testing.T) {
 	r := Request{Prompt: prompt(5, 2), MaxTokens: 30, PromptTopN: -1}
 	all := want(r)
 	r.StopIDs = []int32{all[11], -7}
-	s, err := l.Submit(r)
+	s, err := submit(l, r)
 	require.NoError(t, err)
 	tokens, _, done, err := drain(t, s)
 	require.NoError(t, err)
@@ -129,7 +129,7 @@ func TestScoringCoversEveryPromptTokenButTheFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l, f := start(t, Config{}, func(f *fakeRunner) { f.prompts = tc.class })
 			r := Request{Prompt: prompt(50, 3), Class: tc.class, MaxTokens: 0, PromptTopN: 2}
-			s, err := l.Submit(r)
+			s, err := submit(l, r)
 			require.NoError(t, err)
 			_, scores, done, err := drain(t, s)
 			require.NoError(t, err)
@@ -155,20 +155,20 @@ func TestRefusals(t *testing.T) {
 		"a prompt that leaves no token": {Request{Prompt: prompt(100, 0), MaxTokens: 1}, ErrTooLong},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := l.Submit(tc.request)
+			_, err := submit(l, tc.request)
 			require.ErrorIs(t, err, tc.want)
 		})
 	}
 	var full error
 	for range 20 { // one runs for ever at the gate, four have slots, two wait
-		if _, err := l.Submit(Request{Prompt: prompt(5, 0), MaxTokens: 1, PromptTopN: -1}); err != nil {
+		if _, err := submit(l, Request{Prompt: prompt(5, 0), MaxTokens: 1, PromptTopN: -1}); err != nil {
 			full = err
 			break
 		}
 	}
 	require.ErrorIs(t, full, ErrFull)
 	l.Refuse(ErrClosed)
-	_, err := l.Submit(Request{Prompt: prompt(5, 0)})
+	_, err := submit(l, Request{Prompt: prompt(5, 0)})
 	require.ErrorIs(t, err, ErrClosed)
 }
 
@@ -176,9 +176,9 @@ func TestRequestsThatWentAwayLeaveRoomInTheQueue(t *testing.T) {
 	cfg := Config{Context: 100, MaxWaiting: 1, Runner: engine.RunnerConfig{KVBlocks: 8, BlockSize: 16, MaxSequences: 1, MaxBatchedTokens: 64, MaxSampleRows: 1}}
 	l := New(cfg, newFake(cfg.Runner), hclog.NewNullLogger())
 	r := Request{Prompt: prompt(5, 0), MaxTokens: 1, PromptTopN: -1}
-	gone, err := l.Submit(r)
+	gone, err := submit(l, r)
 	require.NoError(t, err)
-	_, err = l.Submit(r)
+	_, err = submit(l, r)
 	require.ErrorIs(t, err, ErrFull)
 	gone.Cancel()
 	<-l.wake // the loop has just been woken when it finds both
@@ -188,7 +188,7 @@ func TestRequestsThatWentAwayLeaveRoomInTheQueue(t *testing.T) {
 	defer func() { stop(errOver); <-ended }()
 	_, _, _, err = drain(t, gone)
 	require.ErrorIs(t, err, ErrCancelled)
-	require.Eventually(t, func() bool { _, err := l.Submit(r); return err == nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, err := submit(l, r); return err == nil }, 5*time.Second, time.Millisecond)
 }
 
 func TestAStepThatHangsWhenTheLoopIsEndedDoesNotHideWhy(t *testing.T) {
@@ -199,7 +199,7 @@ func TestAStepThatHangsWhenTheLoopIsEndedDoesNotHideWhy(t *testing.T) {
 		l := New(cfg, f, hclog.NewNullLogger())
 		ctx, stop := context.WithCancelCause(t.Context())
 		go func() { _ = l.Run(ctx) }()
-		s, err := l.Submit(Request{Prompt: prompt(5, 0), MaxTokens: 1, PromptTopN: -1})
+		s, err := submit(l, Request{Prompt: prompt(5, 0), MaxTokens: 1, PromptTopN: -1})
 		require.NoError(t, err)
 		synctest.Wait()
 		stop(errOver)
@@ -211,10 +211,10 @@ func TestAStepThatHangsWhenTheLoopIsEndedDoesNotHideWhy(t *testing.T) {
 
 func TestANaNRowFailsOnlyItsOwnSequence(t *testing.T) {
 	l, _ := start(t, Config{}, func(f *fakeRunner) { f.nanSlot = 0; f.gate = make(chan struct{}, 1000) })
-	a, err := l.Submit(Request{Prompt: prompt(5, 1), MaxTokens: 9, PromptTopN: -1})
+	a, err := submit(l, Request{Prompt: prompt(5, 1), MaxTokens: 9, PromptTopN: -1})
 	require.NoError(t, err)
 	r := Request{Prompt: prompt(5, 2), MaxTokens: 9, PromptTopN: -1}
-	b, err := l.Submit(r)
+	b, err := submit(l, r)
 	require.NoError(t, err)
 	for range 100 {
 		l.runner.(*fakeRunner).gate <- struct{}{}
@@ -228,19 +228,19 @@ func TestANaNRowFailsOnlyItsOwnSequence(t *testing.T) {
 
 func TestAFailedStepEndsEverySequenceAndTheLoop(t *testing.T) {
 	l, _ := start(t, Config{}, func(f *fakeRunner) { f.failAt = 3 })
-	s, err := l.Submit(Request{Prompt: prompt(5, 1), MaxTokens: 90, PromptTopN: -1})
+	s, err := submit(l, Request{Prompt: prompt(5, 1), MaxTokens: 90, PromptTopN: -1})
 	require.NoError(t, err)
 	_, _, _, err = drain(t, s)
 	require.ErrorIs(t, err, ErrStepFailed)
 	require.ErrorIs(t, err, engine.ErrDevice)
 	<-l.done
-	_, err = l.Submit(Request{Prompt: prompt(5, 1)})
+	_, err = submit(l, Request{Prompt: prompt(5, 1)})
 	require.ErrorIs(t, err, ErrClosed)
 }
 
 func TestACancelledSequenceIsInNoLaterStepAndItsBlocksComeBack(t *testing.T) {
 	l, f := start(t, Config{}, nil)
-	s, err := l.Submit(Request{Prompt: prompt(40, 1), MaxTokens: 400, PromptTopN: -1})
+	s, err := submit(l, Request{Prompt: prompt(40, 1), MaxTokens: 400, PromptTopN: -1})
 	require.NoError(t, err)
 	_, err = s.Recv(t.Context(), nil)
 	require.NoError(t, err)
@@ -250,7 +250,7 @@ func TestACancelledSequenceIsInNoLaterStepAndItsBlocksComeBack(t *testing.T) {
 	require.EqualValues(t, 1, l.Stats().Cancelled)
 
 	steps, tokens := f.computed()
-	other, err := l.Submit(Request{Prompt: prompt(5, 2), MaxTokens: 9, PromptTopN: -1})
+	other, err := submit(l, Request{Prompt: prompt(5, 2), MaxTokens: 9, PromptTopN: -1})
 	require.NoError(t, err)
 	_, _, _, err = drain(t, other)
 	require.NoError(t, err)
@@ -261,11 +261,11 @@ func TestACancelledSequenceIsInNoLaterStepAndItsBlocksComeBack(t *testing.T) {
 
 func TestAReaderThatDoesNotReadPausesOnlyItsOwnSequence(t *testing.T) {
 	l, _ := start(t, Config{Context: 4096, Runner: engine.RunnerConfig{KVBlocks: 600}}, nil)
-	_, err := l.Submit(Request{Prompt: prompt(5, 1), MaxTokens: 4000, PromptTopN: -1})
+	_, err := submit(l, Request{Prompt: prompt(5, 1), MaxTokens: 4000, PromptTopN: -1})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return l.Stats().GeneratedTokens >= bufferLimit }, 5*time.Second, time.Millisecond)
 	r := Request{Prompt: prompt(5, 2), MaxTokens: 300, PromptTopN: -1}
-	s, err := l.Submit(r)
+	s, err := submit(l, r)
 	require.NoError(t, err)
 	tokens, _, _, err := drain(t, s)
 	require.NoError(t, err)
@@ -278,13 +278,13 @@ func TestAReaderThatDoesNotReadMakesRoomForThoseWhoWaitAndGoesOnWhereItWas(t *te
 	slow := Request{Prompt: prompt(5, 1), MaxTokens: 4 * bufferLimit, PromptTopN: -1}
 	var stalled []*Stream
 	for range 4 { // two more than there are slots
-		s, err := l.Submit(slow)
+		s, err := submit(l, slow)
 		require.NoError(t, err)
 		stalled = append(stalled, s)
 	}
 	for i := range int32(3) {
 		r := Request{Prompt: prompt(7, 2+i), MaxTokens: 9, PromptTopN: -1}
-		s, err := l.Submit(r)
+		s, err := submit(l, r)
 		require.NoError(t, err)
 		tokens, _, _, err := drain(t, s)
 		require.NoError(t, err)
@@ -302,11 +302,11 @@ func TestAReaderThatDoesNotReadMakesRoomForThoseWhoWaitAndGoesOnWhereItWas(t *te
 func TestAReaderThatStallsOthersLosesItsSequence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := start(t, Config{Runner: engine.RunnerConfig{MaxSequences: 1}}, nil)
-		slow, err := l.Submit(Request{Prompt: prompt(5, 1), MaxTokens: 400, PromptTopN: -1})
+		slow, err := submit(l, Request{Prompt: prompt(5, 1), MaxTokens: 400, PromptTopN: -1})
 		require.NoError(t, err)
 		synctest.Wait()
 		r := Request{Prompt: prompt(5, 2), MaxTokens: 3, PromptTopN: -1}
-		next, err := l.Submit(r)
+		next, err := submit(l, r)
 		require.NoError(t, err)
 		tokens := make(chan []int32)
 		go func() {
@@ -325,7 +325,7 @@ func TestAReaderThatStallsOthersLosesItsSequence(t *testing.T) {
 func TestAStepThatHangsShowsInTheStats(t *testing.T) {
 	l, f := start(t, Config{}, func(f *fakeRunner) { f.gate = make(chan struct{}) })
 	require.Zero(t, l.Stats().RunningStepAge, "an idle loop never looks hung")
-	_, err := l.Submit(Request{Prompt: prompt(5, 1), MaxTokens: 1, PromptTopN: -1})
+	_, err := submit(l, Request{Prompt: prompt(5, 1), MaxTokens: 1, PromptTopN: -1})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return l.Stats().RunningStepAge > time.Millisecond }, 5*time.Second, time.Millisecond)
 	f.gate <- struct{}{}
@@ -353,7 +353,7 @@ func TestRandomCompanyNeverChangesTheTokens(t *testing.T) {
 			if rng.IntN(4) == 0 {
 				cancelAfter = rng.IntN(50)
 			}
-			s, err := l.Submit(r)
+			s, err := submit(l, r)
 			require.NoError(t, err)
 			wg.Go(func() {
 				var tokens []int32
@@ -387,4 +387,14 @@ func TestRandomCompanyNeverChangesTheTokens(t *testing.T) {
 		preempted += l.Stats().Preempted
 	}
 	require.NotZero(t, preempted, "the cache was never too small: the test shows nothing")
+}
+
+// submit gives a loop a request of one continuation.
+func submit(l *Loop, r Request) (*Stream, error) {
+	r.Continuations = []Continuation{{OutputIndex: r.Params.OutputIndex}}
+	streams, err := l.Submit(r)
+	if err != nil {
+		return nil, err
+	}
+	return streams[0], nil
 }

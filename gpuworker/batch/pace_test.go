@@ -122,7 +122,7 @@ func TestAPromptThatJoinsOthersIsComputedInShorterSteps(t *testing.T) {
 				l, _ := start(t, cfg, timed(w, 6*time.Millisecond, 100*time.Microsecond))
 				long := Request{Prompt: prompt(9000, 1), MaxTokens: 1, PromptTopN: -1}
 				submit := func(r Request) *Stream {
-					s, err := l.Submit(r)
+					s, err := submit(l, r)
 					require.NoError(t, err)
 					return s
 				}

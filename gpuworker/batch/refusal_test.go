@@ -48,7 +48,7 @@ func TestARefusedSequenceEndsWithTheEnginesWordsAndTheOthersGoOn(t *testing.T) {
 			var good []Request
 			var streams []*Stream
 			submit := func(r Request) {
-				s, err := l.Submit(r)
+				s, err := submit(l, r)
 				require.NoError(t, err)
 				streams = append(streams, s)
 			}
@@ -94,7 +94,7 @@ func TestStepsThatAreTooLargeForTheMemoryLeftAreComputedInSmallerOnes(t *testing
 	var requests []Request
 	for i := range int32(4) {
 		r := Request{Prompt: prompt(50, i), MaxTokens: 12, PromptTopN: int(i%2) - 1}
-		s, err := l.Submit(r)
+		s, err := submit(l, r)
 		require.NoError(t, err)
 		streams, requests = append(streams, s), append(requests, r)
 	}
@@ -118,7 +118,7 @@ func TestALostDeviceEndsTheLoopAtOnceAndIsNotAskedForSmallerSteps(t *testing.T) 
 		}
 	})
 	for range 3 {
-		_, _ = l.Submit(Request{Prompt: prompt(5, 1), MaxTokens: 9, PromptTopN: -1}) // the last ones may come too late
+		_, _ = submit(l, Request{Prompt: prompt(5, 1), MaxTokens: 9, PromptTopN: -1}) // the last ones may come too late
 	}
 	<-l.done
 	require.Equal(t, 1, asked)
@@ -137,7 +137,7 @@ func TestAResultThatIsNotGivenIsAskedForAgain(t *testing.T) {
 			}
 		})
 		r := Request{Prompt: prompt(20, 1), MaxTokens: 9, PromptTopN: -1}
-		s, err := l.Submit(r)
+		s, err := submit(l, r)
 		require.NoError(t, err)
 		tokens, _, _, err := drain(t, s)
 		require.NoError(t, err)
@@ -150,7 +150,7 @@ func TestARunnerThatKeepsAResultEndsTheLoop(t *testing.T) {
 		l, _ := start(t, Config{}, func(f *fakeRunner) {
 			f.keep = func() error { return fmt.Errorf("none is in flight: %w", engine.ErrPrecondition) }
 		})
-		s, err := l.Submit(Request{Prompt: prompt(20, 1), MaxTokens: 9, PromptTopN: -1})
+		s, err := submit(l, Request{Prompt: prompt(20, 1), MaxTokens: 9, PromptTopN: -1})
 		require.NoError(t, err)
 		begin := time.Now()
 		_, _, _, err = drain(t, s)
@@ -220,7 +220,7 @@ func TestRandomRefusalsNeverChangeTheTokensOfOthers(t *testing.T) {
 			} else if bad {
 				expected = nil
 			}
-			s, err := l.Submit(r)
+			s, err := submit(l, r)
 			require.NoError(t, err)
 			wg.Go(func() {
 				tokens, scores, _, err := drain(t, s)

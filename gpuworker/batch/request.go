@@ -28,21 +28,47 @@ var (
 	ErrStepFailed = errors.New("step failed")
 )
 
-// Request is one sequence to compute.
+// Request is one prompt and the continuations to compute of it, each a sequence with a stream of its own.
 type Request struct {
 	Prompt []int32
 	// Class computes the prompt; generated tokens are always Decode.
 	Class engine.KernelClass
-	// Params, with PromptLength set by the loop. Suppressed ids hold while fewer than MinTokens are generated.
+	// Params of every continuation; the loop sets PromptLength and OutputIndex. Suppressed ids hold while fewer than MinTokens are
+	// generated.
 	Params engine.SlotParams
-	// MaxTokens ends the sequence; 0 computes the prompt only. Capped by context and cache.
+	// MaxTokens ends a continuation, its resumed tokens counted; 0 computes the prompt only. Capped by context and cache.
 	MaxTokens int
-	// StopIDs end the sequence when sampled.
+	// StopIDs end a continuation when sampled.
 	StopIDs []int32
-	// PromptTopN >= 0 scores every prompt token but the first, with so many candidates; -1 does not.
+	// PromptTopN >= 0 scores every prompt token but the first, with so many candidates, for the first continuation; -1 does not.
 	PromptTopN int
-	// Progress asks for an event after each prefill chunk.
+	// Progress asks for an event after each prefill chunk, of the first continuation.
 	Progress bool
+	// Continuations are at least one. They share the prompt's blocks.
+	Continuations []Continuation
+	// Priority: higher is more urgent.
+	Priority int32
+	// Tenant is whose share of the machine the request uses: among equal priorities, tenants share tokens alike.
+	Tenant string
+	// Salt keeps cached prefixes apart from those of requests with another one; Bypass takes none and leaves none.
+	Salt   string
+	Bypass bool
+	// Keys say which prefixes of the prompt the loop tells the world about while they are cached, shortest first.
+	Keys []PrefixKey
+}
+
+// Continuation is one answer to a prompt.
+type Continuation struct {
+	OutputIndex int32
+	// Resumed is what was generated of it before, elsewhere: it is computed again and never delivered. At most MaxTokens-1 ids,
+	// none of them of StopIDs.
+	Resumed []int32
+}
+
+// PrefixKey names the first Tokens tokens of a prompt to those who route by what is cached.
+type PrefixKey struct {
+	Key    uint64
+	Tokens int
 }
 
 // Reason says why a sequence ended well.

@@ -26,6 +26,20 @@ type sequence struct {
 	stalledSince time.Time
 }
 
+// newSequence is continuation i of a request, which scores the prompt and tells its progress if it is the first.
+func newSequence(l *Loop, r Request, i int) *sequence {
+	c := r.Continuations[i]
+	r.Params.PromptLength, r.Params.OutputIndex = int32(len(r.Prompt)), c.OutputIndex
+	if i > 0 {
+		r.PromptTopN, r.Progress = -1, false
+	}
+	tokens := make([]int32, 0, len(r.Prompt)+len(c.Resumed)+min(r.MaxTokens, 64))
+	return &sequence{
+		request: r, stream: newStream(l), promptLength: len(r.Prompt), slot: -1, arrived: time.Now(),
+		tokens: append(append(tokens, r.Prompt...), c.Resumed...),
+	}
+}
+
 func (s *sequence) generated() int { return len(s.tokens) - s.promptLength }
 
 // decoding says whether all that is left to compute is the token sampled last.

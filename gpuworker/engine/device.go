@@ -24,6 +24,9 @@ type DeviceInfo struct {
 	Numerics string // version of every rule that decides bits; part of the class id
 	Build    string // name, compiler and source digest of the engine; part of the class id
 
+	// OneClass: both kernel classes give the same bits, so that what one has computed stands for the other.
+	OneClass bool
+
 	ComputeMajor, ComputeMinor int
 	SMCount                    int // streaming multiprocessors; threads on a CPU, which never change bits
 

@@ -17,6 +17,7 @@ const (
 	Q6_K  Type = 14
 	IQ4NL Type = 20
 	BF16  Type = 30
+	F8    Type = 256 // E4M3 with a scale for each head of each token; of the KV cache only, and no ggml type
 )
 
 // RopeStyle says which dims of a head rotate together.

@@ -11,12 +11,15 @@ type RunnerConfig struct {
 	MaxSampleRows    int
 	MaxScoreRows     int
 	MaxTopN          int  // 0 .. 64
-	KVType           Type // F32, F16 or BF16
+	KVType           Type // F32, F16, BF16 or F8
+	ActType          Type // what activations are kept as between kernels: F16 or BF16; 0 = the engine's own for KVType
+	HostBlocks       int  // blocks of host memory: ids 0 .. HostBlocks-1; their memory is taken when they are first written
 }
 
 // RunnerCost is the device memory a runner takes.
 type RunnerCost struct {
 	KVBytes, WorkspaceBytes, BytesPerBlock uint64
+	HostBytesPerBlock                      uint64 // of host memory, which the device's ledger does not count
 }
 
 // Runner owns the KV cache and slots of one model and runs steps. One goroutine uses it, Progress excepted.
@@ -60,13 +63,16 @@ type Segment struct {
 	Blocks         []int32 // block table covering positions 0 .. FirstPosition+len(Tokens)-1
 }
 
-// SampleRow samples one token for a slot from the logits of one token of the step.
+// SampleRow samples one token for a slot from the logits of one token of the step. Several rows may name one token, and several
+// one slot, at different positions: each sees the history below its own position, and the sample of the last of them is what
+// PreviousSample stands for.
 type SampleRow struct {
 	TokenIndex     int32 // into the concatenated tokens of the step's segments
 	Slot           int32
 	SlotGeneration uint32
 	Position       int32    // absolute position of the token to be sampled
 	Mask           []uint32 // allowed-token bitmask of ceil(vocab/32) words; nil = all
+	MaskLate       bool     // the mask comes by LateMasker.Masks; Mask is nil
 }
 
 // ScoreRow scores a given next token against the logits of one token of the step.
@@ -99,12 +105,28 @@ type SlotParams struct {
 	Suppressed        []int32 // forbidden while fewer than MinTokens are generated
 }
 
-// PreOp is done before the step's segments: SlotSet (Params not nil) or a block copy.
+// PreOpKind says what a PreOp does.
+type PreOpKind int32
+
+// Kinds of pre-operations.
+const (
+	SlotSet   PreOpKind = 0 // gives a slot parameters and a history
+	BlockCopy PreOpKind = 1 // Src to Dst, both on the device
+	// BlockOut copies Src on the device to Dst in host memory. ErrOutOfMemory from Submit: the host has none, nothing changed.
+	BlockOut PreOpKind = 2
+	BlockIn  PreOpKind = 3 // Src in host memory, written by a BlockOut before, to Dst on the device
+)
+
+// PreOp is done before the step's segments, in order.
 type PreOp struct {
-	Slot           int32
+	Kind           PreOpKind
+	Slot           int32 // of SlotSet, as are the next three
 	SlotGeneration uint32
 	Params         *SlotParams
-	Src, Dst       int32 // block copy when Params is nil
+	// History is the ids of positions 0 .. len-1, whose keys and values are in the blocks that the slot's segments name: the
+	// caller's word. The slot's length becomes len, so that its first segment may begin there.
+	History  []int32
+	Src, Dst int32 // of a block
 }
 
 // Step is one forward pass over a batch.
@@ -156,6 +178,14 @@ const (
 	FaultHangStep  Fault = 1 // the next step lasts value ns longer
 	FaultNaNLogits Fault = 2 // the logits of sample row index of the next step are NaN
 )
+
+// LateMasker is the ability of a runner to take masks after a step was submitted: all but the sampling is done meanwhile.
+type LateMasker interface {
+	// Masks gives the masks of the rows with MaskLate of the step submitted last, in their order. Before that Wait answers
+	// ErrTimeout for that step, and Submit ErrPrecondition. ErrPrecondition: no step waits for masks. ErrInvalid: another number of
+	// masks, or one of another length; the step still waits.
+	Masks(masks [][]uint32) error
+}
 
 // Faulter is the ability to misbehave on request.
 type Faulter interface {

@@ -51,7 +51,7 @@ type Sink interface {
 
 // Submitter is what Run asks of a step loop.
 type Submitter interface {
-	Submit(batch.Request) (*batch.Stream, error)
+	Submit(batch.Request) ([]*batch.Stream, error)
 }
 
 // TextDecoder turns token ids into valid UTF-8 text, piece by piece.

@@ -19,19 +19,15 @@ type NewDecoder func(special bool) TextDecoder
 // continuation is in a step submitted later.
 func Run(ctx context.Context, loop Submitter, decoders NewDecoder, r Request, sink Sink) (generated int, err error) {
 	run := &run{request: r, sink: sink, scored: make(chan struct{})}
-	streams := make([]*batch.Stream, 0, r.Sequences)
+	streams, err := loop.Submit(r.batch())
+	if err != nil {
+		return 0, err
+	}
 	defer func() {
 		for _, s := range streams {
 			s.Cancel()
 		}
 	}()
-	for i := range r.Sequences {
-		s, err := loop.Submit(r.sequence(i))
-		if err != nil {
-			return 0, err
-		}
-		streams = append(streams, s)
-	}
 	if r.PromptTopN < 0 {
 		close(run.scored)
 	}
@@ -52,16 +48,16 @@ func Run(ctx context.Context, loop Submitter, decoders NewDecoder, r Request, si
 	return int(run.generated.Load()), err
 }
 
-// sequence is the loop's request for continuation i; only the first scores the prompt and tells its progress.
-func (r Request) sequence(i int) batch.Request {
-	s := batch.Request{
-		Prompt: r.Prompt, Class: r.Class, Params: r.Params, MaxTokens: r.MaxTokens, StopIDs: r.StopIDs, PromptTopN: -1,
+// batch is the loop's request.
+func (r Request) batch() batch.Request {
+	b := batch.Request{
+		Prompt: r.Prompt, Class: r.Class, Params: r.Params, MaxTokens: r.MaxTokens, StopIDs: r.StopIDs,
+		PromptTopN: r.PromptTopN, Progress: r.Progress, Continuations: make([]batch.Continuation, r.Sequences),
 	}
-	s.Params.OutputIndex = int32(i)
-	if i == 0 {
-		s.PromptTopN, s.Progress = r.PromptTopN, r.Progress
+	for i := range b.Continuations {
+		b.Continuations[i].OutputIndex = int32(i)
 	}
-	return s
+	return b
 }
 
 // run is the state shared by the continuations of one call.

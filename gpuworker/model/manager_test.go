@@ -105,7 +105,7 @@ func TestLoadServeUnload(t *testing.T) {
 
 	got, release, err := m.Acquire("small")
 	require.NoError(t, err)
-	s, err := got.Loop.Submit(batch.Request{Prompt: []int32{1, 2, 3}, MaxTokens: 5, PromptTopN: -1,
+	s, err := submit(got.Loop, batch.Request{Prompt: []int32{1, 2, 3}, MaxTokens: 5, PromptTopN: -1,
 		Params: engine.SlotParams{TopP: 1, TypicalP: 1, RepetitionPenalty: 1}})
 	require.NoError(t, err)
 	var tokens int
@@ -214,7 +214,7 @@ func TestUnloadWaitsForRequestsOrCancelsThem(t *testing.T) {
 	require.NoError(t, err)
 	_, release, err := m.Acquire("small")
 	require.NoError(t, err)
-	s, err := inst.Loop.Submit(batch.Request{Prompt: []int32{1}, MaxTokens: 200, PromptTopN: -1,
+	s, err := submit(inst.Loop, batch.Request{Prompt: []int32{1}, MaxTokens: 200, PromptTopN: -1,
 		Params: engine.SlotParams{TopP: 1, TypicalP: 1, RepetitionPenalty: 1}})
 	require.NoError(t, err)
 
@@ -417,7 +417,7 @@ func TestCloseEndsRunningRequests(t *testing.T) {
 	m, _ := manager(t, 1<<30)
 	inst, _, err := m.Load(t.Context(), "small", Options{}, nil)
 	require.NoError(t, err)
-	s, err := inst.Loop.Submit(batch.Request{Prompt: []int32{1}, MaxTokens: 250, PromptTopN: -1,
+	s, err := submit(inst.Loop, batch.Request{Prompt: []int32{1}, MaxTokens: 250, PromptTopN: -1,
 		Params: engine.SlotParams{TopP: 1, TypicalP: 1, RepetitionPenalty: 1}})
 	require.NoError(t, err)
 	require.NoError(t, m.Close())
@@ -449,4 +449,14 @@ func TestClassesDifferByWhatDecidesBitsOnly(t *testing.T) {
 		seen[ClassID(other, engine.F32)] = true
 	}
 	require.False(t, seen[ClassID(base, engine.BF16)])
+}
+
+// submit gives a loop a request of one continuation.
+func submit(l *batch.Loop, r batch.Request) (*batch.Stream, error) {
+	r.Continuations = make([]batch.Continuation, 1)
+	streams, err := l.Submit(r)
+	if err != nil {
+		return nil, err
+	}
+	return streams[0], nil
 }

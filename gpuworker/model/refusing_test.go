@@ -321,7 +321,7 @@ func TestARefusedStepLeavesItsModelInService(t *testing.T) {
 	}})
 	inst, _, err := m.Load(t.Context(), "small", Options{}, nil)
 	require.NoError(t, err)
-	s, err := inst.Loop.Submit(batch.Request{Prompt: []int32{1, poison}, MaxTokens: 5, PromptTopN: -1,
+	s, err := submit(inst.Loop, batch.Request{Prompt: []int32{1, poison}, MaxTokens: 5, PromptTopN: -1,
 		Params: engine.SlotParams{TopP: 1, TypicalP: 1, RepetitionPenalty: 1}})
 	require.NoError(t, err)
 	_, err = s.Recv(t.Context(), nil)

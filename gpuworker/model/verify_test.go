@@ -156,7 +156,7 @@ func TestTheWatchYieldsToWork(t *testing.T) {
 				}
 				tensors := int64(len(b.inst.tensors))
 				require.Equal(b, tensors*int64(tc.took), int64(pass()), "beside nobody")
-				s, err := b.inst.Loop.Submit(batch.Request{Prompt: []int32{1}, MaxTokens: 200, PromptTopN: -1,
+				s, err := submit(b.inst.Loop, batch.Request{Prompt: []int32{1}, MaxTokens: 200, PromptTopN: -1,
 					Params: engine.SlotParams{TopP: 1, TypicalP: 1, RepetitionPenalty: 1}})
 				require.NoError(b, err)
 				synctest.Wait() // it is paused for want of a reader, and has not ended

@@ -20,6 +20,9 @@
  * 1.1  host_alloc, host_free
  * 1.2  mr_device_info: physical_total and what follows it; errors may be unknown; device_fault; ABORTED from step_submit;
  *      MATMUL and MATVEC in f32, MATMUL_F16, MATVEC_F16
+ * 1.3  slots that begin with a history; blocks in host memory: host_blocks, MR_PRE_BLOCK_OUT, MR_PRE_BLOCK_IN; masks that come
+ *      late: MR_STEP_LATE_MASKS, step_masks; act_type apart from kv_type, MR_KV_F8; one_class; members reserved for models
+ *      that lie on several devices
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -32,7 +35,7 @@ extern "C" {
 #endif
 
 #define MR_ABI_MAJOR 1u
-#define MR_ABI_MINOR 2u
+#define MR_ABI_MINOR 3u
 
 typedef struct mr_error mr_error;   /* code, message, native code */
 typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */
@@ -101,6 +104,9 @@ typedef struct mr_device_info {
   uint64_t corrected_errors; /* corrected memory errors since the driver was loaded; UINT64_MAX = unknown */
   uint64_t failed_frees;     /* frees that the driver refused since the device was opened */
   char management_problem[128]; /* why readings of the driver's management library are unknown; empty where none should be */
+  /* Since 1.3. */
+  int32_t one_class;         /* bool: both kernel classes give the same bits, so that what one has computed stands for the other */
+  int32_t reserved1;
 } mr_device_info;
 
 /* ---- buffer and digest ----------------------------------------------------------------------------------------- */
@@ -165,6 +171,9 @@ typedef struct mr_model_desc {
   int32_t qk_norm;       /* bool: RMS norm over each head of Q and K before rope */
   int32_t tied_head;     /* bool: the head is the embedding matrix */
   int32_t rope_factors;  /* bool: MR_ROLE_ROPE_FACTORS is bound; frequency i is divided by factor i */
+  /* Since 1.3. Reserved for models that lie on several devices: 0, 0 and NULL, anything else is UNIMPLEMENTED. */
+  int32_t parallel_rank, parallel_size; /* which part of how many this device holds */
+  const void *communicator;             /* what the parts exchange their sums through; the caller's until the model is destroyed */
 } mr_model_desc;
 
 /* Tensor roles. Layer is -1 for those outside the layers. Dims are (in, out) = ggml's ne[0], ne[1]. */
@@ -202,7 +211,9 @@ typedef struct mr_tensor_desc {
 
 /* ---- runner and steps ------------------------------------------------------------------------------------------ */
 
-enum { MR_KV_F32 = 0, MR_KV_F16 = 1, MR_KV_BF16 = 30 }; /* ggml type ids */
+/* What keys and values are kept as. The first three are ggml type ids. F8 is E4M3: each head of each token has an f32 scale
+ * beside it, the largest absolute value divided by 448 (1 where all are zero), by which its elements were divided. */
+enum { MR_KV_F32 = 0, MR_KV_F16 = 1, MR_KV_BF16 = 30, MR_KV_F8 = 256 };
 
 typedef struct mr_runner_config {
   size_t struct_size;
@@ -214,6 +225,12 @@ typedef struct mr_runner_config {
   int32_t max_score_rows;    /* score rows a step, >= 0 */
   int32_t max_top_n;         /* candidates a row, 0 .. 64 */
   int32_t kv_type;           /* MR_KV_* */
+  /* Since 1.3. */
+  int32_t act_type;          /* what activations are kept as between kernels: MR_KV_F16 or MR_KV_BF16; 0 = the engine's own for
+                                the kv_type (CPU: f32; GPU: the kv_type itself, bf16 for MR_KV_F8). UNIMPLEMENTED: a pair that
+                                the engine has no kernels for */
+  int32_t host_blocks;       /* blocks of host memory, ids 0 .. host_blocks-1, for MR_PRE_BLOCK_OUT and _IN; >= 0. Their memory is
+                                taken, some blocks at a time, when they are first written */
 } mr_runner_config;
 
 /* Bytes a runner of this configuration takes, by purpose; nothing is allocated. Of a model that is not sealed yet it is
@@ -221,6 +238,7 @@ typedef struct mr_runner_config {
 typedef struct mr_runner_cost {
   size_t struct_size;
   uint64_t kv_bytes, workspace_bytes, bytes_per_block;
+  uint64_t host_bytes_per_block; /* since 1.3: of host memory, counted nowhere in the device's ledger */
 } mr_runner_cost;
 
 enum { MR_CLASS_PREFILL = 0, MR_CLASS_DECODE = 1 };
@@ -238,13 +256,15 @@ typedef struct mr_segment {
   uint32_t flags;           /* 0 */
 } mr_segment;
 
-/* Samples one token for a slot from the logits of one computed token. Several rows may name the same token. */
+/* Samples one token for a slot from the logits of one computed token. Several rows may name the same token, and several rows
+ * the same slot, at different positions: each sees the slot's history below its own position, and the sample of the last of
+ * them is the slot's token -1. What such a step computed too much of is dropped by the next segment's first_position. */
 typedef struct mr_sample_row {
   int32_t token_index;      /* into mr_step.tokens */
-  int32_t slot;             /* whose parameters, seed and history are used; its sample becomes that slot's token -1 */
+  int32_t slot;             /* whose parameters, seed and history are used */
   uint32_t slot_generation;
   int32_t position;         /* absolute position of the token to be sampled: part of the random counter */
-  int32_t mask_offset;      /* first word of the allowed-token bitmask in mr_step.masks, or -1; ceil(vocab/32) words */
+  int32_t mask_offset;      /* first word of the allowed-token bitmask in the step's masks, or -1; ceil(vocab/32) words */
 } mr_sample_row;
 
 /* Scores a given next token against the logits of one computed token (prompt logprobs). */
@@ -276,13 +296,29 @@ typedef struct mr_slot_params {
 } mr_slot_params;
 
 /* Ordered operations done before the step's segments, after the step before. */
-enum { MR_PRE_SLOT_SET = 0, MR_PRE_BLOCK_COPY = 1 };
+enum {
+  MR_PRE_SLOT_SET = 0,   /* gives a slot parameters and a history */
+  MR_PRE_BLOCK_COPY = 1, /* src_block to dst_block, both on the device */
+  MR_PRE_BLOCK_OUT = 2,  /* src_block on the device to dst_block in host memory. RESOURCE_EXHAUSTED from step_submit: the host
+                            has no memory for it, and nothing has changed */
+  MR_PRE_BLOCK_IN = 3    /* src_block in host memory, written by an OUT before, to dst_block on the device */
+};
 typedef struct mr_pre_op {
   size_t struct_size;
   int32_t kind;
-  int32_t slot; uint32_t slot_generation; const mr_slot_params *params; /* SLOT_SET: empty history, these parameters */
-  int32_t src_block, dst_block;                                         /* BLOCK_COPY */
+  int32_t slot; uint32_t slot_generation; const mr_slot_params *params; /* SLOT_SET */
+  int32_t src_block, dst_block;                                         /* BLOCK_* */
+  /* Since 1.3. SLOT_SET: ids of positions 0 .. history_count-1, 0..vocab-1 each; the slot's length becomes history_count, so that
+   * its first segment may begin there. Their keys and values are in the blocks that the segment's table names, where an earlier
+   * step (of any slot), a BLOCK_COPY or a BLOCK_IN has put them: that is the caller's word. */
+  int32_t history_count;
+  const int32_t *history;
 } mr_pre_op;
+
+/* Flags of a step. */
+enum {
+  MR_STEP_LATE_MASKS = 1u /* the masks come by step_masks; all but the sampling is done meanwhile */
+};
 
 typedef struct mr_step {
   size_t struct_size;
@@ -297,7 +333,10 @@ typedef struct mr_step {
   const mr_score_row *scores; int32_t score_count;
   int32_t pre_op_count;
   const mr_pre_op *pre_ops;
-  const uint32_t *masks; int64_t mask_words;
+  const uint32_t *masks; int64_t mask_words; /* with MR_STEP_LATE_MASKS: NULL, and how many words step_masks will give */
+  /* Since 1.3. */
+  uint32_t flags;               /* MR_STEP_* */
+  uint32_t reserved0;
 } mr_step;
 
 enum { MR_ROW_OK = 0, MR_ROW_NAN = 1 /* logits held NaN */, MR_ROW_EMPTY = 2 /* no token left to choose from */ };
@@ -419,6 +458,12 @@ typedef struct mr_api {
 
   /* A fault of the device's memory: MR_FAULT_REFUSE_*. A later one of the same kind replaces it; value 0 ends it. */
   mr_error *(*device_fault)(mr_device *, int32_t fault, int32_t index, uint64_t value);
+
+  /* Since 1.3. The masks of the step submitted last, which has MR_STEP_LATE_MASKS: as many words as it said, copied before the
+   * call returns. Until then step_wait answers DEADLINE_EXCEEDED for that step, and step_submit FAILED_PRECONDITION: a step
+   * behind it needs its samples. However late they come, the samples are the same. FAILED_PRECONDITION: no step waits for
+   * masks. INVALID_ARGUMENT: another number of words; the step still waits. */
+  mr_error *(*step_masks)(mr_runner *, const uint32_t *masks, int64_t mask_words);
 } mr_api;
 
 /* What device_measure measures, in units a second. */

@@ -172,7 +172,7 @@ func testRunner(t *testing.T, opener func(*testing.T) engine.Device, _ Options) 
 		g.do(prompt())
 		want := g.do(next(20, 11)).Samples[0]
 		step := next(20, 11)
-		step.PreOps = []engine.PreOp{{Src: 2, Dst: 30}}
+		step.PreOps = []engine.PreOp{{Kind: engine.BlockCopy, Src: 2, Dst: 30}}
 		step.Segments[0].Blocks = []int32{4, 30}
 		require.Equal(t, want, g.do(step).Samples[0])
 	})
@@ -181,7 +181,7 @@ func testRunner(t *testing.T, opener func(*testing.T) engine.Device, _ Options) 
 		g.do(prompt())
 		want := g.do(next(20, 11)).Samples[0]
 		step := next(20, 11)
-		step.PreOps = []engine.PreOp{{Src: 2, Dst: 30}, {Src: 4, Dst: 2}, {Src: 30, Dst: 31}, {Src: 2, Dst: 33}}
+		step.PreOps = []engine.PreOp{{Kind: engine.BlockCopy, Src: 2, Dst: 30}, {Kind: engine.BlockCopy, Src: 4, Dst: 2}, {Kind: engine.BlockCopy, Src: 30, Dst: 31}, {Kind: engine.BlockCopy, Src: 2, Dst: 33}}
 		step.Segments[0].Blocks = []int32{33, 31}
 		require.Equal(t, want, g.do(step).Samples[0])
 	})
@@ -269,11 +269,11 @@ func testRefusals(opener func(*testing.T) engine.Device) func(*testing.T) {
 		"a score of a token outside":       func(s *engine.Step) { s.Scores = []engine.ScoreRow{{TokenIndex: 1}} },
 		"a score of a target outside":      func(s *engine.Step) { s.Scores = []engine.ScoreRow{{Target: 301}} },
 		"a score with too many candidates": func(s *engine.Step) { s.Scores = []engine.ScoreRow{{TopN: 17}} },
-		"a copy from a block outside":      func(s *engine.Step) { s.PreOps = []engine.PreOp{{Src: 128, Dst: 1}} },
-		"a copy to a block outside":        func(s *engine.Step) { s.PreOps = []engine.PreOp{{Src: 1, Dst: -1}} },
+		"a copy from a block outside":      func(s *engine.Step) { s.PreOps = []engine.PreOp{{Kind: engine.BlockCopy, Src: 128, Dst: 1}} },
+		"a copy to a block outside":        func(s *engine.Step) { s.PreOps = []engine.PreOp{{Kind: engine.BlockCopy, Src: 1, Dst: -1}} },
 		"a slot outside to set":            func(s *engine.Step) { s.PreOps = []engine.PreOp{set(8, 1, Plain(1, 1))} },
 		"a set slot and then a wrong token": func(s *engine.Step) {
-			s.PreOps = []engine.PreOp{set(0, 2, Plain(1, 1)), {Src: 100, Dst: 4}}
+			s.PreOps = []engine.PreOp{set(0, 2, Plain(1, 1)), {Kind: engine.BlockCopy, Src: 100, Dst: 4}}
 			s.Segments[0].SlotGeneration, s.Segments[0].FirstPosition, s.Segments[0].Tokens = 2, 0, []int32{999}
 			s.Samples[0].SlotGeneration = 2
 		},

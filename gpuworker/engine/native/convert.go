@@ -44,7 +44,7 @@ func text(s []C.char) string {
 func infoOf(in *C.mr_device_info, build string) engine.DeviceInfo {
 	out := engine.DeviceInfo{
 		Kind: text(in.kind[:]), Name: text(in.name[:]), UUID: text(in.uuid[:]), Path: text(in.path[:]),
-		Numerics: text(in.numerics[:]), Build: build,
+		Numerics: text(in.numerics[:]), Build: build, OneClass: in.one_class != 0,
 		ComputeMajor: int(in.compute_major), ComputeMinor: int(in.compute_minor), SMCount: int(in.sm_count),
 		BytesTotal: uint64(in.bytes_total), BytesFree: uint64(in.bytes_free), BytesPooled: uint64(in.bytes_pooled),
 		PoolHits: uint64(in.pool_hits), PoolMisses: uint64(in.pool_misses), LiveBuffers: uint64(in.live_buffers),
@@ -115,7 +115,8 @@ func runnerConfig(c engine.RunnerConfig) (C.mr_runner_config, error) {
 		max_sequences:      n.i32("max sequences", c.MaxSequences),
 		max_batched_tokens: n.i32("max batched tokens", c.MaxBatchedTokens),
 		max_sample_rows:    n.i32("max sample rows", c.MaxSampleRows), max_score_rows: n.i32("max score rows", c.MaxScoreRows),
-		max_top_n: n.i32("max top n", c.MaxTopN), kv_type: C.int32_t(c.KVType),
+		max_top_n: n.i32("max top n", c.MaxTopN), kv_type: C.int32_t(c.KVType), act_type: C.int32_t(c.ActType),
+		host_blocks: n.i32("host blocks", c.HostBlocks),
 	}
 	return out, n.err
 }

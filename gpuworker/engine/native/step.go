@@ -59,6 +59,7 @@ func sizesOf(s *engine.Step, maskWords int) (n sizes, err error) {
 		n.masks += len(mask)
 	}
 	for i := range s.PreOps {
+		n.ids += len(s.PreOps[i].History)
 		if p := s.PreOps[i].Params; p != nil {
 			if len(p.BiasIDs) != len(p.BiasValues) {
 				return n, fmt.Errorf("slot %d has %d bias ids and %d values: %w", s.PreOps[i].Slot, len(p.BiasIDs),
@@ -149,8 +150,9 @@ func (a *stepArgs) packPreOps(s *engine.Step, n sizes, ids []int32) {
 	for i := range s.PreOps {
 		op := &s.PreOps[i]
 		preOps[i] = C.mr_pre_op{
-			struct_size: C.sizeof_mr_pre_op, kind: C.MR_PRE_BLOCK_COPY,
-			src_block: C.int32_t(op.Src), dst_block: C.int32_t(op.Dst),
+			struct_size: C.sizeof_mr_pre_op, kind: C.int32_t(op.Kind), slot: C.int32_t(op.Slot),
+			slot_generation: C.uint32_t(op.SlotGeneration), src_block: C.int32_t(op.Src), dst_block: C.int32_t(op.Dst),
+			history_count: C.int32_t(len(op.History)), history: list(op.History),
 		}
 		p := op.Params
 		if p == nil {
@@ -176,8 +178,7 @@ func (a *stepArgs) packPreOps(s *engine.Step, n sizes, ids []int32) {
 		if len(values) > 0 {
 			params[0].bias_values = (*C.float)(&values[0])
 		}
-		preOps[i].kind, preOps[i].slot = C.MR_PRE_SLOT_SET, C.int32_t(op.Slot)
-		preOps[i].slot_generation, preOps[i].params = C.uint32_t(op.SlotGeneration), &params[0]
+		preOps[i].params = &params[0]
 		params = params[1:]
 	}
 }

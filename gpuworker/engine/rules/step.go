@@ -50,11 +50,30 @@ func (s *Slots) Admit(step *engine.Step) error {
 func (s *Slots) preOps(ops []engine.PreOp) error {
 	for i := range ops {
 		op := &ops[i]
-		if op.Params == nil {
+		switch op.Kind {
+		case engine.SlotSet:
+		case engine.BlockCopy:
 			if !s.block(op.Src) || !s.block(op.Dst) {
 				return refuse("pre-operation %d copies block %d to %d of %d", i, op.Src, op.Dst, s.cfg.KVBlocks)
 			}
 			continue
+		case engine.BlockOut:
+			if !s.block(op.Src) || !s.hostBlock(op.Dst) {
+				return refuse("pre-operation %d copies block %d of %d out to host block %d of %d", i, op.Src, s.cfg.KVBlocks,
+					op.Dst, s.cfg.HostBlocks)
+			}
+			continue
+		case engine.BlockIn:
+			if !s.hostBlock(op.Src) || !s.block(op.Dst) {
+				return refuse("pre-operation %d copies host block %d of %d in to block %d of %d", i, op.Src, s.cfg.HostBlocks,
+					op.Dst, s.cfg.KVBlocks)
+			}
+			continue
+		default:
+			return refuse("pre-operation %d is of kind %d", i, op.Kind)
+		}
+		if op.Params == nil {
+			return refuse("pre-operation %d sets slot %d without parameters", i, op.Slot)
 		}
 		if !s.slot(op.Slot) {
 			return refuse("pre-operation %d sets slot %d of %d", i, op.Slot, s.cfg.MaxSequences)
@@ -62,7 +81,15 @@ func (s *Slots) preOps(ops []engine.PreOp) error {
 		if err := CheckParams(op.Params, s.desc.Vocab, s.cfg.MaxTopN); err != nil {
 			return fmt.Errorf("slot %d: %w", op.Slot, err)
 		}
-		s.next[op.Slot] = Slot{Set: true, Generation: op.SlotGeneration}
+		if most := min(s.desc.Context, s.cfg.KVBlocks*s.cfg.BlockSize); len(op.History) > most {
+			return refuse("pre-operation %d: a history of %d tokens, want at most %d", i, len(op.History), most)
+		}
+		for at, id := range op.History {
+			if id < 0 || int(id) >= s.desc.Vocab {
+				return refuse("pre-operation %d: token %d of the history is %d, not in a vocabulary of %d", i, at, id, s.desc.Vocab)
+			}
+		}
+		s.next[op.Slot] = Slot{Set: true, Generation: op.SlotGeneration, Length: int32(len(op.History))}
 	}
 	return nil
 }
@@ -170,6 +197,8 @@ func (s *Slots) named(i int32, generation uint32) error {
 
 func (s *Slots) slot(i int32) bool  { return i >= 0 && int(i) < s.cfg.MaxSequences }
 func (s *Slots) block(i int32) bool { return i >= 0 && int(i) < s.cfg.KVBlocks }
+
+func (s *Slots) hostBlock(i int32) bool { return i >= 0 && int(i) < s.cfg.HostBlocks }
 
 func refuse(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, engine.ErrInvalid)...)

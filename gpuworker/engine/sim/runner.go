@@ -87,9 +87,10 @@ func (r *Runner) Submit(s *engine.Step) error {
 func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 	vocab, opts := r.model.desc.Vocab, &r.model.dev.opts
 	for i := range s.PreOps {
-		if op := &s.PreOps[i]; op.Params != nil {
+		switch op := &s.PreOps[i]; op.Kind {
+		case engine.SlotSet:
 			r.slots[op.Slot].set(op.Params, vocab)
-		} else {
+		case engine.BlockCopy:
 			r.cache.copyBlock(op.Dst, op.Src)
 		}
 	}

@@ -165,12 +165,16 @@ type GenerateRequest struct {
 	Cache *CacheOptions `protobuf:"bytes,10,opt,name=cache,proto3" json:"cache,omitempty"`
 	// Constrained decoding. UNIMPLEMENTED until built.
 	Guided *Guided `protobuf:"bytes,11,opt,name=guided,proto3" json:"guided,omitempty"`
-	// Urgency; higher is more urgent, 0 is usual. UNIMPLEMENTED until built when not 0.
+	// Urgency; higher is more urgent. Waiting requests of a higher priority go first, and take the places of running ones of a
+	// lower priority when memory runs out. Unset: 0.
 	Priority *int32 `protobuf:"varint,12,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
-	// Whose share of the machine the request uses. UNIMPLEMENTED until built.
+	// Whose share of the machine the request uses; at most 128 printable ASCII characters. Among requests of one priority, those
+	// who wait share tokens alike, however many requests each has. Unset: the share of all who say nothing.
 	FairnessId *string `protobuf:"bytes,13,opt,name=fairness_id,json=fairnessId,proto3,oneof" json:"fairness_id,omitempty"`
-	// What is already generated, one entry for each output_index: the stream continues after it. UNIMPLEMENTED until
-	// built.
+	// What is already generated, at most one entry for each output_index: the stream continues after it, with the tokens that it
+	// would have had. Needs sampling.seed. A stop condition that the given tokens meet ends a continuation at once, with nothing
+	// computed. INVALID_ARGUMENT: an output_index that is not in [0, num_sequences) or is there twice, or more tokens than
+	// max_tokens. FAILED_PRECONDITION (reason RESUME_MISMATCH): another number of text_bytes than these tokens give.
 	Resume []*Resume `protobuf:"bytes,14,rep,name=resume,proto3" json:"resume,omitempty"`
 	// Refuses with FAILED_PRECONDITION if the prompt's token ids have another digest (64 hex digits). Unset: any.
 	ExpectPromptDigest *string `protobuf:"bytes,15,opt,name=expect_prompt_digest,json=expectPromptDigest,proto3,oneof" json:"expect_prompt_digest,omitempty"`
@@ -878,9 +882,10 @@ func (x *ResponseOptions) GetProgress() bool {
 // Prefix-cache control.
 type CacheOptions struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Keeps this request's cached prefixes apart from those with another salt. UNIMPLEMENTED until built.
+	// Keeps this request's cached prefixes apart from those with another salt; at most 128 bytes. Unset: shared with all who say
+	// nothing.
 	Salt *string `protobuf:"bytes,1,opt,name=salt,proto3,oneof" json:"salt,omitempty"`
-	// Computes the whole prompt anew. UNIMPLEMENTED until built when true.
+	// Computes the whole prompt anew and leaves nothing of it in the cache. Unset: false.
 	BypassPrefixCache *bool `protobuf:"varint,2,opt,name=bypass_prefix_cache,json=bypassPrefixCache,proto3,oneof" json:"bypass_prefix_cache,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -1102,10 +1107,12 @@ type Resume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which continuation.
 	OutputIndex uint32 `protobuf:"varint,1,opt,name=output_index,json=outputIndex,proto3" json:"output_index,omitempty"`
-	// Its tokens so far.
+	// Its tokens so far, each in [0, vocabulary).
 	TokenIds []uint32 `protobuf:"varint,2,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
-	// Whether it ended.
-	Finished      bool `protobuf:"varint,3,opt,name=finished,proto3" json:"finished,omitempty"`
+	// Whether it ended: nothing more is sent for it, and its `finished` is not sent again.
+	Finished bool `protobuf:"varint,3,opt,name=finished,proto3" json:"finished,omitempty"`
+	// Bytes of text received for these tokens. The server knows how many they give, and refuses another number. Unset: not compared.
+	TextBytes     *uint64 `protobuf:"varint,4,opt,name=text_bytes,json=textBytes,proto3,oneof" json:"text_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1159,6 +1166,13 @@ func (x *Resume) GetFinished() bool {
 		return x.Finished
 	}
 	return false
+}
+
+func (x *Resume) GetTextBytes() uint64 {
+	if x != nil && x.TextBytes != nil {
+		return *x.TextBytes
+	}
+	return 0
 }
 
 // One event of a generation.
@@ -1319,7 +1333,9 @@ type Started struct {
 	// The worker's incarnation: another one after each restart.
 	Incarnation string `protobuf:"bytes,8,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// The request's id, given or made.
-	RequestId     string `protobuf:"bytes,9,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,9,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// How many tokens of `resume` were taken, by output_index from 0; empty without resume.
+	ResumedTokens []uint32 `protobuf:"varint,10,rep,packed,name=resumed_tokens,json=resumedTokens,proto3" json:"resumed_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1415,6 +1431,13 @@ func (x *Started) GetRequestId() string {
 		return x.RequestId
 	}
 	return ""
+}
+
+func (x *Started) GetResumedTokens() []uint32 {
+	if x != nil {
+		return x.ResumedTokens
+	}
+	return nil
 }
 
 // How far the prompt is computed.
@@ -2533,18 +2556,21 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\n" +
 	"constraint\"\"\n" +
 	"\x06Choice\x12\x18\n" +
-	"\aoptions\x18\x01 \x03(\tR\aoptions\"d\n" +
+	"\aoptions\x18\x01 \x03(\tR\aoptions\"\x97\x01\n" +
 	"\x06Resume\x12!\n" +
 	"\foutput_index\x18\x01 \x01(\rR\voutputIndex\x12\x1b\n" +
 	"\ttoken_ids\x18\x02 \x03(\rR\btokenIds\x12\x1a\n" +
-	"\bfinished\x18\x03 \x01(\bR\bfinished\"\x9b\x02\n" +
+	"\bfinished\x18\x03 \x01(\bR\bfinished\x12\"\n" +
+	"\n" +
+	"text_bytes\x18\x04 \x01(\x04H\x00R\ttextBytes\x88\x01\x01B\r\n" +
+	"\v_text_bytes\"\x9b\x02\n" +
 	"\x10GenerateResponse\x120\n" +
 	"\astarted\x18\x01 \x01(\v2\x14.millrace.v1.StartedH\x00R\astarted\x123\n" +
 	"\bprogress\x18\x02 \x01(\v2\x15.millrace.v1.ProgressH\x00R\bprogress\x123\n" +
 	"\x06prompt\x18\x03 \x01(\v2\x19.millrace.v1.PromptTokensH\x00R\x06prompt\x12-\n" +
 	"\x06tokens\x18\x04 \x01(\v2\x13.millrace.v1.TokensH\x00R\x06tokens\x123\n" +
 	"\bfinished\x18\x05 \x01(\v2\x15.millrace.v1.FinishedH\x00R\bfinishedB\a\n" +
-	"\x05event\"\xa8\x02\n" +
+	"\x05event\"\xcf\x02\n" +
 	"\aStarted\x12!\n" +
 	"\fmodel_digest\x18\x01 \x01(\tR\vmodelDigest\x12#\n" +
 	"\rprompt_digest\x18\x02 \x01(\tR\fpromptDigest\x12\x19\n" +
@@ -2555,7 +2581,9 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\tworker_id\x18\a \x01(\tR\bworkerId\x12 \n" +
 	"\vincarnation\x18\b \x01(\tR\vincarnation\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\t \x01(\tR\trequestId\"5\n" +
+	"request_id\x18\t \x01(\tR\trequestId\x12%\n" +
+	"\x0eresumed_tokens\x18\n" +
+	" \x03(\rR\rresumedTokens\"5\n" +
 	"\bProgress\x12)\n" +
 	"\x10prefilled_tokens\x18\x01 \x01(\rR\x0fprefilledTokens\"\x84\x01\n" +
 	"\fPromptTokens\x12\x1f\n" +
@@ -2760,6 +2788,7 @@ func file_millrace_v1_inference_proto_init() {
 		(*Guided_Grammar)(nil),
 		(*Guided_Choice)(nil),
 	}
+	file_millrace_v1_inference_proto_msgTypes[10].OneofWrappers = []any{}
 	file_millrace_v1_inference_proto_msgTypes[11].OneofWrappers = []any{
 		(*GenerateResponse_Started)(nil),
 		(*GenerateResponse_Progress)(nil),

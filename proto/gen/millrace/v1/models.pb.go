@@ -38,6 +38,8 @@ const (
 	KvType_KV_TYPE_F16 KvType = 2
 	// bfloat16.
 	KvType_KV_TYPE_BF16 KvType = 3
+	// 8-bit floats (E4M3) with a scale for each head of each token. UNIMPLEMENTED on a CPU.
+	KvType_KV_TYPE_F8 KvType = 4
 )
 
 // Enum value maps for KvType.
@@ -47,12 +49,14 @@ var (
 		1: "KV_TYPE_F32",
 		2: "KV_TYPE_F16",
 		3: "KV_TYPE_BF16",
+		4: "KV_TYPE_F8",
 	}
 	KvType_value = map[string]int32{
 		"KV_TYPE_UNSPECIFIED": 0,
 		"KV_TYPE_F32":         1,
 		"KV_TYPE_F16":         2,
 		"KV_TYPE_BF16":        3,
+		"KV_TYPE_F8":          4,
 	}
 )
 
@@ -1187,12 +1191,14 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"\rend_token_ids\x18\n" +
 	" \x03(\rR\vendTokenIdsB\x0f\n" +
 	"\r_bos_token_idB\x0f\n" +
-	"\r_eos_token_id*U\n" +
+	"\r_eos_token_id*e\n" +
 	"\x06KvType\x12\x17\n" +
 	"\x13KV_TYPE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vKV_TYPE_F32\x10\x01\x12\x0f\n" +
 	"\vKV_TYPE_F16\x10\x02\x12\x10\n" +
-	"\fKV_TYPE_BF16\x10\x03*\xb8\x01\n" +
+	"\fKV_TYPE_BF16\x10\x03\x12\x0e\n" +
+	"\n" +
+	"KV_TYPE_F8\x10\x04*\xb8\x01\n" +
 	"\tLoadState\x12\x1a\n" +
 	"\x16LOAD_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOAD_STATE_QUEUED\x10\x01\x12\x16\n" +

@@ -169,6 +169,7 @@ type HealthResponse struct {
 	//	*HealthResponse_Full
 	//	*HealthResponse_Delta
 	//	*HealthResponse_Heartbeat
+	//	*HealthResponse_PrefixKeys
 	Event         isHealthResponse_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -252,6 +253,15 @@ func (x *HealthResponse) GetHeartbeat() *Heartbeat {
 	return nil
 }
 
+func (x *HealthResponse) GetPrefixKeys() *PrefixKeys {
+	if x != nil {
+		if x, ok := x.Event.(*HealthResponse_PrefixKeys); ok {
+			return x.PrefixKeys
+		}
+	}
+	return nil
+}
+
 type isHealthResponse_Event interface {
 	isHealthResponse_Event()
 }
@@ -271,11 +281,102 @@ type HealthResponse_Heartbeat struct {
 	Heartbeat *Heartbeat `protobuf:"bytes,5,opt,name=heartbeat,proto3,oneof"`
 }
 
+type HealthResponse_PrefixKeys struct {
+	// Cached prefixes of one model that came and went.
+	PrefixKeys *PrefixKeys `protobuf:"bytes,6,opt,name=prefix_keys,json=prefixKeys,proto3,oneof"`
+}
+
 func (*HealthResponse_Full) isHealthResponse_Event() {}
 
 func (*HealthResponse_Delta) isHealthResponse_Event() {}
 
 func (*HealthResponse_Heartbeat) isHealthResponse_Event() {}
+
+func (*HealthResponse_PrefixKeys) isHealthResponse_Event() {}
+
+// Cached prefixes of one model, as keys of what requests send (see services/internal/prefixkey): who has a request's longest key
+// can answer it soonest. A stream gets every key once after a full report, in one or more messages of which the first has
+// `reset`, and then what changes.
+type PrefixKeys struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the model.
+	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	// Its digest, 64 hex digits.
+	ModelDigest string `protobuf:"bytes,2,opt,name=model_digest,json=modelDigest,proto3" json:"model_digest,omitempty"`
+	// Whether every key told before is void.
+	Reset_ bool `protobuf:"varint,3,opt,name=reset,proto3" json:"reset,omitempty"`
+	// Keys gained.
+	Added []uint64 `protobuf:"fixed64,4,rep,packed,name=added,proto3" json:"added,omitempty"`
+	// Keys lost.
+	Removed       []uint64 `protobuf:"fixed64,5,rep,packed,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrefixKeys) Reset() {
+	*x = PrefixKeys{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrefixKeys) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrefixKeys) ProtoMessage() {}
+
+func (x *PrefixKeys) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrefixKeys.ProtoReflect.Descriptor instead.
+func (*PrefixKeys) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PrefixKeys) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *PrefixKeys) GetModelDigest() string {
+	if x != nil {
+		return x.ModelDigest
+	}
+	return ""
+}
+
+func (x *PrefixKeys) GetReset_() bool {
+	if x != nil {
+		return x.Reset_
+	}
+	return false
+}
+
+func (x *PrefixKeys) GetAdded() []uint64 {
+	if x != nil {
+		return x.Added
+	}
+	return nil
+}
+
+func (x *PrefixKeys) GetRemoved() []uint64 {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
 
 // Everything a worker tells.
 type WorkerReport struct {
@@ -308,7 +409,7 @@ type WorkerReport struct {
 
 func (x *WorkerReport) Reset() {
 	*x = WorkerReport{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	mi := &file_millrace_v1_worker_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -320,7 +421,7 @@ func (x *WorkerReport) String() string {
 func (*WorkerReport) ProtoMessage() {}
 
 func (x *WorkerReport) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	mi := &file_millrace_v1_worker_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -333,7 +434,7 @@ func (x *WorkerReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerReport.ProtoReflect.Descriptor instead.
 func (*WorkerReport) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{2}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *WorkerReport) GetWorkerId() string {
@@ -445,7 +546,7 @@ type WorkerDelta struct {
 
 func (x *WorkerDelta) Reset() {
 	*x = WorkerDelta{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[3]
+	mi := &file_millrace_v1_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -457,7 +558,7 @@ func (x *WorkerDelta) String() string {
 func (*WorkerDelta) ProtoMessage() {}
 
 func (x *WorkerDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[3]
+	mi := &file_millrace_v1_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -470,7 +571,7 @@ func (x *WorkerDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerDelta.ProtoReflect.Descriptor instead.
 func (*WorkerDelta) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{3}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WorkerDelta) GetState() WorkerState {
@@ -561,7 +662,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[4]
+	mi := &file_millrace_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -573,7 +674,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[4]
+	mi := &file_millrace_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -586,7 +687,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Heartbeat) GetProgress() *StepProgress {
@@ -616,7 +717,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[5]
+	mi := &file_millrace_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +729,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[5]
+	mi := &file_millrace_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +742,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -718,7 +819,7 @@ type DeviceStatus struct {
 
 func (x *DeviceStatus) Reset() {
 	*x = DeviceStatus{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[6]
+	mi := &file_millrace_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +831,7 @@ func (x *DeviceStatus) String() string {
 func (*DeviceStatus) ProtoMessage() {}
 
 func (x *DeviceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[6]
+	mi := &file_millrace_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +844,7 @@ func (x *DeviceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceStatus.ProtoReflect.Descriptor instead.
 func (*DeviceStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DeviceStatus) GetKind() string {
@@ -926,14 +1027,24 @@ type LoadStatus struct {
 	// Steps since the start that a sequence was in beyond those submitted or planned when it was cancelled; 0 is right.
 	StepsAfterCancel uint64 `protobuf:"varint,11,opt,name=steps_after_cancel,json=stepsAfterCancel,proto3" json:"steps_after_cancel,omitempty"`
 	// Steps that the engine refused since the start.
-	RefusedSteps  uint64 `protobuf:"varint,12,opt,name=refused_steps,json=refusedSteps,proto3" json:"refused_steps,omitempty"`
+	RefusedSteps uint64 `protobuf:"varint,12,opt,name=refused_steps,json=refusedSteps,proto3" json:"refused_steps,omitempty"`
+	// Times since the start that a preempted sequence's blocks went to host memory instead of being computed again; of `preempted`.
+	Swapped uint64 `protobuf:"varint,13,opt,name=swapped,proto3" json:"swapped,omitempty"`
+	// Age of the request that has waited longest; unset when none waits.
+	QueueAge *durationpb.Duration `protobuf:"bytes,14,opt,name=queue_age,json=queueAge,proto3" json:"queue_age,omitempty"`
+	// Of the free blocks, those that hold cached prefixes and are given up when others need them.
+	CachedBlocks uint64 `protobuf:"varint,15,opt,name=cached_blocks,json=cachedBlocks,proto3" json:"cached_blocks,omitempty"`
+	// Prompt tokens taken from the prefix cache since the start.
+	CachedTokens uint64 `protobuf:"varint,16,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
+	// Running sequences whose readers must catch up first.
+	Paused        uint32 `protobuf:"varint,17,opt,name=paused,proto3" json:"paused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LoadStatus) Reset() {
 	*x = LoadStatus{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[7]
+	mi := &file_millrace_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1056,7 @@ func (x *LoadStatus) String() string {
 func (*LoadStatus) ProtoMessage() {}
 
 func (x *LoadStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[7]
+	mi := &file_millrace_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1069,7 @@ func (x *LoadStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadStatus.ProtoReflect.Descriptor instead.
 func (*LoadStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LoadStatus) GetRunning() uint32 {
@@ -1045,6 +1156,41 @@ func (x *LoadStatus) GetRefusedSteps() uint64 {
 	return 0
 }
 
+func (x *LoadStatus) GetSwapped() uint64 {
+	if x != nil {
+		return x.Swapped
+	}
+	return 0
+}
+
+func (x *LoadStatus) GetQueueAge() *durationpb.Duration {
+	if x != nil {
+		return x.QueueAge
+	}
+	return nil
+}
+
+func (x *LoadStatus) GetCachedBlocks() uint64 {
+	if x != nil {
+		return x.CachedBlocks
+	}
+	return 0
+}
+
+func (x *LoadStatus) GetCachedTokens() uint64 {
+	if x != nil {
+		return x.CachedTokens
+	}
+	return 0
+}
+
+func (x *LoadStatus) GetPaused() uint32 {
+	if x != nil {
+		return x.Paused
+	}
+	return 0
+}
+
 // Forward progress, written by the step loops themselves.
 type StepProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1062,7 +1208,7 @@ type StepProgress struct {
 
 func (x *StepProgress) Reset() {
 	*x = StepProgress{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[8]
+	mi := &file_millrace_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1220,7 @@ func (x *StepProgress) String() string {
 func (*StepProgress) ProtoMessage() {}
 
 func (x *StepProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[8]
+	mi := &file_millrace_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1233,7 @@ func (x *StepProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepProgress.ProtoReflect.Descriptor instead.
 func (*StepProgress) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StepProgress) GetSteps() uint64 {
@@ -1139,19 +1285,15 @@ type ModelStatus struct {
 	Loaded *LoadResult `protobuf:"bytes,8,opt,name=loaded,proto3" json:"loaded,omitempty"`
 	// Class of this model on this worker: class_id with its KV type.
 	ClassId string `protobuf:"bytes,9,opt,name=class_id,json=classId,proto3" json:"class_id,omitempty"`
-	// Cached prefixes gained: chained 64-bit keys. Empty until prefix caching is built.
-	PrefixKeysAdded []uint64 `protobuf:"fixed64,10,rep,packed,name=prefix_keys_added,json=prefixKeysAdded,proto3" json:"prefix_keys_added,omitempty"`
-	// Cached prefixes lost.
-	PrefixKeysRemoved []uint64 `protobuf:"fixed64,11,rep,packed,name=prefix_keys_removed,json=prefixKeysRemoved,proto3" json:"prefix_keys_removed,omitempty"`
 	// Wanted time between checks of its resident bytes; unset: they are checked at load only.
-	VerifyInterval *durationpb.Duration `protobuf:"bytes,12,opt,name=verify_interval,json=verifyInterval,proto3" json:"verify_interval,omitempty"`
+	VerifyInterval *durationpb.Duration `protobuf:"bytes,10,opt,name=verify_interval,json=verifyInterval,proto3" json:"verify_interval,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ModelStatus) Reset() {
 	*x = ModelStatus{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[9]
+	mi := &file_millrace_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1163,7 +1305,7 @@ func (x *ModelStatus) String() string {
 func (*ModelStatus) ProtoMessage() {}
 
 func (x *ModelStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[9]
+	mi := &file_millrace_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1176,7 +1318,7 @@ func (x *ModelStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelStatus.ProtoReflect.Descriptor instead.
 func (*ModelStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ModelStatus) GetName() string {
@@ -1242,20 +1384,6 @@ func (x *ModelStatus) GetClassId() string {
 	return ""
 }
 
-func (x *ModelStatus) GetPrefixKeysAdded() []uint64 {
-	if x != nil {
-		return x.PrefixKeysAdded
-	}
-	return nil
-}
-
-func (x *ModelStatus) GetPrefixKeysRemoved() []uint64 {
-	if x != nil {
-		return x.PrefixKeysRemoved
-	}
-	return nil
-}
-
 func (x *ModelStatus) GetVerifyInterval() *durationpb.Duration {
 	if x != nil {
 		return x.VerifyInterval
@@ -1282,7 +1410,7 @@ type ModelFile struct {
 
 func (x *ModelFile) Reset() {
 	*x = ModelFile{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[10]
+	mi := &file_millrace_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1294,7 +1422,7 @@ func (x *ModelFile) String() string {
 func (*ModelFile) ProtoMessage() {}
 
 func (x *ModelFile) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[10]
+	mi := &file_millrace_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1307,7 +1435,7 @@ func (x *ModelFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelFile.ProtoReflect.Descriptor instead.
 func (*ModelFile) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ModelFile) GetName() string {
@@ -1353,14 +1481,23 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\rHealthRequest\x12\x10\n" +
 	"\x03ack\x18\x01 \x01(\x04R\x03ack\x125\n" +
 	"\binterval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\binterval\x12\x14\n" +
-	"\x05probe\x18\x03 \x01(\x04R\x05probe\"\xe6\x01\n" +
+	"\x05probe\x18\x03 \x01(\x04R\x05probe\"\xa2\x02\n" +
 	"\x0eHealthResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
 	"\x05probe\x18\x02 \x01(\x04R\x05probe\x12/\n" +
 	"\x04full\x18\x03 \x01(\v2\x19.millrace.v1.WorkerReportH\x00R\x04full\x120\n" +
 	"\x05delta\x18\x04 \x01(\v2\x18.millrace.v1.WorkerDeltaH\x00R\x05delta\x126\n" +
-	"\theartbeat\x18\x05 \x01(\v2\x16.millrace.v1.HeartbeatH\x00R\theartbeatB\a\n" +
-	"\x05event\"\xdb\x03\n" +
+	"\theartbeat\x18\x05 \x01(\v2\x16.millrace.v1.HeartbeatH\x00R\theartbeat\x12:\n" +
+	"\vprefix_keys\x18\x06 \x01(\v2\x17.millrace.v1.PrefixKeysH\x00R\n" +
+	"prefixKeysB\a\n" +
+	"\x05event\"\x8b\x01\n" +
+	"\n" +
+	"PrefixKeys\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12!\n" +
+	"\fmodel_digest\x18\x02 \x01(\tR\vmodelDigest\x12\x14\n" +
+	"\x05reset\x18\x03 \x01(\bR\x05reset\x12\x14\n" +
+	"\x05added\x18\x04 \x03(\x06R\x05added\x12\x18\n" +
+	"\aremoved\x18\x05 \x03(\x06R\aremoved\"\xdb\x03\n" +
 	"\fWorkerReport\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x19\n" +
@@ -1425,7 +1562,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\a_errorsB\x13\n" +
 	"\x11_corrected_errorsB\x17\n" +
 	"\x15_physical_bytes_totalB\x16\n" +
-	"\x14_physical_bytes_free\"\xdb\x03\n" +
+	"\x14_physical_bytes_free\"\x8f\x05\n" +
 	"\n" +
 	"LoadStatus\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
@@ -1441,13 +1578,18 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\tpreempted\x18\n" +
 	" \x01(\x04R\tpreempted\x12,\n" +
 	"\x12steps_after_cancel\x18\v \x01(\x04R\x10stepsAfterCancel\x12#\n" +
-	"\rrefused_steps\x18\f \x01(\x04R\frefusedSteps\"\xe2\x01\n" +
+	"\rrefused_steps\x18\f \x01(\x04R\frefusedSteps\x12\x18\n" +
+	"\aswapped\x18\r \x01(\x04R\aswapped\x126\n" +
+	"\tqueue_age\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\bqueueAge\x12#\n" +
+	"\rcached_blocks\x18\x0f \x01(\x04R\fcachedBlocks\x12#\n" +
+	"\rcached_tokens\x18\x10 \x01(\x04R\fcachedTokens\x12\x16\n" +
+	"\x06paused\x18\x11 \x01(\rR\x06paused\"\xe2\x01\n" +
 	"\fStepProgress\x12\x14\n" +
 	"\x05steps\x18\x01 \x01(\x04R\x05steps\x12=\n" +
 	"\rlast_step_age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\vlastStepAge\x12C\n" +
 	"\x10running_step_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x0erunningStepAge\x128\n" +
 	"\n" +
-	"step_bound\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tstepBound\"\xa2\x04\n" +
+	"step_bound\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tstepBound\"\xc6\x03\n" +
 	"\vModelStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fmodel_digest\x18\x02 \x01(\tR\vmodelDigest\x12-\n" +
@@ -1457,11 +1599,9 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x0econtext_length\x18\x06 \x01(\rR\rcontextLength\x12B\n" +
 	"\fcapabilities\x18\a \x01(\v2\x1e.millrace.v1.ModelCapabilitiesR\fcapabilities\x12/\n" +
 	"\x06loaded\x18\b \x01(\v2\x17.millrace.v1.LoadResultR\x06loaded\x12\x19\n" +
-	"\bclass_id\x18\t \x01(\tR\aclassId\x12*\n" +
-	"\x11prefix_keys_added\x18\n" +
-	" \x03(\x06R\x0fprefixKeysAdded\x12.\n" +
-	"\x13prefix_keys_removed\x18\v \x03(\x06R\x11prefixKeysRemoved\x12B\n" +
-	"\x0fverify_interval\x18\f \x01(\v2\x19.google.protobuf.DurationR\x0everifyInterval\"\xbf\x01\n" +
+	"\bclass_id\x18\t \x01(\tR\aclassId\x12B\n" +
+	"\x0fverify_interval\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x0everifyInterval\"\xbf\x01\n" +
 	"\tModelFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -1493,61 +1633,64 @@ func file_millrace_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_millrace_v1_worker_proto_goTypes = []any{
 	(WorkerState)(0),            // 0: millrace.v1.WorkerState
 	(*HealthRequest)(nil),       // 1: millrace.v1.HealthRequest
 	(*HealthResponse)(nil),      // 2: millrace.v1.HealthResponse
-	(*WorkerReport)(nil),        // 3: millrace.v1.WorkerReport
-	(*WorkerDelta)(nil),         // 4: millrace.v1.WorkerDelta
-	(*Heartbeat)(nil),           // 5: millrace.v1.Heartbeat
-	(*HealthCheck)(nil),         // 6: millrace.v1.HealthCheck
-	(*DeviceStatus)(nil),        // 7: millrace.v1.DeviceStatus
-	(*LoadStatus)(nil),          // 8: millrace.v1.LoadStatus
-	(*StepProgress)(nil),        // 9: millrace.v1.StepProgress
-	(*ModelStatus)(nil),         // 10: millrace.v1.ModelStatus
-	(*ModelFile)(nil),           // 11: millrace.v1.ModelFile
-	(*durationpb.Duration)(nil), // 12: google.protobuf.Duration
-	(ModelState)(0),             // 13: millrace.v1.ModelState
-	(*ModelCapabilities)(nil),   // 14: millrace.v1.ModelCapabilities
-	(*LoadResult)(nil),          // 15: millrace.v1.LoadResult
+	(*PrefixKeys)(nil),          // 3: millrace.v1.PrefixKeys
+	(*WorkerReport)(nil),        // 4: millrace.v1.WorkerReport
+	(*WorkerDelta)(nil),         // 5: millrace.v1.WorkerDelta
+	(*Heartbeat)(nil),           // 6: millrace.v1.Heartbeat
+	(*HealthCheck)(nil),         // 7: millrace.v1.HealthCheck
+	(*DeviceStatus)(nil),        // 8: millrace.v1.DeviceStatus
+	(*LoadStatus)(nil),          // 9: millrace.v1.LoadStatus
+	(*StepProgress)(nil),        // 10: millrace.v1.StepProgress
+	(*ModelStatus)(nil),         // 11: millrace.v1.ModelStatus
+	(*ModelFile)(nil),           // 12: millrace.v1.ModelFile
+	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
+	(ModelState)(0),             // 14: millrace.v1.ModelState
+	(*ModelCapabilities)(nil),   // 15: millrace.v1.ModelCapabilities
+	(*LoadResult)(nil),          // 16: millrace.v1.LoadResult
 }
 var file_millrace_v1_worker_proto_depIdxs = []int32{
-	12, // 0: millrace.v1.HealthRequest.interval:type_name -> google.protobuf.Duration
-	3,  // 1: millrace.v1.HealthResponse.full:type_name -> millrace.v1.WorkerReport
-	4,  // 2: millrace.v1.HealthResponse.delta:type_name -> millrace.v1.WorkerDelta
-	5,  // 3: millrace.v1.HealthResponse.heartbeat:type_name -> millrace.v1.Heartbeat
-	0,  // 4: millrace.v1.WorkerReport.state:type_name -> millrace.v1.WorkerState
-	6,  // 5: millrace.v1.WorkerReport.checks:type_name -> millrace.v1.HealthCheck
-	7,  // 6: millrace.v1.WorkerReport.device:type_name -> millrace.v1.DeviceStatus
-	8,  // 7: millrace.v1.WorkerReport.load:type_name -> millrace.v1.LoadStatus
-	9,  // 8: millrace.v1.WorkerReport.progress:type_name -> millrace.v1.StepProgress
-	10, // 9: millrace.v1.WorkerReport.models:type_name -> millrace.v1.ModelStatus
-	11, // 10: millrace.v1.WorkerReport.files:type_name -> millrace.v1.ModelFile
-	0,  // 11: millrace.v1.WorkerDelta.state:type_name -> millrace.v1.WorkerState
-	6,  // 12: millrace.v1.WorkerDelta.checks:type_name -> millrace.v1.HealthCheck
-	7,  // 13: millrace.v1.WorkerDelta.device:type_name -> millrace.v1.DeviceStatus
-	8,  // 14: millrace.v1.WorkerDelta.load:type_name -> millrace.v1.LoadStatus
-	9,  // 15: millrace.v1.WorkerDelta.progress:type_name -> millrace.v1.StepProgress
-	10, // 16: millrace.v1.WorkerDelta.models:type_name -> millrace.v1.ModelStatus
-	11, // 17: millrace.v1.WorkerDelta.files:type_name -> millrace.v1.ModelFile
-	9,  // 18: millrace.v1.Heartbeat.progress:type_name -> millrace.v1.StepProgress
-	12, // 19: millrace.v1.StepProgress.last_step_age:type_name -> google.protobuf.Duration
-	12, // 20: millrace.v1.StepProgress.running_step_age:type_name -> google.protobuf.Duration
-	12, // 21: millrace.v1.StepProgress.step_bound:type_name -> google.protobuf.Duration
-	13, // 22: millrace.v1.ModelStatus.state:type_name -> millrace.v1.ModelState
-	12, // 23: millrace.v1.ModelStatus.verified_age:type_name -> google.protobuf.Duration
-	14, // 24: millrace.v1.ModelStatus.capabilities:type_name -> millrace.v1.ModelCapabilities
-	15, // 25: millrace.v1.ModelStatus.loaded:type_name -> millrace.v1.LoadResult
-	12, // 26: millrace.v1.ModelStatus.verify_interval:type_name -> google.protobuf.Duration
-	14, // 27: millrace.v1.ModelFile.capabilities:type_name -> millrace.v1.ModelCapabilities
-	1,  // 28: millrace.v1.WorkerService.Health:input_type -> millrace.v1.HealthRequest
-	2,  // 29: millrace.v1.WorkerService.Health:output_type -> millrace.v1.HealthResponse
-	29, // [29:30] is the sub-list for method output_type
-	28, // [28:29] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	13, // 0: millrace.v1.HealthRequest.interval:type_name -> google.protobuf.Duration
+	4,  // 1: millrace.v1.HealthResponse.full:type_name -> millrace.v1.WorkerReport
+	5,  // 2: millrace.v1.HealthResponse.delta:type_name -> millrace.v1.WorkerDelta
+	6,  // 3: millrace.v1.HealthResponse.heartbeat:type_name -> millrace.v1.Heartbeat
+	3,  // 4: millrace.v1.HealthResponse.prefix_keys:type_name -> millrace.v1.PrefixKeys
+	0,  // 5: millrace.v1.WorkerReport.state:type_name -> millrace.v1.WorkerState
+	7,  // 6: millrace.v1.WorkerReport.checks:type_name -> millrace.v1.HealthCheck
+	8,  // 7: millrace.v1.WorkerReport.device:type_name -> millrace.v1.DeviceStatus
+	9,  // 8: millrace.v1.WorkerReport.load:type_name -> millrace.v1.LoadStatus
+	10, // 9: millrace.v1.WorkerReport.progress:type_name -> millrace.v1.StepProgress
+	11, // 10: millrace.v1.WorkerReport.models:type_name -> millrace.v1.ModelStatus
+	12, // 11: millrace.v1.WorkerReport.files:type_name -> millrace.v1.ModelFile
+	0,  // 12: millrace.v1.WorkerDelta.state:type_name -> millrace.v1.WorkerState
+	7,  // 13: millrace.v1.WorkerDelta.checks:type_name -> millrace.v1.HealthCheck
+	8,  // 14: millrace.v1.WorkerDelta.device:type_name -> millrace.v1.DeviceStatus
+	9,  // 15: millrace.v1.WorkerDelta.load:type_name -> millrace.v1.LoadStatus
+	10, // 16: millrace.v1.WorkerDelta.progress:type_name -> millrace.v1.StepProgress
+	11, // 17: millrace.v1.WorkerDelta.models:type_name -> millrace.v1.ModelStatus
+	12, // 18: millrace.v1.WorkerDelta.files:type_name -> millrace.v1.ModelFile
+	10, // 19: millrace.v1.Heartbeat.progress:type_name -> millrace.v1.StepProgress
+	13, // 20: millrace.v1.LoadStatus.queue_age:type_name -> google.protobuf.Duration
+	13, // 21: millrace.v1.StepProgress.last_step_age:type_name -> google.protobuf.Duration
+	13, // 22: millrace.v1.StepProgress.running_step_age:type_name -> google.protobuf.Duration
+	13, // 23: millrace.v1.StepProgress.step_bound:type_name -> google.protobuf.Duration
+	14, // 24: millrace.v1.ModelStatus.state:type_name -> millrace.v1.ModelState
+	13, // 25: millrace.v1.ModelStatus.verified_age:type_name -> google.protobuf.Duration
+	15, // 26: millrace.v1.ModelStatus.capabilities:type_name -> millrace.v1.ModelCapabilities
+	16, // 27: millrace.v1.ModelStatus.loaded:type_name -> millrace.v1.LoadResult
+	13, // 28: millrace.v1.ModelStatus.verify_interval:type_name -> google.protobuf.Duration
+	15, // 29: millrace.v1.ModelFile.capabilities:type_name -> millrace.v1.ModelCapabilities
+	1,  // 30: millrace.v1.WorkerService.Health:input_type -> millrace.v1.HealthRequest
+	2,  // 31: millrace.v1.WorkerService.Health:output_type -> millrace.v1.HealthResponse
+	31, // [31:32] is the sub-list for method output_type
+	30, // [30:31] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_proto_init() }
@@ -1560,15 +1703,16 @@ func file_millrace_v1_worker_proto_init() {
 		(*HealthResponse_Full)(nil),
 		(*HealthResponse_Delta)(nil),
 		(*HealthResponse_Heartbeat)(nil),
+		(*HealthResponse_PrefixKeys)(nil),
 	}
-	file_millrace_v1_worker_proto_msgTypes[6].OneofWrappers = []any{}
+	file_millrace_v1_worker_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_proto_rawDesc), len(file_millrace_v1_worker_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
