@@ -159,6 +159,15 @@ int32_t few(int32_t type) {
   }
 }
 
+// Whether the prefill class's kernels compute targets of a type. A row's class decides, whatever the company: that is sameness.
+// A build with MR_FREE_SPLITS takes the kernels that are faster for so many tokens, in whose order of sums the answers then
+// depend on the batch: it is there to measure what sameness costs, and to be caught.
+bool by_prefill(const ProductArgs& args, int32_t type) {
+  if (!MR_FREE_SPLITS) return args.kind == ProductClass::kPrefill;
+  const bool unpacked = type == kF32 || type == kF16 || type == kBF16;
+  return args.tokens > (unpacked ? 256 : 96);
+}
+
 bool valid(const ProductArgs& args) {
   if (args.count < 1 || args.count > 3 || args.tokens < 0 || args.x_stride % 8 != 0) return false;
   if (reinterpret_cast<uintptr_t>(args.x) % 16 != 0) return false;
@@ -206,12 +215,12 @@ cudaError_t launch_product(const ProductArgs& args, const Stream& on) {
   int32_t device = 0;
   const PreparedDevice* prepared_device = nullptr;
   cudaError_t error = current(device, &prepared_device);
-  const bool prefill = args.kind == ProductClass::kPrefill && error == cudaSuccess && prefill_available(device);
+  const bool wgmma = error == cudaSuccess && prefill_available(device);
   // Neighbours of one type share a launch.
   for (int32_t first = 0, last; first < args.count && error == cudaSuccess; first = last) {
     last = first + 1;
     while (last < args.count && args.targets[last].weight.type == args.targets[first].weight.type) ++last;
-    if (prefill) {
+    if (wgmma && by_prefill(args, args.targets[first].weight.type)) {
       error = launch_prefill(device, args, first, last, on);
     } else if (tall_faster(device, args, first, last)) {
       error = launch_tall(device, args, first, last, on);
