@@ -40,6 +40,10 @@ void check_not_negative(const char* field, float value) {
     fail(MR_INVALID_ARGUMENT, "model %s is %g: want a finite number not below 0", field, static_cast<double>(value));
 }
 
+void check_reserved(const char* field, bool unset) {
+  if (!unset) fail(MR_UNIMPLEMENTED, "model %s is set: want 0, this engine runs no model that lies on several devices", field);
+}
+
 }  // namespace
 
 // The limits are above any model and keep every product of two of them inside 64 bits.
@@ -68,6 +72,9 @@ void check_desc(const mr_model_desc& desc) {
   check_bool("rope_factors", desc.rope_factors);
   if (desc.rope_factors != 0 && desc.rope_dims == 0)
     fail(MR_INVALID_ARGUMENT, "model rope_factors is 1: want 0 where rope_dims is 0");
+  check_reserved("parallel_rank", desc.parallel_rank == 0);
+  check_reserved("parallel_size", desc.parallel_size == 0);
+  check_reserved("communicator", desc.communicator == nullptr);
 }
 
 bool known_role(int32_t role) { return role >= 0 && role < MR_ROLE_COUNT; }

@@ -11,7 +11,8 @@ namespace mr::cpu {
 // Positions of the longest sequence: what the sines of rope are exact for at frequency 1.
 constexpr int32_t kMostPositions = 1 << 21;
 
-// Throws INVALID_ARGUMENT naming the first field outside its range, and its value.
+// Throws INVALID_ARGUMENT naming the first field outside its range, and its value; UNIMPLEMENTED naming the first reserved
+// one that is set.
 void check_desc(const mr_model_desc& desc);
 
 bool known_role(int32_t role);

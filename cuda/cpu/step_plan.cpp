@@ -60,6 +60,19 @@ StepChecker::View& StepChecker::change(int32_t slot) {
   return view;
 }
 
+bool StepChecker::host_written(int32_t block) const {
+  const size_t at = static_cast<size_t>(block);
+  return at < host_written_.size() && host_written_[at];
+}
+
+void StepChecker::write_host(int32_t block) {
+  const size_t at = static_cast<size_t>(block);
+  if (host_written(block)) return;
+  if (at >= host_written_.size()) host_written_.resize(at + 1);
+  undo_written_.push_back(block);
+  host_written_[at] = true;
+}
+
 StepChecker::View& StepChecker::find(int32_t slot, uint32_t generation, const char* what, int32_t index) {
   if (slot < 0 || slot >= config_.max_sequences)
     fail(MR_INVALID_ARGUMENT, "%s %d: slot is %d, wanted 0 .. %d", what, index, slot, config_.max_sequences - 1);
@@ -73,6 +86,7 @@ StepChecker::View& StepChecker::find(int32_t slot, uint32_t generation, const ch
 
 void StepChecker::accept(const mr_step& step, StepPlan& plan, const std::function<void(const StepPlan&)>& also) {
   undo_.clear();
+  undo_written_.clear();
   plan.pre_ops.clear();
   plan.segments.clear();
   plan.tokens.clear();
@@ -97,6 +111,8 @@ void StepChecker::accept(const mr_step& step, StepPlan& plan, const std::functio
 void StepChecker::undo() {
   for (auto u = undo_.rbegin(); u != undo_.rend(); ++u) views_[static_cast<size_t>(u->slot)] = u->view;
   undo_.clear();
+  for (const int32_t block : undo_written_) host_written_[static_cast<size_t>(block)] = false;
+  undo_written_.clear();
 }
 
 void StepChecker::take_back() {
@@ -107,6 +123,7 @@ void StepChecker::take_back() {
 void StepChecker::take_flags(const mr_step& step, StepPlan& plan) const {
   if ((step.flags & ~uint32_t{MR_STEP_LATE_MASKS}) != 0)
     fail(MR_UNIMPLEMENTED, "step: flags are %#x, this engine knows %#x", step.flags, MR_STEP_LATE_MASKS);
+  if (step.reserved0 != 0) fail(MR_UNIMPLEMENTED, "step: reserved0 is %u, which this engine does not know", step.reserved0);
   plan.masks_late = (step.flags & MR_STEP_LATE_MASKS) != 0;
   plan.mask_words = plan.masks_late ? step.mask_words : 0;
   if (!plan.masks_late) return;
@@ -126,7 +143,8 @@ void StepChecker::accept_masks(const uint32_t* masks, int64_t words, StepPlan& p
 
 void StepChecker::take_history(const mr_pre_op& op, const char* where, StepPlan::PreOp& to) const {
   if (op.history_count < 0 || op.history_count > std::min(context_, positions_))
-    fail(MR_INVALID_ARGUMENT, "%s: a history of %d tokens, wanted 0 .. %d", where, op.history_count, std::min(context_, positions_));
+    fail(MR_INVALID_ARGUMENT, "%s: a history of %d tokens, wanted 0 .. %d", where, op.history_count,
+         std::min(context_, positions_));
   if (op.history_count == 0) return;
   if (op.history == nullptr) fail(MR_INVALID_ARGUMENT, "%s: the history of %d tokens is null", where, op.history_count);
   for (int32_t i = 0; i < op.history_count; ++i)
@@ -162,20 +180,28 @@ void StepChecker::take_pre_ops(const mr_step& step, StepPlan& plan) {
       view.generation = op.slot_generation;
       view.length = op.history_count;
     } else if (op.kind == MR_PRE_BLOCK_COPY || op.kind == MR_PRE_BLOCK_OUT || op.kind == MR_PRE_BLOCK_IN) {
-      const auto check = [i](const char* where, int32_t block, int32_t count) {
-        if (block < 0 || block >= count)
-          fail(MR_INVALID_ARGUMENT, "pre-operation %d: block %d %s, wanted 0 .. %d", i, block, where, count - 1);
-      };
-      const bool from_host = op.kind == MR_PRE_BLOCK_IN, to_host = op.kind == MR_PRE_BLOCK_OUT;
-      check(from_host ? "of host memory" : "of the device", op.src_block, from_host ? config_.host_blocks : config_.kv_blocks);
-      check(to_host ? "of host memory" : "of the device", op.dst_block, to_host ? config_.host_blocks : config_.kv_blocks);
-      p.src = op.src_block;
-      p.dst = op.dst_block;
+      take_block(op, i, p);
     } else {
       fail(MR_INVALID_ARGUMENT, "pre-operation %d: unknown kind %d", i, op.kind);
     }
     plan.pre_ops.push_back(std::move(p));
   }
+}
+
+void StepChecker::take_block(const mr_pre_op& op, int32_t index, StepPlan::PreOp& to) {
+  const auto check = [index](const char* where, int32_t block, int32_t count) {
+    if (block < 0 || block >= count)
+      fail(MR_INVALID_ARGUMENT, "pre-operation %d: block %d %s, wanted 0 .. %d", index, block, where, count - 1);
+  };
+  const bool from_host = op.kind == MR_PRE_BLOCK_IN, to_host = op.kind == MR_PRE_BLOCK_OUT;
+  check(from_host ? "of host memory" : "of the device", op.src_block, from_host ? config_.host_blocks : config_.kv_blocks);
+  check(to_host ? "of host memory" : "of the device", op.dst_block, to_host ? config_.host_blocks : config_.kv_blocks);
+  if (from_host && !host_written(op.src_block))
+    fail(MR_INVALID_ARGUMENT, "pre-operation %d: block %d of host memory was never written; copy one out to it first", index,
+         op.src_block);
+  if (to_host) write_host(op.dst_block);
+  to.src = op.src_block;
+  to.dst = op.dst_block;
 }
 
 void StepChecker::take_segments(const mr_step& step, StepPlan& plan) {
@@ -265,7 +291,8 @@ void StepChecker::take_samples(const mr_step& step, StepPlan& plan) {
       if (r.mask_offset < 0 || (step.masks == nullptr && !plan.masks_late) || r.mask_offset > step.mask_words - words)
         fail(MR_INVALID_ARGUMENT, "sample row %d: mask %d + %lld lies outside the step's %lld mask words", i,
              r.mask_offset, static_cast<long long>(words), static_cast<long long>(step.mask_words));
-      if (plan.masks.empty() && !plan.masks_late) plan.masks.assign(step.masks, step.masks + step.mask_words);  // rows may share one
+      if (plan.masks.empty() && !plan.masks_late)  // rows may share one
+        plan.masks.assign(step.masks, step.masks + step.mask_words);
     }
     change(r.slot).sampled_step = accepted_ + 1;
     plan.samples.push_back(r);

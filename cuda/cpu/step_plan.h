@@ -73,10 +73,13 @@ class StepChecker {
   };
 
   View& change(int32_t slot);
+  void write_host(int32_t block);
+  bool host_written(int32_t block) const;
   void undo();
   View& find(int32_t slot, uint32_t generation, const char* what, int32_t index);
   void take_flags(const mr_step& step, StepPlan& plan) const;
   void take_pre_ops(const mr_step& step, StepPlan& plan);
+  void take_block(const mr_pre_op& op, int32_t index, StepPlan::PreOp& to);
   void take_history(const mr_pre_op& op, const char* where, StepPlan::PreOp& to) const;
   void take_segments(const mr_step& step, StepPlan& plan);
   void take_tokens(const mr_step& step, const mr_segment& segment, int32_t index, int32_t first, StepPlan& plan);
@@ -88,6 +91,8 @@ class StepChecker {
   uint64_t accepted_ = 0;  // steps
   std::vector<View> views_;
   std::vector<Undo> undo_;
+  std::vector<bool> host_written_;     // by block of host memory, up to the highest that an accepted step writes: whether one does
+  std::vector<int32_t> undo_written_;  // blocks that the step accepted last is the first to write
 };
 
 }  // namespace mr::cpu
