@@ -6,8 +6,8 @@
 //
 // Bits: a row sees keys 0 .. visible-1, cut into chunks of 256 absolute positions. A score is the sum of the products of
 // even dims plus that of odd dims, each in ascending order, times the scale. Each chunk has its own maximum, sum of
-// exponentials and weighted values (tokens ascending); chunks are merged in ascending order. Neither the other rows of a
-// call nor the ids of the blocks have any influence.
+// exponentials and weighted values (tokens ascending); chunks are merged in ascending order, whoever
+// computes them. Neither the other rows of a call nor the ids of the blocks have any influence.
 #pragma once
 
 #include <stdint.h>
@@ -15,6 +15,9 @@
 namespace mr::cpu {
 
 constexpr int32_t attention_chunk = 256;
+
+// Chunks that so many keys lie in.
+constexpr int32_t attention_chunks(int32_t keys) { return (keys + attention_chunk - 1) / attention_chunk; }
 
 constexpr int32_t pad_dim(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
@@ -44,8 +47,13 @@ struct AttentionArgs {
   float* scratch;          // attention_scratch(rows, padded_dim) floats, 64-byte aligned
 };
 
+// Floats of what the rows of a call have seen of one chunk: a multiple of 16.
+constexpr int64_t attention_record(int64_t rows, int64_t padded_dim) {
+  return rows * padded_dim + (2 * rows + 15) / 16 * 16;
+}
+
 constexpr int64_t attention_scratch(int64_t rows, int64_t padded_dim) {
-  return rows * (attention_chunk + 2 * padded_dim) + (3 * rows + 15) / 16 * 16;
+  return rows * attention_chunk + 2 * attention_record(rows, padded_dim);
 }
 
 }  // namespace mr::cpu

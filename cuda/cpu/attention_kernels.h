@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.h"
+#include "attention_merge.h"
 #include "millrace/engine.h"
 #include "vecops_simd.h"
 
@@ -193,62 +194,47 @@ struct Attention {
     *sum = fold_sum(total);
   }
 
-  static float decay(float from, float to) {  // exp(from - to), 0 when nothing was seen yet
-    if (from == -__builtin_inff()) return 0;
-    return exp(splat(from - to))[0];
+  // What the rows from `begin` on, the first that sees any of the chunk at position base, see of it.
+  void chunk(int32_t base, int32_t begin, const ChunkRecord& out) const {
+    const int64_t dim = l.padded_dim;
+    const int32_t rows = a.rows - begin, groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
+    const auto seen = [&](int32_t r) {
+      const int32_t n = a.visible[r] - base;
+      return n < attention_chunk ? n : attention_chunk;
+    };
+    for (int32_t g = 0; g < groups; ++g) {
+      const int32_t r0 = begin + rows * g / groups, r1 = begin + rows * (g + 1) / groups;
+      float* p = a.scratch + r0 * attention_chunk;
+      float* sum = out.sum + r0 * dim;
+      scores_of(r1 - r0, a.q + r0, base, seen(r1 - 1), p);
+      __builtin_memset(sum, 0, static_cast<size_t>((r1 - r0) * dim) * sizeof(float));
+      for (int32_t r = r0; r < r1; ++r)
+        exponentials(a.scratch + r * attention_chunk, seen(r), out.top + r, out.weight + r);
+      weigh_of(r1 - r0, p, base, 0, seen(r0), sum);
+      for (int32_t r = r0 + 1; r < r1; ++r)
+        weigh_of(1, a.scratch + r * attention_chunk, base, seen(r0), seen(r), sum + (r - r0) * dim);
+    }
   }
 
   void run() const {
-    const int64_t dim = l.padded_dim;
-    float* s = a.scratch;
-    float* part = s + a.rows * attention_chunk;
-    float* sum = part + a.rows * dim;
-    float* top = sum + a.rows * dim;   // maximum so far
-    float* weight = top + a.rows;      // sum of exponentials so far
-    float* part_weight = weight + a.rows;
+    float* const records = a.scratch + a.rows * attention_chunk;
+    const ChunkRecord all(records, a.rows, l.padded_dim);
+    const ChunkRecord one(records + attention_record(a.rows, l.padded_dim), a.rows, l.padded_dim);
     const int32_t longest = a.visible[a.rows - 1];
-    int32_t begin = 0;  // rows before it see nothing of the chunk
+    int32_t begin = 0;
     for (int32_t base = 0; base < longest; base += attention_chunk) {
       while (a.visible[begin] <= base) ++begin;
-      const int32_t rows = a.rows - begin, groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
-      for (int32_t g = 0; g < groups; ++g) {
-        const int32_t r0 = begin + rows * g / groups, r1 = begin + rows * (g + 1) / groups;
-        const auto seen = [&](int32_t r) {
-          const int32_t n = a.visible[r] - base;
-          return n < attention_chunk ? n : attention_chunk;
-        };
-        float* p = s + r0 * attention_chunk;
-        float* out = base == 0 ? sum + r0 * dim : part + r0 * dim;
-        scores_of(r1 - r0, a.q + r0, base, seen(r1 - 1), p);
-        __builtin_memset(out, 0, static_cast<size_t>((r1 - r0) * dim) * sizeof(float));
-        float maximum[kRowsAtOnce];
-        for (int32_t r = r0; r < r1; ++r)
-          exponentials(s + r * attention_chunk, seen(r), maximum + (r - r0), part_weight + r);
-        weigh_of(r1 - r0, p, base, 0, seen(r0), out);
-        for (int32_t r = r0 + 1; r < r1; ++r)
-          weigh_of(1, s + r * attention_chunk, base, seen(r0), seen(r), out + (r - r0) * dim);
-        for (int32_t r = r0; r < r1; ++r) {
-          const float m = maximum[r - r0];
-          if (base == 0) {
-            top[r] = m;
-            weight[r] = part_weight[r];
-            continue;
-          }
-          const float merged = m > top[r] ? m : top[r];
-          const float old_share = decay(top[r], merged), new_share = decay(m, merged);
-          weight[r] = weight[r] * old_share + part_weight[r] * new_share;
-          const VF x = splat(old_share), y = splat(new_share);
-          for (int64_t d = 0; d < dim; d += W)
-            store(sum + r * dim + d, load(sum + r * dim + d) * x + load(part + r * dim + d) * y);
-          top[r] = merged;
-        }
-      }
+      chunk(base, begin, base == 0 ? all : one);
+      if (base != 0) merge_chunk(all, one, begin, a.rows, l.padded_dim);
     }
-    for (int32_t r = 0; r < a.rows; ++r) {
-      const VF divisor = splat(weight[r] == 0 ? 1.0f : weight[r]);
-      int32_t d = 0;
-      for (; d + W <= l.head_dim; d += W) store(a.out[r] + d, load(sum + r * dim + d) / divisor);
-      if (d < l.head_dim) store_some(a.out[r] + d, l.head_dim - d, load(sum + r * dim + d) / divisor);
+    give_rows(a, all);
+  }
+
+  void run_chunks(int32_t from, int32_t to, float* records) const {
+    int32_t begin = 0;
+    for (int32_t c = from; c < to; ++c, records += attention_record(a.rows, l.padded_dim)) {
+      while (a.visible[begin] <= c * attention_chunk) ++begin;
+      chunk(c * attention_chunk, begin, ChunkRecord(records, a.rows, l.padded_dim));
     }
   }
 };
@@ -258,6 +244,14 @@ void attend(const AttentionArgs& args) {
     case MR_KV_F16: Attention<StoredF16>(args).run(); break;
     case MR_KV_BF16: Attention<StoredBF16>(args).run(); break;
     default: Attention<StoredF32>(args).run(); break;
+  }
+}
+
+void attend_chunks(const AttentionArgs& args, int32_t from, int32_t to, float* records) {
+  switch (args.layout.type) {
+    case MR_KV_F16: Attention<StoredF16>(args).run_chunks(from, to, records); break;
+    case MR_KV_BF16: Attention<StoredBF16>(args).run_chunks(from, to, records); break;
+    default: Attention<StoredF32>(args).run_chunks(from, to, records); break;
   }
 }
 

@@ -94,6 +94,8 @@ void Device::info(mr_device_info* out) const {
   out->physical_total = out->physical_free = out->corrected_errors = UINT64_MAX;
   out->failed_frees = counts.failed_frees;
   copy_text(out->management_problem, "");
+  out->one_class = 1;
+  out->reserved1 = 0;
 }
 
 void Device::check_idle() const {

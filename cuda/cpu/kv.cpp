@@ -27,4 +27,16 @@ void KvCache::copy_block(int32_t src, int32_t dst) {
   }
 }
 
+void KvCache::copy_out(int32_t src, uint8_t* host) const {
+  const uint64_t size = static_cast<uint64_t>(layout_.block_stride());
+  for (uint64_t plane = 0; plane < 2 * static_cast<uint64_t>(layers_); ++plane)
+    std::memcpy(host + plane * size, memory_.as<uint8_t>() + plane * plane_ + static_cast<uint64_t>(src) * size, size);
+}
+
+void KvCache::copy_in(const uint8_t* host, int32_t dst) {
+  const uint64_t size = static_cast<uint64_t>(layout_.block_stride());
+  for (uint64_t plane = 0; plane < 2 * static_cast<uint64_t>(layers_); ++plane)
+    std::memcpy(memory_.as<uint8_t>() + plane * plane_ + static_cast<uint64_t>(dst) * size, host + plane * size, size);
+}
+
 }  // namespace mr::cpu

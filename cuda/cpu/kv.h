@@ -22,6 +22,9 @@ class KvCache {
   uint8_t* keys(int32_t layer) const { return memory_.as<uint8_t>() + 2 * static_cast<uint64_t>(layer) * plane_; }
   uint8_t* values(int32_t layer) const { return keys(layer) + plane_; }
   void copy_block(int32_t src, int32_t dst);  // ids 0 .. blocks-1; src == dst does nothing
+  // The bytes_per_block of a block lie at `host` plane by plane: keys and values of layer 0, of layer 1, ...
+  void copy_out(int32_t src, uint8_t* host) const;
+  void copy_in(const uint8_t* host, int32_t dst);
 
  private:
   const KvLayout layout_;

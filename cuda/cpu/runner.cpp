@@ -6,12 +6,15 @@
 #include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "error.h"
+#include "host_blocks.h"
+#include "host_piece.h"
 #include "kv.h"
 #include "runner_config.h"
 #include "spin.h"
@@ -30,9 +33,20 @@ uint64_t now_ns() {
                                    std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
+// What this engine has no kernels for, after what no engine has.
+void check_own(const mr_runner_config& config) {
+  check_config(config);
+  if (config.kv_type == MR_KV_F8)
+    fail(MR_UNIMPLEMENTED, "runner configuration: kv_type is 256 (f8), the CPU engine keeps keys and values as 0 (f32), 1 (f16) or "
+         "30 (bf16)");
+  if (config.act_type != 0)
+    fail(MR_UNIMPLEMENTED, "runner configuration: act_type is %d, the CPU engine keeps activations as f32 only: want 0",
+         config.act_type);
+}
+
 std::shared_ptr<const Model> usable(std::shared_ptr<const Model> model, const mr_runner_config& config) {
   if (!model->sealed()) fail(MR_FAILED_PRECONDITION, "runner: the model is not sealed");
-  check_config(config);
+  check_own(config);
   return model;
 }
 
@@ -63,7 +77,8 @@ struct Runner::State {
         config(c),
         checker(c, model->desc().vocab, model->desc().context,
                 static_cast<int32_t>(StepWorkspace::history_positions(model->desc(), c))),
-        forward(model, c) {
+        forward(model, c),
+        host(c.host_blocks, KvCache::bytes_per_block(model->desc(), c)) {
     for (StepPlan& plan : plans) checker.reserve(plan);
     thread = std::thread([this] { work(); });
   }
@@ -96,7 +111,7 @@ struct Runner::State {
       std::string trouble;
       if (run) {
         try {
-          forward.run(plan);
+          forward.run(plan, masks_there);
         } catch (const std::exception& e) {
           trouble = e.what();
         } catch (...) {
@@ -104,7 +119,7 @@ struct Runner::State {
         }
         if (plan.hang_ns != 0) std::this_thread::sleep_for(std::chrono::nanoseconds(plan.hang_ns));
       }
-      plan.device_ns = now_ns() - begin;
+      plan.device_ns = now_ns() - begin - std::exchange(masks_ns, 0);
       running_since.store(0);
       lock.lock();
       if (!trouble.empty()) {
@@ -118,6 +133,18 @@ struct Runner::State {
     }
   }
 
+  // Waits until the step in progress has its masks; false when the runner is destroyed first. What is waited for them is no time
+  // of the step.
+  bool await_masks() {
+    if (!masks_wanted.load()) return true;
+    const uint64_t begin = now_ns();
+    spin([this] { return !masks_wanted.load(); });
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [this] { return stop || !masks_wanted.load(); });
+    masks_ns = now_ns() - begin;
+    return !masks_wanted.load();
+  }
+
   [[noreturn]] void report_failure() const {
     fail(MR_INTERNAL, "step %llu failed: %s; destroy the runner", static_cast<unsigned long long>(failed_from + 1),
          failure.c_str());
@@ -128,6 +155,9 @@ struct Runner::State {
   const mr_runner_config config;
   StepChecker checker;   // submitting thread only
   StepForward forward;   // runner's thread only
+  HostBlocks<HostPiece> host;  // submitting thread only, but for the blocks' bytes: those are the steps'
+  const std::function<bool()> masks_there = [this] { return await_masks(); };
+  uint64_t masks_ns = 0;  // runner's thread only: how long the step in progress waited for masks
   uint64_t next_hang_ns = 0;
   int32_t next_nan_row = -1;
 
@@ -140,13 +170,14 @@ struct Runner::State {
   std::string failure;
   uint64_t failed_from = 0;
   std::atomic<uint64_t> submitted{0}, completed{0}, running_since{0};
+  std::atomic<bool> masks_wanted{false};  // the step submitted last, behind which there is none, waits for its masks
   std::thread thread;
 };
 
 void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out) {
-  check_config(config);
+  check_own(config);
   const uint64_t block = KvCache::bytes_per_block(model.desc(), config);
-  out->bytes_per_block = block;
+  out->bytes_per_block = out->host_bytes_per_block = block;
   out->kv_bytes = block * static_cast<uint64_t>(config.kv_blocks);
   out->workspace_bytes = StepWorkspace(model, config, model.device()->threads.size(), nullptr).bytes;
 }
@@ -165,19 +196,40 @@ void Runner::submit(const mr_step& step) {
       fail(MR_FAILED_PRECONDITION, "%llu steps are in flight; wait for one first",
            static_cast<unsigned long long>(kInFlight));
   }
+  if (s.masks_wanted.load()) fail(MR_FAILED_PRECONDITION, "the step before waits for its masks; give them first");
   StepPlan& plan = s.plans[s.submitted.load() % kInFlight];
-  s.checker.accept(step, plan);
+  s.checker.accept(step, plan, [&s](const StepPlan& p) {
+    s.host.hold(p, [&s](uint64_t bytes) { return std::make_unique<HostPiece>(s.model->device()->ledger, bytes); });
+  });
+  for (StepPlan::PreOp& op : plan.pre_ops) {
+    if (op.kind == MR_PRE_BLOCK_OUT) op.host = s.host.block(op.dst);
+    if (op.kind == MR_PRE_BLOCK_IN) op.host = s.host.block(op.src);
+  }
   plan.hang_ns = std::exchange(s.next_hang_ns, 0);
   plan.nan_row = std::exchange(s.next_nan_row, -1);
   plan.device_ns = plan.bytes_read = 0;
   {
     const std::lock_guard<std::mutex> lock(s.mutex);
+    s.masks_wanted.store(plan.masks_late);
     s.submitted.store(s.submitted.load() + 1);
   }
   s.changed.notify_all();
 }
 
-void Runner::masks(const uint32_t*, int64_t) { fail(MR_UNIMPLEMENTED, "late masks"); }
+void Runner::masks(const uint32_t* masks, int64_t words) {
+  State& s = *state_;
+  {
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    if (s.broken) s.report_failure();
+  }
+  if (!s.masks_wanted.load()) fail(MR_FAILED_PRECONDITION, "no step waits for masks");
+  StepChecker::accept_masks(masks, words, s.plans[(s.submitted.load() - 1) % kInFlight]);  // which the runner's thread leaves alone
+  {
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    s.masks_wanted.store(false);
+  }
+  s.changed.notify_all();
+}
 
 void Runner::wait(uint64_t timeout_ns, mr_step_result* result) {
   State& s = *state_;

@@ -17,11 +17,11 @@ class Runner {
   // Bytes a runner takes; allocates nothing. Throws INVALID_ARGUMENT naming the field and its value.
   static void cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out);
 
-  // Takes all of its memory at once: nothing is allocated by a step later, slot parameters excepted. Counts itself in
-  // model->runners and in the device's runners while it lives. Throws FAILED_PRECONDITION for an unsealed model,
-  // RESOURCE_EXHAUSTED when the ledger does not allow it.
+  // Takes all of its memory at once: nothing is allocated by a step later, slot parameters, histories and blocks of host memory
+  // excepted. Counts itself in model->runners and in the device's runners while it lives. Throws FAILED_PRECONDITION for an
+  // unsealed model, RESOURCE_EXHAUSTED when the ledger does not allow it, UNIMPLEMENTED for types it does not keep.
   Runner(std::shared_ptr<const Model> model, const mr_runner_config& config);
-  ~Runner();  // waits for the steps in flight
+  ~Runner();  // waits for the steps in flight; one without its masks is abandoned
   Runner(const Runner& ) = delete;
   Runner& operator=(const Runner& ) = delete;
 

@@ -36,6 +36,7 @@ StepForward::StepForward(std::shared_ptr<const Model> model, const mr_runner_con
   poison_.resize(tokens);
   positions_.resize(tokens);
   tiles_.reserve(tokens);
+  long_tiles_.reserve(tokens);
   rows_.reserve(static_cast<size_t>(config.max_sample_rows) + static_cast<size_t>(config.max_score_rows));
 }
 
@@ -86,30 +87,36 @@ Cut StepForward::head_cut() const {
                                          stack_panels, kHeadPanels));
 }
 
-void StepForward::run(StepPlan& plan) {
+void StepForward::run(StepPlan& plan, const std::function<bool()>& masks) {
   begin(plan);
-  if (tokens_ == 0) return;
-  cut_tiles(plan);
-  embed(plan);
-  for (int32_t i = 0; i < desc_.layers; ++i) layer(plan, i);
-  heads(plan);
-  read_bytes(plan);
+  if (tokens_ != 0) {
+    cut_tiles(plan);
+    embed(plan);
+    for (int32_t i = 0; i < desc_.layers; ++i) layer(plan, i);
+  }
+  heads(plan, masks);
+  if (!plan.tokens.empty()) read_bytes(plan);
+}
+
+void StepForward::pre_op(StepPlan::PreOp& op) {
+  switch (op.kind) {
+    case MR_PRE_BLOCK_COPY: return kv_.copy_block(op.src, op.dst);
+    case MR_PRE_BLOCK_OUT: return kv_.copy_out(op.src, op.host);
+    case MR_PRE_BLOCK_IN: return kv_.copy_in(op.host, op.dst);
+    default: break;  // SLOT_SET: the checker lets nothing else pass
+  }
+  Slot& slot = slots_[static_cast<size_t>(op.slot)];
+  slot.generation = op.generation;
+  slot.params = std::move(op.params);
+  std::copy(op.history.begin(), op.history.end(), slot.history);
+  slot.length = static_cast<int32_t>(op.history.size());
+  slot.sampled = 0;
+  slot.sampled_status = MR_ROW_OK;
 }
 
 // Pre-operations, token ids and histories; makes room for the results.
 void StepForward::begin(StepPlan& plan) {
-  for (StepPlan::PreOp& op : plan.pre_ops) {
-    if (op.kind == MR_PRE_BLOCK_COPY) {
-      kv_.copy_block(op.src, op.dst);
-      continue;
-    }
-    Slot& slot = slots_[static_cast<size_t>(op.slot)];
-    slot.generation = op.generation;
-    slot.params = std::move(op.params);
-    slot.length = 0;
-    slot.sampled = 0;
-    slot.sampled_status = MR_ROW_OK;
-  }
+  for (StepPlan::PreOp& op : plan.pre_ops) pre_op(op);
   tokens_ = static_cast<int64_t>(plan.tokens.size());
   size_t at = 0;
   for (const mr_segment& s : plan.segments) {
@@ -153,6 +160,28 @@ void StepForward::cut_tiles(const StepPlan& plan) {
     const int32_t pa = positions_[static_cast<size_t>(a.token)], pb = positions_[static_cast<size_t>(b.token)];
     return pa != pb ? pa > pb : a.token < b.token;
   });
+  share_long_tiles();
+}
+
+int32_t StepForward::last_position(const Tile& tile) const {
+  return positions_[static_cast<size_t>(tile.token + tile.count - 1)];
+}
+
+// A tile's head is the least that one thread attends to, unless that is too much of the step's attention: then the threads share
+// its chunks. A single token behind a long prefix is the common case.
+void StepForward::share_long_tiles() {
+  long_tiles_.clear();
+  if (space_.chunk_floats == 0) return;
+  const auto cost = [this](const Tile& tile) { return int64_t{tile.count} * attention_chunks(last_position(tile) + 1); };
+  int64_t all = 0;
+  for (const Tile& tile : tiles_) all += cost(tile) * desc_.kv_heads;
+  const auto shared = [&](const Tile& tile) {
+    return attention_chunks(last_position(tile) + 1) >= StepWorkspace::shared_chunks &&
+           cost(tile) * StepWorkspace::shared_parts * threads_.size() > all;
+  };
+  for (const Tile& tile : tiles_)
+    if (shared(tile)) long_tiles_.push_back(tile);
+  tiles_.erase(std::remove_if(tiles_.begin(), tiles_.end(), shared), tiles_.end());
 }
 
 void StepForward::embed(const StepPlan& plan) {
@@ -225,17 +254,15 @@ void StepForward::layer(const StepPlan& plan, int32_t index) {
     for (int64_t h = p.first / head_panels; h < p.last / head_panels; ++h)
       finish_head(plan, l, index, static_cast<Part>(p.index), static_cast<int32_t>(h));
   });
-  const int64_t heads = desc_.heads, kv_heads = desc_.kv_heads;
   if (!whole) {
+    const int64_t heads = desc_.heads, kv_heads = desc_.kv_heads;
     phase(heads + 2 * kv_heads, [](int) {}, [&](int64_t task, int) {
       const Part part = task < heads ? Part::query : task < heads + kv_heads ? Part::key : Part::value;
       const int64_t before = part == Part::query ? 0 : part == Part::key ? heads : heads + kv_heads;
       finish_head(plan, l, index, part, static_cast<int32_t>(task - before));
     });
   }
-  phase(static_cast<int64_t>(tiles_.size()) * kv_heads, [](int) {}, [&](int64_t task, int thread) {
-    attend(plan, tiles_[static_cast<size_t>(task / kv_heads)], static_cast<int32_t>(task % kv_heads), index, thread);
-  });
+  attend(plan, index);
   project(space_.attention, q_width, o, l.o_bias, gate);
   feed_forward(l, gate, down);
   project(space_.ffn, desc_.ffn, down, nullptr, index + 1 < desc_.layers ? qkv_cut(model_->layer(index + 1)) : head_cut());
@@ -266,7 +293,7 @@ void StepForward::finish_head(const StepPlan& plan, const Layer& l, int32_t inde
   }
 }
 
-void StepForward::attend(const StepPlan& plan, const Tile& tile, int32_t kv_head, int32_t index, int thread) {
+AttentionArgs StepForward::attention_of(const StepPlan& plan, const Tile& tile, int32_t kv_head, int32_t index, int thread) {
   const auto& own = space_.threads[static_cast<size_t>(thread)];
   const int32_t dim = desc_.head_dim, group = desc_.heads / desc_.kv_heads;
   const int64_t out_width = static_cast<int64_t>(desc_.heads) * dim;
@@ -289,7 +316,37 @@ void StepForward::attend(const StepPlan& plan, const Tile& tile, int32_t kv_head
   args.keys = kv_.keys(index);
   args.values = kv_.values(index);
   args.scratch = own.attention;
-  ops_.attend(args);
+  return args;
+}
+
+void StepForward::attend(const StepPlan& plan, int32_t index) {
+  const int64_t kv_heads = desc_.kv_heads;
+  for (const Tile& tile : long_tiles_) attend_in_chunks(plan, tile, index);
+  phase(static_cast<int64_t>(tiles_.size()) * kv_heads, [](int) {}, [&](int64_t task, int thread) {
+    ops_.attend(attention_of(plan, tiles_[static_cast<size_t>(task / kv_heads)], static_cast<int32_t>(task % kv_heads), index,
+                             thread));
+  });
+}
+
+// As many chunks at a time as there is room for: of each head a state, and the records of the chunks behind it.
+void StepForward::attend_in_chunks(const StepPlan& plan, const Tile& tile, int32_t index) {
+  const int64_t kv_heads = desc_.kv_heads;
+  const int64_t record = attention_record(int64_t{tile.count} * (desc_.heads / desc_.kv_heads), pad_dim(desc_.head_dim));
+  const int32_t chunks = attention_chunks(last_position(tile) + 1);
+  const int32_t room = static_cast<int32_t>(std::min<int64_t>(space_.chunk_floats / kv_heads / record - 1, chunks));
+  const auto state = [&](int64_t head) { return space_.chunks + head * (room + 1) * record; };
+  for (int32_t from = 0; from < chunks; from += room) {
+    const int32_t to = std::min(chunks, from + room);
+    phase((to - from) * kv_heads, [](int) {}, [&](int64_t task, int thread) {
+      const int32_t head = static_cast<int32_t>(task / (to - from)), chunk = static_cast<int32_t>(task % (to - from));
+      ops_.attend_chunks(attention_of(plan, tile, head, index, thread), from + chunk, from + chunk + 1,
+                         state(head) + (1 + chunk) * record);
+    });
+    phase(kv_heads, [](int) {}, [&](int64_t head, int thread) {
+      ops_.merge_chunks(attention_of(plan, tile, static_cast<int32_t>(head), index, thread), from, to, state(head) + record,
+                        state(head));
+    });
+  }
 }
 
 // residual += x * m^T (+ bias)
@@ -327,8 +384,8 @@ void StepForward::feed_forward(const Layer& l, const Cut& gate, const Cut& then)
   });
 }
 
-// Final norm, head and results for the tokens that rows name, a few distinct tokens at a time.
-void StepForward::heads(StepPlan& plan) {
+// Final norm, head and results for the tokens that rows name, a few distinct tokens at a time. The first product needs no mask.
+void StepForward::heads(StepPlan& plan, const std::function<bool()>& masks) {
   rows_.clear();
   for (size_t i = 0; i < plan.samples.size(); ++i)
     rows_.push_back(LogitRow{plan.samples[i].token_index, static_cast<int32_t>(i)});
@@ -337,6 +394,10 @@ void StepForward::heads(StepPlan& plan) {
   std::sort(rows_.begin(), rows_.end(), [](const LogitRow& a, const LogitRow& b) {
     return a.token != b.token ? a.token < b.token : a.index < b.index;
   });
+  if (rows_.empty()) {
+    (void)masks();
+    return;
+  }
   const Cut head = head_cut(), first = qkv_cut(model_->layer(0));
   const int64_t hidden = desc_.hidden;
   for (size_t begin = 0; begin < rows_.size();) {
@@ -358,6 +419,7 @@ void StepForward::heads(StepPlan& plan) {
       multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), distinct, space_.logits,
                space_.vocab_stride, p.first, p.last, behind(head, task, thread, first));
     });
+    if (begin == 0 && !masks()) return;
     const auto result = [&](int64_t task, int thread) {
       const LogitRow& r = rows_[begin + static_cast<size_t>(task)];
       int64_t i = 0;
@@ -368,6 +430,7 @@ void StepForward::heads(StepPlan& plan) {
     else phase(static_cast<int64_t>(end - begin), [](int) {}, result);
     begin = end;
   }
+  // Of several rows of one slot the last stays: what the slot's token -1 stands for.
   for (size_t i = 0; i < plan.samples.size(); ++i) {
     Slot& slot = slots_[static_cast<size_t>(plan.samples[i].slot)];
     const mr_row_result& r = plan.sample_results[i];

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -24,8 +25,9 @@ class StepForward {
   // Throws RESOURCE_EXHAUSTED when the ledger does not allow the cache or the workspace.
   StepForward(std::shared_ptr<const Model> model, const mr_runner_config& config);
 
-  // Fills the plan's results. Slots change as the step says.
-  void run(StepPlan& plan);
+  // Fills the plan's results. Slots change as the step says. Once, when all is computed that needs no mask, `masks` is called: it
+  // returns true when the plan's masks are there, or false to abandon the step, whose results are unspecified then.
+  void run(StepPlan& plan, const std::function<bool()>& masks);
 
  private:
   struct Tile {      // consecutive tokens of one segment whose rows are attended together
@@ -50,6 +52,8 @@ class StepForward {
   void begin(StepPlan& plan);
   void embed(const StepPlan& plan);
   void cut_tiles(const StepPlan& plan);
+  void share_long_tiles();
+  int32_t last_position(const Tile& tile) const;
   void layer(const StepPlan& plan, int32_t index);
   Cut qkv_cut(const Layer& l) const;
   Cut cut(const Matrix* m) const;
@@ -60,11 +64,14 @@ class StepForward {
   void with_prepared(const float* x, int64_t width, const float* weight, const Cut& cut, int64_t tasks, Body body);
   void prepare(const float* x, int64_t width, const Cut& cut, int64_t t0, int64_t t1, const Prepared& into) const;
   void finish_head(const StepPlan& plan, const Layer& l, int32_t index, Part part, int32_t head);
-  void attend(const StepPlan& plan, const Tile& tile, int32_t kv_head, int32_t index, int thread);
+  AttentionArgs attention_of(const StepPlan& plan, const Tile& tile, int32_t kv_head, int32_t index, int thread);
+  void attend(const StepPlan& plan, int32_t index);
+  void attend_in_chunks(const StepPlan& plan, const Tile& tile, int32_t index);
   // `then` is the product after this one.
   void project(const float* x, int64_t width, const Cut& cut, const float* bias, const Cut& then);
   void feed_forward(const Layer& l, const Cut& gate, const Cut& then);
-  void heads(StepPlan& plan);
+  void pre_op(StepPlan::PreOp& op);
+  void heads(StepPlan& plan, const std::function<bool()>& masks);
   void row(StepPlan& plan, const LogitRow& r, const float* logits, int thread);
   void read_bytes(StepPlan& plan) const;
 
@@ -87,6 +94,7 @@ class StepForward {
   std::vector<int32_t> poison_;   // by token: the status its rows must give (MR_ROW_OK: none)
   std::vector<int32_t> positions_;// by token
   std::vector<Tile> tiles_;       // for attention, longest history first
+  std::vector<Tile> long_tiles_;  // those of tiles_ whose chunks the threads share: they are in this list alone
   std::vector<LogitRow> rows_;    // by token
 };
 

@@ -18,6 +18,7 @@ struct StepPlan {
     int32_t src, dst;              // MR_PRE_BLOCK_*: blocks of the device or, of OUT's dst and IN's src, of host memory
     SlotParams params;
     std::vector<int32_t> history;  // of SLOT_SET: the slot's first positions
+    uint8_t* host;                 // of OUT and IN, where the engine says so: the block of host memory
   };
 
   std::vector<PreOp> pre_ops;

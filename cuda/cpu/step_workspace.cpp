@@ -8,6 +8,8 @@
 namespace mr::cpu {
 namespace {
 
+constexpr int32_t largest_wave = 64;  // chunks of a whole tile that threads share at a time
+
 // Hands out aligned pieces of memory, or counts them.
 class Layout {
  public:
@@ -88,6 +90,11 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
   ffn = floats(tokens, d.ffn);
   turns = floats(tokens, rope_floats(d.rope_dims));
   logits = floats(static_cast<uint64_t>(logit_rows), vocab_stride);
+  const int32_t most_chunks = attention_chunks(static_cast<int32_t>(positions));
+  const bool shares = most_chunks >= shared_chunks && d.kv_heads < shared_parts * thread_count && thread_count > 1;
+  chunk_floats = shares ? d.kv_heads * attention_record(tile_rows, pad_dim(d.head_dim)) *
+                              (1 + std::min(most_chunks, largest_wave)) : 0;
+  chunks = chunk_floats == 0 ? nullptr : floats(1, chunk_floats);
   frequencies = layout.take<double>(static_cast<uint64_t>(d.rope_dims / 2));
   history = layout.take<int32_t>(static_cast<uint64_t>(config.max_sequences) * static_cast<uint64_t>(positions));
   prepared = prepared_for(layout, kinds, widest, config.max_batched_tokens);

@@ -25,6 +25,10 @@ struct StepWorkspace {
   // Panels of a product in one task, at most; fewer for many tokens, so that what a task gives stays in the cache.
   static constexpr int64_t task_panels(int64_t tokens) { return tokens <= 64 ? 8 : tokens <= 256 ? 4 : 2; }
 
+  // A tile of at least so many chunks whose one head is more than this share of a thread's part of a step's attention has its
+  // chunks shared among the threads.
+  static constexpr int32_t shared_chunks = 8, shared_parts = 3;
+
   struct PerThread {
     float* rows;           // few_tokens rows of the widest activation
     Prepared prepared;     // of few_tokens tokens
@@ -44,12 +48,13 @@ struct StepWorkspace {
   float* ffn;        // (T, ffn): silu(gate) * up
   float* turns;      // (T, rope_floats(rope_dims))
   float* logits;     // (logit_rows, vocab_stride)
+  float* chunks;     // (chunk_floats): records of attention's chunks that threads share; null where they never do
   double* frequencies;  // (rope_dims / 2)
   int32_t* history;     // (max_sequences, positions)
   Prepared prepared;    // of T tokens
   std::vector<PerThread> threads;
 
-  int64_t qkv_width, logit_rows, vocab_stride, positions;
+  int64_t qkv_width, logit_rows, vocab_stride, positions, chunk_floats;
   int32_t tile_rows;  // rows of one attention tile, at most
   uint64_t bytes;     // of all of the above
 

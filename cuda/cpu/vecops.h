@@ -34,6 +34,11 @@ struct VecOps {
                    int32_t kv_head, uint8_t* keys, uint8_t* values);
   // Causal attention of up to attention_rows(group) rows that share one kv head.
   void (*attend)(const AttentionArgs& args);
+  // The same in parts, whose chunks several threads may compute: what the rows see of chunks [from, to), a record of
+  // attention_record floats each (of a row that sees nothing of its chunk, anything); and then, from chunk 0 on and in order, the
+  // records into `state`, which is such a record, too. With the last chunk that any row sees, the rows' outputs are given.
+  void (*attend_chunks)(const AttentionArgs& args, int32_t from, int32_t to, float* records);
+  void (*merge_chunks)(const AttentionArgs& args, int32_t from, int32_t to, float* records, float* state);
   int32_t attention_tile;  // rows that one call of attend works on best
 
   // The greatest value (-inf when n is 0); NaN when any value is NaN.

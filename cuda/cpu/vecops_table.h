@@ -19,8 +19,8 @@ namespace {
 
 constexpr VecOps table() {
   return VecOps{rms_norm, softmax,      silu,          swiglu,  add,           mul,         scale,   exp_row,
-                rope,     kv_store,     attend,        kTileRows, greatest,    find_greater, find_at_least,
-                sum_exp,  count_greater, count_equal,  weights, mass_at_least, mask};
+                rope,     kv_store,     attend,        attend_chunks, merge_chunks, kTileRows, greatest, find_greater,
+                find_at_least, sum_exp, count_greater, count_equal, weights, mass_at_least, mask};
 }
 
 }  // namespace

@@ -1,0 +1,67 @@
+// attention_merge: how the chunks of attention become one, for the path of the file that includes it.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "attention.h"
+#include "vecops_simd.h"
+
+namespace mr::cpu {
+namespace {
+
+// What a row has seen of one chunk, or of all up to one: a record of attention_record floats.
+struct ChunkRecord {
+  float* sum;     // (rows, padded_dim): values weighted by exp(score - top)
+  float* top;     // (rows): the greatest score
+  float* weight;  // (rows): sum of exp(score - top)
+
+  ChunkRecord(float* record, int32_t rows, int64_t padded_dim)
+      : sum(record), top(sum + rows * padded_dim), weight(top + rows) {}
+};
+
+float decay(float from, float to) {  // exp(from - to), 0 when nothing was seen yet
+  if (from == -__builtin_inff()) return 0;
+  return exp(splat(from - to))[0];
+}
+
+// Rows [begin, end) of `all` take those of `one`, the chunk behind what they have seen.
+void merge_chunk(const ChunkRecord& all, const ChunkRecord& one, int32_t begin, int32_t end, int64_t dim) {
+  for (int32_t r = begin; r < end; ++r) {
+    const float m = one.top[r];
+    const float merged = m > all.top[r] ? m : all.top[r];
+    const float old_share = decay(all.top[r], merged), new_share = decay(m, merged);
+    all.weight[r] = all.weight[r] * old_share + one.weight[r] * new_share;
+    const VF x = splat(old_share), y = splat(new_share);
+    float* const sum = all.sum + r * dim;
+    const float* const part = one.sum + r * dim;
+    for (int64_t d = 0; d < dim; d += W) store(sum + d, load(sum + d) * x + load(part + d) * y);
+    all.top[r] = merged;
+  }
+}
+
+// The rows' outputs, when `all` has seen all of theirs.
+void give_rows(const AttentionArgs& a, const ChunkRecord& all) {
+  const int64_t dim = a.layout.padded_dim;
+  for (int32_t r = 0; r < a.rows; ++r) {
+    const VF divisor = splat(all.weight[r] == 0 ? 1.0f : all.weight[r]);
+    int32_t d = 0;
+    for (; d + W <= a.layout.head_dim; d += W) store(a.out[r] + d, load(all.sum + r * dim + d) / divisor);
+    if (d < a.layout.head_dim) store_some(a.out[r] + d, a.layout.head_dim - d, load(all.sum + r * dim + d) / divisor);
+  }
+}
+
+void merge_chunks(const AttentionArgs& args, int32_t from, int32_t to, float* records, float* state) {
+  const int64_t dim = args.layout.padded_dim, size = attention_record(args.rows, dim);
+  const ChunkRecord all(state, args.rows, dim);
+  int32_t begin = 0;
+  for (int32_t c = from; c < to; ++c, records += size) {
+    while (args.visible[begin] <= c * attention_chunk) ++begin;
+    if (c == 0) __builtin_memcpy(state, records, static_cast<size_t>(size) * sizeof(float));
+    else merge_chunk(all, ChunkRecord(records, args.rows, dim), begin, args.rows, dim);
+  }
+  if (to == attention_chunks(args.visible[args.rows - 1])) give_rows(args, all);
+}
+
+}  // namespace
+}  // namespace mr::cpu
