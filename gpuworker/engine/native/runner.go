@@ -8,11 +8,12 @@ import "C"
 import (
 	"fmt"
 	"time"
+	"unsafe"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Runner runs steps of one model, and is an engine.Faulter. Arguments and results travel through C arrays that are
+// Runner runs steps of one model, and is an engine.LateMasker and an engine.Faulter. Arguments and results travel through C arrays that are
 // reused, so a step in a steady state allocates nothing in Go.
 type Runner struct {
 	lease
@@ -43,6 +44,24 @@ func (r *Runner) Submit(s *engine.Step) error {
 	if err := r.t.check(C.mrt_step_submit(r.t.api, r.h, r.args.step)); err != nil {
 		return fmt.Errorf("submit step: %w", err)
 	}
+	r.args.masks.submitted()
+	return nil
+}
+
+// Masks gives the masks that the step submitted last waits for.
+func (r *Runner) Masks(masks [][]uint32) error {
+	if err := r.acquire("runner"); err != nil {
+		return err
+	}
+	defer r.release()
+	words, err := r.args.masks.fill(masks)
+	if err != nil {
+		return fmt.Errorf("late masks: %w", err)
+	}
+	if err := r.t.check(C.mrt_step_masks(r.t.api, r.h, (*C.uint32_t)(unsafe.SliceData(words)), C.int64_t(len(words)))); err != nil {
+		return fmt.Errorf("late masks: %w", err)
+	}
+	r.args.masks.given()
 	return nil
 }
 
@@ -103,6 +122,7 @@ func (r *Runner) Close() error {
 }
 
 var (
-	_ engine.Runner  = (*Runner)(nil)
-	_ engine.Faulter = (*Runner)(nil)
+	_ engine.Runner     = (*Runner)(nil)
+	_ engine.LateMasker = (*Runner)(nil)
+	_ engine.Faulter    = (*Runner)(nil)
 )

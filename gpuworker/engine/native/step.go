@@ -22,13 +22,11 @@ type stepArgs struct {
 	params   arena[C.mr_slot_params]
 	ints     arena[int32]   // tokens, block ids, and the id lists of parameters
 	floats   arena[float32] // bias values
-	masks    arena[uint32]
-
-	maskWords int // of every mask: one bit a token of the vocabulary
+	masks    maskArgs
 }
 
 func (a *stepArgs) make(vocab int) {
-	a.step, a.maskWords = cNew[C.mr_step](), (vocab+31)/32
+	a.step, a.masks.words = cNew[C.mr_step](), (vocab+31)/32
 }
 
 func (a *stepArgs) free() {
@@ -44,19 +42,12 @@ func (a *stepArgs) free() {
 }
 
 // sizes counts what a step needs of every arena: arenas move when they grow, so they are sized before they are filled.
-type sizes struct{ tokens, blocks, masks, params, ids, floats int }
+type sizes struct{ tokens, blocks, params, ids, floats int }
 
-func sizesOf(s *engine.Step, maskWords int) (n sizes, err error) {
+func sizesOf(s *engine.Step) (n sizes, err error) {
 	for i := range s.Segments {
 		n.tokens += len(s.Segments[i].Tokens)
 		n.blocks += len(s.Segments[i].Blocks)
-	}
-	for i := range s.Samples {
-		mask := s.Samples[i].Mask
-		if mask != nil && len(mask) != maskWords { // a short one would be read into the next row's
-			return n, fmt.Errorf("sample row %d has a mask of %d words, want %d: %w", i, len(mask), maskWords, engine.ErrInvalid)
-		}
-		n.masks += len(mask)
 	}
 	for i := range s.PreOps {
 		n.ids += len(s.PreOps[i].History)
@@ -70,7 +61,7 @@ func sizesOf(s *engine.Step, maskWords int) (n sizes, err error) {
 			n.floats += len(p.BiasValues)
 		}
 	}
-	if max(n.tokens, n.blocks, n.masks, n.ids, len(s.Segments), len(s.Samples), len(s.Scores), len(s.PreOps)) > math.MaxInt32 {
+	if max(n.tokens, n.blocks, n.ids, len(s.Segments), len(s.Samples), len(s.Scores), len(s.PreOps)) > math.MaxInt32 {
 		return n, fmt.Errorf("step does not fit 32-bit counts: %w", engine.ErrInvalid)
 	}
 	return n, nil
@@ -78,8 +69,11 @@ func sizesOf(s *engine.Step, maskWords int) (n sizes, err error) {
 
 // pack fills the C step; its pointers are valid until the next pack.
 func (a *stepArgs) pack(s *engine.Step) error {
-	n, err := sizesOf(s, a.maskWords)
+	n, err := sizesOf(s)
 	if err != nil {
+		return err
+	}
+	if err := a.masks.place(s.Samples); err != nil {
 		return err
 	}
 	ints := a.ints.take(n.tokens + n.blocks + n.ids)
@@ -99,17 +93,12 @@ func (a *stepArgs) pack(s *engine.Step) error {
 	}
 
 	samples := a.samples.take(len(s.Samples))
-	masks := a.masks.take(n.masks)
-	maskAt := 0
 	for i := range s.Samples {
 		row := &s.Samples[i]
 		samples[i] = C.mr_sample_row{
 			token_index: C.int32_t(row.TokenIndex), slot: C.int32_t(row.Slot),
-			slot_generation: C.uint32_t(row.SlotGeneration), position: C.int32_t(row.Position), mask_offset: -1,
-		}
-		if row.Mask != nil {
-			samples[i].mask_offset = C.int32_t(maskAt)
-			maskAt += copy(masks[maskAt:], row.Mask)
+			slot_generation: C.uint32_t(row.SlotGeneration), position: C.int32_t(row.Position),
+			mask_offset: a.masks.offset(i),
 		}
 	}
 
@@ -132,8 +121,8 @@ func (a *stepArgs) pack(s *engine.Step) error {
 		sample_count: C.int32_t(len(s.Samples)), samples: a.samples.ptr(),
 		scores: a.scores.ptr(), score_count: C.int32_t(len(s.Scores)),
 		pre_op_count: C.int32_t(len(s.PreOps)), pre_ops: a.preOps.ptr(),
-		masks: (*C.uint32_t)(a.masks.ptr()), mask_words: C.int64_t(n.masks),
 	}
+	a.masks.describe(a.step)
 	return nil
 }
 

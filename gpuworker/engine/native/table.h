@@ -8,7 +8,7 @@
 #include "millrace/engine.h"
 
 /* Bytes of a table that has every member this package calls. */
-static inline size_t mrt_table_size(void) { return offsetof(mr_api, device_fault) + sizeof(((mr_api *)0)->device_fault); }
+static inline size_t mrt_table_size(void) { return offsetof(mr_api, step_masks) + sizeof(((mr_api *)0)->step_masks); }
 
 static inline int32_t mrt_error_code(const mr_api *t, const mr_error *e) { return t->error_code(e); }
 static inline const char *mrt_error_message(const mr_api *t, const mr_error *e) { return t->error_message(e); }
@@ -87,6 +87,9 @@ static inline mr_error *mrt_runner_create(const mr_api *t, mr_model *m, const mr
   return t->runner_create(m, c, out);
 }
 static inline mr_error *mrt_step_submit(const mr_api *t, mr_runner *r, const mr_step *s) { return t->step_submit(r, s); }
+static inline mr_error *mrt_step_masks(const mr_api *t, mr_runner *r, const uint32_t *masks, int64_t words) {
+  return t->step_masks(r, masks, words);
+}
 static inline mr_error *mrt_step_wait(const mr_api *t, mr_runner *r, uint64_t timeout_ns, mr_step_result *out) {
   return t->step_wait(r, timeout_ns, out);
 }

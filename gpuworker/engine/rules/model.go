@@ -94,19 +94,27 @@ func CheckConfig(c engine.RunnerConfig) error {
 		return fmt.Errorf("runner has %d sample rows and %d score rows: %w", c.MaxSampleRows, c.MaxScoreRows, engine.ErrInvalid)
 	case c.MaxTopN < 0 || c.MaxTopN > 64:
 		return fmt.Errorf("runner reports %d candidates, want 0 to 64: %w", c.MaxTopN, engine.ErrInvalid)
-	case c.KVType != engine.F32 && c.KVType != engine.F16 && c.KVType != engine.BF16:
+	case c.KVType != engine.F32 && c.KVType != engine.F16 && c.KVType != engine.BF16 && c.KVType != engine.F8:
 		return fmt.Errorf("runner kv type is %d: %w", c.KVType, engine.ErrInvalid)
+	case c.ActType != 0 && c.ActType != engine.F16 && c.ActType != engine.BF16:
+		return fmt.Errorf("runner activation type is %d: %w", c.ActType, engine.ErrInvalid)
+	case c.HostBlocks < 0 || c.HostBlocks > math.MaxInt32:
+		return fmt.Errorf("runner has %d host blocks: %w", c.HostBlocks, engine.ErrInvalid)
 	}
 	return nil
 }
 
 // BlockBytes is the bytes of keys and values that one KV block holds.
 func BlockBytes(d engine.ModelDesc, c engine.RunnerConfig) uint64 {
-	width := uint64(2)
-	if c.KVType == engine.F32 {
-		width = 4
+	head := 2 * uint64(d.HeadDim) // bytes of one token's
+	switch c.KVType {
+	case engine.F32:
+		head = 4 * uint64(d.HeadDim)
+	case engine.F8:
+		head = uint64(d.HeadDim) + 4 // and its scale
+	default: // F16 and BF16
 	}
-	return 2 * uint64(d.Layers) * uint64(d.KVHeads) * uint64(d.HeadDim) * uint64(c.BlockSize) * width
+	return 2 * uint64(d.Layers) * uint64(d.KVHeads) * uint64(c.BlockSize) * head
 }
 
 func finite(values ...float32) bool {

@@ -14,89 +14,121 @@ type Slot struct {
 	Sampled    bool  // the last admitted step samples for it, so that the next may say PreviousSample
 }
 
-// Slots mirrors the slots of one runner from the steps it was given.
+// Slots mirrors the slots and the host blocks of one runner from the steps it was given.
 type Slots struct {
-	desc  engine.ModelDesc
-	cfg   engine.RunnerConfig
-	slots []Slot
-	next  []Slot // scratch
+	desc    engine.ModelDesc
+	cfg     engine.RunnerConfig
+	slots   []Slot
+	written map[int32]bool // host blocks that an admitted step writes
+
+	// Scratch of the step being admitted.
+	next  []Slot
+	wrote []int32 // host blocks that it is the first to write
+	fed   []bool  // slots that an earlier segment of it feeds
 }
 
 // NewSlots begins with every slot unset.
 func NewSlots(desc engine.ModelDesc, cfg engine.RunnerConfig) *Slots {
-	return &Slots{desc: desc, cfg: cfg, slots: make([]Slot, cfg.MaxSequences), next: make([]Slot, cfg.MaxSequences)}
+	return &Slots{
+		desc: desc, cfg: cfg, slots: make([]Slot, cfg.MaxSequences), written: map[int32]bool{},
+		next: make([]Slot, cfg.MaxSequences), fed: make([]bool, cfg.MaxSequences),
+	}
 }
 
 // Slot is the state of slot i after the last admitted step.
 func (s *Slots) Slot(i int32) Slot { return s.slots[i] }
 
-// Admit checks a step against the slots. ErrInvalid changes nothing; nil moves the slots on as the step does.
-func (s *Slots) Admit(step *engine.Step) error {
+// Admit checks a step against the slots and host blocks. ErrInvalid changes nothing; nil moves them on as the step does. Where
+// the rules have nothing against the step, `also` may refuse it, to the same effect; nil = it does not.
+func (s *Slots) Admit(step *engine.Step, also func() error) error {
 	copy(s.next, s.slots)
-	if err := s.preOps(step.PreOps); err != nil {
-		return err
+	s.wrote = s.wrote[:0]
+	err := s.check(step)
+	if err == nil && also != nil {
+		err = also()
 	}
-	tokens, err := s.segments(step.Segments)
 	if err != nil {
-		return err
-	}
-	if err := s.rows(step, tokens); err != nil {
+		for _, block := range s.wrote {
+			delete(s.written, block)
+		}
 		return err
 	}
 	s.slots, s.next = s.next, s.slots
 	return nil
 }
 
-func (s *Slots) preOps(ops []engine.PreOp) error {
-	for i := range ops {
-		op := &ops[i]
-		switch op.Kind {
-		case engine.SlotSet:
-		case engine.BlockCopy:
-			if !s.block(op.Src) || !s.block(op.Dst) {
-				return refuse("pre-operation %d copies block %d to %d of %d", i, op.Src, op.Dst, s.cfg.KVBlocks)
-			}
-			continue
-		case engine.BlockOut:
-			if !s.block(op.Src) || !s.hostBlock(op.Dst) {
-				return refuse("pre-operation %d copies block %d of %d out to host block %d of %d", i, op.Src, s.cfg.KVBlocks,
-					op.Dst, s.cfg.HostBlocks)
-			}
-			continue
-		case engine.BlockIn:
-			if !s.hostBlock(op.Src) || !s.block(op.Dst) {
-				return refuse("pre-operation %d copies host block %d of %d in to block %d of %d", i, op.Src, s.cfg.HostBlocks,
-					op.Dst, s.cfg.KVBlocks)
-			}
-			continue
-		default:
-			return refuse("pre-operation %d is of kind %d", i, op.Kind)
+func (s *Slots) check(step *engine.Step) error {
+	for i := range step.PreOps {
+		if err := s.preOp(&step.PreOps[i]); err != nil {
+			return fmt.Errorf("pre-operation %d %w", i, err)
 		}
-		if op.Params == nil {
-			return refuse("pre-operation %d sets slot %d without parameters", i, op.Slot)
+	}
+	tokens, err := s.segments(step.Segments)
+	if err != nil {
+		return err
+	}
+	return s.rows(step, tokens)
+}
+
+// preOp's error goes on from the words "pre-operation N".
+func (s *Slots) preOp(op *engine.PreOp) error {
+	switch op.Kind {
+	case engine.SlotSet:
+		return s.set(op)
+	case engine.BlockCopy:
+		if !s.block(op.Src) || !s.block(op.Dst) {
+			return refuse("copies block %d to %d of %d", op.Src, op.Dst, s.cfg.KVBlocks)
 		}
-		if !s.slot(op.Slot) {
-			return refuse("pre-operation %d sets slot %d of %d", i, op.Slot, s.cfg.MaxSequences)
+	case engine.BlockOut:
+		if !s.block(op.Src) || !s.hostBlock(op.Dst) {
+			return refuse("copies block %d of %d out to host block %d of %d", op.Src, s.cfg.KVBlocks, op.Dst, s.cfg.HostBlocks)
 		}
-		if err := CheckParams(op.Params, s.desc.Vocab, s.cfg.MaxTopN); err != nil {
-			return fmt.Errorf("slot %d: %w", op.Slot, err)
+		if !s.written[op.Dst] {
+			s.written[op.Dst] = true
+			s.wrote = append(s.wrote, op.Dst)
 		}
-		if most := min(s.desc.Context, s.cfg.KVBlocks*s.cfg.BlockSize); len(op.History) > most {
-			return refuse("pre-operation %d: a history of %d tokens, want at most %d", i, len(op.History), most)
+	case engine.BlockIn:
+		if !s.hostBlock(op.Src) || !s.block(op.Dst) {
+			return refuse("copies host block %d of %d in to block %d of %d", op.Src, s.cfg.HostBlocks, op.Dst, s.cfg.KVBlocks)
 		}
-		for at, id := range op.History {
-			if id < 0 || int(id) >= s.desc.Vocab {
-				return refuse("pre-operation %d: token %d of the history is %d, not in a vocabulary of %d", i, at, id, s.desc.Vocab)
-			}
+		if !s.written[op.Src] {
+			return refuse("copies host block %d in, which was never written", op.Src)
 		}
-		s.next[op.Slot] = Slot{Set: true, Generation: op.SlotGeneration, Length: int32(len(op.History))}
+	default:
+		return refuse("is of kind %d", op.Kind)
 	}
 	return nil
 }
 
+func (s *Slots) set(op *engine.PreOp) error {
+	if !s.slot(op.Slot) {
+		return refuse("sets slot %d of %d", op.Slot, s.cfg.MaxSequences)
+	}
+	if op.Params == nil {
+		return refuse("sets slot %d without parameters", op.Slot)
+	}
+	if err := CheckParams(op.Params, s.desc.Vocab, s.cfg.MaxTopN); err != nil {
+		return fmt.Errorf("sets slot %d: %w", op.Slot, err)
+	}
+	if most := min(s.desc.Context, s.positions()); len(op.History) > most {
+		return refuse("sets slot %d with a history of %d tokens, want at most %d", op.Slot, len(op.History), most)
+	}
+	for at, id := range op.History {
+		if id < 0 || int(id) >= s.desc.Vocab {
+			return refuse("sets slot %d with token %d at position %d, not in a vocabulary of %d", op.Slot, id, at, s.desc.Vocab)
+		}
+	}
+	s.next[op.Slot] = Slot{Set: true, Generation: op.SlotGeneration, Length: int32(len(op.History))}
+	return nil
+}
+
+// positions are those of the whole block pool.
+func (s *Slots) positions() int { return s.cfg.KVBlocks * s.cfg.BlockSize }
+
 // segments returns how many tokens they have.
 func (s *Slots) segments(segs []engine.Segment) (int, error) {
 	tokens := 0
+	clear(s.fed)
 	for i := range segs {
 		seg := &segs[i]
 		tokens += len(seg.Tokens)
@@ -114,6 +146,11 @@ func (s *Slots) segments(segs []engine.Segment) (int, error) {
 			return 0, refuse("step has more than %d tokens", s.cfg.MaxBatchedTokens)
 		case seg.FirstPosition < 0 || seg.FirstPosition > slot.Length:
 			return 0, refuse("segment %d begins at position %d and slot %d holds %d", i, seg.FirstPosition, seg.Slot, slot.Length)
+		case s.fed[seg.Slot] && seg.FirstPosition != slot.Length:
+			return 0, refuse("segment %d begins at position %d inside an earlier segment of slot %d that ends at %d", i,
+				seg.FirstPosition, seg.Slot, slot.Length)
+		case end > int64(s.positions()):
+			return 0, refuse("segment %d ends at position %d beyond the %d of all blocks", i, end, s.positions())
 		case end > int64(s.desc.Context):
 			return 0, refuse("segment %d ends at position %d beyond the context of %d", i, end, s.desc.Context)
 		case int64(len(seg.Blocks))*int64(s.cfg.BlockSize) < end:
@@ -138,7 +175,7 @@ func (s *Slots) segments(segs []engine.Segment) (int, error) {
 				return 0, refuse("segment %d: token %d is not in a vocabulary of %d", i, id, s.desc.Vocab)
 			}
 		}
-		slot.Length = int32(end)
+		slot.Length, s.fed[seg.Slot] = int32(end), true
 	}
 	return tokens, nil
 }
@@ -164,6 +201,8 @@ func (s *Slots) rows(step *engine.Step, tokens int) error {
 			return refuse("sample row %d is of token %d of %d", i, row.TokenIndex, tokens)
 		case row.Position < 0 || int(row.Position) > s.desc.Context:
 			return refuse("sample row %d is for position %d of a context of %d", i, row.Position, s.desc.Context)
+		case row.Mask != nil && row.MaskLate:
+			return refuse("sample row %d has a mask that is to come late", i)
 		case row.Mask != nil && len(row.Mask) != words:
 			return refuse("sample row %d has a mask of %d words, want %d", i, len(row.Mask), words)
 		}

@@ -176,6 +176,7 @@ func (m *Model) RunnerCost(cfg engine.RunnerConfig) (engine.RunnerCost, error) {
 	block := rules.BlockBytes(m.desc, cfg)
 	return engine.RunnerCost{
 		BytesPerBlock: block, KVBytes: block * uint64(cfg.KVBlocks), WorkspaceBytes: 64 * uint64(cfg.MaxBatchedTokens),
+		HostBytesPerBlock: block,
 	}, nil
 }
 

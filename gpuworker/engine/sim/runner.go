@@ -12,10 +12,15 @@ import (
 // depth is how many steps may be in flight.
 const depth = 2
 
-// flight is a step between Submit and Wait; tokens are known at once, only their time has to come.
+// flight is a step between Submit and Wait. Tokens are known at once, or as soon as late masks are there; only their time has to
+// come.
 type flight struct {
 	result     engine.StepResult
 	candidates []engine.Candidate
+	rows       []engine.SampleRow // to be sampled, with a context each
+	contexts   []uint64
+	nan        int32 // the row whose logits are NaN, or -1
+	late       bool  // it waits for masks
 	begin, end time.Time
 }
 
@@ -48,7 +53,12 @@ type place struct {
 func newRunner(m *Model, cfg engine.RunnerConfig, cost engine.RunnerCost, weights uint64) *Runner {
 	r := &Runner{
 		model: m, cost: cost, weights: weights, rules: rules.NewSlots(m.desc, cfg), slots: make([]slot, cfg.MaxSequences),
-		cache: cache{blockSize: cfg.BlockSize, cells: make([]uint64, cfg.KVBlocks*cfg.BlockSize)},
+		cache: cache{
+			blockSize: cfg.BlockSize, cells: make([]uint64, cfg.KVBlocks*cfg.BlockSize), host: map[int32][]uint64{},
+		},
+	}
+	for i := range r.slots {
+		r.slots[i].history.blockSize = cfg.BlockSize
 	}
 	r.fault.nan = -1
 	return r
@@ -64,15 +74,21 @@ func (r *Runner) Submit(s *engine.Step) error {
 	case r.mu.submitted-r.mu.waited == depth:
 		return fmt.Errorf("%d steps are in flight already: %w", depth, engine.ErrPrecondition)
 	}
-	if err := r.rules.Admit(s); err != nil {
+	if r.lateLocked() != nil {
+		return fmt.Errorf("the step before waits for its masks: %w", engine.ErrPrecondition)
+	}
+	if err := r.rules.Admit(s, func() error { return r.hostMemory(s) }); err != nil {
 		return err
 	}
-	f := &r.mu.flights[r.mu.submitted%uint64(len(r.mu.flights))]
-	*f = flight{result: engine.StepResult{Samples: f.result.Samples[:0], Scores: f.result.Scores[:0]}, candidates: f.candidates[:0]}
+	f := r.flightLocked(r.mu.submitted)
+	*f = flight{
+		result:     engine.StepResult{Samples: f.result.Samples[:0], Scores: f.result.Scores[:0]},
+		candidates: f.candidates[:0], rows: f.rows[:0], contexts: f.contexts[:0], nan: r.fault.nan,
+	}
 	took := r.compute(s, f)
 	f.begin = time.Now()
 	if r.mu.submitted > r.mu.waited {
-		if before := r.mu.flights[(r.mu.submitted-1)%uint64(len(r.mu.flights))].end; before.After(f.begin) {
+		if before := r.flightLocked(r.mu.submitted - 1).end; before.After(f.begin) {
 			f.begin = before
 		}
 	}
@@ -83,15 +99,35 @@ func (r *Runner) Submit(s *engine.Step) error {
 	return nil
 }
 
+// flightLocked is step n, counted from 0, while it is in flight and until the next Wait.
+func (r *Runner) flightLocked(n uint64) *flight { return &r.mu.flights[n%uint64(len(r.mu.flights))] }
+
+// hostMemory refuses a step that writes host blocks for the first time when a test wants memory refused.
+func (r *Runner) hostMemory(s *engine.Step) error {
+	for i := range s.PreOps {
+		if op := &s.PreOps[i]; op.Kind == engine.BlockOut && r.cache.host[op.Dst] == nil {
+			if r.model.dev.refusals.take(engine.RefuseAlloc) {
+				return fmt.Errorf("%d bytes of host memory asked: %w", r.cost.HostBytesPerBlock, engine.ErrOutOfMemory)
+			}
+			return nil // one piece of memory for all
+		}
+	}
+	return nil
+}
+
 // compute runs the step and returns the time a device would take.
 func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 	vocab, opts := r.model.desc.Vocab, &r.model.dev.opts
 	for i := range s.PreOps {
 		switch op := &s.PreOps[i]; op.Kind {
 		case engine.SlotSet:
-			r.slots[op.Slot].set(op.Params, vocab)
+			r.slots[op.Slot].set(op.Params, op.History, vocab)
 		case engine.BlockCopy:
 			r.cache.copyBlock(op.Dst, op.Src)
+		case engine.BlockOut:
+			r.cache.copyOut(op.Dst, op.Src)
+		case engine.BlockIn:
+			r.cache.copyIn(op.Dst, op.Src)
 		}
 	}
 	took, kv := opts.StepTime, uint64(0)
@@ -104,18 +140,22 @@ func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 		}
 		took += each * time.Duration(len(seg.Tokens))
 		kv += uint64(len(seg.Blocks))
+		held := &r.slots[seg.Slot].history
+		held.begin(seg.FirstPosition)
 		for j, token := range seg.Tokens {
 			if token == engine.PreviousSample {
 				token = r.slots[seg.Slot].lastSample
 			}
 			position := seg.FirstPosition + int32(j)
 			r.cache.write(seg.Blocks, int(position), token)
+			held.add(token)
 			r.where = append(r.where, place{int32(i), position})
 		}
 	}
 	f.result.BytesRead = r.weights + kv*r.cost.BytesPerBlock
-	for i := range s.Samples {
-		f.result.Samples = append(f.result.Samples, r.sample(s, i, f))
+	r.takeRows(s, f)
+	if !f.late {
+		r.sampleAll(f)
 	}
 	for _, row := range s.Scores {
 		d := newDistribution(r.contextOf(s, row.TokenIndex), vocab)
@@ -128,42 +168,6 @@ func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 	return took
 }
 
-func (r *Runner) contextOf(s *engine.Step, token int32) uint64 {
-	at := r.where[token]
-	return r.cache.context(s.Segments[at.segment].Blocks, int(at.position))
-}
-
-func (r *Runner) sample(s *engine.Step, i int, f *flight) engine.RowResult {
-	row := &s.Samples[i]
-	sl := &r.slots[row.Slot]
-	sl.lastSample = 0
-	out := engine.RowResult{Slot: row.Slot, Position: row.Position, Status: engine.RowNaN}
-	if r.fault.nan == int32(i) {
-		return out
-	}
-	context := r.contextOf(s, row.TokenIndex)
-	d := newDistribution(context, r.model.desc.Vocab)
-	rank := sl.sample(d, context, row, r.model.dev.opts.Reserved)
-	if rank == 0 {
-		out.Status = engine.RowEmpty
-		return out
-	}
-	sl.lastSample = d.token(rank)
-	out.Status, out.Token, out.Rank, out.Logprob = engine.RowOK, sl.lastSample, int32(rank), d.logprob(rank)
-	out.Candidates = r.candidates(f, d, sl.params.TopN)
-	return out
-}
-
-// candidates come from the flight's own memory; a part of it that was left behind by growth stays valid.
-func (r *Runner) candidates(f *flight, d distribution, n int32) []engine.Candidate {
-	if n == 0 {
-		return nil
-	}
-	at := len(f.candidates)
-	f.candidates = d.candidates(f.candidates, int(n))
-	return f.candidates[at:len(f.candidates):len(f.candidates)]
-}
-
 // Wait sleeps until the oldest step has had its time.
 func (r *Runner) Wait(timeout time.Duration) (*engine.StepResult, error) {
 	r.mu.Lock()
@@ -174,12 +178,15 @@ func (r *Runner) Wait(timeout time.Duration) (*engine.StepResult, error) {
 	case r.mu.submitted == r.mu.waited:
 		return nil, fmt.Errorf("no step is in flight: %w", engine.ErrPrecondition)
 	}
-	f := &r.mu.flights[r.mu.waited%uint64(len(r.mu.flights))]
+	f := r.flightLocked(r.mu.waited)
 	left := time.Until(f.end)
 	if sleep := min(left, timeout); sleep > 0 {
 		r.mu.Unlock()
 		time.Sleep(sleep)
 		r.mu.Lock()
+	}
+	if f.late { // its masks come from the caller, who would wait in vain for them here
+		return nil, fmt.Errorf("the step waits for its masks: %w", engine.ErrTimeout)
 	}
 	if left > timeout {
 		return nil, fmt.Errorf("%v given and %v needed: %w", timeout, left, engine.ErrTimeout)
@@ -198,8 +205,8 @@ func (r *Runner) Progress() engine.Progress {
 	p := engine.Progress{Submitted: r.mu.submitted, Completed: r.mu.waited}
 	now := time.Now()
 	for n := r.mu.waited; n < r.mu.submitted; n++ {
-		f := &r.mu.flights[n%uint64(len(r.mu.flights))]
-		if now.Before(f.end) {
+		f := r.flightLocked(n)
+		if f.late || now.Before(f.end) {
 			p.Running = max(now.Sub(f.begin), 1)
 			break
 		}
@@ -233,7 +240,7 @@ func (r *Runner) Close() error {
 		return closed("runner")
 	}
 	r.mu.closed = true
-	r.cache.cells = nil
+	r.cache.cells, r.cache.host = nil, nil
 	r.model.dev.give(r.cost.KVBytes, engine.KV)
 	r.model.dev.give(r.cost.WorkspaceBytes, engine.Workspace)
 	r.model.mu.Lock()
@@ -243,6 +250,7 @@ func (r *Runner) Close() error {
 }
 
 var (
-	_ engine.Runner  = (*Runner)(nil)
-	_ engine.Faulter = (*Runner)(nil)
+	_ engine.Runner     = (*Runner)(nil)
+	_ engine.LateMasker = (*Runner)(nil)
+	_ engine.Faulter    = (*Runner)(nil)
 )

@@ -7,15 +7,20 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// slot holds a slot's parameters and its last sample.
+// slot holds a slot's parameters, its history and its last sample.
 type slot struct {
+	history    history
 	params     engine.SlotParams // a copy: its lists belong to the slot
 	allowed    []uint32          // bitmask; nil = every token
 	forbidden  []int32           // by a bias of minus infinity
 	lastSample int32
 }
 
-func (s *slot) set(p *engine.SlotParams, vocab int) {
+func (s *slot) set(p *engine.SlotParams, tokens []int32, vocab int) {
+	s.history.begin(0)
+	for _, token := range tokens {
+		s.history.add(token)
+	}
 	s.params = *p
 	s.params.Suppressed = slices.Clone(p.Suppressed)
 	s.params.Allowed, s.params.BiasIDs, s.params.BiasValues = nil, nil, nil

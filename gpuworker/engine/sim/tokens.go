@@ -13,41 +13,6 @@ func mix(h, x uint64) uint64 {
 	return h ^ h>>32
 }
 
-// cache is what the KV blocks hold: for every position of a block the hash of the block's tokens up to it. A cell of 0 was
-// never written since its block was begun.
-type cache struct {
-	blockSize int
-	cells     []uint64
-}
-
-// write puts a token at a position; what the block held behind it is void.
-func (c *cache) write(blocks []int32, position int, token int32) {
-	off := position % c.blockSize
-	block := c.cells[int(blocks[position/c.blockSize])*c.blockSize:][:c.blockSize]
-	before := uint64(0)
-	if off > 0 {
-		before = block[off-1]
-	}
-	block[off] = mix(before, uint64(uint32(token))+1) | 1
-	for i := off + 1; i < len(block) && block[i] != 0; i++ {
-		block[i] = 0
-	}
-}
-
-func (c *cache) copyBlock(dst, src int32) {
-	copy(c.cells[int(dst)*c.blockSize:][:c.blockSize], c.cells[int(src)*c.blockSize:][:c.blockSize])
-}
-
-// context is the hash of positions 0 .. position as the blocks hold them now.
-func (c *cache) context(blocks []int32, position int) uint64 {
-	h := uint64(1)
-	last := position / c.blockSize
-	for i := range last {
-		h = mix(h, c.cells[(int(blocks[i])+1)*c.blockSize-1])
-	}
-	return mix(h, c.cells[int(blocks[last])*c.blockSize+position%c.blockSize])
-}
-
 // ratio of the geometric distribution: every token is 0.9 times as likely as the one before it.
 const ratio = 0.9
 
