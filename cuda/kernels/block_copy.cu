@@ -1,0 +1,49 @@
+// block_copy: one grid for all copies of a step. A copy engine would take one command a block, each of them strided; this takes
+// one launch, and has enough requests under way to fill the link to the host in either direction.
+//
+// Block (i, c) of kThreads moves kPart bytes of copy c: part i % parts of plane i / parts. Each thread loads all of its words
+// before it stores the first, so that they are under way together: a word from the host takes over a microsecond.
+#include <cstdint>
+
+#include "kernels/block_copy.h"
+
+namespace mr::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWords = 4;  // of 16 bytes, a thread
+constexpr int64_t kPart = int64_t{kThreads} * kWords * 16;
+
+__global__ void __launch_bounds__(kThreads) copy_parts(BlockCopyArgs a, int32_t parts) {
+  grid_wait();
+  const BlockCopy copy = a.copies[blockIdx.y];
+  const int64_t plane = static_cast<int64_t>(blockIdx.x) / parts, at = static_cast<int64_t>(blockIdx.x) % parts * kPart;
+  const int64_t words = (a.plane_bytes - at) / 16;  // from here to the plane's end
+  const uint4* const from = reinterpret_cast<const uint4*>(copy.src + plane * copy.src_stride + at);
+  uint4* const to = reinterpret_cast<uint4*>(copy.dst + plane * copy.dst_stride + at);
+  uint4 held[kWords] = {};
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    const int word = i * kThreads + static_cast<int>(threadIdx.x);
+    if (word < words) held[i] = from[word];
+  }
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    const int word = i * kThreads + static_cast<int>(threadIdx.x);
+    if (word < words) to[word] = held[i];
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_block_copies(const BlockCopyArgs& args, const Stream& on) {
+  if (args.count < 0 || args.count > 65535 || args.planes < 0 || args.plane_bytes < 0 || args.plane_bytes % 16 != 0)
+    return cudaErrorInvalidValue;
+  if (args.count == 0 || args.planes == 0 || args.plane_bytes == 0) return cudaSuccess;
+  const int64_t parts = (args.plane_bytes + kPart - 1) / kPart, blocks = parts * args.planes;
+  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+  return launch(on, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(args.count)), dim3(kThreads), 0, copy_parts, args,
+                static_cast<int32_t>(parts));
+}
+
+}  // namespace mr::cuda
