@@ -1,10 +1,16 @@
 // launch: kernel launches, plain or as a programmatic dependent of the kernel before in the stream.
 //
-// A dependent kernel (dependent = true) may begin while its predecessor still runs: it calls grid_wait() before it
-// reads or writes anything that an earlier kernel of the stream wrote or reads, and may load constants (weights) before
-// that. Every kernel launched so must call grid_wait() in every thread that touches memory, since its own successor
-// relies on it transitively. grid_trigger() lets the successor start; it is only a hint, and says nothing about memory.
-// On devices before compute capability 9.0 both are empty, and launches are plain.
+// A dependent kernel (dependent = true) may begin while its predecessor, the kernel just before it in the stream, still runs.
+// One rule holds for every kernel:
+//
+//   1. Each thread that touches memory calls grid_wait(), and a block calls grid_trigger() behind its grid_wait() or not at all.
+//   2. Before grid_wait() a thread writes nothing, and reads only what its predecessor does not write.
+//
+// grid_wait() returns when the predecessor has ended and its writes are visible. By 1 a kernel begins only when every block of
+// its predecessor has waited, so that the kernels before that one have ended: their writes (a step's input, block tables, slot
+// parameters), like constants (weights), may be read before the wait. By 2 nothing is overwritten that a running kernel reads.
+// A copy or a fill that comes just before a kernel counts as its predecessor. grid_trigger() is only a hint, and says nothing
+// about memory. On devices before compute capability 9.0 both are empty, and launches are plain.
 #pragma once
 
 #include <cuda_runtime.h>

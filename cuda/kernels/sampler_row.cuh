@@ -7,7 +7,7 @@
 //   weigh   per piece: sum of exponentials; masses of the tokens that may be drawn, or their histogram over the distance
 //           to the greatest, from which filters find what they must look at.
 //   choose  per job: the token, its logprob, rank and candidates.
-// Jobs and slot parameters are read before the dependency wait: kernels before the last one of the stream write them.
+// Jobs and slot parameters are read before the dependency wait: copies and kernels before the predecessor write them (launch.h).
 #pragma once
 
 #include <cmath>
