@@ -46,7 +46,7 @@ struct SampleArgs {
   int64_t logits_stride;      // floats; a multiple of 4
   int32_t vocab;              // 1 .. 2^18
   const int32_t* poison;      // by row of the step, from launch_begin; null: none
-  const uint32_t* masks;      // null when no job has one
+  const uint32_t* masks;      // read by jobs whose mask_offset is not -1; null when none has one
   SlotTables slots;
   mr_row_result* results;     // (job_count)
   mr_candidate* candidates;
@@ -54,7 +54,7 @@ struct SampleArgs {
   int32_t workspace_jobs;     // as given to sampler_bytes; >= job_count
 };
 // Score rows and rows of several slots may share one row of logits. The results of padding jobs are untouched. Jobs and
-// slot parameters are written by kernels before the one that is launched just before this (see launch.h).
+// slot parameters are not written by what comes just before this on the stream, or this is launched plainly (see launch.h).
 cudaError_t launch_sample(const SampleArgs& args, const Stream& on);
 
 int64_t sampler_bytes(int32_t jobs, int32_t vocab);

@@ -46,10 +46,10 @@ struct SlotTables {
 };
 
 // One SLOT_SET as it travels to the device: `record` points to slot_record_bytes(...) bytes in device memory, written by
-// pack_slot_record. The slot's feed becomes {0, MR_ROW_OK}.
+// pack_slot_record. The slot's feed becomes {0, MR_ROW_OK}, and the record's history the first positions of its own.
 struct SlotSet {
   int32_t slot;
-  int32_t reserved;
+  int32_t history_count;  // <= history_stride of the tables
   const void* record;
 };
 
@@ -61,6 +61,8 @@ struct SlotSource {  // host memory
   int32_t allowed_count;
   const int32_t* suppressed_ids;
   int32_t suppressed_count;
+  const int32_t* history;          // token ids of positions 0 .. history_count-1
+  int32_t history_count;
 };
 
 // Bytes of the record of these parameters, a multiple of 16.
@@ -68,7 +70,7 @@ int64_t slot_record_bytes(const SlotSource& source, int32_t vocab);
 // Writes the record to host memory (16-byte aligned). Ids lie in [0, vocab).
 void pack_slot_record(const SlotSource& source, int32_t vocab, void* record);
 
-// Applies `count` sets, of distinct slots.
-cudaError_t launch_slot_sets(const SlotTables& tables, const SlotSet* sets, int32_t count, const Stream& on);
+// Applies `count` sets, of distinct slots, none of which has a history longer than `most_history`.
+cudaError_t launch_slot_sets(const SlotTables& tables, const SlotSet* sets, int32_t count, int32_t most_history, const Stream& on);
 
 }  // namespace mr::cuda

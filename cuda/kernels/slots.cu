@@ -1,5 +1,6 @@
 // slots: SLOT_SET on the device. A record holds, each part padded to 16 bytes: SlotParams; bias ids; bias values; the
-// allowed bitmask unless every token is allowed; the suppressed bitmask if any token is. One block copies one record.
+// allowed bitmask unless every token is allowed; the suppressed bitmask if any token is; the history. Block (s, 0) copies the
+// lists of set s, and block (s, i) its history from token i * kHistoryPiece on: a long history is copied by many blocks.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -10,26 +11,29 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int32_t kHistoryPiece = 4096;  // tokens
 
 struct Record {  // byte offsets of the parts
-  int64_t bias_ids, bias_values, allowed, suppressed, size;
+  int64_t bias_ids, bias_values, allowed, suppressed, history, size;
 };
 
 __host__ __device__ int64_t padded(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 
-__host__ __device__ Record parts_of(const SlotParams& p, int32_t mask_words) {
+__host__ __device__ Record parts_of(const SlotParams& p, int32_t mask_words, int32_t history_count) {
   Record r;
   r.bias_ids = padded(sizeof(SlotParams));
   r.bias_values = r.bias_ids + padded(int64_t{4} * p.bias_count);
   r.allowed = r.bias_values + padded(int64_t{4} * p.bias_count);
   r.suppressed = r.allowed + (p.all_allowed ? 0 : padded(int64_t{4} * mask_words));
-  r.size = r.suppressed + (p.has_suppressed ? padded(int64_t{4} * mask_words) : 0);
+  r.history = r.suppressed + (p.has_suppressed ? padded(int64_t{4} * mask_words) : 0);
+  r.size = r.history + padded(int64_t{4} * history_count);
   return r;
 }
 
 template <class T>
 __device__ void copy(T* to, const uint8_t* from, int32_t count) {
   const T* const source = reinterpret_cast<const T*>(from);
+#pragma unroll 4
   for (int32_t i = threadIdx.x; i < count; i += kThreads) to[i] = source[i];
 }
 
@@ -39,8 +43,13 @@ __global__ void __launch_bounds__(kThreads) set_slots(SlotTables tables, const S
   const SlotSet set = sets[blockIdx.x];
   const uint8_t* const record = static_cast<const uint8_t*>(set.record);
   const SlotParams p = *reinterpret_cast<const SlotParams*>(record);
-  const Record at = parts_of(p, tables.mask_words);
+  const Record at = parts_of(p, tables.mask_words, set.history_count);
   const int64_t slot = set.slot, words = tables.mask_words;
+  const int32_t first = static_cast<int32_t>(blockIdx.y) * kHistoryPiece;
+  const int32_t left = set.history_count - first;  // below 1 where another set's history is longer
+  copy(tables.history + slot * tables.history_stride + first, record + at.history + int64_t{4} * first,
+       left < kHistoryPiece ? left : kHistoryPiece);
+  if (blockIdx.y != 0) return;
   if (threadIdx.x == 0) {
     tables.params[slot] = p;
     tables.feeds[slot] = SlotFeed{0, MR_ROW_OK};
@@ -66,13 +75,13 @@ void set_bits(uint32_t* mask, int32_t words, const int32_t* ids, int32_t count) 
 }  // namespace
 
 int64_t slot_record_bytes(const SlotSource& source, int32_t vocab) {
-  return parts_of(params_of(source), (vocab + 31) / 32).size;
+  return parts_of(params_of(source), (vocab + 31) / 32, source.history_count).size;
 }
 
 void pack_slot_record(const SlotSource& source, int32_t vocab, void* record) {
   const SlotParams p = params_of(source);
   const int32_t words = (vocab + 31) / 32;
-  const Record at = parts_of(p, words);
+  const Record at = parts_of(p, words, source.history_count);
   uint8_t* const base = static_cast<uint8_t*>(record);
   std::memset(base, 0, static_cast<size_t>(at.size));
   std::memcpy(base, &p, sizeof p);
@@ -91,12 +100,16 @@ void pack_slot_record(const SlotSource& source, int32_t vocab, void* record) {
     set_bits(reinterpret_cast<uint32_t*>(base + at.allowed), words, source.allowed_ids, source.allowed_count);
   if (p.has_suppressed)
     set_bits(reinterpret_cast<uint32_t*>(base + at.suppressed), words, source.suppressed_ids, source.suppressed_count);
+  if (source.history_count > 0)
+    std::memcpy(base + at.history, source.history, static_cast<size_t>(source.history_count) * sizeof(int32_t));
 }
 
-cudaError_t launch_slot_sets(const SlotTables& tables, const SlotSet* sets, int32_t count, const Stream& on) {
-  if (count < 0) return cudaErrorInvalidValue;
+cudaError_t launch_slot_sets(const SlotTables& tables, const SlotSet* sets, int32_t count, int32_t most_history, const Stream& on) {
+  if (count < 0 || most_history < 0 || most_history > tables.history_stride) return cudaErrorInvalidValue;
   if (count == 0) return cudaSuccess;
-  return launch(on, dim3(static_cast<unsigned>(count)), dim3(kThreads), 0, set_slots, tables, sets);
+  const int64_t pieces = std::max<int64_t>(1, (int64_t{most_history} + kHistoryPiece - 1) / kHistoryPiece);
+  if (pieces > 65535) return cudaErrorInvalidValue;
+  return launch(on, dim3(static_cast<unsigned>(count), static_cast<unsigned>(pieces)), dim3(kThreads), 0, set_slots, tables, sets);
 }
 
 }  // namespace mr::cuda

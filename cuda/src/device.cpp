@@ -207,6 +207,8 @@ void Device::info(mr_device_info* out) const {
   out->corrected_errors = readings.corrected_errors;
   out->failed_frees = counts.failed_frees + transfers.failed_frees();
   copy_text(out->management_problem, readings.problem);
+  out->one_class = 0;  // products and attention of the two classes add in different orders
+  out->reserved1 = 0;
 }
 
 void Device::check_idle() const {

@@ -36,18 +36,10 @@ Forward::Forward(std::shared_ptr<const Model> model, const mr_runner_config& con
   device.transfers.upload(space_.frequencies, frequencies.data(), frequencies.size() * sizeof(double));
 }
 
-void Forward::copy_block(int32_t src, int32_t dst, cudaStream_t stream) {
-  if (src == dst) return;
-  const uint64_t bytes = static_cast<uint64_t>(sizes_.kv.block_bytes());
-  CUDA_CHECK(cudaMemcpy2DAsync(kv_.data() + static_cast<uint64_t>(dst) * bytes, plane_,
-                               kv_.data() + static_cast<uint64_t>(src) * bytes, plane_, bytes,
-                               2 * static_cast<size_t>(desc_.layers), cudaMemcpyDeviceToDevice, stream));
-}
-
 void Forward::set_slots(const StepShape& shape, cudaStream_t stream) {
   if (shape.sets == 0) return;
   CUDA_CHECK(launch_slot_sets(space_.slots, reinterpret_cast<const SlotSet*>(space_.input + shape.set), shape.sets,
-                              {stream, false}));
+                              shape.most_history, {stream, false}));
 }
 
 Rows Forward::rows_from(const StepShape& shape, int32_t first) const {
@@ -57,11 +49,28 @@ Rows Forward::rows_from(const StepShape& shape, int32_t first) const {
 }
 
 void Forward::queue(const StepShape& shape, const Stream& on) {
+  body(shape, on);
+  heads(shape, on);
+}
+
+void Forward::queue_before_masks(const StepShape& shape, const Stream& on) {
+  body(shape, on);
+  if (keeps_logits(shape)) heads(shape, on);
+}
+
+void Forward::queue_behind_masks(const StepShape& shape, const Stream& on) {
+  if (keeps_logits(shape)) {
+    if (shape.jobs > 0) sample(shape, 0, shape.jobs, on);
+  } else {
+    heads(shape, on);  // each piece of rows takes the place of the one before it: they are multiplied as they are sampled
+  }
+}
+
+void Forward::body(const StepShape& shape, const Stream& on) {
   if (shape.rows == 0) return;
   begin(shape, on);
   CUDA_CHECK(launch_dequant_rows({model_->embedding(), space_.token, shape.rows, space_.x, sizes_.hidden_stride}, on));
   for (int32_t i = 0; i < desc_.layers; ++i) layer(shape, i, on);
-  heads(shape, on);
 }
 
 // Token ids, histories, rotations and the division of decode attention: decode rows in parts, prefill rows at once.
@@ -267,21 +276,26 @@ void Forward::heads(const StepShape& shape, const Stream& on) {
     CUDA_CHECK(launch_rms_norm(norm, on));
     const ProductTarget head{model_->head(), nullptr, space_.logits, sizes_.vocab_stride};
     product({0, count, ProductClass::kDecode}, space_.norm, sizes_.hidden_stride, ProductEnd::kStoreF32, 1, &head, on);
-    SampleArgs sample{};
-    sample.jobs = reinterpret_cast<const SampleJob*>(space_.input + shape.job) + first;
-    sample.job_count = count;
-    sample.logits = space_.logits;
-    sample.logits_stride = sizes_.vocab_stride;
-    sample.vocab = desc_.vocab;
-    sample.poison = space_.poison;
-    sample.masks = shape.masked ? reinterpret_cast<const uint32_t*>(space_.input + shape.mask) : nullptr;
-    sample.slots = space_.slots;
-    sample.results = space_.results + first;
-    sample.candidates = space_.candidates;
-    sample.workspace = space_.sampler;
-    sample.workspace_jobs = sizes_.logit_rows;
-    CUDA_CHECK(launch_sample(sample, on));
+    sample(shape, first, count, on);
   }
+}
+
+// Jobs [first, first + count), whose rows of logits lie from the first on.
+void Forward::sample(const StepShape& shape, int32_t first, int32_t count, const Stream& on) {
+  SampleArgs args{};
+  args.jobs = reinterpret_cast<const SampleJob*>(space_.input + shape.job) + first;
+  args.job_count = count;
+  args.logits = space_.logits;
+  args.logits_stride = sizes_.vocab_stride;
+  args.vocab = desc_.vocab;
+  args.poison = space_.poison;
+  args.masks = space_.masks;
+  args.slots = space_.slots;
+  args.results = space_.results + first;
+  args.candidates = space_.candidates;
+  args.workspace = space_.sampler;
+  args.workspace_jobs = sizes_.logit_rows;
+  CUDA_CHECK(launch_sample(args, on));
 }
 
 }  // namespace mr::cuda

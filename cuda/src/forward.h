@@ -22,15 +22,21 @@ class Forward {
   Forward(std::shared_ptr<const Model> model, const mr_runner_config& config, const Sizes& sizes);
 
   const Workspace& space() const { return space_; }
-  const void* cache() const { return kv_.data(); }
+  uint8_t* cache() const { return kv_.data(); }
 
-  // Pre-operations, each before everything that follows on the stream.
-  void copy_block(int32_t src, int32_t dst, cudaStream_t stream);
+  // Pre-operation, before everything that follows on the stream.
   void set_slots(const StepShape& shape, cudaStream_t stream);
 
-  // Everything of a step whose input lies in space().input, but its pre-operations. Depends on shape alone, so that it can
-  // be captured for a shape without tiles and masks.
+  // Everything of a step whose input lies in space().input, and whose masks in space().masks, but its pre-operations. Depends
+  // on shape alone, so that it can be captured for a shape without tiles. Jobs of kJobNone are gathered and multiplied with
+  // the head like the others, and not sampled.
   void queue(const StepShape& shape, const Stream& on);
+
+  // The same in two halves, for a step whose masks come between them. Its jobs are of kJobNone until the second. The first
+  // half of a step whose rows of logits are kept all at once is queue() itself, so that it may be a captured graph.
+  bool keeps_logits(const StepShape& shape) const { return shape.jobs <= sizes_.logit_rows; }
+  void queue_before_masks(const StepShape& shape, const Stream& on);
+  void queue_behind_masks(const StepShape& shape, const Stream& on);
 
  private:
   struct Span {  // rows of one kernel class
@@ -39,6 +45,7 @@ class Forward {
   };
 
   Rows rows_from(const StepShape& shape, int32_t first) const;
+  void body(const StepShape& shape, const Stream& on);
   void begin(const StepShape& shape, const Stream& on);
   void layer(const StepShape& shape, int32_t index, const Stream& on);
   void attend(const StepShape& shape, int32_t index, const Stream& on);
@@ -53,6 +60,7 @@ class Forward {
   ProductArgs product_args(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
                            const ProductTarget* targets) const;
   void heads(const StepShape& shape, const Stream& on);
+  void sample(const StepShape& shape, int32_t first, int32_t count, const Stream& on);
 
   const std::shared_ptr<const Model> model_;
   const mr_model_desc& desc_;

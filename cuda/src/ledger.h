@@ -76,6 +76,8 @@ class Ledger {
   LedgerCounts counts() const;
   void trim() noexcept;  // gives every pooled block, and those refused before, back to the driver
   void refuse(int32_t fault, int32_t skip, uint64_t count) { refusals_.ask(fault, skip, count); }  // for tests
+  // Whether such a fault refuses memory that is taken beside the ledger: blocks of host memory.
+  bool refuses_outside() noexcept { return refusals_.take(MR_FAULT_REFUSE_ALLOC); }
 
  private:
   friend class Memory;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -12,6 +13,8 @@
 
 #include "cpu/runner_config.h"
 #include "cpu/step_plan.h"
+#include "kernels/block_copy.h"
+#include "src/blocks.h"
 #include "src/error.h"
 #include "src/forward.h"
 #include "src/graphs.h"
@@ -66,20 +69,24 @@ struct Runner::State {
   // A step between submit and wait. Its host memory is the device's while submitted, the caller's thread's otherwise.
   struct Flight {
     cpu::StepPlan plan;
-    Pinned input;
+    StepShape shape;
+    Pinned input, masks;
     Pinned rows, candidates;  // results
     int64_t row_count = 0;
     EventHandle begin{cudaEventDefault}, end{cudaEventDefault};
+    EventHandle paused{cudaEventDefault}, resumed{cudaEventDefault};  // of masks that come late: the device has nothing to do between
   };
 
   State(std::shared_ptr<const Model> m, const mr_runner_config& c, RunnerOptions options)
       : model(usable(std::move(m), c)), presence(model), config(c), sizes(model->desc(), c),
         dependent(options.dependent && model->device()->programmatic),
         checker(c, model->desc().vocab, model->desc().context, sizes.positions), input(model->desc(), c, sizes),
-        forward(model, c, sizes), stream(model->device()->priority_high), views(static_cast<size_t>(c.max_sequences)) {
+        forward(model, c, sizes), blocks(model->device()->ledger, forward.cache(), model->desc().layers, c, sizes),
+        stream(model->device()->priority_high), views(static_cast<size_t>(c.max_sequences)) {
     for (Flight& flight : flights) {
       checker.reserve(flight.plan);
       flight.input = Pinned(sizes.input_bytes);
+      flight.masks = Pinned(sizes.mask_bytes);
       flight.rows = Pinned(static_cast<uint64_t>(sizes.rows_wanted) * sizeof(mr_row_result));
       if (sizes.candidates > 0) flight.candidates = Pinned(static_cast<uint64_t>(sizes.candidates) * sizeof(mr_candidate));
     }
@@ -100,10 +107,14 @@ struct Runner::State {
     (void)cudaStreamSynchronize(stream);
   }
 
-  // Loads the kernels that prefill steps use: a step of one padding row, which writes nothing that lasts.
+  // Loads the kernels that prefill steps and copies of blocks use: a step of one padding row and a copy of bytes to where they
+  // are, which write nothing that lasts.
   void warm() {
     StepShape shape(1, 0, 1);
     uint8_t* const at = forward.space().input;
+    const BlockCopy still{at, at, 0, 0};
+    model->device()->transfers.upload(at, &still, sizeof still);
+    CUDA_CHECK(launch_block_copies({reinterpret_cast<const BlockCopy*>(at), 1, 1, 16}, {stream, false}));
     CUDA_CHECK(cudaMemsetAsync(at, 0, shape.bytes, stream));
     CUDA_CHECK(cudaMemsetAsync(at + shape.slot, 0xff, sizeof(int32_t), stream));
     CUDA_CHECK(cudaMemsetAsync(at + shape.gather, 0xff, sizeof(int32_t), stream));
@@ -111,27 +122,27 @@ struct Runner::State {
     CUDA_CHECK(cudaStreamSynchronize(stream));
   }
 
-  // Sets *begun once the device may have changed anything that a later step reads.
+  // Puts a step on the stream: whole, or up to where it waits for its masks. Sets *begun once the device may have changed
+  // anything that a later step reads.
   void queue(Flight& flight, bool* begun) {
     const cpu::StepPlan& plan = flight.plan;
+    const Workspace& space = forward.space();
     const int32_t tokens = static_cast<int32_t>(plan.tokens.size());
     const int32_t jobs = static_cast<int32_t>(plan.samples.size() + plan.scores.size());
-    const bool decode = plan.masks.empty() && std::all_of(plan.segments.begin(), plan.segments.end(), [](const mr_segment& s) {
-      return s.kernel_class == MR_CLASS_DECODE;
-    });
+    const bool decode = std::all_of(plan.segments.begin(), plan.segments.end(),
+                                    [](const mr_segment& s) { return s.kernel_class == MR_CLASS_DECODE; });
     const Graphs::Bucket* const bucket = decode && tokens > 0 ? graphs.find(tokens, jobs) : nullptr;
-    const StepShape shape =
-        input.pack(plan, bucket == nullptr ? 0 : bucket->rows, bucket == nullptr ? 0 : bucket->jobs, views,
-                   flight.input.data(), forward.space().input);
+    flight.shape = input.pack(plan, bucket == nullptr ? 0 : bucket->rows, bucket == nullptr ? 0 : bucket->jobs, views, blocks,
+                              flight.input.data(), space.input);
+    const StepShape& shape = flight.shape;
     flight.row_count = jobs;
     CUDA_CHECK(cudaEventRecord(flight.begin, stream));
     if (shape.bytes > 0)
-      CUDA_CHECK(cudaMemcpyAsync(forward.space().input, flight.input.data(), shape.bytes, cudaMemcpyHostToDevice, stream));
-    for (const cpu::StepPlan::PreOp& op : plan.pre_ops) {
-      if (op.kind != MR_PRE_BLOCK_COPY) continue;
-      forward.copy_block(op.src, op.dst, stream);
-      *begun = true;
-    }
+      CUDA_CHECK(cudaMemcpyAsync(space.input, flight.input.data(), shape.bytes, cudaMemcpyHostToDevice, stream));
+    // Jobs of kJobNone, which is 0, until their masks are there.
+    if (plan.masks_late && shape.jobs > 0) CUDA_CHECK(cudaMemsetAsync(space.input + shape.job, 0, job_bytes(shape), stream));
+    if (!plan.masks.empty()) CUDA_CHECK(upload_masks(flight));
+    copy_blocks(shape, begun);
     forward.set_slots(shape, stream);
     *begun = *begun || shape.sets > 0;
     if (bucket != nullptr) {
@@ -139,13 +150,35 @@ struct Runner::State {
       *begun = true;
     } else {
       *begun = true;
-      forward.queue(shape, {stream, dependent});
+      if (plan.masks_late) forward.queue_before_masks(shape, {stream, dependent});
+      else forward.queue(shape, {stream, dependent});
     }
-    // The step is on its way and cannot be taken back: what only fetches its results is tried twice.
-    if (jobs > 0)
+    if (plan.masks_late) twice("marking where a step waits", [&] { return cudaEventRecord(flight.paused, stream); });
+    else queue_end(flight);
+  }
+
+  // The rest of a step whose masks are in its plan now.
+  void queue_behind_masks(Flight& flight) {
+    const StepShape& shape = flight.shape;
+    twice("marking where a step goes on", [&] { return cudaEventRecord(flight.resumed, stream); });
+    twice("sending a step's masks", [&] { return upload_masks(flight); });
+    if (shape.jobs > 0)
+      twice("sending a step's jobs", [&] {
+        return cudaMemcpyAsync(forward.space().input + shape.job, flight.input.data() + shape.job, job_bytes(shape),
+                               cudaMemcpyHostToDevice, stream);
+      });
+    // Plain launches: the sampler reads jobs before it waits for its predecessor, which is their copy here.
+    forward.queue_behind_masks(shape, {stream, false});
+    queue_end(flight);
+  }
+
+  // The step is on its way and cannot be taken back: what only fetches its results is tried twice.
+  void queue_end(Flight& flight) {
+    const cpu::StepPlan& plan = flight.plan;
+    if (flight.row_count > 0)
       twice("fetching a step's rows", [&] {
-        return cudaMemcpyAsync(flight.rows.data(), forward.space().results, static_cast<uint64_t>(jobs) * sizeof(mr_row_result),
-                               cudaMemcpyDeviceToHost, stream);
+        return cudaMemcpyAsync(flight.rows.data(), forward.space().results,
+                               static_cast<uint64_t>(flight.row_count) * sizeof(mr_row_result), cudaMemcpyDeviceToHost, stream);
       });
     if (const uint64_t bytes = candidate_bytes(plan); bytes > 0)
       twice("fetching a step's candidates", [&] {
@@ -153,6 +186,25 @@ struct Runner::State {
       });
     if (plan.hang_ns != 0) CUDA_CHECK(launch_hang(plan.hang_ns, stream));
     twice("marking a step's end", [&] { return cudaEventRecord(flight.end, stream); });
+  }
+
+  static uint64_t job_bytes(const StepShape& shape) { return static_cast<uint64_t>(shape.jobs) * sizeof(SampleJob); }
+
+  cudaError_t upload_masks(Flight& flight) {
+    const std::vector<uint32_t>& masks = flight.plan.masks;
+    const uint64_t bytes = masks.size() * sizeof(uint32_t);
+    std::memcpy(flight.masks.data(), masks.data(), bytes);
+    return cudaMemcpyAsync(forward.space().masks, flight.masks.data(), bytes, cudaMemcpyHostToDevice, stream);
+  }
+
+  void copy_blocks(const StepShape& shape, bool* begun) {
+    const BlockCopy* const copies = reinterpret_cast<const BlockCopy*>(forward.space().input + shape.copy);
+    int32_t first = 0;
+    for (const int32_t end : input.copy_ends()) {
+      CUDA_CHECK(launch_block_copies({copies + first, end - first, blocks.planes(), blocks.plane_bytes()}, {stream, false}));
+      *begun = true;
+      first = end;
+    }
   }
 
   template <class Call>
@@ -172,10 +224,12 @@ struct Runner::State {
     return count * sizeof(mr_candidate);
   }
 
-  // Counts the steps that have ended.
+  // Counts the steps that have ended. The one that waits for masks has not; its `end` is still of an earlier step.
   void look_locked() {
     while (completed < submitted && !broken) {
-      const cudaError_t error = cudaEventQuery(flights[completed % kInFlight].end);
+      const Flight& flight = flights[completed % kInFlight];
+      const bool waits = late && completed + 1 == submitted;
+      const cudaError_t error = cudaEventQuery(waits ? flight.paused : flight.end);
       if (error == cudaErrorNotReady) {
         (void)cudaGetLastError();
         return;
@@ -184,6 +238,7 @@ struct Runner::State {
         break_locked(error, model->device()->describe(error));
         return;
       }
+      if (waits) return;
       ++completed;
       running_since = now_ns();  // of the step behind it
     }
@@ -221,10 +276,15 @@ struct Runner::State {
         candidates = std::max<int64_t>(candidates, int64_t{r.candidate_offset} + r.candidate_count);
     const mr_candidate* const first = flight.candidates.as<mr_candidate>();
     plan.candidates.assign(first, first + candidates);
-    float milliseconds = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, flight.begin, flight.end));
-    plan.device_ns = static_cast<uint64_t>(static_cast<double>(milliseconds) * 1e6);
+    plan.device_ns = plan.masks_late ? between(flight.begin, flight.paused) + between(flight.resumed, flight.end)
+                                     : between(flight.begin, flight.end);
     plan.bytes_read = step_bytes(*model, plan);
+  }
+
+  static uint64_t between(cudaEvent_t first, cudaEvent_t second) {  // ns
+    float milliseconds = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, first, second));
+    return static_cast<uint64_t>(static_cast<double>(milliseconds) * 1e6);
   }
 
   const std::shared_ptr<const Model> model;
@@ -235,6 +295,7 @@ struct Runner::State {
   cpu::StepChecker checker;
   StepInput input;
   Forward forward;
+  Blocks blocks;
   const StreamHandle stream;
   Graphs graphs;
   std::vector<SlotView> views, views_before;  // views_before: as they were before the step being submitted
@@ -246,6 +307,7 @@ struct Runner::State {
   uint64_t submitted = 0, completed = 0;
   uint64_t collected = 0;     // steps whose results were taken; collected <= completed, submitted <= collected + kInFlight
   uint64_t running_since = 0; // when the oldest step in flight began to be that
+  bool late = false;          // the step submitted last waits for its masks
   bool broken = false;
   int64_t native = 0;
   std::string failure;
@@ -258,6 +320,7 @@ void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_
   out->bytes_per_block = sizes.kv_block_bytes;
   out->kv_bytes = sizes.kv_block_bytes * static_cast<uint64_t>(config.kv_blocks);
   out->workspace_bytes = Workspace(model, config, sizes, nullptr).bytes;
+  out->host_bytes_per_block = sizes.kv_block_bytes;
 }
 
 Runner::Runner(std::shared_ptr<const Model> model, const mr_runner_config& config, RunnerOptions options)
@@ -273,11 +336,15 @@ void Runner::submit(const mr_step& step) {
   {
     const std::lock_guard<std::mutex> lock(s.mutex);
     if (s.broken) s.report_failure_locked();
+    if (s.late) fail(MR_FAILED_PRECONDITION, "the step before waits for its masks: give them first, by step_masks");
     if (s.submitted - s.collected >= kInFlight)
       fail(MR_FAILED_PRECONDITION, "%llu steps are in flight; wait for one first", static_cast<unsigned long long>(kInFlight));
   }
   State::Flight& flight = s.flights[s.submitted % kInFlight];
-  s.checker.accept(step, flight.plan, [&s](const cpu::StepPlan& plan) { s.input.check(plan); });
+  s.checker.accept(step, flight.plan, [&s](const cpu::StepPlan& plan) {
+    s.input.check(plan);
+    s.blocks.hold(plan);
+  });
   flight.plan.hang_ns = std::exchange(s.next_hang_ns, 0);
   flight.plan.nan_row = std::exchange(s.next_nan_row, -1);
   s.views_before.assign(s.views.begin(), s.views.end());
@@ -305,9 +372,35 @@ void Runner::submit(const mr_step& step) {
   s.look_locked();
   if (s.completed == s.submitted) s.running_since = now_ns();
   ++s.submitted;
+  s.late = flight.plan.masks_late;
 }
 
-void Runner::masks(const uint32_t*, int64_t) { fail(MR_UNIMPLEMENTED, "late masks"); }
+void Runner::masks(const uint32_t* masks, int64_t words) {
+  State& s = *state_;
+  s.model->device()->enter();
+  {
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    if (s.broken) s.report_failure_locked();
+    if (!s.late) fail(MR_FAILED_PRECONDITION, "no step waits for masks");
+  }
+  const uint64_t step = s.submitted - 1;
+  State::Flight& flight = s.flights[step % kInFlight];
+  cpu::StepChecker::accept_masks(masks, words, flight.plan);
+  try {
+    s.queue_behind_masks(flight);
+  } catch (const Error& e) {
+    (void)s.alive();  // what the driver took of it ends, and the step before it
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    s.look_locked();
+    if (!s.broken) {
+      s.break_locked(e.native, e.message);
+      s.failed_from = step;
+    }
+    s.report_failure_locked();
+  }
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  s.late = false;
+}
 
 void Runner::wait(uint64_t timeout_ns, mr_step_result* result) {
   State& s = *state_;
@@ -320,6 +413,8 @@ void Runner::wait(uint64_t timeout_ns, mr_step_result* result) {
     s.look_locked();
     if (s.completed > s.collected) break;
     if (s.broken) s.report_failure_locked();
+    if (s.late && s.collected + 1 == s.submitted)
+      fail(MR_DEADLINE_EXCEEDED, "the oldest step waits for its masks: give them by step_masks, and wait again");
     const uint64_t waited = now_ns() - begin;
     if (waited >= timeout_ns)
       fail(MR_DEADLINE_EXCEEDED, "the oldest step is not done after %llu ns; wait again",

@@ -23,7 +23,7 @@ class Runner {
   // Bytes a runner takes; allocates nothing. Throws INVALID_ARGUMENT naming the field and its value.
   static void cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out);
 
-  // Takes all of its memory at once: no device memory is allocated by a step later. Captures its first graph, and the others
+  // Takes all of its memory at once, host memory for blocks excepted: no device memory is allocated by a step later. Captures its first graph, and the others
   // in a thread of its own; their memory is the driver's, of the margin that the device leaves beside its ledger. Counts
   // itself in model->runners and in the device's runners while it lives. Throws FAILED_PRECONDITION for an unsealed model,
   // RESOURCE_EXHAUSTED when the ledger does not allow it, UNIMPLEMENTED naming what no kernel runs.
@@ -35,7 +35,7 @@ class Runner {
   void settle();  // waits for the graphs: what tests and measurements of them begin with
 
   void submit(const mr_step& step);
-  void masks(const uint32_t* masks, int64_t words);
+  void masks(const uint32_t* masks, int64_t words);  // of the step submitted last, which waits for them
   void wait(uint64_t timeout_ns, mr_step_result* result);
   void progress(mr_progress* out) const;
   void fault(int32_t fault, int32_t index, uint64_t value);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "src/blocks.h"
 #include "src/error.h"
 #include "src/workspace.h"
 
@@ -11,10 +12,12 @@ namespace mr::cuda {
 namespace {
 
 constexpr uint64_t kMostOfAKind = uint64_t{64} << 20;  // bytes of masks or of slot records in one step
+constexpr uint64_t kMostCopies = 32768;                // of blocks in one step
 
 uint64_t align(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-SlotSource source_of(const cpu::SlotParams& from) {
+SlotSource source_of(const cpu::StepPlan::PreOp& set) {
+  const cpu::SlotParams& from = set.params;
   SlotSource to{};
   SlotParams& p = to.params;
   p.seed = from.seed;
@@ -40,15 +43,18 @@ SlotSource source_of(const cpu::SlotParams& from) {
   to.allowed_count = static_cast<int32_t>(from.allowed.size());
   to.suppressed_ids = from.suppressed.data();
   to.suppressed_count = static_cast<int32_t>(from.suppressed.size());
+  to.history = set.history.data();
+  to.history_count = static_cast<int32_t>(set.history.size());
   return to;
 }
 
-// The record of a slot with every list full.
-uint64_t largest_record(int32_t vocab) {
+// The record of a slot with every list full and the longest history.
+uint64_t largest_record(int32_t vocab, int32_t positions) {
   SlotSource source{};
   source.params.bias_count = std::min(kBiasCapacity, vocab);
   source.params.has_suppressed = 1;
   source.allowed_count = source.suppressed_count = vocab;
+  source.history_count = positions;
   return static_cast<uint64_t>(slot_record_bytes(source, vocab));
 }
 
@@ -59,9 +65,9 @@ uint64_t table_entries(const mr_runner_config& config, int32_t positions) {
   return static_cast<uint64_t>(int64_t{std::min(config.max_sequences, config.max_batched_tokens)} * blocks + config.kv_blocks);
 }
 
-uint64_t most_mask_words(const mr_model_desc& model, const mr_runner_config& config) {
-  return std::min(static_cast<uint64_t>(config.max_sample_rows) * mask_words(model.vocab),
-                  std::max(kMostOfAKind / sizeof(uint32_t), mask_words(model.vocab)));
+// Every block once, on its way in or out.
+uint64_t most_copies(const mr_runner_config& config) {
+  return std::min(kMostCopies, static_cast<uint64_t>(config.kv_blocks) + static_cast<uint64_t>(config.host_blocks));
 }
 
 }  // namespace
@@ -83,25 +89,30 @@ StepShape::StepShape(int32_t rows_, int32_t decode_rows_, int32_t jobs_)
   block_ids = bytes;
 }
 
-uint64_t StepInput::record_capacity(const mr_model_desc& model, const mr_runner_config& config) {
-  const uint64_t largest = largest_record(model.vocab);
+uint64_t StepInput::record_capacity(const mr_model_desc& model, const mr_runner_config& config, int32_t positions) {
+  const uint64_t largest = largest_record(model.vocab, positions);
   return std::min(static_cast<uint64_t>(config.max_sequences) * largest, std::max(kMostOfAKind, largest));
 }
 
-uint64_t StepInput::capacity(const mr_model_desc& model, const mr_runner_config& config, const Sizes& sizes) {
+uint64_t StepInput::mask_capacity(const mr_model_desc& model, const mr_runner_config& config) {
+  const uint64_t row = mask_words(model.vocab) * sizeof(uint32_t);
+  return std::min(static_cast<uint64_t>(config.max_sample_rows) * row, std::max(kMostOfAKind / row * row, row));
+}
+
+uint64_t StepInput::capacity(const mr_runner_config& config, const Sizes& sizes) {
   const int32_t rows = std::max(config.max_batched_tokens, kMaxDecodeRows);
   const StepShape shape(rows, rows, std::max(sizes.rows_wanted, kMaxDecodeRows));
   return shape.bytes + align(table_entries(config, sizes.positions) * sizeof(int32_t)) +
          align(static_cast<uint64_t>(rows) * sizeof(PrefillTile)) +
-         align(most_mask_words(model, config) * sizeof(uint32_t)) +
-         align(static_cast<uint64_t>(config.max_sequences) * sizeof(SlotSet)) + align(sizes.record_bytes);
+         align(static_cast<uint64_t>(config.max_sequences) * sizeof(SlotSet)) + align(sizes.record_bytes) +
+         align(most_copies(config) * sizeof(BlockCopy));
 }
 
 StepInput::StepInput(const mr_model_desc& model, const mr_runner_config& config, const Sizes& sizes)
     : vocab_(model.vocab), block_size_(config.block_size),
       tile_rows_(prefill_tile_rows(model.head_dim, model.heads, model.kv_heads)),
-      most_ids_(table_entries(config, sizes.positions)), most_words_(most_mask_words(model, config)),
-      most_records_(sizes.record_bytes), logit_rows_(sizes.logit_rows), row_of_(static_cast<size_t>(config.max_batched_tokens)),
+      most_ids_(table_entries(config, sizes.positions)), most_words_(sizes.mask_bytes / sizeof(uint32_t)),
+      most_records_(sizes.record_bytes), most_copies_(most_copies(config)), logit_rows_(sizes.logit_rows), row_of_(static_cast<size_t>(config.max_batched_tokens)),
       feeder_(static_cast<size_t>(config.max_sequences), -1), setter_(static_cast<size_t>(config.max_sequences), -1) {
   tiles_.reserve(row_of_.size());
   tile_end_.reserve(row_of_.size());
@@ -113,22 +124,28 @@ void StepInput::check(const cpu::StepPlan& plan) const {
          static_cast<unsigned long long>(asked), what, static_cast<unsigned long long>(most));
   };
   if (plan.block_ids.size() > most_ids_) refuse("entries of block tables", plan.block_ids.size(), most_ids_);
-  if (plan.masks.size() > most_words_) refuse("words of masks", plan.masks.size(), most_words_);
-  uint64_t records = 0;
+  const uint64_t words = plan.masks_late ? static_cast<uint64_t>(plan.mask_words) : plan.masks.size();
+  if (words > most_words_) refuse("words of masks", words, most_words_);
+  uint64_t records = 0, copies = 0;
   for (const cpu::StepPlan::PreOp& op : plan.pre_ops) {
-    if (op.kind != MR_PRE_SLOT_SET) continue;
+    if (op.kind != MR_PRE_SLOT_SET) {
+      copies += Blocks::copies(op) ? 1 : 0;
+      continue;
+    }
     if (op.params.bias_ids.size() > static_cast<size_t>(std::min(kBiasCapacity, vocab_)))
       fail(MR_UNIMPLEMENTED, "slot %d has %zu logit biases: this engine keeps at most %d", op.slot, op.params.bias_ids.size(),
            std::min(kBiasCapacity, vocab_));
-    records += static_cast<uint64_t>(slot_record_bytes(source_of(op.params), vocab_));
+    records += static_cast<uint64_t>(slot_record_bytes(source_of(op), vocab_));
   }
-  if (records > most_records_) refuse("bytes of slot parameters", records, most_records_);
+  if (records > most_records_) refuse("bytes of slot parameters and histories", records, most_records_);
+  if (copies > most_copies_) refuse("copies of blocks", copies, most_copies_);
 }
 
 StepShape StepInput::pack(const cpu::StepPlan& plan, int32_t bucket, int32_t bucket_jobs, std::vector<SlotView>& views,
-                          uint8_t* host, const uint8_t* device) {
+                          const Blocks& blocks, uint8_t* host, const uint8_t* device) {
   for (const cpu::StepPlan::PreOp& op : plan.pre_ops)
-    if (op.kind == MR_PRE_SLOT_SET) views[static_cast<size_t>(op.slot)] = {0, op.params.top_n};
+    if (op.kind == MR_PRE_SLOT_SET)
+      views[static_cast<size_t>(op.slot)] = {static_cast<int32_t>(op.history.size()), op.params.top_n};
   const int32_t tokens = static_cast<int32_t>(plan.tokens.size());
   const int32_t jobs = static_cast<int32_t>(plan.samples.size() + plan.scores.size());
   int32_t decode = 0;
@@ -139,11 +156,8 @@ StepShape StepInput::pack(const cpu::StepPlan& plan, int32_t bucket, int32_t buc
   std::memcpy(host + shape.block_ids, plan.block_ids.data(), plan.block_ids.size() * sizeof(int32_t));
   shape.bytes = shape.block_ids + align(plan.block_ids.size() * sizeof(int32_t));
   pack_tiles(shape, host);
-  shape.masked = !plan.masks.empty();
-  shape.mask = shape.bytes;
-  std::memcpy(host + shape.mask, plan.masks.data(), plan.masks.size() * sizeof(uint32_t));
-  shape.bytes += align(plan.masks.size() * sizeof(uint32_t));
   pack_sets(plan, shape, host, device);
+  pack_copies(plan, shape, blocks, host);
   return shape;
 }
 
@@ -256,12 +270,25 @@ void StepInput::pack_sets(const cpu::StepPlan& plan, StepShape& shape, uint8_t* 
   for (size_t i = 0; i < plan.pre_ops.size(); ++i) {
     if (!last(i)) continue;
     const cpu::StepPlan::PreOp& op = plan.pre_ops[i];
-    const SlotSource source = source_of(op.params);
+    const SlotSource source = source_of(op);
     pack_slot_record(source, vocab_, host + record);
-    *to++ = {op.slot, 0, device + record};
+    *to++ = {op.slot, source.history_count, device + record};
+    shape.most_history = std::max(shape.most_history, source.history_count);
     record += static_cast<uint64_t>(slot_record_bytes(source, vocab_));
   }
   shape.bytes = align(record);
+}
+
+void StepInput::pack_copies(const cpu::StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host) {
+  groups_.clear();
+  shape.copy = shape.bytes;
+  BlockCopy* to = reinterpret_cast<BlockCopy*>(host + shape.copy);
+  for (const cpu::StepPlan::PreOp& op : plan.pre_ops) {
+    if (!Blocks::copies(op)) continue;
+    groups_.add(op);
+    *to++ = blocks.copy_of(op);
+  }
+  if (!groups_.ends().empty()) shape.bytes += align(static_cast<uint64_t>(groups_.ends().back()) * sizeof(BlockCopy));
 }
 
 }  // namespace mr::cuda

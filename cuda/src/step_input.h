@@ -6,12 +6,15 @@
 
 #include "cpu/step_plan.h"
 #include "kernels/attention.h"
+#include "kernels/block_copy.h"
 #include "kernels/rows.h"
 #include "kernels/sampler.h"
 #include "millrace/engine.h"
+#include "src/copy_groups.h"
 
 namespace mr::cuda {
 
+class Blocks;
 struct Sizes;
 
 // What the host remembers of a slot: as it will be when every accepted step has run.
@@ -22,17 +25,17 @@ struct SlotView {
 
 // Where a step's arrays lie in the input region, and how many elements they have. Decode rows come first, then prefill
 // rows; job i is sample row i, then the score rows follow. Everything up to the block ids lies where rows and jobs alone
-// say, so that a graph captured for a bucket finds it.
+// say, so that a graph captured for a bucket finds it. Masks are no part of it: they lie at a place of their own.
 struct StepShape {
   int32_t rows = 0, decode_rows = 0;  // padding included
   int32_t jobs = 0;                   // padding included
   int32_t tiles = 0, sets = 0;
-  bool masked = false;
+  int32_t most_history = 0;           // of a set
   uint64_t slot = 0, position = 0, table = 0, token = 0;  // (rows) int32 each
   uint64_t gather = 0;                                    // (jobs) int32: the row of each row of logits
   uint64_t job = 0;                                       // (jobs) SampleJob
   uint64_t block_ids = 0;
-  uint64_t tile = 0, mask = 0, set = 0;  // PrefillTile, uint32 words, SlotSet
+  uint64_t tile = 0, set = 0, copy = 0;  // PrefillTile, SlotSet, BlockCopy
   uint64_t bytes = 0;                    // to copy
 
   StepShape() = default;
@@ -41,28 +44,33 @@ struct StepShape {
 
 class StepInput {
  public:
-  static uint64_t record_capacity(const mr_model_desc& model, const mr_runner_config& config);
-  static uint64_t capacity(const mr_model_desc& model, const mr_runner_config& config, const Sizes& sizes);
+  // positions: as in Sizes
+  static uint64_t record_capacity(const mr_model_desc& model, const mr_runner_config& config, int32_t positions);
+  static uint64_t mask_capacity(const mr_model_desc& model, const mr_runner_config& config);  // bytes of one step's masks
+  static uint64_t capacity(const mr_runner_config& config, const Sizes& sizes);
 
   StepInput(const mr_model_desc& model, const mr_runner_config& config, const Sizes& sizes);
 
-  // Throws what a step within engine.h's rules may still ask too much of: biases of a slot, lists of all slots at once,
-  // entries of block tables, words of masks.
+  // Throws what a step within engine.h's rules may still ask too much of: biases of a slot, lists and histories of all slots at
+  // once, entries of block tables, words of masks, copies of blocks.
   void check(const cpu::StepPlan& plan) const;
 
   // Writes the plan to host memory of `input_bytes` that will be copied to `device`. Rows and jobs are padded to `bucket`
   // and `bucket_jobs` where those are not 0: for steps of decode segments alone. Moves the views along.
   StepShape pack(const cpu::StepPlan& plan, int32_t bucket, int32_t bucket_jobs, std::vector<SlotView>& views,
-                 uint8_t* host, const uint8_t* device);
+                 const Blocks& blocks, uint8_t* host, const uint8_t* device);
+  // Of the step packed last: by group of copies that may run at once, the copy behind its last.
+  const std::vector<int32_t>& copy_ends() const { return groups_.ends(); }
 
  private:
   void pack_rows(const cpu::StepPlan& plan, const StepShape& shape, std::vector<SlotView>& views, uint8_t* host);
   void pack_jobs(const cpu::StepPlan& plan, const StepShape& shape, const std::vector<SlotView>& views, uint8_t* host);
   void pack_tiles(StepShape& shape, uint8_t* host);
   void pack_sets(const cpu::StepPlan& plan, StepShape& shape, uint8_t* host, const uint8_t* device);
+  void pack_copies(const cpu::StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host);
 
   const int32_t vocab_, block_size_, tile_rows_;
-  const uint64_t most_ids_, most_words_, most_records_;
+  const uint64_t most_ids_, most_words_, most_records_, most_copies_;
   const int32_t logit_rows_;
   // Of the step being packed.
   std::vector<int32_t> row_of_;     // by token of the step
@@ -70,6 +78,7 @@ class StepInput {
   std::vector<int32_t> tile_end_;   // by tile: the position behind its last row
   std::vector<int32_t> feeder_;     // by slot: its last sample row, -1 = none
   std::vector<int32_t> setter_;     // by slot: its last SLOT_SET, -1 = none
+  CopyGroups groups_;
 };
 
 }  // namespace mr::cuda

@@ -34,14 +34,15 @@ class Pieces {
   uint64_t used_ = 0;
 };
 
+// What activations are kept as: of the cache's own type.
 Act act_of(const mr_runner_config& config) {
-  switch (config.kv_type) {
-    case MR_KV_F16: return Act::kF16;
-    case MR_KV_BF16: return Act::kBF16;
-    default:
-      fail(MR_UNIMPLEMENTED, "runner configuration: kv_type is %d (f32): this engine keeps keys and values as f16 (1) or bf16 "
-           "(30)", config.kv_type);
-  }
+  if (config.kv_type != MR_KV_F16 && config.kv_type != MR_KV_BF16)
+    fail(MR_UNIMPLEMENTED, "runner configuration: kv_type is %d (%s): this engine keeps keys and values as f16 (1) or bf16 (30)",
+         config.kv_type, config.kv_type == MR_KV_F32 ? "f32" : "f8");
+  if (config.act_type != 0 && config.act_type != config.kv_type)
+    fail(MR_UNIMPLEMENTED, "runner configuration: act_type is %d and kv_type %d: this engine keeps activations as what keys and "
+         "values are kept as", config.act_type, config.kv_type);
+  return config.kv_type == MR_KV_F16 ? Act::kF16 : Act::kBF16;
 }
 
 }  // namespace
@@ -65,8 +66,9 @@ Sizes::Sizes(const mr_model_desc& d, const mr_runner_config& c) : act(act_of(c))
   logit_rows = std::min(kLogitRows, rows_wanted);
   candidates = int64_t{rows_wanted} * c.max_top_n;
   kv_block_bytes = 2 * static_cast<uint64_t>(d.layers) * static_cast<uint64_t>(kv.block_bytes());
-  record_bytes = StepInput::record_capacity(d, c);
-  input_bytes = StepInput::capacity(d, c, *this);
+  record_bytes = StepInput::record_capacity(d, c, positions);
+  mask_bytes = StepInput::mask_capacity(d, c);
+  input_bytes = StepInput::capacity(c, *this);
 }
 
 Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes& s, uint8_t* base) {
@@ -105,6 +107,7 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   results = pieces.take<mr_row_result>(s.rows_wanted);
   candidates = pieces.take<mr_candidate>(s.candidates);
   input = pieces.bytes(s.input_bytes);
+  masks = reinterpret_cast<uint32_t*>(pieces.bytes(s.mask_bytes));
   bytes = pieces.used();
 }
 

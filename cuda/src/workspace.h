@@ -33,6 +33,7 @@ struct Sizes {
   uint64_t input_bytes;   // of what one step uploads, at most
   uint64_t kv_block_bytes;  // over all layers
   uint64_t record_bytes;    // of the slot records that travel at once, at most
+  uint64_t mask_bytes;      // of the masks of one step, at most
 
   // Throws INVALID_ARGUMENT or UNIMPLEMENTED naming what this engine does not run.
   Sizes(const mr_model_desc& model, const mr_runner_config& config);
@@ -60,6 +61,7 @@ struct Workspace {
   mr_row_result* results;   // (rows_wanted)
   mr_candidate* candidates; // (candidates)
   uint8_t* input;           // (input_bytes) what a step uploads
+  uint32_t* masks;          // (mask_bytes) and its masks: at one place, which captured graphs know
   uint64_t bytes;           // of all of the above
 
   // Lays out a workspace that begins at base (256-byte aligned); base null only counts bytes.

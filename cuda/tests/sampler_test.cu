@@ -66,19 +66,18 @@ Answer sample(const std::vector<Request>& requests, const std::vector<float>& lo
 
   std::vector<SlotSet> sets;
   std::vector<std::unique_ptr<Guarded<uint8_t>>> records;
-  std::vector<int32_t> histories(requests.size() * static_cast<size_t>(longest), 0);
   std::vector<SampleJob> jobs;
   int32_t candidates = 0;
   for (int32_t i = 0; i < count; ++i) {
     const Request& r = requests[static_cast<size_t>(i)];
     const SlotSource source{device_params(r.params), r.params.bias_ids.data(), r.params.bias_values.data(), r.params.allowed.data(),
                             static_cast<int32_t>(r.params.allowed.size()), r.params.suppressed.data(),
-                            static_cast<int32_t>(r.params.suppressed.size())};
+                            static_cast<int32_t>(r.params.suppressed.size()), r.history.data(),
+                            static_cast<int32_t>(r.history.size())};
     std::vector<uint8_t> record(static_cast<size_t>(slot_record_bytes(source, vocab)));
     pack_slot_record(source, vocab, record.data());
     records.push_back(std::make_unique<Guarded<uint8_t>>(record));
-    sets.push_back({i, 0, records.back()->data()});
-    std::copy(r.history.begin(), r.history.end(), histories.begin() + static_cast<int64_t>(i) * longest);
+    sets.push_back({i, source.history_count, records.back()->data()});
     SampleJob job{};
     job.kind = r.score ? kJobScore : kJobSample;
     job.flags = r.flags;
@@ -95,7 +94,6 @@ Answer sample(const std::vector<Request>& requests, const std::vector<float>& lo
     jobs.push_back(job);
     jobs.push_back(SampleJob{});  // padding
   }
-  history.write(histories);
   Guarded<SlotSet> dsets(sets);
   Guarded<SampleJob> djobs(jobs);
   const int32_t job_count = static_cast<int32_t>(jobs.size());
@@ -103,7 +101,7 @@ Answer sample(const std::vector<Request>& requests, const std::vector<float>& lo
   Guarded<mr_candidate> dcandidates(static_cast<size_t>(candidates) + 1);
   Guarded<uint8_t> workspace(static_cast<size_t>(sampler_bytes(job_count, vocab)));
   workspace.zero();
-  MUST(launch_slot_sets(tables, dsets, count, Stream{}));
+  MUST(launch_slot_sets(tables, dsets, count, longest, Stream{}));
   SampleArgs args{};
   args.jobs = djobs;
   args.job_count = args.workspace_jobs = job_count;

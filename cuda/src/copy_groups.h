@@ -1,0 +1,25 @@
+// copy_groups: which block operations of a step may run at once.
+#pragma once
+
+#include <cstdint>
+#include <unordered_set>
+#include <vector>
+
+#include "cpu/step_plan.h"
+
+namespace mr::cuda {
+
+// Cuts block operations, told of in their order, into groups. Within a group none reads or writes what another one writes, so
+// that its order does not matter; the groups run one after another. A step seldom has more than one.
+class CopyGroups {
+ public:
+  void clear();
+  void add(const cpu::StepPlan::PreOp& op);  // a MR_PRE_BLOCK_*
+  const std::vector<int32_t>& ends() const { return ends_; }  // by group: operations in it and in those before it; ascending
+
+ private:
+  std::vector<int32_t> ends_;
+  std::unordered_set<int64_t> read_, written_;  // by the last group: blocks of the device, and of host memory as ~block
+};
+
+}  // namespace mr::cuda
