@@ -166,19 +166,27 @@ void decode(int32_t rows, int32_t length, int32_t sm_count) {
   for (void* p : {static_cast<void*>(workspace), static_cast<void*>(scratch), static_cast<void*>(history)}) cudaFree(p);
 }
 
-void prefill(int32_t length) {
-  std::vector<int32_t> slot(static_cast<size_t>(length), 0), position;
-  for (int32_t p = 0; p < length; ++p) position.push_back(p);
+// `rows` tokens of a prompt behind `prefix` others.
+void prefill(int32_t prefix, int32_t rows, int32_t sm_count) {
+  const int32_t length = prefix + rows;
+  std::vector<int32_t> slot(static_cast<size_t>(rows), 0), position;
+  for (int32_t r = 0; r < rows; ++r) position.push_back(prefix + r);
   Sequences s(slot, position, 1, length);
   std::vector<PrefillTile> tiles;
   const int32_t most = prefill_tile_rows(kDim, kHeads, kKvHeads);
-  for (int32_t at = (length - 1) / most * most; at >= 0; at -= most) tiles.push_back({at, std::min(most, length - at)});
-  PrefillTile* const on_device = device(tiles);
+  for (int32_t at = 0; at < rows; at += most) tiles.push_back({at, std::min(most, rows - at), prefix + at});
+  const PrefillWork work{prefill_columns(kHeads, kKvHeads), sm_count, prefill_attention_capacity(std::max(rows, 2048), length)};
+  PrefillPlan plan;
+  if (!plan_prefill(tiles, work, &plan)) std::exit(1);
+  PrefillItem* const items = device(plan.items);
+  PrefillMerge* const merges = device(plan.merges);
+  uint8_t* const workspace = device<uint8_t>(static_cast<size_t>(prefill_attention_bytes(work.capacity, kHeads, kDim)));
   const double us = time_of([&](int i, const Stream& on) {
-    return launch_prefill_attention({s.layer(i), on_device, static_cast<int32_t>(tiles.size())}, on);
+    return launch_prefill_attention({s.layer(i), items, static_cast<int32_t>(plan.items.size()), merges,
+                                     static_cast<int32_t>(plan.merges.size()), workspace, work.capacity, sm_count}, on);
   }, 4);
-  line("prefill attention", 1, length, us, 0, 2.0 * length * (length + 1) * kHeads * kDim);
-  cudaFree(on_device);
+  line("prefill attention", rows, length, us, 0, 2.0 * rows * (2.0 * prefix + rows + 1) * kHeads * kDim);
+  for (void* p : {static_cast<void*>(items), static_cast<void*>(merges), static_cast<void*>(workspace)}) cudaFree(p);
 }
 
 void rows_kernels(int32_t rows) {
@@ -267,7 +275,9 @@ int main() {
   for (const int32_t rows : {1, 64, 4096}) rows_kernels(rows);
   const std::vector<std::pair<int32_t, int32_t>> batches = {{1, 128}, {1, 512}, {1, 4096}, {1, 32768}, {8, 512}, {64, 128}, {64, 192}, {128, 192}, {64, 1024}, {256, 1024}};
   for (const auto& [rows, length] : batches) decode(rows, length, properties.multiProcessorCount);
-  for (const int32_t length : {512, 4096, 16384}) prefill(length);
+  const std::vector<std::pair<int32_t, int32_t>> prompts = {{2000, 60},  {2000, 300}, {100000, 32}, {100000, 128},
+                                                            {0, 512}, {0, 2048},   {0, 4096},    {0, 16384}};
+  for (const auto& [prefix, rows] : prompts) prefill(prefix, rows, properties.multiProcessorCount);
   for (const int32_t rows : {1, 64}) {
     sampler("sample greedy", rows, 0, 0, 1, 0, 0);
     sampler("sample temperature", rows, 0.8f, 0, 1, 0, 0);

@@ -8,6 +8,7 @@
 
 #include "kernels/kv.h"
 #include "kernels/launch.h"
+#include "kernels/prefill_plan.h"
 #include "kernels/rows.h"
 #include "kernels/types.h"
 
@@ -48,18 +49,23 @@ cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, const Strea
 int32_t decode_attention_capacity(int32_t rows, int32_t positions);
 int64_t decode_attention_bytes(int32_t rows, int32_t capacity, int32_t heads, int32_t head_dim);
 
-// Prefill: consecutive rows of one segment together.
-struct PrefillTile {
-  int32_t row;    // first row of the step
-  int32_t count;  // rows at consecutive positions of one slot; 1 .. prefill_tile_rows(...)
-};
+// Prefill: consecutive rows of one segment together, as prefill_plan.h divides them.
 int32_t prefill_tile_rows(int32_t head_dim, int32_t heads, int32_t kv_heads);
+int32_t prefill_columns(int32_t heads, int32_t kv_heads);  // PrefillWork::columns
 
 struct PrefillAttentionArgs {
   AttentionArgs common;
-  const PrefillTile* tiles;  // device memory; those that see most keys first run best
-  int32_t tile_count;
+  const PrefillItem* items;    // device memory
+  int32_t item_count;
+  const PrefillMerge* merges;  // device memory
+  int32_t merge_count;
+  void* workspace;             // prefill_attention_bytes(...) bytes, 256-byte aligned; free again after the kernels
+  int32_t capacity;            // places of the workspace, as the plan was given
+  int32_t sm_count;
 };
 cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Stream& on);
+
+// Bytes of a workspace of `capacity` places: a place holds a row's partial result, all heads of it.
+int64_t prefill_attention_bytes(int32_t capacity, int32_t heads, int32_t head_dim);
 
 }  // namespace mr::cuda

@@ -17,6 +17,7 @@
 #include <algorithm>
 
 #include "kernels/attention.h"
+#include "kernels/attention_merge.cuh"
 #include "kernels/attention_mma.cuh"
 
 namespace mr::cuda {
@@ -47,22 +48,6 @@ struct Params {
   float2* stat;  // (capacity, heads): greatest score (log2), sum of weights
   int32_t* done; // (rows, kv_heads * tiles)
 };
-
-// Softmax of part of a row's keys, one query head: merged with the one behind it.
-struct Part {
-  float top, sum;
-};
-// Gives what the values so far, and the next ones, are multiplied by.
-__device__ __forceinline__ float2 merge(Part& into, const Part& next) {
-  const float top = fmaxf(into.top, next.top);
-  const float2 shares = make_float2(exp2_approx(into.top - top), exp2_approx(next.top - top));
-  into.sum = fmaf(next.sum, shares.y, into.sum * shares.x);
-  into.top = top;
-  return shares;
-}
-__device__ __forceinline__ float merge_values(float into, float next, float2 shares) {
-  return fmaf(next, shares.y, into * shares.x);
-}
 
 // What the blocks of a launch share: the plan, read once into shared memory.
 struct Plan {

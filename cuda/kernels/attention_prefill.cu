@@ -3,13 +3,20 @@
 // Tile      One block takes up to kBlocks * 64 packed rows, token by token, each with the query heads (up to 16) of one kv
 //           head, so that the heads share what is read. A warp owns kBlocks groups of 16 rows and never exchanges with
 //           another warp.
-// Keys      come in tiles of kKeys absolute positions, from 0 up to the last row's position, two tiles ahead. A row's
-//           softmax advances tile by tile; a tile that it does not see leaves it exactly as it was. So neither the
-//           cutting of a prompt into chunks nor of chunks into tiles has any influence.
-// Memory    kBlocks * 64 queries, 2 x kKeys keys and values. kBlocks is 2 where a block may have that much, else 1: it
-//           changes no bits.
+// Keys      are cut into pieces at absolute positions (prefill_piece_of). A piece has a softmax that begins anew; its keys
+//           come in tiles of kKeys absolute positions, one tile ahead. A row's softmax advances tile by tile; a tile that
+//           it does not see leaves it exactly as it was, and a piece that it does not see is left out for it.
+// Merge     A row's result is its pieces merged in ascending order, always two by merge(). A block with a whole tile
+//           merges each piece into the rows' results so far, which wait in the workspace (L2) meanwhile. Blocks of a split
+//           tile leave their pieces there, and merge_pieces merges them. The same functions of the same numbers: so neither
+//           the cutting of a prompt into chunks, nor of chunks into tiles, nor of tiles among blocks has any influence.
+// Memory    kBlocks * 64 queries, 2 x kKeys keys and values. kBlocks is 2 where a block may have that much and there is
+//           work for all processors, else 1: it changes no bits.
 // Test bound: as decode attention's.
+#include <algorithm>
+
 #include "kernels/attention.h"
+#include "kernels/attention_merge.cuh"
 #include "kernels/attention_mma.cuh"
 
 namespace mr::cuda {
@@ -18,6 +25,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kTileRows = 128;  // packed rows of one PrefillTile
+constexpr int kMergeThreads = 128;
 
 template <int kDim>
 constexpr int kKeys = kDim <= 128 ? 64 : 32;
@@ -26,11 +34,35 @@ constexpr int kMostBlocks = kDim <= 128 ? 2 : 1;
 template <int kDim, int kBlocks>
 constexpr int kSharedBytes = (kBlocks * 64 + 4 * kKeys<kDim>) * kSharedRow<kDim>;
 
+static_assert(kFirstPiece % 64 == 0 && kWholePiece % kFirstPiece == 0, "tiles of keys do not cross borders of pieces");
+
 struct Params {
   PrefillAttentionArgs args;
   float scale_log2;
   int32_t group, tile_heads, tiles;  // query heads a kv head, a tile; tiles a kv head
+  // Workspace: partial results by place and query head.
+  float* values;  // (capacity, heads, padded_dim): sum of weighted values, dims in the order of quads
+  float2* parts;  // (capacity, heads): top and sum of a Part
 };
+
+// Partial results are kept in quads, four neighbouring floats: quad 4 k + t holds what a lane with that t has of the dims
+// [16 k, +16), which are 16 k + 2 t, + 1, + 8 and + 9.
+__device__ __forceinline__ int32_t quad_dim(int32_t quad) { return quad / 4 * 16 + quad % 4 * 2; }
+
+// Dims d and d + 1 of a head's output, those below `dim`. Heads begin at even elements if dim is even.
+template <class T>
+__device__ __forceinline__ void store_pair(T* to, int32_t d, int32_t dim, float x, float y) {
+  if (dim % 2 == 0) {
+    if (d < dim) *reinterpret_cast<uint32_t*>(to + d) = ActOps<T>::pack(x, y);
+  } else {
+    if (d < dim) to[d] = ActOps<T>::from(x);
+    if (d + 1 < dim) to[d + 1] = ActOps<T>::from(y);
+  }
+}
+template <class T>
+__device__ __forceinline__ T* output_of(const AttentionArgs& c, int64_t row, int32_t head) {
+  return static_cast<T*>(c.out) + row * c.out_stride + static_cast<int64_t>(head) * c.layout.head_dim;
+}
 
 template <class T, int kDim>
 __device__ __forceinline__ void fetch(const AttentionArgs& c, const int32_t* table, int32_t kv_head, int32_t key,
@@ -51,6 +83,69 @@ __device__ __forceinline__ void fetch(const AttentionArgs& c, const int32_t* tab
   }
 }
 
+// Where the rows of one block stand.
+template <int kBlocks>
+struct BlockRows {
+  int32_t row0, first_position;    // of the tile
+  int32_t packed0, packed;         // packed rows of the tile: the block's first, all
+  int32_t head0, heads;            // query heads [head0, head0 + heads)
+  int32_t place;                   // of the tile's first row, in this item
+  int32_t position[kBlocks][2];    // of rows g and g + 8 of the thread's groups
+};
+
+// What a thread has of one piece, at its end: to the output where a row's keys end, else to the workspace. `alone`: the
+// block has this piece of its tile and no other. Leaves out and softmax as they are before the first key.
+template <class T, int kDim, int kBlocks>
+__device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBlocks>& rows, int32_t piece, bool alone,
+                                          RowSoftmax (&softmax)[kBlocks][2], float (&out)[kBlocks][kDim / 8][4]) {
+  const AttentionArgs& c = p.args.common;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const bool merges = !alone && piece > 0;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      Part part{softmax[b][r].top, quad_sum(softmax[b][r].sum)};
+      const int32_t position = rows.position[b][r], token = position - rows.first_position;
+      const int32_t i = rows.packed0 + (warp * kBlocks + b) * 16 + g + 8 * r, head = i - token * p.tile_heads;
+      const bool sees = i < rows.packed && head < rows.heads && position >= prefill_piece_begin(piece);
+      const int64_t at = static_cast<int64_t>(rows.place + token) * c.heads + rows.head0 + head;  // in the workspace
+      float4* const values = reinterpret_cast<float4*>(p.values + at * kDim) + t;
+      if (merges) {
+        if (sees) {
+          const float2 before = __ldcg(p.parts + at);
+          Part total{before.x, before.y};
+          const float2 shares = merge(total, part);
+          part = total;
+#pragma unroll
+          for (int n = 0; n < kDim / 8; n += 2) {
+            const float4 x = __ldcg(values + 2 * n);
+            out[b][n][2 * r] = merge_values(x.x, out[b][n][2 * r], shares);
+            out[b][n][2 * r + 1] = merge_values(x.y, out[b][n][2 * r + 1], shares);
+            out[b][n + 1][2 * r] = merge_values(x.z, out[b][n + 1][2 * r], shares);
+            out[b][n + 1][2 * r + 1] = merge_values(x.w, out[b][n + 1][2 * r + 1], shares);
+          }
+        }
+        __syncwarp();  // all lanes of a row have read its part before one of them writes it
+      }
+      if (sees && !alone && position < prefill_piece_begin(piece + 1)) {
+        T* const to = output_of<T>(c, rows.row0 + token, rows.head0 + head);
+#pragma unroll
+        for (int n = 0; n < kDim / 8; ++n)
+          store_pair(to, 8 * n + 2 * t, c.layout.head_dim, out[b][n][2 * r] / part.sum, out[b][n][2 * r + 1] / part.sum);
+      } else if (sees) {
+#pragma unroll
+        for (int n = 0; n < kDim / 8; n += 2)
+          __stcg(values + 2 * n, make_float4(out[b][n][2 * r], out[b][n][2 * r + 1], out[b][n + 1][2 * r],
+                                             out[b][n + 1][2 * r + 1]));
+        if (t == 0) __stcg(p.parts + at, make_float2(part.top, part.sum));
+      }
+      softmax[b][r] = RowSoftmax{-INFINITY, 0.0f};
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) out[b][n][2 * r] = out[b][n][2 * r + 1] = 0;
+    }
+}
+
 template <class T, int kDim, int kBlocks>
 __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) uint8_t memory[];
@@ -59,16 +154,27 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   grid_wait();
   grid_trigger();
-  const PrefillTile tile = p.args.tiles[blockIdx.x];
-  const int32_t kv_head = blockIdx.y / p.tiles, head0 = kv_head * p.group + blockIdx.y % p.tiles * p.tile_heads;
-  const int32_t heads = min(p.tile_heads, p.group - static_cast<int32_t>(blockIdx.y) % p.tiles * p.tile_heads);
-  const int32_t packed0 = blockIdx.z * kRows, packed = tile.count * p.tile_heads;  // row i: token i / tile_heads
-  if (packed0 >= packed) return;
-  const int32_t first_position = c.rows.position[tile.row];
-  const int32_t* const table = c.rows.block_ids + c.rows.table[tile.row];
+  const PrefillItem item = p.args.items[blockIdx.x];
+  const int32_t kv_head = blockIdx.y / p.tiles, head_tile = static_cast<int32_t>(blockIdx.y) % p.tiles;
+  BlockRows<kBlocks> rows;
+  rows.row0 = item.row;
+  rows.first_position = c.rows.position[item.row];
+  rows.packed0 = blockIdx.z * kRows;
+  rows.packed = item.count * p.tile_heads;  // row i: token i / tile_heads
+  rows.head0 = kv_head * p.group + head_tile * p.tile_heads;
+  rows.heads = min(p.tile_heads, p.group - head_tile * p.tile_heads);
+  rows.place = item.place;
+  if (rows.packed0 >= rows.packed) return;
+  const int32_t packed0 = rows.packed0, packed = rows.packed, head0 = rows.head0, heads = rows.heads;
+  const bool alone = item.piece >= 0;
+  int32_t piece = alone ? item.piece : 0, piece_end = prefill_piece_begin(piece + 1);
   const int32_t last_token = min(packed, packed0 + kRows) - 1;
-  const int32_t longest = first_position + last_token / p.tile_heads;
-  const int32_t shortest = first_position + packed0 / p.tile_heads;
+  const int32_t last_seen = rows.first_position + last_token / p.tile_heads;
+  const int32_t longest = alone ? min(last_seen, piece_end - 1) : last_seen;
+  const int32_t shortest = rows.first_position + packed0 / p.tile_heads;
+  const int32_t first_key = prefill_piece_begin(piece);
+  if (first_key > longest) return;  // no row of the block sees the piece
+  const int32_t* const table = c.rows.block_ids + c.rows.table[item.row];
 
   const uint32_t queries = shared_address(memory), stages = queries + kRows * kSharedRow<kDim>;
   constexpr uint32_t kStageBytes = 2 * kKeys<kDim> * kSharedRow<kDim>;
@@ -76,28 +182,26 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
     const int32_t r = i / (kDim / 8), piece = i % (kDim / 8), token = (packed0 + r) / p.tile_heads;
     const int32_t head = (packed0 + r) % p.tile_heads;
     const bool valid = packed0 + r < packed && head < heads;
-    const int64_t at = valid ? (tile.row + token) * c.q_stride + static_cast<int64_t>(head0 + head) * kDim + piece * 8 : 0;
+    const int64_t at = valid ? (item.row + token) * c.q_stride + static_cast<int64_t>(head0 + head) * kDim + piece * 8 : 0;
     copy_async(queries + r * kSharedRow<kDim> + piece * 16, static_cast<const T*>(c.q) + at, valid);
   }
-  fetch<T, kDim>(c, table, kv_head, 0, longest, stages);
+  fetch<T, kDim>(c, table, kv_head, first_key, longest, stages);
   copy_commit();
 
   float out[kBlocks][kDim / 8][4] = {};
   RowSoftmax softmax[kBlocks][2];
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) softmax[b][0] = softmax[b][1] = RowSoftmax{-INFINITY, 0.0f};
-  int32_t position[kBlocks][2];  // of rows g and g + 8
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b)
     for (int r = 0; r < 2; ++r)
-      position[b][r] = first_position + (packed0 + (warp * kBlocks + b) * 16 + g + 8 * r) / p.tile_heads;
-  const int32_t key_tiles = longest / kKeys<kDim> + 1;
-  for (int32_t j = 0; j < key_tiles; ++j) {
-    const uint32_t stage = stages + j % 2 * kStageBytes;
-    const int32_t key = j * kKeys<kDim>;
+      rows.position[b][r] = rows.first_position + (packed0 + (warp * kBlocks + b) * 16 + g + 8 * r) / p.tile_heads;
+  uint32_t stage = stages, other = stages + kStageBytes;
+  for (int32_t key = first_key; key <= longest;) {
+    const int32_t next = key + kKeys<kDim>;
     copy_wait<0>();
     __syncthreads();  // the tile is there, and every warp is done with the one before
-    if (j + 1 < key_tiles) fetch<T, kDim>(c, table, kv_head, key + kKeys<kDim>, longest, stages + (j + 1) % 2 * kStageBytes);
+    if (next <= longest) fetch<T, kDim>(c, table, kv_head, next, longest, other);
     copy_commit();
     float scores[kBlocks][kScoreTiles][4] = {};
     const uint32_t q_row = queries + (warp * kBlocks * 16 + lane % 16) * kSharedRow<kDim> + lane / 16 * 16;
@@ -118,14 +222,14 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
         }
       }
     }
-    if (key + kKeys<kDim> - 1 > shortest) {  // some row does not see the whole tile
+    if (next - 1 > shortest) {  // some row does not see the whole tile
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b)
 #pragma unroll
         for (int n = 0; n < kScoreTiles; ++n)
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            if (key + 8 * n + 2 * t + i % 2 > position[b][i / 2]) scores[b][n][i] = -INFINITY;
+            if (key + 8 * n + 2 * t + i % 2 > rows.position[b][i / 2]) scores[b][n][i] = -INFINITY;
     }
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) weigh_scores(scores[b], p.scale_log2, softmax[b], out[b]);
@@ -146,42 +250,87 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
         }
       }
     }
+    if (next == piece_end || next > longest) {
+      end_piece<T, kDim, kBlocks>(p, rows, piece, alone, softmax, out);
+      piece_end = prefill_piece_begin(++piece + 1);
+    }
+    const uint32_t swap = stage;
+    stage = other;
+    other = swap;
+    key = next;
   }
+}
+
+// Merges the pieces of a row of a split tile; a thread owns one quad of one head.
+template <class T, int kDim>
+__global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __grid_constant__ Params p) {
+  constexpr int kQuads = kDim / 4;
+  const AttentionArgs& c = p.args.common;
+  grid_wait();
+  grid_trigger();
+  const PrefillMerge m = p.args.merges[blockIdx.x];
+  const int32_t i = static_cast<int32_t>(blockIdx.y) * kMergeThreads + static_cast<int32_t>(threadIdx.x);
+  const int32_t head = i / kQuads, quad = i % kQuads;
+  if (head >= c.heads) return;
+  const int32_t pieces = prefill_piece_of(c.rows.position[m.row]) + 1;
+  const int64_t first = static_cast<int64_t>(m.place) * c.heads + head, step = static_cast<int64_t>(m.stride) * c.heads;
+  Part total{0, 0};
+  float4 x = make_float4(0, 0, 0, 0);
+  constexpr int kAhead = 8;  // pieces read before the first of them is merged
+  for (int32_t begin = 0; begin < pieces; begin += kAhead) {
+    float2 parts[kAhead];
+    float4 values[kAhead];
 #pragma unroll
-  for (int b = 0; b < kBlocks; ++b)
+    for (int j = 0; j < kAhead; ++j) {
+      const int64_t at = first + min(begin + j, pieces - 1) * step;
+      parts[j] = __ldcg(p.parts + at);
+      values[j] = __ldcg(reinterpret_cast<const float4*>(p.values + at * kDim) + quad);
+    }
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float sum = quad_sum(softmax[b][r].sum);
-      const int32_t i = packed0 + (warp * kBlocks + b) * 16 + g + 8 * r, head = i % p.tile_heads;
-      if (i >= packed || head >= heads) continue;
-      const int32_t dim = c.layout.head_dim;
-      T* const to = static_cast<T*>(c.out) + (tile.row + i / p.tile_heads) * c.out_stride + static_cast<int64_t>(head0 + head) * dim;
-#pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) {
-        const int d = 8 * n + 2 * t;
-        const float x = out[b][n][2 * r] / sum, y = out[b][n][2 * r + 1] / sum;
-        if (dim % 2 == 0) {
-          if (d < dim) *reinterpret_cast<uint32_t*>(to + d) = ActOps<T>::pack(x, y);
-        } else {
-          if (d < dim) to[d] = ActOps<T>::from(x);
-          if (d + 1 < dim) to[d + 1] = ActOps<T>::from(y);
-        }
+    for (int j = 0; j < kAhead; ++j) {
+      if (begin + j >= pieces) break;
+      const Part next{parts[j].x, parts[j].y};
+      if (begin + j == 0) {
+        total = next;
+        x = values[j];
+      } else {
+        const float2 shares = merge(total, next);
+        x.x = merge_values(x.x, values[j].x, shares);
+        x.y = merge_values(x.y, values[j].y, shares);
+        x.z = merge_values(x.z, values[j].z, shares);
+        x.w = merge_values(x.w, values[j].w, shares);
       }
     }
+  }
+  T* const to = output_of<T>(c, m.row, head);
+  const int32_t d = quad_dim(quad);
+  store_pair(to, d, c.layout.head_dim, x.x / total.sum, x.y / total.sum);
+  store_pair(to, d + 8, c.layout.head_dim, x.z / total.sum, x.w / total.sum);
 }
 
 template <class T, int kDim, int kBlocks>
 cudaError_t run(const Params& p, const Stream& on) {
   constexpr int kBytes = kSharedBytes<kDim, kBlocks>;
-  const cudaError_t error = reserve_shared(prefill_attention<T, kDim, kBlocks>, kBytes);
+  cudaError_t error = reserve_shared(prefill_attention<T, kDim, kBlocks>, kBytes);
   if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>(p.args.tile_count),
-                  static_cast<unsigned>(p.args.common.layout.kv_heads * p.tiles), kTileRows / (64 * kBlocks));
-  return launch(on, grid, dim3(kThreads), kBytes, prefill_attention<T, kDim, kBlocks>, p);
+  const AttentionArgs& c = p.args.common;
+  const dim3 grid(static_cast<unsigned>(p.args.item_count), static_cast<unsigned>(c.layout.kv_heads * p.tiles),
+                  kTileRows / (64 * kBlocks));
+  error = launch(on, grid, dim3(kThreads), kBytes, prefill_attention<T, kDim, kBlocks>, p);
+  if (error != cudaSuccess || p.args.merge_count == 0) return error;
+  const int64_t quads = static_cast<int64_t>(c.heads) * (kDim / 4);
+  const dim3 merges(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((quads + kMergeThreads - 1) / kMergeThreads));
+  return launch(on, merges, dim3(kMergeThreads), 0, merge_pieces<T, kDim>, p);
 }
 
 // Query heads of one kv head that one tile takes: all of them up to 16.
 int32_t heads_a_tile(int32_t group) { return group < 16 ? group : 16; }
+int32_t tiles_a_group(int32_t group) { return (group + heads_a_tile(group) - 1) / heads_a_tile(group); }
+
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+int64_t value_bytes(int32_t capacity, int32_t heads, int32_t padded_dim) {
+  return aligned(static_cast<int64_t>(capacity) * heads * padded_dim * static_cast<int64_t>(sizeof(float)));
+}
 
 }  // namespace
 
@@ -189,12 +338,20 @@ int32_t prefill_tile_rows(int32_t, int32_t heads, int32_t kv_heads) {
   return kTileRows / heads_a_tile(heads / kv_heads);
 }
 
+int32_t prefill_columns(int32_t heads, int32_t kv_heads) { return kv_heads * tiles_a_group(heads / kv_heads); }
+
+int64_t prefill_attention_bytes(int32_t capacity, int32_t heads, int32_t head_dim) {
+  return value_bytes(capacity, heads, pad_head_dim(head_dim)) +
+         aligned(static_cast<int64_t>(capacity) * heads * static_cast<int64_t>(sizeof(float2)));
+}
+
 cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Stream& on) {
   const AttentionArgs& c = args.common;
-  if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.tile_count < 0 || !(c.scale > 0) ||
-      c.layout.padded_dim != pad_head_dim(c.layout.head_dim) || (c.layout.block_size != 16 && c.layout.block_size != 32))
+  if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.item_count < 0 || args.merge_count < 0 ||
+      args.capacity < 0 || args.sm_count < 1 || !(c.scale > 0) || c.layout.padded_dim != pad_head_dim(c.layout.head_dim) ||
+      (c.layout.block_size != 16 && c.layout.block_size != 32))
     return cudaErrorInvalidValue;
-  if (args.tile_count == 0) return cudaSuccess;
+  if (args.item_count == 0) return cudaSuccess;
   int most = 0;
   const cudaError_t error = shared_limit(&most);
   if (error != cudaSuccess) return error;
@@ -203,13 +360,17 @@ cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Str
   p.scale_log2 = c.scale * 1.44269504f;
   p.group = c.heads / c.layout.kv_heads;
   p.tile_heads = heads_a_tile(p.group);
-  p.tiles = (p.group + p.tile_heads - 1) / p.tile_heads;
+  p.tiles = tiles_a_group(p.group);
+  p.values = static_cast<float*>(args.workspace);
+  p.parts = reinterpret_cast<float2*>(static_cast<uint8_t*>(args.workspace) +
+                                      value_bytes(args.capacity, c.heads, c.layout.padded_dim));
+  const bool few = static_cast<int64_t>(args.item_count) * c.layout.kv_heads * p.tiles < args.sm_count;
   return with_act(c.layout.act, [&](auto element) {
     return with_head_dim(c.layout.padded_dim, [&](auto dim) {
       typedef decltype(element) T;
       constexpr int kDim = decltype(dim)::value;
       if constexpr (kMostBlocks<kDim> == 2)
-        if (kSharedBytes<kDim, 2> <= most) return run<T, kDim, 2>(p, on);
+        if (kSharedBytes<kDim, 2> <= most && !few) return run<T, kDim, 2>(p, on);
       return run<T, kDim, 1>(p, on);
     });
   });

@@ -20,7 +20,7 @@ namespace mr::cuda {
 class Digester;
 
 // Version of every rule that decides bits, on every GPU.
-constexpr char kNumerics[] = "cuda-1";
+constexpr char kNumerics[] = "cuda-2";
 
 // GPUs that the driver shows this process, usable or not: their indices are the driver's, so that none shifts when another
 // cannot be used. Throws UNAVAILABLE where there is no driver.

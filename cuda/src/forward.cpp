@@ -214,14 +214,19 @@ void Forward::attend(const StepShape& shape, int32_t index, const Stream& on) {
     decode.sm_count = model_->device()->properties.multiProcessorCount;
     CUDA_CHECK(launch_decode_attention(decode, on));
   }
-  if (shape.tiles == 0) return;
+  if (shape.items == 0) return;
   PrefillAttentionArgs prefill{};
   prefill.common = args;
   prefill.common.rows = rows_from(shape, 0);
   prefill.common.q = space_.q;
   prefill.common.out = space_.attention;
-  prefill.tiles = reinterpret_cast<const PrefillTile*>(space_.input + shape.tile);
-  prefill.tile_count = shape.tiles;
+  prefill.items = reinterpret_cast<const PrefillItem*>(space_.input + shape.item);
+  prefill.item_count = shape.items;
+  prefill.merges = reinterpret_cast<const PrefillMerge*>(space_.input + shape.merge);
+  prefill.merge_count = shape.merges;
+  prefill.workspace = space_.prefill;
+  prefill.capacity = sizes_.prefill_places;
+  prefill.sm_count = model_->device()->properties.multiProcessorCount;
   CUDA_CHECK(launch_prefill_attention(prefill, on));
 }
 

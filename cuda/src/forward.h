@@ -28,8 +28,8 @@ class Forward {
   void set_slots(const StepShape& shape, cudaStream_t stream);
 
   // Everything of a step whose input lies in space().input, and whose masks in space().masks, but its pre-operations. Depends
-  // on shape alone, so that it can be captured for a shape without tiles. Jobs of kJobNone are gathered and multiplied with
-  // the head like the others, and not sampled.
+  // on shape alone, so that it can be captured for a shape without prefill rows. Jobs of kJobNone are gathered and multiplied
+  // with the head like the others, and not sampled.
   void queue(const StepShape& shape, const Stream& on);
 
   // The same in two halves, for a step whose masks come between them. Its jobs are of kJobNone until the second. The first

@@ -80,7 +80,8 @@ struct Runner::State {
   State(std::shared_ptr<const Model> m, const mr_runner_config& c, RunnerOptions options)
       : model(usable(std::move(m), c)), presence(model), config(c), sizes(model->desc(), c),
         dependent(options.dependent && model->device()->programmatic),
-        checker(c, model->desc().vocab, model->desc().context, sizes.positions), input(model->desc(), c, sizes),
+        checker(c, model->desc().vocab, model->desc().context, sizes.positions),
+        input(model->desc(), c, sizes, model->device()->properties.multiProcessorCount),
         forward(model, c, sizes), blocks(model->device()->ledger, forward.cache(), model->desc().layers, c, sizes),
         stream(model->device()->priority_high), views(static_cast<size_t>(c.max_sequences)) {
     for (Flight& flight : flights) {

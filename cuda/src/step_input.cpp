@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "src/blocks.h"
 #include "src/error.h"
@@ -61,7 +60,7 @@ uint64_t largest_record(int32_t vocab, int32_t positions) {
 uint64_t mask_words(int32_t vocab) { return (static_cast<uint64_t>(vocab) + 31) / 32; }
 
 uint64_t table_entries(const mr_runner_config& config, int32_t positions) {
-  const int64_t blocks = (positions + config.block_size - 1) / config.block_size;
+  const int64_t blocks = (int64_t{positions} + config.block_size - 1) / config.block_size;
   return static_cast<uint64_t>(int64_t{std::min(config.max_sequences, config.max_batched_tokens)} * blocks + config.kv_blocks);
 }
 
@@ -103,19 +102,21 @@ uint64_t StepInput::capacity(const mr_runner_config& config, const Sizes& sizes)
   const int32_t rows = std::max(config.max_batched_tokens, kMaxDecodeRows);
   const StepShape shape(rows, rows, std::max(sizes.rows_wanted, kMaxDecodeRows));
   return shape.bytes + align(table_entries(config, sizes.positions) * sizeof(int32_t)) +
-         align(static_cast<uint64_t>(rows) * sizeof(PrefillTile)) +
+         align((static_cast<uint64_t>(rows) + static_cast<uint64_t>(sizes.prefill_places)) * sizeof(PrefillItem)) +
+         align(static_cast<uint64_t>(rows) * sizeof(PrefillMerge)) +
          align(static_cast<uint64_t>(config.max_sequences) * sizeof(SlotSet)) + align(sizes.record_bytes) +
          align(most_copies(config) * sizeof(BlockCopy));
 }
 
-StepInput::StepInput(const mr_model_desc& model, const mr_runner_config& config, const Sizes& sizes)
+StepInput::StepInput(const mr_model_desc& model, const mr_runner_config& config, const Sizes& sizes, int32_t sm_count)
     : vocab_(model.vocab), block_size_(config.block_size),
       tile_rows_(prefill_tile_rows(model.head_dim, model.heads, model.kv_heads)),
       most_ids_(table_entries(config, sizes.positions)), most_words_(sizes.mask_bytes / sizeof(uint32_t)),
-      most_records_(sizes.record_bytes), most_copies_(most_copies(config)), logit_rows_(sizes.logit_rows), row_of_(static_cast<size_t>(config.max_batched_tokens)),
+      most_records_(sizes.record_bytes), most_copies_(most_copies(config)), logit_rows_(sizes.logit_rows),
+      work_{prefill_columns(model.heads, model.kv_heads), sm_count, sizes.prefill_places},
+      row_of_(static_cast<size_t>(config.max_batched_tokens)),
       feeder_(static_cast<size_t>(config.max_sequences), -1), setter_(static_cast<size_t>(config.max_sequences), -1) {
   tiles_.reserve(row_of_.size());
-  tile_end_.reserve(row_of_.size());
 }
 
 void StepInput::check(const cpu::StepPlan& plan) const {
@@ -155,7 +156,7 @@ StepShape StepInput::pack(const cpu::StepPlan& plan, int32_t bucket, int32_t buc
   pack_jobs(plan, shape, views, host);
   std::memcpy(host + shape.block_ids, plan.block_ids.data(), plan.block_ids.size() * sizeof(int32_t));
   shape.bytes = shape.block_ids + align(plan.block_ids.size() * sizeof(int32_t));
-  pack_tiles(shape, host);
+  pack_prefill(shape, host);
   pack_sets(plan, shape, host, device);
   pack_copies(plan, shape, blocks, host);
   return shape;
@@ -168,7 +169,6 @@ void StepInput::pack_rows(const cpu::StepPlan& plan, const StepShape& shape, std
   int32_t* const table = reinterpret_cast<int32_t*>(host + shape.table);
   int32_t* const token = reinterpret_cast<int32_t*>(host + shape.token);
   tiles_.clear();
-  tile_end_.clear();
   int32_t row = 0;
   for (const int32_t kernel_class : {MR_CLASS_DECODE, MR_CLASS_PREFILL}) {
     int32_t first = 0;
@@ -183,8 +183,7 @@ void StepInput::pack_rows(const cpu::StepPlan& plan, const StepShape& shape, std
         }
         for (int32_t i = 0; kernel_class == MR_CLASS_PREFILL && i < s.count; i += tile_rows_) {
           const int32_t count = std::min(tile_rows_, s.count - i);
-          tiles_.push_back({row - s.count + i, count});
-          tile_end_.push_back(s.first_position + i + count);
+          tiles_.push_back({row - s.count + i, count, s.first_position + i});
         }
       }
       first += s.count;
@@ -240,18 +239,19 @@ void StepInput::pack_jobs(const cpu::StepPlan& plan, const StepShape& shape, con
   }
 }
 
-// Those that see most keys first: they take longest.
-void StepInput::pack_tiles(StepShape& shape, uint8_t* host) {
-  shape.tiles = static_cast<int32_t>(tiles_.size());
-  shape.tile = shape.bytes;
-  shape.bytes += align(tiles_.size() * sizeof(PrefillTile));
-  PrefillTile* const out = reinterpret_cast<PrefillTile*>(host + shape.tile);
-  std::vector<int32_t> order(tiles_.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [this](int32_t a, int32_t b) {
-    return tile_end_[static_cast<size_t>(a)] > tile_end_[static_cast<size_t>(b)];
-  });
-  for (size_t i = 0; i < order.size(); ++i) out[i] = tiles_[static_cast<size_t>(order[i])];
+// What blocks of prefill attention do, behind the block ids.
+void StepInput::pack_prefill(StepShape& shape, uint8_t* host) {
+  if (!plan_prefill(tiles_, work_, &prefill_))
+    fail(MR_INTERNAL, "step: its prefill rows have more partial results than the %d that the workspace holds", work_.capacity);
+  const auto place = [&](const auto& list, uint64_t* at) {
+    *at = shape.bytes;
+    const size_t bytes = list.size() * sizeof(list[0]);
+    if (bytes > 0) std::memcpy(host + *at, list.data(), bytes);
+    shape.bytes += align(bytes);
+    return static_cast<int32_t>(list.size());
+  };
+  shape.items = place(prefill_.items, &shape.item);
+  shape.merges = place(prefill_.merges, &shape.merge);
 }
 
 // The last SLOT_SET of each slot; the ones before it have no effect.

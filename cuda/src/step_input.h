@@ -29,13 +29,14 @@ struct SlotView {
 struct StepShape {
   int32_t rows = 0, decode_rows = 0;  // padding included
   int32_t jobs = 0;                   // padding included
-  int32_t tiles = 0, sets = 0;
+  int32_t items = 0, merges = 0;      // of prefill attention
+  int32_t sets = 0;
   int32_t most_history = 0;           // of a set
   uint64_t slot = 0, position = 0, table = 0, token = 0;  // (rows) int32 each
   uint64_t gather = 0;                                    // (jobs) int32: the row of each row of logits
   uint64_t job = 0;                                       // (jobs) SampleJob
   uint64_t block_ids = 0;
-  uint64_t tile = 0, set = 0, copy = 0;  // PrefillTile, SlotSet, BlockCopy
+  uint64_t item = 0, merge = 0, set = 0, copy = 0;  // PrefillItem, PrefillMerge, SlotSet, BlockCopy
   uint64_t bytes = 0;                    // to copy
 
   StepShape() = default;
@@ -49,7 +50,8 @@ class StepInput {
   static uint64_t mask_capacity(const mr_model_desc& model, const mr_runner_config& config);  // bytes of one step's masks
   static uint64_t capacity(const mr_runner_config& config, const Sizes& sizes);
 
-  StepInput(const mr_model_desc& model, const mr_runner_config& config, const Sizes& sizes);
+  // sm_count: of the device.
+  StepInput(const mr_model_desc& model, const mr_runner_config& config, const Sizes& sizes, int32_t sm_count);
 
   // Throws what a step within engine.h's rules may still ask too much of: biases of a slot, lists and histories of all slots at
   // once, entries of block tables, words of masks, copies of blocks.
@@ -65,17 +67,18 @@ class StepInput {
  private:
   void pack_rows(const cpu::StepPlan& plan, const StepShape& shape, std::vector<SlotView>& views, uint8_t* host);
   void pack_jobs(const cpu::StepPlan& plan, const StepShape& shape, const std::vector<SlotView>& views, uint8_t* host);
-  void pack_tiles(StepShape& shape, uint8_t* host);
+  void pack_prefill(StepShape& shape, uint8_t* host);
   void pack_sets(const cpu::StepPlan& plan, StepShape& shape, uint8_t* host, const uint8_t* device);
   void pack_copies(const cpu::StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host);
 
   const int32_t vocab_, block_size_, tile_rows_;
   const uint64_t most_ids_, most_words_, most_records_, most_copies_;
   const int32_t logit_rows_;
+  const PrefillWork work_;
   // Of the step being packed.
   std::vector<int32_t> row_of_;     // by token of the step
   std::vector<PrefillTile> tiles_;
-  std::vector<int32_t> tile_end_;   // by tile: the position behind its last row
+  PrefillPlan prefill_;
   std::vector<int32_t> feeder_;     // by slot: its last sample row, -1 = none
   std::vector<int32_t> setter_;     // by slot: its last SLOT_SET, -1 = none
   CopyGroups groups_;

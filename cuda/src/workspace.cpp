@@ -62,6 +62,7 @@ Sizes::Sizes(const mr_model_desc& d, const mr_runner_config& c) : act(act_of(c))
   decode_parts = (tokens + decode_rows - 1) / decode_rows;
   positions = static_cast<int32_t>(std::min<int64_t>(d.context, int64_t{c.kv_blocks} * c.block_size));
   decode_units = decode_attention_capacity(decode_rows, positions);
+  prefill_places = prefill_attention_capacity(tokens, positions);
   rows_wanted = c.max_sample_rows + c.max_score_rows;
   logit_rows = std::min(kLogitRows, rows_wanted);
   candidates = int64_t{rows_wanted} * c.max_top_n;
@@ -92,6 +93,7 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   plan_span = pieces.take<int32_t>(s.decode_parts);
   decode = pieces.bytes(
       static_cast<uint64_t>(decode_attention_bytes(s.decode_rows, s.decode_units, d.heads, d.head_dim)));
+  prefill = pieces.bytes(static_cast<uint64_t>(prefill_attention_bytes(s.prefill_places, d.heads, d.head_dim)));
   sampler = pieces.bytes(static_cast<uint64_t>(sampler_bytes(s.logit_rows, d.vocab)));
   const int64_t slot_count = c.max_sequences;
   slots.mask_words = (d.vocab + 31) / 32;

@@ -26,6 +26,7 @@ struct Sizes {
   int32_t decode_rows;    // rows that decode attention takes at once, at most
   int32_t decode_parts;   // such pieces in one step, at most
   int32_t decode_units;   // of decode attention's workspace
+  int32_t prefill_places; // of prefill attention's
   int32_t logit_rows;     // at once
   int32_t positions;      // history kept for a slot: the context, or the whole pool if that is less
   int32_t rows_wanted;    // sample and score rows of one step, at most
@@ -56,6 +57,7 @@ struct Workspace {
   int32_t* plan_first;  // (decode_parts, decode_rows + 1)
   int32_t* plan_span;   // (decode_parts)
   void* decode;    // decode attention's own
+  void* prefill;   // prefill attention's own
   void* sampler;   // the sampler's own
   SlotTables slots;
   mr_row_result* results;   // (rows_wanted)

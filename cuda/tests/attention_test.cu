@@ -72,9 +72,18 @@ std::vector<uint16_t> queries_of(const Cache& cache, const std::vector<Row>& row
   return q;
 }
 
-// Runs decode (tiles empty) or prefill attention over the rows; gives (rows, heads * dim).
-std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& rows, const std::vector<PrefillTile>& tiles,
-                             int32_t capacity = 0, int runs = 1) {
+// How the work is divided; none of it may change bits.
+struct Division {
+  int32_t capacity = 0;  // of decode's workspace; 0: what a runner has
+  int runs = 1;
+  PrefillSplit split = PrefillSplit::kByWork;
+  int32_t sm_count = 7;
+};
+
+// Runs decode (tiles empty) or prefill attention over the rows; gives (rows, heads * dim). Positions of tiles are those of
+// their first rows.
+std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& rows, std::vector<PrefillTile> tiles,
+                             const Division& division = {}) {
   const int32_t count = static_cast<int32_t>(rows.size()), padded = cache.layout.padded_dim;
   const int64_t q_stride = cache.shape.heads * padded + 8, out_stride = (cache.shape.heads * cache.shape.dim + 7) / 8 * 8;
   std::vector<int32_t> slot, position, table, zero(rows.size(), 0);
@@ -99,7 +108,7 @@ std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& rows, c
   common.keys = cache.keys.data();
   common.values = cache.values.data();
   if (tiles.empty()) {
-    if (capacity == 0) capacity = decode_attention_capacity(count, longest);
+    const int32_t capacity = division.capacity != 0 ? division.capacity : decode_attention_capacity(count, longest);
     const int64_t bytes = decode_attention_bytes(count, capacity, cache.shape.heads, cache.shape.dim);
     Guarded<uint8_t> workspace(static_cast<size_t>(bytes));
     workspace.zero();
@@ -116,12 +125,23 @@ std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& rows, c
     begin.history_stride = longest;
     begin.plan = DecodePlan{first, span, capacity};
     MUST(launch_begin(begin, Stream{}));
-    for (int i = 0; i < runs; ++i)
-      MUST(launch_decode_attention({common, count, begin.plan, workspace.data(), 7}, Stream{}));
+    for (int i = 0; i < division.runs; ++i)
+      MUST(launch_decode_attention({common, count, begin.plan, workspace.data(), division.sm_count}, Stream{}));
     synchronize();
   } else {
-    Guarded<PrefillTile> dtiles(tiles);
-    MUST(launch_prefill_attention({common, dtiles, static_cast<int32_t>(tiles.size())}, Stream{}));
+    for (PrefillTile& t : tiles) t.position = rows[static_cast<size_t>(t.row)].position;
+    // Room for every piece of every row where tiles must be split.
+    const int32_t places = division.split == PrefillSplit::kAlways ? count * (prefill_piece_of(longest - 1) + 1)
+                                                                   : prefill_attention_capacity(count, longest);
+    PrefillPlan plan;
+    EXPECT_TRUE(plan_prefill(tiles, {prefill_columns(cache.shape.heads, cache.shape.kv_heads), division.sm_count, places,
+                                     division.split}, &plan));
+    Guarded<PrefillItem> items(plan.items);
+    Guarded<PrefillMerge> merges(plan.merges);
+    Guarded<uint8_t> workspace(static_cast<size_t>(prefill_attention_bytes(places, cache.shape.heads, cache.shape.dim)));
+    MUST(launch_prefill_attention({common, items, static_cast<int32_t>(plan.items.size()), merges,
+                                   static_cast<int32_t>(plan.merges.size()), workspace.data(), places, division.sm_count},
+                                  Stream{}));
     synchronize();
   }
   const std::vector<uint16_t> all = out.read();
@@ -187,8 +207,8 @@ TEST(DecodeAttention, GivesTheSameBitsAloneAmongOthersAndWhateverAUnitIs) {
     std::vector<Row> rows = {{0, 4999}, {1, 2047}, {1, 2048}, {-1, 0}, {2, 299}, {0, 0}, {0, 127}, {0, 128}};
     const std::vector<uint16_t> together = attend(cache, rows, {});
     const size_t width = static_cast<size_t>(shape.heads * shape.dim);
-    EXPECT_TRUE(same_bits(attend(cache, rows, {}, 20).data(), together.data(), together.size())) << "units of groups";
-    EXPECT_TRUE(same_bits(attend(cache, rows, {}, 0, 5).data(), together.data(), together.size())) << "several runs";
+    EXPECT_TRUE(same_bits(attend(cache, rows, {}, {20}).data(), together.data(), together.size())) << "units of groups";
+    EXPECT_TRUE(same_bits(attend(cache, rows, {}, {0, 5}).data(), together.data(), together.size())) << "several runs";
     for (size_t r = 0; r < rows.size(); ++r)
       EXPECT_TRUE(same_bits(attend(cache, {rows[r]}, {}).data(), together.data() + r * width, width)) << "row " << r << " alone";
     for (int32_t i = 0; i < 200; ++i) rows.push_back({2, 1 + i});
@@ -199,7 +219,7 @@ TEST(DecodeAttention, GivesTheSameBitsAloneAmongOthersAndWhateverAUnitIs) {
 // Tiles of `count` rows that begin at `row`.
 void cut(const Shape& s, int32_t row, int32_t count, std::vector<PrefillTile>* tiles) {
   const int32_t most = prefill_tile_rows(s.dim, s.heads, s.kv_heads);
-  for (int32_t at = 0; at < count; at += most) tiles->push_back({row + at, std::min(most, count - at)});
+  for (int32_t at = 0; at < count; at += most) tiles->push_back({row + at, std::min(most, count - at), 0});
 }
 
 TEST(PrefillAttention, AgreesWithFloat64AndDoesNotSeeChunks) {
@@ -235,6 +255,104 @@ TEST(PrefillAttention, AgreesWithFloat64AndDoesNotSeeChunks) {
         EXPECT_TRUE(same_bits(pieces.data(), whole.data(), pieces.size())) << name(act) << " dim " << shape.dim << " chunks of " << chunk;
       }
     }
+}
+
+std::vector<Row> rows_at(int32_t sequence, int32_t position, int32_t count) {
+  std::vector<Row> rows;
+  for (int32_t i = 0; i < count; ++i) rows.push_back({sequence, position + i});
+  return rows;
+}
+
+// Rows of results, as many as `rows` names, against float64. The more keys, the more the errors of weights average out: the
+// bound is `parts` times narrower.
+void expect_near(const Cache& cache, const std::vector<Row>& rows, const std::vector<uint16_t>& got,
+                 const std::vector<size_t>& which, double parts, const char* what) {
+  const int64_t q_stride = cache.shape.heads * cache.layout.padded_dim + 8;
+  const std::vector<uint16_t> q = queries_of(cache, rows, q_stride);
+  const int64_t width = cache.shape.heads * cache.shape.dim;
+  Bound bound = bound_of(cache.act);
+  bound.abs /= parts;
+  for (const size_t r : which) {
+    const auto begin = got.begin() + static_cast<int64_t>(r) * width;
+    EXPECT_TRUE(near(from_acts(cache.act, std::vector<uint16_t>(begin, begin + width)),
+                     reference(cache, rows[r], q, r * static_cast<size_t>(q_stride)), bound))
+        << what << ": " << name(cache.act) << " dim " << cache.shape.dim << " heads " << cache.shape.heads << "/"
+        << cache.shape.kv_heads << " position " << rows[r].position;
+  }
+}
+
+TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {
+  const Shape shapes[] = {{2, 2, 32, 16}, {4, 1, 128, 16}, {7, 1, 64, 32}, {16, 1, 80, 16}, {4, 1, 96, 32}, {1, 1, 256, 16},
+                          {8, 2, 128, 32}, {17, 1, 33, 16}};
+  int turn = 0;
+  for (const Shape& shape : shapes) {
+    const Act act = turn++ % 2 == 0 ? Act::kBF16 : Act::kF16;
+    const Cache cache(act, shape, {4097 + 300, 1500}, static_cast<uint64_t>(20 + turn));
+    for (const int32_t cut_at : {1024, 2048, 4096})
+      for (const int32_t prefix : {cut_at - 150, cut_at - 1, cut_at, cut_at + 1})
+        for (const int32_t count : {1, 300}) {
+          // Strangers are in the step: a prompt of its own, and rows behind another prefix.
+          std::vector<Row> rows = rows_at(0, prefix, count);
+          std::vector<PrefillTile> tiles;
+          cut(shape, 0, count, &tiles);
+          const std::vector<uint16_t> folded = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 1});
+          std::vector<size_t> which = {0};
+          if (count > 1) which.insert(which.end(), {149, 150, 299});
+          expect_near(cache, rows, folded, which, 8, "folded");
+          const std::vector<uint16_t> split = attend(cache, rows, tiles, {0, 1, PrefillSplit::kAlways, 1});
+          EXPECT_TRUE(same_bits(split.data(), folded.data(), folded.size())) << "split, dim " << shape.dim << " behind " << prefix;
+          const std::vector<Row> more = rows_at(1, 1400, 90);
+          rows.insert(rows.end(), more.begin(), more.end());
+          cut(shape, count, 90, &tiles);
+          for (const int32_t sm_count : {1, 7, 1000}) {
+            const std::vector<uint16_t> by_work = attend(cache, rows, tiles, {0, 1, PrefillSplit::kByWork, sm_count});
+            EXPECT_TRUE(same_bits(by_work.data(), folded.data(), folded.size()))
+                << "for " << sm_count << " processors, dim " << shape.dim << " behind " << prefix;
+          }
+        }
+  }
+}
+
+TEST(PrefillAttention, DoesNotSeeChunksAcrossCuts) {
+  for (const Shape& shape : {Shape{4, 1, 128, 16}, Shape{7, 1, 64, 32}, Shape{2, 1, 256, 16}}) {
+    const int32_t length = 2200;
+    const Cache cache(Act::kBF16, shape, {length}, 31);
+    const std::vector<Row> rows = rows_at(0, 0, length);
+    std::vector<PrefillTile> tiles;
+    cut(shape, 0, length, &tiles);
+    const std::vector<uint16_t> whole = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 1});
+    expect_near(cache, rows, whole, {0, 511, 1023, 1024, 2047, 2048, 2199}, 4, "whole");
+    for (const int32_t chunk : {1024, 1000, 1023, 1025, 333})
+      for (const PrefillSplit split : {PrefillSplit::kByWork, PrefillSplit::kAlways}) {
+        std::vector<uint16_t> pieces;
+        for (int32_t at = 0; at < length; at += chunk) {
+          const int32_t count = std::min(chunk, length - at);
+          std::vector<PrefillTile> own;
+          cut(shape, 0, count, &own);
+          const std::vector<uint16_t> part = attend(cache, rows_at(0, at, count), own, {0, 1, split, 132});
+          pieces.insert(pieces.end(), part.begin(), part.end());
+        }
+        EXPECT_TRUE(same_bits(pieces.data(), whole.data(), whole.size())) << "dim " << shape.dim << " chunks of " << chunk;
+      }
+  }
+}
+
+TEST(Attention, SeesKeysBeyond65536) {
+  for (const Act act : {Act::kF16, Act::kBF16}) {
+    const Shape shape{4, 1, 64, 16};
+    const Cache cache(act, shape, {70001}, 41);
+    const std::vector<Row> rows = rows_at(0, 69960, 41);
+    std::vector<PrefillTile> tiles;
+    cut(shape, 0, 41, &tiles);
+    const std::vector<uint16_t> folded = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 132});
+    expect_near(cache, rows, folded, {0, 40}, 32, "prefill");
+    const std::vector<uint16_t> split = attend(cache, rows, tiles, {0, 1, PrefillSplit::kAlways, 132});
+    EXPECT_TRUE(same_bits(split.data(), folded.data(), folded.size())) << "split";
+    const std::vector<uint16_t> decoded = attend(cache, rows, {}, {0, 1, PrefillSplit::kByWork, 132});
+    expect_near(cache, rows, decoded, {0, 40}, 32, "decode");
+    const std::vector<uint16_t> alone = attend(cache, {rows[40]}, {}, {0, 1, PrefillSplit::kByWork, 132});
+    EXPECT_TRUE(same_bits(alone.data(), decoded.data() + decoded.size() - alone.size(), alone.size())) << "decode alone";
+  }
 }
 
 // Decode and prefill of one shape over few keys: rows against float64, and a prompt in chunks bit for bit.

@@ -1,0 +1,26 @@
+// attention_merge: how two parts of a row's keys become one. Every kernel of attention merges by these functions alone.
+#pragma once
+
+#include "kernels/math.cuh"
+
+namespace mr::cuda {
+
+// Softmax over some keys of one row and query head: the greatest score (log2) and the sum of weights relative to it.
+struct Part {
+  float top, sum;
+};
+
+// Takes `next`, whose keys lie behind those of `into`, into it. Gives what the weighted values so far, and those of `next`,
+// are multiplied by. Both have seen at least one key.
+__device__ __forceinline__ float2 merge(Part& into, const Part& next) {
+  const float top = fmaxf(into.top, next.top);
+  const float2 shares = make_float2(exp2_approx(into.top - top), exp2_approx(next.top - top));
+  into.sum = fmaf(next.sum, shares.y, into.sum * shares.x);
+  into.top = top;
+  return shares;
+}
+__device__ __forceinline__ float merge_values(float into, float next, float2 shares) {
+  return fmaf(next, shares.y, into * shares.x);
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,71 @@
+// prefill_plan: how prefill attention's work is cut: the keys of a row into pieces, and the tiles of a step among blocks.
+//
+// A row's result is defined piece by piece: each piece has a softmax of its own, and pieces are merged in ascending order.
+// Where the cuts are is a function of absolute positions alone. Who computes which piece is decided here, by the amount of
+// work, and changes no bits.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace mr::cuda {
+
+// Pieces of keys: [0, 1024), [1024, 2048), and from there on 2048 keys each. Each border that a row has passed costs a
+// trip of its partial result through memory where one block walks all pieces, so prompts up to 1024 tokens have none, and
+// at 4096 tokens there are 1.25 a row. What a block of a split tile takes is bounded by one piece, so the pieces that most
+// conversations end in are the shorter ones.
+constexpr int32_t kFirstPiece = 1024, kWholePiece = 2048;
+__host__ __device__ constexpr int32_t prefill_piece_of(int32_t position) {
+  return position < kFirstPiece ? 0 : 1 + position / kWholePiece;
+}
+// The first position of a piece; positions stay below 2^31 - kWholePiece.
+__host__ __device__ constexpr int32_t prefill_piece_begin(int32_t piece) {
+  return piece == 0 ? 0 : piece == 1 ? kFirstPiece : (piece - 1) * kWholePiece;
+}
+static_assert(prefill_piece_of(1023) == 0 && prefill_piece_of(1024) == 1 && prefill_piece_of(2047) == 1 &&
+              prefill_piece_of(2048) == 2 && prefill_piece_begin(2) == 2048 && prefill_piece_begin(3) == 4096);
+
+// Consecutive rows of one segment that are computed together.
+struct PrefillTile {
+  int32_t row;       // first row of the step
+  int32_t count;     // rows at consecutive positions of one slot; 1 .. prefill_tile_rows(...)
+  int32_t position;  // of the first row
+};
+
+// What blocks do, in device memory: a tile over all pieces of its keys, or over one of them. Partial results lie in places
+// of the workspace, one for each row of the tile (all heads of it).
+struct PrefillItem {
+  int32_t row, count;  // of the tile
+  int32_t piece;       // -1: all, merged as they come
+  int32_t place;       // of the first row's partial result; -1: the tile has a single piece, and needs none
+};
+
+// A row of a split tile: its partial results lie at place, place + stride, ... in the order of its pieces.
+struct PrefillMerge {
+  int32_t row, place, stride;
+};
+
+enum class PrefillSplit { kByWork, kNever, kAlways };  // all but the first are for tests
+
+struct PrefillWork {
+  int32_t columns;   // blocks of one item: kv heads, or more where a group of query heads is wider than a tile
+  int32_t sm_count;
+  int32_t capacity;  // places of the workspace
+  PrefillSplit split = PrefillSplit::kByWork;
+};
+
+struct PrefillPlan {
+  std::vector<PrefillItem> items;    // longest first
+  std::vector<PrefillMerge> merges;
+};
+
+// Tiles that would take longer than the rest of the step's attention spread over the device are split while places last.
+// False if there are too few places even where nothing is split: see prefill_attention_capacity.
+bool plan_prefill(const std::vector<PrefillTile>& tiles, const PrefillWork& work, PrefillPlan* plan);
+
+// Places that a runner's workspace must hold: tokens = most rows of a step, positions = longest history.
+int32_t prefill_attention_capacity(int32_t tokens, int32_t positions);
+
+}  // namespace mr::cuda
