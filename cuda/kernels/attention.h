@@ -14,7 +14,8 @@
 
 namespace mr::cuda {
 
-constexpr int32_t kAttentionChunk = 256;  // keys of one partial result of decode attention
+// Keys of one partial result of decode attention. Longer ones pay at large batches, and leave small ones without work.
+constexpr int32_t kAttentionChunk = MR_FREE_SPLITS ? 1024 : 256;
 constexpr int32_t kChunksAGroup = 16;     // partial results merged in order before groups are
 
 // Whether attention runs heads of these shapes: head_dim 1 .. 256; heads a multiple of kv_heads. Kernels are compiled for

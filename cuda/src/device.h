@@ -20,7 +20,11 @@ namespace mr::cuda {
 class Digester;
 
 // Version of every rule that decides bits, on every GPU.
+#if MR_FREE_SPLITS
+constexpr char kNumerics[] = "cuda-2, sums by the batch";
+#else
 constexpr char kNumerics[] = "cuda-2";
+#endif
 
 // GPUs that the driver shows this process, usable or not: their indices are the driver's, so that none shifts when another
 // cannot be used. Throws UNAVAILABLE where there is no driver.
