@@ -11,11 +11,10 @@ type plan struct {
 	chosen []part // what the round is to compute
 	scores int    // score rows of chosen
 
-	step     engine.Step
-	params   []engine.SlotParams
-	parts    []part // of step
-	tokens   int    // of step
-	decoding int    // of tokens, those of sequences that decode
+	step   engine.Step
+	params []engine.SlotParams // of the step's pre-operations
+	next   *flight             // what the step becomes once the engine takes it
+	spare  []*flight           // to be used again
 }
 
 // part is a run of tokens of one sequence.
@@ -32,19 +31,42 @@ func (p *plan) take(s *sequence, n int) {
 	p.scores += s.scoreRows(n)
 }
 
-// compose makes the step of some of the chosen parts. It changes no sequence, so that a step that the engine refuses leaves
-// nothing to be taken back: fresh, computed, tokens, blocks, slot and generation are those from before. Sequences that
-// were cancelled since the round was planned are left out.
-func (p *plan) compose(parts []part, slots int) {
-	p.step.PreOps, p.step.Segments = p.step.PreOps[:0], p.step.Segments[:0]
-	p.step.Samples, p.step.Scores = p.step.Samples[:0], p.step.Scores[:0]
-	p.params, p.parts, p.tokens, p.decoding = p.params[:0], p.parts[:0], 0, 0
-	p.params = slices.Grow(p.params, slots) // pointers into it stay good
+// compose makes the step of some of the chosen parts and says whether it has any. It changes no sequence, so that a step that
+// the engine refuses leaves nothing to be taken back. Left out are sequences that were cancelled or have ended since the round
+// was planned.
+//
+// The step counts as submitted from here on: a cancellation is either seen here, or finds the sequence in a step that was
+// submitted before it. That is why both happen under the mail's lock.
+func (l *Loop) compose(parts []part) bool {
+	p := &l.plan
+	p.begin(len(l.slots))
+	l.mail.Lock()
+	defer l.mail.Unlock()
 	for _, part := range parts {
-		if !part.seq.stream.cancelled.Load() {
+		if !part.seq.over && !part.seq.stream.cancelled.Load() {
 			p.add(part.seq, part.count)
 		}
 	}
+	if len(p.next.parts) == 0 {
+		return false
+	}
+	l.mail.submitted++
+	p.next.number = l.mail.submitted
+	return true
+}
+
+// begin empties the step and the flight to be.
+func (p *plan) begin(slots int) {
+	p.step.PreOps, p.step.Segments = p.step.PreOps[:0], p.step.Segments[:0]
+	p.step.Samples, p.step.Scores = p.step.Samples[:0], p.step.Scores[:0]
+	p.params = slices.Grow(p.params[:0], slots) // pointers into it stay good
+	if p.next == nil {
+		p.next = &flight{}
+		if n := len(p.spare); n > 0 {
+			p.next, p.spare = p.spare[n-1], p.spare[:n-1]
+		}
+	}
+	*p.next = flight{parts: p.next.parts[:0]}
 }
 
 // add puts the next n tokens of s into the step.
@@ -55,33 +77,34 @@ func (p *plan) add(s *sequence, n int) {
 			Slot: s.slot, SlotGeneration: s.generation, Params: &p.params[len(p.params)-1],
 		})
 	}
+	f := p.next
 	class, run := s.next(n)
 	p.step.Segments = append(p.step.Segments, engine.Segment{
 		Slot: s.slot, SlotGeneration: s.generation, Class: class,
-		FirstPosition: int32(s.computed), Tokens: run, Blocks: s.blocks,
+		FirstPosition: int32(s.submitted), Tokens: run, Blocks: s.blocks,
 	})
 	part := part{seq: s, count: len(run)}
 	if s.request.PromptTopN >= 0 {
 		for i := range run {
 			// Position i of the run predicts the prompt token after it; one scored before a preemption is not again.
-			if next := s.computed + i + 1; next < s.promptLength && next > s.scored {
+			if next := s.submitted + i + 1; next < s.promptLength && next > s.scored {
 				p.step.Scores = append(p.step.Scores, engine.ScoreRow{
-					TokenIndex: int32(p.tokens + i), Target: s.tokens[next], TopN: int32(s.request.PromptTopN),
+					TokenIndex: int32(f.tokens + i), Target: s.tokens[next], TopN: int32(s.request.PromptTopN),
 				})
 				part.scored++
 			}
 		}
 	}
-	if s.computed+len(run) == len(s.tokens) && s.generated() < s.request.MaxTokens {
+	if s.submitted+len(run) == s.length() && s.length()-s.promptLength < s.request.MaxTokens {
 		p.step.Samples = append(p.step.Samples, engine.SampleRow{
-			TokenIndex: int32(p.tokens + len(run) - 1), Slot: s.slot, SlotGeneration: s.generation,
-			Position: int32(len(s.tokens)),
+			TokenIndex: int32(f.tokens + len(run) - 1), Slot: s.slot, SlotGeneration: s.generation,
+			Position: int32(s.length()),
 		})
 		part.sampled = true
 	}
-	p.tokens += len(run)
+	f.tokens += len(run)
 	if s.decoding() {
-		p.decoding++
+		f.decode++
 	}
-	p.parts = append(p.parts, part)
+	f.parts = append(f.parts, part)
 }

@@ -8,16 +8,17 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// deliver hands the results of the step just done to its sequences and takes out those that end.
-func (l *Loop) deliver(result *engine.StepResult) {
-	now := time.Now()
+// deliver hands the results of a step that has ended to its sequences and takes out those that end. Sequences that ended while
+// the step was in flight get nothing of it.
+func (l *Loop) deliver(f *flight, result *engine.StepResult, now time.Time) {
 	samples, scores := result.Samples, result.Scores
-	for _, p := range l.plan.parts {
+	for _, p := range f.parts {
 		s := p.seq
 		if s.computed < s.promptLength {
 			l.counters.prefilled.Add(uint64(p.count))
 		}
 		s.computed += p.count
+		s.flying--
 		rows := scores[:p.scored]
 		scores = scores[p.scored:]
 		var sample *engine.RowResult
@@ -25,16 +26,19 @@ func (l *Loop) deliver(result *engine.StepResult) {
 			row := samples[0]
 			row.Candidates = slices.Clone(row.Candidates)
 			sample, samples = &row, samples[1:]
+			s.sampling--
 		}
-		if s.stream.cancelled.Load() {
-			if s.stream.outlived() > 1 { // the one planned when it was cancelled
+		switch {
+		case s.over:
+		case s.stream.cancelled.Load():
+			if f.number > s.stream.lastStep() {
 				l.counters.afterCancel.Add(1)
 			}
-			continue // reaped before the next step
-		}
-		if l.advance(s, rows, sample, now) {
+			l.cancel(s)
+		case l.advance(s, rows, sample, now):
 			l.retire(s)
 		}
+		l.landed(s)
 	}
 }
 
@@ -52,8 +56,9 @@ func (l *Loop) advance(s *sequence, scores []engine.RowResult, sample *engine.Ro
 		s.scored += len(own)
 		s.emit(Event{Scored: own}, now)
 	}
-	if s.request.Progress && s.generated() == 0 {
-		s.emit(Event{Prefilled: min(s.computed, s.promptLength)}, now)
+	if done := min(s.computed, s.promptLength); s.request.Progress && done > s.told {
+		s.told = done
+		s.emit(Event{Prefilled: done}, now)
 	}
 	if sample == nil {
 		if s.request.MaxTokens == 0 && s.computed == s.promptLength {
@@ -71,9 +76,7 @@ func (l *Loop) advance(s *sequence, scores []engine.RowResult, sample *engine.Ro
 		return true
 	case engine.RowOK:
 	}
-	if s.firstToken.IsZero() {
-		s.firstToken = now
-	}
+	l.sampled(s, now)
 	s.tokens = append(s.tokens, sample.Token)
 	l.counters.generated.Add(1)
 	s.emit(Event{Token: sample}, now)
@@ -88,18 +91,17 @@ func (l *Loop) advance(s *sequence, scores []engine.RowResult, sample *engine.Ro
 	return false
 }
 
-// measure learns from the step just done how long steps take.
-func (l *Loop) measure(took time.Duration) {
-	l.counters.steps.Add(1)
-	l.counters.stepEnd.Store(max(int64(time.Since(l.made)), 1))
-	longest := time.Duration(l.counters.longest.Load())
-	l.counters.longest.Store(int64(max(took, longest-longest/64)))
-	of := &l.alone
-	if l.plan.decoding > 0 {
-		of = &l.shared
+// sampled notes when a sequence got a token.
+func (l *Loop) sampled(s *sequence, now time.Time) {
+	o := l.cfg.Observer
+	switch {
+	case s.firstToken.IsZero():
+		s.firstToken = now
+		if o != nil {
+			o.FirstToken(now.Sub(s.arrived))
+		}
+	case o != nil:
+		o.NextToken(now.Sub(s.lastToken))
 	}
-	// Its tokens without those of sequences that decode, which take their part of the time: what is left fits.
-	if prefill := l.plan.tokens - l.plan.decoding; prefill > 0 {
-		of.learn(prefill, took, l.cfg.Runner.MaxBatchedTokens-l.plan.decoding)
-	}
+	s.lastToken = now
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,7 +15,8 @@ import (
 const fakeVocab = 1000
 
 // fakeRunner samples a hash of seed and all earlier ids, and refuses steps that break the contract: it is the loop's
-// conscience. A KV model checks that every position read was written through the same block.
+// conscience. A model of the cache knows of every cell the ids and kernel classes that made it, and every position that a
+// segment reads must hold what its own ids and classes would make. It computes at once and gives results in order.
 type fakeRunner struct {
 	cfg    engine.RunnerConfig
 	gate   chan struct{} // when not nil, each step takes a token from it
@@ -22,27 +24,41 @@ type fakeRunner struct {
 	// refuse says why a step is not taken, before it changes anything; keep why the result of one is not given.
 	refuse  func(*engine.Step) error
 	keep    func() error
-	nanSlot int32 // slot whose samples are NaN; -1 = none
-	prompts engine.KernelClass
+	watch   func(*engine.Step)               // sees each step that is taken
+	lasts   func(*engine.Step) time.Duration // how long the device takes for it; nil = no time
+	nanSlot int32                            // slot whose samples are NaN; -1 = none
+	// prompts is the class that a slot's prompt has to be computed by; nil = Prefill.
+	prompts  func(engine.SlotParams) engine.KernelClass
+	oneClass bool // both classes make the same cells
 
-	mu      sync.Mutex
-	steps   int
-	tokens  int
-	largest int // tokens of the largest step
-	slots   map[int32]*fakeSlot
-	owner   map[int32]string // block -> slot/generation that wrote it
-	pending *engine.StepResult
-	broken  error // the first rule that a step broke; the test fails of it
+	mu       sync.Mutex
+	steps    int
+	tokens   int
+	largest  int // tokens of the largest step
+	slots    map[int32]*fakeSlot
+	cells    map[int32][]uint64 // of each block; 0 = never written
+	host     map[int32][]uint64
+	results  []*engine.StepResult // in flight, the oldest first
+	ends     []time.Time          // when they are there
+	end      time.Time            // when the last one is
+	deepest  int                  // most steps in flight
+	previous int                  // tokens that were PreviousSample
+	broken   error                // the first rule that a step broke; the test fails of it
 }
 
 type fakeSlot struct {
 	generation uint32
 	params     engine.SlotParams
 	history    []int32
+	chain      []uint64 // of each position what its cell must hold
+	sampledIn  int      // the step that sampled for it last
+	last       int32    // what that was
 }
 
 func newFake(cfg engine.RunnerConfig) *fakeRunner {
-	return &fakeRunner{cfg: cfg, nanSlot: -1, slots: map[int32]*fakeSlot{}, owner: map[int32]string{}}
+	return &fakeRunner{
+		cfg: cfg, nanSlot: -1, slots: map[int32]*fakeSlot{}, cells: map[int32][]uint64{}, host: map[int32][]uint64{},
+	}
 }
 
 func (f *fakeRunner) Submit(step *engine.Step) error {
@@ -57,53 +73,59 @@ func (f *fakeRunner) Submit(step *engine.Step) error {
 	if f.steps == f.failAt {
 		return engine.ErrDevice
 	}
-	f.pending = &engine.StepResult{}
-	if err := f.run(step); err != nil && f.broken == nil {
+	result, err := f.run(step)
+	if len(f.results) == depth {
+		err = errors.New("too many steps in flight")
+	}
+	if err != nil && f.broken == nil {
 		f.broken = err
+	}
+	f.results = append(f.results, result)
+	f.deepest = max(f.deepest, len(f.results))
+	if f.lasts != nil {
+		result.DeviceTime = f.lasts(step)
+		if now := time.Now(); now.After(f.end) {
+			f.end = now
+		}
+		f.end = f.end.Add(result.DeviceTime)
+	}
+	f.ends = append(f.ends, f.end)
+	if f.watch != nil {
+		f.watch(step)
 	}
 	return f.broken
 }
 
-func (f *fakeRunner) run(step *engine.Step) error {
-	for _, op := range step.PreOps {
-		f.slots[op.Slot] = &fakeSlot{generation: op.SlotGeneration, params: *op.Params}
+func (f *fakeRunner) run(step *engine.Step) (*engine.StepResult, error) {
+	result := &engine.StepResult{}
+	if err := f.preOps(step.PreOps); err != nil {
+		return result, err
+	}
+	if len(step.Segments) == 0 {
+		return result, errors.New("a step without segments")
 	}
 	var prefix [][]int32 // history after each token of the step
 	seen := map[int32]bool{}
-	for _, seg := range step.Segments {
-		slot := f.slots[seg.Slot]
-		switch {
-		case slot == nil || slot.generation != seg.SlotGeneration:
-			return fmt.Errorf("slot %d generation %d is not set", seg.Slot, seg.SlotGeneration)
-		case int(seg.FirstPosition) != len(slot.history):
-			return fmt.Errorf("segment at %d, history %d", seg.FirstPosition, len(slot.history))
-		case len(seg.Tokens) == 0 || len(seg.Blocks)*f.cfg.BlockSize < len(slot.history)+len(seg.Tokens):
-			return fmt.Errorf("%d blocks for %d+%d tokens", len(seg.Blocks), len(slot.history), len(seg.Tokens))
-		case seen[seg.Slot]:
-			return errors.New("two segments of one slot")
+	written := map[int32]int32{} // block -> slot whose segment writes to it
+	for i := range step.Segments {
+		seg := &step.Segments[i]
+		if seen[seg.Slot] {
+			return result, errors.New("two segments of one slot")
 		}
 		seen[seg.Slot] = true
-		me := fmt.Sprintf("%d/%d", seg.Slot, seg.SlotGeneration)
-		for i := range seg.Tokens {
-			class, position := f.prompts, len(slot.history)
-			if position >= int(slot.params.PromptLength) {
-				class = engine.Decode
+		if err := f.segment(seg, &prefix, written); err != nil {
+			return result, err
+		}
+	}
+	for i := range step.Segments {
+		for _, b := range step.Segments[i].Blocks {
+			if by, ok := written[b]; ok && by != step.Segments[i].Slot {
+				return result, fmt.Errorf("slot %d writes to block %d, which slot %d reads", by, b, step.Segments[i].Slot)
 			}
-			if class != seg.Class {
-				return fmt.Errorf("position %d computed by class %d", position, seg.Class)
-			}
-			for at := range position {
-				if b := seg.Blocks[at/f.cfg.BlockSize]; at%f.cfg.BlockSize == 0 && f.owner[b] != me {
-					return fmt.Errorf("block %d of %s was written by %s", b, me, f.owner[b])
-				}
-			}
-			f.owner[seg.Blocks[position/f.cfg.BlockSize]] = me
-			slot.history = append(slot.history, seg.Tokens[i])
-			prefix = append(prefix, slot.history[:len(slot.history):len(slot.history)])
 		}
 	}
 	if len(prefix) > f.cfg.MaxBatchedTokens || len(step.Samples) > f.cfg.MaxSampleRows || len(step.Scores) > f.cfg.MaxScoreRows {
-		return errors.New("step too large")
+		return result, errors.New("step too large")
 	}
 	f.tokens += len(prefix)
 	f.largest = max(f.largest, len(prefix))
@@ -111,18 +133,118 @@ func (f *fakeRunner) run(step *engine.Step) error {
 		slot := f.slots[row.Slot]
 		history := prefix[row.TokenIndex]
 		if int(row.Position) != len(history) {
-			return fmt.Errorf("sample position %d after %d tokens", row.Position, len(history))
+			return result, fmt.Errorf("sample position %d after %d tokens", row.Position, len(history))
 		}
 		r := engine.RowResult{Slot: row.Slot, Position: row.Position, Rank: 1, Token: fakeToken(slot.params, history)}
+		slot.sampledIn, slot.last = f.steps, r.Token
 		if row.Slot == f.nanSlot {
 			r.Status = engine.RowNaN
 		}
-		f.pending.Samples = append(f.pending.Samples, r)
+		result.Samples = append(result.Samples, r)
 	}
 	for _, row := range step.Scores {
-		f.pending.Scores = append(f.pending.Scores, engine.RowResult{
+		result.Scores = append(result.Scores, engine.RowResult{
 			Slot: -1, Position: -1, Token: row.Target, Logprob: -float32(len(prefix[row.TokenIndex])), Rank: 1,
 		})
+	}
+	return result, nil
+}
+
+func (f *fakeRunner) preOps(ops []engine.PreOp) error {
+	for _, op := range ops {
+		switch op.Kind {
+		case engine.SlotSet:
+			slot := &fakeSlot{generation: op.SlotGeneration, params: *op.Params}
+			if old := f.slots[op.Slot]; old != nil && old.generation == op.SlotGeneration {
+				return fmt.Errorf("generation %d of slot %d is set twice", op.SlotGeneration, op.Slot)
+			}
+			for _, id := range op.History {
+				f.append(slot, id)
+			}
+			f.slots[op.Slot] = slot
+		case engine.BlockCopy:
+			if f.cells[op.Src] == nil {
+				return fmt.Errorf("block %d is copied and was never written", op.Src)
+			}
+			f.cells[op.Dst] = slices.Clone(f.cells[op.Src])
+		case engine.BlockOut:
+			if op.Dst < 0 || int(op.Dst) >= f.cfg.HostBlocks || f.cells[op.Src] == nil {
+				return fmt.Errorf("block %d goes out to host block %d of %d", op.Src, op.Dst, f.cfg.HostBlocks)
+			}
+			f.host[op.Dst] = slices.Clone(f.cells[op.Src])
+		case engine.BlockIn:
+			if f.host[op.Src] == nil {
+				return fmt.Errorf("host block %d was never written", op.Src)
+			}
+			f.cells[op.Dst] = slices.Clone(f.host[op.Src])
+		}
+	}
+	return nil
+}
+
+// class is what must compute a position of a slot.
+func (f *fakeRunner) class(slot *fakeSlot, position int) engine.KernelClass {
+	switch {
+	case position >= int(slot.params.PromptLength):
+		return engine.Decode
+	case f.prompts != nil:
+		return f.prompts(slot.params)
+	}
+	return engine.Prefill
+}
+
+// append adds an id to a slot's history, and what its cell must hold.
+func (f *fakeRunner) append(slot *fakeSlot, id int32) {
+	before, class := uint64(1), uint64(f.class(slot, len(slot.history)))
+	if n := len(slot.chain); n > 0 {
+		before = slot.chain[n-1]
+	}
+	if f.oneClass {
+		class = 0
+	}
+	h := (before ^ uint64(uint32(id))<<1 ^ class) * 0x9e3779b97f4a7c15
+	slot.history, slot.chain = append(slot.history, id), append(slot.chain, h^h>>29|1)
+}
+
+func (f *fakeRunner) segment(seg *engine.Segment, prefix *[][]int32, written map[int32]int32) error {
+	slot, size := f.slots[seg.Slot], f.cfg.BlockSize
+	switch {
+	case slot == nil || slot.generation != seg.SlotGeneration:
+		return fmt.Errorf("slot %d generation %d is not set", seg.Slot, seg.SlotGeneration)
+	case int(seg.FirstPosition) != len(slot.history):
+		return fmt.Errorf("segment at %d, history %d", seg.FirstPosition, len(slot.history))
+	case len(seg.Tokens) == 0 || len(seg.Blocks)*size < len(slot.history)+len(seg.Tokens):
+		return fmt.Errorf("%d blocks for %d+%d tokens", len(seg.Blocks), len(slot.history), len(seg.Tokens))
+	}
+	for at, want := range slot.chain {
+		cells := f.cells[seg.Blocks[at/size]]
+		if cells == nil || cells[at%size] != want {
+			return fmt.Errorf("slot %d reads position %d from block %d, which holds something else", seg.Slot, at, seg.Blocks[at/size])
+		}
+	}
+	for _, id := range seg.Tokens {
+		if id == engine.PreviousSample {
+			if seg.Class != engine.Decode || len(seg.Tokens) != 1 || slot.sampledIn != f.steps-1 {
+				return fmt.Errorf("slot %d has no previous sample: it sampled in step %d of %d", seg.Slot, slot.sampledIn, f.steps)
+			}
+			id = slot.last
+			f.previous++
+		}
+		position := len(slot.history)
+		if class := f.class(slot, position); class != seg.Class {
+			return fmt.Errorf("position %d computed by class %d", position, seg.Class)
+		}
+		block := seg.Blocks[position/size]
+		if by, ok := written[block]; ok && by != seg.Slot {
+			return fmt.Errorf("slots %d and %d write to block %d", by, seg.Slot, block)
+		}
+		written[block] = seg.Slot
+		if f.cells[block] == nil {
+			f.cells[block] = make([]uint64, size)
+		}
+		f.append(slot, id)
+		f.cells[block][position%size] = slot.chain[position]
+		*prefix = append(*prefix, slot.history[:len(slot.history):len(slot.history)])
 	}
 	return nil
 }
@@ -150,7 +272,20 @@ func (f *fakeRunner) Wait(timeout time.Duration) (*engine.StepResult, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.pending, nil
+	if len(f.results) == 0 {
+		return nil, fmt.Errorf("no step is in flight: %w", engine.ErrPrecondition)
+	}
+	if left := time.Until(f.ends[0]); left > 0 {
+		f.mu.Unlock()
+		time.Sleep(min(left, timeout))
+		f.mu.Lock()
+		if left > timeout {
+			return nil, engine.ErrTimeout
+		}
+	}
+	result := f.results[0]
+	f.results, f.ends = f.results[1:], f.ends[1:]
+	return result, nil
 }
 
 func (f *fakeRunner) Progress() engine.Progress { return engine.Progress{} }

@@ -49,19 +49,24 @@ type Loop struct {
 		arrivals  []*sequence
 		ages      uint64
 		queued    int    // arrivals and waiting
-		submitted uint64 // steps; a cancellation reads it in one go with taking effect
+		submitted uint64 // number of the step composed last; a cancellation reads it in one go with taking effect
+		ended     uint64 // steps that have ended
 		closed    error  // not nil: nothing more is taken
 	}
 
 	// Owned by Run.
-	waiting     []*sequence // by age
-	running     []*sequence // by age
+	waiting     []*sequence // without a place; by age
+	running     []*sequence // with a place, to be planned; by urgency
+	departing   []*sequence // with a place until their last step in flight has ended; none is planned
 	slots       []*sequence // by slot id
 	generations []uint32    // by slot id
+	flights     []*flight   // steps submitted whose results are not read yet, the oldest first; at most depth
 	plan        plan
-	rest        [][]part // what of the plan is still to be submitted, the next last
-	alone       pace     // of steps that compute prompts alone
-	shared      pace     // of those in which sequences decode
+	// short: a running sequence waits for the blocks of departing ones. Nobody is admitted before it had its turn.
+	short  bool
+	rest   [][]part // what of a refused step is still to be submitted, the next last
+	alone  pace     // of steps that compute prompts alone
+	shared pace     // of those in which sequences decode
 }
 
 // New returns a loop over runner, which it does not close.
@@ -92,60 +97,6 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	}
 	l.counters.longest.Store(int64(cfg.LongestStep))
 	return l
-}
-
-// capacity is the longest sequence the cache holds, in tokens.
-func (l *Loop) capacity() int {
-	return min(l.cfg.Context, l.cfg.Runner.KVBlocks*l.cfg.Runner.BlockSize)
-}
-
-// MaxTokens is how many tokens may follow a prompt of so many.
-func (l *Loop) MaxTokens(promptLength int) int { return l.capacity() - promptLength }
-
-// Submit takes a request into the queue, whole or not at all, and gives a stream for each of its continuations, in their order.
-// ErrTooLong, ErrFull and ErrClosed refuse it.
-func (l *Loop) Submit(r Request) ([]*Stream, error) {
-	n := len(r.Prompt)
-	switch room := l.MaxTokens(n); {
-	case n == 0:
-		return nil, fmt.Errorf("%w: the prompt is empty", engine.ErrInvalid)
-	case len(r.Continuations) == 0:
-		return nil, fmt.Errorf("%w: the request has no continuation", engine.ErrInvalid)
-	case room < 0 || (room == 0 && r.MaxTokens > 0):
-		return nil, fmt.Errorf("%w: it has %d tokens, and %d fit with room for an answer", ErrTooLong, n, l.capacity()-1)
-	default:
-		r.MaxTokens = min(r.MaxTokens, room)
-	}
-	for _, c := range r.Continuations {
-		if k := len(c.Resumed); k > 0 && k >= r.MaxTokens {
-			return nil, fmt.Errorf("%w: continuation %d has %d tokens already, of at most %d", engine.ErrInvalid, c.OutputIndex, k,
-				r.MaxTokens)
-		}
-	}
-	count := len(r.Continuations)
-	sequences, streams := make([]*sequence, count), make([]*Stream, count)
-	for i := range sequences {
-		sequences[i] = newSequence(l, r, i)
-		streams[i] = sequences[i].stream
-	}
-	l.mail.Lock()
-	defer l.mail.Unlock()
-	if l.mail.closed != nil {
-		return nil, l.mail.closed
-	}
-	if l.mail.queued+count > l.cfg.MaxWaiting {
-		return nil, fmt.Errorf("%w: %d of %d", ErrFull, l.mail.queued, l.cfg.MaxWaiting)
-	}
-	for _, s := range sequences {
-		l.mail.ages++
-		s.age = l.mail.ages
-		l.counters.waitingPrefill.Add(int64(len(s.tokens)))
-	}
-	l.mail.queued += count
-	l.mail.arrivals = append(l.mail.arrivals, sequences...)
-	l.counters.waiting.Add(int64(count))
-	l.nudge()
-	return streams, nil
 }
 
 // Refuse makes the loop take nothing more: Submit returns cause from now on. Sequences it has go on.
@@ -185,14 +136,18 @@ func (l *Loop) Run(ctx context.Context) error {
 	err := l.rounds(ctx)
 	l.Refuse(fmt.Errorf("%w: %w", ErrClosed, err))
 	l.collect()
-	for _, s := range slices.Concat(l.running, l.waiting) {
-		s.stream.end(err)
+	for _, s := range slices.Concat(l.running, l.departing, l.waiting) {
+		if !s.over {
+			s.stream.end(err)
+		}
 	}
-	l.running, l.waiting = nil, nil
+	l.running, l.departing, l.waiting = nil, nil, nil
 	l.publish()
 	return err
 }
 
+// rounds plans and submits steps while fewer than depth are in flight, and else waits for the oldest. A step is thereby planned
+// while the one before it runs, and results are delivered while the one behind them does.
 func (l *Loop) rounds(ctx context.Context) error {
 	for {
 		l.collect()
@@ -200,15 +155,26 @@ func (l *Loop) rounds(ctx context.Context) error {
 		l.admit()
 		l.publish()
 		if ctx.Err() != nil {
+			if err := l.settle(ctx); err != nil {
+				return fmt.Errorf("%w: %w", ErrStepFailed, err)
+			}
 			return context.Cause(ctx)
 		}
-		if !l.choose() {
+		planned := l.choose()
+		var err error
+		switch {
+		case planned:
+			err = l.carryOut(ctx)
+		case len(l.flights) == 0:
 			if err := l.sleep(ctx); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := l.carryOut(ctx); err != nil {
+		if err == nil && (!planned || len(l.flights) == depth) {
+			err = l.land(ctx)
+		}
+		if err != nil {
 			return fmt.Errorf("%w: %w", ErrStepFailed, err)
 		}
 	}
@@ -248,7 +214,7 @@ func (l *Loop) publish() {
 	}
 	for _, s := range l.running {
 		if !s.decoding() {
-			prefill += len(s.tokens) - s.computed
+			prefill += s.length() - s.submitted
 		}
 	}
 	l.mail.Lock()
@@ -257,7 +223,7 @@ func (l *Loop) publish() {
 	}
 	l.mail.queued = len(l.waiting) + len(l.mail.arrivals)
 	l.counters.waiting.Store(int64(l.mail.queued))
-	l.counters.running.Store(int64(len(l.running)))
+	l.counters.running.Store(int64(len(l.running) + len(l.departing)))
 	l.counters.waitingPrefill.Store(int64(prefill))
 	l.mail.Unlock()
 }

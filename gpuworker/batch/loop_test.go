@@ -39,16 +39,27 @@ func start(t *testing.T, cfg Config, adjust func(*fakeRunner)) (*Loop, *fakeRunn
 		adjust(f)
 	}
 	l := New(cfg, f, hclog.NewNullLogger())
-	ctx, stop := context.WithCancelCause(context.Background())
+	ctx, end := context.WithCancelCause(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = l.Run(ctx) }()
+	ends.Store(l, end)
 	t.Cleanup(func() {
-		stop(errOver)
+		end(errOver)
+		ends.Delete(l)
 		<-ended
 		require.Zero(t, l.Stats().StepsAfterCancel)
 		require.NoError(t, f.broken, "a step broke the contract")
 	})
 	return l, f
+}
+
+// ends has the context of each loop that start began.
+var ends sync.Map
+
+// stop ends a loop that start began before its test does.
+func stop(l *Loop) {
+	end, _ := ends.Load(l)
+	end.(context.CancelCauseFunc)(errOver)
 }
 
 func prompt(n int, seed int32) []int32 {
@@ -127,7 +138,7 @@ func TestScoringCoversEveryPromptTokenButTheFirst(t *testing.T) {
 		"one position a step":                                {engine.Decode, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, f := start(t, Config{}, func(f *fakeRunner) { f.prompts = tc.class })
+			l, f := start(t, Config{}, func(f *fakeRunner) { f.prompts = func(engine.SlotParams) engine.KernelClass { return tc.class } })
 			r := Request{Prompt: prompt(50, 3), Class: tc.class, MaxTokens: 0, PromptTopN: 2}
 			s, err := submit(l, r)
 			require.NoError(t, err)

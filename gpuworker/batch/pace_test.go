@@ -70,7 +70,7 @@ type stepOf struct {
 // timed makes a runner's steps last base and each for every token, and notes them.
 func timed(w *watched, base, each time.Duration) func(*fakeRunner) {
 	return func(f *fakeRunner) {
-		f.refuse = func(s *engine.Step) error {
+		f.lasts = func(s *engine.Step) time.Duration {
 			of, tokens := stepOf{}, 0
 			for i := range s.Segments {
 				tokens += len(s.Segments[i].Tokens)
@@ -83,8 +83,7 @@ func timed(w *watched, base, each time.Duration) func(*fakeRunner) {
 			w.Lock()
 			w.steps = append(w.steps, of)
 			w.Unlock()
-			time.Sleep(base + each*time.Duration(tokens))
-			return nil
+			return base + each*time.Duration(tokens)
 		}
 	}
 }
@@ -118,9 +117,9 @@ func TestAPromptThatJoinsOthersIsComputedInShorterSteps(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &watched{}
 				cfg := tc.cfg
-				cfg.Context, cfg.Runner.KVBlocks, cfg.Runner.MaxBatchedTokens = 10_000, 1024, 4096
+				cfg.Context, cfg.Runner.KVBlocks, cfg.Runner.MaxBatchedTokens = 20_000, 2048, 4096
 				l, _ := start(t, cfg, timed(w, 6*time.Millisecond, 100*time.Microsecond))
-				long := Request{Prompt: prompt(9000, 1), MaxTokens: 1, PromptTopN: -1}
+				long := Request{Prompt: prompt(16_000, 1), MaxTokens: 1, PromptTopN: -1}
 				submit := func(r Request) *Stream {
 					s, err := submit(l, r)
 					require.NoError(t, err)

@@ -9,38 +9,53 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// carryOut computes the round's parts: as one step or, where the engine refuses that, as several smaller ones, so that a
-// part that the engine does not take costs its own sequence and no other. An error ends the loop: the device is lost, or
-// the result of a step cannot be had.
+// carryOut submits the round's parts as one step. Where the engine refuses that, they are computed as several smaller ones, one
+// at a time and each to its end, so that a part that the engine does not take costs its own sequence and no other. What is in
+// flight ends first: then every id is known, and no part depends on the step before it. An error ends the loop: the device is
+// lost, or the result of a step cannot be had.
 func (l *Loop) carryOut(ctx context.Context) error {
-	l.rest = append(l.rest[:0], l.plan.chosen)
+	if !l.compose(l.plan.chosen) {
+		return nil
+	}
+	err := l.submit()
+	if err == nil || errors.Is(err, engine.ErrDevice) {
+		return err
+	}
+	why := err
+	if err := l.settle(ctx); err != nil {
+		return err
+	}
+	l.rest = l.rest[:0]
+	l.divide(l.plan.chosen, why)
 	for len(l.rest) > 0 && ctx.Err() == nil {
 		parts := l.rest[len(l.rest)-1]
 		l.rest = l.rest[:len(l.rest)-1]
-		if l.plan.compose(parts, len(l.slots)); len(l.plan.parts) == 0 {
+		if !l.compose(parts) {
 			continue
 		}
-		begin, err := l.submit()
-		switch {
+		switch err := l.submit(); {
 		case errors.Is(err, engine.ErrDevice):
 			return err
 		case err != nil:
-			l.counters.refused.Add(1)
-			pieces := cut(parts, err)
-			if pieces == nil {
-				l.refuse(parts[0].seq, err)
-			}
-			slices.Reverse(pieces) // the first goes first
-			l.rest = append(l.rest, pieces...)
+			l.divide(parts, err)
 			continue
 		}
-		result, err := l.wait(ctx, begin)
-		if err != nil {
+		if err := l.settle(ctx); err != nil {
 			return err
 		}
-		l.deliver(result)
 	}
 	return nil
+}
+
+// divide puts what is left to try of refused parts before the rest, or ends the sequence of the one that is refused for good.
+func (l *Loop) divide(parts []part, why error) {
+	l.counters.refused.Add(1)
+	pieces := cut(parts, why)
+	if pieces == nil && !parts[0].seq.over {
+		l.refuse(parts[0].seq, why)
+	}
+	slices.Reverse(pieces) // the first goes first
+	l.rest = append(l.rest, pieces...)
 }
 
 // cut says how to go on with the parts of a step that the engine refused for a reason. Several are tried again as two
@@ -58,7 +73,7 @@ func cut(parts []part, why error) [][]part {
 
 // refuse ends a sequence with what the engine said of a step that had no other in it.
 func (l *Loop) refuse(s *sequence, why error) {
-	l.logger.Warn("engine refused a sequence, others go on", "position", s.computed, "tokens", len(s.tokens), "error", why)
-	s.stream.end(fmt.Errorf("the engine refused a step of this sequence alone, at position %d: %w", s.computed, why))
+	l.logger.Warn("engine refused a sequence, others go on", "position", s.submitted, "tokens", len(s.tokens), "error", why)
+	s.stream.end(fmt.Errorf("the engine refused a step of this sequence alone, at position %d: %w", s.submitted, why))
 	l.retire(s)
 }

@@ -1,29 +1,46 @@
 package batch
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// sequence is the state of one request. Invariants: 0 <= computed <= len(tokens), promptLength <= len(tokens),
-// blocks cover computed, slot >= 0 while admitted.
+// sequence is the state of one continuation. The loop's goroutine owns it. Invariants:
+//
+//	0 <= computed <= submitted <= length()
+//	promptLength <= len(tokens)
+//	0 <= sampling <= flying <= depth
+//	blocks cover submitted positions; slot >= 0 while it has a place
 type sequence struct {
 	age          uint64 // order of arrival
 	request      Request
 	stream       *Stream
-	tokens       []int32 // prompt, then generated
 	promptLength int
-	computed     int // positions whose KV is in the cache
-	scored       int // prompt tokens scored
-	slot         int32
-	generation   uint32
-	fresh        bool // the slot is to be set by the next step; false once a step that sets it is accepted
-	blocks       []int32
+
+	tokens    []int32 // ids that are known: prompt, resumed, sampled
+	sampling  int     // tokens behind these that steps in flight sample: their ids are not known yet
+	submitted int     // positions in steps that were submitted
+	computed  int     // of these, positions in steps that have ended: their keys and values are in the blocks
+	scored    int     // prompt tokens whose scores were delivered
+	told      int     // prompt tokens whose progress was told
+
+	slot       int32 // -1: it has no place
+	generation uint32
+	fresh      bool // the slot is to be set by the next step; false once a step that sets it is accepted
+	blocks     []int32
+	flying     int // steps in flight that it is in
+
+	// What becomes of it when its last step in flight has ended. Both keep it out of every step submitted later.
+	leaving bool // it was preempted: results still count, then it waits again
+	over    bool // it has ended: results are dropped, then its place is free
+
 	arrived      time.Time
-	started      time.Time
+	started      time.Time // when it got its first place
 	firstToken   time.Time
-	stalledSince time.Time
+	lastToken    time.Time
+	stalledSince time.Time // since when its reader keeps others waiting; zero: it does not
 }
 
 // newSequence is continuation i of a request, which scores the prompt and tells its progress if it is the first.
@@ -40,24 +57,39 @@ func newSequence(l *Loop, r Request, i int) *sequence {
 	}
 }
 
+// length is how many tokens it has, those in flight counted.
+func (s *sequence) length() int { return len(s.tokens) + s.sampling }
+
+// generated is how many tokens follow the prompt and are known: resumed and sampled.
 func (s *sequence) generated() int { return len(s.tokens) - s.promptLength }
+
+// exhausted says whether no step is left to be planned: the results in flight are its last.
+func (s *sequence) exhausted() bool {
+	return s.submitted >= s.promptLength && s.length()-s.promptLength >= s.request.MaxTokens
+}
 
 // decoding says whether all that is left to compute is the token sampled last.
 func (s *sequence) decoding() bool {
-	return s.computed >= s.promptLength && s.computed == len(s.tokens)-1
+	return s.submitted >= s.promptLength && s.submitted == s.length()-1
 }
+
+// previousSample is the token of a sequence whose last sample is still in flight.
+var previousSample = []int32{engine.PreviousSample}
 
 // next is the run of tokens to compute next: at most limit, of one kernel class, prompt and generated apart.
 func (s *sequence) next(limit int) (class engine.KernelClass, tokens []int32) {
+	if s.submitted == len(s.tokens) {
+		return engine.Decode, previousSample
+	}
 	end := len(s.tokens)
 	class = engine.Decode
-	if s.computed < s.promptLength {
+	if s.submitted < s.promptLength {
 		class, end = s.request.Class, s.promptLength
 		if class == engine.Decode {
 			limit = min(limit, 1)
 		}
 	}
-	return class, s.tokens[s.computed:min(end, s.computed+limit)]
+	return class, s.tokens[s.submitted:min(end, s.submitted+limit)]
 }
 
 // scoreRows is how many score rows the next n tokens bring: one for each prompt token that one of them predicts, unless it
@@ -66,12 +98,12 @@ func (s *sequence) scoreRows(n int) int {
 	if s.request.PromptTopN < 0 {
 		return 0
 	}
-	return max(0, min(s.computed+n, s.promptLength-1)-max(s.computed, s.scored))
+	return max(0, min(s.submitted+n, s.promptLength-1)-max(s.submitted, s.scored))
 }
 
-// rewind forgets what is computed; tokens stay, to be computed again.
+// rewind forgets what is computed; tokens stay, to be computed again. No step that it is in is in flight.
 func (s *sequence) rewind() {
-	s.computed, s.blocks, s.slot = 0, nil, -1
+	s.submitted, s.computed, s.blocks, s.slot, s.leaving = 0, 0, nil, -1, false
 }
 
 func (s *sequence) finish(reason Reason, stopID int32, now time.Time) {
@@ -85,4 +117,16 @@ func (s *sequence) emit(e Event, now time.Time) {
 		t.Prefill, t.Decode = s.firstToken.Sub(s.started), now.Sub(s.firstToken)
 	}
 	s.stream.push(e, t)
+}
+
+// full says whether its reader must catch up before more of it is computed. The samples in flight count, so that a stream
+// never holds more events than its limit.
+func (s *sequence) full() bool { return s.stream.full(s.sampling) }
+
+// byUrgency orders sequences: the higher priority first, then the older. The last is the first to lose its place.
+func byUrgency(a, b *sequence) int {
+	if a.request.Priority != b.request.Priority {
+		return cmp.Compare(b.request.Priority, a.request.Priority)
+	}
+	return cmp.Compare(a.age, b.age)
 }

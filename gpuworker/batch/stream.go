@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // bufferLimit is how many events a stream holds before its sequence pauses. It bounds what a reader that has gone
@@ -14,8 +15,12 @@ const bufferLimit = 64
 type Stream struct {
 	loop        *Loop
 	cancelled   atomic.Bool
-	cancelledAt uint64        // steps submitted when it was cancelled; under loop.mail
-	ready       chan struct{} // holds one token when events or an end wait
+	cancelledAt struct { // when it was cancelled; under loop.mail
+		step  uint64 // the last one submitted before
+		ended uint64 // steps that had ended
+		time  time.Time
+	}
+	ready chan struct{} // holds one token when events or an end wait
 
 	mu struct {
 		sync.Mutex
@@ -59,8 +64,8 @@ func (s *Stream) Recv(ctx context.Context, dst []Event) ([]Event, error) {
 	}
 }
 
-// Cancel takes the sequence out of every step not submitted yet and frees its blocks. It is idempotent and may be
-// called after the end.
+// Cancel keeps the sequence out of every step not submitted yet; its blocks are free when the steps in flight have ended. It is
+// idempotent and may be called after the end.
 func (s *Stream) Cancel() {
 	mail := &s.loop.mail
 	mail.Lock()
@@ -68,24 +73,32 @@ func (s *Stream) Cancel() {
 	if s.cancelled.Load() {
 		return
 	}
-	s.cancelledAt = mail.submitted
+	s.cancelledAt.step, s.cancelledAt.ended, s.cancelledAt.time = mail.submitted, mail.ended, time.Now()
 	s.cancelled.Store(true)
 	s.loop.nudge()
 }
 
-// outlived is how many steps were submitted since the sequence was cancelled.
-func (s *Stream) outlived() uint64 {
+// lastStep is the last step that a cancelled sequence may be in.
+func (s *Stream) lastStep() uint64 {
 	mail := &s.loop.mail
 	mail.Lock()
 	defer mail.Unlock()
-	return mail.submitted - s.cancelledAt
+	return s.cancelledAt.step
 }
 
-// full says whether the reader must catch up first; the loop is woken when it has.
-func (s *Stream) full() bool {
+// sinceCancel is how long ago a sequence was cancelled, and how many steps have ended since.
+func (s *Stream) sinceCancel(now time.Time) (time.Duration, int) {
+	mail := &s.loop.mail
+	mail.Lock()
+	defer mail.Unlock()
+	return now.Sub(s.cancelledAt.time), int(mail.ended - s.cancelledAt.ended)
+}
+
+// full says whether the reader must catch up first, with so many events still to come; the loop is woken when it has.
+func (s *Stream) full(coming int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.paused = len(s.mu.events) >= bufferLimit
+	s.mu.paused = len(s.mu.events)+coming >= bufferLimit
 	return s.mu.paused
 }
 

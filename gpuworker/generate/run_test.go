@@ -18,24 +18,30 @@ import (
 type scripted struct {
 	script string
 	prompt int
-	result engine.StepResult
+	flight []*engine.StepResult // the oldest first
 }
 
 func (r *scripted) Submit(step *engine.Step) error {
-	r.result = engine.StepResult{}
+	result := &engine.StepResult{}
 	for _, row := range step.Samples {
 		at := int(row.Position) - r.prompt
-		r.result.Samples = append(r.result.Samples, engine.RowResult{Token: int32(r.script[at%len(r.script)])})
+		result.Samples = append(result.Samples, engine.RowResult{Token: int32(r.script[at%len(r.script)])})
 	}
 	for _, row := range step.Scores {
-		r.result.Scores = append(r.result.Scores, engine.RowResult{Token: row.Target, Logprob: -1})
+		result.Scores = append(result.Scores, engine.RowResult{Token: row.Target, Logprob: -1})
 	}
+	r.flight = append(r.flight, result)
 	return nil
 }
 
-func (r *scripted) Wait(time.Duration) (*engine.StepResult, error) { return &r.result, nil }
-func (r *scripted) Progress() engine.Progress                      { return engine.Progress{} }
-func (r *scripted) Close() error                                   { return nil }
+func (r *scripted) Wait(time.Duration) (*engine.StepResult, error) {
+	result := r.flight[0]
+	r.flight = r.flight[1:]
+	return result, nil
+}
+
+func (r *scripted) Progress() engine.Progress { return engine.Progress{} }
+func (r *scripted) Close() error              { return nil }
 
 // bytesDecoder takes ids for bytes; '$' is a control token.
 type bytesDecoder struct{ special bool }

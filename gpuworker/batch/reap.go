@@ -1,0 +1,48 @@
+package batch
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// reap takes out cancelled sequences and readers that stalled for too long, and takes their places from readers that
+// keep others waiting: those are computed again, to the same bits, once their buffers have room.
+func (l *Loop) reap(now time.Time) {
+	for _, s := range slices.Concat(l.waiting, l.running, l.departing) {
+		if s.stream.cancelled.Load() && !s.over {
+			l.cancel(s)
+		}
+	}
+	othersWait := slices.ContainsFunc(l.waiting, func(s *sequence) bool { return !s.full() })
+	for _, s := range slices.Concat(l.waiting, l.running) {
+		switch stalled := s.stalled(now, othersWait); {
+		case stalled > l.cfg.StallLimit:
+			s.stream.end(fmt.Errorf("%w: it left %d events unread for %v while others waited",
+				ErrSlowReader, bufferLimit, l.cfg.StallLimit))
+			l.retire(s)
+		case stalled > l.cfg.YieldAfter && s.slot >= 0:
+			l.preempt(s)
+		}
+	}
+}
+
+// stalled is how long the reader has kept the sequence paused: while others wait for what it holds, or after it had to
+// give that up.
+func (s *sequence) stalled(now time.Time, othersWait bool) time.Duration {
+	if s.slot >= 0 && !othersWait || !s.full() {
+		s.stalledSince = time.Time{}
+		return 0
+	}
+	if s.stalledSince.IsZero() {
+		s.stalledSince = now
+	}
+	return now.Sub(s.stalledSince)
+}
+
+// cancel ends a sequence whose reader wants no more.
+func (l *Loop) cancel(s *sequence) {
+	l.counters.cancelled.Add(1)
+	s.stream.end(ErrCancelled)
+	l.retire(s)
+}

@@ -1,0 +1,61 @@
+package batch
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// capacity is the longest sequence the cache holds, in tokens.
+func (l *Loop) capacity() int {
+	return min(l.cfg.Context, l.cfg.Runner.KVBlocks*l.cfg.Runner.BlockSize)
+}
+
+// MaxTokens is how many tokens may follow a prompt of so many.
+func (l *Loop) MaxTokens(promptLength int) int { return l.capacity() - promptLength }
+
+// Submit takes a request into the queue, whole or not at all, and gives a stream for each of its continuations, in their order.
+// ErrTooLong, ErrFull and ErrClosed refuse it.
+func (l *Loop) Submit(r Request) ([]*Stream, error) {
+	n := len(r.Prompt)
+	switch room := l.MaxTokens(n); {
+	case n == 0:
+		return nil, fmt.Errorf("%w: the prompt is empty", engine.ErrInvalid)
+	case len(r.Continuations) == 0:
+		return nil, fmt.Errorf("%w: the request has no continuation", engine.ErrInvalid)
+	case room < 0 || (room == 0 && r.MaxTokens > 0):
+		return nil, fmt.Errorf("%w: it has %d tokens, and %d fit with room for an answer", ErrTooLong, n, l.capacity()-1)
+	default:
+		r.MaxTokens = min(r.MaxTokens, room)
+	}
+	for _, c := range r.Continuations {
+		if k := len(c.Resumed); k > 0 && k >= r.MaxTokens {
+			return nil, fmt.Errorf("%w: continuation %d has %d tokens already, of at most %d", engine.ErrInvalid, c.OutputIndex, k,
+				r.MaxTokens)
+		}
+	}
+	count := len(r.Continuations)
+	sequences, streams := make([]*sequence, count), make([]*Stream, count)
+	for i := range sequences {
+		sequences[i] = newSequence(l, r, i)
+		streams[i] = sequences[i].stream
+	}
+	l.mail.Lock()
+	defer l.mail.Unlock()
+	if l.mail.closed != nil {
+		return nil, l.mail.closed
+	}
+	if l.mail.queued+count > l.cfg.MaxWaiting {
+		return nil, fmt.Errorf("%w: %d of %d", ErrFull, l.mail.queued, l.cfg.MaxWaiting)
+	}
+	for _, s := range sequences {
+		l.mail.ages++
+		s.age = l.mail.ages
+		l.counters.waitingPrefill.Add(int64(len(s.tokens)))
+	}
+	l.mail.queued += count
+	l.mail.arrivals = append(l.mail.arrivals, sequences...)
+	l.counters.waiting.Add(int64(count))
+	l.nudge()
+	return streams, nil
+}
