@@ -1,0 +1,188 @@
+package kvcache
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// check proves every invariant of a cache against the tables that are alive.
+func check(t *testing.T, c *Cache, tables []*Table) {
+	t.Helper()
+	refs := make([]int32, c.total)
+	for _, table := range tables {
+		require.LessOrEqual(t, table.Shared, len(table.Blocks))
+		for i, b := range table.Blocks {
+			require.NotContains(t, table.Blocks[:i], b, "a table has a block once")
+			refs[b]++
+		}
+		checkChain(t, c, table)
+	}
+	require.Equal(t, refs, c.refs, "references are those of the tables")
+	nodes := liveNodes(t, c)
+	checkBlocks(t, c)
+	checkIdle(t, c, nodes)
+	checkTwins(t, c, nodes)
+	checkClaims(t, c, nodes, tables)
+	checkKeys(t, c, nodes)
+	require.LessOrEqual(t, c.Cached(), c.Free())
+	require.LessOrEqual(t, c.Free(), c.Total())
+	require.Equal(t, len(c.host.free), c.FreeHost())
+}
+
+// liveNodes are the nodes that can be found, each of which has a block or a claim, and a parent that lives.
+func liveNodes(t *testing.T, c *Cache) map[int32]bool {
+	t.Helper()
+	nodes := map[int32]bool{}
+	for hash, n := range c.tree.heads {
+		require.NotEqual(t, int32(none), n)
+		for ; n != none; n = c.tree.nodes[n].next {
+			require.Equal(t, hash, c.tree.nodes[n].hash)
+			require.False(t, nodes[n], "node %d is in one chain once", n)
+			nodes[n] = true
+		}
+	}
+	unused := 0
+	for n := c.tree.unused; n != none; n = c.tree.nodes[n].next {
+		require.False(t, nodes[n], "node %d is unused and found", n)
+		unused++
+	}
+	require.Equal(t, len(c.tree.nodes), unused+len(nodes), "every node is found or unused")
+	for n := range nodes {
+		x := c.tree.nodes[n]
+		require.True(t, x.block != none || x.claims > 0, "node %d has neither a block nor a claim", n)
+		if x.parent == none {
+			continue
+		}
+		require.True(t, nodes[x.parent], "node %d has no parent", n)
+		require.Empty(t, x.salt)
+		if x.block != none {
+			above := c.tree.nodes[x.parent].block
+			require.NotEqual(t, int32(none), above, "node %d has a block and its parent none", n)
+			require.True(t, c.refs[x.block] == 0 || c.refs[above] > 0, "node %d is held and its parent idle", n)
+		}
+	}
+	return nodes
+}
+
+// checkBlocks: free + held + idle = total, each block in one of them.
+func checkBlocks(t *testing.T, c *Cache) {
+	t.Helper()
+	held, idle := 0, 0
+	for b := range int32(c.total) {
+		free := slices.Contains(c.free, b)
+		switch n := c.nodeOf[b]; {
+		case c.refs[b] > 0:
+			held++
+			require.False(t, free, "block %d is held and free", b)
+		case n != none:
+			idle++
+			require.False(t, free, "block %d is idle and free", b)
+			require.Equal(t, b, c.tree.nodes[n].block, "an idle block is its node's own")
+		default:
+			require.True(t, free, "block %d is nowhere", b)
+		}
+	}
+	require.Equal(t, c.total, held+idle+len(c.free))
+	require.Equal(t, idle, c.Cached())
+	require.Equal(t, idle+len(c.free), c.Free())
+}
+
+// checkIdle: the list has exactly the nodes whose block nobody holds, each before its parent.
+func checkIdle(t *testing.T, c *Cache, nodes map[int32]bool) {
+	t.Helper()
+	place, last := map[int32]int{}, int32(none)
+	for n := c.idle.oldest; n != none; n = c.tree.nodes[n].idle.newer {
+		require.Equal(t, last, c.tree.nodes[n].idle.older)
+		place[n] = len(place)
+		last = n
+	}
+	require.Equal(t, last, c.idle.newest)
+	require.Len(t, place, c.idle.count)
+	for n := range nodes {
+		x := c.tree.nodes[n]
+		_, listed := place[n]
+		require.Equal(t, x.block != none && c.refs[x.block] == 0, listed, "node %d", n)
+		if x.parent == none || !listed {
+			continue
+		}
+		if above, idle := place[x.parent]; idle {
+			require.Less(t, place[n], above, "node %d goes before its parent", n)
+		}
+	}
+}
+
+// checkTwins: the blocks of a node are its own and its twins, which are held.
+func checkTwins(t *testing.T, c *Cache, nodes map[int32]bool) {
+	t.Helper()
+	blocks := 0
+	for n := range nodes {
+		x := c.tree.nodes[n]
+		if x.block != none {
+			require.Equal(t, n, c.nodeOf[x.block])
+			blocks++
+		}
+		last := int32(none)
+		for b := x.twin; b != none; b = c.twins[b].newer {
+			require.Equal(t, last, c.twins[b].older)
+			require.Equal(t, n, c.nodeOf[b])
+			require.NotEqual(t, x.block, b)
+			require.Positive(t, c.refs[b])
+			require.Positive(t, c.refs[x.block], "a node with twins is held")
+			last = b
+			blocks++
+		}
+	}
+	for _, n := range c.nodeOf {
+		if n != none {
+			blocks--
+		}
+	}
+	require.Zero(t, blocks, "every block with a node is its own or a twin")
+}
+
+// checkChain: the shared blocks of a table are one way down the tree.
+func checkChain(t *testing.T, c *Cache, table *Table) {
+	t.Helper()
+	parent := int32(none)
+	for i := range table.Shared {
+		n := c.nodeOf[table.Blocks[i]]
+		require.NotEqual(t, int32(none), n, "block %d of a table is shared and has no node", i)
+		require.Equal(t, parent, c.tree.nodes[n].parent)
+		parent = n
+	}
+	for _, n := range table.claims {
+		require.Equal(t, parent, c.tree.nodes[n].parent, "claims go on where the blocks end")
+		parent = n
+	}
+}
+
+func checkClaims(t *testing.T, c *Cache, nodes map[int32]bool, tables []*Table) {
+	t.Helper()
+	claims := map[int32]int32{}
+	for _, table := range tables {
+		for _, n := range table.claims {
+			claims[n]++
+		}
+	}
+	for n := range nodes {
+		require.Equal(t, claims[n], c.tree.nodes[n].claims, "claims of node %d", n)
+	}
+}
+
+func checkKeys(t *testing.T, c *Cache, nodes map[int32]bool) {
+	t.Helper()
+	count := map[uint64]int{}
+	for n := range nodes {
+		x := c.tree.nodes[n]
+		require.True(t, x.block != none || len(x.keys) == 0, "node %d has keys and no block", n)
+		require.LessOrEqual(t, len(x.keys), c.maxKeys())
+		for i, key := range x.keys {
+			require.NotContains(t, x.keys[:i], key)
+			count[key]++
+		}
+	}
+	require.Equal(t, count, c.keys.nodes)
+	require.LessOrEqual(t, len(c.keys.news), c.keys.limit)
+}

@@ -1,0 +1,91 @@
+package kvcache
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestOthersWaitForWhatIsBeingComputed(t *testing.T) {
+	c := New(Config{Blocks: 16, BlockSize: 2})
+	ids := run(1, 7)
+	a := c.Match(Root{}, ids)
+	require.False(t, c.Computing(Root{}, ids))
+	c.Claim(a, Root{}, ids)
+	check(t, c, []*Table{a})
+	for name, tc := range map[string]struct {
+		root Root
+		ids  []int32
+		want bool
+	}{
+		"the same":                      {Root{}, ids, true},
+		"a block of it and more":        {Root{}, append(run(1, 2), 9), true},
+		"a block of it, whole":          {Root{}, run(1, 2), false},
+		"less than a block":             {Root{}, run(1, 1), false},
+		"divergence in the first block": {Root{}, []int32{1, 9, 3, 4}, false},
+		"another salt":                  {Root{Salt: "s"}, ids, false},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, c.Computing(tc.root, tc.ids)) })
+	}
+	require.True(t, c.Grow(a, 7))
+	require.NoError(t, c.Publish(a, Root{}, ids, 4))
+	check(t, c, []*Table{a})
+	require.True(t, c.Computing(Root{}, ids), "the third block is still to come")
+	require.False(t, c.Computing(Root{}, run(1, 5)), "what it can use is there")
+	require.NoError(t, c.Publish(a, Root{}, ids, 7))
+	require.False(t, c.Computing(Root{}, ids))
+	require.NoError(t, c.Release(a))
+	check(t, c, nil)
+}
+
+func TestAClaimEndsWithItsTable(t *testing.T) {
+	c := New(Config{Blocks: 16, BlockSize: 2})
+	a, b := &Table{}, &Table{}
+	c.Claim(a, Root{}, run(1, 4))
+	c.Claim(b, Root{}, run(1, 8))
+	require.NoError(t, c.Release(b))
+	check(t, c, []*Table{a})
+	require.True(t, c.Computing(Root{}, run(1, 3)))
+	require.True(t, c.Computing(Root{}, run(1, 9)))
+	require.NoError(t, c.Release(a))
+	require.False(t, c.Computing(Root{}, run(1, 9)))
+	require.Empty(t, c.tree.heads)
+}
+
+func TestAClaimGrowsAndCountsOnce(t *testing.T) {
+	c := New(Config{Blocks: 16, BlockSize: 2})
+	a := &Table{}
+	for _, n := range []int{0, 1, 4, 4, 3, 9} {
+		c.Claim(a, Root{}, run(1, n))
+		check(t, c, []*Table{a})
+	}
+	require.Len(t, a.claims, 4)
+}
+
+func TestWhoPublishesOtherTokensThanItClaimedHasNoClaimLeft(t *testing.T) {
+	c := New(Config{Blocks: 16, BlockSize: 2})
+	a := &Table{}
+	c.Claim(a, Root{}, run(1, 6))
+	require.True(t, c.Grow(a, 6))
+	require.NoError(t, c.Publish(a, Root{}, append(run(1, 3), 9, 9, 9), 6))
+	check(t, c, []*Table{a})
+	require.False(t, c.Computing(Root{}, run(1, 7)))
+}
+
+// A claimed prefix may be cached by others, who go, and be evicted, while the claim stands.
+func TestAnEvictedPrefixThatIsClaimedIsStillBeingComputed(t *testing.T) {
+	c := New(Config{Blocks: 4, BlockSize: 2})
+	claimer := &Table{}
+	c.Claim(claimer, Root{}, run(1, 8))
+	require.NoError(t, c.Release(compute(t, c, Root{}, run(1, 6))))
+	c.Name(claimer, []Key{{Key: 5, Tokens: 1}})
+	require.Empty(t, c.All(), "the claimer has published nothing")
+	require.Equal(t, 3, c.Cached())
+	check(t, c, []*Table{claimer})
+	require.True(t, c.Grow(claimer, 8))
+	check(t, c, []*Table{claimer})
+	require.True(t, c.Computing(Root{}, run(1, 8)))
+	require.NoError(t, c.Publish(claimer, Root{}, run(1, 8), 8))
+	require.Equal(t, []uint64{5}, c.All())
+	check(t, c, []*Table{claimer})
+}

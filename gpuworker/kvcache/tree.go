@@ -1,0 +1,130 @@
+package kvcache
+
+import "slices"
+
+// Decoded marks a token id whose keys and values the decode kernels computed. An engine whose two kernel classes give the same
+// bits has no need of it. A block is shared only among sequences whose ids are equal, marks included.
+const Decoded int32 = 1 << 30
+
+// Root is where a prefix begins: prefixes of different salts never meet.
+type Root struct{ Salt string }
+
+// node is one block's worth of tokens behind those of its parents. It has a block of the device, or somebody is going to compute
+// it (claims >= 1), or both. Every node above one that has a block has a block.
+type node struct {
+	hash   uint64 // of the chain up to and with it
+	salt   string // of a node without a parent; a parent says it for the others
+	parent int32  // node, or none
+	next   int32  // another node of the same hash, or the next unused one
+	block  int32  // whose content others may share, or none
+	twin   int32  // the first of the blocks with the same content that tables hold beside it. twin != none: refs[block] >= 1
+	claims int32  // tables that are going to compute it
+	idle   link
+	keys   []uint64 // each once
+}
+
+// tree finds nodes by what precedes them and their ids. Nodes are numbers into one array, so that nothing is allocated for one
+// that takes the place of another.
+type tree struct {
+	blockSize int
+	nodes     []node
+	ids       []int32          // blockSize ids a node
+	unused    int32            // the first of the nodes that are in no chain
+	heads     map[uint64]int32 // by hash: the first of its nodes
+	hasher    hasher
+	// hash is hasher.next; tests make it collide.
+	hash func(parent uint64, ids []int32) uint64
+}
+
+func newTree(blocks, blockSize int) tree {
+	t := tree{
+		blockSize: blockSize, nodes: make([]node, 0, blocks), ids: make([]int32, 0, blocks*blockSize),
+		unused: none, heads: make(map[uint64]int32, blocks), hasher: newHasher(),
+	}
+	t.hash = t.hasher.next
+	return t
+}
+
+// walk is a way down the tree along the ids of one sequence.
+type walk struct {
+	salt   string
+	hash   uint64 // of the chain so far
+	parent int32  // node it stands on, or none at the root
+}
+
+// begin stands at the root.
+func (t *tree) begin(r Root) walk {
+	return walk{salt: r.Salt, hash: t.hasher.root(r.Salt), parent: none}
+}
+
+// at stands on node n.
+func (t *tree) at(n int32) walk { return walk{hash: t.nodes[n].hash, parent: n} }
+
+// step goes on to the node of ids, one block of them, or says which hash it would have if there is none.
+func (t *tree) step(w walk, ids []int32) (n int32, hash uint64) {
+	hash = t.hash(w.hash, ids)
+	head, found := t.heads[hash]
+	if !found {
+		return none, hash
+	}
+	for n = head; n != none; n = t.nodes[n].next {
+		if t.same(n, w, ids) {
+			return n, hash
+		}
+	}
+	return none, hash
+}
+
+// same compares all that makes a node: hashes alone prove nothing.
+func (t *tree) same(n int32, w walk, ids []int32) bool {
+	x := &t.nodes[n]
+	return x.parent == w.parent && (w.parent != none || x.salt == w.salt) && slices.Equal(t.idsOf(n), ids)
+}
+
+// add makes the node of ids behind w, which has neither a block nor a claim yet.
+func (t *tree) add(w walk, hash uint64, ids []int32) int32 {
+	n := t.unused
+	if n == none {
+		n = int32(len(t.nodes))
+		t.nodes = append(t.nodes, node{})
+		t.ids = append(t.ids, ids...)
+	} else {
+		t.unused = t.nodes[n].next
+		copy(t.idsOf(n), ids)
+	}
+	next, found := t.heads[hash]
+	if !found {
+		next = none
+	}
+	x := &t.nodes[n]
+	*x = node{hash: hash, parent: w.parent, next: next, block: none, twin: none, keys: x.keys[:0]}
+	if w.parent == none {
+		x.salt = w.salt
+	}
+	t.heads[hash] = n
+	return n
+}
+
+// prune takes n out if it has neither a block nor a claim. Nothing stands below such a node.
+func (t *tree) prune(n int32) {
+	x := &t.nodes[n]
+	if x.block != none || x.claims > 0 {
+		return
+	}
+	switch head := t.heads[x.hash]; {
+	case head != n:
+		for t.nodes[head].next != n {
+			head = t.nodes[head].next
+		}
+		t.nodes[head].next = x.next
+	case x.next != none:
+		t.heads[x.hash] = x.next
+	default:
+		delete(t.heads, x.hash)
+	}
+	x.salt, x.next, t.unused = "", t.unused, n
+}
+
+func (t *tree) idsOf(n int32) []int32 {
+	return t.ids[int(n)*t.blockSize : (int(n)+1)*t.blockSize]
+}
