@@ -1,43 +1,163 @@
 package batch
 
 import (
-	"cmp"
 	"slices"
 	"time"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/kvcache"
 )
 
-// admit gives slots to waiting sequences by age, as long as all that they have to compute fits the free blocks; those
-// whose readers must catch up first are passed over. Beside others, one block more must be free: a sequence preempted for
-// want of a block would want it again at once.
-func (l *Loop) admit() {
+// admit gives places to waiting sequences in the order of the queue, as long as there are slots and blocks. Passed over are those
+// whose readers must catch up first, and those who wait for somebody to compute their prefix; the first of the others that does
+// not fit ends the round, so that it gets what comes free.
+func (l *Loop) admit(now time.Time) {
 	for !l.short {
-		at := slices.IndexFunc(l.waiting, func(s *sequence) bool { return !s.full() })
-		if at < 0 {
+		s := l.candidate()
+		if s == nil {
 			return
 		}
-		s := l.waiting[at]
-		slot, need := slices.Index(l.slots, nil), l.pool.BlocksFor(len(s.tokens))
-		if len(l.running) > 0 {
-			need++
+		if slot := slices.Index(l.slots, nil); slot >= 0 && l.place(s, int32(slot), now) {
+			continue
 		}
-		if slot < 0 || need > l.pool.Free() {
+		if !l.makeRoom(s) {
 			return
 		}
-		l.waiting = slices.Delete(l.waiting, at, at+1)
-		l.generations[slot]++
-		s.slot, s.generation, s.fresh = int32(slot), l.generations[slot], true
-		if s.started.IsZero() {
-			s.started = time.Now()
-			if o := l.cfg.Observer; o != nil {
-				o.Admitted(s.started.Sub(s.arrived), s.promptLength, 0)
-			}
-		}
-		l.slots[slot] = s
-		at, _ = slices.BinarySearchFunc(l.running, s, byUrgency)
-		l.running = slices.Insert(l.running, at, s)
-		// Blocks are taken at once so that the next waiting sequence sees what is really free.
-		s.blocks, _ = l.pool.Grow(s.blocks, len(s.tokens))
 	}
 }
 
-func byAge(a, b *sequence) int { return cmp.Compare(a.age, b.age) }
+// candidate is the waiting sequence that gets the next place.
+func (l *Loop) candidate() *sequence {
+	var first *sequence
+	for _, s := range l.waiting {
+		if (first == nil || byUrgency(s, first) < 0) && !s.full() && !l.awaits(s) {
+			first = s
+		}
+	}
+	return first
+}
+
+// charge makes the tenant of s pay for what was computed of it for the first time.
+func (l *Loop) charge(s *sequence) {
+	if n := s.computed - s.charged; n > 0 {
+		s.charged = s.computed
+	}
+}
+
+// makeRoom takes something from others for a sequence that found no slot or too few blocks. False: nothing is to be had at once.
+func (l *Loop) makeRoom(s *sequence) bool {
+	if slices.Contains(l.slots, nil) && l.forgetPrompt(s.family) {
+		return true
+	}
+	if len(l.departing) > 0 {
+		return false // a slot and blocks come with the next step that ends
+	}
+	if len(l.running) == 0 {
+		return l.forgetPrompt(nil) // its own family's
+	}
+	victim := l.running[len(l.running)-1]
+	if victim.request.Priority >= s.request.Priority {
+		return false
+	}
+	l.preempt(victim)
+	return victim.slot < 0
+}
+
+// place gives a waiting sequence a slot and blocks for all of its tokens that are known, so that the next one sees what is really
+// free. Beside others, one block more must be free: a sequence preempted for want of a block would want it again at once. False:
+// too few blocks are free, and nothing has changed.
+func (l *Loop) place(s *sequence, slot int32, now time.Time) bool {
+	lent := l.lent(s)
+	t, have, move, ok := l.source(s)
+	if !ok {
+		return false
+	}
+	need := l.cache.BlocksFor(len(s.tokens)) - len(t.Blocks)
+	if len(l.running) > 0 {
+		need++
+	}
+	if need > l.cache.Free() {
+		l.release(t)
+		return false
+	}
+	l.cache.Grow(t, len(s.tokens))
+	if move != nil {
+		l.plan.moves = append(l.plan.moves, *move)
+	}
+	found := have
+	have = l.swapIn(s, t, have)
+
+	l.waiting = slices.DeleteFunc(l.waiting, func(w *sequence) bool { return w == s })
+	at, _ := slices.BinarySearchFunc(l.running, s, byUrgency)
+	l.running = slices.Insert(l.running, at, s)
+	l.generations[slot]++
+	l.slots[slot] = s
+	s.slot, s.generation, s.fresh = slot, l.generations[slot], true
+	s.table, s.submitted, s.computed = t, have, have
+	l.lead(s)
+	if !s.request.Bypass {
+		l.cache.Name(t, s.keys())
+		l.cache.Claim(t, s.root(), s.ids())
+	}
+	if s.started.IsZero() {
+		l.begin(s, found, lent, now)
+	}
+	return true
+}
+
+// begin notes what a sequence found when it got its first place. Of a family, all have from the prefix cache what its leader had.
+func (l *Loop) begin(s *sequence, found int, lent bool, now time.Time) {
+	s.started, s.charged = now, found
+	cached := min(found, s.promptLength)
+	if !lent && s.caches() {
+		l.counters.lookups.Add(1)
+		if cached > 0 {
+			l.counters.hits.Add(1)
+			l.counters.cachedTokens.Add(uint64(cached))
+		}
+	}
+	if f := s.family; f != nil {
+		if f.leader == s {
+			f.cached = cached
+		}
+		cached = f.cached
+		l.came(f)
+	}
+	s.stream.cached.Store(int64(cached))
+	if o := l.cfg.Observer; o != nil {
+		o.Admitted(now.Sub(s.arrived), s.promptLength, cached)
+	}
+}
+
+// lead makes s the one that computes its family's prompt, if nobody does and it is not there.
+func (l *Loop) lead(s *sequence) {
+	if f := s.family; f != nil && f.prompt == nil && f.leader == nil && s.computed < s.promptLength {
+		f.leader = s
+	}
+}
+
+func (s *sequence) keys() []kvcache.Key {
+	keys := make([]kvcache.Key, len(s.request.Keys))
+	for i, k := range s.request.Keys {
+		keys[i] = kvcache.Key(k)
+	}
+	return keys
+}
+
+// swapIn adds the moves that bring back what of s waits in host memory, if that goes on where its table ends; otherwise, or if no
+// step has taken it out yet, it is given up. It gives how many of its first positions are there then.
+func (l *Loop) swapIn(s *sequence, t *kvcache.Table, have int) int {
+	w, first := s.swap, have/l.cfg.Runner.BlockSize
+	if w == nil || w.going || first < w.first || have >= w.tokens {
+		l.discard(s)
+		return have
+	}
+	s.swap = nil
+	l.plan.returning = append(l.plan.returning, w.blocks...)
+	for i, b := range w.blocks {
+		if at := w.first + i; at >= first {
+			l.plan.moves = append(l.plan.moves, engine.PreOp{Kind: engine.BlockIn, Src: b, Dst: t.Blocks[at]})
+		}
+	}
+	return w.tokens
+}

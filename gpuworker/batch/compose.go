@@ -11,6 +11,12 @@ type plan struct {
 	chosen []part // what the round is to compute
 	scores int    // score rows of chosen
 
+	// moves are block copies that were decided and are in no step yet. They go with the next step that the engine takes, before its
+	// segments, whatever sequences those are of: each assumes what was done before it, and every step planned since then assumes them.
+	moves []engine.PreOp
+	// returning are host blocks that are free once the moves are submitted.
+	returning []int32
+
 	step   engine.Step
 	params []engine.SlotParams // of the step's pre-operations
 	next   *flight             // what the step becomes once the engine takes it
@@ -57,7 +63,7 @@ func (l *Loop) compose(parts []part) bool {
 
 // begin empties the step and the flight to be.
 func (p *plan) begin(slots int) {
-	p.step.PreOps, p.step.Segments = p.step.PreOps[:0], p.step.Segments[:0]
+	p.step.PreOps, p.step.Segments = append(p.step.PreOps[:0], p.moves...), p.step.Segments[:0]
 	p.step.Samples, p.step.Scores = p.step.Samples[:0], p.step.Scores[:0]
 	p.params = slices.Grow(p.params[:0], slots) // pointers into it stay good
 	if p.next == nil {
@@ -74,14 +80,14 @@ func (p *plan) add(s *sequence, n int) {
 	if s.fresh {
 		p.params = append(p.params, s.request.Params)
 		p.step.PreOps = append(p.step.PreOps, engine.PreOp{
-			Slot: s.slot, SlotGeneration: s.generation, Params: &p.params[len(p.params)-1],
+			Slot: s.slot, SlotGeneration: s.generation, Params: &p.params[len(p.params)-1], History: s.tokens[:s.submitted],
 		})
 	}
 	f := p.next
 	class, run := s.next(n)
 	p.step.Segments = append(p.step.Segments, engine.Segment{
 		Slot: s.slot, SlotGeneration: s.generation, Class: class,
-		FirstPosition: int32(s.submitted), Tokens: run, Blocks: s.blocks,
+		FirstPosition: int32(s.submitted), Tokens: run, Blocks: s.table.Blocks,
 	})
 	part := part{seq: s, count: len(run)}
 	if s.request.PromptTopN >= 0 {

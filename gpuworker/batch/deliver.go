@@ -35,22 +35,49 @@ func (l *Loop) deliver(f *flight, result *engine.StepResult, now time.Time) {
 				l.counters.afterCancel.Add(1)
 			}
 			l.cancel(s)
-		case l.advance(s, rows, sample, now):
-			l.retire(s)
+		default:
+			l.take(s, rows, sample, now)
 		}
 		l.landed(s)
 	}
 }
 
-// advance gives a sequence its results and says whether it has ended.
+// take gives a sequence the results of its part of a step.
+func (l *Loop) take(s *sequence, scores []engine.RowResult, sample *engine.RowResult, now time.Time) {
+	if err := s.fault(scores, sample); err != nil {
+		s.stream.end(err)
+		l.retire(s)
+		return
+	}
+	l.charge(s)
+	l.remember(s)
+	l.lend(s)
+	if l.advance(s, scores, sample, now) {
+		l.retire(s)
+	}
+}
+
+// fault says what is wrong with the rows of a sequence.
+func (s *sequence) fault(scores []engine.RowResult, sample *engine.RowResult) error {
+	for i := range scores {
+		if scores[i].Status != engine.RowOK {
+			return fmt.Errorf("%w: scoring prompt token %d", ErrBadLogits, s.scored+1+i)
+		}
+	}
+	switch {
+	case sample == nil || sample.Status == engine.RowOK:
+		return nil
+	case sample.Status == engine.RowEmpty:
+		return fmt.Errorf("%w: at position %d", ErrNoToken, sample.Position)
+	}
+	return fmt.Errorf("%w: at position %d", ErrBadLogits, sample.Position)
+}
+
+// advance tells a sequence's stream what is new and says whether it has ended.
 func (l *Loop) advance(s *sequence, scores []engine.RowResult, sample *engine.RowResult, now time.Time) bool {
 	if len(scores) > 0 {
 		own := slices.Clone(scores)
 		for i := range own {
-			if own[i].Status != engine.RowOK {
-				s.stream.end(fmt.Errorf("%w: scoring prompt token %d", ErrBadLogits, s.scored+1+i))
-				return true
-			}
 			own[i].Candidates = slices.Clone(own[i].Candidates)
 		}
 		s.scored += len(own)
@@ -67,17 +94,8 @@ func (l *Loop) advance(s *sequence, scores []engine.RowResult, sample *engine.Ro
 		}
 		return false
 	}
-	switch sample.Status {
-	case engine.RowNaN:
-		s.stream.end(fmt.Errorf("%w: at position %d", ErrBadLogits, sample.Position))
-		return true
-	case engine.RowEmpty:
-		s.stream.end(fmt.Errorf("%w: at position %d", ErrNoToken, sample.Position))
-		return true
-	case engine.RowOK:
-	}
 	l.sampled(s, now)
-	s.tokens = append(s.tokens, sample.Token)
+	s.push(sample.Token)
 	l.counters.generated.Add(1)
 	s.emit(Event{Token: sample}, now)
 	if slices.Contains(s.request.StopIDs, sample.Token) {

@@ -14,15 +14,11 @@ func (l *Loop) retire(s *sequence) {
 
 // preempt takes the place of a sequence, which waits again by its age. Its steps in flight still count.
 func (l *Loop) preempt(s *sequence) {
-	l.counters.preempted.Add(1)
-	if o := l.cfg.Observer; o != nil {
-		o.Preempted(Recompute)
-	}
 	s.leaving = true
 	l.depart(s)
 }
 
-// depart keeps a sequence out of every step planned from here on.
+// depart keeps a sequence out of every step planned from here on, and lets it go if it is in none in flight.
 func (l *Loop) depart(s *sequence) {
 	same := func(r *sequence) bool { return r == s }
 	l.running, l.waiting = slices.DeleteFunc(l.running, same), slices.DeleteFunc(l.waiting, same)
@@ -33,12 +29,29 @@ func (l *Loop) depart(s *sequence) {
 		return
 	}
 	l.departing = slices.DeleteFunc(l.departing, same)
-	again := !s.over
-	l.drop(s)
-	if again {
-		at, _ := slices.BinarySearchFunc(l.waiting, s, byAge)
-		l.waiting = slices.Insert(l.waiting, at, s)
+	if s.over {
+		l.vacate(s)
+		l.discard(s)
+		if f := s.family; f != nil && s.started.IsZero() {
+			l.came(f)
+		}
+		if o := l.cfg.Observer; o != nil && s.stream.cancelled.Load() {
+			o.Freed(s.stream.sinceCancel(time.Now()))
+		}
+		return
 	}
+	l.counters.preempted.Add(1)
+	kind := Recompute
+	if l.swapOut(s) {
+		kind = Swap
+		l.counters.swapped.Add(1)
+	}
+	if o := l.cfg.Observer; o != nil {
+		o.Preempted(kind)
+	}
+	l.vacate(s)
+	at, _ := slices.BinarySearchFunc(l.waiting, s, byAge)
+	l.waiting = slices.Insert(l.waiting, at, s)
 }
 
 // landed lets a sequence go whose last step in flight has ended, if it is to.
@@ -48,16 +61,15 @@ func (l *Loop) landed(s *sequence) {
 	}
 }
 
-// drop gives back a sequence's slot and blocks. No step that it is in is in flight.
-func (l *Loop) drop(s *sequence) {
-	if err := l.pool.Release(s.blocks); err != nil {
-		l.logger.Error("released a block twice", "error", err)
+// vacate gives back a sequence's slot and blocks, if it has a place. No step that it is in is in flight.
+func (l *Loop) vacate(s *sequence) {
+	if s.slot < 0 {
+		return
 	}
-	if s.slot >= 0 {
-		l.slots[s.slot] = nil
+	if f := s.family; f != nil && f.leader == s {
+		f.leader = nil
 	}
-	if o := l.cfg.Observer; o != nil && s.over && s.stream.cancelled.Load() {
-		o.Freed(s.stream.sinceCancel(time.Now()))
-	}
+	l.release(s.table)
+	l.slots[s.slot] = nil
 	s.rewind()
 }

@@ -50,6 +50,7 @@ func (l *Loop) submit() error {
 	f := l.plan.next
 	f.began = now
 	l.plan.next = nil
+	l.moved()
 	l.flights = append(l.flights, f)
 	for _, p := range f.parts {
 		s := p.seq
@@ -147,6 +148,9 @@ func (l *Loop) measure(f *flight, device, wall time.Duration) {
 	prefill := f.tokens - f.decode
 	if prefill > 0 {
 		of.learn(prefill, took, l.cfg.Runner.MaxBatchedTokens-f.decode)
+	}
+	if prefill >= MinChunk { // shorter ones say more of what a step costs than of what a token does
+		l.prefill.learn(prefill, took)
 	}
 	if o := l.cfg.Observer; o != nil {
 		o.Stepped(len(f.parts), prefill, f.decode, took)

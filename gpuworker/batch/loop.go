@@ -20,15 +20,23 @@ type Config struct {
 	Context    int           // longest sequence in tokens
 	MaxWaiting int           // requests that may wait for a slot; 0 = 1024
 	Chunk      int           // fixed prefill chunk in tokens; 0 = as many as StepTarget and SharedTarget allow
-	StepTarget time.Duration // wanted length of a step that computes prompts alone; 0 = 250 ms
-	// SharedTarget is the wanted length of a step that computes prompts and in which sequences decode: each of those waits for
-	// all of it. 0 = 50 ms.
+	StepTarget time.Duration // wanted length of a step in which nothing decodes; 0 = 250 ms
+	// SharedTarget is the wanted length of a step in which sequences decode: each of them waits for all of it, so that as many prompt
+	// tokens join as keep it so short. 0 = 50 ms.
 	SharedTarget time.Duration
 	YieldAfter   time.Duration // how long a slow reader keeps its place in the batch while others wait; 0 = 250 ms
 	// StallLimit is how long a reader may leave its sequence paused, counted while others wait for the sequence's place and
 	// after it had to give that up; then the sequence ends. 0 = 30 s.
 	StallLimit time.Duration
 	Observer   Observer // nil: nobody is told
+	// OneClass: both kernel classes give the same bits (engine.DeviceInfo.OneClass), so that a cached block is the same whichever
+	// class computed its tokens.
+	OneClass bool
+	// HostRate is the bytes a second that blocks move to host memory and back; 0 = unknown, and taken for 20 GB/s.
+	// BlockBytes is what one block moves (engine.RunnerCost.HostBytesPerBlock). Together with the pace of prompts they decide
+	// whether a preempted sequence waits in host memory, of which there are Runner.HostBlocks, or is computed again.
+	HostRate   float64
+	BlockBytes uint64
 	// LongestStep is how long a step of MinChunk tokens took before; Stats.StepBound begins from it. 0 = not known.
 	LongestStep time.Duration
 }
@@ -37,12 +45,13 @@ type Config struct {
 type Loop struct {
 	cfg    Config
 	runner engine.Runner
-	pool   *kvcache.Pool
+	cache  *kvcache.Cache
 	logger hclog.Logger
 	made   time.Time
 	wake   chan struct{}
 	done   chan struct{} // closed when Run has ended
 	counters
+	prefixes prefixes
 
 	mail struct {
 		sync.Mutex
@@ -63,10 +72,12 @@ type Loop struct {
 	flights     []*flight   // steps submitted whose results are not read yet, the oldest first; at most depth
 	plan        plan
 	// short: a running sequence waits for the blocks of departing ones. Nobody is admitted before it had its turn.
-	short  bool
-	rest   [][]part // what of a refused step is still to be submitted, the next last
-	alone  pace     // of steps that compute prompts alone
-	shared pace     // of those in which sequences decode
+	short   bool
+	kept    []*family // those that keep their prompt's blocks, the oldest first
+	prefill rate      // of the device
+	rest    [][]part  // what of a refused step is still to be submitted, the next last
+	alone   pace      // of steps that compute prompts alone
+	shared  pace      // of those in which sequences decode
 }
 
 // New returns a loop over runner, which it does not close.
@@ -83,13 +94,19 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	if cfg.YieldAfter == 0 {
 		cfg.YieldAfter = 250 * time.Millisecond
 	}
+	if cfg.HostRate == 0 {
+		cfg.HostRate = 20e9
+	}
 	if cfg.StallLimit == 0 {
 		cfg.StallLimit = 30 * time.Second
 	}
 	l := &Loop{
 		cfg: cfg, runner: runner, logger: logger.Named("batch"), made: time.Now(),
-		pool: kvcache.NewPool(cfg.Runner.KVBlocks, cfg.Runner.BlockSize),
-		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		cache: kvcache.New(kvcache.Config{
+			Blocks: cfg.Runner.KVBlocks, BlockSize: cfg.Runner.BlockSize, HostBlocks: cfg.Runner.HostBlocks,
+		}),
+		prefixes: prefixes{cached: map[uint64]struct{}{}},
+		wake:     make(chan struct{}, 1), done: make(chan struct{}),
 		slots:       make([]*sequence, cfg.Runner.MaxSequences),
 		generations: make([]uint32, cfg.Runner.MaxSequences),
 		alone:       newPace(cfg.StepTarget),
@@ -142,7 +159,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		}
 	}
 	l.running, l.departing, l.waiting = nil, nil, nil
-	l.publish()
+	l.report()
 	return err
 }
 
@@ -152,8 +169,9 @@ func (l *Loop) rounds(ctx context.Context) error {
 	for {
 		l.collect()
 		l.reap(time.Now())
-		l.admit()
-		l.publish()
+		l.admit(time.Now())
+		l.announce()
+		l.report()
 		if ctx.Err() != nil {
 			if err := l.settle(ctx); err != nil {
 				return fmt.Errorf("%w: %w", ErrStepFailed, err)
@@ -166,6 +184,7 @@ func (l *Loop) rounds(ctx context.Context) error {
 		case planned:
 			err = l.carryOut(ctx)
 		case len(l.flights) == 0:
+			l.abandon()
 			if err := l.sleep(ctx); err != nil {
 				return err
 			}
@@ -206,24 +225,40 @@ func (l *Loop) collect() {
 	l.mail.Unlock()
 }
 
-// publish writes the counters that others read.
-func (l *Loop) publish() {
-	prefill := 0
-	for _, s := range l.waiting {
+// report writes the counters that others read.
+func (l *Loop) report() {
+	prefill, paused := 0, 0
+	oldest := time.Time{} // arrival of what waits for its first place for longest
+	queue := func(s *sequence) {
 		prefill += len(s.tokens)
+		if s.started.IsZero() && (oldest.IsZero() || s.arrived.Before(oldest)) {
+			oldest = s.arrived
+		}
+	}
+	for _, s := range l.waiting {
+		queue(s)
 	}
 	for _, s := range l.running {
 		if !s.decoding() {
 			prefill += s.length() - s.submitted
 		}
+		if s.paused {
+			paused++
+		}
 	}
 	l.mail.Lock()
+	defer l.mail.Unlock()
 	for _, s := range l.mail.arrivals {
-		prefill += s.promptLength
+		queue(s)
+	}
+	at := int64(0)
+	if !oldest.IsZero() {
+		at = max(int64(oldest.Sub(l.made)), 1)
 	}
 	l.mail.queued = len(l.waiting) + len(l.mail.arrivals)
+	l.counters.oldest.Store(at)
 	l.counters.waiting.Store(int64(l.mail.queued))
 	l.counters.running.Store(int64(len(l.running) + len(l.departing)))
+	l.counters.paused.Store(int64(paused))
 	l.counters.waitingPrefill.Store(int64(prefill))
-	l.mail.Unlock()
 }

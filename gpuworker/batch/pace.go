@@ -24,3 +24,22 @@ func (p *pace) learn(tokens int, took time.Duration, most int) {
 	fits := int(float64(tokens) * float64(p.target) / float64(max(took, time.Microsecond)))
 	p.tokens = max(min(max(fits, p.tokens/2), p.tokens*2, most), MinChunk)
 }
+
+// rate is how fast the device computes prompts, as the last steps had it.
+type rate struct{ perSecond float64 }
+
+// learn takes in a step that had so many tokens of prompts. A fourth of what it says counts.
+func (r *rate) learn(tokens int, took time.Duration) {
+	now := float64(tokens) / max(took, time.Microsecond).Seconds()
+	if r.perSecond == 0 {
+		r.perSecond = now
+	}
+	r.perSecond += (now - r.perSecond) / 4
+}
+
+func (r *rate) known() bool { return r.perSecond > 0 }
+
+// lasts is how long so many tokens take; only a known rate says it.
+func (r *rate) lasts(tokens int) time.Duration {
+	return time.Duration(float64(tokens) / r.perSecond * float64(time.Second))
+}

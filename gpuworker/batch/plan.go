@@ -36,7 +36,11 @@ func (l *Loop) choose() bool {
 
 // plannable says whether a sequence may be in the round: it has its place and something to compute, and its reader has room.
 func (l *Loop) plannable(s *sequence) bool {
-	return s.slot >= 0 && !s.leaving && !s.over && !s.exhausted() && !s.full()
+	if s.slot < 0 || s.leaving || s.over || s.exhausted() {
+		return false
+	}
+	s.paused = s.full()
+	return !s.paused
 }
 
 // chunk is how many prefill tokens a step may have, in which sequences decode or none does.
@@ -58,14 +62,14 @@ func (l *Loop) scoreLimit(s *sequence, budget int) int {
 	return min(budget, l.cfg.Runner.MaxScoreRows-l.plan.scores)
 }
 
-// reserve makes the blocks of s cover n more tokens. While too few are free, the last in urgency that is not chosen yet is
-// preempted: s itself if it is the last, and then the answer is false. It also is while a sequence departs, whose blocks come
-// when its step in flight has ended: nobody else has to go before that is known not to be enough.
+// reserve makes the blocks of s cover n more tokens. While too few are free, prompts that families keep go first, and then the
+// running sequence, last in urgency, that is not chosen yet is preempted: s itself if it is the last, and then the answer is
+// false. It also is while a sequence departs, whose blocks come when its step in flight has ended: nobody else has to go before
+// that is known not to be enough.
 func (l *Loop) reserve(s *sequence, n int) bool {
-	for {
-		var ok bool
-		if s.blocks, ok = l.pool.Grow(s.blocks, s.submitted+n); ok {
-			return true
+	for !l.cache.Grow(s.table, s.submitted+n) {
+		if l.forgetPrompt(nil) {
+			continue
 		}
 		if len(l.departing) > 0 {
 			l.short = true
@@ -80,6 +84,7 @@ func (l *Loop) reserve(s *sequence, n int) bool {
 			return false
 		}
 	}
+	return true
 }
 
 // last is the running sequence, last in urgency, that has no part in the round being planned.

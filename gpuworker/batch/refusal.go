@@ -14,10 +14,7 @@ import (
 // flight ends first: then every id is known, and no part depends on the step before it. An error ends the loop: the device is
 // lost, or the result of a step cannot be had.
 func (l *Loop) carryOut(ctx context.Context) error {
-	if !l.compose(l.plan.chosen) {
-		return nil
-	}
-	err := l.submit()
+	err := l.try(l.plan.chosen)
 	if err == nil || errors.Is(err, engine.ErrDevice) {
 		return err
 	}
@@ -30,10 +27,7 @@ func (l *Loop) carryOut(ctx context.Context) error {
 	for len(l.rest) > 0 && ctx.Err() == nil {
 		parts := l.rest[len(l.rest)-1]
 		l.rest = l.rest[:len(l.rest)-1]
-		if !l.compose(parts) {
-			continue
-		}
-		switch err := l.submit(); {
+		switch err := l.try(parts); {
 		case errors.Is(err, engine.ErrDevice):
 			return err
 		case err != nil:
@@ -45,6 +39,20 @@ func (l *Loop) carryOut(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// try submits parts as one step, unless none of them is wanted any more. A step for whose blocks the host has no memory is tried
+// again without them: their sequences are computed again.
+func (l *Loop) try(parts []part) error {
+	if !l.compose(parts) {
+		return nil
+	}
+	err := l.submit()
+	if errors.Is(err, engine.ErrOutOfMemory) && l.stay() {
+		l.counters.refused.Add(1)
+		return l.try(parts)
+	}
+	return err
 }
 
 // divide puts what is left to try of refused parts before the rest, or ends the sequence of the one that is refused for good.

@@ -2,9 +2,11 @@ package batch
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/kvcache"
 )
 
 // sequence is the state of one continuation. The loop's goroutine owns it. Invariants:
@@ -12,7 +14,7 @@ import (
 //	0 <= computed <= submitted <= length()
 //	promptLength <= len(tokens)
 //	0 <= sampling <= flying <= depth
-//	blocks cover submitted positions; slot >= 0 while it has a place
+//	table covers submitted positions; slot >= 0 and table is set while it has a place
 type sequence struct {
 	age          uint64 // order of arrival
 	request      Request
@@ -20,17 +22,21 @@ type sequence struct {
 	promptLength int
 
 	tokens    []int32 // ids that are known: prompt, resumed, sampled
+	marked    []int32 // tokens as the prefix cache knows them: see ids; nil where those are the same
 	sampling  int     // tokens behind these that steps in flight sample: their ids are not known yet
 	submitted int     // positions in steps that were submitted
 	computed  int     // of these, positions in steps that have ended: their keys and values are in the blocks
 	scored    int     // prompt tokens whose scores were delivered
 	told      int     // prompt tokens whose progress was told
+	charged   int     // positions that its tenant has paid for, or need not
 
 	slot       int32 // -1: it has no place
 	generation uint32
-	fresh      bool // the slot is to be set by the next step; false once a step that sets it is accepted
-	blocks     []int32
-	flying     int // steps in flight that it is in
+	fresh      bool           // the slot is to be set by the next step; false once a step that sets it is accepted
+	table      *kvcache.Table // its blocks; nil while it has no place
+	family     *family        // the continuations of its request; nil: it is the only one
+	swap       *swapped       // what of it waits in host memory; nil: nothing
+	flying     int            // steps in flight that it is in
 
 	// What becomes of it when its last step in flight has ended. Both keep it out of every step submitted later.
 	leaving bool // it was preempted: results still count, then it waits again
@@ -40,6 +46,7 @@ type sequence struct {
 	started      time.Time // when it got its first place
 	firstToken   time.Time
 	lastToken    time.Time
+	paused       bool      // its reader had to catch up first when the last round was planned
 	stalledSince time.Time // since when its reader keeps others waiting; zero: it does not
 }
 
@@ -51,9 +58,37 @@ func newSequence(l *Loop, r Request, i int) *sequence {
 		r.PromptTopN, r.Progress = -1, false
 	}
 	tokens := make([]int32, 0, len(r.Prompt)+len(c.Resumed)+min(r.MaxTokens, 64))
-	return &sequence{
+	s := &sequence{
 		request: r, stream: newStream(l), promptLength: len(r.Prompt), slot: -1, arrived: time.Now(),
 		tokens: append(append(tokens, r.Prompt...), c.Resumed...),
+	}
+	if !l.cfg.OneClass && !r.Bypass {
+		s.marked = slices.Clone(s.tokens)
+		from := s.promptLength
+		if r.Class == engine.Decode {
+			from = 0
+		}
+		for i := from; i < len(s.marked); i++ {
+			s.marked[i] |= kvcache.Decoded
+		}
+	}
+	return s
+}
+
+// ids are its tokens as the prefix cache compares them. Where the kernel classes give different bits, those that the decode
+// class computes are marked: a block is reused only where the same bits would be computed.
+func (s *sequence) ids() []int32 {
+	if s.marked == nil {
+		return s.tokens
+	}
+	return s.marked
+}
+
+// push adds a sampled token.
+func (s *sequence) push(id int32) {
+	s.tokens = append(s.tokens, id)
+	if s.marked != nil {
+		s.marked = append(s.marked, id|kvcache.Decoded)
 	}
 }
 
@@ -101,9 +136,18 @@ func (s *sequence) scoreRows(n int) int {
 	return max(0, min(s.submitted+n, s.promptLength-1)-max(s.submitted, s.scored))
 }
 
+// spared is how many of its first positions it need not compute if their keys and values are to be had: all but the last, whose
+// logits are wanted, and while its prompt is scored only those that predict what was scored before.
+func (s *sequence) spared() int {
+	if s.request.PromptTopN >= 0 && s.scored < s.promptLength-1 {
+		return s.scored
+	}
+	return len(s.tokens) - 1
+}
+
 // rewind forgets what is computed; tokens stay, to be computed again. No step that it is in is in flight.
 func (s *sequence) rewind() {
-	s.submitted, s.computed, s.blocks, s.slot, s.leaving = 0, 0, nil, -1, false
+	s.submitted, s.computed, s.table, s.slot, s.leaving = 0, 0, nil, -1, false
 }
 
 func (s *sequence) finish(reason Reason, stopID int32, now time.Time) {
@@ -122,6 +166,8 @@ func (s *sequence) emit(e Event, now time.Time) {
 // full says whether its reader must catch up before more of it is computed. The samples in flight count, so that a stream
 // never holds more events than its limit.
 func (s *sequence) full() bool { return s.stream.full(s.sampling) }
+
+func byAge(a, b *sequence) int { return cmp.Compare(a.age, b.age) }
 
 // byUrgency orders sequences: the higher priority first, then the older. The last is the first to lose its place.
 func byUrgency(a, b *sequence) int {

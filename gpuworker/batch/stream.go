@@ -15,6 +15,7 @@ const bufferLimit = 64
 type Stream struct {
 	loop        *Loop
 	cancelled   atomic.Bool
+	cached      atomic.Int64
 	cancelledAt struct { // when it was cancelled; under loop.mail
 		step  uint64 // the last one submitted before
 		ended uint64 // steps that had ended
@@ -108,6 +109,10 @@ func (s *Stream) Timings() Timings {
 	defer s.mu.Unlock()
 	return s.mu.timings
 }
+
+// Cached is how many tokens of the prompt were taken from the prefix cache instead of being computed. It holds from the first
+// event on.
+func (s *Stream) Cached() int { return int(s.cached.Load()) }
 
 func (s *Stream) push(e Event, t Timings) {
 	s.mu.Lock()

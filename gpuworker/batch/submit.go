@@ -36,8 +36,13 @@ func (l *Loop) Submit(r Request) ([]*Stream, error) {
 	}
 	count := len(r.Continuations)
 	sequences, streams := make([]*sequence, count), make([]*Stream, count)
+	var shared *family
+	if count > 1 {
+		shared = &family{coming: count}
+	}
 	for i := range sequences {
 		sequences[i] = newSequence(l, r, i)
+		sequences[i].family = shared
 		streams[i] = sequences[i].stream
 	}
 	l.mail.Lock()
@@ -53,6 +58,7 @@ func (l *Loop) Submit(r Request) ([]*Stream, error) {
 		s.age = l.mail.ages
 		l.counters.waitingPrefill.Add(int64(len(s.tokens)))
 	}
+	l.counters.oldest.CompareAndSwap(0, max(int64(sequences[0].arrived.Sub(l.made)), 1))
 	l.mail.queued += count
 	l.mail.arrivals = append(l.mail.arrivals, sequences...)
 	l.counters.waiting.Add(int64(count))
