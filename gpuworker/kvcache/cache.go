@@ -30,8 +30,9 @@ type Cache struct {
 	keys keyBook
 	host hostBlocks
 
-	freeCount, idleCount atomic.Int64
-	stats                counters
+	freeCount, idleCount, hostCount atomic.Int64 // what available, idle.count and len(host.free) were after the last operation
+
+	stats counters
 }
 
 // New returns a cache whose blocks are all free.
@@ -46,6 +47,7 @@ func New(cfg Config) *Cache {
 		c.free[i] = int32(cfg.Blocks - 1 - i)
 		c.nodeOf[i] = none
 	}
+	c.hostCount.Store(int64(cfg.HostBlocks))
 	c.count()
 	return c
 }

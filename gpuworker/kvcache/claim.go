@@ -1,20 +1,14 @@
 package kvcache
 
-// Claim says that the sequence of t is going to compute ids, so that others who want the same prefix can wait for it. Blocks that
-// are published, and those claimed before, are left as they are. A claim ends block by block as t publishes, and with Release.
+// Claim says that the sequence of t is going to compute ids, so that others who want the same prefix can wait for it. It takes the
+// place of what t claimed before, and leaves out what t has published. A claim ends block by block as t publishes, and with Release.
 func (c *Cache) Claim(t *Table, r Root, ids []int32) {
 	if t.released {
 		return
 	}
-	w := c.tree.begin(r)
-	from := t.Shared + len(t.claims)
-	switch {
-	case len(t.claims) > 0:
-		w = c.tree.at(t.claims[len(t.claims)-1])
-	case t.Shared > 0:
-		w = c.tree.at(c.nodeOf[t.Blocks[t.Shared-1]])
-	}
-	for i := from; i < len(ids)/c.blockSize; i++ {
+	c.unclaim(t)
+	w := c.end(t, r)
+	for i := t.Shared; i < len(ids)/c.blockSize; i++ {
 		n, hash := c.tree.step(w, c.part(ids, i))
 		if n == none {
 			n = c.tree.add(w, hash, c.part(ids, i))

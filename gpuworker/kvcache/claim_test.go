@@ -52,14 +52,18 @@ func TestAClaimEndsWithItsTable(t *testing.T) {
 	require.Empty(t, c.tree.heads)
 }
 
-func TestAClaimGrowsAndCountsOnce(t *testing.T) {
+func TestAClaimTakesThePlaceOfTheOneBefore(t *testing.T) {
 	c := New(Config{Blocks: 16, BlockSize: 2})
 	a := &Table{}
-	for _, n := range []int{0, 1, 4, 4, 3, 9} {
+	for _, n := range []int{0, 1, 4, 4, 9, 3} {
 		c.Claim(a, Root{}, run(1, n))
 		check(t, c, []*Table{a})
+		require.Len(t, a.claims, n/2)
 	}
-	require.Len(t, a.claims, 4)
+	require.True(t, c.Computing(Root{}, append(run(1, 2), 9)))
+	c.Claim(a, Root{}, run(7, 3))
+	require.False(t, c.Computing(Root{}, append(run(1, 2), 9)))
+	require.True(t, c.Computing(Root{}, run(7, 3)))
 }
 
 func TestWhoPublishesOtherTokensThanItClaimedHasNoClaimLeft(t *testing.T) {

@@ -1,28 +1,23 @@
 package kvcache
 
-import (
-	"fmt"
-	"sync/atomic"
-)
+import "fmt"
 
 // hostBlocks is the blocks of host memory: each is free or taken.
 type hostBlocks struct {
 	free  []int32 // stack: low numbers first, because memory for a block is found when it is first written
 	taken []bool
-	count *atomic.Int64 // len(free)
 }
 
 func newHostBlocks(n int) hostBlocks {
-	h := hostBlocks{free: make([]int32, n), taken: make([]bool, n), count: &atomic.Int64{}}
+	h := hostBlocks{free: make([]int32, n), taken: make([]bool, n)}
 	for i := range h.free {
 		h.free[i] = int32(n - 1 - i)
 	}
-	h.count.Store(int64(n))
 	return h
 }
 
 // FreeHost is the number of host blocks that TakeHost can hand out.
-func (c *Cache) FreeHost() int { return int(c.host.count.Load()) }
+func (c *Cache) FreeHost() int { return int(c.hostCount.Load()) }
 
 // TakeHost hands out n >= 0 host blocks. When fewer are free it changes nothing and returns false.
 func (c *Cache) TakeHost(n int) ([]int32, bool) {
@@ -37,7 +32,7 @@ func (c *Cache) TakeHost(n int) ([]int32, bool) {
 		h.taken[b] = true
 		blocks[i] = b
 	}
-	h.count.Store(int64(len(h.free)))
+	c.hostCount.Store(int64(len(h.free)))
 	return blocks, true
 }
 
@@ -57,6 +52,6 @@ func (c *Cache) GiveHost(blocks []int32) error {
 	for i := len(blocks) - 1; i >= 0; i-- {
 		h.free = append(h.free, blocks[i])
 	}
-	h.count.Store(int64(len(h.free)))
+	c.hostCount.Store(int64(len(h.free)))
 	return nil
 }

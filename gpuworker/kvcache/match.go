@@ -45,10 +45,7 @@ func (c *Cache) Publish(t *Table, r Root, ids []int32, computed int) error {
 	case full <= t.Shared:
 		return nil
 	}
-	w := c.tree.begin(r)
-	if t.Shared > 0 {
-		w = c.tree.at(c.nodeOf[t.Blocks[t.Shared-1]])
-	}
+	w := c.end(t, r)
 	defer c.count()
 	for i := t.Shared; i < full; i++ {
 		part := c.part(ids, i)
@@ -69,6 +66,14 @@ func (c *Cache) Publish(t *Table, r Root, ids []int32, computed int) error {
 		w = c.tree.at(n)
 	}
 	return nil
+}
+
+// end stands where the shared blocks of t end.
+func (c *Cache) end(t *Table, r Root) walk {
+	if t.Shared == 0 {
+		return c.tree.begin(r)
+	}
+	return c.tree.at(c.nodeOf[t.Blocks[t.Shared-1]])
 }
 
 // part is the ids of block i.

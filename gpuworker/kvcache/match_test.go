@@ -167,3 +167,38 @@ func TestStatsCountLookupsHitsAndTokens(t *testing.T) {
 	require.NoError(t, c.Release(c.Match(Root{}, run(9, 6))))
 	require.Equal(t, Stats{Lookups: 3, Hits: 1, TokensLooked: 16, TokensHit: 4}, c.Stats())
 }
+
+func TestPrefixesWithTheSameHashAreToldApart(t *testing.T) {
+	c := New(Config{Blocks: 16, BlockSize: 2})
+	c.tree.hash = func(uint64, []int32) uint64 { return 1 }
+	a := compute(t, c, Root{}, []int32{1, 2, 3, 4})
+	b := compute(t, c, Root{}, []int32{3, 4, 1, 2})
+	s := compute(t, c, Root{Salt: "s"}, []int32{1, 2, 3, 4})
+	check(t, c, []*Table{a, b, s})
+	for name, tc := range map[string]struct {
+		salt string
+		ids  []int32
+		want []int32
+	}{
+		"the first":              {"", []int32{1, 2, 3, 4, 5}, a.Blocks},
+		"the second":             {"", []int32{3, 4, 1, 2, 5}, b.Blocks},
+		"the salted":             {"s", []int32{1, 2, 3, 4, 5}, s.Blocks},
+		"a mixture":              {"", []int32{1, 2, 1, 2, 5}, a.Blocks[:1]},
+		"what nobody computed":   {"", []int32{4, 3, 2, 1, 0}, []int32{}},
+		"under a salt of nobody": {"t", []int32{1, 2, 3, 4, 5}, []int32{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := c.Match(Root{Salt: tc.salt}, tc.ids)
+			require.Equal(t, tc.want, append([]int32{}, found.Blocks...))
+			require.NoError(t, c.Release(found))
+		})
+	}
+	left := []*Table{b, a, s}
+	for len(left) > 0 {
+		require.NoError(t, c.Release(left[0]))
+		left = left[1:]
+		check(t, c, left)
+	}
+	require.True(t, c.Grow(&Table{}, 20), "nodes leave a chain of equal hashes at every place of it")
+	require.Len(t, liveNodes(t, c), 6)
+}

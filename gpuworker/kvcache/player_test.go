@@ -1,0 +1,319 @@
+package kvcache
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// player turns bytes into operations, carries them out on a Cache and on a stupid one, and compares all that can be seen. It also
+// plays the device: what a block holds is written, copied and read as a step would do it.
+type player struct {
+	t      *testing.T
+	bytes  []byte
+	c      *Cache
+	s      *stupid
+	device [][]int32 // by block: its ids
+	live   []*sequence
+	world  map[uint64]bool // the keys that one who listens to Changes knows
+	host   []int32
+	did    map[string]int
+
+	operations int
+}
+
+type sequence struct {
+	table    *Table
+	stupid   *stupidTable
+	root     Root
+	ids      []int32
+	computed int
+	bypass   bool
+}
+
+func newPlayer(t *testing.T, bytes []byte) *player {
+	t.Helper()
+	p := &player{t: t, bytes: bytes, world: map[uint64]bool{}, did: map[string]int{}}
+	cfg := Config{Blocks: p.number(25), BlockSize: 1 + p.number(5), HostBlocks: p.number(6)}
+	p.c, p.s = New(cfg), newStupid(cfg)
+	p.c.keys.limit = 1 + p.number(8)
+	if p.number(4) == 0 {
+		p.c.tree.hash = func(uint64, []int32) uint64 { return 1 }
+	}
+	p.device = make([][]int32, cfg.Blocks)
+	for b := range p.device {
+		p.device[b] = make([]int32, cfg.BlockSize)
+	}
+	return p
+}
+
+// number is the next byte below n, and 0 when there are none left.
+func (p *player) number(n int) int {
+	if len(p.bytes) == 0 {
+		return 0
+	}
+	b := int(p.bytes[0])
+	p.bytes = p.bytes[1:]
+	return b % n
+}
+
+func (p *player) play() {
+	for len(p.bytes) > 0 {
+		p.operation()
+		p.operations++
+		p.compare()
+	}
+	for len(p.live) > 0 {
+		p.release(0)
+		p.compare()
+	}
+	require.Equal(p.t, p.c.Total(), p.c.Free(), "nothing is held when everybody has gone")
+}
+
+func (p *player) operation() {
+	op := p.number(16)
+	if len(p.live) == 0 || (op < 3 && len(p.live) < 8) {
+		p.start()
+		return
+	}
+	i := p.number(len(p.live))
+	q := p.live[i]
+	switch op {
+	case 3:
+		p.release(i)
+	case 4:
+		p.fork(q)
+	case 5:
+		p.rollback(q)
+	case 6:
+		p.ask()
+	case 7:
+		p.listen()
+	case 8:
+		p.swap()
+	case 9:
+		p.claim(q)
+	case 10:
+		p.name(q)
+	default:
+		p.compute(q)
+	}
+}
+
+// prompt begins as a living sequence does, so that prefixes meet, and goes on with few different ids.
+func (p *player) prompt() (Root, []int32) {
+	root := Root{Salt: []string{"", "a", "/"}[max(0, p.number(6)-3)]}
+	var ids []int32
+	if len(p.live) > 0 && p.number(2) == 0 {
+		of := p.live[p.number(len(p.live))]
+		ids = slices.Clone(of.ids[:p.number(len(of.ids)+1)])
+		if p.number(4) > 0 {
+			root = of.root
+		}
+	}
+	return root, p.more(ids, p.number(12))
+}
+
+func (p *player) more(ids []int32, n int) []int32 {
+	for range n {
+		id := int32(p.number(16))
+		switch {
+		case id < 12:
+			id = 1
+		case id == 15:
+			id = 1 | Decoded
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+func (p *player) start() {
+	q := &sequence{bypass: p.number(8) == 0}
+	q.root, q.ids = p.prompt()
+	if q.bypass {
+		q.table, q.stupid = &Table{}, &stupidTable{}
+		p.s.tables = append(p.s.tables, q.stupid)
+	} else {
+		q.table, q.stupid = p.c.Match(q.root, q.ids), p.s.match(q.root, q.ids)
+		q.computed = q.table.Shared * p.c.BlockSize()
+		p.did["hit"] += q.table.Shared
+		if p.number(2) == 0 {
+			p.claim(q)
+		}
+		if p.number(2) == 0 {
+			p.name(q)
+		}
+	}
+	p.live = append(p.live, q)
+}
+
+func (p *player) claim(q *sequence) {
+	if q.bypass || q.computed < q.table.Shared*p.c.BlockSize() {
+		return
+	}
+	p.did["claim"]++
+	p.c.Claim(q.table, q.root, q.ids)
+	p.s.claim(q.stupid, q.root, q.ids)
+}
+
+func (p *player) name(q *sequence) {
+	var keys []Key
+	for range p.number(3) {
+		keys = append(keys, Key{Key: uint64(p.number(24)), Tokens: p.number(14)})
+	}
+	slices.SortStableFunc(keys, func(a, b Key) int { return a.Tokens - b.Tokens })
+	p.c.Name(q.table, keys)
+	q.stupid.keys = slices.DeleteFunc(keys, func(k Key) bool { return k.Tokens == 0 })
+	p.s.tell(q.stupid)
+}
+
+// compute does a step of a few tokens as a loop would: blocks for them, a block of its own for the first, the writes, and what is
+// full published.
+func (p *player) compute(q *sequence) {
+	n := 1 + p.number(6)
+	if missing := q.computed + n - len(q.ids); missing > 0 {
+		q.ids = p.more(q.ids, missing)
+	}
+	if p.number(2) == 0 && !p.grow(q, q.computed+n) {
+		return
+	}
+	if !p.own(q, q.computed) || !p.grow(q, q.computed+n) {
+		return
+	}
+	size := p.c.BlockSize()
+	for at := q.computed; at < q.computed+n; at++ {
+		b := q.table.Blocks[at/size]
+		require.False(p.t, p.c.othersSee(b), "a step writes to block %d, which others see", b)
+		p.device[b][at%size] = q.ids[at]
+	}
+	q.computed += n
+	if q.bypass {
+		return
+	}
+	require.NoError(p.t, p.c.Publish(q.table, q.root, q.ids, q.computed))
+	p.s.publish(q.stupid, q.root, q.ids, q.computed)
+	if i := q.table.Shared - 1; i >= 0 && p.c.tree.nodes[p.c.nodeOf[q.table.Blocks[i]]].block != q.table.Blocks[i] {
+		p.did["twin"]++
+	}
+}
+
+func (p *player) grow(q *sequence, n int) bool {
+	ok := p.c.Grow(q.table, n)
+	require.Equal(p.t, p.s.grow(q.stupid, n), ok, "grow to %d", n)
+	if !ok {
+		p.did["full"]++
+	}
+	return ok
+}
+
+func (p *player) own(q *sequence, position int) bool {
+	src, dst, copied, ok := p.c.Own(q.table, position)
+	wantCopied, wantOK := p.s.own(q.stupid, position)
+	require.Equal(p.t, [2]bool{wantCopied, wantOK}, [2]bool{copied, ok}, "own %d", position)
+	if copied {
+		p.did["copy"]++
+		require.NotEqual(p.t, src, dst)
+		require.Equal(p.t, dst, q.table.Blocks[position/p.c.BlockSize()])
+		copy(p.device[dst], p.device[src])
+	}
+	return ok
+}
+
+func (p *player) fork(q *sequence) {
+	if len(p.live) >= 8 {
+		return
+	}
+	f := *q
+	f.ids = slices.Clone(q.ids)
+	f.table, f.stupid = p.c.Fork(q.table), p.s.fork(q.stupid)
+	p.live = append(p.live, &f)
+	p.did["fork"]++
+}
+
+// rollback forgets some computed tokens; others come in their place.
+func (p *player) rollback(q *sequence) {
+	q.computed -= p.number(q.computed + 1)
+	q.ids = q.ids[:q.computed]
+	p.did["rollback"]++
+}
+
+func (p *player) release(i int) {
+	q := p.live[i]
+	require.NoError(p.t, p.c.Release(q.table))
+	p.s.release(q.stupid)
+	require.ErrorIs(p.t, p.c.Release(q.table), ErrReleased)
+	p.live = slices.Delete(p.live, i, i+1)
+}
+
+func (p *player) ask() {
+	root, ids := p.prompt()
+	want := p.s.computing(root, ids)
+	require.Equal(p.t, want, p.c.Computing(root, ids))
+	if want {
+		p.did["wait"]++
+	}
+}
+
+// listen does what one does who follows the keys.
+func (p *player) listen() {
+	added, removed, reset := p.c.Changes()
+	if reset {
+		p.did["reset"]++
+		require.Empty(p.t, added)
+		require.Empty(p.t, removed)
+		clear(p.world)
+		added = p.c.All()
+	}
+	for _, key := range removed {
+		require.True(p.t, p.world[key], "key %d goes that was not there", key)
+		delete(p.world, key)
+	}
+	for _, key := range added {
+		require.False(p.t, p.world[key], "key %d comes twice", key)
+		p.world[key] = true
+	}
+	require.Equal(p.t, p.s.all(), slices.Sorted(maps.Keys(p.world)))
+}
+
+func (p *player) swap() {
+	n := p.number(8)
+	free := p.c.FreeHost()
+	blocks, ok := p.c.TakeHost(n)
+	require.Equal(p.t, n <= free, ok)
+	for _, b := range blocks {
+		require.NotContains(p.t, p.host, b)
+		p.host = append(p.host, b)
+	}
+	give := p.number(len(p.host) + 1)
+	require.NoError(p.t, p.c.GiveHost(p.host[:give]))
+	if give > 0 {
+		require.Error(p.t, p.c.GiveHost(append(slices.Clone(p.host[give:]), p.host[0])), "the last was given back before")
+	}
+	p.host = p.host[give:]
+	require.Equal(p.t, len(p.c.host.taken)-len(p.host), p.c.FreeHost())
+}
+
+// compare looks at everything after an operation.
+func (p *player) compare() {
+	tables := make([]*Table, len(p.live))
+	for i, q := range p.live {
+		tables[i] = q.table
+	}
+	check(p.t, p.c, tables)
+	require.Empty(p.t, p.s.orphans(), "the stupid one keeps no leaf without its parents")
+	require.Equal(p.t, p.s.free(), p.c.Free())
+	require.Equal(p.t, p.s.idle(), p.c.Cached())
+	require.Equal(p.t, p.s.all(), p.c.All())
+	require.Equal(p.t, p.s.stats, p.c.Stats())
+	size := p.c.BlockSize()
+	for _, q := range p.live {
+		require.Equal(p.t, q.stupid.shared, q.table.Shared)
+		require.Len(p.t, q.table.Blocks, len(q.stupid.blocks))
+		for at := range q.computed {
+			require.Equal(p.t, q.ids[at], p.device[q.table.Blocks[at/size]][at%size], "position %d has another token's keys", at)
+		}
+	}
+}

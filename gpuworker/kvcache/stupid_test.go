@@ -1,0 +1,270 @@
+package kvcache
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// stupid does what a Cache does with maps and full scans. It has no block numbers, no lists and no hashes: a prefix is the text
+// of its salt and ids.
+type stupid struct {
+	total, blockSize int
+	tables           []*stupidTable
+	cached           map[string]*stupidPrefix
+	clock            int
+	stats            Stats
+}
+
+type stupidPrefix struct {
+	blocks    []*stupidBlock // that hold it; others get the first
+	idleSince int            // by the clock; 0 = held
+	keys      map[uint64]bool
+}
+
+type stupidBlock struct {
+	prefix string // "" = not published
+}
+
+type stupidTable struct {
+	blocks []*stupidBlock
+	shared int
+	claims []string
+	keys   []Key
+}
+
+func newStupid(cfg Config) *stupid {
+	return &stupid{total: cfg.Blocks, blockSize: cfg.BlockSize, cached: map[string]*stupidPrefix{}}
+}
+
+func (s *stupid) prefix(r Root, ids []int32, blocks int) string {
+	return fmt.Sprint(r.Salt, "/", ids[:blocks*s.blockSize], "/")
+}
+
+func (s *stupid) holders(b *stupidBlock) int {
+	n := 0
+	for _, t := range s.tables {
+		if slices.Contains(t.blocks, b) {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *stupid) heldBlocks() map[*stupidBlock]bool {
+	held := map[*stupidBlock]bool{}
+	for _, t := range s.tables {
+		for _, b := range t.blocks {
+			held[b] = true
+		}
+	}
+	return held
+}
+
+// free is how many blocks no table holds.
+func (s *stupid) free() int { return s.total - len(s.heldBlocks()) }
+
+func (s *stupid) idle() int {
+	n := 0
+	for _, p := range s.cached {
+		if p.idleSince > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// look forgets the blocks that nobody holds any more, and stamps the prefixes that have none left but one for the next who comes.
+func (s *stupid) look() {
+	held := s.heldBlocks()
+	for _, p := range s.cached {
+		first := p.blocks[0]
+		p.blocks = slices.DeleteFunc(p.blocks, func(b *stupidBlock) bool { return !held[b] })
+		switch last := len(p.blocks) - 1; {
+		case last >= 0 && p.blocks[0] != first: // the one that came last takes its place
+			p.blocks = slices.Insert(p.blocks[:last], 0, p.blocks[last])
+			p.idleSince = 0
+		case last >= 0:
+			p.idleSince = 0
+		default:
+			p.blocks = []*stupidBlock{first}
+			if p.idleSince == 0 {
+				s.clock++
+				p.idleSince = s.clock
+			}
+		}
+	}
+}
+
+// makeRoom evicts until an empty block is there.
+func (s *stupid) makeRoom() {
+	if s.free()-s.idle() > 0 {
+		return
+	}
+	oldest := ""
+	for text, p := range s.cached {
+		if p.idleSince > 0 && (oldest == "" || p.idleSince < s.cached[oldest].idleSince) {
+			oldest = text
+		}
+	}
+	delete(s.cached, oldest)
+	s.stats.Evictions++
+}
+
+// orphans are the prefixes whose beginning is not cached.
+func (s *stupid) orphans() []string {
+	var all []string
+	for text := range s.cached {
+		salt, ids, _ := strings.Cut(text, "/[")
+		words := strings.Fields(strings.Trim(ids, "]/"))
+		if len(words) <= s.blockSize {
+			continue
+		}
+		above := salt + "/[" + strings.Join(words[:len(words)-s.blockSize], " ") + "]/"
+		if s.cached[above] == nil {
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
+func (s *stupid) match(r Root, ids []int32) *stupidTable {
+	t := &stupidTable{}
+	for n := 1; n <= (len(ids)-1)/s.blockSize && s.cached[s.prefix(r, ids, n)] != nil; n++ {
+		text := s.prefix(r, ids, n)
+		t.blocks = append(t.blocks, s.cached[text].blocks[0])
+	}
+	t.shared = len(t.blocks)
+	s.tables = append(s.tables, t)
+	s.stats.Lookups++
+	s.stats.TokensLooked += uint64(len(ids))
+	if t.shared > 0 {
+		s.stats.Hits++
+		s.stats.TokensHit += uint64(t.shared * s.blockSize)
+	}
+	s.look()
+	return t
+}
+
+func (s *stupid) grow(t *stupidTable, n int) bool {
+	need := (n+s.blockSize-1)/s.blockSize - len(t.blocks)
+	if need <= 0 {
+		return true
+	}
+	if need > s.free() {
+		return false
+	}
+	for range need {
+		s.makeRoom()
+		t.blocks = append(t.blocks, &stupidBlock{})
+	}
+	return true
+}
+
+func (s *stupid) publish(t *stupidTable, r Root, ids []int32, computed int) {
+	for t.shared < computed/s.blockSize {
+		text := s.prefix(r, ids, t.shared+1)
+		b := t.blocks[t.shared]
+		b.prefix = text
+		switch p := s.cached[text]; {
+		case p == nil:
+			s.cached[text] = &stupidPrefix{blocks: []*stupidBlock{b}, keys: map[uint64]bool{}}
+		case p.idleSince > 0:
+			p.blocks = []*stupidBlock{b}
+		case !slices.Contains(p.blocks, b):
+			p.blocks = append(p.blocks, b)
+		}
+		if len(t.claims) > 0 && t.claims[0] == text {
+			t.claims = t.claims[1:]
+		} else {
+			t.claims = nil
+		}
+		t.shared++
+		s.look()
+		s.tell(t)
+	}
+}
+
+// tell attaches the keys whose blocks are published.
+func (s *stupid) tell(t *stupidTable) {
+	t.keys = slices.DeleteFunc(t.keys, func(k Key) bool {
+		i := (k.Tokens - 1) / s.blockSize
+		if i >= t.shared {
+			return false
+		}
+		if keys := s.cached[t.blocks[i].prefix].keys; len(keys) < 16+s.blockSize {
+			keys[k.Key] = true
+		}
+		return true
+	})
+}
+
+func (s *stupid) claim(t *stupidTable, r Root, ids []int32) {
+	t.claims = nil
+	for n := t.shared + 1; n <= len(ids)/s.blockSize; n++ {
+		t.claims = append(t.claims, s.prefix(r, ids, n))
+	}
+}
+
+func (s *stupid) computing(r Root, ids []int32) bool {
+	for n := 1; n <= (len(ids)-1)/s.blockSize; n++ {
+		text := s.prefix(r, ids, n)
+		if s.cached[text] != nil {
+			continue
+		}
+		return slices.ContainsFunc(s.tables, func(t *stupidTable) bool { return slices.Contains(t.claims, text) })
+	}
+	return false
+}
+
+func (s *stupid) fork(t *stupidTable) *stupidTable {
+	f := &stupidTable{blocks: slices.Clone(t.blocks), shared: t.shared}
+	s.tables = append(s.tables, f)
+	return f
+}
+
+func (s *stupid) seen(b *stupidBlock) bool { return b.prefix != "" || s.holders(b) > 1 }
+
+func (s *stupid) own(t *stupidTable, position int) (copied, ok bool) {
+	i := position / s.blockSize
+	if i >= len(t.blocks) || !s.seen(t.blocks[i]) {
+		return false, true
+	}
+	if s.free() == 0 {
+		return false, false
+	}
+	s.makeRoom()
+	if i < t.shared {
+		t.shared, t.claims = i, nil
+	}
+	if i+1 < len(t.blocks) && s.seen(t.blocks[i+1]) {
+		for len(t.blocks) > i+1 {
+			s.shorten(t)
+		}
+	}
+	t.blocks[i] = &stupidBlock{}
+	s.look()
+	return true, true
+}
+
+func (s *stupid) shorten(t *stupidTable) {
+	t.blocks = t.blocks[:len(t.blocks)-1]
+	s.look()
+}
+
+func (s *stupid) release(t *stupidTable) {
+	t.claims = nil
+	for len(t.blocks) > 0 {
+		s.shorten(t)
+	}
+	s.tables = slices.DeleteFunc(s.tables, func(x *stupidTable) bool { return x == t })
+}
+
+func (s *stupid) all() []uint64 {
+	keys := map[uint64]bool{}
+	for _, p := range s.cached {
+		maps.Copy(keys, p.keys)
+	}
+	return slices.Sorted(maps.Keys(keys))
+}
