@@ -1,0 +1,98 @@
+package fairqueue_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/internal/fairqueue"
+)
+
+var update = flag.Bool("update", false, "rewrite the outcomes in testdata")
+
+// A script is lines of commands; the line after one, "-> ...", is the order after it, and -update rewrites it. An item's class is
+// PRIORITY/TENANT, and its age grows with every push.
+//
+//	push ITEM CLASS [age=N]
+//	serve TOKENS: the next item is taken out and its class charged
+//	charge CLASS TOKENS
+//	remove ITEM
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			got := play(t, string(text))
+			if *update {
+				require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
+				return
+			}
+			require.Equal(t, string(text), got, "run with -update if the change is meant")
+		})
+	}
+}
+
+func play(t *testing.T, text string) string {
+	t.Helper()
+	var q fairqueue.Queue[string]
+	classes, age := map[string]fairqueue.Class{}, uint64(100)
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "-> ") {
+			continue
+		}
+		out.WriteString(line)
+		words := strings.Fields(line)
+		if len(words) == 0 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		outcome := ""
+		switch words[0] {
+		case "push":
+			age++
+			at := age
+			if len(words) > 3 {
+				at = uint64(number(t, strings.TrimPrefix(words[3], "age=")))
+			}
+			classes[words[1]] = class(t, words[2])
+			require.True(t, q.Push(words[1], classes[words[1]], at))
+		case "serve":
+			item, found := q.Next(nil)
+			require.True(t, found)
+			require.True(t, q.Remove(item))
+			q.Charge(classes[item], number(t, words[1]))
+			outcome = item + " is served; "
+		case "charge":
+			q.Charge(class(t, words[1]), number(t, words[2]))
+		case "remove":
+			require.True(t, q.Remove(words[1]))
+		default:
+			require.FailNow(t, "unknown command", line)
+		}
+		fmt.Fprintf(&out, "-> %s%d wait: %s\n", outcome, q.Len(), strings.Join(slices.Collect(q.Each), " "))
+	}
+	return strings.ReplaceAll(out.String(), ": \n", "\n")
+}
+
+func class(t *testing.T, text string) fairqueue.Class {
+	t.Helper()
+	priority, tenant, _ := strings.Cut(text, "/")
+	return fairqueue.Class{Priority: int32(number(t, priority)), Tenant: tenant}
+}
+
+func number(t *testing.T, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	return n
+}
