@@ -35,7 +35,7 @@ func FuzzOperations(f *testing.F) {
 	f.Add([]byte{4, 1, 2, 3, 1})
 	f.Add([]byte{20, 3, 0, 7, 0, 1, 1, 0, 0, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 12, 0, 5, 4, 0, 12, 1, 3, 5, 0, 2, 12, 0, 3, 3, 0})
 	f.Fuzz(func(t *testing.T, bytes []byte) {
-		if len(bytes) > 2000 {
+		if len(bytes) > 400 {
 			t.Skip("long scripts only repeat what short ones do")
 		}
 		newPlayer(t, bytes).play()
