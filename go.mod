@@ -3,6 +3,7 @@ module github.com/millrace/millrace
 go 1.26.0
 
 require (
+	github.com/cespare/xxhash/v2 v2.3.0
 	github.com/cncf/xds/go v0.0.0-20260202195803-dba9d589def2
 	github.com/dlclark/regexp2/v2 v2.12.0
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.4
