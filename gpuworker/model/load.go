@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,7 @@ type loader struct {
 	progress func(Progress)
 	logger   hclog.Logger
 	leaked   *atomic.Int64 // counts the buffers that the device refuses to free
+	swap     *swapSpace
 }
 
 // load gives the model, serving. Of a load that fails there is an instance only if the device has refused to take some of
@@ -146,15 +148,22 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 	if l.cfg.MaxBatchedTokens == 0 {
 		l.cfg.MaxBatchedTokens = DefaultBatchedTokens(info)
 	}
+	if l.cfg.StepTarget == 0 {
+		l.cfg.StepTarget = DefaultStepTarget(info)
+	}
 	free := info.BytesFree
-	left := free - min(free, weights)
+	p := planner{
+		cfg: l.cfg, options: l.options, made: spec.Desc.Context, kv: kv, free: free - min(free, weights), cost: inst.model.RunnerCost,
+	}
+	sequences := cmp.Or(int(l.options.MaxSequences), l.cfg.MaxSequences)
 	var price engine.RunnerCost
 	var err error
-	inst.Runner, inst.Context, price, err = l.cfg.plan(l.options, spec.Desc.Context, kv, left, inst.model.RunnerCost)
+	inst.Runner, inst.Context, price, err = p.plan(cmp.Or(sequences, DefaultSequences(info)), sequences != 0)
 	if err != nil {
 		return fmt.Errorf("model %q: %w", l.name, err)
 	}
-	inst.ClassID = ClassID(info, kv)
+	inst.Runner.HostBlocks = l.swap.blocks(inst.Runner.KVBlocks, price.HostBytesPerBlock)
+	inst.ClassID = classID(info, kv, l.options.ActType)
 	inst.cache = price.KVBytes + price.WorkspaceBytes
 	inst.DeviceBytes = weights + inst.cache
 	// The staging buffer is gone before the cache is allocated.
@@ -171,14 +180,21 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 // everything in place, and the loop knows how long a step takes before it calls one hung.
 func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 	l.progress(Progress{Stage: Warming})
-	if inst.runner, err = inst.model.NewRunner(inst.Runner); err != nil {
-		return 0, err
-	}
-	inst.holds.add("cache", &inst.cache, func() error { return inst.runner.Close() })
 	price, err := inst.model.RunnerCost(inst.Runner) // before the model was sealed it was an upper bound
 	if err != nil {
 		return 0, err
 	}
+	if inst.runner, err = inst.model.NewRunner(inst.Runner); err != nil {
+		return 0, err
+	}
+	swapped := l.swap.take(inst.Runner.HostBlocks, price.HostBytesPerBlock)
+	inst.holds.add("cache", &inst.cache, func() error {
+		if err := inst.runner.Close(); err != nil {
+			return err
+		}
+		l.swap.give(swapped)
+		return nil
+	})
 	inst.cache = price.KVBytes + price.WorkspaceBytes
 	inst.DeviceBytes = inst.weights + inst.cache
 	n := min(batch.MinChunk, inst.Context, inst.Runner.MaxBatchedTokens)
@@ -207,7 +223,10 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 
 // serve starts the step loop; a step has taken so long.
 func (l *loader) serve(inst *Instance, took time.Duration) {
-	cfg := batch.Config{Runner: inst.Runner, Context: inst.Context, LongestStep: took}
+	cfg := batch.Config{Runner: inst.Runner, Context: inst.Context, LongestStep: took, SharedTarget: l.cfg.StepTarget}
+	if l.cfg.Observe != nil {
+		cfg.Observer = l.cfg.Observe(inst.Name)
+	}
 	inst.Loop = batch.New(cfg, inst.runner, l.logger.With("model", inst.Name))
 	var ctx context.Context
 	ctx, inst.stop = context.WithCancelCause(context.Background())

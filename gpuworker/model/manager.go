@@ -30,6 +30,7 @@ type Manager struct {
 	turn    *semaphore.Weighted // held by the load that reads and uploads: one at a time
 	refused atomic.Uint64       // frees of models' memory that the device refused
 	leaked  atomic.Int64        // buffers of loads among them, which nobody uses any more
+	swap    swapSpace
 
 	mu struct {
 		sync.Mutex
@@ -45,10 +46,23 @@ func NewManager(cfg Config, device engine.Device, logger hclog.Logger) *Manager 
 	m := &Manager{
 		cfg: cfg, device: device, catalog: newCatalog(cfg.Dir), logger: logger.Named("model"), turn: semaphore.NewWeighted(1),
 	}
+	m.swap.left = uint64(max(m.swapSpace(), 0))
 	m.ctx, m.stop = context.WithCancelCause(context.Background())
 	m.mu.loads, m.mu.instances = map[string]*job{}, map[string]*Instance{}
 	m.work.Go(func() { m.watch(m.ctx) })
 	return m
+}
+
+// swapSpace is what Config.SwapSpace says, or the device's default.
+func (m *Manager) swapSpace() int64 {
+	if m.cfg.SwapSpace != 0 {
+		return m.cfg.SwapSpace
+	}
+	info, err := m.device.Info()
+	if err != nil { // such a device loads nothing
+		return 0
+	}
+	return DefaultSwapSpace(info)
 }
 
 // Device is the device that the models are on.
@@ -145,7 +159,7 @@ func (m *Manager) load(ctx context.Context, name string, o Options, j *job) (_ *
 		return nil, 0, context.Cause(ctx)
 	}
 	l := loader{cfg: m.cfg, device: m.device, catalog: m.catalog, name: name, options: o, progress: j.report, logger: m.logger,
-		leaked: &m.leaked}
+		leaked: &m.leaked, swap: &m.swap}
 	return l.load(ctx)
 }
 

@@ -448,7 +448,13 @@ func TestClassesDifferByWhatDecidesBitsOnly(t *testing.T) {
 		require.False(t, seen[ClassID(other, engine.F32)])
 		seen[ClassID(other, engine.F32)] = true
 	}
-	require.False(t, seen[ClassID(base, engine.BF16)])
+	for _, kv := range []engine.Type{engine.BF16, engine.F8} {
+		for _, act := range []engine.Type{0, engine.F16, engine.BF16} {
+			require.False(t, seen[classID(base, kv, act)], "cache %d, activations %d", kv, act)
+			seen[classID(base, kv, act)] = true
+		}
+		require.Equal(t, ClassID(base, kv), classID(base, kv, 0))
+	}
 }
 
 // submit gives a loop a request of one continuation.

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
@@ -13,26 +14,30 @@ type Options struct {
 	ExpectDigest *engine.Digest
 	KVTokens     uint64       // tokens of the KV cache
 	Context      uint32       // longest sequence in tokens
-	KVType       *engine.Type // F32, F16 or BF16
+	KVType       *engine.Type // F32, F16, BF16 or F8
+	ActType      engine.Type  // of activations between kernels, F16 or BF16; 0 = the engine's own for the KVType
 	MaxSequences uint32
 }
 
 // Config of a Manager.
 type Config struct {
 	Dir              string
-	MaxSequences     int           // of a model, unless its load says otherwise; 0 = 16
+	MaxSequences     int           // of a model, unless its load says otherwise; 0 = DefaultSequences, or fewer where those have no room
 	MaxBatchedTokens int           // of a step; 0 = DefaultBatchedTokens
 	BlockSize        int           // 0 = 16
 	VerifyInterval   time.Duration // between residency checks; 0 = 1 min, negative = none
 	UploadWorkers    int           // goroutines that hash a file and upload it; 0 = as many as processors, at most 32
 	MaxLoads         int           // loads under way or waiting for their turn; 0 = 64
 	LoadTime         time.Duration // of one load, its wait for its turn included; 0 = 2 h
+	StepTarget       time.Duration // wanted length of a step that computes prompts and in which sequences decode; 0 = DefaultStepTarget
+	// SwapSpace is the bytes of host memory for preempted sequences, of all models together: a model may have as much as its cache,
+	// and of that what those loaded before it leave. 0 = DefaultSwapSpace, negative = none.
+	SwapSpace int64
+	// Observe makes what a model's step loop tells its measures to; nil: nobody is told. It is called once for each load.
+	Observe func(model string) batch.Observer
 }
 
 func (c *Config) setDefaults() {
-	if c.MaxSequences == 0 {
-		c.MaxSequences = 16
-	}
 	if c.BlockSize == 0 {
 		c.BlockSize = 16
 	}
@@ -54,9 +59,6 @@ const (
 	maxSequences = 1024
 	maxTopN      = 64
 	maxScoreRows = 64
-	// defaultContexts is how many contexts the cache holds where nobody chose, if they take no more than a quarter of
-	// the free memory: other models want some too.
-	defaultContexts = 8
 )
 
 func (o Options) check(made int) error {
@@ -72,47 +74,3 @@ func (o Options) check(made int) error {
 	}
 	return nil
 }
-
-// plan chooses the runner of a model and the longest sequence it serves. cost prices a configuration; free is what the
-// device has left for KV cache and workspace.
-func (c *Config) plan(o Options, made int, kv engine.Type, free uint64,
-	cost func(engine.RunnerConfig) (engine.RunnerCost, error)) (engine.RunnerConfig, int, engine.RunnerCost, error) {
-	r := engine.RunnerConfig{
-		KVBlocks: 1, BlockSize: c.BlockSize, MaxSequences: c.MaxSequences, MaxBatchedTokens: c.MaxBatchedTokens,
-		MaxScoreRows: maxScoreRows, MaxTopN: maxTopN, KVType: kv,
-	}
-	if o.MaxSequences > 0 {
-		r.MaxSequences = int(o.MaxSequences)
-	}
-	r.MaxSampleRows = r.MaxSequences
-	r.MaxBatchedTokens = max(r.MaxBatchedTokens, r.MaxSequences)
-	price, err := cost(r)
-	if err != nil {
-		return r, 0, price, err
-	}
-	blocks := func(tokens uint64) uint64 { return (tokens + uint64(c.BlockSize) - 1) / uint64(c.BlockSize) }
-	room := uint64(0)
-	if free > price.WorkspaceBytes {
-		room = (free - price.WorkspaceBytes) / max(price.BytesPerBlock, 1)
-	}
-	context := made
-	if o.Context > 0 {
-		context = int(o.Context)
-	}
-	want := blocks(uint64(context))
-	switch {
-	case o.KVTokens > 0:
-		want = blocks(o.KVTokens)
-	case o.Context > 0:
-		want = max(want, min(want*defaultContexts, room/4))
-	default:
-		// The model's own context is wished for, not asked for: a cache that holds less serves shorter sequences.
-		want = max(min(want, room), min(want*defaultContexts, room/4), min(blocks(minContext), want))
-	}
-	r.KVBlocks = int(min(want, 1<<30))
-	price, err = cost(r)
-	return r, min(context, r.KVBlocks*c.BlockSize), price, err
-}
-
-// minContext is the shortest sequence, in tokens, that a cache must hold to be of use where nobody chose.
-const minContext = 2048

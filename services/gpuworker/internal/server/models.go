@@ -25,6 +25,7 @@ var loadStateOf = map[model.Stage]pb.LoadState{
 
 var kvTypeOf = map[pb.KvType]engine.Type{
 	pb.KvType_KV_TYPE_F32: engine.F32, pb.KvType_KV_TYPE_F16: engine.F16, pb.KvType_KV_TYPE_BF16: engine.BF16,
+	pb.KvType_KV_TYPE_F8: engine.F8,
 }
 
 // LoadModel implements ModelService.

@@ -1,0 +1,153 @@
+package model
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+)
+
+func TestDefaultsFollowTheDevice(t *testing.T) {
+	for name, tc := range map[string]struct {
+		kind      string
+		memory    uint64
+		sequences int
+		target    time.Duration
+		swap      int64
+		batched   int
+	}{
+		"a CPU":                         {"cpu", 1 << 40, 16, 250 * time.Millisecond, -1, 512},
+		"a large GPU":                   {"cuda", 40e9, 256, 40 * time.Millisecond, 4 << 30, 4096},
+		"a GPU below that":              {"cuda", 40e9 - 1, 64, 40 * time.Millisecond, 4 << 30, 4096},
+		"a stand-in for a large GPU":    {"sim", 80 << 30, 256, 40 * time.Millisecond, -1, 512},
+		"a stand-in for a smaller one":  {"sim", 16 << 30, 64, 40 * time.Millisecond, -1, 512},
+		"a GPU with hardly any memory":  {"cuda", 1, 64, 40 * time.Millisecond, 4 << 30, 4096},
+		"a CPU with hardly any memory":  {"cpu", 1, 16, 250 * time.Millisecond, -1, 512},
+		"a stand-in for the largest":    {"sim", 1 << 50, 256, 40 * time.Millisecond, -1, 512},
+		"a GPU of 80 GB, half of it":    {"cuda", 40 << 30, 256, 40 * time.Millisecond, 4 << 30, 4096},
+		"a GPU of 80 GB, a third of it": {"cuda", 26 << 30, 64, 40 * time.Millisecond, 4 << 30, 4096},
+	} {
+		t.Run(name, func(t *testing.T) {
+			info := engine.DeviceInfo{Kind: tc.kind, BytesTotal: tc.memory}
+			require.Equal(t, tc.sequences, DefaultSequences(info))
+			require.Equal(t, tc.target, DefaultStepTarget(info))
+			require.Equal(t, tc.swap, DefaultSwapSpace(info))
+			require.Equal(t, tc.batched, DefaultBatchedTokens(info))
+		})
+	}
+}
+
+// priced costs 1 byte a token of cache and so many bytes of workspace a sequence.
+func priced(workspace uint64) func(engine.RunnerConfig) (engine.RunnerCost, error) {
+	return func(r engine.RunnerConfig) (engine.RunnerCost, error) {
+		return engine.RunnerCost{
+			BytesPerBlock: uint64(r.BlockSize), KVBytes: uint64(r.KVBlocks * r.BlockSize),
+			WorkspaceBytes: workspace * uint64(r.MaxSequences),
+		}, nil
+	}
+}
+
+func TestPlansOfACache(t *testing.T) {
+	for name, tc := range map[string]struct {
+		options                   Options
+		made                      int
+		free                      uint64
+		workspace                 uint64 // a sequence
+		sequences                 int
+		chosen                    bool
+		wantSequences, wantTokens int
+	}{
+		"a long context: eight of it":                          {made: 8192, free: 1 << 30, sequences: 16, wantSequences: 16, wantTokens: 8 * 8192},
+		"many sequences: a share for each":                     {made: 2048, free: 1 << 30, sequences: 256, wantSequences: 256, wantTokens: 256 * 1024},
+		"a context below the share: all of it for each":        {made: 300, free: 1 << 30, sequences: 256, wantSequences: 256, wantTokens: 256 * 304},
+		"no more than a quarter of what is free":               {made: 8192, free: 1 << 18, sequences: 256, wantSequences: 256, wantTokens: 1 << 16},
+		"a quarter that holds half of them":                    {made: 8192, free: 1<<18 - 64, sequences: 256, wantSequences: 128, wantTokens: 1<<16 - 16},
+		"hardly any memory: few sequences":                     {made: 8192, free: 4096, sequences: 256, wantSequences: 16, wantTokens: 4096},
+		"one that is chosen is not lowered":                    {made: 8192, free: 4096, sequences: 200, chosen: true, wantSequences: 200, wantTokens: 4096},
+		"nor one that the load asks for":                       {options: Options{KVTokens: 4096}, made: 4096, free: 1 << 30, sequences: 200, chosen: true, wantSequences: 200, wantTokens: 4096},
+		"a cache asked for bounds the sequences":               {options: Options{KVTokens: 4096}, made: 4096, free: 1 << 30, sequences: 256, wantSequences: 16, wantTokens: 4096},
+		"one of exactly the needed share does not":             {options: Options{KVTokens: 256 * 256}, made: 4096, free: 1 << 30, sequences: 256, wantSequences: 256, wantTokens: 256 * 256},
+		"one block less does":                                  {options: Options{KVTokens: 256*256 - 16}, made: 4096, free: 1 << 30, sequences: 256, wantSequences: 128, wantTokens: 256*256 - 16},
+		"sequences whose workspace leaves no room are lowered": {made: 8192, free: 1 << 20, workspace: 1 << 14, sequences: 256, wantSequences: 32, wantTokens: 1 << 16},
+		"an odd number is halved down to the least":            {options: Options{KVTokens: 1024}, made: 1024, free: 1 << 30, sequences: 33, wantSequences: 16, wantTokens: 1024},
+		"no more sequences than tokens in a step":              {made: 1024, free: 1 << 30, sequences: 1000, wantSequences: 512, wantTokens: 512 * 1024},
+		"a context asked for is held":                          {options: Options{Context: 8192}, made: 1 << 17, free: 9000, sequences: 16, wantSequences: 16, wantTokens: 8192},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := planner{
+				cfg: Config{BlockSize: 16, MaxBatchedTokens: 512}, options: tc.options, made: tc.made, kv: engine.F16, free: tc.free,
+				cost: priced(tc.workspace),
+			}
+			r, context, price, err := p.plan(tc.sequences, tc.chosen)
+			require.NoError(t, err)
+			require.Equal(t, tc.wantSequences, r.MaxSequences)
+			require.Equal(t, tc.wantSequences, r.MaxSampleRows)
+			require.Equal(t, tc.wantTokens, r.KVBlocks*16)
+			require.Equal(t, uint64(tc.wantTokens), price.KVBytes)
+			require.LessOrEqual(t, context, tc.wantTokens)
+			if !tc.chosen && r.MaxSequences > leastSequences {
+				require.GreaterOrEqual(t, r.KVBlocks*16, r.MaxSequences*min(context, shareNeeded))
+			}
+		})
+	}
+}
+
+func TestSwapSpaceIsSharedByTheModels(t *testing.T) {
+	s := swapSpace{left: 1000}
+	require.Equal(t, 0, s.blocks(5, 0), "an engine without it")
+	require.Equal(t, 5, s.blocks(5, 100), "no more than the cache")
+	require.Equal(t, 10, s.blocks(50, 100), "no more than there is")
+	first := s.take(7, 100)
+	require.Equal(t, uint64(700), first)
+	require.Equal(t, 3, s.blocks(50, 100))
+	require.Equal(t, 0, s.blocks(50, 301))
+	rest := s.take(4, 100)
+	require.Equal(t, uint64(300), rest)
+	s.give(first)
+	s.give(rest)
+	require.Equal(t, uint64(1000), s.left)
+}
+
+func TestSwapSpaceComesBackWithItsModel(t *testing.T) {
+	device, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	m := NewManager(Config{Dir: folder(t), VerifyInterval: -1, SwapSpace: 1 << 20}, device, hclog.NewNullLogger())
+	first, _, err := m.Load(t.Context(), "small", Options{KVTokens: 1024}, nil)
+	require.NoError(t, err)
+	price, err := first.model.RunnerCost(first.Runner)
+	require.NoError(t, err)
+	require.Equal(t, m.swap.left+uint64(first.Runner.HostBlocks)*price.HostBytesPerBlock, uint64(1<<20))
+	if price.HostBytesPerBlock > 0 {
+		require.Positive(t, first.Runner.HostBlocks)
+	}
+	_, err = m.Unload(t.Context(), "small", false)
+	require.NoError(t, err)
+	require.Equal(t, uint64(1<<20), m.swap.left)
+	_, _, err = m.Load(t.Context(), "truncated", Options{}, nil)
+	require.Error(t, err)
+	require.Equal(t, uint64(1<<20), m.swap.left)
+	require.NoError(t, m.Close())
+	require.NoError(t, device.Close())
+}
+
+func TestAnObserverIsMadeForEachLoad(t *testing.T) {
+	device, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	var made []string
+	m := NewManager(Config{
+		Dir: folder(t), VerifyInterval: -1,
+		Observe: func(name string) batch.Observer { made = append(made, name); return nil },
+	}, device, hclog.NewNullLogger())
+	for _, name := range []string{"small", "family/other", "small"} {
+		_, _, err := m.Load(t.Context(), name, Options{}, nil)
+		require.NoError(t, err)
+	}
+	require.Equal(t, []string{"small", "family/other"}, made)
+	require.NoError(t, m.Close())
+	require.NoError(t, device.Close())
+}
