@@ -21,7 +21,7 @@ func TestAProgramThatCannotStartSaysWhyAndExits(t *testing.T) {
 		says   string
 	}{
 		"a worker with an unknown flag":             {workerBinary, []string{"--no-such-flag"}, "no-such-flag"},
-		"a worker with a flag's value out of range": {workerBinary, []string{"--models", modelsDir, "--max-sequences", "0"}, "--max-sequences"},
+		"a worker with a flag's value out of range": {workerBinary, []string{"--models", modelsDir, "--max-sequences", "1025"}, "--max-sequences"},
 		"a worker without its models folder":        {workerBinary, []string{"--models", modelsDir + "/nowhere"}, "--models"},
 		"a worker on a device that is not there": {
 			workerBinary, []string{"--models", modelsDir, "--device", "cuda:99", "--listen", "127.0.0.1:0"}, "device",

@@ -38,6 +38,7 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	}
 	models := model.NewManager(model.Config{
 		Dir: c.Models, MaxSequences: c.MaxSequences, MaxBatchedTokens: c.MaxBatched, VerifyInterval: verify,
+		StepTarget: c.StepTarget, SwapSpace: c.Swap(),
 	}, device, logger)
 	defer func() {
 		closeErr := within(closeTimeout, func() error { return errors.Join(models.Close(), device.Close()) })

@@ -3,9 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +17,13 @@ import (
 // leastVerifyInterval keeps checks of resident weights from taking a device for themselves.
 const leastVerifyInterval = 100 * time.Millisecond
 
+// A shared step has at least as many prompt tokens as cost nothing to speak of, however short it is wanted; and whoever streams
+// an answer notices one that is longer.
+const (
+	leastStepTarget = time.Millisecond
+	mostStepTarget  = 10 * time.Second
+)
+
 // Config of a worker.
 type Config struct {
 	Listen         string
@@ -30,13 +35,16 @@ type Config struct {
 	Models         string
 	Load           []string
 	WorkerID       string
-	MemoryLimit    string // bytes, bytes with a unit, or a fraction; see Limit
-	MaxSequences   int
-	MaxBatched     int
+	MemoryLimit    string        // bytes, bytes with a unit, or a fraction; see Limit
+	MaxSequences   int           // 0: by device
+	MaxBatched     int           // 0: by device
+	StepTarget     time.Duration // 0: by device
+	SwapSpace      string        // bytes, or bytes with a unit; see Swap
 	VerifyInterval time.Duration
 	DrainTimeout   time.Duration
 	LogLevel       string
 	LogJSON        bool
+	MetricsListen  string // empty: measures are served nowhere
 	SelfTest       bool
 }
 
@@ -53,10 +61,13 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.StringVar(&c.WorkerID, "worker-id", "", "name that is stable over restarts (default: host name and port)")
 	f.StringVar(&c.MemoryLimit, "memory-limit", "", "device memory to use at most: bytes, such as 8GiB, or a fraction of the default, such as 0.5 (default: of a GPU what is free but for a margin, else 80 % of what is available)")
 	f.StringVar(&c.MemoryLimit, "vram-limit", "", "the same as --memory-limit")
-	f.IntVar(&c.MaxSequences, "max-sequences", 16, "sequences of a model in one batch")
+	f.IntVar(&c.MaxSequences, "max-sequences", 0, "sequences of a model in one batch; 0: 256 on a GPU of 40 GB or more, 64 on a smaller one, 16 on a CPU, and fewer where the cache has no 256 tokens for each")
 	f.IntVar(&c.MaxBatched, "max-batched-tokens", 0, "tokens of one step; 0: 4096 on a GPU, else 512")
+	f.DurationVar(&c.StepTarget, "step-target", 0, "wanted length of a step that computes prompts while others decode, who all wait for it; 0: 40ms on a GPU, 250ms on a CPU")
+	f.StringVar(&c.SwapSpace, "swap-space", "", "host memory for the cache of preempted sequences, of all models together: bytes, such as 8GiB; 0: they are computed again (default: 4GiB on a GPU, 0 on a CPU)")
 	f.DurationVar(&c.VerifyInterval, "verify-interval", time.Minute, "time from one check of the loaded models' bytes on the device to the next; 0: they are checked at load only")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
+	f.StringVar(&c.MetricsListen, "metrics-listen", "", "address to serve Prometheus measures and health checks on, such as 127.0.0.1:9071: /metrics, /healthz, /readyz (default: none)")
 	f.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
 	f.BoolVar(&c.LogJSON, "log-json", false, "log in JSON")
 	f.BoolVar(&c.SelfTest, "self-test", false, "check the device against the reference, print one table, and exit")
@@ -69,11 +80,20 @@ func (c *Config) Validate() error {
 	if c.Threads < 0 || c.Threads > 1024 {
 		fail("--threads %d: want 0 to 1024", c.Threads)
 	}
-	if c.MaxSequences < 1 || c.MaxSequences > 1024 {
-		fail("--max-sequences %d: want 1 to 1024", c.MaxSequences)
+	if c.MaxSequences < 0 || c.MaxSequences > 1024 {
+		fail("--max-sequences %d: want 1 to 1024, or 0 for what the device can use", c.MaxSequences)
 	}
 	if c.MaxBatched != 0 && (c.MaxBatched < c.MaxSequences || c.MaxBatched > 1<<16) {
 		fail("--max-batched-tokens %d: want 0, or at least --max-sequences (%d) and at most 65536", c.MaxBatched, c.MaxSequences)
+	}
+	if c.StepTarget != 0 && (c.StepTarget < leastStepTarget || c.StepTarget > mostStepTarget) {
+		fail("--step-target %v: want 0 for what suits the device, or %v to %v", c.StepTarget, leastStepTarget, mostStepTarget)
+	}
+	if _, err := parseSwap(c.SwapSpace); err != nil {
+		fail("--swap-space %q: %w", c.SwapSpace, err)
+	}
+	if c.MetricsListen != "" && c.MetricsListen == c.Listen {
+		fail("--metrics-listen %q: is --listen; measures need an address of their own", c.MetricsListen)
 	}
 	if c.VerifyInterval != 0 && c.VerifyInterval < leastVerifyInterval {
 		fail("--verify-interval %v: want 0 for none, or at least %v", c.VerifyInterval, leastVerifyInterval)
@@ -130,34 +150,8 @@ func (c *Config) Fraction() bool {
 	return limit.fraction
 }
 
-// amount is a number of bytes, or a fraction above 0 and at most 1; the zero value is none.
-type amount struct {
-	value    float64
-	fraction bool
-}
-
-func parseLimit(s string) (amount, error) {
-	if s == "" {
-		return amount{}, nil
-	}
-	digits, unit := s, 1.0
-	for suffix, size := range map[string]float64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40} {
-		if before, ok := strings.CutSuffix(s, suffix); ok {
-			digits, unit = before, size
-		}
-	}
-	v, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
-	if err != nil || !(v > 0) || math.IsInf(v, 0) {
-		return amount{}, errors.New("want bytes, such as 8GiB, or a fraction between 0 and 1")
-	}
-	switch bytes := v * unit; {
-	case digits == s && v <= 1:
-		return amount{v, true}, nil
-	case bytes < 1:
-		return amount{}, errors.New("is less than a byte")
-	case bytes > 1<<62:
-		return amount{}, errors.New("is more than any device has")
-	default:
-		return amount{value: bytes}, nil
-	}
+// Swap is the host memory for preempted sequences in bytes: 0 leaves it to the device, less than 0 is none.
+func (c *Config) Swap() int64 {
+	bytes, _ := parseSwap(c.SwapSpace) // checked by Validate
+	return bytes
 }

@@ -24,8 +24,10 @@ func TestDefaultsAreValid(t *testing.T) {
 }
 
 func TestBadValuesAreNamedAllAtOnce(t *testing.T) {
-	_, err := parse(t, "--threads=-1", "--max-sequences=0", "--log-level=loud", "--memory-limit=much", "--models=/nowhere", "--device=sim:x=1")
-	for _, flag := range []string{"--threads", "--max-sequences", "--log-level", "--memory-limit", "--models", "--device"} {
+	_, err := parse(t, "--threads=-1", "--max-sequences=-1", "--log-level=loud", "--memory-limit=much", "--models=/nowhere",
+		"--device=sim:x=1", "--step-target=1us", "--swap-space=0.5", "--listen=a:1", "--metrics-listen=a:1")
+	for _, flag := range []string{"--threads", "--max-sequences", "--log-level", "--memory-limit", "--models", "--device", "--step-target",
+		"--swap-space", "--metrics-listen"} {
 		require.ErrorContains(t, err, flag)
 	}
 }
@@ -62,6 +64,31 @@ func TestMemoryLimits(t *testing.T) {
 	}
 	for _, bad := range []string{"-1", "NaN", "0", "inf", "8GB", "1e30", "0.0000001KiB"} {
 		_, err := parse(t, "--vram-limit="+bad)
+		require.Error(t, err, bad)
+	}
+}
+
+func TestSwapSpace(t *testing.T) {
+	for text, want := range map[string]int64{"": 0, "0": -1, "0.0": -1, "4096": 4096, "8GiB": 8 << 30, "1.5MiB": 3 << 19, "2": 2} {
+		c, err := parse(t, "--swap-space="+text)
+		require.NoError(t, err)
+		require.Equal(t, want, c.Swap(), text)
+	}
+	for _, bad := range []string{"-1", "NaN", "0.5", "1", "inf", "8GB", "1e30", "GiB", "0GiB"} {
+		_, err := parse(t, "--swap-space="+bad)
+		require.ErrorContains(t, err, "--swap-space", bad)
+	}
+}
+
+func TestTheEdgesOfWhatTheLoopIsTold(t *testing.T) {
+	for _, good := range []string{"--max-sequences=0", "--max-sequences=1", "--max-sequences=1024", "--step-target=0", "--step-target=1ms",
+		"--step-target=10s"} {
+		_, err := parse(t, good)
+		require.NoError(t, err, good)
+	}
+	for _, bad := range []string{"--max-sequences=-1", "--max-sequences=1025", "--step-target=-1ms", "--step-target=999us",
+		"--step-target=10001ms"} {
+		_, err := parse(t, bad)
 		require.Error(t, err, bad)
 	}
 }
