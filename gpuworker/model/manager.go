@@ -32,6 +32,8 @@ type Manager struct {
 	leaked  atomic.Int64        // buffers of loads among them, which nobody uses any more
 	swap    swapSpace
 
+	loadedCount, failedCount atomic.Uint64 // loads that have ended
+
 	mu struct {
 		sync.Mutex
 		loads     map[string]*job
@@ -137,8 +139,10 @@ func (m *Manager) run(name string, o Options, j *job) {
 	}
 	m.mu.Unlock()
 	if err != nil {
+		m.failedCount.Add(1)
 		m.logger.Warn("model not loaded", "model", name, "error", err)
 	} else {
+		m.loadedCount.Add(1)
 		m.logger.Info("model loaded", "model", name, "digest", fmt.Sprintf("%x", inst.Digest[:8]), "class", inst.ClassID,
 			"device_bytes", inst.DeviceBytes, "kv_blocks", inst.Runner.KVBlocks, "took", time.Since(begin).Round(time.Millisecond))
 	}
@@ -200,6 +204,9 @@ func (m *Manager) remove(inst *Instance, cause error) error {
 // RefusedFrees is how often the device refused to take memory of a model back; each refusal leaves that memory with its
 // model, which is listed as failed.
 func (m *Manager) RefusedFrees() uint64 { return m.refused.Load() }
+
+// Loads is how many loads have ended since the start, with a model in service and without one. Calls that join a load are none.
+func (m *Manager) Loads() (loaded, failed uint64) { return m.loadedCount.Load(), m.failedCount.Load() }
 
 // Acquire gives a loaded model to a request, which releases it when done.
 func (m *Manager) Acquire(name string) (*Instance, func(), error) {

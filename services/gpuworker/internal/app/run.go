@@ -36,9 +36,10 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	if verify == 0 {
 		verify = -1
 	}
+	measured := newMeasures(c)
 	models := model.NewManager(model.Config{
 		Dir: c.Models, MaxSequences: c.MaxSequences, MaxBatchedTokens: c.MaxBatched, VerifyInterval: verify,
-		StepTarget: c.StepTarget, SwapSpace: c.Swap(),
+		StepTarget: c.StepTarget, SwapSpace: c.Swap(), Observe: measured.observe(),
 	}, device, logger)
 	defer func() {
 		closeErr := within(closeTimeout, func() error { return errors.Join(models.Close(), device.Close()) })
@@ -50,6 +51,9 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	if err != nil {
 		return err
 	}
+	if err := measured.listen(ctx); err != nil {
+		return errors.Join(err, lis.Close())
+	}
 	s := server.New(models, server.Identity{
 		WorkerID: c.WorkerID, Incarnation: incarnation(), Version: version.String(),
 	}, logger)
@@ -57,7 +61,7 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 		Domain: rpc.WorkerDomain, DrainTimeout: c.DrainTimeout, Options: s.Options(),
 	}, logger)
 	if err := s.Register(r); err != nil {
-		return err
+		return errors.Join(err, measured.close(), lis.Close())
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
@@ -70,6 +74,7 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	defer context.AfterFunc(ctx, s.Drain)()
 	var loadErr, gpuErr error
 	work.Go(func() { s.Run(watching, r) })
+	work.Go(func() { measured.serve(watching, models, s, logger) })
 	if info, err := device.Info(); err == nil && info.Kind == "cuda" {
 		work.Go(func() {
 			failure := func() error {

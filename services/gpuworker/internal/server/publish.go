@@ -70,6 +70,7 @@ func (p *publisher) publish() (health.State, []health.Check) {
 		Leaked: s.models.Leaked(), VerifyInterval: s.models.VerifyInterval(),
 	}
 	state, checks := health.Assess(in)
+	s.look.Store(&health.Look{Input: in, State: state, Checks: checks, At: time.Now()})
 	files, known := s.files.get(s.models.Files, s.nudge)
 	if !known {
 		return state, checks

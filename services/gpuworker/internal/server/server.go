@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc/orca"
 
+	"github.com/millrace/millrace/gpuworker/health"
 	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -36,7 +37,8 @@ type Server struct {
 	pressure orca.ServerMetricsRecorder
 	wake     chan struct{} // capacity 1: Run looks at the worker at once
 
-	latest    atomic.Pointer[snapshot] // nil until published is closed
+	look      atomic.Pointer[health.Look] // of the last pulse
+	latest    atomic.Pointer[snapshot]    // nil until published is closed
 	published chan struct{}
 	turns     chan struct{} // holds one token for each text being encoded
 }
@@ -69,6 +71,9 @@ func (s *Server) Started() {
 	s.starting.Store(false)
 	s.nudge()
 }
+
+// Look is what the worker saw of itself last, nil before Run has looked.
+func (s *Server) Look() *health.Look { return s.look.Load() }
 
 // Drain says that the worker ends when the requests that run have: its reports say so at once.
 func (s *Server) Drain() {

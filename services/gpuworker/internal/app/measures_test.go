@@ -1,0 +1,195 @@
+package app
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	prometheus "github.com/prometheus/common/model"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/gpuworker/internal/config"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+)
+
+// measured is a device with every reading that a GPU has.
+type measured struct{ engine.Device }
+
+func (m measured) Info() (engine.DeviceInfo, error) {
+	info, err := m.Device.Info()
+	temperature, power, bytes, errs := 40, 350_000, uint64(1<<40), uint64(0)
+	info.TemperatureC, info.PowerMW, info.PhysicalTotal, info.PhysicalFree = &temperature, &power, &bytes, &bytes
+	info.Errors, info.CorrectedErrors = &errs, &errs
+	return info, err
+}
+
+// scraper reads the measures of a worker.
+type scraper struct{ client *http.Client }
+
+func newScraper(t *testing.T, socket string) *scraper {
+	t.Helper()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &scraper{&http.Client{Transport: transport, Timeout: 20 * time.Second}}
+}
+
+func (s *scraper) get(t *testing.T, path string) (code int, body string) {
+	t.Helper()
+	in, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://worker"+path, nil)
+	require.NoError(t, err)
+	out, err := s.client.Do(in)
+	require.NoError(t, err)
+	raw, err := io.ReadAll(out.Body)
+	require.NoError(t, err)
+	require.NoError(t, out.Body.Close())
+	return out.StatusCode, string(raw)
+}
+
+// sums are the values of a scrape, by measure: all series of one added up, and of a histogram its observations.
+func (s *scraper) sums(t *testing.T) map[string]float64 {
+	t.Helper()
+	code, body := s.get(t, "/metrics")
+	require.Equal(t, http.StatusOK, code)
+	parser := expfmt.NewTextParser(prometheus.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
+	require.NoError(t, err)
+	out := map[string]float64{}
+	for name, f := range families {
+		for _, m := range f.GetMetric() {
+			switch f.GetType() {
+			case dto.MetricType_HISTOGRAM:
+				out[name] += float64(m.GetHistogram().GetSampleCount())
+			case dto.MetricType_COUNTER:
+				out[name] += m.GetCounter().GetValue()
+			default:
+				out[name] += m.GetGauge().GetValue()
+			}
+		}
+	}
+	return out
+}
+
+// documented are the measures that docs/measures.md lists.
+func documented(t *testing.T) (names []string) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(root(), "docs", "measures.md"))
+	require.NoError(t, err)
+	for _, m := range regexp.MustCompile("(?m)^\\| `(millrace_[a-z_]+)`").FindAllStringSubmatch(string(raw), -1) {
+		names = append(names, m[1])
+	}
+	require.Greater(t, len(names), 30)
+	return names
+}
+
+func root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..", "..", "..")
+}
+
+func TestAWorkerServesEveryDocumentedMeasureAndTheyMove(t *testing.T) {
+	rpctest.NoLeaks(t)
+	dir := t.TempDir()
+	c := &config.Config{
+		Listen: "unix:" + filepath.Join(dir, "worker"), MetricsListen: "unix:" + filepath.Join(dir, "measures"), WorkerID: "w",
+		Load: []string{"stories"}, Models: filepath.Join(root(), "models"), DrainTimeout: time.Minute,
+	}
+	device, err := sim.Open(sim.Options{Reserved: 16, DecodeTime: time.Millisecond}, rpctest.Logger(t))
+	require.NoError(t, err)
+	ctx, signal := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, c, measured{device}, rpctest.Logger(t)) }()
+	s := newScraper(t, filepath.Join(dir, "measures"))
+	require.Eventually(t, func() bool {
+		if _, err := os.Stat(filepath.Join(dir, "measures")); err != nil {
+			return false
+		}
+		code, _ := s.get(t, "/readyz")
+		return code == http.StatusOK
+	}, 20*time.Second, 10*time.Millisecond)
+	before := s.sums(t)
+	for _, name := range documented(t) {
+		require.Contains(t, before, name, "a worker with a loaded model has every measure")
+	}
+
+	conn, err := rpc.Dial(c.Listen, "test")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	client := pb.NewInferenceServiceClient(conn)
+	generate := func(ctx context.Context, tokens int32) (pb.InferenceService_GenerateClient, error) {
+		ignore := true
+		return client.Generate(ctx, &pb.GenerateRequest{
+			Model: "stories", Input: &pb.GenerateRequest_Prompt{Prompt: "Once upon a time"},
+			Stopping: &pb.Stopping{MaxTokens: &tokens, IgnoreEos: &ignore},
+		})
+	}
+	for range 3 {
+		stream, err := generate(t.Context(), 20)
+		require.NoError(t, err)
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		require.ErrorIs(t, err, io.EOF)
+	}
+	leaving, cancel := context.WithCancel(t.Context())
+	stream, err := generate(leaving, 400)
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return s.sums(t)["millrace_running_sequences"] == 1 }, 20*time.Second, time.Millisecond)
+	cancel()
+	require.Eventually(t, func() bool { return s.sums(t)["millrace_cancelled_sequences_total"] == 1 }, 20*time.Second, time.Millisecond)
+	loads, err := pb.NewModelServiceClient(conn).LoadModel(t.Context(), &pb.LoadModelRequest{Model: "nobody"})
+	for err == nil {
+		_, err = loads.Recv()
+	}
+	require.NotErrorIs(t, err, io.EOF)
+
+	after := s.sums(t)
+	for _, name := range []string{
+		"millrace_steps_total", "millrace_prompt_tokens_total", "millrace_generated_tokens_total", "millrace_cancelled_sequences_total",
+		"millrace_model_loads_total",
+	} {
+		require.Greater(t, after[name], before[name], name)
+	}
+	require.GreaterOrEqual(t, after["millrace_generated_tokens_total"], 61.0)
+	require.Zero(t, after["millrace_steps_after_cancel_total"])
+	require.Zero(t, after["millrace_running_sequences"])
+
+	signal()
+	require.NoError(t, <-ended)
+	var d net.Dialer
+	_, err = d.DialContext(t.Context(), "unix", filepath.Join(dir, "measures"))
+	require.Error(t, err, "nobody listens any more")
+}
+
+func TestAPortThatIsTakenEndsTheWorkerBeforeItServes(t *testing.T) {
+	rpctest.NoLeaks(t)
+	var lc net.ListenConfig
+	taken, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, taken.Close()) }()
+	c := &config.Config{
+		Listen: "unix:" + filepath.Join(t.TempDir(), "worker"), MetricsListen: taken.Addr().String(), WorkerID: "w",
+		Models: filepath.Join(root(), "models"),
+	}
+	device, err := sim.Open(sim.Options{}, rpctest.Logger(t))
+	require.NoError(t, err)
+	require.ErrorContains(t, serve(t.Context(), c, device, rpctest.Logger(t)), taken.Addr().String())
+}

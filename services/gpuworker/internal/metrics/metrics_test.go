@@ -1,0 +1,281 @@
+package metrics
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	prometheus "github.com/prometheus/common/model"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/health"
+	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+)
+
+// rig is measures of a worker that is made up.
+type rig struct {
+	*Metrics
+	models []model.Status
+	loads  [2]uint64
+	look   *health.Look
+}
+
+func newRig() *rig { return &rig{Metrics: New()} }
+
+func (r *rig) source() Source {
+	return Source{
+		Models: func() []model.Status { return r.models }, Loads: func() (uint64, uint64) { return r.loads[0], r.loads[1] },
+		Look: func() *health.Look { return r.look }, WorkerID: "w", Version: "v",
+	}
+}
+
+func (r *rig) get(t *testing.T, method, path string) (code int, body string) {
+	t.Helper()
+	handler, err := r.handler(r.source(), rpctest.Logger(t))
+	require.NoError(t, err)
+	recorder := httptest.NewRecorder()
+	handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), method, path, nil))
+	raw, err := io.ReadAll(recorder.Result().Body)
+	require.NoError(t, err)
+	return recorder.Code, string(raw)
+}
+
+// series are the values of a scrape by name and labels; of a histogram its number and its sum.
+func (r *rig) series(t *testing.T) map[string]float64 {
+	t.Helper()
+	code, body := r.get(t, http.MethodGet, "/metrics")
+	require.Equal(t, http.StatusOK, code)
+	parser := expfmt.NewTextParser(prometheus.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
+	require.NoError(t, err)
+	out := map[string]float64{}
+	for name, f := range families {
+		for _, m := range f.GetMetric() {
+			id := name
+			for _, l := range m.GetLabel() {
+				id += fmt.Sprintf(" %s=%s", l.GetName(), l.GetValue())
+			}
+			switch f.GetType() {
+			case dto.MetricType_HISTOGRAM:
+				out[id+" count"], out[id+" sum"] = float64(m.GetHistogram().GetSampleCount()), m.GetHistogram().GetSampleSum()
+			case dto.MetricType_COUNTER:
+				out[id] = m.GetCounter().GetValue()
+			default:
+				out[id] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	return out
+}
+
+// serving is the status of a model with a loop.
+func serving(name string) model.Status {
+	return model.Status{Name: name, State: model.Ready, Steps: batch.Stats{StepBound: time.Second}}
+}
+
+func TestWhatALoopTellsIsCountedForItsModel(t *testing.T) {
+	r := newRig()
+	r.models = []model.Status{serving("a"), serving("b")}
+	a := r.Observe("a")
+	r.Observe("b").Preempted(batch.Swap)
+	a.Admitted(20*time.Millisecond, 100, 0)
+	a.Admitted(30*time.Millisecond, 100, 48)
+	a.Stepped(3, 64, 2, 5*time.Millisecond)
+	a.FirstToken(time.Second)
+	a.NextToken(time.Millisecond)
+	a.NextToken(2 * time.Millisecond)
+	a.Preempted(batch.Recompute)
+	a.Preempted(batch.Recompute)
+	a.Preempted(batch.Preemption(99)) // one that this program does not know is no reason to fall over
+	a.Freed(time.Minute, 2)
+	got := r.series(t)
+	for id, want := range map[string]float64{
+		"millrace_queue_wait_seconds model=a count":         2,
+		"millrace_queue_wait_seconds model=a sum":           .05,
+		"millrace_prefix_lookups_total model=a":             2,
+		"millrace_prefix_hits_total model=a":                1,
+		"millrace_prefix_tokens_total model=a":              48,
+		"millrace_step_seconds model=a count":               1,
+		"millrace_step_sequences model=a sum":               3,
+		"millrace_step_tokens model=a sum":                  66,
+		"millrace_first_token_seconds model=a sum":          1,
+		"millrace_inter_token_seconds model=a count":        2,
+		"millrace_inter_token_seconds model=a sum":          .003,
+		"millrace_preemptions_total kind=recompute model=a": 2,
+		"millrace_preemptions_total kind=swap model=a":      0,
+		"millrace_preemptions_total kind=swap model=b":      1,
+		"millrace_cancel_to_free_seconds model=a sum":       60,
+		"millrace_cancel_to_free_steps model=a sum":         2,
+		"millrace_cancel_to_free_steps model=b count":       0,
+		"millrace_step_bound_seconds model=a":               1,
+		"millrace_model_loads_total result=loaded":          0,
+	} {
+		require.Contains(t, got, id)
+		require.InDelta(t, want, got[id], 1e-9, id)
+	}
+	require.NotContains(t, got, "millrace_worker_ready", "the worker has not looked at itself yet")
+}
+
+func TestWhatBelongsToAModelGoesWithIt(t *testing.T) {
+	r := newRig()
+	r.models = []model.Status{serving("a"), serving("b")}
+	r.Observe("a").FirstToken(time.Second)
+	r.Observe("b").FirstToken(time.Second)
+	ofA := func(got map[string]float64) (ids []string) {
+		for id := range got {
+			if strings.Contains(id, "model=a") {
+				ids = append(ids, id)
+			}
+		}
+		return ids
+	}
+	first := r.series(t)
+	require.NotEmpty(t, ofA(first))
+	r.models = r.models[1:]
+	got := r.series(t)
+	require.Empty(t, ofA(got))
+	require.Equal(t, first["millrace_first_token_seconds model=b count"], got["millrace_first_token_seconds model=b count"])
+
+	// One that is being loaded has the series of its loop, from 0, and no readings of one yet.
+	r.models = append(r.models, model.Status{Name: "a", State: model.Loading})
+	r.Observe("a")
+	got = r.series(t)
+	require.Zero(t, got["millrace_first_token_seconds model=a count"])
+	require.Contains(t, got, "millrace_first_token_seconds model=a count")
+	require.NotContains(t, got, "millrace_running_sequences model=a")
+
+	// Loaded anew under its name it begins at 0 again, and what its last loop still tells is lost.
+	old := r.Observe("b")
+	old.FirstToken(time.Second)
+	r.Observe("b")
+	old.FirstToken(time.Second)
+	require.Zero(t, r.series(t)["millrace_first_token_seconds model=b count"])
+}
+
+func TestReadings(t *testing.T) {
+	r := newRig()
+	m := serving("m")
+	m.Runner = engine.RunnerConfig{MaxSequences: 256, BlockSize: 16}
+	m.DeviceBytes, m.VerifiedAge = 7, 3*time.Second
+	m.Steps = batch.Stats{
+		Steps: 11, RunningStepAge: time.Millisecond, StepBound: 2 * time.Second, Running: 3, Waiting: 4, WaitingPrefillTokens: 5,
+		FreeBlocks: 60, TotalBlocks: 100, GeneratedTokens: 8, PrefilledTokens: 9, Cancelled: 10, RefusedSteps: 12, StepsAfterCancel: 13,
+	}
+	gone := serving("gone")
+	gone.State = model.Failed
+	r.models = []model.Status{m, gone, {Name: "coming", State: model.Loading}}
+	r.loads = [2]uint64{5, 2}
+	temperature, power, physical, free, errs, corrected := 40, 350_500, uint64(1000), uint64(900), uint64(1), uint64(2)
+	r.look = &health.Look{State: health.Degraded, At: time.Now(), Checks: []health.Check{{Name: "leaks"}, {Name: "device", OK: true}}}
+	r.look.Leaked = 1
+	r.look.Device = engine.DeviceInfo{
+		Kind: "cuda", Name: "H", BytesTotal: 800, BytesFree: 300, BytesUsed: [engine.PurposeCount]uint64{1, 2, 3, 4}, BytesPooled: 5,
+		PoolHits: 6, PoolMisses: 7, LiveBuffers: 8, FailedFrees: 9, TemperatureC: &temperature, PowerMW: &power, Errors: &errs,
+		CorrectedErrors: &corrected, PhysicalTotal: &physical, PhysicalFree: &free,
+	}
+	got := r.series(t)
+	want := map[string]float64{
+		"millrace_running_sequences model=m": 3, "millrace_waiting_sequences model=m": 4, "millrace_waiting_prompt_tokens model=m": 5,
+		"millrace_max_sequences model=m": 256, "millrace_prompt_tokens_total model=m": 9, "millrace_generated_tokens_total model=m": 8,
+		"millrace_cancelled_sequences_total model=m": 10, "millrace_steps_after_cancel_total model=m": 13,
+		"millrace_steps_total model=m": 11, "millrace_refused_steps_total model=m": 12,
+		"millrace_running_step_age_seconds model=m": .001, "millrace_step_bound_seconds model=m": 2,
+		"millrace_kv_blocks model=m state=free": 60, "millrace_kv_blocks model=m state=held": 40,
+		"millrace_kv_block_tokens model=m": 16, "millrace_model_ready model=m": 1, "millrace_model_ready model=gone": 0,
+		"millrace_model_device_bytes model=m": 7, "millrace_model_verified_age_seconds model=m": 3,
+		"millrace_worker_ready": 1, "millrace_failed_checks": 1,
+		"millrace_device_memory_bytes purpose=staging": 1, "millrace_device_memory_bytes purpose=weights": 2,
+		"millrace_device_memory_bytes purpose=kv": 3, "millrace_device_memory_bytes purpose=workspace": 4,
+		"millrace_device_memory_bytes purpose=pooled": 5, "millrace_device_memory_limit_bytes": 800,
+		"millrace_device_memory_free_bytes": 300, "millrace_device_physical_bytes": 1000, "millrace_device_physical_free_bytes": 900,
+		"millrace_device_pool_total result=hit": 6, "millrace_device_pool_total result=miss": 7, "millrace_device_buffers": 8,
+		"millrace_device_leaked_buffers": 1, "millrace_device_failed_frees_total": 9,
+		"millrace_device_memory_errors_total kind=uncorrected": 1, "millrace_device_memory_errors_total kind=corrected": 2,
+		"millrace_device_temperature_celsius": 40, "millrace_device_power_watts": 350.5,
+		"millrace_model_loads_total result=loaded": 5, "millrace_model_loads_total result=failed": 2,
+		"millrace_worker_info device=cuda device_name=H version=v worker_id=w": 1,
+	}
+	named := map[string]bool{}
+	for id, value := range want {
+		require.Contains(t, got, id)
+		require.InDelta(t, value, got[id], 1e-9, id)
+		named[strings.Fields(id)[0]] = true
+	}
+	for _, a := range readings() {
+		require.True(t, named[a.name], "%s has no value in this test", a.name)
+	}
+	for id := range got {
+		require.NotContains(t, id, "model=coming")
+	}
+
+	// What nobody knows is left out, not told as 0.
+	r.look = &health.Look{State: health.Ready, At: time.Now()}
+	r.models[0].VerifiedAge = 0
+	got = r.series(t)
+	for _, id := range []string{
+		"millrace_device_temperature_celsius", "millrace_device_power_watts", "millrace_device_physical_bytes",
+		"millrace_device_physical_free_bytes", "millrace_device_memory_errors_total kind=corrected",
+		"millrace_model_verified_age_seconds model=m",
+	} {
+		require.NotContains(t, got, id)
+	}
+	require.Contains(t, got, "go_goroutines")
+	require.True(t, slices.ContainsFunc(slices.Sorted(maps.Keys(got)), func(id string) bool { return strings.HasPrefix(id, "process_") }))
+}
+
+func TestProbes(t *testing.T) {
+	now := func(s health.State) *health.Look { return &health.Look{State: s, At: time.Now()} }
+	for name, tc := range map[string]struct {
+		look        *health.Look
+		alive, able int
+		says        string
+	}{
+		"before the first look":      {nil, 200, 503, "starting\n"},
+		"loading its first models":   {now(health.Starting), 200, 503, "starting\n"},
+		"ready":                      {now(health.Ready), 200, 200, "ready\n"},
+		"degraded":                   {now(health.Degraded), 200, 200, "degraded\n"},
+		"draining":                   {now(health.Draining), 200, 503, "draining\n"},
+		"a hung step, or no device":  {now(health.NotReady), 503, 503, "not ready\n"},
+		"its own watch hangs":        {&health.Look{State: health.Ready, At: time.Now().Add(-time.Minute)}, 503, 503, "has not looked at itself"},
+		"a state that nobody knows":  {now(99), 200, 503, "state 99"},
+		"failed checks are named":    {&health.Look{State: health.Degraded, At: time.Now(), Checks: []health.Check{{Name: "leaks", Message: "3 buffers"}}}, 200, 200, "degraded\nleaks: 3 buffers\n"},
+		"those that hold are silent": {&health.Look{State: health.Ready, At: time.Now(), Checks: []health.Check{{Name: "leaks", OK: true}}}, 200, 200, "ready\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig()
+			r.look = tc.look
+			for path, want := range map[string]int{"/healthz": tc.alive, "/readyz": tc.able} {
+				code, body := r.get(t, http.MethodGet, path)
+				require.Equal(t, want, code, path)
+				require.Contains(t, body, tc.says, path)
+			}
+		})
+	}
+}
+
+func TestNothingButReadingIsAnswered(t *testing.T) {
+	r := newRig()
+	for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
+		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch, http.MethodOptions} {
+			code, _ := r.get(t, method, path)
+			require.Equal(t, http.StatusMethodNotAllowed, code, "%s %s", method, path)
+		}
+		code, _ := r.get(t, http.MethodHead, path)
+		require.NotEqual(t, http.StatusMethodNotAllowed, code)
+	}
+	for _, path := range []string{"/", "/metrics/", "/debug/pprof/"} {
+		code, _ := r.get(t, http.MethodGet, path)
+		require.Equal(t, http.StatusNotFound, code, path)
+	}
+}
