@@ -320,6 +320,13 @@ func (m *Manager) Loaded() []Status {
 	return all
 }
 
+// Instances are the models that are loaded, in no order: a caller that keeps one keeps it also when it is unloaded.
+func (m *Manager) Instances() []*Instance {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.mu.instances))
+}
+
 // Files lists the model files, sorted by name.
 func (m *Manager) Files() []Entry { return m.catalog.list() }
 

@@ -537,8 +537,8 @@ type WorkerDelta struct {
 	Files []*ModelFile `protobuf:"bytes,9,rep,name=files,proto3" json:"files,omitempty"`
 	// Whether files are replaced.
 	FilesChanged bool `protobuf:"varint,10,opt,name=files_changed,json=filesChanged,proto3" json:"files_changed,omitempty"`
-	// Whether nothing differs but numbers that always move: temperature, power, physical memory, rates, ages and the texts of
-	// checks. No decision needs to be made anew for them.
+	// Whether nothing differs but numbers that always move: temperature, power, physical memory, rates, tokens generated or taken
+	// from the prefix cache, ages and the texts of checks. No decision needs to be made anew for them.
 	ReadingsOnly  bool `protobuf:"varint,11,opt,name=readings_only,json=readingsOnly,proto3" json:"readings_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,10 +24,11 @@ type follower struct {
 	interval time.Duration
 	sequence uint64
 	probe    uint64
-	asked    bool        // a request has come
-	seen     *snapshot   // the last one looked at
-	told     parts       // what the scheduler knows
-	sent     time.Time   // of the last message that was no answer: a scheduler that asks often must not miss what changes
+	asked    bool      // a request has come
+	seen     *snapshot // the last one looked at
+	told     parts     // what the scheduler knows
+	sent     time.Time // of the last message that was no answer: a scheduler that asks often must not miss what changes
+	prefixes prefixReader
 	due      *time.Timer // fires when there may be something to send though nothing urgent has changed
 }
 
@@ -52,11 +54,38 @@ func (f *follower) request(in *pb.HealthRequest) error {
 func (f *follower) full() error {
 	f.seen = f.server.latest.Load()
 	f.told, f.sent = f.seen.parts, time.Now()
-	return f.send(&pb.HealthResponse{Event: &pb.HealthResponse_Full{Full: f.seen.report}})
+	if err := f.send(&pb.HealthResponse{Event: &pb.HealthResponse_Full{Full: f.seen.report}}); err != nil {
+		return err
+	}
+	f.prefixes.forget()
+	return f.tellPrefixes()
 }
 
-// tell sends what changed since the last message, if it is urgent or due, and a heartbeat when that is due.
+// tell sends what changed since the last message, if it is urgent or due, a heartbeat when that is due, and then which cached
+// prefixes came and went, at the scheduler's interval.
 func (f *follower) tell() error {
+	if err := f.tellReport(); err != nil || time.Since(f.prefixes.asked) < f.interval {
+		return err
+	}
+	return f.tellPrefixes()
+}
+
+// tellPrefixes sends which cached prefixes came and went since it was asked last.
+func (f *follower) tellPrefixes() error {
+	models := f.seen.report.GetModels()
+	listed := func(name, digest string) bool {
+		return slices.ContainsFunc(models, func(m *pb.ModelStatus) bool { return m.GetName() == name && m.GetModelDigest() == digest })
+	}
+	for _, keys := range f.prefixes.changes(f.server.cached(), listed) {
+		if err := f.send(&pb.HealthResponse{Event: &pb.HealthResponse_PrefixKeys{PrefixKeys: keys}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tellReport sends what changed of the report, or a heartbeat.
+func (f *follower) tellReport() error {
 	f.seen = f.server.latest.Load()
 	silent := time.Since(f.sent)
 	switch is := f.seen.parts; {
@@ -83,12 +112,13 @@ func (f *follower) send(r *pb.HealthResponse) error {
 	return f.stream.Send(r)
 }
 
-// arm sets when tell looks next. Where numbers may be sent and there were no new ones, that is a pulse later.
+// arm sets when tell looks next. Where numbers may be sent and there were no new ones, that is a pulse later; cached prefixes
+// are looked for at the interval.
 func (f *follower) arm() {
 	silent := time.Since(f.sent)
 	wait := min(f.interval, freshness) - silent
 	if wait <= 0 {
 		wait = min(pulse, max(f.interval-silent, 0))
 	}
-	f.due.Reset(wait)
+	f.due.Reset(max(min(wait, f.interval-time.Since(f.prefixes.asked)), 0))
 }

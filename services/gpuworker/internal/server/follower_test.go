@@ -50,6 +50,7 @@ func (s *fakeStream) Send(r *pb.HealthResponse) error {
 type followed struct {
 	*publisher
 	stream *fakeStream
+	cached []cached         // as the worker has them
 	now    *pb.WorkerReport // as published last
 	start  time.Time
 	ended  chan error
@@ -69,6 +70,7 @@ func inBubble(t *testing.T, test func(t *testing.T, f *followed)) {
 				Progress: &pb.StepProgress{}, Models: []*pb.ModelStatus{{Name: "m"}},
 			},
 		}
+		s.cached = func() []cached { return f.cached }
 		f.change(func(*pb.WorkerReport) {})
 		go func() { f.ended <- s.Health(f.stream) }()
 		defer func() {

@@ -40,7 +40,8 @@ type Server struct {
 	look      atomic.Pointer[health.Look] // of the last pulse
 	latest    atomic.Pointer[snapshot]    // nil until published is closed
 	published chan struct{}
-	turns     chan struct{} // holds one token for each text being encoded
+	turns     chan struct{}   // holds one token for each text being encoded
+	cached    func() []cached // the models whose cached prefixes are told
 }
 
 // New returns a server over models. It is STARTING until Started is called.
@@ -49,6 +50,7 @@ func New(models *model.Manager, identity Identity, logger hclog.Logger) *Server 
 		models: models, identity: identity, logger: logger.Named("server"), pressure: orca.NewServerMetricsRecorder(),
 		turns: make(chan struct{}, runtime.GOMAXPROCS(0)), wake: make(chan struct{}, 1), published: make(chan struct{}),
 	}
+	s.cached = func() []cached { return cachedOf(models) }
 	s.starting.Store(true)
 	return s
 }

@@ -64,10 +64,11 @@ func steadyDevice(d *pb.DeviceStatus) *pb.DeviceStatus {
 	return d
 }
 
-// steadyLoad is a load without what grows with every token.
+// steadyLoad is a load without what grows with every token, or with time alone: how long requests wait is decided by how many
+// do and how much they bring.
 func steadyLoad(l *pb.LoadStatus) *pb.LoadStatus {
 	l = proto.CloneOf(l)
-	l.TokensPerSecond, l.PrefillTokensPerSecond, l.GeneratedTokens = 0, 0, 0
+	l.TokensPerSecond, l.PrefillTokensPerSecond, l.GeneratedTokens, l.CachedTokens, l.QueueAge = 0, 0, 0, 0, nil
 	return l
 }
 

@@ -1,0 +1,195 @@
+package server
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+// fakeCache tells of cached prefixes as a step loop does; a reader that is more than memory changes behind begins anew.
+type fakeCache struct {
+	keys    map[uint64]bool
+	changes []uint64 // in order; the low bit says that the key above it came
+	memory  int
+}
+
+func newFakeCache(memory int) *fakeCache { return &fakeCache{keys: map[uint64]bool{}, memory: memory} }
+
+func (c *fakeCache) flip(key uint64) {
+	change := key << 1
+	if c.keys[key] {
+		delete(c.keys, key)
+	} else {
+		c.keys[key] = true
+		change |= 1
+	}
+	c.changes = append(c.changes, change)
+}
+
+func (c *fakeCache) Prefixes(since uint64) (at uint64, reset bool, added, removed []uint64) {
+	at = uint64(len(c.changes))
+	if since > at || at-since > uint64(c.memory) {
+		return at, true, slices.Sorted(maps.Keys(c.keys)), nil
+	}
+	last := map[uint64]bool{}
+	for _, change := range c.changes[since:] {
+		if _, twice := last[change>>1]; twice {
+			delete(last, change>>1)
+			continue
+		}
+		last[change>>1] = change&1 == 1
+	}
+	for key, came := range last {
+		if came {
+			added = append(added, key)
+		} else {
+			removed = append(removed, key)
+		}
+	}
+	return at, false, added, removed
+}
+
+// apply is what a scheduler makes of a message.
+func apply(known map[string]map[uint64]bool, m *pb.PrefixKeys) {
+	if m.GetReset_() || known[m.GetModel()] == nil {
+		known[m.GetModel()] = map[uint64]bool{}
+	}
+	for _, key := range m.GetRemoved() {
+		delete(known[m.GetModel()], key)
+	}
+	for _, key := range m.GetAdded() {
+		known[m.GetModel()][key] = true
+	}
+}
+
+func all(string, string) bool { return true }
+
+func TestASchedulerKnowsWhatIsCached(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		models := []cached{{"a", "da", newFakeCache(50)}, {"b", "db", newFakeCache(1 << 30)}}
+		r, known := prefixReader{}, map[string]map[uint64]bool{}
+		for range 200 {
+			for i := range models {
+				if random.IntN(20) == 0 {
+					models[i].source = newFakeCache(50) // loaded anew
+				}
+				for range random.IntN(30) * random.IntN(4) {
+					models[i].source.(*fakeCache).flip(random.Uint64N(100))
+				}
+			}
+			if random.IntN(40) == 0 {
+				r.forget()
+				clear(known)
+			}
+			for _, m := range r.changes(models, all) {
+				apply(known, m)
+			}
+			for _, m := range models {
+				require.Equal(t, m.source.(*fakeCache).keys, known[m.name])
+			}
+		}
+	}
+}
+
+func TestMessagesOfPrefixesAreSmall(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reset          bool
+		added, removed int
+		want           []int // keys of each message
+	}{
+		"nothing to say":                      {false, 0, 0, nil},
+		"a beginning with nothing cached":     {true, 0, 0, []int{0}},
+		"one key":                             {false, 1, 0, []int{1}},
+		"a full message":                      {true, maxPrefixKeys, 0, []int{maxPrefixKeys}},
+		"one more":                            {true, maxPrefixKeys + 1, 0, []int{maxPrefixKeys, 1}},
+		"keys that went go first":             {false, 3, maxPrefixKeys, []int{maxPrefixKeys, 3}},
+		"both share a message":                {false, maxPrefixKeys, 2, []int{maxPrefixKeys, 2}},
+		"a whole cache of the largest device": {true, 100_000, 0, slices.Concat(slices.Repeat([]int{maxPrefixKeys}, 12), []int{100_000 - 12*maxPrefixKeys})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			added, removed := make([]uint64, tc.added), make([]uint64, tc.removed)
+			for i := range added {
+				added[i] = uint64(i)<<40 | 1
+			}
+			for i := range removed {
+				removed[i] = uint64(i) << 40
+			}
+			var got []int
+			var back, gone []uint64
+			for i, m := range pieces(cached{name: "m", digest: "d"}, tc.reset, added, removed) {
+				require.Equal(t, tc.reset && i == 0, m.GetReset_())
+				require.Equal(t, "m", m.GetModel())
+				require.Equal(t, "d", m.GetModelDigest())
+				require.LessOrEqual(t, proto.Size(m), 8*maxPrefixKeys+1024)
+				got = append(got, len(m.GetAdded())+len(m.GetRemoved()))
+				back, gone = append(back, m.GetAdded()...), append(gone, m.GetRemoved()...)
+			}
+			require.Equal(t, tc.want, got)
+			require.ElementsMatch(t, added, back)
+			require.ElementsMatch(t, removed, gone)
+		})
+	}
+}
+
+func TestPrefixesFollowTheFullReportAndThenTheInterval(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *followed) {
+		t.Helper()
+		cache := newFakeCache(100)
+		f.cached = []cached{{"m", "", cache}, {"not told of yet", "", newFakeCache(1)}}
+		f.stream.requests <- &pb.HealthRequest{Interval: durationpb.New(500 * time.Millisecond)}
+		f.stream.requests <- &pb.HealthRequest{} // another full report
+		full, first := <-f.stream.sent, <-f.stream.sent
+		require.NotNil(t, full.GetFull())
+		require.Equal(t, full.at, first.at)
+		require.True(t, first.GetPrefixKeys().GetReset_())
+		require.Empty(t, first.GetPrefixKeys().GetAdded())
+		require.Equal(t, full.GetSequence()+1, first.GetSequence())
+
+		key, last := uint64(0), first.at
+		messages := f.messages(5*time.Second, func(*pb.WorkerReport) {
+			key++
+			cache.flip(key)
+		})
+		keys, sequence := 0, first.GetSequence()
+		for _, m := range messages {
+			require.Equal(t, sequence+1, m.GetSequence(), "no message is missing")
+			sequence++
+			p := m.GetPrefixKeys()
+			if p == nil {
+				require.NotNil(t, m.GetHeartbeat(), "prefixes keep no heartbeat from its time")
+				continue
+			}
+			require.Equal(t, "m", p.GetModel())
+			require.False(t, p.GetReset_())
+			require.GreaterOrEqual(t, m.at.Sub(last), 500*time.Millisecond)
+			last = m.at
+			keys += len(p.GetAdded())
+		}
+		require.InDelta(t, key, keys, 6, "all but those since the last interval")
+		require.InDelta(t, 20, len(messages), 2, "a heartbeat and a message of prefixes each interval")
+	})
+}
+
+func TestCachedPrefixesOfAnUnlistedModelWait(t *testing.T) {
+	cache := newFakeCache(10)
+	cache.flip(7)
+	models := []cached{{"m", "d", cache}}
+	r := prefixReader{}
+	require.Empty(t, r.changes(models, func(string, string) bool { return false }))
+	got := r.changes(models, all)
+	require.Len(t, got, 1)
+	require.True(t, got[0].GetReset_())
+	require.Equal(t, []uint64{7}, got[0].GetAdded())
+	require.Empty(t, r.changes(models, all))
+	require.Empty(t, r.changes(nil, all), "a model that is gone is told of by the report")
+	require.True(t, r.changes(models, all)[0].GetReset_(), "one that comes back is told anew")
+}
