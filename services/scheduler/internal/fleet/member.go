@@ -29,6 +29,7 @@ type member struct {
 	tried     bool // guarded by mu, as all below; whether it has reported or failed once
 	problem   string
 	report    *pb.WorkerReport
+	prefixes  prefixes
 	last      time.Time
 	roundTrip time.Duration
 	link      *Link // nil unless its report is current
@@ -68,7 +69,7 @@ func (m *member) view() (Member, bool) {
 	defer m.mu.Unlock()
 	return Member{
 		Address: m.address, Connected: m.link != nil, Problem: m.problem, Report: m.report,
-		LastMessage: m.last, RoundTrip: m.roundTrip, Link: m.link, Load: m.load,
+		LastMessage: m.last, RoundTrip: m.roundTrip, Link: m.link, Load: m.load, prefixes: m.prefixes,
 	}, m.tried
 }
 
@@ -199,6 +200,14 @@ func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time
 	}
 	m.mu.Lock()
 	m.tried, m.problem, m.report, m.last, m.link = true, "", report, now, link
+	switch event := in.GetEvent().(type) {
+	case *pb.HealthResponse_Full: // every key is told anew behind it
+		m.prefixes = nil
+	case *pb.HealthResponse_Delta:
+		m.prefixes = m.prefixes.listed(report)
+	case *pb.HealthResponse_PrefixKeys:
+		m.prefixes, changed = m.prefixes.told(event.PrefixKeys, report)
+	}
 	link.incarnation = report.GetIncarnation()
 	for _, l := range m.open {
 		if l != link && l.incarnation == link.incarnation {

@@ -29,6 +29,11 @@ func merge(last *pb.WorkerReport, in *pb.HealthResponse) (report *pb.WorkerRepor
 			return last, false, nil
 		}
 		return applied(last, &pb.WorkerDelta{Progress: event.Heartbeat.GetProgress()}), false, nil
+	case *pb.HealthResponse_PrefixKeys: // kept beside the report
+		if last == nil {
+			return nil, false, fmt.Errorf("%w: cached prefixes came before the full report", ErrGap)
+		}
+		return last, false, nil
 	}
 	return nil, false, fmt.Errorf("%w: a message without a known event", ErrGap)
 }

@@ -40,6 +40,8 @@ type Member struct {
 	Link *Link
 	// Load is never nil.
 	Load *route.Load
+
+	prefixes prefixes
 }
 
 // states are the states of the contract in routing's terms.
@@ -99,6 +101,7 @@ func routed(m *Member) route.Worker {
 			Name: model.GetName(), Digest: model.GetModelDigest(), ClassID: class,
 			Ready:         model.GetState() == pb.ModelState_MODEL_STATE_READY,
 			ContextLength: int64(model.GetContextLength()),
+			Prefixes:      m.prefixes.of(model.GetName(), model.GetModelDigest()),
 		})
 	}
 	for _, file := range m.Report.GetFiles() {

@@ -2,7 +2,7 @@ package route
 
 import "sync/atomic"
 
-// Snapshot is the fleet at one moment. It is immutable, the Loads it points to aside.
+// Snapshot is the fleet at one moment. It is immutable, the Loads and Prefixes it points to aside.
 type Snapshot struct {
 	// Known is whether every configured worker has reported or failed to answer once: before that, nothing may be
 	// concluded from what is missing.
@@ -64,6 +64,8 @@ type Model struct {
 	ClassID string
 	// ContextLength is the longest sequence in tokens; 0 is not known.
 	ContextLength int64
+	// Prefixes are the cached ones; nil: none were told. Only the worker's present connection tells of them.
+	Prefixes *Prefixes
 }
 
 // Load counts what this process has under way on one worker. Safe for concurrent use; the zero value is idle.
