@@ -5,9 +5,10 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Request is one Generate call in the worker's terms; every value is already checked.
+// Request is one Generate call in the worker's terms; every value is already checked, but those of Resume that Run names.
 type Request struct {
 	Prompt []int32
+	Digest string             // of Prompt; Run does not look at it
 	Class  engine.KernelClass // computes the prompt
 	// Params of every continuation; OutputIndex is set for each.
 	Params      engine.SlotParams
@@ -17,41 +18,45 @@ type Request struct {
 	StopIDs     []int32 // end tokens and the caller's own
 	IncludeStop bool
 	NoText      bool // token ids only
-	PromptTopN  int  // candidates a scored prompt token; -1 = the prompt is not scored
+	PromptTopN  int  // candidates a scored prompt token; -1 = the prompt is not scored. A resumed request does not score it.
 	Progress    bool
+	Schedule    Schedule
+	// Resume is what was delivered before, by another worker or this one; at most one entry for each continuation. One that has
+	// none, in a request that has some, begins at its first token.
+	Resume []Resume
 }
 
-// Tokens is a run of generated tokens of one continuation and the text they complete.
-type Tokens struct {
-	OutputIndex int
-	TokenIndex  int // of the first
-	Rows        []engine.RowResult
-	Text        string // valid UTF-8
+// Schedule is how a request stands among others, and which cached prefixes it shares with them; see batch.Request.
+type Schedule struct {
+	Priority int32
+	Tenant   string
+	Salt     string
+	Bypass   bool
+	Keys     []batch.PrefixKey
 }
 
-// Finished is the end of one continuation.
-type Finished struct {
-	OutputIndex int
-	Reason      batch.Reason
-	Stop        string // the stop string, when one matched
-	StopID      int32  // the stop token, when Reason is Stop and Stop is empty
-	Generated   int
-	Timings     batch.Timings
-}
+// Resumed says whether the request continues one that was begun before: nothing of the prompt is reported again.
+func (r Request) Resumed() bool { return len(r.Resume) > 0 }
 
-// Sink is told what happens, never by two goroutines at once. An error ends the run.
-type Sink interface {
-	// Prefilled: so many prompt tokens are computed.
-	Prefilled(n int) error
-	// Scored: scores of prompt tokens, the first of them at index from.
-	Scored(from int, rows []engine.RowResult) error
-	Tokens(Tokens) error
-	Finished(Finished) error
+// batch is the loop's request for some of the continuations.
+func (r Request) batch(live []*continuation) batch.Request {
+	b := batch.Request{
+		Prompt: r.Prompt, Class: r.Class, Params: r.Params, MaxTokens: r.MaxTokens, StopIDs: r.StopIDs,
+		PromptTopN: r.PromptTopN, Progress: r.Progress,
+		Priority: r.Schedule.Priority, Tenant: r.Schedule.Tenant, Salt: r.Schedule.Salt, Bypass: r.Schedule.Bypass,
+		Keys: r.Schedule.Keys,
+	}
+	for _, c := range live {
+		b.Continuations = append(b.Continuations, batch.Continuation{OutputIndex: int32(c.index), Resumed: c.resumed})
+	}
+	return b
 }
 
 // Submitter is what Run asks of a step loop.
 type Submitter interface {
 	Submit(batch.Request) ([]*batch.Stream, error)
+	// MaxTokens is how many tokens may follow a prompt of so many.
+	MaxTokens(prompt int) int
 }
 
 // TextDecoder turns token ids into valid UTF-8 text, piece by piece.
@@ -59,3 +64,6 @@ type TextDecoder interface {
 	Push(id int32) (string, error)
 	Flush() string
 }
+
+// NewDecoder makes a text decoder; special says whether control tokens are written out.
+type NewDecoder func(special bool) TextDecoder

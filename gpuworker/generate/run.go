@@ -2,8 +2,6 @@ package generate
 
 import (
 	"context"
-	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -11,69 +9,109 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// NewDecoder makes a text decoder; special says whether control tokens are written out.
-type NewDecoder func(special bool) TextDecoder
+// Totals are the tokens of a run, over all continuations.
+type Totals struct {
+	Resumed   int // taken from Request.Resume
+	Generated int // told to the sink by this run
+	Cached    int // of the prompt, from the prefix cache
+}
 
-// Run computes a request on loop and tells sink. decoders may be nil when the request wants no text. It returns how
-// many tokens were generated over all continuations, also when it fails; when ctx ends, its cause is the error and no
-// continuation is in a step submitted later.
-func Run(ctx context.Context, loop Submitter, decoders NewDecoder, r Request, sink Sink) (generated int, err error) {
-	run := &run{request: r, sink: sink, scored: make(chan struct{})}
-	streams, err := loop.Submit(r.batch())
+// Run computes a request on loop and tells sink. decoders may be nil when the request wants no text. The totals are those so
+// far, also when it fails; when ctx ends, its cause is the error and no continuation is in a step submitted later. Of a resumed
+// request, what cannot be resumed is refused with ErrResume or ErrResumeText before anything is computed, continuations that
+// end with their last token are only told, and those told before are passed over.
+func Run(ctx context.Context, loop Submitter, decoders NewDecoder, r Request, sink Sink) (totals Totals, err error) {
+	if r.Resumed() {
+		r.PromptTopN = -1
+	}
+	all, err := r.continuations(min(r.MaxTokens, max(loop.MaxTokens(len(r.Prompt)), 0)), decoders)
 	if err != nil {
-		return 0, err
+		return Totals{}, err
+	}
+	var live []*continuation
+	run := &run{request: r, scored: make(chan struct{}), told: teller{sink: sink}}
+	run.told.start = func() Started { return run.started(all) }
+	for _, c := range all {
+		totals.Resumed += len(c.resumed)
+		switch {
+		case c.silent:
+		case c.end != nil:
+			run.told.atOnce = append(run.told.atOnce, c.finished(0, batch.Timings{}))
+		default:
+			live = append(live, c)
+		}
+	}
+	if len(live) == 0 {
+		return totals, run.told.started()
+	}
+	if run.streams, err = loop.Submit(r.batch(live)); err != nil {
+		return totals, err
 	}
 	defer func() {
-		for _, s := range streams {
+		for _, s := range run.streams {
 			s.Cancel()
 		}
+		for _, c := range live {
+			totals.Generated += c.count - len(c.resumed)
+		}
+		totals.Cached = run.cached()
 	}()
 	if r.PromptTopN < 0 {
 		close(run.scored)
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	for i, s := range streams {
-		c := &continuation{request: &run.request, index: i, matcher: stopMatcher{stops: r.Stop, include: r.IncludeStop}}
-		if !r.NoText {
-			c.decoder, c.special = decoders(false), decoders(true)
-		}
-		follow := func() error { return run.follow(ctx, s, c) }
-		if len(streams) == 1 {
-			err = follow()
-			return int(run.generated.Load()), err
-		}
-		group.Go(follow)
+	if len(live) == 1 {
+		return totals, run.follow(ctx, run.streams[0], live[0])
 	}
-	err = group.Wait()
-	return int(run.generated.Load()), err
+	group, ctx := errgroup.WithContext(ctx)
+	for i, s := range run.streams {
+		group.Go(func() error { return run.follow(ctx, s, live[i]) })
+	}
+	return totals, group.Wait()
 }
 
-// batch is the loop's request.
-func (r Request) batch() batch.Request {
-	b := batch.Request{
-		Prompt: r.Prompt, Class: r.Class, Params: r.Params, MaxTokens: r.MaxTokens, StopIDs: r.StopIDs,
-		PromptTopN: r.PromptTopN, Progress: r.Progress, Continuations: make([]batch.Continuation, r.Sequences),
+// continuations are all of a request, each behind what was delivered of it.
+func (r *Request) continuations(limit int, decoders NewDecoder) ([]*continuation, error) {
+	all := make([]*continuation, r.Sequences)
+	for i := range all {
+		all[i] = newContinuation(r, i, limit, decoders)
 	}
-	for i := range b.Continuations {
-		b.Continuations[i].OutputIndex = int32(i)
+	for entry, resume := range r.Resume {
+		if err := all[resume.OutputIndex].resume(resume, entry); err != nil {
+			return nil, err
+		}
 	}
-	return b
+	return all, nil
 }
 
 // run is the state shared by the continuations of one call.
 type run struct {
-	request   Request
-	generated atomic.Int64
-	scored    chan struct{} // closed when every prompt score is delivered: no token goes before them
-
-	mu   sync.Mutex // held over calls of sink, which need not be safe for concurrent use
-	sink Sink
+	request Request
+	streams []*batch.Stream // of the continuations that are computed
+	scored  chan struct{}   // closed when every prompt score is delivered: no token goes before them
+	told    teller
 }
 
-func (r *run) tell(f func(Sink) error) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return f(r.sink)
+// started is what Started says: told is about to tell the first event.
+func (r *run) started(all []*continuation) Started {
+	s := Started{Cached: r.cached()}
+	if r.request.Resumed() {
+		s.Resumed = make([]int, len(all))
+		for i, c := range all {
+			s.Resumed[i] = len(c.resumed)
+		}
+	}
+	return s
+}
+
+// cached is how much of the prompt came from the prefix cache, as the first continuation found it: 0 until it is admitted.
+func (r *run) cached() int {
+	if len(r.streams) == 0 {
+		return 0
+	}
+	if s, ok := any(r.streams[0]).(interface{ Cached() int }); ok {
+		return s.Cached()
+	}
+	return 0
 }
 
 // follow carries one stream to the sink until its end.
@@ -89,18 +127,18 @@ func (r *run) follow(ctx context.Context, s *batch.Stream, c *continuation) erro
 		if events, err = s.Recv(ctx, events[:0]); err != nil {
 			return err
 		}
-		var done *batch.Done
+		done := false
 		for _, e := range events {
 			switch {
 			case e.Prefilled > 0:
-				err = r.tell(func(to Sink) error { return to.Prefilled(e.Prefilled) })
+				err = r.told.prefilled(e.Prefilled)
 			case e.Scored != nil:
-				err = r.tell(func(to Sink) error { return to.Scored(score, e.Scored) })
+				err = r.told.scored(score, e.Scored)
 				score += len(e.Scored)
 			case e.Token != nil:
 				rows = append(rows, *e.Token)
 			case e.Done != nil:
-				done = e.Done
+				done = true
 			}
 			if err != nil {
 				return err
@@ -109,7 +147,7 @@ func (r *run) follow(ctx context.Context, s *batch.Stream, c *continuation) erro
 		if c.index == 0 && r.request.PromptTopN >= 0 && score >= len(r.request.Prompt) {
 			r.scoredOnce()
 		}
-		if done == nil && !r.mayTell() {
+		if !done && !r.mayTell() {
 			continue // reading on: a stream that is not read pauses its sequence, and the reader counts as slow
 		}
 		ended, err := r.deliver(ctx, s, c, rows, done)
@@ -137,9 +175,10 @@ func (r *run) scoredOnce() {
 	}
 }
 
-// deliver tells the sink about rows and the end that follows them, if any.
-func (r *run) deliver(ctx context.Context, s *batch.Stream, c *continuation, rows []engine.RowResult, done *batch.Done) (ended bool, err error) {
-	if len(rows) == 0 && done == nil {
+// deliver tells the sink about rows and the end that follows them, if any. The loop ends a sequence by itself at a stop token
+// and at its length; a stop string is seen here, and what the loop computes behind it is dropped.
+func (r *run) deliver(ctx context.Context, s *batch.Stream, c *continuation, rows []engine.RowResult, done bool) (ended bool, err error) {
+	if len(rows) == 0 && !done {
 		return false, nil
 	}
 	select {
@@ -147,29 +186,21 @@ func (r *run) deliver(ctx context.Context, s *batch.Stream, c *continuation, row
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	}
-	out, matched, err := c.take(rows)
+	out, err := c.take(rows)
 	if err != nil {
 		return false, err
 	}
-	r.generated.Add(int64(len(out.Rows)))
 	if len(out.Rows) > 0 {
-		if err := r.tell(func(to Sink) error { return to.Tokens(out) }); err != nil {
+		if err := r.told.tokens(out); err != nil {
 			return false, err
 		}
 	}
-	switch {
-	case matched != "":
+	stopped := c.end != nil && c.end.stop != ""
+	if stopped {
 		s.Cancel()
-		done = &batch.Done{}
-	case done == nil:
-		return false, nil
-	default:
-		if rest := c.rest(); rest.Text != "" {
-			if err := r.tell(func(to Sink) error { return to.Tokens(rest) }); err != nil {
-				return false, err
-			}
-		}
 	}
-	end := c.finished(*done, matched, s.Timings())
-	return true, r.tell(func(to Sink) error { return to.Finished(end) })
+	if !stopped && !done {
+		return false, nil
+	}
+	return true, r.told.finished(c.finished(r.cached(), s.Timings()))
 }

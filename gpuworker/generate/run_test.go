@@ -58,6 +58,8 @@ type recorder struct {
 	text     map[int]*strings.Builder
 	ids      map[int]int
 	finished map[int]Finished
+	started  []Started
+	first    map[int]int // index of the first token told, by output; 0 unless resumed
 	log      []string
 	fail     error
 }
@@ -66,6 +68,11 @@ func newRecorder() *recorder {
 	return &recorder{text: map[int]*strings.Builder{}, ids: map[int]int{}, finished: map[int]Finished{}}
 }
 
+func (r *recorder) Started(s Started) error {
+	r.started = append(r.started, s)
+	r.log = append(r.log, "started")
+	return r.fail
+}
 func (r *recorder) Prefilled(int) error { r.log = append(r.log, "prefilled"); return r.fail }
 func (r *recorder) Scored(from int, rows []engine.RowResult) error {
 	r.log = append(r.log, "scored")
@@ -76,6 +83,12 @@ func (r *recorder) Tokens(t Tokens) error {
 	if r.text[t.OutputIndex] == nil {
 		r.text[t.OutputIndex] = &strings.Builder{}
 	}
+	if len(r.started) != 1 {
+		return errors.New("tokens came before the start")
+	}
+	if r.ids[t.OutputIndex] == 0 {
+		r.ids[t.OutputIndex] = r.first[t.OutputIndex]
+	}
 	if t.TokenIndex != r.ids[t.OutputIndex] {
 		return errors.New("a token index is not the count of tokens before it")
 	}
@@ -84,15 +97,24 @@ func (r *recorder) Tokens(t Tokens) error {
 	r.log = append(r.log, "tokens")
 	return r.fail
 }
+
+// textOf is the text of an output, "" if it had none.
+func (r *recorder) textOf(output int) string {
+	if r.text[output] == nil {
+		return ""
+	}
+	return r.text[output].String()
+}
+
 func (r *recorder) Finished(f Finished) error { r.finished[f.OutputIndex] = f; return r.fail }
 
 // run generates from a script behind a prompt of five tokens.
-func runScript(t *testing.T, script string, r Request, sink Sink) (int, error) {
+func runScript(t *testing.T, script string, r Request, sink Sink) (Totals, error) {
 	t.Helper()
 	return runScriptIn(t.Context(), t, script, r, sink)
 }
 
-func runScriptIn(within context.Context, t *testing.T, script string, r Request, sink Sink) (int, error) {
+func runScriptIn(within context.Context, t *testing.T, script string, r Request, sink Sink) (Totals, error) {
 	t.Helper()
 	r.Prompt = []int32{1, 2, 3, 4, 5}
 	if r.Sequences == 0 {
@@ -159,8 +181,8 @@ func TestTextAndEndOfAContinuation(t *testing.T) {
 			got.Timings = batch.Timings{}
 			require.Equal(t, tc.want, got)
 			require.Equal(t, tc.text, sink.text[0].String())
-			require.Equal(t, tc.want.Generated, n)
-			require.Equal(t, n, sink.ids[0])
+			require.Equal(t, Totals{Generated: tc.want.Generated}, n)
+			require.Equal(t, tc.want.Generated, sink.ids[0])
 		})
 	}
 }
@@ -169,10 +191,10 @@ func TestPromptScoresComeBeforeTokensOfEveryContinuation(t *testing.T) {
 	sink := newRecorder()
 	n, err := runScript(t, "abcdef", Request{MaxTokens: 6, Sequences: 3, PromptTopN: 0}, sink)
 	require.NoError(t, err)
-	require.Equal(t, 18, n)
+	require.Equal(t, 18, n.Generated)
 	require.Len(t, sink.finished, 3)
-	require.Equal(t, "scored", sink.log[0])
-	require.NotContains(t, sink.log[1:], "scored")
+	require.Equal(t, []string{"started", "scored"}, sink.log[:2])
+	require.NotContains(t, sink.log[2:], "scored")
 }
 
 // scoreWaiter takes the first scores only when others have generated more than a stream holds unread.
@@ -194,8 +216,8 @@ func TestContinuationsGoOnWhileThePromptIsScored(t *testing.T) {
 	sink := &scoreWaiter{recorder: newRecorder()}
 	n, err := runScript(t, "abcdef", Request{MaxTokens: 200, Sequences: 3, PromptTopN: 0}, sink)
 	require.NoError(t, err)
-	require.Equal(t, 600, n)
-	require.Equal(t, "scored", sink.log[0])
+	require.Equal(t, 600, n.Generated)
+	require.Equal(t, []string{"started", "scored"}, sink.log[:2])
 	for i := range 3 {
 		require.Equal(t, 200, sink.ids[i])
 		require.Equal(t, 200, sink.finished[i].Generated)
@@ -227,8 +249,8 @@ func TestAnEndedContextEndsARunWhoseLoopIsFasterThanItsSink(t *testing.T) {
 	sink := slowSink{newRecorder(), func() { stop(cause) }}
 	n, err := runScriptIn(ctx, t, "abcdef", Request{MaxTokens: 300, PromptTopN: -1}, sink)
 	require.ErrorIs(t, err, cause)
-	require.Equal(t, []string{"tokens"}, sink.log, "nothing is delivered after the end")
-	require.Equal(t, sink.ids[0], n)
+	require.Equal(t, []string{"started", "tokens"}, sink.log, "nothing is delivered after the end")
+	require.Equal(t, sink.ids[0], n.Generated)
 }
 
 func TestTheCauseOfAnEndedContextIsTheError(t *testing.T) {

@@ -171,10 +171,12 @@ type GenerateRequest struct {
 	// Whose share of the machine the request uses; at most 128 printable ASCII characters. Among requests of one priority, those
 	// who wait share tokens alike, however many requests each has. Unset: the share of all who say nothing.
 	FairnessId *string `protobuf:"bytes,13,opt,name=fairness_id,json=fairnessId,proto3,oneof" json:"fairness_id,omitempty"`
-	// What is already generated, at most one entry for each output_index: the stream continues after it, with the tokens that it
-	// would have had. Needs sampling.seed. A stop condition that the given tokens meet ends a continuation at once, with nothing
-	// computed. INVALID_ARGUMENT: an output_index that is not in [0, num_sequences) or is there twice, or more tokens than
-	// max_tokens. FAILED_PRECONDITION (reason RESUME_MISMATCH): another number of text_bytes than these tokens give.
+	// What is already generated, at most one entry for each output_index: the stream continues after it, with the tokens and the
+	// text that it would have had. Needs sampling.seed. A stop condition that the last of the given tokens meets ends a
+	// continuation at once, with nothing computed. Nothing of the prompt is sent again, whatever echo_prompt and prompt_logprobs
+	// say, and nothing of the given tokens; token_index and usage count them. INVALID_ARGUMENT: an output_index that is not in
+	// [0, num_sequences) or is there twice, more tokens than max_tokens, or tokens behind one that meets a stop condition.
+	// FAILED_PRECONDITION (reason RESUME_MISMATCH): another number of text_bytes than these tokens give.
 	Resume []*Resume `protobuf:"bytes,14,rep,name=resume,proto3" json:"resume,omitempty"`
 	// Refuses with FAILED_PRECONDITION if the prompt's token ids have another digest (64 hex digits). Unset: any.
 	ExpectPromptDigest *string `protobuf:"bytes,15,opt,name=expect_prompt_digest,json=expectPromptDigest,proto3,oneof" json:"expect_prompt_digest,omitempty"`
@@ -1109,9 +1111,12 @@ type Resume struct {
 	OutputIndex uint32 `protobuf:"varint,1,opt,name=output_index,json=outputIndex,proto3" json:"output_index,omitempty"`
 	// Its tokens so far, each in [0, vocabulary).
 	TokenIds []uint32 `protobuf:"varint,2,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
-	// Whether it ended: nothing more is sent for it, and its `finished` is not sent again.
+	// Whether it ended: nothing more is sent for it, and its `finished` is not sent again. Its tokens are counted, and no stop
+	// condition is looked for in them.
 	Finished bool `protobuf:"varint,3,opt,name=finished,proto3" json:"finished,omitempty"`
-	// Bytes of text received for these tokens. The server knows how many they give, and refuses another number. Unset: not compared.
+	// Bytes of text received for these tokens, in UTF-8. The server knows how many they give, and refuses another number: text
+	// that a character or a stop string holds back comes with the tokens that decide it, all that is left with the last token.
+	// Unset: not compared.
 	TextBytes     *uint64 `protobuf:"varint,4,opt,name=text_bytes,json=textBytes,proto3,oneof" json:"text_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1559,7 +1564,8 @@ type Tokens struct {
 	TokenIndex uint32 `protobuf:"varint,2,opt,name=token_index,json=tokenIndex,proto3" json:"token_index,omitempty"`
 	// The token ids.
 	TokenIds []uint32 `protobuf:"varint,3,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
-	// Their text: always valid UTF-8; bytes of a character not complete yet come with a later event.
+	// Their text: always valid UTF-8; bytes of a character not complete yet come with a later event, at the latest with that of
+	// the last token.
 	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
 	// One entry a token, only when asked for.
 	Details       []*TokenDetail `protobuf:"bytes,5,rep,name=details,proto3" json:"details,omitempty"`

@@ -37,6 +37,9 @@ func (c *collector) Tokens(t generate.Tokens) error {
 // Prefilled implements generate.Sink.
 func (*collector) Prefilled(int) error { return nil }
 
+// Started implements generate.Sink.
+func (*collector) Started(generate.Started) error { return nil }
+
 // Scored implements generate.Sink.
 func (*collector) Scored(int, []engine.RowResult) error { return nil }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
@@ -19,6 +20,8 @@ const (
 	maxBiases     = 1024
 	maxSequences  = 16
 	maxCandidates = 64
+	maxFairnessID = 128
+	maxSaltBytes  = 128
 	// maxViolations is how many a status lists: it travels in headers, which clients bound at about 8 KiB.
 	maxViolations = 32
 )
@@ -101,6 +104,8 @@ func checkGenerate(in *pb.GenerateRequest) []rpc.Violation {
 	c.sampling(in.GetSampling())
 	c.stopping(in)
 	c.response(in.GetResponse())
+	c.resume(in)
+	c.schedule(in)
 	return c.violations
 }
 
@@ -188,29 +193,59 @@ func (c *checker) ids(field string, ids []uint32, vocabulary int) {
 	}
 }
 
-// notBuiltFields names the fields of a request that later work will give a meaning, in the order of the contract.
-func notBuiltFields(in *pb.GenerateRequest) string {
-	var names []string
-	name := func(set bool, field string) {
-		if set {
-			names = append(names, field)
+// checkAgainst lists what is wrong with a request for this model.
+func checkAgainst(in *pb.GenerateRequest, inst *model.Instance) []rpc.Violation {
+	c, vocabulary := &checker{}, inst.Facts.Vocabulary
+	c.ids("token_ids.ids", in.GetTokenIds().GetIds(), vocabulary)
+	c.ids("stopping.stop_token_ids", in.GetStopping().GetStopTokenIds(), vocabulary)
+	c.ids("sampling.allowed_tokens.ids", in.GetSampling().GetAllowedTokens().GetIds(), vocabulary)
+	for i, r := range in.GetResume() {
+		c.ids(fmt.Sprintf("resume[%d].token_ids", i), r.GetTokenIds(), vocabulary)
+	}
+	if s := in.GetSampling(); s != nil {
+		c.int("sampling.top_k", s.TopK, 0, int32(vocabulary))
+		for id := range s.GetLogitBias() {
+			if id < 0 || int(id) >= vocabulary {
+				c.add(fmt.Sprintf("sampling.logit_bias[%d]", id), "is no token id, want [0, %d)", vocabulary)
+			}
 		}
 	}
-	name(in.GetCache().GetSalt() != "", "cache.salt")
-	name(in.GetCache().GetBypassPrefixCache(), "cache.bypass_prefix_cache")
-	name(in.Guided != nil, "guided")
-	name(in.GetPriority() != 0, "priority")
-	name(in.GetFairnessId() != "", "fairness_id")
-	name(len(in.GetResume()) > 0, "resume")
-	return strings.Join(names, ", ")
+	return c.violations
 }
 
-// orDefault is the value of an optional knob.
-func orDefault[T any](v *T, unset T) T {
-	if v == nil {
-		return unset
+// resume checks what can be known without the model; the tokens themselves are looked at by package generate.
+func (c *checker) resume(in *pb.GenerateRequest) {
+	if len(in.GetResume()) == 0 {
+		return
 	}
-	return *v
+	if s := in.GetSampling(); s == nil || s.Seed == nil {
+		c.add("sampling.seed", "is required with resume: give the one that `started` told")
+	}
+	sequences := uint32(max(1, in.GetSampling().GetNumSequences()))
+	at := map[uint32]int{}
+	for i, r := range in.GetResume() {
+		field, index := fmt.Sprintf("resume[%d].output_index", i), r.GetOutputIndex()
+		before, twice := at[index]
+		switch {
+		case index >= sequences:
+			c.add(field, "is %d, want [0, %d): sampling.num_sequences is %d", index, sequences, sequences)
+		case twice:
+			c.add(field, "is %d, as that of resume[%d] is: give each continuation once", index, before)
+		default:
+			at[index] = i
+		}
+	}
+}
+
+// schedule checks what says how a request stands among others.
+func (c *checker) schedule(in *pb.GenerateRequest) {
+	id := in.GetFairnessId()
+	if len(id) > maxFairnessID || strings.ContainsFunc(id, func(r rune) bool { return r < ' ' || r > '~' }) {
+		c.add("fairness_id", "want at most %d printable ASCII characters", maxFairnessID)
+	}
+	if n := len(in.GetCache().GetSalt()); n > maxSaltBytes {
+		c.add("cache.salt", "has %d bytes, at most %d", n, maxSaltBytes)
+	}
 }
 
 // reportsPrompt says whether a response has something to say about the prompt itself.

@@ -43,15 +43,12 @@ var changes = map[string]func(*pb.GenerateRequest){
 	"token_ids.ids": func(r *pb.GenerateRequest) {
 		r.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: []uint32{5, 6}}}
 	},
-	"expect_prompt_digest":      func(r *pb.GenerateRequest) { r.ExpectPromptDigest = ptr(strings.Repeat("0", 64)) },
-	"expect_class_id":           func(r *pb.GenerateRequest) { r.ExpectClassId = ptr("cuda-1") },
-	"priority":                  func(r *pb.GenerateRequest) { r.Priority = ptr(int32(1)) },
-	"fairness_id":               func(r *pb.GenerateRequest) { r.FairnessId = ptr("tenant") },
-	"resume.output_index":       func(r *pb.GenerateRequest) { r.Resume = []*pb.Resume{{OutputIndex: 1}} },
-	"resume.token_ids":          func(r *pb.GenerateRequest) { r.Resume = []*pb.Resume{{TokenIds: []uint32{1}}} },
-	"resume.finished":           func(r *pb.GenerateRequest) { r.Resume = []*pb.Resume{{Finished: true}} },
-	"cache.salt":                func(r *pb.GenerateRequest) { r.Cache = &pb.CacheOptions{Salt: ptr("s")} },
-	"cache.bypass_prefix_cache": func(r *pb.GenerateRequest) { r.Cache = &pb.CacheOptions{BypassPrefixCache: ptr(true)} },
+	"expect_prompt_digest": func(r *pb.GenerateRequest) { r.ExpectPromptDigest = ptr(strings.Repeat("0", 64)) },
+	"expect_class_id":      func(r *pb.GenerateRequest) { r.ExpectClassId = ptr("cuda-1") },
+	"resume.output_index":  func(r *pb.GenerateRequest) { r.Resume = []*pb.Resume{{OutputIndex: 1}} },
+	"resume.token_ids":     func(r *pb.GenerateRequest) { r.Resume = []*pb.Resume{{TokenIds: []uint32{1}}} },
+	"resume.finished":      func(r *pb.GenerateRequest) { r.Resume = []*pb.Resume{{Finished: true}} },
+	"resume.text_bytes":    func(r *pb.GenerateRequest) { r.Resume = []*pb.Resume{{TextBytes: ptr(uint64(1))}} },
 	"guided.json_schema": func(r *pb.GenerateRequest) {
 		r.Guided = &pb.Guided{Constraint: &pb.Guided_JsonSchema{JsonSchema: "{}"}}
 	},
@@ -104,10 +101,19 @@ var chatOnly = map[string]func(*pb.GenerateRequest){
 	"chat.add_generation_prompt": chatting(&pb.Chat{Messages: []*pb.ChatMessage{{Role: "user"}}, AddGenerationPrompt: ptr(false)}),
 }
 
-// silent fields decide what is not in the output of this model, and are checked elsewhere.
+// silent fields decide when and where a token is computed and never which, or what this model does not show: values that are
+// refused prove that they are read, and other tests that they are used.
 var silent = map[string]func(*pb.GenerateRequest){
+	"fairness_id":  func(r *pb.GenerateRequest) { r.FairnessId = ptr("ten\nant") },
+	"cache.salt":   func(r *pb.GenerateRequest) { r.Cache = &pb.CacheOptions{Salt: ptr(strings.Repeat("s", 129))} },
 	"accepted_at":  func(r *pb.GenerateRequest) { r.AcceptedAt = &timestamppb.Timestamp{Nanos: -1} },
 	"prompt_class": func(r *pb.GenerateRequest) { r.PromptClass = ptr(pb.KernelClass(99)) },
+}
+
+// unseen fields decide when and where a token is computed, have no value that is refused, and must not show.
+var unseen = map[string]func(*pb.GenerateRequest){
+	"priority":                  func(r *pb.GenerateRequest) { r.Priority = ptr(int32(-5)) },
+	"cache.bypass_prefix_cache": func(r *pb.GenerateRequest) { r.Cache = &pb.CacheOptions{BypassPrefixCache: ptr(true)} },
 }
 
 func chatting(c *pb.Chat) func(*pb.GenerateRequest) {
@@ -154,7 +160,7 @@ func TestNoFieldOfARequestIsIgnored(t *testing.T) {
 	for _, path := range paths((&pb.GenerateRequest{}).ProtoReflect().Descriptor(), "") {
 		known[path] = true
 		change := changes[path]
-		for _, more := range []map[string]func(*pb.GenerateRequest){chatOnly, silent} {
+		for _, more := range []map[string]func(*pb.GenerateRequest){chatOnly, silent, unseen} {
 			if change == nil {
 				change = more[path]
 			}
@@ -164,6 +170,10 @@ func TestNoFieldOfARequestIsIgnored(t *testing.T) {
 			in := proto.Clone(base).(*pb.GenerateRequest)
 			change(in)
 			got := w.generate(t.Context(), t, in)
+			if unseen[path] != nil {
+				require.Equal(t, transcript(want), transcript(got))
+				return
+			}
 			if got.err == nil {
 				require.NotEqual(t, transcript(want), transcript(got))
 				return

@@ -11,7 +11,6 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/generate"
 	"github.com/millrace/millrace/gpuworker/model"
-	"github.com/millrace/millrace/gpuworker/tokenizer"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
@@ -29,8 +28,8 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 	if err := invalid(checkGenerate(in)); err != nil {
 		return err
 	}
-	if names := notBuiltFields(in); names != "" {
-		return notBuilt(names)
+	if in.Guided != nil {
+		return notBuilt("guided")
 	}
 	inst, release, err := s.models.Acquire(in.GetModel())
 	if err != nil {
@@ -44,19 +43,22 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 		return statusOf(err)
 	}
 	rpc.LetGo(ctx) // from here on there are its tokens, no more than a context, and its options
-	to := &sink{stream: stream, response: in.GetResponse(), prompt: request.Prompt, started: s.started(ctx, inst, request)}
-	generated, err := generate.Run(ctx, inst.Loop, decoders(inst.Tokenizer), request, to)
+	to := &sink{stream: stream, response: in.GetResponse(), request: request, started: s.started(ctx, inst, request)}
+	totals, err := generate.Run(ctx, inst.Loop, offerOf(inst).Decoders(), request, to)
 	rpc.Annotate(ctx, "prompt_tokens", len(request.Prompt))
-	rpc.Annotate(ctx, "completion_tokens", generated)
-	reportCost(ctx, len(request.Prompt), generated)
+	rpc.Annotate(ctx, "completion_tokens", totals.Generated)
+	reportCost(ctx, len(request.Prompt), totals.Generated)
 	if err != nil {
-		usage, _ := proto.Marshal(&pb.Usage{ // a message of numbers always marshals
-			PromptTokens: uint32(len(request.Prompt)), CompletionTokens: uint32(generated),
-		})
+		usage, _ := proto.Marshal(usageOf(request, totals.Resumed+totals.Generated, totals.Cached)) // numbers always marshal
 		stream.SetTrailer(metadata.Pairs(UsageTrailer, string(usage)))
 		return statusOf(err)
 	}
 	return nil
+}
+
+// usageOf is the usage of a request that has so many tokens, those resumed counted.
+func usageOf(r generate.Request, completion, cached int) *pb.Usage {
+	return &pb.Usage{PromptTokens: uint32(len(r.Prompt)), CompletionTokens: uint32(completion), CachedTokens: uint32(cached)}
 }
 
 // A call is ended before its deadline by a twentieth of its time, at most deadlineMargin: a trailer sent at the deadline
@@ -73,15 +75,10 @@ func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadlineCause(ctx, deadline.Add(-margin), errDeadline)
 }
 
-func decoders(t *tokenizer.Tokenizer) generate.NewDecoder {
-	return func(special bool) generate.TextDecoder {
-		return t.NewDecoder(tokenizer.DecodeOptions{ShowSpecial: special, Continues: true})
-	}
-}
-
+// started is what is known of a generation before it begins.
 func (s *Server) started(ctx context.Context, inst *model.Instance, r generate.Request) *pb.Started {
 	return &pb.Started{
-		ModelDigest: hex.EncodeToString(inst.Digest[:]), PromptDigest: promptDigest(r.Prompt), ClassId: inst.ClassID,
+		ModelDigest: hex.EncodeToString(inst.Digest[:]), PromptDigest: r.Digest, ClassId: inst.ClassID,
 		PromptTokens: uint32(len(r.Prompt)), Seed: r.Params.Seed, WorkerId: s.identity.WorkerID,
 		Incarnation: s.identity.Incarnation, RequestId: rpc.RequestID(ctx),
 	}

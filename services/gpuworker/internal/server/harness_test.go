@@ -158,7 +158,11 @@ func receive(t *testing.T, stream grpc.ServerStreamingClient[pb.GenerateResponse
 			o := e.Tokens.GetOutputIndex()
 			require.NotNil(t, out.started)
 			require.Nil(t, out.finished[o])
-			require.Len(t, out.ids[o], int(e.Tokens.GetTokenIndex()), "a token index is the count of tokens before it")
+			before := len(out.ids[o])
+			if resumed := out.started.GetResumedTokens(); resumed != nil {
+				before += int(resumed[o])
+			}
+			require.Equal(t, before, int(e.Tokens.GetTokenIndex()), "a token index is the count of tokens before it")
 			out.ids[o] = append(out.ids[o], e.Tokens.GetTokenIds()...)
 			out.text[o] += e.Tokens.GetText()
 			for _, d := range e.Tokens.GetDetails() {

@@ -254,13 +254,11 @@ func TestAModelOfNumbersThatAreNoneIsAnInvalidFile(t *testing.T) {
 
 func TestTextsBeyondTheProcessorsWaitForTheirTurn(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
-	for range cap(w.server.turns) {
-		w.server.turns <- struct{}{}
-	}
+	free := w.takeTurns(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	got := w.generate(ctx, t, prompted("Once upon a time", 5))
 	require.Equal(t, codes.DeadlineExceeded, status.Code(got.err))
-	<-w.server.turns
+	free()
 	require.NoError(t, w.generate(t.Context(), t, prompted("Once upon a time", 5)).err)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/health"
 	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/gpuworker/prompt"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
@@ -40,7 +41,7 @@ type Server struct {
 	look      atomic.Pointer[health.Look] // of the last pulse
 	latest    atomic.Pointer[snapshot]    // nil until published is closed
 	published chan struct{}
-	turns     chan struct{}   // holds one token for each text being encoded
+	encoder   *prompt.Encoder
 	cached    func() []cached // the models whose cached prefixes are told
 }
 
@@ -48,7 +49,7 @@ type Server struct {
 func New(models *model.Manager, identity Identity, logger hclog.Logger) *Server {
 	s := &Server{
 		models: models, identity: identity, logger: logger.Named("server"), pressure: orca.NewServerMetricsRecorder(),
-		turns: make(chan struct{}, runtime.GOMAXPROCS(0)), wake: make(chan struct{}, 1), published: make(chan struct{}),
+		encoder: prompt.NewEncoder(runtime.GOMAXPROCS(0)), wake: make(chan struct{}, 1), published: make(chan struct{}),
 	}
 	s.cached = func() []cached { return cachedOf(models) }
 	s.starting.Store(true)

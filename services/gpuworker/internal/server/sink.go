@@ -10,33 +10,31 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// sink sends the events of a generation; `started` goes out with the first of them, and headers with it.
+// sink sends the events of a generation, headers with the first.
 type sink struct {
 	stream   grpc.ServerStreamingServer[pb.GenerateResponse]
 	response *pb.ResponseOptions // of the request, whose other parts are not held
-	prompt   []int32
-	started  *pb.Started // nil once sent
+	request  generate.Request
+	started  *pb.Started // what is known of it before it begins
 }
 
-// begin sends `started`, and the echoed prompt where no scores will carry it.
-func (s *sink) begin() error {
-	if s.started == nil {
-		return nil
+// Started implements generate.Sink. It sends the echoed prompt too, where no scores will carry it. A request that is resumed
+// has had its prompt.
+func (s *sink) Started(is generate.Started) error {
+	s.started.CachedTokens = uint32(is.Cached)
+	for _, n := range is.Resumed {
+		s.started.ResumedTokens = append(s.started.ResumedTokens, uint32(n))
 	}
 	err := s.stream.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Started{Started: s.started}})
-	s.started = nil
-	if err != nil {
-		return err
-	}
 	r := s.response
 	switch {
-	case r == nil:
-		return nil
+	case err != nil || r == nil || s.request.Resumed():
+		return err
 	case r.PromptLogprobs != nil:
 		// The first token has neither logprob nor rank.
 		return s.sendPrompt(0, []*pb.TokenDetail{{}}, 1)
 	case r.GetEchoPrompt():
-		return s.sendPrompt(0, nil, len(s.prompt))
+		return s.sendPrompt(0, nil, len(s.request.Prompt))
 	}
 	return nil
 }
@@ -44,7 +42,7 @@ func (s *sink) begin() error {
 func (s *sink) sendPrompt(from int, details []*pb.TokenDetail, count int) error {
 	p := &pb.PromptTokens{TokenIndex: uint32(from), Details: details}
 	if s.response.GetEchoPrompt() {
-		for _, id := range s.prompt[from : from+count] {
+		for _, id := range s.request.Prompt[from : from+count] {
 			p.TokenIds = append(p.TokenIds, uint32(id))
 		}
 	}
@@ -60,9 +58,6 @@ func (s *sink) Prefilled(n int) error {
 
 // Scored implements generate.Sink.
 func (s *sink) Scored(from int, rows []engine.RowResult) error {
-	if err := s.begin(); err != nil {
-		return err
-	}
 	details := make([]*pb.TokenDetail, len(rows))
 	for i := range rows {
 		details[i] = detailOf(&rows[i])
@@ -72,9 +67,6 @@ func (s *sink) Scored(from int, rows []engine.RowResult) error {
 
 // Tokens implements generate.Sink.
 func (s *sink) Tokens(t generate.Tokens) error {
-	if err := s.begin(); err != nil {
-		return err
-	}
 	out := &pb.Tokens{OutputIndex: uint32(t.OutputIndex), TokenIndex: uint32(t.TokenIndex), Text: t.Text}
 	out.TokenIds = make([]uint32, len(t.Rows))
 	r := s.response
@@ -89,12 +81,9 @@ func (s *sink) Tokens(t generate.Tokens) error {
 
 // Finished implements generate.Sink.
 func (s *sink) Finished(f generate.Finished) error {
-	if err := s.begin(); err != nil {
-		return err
-	}
 	out := &pb.Finished{
 		OutputIndex: uint32(f.OutputIndex), Reason: pb.FinishReason_FINISH_REASON_LENGTH,
-		Usage: &pb.Usage{PromptTokens: uint32(len(s.prompt)), CompletionTokens: uint32(f.Generated)},
+		Usage: usageOf(s.request, f.Generated, f.Cached),
 		Timings: &pb.Timings{
 			Queue: durationpb.New(f.Timings.Queue), Prefill: durationpb.New(f.Timings.Prefill),
 			Decode: durationpb.New(f.Timings.Decode),

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -12,8 +13,10 @@ import (
 	"github.com/millrace/millrace/gpuworker/arch"
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/generate"
 	"github.com/millrace/millrace/gpuworker/gguf"
 	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/gpuworker/prompt"
 	"github.com/millrace/millrace/gpuworker/template"
 	"github.com/millrace/millrace/gpuworker/tokenizer"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -21,10 +24,7 @@ import (
 
 // Sentinels of this edge.
 var (
-	errNoTokenizer = errors.New("the model has no tokenizer")
-	errNoTemplate  = errors.New("the model has no chat template")
 	errExpectation = errors.New("the worker is not the one expected")
-	errNoTokens    = errors.New("the prompt's text became no tokens")
 	errDeadline    = errors.New("the deadline is reached")
 )
 
@@ -39,13 +39,15 @@ type row struct {
 // table turns every sentinel of the core into a status; the first that matches wins, so wrappers stand before what
 // they wrap.
 var table = []row{
-	{errNoTokens, codes.InvalidArgument, "NO_TOKENS", 0},
+	{prompt.ErrNoTokens, codes.InvalidArgument, "NO_TOKENS", 0},
 	{errDeadline, codes.DeadlineExceeded, "DEADLINE", 0},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE", 0},
 	{context.Canceled, codes.Canceled, "CANCELLED", 0},
 	{batch.ErrCancelled, codes.Canceled, "CANCELLED", 0},
-	{errNoTokenizer, codes.FailedPrecondition, "NO_TOKENIZER", 0},
-	{errNoTemplate, codes.FailedPrecondition, "NO_CHAT_TEMPLATE", 0},
+	{prompt.ErrNoTokenizer, codes.FailedPrecondition, "NO_TOKENIZER", 0},
+	{prompt.ErrNoTemplate, codes.FailedPrecondition, "NO_CHAT_TEMPLATE", 0},
+	{generate.ErrResumeText, codes.FailedPrecondition, "RESUME_MISMATCH", 0},
+	{generate.ErrResume, codes.InvalidArgument, "INVALID_ARGUMENT", 0},
 	{errExpectation, codes.FailedPrecondition, "EXPECTATION_FAILED", 0},
 
 	{model.ErrStopped, codes.Unavailable, "WORKER_STOPPING", 0},
@@ -112,14 +114,39 @@ func statusOf(err error) error {
 			break
 		}
 	}
+	f.Metadata, f.Violations = numbersOf(err), violationsOf(err)
+	return f.Err()
+}
+
+// numbersOf are the numbers that an error of the core carries; nil for most.
+func numbersOf(err error) map[string]string {
+	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	var fit *model.FitError
-	if errors.As(err, &fit) {
-		f.Metadata = map[string]string{
-			"needed_bytes": strconv.FormatUint(fit.Needed, 10), "free_bytes": strconv.FormatUint(fit.Free, 10),
-			"weight_bytes": strconv.FormatUint(fit.Weights, 10), "kv_bytes": strconv.FormatUint(fit.KV, 10),
+	var text *generate.TextError
+	switch {
+	case errors.As(err, &fit):
+		return map[string]string{
+			"needed_bytes": number(fit.Needed), "free_bytes": number(fit.Free),
+			"weight_bytes": number(fit.Weights), "kv_bytes": number(fit.KV),
+		}
+	case errors.As(err, &text):
+		return map[string]string{
+			"output_index": strconv.Itoa(text.OutputIndex), "resumed_tokens": strconv.Itoa(text.Tokens),
+			"text_bytes": number(text.Received), "expected_text_bytes": number(text.Give),
 		}
 	}
-	return f.Err()
+	return nil
+}
+
+// violationsOf is the field that an error of the core complains of; nil for most.
+func violationsOf(err error) []rpc.Violation {
+	var resume *generate.ResumeError
+	if !errors.As(err, &resume) {
+		return nil
+	}
+	return []rpc.Violation{{
+		Field: fmt.Sprintf("resume[%d].token_ids[%d]", resume.Entry, resume.Token), Description: resume.Problem,
+	}}
 }
 
 // invalid refuses a request with every violation.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/gpuworker/prompt"
 	"github.com/millrace/millrace/gpuworker/tokenizer"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
@@ -30,17 +31,19 @@ func (s *Server) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.Toke
 		return nil, statusOf(err)
 	}
 	defer release()
-	out := &pb.TokenizeResponse{}
-	text, isChat := in.GetText(), in.GetChat() != nil
-	if isChat {
-		if text, err = render(ctx, inst, in.GetChat(), time.Now()); err != nil {
+	offer, out := offerOf(inst), &pb.TokenizeResponse{}
+	input := prompt.Input{Text: in.GetText()}
+	if chat := in.GetChat(); chat != nil {
+		input.Chat = chatOf(chat, time.Now())
+		if out.Rendered, err = offer.Render(ctx, *input.Chat); err != nil {
 			return nil, statusOf(err)
 		}
-		out.Rendered = text
+		input.Text = out.Rendered
 	}
-	ids, err := s.inTurn(ctx, inst, text, tokenizer.EncodeOptions{
-		AddSpecial: orDefault(in.AddSpecial, !isChat), ParseSpecial: orDefault(in.ParseSpecial, isChat),
-	})
+	special := input.Special()
+	set(&special.AddSpecial, in.AddSpecial)
+	set(&special.ParseSpecial, in.ParseSpecial)
+	ids, err := s.encoder.Encode(ctx, offer, input.Text, special)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -70,11 +73,7 @@ func (s *Server) Detokenize(_ context.Context, in *pb.DetokenizeRequest) (*pb.De
 	if err := invalid(c.violations); err != nil {
 		return nil, err
 	}
-	ids := make([]int32, len(in.GetTokenIds()))
-	for i, id := range in.GetTokenIds() {
-		ids[i] = int32(id)
-	}
-	text, err := inst.Tokenizer.Decode(ids, tokenizer.DecodeOptions{ShowSpecial: in.GetRenderSpecial()})
+	text, err := inst.Tokenizer.Decode(tokens(in.GetTokenIds()), tokenizer.DecodeOptions{ShowSpecial: in.GetRenderSpecial()})
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -89,7 +88,7 @@ func (s *Server) acquireText(name string) (*model.Instance, func(), error) {
 	}
 	if inst.Tokenizer == nil {
 		release()
-		return nil, nil, fmt.Errorf("%w: %q works by token ids", errNoTokenizer, name)
+		return nil, nil, fmt.Errorf("%w: %q works by token ids", prompt.ErrNoTokenizer, name)
 	}
 	return inst, release, nil
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func TestATextThatPanicsTheTokenizerGivesItsTurnBack(t *testing.T) {
 	working := inst.Tokenizer
 	inst.Tokenizer = &tokenizer.Tokenizer{} // knows no vocabulary
 	text := &pb.TokenizeRequest{Model: "stories", Input: &pb.TokenizeRequest_Text{Text: "Once upon a time"}}
-	for range cap(w.server.turns) + 1 {
+	for range runtime.GOMAXPROCS(0) + 1 {
 		_, err := w.infer.Tokenize(ctx, text)
 		require.Equal(t, rpc.ReasonPanic, rpc.Reason(err), "%v", err)
 	}
@@ -37,9 +38,7 @@ func TestATextThatPanicsTheTokenizerGivesItsTurnBack(t *testing.T) {
 
 func TestTextsThatWaitForTheirTurnAreBoundedByTheirBytes(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
-	for range cap(w.server.turns) {
-		w.server.turns <- struct{}{}
-	}
+	free := w.takeTurns(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	large := &pb.TokenizeRequest{Model: "stories", Input: &pb.TokenizeRequest_Text{Text: strings.Repeat("x", 5<<20)}}
@@ -61,7 +60,18 @@ func TestTextsThatWaitForTheirTurnAreBoundedByTheirBytes(t *testing.T) {
 	for range fit {
 		require.Equal(t, codes.Canceled, status.Code(<-outcomes))
 	}
-	<-w.server.turns
+	free()
 	_, err := w.infer.Tokenize(ctx, &pb.TokenizeRequest{Model: "stories", Input: &pb.TokenizeRequest_Text{Text: "Once"}})
 	require.NoError(t, err)
+}
+
+// takeTurns takes every turn to encode a text; free gives one back.
+func (w *worker) takeTurns(t *testing.T) (free func()) {
+	t.Helper()
+	for range runtime.GOMAXPROCS(0) {
+		giveBack, err := w.server.encoder.Take(t.Context())
+		require.NoError(t, err)
+		free = giveBack
+	}
+	return free
 }

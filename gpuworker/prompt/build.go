@@ -1,0 +1,99 @@
+package prompt
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+
+	"lukechampine.com/blake3"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/generate"
+)
+
+// Build makes the request for a model. It fails with ErrNoTokenizer, ErrNoTemplate, ErrNoTokens, batch.ErrTooLong, the errors
+// of a template, a *generate.ResumeError for more resumed tokens than may be, and the cause of ctx. What it returns holds
+// no more than a context for each sequence and the options' own lists.
+func Build(ctx context.Context, e *Encoder, m Model, in Input, o Options) (generate.Request, error) {
+	if m.Tokenizer == nil && (!o.NoText || len(in.IDs) == 0) {
+		return generate.Request{}, fmt.Errorf("%w: %q works by token ids: give token_ids and set response.token_ids_only",
+			ErrNoTokenizer, m.Name)
+	}
+	ids, err := e.ids(ctx, m, in)
+	if err != nil {
+		return generate.Request{}, err
+	}
+	most, err := m.fits(len(ids), o.MaxTokens)
+	if err != nil {
+		return generate.Request{}, err
+	}
+	if err := fitResume(o.Resume, most); err != nil {
+		return generate.Request{}, err
+	}
+	stops := o.StopIDs
+	if !o.IgnoreEnds {
+		stops = slices.Concat(stops, m.EndIDs)
+	}
+	r := generate.Request{
+		Prompt: ids, Digest: Digest(ids), Class: o.Class, Params: o.params(), Sequences: o.Sequences, MaxTokens: most,
+		Stop: o.Stop, StopIDs: sorted(stops), IncludeStop: o.IncludeStop, NoText: o.NoText,
+		PromptTopN: o.PromptTopN, Progress: o.Progress, Schedule: o.Schedule, Resume: o.Resume,
+	}
+	if r.Params.MinTokens > 0 {
+		r.Params.Suppressed = r.StopIDs
+	}
+	return r, nil
+}
+
+// fitResume refuses entries with more tokens than a continuation may have.
+func fitResume(entries []generate.Resume, most int) error {
+	for i, r := range entries {
+		if len(r.IDs) > most {
+			return &generate.ResumeError{Entry: i, Token: most, Problem: fmt.Sprintf(
+				"is beyond the end: a continuation of this request has at most %d tokens, and %d are given", most, len(r.IDs))}
+		}
+	}
+	return nil
+}
+
+// params are the parameters of sampling. A request without a seed gets one.
+func (o Options) params() engine.SlotParams {
+	p := engine.SlotParams{
+		MinTokens: o.MinTokens, TopN: o.Candidates, Temperature: o.Temperature, TopK: o.TopK, TopP: o.TopP, MinP: o.MinP,
+		TypicalP: o.TypicalP, RepetitionPenalty: o.RepetitionPenalty, PresencePenalty: o.PresencePenalty,
+		FrequencyPenalty: o.FrequencyPenalty, PenaltyWindow: o.PenaltyWindow,
+		BiasIDs: slices.Sorted(maps.Keys(o.Bias)), Allowed: sorted(o.Allowed),
+	}
+	for _, id := range p.BiasIDs {
+		p.BiasValues = append(p.BiasValues, o.Bias[id])
+	}
+	if o.Seed != nil {
+		p.Seed = *o.Seed
+		return p
+	}
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	p.Seed = binary.LittleEndian.Uint64(b[:])
+	return p
+}
+
+// sorted is ids in ascending order, each once; nil stays nil. The caller's list is left as it is.
+func sorted(ids []int32) []int32 {
+	ids = slices.Clone(ids)
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// Digest is BLAKE3 of ids as little-endian uint32, in hex.
+func Digest(ids []int32) string {
+	raw := make([]byte, 0, 4*len(ids))
+	for _, id := range ids {
+		raw = binary.LittleEndian.AppendUint32(raw, uint32(id))
+	}
+	sum := blake3.Sum256(raw)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,28 @@
+package prompt
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/gpuworker/template"
+	"github.com/millrace/millrace/gpuworker/tokenizer"
+)
+
+// Input is what a request begins with. Of its parts one is used: IDs if there are any, else Chat if there is one, else Text.
+type Input struct {
+	Text string
+	IDs  []int32 // taken as they are, each in the vocabulary
+	Chat *Chat
+}
+
+// Chat is a conversation.
+type Chat struct {
+	Messages            []template.Message
+	AddGenerationPrompt bool // ends with the beginning of the assistant's turn
+	Now                 time.Time
+}
+
+// Special says how special tokens of the input's text are treated unless the caller says otherwise: a text gets the model's
+// own around it and none is read out of it, since it comes from outside; a template writes its own.
+func (in Input) Special() tokenizer.EncodeOptions {
+	return tokenizer.EncodeOptions{AddSpecial: in.Chat == nil, ParseSpecial: in.Chat != nil}
+}

@@ -1,0 +1,80 @@
+package prompt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace/gpuworker/generate"
+	"github.com/millrace/millrace/gpuworker/template"
+	"github.com/millrace/millrace/gpuworker/tokenizer"
+)
+
+// Sentinels of a request that a model cannot serve; match with errors.Is. batch.ErrTooLong is the one of lengths.
+var (
+	// ErrNoTokenizer: the request needs text, and the model's file has no tokenizer.
+	ErrNoTokenizer = errors.New("the model has no tokenizer")
+	// ErrNoTemplate: the request is a conversation, and the model's file has no chat template that can be used.
+	ErrNoTemplate = errors.New("the model has no chat template")
+	// ErrNoTokens: the tokenizer wrote the text with no token at all.
+	ErrNoTokens = errors.New("the prompt's text became no tokens")
+)
+
+// Model is what a loaded model offers to a request. Every field stays as it is while requests use it.
+type Model struct {
+	Name      string
+	Tokenizer *tokenizer.Tokenizer // nil: it works by token ids
+	Template  Template             // nil: it takes no conversations
+	// TemplateProblem says why a chat template that the file has cannot be used; nil where there is none.
+	TemplateProblem error
+	BOS, EOS        int32   // -1: none
+	EndIDs          []int32 // the tokens after which a generation is over
+	Context         int     // tokens of the longest sequence
+	Loop            Loop
+}
+
+// Template renders conversations; template.Template is one.
+type Template interface {
+	Render(ctx context.Context, in template.Input) (string, error)
+}
+
+// Loop knows the cache; batch.Loop is one.
+type Loop interface {
+	// MaxTokens is how many tokens may follow a prompt of so many; below 0: so long a prompt does not fit.
+	MaxTokens(prompt int) int
+}
+
+// Decoders makes the text decoders of a generation; the model has a tokenizer.
+func (m Model) Decoders() generate.NewDecoder {
+	return func(special bool) generate.TextDecoder {
+		return m.Tokenizer.NewDecoder(tokenizer.DecodeOptions{ShowSpecial: special, Continues: true})
+	}
+}
+
+// Render writes a conversation as the model's chat template wants it. Besides ErrNoTemplate and ErrNoTokenizer it fails with
+// the errors of package template.
+func (m Model) Render(ctx context.Context, chat Chat) (string, error) {
+	switch {
+	case m.Template == nil && m.TemplateProblem != nil:
+		return "", fmt.Errorf("%w that can be used: %w", ErrNoTemplate, m.TemplateProblem)
+	case m.Template == nil:
+		return "", fmt.Errorf("%w: %q takes prompts and token ids", ErrNoTemplate, m.Name)
+	case m.Tokenizer == nil:
+		return "", fmt.Errorf("%w: %q works by token ids", ErrNoTokenizer, m.Name)
+	}
+	return m.Template.Render(ctx, template.Input{
+		Messages: chat.Messages, AddGenerationPrompt: chat.AddGenerationPrompt, Now: chat.Now,
+		BOS: m.piece(m.BOS), EOS: m.piece(m.EOS),
+	})
+}
+
+// piece is the text of a token, "" for none.
+func (m Model) piece(id int32) string {
+	piece, _ := m.Tokenizer.Piece(id)
+	return string(piece)
+}
+
+var (
+	_ Template             = (*template.Template)(nil)
+	_ generate.TextDecoder = (*tokenizer.Decoder)(nil)
+)
