@@ -13,11 +13,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
-
-// usageTrailer holds the Usage of a call that failed.
-const usageTrailer = "millrace-usage-bin"
 
 func TestAClientThatDisappearsFreesItsSequences(t *testing.T) {
 	t.Parallel()
@@ -67,9 +65,9 @@ func TestAnExpiredRequestComesBackWithItsUsage(t *testing.T) {
 			c, err := begin(ctx, on.infer, endless())
 			if err == nil {
 				o := c.end()
-				err, trailer = o.err, c.stream.Trailer().Get(usageTrailer)
+				err, trailer = o.err, c.stream.Trailer().Get(rpc.UsageTrailer)
 				if len(trailer) > 0 {
-					require.Equal(t, fault{codes.DeadlineExceeded, rpc.WorkerDomain, "DEADLINE"}, faultOf(o.err))
+					require.Equal(t, fault{codes.DeadlineExceeded, rpc.WorkerDomain, reason.DeadlineExceeded}, faultOf(o.err))
 					usage := &pb.Usage{}
 					require.NoError(t, proto.Unmarshal([]byte(trailer[0]), usage))
 					require.Equal(t, o.started.GetPromptTokens(), usage.GetPromptTokens())

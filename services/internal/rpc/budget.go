@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/services/internal/reason"
 )
 
 const (
@@ -51,7 +53,7 @@ func (c *call) hold(m any, domain string) error {
 	used, ok := c.waiting.take(bytes)
 	if !ok {
 		return Fault{
-			Code: codes.ResourceExhausted, Domain: domain, Reason: ReasonTooManyBytesWaiting, RetryAfter: waitingRetry,
+			Code: codes.ResourceExhausted, Domain: domain, Reason: reason.TooManyBytesWaiting, RetryAfter: waitingRetry,
 			Message: fmt.Sprintf("the request has %d bytes, requests of %d bytes wait on this server and it holds %d at most: "+
 				"try again later, or send less", bytes, used, c.waiting.max),
 			Metadata: map[string]string{"bytes": strconv.FormatInt(bytes, 10), "waiting_bytes": strconv.FormatInt(used, 10),

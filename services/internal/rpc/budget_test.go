@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
@@ -51,7 +52,7 @@ func TestRequestsThatWaitAreBoundedByTheirBytes(t *testing.T) {
 	}
 	err := open(large)
 	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
-	require.Equal(t, rpc.ReasonTooManyBytesWaiting, rpc.Reason(err))
+	require.Equal(t, reason.TooManyBytesWaiting, rpc.Reason(err))
 	require.Positive(t, rpc.RetryAfter(err))
 	numbers := rpc.Info(err).GetMetadata()
 	require.Equal(t, strconv.Itoa(1<<20), numbers["max_waiting_bytes"])

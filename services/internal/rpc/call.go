@@ -11,10 +11,6 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// RequestIDKey is the metadata key of the request id. A server takes the caller's if it is 1 to 128 printable ASCII
-// characters, else makes one.
-const RequestIDKey = "x-request-id"
-
 // callKey is the context key of *call.
 type callKey struct{}
 

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/millrace/millrace/services/internal/reason"
 )
 
 // ours is the package prefix of the messages whose unknown fields are refused; a standard service may grow fields that
@@ -37,7 +39,7 @@ func check(m proto.Message, domain string) error {
 	}
 	if at, field, ok := findUnknown(r, ""); ok {
 		return Fault{
-			Code: codes.InvalidArgument, Domain: domain, Reason: ReasonUnknownField,
+			Code: codes.InvalidArgument, Domain: domain, Reason: reason.UnknownField,
 			Message: fmt.Sprintf("%s has a field %d that this server does not know: "+
 				"use a server that knows it, or leave it out", at, field),
 			Metadata: map[string]string{"message": at, "field": strconv.Itoa(int(field))},
@@ -91,7 +93,7 @@ func malformed(raw []byte, m proto.Message, cause error, domain string) error {
 		what = fmt.Sprintf("has text that is not UTF-8 in field %s: encode it as UTF-8, or send token ids", field)
 	}
 	f := Fault{
-		Code: codes.InvalidArgument, Domain: domain, Reason: ReasonMalformedMessage,
+		Code: codes.InvalidArgument, Domain: domain, Reason: reason.MalformedMessage,
 		Message:  fmt.Sprintf("%s %s", md.FullName(), strings.ToValidUTF8(what, "\ufffd")),
 		Metadata: meta,
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
@@ -36,29 +37,29 @@ func TestDecodeRefusesPrecisely(t *testing.T) {
 		meta   map[string]string
 	}{
 		"an unknown field at the top names message and number": {
-			raw: unknown, reason: rpc.ReasonUnknownField,
+			raw: unknown, reason: reason.UnknownField,
 			meta: map[string]string{"message": "millrace.v1.GenerateRequest", "field": "900"},
 		},
 		"an unknown field in a nested message names where it is": {
-			raw: with(nil, 7, unknown), reason: rpc.ReasonUnknownField,
+			raw: with(nil, 7, unknown), reason: reason.UnknownField,
 			meta: map[string]string{"message": "millrace.v1.Sampling at sampling", "field": "900"},
 		},
 		"an unknown field in a list element names the element": {
 			raw:    with(nil, 6, append(with(nil, 1, with(nil, 1, []byte("user"))), with(nil, 1, unknown)...)),
-			reason: rpc.ReasonUnknownField,
+			reason: reason.UnknownField,
 			meta:   map[string]string{"message": "millrace.v1.ChatMessage at chat.messages[1]", "field": "900"},
 		},
 		"text that is not UTF-8 names the field": {
-			raw: with(nil, 4, []byte{0xff, 'a'}), reason: rpc.ReasonMalformedMessage,
+			raw: with(nil, 4, []byte{0xff, 'a'}), reason: reason.MalformedMessage,
 			meta: map[string]string{"message": "millrace.v1.GenerateRequest", "field": "prompt"},
 		},
 		"nested text that is not UTF-8 names the path": {
 			raw:    with(nil, 6, append(with(nil, 1, with(nil, 1, []byte("user"))), with(nil, 1, with(nil, 2, []byte{0xc3}))...)),
-			reason: rpc.ReasonMalformedMessage,
+			reason: reason.MalformedMessage,
 			meta:   map[string]string{"message": "millrace.v1.GenerateRequest", "field": "chat.messages[1].content"},
 		},
 		"bytes that are no message name the message": {
-			raw: []byte{0x0a, 0xff, 0xff}, reason: rpc.ReasonMalformedMessage,
+			raw: []byte{0x0a, 0xff, 0xff}, reason: reason.MalformedMessage,
 			meta: map[string]string{"message": "millrace.v1.GenerateRequest"},
 		},
 	} {

@@ -18,23 +18,6 @@ const (
 	SchedulerDomain = "scheduler.millrace.dev"
 )
 
-// Reasons this package gives, in the domain of the server that uses it.
-const (
-	// ReasonUnknownField: INVALID_ARGUMENT, the request has a field this server does not know. Metadata: message, field.
-	ReasonUnknownField = "UNKNOWN_FIELD"
-	// ReasonMalformedMessage: INVALID_ARGUMENT, the request's bytes are not its message. Metadata: message, field.
-	ReasonMalformedMessage = "MALFORMED_MESSAGE"
-	// ReasonMessageTooLarge: RESOURCE_EXHAUSTED, the request is above the server's limit. Metadata: bytes, max_bytes.
-	ReasonMessageTooLarge = "MESSAGE_TOO_LARGE"
-	// ReasonTooManyBytesWaiting: RESOURCE_EXHAUSTED, the requests that the server holds leave no room for this one; try later.
-	// Metadata: bytes, waiting_bytes, max_waiting_bytes.
-	ReasonTooManyBytesWaiting = "TOO_MANY_BYTES_WAITING"
-	// ReasonPanic: INTERNAL, the handler panicked; only this call is lost.
-	ReasonPanic = "PANIC"
-	// ReasonNotBuilt: UNIMPLEMENTED, this server has no such method.
-	ReasonNotBuilt = "NOT_BUILT"
-)
-
 // maxText bounds each text of a status, in bytes: a status travels in trailers, and what it quotes of a request or a file
 // may be of any length.
 const maxText = 2 << 10
@@ -51,7 +34,7 @@ type Violation struct {
 type Fault struct {
 	Code   codes.Code
 	Domain string
-	// Reason is for programs: capitals, digits and "_".
+	// Reason is for programs: one of package reason's.
 	Reason string
 	// Message is for people: what, where, what to do.
 	Message string
@@ -59,7 +42,7 @@ type Fault struct {
 	Metadata map[string]string
 	// Violations become a BadRequest detail.
 	Violations []Violation
-	// RetryAfter becomes a RetryInfo detail, and the trailer grpc-retry-pushback-ms on servers of this package, if > 0.
+	// RetryAfter becomes a RetryInfo detail, and PushbackTrailer on servers of this package, if > 0.
 	RetryAfter time.Duration
 }
 

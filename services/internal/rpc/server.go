@@ -23,6 +23,8 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/services/internal/reason"
 )
 
 // Limits of every server. Static windows turn off grpc-go's bandwidth estimator, whose pings cost as much as small
@@ -47,8 +49,6 @@ const (
 	// streamWorkers is how many goroutines wait for calls, their stacks grown by earlier ones. Calls beyond them get
 	// goroutines of their own.
 	streamWorkers = 32
-	// pushbackKey is the trailer that standard clients obey when they retry.
-	pushbackKey = "grpc-retry-pushback-ms"
 	// watchersNotice is how long watchers of health get to see NOT_SERVING before their calls end.
 	watchersNotice = 100 * time.Millisecond
 )
@@ -218,7 +218,7 @@ func (s *Server) recovery() grpc.StreamServerInterceptor {
 		id := RequestID(ctx)
 		s.logger.Error("handler panicked", "request_id", id, "error", p, "stack", string(debug.Stack()))
 		return Fault{
-			Code: codes.Internal, Domain: s.cfg.Domain, Reason: ReasonPanic,
+			Code: codes.Internal, Domain: s.cfg.Domain, Reason: reason.Panic,
 			Message: fmt.Sprintf("request %s failed inside the server, other requests go on: report it with the server's log", id),
 		}.Err()
 	}))
@@ -235,7 +235,7 @@ func (s *Server) refine(impl any, stream grpc.ServerStream, _ *grpc.StreamServer
 	}
 	if retry := detail[*errdetails.RetryInfo](err); retry != nil {
 		ms := retry.GetRetryDelay().AsDuration().Milliseconds()
-		stream.SetTrailer(metadata.Pairs(pushbackKey, strconv.FormatInt(ms, 10)))
+		stream.SetTrailer(metadata.Pairs(PushbackTrailer, strconv.FormatInt(ms, 10)))
 	}
 	return err
 }
@@ -244,7 +244,7 @@ func (s *Server) refine(impl any, stream grpc.ServerStream, _ *grpc.StreamServer
 func (s *Server) unknown(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	return Fault{
-		Code: codes.Unimplemented, Domain: s.cfg.Domain, Reason: ReasonNotBuilt,
+		Code: codes.Unimplemented, Domain: s.cfg.Domain, Reason: reason.NotBuilt,
 		Message:  fmt.Sprintf("this server has no method %s: ask its reflection service what it has", method),
 		Metadata: map[string]string{"method": method},
 	}.Err()
@@ -271,7 +271,7 @@ func (s *checkedStream) RecvMsg(m any) error {
 	}
 	if n := oversize(m); n > 0 {
 		return Fault{
-			Code: codes.ResourceExhausted, Domain: s.domain, Reason: ReasonMessageTooLarge,
+			Code: codes.ResourceExhausted, Domain: s.domain, Reason: reason.MessageTooLarge,
 			Message:  fmt.Sprintf("the request has %d bytes and this server takes %d: send less", n, s.max),
 			Metadata: map[string]string{"bytes": strconv.Itoa(n), "max_bytes": strconv.Itoa(s.max)},
 		}.Err()

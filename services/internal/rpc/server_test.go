@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
@@ -115,10 +116,10 @@ func TestAPanicLosesOnlyItsOwnCall(t *testing.T) {
 
 	_, err = c.Tokenize(within(t), text("panic"))
 	require.Equal(t, codes.Internal, status.Code(err))
-	require.Equal(t, rpc.ReasonPanic, rpc.Reason(err))
+	require.Equal(t, reason.Panic, rpc.Reason(err))
 	require.NotContains(t, status.Convert(err).Message(), "told to")
 	_, err = first(within(t), c, prompt("panic"))
-	require.Equal(t, rpc.ReasonPanic, rpc.Reason(err))
+	require.Equal(t, reason.Panic, rpc.Reason(err))
 	require.EqualValues(t, 2, server.Panics())
 
 	_, err = c.Tokenize(within(t), text("a"))
@@ -134,12 +135,12 @@ func TestBadMessagesAreRefusedPreciselyAndTheServerServesOn(t *testing.T) {
 		code   codes.Code
 		reason string
 	}{
-		"an unknown field":        {unknown, codes.InvalidArgument, rpc.ReasonUnknownField},
-		"text that is not UTF-8":  {with(nil, 2, []byte{0xff}), codes.InvalidArgument, rpc.ReasonMalformedMessage},
-		"bytes that are no field": {[]byte{0xff}, codes.InvalidArgument, rpc.ReasonMalformedMessage},
-		"the mark of a large one": {[]byte("\x07oversize:99"), codes.InvalidArgument, rpc.ReasonMalformedMessage},
-		"the mark of a bad one":   {[]byte("\x07malformed:"), codes.InvalidArgument, rpc.ReasonMalformedMessage},
-		"a message of 100 MB":     {with(nil, 2, make([]byte, 100<<20)), codes.ResourceExhausted, rpc.ReasonMessageTooLarge},
+		"an unknown field":        {unknown, codes.InvalidArgument, reason.UnknownField},
+		"text that is not UTF-8":  {with(nil, 2, []byte{0xff}), codes.InvalidArgument, reason.MalformedMessage},
+		"bytes that are no field": {[]byte{0xff}, codes.InvalidArgument, reason.MalformedMessage},
+		"the mark of a large one": {[]byte("\x07oversize:99"), codes.InvalidArgument, reason.MalformedMessage},
+		"the mark of a bad one":   {[]byte("\x07malformed:"), codes.InvalidArgument, reason.MalformedMessage},
+		"a message of 100 MB":     {with(nil, 2, make([]byte, 100<<20)), codes.ResourceExhausted, reason.MessageTooLarge},
 	} {
 		for _, method := range []string{pb.InferenceService_Tokenize_FullMethodName, pb.InferenceService_Generate_FullMethodName} {
 			t.Run(name+" to "+method, func(t *testing.T) {
@@ -163,7 +164,7 @@ func TestAMethodThatIsNotThereIsNamed(t *testing.T) {
 	conn := pair(t, rpc.ServerConfig{})
 	err := conn.Invoke(within(t), "/millrace.v1.InferenceService/Paint", text("a"), &pb.TokenizeResponse{})
 	require.Equal(t, codes.Unimplemented, status.Code(err))
-	require.Equal(t, rpc.ReasonNotBuilt, rpc.Reason(err))
+	require.Equal(t, reason.NotBuilt, rpc.Reason(err))
 	require.Equal(t, "/millrace.v1.InferenceService/Paint", rpc.Info(err).GetMetadata()["method"])
 }
 

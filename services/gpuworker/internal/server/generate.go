@@ -15,9 +15,6 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// UsageTrailer is the trailer that holds the Usage so far of a call that failed.
-const UsageTrailer = "millrace-usage-bin"
-
 // Generate implements InferenceService.
 func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
 	ctx := stream.Context()
@@ -50,7 +47,7 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 	reportCost(ctx, len(request.Prompt), totals.Generated)
 	if err != nil {
 		usage, _ := proto.Marshal(usageOf(request, totals.Resumed+totals.Generated, totals.Cached)) // numbers always marshal
-		stream.SetTrailer(metadata.Pairs(UsageTrailer, string(usage)))
+		stream.SetTrailer(metadata.Pairs(rpc.UsageTrailer, string(usage)))
 		return statusOf(err)
 	}
 	return nil

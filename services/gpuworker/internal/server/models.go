@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
@@ -146,5 +147,5 @@ func notLoadedIsNotFound(err error) error {
 	if !errors.Is(err, model.ErrNotLoaded) {
 		return err
 	}
-	return rpc.Fault{Code: codes.NotFound, Domain: rpc.WorkerDomain, Reason: "MODEL_NOT_LOADED", Message: err.Error()}.Err()
+	return rpc.Fault{Code: codes.NotFound, Domain: rpc.WorkerDomain, Reason: reason.ModelNotLoaded, Message: err.Error()}.Err()
 }

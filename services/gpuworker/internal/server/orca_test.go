@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/services/internal/rpc"
 )
 
 func TestLoadReportsComeWithEachCallAndByStream(t *testing.T) {
@@ -19,7 +20,7 @@ func TestLoadReportsComeWithEachCallAndByStream(t *testing.T) {
 	for err == nil {
 		_, err = stream.Recv()
 	}
-	raw := stream.Trailer().Get("endpoint-load-metrics-bin")
+	raw := stream.Trailer().Get(rpc.LoadReportPrefix + "-bin")
 	require.Len(t, raw, 1)
 	report := &orcapb.OrcaLoadReport{}
 	require.NoError(t, proto.Unmarshal([]byte(raw[0]), report))

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
@@ -32,35 +33,35 @@ func TestBadGenerateRequestsAreRefusedPreciselyAndTheWorkerServesOn(t *testing.T
 		field  string
 	}{
 		"temperature NaN": {func(r *pb.GenerateRequest) { r.Sampling.Temperature = ptr(float32(math.NaN())) },
-			codes.InvalidArgument, "INVALID_ARGUMENT", "sampling.temperature"},
+			codes.InvalidArgument, reason.InvalidArgument, "sampling.temperature"},
 		"max_tokens -1": {func(r *pb.GenerateRequest) { r.Stopping.MaxTokens = ptr(int32(-1)) },
-			codes.InvalidArgument, "INVALID_ARGUMENT", "stopping.max_tokens"},
+			codes.InvalidArgument, reason.InvalidArgument, "stopping.max_tokens"},
 		"max_tokens 0 with nothing to report": {func(r *pb.GenerateRequest) { r.Stopping.MaxTokens = ptr(int32(0)) },
-			codes.InvalidArgument, "INVALID_ARGUMENT", "stopping.max_tokens"},
+			codes.InvalidArgument, reason.InvalidArgument, "stopping.max_tokens"},
 		"an empty prompt": {func(r *pb.GenerateRequest) { r.Input = &pb.GenerateRequest_Prompt{} },
-			codes.InvalidArgument, "INVALID_ARGUMENT", "prompt"},
-		"no input": {func(r *pb.GenerateRequest) { r.Input = nil }, codes.InvalidArgument, "INVALID_ARGUMENT", "input"},
+			codes.InvalidArgument, reason.InvalidArgument, "prompt"},
+		"no input": {func(r *pb.GenerateRequest) { r.Input = nil }, codes.InvalidArgument, reason.InvalidArgument, "input"},
 		"a token id beyond the vocabulary": {func(r *pb.GenerateRequest) {
 			r.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: []uint32{1, 2048}}}
-		}, codes.InvalidArgument, "INVALID_ARGUMENT", "token_ids.ids[1]"},
+		}, codes.InvalidArgument, reason.InvalidArgument, "token_ids.ids[1]"},
 		"a prompt beyond the context": {func(r *pb.GenerateRequest) {
 			r.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: long}}
-		}, codes.InvalidArgument, "PROMPT_TOO_LONG", ""},
+		}, codes.InvalidArgument, reason.PromptTooLong, ""},
 		"a prompt that fills the context": {func(r *pb.GenerateRequest) {
 			r.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: long[:512]}}
-		}, codes.InvalidArgument, "PROMPT_TOO_LONG", ""},
+		}, codes.InvalidArgument, reason.PromptTooLong, ""},
 		"a text whose tokens could never fit": {func(r *pb.GenerateRequest) {
 			r.Input = &pb.GenerateRequest_Prompt{Prompt: strings.Repeat("a ", 5<<20)}
-		}, codes.InvalidArgument, "PROMPT_TOO_LONG", ""},
-		"an unknown model": {func(r *pb.GenerateRequest) { r.Model = "nobody" }, codes.NotFound, "UNKNOWN_MODEL", ""},
+		}, codes.InvalidArgument, reason.PromptTooLong, ""},
+		"an unknown model": {func(r *pb.GenerateRequest) { r.Model = "nobody" }, codes.NotFound, reason.UnknownModel, ""},
 		"a model name that climbs out": {func(r *pb.GenerateRequest) { r.Model = "../../etc/passwd" },
-			codes.InvalidArgument, "BAD_MODEL_NAME", ""},
+			codes.InvalidArgument, reason.BadModelName, ""},
 		"a stop string where there is no text": {func(r *pb.GenerateRequest) {
 			r.Stopping.Stop, r.Response = []string{"a"}, &pb.ResponseOptions{TokenIdsOnly: ptr(true)}
-		}, codes.InvalidArgument, "INVALID_ARGUMENT", "stopping.stop"},
+		}, codes.InvalidArgument, reason.InvalidArgument, "stopping.stop"},
 		"a chat without a template": {chatting(&pb.Chat{Messages: []*pb.ChatMessage{{Role: "user", Content: "x"}}}),
-			codes.FailedPrecondition, "NO_CHAT_TEMPLATE", ""},
-		"a chat without messages": {chatting(&pb.Chat{}), codes.InvalidArgument, "INVALID_ARGUMENT", "chat.messages"},
+			codes.FailedPrecondition, reason.NoChatTemplate, ""},
+		"a chat without messages": {chatting(&pb.Chat{}), codes.InvalidArgument, reason.InvalidArgument, "chat.messages"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := prompted("Once upon a time", 5)
@@ -107,20 +108,20 @@ func TestBadLoadsAreRefusedPrecisely(t *testing.T) {
 		code   codes.Code
 		reason string
 	}{
-		"a truncated model":   {&pb.LoadModelRequest{Model: "truncated"}, codes.FailedPrecondition, "INVALID_MODEL_FILE"},
-		"a random file":       {&pb.LoadModelRequest{Model: "random"}, codes.FailedPrecondition, "INVALID_MODEL_FILE"},
-		"a directory":         {&pb.LoadModelRequest{Model: "directory"}, codes.FailedPrecondition, "INVALID_MODEL_FILE"},
-		"a climbing name":     {&pb.LoadModelRequest{Model: "../../etc/passwd"}, codes.InvalidArgument, "BAD_MODEL_NAME"},
-		"an unknown model":    {&pb.LoadModelRequest{Model: "nobody"}, codes.NotFound, "UNKNOWN_MODEL"},
-		"no name":             {&pb.LoadModelRequest{}, codes.InvalidArgument, "INVALID_ARGUMENT"},
-		"a model too large":   {&pb.LoadModelRequest{Model: "stories", KvTokens: ptr(uint64(1 << 20))}, codes.ResourceExhausted, "MODEL_DOES_NOT_FIT"},
-		"a cache of nothing":  {&pb.LoadModelRequest{Model: "stories", KvTokens: ptr(uint64(0))}, codes.InvalidArgument, "INVALID_ARGUMENT"},
-		"copies on one":       {&pb.LoadModelRequest{Model: "stories", Replicas: ptr(uint32(2))}, codes.InvalidArgument, "INVALID_ARGUMENT"},
-		"a type that is none": {&pb.LoadModelRequest{Model: "stories", KvType: ptr(pb.KvType(9))}, codes.InvalidArgument, "INVALID_ARGUMENT"},
+		"a truncated model":   {&pb.LoadModelRequest{Model: "truncated"}, codes.FailedPrecondition, reason.InvalidModelFile},
+		"a random file":       {&pb.LoadModelRequest{Model: "random"}, codes.FailedPrecondition, reason.InvalidModelFile},
+		"a directory":         {&pb.LoadModelRequest{Model: "directory"}, codes.FailedPrecondition, reason.InvalidModelFile},
+		"a climbing name":     {&pb.LoadModelRequest{Model: "../../etc/passwd"}, codes.InvalidArgument, reason.BadModelName},
+		"an unknown model":    {&pb.LoadModelRequest{Model: "nobody"}, codes.NotFound, reason.UnknownModel},
+		"no name":             {&pb.LoadModelRequest{}, codes.InvalidArgument, reason.InvalidArgument},
+		"a model too large":   {&pb.LoadModelRequest{Model: "stories", KvTokens: ptr(uint64(1 << 20))}, codes.ResourceExhausted, reason.ModelDoesNotFit},
+		"a cache of nothing":  {&pb.LoadModelRequest{Model: "stories", KvTokens: ptr(uint64(0))}, codes.InvalidArgument, reason.InvalidArgument},
+		"copies on one":       {&pb.LoadModelRequest{Model: "stories", Replicas: ptr(uint32(2))}, codes.InvalidArgument, reason.InvalidArgument},
+		"a type that is none": {&pb.LoadModelRequest{Model: "stories", KvType: ptr(pb.KvType(9))}, codes.InvalidArgument, reason.InvalidArgument},
 		"a digest that is none": {&pb.LoadModelRequest{Model: "stories", ExpectModelDigest: ptr("abc")},
-			codes.InvalidArgument, "INVALID_ARGUMENT"},
+			codes.InvalidArgument, reason.InvalidArgument},
 		"another digest": {&pb.LoadModelRequest{Model: "stories", ExpectModelDigest: ptr(strings.Repeat("0", 64))},
-			codes.FailedPrecondition, "DIGEST_MISMATCH"},
+			codes.FailedPrecondition, reason.DigestMismatch},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stream, err := w.models.LoadModel(t.Context(), tc.in)
@@ -130,7 +131,7 @@ func TestBadLoadsAreRefusedPrecisely(t *testing.T) {
 			}
 			require.Equal(t, tc.code, status.Code(err), "%v", err)
 			require.Equal(t, tc.reason, rpc.Reason(err), "%v", err)
-			if tc.reason == "MODEL_DOES_NOT_FIT" {
+			if tc.reason == reason.ModelDoesNotFit {
 				require.NotEmpty(t, rpc.Info(err).GetMetadata()["needed_bytes"])
 				require.NotEmpty(t, rpc.Info(err).GetMetadata()["free_bytes"])
 			}
@@ -181,7 +182,7 @@ func usagesAtDeadlines(t *testing.T, w *worker, calls int) (arrived int) {
 			for err == nil {
 				_, err = stream.Recv()
 			}
-			ends <- end{status.Code(err), len(stream.Trailer().Get(UsageTrailer)) == 1}
+			ends <- end{status.Code(err), len(stream.Trailer().Get(rpc.UsageTrailer)) == 1}
 		}()
 	}
 	for range calls {
@@ -249,7 +250,7 @@ func TestAModelOfNumbersThatAreNoneIsAnInvalidFile(t *testing.T) {
 		_, err = stream.Recv()
 	}
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
-	require.Equal(t, "INVALID_MODEL_FILE", rpc.Reason(err))
+	require.Equal(t, reason.InvalidModelFile, rpc.Reason(err))
 }
 
 func TestTextsBeyondTheProcessorsWaitForTheirTurn(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
@@ -26,9 +27,9 @@ func TestARequestThatTheEngineRefusesIsToldSoAndTheWorkerStaysReady(t *testing.T
 		code   codes.Code
 		reason string
 	}{
-		"an argument": {engine.ErrInvalid, codes.InvalidArgument, "REFUSED_BY_ENGINE"},
-		"memory":      {engine.ErrOutOfMemory, codes.ResourceExhausted, "OUT_OF_DEVICE_MEMORY"},
-		"a state":     {engine.ErrPrecondition, codes.Internal, "ENGINE_STATE"},
+		"an argument": {engine.ErrInvalid, codes.InvalidArgument, reason.RefusedByEngine},
+		"memory":      {engine.ErrOutOfMemory, codes.ResourceExhausted, reason.OutOfDeviceMemory},
+		"a state":     {engine.ErrPrecondition, codes.Internal, reason.EngineState},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, enginetest.Intercept(simDevice(t, sim.Options{StepTime: time.Millisecond}), enginetest.Hooks{

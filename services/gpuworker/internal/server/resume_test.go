@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/enginetest"
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
@@ -54,7 +55,7 @@ func TestAResumedStreamIsTheRestOfTheWholeOneWhereverItBroke(t *testing.T) {
 		*again.Resume[0].TextBytes++
 		refused := w.generate(t.Context(), t, again)
 		require.Equal(t, codes.FailedPrecondition, status.Code(refused.err))
-		require.Equal(t, "RESUME_MISMATCH", rpc.Reason(refused.err))
+		require.Equal(t, reason.ResumeMismatch, rpc.Reason(refused.err))
 		require.Empty(t, refused.events)
 	}
 }
@@ -148,7 +149,7 @@ func TestAResumeThatCannotBeIsRefusedByItsField(t *testing.T) {
 			tc.change(in)
 			got := w.generate(t.Context(), t, in)
 			require.Equal(t, codes.InvalidArgument, status.Code(got.err), "%v", got.err)
-			require.Equal(t, "INVALID_ARGUMENT", rpc.Reason(got.err))
+			require.Equal(t, reason.InvalidArgument, rpc.Reason(got.err))
 			require.Equal(t, []string{tc.field}, violated(got.err), "%v", got.err)
 			require.Empty(t, got.events)
 		})
@@ -160,7 +161,7 @@ func TestAResumeWithAnotherTextIsToldBothNumbers(t *testing.T) {
 	in := prompted("Once upon a time", 5)
 	in.Resume = []*pb.Resume{{TokenIds: []uint32{300, 301}, TextBytes: ptr(uint64(999))}}
 	got := w.generate(t.Context(), t, in)
-	require.Equal(t, "RESUME_MISMATCH", rpc.Reason(got.err))
+	require.Equal(t, reason.ResumeMismatch, rpc.Reason(got.err))
 	text, err := w.infer.Detokenize(t.Context(), &pb.DetokenizeRequest{Model: "stories", TokenIds: []uint32{300, 301}})
 	require.NoError(t, err)
 	require.NotEmpty(t, text.GetText())

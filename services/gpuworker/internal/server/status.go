@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/prompt"
 	"github.com/millrace/millrace/gpuworker/template"
 	"github.com/millrace/millrace/gpuworker/tokenizer"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
@@ -39,64 +40,64 @@ type row struct {
 // table turns every sentinel of the core into a status; the first that matches wins, so wrappers stand before what
 // they wrap.
 var table = []row{
-	{prompt.ErrNoTokens, codes.InvalidArgument, "NO_TOKENS", 0},
-	{errDeadline, codes.DeadlineExceeded, "DEADLINE", 0},
-	{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE", 0},
-	{context.Canceled, codes.Canceled, "CANCELLED", 0},
-	{batch.ErrCancelled, codes.Canceled, "CANCELLED", 0},
-	{prompt.ErrNoTokenizer, codes.FailedPrecondition, "NO_TOKENIZER", 0},
-	{prompt.ErrNoTemplate, codes.FailedPrecondition, "NO_CHAT_TEMPLATE", 0},
-	{generate.ErrResumeText, codes.FailedPrecondition, "RESUME_MISMATCH", 0},
-	{generate.ErrResume, codes.InvalidArgument, "INVALID_ARGUMENT", 0},
-	{errExpectation, codes.FailedPrecondition, "EXPECTATION_FAILED", 0},
+	{prompt.ErrNoTokens, codes.InvalidArgument, reason.NoTokens, 0},
+	{errDeadline, codes.DeadlineExceeded, reason.DeadlineExceeded, 0},
+	{context.DeadlineExceeded, codes.DeadlineExceeded, reason.DeadlineExceeded, 0},
+	{context.Canceled, codes.Canceled, reason.Cancelled, 0},
+	{batch.ErrCancelled, codes.Canceled, reason.Cancelled, 0},
+	{prompt.ErrNoTokenizer, codes.FailedPrecondition, reason.NoTokenizer, 0},
+	{prompt.ErrNoTemplate, codes.FailedPrecondition, reason.NoChatTemplate, 0},
+	{generate.ErrResumeText, codes.FailedPrecondition, reason.ResumeMismatch, 0},
+	{generate.ErrResume, codes.InvalidArgument, reason.InvalidArgument, 0},
+	{errExpectation, codes.FailedPrecondition, reason.ExpectationFailed, 0},
 
-	{model.ErrStopped, codes.Unavailable, "WORKER_STOPPING", 0},
-	{model.ErrName, codes.InvalidArgument, "BAD_MODEL_NAME", 0},
-	{model.ErrNotFound, codes.NotFound, "UNKNOWN_MODEL", 0},
-	{model.ErrNotLoaded, codes.FailedPrecondition, "MODEL_NOT_LOADED", 0},
-	{model.ErrOption, codes.InvalidArgument, "BAD_LOAD_OPTION", 0},
-	{model.ErrDigest, codes.FailedPrecondition, "DIGEST_MISMATCH", 0},
-	{model.ErrNoFit, codes.ResourceExhausted, "MODEL_DOES_NOT_FIT", 0},
-	{model.ErrTooManyLoads, codes.ResourceExhausted, "TOO_MANY_LOADS", time.Second},
-	{model.ErrDraining, codes.FailedPrecondition, "MODEL_DRAINING", 0},
-	{model.ErrUnloaded, codes.Unavailable, "MODEL_UNLOADED", 0},
-	{model.ErrFailed, codes.Unavailable, "MODEL_OUT_OF_SERVICE", 0},
-	{model.ErrCorrupt, codes.DataLoss, "RESIDENT_TENSOR_DIFFERS", 0},
+	{model.ErrStopped, codes.Unavailable, reason.WorkerStopping, 0},
+	{model.ErrName, codes.InvalidArgument, reason.BadModelName, 0},
+	{model.ErrNotFound, codes.NotFound, reason.UnknownModel, 0},
+	{model.ErrNotLoaded, codes.FailedPrecondition, reason.ModelNotLoaded, 0},
+	{model.ErrOption, codes.InvalidArgument, reason.BadLoadOption, 0},
+	{model.ErrDigest, codes.FailedPrecondition, reason.DigestMismatch, 0},
+	{model.ErrNoFit, codes.ResourceExhausted, reason.ModelDoesNotFit, 0},
+	{model.ErrTooManyLoads, codes.ResourceExhausted, reason.TooManyLoads, time.Second},
+	{model.ErrDraining, codes.FailedPrecondition, reason.ModelDraining, 0},
+	{model.ErrUnloaded, codes.Unavailable, reason.ModelUnloaded, 0},
+	{model.ErrFailed, codes.Unavailable, reason.ModelOutOfService, 0},
+	{model.ErrCorrupt, codes.DataLoss, reason.ResidentTensorDiffers, 0},
 
-	{arch.ErrInvalidModel, codes.FailedPrecondition, "INVALID_MODEL_FILE", 0},
-	{batch.ErrTooLong, codes.InvalidArgument, "PROMPT_TOO_LONG", 0},
-	{batch.ErrFull, codes.ResourceExhausted, "WORKER_FULL", time.Second},
-	{batch.ErrBadLogits, codes.Internal, "BAD_LOGITS", 0},
-	{batch.ErrNoToken, codes.FailedPrecondition, "NO_TOKEN_LEFT", 0},
-	{batch.ErrSlowReader, codes.ResourceExhausted, "SLOW_READER", 0},
-	{batch.ErrStepFailed, codes.Internal, "STEP_FAILED", 0},
-	{batch.ErrClosed, codes.Unavailable, "MODEL_UNLOADED", 0},
+	{arch.ErrInvalidModel, codes.FailedPrecondition, reason.InvalidModelFile, 0},
+	{batch.ErrTooLong, codes.InvalidArgument, reason.PromptTooLong, 0},
+	{batch.ErrFull, codes.ResourceExhausted, reason.WorkerFull, time.Second},
+	{batch.ErrBadLogits, codes.Internal, reason.BadLogits, 0},
+	{batch.ErrNoToken, codes.FailedPrecondition, reason.NoTokenLeft, 0},
+	{batch.ErrSlowReader, codes.ResourceExhausted, reason.SlowReader, 0},
+	{batch.ErrStepFailed, codes.Internal, reason.StepFailed, 0},
+	{batch.ErrClosed, codes.Unavailable, reason.ModelUnloaded, 0},
 
-	{template.ErrTemplate, codes.InvalidArgument, "CHAT_TEMPLATE_FAILED", 0},
-	{template.ErrLimit, codes.FailedPrecondition, "CHAT_TEMPLATE_LIMIT", 0},
-	{template.ErrChild, codes.Internal, "CHAT_TEMPLATE_PROCESS", 0},
-	{template.ErrClosed, codes.Unavailable, "MODEL_UNLOADED", 0},
+	{template.ErrTemplate, codes.InvalidArgument, reason.ChatTemplateFailed, 0},
+	{template.ErrLimit, codes.FailedPrecondition, reason.ChatTemplateLimit, 0},
+	{template.ErrChild, codes.Internal, reason.ChatTemplateProcess, 0},
+	{template.ErrClosed, codes.Unavailable, reason.ModelUnloaded, 0},
 
-	{arch.ErrUnsupportedArch, codes.FailedPrecondition, "UNSUPPORTED_ARCHITECTURE", 0},
-	{arch.ErrUnsupportedType, codes.FailedPrecondition, "UNSUPPORTED_TENSOR_TYPE", 0},
-	{tokenizer.ErrUnsupported, codes.FailedPrecondition, "UNSUPPORTED_TOKENIZER", 0},
-	{tokenizer.ErrVocab, codes.FailedPrecondition, "INVALID_MODEL_FILE", 0},
-	{tokenizer.ErrTokenID, codes.InvalidArgument, "BAD_TOKEN_ID", 0},
-	{gguf.ErrFormat, codes.FailedPrecondition, "INVALID_MODEL_FILE", 0},
-	{gguf.ErrUnsupported, codes.FailedPrecondition, "INVALID_MODEL_FILE", 0},
-	{gguf.ErrValueType, codes.FailedPrecondition, "INVALID_MODEL_FILE", 0},
-	{gguf.ErrFault, codes.FailedPrecondition, "MODEL_FILE_UNREADABLE", 0},
-	{gguf.ErrClosed, codes.Internal, "MODEL_FILE_CLOSED", 0},
+	{arch.ErrUnsupportedArch, codes.FailedPrecondition, reason.UnsupportedArchitecture, 0},
+	{arch.ErrUnsupportedType, codes.FailedPrecondition, reason.UnsupportedTensorType, 0},
+	{tokenizer.ErrUnsupported, codes.FailedPrecondition, reason.UnsupportedTokenizer, 0},
+	{tokenizer.ErrVocab, codes.FailedPrecondition, reason.InvalidModelFile, 0},
+	{tokenizer.ErrTokenID, codes.InvalidArgument, reason.BadTokenID, 0},
+	{gguf.ErrFormat, codes.FailedPrecondition, reason.InvalidModelFile, 0},
+	{gguf.ErrUnsupported, codes.FailedPrecondition, reason.InvalidModelFile, 0},
+	{gguf.ErrValueType, codes.FailedPrecondition, reason.InvalidModelFile, 0},
+	{gguf.ErrFault, codes.FailedPrecondition, reason.ModelFileUnreadable, 0},
+	{gguf.ErrClosed, codes.Internal, reason.ModelFileClosed, 0},
 
-	{engine.ErrOutOfMemory, codes.ResourceExhausted, "OUT_OF_DEVICE_MEMORY", 0},
-	{engine.ErrDataLoss, codes.DataLoss, "RESIDENT_TENSOR_DIFFERS", 0},
-	{engine.ErrUnsupported, codes.Unimplemented, "NOT_ON_THIS_DEVICE", 0},
-	{engine.ErrInvalid, codes.InvalidArgument, "REFUSED_BY_ENGINE", 0},
-	{engine.ErrPrecondition, codes.Internal, "ENGINE_STATE", 0},
-	{engine.ErrTimeout, codes.Internal, "STEP_TIMEOUT", 0},
-	{engine.ErrNoDevice, codes.Internal, "NO_DEVICE", 0},
-	{model.ErrHeld, codes.Internal, "DEVICE_MEMORY_HELD", 0},
-	{engine.ErrDevice, codes.Internal, "DEVICE_FAILED", 0},
+	{engine.ErrOutOfMemory, codes.ResourceExhausted, reason.OutOfDeviceMemory, 0},
+	{engine.ErrDataLoss, codes.DataLoss, reason.ResidentTensorDiffers, 0},
+	{engine.ErrUnsupported, codes.Unimplemented, reason.NotOnThisDevice, 0},
+	{engine.ErrInvalid, codes.InvalidArgument, reason.RefusedByEngine, 0},
+	{engine.ErrPrecondition, codes.Internal, reason.EngineState, 0},
+	{engine.ErrTimeout, codes.Internal, reason.StepTimeout, 0},
+	{engine.ErrNoDevice, codes.Internal, reason.NoDevice, 0},
+	{model.ErrHeld, codes.Internal, reason.DeviceMemoryHeld, 0},
+	{engine.ErrDevice, codes.Internal, reason.DeviceFailed, 0},
 }
 
 // statusOf gives an error of the core its status. One that already is a status passes.
@@ -107,7 +108,7 @@ func statusOf(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	f := rpc.Fault{Code: codes.Internal, Domain: rpc.WorkerDomain, Reason: "INTERNAL", Message: err.Error()}
+	f := rpc.Fault{Code: codes.Internal, Domain: rpc.WorkerDomain, Reason: reason.Internal, Message: err.Error()}
 	for _, r := range table {
 		if errors.Is(err, r.sentinel) {
 			f.Code, f.Reason, f.RetryAfter = r.code, r.reason, r.retry
@@ -164,14 +165,14 @@ func invalid(violations []rpc.Violation) error {
 		text += " " + v.Field + ": " + v.Description
 	}
 	return rpc.Fault{
-		Code: codes.InvalidArgument, Domain: rpc.WorkerDomain, Reason: "INVALID_ARGUMENT", Message: text, Violations: violations,
+		Code: codes.InvalidArgument, Domain: rpc.WorkerDomain, Reason: reason.InvalidArgument, Message: text, Violations: violations,
 	}.Err()
 }
 
 // notBuilt refuses fields or methods that later work will give a meaning.
 func notBuilt(names string) error {
 	return rpc.Fault{
-		Code: codes.Unimplemented, Domain: rpc.WorkerDomain, Reason: "NOT_BUILT",
+		Code: codes.Unimplemented, Domain: rpc.WorkerDomain, Reason: reason.NotBuilt,
 		Message: "not built yet: " + names + "; leave it unset", Metadata: map[string]string{"fields": names},
 	}.Err()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/model"
 	"github.com/millrace/millrace/gpuworker/tokenizer"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
@@ -29,7 +30,7 @@ func TestATextThatPanicsTheTokenizerGivesItsTurnBack(t *testing.T) {
 	text := &pb.TokenizeRequest{Model: "stories", Input: &pb.TokenizeRequest_Text{Text: "Once upon a time"}}
 	for range runtime.GOMAXPROCS(0) + 1 {
 		_, err := w.infer.Tokenize(ctx, text)
-		require.Equal(t, rpc.ReasonPanic, rpc.Reason(err), "%v", err)
+		require.Equal(t, reason.Panic, rpc.Reason(err), "%v", err)
 	}
 	inst.Tokenizer = working
 	_, err = w.infer.Tokenize(ctx, text)
@@ -54,7 +55,7 @@ func TestTextsThatWaitForTheirTurnAreBoundedByTheirBytes(t *testing.T) {
 	for range calls - fit {
 		err := <-outcomes
 		require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
-		require.Equal(t, rpc.ReasonTooManyBytesWaiting, rpc.Reason(err))
+		require.Equal(t, reason.TooManyBytesWaiting, rpc.Reason(err))
 	}
 	leave()
 	for range fit {

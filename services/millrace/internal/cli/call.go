@@ -16,11 +16,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/millrace/internal/failure"
 )
-
-// usageTrailer is the trailer in which a failed Generate tells the Usage so far.
-const usageTrailer = "millrace-usage-bin"
 
 // callError is a failed call with what is known of its request.
 type callError struct {
@@ -38,7 +36,7 @@ func failed(err error, model string, trailer metadata.MD) error {
 		return nil
 	}
 	call := &callError{err: err, model: model}
-	if raw := trailer.Get(usageTrailer); len(raw) > 0 {
+	if raw := trailer.Get(rpc.UsageTrailer); len(raw) > 0 {
 		usage := &pb.Usage{}
 		if proto.Unmarshal([]byte(raw[0]), usage) == nil {
 			call.usage = usage

@@ -7,9 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -115,67 +113,4 @@ func number(key, value string) string {
 		return fmt.Sprintf("%s (%s)", value, render.Bytes(n))
 	}
 	return value
-}
-
-// advice is the next step.
-func advice(err error, code codes.Code, r Request) string {
-	target := r.TargetFlag()
-	model := r.Model
-	if model == "" {
-		model = "NAME"
-	}
-	switch rpc.Reason(err) {
-	case "MODEL_UNLOADED":
-		return "millrace load " + model + target
-	case "MODEL_NOT_LOADED":
-		if code == codes.NotFound {
-			return "millrace models" + target + " shows what is loaded"
-		}
-		return "millrace load " + model + target
-	case "UNKNOWN_MODEL", "BAD_MODEL_NAME":
-		return "millrace models" + target + " lists the models there are"
-	case "NO_CHAT_TEMPLATE":
-		return fmt.Sprintf("millrace generate -m %s%s \"Once upon a time\": this model continues texts and has no chat template", model, target)
-	case "NO_TOKENIZER":
-		return fmt.Sprintf("millrace generate -m %s%s --token-ids 1,2,3", model, target)
-	case "MODEL_DOES_NOT_FIT", "OUT_OF_DEVICE_MEMORY":
-		return "unload another model, or load with fewer --kv-tokens or a smaller --context"
-	case "TOO_FEW_WORKERS":
-		return "fewer --replicas, or more workers; millrace workers" + target + " shows them"
-	case "PROMPT_TOO_LONG":
-		return "a shorter prompt, or load the model with a larger --context"
-	case "MODEL_OUT_OF_SERVICE", "RESIDENT_TENSOR_DIFFERS":
-		return fmt.Sprintf("millrace unload %s%s, then load it again; if it happens again, the device is faulty", model, target)
-	case "AMBIGUOUS_MODEL":
-		return "name one with --expect-model-digest; millrace models" + target + " shows the digests"
-	case "WORKER_LOST":
-		return "send it again"
-	case "TOO_MANY_BYTES_WAITING":
-		return "again when others have been served, or a shorter prompt"
-	case "TOO_MANY_LOADS":
-		return "again when one has ended; millrace models" + target + " shows those under way"
-	case "REFUSED_BY_ENGINE":
-		return "without the options that are not usual; the engine does not take this request"
-	case "ENGINE_STATE", "STEP_FAILED", "DEVICE_FAILED", "STEP_TIMEOUT":
-		return "send it again; if it fails again, millrace health" + target + " says whether the worker serves, and its log why not"
-	case "DEVICE_MEMORY_HELD":
-		return "millrace unload " + model + target + " once more; if the device still keeps the memory, restart the worker"
-	case "SLOW_READER":
-		return "send it again, and read the answer as it comes"
-	case "NO_WORKER", "FLEET_UNKNOWN":
-		return "millrace workers" + target + " shows what the scheduler sees"
-	}
-	if after := rpc.RetryAfter(err); after > 0 {
-		return "again in " + after.Round(time.Millisecond).String()
-	}
-	switch {
-	case code == codes.Unavailable && rpc.Info(err) == nil:
-		if r.TargetGiven {
-			return "start a server at " + r.Target + ", or name another with --target"
-		}
-		return "start a server (make up), or name one with --target or MILLRACE_TARGET"
-	case code == codes.DeadlineExceeded:
-		return "a longer --timeout"
-	}
-	return ""
 }

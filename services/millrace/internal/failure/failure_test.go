@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"testing"
 	"time"
-	"unicode"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -93,22 +92,5 @@ func TestErrorsSayWhatHappenedAndWhatToDo(t *testing.T) {
 		"control characters are disarmed": {status.Error(codes.Unknown, "a\x1b[2J\nb"), here, "a [2J b\n  reason: UNKNOWN"},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, failure.Explain(tc.err, tc.request)) })
-	}
-}
-
-func TestAdviceIsGivenForEveryReasonThatHasOne(t *testing.T) {
-	for _, reason := range []string{
-		"MODEL_NOT_LOADED", "MODEL_UNLOADED", "UNKNOWN_MODEL", "BAD_MODEL_NAME", "NO_CHAT_TEMPLATE", "NO_TOKENIZER", "MODEL_DOES_NOT_FIT",
-		"OUT_OF_DEVICE_MEMORY", "TOO_FEW_WORKERS", "PROMPT_TOO_LONG", "MODEL_OUT_OF_SERVICE", "RESIDENT_TENSOR_DIFFERS",
-		"AMBIGUOUS_MODEL", "WORKER_LOST", "NO_WORKER", "FLEET_UNKNOWN", "TOO_MANY_BYTES_WAITING", "TOO_MANY_LOADS", "REFUSED_BY_ENGINE",
-		"ENGINE_STATE", "STEP_FAILED", "DEVICE_FAILED", "STEP_TIMEOUT", "DEVICE_MEMORY_HELD", "SLOW_READER",
-	} {
-		t.Run(reason, func(t *testing.T) {
-			text := failure.Explain(worker(codes.Internal, reason, "x").Err(), failure.Request{})
-			require.Contains(t, text, "\n  try: ")
-			for _, r := range text {
-				require.True(t, r == '\n' || !unicode.IsControl(r))
-			}
-		})
 	}
 }

@@ -9,12 +9,16 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/place"
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// retryLater is what callers are told to wait where a wait helps.
+// Domain of every status that the scheduler itself makes.
+const Domain = rpc.SchedulerDomain
+
+// retrySoon and retryLater are what callers are told to wait where a wait helps.
 const (
 	retrySoon  = 200 * time.Millisecond
 	retryLater = time.Second
@@ -27,18 +31,18 @@ var table = []struct {
 	reason   string
 	retry    time.Duration
 }{
-	{route.ErrFleetUnknown, codes.Unavailable, FleetUnknown, retrySoon},
-	{route.ErrNoWorker, codes.Unavailable, NoWorker, retryLater},
-	{route.ErrUnknownModel, codes.NotFound, UnknownModel, 0},
-	{route.ErrModelNotLoaded, codes.FailedPrecondition, ModelNotLoaded, 0},
-	{route.ErrAmbiguousModel, codes.FailedPrecondition, AmbiguousModel, 0},
-	{route.ErrDigestMismatch, codes.FailedPrecondition, DigestMismatch, 0},
-	{route.ErrClassMismatch, codes.FailedPrecondition, ClassMismatch, 0},
-	{route.ErrWorkersFull, codes.ResourceExhausted, WorkersFull, retryLater},
-	{place.ErrNowhere, codes.NotFound, UnknownModel, 0},
-	{place.ErrTooFew, codes.ResourceExhausted, TooFewWorkers, 0},
-	{context.DeadlineExceeded, codes.DeadlineExceeded, DeadlineExceeded, 0},
-	{context.Canceled, codes.Canceled, Cancelled, 0},
+	{route.ErrFleetUnknown, codes.Unavailable, reason.FleetUnknown, retrySoon},
+	{route.ErrNoWorker, codes.Unavailable, reason.NoWorker, retryLater},
+	{route.ErrUnknownModel, codes.NotFound, reason.UnknownModel, 0},
+	{route.ErrModelNotLoaded, codes.FailedPrecondition, reason.ModelNotLoaded, 0},
+	{route.ErrAmbiguousModel, codes.FailedPrecondition, reason.AmbiguousModel, 0},
+	{route.ErrDigestMismatch, codes.FailedPrecondition, reason.DigestMismatch, 0},
+	{route.ErrClassMismatch, codes.FailedPrecondition, reason.ClassMismatch, 0},
+	{route.ErrWorkersFull, codes.ResourceExhausted, reason.WorkersFull, retryLater},
+	{place.ErrNowhere, codes.NotFound, reason.UnknownModel, 0},
+	{place.ErrTooFew, codes.ResourceExhausted, reason.TooFewWorkers, 0},
+	{context.DeadlineExceeded, codes.DeadlineExceeded, reason.DeadlineExceeded, 0},
+	{context.Canceled, codes.Canceled, reason.Cancelled, 0},
 }
 
 // Status turns an error of this program into a status error with details. A status error, a worker's included, comes
@@ -63,13 +67,13 @@ func Status(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	return rpc.Fault{Code: codes.Internal, Domain: Domain, Reason: Internal, Message: err.Error()}.Err()
+	return rpc.Fault{Code: codes.Internal, Domain: Domain, Reason: reason.Internal, Message: err.Error()}.Err()
 }
 
 // Lost is the status of a request whose worker went away after as many tokens had been relayed.
 func Lost(workerID string, tokens int64, cause error) error {
 	return rpc.Fault{
-		Code: codes.Unavailable, Domain: Domain, Reason: WorkerLost,
+		Code: codes.Unavailable, Domain: Domain, Reason: reason.WorkerLost,
 		Message: fmt.Sprintf("worker %s was lost after %d tokens of this request had been relayed (%v): send it again",
 			workerID, tokens, status.Convert(cause).Message()),
 		Metadata: map[string]string{"worker_id": workerID, "tokens_relayed": fmt.Sprint(tokens)},
@@ -79,7 +83,7 @@ func Lost(workerID string, tokens int64, cause error) error {
 // LostLoading is the status of a load or unload whose worker went away.
 func LostLoading(workerID string, cause error) error {
 	return rpc.Fault{
-		Code: codes.Unavailable, Domain: Domain, Reason: WorkerLost,
+		Code: codes.Unavailable, Domain: Domain, Reason: reason.WorkerLost,
 		Message: fmt.Sprintf("worker %s was lost while it loaded or unloaded the model (%v): try again",
 			workerID, status.Convert(cause).Message()),
 		Metadata: map[string]string{"worker_id": workerID},
@@ -89,7 +93,7 @@ func LostLoading(workerID string, cause error) error {
 // Incomplete is the status of a load that brought fewer copies than wanted; first is the first copy's failure.
 func Incomplete(model string, loaded, wanted int, first error) error {
 	return rpc.Fault{
-		Code: status.Code(first), Domain: Domain, Reason: LoadIncomplete,
+		Code: status.Code(first), Domain: Domain, Reason: reason.LoadIncomplete,
 		Message: fmt.Sprintf("%d of %d copies of %q are loaded, the first failure: %s",
 			loaded, wanted, model, status.Convert(first).Message()),
 		Metadata: map[string]string{"model": model, "loaded": fmt.Sprint(loaded), "wanted": fmt.Sprint(wanted),
@@ -100,7 +104,7 @@ func Incomplete(model string, loaded, wanted int, first error) error {
 // TooManyLoadsUnderWay is the status of a load beside which most others are under way, their callers gone or not.
 func TooManyLoadsUnderWay(most int) error {
 	return rpc.Fault{
-		Code: codes.ResourceExhausted, Domain: Domain, Reason: TooManyLoads, RetryAfter: retryLater,
+		Code: codes.ResourceExhausted, Domain: Domain, Reason: reason.TooManyLoads, RetryAfter: retryLater,
 		Message:  fmt.Sprintf("%d loads are under way at this scheduler, which is as many as it follows: try again later", most),
 		Metadata: map[string]string{"max_loads": fmt.Sprint(most)},
 	}.Err()
@@ -109,7 +113,7 @@ func TooManyLoadsUnderWay(most int) error {
 // NotLoaded is NOT_FOUND for a model that no worker has in memory.
 func NotLoaded(model string) error {
 	return rpc.Fault{
-		Code: codes.NotFound, Domain: Domain, Reason: ModelNotLoaded,
+		Code: codes.NotFound, Domain: Domain, Reason: reason.ModelNotLoaded,
 		Message:  fmt.Sprintf("model %q is loaded on no worker", model),
 		Metadata: map[string]string{"model": model},
 	}.Err()
@@ -118,7 +122,7 @@ func NotLoaded(model string) error {
 // Stopped is UNAVAILABLE for a stream that lasts as long as this scheduler does.
 func Stopped() error {
 	return rpc.Fault{
-		Code: codes.Unavailable, Domain: Domain, Reason: Stopping,
+		Code: codes.Unavailable, Domain: Domain, Reason: reason.Stopping,
 		Message: "this scheduler is stopping: connect to another one", RetryAfter: retryLater,
 	}.Err()
 }
@@ -126,14 +130,14 @@ func Stopped() error {
 // Invalid is INVALID_ARGUMENT with every violation.
 func Invalid(message string, violations ...rpc.Violation) error {
 	return rpc.Fault{
-		Code: codes.InvalidArgument, Domain: Domain, Reason: InvalidArgument, Message: message, Violations: violations,
+		Code: codes.InvalidArgument, Domain: Domain, Reason: reason.InvalidArgument, Message: message, Violations: violations,
 	}.Err()
 }
 
 // NotBuilt is UNIMPLEMENTED for a method that this version does not have.
 func NotBuilt(method string) error {
 	return rpc.Fault{
-		Code: codes.Unimplemented, Domain: Domain, Reason: rpc.ReasonNotBuilt,
+		Code: codes.Unimplemented, Domain: Domain, Reason: reason.NotBuilt,
 		Message:  method + " is not built yet",
 		Metadata: map[string]string{"method": method},
 	}.Err()

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/place"
@@ -22,18 +23,18 @@ func TestEverySentinelHasItsStatusBareAndWrapped(t *testing.T) {
 		reason string
 		retry  bool
 	}{
-		route.ErrFleetUnknown:    {codes.Unavailable, fault.FleetUnknown, true},
-		route.ErrNoWorker:        {codes.Unavailable, fault.NoWorker, true},
-		route.ErrUnknownModel:    {codes.NotFound, fault.UnknownModel, false},
-		route.ErrModelNotLoaded:  {codes.FailedPrecondition, fault.ModelNotLoaded, false},
-		route.ErrAmbiguousModel:  {codes.FailedPrecondition, fault.AmbiguousModel, false},
-		route.ErrDigestMismatch:  {codes.FailedPrecondition, fault.DigestMismatch, false},
-		route.ErrClassMismatch:   {codes.FailedPrecondition, fault.ClassMismatch, false},
-		route.ErrWorkersFull:     {codes.ResourceExhausted, fault.WorkersFull, true},
-		place.ErrNowhere:         {codes.NotFound, fault.UnknownModel, false},
-		place.ErrTooFew:          {codes.ResourceExhausted, fault.TooFewWorkers, false},
-		context.DeadlineExceeded: {codes.DeadlineExceeded, fault.DeadlineExceeded, false},
-		context.Canceled:         {codes.Canceled, fault.Cancelled, false},
+		route.ErrFleetUnknown:    {codes.Unavailable, reason.FleetUnknown, true},
+		route.ErrNoWorker:        {codes.Unavailable, reason.NoWorker, true},
+		route.ErrUnknownModel:    {codes.NotFound, reason.UnknownModel, false},
+		route.ErrModelNotLoaded:  {codes.FailedPrecondition, reason.ModelNotLoaded, false},
+		route.ErrAmbiguousModel:  {codes.FailedPrecondition, reason.AmbiguousModel, false},
+		route.ErrDigestMismatch:  {codes.FailedPrecondition, reason.DigestMismatch, false},
+		route.ErrClassMismatch:   {codes.FailedPrecondition, reason.ClassMismatch, false},
+		route.ErrWorkersFull:     {codes.ResourceExhausted, reason.WorkersFull, true},
+		place.ErrNowhere:         {codes.NotFound, reason.UnknownModel, false},
+		place.ErrTooFew:          {codes.ResourceExhausted, reason.TooFewWorkers, false},
+		context.DeadlineExceeded: {codes.DeadlineExceeded, reason.DeadlineExceeded, false},
+		context.Canceled:         {codes.Canceled, reason.Cancelled, false},
 	} {
 		t.Run(sentinel.Error(), func(t *testing.T) {
 			for _, err := range []error{sentinel, fmt.Errorf("route request 7: %w", sentinel),
@@ -56,5 +57,5 @@ func TestAStatusPassesUnchangedAndAStrangeErrorIsInternal(t *testing.T) {
 	worker := rpc.Fault{Code: codes.DataLoss, Domain: rpc.WorkerDomain, Reason: "BITS", Message: "flipped"}.Err()
 	require.Equal(t, worker, fault.Status(worker))
 	require.NoError(t, fault.Status(nil))
-	require.Equal(t, fault.Internal, rpc.Reason(fault.Status(errors.New("strange"))))
+	require.Equal(t, reason.Internal, rpc.Reason(fault.Status(errors.New("strange"))))
 }

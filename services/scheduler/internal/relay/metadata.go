@@ -30,7 +30,7 @@ func returned(md metadata.MD) metadata.MD {
 	for key, values := range md {
 		switch {
 		case key == "content-type", key == "user-agent", key == "date", key == "grpc-status-details-bin",
-			key == "grpc-retry-pushback-ms", strings.HasPrefix(key, "endpoint-load-metrics"), strings.HasPrefix(key, ":"):
+			key == rpc.PushbackTrailer, strings.HasPrefix(key, rpc.LoadReportPrefix), strings.HasPrefix(key, ":"):
 			continue
 		}
 		if out == nil {

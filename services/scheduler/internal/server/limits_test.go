@@ -19,9 +19,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
@@ -49,13 +49,13 @@ func TestRequestsThatCannotBeRoutedAreRefusedPrecisely(t *testing.T) {
 		code   codes.Code
 		reason string
 	}{
-		"no model named":                      {ask("", 1), codes.InvalidArgument, fault.InvalidArgument},
-		"a model that nobody has":             {ask("nope", 1), codes.NotFound, fault.UnknownModel},
-		"a path for a model":                  {ask("../../etc/passwd", 1), codes.InvalidArgument, fault.InvalidArgument},
-		"a model on disk":                     {ask("disk", 1), codes.FailedPrecondition, fault.ModelNotLoaded},
-		"a name with two digests":             {ask("x", 1), codes.FailedPrecondition, fault.AmbiguousModel},
-		"a digest that nobody serves":         {pinned, codes.FailedPrecondition, fault.DigestMismatch},
-		"a class of worker that is not there": {classed, codes.FailedPrecondition, fault.ClassMismatch},
+		"no model named":                      {ask("", 1), codes.InvalidArgument, reason.InvalidArgument},
+		"a model that nobody has":             {ask("nope", 1), codes.NotFound, reason.UnknownModel},
+		"a path for a model":                  {ask("../../etc/passwd", 1), codes.InvalidArgument, reason.InvalidArgument},
+		"a model on disk":                     {ask("disk", 1), codes.FailedPrecondition, reason.ModelNotLoaded},
+		"a name with two digests":             {ask("x", 1), codes.FailedPrecondition, reason.AmbiguousModel},
+		"a digest that nobody serves":         {pinned, codes.FailedPrecondition, reason.DigestMismatch},
+		"a class of worker that is not there": {classed, codes.FailedPrecondition, reason.ClassMismatch},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := all(r.inference().Generate(r.within(), tc.in))
@@ -65,7 +65,7 @@ func TestRequestsThatCannotBeRoutedAreRefusedPrecisely(t *testing.T) {
 		})
 	}
 	_, err := r.inference().Tokenize(r.within(), &pb.TokenizeRequest{Model: "nope"})
-	require.Equal(t, fault.UnknownModel, rpc.Reason(err))
+	require.Equal(t, reason.UnknownModel, rpc.Reason(err))
 }
 
 func TestMessagesThatAreNoneAreRefusedAndTheSchedulerServesOn(t *testing.T) {
@@ -77,10 +77,10 @@ func TestMessagesThatAreNoneAreRefusedAndTheSchedulerServesOn(t *testing.T) {
 		code   codes.Code
 		reason string
 	}{
-		"an unknown field":       {slices.Concat(model, unknown), codes.InvalidArgument, rpc.ReasonUnknownField},
-		"text that is not UTF-8": {protowire.AppendBytes(protowire.AppendTag(slices.Clone(model), 4, protowire.BytesType), []byte{0xff}), codes.InvalidArgument, rpc.ReasonMalformedMessage},
-		"random bytes":           {[]byte{0xff, 0xfe, 0x01}, codes.InvalidArgument, rpc.ReasonMalformedMessage},
-		"100 MB":                 {protowire.AppendBytes(protowire.AppendTag(slices.Clone(model), 4, protowire.BytesType), make([]byte, 100<<20)), codes.ResourceExhausted, rpc.ReasonMessageTooLarge},
+		"an unknown field":       {slices.Concat(model, unknown), codes.InvalidArgument, reason.UnknownField},
+		"text that is not UTF-8": {protowire.AppendBytes(protowire.AppendTag(slices.Clone(model), 4, protowire.BytesType), []byte{0xff}), codes.InvalidArgument, reason.MalformedMessage},
+		"random bytes":           {[]byte{0xff, 0xfe, 0x01}, codes.InvalidArgument, reason.MalformedMessage},
+		"100 MB":                 {protowire.AppendBytes(protowire.AppendTag(slices.Clone(model), 4, protowire.BytesType), make([]byte, 100<<20)), codes.ResourceExhausted, reason.MessageTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stream, err := r.conn.NewStream(r.within(), &grpc.StreamDesc{ServerStreams: true},
@@ -193,7 +193,7 @@ func TestWorkersThatHaveAllTheyMayAreFull(t *testing.T) {
 	refused, err := r.inference().Generate(ctx, ask("m", 1))
 	_, err = all(refused, err)
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
-	require.Equal(t, fault.WorkersFull, rpc.Reason(err))
+	require.Equal(t, reason.WorkersFull, rpc.Reason(err))
 	require.Positive(t, rpc.RetryAfter(err))
 	require.NotEmpty(t, refused.Trailer().Get("grpc-retry-pushback-ms"))
 }
@@ -227,7 +227,7 @@ func TestRequestsThatComeAtOnceNeverPassTheBoundOfAWorker(t *testing.T) {
 		if err := <-outcomes; err == nil {
 			taken++
 		} else {
-			require.Equal(t, fault.WorkersFull, rpc.Reason(err), "%v", err)
+			require.Equal(t, reason.WorkersFull, rpc.Reason(err), "%v", err)
 		}
 	}
 	require.Equal(t, places, taken)
@@ -261,7 +261,7 @@ func TestRequestsThatWaitForTheirFirstFrameAreBoundedByTheirBytes(t *testing.T) 
 	}
 	_, err := all(r.inference().Generate(ctx, large))
 	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
-	require.Equal(t, rpc.ReasonTooManyBytesWaiting, rpc.Reason(err))
+	require.Equal(t, reason.TooManyBytesWaiting, rpc.Reason(err))
 	require.Equal(t, rpc.SchedulerDomain, rpc.Domain(err))
 	close(answer)
 	for _, stream := range streams {

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
@@ -28,13 +28,13 @@ func TestAKilledWorkerEndsItsStreamsAndTheNextRequestIsServedWhenOneIsBack(t *te
 	p.Kill()
 	_, err = stream.Recv()
 	require.Equal(t, codes.Unavailable, status.Code(err))
-	require.Equal(t, fault.WorkerLost, rpc.Reason(err))
+	require.Equal(t, reason.WorkerLost, rpc.Reason(err))
 	require.Equal(t, rpc.SchedulerDomain, rpc.Domain(err))
 	require.Equal(t, map[string]string{"worker_id": "w1", "tokens_relayed": "3"}, rpc.Info(err).GetMetadata())
 
 	r.await(0)
 	_, err = all(r.inference().Generate(r.within(), ask("m", 1)))
-	require.Equal(t, fault.NoWorker, rpc.Reason(err))
+	require.Equal(t, reason.NoWorker, rpc.Reason(err))
 	require.Equal(t, codes.Unavailable, status.Code(err))
 
 	r.net.Start(t, "a:1", workertest.New("w1", "i2", "m"))
@@ -52,7 +52,7 @@ func TestAFrozenWorkersStreamsEnd(t *testing.T) {
 	read(t, stream, 3)
 	p.Freeze()
 	_, err = stream.Recv()
-	require.Equal(t, fault.WorkerLost, rpc.Reason(err), "%v", err)
+	require.Equal(t, reason.WorkerLost, rpc.Reason(err), "%v", err)
 	require.Contains(t, status.Convert(err).Message(), "sends nothing")
 	p.Thaw()
 	r.await(1)
@@ -169,7 +169,7 @@ func TestAnOKEndWithoutEveryFinishedIsALostWorker(t *testing.T) {
 	}
 	r, _ := one(t, w)
 	_, err := all(r.inference().Generate(r.within(), ask("m", 1)))
-	require.Equal(t, fault.WorkerLost, rpc.Reason(err))
+	require.Equal(t, reason.WorkerLost, rpc.Reason(err))
 }
 
 func TestAWorkerThatStopsFinishesItsStreams(t *testing.T) {
@@ -220,5 +220,5 @@ func TestTheSchedulerStopsWithItsStreamsFinished(t *testing.T) {
 	_, err = all(stream, nil)
 	require.NoError(t, err)
 	_, err = all(watch, nil)
-	require.Equal(t, fault.Stopping, rpc.Reason(err))
+	require.Equal(t, reason.Stopping, rpc.Reason(err))
 }

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
@@ -111,7 +111,7 @@ func TestACopyThatFailsIsToldAndTheNextWorkerTakesIt(t *testing.T) {
 	require.Equal(t, []string{"w1", "w3"}, done)
 	require.Equal(t, []string{"w2"}, failed)
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
-	require.Equal(t, fault.LoadIncomplete, rpc.Reason(err))
+	require.Equal(t, reason.LoadIncomplete, rpc.Reason(err))
 	require.Equal(t, map[string]string{"model": "m", "loaded": "2", "wanted": "3", "first_reason": "INVALID_MODEL_FILE"},
 		rpc.Info(err).GetMetadata())
 }
@@ -137,12 +137,12 @@ func TestLoadsThatCannotBePlacedAreRefused(t *testing.T) {
 		code   codes.Code
 		reason string
 	}{
-		"no model":                      {&pb.LoadModelRequest{}, codes.InvalidArgument, fault.InvalidArgument},
-		"no copies":                     {copies(0), codes.InvalidArgument, fault.InvalidArgument},
-		"a million copies":              {copies(1e6), codes.InvalidArgument, fault.InvalidArgument},
-		"more copies than workers":      {copies(4), codes.ResourceExhausted, fault.TooFewWorkers},
-		"a file that nobody has":        {&pb.LoadModelRequest{Model: "x"}, codes.NotFound, fault.UnknownModel},
-		"a path that leaves the folder": {&pb.LoadModelRequest{Model: "../../etc/passwd"}, codes.InvalidArgument, fault.InvalidArgument},
+		"no model":                      {&pb.LoadModelRequest{}, codes.InvalidArgument, reason.InvalidArgument},
+		"no copies":                     {copies(0), codes.InvalidArgument, reason.InvalidArgument},
+		"a million copies":              {copies(1e6), codes.InvalidArgument, reason.InvalidArgument},
+		"more copies than workers":      {copies(4), codes.ResourceExhausted, reason.TooFewWorkers},
+		"a file that nobody has":        {&pb.LoadModelRequest{Model: "x"}, codes.NotFound, reason.UnknownModel},
+		"a path that leaves the folder": {&pb.LoadModelRequest{Model: "../../etc/passwd"}, codes.InvalidArgument, reason.InvalidArgument},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := all(r.models().LoadModel(r.within(), tc.in))
@@ -212,7 +212,7 @@ func TestLoadsWhoseCallersHaveGoneAreBounded(t *testing.T) {
 	}
 	_, err := all(r.models().LoadModel(r.within(), &pb.LoadModelRequest{Model: "m"}))
 	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
-	require.Equal(t, fault.TooManyLoads, rpc.Reason(err))
+	require.Equal(t, reason.TooManyLoads, rpc.Reason(err))
 	require.Equal(t, map[string]string{"max_loads": "2"}, rpc.Info(err).GetMetadata())
 	require.Positive(t, rpc.RetryAfter(err))
 	close(finish)
@@ -236,7 +236,7 @@ func TestALoadThatNeverEndsIsNotFollowedForEver(t *testing.T) {
 	r.await(1)
 	_, err := all(r.models().LoadModel(r.within(), &pb.LoadModelRequest{Model: "m"}))
 	require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)
-	require.Equal(t, fault.DeadlineExceeded, rpc.Reason(err))
+	require.Equal(t, reason.DeadlineExceeded, rpc.Reason(err))
 	require.Contains(t, status.Convert(err).Message(), "see ListModels")
 	r.leaveLoading(w) // it is given up without its caller too:
 	require.Eventually(t, func() bool {
@@ -284,7 +284,7 @@ func TestUnloadGoesToEveryWorkerThatHasIt(t *testing.T) {
 	require.EqualValues(t, 200, out.GetFreedBytes())
 	require.Eventually(t, func() bool {
 		_, err = r.models().UnloadModel(r.within(), &pb.UnloadModelRequest{Model: "m"})
-		return status.Code(err) == codes.NotFound && rpc.Reason(err) == fault.ModelNotLoaded
+		return status.Code(err) == codes.NotFound && rpc.Reason(err) == reason.ModelNotLoaded
 	}, hang, time.Millisecond)
 }
 
@@ -303,7 +303,7 @@ func TestAModelThatWasUnloadedIsListedAndServedNoMore(t *testing.T) {
 	require.Len(t, list.GetModels(), 1)
 	require.Equal(t, pb.ModelState_MODEL_STATE_ON_DISK, list.GetModels()[0].GetState())
 	_, err = all(r.inference().Generate(r.within(), ask("m", 1)))
-	require.Equal(t, fault.ModelNotLoaded, rpc.Reason(err), "%v", err)
+	require.Equal(t, reason.ModelNotLoaded, rpc.Reason(err), "%v", err)
 }
 
 func TestAFileThatCannotBeLoadedIsNotLeftToBeLoaded(t *testing.T) {
@@ -311,7 +311,7 @@ func TestAFileThatCannotBeLoadedIsNotLeftToBeLoaded(t *testing.T) {
 	w.Change(func(r *pb.WorkerReport) { r.Files[0].Problem = "the file is a web page" })
 	r, _ := one(t, w)
 	_, err := all(r.inference().Generate(r.within(), ask("m", 1)))
-	require.Equal(t, fault.ModelNotLoaded, rpc.Reason(err), "%v", err)
+	require.Equal(t, reason.ModelNotLoaded, rpc.Reason(err), "%v", err)
 	require.ErrorContains(t, err, "its file cannot be loaded: see ListModels for why")
 }
 
@@ -336,7 +336,7 @@ func TestAWorkerThatFreezesWhileUnloadingIsLost(t *testing.T) {
 	}
 	_, err := r.models().UnloadModel(r.within(), &pb.UnloadModelRequest{Model: "m"})
 	require.Equal(t, codes.Unavailable, status.Code(err))
-	require.Equal(t, fault.WorkerLost, rpc.Reason(err))
+	require.Equal(t, reason.WorkerLost, rpc.Reason(err))
 }
 
 func TestListModelsMergesTheFleet(t *testing.T) {
@@ -368,11 +368,11 @@ func TestASchedulerThatDoesNotKnowItsFleetSaysSoEverywhere(t *testing.T) {
 	r := newRig(t, n, "a:1")
 	check := func(err error) {
 		t.Helper()
-		if rpc.Reason(err) == fault.NoWorker { // the silence was noticed meanwhile
+		if rpc.Reason(err) == reason.NoWorker { // the silence was noticed meanwhile
 			return
 		}
 		require.Equal(t, codes.Unavailable, status.Code(err))
-		require.Equal(t, fault.FleetUnknown, rpc.Reason(err))
+		require.Equal(t, reason.FleetUnknown, rpc.Reason(err))
 	}
 	_, err := all(r.inference().Generate(r.within(), ask("nope", 1)))
 	check(err)
@@ -417,7 +417,7 @@ func TestWhatIsNotBuiltIsNamed(t *testing.T) {
 	r, _ := one(t, workertest.New("w1", "i", "m"))
 	_, err := r.operators().DrainWorker(r.within(), &pb.DrainWorkerRequest{WorkerId: "w1"})
 	require.Equal(t, codes.Unimplemented, status.Code(err))
-	require.Equal(t, rpc.ReasonNotBuilt, rpc.Reason(err))
+	require.Equal(t, reason.NotBuilt, rpc.Reason(err))
 	require.Contains(t, status.Convert(err).Message(), "DrainWorker")
 	_, err = r.operators().UndrainWorker(r.within(), &pb.UndrainWorkerRequest{WorkerId: "w1"})
 	require.Contains(t, status.Convert(err).Message(), "UndrainWorker")

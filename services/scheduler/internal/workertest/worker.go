@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
@@ -259,7 +260,7 @@ func (w *Worker) UnloadModel(_ context.Context, in *pb.UnloadModelRequest) (*pb.
 		r.Models = kept
 	})
 	if !found {
-		return nil, rpc.Fault{Code: codes.NotFound, Domain: rpc.WorkerDomain, Reason: "UNKNOWN_MODEL", Message: "not loaded"}.Err()
+		return nil, rpc.Fault{Code: codes.NotFound, Domain: rpc.WorkerDomain, Reason: reason.UnknownModel, Message: "not loaded"}.Err()
 	}
 	report, _ := w.now()
 	return &pb.UnloadModelResponse{WorkerIds: []string{report.GetWorkerId()}, FreedBytes: 100}, nil

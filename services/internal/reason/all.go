@@ -1,0 +1,24 @@
+package reason
+
+// All is every reason, in the order of their definition.
+func All() []string {
+	return []string{
+		UnknownField, MalformedMessage, MessageTooLarge, TooManyBytesWaiting, InvalidArgument, NotBuilt,
+
+		DeadlineExceeded, Cancelled, Panic, Internal,
+
+		BadModelName, UnknownModel, ModelNotLoaded, ModelDraining, ModelUnloaded, ModelOutOfService, AmbiguousModel,
+		DigestMismatch, ClassMismatch, ExpectationFailed,
+
+		NoTokenizer, NoChatTemplate, ChatTemplateFailed, ChatTemplateLimit, ChatTemplateProcess, NoTokens, BadTokenID,
+		PromptTooLong, ResumeMismatch, NoTokenLeft,
+
+		FleetUnknown, NoWorker, WorkerLost, WorkerFull, WorkersFull, WorkerStopping, Stopping, SlowReader,
+
+		BadLoadOption, ModelDoesNotFit, TooManyLoads, TooFewWorkers, LoadIncomplete, InvalidModelFile,
+		ModelFileUnreadable, ModelFileClosed, UnsupportedArchitecture, UnsupportedTensorType, UnsupportedTokenizer,
+
+		ResidentTensorDiffers, OutOfDeviceMemory, DeviceMemoryHeld, NotOnThisDevice, RefusedByEngine, BadLogits,
+		EngineState, StepFailed, StepTimeout, NoDevice, DeviceFailed,
+	}
+}

@@ -1,0 +1,152 @@
+package reason
+
+// Any server: what arrived is no request.
+const (
+	// UnknownField: INVALID_ARGUMENT, the request has a field that this server does not know. Metadata: message, field.
+	UnknownField = "UNKNOWN_FIELD"
+	// MalformedMessage: INVALID_ARGUMENT, the request's bytes are not its message. Metadata: message, field.
+	MalformedMessage = "MALFORMED_MESSAGE"
+	// MessageTooLarge: RESOURCE_EXHAUSTED, the request is above the server's limit. Metadata: bytes, max_bytes.
+	MessageTooLarge = "MESSAGE_TOO_LARGE"
+	// TooManyBytesWaiting: RESOURCE_EXHAUSTED, the requests that the server holds leave no room for this one; try later.
+	// Metadata: bytes, waiting_bytes, max_waiting_bytes.
+	TooManyBytesWaiting = "TOO_MANY_BYTES_WAITING"
+	// InvalidArgument: INVALID_ARGUMENT, values are out of range, each listed as a violation.
+	InvalidArgument = "INVALID_ARGUMENT"
+	// NotBuilt: UNIMPLEMENTED, this server has no such method, or does not honour such a field. Metadata: method or fields.
+	NotBuilt = "NOT_BUILT"
+)
+
+// Any server: how a call ended.
+const (
+	// DeadlineExceeded: DEADLINE_EXCEEDED. The trailer rpc.UsageTrailer of a generation tells its usage so far.
+	DeadlineExceeded = "DEADLINE_EXCEEDED"
+	// Cancelled: CANCELLED, by the caller.
+	Cancelled = "CANCELLED"
+	// Panic: INTERNAL, the handler panicked; this call alone is lost.
+	Panic = "PANIC"
+	// Internal: INTERNAL, an error that no table knows.
+	Internal = "INTERNAL"
+)
+
+// Which model.
+const (
+	// BadModelName: INVALID_ARGUMENT, it cannot be the name of a model file.
+	BadModelName = "BAD_MODEL_NAME"
+	// UnknownModel: NOT_FOUND, there is no such file.
+	UnknownModel = "UNKNOWN_MODEL"
+	// ModelNotLoaded: FAILED_PRECONDITION, it is on disk only, or on its way; NOT_FOUND from UnloadModel.
+	ModelNotLoaded = "MODEL_NOT_LOADED"
+	// ModelDraining: FAILED_PRECONDITION, it is being unloaded and takes no more requests.
+	ModelDraining = "MODEL_DRAINING"
+	// ModelUnloaded: UNAVAILABLE, it was unloaded under the request.
+	ModelUnloaded = "MODEL_UNLOADED"
+	// ModelOutOfService: UNAVAILABLE, it failed and serves no more until it is loaded again.
+	ModelOutOfService = "MODEL_OUT_OF_SERVICE"
+	// AmbiguousModel: FAILED_PRECONDITION, one name has several digests.
+	AmbiguousModel = "AMBIGUOUS_MODEL"
+	// DigestMismatch: FAILED_PRECONDITION, another digest than expected.
+	DigestMismatch = "DIGEST_MISMATCH"
+	// ClassMismatch: FAILED_PRECONDITION, no worker of the class expected.
+	ClassMismatch = "CLASS_MISMATCH"
+	// ExpectationFailed: FAILED_PRECONDITION, the worker's class or the prompt's digest is not the one expected.
+	ExpectationFailed = "EXPECTATION_FAILED"
+)
+
+// What a request asks of a model.
+const (
+	// NoTokenizer: FAILED_PRECONDITION, the request needs text and the model works by token ids.
+	NoTokenizer = "NO_TOKENIZER"
+	// NoChatTemplate: FAILED_PRECONDITION, the request is a conversation and the model has no template that can be used.
+	NoChatTemplate = "NO_CHAT_TEMPLATE"
+	// ChatTemplateFailed: INVALID_ARGUMENT, the template refuses this conversation.
+	ChatTemplateFailed = "CHAT_TEMPLATE_FAILED"
+	// ChatTemplateLimit: FAILED_PRECONDITION, rendering took more time, memory or text than is allowed.
+	ChatTemplateLimit = "CHAT_TEMPLATE_LIMIT"
+	// ChatTemplateProcess: INTERNAL, the process that renders failed.
+	ChatTemplateProcess = "CHAT_TEMPLATE_PROCESS"
+	// NoTokens: INVALID_ARGUMENT, the prompt's text became no tokens.
+	NoTokens = "NO_TOKENS"
+	// BadTokenID: INVALID_ARGUMENT, a token id is outside the vocabulary.
+	BadTokenID = "BAD_TOKEN_ID"
+	// PromptTooLong: INVALID_ARGUMENT, the prompt does not fit the context or the cache.
+	PromptTooLong = "PROMPT_TOO_LONG"
+	// ResumeMismatch: FAILED_PRECONDITION, the resumed tokens give another text than was received. Metadata: output_index,
+	// resumed_tokens, text_bytes, expected_text_bytes.
+	ResumeMismatch = "RESUME_MISMATCH"
+	// NoTokenLeft: FAILED_PRECONDITION, the sampling parameters left no token to choose from.
+	NoTokenLeft = "NO_TOKEN_LEFT"
+)
+
+// Who could serve it.
+const (
+	// FleetUnknown: UNAVAILABLE, the scheduler has just started.
+	FleetUnknown = "FLEET_UNKNOWN"
+	// NoWorker: UNAVAILABLE, no worker that could serve it is reached or takes requests.
+	NoWorker = "NO_WORKER"
+	// WorkerLost: UNAVAILABLE, the worker went away. Metadata: worker_id, tokens_relayed.
+	WorkerLost = "WORKER_LOST"
+	// WorkerFull: RESOURCE_EXHAUSTED, as many requests wait at this worker as may; try later.
+	WorkerFull = "WORKER_FULL"
+	// WorkersFull: RESOURCE_EXHAUSTED, every worker that could serve it has as many as it may; try later.
+	WorkersFull = "WORKERS_FULL"
+	// WorkerStopping: UNAVAILABLE, this worker is shutting down.
+	WorkerStopping = "WORKER_STOPPING"
+	// Stopping: UNAVAILABLE, this scheduler is shutting down.
+	Stopping = "STOPPING"
+	// SlowReader: RESOURCE_EXHAUSTED, the reader held up others for too long.
+	SlowReader = "SLOW_READER"
+)
+
+// Loading.
+const (
+	// BadLoadOption: INVALID_ARGUMENT, the model cannot be loaded as asked.
+	BadLoadOption = "BAD_LOAD_OPTION"
+	// ModelDoesNotFit: RESOURCE_EXHAUSTED, the device has too little memory. Metadata: needed_bytes, free_bytes, weight_bytes,
+	// kv_bytes.
+	ModelDoesNotFit = "MODEL_DOES_NOT_FIT"
+	// TooManyLoads: RESOURCE_EXHAUSTED, as many loads are under way as may be; try later. Metadata: max_loads.
+	TooManyLoads = "TOO_MANY_LOADS"
+	// TooFewWorkers: RESOURCE_EXHAUSTED, fewer workers can hold a copy than copies are wanted.
+	TooFewWorkers = "TOO_FEW_WORKERS"
+	// LoadIncomplete: the code of the first failure, some copies were not loaded. Metadata: model, loaded, wanted, first_reason.
+	LoadIncomplete = "LOAD_INCOMPLETE"
+	// InvalidModelFile: FAILED_PRECONDITION, the file contradicts itself or is no model.
+	InvalidModelFile = "INVALID_MODEL_FILE"
+	// ModelFileUnreadable: FAILED_PRECONDITION, its bytes cannot be read, or changed under the reader.
+	ModelFileUnreadable = "MODEL_FILE_UNREADABLE"
+	// ModelFileClosed: INTERNAL, it was closed under the reader.
+	ModelFileClosed = "MODEL_FILE_CLOSED"
+	// UnsupportedArchitecture: FAILED_PRECONDITION, no engine computes such a model.
+	UnsupportedArchitecture = "UNSUPPORTED_ARCHITECTURE"
+	// UnsupportedTensorType: FAILED_PRECONDITION, no engine computes with such weights.
+	UnsupportedTensorType = "UNSUPPORTED_TENSOR_TYPE"
+	// UnsupportedTokenizer: FAILED_PRECONDITION, the file's tokenizer is of a kind that is not known.
+	UnsupportedTokenizer = "UNSUPPORTED_TOKENIZER"
+)
+
+// The device.
+const (
+	// ResidentTensorDiffers: DATA_LOSS, weights in device memory are not those of the file.
+	ResidentTensorDiffers = "RESIDENT_TENSOR_DIFFERS"
+	// OutOfDeviceMemory: RESOURCE_EXHAUSTED, the device has no memory left for it.
+	OutOfDeviceMemory = "OUT_OF_DEVICE_MEMORY"
+	// DeviceMemoryHeld: INTERNAL, the device refused to take memory back.
+	DeviceMemoryHeld = "DEVICE_MEMORY_HELD"
+	// NotOnThisDevice: UNIMPLEMENTED, this device cannot do it and another might.
+	NotOnThisDevice = "NOT_ON_THIS_DEVICE"
+	// RefusedByEngine: INVALID_ARGUMENT, the engine does not take the request.
+	RefusedByEngine = "REFUSED_BY_ENGINE"
+	// BadLogits: INTERNAL, the model computed what is no number for this request.
+	BadLogits = "BAD_LOGITS"
+	// EngineState: INTERNAL, the engine was asked out of order.
+	EngineState = "ENGINE_STATE"
+	// StepFailed: INTERNAL, a step of the batch failed, and every request in it.
+	StepFailed = "STEP_FAILED"
+	// StepTimeout: INTERNAL, a step took longer than any should.
+	StepTimeout = "STEP_TIMEOUT"
+	// NoDevice: INTERNAL, there is no such device.
+	NoDevice = "NO_DEVICE"
+	// DeviceFailed: INTERNAL, the device is lost or in error.
+	DeviceFailed = "DEVICE_FAILED"
+)

@@ -1,0 +1,84 @@
+package reason_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/services/internal/reason"
+)
+
+// defined are the constants of this package, by name.
+func defined(t *testing.T) map[string]string {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
+	require.NoError(t, err)
+	all := map[string]string{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok {
+			value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+			require.NoError(t, err)
+			all[spec.Names[0].Name] = value
+		}
+		return true
+	})
+	return all
+}
+
+func TestAllIsEveryReasonOnceAndNamedAsItIsSpelled(t *testing.T) {
+	var values []string
+	for name, value := range defined(t) {
+		require.Regexp(t, `^[A-Z]+(_[A-Z]+)*$`, value)
+		require.Equal(t, strings.ReplaceAll(value, "_", ""), strings.ToUpper(name))
+		values = append(values, value)
+	}
+	require.ElementsMatch(t, values, reason.All())
+	seen := map[string]bool{}
+	for _, r := range reason.All() {
+		require.False(t, seen[r], "%s stands twice", r)
+		seen[r] = true
+	}
+}
+
+// Reasons are written once: programs use the constants, each of them at least one that gives it.
+func TestNobodyWritesAReasonAsALiteralAndNoneIsUnused(t *testing.T) {
+	isReason, used := map[string]bool{}, map[string]bool{}
+	for _, r := range reason.All() {
+		isReason[r] = true
+	}
+	root := filepath.Join("..", "..")
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		if filepath.Base(filepath.Dir(path)) == "reason" {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		require.NoError(t, err)
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.BasicLit:
+				if text, err := strconv.Unquote(n.Value); n.Kind == token.STRING && err == nil {
+					require.False(t, isReason[text], "%s writes %s: use the constant", path, n.Value)
+				}
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == "reason" && !strings.Contains(path, "failure") {
+					used[n.Sel.Name] = true // the client, which advises on all, uses none
+				}
+			}
+			return true
+		})
+		return nil
+	}))
+	for name := range defined(t) {
+		require.True(t, used[name], "nobody gives %s", name)
+	}
+}

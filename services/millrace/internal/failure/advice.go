@@ -1,0 +1,124 @@
+package failure
+
+import (
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// Parts of more than one advice; TARGET is the flag that repeats the target, with a space before it, or nothing.
+const (
+	listModels  = "millrace models TARGET lists the models there are"
+	loadIt      = "millrace load MODEL TARGET"
+	otherFile   = "another file of the model; this one is not what it should be"
+	otherModel  = "a model of another kind; the README lists what is served"
+	again       = "send it again"
+	seeLog      = "send it again; if it fails again, millrace health TARGET says whether the worker serves, and its log why not"
+	reloadIt    = "millrace unload MODEL TARGET, then load it again; if it happens again, the device is faulty"
+	less        = "unload another model, or load with fewer --kv-tokens or a smaller --context"
+	whoIsThere  = "millrace workers TARGET shows what the scheduler sees"
+	whichDigest = "millrace models TARGET shows the digests"
+)
+
+// advices are the next step for every reason there is; "" where the message, its violations or a time to wait say it. MODEL
+// and TARGET stand for those of the request.
+var advices = map[string]string{
+	reason.UnknownField:        "a client and a server of the same version",
+	reason.MalformedMessage:    "a client and a server of the same version",
+	reason.MessageTooLarge:     "a shorter prompt",
+	reason.TooManyBytesWaiting: "again when others have been served, or a shorter prompt",
+	reason.InvalidArgument:     "",
+	reason.NotBuilt:            "",
+
+	reason.DeadlineExceeded: "a longer --timeout",
+	reason.Cancelled:        "",
+	reason.Panic:            "again; the server's log has the stack, and deserves a report",
+	reason.Internal:         seeLog,
+
+	reason.BadModelName:      listModels,
+	reason.UnknownModel:      listModels,
+	reason.ModelNotLoaded:    loadIt,
+	reason.ModelDraining:     "millrace load MODEL TARGET when it is unloaded",
+	reason.ModelUnloaded:     loadIt,
+	reason.ModelOutOfService: reloadIt,
+	reason.AmbiguousModel:    "name one with --expect-model-digest; " + whichDigest,
+	reason.DigestMismatch:    whichDigest,
+	reason.ClassMismatch:     whoIsThere,
+	reason.ExpectationFailed: "without what is expected, or another worker",
+
+	reason.NoTokenizer:         "millrace generate -m MODEL TARGET --token-ids 1,2,3",
+	reason.NoChatTemplate:      "millrace generate -m MODEL TARGET \"Once upon a time\": this model continues texts and has no chat template",
+	reason.ChatTemplateFailed:  "other roles, or another order of messages: the model's template does not take these",
+	reason.ChatTemplateLimit:   "a shorter conversation; if that fails too, the model's template is unfit",
+	reason.ChatTemplateProcess: seeLog,
+	reason.NoTokens:            "a prompt of more than white space",
+	reason.BadTokenID:          "token ids of this model; millrace tokenize -m MODEL TARGET makes them",
+	reason.PromptTooLong:       "a shorter prompt, or load the model with a larger --context",
+	reason.ResumeMismatch:      "the request with which the stream began, its stop strings and --min-tokens too; or from the beginning",
+	reason.NoTokenLeft:         "fewer of --allowed-tokens, --logit-bias and --min-tokens: together they forbid every token",
+
+	reason.FleetUnknown:   whoIsThere,
+	reason.NoWorker:       whoIsThere,
+	reason.WorkerLost:     again,
+	reason.WorkerFull:     "",
+	reason.WorkersFull:    "",
+	reason.WorkerStopping: "another worker, or again when it is back",
+	reason.Stopping:       "another scheduler, or again when it is back",
+	reason.SlowReader:     "send it again, and read the answer as it comes",
+
+	reason.BadLoadOption:           "millrace load --help lists what a load takes",
+	reason.ModelDoesNotFit:         less,
+	reason.TooManyLoads:            "again when one has ended; millrace models TARGET shows those under way",
+	reason.TooFewWorkers:           "fewer --replicas, or more workers; millrace workers TARGET shows them",
+	reason.LoadIncomplete:          "again when the failures above are mended; what is loaded stays",
+	reason.InvalidModelFile:        otherFile,
+	reason.ModelFileUnreadable:     "again when the file is whole and nobody writes to it",
+	reason.ModelFileClosed:         again,
+	reason.UnsupportedArchitecture: otherModel,
+	reason.UnsupportedTensorType:   otherModel,
+	reason.UnsupportedTokenizer:    otherModel,
+
+	reason.ResidentTensorDiffers: reloadIt,
+	reason.OutOfDeviceMemory:     less,
+	reason.DeviceMemoryHeld:      "millrace unload MODEL TARGET once more; if the device still keeps the memory, restart the worker",
+	reason.NotOnThisDevice:       "a worker with another device, or without the option that the message names",
+	reason.RefusedByEngine:       "without the options that are not usual; the engine does not take this request",
+	reason.BadLogits:             "another prompt; if every one fails, load the model again or take another file",
+	reason.EngineState:           seeLog,
+	reason.StepFailed:            seeLog,
+	reason.StepTimeout:           seeLog,
+	reason.NoDevice:              "millrace health TARGET shows the worker's device",
+	reason.DeviceFailed:          seeLog,
+}
+
+// advice is the next step.
+func advice(err error, code codes.Code, r Request) string {
+	text := advices[rpc.Reason(err)]
+	if rpc.Reason(err) == reason.ModelNotLoaded && code == codes.NotFound {
+		text = "millrace models TARGET shows what is loaded"
+	}
+	if text != "" {
+		model := r.Model
+		if model == "" {
+			model = "NAME"
+		}
+		return strings.NewReplacer(" TARGET", r.TargetFlag(), "MODEL", model).Replace(text)
+	}
+	if after := rpc.RetryAfter(err); after > 0 {
+		return "again in " + after.Round(time.Millisecond).String()
+	}
+	switch {
+	case code == codes.Unavailable && rpc.Info(err) == nil:
+		if r.TargetGiven {
+			return "start a server at " + r.Target + ", or name another with --target"
+		}
+		return "start a server (make up), or name one with --target or MILLRACE_TARGET"
+	case code == codes.DeadlineExceeded:
+		return "a longer --timeout"
+	}
+	return ""
+}
