@@ -53,7 +53,11 @@ func (o *outcome) add(in *pb.GenerateResponse) error {
 		}
 		o.started = e.Started
 	case *pb.GenerateResponse_Tokens:
-		if o.started == nil || o.finished != nil || int(e.Tokens.GetTokenIndex()) != len(o.ids) {
+		before := len(o.ids)
+		for _, n := range o.started.GetResumedTokens() { // of one continuation, as all calls here have
+			before += int(n)
+		}
+		if o.started == nil || o.finished != nil || int(e.Tokens.GetTokenIndex()) != before {
 			return fmt.Errorf("tokens %v came after %d tokens, started %v, finished %v", e.Tokens, len(o.ids), o.started, o.finished)
 		}
 		o.ids = append(o.ids, e.Tokens.GetTokenIds()...)

@@ -1,0 +1,85 @@
+package e2e
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// brokenOff reads a call until it has at least k tokens, and goes away.
+func brokenOff(t *testing.T, on *server, in *pb.GenerateRequest, k int) outcome {
+	t.Helper()
+	ctx, leave := context.WithCancel(within(t))
+	defer leave()
+	stream, err := on.infer.Generate(ctx, in)
+	require.NoError(t, err)
+	c := &call{stream: stream}
+	for len(c.ids) < k {
+		require.NoError(t, c.read())
+	}
+	return c.outcome
+}
+
+// resumed sends a request again with what came of it before, and reads it to its end.
+func resumed(t *testing.T, on *server, in *pb.GenerateRequest, before *pb.Resume) outcome {
+	t.Helper()
+	in = proto.Clone(in).(*pb.GenerateRequest)
+	in.Resume = []*pb.Resume{before}
+	stream, err := on.infer.Generate(within(t), in)
+	require.NoError(t, err)
+	return (&call{stream: stream}).end()
+}
+
+func TestAClientThatGoesAwayAndComesBackGetsTheRestToTheByte(t *testing.T) {
+	t.Parallel()
+	workers := []*server{
+		startWorker(t, "w1", "--device", "cpu", "--load", stories), startWorker(t, "w2", "--device", "cpu", "--load", stories),
+	}
+	s := startScheduler(t, workers)
+	s.untilServed(t, stories, 2)
+	in := ask(stories, 41)
+	in.Sampling = &pb.Sampling{Seed: ptr(uint64(11)), MinP: ptr(float32(0.05)), RepetitionPenalty: ptr(float32(1.1))}
+	in.Stopping.Stop = []string{"never to be seen"}
+	in.Response = &pb.ResponseOptions{OutputLogprobs: ptr(true), OutputCandidates: ptr(int32(2)), EchoPrompt: ptr(true)}
+	in.Priority, in.FairnessId = ptr(int32(2)), ptr("tenant") // which change no token
+	in.Cache = &pb.CacheOptions{Salt: ptr("salt"), BypassPrefixCache: ptr(true)}
+	whole := generate(within(t), s.infer, in)
+	require.NoError(t, whole.err)
+	require.Len(t, whole.ids, 41)
+	perToken := len(whole.logprobs) / len(whole.ids)
+	for k := 1; k <= 40; k++ {
+		before := brokenOff(t, s, in, k)
+		got := len(before.ids)
+		// Whoever began it, each of the servers ends it.
+		for name, on := range map[string]*server{"scheduler": s, "first worker": workers[0], "second worker": workers[1]} {
+			rest := resumed(t, on, in, &pb.Resume{TokenIds: before.ids, TextBytes: ptr(uint64(len(before.text)))})
+			require.NoError(t, rest.err, "%s after %d", name, got)
+			require.Equal(t, whole.ids, append(before.ids[:got:got], rest.ids...), "%s after %d", name, got)
+			require.Equal(t, whole.text, before.text+rest.text, "%s after %d", name, got)
+			require.Equal(t, whole.logprobs[got*perToken:], append([]uint32{}, rest.logprobs...), "%s after %d: bits", name, got)
+			require.EqualValues(t, 41, rest.finished.GetUsage().GetCompletionTokens())
+			require.Equal(t, []uint32{uint32(got)}, rest.started.GetResumedTokens())
+		}
+		// After exactly k, however its tokens were grouped.
+		exact := resumed(t, s, in, &pb.Resume{TokenIds: whole.ids[:k]})
+		require.NoError(t, exact.err)
+		require.Equal(t, whole.ids[k:], exact.ids)
+		bytes := uint64(len(whole.text) - len(exact.text))
+		require.Equal(t, whole.text[bytes:], exact.text)
+		require.NoError(t, resumed(t, s, in, &pb.Resume{TokenIds: whole.ids[:k], TextBytes: &bytes}).err)
+		bytes++
+		require.Equal(t, fault{codes.FailedPrecondition, rpc.WorkerDomain, reason.ResumeMismatch},
+			faultOf(resumed(t, s, in, &pb.Resume{TokenIds: whole.ids[:k], TextBytes: &bytes}).err))
+	}
+	over := resumed(t, s, in, &pb.Resume{TokenIds: whole.ids, TextBytes: ptr(uint64(len(whole.text)))})
+	require.NoError(t, over.err)
+	require.Empty(t, over.ids)
+	require.Equal(t, pb.FinishReason_FINISH_REASON_LENGTH, over.finished.GetReason())
+}
