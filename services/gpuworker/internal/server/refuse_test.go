@@ -141,6 +141,16 @@ func TestBadLoadsAreRefusedPrecisely(t *testing.T) {
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 
+func TestACacheOfEightBitsIsRefusedByNameOnACPU(t *testing.T) {
+	w := start(t, cpuDevice(t))
+	stream, err := w.models.LoadModel(t.Context(), &pb.LoadModelRequest{Model: "stories", KvType: pb.KvType_KV_TYPE_F8.Enum()})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	require.Equal(t, codes.Unimplemented, status.Code(err), "%v", err)
+	require.Equal(t, reason.NotOnThisDevice, rpc.Reason(err))
+}
+
 func TestACallThatMeetsItsDeadlineBringsItsUsage(t *testing.T) {
 	// Slow steps, so that the calls' own messages leave the machine time.
 	w := start(t, simDevice(t, sim.Options{StepTime: 100 * time.Millisecond}), "stories")

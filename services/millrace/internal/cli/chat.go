@@ -46,6 +46,7 @@ func (a *app) chat() *cobra.Command {
 	fs.StringVar(&system, "system", "", "system message")
 	fs.BoolVarP(&quiet, "quiet", "q", false, "print no statistics")
 	samplingFlags(fs, req)
+	scheduleFlags(fs, req)
 	if err := fs.MarkHidden("num-sequences"); err != nil {
 		panic(err) // samplingFlags adds it
 	}

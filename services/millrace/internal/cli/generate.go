@@ -16,6 +16,7 @@ type generateFlags struct {
 	quiet    bool
 	tokenIDs string
 	class    string
+	resume   string
 	expect   pb.GenerateRequest // the expect_ fields and request_id
 }
 
@@ -33,7 +34,8 @@ func (a *app) generate() *cobra.Command {
 		Example: "  millrace generate -m stories \"Once upon a time\" --temperature 0.7 --top-p 0.9\n" +
 			"  millrace generate -m stories \"Once upon a time\" --max-tokens 100 --seed 7\n" +
 			"  echo \"Tom had a big red\" | millrace generate -m stories --json\n" +
-			"  millrace generate -m synthetic --token-ids 1,2,3 --max-tokens 8",
+			"  millrace generate -m synthetic --token-ids 1,2,3 --max-tokens 8\n" +
+			"  millrace generate -m stories \"Once\" --json --resume cut.jsonl > rest.jsonl",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.generateRequest(cmd, req, &f, args); err != nil {
 				return err
@@ -53,8 +55,10 @@ func (a *app) generate() *cobra.Command {
 		"expect_prompt_digest": "refuse if the prompt's token ids have another digest",
 		"expect_class_id":      "refuse a worker of another class",
 	})
+	fs.StringVar(&f.resume, "resume", "", "continue the stream whose events --json saved in this file; give prompt and knobs again, the seed is in it")
 	samplingFlags(fs, req)
 	responseFlags(fs, req)
+	scheduleFlags(fs, req)
 	return cmd
 }
 
@@ -65,6 +69,11 @@ func (a *app) generateRequest(cmd *cobra.Command, req *pb.GenerateRequest, f *ge
 	var err error
 	if req.PromptClass, err = kernelClass(f.class); err != nil {
 		return err
+	}
+	if f.resume != "" {
+		if err := resumeFrom(f.resume, req); err != nil {
+			return err
+		}
 	}
 	r := req.GetResponse()
 	if !f.json && (r.OutputLogprobs != nil || r.OutputCandidates != nil || r.PromptLogprobs != nil) {
@@ -142,7 +151,12 @@ func (a *app) show(req *pb.GenerateRequest) func(*pb.GenerateResponse) error {
 	return func(event *pb.GenerateResponse) error {
 		switch e := event.GetEvent().(type) {
 		case *pb.GenerateResponse_Started:
-			if req.GetResponse().GetEchoPrompt() {
+			for _, r := range req.GetResume() {
+				if r.GetFinished() {
+					out.finish(int(r.GetOutputIndex())) // in the file that is resumed
+				}
+			}
+			if req.GetResponse().GetEchoPrompt() && len(req.GetResume()) == 0 {
 				for i := range out.all {
 					if only {
 						out.ids(i, req.GetTokenIds().GetIds())

@@ -41,7 +41,7 @@ func TestGenerateStreamsTextAndThenStatistics(t *testing.T) {
 	require.Regexp(t, `^3 tokens, first after [^,]+, [^,]+ tokens/s, 3 prompt tokens, seed 42, ended by length, worker w1\n$`, r.err.String())
 	require.True(t, proto.Equal(&pb.GenerateRequest{
 		Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "Once"}, Sampling: &pb.Sampling{Seed: proto.Uint64(7)},
-		Stopping: &pb.Stopping{}, Response: &pb.ResponseOptions{},
+		Stopping: &pb.Stopping{}, Response: &pb.ResponseOptions{}, Cache: &pb.CacheOptions{},
 	}, got), "%v", got)
 }
 
@@ -86,6 +86,7 @@ func TestEveryFlagOfGenerateReachesTheServer(t *testing.T) {
 		"--allowed-tokens", "6,7", "--seed", "8", "--num-sequences", "1",
 		"--max-tokens", "10", "--min-tokens", "11", "--stop", "a", "--stop", "b", "--stop-token-ids", "12", "--include-stop-in-output", "--ignore-eos",
 		"--output-logprobs", "--output-candidates", "13", "--prompt-logprobs", "14", "--echo-prompt", "--token-ids-only=false", "--progress",
+		"--priority", "-15", "--fairness-id", "tenant", "--cache-salt", "salt", "--no-prefix-cache",
 	}
 	require.Equal(t, 0, r.run(t, args...), r.err.String())
 	want := &pb.GenerateRequest{
@@ -106,10 +107,12 @@ func TestEveryFlagOfGenerateReachesTheServer(t *testing.T) {
 			OutputLogprobs: proto.Bool(true), OutputCandidates: proto.Int32(13), PromptLogprobs: proto.Int32(14), EchoPrompt: proto.Bool(true),
 			TokenIdsOnly: proto.Bool(false), Progress: proto.Bool(true),
 		},
+		Priority: proto.Int32(-15), FairnessId: proto.String("tenant"),
+		Cache: &pb.CacheOptions{Salt: proto.String("salt"), BypassPrefixCache: proto.Bool(true)},
 	}
 	require.True(t, proto.Equal(want, got), "%v", got)
 	// A knob added to the contract wants a flag here and above.
-	for _, m := range []proto.Message{got.GetSampling(), got.GetStopping(), got.GetResponse()} {
+	for _, m := range []proto.Message{got.GetSampling(), got.GetStopping(), got.GetResponse(), got.GetCache()} {
 		fields := m.ProtoReflect().Descriptor().Fields()
 		for i := range fields.Len() {
 			require.True(t, m.ProtoReflect().Has(fields.Get(i)), "%s has no flag", fields.Get(i).FullName())

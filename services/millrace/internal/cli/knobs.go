@@ -41,6 +41,21 @@ var responseUsage = map[string]string{
 	"progress":          "tell how far a long prompt is computed",
 }
 
+var scheduleUsage = map[string]string{
+	"priority":    "urgency: higher goes first, below 0 after the usual (unset: 0)",
+	"fairness_id": "whose share of the machine is used: who waits with equal priority shares tokens alike (unset: the share of all who say nothing)",
+}
+
+// scheduleFlags adds the flags of how a request stands among others and which cached prefixes it shares, filling req.
+func scheduleFlags(fs *pflag.FlagSet, req *pb.GenerateRequest) {
+	req.Cache = &pb.CacheOptions{}
+	knobs.Register(fs, req, scheduleUsage)
+	knobs.RegisterAs(fs, req.Cache, "salt", "cache-salt",
+		"keep cached prefixes apart from those of requests with another salt (unset: shared with all who say nothing)")
+	knobs.RegisterAs(fs, req.Cache, "bypass_prefix_cache", "no-prefix-cache",
+		"compute the whole prompt anew and leave nothing of it in the cache")
+}
+
 // samplingFlags adds the flags of how tokens are chosen and when to stop, filling req.
 func samplingFlags(fs *pflag.FlagSet, req *pb.GenerateRequest) {
 	req.Sampling, req.Stopping = &pb.Sampling{}, &pb.Stopping{}

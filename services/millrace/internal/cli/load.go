@@ -17,6 +17,7 @@ import (
 // kvTypes are the values of --kv-type.
 var kvTypes = map[string]pb.KvType{
 	"f32": pb.KvType_KV_TYPE_F32, "f16": pb.KvType_KV_TYPE_F16, "bf16": pb.KvType_KV_TYPE_BF16,
+	"f8": pb.KvType_KV_TYPE_F8,
 }
 
 // load brings a model into device memory.
@@ -44,7 +45,7 @@ func (a *app) load() *cobra.Command {
 			if kvType != "" {
 				t, known := kvTypes[kvType]
 				if !known {
-					return usagef("--kv-type %q: want f32, f16 or bf16", kvType)
+					return usagef("--kv-type %q: want f32, f16, bf16 or f8", kvType)
 				}
 				req.KvType = &t
 			}
@@ -58,7 +59,7 @@ func (a *app) load() *cobra.Command {
 		"max_sequences": "sequences at once, [1, 1024] (unset: the worker's default)",
 	})
 	fs.Uint32Var(&contextLength, "context", 0, "longest sequence in tokens (unset: the model's own, or what the KV cache holds)")
-	fs.StringVar(&kvType, "kv-type", "", "type of the KV cache: f32, f16 or bf16 (unset: the engine's default)")
+	fs.StringVar(&kvType, "kv-type", "", "type of the KV cache: f32, f16, bf16 or f8, which GPUs alone have (unset: the engine's default)")
 	fs.StringVar(&digest, "digest", "", "refuse a file with another digest, 64 hex digits")
 	fs.BoolVar(&asJSON, "json", false, "print one event a line as JSON and nothing else")
 	return cmd

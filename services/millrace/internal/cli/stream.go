@@ -51,7 +51,13 @@ func stream(ctx context.Context, conn grpc.ClientConnInterface, req *pb.Generate
 	for {
 		event, err := in.Recv()
 		if errors.Is(err, io.EOF) {
-			if want := max(1, int(req.GetSampling().GetNumSequences())); len(s.finished) < want {
+			want := max(1, int(req.GetSampling().GetNumSequences()))
+			for _, r := range req.GetResume() {
+				if r.GetFinished() {
+					want-- // its end was told before
+				}
+			}
+			if len(s.finished) < want {
 				return s, fmt.Errorf("%w: %d of %d continuations were finished: send it again", errCut, len(s.finished), want)
 			}
 			return s, nil
@@ -108,7 +114,11 @@ func (s statistics) rate() float64 {
 	var decoded uint32
 	var longest time.Duration
 	for _, f := range s.finished {
-		if n := f.GetUsage().GetCompletionTokens(); n > 1 {
+		n := f.GetUsage().GetCompletionTokens()
+		if resumed := s.started.GetResumedTokens(); int(f.GetOutputIndex()) < len(resumed) {
+			n -= min(n, resumed[f.GetOutputIndex()]) // another stream's
+		}
+		if n > 1 {
 			decoded += n - 1
 			longest = max(longest, f.GetTimings().GetDecode().AsDuration())
 		}

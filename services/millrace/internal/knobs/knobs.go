@@ -17,16 +17,21 @@ var ErrValue = errors.New("wrong value")
 // Register adds a flag for every field of m that usage has a text for, and panics on a text without a field. Parsing
 // sets the fields of m.
 func Register(fs *pflag.FlagSet, m proto.Message, usage map[string]string) {
-	r := m.ProtoReflect()
 	for field, text := range usage {
-		fd := r.Descriptor().Fields().ByName(protoreflect.Name(field))
-		if fd == nil {
-			panic(fmt.Sprintf("%s has no field %q", r.Descriptor().FullName(), field))
-		}
-		f := fs.VarPF(&value{m: r, fd: fd}, Flag(field), "", text)
-		if fd.Kind() == protoreflect.BoolKind {
-			f.NoOptDefVal = "true"
-		}
+		RegisterAs(fs, m, field, Flag(field), text)
+	}
+}
+
+// RegisterAs adds a flag of another name for one field, as Register does.
+func RegisterAs(fs *pflag.FlagSet, m proto.Message, field, flag, text string) {
+	r := m.ProtoReflect()
+	fd := r.Descriptor().Fields().ByName(protoreflect.Name(field))
+	if fd == nil {
+		panic(fmt.Sprintf("%s has no field %q", r.Descriptor().FullName(), field))
+	}
+	f := fs.VarPF(&value{m: r, fd: fd}, flag, "", text)
+	if fd.Kind() == protoreflect.BoolKind {
+		f.NoOptDefVal = "true"
 	}
 }
 

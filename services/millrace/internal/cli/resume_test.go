@@ -1,0 +1,115 @@
+package cli_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
+)
+
+// cutting says two of four words of one output and all of the other, and is lost; resumed, it says the rest.
+func cutting(got **pb.GenerateRequest) func(*pb.GenerateRequest, generating) error {
+	return func(in *pb.GenerateRequest, s generating) error {
+		*got = in
+		first := begun(in)
+		if len(in.GetResume()) > 0 {
+			first.GetStarted().ResumedTokens = []uint32{2, 1}
+		}
+		if err := s.Send(first); err != nil {
+			return err
+		}
+		if len(in.GetResume()) > 0 {
+			for i, text := range []string{" a", " time"} {
+				if err := s.Send(tokens(0, uint32(2+i), text)); err != nil {
+					return err
+				}
+			}
+			return s.Send(finished(0))
+		}
+		for i, text := range []string{" é", " upon"} {
+			if err := s.Send(tokens(0, uint32(i), text)); err != nil {
+				return err
+			}
+		}
+		if err := say(s, 1, "other"); err != nil {
+			return err
+		}
+		return refusal(codes.Unavailable, reason.WorkerLost, "the worker was lost")
+	}
+}
+
+func TestAStreamSavedAsJSONIsResumed(t *testing.T) {
+	var got *pb.GenerateRequest
+	r := serve(t, &fake{generate: cutting(&got)})
+	require.Equal(t, 3, r.run(t, "generate", "-m", "m", "--json", "--num-sequences", "2", "Once"))
+	saved := r.out.String()
+	require.Equal(t, 5, strings.Count(saved, "\n"))
+	want := []*pb.Resume{
+		{OutputIndex: 0, TokenIds: []uint32{10, 11}, TextBytes: proto.Uint64(8)},
+		{OutputIndex: 1, TokenIds: []uint32{20}, TextBytes: proto.Uint64(5), Finished: true},
+	}
+	for name, content := range map[string]string{
+		"as it was saved":                       saved,
+		"with empty lines":                      "\n" + strings.ReplaceAll(saved, "\n", "\n\n"),
+		"with a last line that was cut":         saved + `{"tokens":{"token`,
+		"after an attempt that brought nothing": strings.SplitAfter(saved, "\n")[0] + saved,
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "cut.jsonl")
+			require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+			var out, complaints bytes.Buffer
+			require.Equal(t, 0, r.on(t, r.in, &out, &complaints, "generate", "-m", "m", "--num-sequences", "2", "--resume", file, "Once"), complaints.String())
+			require.Len(t, got.GetResume(), 2)
+			for i := range want {
+				require.True(t, proto.Equal(want[i], got.GetResume()[i]), "%v", got.GetResume()[i])
+			}
+			require.EqualValues(t, 42, got.GetSampling().GetSeed(), "the seed that was told, though none was given")
+			require.Equal(t, strings.Repeat("ab", 32), got.GetExpectModelDigest())
+			require.Equal(t, "--- 1 of 2 ---\n a time\n\n--- 2 of 2 ---\n\n", out.String(), "only what is new")
+			require.Contains(t, complaints.String(), "2 tokens, ")
+		})
+	}
+}
+
+func TestAStreamThatBroughtNoTokenIsResumedFromItsBeginning(t *testing.T) {
+	var got *pb.GenerateRequest
+	r := serve(t, &fake{generate: cutting(&got)})
+	file := filepath.Join(t.TempDir(), "cut.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(`{"started":{"seed":"7"}}`+"\n"), 0o600))
+	require.Equal(t, 0, r.run(t, "generate", "-m", "m", "--resume", file, "--seed", "7", "Once"), r.err.String())
+	require.Len(t, got.GetResume(), 1)
+	require.True(t, proto.Equal(&pb.Resume{TextBytes: proto.Uint64(0)}, got.GetResume()[0]))
+	require.Nil(t, got.ExpectModelDigest)
+}
+
+func TestAFileThatCannotBeResumedIsNamed(t *testing.T) {
+	r := serve(t, &fake{})
+	for name, tc := range map[string]struct {
+		content string
+		args    []string
+		says    string
+	}{
+		"nothing in it":    {"", nil, "no `started` event"},
+		"another format":   {"Once upon a time\n", nil, "line 1 of"},
+		"lines missing":    {`{"started":{"seed":"7"}}` + "\n" + `{"tokens":{"tokenIndex":3,"tokenIds":[1]}}` + "\n", nil, "line 2 of"},
+		"another seed":     {`{"started":{"seed":"7"}}` + "\n", []string{"--seed", "8"}, "has the seed 7"},
+		"a line in halves": {`{"started":` + "\n" + `{"seed":"7"}}` + "\n", nil, "line 1 of"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "cut.jsonl")
+			require.NoError(t, os.WriteFile(file, []byte(tc.content), 0o600))
+			var complaints bytes.Buffer
+			require.Equal(t, 2, r.on(t, r.in, &bytes.Buffer{}, &complaints, append([]string{"generate", "-m", "m", "--resume", file, "Once"}, tc.args...)...))
+			require.Contains(t, complaints.String(), tc.says)
+		})
+	}
+	require.Equal(t, 2, r.run(t, "generate", "--resume", filepath.Join(t.TempDir(), "none"), "Once"))
+}
