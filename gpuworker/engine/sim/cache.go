@@ -1,9 +1,12 @@
 package sim
 
-// cell is what a position of a block holds behind the cell of the position before it, 0 at a block's begin.
+// piece is how many tokens are hashed as one. Every size of a block is a multiple of it, so that no size changes a token.
+const piece = 16
+
+// cell is what a position of a block holds behind the cell of the position before it, 0 at a piece's begin.
 func cell(before uint64, token int32) uint64 { return mix(before, uint64(uint32(token))+1) | 1 }
 
-// cache is what the KV blocks hold: for every position of a block the hash of the block's tokens up to it. A cell of 0 was
+// cache is what the KV blocks hold: for every position of a block the hash of its piece's tokens up to it. A cell of 0 was
 // never written since its block was begun.
 type cache struct {
 	blockSize int
@@ -16,7 +19,7 @@ func (c *cache) write(blocks []int32, position int, token int32) {
 	off := position % c.blockSize
 	block := c.cells[int(blocks[position/c.blockSize])*c.blockSize:][:c.blockSize]
 	before := uint64(0)
-	if off > 0 {
+	if off%piece > 0 {
 		before = block[off-1]
 	}
 	block[off] = cell(before, token)
@@ -42,9 +45,12 @@ func (c *cache) copyIn(dst, src int32) { copy(c.block(dst), c.host[src]) }
 // context is the hash of positions 0 .. position as the blocks hold them now.
 func (c *cache) context(blocks []int32, position int) uint64 {
 	h := uint64(1)
-	last := position / c.blockSize
-	for i := range last {
-		h = mix(h, c.cells[(int(blocks[i])+1)*c.blockSize-1])
+	for end := piece - 1; end < position; end += piece {
+		h = mix(h, c.at(blocks, end))
 	}
-	return mix(h, c.cells[int(blocks[last])*c.blockSize+position%c.blockSize])
+	return mix(h, c.at(blocks, position))
+}
+
+func (c *cache) at(blocks []int32, position int) uint64 {
+	return c.block(blocks[position/c.blockSize])[position%c.blockSize]
 }

@@ -57,9 +57,6 @@ func newRunner(m *Model, cfg engine.RunnerConfig, cost engine.RunnerCost, weight
 			blockSize: cfg.BlockSize, cells: make([]uint64, cfg.KVBlocks*cfg.BlockSize), host: map[int32][]uint64{},
 		},
 	}
-	for i := range r.slots {
-		r.slots[i].history.blockSize = cfg.BlockSize
-	}
 	r.fault.nan = -1
 	return r
 }

@@ -92,6 +92,9 @@ func TestTokensDependOnSeedAndOnEveryEarlierToken(t *testing.T) {
 	blocks := []int32{3, 1, 9, 4}
 	want := generate(t, r, params(7), prompt, 20, blocks)
 	require.Equal(t, want, generate(t, r, params(7), prompt, 20, []int32{50, 60, 2, 11}), "block ids do not matter")
+	large := config()
+	large.BlockSize = 32
+	require.Equal(t, want, generate(t, runner(t, Options{Reserved: 16}, large), params(7), prompt, 20, []int32{3, 1}), "nor does their size")
 	require.NotEqual(t, want, generate(t, r, params(8), prompt, 20, blocks), "the seed does")
 	for i := range prompt {
 		other := append([]int32(nil), prompt...)
