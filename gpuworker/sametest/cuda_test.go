@@ -1,0 +1,45 @@
+package sametest_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/native"
+	"github.com/millrace/millrace/gpuworker/sametest"
+)
+
+// cudaVariable names the CUDA engine's library, or its folder, for the tests that need a GPU.
+const cudaVariable = "MILLRACE_TEST_CUDA_ENGINE"
+
+func openCUDA(t *testing.T) engine.Device {
+	t.Helper()
+	dev, err := native.Open(native.Options{Device: "gpu", BytesLimit: 16 << 30, EnginePath: os.Getenv(cudaVariable)}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	return dev
+}
+
+// With each type of cache every bucket of decoding rows and its neighbours come twice.
+func TestTheCUDAEngineAndTheLoopKeepTheirBits(t *testing.T) {
+	if os.Getenv(cudaVariable) == "" {
+		t.Skipf("%s is not set: it names libmillrace_cuda.so on a machine with a GPU", cudaVariable)
+	}
+	for name, cache := range map[string]engine.Type{"f16": engine.F16, "bf16": engine.BF16, "f8": engine.F8} {
+		t.Run(name, func(t *testing.T) {
+			sametest.Run(t, openCUDA, chosen(t, sametest.Options{
+				Scenarios: 720, Workers: 2, Cache: cache, RowsEvery: 15, WideEvery: 20, LongEvery: 120,
+				Demanded: append(sametest.Everywhere(), sametest.SawLong),
+			}))
+		})
+	}
+}
+
+func TestMutantsOfTheCUDAEngineAreCaught(t *testing.T) {
+	if os.Getenv(cudaVariable) == "" {
+		t.Skipf("%s is not set: it names libmillrace_cuda.so on a machine with a GPU", cudaVariable)
+	}
+	catchMutants(t, openCUDA, engine.BF16)
+}
