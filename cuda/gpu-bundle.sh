@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # gpu-bundle.sh DIR: packs what a GPU host without Go needs into DIR: the sources of cuda/, the programs and the Go test
-# binary without symbols, the shipped model, test data and gpu-check.sh. The programs of `make build` are not used: these
+# binaries without symbols, the shipped model, test data and gpu-check.sh. The programs of `make build` are not used: these
 # are built with -trimpath, so that tests find their data beside them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,6 +13,7 @@ export CGO_ENABLED=1
 "$go" build -trimpath -ldflags '-s -w' -o "$to/bin/millrace-worker" ./services/gpuworker
 "$go" build -trimpath -ldflags '-s -w' -o "$to/bin/millrace-bench" ./services/bench
 "$go" test -c -trimpath -ldflags '-s -w' -o "$to/bin/native.test" ./gpuworker/engine/native
+"$go" test -c -trimpath -ldflags '-s -w' -o "$to/bin/sametest.test" ./gpuworker/sametest
 export CGO_ENABLED=0
 "$go" build -trimpath -ldflags '-s -w' -o "$to/bin/millrace-scheduler" ./services/scheduler
 "$go" build -trimpath -ldflags '-s -w' -o "$to/bin/millrace" ./services/millrace

@@ -11,6 +11,7 @@
 #                  it for a race when lanes have read a stage, or written sums, and one of them arrives at the mbarrier for the
 #                  warp
 #   conformance    the Go suite that every engine passes, with f16 and with bf16 activations
+#   sameness       random scenarios of the step loop, with caches of f16, bf16 and f8: the bits of every request alone
 #   generate       a story through scheduler and worker, twice, and the same from the worker alone, which asks the driver for no
 #                  memory meanwhile
 #   two            where there are two GPUs: the second by itself, a worker on each under one scheduler, one of them killed
@@ -80,12 +81,12 @@ if [[ ${1:-} == table ]]; then
   exit
 fi
 if (($# == 0)); then
-  set -- build architectures tests portable sanitizer conformance generate two neighbour bytes bench figures
+  set -- build architectures tests portable sanitizer conformance sameness generate two neighbour bytes bench figures
   rm -f "$table"
 fi
 for stage in "$@"; do
   case $stage in
-    build | architectures | tests | faults | portable | sanitizer | conformance | generate | two | neighbour | bytes | bench | figures) ;;
+    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | generate | two | neighbour | bytes | bench | figures) ;;
     *) echo "unknown stage $stage" >&2; exit 2 ;;
   esac
 done

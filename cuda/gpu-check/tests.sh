@@ -1,4 +1,4 @@
-# The stages tests, faults, portable and conformance of gpu-check.sh, which sources this file.
+# The stages tests, faults, portable, conformance and sameness of gpu-check.sh, which sources this file.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
 # program STAGE NAME: runs a GoogleTest program, in which some test must pass or say why it is skipped; adds to $ran and
@@ -64,4 +64,21 @@ conformance() {
   count=$(grep -c -- '--- PASS' "$work/conformance.log")
   if ((count > 0)); then row ok conformance "$count checks passed"; else row FAIL conformance 'no check was run'; fi
   MILLRACE_ENGINE_PATH=$out try conformance "the worker's self-test" selftest "$bin/millrace-worker" --self-test --device gpu
+}
+
+# Random scenarios of the step loop over the engine, every answer compared bit for bit with its request alone. The log has how often
+# each thing happened; a failure in it names the seed that draws the scenario again.
+sameness() {
+  local log=$work/sameness.log cache
+  MILLRACE_TEST_CUDA_ENGINE=$out try sameness 'scenarios of the step loop against each request alone, and mutants' sameness \
+    "$bin/sametest.test" -test.run CUDA -test.timeout 9m30s -test.v
+  for cache in f16 bf16 f8; do
+    awk -v want="/$cache\$" '
+      /^ *=== (RUN|NAME|CONT)/ { inside = $3 ~ want }
+      inside && / scenarios:$/ { scenarios = $(NF - 1) }
+      inside && / answers compared$/ { answers = $1 }
+      inside && / tokens compared$/ { tokens = $1 }
+      END { if (tokens) print scenarios " scenarios, " answers " answers and " tokens " tokens compared"; exit !tokens }
+    ' "$log" >"$log.$cache" && row ok sameness "cache of $cache: $(<"$log.$cache")" || row FAIL sameness "cache of $cache: nothing was compared: see $log"
+  done
 }
