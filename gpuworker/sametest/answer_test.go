@@ -70,6 +70,11 @@ func TestAResumedOrCutAnswerIsComparedWithItsPart(t *testing.T) {
 	require.NoError(t, alone.differ(cut, 0))
 	cut.end = endLength
 	require.Error(t, alone.differ(cut, 0))
+	failed := example()
+	failed.end, failed.scores = endEmpty, failed.scores[:1]
+	require.Error(t, alone.differ(failed, 0))
+	alone.end = endEmpty
+	require.NoError(t, alone.differ(failed, 0))
 }
 
 func TestOneSeedDrawsOneScenario(t *testing.T) {
