@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) set_slots(SlotTables tables, const S
   const int32_t first = static_cast<int32_t>(blockIdx.y) * kHistoryPiece;
   const int32_t left = set.history_count - first;  // below 1 where another set's history is longer
   copy(tables.history + slot * tables.history_stride + first, record + at.history + int64_t{4} * first,
-       left < kHistoryPiece ? left : kHistoryPiece);
+       left < kHistoryPiece ? left : static_cast<int32_t>(kHistoryPiece));
   if (blockIdx.y != 0) return;
   if (threadIdx.x == 0) {
     tables.params[slot] = p;
