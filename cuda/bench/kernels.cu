@@ -104,19 +104,22 @@ struct Sequences {
   AttentionArgs common{};
   std::vector<void*> memory;
   int32_t planes;
-  uint16_t *keys, *values;
-  int64_t plane;
+  uint8_t *keys, *values;
+  int64_t plane;  // bytes
 
-  Sequences(const std::vector<int32_t>& slot, const std::vector<int32_t>& position, int32_t sequences, int32_t length) {
+  // Of 8 bits, elements and scales are what the bytes of the noise say: nothing here depends on numbers.
+  Sequences(const std::vector<int32_t>& slot, const std::vector<int32_t>& position, int32_t sequences, int32_t length,
+            Kv kv = Kv::kAct) {
+    layout.kv = kv;
     const int32_t blocks = (length + kBlock - 1) / kBlock;
-    plane = layout.block_elements() * blocks * sequences;
-    planes = static_cast<int32_t>(std::clamp<int64_t>((int64_t{256} << 20) / (plane * 4), 1, kLaunches));
-    const std::vector<uint16_t> fill = noise_act(static_cast<size_t>(plane));
-    keys = device<uint16_t>(static_cast<size_t>(plane * planes));
-    values = device<uint16_t>(static_cast<size_t>(plane * planes));
+    plane = layout.block_bytes() * blocks * sequences;
+    planes = static_cast<int32_t>(std::clamp<int64_t>((int64_t{256} << 20) / (plane * 2), 1, kLaunches));
+    const std::vector<uint16_t> fill = noise_act(static_cast<size_t>(plane / 2));
+    keys = device<uint8_t>(static_cast<size_t>(plane * planes));
+    values = device<uint8_t>(static_cast<size_t>(plane * planes));
     for (int32_t i = 0; i < planes; ++i) {
-      MUST(cudaMemcpy(keys + i * plane, fill.data(), static_cast<size_t>(plane) * 2, cudaMemcpyHostToDevice));
-      MUST(cudaMemcpy(values + i * plane, fill.data(), static_cast<size_t>(plane) * 2, cudaMemcpyHostToDevice));
+      MUST(cudaMemcpy(keys + i * plane, fill.data(), static_cast<size_t>(plane), cudaMemcpyHostToDevice));
+      MUST(cudaMemcpy(values + i * plane, fill.data(), static_cast<size_t>(plane), cudaMemcpyHostToDevice));
     }
     std::vector<int32_t> ids(static_cast<size_t>(blocks * sequences)), table;
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i * 7919) % ids.size());
@@ -142,10 +145,10 @@ struct Sequences {
   }
 };
 
-void decode(int32_t rows, int32_t length, int32_t sm_count) {
+void decode(int32_t rows, int32_t length, int32_t sm_count, Kv kv) {
   std::vector<int32_t> slot, position(static_cast<size_t>(rows), length - 1);
   for (int32_t r = 0; r < rows; ++r) slot.push_back(r);
-  Sequences s(slot, position, rows, length);
+  Sequences s(slot, position, rows, length, kv);
   const int32_t capacity = decode_attention_capacity(rows, std::max(length, 8192));
   uint8_t* const workspace = device<uint8_t>(static_cast<size_t>(decode_attention_bytes(rows, capacity, kHeads, kDim)));
   int32_t* const scratch = device<int32_t>(static_cast<size_t>(4 * rows) + 8);
@@ -162,16 +165,17 @@ void decode(int32_t rows, int32_t length, int32_t sm_count) {
   const double us = time_of([&](int i, const Stream& on) {
     return launch_decode_attention({s.layer(i), rows, begin.plan, workspace, sm_count}, on);
   });
-  line("decode attention", rows, length, us, 4.0 * rows * length * kKvHeads * kDim, 0);
+  const double head = kv == Kv::kF8 ? kDim + 4 : 2 * kDim;
+  line(kv == Kv::kF8 ? "decode attention, f8" : "decode attention", rows, length, us, 2.0 * rows * length * kKvHeads * head, 0);
   for (void* p : {static_cast<void*>(workspace), static_cast<void*>(scratch), static_cast<void*>(history)}) cudaFree(p);
 }
 
 // `rows` tokens of a prompt behind `prefix` others.
-void prefill(int32_t prefix, int32_t rows, int32_t sm_count) {
+void prefill(int32_t prefix, int32_t rows, int32_t sm_count, Kv kv) {
   const int32_t length = prefix + rows;
   std::vector<int32_t> slot(static_cast<size_t>(rows), 0), position;
   for (int32_t r = 0; r < rows; ++r) position.push_back(prefix + r);
-  Sequences s(slot, position, 1, length);
+  Sequences s(slot, position, 1, length, kv);
   std::vector<PrefillTile> tiles;
   const int32_t most = prefill_tile_rows(kDim, kHeads, kKvHeads);
   for (int32_t at = 0; at < rows; at += most) tiles.push_back({at, std::min(most, rows - at), prefix + at});
@@ -185,7 +189,7 @@ void prefill(int32_t prefix, int32_t rows, int32_t sm_count) {
     return launch_prefill_attention({s.layer(i), items, static_cast<int32_t>(plan.items.size()), merges,
                                      static_cast<int32_t>(plan.merges.size()), workspace, work.capacity, sm_count}, on);
   }, 4);
-  line("prefill attention", rows, length, us, 0, 2.0 * rows * (2.0 * prefix + rows + 1) * kHeads * kDim);
+  line(kv == Kv::kF8 ? "prefill attention, f8" : "prefill attention", rows, length, us, 0, 2.0 * rows * (2.0 * prefix + rows + 1) * kHeads * kDim);
   for (void* p : {static_cast<void*>(items), static_cast<void*>(merges), static_cast<void*>(workspace)}) cudaFree(p);
 }
 
@@ -274,10 +278,12 @@ int main() {
   std::printf("%s\n%-24s %7s %7s\n", properties.name, "kernel", "rows", "width");
   for (const int32_t rows : {1, 64, 4096}) rows_kernels(rows);
   const std::vector<std::pair<int32_t, int32_t>> batches = {{1, 128}, {1, 512}, {1, 4096}, {1, 32768}, {8, 512}, {64, 128}, {64, 192}, {128, 192}, {64, 1024}, {256, 1024}};
-  for (const auto& [rows, length] : batches) decode(rows, length, properties.multiProcessorCount);
+  for (const Kv kv : {Kv::kAct, Kv::kF8})
+    for (const auto& [rows, length] : batches) decode(rows, length, properties.multiProcessorCount, kv);
   const std::vector<std::pair<int32_t, int32_t>> prompts = {{2000, 60},  {2000, 300}, {100000, 32}, {100000, 128},
                                                             {0, 512}, {0, 2048},   {0, 4096},    {0, 16384}};
-  for (const auto& [prefix, rows] : prompts) prefill(prefix, rows, properties.multiProcessorCount);
+  for (const Kv kv : {Kv::kAct, Kv::kF8})
+    for (const auto& [prefix, rows] : prompts) prefill(prefix, rows, properties.multiProcessorCount, kv);
   for (const int32_t rows : {1, 64}) {
     sampler("sample greedy", rows, 0, 0, 1, 0, 0);
     sampler("sample temperature", rows, 0.8f, 0, 1, 0, 0);

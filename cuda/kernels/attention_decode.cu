@@ -11,14 +11,19 @@
 // Memory    A warp has room of its own for 16 keys and 16 values. The next keys are asked for as soon as the scores are
 //           computed, the next values as soon as the last are weighed, also across the borders of chunks and items: loads
 //           never wait for a merge. Keys beyond the row's position come as zeros, so that what lies there has no influence.
+// 8 bits    Elements come as they are; each lane widens what it has asked for into the activation type, exactly, keys and
+//           then values in one room. A score is (product * key's scale) * the scores' scale; a weight times the value's scale
+//           is rounded to the activation type; sums are of weights without it.
 // Plan, positions, tables and block ids are written by kernels before the last one of the stream (see launch.h), so they
 // are read before the dependency wait. A padding row (slot -1) has no units; its output is zeroed.
 // Test bound: 2^-7 (f16: 2^-10) of the values' size against the double reference.
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/attention.h"
 #include "kernels/attention_merge.cuh"
 #include "kernels/attention_mma.cuh"
+#include "kernels/f8.cuh"
 
 namespace mr::cuda {
 namespace {
@@ -31,8 +36,15 @@ constexpr int kTileHeads = 8;
 
 template <int kDim>
 constexpr int kSideBytes = 16 * kSharedRow<kDim>;  // keys, or values, of 16 positions
+// 8 bits: elements of 16 positions, and their scales.
 template <int kDim>
-constexpr int kRoomBytes = kWarps * 2 * kSideBytes<kDim>;
+constexpr int kF8Bytes = 16 * kDim;
+constexpr int kScaleBytes = 16 * 4;
+// A warp's room: keys and values; or one side in the activation type, keys and values in 8 bits, and the scales of both.
+template <int kDim, bool kF8>
+constexpr int kWarpBytes = kF8 ? kSideBytes<kDim> + 2 * kF8Bytes<kDim> + 2 * kScaleBytes : 2 * kSideBytes<kDim>;
+template <int kDim, bool kF8>
+constexpr int kRoomBytes = kWarps * kWarpBytes<kDim, kF8>;
 // Floats of a head in the merge's memory: the four heads that a warp writes at once lie in different banks.
 template <int kDim>
 constexpr int kMergedRow = kDim + 4;
@@ -83,29 +95,40 @@ struct Item {
 
 // Where a warp's loads are: runs through its steps of all chunks of all items of the block. keys() and values() are called
 // in turns, once each a step.
-template <class T, int kDim>
+template <class T, int kDim, bool kF8>
 struct Loader {
+  typedef std::conditional_t<kF8, uint8_t, T> Element;
+
   const Plan& plan;
   Item item;
   int32_t index, chunk, step;
-  const T* at_values;
+  const Element* at_values;
   int32_t left;  // positions of the step that the row sees; <= 0: none
 
   __device__ __forceinline__ Loader(const Plan& p, int32_t first_index)
       : plan(p), item(p, min(first_index, p.items - 1)), index(first_index), chunk(item.chunk0), step(0), at_values(nullptr),
         left(0) {}
 
-  static __device__ __forceinline__ void copy(uint32_t to, const T* from, int32_t left, int lane) {
-    constexpr int kPieces = kDim / 8;  // of 16 bytes, a row
+  static __device__ __forceinline__ void copy(uint32_t to, const Element* from, int32_t left, int lane) {
     if (left <= 0) return;
+    if constexpr (kF8) {
+      constexpr int kPieces = kDim / 16;  // of 16 bytes, a row
 #pragma unroll
-    for (int i = 0; i < kPieces / 2; ++i) {
-      const int32_t piece = lane + i * 32, r = piece / kPieces, c = piece % kPieces;
-      copy_async(to + r * kSharedRow<kDim> + c * 16, from + piece * 8, r < left);
+      for (int i = 0; i < (kPieces + 1) / 2; ++i)
+        if (const int32_t piece = lane + i * 32; piece < 16 * kPieces)
+          copy_async(to + piece * 16, from + piece * 16, piece / kPieces < left);
+    } else {
+      constexpr int kPieces = kDim / 8;
+#pragma unroll
+      for (int i = 0; i < kPieces / 2; ++i) {
+        const int32_t piece = lane + i * 32, r = piece / kPieces, c = piece % kPieces;
+        copy_async(to + r * kSharedRow<kDim> + c * 16, from + piece * 8, r < left);
+      }
     }
   }
 
-  __device__ __forceinline__ void keys(uint32_t to, int warp, int lane) {
+  // 8 bits: the scales of keys and values go to `scales`.
+  __device__ __forceinline__ void keys(uint32_t to, [[maybe_unused]] uint32_t scales, int warp, int lane) {
     left = 0;
     if (index < plan.items) {
       const AttentionArgs& a = plan.p.args.common;
@@ -113,10 +136,20 @@ struct Loader {
       left = item.position + 1 - key;
       if (left > 0) {
         const int32_t shift = a.layout.block_size == 16 ? 4 : 5, in_table = key >> shift;
-        const int64_t at = static_cast<int64_t>(item.table[in_table]) * a.layout.block_elements() +
-                           item.kv_head * a.layout.head_elements() + static_cast<int64_t>(key - (in_table << shift)) * kDim;
-        at_values = static_cast<const T*>(a.values) + at;
-        copy(to, static_cast<const T*>(a.keys) + at, left, lane);
+        const int64_t block = item.table[in_table];
+        const int32_t in_block = key - (in_table << shift);
+        int64_t at;
+        if constexpr (kF8) {
+          at = a.layout.f8_at(block, item.kv_head, in_block);
+          const int64_t at_scale = a.layout.f8_scale_at(block, item.kv_head, in_block) + lane % 4 * 16;
+          if (lane < 8)
+            copy_async_part(scales + lane * 16, static_cast<const uint8_t*>(lane < 4 ? a.keys : a.values) + at_scale,
+                            (left - lane % 4 * 4) * 4);
+        } else {
+          at = block * a.layout.block_elements() + item.kv_head * a.layout.head_elements() + static_cast<int64_t>(in_block) * kDim;
+        }
+        at_values = static_cast<const Element*>(a.values) + at;
+        copy(to, static_cast<const Element*>(a.keys) + at, left, lane);
       }
     }
     copy_commit();
@@ -135,6 +168,22 @@ struct Loader {
     }
   }
 };
+
+// What this lane has asked for of 16 positions, into the activation type.
+template <class T, int kDim>
+__device__ __forceinline__ void widen_side(uint32_t raw, uint32_t side, int lane) {
+  constexpr int kPieces = kDim / 16;
+#pragma unroll
+  for (int i = 0; i < (kPieces + 1) / 2; ++i) {
+    const int piece = lane + i * 32;
+    if (piece >= 16 * kPieces) continue;
+    uint4 wide[2];
+    widen_f8<T>(load_shared(raw + piece * 16), wide);
+    const uint32_t to = side + piece / kPieces * kSharedRow<kDim> + piece % kPieces * 32;
+    store_shared(to, wide[0]);
+    store_shared(to + 16, wide[1]);
+  }
+}
 
 // The query heads of an item as B fragments; columns beyond the tile's heads are zero.
 template <class T, int kDim>
@@ -252,7 +301,7 @@ __device__ __forceinline__ void merge_units(const Plan& plan, const Item& item, 
   }
 }
 
-template <class T, int kDim>
+template <class T, int kDim, bool kF8>
 __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ float2 stats[kWarps][kTileHeads], shares[kTileHeads], totals[kTileHeads];
@@ -264,12 +313,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
   const int32_t span = *a.plan.span, columns = a.common.layout.kv_heads * p.tiles;
   __syncthreads();
   const Plan plan{p, first, span, columns, first[a.count] * columns};
-  const uint32_t keys = shared_address(memory) + warp * 2 * kSideBytes<kDim>, values = keys + kSideBytes<kDim>;
+  // Where loads go, and where the activation type is: the same, or behind keys and values in 8 bits and their scales.
+  constexpr int kLoaded = kF8 ? kF8Bytes<kDim> : kSideBytes<kDim>;
+  const uint32_t keys = shared_address(memory) + warp * kWarpBytes<kDim, kF8>, values = keys + kLoaded;
+  const uint32_t scales = values + kLoaded;
+  const uint32_t wide_keys = kF8 ? scales + 2 * kScaleBytes : keys, wide_values = kF8 ? wide_keys : values;
   // (kWarps, tile_heads, kMergedRow) of a chunk, and (tile_heads, kMergedRow) of the chunks so far.
-  float* const merged = reinterpret_cast<float*>(memory + kRoomBytes<kDim>);
+  float* const merged = reinterpret_cast<float*>(memory + kRoomBytes<kDim, kF8>);
   const int warp_merged = p.tile_heads * kMergedRow<kDim>;
   float* const sums = merged + kWarps * warp_merged;
-  Loader<T, kDim> loader(plan, blockIdx.x);
+  Loader<T, kDim, kF8> loader(plan, blockIdx.x);
   Item item = loader.item;
   grid_wait();
   grid_trigger();
@@ -280,7 +333,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
         static_cast<T*>(a.common.out)[r * a.common.out_stride + i] = ActOps<T>::from(0.0f);
   if (static_cast<int32_t>(blockIdx.x) >= plan.items) return;
 
-  loader.keys(keys, warp, lane);
+  loader.keys(keys, scales, warp, lane);
   loader.values(values, lane);
   uint32_t q[kDim / 16][2];
   load_queries<T, kDim>(plan, item, q, lane);
@@ -299,12 +352,26 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
         const bool some = key <= item.position;
         uint32_t weights[2] = {0, 0};
         copy_wait<1>();  // all but the last group, which is of values
+        if constexpr (kF8)
+          if (some) widen_side<T, kDim>(keys, wide_keys, lane);
         __syncwarp();
         float scores[4];
-        if (some) score_keys<T, kDim>(q, keys, lane, scores);
-        __syncwarp();
-        loader.keys(keys, warp, lane);
+        [[maybe_unused]] float key_scale[2], value_scale[2];  // of keys g and g + 8
         if (some) {
+          score_keys<T, kDim>(q, wide_keys, lane, scores);
+          if constexpr (kF8)
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+              key_scale[r] = load_shared_float(scales + (g + 8 * r) * 4) * WideF8<T>::kFactor;
+              value_scale[r] = load_shared_float(scales + kScaleBytes + (g + 8 * r) * 4) * WideF8<T>::kFactor;
+            }
+        }
+        __syncwarp();
+        loader.keys(keys, scales, warp, lane);
+        if (some) {
+          if constexpr (kF8)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) scores[i] *= key_scale[i / 2];
 #pragma unroll
           for (int i = 0; i < 4; ++i)  // rows g, g + 8; columns 2t, 2t + 1
             scores[i] = key + g + 8 * (i / 2) <= item.position ? scores[i] * p.scale_log2 : -INFINITY;
@@ -322,12 +389,17 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
               out[m][c + 2] *= decay;
             }
           }
+          if constexpr (kF8)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) scores[i] *= value_scale[i / 2];
           weights[0] = transpose(ActOps<T>::pack(scores[0], scores[1]));
           weights[1] = transpose(ActOps<T>::pack(scores[2], scores[3]));
         }
         copy_wait<1>();  // all but the last group, which is of keys
+        if constexpr (kF8)
+          if (some) widen_side<T, kDim>(values, wide_values, lane);
         __syncwarp();
-        if (some) weigh_values<T, kDim>(weights[0], weights[1], values, lane, out);
+        if (some) weigh_values<T, kDim>(weights[0], weights[1], wide_values, lane, out);
         __syncwarp();
         loader.values(values, lane);
       }
@@ -399,19 +471,19 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
 
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-template <class T, int kDim>
+template <class T, int kDim, bool kF8>
 cudaError_t run(Params p, const Stream& on) {
   int most = 0, an_sm = 0;
   cudaError_t error = shared_limit(&most);
   if (error == cudaSuccess) error = shared_an_sm(&an_sm);
   if (error != cudaSuccess) return error;
   // Fewer heads a tile where a block may not have the memory: heads never meet, so no bits change.
-  const auto bytes_of = [](int32_t heads) { return kRoomBytes<kDim> + (kWarps + 1) * heads * kMergedRow<kDim> * 4; };
+  const auto bytes_of = [](int32_t heads) { return kRoomBytes<kDim, kF8> + (kWarps + 1) * heads * kMergedRow<kDim> * 4; };
   p.tile_heads = std::min(p.group, kTileHeads);
   while (p.tile_heads > 1 && bytes_of(p.tile_heads) > most) --p.tile_heads;
   p.tiles = (p.group + p.tile_heads - 1) / p.tile_heads;
   const int bytes = bytes_of(p.tile_heads);
-  error = reserve_shared(decode_attention<T, kDim>, bytes);
+  error = reserve_shared(decode_attention<T, kDim, kF8>, bytes);
   if (error != cudaSuccess) return error;
   const DecodeAttentionArgs& a = p.args;
   const int64_t items = static_cast<int64_t>(a.plan.capacity) * a.common.layout.kv_heads * p.tiles;
@@ -419,7 +491,8 @@ cudaError_t run(Params p, const Stream& on) {
   constexpr int kOwnShared = 4096;  // static, and what the system takes of each block
   const int resident = std::max(1, std::min(kBlocksAnSm<kDim>, an_sm / (bytes + kOwnShared)));
   const int64_t blocks = std::min<int64_t>(items, static_cast<int64_t>(a.sm_count) * resident);
-  return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), static_cast<size_t>(bytes), decode_attention<T, kDim>, p);
+  return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), static_cast<size_t>(bytes),
+                decode_attention<T, kDim, kF8>, p);
 }
 
 }  // namespace
@@ -458,7 +531,11 @@ cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, const Strea
   p.stat = reinterpret_cast<float2*>(workspace + aligned(parts * c.layout.padded_dim * 4));
   p.done = reinterpret_cast<int32_t*>(workspace + aligned(parts * c.layout.padded_dim * 4) + aligned(parts * 8));
   return with_act(c.layout.act, [&](auto element) {
-    return with_head_dim(c.layout.padded_dim, [&](auto dim) { return run<decltype(element), decltype(dim)::value>(p, on); });
+    return with_head_dim(c.layout.padded_dim, [&](auto dim) {
+      typedef decltype(element) T;
+      constexpr int kDim = decltype(dim)::value;
+      return c.layout.kv == Kv::kF8 ? run<T, kDim, true>(p, on) : run<T, kDim, false>(p, on);
+    });
   });
 }
 

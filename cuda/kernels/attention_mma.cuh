@@ -18,6 +18,11 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// The first `bytes` of 16 bytes, zeros behind them; more than 16 are 16, less than none are none. Nothing else is read.
+__device__ __forceinline__ void copy_async_part(uint32_t to, const void* from, int bytes) {
+  bytes = min(max(bytes, 0), 16);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
 // 16 bytes, or zeros when not `valid`; then `from` is not read.
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool valid) {
   const int bytes = valid ? 16 : 0;
@@ -49,6 +54,26 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// 16 bytes of shared memory, at an address that is a multiple of 16; and two floats, of 8.
+__device__ __forceinline__ uint4 load_shared(uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address) : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_shared(uint32_t address, const uint4& x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+__device__ __forceinline__ float2 load_shared_pair(uint32_t address) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
+  return x;
+}
+__device__ __forceinline__ float load_shared_float(uint32_t address) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+  return x;
 }
 
 // An 8 x 8 matrix of 16-bit elements, lane 4 g + t holding row g, columns {2t, 2t+1}, transposed.

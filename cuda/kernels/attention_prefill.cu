@@ -12,12 +12,17 @@
 //           the cutting of a prompt into chunks, nor of chunks into tiles, nor of tiles among blocks has any influence.
 // Memory    kBlocks * 64 queries, 2 x kKeys keys and values. kBlocks is 2 where a block may have that much and there is
 //           work for all processors, else 1: it changes no bits.
+// 8 bits    Keys and values come as they are into memory of their own, and each thread widens what it has fetched into the
+//           activation type, exactly, so that there is one tile of those. A score is (product * key's scale) * the scores'
+//           scale; a weight times the value's scale is rounded to the activation type; sums are of weights without it.
+//           Weights of keys that a row does not see are 0 whatever their scale.
 // Test bound: as decode attention's.
 #include <algorithm>
 
 #include "kernels/attention.h"
 #include "kernels/attention_merge.cuh"
 #include "kernels/attention_mma.cuh"
+#include "kernels/f8.cuh"
 
 namespace mr::cuda {
 namespace {
@@ -31,8 +36,15 @@ template <int kDim>
 constexpr int kKeys = kDim <= 128 ? 64 : 32;
 template <int kDim>
 constexpr int kMostBlocks = kDim <= 128 ? 2 : 1;
-template <int kDim, int kBlocks>
-constexpr int kSharedBytes = (kBlocks * 64 + 4 * kKeys<kDim>) * kSharedRow<kDim>;
+// Bytes of keys, or values, of a tile as 8 bits, and of their scales.
+template <int kDim>
+constexpr int kF8Side = kKeys<kDim> * kDim;
+template <int kDim>
+constexpr int kScaleSide = kKeys<kDim> * 4;
+// 8 bits: one tile in the activation type, one in 8 bits, two of scales.
+template <int kDim, int kBlocks, bool kF8>
+constexpr int kSharedBytes = kF8 ? (kBlocks * 64 + 2 * kKeys<kDim>) * kSharedRow<kDim> + 2 * kF8Side<kDim> + 4 * kScaleSide<kDim>
+                                 : (kBlocks * 64 + 4 * kKeys<kDim>) * kSharedRow<kDim>;
 
 static_assert(kFirstPiece % 64 == 0 && kWholePiece % kFirstPiece == 0, "tiles of keys do not cross borders of pieces");
 
@@ -81,6 +93,72 @@ __device__ __forceinline__ void fetch(const AttentionArgs& c, const int32_t* tab
     copy_async(to, static_cast<const T*>(c.keys) + at, valid);
     copy_async(to + kKeys<kDim> * kSharedRow<kDim>, static_cast<const T*>(c.values) + at, valid);
   }
+}
+
+// Asks for a tile of 8 bits: elements to `raw`, keys first, and scales likewise to `scales`.
+template <int kDim>
+__device__ __forceinline__ void fetch_f8(const AttentionArgs& c, const int32_t* table, int32_t kv_head, int32_t key,
+                                         int32_t longest, uint32_t raw, uint32_t scales) {
+  constexpr int kPieces = kDim / 16;  // of 16 bytes, a row
+  const KvLayout& l = c.layout;
+  const int32_t shift = l.block_size == 16 ? 4 : 5;
+  const uint8_t* const keys = static_cast<const uint8_t*>(c.keys);
+  const uint8_t* const values = static_cast<const uint8_t*>(c.values);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < kKeys<kDim> * kPieces; i += kThreads) {
+    const int32_t r = i / kPieces, piece = i % kPieces, position = key + r;
+    const bool valid = position <= longest;
+    const int64_t block = valid ? table[position >> shift] : 0;
+    const int64_t at = l.f8_at(block, kv_head, position & (l.block_size - 1)) + piece * 16;
+    copy_async(raw + i * 16, keys + at, valid);
+    copy_async(raw + kF8Side<kDim> + i * 16, values + at, valid);
+  }
+  if (threadIdx.x < kKeys<kDim> / 2) {  // four scales of keys, or of values
+    constexpr int kQuads = kKeys<kDim> / 4;
+    const int32_t quad = threadIdx.x % kQuads, position = key + quad * 4;
+    const int64_t block = position <= longest ? table[position >> shift] : 0;
+    const uint8_t* const from = threadIdx.x < kQuads ? keys : values;
+    copy_async_part(scales + threadIdx.x * 16, from + l.f8_scale_at(block, kv_head, position & (l.block_size - 1)),
+                    (longest + 1 - position) * 4);
+  }
+}
+
+// The pieces that this thread fetched, into the tile: keys first, as fetch leaves them.
+template <class T, int kDim>
+__device__ __forceinline__ void widen_tile(uint32_t raw, uint32_t tile) {
+  constexpr int kPieces = kDim / 16;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < kKeys<kDim> * kPieces; i += kThreads) {
+    const uint32_t to = tile + i / kPieces * kSharedRow<kDim> + i % kPieces * 32;
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      uint4 wide[2];
+      widen_f8<T>(load_shared(raw + side * kF8Side<kDim> + i * 16), wide);
+      store_shared(to + side * kKeys<kDim> * kSharedRow<kDim>, wide[0]);
+      store_shared(to + side * kKeys<kDim> * kSharedRow<kDim> + 16, wide[1]);
+    }
+  }
+}
+
+// Multiplies columns 8 n + 2 t and the next by the scales of their keys, or values.
+template <class T, int kColumns>
+__device__ __forceinline__ void multiply_scales(float (&x)[kColumns][4], uint32_t scales, int t) {
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+    const float2 scale = load_shared_pair(scales + (8 * n + 2 * t) * 4);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[n][i] *= (i % 2 == 0 ? scale.x : scale.y) * WideF8<T>::kFactor;
+  }
+}
+
+// Sets what rows do not see.
+template <int kColumns>
+__device__ __forceinline__ void mask(float (&x)[kColumns][4], int32_t key, int t, const int32_t (&position)[2], float value) {
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (key + 8 * n + 2 * t + i % 2 > position[i / 2]) x[n][i] = value;
 }
 
 // Where the rows of one block stand.
@@ -146,7 +224,7 @@ __device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBloc
     }
 }
 
-template <class T, int kDim, int kBlocks>
+template <class T, int kDim, int kBlocks, bool kF8>
 __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) uint8_t memory[];
   const AttentionArgs& c = p.args.common;
@@ -185,7 +263,12 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
     const int64_t at = valid ? (item.row + token) * c.q_stride + static_cast<int64_t>(head0 + head) * kDim + piece * 8 : 0;
     copy_async(queries + r * kSharedRow<kDim> + piece * 16, static_cast<const T*>(c.q) + at, valid);
   }
-  fetch<T, kDim>(c, table, kv_head, first_key, longest, stages);
+  // 8 bits: the tile, then what comes as 8 bits, then two stages of scales.
+  [[maybe_unused]] const uint32_t raw = stages + kStageBytes;
+  [[maybe_unused]] uint32_t scales = raw + 2 * kF8Side<kDim>;
+  [[maybe_unused]] uint32_t other_scales = scales + 2 * kScaleSide<kDim>;
+  if constexpr (kF8) fetch_f8<kDim>(c, table, kv_head, first_key, longest, raw, scales);
+  else fetch<T, kDim>(c, table, kv_head, first_key, longest, stages);
   copy_commit();
 
   float out[kBlocks][kDim / 8][4] = {};
@@ -196,12 +279,18 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
   for (int b = 0; b < kBlocks; ++b)
     for (int r = 0; r < 2; ++r)
       rows.position[b][r] = rows.first_position + (packed0 + (warp * kBlocks + b) * 16 + g + 8 * r) / p.tile_heads;
-  uint32_t stage = stages, other = stages + kStageBytes;
+  uint32_t stage = stages, other = stages + (kF8 ? 0 : kStageBytes);
   for (int32_t key = first_key; key <= longest;) {
     const int32_t next = key + kKeys<kDim>;
     copy_wait<0>();
     __syncthreads();  // the tile is there, and every warp is done with the one before
-    if (next <= longest) fetch<T, kDim>(c, table, kv_head, next, longest, other);
+    if constexpr (kF8) {
+      widen_tile<T, kDim>(raw, stage);
+      __syncthreads();  // the tile is wide
+      if (next <= longest) fetch_f8<kDim>(c, table, kv_head, next, longest, raw, other_scales);
+    } else if (next <= longest) {
+      fetch<T, kDim>(c, table, kv_head, next, longest, other);
+    }
     copy_commit();
     float scores[kBlocks][kScoreTiles][4] = {};
     const uint32_t q_row = queries + (warp * kBlocks * 16 + lane % 16) * kSharedRow<kDim> + lane / 16 * 16;
@@ -222,17 +311,20 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
         }
       }
     }
-    if (next - 1 > shortest) {  // some row does not see the whole tile
+    const bool masks = next - 1 > shortest;  // some row does not see the whole tile
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b)
-#pragma unroll
-        for (int n = 0; n < kScoreTiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            if (key + 8 * n + 2 * t + i % 2 > rows.position[b][i / 2]) scores[b][n][i] = -INFINITY;
+    for (int b = 0; b < kBlocks; ++b) {
+      if constexpr (kF8) multiply_scales<T>(scores[b], scales, t);
+      if (masks) mask(scores[b], key, t, rows.position[b], -INFINITY);
     }
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) weigh_scores(scores[b], p.scale_log2, softmax[b], out[b]);
+    for (int b = 0; b < kBlocks; ++b) {
+      weigh_scores(scores[b], p.scale_log2, softmax[b], out[b]);
+      if constexpr (kF8) {
+        multiply_scales<T>(scores[b], scales + kScaleSide<kDim>, t);
+        if (masks) mask(scores[b], key, t, rows.position[b], 0.0f);
+      }
+    }
     const uint32_t v_row = stage + (kKeys<kDim> + lane % 16) * kSharedRow<kDim> + lane / 16 * 16;
 #pragma unroll
     for (int n = 0; n < kScoreTiles / 2; ++n) {
@@ -257,6 +349,11 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
     const uint32_t swap = stage;
     stage = other;
     other = swap;
+    if constexpr (kF8) {
+      const uint32_t swap_scales = scales;
+      scales = other_scales;
+      other_scales = swap_scales;
+    }
     key = next;
   }
 }
@@ -308,19 +405,27 @@ __global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __grid_const
   store_pair(to, d + 8, c.layout.head_dim, x.z / total.sum, x.w / total.sum);
 }
 
-template <class T, int kDim, int kBlocks>
+template <class T, int kDim, int kBlocks, bool kF8>
 cudaError_t run(const Params& p, const Stream& on) {
-  constexpr int kBytes = kSharedBytes<kDim, kBlocks>;
-  cudaError_t error = reserve_shared(prefill_attention<T, kDim, kBlocks>, kBytes);
+  constexpr int kBytes = kSharedBytes<kDim, kBlocks, kF8>;
+  cudaError_t error = reserve_shared(prefill_attention<T, kDim, kBlocks, kF8>, kBytes);
   if (error != cudaSuccess) return error;
   const AttentionArgs& c = p.args.common;
   const dim3 grid(static_cast<unsigned>(p.args.item_count), static_cast<unsigned>(c.layout.kv_heads * p.tiles),
                   kTileRows / (64 * kBlocks));
-  error = launch(on, grid, dim3(kThreads), kBytes, prefill_attention<T, kDim, kBlocks>, p);
+  error = launch(on, grid, dim3(kThreads), kBytes, prefill_attention<T, kDim, kBlocks, kF8>, p);
   if (error != cudaSuccess || p.args.merge_count == 0) return error;
   const int64_t quads = static_cast<int64_t>(c.heads) * (kDim / 4);
   const dim3 merges(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((quads + kMergeThreads - 1) / kMergeThreads));
   return launch(on, merges, dim3(kMergeThreads), 0, merge_pieces<T, kDim>, p);
+}
+
+// With as many rows a block as it may have memory for, unless there is little to do.
+template <class T, int kDim, bool kF8>
+cudaError_t run_blocks(const Params& p, [[maybe_unused]] int most, [[maybe_unused]] bool few, const Stream& on) {
+  if constexpr (kMostBlocks<kDim> == 2)
+    if (kSharedBytes<kDim, 2, kF8> <= most && !few) return run<T, kDim, 2, kF8>(p, on);
+  return run<T, kDim, 1, kF8>(p, on);
 }
 
 // Query heads of one kv head that one tile takes: all of them up to 16.
@@ -369,9 +474,7 @@ cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Str
     return with_head_dim(c.layout.padded_dim, [&](auto dim) {
       typedef decltype(element) T;
       constexpr int kDim = decltype(dim)::value;
-      if constexpr (kMostBlocks<kDim> == 2)
-        if (kSharedBytes<kDim, 2> <= most && !few) return run<T, kDim, 2>(p, on);
-      return run<T, kDim, 1>(p, on);
+      return c.layout.kv == Kv::kF8 ? run_blocks<T, kDim, true>(p, most, few, on) : run_blocks<T, kDim, false>(p, most, few, on);
     });
   });
 }

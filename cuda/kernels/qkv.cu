@@ -3,10 +3,11 @@
 // A warp takes some heads of one row; heads of Q come first, then of K, then of V. Lane l owns the pairs l, l + 32, ... of
 // a head: the rotated pairs first, (p, p + rope_dims/2) for NEOX and (2p, 2p+1) for NORM, then neighbours of the rest, up
 // to the padded dim. Rotation: (x c - y s, x s + y c) with products rounded before the sum. The norm sums squares over
-// pairs, then lanes. No shared memory. Moves each element of qkv once and writes 2 bytes for it. How many heads a warp
-// takes depends on the number of rows and changes no bits. Slots, positions, tables and turns are read before the
-// dependency wait: no kernel directly before this one writes them.
+// pairs, then lanes. No shared memory. Moves each element of qkv once and writes 2 bytes for it, 1 for an 8-bit cache. How
+// many heads a warp takes depends on the number of rows and changes no bits. Slots, positions, tables and turns are read
+// before the dependency wait: no kernel directly before this one writes them.
 #include "kernels/act.cuh"
+#include "kernels/f8.cuh"
 #include "kernels/qkv.h"
 #include "millrace/engine.h"
 
@@ -18,8 +19,8 @@ constexpr int kMostPairs = 4;  // of a lane: padded_dim <= 256
 
 // What the heads of one row share.
 struct RowPlace {
-  int64_t row, at;  // at: element offset of the row's place for kv head 0 in keys and values
-  int32_t slot;
+  int64_t row, block;      // block: of the cache
+  int32_t slot, in_block;  // in_block: the row's token in it
 };
 
 // One lane's pairs of one head.
@@ -30,6 +31,12 @@ struct Pairs {
 enum class Part { query, key, value };
 __device__ __forceinline__ Part part_of(const FinishQkvArgs& a, int32_t head) {
   return head < a.heads ? Part::query : head < a.heads + a.layout.kv_heads ? Part::key : Part::value;
+}
+
+// The largest size of 32 lanes, as f8_size orders them: NaN is above all numbers.
+__device__ __forceinline__ uint32_t warp_size_max(uint32_t x) {
+  for (int lane = 16; lane > 0; lane /= 2) x = max(x, __shfl_xor_sync(0xffffffffu, x, lane));
+  return x;
 }
 
 // Dims of pair p.
@@ -51,14 +58,41 @@ __device__ __forceinline__ void load_head(const FinishQkvArgs& a, const RowPlace
 }
 
 template <class T>
+__device__ __forceinline__ void store_head(const FinishQkvArgs& a, T* out, int lane, const Pairs& v) {
+#pragma unroll
+  for (int k = 0; k < kMostPairs; ++k) {
+    const int32_t p = lane + 32 * k;
+    if (p >= a.layout.padded_dim / 2) continue;
+    const int2 d = dims_of(a, p);
+    out[d.x] = ActOps<T>::from(v.x[k]);
+    out[d.y] = ActOps<T>::from(v.y[k]);
+  }
+}
+
+// As f8.cuh says. Pairs beyond the head are zero and change neither the scale nor anything else.
+__device__ __forceinline__ void store_f8(const FinishQkvArgs& a, uint8_t* out, float* scale_out, int lane, const Pairs& v) {
+  uint32_t greatest = 0;
+#pragma unroll
+  for (int k = 0; k < kMostPairs; ++k) greatest = max(greatest, max(f8_size(v.x[k]), f8_size(v.y[k])));
+  const float scale = f8_scale(warp_size_max(greatest));
+  if (lane == 0) *scale_out = scale;
+#pragma unroll
+  for (int k = 0; k < kMostPairs; ++k) {
+    const int32_t p = lane + 32 * k;
+    if (p >= a.layout.padded_dim / 2) continue;
+    const int2 d = dims_of(a, p);
+    out[d.x] = static_cast<uint8_t>(f8_from_f32(v.x[k], scale));
+    out[d.y] = static_cast<uint8_t>(f8_from_f32(v.y[k], scale));
+  }
+}
+
+template <class T, bool f8>
 __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPlace& place, const Pairs& turns, int32_t head,
                                             int lane, Pairs& v) {
   const int32_t dim = a.layout.head_dim, padded = a.layout.padded_dim;
   const Part part = part_of(a, head);
   if (part != Part::query && place.slot < 0) return;
   const int32_t own = head - (part == Part::query ? 0 : a.heads) - (part == Part::value ? a.layout.kv_heads : 0);
-  T* const out = part == Part::query ? static_cast<T*>(a.q_out) + place.row * a.q_stride + static_cast<int64_t>(own) * padded
-                                     : static_cast<T*>(part == Part::key ? a.keys : a.values) + place.at + own * a.layout.head_elements();
   const float* const bias = part == Part::query ? a.q_bias : part == Part::key ? a.k_bias : a.v_bias;
   const float* const norm = part == Part::query ? a.q_norm : part == Part::key ? a.k_norm : nullptr;
   if (bias != nullptr && place.slot >= 0)
@@ -80,29 +114,35 @@ __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPla
       if (d.y < dim) v.y[k] = v.y[k] * factor * norm[d.y];
     }
   }
+  if (part != Part::value)
 #pragma unroll
-  for (int k = 0; k < kMostPairs; ++k) {
-    const int32_t p = lane + 32 * k;
-    if (p >= padded / 2) continue;
-    const int2 d = dims_of(a, p);
-    if (part != Part::value && p < a.rope_dims / 2) {
+    for (int k = 0; k < kMostPairs; ++k) {
+      if (lane + 32 * k >= a.rope_dims / 2) continue;
       const float x = v.x[k], y = v.y[k];
       v.x[k] = x * turns.x[k] - y * turns.y[k];
       v.y[k] = x * turns.y[k] + y * turns.x[k];
     }
-    out[d.x] = ActOps<T>::from(v.x[k]);
-    out[d.y] = ActOps<T>::from(v.y[k]);
+  const KvLayout& l = a.layout;
+  if (part == Part::query) {
+    store_head(a, static_cast<T*>(a.q_out) + place.row * a.q_stride + static_cast<int64_t>(own) * padded, lane, v);
+  } else if constexpr (f8) {
+    uint8_t* const cache = static_cast<uint8_t*>(part == Part::key ? a.keys : a.values);
+    store_f8(a, cache + l.f8_at(place.block, own, place.in_block),
+             reinterpret_cast<float*>(cache + l.f8_scale_at(place.block, own, place.in_block)), lane, v);
+  } else {
+    const int64_t at = place.block * l.block_elements() + own * l.head_elements() + static_cast<int64_t>(place.in_block) * padded;
+    store_head(a, static_cast<T*>(part == Part::key ? a.keys : a.values) + at, lane, v);
   }
 }
 
-template <class X, class T>
+template <class X, class T, bool f8>
 __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_constant__ FinishQkvArgs a) {
   const int lane = threadIdx.x % 32;
-  RowPlace place{blockIdx.x, 0, a.rows.slot[blockIdx.x]};
+  RowPlace place{blockIdx.x, 0, a.rows.slot[blockIdx.x], 0};
   if (place.slot >= 0) {
     const int32_t position = a.rows.position[place.row], size = a.layout.block_size;
-    const int64_t block = a.rows.block_ids[a.rows.table[place.row] + position / size];
-    place.at = block * a.layout.block_elements() + static_cast<int64_t>(position % size) * a.layout.padded_dim;
+    place.block = a.rows.block_ids[a.rows.table[place.row] + position / size];
+    place.in_block = position % size;
   }
   const int32_t all_heads = a.heads + 2 * a.layout.kv_heads, stride = gridDim.y * kWarps, half = a.rope_dims / 2;
   Pairs turns;  // cosines and sines
@@ -122,7 +162,7 @@ __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_const
       if (head + i * stride < all_heads) load_head<X>(a, place, head + i * stride, lane, values[i]);
 #pragma unroll
     for (int i = 0; i < 3; ++i)
-      if (head + i * stride < all_heads) finish_head<T>(a, place, turns, head + i * stride, lane, values[i]);
+      if (head + i * stride < all_heads) finish_head<T, f8>(a, place, turns, head + i * stride, lane, values[i]);
   }
 }
 
@@ -140,7 +180,9 @@ cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on) {
   const dim3 grid(static_cast<unsigned>(args.count), static_cast<unsigned>(splits)), block(32 * kWarps);
   return with_act(args.layout.act, [&](auto element) {
     typedef decltype(element) T;
-    return launch(on, grid, block, 0, args.qkv_is_f32 ? heads_per_warp<float, T> : heads_per_warp<T, T>, args);
+    if (args.layout.kv == Kv::kF8)
+      return launch(on, grid, block, 0, args.qkv_is_f32 ? heads_per_warp<float, T, true> : heads_per_warp<T, T, true>, args);
+    return launch(on, grid, block, 0, args.qkv_is_f32 ? heads_per_warp<float, T, false> : heads_per_warp<T, T, false>, args);
   });
 }
 

@@ -12,7 +12,7 @@ namespace mr::cuda {
 
 // For each row: adds the biases to Q, K and V, norms each head of Q and K where norms are given, rotates the first
 // rope_dims dims of each head of Q and K by the row's turns, all in f32; then writes Q as the activation type, and K and V
-// into the row's position of the cache. Padding rows write zeros to q_out and nothing to the cache.
+// as the cache's into the row's position of it. Padding rows write zeros to q_out and nothing to the cache.
 struct FinishQkvArgs {
   Rows rows;
   int32_t count;

@@ -279,7 +279,7 @@ struct Runner::State {
     plan.candidates.assign(first, first + candidates);
     plan.device_ns = plan.masks_late ? between(flight.begin, flight.paused) + between(flight.resumed, flight.end)
                                      : between(flight.begin, flight.end);
-    plan.bytes_read = step_bytes(*model, plan);
+    plan.bytes_read = step_bytes(*model, sizes.kv, plan);
   }
 
   static uint64_t between(cudaEvent_t first, cudaEvent_t second) {  // ns

@@ -9,7 +9,7 @@ uint64_t bytes_of(const PackedWeight& weight) { return weight_packed_bytes(weigh
 
 }  // namespace
 
-uint64_t step_bytes(const Model& model, const cpu::StepPlan& plan) {
+uint64_t step_bytes(const Model& model, const KvLayout& kv, const cpu::StepPlan& plan) {
   if (plan.tokens.empty()) return 0;
   const mr_model_desc& d = model.desc();
   uint64_t bytes = 0;
@@ -20,8 +20,8 @@ uint64_t step_bytes(const Model& model, const cpu::StepPlan& plan) {
   }
   if (!plan.samples.empty() || !plan.scores.empty()) bytes += bytes_of(model.head());
   bytes += plan.tokens.size() * (bytes_of(model.embedding()) / static_cast<uint64_t>(d.vocab));
-  const uint64_t position = 2 * kActBytes * static_cast<uint64_t>(d.layers) * static_cast<uint64_t>(d.kv_heads) *
-                            static_cast<uint64_t>(d.head_dim);
+  const uint64_t width = static_cast<uint64_t>(d.head_dim), head = kv.kv == Kv::kF8 ? width + sizeof(float) : width * kActBytes;
+  const uint64_t position = 2 * static_cast<uint64_t>(d.layers) * static_cast<uint64_t>(d.kv_heads) * head;
   for (const mr_segment& s : plan.segments)
     bytes += position * (static_cast<uint64_t>(s.first_position) + static_cast<uint64_t>(s.count));
   return bytes;

@@ -4,11 +4,13 @@
 #include <cstdint>
 
 #include "cpu/step_plan.h"
+#include "kernels/kv.h"
 #include "src/model.h"
 
 namespace mr::cuda {
 
-// Every weight once, the embedding by row; keys and values of every position that a segment sees. Bytes.
-uint64_t step_bytes(const Model& model, const cpu::StepPlan& plan);
+// Every weight once, the embedding by row; keys and values of every position that a segment sees, with their
+// scales. Bytes.
+uint64_t step_bytes(const Model& model, const KvLayout& kv, const cpu::StepPlan& plan);
 
 }  // namespace mr::cuda

@@ -1,5 +1,6 @@
 // Decode and prefill attention over a paged cache: against float64, and bit for bit alone, among others and in chunks.
 #include "kernels/attention.h"
+#include "kernels/f8.cuh"
 #include "kernels/rows.h"
 #include "kernel_fixture.h"
 #include "millrace/engine.h"
@@ -18,35 +19,66 @@ struct Cache {
   KvLayout layout;
   std::vector<int32_t> lengths, table, blocks;
   std::vector<float> key, value;  // as stored, by pool element
-  Guarded<uint16_t> keys, values;
+  std::vector<uint8_t> key_bytes, value_bytes;
+  Guarded<uint8_t> keys, values;
 
   static size_t pool(const std::vector<int32_t>& lengths, const KvLayout& l) {
     int64_t count = 0;
     for (const int32_t n : lengths) count += (n + l.block_size - 1) / l.block_size;
-    return static_cast<size_t>(count * l.block_elements());
+    return static_cast<size_t>(count);
   }
-  Cache(Act a, const Shape& s, const std::vector<int32_t>& n, uint64_t seed)
-      : act(a), shape(s), layout{a, s.block_size, s.kv_heads, s.dim, pad_head_dim(s.dim)}, lengths(n),
-        keys(pool(n, layout)), values(pool(n, layout)) {
+  Cache(Act a, const Shape& s, const std::vector<int32_t>& n, uint64_t seed, Kv kv = Kv::kAct)
+      : act(a), shape(s), layout{a, s.block_size, s.kv_heads, s.dim, pad_head_dim(s.dim), kv}, lengths(n),
+        key(pool(n, layout) * static_cast<size_t>(layout.block_elements())), value(key.size()),
+        key_bytes(pool(n, layout) * static_cast<size_t>(layout.block_bytes()), 0xff), value_bytes(key_bytes),
+        keys(key_bytes.size()), values(key_bytes.size()) {
     Numbers numbers(seed);
     for (const int32_t length : n) {
       table.push_back(static_cast<int32_t>(blocks.size()));
       for (int32_t b = 0; b < length; b += s.block_size) blocks.push_back(static_cast<int32_t>(blocks.size()));
     }
     for (size_t i = blocks.size(); i > 1; --i) std::swap(blocks[i - 1], blocks[static_cast<size_t>(numbers.below(static_cast<int64_t>(i)))]);
-    std::vector<uint16_t> k(keys.size(), 0xffff), v(values.size(), 0xffff);
+    std::vector<float> k(static_cast<size_t>(s.dim)), v(k.size());
     for (size_t i = 0; i < n.size(); ++i)
       for (int32_t p = 0; p < n[i]; ++p)
-        for (int32_t h = 0; h < s.kv_heads; ++h)
-          for (int32_t d = 0; d < layout.padded_dim; ++d) {
-            const size_t at = place(i, p, h) + static_cast<size_t>(d);
-            k[at] = to_act(act, d < s.dim ? numbers.normal() : 0.0f);
-            v[at] = to_act(act, d < s.dim ? numbers.normal() : 0.0f);
+        for (int32_t h = 0; h < s.kv_heads; ++h) {
+          // Scales of 8-bit tokens differ.
+          const float size = kv == Kv::kF8 ? 1.0f / static_cast<float>(1 + numbers.below(8)) : 1.0f;
+          for (int32_t d = 0; d < s.dim; ++d) {
+            k[static_cast<size_t>(d)] = size * numbers.normal();
+            v[static_cast<size_t>(d)] = size * numbers.normal();
           }
-    keys.write(k);
-    values.write(v);
-    key = from_acts(act, k);
-    value = from_acts(act, v);
+          put(i, p, h, k, key, key_bytes);
+          put(i, p, h, v, value, value_bytes);
+        }
+    upload();
+  }
+  void upload() {
+    keys.write(key_bytes);
+    values.write(value_bytes);
+  }
+  // One head of one token, as kernels write it.
+  void put(size_t sequence, int32_t position, int32_t head, const std::vector<float>& x, std::vector<float>& stored,
+           std::vector<uint8_t>& bytes) const {
+    const int64_t block = blocks[static_cast<size_t>(table[sequence] + position / layout.block_size)];
+    const int32_t token = position % layout.block_size;
+    uint32_t greatest = 0;
+    for (const float element : x) greatest = std::max(greatest, f8_size(element));
+    const float scale = f8_scale(greatest);
+    if (layout.kv == Kv::kF8) std::memcpy(bytes.data() + layout.f8_scale_at(block, head, token), &scale, sizeof scale);
+    for (int32_t d = 0; d < layout.padded_dim; ++d) {
+      const float element = d < shape.dim ? x[static_cast<size_t>(d)] : 0.0f;
+      const size_t at = place(sequence, position, head) + static_cast<size_t>(d);
+      if (layout.kv == Kv::kF8) {
+        const uint32_t small = f8_from_f32(element, scale);
+        bytes[static_cast<size_t>(layout.f8_at(block, head, token) + d)] = static_cast<uint8_t>(small);
+        stored[at] = f8_to_f32(small) * scale;
+      } else {
+        const uint16_t half = to_act(act, element);
+        std::memcpy(bytes.data() + 2 * at, &half, sizeof half);
+        stored[at] = from_act(act, half);
+      }
+    }
   }
   size_t place(size_t sequence, int32_t position, int32_t head) const {
     const int64_t block = blocks[static_cast<size_t>(table[sequence] + position / layout.block_size)];
@@ -186,24 +218,29 @@ const Shape kShapes[] = {{4, 2, 64, 16},  {8, 8, 64, 32}, {32, 8, 128, 16}, {7, 
                          {20, 1, 32, 16}, {6, 2, 34, 16}, {6, 3, 20, 32},   {4, 2, 256, 16}, {3, 3, 33, 16}};
 
 TEST(DecodeAttention, AgreesWithFloat64) {
-  for (const Act act : {Act::kF16, Act::kBF16})
-    for (const Shape& shape : kShapes) {
-      const Cache cache(act, shape, {1, 17, 128, 129, 600}, 11);
-      const std::vector<Row> rows = {{0, 0}, {1, 15}, {1, 16}, {-1, 0}, {2, 126}, {2, 127}, {3, 128}, {4, 255}, {4, 256}, {4, 599}};
-      const std::vector<float> got = from_acts(act, attend(cache, rows, {}));
-      const int64_t q_stride = shape.heads * cache.layout.padded_dim + 8;
-      const std::vector<uint16_t> q = queries_of(cache, rows, q_stride);
-      const int64_t width = shape.heads * shape.dim;
-      for (size_t r = 0; r < rows.size(); ++r)
-        EXPECT_TRUE(near(std::vector<float>(got.begin() + static_cast<int64_t>(r) * width, got.begin() + static_cast<int64_t>(r + 1) * width),
-                         reference(cache, rows[r], q, r * static_cast<size_t>(q_stride)), bound_of(act)))
-            << name(act) << " dim " << shape.dim << " heads " << shape.heads << "/" << shape.kv_heads << " row " << r;
-    }
+  for (const Kv kv : {Kv::kAct, Kv::kF8})
+    for (const Act act : {Act::kF16, Act::kBF16})
+      for (const Shape& shape : kShapes) {
+        const Cache cache(act, shape, {1, 17, 128, 129, 600}, 11, kv);
+        const std::vector<Row> rows = {{0, 0},   {1, 15},  {1, 16},  {-1, 0},  {2, 126},
+                                       {2, 127}, {3, 128}, {4, 255}, {4, 256}, {4, 599}};
+        const std::vector<float> got = from_acts(act, attend(cache, rows, {}));
+        const int64_t q_stride = shape.heads * cache.layout.padded_dim + 8;
+        const std::vector<uint16_t> q = queries_of(cache, rows, q_stride);
+        const int64_t width = shape.heads * shape.dim;
+        for (size_t r = 0; r < rows.size(); ++r) {
+          const auto begin = got.begin() + static_cast<int64_t>(r) * width;
+          EXPECT_TRUE(near(std::vector<float>(begin, begin + width),
+                           reference(cache, rows[r], q, r * static_cast<size_t>(q_stride)), bound_of(act)))
+              << name(act) << (kv == Kv::kF8 ? " over f8" : "") << " dim " << shape.dim << " heads " << shape.heads << "/"
+              << shape.kv_heads << " row " << r;
+        }
+      }
 }
 
 TEST(DecodeAttention, GivesTheSameBitsAloneAmongOthersAndWhateverAUnitIs) {
-  for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{4, 2, 256, 32}, Shape{20, 1, 64, 16}}) {
-    const Cache cache(Act::kBF16, shape, {5000, 2049, 300}, 12);
+  for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{4, 2, 256, 32}, Shape{20, 1, 64, 16}, Shape{7, 1, 80, 32}}) {
+    const Cache cache(Act::kBF16, shape, {5000, 2049, 300}, 12, shape.dim == 128 || shape.dim == 80 ? Kv::kF8 : Kv::kAct);
     std::vector<Row> rows = {{0, 4999}, {1, 2047}, {1, 2048}, {-1, 0}, {2, 299}, {0, 0}, {0, 127}, {0, 128}};
     const std::vector<uint16_t> together = attend(cache, rows, {});
     const size_t width = static_cast<size_t>(shape.heads * shape.dim);
@@ -286,8 +323,9 @@ TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {
                           {8, 2, 128, 32}, {17, 1, 33, 16}};
   int turn = 0;
   for (const Shape& shape : shapes) {
-    const Act act = turn++ % 2 == 0 ? Act::kBF16 : Act::kF16;
-    const Cache cache(act, shape, {4097 + 300, 1500}, static_cast<uint64_t>(20 + turn));
+    const Act act = turn % 2 == 0 ? Act::kBF16 : Act::kF16;
+    const Kv kv = turn++ % 3 == 1 ? Kv::kF8 : Kv::kAct;
+    const Cache cache(act, shape, {4097 + 300, 1500}, static_cast<uint64_t>(20 + turn), kv);
     for (const int32_t cut_at : {1024, 2048, 4096})
       for (const int32_t prefix : {cut_at - 150, cut_at - 1, cut_at, cut_at + 1})
         for (const int32_t count : {1, 300}) {
@@ -314,9 +352,9 @@ TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {
 }
 
 TEST(PrefillAttention, DoesNotSeeChunksAcrossCuts) {
-  for (const Shape& shape : {Shape{4, 1, 128, 16}, Shape{7, 1, 64, 32}, Shape{2, 1, 256, 16}}) {
+  for (const Shape& shape : {Shape{4, 1, 128, 16}, Shape{7, 1, 64, 32}, Shape{2, 1, 256, 16}, Shape{3, 1, 128, 32}}) {
     const int32_t length = 2200;
-    const Cache cache(Act::kBF16, shape, {length}, 31);
+    const Cache cache(Act::kBF16, shape, {length}, 31, shape.heads == 3 ? Kv::kF8 : Kv::kAct);
     const std::vector<Row> rows = rows_at(0, 0, length);
     std::vector<PrefillTile> tiles;
     cut(shape, 0, length, &tiles);
@@ -340,7 +378,7 @@ TEST(PrefillAttention, DoesNotSeeChunksAcrossCuts) {
 TEST(Attention, SeesKeysBeyond65536) {
   for (const Act act : {Act::kF16, Act::kBF16}) {
     const Shape shape{4, 1, 64, 16};
-    const Cache cache(act, shape, {70001}, 41);
+    const Cache cache(act, shape, {70001}, 41, act == Act::kF16 ? Kv::kAct : Kv::kF8);
     const std::vector<Row> rows = rows_at(0, 69960, 41);
     std::vector<PrefillTile> tiles;
     cut(shape, 0, 41, &tiles);
@@ -356,9 +394,9 @@ TEST(Attention, SeesKeysBeyond65536) {
 }
 
 // Decode and prefill of one shape over few keys: rows against float64, and a prompt in chunks bit for bit.
-void check_width(Act act, const Shape& shape) {
+void check_width(Act act, const Shape& shape, Kv kv) {
   const int32_t length = 45;
-  const Cache cache(act, shape, {length, 18}, static_cast<uint64_t>(shape.dim));
+  const Cache cache(act, shape, {length, 18}, static_cast<uint64_t>(shape.dim), kv);
   std::vector<Row> rows;
   for (int32_t p = 0; p < length; ++p) rows.push_back({0, p});
   rows.push_back({1, 17});
@@ -375,8 +413,8 @@ void check_width(Act act, const Shape& shape) {
       const auto begin = got->begin() + static_cast<int64_t>(r * width);
       const std::vector<uint16_t> row(begin, begin + static_cast<int64_t>(width));
       EXPECT_TRUE(near(from_acts(act, row), want, bound_of(act)))
-          << name(act) << " dim " << shape.dim << " heads " << shape.heads << "/" << shape.kv_heads << " row " << r
-          << (got == &decoded ? " decoded" : " of a prompt");
+          << name(act) << (kv == Kv::kF8 ? " over f8" : "") << " dim " << shape.dim << " heads " << shape.heads << "/"
+          << shape.kv_heads << " row " << r << (got == &decoded ? " decoded" : " of a prompt");
     }
   }
   std::vector<uint16_t> pieces;
@@ -394,9 +432,70 @@ TEST(Attention, RunsHeadsOfEveryEvenWidth) {
   const int32_t groups[][2] = {{1, 1}, {2, 1}, {4, 2}, {3, 3}, {9, 1}};
   for (int32_t dim = 2; dim <= 256; dim += 2) {
     const auto& group = groups[dim / 2 % 5];
-    check_width(dim % 4 == 0 ? Act::kF16 : Act::kBF16, {group[0], group[1], dim, dim / 2 % 3 == 0 ? 32 : 16});
+    const Shape shape{group[0], group[1], dim, dim / 2 % 3 == 0 ? 32 : 16};
+    check_width(dim % 4 == 0 ? Act::kF16 : Act::kBF16, shape, Kv::kAct);
+    check_width(dim % 4 == 0 ? Act::kBF16 : Act::kF16, shape, Kv::kF8);
   }
-  for (const int32_t dim : {1, 3, 15, 17, 31, 33, 255}) check_width(Act::kBF16, {2, 1, dim, 16});
+  for (const int32_t dim : {1, 3, 15, 17, 31, 33, 255})
+    for (const Kv kv : {Kv::kAct, Kv::kF8}) check_width(Act::kBF16, {2, 1, dim, 16}, kv);
+}
+
+// A token of an 8-bit cache whose key, or value, was NaN or infinite: every row that sees it fails as NaN in the heads that
+// read it, and no bit of any other changes.
+TEST(Attention, FailsRowsThatSeeAnF8TokenWithoutAScale) {
+  for (const Act act : {Act::kF16, Act::kBF16})
+    for (const float bad : {NAN, INFINITY, -INFINITY})
+      for (const bool in_key : {true, false}) {
+        const Shape shape{4, 2, 64, 16};
+        Cache cache(act, shape, {100}, 51, Kv::kF8);
+        const std::vector<Row> rows = rows_at(0, 0, 100);
+        std::vector<PrefillTile> tiles;
+        cut(shape, 0, 100, &tiles);
+        const std::vector<uint16_t> sound[2] = {attend(cache, rows, {}), attend(cache, rows, tiles)};
+        std::vector<float> x(64, 0.5f);
+        x[7] = bad;
+        cache.put(0, 40, 1, x, in_key ? cache.key : cache.value, in_key ? cache.key_bytes : cache.value_bytes);
+        cache.upload();
+        const std::vector<uint16_t> got[2] = {attend(cache, rows, {}), attend(cache, rows, tiles)};
+        for (int kernel = 0; kernel < 2; ++kernel)
+          for (size_t i = 0; i < got[kernel].size(); ++i) {
+            const size_t row = i / 256, head = i % 256 / 64;
+            if (row >= 40 && head >= 2) {
+              ASSERT_TRUE(std::isnan(from_act(act, got[kernel][i]))) << kernel << " row " << row;
+            } else {
+              ASSERT_EQ(got[kernel][i], sound[kernel][i]) << kernel << " row " << row << " head " << head;
+            }
+          }
+      }
+}
+
+// Values far from 1 in size: their scales carry it.
+TEST(Attention, TakesF8ScalesOfAnySize) {
+  for (const int power : {-100, -20, 0, 20, 100}) {
+    const Shape shape{2, 1, 64, 16};
+    Cache cache(Act::kBF16, shape, {70}, 52, Kv::kF8);
+    std::vector<float> v(64);
+    Numbers numbers(53);
+    for (int32_t p = 0; p < 70; ++p) {
+      for (float& element : v) element = std::ldexp(numbers.normal(), power);
+      cache.put(0, p, 0, v, cache.value, cache.value_bytes);
+    }
+    cache.upload();
+    const std::vector<Row> rows = rows_at(0, 60, 10);
+    std::vector<PrefillTile> tiles;
+    cut(shape, 0, 10, &tiles);
+    const int64_t q_stride = shape.heads * cache.layout.padded_dim + 8, width = shape.heads * shape.dim;
+    const std::vector<uint16_t> q = queries_of(cache, rows, q_stride);
+    Bound bound = bound_of(Act::kBF16);
+    bound.abs = std::ldexp(bound.abs, power);
+    for (const auto& got : {attend(cache, rows, {}), attend(cache, rows, tiles)})
+      for (const size_t r : {0, 9}) {
+        const auto begin = got.begin() + static_cast<int64_t>(r) * width;
+        EXPECT_TRUE(near(from_acts(Act::kBF16, std::vector<uint16_t>(begin, begin + width)),
+                         reference(cache, rows[r], q, r * static_cast<size_t>(q_stride)), bound))
+            << "2^" << power << " row " << r;
+      }
+  }
 }
 
 TEST(Attention, RefusesShapesItDoesNotRun) {

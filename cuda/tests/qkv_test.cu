@@ -1,5 +1,8 @@
 // The begin of a step and the finish of Q, K and V against float64: tokens, histories, rotations, norms, cache writes.
+#include <cuda_fp8.h>
+
 #include "kernels/attention.h"
+#include "kernels/f8.cuh"
 #include "kernels/qkv.h"
 #include "kernels/rows.h"
 #include "kernel_fixture.h"
@@ -80,11 +83,30 @@ struct Case {
   bool bias, norm, f32, factors;
 };
 
-void check_finish(const Case& c, Act act, int32_t count) {
+// One head of one token of an 8-bit cache: the scale that the largest |want| asks for, every element within half a step of
+// the wanted one, and the largest at the end of the range. Wanted values are float64, so results may be a little off.
+::testing::AssertionResult near_f8(const uint8_t* got, float scale, const std::vector<double>& want) {
+  double greatest = 0;
+  for (const double x : want) greatest = std::max(greatest, std::fabs(x));
+  if (!(std::fabs(scale - greatest / 448) <= 1e-5 * greatest / 448))
+    return ::testing::AssertionFailure() << "scale " << scale << ", want " << greatest / 448;
+  uint32_t most = 0;
+  for (size_t d = 0; d < want.size(); ++d) {
+    const double step = std::max(std::fabs(want[d]) * 0x1p-4, 0x1p-10 * scale) + 1e-5 * greatest;
+    if (!(std::fabs(static_cast<double>(f8_to_f32(got[d])) * scale - want[d]) <= step))
+      return ::testing::AssertionFailure() << "dim " << d << " is " << f8_to_f32(got[d]) << " times " << scale << ", want "
+                                           << want[d];
+    most = std::max<uint32_t>(most, got[d] & 0x7fu);
+  }
+  if (most != 0x7e) return ::testing::AssertionFailure() << "the largest element is " << f8_to_f32(most);
+  return ::testing::AssertionSuccess();
+}
+
+void check_finish(const Case& c, Act act, int32_t count, Kv kv) {
   Numbers numbers(static_cast<uint64_t>(c.dim * 1000 + c.rope_dims));
   const int32_t all_heads = c.heads + 2 * c.kv_heads, width = all_heads * c.dim, stride = width + 8;
   const int32_t padded = pad_head_dim(c.dim), q_stride = c.heads * padded + 8;
-  const KvLayout layout{act, c.block_size, c.kv_heads, c.dim, padded};
+  const KvLayout layout{act, c.block_size, c.kv_heads, c.dim, padded, kv};
   std::vector<float> factor(static_cast<size_t>(c.rope_dims / 2) + 1);
   for (float& f : factor) f = static_cast<float>(1 + numbers.uniform());
   std::vector<double> frequency(static_cast<size_t>(c.rope_dims / 2));
@@ -106,8 +128,8 @@ void check_finish(const Case& c, Act act, int32_t count) {
   const std::vector<float> bias = numbers.normals(static_cast<size_t>(width)), norm = numbers.normals(static_cast<size_t>(2 * c.dim));
   Guarded<float> dqkv(qkv), dbias(bias), dnorm(norm);
   Guarded<uint16_t> dpacked(packed), q(static_cast<size_t>(count * q_stride));
-  const size_t cache = static_cast<size_t>(layout.block_elements() * 3 * count);
-  Guarded<uint16_t> keys(cache), values(cache);
+  const size_t cache = static_cast<size_t>(layout.block_bytes() * 3 * count);
+  Guarded<uint8_t> keys(cache), values(cache);
   FinishQkvArgs args{};
   args.rows = step.begin.rows;
   args.count = count;
@@ -128,8 +150,7 @@ void check_finish(const Case& c, Act act, int32_t count) {
   args.values = values.data();
   MUST(launch_finish_qkv(args, Stream{}));
   const std::vector<float> got_q = from_acts(act, q.read());
-  const std::vector<uint16_t> raw_keys = keys.read(), raw_values = values.read();
-  const std::vector<float> got_k = from_acts(act, raw_keys), got_v = from_acts(act, raw_values);
+  const std::vector<uint8_t> raw[2] = {keys.read(), values.read()};
   std::vector<bool> written(cache, false);
   for (int32_t r = 0; r < count; ++r)
     for (int32_t h = 0; h < all_heads; ++h) {
@@ -155,42 +176,180 @@ void check_finish(const Case& c, Act act, int32_t count) {
       } else if (part != 0) {
         continue;
       }
-      size_t at = static_cast<size_t>(r * q_stride + h * padded);
-      if (part != 0) {
+      std::vector<float> got(static_cast<size_t>(padded));
+      if (part == 0) {
+        const auto from = got_q.begin() + r * q_stride + h * padded;
+        got.assign(from, from + padded);
+      } else {
         const int32_t p = positions[static_cast<size_t>(r)], own = h - c.heads - (part == 2 ? c.kv_heads : 0);
         const int32_t block = blocks[static_cast<size_t>(tables[static_cast<size_t>(r)] + p / c.block_size)];
-        at = static_cast<size_t>(block * layout.block_elements() + own * layout.head_elements() + p % c.block_size * padded);
-        for (int32_t d = 0; d < padded; ++d) written[at + static_cast<size_t>(d)] = true;
+        const uint8_t* const from = raw[part - 1].data();
+        const auto wrote = [&written](int64_t at, int64_t bytes) {
+          for (int64_t i = at; i < at + bytes; ++i) written[static_cast<size_t>(i)] = true;
+        };
+        if (kv == Kv::kF8) {
+          const int64_t at = layout.f8_at(block, own, p % c.block_size);
+          const int64_t at_scale = layout.f8_scale_at(block, own, p % c.block_size);
+          wrote(at, padded);
+          wrote(at_scale, 4);
+          float scale;
+          std::memcpy(&scale, from + at_scale, sizeof scale);
+          EXPECT_TRUE(near_f8(from + at, scale, x)) << name(act) << " dim " << c.dim << " row " << r << " head " << h;
+          continue;
+        }
+        const int64_t at = block * layout.block_elements() + own * layout.head_elements() + p % c.block_size * padded;
+        wrote(2 * at, 2 * padded);
+        std::vector<uint16_t> bits(static_cast<size_t>(padded));
+        std::memcpy(bits.data(), from + 2 * at, bits.size() * 2);
+        got = from_acts(act, bits);
       }
-      const std::vector<float>& from = part == 0 ? got_q : part == 1 ? got_k : got_v;
-      EXPECT_TRUE(near(std::vector<float>(from.begin() + static_cast<int64_t>(at), from.begin() + static_cast<int64_t>(at) + padded), x,
-                       {half_least(act) + 2e-6, half_step(act) + 0x1p-20}))
+      EXPECT_TRUE(near(got, x, {half_least(act) + 2e-6, half_step(act) + 0x1p-20}))
           << name(act) << " dim " << c.dim << " row " << r << " head " << h;
     }
   for (size_t i = 0; i < cache; ++i)
-    if (!written[i]) ASSERT_TRUE(raw_keys[i] == 0xffff && raw_values[i] == 0xffff) << "cache written at " << i;
+    if (!written[i]) {
+      ASSERT_TRUE(raw[0][i] == 0xff && raw[1][i] == 0xff) << "cache written at " << i;
+    }
 }
 
 TEST(FinishQkv, AgreesWithFloat64) {
-  for (const Act act : {Act::kF16, Act::kBF16}) {
-    check_finish({4, 2, 64, 64, MR_ROPE_NEOX, 16, true, false, true, false}, act, 5);
-    check_finish({32, 8, 128, 128, MR_ROPE_NORM, 16, false, false, true, true}, act, 3);
-    check_finish({6, 2, 80, 32, MR_ROPE_NEOX, 32, true, true, false, true}, act, 4);
-    check_finish({3, 1, 96, 96, MR_ROPE_NORM, 32, false, true, false, false}, act, 2);
-    check_finish({2, 1, 256, 64, MR_ROPE_NORM, 16, false, true, true, false}, act, 9);
-    check_finish({6, 2, 34, 34, MR_ROPE_NEOX, 16, true, true, true, false}, act, 7);
-    check_finish({6, 3, 20, 12, MR_ROPE_NORM, 16, false, false, true, false}, act, 7);
-    check_finish({2, 2, 33, 6, MR_ROPE_NEOX, 32, true, true, true, false}, act, 3);
-    check_finish({1, 1, 1, 0, MR_ROPE_NORM, 16, false, false, true, false}, act, 2);
-  }
+  const std::pair<Case, int32_t> cases[] = {{{4, 2, 64, 64, MR_ROPE_NEOX, 16, true, false, true, false}, 5},
+                                            {{32, 8, 128, 128, MR_ROPE_NORM, 16, false, false, true, true}, 3},
+                                            {{6, 2, 80, 32, MR_ROPE_NEOX, 32, true, true, false, true}, 4},
+                                            {{3, 1, 96, 96, MR_ROPE_NORM, 32, false, true, false, false}, 2},
+                                            {{2, 1, 256, 64, MR_ROPE_NORM, 16, false, true, true, false}, 9},
+                                            {{6, 2, 34, 34, MR_ROPE_NEOX, 16, true, true, true, false}, 7},
+                                            {{6, 3, 20, 12, MR_ROPE_NORM, 16, false, false, true, false}, 7},
+                                            {{2, 2, 33, 6, MR_ROPE_NEOX, 32, true, true, true, false}, 3},
+                                            {{1, 1, 1, 0, MR_ROPE_NORM, 16, false, false, true, false}, 2},
+                                            {{4, 2, 64, 64, MR_ROPE_NEOX, 16, true, false, true, false}, 600}};
+  for (const Act act : {Act::kF16, Act::kBF16})
+    for (const Kv kv : {Kv::kAct, Kv::kF8})
+      for (const auto& [c, count] : cases) check_finish(c, act, count, kv);
 }
 
 TEST(FinishQkv, RunsHeadsOfEveryEvenWidth) {
   for (int32_t dim = 2; dim <= 256; dim += 2) {
     const int32_t turn = dim / 2, rope = turn % 4 == 3 ? dim / 4 * 2 : dim;
-    check_finish({1 + turn % 3, 1, dim, rope, turn % 2 == 0 ? MR_ROPE_NORM : MR_ROPE_NEOX, 16, turn % 3 == 2, turn % 3 == 1, true,
-                  turn % 5 == 4}, turn % 2 == 0 ? Act::kBF16 : Act::kF16, 3);
+    for (const Kv kv : {Kv::kAct, Kv::kF8})
+      check_finish({1 + turn % 3, 1, dim, rope, turn % 2 == 0 ? MR_ROPE_NORM : MR_ROPE_NEOX, 16, turn % 3 == 2, turn % 3 == 1, true,
+                    turn % 5 == 4}, turn % 2 == 0 ? Act::kBF16 : Act::kF16, 3, kv);
   }
+}
+
+TEST(F8, ConvertsAsTheToolkitDoes) {
+  Numbers numbers(61);
+  std::vector<float> some = {0.0f,     -0.0f,   0x1p-10f, 0x1.8p-10f, 0x1p-9f, 0x1.8p-9f, 0x1.cp-7f, 0x1.fp-7f,
+                             0x1p-6f, 447.9f, 448.0f,  463.9f,    464.0f, 1e9f,     1e-40f};
+  for (int i = 0; i < 100000; ++i) some.push_back(std::ldexp(numbers.normal(), numbers.below(24) - 14));
+  for (uint32_t e = 0; e < 0x7e; ++e)  // halfway between neighbours, and beside it
+    for (const float side : {0.0f, 1.0f, 500.0f}) {
+      const float half = (f8_to_f32(e) + f8_to_f32(e + 1)) / 2;
+      some.push_back(side == 1 ? half : std::nextafter(half, side));
+    }
+  for (const float x : some)
+    for (const float signed_x : {x, -x})
+      ASSERT_EQ(f8_from_f32(signed_x, 1.0f), __nv_cvt_float_to_fp8(signed_x, __NV_SATFINITE, __NV_E4M3)) << signed_x;
+  for (uint32_t e = 0; e < 256; ++e)
+    if ((e & 0x7f) != 0x7f) {
+      ASSERT_EQ(f8_from_f32(f8_to_f32(e), 1.0f), e);
+    }
+}
+
+// Values as finish_qkv writes them, bit for bit as f8.cuh says, and as attention reads them: row r is alone in its sequence,
+// so what it attends to is its own value.
+TEST(F8, KeepsEveryKindOfHead) {
+  for (const int32_t dim : {1, 33, 64, 80, 96, 128, 255, 256})
+    for (const Act act : {Act::kF16, Act::kBF16}) {
+      const int32_t padded = pad_head_dim(dim), count = 9, width = 3 * dim;
+      const KvLayout layout{act, 16, 1, dim, padded, Kv::kF8};
+      Numbers numbers(static_cast<uint64_t>(dim));
+      std::vector<float> qkv(static_cast<size_t>(count * width), 0.25f);
+      const auto value = [&](int32_t row, int32_t d) -> float& { return qkv[static_cast<size_t>(row * width + 2 * dim + d)]; };
+      for (int32_t d = 0; d < dim; ++d) {
+        const float x = numbers.normal();
+        value(0, d) = 0.0f;
+        value(1, d) = x;
+        value(2, d) = x;                                     // one huge beside it
+        value(3, d) = std::ldexp(x, -140);                   // below the normal numbers
+        value(4, d) = std::ldexp(x, -120);                   // the scale would be
+        value(5, d) = x;                                     // NaN beside it
+        value(6, d) = x;                                     // infinity beside it
+        value(7, d) = -0.0f;
+        value(8, d) = std::ldexp(x, act == Act::kF16 ? 10 : 80);
+      }
+      value(2, dim / 2) = 3e38f;
+      value(5, dim - 1) = NAN;
+      value(6, 0) = -INFINITY;
+      std::vector<int32_t> slots, positions(count, 0), tables, blocks, zero(count, 0);
+      for (int32_t r = 0; r < count; ++r) slots.push_back(r), tables.push_back(r), blocks.push_back(count - 1 - r);
+      Step step(slots, positions, tables, blocks, zero, std::vector<SlotFeed>(count, SlotFeed{0, 0}), {}, 0, 16, 1);
+      Guarded<float> dqkv(qkv);
+      Guarded<uint16_t> q(static_cast<size_t>(count * padded)), out(static_cast<size_t>(count * (dim + 1)));
+      const size_t cache = static_cast<size_t>(layout.block_bytes() * count);
+      Guarded<uint8_t> keys(cache), values(cache);
+      FinishQkvArgs args{};
+      args.rows = step.begin.rows;
+      args.count = count;
+      args.qkv = dqkv.data();
+      args.qkv_is_f32 = true;
+      args.qkv_stride = width;
+      args.turns = step.turns;
+      args.rope_style = MR_ROPE_NEOX;
+      args.heads = 1;
+      args.q_out = q.data();
+      args.q_stride = padded;
+      args.layout = layout;
+      args.keys = keys.data();
+      args.values = values.data();
+      MUST(launch_finish_qkv(args, Stream{}));
+      AttentionArgs common{};
+      common.rows = step.begin.rows;
+      common.layout = layout;
+      common.heads = 1;
+      common.scale = 1.0f;
+      common.q = q.data();
+      common.q_stride = padded;
+      common.out = out.data();
+      common.out_stride = (dim + 1) / 2 * 2;
+      common.keys = keys.data();
+      common.values = values.data();
+      std::vector<PrefillTile> tiles;
+      for (int32_t r = 0; r < count; ++r) tiles.push_back({r, 1, 0});
+      PrefillPlan plan;
+      ASSERT_TRUE(plan_prefill(tiles, {1, 132, 0}, &plan));
+      Guarded<PrefillItem> items(plan.items);
+      MUST(launch_prefill_attention({common, items, count, nullptr, 0, nullptr, 0, 132}, Stream{}));
+      synchronize();
+      const std::vector<uint8_t> raw = values.read();
+      const std::vector<uint16_t> got = out.read();
+      for (int32_t r = 0; r < count; ++r) {
+        uint32_t greatest = 0;
+        for (int32_t d = 0; d < dim; ++d) greatest = std::max(greatest, f8_size(value(r, d)));
+        const float want_scale = f8_scale(greatest);
+        float scale;
+        std::memcpy(&scale, raw.data() + layout.f8_scale_at(blocks[static_cast<size_t>(r)], 0, 0), sizeof scale);
+        const uint8_t* const elements = raw.data() + layout.f8_at(blocks[static_cast<size_t>(r)], 0, 0);
+        if (r == 5 || r == 6) {
+          EXPECT_TRUE(std::isnan(scale)) << r;
+        } else {
+          EXPECT_EQ(scale, want_scale) << r;
+        }
+        for (int32_t d = 0; d < padded; ++d) {
+          const float x = d < dim ? value(r, d) : 0.0f;
+          ASSERT_EQ(elements[d], f8_from_f32(x, want_scale)) << "dim " << dim << " row " << r << " at " << d;
+          if (d >= dim) continue;
+          const float read = from_act(act, got[static_cast<size_t>(r * common.out_stride + d)]);
+          if (r == 5 || r == 6) {
+            ASSERT_TRUE(std::isnan(read)) << "dim " << dim << " row " << r;
+          } else if (act == Act::kBF16 || r != 2) {  // f16 has no room for the huge one
+            const double kept = static_cast<double>(f8_to_f32(elements[d])) * want_scale;
+            ASSERT_LE(std::fabs(read - kept), 2.1 * half_step(act) * std::fabs(kept) + 2 * half_least(act))
+                << name(act) << " dim " << dim << " row " << r << " at " << d;
+          }
+        }
+      }
+    }
 }
 
 TEST(FinishQkv, RefusesShapesItDoesNotRun) {
