@@ -479,11 +479,14 @@ cudaError_t run(Params p, const Stream& on) {
   if (error != cudaSuccess) return error;
   // Fewer heads a tile where a block may not have the memory: heads never meet, so no bits change.
   const auto bytes_of = [](int32_t heads) { return kRoomBytes<kDim, kF8> + (kWarps + 1) * heads * kMergedRow<kDim> * 4; };
-  p.tile_heads = std::min(p.group, kTileHeads);
-  while (p.tile_heads > 1 && bytes_of(p.tile_heads) > most) --p.tile_heads;
+  int32_t most_heads = kTileHeads;
+  while (most_heads > 1 && bytes_of(most_heads) > most) --most_heads;
+  p.tile_heads = std::min(p.group, most_heads);
   p.tiles = (p.group + p.tile_heads - 1) / p.tile_heads;
   const int bytes = bytes_of(p.tile_heads);
-  error = reserve_shared(decode_attention<T, kDim, kF8>, bytes);
+  // What the largest tile may have: the limit belongs to the kernel, and runners of models with other groups launch it from
+  // other threads.
+  error = reserve_shared(decode_attention<T, kDim, kF8>, bytes_of(most_heads));
   if (error != cudaSuccess) return error;
   const DecodeAttentionArgs& a = p.args;
   const int64_t items = static_cast<int64_t>(a.plan.capacity) * a.common.layout.kv_heads * p.tiles;
