@@ -8,9 +8,13 @@ import (
 	"github.com/millrace/millrace/gpuworker/kvcache"
 )
 
-// admit gives places to waiting sequences in the order of the queue, as long as there are slots and blocks. Passed over are those
-// whose readers must catch up first, and those who wait for somebody to compute their prefix; the first of the others that does
-// not fit ends the round, so that it gets what comes free.
+// mostPassed is how many waiting sequences a round passes over: looking at one costs a look into the prefix cache.
+const mostPassed = 256
+
+// admit gives places to waiting sequences in the order of the queue: by priority, then so that tenants share alike, then by age.
+// Passed over are those whose readers must catch up first, and those who wait for somebody to compute their prefix; the first of
+// the others that does not fit ends the round, so that it gets what comes free. Nobody is admitted while a running sequence waits
+// for the blocks of a departing one.
 func (l *Loop) admit(now time.Time) {
 	for !l.short {
 		s := l.candidate()
@@ -21,27 +25,29 @@ func (l *Loop) admit(now time.Time) {
 			continue
 		}
 		if !l.makeRoom(s) {
+			l.share(now)
 			return
 		}
 	}
 }
 
-// candidate is the waiting sequence that gets the next place.
+// candidate is the waiting sequence that gets the next place; nil: none is to have one.
 func (l *Loop) candidate() *sequence {
-	var first *sequence
-	for _, s := range l.waiting {
-		if (first == nil || byUrgency(s, first) < 0) && !s.full() && !l.awaits(s) {
-			first = s
+	passed := 0
+	s, _ := l.queue.Next(func(s *sequence) bool {
+		if passed == mostPassed || !s.full() && !l.awaits(s) {
+			return false
 		}
+		passed++
+		return true
+	})
+	switch g := l.guest; {
+	case passed == mostPassed:
+		return nil
+	case g != nil && (s == nil || g.request.Priority >= s.request.Priority) && !g.full() && !l.awaits(g):
+		return g
 	}
-	return first
-}
-
-// charge makes the tenant of s pay for what was computed of it for the first time.
-func (l *Loop) charge(s *sequence) {
-	if n := s.computed - s.charged; n > 0 {
-		s.charged = s.computed
-	}
+	return s
 }
 
 // makeRoom takes something from others for a sequence that found no slot or too few blocks. False: nothing is to be had at once.
@@ -87,7 +93,11 @@ func (l *Loop) place(s *sequence, slot int32, now time.Time) bool {
 	found := have
 	have = l.swapIn(s, t, have)
 
-	l.waiting = slices.DeleteFunc(l.waiting, func(w *sequence) bool { return w == s })
+	l.queue.Remove(s)
+	l.held[s.request.Tenant]++
+	if l.guest == s {
+		l.guest = nil
+	}
 	at, _ := slices.BinarySearchFunc(l.running, s, byUrgency)
 	l.running = slices.Insert(l.running, at, s)
 	l.generations[slot]++
@@ -107,7 +117,8 @@ func (l *Loop) place(s *sequence, slot int32, now time.Time) bool {
 
 // begin notes what a sequence found when it got its first place. Of a family, all have from the prefix cache what its leader had.
 func (l *Loop) begin(s *sequence, found int, lent bool, now time.Time) {
-	s.started, s.charged = now, found
+	s.started, s.charged = now, len(s.tokens)
+	l.queue.Charge(s.class(), s.charged-found)
 	cached := min(found, s.promptLength)
 	if !lent && s.caches() {
 		l.counters.lookups.Add(1)

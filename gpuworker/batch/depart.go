@@ -21,7 +21,8 @@ func (l *Loop) preempt(s *sequence) {
 // depart keeps a sequence out of every step planned from here on, and lets it go if it is in none in flight.
 func (l *Loop) depart(s *sequence) {
 	same := func(r *sequence) bool { return r == s }
-	l.running, l.waiting = slices.DeleteFunc(l.running, same), slices.DeleteFunc(l.waiting, same)
+	l.running = slices.DeleteFunc(l.running, same)
+	l.queue.Remove(s)
 	if s.flying > 0 {
 		if !slices.Contains(l.departing, s) {
 			l.departing = append(l.departing, s)
@@ -30,6 +31,9 @@ func (l *Loop) depart(s *sequence) {
 	}
 	l.departing = slices.DeleteFunc(l.departing, same)
 	if s.over {
+		if l.guest == s {
+			l.guest = nil
+		}
 		l.vacate(s)
 		l.discard(s)
 		if f := s.family; f != nil && s.started.IsZero() {
@@ -50,8 +54,7 @@ func (l *Loop) depart(s *sequence) {
 		o.Preempted(kind)
 	}
 	l.vacate(s)
-	at, _ := slices.BinarySearchFunc(l.waiting, s, byAge)
-	l.waiting = slices.Insert(l.waiting, at, s)
+	l.queue.Push(s, s.class(), s.age)
 }
 
 // landed lets a sequence go whose last step in flight has ended, if it is to.
@@ -71,5 +74,8 @@ func (l *Loop) vacate(s *sequence) {
 	}
 	l.release(s.table)
 	l.slots[s.slot] = nil
+	if l.held[s.request.Tenant]--; l.held[s.request.Tenant] == 0 {
+		delete(l.held, s.request.Tenant)
+	}
 	s.rewind()
 }

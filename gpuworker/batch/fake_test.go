@@ -24,7 +24,7 @@ type fakeRunner struct {
 	// refuse says why a step is not taken, before it changes anything; keep why the result of one is not given.
 	refuse  func(*engine.Step) error
 	keep    func() error
-	watch   func(*engine.Step)               // sees each step that is taken
+	watch   func(*engine.Step) error         // sees each step that is taken, and says what is wrong with it
 	lasts   func(*engine.Step) time.Duration // how long the device takes for it; nil = no time
 	nanSlot int32                            // slot whose samples are NaN; -1 = none
 	// prompts is the class that a slot's prompt has to be computed by; nil = Prefill.
@@ -77,6 +77,9 @@ func (f *fakeRunner) Submit(step *engine.Step) error {
 	if len(f.results) == depth {
 		err = errors.New("too many steps in flight")
 	}
+	if err == nil && f.watch != nil {
+		err = f.watch(step)
+	}
 	if err != nil && f.broken == nil {
 		f.broken = err
 	}
@@ -90,9 +93,6 @@ func (f *fakeRunner) Submit(step *engine.Step) error {
 		f.end = f.end.Add(result.DeviceTime)
 	}
 	f.ends = append(f.ends, f.end)
-	if f.watch != nil {
-		f.watch(step)
-	}
 	return f.broken
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/kvcache"
+	"github.com/millrace/millrace/internal/fairqueue"
 )
 
 // Config sizes a loop; Runner is the configuration its runner was made with.
@@ -64,20 +65,23 @@ type Loop struct {
 	}
 
 	// Owned by Run.
-	waiting     []*sequence // without a place; by age
-	running     []*sequence // with a place, to be planned; by urgency
-	departing   []*sequence // with a place until their last step in flight has ended; none is planned
-	slots       []*sequence // by slot id
-	generations []uint32    // by slot id
-	flights     []*flight   // steps submitted whose results are not read yet, the oldest first; at most depth
+	queue       fairqueue.Queue[*sequence] // those that wait for a place
+	held        map[string]int             // places by tenant; no entry is 0
+	running     []*sequence                // with a place, to be planned; by urgency
+	departing   []*sequence                // with a place until their last step in flight has ended; none is planned
+	slots       []*sequence                // by slot id
+	generations []uint32                   // by slot id
+	flights     []*flight                  // steps submitted whose results are not read yet, the oldest first; at most depth
 	plan        plan
 	// short: a running sequence waits for the blocks of departing ones. Nobody is admitted before it had its turn.
-	short   bool
-	kept    []*family // those that keep their prompt's blocks, the oldest first
-	prefill rate      // of the device
-	rest    [][]part  // what of a refused step is still to be submitted, the next last
-	alone   pace      // of steps that compute prompts alone
-	shared  pace      // of those in which sequences decode
+	short      bool
+	guest      *sequence // who gets the place that was taken back for fairness; nil: nobody
+	shareAfter time.Time // no place is taken back for fairness before
+	kept       []*family // those that keep their prompt's blocks, the oldest first
+	prefill    rate      // of the device
+	rest       [][]part  // what of a refused step is still to be submitted, the next last
+	alone      pace      // of steps that compute prompts alone
+	shared     pace      // of those in which sequences decode
 }
 
 // New returns a loop over runner, which it does not close.
@@ -108,6 +112,7 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 		prefixes: prefixes{cached: map[uint64]struct{}{}},
 		wake:     make(chan struct{}, 1), done: make(chan struct{}),
 		slots:       make([]*sequence, cfg.Runner.MaxSequences),
+		held:        map[string]int{},
 		generations: make([]uint32, cfg.Runner.MaxSequences),
 		alone:       newPace(cfg.StepTarget),
 		shared:      newPace(cfg.SharedTarget),
@@ -153,12 +158,12 @@ func (l *Loop) Run(ctx context.Context) error {
 	err := l.rounds(ctx)
 	l.Refuse(fmt.Errorf("%w: %w", ErrClosed, err))
 	l.collect()
-	for _, s := range slices.Concat(l.running, l.departing, l.waiting) {
+	for _, s := range slices.Concat(l.running, l.departing, slices.Collect(l.queue.Each)) {
 		if !s.over {
 			s.stream.end(err)
 		}
 	}
-	l.running, l.departing, l.waiting = nil, nil, nil
+	l.running, l.departing, l.queue = nil, nil, fairqueue.Queue[*sequence]{}
 	l.report()
 	return err
 }
@@ -202,7 +207,7 @@ func (l *Loop) rounds(ctx context.Context) error {
 // sleep waits for mail; paused sequences are looked at again in time for their limits.
 func (l *Loop) sleep(ctx context.Context) error {
 	var stall <-chan time.Time
-	if len(l.running)+len(l.waiting) > 0 {
+	if len(l.running)+l.queue.Len() > 0 {
 		timer := time.NewTimer(max(min(l.cfg.YieldAfter, l.cfg.StallLimit)/8, time.Millisecond))
 		defer timer.Stop()
 		stall = timer.C
@@ -216,10 +221,12 @@ func (l *Loop) sleep(ctx context.Context) error {
 	return nil
 }
 
-// collect moves arrivals to the waiting list.
+// collect moves arrivals to the queue.
 func (l *Loop) collect() {
 	l.mail.Lock()
-	l.waiting = append(l.waiting, l.mail.arrivals...)
+	for _, s := range l.mail.arrivals {
+		l.queue.Push(s, s.class(), s.age)
+	}
 	clear(l.mail.arrivals)
 	l.mail.arrivals = l.mail.arrivals[:0]
 	l.mail.Unlock()
@@ -229,14 +236,14 @@ func (l *Loop) collect() {
 func (l *Loop) report() {
 	prefill, paused := 0, 0
 	oldest := time.Time{} // arrival of what waits for its first place for longest
-	queue := func(s *sequence) {
+	count := func(s *sequence) {
 		prefill += len(s.tokens)
 		if s.started.IsZero() && (oldest.IsZero() || s.arrived.Before(oldest)) {
 			oldest = s.arrived
 		}
 	}
-	for _, s := range l.waiting {
-		queue(s)
+	for s := range l.queue.Each {
+		count(s)
 	}
 	for _, s := range l.running {
 		if !s.decoding() {
@@ -249,13 +256,13 @@ func (l *Loop) report() {
 	l.mail.Lock()
 	defer l.mail.Unlock()
 	for _, s := range l.mail.arrivals {
-		queue(s)
+		count(s)
 	}
 	at := int64(0)
 	if !oldest.IsZero() {
 		at = max(int64(oldest.Sub(l.made)), 1)
 	}
-	l.mail.queued = len(l.waiting) + len(l.mail.arrivals)
+	l.mail.queued = l.queue.Len() + len(l.mail.arrivals)
 	l.counters.oldest.Store(at)
 	l.counters.waiting.Store(int64(l.mail.queued))
 	l.counters.running.Store(int64(len(l.running) + len(l.departing)))

@@ -9,13 +9,17 @@ import (
 // reap takes out cancelled sequences and readers that stalled for too long, and takes their places from readers that
 // keep others waiting: those are computed again, to the same bits, once their buffers have room.
 func (l *Loop) reap(now time.Time) {
-	for _, s := range slices.Concat(l.waiting, l.running, l.departing) {
+	waiting := slices.Collect(l.queue.Each)
+	for _, s := range slices.Concat(waiting, l.running, l.departing) {
 		if s.stream.cancelled.Load() && !s.over {
 			l.cancel(s)
 		}
 	}
-	othersWait := slices.ContainsFunc(l.waiting, func(s *sequence) bool { return !s.full() })
-	for _, s := range slices.Concat(l.waiting, l.running) {
+	othersWait := slices.ContainsFunc(waiting, func(s *sequence) bool { return !s.over && !s.full() })
+	for _, s := range slices.Concat(waiting, l.running) {
+		if s.over {
+			continue
+		}
 		switch stalled := s.stalled(now, othersWait); {
 		case stalled > l.cfg.StallLimit:
 			s.stream.end(fmt.Errorf("%w: it left %d events unread for %v while others waited",

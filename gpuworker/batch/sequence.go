@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/kvcache"
+	"github.com/millrace/millrace/internal/fairqueue"
 )
 
 // sequence is the state of one continuation. The loop's goroutine owns it. Invariants:
@@ -164,10 +165,13 @@ func (s *sequence) emit(e Event, now time.Time) {
 }
 
 // full says whether its reader must catch up before more of it is computed. The samples in flight count, so that a stream
-// never holds more events than its limit.
+// never holds more of them than its limit; what else a step brings comes on top: scores, progress, the end.
 func (s *sequence) full() bool { return s.stream.full(s.sampling) }
 
-func byAge(a, b *sequence) int { return cmp.Compare(a.age, b.age) }
+// class is where it stands in the queue.
+func (s *sequence) class() fairqueue.Class {
+	return fairqueue.Class{Priority: s.request.Priority, Tenant: s.request.Tenant}
+}
 
 // byUrgency orders sequences: the higher priority first, then the older. The last is the first to lose its place.
 func byUrgency(a, b *sequence) int {

@@ -87,7 +87,7 @@ func (l *Loop) discard(s *sequence) {
 // stay gives up all moves out that no step has: their sequences are computed again. It says whether there were any.
 func (l *Loop) stay() bool {
 	before := len(l.plan.moves)
-	for _, s := range l.waiting {
+	for s := range l.queue.Each {
 		if s.swap != nil && s.swap.going {
 			l.discard(s)
 		}
@@ -97,7 +97,7 @@ func (l *Loop) stay() bool {
 
 // moved notes that the engine took a step, and with it all moves: what it reads of host memory may be written by the next.
 func (l *Loop) moved() {
-	for _, s := range l.waiting {
+	for s := range l.queue.Each {
 		if s.swap != nil {
 			s.swap.going = false
 		}
@@ -109,7 +109,7 @@ func (l *Loop) moved() {
 
 // abandon drops the moves of an idle loop: whoever decided them has gone.
 func (l *Loop) abandon() {
-	if len(l.running)+len(l.waiting)+len(l.departing) == 0 {
+	if len(l.running)+l.queue.Len()+len(l.departing) == 0 {
 		l.moved()
 	}
 }

@@ -1,0 +1,284 @@
+package batch
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// story is one random life of a loop: its sizes, its company and what goes wrong. The oracle of every sequence is the pure function
+// of its prompt and parameters; the fake runner checks every step, and what every sequence says of itself is checked whenever
+// a step is taken.
+type story struct {
+	t    *testing.T
+	rng  *rand.Rand
+	l    *Loop
+	fake *fakeRunner
+	cfg  Config
+	saw  *tally
+}
+
+// tally counts what happens in stories.
+type tally struct {
+	sync.Mutex
+	counts map[string]int
+}
+
+func (c *tally) add(what string, n int) {
+	c.Lock()
+	defer c.Unlock()
+	c.counts[what] += n
+}
+
+// mostSeeds is how many stories are told.
+const mostSeeds = 150
+
+func TestRandomStoriesNeverChangeTheTokens(t *testing.T) {
+	saw := &tally{counts: map[string]int{}}
+	for seed := range uint64(mostSeeds) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { tell(t, seed, saw) })
+		})
+		if t.Failed() {
+			return
+		}
+	}
+	for _, what := range []string{
+		"preempted", "swapped", "cached", "cancelled", "refused", "without host memory", "resumed", "several", "previous",
+	} {
+		require.Positive(t, saw.counts[what], "no story had it: %s of %v", what, saw.counts)
+	}
+}
+
+func tell(t *testing.T, seed uint64, saw *tally) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(seed, 5))
+	host := []int{0, 5, 100}[rng.IntN(3)]
+	y := &story{t: t, rng: rng, saw: saw, cfg: Config{
+		Context: 300, Chunk: []int{0, 1, 7, 64}[rng.IntN(4)], YieldAfter: time.Duration(1+rng.IntN(20)) * time.Millisecond,
+		StallLimit: time.Hour, OneClass: rng.IntN(2) == 0, BlockBytes: uint64(rng.IntN(2) * 1 << 20),
+		Runner: engine.RunnerConfig{KVBlocks: 19 + rng.IntN(30), MaxSequences: 1 + rng.IntN(6), HostBlocks: host},
+	}}
+	moods := rand.New(rand.NewPCG(seed, 6))
+	large, moody := 3+rng.IntN(200), rng.IntN(2)*(3+rng.IntN(10))
+	y.l, y.fake = start(t, y.cfg, func(f *fakeRunner) {
+		f.oneClass = y.cfg.OneClass
+		f.prompts = func(p engine.SlotParams) engine.KernelClass { return engine.KernelClass(p.TopK) }
+		f.lasts = func(*engine.Step) time.Duration { return time.Duration(moods.IntN(3)) * time.Millisecond }
+		f.refuse = func(s *engine.Step) error { return y.mood(s, moods, moody, large) }
+		f.watch = y.check
+	})
+	var trunks [][]int32
+	for i := range int32(3) {
+		trunks = append(trunks, prompt(200, 50+i))
+	}
+	done, readers := make(chan struct{}), 0
+	for i := range 14 {
+		r := y.request(trunks)
+		streams, err := y.l.Submit(r)
+		require.NoError(t, err)
+		for k, s := range streams {
+			readers++
+			go func() {
+				defer func() { done <- struct{}{} }()
+				y.read(s, r, k, rand.New(rand.NewPCG(seed, uint64(100*i+k))))
+			}()
+		}
+		time.Sleep(time.Duration(rng.IntN(6)) * time.Millisecond)
+	}
+	for range readers {
+		<-done
+	}
+	time.Sleep(time.Second) // steps in flight end
+	synctest.Wait()
+	y.end()
+}
+
+// mood refuses steps for reasons that pass.
+func (y *story) mood(s *engine.Step, moods *rand.Rand, moody, large int) error {
+	for _, op := range s.PreOps {
+		if op.Kind == engine.BlockOut && moody > 0 && moods.IntN(3) == 0 {
+			y.saw.add("without host memory", 1)
+			return fmt.Errorf("host memory: %w", engine.ErrOutOfMemory)
+		}
+	}
+	if len(s.Segments) > 1 && moody > 0 && moods.IntN(moody) == 0 {
+		return fmt.Errorf("not these together: %w", engine.ErrPrecondition)
+	}
+	for i := range s.Segments {
+		if len(s.Segments[i].Tokens) > large {
+			return fmt.Errorf("segment %d: %w", i, engine.ErrOutOfMemory)
+		}
+	}
+	return nil
+}
+
+func (y *story) request(trunks [][]int32) Request {
+	rng := y.rng
+	p := slices.Clone(trunks[rng.IntN(3)][:rng.IntN(121)])
+	p = append(p, prompt(1+rng.IntN(30), int32(rng.IntN(3)))...)
+	r := Request{
+		Prompt: p, MaxTokens: rng.IntN(120), PromptTopN: -1, Progress: rng.IntN(2) == 0, Class: engine.KernelClass(rng.IntN(5) / 4),
+		Params:   engine.SlotParams{Seed: rng.Uint64N(3)},
+		Priority: int32(rng.IntN(8) / 6), Tenant: string(rune('a' + rng.IntN(3))), Salt: []string{"", "", "s"}[rng.IntN(3)],
+		Bypass: rng.IntN(5) == 0, Keys: []PrefixKey{{Key: uint64(len(p)), Tokens: 16}, {Key: 1, Tokens: len(p)}},
+	}
+	r.Params.TopK = int32(r.Class)
+	if rng.IntN(6) == 0 {
+		r.PromptTopN = rng.IntN(3)
+	}
+	n := 1
+	if rng.IntN(4) == 0 {
+		n = 2 + rng.IntN(4)
+		y.saw.add("several", 1)
+	}
+	for i := range n {
+		r.Continuations = append(r.Continuations, Continuation{OutputIndex: int32(i)})
+	}
+	if r.MaxTokens > 3 && rng.IntN(2) == 0 {
+		r.StopIDs = []int32{wantOf(r, rng.IntN(n))[rng.IntN(r.MaxTokens)]}
+	}
+	if rng.IntN(3) == 0 {
+		for i := range r.Continuations {
+			whole := y.whole(r, i)
+			if k := rng.IntN(len(whole) + 1); k < len(whole) {
+				r.Continuations[i].Resumed = whole[:k]
+				y.saw.add("resumed", 1)
+			}
+		}
+	}
+	return r
+}
+
+// whole is all that continuation i generates, its stop included.
+func (y *story) whole(r Request, i int) []int32 {
+	whole := wantOf(r, i)
+	if at := slices.IndexFunc(whole, func(id int32) bool { return slices.Contains(r.StopIDs, id) }); at >= 0 {
+		whole = whole[:at+1]
+	}
+	return whole
+}
+
+// read follows a stream as readers do: at once, late, or until it wants no more.
+func (y *story) read(s *Stream, r Request, i int, rng *rand.Rand) {
+	t := y.t
+	lazy, until := rng.IntN(3) == 0, 1<<30
+	if rng.IntN(5) == 0 {
+		until = rng.IntN(60)
+	}
+	var tokens []int32
+	var progress []int
+	scores, expected := 0, y.whole(r, i)[len(r.Continuations[i].Resumed):]
+	for {
+		events, err := s.Recv(t.Context(), nil)
+		require.NoError(t, err)
+		if len(events) == 0 {
+			break
+		}
+		var done *Done
+		for _, e := range events {
+			require.Nil(t, done, "nothing follows the end")
+			switch {
+			case e.Token != nil:
+				tokens = append(tokens, e.Token.Token)
+			case e.Prefilled > 0:
+				progress = append(progress, e.Prefilled)
+			case e.Done != nil:
+				done = e.Done
+				require.Equal(t, len(tokens)+len(r.Continuations[i].Resumed), done.Generated)
+			}
+			scores += len(e.Scored)
+		}
+		require.LessOrEqual(t, len(events), bufferLimit+2*depth+1)
+		if len(tokens) > until {
+			s.Cancel()
+			require.Equal(t, expected[:len(tokens)], tokens)
+			return
+		}
+		if lazy {
+			time.Sleep(time.Duration(rng.IntN(150)) * time.Millisecond)
+		}
+	}
+	require.Equal(t, expected, tokens)
+	require.LessOrEqual(t, s.Cached(), len(r.Prompt)-1)
+	require.True(t, slices.IsSorted(progress))
+	if i == 0 && r.Progress {
+		require.Equal(t, len(r.Prompt), progress[len(progress)-1])
+	}
+	if i == 0 && r.PromptTopN >= 0 {
+		require.Equal(t, len(r.Prompt)-1, scores, "every prompt token is scored once")
+	} else {
+		require.Zero(t, scores)
+	}
+}
+
+// check holds what the loop's goroutine keeps against what it promises; the loop is in a Submit of its runner.
+func (y *story) check(*engine.Step) error {
+	l, held := y.l, map[string]int{}
+	for i, s := range l.slots {
+		if s == nil {
+			continue
+		}
+		held[s.request.Tenant]++
+		goes := slices.Contains(l.departing, s)
+		for what, broken := range map[string]bool{
+			"it is in its slot":                      i != int(s.slot),
+			"it is in one list":                      slices.Contains(l.running, s) == goes,
+			"it departs if it is to go":              goes != (s.leaving || s.over),
+			"it has not computed more than it began": s.computed > s.submitted,
+			"it has ids for what it computes":        s.submitted > s.length(),
+			"its samples are of steps in flight":     s.sampling < 0 || s.sampling > s.flying || s.flying > depth,
+			"its blocks cover what is computed":      l.cache.BlocksFor(s.submitted) > len(s.table.Blocks),
+		} {
+			if broken {
+				return fmt.Errorf("slot %d: not true: %s", i, what)
+			}
+		}
+	}
+	for s := range l.queue.Each {
+		if s.table != nil || s.flying > 0 || s.slot >= 0 {
+			return fmt.Errorf("sequence %d waits and holds slot %d", s.age, s.slot)
+		}
+	}
+	switch {
+	case !maps.Equal(held, l.held):
+		return fmt.Errorf("tenants hold %v, counted as %v", held, l.held)
+	case len(l.flights) > 1:
+		return fmt.Errorf("%d steps are in flight before this one", len(l.flights))
+	case !slices.IsSortedFunc(l.running, byUrgency):
+		return errors.New("running sequences are out of order")
+	}
+	return nil
+}
+
+// end looks at what is left when everybody has gone.
+func (y *story) end() {
+	t, l, stats := y.t, y.l, y.l.Stats()
+	require.True(t, l.Idle())
+	require.Equal(t, y.cfg.Runner.KVBlocks, stats.FreeBlocks, "blocks are free or cached")
+	require.Equal(t, y.cfg.Runner.HostBlocks, stats.FreeHostBlocks)
+	require.Zero(t, stats.Paused)
+	require.Zero(t, stats.QueueAge)
+	require.Zero(t, stats.WaitingPrefillTokens)
+	require.Empty(t, l.kept)
+	require.Empty(t, l.held)
+	require.Empty(t, l.departing)
+	require.Nil(t, l.guest)
+	require.Equal(t, max(1, y.fake.deepest), y.fake.deepest)
+	y.saw.add("preempted", int(stats.Preempted))
+	y.saw.add("swapped", int(stats.Swapped))
+	y.saw.add("cached", int(stats.CachedTokens))
+	y.saw.add("cancelled", int(stats.Cancelled))
+	y.saw.add("refused", int(stats.RefusedSteps))
+	y.saw.add("previous", y.fake.previous)
+}
