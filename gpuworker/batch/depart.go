@@ -45,13 +45,8 @@ func (l *Loop) depart(s *sequence) {
 		return
 	}
 	l.counters.preempted.Add(1)
-	kind := Recompute
-	if l.swapOut(s) {
-		kind = Swap
-		l.counters.swapped.Add(1)
-	}
-	if o := l.cfg.Observer; o != nil {
-		o.Preempted(kind)
+	if !l.swapOut(s) {
+		l.tell(Recompute)
 	}
 	l.vacate(s)
 	l.queue.Push(s, s.class(), s.age)

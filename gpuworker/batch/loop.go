@@ -168,44 +168,50 @@ func (l *Loop) Run(ctx context.Context) error {
 	return err
 }
 
-// rounds plans and submits steps while fewer than depth are in flight, and else waits for the oldest. A step is thereby planned
-// while the one before it runs, and results are delivered while the one behind them does.
+// rounds runs until ctx ends or the device fails.
 func (l *Loop) rounds(ctx context.Context) error {
-	for {
-		l.collect()
-		l.reap(time.Now())
-		l.admit(time.Now())
-		l.announce()
-		l.report()
-		if ctx.Err() != nil {
-			if err := l.settle(ctx); err != nil {
-				return fmt.Errorf("%w: %w", ErrStepFailed, err)
-			}
-			return context.Cause(ctx)
-		}
-		planned := l.choose()
-		var err error
-		switch {
-		case planned:
-			err = l.carryOut(ctx)
-		case len(l.flights) == 0:
-			l.abandon()
-			if err := l.sleep(ctx); err != nil {
-				return err
-			}
-			continue
-		}
-		if err == nil && (!planned || len(l.flights) == depth) {
-			err = l.land(ctx)
-		}
+	for ctx.Err() == nil {
+		idle, err := l.round(ctx)
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrStepFailed, err)
 		}
+		if idle {
+			l.abandon()
+			l.sleep(ctx)
+		}
+	}
+	if err := l.settle(ctx); err != nil { // the runner may be closed afterwards
+		return fmt.Errorf("%w: %w", ErrStepFailed, err)
+	}
+	return context.Cause(ctx)
+}
+
+// round plans and submits a step while fewer than depth are in flight, and then waits for the oldest if there is no room or
+// nothing to plan. A step is thereby planned while the one before it runs, and results are delivered while the one behind
+// them does. idle: nothing is in flight and nothing is to be done.
+func (l *Loop) round(ctx context.Context) (idle bool, err error) {
+	l.collect()
+	now := time.Now()
+	l.reap(now)
+	l.admit(now)
+	l.announce()
+	l.report()
+	planned := l.choose()
+	if planned {
+		if err := l.carryOut(ctx); err != nil {
+			return false, err
+		}
+	}
+	switch n := len(l.flights); {
+	case n == depth || n > 0 && !planned:
+		return false, l.land(ctx)
+	default:
+		return n == 0 && !planned, nil
 	}
 }
 
-// sleep waits for mail; paused sequences are looked at again in time for their limits.
-func (l *Loop) sleep(ctx context.Context) error {
+// sleep waits for mail, or for ctx to end; paused sequences are looked at again in time for their limits.
+func (l *Loop) sleep(ctx context.Context) {
 	var stall <-chan time.Time
 	if len(l.running)+l.queue.Len() > 0 {
 		timer := time.NewTimer(max(min(l.cfg.YieldAfter, l.cfg.StallLimit)/8, time.Millisecond))
@@ -216,9 +222,7 @@ func (l *Loop) sleep(ctx context.Context) error {
 	case <-l.wake:
 	case <-stall:
 	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
-	return nil
 }
 
 // collect moves arrivals to the queue.

@@ -51,7 +51,8 @@ func (l *Loop) Submit(r Request) ([]*Stream, error) {
 		return nil, l.mail.closed
 	}
 	if l.mail.queued+count > l.cfg.MaxWaiting {
-		return nil, fmt.Errorf("%w: %d of %d", ErrFull, l.mail.queued, l.cfg.MaxWaiting)
+		return nil, fmt.Errorf("%w: %d wait, at most %d may, and this one has %d continuations", ErrFull, l.mail.queued, l.cfg.MaxWaiting,
+			count)
 	}
 	for _, s := range sequences {
 		l.mail.ages++

@@ -77,6 +77,7 @@ func (l *Loop) discard(s *sequence) {
 	}
 	s.swap = nil
 	if w.going {
+		l.tell(Recompute)
 		l.plan.moves = slices.DeleteFunc(l.plan.moves, func(m engine.PreOp) bool {
 			return m.Kind == engine.BlockOut && slices.Contains(w.blocks, m.Dst)
 		})
@@ -98,8 +99,9 @@ func (l *Loop) stay() bool {
 // moved notes that the engine took a step, and with it all moves: what it reads of host memory may be written by the next.
 func (l *Loop) moved() {
 	for s := range l.queue.Each {
-		if s.swap != nil {
+		if s.swap != nil && s.swap.going {
 			s.swap.going = false
+			l.tell(Swap)
 		}
 	}
 	l.plan.moves = l.plan.moves[:0]
@@ -111,6 +113,16 @@ func (l *Loop) moved() {
 func (l *Loop) abandon() {
 	if len(l.running)+l.queue.Len()+len(l.departing) == 0 {
 		l.moved()
+	}
+}
+
+// tell counts what becomes of what a preempted sequence had computed.
+func (l *Loop) tell(p Preemption) {
+	if p == Swap {
+		l.counters.swapped.Add(1)
+	}
+	if o := l.cfg.Observer; o != nil {
+		o.Preempted(p)
 	}
 }
 
