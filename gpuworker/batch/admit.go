@@ -159,7 +159,7 @@ func (s *sequence) keys() []kvcache.Key {
 // step has taken it out yet, it is given up. It gives how many of its first positions are there then.
 func (l *Loop) swapIn(s *sequence, t *kvcache.Table, have int) int {
 	w, first := s.swap, have/l.cfg.Runner.BlockSize
-	if w == nil || w.going || first < w.first || have >= w.tokens {
+	if w == nil || w.going || first < w.first || have >= w.tokens || !l.movable(len(w.blocks)) {
 		l.discard(s)
 		return have
 	}

@@ -21,7 +21,7 @@ type family struct {
 
 // lent says whether s may begin with its family's prompt.
 func (l *Loop) lent(s *sequence) bool {
-	return s.family != nil && s.family.prompt != nil && s.spared() >= min(s.promptLength, len(s.tokens)-1)
+	return s.family != nil && s.family.prompt != nil && s.spared() >= min(s.promptLength, len(s.tokens)-1) && l.movable(1)
 }
 
 // lend keeps the prompt that a leader has computed for the members to come.

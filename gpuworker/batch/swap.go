@@ -24,7 +24,7 @@ func (l *Loop) swapOut(s *sequence) bool {
 	size := l.cfg.Runner.BlockSize
 	first := min(l.common(s), s.promptLength/size)
 	n := l.cache.BlocksFor(s.computed) - first
-	if n <= 0 || n > l.cache.FreeHost() || !l.swapPays(n, s.computed-first*size) {
+	if n <= 0 || n > l.cache.FreeHost() || !l.movable(n) || !l.swapPays(n, s.computed-first*size) {
 		return false
 	}
 	blocks, ok := l.cache.TakeHost(n)
@@ -36,6 +36,14 @@ func (l *Loop) swapOut(s *sequence) bool {
 	}
 	s.swap = &swapped{first: first, blocks: blocks, tokens: s.computed, going: true}
 	return true
+}
+
+// mostMoves is how many moves a step may have; every engine takes so many, and one for each block that there is.
+const mostMoves = 32768
+
+// movable says whether the next step has room for so many moves more. What finds none is computed.
+func (l *Loop) movable(n int) bool {
+	return len(l.plan.moves)+n <= min(mostMoves, l.cfg.Runner.KVBlocks+l.cfg.Runner.HostBlocks)
 }
 
 // swapPays says whether blocks travel out and back in less time than tokens are computed again. A loop that has computed no
