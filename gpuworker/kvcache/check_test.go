@@ -14,7 +14,7 @@ func check(t *testing.T, c *Cache, tables []*Table) {
 	for _, table := range tables {
 		require.LessOrEqual(t, table.Shared, len(table.Blocks))
 		for i, b := range table.Blocks {
-			require.NotContains(t, table.Blocks[:i], b, "a table has a block once")
+			require.False(t, slices.Contains(table.Blocks[:i], b), "a table has a block once")
 			refs[b]++
 		}
 		checkChain(t, c, table)
@@ -179,7 +179,7 @@ func checkKeys(t *testing.T, c *Cache, nodes map[int32]bool) {
 		require.True(t, x.block != none || len(x.keys) == 0, "node %d has keys and no block", n)
 		require.LessOrEqual(t, len(x.keys), c.maxKeys())
 		for i, key := range x.keys {
-			require.NotContains(t, x.keys[:i], key)
+			require.False(t, slices.Contains(x.keys[:i], key))
 			count[key]++
 		}
 	}

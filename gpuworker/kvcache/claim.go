@@ -1,7 +1,8 @@
 package kvcache
 
 // Claim says that the sequence of t is going to compute ids, so that others who want the same prefix can wait for it. It takes the
-// place of what t claimed before, and leaves out what t has published. A claim ends block by block as t publishes, and with Release.
+// place of what t claimed before, and leaves out what t has published. A claim ends block by block as t publishes, and with
+// Release.
 func (c *Cache) Claim(t *Table, r Root, ids []int32) {
 	if t.released {
 		return

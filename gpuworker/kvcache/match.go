@@ -28,9 +28,9 @@ func (c *Cache) Match(r Root, ids []int32) *Table {
 	return t
 }
 
-// Publish makes the blocks of t findable that are full of the first computed ids. Their keys and values are in the cache, or will be
-// by steps already submitted; r and ids are the same as before, longer perhaps. Where the tree has the same tokens in a block that
-// somebody holds, t keeps its own block beside it, and what follows is published behind the tree's.
+// Publish makes the blocks of t findable that are full of the first computed ids. Their keys and values are in the cache, or will
+// be by steps already submitted; r and ids are the same as before, longer perhaps. Where the tree has the same tokens in a block
+// that somebody holds, t keeps its own block beside it, and what follows is published behind the tree's.
 //
 // A table that is released, or that does not cover computed tokens, publishes nothing and is an error. ErrContent: another
 // table has published one of the blocks with other ids; those before it are published.

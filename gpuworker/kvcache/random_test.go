@@ -11,7 +11,7 @@ import (
 // hashes and with hashes that are all the same.
 func TestRandomScriptsAgreeWithTheStupidImplementation(t *testing.T) {
 	did, operations := map[string]int{}, 0
-	for seed := range uint64(150) {
+	for seed := range uint64(80) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		bytes := make([]byte, 1500)
 		for i := range bytes {
@@ -27,7 +27,7 @@ func TestRandomScriptsAgreeWithTheStupidImplementation(t *testing.T) {
 	}
 	require.Greater(t, operations, 20_000)
 	for _, what := range []string{"hit", "claim", "wait", "full", "copy", "fork", "rollback", "reset", "eviction", "twin"} {
-		require.Greater(t, did[what], 50, "the scripts hardly ever come to: %s", what)
+		require.Greater(t, did[what], 20, "the scripts hardly ever come to: %s", what)
 	}
 }
 

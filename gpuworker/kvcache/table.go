@@ -62,8 +62,8 @@ func (c *Cache) Fork(t *Table) *Table {
 // available, ok is false and nothing has changed. A position beyond the table's blocks is nobody's, and needs no copy.
 //
 // The reference to src is given back at once, so src may be handed out again by the very next call. That is right because the
-// device works in the order of submission: the copy is submitted before, or in the same step as, whatever is planned after this call,
-// and a step copies before it computes. A caller that splits or reorders a planned step submits its copies first.
+// device works in the order of submission: the copy is submitted before, or in the same step as, whatever is planned after this
+// call, and a step copies before it computes. A caller that splits or reorders a planned step submits its copies first.
 //
 // To write in a block before others that are shared is to give those up: t loses the blocks behind, and where the position is in
 // one of the Shared blocks also its claims and its part in what is published from there on.

@@ -32,8 +32,8 @@ type level[T comparable] struct {
 	idle     []*tenant[T] // that have none, and used more than others: by virtual time, then name
 }
 
-// present is the virtual time at which a newcomer begins: that at which the item being served was taken out, and never beyond that of
-// the tenant to be served next. It never falls. A tenant of one item after another is therefore not taken for a newcomer while
+// present is the virtual time at which a newcomer begins: that at which the item being served was taken out, and never beyond that
+// of the tenant to be served next. It never falls. A tenant of one item after another is therefore not taken for a newcomer while
 // what it was charged for the last one is more than others have had.
 func (l *level[T]) present() int64 {
 	if len(l.waiting) == 0 {

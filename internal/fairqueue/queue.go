@@ -21,8 +21,8 @@ type entry[T comparable] struct {
 
 // Queue holds items that wait. The zero value is empty and ready. An item is in it once.
 //
-// Lists are sorted slices, found in by halving: an operation costs O(log n) comparisons, and moves at most the pointers of one tenant's
-// items or of one priority's tenants. Taking the oldest item of a tenant moves none.
+// Lists are sorted slices, found in by halving: an operation costs O(log n) comparisons, and moves at most the pointers of one
+// tenant's items or of one priority's tenants. Taking the oldest item of a tenant moves none of its others.
 type Queue[T comparable] struct {
 	items   map[T]*entry[T]
 	levels  []*level[T] // by priority, the highest first
@@ -35,8 +35,8 @@ type Queue[T comparable] struct {
 // Len is how many items wait.
 func (q *Queue[T]) Len() int { return len(q.items) }
 
-// Push takes an item in. The lower its age, a number that grows with the time of arrival, the older it is. It returns false, and has
-// changed nothing, if the item waits already.
+// Push takes an item in. The lower its age, a number that grows with the time of arrival, the older it is. It returns false, and
+// has changed nothing, if the item waits already.
 func (q *Queue[T]) Push(item T, class Class, age uint64) bool {
 	if _, there := q.items[item]; there {
 		return false
@@ -124,8 +124,8 @@ func (q *Queue[T]) Oldest() (item T, found bool) {
 	return oldest.item, true
 }
 
-// Charge adds tokens to what a tenant has used of the machine at a priority, whether it has items waiting or not. Where nobody waits
-// at that priority, nobody had less for it, and nothing is held against the tenant.
+// Charge adds tokens to what a tenant has used of the machine at a priority, whether it has items waiting or not. Where nobody
+// waits at that priority, nobody had less for it, and nothing is held against the tenant.
 func (q *Queue[T]) Charge(class Class, tokens int) {
 	if tokens <= 0 {
 		return
