@@ -225,7 +225,10 @@ func TestTenantsThatCameOnceAreForgotten(t *testing.T) {
 		require.LessOrEqual(t, q.idle, leastIdle)
 	}
 	check(t, &q)
-	require.LessOrEqual(t, len(q.levels), leastIdle+1)
+	require.Len(t, q.levels, 1, "where nobody waits nobody is remembered")
+	require.Contains(t, q.levels[0].tenants, strconv.Itoa(20*leastIdle-1))
+	require.Contains(t, q.levels[0].tenants, strconv.Itoa(19*leastIdle), "those charged last are remembered")
+	require.NotContains(t, q.levels[0].tenants, "0")
 	q.Remove(-1)
 	require.Zero(t, q.Len())
 }
