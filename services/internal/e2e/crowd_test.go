@@ -113,7 +113,7 @@ func askDeaf(ctx context.Context, t *testing.T, conn *grpc.ClientConn) {
 
 func TestClientsThatDoNotReadKeepNobodyOutAlsoWhenTheyAreMoreThanSlots(t *testing.T) {
 	t.Parallel()
-	w := startWorker(t, "w1", paced...)
+	w := startWorker(t, "w1", append([]string{"--max-sequences", "16"}, paced...)...)
 	s := startScheduler(t, []*server{w})
 	s.untilServed(t, long, 1)
 	deaf := dial(t, s.address)
@@ -122,7 +122,7 @@ func TestClientsThatDoNotReadKeepNobodyOutAlsoWhenTheyAreMoreThanSlots(t *testin
 	for range 24 {
 		askDeaf(ctx, t, deaf)
 	}
-	w.untilLoad(t, "the 16 slots there are by default are taken", func(load *pb.LoadStatus) bool {
+	w.untilLoad(t, "all 16 slots are taken", func(load *pb.LoadStatus) bool {
 		return load.GetRunning() == 16 && load.GetWaiting() == 8
 	})
 	asked := time.Now()

@@ -43,10 +43,11 @@ func (b *budget) take(bytes int64) (used int64, ok bool) {
 	}
 }
 
-// hold counts a request that the call has received, in place of the one before, or refuses it.
+// hold counts a request that the call has received, in place of the one before, or refuses it. One that takes more than the
+// whole budget when decoded counts as all of it: a server that holds nothing else takes any.
 func (c *call) hold(m any, domain string) error {
 	c.letGo()
-	bytes := sizeOf(m)
+	bytes := min(sizeOf(m), c.waiting.max)
 	if bytes <= uncountedBytes {
 		return nil
 	}
@@ -54,7 +55,7 @@ func (c *call) hold(m any, domain string) error {
 	if !ok {
 		return Fault{
 			Code: codes.ResourceExhausted, Domain: domain, Reason: reason.TooManyBytesWaiting, RetryAfter: waitingRetry,
-			Message: fmt.Sprintf("the request has %d bytes, requests of %d bytes wait on this server and it holds %d at most: "+
+			Message: fmt.Sprintf("the request takes %d bytes, requests of %d bytes wait on this server and it holds %d at most: "+
 				"try again later, or send less", bytes, used, c.waiting.max),
 			Metadata: map[string]string{"bytes": strconv.FormatInt(bytes, 10), "waiting_bytes": strconv.FormatInt(used, 10),
 				"max_waiting_bytes": strconv.FormatInt(c.waiting.max, 10)},
@@ -88,13 +89,13 @@ func LetGo(ctx context.Context) {
 	}
 }
 
-// sizeOf is the size of a received message on the wire, or of what is kept of it.
+// sizeOf is the memory that a received message takes.
 func sizeOf(m any) int64 {
 	switch m := m.(type) {
 	case *Frame:
 		return int64(m.Data.Len())
 	case proto.Message:
-		return int64(proto.Size(m))
+		return footprint(m)
 	}
 	return 0
 }

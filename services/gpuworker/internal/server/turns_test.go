@@ -76,3 +76,16 @@ func (w *worker) takeTurns(t *testing.T) (free func()) {
 	}
 	return free
 }
+
+// A prompt that has more bytes than any sequence of the model is refused before it waits to be tokenised; what waits is then no
+// more than a context's bytes for each call, and all of it within the budget that the test above is of.
+func TestPromptsThatCanNeverFitDoNotWaitToBeTokenised(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{}), "stories")
+	w.takeTurns(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	for range 40 { // of 1 MiB, where 16 MiB may wait
+		out := w.generate(ctx, t, prompted(strings.Repeat("x", 1<<20), 1))
+		require.Equal(t, codes.InvalidArgument, status.Code(out.err), "%v", out.err)
+	}
+}
