@@ -42,12 +42,15 @@ type Instance struct {
 	model   engine.Model
 	runner  engine.Runner
 	tensors []residency
-	sizes   []uint64                // resident bytes of every tensor, in the order of binding
-	weights uint64                  // resident bytes of those bound
-	cache   uint64                  // bytes of the runner
-	stop    context.CancelCauseFunc // ends the loop
-	ended   chan struct{}           // closed when the loop has ended
-	held    atomic.Uint64           // bytes of holds
+	sizes   []uint64 // resident bytes of every tensor, in the order of binding
+	weights uint64   // resident bytes of those bound
+	cache   uint64   // bytes of the runner
+	// oneClass is engine.DeviceInfo's, hostBlock the bytes of host memory that a KV block takes.
+	oneClass  bool
+	hostBlock uint64
+	stop      context.CancelCauseFunc // ends the loop
+	ended     chan struct{}           // closed when the loop has ended
+	held      atomic.Uint64           // bytes of holds
 
 	closing sync.Mutex // held by a load, and then by a close
 	holds   holdings   // guarded by closing

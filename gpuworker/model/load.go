@@ -163,6 +163,7 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 		return fmt.Errorf("model %q: %w", l.name, err)
 	}
 	inst.Runner.HostBlocks = l.swap.blocks(inst.Runner.KVBlocks, price.HostBytesPerBlock)
+	inst.oneClass = info.OneClass
 	inst.ClassID = classID(info, kv, l.options.ActType)
 	inst.cache = price.KVBytes + price.WorkspaceBytes
 	inst.DeviceBytes = weights + inst.cache
@@ -187,6 +188,7 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 	if inst.runner, err = inst.model.NewRunner(inst.Runner); err != nil {
 		return 0, err
 	}
+	inst.hostBlock = price.HostBytesPerBlock
 	swapped := l.swap.take(inst.Runner.HostBlocks, price.HostBytesPerBlock)
 	inst.holds.add("cache", &inst.cache, func() error {
 		if err := inst.runner.Close(); err != nil {
@@ -223,7 +225,10 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 
 // serve starts the step loop; a step has taken so long.
 func (l *loader) serve(inst *Instance, took time.Duration) {
-	cfg := batch.Config{Runner: inst.Runner, Context: inst.Context, LongestStep: took, SharedTarget: l.cfg.StepTarget}
+	cfg := batch.Config{
+		Runner: inst.Runner, Context: inst.Context, LongestStep: took, SharedTarget: l.cfg.StepTarget,
+		OneClass: inst.oneClass, BlockBytes: inst.hostBlock,
+	}
 	if l.cfg.Observe != nil {
 		cfg.Observer = l.cfg.Observe(inst.Name)
 	}

@@ -135,7 +135,7 @@ func TestAWorkerServesEveryDocumentedMeasureAndTheyMove(t *testing.T) {
 	generate := func(ctx context.Context, tokens int32) (pb.InferenceService_GenerateClient, error) {
 		ignore := true
 		return client.Generate(ctx, &pb.GenerateRequest{
-			Model: "stories", Input: &pb.GenerateRequest_Prompt{Prompt: "Once upon a time"},
+			Model: "stories", Input: &pb.GenerateRequest_Prompt{Prompt: strings.Repeat("Once upon a time there was a girl. ", 8)},
 			Stopping: &pb.Stopping{MaxTokens: &tokens, IgnoreEos: &ignore},
 		})
 	}
@@ -154,7 +154,10 @@ func TestAWorkerServesEveryDocumentedMeasureAndTheyMove(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return s.sums(t)["millrace_running_sequences"] == 1 }, 20*time.Second, time.Millisecond)
 	cancel()
-	require.Eventually(t, func() bool { return s.sums(t)["millrace_cancelled_sequences_total"] == 1 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		now := s.sums(t)
+		return now["millrace_cancelled_sequences_total"] == 1 && now["millrace_cancel_to_free_steps"] == 1
+	}, 20*time.Second, time.Millisecond)
 	loads, err := pb.NewModelServiceClient(conn).LoadModel(t.Context(), &pb.LoadModelRequest{Model: "nobody"})
 	for err == nil {
 		_, err = loads.Recv()
@@ -164,13 +167,17 @@ func TestAWorkerServesEveryDocumentedMeasureAndTheyMove(t *testing.T) {
 	after := s.sums(t)
 	for _, name := range []string{
 		"millrace_steps_total", "millrace_prompt_tokens_total", "millrace_generated_tokens_total", "millrace_cancelled_sequences_total",
-		"millrace_model_loads_total",
+		"millrace_model_loads_total", "millrace_step_seconds", "millrace_step_sequences", "millrace_step_tokens",
+		"millrace_queue_wait_seconds", "millrace_first_token_seconds", "millrace_inter_token_seconds",
+		"millrace_cancel_to_free_seconds", "millrace_cancel_to_free_steps", "millrace_prefix_lookups_total",
+		"millrace_prefix_hits_total", "millrace_prefix_tokens_total",
 	} {
 		require.Greater(t, after[name], before[name], name)
 	}
 	require.GreaterOrEqual(t, after["millrace_generated_tokens_total"], 61.0)
 	require.Zero(t, after["millrace_steps_after_cancel_total"])
 	require.Zero(t, after["millrace_running_sequences"])
+	require.Equal(t, before["millrace_kv_blocks"], after["millrace_kv_blocks"], "the states add up to the cache")
 
 	signal()
 	require.NoError(t, <-ended)

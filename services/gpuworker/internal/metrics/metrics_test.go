@@ -103,9 +103,6 @@ func TestWhatALoopTellsIsCountedForItsModel(t *testing.T) {
 	for id, want := range map[string]float64{
 		"millrace_queue_wait_seconds model=a count":         2,
 		"millrace_queue_wait_seconds model=a sum":           .05,
-		"millrace_prefix_lookups_total model=a":             2,
-		"millrace_prefix_hits_total model=a":                1,
-		"millrace_prefix_tokens_total model=a":              48,
 		"millrace_step_seconds model=a count":               1,
 		"millrace_step_sequences model=a sum":               3,
 		"millrace_step_tokens model=a sum":                  66,
@@ -170,7 +167,8 @@ func TestReadings(t *testing.T) {
 	m.DeviceBytes, m.VerifiedAge = 7, 3*time.Second
 	m.Steps = batch.Stats{
 		Steps: 11, RunningStepAge: time.Millisecond, StepBound: 2 * time.Second, Running: 3, Waiting: 4, WaitingPrefillTokens: 5,
-		FreeBlocks: 60, TotalBlocks: 100, GeneratedTokens: 8, PrefilledTokens: 9, Cancelled: 10, RefusedSteps: 12, StepsAfterCancel: 13,
+		FreeBlocks: 60, CachedBlocks: 20, TotalBlocks: 100, FreeHostBlocks: 3, TotalHostBlocks: 10, Paused: 2, QueueAge: 7 * time.Second,
+		PrefixLookups: 21, PrefixHits: 22, CachedTokens: 23, GeneratedTokens: 8, PrefilledTokens: 9, Cancelled: 10, RefusedSteps: 12, StepsAfterCancel: 13,
 	}
 	gone := serving("gone")
 	gone.State = model.Failed
@@ -191,7 +189,10 @@ func TestReadings(t *testing.T) {
 		"millrace_cancelled_sequences_total model=m": 10, "millrace_steps_after_cancel_total model=m": 13,
 		"millrace_steps_total model=m": 11, "millrace_refused_steps_total model=m": 12,
 		"millrace_running_step_age_seconds model=m": .001, "millrace_step_bound_seconds model=m": 2,
-		"millrace_kv_blocks model=m state=free": 60, "millrace_kv_blocks model=m state=held": 40,
+		"millrace_kv_blocks model=m state=free": 40, "millrace_kv_blocks model=m state=cached": 20,
+		"millrace_swap_blocks model=m state=free": 3, "millrace_swap_blocks model=m state=held": 7,
+		"millrace_paused_sequences model=m": 2, "millrace_queue_age_seconds model=m": 7, "millrace_prefix_lookups_total model=m": 21,
+		"millrace_prefix_hits_total model=m": 22, "millrace_prefix_tokens_total model=m": 23, "millrace_kv_blocks model=m state=held": 40,
 		"millrace_kv_block_tokens model=m": 16, "millrace_model_ready model=m": 1, "millrace_model_ready model=gone": 0,
 		"millrace_model_device_bytes model=m": 7, "millrace_model_verified_age_seconds model=m": 3,
 		"millrace_worker_ready": 1, "millrace_failed_checks": 1,

@@ -26,7 +26,6 @@ var (
 type told struct {
 	queueWait, firstToken, nextToken, step, freedAfter *prometheus.HistogramVec
 	sequences, tokens, freedSteps                      *prometheus.HistogramVec
-	lookups, hits, tokensHit                           *prometheus.CounterVec
 	preemptions                                        *prometheus.CounterVec
 
 	abouts []about
@@ -53,9 +52,6 @@ func newTold() *told {
 	t.freedSteps = t.histogram("millrace_cancel_to_free_steps",
 		"Steps that ended between a sequence's cancellation and the moment when its KV blocks were free; at most those in flight, 2.",
 		stepsOf)
-	t.lookups = t.counter("millrace_prefix_lookups_total", "Sequences whose prompts were looked for in the prefix cache.")
-	t.hits = t.counter("millrace_prefix_hits_total", "Of these, those of whose prompts a beginning was there.")
-	t.tokensHit = t.counter("millrace_prefix_tokens_total", "Prompt tokens taken from the prefix cache instead of being computed.")
 	t.preemptions = t.counter("millrace_preemptions_total",
 		"Times that a sequence lost its place, by what becomes of its KV blocks: recompute, or swap to host memory.", labelKind)
 	return t
@@ -95,7 +91,6 @@ func (t *told) of(model string) *observer {
 		nextToken: t.nextToken.WithLabelValues(model), step: t.step.WithLabelValues(model),
 		freedAfter: t.freedAfter.WithLabelValues(model), freedSteps: t.freedSteps.WithLabelValues(model),
 		sequences: t.sequences.WithLabelValues(model), tokens: t.tokens.WithLabelValues(model),
-		lookups: t.lookups.WithLabelValues(model), hits: t.hits.WithLabelValues(model), tokensHit: t.tokensHit.WithLabelValues(model),
 		preemptions: map[batch.Preemption]prometheus.Counter{},
 	}
 	for p, kind := range preemptionKinds {
@@ -108,18 +103,10 @@ func (t *told) of(model string) *observer {
 type observer struct {
 	queueWait, firstToken, nextToken, step, freedAfter prometheus.Observer
 	sequences, tokens, freedSteps                      prometheus.Observer
-	lookups, hits, tokensHit                           prometheus.Counter
 	preemptions                                        map[batch.Preemption]prometheus.Counter
 }
 
-func (o *observer) Admitted(waited time.Duration, _, cached int) {
-	o.queueWait.Observe(waited.Seconds())
-	o.lookups.Inc()
-	if cached > 0 {
-		o.hits.Inc()
-		o.tokensHit.Add(float64(cached))
-	}
-}
+func (o *observer) Admitted(waited time.Duration, _, _ int) { o.queueWait.Observe(waited.Seconds()) }
 
 func (o *observer) Stepped(sequences, promptTokens, decodeTokens int, took time.Duration) {
 	o.step.Observe(took.Seconds())

@@ -12,6 +12,11 @@ var ofModel = []reading[model.Status]{
 		read: func(m model.Status) float64 { return float64(m.Steps.Running) }},
 	{name: "millrace_waiting_sequences", kind: gauge, help: "Sequences that wait for a slot or for KV blocks: the queue's depth.",
 		read: func(m model.Status) float64 { return float64(m.Steps.Waiting) }},
+	{name: "millrace_queue_age_seconds", kind: gauge,
+		help: "Time that the sequence which waits for its first place for longest has waited; 0 while none does.",
+		read: func(m model.Status) float64 { return m.Steps.QueueAge.Seconds() }},
+	{name: "millrace_paused_sequences", kind: gauge, help: "Of the running sequences, those whose readers must catch up first.",
+		read: func(m model.Status) float64 { return float64(m.Steps.Paused) }},
 	{name: "millrace_waiting_prompt_tokens", kind: gauge,
 		help: "Tokens of running and waiting sequences that must be computed before their next token can be.",
 		read: func(m model.Status) float64 { return float64(m.Steps.WaitingPrefillTokens) }},
@@ -19,6 +24,14 @@ var ofModel = []reading[model.Status]{
 		read: func(m model.Status) float64 { return float64(m.Runner.MaxSequences) }},
 	{name: "millrace_prompt_tokens_total", kind: counter, help: "Prompt tokens computed, again after a preemption included.",
 		read: func(m model.Status) float64 { return float64(m.Steps.PrefilledTokens) }},
+	{name: "millrace_prefix_lookups_total", kind: counter,
+		help: "Sequences whose prompts were looked for in the prefix cache when they got their first place.",
+		read: func(m model.Status) float64 { return float64(m.Steps.PrefixLookups) }},
+	{name: "millrace_prefix_hits_total", kind: counter, help: "Of these, those that found a block at least.",
+		read: func(m model.Status) float64 { return float64(m.Steps.PrefixHits) }},
+	{name: "millrace_prefix_tokens_total", kind: counter,
+		help: "Prompt tokens taken from the prefix cache instead of being computed; not in millrace_prompt_tokens_total.",
+		read: func(m model.Status) float64 { return float64(m.Steps.CachedTokens) }},
 	{name: "millrace_generated_tokens_total", kind: counter, help: "Tokens generated.",
 		read: func(m model.Status) float64 { return float64(m.Steps.GeneratedTokens) }},
 	{name: "millrace_cancelled_sequences_total", kind: counter, help: "Sequences whose callers cancelled them or went away.",
@@ -36,9 +49,15 @@ var ofModel = []reading[model.Status]{
 	{name: "millrace_step_bound_seconds", kind: gauge, help: "Age beyond which the step on the device counts as hung.",
 		read: func(m model.Status) float64 { return m.Steps.StepBound.Seconds() }},
 	{name: "millrace_kv_blocks", kind: gauge, help: helpBlocks, label: "state", value: "free",
-		read: func(m model.Status) float64 { return float64(m.Steps.FreeBlocks) }},
+		read: func(m model.Status) float64 { return float64(m.Steps.FreeBlocks - m.Steps.CachedBlocks) }},
+	{name: "millrace_kv_blocks", kind: gauge, help: helpBlocks, label: "state", value: "cached",
+		read: func(m model.Status) float64 { return float64(m.Steps.CachedBlocks) }},
 	{name: "millrace_kv_blocks", kind: gauge, help: helpBlocks, label: "state", value: "held",
 		read: func(m model.Status) float64 { return float64(m.Steps.TotalBlocks - m.Steps.FreeBlocks) }},
+	{name: "millrace_swap_blocks", kind: gauge, help: helpSwap, label: "state", value: "free",
+		read: func(m model.Status) float64 { return float64(m.Steps.FreeHostBlocks) }},
+	{name: "millrace_swap_blocks", kind: gauge, help: helpSwap, label: "state", value: "held",
+		read: func(m model.Status) float64 { return float64(m.Steps.TotalHostBlocks - m.Steps.FreeHostBlocks) }},
 	{name: "millrace_kv_block_tokens", kind: gauge, help: "Tokens that a KV block holds.",
 		read: func(m model.Status) float64 { return float64(m.Runner.BlockSize) }},
 	{name: "millrace_model_ready", kind: gauge, help: "1 while the model takes requests, else 0: it drains, or has failed.",
@@ -57,6 +76,8 @@ var ofModel = []reading[model.Status]{
 
 const helpBlocks = "KV blocks by state; their sum is the size of the cache. free: holds nothing; cached: holds a prefix and is given " +
 	"up when others need it; held: of sequences that run."
+
+const helpSwap = "KV blocks of host memory by state: held ones are of preempted sequences."
 
 // hasLoop says whether a model has a step loop: one that is being loaded has none, nor has one whose load failed.
 func hasLoop(m model.Status) bool { return m.Steps.StepBound > time.Duration(0) }

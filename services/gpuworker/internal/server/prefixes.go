@@ -28,8 +28,8 @@ type cached struct {
 // cachedOf lists the models of a manager.
 func cachedOf(models *model.Manager) (all []cached) {
 	for _, inst := range models.Instances() {
-		if source, ok := any(inst.Loop).(prefixSource); ok && inst.Loop != nil {
-			all = append(all, cached{inst.Name, hex.EncodeToString(inst.Digest[:]), source})
+		if inst.Loop != nil { // one whose load failed has none
+			all = append(all, cached{inst.Name, hex.EncodeToString(inst.Digest[:]), inst.Loop})
 		}
 	}
 	return all

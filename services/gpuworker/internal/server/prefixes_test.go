@@ -1,9 +1,11 @@
 package server
 
 import (
+	"context"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/prefixkey"
 )
 
 // fakeCache tells of cached prefixes as a step loop does; a reader that is more than memory changes behind begins anew.
@@ -192,4 +195,49 @@ func TestCachedPrefixesOfAnUnlistedModelWait(t *testing.T) {
 	require.Empty(t, r.changes(models, all))
 	require.Empty(t, r.changes(nil, all), "a model that is gone is told of by the report")
 	require.True(t, r.changes(models, all)[0].GetReset_(), "one that comes back is told anew")
+}
+
+func TestAHealthStreamTellsOfThePromptsThatAreCached(t *testing.T) {
+	w := start(t, cpuDevice(t), "stories")
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	stream, err := w.health.Health(ctx)
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&pb.HealthRequest{Interval: durationpb.New(minHealthInterval)}))
+	known := map[string]map[uint64]bool{}
+	until := func(holds func(keys map[uint64]bool) bool) {
+		t.Helper()
+		for !holds(known["stories"]) {
+			in, err := stream.Recv()
+			require.NoError(t, err)
+			if p := in.GetPrefixKeys(); p != nil {
+				apply(known, p)
+			}
+		}
+	}
+	until(func(keys map[uint64]bool) bool { return keys != nil && len(keys) == 0 })
+	in := prompted(strings.Repeat("Once upon a time there was a girl who had a cat. ", 12), 3)
+	prefixes, _ := prefixkey.Of(in)
+	require.Len(t, prefixes, 2)
+	out := w.generate(ctx, t, in)
+	require.NoError(t, out.err)
+	require.Zero(t, out.finished[0].GetUsage().GetCachedTokens())
+	until(func(keys map[uint64]bool) bool { return keys[prefixes[0].Key] && keys[prefixes[1].Key] })
+
+	again := w.generate(ctx, t, in)
+	require.NoError(t, again.err)
+	require.Equal(t, out.ids, again.ids)
+	require.Positive(t, again.finished[0].GetUsage().GetCachedTokens())
+
+	// Another salt has other keys, and a request that bypasses the cache leaves none.
+	bypassing := proto.CloneOf(in)
+	bypassing.Input = &pb.GenerateRequest_Prompt{Prompt: strings.Repeat("The dog ran to the big red house. ", 12)}
+	bypassing.Cache = &pb.CacheOptions{BypassPrefixCache: ptr(true)}
+	require.NoError(t, w.generate(ctx, t, bypassing).err)
+	salted := proto.CloneOf(in)
+	salted.Cache = &pb.CacheOptions{Salt: ptr("mine")}
+	others, _ := prefixkey.Of(salted)
+	require.NoError(t, w.generate(ctx, t, salted).err)
+	until(func(keys map[uint64]bool) bool { return keys[others[1].Key] })
+	require.Len(t, known["stories"], 4)
 }

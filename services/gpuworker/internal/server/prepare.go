@@ -29,6 +29,7 @@ func (s *Server) prepare(ctx context.Context, in *pb.GenerateRequest, inst *mode
 	if want := in.ExpectPromptDigest; want != nil && *want != r.Digest {
 		return generate.Request{}, fmt.Errorf("%w: the prompt's digest is %s, expected %s", errExpectation, r.Digest, *want)
 	}
+	r.Schedule.Keys = prefixKeys(in, len(r.Prompt))
 	return r, nil
 }
 

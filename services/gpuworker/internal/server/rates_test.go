@@ -1,0 +1,44 @@
+package server
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/model"
+)
+
+func TestALoadIsOfAllModels(t *testing.T) {
+	a := model.Status{Name: "a", State: model.Ready, Steps: batch.Stats{
+		Running: 3, Waiting: 4, WaitingPrefillTokens: 5, Paused: 2, QueueAge: time.Second, FreeBlocks: 60, CachedBlocks: 20,
+		TotalBlocks: 100, GeneratedTokens: 7, Cancelled: 1, Preempted: 9, Swapped: 8, CachedTokens: 30, RefusedSteps: 1, StepsAfterCancel: 2,
+	}}
+	b := a
+	b.Name, b.Steps.QueueAge = "b", 3*time.Second
+	failed := a
+	failed.Name, failed.State = "failed", model.Failed
+	var r rates
+	r.sample([]model.Status{a, b, failed})
+	load := r.load([]model.Status{a, b, failed})
+	require.EqualValues(t, 9, load.GetRunning())
+	require.EqualValues(t, 12, load.GetWaiting())
+	require.EqualValues(t, 6, load.GetPaused())
+	require.Equal(t, 3*time.Second, load.GetQueueAge().AsDuration(), "of the one that waits for longest")
+	require.EqualValues(t, 120, load.GetFreeBlocks(), "the cache of a model that has failed is of no use")
+	require.EqualValues(t, 40, load.GetCachedBlocks())
+	require.EqualValues(t, 27, load.GetPreempted())
+	require.EqualValues(t, 24, load.GetSwapped())
+	require.EqualValues(t, 90, load.GetCachedTokens())
+	require.LessOrEqual(t, load.GetCachedBlocks(), load.GetFreeBlocks())
+
+	// What an unloaded model has done stays in the sums; what it did at the time goes.
+	b.Steps.QueueAge, b.Steps.Swapped = 0, 10
+	r.sample([]model.Status{b})
+	load = r.load([]model.Status{b})
+	require.Nil(t, load.GetQueueAge(), "nobody waits")
+	require.EqualValues(t, 26, load.GetSwapped())
+	require.EqualValues(t, 90, load.GetCachedTokens())
+	require.EqualValues(t, 2, load.GetPaused())
+}
