@@ -59,6 +59,14 @@ first=$(story)
 [[ ${#first} -gt 20 ]] || die "no story: $first"
 echo "three containers are healthy, and tell: ${first:0:60}..."
 
+# One of the two has told the story.
+measures() { curl -fsS "http://127.0.0.1:9071/$1" && curl -fsS "http://127.0.0.1:9072/$1"; }
+measures readyz >/dev/null || die 'a worker is not ready by its own word'
+measures metrics >"$scratch/measures" || die 'a worker serves no measures'
+grep -q '^millrace_generated_tokens_total{model="stories"} [1-9]' "$scratch/measures" ||
+  die "no worker has measured the story: $(grep '^millrace_generated' "$scratch/measures")"
+echo "both serve $(grep -c '^# TYPE millrace_' "$scratch/measures" | awk '{print $1 / 2}') measures"
+
 killed=$(container worker-0)
 kill -9 "$(of "$killed" '{{.State.Pid}}')"
 came_back() { [[ $(of "$killed" '{{.RestartCount}}') == 1 ]]; }
