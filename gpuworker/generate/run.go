@@ -108,10 +108,7 @@ func (r *run) cached() int {
 	if len(r.streams) == 0 {
 		return 0
 	}
-	if s, ok := any(r.streams[0]).(interface{ Cached() int }); ok {
-		return s.Cached()
-	}
-	return 0
+	return r.streams[0].Cached()
 }
 
 // follow carries one stream to the sink until its end.

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -170,4 +172,21 @@ func TestAResumeWithAnotherTextIsToldBothNumbers(t *testing.T) {
 	require.Equal(t, "2", numbers["resumed_tokens"])
 	require.Equal(t, "0", numbers["output_index"])
 	require.NotEqual(t, "0", numbers["expected_text_bytes"])
+}
+
+func TestTheUsageOfAResumedCallThatMeetsItsDeadlineIsWhole(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{StepTime: 10 * time.Millisecond}), "stories")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	in := prompted("Once upon a time", 480)
+	in.Resume = []*pb.Resume{{TokenIds: []uint32{300, 301, 302}}}
+	stream, err := w.infer.Generate(ctx, in)
+	require.NoError(t, err)
+	got := receive(t, stream)
+	require.Equal(t, reason.DeadlineExceeded, rpc.Reason(got.err), "%v", got.err)
+	require.Len(t, stream.Trailer().Get(rpc.UsageTrailer), 1)
+	usage := &pb.Usage{}
+	require.NoError(t, proto.Unmarshal([]byte(stream.Trailer().Get(rpc.UsageTrailer)[0]), usage))
+	require.GreaterOrEqual(t, int(usage.GetCompletionTokens()), 3+len(got.ids[0]))
+	require.Less(t, usage.GetCompletionTokens(), uint32(480))
 }
