@@ -167,9 +167,9 @@ func (r *reader) ropeScale() float32 {
 
 // readVocabulary takes the vocabulary's size from the metadata or from the embedding's rows.
 func readVocabulary(f *gguf.File, r *reader, d *engine.ModelDesc) error {
-	embedding, ok := f.Tensor(embeddingName)
+	embedding, ok := f.Tensor(fileNames[engine.RoleEmbedding])
 	if !ok {
-		return invalid("tensor %s is missing", embeddingName)
+		return invalid("tensor %s is missing", fileNames[engine.RoleEmbedding])
 	}
 	rows := 0
 	if len(embedding.Dims) == 2 && embedding.Dims[1] <= maxSize {

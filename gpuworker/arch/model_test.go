@@ -254,7 +254,7 @@ func TestWhatIsNotBuiltOrContradictsItselfIsRefusedByName(t *testing.T) {
 		"a scaling factor of zero":      {llama().set("llama.rope.scaling.factor", float32(0)), arch.ErrInvalidModel, "rope.scaling.factor is 0"},
 		"no layers":                     {llama().set("llama.block_count", uint32(0)), arch.ErrInvalidModel, "block_count is 0"},
 		"2^60 layers":                   {llama().set("llama.block_count", uint64(1<<60)), arch.ErrInvalidModel, "want 1 to"},
-		"a million layers":              {llama().set("llama.block_count", uint32(1e6)), arch.ErrInvalidModel, "tensor blk.2.attn_k.weight is missing"},
+		"a million layers":              {llama().set("llama.block_count", uint32(1e6)), arch.ErrInvalidModel, "tensor blk.2.attn_norm.weight is missing"},
 		"a negative width":              {llama().set("llama.embedding_length", int32(-96)), gguf.ErrValueType, "embedding_length"},
 		"three heads for two":           {llama().set("llama.attention.head_count", uint32(3)), arch.ErrInvalidModel, "3 heads do not share 2"},
 		"heads that do not divide":      {llama().set("llama.attention.head_count", uint32(10)).set("llama.attention.head_count_kv", uint32(5)), arch.ErrInvalidModel, "96 is not divisible by 10 heads"},

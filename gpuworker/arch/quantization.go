@@ -43,5 +43,3 @@ func quantization(meta *gguf.Metadata, bindings []Binding) (string, error) {
 func typeError(t gguf.Tensor, want any) error {
 	return fmt.Errorf("tensor %s is %v, want %v: %w", t.Name, t.Type, want, ErrUnsupportedType)
 }
-
-func sortedNames(parts map[string]part) []string { return slices.Sorted(maps.Keys(parts)) }

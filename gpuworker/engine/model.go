@@ -46,33 +46,6 @@ type ModelDesc struct {
 	RopeFactors                                         bool // frequency i is divided by factor i of RoleRopeFactors
 }
 
-// Role says what a tensor is to the model.
-type Role int32
-
-// Roles; dims are (in, out), ggml's ne[0], ne[1].
-const (
-	RoleEmbedding   Role = iota // (Hidden, Vocab)
-	RoleOutputNorm              // (Hidden)
-	RoleOutput                  // (Hidden, Vocab); absent when tied
-	RoleRopeFactors             // (RopeDims/2)
-	RoleAttnNorm                // (Hidden)
-	RoleQ                       // (Hidden, Heads*HeadDim)
-	RoleK                       // (Hidden, KVHeads*HeadDim)
-	RoleV                       // (Hidden, KVHeads*HeadDim)
-	RoleQBias
-	RoleKBias
-	RoleVBias
-	RoleQNorm // (HeadDim)
-	RoleKNorm // (HeadDim)
-	RoleO     // (Heads*HeadDim, Hidden)
-	RoleOBias
-	RoleFFNNorm // (Hidden)
-	RoleGate    // (Hidden, FFN)
-	RoleUp      // (Hidden, FFN)
-	RoleDown    // (FFN, Hidden)
-	RoleCount
-)
-
 // TensorDesc describes one tensor to bind. Layer is -1 outside the layers.
 type TensorDesc struct {
 	Role  Role

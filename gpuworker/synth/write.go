@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 
+	"github.com/millrace/millrace/gpuworker/arch"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
@@ -95,49 +96,48 @@ func describe(out *gguf.Writer, shape Shape, d engine.ModelDesc, fileType uint32
 	}
 }
 
-// list returns the tensors of a model in file order.
+// list returns the tensors of a model in file order: the head and its norm come behind the layers.
 func list(d engine.ModelDesc, typ gguf.Type) []tensor {
 	var ts []tensor
-	matrix := func(name string, in, out int) {
-		ts = append(ts, tensor{name: name, typ: fit(typ, in), dims: []uint64{uint64(in), uint64(out)}})
+	add := func(role engine.Role, layer int) {
+		if !role.Of(d) {
+			return
+		}
+		t := tensor{name: arch.TensorName(role, layer), typ: gguf.F32}
+		for _, n := range role.Dims(d) {
+			t.dims = append(t.dims, uint64(n))
+		}
+		if role.Vector() {
+			t.fill = fillOf(role, d)
+		} else {
+			t.typ = fit(typ, int(t.dims[0]))
+		}
+		ts = append(ts, t)
 	}
-	vector := func(name string, n int, fill func(stream, int) float32) {
-		ts = append(ts, tensor{name, gguf.F32, []uint64{uint64(n)}, fill})
-	}
-	q, kv := d.Heads*d.HeadDim, d.KVHeads*d.HeadDim
-	matrix("token_embd.weight", d.Hidden, d.Vocab)
-	if d.RopeFactors {
-		vector("rope_freqs.weight", d.RopeDims/2, func(_ stream, i int) float32 { return ropeFactor(d, i) })
-	}
+	add(engine.RoleEmbedding, -1)
+	add(engine.RoleRopeFactors, -1)
 	for layer := range d.Layers {
-		blk := fmt.Sprintf("blk.%d.", layer)
-		vector(blk+"attn_norm.weight", d.Hidden, norm)
-		matrix(blk+"attn_q.weight", d.Hidden, q)
-		matrix(blk+"attn_k.weight", d.Hidden, kv)
-		matrix(blk+"attn_v.weight", d.Hidden, kv)
-		if d.QKVBias {
-			vector(blk+"attn_q.bias", q, bias)
-			vector(blk+"attn_k.bias", kv, bias)
-			vector(blk+"attn_v.bias", kv, bias)
+		for role := range engine.RoleCount {
+			if role.InLayer() {
+				add(role, layer)
+			}
 		}
-		if d.QKNorm {
-			vector(blk+"attn_q_norm.weight", d.HeadDim, norm)
-			vector(blk+"attn_k_norm.weight", d.HeadDim, norm)
-		}
-		matrix(blk+"attn_output.weight", q, d.Hidden)
-		if d.OBias {
-			vector(blk+"attn_output.bias", d.Hidden, bias)
-		}
-		vector(blk+"ffn_norm.weight", d.Hidden, norm)
-		matrix(blk+"ffn_gate.weight", d.Hidden, d.FFN)
-		matrix(blk+"ffn_up.weight", d.Hidden, d.FFN)
-		matrix(blk+"ffn_down.weight", d.FFN, d.Hidden)
 	}
-	vector("output_norm.weight", d.Hidden, norm)
-	if !d.TiedHead {
-		matrix("output.weight", d.Hidden, d.Vocab)
-	}
+	add(engine.RoleOutputNorm, -1)
+	add(engine.RoleOutput, -1)
 	return ts
+}
+
+// fillOf makes the numbers of a vector.
+func fillOf(role engine.Role, d engine.ModelDesc) func(stream, int) float32 {
+	switch role {
+	case engine.RoleRopeFactors:
+		return func(_ stream, i int) float32 { return ropeFactor(d, i) }
+	case engine.RoleQBias, engine.RoleKBias, engine.RoleVBias, engine.RoleOBias:
+		return bias
+	default:
+		return norm
+	}
 }
 
 // fit returns the type a matrix with rows of n gets when typ is asked for.

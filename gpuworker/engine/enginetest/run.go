@@ -42,6 +42,7 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 		{"refused memory", true, testRefusedMemory},
 		{"operations", opts.Numeric, testOps},
 		{"products", opts.Numeric, testProducts},
+		{"roles", true, testRoles},
 		{"model", true, testModel},
 		{"runner", true, testRunner},
 		{"faults", true, testFaults},

@@ -17,39 +17,17 @@ type Wanted struct {
 
 // Tensors lists what a model of this shape must bind: the outer tensors first, then layer by layer.
 func Tensors(d engine.ModelDesc) []Wanted {
-	hidden, ffn, vocab := int64(d.Hidden), int64(d.FFN), int64(d.Vocab)
-	q, kv, head := int64(d.Heads)*int64(d.HeadDim), int64(d.KVHeads)*int64(d.HeadDim), int64(d.HeadDim)
 	var out []Wanted
-	matrix := func(role engine.Role, layer int, in, rows int64) {
-		out = append(out, Wanted{Role: role, Layer: layer, Dims: []int64{in, rows}})
-	}
-	vector := func(when bool, role engine.Role, layer int, n int64) {
-		if when {
-			out = append(out, Wanted{Role: role, Layer: layer, Dims: []int64{n}, F32: true})
+	want := func(inLayer bool, layer int) {
+		for role := range engine.RoleCount {
+			if role.InLayer() == inLayer && role.Of(d) {
+				out = append(out, Wanted{Role: role, Layer: layer, Dims: role.Dims(d), F32: role.Vector()})
+			}
 		}
 	}
-	matrix(engine.RoleEmbedding, -1, hidden, vocab)
-	vector(true, engine.RoleOutputNorm, -1, hidden)
-	if !d.TiedHead {
-		matrix(engine.RoleOutput, -1, hidden, vocab)
-	}
-	vector(d.RopeFactors, engine.RoleRopeFactors, -1, int64(d.RopeDims/2))
-	for l := range d.Layers {
-		vector(true, engine.RoleAttnNorm, l, hidden)
-		matrix(engine.RoleQ, l, hidden, q)
-		matrix(engine.RoleK, l, hidden, kv)
-		matrix(engine.RoleV, l, hidden, kv)
-		vector(d.QKVBias, engine.RoleQBias, l, q)
-		vector(d.QKVBias, engine.RoleKBias, l, kv)
-		vector(d.QKVBias, engine.RoleVBias, l, kv)
-		vector(d.QKNorm, engine.RoleQNorm, l, head)
-		vector(d.QKNorm, engine.RoleKNorm, l, head)
-		matrix(engine.RoleO, l, q, hidden)
-		vector(d.OBias, engine.RoleOBias, l, hidden)
-		vector(true, engine.RoleFFNNorm, l, hidden)
-		matrix(engine.RoleGate, l, hidden, ffn)
-		matrix(engine.RoleUp, l, hidden, ffn)
-		matrix(engine.RoleDown, l, ffn, hidden)
+	want(false, -1)
+	for layer := range d.Layers {
+		want(true, layer)
 	}
 	return out
 }

@@ -55,19 +55,10 @@ func TensorSize(d engine.TensorDesc) (uint64, error) {
 	return elements / block.Elements * block.Bytes, nil
 }
 
-var names = [engine.RoleCount]string{
-	"embedding", "output norm", "output", "rope factors", "attention norm", "q", "k", "v", "q bias", "k bias", "v bias",
-	"q norm", "k norm", "o", "o bias", "ffn norm", "gate", "up", "down",
-}
-
 // Name is what messages call a tensor, such as "layer 3 gate".
 func Name(role engine.Role, layer int) string {
-	name := fmt.Sprintf("role %d", role)
-	if role >= 0 && role < engine.RoleCount {
-		name = names[role]
-	}
 	if layer >= 0 {
-		return fmt.Sprintf("layer %d %s", layer, name)
+		return fmt.Sprintf("layer %d %v", layer, role)
 	}
-	return name
+	return role.String()
 }

@@ -1,0 +1,110 @@
+package enginetest
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/rules"
+)
+
+// roleShapes are models that differ in which tensors they have. No two of Small's sizes are equal, so that the dims of one
+// role are not those of another by chance.
+var roleShapes = map[string]func(*engine.ModelDesc){
+	"nothing optional": func(d *engine.ModelDesc) { d.TiedHead = true },
+	"a head":           func(*engine.ModelDesc) {},
+	"rope factors":     func(d *engine.ModelDesc) { d.RopeFactors = true },
+	"qkv biases":       func(d *engine.ModelDesc) { d.QKVBias = true },
+	"an output bias":   func(d *engine.ModelDesc) { d.OBias = true },
+	"head norms":       func(d *engine.ModelDesc) { d.QKNorm = true },
+	"everything": func(d *engine.ModelDesc) {
+		d.RopeFactors, d.QKVBias, d.OBias, d.QKNorm = true, true, true, true
+	},
+}
+
+// testRoles holds an engine's own table of roles to the library's, see engine.Role: which tensors a model has, in the layers
+// and outside, their dims, and which are vectors.
+func testRoles(t *testing.T, opener func(*testing.T) engine.Device, _ Options) {
+	for name, change := range roleShapes {
+		t.Run(name, func(t *testing.T) {
+			dev := open(t, opener)
+			desc := Small()
+			change(&desc)
+			m, err := dev.NewModel(desc)
+			require.NoError(t, err)
+			for role := range engine.RoleCount {
+				refuseOthers(t, dev, m, desc, role)
+			}
+			// What was refused left nothing behind: the model is whole with all that the table wants, and with no less.
+			tensors := rules.Tensors(desc)
+			for _, want := range tensors {
+				require.NoError(t, bindZeros(dev, m, want.Role, want.Layer, engine.F32, want.Dims), "%v of layer %d", want.Role, want.Layer)
+			}
+			require.NoError(t, m.Seal())
+			require.NoError(t, m.Close())
+			for _, left := range tensors {
+				if left.Layer <= 0 {
+					sealsOnlyWith(t, dev, desc, left)
+				}
+			}
+		})
+	}
+}
+
+// refuseOthers binds a role with everything but what the table says of it.
+func refuseOthers(t *testing.T, dev engine.Device, m engine.Model, desc engine.ModelDesc, role engine.Role) {
+	t.Helper()
+	layer, other := -1, 0
+	if role.InLayer() {
+		layer, other = 0, -1
+	}
+	dims := role.Dims(desc)
+	if !role.Of(desc) {
+		require.ErrorIs(t, bindZeros(dev, m, role, layer, engine.F32, dims), engine.ErrInvalid, "%v is not of this model", role)
+		return
+	}
+	require.ErrorIs(t, bindZeros(dev, m, role, other, engine.F32, dims), engine.ErrInvalid, "%v of layer %d", role, other)
+	for i := range dims {
+		for _, by := range []int64{-1, 1} {
+			bad := slices.Clone(dims)
+			bad[i] += by
+			require.ErrorIs(t, bindZeros(dev, m, role, layer, engine.F32, bad), engine.ErrInvalid, "%v with dims %v", role, bad)
+		}
+	}
+	if role.Vector() {
+		require.ErrorIs(t, bindZeros(dev, m, role, layer, engine.F32, []int64{dims[0], 1}), engine.ErrInvalid, "%v with two dims", role)
+		require.ErrorIs(t, bindZeros(dev, m, role, layer, engine.F16, dims), engine.ErrInvalid, "%v in half precision", role)
+	} else {
+		require.ErrorIs(t, bindZeros(dev, m, role, layer, engine.F32, dims[:1]), engine.ErrInvalid, "%v with one dim", role)
+	}
+}
+
+// sealsOnlyWith binds all tensors but one.
+func sealsOnlyWith(t *testing.T, dev engine.Device, desc engine.ModelDesc, left rules.Wanted) {
+	t.Helper()
+	m, err := dev.NewModel(desc)
+	require.NoError(t, err)
+	for _, w := range rules.Tensors(desc) {
+		if w.Role != left.Role || w.Layer != left.Layer {
+			require.NoError(t, bindZeros(dev, m, w.Role, w.Layer, engine.F32, w.Dims))
+		}
+	}
+	require.ErrorIs(t, m.Seal(), engine.ErrPrecondition, "without %v", left.Role)
+	require.NoError(t, m.Close())
+}
+
+// bindZeros binds a tensor of zeros that has bytes enough.
+func bindZeros(dev engine.Device, m engine.Model, role engine.Role, layer int, typ engine.Type, dims []int64) error {
+	n := int64(4)
+	for _, d := range dims {
+		n *= max(d, 1)
+	}
+	b, err := upload(dev, make([]byte, n), engine.Staging)
+	if err != nil {
+		return fmt.Errorf("upload: %w", err)
+	}
+	return m.Bind(engine.TensorDesc{Role: role, Layer: layer, Type: typ, Dims: dims}, b)
+}
