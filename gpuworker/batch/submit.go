@@ -11,22 +11,32 @@ func (l *Loop) capacity() int {
 	return min(l.cfg.Context, l.cfg.Runner.KVBlocks*l.cfg.Runner.BlockSize)
 }
 
-// MaxTokens is how many tokens may follow a prompt of so many.
-func (l *Loop) MaxTokens(promptLength int) int { return l.capacity() - promptLength }
+// Fit is how many tokens may follow a prompt of so many, of those wanted. ErrTooLong refuses a prompt that does not fit, or that
+// leaves no room where some are wanted. Whoever must know a request's length asks here.
+func (l *Loop) Fit(prompt, wanted int) (most int, err error) {
+	room := l.capacity() - prompt
+	switch {
+	case room < 0:
+		return 0, fmt.Errorf("%w: it has %d tokens; this model serves at most %d", ErrTooLong, prompt, l.capacity())
+	case room == 0 && wanted > 0:
+		return 0, fmt.Errorf("%w: it has %d tokens, and %d fit with room for an answer", ErrTooLong, prompt, l.capacity()-1)
+	}
+	return min(wanted, room), nil
+}
 
 // Submit takes a request into the queue, whole or not at all, and gives a stream for each of its continuations, in their order.
 // ErrTooLong, ErrFull and ErrClosed refuse it.
 func (l *Loop) Submit(r Request) ([]*Stream, error) {
 	n := len(r.Prompt)
-	switch room := l.MaxTokens(n); {
+	switch {
 	case n == 0:
 		return nil, fmt.Errorf("%w: the prompt is empty", engine.ErrInvalid)
 	case len(r.Continuations) == 0:
 		return nil, fmt.Errorf("%w: the request has no continuation", engine.ErrInvalid)
-	case room < 0 || (room == 0 && r.MaxTokens > 0):
-		return nil, fmt.Errorf("%w: it has %d tokens, and %d fit with room for an answer", ErrTooLong, n, l.capacity()-1)
-	default:
-		r.MaxTokens = min(r.MaxTokens, room)
+	}
+	var err error
+	if r.MaxTokens, err = l.Fit(n, r.MaxTokens); err != nil {
+		return nil, err
 	}
 	for _, c := range r.Continuations {
 		if k := len(c.Resumed); k > 0 && k >= r.MaxTokens {

@@ -55,8 +55,8 @@ func (r Request) batch(live []*continuation) batch.Request {
 // Submitter is what Run asks of a step loop.
 type Submitter interface {
 	Submit(batch.Request) ([]*batch.Stream, error)
-	// MaxTokens is how many tokens may follow a prompt of so many.
-	MaxTokens(prompt int) int
+	// Fit is how many tokens may follow a prompt of so many, of those wanted, or batch.ErrTooLong.
+	Fit(prompt, wanted int) (most int, err error)
 }
 
 // TextDecoder turns token ids into valid UTF-8 text, piece by piece.

@@ -236,7 +236,7 @@ type silentLoop struct {
 	taken []batch.Request
 }
 
-func (l *silentLoop) MaxTokens(prompt int) int { return 100 - prompt }
+func (l *silentLoop) Fit(prompt, wanted int) (int, error) { return min(wanted, 100-prompt), nil }
 func (l *silentLoop) Submit(r batch.Request) ([]*batch.Stream, error) {
 	l.taken = append(l.taken, r)
 	return nil, batch.ErrFull

@@ -24,7 +24,11 @@ func Run(ctx context.Context, loop Submitter, decoders NewDecoder, r Request, si
 	if r.Resumed() {
 		r.PromptTopN = -1
 	}
-	all, err := r.continuations(min(r.MaxTokens, max(loop.MaxTokens(len(r.Prompt)), 0)), decoders)
+	limit, err := loop.Fit(len(r.Prompt), r.MaxTokens)
+	if err != nil {
+		return Totals{}, err
+	}
+	all, err := r.continuations(limit, decoders)
 	if err != nil {
 		return Totals{}, err
 	}

@@ -27,7 +27,7 @@ func Build(ctx context.Context, e *Encoder, m Model, in Input, o Options) (gener
 	if err != nil {
 		return generate.Request{}, err
 	}
-	most, err := m.fits(len(ids), o.MaxTokens)
+	most, err := m.Loop.Fit(len(ids), o.MaxTokens)
 	if err != nil {
 		return generate.Request{}, err
 	}

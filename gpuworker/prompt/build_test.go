@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/gpuworker/batch"
@@ -19,10 +20,11 @@ import (
 	"github.com/millrace/millrace/gpuworker/tokenizer"
 )
 
-// room is a cache of so many tokens.
-type room int
-
-func (r room) MaxTokens(prompt int) int { return int(r) - prompt }
+// room is the step loop of a cache of so many tokens.
+func room(tokens int) Loop {
+	return batch.New(batch.Config{Context: tokens, Runner: engine.RunnerConfig{KVBlocks: tokens, BlockSize: 1, MaxSequences: 1}},
+		nil, hclog.NewNullLogger())
+}
 
 // rendering is a template by hand.
 type rendering func(template.Input) (string, error)

@@ -69,15 +69,3 @@ func (m Model) fitsBytes(n int) error {
 	}
 	return nil
 }
-
-// fits refuses a prompt that leaves no room for what is wanted behind it, and says how many tokens may follow it at most.
-func (m Model) fits(prompt, wanted int) (most int, err error) {
-	room := m.Loop.MaxTokens(prompt)
-	switch {
-	case room < 0:
-		return 0, fmt.Errorf("%w: it has %d tokens; this model serves at most %d", batch.ErrTooLong, prompt, prompt+room)
-	case room == 0 && wanted > 0:
-		return 0, fmt.Errorf("%w: it has %d tokens, and %d fit with room for an answer", batch.ErrTooLong, prompt, prompt-1)
-	}
-	return min(wanted, room), nil
-}

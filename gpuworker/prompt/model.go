@@ -40,8 +40,8 @@ type Template interface {
 
 // Loop knows the cache; batch.Loop is one.
 type Loop interface {
-	// MaxTokens is how many tokens may follow a prompt of so many; below 0: so long a prompt does not fit.
-	MaxTokens(prompt int) int
+	// Fit is how many tokens may follow a prompt of so many, of those wanted, or batch.ErrTooLong.
+	Fit(prompt, wanted int) (most int, err error)
 }
 
 // Decoders makes the text decoders of a generation; the model has a tokenizer.

@@ -12,11 +12,15 @@ import (
 
 // Generate runs a prompt greedily on a loaded model, through its step loop, as the call of that name does.
 func Generate(ctx context.Context, inst *model.Instance, prompt []int32, n int) ([]int32, error) {
-	if room := inst.Loop.MaxTokens(len(prompt)); n > room {
-		return nil, fmt.Errorf("%w: %d tokens behind a prompt of %d, and %d fit", batch.ErrTooLong, n, len(prompt), room)
+	most, err := inst.Loop.Fit(len(prompt), n)
+	switch {
+	case err != nil:
+		return nil, err
+	case most < n:
+		return nil, fmt.Errorf("%w: %d tokens behind a prompt of %d, and %d fit", batch.ErrTooLong, n, len(prompt), most)
 	}
 	to := &collector{}
-	_, err := generate.Run(ctx, inst.Loop, nil, generate.Request{
+	_, err = generate.Run(ctx, inst.Loop, nil, generate.Request{
 		Prompt: prompt, Class: engine.Prefill, Sequences: 1, MaxTokens: n, NoText: true, PromptTopN: -1,
 		Params: engine.SlotParams{TopP: 1, TypicalP: 1, RepetitionPenalty: 1},
 	}, to)
