@@ -52,8 +52,7 @@ bench() {
     tokens=64
     ((prompt > 128)) && tokens=8
     options=()
-    # Two steps in flight measure the engine alone; by default there is one, as in a worker.
-    [[ $kv == default ]] || options=(--kv "$kv" --depth 2)
+    [[ $kv == default ]] || options=(--kv "$kv")
     [[ -z $floors ]] || ! grep -q "^engine $key/" "$floors" || options+=(--floors "$floors")
     if "$bin/millrace-bench" engine --device gpu --engine-path "$out" --model "$file" "${options[@]}" --batch "$batches" \
       --prompt "$prompt" --tokens "$tokens" --repeat 3 --roof-time 200ms --save "$log.json" >"$log.log" 2>&1; then

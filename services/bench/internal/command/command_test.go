@@ -118,6 +118,7 @@ func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
 		"an unknown type":        {[]string{"engine", "--type", "q9"}, "q4_k"},
 		"a KV type of weights":   {[]string{"engine", "--kv", "q8_0"}, "--kv"},
 		"a batch of none":        {[]string{"engine", "--batch", "0"}, "--batch 0"},
+		"a mix of nothing":       {[]string{"engine", "--mix", "0x1/1"}, "--mix"},
 		"a level":                {[]string{"engine", "--log-level", "loud"}, "--log-level"},
 		"no output":              {[]string{"synth"}, "-o"},
 		"two ways to send":       {[]string{"load", "--rate", "3", "--trace", "x.csv"}, "exclude each other"},

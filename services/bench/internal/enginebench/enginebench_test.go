@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 	"github.com/millrace/millrace/gpuworker/synth"
 	"github.com/millrace/millrace/services/bench/internal/enginebench"
+	"github.com/millrace/millrace/services/bench/internal/gauge"
 	"github.com/millrace/millrace/services/bench/internal/modelfile"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
@@ -90,6 +91,32 @@ func TestASimDeviceIsMeasuredWithoutRoofs(t *testing.T) {
 	require.Less(t, report.Lines[3].TokensPerSecond.Max, 3000.0)
 }
 
+func TestMixesAreMeasuredBesideBatchesOrAlone(t *testing.T) {
+	cfg := configOf(file(t, gguf.Q8_0))
+	cfg.Mixes = []gauge.Mix{{Sequences: 3, Prompt: 40, Tokens: 7}, {Sequences: 1, Prompt: 5, Tokens: 1}}
+	report := run(t, "sim:step=1ms,prefill=0s,decode=0s", cfg)
+	require.Len(t, report.Lines, 4)
+	require.Len(t, report.Mixes, 2)
+	for i, m := range report.Mixes {
+		require.Equal(t, cfg.Mixes[i], m.Mix)
+		require.Positive(t, m.Generated.Min)
+		require.Less(t, m.Generated.Max, 1000*float64(m.Sequences), "no step is shorter than the device's")
+		require.GreaterOrEqual(t, m.Line.TokensPerSecond.Median, m.Generated.Median, "prompts count as positions")
+		require.GreaterOrEqual(t, m.Idle, 0.0)
+		require.Less(t, m.Idle, 1.0)
+	}
+	cfg.Batches = nil
+	report = run(t, "sim:step=0s", cfg)
+	require.Empty(t, report.Lines)
+	require.Len(t, report.Mixes, 2)
+	var text bytes.Buffer
+	report.Print(&text)
+	require.Contains(t, text.String(), "3x40/7")
+	require.NotContains(t, text.String(), "class  batch")
+	cfg.Mixes = nil
+	require.ErrorContains(t, cfg.Validate(), "--batch lists no size")
+}
+
 // Run fails if a batch computes other tokens than the step loop does.
 func TestTokensAreTheSameAtEveryDepth(t *testing.T) {
 	cfg := configOf(file(t, gguf.Q8_0))
@@ -129,6 +156,11 @@ func TestABatchThatComputesOtherTokensMakesTheRunVoid(t *testing.T) {
 	require.ErrorIs(t, err, enginebench.ErrTokens)
 	require.ErrorContains(t, err, "batch of 3")
 	require.NotNil(t, report)
+	cfg := configOf(file(t, gguf.Q8_0))
+	cfg.Batches, cfg.Mixes = nil, []gauge.Mix{{Sequences: 2, Prompt: 9, Tokens: 5}}
+	_, err = enginebench.Run(t.Context(), forgetful{open(t, "sim:step=0s")}, cfg, quiet, rpctest.Logger(t))
+	require.ErrorIs(t, err, enginebench.ErrTokens)
+	require.ErrorContains(t, err, "mix 2x9/5")
 }
 
 func TestAnotherSeedGivesOtherTokens(t *testing.T) {

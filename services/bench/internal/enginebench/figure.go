@@ -16,6 +16,11 @@ func Rows(model string, kv string, prompt int) string {
 	return fmt.Sprintf("%s/%s/%d/", strings.TrimSuffix(filepath.Base(model), extension), kv, prompt)
 }
 
+// MixRows is what the rows of a run's mixes begin with; the mix itself follows.
+func MixRows(model string, kv string) string {
+	return fmt.Sprintf("%s/%s/mix/", strings.TrimSuffix(filepath.Base(model), extension), kv)
+}
+
 // CacheType is the type of the KV cache that a run has on a device: what a worker takes there, unless the configuration chose.
 func (c *Config) CacheType(info engine.DeviceInfo) engine.Type {
 	if c.KV != nil {
@@ -27,7 +32,8 @@ func (c *Config) CacheType(info engine.DeviceInfo) engine.Type {
 // CacheName is a type of cache as floors and reports name it.
 func CacheName(kv engine.Type) string { return strings.ToLower(gguf.Type(kv).String()) }
 
-// Figure is a metric of a row: tokens, read_share and ops_share of CLASS/BATCH; verified_gbps and ready_gbps of load.
+// Figure is a metric of a row: tokens, read_share and ops_share of CLASS/BATCH; verified_gbps and ready_gbps of load; generated
+// (tokens a second) and busy (a share) of a mix.
 func (r *Report) Figure(row, metric string) (float64, bool) {
 	figures := map[string]float64{}
 	rows := Rows(r.Model.File, r.Device.KV, r.Prompt)
@@ -37,6 +43,11 @@ func (r *Report) Figure(row, metric string) (float64, bool) {
 	for _, l := range r.Lines {
 		if row == fmt.Sprintf("%s%s/%d", rows, l.Class, l.Batch) {
 			figures = map[string]float64{"tokens": l.TokensPerSecond.Median, "read_share": l.ReadShare, "ops_share": l.OpsShare}
+		}
+	}
+	for _, m := range r.Mixes {
+		if row == MixRows(r.Model.File, r.Device.KV)+m.Mix.String() {
+			figures = map[string]float64{"generated": m.Generated.Median, "busy": 1 - m.Idle}
 		}
 	}
 	value := figures[metric]

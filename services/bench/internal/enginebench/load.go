@@ -63,8 +63,17 @@ func (r *run) load(ctx context.Context, logger hclog.Logger) (tokens []int32, er
 		return nil, err
 	}
 	defer release()
-	prompt := gauge.Prompt(r.cfg.Seed, 0, r.cfg.Prompt, r.spec.Desc.Vocab)
-	return Generate(ctx, inst, prompt, r.cfg.Tokens)
+	first := func(prompt, tokens int) ([]int32, error) {
+		return Generate(ctx, inst, gauge.Prompt(r.cfg.Seed, 0, prompt, r.spec.Desc.Vocab), tokens)
+	}
+	for _, m := range r.cfg.Mixes {
+		own, err := first(m.Prompt, m.Tokens)
+		if err != nil {
+			return nil, fmt.Errorf("mix %s: %w", m, err)
+		}
+		r.mixTokens = append(r.mixTokens, own)
+	}
+	return first(r.cfg.Prompt, r.cfg.Tokens)
 }
 
 // cacheFile reads a file once, so that it is in the page cache if it fits.

@@ -2,8 +2,10 @@ package enginebench
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/services/bench/internal/floor"
+	"github.com/millrace/millrace/services/bench/internal/gauge"
 	"github.com/millrace/millrace/services/bench/internal/machine"
 	"github.com/millrace/millrace/services/bench/internal/roof"
 	"github.com/millrace/millrace/services/bench/internal/stats"
@@ -21,6 +23,7 @@ type Report struct {
 	Roofs   *RoofTable    `json:"roofs,omitempty"` // nil: the device does not measure itself
 	Load    Load          `json:"load"`
 	Lines   []Line        `json:"lines"`
+	Mixes   []Mix         `json:"mixes,omitempty"`
 	// Stolen is the share of the processors' time that other virtual machines took meanwhile: a disturbed run is known by it.
 	Stolen float64 `json:"stolen_share"`
 	// Digest is BLAKE3 of the tokens of sequence 0, the same in every batch and in Generate.
@@ -102,12 +105,25 @@ type Line struct {
 	OpsShare        float64      `json:"ops_share"`
 }
 
+// Mix is one mix of prompts and answers, two steps in flight. Its line is of class mix and counts every position, prompts too.
+type Mix struct {
+	gauge.Mix
+	Generated stats.Spread `json:"generated_tokens_per_second"`
+	// Idle is the median share of the time in which no step was on the device, by the device's own times of the steps.
+	Idle float64 `json:"idle_share"`
+	Line Line    `json:"line"`
+}
+
 // check returns ErrTooFast with a share that cannot be, or ErrMemory.
 func (r *Report) check() error {
 	if err := r.Load.Memory.check(); err != nil {
 		return err
 	}
-	for _, l := range r.Lines {
+	lines := slices.Clone(r.Lines)
+	for _, m := range r.Mixes {
+		lines = append(lines, m.Line)
+	}
+	for _, l := range lines {
 		for _, share := range []struct {
 			of    string
 			value float64

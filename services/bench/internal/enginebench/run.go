@@ -34,6 +34,7 @@ type run struct {
 	stepTokens int
 	tell       func(format string, args ...any)
 	report     Report
+	mixTokens  [][]int32 // of each mix, what Generate gives for its sequence 0
 }
 
 // Run measures a device, which it does not close. tell gets lines about what is going on. When the error is ErrTooFast,
@@ -93,37 +94,60 @@ func (r *run) measure(ctx context.Context, want []int32) (tokensErr, err error) 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
+	before, err := r.roofs("before")
+	if err != nil {
+		return nil, err
+	}
+	r.report.Digest = gauge.Digest(want)
+	var taken []figures
+	if len(r.cfg.Batches) > 0 {
+		if taken, tokensErr, err = r.batches(ctx, m, want); err != nil {
+			return nil, err
+		}
+	}
+	var mixed []mixed
+	for i := range r.cfg.Mixes {
+		of, wrong, err := r.mix(ctx, m, i)
+		if err != nil {
+			return nil, err
+		}
+		mixed, tokensErr = append(mixed, of), errors.Join(tokensErr, wrong)
+	}
+	after, err := r.roofs("after")
+	if err != nil {
+		return nil, err
+	}
+	r.sumUp(taken, mixed, before, after)
+	return tokensErr, nil
+}
+
+// batches plays every batch on one runner.
+func (r *run) batches(ctx context.Context, m engine.Model, want []int32) (taken []figures, tokensErr, err error) {
 	cfg := gauge.Config{
 		Prompt: r.cfg.Prompt, Tokens: r.cfg.Tokens, Batch: slices.Max(r.cfg.Batches), Vocabulary: r.spec.Desc.Vocab,
 		Seed: r.cfg.Seed, KVType: r.kv, Depth: r.cfg.Depth, StepTokens: r.stepTokens,
 	}
 	runner, err := m.NewRunner(cfg.Runner())
 	if err != nil {
-		return nil, fmt.Errorf("batch of %d: %w", cfg.Batch, err)
+		return nil, nil, fmt.Errorf("batch of %d: %w", cfg.Batch, err)
 	}
 	defer func() { err = errors.Join(err, runner.Close()) }()
-	before, err := r.roofs("before")
-	if err != nil {
-		return nil, err
-	}
 	g := gauge.New(cfg, runner)
 	r.tell("warming up")
 	if _, _, _, err := g.Play(ctx, 1); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var taken []figures
 	beside, err := r.readRoof()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	r.report.Digest = gauge.Digest(want)
 	for _, size := range r.cfg.Batches {
 		b := figures{size: size}
 		for i := range r.cfg.Repeat {
 			r.tell("batch %d: %d of %d", size, i+1, r.cfg.Repeat)
 			prefill, decode, tokens, err := g.Play(ctx, size)
 			if err != nil {
-				return nil, fmt.Errorf("batch %d: %w", size, err)
+				return nil, nil, fmt.Errorf("batch %d: %w", size, err)
 			}
 			if !slices.Equal(tokens[0], want) && tokensErr == nil {
 				tokensErr = fmt.Errorf("%w: sequence 0 in a batch of %d has digest %s, Generate gives %s", ErrTokens, size,
@@ -131,17 +155,18 @@ func (r *run) measure(ctx context.Context, want []int32) (tokensErr, err error) 
 			}
 			earlier := beside
 			if beside, err = r.readRoof(); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			b.prefill, b.decode = append(b.prefill, prefill), append(b.decode, decode)
 			b.read = append(b.read, max(earlier, beside))
 		}
 		taken = append(taken, b)
 	}
-	after, err := r.roofs("after")
-	if err != nil {
-		return nil, err
-	}
+	return taken, tokensErr, nil
+}
+
+// sumUp puts what was taken into the report, beside the larger of the roofs.
+func (r *run) sumUp(taken []figures, mixes []mixed, before, after *roof.Roofs) {
 	var used roof.Roofs
 	if before != nil {
 		used = before.Max(*after)
@@ -149,6 +174,9 @@ func (r *run) measure(ctx context.Context, want []int32) (tokensErr, err error) 
 		var reads []float64
 		for _, b := range taken {
 			reads = append(reads, b.read...)
+		}
+		for _, m := range mixes {
+			reads = append(reads, m.read...)
 		}
 		r.report.Roofs.Beside = stats.SpreadOf(reads)
 	}
@@ -165,7 +193,9 @@ func (r *run) measure(ctx context.Context, want []int32) (tokensErr, err error) 
 			r.report.Lines = append(r.report.Lines, line(class, b.size, phases, b.read, work, used, cache))
 		}
 	}
-	return tokensErr, nil
+	for _, m := range mixes {
+		r.report.Mixes = append(r.report.Mixes, m.figure(work, used, cache))
+	}
 }
 
 // figures are what was taken at one batch size.

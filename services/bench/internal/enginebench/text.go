@@ -31,17 +31,40 @@ func (r *Report) Print(w io.Writer) {
 		"host %.2f GB above the page cache", float64(m.DevicePeak)/1e9, float64(m.Model)/1e9, float64(m.Tensor)/1e9,
 		float64(m.KV)/1e9, float64(m.Workspace)/1e9, float64(m.bound())/1e9, float64(m.HostPeak)/1e9)
 	fmt.Fprintf(w, "\ntokens   blake3 %.16s, the same in every batch and from Generate\n", r.Digest)
-	fmt.Fprintf(w, "\nprompts of %d tokens, %d tokens generated each, median of %d (min..max), %d step(s) in flight\n\n",
-		r.Prompt, r.Tokens, r.Repeat, r.Depth)
+	if len(r.Lines) > 0 {
+		fmt.Fprintf(w, "\nprompts of %d tokens, %d tokens generated each, median of %d (min..max), %d step(s) in flight\n\n",
+			r.Prompt, r.Tokens, r.Repeat, r.Depth)
+		printLines(w, r.Lines)
+	}
+	if len(r.Mixes) > 0 {
+		r.printMixes(w)
+	}
+	r.Floors.Print(w)
+}
+
+func printLines(w io.Writer, lines []Line) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "class\tbatch\ttokens/s\t(min..max)\tMB/step\tGB/s\tof read\tGOPS\tof\troof\t\n")
-	for _, l := range r.Lines {
+	for _, l := range lines {
 		fmt.Fprintf(table, "%s\t%d\t%.1f\t(%.1f..%.1f)\t%.1f\t%.2f\t%s\t%.1f\t%s\t%s\t\n", l.Class, l.Batch,
 			l.TokensPerSecond.Median, l.TokensPerSecond.Min, l.TokensPerSecond.Max, l.BytesPerStep/1e6,
 			l.BytesPerSecond/1e9, percent(l.ReadShare), l.OpsPerSecond/1e9, l.OpsKind, percent(l.OpsShare))
 	}
 	_ = table.Flush() // to a terminal or a buffer: nobody is left to tell
-	r.Floors.Print(w)
+}
+
+func (r *Report) printMixes(w io.Writer) {
+	fmt.Fprintf(w, "\nsequences x prompt / tokens, as many at once, another when one ends; median of %d (min..max), 2 steps in flight\n\n",
+		r.Repeat)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(table, "mix\tgenerated/s\t(min..max)\tpositions/s\tidle\tMB/step\tGB/s\tof read\tGOPS\tof\troof\t\n")
+	for _, m := range r.Mixes {
+		l := &m.Line
+		fmt.Fprintf(table, "%s\t%.1f\t(%.1f..%.1f)\t%.1f\t%s\t%.1f\t%.2f\t%s\t%.1f\t%s\t%s\t\n", m.Mix, m.Generated.Median,
+			m.Generated.Min, m.Generated.Max, l.TokensPerSecond.Median, percent(m.Idle), l.BytesPerStep/1e6, l.BytesPerSecond/1e9,
+			percent(l.ReadShare), l.OpsPerSecond/1e9, l.OpsKind, percent(l.OpsShare))
+	}
+	_ = table.Flush()
 }
 
 func percent(share float64) string {

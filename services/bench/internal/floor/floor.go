@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -96,16 +97,16 @@ func parse(r io.Reader, command string) ([]Floor, error) {
 	return own, nil
 }
 
-// Under is the floors of the rows below a prefix, which ends in a slash. None is refused, as by Read.
-func (s Set) Under(prefix string) (Set, error) {
+// Under is the floors of the rows that begin with one of some prefixes. None is refused, as by Read.
+func (s Set) Under(prefixes ...string) (Set, error) {
 	under := Set{File: s.File}
 	for _, f := range s.Floors {
-		if strings.HasPrefix(f.Row, prefix) {
+		if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(f.Row, prefix) }) {
 			under.Floors = append(under.Floors, f)
 		}
 	}
 	if len(under.Floors) == 0 {
-		return Set{}, fmt.Errorf("%s: no floor of rows below %s", s.File, prefix)
+		return Set{}, fmt.Errorf("%s: no floor of rows below %s", s.File, strings.Join(prefixes, " or "))
 	}
 	return under, nil
 }

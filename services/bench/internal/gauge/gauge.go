@@ -101,7 +101,7 @@ func (g *Gauge) prefill(ctx context.Context, batch int) (Phase, error) {
 			n := min(room, g.cfg.Prompt-done)
 			slot := int32(next)
 			if done == 0 {
-				step.PreOps = append(step.PreOps, engine.PreOp{Slot: slot, SlotGeneration: g.generation, Params: g.params()})
+				step.PreOps = append(step.PreOps, engine.PreOp{Slot: slot, SlotGeneration: g.generation, Params: greedy(g.cfg.Prompt)})
 			}
 			step.Segments = append(step.Segments, engine.Segment{
 				Slot: slot, SlotGeneration: g.generation, Class: engine.Prefill, FirstPosition: int32(done),
@@ -126,9 +126,9 @@ func (g *Gauge) prefill(ctx context.Context, batch int) (Phase, error) {
 	return phase, nil
 }
 
-// params are those of greedy decoding.
-func (g *Gauge) params() *engine.SlotParams {
-	return &engine.SlotParams{PromptLength: int32(g.cfg.Prompt), TopP: 1, TypicalP: 1, RepetitionPenalty: 1}
+// greedy are the parameters of greedy decoding.
+func greedy(prompt int) *engine.SlotParams {
+	return &engine.SlotParams{PromptLength: int32(prompt), TopP: 1, TypicalP: 1, RepetitionPenalty: 1}
 }
 
 // decode generates the tokens after the first, Depth steps in flight.
