@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/services/bench/internal/load"
 	"github.com/millrace/millrace/services/bench/internal/machine"
+	"github.com/millrace/millrace/services/bench/internal/scrape"
 	"github.com/millrace/millrace/services/bench/internal/trace"
 )
 
@@ -23,6 +24,7 @@ var errNothingOK = errors.New("no request succeeded")
 // loadFlags are the flags of the command load.
 type loadFlags struct {
 	target, model, prompt, trace, csv string
+	mix, engine, metrics, join        string
 	concurrency, connections, limit   int
 	promptTokens, maxTokens, warmUp   int
 	requests                          int
@@ -31,6 +33,7 @@ type loadFlags struct {
 	duration, timeout, ceilingTime    time.Duration
 	seed                              uint64
 	idsOnly, stopAtEnd, noHistogram   bool
+	joiners                           joiners // of join
 }
 
 // loadReport is what the command prints.
@@ -43,6 +46,10 @@ type loadReport struct {
 	Ceiling          float64 `json:"ceiling_messages_per_second"`
 	GeneratorLimited bool    `json:"generator_is_the_limit"`
 	load.Report
+	Engine *ofEngine    `json:"engine,omitempty"` // nil: not compared
+	Idle   *scrape.Idle `json:"idle,omitempty"`   // nil: not measured
+	Join   *load.Report `json:"join,omitempty"`   // of the calls that joined; nil: none did
+
 	recorder  *load.Recorder
 	histogram bool
 }
@@ -58,6 +65,16 @@ func (r *loadReport) Print(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	r.Report.Print(w)
+	if r.Join != nil {
+		fmt.Fprintf(w, "\njoining meanwhile: ")
+		r.Join.Print(w)
+	}
+	fmt.Fprintln(w)
+	r.Engine.Print(w)
+	if r.Idle != nil {
+		fmt.Fprintf(w, "idle     %.2f %% of %.1f s: steps were on the device for %.2f s of them by its own time\n", 100*r.Idle.Share,
+			r.Idle.Seconds, r.Idle.Steps)
+	}
 	if r.histogram {
 		ttft, gaps, total := r.recorder.Bars(bars)
 		load.PrintBars(w, "first token", ttft)
@@ -101,6 +118,10 @@ func (c *console) load() *cobra.Command {
 	flags.IntVar(&f.connections, "connections", 1, "connections, used in turn")
 	flags.DurationVar(&f.timeout, "timeout", 0, "deadline of a call; 0: none")
 	flags.DurationVar(&f.ceilingTime, "ceiling-time", time.Second, "time for measuring the generator itself first; 0: not measured")
+	flags.StringVar(&f.mix, "mix", "", "SEQUENCESxPROMPT/TOKENS: sets --concurrency, --prompt-tokens and --max-tokens")
+	flags.StringVar(&f.engine, "engine", "", "file that `millrace-bench engine --mix ... --save` wrote: tells the share of the engine alone")
+	flags.StringVar(&f.metrics, "metrics", "", "URL of the worker's measures, such as http://127.0.0.1:9071/metrics: tells how idle its device was")
+	flags.StringVar(&f.join, "join", "", "PROMPTxPERIOD: calls of that prompt and one token that join every period, reported apart")
 	flags.StringVar(&f.csv, "csv", "", "file for a line about every call")
 	flags.BoolVar(&f.noHistogram, "no-histogram", false, "print no histograms")
 	return cmd
@@ -132,6 +153,10 @@ func (f *loadFlags) validate() error {
 	if !(f.speed > 0 && f.speed <= 1e6) {
 		refuse("--speed %v: want above 0, at most 1e6", f.speed)
 	}
+	var err error
+	if f.joiners, err = parseJoin(f.join); err != nil {
+		wrong = append(wrong, err)
+	}
 	if f.rate > 0 && f.trace != "" {
 		refuse("--rate and --trace exclude each other")
 	}
@@ -139,13 +164,19 @@ func (f *loadFlags) validate() error {
 }
 
 func (c *console) runLoad(ctx context.Context, f *loadFlags) (err error) {
-	if err := f.validate(); err != nil {
+	var of *ofEngine
+	if err = f.takeMix(); err == nil {
+		if err = f.validate(); err == nil {
+			of, err = f.readEngine()
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
 	if f.duration == 0 && f.requests == 0 && f.trace == "" {
 		f.duration = 10 * time.Second
 	}
-	r := &loadRun{console: c, loadFlags: f, maker: load.Maker{
+	r := &loadRun{console: c, loadFlags: f, of: of, maker: load.Maker{
 		Text: f.prompt, Seed: f.seed, Temperature: f.temperature, StopAtEnd: f.stopAtEnd,
 	}}
 	if f.trace != "" {
@@ -182,6 +213,7 @@ func readTrace(f *loadFlags) ([]trace.Request, error) {
 type loadRun struct {
 	*console
 	*loadFlags
+	of     *ofEngine // nil: not compared
 	maker  load.Maker
 	conns  []grpc.ClientConnInterface
 	trace  []trace.Request

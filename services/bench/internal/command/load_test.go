@@ -3,6 +3,9 @@ package command_test
 import (
 	"context"
 	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +17,9 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/bench/internal/command"
+	"github.com/millrace/millrace/services/bench/internal/enginebench"
+	"github.com/millrace/millrace/services/bench/internal/gauge"
+	"github.com/millrace/millrace/services/bench/internal/stats"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
@@ -103,6 +109,45 @@ func TestALoadIsPrintedWithHistogramsAndALineForEachCall(t *testing.T) {
 	text, err := os.ReadFile(lines)
 	require.NoError(t, err)
 	require.Equal(t, 7, strings.Count(string(text), "\n"))
+}
+
+func TestAMixIsHeldAgainstTheEngineAndItsDeviceWatched(t *testing.T) {
+	target := serve(t, &server{}) // checks for leaks when all else is closed
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "millrace_step_seconds_sum{model=\"m\"} 5\n")
+	}))
+	t.Cleanup(page.Close)
+	file := filepath.Join(t.TempDir(), "engine.json")
+	alone, err := json.Marshal(enginebench.Report{Mixes: []enginebench.Mix{
+		{Mix: gauge.Mix{Sequences: 9, Prompt: 9, Tokens: 9}}, {Mix: gauge.Mix{Sequences: 3, Prompt: 5, Tokens: 4}, Generated: stats.Spread{Median: 1000}},
+	}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, alone, 0o600))
+	args := []string{"load", "--target", target, "--mix", "3x5/4", "--duration", "300ms", "--ceiling-time", "0", "--engine", file,
+		"--metrics", page.URL, "--join", "30x20ms", "--no-histogram", "--save", file + ".out"}
+	out, err := run(t, args...)
+	require.NoError(t, err)
+	require.Contains(t, out, "closed loop, 3 calls")
+	require.Contains(t, out, "of the 1000 tokens/s that the engine alone reached for 3x5/4")
+	require.Contains(t, out, "joining meanwhile")
+	require.Contains(t, out, "idle     100.00 %")
+	saved, err := os.ReadFile(file + ".out")
+	require.NoError(t, err)
+	var report struct {
+		TokensPerSecond float64 `json:"tokens_per_second"`
+		Engine          struct{ Share float64 }
+		Join            struct{ Tokens, OK float64 }
+	}
+	require.NoError(t, json.Unmarshal(saved, &report))
+	require.InEpsilon(t, report.TokensPerSecond/1000, report.Engine.Share, 1e-9)
+	require.Positive(t, report.Join.OK)
+	require.InDelta(t, report.Join.OK, report.Join.Tokens, 0, "a token each")
+
+	_, err = run(t, append(args, "--mix", "3x5/5")...)
+	require.ErrorIs(t, err, command.ErrUsage)
+	require.ErrorContains(t, err, "no mix 3x5/5, but [9x9/9 3x5/4]")
+	_, err = run(t, append(args, "--metrics", page.URL+"x")...)
+	require.ErrorContains(t, err, "--metrics")
 }
 
 func TestALoadOfWhichNothingSucceedsFails(t *testing.T) {

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/services/bench/internal/ceiling"
 	"github.com/millrace/millrace/services/bench/internal/load"
 	"github.com/millrace/millrace/services/bench/internal/machine"
+	"github.com/millrace/millrace/services/bench/internal/scrape"
 )
 
 // refresh is how often the line of a running load is renewed.
@@ -44,10 +46,21 @@ func (r *loadRun) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeCSV()) }()
-	r.send(ctx, to, size)
+	joined := load.NewRecorder(nil)
+	if report.Idle, err = r.send(ctx, to, joined, size); err != nil {
+		return fmt.Errorf("--metrics: %w", err)
+	}
 	r.line.Clear()
+	if r.joiners.prompt > 0 {
+		join, _ := joined.Report() // it writes no lines
+		report.Join = &join
+	}
 	if report.Report, err = to.Report(); err != nil {
 		return fmt.Errorf("--csv %s: %w", r.csv, err)
+	}
+	if r.of != nil {
+		r.of.Share = report.TokensPerSecond / r.of.Generated
+		report.Engine = r.of
 	}
 	report.recorder, report.GeneratorLimited = to, ceiling.Limits(report.MessagesPerSecond, report.Ceiling)
 	if err := r.print(report); err != nil {
@@ -93,15 +106,22 @@ func (r *loadRun) recorder() (to *load.Recorder, closeCSV func() error, err erro
 	return load.NewRecorder(io.Writer(f)), f.Close, nil
 }
 
-// send makes the calls, with a line about them meanwhile.
-func (r *loadRun) send(ctx context.Context, to *load.Recorder, size load.Size) {
+// send makes the calls, with a line about them meanwhile, others that join them, and a look at the device.
+func (r *loadRun) send(ctx context.Context, to, joined *load.Recorder, size load.Size) (idle *scrape.Idle, err error) {
 	g := load.Generator{Conns: r.conns, Maker: r.maker, Timeout: r.timeout, To: to}
 	done := make(chan struct{})
-	shown := make(chan struct{})
-	go func() {
-		defer close(shown)
-		r.follow(to, done)
-	}()
+	joining, leave := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	beside.Go(func() { r.follow(to, done) })
+	beside.Go(func() { r.joiners.run(joining, r.conns, r.maker, r.timeout, joined) })
+	if r.metrics != "" {
+		beside.Go(func() {
+			var seen scrape.Idle
+			if seen, err = scrape.Watch(ctx, r.metrics, done); err == nil {
+				idle = &seen
+			}
+		})
+	}
 	switch {
 	case r.trace != nil:
 		g.Open(ctx, load.Replay(r.trace, r.target.Context))
@@ -111,7 +131,9 @@ func (r *loadRun) send(ctx context.Context, to *load.Recorder, size load.Size) {
 		g.Closed(ctx, r.concurrency, size, r.duration, uint64(r.requests))
 	}
 	close(done)
-	<-shown
+	leave()
+	beside.Wait()
+	return idle, err
 }
 
 // follow renews the line until done is closed.

@@ -30,6 +30,14 @@ func Poisson(rate float64, size Size, seed uint64, duration time.Duration, count
 	}
 }
 
+// Periodic gives arrivals of one size, the first after one period, for ever.
+func Periodic(every time.Duration, size Size) iter.Seq[Arrival] {
+	return func(yield func(Arrival) bool) {
+		for at := every; yield(Arrival{At: at, Size: size}); at += every {
+		}
+	}
+}
+
 // Replay gives the arrivals of a trace. Sequences longer than limit tokens (0: none is) lose the surplus: the output
 // keeps at least one token and up to half of the limit, the rest is the prompt's.
 func Replay(requests []trace.Request, limit int) iter.Seq[Arrival] {

@@ -22,6 +22,7 @@ type Outcome struct {
 	Total      time.Duration // from Due
 	Gaps       []Gap         // between messages with tokens
 	Prompt     int           // tokens asked for
+	Cached     int           // of them, from the prefix cache
 	Tokens     int           // received
 	Messages   int           // with tokens
 	Code       codes.Code
@@ -88,6 +89,9 @@ func (o *Outcome) follow(ctx context.Context, conn grpc.ClientConnInterface, in 
 		}
 		if event.GetFinished() != nil {
 			finished = true
+		}
+		if started := event.GetStarted(); started != nil {
+			o.Cached = int(started.GetCachedTokens())
 		}
 		n := len(event.GetTokens().GetTokenIds())
 		if n == 0 {

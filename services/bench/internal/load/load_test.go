@@ -205,6 +205,31 @@ func TestRequestsAreAFunctionOfSeedAndIndex(t *testing.T) {
 	require.False(t, text.GetResponse().GetTokenIdsOnly())
 }
 
+func TestRequestsShareTheBeginningThatTheyAreToldTo(t *testing.T) {
+	m := load.Maker{Model: "m", Vocabulary: 1000, Seed: 3, Shared: 12, Tenant: "a", Bypass: true}
+	size := load.Size{Prompt: 20, Output: 1}
+	one, other := m.Request(1, size).GetTokenIds().GetIds(), m.Request(2, size).GetTokenIds().GetIds()
+	require.Equal(t, one[:12], other[:12])
+	require.NotEqual(t, one[12:], other[12:])
+	require.Equal(t, one[:5], m.Request(1, load.Size{Prompt: 5, Output: 1}).GetTokenIds().GetIds(), "all of a shorter prompt is shared")
+	require.Equal(t, "a", m.Request(1, size).GetFairnessId())
+	require.True(t, m.Request(1, size).GetCache().GetBypassPrefixCache())
+	m.Tenant, m.Bypass = "", false
+	require.Nil(t, m.Request(1, size).FairnessId)
+	require.Nil(t, m.Request(1, size).Cache)
+}
+
+func TestPeriodicArrivalsComeAfterEachPeriod(t *testing.T) {
+	var got []time.Duration
+	for a := range load.Periodic(3*time.Second, load.Size{Prompt: 4, Output: 1}) {
+		require.Equal(t, load.Size{Prompt: 4, Output: 1}, a.Size)
+		if got = append(got, a.At); len(got) == 3 {
+			break
+		}
+	}
+	require.Equal(t, []time.Duration{3 * time.Second, 6 * time.Second, 9 * time.Second}, got)
+}
+
 func TestPoissonArrivalsHaveTheirRateAndTheirSeed(t *testing.T) {
 	size := load.Size{Prompt: 1, Output: 2}
 	var last time.Duration

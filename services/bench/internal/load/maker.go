@@ -21,6 +21,9 @@ type Maker struct {
 	Seed        uint64
 	Temperature float32
 	StopAtEnd   bool // whether the model's end tokens end a stream; else every stream has Output tokens
+	Shared      int  // so many ids at the beginning are the same in every request
+	Tenant      string
+	Bypass      bool // the prefix cache gives nothing and keeps nothing
 }
 
 // Request makes request i.
@@ -32,6 +35,12 @@ func (m *Maker) Request(i uint64, s Size) *pb.GenerateRequest {
 		Sampling: &pb.Sampling{Temperature: &m.Temperature, Seed: &seed},
 		Stopping: &pb.Stopping{MaxTokens: &output, IgnoreEos: &ignore},
 	}
+	if m.Tenant != "" {
+		r.FairnessId = &m.Tenant
+	}
+	if m.Bypass {
+		r.Cache = &pb.CacheOptions{BypassPrefixCache: &m.Bypass}
+	}
 	if m.IDsOnly {
 		r.Response = &pb.ResponseOptions{TokenIdsOnly: &m.IDsOnly}
 	}
@@ -39,11 +48,15 @@ func (m *Maker) Request(i uint64, s Size) *pb.GenerateRequest {
 		r.Input = &pb.GenerateRequest_Prompt{Prompt: m.Text}
 		return r
 	}
-	random := rand.New(rand.NewPCG(m.Seed, i))
 	ids := make([]uint32, s.Prompt)
-	for j := range ids {
-		ids[j] = random.Uint32N(uint32(m.Vocabulary))
+	fill := func(part []uint32, random *rand.Rand) {
+		for j := range part {
+			part[j] = random.Uint32N(uint32(m.Vocabulary))
+		}
 	}
+	shared := min(m.Shared, s.Prompt)
+	fill(ids[:shared], rand.New(rand.NewPCG(m.Seed, 1<<63)))
+	fill(ids[shared:], rand.New(rand.NewPCG(m.Seed, i)))
 	r.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: ids}}
 	return r
 }
