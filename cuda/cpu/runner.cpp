@@ -136,13 +136,14 @@ struct Runner::State {
   // Waits until the step in progress has its masks; false when the runner is destroyed first. What is waited for them is no time
   // of the step.
   bool await_masks() {
-    if (!masks_wanted.load()) return true;
+    const auto there = [this, step = done + 1] { return masks_wanted.load() != step; };
+    if (there()) return true;
     const uint64_t begin = now_ns();
-    spin([this] { return !masks_wanted.load(); });
+    spin(there);
     std::unique_lock<std::mutex> lock(mutex);
-    changed.wait(lock, [this] { return stop || !masks_wanted.load(); });
+    changed.wait(lock, [&] { return stop || there(); });
     masks_ns = now_ns() - begin;
-    return !masks_wanted.load();
+    return there();
   }
 
   [[noreturn]] void report_failure() const {
@@ -170,7 +171,7 @@ struct Runner::State {
   std::string failure;
   uint64_t failed_from = 0;
   std::atomic<uint64_t> submitted{0}, completed{0}, running_since{0};
-  std::atomic<bool> masks_wanted{false};  // the step submitted last, behind which there is none, waits for its masks
+  std::atomic<uint64_t> masks_wanted{0};  // which step, counted from 1, waits for its masks: the one submitted last; 0 = none
   std::thread thread;
 };
 
@@ -196,7 +197,7 @@ void Runner::submit(const mr_step& step) {
       fail(MR_FAILED_PRECONDITION, "%llu steps are in flight; wait for one first",
            static_cast<unsigned long long>(kInFlight));
   }
-  if (s.masks_wanted.load()) fail(MR_FAILED_PRECONDITION, "the step before waits for its masks; give them first");
+  if (s.masks_wanted.load() != 0) fail(MR_FAILED_PRECONDITION, "the step before waits for its masks; give them first");
   StepPlan& plan = s.plans[s.submitted.load() % kInFlight];
   s.checker.accept(step, plan, [&s](const StepPlan& p) {
     s.host.hold(p, [&s](uint64_t bytes) { return std::make_unique<HostPiece>(s.model->device()->ledger, bytes); });
@@ -210,7 +211,7 @@ void Runner::submit(const mr_step& step) {
   plan.device_ns = plan.bytes_read = 0;
   {
     const std::lock_guard<std::mutex> lock(s.mutex);
-    s.masks_wanted.store(plan.masks_late);
+    if (plan.masks_late) s.masks_wanted.store(s.submitted.load() + 1);
     s.submitted.store(s.submitted.load() + 1);
   }
   s.changed.notify_all();
@@ -222,11 +223,11 @@ void Runner::masks(const uint32_t* masks, int64_t words) {
     const std::lock_guard<std::mutex> lock(s.mutex);
     if (s.broken) s.report_failure();
   }
-  if (!s.masks_wanted.load()) fail(MR_FAILED_PRECONDITION, "no step waits for masks");
+  if (s.masks_wanted.load() == 0) fail(MR_FAILED_PRECONDITION, "no step waits for masks");
   StepChecker::accept_masks(masks, words, s.plans[(s.submitted.load() - 1) % kInFlight]);  // which the runner's thread leaves alone
   {
     const std::lock_guard<std::mutex> lock(s.mutex);
-    s.masks_wanted.store(false);
+    s.masks_wanted.store(0);
   }
   s.changed.notify_all();
 }

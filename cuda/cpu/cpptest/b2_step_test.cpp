@@ -304,6 +304,28 @@ void late_masks(const tiny::Weights& weights) {
                 early.sample_results[i].logprob == late.sample_results[i].logprob,
             "row %zu differs when its mask is late", i);
   }
+  {  // Behind steps in flight that last a while: one without masks, and one whose masks were given before it came so far.
+    Runner deep(model, config_of(MR_KV_F32));
+    const auto next = [](int32_t position) {
+      Step s;
+      s.feed(0, 1, position, {-1}, {0}, MR_CLASS_DECODE).sample(0, 1, position + 1, 0, 0);
+      s.late_words = 3;
+      return s;
+    };
+    Step first = step(-1), second = next(3), third = next(4);
+    first.masks = masks;
+    deep.fault(MR_FAULT_HANG_STEP, 0, 20'000'000);
+    deep.submit(first.view());
+    deep.submit(second.view());
+    deep.masks(masks.data(), 3);
+    first.wait(deep);
+    deep.submit(third.view());
+    second.wait(deep);
+    deep.masks(masks.data() + 3, 3);
+    third.wait(deep);
+    const int32_t a = second.sample_results[0].token, b = third.sample_results[0].token;
+    CHECK((a == 4 || a == 7) && (b == 37 || b == 40), "tokens %d and %d are not of their masks", a, b);
+  }
   Runner left(model, config_of(MR_KV_F32));  // destroyed while it waits, behind a step that hangs a while
   left.fault(MR_FAULT_HANG_STEP, 0, 5'000'000);
   Step hung = step(-1), waiting = step(0);

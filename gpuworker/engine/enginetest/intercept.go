@@ -30,8 +30,8 @@ type Hooks struct {
 type StepShape struct{ Segments, Tokens int }
 
 // Intercept is the device with hooks on it and on its models and runners. Buffers stay the device's own, abilities are
-// kept where the device has them: Operator, Stager and Refuser by asking the device, BitFlipper and Faulter always, with
-// ErrUnsupported.
+// kept where the device has them: Operator, Stager and Refuser by asking the device, BitFlipper, LateMasker and Faulter always,
+// with ErrUnsupported.
 func Intercept(dev engine.Device, hooks Hooks) engine.Device {
 	return &device{Device: dev, hooks: hooks}
 }
@@ -174,6 +174,13 @@ func (r *runner) Wait(timeout time.Duration) (*engine.StepResult, error) {
 		r.hooks.Result(shape, res)
 	}
 	return res, nil
+}
+
+func (r *runner) Masks(masks [][]uint32) error {
+	if own, ok := r.Runner.(engine.LateMasker); ok {
+		return own.Masks(masks)
+	}
+	return fmt.Errorf("late masks: %w", engine.ErrUnsupported)
 }
 
 func (r *runner) Fault(f engine.Fault, index int32, value uint64) error {

@@ -11,7 +11,7 @@ type Options struct {
 	// Numeric: logits are a model's, so they, the plain operations and the sampling are judged by the reference, and the
 	// stories models by their golden data.
 	Numeric bool
-	// OneClass: prefill and decode kernels give the same bits.
+	// OneClass: prefill and decode kernels give the same bits, as the device's own OneClass must say.
 	OneClass bool
 	// Threads opens the device with a number of threads, which must not change bits; nil = it has no such number.
 	Threads func(t *testing.T, threads int) engine.Device
@@ -22,6 +22,9 @@ type Options struct {
 	RoundedWeights bool
 	// Cache is the type of keys and values where a test has no reason of its own to name one and would take F32; zero = F32.
 	Cache engine.Type
+	// Types says which types of keys and values an engine keeps with which types of activations (0 = the engine's own). Every
+	// other pair that a configuration may hold is refused by name.
+	Types func(kv, act engine.Type) bool
 	// Slow engines score fewer texts for perplexity and shorter prompts at width 4096.
 	Slow bool
 }
@@ -46,6 +49,12 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 		{"model", true, testModel},
 		{"runner", true, testRunner},
 		{"faults", true, testFaults},
+		{"rules", true, testRules},
+		{"types", true, testTypes},
+		{"history", true, testHistory},
+		{"speculation", true, testSpeculation},
+		{"host blocks", true, testHostBlocks},
+		{"late masks", true, testLateMasks},
 		{"logits", opts.Numeric, testLogits},
 		{"head widths", true, testHeadWidths},
 		{"shapes", true, testShapes},

@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ func newRig(t *testing.T, opener func(*testing.T) engine.Device, spoil func(*eng
 	return g
 }
 
-// do runs a step and copies its rows.
+// do runs a step and copies its result.
 func (g *rig) do(s *engine.Step) *engine.StepResult {
 	g.t.Helper()
 	require.NoError(g.t, g.r.Submit(s))
@@ -43,9 +44,16 @@ func (g *rig) wait() *engine.StepResult {
 	res, err := g.r.Wait(guard)
 	require.NoError(g.t, err)
 	return &engine.StepResult{
-		Samples: append([]engine.RowResult(nil), res.Samples...), Scores: append([]engine.RowResult(nil), res.Scores...),
-		DeviceTime: res.DeviceTime, BytesRead: res.BytesRead,
+		Samples: cloneRows(res.Samples), Scores: cloneRows(res.Scores), DeviceTime: res.DeviceTime, BytesRead: res.BytesRead,
 	}
+}
+
+func cloneRows(rows []engine.RowResult) []engine.RowResult {
+	rows = slices.Clone(rows)
+	for i := range rows {
+		rows[i].Candidates = slices.Clone(rows[i].Candidates)
+	}
+	return rows
 }
 
 func set(slot int32, generation uint32, p *engine.SlotParams) engine.PreOp {

@@ -33,7 +33,21 @@ func TestTheCUDAEngineKeepsTheContract(t *testing.T) {
 			for _, weights := range rules.WeightTypes() {
 				rounded[weights] = activations
 			}
-			enginetest.Run(t, openCUDA, enginetest.Options{Numeric: true, Activations: rounded, RoundedWeights: true, Cache: activations})
+			enginetest.Run(t, openCUDA, enginetest.Options{
+				Numeric: true, Activations: rounded, RoundedWeights: true, Cache: activations, Types: typesOfCUDA,
+			})
 		})
+	}
+}
+
+// typesOfCUDA: activations are kept as keys and values are, and as bf16 beside those of eight bits.
+func typesOfCUDA(kv, act engine.Type) bool {
+	switch kv {
+	case engine.F16, engine.BF16:
+		return act == 0 || act == kv
+	case engine.F8:
+		return act == 0 || act == engine.BF16
+	default:
+		return false
 	}
 }
