@@ -135,6 +135,25 @@ static void test_descriptions(mr_device *device) {
   REFUSE(qkv_bias, 2, "qkv_bias is 2");
   REFUSE(tied_head, -1, "tied_head is -1");
 #undef REFUSE
+  {
+    mr_model *model = NULL;
+#define RESERVED(member, value, text)                                               \
+  desc = tiny_desc();                                                               \
+  desc.member = (value);                                                            \
+  FAILS(MR_UNIMPLEMENTED, text, api->model_create(device, &desc, &model));          \
+  CHECK(model == NULL)
+    RESERVED(parallel_rank, 1, "parallel_rank");
+    RESERVED(parallel_rank, -1, "parallel_rank");
+    RESERVED(parallel_size, 1, "parallel_size");
+    RESERVED(parallel_size, 8, "parallel_size");
+    RESERVED(communicator, device, "communicator");
+#undef RESERVED
+    desc = tiny_desc(); /* of a caller that knows nothing of them */
+    desc.communicator = device;
+    desc.struct_size = offsetof(mr_model_desc, parallel_rank);
+    OK(api->model_create(device, &desc, &model));
+    OK(api->model_destroy(model));
+  }
 }
 
 static void refuse_tensor(mr_device *device, mr_model *model, mr_tensor_desc tensor, uint64_t size, int32_t code, const char *text) {

@@ -208,6 +208,94 @@ static void test_refusals(mr_model *model) {
   OK(api->runner_destroy(runner));
 }
 
+/* The slot's prompt is in blocks 5 and 2, and one of its tokens is sampled again behind it: from the slot's own history, from one
+ * given, and from blocks that were in host memory meanwhile. */
+static void test_history_and_host_blocks(mr_model *model) {
+  mr_runner_config config = tiny_config();
+  mr_runner *runner = NULL;
+  mr_pre_op ops[4];
+  request r;
+  answer first, a;
+  int i;
+  config.host_blocks = 3;
+  OK(api->runner_create(model, &config, &runner));
+  begin(&r, prompt, prompt_length, 0, MR_CLASS_PREFILL);
+  set_slot(&r);
+  OK(api->step_submit(runner, &r.step));
+  wait_for(runner, &first);
+
+  begin(&r, prompt + 4, 1, 4, MR_CLASS_PREFILL);
+  set_slot(&r);
+  FAILS(MR_INVALID_ARGUMENT, "slot 1 holds 0", api->step_submit(runner, &r.step));
+  r.pre_op.history = prompt;
+  r.pre_op.history_count = 513;
+  FAILS(MR_INVALID_ARGUMENT, "513", api->step_submit(runner, &r.step));
+  r.pre_op.history_count = 4;
+  OK(api->step_submit(runner, &r.step));
+  wait_for(runner, &a);
+  CHECK(a.samples[0].token == first.samples[0].token && a.samples[0].logprob == first.samples[0].logprob);
+
+  memset(ops, 0, sizeof ops);
+  for (i = 0; i < 4; ++i) ops[i].struct_size = sizeof ops[i];
+  ops[0].kind = MR_PRE_BLOCK_IN;
+  ops[0].src_block = 2;
+  ops[0].dst_block = 7;
+  begin(&r, prompt + 4, 1, 4, MR_CLASS_PREFILL);
+  r.step.pre_ops = ops;
+  r.step.pre_op_count = 1;
+  FAILS(MR_INVALID_ARGUMENT, "never written", api->step_submit(runner, &r.step));
+  ops[1] = ops[0];
+  ops[0].kind = MR_PRE_BLOCK_OUT;
+  ops[0].src_block = 5;
+  ops[0].dst_block = 2;
+  r.blocks[0] = 7;
+  r.step.pre_op_count = 2;
+  OK(api->step_submit(runner, &r.step));
+  wait_for(runner, &a);
+  CHECK(a.samples[0].token == first.samples[0].token && a.samples[0].logprob == first.samples[0].logprob);
+  ops[0].dst_block = 3;
+  FAILS(MR_INVALID_ARGUMENT, "host memory", api->step_submit(runner, &r.step));
+  OK(api->runner_destroy(runner));
+}
+
+/* The same sample whether its mask is there or comes late; a runner that waits for one is destroyed. */
+static void test_late_masks(mr_model *model) {
+  const mr_runner_config config = tiny_config();
+  const uint32_t masks[3] = {0x80000001u, 0, 0x40000u}; /* tokens 0, 31 and 82 */
+  mr_runner *runner = NULL;
+  request r;
+  answer early, late;
+  OK(api->runner_create(model, &config, &runner));
+  begin(&r, prompt, prompt_length, 0, MR_CLASS_PREFILL);
+  set_slot(&r);
+  r.sample.mask_offset = 0;
+  r.step.masks = masks;
+  r.step.mask_words = 3;
+  OK(api->step_submit(runner, &r.step));
+  wait_for(runner, &early);
+  CHECK(early.samples[0].token == 0 || early.samples[0].token == 31 || early.samples[0].token == 82);
+  FAILS(MR_FAILED_PRECONDITION, NULL, api->step_masks(runner, masks, 3));
+
+  r.step.flags = MR_STEP_LATE_MASKS;
+  FAILS(MR_INVALID_ARGUMENT, "late", api->step_submit(runner, &r.step));
+  r.step.masks = NULL;
+  r.step.flags |= 2u;
+  FAILS(MR_UNIMPLEMENTED, "flags", api->step_submit(runner, &r.step));
+  r.step.flags = MR_STEP_LATE_MASKS;
+  OK(api->step_submit(runner, &r.step));
+  prepare(&late);
+  FAILS(MR_DEADLINE_EXCEEDED, NULL, api->step_wait(runner, 1000000, &late.result));
+  FAILS(MR_FAILED_PRECONDITION, "masks", api->step_submit(runner, &r.step));
+  FAILS(MR_INVALID_ARGUMENT, "2 words", api->step_masks(runner, masks, 2));
+  FAILS(MR_INVALID_ARGUMENT, "null", api->step_masks(runner, NULL, 3));
+  OK(api->step_masks(runner, masks, 3));
+  wait_for(runner, &late);
+  CHECK(late.samples[0].token == early.samples[0].token && late.samples[0].logprob == early.samples[0].logprob);
+  CHECK(late.samples[0].rank == early.samples[0].rank);
+  OK(api->step_submit(runner, &r.step));
+  OK(api->runner_destroy(runner));
+}
+
 static void test_cost(mr_device *device, mr_model *model) {
   mr_runner_config config = tiny_config();
   mr_runner_cost cost;
@@ -225,6 +313,21 @@ static void test_cost(mr_device *device, mr_model *model) {
   config.block_size = 17;
   FAILS(MR_INVALID_ARGUMENT, "17", api->runner_cost(model, &config, &cost));
   FAILS(MR_INVALID_ARGUMENT, "17", api->runner_create(model, &config, &runner));
+  if (!gpu) {
+    const int32_t kv_types[4] = {MR_KV_F8, MR_KV_F32, MR_KV_F16, MR_KV_F8}, act_types[4] = {0, MR_KV_BF16, MR_KV_F16, MR_KV_BF16};
+    int i;
+    for (i = 0; i < 4; ++i) {
+      config = tiny_config();
+      config.kv_type = kv_types[i];
+      config.act_type = act_types[i];
+      FAILS(MR_UNIMPLEMENTED, kv_types[i] == MR_KV_F8 ? "kv_type" : "act_type", api->runner_cost(model, &config, &cost));
+      FAILS(MR_UNIMPLEMENTED, kv_types[i] == MR_KV_F8 ? "kv_type" : "act_type", api->runner_create(model, &config, &runner));
+    }
+    CHECK(info.one_class == 1 && cost.host_bytes_per_block == cost.bytes_per_block);
+  }
+  config = tiny_config();
+  config.host_blocks = -1;
+  FAILS(MR_INVALID_ARGUMENT, "host_blocks", api->runner_create(model, &config, &runner));
   config = tiny_config();
   config.kv_blocks = INT32_MAX;
   FAILS(MR_RESOURCE_EXHAUSTED, "bytes", api->runner_create(model, &config, &runner));
@@ -248,6 +351,8 @@ static void test_generation(const char *path) {
     if (threads == 1) {
       memcpy(first, again, sizeof first);
       test_refusals(model);
+      test_history_and_host_blocks(model);
+      test_late_masks(model);
       test_cost(device, model);
     }
     CHECK(memcmp(first, again, sizeof first) == 0);

@@ -25,7 +25,7 @@ type Options struct {
 	// Types says which types of keys and values an engine keeps with which types of activations (0 = the engine's own). Every
 	// other pair that a configuration may hold is refused by name.
 	Types func(kv, act engine.Type) bool
-	// Slow engines score fewer texts for perplexity and shorter prompts at width 4096.
+	// Slow engines score fewer texts for perplexity, and get shorter prompts at width 4096 and behind many keys.
 	Slow bool
 }
 
@@ -60,6 +60,7 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 		{"shapes", true, testShapes},
 		{"sampling", opts.Numeric, testSampling},
 		{"sameness", true, testSameness},
+		{"far keys", true, testFar},
 		{"golden", opts.Numeric, testGolden},
 	} {
 		if part.applies {

@@ -1,7 +1,6 @@
 package enginetest
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -138,7 +137,7 @@ func testSpeculation(t *testing.T, opener func(*testing.T) engine.Device, _ Opti
 			require.NoError(t, sameRows(want[end-n:end-n+1], g.do(step).Samples), "back to %d", to)
 			beyond := &engine.Step{}
 			l.feed(beyond, end+1, 1)
-			require.ErrorIs(t, g.r.Submit(beyond), engine.ErrInvalid, fmt.Sprintf("the length is %d then", end))
+			require.ErrorIs(t, g.r.Submit(beyond), engine.ErrInvalid, "the length is %d then", end)
 			forward := &engine.Step{} // and to the end again
 			l.feed(forward, end, all[end:n+tokens-1]...)
 			if end < n+tokens-1 {
