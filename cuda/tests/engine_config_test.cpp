@@ -1,0 +1,72 @@
+// What this engine has no kernels for is refused by name, before anything is allocated.
+#include "tests/engine_step.h"
+
+namespace mr::cuda::test {
+namespace {
+
+class Config : public testing::Test {
+ protected:
+  Config() : device_(open_device()), model_(random_model(device_, desc_of(4, 2, 64), kQ8_0)) {}
+
+  Refusal refusal_of_types(int32_t kv_type, int32_t act_type) const {
+    mr_runner_config config = config_of(kv_type);
+    config.act_type = act_type;
+    const LedgerCounts before = device_->ledger.counts();
+    const Refusal refused = refusal_of([&] { const Runner runner(model_, config); });
+    EXPECT_EQ(device_->ledger.counts().free(), before.free());
+    EXPECT_EQ(device_->runners.load(), 0);
+    mr_runner_cost cost{};
+    EXPECT_EQ(refusal_of([&] { Runner::cost(*model_, config, &cost); }).code, refused.code);
+    return refused;
+  }
+
+  const std::shared_ptr<Device> device_;
+  const std::shared_ptr<Model> model_;
+};
+
+TEST_F(Config, TakesActivationsOfTheCachesType) {
+  for (const int32_t type : {MR_KV_F16, MR_KV_BF16})
+    for (const int32_t act : {0, type}) EXPECT_EQ(refusal_of_types(type, act).code, MR_OK) << type << ", " << act;
+}
+
+TEST_F(Config, RefusesPairsByName) {
+  for (const auto& [kv, act] : {std::pair{MR_KV_F16, MR_KV_BF16}, std::pair{MR_KV_BF16, MR_KV_F16}}) {
+    const Refusal refused = refusal_of_types(kv, act);
+    EXPECT_EQ(refused.code, MR_UNIMPLEMENTED);
+    EXPECT_NE(refused.message.find("act_type is " + std::to_string(act) + " and kv_type " + std::to_string(kv)), std::string::npos)
+        << refused.message;
+  }
+  EXPECT_EQ(refusal_of_types(MR_KV_F32, 0).code, MR_UNIMPLEMENTED);
+  EXPECT_EQ(refusal_of_types(2, 0).code, MR_INVALID_ARGUMENT);
+  EXPECT_EQ(refusal_of_types(MR_KV_F16, 2).code, MR_INVALID_ARGUMENT);
+  EXPECT_EQ(refusal_of_types(MR_KV_F16, -1).code, MR_INVALID_ARGUMENT);
+}
+
+TEST_F(Config, OfNegativeHostBlocksIsRefused) {
+  mr_runner_config config = config_of(MR_KV_F16);
+  config.host_blocks = -1;
+  EXPECT_EQ(refusal_of([&] { const Runner runner(model_, config); }).code, MR_INVALID_ARGUMENT);
+}
+
+TEST_F(Config, RefusesModelsThatLieOnSeveralDevices) {
+  for (int field = 0; field < 3; ++field) {
+    mr_model_desc desc = desc_of(4, 2, 64);
+    if (field == 0) desc.parallel_rank = 1;
+    if (field == 1) desc.parallel_size = 2;
+    if (field == 2) desc.communicator = &desc;
+    const Refusal refused = refusal_of([&] { const Model model(device_, desc); });
+    EXPECT_EQ(refused.code, MR_UNIMPLEMENTED);
+    const char* const names[] = {"parallel_rank", "parallel_size", "communicator"};
+    EXPECT_NE(refused.message.find(names[field]), std::string::npos) << refused.message;
+  }
+}
+
+TEST_F(Config, SaysThatItsClassesDiffer) {
+  mr_device_info info{};
+  info.one_class = 7;
+  device_->info(&info);
+  EXPECT_EQ(info.one_class, 0);
+}
+
+}  // namespace
+}  // namespace mr::cuda::test
