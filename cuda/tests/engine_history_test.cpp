@@ -62,6 +62,25 @@ TEST_P(History, IsReplacedByALaterSetOfTheSameStep) {
   EXPECT_EQ(run(*runner_, maker)[0], story_.rows[1]);
 }
 
+// Continuations of one prompt share its computation: each has the prompt as its history, and samples the same token's logits.
+TEST_P(History, OfSlotsThatComputeNothingThemselves) {
+  StepMaker maker;
+  maker.set(3, penalised_params(kPrompt));
+  const int32_t at = maker.feed(3, MR_CLASS_PREFILL, 0, story_.prompt, table_) + kPrompt - 1;
+  maker.sample(at, 3, kPrompt);
+  maker.set(9, penalised_params(kPrompt), story_.prompt);
+  maker.sample(at, 9, kPrompt);
+  maker.set(10, penalised_params(kPrompt), story_.ids(0, 1));  // knows less of it
+  maker.sample(at, 10, kPrompt);
+  const std::vector<Row> rows = run(*runner_, maker);
+  EXPECT_EQ(rows[0], story_.rows[0]);
+  EXPECT_EQ(rows[1], story_.rows[0]);
+  EXPECT_EQ(rows[2].token, story_.prompt[0]);
+  StepMaker next;
+  next.sample(next.feed(9, MR_CLASS_DECODE, kPrompt, {-1}, table_), 9, kPrompt + 1);
+  EXPECT_EQ(run(*runner_, next)[0], story_.rows[1]);
+}
+
 TEST_P(History, OfManySlotsAtOnce) {
   StepMaker maker;
   for (int32_t i = 0; i < 20; ++i) {

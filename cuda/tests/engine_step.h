@@ -32,7 +32,7 @@ inline mr_slot_params penalised_params(int32_t prompt_length) {
   mr_slot_params p = params_of(prompt_length);
   p.repetition_penalty = 1.2f;
   p.frequency_penalty = 0.7f;
-  p.presence_penalty = -5;
+  p.presence_penalty = -50;
   p.penalty_window = -1;
   return p;
 }
