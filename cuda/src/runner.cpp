@@ -74,7 +74,7 @@ struct Runner::State {
     Pinned rows, candidates;  // results
     int64_t row_count = 0;
     EventHandle begin{cudaEventDefault}, end{cudaEventDefault};
-    EventHandle paused{cudaEventDefault}, resumed{cudaEventDefault};  // of masks that come late: the device has nothing to do between
+    EventHandle paused{cudaEventDefault}, resumed{cudaEventDefault};  // of late masks: between them the device is idle
   };
 
   State(std::shared_ptr<const Model> m, const mr_runner_config& c, RunnerOptions options)

@@ -23,10 +23,10 @@ class Runner {
   // Bytes a runner takes; allocates nothing. Throws INVALID_ARGUMENT naming the field and its value.
   static void cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out);
 
-  // Takes all of its memory at once, host memory for blocks excepted: no device memory is allocated by a step later. Captures its first graph, and the others
-  // in a thread of its own; their memory is the driver's, of the margin that the device leaves beside its ledger. Counts
-  // itself in model->runners and in the device's runners while it lives. Throws FAILED_PRECONDITION for an unsealed model,
-  // RESOURCE_EXHAUSTED when the ledger does not allow it, UNIMPLEMENTED naming what no kernel runs.
+  // Takes all of its memory at once, host memory for blocks excepted: no device memory is allocated by a step later. Captures
+  // its first graph, and the others in a thread of its own; their memory is the driver's, of the margin that the device leaves
+  // beside its ledger. Counts itself in model->runners and in the device's runners while it lives. Throws FAILED_PRECONDITION
+  // for an unsealed model, RESOURCE_EXHAUSTED when the ledger does not allow it, UNIMPLEMENTED naming what no kernel runs.
   Runner(std::shared_ptr<const Model> model, const mr_runner_config& config, RunnerOptions options = {});
   ~Runner();  // waits for the steps in flight
   Runner(const Runner& ) = delete;

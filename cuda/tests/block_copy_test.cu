@@ -47,8 +47,9 @@ void round_trip(int32_t blocks, int32_t planes, int64_t plane_bytes) {
   for (int32_t b = 0; b < blocks; ++b)
     for (int32_t p = 0; p < planes; ++p) {
       const uint8_t* const want = content.data() + p * stride + (blocks - 1 - b) * plane_bytes;
-      ASSERT_EQ(std::memcmp(got.data() + p * stride + b * plane_bytes, want, static_cast<size_t>(plane_bytes)), 0) << b << ", " << p;
-      ASSERT_EQ(std::memcmp(away + b * block_bytes + p * plane_bytes, want, static_cast<size_t>(plane_bytes)), 0) << b << ", " << p;
+      const size_t size = static_cast<size_t>(plane_bytes);
+      ASSERT_EQ(std::memcmp(got.data() + p * stride + b * plane_bytes, want, size), 0) << b << ", " << p;
+      ASSERT_EQ(std::memcmp(away + b * block_bytes + p * plane_bytes, want, size), 0) << b << ", " << p;
     }
 }
 

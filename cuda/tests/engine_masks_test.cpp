@@ -152,7 +152,8 @@ TEST_F(Masks, WithoutATokenEmptyTheRow) {
 
 class LateMasks : public Masks, public testing::WithParamInterface<bool> {  // whether decode steps are graphs
  protected:
-  LateMasks() : runner_(runner_of({GetParam(), GetParam()})), story_(tell(*runner_, 1, params_of(5), random_ids(4, 5), table_, 2)) {}
+  LateMasks()
+      : runner_(runner_of({GetParam(), GetParam()})), story_(tell(*runner_, 1, params_of(5), random_ids(4, 5), table_, 2)) {}
 
   // Decodes slot 1 at a position, with a late mask.
   StepMaker late_step(int32_t position, int32_t token) const {
