@@ -93,7 +93,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Sameness,
                          testing::Values(Case{4, 2, 64, kQ8_0, MR_KV_F16}, Case{4, 2, 64, kF16, MR_KV_F16},
                                          Case{4, 4, 64, kQ8_0, MR_KV_BF16}, Case{8, 2, 128, kQ8_0, MR_KV_F16},
                                          Case{8, 1, 32, kF32, MR_KV_BF16}, Case{2, 2, 80, kF16, MR_KV_F16},
-                                         Case{6, 2, 256, kQ8_0, MR_KV_BF16}));
+                                         Case{6, 2, 256, kQ8_0, MR_KV_BF16}, Case{8, 2, 128, kQ8_0, MR_KV_F8},
+                                         Case{2, 2, 80, kF16, MR_KV_F8}));
 
 }  // namespace
 }  // namespace mr::cuda::test

@@ -1,0 +1,66 @@
+// What an 8-bit cache costs, and what its steps claim to read.
+#include "src/step_bytes.h"
+#include "src/workspace.h"
+#include "tests/engine_fixture.h"
+
+namespace mr::cuda::test {
+namespace {
+
+TEST(F8Cache, TakesAByteAnElementAndAScaleAHead) {
+  const auto device = open_device();
+  for (const int32_t head_dim : {32, 40, 64, 80, 96, 128, 256}) {
+    const mr_model_desc desc = desc_of(4, 2, head_dim);
+    const auto model = random_model(device, desc, kF16);
+    mr_runner_cost cost{};
+    Runner::cost(*model, config_of(MR_KV_F8), &cost);
+    const int32_t padded = pad_head_dim(head_dim);
+    const uint64_t planes = 2 * static_cast<uint64_t>(desc.layers), kv_heads = 2;
+    EXPECT_EQ(cost.bytes_per_block, planes * kv_heads * 16 * static_cast<uint64_t>(padded + 4)) << head_dim;
+    EXPECT_EQ(cost.kv_bytes, cost.bytes_per_block * 512u);
+
+    cpu::StepPlan plan;
+    plan.tokens = {1};
+    mr_segment segment{};
+    segment.first_position = 99;
+    segment.count = 1;
+    plan.segments = {segment};
+    const uint64_t eight = step_bytes(*model, Sizes(desc, config_of(MR_KV_F8)).kv, plan);
+    const uint64_t sixteen = step_bytes(*model, Sizes(desc, config_of(MR_KV_BF16)).kv, plan);
+    EXPECT_EQ(sixteen - eight, 100 * planes * kv_heads * static_cast<uint64_t>(head_dim - 4)) << head_dim;
+  }
+}
+
+// Logprobs of a prompt's tokens.
+std::vector<float> scores_of(const std::shared_ptr<Model>& model, const mr_runner_config& config) {
+  Runner runner(model, config, {false, false});
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 40; ++i) prompt.push_back(i * 37 % 509);
+  const Output output = play(runner, {{3, prompt, 16, 1}})[0];
+  std::vector<float> scores;
+  for (size_t i = 0; i + 1 < prompt.size(); ++i) {
+    EXPECT_NE(output.bits[2 * i], static_cast<uint32_t>(-1)) << "token " << i + 1;
+    float score;
+    std::memcpy(&score, &output.bits[2 * i + 1], sizeof score);
+    scores.push_back(score);
+  }
+  return scores;
+}
+
+TEST(F8Cache, StandsBesideActivationsOfEitherType) {
+  const auto device = open_device();
+  const auto model = random_model(device, desc_of(4, 2, 64), kF16);
+  const std::vector<float> sixteen = scores_of(model, config_of(MR_KV_BF16));
+  for (const int32_t act_type : {0, int32_t{MR_KV_BF16}, int32_t{MR_KV_F16}}) {
+    mr_runner_config config = config_of(MR_KV_F8);
+    config.act_type = act_type;
+    const Sizes sizes(model->desc(), config);
+    EXPECT_EQ(sizes.act, act_type == MR_KV_F16 ? Act::kF16 : Act::kBF16) << act_type;
+    EXPECT_EQ(sizes.kv.kv, Kv::kF8);
+    const std::vector<float> eight = scores_of(model, config);
+    for (size_t i = 0; i < sixteen.size(); ++i) EXPECT_NEAR(eight[i], sixteen[i], 0.25) << act_type << " token " << i + 1;
+    EXPECT_NE(eight, sixteen);
+  }
+}
+
+}  // namespace
+}  // namespace mr::cuda::test
