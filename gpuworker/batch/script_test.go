@@ -158,7 +158,7 @@ func (p *player) begin(o map[string]string) {
 		Context: p.number(o, "context", 512), Chunk: p.number(o, "chunk", 64), OneClass: one, BlockBytes: 1,
 		MaxWaiting: p.number(o, "waiting", 0),
 		Runner: engine.RunnerConfig{
-			BlockSize: 16, KVBlocks: p.number(o, "blocks", 64), MaxSequences: slots, MaxBatchedTokens: 128,
+			BlockSize: 16, KVBlocks: p.number(o, "blocks", 64), MaxSequences: slots, MaxBatchedTokens: 160,
 			MaxSampleRows: slots, MaxScoreRows: 8, HostBlocks: p.number(o, "host", 0),
 		},
 	}
