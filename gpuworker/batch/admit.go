@@ -61,12 +61,24 @@ func (l *Loop) makeRoom(s *sequence) bool {
 	if len(l.running) == 0 {
 		return l.forgetPrompt(nil) // its own family's
 	}
-	victim := l.running[len(l.running)-1]
-	if victim.request.Priority >= s.request.Priority {
+	if !l.outranks(s) {
 		return false
 	}
+	victim := l.running[len(l.running)-1]
 	l.preempt(victim)
 	return victim.slot < 0
+}
+
+// outranks says whether s has enough once those of lower priority have gone: nobody goes in vain.
+func (l *Loop) outranks(s *sequence) bool {
+	lower, blocks := 0, l.cache.Free()
+	for _, other := range l.running {
+		if other.request.Priority < s.request.Priority {
+			lower++
+			blocks += len(other.table.Blocks)
+		}
+	}
+	return lower > 0 && blocks > l.cache.BlocksFor(len(s.tokens))
 }
 
 // place gives a waiting sequence a slot and blocks for all of its tokens that are known, so that the next one sees what is really
