@@ -11,19 +11,25 @@ import (
 
 // carryOut submits the round's parts as one step. Where the engine refuses that, they are computed as several smaller ones, one
 // at a time and each to its end, so that a part that the engine does not take costs its own sequence and no other. What is in
-// flight ends first: then every id is known, and no part depends on the step before it. An error ends the loop: the device is
+// flight ends first: then every id is known, no part depends on the step before it, and one that was refused alone behind another
+// step is another one, which is tried before its sequence ends. An error ends the loop: the device is
 // lost, or the result of a step cannot be had.
 func (l *Loop) carryOut(ctx context.Context) error {
 	err := l.try(l.plan.chosen)
 	if err == nil || errors.Is(err, engine.ErrDevice) {
 		return err
 	}
-	why := err
+	why, behind := err, len(l.flights) > 0
 	if err := l.settle(ctx); err != nil {
 		return err
 	}
 	l.rest = l.rest[:0]
-	l.divide(l.plan.chosen, why)
+	if behind && len(l.plan.chosen) == 1 {
+		l.counters.refused.Add(1)
+		l.rest = append(l.rest, l.plan.chosen)
+	} else {
+		l.divide(l.plan.chosen, why)
+	}
 	for len(l.rest) > 0 && ctx.Err() == nil {
 		parts := l.rest[len(l.rest)-1]
 		l.rest = l.rest[:len(l.rest)-1]

@@ -33,7 +33,7 @@ var update = flag.Bool("update", false, "rewrite the outcomes in testdata")
 //	cancel NAME
 //	deaf NAME        nobody reads its stream from here on
 //	hear NAME
-//	refuse WHAT      the engine refuses steps with "several" sequences, "out" moves or "none"
+//	refuse WHAT      the engine refuses steps with "several" sequences, "out" moves, a "previous" sample, "all" or "none"
 //	wait DURATION
 //	state            what is held
 //
@@ -176,6 +176,14 @@ func (p *player) refuse(s *engine.Step) error {
 	case p.refused == "several" && len(s.Segments) > 1:
 		p.took = append(p.took, fmt.Sprintf("refused: %d sequences", len(s.Segments)))
 		return fmt.Errorf("several: %w", engine.ErrPrecondition)
+	case p.refused == "previous" && slices.ContainsFunc(s.Segments, func(g engine.Segment) bool {
+		return g.Tokens[0] == engine.PreviousSample
+	}):
+		p.took = append(p.took, "refused: a previous sample")
+		return fmt.Errorf("previous: %w", engine.ErrPrecondition)
+	case p.refused == "all":
+		p.took = append(p.took, fmt.Sprintf("refused: %d sequences", len(s.Segments)))
+		return fmt.Errorf("all: %w", engine.ErrInvalid)
 	case p.refused == "out" && out:
 		p.took = append(p.took, "refused: no host memory")
 		return fmt.Errorf("host memory: %w", engine.ErrOutOfMemory)
