@@ -48,7 +48,7 @@ func (d *Device) Info() (engine.DeviceInfo, error) {
 	info := engine.DeviceInfo{
 		Kind: "sim", Name: name, Path: "sim", Numerics: "sim-1", Build: "millrace sim engine",
 		SMCount: 1, BytesTotal: d.opts.Memory, BytesUsed: d.mu.used, LiveBuffers: d.mu.buffers,
-		FailedFrees: d.refusals.failed.Load(), OneClass: true,
+		FailedFrees: d.refusals.failed.Load(), OneClass: !d.opts.TwoClasses,
 	}
 	info.BytesFree = info.BytesTotal - d.usedLocked()
 	return info, nil

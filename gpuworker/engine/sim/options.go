@@ -18,6 +18,9 @@ type Options struct {
 	// Reserved ids, 0 <= id < Reserved, are not sampled unless a mask or a list of allowed tokens asks for them: special
 	// tokens live there in many vocabularies, and a stream that ends at random is of no use to a rig.
 	Reserved int
+	// TwoClasses makes the device say that its kernel classes give different bits, as a GPU's do. Its own never do; one that says
+	// so is used as a GPU is.
+	TwoClasses bool
 }
 
 // Default is a device that decodes 100 sequences at about 40 000 tokens a second.
@@ -28,8 +31,8 @@ func Default() Options {
 	}
 }
 
-// ParseOptions reads "sim" or "sim:key=value,...", whose keys are step, prefill and decode (durations), memory (bytes)
-// and reserved (ids). What is not named is as in Default.
+// ParseOptions reads "sim" or "sim:key=value,...", whose keys are step, prefill and decode (durations), memory (bytes),
+// reserved (ids) and two-classes (true or false). What is not named is as in Default.
 func ParseOptions(s string) (Options, error) {
 	o := Default()
 	rest, ok := strings.CutPrefix(s, "sim")
@@ -62,8 +65,10 @@ func (o *Options) set(pair string) (err error) {
 		var n uint64
 		n, err = strconv.ParseUint(value, 10, 31)
 		o.Reserved = int(n)
+	case key == "two-classes":
+		o.TwoClasses, err = strconv.ParseBool(value)
 	default:
-		return fmt.Errorf("no option %q, want step, prefill, decode, memory or reserved: %w", key, engine.ErrInvalid)
+		return fmt.Errorf("no option %q, want step, prefill, decode, memory, reserved or two-classes: %w", key, engine.ErrInvalid)
 	}
 	if err != nil {
 		return fmt.Errorf("option %q is %q: %w: %w", key, value, err, engine.ErrInvalid)

@@ -51,7 +51,7 @@ type Config struct {
 // Register puts the flags on f; after f is parsed, Validate.
 func (c *Config) Register(f *pflag.FlagSet) {
 	f.StringVar(&c.Listen, "listen", "127.0.0.1:7071", "address to serve on, host:port or unix:PATH")
-	f.StringVar(&c.Device, "device", "auto", "auto, cpu, gpu, cuda:N, or sim[:step=1ms,prefill=2us,decode=20us,memory=BYTES]")
+	f.StringVar(&c.Device, "device", "auto", "auto, cpu, gpu, cuda:N, or sim[:step=1ms,prefill=2us,decode=20us,memory=BYTES,two-classes=true]")
 	f.StringVar(&c.CPUPath, "cpu-path", "", "instruction-set path of the CPU engine: avx512bf16, avx512vnni, avx2 or portable (default: the best)")
 	f.StringVar(&c.EnginePath, "engine-path", "", "file or folder of libmillrace_cuda.so (default: $MILLRACE_ENGINE_PATH, beside the binary, ../lib, ../cuda)")
 	f.BoolVar(&c.EngineAnyBuild, "engine-any-build", false, "take a CUDA engine that was built from other sources than this program")
