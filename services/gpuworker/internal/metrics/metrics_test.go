@@ -167,8 +167,9 @@ func TestReadings(t *testing.T) {
 	m.DeviceBytes, m.VerifiedAge = 7, 3*time.Second
 	m.Steps = batch.Stats{
 		Steps: 11, RunningStepAge: time.Millisecond, StepBound: 2 * time.Second, Running: 3, Waiting: 4, WaitingPrefillTokens: 5,
-		FreeBlocks: 60, CachedBlocks: 20, TotalBlocks: 100, FreeHostBlocks: 3, TotalHostBlocks: 10, Paused: 2, QueueAge: 7 * time.Second,
-		PrefixLookups: 21, PrefixHits: 22, CachedTokens: 23, GeneratedTokens: 8, PrefilledTokens: 9, Cancelled: 10, RefusedSteps: 12, StepsAfterCancel: 13,
+		FreeBlocks: 60, CachedBlocks: 20, TotalBlocks: 100, FreeHostBlocks: 3, TotalHostBlocks: 10, Paused: 2,
+		QueueAge: 7 * time.Second, PrefixLookups: 21, PrefixHits: 22, CachedTokens: 23, GeneratedTokens: 8, PrefilledTokens: 9,
+		Cancelled: 10, RefusedSteps: 12, StepsAfterCancel: 13,
 	}
 	gone := serving("gone")
 	gone.State = model.Failed
@@ -232,11 +233,16 @@ func TestReadings(t *testing.T) {
 		require.NotContains(t, got, id)
 	}
 	require.Contains(t, got, "go_goroutines")
-	require.True(t, slices.ContainsFunc(slices.Sorted(maps.Keys(got)), func(id string) bool { return strings.HasPrefix(id, "process_") }))
+	process := func(id string) bool { return strings.HasPrefix(id, "process_") }
+	require.True(t, slices.ContainsFunc(slices.Collect(maps.Keys(got)), process))
 }
 
 func TestProbes(t *testing.T) {
-	now := func(s health.State) *health.Look { return &health.Look{State: s, At: time.Now()} }
+	now := func(s health.State, checks ...health.Check) *health.Look {
+		return &health.Look{State: s, At: time.Now(), Checks: checks}
+	}
+	old := now(health.Ready)
+	old.At = old.At.Add(-time.Minute)
 	for name, tc := range map[string]struct {
 		look        *health.Look
 		alive, able int
@@ -248,10 +254,10 @@ func TestProbes(t *testing.T) {
 		"degraded":                   {now(health.Degraded), 200, 200, "degraded\n"},
 		"draining":                   {now(health.Draining), 200, 503, "draining\n"},
 		"a hung step, or no device":  {now(health.NotReady), 503, 503, "not ready\n"},
-		"its own watch hangs":        {&health.Look{State: health.Ready, At: time.Now().Add(-time.Minute)}, 503, 503, "has not looked at itself"},
+		"its own watch hangs":        {old, 503, 503, "has not looked at itself"},
 		"a state that nobody knows":  {now(99), 200, 503, "state 99"},
-		"failed checks are named":    {&health.Look{State: health.Degraded, At: time.Now(), Checks: []health.Check{{Name: "leaks", Message: "3 buffers"}}}, 200, 200, "degraded\nleaks: 3 buffers\n"},
-		"those that hold are silent": {&health.Look{State: health.Ready, At: time.Now(), Checks: []health.Check{{Name: "leaks", OK: true}}}, 200, 200, "ready\n"},
+		"failed checks are named":    {now(health.Degraded, health.Check{Name: "leaks", Message: "3 buffers"}), 200, 200, "degraded\nleaks: 3 buffers\n"},
+		"those that hold are silent": {now(health.Ready, health.Check{Name: "leaks", OK: true}), 200, 200, "ready\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig()

@@ -40,7 +40,8 @@ type vec interface {
 
 func newTold() *told {
 	t := &told{}
-	t.queueWait = t.histogram("millrace_queue_wait_seconds", "Time of a sequence from its arrival to its first place in the batch.", waits)
+	t.queueWait = t.histogram("millrace_queue_wait_seconds",
+		"Time of a sequence from its arrival to its first place in the batch.", waits)
 	t.firstToken = t.histogram("millrace_first_token_seconds",
 		"Time of a sequence from its arrival at the step loop, its text tokenised, to its first token.", waits)
 	t.nextToken = t.histogram("millrace_inter_token_seconds", "Time from one token of a sequence to its next.", gaps)

@@ -74,8 +74,8 @@ var ofModel = []reading[model.Status]{
 		}},
 }
 
-const helpBlocks = "KV blocks by state; their sum is the size of the cache. free: holds nothing; cached: holds a prefix and is given " +
-	"up when others need it; held: of sequences that run."
+const helpBlocks = "KV blocks by state; their sum is the size of the cache. free: holds nothing; cached: holds a prefix and is " +
+	"given up when others need it; held: of sequences that run."
 
 const helpSwap = "KV blocks of host memory by state: held ones are of preempted sequences."
 
