@@ -1116,7 +1116,7 @@ type Resume struct {
 	Finished bool `protobuf:"varint,3,opt,name=finished,proto3" json:"finished,omitempty"`
 	// Bytes of text received for these tokens, in UTF-8. The server knows how many they give, and refuses another number: text
 	// that a character or a stop string holds back comes with the tokens that decide it, all that is left with the last token.
-	// Unset: not compared.
+	// Unset, or with finished: not compared.
 	TextBytes     *uint64 `protobuf:"varint,4,opt,name=text_bytes,json=textBytes,proto3,oneof" json:"text_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
