@@ -104,6 +104,31 @@ func testHistory(t *testing.T, opener func(*testing.T) engine.Device, _ Options)
 		g.do(&engine.Step{PreOps: []engine.PreOp{l.set(numbers(7, 500, g.desc.Vocab))}})
 		require.NoError(t, sameRows(want, g.generate(l, nil, prompt, 3)))
 	})
+	t.Run("whose tokens an engine mixes up is found out by its penalties", func(t *testing.T) {
+		prompt := numbers(3, 64, Small().Vocab)
+		run := func(t *testing.T, opener func(*testing.T) engine.Device) []engine.RowResult {
+			t.Helper()
+			g := newRig(t, opener, nil)
+			p := penalised(-1)
+			p.Temperature, p.RepetitionPenalty, p.FrequencyPenalty = 0, 1, 30 // every token of the history is out of reach
+			l := &line{prompt: len(prompt), params: p, blocks: blocksFrom(0, 6)}
+			g.generate(l, nil, prompt, 1)
+			return g.generate(l, prompt[:48], prompt[48:], 20)
+		}
+		mutant := func(t *testing.T) engine.Device {
+			t.Helper()
+			return Intercept(opener(t), Hooks{Submit: func(s *engine.Step) error {
+				for i := range s.PreOps {
+					if h := s.PreOps[i].History; h != nil {
+						s.PreOps[i].History = make([]int32, len(h))
+					}
+				}
+				return nil
+			}})
+		}
+		require.NoError(t, sameRows(run(t, opener), run(t, opener)))
+		require.Error(t, sameRows(run(t, opener), run(t, mutant)))
+	})
 	t.Run("that cannot be is refused", func(t *testing.T) {
 		g := newRig(t, opener, func(c *engine.RunnerConfig) { c.KVBlocks = 20 })
 		l := &line{params: Plain(1, 1), blocks: blocksFrom(0, 20)}

@@ -8,6 +8,9 @@
 // other temperature draws, top k bounds the draw, and of the other sampling parameters only allowed, suppressed and
 // masked tokens and a bias of minus infinity have an effect.
 //
+// A slot that begins with a history names blocks that should hold it: where they hold other tokens, which a real engine cannot
+// know, the context is one that neither has. Blocks copied out to host memory keep their hashes there.
+//
 // Slots, blocks, memory and steps are checked as a real engine checks them. Tensors are not kept, but their digests are.
 // Kind and Name of the device say "sim"; it refuses plain operations and measurements by not having them.
 package sim

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -123,6 +124,35 @@ func TestABlockThatSomebodyElseWroteChangesTheContinuation(t *testing.T) {
 	require.Equal(t, want, c.context(blocks, 39), "written again as it was, it is as it was")
 	c.copyBlock(3, 2)
 	require.Equal(t, want, c.context([]int32{0, 1, 3}, 39))
+}
+
+func TestAHistoryThatItsBlocksDoNotHoldChangesTheContinuation(t *testing.T) {
+	r := runner(t, Options{Reserved: 16}, config())
+	prompt := make([]int32, 40)
+	for i := range prompt {
+		prompt[i] = int32(200 + i)
+	}
+	blocks := []int32{3, 1, 9, 4}
+	want := generate(t, r, params(7), prompt, 1, blocks)
+	from := func(at int32, change func(history, blocks []int32)) int32 {
+		history, own := slices.Clone(prompt[:at]), slices.Clone(blocks)
+		change(history, own)
+		require.NoError(t, r.Submit(&engine.Step{
+			PreOps:   []engine.PreOp{{Slot: 1, Params: params(7), History: history}},
+			Segments: []engine.Segment{{Slot: 1, FirstPosition: at, Tokens: prompt[at:], Blocks: own}},
+			Samples:  []engine.SampleRow{{TokenIndex: 39 - at, Slot: 1, Position: 40}},
+		}))
+		res, err := r.Wait(time.Minute)
+		require.NoError(t, err)
+		return res.Samples[0].Token
+	}
+	for _, at := range []int32{1, 15, 16, 17, 32, 39} {
+		require.Equal(t, want[0], from(at, func([]int32, []int32) {}), at)
+		for i := range at {
+			require.NotEqual(t, want[0], from(at, func(history, _ []int32) { history[i] += 300 }), "token %d of %d", i, at)
+		}
+		require.NotEqual(t, want[0], from(at, func(_, own []int32) { own[0] = 20 }), "a block that nobody wrote, behind %d", at)
+	}
 }
 
 func TestTheDistributionSumsToOneAndRanksAgree(t *testing.T) {
