@@ -40,13 +40,13 @@ func TestTheCUDAEngineKeepsTheContract(t *testing.T) {
 	}
 }
 
-// typesOfCUDA: activations are kept as keys and values are, and as bf16 beside those of eight bits.
+// typesOfCUDA: activations are kept as keys and values are, and as either half beside those of eight bits.
 func typesOfCUDA(kv, act engine.Type) bool {
 	switch kv {
 	case engine.F16, engine.BF16:
 		return act == 0 || act == kv
 	case engine.F8:
-		return act == 0 || act == engine.BF16
+		return act == 0 || act == engine.F16 || act == engine.BF16
 	default:
 		return false
 	}
