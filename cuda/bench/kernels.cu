@@ -186,8 +186,16 @@ void prefill(int32_t prefix, int32_t rows, int32_t sm_count, Kv kv) {
   PrefillMerge* const merges = device(plan.merges);
   uint8_t* const workspace = device<uint8_t>(static_cast<size_t>(prefill_attention_bytes(work.capacity, kHeads, kDim)));
   const double us = time_of([&](int i, const Stream& on) {
-    return launch_prefill_attention({s.layer(i), items, static_cast<int32_t>(plan.items.size()), merges,
-                                     static_cast<int32_t>(plan.merges.size()), workspace, work.capacity, sm_count}, on);
+    PrefillAttentionArgs args{s.layer(i), items, 0, merges, 0, workspace, work.capacity, sm_count};
+    cudaError_t error = cudaSuccess;
+    for (int32_t g = 0; error == cudaSuccess && g < plan.group_count; ++g) {
+      args.item_count = plan.groups[g].items;
+      args.merge_count = plan.groups[g].merges;
+      error = launch_prefill_attention(args, on);
+      args.items += args.item_count;
+      args.merges += args.merge_count;
+    }
+    return error;
   }, 4);
   line(kv == Kv::kF8 ? "prefill attention, f8" : "prefill attention", rows, length, us, 0, 2.0 * rows * (2.0 * prefix + rows + 1) * kHeads * kDim);
   for (void* p : {static_cast<void*>(items), static_cast<void*>(merges), static_cast<void*>(workspace)}) cudaFree(p);
@@ -280,7 +288,7 @@ int main() {
   const std::vector<std::pair<int32_t, int32_t>> batches = {{1, 128}, {1, 512}, {1, 4096}, {1, 32768}, {8, 512}, {64, 128}, {64, 192}, {128, 192}, {64, 1024}, {256, 1024}};
   for (const Kv kv : {Kv::kAct, Kv::kF8})
     for (const auto& [rows, length] : batches) decode(rows, length, properties.multiProcessorCount, kv);
-  const std::vector<std::pair<int32_t, int32_t>> prompts = {{2000, 60},  {2000, 300}, {100000, 32}, {100000, 128},
+  const std::vector<std::pair<int32_t, int32_t>> prompts = {{2000, 60},  {2000, 300}, {100000, 32}, {100000, 128}, {100000, 300},
                                                             {0, 512}, {0, 2048},   {0, 4096},    {0, 16384}};
   for (const Kv kv : {Kv::kAct, Kv::kF8})
     for (const auto& [prefix, rows] : prompts) prefill(prefix, rows, properties.multiProcessorCount, kv);

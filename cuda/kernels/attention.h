@@ -64,6 +64,7 @@ struct PrefillAttentionArgs {
   int32_t capacity;            // places of the workspace, as the plan was given
   int32_t sm_count;
 };
+// One group of a plan.
 cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Stream& on);
 
 // Bytes of a workspace of `capacity` places: a place holds a row's partial result, all heads of it.

@@ -28,6 +28,11 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool v
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+// 4 bytes, or zeros when not `valid`; then `from` is not read.
+__device__ __forceinline__ void copy_async_word(uint32_t to, const void* from, bool valid) {
+  const int bytes = valid ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int pending>
 __device__ __forceinline__ void copy_wait() {
@@ -68,6 +73,11 @@ __device__ __forceinline__ void store_shared(uint32_t address, const uint4& x) {
 __device__ __forceinline__ float2 load_shared_pair(uint32_t address) {
   float2 x;
   asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
+  return x;
+}
+__device__ __forceinline__ int32_t load_shared_int(uint32_t address) {
+  int32_t x;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
   return x;
 }
 __device__ __forceinline__ float load_shared_float(uint32_t address) {

@@ -4,18 +4,19 @@
 //           head, so that the heads share what is read. A warp owns kBlocks groups of 16 rows and never exchanges with
 //           another warp.
 // Keys      are cut into pieces at absolute positions (prefill_piece_of). A piece has a softmax that begins anew; its keys
-//           come in tiles of kKeys absolute positions, one tile ahead. A row's softmax advances tile by tile; a tile that
+//           come in tiles of kKeys absolute positions, kAhead tiles ahead. A row's softmax advances tile by tile; a tile that
 //           it does not see leaves it exactly as it was, and a piece that it does not see is left out for it.
 // Merge     A row's result is its pieces merged in ascending order, always two by merge(). A block with a whole tile
 //           merges each piece into the rows' results so far, which wait in the workspace (L2) meanwhile. Blocks of a split
 //           tile leave their pieces there, and merge_pieces merges them. The same functions of the same numbers: so neither
 //           the cutting of a prompt into chunks, nor of chunks into tiles, nor of tiles among blocks has any influence.
-// Memory    kBlocks * 64 queries, 2 x kKeys keys and values. kBlocks is 2 where a block may have that much and there is
-//           work for all processors, else 1: it changes no bits.
-// 8 bits    Keys and values come as they are into memory of their own, and each thread widens what it has fetched into the
-//           activation type, exactly, so that there is one tile of those. A score is (product * key's scale) * the scores'
-//           scale; a weight times the value's scale is rounded to the activation type; sums are of weights without it.
-//           Weights of keys that a row does not see are 0 whatever their scale.
+// Memory    kBlocks * 64 queries, kAhead + 1 times kKeys keys and values. kBlocks is 2 where a block may have that much and
+//           there is work for all processors, else 1; kAhead is 1, and 3 where a processor has one block at most. Neither
+//           changes bits. The block ids of a tile come as many tiles earlier again, so that no load waits for another.
+// 8 bits    Keys and values come as they are into memory of their own, kAhead tiles, and each thread widens what it has
+//           fetched into the activation type, exactly, so that there is one tile of those. A score is (product * key's
+//           scale) * the scores' scale; a weight times the value's scale is rounded to the activation type; sums are of
+//           weights without it. Weights of keys that a row does not see are 0 whatever their scale.
 // Test bound: as decode attention's.
 #include <algorithm>
 
@@ -41,10 +42,18 @@ template <int kDim>
 constexpr int kF8Side = kKeys<kDim> * kDim;
 template <int kDim>
 constexpr int kScaleSide = kKeys<kDim> * 4;
-// 8 bits: one tile in the activation type, one in 8 bits, two of scales.
-template <int kDim, int kBlocks, bool kF8>
-constexpr int kSharedBytes = kF8 ? (kBlocks * 64 + 2 * kKeys<kDim>) * kSharedRow<kDim> + 2 * kF8Side<kDim> + 4 * kScaleSide<kDim>
-                                 : (kBlocks * 64 + 4 * kKeys<kDim>) * kSharedRow<kDim>;
+// 8 bits: one tile in the activation type, kAhead in 8 bits, and scales of kAhead + 1.
+template <int kDim, int kBlocks, int kAhead, bool kF8>
+constexpr int kSharedBytes =
+    kF8 ? (kBlocks * 64 + 2 * kKeys<kDim>) * kSharedRow<kDim> + 2 * kAhead * kF8Side<kDim> + 2 * (kAhead + 1) * kScaleSide<kDim>
+        : (kBlocks * 64 + 2 * (kAhead + 1) * kKeys<kDim>) * kSharedRow<kDim>;
+
+// The block ids of a tile lie in the 16 bytes of padding behind a row of queries: at most four, of 16 tokens each.
+template <int kDim>
+__device__ __forceinline__ uint32_t ids_of(uint32_t queries, int slot) {
+  static_assert(kKeys<kDim> <= 64, "four blocks of 16 tokens");
+  return queries + slot * kSharedRow<kDim> + kDim * 2;
+}
 
 static_assert(kFirstPiece % 64 == 0 && kWholePiece % kFirstPiece == 0, "tiles of keys do not cross borders of pieces");
 
@@ -76,9 +85,18 @@ __device__ __forceinline__ T* output_of(const AttentionArgs& c, int64_t row, int
   return static_cast<T*>(c.out) + row * c.out_stride + static_cast<int64_t>(head) * c.layout.head_dim;
 }
 
+// Asks for the block ids of the tile that begins at `key`.
+template <int kDim>
+__device__ __forceinline__ void fetch_ids(const AttentionArgs& c, const int32_t* table, int32_t key, int32_t longest,
+                                          uint32_t ids) {
+  const int32_t shift = c.layout.block_size == 16 ? 4 : 5, i = threadIdx.x, count = kKeys<kDim> / c.layout.block_size;
+  if (i < count) copy_async_word(ids + i * 4, table + (key >> shift) + i, key + (i << shift) <= longest);
+}
+
+// Asks for the tile that begins at `key`, whose block ids lie at `ids`.
 template <class T, int kDim>
-__device__ __forceinline__ void fetch(const AttentionArgs& c, const int32_t* table, int32_t kv_head, int32_t key,
-                                      int32_t longest, uint32_t stage) {
+__device__ __forceinline__ void fetch(const AttentionArgs& c, uint32_t ids, int32_t kv_head, int32_t key, int32_t longest,
+                                      uint32_t stage) {
   constexpr int kPieces = kDim / 8;  // of 16 bytes, a row
   const KvLayout& l = c.layout;
   const int32_t shift = l.block_size == 16 ? 4 : 5;
@@ -86,7 +104,7 @@ __device__ __forceinline__ void fetch(const AttentionArgs& c, const int32_t* tab
   for (int i = threadIdx.x; i < kKeys<kDim> * kPieces; i += kThreads) {
     const int32_t r = i / kPieces, piece = i % kPieces, position = key + r;
     const bool valid = position <= longest;
-    const int64_t block = valid ? table[position >> shift] : 0;
+    const int64_t block = load_shared_int(ids + (r >> shift) * 4);  // 0 where no position is valid
     const int64_t at = block * l.block_elements() + kv_head * l.head_elements() +
                        static_cast<int64_t>(position & (l.block_size - 1)) * kDim + piece * 8;
     const uint32_t to = stage + r * kSharedRow<kDim> + piece * 16;
@@ -95,10 +113,10 @@ __device__ __forceinline__ void fetch(const AttentionArgs& c, const int32_t* tab
   }
 }
 
-// Asks for a tile of 8 bits: elements to `raw`, keys first, and scales likewise to `scales`.
+// The same of 8 bits: elements to `raw`, keys first, and scales likewise to `scales`.
 template <int kDim>
-__device__ __forceinline__ void fetch_f8(const AttentionArgs& c, const int32_t* table, int32_t kv_head, int32_t key,
-                                         int32_t longest, uint32_t raw, uint32_t scales) {
+__device__ __forceinline__ void fetch_f8(const AttentionArgs& c, uint32_t ids, int32_t kv_head, int32_t key, int32_t longest,
+                                         uint32_t raw, uint32_t scales) {
   constexpr int kPieces = kDim / 16;  // of 16 bytes, a row
   const KvLayout& l = c.layout;
   const int32_t shift = l.block_size == 16 ? 4 : 5;
@@ -108,7 +126,7 @@ __device__ __forceinline__ void fetch_f8(const AttentionArgs& c, const int32_t* 
   for (int i = threadIdx.x; i < kKeys<kDim> * kPieces; i += kThreads) {
     const int32_t r = i / kPieces, piece = i % kPieces, position = key + r;
     const bool valid = position <= longest;
-    const int64_t block = valid ? table[position >> shift] : 0;
+    const int64_t block = load_shared_int(ids + (r >> shift) * 4);
     const int64_t at = l.f8_at(block, kv_head, position & (l.block_size - 1)) + piece * 16;
     copy_async(raw + i * 16, keys + at, valid);
     copy_async(raw + kF8Side<kDim> + i * 16, values + at, valid);
@@ -116,7 +134,7 @@ __device__ __forceinline__ void fetch_f8(const AttentionArgs& c, const int32_t* 
   if (threadIdx.x < kKeys<kDim> / 2) {  // four scales of keys, or of values
     constexpr int kQuads = kKeys<kDim> / 4;
     const int32_t quad = threadIdx.x % kQuads, position = key + quad * 4;
-    const int64_t block = position <= longest ? table[position >> shift] : 0;
+    const int64_t block = load_shared_int(ids + (quad * 4 >> shift) * 4);
     const uint8_t* const from = threadIdx.x < kQuads ? keys : values;
     copy_async_part(scales + threadIdx.x * 16, from + l.f8_scale_at(block, kv_head, position & (l.block_size - 1)),
                     (longest + 1 - position) * 4);
@@ -172,59 +190,92 @@ struct BlockRows {
 };
 
 // What a thread has of one piece, at its end: to the output where a row's keys end, else to the workspace. `alone`: the
-// block has this piece of its tile and no other. Leaves out and softmax as they are before the first key.
+// block has this piece of its tile and no other. Leaves out and softmax as they are before the first key. All loads of some
+// rows are on their way before the first is waited for: as many as the registers of the scores hold.
 template <class T, int kDim, int kBlocks>
 __device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBlocks>& rows, int32_t piece, bool alone,
                                           RowSoftmax (&softmax)[kBlocks][2], float (&out)[kBlocks][kDim / 8][4]) {
   const AttentionArgs& c = p.args.common;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const bool merges = !alone && piece > 0;
+  Part parts[kBlocks][2];
+  int64_t at[kBlocks][2];  // of each row in the workspace
+  bool sees[kBlocks][2];
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      Part part{softmax[b][r].top, quad_sum(softmax[b][r].sum)};
+      parts[b][r] = Part{softmax[b][r].top, quad_sum(softmax[b][r].sum)};
+      softmax[b][r] = RowSoftmax{-INFINITY, 0.0f};
       const int32_t position = rows.position[b][r], token = position - rows.first_position;
       const int32_t i = rows.packed0 + (warp * kBlocks + b) * 16 + g + 8 * r, head = i - token * p.tile_heads;
-      const bool sees = i < rows.packed && head < rows.heads && position >= prefill_piece_begin(piece);
-      const int64_t at = static_cast<int64_t>(rows.place + token) * c.heads + rows.head0 + head;  // in the workspace
-      float4* const values = reinterpret_cast<float4*>(p.values + at * kDim) + t;
-      if (merges) {
-        if (sees) {
-          const float2 before = __ldcg(p.parts + at);
-          Part total{before.x, before.y};
-          const float2 shares = merge(total, part);
-          part = total;
+      sees[b][r] = i < rows.packed && head < rows.heads && position >= prefill_piece_begin(piece);
+      at[b][r] = sees[b][r] ? static_cast<int64_t>(rows.place + token) * c.heads + rows.head0 + head : 0;
+    }
+  if (!alone && piece > 0) {
+    float2 shares[kBlocks][2];
 #pragma unroll
-          for (int n = 0; n < kDim / 8; n += 2) {
-            const float4 x = __ldcg(values + 2 * n);
-            out[b][n][2 * r] = merge_values(x.x, out[b][n][2 * r], shares);
-            out[b][n][2 * r + 1] = merge_values(x.y, out[b][n][2 * r + 1], shares);
-            out[b][n + 1][2 * r] = merge_values(x.z, out[b][n + 1][2 * r], shares);
-            out[b][n + 1][2 * r + 1] = merge_values(x.w, out[b][n + 1][2 * r + 1], shares);
-          }
-        }
-        __syncwarp();  // all lanes of a row have read its part before one of them writes it
+    for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) shares[b][r] = __ldcg(p.parts + at[b][r]);
+    __syncwarp();  // all lanes of a row have read its part before one of them writes it
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        Part total{shares[b][r].x, shares[b][r].y};
+        shares[b][r] = merge(total, parts[b][r]);
+        parts[b][r] = total;
       }
-      if (sees && !alone && position < prefill_piece_begin(piece + 1)) {
+    constexpr int kTogether = kDim <= 128 ? 2 : 1;  // rows
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+      for (int r0 = 0; r0 < 2; r0 += kTogether) {
+        float4 before[kTogether][kDim / 16];
+#pragma unroll
+        for (int r = 0; r < kTogether; ++r)
+#pragma unroll
+          for (int n = 0; n < kDim / 16; ++n)
+            before[r][n] = __ldcg(reinterpret_cast<const float4*>(p.values + at[b][r0 + r] * kDim) + 4 * n + t);
+#pragma unroll
+        for (int r = 0; r < kTogether; ++r)
+#pragma unroll
+          for (int n = 0; n < kDim / 16; ++n) {
+            const int e = 2 * (r0 + r);
+            const float2 share = shares[b][r0 + r];
+            out[b][2 * n][e] = merge_values(before[r][n].x, out[b][2 * n][e], share);
+            out[b][2 * n][e + 1] = merge_values(before[r][n].y, out[b][2 * n][e + 1], share);
+            out[b][2 * n + 1][e] = merge_values(before[r][n].z, out[b][2 * n + 1][e], share);
+            out[b][2 * n + 1][e + 1] = merge_values(before[r][n].w, out[b][2 * n + 1][e + 1], share);
+          }
+      }
+  }
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t position = rows.position[b][r], token = position - rows.first_position;
+      const Part part = parts[b][r];
+      if (sees[b][r] && !alone && position < prefill_piece_begin(piece + 1)) {
+        const int32_t i = rows.packed0 + (warp * kBlocks + b) * 16 + g + 8 * r, head = i - token * p.tile_heads;
         T* const to = output_of<T>(c, rows.row0 + token, rows.head0 + head);
 #pragma unroll
         for (int n = 0; n < kDim / 8; ++n)
           store_pair(to, 8 * n + 2 * t, c.layout.head_dim, out[b][n][2 * r] / part.sum, out[b][n][2 * r + 1] / part.sum);
-      } else if (sees) {
+      } else if (sees[b][r]) {
+        float4* const values = reinterpret_cast<float4*>(p.values + at[b][r] * kDim) + t;
 #pragma unroll
         for (int n = 0; n < kDim / 8; n += 2)
           __stcg(values + 2 * n, make_float4(out[b][n][2 * r], out[b][n][2 * r + 1], out[b][n + 1][2 * r],
                                              out[b][n + 1][2 * r + 1]));
-        if (t == 0) __stcg(p.parts + at, make_float2(part.top, part.sum));
+        if (t == 0) __stcg(p.parts + at[b][r], make_float2(part.top, part.sum));
       }
-      softmax[b][r] = RowSoftmax{-INFINITY, 0.0f};
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n) out[b][n][2 * r] = out[b][n][2 * r + 1] = 0;
     }
 }
 
-template <class T, int kDim, int kBlocks, bool kF8>
+template <class T, int kDim, int kBlocks, int kAhead, bool kF8>
 __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) uint8_t memory[];
   const AttentionArgs& c = p.args.common;
@@ -263,13 +314,29 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
     const int64_t at = valid ? (item.row + token) * c.q_stride + static_cast<int64_t>(head0 + head) * kDim + piece * 8 : 0;
     copy_async(queries + r * kSharedRow<kDim> + piece * 16, static_cast<const T*>(c.q) + at, valid);
   }
-  // 8 bits: the tile, then what comes as 8 bits, then two stages of scales.
-  [[maybe_unused]] const uint32_t raw = stages + kStageBytes;
-  [[maybe_unused]] uint32_t scales = raw + 2 * kF8Side<kDim>;
-  [[maybe_unused]] uint32_t other_scales = scales + 2 * kScaleSide<kDim>;
-  if constexpr (kF8) fetch_f8<kDim>(c, table, kv_head, first_key, longest, raw, scales);
-  else fetch<T, kDim>(c, table, kv_head, first_key, longest, stages);
+  // Stages of 16 bits: kAhead + 1 tiles. 8 bits: the tile, then kAhead tiles that come as 8 bits, then kAhead + 1 of scales.
+  constexpr int kStages = kAhead + 1;
+  [[maybe_unused]] const uint32_t raws = stages + kStageBytes;
+  [[maybe_unused]] const uint32_t all_scales = raws + kAhead * 2 * kF8Side<kDim>;
+  const auto fetch_tile = [&](int32_t j) {  // tile j of the block, and the ids of the tile kAhead behind it
+    const int32_t key = first_key + j * kKeys<kDim>;
+    if (key <= longest) {
+      const uint32_t ids = ids_of<kDim>(queries, j % kStages);
+      if constexpr (kF8)
+        fetch_f8<kDim>(c, ids, kv_head, key, longest, raws + j % kAhead * 2 * kF8Side<kDim>,
+                       all_scales + j % kStages * 2 * kScaleSide<kDim>);
+      else
+        fetch<T, kDim>(c, ids, kv_head, key, longest, stages + j % kStages * kStageBytes);
+    }
+    const int32_t later = key + kAhead * kKeys<kDim>;
+    if (later <= longest) fetch_ids<kDim>(c, table, later, longest, ids_of<kDim>(queries, (j + kAhead) % kStages));
+    copy_commit();
+  };
+  for (int32_t j = 0; j < kAhead; ++j) fetch_ids<kDim>(c, table, first_key + j * kKeys<kDim>, longest, ids_of<kDim>(queries, j));
   copy_commit();
+  copy_wait<0>();
+  __syncthreads();  // the first ids are there
+  for (int32_t j = 0; j < kAhead; ++j) fetch_tile(j);
 
   float out[kBlocks][kDim / 8][4] = {};
   RowSoftmax softmax[kBlocks][2];
@@ -279,19 +346,18 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
   for (int b = 0; b < kBlocks; ++b)
     for (int r = 0; r < 2; ++r)
       rows.position[b][r] = rows.first_position + (packed0 + (warp * kBlocks + b) * 16 + g + 8 * r) / p.tile_heads;
-  uint32_t stage = stages, other = stages + (kF8 ? 0 : kStageBytes);
-  for (int32_t key = first_key; key <= longest;) {
+  int32_t key = first_key;
+  for (int32_t j = 0; key <= longest; ++j) {
     const int32_t next = key + kKeys<kDim>;
-    copy_wait<0>();
+    const uint32_t stage = kF8 ? stages : stages + j % kStages * kStageBytes;
+    [[maybe_unused]] const uint32_t scales = all_scales + j % kStages * 2 * kScaleSide<kDim>;
+    copy_wait<kAhead - 1>();
     __syncthreads();  // the tile is there, and every warp is done with the one before
     if constexpr (kF8) {
-      widen_tile<T, kDim>(raw, stage);
+      widen_tile<T, kDim>(raws + j % kAhead * 2 * kF8Side<kDim>, stage);
       __syncthreads();  // the tile is wide
-      if (next <= longest) fetch_f8<kDim>(c, table, kv_head, next, longest, raw, other_scales);
-    } else if (next <= longest) {
-      fetch<T, kDim>(c, table, kv_head, next, longest, other);
     }
-    copy_commit();
+    fetch_tile(j + kAhead);
     float scores[kBlocks][kScoreTiles][4] = {};
     const uint32_t q_row = queries + (warp * kBlocks * 16 + lane % 16) * kSharedRow<kDim> + lane / 16 * 16;
     const uint32_t k_row = stage + (lane / 16 * 8 + lane % 8) * kSharedRow<kDim> + lane / 8 % 2 * 16;
@@ -346,14 +412,6 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
       end_piece<T, kDim, kBlocks>(p, rows, piece, alone, softmax, out);
       piece_end = prefill_piece_begin(++piece + 1);
     }
-    const uint32_t swap = stage;
-    stage = other;
-    other = swap;
-    if constexpr (kF8) {
-      const uint32_t swap_scales = scales;
-      scales = other_scales;
-      other_scales = swap_scales;
-    }
     key = next;
   }
 }
@@ -405,27 +463,30 @@ __global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __grid_const
   store_pair(to, d + 8, c.layout.head_dim, x.z / total.sum, x.w / total.sum);
 }
 
-template <class T, int kDim, int kBlocks, bool kF8>
+template <class T, int kDim, int kBlocks, int kAhead, bool kF8>
 cudaError_t run(const Params& p, const Stream& on) {
-  constexpr int kBytes = kSharedBytes<kDim, kBlocks, kF8>;
-  cudaError_t error = reserve_shared(prefill_attention<T, kDim, kBlocks, kF8>, kBytes);
+  constexpr int kBytes = kSharedBytes<kDim, kBlocks, kAhead, kF8>;
+  cudaError_t error = reserve_shared(prefill_attention<T, kDim, kBlocks, kAhead, kF8>, kBytes);
   if (error != cudaSuccess) return error;
   const AttentionArgs& c = p.args.common;
   const dim3 grid(static_cast<unsigned>(p.args.item_count), static_cast<unsigned>(c.layout.kv_heads * p.tiles),
                   kTileRows / (64 * kBlocks));
-  error = launch(on, grid, dim3(kThreads), kBytes, prefill_attention<T, kDim, kBlocks, kF8>, p);
+  error = launch(on, grid, dim3(kThreads), kBytes, prefill_attention<T, kDim, kBlocks, kAhead, kF8>, p);
   if (error != cudaSuccess || p.args.merge_count == 0) return error;
   const int64_t quads = static_cast<int64_t>(c.heads) * (kDim / 4);
   const dim3 merges(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((quads + kMergeThreads - 1) / kMergeThreads));
   return launch(on, merges, dim3(kMergeThreads), 0, merge_pieces<T, kDim>, p);
 }
 
-// With as many rows a block as it may have memory for, unless there is little to do.
+// With as many rows a block as it may have memory for, while there is a block for each processor; else with as many tiles
+// ahead, once every processor has one block at most.
 template <class T, int kDim, bool kF8>
-cudaError_t run_blocks(const Params& p, [[maybe_unused]] int most, [[maybe_unused]] bool few, const Stream& on) {
+cudaError_t run_blocks(const Params& p, int most, const Stream& on) {
+  const int64_t tiles = static_cast<int64_t>(p.args.item_count) * p.args.common.layout.kv_heads * p.tiles;
   if constexpr (kMostBlocks<kDim> == 2)
-    if (kSharedBytes<kDim, 2, kF8> <= most && !few) return run<T, kDim, 2, kF8>(p, on);
-  return run<T, kDim, 1, kF8>(p, on);
+    if (kSharedBytes<kDim, 2, 1, kF8> <= most && tiles >= p.args.sm_count) return run<T, kDim, 2, 1, kF8>(p, on);
+  if (kSharedBytes<kDim, 1, 3, kF8> <= most && 2 * tiles <= p.args.sm_count) return run<T, kDim, 1, 3, kF8>(p, on);
+  return run<T, kDim, 1, 1, kF8>(p, on);
 }
 
 // Query heads of one kv head that one tile takes: all of them up to 16.
@@ -469,12 +530,11 @@ cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Str
   p.values = static_cast<float*>(args.workspace);
   p.parts = reinterpret_cast<float2*>(static_cast<uint8_t*>(args.workspace) +
                                       value_bytes(args.capacity, c.heads, c.layout.padded_dim));
-  const bool few = static_cast<int64_t>(args.item_count) * c.layout.kv_heads * p.tiles < args.sm_count;
   return with_act(c.layout.act, [&](auto element) {
     return with_head_dim(c.layout.padded_dim, [&](auto dim) {
       typedef decltype(element) T;
       constexpr int kDim = decltype(dim)::value;
-      return c.layout.kv == Kv::kF8 ? run_blocks<T, kDim, true>(p, most, few, on) : run_blocks<T, kDim, false>(p, most, few, on);
+      return c.layout.kv == Kv::kF8 ? run_blocks<T, kDim, true>(p, most, on) : run_blocks<T, kDim, false>(p, most, on);
     });
   });
 }

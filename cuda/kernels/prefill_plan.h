@@ -12,11 +12,11 @@
 
 namespace mr::cuda {
 
-// Pieces of keys: [0, 1024), [1024, 2048), and from there on 2048 keys each. Each border that a row has passed costs a
-// trip of its partial result through memory where one block walks all pieces, so prompts up to 1024 tokens have none, and
-// at 4096 tokens there are 1.25 a row. What a block of a split tile takes is bounded by one piece, so the pieces that most
-// conversations end in are the shorter ones.
-constexpr int32_t kFirstPiece = 1024, kWholePiece = 2048;
+// Pieces of keys: [0, 2048), [2048, 4096), and from there on 4096 keys each. Each border that a row has passed costs a
+// trip of its partial result through memory where one block walks all pieces, so prompts up to 2048 tokens have none, and
+// at 4096 tokens there is one for every other row. What a block of a split tile takes is bounded by one piece, so the pieces
+// that most conversations end in are the shorter ones.
+constexpr int32_t kFirstPiece = 2048, kWholePiece = 4096;
 __host__ __device__ constexpr int32_t prefill_piece_of(int32_t position) {
   return position < kFirstPiece ? 0 : 1 + position / kWholePiece;
 }
@@ -24,8 +24,8 @@ __host__ __device__ constexpr int32_t prefill_piece_of(int32_t position) {
 __host__ __device__ constexpr int32_t prefill_piece_begin(int32_t piece) {
   return piece == 0 ? 0 : piece == 1 ? kFirstPiece : (piece - 1) * kWholePiece;
 }
-static_assert(prefill_piece_of(1023) == 0 && prefill_piece_of(1024) == 1 && prefill_piece_of(2047) == 1 &&
-              prefill_piece_of(2048) == 2 && prefill_piece_begin(2) == 2048 && prefill_piece_begin(3) == 4096);
+static_assert(prefill_piece_of(2047) == 0 && prefill_piece_of(2048) == 1 && prefill_piece_of(4095) == 1 &&
+              prefill_piece_of(4096) == 2 && prefill_piece_begin(2) == 4096 && prefill_piece_begin(3) == 8192);
 
 // Consecutive rows of one segment that are computed together.
 struct PrefillTile {
@@ -56,12 +56,21 @@ struct PrefillWork {
   PrefillSplit split = PrefillSplit::kByWork;
 };
 
+// Items and merges that run together, behind those of the groups before: each group has all places for itself.
+struct PrefillGroup {
+  int32_t items, merges;
+};
+constexpr int32_t kMostPrefillGroups = 4;
+
 struct PrefillPlan {
-  std::vector<PrefillItem> items;    // longest first
-  std::vector<PrefillMerge> merges;
+  std::vector<PrefillItem> items;    // by group, longest first
+  std::vector<PrefillMerge> merges;  // by group
+  PrefillGroup groups[kMostPrefillGroups];
+  int32_t group_count;  // none is empty
 };
 
-// Tiles that would take longer than the rest of the step's attention spread over the device are split while places last.
+// Tiles that would take longer than the rest of the step's attention spread over the device are split while there are places
+// in some group; all others are in the first. At most one item a tile, and as many more as there are places in all groups.
 // False if there are too few places even where nothing is split: see prefill_attention_capacity.
 bool plan_prefill(const std::vector<PrefillTile>& tiles, const PrefillWork& work, PrefillPlan* plan);
 

@@ -214,20 +214,23 @@ void Forward::attend(const StepShape& shape, int32_t index, const Stream& on) {
     decode.sm_count = model_->device()->properties.multiProcessorCount;
     CUDA_CHECK(launch_decode_attention(decode, on));
   }
-  if (shape.items == 0) return;
   PrefillAttentionArgs prefill{};
   prefill.common = args;
   prefill.common.rows = rows_from(shape, 0);
   prefill.common.q = space_.q;
   prefill.common.out = space_.attention;
   prefill.items = reinterpret_cast<const PrefillItem*>(space_.input + shape.item);
-  prefill.item_count = shape.items;
   prefill.merges = reinterpret_cast<const PrefillMerge*>(space_.input + shape.merge);
-  prefill.merge_count = shape.merges;
   prefill.workspace = space_.prefill;
   prefill.capacity = sizes_.prefill_places;
   prefill.sm_count = model_->device()->properties.multiProcessorCount;
-  CUDA_CHECK(launch_prefill_attention(prefill, on));
+  for (int32_t i = 0; i < shape.prefill_groups; ++i) {
+    prefill.item_count = shape.prefill[i].items;
+    prefill.merge_count = shape.prefill[i].merges;
+    CUDA_CHECK(launch_prefill_attention(prefill, on));
+    prefill.items += prefill.item_count;
+    prefill.merges += prefill.merge_count;
+  }
 }
 
 // ffn = silu(gate) * up of the normed rows: in one kernel where the pair allows it, else by way of both products.

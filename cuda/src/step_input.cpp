@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "src/blocks.h"
 #include "src/error.h"
@@ -102,7 +103,7 @@ uint64_t StepInput::capacity(const mr_runner_config& config, const Sizes& sizes)
   const int32_t rows = std::max(config.max_batched_tokens, kMaxDecodeRows);
   const StepShape shape(rows, rows, std::max(sizes.rows_wanted, kMaxDecodeRows));
   return shape.bytes + align(table_entries(config, sizes.positions) * sizeof(int32_t)) +
-         align((static_cast<uint64_t>(rows) + static_cast<uint64_t>(sizes.prefill_places)) * sizeof(PrefillItem)) +
+         align(static_cast<uint64_t>(rows + int64_t{kMostPrefillGroups} * sizes.prefill_places) * sizeof(PrefillItem)) +
          align(static_cast<uint64_t>(rows) * sizeof(PrefillMerge)) +
          align(static_cast<uint64_t>(config.max_sequences) * sizeof(SlotSet)) + align(sizes.record_bytes) +
          align(most_copies(config) * sizeof(BlockCopy));
@@ -248,10 +249,11 @@ void StepInput::pack_prefill(StepShape& shape, uint8_t* host) {
     const size_t bytes = list.size() * sizeof(list[0]);
     if (bytes > 0) std::memcpy(host + *at, list.data(), bytes);
     shape.bytes += align(bytes);
-    return static_cast<int32_t>(list.size());
   };
-  shape.items = place(prefill_.items, &shape.item);
-  shape.merges = place(prefill_.merges, &shape.merge);
+  place(prefill_.items, &shape.item);
+  place(prefill_.merges, &shape.merge);
+  shape.prefill_groups = prefill_.group_count;
+  std::copy(std::begin(prefill_.groups), std::end(prefill_.groups), std::begin(shape.prefill));
 }
 
 // The last SLOT_SET of each slot; the ones before it have no effect.

@@ -29,7 +29,8 @@ struct SlotView {
 struct StepShape {
   int32_t rows = 0, decode_rows = 0;  // padding included
   int32_t jobs = 0;                   // padding included
-  int32_t items = 0, merges = 0;      // of prefill attention
+  int32_t prefill_groups = 0;         // of prefill attention
+  PrefillGroup prefill[kMostPrefillGroups] = {};
   int32_t sets = 0;
   int32_t most_history = 0;           // of a set
   uint64_t slot = 0, position = 0, table = 0, token = 0;  // (rows) int32 each

@@ -110,6 +110,7 @@ struct Division {
   int runs = 1;
   PrefillSplit split = PrefillSplit::kByWork;
   int32_t sm_count = 7;
+  int32_t places = 0;  // of prefill's workspace; 0: room for every piece of every row where tiles must be split
 };
 
 // Runs decode (tiles empty) or prefill attention over the rows; gives (rows, heads * dim). Positions of tiles are those of
@@ -162,8 +163,7 @@ std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& rows, s
     synchronize();
   } else {
     for (PrefillTile& t : tiles) t.position = rows[static_cast<size_t>(t.row)].position;
-    // Room for every piece of every row where tiles must be split.
-    const int32_t places = division.split == PrefillSplit::kAlways ? count * (prefill_piece_of(longest - 1) + 1)
+    const int32_t places = division.places != 0 ? division.places : division.split == PrefillSplit::kAlways ? count * (prefill_piece_of(longest - 1) + 1)
                                                                    : prefill_attention_capacity(count, longest);
     PrefillPlan plan;
     EXPECT_TRUE(plan_prefill(tiles, {prefill_columns(cache.shape.heads, cache.shape.kv_heads), division.sm_count, places,
@@ -171,9 +171,14 @@ std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& rows, s
     Guarded<PrefillItem> items(plan.items);
     Guarded<PrefillMerge> merges(plan.merges);
     Guarded<uint8_t> workspace(static_cast<size_t>(prefill_attention_bytes(places, cache.shape.heads, cache.shape.dim)));
-    MUST(launch_prefill_attention({common, items, static_cast<int32_t>(plan.items.size()), merges,
-                                   static_cast<int32_t>(plan.merges.size()), workspace.data(), places, division.sm_count},
-                                  Stream{}));
+    PrefillAttentionArgs args{common, items, 0, merges, 0, workspace.data(), places, division.sm_count};
+    for (int32_t i = 0; i < plan.group_count; ++i) {
+      args.item_count = plan.groups[i].items;
+      args.merge_count = plan.groups[i].merges;
+      MUST(launch_prefill_attention(args, Stream{}));
+      args.items += args.item_count;
+      args.merges += args.merge_count;
+    }
     synchronize();
   }
   const std::vector<uint16_t> all = out.read();
@@ -325,8 +330,8 @@ TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {
   for (const Shape& shape : shapes) {
     const Act act = turn % 2 == 0 ? Act::kBF16 : Act::kF16;
     const Kv kv = turn++ % 3 == 1 ? Kv::kF8 : Kv::kAct;
-    const Cache cache(act, shape, {4097 + 300, 1500}, static_cast<uint64_t>(20 + turn), kv);
-    for (const int32_t cut_at : {1024, 2048, 4096})
+    const Cache cache(act, shape, {4097 + 300, 2600}, static_cast<uint64_t>(20 + turn), kv);
+    for (const int32_t cut_at : {2048, 4096})
       for (const int32_t prefix : {cut_at - 150, cut_at - 1, cut_at, cut_at + 1})
         for (const int32_t count : {1, 300}) {
           // Strangers are in the step: a prompt of its own, and rows behind another prefix.
@@ -339,7 +344,11 @@ TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {
           expect_near(cache, rows, folded, which, 8, "folded");
           const std::vector<uint16_t> split = attend(cache, rows, tiles, {0, 1, PrefillSplit::kAlways, 1});
           EXPECT_TRUE(same_bits(split.data(), folded.data(), folded.size())) << "split, dim " << shape.dim << " behind " << prefix;
-          const std::vector<Row> more = rows_at(1, 1400, 90);
+          // Room for one tile of up to three pieces beside what all rows need where they are not split: groups follow.
+          const int32_t room = count + 3 * prefill_tile_rows(shape.dim, shape.heads, shape.kv_heads);
+          const std::vector<uint16_t> groups = attend(cache, rows, tiles, {0, 1, PrefillSplit::kAlways, 1, room});
+          EXPECT_TRUE(same_bits(groups.data(), folded.data(), folded.size())) << "groups, dim " << shape.dim << " behind " << prefix;
+          const std::vector<Row> more = rows_at(1, 2500, 90);
           rows.insert(rows.end(), more.begin(), more.end());
           cut(shape, count, 90, &tiles);
           for (const int32_t sm_count : {1, 7, 1000}) {
@@ -353,14 +362,14 @@ TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {
 
 TEST(PrefillAttention, DoesNotSeeChunksAcrossCuts) {
   for (const Shape& shape : {Shape{4, 1, 128, 16}, Shape{7, 1, 64, 32}, Shape{2, 1, 256, 16}, Shape{3, 1, 128, 32}}) {
-    const int32_t length = 2200;
+    const int32_t length = 4200;
     const Cache cache(Act::kBF16, shape, {length}, 31, shape.heads == 3 ? Kv::kF8 : Kv::kAct);
     const std::vector<Row> rows = rows_at(0, 0, length);
     std::vector<PrefillTile> tiles;
     cut(shape, 0, length, &tiles);
     const std::vector<uint16_t> whole = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 1});
-    expect_near(cache, rows, whole, {0, 511, 1023, 1024, 2047, 2048, 2199}, 4, "whole");
-    for (const int32_t chunk : {1024, 1000, 1023, 1025, 333})
+    expect_near(cache, rows, whole, {0, 1023, 2047, 2048, 4095, 4096, 4199}, 4, "whole");
+    for (const int32_t chunk : {2048, 2000, 2047, 2049, 555})
       for (const PrefillSplit split : {PrefillSplit::kByWork, PrefillSplit::kAlways}) {
         std::vector<uint16_t> pieces;
         for (int32_t at = 0; at < length; at += chunk) {

@@ -20,19 +20,32 @@ TEST(PrefillPieces, CoverPositionsInOrder) {
     EXPECT_EQ(prefill_piece_of(prefill_piece_begin(piece)), piece);
     EXPECT_EQ(prefill_piece_of(prefill_piece_begin(piece + 1) - 1), piece);
   }
-  EXPECT_EQ(prefill_piece_of((1 << 21) - 1), 1024);
+  EXPECT_EQ(prefill_piece_of((1 << 21) - 1), 512);
 }
 
 // Checks that what the plan says computes every piece of every row once, and merges rows of split tiles and no others.
 void check(const std::vector<PrefillTile>& tiles, const PrefillWork& work, const PrefillPlan& plan) {
   std::map<int32_t, PrefillTile> by_row;
   for (const PrefillTile& t : tiles) by_row[t.row] = t;
-  std::set<int32_t> places;
+  std::set<int32_t> places;  // of one group
   std::set<std::pair<int32_t, int32_t>> done;  // (row, piece)
   std::map<std::pair<int32_t, int32_t>, int32_t> place_of;
   std::set<int32_t> merged;
-  int32_t before = INT32_MAX;
+  std::map<int32_t, int32_t> group_of;  // by row
+  int32_t before = INT32_MAX, group = -1, left = 0;
   for (const PrefillItem& item : plan.items) {
+    while (left == 0) {
+      ASSERT_LT(++group, plan.group_count);
+      left = plan.groups[group].items;
+      places.clear();
+      before = INT32_MAX;
+    }
+    --left;
+    if (item.piece < 0) {
+      ASSERT_EQ(group, 0);
+    } else {
+      for (int32_t i = 0; i < item.count; ++i) group_of[item.row + i] = group;
+    }
     ASSERT_EQ(by_row.count(item.row), 1u);
     const PrefillTile& t = by_row[item.row];
     ASSERT_EQ(item.count, t.count);
@@ -43,6 +56,8 @@ void check(const std::vector<PrefillTile>& tiles, const PrefillWork& work, const
     if (pieces > 1) {
       for (int32_t i = 0; i < item.count; ++i) {
         EXPECT_TRUE(places.insert(item.place + i).second) << "two partial results in one place";
+        EXPECT_GE(item.place + i, 0);
+        EXPECT_LT(item.place + i, work.capacity);
         if (item.piece >= 0) place_of[{item.row + i, item.piece}] = item.place + i;
       }
     }
@@ -64,10 +79,15 @@ void check(const std::vector<PrefillTile>& tiles, const PrefillWork& work, const
       if (key.first == m.row) {
         EXPECT_EQ(place, m.place + key.second * m.stride);
       }
-  if (!places.empty()) {
-    EXPECT_GE(*places.begin(), 0);
-    EXPECT_LT(*places.rbegin(), work.capacity);
-  }
+  EXPECT_EQ(group + 1, plan.group_count);
+  EXPECT_LE(plan.items.size(), tiles.size() + static_cast<size_t>(kMostPrefillGroups) * static_cast<size_t>(work.capacity));
+  size_t merge = 0;
+  for (int32_t g = 0; g < plan.group_count; ++g)
+    for (int32_t i = 0; i < plan.groups[g].merges; ++i, ++merge) {
+      ASSERT_LT(merge, plan.merges.size());
+      EXPECT_EQ(group_of[plan.merges[merge].row], g);
+    }
+  EXPECT_EQ(merge, plan.merges.size());
 }
 
 std::vector<PrefillTile> tiles_of(int32_t position, int32_t rows, int32_t row = 0, int32_t most = 32) {
@@ -86,7 +106,8 @@ TEST(PrefillPlan, FoldsPromptsThatFillTheDeviceAndSplitsFewRowsBehindAPrefix) {
     EXPECT_TRUE(plan.merges.empty()) << length;
     EXPECT_EQ(plan.items.size(), tiles.size());
   }
-  for (const auto& [position, rows] : {std::pair<int32_t, int32_t>{2000, 60}, {100000, 32}, {1024, 1}, {60000, 100}}) {
+  const std::pair<int32_t, int32_t> turns[] = {{4000, 60}, {100000, 32}, {2048, 1}, {60000, 100}, {100000, 300}};
+  for (const auto& [position, rows] : turns) {
     const std::vector<PrefillTile> tiles = tiles_of(position, rows);
     ASSERT_TRUE(plan_prefill(tiles, work, &plan));
     check(tiles, work, plan);
@@ -101,18 +122,28 @@ TEST(PrefillPlan, FoldsPromptsThatFillTheDeviceAndSplitsFewRowsBehindAPrefix) {
   EXPECT_EQ(plan.merges.size(), 32u);
 }
 
-TEST(PrefillPlan, SplitsWhilePlacesLastAndRefusesTooFew) {
-  const std::vector<PrefillTile> tiles = tiles_of(4000, 64);
-  const int32_t pieces = prefill_piece_of(4063) + 1;
+TEST(PrefillPlan, TakesMoreGroupsWhereThereAreFewPlacesAndRefusesTooFew) {
+  const std::vector<PrefillTile> tiles = tiles_of(5000, 192);  // six tiles
+  const int32_t pieces = prefill_piece_of(5191) + 1;
   ASSERT_EQ(pieces, 3);
   PrefillPlan plan;
-  for (int32_t capacity = 64; capacity <= 64 * pieces; ++capacity) {
+  for (int32_t capacity = 192; capacity <= 192 * pieces; ++capacity) {
     const PrefillWork work{8, 132, capacity};
     ASSERT_TRUE(plan_prefill(tiles, work, &plan));
     check(tiles, work, plan);
-    EXPECT_EQ(plan.merges.size(), capacity < 64 + 64 ? 0u : capacity < 64 * pieces ? 32u : 64u) << capacity;
+    const int32_t first = (capacity - 192) / (32 * 2), later = (6 - first + capacity / 96 - 1) / (capacity / 96);
+    EXPECT_EQ(plan.merges.size(), 192u) << capacity;
+    EXPECT_EQ(plan.group_count, later + (first > 0 ? 1 : 0)) << capacity;
   }
-  EXPECT_FALSE(plan_prefill(tiles, {8, 132, 63}, &plan));
+  EXPECT_FALSE(plan_prefill(tiles, {8, 132, 191}, &plan));
+  // One tile that all places together do not hold is not split, and neither are more than all groups hold.
+  ASSERT_TRUE(plan_prefill(tiles_of(100000, 32), {8, 132, 32 * 25}, &plan));
+  EXPECT_TRUE(plan.merges.empty());
+  const std::vector<PrefillTile> many = tiles_of(100000, 320);
+  const PrefillWork work{1, 132, 32 * 26 + 288, PrefillSplit::kAlways};
+  ASSERT_TRUE(plan_prefill(many, work, &plan));
+  check(many, work, plan);
+  EXPECT_EQ(plan.merges.size(), 128u);  // one tile a group
 }
 
 TEST(PrefillPlan, FitsTheCapacityOfEveryRunner) {
