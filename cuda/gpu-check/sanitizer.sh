@@ -44,7 +44,7 @@ sanitizer() {
   sanitize memcheck 'leaks of the engine' --leak-check full --report-api-errors no "$out/cuda_engine_memory_test" \
     '--gtest_filter=-Pool.LeavesFreeMemory*:Health.*:*Graphs*'
   # Every width of a head is a kernel of another width with zeros: racecheck, which is slow, takes the widths of kernels.
-  for name in attention normed_product sampler norm linear_repack ops op_product qkv; do
+  for name in attention attention_prefill attention_f8 normed_product sampler norm linear_repack ops op_product qkv; do
     sanitize racecheck "$name" "$out/cuda_${name}_test" '--gtest_filter=-*EveryEvenWidth*'
     sanitize memcheck "$name" "$out/cuda_${name}_test"
   done

@@ -18,185 +18,20 @@
 // are read before the dependency wait. A padding row (slot -1) has no units; its output is zeroed.
 // Test bound: 2^-7 (f16: 2^-10) of the values' size against the double reference.
 #include <algorithm>
-#include <type_traits>
 
-#include "kernels/attention.h"
-#include "kernels/attention_merge.cuh"
-#include "kernels/attention_mma.cuh"
-#include "kernels/f8.cuh"
+#include "kernels/attention_decode_load.cuh"
+#include "kernels/attention_decode_merge.cuh"
 
 namespace mr::cuda {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kSteps = kAttentionChunk / (16 * kWarps);  // of one warp in one chunk
+using namespace decode;
 
-constexpr int kTileHeads = 8;
-
-template <int kDim>
-constexpr int kSideBytes = 16 * kSharedRow<kDim>;  // keys, or values, of 16 positions
-// 8 bits: elements of 16 positions, and their scales.
-template <int kDim>
-constexpr int kF8Bytes = 16 * kDim;
-constexpr int kScaleBytes = 16 * 4;
-// A warp's room: keys and values; or one side in the activation type, keys and values in 8 bits, and the scales of both.
-template <int kDim, bool kF8>
-constexpr int kWarpBytes = kF8 ? kSideBytes<kDim> + 2 * kF8Bytes<kDim> + 2 * kScaleBytes : 2 * kSideBytes<kDim>;
-template <int kDim, bool kF8>
-constexpr int kRoomBytes = kWarps * kWarpBytes<kDim, kF8>;
 // Floats of a head in the merge's memory: the four heads that a warp writes at once lie in different banks.
 template <int kDim>
 constexpr int kMergedRow = kDim + 4;
 template <int kDim>
 constexpr int kBlocksAnSm = kDim <= 128 ? 4 : 2;
-
-struct Params {
-  DecodeAttentionArgs args;
-  float scale_log2;
-  int32_t group, tile_heads, tiles;  // query heads a kv head, a tile; tiles a kv head
-  // Workspace: partial results by unit and query head, and finished units by row, kv head and tile.
-  float* out;    // (capacity, heads, padded_dim): sum of weighted values
-  float2* stat;  // (capacity, heads): greatest score (log2), sum of weights
-  int32_t* done; // (rows, kv_heads * tiles)
-};
-
-// What the blocks of a launch share: the plan, read once into shared memory.
-struct Plan {
-  const Params& p;
-  const int32_t* first;  // (count + 1)
-  int32_t span, columns, items;
-};
-
-// One item: a unit of one row, one kv head and one tile of query heads.
-struct Item {
-  int32_t row, position, column, unit;
-  int32_t kv_head, head0, heads;    // query heads [head0, head0 + heads)
-  int32_t chunk0, chunk1;           // chunks of the row
-  const int32_t* table;             // the row's block ids
-
-  __device__ __forceinline__ Item(const Plan& plan, int32_t index) {
-    const DecodeAttentionArgs& a = plan.p.args;
-    unit = index / plan.columns;
-    column = index - unit * plan.columns;
-    row = 0;
-    for (int32_t step = 256; step > 0; step /= 2)
-      if (row + step < a.count && plan.first[row + step] <= unit) row += step;
-    kv_head = column / plan.p.tiles;
-    const int32_t tile = column - kv_head * plan.p.tiles;
-    head0 = kv_head * plan.p.group + tile * plan.p.tile_heads;
-    heads = min(plan.p.tile_heads, plan.p.group - tile * plan.p.tile_heads);
-    position = a.common.rows.position[row];
-    table = a.common.rows.block_ids + a.common.rows.table[row];
-    chunk0 = (unit - plan.first[row]) * plan.span;
-    chunk1 = min(position / kAttentionChunk + 1, chunk0 + plan.span);
-  }
-};
-
-// Where a warp's loads are: runs through its steps of all chunks of all items of the block. keys() and values() are called
-// in turns, once each a step.
-template <class T, int kDim, bool kF8>
-struct Loader {
-  typedef std::conditional_t<kF8, uint8_t, T> Element;
-
-  const Plan& plan;
-  Item item;
-  int32_t index, chunk, step;
-  const Element* at_values;
-  int32_t left;  // positions of the step that the row sees; <= 0: none
-
-  __device__ __forceinline__ Loader(const Plan& p, int32_t first_index)
-      : plan(p), item(p, min(first_index, p.items - 1)), index(first_index), chunk(item.chunk0), step(0), at_values(nullptr),
-        left(0) {}
-
-  static __device__ __forceinline__ void copy(uint32_t to, const Element* from, int32_t left, int lane) {
-    if (left <= 0) return;
-    if constexpr (kF8) {
-      constexpr int kPieces = kDim / 16;  // of 16 bytes, a row
-#pragma unroll
-      for (int i = 0; i < (kPieces + 1) / 2; ++i)
-        if (const int32_t piece = lane + i * 32; piece < 16 * kPieces)
-          copy_async(to + piece * 16, from + piece * 16, piece / kPieces < left);
-    } else {
-      constexpr int kPieces = kDim / 8;
-#pragma unroll
-      for (int i = 0; i < kPieces / 2; ++i) {
-        const int32_t piece = lane + i * 32, r = piece / kPieces, c = piece % kPieces;
-        copy_async(to + r * kSharedRow<kDim> + c * 16, from + piece * 8, r < left);
-      }
-    }
-  }
-
-  // 8 bits: the scales of keys and values go to `scales`.
-  __device__ __forceinline__ void keys(uint32_t to, [[maybe_unused]] uint32_t scales, int warp, int lane) {
-    left = 0;
-    if (index < plan.items) {
-      const AttentionArgs& a = plan.p.args.common;
-      const int32_t key = chunk * kAttentionChunk + 16 * (warp + kWarps * step);
-      left = item.position + 1 - key;
-      if (left > 0) {
-        const int32_t shift = a.layout.block_size == 16 ? 4 : 5, in_table = key >> shift;
-        const int64_t block = item.table[in_table];
-        const int32_t in_block = key - (in_table << shift);
-        int64_t at;
-        if constexpr (kF8) {
-          at = a.layout.f8_at(block, item.kv_head, in_block);
-          const int64_t at_scale = a.layout.f8_scale_at(block, item.kv_head, in_block) + lane % 4 * 16;
-          if (lane < 8)
-            copy_async_part(scales + lane * 16, static_cast<const uint8_t*>(lane < 4 ? a.keys : a.values) + at_scale,
-                            (left - lane % 4 * 4) * 4);
-        } else {
-          at = block * a.layout.block_elements() + item.kv_head * a.layout.head_elements() + static_cast<int64_t>(in_block) * kDim;
-        }
-        at_values = static_cast<const Element*>(a.values) + at;
-        copy(to, static_cast<const Element*>(a.keys) + at, left, lane);
-      }
-    }
-    copy_commit();
-  }
-
-  __device__ __forceinline__ void values(uint32_t to, int lane) {
-    copy(to, at_values, left, lane);
-    copy_commit();
-    if (++step < kSteps) return;
-    step = 0;
-    if (++chunk < item.chunk1) return;
-    index += gridDim.x;
-    if (index < plan.items) {
-      item = Item(plan, index);
-      chunk = item.chunk0;
-    }
-  }
-};
-
-// What this lane has asked for of 16 positions, into the activation type.
-template <class T, int kDim>
-__device__ __forceinline__ void widen_side(uint32_t raw, uint32_t side, int lane) {
-  constexpr int kPieces = kDim / 16;
-#pragma unroll
-  for (int i = 0; i < (kPieces + 1) / 2; ++i) {
-    const int piece = lane + i * 32;
-    if (piece >= 16 * kPieces) continue;
-    uint4 wide[2];
-    widen_f8<T>(load_shared(raw + piece * 16), wide);
-    const uint32_t to = side + piece / kPieces * kSharedRow<kDim> + piece % kPieces * 32;
-    store_shared(to, wide[0]);
-    store_shared(to + 16, wide[1]);
-  }
-}
-
-// The query heads of an item as B fragments; columns beyond the tile's heads are zero.
-template <class T, int kDim>
-__device__ __forceinline__ void load_queries(const Plan& plan, const Item& item, uint32_t (&q)[kDim / 16][2], int lane) {
-  const AttentionArgs& a = plan.p.args.common;
-  const int g = lane / 4, t = lane % 4;
-  const T* const base = static_cast<const T*>(a.q) + item.row * a.q_stride + static_cast<int64_t>(item.head0 + g) * kDim + 2 * t;
-#pragma unroll
-  for (int k = 0; k < kDim / 16; ++k)
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      q[k][i] = g < item.heads ? *reinterpret_cast<const uint32_t*>(base + 16 * k + 8 * i) : 0u;
-}
 
 // scores (16 keys x 8 heads) for the 16 keys that begin at `keys` in shared memory.
 template <class T, int kDim>
@@ -225,14 +60,6 @@ __device__ __forceinline__ void weigh_values(uint32_t w0, uint32_t w1, uint32_t 
   }
 }
 
-// One more unit is done; gives how many were before. What the block wrote before its last barrier is visible to whoever
-// counts later, and what earlier counters wrote is visible after it.
-__device__ __forceinline__ int32_t count_done(int32_t* done) {
-  int32_t before;
-  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(done) : "memory");
-  return before;
-}
-
 __device__ __forceinline__ float column_max(float x) {  // over the lanes of equal t
   for (int lane = 4; lane < 32; lane *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
   return x;
@@ -240,65 +67,6 @@ __device__ __forceinline__ float column_max(float x) {  // over the lanes of equ
 __device__ __forceinline__ float column_sum(float x) {
   for (int lane = 4; lane < 32; lane *= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
   return x;
-}
-
-// The output of element e of an item: what was merged, divided by the sum of weights.
-template <class T, int kDim>
-__device__ __forceinline__ void finish(const Plan& plan, const Item& item, int e, float x, float sum) {
-  const AttentionArgs& a = plan.p.args.common;
-  const int32_t dim = a.layout.head_dim, d = e % kDim;
-  T* const out = static_cast<T*>(a.out) + item.row * a.out_stride;
-  if (d < dim) out[static_cast<int64_t>(item.head0 + e / kDim) * dim + d] = ActOps<T>::from(x / sum);
-}
-
-// Merges all units of an item's row in order: chunks of a group, then the groups.
-template <class T, int kDim>
-__device__ __forceinline__ void merge_units(const Plan& plan, const Item& item, int32_t units) {
-  const int32_t all_heads = plan.p.args.common.heads, group_units = kChunksAGroup / plan.span;
-  const int64_t first_unit = plan.first[item.row];
-#pragma unroll 1
-  for (int e = threadIdx.x; e < item.heads * kDim; e += kThreads) {
-    const float2* const stat = plan.p.stat + first_unit * all_heads + item.head0 + e / kDim;
-    const float* const out = plan.p.out + (first_unit * all_heads + item.head0) * kDim + e;
-    Part total{0, 0};
-    float x = 0;
-    for (int32_t begin = 0; begin < units; begin += group_units) {
-      const int32_t end = min(units, begin + group_units);
-      Part part{0, 0};
-      float y = 0;
-      constexpr int kAhead = 8;  // units read before the first of them is merged
-      for (int32_t u0 = begin; u0 < end; u0 += kAhead) {
-        float2 stats[kAhead];
-        float values[kAhead];
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          const int64_t u = min(u0 + i, end - 1);
-          stats[i] = __ldcg(stat + u * all_heads);
-          values[i] = __ldcg(out + u * all_heads * kDim);
-        }
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          if (u0 + i >= end) break;
-          const Part next{stats[i].x, stats[i].y};
-          if (u0 + i == begin) {
-            part = next;
-            y = values[i];
-          } else {
-            const float2 shares = merge(part, next);
-            y = merge_values(y, values[i], shares);
-          }
-        }
-      }
-      if (begin == 0) {
-        total = part;
-        x = y;
-      } else {
-        const float2 shares = merge(total, part);
-        x = merge_values(x, y, shares);
-      }
-    }
-    finish<T, kDim>(plan, item, e, x, total.sum);
-  }
 }
 
 template <class T, int kDim, bool kF8>

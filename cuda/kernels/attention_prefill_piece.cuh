@@ -1,0 +1,136 @@
+// attention_prefill_piece: what prefill attention has of one piece of a row's keys, and where it goes: to the output or the
+// workspace.
+#pragma once
+
+#include "kernels/act.cuh"
+#include "kernels/attention.h"
+#include "kernels/attention_merge.cuh"
+#include "kernels/attention_mma.cuh"
+
+namespace mr::cuda::prefill {
+
+struct Params {
+  PrefillAttentionArgs args;
+  float scale_log2;
+  int32_t group, tile_heads, tiles;  // query heads a kv head, a tile; tiles a kv head
+  // Workspace: partial results by place and query head.
+  float* values;  // (capacity, heads, padded_dim): sum of weighted values, dims in the order of quads
+  float2* parts;  // (capacity, heads): top and sum of a Part
+};
+
+// Partial results are kept in quads, four neighbouring floats: quad 4 k + t holds what a lane with that t has of the dims
+// [16 k, +16), which are 16 k + 2 t, + 1, + 8 and + 9.
+__device__ __forceinline__ int32_t quad_dim(int32_t quad) { return quad / 4 * 16 + quad % 4 * 2; }
+
+// Dims d and d + 1 of a head's output, those below `dim`. Heads begin at even elements if dim is even.
+template <class T>
+__device__ __forceinline__ void store_pair(T* to, int32_t d, int32_t dim, float x, float y) {
+  if (dim % 2 == 0) {
+    if (d < dim) *reinterpret_cast<uint32_t*>(to + d) = ActOps<T>::pack(x, y);
+  } else {
+    if (d < dim) to[d] = ActOps<T>::from(x);
+    if (d + 1 < dim) to[d + 1] = ActOps<T>::from(y);
+  }
+}
+template <class T>
+__device__ __forceinline__ T* output_of(const AttentionArgs& c, int64_t row, int32_t head) {
+  return static_cast<T*>(c.out) + row * c.out_stride + static_cast<int64_t>(head) * c.layout.head_dim;
+}
+
+// Where the rows of one block stand.
+template <int kBlocks>
+struct BlockRows {
+  int32_t row0, first_position;    // of the tile
+  int32_t packed0, packed;         // packed rows of the tile: the block's first, all
+  int32_t head0, heads;            // query heads [head0, head0 + heads)
+  int32_t place;                   // of the tile's first row, in this item
+  int32_t position[kBlocks][2];    // of rows g and g + 8 of the thread's groups
+};
+
+// What a thread has of one piece, at its end: to the output where a row's keys end, else to the workspace. `alone`: the
+// block has this piece of its tile and no other. Leaves out and softmax as they are before the first key. All loads of some
+// rows are on their way before the first is waited for: as many as the registers of the scores hold.
+template <class T, int kDim, int kBlocks>
+__device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBlocks>& rows, int32_t piece, bool alone,
+                                          RowSoftmax (&softmax)[kBlocks][2], float (&out)[kBlocks][kDim / 8][4]) {
+  const AttentionArgs& c = p.args.common;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  Part parts[kBlocks][2];
+  int64_t at[kBlocks][2];  // of each row in the workspace
+  bool sees[kBlocks][2];
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      parts[b][r] = Part{softmax[b][r].top, quad_sum(softmax[b][r].sum)};
+      softmax[b][r] = RowSoftmax{-INFINITY, 0.0f};
+      const int32_t position = rows.position[b][r], token = position - rows.first_position;
+      const int32_t i = rows.packed0 + (warp * kBlocks + b) * 16 + g + 8 * r, head = i - token * p.tile_heads;
+      sees[b][r] = i < rows.packed && head < rows.heads && position >= prefill_piece_begin(piece);
+      at[b][r] = sees[b][r] ? static_cast<int64_t>(rows.place + token) * c.heads + rows.head0 + head : 0;
+    }
+  if (!alone && piece > 0) {
+    float2 shares[kBlocks][2];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) shares[b][r] = __ldcg(p.parts + at[b][r]);
+    __syncwarp();  // all lanes of a row have read its part before one of them writes it
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        Part total{shares[b][r].x, shares[b][r].y};
+        shares[b][r] = merge(total, parts[b][r]);
+        parts[b][r] = total;
+      }
+    constexpr int kTogether = kDim <= 128 ? 2 : 1;  // rows
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+      for (int r0 = 0; r0 < 2; r0 += kTogether) {
+        float4 before[kTogether][kDim / 16];
+#pragma unroll
+        for (int r = 0; r < kTogether; ++r)
+#pragma unroll
+          for (int n = 0; n < kDim / 16; ++n)
+            before[r][n] = __ldcg(reinterpret_cast<const float4*>(p.values + at[b][r0 + r] * kDim) + 4 * n + t);
+#pragma unroll
+        for (int r = 0; r < kTogether; ++r)
+#pragma unroll
+          for (int n = 0; n < kDim / 16; ++n) {
+            const int e = 2 * (r0 + r);
+            const float2 share = shares[b][r0 + r];
+            out[b][2 * n][e] = merge_values(before[r][n].x, out[b][2 * n][e], share);
+            out[b][2 * n][e + 1] = merge_values(before[r][n].y, out[b][2 * n][e + 1], share);
+            out[b][2 * n + 1][e] = merge_values(before[r][n].z, out[b][2 * n + 1][e], share);
+            out[b][2 * n + 1][e + 1] = merge_values(before[r][n].w, out[b][2 * n + 1][e + 1], share);
+          }
+      }
+  }
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t position = rows.position[b][r], token = position - rows.first_position;
+      const Part part = parts[b][r];
+      if (sees[b][r] && !alone && position < prefill_piece_begin(piece + 1)) {
+        const int32_t i = rows.packed0 + (warp * kBlocks + b) * 16 + g + 8 * r, head = i - token * p.tile_heads;
+        T* const to = output_of<T>(c, rows.row0 + token, rows.head0 + head);
+#pragma unroll
+        for (int n = 0; n < kDim / 8; ++n)
+          store_pair(to, 8 * n + 2 * t, c.layout.head_dim, out[b][n][2 * r] / part.sum, out[b][n][2 * r + 1] / part.sum);
+      } else if (sees[b][r]) {
+        float4* const values = reinterpret_cast<float4*>(p.values + at[b][r] * kDim) + t;
+#pragma unroll
+        for (int n = 0; n < kDim / 8; n += 2)
+          __stcg(values + 2 * n, make_float4(out[b][n][2 * r], out[b][n][2 * r + 1], out[b][n + 1][2 * r],
+                                             out[b][n + 1][2 * r + 1]));
+        if (t == 0) __stcg(p.parts + at[b][r], make_float2(part.top, part.sum));
+      }
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) out[b][n][2 * r] = out[b][n][2 * r + 1] = 0;
+    }
+}
+
+}  // namespace mr::cuda::prefill

@@ -1,0 +1,177 @@
+// attention_fixture: rows of queries over a cache, run through decode or prefill attention, and their float64 reference.
+#pragma once
+
+#include "attention_cache.h"
+#include "kernels/rows.h"
+#include "millrace/engine.h"
+
+namespace mr::cuda::testing {
+
+struct Row {
+  int32_t sequence, position;  // sequence -1: padding
+};
+
+inline std::vector<Row> rows_at(int32_t sequence, int32_t position, int32_t count) {
+  std::vector<Row> rows;
+  for (int32_t i = 0; i < count; ++i) rows.push_back({sequence, position + i});
+  return rows;
+}
+
+// Tiles of `count` rows that begin at `row`.
+inline void cut(const Shape& s, int32_t row, int32_t count, std::vector<PrefillTile>* tiles) {
+  const int32_t most = prefill_tile_rows(s.dim, s.heads, s.kv_heads);
+  for (int32_t at = 0; at < count; at += most) tiles->push_back({row + at, std::min(most, count - at), 0});
+}
+
+// Queries of rows, random but the same for the same sequence and position.
+inline std::vector<uint16_t> queries_of(const Cache& cache, const std::vector<Row>& rows, int64_t stride) {
+  std::vector<uint16_t> q(rows.size() * static_cast<size_t>(stride), 0);
+  const int32_t padded = cache.layout.padded_dim;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    Numbers numbers(static_cast<uint64_t>(rows[r].sequence * 1000003 + rows[r].position));
+    for (int32_t h = 0; h < cache.shape.heads; ++h)
+      for (int32_t d = 0; d < cache.shape.dim; ++d)
+        q[r * static_cast<size_t>(stride) + static_cast<size_t>(h * padded + d)] = to_act(cache.act, 1.5f * numbers.normal());
+  }
+  return q;
+}
+
+// How the work is divided; none of it may change bits.
+struct Division {
+  int32_t capacity = 0;  // of decode's workspace; 0: what a runner has
+  int runs = 1;
+  PrefillSplit split = PrefillSplit::kByWork;
+  int32_t sm_count = 7;
+  int32_t places = 0;  // of prefill's workspace; 0: room for every piece of every row where tiles must be split
+};
+
+// Runs decode (tiles empty) or prefill attention over the rows; gives (rows, heads * dim). Positions of tiles are those of
+// their first rows.
+inline std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& rows, std::vector<PrefillTile> tiles,
+                             const Division& division = {}) {
+  const int32_t count = static_cast<int32_t>(rows.size()), padded = cache.layout.padded_dim;
+  const int64_t q_stride = cache.shape.heads * padded + 8, out_stride = (cache.shape.heads * cache.shape.dim + 7) / 8 * 8;
+  std::vector<int32_t> slot, position, table, zero(rows.size(), 0);
+  int32_t longest = 1;
+  for (const Row& r : rows) {
+    slot.push_back(r.sequence);
+    position.push_back(r.position);
+    table.push_back(r.sequence < 0 ? 0 : cache.table[static_cast<size_t>(r.sequence)]);
+    longest = std::max(longest, r.position + 1);
+  }
+  Guarded<int32_t> dslot(slot), dposition(position), dtable(table), dblocks(cache.blocks), dtoken(zero), dout(zero), dpoison(zero);
+  Guarded<uint16_t> q(queries_of(cache, rows, q_stride)), out(static_cast<size_t>(count * out_stride));
+  AttentionArgs common{};
+  common.rows = Rows{dslot, dposition, dtable, dblocks};
+  common.layout = cache.layout;
+  common.heads = cache.shape.heads;
+  common.scale = 1.0f / std::sqrt(static_cast<float>(cache.shape.dim));
+  common.q = q.data();
+  common.q_stride = q_stride;
+  common.out = out.data();
+  common.out_stride = out_stride;
+  common.keys = cache.keys.data();
+  common.values = cache.values.data();
+  if (tiles.empty()) {
+    const int32_t capacity = division.capacity != 0 ? division.capacity : decode_attention_capacity(count, longest);
+    const int64_t bytes = decode_attention_bytes(count, capacity, cache.shape.heads, cache.shape.dim);
+    Guarded<uint8_t> workspace(static_cast<size_t>(bytes));
+    workspace.zero();
+    Guarded<int32_t> first(static_cast<size_t>(count) + 1), span(1);
+    Guarded<int32_t> history(static_cast<size_t>(longest) * (cache.lengths.size() + 1));
+    Guarded<SlotFeed> feeds(cache.lengths.size() + 1);
+    BeginArgs begin{};
+    begin.rows = common.rows;
+    begin.count = begin.decode_rows = count;
+    begin.token_in = dtoken;
+    begin.token = dout;
+    begin.poison = dpoison;
+    begin.feeds = feeds;
+    begin.history = history;
+    begin.history_stride = longest;
+    begin.plan = DecodePlan{first, span, capacity};
+    MUST(launch_begin(begin, Stream{}));
+    for (int i = 0; i < division.runs; ++i)
+      MUST(launch_decode_attention({common, count, begin.plan, workspace.data(), division.sm_count}, Stream{}));
+    synchronize();
+  } else {
+    for (PrefillTile& t : tiles) t.position = rows[static_cast<size_t>(t.row)].position;
+    const int32_t room = division.split == PrefillSplit::kAlways ? count * (prefill_piece_of(longest - 1) + 1)
+                                                                 : prefill_attention_capacity(count, longest);
+    const int32_t places = division.places != 0 ? division.places : room;
+    PrefillPlan plan;
+    EXPECT_TRUE(plan_prefill(tiles, {prefill_columns(cache.shape.heads, cache.shape.kv_heads), division.sm_count, places,
+                                     division.split}, &plan));
+    Guarded<PrefillItem> items(plan.items);
+    Guarded<PrefillMerge> merges(plan.merges);
+    Guarded<uint8_t> workspace(static_cast<size_t>(prefill_attention_bytes(places, cache.shape.heads, cache.shape.dim)));
+    PrefillAttentionArgs args{common, items, 0, merges, 0, workspace.data(), places, division.sm_count};
+    for (int32_t i = 0; i < plan.group_count; ++i) {
+      args.item_count = plan.groups[i].items;
+      args.merge_count = plan.groups[i].merges;
+      MUST(launch_prefill_attention(args, Stream{}));
+      args.items += args.item_count;
+      args.merges += args.merge_count;
+    }
+    synchronize();
+  }
+  const std::vector<uint16_t> all = out.read();
+  std::vector<uint16_t> result;
+  for (int32_t r = 0; r < count; ++r)
+    result.insert(result.end(), all.begin() + r * out_stride, all.begin() + r * out_stride + cache.shape.heads * cache.shape.dim);
+  return result;
+}
+
+inline std::vector<double> reference(const Cache& cache, const Row& row, const std::vector<uint16_t>& q_bits, size_t q_at) {
+  const Shape& s = cache.shape;
+  std::vector<double> out(static_cast<size_t>(s.heads * s.dim), 0.0);
+  if (row.sequence < 0) return out;
+  const double scale = static_cast<double>(1.0f / std::sqrt(static_cast<float>(s.dim)));
+  for (int32_t h = 0; h < s.heads; ++h) {
+    const int32_t kv = h / (s.heads / s.kv_heads);
+    std::vector<double> score(static_cast<size_t>(row.position) + 1);
+    double top = -INFINITY, sum = 0;
+    for (int32_t p = 0; p <= row.position; ++p) {
+      const size_t at = cache.place(static_cast<size_t>(row.sequence), p, kv);
+      double dot = 0;
+      for (int32_t d = 0; d < s.dim; ++d)
+        dot += static_cast<double>(from_act(cache.act, q_bits[q_at + static_cast<size_t>(h * cache.layout.padded_dim + d)])) *
+               cache.key[at + static_cast<size_t>(d)];
+      score[static_cast<size_t>(p)] = dot * scale;
+      top = std::max(top, dot * scale);
+    }
+    for (double& x : score) sum += x = std::exp(x - top);
+    for (int32_t p = 0; p <= row.position; ++p) {
+      const size_t at = cache.place(static_cast<size_t>(row.sequence), p, kv);
+      for (int32_t d = 0; d < s.dim; ++d)
+        out[static_cast<size_t>(h * s.dim + d)] += score[static_cast<size_t>(p)] / sum * cache.value[at + static_cast<size_t>(d)];
+    }
+  }
+  return out;
+}
+
+// Values are of size 1, weights and results are rounded to the activation type, and the errors of weights average out.
+inline Bound bound_of(Act act) { return {act == Act::kF16 ? 0x1p-10 : 0x1p-7, half_step(act)}; }
+
+inline const Shape kShapes[] = {{4, 2, 64, 16},  {8, 8, 64, 32}, {32, 8, 128, 16}, {7, 1, 80, 16},  {6, 2, 96, 32},
+                         {20, 1, 32, 16}, {6, 2, 34, 16}, {6, 3, 20, 32},   {4, 2, 256, 16}, {3, 3, 33, 16}};
+
+// Rows of results, as many as `rows` names, against float64. The more keys, the more the errors of weights average out: the
+// bound is `parts` times narrower.
+inline void expect_near(const Cache& cache, const std::vector<Row>& rows, const std::vector<uint16_t>& got,
+                 const std::vector<size_t>& which, double parts, const char* what) {
+  const int64_t q_stride = cache.shape.heads * cache.layout.padded_dim + 8;
+  const std::vector<uint16_t> q = queries_of(cache, rows, q_stride);
+  const int64_t width = cache.shape.heads * cache.shape.dim;
+  Bound bound = bound_of(cache.act);
+  bound.abs /= parts;
+  for (const size_t r : which) {
+    const auto begin = got.begin() + static_cast<int64_t>(r) * width;
+    EXPECT_TRUE(near(from_acts(cache.act, std::vector<uint16_t>(begin, begin + width)),
+                     reference(cache, rows[r], q, r * static_cast<size_t>(q_stride)), bound))
+        << what << ": " << name(cache.act) << " dim " << cache.shape.dim << " heads " << cache.shape.heads << "/"
+        << cache.shape.kv_heads << " position " << rows[r].position;
+  }
+}
+
+}  // namespace mr::cuda::testing

@@ -1,0 +1,108 @@
+// Prefill attention over a paged cache: against float64, and bit for bit in chunks and however its work is divided.
+#include "attention_fixture.h"
+
+namespace mr::cuda::testing {
+namespace {
+
+TEST(PrefillAttention, AgreesWithFloat64AndDoesNotSeeChunks) {
+  for (const Act act : {Act::kF16, Act::kBF16})
+    for (const Shape& shape : kShapes) {
+      const int32_t length = 203;
+      const Cache cache(act, shape, {length, 70}, 13);
+      std::vector<Row> rows;
+      for (int32_t p = 0; p < length; ++p) rows.push_back({0, p});
+      for (int32_t p = 33; p < 70; ++p) rows.push_back({1, p});
+      std::vector<PrefillTile> tiles;
+      cut(shape, 0, length, &tiles);
+      cut(shape, length, 37, &tiles);
+      const std::vector<uint16_t> whole = attend(cache, rows, tiles);
+      const std::vector<float> got = from_acts(act, whole);
+      const int64_t q_stride = shape.heads * cache.layout.padded_dim + 8;
+      const std::vector<uint16_t> q = queries_of(cache, rows, q_stride);
+      const size_t width = static_cast<size_t>(shape.heads * shape.dim);
+      for (size_t r = 0; r < rows.size(); r += r < 4 ? 1 : 17) {
+        const auto begin = got.begin() + static_cast<int64_t>(r * width);
+        EXPECT_TRUE(near(std::vector<float>(begin, begin + static_cast<int64_t>(width)),
+                         reference(cache, rows[r], q, r * static_cast<size_t>(q_stride)), bound_of(act)))
+            << name(act) << " dim " << shape.dim << " heads " << shape.heads << "/" << shape.kv_heads << " row " << r;
+      }
+      for (const int32_t chunk : {128, 37, 1}) {
+        std::vector<uint16_t> pieces;
+        for (int32_t at = 0; at < length; at += chunk) {
+          const int32_t count = std::min(chunk, length - at);
+          std::vector<PrefillTile> own;
+          cut(shape, 0, count, &own);
+          const std::vector<uint16_t> part = attend(cache, std::vector<Row>(rows.begin() + at, rows.begin() + at + count), own);
+          pieces.insert(pieces.end(), part.begin(), part.end());
+          if (chunk == 1 && at > 20) break;
+        }
+        EXPECT_TRUE(same_bits(pieces.data(), whole.data(), pieces.size()))
+            << name(act) << " dim " << shape.dim << " chunks of " << chunk;
+      }
+    }
+}
+
+TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {
+  const Shape shapes[] = {{2, 2, 32, 16}, {4, 1, 128, 16}, {7, 1, 64, 32}, {16, 1, 80, 16}, {4, 1, 96, 32}, {1, 1, 256, 16},
+                          {8, 2, 128, 32}, {17, 1, 33, 16}};
+  int turn = 0;
+  for (const Shape& shape : shapes) {
+    const Act act = turn % 2 == 0 ? Act::kBF16 : Act::kF16;
+    const Kv kv = turn++ % 3 == 1 ? Kv::kF8 : Kv::kAct;
+    const Cache cache(act, shape, {4097 + 300, 2600}, static_cast<uint64_t>(20 + turn), kv);
+    for (const int32_t cut_at : {2048, 4096})
+      for (const int32_t prefix : {cut_at - 150, cut_at - 1, cut_at, cut_at + 1})
+        for (const int32_t count : {1, 300}) {
+          // Strangers are in the step: a prompt of its own, and rows behind another prefix.
+          std::vector<Row> rows = rows_at(0, prefix, count);
+          std::vector<PrefillTile> tiles;
+          cut(shape, 0, count, &tiles);
+          const std::vector<uint16_t> folded = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 1});
+          std::vector<size_t> which = {0};
+          if (count > 1) which.insert(which.end(), {149, 150, 299});
+          expect_near(cache, rows, folded, which, 8, "folded");
+          const std::vector<uint16_t> split = attend(cache, rows, tiles, {0, 1, PrefillSplit::kAlways, 1});
+          EXPECT_TRUE(same_bits(split.data(), folded.data(), folded.size())) << "split, dim " << shape.dim << " behind " << prefix;
+          // Room for one tile of up to three pieces beside what all rows need where they are not split: groups follow.
+          const int32_t room = count + 3 * prefill_tile_rows(shape.dim, shape.heads, shape.kv_heads);
+          const std::vector<uint16_t> groups = attend(cache, rows, tiles, {0, 1, PrefillSplit::kAlways, 1, room});
+          EXPECT_TRUE(same_bits(groups.data(), folded.data(), folded.size()))
+              << "groups, dim " << shape.dim << " behind " << prefix;
+          const std::vector<Row> more = rows_at(1, 2500, 90);
+          rows.insert(rows.end(), more.begin(), more.end());
+          cut(shape, count, 90, &tiles);
+          for (const int32_t sm_count : {1, 7, 1000}) {
+            const std::vector<uint16_t> by_work = attend(cache, rows, tiles, {0, 1, PrefillSplit::kByWork, sm_count});
+            EXPECT_TRUE(same_bits(by_work.data(), folded.data(), folded.size()))
+                << "for " << sm_count << " processors, dim " << shape.dim << " behind " << prefix;
+          }
+        }
+  }
+}
+
+TEST(PrefillAttention, DoesNotSeeChunksAcrossCuts) {
+  for (const Shape& shape : {Shape{4, 1, 128, 16}, Shape{7, 1, 64, 32}, Shape{2, 1, 256, 16}, Shape{3, 1, 128, 32}}) {
+    const int32_t length = 4200;
+    const Cache cache(Act::kBF16, shape, {length}, 31, shape.heads == 3 ? Kv::kF8 : Kv::kAct);
+    const std::vector<Row> rows = rows_at(0, 0, length);
+    std::vector<PrefillTile> tiles;
+    cut(shape, 0, length, &tiles);
+    const std::vector<uint16_t> whole = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 1});
+    expect_near(cache, rows, whole, {0, 1023, 2047, 2048, 4095, 4096, 4199}, 4, "whole");
+    for (const int32_t chunk : {2048, 2000, 2047, 2049, 555})
+      for (const PrefillSplit split : {PrefillSplit::kByWork, PrefillSplit::kAlways}) {
+        std::vector<uint16_t> pieces;
+        for (int32_t at = 0; at < length; at += chunk) {
+          const int32_t count = std::min(chunk, length - at);
+          std::vector<PrefillTile> own;
+          cut(shape, 0, count, &own);
+          const std::vector<uint16_t> part = attend(cache, rows_at(0, at, count), own, {0, 1, split, 132});
+          pieces.insert(pieces.end(), part.begin(), part.end());
+        }
+        EXPECT_TRUE(same_bits(pieces.data(), whole.data(), whole.size())) << "dim " << shape.dim << " chunks of " << chunk;
+      }
+  }
+}
+
+}  // namespace
+}  // namespace mr::cuda::testing
