@@ -48,6 +48,8 @@ sanitizer() {
     sanitize racecheck "$name" "$out/cuda_${name}_test" '--gtest_filter=-*EveryEvenWidth*'
     sanitize memcheck "$name" "$out/cuda_${name}_test"
   done
+  # Kernels without shared memory, in which racecheck finds nothing.
+  for name in slots block_copy; do sanitize memcheck "$name" "$out/cuda_${name}_test"; done
   sanitize memcheck 'steps of small models' "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/*'
   sanitize memcheck products "$out/cuda_linear_product_test" "$few"
   sanitize memcheck tiles "$out/cuda_linear_tiles_test"
