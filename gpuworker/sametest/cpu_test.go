@@ -45,7 +45,7 @@ func openCPU(t *testing.T) engine.Device {
 func TestTheCPUEngineAndTheLoopKeepTheirBits(t *testing.T) {
 	sametest.Run(t, openCPU, chosen(t, sametest.Options{
 		Scenarios: 2000, Workers: runtime.GOMAXPROCS(0), RowsEvery: 60, WideEvery: 75, LongEvery: 2000,
-		Demanded: append(sametest.Everywhere(), sametest.SawLong),
+		Demanded: append(sametest.Everywhere(), sametest.SawDecodeClass, sametest.SawLong),
 	}))
 }
 

@@ -312,7 +312,8 @@ func (d *drawer) loop() {
 		cfg.MaxScoreRows = min(cfg.MaxScoreRows, pick(d.dice, 1, 3, 8, 64))
 		s.cfg.Chunk = pick(d.dice, 0, 0, 1, 2, 7, 15, 16, 17, 32, 33, 64, 200)
 	}
-	s.cfg.Runner, s.cfg.Context = cfg, m.desc.Context
+	s.cfg.Runner, s.cfg.Context, s.cfg.OneClass = cfg, m.desc.Context, d.opts.oneClass
+	s.cfg.BlockBytes = pick[uint64](d.dice, 1, 1, 1<<40) // it pays to swap, or does not
 	s.cfg.StepTarget = pick(d.dice, 0, time.Microsecond, 200*time.Microsecond, time.Millisecond)
 	s.cfg.SharedTarget = pick(d.dice, 0, time.Microsecond, 100*time.Microsecond)
 	s.cfg.YieldAfter = pick(d.dice, time.Millisecond, 3*time.Millisecond)

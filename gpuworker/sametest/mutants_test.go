@@ -57,6 +57,42 @@ var mutants = map[string]func() enginetest.Hooks{
 			return nil
 		}}
 	},
+	"forgets which tokens a cached prefix had": func() enginetest.Hooks {
+		return enginetest.Hooks{Submit: func(step *engine.Step) error {
+			step.PreOps = slices.Clone(step.PreOps)
+			for i := range step.PreOps {
+				if op := &step.PreOps[i]; len(op.History) > 0 {
+					op.History = make([]int32, len(op.History))
+				}
+			}
+			return nil
+		}}
+	},
+	"leaves out the first block that comes back from the host": func() enginetest.Hooks {
+		return enginetest.Hooks{Submit: func(step *engine.Step) error {
+			in := func(op engine.PreOp) bool { return op.Kind == engine.BlockIn }
+			step.PreOps = slices.Clone(step.PreOps)
+			if i := slices.IndexFunc(step.PreOps, in); i >= 0 {
+				step.PreOps = slices.Delete(step.PreOps, i, i+1)
+			}
+			return nil
+		}}
+	},
+	"copies blocks to the host once more after the step that frees them": func() enginetest.Hooks {
+		var late []engine.PreOp
+		return enginetest.Hooks{Submit: func(step *engine.Step) error {
+			again := slices.DeleteFunc(slices.Clone(step.PreOps), func(op engine.PreOp) bool { return op.Kind != engine.BlockOut })
+			step.PreOps = slices.Concat(late, step.PreOps)
+			late = again
+			return nil
+		}}
+	},
+	"copies no block that is shared": func() enginetest.Hooks {
+		return enginetest.Hooks{Submit: func(step *engine.Step) error {
+			step.PreOps = slices.DeleteFunc(slices.Clone(step.PreOps), func(op engine.PreOp) bool { return op.Kind == engine.BlockCopy })
+			return nil
+		}}
+	},
 	"forgets the generated part of what it computes again": func() enginetest.Hooks {
 		return enginetest.Hooks{Submit: func(step *engine.Step) error {
 			for i, segment := range step.Segments {

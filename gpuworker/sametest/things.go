@@ -8,17 +8,16 @@ import (
 
 // What steps are seen to do.
 const (
-	SawSteps        = "steps"
-	SawTwoInFlight  = "steps submitted while another was in flight"
-	SawPrevious     = "tokens taken from the step before"
-	SawChunks       = "prompts continued in a later step"
-	SawMixed        = "steps that compute prompts while sequences decode"
-	SawHistory      = "slots that begin with a history"
-	SawBlockOut     = "blocks copied out to host memory"
-	SawBlockIn      = "blocks copied in from host memory"
-	SawBlockCopy    = "blocks copied on the device"
-	SawReplay       = "runs of generated tokens computed together"
-	SawSharedSample = "logits rows sampled for several slots"
+	SawSteps       = "steps"
+	SawTwoInFlight = "steps submitted while another was in flight"
+	SawPrevious    = "tokens taken from the step before"
+	SawChunks      = "prompts continued in a later step"
+	SawMixed       = "steps that compute prompts while sequences decode"
+	SawHistory     = "slots that begin with a history"
+	SawBlockOut    = "blocks copied out to host memory"
+	SawBlockIn     = "blocks copied in from host memory"
+	SawBlockCopy   = "blocks copied on the device"
+	SawReplay      = "runs of generated tokens computed together"
 )
 
 // What the loop tells.
@@ -75,7 +74,8 @@ func SawRows(n int) string { return fmt.Sprintf("steps of %3d decoding rows", n)
 // many decoding rows as a bucket holds and its neighbours.
 func Everywhere() []string {
 	things := []string{
-		SawSteps, SawChunks, SawMixed, SawReplay, SawPreempted, SawCancelled, SawCompared, SawTokens, SawScores, SawCut,
+		SawSteps, SawTwoInFlight, SawPrevious, SawChunks, SawMixed, SawReplay, SawHistory, SawBlockOut, SawBlockIn, SawBlockCopy,
+		SawPreempted, SawRecomputed, SawSwapped, SawCached, SawCancelled, SawFreed, SawCompared, SawTokens, SawScores, SawCut,
 		SawContinuations, SawGreedy, SawDrawn, SawTopK, SawTopP, SawMinP, SawTypical, SawRepetition, SawPresence, SawFrequency,
 		SawWindow, SawBias, SawAllowed, SawMinTokens, SawCandidates, SawStop, SawNoToken, SawSalt, SawBypass, SawPriority, SawTenant,
 		SawTurn, SawRested, SawWide,
