@@ -135,6 +135,12 @@ func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
 		"a width of no heads":    {[]string{"ops", "--width", "100"}, "--width 100"},
 		"floors that are absent": {[]string{"ops", "--floors", "/nonexistent.txt"}, "no such file"},
 		"floors that are none":   {[]string{"ops", "--floors", notes}, "line 1"},
+		"no singles":             {[]string{"fairness", "--singles", "0"}, "--singles 0"},
+		"a factor of nothing":    {[]string{"overload", "--factor", "0"}, "--factor 0"},
+		"no time of overload":    {[]string{"overload", "--duration", "0s"}, "--duration 0s"},
+		"one token to cancel in": {[]string{"cancel", "--max-tokens", "1"}, "--max-tokens 1"},
+		"no shared beginning":    {[]string{"prefix", "--shared", "0"}, "--shared 0"},
+		"floors of no prefix":    {[]string{"prefix", "--floors", notes}, "line 1"},
 		"too many streams":       {[]string{"relay", "--burst", "5000"}, "--burst 5000"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -159,7 +165,7 @@ func TestVersionAndHelpAreResults(t *testing.T) {
 	require.Equal(t, "millrace-bench "+version.String()+"\n", out)
 	out, err = run(t, "--help")
 	require.NoError(t, err)
-	for _, want := range []string{"engine", "load", "memory", "ops", "relay", "synth"} {
+	for _, want := range []string{"engine", "load", "prefix", "cancel", "overload", "fairness", "memory", "ops", "relay", "synth"} {
 		require.Contains(t, out, want)
 	}
 }

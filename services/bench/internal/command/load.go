@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/millrace/millrace/services/bench/internal/floor"
 	"github.com/millrace/millrace/services/bench/internal/load"
 	"github.com/millrace/millrace/services/bench/internal/machine"
 	"github.com/millrace/millrace/services/bench/internal/scrape"
@@ -25,6 +26,7 @@ var errNothingOK = errors.New("no request succeeded")
 type loadFlags struct {
 	target, model, prompt, trace, csv string
 	mix, engine, metrics, join        string
+	floors                            string
 	concurrency, connections, limit   int
 	promptTokens, maxTokens, warmUp   int
 	requests                          int
@@ -46,9 +48,10 @@ type loadReport struct {
 	Ceiling          float64 `json:"ceiling_messages_per_second"`
 	GeneratorLimited bool    `json:"generator_is_the_limit"`
 	load.Report
-	Engine *ofEngine    `json:"engine,omitempty"` // nil: not compared
-	Idle   *scrape.Idle `json:"idle,omitempty"`   // nil: not measured
-	Join   *load.Report `json:"join,omitempty"`   // of the calls that joined; nil: none did
+	Engine *ofEngine      `json:"engine,omitempty"` // nil: not compared
+	Idle   *scrape.Idle   `json:"idle,omitempty"`   // nil: not measured, or the run was shorter than two looks
+	Join   *load.Report   `json:"join,omitempty"`   // of the calls that joined; nil: none did
+	Floors *floor.Verdict `json:"floors,omitempty"`
 
 	recorder  *load.Recorder
 	histogram bool
@@ -75,6 +78,7 @@ func (r *loadReport) Print(w io.Writer) {
 		fmt.Fprintf(w, "idle     %.2f %% of %.1f s: steps were on the device for %.2f s of them by its own time\n", 100*r.Idle.Share,
 			r.Idle.Seconds, r.Idle.Steps)
 	}
+	r.Floors.Print(w)
 	if r.histogram {
 		ttft, gaps, total := r.recorder.Bars(bars)
 		load.PrintBars(w, "first token", ttft)
@@ -122,6 +126,7 @@ func (c *console) load() *cobra.Command {
 	flags.StringVar(&f.engine, "engine", "", "file that `millrace-bench engine --mix ... --save` wrote: tells the share of the engine alone")
 	flags.StringVar(&f.metrics, "metrics", "", "URL of the worker's measures, such as http://127.0.0.1:9071/metrics: tells how idle its device was")
 	flags.StringVar(&f.join, "join", "", "PROMPTxPERIOD: calls of that prompt and one token that join every period, reported apart")
+	flags.StringVar(&f.floors, "floors", "", floorsUsage)
 	flags.StringVar(&f.csv, "csv", "", "file for a line about every call")
 	flags.BoolVar(&f.noHistogram, "no-histogram", false, "print no histograms")
 	return cmd
@@ -184,6 +189,9 @@ func (c *console) runLoad(ctx context.Context, f *loadFlags) (err error) {
 			return fmt.Errorf("%w: --trace: %w", ErrUsage, err)
 		}
 	}
+	if r.floors, err = readFloors(f.floors, "load"); err != nil {
+		return err
+	}
 	conns, hangUp, err := load.Dial(f.target, f.connections)
 	if err != nil {
 		return err
@@ -213,7 +221,8 @@ func readTrace(f *loadFlags) ([]trace.Request, error) {
 type loadRun struct {
 	*console
 	*loadFlags
-	of     *ofEngine // nil: not compared
+	of     *ofEngine  // nil: not compared
+	floors *floor.Set // nil: none; shadows the file's name
 	maker  load.Maker
 	conns  []grpc.ClientConnInterface
 	trace  []trace.Request

@@ -18,6 +18,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/bench/internal/command"
 	"github.com/millrace/millrace/services/bench/internal/enginebench"
+	"github.com/millrace/millrace/services/bench/internal/floor"
 	"github.com/millrace/millrace/services/bench/internal/gauge"
 	"github.com/millrace/millrace/services/bench/internal/stats"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -142,6 +143,16 @@ func TestAMixIsHeldAgainstTheEngineAndItsDeviceWatched(t *testing.T) {
 	require.InEpsilon(t, report.TokensPerSecond/1000, report.Engine.Share, 1e-9)
 	require.Positive(t, report.Join.OK)
 	require.InDelta(t, report.Join.OK, report.Join.Tokens, 0, "a token each")
+
+	floors := filepath.Join(t.TempDir(), "floors.txt")
+	require.NoError(t, os.WriteFile(floors, []byte("load m/3x5/4/joined-by-30x20ms failed <= 0\nload m/3x5/4/alone tokens >= 1e12\n"), 0o600))
+	out, err = run(t, append(args, "--floors", floors)...)
+	require.NoError(t, err)
+	require.Contains(t, out, "1 of 1")
+	_, err = run(t, append(args, "--floors", floors, "--join", "")...)
+	require.ErrorIs(t, err, floor.ErrMissed)
+	_, err = run(t, append(args, "--floors", floors, "--join", "31x20ms")...)
+	require.ErrorIs(t, err, command.ErrUsage)
 
 	_, err = run(t, append(args, "--mix", "3x5/5")...)
 	require.ErrorIs(t, err, command.ErrUsage)

@@ -27,6 +27,12 @@ func (r *loadRun) run(ctx context.Context) (err error) {
 	r.maker.IDsOnly = r.idsOnly || !r.target.Tokenizer
 	report.Model, report.Mode = r.target.Model, r.mode()
 	size := load.Size{Prompt: r.promptTokens, Output: r.maxTokens}
+	row := r.row()
+	if r.floors != nil {
+		if *r.floors, err = r.floors.Under(row); err != nil {
+			return fmt.Errorf("%w: --floors: %w", ErrUsage, err)
+		}
+	}
 	if r.ceilingTime > 0 {
 		r.line.Tell("measuring the generator itself")
 		report.Ceiling, err = ceiling.Measure(ctx, ceiling.Config{
@@ -63,13 +69,17 @@ func (r *loadRun) run(ctx context.Context) (err error) {
 		report.Engine = r.of
 	}
 	report.recorder, report.GeneratorLimited = to, ceiling.Limits(report.MessagesPerSecond, report.Ceiling)
+	report.Floors = judge(r.floors, func(of, metric string) (float64, bool) {
+		value, known := report.figures()[metric]
+		return value, known && of == row
+	})
 	if err := r.print(report); err != nil {
 		return err
 	}
 	if report.OK == 0 {
 		return errNothingOK
 	}
-	return nil
+	return report.Floors.Err()
 }
 
 // findTimeout bounds the wait for a server to say what it serves.
@@ -117,7 +127,7 @@ func (r *loadRun) send(ctx context.Context, to, joined *load.Recorder, size load
 	if r.metrics != "" {
 		beside.Go(func() {
 			var seen scrape.Idle
-			if seen, err = scrape.Watch(ctx, r.metrics, done); err == nil {
+			if seen, err = scrape.Watch(ctx, r.metrics, done); err == nil && seen.Seconds > 0 { // none: the run was too short for two looks
 				idle = &seen
 			}
 		})

@@ -49,7 +49,8 @@ func Run(ctx context.Context, args []string, out, errs io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errs)
-	root.AddCommand(c.engine(), c.load(), c.memory(), c.memoryPeer(), c.ops(), c.relay(), c.synth())
+	root.AddCommand(c.engine(), c.load(), c.prefix(), c.cancel(), c.overload(), c.fairness(), c.memory(), c.memoryPeer(), c.ops(), c.relay(),
+		c.synth())
 	return root.ExecuteContext(ctx)
 }
 

@@ -41,6 +41,7 @@ type Gap struct {
 type Observer struct {
 	First  func()
 	Tokens func(n int)
+	IDs    func(ids []uint32)
 }
 
 // Call makes one call and waits for its end; timeout > 0 is its deadline. Gaps are appended to gaps.
@@ -111,6 +112,9 @@ func (o *Outcome) follow(ctx context.Context, conn grpc.ClientConnInterface, in 
 		o.Tokens += n
 		if see.Tokens != nil {
 			see.Tokens(n)
+		}
+		if see.IDs != nil {
+			see.IDs(event.GetTokens().GetTokenIds())
 		}
 	}
 }

@@ -58,6 +58,11 @@ func (g *Generator) Open(ctx context.Context, arrivals iter.Seq[Arrival]) {
 	}
 }
 
+// One makes the next call, of one size, and waits for its end.
+func (g *Generator) One(ctx context.Context, size Size) Outcome {
+	return g.call(ctx, g.next.Add(1)-1, size, time.Now(), nil)
+}
+
 // call makes one call and records it. The outcome's gaps may be used again.
 func (g *Generator) call(ctx context.Context, index uint64, size Size, due time.Time, gaps []Gap) Outcome {
 	conn := g.Conns[index%uint64(len(g.Conns))]

@@ -44,8 +44,11 @@ func cutLast(s, sep string) (before, after string, found bool) {
 }
 
 // Memory is the resident set in bytes.
-func (p *Program) Memory() (uint64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+func (p *Program) Memory() (uint64, error) { return MemoryOf(p.PID()) }
+
+// MemoryOf is the resident set of any process, in bytes.
+func MemoryOf(pid int) (uint64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
