@@ -18,6 +18,8 @@
 #   neighbour      how soon a worker's report shows what another process took of its GPU, and that a refusal counts with it
 #   bytes          what ncu counts of one decode step in device memory, beside the bytes that the step claims to read
 #   bench          tokens a second of random-weight models, with the roofs measured beside them, under floors
+#   served         an 8B model through scheduler and worker: mixes beside the engine alone and how idle the GPU is meanwhile, long
+#                  prompts that join, prefixes, cancelled calls, ten times too many calls, two tenants, under floors
 #   figures        the plain operations beside the CPU's, copies and the pool, under floors
 #
 # One line a check, with its seconds, goes to the table in $WORK (default build/gpu-check), which stages run one by one add to;
@@ -26,6 +28,7 @@
 #
 #   JOBS           runs of compute-sanitizer at once (default: 4, and 1 where the GPU takes one process alone)
 #   ARCHITECTURES  compute capabilities of the stage build (default: this GPU's, 9.0 as 90a)
+#   SERVED         parts of the stage served, divided by spaces (default: engine mixes join prefix cancel overload fairness)
 #   BENCH          SHAPE:TYPE:KV:BATCHES:PROMPT of each benchmark, divided by spaces; KV default: what a worker takes
 # shellcheck disable=SC2034 # the stages' files use what stands here
 set -uo pipefail
@@ -81,12 +84,12 @@ if [[ ${1:-} == table ]]; then
   exit
 fi
 if (($# == 0)); then
-  set -- build architectures tests portable sanitizer conformance sameness generate two neighbour bytes bench figures
+  set -- build architectures tests portable sanitizer conformance sameness generate two neighbour bytes bench served figures
   rm -f "$table"
 fi
 for stage in "$@"; do
   case $stage in
-    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | generate | two | neighbour | bytes | bench | figures) ;;
+    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | generate | two | neighbour | bytes | bench | served | figures) ;;
     *) echo "unknown stage $stage" >&2; exit 2 ;;
   esac
 done

@@ -1,0 +1,54 @@
+# The stage served of gpu-check.sh, which sources this file: a large model through scheduler and worker, all types as by default.
+# shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
+
+# The parts, in this order; engine is what the mixes are held against, and its file stays for later runs.
+readonly served_model=llama-8b-bf16 SERVED=${SERVED:-engine mixes join prefix cancel overload fairness}
+readonly served_mixes=(1x128/256 64x128/256 128x128/256 256x128/256 64x1024/256)
+
+# measured PART LOG ARGUMENT ...: a run of millrace-bench, held to the floors of this GPU where they have one of it.
+measured() {
+  local part=$1 log=$2 floors options=() line
+  shift 2
+  floors=$(floors_file)
+  if [[ -n $floors ]] && grep -qE "^$part" "$floors"; then options=(--floors "$floors"); fi
+  try served "${part//$'\n'/ }" "served-$log" "$bin/millrace-bench" "$@" "${options[@]}" --save "$work/served-$log.json" || return
+  while read -r line; do row ok served "$log: $line" 0; done < <(grep -E \
+    '^engine |^idle |tokens/s, |inter-token |sooner with|^cached |planned later|^idle [0-9]|^afterwards|^hung|times as long| [0-9]+x[0-9]+/[0-9]+ ' \
+    "$work/served-$log.log" | tr -s ' ')
+}
+
+served() {
+  local file=$models/$served_model.gguf at=127.0.0.1:17071 over=127.0.0.1:17070 page=127.0.0.1:17072 part mix
+  [[ -s $file ]] || "$bin/millrace-bench" synth --shape llama-8b --type bf16 -o "$file" >"$work/served-synth.log" 2>&1 ||
+    { row FAIL served "no model: see $work/served-synth.log"; return; }
+  # The engine alone has the GPU for itself.
+  if [[ " $SERVED " == *' engine '* ]]; then
+    measured "engine $served_model/bf16/mix/" engine engine --device gpu --engine-path "$out" --model "$file" --repeat 3 \
+      --roof-time 200ms --mix "$(IFS=,; echo "${served_mixes[*]}")" || return
+  fi
+  worker served-worker "$at" --device cuda:0 --models "$models" --metrics-listen "$page"
+  scheduler served-scheduler "$over" "$at"
+  if within 120 "$bin/millrace" load "$served_model" --target "$over" >>"$work/served-load.log" 2>&1; then
+    for part in $SERVED; do
+      case $part in
+        engine) ;;
+        mixes)
+          for mix in "${served_mixes[@]}"; do
+            measured "load $served_model/$mix/alone " "load-${mix/\//-}" load --target "$over" --mix "$mix" --requests $((${mix%%x*} * 4)) \
+              --engine "$work/served-engine.json" --metrics "http://$page/metrics" --no-histogram
+          done ;;
+        join)
+          measured "load $served_model/64x128/256/joined-by-4096x2s " load-joined load --target "$over" --mix 64x128/256 --duration 30s \
+            --join 4096x2s --metrics "http://$page/metrics" --no-histogram ;;
+        prefix) measured 'prefix ' prefix prefix --target "$over" ;;
+        cancel) measured 'cancel ' cancel cancel --target "$over" --worker "$at" ;;
+        overload) measured 'overload ' overload overload --target "$over" --worker "$at" --worker-pid "${servers[served-worker]}" ;;
+        fairness) measured 'fairness ' fairness fairness --target "$over" ;;
+        *) row FAIL served "no part $part" ;;
+      esac
+    done
+  else
+    row FAIL served "$served_model is not loaded: see $work/served-worker.log and served-load.log"
+  fi
+  stop_servers
+}
