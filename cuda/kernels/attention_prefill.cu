@@ -110,73 +110,76 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
   for (int b = 0; b < kBlocks; ++b)
     for (int r = 0; r < 2; ++r)
       rows.position[b][r] = rows.first_position + (packed0 + (warp * kBlocks + b) * 16 + g + 8 * r) / p.tile_heads;
-  int32_t key = first_key;
-  for (int32_t j = 0; key <= longest; ++j) {
-    const int32_t next = key + kKeys<kDim>;
-    const uint32_t stage = kF8 ? stages : stages + j % kStages * kStageBytes;
-    [[maybe_unused]] const uint32_t scales = all_scales + j % kStages * 2 * kScaleSide<kDim>;
-    copy_wait<kAhead - 1>();
-    __syncthreads();  // the tile is there, and every warp is done with the one before
-    if constexpr (kF8) {
-      widen_tile<T, kDim>(raws + j % kAhead * 2 * kF8Side<kDim>, stage);
-      __syncthreads();  // the tile is wide
-    }
-    fetch_tile(j + kAhead);
-    float scores[kBlocks][kScoreTiles][4] = {};
-    const uint32_t q_row = queries + (warp * kBlocks * 16 + lane % 16) * kSharedRow<kDim> + lane / 16 * 16;
-    const uint32_t k_row = stage + (lane / 16 * 8 + lane % 8) * kSharedRow<kDim> + lane / 8 % 2 * 16;
+  int32_t key = first_key, j = 0;
+#pragma unroll 1
+  for (;;) {  // pieces
+    const int32_t end = min(piece_end, longest + 1);
+#pragma unroll 1
+    for (; key < end; key += kKeys<kDim>, ++j) {
+      const int32_t next = key + kKeys<kDim>;
+      const uint32_t stage = kF8 ? stages : stages + j % kStages * kStageBytes;
+      [[maybe_unused]] const uint32_t scales = all_scales + j % kStages * 2 * kScaleSide<kDim>;
+      copy_wait<kAhead - 1>();
+      __syncthreads();  // the tile is there, and every warp is done with the one before
+      if constexpr (kF8) {
+        widen_tile<T, kDim>(raws + j % kAhead * 2 * kF8Side<kDim>, stage);
+        __syncthreads();  // the tile is wide
+      }
+      fetch_tile(j + kAhead);
+      float scores[kBlocks][kScoreTiles][4] = {};
+      const uint32_t q_row = queries + (warp * kBlocks * 16 + lane % 16) * kSharedRow<kDim> + lane / 16 * 16;
+      const uint32_t k_row = stage + (lane / 16 * 8 + lane % 8) * kSharedRow<kDim> + lane / 8 % 2 * 16;
 #pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-      uint32_t q[kBlocks][4];
+      for (int k = 0; k < kDim / 16; ++k) {
+        uint32_t q[kBlocks][4];
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) load_matrices(q_row + b * 16 * kSharedRow<kDim> + k * 32, q[b]);
+        for (int b = 0; b < kBlocks; ++b) load_matrices(q_row + b * 16 * kSharedRow<kDim> + k * 32, q[b]);
+#pragma unroll
+        for (int n = 0; n < kScoreTiles / 2; ++n) {
+          uint32_t keys[4];
+          load_matrices(k_row + n * 16 * kSharedRow<kDim> + k * 32, keys);
+#pragma unroll
+          for (int b = 0; b < kBlocks; ++b) {
+            multiply_add(scores[b][2 * n], q[b], keys[0], keys[1], T{});
+            multiply_add(scores[b][2 * n + 1], q[b], keys[2], keys[3], T{});
+          }
+        }
+      }
+      const bool masks = next - 1 > shortest;  // some row does not see the whole tile
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        if constexpr (kF8) multiply_scales<T>(scores[b], scales, t);
+        if (masks) mask(scores[b], key, t, rows.position[b], -INFINITY);
+      }
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        weigh_scores(scores[b], p.scale_log2, softmax[b], out[b]);
+        if constexpr (kF8) {
+          multiply_scales<T>(scores[b], scales + kScaleSide<kDim>, t);
+          if (masks) mask(scores[b], key, t, rows.position[b], 0.0f);
+        }
+      }
+      const uint32_t v_row = stage + (kKeys<kDim> + lane % 16) * kSharedRow<kDim> + lane / 16 * 16;
 #pragma unroll
       for (int n = 0; n < kScoreTiles / 2; ++n) {
-        uint32_t keys[4];
-        load_matrices(k_row + n * 16 * kSharedRow<kDim> + k * 32, keys);
+        uint32_t weights[kBlocks][4];
 #pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-          multiply_add(scores[b][2 * n], q[b], keys[0], keys[1], T{});
-          multiply_add(scores[b][2 * n + 1], q[b], keys[2], keys[3], T{});
+        for (int b = 0; b < kBlocks; ++b) pack_weights<T>(scores[b][2 * n], scores[b][2 * n + 1], weights[b]);
+#pragma unroll
+        for (int d = 0; d < kDim / 16; ++d) {
+          uint32_t values[4];
+          load_matrices_transposed(v_row + n * 16 * kSharedRow<kDim> + d * 32, values);
+#pragma unroll
+          for (int b = 0; b < kBlocks; ++b) {
+            multiply_add(out[b][2 * d], weights[b], values[0], values[1], T{});
+            multiply_add(out[b][2 * d + 1], weights[b], values[2], values[3], T{});
+          }
         }
       }
     }
-    const bool masks = next - 1 > shortest;  // some row does not see the whole tile
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      if constexpr (kF8) multiply_scales<T>(scores[b], scales, t);
-      if (masks) mask(scores[b], key, t, rows.position[b], -INFINITY);
-    }
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      weigh_scores(scores[b], p.scale_log2, softmax[b], out[b]);
-      if constexpr (kF8) {
-        multiply_scales<T>(scores[b], scales + kScaleSide<kDim>, t);
-        if (masks) mask(scores[b], key, t, rows.position[b], 0.0f);
-      }
-    }
-    const uint32_t v_row = stage + (kKeys<kDim> + lane % 16) * kSharedRow<kDim> + lane / 16 * 16;
-#pragma unroll
-    for (int n = 0; n < kScoreTiles / 2; ++n) {
-      uint32_t weights[kBlocks][4];
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) pack_weights<T>(scores[b][2 * n], scores[b][2 * n + 1], weights[b]);
-#pragma unroll
-      for (int d = 0; d < kDim / 16; ++d) {
-        uint32_t values[4];
-        load_matrices_transposed(v_row + n * 16 * kSharedRow<kDim> + d * 32, values);
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-          multiply_add(out[b][2 * d], weights[b], values[0], values[1], T{});
-          multiply_add(out[b][2 * d + 1], weights[b], values[2], values[3], T{});
-        }
-      }
-    }
-    if (next == piece_end || next > longest) {
-      end_piece<T, kDim, kBlocks>(p, rows, piece, alone, softmax, out);
-      piece_end = prefill_piece_begin(++piece + 1);
-    }
-    key = next;
+    end_piece<T, kDim, kBlocks>(p, rows, piece, alone, softmax, out);
+    if (key > longest) return;
+    piece_end = prefill_piece_begin(++piece + 1);
   }
 }
 

@@ -50,7 +50,7 @@ TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {
     const Act act = turn % 2 == 0 ? Act::kBF16 : Act::kF16;
     const Kv kv = turn++ % 3 == 1 ? Kv::kF8 : Kv::kAct;
     const Cache cache(act, shape, {4097 + 300, 2600}, static_cast<uint64_t>(20 + turn), kv);
-    for (const int32_t cut_at : {2048, 4096})
+    for (const int32_t cut_at : {1024, 2048, 4096})
       for (const int32_t prefix : {cut_at - 150, cut_at - 1, cut_at, cut_at + 1})
         for (const int32_t count : {1, 300}) {
           // Strangers are in the step: a prompt of its own, and rows behind another prefix.
