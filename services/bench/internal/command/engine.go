@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/services/bench/internal/config"
-	"github.com/millrace/millrace/services/bench/internal/device"
 	"github.com/millrace/millrace/services/bench/internal/enginebench"
 	"github.com/millrace/millrace/services/bench/internal/floor"
 	"github.com/millrace/millrace/services/bench/internal/gauge"
@@ -87,7 +86,7 @@ func (c *console) runEngine(ctx context.Context, f *engineFlags) error {
 		return err
 	}
 	logger := c.logger()
-	dev, err := device.Open(&f.device, logger)
+	dev, err := f.device.Open(logger)
 	if err != nil {
 		return fmt.Errorf("open device: %w", err)
 	}

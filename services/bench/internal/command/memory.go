@@ -14,7 +14,6 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/services/bench/internal/config"
-	"github.com/millrace/millrace/services/bench/internal/device"
 	"github.com/millrace/millrace/services/bench/internal/memorybench"
 )
 
@@ -24,22 +23,25 @@ const driverProgram = "cuda_bench_memory"
 // memoryFlags are the flags of the command memory.
 type memoryFlags struct {
 	memorybench.Config
-	largest, piece, limit config.Bytes
-	driver, floors        string
-	device                config.Device
+	largest, piece config.Bytes
+	driver, floors string
+	device         config.Device
 }
 
 // register puts those flags on f that a process beside this one takes too.
 func (f *memoryFlags) register(flags *pflag.FlagSet) {
 	f.piece = 1 << 30
 	flags.Var(&f.piece, "piece", "what all memory is asked for in")
-	flags.Var(&f.limit, "memory-limit", "ceiling of each device's memory (default: the engine's)")
 	f.device.Register(flags)
 }
 
-// open opens the device.
+// open opens the device, with its pool or without.
 func (f *memoryFlags) open(c *console, pool bool) (engine.Device, error) {
-	dev, err := device.OpenWithin(&f.device, device.Limits{Bytes: uint64(f.limit), NoPool: !pool}, c.logger())
+	open := f.device.Open
+	if !pool {
+		open = f.device.OpenWithoutPool
+	}
+	dev, err := open(c.logger())
 	if err != nil {
 		return nil, fmt.Errorf("open device: %w", err)
 	}
@@ -69,7 +71,7 @@ func (c *console) memory() *cobra.Command {
 }
 
 func (c *console) runMemory(ctx context.Context, f *memoryFlags) error {
-	f.Largest, f.Piece, f.Ceiling = uint64(f.largest), uint64(f.piece), f.limit > 0
+	f.Largest, f.Piece, f.Ceiling = uint64(f.largest), uint64(f.piece), f.device.MemoryLimit != ""
 	if err := errors.Join(f.Validate(), f.device.Validate()); err != nil {
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
@@ -140,11 +142,7 @@ func beside(list, program string) string {
 
 // arguments make a process beside this one open the same device.
 func (f *memoryFlags) arguments(c *console) []string {
-	return []string{
-		"--device", f.device.Name, "--engine-path", f.device.EnginePath, "--cpu-path", f.device.CPUPath,
-		"--threads", fmt.Sprint(f.device.Threads), "--piece", f.piece.String(), "--memory-limit", f.limit.String(),
-		"--log-level", c.level,
-	}
+	return append(f.device.Arguments(), "--piece", f.piece.String(), "--log-level", c.level)
 }
 
 // memoryPeer is what memory starts beside itself.

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/services/bench/internal/config"
-	"github.com/millrace/millrace/services/bench/internal/device"
 	"github.com/millrace/millrace/services/bench/internal/opsbench"
 )
 
@@ -61,7 +60,7 @@ func (c *console) runOps(ctx context.Context, f *opsFlags) error {
 
 func (c *console) measureOps(ctx context.Context, f *opsFlags) (_ *opsbench.Report, err error) {
 	logger := c.logger()
-	named, err := device.Open(&f.device, logger)
+	named, err := f.device.Open(logger)
 	if err != nil {
 		return nil, fmt.Errorf("open device: %w", err)
 	}
@@ -75,7 +74,7 @@ func (c *console) measureOps(ctx context.Context, f *opsFlags) (_ *opsbench.Repo
 	}
 	own := f.device
 	own.Name = "cpu"
-	cpu, err := device.Open(&own, logger)
+	cpu, err := own.Open(logger)
 	if err != nil {
 		return nil, fmt.Errorf("open device: %w", err)
 	}

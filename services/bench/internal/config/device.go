@@ -1,46 +1,32 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/services/internal/device"
 )
 
-// Device says which device to open.
+// Device are the flags of a device, with the type of the caches that are measured on it.
 type Device struct {
-	Name       string // auto, cpu, gpu, cuda:N, or sim with options
-	CPUPath    string
-	EnginePath string
-	AnyBuild   bool
-	Threads    int
-	KV         string // empty: the device's default
+	device.Flags
+	KV string // empty: the device's default
 }
 
 // Register puts the flags on f; after f is parsed, Validate.
 func (d *Device) Register(f *pflag.FlagSet) {
-	f.StringVar(&d.Name, "device", "auto", "auto, cpu, gpu, cuda:N, or sim[:step=1ms,prefill=2us,decode=20us,memory=BYTES]")
-	f.StringVar(&d.CPUPath, "cpu-path", "", "instruction-set path of the CPU engine: avx512bf16, avx512vnni, avx2 or portable (default: the best)")
-	f.StringVar(&d.EnginePath, "engine-path", "", "file or folder of libmillrace_cuda.so (default: $MILLRACE_ENGINE_PATH, beside the binary, ../lib, ../cuda)")
-	f.BoolVar(&d.AnyBuild, "engine-any-build", false, "take a CUDA engine that was built from other sources than this program")
-	f.IntVar(&d.Threads, "threads", 0, "threads of the CPU engine; 0: what quota and affinity allow")
+	d.Flags.Register(f)
 	f.StringVar(&d.KV, "kv", "", "type of the KV cache: f32, f16 or bf16 (default: the device's)")
 }
 
 // Validate checks the values and fills in what the environment says.
 func (d *Device) Validate() error {
-	if d.Threads < 0 || d.Threads > 1024 {
-		return fmt.Errorf("--threads %d: want 0 to 1024", d.Threads)
-	}
-	if _, err := d.KVType(); err != nil {
-		return err
-	}
-	if d.EnginePath == "" {
-		d.EnginePath = os.Getenv("MILLRACE_ENGINE_PATH")
-	}
-	return nil
+	_, err := d.KVType()
+	return errors.Join(d.Flags.Validate(os.Getenv), err)
 }
 
 // KVType is the type asked for, or nil.

@@ -23,7 +23,7 @@ import (
 // memory is given back. It returns nil after such an end, ErrHangs when the device keeps it, and engine.ErrDevice when a GPU
 // was lost, while requests still ran after the end of ctx too.
 func Run(ctx context.Context, c *config.Config, logger hclog.Logger) error {
-	device, err := OpenDevice(c, logger)
+	device, err := c.Device.Open(logger)
 	if err != nil {
 		return fmt.Errorf("open device: %w", err)
 	}

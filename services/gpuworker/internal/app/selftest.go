@@ -13,7 +13,7 @@ import (
 // SelfTest checks the configured device against the reference and writes one table to w. The error is
 // selfcheck.ErrFailed when a check fails.
 func SelfTest(c *config.Config, w io.Writer, logger hclog.Logger) (err error) {
-	device, err := OpenDevice(c, logger)
+	device, err := c.Device.Open(logger)
 	if err != nil {
 		return err
 	}

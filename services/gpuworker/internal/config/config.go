@@ -10,8 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/pflag"
 
-	"github.com/millrace/millrace/gpuworker/engine/native"
-	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/services/internal/device"
 )
 
 // leastVerifyInterval keeps checks of resident weights from taking a device for themselves.
@@ -27,15 +26,10 @@ const (
 // Config of a worker.
 type Config struct {
 	Listen         string
-	Device         string // auto, cpu, gpu, cuda:N, or sim with options
-	CPUPath        string
-	EnginePath     string
-	EngineAnyBuild bool
-	Threads        int
+	Device         device.Flags
 	Models         string
 	Load           []string
 	WorkerID       string
-	MemoryLimit    string        // bytes, bytes with a unit, or a fraction; see Limit
 	MaxSequences   int           // 0: by device
 	MaxBatched     int           // 0: by device
 	StepTarget     time.Duration // 0: by device
@@ -51,16 +45,11 @@ type Config struct {
 // Register puts the flags on f; after f is parsed, Validate.
 func (c *Config) Register(f *pflag.FlagSet) {
 	f.StringVar(&c.Listen, "listen", "127.0.0.1:7071", "address to serve on, host:port or unix:PATH")
-	f.StringVar(&c.Device, "device", "auto", "auto, cpu, gpu, cuda:N, or sim[:step=1ms,prefill=2us,decode=20us,memory=BYTES,two-classes=true]")
-	f.StringVar(&c.CPUPath, "cpu-path", "", "instruction-set path of the CPU engine: avx512bf16, avx512vnni, avx2 or portable (default: the best)")
-	f.StringVar(&c.EnginePath, "engine-path", "", "file or folder of libmillrace_cuda.so (default: $MILLRACE_ENGINE_PATH, beside the binary, ../lib, ../cuda)")
-	f.BoolVar(&c.EngineAnyBuild, "engine-any-build", false, "take a CUDA engine that was built from other sources than this program")
-	f.IntVar(&c.Threads, "threads", 0, "threads of the CPU engine; 0: what quota and affinity allow")
+	c.Device.Register(f)
 	f.StringVar(&c.Models, "models", "models", "folder of model files NAME.gguf")
 	f.StringArrayVar(&c.Load, "load", nil, "model to load before the worker is ready; may be repeated")
 	f.StringVar(&c.WorkerID, "worker-id", "", "name that is stable over restarts (default: host name and port)")
-	f.StringVar(&c.MemoryLimit, "memory-limit", "", "device memory to use at most: bytes, such as 8GiB, or a fraction of the default, such as 0.5 (default: of a GPU what is free but for a margin, else 80 % of what is available)")
-	f.StringVar(&c.MemoryLimit, "vram-limit", "", "the same as --memory-limit")
+	f.StringVar(&c.Device.MemoryLimit, "vram-limit", "", "the same as --memory-limit")
 	f.IntVar(&c.MaxSequences, "max-sequences", 0, "sequences of a model in one batch; 0: 256 on a GPU of 40 GB or more, 64 on a smaller one, 16 on a CPU, and fewer where the cache has no 256 tokens for each")
 	f.IntVar(&c.MaxBatched, "max-batched-tokens", 0, "tokens of one step; 0: 4096 on a GPU, else 512")
 	f.DurationVar(&c.StepTarget, "step-target", 0, "wanted length of a step that computes prompts while others decode, who all wait for it; 0: 40ms on a GPU, 250ms on a CPU")
@@ -77,8 +66,8 @@ func (c *Config) Register(f *pflag.FlagSet) {
 func (c *Config) Validate() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if c.Threads < 0 || c.Threads > 1024 {
-		fail("--threads %d: want 0 to 1024", c.Threads)
+	if err := c.Device.Validate(os.Getenv); err != nil {
+		errs = append(errs, err)
 	}
 	if c.MaxSequences < 0 || c.MaxSequences > 1024 {
 		fail("--max-sequences %d: want 1 to 1024, or 0 for what the device can use", c.MaxSequences)
@@ -104,23 +93,10 @@ func (c *Config) Validate() error {
 	if hclog.LevelFromString(c.LogLevel) == hclog.NoLevel {
 		fail("--log-level %q: want trace, debug, info, warn or error", c.LogLevel)
 	}
-	if _, err := parseLimit(c.MemoryLimit); err != nil {
-		fail("--memory-limit %q: %w", c.MemoryLimit, err)
-	}
-	if c.Simulated() {
-		if _, err := sim.ParseOptions(c.Device); err != nil {
-			fail("--device: %w", err)
-		}
-	} else if err := (native.Options{Device: c.Device, Path: c.CPUPath}).Check(); err != nil {
-		fail("--device: %w", err)
-	}
 	if !c.SelfTest {
 		if info, err := os.Stat(c.Models); err != nil || !info.IsDir() {
 			fail("--models %q: there is no such folder", c.Models)
 		}
-	}
-	if c.EnginePath == "" {
-		c.EnginePath = os.Getenv("MILLRACE_ENGINE_PATH")
 	}
 	if c.WorkerID == "" {
 		host, err := os.Hostname()
@@ -130,24 +106,6 @@ func (c *Config) Validate() error {
 		c.WorkerID = host + ":" + c.Listen[strings.LastIndexByte(c.Listen, ':')+1:]
 	}
 	return errors.Join(errs...)
-}
-
-// Simulated says whether the device is the sim engine.
-func (c *Config) Simulated() bool { return c.Device == "sim" || strings.HasPrefix(c.Device, "sim:") }
-
-// Limit is the device memory to use, given how much there is; 0 leaves it to the engine.
-func (c *Config) Limit(total uint64) uint64 {
-	limit, _ := parseLimit(c.MemoryLimit) // checked by Validate
-	if limit.fraction {
-		return max(1, uint64(limit.value*float64(total)))
-	}
-	return uint64(limit.value)
-}
-
-// Fraction says whether the limit depends on how much memory there is.
-func (c *Config) Fraction() bool {
-	limit, _ := parseLimit(c.MemoryLimit)
-	return limit.fraction
 }
 
 // Swap is the host memory for preempted sequences in bytes: 0 leaves it to the device, less than 0 is none.

@@ -6,6 +6,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/services/internal/device"
 )
 
 func parse(t *testing.T, args ...string) (*Config, error) {
@@ -48,24 +50,13 @@ func TestResidentWeightsAreCheckedEachMinuteUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-func TestADeviceThatHasNoSuchNameIsRefusedBeforeAnythingBegins(t *testing.T) {
-	for _, args := range [][]string{{"--device=cuda:x"}, {"--device=tpu"}, {"--device=cuda:0", "--cpu-path=avx2"}} {
-		_, err := parse(t, args...)
-		require.ErrorContains(t, err, "--device", args)
-	}
-}
-
-func TestMemoryLimits(t *testing.T) {
-	for text, want := range map[string]uint64{"": 0, "0.5": 500, "1": 1000, "4096": 4096, "8GiB": 8 << 30, "1.5MiB": 3 << 19,
-		"0.5KiB": 512, "1e-12": 1} {
-		c, err := parse(t, "--vram-limit="+text)
-		require.NoError(t, err)
-		require.Equal(t, want, c.Limit(1000), text)
-	}
-	for _, bad := range []string{"-1", "NaN", "0", "inf", "8GB", "1e30", "0.0000001KiB"} {
-		_, err := parse(t, "--vram-limit="+bad)
-		require.Error(t, err, bad)
-	}
+func TestTheDeviceIsWhatItsFlagsSay(t *testing.T) {
+	t.Setenv(device.EngineVariable, "/somewhere")
+	c, err := parse(t, "--device=sim", "--threads=3", "--vram-limit=8GiB")
+	require.NoError(t, err)
+	require.Equal(t, device.Flags{Name: "sim", EnginePath: "/somewhere", Threads: 3, MemoryLimit: "8GiB"}, c.Device)
+	_, err = parse(t, "--vram-limit=8GB")
+	require.ErrorContains(t, err, "--memory-limit")
 }
 
 func TestSwapSpace(t *testing.T) {

@@ -1,0 +1,72 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/gpuworker/engine/native"
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+)
+
+// EngineVariable is the environment variable that says what --engine-path says, where that is not given.
+const EngineVariable = "MILLRACE_ENGINE_PATH"
+
+// mostThreads is far above the cores of any one machine; a number beyond it is a slip.
+const mostThreads = 1024
+
+// Flags name a device and say how much of it to use.
+type Flags struct {
+	Name        string // auto, cpu, gpu, cuda:N, or sim with options
+	CPUPath     string // empty: the best
+	EnginePath  string // files or folders, divided by colons
+	AnyBuild    bool
+	Threads     int    // 0: what quota and affinity allow
+	MemoryLimit string // see ParseAmount; empty: the engine's default
+}
+
+// Register puts the flags on f; after f is parsed, Validate.
+func (d *Flags) Register(f *pflag.FlagSet) {
+	f.StringVar(&d.Name, "device", "auto", "auto, cpu, gpu, cuda:N, or sim[:step=1ms,prefill=2us,decode=20us,memory=BYTES,two-classes=true]")
+	f.StringVar(&d.CPUPath, "cpu-path", "", "instruction-set path of the CPU engine: avx512bf16, avx512vnni, avx2 or portable (default: the best)")
+	f.StringVar(&d.EnginePath, "engine-path", "", "file or folder of libmillrace_cuda.so (default: $"+EngineVariable+", beside the binary, ../lib, ../cuda)")
+	f.BoolVar(&d.AnyBuild, "engine-any-build", false, "take a CUDA engine that was built from other sources than this program")
+	f.IntVar(&d.Threads, "threads", 0, "threads of the CPU engine; 0: what quota and affinity allow")
+	f.StringVar(&d.MemoryLimit, "memory-limit", "", "device memory to use at most: bytes, such as 8GiB, or a fraction of the default, such as 0.5 (default: of a GPU what is free but for a margin, else 80 % of what is available)")
+}
+
+// Validate checks every value, all at once, and takes from the environment what no flag says. getenv is os.Getenv.
+func (d *Flags) Validate(getenv func(string) string) error {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if d.Threads < 0 || d.Threads > mostThreads {
+		fail("--threads %d: want 0 to %d", d.Threads, mostThreads)
+	}
+	if _, err := ParseAmount(d.MemoryLimit); err != nil {
+		fail("--memory-limit %q: %w", d.MemoryLimit, err)
+	}
+	if d.Simulated() {
+		if _, err := sim.ParseOptions(d.Name); err != nil {
+			fail("--device: %w", err)
+		}
+	} else if err := (native.Options{Device: d.Name, Path: d.CPUPath}).Check(); err != nil {
+		fail("--device: %w", err)
+	}
+	if d.EnginePath == "" {
+		d.EnginePath = getenv(EngineVariable)
+	}
+	return errors.Join(errs...)
+}
+
+// Simulated says whether the device is the sim engine.
+func (d *Flags) Simulated() bool { return d.Name == "sim" || strings.HasPrefix(d.Name, "sim:") }
+
+// Arguments make another program that has these flags open the same device.
+func (d *Flags) Arguments() []string {
+	return []string{
+		"--device=" + d.Name, "--cpu-path=" + d.CPUPath, "--engine-path=" + d.EnginePath, fmt.Sprint("--engine-any-build=", d.AnyBuild),
+		fmt.Sprint("--threads=", d.Threads), "--memory-limit=" + d.MemoryLimit,
+	}
+}

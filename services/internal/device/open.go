@@ -1,0 +1,57 @@
+package device
+
+import (
+	"errors"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/native"
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+)
+
+// Open opens the device that validated flags name. The caller closes it.
+func (d *Flags) Open(logger hclog.Logger) (engine.Device, error) { return d.open(0, logger) }
+
+// OpenWithoutPool opens a device that gives freed bytes back at once. The sim engine has no pool in any case.
+func (d *Flags) OpenWithoutPool(logger hclog.Logger) (engine.Device, error) {
+	return d.open(native.NoPool, logger)
+}
+
+func (d *Flags) open(pool uint64, logger hclog.Logger) (engine.Device, error) {
+	limit, err := ParseAmount(d.MemoryLimit)
+	if err != nil {
+		return nil, err
+	}
+	if d.Simulated() {
+		o, err := sim.ParseOptions(d.Name)
+		if err != nil {
+			return nil, err
+		}
+		if bytes := limit.Of(o.Memory); bytes > 0 {
+			o.Memory = bytes
+		}
+		return sim.Open(o, logger)
+	}
+	o := native.Options{
+		Device: d.Name, Threads: d.Threads, Path: d.CPUPath, EnginePath: d.EnginePath, AnyBuild: d.AnyBuild, PoolLimit: pool,
+	}
+	total := uint64(0)
+	if limit.Fraction() {
+		if total, err = defaultLimit(o); err != nil {
+			return nil, err
+		}
+	}
+	o.BytesLimit = limit.Of(total)
+	return native.Open(o, logger)
+}
+
+// defaultLimit is how many bytes the engine takes by itself. Only the open device can tell.
+func defaultLimit(o native.Options) (uint64, error) {
+	device, err := native.Open(o, hclog.NewNullLogger())
+	if err != nil {
+		return 0, err
+	}
+	info, err := device.Info()
+	return info.BytesTotal, errors.Join(err, device.Close())
+}

@@ -1,0 +1,79 @@
+package device_test
+
+import (
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/internal/cputest"
+	"github.com/millrace/millrace/services/internal/device"
+)
+
+// opened is the info of the device that flags name, once two buffers of a size were taken from it and given back in turn.
+func opened(t *testing.T, open func(hclog.Logger) (engine.Device, error)) engine.DeviceInfo {
+	t.Helper()
+	dev, err := open(hclog.NewNullLogger())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, dev.Close()) }()
+	for range 2 {
+		buffer, err := dev.Alloc(1<<16, engine.Workspace)
+		require.NoError(t, err)
+		require.NoError(t, buffer.Free())
+	}
+	info, err := dev.Info()
+	require.NoError(t, err)
+	return info
+}
+
+func cpu(limit string) *device.Flags {
+	return &device.Flags{Name: "cpu", CPUPath: cputest.Path(), Threads: 1, MemoryLimit: limit}
+}
+
+func TestTheSimEngineHasTheMemoryThatItIsGiven(t *testing.T) {
+	for limit, want := range map[string]uint64{"": 1 << 20, "0.5": 1 << 19, "1": 1 << 20, "256KiB": 1 << 18} {
+		d := &device.Flags{Name: "sim:memory=1048576", MemoryLimit: limit}
+		info := opened(t, d.Open)
+		require.Equal(t, "sim", info.Kind)
+		require.Equal(t, want, info.BytesTotal, limit)
+	}
+}
+
+func TestTheCPUEngineHasThreadsAndMemoryThatItIsGiven(t *testing.T) {
+	d := cpu("64MiB")
+	info := opened(t, d.Open)
+	require.Equal(t, "cpu", info.Kind)
+	require.Equal(t, 1, info.SMCount)
+	require.EqualValues(t, 64<<20, info.BytesTotal)
+}
+
+// What is available moves while the test runs, so the halves are compared with room.
+func TestAFractionIsOfWhatTheEngineTakesByItself(t *testing.T) {
+	whole, half, least := opened(t, cpu("").Open), opened(t, cpu("0.5").Open), cpu("1e-12")
+	require.InEpsilon(t, float64(whole.BytesTotal)/2, float64(half.BytesTotal), 0.4)
+	dev, err := least.Open(hclog.NewNullLogger())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, dev.Close()) }()
+	info, err := dev.Info()
+	require.NoError(t, err)
+	require.EqualValues(t, 1, info.BytesTotal)
+}
+
+func TestADeviceKeepsFreedBytesUnlessItHasNoPool(t *testing.T) {
+	with, without := opened(t, cpu("64MiB").Open), opened(t, cpu("64MiB").OpenWithoutPool)
+	require.Positive(t, with.PoolHits)
+	require.Positive(t, with.BytesPooled)
+	require.Zero(t, without.PoolHits)
+	require.Zero(t, without.BytesPooled)
+}
+
+func TestWhatIsNotThereIsNotOpened(t *testing.T) {
+	for _, d := range []device.Flags{
+		{Name: "cuda:0", EnginePath: "/nowhere"}, {Name: "cpu", CPUPath: "abacus"}, {Name: "cpu", CPUPath: "abacus", MemoryLimit: "0.5"},
+		{Name: "sim:x=1"}, {Name: "cpu", MemoryLimit: "8GB"},
+	} {
+		_, err := d.Open(hclog.NewNullLogger())
+		require.Error(t, err, d.Name)
+	}
+}
