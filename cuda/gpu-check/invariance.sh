@@ -16,11 +16,13 @@ PY
 # that ships, in the same minutes: shipped, free, free, shipped. The better of its two runs counts for each. It must be seen, too:
 # the suite that compares bits fails on it.
 invariance() {
-  local free=$work/free each prompt batches tokens file kind batch log a b
-  configured "$free" "${ARCHITECTURES:-$(image "${gpu_capability//./}")}" -DMILLRACE_CUDA_TESTS=OFF -DMILLRACE_CUDA_BENCH=OFF \
+  local free=$work/free each prompt batches tokens file kind batch log number a b
+  if ! { configured "$free" "${ARCHITECTURES:-$(image "${gpu_capability//./}")}" -DMILLRACE_CUDA_TESTS=OFF -DMILLRACE_CUDA_BENCH=OFF \
     -DMILLRACE_FREE_SPLITS=ON >"$work/invariance-build.log" 2>&1 &&
-    cmake --build "$free" --target millrace_cuda >>"$work/invariance-build.log" 2>&1 ||
-    { row FAIL invariance "build: see $work/invariance-build.log"; return; }
+    cmake --build "$free" --target millrace_cuda >>"$work/invariance-build.log" 2>&1; }; then
+    row FAIL invariance "build: see $work/invariance-build.log"
+    return
+  fi
   row ok invariance 'a build that picks its sums by the batch'
   file=$models/llama-8b-bf16.gguf
   [[ -s $file ]] || "$bin/millrace-bench" synth --shape llama-8b --type bf16 -o "$file" >"$work/invariance-synth.log" 2>&1
@@ -35,8 +37,8 @@ invariance() {
     for kind in prefill decode; do
       [[ $prompt == 128 || $kind == prefill ]] || continue
       for batch in ${batches//,/ }; do
-        a=$(for each in 1 2; do rate "$kind" "$batch" "$work/invariance-$prompt-shipped-$each.json"; done | sort -n | tail -n 1)
-        b=$(for each in 1 2; do rate "$kind" "$batch" "$work/invariance-$prompt-free-$each.json"; done | sort -n | tail -n 1)
+        a=$(for number in 1 2; do rate "$kind" "$batch" "$work/invariance-$prompt-shipped-$number.json"; done | sort -n | tail -n 1)
+        b=$(for number in 1 2; do rate "$kind" "$batch" "$work/invariance-$prompt-free-$number.json"; done | sort -n | tail -n 1)
         row ok invariance "$kind, $batch x $prompt: $a tokens/s, and $b of the build that is free: $(
           awk -v a="$a" -v b="$b" 'BEGIN { printf "%.1f %%", 100 * (1 - a / b) }') is the cost"
       done

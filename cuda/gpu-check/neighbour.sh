@@ -50,9 +50,9 @@ neighbour_refused() {
     row FAIL neighbour "a model whose cache is 8 GB more than the $2 bytes that are free was loaded: see $log"
     return
   fi
-  for number in $(grep -oE '[0-9]{9,}' "$log"); do
+  while read -r number; do
     ((number > $2 + 500000000 || number < $2 - 2000000000)) || said=$number
-  done
+  done < <(grep -oE '[0-9]{9,}' "$log")
   if [[ -n $said ]]; then row ok neighbour "the next refusal says that $said bytes are free on the GPU"
   else row FAIL neighbour "the next refusal does not say that about $2 bytes are free on the GPU: see $log"; fi
 }

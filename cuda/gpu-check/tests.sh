@@ -73,12 +73,13 @@ sameness() {
   MILLRACE_TEST_CUDA_ENGINE=$out try sameness 'scenarios of the step loop against each request alone, and mutants' sameness \
     "$bin/sametest.test" -test.run CUDA -test.timeout 9m30s -test.v
   for cache in f16 bf16 f8; do
-    awk -v want="/$cache\$" '
+    if awk -v want="/$cache\$" '
       /^ *=== (RUN|NAME|CONT)/ { inside = $3 ~ want }
       inside && / scenarios:$/ { scenarios = $(NF - 1) }
       inside && / answers compared$/ { answers = $1 }
       inside && / tokens compared$/ { tokens = $1 }
       END { if (tokens) print scenarios " scenarios, " answers " answers and " tokens " tokens compared"; exit !tokens }
-    ' "$log" >"$log.$cache" && row ok sameness "cache of $cache: $(<"$log.$cache")" || row FAIL sameness "cache of $cache: nothing was compared: see $log"
+    ' "$log" >"$log.$cache"; then row ok sameness "cache of $cache: $(<"$log.$cache")"
+    else row FAIL sameness "cache of $cache: nothing was compared: see $log"; fi
   done
 }
