@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/kvcache"
 )
 
-// mostPassed is how many waiting sequences a round passes over: looking at one costs a look into the prefix cache.
+// mostPassed is how many waiting sequences that wait for a prefix a round passes over: looking at one costs a look into the prefix
+// cache. Those whose readers must catch up first cost nothing and do not count, or enough of them would keep out all others.
 const mostPassed = 256
 
 // admit gives places to waiting sequences in the order of the queue: by priority, then so that tenants share alike, then by age.
@@ -35,16 +36,19 @@ func (l *Loop) admit(now time.Time) {
 func (l *Loop) candidate() *sequence {
 	passed := 0
 	s, _ := l.queue.Next(func(s *sequence) bool {
-		if passed == mostPassed || !s.full() && !l.awaits(s) {
+		switch {
+		case s.full():
+			return true
+		case passed == mostPassed || !l.awaits(s):
 			return false
 		}
 		passed++
 		return true
 	})
-	switch g := l.guest; {
-	case passed == mostPassed:
-		return nil
-	case g != nil && (s == nil || g.request.Priority >= s.request.Priority) && !g.full() && !l.awaits(g):
+	if passed == mostPassed {
+		s = nil
+	}
+	if g := l.guest; g != nil && (s == nil || g.request.Priority >= s.request.Priority) && !g.full() && !l.awaits(g) {
 		return g
 	}
 	return s
