@@ -75,14 +75,17 @@ func (l *Loop) makeRoom(s *sequence) bool {
 
 // outranks says whether s has enough once those of lower priority have gone: nobody goes in vain.
 func (l *Loop) outranks(s *sequence) bool {
-	lower, blocks := 0, l.cache.Free()
+	lower, blocks, need := 0, l.cache.Free(), l.cache.BlocksFor(len(s.tokens))
 	for _, other := range l.running {
 		if other.request.Priority < s.request.Priority {
 			lower++
 			blocks += len(other.table.Blocks)
 		}
 	}
-	return lower > 0 && blocks > l.cache.BlocksFor(len(s.tokens))
+	if len(l.running) > lower {
+		need++ // see place
+	}
+	return lower > 0 && blocks >= need
 }
 
 // place gives a waiting sequence a slot and blocks for all of its tokens that are known, so that the next one sees what is really

@@ -2,11 +2,14 @@ package batch
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
 )
 
 // Sequences whose readers do not read come before others in the queue, and there may be any number of them.
@@ -26,4 +29,26 @@ func TestReadersThatDoNotReadKeepNobodyFromAPlace(t *testing.T) {
 		_, err = s.Recv(ctx, nil)
 		require.NoError(t, err)
 	})
+}
+
+// A request that takes the whole cache gets it from those of lower priority.
+func TestAnUrgentRequestMayTakeAllBlocks(t *testing.T) {
+	for _, n := range []int{143, 144, 145, 159, 160} {
+		t.Run(fmt.Sprint(n, " tokens of 160"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, _ := start(t, Config{Runner: engine.RunnerConfig{KVBlocks: 10, MaxSequences: 2}}, ticking)
+				r := &race{t: t, l: l, first: map[string]time.Duration{}}
+				r.enter("low", Request{Prompt: prompt(20, 1), MaxTokens: 120, PromptTopN: -1})
+				time.Sleep(5 * time.Millisecond)
+				begin := time.Now()
+				s, err := submit(l, Request{Prompt: prompt(n, 2), MaxTokens: min(1, 160-n), PromptTopN: -1, Priority: 1})
+				require.NoError(t, err)
+				_, _, done, err := drain(t, s)
+				require.NoError(t, err)
+				require.Equal(t, Length, done.Reason)
+				require.LessOrEqual(t, time.Since(begin), 6*time.Millisecond)
+				r.wg.Wait()
+			})
+		})
+	}
 }
