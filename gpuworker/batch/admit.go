@@ -113,7 +113,7 @@ func (l *Loop) place(s *sequence, slot int32, now time.Time) bool {
 	have = l.swapIn(s, t, have)
 
 	l.queue.Remove(s)
-	l.held[s.request.Tenant]++
+	l.occupy(s.request.Tenant)
 	if l.guest == s {
 		l.guest = nil
 	}

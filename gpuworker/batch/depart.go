@@ -69,8 +69,6 @@ func (l *Loop) vacate(s *sequence) {
 	}
 	l.release(s.table)
 	l.slots[s.slot] = nil
-	if l.held[s.request.Tenant]--; l.held[s.request.Tenant] == 0 {
-		delete(l.held, s.request.Tenant)
-	}
+	l.leave(s.request.Tenant)
 	s.rewind()
 }

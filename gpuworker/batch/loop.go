@@ -67,11 +67,13 @@ type Loop struct {
 	// Owned by Run.
 	queue       fairqueue.Queue[*sequence] // those that wait for a place
 	held        map[string]int             // places by tenant; no entry is 0
-	running     []*sequence                // with a place, to be planned; by urgency
-	departing   []*sequence                // with a place until their last step in flight has ended; none is planned
-	slots       []*sequence                // by slot id
-	generations []uint32                   // by slot id
-	flights     []*flight                  // steps submitted whose results are not read yet, the oldest first; at most depth
+	turns       map[string]uint64          // by tenant in held: when prompts of it had their turn, counted in turns
+	lastTurn    uint64
+	running     []*sequence // with a place, to be planned; by urgency
+	departing   []*sequence // with a place until their last step in flight has ended; none is planned
+	slots       []*sequence // by slot id
+	generations []uint32    // by slot id
+	flights     []*flight   // steps submitted whose results are not read yet, the oldest first; at most depth
 	plan        plan
 	// short: a running sequence waits for the blocks of departing ones. Nobody is admitted before it had its turn.
 	short      bool
@@ -113,6 +115,7 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 		wake:     make(chan struct{}, 1), done: make(chan struct{}),
 		slots:       make([]*sequence, cfg.Runner.MaxSequences),
 		held:        map[string]int{},
+		turns:       map[string]uint64{},
 		generations: make([]uint32, cfg.Runner.MaxSequences),
 		alone:       newPace(cfg.StepTarget),
 		shared:      newPace(cfg.SharedTarget),

@@ -2,7 +2,8 @@ package batch
 
 import "slices"
 
-// choose plans the round's work: every decoding sequence first, then prefill chunks by urgency. False: there is nothing to do.
+// choose plans the round's work: every decoding sequence first, then prefill chunks in the order of inTurn. False: there is nothing
+// to do.
 // It takes blocks, and preempts sequences for want of them; what it takes for a part that does not come to run stays with
 // its sequence and is used by the next round, so that a round may be planned again at any time.
 func (l *Loop) choose() bool {
@@ -18,16 +19,17 @@ func (l *Loop) choose() bool {
 		}
 	}
 	budget := min(l.chunk(tokens > 0), l.cfg.Runner.MaxBatchedTokens-tokens)
-	for _, s := range slices.Clone(l.running) {
+	for _, s := range l.inTurn() {
 		if budget <= 0 {
 			break
 		}
-		if !l.plannable(s) || s.decoding() {
+		if !l.plannable(s) {
 			continue
 		}
 		_, run := s.next(l.scoreLimit(s, budget))
 		if len(run) > 0 && l.reserve(s, len(run)) {
 			p.take(s, len(run))
+			l.turn(s.request.Tenant)
 			budget -= len(run)
 		}
 	}

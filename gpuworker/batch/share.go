@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -15,6 +16,41 @@ func (l *Loop) charge(s *sequence) {
 	if n := s.computed - s.charged; n > 0 {
 		l.queue.Charge(s.class(), n)
 		s.charged = s.computed
+	}
+}
+
+// inTurn gives the running sequences that do not decode, in the order in which they get room in the round: the higher priority first,
+// then tenant after tenant, the one whose turn was longest ago first, then by age. A tenant with a place waits thereby for a step of
+// each other one with a place, however many prompts those have.
+func (l *Loop) inTurn() []*sequence {
+	sequences := slices.DeleteFunc(slices.Clone(l.running), (*sequence).decoding)
+	if len(l.held) > 1 {
+		slices.SortStableFunc(sequences, func(a, b *sequence) int {
+			return cmp.Or(cmp.Compare(b.request.Priority, a.request.Priority),
+				cmp.Compare(l.turns[a.request.Tenant], l.turns[b.request.Tenant]))
+		})
+	}
+	return sequences
+}
+
+// turn puts a tenant behind all others with places: it has just come to its first, or a chunk of it is in the round.
+func (l *Loop) turn(tenant string) {
+	l.lastTurn++
+	l.turns[tenant] = l.lastTurn
+}
+
+// occupy counts a place that a tenant got.
+func (l *Loop) occupy(tenant string) {
+	if l.held[tenant]++; l.held[tenant] == 1 {
+		l.turn(tenant)
+	}
+}
+
+// leave counts a place that a tenant gave back.
+func (l *Loop) leave(tenant string) {
+	if l.held[tenant]--; l.held[tenant] == 0 {
+		delete(l.held, tenant)
+		delete(l.turns, tenant)
 	}
 }
 

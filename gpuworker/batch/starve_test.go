@@ -31,6 +31,23 @@ func TestReadersThatDoNotReadKeepNobodyFromAPlace(t *testing.T) {
 	})
 }
 
+// Prompts of tenants with places are computed in turn: who has many does not keep one with a single call from its first token.
+func TestThePromptOfATenantWithOneCallIsComputedAmongMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := Config{Chunk: 64, Runner: engine.RunnerConfig{MaxSequences: 64, KVBlocks: 2000, MaxBatchedTokens: 256}}
+		l, _ := start(t, cfg, ticking)
+		r := &race{t: t, l: l, first: map[string]time.Duration{}}
+		for i := range int32(40) {
+			r.enter(fmt.Sprint("many ", i), Request{Prompt: prompt(400, i), MaxTokens: 5, PromptTopN: -1, Tenant: "x", Bypass: true})
+		}
+		time.Sleep(5 * time.Millisecond)
+		r.enter("one", Request{Prompt: prompt(100, 200), MaxTokens: 5, PromptTopN: -1, Tenant: "y", Bypass: true})
+		r.wg.Wait()
+		// Two steps are in flight when it comes; then its two chunks alternate with those of the other tenant.
+		require.LessOrEqual(t, r.first["one"], 7*time.Millisecond)
+	})
+}
+
 // A request that takes the whole cache gets it from those of lower priority.
 func TestAnUrgentRequestMayTakeAllBlocks(t *testing.T) {
 	for _, n := range []int{143, 144, 145, 159, 160} {
