@@ -20,21 +20,42 @@ func (c *Cache) Claim(t *Table, r Root, ids []int32) {
 	}
 }
 
+// Look remembers how far Await has looked for a root and ids. The zero value has not looked.
+type Look struct {
+	node   int32  // of block blocks-1, if blocks > 0 and the node has this stamp
+	stamp  uint64 // else it has gone, and looking begins anew
+	blocks int
+}
+
 // Computing says whether somebody is computing a longer prefix of ids than Match finds, by one whole block at least: who waits for
 // that has less to compute. A sequence asks before it claims, or hears of itself.
-func (c *Cache) Computing(r Root, ids []int32) bool {
+func (c *Cache) Computing(r Root, ids []int32) bool { return c.Await(&Look{}, r, ids) > 0 }
+
+// Await is Computing for those who ask again and again: l is of r and ids, or of ids that these continue, and all questions of one
+// look together cost one way down the tree. It gives how many tokens lead up to a block that somebody is computing and with it;
+// 0: nobody is.
+func (c *Cache) Await(l *Look, r Root, ids []int32) (tokens int) {
 	w := c.tree.begin(r)
-	for i := range c.usable(len(ids)) {
-		n, _ := c.tree.step(w, c.part(ids, i))
-		switch {
-		case n == none:
-			return false
-		case c.tree.nodes[n].block == none:
-			return true
+	if l.blocks > 0 && c.tree.nodes[l.node].stamp == l.stamp {
+		w = c.tree.at(l.node)
+	} else {
+		*l = Look{}
+	}
+	for {
+		// Where a node has a block, all above it have one.
+		if l.blocks > 0 && c.tree.nodes[l.node].block == none {
+			return l.blocks * c.blockSize
 		}
+		if l.blocks >= c.usable(len(ids)) {
+			return 0
+		}
+		n, _ := c.tree.step(w, c.part(ids, l.blocks))
+		if n == none {
+			return 0
+		}
+		*l = Look{node: n, stamp: c.tree.nodes[n].stamp, blocks: l.blocks + 1}
 		w = c.tree.at(n)
 	}
-	return false
 }
 
 // claimed ends t's claim on node n, which t has just published. One that publishes other tokens than it claimed has no claim left.

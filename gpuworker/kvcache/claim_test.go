@@ -93,3 +93,33 @@ func TestAnEvictedPrefixThatIsClaimedIsStillBeingComputed(t *testing.T) {
 	require.Equal(t, []uint64{5}, c.All())
 	check(t, c, []*Table{claimer})
 }
+
+func TestWhoWaitsGoesOnLookingWhereItHasLooked(t *testing.T) {
+	c := New(Config{Blocks: 8, BlockSize: 2})
+	ids, looked := run(1, 9), 0
+	a := c.Match(Root{}, ids)
+	c.Claim(a, Root{}, ids[:6])
+	require.True(t, c.Grow(a, 8))
+	hash := c.tree.hash
+	c.tree.hash = func(parent uint64, ids []int32) uint64 { looked++; return hash(parent, ids) }
+	var l Look
+	for range 5 {
+		require.Equal(t, 2, c.Await(&l, Root{}, ids))
+	}
+	require.Equal(t, 1, looked)
+	require.NoError(t, c.Publish(a, Root{}, ids, 4))
+	looked = 0
+	require.Equal(t, 6, c.Await(&l, Root{}, ids))
+	require.Equal(t, 2, looked, "the second block and the third")
+	require.NoError(t, c.Publish(a, Root{}, ids, 6))
+	require.Zero(t, c.Await(&l, Root{}, ids), "nobody has claimed the fourth")
+	require.NoError(t, c.Release(a))
+	require.Zero(t, c.Await(&l, Root{}, ids))
+
+	b := &Table{}
+	require.True(t, c.Grow(b, 16), "all that was cached goes")
+	require.NoError(t, c.Release(b))
+	require.Zero(t, c.Await(&l, Root{}, ids))
+	c.Claim(c.Match(Root{}, run(5, 5)), Root{}, run(5, 5))
+	require.Zero(t, c.Await(&l, Root{}, ids), "its nodes are others' now")
+}

@@ -20,8 +20,16 @@ type player struct {
 	world  map[uint64]bool // the keys that one who listens to Changes knows
 	host   []int32
 	did    map[string]int
+	// waiters have asked before, and ask again.
+	waiters []waiter
 
 	operations int
+}
+
+type waiter struct {
+	look Look
+	root Root
+	ids  []int32
 }
 
 type sequence struct {
@@ -254,6 +262,14 @@ func (p *player) ask() {
 	require.Equal(p.t, want, p.c.Computing(root, ids))
 	if want {
 		p.did["wait"]++
+	}
+	p.waiters = append(p.waiters, waiter{root: root, ids: ids})
+	if len(p.waiters) > 20 {
+		p.waiters = p.waiters[1:]
+	}
+	for i := range p.waiters {
+		w := &p.waiters[i]
+		require.Equal(p.t, p.s.computing(w.root, w.ids), p.c.Await(&w.look, w.root, w.ids) > 0, "who asked before is told the same")
 	}
 }
 

@@ -19,6 +19,7 @@ type node struct {
 	block  int32  // whose content others may share, or none
 	twin   int32  // the first of the blocks with the same content that tables hold beside it. twin != none: refs[block] >= 1
 	claims int32  // tables that are going to compute it
+	stamp  uint64 // tells it from others that were in its place; 0: it is unused
 	idle   link
 	keys   []uint64 // each once
 }
@@ -31,6 +32,7 @@ type tree struct {
 	ids       []int32          // blockSize ids a node
 	unused    int32            // the first of the nodes that are in no chain
 	heads     map[uint64]int32 // by hash: the first of its nodes
+	stamps    uint64           // given so far
 	hasher    hasher
 	// hash is hasher.next; tests make it collide.
 	hash func(parent uint64, ids []int32) uint64
@@ -97,7 +99,8 @@ func (t *tree) add(w walk, hash uint64, ids []int32) int32 {
 		next = none
 	}
 	x := &t.nodes[n]
-	*x = node{hash: hash, parent: w.parent, next: next, block: none, twin: none, keys: x.keys[:0]}
+	t.stamps++
+	*x = node{hash: hash, parent: w.parent, next: next, block: none, twin: none, stamp: t.stamps, keys: x.keys[:0]}
 	if w.parent == none {
 		x.salt = w.salt
 	}
@@ -122,7 +125,7 @@ func (t *tree) prune(n int32) {
 	default:
 		delete(t.heads, x.hash)
 	}
-	x.salt, x.next, t.unused = "", t.unused, n
+	x.salt, x.stamp, x.next, t.unused = "", 0, t.unused, n
 }
 
 func (t *tree) idsOf(n int32) []int32 {
