@@ -67,3 +67,28 @@ func BenchmarkRound(b *testing.B) {
 		})
 	}
 }
+
+// What the loop itself takes for a step of 512 tokens of a long prompt, while so many others wait for it.
+func BenchmarkWaiting(b *testing.B) {
+	for _, n := range []int{1, 64, 256} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			cfg := Config{Context: 1 << 20, Chunk: 512, Runner: engine.RunnerConfig{
+				KVBlocks: 1 << 16, BlockSize: 16, MaxSequences: 256, MaxBatchedTokens: 8192, MaxSampleRows: 256,
+			}}
+			rounds := 0
+			for b.Loop() {
+				l := New(cfg, &nothing{}, hclog.NewNullLogger())
+				for i := range n + 1 {
+					_, err := submit(l, Request{Prompt: append(prompt(100_000, 1), int32(i)), MaxTokens: 1, PromptTopN: -1})
+					require.NoError(b, err)
+				}
+				for l.Stats().PrefilledTokens < 100_000 {
+					_, err := l.round(b.Context())
+					require.NoError(b, err)
+					rounds++
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed())/float64(rounds), "ns/round")
+		})
+	}
+}

@@ -1,6 +1,8 @@
 package batch
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/kvcache"
 )
@@ -19,8 +21,28 @@ func (l *Loop) awaits(s *sequence) bool {
 	if f := s.family; f != nil && f.leader != nil {
 		return true
 	}
-	return s.caches() && !l.lent(s) && l.cache.Computing(s.root(), s.ids()[:s.spared()+1])
+	if !s.caches() || l.lent(s) {
+		return false
+	}
+	ids := s.ids()[:s.spared()+1]
+	n := l.cache.Await(&s.look, s.root(), ids)
+	return n > 0 && l.urgent(s, ids[:n])
 }
+
+// urgent says whether one at least as urgent as s computes a prefix that somebody computes. One of lower priority may be kept from it
+// for any time, by those between the two: s does not wait for that, and computes the prefix itself.
+func (l *Loop) urgent(s *sequence, prefix []int32) bool {
+	lower := func(o *sequence) bool { return o.request.Priority < s.request.Priority }
+	if n := len(l.running); n == 0 || !lower(l.running[n-1]) {
+		return true
+	}
+	return slices.ContainsFunc(l.running, func(o *sequence) bool {
+		return !lower(o) && o.caching(s.root()) && len(o.ids()) >= len(prefix) && slices.Equal(o.ids()[:len(prefix)], prefix)
+	})
+}
+
+// caching says whether a sequence leaves what it computes in the cache behind a root.
+func (s *sequence) caching(r kvcache.Root) bool { return !s.request.Bypass && s.root() == r }
 
 // source gives a table with what is there of a sequence's first positions, and how many those are. A copy that the table needs
 // is to be added to the moves. False: too few blocks are free, and nothing has changed.

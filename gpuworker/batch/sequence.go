@@ -36,6 +36,7 @@ type sequence struct {
 	fresh      bool           // the slot is to be set by the next step; false once a step that sets it is accepted
 	table      *kvcache.Table // its blocks; nil while it has no place
 	family     *family        // the continuations of its request; nil: it is the only one
+	look       kvcache.Look   // for who computes its prefix
 	swap       *swapped       // what of it waits in host memory; nil: nothing
 	flying     int            // steps in flight that it is in
 

@@ -48,6 +48,30 @@ func TestThePromptOfATenantWithOneCallIsComputedAmongMany(t *testing.T) {
 	})
 }
 
+// Whoever computes a prefix may be kept from it by those more urgent, for any time. Only its equals wait for that.
+func TestNobodyWaitsForAPrefixThatALessUrgentOneComputes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := Config{Chunk: 64, Runner: engine.RunnerConfig{MaxSequences: 8, KVBlocks: 2000}}
+		l, _ := start(t, cfg, ticking)
+		r := &race{t: t, l: l, first: map[string]time.Duration{}}
+		r.enter("low", Request{Prompt: prompt(400, 1), MaxTokens: 5, PromptTopN: -1})
+		time.Sleep(2 * time.Millisecond)
+		for i := range int32(6) {
+			r.enter(fmt.Sprint("middle ", i), Request{Prompt: prompt(500, 2+i), MaxTokens: 5, PromptTopN: -1, Priority: 1, Bypass: true})
+		}
+		high := Request{Prompt: append(prompt(400, 1), 5), MaxTokens: 5, PromptTopN: -1, Priority: 2}
+		r.enter("high", high)
+		twin := high
+		twin.Params.Seed = 1
+		twin.MaxTokens = 6
+		twin.Priority = 2
+		r.enter("twin", twin)
+		r.wg.Wait()
+		require.LessOrEqual(t, r.first["high"], 10*time.Millisecond, "as if it were alone")
+		require.Less(t, r.first["twin"], 14*time.Millisecond)
+	})
+}
+
 // A request that takes the whole cache gets it from those of lower priority.
 func TestAnUrgentRequestMayTakeAllBlocks(t *testing.T) {
 	for _, n := range []int{143, 144, 145, 159, 160} {
