@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"context"
+	"errors"
+	"io"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -82,4 +84,35 @@ func TestAClientThatGoesAwayAndComesBackGetsTheRestToTheByte(t *testing.T) {
 	require.NoError(t, over.err)
 	require.Empty(t, over.ids)
 	require.Equal(t, pb.FinishReason_FINISH_REASON_LENGTH, over.finished.GetReason())
+}
+
+func TestAStreamIsResumedBehindTheEndOfSomeOfItsContinuations(t *testing.T) {
+	t.Parallel()
+	w := startWorker(t, "w1", "--device", "cpu", "--load", stories)
+	s := startScheduler(t, []*server{w})
+	s.untilServed(t, stories, 1)
+	in := ask(stories, 8)
+	in.Sampling = &pb.Sampling{Seed: ptr(uint64(3)), NumSequences: ptr(int32(3))}
+	for _, on := range []*server{w, s} {
+		for ended := 0; ended <= 3; ended++ {
+			in.Resume = nil
+			for i := range ended {
+				in.Resume = append(in.Resume, &pb.Resume{OutputIndex: uint32(i), TokenIds: []uint32{300}, Finished: true})
+			}
+			stream, err := on.infer.Generate(within(t), in)
+			require.NoError(t, err)
+			var finished []uint32
+			for {
+				event, err := stream.Recv()
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				require.NoError(t, err, "%d ended before", ended)
+				if f := event.GetFinished(); f != nil {
+					finished = append(finished, f.GetOutputIndex())
+				}
+			}
+			require.ElementsMatch(t, []uint32{0, 1, 2}[ended:], finished)
+		}
+	}
 }

@@ -31,7 +31,8 @@ type Request struct {
 	Route route.Request
 	// Prompt is an estimate of the prompt's tokens; they count until the first frame comes.
 	Prompt int64
-	// Sequences is how many `finished` events an OK stream has; 0 for methods that are not generations.
+	// Sequences is how many `finished` events an OK stream has; 0 for methods that are not generations, and for a generation
+	// that is resumed behind its last one.
 	Sequences int64
 	// ID names the request; empty leaves the call's own.
 	ID string

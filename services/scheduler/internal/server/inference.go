@@ -53,6 +53,7 @@ func generation(raw []byte) (relay.Request, error) {
 	if in.GetSampling() != nil && in.GetSampling().NumSequences != nil {
 		sequences = min(max(int64(in.GetSampling().GetNumSequences()), 1), maxSequences)
 	}
+	sequences = max(sequences-ended(in), 0)
 	generated := int64(unstatedTokens)
 	if in.GetStopping() != nil && in.GetStopping().MaxTokens != nil {
 		generated = max(int64(in.GetStopping().GetMaxTokens()), 0)
@@ -69,6 +70,17 @@ func generation(raw []byte) (relay.Request, error) {
 		},
 		Prompt: prompt, Sequences: sequences, ID: in.GetRequestId(),
 	}, nil
+}
+
+// ended is how many continuations of a resumed request had ended before: no `finished` comes for them. A request that names one
+// twice is refused by the worker.
+func ended(in *pb.GenerateRequest) (n int64) {
+	for _, r := range in.GetResume() {
+		if r.GetFinished() {
+			n++
+		}
+	}
+	return n
 }
 
 // named reads what routing a request needs that only names a model.

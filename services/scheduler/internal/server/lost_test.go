@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/reason"
@@ -170,6 +172,41 @@ func TestAnOKEndWithoutEveryFinishedIsALostWorker(t *testing.T) {
 	r, _ := one(t, w)
 	_, err := all(r.inference().Generate(r.within(), ask("m", 1)))
 	require.Equal(t, reason.WorkerLost, rpc.Reason(err))
+}
+
+func TestContinuationsThatEndedBeforeTheResumeAreNotAwaited(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ended, finished int
+		want            string
+	}{
+		"one of three ended before, two end now":   {ended: 1, finished: 2},
+		"all ended before":                         {ended: 3},
+		"one ended before, one is missing":         {ended: 1, finished: 1, want: reason.WorkerLost},
+		"none ended before, and one does not end":  {finished: 2, want: reason.WorkerLost},
+		"all ended before, and one more is sent":   {ended: 3, finished: 1},
+		"more ended before than were asked for":    {ended: 4},
+		"none ended before, all end now":           {finished: 3},
+		"two ended before, and nothing comes back": {ended: 2, want: reason.WorkerLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := workertest.New("w1", "i1", "m")
+			w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+				err := stream.Send(workertest.Started("w1"))
+				for range tc.finished {
+					err = errors.Join(err, stream.Send(workertest.Finished(1)))
+				}
+				return err
+			}
+			r, _ := one(t, w)
+			in := ask("m", 1)
+			in.Sampling = &pb.Sampling{NumSequences: proto.Int32(3)}
+			for i := range 4 {
+				in.Resume = append(in.Resume, &pb.Resume{OutputIndex: uint32(i), Finished: i < tc.ended})
+			}
+			_, err := all(r.inference().Generate(r.within(), in))
+			require.Equal(t, tc.want, rpc.Reason(err))
+		})
+	}
 }
 
 func TestAWorkerThatStopsFinishesItsStreams(t *testing.T) {
