@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -45,6 +46,12 @@ func (l *Loop) deliver(f *flight, result *engine.StepResult, now time.Time) {
 // take gives a sequence the results of its part of a step.
 func (l *Loop) take(s *sequence, scores []engine.RowResult, sample *engine.RowResult, now time.Time) {
 	if err := s.fault(scores, sample); err != nil {
+		// The blocks of earlier steps are findable already. What is no number by the ids alone is so for everybody who computes the same
+		// ids, and might stay. But in the kernels a position that is no number may reach those before it in the same tile (0 * NaN), and
+		// hardware may fail once: then others would begin with what they would not compute themselves, and keep it in the cache by using it.
+		if errors.Is(err, ErrBadLogits) {
+			l.cache.Forget(s.table)
+		}
 		s.stream.end(err)
 		l.retire(s)
 		return

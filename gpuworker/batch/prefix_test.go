@@ -221,3 +221,21 @@ func TestAPromptWithoutANumberInItsLogitsIsNotCached(t *testing.T) {
 	require.Eventually(t, l.Idle, 5*time.Second, time.Millisecond)
 	require.Zero(t, l.Stats().CachedBlocks)
 }
+
+func TestWhatWasCachedOfASequenceIsForgottenWhenItsLogitsHoldNoNumber(t *testing.T) {
+	l, f := start(t, Config{Chunk: 16}, func(f *fakeRunner) { f.nanSlot = 0 })
+	r := Request{Prompt: prompt(50, 1), MaxTokens: 3, PromptTopN: -1}
+	s, err := submit(l, r)
+	require.NoError(t, err)
+	_, _, _, err = drain(t, s)
+	require.ErrorIs(t, err, ErrBadLogits)
+	f.mu.Lock()
+	f.nanSlot = -1
+	f.mu.Unlock()
+	for _, cached := range []int{0, 48} {
+		tokens, s := run(t, l, r)
+		require.Equal(t, want(r), tokens)
+		require.Equal(t, cached, s.Cached())
+	}
+	require.Eventually(t, func() bool { return l.Idle() && l.Stats().FreeBlocks == 64 }, 5*time.Second, time.Millisecond)
+}

@@ -68,6 +68,18 @@ func (c *Cache) Publish(t *Table, r Root, ids []int32, computed int) error {
 	return nil
 }
 
+// Forget makes the shared blocks of t, and all that continues them, findable no more: what they hold is not to be trusted. Who
+// holds some keeps them; the rest is evicted in its turn.
+func (c *Cache) Forget(t *Table) {
+	if t.Shared == 0 {
+		return
+	}
+	for _, b := range t.Blocks[:t.Shared] {
+		c.keys.detachAll(&c.tree.nodes[c.nodeOf[b]])
+	}
+	c.tree.hide(c.nodeOf[t.Blocks[0]])
+}
+
 // end stands where the shared blocks of t end.
 func (c *Cache) end(t *Table, r Root) walk {
 	if t.Shared == 0 {

@@ -202,3 +202,41 @@ func TestPrefixesWithTheSameHashAreToldApart(t *testing.T) {
 	require.True(t, c.Grow(&Table{}, 20), "nodes leave a chain of equal hashes at every place of it")
 	require.Len(t, liveNodes(t, c), 6)
 }
+
+func TestWhatIsForgottenIsFoundNoMore(t *testing.T) {
+	c := New(Config{Blocks: 16, BlockSize: 2})
+	long := compute(t, c, Root{}, run(1, 8))
+	c.Name(long, []Key{{Key: 1, Tokens: 2}, {Key: 2, Tokens: 8}})
+	holder := c.Match(Root{}, run(1, 7)) // three blocks of it
+	bad := c.Match(Root{}, run(1, 5))
+	c.Claim(bad, Root{}, append(run(1, 4), 9, 9))
+	require.Equal(t, []uint64{1, 2}, c.All())
+	var l Look
+	require.Equal(t, 6, c.Await(&l, Root{}, append(run(1, 4), 9, 9, 9)))
+
+	c.Forget(bad)
+	c.Forget(bad)
+	require.NoError(t, c.Release(bad))
+	require.Zero(t, c.Await(&l, Root{}, append(run(1, 4), 9, 9, 9)))
+	require.Equal(t, []uint64{2}, c.All(), "the fourth block's is not on its way")
+	require.Empty(t, c.Match(Root{}, run(1, 9)).Blocks)
+
+	// Another computes the same and is found; who held some goes on.
+	again := compute(t, c, Root{}, run(1, 4))
+	require.NotEqual(t, again.Blocks, holder.Blocks[:2])
+	require.True(t, c.Grow(holder, 8))
+	require.NoError(t, c.Publish(holder, Root{}, run(1, 8), 8))
+	found := c.Match(Root{}, run(1, 9))
+	require.Equal(t, again.Blocks, found.Blocks)
+	for _, x := range []*Table{again, found, holder, long} {
+		require.NoError(t, c.Release(x))
+	}
+	require.Equal(t, 16, c.Free())
+	all := &Table{}
+	require.True(t, c.Grow(all, 32))
+	require.Empty(t, c.tree.heads, "all nodes are gone")
+	require.Empty(t, c.All())
+	require.NoError(t, c.Release(all))
+	check(t, c, nil)
+	c.Forget(&Table{})
+}

@@ -20,6 +20,7 @@ type node struct {
 	twin   int32  // the first of the blocks with the same content that tables hold beside it. twin != none: refs[block] >= 1
 	claims int32  // tables that are going to compute it
 	stamp  uint64 // tells it from others that were in its place; 0: it is unused
+	hidden bool   // it is in no chain of its hash: nobody finds it, nor what continues it
 	idle   link
 	keys   []uint64 // each once
 }
@@ -114,6 +115,15 @@ func (t *tree) prune(n int32) {
 	if x.block != none || x.claims > 0 {
 		return
 	}
+	if !x.hidden {
+		t.unchain(n)
+	}
+	x.salt, x.stamp, x.next, t.unused = "", 0, t.unused, n
+}
+
+// unchain takes n out of the chain of its hash.
+func (t *tree) unchain(n int32) {
+	x := &t.nodes[n]
 	switch head := t.heads[x.hash]; {
 	case head != n:
 		for t.nodes[head].next != n {
@@ -125,7 +135,15 @@ func (t *tree) prune(n int32) {
 	default:
 		delete(t.heads, x.hash)
 	}
-	x.salt, x.stamp, x.next, t.unused = "", 0, t.unused, n
+}
+
+// hide keeps n, and what continues it, from being found. Those who stand on it go on, and find what they publish no more either.
+func (t *tree) hide(n int32) {
+	if x := &t.nodes[n]; !x.hidden {
+		t.unchain(n)
+		t.stamps++
+		x.hidden, x.next, x.stamp = true, none, t.stamps
+	}
 }
 
 func (t *tree) idsOf(n int32) []int32 {
