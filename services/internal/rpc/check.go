@@ -20,17 +20,24 @@ import (
 const ours = "millrace."
 
 // Decode decodes raw into m as a server of this package does: bytes that are not the message, and fields that m's type
-// does not know at any depth, are INVALID_ARGUMENT in the given domain.
+// does not know at any depth, are INVALID_ARGUMENT in the given domain. So are more elements than a request may have, of which
+// nothing is decoded.
 func Decode(raw []byte, m proto.Message, domain string) error {
+	if md := m.ProtoReflect().Descriptor(); crowded(raw, md) {
+		return tooMany(md, domain)
+	}
 	if err := proto.Unmarshal(raw, m); err != nil {
 		return malformed(raw, m, err, domain)
 	}
 	return check(m, domain)
 }
 
-// check refuses a received message with unknown fields, or whose bytes serverCodec could not decode.
+// check refuses a received message with unknown fields, or whose bytes serverCodec could or would not decode.
 func check(m proto.Message, domain string) error {
 	r := m.ProtoReflect()
+	if bytes.HasPrefix(r.GetUnknown(), []byte(crowdedMark)) {
+		return tooMany(r.Descriptor(), domain)
+	}
 	if raw, marked := bytes.CutPrefix(r.GetUnknown(), []byte(malformedMark)); marked {
 		return malformed(raw, m, proto.Unmarshal(raw, r.New().Interface()), domain) // it fails again
 	}

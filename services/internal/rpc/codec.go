@@ -54,7 +54,8 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // serverCodec never fails to decode, because grpc-go would answer INTERNAL without details before any handler or
 // interceptor could: bytes that are not the message are kept as its unknown fields behind malformedMark, and of a message
-// above max only the size is kept, behind oversizeMark. checkedStream finds both.
+// above max only the size is kept, behind oversizeMark; of one with too many elements nothing but crowdedMark. checkedStream
+// finds them all.
 type serverCodec struct {
 	frameCodec
 	max int
@@ -65,6 +66,7 @@ type serverCodec struct {
 const (
 	oversizeMark  = "\x07oversize:"
 	malformedMark = "\x07malformed:"
+	crowdedMark   = "\x07crowded"
 )
 
 func (c serverCodec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -81,7 +83,14 @@ func (c serverCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		m.ProtoReflect().SetUnknown([]byte(oversizeMark + strconv.Itoa(n)))
 		return nil
 	}
-	if err := c.frameCodec.Unmarshal(data, v); err != nil {
+	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer whole.Free()
+	if crowded(whole.ReadOnlyData(), m.ProtoReflect().Descriptor()) {
+		proto.Reset(m)
+		m.ProtoReflect().SetUnknown([]byte(crowdedMark))
+		return nil
+	}
+	if err := c.frameCodec.Unmarshal(mem.BufferSlice{whole}, v); err != nil {
 		proto.Reset(m)
 		m.ProtoReflect().SetUnknown(append([]byte(malformedMark), data.Materialize()...))
 	}
