@@ -20,7 +20,7 @@ TEST(PrefillPieces, CoverPositionsInOrder) {
     EXPECT_EQ(prefill_piece_of(prefill_piece_begin(piece)), piece);
     EXPECT_EQ(prefill_piece_of(prefill_piece_begin(piece + 1) - 1), piece);
   }
-  EXPECT_EQ(prefill_piece_of((1 << 21) - 1), 512);
+  EXPECT_EQ(prefill_piece_of((1 << 21) - 1), 513);
 }
 
 // Checks that what the plan says computes every piece of every row once, and merges rows of split tiles and no others.
@@ -125,22 +125,24 @@ TEST(PrefillPlan, FoldsPromptsThatFillTheDeviceAndSplitsFewRowsBehindAPrefix) {
 TEST(PrefillPlan, TakesMoreGroupsWhereThereAreFewPlacesAndRefusesTooFew) {
   const std::vector<PrefillTile> tiles = tiles_of(5000, 192);  // six tiles
   const int32_t pieces = prefill_piece_of(5191) + 1;
-  ASSERT_EQ(pieces, 3);
+  ASSERT_EQ(pieces, 4);
   PrefillPlan plan;
-  for (int32_t capacity = 192; capacity <= 192 * pieces; ++capacity) {
+  // From two tiles a group on, with which the groups suffice.
+  for (int32_t capacity = 2 * 32 * pieces; capacity <= 192 * pieces; ++capacity) {
     const PrefillWork work{8, 132, capacity};
     ASSERT_TRUE(plan_prefill(tiles, work, &plan));
     check(tiles, work, plan);
-    const int32_t first = (capacity - 192) / (32 * 2), later = (6 - first + capacity / 96 - 1) / (capacity / 96);
+    const int32_t first = (capacity - 192) / (32 * (pieces - 1)), a_group = capacity / (32 * pieces);
+    const int32_t later = (6 - first + a_group - 1) / a_group;
     EXPECT_EQ(plan.merges.size(), 192u) << capacity;
     EXPECT_EQ(plan.group_count, later + (first > 0 ? 1 : 0)) << capacity;
   }
   EXPECT_FALSE(plan_prefill(tiles, {8, 132, 191}, &plan));
   // One tile that all places together do not hold is not split, and neither are more than all groups hold.
-  ASSERT_TRUE(plan_prefill(tiles_of(100000, 32), {8, 132, 32 * 25}, &plan));
+  ASSERT_TRUE(plan_prefill(tiles_of(100000, 32), {8, 132, 32 * 26}, &plan));
   EXPECT_TRUE(plan.merges.empty());
   const std::vector<PrefillTile> many = tiles_of(100000, 320);
-  const PrefillWork work{1, 132, 32 * 26 + 288, PrefillSplit::kAlways};
+  const PrefillWork work{1, 132, 32 * 27 + 288, PrefillSplit::kAlways};
   ASSERT_TRUE(plan_prefill(many, work, &plan));
   check(many, work, plan);
   EXPECT_EQ(plan.merges.size(), 128u);  // one tile a group
