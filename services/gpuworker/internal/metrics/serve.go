@@ -21,7 +21,6 @@ import (
 const (
 	readTimeout    = 5 * time.Second
 	writeTimeout   = 10 * time.Second
-	idleTimeout    = 2 * time.Minute // above the usual interval of a scrape
 	maxHeaderBytes = 16 << 10
 	maxConnections = 64
 	maxScrapes     = 4 // at the same time; more are answered 503
@@ -45,9 +44,12 @@ func (m *Metrics) Serve(ctx context.Context, lis net.Listener, from Source, logg
 		return errors.Join(err, lis.Close())
 	}
 	s := &http.Server{
-		Handler: handler, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		Handler: handler, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
+	// Clients that keep a connection for their next question would hold all of them, and a probe that gets none finds the worker
+	// dead that is well. A new connection for each question is cheap at the rate of probes and scrapes.
+	s.SetKeepAlivesEnabled(false)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(netutil.LimitListener(lis, maxConnections)) }()
 	select {

@@ -86,6 +86,25 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	}
 }
 
+func TestWhoHasItsAnswerHoldsNoConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipes()
+		end := serveOn(t, p)
+		for range maxConnections + 1 { // none of whom hangs up
+			c := p.dial()
+			_, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: w\r\n\r\n")
+			require.NoError(t, err)
+			begin := time.Now()
+			answer, err := io.ReadAll(c)
+			require.NoError(t, err)
+			require.Contains(t, string(answer), "200 OK")
+			require.Zero(t, time.Since(begin), "the server hangs up at once")
+			t.Cleanup(func() { require.NoError(t, c.Close()) })
+		}
+		require.NoError(t, end())
+	})
+}
+
 func TestTheServerEndsThoughClientsStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPipes()
