@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 	"strings"
 	"syscall"
@@ -31,6 +32,16 @@ func teller(got **pb.GenerateRequest, texts ...string) func(*pb.GenerateRequest,
 		}
 		return say(s, 0, texts...)
 	}
+}
+
+func TestTheStatisticsTellWhatOfThePromptWasCached(t *testing.T) {
+	r := serve(t, &fake{generate: func(in *pb.GenerateRequest, s generating) error {
+		first := begun(in)
+		first.GetStarted().CachedTokens = 2
+		return errors.Join(s.Send(first), say(s, 0, " upon"))
+	}})
+	require.Equal(t, 0, r.run(t, "generate", "-m", "m", "Once"))
+	require.Contains(t, r.err.String(), ", 3 prompt tokens (2 cached), ")
 }
 
 func TestGenerateStreamsTextAndThenStatistics(t *testing.T) {

@@ -93,7 +93,11 @@ func (s statistics) String() string {
 	if rate := s.rate(); rate > 0 {
 		add("%s tokens/s", render.Rate(rate))
 	}
-	add("%d prompt tokens", s.started.GetPromptTokens())
+	if cached := s.started.GetCachedTokens(); cached > 0 {
+		add("%d prompt tokens (%d cached)", s.started.GetPromptTokens(), cached)
+	} else {
+		add("%d prompt tokens", s.started.GetPromptTokens())
+	}
 	if s.repeat != "" {
 		add("seed %d (%s %d repeats it)", s.started.GetSeed(), s.repeat, s.started.GetSeed())
 	} else {
