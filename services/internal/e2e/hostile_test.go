@@ -181,7 +181,9 @@ var hostile = map[string]struct {
 		relayed: byScheduler(codes.InvalidArgument, "MALFORMED_MESSAGE"),
 	},
 	"a field that is not built yet": {
-		send:    sent(func(in *pb.GenerateRequest) { in.Priority = ptr(int32(7)) }),
+		send: sent(func(in *pb.GenerateRequest) {
+			in.Guided = &pb.Guided{Constraint: &pb.Guided_Regex{Regex: "a+"}}
+		}),
 		direct:  byWorker(codes.Unimplemented, "NOT_BUILT"),
 		relayed: byWorker(codes.Unimplemented, "NOT_BUILT"),
 	},

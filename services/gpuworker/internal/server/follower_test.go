@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"math"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,7 +51,7 @@ func (s *fakeStream) Send(r *pb.HealthResponse) error {
 type followed struct {
 	*publisher
 	stream *fakeStream
-	cached []cached         // as the worker has them
+	cached atomic.Value     // []cached, as the worker has them
 	now    *pb.WorkerReport // as published last
 	start  time.Time
 	ended  chan error
@@ -70,7 +71,7 @@ func inBubble(t *testing.T, test func(t *testing.T, f *followed)) {
 				Progress: &pb.StepProgress{}, Models: []*pb.ModelStatus{{Name: "m"}},
 			},
 		}
-		s.cached = func() []cached { return f.cached }
+		s.cached = func() []cached { models, _ := f.cached.Load().([]cached); return models }
 		f.change(func(*pb.WorkerReport) {})
 		go func() { f.ended <- s.Health(f.stream) }()
 		defer func() {

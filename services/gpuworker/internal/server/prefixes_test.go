@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 // fakeCache tells of cached prefixes as a step loop does; a reader that is more than memory changes behind begins anew.
 type fakeCache struct {
+	mu      sync.Mutex
 	keys    map[uint64]bool
 	changes []uint64 // in order; the low bit says that the key above it came
 	memory  int
@@ -27,6 +29,8 @@ type fakeCache struct {
 func newFakeCache(memory int) *fakeCache { return &fakeCache{keys: map[uint64]bool{}, memory: memory} }
 
 func (c *fakeCache) flip(key uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	change := key << 1
 	if c.keys[key] {
 		delete(c.keys, key)
@@ -38,6 +42,8 @@ func (c *fakeCache) flip(key uint64) {
 }
 
 func (c *fakeCache) Prefixes(since uint64) (at uint64, reset bool, added, removed []uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	at = uint64(len(c.changes))
 	if since > at || at-since > uint64(c.memory) {
 		return at, true, slices.Sorted(maps.Keys(c.keys)), nil
@@ -147,7 +153,7 @@ func TestPrefixesFollowTheFullReportAndThenTheInterval(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *followed) {
 		t.Helper()
 		cache := newFakeCache(100)
-		f.cached = []cached{{"m", "", cache}, {"not told of yet", "", newFakeCache(1)}}
+		f.cached.Store([]cached{{"m", "", cache}, {"not told of yet", "", newFakeCache(1)}})
 		f.stream.requests <- &pb.HealthRequest{Interval: durationpb.New(500 * time.Millisecond)}
 		f.stream.requests <- &pb.HealthRequest{} // another full report
 		full, first := <-f.stream.sent, <-f.stream.sent

@@ -83,11 +83,11 @@ func TestBadGenerateRequestsAreRefusedPreciselyAndTheWorkerServesOn(t *testing.T
 	}
 }
 
-func TestOneHundredThousandWrongValuesGiveAShortStatusAtOnce(t *testing.T) {
+func TestTensOfThousandsOfWrongValuesGiveAShortStatusAtOnce(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	in := prompted("Once upon a time", 5)
 	in.Input = &pb.GenerateRequest_Chat{Chat: &pb.Chat{}}
-	for range 100_000 {
+	for range 60_000 {
 		in.GetChat().Messages = append(in.GetChat().Messages, &pb.ChatMessage{Content: "x"})
 	}
 	got := w.generate(t.Context(), t, in)
