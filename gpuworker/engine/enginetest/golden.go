@@ -73,12 +73,26 @@ func testGolden(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 		require.NoError(t, err)
 	})
 	t.Run("perplexities", func(t *testing.T) {
-		var windows []window
-		readGolden(t, perplexityFile, &windows)
 		for _, typ := range scored() {
-			t.Run(variant(typ), func(t *testing.T) { checkPerplexity(t, open(t, opener), typ, windows, opts) })
+			checkPerplexities(t, opener, typ, opts)
 		}
 	})
+}
+
+// RunPerplexity checks that an engine with the cache of the options predicts the golden texts as well as the float64 reference
+// does, within 0.5 %: what a cache too coarse for the whole contract must hold.
+func RunPerplexity(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
+	opener = withCache(opener, opts.Cache)
+	for _, typ := range []gguf.Type{gguf.F16, gguf.Q8_0, gguf.Q4K} {
+		checkPerplexities(t, opener, typ, opts)
+	}
+}
+
+func checkPerplexities(t *testing.T, opener func(*testing.T) engine.Device, typ gguf.Type, opts Options) {
+	t.Helper()
+	var windows []window
+	readGolden(t, perplexityFile, &windows)
+	t.Run(variant(typ), func(t *testing.T) { checkPerplexity(t, open(t, opener), typ, windows, opts) })
 }
 
 // checkLogprobs scores a whole text, `chunk` tokens a step (0: at once), and compares every logprob and every set of the best

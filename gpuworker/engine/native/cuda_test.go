@@ -40,6 +40,15 @@ func TestTheCUDAEngineKeepsTheContract(t *testing.T) {
 	}
 }
 
+// Keys and values of 8 bits move single logprobs too far for the bounds of the contract; what they cost a text is bounded here,
+// and that they cost nobody his bits by the scenarios of sameness.
+func TestTheCUDAEngineWithAnEightBitCachePredictsAsWell(t *testing.T) {
+	if os.Getenv(cudaVariable) == "" {
+		t.Skipf("%s is not set: it names libmillrace_cuda.so on a machine with a GPU", cudaVariable)
+	}
+	enginetest.RunPerplexity(t, openCUDA, enginetest.Options{Numeric: true, Cache: engine.F8, Types: typesOfCUDA})
+}
+
 // typesOfCUDA: activations are kept as keys and values are, and as either half beside those of eight bits.
 func typesOfCUDA(kv, act engine.Type) bool {
 	switch kv {
