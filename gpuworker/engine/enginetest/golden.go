@@ -82,6 +82,7 @@ func testGolden(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 // RunPerplexity checks that an engine with the cache of the options predicts the golden texts as well as the float64 reference
 // does, within 0.5 %: what a cache too coarse for the whole contract must hold.
 func RunPerplexity(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
+	t.Helper()
 	opener = withCache(opener, opts.Cache)
 	for _, typ := range []gguf.Type{gguf.F16, gguf.Q8_0, gguf.Q4K} {
 		checkPerplexities(t, opener, typ, opts)
