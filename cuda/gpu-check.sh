@@ -16,6 +16,7 @@
 #                  memory meanwhile
 #   two            where there are two GPUs: the second by itself, a worker on each under one scheduler, one of them killed
 #   neighbour      how soon a worker's report shows what another process took of its GPU, and that a refusal counts with it
+#   invariance     what it costs that a row's sums do not depend on the batch: the library beside a build whose sums may
 #   bytes          what ncu counts of one decode step in device memory, beside the bytes that the step claims to read
 #   bench          tokens a second of random-weight models, with the roofs measured beside them, under floors
 #   served         an 8B model through scheduler and worker: mixes beside the engine alone and how idle the GPU is meanwhile, long
@@ -84,12 +85,12 @@ if [[ ${1:-} == table ]]; then
   exit
 fi
 if (($# == 0)); then
-  set -- build architectures tests portable sanitizer conformance sameness generate two neighbour bytes bench served figures
+  set -- build architectures tests portable sanitizer conformance sameness generate two neighbour bytes bench invariance served figures
   rm -f "$table"
 fi
 for stage in "$@"; do
   case $stage in
-    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | generate | two | neighbour | bytes | bench | served | figures) ;;
+    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | generate | two | neighbour | bytes | bench | invariance | served | figures) ;;
     *) echo "unknown stage $stage" >&2; exit 2 ;;
   esac
 done

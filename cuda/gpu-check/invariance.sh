@@ -13,8 +13,7 @@ PY
 }
 
 # A second library, whose products and decode attention take the kernels and parts that are fastest for the batch, beside the one
-# that ships, in the same minutes: shipped, free, free, shipped. The better of its two runs counts for each. It must be seen, too:
-# the suite that compares bits fails on it.
+# that ships, in the same minutes: shipped, free, free, shipped. The better of its two runs counts for each.
 invariance() {
   local free=$work/free each prompt batches tokens file kind batch log number a b
   if ! { configured "$free" "${ARCHITECTURES:-$(image "${gpu_capability//./}")}" -DMILLRACE_CUDA_TESTS=OFF -DMILLRACE_CUDA_BENCH=OFF \
