@@ -3,10 +3,7 @@ package batch
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,9 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/internal/scripttest"
 )
-
-var update = flag.Bool("update", false, "rewrite the outcomes in testdata")
 
 // A script is lines of commands, carried out by one loop; lines that begin with "-> " are what came of the command above them, and
 // -update rewrites them. Blocks have 16 tokens, and a step lasts a millisecond.
@@ -40,23 +36,11 @@ var update = flag.Bool("update", false, "rewrite the outcomes in testdata")
 // A prompt is the first N tokens of a trunk, then so many of its own; token i of a prompt or an answer is written as its position.
 // An answer that differs from what its sequence generates alone fails the test.
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			require.NoError(t, err)
-			synctest.Test(t, func(t *testing.T) {
-				got := play(t, string(text))
-				if *update {
-					require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
-					return
-				}
-				require.Equal(t, string(text), got, "run with -update if the change is meant")
-			})
-		})
-	}
+	scripttest.Run(t, func(t *testing.T, text string) (got string) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) { got = play(t, text) })
+		return got
+	})
 }
 
 // player carries a script out.

@@ -2,19 +2,16 @@ package kvcache
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-)
 
-var update = flag.Bool("update", false, "rewrite the outcomes in testdata")
+	"github.com/millrace/millrace/internal/scripttest"
+)
 
 // A script is lines of commands; the lines after one, "-> ...", are its outcome, and -update rewrites them. A token is a letter, a
 // capital one that the decode kernels computed. A sequence keeps its salt and tokens from begin on.
@@ -28,22 +25,11 @@ var update = flag.Bool("update", false, "rewrite the outcomes in testdata")
 //	changes
 //	tree
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			require.NoError(t, err)
-			s := &script{t: t, live: map[string]*scriptSequence{}}
-			got := s.play(string(text))
-			if *update {
-				require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
-				return
-			}
-			require.Equal(t, string(text), got, "run with -update if the change is meant")
-		})
-	}
+	scripttest.Run(t, func(t *testing.T, text string) string {
+		t.Helper()
+		s := &script{t: t, live: map[string]*scriptSequence{}}
+		return s.play(text)
+	})
 }
 
 type script struct {

@@ -1,10 +1,7 @@
 package fairqueue_test
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,9 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/internal/fairqueue"
+	"github.com/millrace/millrace/internal/scripttest"
 )
-
-var update = flag.Bool("update", false, "rewrite the outcomes in testdata")
 
 // A script is lines of commands; the line after one, "-> ...", is the order after it, and -update rewrites it. An item's class is
 // PRIORITY/TENANT, and its age grows with every push.
@@ -25,21 +21,7 @@ var update = flag.Bool("update", false, "rewrite the outcomes in testdata")
 //	charge CLASS TOKENS
 //	remove ITEM
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			require.NoError(t, err)
-			got := play(t, string(text))
-			if *update {
-				require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
-				return
-			}
-			require.Equal(t, string(text), got, "run with -update if the change is meant")
-		})
-	}
+	scripttest.Run(t, play)
 }
 
 func play(t *testing.T, text string) string {

@@ -1,10 +1,7 @@
 package route_test
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,10 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/internal/scripttest"
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
-
-var update = flag.Bool("update", false, "rewrite the outcomes in testdata")
 
 // A script is lines of commands; the line after a pick, "-> ...", is its outcome, and -update rewrites it.
 //
@@ -25,21 +21,7 @@ var update = flag.Bool("update", false, "rewrite the outcomes in testdata")
 //	pick MODEL [digest=D] [class=C] [prompt=N] [tokens=N] [exclude=ID]... [max=N] [tie=N]
 //	end ID tokens=N
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			require.NoError(t, err)
-			got := play(t, string(text))
-			if *update {
-				require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
-				return
-			}
-			require.Equal(t, string(text), got, "run with -update if the change is meant")
-		})
-	}
+	scripttest.Run(t, play)
 }
 
 // play runs a script and returns it with the outcomes that are.
