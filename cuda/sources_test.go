@@ -43,7 +43,7 @@ func TestSourcesAreThoseOfTheTree(t *testing.T) {
 func TestSourcesAreThoseThatCMakeBuilds(t *testing.T) {
 	cmake, err := exec.LookPath("cmake")
 	if err != nil {
-		t.Skip("cmake is not here: it computes the digest that the CUDA engine carries")
+		t.Skip("cmake is not here, which computes the digest that the CUDA engine carries: install the package cmake")
 	}
 	out, err := exec.Command(cmake, "-P", "sources.cmake").Output()
 	require.NoError(t, err)

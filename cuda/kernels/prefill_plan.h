@@ -5,10 +5,15 @@
 // work, and changes no bits.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cstdint>
 #include <vector>
+
+// Functions of both sides; the host's compiler alone, with which the plan is tested, knows one.
+#if defined(__CUDACC__)
+#define MR_BOTH_SIDES __host__ __device__
+#else
+#define MR_BOTH_SIDES
+#endif
 
 namespace mr::cuda {
 
@@ -18,11 +23,11 @@ namespace mr::cuda {
 // block of a split tile takes is bounded by one piece (about 2 us for 64 keys), so the pieces that most conversations end in are
 // the shorter ones.
 constexpr int32_t kFirstPiece = 1024, kWholePiece = 4096;
-__host__ __device__ constexpr int32_t prefill_piece_of(int32_t position) {
+MR_BOTH_SIDES constexpr int32_t prefill_piece_of(int32_t position) {
   return position < kFirstPiece ? 0 : position < 2 * kFirstPiece ? 1 : 2 + position / kWholePiece;
 }
 // The first position of a piece; positions stay below 2^31 - kWholePiece.
-__host__ __device__ constexpr int32_t prefill_piece_begin(int32_t piece) {
+MR_BOTH_SIDES constexpr int32_t prefill_piece_begin(int32_t piece) {
   return piece <= 2 ? piece * kFirstPiece : (piece - 2) * kWholePiece;
 }
 static_assert(prefill_piece_of(1023) == 0 && prefill_piece_of(1024) == 1 && prefill_piece_of(2047) == 1 &&
