@@ -19,7 +19,7 @@ namespace mr::cuda {
 
 // Pieces of keys: [0, 1024), [1024, 2048), [2048, 4096), and from there on 4096 keys each. Each border that a row has passed
 // costs a trip of its partial result through memory where one block walks all pieces (about 27 ns each for 128 rows of 128 dims
-// on an H200, so that a prompt of 4096 tokens pays half a percent of its step), and prompts up to 1024 tokens have none. What a
+// on an H200, so that a prompt of 4096 tokens pays one percent of its step), and prompts up to 1024 tokens have none. What a
 // block of a split tile takes is bounded by one piece (about 2 us for 64 keys), so the pieces that most conversations end in are
 // the shorter ones.
 constexpr int32_t kFirstPiece = 1024, kWholePiece = 4096;
