@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/version"
+	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/config"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
@@ -117,7 +118,7 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) error {
 	if err != nil {
 		return err
 	}
-	handlers := server.New(workers, relay.New(workers, cfg.MaxInFlight), logger)
+	handlers := server.New(workers, relay.New(admission.New(workers, cfg.MaxInFlight)), logger)
 	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout}, logger)
 	handlers.Register(s)
 	s.SetReady(false) // until the fleet is known

@@ -36,9 +36,10 @@ const (
 type FleetServiceClient interface {
 	// Streams the whole fleet: once at once, then on change, at most once an interval. Ends when the caller cancels.
 	WatchFleet(ctx context.Context, in *WatchFleetRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFleetResponse], error)
-	// Lets a worker finish what runs and refuse what is new, until UndrainWorker. UNIMPLEMENTED until built.
+	// Lets a worker finish what runs and refuse what is new, until UndrainWorker; its streams are handed over to other workers where
+	// they can be continued exactly. Every scheduler sees it. NOT_FOUND: no connected worker has this id.
 	DrainWorker(ctx context.Context, in *DrainWorkerRequest, opts ...grpc.CallOption) (*DrainWorkerResponse, error)
-	// Takes a drain back. UNIMPLEMENTED until built.
+	// Takes a drain back. NOT_FOUND: no connected worker has this id.
 	UndrainWorker(ctx context.Context, in *UndrainWorkerRequest, opts ...grpc.CallOption) (*UndrainWorkerResponse, error)
 }
 
@@ -97,9 +98,10 @@ func (c *fleetServiceClient) UndrainWorker(ctx context.Context, in *UndrainWorke
 type FleetServiceServer interface {
 	// Streams the whole fleet: once at once, then on change, at most once an interval. Ends when the caller cancels.
 	WatchFleet(*WatchFleetRequest, grpc.ServerStreamingServer[WatchFleetResponse]) error
-	// Lets a worker finish what runs and refuse what is new, until UndrainWorker. UNIMPLEMENTED until built.
+	// Lets a worker finish what runs and refuse what is new, until UndrainWorker; its streams are handed over to other workers where
+	// they can be continued exactly. Every scheduler sees it. NOT_FOUND: no connected worker has this id.
 	DrainWorker(context.Context, *DrainWorkerRequest) (*DrainWorkerResponse, error)
-	// Takes a drain back. UNIMPLEMENTED until built.
+	// Takes a drain back. NOT_FOUND: no connected worker has this id.
 	UndrainWorker(context.Context, *UndrainWorkerRequest) (*UndrainWorkerResponse, error)
 	mustEmbedUnimplementedFleetServiceServer()
 }

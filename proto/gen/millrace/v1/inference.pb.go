@@ -1341,6 +1341,9 @@ type Started struct {
 	RequestId string `protobuf:"bytes,9,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// How many tokens of `resume` were taken, by output_index from 0; empty without resume.
 	ResumedTokens []uint32 `protobuf:"varint,10,rep,packed,name=resumed_tokens,json=resumedTokens,proto3" json:"resumed_tokens,omitempty"`
+	// Set, and false, in a second `started` alone, which a scheduler sends where it could continue a stream only on a worker of
+	// another class: the tokens behind it may differ from those that the first worker would have given.
+	Exact         *bool `protobuf:"varint,11,opt,name=exact,proto3,oneof" json:"exact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1443,6 +1446,13 @@ func (x *Started) GetResumedTokens() []uint32 {
 		return x.ResumedTokens
 	}
 	return nil
+}
+
+func (x *Started) GetExact() bool {
+	if x != nil && x.Exact != nil {
+		return *x.Exact
+	}
+	return false
 }
 
 // How far the prompt is computed.
@@ -2576,7 +2586,7 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\x06prompt\x18\x03 \x01(\v2\x19.millrace.v1.PromptTokensH\x00R\x06prompt\x12-\n" +
 	"\x06tokens\x18\x04 \x01(\v2\x13.millrace.v1.TokensH\x00R\x06tokens\x123\n" +
 	"\bfinished\x18\x05 \x01(\v2\x15.millrace.v1.FinishedH\x00R\bfinishedB\a\n" +
-	"\x05event\"\xcf\x02\n" +
+	"\x05event\"\xf4\x02\n" +
 	"\aStarted\x12!\n" +
 	"\fmodel_digest\x18\x01 \x01(\tR\vmodelDigest\x12#\n" +
 	"\rprompt_digest\x18\x02 \x01(\tR\fpromptDigest\x12\x19\n" +
@@ -2589,7 +2599,9 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\t \x01(\tR\trequestId\x12%\n" +
 	"\x0eresumed_tokens\x18\n" +
-	" \x03(\rR\rresumedTokens\"5\n" +
+	" \x03(\rR\rresumedTokens\x12\x19\n" +
+	"\x05exact\x18\v \x01(\bH\x00R\x05exact\x88\x01\x01B\b\n" +
+	"\x06_exact\"5\n" +
 	"\bProgress\x12)\n" +
 	"\x10prefilled_tokens\x18\x01 \x01(\rR\x0fprefilledTokens\"\x84\x01\n" +
 	"\fPromptTokens\x12\x1f\n" +
@@ -2802,6 +2814,7 @@ func file_millrace_v1_inference_proto_init() {
 		(*GenerateResponse_Tokens)(nil),
 		(*GenerateResponse_Finished)(nil),
 	}
+	file_millrace_v1_inference_proto_msgTypes[12].OneofWrappers = []any{}
 	file_millrace_v1_inference_proto_msgTypes[16].OneofWrappers = []any{}
 	file_millrace_v1_inference_proto_msgTypes[18].OneofWrappers = []any{
 		(*Finished_Stop)(nil),

@@ -91,6 +91,163 @@ func (WorkerState) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{0}
 }
 
+// Asks a worker to drain.
+type DrainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainRequest) Reset() {
+	*x = DrainRequest{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainRequest) ProtoMessage() {}
+
+func (x *DrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
+func (*DrainRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{0}
+}
+
+// The worker drains.
+type DrainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sequences it still has, running and waiting.
+	Sequences     uint32 `protobuf:"varint,1,opt,name=sequences,proto3" json:"sequences,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainResponse) Reset() {
+	*x = DrainResponse{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainResponse) ProtoMessage() {}
+
+func (x *DrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
+func (*DrainResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DrainResponse) GetSequences() uint32 {
+	if x != nil {
+		return x.Sequences
+	}
+	return 0
+}
+
+// Asks a worker to serve again.
+type UndrainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainRequest) Reset() {
+	*x = UndrainRequest{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainRequest) ProtoMessage() {}
+
+func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
+func (*UndrainRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{2}
+}
+
+// The worker serves again.
+type UndrainResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainResponse) Reset() {
+	*x = UndrainResponse{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainResponse) ProtoMessage() {}
+
+func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
+func (*UndrainResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{3}
+}
+
 // What the scheduler tells the worker.
 type HealthRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -106,7 +263,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	mi := &file_millrace_v1_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -118,7 +275,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	mi := &file_millrace_v1_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -131,7 +288,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{0}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *HealthRequest) GetAck() uint64 {
@@ -177,7 +334,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[1]
+	mi := &file_millrace_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -189,7 +346,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[1]
+	mi := &file_millrace_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -202,7 +359,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{1}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HealthResponse) GetSequence() uint64 {
@@ -315,7 +472,7 @@ type PrefixKeys struct {
 
 func (x *PrefixKeys) Reset() {
 	*x = PrefixKeys{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	mi := &file_millrace_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -327,7 +484,7 @@ func (x *PrefixKeys) String() string {
 func (*PrefixKeys) ProtoMessage() {}
 
 func (x *PrefixKeys) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	mi := &file_millrace_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -340,7 +497,7 @@ func (x *PrefixKeys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixKeys.ProtoReflect.Descriptor instead.
 func (*PrefixKeys) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{2}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PrefixKeys) GetModel() string {
@@ -409,7 +566,7 @@ type WorkerReport struct {
 
 func (x *WorkerReport) Reset() {
 	*x = WorkerReport{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[3]
+	mi := &file_millrace_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -421,7 +578,7 @@ func (x *WorkerReport) String() string {
 func (*WorkerReport) ProtoMessage() {}
 
 func (x *WorkerReport) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[3]
+	mi := &file_millrace_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -434,7 +591,7 @@ func (x *WorkerReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerReport.ProtoReflect.Descriptor instead.
 func (*WorkerReport) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{3}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WorkerReport) GetWorkerId() string {
@@ -546,7 +703,7 @@ type WorkerDelta struct {
 
 func (x *WorkerDelta) Reset() {
 	*x = WorkerDelta{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[4]
+	mi := &file_millrace_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +715,7 @@ func (x *WorkerDelta) String() string {
 func (*WorkerDelta) ProtoMessage() {}
 
 func (x *WorkerDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[4]
+	mi := &file_millrace_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +728,7 @@ func (x *WorkerDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerDelta.ProtoReflect.Descriptor instead.
 func (*WorkerDelta) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WorkerDelta) GetState() WorkerState {
@@ -662,7 +819,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[5]
+	mi := &file_millrace_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -674,7 +831,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[5]
+	mi := &file_millrace_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -687,7 +844,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Heartbeat) GetProgress() *StepProgress {
@@ -717,7 +874,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[6]
+	mi := &file_millrace_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -729,7 +886,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[6]
+	mi := &file_millrace_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -742,7 +899,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -819,7 +976,7 @@ type DeviceStatus struct {
 
 func (x *DeviceStatus) Reset() {
 	*x = DeviceStatus{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[7]
+	mi := &file_millrace_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -831,7 +988,7 @@ func (x *DeviceStatus) String() string {
 func (*DeviceStatus) ProtoMessage() {}
 
 func (x *DeviceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[7]
+	mi := &file_millrace_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -844,7 +1001,7 @@ func (x *DeviceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceStatus.ProtoReflect.Descriptor instead.
 func (*DeviceStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeviceStatus) GetKind() string {
@@ -1037,14 +1194,16 @@ type LoadStatus struct {
 	// Prompt tokens taken from the prefix cache since the start.
 	CachedTokens uint64 `protobuf:"varint,16,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
 	// Running sequences whose readers must catch up first.
-	Paused        uint32 `protobuf:"varint,17,opt,name=paused,proto3" json:"paused,omitempty"`
+	Paused uint32 `protobuf:"varint,17,opt,name=paused,proto3" json:"paused,omitempty"`
+	// The same by model, one entry for each that is loaded.
+	Models        []*ModelLoad `protobuf:"bytes,18,rep,name=models,proto3" json:"models,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LoadStatus) Reset() {
 	*x = LoadStatus{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[8]
+	mi := &file_millrace_v1_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1056,7 +1215,7 @@ func (x *LoadStatus) String() string {
 func (*LoadStatus) ProtoMessage() {}
 
 func (x *LoadStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[8]
+	mi := &file_millrace_v1_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1069,7 +1228,7 @@ func (x *LoadStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadStatus.ProtoReflect.Descriptor instead.
 func (*LoadStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LoadStatus) GetRunning() uint32 {
@@ -1191,6 +1350,113 @@ func (x *LoadStatus) GetPaused() uint32 {
 	return 0
 }
 
+func (x *LoadStatus) GetModels() []*ModelLoad {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
+// What one model of a worker is doing. How many sequences it takes at once is LoadResult.max_sequences.
+type ModelLoad struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Sequences in its batch.
+	Running uint32 `protobuf:"varint,2,opt,name=running,proto3" json:"running,omitempty"`
+	// Sequences waiting for a place or blocks.
+	Waiting uint32 `protobuf:"varint,3,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Prompt tokens not computed yet, of running and waiting.
+	WaitingPrefillTokens uint64 `protobuf:"varint,4,opt,name=waiting_prefill_tokens,json=waitingPrefillTokens,proto3" json:"waiting_prefill_tokens,omitempty"`
+	// KV blocks free, those with cached prefixes included.
+	FreeBlocks uint64 `protobuf:"varint,5,opt,name=free_blocks,json=freeBlocks,proto3" json:"free_blocks,omitempty"`
+	// Tokens generated a second, over the last seconds.
+	TokensPerSecond float64 `protobuf:"fixed64,6,opt,name=tokens_per_second,json=tokensPerSecond,proto3" json:"tokens_per_second,omitempty"`
+	// Prompt tokens computed a second, over the last seconds in which any were.
+	PrefillTokensPerSecond float64 `protobuf:"fixed64,7,opt,name=prefill_tokens_per_second,json=prefillTokensPerSecond,proto3" json:"prefill_tokens_per_second,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
+func (x *ModelLoad) Reset() {
+	*x = ModelLoad{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelLoad) ProtoMessage() {}
+
+func (x *ModelLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelLoad.ProtoReflect.Descriptor instead.
+func (*ModelLoad) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ModelLoad) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ModelLoad) GetRunning() uint32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *ModelLoad) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *ModelLoad) GetWaitingPrefillTokens() uint64 {
+	if x != nil {
+		return x.WaitingPrefillTokens
+	}
+	return 0
+}
+
+func (x *ModelLoad) GetFreeBlocks() uint64 {
+	if x != nil {
+		return x.FreeBlocks
+	}
+	return 0
+}
+
+func (x *ModelLoad) GetTokensPerSecond() float64 {
+	if x != nil {
+		return x.TokensPerSecond
+	}
+	return 0
+}
+
+func (x *ModelLoad) GetPrefillTokensPerSecond() float64 {
+	if x != nil {
+		return x.PrefillTokensPerSecond
+	}
+	return 0
+}
+
 // Forward progress, written by the step loops themselves.
 type StepProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1208,7 +1474,7 @@ type StepProgress struct {
 
 func (x *StepProgress) Reset() {
 	*x = StepProgress{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[9]
+	mi := &file_millrace_v1_worker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1220,7 +1486,7 @@ func (x *StepProgress) String() string {
 func (*StepProgress) ProtoMessage() {}
 
 func (x *StepProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[9]
+	mi := &file_millrace_v1_worker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1233,7 +1499,7 @@ func (x *StepProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepProgress.ProtoReflect.Descriptor instead.
 func (*StepProgress) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StepProgress) GetSteps() uint64 {
@@ -1293,7 +1559,7 @@ type ModelStatus struct {
 
 func (x *ModelStatus) Reset() {
 	*x = ModelStatus{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[10]
+	mi := &file_millrace_v1_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1305,7 +1571,7 @@ func (x *ModelStatus) String() string {
 func (*ModelStatus) ProtoMessage() {}
 
 func (x *ModelStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[10]
+	mi := &file_millrace_v1_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1318,7 +1584,7 @@ func (x *ModelStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelStatus.ProtoReflect.Descriptor instead.
 func (*ModelStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ModelStatus) GetName() string {
@@ -1410,7 +1676,7 @@ type ModelFile struct {
 
 func (x *ModelFile) Reset() {
 	*x = ModelFile{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[11]
+	mi := &file_millrace_v1_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1422,7 +1688,7 @@ func (x *ModelFile) String() string {
 func (*ModelFile) ProtoMessage() {}
 
 func (x *ModelFile) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[11]
+	mi := &file_millrace_v1_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1435,7 +1701,7 @@ func (x *ModelFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelFile.ProtoReflect.Descriptor instead.
 func (*ModelFile) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{11}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ModelFile) GetName() string {
@@ -1477,7 +1743,12 @@ var File_millrace_v1_worker_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/worker.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18millrace/v1/models.proto\"n\n" +
+	"\x18millrace/v1/worker.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18millrace/v1/models.proto\"\x0e\n" +
+	"\fDrainRequest\"-\n" +
+	"\rDrainResponse\x12\x1c\n" +
+	"\tsequences\x18\x01 \x01(\rR\tsequences\"\x10\n" +
+	"\x0eUndrainRequest\"\x11\n" +
+	"\x0fUndrainResponse\"n\n" +
 	"\rHealthRequest\x12\x10\n" +
 	"\x03ack\x18\x01 \x01(\x04R\x03ack\x125\n" +
 	"\binterval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\binterval\x12\x14\n" +
@@ -1562,7 +1833,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\a_errorsB\x13\n" +
 	"\x11_corrected_errorsB\x17\n" +
 	"\x15_physical_bytes_totalB\x16\n" +
-	"\x14_physical_bytes_free\"\x8f\x05\n" +
+	"\x14_physical_bytes_free\"\xbf\x05\n" +
 	"\n" +
 	"LoadStatus\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
@@ -1583,7 +1854,17 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\tqueue_age\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\bqueueAge\x12#\n" +
 	"\rcached_blocks\x18\x0f \x01(\x04R\fcachedBlocks\x12#\n" +
 	"\rcached_tokens\x18\x10 \x01(\x04R\fcachedTokens\x12\x16\n" +
-	"\x06paused\x18\x11 \x01(\rR\x06paused\"\xe2\x01\n" +
+	"\x06paused\x18\x11 \x01(\rR\x06paused\x12.\n" +
+	"\x06models\x18\x12 \x03(\v2\x16.millrace.v1.ModelLoadR\x06models\"\x91\x02\n" +
+	"\tModelLoad\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\arunning\x18\x02 \x01(\rR\arunning\x12\x18\n" +
+	"\awaiting\x18\x03 \x01(\rR\awaiting\x124\n" +
+	"\x16waiting_prefill_tokens\x18\x04 \x01(\x04R\x14waitingPrefillTokens\x12\x1f\n" +
+	"\vfree_blocks\x18\x05 \x01(\x04R\n" +
+	"freeBlocks\x12*\n" +
+	"\x11tokens_per_second\x18\x06 \x01(\x01R\x0ftokensPerSecond\x129\n" +
+	"\x19prefill_tokens_per_second\x18\a \x01(\x01R\x16prefillTokensPerSecond\"\xe2\x01\n" +
 	"\fStepProgress\x12\x14\n" +
 	"\x05steps\x18\x01 \x01(\x04R\x05steps\x12=\n" +
 	"\rlast_step_age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\vlastStepAge\x12C\n" +
@@ -1615,9 +1896,11 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x12WORKER_STATE_READY\x10\x02\x12\x19\n" +
 	"\x15WORKER_STATE_DEGRADED\x10\x03\x12\x19\n" +
 	"\x15WORKER_STATE_DRAINING\x10\x04\x12\x1a\n" +
-	"\x16WORKER_STATE_NOT_READY\x10\x052V\n" +
+	"\x16WORKER_STATE_NOT_READY\x10\x052\xdc\x01\n" +
 	"\rWorkerService\x12E\n" +
-	"\x06Health\x12\x1a.millrace.v1.HealthRequest\x1a\x1b.millrace.v1.HealthResponse(\x010\x01B\xaa\x01\n" +
+	"\x06Health\x12\x1a.millrace.v1.HealthRequest\x1a\x1b.millrace.v1.HealthResponse(\x010\x01\x12>\n" +
+	"\x05Drain\x12\x19.millrace.v1.DrainRequest\x1a\x1a.millrace.v1.DrainResponse\x12D\n" +
+	"\aUndrain\x12\x1b.millrace.v1.UndrainRequest\x1a\x1c.millrace.v1.UndrainResponseB\xaa\x01\n" +
 	"\x0fcom.millrace.v1B\vWorkerProtoP\x01Z=github.com/millrace/millrace/proto/gen/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
@@ -1633,64 +1916,74 @@ func file_millrace_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_millrace_v1_worker_proto_goTypes = []any{
 	(WorkerState)(0),            // 0: millrace.v1.WorkerState
-	(*HealthRequest)(nil),       // 1: millrace.v1.HealthRequest
-	(*HealthResponse)(nil),      // 2: millrace.v1.HealthResponse
-	(*PrefixKeys)(nil),          // 3: millrace.v1.PrefixKeys
-	(*WorkerReport)(nil),        // 4: millrace.v1.WorkerReport
-	(*WorkerDelta)(nil),         // 5: millrace.v1.WorkerDelta
-	(*Heartbeat)(nil),           // 6: millrace.v1.Heartbeat
-	(*HealthCheck)(nil),         // 7: millrace.v1.HealthCheck
-	(*DeviceStatus)(nil),        // 8: millrace.v1.DeviceStatus
-	(*LoadStatus)(nil),          // 9: millrace.v1.LoadStatus
-	(*StepProgress)(nil),        // 10: millrace.v1.StepProgress
-	(*ModelStatus)(nil),         // 11: millrace.v1.ModelStatus
-	(*ModelFile)(nil),           // 12: millrace.v1.ModelFile
-	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
-	(ModelState)(0),             // 14: millrace.v1.ModelState
-	(*ModelCapabilities)(nil),   // 15: millrace.v1.ModelCapabilities
-	(*LoadResult)(nil),          // 16: millrace.v1.LoadResult
+	(*DrainRequest)(nil),        // 1: millrace.v1.DrainRequest
+	(*DrainResponse)(nil),       // 2: millrace.v1.DrainResponse
+	(*UndrainRequest)(nil),      // 3: millrace.v1.UndrainRequest
+	(*UndrainResponse)(nil),     // 4: millrace.v1.UndrainResponse
+	(*HealthRequest)(nil),       // 5: millrace.v1.HealthRequest
+	(*HealthResponse)(nil),      // 6: millrace.v1.HealthResponse
+	(*PrefixKeys)(nil),          // 7: millrace.v1.PrefixKeys
+	(*WorkerReport)(nil),        // 8: millrace.v1.WorkerReport
+	(*WorkerDelta)(nil),         // 9: millrace.v1.WorkerDelta
+	(*Heartbeat)(nil),           // 10: millrace.v1.Heartbeat
+	(*HealthCheck)(nil),         // 11: millrace.v1.HealthCheck
+	(*DeviceStatus)(nil),        // 12: millrace.v1.DeviceStatus
+	(*LoadStatus)(nil),          // 13: millrace.v1.LoadStatus
+	(*ModelLoad)(nil),           // 14: millrace.v1.ModelLoad
+	(*StepProgress)(nil),        // 15: millrace.v1.StepProgress
+	(*ModelStatus)(nil),         // 16: millrace.v1.ModelStatus
+	(*ModelFile)(nil),           // 17: millrace.v1.ModelFile
+	(*durationpb.Duration)(nil), // 18: google.protobuf.Duration
+	(ModelState)(0),             // 19: millrace.v1.ModelState
+	(*ModelCapabilities)(nil),   // 20: millrace.v1.ModelCapabilities
+	(*LoadResult)(nil),          // 21: millrace.v1.LoadResult
 }
 var file_millrace_v1_worker_proto_depIdxs = []int32{
-	13, // 0: millrace.v1.HealthRequest.interval:type_name -> google.protobuf.Duration
-	4,  // 1: millrace.v1.HealthResponse.full:type_name -> millrace.v1.WorkerReport
-	5,  // 2: millrace.v1.HealthResponse.delta:type_name -> millrace.v1.WorkerDelta
-	6,  // 3: millrace.v1.HealthResponse.heartbeat:type_name -> millrace.v1.Heartbeat
-	3,  // 4: millrace.v1.HealthResponse.prefix_keys:type_name -> millrace.v1.PrefixKeys
+	18, // 0: millrace.v1.HealthRequest.interval:type_name -> google.protobuf.Duration
+	8,  // 1: millrace.v1.HealthResponse.full:type_name -> millrace.v1.WorkerReport
+	9,  // 2: millrace.v1.HealthResponse.delta:type_name -> millrace.v1.WorkerDelta
+	10, // 3: millrace.v1.HealthResponse.heartbeat:type_name -> millrace.v1.Heartbeat
+	7,  // 4: millrace.v1.HealthResponse.prefix_keys:type_name -> millrace.v1.PrefixKeys
 	0,  // 5: millrace.v1.WorkerReport.state:type_name -> millrace.v1.WorkerState
-	7,  // 6: millrace.v1.WorkerReport.checks:type_name -> millrace.v1.HealthCheck
-	8,  // 7: millrace.v1.WorkerReport.device:type_name -> millrace.v1.DeviceStatus
-	9,  // 8: millrace.v1.WorkerReport.load:type_name -> millrace.v1.LoadStatus
-	10, // 9: millrace.v1.WorkerReport.progress:type_name -> millrace.v1.StepProgress
-	11, // 10: millrace.v1.WorkerReport.models:type_name -> millrace.v1.ModelStatus
-	12, // 11: millrace.v1.WorkerReport.files:type_name -> millrace.v1.ModelFile
+	11, // 6: millrace.v1.WorkerReport.checks:type_name -> millrace.v1.HealthCheck
+	12, // 7: millrace.v1.WorkerReport.device:type_name -> millrace.v1.DeviceStatus
+	13, // 8: millrace.v1.WorkerReport.load:type_name -> millrace.v1.LoadStatus
+	15, // 9: millrace.v1.WorkerReport.progress:type_name -> millrace.v1.StepProgress
+	16, // 10: millrace.v1.WorkerReport.models:type_name -> millrace.v1.ModelStatus
+	17, // 11: millrace.v1.WorkerReport.files:type_name -> millrace.v1.ModelFile
 	0,  // 12: millrace.v1.WorkerDelta.state:type_name -> millrace.v1.WorkerState
-	7,  // 13: millrace.v1.WorkerDelta.checks:type_name -> millrace.v1.HealthCheck
-	8,  // 14: millrace.v1.WorkerDelta.device:type_name -> millrace.v1.DeviceStatus
-	9,  // 15: millrace.v1.WorkerDelta.load:type_name -> millrace.v1.LoadStatus
-	10, // 16: millrace.v1.WorkerDelta.progress:type_name -> millrace.v1.StepProgress
-	11, // 17: millrace.v1.WorkerDelta.models:type_name -> millrace.v1.ModelStatus
-	12, // 18: millrace.v1.WorkerDelta.files:type_name -> millrace.v1.ModelFile
-	10, // 19: millrace.v1.Heartbeat.progress:type_name -> millrace.v1.StepProgress
-	13, // 20: millrace.v1.LoadStatus.queue_age:type_name -> google.protobuf.Duration
-	13, // 21: millrace.v1.StepProgress.last_step_age:type_name -> google.protobuf.Duration
-	13, // 22: millrace.v1.StepProgress.running_step_age:type_name -> google.protobuf.Duration
-	13, // 23: millrace.v1.StepProgress.step_bound:type_name -> google.protobuf.Duration
-	14, // 24: millrace.v1.ModelStatus.state:type_name -> millrace.v1.ModelState
-	13, // 25: millrace.v1.ModelStatus.verified_age:type_name -> google.protobuf.Duration
-	15, // 26: millrace.v1.ModelStatus.capabilities:type_name -> millrace.v1.ModelCapabilities
-	16, // 27: millrace.v1.ModelStatus.loaded:type_name -> millrace.v1.LoadResult
-	13, // 28: millrace.v1.ModelStatus.verify_interval:type_name -> google.protobuf.Duration
-	15, // 29: millrace.v1.ModelFile.capabilities:type_name -> millrace.v1.ModelCapabilities
-	1,  // 30: millrace.v1.WorkerService.Health:input_type -> millrace.v1.HealthRequest
-	2,  // 31: millrace.v1.WorkerService.Health:output_type -> millrace.v1.HealthResponse
-	31, // [31:32] is the sub-list for method output_type
-	30, // [30:31] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	11, // 13: millrace.v1.WorkerDelta.checks:type_name -> millrace.v1.HealthCheck
+	12, // 14: millrace.v1.WorkerDelta.device:type_name -> millrace.v1.DeviceStatus
+	13, // 15: millrace.v1.WorkerDelta.load:type_name -> millrace.v1.LoadStatus
+	15, // 16: millrace.v1.WorkerDelta.progress:type_name -> millrace.v1.StepProgress
+	16, // 17: millrace.v1.WorkerDelta.models:type_name -> millrace.v1.ModelStatus
+	17, // 18: millrace.v1.WorkerDelta.files:type_name -> millrace.v1.ModelFile
+	15, // 19: millrace.v1.Heartbeat.progress:type_name -> millrace.v1.StepProgress
+	18, // 20: millrace.v1.LoadStatus.queue_age:type_name -> google.protobuf.Duration
+	14, // 21: millrace.v1.LoadStatus.models:type_name -> millrace.v1.ModelLoad
+	18, // 22: millrace.v1.StepProgress.last_step_age:type_name -> google.protobuf.Duration
+	18, // 23: millrace.v1.StepProgress.running_step_age:type_name -> google.protobuf.Duration
+	18, // 24: millrace.v1.StepProgress.step_bound:type_name -> google.protobuf.Duration
+	19, // 25: millrace.v1.ModelStatus.state:type_name -> millrace.v1.ModelState
+	18, // 26: millrace.v1.ModelStatus.verified_age:type_name -> google.protobuf.Duration
+	20, // 27: millrace.v1.ModelStatus.capabilities:type_name -> millrace.v1.ModelCapabilities
+	21, // 28: millrace.v1.ModelStatus.loaded:type_name -> millrace.v1.LoadResult
+	18, // 29: millrace.v1.ModelStatus.verify_interval:type_name -> google.protobuf.Duration
+	20, // 30: millrace.v1.ModelFile.capabilities:type_name -> millrace.v1.ModelCapabilities
+	5,  // 31: millrace.v1.WorkerService.Health:input_type -> millrace.v1.HealthRequest
+	1,  // 32: millrace.v1.WorkerService.Drain:input_type -> millrace.v1.DrainRequest
+	3,  // 33: millrace.v1.WorkerService.Undrain:input_type -> millrace.v1.UndrainRequest
+	6,  // 34: millrace.v1.WorkerService.Health:output_type -> millrace.v1.HealthResponse
+	2,  // 35: millrace.v1.WorkerService.Drain:output_type -> millrace.v1.DrainResponse
+	4,  // 36: millrace.v1.WorkerService.Undrain:output_type -> millrace.v1.UndrainResponse
+	34, // [34:37] is the sub-list for method output_type
+	31, // [31:34] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_proto_init() }
@@ -1699,20 +1992,20 @@ func file_millrace_v1_worker_proto_init() {
 		return
 	}
 	file_millrace_v1_models_proto_init()
-	file_millrace_v1_worker_proto_msgTypes[1].OneofWrappers = []any{
+	file_millrace_v1_worker_proto_msgTypes[5].OneofWrappers = []any{
 		(*HealthResponse_Full)(nil),
 		(*HealthResponse_Delta)(nil),
 		(*HealthResponse_Heartbeat)(nil),
 		(*HealthResponse_PrefixKeys)(nil),
 	}
-	file_millrace_v1_worker_proto_msgTypes[7].OneofWrappers = []any{}
+	file_millrace_v1_worker_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_proto_rawDesc), len(file_millrace_v1_worker_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   12,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

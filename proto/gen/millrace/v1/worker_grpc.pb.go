@@ -23,7 +23,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	WorkerService_Health_FullMethodName = "/millrace.v1.WorkerService/Health"
+	WorkerService_Health_FullMethodName  = "/millrace.v1.WorkerService/Health"
+	WorkerService_Drain_FullMethodName   = "/millrace.v1.WorkerService/Drain"
+	WorkerService_Undrain_FullMethodName = "/millrace.v1.WorkerService/Undrain"
 )
 
 // WorkerServiceClient is the client API for WorkerService service.
@@ -36,6 +38,11 @@ type WorkerServiceClient interface {
 	// heartbeats when nothing changes. Numbers that always move, such as a temperature, are at most 2 s old at the scheduler,
 	// whatever interval it asks for. The stream lasts until either side ends it.
 	Health(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[HealthRequest, HealthResponse], error)
+	// Lets what runs end and refuses what is new with UNAVAILABLE, until Undrain; the worker's state is DRAINING meanwhile. Schedulers
+	// hand its streams over to other workers where they can. Idempotent; forgotten when the process ends.
+	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
+	// Takes a Drain back. Idempotent. FAILED_PRECONDITION: the process itself is stopping.
+	Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error)
 }
 
 type workerServiceClient struct {
@@ -59,6 +66,26 @@ func (c *workerServiceClient) Health(ctx context.Context, opts ...grpc.CallOptio
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkerService_HealthClient = grpc.BidiStreamingClient[HealthRequest, HealthResponse]
 
+func (c *workerServiceClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainResponse)
+	err := c.cc.Invoke(ctx, WorkerService_Drain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *workerServiceClient) Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UndrainResponse)
+	err := c.cc.Invoke(ctx, WorkerService_Undrain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // WorkerServiceServer is the server API for WorkerService service.
 // All implementations must embed UnimplementedWorkerServiceServer
 // for forward compatibility.
@@ -69,6 +96,11 @@ type WorkerServiceServer interface {
 	// heartbeats when nothing changes. Numbers that always move, such as a temperature, are at most 2 s old at the scheduler,
 	// whatever interval it asks for. The stream lasts until either side ends it.
 	Health(grpc.BidiStreamingServer[HealthRequest, HealthResponse]) error
+	// Lets what runs end and refuses what is new with UNAVAILABLE, until Undrain; the worker's state is DRAINING meanwhile. Schedulers
+	// hand its streams over to other workers where they can. Idempotent; forgotten when the process ends.
+	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
+	// Takes a Drain back. Idempotent. FAILED_PRECONDITION: the process itself is stopping.
+	Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error)
 	mustEmbedUnimplementedWorkerServiceServer()
 }
 
@@ -81,6 +113,12 @@ type UnimplementedWorkerServiceServer struct{}
 
 func (UnimplementedWorkerServiceServer) Health(grpc.BidiStreamingServer[HealthRequest, HealthResponse]) error {
 	return status.Error(codes.Unimplemented, "method Health not implemented")
+}
+func (UnimplementedWorkerServiceServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
+}
+func (UnimplementedWorkerServiceServer) Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Undrain not implemented")
 }
 func (UnimplementedWorkerServiceServer) mustEmbedUnimplementedWorkerServiceServer() {}
 func (UnimplementedWorkerServiceServer) testEmbeddedByValue()                       {}
@@ -110,13 +148,58 @@ func _WorkerService_Health_Handler(srv interface{}, stream grpc.ServerStream) er
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkerService_HealthServer = grpc.BidiStreamingServer[HealthRequest, HealthResponse]
 
+func _WorkerService_Drain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServiceServer).Drain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkerService_Drain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServiceServer).Drain(ctx, req.(*DrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WorkerService_Undrain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UndrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServiceServer).Undrain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkerService_Undrain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServiceServer).Undrain(ctx, req.(*UndrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // WorkerService_ServiceDesc is the grpc.ServiceDesc for WorkerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var WorkerService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "millrace.v1.WorkerService",
 	HandlerType: (*WorkerServiceServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Drain",
+			Handler:    _WorkerService_Drain_Handler,
+		},
+		{
+			MethodName: "Undrain",
+			Handler:    _WorkerService_Undrain_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Health",

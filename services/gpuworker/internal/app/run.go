@@ -71,7 +71,7 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	defer work.Wait()
 	defer served()
 	defer cancel()
-	defer context.AfterFunc(ctx, s.Drain)()
+	defer context.AfterFunc(ctx, s.Stop)()
 	var loadErr, gpuErr error
 	work.Go(func() { s.Run(watching, r) })
 	work.Go(func() { measured.serve(watching, models, s, logger) })

@@ -87,7 +87,7 @@ func start(t *testing.T, device engine.Device, load ...string) *worker {
 	work.Go(func() { w.server.Run(ctx, r) })
 	stop := rpctest.Serve(t, r, lis)
 	w.stop = func() {
-		w.server.Drain()
+		w.server.Stop()
 		stop()
 		cancel()
 		work.Wait()

@@ -57,7 +57,7 @@ func (s *Server) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.Hea
 		case <-f.due.C:
 			err = f.tell()
 		case <-draining:
-			s.Drain()
+			s.Stop()
 			draining = nil
 		case err = <-ended:
 			if errors.Is(err, io.EOF) {

@@ -78,8 +78,8 @@ func (s *Server) Started() {
 // Look is what the worker saw of itself last, nil before Run has looked.
 func (s *Server) Look() *health.Look { return s.look.Load() }
 
-// Drain says that the worker ends when the requests that run have: its reports say so at once.
-func (s *Server) Drain() {
+// Stop says that the worker ends when the requests that run have: its reports say so at once.
+func (s *Server) Stop() {
 	if !s.draining.Swap(true) {
 		s.nudge()
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -14,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
-	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
@@ -23,8 +22,10 @@ import (
 // to another, and it may be the request itself that a worker did not survive.
 const maxAttempts = 2
 
-// Fleet is where snapshots come from.
-type Fleet interface{ Snapshot() *fleet.Snapshot }
+// Placer gives each attempt a worker; its error is ctx's cause, or a *route.Refusal.
+type Placer interface {
+	Place(ctx context.Context, request route.Request) (*admission.Lease, error)
+}
 
 // Request is what the relay needs of a decoded request.
 type Request struct {
@@ -38,21 +39,17 @@ type Request struct {
 	ID string
 }
 
-// Decode reads a request's bytes; its error is a status.
-type Decode func(raw []byte) (Request, error)
+// Decode reads a request's bytes and its call's metadata; its error is a status.
+type Decode func(ctx context.Context, raw []byte) (Request, error)
 
 // Relay carries calls. Safe for concurrent use.
 type Relay struct {
-	fleet Fleet
-	codec grpc.CallOption
-	// maxInFlight is how many requests a worker gets from this process at once; 0 is no bound.
-	maxInFlight int64
+	places Placer
+	codec  grpc.CallOption
 }
 
-// New makes a relay over a fleet.
-func New(f Fleet, maxInFlight int64) *Relay {
-	return &Relay{fleet: f, codec: grpc.ForceCodecV2(rpc.FrameCodec()), maxInFlight: maxInFlight}
-}
+// New makes a relay over workers.
+func New(p Placer) *Relay { return &Relay{places: p, codec: grpc.ForceCodecV2(rpc.FrameCodec())} }
 
 // upstream is the shape of every relayed call: one request, any number of responses.
 var upstream = &grpc.StreamDesc{ServerStreams: true}
@@ -66,7 +63,7 @@ func (r *Relay) Call(down grpc.ServerStream, method string, decode Decode) error
 	defer in.Free()
 	ctx := down.Context()
 	raw := in.Data.MaterializeToBuffer(mem.DefaultBufferPool())
-	request, err := decode(raw.ReadOnlyData())
+	request, err := decode(ctx, raw.ReadOnlyData())
 	raw.Free()
 	if err != nil {
 		return err
@@ -75,26 +72,27 @@ func (r *Relay) Call(down grpc.ServerStream, method string, decode Decode) error
 		rpc.SetRequestID(ctx, request.ID)
 	}
 	rpc.Annotate(ctx, "model", request.Route.Model)
-	request.Route.MaxInFlight = r.maxInFlight
-	request.Route.Tie = rand.Uint64()
 	var failed error
 	var trailer metadata.MD
 	for range maxAttempts {
-		c, err := r.pick(request)
+		lease, err := r.places.Place(ctx, request.Route)
 		if err != nil {
 			if failed == nil {
 				return fault.Status(err)
 			}
 			break // what the worker that was there said is nearer the truth
 		}
-		c.down, c.method, c.codec, c.request = rpc.Bare(down), method, r.codec, &in
+		c := &carrier{
+			lease: lease, down: rpc.Bare(down), method: method, codec: r.codec, request: &in,
+			prompt: request.Prompt, sequences: request.Sequences,
+		}
 		var again bool
 		again, failed = c.carry(ctx)
 		trailer = c.trailer
 		if !again || ctx.Err() != nil {
 			break
 		}
-		request.Route.Exclude = append(request.Route.Exclude, c.workerID)
+		request.Route.Exclude = append(request.Route.Exclude, lease.WorkerID)
 	}
 	if trailer != nil {
 		down.SetTrailer(trailer)
@@ -102,42 +100,15 @@ func (r *Relay) Call(down grpc.ServerStream, method string, decode Decode) error
 	return failed
 }
 
-// pick chooses a worker and holds its link and its share of the load; carry gives both back.
-func (r *Relay) pick(request Request) (*carrier, error) {
-	for {
-		snapshot := r.fleet.Snapshot()
-		i, err := route.Pick(&snapshot.Route, request.Route)
-		if err != nil {
-			return nil, err
-		}
-		m := &snapshot.Members[i]
-		if !m.Link.Acquire() {
-			// The link ended after the snapshot was made: this worker is out, the next snapshot says so too.
-			request.Route.Exclude = append(request.Route.Exclude, m.Report.GetWorkerId())
-			continue
-		}
-		if m.Load.Begin(request.Route.Tokens, request.Route.MaxInFlight) {
-			return &carrier{
-				workerID: m.Report.GetWorkerId(), link: m.Link, load: m.Load,
-				prompt: request.Prompt, left: request.Route.Tokens, sequences: request.Sequences,
-			}, nil
-		}
-		m.Link.Release() // others took its last place meanwhile, which the next pick sees
-	}
-}
-
 // carrier is one attempt on one worker.
 type carrier struct {
-	workerID string
-	link     *fleet.Link
-	load     *route.Load
-	down     grpc.ServerStream
-	method   string
-	codec    grpc.CallOption
-	request  *rpc.Frame // freed when a frame has come: it is not sent again
+	lease   *admission.Lease
+	down    grpc.ServerStream
+	method  string
+	codec   grpc.CallOption
+	request *rpc.Frame // freed when a frame has come: it is not sent again
 
 	prompt    int64 // tokens that the first frame proves computed
-	left      int64 // tokens still counted in load
 	sequences int64 // finished events due before an OK end
 	tokens    int64 // relayed so far
 	begun     bool  // whether a frame went down: then no other worker may be tried
@@ -146,15 +117,14 @@ type carrier struct {
 
 // carry runs the attempt to its end. again is whether another worker may be tried; err is then this one's status.
 func (c *carrier) carry(ctx context.Context) (again bool, err error) {
-	defer c.link.Release()
-	defer func() { c.load.End(c.left) }()
+	defer c.lease.End()
 	up, cancel := context.WithCancelCause(outgoing(ctx))
 	defer cancel(nil)
-	lost := c.link.Lost()
+	lost := c.lease.Link.Lost()
 	defer context.AfterFunc(lost, func() { cancel(context.Cause(lost)) })()
 
 	err = c.stream(up)
-	rpc.Annotate(ctx, "worker", c.workerID)
+	rpc.Annotate(ctx, "worker", c.lease.WorkerID)
 	if c.sequences > 0 || c.tokens > 0 {
 		rpc.Annotate(ctx, "tokens", c.tokens)
 	}
@@ -162,13 +132,13 @@ func (c *carrier) carry(ctx context.Context) (again bool, err error) {
 	case err == nil:
 		return false, nil
 	case lost.Err() != nil && ctx.Err() == nil:
-		return !c.begun, fault.Lost(c.workerID, c.tokens, context.Cause(lost))
+		return !c.begun, fault.Lost(c.lease.WorkerID, c.tokens, context.Cause(lost))
 	case rpc.Info(err) != nil: // a worker's own word
 		return !c.begun && elsewhere(status.Code(err)), err
 	case ctx.Err() != nil:
 		return false, fault.Status(context.Cause(ctx))
 	case broken(err):
-		return !c.begun, fault.Lost(c.workerID, c.tokens, err)
+		return !c.begun, fault.Lost(c.lease.WorkerID, c.tokens, err)
 	}
 	return false, err
 }
@@ -190,7 +160,7 @@ func broken(err error) bool {
 
 // stream copies frames until the worker ends; the error is the worker's status, or the transport's.
 func (c *carrier) stream(ctx context.Context) error {
-	up, err := c.link.Conn().NewStream(ctx, upstream, c.method, c.codec)
+	up, err := c.lease.Link.Conn().NewStream(ctx, upstream, c.method, c.codec)
 	if err != nil {
 		return err
 	}
@@ -215,7 +185,7 @@ func (c *carrier) stream(ctx context.Context) error {
 			}
 			return nil
 		}
-		c.link.Heard()
+		c.lease.Link.Heard()
 		if !c.begun {
 			if err := c.begin(ctx, up); err != nil {
 				frame.Free()
@@ -234,7 +204,7 @@ func (c *carrier) begin(ctx context.Context, up grpc.ClientStream) error {
 	c.begun = true
 	c.request.Free()
 	rpc.LetGo(ctx)
-	c.progress(c.prompt)
+	c.lease.Progress(c.prompt)
 	header, err := up.Header()
 	if err != nil {
 		return err
@@ -264,13 +234,6 @@ func (c *carrier) count(f *rpc.Frame) {
 	}
 	if tokens > 0 {
 		c.tokens += tokens
-		c.progress(tokens)
+		c.lease.Progress(tokens)
 	}
-}
-
-// progress takes tokens off the worker's load, never more than were counted.
-func (c *carrier) progress(tokens int64) {
-	tokens = min(tokens, c.left)
-	c.left -= tokens
-	c.load.Progress(tokens)
 }

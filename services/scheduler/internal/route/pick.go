@@ -17,12 +17,28 @@ type Request struct {
 	PromptTokens int64
 	// Tokens is what the request may need in all: its prompt and what it generates, estimated where not stated.
 	Tokens int64
+	// Keys are of the request's prefixes, the shortest first, with the tokens that each stands for, ascending; a request that does
+	// not use the cache has none.
+	Keys []Key
+	// RoutingKey is the caller's own: requests with equal ones go to one worker where that can be; empty is none.
+	RoutingKey string
+	// Priority and Tenant order what waits for a place; higher is more urgent.
+	Priority int32
+	Tenant   string
+	// Resumes is whether others have tokens of it already: it has waited its turn before, and waits rather than fails.
+	Resumes bool
 	// Exclude are ids of workers that have been tried.
 	Exclude []string
 	// MaxInFlight is how many requests a worker may have from this process; 0 is no bound.
 	MaxInFlight int64
 	// Tie chooses among equals; any value.
 	Tie uint64
+}
+
+// Key is one prefix of a request.
+type Key struct {
+	Key    uint64
+	Tokens int64 // estimated where the request is text
 }
 
 // foreignTokens is what another scheduler's sequence is taken to need: reports count sequences, not tokens.

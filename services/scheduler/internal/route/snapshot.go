@@ -53,6 +53,14 @@ func (w *Worker) model(name string) *Model {
 	return nil
 }
 
+// ClassOf is the class of the worker's model of that name; empty if it has none.
+func (w *Worker) ClassOf(name string) string {
+	if m := w.model(name); m != nil {
+		return m.ClassID
+	}
+	return ""
+}
+
 // Model is a model in a worker's memory, or on the way there or out.
 type Model struct {
 	Name string

@@ -1,12 +1,16 @@
 package server
 
 import (
+	"context"
 	"fmt"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 	"io/fs"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/prefixkey"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
@@ -41,7 +45,7 @@ func (s *Server) relayed(method string, decode relay.Decode) grpc.StreamHandler 
 }
 
 // generation reads what routing a Generate needs. Values are the worker's to check.
-func generation(raw []byte) (relay.Request, error) {
+func generation(ctx context.Context, raw []byte) (relay.Request, error) {
 	in := &pb.GenerateRequest{}
 	if err := rpc.Decode(raw, in, fault.Domain); err != nil {
 		return relay.Request{}, err
@@ -66,10 +70,29 @@ func generation(raw []byte) (relay.Request, error) {
 	return relay.Request{
 		Route: route.Request{
 			Model: in.GetModel(), Digest: in.GetExpectModelDigest(), ClassID: in.GetExpectClassId(),
-			PromptTokens: ids, Tokens: prompt + generated*sequences,
+			PromptTokens: ids, Tokens: prompt + generated*sequences, Keys: keys(in, prompt), RoutingKey: routingKey(ctx),
+			Priority: in.GetPriority(), Tenant: in.GetFairnessId(), Resumes: len(in.GetResume()) > 0,
 		},
 		Prompt: prompt, Sequences: sequences, ID: in.GetRequestId(),
 	}, nil
+}
+
+// keys are those of a request's prefixes, of a prompt of so many tokens.
+func keys(in *pb.GenerateRequest, prompt int64) []route.Key {
+	prefixes, total := prefixkey.Of(in)
+	out := make([]route.Key, len(prefixes))
+	for i, p := range prefixes {
+		out[i] = route.Key{Key: p.Key, Tokens: int64(p.Tokens(total, int(prompt)))}
+	}
+	return out
+}
+
+// routingKey is the caller's own; empty if the call has none.
+func routingKey(ctx context.Context) string {
+	if values := metadata.ValueFromIncomingContext(ctx, rpc.RoutingKey); len(values) > 0 {
+		return values[0]
+	}
+	return ""
 }
 
 // ended is how many continuations of a resumed request had ended before: no `finished` comes for them. A request that names one
@@ -87,7 +110,7 @@ func ended(in *pb.GenerateRequest) (n int64) {
 func named[M interface {
 	proto.Message
 	GetModel() string
-}](raw []byte) (relay.Request, error) {
+}](_ context.Context, raw []byte) (relay.Request, error) {
 	var zero M
 	in := zero.ProtoReflect().New().Interface().(M)
 	if err := rpc.Decode(raw, in, fault.Domain); err != nil {

@@ -13,6 +13,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
@@ -53,7 +54,7 @@ func newRigWith(t *testing.T, n *workertest.Net, stale time.Duration, addresses 
 	f, err := fleet.New(fleet.Config{Workers: addresses, Dial: n.Dial, Interval: 20 * time.Millisecond,
 		Stale: stale, BackoffMax: 50 * time.Millisecond, Grace: hang}, logger)
 	require.NoError(t, err)
-	handlers := server.New(f, relay.New(f, maxInFlight), logger)
+	handlers := server.New(f, relay.New(admission.New(f, maxInFlight)), logger)
 	s := rpc.NewServer(rpc.ServerConfig{
 		Domain: fault.Domain, DrainTimeout: 5 * time.Second, MaxWaitingBytes: maxWaitingBytes,
 	}, logger)
