@@ -3,7 +3,8 @@
 
 # The parts, in this order; engine is what the mixes are held against, and its file stays for later runs.
 readonly served_model=llama-8b-bf16 SERVED=${SERVED:-engine mixes join prefix cancel overload fairness}
-readonly served_mixes=(1x128/256 64x128/256 128x128/256 256x128/256 64x1024/256)
+# Long enough that the first and the last calls, beside which places are empty, weigh little.
+readonly served_mixes=(1x128/256 64x128/256 128x128/256 256x128/256 64x1024/256) served_time=${SERVED_TIME:-16s}
 
 # measured PART LOG ARGUMENT ...: a run of millrace-bench, held to the floors of this GPU where they have one of it.
 measured() {
@@ -34,7 +35,7 @@ served() {
         engine) ;;
         mixes)
           for mix in "${served_mixes[@]}"; do
-            measured "load $served_model/$mix/alone " "load-${mix/\//-}" load --target "$over" --mix "$mix" --requests $((${mix%%x*} * 4)) \
+            measured "load $served_model/$mix/alone " "load-${mix/\//-}" load --target "$over" --mix "$mix" --duration "$served_time" \
               --engine "$work/served-engine.json" --metrics "http://$page/metrics" --no-histogram
           done ;;
         join)

@@ -75,11 +75,6 @@ __device__ __forceinline__ float2 load_shared_pair(uint32_t address) {
   asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
   return x;
 }
-__device__ __forceinline__ int32_t load_shared_int(uint32_t address) {
-  int32_t x;
-  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
-  return x;
-}
 __device__ __forceinline__ float load_shared_float(uint32_t address) {
   float x;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");

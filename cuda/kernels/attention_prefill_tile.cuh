@@ -35,6 +35,27 @@ __device__ __forceinline__ void fetch_ids(const AttentionArgs& c, const int32_t*
   if (i < count) copy_async_word(ids + i * 4, table + (key >> shift) + i, key + (i << shift) <= longest);
 }
 
+// The block ids of a tile, as fetch_ids leaves them: loaded at once, since a load for each copy would have to wait for the copy
+// before it.
+struct TileBlocks {
+  uint4 ids;
+  __device__ __forceinline__ explicit TileBlocks(uint32_t at) : ids(load_shared(at)) {}
+  // 0 where no position is valid.
+  __device__ __forceinline__ int64_t operator[](int32_t i) const {
+    return static_cast<int32_t>(i < 2 ? (i < 1 ? ids.x : ids.y) : (i < 3 ? ids.z : ids.w));
+  }
+};
+
+// How the threads take the pieces of a tile, kPieces of 16 bytes a row, round after round. Where the rows of a round divide a block
+// they are of one, whose number the compiler knows but for the size of blocks.
+template <int kDim, int kPieces>
+struct Rounds {
+  static constexpr int kRows = kThreads / kPieces, kCount = (kKeys<kDim> * kPieces + kThreads - 1) / kThreads;
+  static constexpr bool kOfOneBlock = kThreads % kPieces == 0 && 16 % kRows == 0;
+  static constexpr bool kWhole = kKeys<kDim> * kPieces % kThreads == 0;
+  __device__ __forceinline__ static int32_t block_row(int round, int32_t row) { return kOfOneBlock ? round * kRows : row; }
+};
+
 // Asks for the tile that begins at `key`, whose block ids lie at `ids`.
 template <class T, int kDim>
 __device__ __forceinline__ void fetch(const AttentionArgs& c, uint32_t ids, int32_t kv_head, int32_t key, int32_t longest,
@@ -42,11 +63,15 @@ __device__ __forceinline__ void fetch(const AttentionArgs& c, uint32_t ids, int3
   constexpr int kPieces = kDim / 8;  // of 16 bytes, a row
   const KvLayout& l = c.layout;
   const int32_t shift = l.block_size == 16 ? 4 : 5;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < kKeys<kDim> * kPieces; i += kThreads) {
+  const TileBlocks blocks(ids);
+  using Round = Rounds<kDim, kPieces>;
+#pragma unroll
+  for (int n = 0; n < Round::kCount; ++n) {
+    const int32_t i = n * kThreads + static_cast<int32_t>(threadIdx.x);
+    if (!Round::kWhole && i >= kKeys<kDim> * kPieces) break;
     const int32_t r = i / kPieces, piece = i % kPieces, position = key + r;
     const bool valid = position <= longest;
-    const int64_t block = load_shared_int(ids + (r >> shift) * 4);  // 0 where no position is valid
+    const int64_t block = blocks[Round::block_row(n, r) >> shift];
     const int64_t at = block * l.block_elements() + kv_head * l.head_elements() +
                        static_cast<int64_t>(position & (l.block_size - 1)) * kDim + piece * 8;
     const uint32_t to = stage + r * kSharedRow<kDim> + piece * 16;
@@ -64,11 +89,15 @@ __device__ __forceinline__ void fetch_f8(const AttentionArgs& c, uint32_t ids, i
   const int32_t shift = l.block_size == 16 ? 4 : 5;
   const uint8_t* const keys = static_cast<const uint8_t*>(c.keys);
   const uint8_t* const values = static_cast<const uint8_t*>(c.values);
-#pragma unroll 4
-  for (int i = threadIdx.x; i < kKeys<kDim> * kPieces; i += kThreads) {
+  const TileBlocks blocks(ids);
+  using Round = Rounds<kDim, kPieces>;
+#pragma unroll
+  for (int n = 0; n < Round::kCount; ++n) {
+    const int32_t i = n * kThreads + static_cast<int32_t>(threadIdx.x);
+    if (!Round::kWhole && i >= kKeys<kDim> * kPieces) break;
     const int32_t r = i / kPieces, piece = i % kPieces, position = key + r;
     const bool valid = position <= longest;
-    const int64_t block = load_shared_int(ids + (r >> shift) * 4);
+    const int64_t block = blocks[Round::block_row(n, r) >> shift];
     const int64_t at = l.f8_at(block, kv_head, position & (l.block_size - 1)) + piece * 16;
     copy_async(raw + i * 16, keys + at, valid);
     copy_async(raw + kF8Side<kDim> + i * 16, values + at, valid);
@@ -76,7 +105,7 @@ __device__ __forceinline__ void fetch_f8(const AttentionArgs& c, uint32_t ids, i
   if (threadIdx.x < kKeys<kDim> / 2) {  // four scales of keys, or of values
     constexpr int kQuads = kKeys<kDim> / 4;
     const int32_t quad = threadIdx.x % kQuads, position = key + quad * 4;
-    const int64_t block = load_shared_int(ids + (quad * 4 >> shift) * 4);
+    const int64_t block = blocks[quad * 4 >> shift];
     const uint8_t* const from = threadIdx.x < kQuads ? keys : values;
     copy_async_part(scales + threadIdx.x * 16, from + l.f8_scale_at(block, kv_head, position & (l.block_size - 1)),
                     (longest + 1 - position) * 4);

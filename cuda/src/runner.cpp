@@ -322,6 +322,9 @@ void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_
   out->kv_bytes = sizes.kv_block_bytes * static_cast<uint64_t>(config.kv_blocks);
   out->workspace_bytes = Workspace(model, config, sizes, nullptr).bytes;
   out->host_bytes_per_block = sizes.kv_block_bytes;
+  // The products with the fewest rows, which are as many as the model is wide, are the hardest to fill the device with.
+  model.device()->enter();
+  out->prefill_grain = prefill_grain(model.desc().hidden);
 }
 
 Runner::Runner(std::shared_ptr<const Model> model, const mr_runner_config& config, RunnerOptions options)

@@ -38,6 +38,8 @@ type Config struct {
 	// whether a preempted sequence waits in host memory, of which there are Runner.HostBlocks, or is computed again.
 	HostRate   float64
 	BlockBytes uint64
+	// Grain: a step whose prefill tokens are a multiple of it computes them fastest (engine.RunnerCost.PrefillGrain). 0 = any number.
+	Grain int
 	// LongestStep is how long a step of MinChunk tokens took before; Stats.StepBound begins from it. 0 = not known.
 	LongestStep time.Duration
 }
@@ -117,8 +119,8 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 		held:        map[string]int{},
 		turns:       map[string]uint64{},
 		generations: make([]uint32, cfg.Runner.MaxSequences),
-		alone:       newPace(cfg.StepTarget),
-		shared:      newPace(cfg.SharedTarget),
+		alone:       newPace(cfg.StepTarget, cfg.Grain),
+		shared:      newPace(cfg.SharedTarget, cfg.Grain),
 	}
 	l.counters.longest.Store(int64(cfg.LongestStep))
 	return l

@@ -9,16 +9,37 @@ const MinChunk = 32
 // a bit of the output.
 type pace struct {
 	target time.Duration // wanted length of a step
+	grain  int           // the device is fastest with multiples of so many tokens; 0 = with any
 	tokens int           // that fit it, as far as is known; >= MinChunk
 }
 
-func newPace(target time.Duration) pace { return pace{target: target, tokens: MinChunk} }
+func newPace(target time.Duration, grain int) pace {
+	return pace{target: target, grain: grain, tokens: MinChunk}
+}
+
+// chunk is how many prefill tokens a step should have of those that wait, where most have room. A step that leaves some behind has a
+// whole number of grains: what it has beyond them would take the device as long as a whole grain more.
+func (p *pace) chunk(waiting, most int) int {
+	fits := min(p.tokens, most)
+	if waiting <= fits {
+		return waiting
+	}
+	return p.whole(fits)
+}
+
+// whole is the grains in so many tokens, or the tokens where they are less than one.
+func (p *pace) whole(tokens int) int {
+	if p.grain <= 0 || tokens < p.grain {
+		return tokens
+	}
+	return tokens - tokens%p.grain
+}
 
 // learn takes in a step that had so many prefill tokens where most had room, whatever was wanted. One with fewer than it might
 // have had says nothing: most of its time went into something else. From one step to the next the pace at most doubles or
 // halves, so that a single odd one spoils little.
 func (p *pace) learn(tokens int, took time.Duration, most int) {
-	if tokens < min(p.tokens, most) {
+	if tokens < p.whole(min(p.tokens, most)) {
 		return
 	}
 	fits := int(float64(tokens) * float64(p.target) / float64(max(took, time.Microsecond)))

@@ -41,12 +41,43 @@ func TestAPaceFollowsTheClock(t *testing.T) {
 	}
 }
 
+func TestAStepThatLeavesTokensBehindHasWholeGrains(t *testing.T) {
+	for name, tc := range map[string]struct{ grain, tokens, waiting, most, want int }{
+		"what waits fits":                       {1024, 1200, 1100, 4096, 1100},
+		"all that fits":                         {1024, 1200, 1200, 4096, 1200},
+		"one more than fits":                    {1024, 1200, 1201, 4096, 1024},
+		"two grains":                            {1024, 3000, 9000, 4096, 2048},
+		"room for a part of a grain":            {1024, 3000, 9000, 1000, 1000},
+		"room for a grain and a part":           {1024, 3000, 9000, 2000, 1024},
+		"less than a grain fits":                {1024, 1023, 9000, 4096, 1023},
+		"a device that is as fast with any":     {0, 1200, 9000, 4096, 1200},
+		"a grain of one":                        {1, 1200, 9000, 4096, 1200},
+		"nothing waits":                         {1024, 1200, 0, 4096, 0},
+		"no room, as all of it is for decoding": {1024, 1200, 9000, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := pace{target: time.Second, grain: tc.grain, tokens: tc.tokens}
+			require.Equal(t, tc.want, p.chunk(tc.waiting, tc.most))
+		})
+	}
+}
+
+func TestAPaceLearnsOfWholeGrains(t *testing.T) {
+	const target = 40 * time.Millisecond
+	p := pace{target: target, grain: 1024, tokens: 1241}
+	p.learn(1024, 50*time.Millisecond, 4096)
+	require.Equal(t, 819, p.tokens, "a step that was cut to a grain says how long one takes")
+	p = pace{target: target, grain: 1024, tokens: 1241}
+	p.learn(1023, 50*time.Millisecond, 4096)
+	require.Equal(t, 1241, p.tokens, "one with less was not cut")
+}
+
 // Whatever a step costs beside its prompts, a pace settles where the whole lasts as long as wanted, or at its ends.
 func TestAPaceSettles(t *testing.T) {
 	const target, most = 50 * time.Millisecond, 4096
 	for _, base := range []time.Duration{0, 5 * time.Millisecond, 25 * time.Millisecond, 45 * time.Millisecond, 60 * time.Millisecond} {
 		for _, each := range []time.Duration{time.Microsecond, 25 * time.Microsecond, 400 * time.Microsecond, 20 * time.Millisecond} {
-			p := newPace(target)
+			p := newPace(target, 0)
 			for range 200 {
 				p.learn(p.tokens, base+each*time.Duration(p.tokens), most)
 			}

@@ -18,8 +18,9 @@ func (l *Loop) choose() bool {
 			tokens++
 		}
 	}
-	budget := min(l.chunk(tokens > 0), l.cfg.Runner.MaxBatchedTokens-tokens)
-	for _, s := range l.inTurn() {
+	prompts := l.inTurn()
+	budget := l.chunk(tokens, prompts)
+	for _, s := range prompts {
 		if budget <= 0 {
 			break
 		}
@@ -45,15 +46,22 @@ func (l *Loop) plannable(s *sequence) bool {
 	return !s.paused
 }
 
-// chunk is how many prefill tokens a step may have, in which sequences decode or none does.
-func (l *Loop) chunk(shared bool) int {
-	switch {
-	case l.cfg.Chunk > 0:
-		return l.cfg.Chunk
-	case shared:
-		return l.shared.tokens
+// chunk is how many tokens of prompts a step may have beside those of sequences that decode.
+func (l *Loop) chunk(decode int, prompts []*sequence) int {
+	most := l.cfg.Runner.MaxBatchedTokens - decode
+	if l.cfg.Chunk > 0 {
+		return min(l.cfg.Chunk, most)
 	}
-	return l.alone.tokens
+	waiting := 0
+	for _, s := range prompts {
+		if l.plannable(s) {
+			waiting += s.length() - s.submitted
+		}
+	}
+	if decode > 0 {
+		return l.shared.chunk(waiting, most)
+	}
+	return l.alone.chunk(waiting, most)
 }
 
 // scoreLimit keeps a chunk within the score rows left in the step.

@@ -20,6 +20,8 @@ type RunnerConfig struct {
 type RunnerCost struct {
 	KVBytes, WorkspaceBytes, BytesPerBlock uint64
 	HostBytesPerBlock                      uint64 // of host memory, which the device's ledger does not count
+	// PrefillGrain: a step whose prefill tokens are a multiple of so many leaves the fewest processors idle; 0: any number is as good.
+	PrefillGrain int
 }
 
 // Runner owns the KV cache and slots of one model and runs steps. One goroutine uses it, Progress excepted.

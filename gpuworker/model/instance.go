@@ -48,6 +48,7 @@ type Instance struct {
 	// oneClass is engine.DeviceInfo's, hostBlock the bytes of host memory that a KV block takes.
 	oneClass  bool
 	hostBlock uint64
+	grain     int                     // engine.RunnerCost.PrefillGrain
 	stop      context.CancelCauseFunc // ends the loop
 	ended     chan struct{}           // closed when the loop has ended
 	held      atomic.Uint64           // bytes of holds

@@ -188,7 +188,7 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 	if inst.runner, err = inst.model.NewRunner(inst.Runner); err != nil {
 		return 0, err
 	}
-	inst.hostBlock = price.HostBytesPerBlock
+	inst.hostBlock, inst.grain = price.HostBytesPerBlock, price.PrefillGrain
 	swapped := l.swap.take(inst.Runner.HostBlocks, price.HostBytesPerBlock)
 	inst.holds.add("cache", &inst.cache, func() error {
 		if err := inst.runner.Close(); err != nil {
@@ -227,7 +227,7 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 func (l *loader) serve(inst *Instance, took time.Duration) {
 	cfg := batch.Config{
 		Runner: inst.Runner, Context: inst.Context, LongestStep: took, SharedTarget: l.cfg.StepTarget,
-		OneClass: inst.oneClass, BlockBytes: inst.hostBlock,
+		OneClass: inst.oneClass, BlockBytes: inst.hostBlock, Grain: inst.grain,
 	}
 	if l.cfg.Observe != nil {
 		cfg.Observer = l.cfg.Observe(inst.Name)

@@ -21,8 +21,8 @@
  * 1.2  mr_device_info: physical_total and what follows it; errors may be unknown; device_fault; ABORTED from step_submit;
  *      MATMUL and MATVEC in f32, MATMUL_F16, MATVEC_F16
  * 1.3  slots that begin with a history; blocks in host memory: host_blocks, MR_PRE_BLOCK_OUT, MR_PRE_BLOCK_IN; masks that come
- *      late: MR_STEP_LATE_MASKS, step_masks; act_type apart from kv_type, MR_KV_F8; one_class; members reserved for models
- *      that lie on several devices
+ *      late: MR_STEP_LATE_MASKS, step_masks; act_type apart from kv_type, MR_KV_F8; one_class; prefill_grain; members reserved
+ *      for models that lie on several devices
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -238,7 +238,10 @@ typedef struct mr_runner_config {
 typedef struct mr_runner_cost {
   size_t struct_size;
   uint64_t kv_bytes, workspace_bytes, bytes_per_block;
-  uint64_t host_bytes_per_block; /* since 1.3: of host memory, counted nowhere in the device's ledger */
+  /* Since 1.3. */
+  uint64_t host_bytes_per_block; /* of host memory, counted nowhere in the device's ledger */
+  int32_t prefill_grain;         /* a step whose PREFILL tokens are a multiple of so many leaves the fewest processors idle; 0 = any
+                                    number is as good. A hint: it changes no bits */
 } mr_runner_cost;
 
 enum { MR_CLASS_PREFILL = 0, MR_CLASS_DECODE = 1 };

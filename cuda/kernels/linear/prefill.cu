@@ -110,6 +110,12 @@ cudaError_t prepare_prefill(int32_t device, int32_t sms) {
 
 bool prefill_available(int32_t device) { return prepared[device].clusters > 0; }
 
+int32_t prefill_grain(int32_t device, int64_t rows) {
+  constexpr int64_t kRowsAPair = int64_t{kPrefillCluster} * kPrefillRows;
+  const int64_t row_pairs = std::max<int64_t>((rows + kRowsAPair - 1) / kRowsAPair, 1);
+  return static_cast<int32_t>(prepared[device].clusters / row_pairs * kWidestTile);
+}
+
 cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on) {
   const PreparedPrefill& on_device = prepared[device];
   const PackedWeight& weight = args.targets[first].weight;
@@ -144,6 +150,7 @@ cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t firs
 
 cudaError_t prepare_prefill(int32_t, int32_t) { return cudaSuccess; }
 bool prefill_available(int32_t) { return false; }
+int32_t prefill_grain(int32_t, int64_t) { return 0; }
 cudaError_t launch_prefill(int32_t, const ProductArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
 
 #endif

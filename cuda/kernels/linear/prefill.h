@@ -29,7 +29,7 @@ struct PrefillKernel {
 };
 
 // By the tokens of a tile: 64, 128, 256.
-constexpr int32_t kPrefillForms = 3;
+constexpr int32_t kPrefillForms = 3, kWidestTile = 256;
 
 // One file a type defines it. No function where the build has no machine code of sm_90a.
 template <int32_t T>
@@ -46,6 +46,8 @@ cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* ma
 // What prefill.cu gives product.cu. prepare: as prepare_products, of the current device. available: whether it runs there.
 cudaError_t prepare_prefill(int32_t device, int32_t sms);
 bool prefill_available(int32_t device);
+// As product.h has it.
+int32_t prefill_grain(int32_t device, int64_t rows);
 // Targets [first, last) of one type, tokens > 0.
 cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on);
 

@@ -209,6 +209,12 @@ cudaError_t prepare_products() {
   return cudaSuccess;
 }
 
+int32_t prefill_grain(int64_t rows) {
+  int32_t device = 0;
+  const PreparedDevice* prepared_device = nullptr;
+  return current(device, &prepared_device) == cudaSuccess && prefill_available(device) ? prefill_grain(device, rows) : 0;
+}
+
 cudaError_t launch_product(const ProductArgs& args, const Stream& on) {
   if (!valid(args)) return cudaErrorInvalidValue;
   if (args.tokens == 0) return cudaSuccess;

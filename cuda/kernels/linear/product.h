@@ -67,6 +67,10 @@ bool product_norms(const ProductArgs& args);
 // product and outside of stream capture.
 cudaError_t prepare_products();
 
+// Tokens of the prefill class with which a product of so many rows fills the current device's processors in one round, and in each
+// further one; 0 where any number is as good.
+int32_t prefill_grain(int64_t rows);
+
 // Weights may be requested before grid_wait(); x, out and bias are touched after it.
 cudaError_t launch_product(const ProductArgs& args, const Stream& on);
 
