@@ -8,6 +8,7 @@
 #include <cudaTypedefs.h>
 
 #include "kernels/linear/cluster_launch.h"
+#include "kernels/linear/prefill_kernel.cuh"
 #endif
 
 namespace mr::cuda {
@@ -140,10 +141,12 @@ cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t firs
   if (int64_t{p.row_pairs} * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
   p.items = p.row_pairs * p.token_tiles;
   p.item_stride = std::min(p.items, on_device.clusters);
-  CUtensorMap map;
-  const cudaError_t error = map_tokens(args, kernel.tokens / kPrefillCluster, &map);
+  PrefillMaps maps{};
+  cudaError_t error = map_tokens(args, kernel.tokens / kPrefillCluster, &maps.tokens);
+  for (int32_t i = 0; i < p.count && kernel.boxed && error == cudaSuccess; ++i)
+    error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i]);
   if (error != cudaSuccess) return error;
-  return ClusterLaunch(kernel, p.item_stride, kPrefillCluster, on).run(p, map);
+  return ClusterLaunch(kernel, p.item_stride, kPrefillCluster, on).run(p, maps);
 }
 
 #else

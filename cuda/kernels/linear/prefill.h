@@ -26,6 +26,7 @@ struct PrefillParams {
 struct PrefillKernel {
   const void* function;
   int32_t shared_bytes, threads, tokens;  // tokens of a tile
+  bool boxed = false;                     // whether weights come by tensor maps of their panels
 };
 
 // By the tokens of a tile: 64, 128, 256.

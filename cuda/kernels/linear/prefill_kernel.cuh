@@ -25,6 +25,8 @@ struct PrefillLayout {
   static constexpr int32_t panel = f.quants + f.high + f.scales + f.header;  // one unit's planes, then the header
   static constexpr int32_t weights = (panels * panel + 1023) / 1024 * 1024, rows = tokens * 128;
   static constexpr int32_t stage = weights + rows;
+  // Units of 2048 bytes come four panels at a time, since the unit that copies takes about as long for a small piece as for a large one.
+  static constexpr bool boxed = f.units == 1 && panel == 2048;
   static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min;
   static constexpr int32_t exchange = publishes ? 8 * 256 : 0;  // of each warp's own
   static constexpr int32_t pair_stride = 36, pair_floats = 64 * pair_stride;  // 64 rows of 32 tokens
@@ -34,6 +36,13 @@ struct PrefillLayout {
   static constexpr int32_t stages = stages_that_fit > 8 ? 8 : stages_that_fit;
   static constexpr int32_t bytes = stages * stage + exchange + pairs + barriers + 1024;  // 1024: to align the ring
 };
+
+#if MR_HOPPER
+struct PrefillMaps {
+  CUtensorMap tokens;      // boxes of one unit's columns and a block's share of a tile's tokens
+  CUtensorMap weights[3];  // of each target whose units are boxed: boxes of one unit of four panels, in eight bytes
+};
+#endif
 
 constexpr int32_t kPrefillThreads = 3 * 128;  // the third warpgroup gives its registers away and asks for data with one warp
 
@@ -105,16 +114,19 @@ struct PrefillBlock {
   static constexpr WeightFormat f = Format<T>::f;
 
   const PrefillParams& p;
-  const void* map;
+  const PrefillMaps& maps;
   uint32_t ring, exchange, full, empty;  // shared memory addresses; full and empty: one barrier a stage
   float* pairs;
   uint32_t rank;
   int32_t warp, lane;
 
+  __device__ __forceinline__ int32_t index_of(int32_t tile) const {
+    return (p.count > 1 && tile >= p.targets[1].first_tile) + (p.count > 2 && tile >= p.targets[2].first_tile);
+  }
   __device__ __forceinline__ const DecodeTarget& target_of(int32_t tile, int32_t& within) const {
-    const int32_t i = (p.count > 1 && tile >= p.targets[1].first_tile) + (p.count > 2 && tile >= p.targets[2].first_tile);
-    within = tile - p.targets[i].first_tile;
-    return p.targets[i];
+    const DecodeTarget& target = p.targets[index_of(tile)];
+    within = tile - target.first_tile;
+    return target;
   }
 
   // This block's tile of rows, and the first of its tokens. Items go through all tokens for a few pairs of row tiles at a
@@ -126,44 +138,78 @@ struct PrefillBlock {
     token0 = within / width * tokens;
   }
 
-  // Lane l asks for plane l/8 of panel l%8: quants, high, scales, header.
+  // A unit's weights of this block's tile of rows.
+  //
+  // Boxed: two copies of four panels, of a pair the gate's and the up's, with zeros past the last. Otherwise lane l asks for plane l/8
+  // of panel l%8: quants, high, scales, header; panels past the last are the last.
+  struct Weights {
+    const uint8_t* panel;            // this lane's
+    const CUtensorMap* map[2];
+    int32_t first[2];
+  };
+  __device__ __forceinline__ Weights weights_of(int32_t tile) const {
+    Weights w{};
+    if constexpr (Layout::boxed) {
+#pragma unroll
+      for (int32_t half = 0; half < 2; ++half) {
+        const int32_t i = p.pair ? half : index_of(tile);
+        w.map[half] = &maps.weights[i];
+        w.first[half] = p.pair ? tile * 4 : (tile - p.targets[i].first_tile) * 8 + half * 4;
+      }
+    } else {
+      const int32_t panel_index = lane % 8;
+      if (p.pair) {
+        const DecodeTarget& target = p.targets[panel_index / 4];
+        w.panel = target.data + min(tile * 4 + panel_index % 4, target.panels - 1) * p.panel_bytes;
+      } else {
+        int32_t within;
+        const DecodeTarget& target = target_of(tile, within);
+        w.panel = target.data + min(within * 8 + panel_index, target.panels - 1) * p.panel_bytes;
+      }
+    }
+    return w;
+  }
+  __device__ __forceinline__ static constexpr int32_t weight_bytes(int32_t u) {
+    return 8 * (f.quants + f.high + f.scales + (u == 0 ? f.header : 0));
+  }
+  __device__ __forceinline__ void ask_weights(const Weights& w, int32_t unit, uint32_t at, uint32_t done) const {
+    if constexpr (Layout::boxed) {
+      if (lane != 0) return;
+#pragma unroll
+      for (int32_t half = 0; half < 2; ++half)
+        tensor_copy(at + half * 4 * Layout::panel, w.map[half], unit * (Layout::panel / 8), w.first[half], done);
+    } else {
+      const int32_t u = unit % f.units, plane = lane / 8;
+      constexpr int32_t each = f.quants + f.high + f.scales;
+      const uint8_t* from = w.panel + static_cast<int64_t>(unit / f.units) * Format<T>::group_bytes;
+      const uint32_t to = at + lane % 8 * Layout::panel;
+      if constexpr (f.units == 1) {
+        if (plane == 0) bulk_copy(to, from, each, done);
+      } else {
+        if (plane == 0) bulk_copy(to, from + u * f.quants, f.quants, done);
+        if (f.high > 0 && plane == 1) bulk_copy(to + f.quants, from + Format<T>::high_at(u), f.high, done);
+        if (f.scales > 0 && plane == 2) bulk_copy(to + f.quants + f.high, from + Format<T>::scales_at(u), f.scales, done);
+        if (plane == 3 && u == 0) bulk_copy(to + each, from + Format<T>::header_plane, f.header, done);
+      }
+    }
+  }
+
   __device__ __forceinline__ void produce() const {
     constexpr int32_t half = tokens / kPrefillCluster;
     int32_t stage = 0;
     uint32_t phase = 0;
-    const int32_t panel_index = lane % 8, plane = lane / 8;
     for (int32_t item = static_cast<int32_t>(blockIdx.x) / kPrefillCluster; item < p.items; item += p.item_stride) {
       int32_t tile, token0;
       locate(item, tile, token0);
-      tile = min(tile, p.tiles - 1);
-      const uint8_t* panel;
-      if (p.pair) {
-        const DecodeTarget& target = p.targets[panel_index / 4];
-        panel = target.data + min(tile * 4 + panel_index % 4, target.panels - 1) * p.panel_bytes;
-      } else {
-        int32_t within;
-        const DecodeTarget& target = target_of(tile, within);
-        panel = target.data + min(within * 8 + panel_index, target.panels - 1) * p.panel_bytes;
-      }
+      const Weights weights = weights_of(min(tile, p.tiles - 1));
       for (int32_t unit = 0; unit < p.units; ++unit) {
         barrier_wait(empty + stage * 8, phase ^ 1);
         const uint32_t at = ring + stage * Layout::stage, done = full + stage * 8;
-        const int32_t u = unit % f.units;
-        constexpr int32_t each = f.quants + f.high + f.scales;
-        if (lane == 0) barrier_expect(done, Layout::rows + 8 * (each + (u == 0 ? f.header : 0)));
+        if (lane == 0) barrier_expect(done, Layout::rows + weight_bytes(unit % f.units));
         __syncwarp();
-        const uint8_t* from = panel + static_cast<int64_t>(unit / f.units) * Format<T>::group_bytes;
-        const uint32_t to = at + panel_index * Layout::panel;
-        if constexpr (f.units == 1) {
-          if (plane == 0) bulk_copy(to, from, each, done);
-        } else {
-          if (plane == 0) bulk_copy(to, from + u * f.quants, f.quants, done);
-          if (f.high > 0 && plane == 1) bulk_copy(to + f.quants, from + Format<T>::high_at(u), f.high, done);
-          if (f.scales > 0 && plane == 2) bulk_copy(to + f.quants + f.high, from + Format<T>::scales_at(u), f.scales, done);
-          if (plane == 3 && u == 0) bulk_copy(to + each, from + Format<T>::header_plane, f.header, done);
-        }
+        ask_weights(weights, unit, at, done);
         if (lane == 0) {
-          tensor_copy(at + Layout::weights + rank * half * 128, map, unit * kUnitCols, token0 + static_cast<int32_t>(rank) * half,
+          tensor_copy(at + Layout::weights + rank * half * 128, &maps.tokens, unit * kUnitCols, token0 + static_cast<int32_t>(rank) * half,
                       done, (1 << kPrefillCluster) - 1);
         }
         if (++stage == Layout::stages) {
@@ -360,13 +406,13 @@ struct PrefillBlock {
 #if MR_HOPPER
 template <int32_t T, class A, int32_t tokens>
 __global__ void __launch_bounds__(kPrefillThreads, 1)
-    prefill_product(const __grid_constant__ PrefillParams p, const __grid_constant__ CUtensorMap map) {
+    prefill_product(const __grid_constant__ PrefillParams p, const __grid_constant__ PrefillMaps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = PrefillLayout<T, tokens>;
   extern __shared__ uint8_t memory[];
   const uint32_t base = shared_address(memory), ring = (base + 1023) & ~1023u;
   uint8_t* behind = memory + (ring - base) + Layout::stages * Layout::stage;
-  PrefillBlock<T, A, tokens> block{p, &map};
+  PrefillBlock<T, A, tokens> block{p, maps};
   block.ring = ring;
   block.pairs = reinterpret_cast<float*>(behind);
   block.exchange = shared_address(behind) + Layout::pairs;
@@ -399,7 +445,8 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
 
 template <int32_t T, class A, int32_t tokens>
 PrefillKernel prefill_kernel_of() {
-  return {reinterpret_cast<const void*>(&prefill_product<T, A, tokens>), PrefillLayout<T, tokens>::bytes, kPrefillThreads, tokens};
+  return {reinterpret_cast<const void*>(&prefill_product<T, A, tokens>), PrefillLayout<T, tokens>::bytes, kPrefillThreads, tokens,
+          PrefillLayout<T, tokens>::boxed};
 }
 #else
 template <int32_t T, class A, int32_t tokens>
