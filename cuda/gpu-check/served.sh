@@ -3,8 +3,10 @@
 
 # The parts, in this order; engine is what the mixes are held against, and its file stays for later runs.
 readonly served_model=llama-8b-bf16 SERVED=${SERVED:-engine mixes join prefix cancel overload fairness}
-# Long enough that the first and the last calls, beside which places are empty, weigh little.
-readonly served_mixes=(1x128/256 64x128/256 128x128/256 256x128/256 64x1024/256) served_time=${SERVED_TIME:-16s}
+readonly served_mixes=(1x128/256 64x128/256 128x128/256 256x128/256 64x1024/256)
+
+# time_of MIX: so long that the first and the last calls, beside which places are empty, weigh little.
+time_of() { [[ $1 == 64x* ]] && echo 32s || echo 16s; }
 
 # measured PART LOG ARGUMENT ...: a run of millrace-bench, held to the floors of this GPU where they have one of it.
 measured() {
@@ -35,7 +37,7 @@ served() {
         engine) ;;
         mixes)
           for mix in "${served_mixes[@]}"; do
-            measured "load $served_model/$mix/alone " "load-${mix/\//-}" load --target "$over" --mix "$mix" --duration "$served_time" \
+            measured "load $served_model/$mix/alone " "load-${mix/\//-}" load --target "$over" --mix "$mix" --duration "$(time_of "$mix")" \
               --engine "$work/served-engine.json" --metrics "http://$page/metrics" --no-histogram
           done ;;
         join)
