@@ -19,8 +19,12 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -X github.com/millrace/millrace/services/internal/version.Version=$(VERSION)
 # The first words of the story that make run tells.
 PROMPT ?= Once upon a time
-# Compose profile to start beside the default services: empty or gpu.
+# Compose profile to start beside the default services: empty, gpu, or sim, which stands in for the CPU workers.
 PROFILE ?=
+# CPU workers that make compose-up starts; empty: 2, or with PROFILE=sim none.
+CPU_WORKERS ?=
+# What make rig-test breaks, divided by commas; empty: everything.
+RIG ?=
 # Base of the GPU workers' image; empty: ubuntu:24.04.
 CUDA_BASE_IMAGE ?=
 # How long each fuzz target runs.
@@ -186,17 +190,21 @@ local-bases: ## Make the image's base images from Debian packages, where no cont
 	deploy/local-bases.sh
 
 .PHONY: compose-up
-compose-up: export WORKERS := worker-0:7071,worker-1:7071$(if $(filter gpu,$(PROFILE)),$(comma)gpu-0:7071$(comma)gpu-1:7071)
-compose-up: ## Start one scheduler and two CPU workers in containers; PROFILE=gpu adds a worker per GPU, see image
+compose-up: export CPU_WORKERS := $(or $(CPU_WORKERS),$(if $(filter sim,$(PROFILE)),0,2))
+compose-up: ## Start two schedulers and CPU_WORKERS (2) CPU workers in containers; PROFILE=gpu adds a worker per GPU, sim simulated ones
 	$(COMPOSE) $(if $(PROFILE),--profile $(PROFILE),) up -d --build
 
 .PHONY: compose-check
 compose-check: build ## Prove the containers on this machine: they serve, come back under their names, and need a GPU or say so
 	@deploy/compose-check.sh
 
+.PHONY: rig-test
+rig-test: build ## Break containers under load and prove that nothing is lost; RIG=kill,freeze chooses sections
+	@deploy/rig-test.sh '$(RIG)'
+
 .PHONY: compose-down
 compose-down: ## Stop the containers
-	$(COMPOSE) --profile gpu down --remove-orphans
+	$(COMPOSE) --profile gpu --profile sim down --remove-orphans
 
 ## Contract
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # compose-check.sh: proves the containers on this machine, which needs no GPU. It starts the default services, generates
-# through them, kills a worker and makes another anew, whose names must stay; then it builds the image of GPU workers with
+# through both schedulers, kills a worker and makes another anew, whose names must stay; then it builds the image of GPU workers with
 # build/cuda/libmillrace_cuda.so, or a stand-in that has no GPU, and starts a worker that must say in one line that there is
 # no usable GPU, end with 2 and stay down after its tries. Where there is a GPU, the worker must serve instead.
 #
@@ -15,7 +15,7 @@ stand_in=
 
 clean_up() {
   docker rm -f "$lonely" >/dev/null 2>&1 || true
-  compose --profile gpu down --remove-orphans >/dev/null 2>&1 || true
+  compose --profile gpu --profile sim down --remove-orphans >/dev/null 2>&1 || true
   [[ -z $stand_in ]] || rm -f "$library"
   rm -rf "$scratch"
 }
@@ -37,8 +37,15 @@ within() {
   done
 }
 
-client() { compose exec -T scheduler millrace "$@"; }
-container() { compose ps -q "$1"; }
+client() { compose exec -T scheduler-0 millrace "$@"; }
+other_client() { compose exec -T scheduler-1 millrace "$@"; }
+# container NAME: of the one service of that name, or worker-N of the service worker.
+container() {
+  local service=$1 number=1
+  [[ $1 != worker-* ]] || { service=worker number=${1#worker-}; }
+  docker ps -aq --no-trunc --filter "label=com.docker.compose.project=$COMPOSE_PROJECT_NAME" \
+    --filter "label=com.docker.compose.service=$service" --filter "label=com.docker.compose.container-number=$number"
+}
 of() { docker inspect --format "$2" "$1"; }
 healthy() { [[ $(of "$(container "$1")" '{{.State.Health.Status}}') == healthy ]]; }
 # The ids of the workers that the scheduler is connected with, on one line.
@@ -46,42 +53,46 @@ workers() {
   client workers --once --json | tr -d ' ' | grep -o '"connected":true,"report":{"workerId":"[^"]*"' |
     sed 's/.*:"\(.*\)"/\1/' | sort | xargs
 }
-both() { [[ $(workers) == 'worker-0:7071 worker-1:7071' ]]; }
-story() { client generate -m stories 'Once upon a time' --max-tokens 32 --seed 1 2>/dev/null; }
+both() { [[ $(workers) == 'worker-1 worker-2' ]]; }
+story() { "${1:-client}" generate -m stories 'Once upon a time' --max-tokens 32 --seed 1 2>/dev/null; }
 
 make compose-up
-for service in scheduler worker-0 worker-1; do
+for service in scheduler-0 scheduler-1 worker-1 worker-2; do
   within 60 healthy "$service" || die "$service is not healthy: $(of "$(container "$service")" '{{json .State.Health}}')"
 done
-within 30 both || die "the workers are $(workers), want worker-0:7071 and worker-1:7071"
+within 30 both || die "the workers are $(workers), want worker-1 and worker-2"
 client load stories --replicas 2 >"$scratch/load.log" 2>&1 || die "the model is not loaded: $(tail -n 3 "$scratch/load.log")"
 first=$(story)
 [[ ${#first} -gt 20 ]] || die "no story: $first"
-echo "three containers are healthy, and tell: ${first:0:60}..."
+[[ $(story other_client) == "$first" ]] || die "the schedulers tell different stories"
+echo "four containers are healthy, and tell: ${first:0:60}..."
 
 # One of the two has told the story.
-measures() { curl -fsS "http://127.0.0.1:9071/$1" && curl -fsS "http://127.0.0.1:9072/$1"; }
+measures() {
+  local worker
+  for worker in worker-1 worker-2; do curl -fsS "http://$(docker port "$(container "$worker")" 9071)/$1" || return 1; done
+}
 measures readyz >/dev/null || die 'a worker is not ready by its own word'
 measures metrics >"$scratch/measures" || die 'a worker serves no measures'
 grep -q '^millrace_generated_tokens_total{model="stories"} [1-9]' "$scratch/measures" ||
   die "no worker has measured the story: $(grep '^millrace_generated' "$scratch/measures")"
 echo "both serve $(grep -c '^# TYPE millrace_' "$scratch/measures" | awk '{print $1 / 2}') measures"
 
-killed=$(container worker-0)
+killed=$(container worker-1)
 kill -9 "$(of "$killed" '{{.State.Pid}}')"
 came_back() { [[ $(of "$killed" '{{.RestartCount}}') == 1 ]]; }
-within 60 came_back || die 'worker-0 was not started again after it was killed'
+within 60 came_back || die 'worker-1 was not started again after it was killed'
 within 60 both || die "after a kill the workers are $(workers)"
-echo 'worker-0 was killed and came back under its name'
+echo 'worker-1 was killed and came back under its name'
 
-old=$(container worker-1)
+old=$(container worker-2)
 docker rm -f "$old" >/dev/null
-compose up -d worker-1 >/dev/null 2>&1
-[[ $(container worker-1) != "$old" ]] || die 'worker-1 was not made anew'
-within 60 both || die "after worker-1 was made anew the workers are $(workers)"
+compose up -d worker >/dev/null 2>&1
+[[ $(container worker-2) != "$old" ]] || die 'worker-2 was not made anew'
+within 60 both || die "after worker-2 was made anew the workers are $(workers)"
 client load stories --replicas 2 >"$scratch/load.log" 2>&1 || die "the model is not loaded: $(tail -n 3 "$scratch/load.log")"
 [[ $(story) == "$first" ]] || die 'the story is another one than before'
-echo 'worker-1 was made anew and has its name'
+echo 'worker-2 was made anew and has its name'
 make compose-down
 
 if [[ ! -f $library ]]; then

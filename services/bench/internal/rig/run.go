@@ -1,0 +1,178 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+// ErrBroken says that a promise was broken.
+var ErrBroken = errors.New("a promise was broken")
+
+// section is one scenario; its text is what came of it.
+type section struct {
+	name string
+	run  func(*rig, context.Context) (string, error)
+}
+
+// sections in the order in which they run.
+var sections = []section{
+	{"kill", (*rig).kill}, {"freeze", (*rig).freeze}, {"partition", (*rig).partition}, {"drain", (*rig).drain},
+	{"scheduler", (*rig).scheduler}, {"restart", (*rig).restart}, {"recreate", (*rig).recreate},
+}
+
+// rig is a project that is up and what it must answer.
+type rig struct {
+	cfg     Config
+	docker  docker
+	entries []*entry
+	stories []story
+}
+
+// story is a request and its undisturbed answer.
+type story struct {
+	request *pb.GenerateRequest
+	want    answer
+}
+
+// beginnings of the stories, all of one model.
+var beginnings = []string{"Once upon a time", "Tom had a big red", "The little cat", "One day, a bird", "Lily and Ben"}
+
+// Run runs the sections and writes a line for each. It returns ErrBroken if one fails; the others run all the same.
+func Run(ctx context.Context, cfg Config, out io.Writer) error {
+	r := &rig{cfg: cfg, docker: docker{cfg.Project}}
+	defer func() {
+		for _, e := range r.entries {
+			_ = e.conn.Close()
+		}
+	}()
+	for i, address := range cfg.Schedulers {
+		e, err := dial(fmt.Sprintf("scheduler-%d", i), address)
+		if err != nil {
+			return err
+		}
+		r.entries = append(r.entries, e)
+	}
+	watching, stop := context.WithCancel(ctx)
+	var watchers sync.WaitGroup
+	defer watchers.Wait()
+	defer stop()
+	for _, e := range r.entries {
+		watchers.Go(func() { e.watch(watching) })
+	}
+
+	failed := []string{}
+	for _, s := range slices.Concat([]section{{"start", (*rig).start}}, sections) {
+		if len(cfg.Only) > 0 && s.name != "start" && !slices.Contains(cfg.Only, s.name) {
+			continue
+		}
+		began := time.Now()
+		text, err := s.run(r, ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		verdict := "ok  "
+		if err != nil {
+			verdict, text, failed = "FAIL", plainText(text, err), append(failed, s.name)
+		}
+		fmt.Fprintf(out, "%s  %-10s %4.0f s  %s\n", verdict, s.name, time.Since(began).Seconds(), text)
+		if err != nil && s.name == "start" {
+			break
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("%w: %s", ErrBroken, strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// plainText is what was seen and what was wrong, on one line.
+func plainText(text string, err error) string {
+	wrong := strings.ReplaceAll(err.Error(), "\n", "; ")
+	if text == "" {
+		return wrong
+	}
+	return wrong + " (" + text + ")"
+}
+
+// ask is a request for exactly so many tokens, of which every one is drawn.
+func ask(model string, seed uint64, tokens int) *pb.GenerateRequest {
+	return &pb.GenerateRequest{
+		Model: model, Input: &pb.GenerateRequest_Prompt{Prompt: beginnings[seed%uint64(len(beginnings))]},
+		Sampling: &pb.Sampling{
+			Seed: proto.Uint64(seed), Temperature: proto.Float32(0.9), TopP: proto.Float32(0.95), RepetitionPenalty: proto.Float32(1.1),
+		},
+		Stopping: &pb.Stopping{MaxTokens: proto.Int32(int32(tokens)), IgnoreEos: proto.Bool(true)},
+	}
+}
+
+// start waits until every scheduler shows every worker under its name, and takes the answers of the undisturbed fleet, through
+// every scheduler the same.
+func (r *rig) start(ctx context.Context) (string, error) {
+	if err := r.named(ctx); err != nil {
+		return "", err
+	}
+	r.stories = make([]story, r.cfg.Streams)
+	for through := range r.entries {
+		errs := make([]error, len(r.stories))
+		var all sync.WaitGroup
+		var seen board
+		for i := range r.stories {
+			all.Go(func() {
+				s := &r.stories[i]
+				s.request = ask(r.cfg.Model, uint64(i), r.cfg.Tokens)
+				c := client{entries: r.entries, home: through, board: &seen}
+				a, err := c.ask(ctx, s.request)
+				switch {
+				case err != nil:
+					errs[i] = fmt.Errorf("seed %d %w", i, err)
+				case through == 0:
+					s.want = a.answer
+				default:
+					if how := a.differs(&s.want); how != "" {
+						errs[i] = fmt.Errorf("seed %d differs between undisturbed schedulers: %s", i, how)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return "", err
+		}
+		if n := seen.workers(); n < min(r.cfg.Workers, r.cfg.Streams) {
+			return "", fmt.Errorf("%s gave %d streams at once to %d of %d workers", r.entries[through].name, len(r.stories), n, r.cfg.Workers)
+		}
+	}
+	return fmt.Sprintf("%d schedulers show worker-1 to worker-%d and give %d streams the same tokens", len(r.entries), r.cfg.Workers,
+		len(r.stories)), nil
+}
+
+// under lets clients ask while something is broken, and says what came of it. Clients that move go to another scheduler when
+// theirs is not there.
+func (r *rig) under(ctx context.Context, moves bool, disturb func(context.Context, *load) (string, error)) (string, *tally, error) {
+	if err := r.whole(ctx); err != nil {
+		return "", nil, fmt.Errorf("before anything was broken: %w", err)
+	}
+	l := r.begin(ctx, moves)
+	var text string
+	err := l.running(ctx, r.cfg.Workers, r.cfg.Streams/2)
+	if err == nil {
+		text, err = disturb(ctx, l)
+	}
+	t := l.end()
+	if wrong := t.err(); wrong != nil {
+		err = errors.Join(wrong, err)
+	} else {
+		text = strings.Trim(text+"; "+t.String(), "; ")
+	}
+	return text, t, err
+}

@@ -1,0 +1,149 @@
+package rig
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// entry is one scheduler and what it shows of its workers.
+type entry struct {
+	name  string
+	conn  *grpc.ClientConn
+	infer pb.InferenceServiceClient
+	fleet pb.FleetServiceClient
+
+	mu      sync.Mutex
+	workers []*pb.FleetWorker // guarded by mu; nil while it shows nothing
+	changed chan struct{}     // guarded by mu; closed at the next change
+}
+
+// dial makes an entry; nothing is asked yet.
+func dial(name, address string) (*entry, error) {
+	conn, err := rpc.Dial(address, "millrace-bench")
+	if err != nil {
+		return nil, err
+	}
+	return &entry{
+		name: name, conn: conn, infer: pb.NewInferenceServiceClient(conn), fleet: pb.NewFleetServiceClient(conn),
+		changed: make(chan struct{}),
+	}, nil
+}
+
+// watch follows what the scheduler shows until ctx ends, over its restarts.
+func (e *entry) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		stream, err := e.fleet.WatchFleet(ctx, &pb.WatchFleetRequest{Interval: durationpb.New(100 * time.Millisecond)})
+		for err == nil {
+			var shown *pb.WatchFleetResponse
+			if shown, err = stream.Recv(); err == nil {
+				e.show(shown.GetWorkers())
+			}
+		}
+		e.show(nil)
+		e.conn.ResetConnectBackoff()
+		sleep(ctx, 50*time.Millisecond)
+	}
+}
+
+func (e *entry) show(workers []*pb.FleetWorker) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.workers = workers
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// state of a worker in one scheduler's eyes.
+type state int
+
+const (
+	lost     state = iota // not connected, or not known
+	starting              // connected; its model is not ready
+	draining
+	ready
+)
+
+func (s state) String() string { return [...]string{"lost", "starting", "draining", "ready"}[s] }
+
+// stateOf is what a list of workers says of one.
+func stateOf(workers []*pb.FleetWorker, id, model string) state {
+	s := lost
+	for _, w := range workers { // an address that it had before may be in the list too
+		r := w.GetReport()
+		if r.GetWorkerId() != id || !w.GetConnected() {
+			continue
+		}
+		switch r.GetState() {
+		case pb.WorkerState_WORKER_STATE_DRAINING:
+			s = max(s, draining)
+		case pb.WorkerState_WORKER_STATE_READY, pb.WorkerState_WORKER_STATE_DEGRADED:
+			s = max(s, starting)
+			for _, m := range r.GetModels() {
+				if m.GetName() == model && m.GetState() == pb.ModelState_MODEL_STATE_READY {
+					s = ready
+				}
+			}
+		default:
+			s = max(s, starting)
+		}
+	}
+	return s
+}
+
+// at is the id of the worker that is shown at a host; empty if none is.
+func at(workers []*pb.FleetWorker, host string) string {
+	for _, w := range workers {
+		if h, _, err := net.SplitHostPort(w.GetAddress()); err == nil && h == host && w.GetConnected() {
+			return w.GetReport().GetWorkerId()
+		}
+	}
+	return ""
+}
+
+// until waits until what is shown holds.
+func (e *entry) until(ctx context.Context, limit time.Duration, holds func([]*pb.FleetWorker) bool) bool {
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	for {
+		e.mu.Lock()
+		workers, changed := e.workers, e.changed
+		e.mu.Unlock()
+		if workers != nil && holds(workers) {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-late.C:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// showing waits until every scheduler shows a worker in a state, for shownTimeout at most, and fails if one did so later than
+// Config.Truth. It gives the longest time.
+func (r *rig) showing(ctx context.Context, id string, want state) (time.Duration, error) {
+	began, slowest := time.Now(), time.Duration(0)
+	for _, e := range r.entries {
+		if !e.until(ctx, shownTimeout-time.Since(began), func(workers []*pb.FleetWorker) bool { return stateOf(workers, id, r.cfg.Model) == want }) {
+			return 0, fmt.Errorf("%s has not shown %s as %v within %v", e.name, id, want, shownTimeout)
+		}
+		if slowest = time.Since(began); slowest > r.cfg.Truth {
+			return slowest, fmt.Errorf("%s showed %s as %v after %s, want within %v", e.name, id, want, seconds(slowest), r.cfg.Truth)
+		}
+	}
+	return slowest, nil
+}
+
+// shownTimeout bounds the wait for a scheduler to show what is so.
+const shownTimeout = 30 * time.Second

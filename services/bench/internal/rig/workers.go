@@ -1,0 +1,193 @@
+package rig
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+const (
+	// downTime is how long a killed container stays away, cutTime how long one is frozen or cut off.
+	downTime = time.Second
+	cutTime  = 5 * time.Second
+	// underWay is how long what a worker has sent may take to clients.
+	underWay = 100 * time.Millisecond
+	// wholeTimeout bounds the wait for everything to be up.
+	wholeTimeout = time.Minute
+	// stopSeconds are more than a server's drain timeout.
+	stopSeconds = "45"
+)
+
+// worker is the id of worker n, from 1.
+func worker(n int) string { return fmt.Sprintf("%s-%d", scaled, n) }
+
+// whole waits until every scheduler shows every worker as ready.
+func (r *rig) whole(ctx context.Context) error {
+	for n := range r.cfg.Workers {
+		id := worker(n + 1)
+		for _, e := range r.entries {
+			if !e.until(ctx, wholeTimeout, func(workers []*pb.FleetWorker) bool { return stateOf(workers, id, r.cfg.Model) == ready }) {
+				return fmt.Errorf("%s has not shown %s with %s ready within %v", e.name, id, r.cfg.Model, wholeTimeout)
+			}
+		}
+	}
+	return nil
+}
+
+// named is whole, and checks that every worker has the id of its container.
+func (r *rig) named(ctx context.Context) error {
+	if err := r.whole(ctx); err != nil {
+		return err
+	}
+	for n := range r.cfg.Workers {
+		id := worker(n + 1)
+		host, err := r.docker.on(ctx, id, "inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}")
+		if err != nil {
+			return err
+		}
+		for _, e := range r.entries {
+			if !e.until(ctx, r.cfg.Truth, func(workers []*pb.FleetWorker) bool { return at(workers, host) == id }) {
+				return fmt.Errorf("%s does not show %s at %s, where its container is", e.name, id, host)
+			}
+		}
+	}
+	return nil
+}
+
+// strike breaks the busiest worker, and says which one it was and in the middle of how many streams: those that are still open
+// when what was on its way to clients has come to them. Without any, nothing was at stake, and that is an error.
+func (l *load) strike(ctx context.Context, breakIt func(id string) error) (id, text string, err error) {
+	id, _ = l.board.busiest()
+	struck := l.board.on(id)
+	if err := breakIt(id); err != nil {
+		return "", "", err
+	}
+	sleep(ctx, underWay)
+	n := l.board.left(struck)
+	text = fmt.Sprintf("%s with %d streams", id, n)
+	if n == 0 {
+		err = fmt.Errorf("%s was in the middle of no stream: nothing was at stake", id)
+	}
+	return id, text, err
+}
+
+// kill ends a worker without a word, and starts it again.
+func (r *rig) kill(ctx context.Context) (string, error) {
+	text, _, err := r.under(ctx, false, func(ctx context.Context, l *load) (string, error) {
+		id, text, idle := l.strike(ctx, func(id string) error {
+			_, err := r.docker.on(ctx, id, "kill", "--signal", "KILL")
+			return err
+		})
+		if id == "" {
+			return "", idle
+		}
+		gone, wrong := r.showing(ctx, id, lost)
+		sleep(ctx, downTime)
+		back, err := r.again(ctx, id, "start")
+		return fmt.Sprintf("%s, shown after %s, again %s after it was", text, seconds(gone), seconds(back)), first(wrong, err, idle)
+	})
+	return text, err
+}
+
+// freeze stops every thread of a worker, whose connections stay open.
+func (r *rig) freeze(ctx context.Context) (string, error) {
+	text, _, err := r.under(ctx, false, func(ctx context.Context, l *load) (string, error) {
+		id, text, idle := l.strike(ctx, func(id string) error {
+			_, err := r.docker.on(ctx, id, "pause")
+			return err
+		})
+		if id == "" {
+			return "", idle
+		}
+		gone, wrong := r.showing(ctx, id, lost)
+		sleep(ctx, cutTime-gone)
+		if _, err := r.docker.on(context.WithoutCancel(ctx), id, "unpause"); err != nil {
+			return "", err
+		}
+		back, err := r.showing(ctx, id, ready)
+		return fmt.Sprintf("%s, shown after %s, again after %s", text, seconds(gone), seconds(back)), first(wrong, err, idle)
+	})
+	return text, err
+}
+
+// partition takes a worker off the network and puts it back.
+func (r *rig) partition(ctx context.Context) (string, error) {
+	text, _, err := r.under(ctx, false, func(ctx context.Context, l *load) (string, error) {
+		var mend func(context.Context) error
+		id, text, idle := l.strike(ctx, func(id string) (err error) {
+			mend, err = r.docker.cut(ctx, id)
+			return err
+		})
+		if id == "" {
+			return "", idle
+		}
+		gone, wrong := r.showing(ctx, id, lost)
+		sleep(ctx, cutTime-gone)
+		if err := mend(context.WithoutCancel(ctx)); err != nil {
+			return "", err
+		}
+		back, err := r.showing(ctx, id, ready)
+		return fmt.Sprintf("%s, shown after %s, again after %s", text, seconds(gone), seconds(back)), first(wrong, err, idle)
+	})
+	return text, err
+}
+
+// again starts or restarts a container, waits until its server says by itself that it serves, and then until schedulers show it.
+func (r *rig) again(ctx context.Context, id string, verb ...string) (time.Duration, error) {
+	if _, err := r.docker.on(ctx, id, verb...); err != nil {
+		return 0, err
+	}
+	if err := r.serves(ctx, id, "7071"); err != nil {
+		return 0, err
+	}
+	return r.showing(ctx, id, ready)
+}
+
+// serves waits until the server in a container says that it serves.
+func (r *rig) serves(ctx context.Context, name, port string) error {
+	ctx, cancel := context.WithTimeout(ctx, wholeTimeout)
+	defer cancel()
+	_, err := r.docker.inside(ctx, name, "sh", "-c", "until millrace health --target 127.0.0.1:"+port+" >/dev/null 2>&1; do sleep 0.1; done")
+	if err != nil {
+		return fmt.Errorf("%s does not serve: %w", name, err)
+	}
+	return nil
+}
+
+// first is the first error that there is.
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recreate makes every worker's container anew: the ids stay, and so do the answers.
+func (r *rig) recreate(ctx context.Context) (string, error) {
+	before, err := r.docker.containers(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := r.docker.compose(ctx, "up", "-d", "--no-deps", "--no-build", "--force-recreate", scaled); err != nil {
+		return "", err
+	}
+	after, err := r.docker.containers(ctx)
+	if err != nil {
+		return "", err
+	}
+	for name, id := range after {
+		if strings.HasPrefix(name, scaled+"-") == (before[name] == id) {
+			return "", fmt.Errorf("%s was container %s and is %s", name, before[name], id)
+		}
+	}
+	if err := r.named(ctx); err != nil {
+		return "", err
+	}
+	text, _, err := r.under(ctx, false, func(context.Context, *load) (string, error) { return "new containers have the old ids", nil })
+	return text, err
+}
