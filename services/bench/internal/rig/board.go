@@ -5,9 +5,10 @@ import "sync"
 // board knows which streams are open on which worker, as their beginnings said. It is for several goroutines; the zero value
 // is empty.
 type board struct {
-	mu   sync.Mutex
-	open map[*answer]string // guarded by mu; to the worker's id
-	sum  map[string]int     // guarded by mu; streams ever begun, by worker's id
+	mu     sync.Mutex
+	open   map[*answer]string // guarded by mu; to the worker's id
+	failed map[*answer]bool   // guarded by mu
+	sum    map[string]int     // guarded by mu; streams ever begun, by worker's id
 }
 
 // enter notes that a stream has begun on a worker.
@@ -15,16 +16,19 @@ func (b *board) enter(a *answer, worker string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.open == nil {
-		b.open, b.sum = map[*answer]string{}, map[string]int{}
+		b.open, b.failed, b.sum = map[*answer]string{}, map[*answer]bool{}, map[string]int{}
 	}
 	b.open[a] = worker
 	b.sum[worker]++
 }
 
-// leave notes that a stream has ended.
-func (b *board) leave(a *answer) {
+// leave notes that a stream has ended, well or not.
+func (b *board) leave(a *answer, well bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if _, begun := b.open[a]; begun && !well {
+		b.failed[a] = true
+	}
 	delete(b.open, a)
 }
 
@@ -41,13 +45,13 @@ func (b *board) on(worker string) map[*answer]bool {
 	return all
 }
 
-// left are how many of some streams are still open.
-func (b *board) left(of map[*answer]bool) int {
+// cut are how many of some streams have not ended well: they failed, or are open.
+func (b *board) cut(of map[*answer]bool) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := 0
 	for a := range of {
-		if _, open := b.open[a]; open {
+		if _, open := b.open[a]; open || b.failed[a] {
 			n++
 		}
 	}

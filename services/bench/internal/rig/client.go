@@ -43,7 +43,7 @@ type asked struct {
 func (c *client) ask(ctx context.Context, in *pb.GenerateRequest) (a asked, err error) {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
-	defer c.board.leave(&a.answer)
+	defer func() { c.board.leave(&a.answer, err == nil) }()
 	refused := time.Time{}
 	for {
 		on, before := c.entries[c.home], len(a.ids)

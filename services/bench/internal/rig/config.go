@@ -30,7 +30,7 @@ func (c *Config) Validate() error {
 	if c.Workers < 2 {
 		refuse("--workers %d: want at least 2, of which one survives the other", c.Workers)
 	}
-	if c.Streams < len(c.Schedulers) || c.Streams > 1000 {
+	if c.Streams < max(1, len(c.Schedulers)) || c.Streams > 1000 {
 		refuse("--streams %d: want %d to 1000, so that every scheduler has one", c.Streams, len(c.Schedulers))
 	}
 	if c.Tokens < 2 {

@@ -12,7 +12,9 @@ import (
 type docker struct{ project string }
 
 // run gives what it prints.
-func (d docker) run(ctx context.Context, args ...string) (string, error) { return output(ctx, "docker", args...) }
+func (d docker) run(ctx context.Context, args ...string) (string, error) {
+	return output(ctx, "docker", args...)
+}
 
 // output runs a program and gives what it prints, or an error with its last line.
 func output(ctx context.Context, program string, args ...string) (string, error) {

@@ -57,8 +57,8 @@ func (r *rig) named(ctx context.Context) error {
 	return nil
 }
 
-// strike breaks the busiest worker, and says which one it was and in the middle of how many streams: those that are still open
-// when what was on its way to clients has come to them. Without any, nothing was at stake, and that is an error.
+// strike breaks the busiest worker, and says which one it was and in the middle of how many streams: those that have not ended
+// well when what was on its way to clients has come to them. Without any, nothing was at stake, and that is an error.
 func (l *load) strike(ctx context.Context, breakIt func(id string) error) (id, text string, err error) {
 	id, _ = l.board.busiest()
 	struck := l.board.on(id)
@@ -66,7 +66,7 @@ func (l *load) strike(ctx context.Context, breakIt func(id string) error) (id, t
 		return "", "", err
 	}
 	sleep(ctx, underWay)
-	n := l.board.left(struck)
+	n := l.board.cut(struck)
 	text = fmt.Sprintf("%s with %d streams", id, n)
 	if n == 0 {
 		err = fmt.Errorf("%s was in the middle of no stream: nothing was at stake", id)
@@ -94,44 +94,41 @@ func (r *rig) kill(ctx context.Context) (string, error) {
 
 // freeze stops every thread of a worker, whose connections stay open.
 func (r *rig) freeze(ctx context.Context) (string, error) {
-	text, _, err := r.under(ctx, false, func(ctx context.Context, l *load) (string, error) {
-		id, text, idle := l.strike(ctx, func(id string) error {
-			_, err := r.docker.on(ctx, id, "pause")
+	return r.silence(ctx, func(ctx context.Context, id string) (func(context.Context) error, error) {
+		_, err := r.docker.on(ctx, id, "pause")
+		return func(ctx context.Context) error {
+			_, err := r.docker.on(ctx, id, "unpause")
 			return err
-		})
-		if id == "" {
-			return "", idle
-		}
-		gone, wrong := r.showing(ctx, id, lost)
-		sleep(ctx, cutTime-gone)
-		if _, err := r.docker.on(context.WithoutCancel(ctx), id, "unpause"); err != nil {
-			return "", err
-		}
-		back, err := r.showing(ctx, id, ready)
-		return fmt.Sprintf("%s, shown after %s, again after %s", text, seconds(gone), seconds(back)), first(wrong, err, idle)
+		}, err
 	})
-	return text, err
 }
 
 // partition takes a worker off the network and puts it back.
-func (r *rig) partition(ctx context.Context) (string, error) {
-	text, _, err := r.under(ctx, false, func(ctx context.Context, l *load) (string, error) {
+func (r *rig) partition(ctx context.Context) (string, error) { return r.silence(ctx, r.docker.cut) }
+
+// silence makes a worker silent for cutTime. A stream that waits as long has waited for it to come back.
+func (r *rig) silence(ctx context.Context, breakIt func(context.Context, string) (mend func(context.Context) error, err error)) (string, error) {
+	text, t, err := r.under(ctx, false, func(ctx context.Context, l *load) (string, error) {
 		var mend func(context.Context) error
+		began := time.Now()
 		id, text, idle := l.strike(ctx, func(id string) (err error) {
-			mend, err = r.docker.cut(ctx, id)
+			mend, err = breakIt(ctx, id)
 			return err
 		})
 		if id == "" {
 			return "", idle
 		}
 		gone, wrong := r.showing(ctx, id, lost)
-		sleep(ctx, cutTime-gone)
+		sleep(ctx, cutTime-time.Since(began))
 		if err := mend(context.WithoutCancel(ctx)); err != nil {
 			return "", err
 		}
 		back, err := r.showing(ctx, id, ready)
 		return fmt.Sprintf("%s, shown after %s, again after %s", text, seconds(gone), seconds(back)), first(wrong, err, idle)
 	})
+	if err == nil && t.longest >= cutTime {
+		err = fmt.Errorf("a stream stood still for %s: it was not continued elsewhere", seconds(t.longest))
+	}
 	return text, err
 }
 

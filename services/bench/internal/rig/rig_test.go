@@ -1,0 +1,269 @@
+package rig
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+)
+
+// server tells every token of a request, its seed times its index, honours resume, and breaks off where cut says.
+type server struct {
+	pb.UnimplementedInferenceServiceServer
+	worker string
+	cut    func(tokens int) error // before the token behind so many
+	calls  atomic.Int32
+}
+
+func (s *server) Generate(in *pb.GenerateRequest, out grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+	s.calls.Add(1)
+	started := &pb.Started{ModelDigest: "model", PromptDigest: "prompt", WorkerId: s.worker}
+	from := 0
+	if resume := in.GetResume(); len(resume) > 0 {
+		if in.GetExpectModelDigest() != "model" || in.GetExpectPromptDigest() != "prompt" || resume[0].GetTextBytes() != uint64(len(resume[0].GetTokenIds())) {
+			return status.Error(codes.FailedPrecondition, "not this stream")
+		}
+		from = len(resume[0].GetTokenIds())
+		started.ResumedTokens = []uint32{uint32(from)}
+	}
+	if err := out.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Started{Started: started}}); err != nil {
+		return err
+	}
+	for i := from; i < int(in.GetStopping().GetMaxTokens()); i++ {
+		if err := s.cut(i); err != nil {
+			return err
+		}
+		id := uint32(in.GetSampling().GetSeed()) * uint32(i)
+		if err := out.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{
+			Tokens: &pb.Tokens{TokenIndex: uint32(i), TokenIds: []uint32{id}, Text: "."},
+		}}); err != nil {
+			return err
+		}
+	}
+	return out.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Finished{Finished: &pb.Finished{
+		Reason: pb.FinishReason_FINISH_REASON_LENGTH,
+		Usage:  &pb.Usage{CompletionTokens: uint32(in.GetStopping().GetMaxTokens())},
+	}}})
+}
+
+func whole(int) error { return nil }
+
+// gone is what a client sees of a scheduler that dies behind k tokens.
+func gone(k int) func(int) error {
+	return func(tokens int) error {
+		if tokens == k {
+			return status.Error(codes.Unavailable, "transport is closing")
+		}
+		return nil
+	}
+}
+
+// serve makes entries of servers.
+func serve(t *testing.T, servers ...*server) []*entry {
+	t.Helper()
+	rpctest.NoLeaks(t)
+	var all []*entry
+	for _, s := range servers {
+		lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		on := grpc.NewServer()
+		pb.RegisterInferenceServiceServer(on, s)
+		go func() { _ = on.Serve(lis) }()
+		t.Cleanup(on.Stop)
+		e, err := dial(s.worker, lis.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = e.conn.Close() })
+		all = append(all, e)
+	}
+	return all
+}
+
+func TestAClientThatMovesHasTheWholeAnswerWhereverItsSchedulerDies(t *testing.T) {
+	const tokens = 5
+	in := ask("m", 3, tokens)
+	entries := serve(t, &server{worker: "whole", cut: whole})
+	want, err := (&client{entries: entries, board: &board{}}).ask(t.Context(), in)
+	require.NoError(t, err)
+	require.Equal(t, []uint32{0, 3, 6, 9, 12}, want.ids)
+	for k := range tokens {
+		dies := serve(t, &server{worker: "dies", cut: gone(k)})
+		a, err := (&client{entries: append(dies, entries...), moves: true, board: &board{}}).ask(t.Context(), in)
+		require.NoError(t, err)
+		require.Empty(t, a.differs(&want.answer), "after %d tokens", k)
+		require.Equal(t, []string{"dies"}, a.left)
+		require.Equal(t, k > 0, a.resumed)
+
+		_, err = (&client{entries: dies, board: &board{}}).ask(t.Context(), in)
+		require.ErrorContains(t, err, "through dies after")
+		require.ErrorContains(t, err, "transport is closing")
+	}
+}
+
+func TestAClientThatMovesTakesARefusalForAnAnswer(t *testing.T) {
+	refuses := &server{worker: "refuses", cut: func(int) error { return status.Error(codes.ResourceExhausted, "full") }}
+	entries := serve(t, refuses)
+	_, err := (&client{entries: entries, moves: true, board: &board{}}).ask(t.Context(), ask("m", 1, 3))
+	require.ErrorContains(t, err, "ResourceExhausted")
+	require.EqualValues(t, 1, refuses.calls.Load())
+}
+
+func TestALoadCountsWhatFailsAndWhatDiffers(t *testing.T) {
+	fails := &server{worker: "fails", cut: func(tokens int) error {
+		if tokens == 2 {
+			return status.Error(codes.Unavailable, "worker lost")
+		}
+		return nil
+	}}
+	r := &rig{entries: serve(t, fails)}
+	good, other := ask("m", 1, 2), ask("m", 2, 2)
+	r.stories = []story{{request: good}, {request: other}, {request: ask("m", 3, 3)}}
+	for i := range 2 {
+		a, err := (&client{entries: r.entries, board: &board{}}).ask(t.Context(), r.stories[i].request)
+		require.NoError(t, err)
+		r.stories[i].want = a.answer
+	}
+	r.stories[1].want.ids[1]++
+	l := r.begin(t.Context(), false)
+	require.NoError(t, l.running(t.Context(), 1, 0))
+	require.Eventually(t, func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.tally.failed) > 0 && len(l.tally.different) > 0
+	}, time.Minute, time.Millisecond)
+	tally := l.end()
+	require.Contains(t, tally.different[0], "seed 2 on fails: 2 tokens, of which the first 1 are right, where 2 were due")
+	require.Contains(t, tally.failed[0], "seed 3 through fails after 2 tokens on fails: Unavailable")
+	require.ErrorContains(t, tally.err(), "streams failed")
+	require.Zero(t, l.board.size(), "nothing is open when all have ended")
+}
+
+func TestAStrikeCountsTheStreamsThatItCut(t *testing.T) {
+	l := &load{}
+	_, _, err := l.strike(t.Context(), func(string) error { return nil })
+	require.ErrorContains(t, err, "nothing was at stake")
+	streams := [4]answer{}
+	for i := range 3 {
+		l.board.enter(&streams[i], "busy")
+	}
+	l.board.enter(&streams[3], "idle")
+	id, text, err := l.strike(t.Context(), func(id string) error {
+		require.Equal(t, "busy", id)
+		l.board.leave(&streams[0], true) // had been sent to its end
+		l.board.leave(&streams[1], false)
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, "busy", id)
+	require.Equal(t, "busy with 2 streams", text)
+}
+
+func TestDifferencesAreSeenWhereverTheyAre(t *testing.T) {
+	full := func() *answer {
+		return &answer{ids: []uint32{1, 2}, text: "ab", finished: &pb.Finished{
+			Reason: pb.FinishReason_FINISH_REASON_LENGTH, Usage: &pb.Usage{CompletionTokens: 2},
+		}}
+	}
+	require.Empty(t, full().differs(full()))
+	for name, change := range map[string]func(*answer){
+		"a token":        func(a *answer) { a.ids[1] = 3 },
+		"a token less":   func(a *answer) { a.ids = a.ids[:1] },
+		"a token more":   func(a *answer) { a.ids = append(a.ids, 3) },
+		"no token":       func(a *answer) { a.ids = nil },
+		"another text":   func(a *answer) { a.text = "ac" },
+		"another end":    func(a *answer) { a.finished.Reason = pb.FinishReason_FINISH_REASON_STOP },
+		"no end":         func(a *answer) { a.finished = nil },
+		"another number": func(a *answer) { a.finished.Usage.CompletionTokens = 1 },
+	} {
+		a := full()
+		change(a)
+		require.NotEmpty(t, a.differs(full()), name)
+	}
+}
+
+func TestAnAnswerRefusesEventsThatAreNotItsNext(t *testing.T) {
+	started := func(s *pb.Started) *pb.GenerateResponse {
+		return &pb.GenerateResponse{Event: &pb.GenerateResponse_Started{Started: s}}
+	}
+	tokens := func(at uint32) *pb.GenerateResponse {
+		return &pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: &pb.Tokens{TokenIndex: at, TokenIds: []uint32{7}}}}
+	}
+	end := &pb.GenerateResponse{Event: &pb.GenerateResponse_Finished{Finished: &pb.Finished{}}}
+	var a answer
+	require.ErrorContains(t, a.add(started(&pb.Started{Exact: proto.Bool(false)}), 0), "another class")
+	require.ErrorContains(t, a.add(started(&pb.Started{}), 2), "2 tokens were given back and 0 taken")
+	require.NoError(t, a.add(started(&pb.Started{}), 0))
+	require.NoError(t, a.add(tokens(0), 0))
+	require.ErrorContains(t, a.add(tokens(0), 0), "token 0 came where token 1 was due")
+	require.ErrorContains(t, a.add(tokens(2), 0), "token 2 came where token 1 was due")
+	require.NoError(t, a.add(end, 0))
+	require.ErrorContains(t, a.add(end, 0), "twice")
+}
+
+func TestAWorkerIsWhatItsBestAddressShows(t *testing.T) {
+	at := func(address string, connected bool, s pb.WorkerState, models ...string) *pb.FleetWorker {
+		w := &pb.FleetWorker{Address: address, Connected: connected, Report: &pb.WorkerReport{WorkerId: "worker-1", State: s}}
+		for _, m := range models {
+			w.Report.Models = append(w.Report.Models, &pb.ModelStatus{Name: m, State: pb.ModelState_MODEL_STATE_READY})
+		}
+		return w
+	}
+	const up, drains = pb.WorkerState_WORKER_STATE_READY, pb.WorkerState_WORKER_STATE_DRAINING
+	for name, tc := range map[string]struct {
+		shown []*pb.FleetWorker
+		want  state
+	}{
+		"unknown":                       {nil, lost},
+		"not connected":                 {[]*pb.FleetWorker{at("a:1", false, up, "m")}, lost},
+		"without the model":             {[]*pb.FleetWorker{at("a:1", true, up, "n")}, starting},
+		"draining":                      {[]*pb.FleetWorker{at("a:1", true, drains, "m")}, draining},
+		"ready":                         {[]*pb.FleetWorker{at("a:1", true, up, "m")}, ready},
+		"gone there and ready here":     {[]*pb.FleetWorker{at("a:1", false, up, "m"), at("b:1", true, up, "m")}, ready},
+		"another worker at its address": {[]*pb.FleetWorker{{Address: "a:1", Connected: true, Report: &pb.WorkerReport{WorkerId: "worker-2", State: up}}}, lost},
+	} {
+		require.Equal(t, tc.want, stateOf(tc.shown, "worker-1", "m"), name)
+	}
+}
+
+func TestContainersHaveTheIdsOfTheirServers(t *testing.T) {
+	all, err := parseContainers("scheduler-0 1 aa\nworker 1 bb\nworker 12 cc\ngpu-0 1 dd")
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"scheduler-0": "aa", "worker-1": "bb", "worker-12": "cc", "gpu-0": "dd"}, all)
+	_, err = parseContainers("worker 1 aa\nworker 1 bb")
+	require.ErrorContains(t, err, "both worker-1")
+	_, err = parseContainers("worker aa")
+	require.Error(t, err)
+}
+
+func TestAConfigSaysEverythingThatIsWrong(t *testing.T) {
+	ok := Config{Schedulers: []string{"a", "b"}, Workers: 2, Streams: 2, Tokens: 2, Truth: time.Second, Only: []string{"kill", "restart"}}
+	require.NoError(t, ok.Validate())
+	err := (&Config{Only: []string{"flood"}}).Validate()
+	for _, want := range []string{"--schedulers", "--workers", "--max-tokens", "--truth", `no section "flood": want kill, freeze`} {
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestASchedulerThatShowsTheTruthTooLateIsToldOf(t *testing.T) {
+	e := &entry{name: "scheduler-0", changed: make(chan struct{})}
+	r := &rig{cfg: Config{Model: "m", Truth: time.Nanosecond}, entries: []*entry{e}}
+	e.show([]*pb.FleetWorker{})
+	_, err := r.showing(t.Context(), "worker-1", lost)
+	require.ErrorContains(t, err, "scheduler-0 showed worker-1 as lost after")
+	r.cfg.Truth = time.Minute
+	_, err = r.showing(t.Context(), "worker-1", lost)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = r.showing(ctx, "worker-1", ready)
+	require.ErrorContains(t, err, "has not shown worker-1 as ready")
+}
