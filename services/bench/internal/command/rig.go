@@ -1,6 +1,7 @@
 package command
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -24,7 +25,15 @@ func (c *console) rig() *cobra.Command {
 			if err := cfg.Validate(); err != nil {
 				return fmt.Errorf("%w: %w", ErrUsage, err)
 			}
-			return rig.Run(cmd.Context(), cfg, c.out)
+			report, err := rig.Run(cmd.Context(), cfg, func(r rig.Result) {
+				if !c.json {
+					fmt.Fprintln(c.out, r)
+				}
+			})
+			if err != nil {
+				return err
+			}
+			return errors.Join(c.print(report), report.Err())
 		},
 	}
 	flags := cmd.Flags()

@@ -6,6 +6,6 @@
 // when an answer differs, when a scheduler shows for longer than Config.Truth what is not so, and when nothing was at stake.
 //
 // It uses the docker program and the schedulers' public services, and nothing of the servers' insides. answer.go and tally.go
-// are pure; client.go and load.go are the clients, view.go is what schedulers show, docker.go breaks, sections.go and the files
-// beside it are the scenarios.
+// are pure; client.go and load.go are the clients, board.go is what they have under way, view.go what schedulers show and
+// docker.go what breaks containers; run.go puts them together, and workers.go and gentle.go are the sections.
 package rig

@@ -253,6 +253,15 @@ func TestAConfigSaysEverythingThatIsWrong(t *testing.T) {
 	}
 }
 
+func TestAReportIsBrokenByOneSection(t *testing.T) {
+	r := &Report{Sections: []Result{{Section: "start", OK: true, Seconds: 3.2, Text: "well"}}}
+	require.NoError(t, r.Err())
+	require.Equal(t, "ok    start         3 s  well", r.Sections[0].String())
+	r.Sections = append(r.Sections, Result{Section: "kill"}, Result{Section: "drain"})
+	require.ErrorIs(t, r.Err(), ErrBroken)
+	require.ErrorContains(t, r.Err(), "kill, drain")
+}
+
 func TestASchedulerThatShowsTheTruthTooLateIsToldOf(t *testing.T) {
 	e := &entry{name: "scheduler-0", changed: make(chan struct{})}
 	r := &rig{cfg: Config{Model: "m", Truth: time.Nanosecond}, entries: []*entry{e}}

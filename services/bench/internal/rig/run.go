@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -14,9 +13,6 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
-
-// ErrBroken says that a promise was broken.
-var ErrBroken = errors.New("a promise was broken")
 
 // section is one scenario; its text is what came of it.
 type section struct {
@@ -47,8 +43,9 @@ type story struct {
 // beginnings of the stories, all of one model.
 var beginnings = []string{"Once upon a time", "Tom had a big red", "The little cat", "One day, a bird", "Lily and Ben"}
 
-// Run runs the sections and writes a line for each. It returns ErrBroken if one fails; the others run all the same.
-func Run(ctx context.Context, cfg Config, out io.Writer) error {
+// Run runs the sections, and tells each one's result as soon as it is there. The report is ErrBroken if one fails; the others
+// run all the same, unless the undisturbed fleet does not answer.
+func Run(ctx context.Context, cfg Config, tell func(Result)) (*Report, error) {
 	r := &rig{cfg: cfg, docker: docker{cfg.Project}}
 	defer func() {
 		for _, e := range r.entries {
@@ -58,7 +55,7 @@ func Run(ctx context.Context, cfg Config, out io.Writer) error {
 	for i, address := range cfg.Schedulers {
 		e, err := dial(fmt.Sprintf("scheduler-%d", i), address)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		r.entries = append(r.entries, e)
 	}
@@ -70,29 +67,28 @@ func Run(ctx context.Context, cfg Config, out io.Writer) error {
 		watchers.Go(func() { e.watch(watching) })
 	}
 
-	failed := []string{}
+	report := &Report{}
 	for _, s := range slices.Concat([]section{{"start", (*rig).start}}, sections) {
-		if len(cfg.Only) > 0 && s.name != "start" && !slices.Contains(cfg.Only, s.name) {
+		first := len(report.Sections) == 0
+		if !first && len(cfg.Only) > 0 && !slices.Contains(cfg.Only, s.name) {
 			continue
 		}
 		began := time.Now()
 		text, err := s.run(r, ctx)
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
-		verdict := "ok  "
+		result := Result{Section: s.name, OK: err == nil, Seconds: time.Since(began).Seconds(), Text: text}
 		if err != nil {
-			verdict, text, failed = "FAIL", plainText(text, err), append(failed, s.name)
+			result.Text = plainText(text, err)
 		}
-		fmt.Fprintf(out, "%s  %-10s %4.0f s  %s\n", verdict, s.name, time.Since(began).Seconds(), text)
-		if err != nil && s.name == "start" {
+		tell(result)
+		report.Sections = append(report.Sections, result)
+		if first && err != nil {
 			break
 		}
 	}
-	if len(failed) > 0 {
-		return fmt.Errorf("%w: %s", ErrBroken, strings.Join(failed, ", "))
-	}
-	return nil
+	return report, nil
 }
 
 // plainText is what was seen and what was wrong, on one line.
