@@ -1,96 +1,107 @@
 package rig
 
-import "sync"
+import (
+	"maps"
+	"sync"
+	"time"
+)
 
-// board knows which streams are open on which worker, as their beginnings said. It is for several goroutines; the zero value
-// is empty.
+// board knows which streams run on which worker, as their beginnings said. It is for several goroutines; the zero value is
+// empty.
 type board struct {
-	mu     sync.Mutex
-	open   map[*answer]string // guarded by mu; to the worker's id
-	failed map[*answer]bool   // guarded by mu
-	sum    map[string]int     // guarded by mu; streams ever begun, by worker's id
+	mu  sync.Mutex
+	all map[*answer]course // guarded by mu; every stream ever begun
+}
+
+// course is what is known of one stream.
+type course struct {
+	worker string
+	ended  time.Time // zero while it is open
+	well   bool      // it ended well
 }
 
 // enter notes that a stream has begun on a worker.
 func (b *board) enter(a *answer, worker string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.open == nil {
-		b.open, b.failed, b.sum = map[*answer]string{}, map[*answer]bool{}, map[string]int{}
+	if b.all == nil {
+		b.all = map[*answer]course{}
 	}
-	b.open[a] = worker
-	b.sum[worker]++
+	b.all[a] = course{worker: worker}
 }
 
-// leave notes that a stream has ended, well or not.
+// leave notes that a stream has ended, well or not; one that has not begun is of no interest.
 func (b *board) leave(a *answer, well bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, begun := b.open[a]; begun && !well {
-		b.failed[a] = true
+	if c, begun := b.all[a]; begun {
+		b.all[a] = course{worker: c.worker, ended: time.Now(), well: well}
 	}
-	delete(b.open, a)
 }
 
-// on are the streams that are open on a worker.
-func (b *board) on(worker string) map[*answer]bool {
+// open are the streams that are open on a worker.
+func (b *board) open(worker string) map[*answer]course {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all := map[*answer]bool{}
-	for a, w := range b.open {
-		if w == worker {
-			all[a] = true
-		}
-	}
-	return all
+	open := maps.Clone(b.all)
+	maps.DeleteFunc(open, func(_ *answer, c course) bool { return c.worker != worker || !c.ended.IsZero() })
+	return open
 }
 
-// cut are how many of some streams have not ended well: they failed, or are open.
-func (b *board) cut(of map[*answer]bool) int {
+// cut is how many of some streams have not ended well by a time: they failed, ended later, or are open.
+func (b *board) cut(of map[*answer]course, at time.Time) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := 0
 	for a := range of {
-		if _, open := b.open[a]; open || b.failed[a] {
+		if c := b.all[a]; !c.well || c.ended.After(at) {
 			n++
 		}
 	}
 	return n
 }
 
-// busiest is the worker with the most open streams, of two the one of the lesser id, and how many it has.
-func (b *board) busiest() (worker string, streams int) {
+// busiest is the worker with the most open streams, of two the one of the lesser id; empty if no stream is open.
+func (b *board) busiest() (worker string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	on := map[string]int{}
-	for _, w := range b.open {
-		on[w]++
-	}
-	for w, n := range on {
-		if n > streams || n == streams && w < worker {
-			worker, streams = w, n
+	for _, c := range b.all {
+		if c.ended.IsZero() {
+			on[c.worker]++
 		}
 	}
-	return worker, streams
+	for w, n := range on {
+		if n > on[worker] || n == on[worker] && w < worker {
+			worker = w
+		}
+	}
+	return worker
 }
 
 // begun is how many streams have ever begun on a worker.
 func (b *board) begun(worker string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.sum[worker]
+	n := 0
+	for _, c := range b.all {
+		if c.worker == worker {
+			n++
+		}
+	}
+	return n
 }
 
-// workers is how many workers have had a stream.
-func (b *board) workers() int {
+// spread is how many streams are open, and how many workers have had one.
+func (b *board) spread() (streams, workers int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.sum)
-}
-
-// size is how many streams are open.
-func (b *board) size() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.open)
+	had := map[string]bool{}
+	for _, c := range b.all {
+		had[c.worker] = true
+		if c.ended.IsZero() {
+			streams++
+		}
+	}
+	return streams, len(had)
 }

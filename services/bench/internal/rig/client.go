@@ -35,7 +35,7 @@ type client struct {
 type asked struct {
 	answer
 	left    []string // schedulers that it left, in order
-	resumed bool     // in the middle
+	resumed error    // why it was resumed in its middle; nil if it was not
 	longest time.Duration
 }
 
@@ -60,7 +60,9 @@ func (c *client) ask(ctx context.Context, in *pb.GenerateRequest) (a asked, err 
 			return a, fmt.Errorf("through %s after %d tokens on %s: %w", on.name, len(a.ids), a.started.GetWorkerId(), plain(err))
 		}
 		a.left = append(a.left, on.name)
-		a.resumed = a.resumed || len(a.ids) > 0
+		if a.resumed == nil && len(a.ids) > 0 {
+			a.resumed = plain(err)
+		}
 		c.home = (c.home + 1) % len(c.entries)
 		if !sleep(ctx, moveAfter) {
 			return a, fmt.Errorf("no end within %v: %w", streamTimeout, plain(err))

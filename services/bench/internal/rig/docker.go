@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"time"
 )
 
 // docker is the docker program, for the containers of one Compose project.
@@ -86,6 +87,15 @@ func (d docker) on(ctx context.Context, name string, verb ...string) (string, er
 		return "", err
 	}
 	return d.run(ctx, append(verb, id)...)
+}
+
+// ended is when a container's program ended, by the engine's clock: removing what is around it takes longer than streams last.
+func (d docker) ended(ctx context.Context, name string) (time.Time, error) {
+	out, err := d.on(ctx, name, "inspect", "--format", "{{.State.FinishedAt}}")
+	if err != nil {
+		return time.Time{}, err
+	}
+	return time.Parse(time.RFC3339Nano, out)
 }
 
 // inside runs a program in the container of a name.

@@ -18,11 +18,11 @@ const (
 func (r *rig) drain(ctx context.Context) (string, error) {
 	text, _, err := r.under(ctx, false, func(ctx context.Context, l *load) (_ string, err error) {
 		by := r.entries[0]
-		id, text, vain := l.strike(ctx, func(id string) error {
+		id, text, vain := l.strike(ctx, func(id string) (time.Time, error) {
 			if _, err := by.fleet.DrainWorker(ctx, &pb.DrainWorkerRequest{WorkerId: id}); err != nil {
-				return fmt.Errorf("DrainWorker %s: %w", id, plain(err))
+				return time.Time{}, fmt.Errorf("DrainWorker %s: %w", id, plain(err))
 			}
-			return nil
+			return time.Now(), nil
 		})
 		if id == "" {
 			return "", vain

@@ -59,8 +59,11 @@ func (l *load) count(s *story, a *asked, err error) {
 	for _, name := range a.left {
 		t.moved[name]++
 	}
-	if a.resumed {
+	if a.resumed != nil {
 		t.resumed++
+		if t.why == nil {
+			t.why = a.resumed
+		}
 	}
 	if err != nil {
 		t.failed = append(t.failed, fmt.Sprintf("seed %d %v", s.request.GetSampling().GetSeed(), err))
@@ -76,18 +79,19 @@ func (l *load) end() *tally {
 	return &l.tally
 }
 
-// running waits until streams run on every one of so many workers, or until that has become unlikely.
+// running waits until so many streams run and so many workers have had one.
 func (l *load) running(ctx context.Context, workers, streams int) error {
 	for until := time.Now().Add(busyTimeout); time.Now().Before(until); {
-		if l.board.workers() >= workers && l.board.size() >= streams {
+		open, had := l.board.spread()
+		if had >= workers && open >= streams {
 			return nil
 		}
 		if !sleep(ctx, 20*time.Millisecond) {
 			return ctx.Err()
 		}
 	}
-	return fmt.Errorf("%d streams run, and %d workers had any: want %d on %d workers before anything is broken",
-		l.board.size(), l.board.workers(), streams, workers)
+	open, had := l.board.spread()
+	return fmt.Errorf("%d streams run, and %d workers had any: want %d on %d workers before anything is broken", open, had, streams, workers)
 }
 
 // busyTimeout bounds the wait for a load to spread.

@@ -101,7 +101,7 @@ func TestAClientThatMovesHasTheWholeAnswerWhereverItsSchedulerDies(t *testing.T)
 		require.NoError(t, err)
 		require.Empty(t, a.differs(&want.answer), "after %d tokens", k)
 		require.Equal(t, []string{"dies"}, a.left)
-		require.Equal(t, k > 0, a.resumed)
+		require.Equal(t, k > 0, a.resumed != nil)
 
 		_, err = (&client{entries: dies, board: &board{}}).ask(t.Context(), in)
 		require.ErrorContains(t, err, "through dies after")
@@ -144,27 +144,31 @@ func TestALoadCountsWhatFailsAndWhatDiffers(t *testing.T) {
 	require.Contains(t, tally.different[0], "seed 2 on fails: 2 tokens, of which the first 1 are right, where 2 were due")
 	require.Contains(t, tally.failed[0], "seed 3 through fails after 2 tokens on fails: Unavailable")
 	require.ErrorContains(t, tally.err(), "streams failed")
-	require.Zero(t, l.board.size(), "nothing is open when all have ended")
+	open, _ := l.board.spread()
+	require.Zero(t, open, "nothing is open when all have ended")
 }
 
 func TestAStrikeCountsTheStreamsThatItCut(t *testing.T) {
 	l := &load{}
-	_, _, err := l.strike(t.Context(), func(string) error { return nil })
+	_, _, err := l.strike(t.Context(), func(string) (time.Time, error) { return time.Now(), nil })
 	require.ErrorContains(t, err, "nothing was at stake")
-	streams := [4]answer{}
-	for i := range 3 {
+	streams := [5]answer{}
+	for i := range 4 {
 		l.board.enter(&streams[i], "busy")
 	}
-	l.board.enter(&streams[3], "idle")
-	id, text, err := l.strike(t.Context(), func(id string) error {
+	l.board.enter(&streams[4], "idle")
+	id, text, err := l.strike(t.Context(), func(id string) (time.Time, error) {
 		require.Equal(t, "busy", id)
 		l.board.leave(&streams[0], true) // had been sent to its end
 		l.board.leave(&streams[1], false)
-		return nil
+		broken := time.Now()
+		time.Sleep(2 * underWay)
+		l.board.leave(&streams[2], true) // was continued elsewhere meanwhile
+		return broken, nil
 	})
 	require.NoError(t, err)
 	require.Equal(t, "busy", id)
-	require.Equal(t, "busy with 2 streams", text)
+	require.Equal(t, "busy with 3 streams", text)
 }
 
 func TestDifferencesAreSeenWhereverTheyAre(t *testing.T) {

@@ -144,7 +144,7 @@ func (r *rig) start(ctx context.Context) (string, error) {
 		if err := errors.Join(errs...); err != nil {
 			return "", err
 		}
-		if n := seen.workers(); n < min(r.cfg.Workers, r.cfg.Streams) {
+		if _, n := seen.spread(); n < min(r.cfg.Workers, r.cfg.Streams) {
 			return "", fmt.Errorf("%s gave %d streams at once to %d of %d workers", r.entries[through].name, len(r.stories), n, r.cfg.Workers)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 type tally struct {
 	streams   int
 	resumed   int            // of them begun on one scheduler and continued in the middle on another
+	why       error          // the first of these had to
 	moved     map[string]int // streams that left a scheduler, by its name
 	failed    []string       // why, one each
 	different []string       // how, one each
@@ -32,7 +33,7 @@ func (t *tally) err() error {
 func (t *tally) String() string {
 	text := fmt.Sprintf("%d streams, none failed, all equal, longest gap %s", t.streams, seconds(t.longest))
 	if t.resumed > 0 {
-		text += fmt.Sprintf(", %d resumed by their clients", t.resumed)
+		text += fmt.Sprintf(", %d resumed by their clients, the first after %q", t.resumed, t.why)
 	}
 	return text
 }

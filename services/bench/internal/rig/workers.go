@@ -58,15 +58,18 @@ func (r *rig) named(ctx context.Context) error {
 }
 
 // strike breaks the busiest worker, and says which one it was and in the middle of how many streams: those that have not ended
-// well when what was on its way to clients has come to them. Without any, nothing was at stake, and that is an error.
-func (l *load) strike(ctx context.Context, breakIt func(id string) error) (id, text string, err error) {
-	id, _ = l.board.busiest()
-	struck := l.board.on(id)
-	if err := breakIt(id); err != nil {
+// well when what was on its way to clients has come to them. Without any, nothing was at stake, and that is an error. breakIt
+// tells when the worker was broken.
+func (l *load) strike(ctx context.Context, breakIt func(id string) (time.Time, error)) (id, text string, err error) {
+	id = l.board.busiest()
+	struck := l.board.open(id)
+	broken, err := breakIt(id)
+	if err != nil {
 		return "", "", err
 	}
-	sleep(ctx, underWay)
-	n := l.board.cut(struck)
+	settled := broken.Add(underWay)
+	sleep(ctx, time.Until(settled))
+	n := l.board.cut(struck, settled)
 	text = fmt.Sprintf("%s with %d streams", id, n)
 	if n == 0 {
 		err = fmt.Errorf("%s was in the middle of no stream: nothing was at stake", id)
@@ -77,9 +80,11 @@ func (l *load) strike(ctx context.Context, breakIt func(id string) error) (id, t
 // kill ends a worker without a word, and starts it again.
 func (r *rig) kill(ctx context.Context) (string, error) {
 	text, _, err := r.under(ctx, false, func(ctx context.Context, l *load) (string, error) {
-		id, text, idle := l.strike(ctx, func(id string) error {
-			_, err := r.docker.on(ctx, id, "kill", "--signal", "KILL")
-			return err
+		id, text, idle := l.strike(ctx, func(id string) (time.Time, error) {
+			if _, err := r.docker.on(ctx, id, "kill", "--signal", "KILL"); err != nil {
+				return time.Time{}, err
+			}
+			return r.docker.ended(ctx, id)
 		})
 		if id == "" {
 			return "", idle
@@ -111,9 +116,9 @@ func (r *rig) silence(ctx context.Context, breakIt func(context.Context, string)
 	text, t, err := r.under(ctx, false, func(ctx context.Context, l *load) (string, error) {
 		var mend func(context.Context) error
 		began := time.Now()
-		id, text, idle := l.strike(ctx, func(id string) (err error) {
+		id, text, idle := l.strike(ctx, func(id string) (_ time.Time, err error) {
 			mend, err = breakIt(ctx, id)
-			return err
+			return time.Now(), err
 		})
 		if id == "" {
 			return "", idle
