@@ -18,21 +18,22 @@ const (
 func (r *rig) drain(ctx context.Context) (string, error) {
 	text, _, err := r.under(ctx, false, func(ctx context.Context, l *load) (_ string, err error) {
 		by := r.entries[0]
-		id, text, vain := l.strike(ctx, func(id string) (time.Time, error) {
+		s, err := l.strike(func(id string) (time.Time, error) {
 			if _, err := by.fleet.DrainWorker(ctx, &pb.DrainWorkerRequest{WorkerId: id}); err != nil {
 				return time.Time{}, fmt.Errorf("DrainWorker %s: %w", id, plain(err))
 			}
 			return time.Now(), nil
 		})
-		if id == "" {
-			return "", vain
+		if err != nil {
+			return "", err
 		}
+		id := s.worker
 		defer func() { // also when something was wrong: the other sections want the worker
 			if _, undone := by.fleet.UndrainWorker(context.WithoutCancel(ctx), &pb.UndrainWorkerRequest{WorkerId: id}); undone != nil {
 				err = first(err, fmt.Errorf("UndrainWorker %s: %w", id, plain(undone)))
 				return
 			}
-			_, late := r.showing(ctx, id, ready)
+			_, late := r.showing(ctx, id, ready, time.Now())
 			before := l.board.begun(id)
 			for until := time.Now().Add(busyTimeout); l.board.begun(id) == before && time.Now().Before(until); {
 				sleep(ctx, 20*time.Millisecond)
@@ -42,23 +43,24 @@ func (r *rig) drain(ctx context.Context) (string, error) {
 			}
 			err = first(err, late)
 		}()
-		shown, wrong := r.showing(ctx, id, draining)
+		shown, wrong := r.showing(ctx, id, draining, s.at)
 		began := time.Now()
-		if !by.until(ctx, emptyTimeout, func(workers []*pb.FleetWorker) bool { return idle(workers, id) }) {
+		if !by.until(ctx, emptyTimeout, func(workers []*pb.FleetWorker) bool { return empty(workers, id) }) {
 			return "", first(wrong, fmt.Errorf("%s drains and still has streams after %v", id, emptyTimeout))
 		}
-		empty, had := time.Since(began), l.board.begun(id)
+		ended, had := time.Since(began), l.board.begun(id)
 		sleep(ctx, quietTime)
 		if more := l.board.begun(id) - had; more > 0 {
 			wrong = first(wrong, fmt.Errorf("%s drains and got %d new streams", id, more))
 		}
-		return fmt.Sprintf("%s, shown after %s, empty %s later", text, seconds(shown), seconds(empty)), first(wrong, vain)
+		text, idle := l.cut(s)
+		return fmt.Sprintf("%s, shown after %s, empty %s later", text, seconds(shown), seconds(ended)), first(idle, wrong)
 	})
 	return text, err
 }
 
-// idle says whether a worker reports no sequence.
-func idle(workers []*pb.FleetWorker, id string) bool {
+// empty says whether a worker reports no sequence.
+func empty(workers []*pb.FleetWorker, id string) bool {
 	for _, w := range workers {
 		if r := w.GetReport(); r.GetWorkerId() == id && w.GetConnected() {
 			return r.GetLoad().GetRunning()+r.GetLoad().GetWaiting() == 0

@@ -150,24 +150,26 @@ func TestALoadCountsWhatFailsAndWhatDiffers(t *testing.T) {
 
 func TestAStrikeCountsTheStreamsThatItCut(t *testing.T) {
 	l := &load{}
-	_, _, err := l.strike(t.Context(), func(string) (time.Time, error) { return time.Now(), nil })
+	nothing, err := l.strike(func(string) (time.Time, error) { return time.Now(), nil })
+	require.NoError(t, err)
+	_, err = l.cut(nothing)
 	require.ErrorContains(t, err, "nothing was at stake")
 	streams := [5]answer{}
 	for i := range 4 {
 		l.board.enter(&streams[i], "busy")
 	}
 	l.board.enter(&streams[4], "idle")
-	id, text, err := l.strike(t.Context(), func(id string) (time.Time, error) {
+	s, err := l.strike(func(id string) (time.Time, error) {
 		require.Equal(t, "busy", id)
 		l.board.leave(&streams[0], true) // had been sent to its end
 		l.board.leave(&streams[1], false)
-		broken := time.Now()
-		time.Sleep(2 * underWay)
-		l.board.leave(&streams[2], true) // was continued elsewhere meanwhile
-		return broken, nil
+		return time.Now(), nil
 	})
 	require.NoError(t, err)
-	require.Equal(t, "busy", id)
+	time.Sleep(2 * underWay)
+	l.board.leave(&streams[2], true) // was continued elsewhere meanwhile
+	text, err := l.cut(s)
+	require.NoError(t, err)
 	require.Equal(t, "busy with 3 streams", text)
 }
 
@@ -270,13 +272,13 @@ func TestASchedulerThatShowsTheTruthTooLateIsToldOf(t *testing.T) {
 	e := &entry{name: "scheduler-0", changed: make(chan struct{})}
 	r := &rig{cfg: Config{Model: "m", Truth: time.Nanosecond}, entries: []*entry{e}}
 	e.show([]*pb.FleetWorker{})
-	_, err := r.showing(t.Context(), "worker-1", lost)
+	_, err := r.showing(t.Context(), "worker-1", lost, time.Now())
 	require.ErrorContains(t, err, "scheduler-0 showed worker-1 as lost after")
 	r.cfg.Truth = time.Minute
-	_, err = r.showing(t.Context(), "worker-1", lost)
+	_, err = r.showing(t.Context(), "worker-1", lost, time.Now())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = r.showing(ctx, "worker-1", ready)
+	_, err = r.showing(ctx, "worker-1", ready, time.Now())
 	require.ErrorContains(t, err, "has not shown worker-1 as ready")
 }

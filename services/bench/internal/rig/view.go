@@ -130,15 +130,14 @@ func (e *entry) until(ctx context.Context, limit time.Duration, holds func([]*pb
 	}
 }
 
-// showing waits until every scheduler shows a worker in a state, for shownTimeout at most, and fails if one did so later than
-// Config.Truth. It gives the longest time.
-func (r *rig) showing(ctx context.Context, id string, want state) (time.Duration, error) {
-	began, slowest := time.Now(), time.Duration(0)
+// showing waits until every scheduler shows a worker in the state that it has since a time, for shownTimeout at most, and fails
+// if one did so later than Config.Truth. It gives the longest time.
+func (r *rig) showing(ctx context.Context, id string, want state, since time.Time) (slowest time.Duration, err error) {
 	for _, e := range r.entries {
-		if !e.until(ctx, shownTimeout-time.Since(began), func(workers []*pb.FleetWorker) bool { return stateOf(workers, id, r.cfg.Model) == want }) {
+		if !e.until(ctx, shownTimeout, func(workers []*pb.FleetWorker) bool { return stateOf(workers, id, r.cfg.Model) == want }) {
 			return 0, fmt.Errorf("%s has not shown %s as %v within %v", e.name, id, want, shownTimeout)
 		}
-		if slowest = time.Since(began); slowest > r.cfg.Truth {
+		if slowest = time.Since(since); slowest > r.cfg.Truth {
 			return slowest, fmt.Errorf("%s showed %s as %v after %s, want within %v", e.name, id, want, seconds(slowest), r.cfg.Truth)
 		}
 	}

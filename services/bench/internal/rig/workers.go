@@ -57,42 +57,49 @@ func (r *rig) named(ctx context.Context) error {
 	return nil
 }
 
-// strike breaks the busiest worker, and says which one it was and in the middle of how many streams: those that have not ended
-// well when what was on its way to clients has come to them. Without any, nothing was at stake, and that is an error. breakIt
-// tells when the worker was broken.
-func (l *load) strike(ctx context.Context, breakIt func(id string) (time.Time, error)) (id, text string, err error) {
-	id = l.board.busiest()
-	struck := l.board.open(id)
-	broken, err := breakIt(id)
-	if err != nil {
-		return "", "", err
-	}
-	settled := broken.Add(underWay)
-	sleep(ctx, time.Until(settled))
-	n := l.board.cut(struck, settled)
-	text = fmt.Sprintf("%s with %d streams", id, n)
+// strike is the breaking of a worker.
+type strike struct {
+	worker  string
+	at      time.Time
+	streams map[*answer]course // that it had just before
+}
+
+// strike breaks the busiest worker. breakIt tells when that was.
+func (l *load) strike(breakIt func(id string) (time.Time, error)) (strike, error) {
+	s := strike{worker: l.board.busiest()}
+	s.streams = l.board.open(s.worker)
+	var err error
+	s.at, err = breakIt(s.worker)
+	return s, err
+}
+
+// cut says in the middle of how many streams the worker was: of those that had not ended well when what was on its way to clients
+// had come to them. Without any, nothing was at stake, and that is an error.
+func (l *load) cut(s strike) (string, error) {
+	n := l.board.cut(s.streams, s.at.Add(underWay))
 	if n == 0 {
-		err = fmt.Errorf("%s was in the middle of no stream: nothing was at stake", id)
+		return "", fmt.Errorf("%s was in the middle of no stream: nothing was at stake", s.worker)
 	}
-	return id, text, err
+	return fmt.Sprintf("%s with %d streams", s.worker, n), nil
 }
 
 // kill ends a worker without a word, and starts it again.
 func (r *rig) kill(ctx context.Context) (string, error) {
 	text, _, err := r.under(ctx, false, func(ctx context.Context, l *load) (string, error) {
-		id, text, idle := l.strike(ctx, func(id string) (time.Time, error) {
+		s, err := l.strike(func(id string) (time.Time, error) {
 			if _, err := r.docker.on(ctx, id, "kill", "--signal", "KILL"); err != nil {
 				return time.Time{}, err
 			}
 			return r.docker.ended(ctx, id)
 		})
-		if id == "" {
-			return "", idle
+		if err != nil {
+			return "", err
 		}
-		gone, wrong := r.showing(ctx, id, lost)
+		gone, wrong := r.showing(ctx, s.worker, lost, s.at)
 		sleep(ctx, downTime)
-		back, err := r.again(ctx, id, "start")
-		return fmt.Sprintf("%s, shown after %s, again %s after it was", text, seconds(gone), seconds(back)), first(wrong, err, idle)
+		back, late := r.again(ctx, s.worker, "start")
+		text, idle := l.cut(s)
+		return fmt.Sprintf("%s, shown after %s, again %s after it served", text, seconds(gone), seconds(back)), first(idle, wrong, late)
 	})
 	return text, err
 }
@@ -115,21 +122,21 @@ func (r *rig) partition(ctx context.Context) (string, error) { return r.silence(
 func (r *rig) silence(ctx context.Context, breakIt func(context.Context, string) (mend func(context.Context) error, err error)) (string, error) {
 	text, t, err := r.under(ctx, false, func(ctx context.Context, l *load) (string, error) {
 		var mend func(context.Context) error
-		began := time.Now()
-		id, text, idle := l.strike(ctx, func(id string) (_ time.Time, err error) {
+		s, err := l.strike(func(id string) (_ time.Time, err error) {
 			mend, err = breakIt(ctx, id)
 			return time.Now(), err
 		})
-		if id == "" {
-			return "", idle
+		if err != nil {
+			return "", err
 		}
-		gone, wrong := r.showing(ctx, id, lost)
-		sleep(ctx, cutTime-time.Since(began))
+		gone, wrong := r.showing(ctx, s.worker, lost, s.at)
+		sleep(ctx, time.Until(s.at.Add(cutTime)))
+		text, idle := l.cut(s)
 		if err := mend(context.WithoutCancel(ctx)); err != nil {
 			return "", err
 		}
-		back, err := r.showing(ctx, id, ready)
-		return fmt.Sprintf("%s, shown after %s, again after %s", text, seconds(gone), seconds(back)), first(wrong, err, idle)
+		back, late := r.showing(ctx, s.worker, ready, time.Now())
+		return fmt.Sprintf("%s, shown after %s, again after %s", text, seconds(gone), seconds(back)), first(idle, wrong, late)
 	})
 	if err == nil && t.longest >= cutTime {
 		err = fmt.Errorf("a stream stood still for %s: it was not continued elsewhere", seconds(t.longest))
@@ -145,7 +152,7 @@ func (r *rig) again(ctx context.Context, id string, verb ...string) (time.Durati
 	if err := r.serves(ctx, id, "7071"); err != nil {
 		return 0, err
 	}
-	return r.showing(ctx, id, ready)
+	return r.showing(ctx, id, ready, time.Now())
 }
 
 // serves waits until the server in a container says that it serves.
