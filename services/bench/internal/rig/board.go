@@ -16,6 +16,7 @@ type board struct {
 // course is what is known of one stream.
 type course struct {
 	worker string
+	begun  time.Time
 	ended  time.Time // zero while it is open
 	well   bool      // it ended well
 }
@@ -27,7 +28,12 @@ func (b *board) enter(a *answer, worker string) {
 	if b.all == nil {
 		b.all = map[*answer]course{}
 	}
-	b.all[a] = course{worker: worker}
+	c := b.all[a]
+	if c.begun.IsZero() {
+		c.begun = time.Now()
+	}
+	c.worker = worker
+	b.all[a] = c
 }
 
 // leave notes that a stream has ended, well or not; one that has not begun is of no interest.
@@ -35,7 +41,8 @@ func (b *board) leave(a *answer, well bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c, begun := b.all[a]; begun {
-		b.all[a] = course{worker: c.worker, ended: time.Now(), well: well}
+		c.ended, c.well = time.Now(), well
+		b.all[a] = c
 	}
 }
 
@@ -61,13 +68,14 @@ func (b *board) cut(of map[*answer]course, at time.Time) int {
 	return n
 }
 
-// busiest is the worker with the most open streams, of two the one of the lesser id; empty if no stream is open.
-func (b *board) busiest() (worker string) {
+// busiest is the worker with the most open streams that began after a time, of two the one of the lesser id, and how many these
+// are; empty if there is none.
+func (b *board) busiest(after time.Time) (worker string, streams int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	on := map[string]int{}
 	for _, c := range b.all {
-		if c.ended.IsZero() {
+		if c.ended.IsZero() && c.begun.After(after) {
 			on[c.worker]++
 		}
 	}
@@ -76,7 +84,7 @@ func (b *board) busiest() (worker string) {
 			worker = w
 		}
 	}
-	return worker
+	return worker, on[worker]
 }
 
 // begun is how many streams have ever begun on a worker.

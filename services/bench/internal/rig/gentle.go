@@ -18,7 +18,7 @@ const (
 func (r *rig) drain(ctx context.Context) (string, error) {
 	text, _, err := r.under(ctx, false, func(ctx context.Context, l *load) (_ string, err error) {
 		by := r.entries[0]
-		s, err := l.strike(func(id string) (time.Time, error) {
+		s, err := l.strike(ctx, r.many(), func(id string) (time.Time, error) {
 			if _, err := by.fleet.DrainWorker(ctx, &pb.DrainWorkerRequest{WorkerId: id}); err != nil {
 				return time.Time{}, fmt.Errorf("DrainWorker %s: %w", id, plain(err))
 			}
@@ -54,7 +54,7 @@ func (r *rig) drain(ctx context.Context) (string, error) {
 			wrong = first(wrong, fmt.Errorf("%s drains and got %d new streams", id, more))
 		}
 		text, idle := l.cut(s)
-		return fmt.Sprintf("%s, shown after %s, empty %s later", text, seconds(shown), seconds(ended)), first(idle, wrong)
+		return fmt.Sprintf("%s, shown after %s, empty %s later", text, seconds(shown), seconds(ended)), first(wrong, idle)
 	})
 	return text, err
 }

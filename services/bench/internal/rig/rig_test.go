@@ -150,16 +150,14 @@ func TestALoadCountsWhatFailsAndWhatDiffers(t *testing.T) {
 
 func TestAStrikeCountsTheStreamsThatItCut(t *testing.T) {
 	l := &load{}
-	nothing, err := l.strike(func(string) (time.Time, error) { return time.Now(), nil })
-	require.NoError(t, err)
-	_, err = l.cut(nothing)
+	_, err := l.cut(strike{worker: "idle", at: time.Now()})
 	require.ErrorContains(t, err, "nothing was at stake")
 	streams := [5]answer{}
 	for i := range 4 {
 		l.board.enter(&streams[i], "busy")
 	}
 	l.board.enter(&streams[4], "idle")
-	s, err := l.strike(func(id string) (time.Time, error) {
+	s, err := l.strike(t.Context(), 4, func(id string) (time.Time, error) {
 		require.Equal(t, "busy", id)
 		l.board.leave(&streams[0], true) // had been sent to its end
 		l.board.leave(&streams[1], false)

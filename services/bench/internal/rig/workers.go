@@ -13,6 +13,8 @@ const (
 	// downTime is how long a killed container stays away, cutTime how long one is frozen or cut off.
 	downTime = time.Second
 	cutTime  = 5 * time.Second
+	// fresh is how long ago a stream has just begun.
+	fresh = 200 * time.Millisecond
 	// underWay is how long what a worker has sent may take to clients.
 	underWay = 100 * time.Millisecond
 	// wholeTimeout bounds the wait for everything to be up.
@@ -64,9 +66,19 @@ type strike struct {
 	streams map[*answer]course // that it had just before
 }
 
-// strike breaks the busiest worker. breakIt tells when that was.
-func (l *load) strike(breakIt func(id string) (time.Time, error)) (strike, error) {
-	s := strike{worker: l.board.busiest()}
+// strike breaks the busiest worker when many of its streams have just begun, so that they are not at their ends before it is
+// broken. breakIt tells when that was.
+func (l *load) strike(ctx context.Context, many int, breakIt func(id string) (time.Time, error)) (strike, error) {
+	var s strike
+	for until := time.Now().Add(busyTimeout); ; {
+		var n int
+		if s.worker, n = l.board.busiest(time.Now().Add(-fresh)); n >= many {
+			break
+		}
+		if time.Now().After(until) || !sleep(ctx, 5*time.Millisecond) {
+			return s, fmt.Errorf("no worker got %d streams within %v of each other: nothing would be at stake", many, fresh)
+		}
+	}
 	s.streams = l.board.open(s.worker)
 	var err error
 	s.at, err = breakIt(s.worker)
@@ -78,7 +90,7 @@ func (l *load) strike(breakIt func(id string) (time.Time, error)) (strike, error
 func (l *load) cut(s strike) (string, error) {
 	n := l.board.cut(s.streams, s.at.Add(underWay))
 	if n == 0 {
-		return "", fmt.Errorf("%s was in the middle of no stream: nothing was at stake", s.worker)
+		return s.worker, fmt.Errorf("%s was in the middle of no stream: nothing was at stake", s.worker)
 	}
 	return fmt.Sprintf("%s with %d streams", s.worker, n), nil
 }
@@ -86,7 +98,7 @@ func (l *load) cut(s strike) (string, error) {
 // kill ends a worker without a word, and starts it again.
 func (r *rig) kill(ctx context.Context) (string, error) {
 	text, _, err := r.under(ctx, false, func(ctx context.Context, l *load) (string, error) {
-		s, err := l.strike(func(id string) (time.Time, error) {
+		s, err := l.strike(ctx, r.many(), func(id string) (time.Time, error) {
 			if _, err := r.docker.on(ctx, id, "kill", "--signal", "KILL"); err != nil {
 				return time.Time{}, err
 			}
@@ -99,7 +111,7 @@ func (r *rig) kill(ctx context.Context) (string, error) {
 		sleep(ctx, downTime)
 		back, late := r.again(ctx, s.worker, "start")
 		text, idle := l.cut(s)
-		return fmt.Sprintf("%s, shown after %s, again %s after it served", text, seconds(gone), seconds(back)), first(idle, wrong, late)
+		return fmt.Sprintf("%s, shown after %s, again %s after it served", text, seconds(gone), seconds(back)), first(wrong, late, idle)
 	})
 	return text, err
 }
@@ -122,7 +134,7 @@ func (r *rig) partition(ctx context.Context) (string, error) { return r.silence(
 func (r *rig) silence(ctx context.Context, breakIt func(context.Context, string) (mend func(context.Context) error, err error)) (string, error) {
 	text, t, err := r.under(ctx, false, func(ctx context.Context, l *load) (string, error) {
 		var mend func(context.Context) error
-		s, err := l.strike(func(id string) (_ time.Time, err error) {
+		s, err := l.strike(ctx, r.many(), func(id string) (_ time.Time, err error) {
 			mend, err = breakIt(ctx, id)
 			return time.Now(), err
 		})
@@ -136,13 +148,16 @@ func (r *rig) silence(ctx context.Context, breakIt func(context.Context, string)
 			return "", err
 		}
 		back, late := r.showing(ctx, s.worker, ready, time.Now())
-		return fmt.Sprintf("%s, shown after %s, again after %s", text, seconds(gone), seconds(back)), first(idle, wrong, late)
+		return fmt.Sprintf("%s, shown after %s, again after %s", text, seconds(gone), seconds(back)), first(wrong, late, idle)
 	})
 	if err == nil && t.longest >= cutTime {
 		err = fmt.Errorf("a stream stood still for %s: it was not continued elsewhere", seconds(t.longest))
 	}
 	return text, err
 }
+
+// many streams on one worker are half of its share.
+func (r *rig) many() int { return max(1, r.cfg.Streams/r.cfg.Workers/2) }
 
 // again starts or restarts a container, waits until its server says by itself that it serves, and then until schedulers show it.
 func (r *rig) again(ctx context.Context, id string, verb ...string) (time.Duration, error) {
