@@ -80,7 +80,7 @@ func serve(t *testing.T, servers ...*server) []*entry {
 		pb.RegisterInferenceServiceServer(on, s)
 		go func() { _ = on.Serve(lis) }()
 		t.Cleanup(on.Stop)
-		e, err := dial(s.worker, lis.Addr().String())
+		e, err := dial(s.worker, lis.Addr().String(), "m")
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = e.conn.Close() })
 		all = append(all, e)
@@ -267,14 +267,17 @@ func TestAReportIsBrokenByOneSection(t *testing.T) {
 }
 
 func TestASchedulerThatShowsTheTruthTooLateIsToldOf(t *testing.T) {
-	e := &entry{name: "scheduler-0", changed: make(chan struct{})}
-	r := &rig{cfg: Config{Model: "m", Truth: time.Nanosecond}, entries: []*entry{e}}
-	e.show([]*pb.FleetWorker{})
-	_, err := r.showing(t.Context(), "worker-1", lost, time.Now())
-	require.ErrorContains(t, err, "scheduler-0 showed worker-1 as lost after")
-	r.cfg.Truth = time.Minute
-	_, err = r.showing(t.Context(), "worker-1", lost, time.Now())
+	e := &entry{name: "scheduler-0", model: "m", states: map[string]shown{}, changed: make(chan struct{})}
+	r := &rig{cfg: Config{Model: "m", Truth: time.Minute}, entries: []*entry{e}}
+	e.show([]*pb.FleetWorker{{Connected: true, Report: &pb.WorkerReport{WorkerId: "worker-1", State: pb.WorkerState_WORKER_STATE_DRAINING}}})
+	_, err := r.showing(t.Context(), "worker-1", draining, time.Now())
 	require.NoError(t, err)
+	e.show([]*pb.FleetWorker{})
+	took, err := r.showing(t.Context(), "worker-1", lost, time.Now())
+	require.NoError(t, err)
+	require.Zero(t, took, "it was shown before the wait for it began")
+	_, err = r.showing(t.Context(), "worker-1", lost, time.Now().Add(-time.Hour))
+	require.ErrorContains(t, err, "scheduler-0 showed worker-1 as lost after 3600")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = r.showing(ctx, "worker-1", ready, time.Now())

@@ -53,7 +53,7 @@ func Run(ctx context.Context, cfg Config, tell func(Result)) (*Report, error) {
 		}
 	}()
 	for i, address := range cfg.Schedulers {
-		e, err := dial(fmt.Sprintf("scheduler-%d", i), address)
+		e, err := dial(fmt.Sprintf("scheduler-%d", i), address, cfg.Model)
 		if err != nil {
 			return nil, err
 		}
