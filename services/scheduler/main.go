@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/config"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/loading"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
 	"github.com/millrace/millrace/services/scheduler/internal/server"
 )
@@ -118,7 +119,8 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) error {
 	if err != nil {
 		return err
 	}
-	handlers := server.New(workers, relay.New(admission.New(workers, cfg.MaxInFlight)), logger)
+	loader := loading.New(workers, loading.Config{}, logger)
+	handlers := server.New(workers, relay.New(admission.New(workers, cfg.MaxInFlight)), loader)
 	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout}, logger)
 	handlers.Register(s)
 	s.SetReady(false) // until the fleet is known
@@ -138,7 +140,7 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) error {
 		}
 	}()
 	err = s.Serve(ctx, lis)
-	handlers.Close()
+	loader.Close()
 	stop()
 	return errors.Join(err, <-followed)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+	"github.com/millrace/millrace/services/scheduler/internal/loading"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
@@ -204,8 +205,7 @@ func TestLoadsWhoseCallersHaveGoneAreBounded(t *testing.T) {
 		return stream.Send(&pb.LoadModelResponse{Event: &pb.LoadModelResponse_Result{Result: &pb.LoadResult{}}})
 	}
 	n.Start(t, "a:1", w)
-	r := newRig(t, n, "a:1")
-	r.handlers.LimitLoads(2, hang)
+	r := startRig(t, n, rigOptions{stale: time.Second, limits: loading.Config{MaxLoads: 2}}, "a:1")
 	r.await(1)
 	for range 2 {
 		r.leaveLoading(w)
@@ -231,8 +231,7 @@ func TestALoadThatNeverEndsIsNotFollowedForEver(t *testing.T) {
 		return stream.Context().Err()
 	}
 	n.Start(t, "a:1", w)
-	r := newRig(t, n, "a:1")
-	r.handlers.LimitLoads(1, 50*time.Millisecond)
+	r := startRig(t, n, rigOptions{stale: time.Second, limits: loading.Config{MaxLoads: 1, MaxTime: 50 * time.Millisecond}}, "a:1")
 	r.await(1)
 	_, err := all(r.models().LoadModel(r.within(), &pb.LoadModelRequest{Model: "m"}))
 	require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)

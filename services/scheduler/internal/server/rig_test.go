@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/loading"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
 	"github.com/millrace/millrace/services/scheduler/internal/server"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
@@ -37,8 +38,6 @@ type rig struct {
 	fleet *fleet.Fleet
 	conn  *grpc.ClientConn
 	stop  func() // as SIGTERM does
-
-	handlers *server.Server
 }
 
 // newRig starts a scheduler over workers at the addresses; the workers need not be there yet.
@@ -50,11 +49,24 @@ func newRig(t *testing.T, n *workertest.Net, addresses ...string) *rig {
 // newRigWith also says how long a worker may be silent.
 func newRigWith(t *testing.T, n *workertest.Net, stale time.Duration, addresses ...string) *rig {
 	t.Helper()
+	return startRig(t, n, rigOptions{stale: stale}, addresses...)
+}
+
+// rigOptions are what most rigs leave alone.
+type rigOptions struct {
+	stale  time.Duration // how long a worker may be silent
+	limits loading.Config
+}
+
+// startRig is newRig with options.
+func startRig(t *testing.T, n *workertest.Net, o rigOptions, addresses ...string) *rig {
+	t.Helper()
 	logger := rpctest.Logger(t)
 	f, err := fleet.New(fleet.Config{Workers: addresses, Dial: n.Dial, Interval: 20 * time.Millisecond,
-		Stale: stale, BackoffMax: 50 * time.Millisecond, Grace: hang}, logger)
+		Stale: o.stale, BackoffMax: 50 * time.Millisecond, Grace: hang}, logger)
 	require.NoError(t, err)
-	handlers := server.New(f, relay.New(admission.New(f, maxInFlight)), logger)
+	loader := loading.New(f, o.limits, logger)
+	handlers := server.New(f, relay.New(admission.New(f, maxInFlight)), loader)
 	s := rpc.NewServer(rpc.ServerConfig{
 		Domain: fault.Domain, DrainTimeout: 5 * time.Second, MaxWaitingBytes: maxWaitingBytes,
 	}, logger)
@@ -63,10 +75,10 @@ func newRigWith(t *testing.T, n *workertest.Net, stale time.Duration, addresses 
 	done := make(chan struct{})
 	go func() { defer close(done); _ = f.Run(following) }()
 	t.Cleanup(func() { cancel(); <-done })
-	t.Cleanup(handlers.Close)
+	t.Cleanup(loader.Close)
 	lis := rpctest.Listener(t)
 	stop := rpctest.Serve(t, s, lis)
-	return &rig{T: t, net: n, fleet: f, conn: rpctest.Dial(t, lis), stop: stop, handlers: handlers}
+	return &rig{T: t, net: n, fleet: f, conn: rpctest.Dial(t, lis), stop: stop}
 }
 
 // await waits until the scheduler sees as many connected workers and knows its fleet.

@@ -1,4 +1,4 @@
-package server
+package loading
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -18,110 +18,40 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
-	"github.com/millrace/millrace/services/scheduler/internal/place"
-	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// maxReplicas is the contract's bound.
-const maxReplicas = 1024
+// Load is one load under way. Read its events to the end, or Leave it: it goes on without anybody.
+type Load struct {
+	// Events are what the workers tell, with their ids. It is closed when all copies have ended; then Err says how.
+	Events <-chan *pb.LoadModelResponse
 
-// LoadModel makes sure that as many workers as wanted have the model, and streams what they tell.
-func (s *Server) LoadModel(in *pb.LoadModelRequest, stream grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
-	if err := checkName(in.GetModel()); err != nil {
-		return err
-	}
-	rpc.Annotate(stream.Context(), "model", in.GetModel())
-	wanted := 1
-	if in.Replicas != nil {
-		wanted = int(in.GetReplicas())
-	}
-	if wanted < 1 || wanted > maxReplicas {
-		return fault.Invalid(fmt.Sprintf("replicas is %d: must be in [1, %d]", wanted, maxReplicas),
-			rpc.Violation{Field: "replicas", Description: fmt.Sprintf("must be in [1, %d]", maxReplicas)})
-	}
-	members, err := s.reachable()
-	if err != nil {
-		return err
-	}
-	ids, err := choose(members, in, wanted)
-	if err != nil {
-		return fault.Status(err)
-	}
-	select {
-	case s.loading <- struct{}{}:
-	default:
-		return fault.TooManyLoadsUnderWay(cap(s.loading))
-	}
-	j := s.startLoad(in, wanted, ids, members, rpc.RequestID(stream.Context()))
-	defer close(j.gone)
-	for {
-		select {
-		case event, more := <-j.events:
-			if !more {
-				return j.err
-			}
-			if err := stream.Send(event); err != nil {
-				return err
-			}
-		case <-stream.Context().Done():
-			return fault.Status(context.Cause(stream.Context())) // the load goes on
-		}
-	}
-}
-
-// choose asks place for workers; those that serve another digest than the one expected are no candidates.
-func choose(members []fleet.Member, in *pb.LoadModelRequest, wanted int) ([]string, error) {
-	var candidates []place.Candidate
-	differ := ""
-	for i := range members {
-		m := &members[i]
-		state := m.Report.GetState()
-		if state != pb.WorkerState_WORKER_STATE_READY && state != pb.WorkerState_WORKER_STATE_DEGRADED {
-			continue
-		}
-		model, file := modelOn(m, in.GetModel()), fileOn(m, in.GetModel())
-		loaded := model.GetState() == pb.ModelState_MODEL_STATE_READY || model.GetState() == pb.ModelState_MODEL_STATE_LOADING
-		if want := in.GetExpectModelDigest(); loaded && want != "" && model.GetModelDigest() != "" && model.GetModelDigest() != want {
-			differ = model.GetModelDigest()
-			continue
-		}
-		candidates = append(candidates, place.Candidate{
-			ID: m.Report.GetWorkerId(), Loaded: loaded, HasFile: file != nil, Problem: file.GetProblem() != "",
-			Needed: file.GetNeededBytes(), Free: m.Report.GetDevice().GetBytesFree(),
-		})
-	}
-	if len(candidates) == 0 && differ == "" {
-		return nil, fmt.Errorf("%w: no worker takes requests now: try again", route.ErrNoWorker)
-	}
-	ids, err := place.Choose(in.GetModel(), wanted, candidates)
-	if errors.Is(err, place.ErrNowhere) && differ != "" {
-		return nil, fmt.Errorf("%w: model %q has digest %s and the request expects %s: unload it first, or leave expect_model_digest out",
-			route.ErrDigestMismatch, in.GetModel(), differ, in.GetExpectModelDigest())
-	}
-	return ids, err
-}
-
-// load is one LoadModel under way; it outlives its caller, not the server and not maxLoadTime.
-type load struct {
 	fleet   Fleet
 	request *pb.LoadModelRequest // as workers get it
 	wanted  int
 	members map[string]*fleet.Member
 	events  chan *pb.LoadModelResponse
-	gone    chan struct{} // closed when the caller reads no more
-	err     error         // set before events is closed
+	gone    chan struct{} // closed when nobody reads any more
+	leave   sync.Once
+	err     error // set before events is closed
 
 	mu      sync.Mutex
 	standby []string // guarded by mu; workers not asked yet, best first
 }
 
-// startLoad starts the copies; when all have ended the load gives its token of loading back, and events is closed.
-func (s *Server) startLoad(in *pb.LoadModelRequest, wanted int, ids []string, members []fleet.Member, id string) *load {
-	j := &load{
-		fleet:   s.fleet,
-		request: proto.CloneOf(in), wanted: wanted, standby: ids, members: map[string]*fleet.Member{},
+// Leave says that nobody reads Events any more.
+func (j *Load) Leave() { j.leave.Do(func() { close(j.gone) }) }
+
+// Err is the outcome as a status, once Events is closed: a single copy's own, or how many of several were loaded.
+func (j *Load) Err() error { return j.err }
+
+// start starts the copies; when all have ended the load gives its token back, and its events are closed.
+func (l *Loader) start(o Order, ids []string, members []fleet.Member) *Load {
+	j := &Load{
+		fleet:   l.fleet,
+		request: proto.CloneOf(o.Request), wanted: o.wanted(), standby: ids, members: map[string]*fleet.Member{},
 		events: make(chan *pb.LoadModelResponse, 16), gone: make(chan struct{}),
 	}
+	j.Events = j.events
 	j.request.Replicas = nil
 	for i := range members {
 		if m := &members[i]; slices.Contains(ids, m.Report.GetWorkerId()) {
@@ -129,33 +59,38 @@ func (s *Server) startLoad(in *pb.LoadModelRequest, wanted int, ids []string, me
 		}
 	}
 	// No deadline: a worker would take it for its own, and say so in other words.
-	ctx, end := context.WithCancelCause(requestID(s.loads, id))
-	timer := time.AfterFunc(s.loadTime, func() {
+	ctx, end := context.WithCancelCause(requestID(l.ctx, o.ID))
+	timer := time.AfterFunc(l.cfg.MaxTime, func() {
 		end(fmt.Errorf("%w: the load of %q has been followed for %v and may go on at its workers: see ListModels",
-			context.DeadlineExceeded, in.GetModel(), s.loadTime))
+			context.DeadlineExceeded, j.request.GetModel(), l.cfg.MaxTime))
 	})
-	failures := make([]error, wanted)
+	failures := make([]error, j.wanted)
 	var copies sync.WaitGroup
-	for i := range wanted {
+	for i := range j.wanted {
 		first := j.next()
 		copies.Go(func() { failures[i] = j.copy(ctx, first) })
 	}
-	s.wait.Go(func() {
+	l.wait.Go(func() {
 		copies.Wait()
 		timer.Stop()
 		end(nil)
 		j.err = j.outcome(failures)
 		if j.err != nil {
-			s.logger.Warn("model not loaded everywhere", "model", in.GetModel(), "wanted", wanted, "error", j.err)
+			l.logger.Warn("model not loaded everywhere", "model", j.request.GetModel(), "wanted", j.wanted, "error", j.err)
 		}
-		<-s.loading // first, so that who hears of the end may begin another
+		<-l.tokens // first, so that who hears of the end may begin another
 		close(j.events)
 	})
 	return j
 }
 
+// requestID carries a call's id to a worker.
+func requestID(ctx context.Context, id string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, rpc.RequestIDKey, id)
+}
+
 // next takes the best worker not asked yet, "" if there is none.
-func (j *load) next() string {
+func (j *Load) next() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if len(j.standby) == 0 {
@@ -167,7 +102,7 @@ func (j *load) next() string {
 }
 
 // copy loads one copy: on the worker given, and if that is lost or full, on the next that could hold it.
-func (j *load) copy(ctx context.Context, id string) error {
+func (j *Load) copy(ctx context.Context, id string) error {
 	for {
 		err := j.on(ctx, id)
 		if err == nil || ctx.Err() != nil {
@@ -190,7 +125,7 @@ func (j *load) copy(ctx context.Context, id string) error {
 }
 
 // on loads the model on one worker and tells what it says.
-func (j *load) on(ctx context.Context, id string) error {
+func (j *Load) on(ctx context.Context, id string) error {
 	link := j.members[id].Link
 	if !link.Acquire() {
 		return fault.LostLoading(id, errors.New("its connection ended"))
@@ -246,7 +181,7 @@ func modelFailure(lost context.Context, id string, err error) error {
 }
 
 // tell gives the caller an event. Progress is dropped for a caller that is slow, the rest waits for it.
-func (j *load) tell(event *pb.LoadModelResponse) {
+func (j *Load) tell(event *pb.LoadModelResponse) {
 	if event.GetProgress() != nil {
 		select {
 		case j.events <- event:
@@ -260,8 +195,8 @@ func (j *load) tell(event *pb.LoadModelResponse) {
 	}
 }
 
-// outcome is the call's status: a single copy's own, or how many of several were loaded.
-func (j *load) outcome(failures []error) error {
+// outcome is what Err says.
+func (j *Load) outcome(failures []error) error {
 	var first error
 	loaded := 0
 	for _, err := range failures {

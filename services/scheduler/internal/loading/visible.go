@@ -1,4 +1,4 @@
-package server
+package loading
 
 import (
 	"context"
@@ -18,7 +18,7 @@ func awaitReady(ctx context.Context, f Fleet, id, model string) {
 	await(ctx, f, func(members []fleet.Member) bool {
 		for i := range members {
 			m := &members[i]
-			if m.Report.GetWorkerId() == id && modelOn(m, model).GetState() == pb.ModelState_MODEL_STATE_READY {
+			if m.Report.GetWorkerId() == id && m.Model(model).GetState() == pb.ModelState_MODEL_STATE_READY {
 				return true
 			}
 		}
@@ -32,7 +32,7 @@ func awaitGone(ctx context.Context, f Fleet, id, model string) {
 	await(ctx, f, func(members []fleet.Member) bool {
 		for i := range members {
 			m := &members[i]
-			if m.Connected && m.Report.GetWorkerId() == id && modelOn(m, model) != nil {
+			if m.Connected && m.Report.GetWorkerId() == id && m.Model(model) != nil {
 				return false
 			}
 		}
