@@ -1,9 +1,6 @@
 package model
 
-import (
-	"errors"
-	"fmt"
-)
+import "errors"
 
 // Sentinels of the life cycle; match with errors.Is. Errors of packages gguf, arch, engine and tokenizer pass through.
 var (
@@ -34,21 +31,3 @@ var (
 	// ErrStopped: the manager has ended.
 	ErrStopped = errors.New("worker is stopping")
 )
-
-// FitError says by how much a model does not fit.
-type FitError struct {
-	Name          string
-	Needed, Free  uint64 // bytes
-	Weights       uint64 // of Needed
-	KV, Workspace uint64 // of Needed, for the smallest cache that is of use
-	Staging       uint64 // of Needed, while loading
-}
-
-func (e *FitError) Error() string {
-	return fmt.Sprintf("%v: %q needs %d bytes (weights %d, cache %d, workspace %d, staging %d) and %d are free; "+
-		"unload a model, ask for fewer kv_tokens or a smaller context_length, or raise the memory limit",
-		ErrNoFit, e.Name, e.Needed, e.Weights, e.KV, e.Workspace, e.Staging, e.Free)
-}
-
-// Unwrap makes the error ErrNoFit.
-func (e *FitError) Unwrap() error { return ErrNoFit }

@@ -60,7 +60,10 @@ type Instance struct {
 		sync.Mutex
 		state    State
 		problem  error
-		users    int
+		users    int           // requests and residency checks
+		requests int           // of users, those that keep it from being idle
+		used     time.Time     // end of the last request, or of the load
+		pinned   bool          // whether it stays until it is told to go
 		idle     chan struct{} // closed when users reaches 0 while draining
 		verified time.Time     // end of the last complete pass
 	}
@@ -72,7 +75,8 @@ type residency struct {
 	digest engine.Digest
 }
 
-func (i *Instance) acquire() (release func(), err error) {
+// acquire holds the instance, for a request or for a check, which does not count as use.
+func (i *Instance) acquire(request bool) (release func(), err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	switch i.mu.state {
@@ -83,10 +87,17 @@ func (i *Instance) acquire() (release func(), err error) {
 	case Loading, Ready:
 	}
 	i.mu.users++
+	if request {
+		i.mu.requests++
+	}
 	return sync.OnceFunc(func() {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.mu.users--
+		if request {
+			i.mu.requests--
+			i.mu.used = time.Now()
+		}
 		if i.mu.users == 0 && i.mu.idle != nil {
 			close(i.mu.idle)
 			i.mu.idle = nil

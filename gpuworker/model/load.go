@@ -235,7 +235,7 @@ func (l *loader) serve(inst *Instance, took time.Duration) {
 	inst.Loop = batch.New(cfg, inst.runner, l.logger.With("model", inst.Name))
 	var ctx context.Context
 	ctx, inst.stop = context.WithCancelCause(context.Background())
-	inst.mu.state, inst.mu.verified = Ready, time.Now()
+	inst.mu.state, inst.mu.verified, inst.mu.used = Ready, time.Now(), time.Now()
 	go func() {
 		defer close(inst.ended)
 		if err := inst.Loop.Run(ctx); ctx.Err() == nil {

@@ -52,6 +52,9 @@ func NewManager(cfg Config, device engine.Device, logger hclog.Logger) *Manager 
 	m.ctx, m.stop = context.WithCancelCause(context.Background())
 	m.mu.loads, m.mu.instances = map[string]*job{}, map[string]*Instance{}
 	m.work.Go(func() { m.watch(m.ctx) })
+	if cfg.IdleUnload > 0 {
+		m.work.Go(func() { m.reap(m.ctx) })
+	}
 	return m
 }
 
@@ -90,7 +93,7 @@ func (m *Manager) Load(ctx context.Context, name string, o Options, progress fun
 			m.mu.Unlock()
 			return nil, false, ErrStopped
 		}
-		if inst := m.mu.instances[name]; inst != nil && inst.Status().State == Ready {
+		if inst := m.mu.instances[name]; inst != nil && inst.keep(o.Pin) {
 			m.mu.Unlock()
 			return inst, true, expect(inst, o)
 		}
@@ -112,6 +115,7 @@ func (m *Manager) Load(ctx context.Context, name string, o Options, progress fun
 		case err != nil:
 			return nil, false, err
 		}
+		inst.keep(o.Pin)
 		return inst, false, expect(inst, o)
 	}
 }
@@ -135,6 +139,7 @@ func (m *Manager) run(name string, o Options, j *job) {
 	m.mu.Lock()
 	delete(m.mu.loads, name)
 	if inst != nil { // also one that failed and holds what the device refuses: it is there until its memory is free
+		inst.keep(o.Pin) // before anybody may find it idle
 		m.mu.instances[name] = inst
 	}
 	m.mu.Unlock()
@@ -152,7 +157,8 @@ func (m *Manager) run(name string, o Options, j *job) {
 // load makes room for a model of this name, waits for its turn and loads it, as loader.load does.
 func (m *Manager) load(ctx context.Context, name string, o Options, j *job) (_ *Instance, refused int, err error) {
 	// Without the turn: requests may go on for long, and other loads need not wait for them.
-	if err := m.evict(ctx, name); err != nil {
+	pinned, err := m.evict(ctx, name)
+	if err != nil {
 		return nil, 0, err
 	}
 	if m.turn.Acquire(ctx, 1) != nil {
@@ -162,25 +168,37 @@ func (m *Manager) load(ctx context.Context, name string, o Options, j *job) (_ *
 	if ctx.Err() != nil {
 		return nil, 0, context.Cause(ctx)
 	}
-	l := loader{cfg: m.cfg, device: m.device, catalog: m.catalog, name: name, options: o, progress: j.report, logger: m.logger,
-		leaked: &m.leaked, swap: &m.swap}
-	return l.load(ctx)
+	for {
+		l := loader{cfg: m.cfg, device: m.device, catalog: m.catalog, name: name, options: o, progress: j.report, logger: m.logger,
+			leaked: &m.leaked, swap: &m.swap}
+		inst, refused, err := l.load(ctx)
+		var short *FitError
+		if errors.As(err, &short) && m.makeRoom(ctx, short) {
+			continue
+		}
+		if err == nil && pinned {
+			inst.keep(&pinned)
+		}
+		return inst, refused, err
+	}
 }
 
-// evict removes an instance of this name that can serve no more, waiting for its requests.
-func (m *Manager) evict(ctx context.Context, name string) error {
+// evict removes an instance of this name that can serve no more, waiting for its requests. pinned is whether it was pinned and
+// failed: then who loads it again wants it pinned.
+func (m *Manager) evict(ctx context.Context, name string) (pinned bool, err error) {
 	m.mu.Lock()
 	inst := m.mu.instances[name]
 	m.mu.Unlock()
 	if inst == nil {
-		return nil
+		return false, nil
 	}
+	status := inst.Status()
 	select {
 	case <-inst.drain():
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return false, context.Cause(ctx)
 	}
-	return m.remove(inst, ErrUnloaded)
+	return status.Pinned && status.State == Failed, m.remove(inst, ErrUnloaded)
 }
 
 // remove closes an instance and forgets it. It is there, draining, until its memory is free; calls for one that is
@@ -209,7 +227,10 @@ func (m *Manager) RefusedFrees() uint64 { return m.refused.Load() }
 func (m *Manager) Loads() (loaded, failed uint64) { return m.loadedCount.Load(), m.failedCount.Load() }
 
 // Acquire gives a loaded model to a request, which releases it when done.
-func (m *Manager) Acquire(name string) (*Instance, func(), error) {
+func (m *Manager) Acquire(name string) (*Instance, func(), error) { return m.acquire(name, true) }
+
+// acquire gives a loaded model to a request, or to a check.
+func (m *Manager) acquire(name string, request bool) (*Instance, func(), error) {
 	if err := CheckName(name); err != nil {
 		return nil, nil, err
 	}
@@ -221,7 +242,7 @@ func (m *Manager) Acquire(name string) (*Instance, func(), error) {
 	case stopped:
 		return nil, nil, ErrStopped
 	case inst != nil:
-		release, err := inst.acquire()
+		release, err := inst.acquire(request)
 		return inst, release, err
 	case loading:
 		return nil, nil, fmt.Errorf("%w: %q is being loaded", ErrNotLoaded, name)
@@ -281,6 +302,10 @@ type Status struct {
 	Runner      engine.RunnerConfig
 	DeviceBytes uint64        // held now
 	VerifiedAge time.Duration // since the last complete check of its resident bytes; 0 before the first
+	Pinned      bool          // whether it stays until it is told to go
+	IdleAge     time.Duration // since its last request or its load; 0 while a request holds it, or out of service
+	IdleUnload  time.Duration // IdleAge at which it is unloaded; 0: never for that
+	Reclaimable bool          // whether a load that needs room may unload it now
 	Progress    Progress      // while loading
 	Steps       batch.Stats
 }
@@ -292,7 +317,7 @@ func (i *Instance) Status() Status {
 	return Status{
 		Name: i.Name, State: i.mu.state, Problem: i.mu.problem, Digest: i.Digest, Facts: i.Facts, Context: i.Context,
 		ClassID: i.ClassID, Runner: i.Runner, DeviceBytes: i.held.Load(), VerifiedAge: i.verifiedAgeLocked(),
-		Steps: i.stepStats(),
+		Pinned: i.mu.pinned, IdleAge: i.idleLocked(time.Now()), Steps: i.stepStats(),
 	}
 }
 
@@ -309,7 +334,12 @@ func (m *Manager) Loaded() []Status {
 	defer m.mu.Unlock()
 	var all []Status
 	for _, inst := range m.mu.instances {
-		all = append(all, inst.Status())
+		s := inst.Status()
+		s.Reclaimable = reclaimable(s, m.cfg.EvictIdle)
+		if !s.Pinned {
+			s.IdleUnload = m.cfg.IdleUnload
+		}
+		all = append(all, s)
 	}
 	for name, j := range m.mu.loads {
 		if m.mu.instances[name] == nil {

@@ -17,6 +17,7 @@ type Options struct {
 	KVType       *engine.Type // F32, F16, BF16 or F8
 	ActType      engine.Type  // of activations between kernels, F16 or BF16; 0 = the engine's own for the KVType
 	MaxSequences uint32
+	Pin          *bool // whether it stays until Unload; nil: as it was, and false for one that was not loaded
 }
 
 // Config of a Manager.
@@ -33,6 +34,11 @@ type Config struct {
 	// SwapSpace is the bytes of host memory for preempted sequences, of all models together: a model may have as much as its cache,
 	// and of that what those loaded before it leave. 0 = DefaultSwapSpace, negative = none.
 	SwapSpace int64
+	// IdleUnload is the time without requests after which a model that is not pinned is unloaded; 0 = never.
+	IdleUnload time.Duration
+	// EvictIdle is the time without requests after which a model that is not pinned may be unloaded for a load that does not fit;
+	// 0 = never. It bounds how often models that do not fit together can take each other's place: each stays as long at least.
+	EvictIdle time.Duration
 	// Observe makes what a model's step loop tells its measures to; nil: nobody is told. It is called once for each load.
 	Observe func(model string) batch.Observer
 }

@@ -65,7 +65,7 @@ func (i *Instance) check(n int, t residency) error {
 // Verify checks every tensor of a loaded model now; a difference takes the model out of service. A digest that the device
 // could not compute says nothing of the bytes: the model serves on, and its VerifiedAge grows until a check succeeds.
 func (m *Manager) Verify(ctx context.Context, name string) error {
-	inst, release, err := m.Acquire(name)
+	inst, release, err := m.acquire(name, false)
 	if err != nil {
 		return err
 	}

@@ -238,7 +238,10 @@ type LoadModelRequest struct {
 	// Sequences at once; [1, 1024]. Unset: the worker's default.
 	MaxSequences *uint32 `protobuf:"varint,6,opt,name=max_sequences,json=maxSequences,proto3,oneof" json:"max_sequences,omitempty"`
 	// Copies wanted in the fleet; [1, 1024]. Unset: 1. More than 1 is refused by a worker.
-	Replicas      *uint32 `protobuf:"varint,7,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
+	Replicas *uint32 `protobuf:"varint,7,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
+	// Whether the copies stay until UnloadModel: a pinned model is unloaded neither for want of requests nor to make room for another
+	// one. It is honoured for a model that is loaded already too. Unset: as it was; false for one that was not loaded.
+	Pin           *bool `protobuf:"varint,8,opt,name=pin,proto3,oneof" json:"pin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -320,6 +323,13 @@ func (x *LoadModelRequest) GetReplicas() uint32 {
 		return *x.Replicas
 	}
 	return 0
+}
+
+func (x *LoadModelRequest) GetPin() bool {
+	if x != nil && x.Pin != nil {
+		return *x.Pin
+	}
+	return false
 }
 
 // One event of a load.
@@ -883,7 +893,11 @@ type ModelInfo struct {
 	// Workers that have it in this state.
 	WorkerIds []string `protobuf:"bytes,7,rep,name=worker_ids,json=workerIds,proto3" json:"worker_ids,omitempty"`
 	// What was allocated, once loaded.
-	Loaded        *LoadResult `protobuf:"bytes,8,opt,name=loaded,proto3" json:"loaded,omitempty"`
+	Loaded *LoadResult `protobuf:"bytes,8,opt,name=loaded,proto3" json:"loaded,omitempty"`
+	// Of its workers, those where it is pinned.
+	PinnedWorkerIds []string `protobuf:"bytes,9,rep,name=pinned_worker_ids,json=pinnedWorkerIds,proto3" json:"pinned_worker_ids,omitempty"`
+	// Age of the end of its last request on any of its workers; unset while one runs, or where it is not loaded.
+	IdleAge       *durationpb.Duration `protobuf:"bytes,10,opt,name=idle_age,json=idleAge,proto3" json:"idle_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -970,6 +984,20 @@ func (x *ModelInfo) GetWorkerIds() []string {
 func (x *ModelInfo) GetLoaded() *LoadResult {
 	if x != nil {
 		return x.Loaded
+	}
+	return nil
+}
+
+func (x *ModelInfo) GetPinnedWorkerIds() []string {
+	if x != nil {
+		return x.PinnedWorkerIds
+	}
+	return nil
+}
+
+func (x *ModelInfo) GetIdleAge() *durationpb.Duration {
+	if x != nil {
+		return x.IdleAge
 	}
 	return nil
 }
@@ -1105,7 +1133,7 @@ var File_millrace_v1_models_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_models_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/models.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\"\x8d\x03\n" +
+	"\x18millrace/v1/models.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\"\xac\x03\n" +
 	"\x10LoadModelRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x123\n" +
 	"\x13expect_model_digest\x18\x02 \x01(\tH\x00R\x11expectModelDigest\x88\x01\x01\x12 \n" +
@@ -1113,7 +1141,8 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"\x0econtext_length\x18\x04 \x01(\rH\x02R\rcontextLength\x88\x01\x01\x121\n" +
 	"\akv_type\x18\x05 \x01(\x0e2\x13.millrace.v1.KvTypeH\x03R\x06kvType\x88\x01\x01\x12(\n" +
 	"\rmax_sequences\x18\x06 \x01(\rH\x04R\fmaxSequences\x88\x01\x01\x12\x1f\n" +
-	"\breplicas\x18\a \x01(\rH\x05R\breplicas\x88\x01\x01B\x16\n" +
+	"\breplicas\x18\a \x01(\rH\x05R\breplicas\x88\x01\x01\x12\x15\n" +
+	"\x03pin\x18\b \x01(\bH\x06R\x03pin\x88\x01\x01B\x16\n" +
 	"\x14_expect_model_digestB\f\n" +
 	"\n" +
 	"_kv_tokensB\x11\n" +
@@ -1121,7 +1150,8 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"\n" +
 	"\b_kv_typeB\x10\n" +
 	"\x0e_max_sequencesB\v\n" +
-	"\t_replicas\"\xdb\x01\n" +
+	"\t_replicasB\x06\n" +
+	"\x04_pin\"\xdb\x01\n" +
 	"\x11LoadModelResponse\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x127\n" +
 	"\bprogress\x18\x02 \x01(\v2\x19.millrace.v1.LoadProgressH\x00R\bprogress\x121\n" +
@@ -1160,7 +1190,7 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"freedBytes\"\x13\n" +
 	"\x11ListModelsRequest\"D\n" +
 	"\x12ListModelsResponse\x12.\n" +
-	"\x06models\x18\x01 \x03(\v2\x16.millrace.v1.ModelInfoR\x06models\"\xbe\x02\n" +
+	"\x06models\x18\x01 \x03(\v2\x16.millrace.v1.ModelInfoR\x06models\"\xa0\x03\n" +
 	"\tModelInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12-\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x17.millrace.v1.ModelStateR\x05state\x12!\n" +
@@ -1171,7 +1201,10 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"\aproblem\x18\x06 \x01(\tR\aproblem\x12\x1d\n" +
 	"\n" +
 	"worker_ids\x18\a \x03(\tR\tworkerIds\x12/\n" +
-	"\x06loaded\x18\b \x01(\v2\x17.millrace.v1.LoadResultR\x06loaded\"\x99\x03\n" +
+	"\x06loaded\x18\b \x01(\v2\x17.millrace.v1.LoadResultR\x06loaded\x12*\n" +
+	"\x11pinned_worker_ids\x18\t \x03(\tR\x0fpinnedWorkerIds\x124\n" +
+	"\bidle_age\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\aidleAge\"\x99\x03\n" +
 	"\x11ModelCapabilities\x12\"\n" +
 	"\farchitecture\x18\x01 \x01(\tR\farchitecture\x12\"\n" +
 	"\fquantisation\x18\x02 \x01(\tR\fquantisation\x12%\n" +
@@ -1264,17 +1297,18 @@ var file_millrace_v1_models_proto_depIdxs = []int32{
 	2,  // 7: millrace.v1.ModelInfo.state:type_name -> millrace.v1.ModelState
 	13, // 8: millrace.v1.ModelInfo.capabilities:type_name -> millrace.v1.ModelCapabilities
 	6,  // 9: millrace.v1.ModelInfo.loaded:type_name -> millrace.v1.LoadResult
-	3,  // 10: millrace.v1.ModelService.LoadModel:input_type -> millrace.v1.LoadModelRequest
-	8,  // 11: millrace.v1.ModelService.UnloadModel:input_type -> millrace.v1.UnloadModelRequest
-	10, // 12: millrace.v1.ModelService.ListModels:input_type -> millrace.v1.ListModelsRequest
-	4,  // 13: millrace.v1.ModelService.LoadModel:output_type -> millrace.v1.LoadModelResponse
-	9,  // 14: millrace.v1.ModelService.UnloadModel:output_type -> millrace.v1.UnloadModelResponse
-	11, // 15: millrace.v1.ModelService.ListModels:output_type -> millrace.v1.ListModelsResponse
-	13, // [13:16] is the sub-list for method output_type
-	10, // [10:13] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	14, // 10: millrace.v1.ModelInfo.idle_age:type_name -> google.protobuf.Duration
+	3,  // 11: millrace.v1.ModelService.LoadModel:input_type -> millrace.v1.LoadModelRequest
+	8,  // 12: millrace.v1.ModelService.UnloadModel:input_type -> millrace.v1.UnloadModelRequest
+	10, // 13: millrace.v1.ModelService.ListModels:input_type -> millrace.v1.ListModelsRequest
+	4,  // 14: millrace.v1.ModelService.LoadModel:output_type -> millrace.v1.LoadModelResponse
+	9,  // 15: millrace.v1.ModelService.UnloadModel:output_type -> millrace.v1.UnloadModelResponse
+	11, // 16: millrace.v1.ModelService.ListModels:output_type -> millrace.v1.ListModelsResponse
+	14, // [14:17] is the sub-list for method output_type
+	11, // [11:14] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_models_proto_init() }

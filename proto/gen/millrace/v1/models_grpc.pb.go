@@ -36,7 +36,8 @@ const (
 type ModelServiceClient interface {
 	// Loads a model and streams its progress, ending with one `result` for each copy. Idempotent and single-flight by
 	// model and digest: a call for a model being loaded joins, one for a loaded model gets its result at once. The load
-	// goes on when the caller leaves. Through a scheduler, ensures `replicas` loaded copies.
+	// goes on when the caller leaves. Through a scheduler, ensures `replicas` loaded copies. A worker that may unload idle models
+	// to make room does so, the longest unused first.
 	// INVALID_ARGUMENT: the name is not a plain name, or an option is out of range. NOT_FOUND: no such file.
 	// FAILED_PRECONDITION: the file is not a usable model (reason INVALID_MODEL_FILE, UNSUPPORTED_ARCHITECTURE, ...) or
 	// has another digest. RESOURCE_EXHAUSTED: it does not fit; decided before the file is read, with the numbers.
@@ -103,7 +104,8 @@ func (c *modelServiceClient) ListModels(ctx context.Context, in *ListModelsReque
 type ModelServiceServer interface {
 	// Loads a model and streams its progress, ending with one `result` for each copy. Idempotent and single-flight by
 	// model and digest: a call for a model being loaded joins, one for a loaded model gets its result at once. The load
-	// goes on when the caller leaves. Through a scheduler, ensures `replicas` loaded copies.
+	// goes on when the caller leaves. Through a scheduler, ensures `replicas` loaded copies. A worker that may unload idle models
+	// to make room does so, the longest unused first.
 	// INVALID_ARGUMENT: the name is not a plain name, or an option is out of range. NOT_FOUND: no such file.
 	// FAILED_PRECONDITION: the file is not a usable model (reason INVALID_MODEL_FILE, UNSUPPORTED_ARCHITECTURE, ...) or
 	// has another digest. RESOURCE_EXHAUSTED: it does not fit; decided before the file is read, with the numbers.

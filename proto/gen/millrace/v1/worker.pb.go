@@ -1553,8 +1553,16 @@ type ModelStatus struct {
 	ClassId string `protobuf:"bytes,9,opt,name=class_id,json=classId,proto3" json:"class_id,omitempty"`
 	// Wanted time between checks of its resident bytes; unset: they are checked at load only.
 	VerifyInterval *durationpb.Duration `protobuf:"bytes,10,opt,name=verify_interval,json=verifyInterval,proto3" json:"verify_interval,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Whether it stays until UnloadModel.
+	Pinned bool `protobuf:"varint,11,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	// Age of the end of its last request, or of its load; unset while a request holds it, or while it is not in service.
+	IdleAge *durationpb.Duration `protobuf:"bytes,12,opt,name=idle_age,json=idleAge,proto3" json:"idle_age,omitempty"`
+	// Idle age at which the worker unloads it; unset: never for that.
+	IdleUnload *durationpb.Duration `protobuf:"bytes,13,opt,name=idle_unload,json=idleUnload,proto3" json:"idle_unload,omitempty"`
+	// Whether the worker unloads it now for a load that needs room.
+	Reclaimable   bool `protobuf:"varint,14,opt,name=reclaimable,proto3" json:"reclaimable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ModelStatus) Reset() {
@@ -1655,6 +1663,34 @@ func (x *ModelStatus) GetVerifyInterval() *durationpb.Duration {
 		return x.VerifyInterval
 	}
 	return nil
+}
+
+func (x *ModelStatus) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
+}
+
+func (x *ModelStatus) GetIdleAge() *durationpb.Duration {
+	if x != nil {
+		return x.IdleAge
+	}
+	return nil
+}
+
+func (x *ModelStatus) GetIdleUnload() *durationpb.Duration {
+	if x != nil {
+		return x.IdleUnload
+	}
+	return nil
+}
+
+func (x *ModelStatus) GetReclaimable() bool {
+	if x != nil {
+		return x.Reclaimable
+	}
+	return false
 }
 
 // A model file on a worker.
@@ -1870,7 +1906,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\rlast_step_age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\vlastStepAge\x12C\n" +
 	"\x10running_step_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x0erunningStepAge\x128\n" +
 	"\n" +
-	"step_bound\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tstepBound\"\xc6\x03\n" +
+	"step_bound\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tstepBound\"\xf2\x04\n" +
 	"\vModelStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fmodel_digest\x18\x02 \x01(\tR\vmodelDigest\x12-\n" +
@@ -1882,7 +1918,12 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x06loaded\x18\b \x01(\v2\x17.millrace.v1.LoadResultR\x06loaded\x12\x19\n" +
 	"\bclass_id\x18\t \x01(\tR\aclassId\x12B\n" +
 	"\x0fverify_interval\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\x0everifyInterval\"\xbf\x01\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x0everifyInterval\x12\x16\n" +
+	"\x06pinned\x18\v \x01(\bR\x06pinned\x124\n" +
+	"\bidle_age\x18\f \x01(\v2\x19.google.protobuf.DurationR\aidleAge\x12:\n" +
+	"\vidle_unload\x18\r \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"idleUnload\x12 \n" +
+	"\vreclaimable\x18\x0e \x01(\bR\vreclaimable\"\xbf\x01\n" +
 	"\tModelFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -1972,18 +2013,20 @@ var file_millrace_v1_worker_proto_depIdxs = []int32{
 	20, // 27: millrace.v1.ModelStatus.capabilities:type_name -> millrace.v1.ModelCapabilities
 	21, // 28: millrace.v1.ModelStatus.loaded:type_name -> millrace.v1.LoadResult
 	18, // 29: millrace.v1.ModelStatus.verify_interval:type_name -> google.protobuf.Duration
-	20, // 30: millrace.v1.ModelFile.capabilities:type_name -> millrace.v1.ModelCapabilities
-	5,  // 31: millrace.v1.WorkerService.Health:input_type -> millrace.v1.HealthRequest
-	1,  // 32: millrace.v1.WorkerService.Drain:input_type -> millrace.v1.DrainRequest
-	3,  // 33: millrace.v1.WorkerService.Undrain:input_type -> millrace.v1.UndrainRequest
-	6,  // 34: millrace.v1.WorkerService.Health:output_type -> millrace.v1.HealthResponse
-	2,  // 35: millrace.v1.WorkerService.Drain:output_type -> millrace.v1.DrainResponse
-	4,  // 36: millrace.v1.WorkerService.Undrain:output_type -> millrace.v1.UndrainResponse
-	34, // [34:37] is the sub-list for method output_type
-	31, // [31:34] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	18, // 30: millrace.v1.ModelStatus.idle_age:type_name -> google.protobuf.Duration
+	18, // 31: millrace.v1.ModelStatus.idle_unload:type_name -> google.protobuf.Duration
+	20, // 32: millrace.v1.ModelFile.capabilities:type_name -> millrace.v1.ModelCapabilities
+	5,  // 33: millrace.v1.WorkerService.Health:input_type -> millrace.v1.HealthRequest
+	1,  // 34: millrace.v1.WorkerService.Drain:input_type -> millrace.v1.DrainRequest
+	3,  // 35: millrace.v1.WorkerService.Undrain:input_type -> millrace.v1.UndrainRequest
+	6,  // 36: millrace.v1.WorkerService.Health:output_type -> millrace.v1.HealthResponse
+	2,  // 37: millrace.v1.WorkerService.Drain:output_type -> millrace.v1.DrainResponse
+	4,  // 38: millrace.v1.WorkerService.Undrain:output_type -> millrace.v1.UndrainResponse
+	36, // [36:39] is the sub-list for method output_type
+	33, // [33:36] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_proto_init() }
