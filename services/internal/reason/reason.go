@@ -103,7 +103,7 @@ const (
 	// BadLoadOption: INVALID_ARGUMENT, the model cannot be loaded as asked.
 	BadLoadOption = "BAD_LOAD_OPTION"
 	// ModelDoesNotFit: RESOURCE_EXHAUSTED, the device has too little memory. Metadata: needed_bytes, free_bytes, weight_bytes,
-	// kv_bytes.
+	// kv_bytes, idle_models: those that could be unloaded, the longest unused first.
 	ModelDoesNotFit = "MODEL_DOES_NOT_FIT"
 	// TooManyLoads: RESOURCE_EXHAUSTED, as many loads are under way as may be; try later. Metadata: max_loads.
 	TooManyLoads = "TOO_MANY_LOADS"

@@ -39,7 +39,7 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	measured := newMeasures(c)
 	models := model.NewManager(model.Config{
 		Dir: c.Models, MaxSequences: c.MaxSequences, MaxBatchedTokens: c.MaxBatched, VerifyInterval: verify,
-		StepTarget: c.StepTarget, SwapSpace: c.Swap(), Observe: measured.observe(),
+		StepTarget: c.StepTarget, SwapSpace: c.Swap(), IdleUnload: c.IdleUnload, EvictIdle: c.EvictIdle, Observe: measured.observe(),
 	}, device, logger)
 	defer func() {
 		closeErr := within(closeTimeout, func() error { return errors.Join(models.Close(), device.Close()) })
@@ -101,10 +101,11 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	return errors.Join(loadErr, gpuErr, err)
 }
 
-// loadAll loads the models wanted from the start, one after another.
+// loadAll loads the models wanted from the start, one after another, and pins them.
 func loadAll(ctx context.Context, names []string, models *model.Manager) error {
+	pin := true
 	for _, name := range names {
-		if _, _, err := models.Load(ctx, name, model.Options{}, nil); err != nil && ctx.Err() == nil {
+		if _, _, err := models.Load(ctx, name, model.Options{Pin: &pin}, nil); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("load %q at start: %w", name, err)
 		}
 	}

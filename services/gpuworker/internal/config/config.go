@@ -35,6 +35,8 @@ type Config struct {
 	StepTarget     time.Duration // 0: by device
 	SwapSpace      string        // bytes, or bytes with a unit; see Swap
 	VerifyInterval time.Duration
+	IdleUnload     time.Duration // 0: never
+	EvictIdle      time.Duration // 0: never
 	DrainTimeout   time.Duration
 	LogLevel       string
 	LogJSON        bool
@@ -47,7 +49,7 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.StringVar(&c.Listen, "listen", "127.0.0.1:7071", "address to serve on, host:port or unix:PATH")
 	c.Device.Register(f)
 	f.StringVar(&c.Models, "models", "models", "folder of model files NAME.gguf")
-	f.StringArrayVar(&c.Load, "load", nil, "model to load before the worker is ready; may be repeated")
+	f.StringArrayVar(&c.Load, "load", nil, "model to load before the worker is ready, and to keep until it is unloaded; may be repeated")
 	f.StringVar(&c.WorkerID, "worker-id", "", "name that is stable over restarts (default: host name and port)")
 	f.StringVar(&c.Device.MemoryLimit, "vram-limit", "", "the same as --memory-limit")
 	f.IntVar(&c.MaxSequences, "max-sequences", 0, "sequences of a model in one batch; 0: 256 on a GPU of 40 GB or more, 64 on a smaller one, 16 on a CPU, and fewer where the cache has no 256 tokens for each")
@@ -55,6 +57,8 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.DurationVar(&c.StepTarget, "step-target", 0, "wanted length of a step that computes prompts while others decode, who all wait for it; 0: 40ms on a GPU, 250ms on a CPU")
 	f.StringVar(&c.SwapSpace, "swap-space", "", "host memory for the cache of preempted sequences, of all models together: bytes, such as 8GiB; 0: they are computed again (default: 4GiB on a GPU, 0 on a CPU)")
 	f.DurationVar(&c.VerifyInterval, "verify-interval", time.Minute, "time from one check of the loaded models' bytes on the device to the next; 0: they are checked at load only")
+	f.DurationVar(&c.IdleUnload, "idle-unload", 0, "time without requests after which a model is unloaded, those of --load and pinned ones aside; 0: never")
+	f.DurationVar(&c.EvictIdle, "evict-idle", 0, "time without requests after which such a model may be unloaded for one that would not fit, the longest unused first; models that do not fit together take each other's place no oftener; 0: never")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
 	f.StringVar(&c.MetricsListen, "metrics-listen", "", "address to serve Prometheus measures and health checks on, such as 127.0.0.1:9071: /metrics, /healthz, /readyz (default: none)")
 	f.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
@@ -86,6 +90,12 @@ func (c *Config) Validate() error {
 	}
 	if c.VerifyInterval != 0 && c.VerifyInterval < leastVerifyInterval {
 		fail("--verify-interval %v: want 0 for none, or at least %v", c.VerifyInterval, leastVerifyInterval)
+	}
+	if c.IdleUnload < 0 {
+		fail("--idle-unload %v: want no negative time; 0 is never", c.IdleUnload)
+	}
+	if c.EvictIdle < 0 {
+		fail("--evict-idle %v: want no negative time; 0 is never", c.EvictIdle)
 	}
 	if c.DrainTimeout < 0 {
 		fail("--drain-timeout %v: want no negative time", c.DrainTimeout)

@@ -85,7 +85,7 @@ func loadOptions(in *pb.LoadModelRequest) (o model.Options, err error) {
 	if err := invalid(c.violations); err != nil {
 		return o, err
 	}
-	o.KVTokens, o.Context, o.MaxSequences = in.GetKvTokens(), in.GetContextLength(), in.GetMaxSequences()
+	o.KVTokens, o.Context, o.MaxSequences, o.Pin = in.GetKvTokens(), in.GetContextLength(), in.GetMaxSequences(), in.Pin
 	if in.ExpectModelDigest != nil {
 		var d engine.Digest
 		_, _ = hex.Decode(d[:], []byte(in.GetExpectModelDigest())) // checked above
@@ -129,7 +129,10 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 			continue
 		}
 		info.ModelDigest, info.Loaded = digestOf(m), resultOf(m)
-		info.Capabilities = capabilitiesOf(m.Facts)
+		info.Capabilities, info.IdleAge = capabilitiesOf(m.Facts), age(m.IdleAge)
+		if m.Pinned {
+			info.PinnedWorkerIds = []string{s.identity.WorkerID}
+		}
 		if m.Problem != nil {
 			info.Problem = m.Problem.Error()
 		}

@@ -97,16 +97,20 @@ func statusOfModel(m model.Status, interval time.Duration) *pb.ModelStatus {
 	}
 	out.ModelDigest, out.ContextLength, out.ClassId = digestOf(m), uint32(m.Context), m.ClassID
 	out.Capabilities, out.Loaded = capabilitiesOf(m.Facts), resultOf(m)
-	if m.VerifiedAge > 0 {
-		out.VerifiedAge = durationpb.New(m.VerifiedAge)
-	}
-	if interval > 0 {
-		out.VerifyInterval = durationpb.New(interval)
-	}
+	out.VerifiedAge, out.VerifyInterval = age(m.VerifiedAge), age(interval)
+	out.Pinned, out.IdleAge, out.IdleUnload, out.Reclaimable = m.Pinned, age(m.IdleAge), age(m.IdleUnload), m.Reclaimable
 	if m.Problem != nil {
 		out.Problem = m.Problem.Error()
 	}
 	return out
+}
+
+// age is a time, unset where there is none.
+func age(d time.Duration) *durationpb.Duration {
+	if d <= 0 {
+		return nil
+	}
+	return durationpb.New(d)
 }
 
 // digestOf is a model's digest in hex, "" while it is not known: of one being loaded, or that failed before all was read.

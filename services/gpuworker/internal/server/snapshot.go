@@ -72,10 +72,10 @@ func steadyLoad(l *pb.LoadStatus) *pb.LoadStatus {
 	return l
 }
 
-// steadyModel is a model without its age.
+// steadyModel is a model without its ages.
 func steadyModel(m *pb.ModelStatus) *pb.ModelStatus {
 	m = proto.CloneOf(m)
-	m.VerifiedAge = nil
+	m.VerifiedAge, m.IdleAge = nil, nil
 	return m
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -116,6 +117,10 @@ func statusOf(err error) error {
 		}
 	}
 	f.Metadata, f.Violations = numbersOf(err), violationsOf(err)
+	var fit *model.FitError
+	if errors.As(err, &fit) {
+		f.RetryAfter = fit.RoomIn
+	}
 	return f.Err()
 }
 
@@ -126,8 +131,12 @@ func numbersOf(err error) map[string]string {
 	var text *generate.TextError
 	switch {
 	case errors.As(err, &fit):
+		var idle []string
+		for _, m := range fit.Idle {
+			idle = append(idle, m.Name)
+		}
 		return map[string]string{
-			"needed_bytes": number(fit.Needed), "free_bytes": number(fit.Free),
+			"idle_models": strings.Join(idle, ","), "needed_bytes": number(fit.Needed), "free_bytes": number(fit.Free),
 			"weight_bytes": number(fit.Weights), "kv_bytes": number(fit.KV),
 		}
 	case errors.As(err, &text):
