@@ -63,10 +63,16 @@ func choose(members []fleet.Member, o Order) ([]string, error) {
 // candidate is a member in place's terms.
 func candidate(m *fleet.Member, name string) place.Candidate {
 	state, file := m.Model(name).GetState(), m.File(name)
+	var reclaimable uint64
+	for _, other := range m.Report.GetModels() {
+		if other.GetReclaimable() && other.GetName() != name {
+			reclaimable += other.GetLoaded().GetDeviceBytes()
+		}
+	}
 	return place.Candidate{
 		ID:      m.Report.GetWorkerId(),
 		Loaded:  state == pb.ModelState_MODEL_STATE_READY || state == pb.ModelState_MODEL_STATE_LOADING,
 		HasFile: file != nil, Problem: file.GetProblem() != "",
-		Needed: file.GetNeededBytes(), Free: m.Report.GetDevice().GetBytesFree(),
+		Needed: file.GetNeededBytes(), Free: m.Report.GetDevice().GetBytesFree(), Reclaimable: reclaimable,
 	}
 }

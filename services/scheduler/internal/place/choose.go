@@ -27,29 +27,48 @@ type Candidate struct {
 	Problem bool
 	// Needed and Free are bytes; it fits if Needed <= Free.
 	Needed, Free uint64
+	// Reclaimable are bytes of other models, not in Free, that it unloads where a load needs them.
+	Reclaimable uint64
 }
 
-// can reports whether the worker could hold a copy.
-func (c Candidate) can() bool { return c.Loaded || c.HasFile && !c.Problem && c.Needed <= c.Free }
+// class orders workers by what a copy costs there.
+type class int
+
+const (
+	hasIt     class = iota // nothing
+	hasRoom                // a load
+	makesRoom              // a load, and the place of another model
+	cannotNow              // it has the file, and no room for it
+	cannot
+)
+
+// class is the candidate's.
+func (c Candidate) class() class {
+	switch {
+	case c.Loaded:
+		return hasIt
+	case !c.HasFile || c.Problem:
+		return cannot
+	case c.Needed <= c.Free:
+		return hasRoom
+	case c.Needed-c.Free <= c.Reclaimable:
+		return makesRoom
+	}
+	return cannotNow
+}
 
 // Choose returns the ids of the workers that should hold copies of the model, in the order they should be asked: those
-// that have it first, each group by rank. The first n are wanted, the others stand by. If none can hold a copy and one
-// is wanted, the first that has the file is returned, which knows best why it cannot.
+// that have it first, then those with room for it, then those that make room, each group by rank. The first n are wanted, the
+// others stand by. If none can hold a copy and one is wanted, the first that has the file is returned, which knows best why it
+// cannot.
 func Choose(model string, n int, from []Candidate) ([]string, error) {
 	ranked := slices.Clone(from)
 	slices.SortFunc(ranked, func(a, b Candidate) int {
-		ra, rb := Rank(model, a.ID), Rank(model, b.ID)
-		switch {
-		case a.Loaded != b.Loaded:
-			return order(a.Loaded)
-		case ra != rb:
-			return order(ra > rb)
-		}
-		return cmp.Compare(a.ID, b.ID)
+		return cmp.Or(cmp.Compare(a.class(), b.class()), -cmp.Compare(Rank(model, a.ID), Rank(model, b.ID)), cmp.Compare(a.ID, b.ID))
 	})
 	var able, have []string
 	for _, c := range ranked {
-		if c.can() {
+		if c.class() <= makesRoom {
 			able = append(able, c.ID)
 		}
 		if c.HasFile {
@@ -80,12 +99,4 @@ func Rank(model, id string) uint64 {
 	x ^= x >> 27
 	x *= 0x94d049bb133111eb
 	return x ^ x>>31
-}
-
-// order is -1 if the first comes first.
-func order(first bool) int {
-	if first {
-		return -1
-	}
-	return 1
 }
