@@ -37,6 +37,9 @@ const (
 	UnknownModel = "UNKNOWN_MODEL"
 	// ModelNotLoaded: FAILED_PRECONDITION, it is on disk only, or on its way; NOT_FOUND from UnloadModel.
 	ModelNotLoaded = "MODEL_NOT_LOADED"
+	// ModelLoading: UNAVAILABLE, it is being loaded for this request and others, and that takes longer than one may wait; try again.
+	// Metadata: model, waited_ms.
+	ModelLoading = "MODEL_LOADING"
 	// ModelDraining: FAILED_PRECONDITION, it is being unloaded and takes no more requests.
 	ModelDraining = "MODEL_DRAINING"
 	// ModelUnloaded: UNAVAILABLE, it was unloaded under the request.

@@ -42,6 +42,7 @@ var advices = map[string]string{
 	reason.BadModelName:      listModels,
 	reason.UnknownModel:      listModels,
 	reason.ModelNotLoaded:    loadIt,
+	reason.ModelLoading:      "again in a while; millrace models TARGET shows when it is loaded",
 	reason.ModelDraining:     "millrace load MODEL TARGET when it is unloaded",
 	reason.ModelUnloaded:     loadIt,
 	reason.ModelOutOfService: reloadIt,

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -108,6 +112,37 @@ func TooManyLoadsUnderWay(most int) error {
 		Message:  fmt.Sprintf("%d loads are under way at this scheduler, which is as many as it follows: try again later", most),
 		Metadata: map[string]string{"max_loads": fmt.Sprint(most)},
 	}.Err()
+}
+
+// StillLoading is UNAVAILABLE for a request that has waited for its model's load for as long as one may; stage says how far that is.
+func StillLoading(model, stage string, waited time.Duration) error {
+	return rpc.Fault{
+		Code: codes.Unavailable, Domain: Domain, Reason: reason.ModelLoading, RetryAfter: retryLater,
+		Message: fmt.Sprintf("model %q is being loaded for this request (%s) and is not ready after %v, which is as long as one waits: "+
+			"the load goes on, try again", model, stage, waited.Round(time.Millisecond)),
+		Metadata: map[string]string{"model": model, "waited_ms": fmt.Sprint(waited.Milliseconds())},
+	}.Err()
+}
+
+// TooManyAwaitLoad is RESOURCE_EXHAUSTED for a request beside which as many wait for its model's load as may.
+func TooManyAwaitLoad(model string, most int) error {
+	return rpc.Fault{
+		Code: codes.ResourceExhausted, Domain: Domain, Reason: reason.WorkersFull, RetryAfter: retryLater,
+		Message:  fmt.Sprintf("%d requests wait for model %q to be loaded, which is as many as may: try again later", most, model),
+		Metadata: map[string]string{"model": model, "max_waiting": fmt.Sprint(most)},
+	}.Err()
+}
+
+// NotTriedAgain is the status of a load that failed, for a request that comes before it is tried again: the worker's own words, and
+// when to come back.
+func NotTriedAgain(failure error, after time.Duration) error {
+	p := status.Convert(failure).Proto()
+	p.Message = fmt.Sprintf("%s; its load is tried again in %v at the soonest", p.GetMessage(), after.Round(time.Millisecond))
+	p.Details = slices.DeleteFunc(p.GetDetails(), func(d *anypb.Any) bool { return d.MessageIs(&errdetails.RetryInfo{}) })
+	if retry, err := anypb.New(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)}); err == nil { // it always marshals
+		p.Details = append(p.Details, retry)
+	}
+	return status.FromProto(p).Err()
 }
 
 // NotLoaded is NOT_FOUND for a model that no worker has in memory.

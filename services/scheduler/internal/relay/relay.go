@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
@@ -92,7 +93,11 @@ func (r *Relay) Call(down grpc.ServerStream, method string, decode Decode) error
 		if !again || ctx.Err() != nil {
 			break
 		}
-		request.Route.Exclude = append(request.Route.Exclude, lease.WorkerID)
+		if unloaded(failed) {
+			request.Route.Unloaded = append(request.Route.Unloaded, lease.WorkerID)
+		} else {
+			request.Route.Exclude = append(request.Route.Exclude, lease.WorkerID)
+		}
 	}
 	if trailer != nil {
 		down.SetTrailer(trailer)
@@ -134,7 +139,7 @@ func (c *carrier) carry(ctx context.Context) (again bool, err error) {
 	case lost.Err() != nil && ctx.Err() == nil:
 		return !c.begun, fault.Lost(c.lease.WorkerID, c.tokens, context.Cause(lost))
 	case rpc.Info(err) != nil: // a worker's own word
-		return !c.begun && elsewhere(status.Code(err)), err
+		return !c.begun && (elsewhere(status.Code(err)) || unloaded(err)), err
 	case ctx.Err() != nil:
 		return false, fault.Status(context.Cause(ctx))
 	case broken(err):
@@ -151,6 +156,16 @@ func elsewhere(code codes.Code) bool {
 
 // errShort: a worker ended a generation well without having finished it.
 var errShort = errors.New("the stream ended before the generation had finished")
+
+// unloaded reports whether a worker says that it has taken the model out since its last report: it may be asked again when it has
+// loaded the model anew.
+func unloaded(err error) bool {
+	switch rpc.Reason(err) {
+	case reason.ModelNotLoaded, reason.ModelDraining, reason.ModelUnloaded:
+		return true
+	}
+	return false
+}
 
 // broken reports whether an error without details says that the connection or the worker's process failed.
 func broken(err error) bool {

@@ -33,6 +33,8 @@ type Refusal struct {
 	Message string
 	// Numbers are for programs.
 	Numbers map[string]string
+	// Loadable is whether a load would help: nobody serves the model, and a worker that takes requests has its file.
+	Loadable bool
 }
 
 func (r *Refusal) Error() string { return fmt.Sprintf("%s: %s", r.Err, r.Message) }

@@ -29,6 +29,9 @@ type Request struct {
 	Resumes bool
 	// Exclude are ids of workers that have been tried.
 	Exclude []string
+	// Unloaded are ids of workers that have said, of this request, that they have the model no more: that is newer than their
+	// reports.
+	Unloaded []string
 	// MaxInFlight is how many requests a worker may have from this process; 0 is no bound.
 	MaxInFlight int64
 	// Tie chooses among equals; any value.
@@ -98,7 +101,8 @@ func serving(s *Snapshot, r Request) []candidate {
 	from := make([]candidate, 0, len(s.Workers))
 	for i := range s.Workers {
 		w := &s.Workers[i]
-		if m := w.model(r.Model); w.Serves() && m != nil && m.Ready && !slices.Contains(r.Exclude, w.ID) {
+		if m := w.model(r.Model); w.Serves() && m != nil && m.Ready && !slices.Contains(r.Exclude, w.ID) &&
+			!slices.Contains(r.Unloaded, w.ID) {
 			from = append(from, candidate{index: i, worker: w, model: m})
 		}
 	}
@@ -133,7 +137,7 @@ func score(w *Worker) int64 {
 // absent says why no worker serves the model.
 func absent(s *Snapshot, r Request) error {
 	connected, could, starting := 0, []string{}, []string{}
-	loading, onDisk, unusable := false, false, false
+	loading, onDisk, unusable, loadable, coming := false, false, false, false, false
 	for i := range s.Workers {
 		w := &s.Workers[i]
 		m := w.model(r.Model)
@@ -147,10 +151,16 @@ func absent(s *Snapshot, r Request) error {
 		file := slices.Contains(w.Files, r.Model)
 		if w.State == Starting && (m != nil || file) {
 			starting = append(starting, name(w))
+			coming = coming || m != nil
 		}
 		loading = loading || m != nil && !m.Ready
 		onDisk = onDisk || file
+		loadable = loadable || file && w.Serves() && !slices.Contains(r.Exclude, w.ID)
 		unusable = unusable || slices.Contains(w.Unusable, r.Model)
+	}
+	helps := func(err error) error {
+		err.(*Refusal).Loadable = loadable
+		return err
 	}
 	numbers := []string{"model", r.Model, "workers", strconv.Itoa(len(s.Workers)), "connected", strconv.Itoa(connected)}
 	switch {
@@ -158,19 +168,21 @@ func absent(s *Snapshot, r Request) error {
 		return refuse(ErrNoWorker, fmt.Sprintf("none of the %d workers configured can be reached: "+
 			"start one, or check --workers", len(s.Workers)), numbers...)
 	case len(could) > 0:
-		return refuse(ErrNoWorker, fmt.Sprintf("model %q is on %s, which takes no requests now: try again, or load it elsewhere",
-			r.Model, strings.Join(could, ", ")), numbers...)
+		return helps(refuse(ErrNoWorker, fmt.Sprintf("model %q is on %s, which takes no requests now: try again, or load it elsewhere",
+			r.Model, strings.Join(could, ", ")), numbers...))
 	case len(r.Exclude) > 0:
 		return refuse(ErrNoWorker, fmt.Sprintf("no other worker serves model %q", r.Model), numbers...)
 	case len(starting) > 0:
 		// It is loading what it serves from the start, after a crash too: what is missing now says nothing.
-		return refuse(ErrNoWorker, fmt.Sprintf("%s, which has model %q, is starting: try again",
-			strings.Join(starting, ", "), r.Model), numbers...)
+		// A load elsewhere helps unless it is seen to be on its way there.
+		loadable = loadable && !coming
+		return helps(refuse(ErrNoWorker, fmt.Sprintf("%s, which has model %q, is starting: try again",
+			strings.Join(starting, ", "), r.Model), numbers...))
 	case loading:
-		return refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is being loaded or unloaded, or is out of service: "+
-			"see ListModels, and wait or call LoadModel", r.Model), numbers...)
+		return helps(refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is being loaded or unloaded, or is out of service: "+
+			"see ListModels, and wait or call LoadModel", r.Model), numbers...))
 	case onDisk:
-		return refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is on disk and not loaded: call LoadModel first", r.Model), numbers...)
+		return helps(refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is on disk and not loaded: call LoadModel first", r.Model), numbers...))
 	case unusable:
 		return refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is on disk and its file cannot be loaded: see ListModels for why",
 			r.Model), numbers...)

@@ -18,7 +18,7 @@ import (
 //	fleet known|unknown
 //	worker ID [lost] [state=S] [model=NAME:DIGEST:CLASS:ready|loading]... [context=N] [file=NAME]... [sequences=N]
 //	gone ID
-//	pick MODEL [digest=D] [class=C] [prompt=N] [tokens=N] [exclude=ID]... [max=N] [tie=N]
+//	pick MODEL [digest=D] [class=C] [prompt=N] [tokens=N] [exclude=ID]... [unloaded=ID]... [max=N] [tie=N]
 //	end ID tokens=N
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, play)
@@ -59,7 +59,7 @@ func play(t *testing.T, script string) string {
 func pick(t *testing.T, s *route.Snapshot, model string, o map[string][]string) string {
 	t.Helper()
 	r := route.Request{
-		Model: model, Digest: one(o, "digest"), ClassID: one(o, "class"), Exclude: o["exclude"],
+		Model: model, Digest: one(o, "digest"), ClassID: one(o, "class"), Exclude: o["exclude"], Unloaded: o["unloaded"],
 		PromptTokens: number(t, o, "prompt"), Tokens: number(t, o, "tokens"),
 		MaxInFlight: number(t, o, "max"), Tie: uint64(number(t, o, "tie")),
 	}
@@ -68,6 +68,9 @@ func pick(t *testing.T, s *route.Snapshot, model string, o map[string][]string) 
 		var refusal *route.Refusal
 		require.ErrorAs(t, err, &refusal)
 		require.ErrorIs(t, err, refusal.Err)
+		if refusal.Loadable {
+			return err.Error() + " (a load would help)"
+		}
 		return err.Error()
 	}
 	w := &s.Workers[i]
