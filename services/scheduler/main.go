@@ -23,10 +23,14 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/loading"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
+	"github.com/millrace/millrace/services/scheduler/internal/residency"
 	"github.com/millrace/millrace/services/scheduler/internal/server"
 )
 
 const program = "millrace-scheduler"
+
+// maxAwaitingLoad is how many requests wait for the load of one model; what they hold in bytes is bounded for all together.
+const maxAwaitingLoad = 1024
 
 // Exit codes.
 const (
@@ -120,7 +124,12 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) error {
 		return err
 	}
 	loader := loading.New(workers, loading.Config{}, logger)
-	handlers := server.New(workers, relay.New(admission.New(workers, cfg.MaxInFlight)), loader)
+	var places relay.Placer = admission.New(workers, cfg.MaxInFlight)
+	onDemand := residency.New(places, residency.By(loader), residency.Config{Timeout: cfg.LoadTimeout, MaxWaiting: maxAwaitingLoad}, logger)
+	if cfg.LoadOnDemand {
+		places = onDemand
+	}
+	handlers := server.New(workers, relay.New(places), loader)
 	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout}, logger)
 	handlers.Register(s)
 	s.SetReady(false) // until the fleet is known
@@ -141,6 +150,7 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) error {
 	}()
 	err = s.Serve(ctx, lis)
 	loader.Close()
+	onDemand.Close()
 	stop()
 	return errors.Join(err, <-followed)
 }

@@ -7,7 +7,7 @@ func All() []string {
 
 		DeadlineExceeded, Cancelled, Panic, Internal,
 
-		BadModelName, UnknownModel, ModelNotLoaded, ModelDraining, ModelUnloaded, ModelOutOfService, AmbiguousModel,
+		BadModelName, UnknownModel, ModelNotLoaded, ModelLoading, ModelDraining, ModelUnloaded, ModelOutOfService, AmbiguousModel,
 		DigestMismatch, ClassMismatch, ExpectationFailed,
 
 		NoTokenizer, NoChatTemplate, ChatTemplateFailed, ChatTemplateLimit, ChatTemplateProcess, NoTokens, BadTokenID,

@@ -24,6 +24,10 @@ type Config struct {
 	Workers []string
 	// MaxInFlight is how many requests one worker gets from this process at once; 0 is no bound.
 	MaxInFlight int64
+	// LoadOnDemand is whether a request for a model that nobody serves has it loaded.
+	LoadOnDemand bool
+	// LoadTimeout bounds how long a request waits for that; (0, 24 h].
+	LoadTimeout time.Duration
 	// DrainTimeout bounds the wait for running calls at the end; [0, 1 h].
 	DrainTimeout time.Duration
 	// LogLevel is trace, debug, info, warn or error.
@@ -38,6 +42,8 @@ func Flags(fs *pflag.FlagSet) *Config {
 	fs.StringVar(&c.Listen, "listen", "127.0.0.1:7070", "address to serve on: host:port or unix:PATH")
 	fs.StringSliceVar(&c.Workers, "workers", nil, "workers, separated by commas: host:port, unix:PATH, or dns:///name:port for all addresses of a name")
 	fs.Int64Var(&c.MaxInFlight, "max-in-flight", 16384, "requests one worker gets from this process at once; 0 is no bound")
+	fs.BoolVar(&c.LoadOnDemand, "load-on-demand", false, "let a request for a model that no worker serves have it loaded, and wait for that")
+	fs.DurationVar(&c.LoadTimeout, "load-timeout", 5*time.Minute, "longest wait of a request for its model's load, which goes on; with --load-on-demand")
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "longest wait for running calls when stopping")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
 	fs.BoolVar(&c.LogJSON, "log-json", false, "write log lines as JSON objects")
@@ -64,6 +70,9 @@ func (c *Config) Validate() error {
 	if c.MaxInFlight < 0 {
 		refuse("--max-in-flight is %d: must not be negative", c.MaxInFlight)
 	}
+	if c.LoadTimeout <= 0 || c.LoadTimeout > 24*time.Hour {
+		refuse("--load-timeout is %v: must be in (0, 24h]", c.LoadTimeout)
+	}
 	if c.DrainTimeout < 0 || c.DrainTimeout > time.Hour {
 		refuse("--drain-timeout is %v: must be in [0, 1h]", c.DrainTimeout)
 	}
@@ -77,6 +86,6 @@ func (c *Config) Validate() error {
 func (c *Config) Fields() []any {
 	return []any{
 		"listen", c.Listen, "workers", c.Workers, "max_in_flight", c.MaxInFlight,
-		"drain_timeout", c.DrainTimeout, "log_level", c.LogLevel, "log_json", c.LogJSON,
+		"load_on_demand", c.LoadOnDemand, "load_timeout", c.LoadTimeout, "drain_timeout", c.DrainTimeout, "log_level", c.LogLevel, "log_json", c.LogJSON,
 	}
 }

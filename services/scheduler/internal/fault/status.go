@@ -133,6 +133,19 @@ func TooManyAwaitLoad(model string, most int) error {
 	}.Err()
 }
 
+// OfLoad is the status of a load for a request that waited for it: that the load took too long, or was given up, must not read as
+// if the request had.
+func OfLoad(err error) error {
+	switch code := status.Code(err); code {
+	case codes.DeadlineExceeded, codes.Canceled:
+		return rpc.Fault{
+			Code: codes.Unavailable, Domain: Domain, Reason: reason.ModelLoading, RetryAfter: retryLater,
+			Message: "the load of its model has not ended: " + status.Convert(err).Message(),
+		}.Err()
+	}
+	return err
+}
+
 // NotTriedAgain is the status of a load that failed, for a request that comes before it is tried again: the worker's own words, and
 // when to come back.
 func NotTriedAgain(failure error, after time.Duration) error {

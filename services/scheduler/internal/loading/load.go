@@ -22,9 +22,6 @@ import (
 
 // Load is one load under way. Read its events to the end, or Leave it: it goes on without anybody.
 type Load struct {
-	// Events are what the workers tell, with their ids. It is closed when all copies have ended; then Err says how.
-	Events <-chan *pb.LoadModelResponse
-
 	fleet   Fleet
 	request *pb.LoadModelRequest // as workers get it
 	wanted  int
@@ -37,6 +34,9 @@ type Load struct {
 	mu      sync.Mutex
 	standby []string // guarded by mu; workers not asked yet, best first
 }
+
+// Events are what the workers tell, with their ids. The channel is closed when all copies have ended; then Err says how.
+func (j *Load) Events() <-chan *pb.LoadModelResponse { return j.events }
 
 // Leave says that nobody reads Events any more.
 func (j *Load) Leave() { j.leave.Do(func() { close(j.gone) }) }
@@ -51,7 +51,6 @@ func (l *Loader) start(o Order, ids []string, members []fleet.Member) *Load {
 		request: proto.CloneOf(o.Request), wanted: o.wanted(), standby: ids, members: map[string]*fleet.Member{},
 		events: make(chan *pb.LoadModelResponse, 16), gone: make(chan struct{}),
 	}
-	j.Events = j.events
 	j.request.Replicas = nil
 	for i := range members {
 		if m := &members[i]; slices.Contains(ids, m.Report.GetWorkerId()) {

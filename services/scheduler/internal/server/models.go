@@ -34,7 +34,7 @@ func (s *Server) LoadModel(in *pb.LoadModelRequest, stream grpc.ServerStreamingS
 	defer load.Leave()
 	for {
 		select {
-		case event, more := <-load.Events:
+		case event, more := <-load.Events():
 			if !more {
 				return load.Err()
 			}

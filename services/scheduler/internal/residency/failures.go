@@ -1,0 +1,60 @@
+package residency
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/fault"
+)
+
+// A load that failed is not tried again at once by each request that comes: first after leastPause, and twice as long after each
+// failure that follows, up to mostPause, unless the worker has said itself when it is worth while.
+const (
+	leastPause = time.Second
+	mostPause  = time.Minute
+)
+
+// failure is how the last load of a model failed.
+type failure struct {
+	err   error // a status
+	count int   // failures one after another
+	until time.Time
+}
+
+// failures are the recent ones by model. They are forgotten when nobody has tried for as long as the longest pause again, so that
+// there are never more than models that requests have asked for meanwhile.
+type failures map[string]failure
+
+// recent is the status for a request that comes before a load is tried again; nil: it may be tried.
+func (fs failures) recent(model string, now time.Time) error {
+	f, failed := fs[model]
+	if !failed || !now.Before(f.until) {
+		return nil
+	}
+	return fault.NotTriedAgain(f.err, f.until.Sub(now))
+}
+
+// add notes a failure and returns the status for those that waited.
+func (fs failures) add(model string, err error, now time.Time) error {
+	for name, f := range fs {
+		if now.Sub(f.until) > mostPause {
+			delete(fs, name)
+		}
+	}
+	count := fs[model].count + 1
+	wait := pause(count, rpc.RetryAfter(err))
+	fs[model] = failure{err: err, count: count, until: now.Add(wait)}
+	return fault.NotTriedAgain(err, wait)
+}
+
+// pause is how long after so many failures nothing is tried; said is the worker's own word, 0 if it has none.
+func pause(count int, said time.Duration) time.Duration {
+	if said > 0 {
+		return min(max(said, leastPause), mostPause)
+	}
+	wait := leastPause
+	for range count - 1 {
+		wait = min(2*wait, mostPause)
+	}
+	return wait
+}

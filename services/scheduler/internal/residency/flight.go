@@ -1,0 +1,91 @@
+package residency
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/fault"
+)
+
+// flight is one load that requests wait for.
+type flight struct {
+	model   string
+	waiting int           // guarded by Residency.mu
+	over    chan struct{} // closed at the end
+	err     error         // a status; set before over is closed
+	last    atomic.Pointer[pb.LoadModelResponse]
+}
+
+// stage says how far the load is.
+func (f *flight) stage() string {
+	event := f.last.Load()
+	p := event.GetProgress()
+	if p == nil {
+		return "just asked for"
+	}
+	text := strings.ToLower(strings.TrimPrefix(p.GetState().String(), "LOAD_STATE_")) + " on " + event.GetWorkerId()
+	if p.GetBytesTotal() > 0 {
+		text += fmt.Sprintf(", %d of %d bytes", p.GetBytesDone(), p.GetBytesTotal())
+	}
+	return text
+}
+
+// join gives the load of a model that is under way, or begins one. failed is why this request may not wait; both are nil where
+// nobody can load the model after all.
+func (r *Residency) join(model, id string) (f *flight, failed error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f = r.flights[model]; f == nil {
+		if failed = r.failures.recent(model, time.Now()); failed != nil {
+			return nil, failed
+		}
+		load, err := r.start(model, id)
+		switch {
+		case rpc.Reason(err) == reason.TooManyLoads:
+			return nil, err
+		case err != nil:
+			return nil, nil // the placer's refusal says what is wrong
+		}
+		f = &flight{model: model, over: make(chan struct{})}
+		r.flights[model] = f
+		r.logger.Info("loading a model on demand", "model", model, "request", id)
+		r.wait.Go(func() { r.follow(f, load) })
+	}
+	if r.cfg.MaxWaiting > 0 && f.waiting >= r.cfg.MaxWaiting {
+		return nil, fault.TooManyAwaitLoad(model, r.cfg.MaxWaiting)
+	}
+	f.waiting++
+	return f, nil
+}
+
+// leave takes a request off those that wait. The load goes on without any.
+func (r *Residency) leave(f *flight) {
+	r.mu.Lock()
+	f.waiting--
+	r.mu.Unlock()
+}
+
+// follow reads a load to its end and tells those that wait.
+func (r *Residency) follow(f *flight, load Load) {
+	begin := time.Now()
+	for event := range load.Events() {
+		f.last.Store(event)
+	}
+	f.err = load.Err()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.flights, f.model)
+	if f.err == nil {
+		delete(r.failures, f.model)
+		r.logger.Info("model loaded on demand", "model", f.model, "worker", f.last.Load().GetWorkerId(), "waiting", f.waiting,
+			"took", time.Since(begin).Round(time.Millisecond))
+	} else { // logged by the loader
+		f.err = r.failures.add(f.model, fault.OfLoad(f.err), time.Now())
+	}
+	close(f.over)
+}

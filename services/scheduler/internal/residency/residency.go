@@ -1,0 +1,118 @@
+package residency
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/admission"
+	"github.com/millrace/millrace/services/scheduler/internal/fault"
+	"github.com/millrace/millrace/services/scheduler/internal/loading"
+	"github.com/millrace/millrace/services/scheduler/internal/route"
+)
+
+// maxRounds bounds the loads that one request waits for: a model that is gone each time its load has ended is one that others
+// take the place of.
+const maxRounds = 3
+
+// Placer gives requests their workers; its error is ctx's cause, or a *route.Refusal.
+type Placer interface {
+	Place(ctx context.Context, request route.Request) (*admission.Lease, error)
+}
+
+// Start begins a load of a model for a request with the id; its error is a status.
+type Start func(model, id string) (Load, error)
+
+// Load is a load under way.
+type Load interface {
+	// Events are read to their end.
+	Events() <-chan *pb.LoadModelResponse
+	// Err is how it has ended, after the last event: a status.
+	Err() error
+}
+
+// By starts loads with a loader, on workers where the model is not out of service.
+func By(l *loading.Loader) Start {
+	return func(model, id string) (Load, error) {
+		load, err := l.Start(loading.Order{Request: &pb.LoadModelRequest{Model: model}, ID: id, OnDemand: true})
+		if err != nil {
+			return nil, err
+		}
+		return load, nil
+	}
+}
+
+// Config says for how long and how many requests wait.
+type Config struct {
+	// Timeout is how long a request waits for loads; at least 1 ns. The load goes on.
+	Timeout time.Duration
+	// MaxWaiting is how many requests wait for one model: as many as may wait for a place of it. 0 is no bound.
+	MaxWaiting int
+}
+
+// Residency is a Placer. Safe for concurrent use.
+type Residency struct {
+	cfg    Config
+	places Placer
+	start  Start
+	logger hclog.Logger
+	wait   sync.WaitGroup // follows of loads
+
+	mu       sync.Mutex
+	flights  map[string]*flight // guarded by mu; loads under way, by model
+	failures failures           // guarded by mu
+}
+
+// New makes a residency before a placer. Close it after the loads have ended.
+func New(p Placer, s Start, cfg Config, logger hclog.Logger) *Residency {
+	return &Residency{cfg: cfg, places: p, start: s, logger: logger.Named("residency"),
+		flights: map[string]*flight{}, failures: failures{}}
+}
+
+// Close waits until what it follows has ended.
+func (r *Residency) Close() { r.wait.Wait() }
+
+// Place gives a request a worker, after its model has been loaded if need be. The error is ctx's cause, a *route.Refusal, or a
+// status: how the load failed.
+func (r *Residency) Place(ctx context.Context, request route.Request) (*admission.Lease, error) {
+	var until <-chan time.Time // from the first wait on
+	var begin time.Time
+	for round := 0; ; round++ {
+		lease, err := r.places.Place(ctx, request)
+		var refusal *route.Refusal
+		if !errors.As(err, &refusal) || !refusal.Loadable || round == maxRounds {
+			return lease, err
+		}
+		f, failed := r.join(request.Model, rpc.RequestID(ctx))
+		switch {
+		case failed != nil:
+			return nil, failed
+		case f == nil:
+			return nil, err
+		}
+		if until == nil {
+			timer := time.NewTimer(r.cfg.Timeout)
+			defer timer.Stop()
+			until, begin = timer.C, time.Now()
+		}
+		select {
+		case <-f.over:
+		case <-until:
+			r.leave(f)
+			return nil, fault.StillLoading(request.Model, f.stage(), time.Since(begin))
+		case <-ctx.Done():
+			r.leave(f)
+			return nil, context.Cause(ctx)
+		}
+		r.leave(f)
+		if f.err != nil {
+			return nil, f.err
+		}
+		request.Unloaded = nil // the load has asked those workers anew
+	}
+}
