@@ -65,6 +65,7 @@ type Residency struct {
 
 	mu       sync.Mutex
 	flights  map[string]*flight // guarded by mu; loads under way, by model
+	landed   uint64             // guarded by mu; loads that have ended
 	failures failures           // guarded by mu
 }
 
@@ -82,14 +83,17 @@ func (r *Residency) Close() { r.wait.Wait() }
 func (r *Residency) Place(ctx context.Context, request route.Request) (*admission.Lease, error) {
 	var until <-chan time.Time // from the first wait on
 	var begin time.Time
-	for round := 0; ; round++ {
+	for round := 0; ; {
+		landed := r.loadsLanded()
 		lease, err := r.places.Place(ctx, request)
 		var refusal *route.Refusal
 		if !errors.As(err, &refusal) || !refusal.Loadable || round == maxRounds {
 			return lease, err
 		}
-		f, failed := r.join(request.Model, rpc.RequestID(ctx))
+		f, failed := r.join(request.Model, rpc.RequestID(ctx), landed)
 		switch {
+		case errors.Is(failed, errOld):
+			continue
 		case failed != nil:
 			return nil, failed
 		case f == nil:
@@ -113,6 +117,7 @@ func (r *Residency) Place(ctx context.Context, request route.Request) (*admissio
 		if f.err != nil {
 			return nil, f.err
 		}
+		round++
 		request.Unloaded = nil // the load has asked those workers anew
 	}
 }

@@ -25,11 +25,11 @@ import (
 // world is a fleet of models that are served or not, whose loads take a while.
 type world struct {
 	*testing.T
-	takes   time.Duration // of a load
-	failure error         // of loads
-	refuses error         // of Start
+	takes   time.Duration            // of a load
+	failure error                    // of loads
+	refuses error                    // of Start
+	late    map[string]time.Duration // by tenant: how long a refusal is on its way
 	starts  atomic.Int64
-	places  atomic.Int64
 
 	mu     sync.Mutex
 	served map[string]bool // guarded by mu
@@ -41,7 +41,14 @@ func newWorld(t *testing.T) *world {
 
 // Place is the placer behind the residency: a lease, or a refusal that says whether a load would help.
 func (w *world) Place(ctx context.Context, r route.Request) (*admission.Lease, error) {
-	w.places.Add(1)
+	lease, err := w.place(ctx, r)
+	if err != nil {
+		time.Sleep(w.late[r.Tenant])
+	}
+	return lease, err
+}
+
+func (w *world) place(ctx context.Context, r route.Request) (*admission.Lease, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -130,6 +137,20 @@ func TestManyRequestsShareOneLoad(t *testing.T) {
 		require.EqualValues(t, 1, w.starts.Load())
 		require.Equal(t, w.takes, time.Since(begin))
 		require.Equal(t, map[string]int{"": 3}, many(r, 3, "m"), "and what is served is loaded no more")
+		require.EqualValues(t, 1, w.starts.Load())
+	})
+}
+
+func TestARefusalThatIsOlderThanTheEndOfALoadBeginsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.late = map[string]time.Duration{"late": 2 * w.takes}
+		r := w.residency(Config{})
+		go many(r, 1, "m")
+		begin := time.Now()
+		_, err := r.Place(t.Context(), route.Request{Model: "m", Tenant: "late"})
+		require.NoError(t, err)
+		require.Equal(t, 2*w.takes, time.Since(begin))
 		require.EqualValues(t, 1, w.starts.Load())
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/loading"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
+	"github.com/millrace/millrace/services/scheduler/internal/residency"
 	"github.com/millrace/millrace/services/scheduler/internal/server"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
@@ -56,6 +57,8 @@ func newRigWith(t *testing.T, n *workertest.Net, stale time.Duration, addresses 
 type rigOptions struct {
 	stale  time.Duration // how long a worker may be silent
 	limits loading.Config
+	// onDemand is how long requests wait for loads of their models; 0: they begin none.
+	onDemand time.Duration
 }
 
 // startRig is newRig with options.
@@ -66,7 +69,13 @@ func startRig(t *testing.T, n *workertest.Net, o rigOptions, addresses ...string
 		Stale: o.stale, BackoffMax: 50 * time.Millisecond, Grace: hang}, logger)
 	require.NoError(t, err)
 	loader := loading.New(f, o.limits, logger)
-	handlers := server.New(f, relay.New(admission.New(f, maxInFlight)), loader)
+	var places relay.Placer = admission.New(f, maxInFlight)
+	if o.onDemand > 0 {
+		onDemand := residency.New(places, residency.By(loader), residency.Config{Timeout: o.onDemand}, logger)
+		t.Cleanup(onDemand.Close)
+		places = onDemand
+	}
+	handlers := server.New(f, relay.New(places), loader)
 	s := rpc.NewServer(rpc.ServerConfig{
 		Domain: fault.Domain, DrainTimeout: 5 * time.Second, MaxWaitingBytes: maxWaitingBytes,
 	}, logger)
