@@ -16,6 +16,9 @@ import (
 // leastVerifyInterval keeps checks of resident weights from taking a device for themselves.
 const leastVerifyInterval = 100 * time.Millisecond
 
+// leastIdle keeps a model that was just loaded from going before the requests that it was loaded for have come.
+const leastIdle = time.Second
+
 // A shared step has at least as many prompt tokens as cost nothing to speak of, however short it is wanted; and whoever streams
 // an answer notices one that is longer.
 const (
@@ -91,11 +94,11 @@ func (c *Config) Validate() error {
 	if c.VerifyInterval != 0 && c.VerifyInterval < leastVerifyInterval {
 		fail("--verify-interval %v: want 0 for none, or at least %v", c.VerifyInterval, leastVerifyInterval)
 	}
-	if c.IdleUnload < 0 {
-		fail("--idle-unload %v: want no negative time; 0 is never", c.IdleUnload)
+	if c.IdleUnload != 0 && c.IdleUnload < leastIdle {
+		fail("--idle-unload %v: want 0 for never, or at least %v", c.IdleUnload, leastIdle)
 	}
-	if c.EvictIdle < 0 {
-		fail("--evict-idle %v: want no negative time; 0 is never", c.EvictIdle)
+	if c.EvictIdle != 0 && c.EvictIdle < leastIdle {
+		fail("--evict-idle %v: want 0 for never, or at least %v", c.EvictIdle, leastIdle)
 	}
 	if c.DrainTimeout < 0 {
 		fail("--drain-timeout %v: want no negative time", c.DrainTimeout)

@@ -83,3 +83,20 @@ func TestTheEdgesOfWhatTheLoopIsTold(t *testing.T) {
 		require.Error(t, err, bad)
 	}
 }
+
+func TestModelsMayBeUnloadedAfterASecondAtTheSoonest(t *testing.T) {
+	for _, flag := range []string{"--idle-unload", "--evict-idle"} {
+		for _, good := range []string{"0", "1s", "1000h"} {
+			_, err := parse(t, flag+"="+good)
+			require.NoError(t, err)
+		}
+		for _, bad := range []string{"-1s", "1ns", "999ms"} {
+			_, err := parse(t, flag+"="+bad)
+			require.ErrorContains(t, err, flag, bad)
+		}
+	}
+	c, err := parse(t)
+	require.NoError(t, err)
+	require.Zero(t, c.IdleUnload)
+	require.Zero(t, c.EvictIdle)
+}

@@ -48,6 +48,7 @@ func (s *Server) LoadModel(in *pb.LoadModelRequest, stream grpc.ServerStreamingS
 			})
 		}
 	})
+	s.nudge() // schedulers wait for the report of what they are told here
 	if err != nil {
 		return statusOf(err)
 	}

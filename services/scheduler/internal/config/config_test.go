@@ -34,6 +34,8 @@ func TestValidateNamesTheFlagThatIsWrong(t *testing.T) {
 		"an unknown scheme":       {[]string{"--workers", "xds:///a:1"}, "xds:///a:1"},
 		"a listen without port":   {append(ok, "--listen", "a"), "--listen"},
 		"a negative bound":        {append(ok, "--max-in-flight", "-1"), "--max-in-flight"},
+		"no time for a load":      {append(ok, "--load-timeout", "0"), "--load-timeout"},
+		"two days for a load":     {append(ok, "--load-timeout", "48h"), "--load-timeout"},
 		"a drain of two hours":    {append(ok, "--drain-timeout", "2h"), "--drain-timeout"},
 		"a level that is not one": {append(ok, "--log-level", "loud"), "--log-level"},
 	} {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -63,21 +64,27 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 	}
 	merged := map[string]*pb.ModelInfo{}
 	add := func(worker string, info *pb.ModelInfo) {
-		key := fmt.Sprintf("%s\x00%d\x00%s\x00%s", info.GetName(), info.GetState(), info.GetModelDigest(), info.GetProblem())
-		if merged[key] == nil {
-			merged[key] = info
+		one := merged[key(info)]
+		if one == nil {
+			one = info
+			merged[key(info)] = one
 		}
-		merged[key].WorkerIds = append(merged[key].WorkerIds, worker)
+		one.WorkerIds = append(one.WorkerIds, worker)
+		one.IdleAge = younger(one.GetIdleAge(), info.GetIdleAge())
 	}
 	for i := range members {
 		m := &members[i]
 		id := m.Report.GetWorkerId()
 		for _, model := range m.Report.GetModels() {
-			add(id, &pb.ModelInfo{
+			info := &pb.ModelInfo{
 				Name: model.GetName(), State: model.GetState(), ModelDigest: model.GetModelDigest(),
 				FileBytes: m.File(model.GetName()).GetFileBytes(), Capabilities: model.GetCapabilities(),
-				Problem: model.GetProblem(), Loaded: model.GetLoaded(),
-			})
+				Problem: model.GetProblem(), Loaded: model.GetLoaded(), IdleAge: model.GetIdleAge(),
+			}
+			add(id, info)
+			if model.GetPinned() {
+				merged[key(info)].PinnedWorkerIds = append(merged[key(info)].PinnedWorkerIds, id)
+			}
 		}
 		for _, file := range m.Report.GetFiles() {
 			if m.Model(file.GetName()) == nil {
@@ -91,6 +98,7 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 	out := &pb.ListModelsResponse{}
 	for _, info := range merged {
 		slices.Sort(info.WorkerIds)
+		slices.Sort(info.PinnedWorkerIds)
 		out.Models = append(out.Models, info)
 	}
 	slices.SortFunc(out.Models, func(a, b *pb.ModelInfo) int {
@@ -98,4 +106,20 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 			cmp.Compare(a.GetModelDigest(), b.GetModelDigest()), cmp.Compare(a.GetProblem(), b.GetProblem()))
 	})
 	return out, nil
+}
+
+// key is what models are merged by.
+func key(info *pb.ModelInfo) string {
+	return fmt.Sprintf("%s\x00%d\x00%s\x00%s", info.GetName(), info.GetState(), info.GetModelDigest(), info.GetProblem())
+}
+
+// younger is the lesser of two ages; one that is unset is of a model in use.
+func younger(a, b *durationpb.Duration) *durationpb.Duration {
+	if a == nil || b == nil {
+		return nil
+	}
+	if b.AsDuration() < a.AsDuration() {
+		return b
+	}
+	return a
 }
