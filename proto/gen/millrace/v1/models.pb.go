@@ -896,7 +896,7 @@ type ModelInfo struct {
 	Loaded *LoadResult `protobuf:"bytes,8,opt,name=loaded,proto3" json:"loaded,omitempty"`
 	// Of its workers, those where it is pinned.
 	PinnedWorkerIds []string `protobuf:"bytes,9,rep,name=pinned_worker_ids,json=pinnedWorkerIds,proto3" json:"pinned_worker_ids,omitempty"`
-	// Age of the end of its last request on any of its workers; unset while one runs, or where it is not loaded.
+	// Age of the end of its last request on any of its workers, or of its load; 0 while one runs, unset where it is not in service.
 	IdleAge       *durationpb.Duration `protobuf:"bytes,10,opt,name=idle_age,json=idleAge,proto3" json:"idle_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1555,7 +1555,7 @@ type ModelStatus struct {
 	VerifyInterval *durationpb.Duration `protobuf:"bytes,10,opt,name=verify_interval,json=verifyInterval,proto3" json:"verify_interval,omitempty"`
 	// Whether it stays until UnloadModel.
 	Pinned bool `protobuf:"varint,11,opt,name=pinned,proto3" json:"pinned,omitempty"`
-	// Age of the end of its last request, or of its load; unset while a request holds it, or while it is not in service.
+	// Age of the end of its last request, or of its load; 0 while a request holds it, unset while it is not in service.
 	IdleAge *durationpb.Duration `protobuf:"bytes,12,opt,name=idle_age,json=idleAge,proto3" json:"idle_age,omitempty"`
 	// Idle age at which the worker unloads it; unset: never for that.
 	IdleUnload *durationpb.Duration `protobuf:"bytes,13,opt,name=idle_unload,json=idleUnload,proto3" json:"idle_unload,omitempty"`

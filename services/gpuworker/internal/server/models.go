@@ -130,7 +130,7 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 			continue
 		}
 		info.ModelDigest, info.Loaded = digestOf(m), resultOf(m)
-		info.Capabilities, info.IdleAge = capabilitiesOf(m.Facts), age(m.IdleAge)
+		info.Capabilities, info.IdleAge = capabilitiesOf(m.Facts), idleAge(m)
 		if m.Pinned {
 			info.PinnedWorkerIds = []string{s.identity.WorkerID}
 		}

@@ -98,7 +98,7 @@ func statusOfModel(m model.Status, interval time.Duration) *pb.ModelStatus {
 	out.ModelDigest, out.ContextLength, out.ClassId = digestOf(m), uint32(m.Context), m.ClassID
 	out.Capabilities, out.Loaded = capabilitiesOf(m.Facts), resultOf(m)
 	out.VerifiedAge, out.VerifyInterval = age(m.VerifiedAge), age(interval)
-	out.Pinned, out.IdleAge, out.IdleUnload, out.Reclaimable = m.Pinned, age(m.IdleAge), age(m.IdleUnload), m.Reclaimable
+	out.Pinned, out.IdleAge, out.IdleUnload, out.Reclaimable = m.Pinned, idleAge(m), age(m.IdleUnload), m.Reclaimable
 	if m.Problem != nil {
 		out.Problem = m.Problem.Error()
 	}
@@ -111,6 +111,14 @@ func age(d time.Duration) *durationpb.Duration {
 		return nil
 	}
 	return durationpb.New(d)
+}
+
+// idleAge is 0 while a request holds a model, and unset out of service.
+func idleAge(m model.Status) *durationpb.Duration {
+	if m.State != model.Ready {
+		return nil
+	}
+	return durationpb.New(m.IdleAge)
 }
 
 // digestOf is a model's digest in hex, "" while it is not known: of one being loaded, or that failed before all was read.

@@ -12,7 +12,7 @@ import (
 // holds of it.
 var deviceHead = []string{
 	"WORKER", "TEMP", "POWER", "ECC ERRORS", "CORRECTED", "DEVICE USED", "DEVICE FREE", "LEDGER USED", "LEDGER FREE",
-	"POOLED", "POOL HITS", "MISSES", "LEAKED", "FAILED FREES", "VERIFIED",
+	"POOLED", "POOL HITS", "MISSES", "LEAKED", "FAILED FREES", "VERIFIED", "IDLE",
 }
 
 // deviceTable is one row a worker about its device; what is not known is an empty cell, never 0.
@@ -28,7 +28,7 @@ func deviceTable(workers []*pb.FleetWorker) string {
 				physicalUsed(d), size(d.PhysicalBytesFree), render.Bytes(d.GetBytesTotal() - min(d.GetBytesFree(), d.GetBytesTotal())),
 				render.Bytes(d.GetBytesFree()), render.Bytes(d.GetBytesPooled()), fmt.Sprint(d.GetPoolHits()),
 				fmt.Sprint(d.GetPoolMisses()), fmt.Sprint(d.GetLeakedBuffers()), fmt.Sprint(d.GetFailedFrees()),
-				verified(w.GetReport().GetModels()),
+				verified(w.GetReport().GetModels()), idle(w.GetReport().GetModels()),
 			})
 		}
 		rows = append(rows, row)
@@ -81,6 +81,28 @@ func verified(models []*pb.ModelStatus) string {
 			age = render.Duration(m.GetVerifiedAge().AsDuration()) + " ago"
 		}
 		all = append(all, m.GetName()+" "+age)
+	}
+	return strings.Join(all, ", ")
+}
+
+// idle says for each model that is in service how long ago its last request ended, and when it goes for that.
+func idle(models []*pb.ModelStatus) string {
+	var all []string
+	for _, m := range models {
+		text := m.GetName() + " in use"
+		switch age := m.GetIdleAge(); {
+		case age == nil:
+			continue
+		case age.AsDuration() > 0:
+			text = m.GetName() + " " + render.Duration(age.AsDuration())
+		}
+		switch {
+		case m.GetPinned():
+			text += " (pinned)"
+		case m.GetIdleUnload() != nil:
+			text += " of " + render.Duration(m.GetIdleUnload().AsDuration())
+		}
+		all = append(all, text)
 	}
 	return strings.Join(all, ", ")
 }

@@ -57,6 +57,7 @@ func (a *app) load() *cobra.Command {
 		"replicas":      "copies wanted in the fleet, [1, 1024] (unset: 1)",
 		"kv_tokens":     "tokens of the KV cache (unset: what fits, up to 8 contexts)",
 		"max_sequences": "sequences at once, [1, 1024] (unset: the worker's default)",
+		"pin":           "keep it until it is unloaded by command, also where workers unload idle models; --pin=false lets it go (unset: as it was)",
 	})
 	fs.Uint32Var(&contextLength, "context", 0, "longest sequence in tokens (unset: the model's own, or what the KV cache holds)")
 	fs.StringVar(&kvType, "kv-type", "", "type of the KV cache: f32, f16, bf16 or f8, which GPUs alone have (unset: the engine's default)")

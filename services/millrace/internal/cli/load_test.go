@@ -4,12 +4,14 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
@@ -49,9 +51,9 @@ func TestLoadTellsProgressInTenthsAndTheResult(t *testing.T) {
 func TestEveryFlagOfLoadReachesTheServer(t *testing.T) {
 	var got *pb.LoadModelRequest
 	r := serve(t, &fake{load: loader(&got, nil)})
-	require.Equal(t, 0, r.run(t, "load", "m", "--replicas", "2", "--kv-tokens", "3", "--context", "4", "--kv-type", "bf16", "--max-sequences", "5", "--digest", "d"))
+	require.Equal(t, 0, r.run(t, "load", "m", "--replicas", "2", "--kv-tokens", "3", "--context", "4", "--kv-type", "bf16", "--max-sequences", "5", "--digest", "d", "--pin"))
 	want := &pb.LoadModelRequest{Model: "m", Replicas: proto.Uint32(2), KvTokens: proto.Uint64(3), ContextLength: proto.Uint32(4),
-		KvType: pb.KvType_KV_TYPE_BF16.Enum(), MaxSequences: proto.Uint32(5), ExpectModelDigest: proto.String("d")}
+		KvType: pb.KvType_KV_TYPE_BF16.Enum(), MaxSequences: proto.Uint32(5), ExpectModelDigest: proto.String("d"), Pin: proto.Bool(true)}
 	require.True(t, proto.Equal(want, got), "%v", got)
 	fields := got.ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
@@ -123,18 +125,25 @@ func TestUnloadTellsWhatWasFreed(t *testing.T) {
 
 func TestModelsAreATable(t *testing.T) {
 	broken := &pb.ModelInfo{Name: "broken", State: pb.ModelState_MODEL_STATE_ON_DISK, FileBytes: 10, WorkerIds: []string{"w1"}, Problem: "truncated\nat 5"}
-	r := serve(t, &fake{models: []*pb.ModelInfo{broken, model("m")}})
+	busy, idle, some := model("busy"), model("idle"), model("some")
+	busy.IdleAge, idle.IdleAge, some.IdleAge = durationpb.New(0), durationpb.New(90*time.Second), durationpb.New(time.Second)
+	idle.PinnedWorkerIds = idle.GetWorkerIds()
+	some.WorkerIds, some.PinnedWorkerIds = []string{"w1", "w2"}, []string{"w2"}
+	r := serve(t, &fake{models: []*pb.ModelInfo{broken, model("m"), busy, idle, some}})
 	require.Equal(t, 0, r.run(t, "models"))
 	require.Equal(t, ""+
-		"NAME    STATE     ARCH   QUANT  PARAMS  CONTEXT  SIZE      DIGEST        WORKERS\n"+
-		"broken  unusable  -      -      -       -        10 B      -             w1\n"+
-		"m       ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  w1\n"+
+		"NAME    STATE     ARCH   QUANT  PARAMS  CONTEXT  SIZE      DIGEST        LAST USE                  WORKERS\n"+
+		"broken  unusable  -      -      -       -        10 B      -             -                         w1\n"+
+		"m       ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  -                         w1\n"+
+		"busy    ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  now                       w1\n"+
+		"idle    ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  90.0 s ago, pinned        w1\n"+
+		"some    ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  1.00 s ago, pinned on w2  w1 w2\n"+
 		"broken: truncated at 5\n", r.out.String())
 	r.out = buffer{}
 	require.Equal(t, 0, r.run(t, "models", "--json"))
 	out := &pb.ListModelsResponse{}
 	require.NoError(t, protojson.Unmarshal([]byte(r.out.String()), out))
-	require.Len(t, out.GetModels(), 2)
+	require.Len(t, out.GetModels(), 5)
 }
 
 func TestNoModelsIsSaid(t *testing.T) {

@@ -15,6 +15,8 @@ func (a *app) models() *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{
 		Use: "models", Short: "List the models loaded and the model files that could be", Args: cobra.NoArgs,
+		Long: "Lists the models loaded and the model files that could be. LAST USE is how long ago the last request of a loaded model\n" +
+			"ended, \"now\" while one runs, and whether it is pinned: then it stays also where workers unload idle models.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			conn, hangUp, err := a.dial()
 			if err != nil {
@@ -49,7 +51,7 @@ func modelTable(models []*pb.ModelInfo) string {
 		c := m.GetCapabilities()
 		row := []string{
 			m.GetName(), modelState(m.GetState()), c.GetArchitecture(), c.GetQuantisation(), "", "",
-			render.Bytes(m.GetFileBytes()), shortDigest(m.GetModelDigest()), strings.Join(m.GetWorkerIds(), " "),
+			render.Bytes(m.GetFileBytes()), shortDigest(m.GetModelDigest()), lastUse(m), strings.Join(m.GetWorkerIds(), " "),
 		}
 		if c != nil {
 			row[4], row[5] = render.Count(c.GetParameters()), fmt.Sprint(c.GetContextLength())
@@ -65,7 +67,25 @@ func modelTable(models []*pb.ModelInfo) string {
 		}
 		rows = append(rows, row)
 	}
-	return render.Table([]string{"NAME", "STATE", "ARCH", "QUANT", "PARAMS", "CONTEXT", "SIZE", "DIGEST", "WORKERS"}, rows) + problems
+	return render.Table([]string{"NAME", "STATE", "ARCH", "QUANT", "PARAMS", "CONTEXT", "SIZE", "DIGEST", "LAST USE", "WORKERS"}, rows) + problems
+}
+
+// lastUse is how long ago a model's last request ended, and whether it stays without any; nothing where that is not known.
+func lastUse(m *pb.ModelInfo) string {
+	text := "now"
+	switch age := m.GetIdleAge(); {
+	case age == nil:
+		return ""
+	case age.AsDuration() > 0:
+		text = render.Duration(age.AsDuration()) + " ago"
+	}
+	switch n := len(m.GetPinnedWorkerIds()); {
+	case n == 0:
+		return text
+	case n < len(m.GetWorkerIds()):
+		return text + ", pinned on " + strings.Join(m.GetPinnedWorkerIds(), " ")
+	}
+	return text + ", pinned"
 }
 
 func modelState(s pb.ModelState) string {

@@ -37,7 +37,8 @@ func (a *app) workers() *cobra.Command {
 			"line of JSON, of its own.\n\n" +
 			"--wide adds a table of each device: temperature and power, memory errors (uncorrected and corrected), memory in use\n" +
 			"and free of the whole device beside what the worker's own ledger says, how often freed memory was used again, freed\n" +
-			"memory kept for reuse, buffers leaked and frees refused, and when each model's resident bytes were last checked.\n" +
+			"memory kept for reuse, buffers leaked and frees refused, when each model's resident bytes were last checked, and how long\n" +
+			"it has been without requests, of the time after which its worker unloads it.\n" +
 			"What is not known is \"-\".",
 		Example: "  millrace workers --once\n  millrace workers --wide --watch --interval 5s\n  millrace workers --json | jq '.workers[].report.device'",
 		Args:    cobra.NoArgs,

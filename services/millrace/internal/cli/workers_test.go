@@ -153,17 +153,19 @@ func wideFleet() *pb.WatchFleetResponse {
 	gone := worker("w3", device())
 	gone.Connected, gone.Problem = false, "refused"
 	return &pb.WatchFleetResponse{Workers: []*pb.FleetWorker{
-		worker("w1", device(), &pb.ModelStatus{Name: "m", VerifiedAge: durationpb.New(12 * time.Second)}, &pb.ModelStatus{Name: "n"}),
+		worker("w1", device(), &pb.ModelStatus{Name: "m", VerifiedAge: durationpb.New(12 * time.Second), IdleAge: durationpb.New(3 * time.Second),
+			IdleUnload: durationpb.New(5 * time.Minute)}, &pb.ModelStatus{Name: "n"},
+			&pb.ModelStatus{Name: "o", IdleAge: durationpb.New(0)}, &pb.ModelStatus{Name: "p", IdleAge: durationpb.New(time.Second), Pinned: true}),
 		worker("w2", blind), gone, {Address: "there:4", Problem: "not yet"},
 	}}
 }
 
 const wideText = "" +
-	"WORKER TEMP POWER ECC ERRORS CORRECTED DEVICE USED DEVICE FREE LEDGER USED LEDGER FREE POOLED POOL HITS MISSES LEAKED FAILED FREES VERIFIED\n" +
-	"w1 54 C 312 W 2 0 61.0 GiB 80.0 GiB 40.0 GiB 100 GiB 3.00 MiB 1234 56 1 7 m 12.0 s ago, n never\n" +
-	"w2 - - - - - - 0 B 80.0 GiB 0 B 0 0 0 0 -\n" +
-	"w3 - - - - - - - - - - - - - -\n" +
-	"there:4 - - - - - - - - - - - - - -\n"
+	"WORKER TEMP POWER ECC ERRORS CORRECTED DEVICE USED DEVICE FREE LEDGER USED LEDGER FREE POOLED POOL HITS MISSES LEAKED FAILED FREES VERIFIED IDLE\n" +
+	"w1 54 C 312 W 2 0 61.0 GiB 80.0 GiB 40.0 GiB 100 GiB 3.00 MiB 1234 56 1 7 m 12.0 s ago, n never, o never, p never m 3.00 s of 5m0s, o in use, p 1.00 s (pinned)\n" +
+	"w2 - - - - - - 0 B 80.0 GiB 0 B 0 0 0 0 - -\n" +
+	"w3 - - - - - - - - - - - - - - -\n" +
+	"there:4 - - - - - - - - - - - - - - -\n"
 
 func TestWideWorkersShowTheirDevicesAndWhatIsUnknownIsNoZero(t *testing.T) {
 	r := serve(t, &fake{watch: func(_ *pb.WatchFleetRequest, s watching) error { return s.Send(wideFleet()) }})

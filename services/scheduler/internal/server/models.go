@@ -113,12 +113,9 @@ func key(info *pb.ModelInfo) string {
 	return fmt.Sprintf("%s\x00%d\x00%s\x00%s", info.GetName(), info.GetState(), info.GetModelDigest(), info.GetProblem())
 }
 
-// younger is the lesser of two ages; one that is unset is of a model in use.
+// younger is the lesser of two ages, of which one that is unset is not known.
 func younger(a, b *durationpb.Duration) *durationpb.Duration {
-	if a == nil || b == nil {
-		return nil
-	}
-	if b.AsDuration() < a.AsDuration() {
+	if a == nil || b != nil && b.AsDuration() < a.AsDuration() {
 		return b
 	}
 	return a
