@@ -48,7 +48,7 @@ func (r *Residency) loadsLanded() uint64 {
 
 // join gives the load of a model that is under way, or begins one. failed is why this request may not wait; both are nil where
 // nobody can load the model after all. landed is how many loads had ended when the request was refused.
-func (r *Residency) join(model, id string, landed uint64) (f *flight, failed error) {
+func (r *Residency) join(model, digest, id string, landed uint64) (f *flight, failed error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f = r.flights[model]; f == nil {
@@ -58,7 +58,7 @@ func (r *Residency) join(model, id string, landed uint64) (f *flight, failed err
 		if r.landed != landed {
 			return nil, errOld
 		}
-		load, err := r.start(model, id)
+		load, err := r.start(model, digest, id)
 		switch {
 		case rpc.Reason(err) == reason.TooManyLoads:
 			return nil, err

@@ -25,8 +25,8 @@ type Placer interface {
 	Place(ctx context.Context, request route.Request) (*admission.Lease, error)
 }
 
-// Start begins a load of a model for a request with the id; its error is a status.
-type Start func(model, id string) (Load, error)
+// Start begins a load of a model, of the digest given unless that is empty, for a request with the id; its error is a status.
+type Start func(model, digest, id string) (Load, error)
 
 // Load is a load under way.
 type Load interface {
@@ -38,8 +38,12 @@ type Load interface {
 
 // By starts loads with a loader, on workers where the model is not out of service.
 func By(l *loading.Loader) Start {
-	return func(model, id string) (Load, error) {
-		load, err := l.Start(loading.Order{Request: &pb.LoadModelRequest{Model: model}, ID: id, OnDemand: true})
+	return func(model, digest, id string) (Load, error) {
+		in := &pb.LoadModelRequest{Model: model}
+		if digest != "" {
+			in.ExpectModelDigest = &digest
+		}
+		load, err := l.Start(loading.Order{Request: in, ID: id, OnDemand: true})
 		if err != nil {
 			return nil, err
 		}
@@ -90,7 +94,7 @@ func (r *Residency) Place(ctx context.Context, request route.Request) (*admissio
 		if !errors.As(err, &refusal) || !refusal.Loadable || round == maxRounds {
 			return lease, err
 		}
-		f, failed := r.join(request.Model, rpc.RequestID(ctx), landed)
+		f, failed := r.join(request.Model, refusal.Digest, rpc.RequestID(ctx), landed)
 		switch {
 		case errors.Is(failed, errOld):
 			continue

@@ -71,7 +71,7 @@ type load struct {
 func (l *load) Events() <-chan *pb.LoadModelResponse { return l.events }
 func (l *load) Err() error                           { return l.err }
 
-func (w *world) start(model, _ string) (Load, error) {
+func (w *world) start(model, _, _ string) (Load, error) {
 	if w.refuses != nil {
 		return nil, w.refuses
 	}
@@ -283,8 +283,8 @@ func TestAModelThatIsTakenOutAgainIsLoadedSomeTimesAndNotForEver(t *testing.T) {
 		w := newWorld(t)
 		r := w.residency(Config{})
 		start := r.start
-		r.start = func(model, id string) (Load, error) { // another model takes its place as soon as it is loaded
-			l, err := start(model, id)
+		r.start = func(model, digest, id string) (Load, error) { // another model takes its place as soon as it is loaded
+			l, err := start(model, digest, id)
 			time.AfterFunc(w.takes, func() { w.set(model, false) })
 			return l, err
 		}

@@ -35,6 +35,9 @@ type Refusal struct {
 	Numbers map[string]string
 	// Loadable is whether a load would help: nobody serves the model, and a worker that takes requests has its file.
 	Loadable bool
+	// Digest is what the load must bring: that of the copies which cannot be reached now, and will be there beside it when they
+	// return; empty is any.
+	Digest string
 }
 
 func (r *Refusal) Error() string { return fmt.Sprintf("%s: %s", r.Err, r.Message) }

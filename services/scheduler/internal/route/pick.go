@@ -136,13 +136,16 @@ func score(w *Worker) int64 {
 
 // absent says why no worker serves the model.
 func absent(s *Snapshot, r Request) error {
-	connected, could, starting := 0, []string{}, []string{}
+	connected, could, starting, digests := 0, []string{}, []string{}, []string{}
 	loading, onDisk, unusable, loadable, coming := false, false, false, false, false
 	for i := range s.Workers {
 		w := &s.Workers[i]
 		m := w.model(r.Model)
 		if m != nil && m.Ready && !w.Serves() {
 			could = append(could, name(w))
+			if !slices.Contains(digests, m.Digest) {
+				digests = append(digests, m.Digest)
+			}
 		}
 		if !w.Connected {
 			continue
@@ -159,7 +162,10 @@ func absent(s *Snapshot, r Request) error {
 		unusable = unusable || slices.Contains(w.Unusable, r.Model)
 	}
 	helps := func(err error) error {
-		err.(*Refusal).Loadable = loadable
+		refusal := err.(*Refusal)
+		if refusal.Loadable = loadable; loadable && len(digests) == 1 {
+			refusal.Digest = digests[0]
+		}
 		return err
 	}
 	numbers := []string{"model", r.Model, "workers", strconv.Itoa(len(s.Workers)), "connected", strconv.Itoa(connected)}
@@ -168,6 +174,7 @@ func absent(s *Snapshot, r Request) error {
 		return refuse(ErrNoWorker, fmt.Sprintf("none of the %d workers configured can be reached: "+
 			"start one, or check --workers", len(s.Workers)), numbers...)
 	case len(could) > 0:
+		loadable = loadable && len(digests) == 1
 		return helps(refuse(ErrNoWorker, fmt.Sprintf("model %q is on %s, which takes no requests now: try again, or load it elsewhere",
 			r.Model, strings.Join(could, ", ")), numbers...))
 	case len(r.Exclude) > 0:

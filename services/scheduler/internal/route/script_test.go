@@ -69,7 +69,7 @@ func pick(t *testing.T, s *route.Snapshot, model string, o map[string][]string) 
 		require.ErrorAs(t, err, &refusal)
 		require.ErrorIs(t, err, refusal.Err)
 		if refusal.Loadable {
-			return err.Error() + " (a load would help)"
+			return err.Error() + strings.TrimRight(" (a load would help "+refusal.Digest, " ") + ")"
 		}
 		return err.Error()
 	}

@@ -272,3 +272,26 @@ func TestWithoutTheFlagNothingIsLoadedOnDemand(t *testing.T) {
 	require.Equal(t, reason.ModelNotLoaded, rpc.Reason(err))
 	require.Zero(t, sum(loadsOf(workers)))
 }
+
+func TestAModelWhoseOnlyWorkerIsLostIsLoadedElsewhereOfItsDigestOnly(t *testing.T) {
+	var expected atomic.Value
+	holds := true
+	r, workers, processes := wanting(t, 2, func(w *workertest.Worker) {
+		if holds {
+			serves(w, "m")
+			holds = false
+		}
+		w.OnLoad = func(in *pb.LoadModelRequest, _ grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
+			expected.Store(in.GetExpectModelDigest())
+			return rpc.Fault{Code: codes.FailedPrecondition, Domain: rpc.WorkerDomain, Reason: reason.DigestMismatch, Message: "other"}.Err()
+		}
+	})
+	_, err := all(r.inference().Generate(r.within(), ask("m", 1)))
+	require.NoError(t, err)
+	require.Zero(t, sum(loadsOf(workers)), "what is served is not loaded")
+	processes[0].Kill()
+	r.await(1)
+	_, err = all(r.inference().Generate(r.within(), ask("m", 1)))
+	require.Equal(t, reason.DigestMismatch, rpc.Reason(err))
+	require.Equal(t, "d-m", expected.Load())
+}
