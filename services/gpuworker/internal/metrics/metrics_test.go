@@ -164,7 +164,7 @@ func TestReadings(t *testing.T) {
 	r := newRig()
 	m := serving("m")
 	m.Runner = engine.RunnerConfig{MaxSequences: 256, BlockSize: 16}
-	m.DeviceBytes, m.VerifiedAge = 7, 3*time.Second
+	m.DeviceBytes, m.VerifiedAge, m.IdleAge, m.Pinned = 7, 3*time.Second, 5*time.Second, true
 	m.Steps = batch.Stats{
 		Steps: 11, RunningStepAge: time.Millisecond, StepBound: 2 * time.Second, Running: 3, Waiting: 4, WaitingPrefillTokens: 5,
 		FreeBlocks: 60, CachedBlocks: 20, TotalBlocks: 100, FreeHostBlocks: 3, TotalHostBlocks: 10, Paused: 2,
@@ -196,6 +196,7 @@ func TestReadings(t *testing.T) {
 		"millrace_prefix_hits_total model=m": 22, "millrace_prefix_tokens_total model=m": 23, "millrace_kv_blocks model=m state=held": 40,
 		"millrace_kv_block_tokens model=m": 16, "millrace_model_ready model=m": 1, "millrace_model_ready model=gone": 0,
 		"millrace_model_device_bytes model=m": 7, "millrace_model_verified_age_seconds model=m": 3,
+		"millrace_model_idle_seconds model=m": 5, "millrace_model_pinned model=m": 1, "millrace_model_pinned model=gone": 0,
 		"millrace_worker_ready": 1, "millrace_failed_checks": 1,
 		"millrace_device_memory_bytes purpose=staging": 1, "millrace_device_memory_bytes purpose=weights": 2,
 		"millrace_device_memory_bytes purpose=kv": 3, "millrace_device_memory_bytes purpose=workspace": 4,

@@ -64,6 +64,11 @@ var ofModel = []reading[model.Status]{
 		read: func(m model.Status) float64 { return truth(m.State == model.Ready) }},
 	{name: "millrace_model_device_bytes", kind: gauge, help: "Device memory of weights, KV cache and workspace.",
 		read: func(m model.Status) float64 { return float64(m.DeviceBytes) }},
+	{name: "millrace_model_idle_seconds", kind: gauge,
+		help: "Time since the model's last request ended, or since it was loaded; 0 while a request holds it, or it takes none.",
+		read: func(m model.Status) float64 { return m.IdleAge.Seconds() }},
+	{name: "millrace_model_pinned", kind: gauge, help: "1 where the model stays however long no request uses it, else 0.",
+		read: func(m model.Status) float64 { return truth(m.Pinned) }},
 	{name: "millrace_model_verified_age_seconds", kind: gauge,
 		help: "Time since the last complete check of the model's bytes on the device, or since it was loaded.",
 		read: func(m model.Status) float64 {

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +91,6 @@ func TestAModelThatDoesNotFitSaysWhatCouldGoAndWhen(t *testing.T) {
 	require.Equal(t, reason.ModelDoesNotFit, rpc.Reason(err))
 	require.Equal(t, 7*time.Second, rpc.RetryAfter(err))
 	require.Equal(t, "a,b", rpc.Info(err).GetMetadata()["idle_models"])
-	require.True(t, strings.Contains(status.Convert(err).Message(), `"a" (3 bytes, unused for 1m0s), "b" (4 bytes, unused for 1s)`), err)
+	require.ErrorContains(t, err, `"a" (3 bytes, unused for 1m0s), "b" (4 bytes, unused for 1s)`)
 	require.Zero(t, rpc.RetryAfter(statusOf(&model.FitError{Name: "m"})), "where no wait helps none is told")
 }

@@ -136,14 +136,13 @@ func TooManyAwaitLoad(model string, most int) error {
 // OfLoad is the status of a load for a request that waited for it: that the load took too long, or was given up, must not read as
 // if the request had.
 func OfLoad(err error) error {
-	switch code := status.Code(err); code {
-	case codes.DeadlineExceeded, codes.Canceled:
-		return rpc.Fault{
-			Code: codes.Unavailable, Domain: Domain, Reason: reason.ModelLoading, RetryAfter: retryLater,
-			Message: "the load of its model has not ended: " + status.Convert(err).Message(),
-		}.Err()
+	if code := status.Code(err); code != codes.DeadlineExceeded && code != codes.Canceled {
+		return err
 	}
-	return err
+	return rpc.Fault{
+		Code: codes.Unavailable, Domain: Domain, Reason: reason.ModelLoading, RetryAfter: retryLater,
+		Message: "the load of its model has not ended: " + status.Convert(err).Message(),
+	}.Err()
 }
 
 // NotTriedAgain is the status of a load that failed, for a request that comes before it is tried again: the worker's own words, and

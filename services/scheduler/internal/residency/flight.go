@@ -39,23 +39,16 @@ func (f *flight) stage() string {
 // errOld: a load has ended since the placer refused, and it might not any more.
 var errOld = errors.New("the refusal is older than the end of a load")
 
-// loadsLanded is how many loads have ended.
-func (r *Residency) loadsLanded() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.landed
-}
-
 // join gives the load of a model that is under way, or begins one. failed is why this request may not wait; both are nil where
 // nobody can load the model after all. landed is how many loads had ended when the request was refused.
 func (r *Residency) join(model, digest, id string, landed uint64) (f *flight, failed error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f = r.flights[model]; f == nil {
-		if failed = r.failures.recent(model, time.Now()); failed != nil {
-			return nil, failed
+		if err := r.failures.recent(model, time.Now()); err != nil {
+			return nil, err
 		}
-		if r.landed != landed {
+		if r.landed.Load() != landed {
 			return nil, errOld
 		}
 		load, err := r.start(model, digest, id)
@@ -94,7 +87,7 @@ func (r *Residency) follow(f *flight, load Load) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.flights, f.model)
-	r.landed++
+	r.landed.Add(1)
 	if f.err == nil {
 		delete(r.failures, f.model)
 		r.logger.Info("model loaded on demand", "model", f.model, "worker", f.last.Load().GetWorkerId(), "waiting", f.waiting,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -67,9 +68,9 @@ type Residency struct {
 	logger hclog.Logger
 	wait   sync.WaitGroup // follows of loads
 
+	landed   atomic.Uint64 // loads that have ended; written under mu
 	mu       sync.Mutex
 	flights  map[string]*flight // guarded by mu; loads under way, by model
-	landed   uint64             // guarded by mu; loads that have ended
 	failures failures           // guarded by mu
 }
 
@@ -85,43 +86,60 @@ func (r *Residency) Close() { r.wait.Wait() }
 // Place gives a request a worker, after its model has been loaded if need be. The error is ctx's cause, a *route.Refusal, or a
 // status: how the load failed.
 func (r *Residency) Place(ctx context.Context, request route.Request) (*admission.Lease, error) {
-	var until <-chan time.Time // from the first wait on
-	var begin time.Time
+	landed := r.landed.Load()
+	lease, err := r.places.Place(ctx, request)
+	if refusal := loadable(err); refusal != nil {
+		return r.placeLoaded(ctx, request, refusal, landed)
+	}
+	return lease, err
+}
+
+// loadable is a refusal that a load would help, or nil.
+func loadable(err error) *route.Refusal {
+	var refusal *route.Refusal
+	if errors.As(err, &refusal) && refusal.Loadable {
+		return refusal
+	}
+	return nil
+}
+
+// placeLoaded is Place for a request that was refused when so many loads had landed.
+func (r *Residency) placeLoaded(ctx context.Context, request route.Request, refusal *route.Refusal, landed uint64) (*admission.Lease, error) {
+	begin, timer := time.Now(), time.NewTimer(r.cfg.Timeout)
+	defer timer.Stop()
 	for round := 0; ; {
-		landed := r.loadsLanded()
-		lease, err := r.places.Place(ctx, request)
-		var refusal *route.Refusal
-		if !errors.As(err, &refusal) || !refusal.Loadable || round == maxRounds {
-			return lease, err
-		}
 		f, failed := r.join(request.Model, refusal.Digest, rpc.RequestID(ctx), landed)
 		switch {
 		case errors.Is(failed, errOld):
-			continue
 		case failed != nil:
 			return nil, failed
 		case f == nil:
-			return nil, err
+			return nil, refusal
+		default:
+			if err := r.await(ctx, f, timer.C, begin); err != nil {
+				return nil, err
+			}
+			round++
+			request.Unloaded = nil // the load has asked those workers anew
 		}
-		if until == nil {
-			timer := time.NewTimer(r.cfg.Timeout)
-			defer timer.Stop()
-			until, begin = timer.C, time.Now()
+		landed = r.landed.Load()
+		lease, err := r.places.Place(ctx, request)
+		if refusal = loadable(err); refusal == nil || round == maxRounds {
+			return lease, err
 		}
-		select {
-		case <-f.over:
-		case <-until:
-			r.leave(f)
-			return nil, fault.StillLoading(request.Model, f.stage(), time.Since(begin))
-		case <-ctx.Done():
-			r.leave(f)
-			return nil, context.Cause(ctx)
-		}
-		r.leave(f)
-		if f.err != nil {
-			return nil, f.err
-		}
-		round++
-		request.Unloaded = nil // the load has asked those workers anew
+	}
+}
+
+// await waits for the end of a load that the request has joined, until its time is over or ctx ends. The error is ctx's cause or a
+// status.
+func (r *Residency) await(ctx context.Context, f *flight, until <-chan time.Time, begin time.Time) error {
+	defer r.leave(f)
+	select {
+	case <-f.over:
+		return f.err
+	case <-until:
+		return fault.StillLoading(f.model, f.stage(), time.Since(begin))
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }

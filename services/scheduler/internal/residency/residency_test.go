@@ -36,6 +36,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
+	t.Helper()
 	return &world{T: t, takes: 10 * time.Second, served: map[string]bool{}}
 }
 
@@ -179,9 +180,8 @@ func TestAFailureIsToldToAllAndTriedAgainAfterAPauseThatGrows(t *testing.T) {
 		w.failure = rpc.Fault{Code: codes.FailedPrecondition, Domain: rpc.WorkerDomain, Reason: reason.InvalidModelFile,
 			Message: "a web page", Metadata: map[string]string{"a": "b"}}.Err()
 		r := w.residency(Config{})
-		want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60}
-		for i, pause := range want {
-			pause *= time.Second
+		for i, seconds := range []int{1, 2, 4, 8, 16, 32, 60, 60} {
+			pause := time.Duration(seconds) * time.Second
 			require.Equal(t, map[string]int{reason.InvalidModelFile: 100}, many(r, 100, "m"))
 			require.EqualValues(t, i+1, w.starts.Load())
 			time.Sleep(pause - time.Millisecond)

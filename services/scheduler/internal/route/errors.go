@@ -46,7 +46,7 @@ func (r *Refusal) Error() string { return fmt.Sprintf("%s: %s", r.Err, r.Message
 func (r *Refusal) Unwrap() error { return r.Err }
 
 // refuse makes a refusal; numbers are key, value, ...
-func refuse(sentinel error, message string, numbers ...string) error {
+func refuse(sentinel error, message string, numbers ...string) *Refusal {
 	r := &Refusal{Err: sentinel, Message: message, Numbers: map[string]string{}}
 	for i := 0; i+1 < len(numbers); i += 2 {
 		r.Numbers[numbers[i]] = numbers[i+1]

@@ -161,12 +161,11 @@ func absent(s *Snapshot, r Request) error {
 		loadable = loadable || file && w.Serves() && !slices.Contains(r.Exclude, w.ID)
 		unusable = unusable || slices.Contains(w.Unusable, r.Model)
 	}
-	helps := func(err error) error {
-		refusal := err.(*Refusal)
+	helps := func(refusal *Refusal) *Refusal {
 		if refusal.Loadable = loadable; loadable && len(digests) == 1 {
 			refusal.Digest = digests[0]
 		}
-		return err
+		return refusal
 	}
 	numbers := []string{"model", r.Model, "workers", strconv.Itoa(len(s.Workers)), "connected", strconv.Itoa(connected)}
 	switch {
