@@ -316,3 +316,16 @@ func TestALoadWaitsForAResidencyCheckOfTheModelItUnloads(t *testing.T) {
 		require.Equal(t, []string{"family/other"}, loaded(m))
 	})
 }
+
+func TestAPinThatComesAtTheLastMomentKeepsAModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := keeping(t, Config{}, 0)
+		bring(t, m, "small", yes())
+		time.Sleep(time.Hour)
+		require.False(t, m.Instances()[0].retire(time.Minute), "who looked before the pin must not decide after it")
+		bring(t, m, "small", no())
+		require.False(t, m.Instances()[0].retire(time.Minute), "letting it go counts as use")
+		time.Sleep(time.Minute)
+		require.True(t, m.Instances()[0].retire(time.Minute))
+	})
+}
