@@ -96,6 +96,28 @@ func TestAWorkersReportsBecomeSnapshots(t *testing.T) {
 	require.Eventually(t, func() bool { return f.Members()[0].RoundTrip > 0 }, hang, time.Millisecond)
 }
 
+func TestALinkTellsWhenItsWorkerBeginsToDrainAndServesAgain(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	w := workertest.New("w1", "i1", "m")
+	n.Start(t, "a:1", w)
+	f := follow(t, n, nil, "a:1")
+	link := until(t, f, connected(1)).Members[0].Link
+	before := link.Draining()
+	require.NoError(t, before.Err())
+	state := func(to pb.WorkerState) { w.Change(func(r *pb.WorkerReport) { r.State = to }) }
+	state(pb.WorkerState_WORKER_STATE_DRAINING)
+	select {
+	case <-before.Done():
+	case <-time.After(hang):
+		require.FailNow(t, "the link did not tell")
+	}
+	require.Error(t, link.Draining().Err(), "it has ended while the worker drains")
+	require.NoError(t, link.Lost().Err(), "requests go on")
+	state(pb.WorkerState_WORKER_STATE_READY)
+	require.Eventually(t, func() bool { return link.Draining().Err() == nil }, hang, time.Millisecond)
+}
+
 func TestAGapInTheNumbersForcesANewStream(t *testing.T) {
 	rpctest.NoLeaks(t)
 	n := workertest.NewNet()

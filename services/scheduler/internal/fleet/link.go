@@ -20,6 +20,8 @@ type Link struct {
 	heard atomic.Bool
 	// watch counts silence for as long as the connection is open: a health stream may end before the requests beside it do.
 	watch *silence
+	// draining follows the worker's state.
+	draining *draining
 	// closed is called once, when the connection is.
 	closed func()
 	// incarnation of the worker at the other end; guarded by its member's mu, empty before the first report.
@@ -31,7 +33,7 @@ type Link struct {
 
 // newLink makes a link with one holder. It is lost, with ErrStale, after a silence of stale.
 func newLink(conn *grpc.ClientConn, stale time.Duration, closed func(*Link)) *Link {
-	l := &Link{conn: conn, refs: 1}
+	l := &Link{conn: conn, draining: newDraining(), refs: 1}
 	l.closed = func() { closed(l) }
 	l.lost, l.lose = context.WithCancelCause(context.Background())
 	l.watch = watchSilence(stale, &l.heard, func() { l.lose(fmt.Errorf("%w for %v", ErrStale, stale)) })
@@ -76,3 +78,7 @@ func (l *Link) Heard() {
 
 // Lost ends when the worker's messages have stopped: requests on this link must be given up. Its cause says why.
 func (l *Link) Lost() context.Context { return l.lost }
+
+// Draining ends when the worker begins to drain, by a Drain or because its process stops, and has ended while it does: requests
+// on this link should go on elsewhere where they can. They are not lost meanwhile. After an Undrain it is another context.
+func (l *Link) Draining() context.Context { return l.draining.now.Load() }

@@ -198,6 +198,7 @@ func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time
 		f.logger.Info("worker connected", "address", m.address, "worker", report.GetWorkerId(),
 			"incarnation", report.GetIncarnation(), "state", report.GetState(), "models", len(report.GetModels()))
 	}
+	link.draining.set(report.GetState() == pb.WorkerState_WORKER_STATE_DRAINING)
 	m.mu.Lock()
 	m.tried, m.problem, m.report, m.last, m.link = true, "", report, now, link
 	switch event := in.GetEvent().(type) {
