@@ -20,6 +20,10 @@ var (
 	ErrGap = errors.New("gap in the worker's messages")
 	// ErrName: a worker's name has no address.
 	ErrName = errors.New("worker name not resolved")
+	// ErrStalled: a step of a worker runs beyond the bound that the worker itself declares.
+	ErrStalled = errors.New("a step of the worker hangs")
+	// ErrDigest: a worker contradicts itself about which model it computes with.
+	ErrDigest = errors.New("worker not believed")
 	// errEnded: a worker has ended its health stream and says no more.
 	errEnded = errors.New("worker ended its health stream")
 	// ErrTarget: a worker's address cannot be understood.
@@ -37,8 +41,12 @@ type Config struct {
 	// Interval between heartbeats that workers are asked for. 250 ms.
 	Interval time.Duration
 	// Stale is how long a worker may be silent, in its health and on its Link, before it counts as lost, and at most a
-	// seventh more. 1600 ms.
+	// seventh more. One that declares a longer bound for its own steps may be silent so long, and at most ten sevenths of
+	// Stale. 1600 ms.
 	Stale time.Duration
+	// StreamsPerConn is how many calls a connection to a worker carries before another one is opened beside it: far below the
+	// streams that workers take on one, and few enough that no connection's one reader and writer hold up all calls. 1000.
+	StreamsPerConn int64
 	// Grace bounds the time after the start in which workers that have not answered leave the fleet unknown. 3 s.
 	Grace time.Duration
 	// Resolve is the time between look-ups of a dns name. 5 s.
@@ -59,6 +67,9 @@ func (c Config) withDefaults() Config {
 		if *d.field == 0 {
 			*d.field = d.value
 		}
+	}
+	if c.StreamsPerConn == 0 {
+		c.StreamsPerConn = 1000
 	}
 	if c.Lookup == nil {
 		c.Lookup = net.DefaultResolver.LookupHost

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -26,6 +27,7 @@ type Fleet struct {
 	snapshot atomic.Pointer[Snapshot]
 	dirty    chan struct{} // capacity 1: something changed since the last snapshot
 	running  sync.WaitGroup
+	links    sync.Map // *Link to nothing: those that are open
 
 	mu      sync.Mutex
 	members map[string]*member  // guarded by mu; by address
@@ -34,6 +36,9 @@ type Fleet struct {
 	grace   bool                // guarded by mu; whether the start-up grace is over
 
 	problems map[string]string // guarded by mu; configured entry without any address to why
+
+	order    []*member         // guarded by mu; members by address
+	shadowed map[*entry]string // guarded by mu; of the last snapshot
 }
 
 // loadOf is what this process has under way on one incarnation of a worker.
@@ -54,7 +59,7 @@ func New(cfg Config, logger hclog.Logger) (*Fleet, error) {
 			return nil, err
 		}
 	}
-	f.snapshot.Store(assemble(false, nil))
+	f.snapshot.Store(assemble(false, nil, nil))
 	return f, nil
 }
 
@@ -74,6 +79,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 		}
 		f.running.Go(func() { f.resolve(ctx, target, host, port) })
 	}
+	f.running.Go(func() { f.watch(ctx) })
 	f.running.Go(func() {
 		if sleep(ctx, f.cfg.Grace) {
 			f.mu.Lock()
@@ -147,7 +153,7 @@ func (f *Fleet) follow(ctx context.Context, entry string, addresses []string) {
 		for _, a := range all {
 			wanted[a] = true
 			if f.members[a] == nil {
-				m := &member{address: a, load: &route.Load{}}
+				m := &member{address: a, load: &route.Load{}, changed: true}
 				var own context.Context
 				own, m.leave = context.WithCancel(ctx)
 				f.members[a] = m
@@ -162,6 +168,9 @@ func (f *Fleet) follow(ctx context.Context, entry string, addresses []string) {
 			delete(f.members, a)
 		}
 	}
+	byAddress := func(a, b *member) int { return cmp.Compare(a.address, b.address) }
+	f.order = slices.SortedFunc(maps.Values(f.members), byAddress)
+	f.shadowed = nil
 	f.touch()
 }
 
@@ -173,34 +182,54 @@ func (f *Fleet) touch() {
 	}
 }
 
-// publish makes a snapshot of what is known now.
+// publish makes a snapshot of what is known now. Members that have not changed since the last one are copied from there.
 func (f *Fleet) publish() {
 	f.mu.Lock()
 	known := len(f.entries) == len(dedupe(f.cfg.Workers))
-	members := make([]Member, 0, len(f.members))
-	for _, m := range f.members {
-		view, tried := m.view()
-		known = known && tried
-		members = append(members, view)
+	entries := make([]*entry, 0, len(f.order)+len(f.problems))
+	identities := f.shadowed == nil
+	for _, m := range f.order {
+		is, tried, identity := m.refresh()
+		entries = append(entries, is)
+		known, identities = known && tried, identities || identity
 	}
-	known = known || f.grace
-	members = append(members, f.unnamedLocked()...)
+	if identities {
+		f.shadowed = shadows(entries)
+	}
+	for _, m := range f.unnamedLocked() {
+		entries = append(entries, &entry{m, routed(&m, nil)})
+	}
+	if len(f.problems) > 0 {
+		slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(a.Address, b.Address) })
+	}
+	now := assemble(known || f.grace, entries, f.shadowed)
 	f.mu.Unlock()
-	old := f.snapshot.Swap(assemble(known, members))
-	close(old.next)
+	close(f.snapshot.Swap(now).next)
 }
 
 // Members are the members as of now, newer than any snapshot in what changes with every heartbeat.
 func (f *Fleet) Members() []Member {
 	f.mu.Lock()
-	members := make([]Member, 0, len(f.members))
-	for _, m := range f.members {
-		view, _ := m.view()
-		members = append(members, view)
+	entries := make([]*entry, 0, len(f.order)+len(f.problems))
+	for _, m := range f.order {
+		entries = append(entries, &entry{Member: m.view()})
 	}
-	members = append(members, f.unnamedLocked()...)
+	for _, m := range f.unnamedLocked() {
+		entries = append(entries, &entry{Member: m})
+	}
 	f.mu.Unlock()
-	return assemble(true, members).Members
+	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(a.Address, b.Address) })
+	return assemble(true, entries, shadows(entries)).Members
+}
+
+// watch gives up links that are silent. Between two ticks there is the whole time, however late the first was.
+func (f *Fleet) watch(ctx context.Context) {
+	for sleep(ctx, f.cfg.Stale/staleTicks) {
+		f.links.Range(func(link, _ any) bool {
+			link.(*Link).tick()
+			return true
+		})
+	}
 }
 
 // giveLoad gives a member the load of one incarnation of a worker, the same over all its connections. It has it before anybody
@@ -210,7 +239,7 @@ func (f *Fleet) giveLoad(m *member, id, incarnation string) {
 	defer f.mu.Unlock()
 	l := f.loadForLocked(id, incarnation)
 	m.mu.Lock()
-	m.load = l
+	m.load, m.changed = l, true
 	m.mu.Unlock()
 }
 
@@ -228,8 +257,9 @@ func (f *Fleet) loadForLocked(id, incarnation string) *route.Load {
 func (f *Fleet) forgetLocked() {
 	had := map[*route.Load]bool{}
 	for _, m := range f.members {
-		view, _ := m.view()
-		had[view.Load] = true
+		m.mu.Lock()
+		had[m.load] = true
+		m.mu.Unlock()
 	}
 	maps.DeleteFunc(f.loads, func(_ string, l *loadOf) bool { return l.load.InFlight() == 0 && !had[l.load] })
 }

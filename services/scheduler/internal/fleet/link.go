@@ -10,33 +10,43 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Link is one connection to one worker. Whoever sends requests over it holds it; it is closed when its health stream has
-// ended and nobody holds it. Safe for concurrent use.
+// Link is the way to one run of a worker, over one connection or several. Whoever sends requests over it holds it; it is closed
+// when its health stream has ended and nobody holds it. Safe for concurrent use.
 type Link struct {
-	conn *grpc.ClientConn
-	lost context.Context
-	lose context.CancelCauseFunc
-	// heard is whether anything came from the worker since it was last asked.
+	dial  func() (*grpc.ClientConn, error)
+	most  int64 // streams on a connection before another is opened
+	stale time.Duration
+	lost  context.Context
+	lose  context.CancelCauseFunc
+	// heard is whether anything came from the worker since the last tick.
 	heard atomic.Bool
-	// watch counts silence for as long as the connection is open: a health stream may end before the requests beside it do.
-	watch *silence
+	// patience is how many ticks the worker may be silent.
+	patience atomic.Int32
+	// reporting is whether the first connection has a health stream.
+	reporting atomic.Bool
 	// draining follows the worker's state.
 	draining *draining
-	// closed is called once, when the connection is.
+	// served is told what answers say that they are of.
+	served func(model, digest string)
+	// closed is called once, when the connections are.
 	closed func()
 	// incarnation of the worker at the other end; guarded by its member's mu, empty before the first report.
 	incarnation string
 
-	mu   sync.Mutex
-	refs int // guarded by mu; the health stream's own and one a holder; the connection is open while > 0
+	mu    sync.Mutex
+	refs  int     // guarded by mu; the health stream's own and one a holder; the connections are open while > 0
+	conns []*conn // guarded by mu; the first has or had the health stream
 }
 
-// newLink makes a link with one holder. It is lost, with ErrStale, after a silence of stale.
-func newLink(conn *grpc.ClientConn, stale time.Duration, closed func(*Link)) *Link {
-	l := &Link{conn: conn, draining: newDraining(), refs: 1}
-	l.closed = func() { closed(l) }
+// newLink makes a link with one holder and the connection of its health stream. dial opens more.
+func newLink(first *grpc.ClientConn, dial func() (*grpc.ClientConn, error), cfg Config) *Link {
+	l := &Link{
+		dial: dial, most: cfg.StreamsPerConn, stale: cfg.Stale, draining: newDraining(), refs: 1,
+		conns: []*conn{{ClientConn: first}}, served: func(string, string) {}, closed: func() {},
+	}
 	l.lost, l.lose = context.WithCancelCause(context.Background())
-	l.watch = watchSilence(stale, &l.heard, func() { l.lose(fmt.Errorf("%w for %v", ErrStale, stale)) })
+	l.patience.Store(staleTicks)
+	l.reporting.Store(true)
 	return l
 }
 
@@ -56,17 +66,20 @@ func (l *Link) Release() {
 	l.mu.Lock()
 	l.refs--
 	last := l.refs == 0
+	conns := l.conns
 	l.mu.Unlock()
 	if last {
-		l.watch.stop()
 		l.lose(context.Canceled)
-		_ = l.conn.Close() // only an error if closed twice
+		for _, c := range conns {
+			c.close()
+		}
 		l.closed()
 	}
 }
 
-// Conn is the connection; use it only while holding the link.
-func (l *Link) Conn() *grpc.ClientConn { return l.conn }
+// Conn is where calls to the worker are made; use it only while holding the link. Each call takes the first connection that has
+// room, and opens another where none has.
+func (l *Link) Conn() grpc.ClientConnInterface { return calls{l} }
 
 // Heard notes that something came from the worker: one that answers requests is not silent, though it may be too busy
 // to report its health. It is cheap enough to be called for every message.
@@ -76,9 +89,44 @@ func (l *Link) Heard() {
 	}
 }
 
-// Lost ends when the worker's messages have stopped: requests on this link must be given up. Its cause says why.
+// Served notes which model an answer of the worker says that it is of. A worker that serves what it does not report is refused.
+func (l *Link) Served(model, digest string) { l.served(model, digest) }
+
+// Lost ends when requests on this link must be given up. Its cause says why: ErrStale, the worker is silent; ErrStalled, its
+// engine hangs; ErrDigest, it computes with another model than it says.
 func (l *Link) Lost() context.Context { return l.lost }
 
 // Draining ends when the worker begins to drain, by a Drain or because its process stops, and has ended while it does: requests
 // on this link should go on elsewhere where they can. They are not lost meanwhile. After an Undrain it is another context.
 func (l *Link) Draining() context.Context { return l.draining.now.Load() }
+
+// tick is called once a tick while anybody holds the link: it gives up a worker, or a way to it, that is silent. What comes from
+// the worker's health stream or in answers says that the worker is there; a connection beside the health stream's, and that
+// one when the stream has ended, is asked whether its server still answers on it.
+func (l *Link) tick() {
+	if l.lost.Err() != nil {
+		return
+	}
+	most, reporting, heard := int(l.patience.Load()), l.reporting.Load(), l.heard.Swap(false)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, c := range l.conns {
+		if i > 0 && c.streams.Load() == 0 {
+			c.rest()
+			continue
+		}
+		evidence := c.heard(reporting)
+		if reporting && i == 0 {
+			evidence = heard
+		}
+		ask, lost := c.watch.tick(evidence, most)
+		if lost {
+			l.lose(fmt.Errorf("%w for %v", ErrStale, l.stale*time.Duration(most)/staleTicks))
+			return
+		}
+		if ask && (i > 0 || !reporting) {
+			c.ask(l.lost)
+		}
+	}
+	l.conns = closeIdle(l.conns)
+}

@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -26,56 +25,76 @@ type member struct {
 	leave   context.CancelFunc
 
 	mu        sync.Mutex
-	tried     bool // guarded by mu, as all below; whether it has reported or failed once
-	problem   string
-	report    *pb.WorkerReport
-	prefixes  prefixes
+	tracker   tracker // guarded by mu, as all below
+	tried     bool    // whether it has reported or failed once
+	changed   bool    // whether entry is older than the rest
+	entry     entry   // what snapshots have of it
+	failure   string  // why its last stream ended; empty while one is open
 	last      time.Time
 	roundTrip time.Duration
-	link      *Link // nil unless its report is current
+	link      *Link // of the session under way; nil between sessions
 	load      *route.Load
-	open      []*Link // connections that are open: the present session's, and those of earlier ones that requests hold
+	open      []*Link // links that are open: the present session's, and those of earlier ones that requests hold
 }
 
-// opened makes a link of a connection and remembers it while it is open.
-func (m *member) opened(conn *grpc.ClientConn, stale time.Duration) *Link {
-	link := newLink(conn, stale, m.closed)
+// connect makes a link and remembers it while it is open.
+func (f *Fleet) connect(m *member) (*Link, error) {
+	dial := func() (*grpc.ClientConn, error) { return f.cfg.Dial(m.address) }
+	first, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	link := newLink(first, dial, f.cfg)
+	link.served = m.served
+	link.closed = func() { f.disconnected(m, link) }
+	f.links.Store(link, struct{}{})
 	m.mu.Lock()
 	m.open = append(m.open, link)
 	m.mu.Unlock()
-	return link
+	return link, nil
 }
 
-// closed forgets a link.
-func (m *member) closed(link *Link) {
+// disconnected forgets a link.
+func (f *Fleet) disconnected(m *member, link *Link) {
+	f.links.Delete(link)
 	m.mu.Lock()
 	m.open = slices.DeleteFunc(m.open, func(l *Link) bool { return l == link })
 	m.mu.Unlock()
 }
 
-// unwatch ends the watch for silence on every open link: once nobody follows the worker, requests that it computes without
-// a word are no silence. What is left to find a frozen one is the connection's keepalive.
-func (m *member) unwatch() {
+// served takes what an answer said that it is of.
+func (m *member) served(model, digest string) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, l := range m.open {
-		l.watch.stop()
-	}
+	m.tracker.served(model, digest)
+	m.mu.Unlock()
 }
 
-// view is the member as of now, and whether it has been tried.
-func (m *member) view() (Member, bool) {
+// refresh is the member as snapshots have it, made anew if something has changed, and whether it has been tried. identity is
+// whether it says otherwise than before who is there.
+func (m *member) refresh() (is *entry, tried, identity bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return Member{
-		Address: m.address, Connected: m.link != nil, Problem: m.problem, Report: m.report,
-		LastMessage: m.last, RoundTrip: m.roundTrip, Link: m.link, Load: m.load, prefixes: m.prefixes,
-	}, m.tried
+	if m.changed {
+		before := m.entry
+		m.entry = m.viewLocked()
+		m.changed = false
+		identity = before.Connected != m.entry.Connected ||
+			before.Report.GetWorkerId() != m.entry.Report.GetWorkerId() ||
+			before.Report.GetIncarnation() != m.entry.Report.GetIncarnation()
+	}
+	return &m.entry, m.tried, identity
+}
+
+// view is the member as of now.
+func (m *member) view() Member {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tracker.newest()
+	return m.memberLocked()
 }
 
 // run follows one address until ctx ends.
 func (f *Fleet) run(ctx context.Context, m *member) {
-	defer m.unwatch()
 	for failures := 0; ; failures++ {
 		connected, err := f.session(ctx, m)
 		if ctx.Err() != nil {
@@ -84,18 +103,23 @@ func (f *Fleet) run(ctx context.Context, m *member) {
 		err = nameError(m.address, err)
 		if connected {
 			failures = 0
-			f.logger.Warn("worker disconnected", "address", m.address, "worker", m.report.GetWorkerId(), "error", reason(err))
+			f.logger.Warn("worker disconnected", "address", m.address, "worker", m.workerID(), "error", reason(err))
 		} else if failures == 0 || failures == 10 {
 			f.logger.Warn("worker not reached", "address", m.address, "error", reason(err))
 		}
-		m.mu.Lock()
-		m.tried, m.problem = true, reason(err)
-		m.mu.Unlock()
+		m.failed(err)
 		f.touch()
 		if !sleep(ctx, f.cfg.backoff(failures)) {
 			return
 		}
 	}
+}
+
+// workerID is the worker's, empty before it has said it.
+func (m *member) workerID() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.tracker.report.GetWorkerId()
 }
 
 // reason is an error's text without gRPC's own words around it.
@@ -104,25 +128,24 @@ func reason(err error) string { return status.Convert(err).Message() }
 // session holds one health stream from dial to end; err is why it ended and never nil. connected is whether the worker
 // reported.
 func (f *Fleet) session(ctx context.Context, m *member) (connected bool, err error) {
-	conn, err := f.cfg.Dial(m.address)
+	link, err := f.connect(m)
 	if err != nil {
 		return false, err
 	}
-	link := m.opened(conn, f.cfg.Stale)
 	defer link.Release()
 	streaming, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(link.Lost(), func() { cancel(context.Cause(link.Lost())) })()
+	m.begin()
 	defer func() {
-		m.mu.Lock()
-		m.link = nil
-		m.mu.Unlock()
-		if cause := context.Cause(streaming); errors.Is(cause, ErrStale) {
-			err = cause
+		m.end()
+		link.reporting.Store(false)
+		if link.Lost().Err() != nil {
+			err = context.Cause(link.Lost())
 		}
 	}()
 
-	stream, err := pb.NewWorkerServiceClient(conn).Health(streaming)
+	stream, err := pb.NewWorkerServiceClient(link.conns[0]).Health(streaming)
 	if err != nil {
 		return false, err
 	}
@@ -133,25 +156,33 @@ func (f *Fleet) session(ctx context.Context, m *member) (connected bool, err err
 	if err := send(0); err != nil {
 		return false, ending(stream)
 	}
-	for sequence := uint64(1); ; sequence++ {
+	for {
 		in, err := stream.Recv()
 		if err != nil {
 			return connected, ended(err)
 		}
 		link.Heard()
-		if in.GetSequence() != sequence {
-			return connected, fmt.Errorf("%w: number %d came after %d", ErrGap, in.GetSequence(), sequence-1)
-		}
 		now := time.Now()
-		if err := f.take(m, link, in, now, connected, &probe); err != nil {
-			return connected, err
+		did := f.take(m, link, in, now, &probe)
+		if did.lose != nil {
+			m.loseAll(link.incarnation, did.lose)
+			return connected, did.lose
 		}
-		connected = true
-		if now.Sub(probe.sent) >= probeEvery {
+		if did.end != nil {
+			return connected, did.end
+		}
+		connected = connected || in.GetFull() != nil
+		var ack uint64 // 0 asks for a full report
+		switch {
+		case did.resync:
+		case now.Sub(probe.sent) >= probeEvery:
+			ack = in.GetSequence()
 			probe = probing{number: probe.number + 1, sent: now}
-			if err := send(sequence); err != nil {
-				return connected, ending(stream)
-			}
+		default:
+			continue
+		}
+		if err := send(ack); err != nil {
+			return connected, ending(stream)
 		}
 	}
 }
@@ -181,46 +212,67 @@ type probing struct {
 	sent   time.Time
 }
 
-// take applies one message to a member.
-func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time, connected bool, probe *probing) error {
-	var last *pb.WorkerReport
-	if connected {
-		last = m.report // written by this goroutine only
-	}
-	report, changed, err := merge(last, in)
-	if err != nil {
-		return err
-	}
-	if in.GetFull() != nil {
-		f.giveLoad(m, report.GetWorkerId(), report.GetIncarnation())
-	}
-	if !connected {
-		f.logger.Info("worker connected", "address", m.address, "worker", report.GetWorkerId(),
-			"incarnation", report.GetIncarnation(), "state", report.GetState(), "models", len(report.GetModels()))
-	}
-	link.draining.set(report.GetState() == pb.WorkerState_WORKER_STATE_DRAINING)
+// begin says that a session begins.
+func (m *member) begin() {
 	m.mu.Lock()
-	m.tried, m.problem, m.report, m.last, m.link = true, "", report, now, link
-	switch event := in.GetEvent().(type) {
-	case *pb.HealthResponse_Full: // every key is told anew behind it
-		m.prefixes = nil
-	case *pb.HealthResponse_Delta:
-		m.prefixes = m.prefixes.listed(report)
-	case *pb.HealthResponse_PrefixKeys:
-		m.prefixes, changed = m.prefixes.told(event.PrefixKeys, report)
-	}
-	link.incarnation = report.GetIncarnation()
+	m.tracker.open()
+	m.mu.Unlock()
+}
+
+// end says that the session under way has ended.
+func (m *member) end() {
+	m.mu.Lock()
+	m.tracker.close()
+	m.link, m.changed = nil, true
+	m.mu.Unlock()
+}
+
+// failed says why.
+func (m *member) failed(why error) {
+	m.mu.Lock()
+	m.tried, m.failure, m.changed = true, reason(why), true
+	m.mu.Unlock()
+}
+
+// loseAll gives up every request on a run of the worker, over the link of this session and those of earlier ones.
+func (m *member) loseAll(incarnation string, why error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, l := range m.open {
-		if l != link && l.incarnation == link.incarnation {
-			l.Heard() // the same process: requests on its earlier connections are in good hands
+		if l.incarnation == incarnation {
+			l.lose(why)
 		}
 	}
+}
+
+// take applies one message to a member.
+func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time, probe *probing) effect {
+	full := in.GetFull()
+	if full != nil {
+		f.giveLoad(m, full.GetWorkerId(), full.GetIncarnation())
+	}
+	m.mu.Lock()
+	did := m.tracker.take(in)
+	m.last = now
 	if in.GetProbe() == probe.number {
 		m.roundTrip = now.Sub(probe.sent)
 	}
+	joined := did.end == nil && full != nil && m.link == nil
+	if joined {
+		m.tried, m.failure, m.link = true, "", link
+		link.incarnation = full.GetIncarnation()
+	}
+	m.changed = m.changed || did.changed
+	link.patience.Store(int32(patience(m.tracker.stepBound(), f.cfg.Stale)))
+	drains := m.tracker.report.GetState() == pb.WorkerState_WORKER_STATE_DRAINING
 	m.mu.Unlock()
-	if changed {
+	if did.changed {
+		link.draining.set(drains)
 		f.touch()
 	}
-	return nil
+	if joined {
+		f.logger.Info("worker connected", "address", m.address, "worker", full.GetWorkerId(),
+			"incarnation", full.GetIncarnation(), "state", full.GetState(), "models", len(full.GetModels()))
+	}
+	return did
 }

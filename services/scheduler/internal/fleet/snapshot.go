@@ -1,9 +1,7 @@
 package fleet
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -40,8 +38,13 @@ type Member struct {
 	Link *Link
 	// Load is never nil.
 	Load *route.Load
+}
 
-	prefixes prefixes
+// entry is a member as snapshots have it, in both ways. It is made when the member changes, and copied as it is otherwise: the lists
+// in it are shared by all the snapshots between.
+type entry struct {
+	Member
+	routed route.Worker
 }
 
 // states are the states of the contract in routing's terms.
@@ -53,28 +56,61 @@ var states = map[pb.WorkerState]route.State{
 	pb.WorkerState_WORKER_STATE_NOT_READY: route.NotReady,
 }
 
-// assemble makes a snapshot of members in any order. Of connected members with one worker_id the first by address
-// stays connected.
-func assemble(known bool, members []Member) *Snapshot {
-	slices.SortFunc(members, func(a, b Member) int { return cmp.Compare(a.Address, b.Address) })
-	s := &Snapshot{Members: members, next: make(chan struct{})}
+// memberLocked is the member as of now.
+func (m *member) memberLocked() Member {
+	t := &m.tracker
+	is := Member{
+		Address: m.address, Connected: m.link != nil && t.offered(), Report: t.report,
+		LastMessage: m.last, RoundTrip: m.roundTrip, Load: m.load,
+	}
+	switch problem := t.problem(); {
+	case is.Connected:
+		is.Link = m.link
+	case problem != nil:
+		is.Problem = reason(problem)
+	default:
+		is.Problem = m.failure
+	}
+	return is
+}
+
+// viewLocked is its entry.
+func (m *member) viewLocked() entry {
+	is := m.memberLocked()
+	return entry{is, routed(&is, m.tracker.prefixes)}
+}
+
+// assemble makes a snapshot of entries sorted by address; shadowed has the problem of each that another member stands for.
+func assemble(known bool, entries []*entry, shadowed map[*entry]string) *Snapshot {
+	s := &Snapshot{Members: make([]Member, len(entries)), next: make(chan struct{})}
 	s.Next = s.next
-	s.Route.Known = known
-	s.Route.Workers = make([]route.Worker, len(members))
-	first := map[string]*Member{}
-	for i := range members {
-		m := &members[i]
-		if m.Connected {
-			if before := first[m.Report.GetWorkerId()]; before != nil {
-				m.Connected, m.Link = false, nil
-				m.Problem = duplicate(m, before)
-			} else {
-				first[m.Report.GetWorkerId()] = m
-			}
+	s.Route = route.Snapshot{Known: known, Workers: make([]route.Worker, len(entries))}
+	for i, e := range entries {
+		s.Members[i], s.Route.Workers[i] = e.Member, e.routed
+		if problem, is := shadowed[e]; is {
+			m := &s.Members[i]
+			m.Connected, m.Link, m.Problem = false, nil, problem
+			s.Route.Workers[i].Connected = false
 		}
-		s.Route.Workers[i] = routed(m)
 	}
 	return s
+}
+
+// shadows finds the connected entries whose worker_id an earlier one has: of those with one id the first by address stays.
+func shadows(entries []*entry) map[*entry]string {
+	first, found := make(map[string]*entry, len(entries)), map[*entry]string{}
+	for _, e := range entries {
+		if !e.Connected {
+			continue
+		}
+		id := e.Report.GetWorkerId()
+		if before := first[id]; before != nil {
+			found[e] = duplicate(&e.Member, &before.Member)
+			continue
+		}
+		first[id] = e
+	}
+	return found
 }
 
 // duplicate says what two members with one worker_id are.
@@ -87,10 +123,13 @@ func duplicate(m, before *Member) string {
 }
 
 // routed is a member in routing's terms.
-func routed(m *Member) route.Worker {
+func routed(m *Member, cached prefixes) route.Worker {
 	w := route.Worker{
 		ID: m.Report.GetWorkerId(), Address: m.Address, Connected: m.Connected, State: states[m.Report.GetState()],
 		Sequences: int64(m.Report.GetLoad().GetRunning()) + int64(m.Report.GetLoad().GetWaiting()), Load: m.Load,
+	}
+	if n := len(m.Report.GetModels()); n > 0 {
+		w.Models = make([]route.Model, 0, n)
 	}
 	for _, model := range m.Report.GetModels() {
 		class := model.GetClassId()
@@ -101,7 +140,7 @@ func routed(m *Member) route.Worker {
 			Name: model.GetName(), Digest: model.GetModelDigest(), ClassID: class,
 			Ready:         model.GetState() == pb.ModelState_MODEL_STATE_READY,
 			ContextLength: int64(model.GetContextLength()),
-			Prefixes:      m.prefixes.of(model.GetName(), model.GetModelDigest()),
+			Prefixes:      cached.of(model.GetName(), model.GetModelDigest()),
 		})
 	}
 	for _, file := range m.Report.GetFiles() {
