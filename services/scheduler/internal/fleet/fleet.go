@@ -32,7 +32,7 @@ type Fleet struct {
 	mu      sync.Mutex
 	members map[string]*member  // guarded by mu; by address
 	entries map[string][]string // guarded by mu; configured entry to addresses, absent until looked up once
-	loads   map[string]*loadOf  // guarded by mu; by worker_id
+	loads   map[run]*route.Load // guarded by mu; what this process has under way on each
 	grace   bool                // guarded by mu; whether the start-up grace is over
 
 	problems map[string]string // guarded by mu; configured entry without any address to why
@@ -41,17 +41,14 @@ type Fleet struct {
 	shadowed map[*entry]string // guarded by mu; of the last snapshot
 }
 
-// loadOf is what this process has under way on one incarnation of a worker.
-type loadOf struct {
-	incarnation string
-	load        *route.Load
-}
+// run is one run of a worker.
+type run struct{ id, incarnation string }
 
 // New makes a fleet that follows nobody yet; targets are checked.
 func New(cfg Config, logger hclog.Logger) (*Fleet, error) {
 	f := &Fleet{
 		cfg: cfg.withDefaults(), logger: logger.Named("fleet"), dirty: make(chan struct{}, 1),
-		members: map[string]*member{}, entries: map[string][]string{}, loads: map[string]*loadOf{},
+		members: map[string]*member{}, entries: map[string][]string{}, loads: map[run]*route.Load{},
 		problems: map[string]string{},
 	}
 	for _, target := range cfg.Workers {
@@ -168,10 +165,13 @@ func (f *Fleet) follow(ctx context.Context, entry string, addresses []string) {
 			delete(f.members, a)
 		}
 	}
-	byAddress := func(a, b *member) int { return cmp.Compare(a.address, b.address) }
-	f.order = slices.SortedFunc(maps.Values(f.members), byAddress)
-	f.shadowed = nil
+	f.order, f.shadowed = sorted(f.members), nil
 	f.touch()
+}
+
+// sorted are the members by address.
+func sorted(members map[string]*member) []*member {
+	return slices.SortedFunc(maps.Values(members), func(a, b *member) int { return cmp.Compare(a.address, b.address) })
 }
 
 // touch asks for a new snapshot.
@@ -237,20 +237,17 @@ func (f *Fleet) watch(ctx context.Context) {
 func (f *Fleet) giveLoad(m *member, id, incarnation string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	l := f.loadForLocked(id, incarnation)
-	m.mu.Lock()
-	m.load, m.changed = l, true
-	m.mu.Unlock()
-}
-
-func (f *Fleet) loadForLocked(id, incarnation string) *route.Load {
-	l := f.loads[id]
-	if l == nil || l.incarnation != incarnation {
-		l = &loadOf{incarnation: incarnation, load: &route.Load{}}
+	of := run{id, incarnation}
+	l := f.loads[of]
+	if l == nil {
+		l = &route.Load{}
 		f.forgetLocked()
-		f.loads[id] = l
+		f.loads[of] = l
 	}
-	return l.load
+	m.mu.Lock()
+	m.changed = m.changed || m.load != l
+	m.load = l
+	m.mu.Unlock()
 }
 
 // forgetLocked drops the loads of workers that are gone: idle ones that no member has.
@@ -261,7 +258,7 @@ func (f *Fleet) forgetLocked() {
 		had[m.load] = true
 		m.mu.Unlock()
 	}
-	maps.DeleteFunc(f.loads, func(_ string, l *loadOf) bool { return l.load.InFlight() == 0 && !had[l.load] })
+	maps.DeleteFunc(f.loads, func(_ run, l *route.Load) bool { return l.InFlight() == 0 && !had[l] })
 }
 
 // dedupe are the distinct entries.

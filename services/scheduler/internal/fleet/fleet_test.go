@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -118,26 +119,33 @@ func TestALinkTellsWhenItsWorkerBeginsToDrainAndServesAgain(t *testing.T) {
 	require.Eventually(t, func() bool { return link.Draining().Err() == nil }, hang, time.Millisecond)
 }
 
-func TestAGapInTheNumbersForcesANewStream(t *testing.T) {
+func TestAGapInTheNumbersIsHealedByAFullReportOnTheSameStream(t *testing.T) {
 	rpctest.NoLeaks(t)
 	n := workertest.NewNet()
 	w := workertest.New("w1", "i1", "m")
 	var fulls atomic.Int64
+	var skipped, last uint64 // used by the stream's goroutine
 	var skip atomic.Bool
 	w.OnHealth = func(out *pb.HealthResponse) {
+		if skip.CompareAndSwap(true, false) {
+			skipped = 7
+		}
+		out.Sequence += skipped
+		if out.GetSequence() < last {
+			t.Error("another stream")
+		}
+		last = out.GetSequence()
 		if out.GetFull() != nil {
 			fulls.Add(1)
-		}
-		if skip.CompareAndSwap(true, false) {
-			out.Sequence++
 		}
 	}
 	n.Start(t, "a:1", w)
 	f := follow(t, n, nil, "a:1")
-	until(t, f, connected(1))
+	link := until(t, f, connected(1)).Members[0].Link
 	skip.Store(true)
 	require.Eventually(t, func() bool { return fulls.Load() == 2 }, hang, time.Millisecond)
-	until(t, f, connected(1))
+	require.Same(t, link, until(t, f, connected(1)).Members[0].Link)
+	require.NoError(t, link.Lost().Err())
 }
 
 func TestASilentWorkerIsLostAndComesBack(t *testing.T) {
@@ -148,12 +156,7 @@ func TestASilentWorkerIsLostAndComesBack(t *testing.T) {
 	link := until(t, f, connected(1)).Members[0].Link
 	require.True(t, link.Acquire())
 	p.Freeze()
-	select {
-	case <-link.Lost().Done():
-	case <-time.After(hang):
-		require.FailNow(t, "the link was not lost")
-	}
-	require.ErrorIs(t, context.Cause(link.Lost()), fleet.ErrStale)
+	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
 	require.False(t, link.Acquire())
 	link.Release()
 	s := until(t, f, connected(0))
@@ -283,62 +286,57 @@ func TestAWorkerThatAnswersRequestsIsNotSilent(t *testing.T) {
 		link.Heard()
 	}
 	require.NoError(t, link.Lost().Err())
+	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+}
+
+// held follows a worker and holds its first link.
+func held(t *testing.T) (*fleet.Link, *workertest.Worker, *workertest.Process, *fleet.Fleet) {
+	t.Helper()
+	n := workertest.NewNet()
+	w := workertest.New("w1", "i1", "m")
+	p := n.Start(t, "a:1", w)
+	f := follow(t, n, nil, "a:1")
+	link := until(t, f, connected(1)).Members[0].Link
+	require.True(t, link.Acquire())
+	t.Cleanup(link.Release)
+	return link, w, p, f
+}
+
+// lost waits until a link is, and returns why.
+func lost(t *testing.T, link *fleet.Link) error {
+	t.Helper()
 	select {
 	case <-link.Lost().Done():
 	case <-time.After(hang):
 		require.FailNow(t, "the link was not lost")
 	}
-	require.ErrorIs(t, context.Cause(link.Lost()), fleet.ErrStale)
-}
-
-// interrupted follows a worker whose health stream ends by a gap in its numbers when gap is set, and holds its first link.
-func interrupted(t *testing.T, inGap func(*workertest.Process)) (link *fleet.Link, gap func(), f *fleet.Fleet) {
-	t.Helper()
-	n := workertest.NewNet()
-	w := workertest.New("w1", "i1", "m")
-	var skip atomic.Bool
-	var p *workertest.Process
-	w.OnHealth = func(out *pb.HealthResponse) {
-		if skip.CompareAndSwap(true, false) {
-			out.Sequence++
-			if inGap != nil {
-				time.AfterFunc(10*time.Millisecond, func() { inGap(p) }) // the message leaves first
-			}
-		}
-	}
-	p = n.Start(t, "a:1", w)
-	f = follow(t, n, nil, "a:1")
-	link = until(t, f, connected(1)).Members[0].Link
-	require.True(t, link.Acquire())
-	t.Cleanup(link.Release)
-	return link, func() { skip.Store(true) }, f
+	return context.Cause(link.Lost())
 }
 
 func TestAWorkerThatFreezesWhenItsHealthStreamHasEndedIsLostToTheRequestsItHas(t *testing.T) {
 	rpctest.NoLeaks(t)
-	link, gap, _ := interrupted(t, (*workertest.Process).Freeze)
-	gap()
-	select {
-	case <-link.Lost().Done():
-	case <-time.After(hang):
-		require.FailNow(t, "the link was not lost")
-	}
-	require.ErrorIs(t, context.Cause(link.Lost()), fleet.ErrStale)
+	link, w, p, f := held(t)
+	w.HangUp()
+	until(t, f, connected(0))
+	p.Freeze()
+	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
 }
 
-func TestRequestsOnAnEarlierConnectionAreNotLostWhileTheWorkerReportsOnAnother(t *testing.T) {
+func TestRequestsOnAnEarlierConnectionAreNotLostWhileTheWorkerAnswersOnIt(t *testing.T) {
 	rpctest.NoLeaks(t)
-	link, gap, f := interrupted(t, nil)
-	gap()
+	link, w, p, f := held(t)
+	w.HangUp()
 	until(t, f, func(s *fleet.Snapshot) bool { return s.Members[0].Connected && s.Members[0].Link != link })
 	time.Sleep(900 * time.Millisecond) // three times what a worker may be silent
 	require.NoError(t, link.Lost().Err())
+	p.Freeze()
+	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
 }
 
-func TestAWorkerThatIsNotFollowedAnyMoreIsNotWatchedForSilence(t *testing.T) {
+func TestAWorkerThatIsNotFollowedAnyMoreIsStillWatchedByTheRequestsItHas(t *testing.T) {
 	rpctest.NoLeaks(t)
 	n := workertest.NewNet()
-	n.Start(t, "10.0.0.1:7", workertest.New("w1", "i1", "m"))
+	p := n.Start(t, "10.0.0.1:7", workertest.New("w1", "i1", "m"))
 	n.Start(t, "10.0.0.2:7", workertest.New("w2", "i1", "m"))
 	var host atomic.Value
 	host.Store("10.0.0.1")
@@ -352,6 +350,52 @@ func TestAWorkerThatIsNotFollowedAnyMoreIsNotWatchedForSilence(t *testing.T) {
 	until(t, f, func(s *fleet.Snapshot) bool { return connected(1)(s) && s.Members[0].Address == "10.0.0.2:7" })
 	time.Sleep(900 * time.Millisecond)
 	require.NoError(t, link.Lost().Err(), "its requests end by themselves")
+	p.Freeze()
+	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+}
+
+func TestAStepBeyondItsBoundGivesUpRequestsAndTheWorkerUntilItEnds(t *testing.T) {
+	rpctest.NoLeaks(t)
+	link, w, _, f := held(t)
+	step := func(age time.Duration) {
+		w.Change(func(r *pb.WorkerReport) {
+			r.Progress = &pb.StepProgress{StepBound: durationpb.New(time.Second), RunningStepAge: durationpb.New(age)}
+		})
+	}
+	step(900 * time.Millisecond)
+	time.Sleep(50 * time.Millisecond)
+	require.NoError(t, link.Lost().Err(), "a step within its bound is none that hangs")
+	for age := 1100 * time.Millisecond; link.Lost().Err() == nil; age += 10 * time.Millisecond {
+		step(age)
+		time.Sleep(5 * time.Millisecond)
+	}
+	require.ErrorIs(t, lost(t, link), fleet.ErrStalled)
+	s := until(t, f, func(s *fleet.Snapshot) bool { return !s.Members[0].Connected })
+	require.Contains(t, s.Members[0].Problem, "a step of the worker hangs")
+	step(0)
+	until(t, f, connected(1))
+}
+
+func TestAWorkerThatLiesAboutItsDigestIsRefused(t *testing.T) {
+	for name, lie := range map[string]func(*workertest.Worker, *fleet.Link){
+		"one that changes while the model serves": func(w *workertest.Worker, _ *fleet.Link) {
+			w.Change(func(r *pb.WorkerReport) { r.Models[0].ModelDigest = "d-other" })
+		},
+		"one that is served and not reported": func(_ *workertest.Worker, link *fleet.Link) { link.Served("m", "d-other") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			rpctest.NoLeaks(t)
+			link, w, _, f := held(t)
+			link.Served("m", "d-m")
+			lie(w, link)
+			require.ErrorIs(t, lost(t, link), fleet.ErrDigest)
+			s := until(t, f, func(s *fleet.Snapshot) bool { return !s.Members[0].Connected && s.Members[0].Problem != "" })
+			require.Contains(t, s.Members[0].Problem, "worker not believed")
+			require.Contains(t, s.Members[0].Problem, "d-other")
+			require.Contains(t, s.Members[0].Problem, "restart the worker")
+			require.False(t, s.Route.Workers[0].Serves())
+		})
+	}
 }
 
 func TestOneWorkerUnderTwoAddressesIsOne(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 // Link is the way to one run of a worker, over one connection or several. Whoever sends requests over it holds it; it is closed
 // when its health stream has ended and nobody holds it. Safe for concurrent use.
 type Link struct {
+	first *grpc.ClientConn // of the health stream
 	dial  func() (*grpc.ClientConn, error)
 	most  int64 // streams on a connection before another is opened
 	stale time.Duration
@@ -35,13 +36,13 @@ type Link struct {
 
 	mu    sync.Mutex
 	refs  int     // guarded by mu; the health stream's own and one a holder; the connections are open while > 0
-	conns []*conn // guarded by mu; the first has or had the health stream
+	conns []*conn // guarded by mu; the first is over first
 }
 
 // newLink makes a link with one holder and the connection of its health stream. dial opens more.
 func newLink(first *grpc.ClientConn, dial func() (*grpc.ClientConn, error), cfg Config) *Link {
 	l := &Link{
-		dial: dial, most: cfg.StreamsPerConn, stale: cfg.Stale, draining: newDraining(), refs: 1,
+		first: first, dial: dial, most: cfg.StreamsPerConn, stale: cfg.Stale, draining: newDraining(), refs: 1,
 		conns: []*conn{{ClientConn: first}}, served: func(string, string) {}, closed: func() {},
 	}
 	l.lost, l.lose = context.WithCancelCause(context.Background())
@@ -121,7 +122,8 @@ func (l *Link) tick() {
 		}
 		ask, lost := c.watch.tick(evidence, most)
 		if lost {
-			l.lose(fmt.Errorf("%w for %v", ErrStale, l.stale*time.Duration(most)/staleTicks))
+			silent := l.stale * time.Duration(most) / staleTicks
+			l.lose(fmt.Errorf("%w for %v", ErrStale, silent.Round(time.Millisecond)))
 			return
 		}
 		if ask && (i > 0 || !reporting) {

@@ -145,7 +145,7 @@ func (f *Fleet) session(ctx context.Context, m *member) (connected bool, err err
 		}
 	}()
 
-	stream, err := pb.NewWorkerServiceClient(link.conns[0]).Health(streaming)
+	stream, err := pb.NewWorkerServiceClient(link.first).Health(streaming)
 	if err != nil {
 		return false, err
 	}

@@ -113,7 +113,8 @@ func (t *tracker) replace(full *pb.WorkerReport) (did effect) {
 	}
 	same := t.report.GetWorkerId() == full.GetWorkerId() && t.report.GetIncarnation() == full.GetIncarnation()
 	if (t.current || t.missed > 0) && t.report != nil && !same {
-		return effect{end: fmt.Errorf("%w: worker %s became %s on one stream", ErrGap, t.report.GetWorkerId(), full.GetWorkerId())}
+		return effect{end: fmt.Errorf("%w: worker %s of incarnation %s became %s of %s on one stream", ErrGap,
+			t.report.GetWorkerId(), t.report.GetIncarnation(), full.GetWorkerId(), full.GetIncarnation())}
 	}
 	var before []*pb.ModelStatus
 	switch {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,6 +52,7 @@ type Process struct {
 	mu     sync.Mutex
 	frozen chan struct{}      // guarded by mu; closed by Thaw, nil unless frozen
 	conns  map[*conn]struct{} // guarded by mu
+	taken  int                // guarded by mu; connections accepted so far
 }
 
 // Start runs a worker at an address, until the test ends or Kill or Stop.
@@ -108,6 +110,25 @@ func (p *Process) Thaw() {
 	}
 }
 
+// CutOff stops every read and write of one connection and keeps it open, as a network does that forgets it. Connections count from 0
+// in the order in which they came.
+func (p *Process) CutOff(number int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		if c.number == number {
+			c.cut.Store(true)
+		}
+	}
+}
+
+// Connections is how many are open.
+func (p *Process) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
+}
+
 // Stop ends the worker as SIGTERM does: new connections are refused, running calls finish.
 func (p *Process) Stop() {
 	p.remove()
@@ -127,6 +148,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 	out := &conn{Conn: c, process: l.process, closed: make(chan struct{})}
 	l.process.mu.Lock()
+	out.number = l.process.taken
+	l.process.taken++
 	l.process.conns[out] = struct{}{}
 	l.process.mu.Unlock()
 	return out, nil
@@ -136,6 +159,8 @@ func (l *listener) Accept() (net.Conn, error) {
 type conn struct {
 	net.Conn
 	process *Process
+	number  int
+	cut     atomic.Bool
 	once    sync.Once
 	closed  chan struct{}
 }
@@ -159,11 +184,15 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// gate waits while the process is frozen.
+// gate waits while the process is frozen or the connection cut off.
 func (c *conn) gate() {
 	c.process.mu.Lock()
 	frozen := c.process.frozen
 	c.process.mu.Unlock()
+	if c.cut.Load() {
+		<-c.closed
+		return
+	}
 	if frozen != nil {
 		select {
 		case <-frozen:

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -30,6 +31,8 @@ type Worker struct {
 	OnUnload func(*pb.UnloadModelRequest) (*pb.UnloadModelResponse, error)
 	// OnHealth sees, and may change, every health message before it leaves.
 	OnHealth func(*pb.HealthResponse)
+	// OnDrain replaces a Drain that shows in the report.
+	OnDrain func() error
 
 	// Running counts generations under way; Generations and Loads count those begun.
 	Running, Generations, Loads atomic.Int64
@@ -37,12 +40,13 @@ type Worker struct {
 	mu      sync.Mutex
 	report  *pb.WorkerReport // guarded by mu; replaced, never changed
 	changed chan struct{}    // guarded by mu; closed on the next change
+	hangUp  chan struct{}    // guarded by mu; closed by HangUp
 	seen    []metadata.MD    // guarded by mu; of each call but Health
 }
 
 // New makes a worker that is ready and serves the models given, digest "d-" and the name.
 func New(id, incarnation string, models ...string) *Worker {
-	w := &Worker{changed: make(chan struct{})}
+	w := &Worker{changed: make(chan struct{}), hangUp: make(chan struct{})}
 	w.report = &pb.WorkerReport{
 		WorkerId: id, Incarnation: incarnation, ClassId: "class", Version: "test", State: pb.WorkerState_WORKER_STATE_READY,
 		Device: &pb.DeviceStatus{Kind: "sim", BytesTotal: 1000, BytesFree: 1000}, Load: &pb.LoadStatus{},
@@ -67,6 +71,21 @@ func (w *Worker) Change(change func(*pb.WorkerReport)) {
 	change(w.report)
 	close(w.changed)
 	w.changed = make(chan struct{})
+}
+
+// HangUp ends the health streams there are.
+func (w *Worker) HangUp() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.hangUp)
+	w.hangUp = make(chan struct{})
+}
+
+// hungUp is closed when health streams are to end.
+func (w *Worker) hungUp() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hangUp
 }
 
 // Seen is the metadata of the calls so far, Health aside.
@@ -104,7 +123,7 @@ func (w *Worker) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.Hea
 	if err != nil {
 		return err
 	}
-	probes := make(chan uint64, 1)
+	requests := make(chan *pb.HealthRequest, 1)
 	go func() {
 		for {
 			in, err := stream.Recv()
@@ -112,7 +131,7 @@ func (w *Worker) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.Hea
 				return
 			}
 			select {
-			case probes <- in.GetProbe():
+			case requests <- in:
 			case <-stream.Context().Done():
 				return
 			}
@@ -123,6 +142,7 @@ func (w *Worker) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.Hea
 	interval := time.NewTicker(in.GetInterval().AsDuration())
 	defer interval.Stop()
 	draining, stopping := rpc.Draining(stream.Context()), false
+	hungUp := w.hungUp()
 	for sequence := uint64(1); ; sequence++ {
 		out.Sequence = sequence
 		if w.OnHealth != nil {
@@ -136,13 +156,20 @@ func (w *Worker) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.Hea
 		case <-changed:
 			report, changed = w.now()
 			out.Event = &pb.HealthResponse_Delta{Delta: &pb.WorkerDelta{
-				State: report.GetState(), Device: report.GetDevice(), Load: report.GetLoad(),
+				State: report.GetState(), Device: report.GetDevice(), Load: report.GetLoad(), Progress: report.GetProgress(),
 				Models: report.GetModels(), ModelsChanged: true, Files: report.GetFiles(), FilesChanged: true,
 			}}
 		case <-interval.C:
-			out.Event = &pb.HealthResponse_Heartbeat{Heartbeat: &pb.Heartbeat{}}
-		case out.Probe = <-probes:
+			out.Event = &pb.HealthResponse_Heartbeat{Heartbeat: &pb.Heartbeat{Progress: report.GetProgress()}}
+		case in := <-requests:
+			out.Probe = in.GetProbe()
 			out.Event = &pb.HealthResponse_Heartbeat{Heartbeat: &pb.Heartbeat{Progress: &pb.StepProgress{Steps: sequence}}}
+			if in.GetAck() == 0 {
+				report, changed = w.now()
+				out.Event = &pb.HealthResponse_Full{Full: report}
+			}
+		case <-hungUp:
+			return status.Error(codes.Aborted, "hung up")
 		case <-draining:
 			draining, stopping = nil, true
 			out.Event = &pb.HealthResponse_Delta{Delta: &pb.WorkerDelta{State: pb.WorkerState_WORKER_STATE_DRAINING}}
@@ -264,4 +291,21 @@ func (w *Worker) UnloadModel(_ context.Context, in *pb.UnloadModelRequest) (*pb.
 	}
 	report, _ := w.now()
 	return &pb.UnloadModelResponse{WorkerIds: []string{report.GetWorkerId()}, FreedBytes: 100}, nil
+}
+
+// Drain does what OnDrain does, or reports DRAINING.
+func (w *Worker) Drain(context.Context, *pb.DrainRequest) (*pb.DrainResponse, error) {
+	if w.OnDrain != nil {
+		if err := w.OnDrain(); err != nil {
+			return nil, err
+		}
+	}
+	w.Change(func(r *pb.WorkerReport) { r.State = pb.WorkerState_WORKER_STATE_DRAINING })
+	return &pb.DrainResponse{Sequences: uint32(w.Running.Load())}, nil
+}
+
+// Undrain reports READY.
+func (w *Worker) Undrain(context.Context, *pb.UndrainRequest) (*pb.UndrainResponse, error) {
+	w.Change(func(r *pb.WorkerReport) { r.State = pb.WorkerState_WORKER_STATE_READY })
+	return &pb.UndrainResponse{}, nil
 }
