@@ -13,7 +13,8 @@ func All() []string {
 		NoTokenizer, NoChatTemplate, ChatTemplateFailed, ChatTemplateLimit, ChatTemplateProcess, NoTokens, BadTokenID,
 		PromptTooLong, ResumeMismatch, NoTokenLeft,
 
-		FleetUnknown, NoWorker, WorkerLost, WorkerFull, WorkersFull, WorkerStopping, Stopping, SlowReader,
+		FleetUnknown, NoWorker, WorkerLost, WorkerFull, WorkersFull, WorkerStopping, WorkerDraining, Stopping,
+		SlowReader,
 
 		BadLoadOption, ModelDoesNotFit, TooManyLoads, TooFewWorkers, LoadIncomplete, InvalidModelFile,
 		ModelFileUnreadable, ModelFileClosed, UnsupportedArchitecture, UnsupportedTensorType, UnsupportedTokenizer,

@@ -93,8 +93,10 @@ const (
 	WorkerFull = "WORKER_FULL"
 	// WorkersFull: RESOURCE_EXHAUSTED, every worker that could serve it has as many as it may; try later.
 	WorkersFull = "WORKERS_FULL"
-	// WorkerStopping: UNAVAILABLE, this worker is shutting down.
+	// WorkerStopping: UNAVAILABLE, this worker is shutting down; FAILED_PRECONDITION, it is and cannot serve again.
 	WorkerStopping = "WORKER_STOPPING"
+	// WorkerDraining: UNAVAILABLE, an operator has this worker drain; others may serve.
+	WorkerDraining = "WORKER_DRAINING"
 	// Stopping: UNAVAILABLE, this scheduler is shutting down.
 	Stopping = "STOPPING"
 	// SlowReader: RESOURCE_EXHAUSTED, the reader held up others for too long.

@@ -28,6 +28,9 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 	if in.Guided != nil {
 		return notBuilt("guided")
 	}
+	if err := s.admit(); err != nil {
+		return err
+	}
 	inst, release, err := s.models.Acquire(in.GetModel())
 	if err != nil {
 		return statusOf(err)

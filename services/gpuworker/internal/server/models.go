@@ -36,6 +36,9 @@ func (s *Server) LoadModel(in *pb.LoadModelRequest, stream grpc.ServerStreamingS
 	if err != nil {
 		return err
 	}
+	if err := s.admit(); err != nil {
+		return err
+	}
 	var sendErr error
 	inst, already, err := s.models.Load(stream.Context(), in.GetModel(), options, func(p model.Progress) {
 		state := &pb.LoadProgress{State: loadStateOf[p.Stage], BytesDone: p.Done, BytesTotal: p.Total}

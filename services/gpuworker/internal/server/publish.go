@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/health"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
@@ -26,6 +27,7 @@ func (s *Server) Run(ctx context.Context, r *rpc.Server) {
 			r.SetReady(state == health.Ready || state == health.Degraded)
 			last = state
 		}
+		s.looked.done()
 		select {
 		case <-tick.C:
 		case <-s.wake:
@@ -66,7 +68,7 @@ func (p *publisher) publish() (health.State, []health.Check) {
 		p.info.PhysicalTotal, p.info.PhysicalFree = nil, nil
 	}
 	in := health.Input{
-		Starting: s.starting.Load(), Draining: s.draining.Load(), Models: models, Device: p.info, Failure: err,
+		Starting: s.starting.Load(), Draining: s.stopping.Load() || s.drain.told.Load(), Models: models, Device: p.info, Failure: err,
 		Leaked: s.models.Leaked(), VerifyInterval: s.models.VerifyInterval(),
 	}
 	state, checks := health.Assess(in)
@@ -76,8 +78,25 @@ func (p *publisher) publish() (health.State, []health.Check) {
 		return state, checks
 	}
 	r := s.report(in, state, checks, files)
-	p.offer(&snapshot{report: r, over: in.Draining && r.GetLoad().GetRunning()+r.GetLoad().GetWaiting() == 0})
+	if p.last != nil && showReloads(p.last.report.GetModels(), r.GetModels()) {
+		s.nudge()
+	}
+	p.offer(&snapshot{report: r, over: s.stopping.Load() && r.GetLoad().GetRunning()+r.GetLoad().GetWaiting() == 0})
 	return state, checks
+}
+
+// showReloads tells models that were loaded anew between two pulses, with another digest, as still being loaded, once: schedulers take
+// a digest that changes while its model serves for a lie.
+func showReloads(last, now []*pb.ModelStatus) (any bool) {
+	serves := func(m *pb.ModelStatus) bool { return m.GetState() == pb.ModelState_MODEL_STATE_READY }
+	for i, m := range now {
+		for _, was := range last {
+			if serves(m) && serves(was) && m.GetName() == was.GetName() && m.GetModelDigest() != was.GetModelDigest() {
+				now[i], any = &pb.ModelStatus{Name: m.GetName(), State: pb.ModelState_MODEL_STATE_LOADING}, true
+			}
+		}
+	}
+	return any
 }
 
 // offer makes a snapshot the latest, and wakes the health streams if something urgent differs from the last one.

@@ -22,10 +22,17 @@ type gauged struct {
 	asked atomic.Int64
 	mu    sync.Mutex
 	set   func(*engine.DeviceInfo) error // guarded by mu
+	hold  <-chan struct{}                // guarded by mu; nil, or it does not answer before this is closed
 }
 
 func (g *gauged) Info() (engine.DeviceInfo, error) {
 	g.asked.Add(1)
+	g.mu.Lock()
+	hold := g.hold
+	g.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
 	info, err := g.Device.Info()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -33,6 +40,12 @@ func (g *gauged) Info() (engine.DeviceInfo, error) {
 		err = g.set(&info)
 	}
 	return info, err
+}
+
+func (g *gauged) block(until <-chan struct{}) {
+	g.mu.Lock()
+	g.hold = until
+	g.mu.Unlock()
 }
 
 func (g *gauged) say(set func(*engine.DeviceInfo) error) {

@@ -15,6 +15,7 @@ type rates struct {
 	samples []sample // oldest first, at most rateWindow long
 	retired counts   // of models unloaded since the start
 	last    map[string]counts
+	models  modelRates
 }
 
 // sample is the sums of all models at one moment.
@@ -55,6 +56,10 @@ const rateWindow = 20 // samples, one a pulse: two seconds
 func (r *rates) sample(models []model.Status) {
 	seen := map[string]counts{}
 	now := sample{at: time.Now()}
+	if r.models == nil {
+		r.models = modelRates{}
+	}
+	r.models.sample(now.at, models)
 	for _, m := range models {
 		c := countsOf(m.Steps)
 		if last := r.last[m.Name]; !last.before(c) { // another loop under the same name
@@ -78,7 +83,7 @@ func (r *rates) sample(models []model.Status) {
 
 // load is what the worker is doing.
 func (r *rates) load(models []model.Status) *pb.LoadStatus {
-	out := &pb.LoadStatus{}
+	out := &pb.LoadStatus{Models: r.models.loads(models)}
 	var oldest time.Duration
 	for _, m := range models {
 		oldest = max(oldest, m.Steps.QueueAge)

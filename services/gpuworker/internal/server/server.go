@@ -32,7 +32,9 @@ type Server struct {
 	identity Identity
 	logger   hclog.Logger
 	starting atomic.Bool
-	draining atomic.Bool
+	stopping atomic.Bool // the process is
+	drain    drainer
+	looked   looked
 	rates    rates // used by Run only
 	files    fileList
 	pressure orca.ServerMetricsRecorder
@@ -80,7 +82,7 @@ func (s *Server) Look() *health.Look { return s.look.Load() }
 
 // Stop says that the worker ends when the requests that run have: its reports say so at once.
 func (s *Server) Stop() {
-	if !s.draining.Swap(true) {
+	if !s.stopping.Swap(true) {
 		s.nudge()
 	}
 }

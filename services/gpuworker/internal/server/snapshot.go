@@ -69,6 +69,9 @@ func steadyDevice(d *pb.DeviceStatus) *pb.DeviceStatus {
 func steadyLoad(l *pb.LoadStatus) *pb.LoadStatus {
 	l = proto.CloneOf(l)
 	l.TokensPerSecond, l.PrefillTokensPerSecond, l.GeneratedTokens, l.CachedTokens, l.QueueAge = 0, 0, 0, 0, nil
+	for _, m := range l.GetModels() {
+		m.TokensPerSecond, m.PrefillTokensPerSecond = 0, 0
+	}
 	return l
 }
 

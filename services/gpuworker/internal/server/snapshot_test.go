@@ -1,10 +1,12 @@
 package server
 
 import (
+	"iter"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -15,25 +17,49 @@ func TestEveryFieldOfALoadIsAReadingOrAChange(t *testing.T) {
 	readings := []protoreflect.Name{
 		"tokens_per_second", "prefill_tokens_per_second", "generated_tokens", "cached_tokens", "queue_age",
 	}
-	fields := (&pb.LoadStatus{}).ProtoReflect().Descriptor().Fields()
-	for i := range fields.Len() {
-		field := fields.Get(i)
-		load := (&pb.LoadStatus{}).ProtoReflect()
-		switch field.Kind() {
-		case protoreflect.Uint32Kind:
-			load.Set(field, protoreflect.ValueOfUint32(1))
-		case protoreflect.Uint64Kind:
-			load.Set(field, protoreflect.ValueOfUint64(1))
-		case protoreflect.DoubleKind:
-			load.Set(field, protoreflect.ValueOfFloat64(1))
-		default:
-			load.Set(field, load.NewField(field))
-		}
-		last := &snapshot{report: &pb.WorkerReport{Device: &pb.DeviceStatus{}, Load: &pb.LoadStatus{}}}
-		now := &snapshot{report: &pb.WorkerReport{Device: &pb.DeviceStatus{}, Load: load.Interface().(*pb.LoadStatus)}}
+	isReading := func(load *pb.LoadStatus) bool {
+		t.Helper()
+		last := &snapshot{report: &pb.WorkerReport{Device: &pb.DeviceStatus{}, Load: &pb.LoadStatus{Models: []*pb.ModelLoad{{}}}}}
+		now := &snapshot{report: &pb.WorkerReport{Device: &pb.DeviceStatus{}, Load: load}}
 		parts := last.parts.next(last, now)
-		require.Equal(t, slices.Contains(readings, field.Name()), parts.counts == 0, "%s", field.Name())
-		require.EqualValues(t, 1, parts.readings, "%s is told", field.Name())
-		require.Zero(t, parts.urgent, "%s can wait", field.Name())
+		require.EqualValues(t, 1, parts.readings, "it is told")
+		require.Zero(t, parts.urgent, "it can wait")
+		return parts.counts == 0
+	}
+	for field, load := range eachField(&pb.LoadStatus{Models: []*pb.ModelLoad{{}}}) {
+		require.Equal(t, slices.Contains(readings, field), isReading(load), "%s", field)
+	}
+	for field, m := range eachField(&pb.ModelLoad{}) {
+		require.Equal(t, slices.Contains(readings, field), isReading(&pb.LoadStatus{Models: []*pb.ModelLoad{m}}), "%s of a model", field)
+	}
+}
+
+// eachField is a message once for each of its fields, with that one set to something else.
+func eachField[M proto.Message](of M) iter.Seq2[protoreflect.Name, M] {
+	return func(yield func(protoreflect.Name, M) bool) {
+		fields := of.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			field := fields.Get(i)
+			m := proto.CloneOf(of)
+			to := m.ProtoReflect()
+			switch {
+			case field.IsList():
+				list := to.Mutable(field).List()
+				list.Append(list.NewElement())
+			case field.Kind() == protoreflect.StringKind:
+				to.Set(field, protoreflect.ValueOfString("x"))
+			case field.Kind() == protoreflect.Uint32Kind:
+				to.Set(field, protoreflect.ValueOfUint32(1))
+			case field.Kind() == protoreflect.Uint64Kind:
+				to.Set(field, protoreflect.ValueOfUint64(1))
+			case field.Kind() == protoreflect.DoubleKind:
+				to.Set(field, protoreflect.ValueOfFloat64(1))
+			default:
+				to.Set(field, to.NewField(field))
+			}
+			if !yield(field.Name(), m) {
+				return
+			}
+		}
 	}
 }

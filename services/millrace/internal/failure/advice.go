@@ -68,6 +68,7 @@ var advices = map[string]string{
 	reason.WorkerFull:     "",
 	reason.WorkersFull:    "",
 	reason.WorkerStopping: "another worker, or again when it is back",
+	reason.WorkerDraining: "another worker, or again when it is undrained; millrace undrain WORKER takes a drain back",
 	reason.Stopping:       "another scheduler, or again when it is back",
 	reason.SlowReader:     "send it again, and read the answer as it comes",
 

@@ -1,0 +1,164 @@
+package server
+
+import (
+	"context"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// readiness is what a health check says.
+func (w *worker) readiness(t *testing.T) healthpb.HealthCheckResponse_ServingStatus {
+	t.Helper()
+	out, err := healthpb.NewHealthClient(w.conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	return out.GetStatus()
+}
+
+// slow is a device whose sequences last.
+func slow(t *testing.T, load ...string) *worker {
+	t.Helper()
+	return start(t, simDevice(t, sim.Options{DecodeTime: 10 * time.Millisecond}), load...)
+}
+
+func TestADrainLetsEndWhatRunsAndRefusesWhatIsNewUntilItIsTakenBack(t *testing.T) {
+	w := slow(t, "stories")
+	_, next := follow(t, w)
+	_, report := next()
+	stream, err := w.infer.Generate(t.Context(), prompted("Once", 40))
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, healthpb.HealthCheckResponse_SERVING, w.readiness(t))
+
+	out, err := w.health.Drain(t.Context(), &pb.DrainRequest{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, out.GetSequences())
+	require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, w.readiness(t), "by the time of the answer")
+	for report.GetState() != pb.WorkerState_WORKER_STATE_DRAINING {
+		_, report = next()
+	}
+	refused := func(err error) {
+		t.Helper()
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+		require.Equal(t, reason.WorkerDraining, rpc.Reason(err))
+		require.Contains(t, err.Error(), "until an operator undrains it")
+	}
+	refused(w.generate(t.Context(), t, prompted("Once", 1)).err)
+	load, err := w.models.LoadModel(t.Context(), &pb.LoadModelRequest{Model: "stories"})
+	require.NoError(t, err)
+	_, err = load.Recv()
+	refused(err)
+
+	var last *pb.GenerateResponse
+	for err = nil; err == nil; {
+		var in *pb.GenerateResponse
+		if in, err = stream.Recv(); err == nil {
+			last = in
+		}
+	}
+	require.ErrorIs(t, err, io.EOF, "what runs goes on")
+	require.NotNil(t, last.GetFinished())
+	out, err = w.health.Drain(t.Context(), &pb.DrainRequest{})
+	require.NoError(t, err, "it may be asked again")
+	require.Zero(t, out.GetSequences())
+	for range 5 { // idle, and still followed
+		_, report = next()
+	}
+	require.Equal(t, pb.WorkerState_WORKER_STATE_DRAINING, report.GetState())
+	refused(w.generate(t.Context(), t, prompted("Once", 1)).err)
+
+	for range 2 {
+		_, err = w.health.Undrain(t.Context(), &pb.UndrainRequest{})
+		require.NoError(t, err)
+		require.Equal(t, healthpb.HealthCheckResponse_SERVING, w.readiness(t))
+		require.NoError(t, w.generate(t.Context(), t, prompted("Once", 1)).err)
+	}
+	for report.GetState() != pb.WorkerState_WORKER_STATE_READY {
+		_, report = next()
+	}
+}
+
+func TestReadinessFlipsBeforeADrainRefusesAnybody(t *testing.T) {
+	w := slow(t, "stories")
+	refused := make(chan healthpb.HealthCheckResponse_ServingStatus, 4)
+	var all sync.WaitGroup
+	for range cap(refused) {
+		all.Go(func() {
+			for t.Context().Err() == nil {
+				stream, err := w.infer.Generate(t.Context(), prompted("Once", 1))
+				for err == nil {
+					_, err = stream.Recv()
+				}
+				if rpc.Reason(err) == reason.WorkerDraining {
+					out, _ := healthpb.NewHealthClient(w.conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+					refused <- out.GetStatus()
+					return
+				}
+			}
+		})
+	}
+	_, err := w.health.Drain(t.Context(), &pb.DrainRequest{})
+	require.NoError(t, err)
+	all.Wait()
+	for range cap(refused) {
+		require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, <-refused)
+	}
+}
+
+func TestADrainOutlastsADeviceThatDoesNotAnswer(t *testing.T) {
+	device := &gauged{Device: simDevice(t, sim.Options{})}
+	w := start(t, device, "stories")
+	hold := make(chan struct{})
+	device.block(hold)
+	defer close(hold)
+	_, err := w.health.Drain(t.Context(), &pb.DrainRequest{})
+	require.NoError(t, err)
+	require.Equal(t, reason.WorkerDraining, rpc.Reason(w.generate(t.Context(), t, prompted("Once", 1)).err))
+}
+
+func TestAProcessThatStopsIsNotUndrained(t *testing.T) {
+	w := slow(t, "stories")
+	_, err := w.health.Drain(t.Context(), &pb.DrainRequest{})
+	require.NoError(t, err)
+	w.server.Stop()
+	_, err = w.health.Undrain(t.Context(), &pb.UndrainRequest{})
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.Equal(t, reason.WorkerStopping, rpc.Reason(err))
+	_, err = w.health.Drain(t.Context(), &pb.DrainRequest{})
+	require.NoError(t, err, "it drains already")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	stream, err := w.health.Health(ctx)
+	require.NoError(t, err)
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	require.NoError(t, ctx.Err(), "a health stream ends with the last request, once the process stops")
+}
+
+func TestAReloadBetweenTwoPulsesIsToldAsOne(t *testing.T) {
+	ready := func(name, digest string) *pb.ModelStatus {
+		return &pb.ModelStatus{Name: name, ModelDigest: digest, State: pb.ModelState_MODEL_STATE_READY}
+	}
+	last := []*pb.ModelStatus{ready("a", "d1"), ready("b", "d1"), {Name: "c", State: pb.ModelState_MODEL_STATE_LOADING}}
+	now := []*pb.ModelStatus{ready("a", "d2"), ready("b", "d1"), ready("c", "d1"), ready("d", "d9")}
+	require.True(t, showReloads(last, now))
+	require.Equal(t, pb.ModelState_MODEL_STATE_LOADING, now[0].GetState())
+	require.Empty(t, now[0].GetModelDigest())
+	for i, m := range now[1:] {
+		require.Equal(t, pb.ModelState_MODEL_STATE_READY, m.GetState(), "%d", i)
+	}
+	require.False(t, showReloads(now, []*pb.ModelStatus{ready("a", "d2")}), "the next pulse has it as it is")
+}
