@@ -13,7 +13,7 @@ func All() []string {
 		NoTokenizer, NoChatTemplate, ChatTemplateFailed, ChatTemplateLimit, ChatTemplateProcess, NoTokens, BadTokenID,
 		PromptTooLong, ResumeMismatch, NoTokenLeft,
 
-		FleetUnknown, NoWorker, WorkerLost, WorkerFull, WorkersFull, WorkerStopping, WorkerDraining, Stopping,
+		FleetUnknown, NoWorker, UnknownWorker, WorkerLost, WorkerFull, WorkersFull, WorkerStopping, WorkerDraining, Stopping,
 		SlowReader,
 
 		BadLoadOption, ModelDoesNotFit, TooManyLoads, TooFewWorkers, LoadIncomplete, InvalidModelFile,

@@ -87,6 +87,8 @@ const (
 	FleetUnknown = "FLEET_UNKNOWN"
 	// NoWorker: UNAVAILABLE, no worker that could serve it is reached or takes requests.
 	NoWorker = "NO_WORKER"
+	// UnknownWorker: NOT_FOUND, no connected worker has this id.
+	UnknownWorker = "UNKNOWN_WORKER"
 	// WorkerLost: UNAVAILABLE, the worker went away. Metadata: worker_id, tokens_relayed.
 	WorkerLost = "WORKER_LOST"
 	// WorkerFull: RESOURCE_EXHAUSTED, as many requests wait at this worker as may; try later.

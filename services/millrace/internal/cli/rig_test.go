@@ -39,6 +39,7 @@ type fake struct {
 	unload     func(context.Context, *pb.UnloadModelRequest) (*pb.UnloadModelResponse, error)
 	models     []*pb.ModelInfo
 	watch      func(*pb.WatchFleetRequest, grpc.ServerStreamingServer[pb.WatchFleetResponse]) error
+	drain      func(id string, drains bool) error // makes it a scheduler, as watch does
 }
 
 func (f *fake) Generate(in *pb.GenerateRequest, s grpc.ServerStreamingServer[pb.GenerateResponse]) error {
@@ -90,6 +91,14 @@ func (f fleet) WatchFleet(in *pb.WatchFleetRequest, s grpc.ServerStreamingServer
 	return f.fake.watch(in, s)
 }
 
+func (f fleet) DrainWorker(_ context.Context, in *pb.DrainWorkerRequest) (*pb.DrainWorkerResponse, error) {
+	return &pb.DrainWorkerResponse{}, f.fake.drain(in.GetWorkerId(), true)
+}
+
+func (f fleet) UndrainWorker(_ context.Context, in *pb.UndrainWorkerRequest) (*pb.UndrainWorkerResponse, error) {
+	return &pb.UndrainWorkerResponse{}, f.fake.drain(in.GetWorkerId(), false)
+}
+
 // model is a loaded model as the server lists it.
 func model(name string) *pb.ModelInfo {
 	return &pb.ModelInfo{
@@ -120,7 +129,7 @@ func serve(t *testing.T, f *fake) *rig {
 	server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain}, rpctest.Logger(t))
 	pb.RegisterInferenceServiceServer(server, f)
 	pb.RegisterModelServiceServer(server, f)
-	if f.watch != nil {
+	if f.watch != nil || f.drain != nil {
 		pb.RegisterFleetServiceServer(server, fleet{fake: f})
 	}
 	lis, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")

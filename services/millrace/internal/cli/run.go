@@ -213,10 +213,10 @@ func (a *app) root() *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.target, "target", a.Config.Target, "address of a scheduler or worker: host:port, dns:///name:port or unix:PATH")
 	flags.DurationVar(&a.timeout, "timeout", 0, "longest time for each call, sent to the server as its deadline "+
-		"(default: 2s for health, 30s for models, tokenize and detokenize, none for the rest)")
+		"(default: 2s for health, 30s for models, drain, undrain, tokenize and detokenize, none for the rest)")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	versions(root)
-	root.AddCommand(a.generate(), a.chat(), a.load(), a.unload(), a.models(), a.workers(), a.tokenize(), a.detokenize(), a.score(),
-		a.health())
+	root.AddCommand(a.generate(), a.chat(), a.load(), a.unload(), a.models(), a.workers(), a.drain(), a.undrain(), a.tokenize(),
+		a.detokenize(), a.score(), a.health())
 	return root
 }

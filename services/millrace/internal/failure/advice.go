@@ -64,6 +64,7 @@ var advices = map[string]string{
 
 	reason.FleetUnknown:   whoIsThere,
 	reason.NoWorker:       whoIsThere,
+	reason.UnknownWorker:  whoIsThere,
 	reason.WorkerLost:     again,
 	reason.WorkerFull:     "",
 	reason.WorkersFull:    "",

@@ -181,11 +181,30 @@ func Invalid(message string, violations ...rpc.Violation) error {
 	}.Err()
 }
 
-// NotBuilt is UNIMPLEMENTED for a method that this version does not have.
-func NotBuilt(method string) error {
+// UnknownWorker is NOT_FOUND for an id that no connected worker has.
+func UnknownWorker(id string) error {
+	return rpc.Fault{
+		Code: codes.NotFound, Domain: Domain, Reason: reason.UnknownWorker,
+		Message:  fmt.Sprintf("no connected worker has the id %q: see WatchFleet for those there are", id),
+		Metadata: map[string]string{"worker_id": id},
+	}.Err()
+}
+
+// CannotDrain is UNIMPLEMENTED for a worker of an earlier release.
+func CannotDrain(workerID string) error {
 	return rpc.Fault{
 		Code: codes.Unimplemented, Domain: Domain, Reason: reason.NotBuilt,
-		Message:  method + " is not built yet",
-		Metadata: map[string]string{"method": method},
+		Message:  fmt.Sprintf("worker %s is of a release that cannot be told to drain: stop it with SIGTERM, which drains it", workerID),
+		Metadata: map[string]string{"worker_id": workerID},
+	}.Err()
+}
+
+// LostTelling is the status of a drain, or its end, whose worker went away.
+func LostTelling(workerID string, cause error) error {
+	return rpc.Fault{
+		Code: codes.Unavailable, Domain: Domain, Reason: reason.WorkerLost,
+		Message: fmt.Sprintf("worker %s was lost while it was told to drain or to serve again (%v): see WatchFleet for what it does",
+			workerID, status.Convert(cause).Message()),
+		Metadata: map[string]string{"worker_id": workerID},
 	}.Err()
 }

@@ -85,13 +85,3 @@ func describe(members []fleet.Member, now time.Time) []*pb.FleetWorker {
 	}
 	return out
 }
-
-// DrainWorker is not built.
-func (s *Server) DrainWorker(context.Context, *pb.DrainWorkerRequest) (*pb.DrainWorkerResponse, error) {
-	return nil, fault.NotBuilt(pb.FleetService_DrainWorker_FullMethodName)
-}
-
-// UndrainWorker is not built.
-func (s *Server) UndrainWorker(context.Context, *pb.UndrainWorkerRequest) (*pb.UndrainWorkerResponse, error) {
-	return nil, fault.NotBuilt(pb.FleetService_UndrainWorker_FullMethodName)
-}

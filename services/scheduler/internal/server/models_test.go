@@ -412,14 +412,8 @@ func TestWatchFleetTellsTheFleetAtOnceAndOnChange(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotBuiltIsNamed(t *testing.T) {
+func TestAFleetIsNotWatchedAllTheTime(t *testing.T) {
 	r, _ := one(t, workertest.New("w1", "i", "m"))
-	_, err := r.operators().DrainWorker(r.within(), &pb.DrainWorkerRequest{WorkerId: "w1"})
-	require.Equal(t, codes.Unimplemented, status.Code(err))
-	require.Equal(t, reason.NotBuilt, rpc.Reason(err))
-	require.Contains(t, status.Convert(err).Message(), "DrainWorker")
-	_, err = r.operators().UndrainWorker(r.within(), &pb.UndrainWorkerRequest{WorkerId: "w1"})
-	require.Contains(t, status.Convert(err).Message(), "UndrainWorker")
 	stream, err := r.operators().WatchFleet(r.within(), &pb.WatchFleetRequest{Interval: durationpb.New(time.Millisecond)})
 	require.NoError(t, err)
 	_, err = stream.Recv()

@@ -1,0 +1,38 @@
+package cli_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+)
+
+func TestDrainAndUndrainTellAScheduler(t *testing.T) {
+	told := map[string]bool{}
+	r := serve(t, &fake{drain: func(id string, drains bool) error {
+		if id == "w9" {
+			return refusal(codes.NotFound, "UNKNOWN_WORKER", "no connected worker has the id")
+		}
+		told[id] = drains
+		return nil
+	}})
+	require.Equal(t, 0, r.run(t, "drain", "w1"), r.err.String())
+	require.Equal(t, "w1 drains: it finishes what runs and takes nothing new\n", r.out.String())
+	require.Equal(t, map[string]bool{"w1": true}, told)
+	require.Equal(t, 0, r.run(t, "undrain", "w1", "--json"), r.err.String())
+	require.Contains(t, r.out.String(), "{}\n")
+	require.Equal(t, map[string]bool{"w1": false}, told)
+
+	require.Equal(t, 5, r.run(t, "drain", "w9"))
+	require.Contains(t, r.err.String(), "no connected worker has the id")
+	require.Contains(t, r.err.String(), "millrace workers")
+	require.Equal(t, 2, r.run(t, "drain"))
+	require.Contains(t, r.err.String(), "WORKER, the id of a worker")
+	require.Equal(t, 2, r.run(t, "undrain", "w1", "w2"))
+}
+
+func TestDrainOfAWorkerItselfSaysWhoIsAsked(t *testing.T) {
+	r := serve(t, &fake{})
+	require.Equal(t, 5, r.run(t, "drain", "w1"))
+	require.Contains(t, r.err.String(), "is no scheduler")
+}

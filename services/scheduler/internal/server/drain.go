@@ -1,0 +1,95 @@
+package server
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/fault"
+	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+)
+
+// DrainWorker has a worker drain, and answers when the fleet's snapshots say so too.
+func (s *Server) DrainWorker(ctx context.Context, in *pb.DrainWorkerRequest) (*pb.DrainWorkerResponse, error) {
+	err := s.tell(ctx, in.GetWorkerId(), true, func(ctx context.Context, w pb.WorkerServiceClient) error {
+		_, err := w.Drain(ctx, &pb.DrainRequest{})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.DrainWorkerResponse{}, nil
+}
+
+// UndrainWorker has a worker serve again, and answers when the fleet's snapshots say so too.
+func (s *Server) UndrainWorker(ctx context.Context, in *pb.UndrainWorkerRequest) (*pb.UndrainWorkerResponse, error) {
+	err := s.tell(ctx, in.GetWorkerId(), false, func(ctx context.Context, w pb.WorkerServiceClient) error {
+		_, err := w.Undrain(ctx, &pb.UndrainRequest{})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.UndrainWorkerResponse{}, nil
+}
+
+// tell makes a call to a worker that begins or ends a drain, and waits for the worker's report of it.
+func (s *Server) tell(ctx context.Context, id string, drains bool, call func(context.Context, pb.WorkerServiceClient) error) error {
+	if id == "" {
+		return fault.Invalid("worker_id is empty: name the worker",
+			rpc.Violation{Field: "worker_id", Description: "is required: the id of a worker as WatchFleet tells it"})
+	}
+	rpc.Annotate(ctx, "worker", id)
+	members, err := s.reachable()
+	if err != nil {
+		return err
+	}
+	for i := range members {
+		m := &members[i]
+		if m.Report.GetWorkerId() != id || !m.Link.Acquire() {
+			continue
+		}
+		defer m.Link.Release()
+		lost := m.Link.Lost()
+		ctx, cancel := context.WithCancel(requestID(ctx, rpc.RequestID(ctx)))
+		defer cancel()
+		defer context.AfterFunc(lost, cancel)()
+		if err := call(ctx, pb.NewWorkerServiceClient(m.Link.Conn())); err != nil {
+			return told(lost, id, err)
+		}
+		awaitDrain(ctx, s.fleet, id, drains)
+		return nil
+	}
+	return fault.UnknownWorker(id)
+}
+
+// told tells a worker that went away from one that refused.
+func told(lost context.Context, id string, err error) error {
+	code := status.Code(err)
+	switch {
+	case lost.Err() != nil:
+		return fault.LostTelling(id, context.Cause(lost))
+	case code == codes.Unimplemented:
+		return fault.CannotDrain(id)
+	case rpc.Info(err) == nil && (code == codes.Unavailable || code == codes.Internal):
+		return fault.LostTelling(id, err)
+	}
+	return fault.Status(err)
+}
+
+// awaitDrain waits until the fleet's snapshots show whether the worker drains, so that a caller who is told so finds this scheduler
+// of the same mind.
+func awaitDrain(ctx context.Context, f Fleet, id string, drains bool) {
+	await(ctx, f, func(members []fleet.Member) bool {
+		for i := range members {
+			m := &members[i]
+			if m.Connected && m.Report.GetWorkerId() == id {
+				return (m.Report.GetState() == pb.WorkerState_WORKER_STATE_DRAINING) == drains
+			}
+		}
+		return false
+	})
+}
