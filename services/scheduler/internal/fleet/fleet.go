@@ -20,12 +20,16 @@ import (
 // so often.
 const coalesce = 2 * time.Millisecond
 
+// settle is the same for numbers that workers report at their intervals: what this process itself sends is counted at once.
+const settle = 20 * time.Millisecond
+
 // Fleet follows workers. Make it with New and run it once.
 type Fleet struct {
 	cfg      Config
 	logger   hclog.Logger
 	snapshot atomic.Pointer[Snapshot]
 	dirty    chan struct{} // capacity 1: something changed since the last snapshot
+	counts   chan struct{} // capacity 1: numbers did
 	running  sync.WaitGroup
 	links    sync.Map // *Link to nothing: those that are open
 
@@ -47,7 +51,7 @@ type run struct{ id, incarnation string }
 // New makes a fleet that follows nobody yet; targets are checked.
 func New(cfg Config, logger hclog.Logger) (*Fleet, error) {
 	f := &Fleet{
-		cfg: cfg.withDefaults(), logger: logger.Named("fleet"), dirty: make(chan struct{}, 1),
+		cfg: cfg.withDefaults(), logger: logger.Named("fleet"), dirty: make(chan struct{}, 1), counts: make(chan struct{}, 1),
 		members: map[string]*member{}, entries: map[string][]string{}, loads: map[run]*route.Load{},
 		problems: map[string]string{},
 	}
@@ -85,20 +89,34 @@ func (f *Fleet) Run(ctx context.Context) error {
 			f.touch()
 		}
 	})
-	for {
+	for ok := true; ok; ok = f.await(ctx) {
 		f.publish()
-		if !sleep(ctx, coalesce) {
-			break
-		}
-		select {
-		case <-f.dirty:
-			continue
-		case <-ctx.Done():
-		}
-		break
 	}
 	f.running.Wait()
 	return nil
+}
+
+// await waits until a snapshot is due; false means that ctx ended first.
+func (f *Fleet) await(ctx context.Context) bool {
+	if !sleep(ctx, coalesce) {
+		return false
+	}
+	select {
+	case <-f.dirty:
+		return true
+	case <-f.counts:
+	case <-ctx.Done():
+		return false
+	}
+	t := time.NewTimer(settle - coalesce)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-f.dirty:
+	case <-ctx.Done():
+		return false
+	}
+	return true
 }
 
 // resolve looks a name up again and again, and follows the addresses it has.
@@ -178,6 +196,14 @@ func sorted(members map[string]*member) []*member {
 func (f *Fleet) touch() {
 	select {
 	case f.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// recount asks for one that need not come at once.
+func (f *Fleet) recount() {
+	select {
+	case f.counts <- struct{}{}:
 	default:
 	}
 }

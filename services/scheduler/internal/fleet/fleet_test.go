@@ -104,7 +104,7 @@ func TestALinkTellsWhenItsWorkerBeginsToDrainAndServesAgain(t *testing.T) {
 	n.Start(t, "a:1", w)
 	f := follow(t, n, nil, "a:1")
 	link := until(t, f, connected(1)).Members[0].Link
-	before := link.Draining()
+	before := link.Drains()
 	require.NoError(t, before.Err())
 	state := func(to pb.WorkerState) { w.Change(func(r *pb.WorkerReport) { r.State = to }) }
 	state(pb.WorkerState_WORKER_STATE_DRAINING)
@@ -113,10 +113,10 @@ func TestALinkTellsWhenItsWorkerBeginsToDrainAndServesAgain(t *testing.T) {
 	case <-time.After(hang):
 		require.FailNow(t, "the link did not tell")
 	}
-	require.Error(t, link.Draining().Err(), "it has ended while the worker drains")
+	require.Error(t, link.Drains().Err(), "it has ended while the worker drains")
 	require.NoError(t, link.Lost().Err(), "requests go on")
 	state(pb.WorkerState_WORKER_STATE_READY)
-	require.Eventually(t, func() bool { return link.Draining().Err() == nil }, hang, time.Millisecond)
+	require.Eventually(t, func() bool { return link.Drains().Err() == nil }, hang, time.Millisecond)
 }
 
 func TestAGapInTheNumbersIsHealedByAFullReportOnTheSameStream(t *testing.T) {

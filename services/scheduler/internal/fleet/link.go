@@ -25,14 +25,13 @@ type Link struct {
 	patience atomic.Int32
 	// reporting is whether the first connection has a health stream.
 	reporting atomic.Bool
-	// draining follows the worker's state.
-	draining *draining
 	// served is told what answers say that they are of.
 	served func(model, digest string)
 	// closed is called once, when the connections are.
 	closed func()
 	// incarnation of the worker at the other end; guarded by its member's mu, empty before the first report.
 	incarnation string
+	drains      drains
 
 	mu    sync.Mutex
 	refs  int     // guarded by mu; the health stream's own and one a holder; the connections are open while > 0
@@ -42,7 +41,7 @@ type Link struct {
 // newLink makes a link with one holder and the connection of its health stream. dial opens more.
 func newLink(first *grpc.ClientConn, dial func() (*grpc.ClientConn, error), cfg Config) *Link {
 	l := &Link{
-		first: first, dial: dial, most: cfg.StreamsPerConn, stale: cfg.Stale, draining: newDraining(), refs: 1,
+		first: first, dial: dial, most: cfg.StreamsPerConn, stale: cfg.Stale, refs: 1,
 		conns: []*conn{{ClientConn: first}}, served: func(string, string) {}, closed: func() {},
 	}
 	l.lost, l.lose = context.WithCancelCause(context.Background())
@@ -96,10 +95,6 @@ func (l *Link) Served(model, digest string) { l.served(model, digest) }
 // Lost ends when requests on this link must be given up. Its cause says why: ErrStale, the worker is silent; ErrStalled, its
 // engine hangs; ErrDigest, it computes with another model than it says.
 func (l *Link) Lost() context.Context { return l.lost }
-
-// Draining ends when the worker begins to drain, by a Drain or because its process stops, and has ended while it does: requests
-// on this link should go on elsewhere where they can. They are not lost meanwhile. After an Undrain it is another context.
-func (l *Link) Draining() context.Context { return l.draining.now.Load() }
 
 // tick is called once a tick while anybody holds the link: it gives up a worker, or a way to it, that is silent. What comes from
 // the worker's health stream or in answers says that the worker is there; a connection beside the health stream's, and that

@@ -245,6 +245,15 @@ func (m *member) loseAll(incarnation string, why error) {
 	}
 }
 
+// tellLocked tells every link to a run of the worker whether it drains.
+func (m *member) tellLocked(incarnation string, drains bool) {
+	for _, l := range m.open {
+		if l.incarnation == incarnation {
+			l.drains.set(drains)
+		}
+	}
+}
+
 // take applies one message to a member.
 func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time, probe *probing) effect {
 	full := in.GetFull()
@@ -262,13 +271,17 @@ func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time
 		m.tried, m.failure, m.link = true, "", link
 		link.incarnation = full.GetIncarnation()
 	}
-	m.changed = m.changed || did.changed
+	m.changed = m.changed || did.changed || did.counts
 	link.patience.Store(int32(patience(m.tracker.stepBound(), f.cfg.Stale)))
-	drains := m.tracker.report.GetState() == pb.WorkerState_WORKER_STATE_DRAINING
-	m.mu.Unlock()
 	if did.changed {
-		link.draining.set(drains)
+		m.tellLocked(link.incarnation, m.tracker.report.GetState() == pb.WorkerState_WORKER_STATE_DRAINING)
+	}
+	m.mu.Unlock()
+	switch {
+	case did.changed:
 		f.touch()
+	case did.counts:
+		f.recount()
 	}
 	if joined {
 		f.logger.Info("worker connected", "address", m.address, "worker", full.GetWorkerId(),

@@ -152,7 +152,7 @@ func (p *player) message(s *playedSession, in *pb.HealthResponse) {
 	case did.resync:
 		p.say("asks %s for a full report", s.m.address)
 	}
-	if did.changed && strings.Contains(p.Name(), "merge") {
+	if (did.changed || did.counts) && strings.Contains(p.Name(), "merge") {
 		p.say("changed")
 	}
 }
@@ -321,7 +321,7 @@ func (p *player) row(m *Member, w *route.Worker, now *pb.WorkerReport) string {
 	if n := m.Load.InFlight(); n > 0 {
 		out += fmt.Sprintf(" in_flight=%d", n)
 	}
-	if m.Link != nil && m.Link.Draining().Err() != nil {
+	if m.Link != nil && m.Link.Drains().Err() != nil {
 		out += " [drains]"
 	}
 	return out + problem(m)

@@ -30,8 +30,10 @@ type tracker struct {
 
 // effect is what a message asks for.
 type effect struct {
-	// changed: somebody decides otherwise by what is known now.
+	// changed: somebody decides otherwise by what is known now, and should at once.
 	changed bool
+	// counts: numbers have changed that somebody decides by and need not have at once.
+	counts bool
 	// resync: a full report is to be asked for.
 	resync bool
 	// end is why the stream is of no use any more; nil while it is.
@@ -79,12 +81,13 @@ func (t *tracker) take(in *pb.HealthResponse) effect {
 	case *pb.HealthResponse_Full:
 		did = t.replace(event.Full)
 	case *pb.HealthResponse_Delta:
-		models := t.report.GetModels()
+		before := t.report
 		t.report = applied(t.report, event.Delta)
-		did.changed = !event.Delta.GetReadingsOnly()
+		did.changed = urgent(before, event.Delta)
+		did.counts = !did.changed && !event.Delta.GetReadingsOnly()
 		if event.Delta.GetModelsChanged() {
 			t.prefixes = t.prefixes.listed(t.report)
-			t.digests.reported(models, t.report.GetModels())
+			t.digests.reported(before.GetModels(), t.report.GetModels())
 		}
 		if p := event.Delta.GetProgress(); p != nil {
 			t.progress = nil
