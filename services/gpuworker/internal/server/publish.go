@@ -2,7 +2,10 @@ package server
 
 import (
 	"context"
+	"slices"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/health"
@@ -87,16 +90,19 @@ func (p *publisher) publish() (health.State, []health.Check) {
 
 // showReloads tells models that were loaded anew between two pulses, with another digest, as still being loaded, once: schedulers take
 // a digest that changes while its model serves for a lie.
-func showReloads(last, now []*pb.ModelStatus) (any bool) {
+func showReloads(last, now []*pb.ModelStatus) (reloaded bool) {
 	serves := func(m *pb.ModelStatus) bool { return m.GetState() == pb.ModelState_MODEL_STATE_READY }
-	for i, m := range now {
-		for _, was := range last {
-			if serves(m) && serves(was) && m.GetName() == was.GetName() && m.GetModelDigest() != was.GetModelDigest() {
-				now[i], any = &pb.ModelStatus{Name: m.GetName(), State: pb.ModelState_MODEL_STATE_LOADING}, true
-			}
+	for _, m := range now {
+		anew := func(was *pb.ModelStatus) bool {
+			return serves(was) && serves(m) && was.GetName() == m.GetName() && was.GetModelDigest() != m.GetModelDigest()
+		}
+		if slices.ContainsFunc(last, anew) {
+			name := m.GetName()
+			proto.Reset(m)
+			m.Name, m.State, reloaded = name, pb.ModelState_MODEL_STATE_LOADING, true
 		}
 	}
-	return any
+	return reloaded
 }
 
 // offer makes a snapshot the latest, and wakes the health streams if something urgent differs from the last one.

@@ -26,4 +26,6 @@ func sameModel(a, b *pb.ModelStatus) bool {
 		a.GetLoaded().GetMaxSequences() == b.GetLoaded().GetMaxSequences()
 }
 
-func sameCheck(a, b *pb.HealthCheck) bool { return a.GetName() == b.GetName() && a.GetOk() == b.GetOk() }
+func sameCheck(a, b *pb.HealthCheck) bool {
+	return a.GetName() == b.GetName() && a.GetOk() == b.GetOk()
+}

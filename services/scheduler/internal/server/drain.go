@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -47,23 +48,20 @@ func (s *Server) tell(ctx context.Context, id string, drains bool, call func(con
 	if err != nil {
 		return err
 	}
-	for i := range members {
-		m := &members[i]
-		if m.Report.GetWorkerId() != id || !m.Link.Acquire() {
-			continue
-		}
-		defer m.Link.Release()
-		lost := m.Link.Lost()
-		ctx, cancel := context.WithCancel(requestID(ctx, rpc.RequestID(ctx)))
-		defer cancel()
-		defer context.AfterFunc(lost, cancel)()
-		if err := call(ctx, pb.NewWorkerServiceClient(m.Link.Conn())); err != nil {
-			return told(lost, id, err)
-		}
-		awaitDrain(ctx, s.fleet, id, drains)
-		return nil
+	i := slices.IndexFunc(members, func(m fleet.Member) bool { return m.Report.GetWorkerId() == id })
+	if i < 0 || !members[i].Link.Acquire() {
+		return fault.UnknownWorker(id)
 	}
-	return fault.UnknownWorker(id)
+	link := members[i].Link
+	defer link.Release()
+	ctx, cancel := context.WithCancel(requestID(ctx, rpc.RequestID(ctx)))
+	defer cancel()
+	defer context.AfterFunc(link.Lost(), cancel)()
+	if err := call(ctx, pb.NewWorkerServiceClient(link.Conn())); err != nil {
+		return told(link.Lost(), id, err)
+	}
+	awaitDrain(ctx, s.fleet, id, drains)
+	return nil
 }
 
 // told tells a worker that went away from one that refused.
