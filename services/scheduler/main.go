@@ -117,8 +117,8 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) error {
 	logger.Info("starting", append([]any{"version", version.String()}, cfg.Fields()...)...)
 
 	workers, err := fleet.New(fleet.Config{
-		Workers: cfg.Workers,
-		Dial:    func(address string) (*grpc.ClientConn, error) { return rpc.Dial(address, program) },
+		Workers: cfg.Workers, Stale: cfg.Stale,
+		Dial: func(address string) (*grpc.ClientConn, error) { return rpc.Dial(address, program) },
 	}, logger)
 	if err != nil {
 		return err

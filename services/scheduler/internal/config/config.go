@@ -28,6 +28,8 @@ type Config struct {
 	LoadOnDemand bool
 	// LoadTimeout bounds how long a request waits for that; (0, 24 h].
 	LoadTimeout time.Duration
+	// Stale is how long a worker may say nothing before it counts as lost; [1 s, 1 min].
+	Stale time.Duration
 	// DrainTimeout bounds the wait for running calls at the end; [0, 1 h].
 	DrainTimeout time.Duration
 	// LogLevel is trace, debug, info, warn or error.
@@ -44,6 +46,7 @@ func Flags(fs *pflag.FlagSet) *Config {
 	fs.Int64Var(&c.MaxInFlight, "max-in-flight", 16384, "requests one worker gets from this process at once; 0 is no bound")
 	fs.BoolVar(&c.LoadOnDemand, "load-on-demand", false, "let a request for a model that no worker serves have it loaded, and wait for that")
 	fs.DurationVar(&c.LoadTimeout, "load-timeout", 5*time.Minute, "longest wait of a request for its model's load, which goes on; with --load-on-demand")
+	fs.DurationVar(&c.Stale, "stale", 1600*time.Millisecond, "how long a worker may say nothing before its streams are given up; up to 1.6 times as long for one whose own steps take longer")
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "longest wait for running calls when stopping")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
 	fs.BoolVar(&c.LogJSON, "log-json", false, "write log lines as JSON objects")
@@ -73,6 +76,9 @@ func (c *Config) Validate() error {
 	if c.LoadTimeout <= 0 || c.LoadTimeout > 24*time.Hour {
 		refuse("--load-timeout is %v: must be in (0, 24h]", c.LoadTimeout)
 	}
+	if c.Stale < time.Second || c.Stale > time.Minute { // four heartbeats at least
+		refuse("--stale is %v: must be in [1s, 1m]", c.Stale)
+	}
 	if c.DrainTimeout < 0 || c.DrainTimeout > time.Hour {
 		refuse("--drain-timeout is %v: must be in [0, 1h]", c.DrainTimeout)
 	}
@@ -86,6 +92,7 @@ func (c *Config) Validate() error {
 func (c *Config) Fields() []any {
 	return []any{
 		"listen", c.Listen, "workers", c.Workers, "max_in_flight", c.MaxInFlight,
-		"load_on_demand", c.LoadOnDemand, "load_timeout", c.LoadTimeout, "drain_timeout", c.DrainTimeout, "log_level", c.LogLevel, "log_json", c.LogJSON,
+		"load_on_demand", c.LoadOnDemand, "load_timeout", c.LoadTimeout,
+		"stale", c.Stale, "drain_timeout", c.DrainTimeout, "log_level", c.LogLevel, "log_json", c.LogJSON,
 	}
 }

@@ -36,6 +36,8 @@ func TestValidateNamesTheFlagThatIsWrong(t *testing.T) {
 		"a negative bound":        {append(ok, "--max-in-flight", "-1"), "--max-in-flight"},
 		"no time for a load":      {append(ok, "--load-timeout", "0"), "--load-timeout"},
 		"two days for a load":     {append(ok, "--load-timeout", "48h"), "--load-timeout"},
+		"a silence of no time":    {append(ok, "--stale", "999ms"), "--stale"},
+		"a silence of an hour":    {append(ok, "--stale", "1h"), "--stale"},
 		"a drain of two hours":    {append(ok, "--drain-timeout", "2h"), "--drain-timeout"},
 		"a level that is not one": {append(ok, "--log-level", "loud"), "--log-level"},
 	} {

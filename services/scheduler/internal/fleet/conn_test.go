@@ -106,6 +106,27 @@ func TestAHalfOpenConnectionBesideAGoodOneIsFound(t *testing.T) {
 	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
 }
 
+func TestAHalfOpenHealthStreamIsFoundThoughAnswersComeOverAnotherConnection(t *testing.T) {
+	rpctest.NoLeaks(t)
+	link, p, _, _ := crowded(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 3 {
+		generate(ctx, t, link)
+	}
+	p.CutOff(0)
+	guard := time.After(hang)
+	for link.Lost().Err() == nil {
+		link.Heard()
+		select {
+		case <-time.After(time.Millisecond):
+		case <-guard:
+			require.FailNow(t, "the link was not lost")
+		}
+	}
+	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+}
+
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	rpctest.NoLeaks(t)
 	link, p, _, _ := crowded(t)

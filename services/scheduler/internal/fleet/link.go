@@ -19,8 +19,8 @@ type Link struct {
 	stale time.Duration
 	lost  context.Context
 	lose  context.CancelCauseFunc
-	// heard is whether anything came from the worker since the last tick.
-	heard atomic.Bool
+	// reported and heard are whether a health message or anything else came from the worker since the last tick.
+	reported, heard atomic.Bool
 	// patience is how many ticks the worker may be silent.
 	patience atomic.Int32
 	// reporting is whether the first connection has a health stream.
@@ -34,6 +34,7 @@ type Link struct {
 	drains      drains
 
 	mu    sync.Mutex
+	quiet watch   // guarded by mu; of the worker, while it reports
 	refs  int     // guarded by mu; the health stream's own and one a holder; the connections are open while > 0
 	conns []*conn // guarded by mu; the first is over first
 }
@@ -96,34 +97,45 @@ func (l *Link) Served(model, digest string) { l.served(model, digest) }
 // engine hangs; ErrDigest, it computes with another model than it says.
 func (l *Link) Lost() context.Context { return l.lost }
 
-// tick is called once a tick while anybody holds the link: it gives up a worker, or a way to it, that is silent. What comes from
-// the worker's health stream or in answers says that the worker is there; a connection beside the health stream's, and that
-// one when the stream has ended, is asked whether its server still answers on it.
+// tick is called once a tick while anybody holds the link: it gives up a worker, or a way to it, that is silent. Health messages and
+// answers say that the worker is there. Where there are several connections, or one that has no health stream any more, each is
+// watched for itself as well: an answer does not say over which it came.
 func (l *Link) tick() {
 	if l.lost.Err() != nil {
 		return
 	}
-	most, reporting, heard := int(l.patience.Load()), l.reporting.Load(), l.heard.Swap(false)
+	most, reporting := int(l.patience.Load()), l.reporting.Load()
+	reported, heard := l.reported.Swap(false), l.heard.Swap(false)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if reporting {
+		if _, lost := l.quiet.tick(reported || heard, most); lost {
+			l.giveUp(most)
+			return
+		}
+		if len(l.conns) == 1 {
+			return
+		}
+	}
 	for i, c := range l.conns {
 		if i > 0 && c.streams.Load() == 0 {
 			c.rest()
 			continue
 		}
-		evidence := c.heard(reporting)
-		if reporting && i == 0 {
-			evidence = heard
-		}
-		ask, lost := c.watch.tick(evidence, most)
+		ask, lost := c.watch.tick(c.heard(reporting) || i == 0 && reported, most)
 		if lost {
-			silent := l.stale * time.Duration(most) / staleTicks
-			l.lose(fmt.Errorf("%w for %v", ErrStale, silent.Round(time.Millisecond)))
+			l.giveUp(most)
 			return
 		}
-		if ask && (i > 0 || !reporting) {
+		if ask {
 			c.ask(l.lost)
 		}
 	}
 	l.conns = closeIdle(l.conns)
+}
+
+// giveUp loses the link for a silence of so many ticks.
+func (l *Link) giveUp(ticks int) {
+	silent := l.stale * time.Duration(ticks) / staleTicks
+	l.lose(fmt.Errorf("%w for %v", ErrStale, silent.Round(time.Millisecond)))
 }

@@ -161,7 +161,7 @@ func (f *Fleet) session(ctx context.Context, m *member) (connected bool, err err
 		if err != nil {
 			return connected, ended(err)
 		}
-		link.Heard()
+		link.reported.Store(true)
 		now := time.Now()
 		did := f.take(m, link, in, now, &probe)
 		if did.lose != nil {

@@ -140,7 +140,7 @@ func (p *player) follow(m *member) {
 // message gives a message to the fleet, and does with what comes of it as a session does.
 func (p *player) message(s *playedSession, in *pb.HealthResponse) {
 	before, kept := s.m.tracker.report, proto.CloneOf(s.m.tracker.report)
-	s.link.Heard()
+	s.link.reported.Store(true)
 	did := p.f.take(s.m, s.link, in, p.now, &s.probe)
 	require.True(p, before == nil || proto.Equal(before, kept), "a report was changed")
 	switch {
