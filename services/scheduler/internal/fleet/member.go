@@ -45,7 +45,7 @@ func (f *Fleet) connect(m *member) (*Link, error) {
 		return nil, err
 	}
 	link := newLink(first, dial, f.cfg)
-	link.served = m.served
+	link.served = func(model, digest string) { m.served(link, model, digest) }
 	link.closed = func() { f.disconnected(m, link) }
 	f.links.Store(link, struct{}{})
 	m.mu.Lock()
@@ -62,11 +62,13 @@ func (f *Fleet) disconnected(m *member, link *Link) {
 	m.mu.Unlock()
 }
 
-// served takes what an answer said that it is of.
-func (m *member) served(model, digest string) {
+// served takes what an answer over a link said that it is of. What an earlier run of the worker said is no matter any more.
+func (m *member) served(link *Link, model, digest string) {
 	m.mu.Lock()
-	m.tracker.served(model, digest)
-	m.mu.Unlock()
+	defer m.mu.Unlock()
+	if link.incarnation == m.tracker.report.GetIncarnation() {
+		m.tracker.served(model, digest)
+	}
 }
 
 // refresh is the member as snapshots have it, made anew if something has changed, and whether it has been tried. identity is

@@ -59,3 +59,19 @@ func TestLoadsOfWorkersThatAreGoneAreForgotten(t *testing.T) {
 	require.Same(t, kept, load(present, "present"))
 	require.Same(t, busy, load(&member{}, "busy"))
 }
+
+func TestAnAnswerOfAnEarlierRunSaysNothingOfThisOne(t *testing.T) {
+	full := func(incarnation, digest string) *pb.HealthResponse {
+		return &pb.HealthResponse{Sequence: 1, Event: &pb.HealthResponse_Full{Full: &pb.WorkerReport{
+			WorkerId: "w", Incarnation: incarnation, Models: []*pb.ModelStatus{
+				{Name: "m", ModelDigest: digest, State: pb.ModelState_MODEL_STATE_READY}},
+		}}}
+	}
+	m := &member{}
+	m.tracker.take(full("i2", "d2"))
+	old, now := &Link{incarnation: "i1"}, &Link{incarnation: "i2"}
+	m.served(old, "m", "d1")
+	require.Empty(t, m.tracker.digests.doubts)
+	m.served(now, "m", "d1")
+	require.Len(t, m.tracker.digests.doubts, 1)
+}

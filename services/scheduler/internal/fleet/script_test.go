@@ -119,7 +119,7 @@ func (p *player) command(address, verb string, words []string, line string) {
 		require.True(p, load.Begin(100, 0))
 		s.held = append(s.held, link)
 	case "served":
-		s.m.served(words[0], words[1])
+		s.m.served(s.link, words[0], words[1])
 	case "leaves":
 		delete(p.f.members, address)
 		delete(p.sessions, address)
