@@ -54,6 +54,11 @@ func SetRequestID(ctx context.Context, id string) {
 	}
 }
 
+// WithRequestID is a context whose outgoing calls have an id.
+func WithRequestID(ctx context.Context, id string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, RequestIDKey, id)
+}
+
 // Annotate adds a field to the line that is logged when the call that ctx belongs to ends. Outside a handler it does
 // nothing.
 func Annotate(ctx context.Context, key string, value any) {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -58,7 +57,7 @@ func (l *Loader) start(o Order, ids []string, members []fleet.Member) *Load {
 		}
 	}
 	// No deadline: a worker would take it for its own, and say so in other words.
-	ctx, end := context.WithCancelCause(requestID(l.ctx, o.ID))
+	ctx, end := context.WithCancelCause(rpc.WithRequestID(l.ctx, o.ID))
 	timer := time.AfterFunc(l.cfg.MaxTime, func() {
 		end(fmt.Errorf("%w: the load of %q has been followed for %v and may go on at its workers: see ListModels",
 			context.DeadlineExceeded, j.request.GetModel(), l.cfg.MaxTime))
@@ -81,11 +80,6 @@ func (l *Loader) start(o Order, ids []string, members []fleet.Member) *Load {
 		close(j.events)
 	})
 	return j
-}
-
-// requestID carries a call's id to a worker.
-func requestID(ctx context.Context, id string) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, rpc.RequestIDKey, id)
 }
 
 // next takes the best worker not asked yet, "" if there is none.

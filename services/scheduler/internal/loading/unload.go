@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 )
 
@@ -30,7 +31,7 @@ func (l *Loader) Unload(ctx context.Context, in *pb.UnloadModelRequest, id strin
 		wait.Go(func() {
 			defer m.Link.Release()
 			lost := m.Link.Lost()
-			ctx, cancel := context.WithCancel(requestID(ctx, id))
+			ctx, cancel := context.WithCancel(rpc.WithRequestID(ctx, id))
 			defer cancel()
 			defer context.AfterFunc(lost, cancel)()
 			answers[i], failures[i] = pb.NewModelServiceClient(m.Link.Conn()).UnloadModel(ctx, in)

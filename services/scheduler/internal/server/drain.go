@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/loading"
 )
 
 // DrainWorker has a worker drain, and answers when the fleet's snapshots say so too.
@@ -44,9 +45,9 @@ func (s *Server) tell(ctx context.Context, id string, drains bool, call func(con
 			rpc.Violation{Field: "worker_id", Description: "is required: the id of a worker as WatchFleet tells it"})
 	}
 	rpc.Annotate(ctx, "worker", id)
-	members, err := s.reachable()
+	members, err := loading.Reachable(s.fleet.Snapshot())
 	if err != nil {
-		return err
+		return fault.Status(err)
 	}
 	i := slices.IndexFunc(members, func(m fleet.Member) bool { return m.Report.GetWorkerId() == id })
 	if i < 0 || !members[i].Link.Acquire() {
@@ -54,7 +55,7 @@ func (s *Server) tell(ctx context.Context, id string, drains bool, call func(con
 	}
 	link := members[i].Link
 	defer link.Release()
-	ctx, cancel := context.WithCancel(requestID(ctx, rpc.RequestID(ctx)))
+	ctx, cancel := context.WithCancel(rpc.WithRequestID(ctx, rpc.RequestID(ctx)))
 	defer cancel()
 	defer context.AfterFunc(link.Lost(), cancel)()
 	if err := call(ctx, pb.NewWorkerServiceClient(link.Conn())); err != nil {
@@ -81,7 +82,7 @@ func told(lost context.Context, id string, err error) error {
 // awaitDrain waits until the fleet's snapshots show whether the worker drains, so that a caller who is told so finds this scheduler
 // of the same mind.
 func awaitDrain(ctx context.Context, f Fleet, id string, drains bool) {
-	await(ctx, f, func(members []fleet.Member) bool {
+	fleet.Await(ctx, f, func(members []fleet.Member) bool {
 		for i := range members {
 			m := &members[i]
 			if m.Connected && m.Report.GetWorkerId() == id {
