@@ -129,8 +129,10 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) error {
 	if cfg.LoadOnDemand {
 		places = onDemand
 	}
-	handlers := server.New(workers, relay.New(places), loader)
-	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout}, logger)
+	handlers := server.New(workers, relay.New(places, relay.Options{
+		FailoverWait: cfg.FailoverWait, RefuseInexact: cfg.InexactFailover == config.Refuse,
+	}), loader)
+	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout, MaxWaitingBytes: cfg.MaxHeldBytes}, logger)
 	handlers.Register(s)
 	s.SetReady(false) // until the fleet is known
 	lis, err := rpc.Listen(ctx, cfg.Listen)

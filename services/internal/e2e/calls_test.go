@@ -128,7 +128,7 @@ func beginAll(t *testing.T, on *server, n int, in func() *pb.GenerateRequest) []
 	t.Helper()
 	calls := make([]*call, n)
 	for i := range calls {
-		c, err := begin(within(t), on.infer, in())
+		c, err := begin(undated(t), on.infer, in())
 		require.NoError(t, err)
 		calls[i] = c
 	}

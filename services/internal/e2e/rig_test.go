@@ -159,6 +159,15 @@ func freeAddress(t *testing.T) string {
 	return ""
 }
 
+// undated is a context without a deadline that guards against a hang: a broken stream waits as long as its scheduler says.
+func undated(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	guard := time.AfterFunc(hang, cancel)
+	t.Cleanup(func() { guard.Stop(); cancel() })
+	return ctx
+}
+
 // within is a context that guards against a hang.
 func within(t *testing.T) context.Context {
 	t.Helper()

@@ -62,7 +62,7 @@ func TestASchedulerToldToStopFinishesItsStreamsAndExitsZero(t *testing.T) {
 func TestTheDrainTimeoutBoundsAWorkersEnd(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", append([]string{"--drain-timeout", "1s"}, paced...)...)
-	s := startScheduler(t, []*server{w})
+	s := startScheduler(t, []*server{w}, impatient...)
 	s.untilServed(t, long, 1)
 	direct, relayed := beginAll(t, w, 2, endless), beginAll(t, s, 2, endless)
 	told := time.Now()

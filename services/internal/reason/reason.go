@@ -89,7 +89,7 @@ const (
 	NoWorker = "NO_WORKER"
 	// UnknownWorker: NOT_FOUND, no connected worker has this id.
 	UnknownWorker = "UNKNOWN_WORKER"
-	// WorkerLost: UNAVAILABLE, the worker went away. Metadata: worker_id, tokens_relayed.
+	// WorkerLost: UNAVAILABLE, the worker went away and no other one took its place. Metadata: worker_id, tokens_relayed.
 	WorkerLost = "WORKER_LOST"
 	// WorkerFull: RESOURCE_EXHAUSTED, as many requests wait at this worker as may; try later.
 	WorkerFull = "WORKER_FULL"

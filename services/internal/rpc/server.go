@@ -32,6 +32,8 @@ import (
 const (
 	// DefaultMaxReceiveBytes bounds one request.
 	DefaultMaxReceiveBytes = 16 << 20
+	// ResumeBytes is what workers take beyond it: a scheduler that moves a stream adds to its request what was delivered.
+	ResumeBytes = 1 << 20
 	// hardReceiveBytes is where grpc-go itself refuses, without details. Between the two limits a request is read and
 	// refused with details.
 	hardReceiveBytes = 128 << 20

@@ -1284,7 +1284,7 @@ type isGenerateResponse_Event interface {
 }
 
 type GenerateResponse_Started struct {
-	// The first, once.
+	// The first, once; again only with `exact` false.
 	Started *Started `protobuf:"bytes,1,opt,name=started,proto3,oneof"`
 }
 

@@ -59,6 +59,7 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	}, logger)
 	r := rpc.NewServer(rpc.ServerConfig{
 		Domain: rpc.WorkerDomain, DrainTimeout: c.DrainTimeout, Options: s.Options(),
+		MaxReceiveBytes: rpc.DefaultMaxReceiveBytes + rpc.ResumeBytes,
 	}, logger)
 	if err := s.Register(r); err != nil {
 		return errors.Join(err, measured.close(), lis.Close())

@@ -8,6 +8,7 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/millrace/internal/knobs"
+	"github.com/millrace/millrace/services/millrace/internal/render"
 )
 
 // generateFlags are the flags of generate that are not fields of the request as they stand.
@@ -151,6 +152,11 @@ func (a *app) show(req *pb.GenerateRequest) func(*pb.GenerateResponse) error {
 	return func(event *pb.GenerateResponse) error {
 		switch e := event.GetEvent().(type) {
 		case *pb.GenerateResponse_Started:
+			if e.Started.Exact != nil { // in mid-stream
+				fmt.Fprintf(a.Err, "the worker was lost; what follows is from another class of worker (%s), whose tokens may differ\n",
+					render.Line(e.Started.GetClassId()))
+				break
+			}
 			for _, r := range req.GetResume() {
 				if r.GetFinished() {
 					out.finish(int(r.GetOutputIndex())) // in the file that is resumed

@@ -263,6 +263,24 @@ func TestEchoAndProgressAndStopAreTold(t *testing.T) {
 	require.Contains(t, r.err.String(), `ended by "\n"`)
 }
 
+func TestAStreamThatGoesOnAtAnotherClassSaysSoAndEchoesOnce(t *testing.T) {
+	r := serve(t, &fake{generate: func(in *pb.GenerateRequest, s generating) error {
+		_ = s.Send(begun(in))
+		_ = s.Send(tokens(0, 0, " upon"))
+		again := begun(in)
+		again.GetStarted().Exact, again.GetStarted().ClassId = proto.Bool(false), "another"
+		_ = s.Send(again)
+		_ = s.Send(tokens(0, 1, " a"))
+		return s.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Finished{Finished: &pb.Finished{
+			Reason: pb.FinishReason_FINISH_REASON_LENGTH}}})
+	}})
+	require.Equal(t, 0, r.run(t, "generate", "--echo-prompt", "Once"))
+	require.Equal(t, "Once upon a\n", r.out.String())
+	require.Contains(t, r.err.String(), "another class of worker (another), whose tokens may differ\n")
+	require.Contains(t, r.err.String(), ", continued on another class of worker")
+	require.NotContains(t, r.err.String(), "repeats it")
+}
+
 func TestAFailureAmidTheStreamKeepsTheTextAndTellsTheTokensSoFar(t *testing.T) {
 	r := serve(t, &fake{generate: func(in *pb.GenerateRequest, s generating) error {
 		_ = s.Send(begun(in))

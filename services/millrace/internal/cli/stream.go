@@ -25,6 +25,7 @@ type statistics struct {
 	toFirst  time.Duration
 	total    time.Duration
 	repeat   string // how the same seed is given again, "" where there is nothing to say
+	inexact  bool   // went on, at a class of worker that may give other tokens
 }
 
 // repeatBy is how a drawn seed is given again; nothing for one that was given, and where nothing is drawn.
@@ -67,6 +68,10 @@ func stream(ctx context.Context, conn grpc.ClientConnInterface, req *pb.Generate
 		}
 		switch e := event.GetEvent().(type) {
 		case *pb.GenerateResponse_Started:
+			if s.started != nil { // in mid-stream: it went on where tokens may differ
+				s.inexact = true
+				break
+			}
 			s.started = e.Started
 		case *pb.GenerateResponse_Tokens:
 			if s.tokens == 0 {
@@ -98,13 +103,16 @@ func (s statistics) String() string {
 	} else {
 		add("%d prompt tokens", s.started.GetPromptTokens())
 	}
-	if s.repeat != "" {
+	if s.repeat != "" && !s.inexact {
 		add("seed %d (%s %d repeats it)", s.started.GetSeed(), s.repeat, s.started.GetSeed())
 	} else {
 		add("seed %d", s.started.GetSeed())
 	}
 	if reason := s.ending(); reason != "" {
 		add("%s", reason)
+	}
+	if s.inexact {
+		add("continued on another class of worker")
 	}
 	if id := s.started.GetWorkerId(); id != "" {
 		add("worker %s", render.Line(id))

@@ -10,7 +10,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/relay"
 )
 
 // ErrInvalid says that a flag has a value that it cannot have.
@@ -30,6 +32,12 @@ type Config struct {
 	LoadTimeout time.Duration
 	// Stale is how long a worker may say nothing before it counts as lost; [1 s, 1 min].
 	Stale time.Duration
+	// FailoverWait is how long a stream that lost its worker waits for another one, unless its call has a deadline; [1 ms, 1 h].
+	FailoverWait time.Duration
+	// InexactFailover is what becomes of a stream for which no worker of its class is left: Continue or Refuse.
+	InexactFailover string
+	// MaxHeldBytes bounds the requests that are held for their streams; at least one of the largest.
+	MaxHeldBytes int64
 	// DrainTimeout bounds the wait for running calls at the end; [0, 1 h].
 	DrainTimeout time.Duration
 	// LogLevel is trace, debug, info, warn or error.
@@ -37,6 +45,15 @@ type Config struct {
 	// LogJSON makes log lines JSON objects.
 	LogJSON bool
 }
+
+// Values of InexactFailover.
+const (
+	Continue = "continue"
+	Refuse   = "refuse"
+)
+
+// defaultMaxHeldBytes is five thousand requests of 220 kB.
+const defaultMaxHeldBytes = 1 << 30
 
 // Flags registers the flags and returns where they will be.
 func Flags(fs *pflag.FlagSet) *Config {
@@ -47,6 +64,9 @@ func Flags(fs *pflag.FlagSet) *Config {
 	fs.BoolVar(&c.LoadOnDemand, "load-on-demand", false, "let a request for a model that no worker serves have it loaded, and wait for that")
 	fs.DurationVar(&c.LoadTimeout, "load-timeout", 5*time.Minute, "longest wait of a request for its model's load, which goes on; with --load-on-demand")
 	fs.DurationVar(&c.Stale, "stale", 1600*time.Millisecond, "how long a worker may say nothing before its streams are given up; up to 1.6 times as long for one whose own steps take longer")
+	fs.DurationVar(&c.FailoverWait, "failover-wait", relay.DefaultFailoverWait, "longest wait of a stream for another worker when its own is lost, unless its call has a deadline")
+	fs.StringVar(&c.InexactFailover, "inexact-failover", Continue, "when no worker of a stream's class is left: continue on another class and say so, or refuse")
+	fs.Int64Var(&c.MaxHeldBytes, "max-held-bytes", defaultMaxHeldBytes, "bytes of requests held until their streams end, to go on elsewhere; requests beyond it are refused")
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "longest wait for running calls when stopping")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
 	fs.BoolVar(&c.LogJSON, "log-json", false, "write log lines as JSON objects")
@@ -79,6 +99,15 @@ func (c *Config) Validate() error {
 	if c.Stale < time.Second || c.Stale > time.Minute { // four heartbeats at least
 		refuse("--stale is %v: must be in [1s, 1m]", c.Stale)
 	}
+	if c.FailoverWait < time.Millisecond || c.FailoverWait > time.Hour {
+		refuse("--failover-wait is %v: must be in [1ms, 1h]", c.FailoverWait)
+	}
+	if c.InexactFailover != Continue && c.InexactFailover != Refuse {
+		refuse("--inexact-failover is %q: must be %s or %s", c.InexactFailover, Continue, Refuse)
+	}
+	if c.MaxHeldBytes < rpc.DefaultMaxReceiveBytes {
+		refuse("--max-held-bytes is %d: must be at least %d, one request of the largest", c.MaxHeldBytes, rpc.DefaultMaxReceiveBytes)
+	}
 	if c.DrainTimeout < 0 || c.DrainTimeout > time.Hour {
 		refuse("--drain-timeout is %v: must be in [0, 1h]", c.DrainTimeout)
 	}
@@ -93,6 +122,8 @@ func (c *Config) Fields() []any {
 	return []any{
 		"listen", c.Listen, "workers", c.Workers, "max_in_flight", c.MaxInFlight,
 		"load_on_demand", c.LoadOnDemand, "load_timeout", c.LoadTimeout,
-		"stale", c.Stale, "drain_timeout", c.DrainTimeout, "log_level", c.LogLevel, "log_json", c.LogJSON,
+		"stale", c.Stale,
+		"failover_wait", c.FailoverWait, "inexact_failover", c.InexactFailover, "max_held_bytes", c.MaxHeldBytes,
+		"drain_timeout", c.DrainTimeout, "log_level", c.LogLevel, "log_json", c.LogJSON,
 	}
 }

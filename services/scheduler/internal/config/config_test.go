@@ -39,6 +39,10 @@ func TestValidateNamesTheFlagThatIsWrong(t *testing.T) {
 		"a silence of no time":    {append(ok, "--stale", "999ms"), "--stale"},
 		"a silence of an hour":    {append(ok, "--stale", "1h"), "--stale"},
 		"a drain of two hours":    {append(ok, "--drain-timeout", "2h"), "--drain-timeout"},
+		"no time to fail over":    {append(ok, "--failover-wait", "0s"), "--failover-wait"},
+		"a day to fail over":      {append(ok, "--failover-wait", "24h"), "--failover-wait"},
+		"a third way":             {append(ok, "--inexact-failover", "maybe"), "--inexact-failover"},
+		"less than one request":   {append(ok, "--max-held-bytes", "1000"), "--max-held-bytes"},
 		"a level that is not one": {append(ok, "--log-level", "loud"), "--log-level"},
 	} {
 		t.Run(name, func(t *testing.T) {

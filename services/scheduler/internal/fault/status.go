@@ -84,6 +84,16 @@ func Lost(workerID string, tokens int64, cause error) error {
 	}.Err()
 }
 
+// Unresumed is the status of a stream that broke after as many tokens had been relayed, as said in broke, and that no other
+// worker went on with, because of why.
+func Unresumed(workerID string, tokens int64, broke, why string) error {
+	return rpc.Fault{
+		Code: codes.Unavailable, Domain: Domain, Reason: reason.WorkerLost,
+		Message:  fmt.Sprintf("%s; %s. With `resume` another request gets the rest", broke, why),
+		Metadata: map[string]string{"worker_id": workerID, "tokens_relayed": fmt.Sprint(tokens)},
+	}.Err()
+}
+
 // LostLoading is the status of a load or unload whose worker went away.
 func LostLoading(workerID string, cause error) error {
 	return rpc.Fault{

@@ -59,3 +59,11 @@ func TestAStatusPassesUnchangedAndAStrangeErrorIsInternal(t *testing.T) {
 	require.NoError(t, fault.Status(nil))
 	require.Equal(t, reason.Internal, rpc.Reason(fault.Status(errors.New("strange"))))
 }
+
+func TestAStreamThatNobodyGoesOnWithSaysWhatBrokeItAndWhy(t *testing.T) {
+	err := fault.Unresumed("w1", 7, "worker w1 was lost", "no other worker took it within 30s")
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.Equal(t, reason.WorkerLost, rpc.Reason(err))
+	require.Equal(t, map[string]string{"worker_id": "w1", "tokens_relayed": "7"}, rpc.Info(err).GetMetadata())
+	require.Contains(t, status.Convert(err).Message(), "worker w1 was lost; no other worker took it within 30s")
+}

@@ -57,7 +57,6 @@ func generation(ctx context.Context, raw []byte) (relay.Request, error) {
 	if in.GetSampling() != nil && in.GetSampling().NumSequences != nil {
 		sequences = min(max(int64(in.GetSampling().GetNumSequences()), 1), maxSequences)
 	}
-	sequences = max(sequences-ended(in), 0)
 	generated := int64(unstatedTokens)
 	if in.GetStopping() != nil && in.GetStopping().MaxTokens != nil {
 		generated = max(int64(in.GetStopping().GetMaxTokens()), 0)
@@ -73,7 +72,7 @@ func generation(ctx context.Context, raw []byte) (relay.Request, error) {
 			PromptTokens: ids, Tokens: prompt + generated*sequences, Keys: keys(in, prompt), RoutingKey: routingKey(ctx),
 			Priority: in.GetPriority(), Tenant: in.GetFairnessId(), Resumes: len(in.GetResume()) > 0,
 		},
-		Prompt: prompt, Sequences: sequences, ID: in.GetRequestId(),
+		Prompt: prompt, ID: in.GetRequestId(), Generation: in,
 	}, nil
 }
 
@@ -93,17 +92,6 @@ func routingKey(ctx context.Context) string {
 		return values[0]
 	}
 	return ""
-}
-
-// ended is how many continuations of a resumed request had ended before: no `finished` comes for them. A request that names one
-// twice is refused by the worker.
-func ended(in *pb.GenerateRequest) (n int64) {
-	for _, r := range in.GetResume() {
-		if r.GetFinished() {
-			n++
-		}
-	}
-	return n
 }
 
 // named reads what routing a request needs that only names a model.

@@ -154,6 +154,9 @@ func TestReadersThatDoNotReadHoldTheirWorkersBack(t *testing.T) {
 	w := workertest.New("w1", "i1", "m")
 	sent := make(chan int, 1<<20)
 	w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+		if err := stream.Send(workertest.Started("w1")); err != nil {
+			return err
+		}
 		for i := 0; ; i++ {
 			if err := stream.Send(workertest.Token(i)); err != nil {
 				return err
@@ -235,7 +238,7 @@ func TestRequestsThatComeAtOnceNeverPassTheBoundOfAWorker(t *testing.T) {
 	calls.Wait()
 }
 
-func TestRequestsThatWaitForTheirFirstFrameAreBoundedByTheirBytes(t *testing.T) {
+func TestRequestsThatAreHeldForTheirStreamsAreBoundedByTheirBytes(t *testing.T) {
 	w := workertest.New("w1", "i1", "m")
 	answer := make(chan struct{})
 	w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
@@ -267,7 +270,14 @@ func TestRequestsThatWaitForTheirFirstFrameAreBoundedByTheirBytes(t *testing.T) 
 	for _, stream := range streams {
 		read(t, stream, 1)
 	}
-	stream, err := r.inference().Generate(ctx, large)
-	require.NoError(t, err)
-	read(t, stream, 1)
+	_, err = all(r.inference().Generate(ctx, large))
+	require.Equal(t, reason.TooManyBytesWaiting, rpc.Reason(err), "a stream that has begun may need its request again")
+	cancel()
+	require.Eventually(t, func() bool { return w.Running.Load() == 0 }, hang, time.Millisecond)
+	require.Eventually(t, func() bool {
+		stream, err := r.inference().Generate(r.within(), large)
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		return err == nil
+	}, hang, time.Millisecond)
 }

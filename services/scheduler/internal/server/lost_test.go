@@ -24,7 +24,7 @@ func TestAKilledWorkerEndsItsStreamsAndTheNextRequestIsServedWhenOneIsBack(t *te
 	w := workertest.New("w1", "i1", "m")
 	waits(w, 3)
 	r, p := one(t, w)
-	stream, err := r.inference().Generate(r.within(), ask("m", 9))
+	stream, err := r.inference().Generate(r.patient(), ask("m", 9))
 	require.NoError(t, err)
 	read(t, stream, 4)
 	p.Kill()
@@ -49,7 +49,7 @@ func TestAFrozenWorkersStreamsEnd(t *testing.T) {
 	w := workertest.New("w1", "i1", "m")
 	waits(w, 2)
 	r, p := one(t, w)
-	stream, err := r.inference().Generate(r.within(), ask("m", 9))
+	stream, err := r.inference().Generate(r.patient(), ask("m", 9))
 	require.NoError(t, err)
 	read(t, stream, 3)
 	p.Freeze()
@@ -129,19 +129,14 @@ func TestAWorkerThatIsFullIsPassedOverAndTheLastOnesWordCounts(t *testing.T) {
 	require.Equal(t, rpc.WorkerDomain, rpc.Domain(err))
 }
 
-func TestAWorkerThatHasJustGoneOutOfServiceIsPassedOverBeforeTheFirstFrameOnly(t *testing.T) {
+func TestAWorkerThatHasJustGoneOutOfServiceIsPassedOverAndWithoutAnotherItsWordCounts(t *testing.T) {
 	rpctest.NoLeaks(t)
 	n := workertest.NewNet()
 	gone := rpc.Fault{Code: codes.Unavailable, Domain: rpc.WorkerDomain, Reason: "MODEL_OUT_OF_SERVICE", Message: "a tensor differs"}.Err()
 	a, b := workertest.New("w1", "i", "m"), workertest.New("w2", "i", "m")
 	events := 0
-	a.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-		for i := range events {
-			if err := stream.Send(workertest.Token(i)); err != nil {
-				return err
-			}
-		}
-		return gone
+	a.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+		return workertest.Answer{Worker: "w1", Events: events, Err: gone}.Generate(in, stream)
 	}
 	n.Start(t, "a:1", a)
 	p := n.Start(t, "b:1", b)
@@ -155,7 +150,7 @@ func TestAWorkerThatHasJustGoneOutOfServiceIsPassedOverBeforeTheFirstFrameOnly(t
 	p.Kill()
 	r.await(1)
 	for events = range 2 {
-		got, err := all(r.inference().Generate(r.within(), ask("m", 1)))
+		got, err := all(r.inference().Generate(r.patient(), ask("m", 1)))
 		require.Len(t, got, events)
 		require.Equal(t, "MODEL_OUT_OF_SERVICE", rpc.Reason(err))
 	}
@@ -176,32 +171,37 @@ func TestAnOKEndWithoutEveryFinishedIsALostWorker(t *testing.T) {
 
 func TestContinuationsThatEndedBeforeTheResumeAreNotAwaited(t *testing.T) {
 	for name, tc := range map[string]struct {
-		ended, finished int
-		want            string
+		ended int
+		ends  []uint32 // outputs that end now
+		want  string
 	}{
-		"one of three ended before, two end now":   {ended: 1, finished: 2},
+		"one of three ended before, two end now":   {ended: 1, ends: []uint32{1, 2}},
 		"all ended before":                         {ended: 3},
-		"one ended before, one is missing":         {ended: 1, finished: 1, want: reason.WorkerLost},
-		"none ended before, and one does not end":  {finished: 2, want: reason.WorkerLost},
-		"all ended before, and one more is sent":   {ended: 3, finished: 1},
-		"more ended before than were asked for":    {ended: 4},
-		"none ended before, all end now":           {finished: 3},
+		"one ended before, one is missing":         {ended: 1, ends: []uint32{1}, want: reason.WorkerLost},
+		"none ended before, and one does not end":  {ends: []uint32{0, 1}, want: reason.WorkerLost},
+		"one ended before, and ends again":         {ended: 1, ends: []uint32{0, 1}, want: reason.WorkerLost},
+		"one ends that was not asked for":          {ended: 2, ends: []uint32{3}, want: reason.WorkerLost},
+		"none ended before, all end now":           {ends: []uint32{2, 1, 0}},
 		"two ended before, and nothing comes back": {ended: 2, want: reason.WorkerLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := workertest.New("w1", "i1", "m")
 			w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-				err := stream.Send(workertest.Started("w1"))
-				for range tc.finished {
-					err = errors.Join(err, stream.Send(workertest.Finished(1)))
+				started := workertest.Started("w1")
+				started.GetStarted().ResumedTokens = []uint32{0, 0, 0}
+				err := stream.Send(started)
+				for _, output := range tc.ends {
+					finished := workertest.Finished(0)
+					finished.GetFinished().OutputIndex = output
+					err = errors.Join(err, stream.Send(finished))
 				}
 				return err
 			}
 			r, _ := one(t, w)
 			in := ask("m", 1)
 			in.Sampling = &pb.Sampling{NumSequences: proto.Int32(3)}
-			for i := range 4 {
-				in.Resume = append(in.Resume, &pb.Resume{OutputIndex: uint32(i), Finished: i < tc.ended})
+			for i := range uint32(3) {
+				in.Resume = append(in.Resume, &pb.Resume{OutputIndex: i, Finished: int(i) < tc.ended})
 			}
 			_, err := all(r.inference().Generate(r.within(), in))
 			require.Equal(t, tc.want, rpc.Reason(err))

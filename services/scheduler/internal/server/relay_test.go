@@ -98,7 +98,11 @@ func TestAWorkersStatusPassesUnchanged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
 				for i := range events {
-					if err := stream.Send(workertest.Token(i)); err != nil {
+					event := workertest.Started("w1")
+					if i > 0 {
+						event = workertest.Token(i - 1)
+					}
+					if err := stream.Send(event); err != nil {
 						return err
 					}
 				}

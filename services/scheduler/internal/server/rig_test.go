@@ -29,6 +29,9 @@ const hang = 30 * time.Second
 // maxInFlight is the rigs' bound of requests on one worker.
 const maxInFlight = 2000
 
+// failoverWait is how long the rigs' streams wait for another worker.
+const failoverWait = 100 * time.Millisecond
+
 // maxWaitingBytes is the rigs' bound of requests that wait, which is at least one of the largest.
 const maxWaitingBytes = rpc.DefaultMaxReceiveBytes
 
@@ -75,7 +78,7 @@ func startRig(t *testing.T, n *workertest.Net, o rigOptions, addresses ...string
 		t.Cleanup(onDemand.Close)
 		places = onDemand
 	}
-	handlers := server.New(f, relay.New(places), loader)
+	handlers := server.New(f, relay.New(places, relay.Options{FailoverWait: failoverWait}), loader)
 	s := rpc.NewServer(rpc.ServerConfig{
 		Domain: fault.Domain, DrainTimeout: 5 * time.Second, MaxWaitingBytes: maxWaitingBytes,
 	}, logger)
@@ -109,6 +112,14 @@ func (r *rig) await(n int) {
 func (r *rig) within() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), hang)
 	r.Cleanup(cancel)
+	return ctx
+}
+
+// patient is a context without a deadline: it is the scheduler's to say how long a broken stream waits.
+func (r *rig) patient() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	guard := time.AfterFunc(hang, cancel)
+	r.Cleanup(func() { guard.Stop(); cancel() })
 	return ctx
 }
 

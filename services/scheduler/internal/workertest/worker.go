@@ -25,6 +25,8 @@ type Worker struct {
 
 	// OnGenerate replaces Stream.
 	OnGenerate func(*pb.GenerateRequest, grpc.ServerStreamingServer[pb.GenerateResponse]) error
+	// OnTokenize comes before the answer; its error is one.
+	OnTokenize func() error
 	// OnLoad replaces a load that succeeds after two events of progress.
 	OnLoad func(*pb.LoadModelRequest, grpc.ServerStreamingServer[pb.LoadModelResponse]) error
 	// OnUnload replaces an unload that frees 100 bytes of a model that is reported.
@@ -237,6 +239,11 @@ func Finished(tokens int) *pb.GenerateResponse {
 // Tokenize answers one token for each byte.
 func (w *Worker) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.TokenizeResponse, error) {
 	w.see(ctx)
+	if w.OnTokenize != nil {
+		if err := w.OnTokenize(); err != nil {
+			return nil, err
+		}
+	}
 	out := &pb.TokenizeResponse{}
 	for _, b := range []byte(in.GetText()) {
 		out.TokenIds = append(out.TokenIds, uint32(b))

@@ -1,0 +1,81 @@
+package relay
+
+import (
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// blame says of whom the end of an attempt speaks, and so what follows.
+type blame uint8
+
+const (
+	// final: it is the end of the call, on whatever worker.
+	final blame = iota
+	// request: the request is wrong, and every worker would say so: the end of the call, unless a worker has said otherwise.
+	request
+	// worker: this one cannot serve the request now, whatever the request is. Another may, and nothing is held against the request.
+	worker
+	// either: the worker failed, and the request may be what it failed at. Others may try, maxLost times.
+	either
+)
+
+// ends reports whether the caller gets it.
+func (b blame) ends() bool { return b == final || b == request }
+
+// blames is of whom a worker's own status speaks, by its reason.
+var blames = map[string]blame{
+	// The caller's own time, and the caller's own reading.
+	reason.DeadlineExceeded: final, reason.SlowReader: final,
+	// The same tokens give the same numbers on every worker of the class.
+	reason.NoTokenLeft: final, reason.BadLogits: final,
+
+	// What arrived is no request, or asks for what is not there.
+	reason.UnknownField: request, reason.MalformedMessage: request, reason.MessageTooLarge: request,
+	reason.InvalidArgument: request, reason.NotBuilt: request, reason.BadModelName: request, reason.NoTokenizer: request,
+	reason.NoChatTemplate: request, reason.ChatTemplateFailed: request, reason.ChatTemplateLimit: request,
+	reason.NoTokens: request, reason.BadTokenID: request, reason.PromptTooLong: request, reason.ResumeMismatch: request,
+	reason.ExpectationFailed: request, reason.RefusedByEngine: request,
+
+	// It is full: a place elsewhere is as good.
+	reason.WorkerFull: worker, reason.TooManyBytesWaiting: worker, reason.OutOfDeviceMemory: worker,
+	// It stops, and ends its calls. The caller's own cancelling is seen before its word is.
+	reason.WorkerStopping: worker, reason.WorkerDraining: worker, reason.Cancelled: worker,
+	// It no longer has what it had when it was chosen, or has something else.
+	reason.ModelUnloaded: worker, reason.ModelDraining: worker, reason.ModelNotLoaded: worker, reason.UnknownModel: worker,
+	reason.ModelOutOfService: worker, reason.DigestMismatch: worker, reason.NotOnThisDevice: worker,
+	reason.NoDevice: worker, reason.ResidentTensorDiffers: worker, reason.DeviceMemoryHeld: worker,
+
+	// It failed in the middle. Every request of the step ends so, and one of them may be why.
+	reason.StepFailed: either, reason.StepTimeout: either, reason.DeviceFailed: either, reason.EngineState: either,
+	reason.Panic: either, reason.Internal: either, reason.ChatTemplateProcess: either,
+}
+
+// blameOf is of whom a worker's own status speaks. accepted: another worker has begun this stream, and this one refuses what is
+// left of it. Then it is not the request that is wrong.
+func blameOf(err error, accepted bool) blame {
+	of, known := blames[rpc.Reason(err)]
+	if !known {
+		of = blameOfCode(status.Code(err))
+	}
+	if of == request && accepted {
+		return either
+	}
+	return of
+}
+
+// blameOfCode is for reasons of another version.
+func blameOfCode(code codes.Code) blame {
+	if of, known := blamesOfCodes[code]; known {
+		return of
+	}
+	return request
+}
+
+// blamesOfCodes are those that do not speak of the request.
+var blamesOfCodes = map[codes.Code]blame{
+	codes.Unavailable: worker, codes.ResourceExhausted: worker,
+	codes.Internal: either, codes.Unknown: either, codes.DataLoss: either, codes.Aborted: either,
+}

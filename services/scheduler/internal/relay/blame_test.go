@@ -1,0 +1,192 @@
+package relay_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/relay"
+	"github.com/millrace/millrace/services/scheduler/internal/workertest"
+)
+
+// What becomes of a call whose worker gives a reason, before its first frame and behind some tokens.
+type row struct {
+	reason string
+	code   codes.Code
+	// refused: the caller gets it before the first frame; else another worker serves.
+	refused bool
+	// ended: the caller gets it in mid-stream; else another worker goes on.
+	ended bool
+}
+
+var rows = []row{
+	{reason.DeadlineExceeded, codes.DeadlineExceeded, true, true},
+	{reason.SlowReader, codes.ResourceExhausted, true, true},
+	{reason.NoTokenLeft, codes.FailedPrecondition, true, true},
+	{reason.BadLogits, codes.Internal, true, true},
+
+	{reason.UnknownField, codes.InvalidArgument, true, true},
+	{reason.MalformedMessage, codes.InvalidArgument, true, true},
+	{reason.MessageTooLarge, codes.ResourceExhausted, true, true},
+	{reason.InvalidArgument, codes.InvalidArgument, true, true},
+	{reason.NotBuilt, codes.Unimplemented, true, true},
+	{reason.BadModelName, codes.InvalidArgument, true, true},
+	{reason.NoTokenizer, codes.FailedPrecondition, true, true},
+	{reason.NoChatTemplate, codes.FailedPrecondition, true, true},
+	{reason.ChatTemplateFailed, codes.InvalidArgument, true, true},
+	{reason.ChatTemplateLimit, codes.FailedPrecondition, true, true},
+	{reason.NoTokens, codes.InvalidArgument, true, true},
+	{reason.BadTokenID, codes.InvalidArgument, true, true},
+	{reason.PromptTooLong, codes.InvalidArgument, true, true},
+	{reason.ResumeMismatch, codes.FailedPrecondition, true, true},
+	{reason.ExpectationFailed, codes.FailedPrecondition, true, true},
+	{reason.RefusedByEngine, codes.InvalidArgument, true, true},
+
+	{reason.WorkerFull, codes.ResourceExhausted, false, false},
+	{reason.TooManyBytesWaiting, codes.ResourceExhausted, false, false},
+	{reason.OutOfDeviceMemory, codes.ResourceExhausted, false, false},
+	{reason.WorkerStopping, codes.Unavailable, false, false},
+	{reason.WorkerDraining, codes.Unavailable, false, false},
+	{reason.Cancelled, codes.Canceled, false, false},
+	{reason.ModelUnloaded, codes.Unavailable, false, false},
+	{reason.ModelDraining, codes.FailedPrecondition, false, false},
+	{reason.ModelNotLoaded, codes.FailedPrecondition, false, false},
+	{reason.UnknownModel, codes.NotFound, false, false},
+	{reason.ModelOutOfService, codes.Unavailable, false, false},
+	{reason.DigestMismatch, codes.FailedPrecondition, false, false},
+	{reason.NotOnThisDevice, codes.Unimplemented, false, false},
+	{reason.NoDevice, codes.Internal, false, false},
+	{reason.ResidentTensorDiffers, codes.DataLoss, false, false},
+	{reason.DeviceMemoryHeld, codes.Internal, false, false},
+
+	{reason.StepFailed, codes.Internal, false, false},
+	{reason.StepTimeout, codes.Internal, false, false},
+	{reason.DeviceFailed, codes.Internal, false, false},
+	{reason.EngineState, codes.Internal, false, false},
+	{reason.Panic, codes.Internal, false, false},
+	{reason.Internal, codes.Internal, false, false},
+	{reason.ChatTemplateProcess, codes.Internal, false, false},
+
+	{"OF_A_LATER_VERSION", codes.Unavailable, false, false},
+	{"OF_A_LATER_VERSION", codes.ResourceExhausted, false, false},
+	{"OF_A_LATER_VERSION", codes.Internal, false, false},
+	{"OF_A_LATER_VERSION", codes.FailedPrecondition, true, true},
+}
+
+// elsewhere are reasons that no worker gives a Generate: the scheduler's own, and those of loading a model.
+var elsewhere = []string{
+	reason.AmbiguousModel, reason.ClassMismatch, reason.FleetUnknown, reason.NoWorker, reason.WorkerLost, reason.WorkersFull,
+	reason.Stopping, reason.BadLoadOption, reason.ModelDoesNotFit, reason.TooManyLoads, reason.TooFewWorkers, reason.LoadIncomplete,
+	reason.InvalidModelFile, reason.ModelFileUnreadable, reason.ModelFileClosed, reason.UnsupportedArchitecture,
+	reason.UnsupportedTensorType, reason.UnsupportedTokenizer, reason.ModelLoading, reason.UnknownWorker,
+}
+
+func TestEveryReasonOfAWorkerSpeaksOfItOrOfTheRequest(t *testing.T) {
+	var known []string
+	for _, r := range rows {
+		known = append(known, r.reason)
+	}
+	for _, r := range reason.All() {
+		require.NotEqual(t, slices.Contains(known, r), slices.Contains(elsewhere, r), "%s: say of whom it speaks", r)
+	}
+	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
+	for _, tc := range rows {
+		t.Run(tc.reason+" "+tc.code.String(), func(t *testing.T) {
+			said := workertest.Refusal(tc.code, tc.reason, "said")
+			in := ask(6)
+			for events, ends := range map[int]bool{0: tc.refused, 4: tc.ended} {
+				generations := r.answerOnceWith(workertest.Answer{Events: events, Err: said}, nil)
+				got, err := r.generate(in)
+				if ends {
+					require.Equal(t, tc.reason, rpc.Reason(err), "behind %d events: %v", events, err)
+					require.Equal(t, rpc.WorkerDomain, rpc.Domain(err))
+					require.Len(t, got, events)
+					require.EqualValues(t, 1, generations())
+					continue
+				}
+				require.NoError(t, err, "behind %d events", events)
+				requireEqual(t, whole(t, in), got)
+				require.EqualValues(t, 2, generations())
+			}
+		})
+	}
+}
+
+// answerOnceWith makes the rig's workers answer the next request so, the one behind it with the error unless nil, and the rest
+// whole; it returns how many they have been asked since.
+func (r *rig) answerOnceWith(first workertest.Answer, second error) func() int64 {
+	before := int64(0)
+	sum := func() (n int64) {
+		for _, w := range r.workers {
+			n += w.Generations.Load()
+		}
+		return n
+	}
+	before = sum()
+	for id, w := range r.workers {
+		w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+			a := workertest.Whole(id)
+			switch n := sum() - before; {
+			case n == 1:
+				a = first
+				a.Worker = id
+			case n == 2 && second != nil:
+				return second
+			}
+			return a.Generate(in, stream)
+		}
+	}
+	return func() int64 { return sum() - before }
+}
+
+// Whatever is said to be wrong with a request that one worker has begun, it is not the request.
+func TestARefusalOfWhatAnotherWorkerHasBegunEndsNothing(t *testing.T) {
+	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}, "w3": {}})
+	for _, tc := range rows {
+		ends := tc.reason == reason.DeadlineExceeded || tc.reason == reason.SlowReader ||
+			tc.reason == reason.NoTokenLeft || tc.reason == reason.BadLogits
+		t.Run(tc.reason+" "+tc.code.String(), func(t *testing.T) {
+			in := ask(6)
+			generations := r.answerOnceWith(workertest.Answer{Events: 4}, workertest.Refusal(tc.code, tc.reason, "said"))
+			got, err := r.generate(in)
+			if ends {
+				require.Equal(t, tc.reason, rpc.Reason(err), "%v", err)
+				return
+			}
+			require.NoError(t, err)
+			requireEqual(t, whole(t, in), got)
+			require.EqualValues(t, 3, generations())
+		})
+	}
+}
+
+// A fleet that is full for a while holds a broken stream up and does not end it.
+func TestAResumeOutwaitsWorkersThatAreFull(t *testing.T) {
+	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
+	begun := time.Now()
+	cut := false
+	for id, w := range r.workers {
+		w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+			switch {
+			case !cut:
+				cut = true
+				return workertest.Answer{Worker: id, Events: 3}.Generate(in, stream)
+			case time.Since(begun) < 300*time.Millisecond:
+				return workertest.Refusal(codes.ResourceExhausted, reason.WorkerFull, "full")
+			}
+			return workertest.Whole(id).Generate(in, stream)
+		}
+	}
+	in := ask(9)
+	got, err := r.generate(in)
+	require.NoError(t, err)
+	requireEqual(t, whole(t, in), got)
+	require.Less(t, r.workers["w1"].Generations.Load(), int64(60), "it asks less and less often")
+}

@@ -1,0 +1,178 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/admission"
+	"github.com/millrace/millrace/services/scheduler/internal/calllog"
+	"github.com/millrace/millrace/services/scheduler/internal/fault"
+	"github.com/millrace/millrace/services/scheduler/internal/route"
+)
+
+// maxLost is how many attempts in a row may be lost without having brought a token: it may be the request that workers do not
+// survive.
+const maxLost = 3
+
+// call is one call from its request to its end, over as many attempts as it takes. One goroutine runs it.
+type call struct {
+	*Relay
+	ctx    context.Context
+	down   grpc.ServerStream
+	method string
+	route  route.Request
+	prompt int64
+
+	// log is nil for methods that are no generation; then body is the request.
+	log  *calllog.Log
+	body []byte
+
+	begun   bool        // whether a frame went down
+	lost    int         // attempts that were lost, of a call without log
+	arrived time.Time   // the call
+	first   time.Time   // the first token; zero: none yet
+	trailer metadata.MD // of the last attempt
+
+	failover failover
+}
+
+// newCall keeps of a request what further attempts need.
+func newCall(r *Relay, down grpc.ServerStream, method string, in Request, raw []byte) *call {
+	c := &call{
+		Relay: r, ctx: down.Context(), down: rpc.Bare(down), method: method, route: in.Route, prompt: in.Prompt, arrived: time.Now(),
+	}
+	if in.Generation != nil {
+		c.log = calllog.New(raw, in.Generation, c.arrived)
+	} else {
+		c.body = append([]byte(nil), raw...)
+	}
+	return c
+}
+
+// run gives the call to workers until it has ended.
+func (c *call) run() error {
+	lease, err := c.places.Place(c.ctx, c.route)
+	if err != nil {
+		return fault.Status(err)
+	}
+	inexact := false
+	attempts, resumes := 0, 0
+	for {
+		if attempts++; c.resumable() {
+			resumes++
+		}
+		end := c.try(lease, inexact)
+		if end.of.ends() {
+			err = end.err
+			break
+		}
+		if lease, inexact = end.moved, false; lease != nil {
+			continue
+		}
+		if lease, inexact, err = c.next(&end); lease == nil {
+			break
+		}
+	}
+	rpc.Annotate(c.ctx, "worker", c.failover.last)
+	if c.log != nil {
+		rpc.Annotate(c.ctx, "tokens", c.log.Tokens())
+	}
+	if attempts > 1 {
+		rpc.Annotate(c.ctx, "attempts", attempts)
+		rpc.Annotate(c.ctx, "resumes", resumes)
+	}
+	if c.trailer != nil {
+		c.down.SetTrailer(c.trailer)
+	}
+	return err
+}
+
+// resumable reports whether the caller has the beginning of a stream, which another worker goes on with.
+func (c *call) resumable() bool { return c.log != nil && c.log.Started() }
+
+// next finds the worker of the next attempt, after one that could not end the call. Without one, the error is the call's end.
+func (c *call) next(end *ending) (lease *admission.Lease, inexact bool, err error) {
+	if end.of == either && c.count() >= maxLost {
+		return nil, false, c.over(end, "as many attempts in a row brought no token")
+	}
+	c.failover.failed(end.err)
+	if c.resumable() {
+		return c.resume(end)
+	}
+	if c.begun && c.log == nil {
+		return nil, false, end.err
+	}
+	again := c.route
+	again.Exclude, again.Unloaded = append(again.Exclude, c.failover.exclude...), c.failover.unloaded
+	lease, err = c.places.Place(c.ctx, again)
+	switch {
+	case err == nil && c.retries.take():
+		return lease, false, nil
+	case err == nil:
+		lease.End()
+	case c.ctx.Err() != nil:
+		return nil, false, c.ended()
+	}
+	return nil, false, end.err // what the worker that was there said is nearer the truth than why nobody else is
+}
+
+// count counts a lost attempt and is how many there were in a row.
+func (c *call) count() int {
+	if c.log != nil {
+		return c.log.Lost()
+	}
+	c.lost++
+	return c.lost
+}
+
+// over is the end of a stream that cannot go on: a worker's own word, or that it was lost and why nobody took its place.
+func (c *call) over(end *ending, why string) error {
+	c.usage()
+	if !end.lost || !c.resumable() {
+		return end.err
+	}
+	return fault.Unresumed(c.failover.last, c.log.Tokens(), status.Convert(end.err).Message(), why)
+}
+
+// ended is the status of a call whose context has ended.
+func (c *call) ended() error {
+	c.usage()
+	return fault.Status(context.Cause(c.ctx))
+}
+
+// usage puts what was used into the trailers, where no worker is left to tell it.
+func (c *call) usage() {
+	if c.log == nil || c.trailer.Get(rpc.UsageTrailer) != nil {
+		return
+	}
+	if usage := c.log.Usage(); usage != nil {
+		c.trailer = metadata.Join(c.trailer, metadata.Pairs(rpc.UsageTrailer, string(usage)))
+	}
+}
+
+// message is the request of the next attempt.
+func (c *call) message(inexact bool) mem.BufferSlice {
+	if c.log == nil {
+		return mem.BufferSlice{mem.SliceBuffer(c.body)}
+	}
+	spent := calllog.Spent{}
+	if c.resumable() {
+		switch now := time.Now(); {
+		case c.first.IsZero():
+			spent.Before = now.Sub(c.arrived)
+		default:
+			spent.Before, spent.Behind = c.first.Sub(c.arrived), now.Sub(c.first)
+		}
+	}
+	whole, rest := c.log.Next(inexact, spent)
+	if rest == nil {
+		return mem.BufferSlice{mem.SliceBuffer(whole)}
+	}
+	return mem.BufferSlice{mem.SliceBuffer(whole), mem.SliceBuffer(rest)}
+}

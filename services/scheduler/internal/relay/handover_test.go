@@ -1,0 +1,138 @@
+package relay_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/scheduler/internal/relay"
+	"github.com/millrace/millrace/services/scheduler/internal/workertest"
+)
+
+// drain makes a worker say that it drains, or that it does no longer.
+func (r *rig) drain(id string, is bool) {
+	state := pb.WorkerState_WORKER_STATE_READY
+	if is {
+		state = pb.WorkerState_WORKER_STATE_DRAINING
+	}
+	r.workers[id].Change(func(report *pb.WorkerReport) { report.State = state })
+}
+
+// slow answers with a pause before each token.
+func slow() workertest.Answer {
+	a := workertest.Whole("")
+	a.Pause = 5 * time.Millisecond
+	return a
+}
+
+// begin reads some events of a call.
+func (r *rig) begin(in *pb.GenerateRequest, events int) (grpc.ServerStreamingClient[pb.GenerateResponse], []*pb.GenerateResponse) {
+	r.Helper()
+	stream, err := r.inference.Generate(r.patient(), in)
+	require.NoError(r, err)
+	var got []*pb.GenerateResponse
+	for len(got) < events {
+		m, err := stream.Recv()
+		require.NoError(r, err)
+		got = append(got, m)
+	}
+	return stream, got
+}
+
+func TestTheStreamsOfAWorkerThatDrainsMoveToAPeer(t *testing.T) {
+	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
+	in := ask(400)
+	type call struct {
+		stream grpc.ServerStreamingClient[pb.GenerateResponse]
+		got    []*pb.GenerateResponse
+	}
+	var calls []call
+	for range 6 {
+		stream, got := r.begin(in, 4)
+		calls = append(calls, call{stream, got})
+	}
+	r.drain("w1", true)
+	require.Eventually(t, func() bool { return r.workers["w1"].Running.Load() == 0 }, hang, time.Millisecond)
+	require.Eventually(t, func() bool { return r.workers["w2"].Running.Load() == 6 }, hang, time.Millisecond, "long before they end")
+	for _, c := range calls {
+		rest, err := all(c.stream)
+		require.NoError(t, err)
+		requireEqual(t, whole(t, in), append(c.got, rest...))
+	}
+	r.idle()
+}
+
+func TestADrainThatIsTakenBackMovesNothingThatComesLater(t *testing.T) {
+	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
+	for range 2 {
+		r.workers["w2"].Change(func(report *pb.WorkerReport) { report.State = pb.WorkerState_WORKER_STATE_NOT_READY })
+		require.Eventually(t, func() bool { return !r.fleet.Snapshot().Route.Workers[1].Serves() }, hang, time.Millisecond)
+		stream, got := r.begin(ask(30), 3)
+		require.Equal(t, "w1", got[0].GetStarted().GetWorkerId())
+		r.drain("w2", false)
+		require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[1].Serves() }, hang, time.Millisecond)
+		before := r.workers["w2"].Generations.Load()
+		r.drain("w1", true)
+		rest, err := all(stream)
+		require.NoError(t, err)
+		requireEqual(t, whole(t, ask(30)), append(got, rest...))
+		require.Equal(t, before+1, r.workers["w2"].Generations.Load(), "each drain moves it once")
+		r.drain("w1", false)
+		require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[0].Serves() }, hang, time.Millisecond)
+	}
+}
+
+func TestWithoutAPeerOfItsClassAStreamIsLeftToFinish(t *testing.T) {
+	other := slow()
+	other.Class = "another"
+	for name, answers := range map[string]map[string]workertest.Answer{
+		"alone":                            {"w1": slow()},
+		"beside a worker of another class": {"w1": slow(), "w2": other},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, relay.Options{}, answers)
+			in := ask(20)
+			in.ExpectClassId = proto.String("class") // which w1 alone has
+			stream, got := r.begin(in, 3)
+			r.drain("w1", true)
+			rest, err := all(stream)
+			require.NoError(t, err)
+			requireEqual(t, whole(t, in), append(got, rest...))
+			require.EqualValues(t, 1, r.workers["w1"].Generations.Load())
+			if w2 := r.workers["w2"]; w2 != nil {
+				require.Zero(t, w2.Generations.Load())
+			}
+		})
+	}
+}
+
+func TestACallThatWaitsForItsFirstTokenMovesUnseen(t *testing.T) {
+	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
+	var first atomic.Pointer[string]
+	for id, w := range r.workers {
+		w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+			if first.CompareAndSwap(nil, &id) {
+				<-stream.Context().Done() // it has not begun
+				return stream.Context().Err()
+			}
+			if len(in.GetResume()) > 0 {
+				t.Error("nothing is to be resumed")
+			}
+			return workertest.Whole(id).Generate(in, stream)
+		}
+	}
+	in := ask(5)
+	stream, err := r.inference.Generate(r.patient(), in)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return first.Load() != nil }, hang, time.Millisecond)
+	r.drain(*first.Load(), true)
+	got, err := all(stream)
+	require.NoError(t, err)
+	requireEqual(t, whole(t, in), got)
+	r.idle()
+}

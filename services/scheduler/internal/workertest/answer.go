@@ -1,0 +1,182 @@
+package workertest
+
+import (
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// PromptTokens is how many tokens every prompt has.
+const PromptTokens = 6
+
+// drawn is the seed of requests that have none.
+const drawn = 4711
+
+// Answer is a worker's answer to a request by the contract, `resume` included: one event for each token, whose ids depend on the
+// seed, the output and the index, and whose text is one that grows behind its ids by a token.
+type Answer struct {
+	// Worker, Class, Digest are what `started` says; an empty class is "class", an empty digest that of Model.
+	Worker, Class, Digest string
+	// Cached is what the worker says of its prefix cache.
+	Cached uint32
+	// Pause comes before each token.
+	Pause time.Duration
+	// Events is how many events are sent before Err ends the stream; negative: all, and Err is not looked at.
+	Events int
+	// Err ends it; nil is OK.
+	Err error
+	// Change sees, and may change, every event before it leaves.
+	Change func(*pb.GenerateResponse)
+}
+
+// Whole answers to the end.
+func Whole(worker string) Answer { return Answer{Worker: worker, Events: -1} }
+
+// Generate streams it; it can be a Worker's OnGenerate.
+func (a Answer) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+	events, err := a.Of(in)
+	if err != nil {
+		return err
+	}
+	for i, e := range events {
+		if i == a.Events {
+			return a.Err
+		}
+		if e.GetTokens() != nil && a.Pause > 0 {
+			select {
+			case <-time.After(a.Pause):
+			case <-stream.Context().Done():
+				return stream.Context().Err()
+			}
+		}
+		if a.Change != nil {
+			a.Change(e)
+		}
+		if err := stream.Send(e); err != nil {
+			return err
+		}
+	}
+	if a.Events >= 0 {
+		return a.Err
+	}
+	return nil
+}
+
+// Of are all events of the answer, or why the request is refused.
+func (a Answer) Of(in *pb.GenerateRequest) ([]*pb.GenerateResponse, error) {
+	started := &pb.Started{
+		WorkerId: a.Worker, ClassId: a.Class, ModelDigest: a.Digest, PromptTokens: PromptTokens, PromptDigest: "digest of the prompt",
+		CachedTokens: a.Cached, Seed: drawn,
+	}
+	if s := in.GetSampling(); s != nil && s.Seed != nil {
+		started.Seed = s.GetSeed()
+	}
+	if started.ClassId == "" {
+		started.ClassId = "class"
+	}
+	if started.ModelDigest == "" {
+		started.ModelDigest = Model(in.GetModel()).GetModelDigest()
+	}
+	if err := expectations(in, started); err != nil {
+		return nil, err
+	}
+	outputs, limit := int(max(1, in.GetSampling().GetNumSequences())), int(in.GetStopping().GetMaxTokens())
+	had := make([]*pb.Resume, outputs)
+	for _, r := range in.GetResume() {
+		had[r.GetOutputIndex()] = r
+	}
+	for i, r := range had {
+		if len(in.GetResume()) == 0 {
+			break
+		}
+		started.ResumedTokens = append(started.ResumedTokens, uint32(len(r.GetTokenIds())))
+		if err := received(started.GetSeed(), i, limit, r); err != nil {
+			return nil, err
+		}
+	}
+	var events []*pb.GenerateResponse
+	if in.GetResponse().GetProgress() {
+		for _, n := range []uint32{2, 4, PromptTokens} {
+			events = append(events, &pb.GenerateResponse{Event: &pb.GenerateResponse_Progress{Progress: &pb.Progress{PrefilledTokens: n}}})
+		}
+	}
+	events = append(events, &pb.GenerateResponse{Event: &pb.GenerateResponse_Started{Started: started}})
+	if in.GetResponse().GetEchoPrompt() && len(in.GetResume()) == 0 {
+		for _, part := range [][]uint32{{0, 1}, {2, 3, 4}, {5}} {
+			events = append(events, &pb.GenerateResponse{Event: &pb.GenerateResponse_Prompt{
+				Prompt: &pb.PromptTokens{TokenIds: part, TokenIndex: part[0]}}})
+		}
+	}
+	for k := range limit {
+		for i := range outputs {
+			if !had[i].GetFinished() && k >= len(had[i].GetTokenIds()) {
+				events = append(events, token(started.GetSeed(), i, k, limit))
+			}
+		}
+	}
+	for i := range outputs {
+		if !had[i].GetFinished() {
+			events = append(events, &pb.GenerateResponse{Event: &pb.GenerateResponse_Finished{Finished: &pb.Finished{
+				OutputIndex: uint32(i), Reason: pb.FinishReason_FINISH_REASON_LENGTH,
+				Usage: &pb.Usage{PromptTokens: PromptTokens, CompletionTokens: uint32(limit), CachedTokens: a.Cached},
+			}}})
+		}
+	}
+	return events, nil
+}
+
+// expectations refuses what is not the stream that is asked for.
+func expectations(in *pb.GenerateRequest, is *pb.Started) error {
+	for _, want := range []struct {
+		asked *string
+		is    string
+	}{{in.ExpectClassId, is.GetClassId()}, {in.ExpectModelDigest, is.GetModelDigest()}, {in.ExpectPromptDigest, is.GetPromptDigest()}} {
+		if want.asked != nil && *want.asked != want.is {
+			return Refusal(codes.FailedPrecondition, reason.ExpectationFailed, want.is+" is not "+*want.asked)
+		}
+	}
+	return nil
+}
+
+// received refuses what is resumed and was never sent.
+func received(seed uint64, output, limit int, r *pb.Resume) error {
+	var ids []uint32
+	bytes := 0
+	for k := range r.GetTokenIds() {
+		sent := token(seed, output, k, limit).GetTokens()
+		ids, bytes = append(ids, sent.GetTokenIds()...), bytes+len(sent.GetText())
+	}
+	if !slices.Equal(ids, r.GetTokenIds()) || !r.GetFinished() && r != nil && r.TextBytes != nil && int(r.GetTextBytes()) != bytes {
+		return Refusal(codes.FailedPrecondition, reason.ResumeMismatch, "these tokens were never sent")
+	}
+	return nil
+}
+
+// token is the event of the k-th token of an output. The text of a token comes with the next one, the last with its own.
+func token(seed uint64, output, k, limit int) *pb.GenerateResponse {
+	id := func(k int) uint32 { return uint32((seed+uint64(output)*1000+uint64(k)*17)%100_000) + 1 }
+	words := []string{"", "a", " é", "漢", " the"}
+	text := ""
+	if k > 0 {
+		text = words[id(k-1)%5]
+	}
+	if k == limit-1 {
+		text += words[id(k)%5]
+	}
+	return &pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: &pb.Tokens{
+		OutputIndex: uint32(output), TokenIndex: uint32(k), TokenIds: []uint32{id(k)}, Text: text,
+		Details: []*pb.TokenDetail{{Rank: proto.Uint32(uint32(k) + 1)}},
+	}}}
+}
+
+// Refusal is a worker's own status.
+func Refusal(code codes.Code, why, message string) error {
+	return rpc.Fault{Code: code, Domain: rpc.WorkerDomain, Reason: why, Message: message}.Err()
+}
