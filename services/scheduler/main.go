@@ -29,9 +29,6 @@ import (
 
 const program = "millrace-scheduler"
 
-// maxAwaitingLoad is how many requests wait for the load of one model; what they hold in bytes is bounded for all together.
-const maxAwaitingLoad = 1024
-
 // Exit codes.
 const (
 	exitFailed = 1
@@ -124,8 +121,9 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) error {
 		return err
 	}
 	loader := loading.New(workers, loading.Config{}, logger)
-	var places relay.Placer = admission.New(workers, cfg.MaxInFlight)
-	onDemand := residency.New(places, residency.By(loader), residency.Config{Timeout: cfg.LoadTimeout, MaxWaiting: maxAwaitingLoad}, logger)
+	var places relay.Placer = admission.New(workers, cfg.MaxInFlight, admission.MaxQueue(cfg.MaxQueue),
+		admission.Grace(cfg.WorkerGrace), admission.OnDemand(cfg.LoadOnDemand))
+	onDemand := residency.New(places, residency.By(loader), residency.Config{Timeout: cfg.LoadTimeout, MaxWaiting: max(cfg.MaxQueue, 1)}, logger)
 	if cfg.LoadOnDemand {
 		places = onDemand
 	}

@@ -13,8 +13,8 @@ func All() []string {
 		NoTokenizer, NoChatTemplate, ChatTemplateFailed, ChatTemplateLimit, ChatTemplateProcess, NoTokens, BadTokenID,
 		PromptTooLong, ResumeMismatch, NoTokenLeft,
 
-		FleetUnknown, NoWorker, UnknownWorker, WorkerLost, WorkerFull, WorkersFull, WorkerStopping, WorkerDraining, Stopping,
-		SlowReader,
+		FleetUnknown, NoWorker, UnknownWorker, WorkerLost, WorkerFull, WorkersFull, Displaced, TooLate, WorkerStopping, WorkerDraining,
+		Stopping, SlowReader,
 
 		BadLoadOption, ModelDoesNotFit, TooManyLoads, TooFewWorkers, LoadIncomplete, InvalidModelFile,
 		ModelFileUnreadable, ModelFileClosed, UnsupportedArchitecture, UnsupportedTensorType, UnsupportedTokenizer,

@@ -93,8 +93,15 @@ const (
 	WorkerLost = "WORKER_LOST"
 	// WorkerFull: RESOURCE_EXHAUSTED, as many requests wait at this worker as may; try later.
 	WorkerFull = "WORKER_FULL"
-	// WorkersFull: RESOURCE_EXHAUSTED, every worker that could serve it has as many as it may; try later.
+	// WorkersFull: RESOURCE_EXHAUSTED, no worker that could serve it has a place, and as many wait for one as may; try later.
+	// Metadata: model, waiting, max_queue, retry_after_ms.
 	WorkersFull = "WORKERS_FULL"
+	// Displaced: RESOURCE_EXHAUSTED, it waited for a place, and in a full queue one more urgent took its place; try later. Metadata as
+	// of WorkersFull.
+	Displaced = "DISPLACED"
+	// TooLate: RESOURCE_EXHAUSTED, by measured rates its first token would come after its deadline. Metadata: model, estimate_ms,
+	// deadline_ms.
+	TooLate = "TOO_LATE"
 	// WorkerStopping: UNAVAILABLE, this worker is shutting down; FAILED_PRECONDITION, it is and cannot serve again.
 	WorkerStopping = "WORKER_STOPPING"
 	// WorkerDraining: UNAVAILABLE, an operator has this worker drain; others may serve.

@@ -68,6 +68,8 @@ var advices = map[string]string{
 	reason.WorkerLost:     again,
 	reason.WorkerFull:     "",
 	reason.WorkersFull:    "",
+	reason.Displaced:      "",
+	reason.TooLate:        "a longer --timeout",
 	reason.WorkerStopping: "another worker, or again when it is back",
 	reason.WorkerDraining: "another worker, or again when it is undrained; millrace undrain WORKER takes a drain back",
 	reason.Stopping:       "another scheduler, or again when it is back",

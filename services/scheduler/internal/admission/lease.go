@@ -13,20 +13,39 @@ type Lease struct {
 	ClassID string
 	// Link is the connection to it, held.
 	Link *fleet.Link
+	// Cached is how many tokens of the prompt the worker was taken to have, estimated.
+	Cached int64
 
-	load *route.Load
-	left int64 // tokens still counted in load
+	choice  route.Choice
+	ended   func(l *Lease)
+	model   string
+	class   class
+	crowded bool  // at its end, the worker had as many requests as it may
+	left    int64 // tokens that the request was taken to need and that are not computed
+	beyond  int64 // tokens computed beyond those
+	started bool
+}
+
+// Started says that the prompt is computed: it holds nobody up on the worker any more. Progress says so too.
+func (l *Lease) Started() {
+	if !l.started {
+		l.started = true
+		l.choice.Started()
+	}
 }
 
 // Progress takes computed tokens off the worker's load, never more than were counted.
 func (l *Lease) Progress(tokens int64) {
-	tokens = min(tokens, l.left)
-	l.left -= tokens
-	l.load.Progress(tokens)
+	l.Started()
+	l.choice.Progress(tokens)
+	l.beyond += max(tokens-l.left, 0)
+	l.left = max(l.left-tokens, 0)
 }
 
-// End gives the place and the link back.
+// End gives the place and the link back; who waits for a place gets it.
 func (l *Lease) End() {
-	l.load.End(l.left)
+	l.crowded = l.choice.Crowded()
+	l.choice.End()
 	l.Link.Release()
+	l.ended(l)
 }

@@ -11,12 +11,16 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
 )
 
 // ErrInvalid says that a flag has a value that it cannot have.
 var ErrInvalid = errors.New("invalid configuration")
+
+// maxQueue bounds --max-queue: so many goroutines and streams are some 30 GB.
+const maxQueue = 1 << 20
 
 // Config is the scheduler's configuration.
 type Config struct {
@@ -38,6 +42,10 @@ type Config struct {
 	InexactFailover string
 	// MaxHeldBytes bounds the requests that are held for their streams; at least one of the largest.
 	MaxHeldBytes int64
+	// MaxQueue is how many requests wait for places of one model; [0, 1048576].
+	MaxQueue int
+	// WorkerGrace is how long a model may be without a worker before its requests are refused; [0, 1 min].
+	WorkerGrace time.Duration
 	// DrainTimeout bounds the wait for running calls at the end; [0, 1 h].
 	DrainTimeout time.Duration
 	// LogLevel is trace, debug, info, warn or error.
@@ -67,6 +75,8 @@ func Flags(fs *pflag.FlagSet) *Config {
 	fs.DurationVar(&c.FailoverWait, "failover-wait", relay.DefaultFailoverWait, "longest wait of a stream for another worker when its own is lost, unless its call has a deadline")
 	fs.StringVar(&c.InexactFailover, "inexact-failover", Continue, "when no worker of a stream's class is left: continue on another class and say so, or refuse")
 	fs.Int64Var(&c.MaxHeldBytes, "max-held-bytes", defaultMaxHeldBytes, "bytes of requests held until their streams end, to go on elsewhere; requests beyond it are refused")
+	fs.IntVar(&c.MaxQueue, "max-queue", admission.DefaultMaxQueue, "requests that wait for places of one model at once; 0: none waits")
+	fs.DurationVar(&c.WorkerGrace, "worker-grace", admission.DefaultGrace, "how long a model may be without a worker before its requests are refused")
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "longest wait for running calls when stopping")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
 	fs.BoolVar(&c.LogJSON, "log-json", false, "write log lines as JSON objects")
@@ -108,6 +118,12 @@ func (c *Config) Validate() error {
 	if c.MaxHeldBytes < rpc.DefaultMaxReceiveBytes {
 		refuse("--max-held-bytes is %d: must be at least %d, one request of the largest", c.MaxHeldBytes, rpc.DefaultMaxReceiveBytes)
 	}
+	if c.MaxQueue < 0 || c.MaxQueue > maxQueue {
+		refuse("--max-queue is %d: must be in [0, %d]", c.MaxQueue, maxQueue)
+	}
+	if c.WorkerGrace < 0 || c.WorkerGrace > time.Minute {
+		refuse("--worker-grace is %v: must be in [0, 1m]", c.WorkerGrace)
+	}
 	if c.DrainTimeout < 0 || c.DrainTimeout > time.Hour {
 		refuse("--drain-timeout is %v: must be in [0, 1h]", c.DrainTimeout)
 	}
@@ -124,6 +140,7 @@ func (c *Config) Fields() []any {
 		"load_on_demand", c.LoadOnDemand, "load_timeout", c.LoadTimeout,
 		"stale", c.Stale,
 		"failover_wait", c.FailoverWait, "inexact_failover", c.InexactFailover, "max_held_bytes", c.MaxHeldBytes,
+		"max_queue", c.MaxQueue, "worker_grace", c.WorkerGrace,
 		"drain_timeout", c.DrainTimeout, "log_level", c.LogLevel, "log_json", c.LogJSON,
 	}
 }

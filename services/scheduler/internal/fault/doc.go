@@ -1,5 +1,5 @@
 // Package fault is the one place where the scheduler's refusals become statuses: the table from the sentinels of route,
-// place and fleet to codes and reasons.
+// admission and place to codes and reasons.
 //
 // A worker's own status never comes through here: it passes unchanged, with the worker's domain.
 package fault

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/place"
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
@@ -28,7 +30,7 @@ const (
 	retryLater = time.Second
 )
 
-// table maps sentinels to statuses, matched with errors.Is from the top.
+// table maps sentinels to statuses, matched with errors.Is from the top. A refusal that knows when to come again says so itself.
 var table = []struct {
 	sentinel error
 	code     codes.Code
@@ -43,6 +45,9 @@ var table = []struct {
 	{route.ErrDigestMismatch, codes.FailedPrecondition, reason.DigestMismatch, 0},
 	{route.ErrClassMismatch, codes.FailedPrecondition, reason.ClassMismatch, 0},
 	{route.ErrWorkersFull, codes.ResourceExhausted, reason.WorkersFull, retryLater},
+	{route.ErrTight, codes.ResourceExhausted, reason.WorkersFull, retryLater},
+	{admission.ErrDisplaced, codes.ResourceExhausted, reason.Displaced, retryLater},
+	{admission.ErrTooLate, codes.ResourceExhausted, reason.TooLate, retryLater},
 	{place.ErrNowhere, codes.NotFound, reason.UnknownModel, 0},
 	{place.ErrTooFew, codes.ResourceExhausted, reason.TooFewWorkers, 0},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, reason.DeadlineExceeded, 0},
@@ -56,15 +61,15 @@ func Status(err error) error {
 		return nil
 	}
 	var refusal *route.Refusal
-	numbers := map[string]string(nil)
+	numbers, retry := map[string]string(nil), time.Duration(0)
 	if errors.As(err, &refusal) {
-		numbers = refusal.Numbers
+		numbers, retry = refusal.Numbers, time.Duration(refusal.RetryMillis)*time.Millisecond
 	}
 	for _, row := range table {
 		if errors.Is(err, row.sentinel) {
 			return rpc.Fault{
 				Code: row.code, Domain: Domain, Reason: row.reason, Message: err.Error(),
-				Metadata: numbers, RetryAfter: row.retry,
+				Metadata: numbers, RetryAfter: cmp.Or(retry, row.retry),
 			}.Err()
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/place"
 	"github.com/millrace/millrace/services/scheduler/internal/route"
@@ -31,6 +33,9 @@ func TestEverySentinelHasItsStatusBareAndWrapped(t *testing.T) {
 		route.ErrDigestMismatch:  {codes.FailedPrecondition, reason.DigestMismatch, false},
 		route.ErrClassMismatch:   {codes.FailedPrecondition, reason.ClassMismatch, false},
 		route.ErrWorkersFull:     {codes.ResourceExhausted, reason.WorkersFull, true},
+		route.ErrTight:           {codes.ResourceExhausted, reason.WorkersFull, true},
+		admission.ErrDisplaced:   {codes.ResourceExhausted, reason.Displaced, true},
+		admission.ErrTooLate:     {codes.ResourceExhausted, reason.TooLate, true},
 		place.ErrNowhere:         {codes.NotFound, reason.UnknownModel, false},
 		place.ErrTooFew:          {codes.ResourceExhausted, reason.TooFewWorkers, false},
 		context.DeadlineExceeded: {codes.DeadlineExceeded, reason.DeadlineExceeded, false},
@@ -51,6 +56,11 @@ func TestEverySentinelHasItsStatusBareAndWrapped(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestARefusalThatKnowsWhenToComeAgainSaysSo(t *testing.T) {
+	err := fault.Status(&route.Refusal{Err: route.ErrWorkersFull, Message: "x", RetryMillis: 7000})
+	require.Equal(t, 7*time.Second, rpc.RetryAfter(err))
 }
 
 func TestAStatusPassesUnchangedAndAStrangeErrorIsInternal(t *testing.T) {

@@ -24,7 +24,8 @@ type Fleet struct {
 	dirty    chan struct{} // capacity 1: something changed since the last snapshot
 	counts   chan struct{} // capacity 1: numbers did
 	running  sync.WaitGroup
-	links    sync.Map // *Link to nothing: those that are open
+	links    sync.Map      // *Link to nothing: those that are open
+	prefixes route.Indexes // of all workers
 
 	mu      sync.Mutex
 	members map[string]*member  // guarded by mu; by address
@@ -138,7 +139,7 @@ func (f *Fleet) follow(ctx context.Context, entry string, addresses []string) {
 		for _, a := range all {
 			wanted[a] = true
 			if f.members[a] == nil {
-				m := &member{address: a, load: &route.Load{}, changed: true}
+				m := &member{address: a, load: &route.Load{}, changed: true, tracker: tracker{index: &f.prefixes}}
 				var own context.Context
 				own, m.leave = context.WithCancel(ctx)
 				f.members[a] = m

@@ -93,7 +93,9 @@ func TestAWorkersReportsBecomeSnapshots(t *testing.T) {
 	require.Equal(t, "class", s.Route.Workers[0].Models[0].ClassID)
 
 	w.Change(func(r *pb.WorkerReport) { r.State = pb.WorkerState_WORKER_STATE_DRAINING; r.Load.Running = 3 })
-	until(t, f, func(s *fleet.Snapshot) bool { return !s.Route.Workers[0].Serves() && s.Route.Workers[0].Sequences == 3 })
+	until(t, f, func(s *fleet.Snapshot) bool {
+		return !s.Route.Workers[0].Serves() && s.Members[0].Report.GetLoad().GetRunning() == 3
+	})
 	require.Eventually(t, func() bool { return f.Members()[0].RoundTrip > 0 }, hang, time.Millisecond)
 }
 

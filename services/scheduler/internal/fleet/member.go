@@ -264,6 +264,9 @@ func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time
 	}
 	m.mu.Lock()
 	did := m.tracker.take(in)
+	if full != nil || in.GetDelta().GetLoad() != nil || in.GetDelta().GetModelsChanged() {
+		observe(m.load, m.tracker.report)
+	}
 	m.last = now
 	if in.GetProbe() == probe.number {
 		m.roundTrip = now.Sub(probe.sent)

@@ -27,14 +27,15 @@ func (p prefixes) of(name, digest string) *route.Prefixes {
 
 // told applies a message of a worker whose report lists some models, and returns what is known then; changed is whether it
 // points elsewhere than before. A model that is not listed is not kept: a worker tells of it in its report first.
-func (p prefixes) told(in *pb.PrefixKeys, report *pb.WorkerReport) (is prefixes, changed bool) {
+func (p prefixes) told(in *pb.PrefixKeys, report *pb.WorkerReport, all *route.Indexes) (is prefixes, changed bool) {
 	name, digest := in.GetModel(), in.GetModelDigest()
 	if !lists(report, name, digest) {
 		return p, false
 	}
 	keys := p.of(name, digest)
 	if changed = keys == nil || in.GetReset_(); changed {
-		keys = &route.Prefixes{}
+		keys.Drop()
+		keys = all.Prefixes(name, digest)
 		p = maps.Clone(p)
 		if p == nil {
 			p = prefixes{}
@@ -45,17 +46,30 @@ func (p prefixes) told(in *pb.PrefixKeys, report *pb.WorkerReport) (is prefixes,
 	return p, changed
 }
 
-// listed are the prefixes of models that a new report still lists.
-func (p prefixes) listed(report *pb.WorkerReport) prefixes {
-	gone := func(name string, is prefixesOf) bool { return !lists(report, name, is.digest) }
-	for name, is := range p {
-		if gone(name, is) {
-			p = maps.Clone(p)
-			maps.DeleteFunc(p, gone)
-			return p
+// listed are the prefixes of the models that a new report lists; those of a model that it lists for the first time are empty.
+func (p prefixes) listed(report *pb.WorkerReport, all *route.Indexes) prefixes {
+	is := prefixes{}
+	for name, of := range p {
+		if lists(report, name, of.digest) {
+			is[name] = of
+		} else {
+			of.keys.Drop()
 		}
 	}
-	return p
+	for _, m := range report.GetModels() {
+		name, digest := m.GetName(), m.GetModelDigest()
+		if is.of(name, digest) == nil && digest != "" {
+			is[name] = prefixesOf{digest, all.Prefixes(name, digest)}
+		}
+	}
+	return is
+}
+
+// drop voids all: the worker is not followed any more, or tells everything anew.
+func (p prefixes) drop() {
+	for _, of := range p {
+		of.keys.Drop()
+	}
 }
 
 // lists says whether a report has a model of this digest.

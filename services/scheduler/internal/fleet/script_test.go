@@ -99,7 +99,7 @@ func (p *player) command(address, verb string, words []string, line string) {
 	s := p.sessions[address]
 	if s == nil {
 		require.Equal(p, "opens", verb, "%s: nothing was opened there", line)
-		m := &member{address: address, leave: func() {}, load: &route.Load{}, changed: true}
+		m := &member{address: address, leave: func() {}, load: &route.Load{}, changed: true, tracker: tracker{index: &p.f.prefixes}}
 		s = &playedSession{m: m}
 		p.sessions[address] = s
 		p.follow(m)

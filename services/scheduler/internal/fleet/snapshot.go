@@ -84,15 +84,16 @@ func (m *member) viewLocked() entry {
 func assemble(known bool, entries []*entry, shadowed map[*entry]string) *Snapshot {
 	s := &Snapshot{Members: make([]Member, len(entries)), next: make(chan struct{})}
 	s.Next = s.next
-	s.Route = route.Snapshot{Known: known, Workers: make([]route.Worker, len(entries))}
+	workers := make([]route.Worker, len(entries))
 	for i, e := range entries {
-		s.Members[i], s.Route.Workers[i] = e.Member, e.routed
+		s.Members[i], workers[i] = e.Member, e.routed
 		if problem, is := shadowed[e]; is {
 			m := &s.Members[i]
 			m.Connected, m.Link, m.Problem = false, nil, problem
-			s.Route.Workers[i].Connected = false
+			workers[i].Connected = false
 		}
 	}
+	s.Route = route.NewSnapshot(known, workers)
 	return s
 }
 
@@ -126,7 +127,7 @@ func duplicate(m, before *Member) string {
 func routed(m *Member, cached prefixes) route.Worker {
 	w := route.Worker{
 		ID: m.Report.GetWorkerId(), Address: m.Address, Connected: m.Connected, State: states[m.Report.GetState()],
-		Sequences: int64(m.Report.GetLoad().GetRunning()) + int64(m.Report.GetLoad().GetWaiting()), Load: m.Load,
+		Load: m.Load,
 	}
 	if n := len(m.Report.GetModels()); n > 0 {
 		w.Models = make([]route.Model, 0, n)
@@ -136,11 +137,15 @@ func routed(m *Member, cached prefixes) route.Worker {
 		if class == "" {
 			class = m.Report.GetClassId()
 		}
+		of, tells := loadOfModel(m.Report, model.GetName())
 		w.Models = append(w.Models, route.Model{
 			Name: model.GetName(), Digest: model.GetModelDigest(), ClassID: class,
 			Ready:         model.GetState() == pb.ModelState_MODEL_STATE_READY,
 			ContextLength: int64(model.GetContextLength()),
-			Prefixes:      cached.of(model.GetName(), model.GetModelDigest()),
+			MaxSequences:  int64(model.GetLoaded().GetMaxSequences()),
+			CacheTokens:   cacheTokens(model, tells), FreeTokens: int64(of.GetFreeBlocks()) * int64(model.GetLoaded().GetBlockSize()),
+			PrefillRate: of.GetPrefillTokensPerSecond(),
+			Prefixes:    cached.of(model.GetName(), model.GetModelDigest()),
 		})
 	}
 	for _, file := range m.Report.GetFiles() {

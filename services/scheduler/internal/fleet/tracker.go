@@ -5,6 +5,7 @@ import (
 	"time"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
 // resyncMessages is how many messages may come between a gap and the full report that was asked for then: what was on its way,
@@ -20,6 +21,8 @@ type tracker struct {
 	// progress is newer than the report's; nil if that is the newest.
 	progress *pb.StepProgress
 	prefixes prefixes
+	// index is of all workers' prefixes; nil: none is kept.
+	index *route.Indexes
 	// current is whether the report is of the stream that is open, with nothing missed since.
 	current  bool
 	sequence uint64 // of the stream's last message
@@ -45,7 +48,16 @@ type effect struct {
 // open begins a stream; close ends it. What the worker was stays known.
 func (t *tracker) open() { t.current, t.sequence, t.missed = false, 0, 0 }
 
-func (t *tracker) close() { t.current = false }
+func (t *tracker) close() {
+	t.current = false
+	t.forget()
+}
+
+// forget voids what is known of cached prefixes: their worker tells all of them behind a full report.
+func (t *tracker) forget() {
+	t.prefixes.drop()
+	t.prefixes = nil
+}
 
 // offered is whether requests may go there as far as this scheduler judges.
 func (t *tracker) offered() bool { return t.current && t.steps.hangs == nil && t.digests.lie == nil }
@@ -86,7 +98,7 @@ func (t *tracker) take(in *pb.HealthResponse) effect {
 		did.changed = urgent(before, event.Delta)
 		did.counts = !did.changed && !event.Delta.GetReadingsOnly()
 		if event.Delta.GetModelsChanged() {
-			t.prefixes = t.prefixes.listed(t.report)
+			t.prefixes = t.prefixes.listed(t.report, t.index)
 			t.digests.reported(before.GetModels(), t.report.GetModels())
 		}
 		if p := event.Delta.GetProgress(); p != nil {
@@ -99,7 +111,7 @@ func (t *tracker) take(in *pb.HealthResponse) effect {
 			t.judge(p, &did)
 		}
 	case *pb.HealthResponse_PrefixKeys: // kept beside the report
-		t.prefixes, did.changed = t.prefixes.told(event.PrefixKeys, t.report)
+		t.prefixes, did.changed = t.prefixes.told(event.PrefixKeys, t.report, t.index)
 	default:
 		did.end = fmt.Errorf("%w: a message without a known event", ErrGap)
 	}
@@ -126,7 +138,9 @@ func (t *tracker) replace(full *pb.WorkerReport) (did effect) {
 	case t.current:
 		before = t.report.GetModels() // else it may have loaded others meanwhile
 	}
-	t.report, t.progress, t.prefixes, t.current, t.missed = full, nil, nil, true, 0 // every key is told anew behind it
+	t.report, t.progress, t.current, t.missed = full, nil, true, 0
+	t.forget()
+	t.prefixes = prefixes(nil).listed(full, t.index) // every key is told anew behind it
 	t.digests.reported(before, full.GetModels())
 	did.changed = true
 	t.judge(full.GetProgress(), &did)
@@ -142,7 +156,8 @@ func (t *tracker) miss(why error) effect {
 	case t.missed > 1:
 		return effect{}
 	}
-	t.current, t.prefixes = false, nil
+	t.current = false
+	t.forget()
 	return effect{changed: true, resync: true}
 }
 

@@ -86,6 +86,7 @@ var elsewhere = []string{
 	reason.Stopping, reason.BadLoadOption, reason.ModelDoesNotFit, reason.TooManyLoads, reason.TooFewWorkers, reason.LoadIncomplete,
 	reason.InvalidModelFile, reason.ModelFileUnreadable, reason.ModelFileClosed, reason.UnsupportedArchitecture,
 	reason.UnsupportedTensorType, reason.UnsupportedTokenizer, reason.ModelLoading, reason.UnknownWorker,
+	reason.Displaced, reason.TooLate,
 }
 
 func TestEveryReasonOfAWorkerSpeaksOfItOrOfTheRequest(t *testing.T) {

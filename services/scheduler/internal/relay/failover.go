@@ -35,6 +35,7 @@ type failover struct {
 	unloaded []string
 	since    time.Time // when the stream broke, as if attempts took no time; zero when a worker brings tokens
 	rounds   int       // searches in vain since then
+	tries    int       // attempts since then
 }
 
 // begin notes an attempt.
@@ -44,12 +45,13 @@ func (f *failover) begin(worker string) { f.last, f.began = worker, time.Now() }
 func (f *failover) flows() {
 	if !f.since.IsZero() || len(f.exclude)+len(f.unloaded) > 0 { // most tokens: nothing is written
 		f.forgive()
-		f.since, f.rounds = time.Time{}, 0
+		f.since, f.rounds, f.tries = time.Time{}, 0, 0
 	}
 }
 
 // failed notes that the worker of the last attempt failed, and in which words.
 func (f *failover) failed(err error) {
+	f.tries++
 	switch rpc.Reason(err) {
 	case reason.ModelNotLoaded, reason.ModelDraining, reason.ModelUnloaded:
 		f.unloaded = append(f.unloaded, f.last)
@@ -86,7 +88,19 @@ func (c *call) resume(end *ending) (lease *admission.Lease, inexact bool, err er
 	if c.options.RefuseInexact || c.route.ClassID != "" {
 		exactUntil = until
 	}
-	for {
+	err = end.err
+	// The first search is at once. Those behind one in vain, or behind a worker that had been asked in the place of another, come less
+	// and less often.
+	for searched := f.tries > 1; ; searched = true {
+		if searched {
+			pause := f.pause()
+			if time.Now().Add(pause).After(until) {
+				return nil, false, c.unplaced(end, err)
+			}
+			if !sleep(c.ctx, pause) {
+				return nil, false, c.ended()
+			}
+		}
 		request := c.route
 		request.Resumes, request.Digest, request.ClassID, request.Exclude = true, c.log.Digest(), c.log.Class(), f.exclude
 		request.Unloaded = f.unloaded
@@ -103,13 +117,6 @@ func (c *call) resume(end *ending) (lease *admission.Lease, inexact bool, err er
 			return nil, false, c.ended()
 		}
 		f.forgive()
-		pause := f.pause()
-		if time.Now().Add(pause).After(until) {
-			return nil, false, c.unplaced(end, err)
-		}
-		if !sleep(c.ctx, pause) {
-			return nil, false, c.ended()
-		}
 	}
 }
 

@@ -41,8 +41,8 @@ func (h *handover) close() *admission.Lease {
 // finish. It runs on a goroutine of its own that ends with it, when the worker drains and not before.
 func (a *attempt) handOver(up context.Context, cancel context.CancelCauseFunc) {
 	h := &a.handover
-	request := a.route // which nobody changes
-	request.Exclude = []string{a.lease.WorkerID}
+	request := a.route                            // which nobody changes
+	request.Unloaded = []string{a.lease.WorkerID} // which its report may not say yet
 	h.mu.Lock()
 	if request.Resumes = request.Resumes || h.resumes; h.resumes {
 		request.ClassID, request.Digest = h.class, h.digest

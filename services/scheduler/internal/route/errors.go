@@ -21,8 +21,10 @@ var (
 	ErrDigestMismatch = errors.New("model digest differs")
 	// ErrClassMismatch: the model is served by other classes of worker than the one asked for.
 	ErrClassMismatch = errors.New("worker class differs")
-	// ErrWorkersFull: every worker that could serve it has as many requests in flight as it may.
+	// ErrWorkersFull: every worker that could serve it has as many requests as it may.
 	ErrWorkersFull = errors.New("every worker is full")
+	// ErrTight: workers have places left, and none as many as the request needs together with the memory for its prompt.
+	ErrTight = errors.New("no worker has room for a request of this size")
 )
 
 // Refusal is why no worker was picked. It matches its sentinel with errors.Is.
@@ -38,6 +40,8 @@ type Refusal struct {
 	// Digest is what the load must bring: that of the copies which cannot be reached now, and will be there beside it when they
 	// return; empty is any.
 	Digest string
+	// RetryMillis is in how many milliseconds it may be tried again; 0: nobody knows.
+	RetryMillis int64
 }
 
 func (r *Refusal) Error() string { return fmt.Sprintf("%s: %s", r.Err, r.Message) }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,66 +11,108 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// fleetOf is n workers that serve one model.
-func fleetOf(n int) *route.Snapshot {
-	s := &route.Snapshot{Known: true}
+// fleetOf is n workers that serve one model in as many places; each may tell of cached prefixes.
+func fleetOf(n int, places int64) *route.Snapshot {
+	var indexes route.Indexes
+	var workers []route.Worker
 	for i := range n {
-		s.Workers = append(s.Workers, route.Worker{ID: fmt.Sprintf("w%03d", i), Connected: true, State: route.Ready,
-			Models: []route.Model{{Name: "other", Ready: true}, {Name: "m", Digest: "d", Ready: true, ContextLength: 1 << 20}},
-			Load:   &route.Load{}})
+		workers = append(workers, route.Worker{ID: fmt.Sprintf("w%03d", i), Connected: true, State: route.Ready,
+			Models: []route.Model{{Name: "other", Ready: true}, {Name: "m", Digest: "d", Ready: true, ContextLength: 1 << 20,
+				MaxSequences: places, Prefixes: indexes.Prefixes("m", "d")}},
+			Load: &route.Load{}})
 	}
-	return s
+	s := route.NewSnapshot(true, workers)
+	return &s
 }
 
-func TestPickNeverChoosesAWorkerWithMoreTokens(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	s := fleetOf(20)
-	for range 2000 {
-		tokens := rng.Int64N(1000)
-		i, err := route.Pick(s, route.Request{Model: "m", Tokens: tokens, Tie: rng.Uint64()})
+func TestABurstSpreads(t *testing.T) {
+	s := fleetOf(20, 128)
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 20 * 64 {
+		c, err := route.Pick(s, route.Request{Model: "m", Prompt: 100, Sequences: 1, Tie: random.Uint64()})
 		require.NoError(t, err)
-		for j := range s.Workers {
-			require.GreaterOrEqual(t, s.Workers[j].Load.Tokens(), s.Workers[i].Load.Tokens())
-		}
-		s.Workers[i].Load.Begin(tokens, 0)
+		require.True(t, c.Take())
+	}
+	for i := range s.Workers {
+		require.InDelta(t, 64, s.Workers[i].Load.InFlight(), 4)
 	}
 }
 
-func TestALoadNeverHasMoreUnderWayThanItMay(t *testing.T) {
-	const most, callers, rounds = 1, 4, 1_000_000 // two at once are enough to see it, on two processors
-	var l route.Load
-	var highest atomic.Int64
+func TestASnapshotWithoutIndexesGivesTheSameAnswers(t *testing.T) {
+	s := fleetOf(3, 2)
+	bare := &route.Snapshot{Known: true, Workers: s.Workers}
+	for range 9 {
+		c, err := route.Pick(s, route.Request{Model: "m", Sequences: 1})
+		again, other := route.Pick(bare, route.Request{Model: "m", Sequences: 1})
+		require.NoError(t, err)
+		require.NoError(t, other)
+		require.Equal(t, c.Index, again.Index)
+		require.True(t, c.Take())
+	}
+	_, err := route.Pick(bare, route.Request{Model: "m", Sequences: 1})
+	require.ErrorIs(t, err, route.ErrWorkersFull)
+}
+
+func TestAPlaceIsNeverGivenTwice(t *testing.T) {
+	const callers, rounds, most = 4, 100_000, 3 // 2 places and a spare one
+	s := fleetOf(1, 2)
 	var all sync.WaitGroup
 	for range callers {
 		all.Go(func() {
 			for range rounds {
-				if !l.Begin(10, most) {
+				c, err := route.Pick(s, route.Request{Model: "m", Prompt: 10, Tokens: 20, Sequences: 1})
+				if err != nil || !c.Take() {
 					continue
 				}
-				if n := l.InFlight(); n > highest.Load() {
-					highest.Store(n)
+				if n := s.Workers[0].Load.Of("m").Sequences(); n > most {
+					t.Errorf("%d sequences in %d places", n, most)
 				}
-				l.End(10)
+				c.Started()
+				c.Progress(7)
+				c.End()
 			}
 		})
 	}
 	all.Wait()
-	require.EqualValues(t, most, highest.Load())
+	load := s.Workers[0].Load
+	require.Zero(t, load.InFlight())
+	require.Zero(t, load.Tokens())
+	require.Zero(t, load.Of("m").Sequences())
+	require.Zero(t, load.Of("m").Prefill())
+}
+
+func TestALoadNeverHasMoreUnderWayThanItMay(t *testing.T) {
+	const most, callers, rounds = 1, 4, 300_000 // two at once are enough to see it, on two processors
+	var l route.Load
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for range rounds {
+				if l.Begin(10, most) {
+					if l.InFlight() > most {
+						t.Error("too many")
+					}
+					l.End(10)
+				}
+			}
+		})
+	}
+	all.Wait()
 	require.Zero(t, l.InFlight())
 	require.Zero(t, l.Tokens())
-	for range most {
-		require.True(t, l.Begin(1, most))
-	}
+	require.True(t, l.Begin(1, most))
 	require.False(t, l.Begin(1, most))
 	require.True(t, l.Begin(1, 0), "0 is no bound")
 }
 
-func BenchmarkPickAmong300Workers(b *testing.B) {
-	s := fleetOf(300)
-	b.ReportAllocs()
-	for i := range b.N {
-		if _, err := route.Pick(s, route.Request{Model: "m", Tokens: 1, Tie: uint64(i)}); err != nil {
-			b.Fatal(err)
-		}
+func TestADecisionAllocatesNothing(t *testing.T) {
+	if raced {
+		t.Skip("the race detector makes pools forget")
 	}
+	s := fleetOf(50, 128)
+	keys := tell(s, 20, 40)
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		_, err := route.Pick(s, route.Request{Model: "m", Prompt: 5000, Sequences: 1, Keys: keys})
+		require.NoError(t, err)
+	}))
 }

@@ -57,3 +57,25 @@ func TestPrefixesMayBeReadWhileTheyChange(t *testing.T) {
 	work.Wait()
 	require.LessOrEqual(t, p.Len(), 50)
 }
+
+func TestExpectedPrefixesGiveWayToNewerOnes(t *testing.T) {
+	var indexes Indexes
+	p := indexes.Prefixes("m", "d")
+	keys := make([]Key, maxExpected+10)
+	for i := range keys {
+		keys[i] = Key{Key: uint64(i), Tokens: 1}
+	}
+	p.Expect(keys)
+	require.EqualValues(t, maxExpected, indexes.Len())
+	require.Zero(t, p.Len(), "none was told")
+	p.Change([]uint64{20, 30}, nil)
+	require.EqualValues(t, maxExpected, indexes.Len(), "what is told was expected")
+	p.Change(nil, []uint64{20, 40})
+	require.EqualValues(t, maxExpected-2, indexes.Len(), "what is lost is not expected either")
+	p.Unexpect(keys)
+	require.EqualValues(t, 1, indexes.Len(), "what was told stays")
+	(*Prefixes)(nil).Expect(keys)
+	(*Prefixes)(nil).Unexpect(keys)
+	(*Prefixes)(nil).Drop()
+	(&Prefixes{}).Expect(keys)
+}

@@ -1,6 +1,7 @@
 package route_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,18 +17,31 @@ import (
 // A script is lines of commands; the line after a pick, "-> ...", is its outcome, and -update rewrites it.
 //
 //	fleet known|unknown
-//	worker ID [lost] [state=S] [model=NAME:DIGEST:CLASS:ready|loading]... [context=N] [file=NAME]... [sequences=N]
+//	worker ID [lost] [state=S] [model=NAME:DIGEST:CLASS:ready|loading]... [context=N] [places=N] [cache=N] [free=N] [file=NAME]...
 //	gone ID
-//	pick MODEL [digest=D] [class=C] [prompt=N] [tokens=N] [exclude=ID]... [unloaded=ID]... [max=N] [tie=N]
-//	end ID tokens=N
+//	report ID [sequences=N] [waiting=N] [paused=N] [places=N] [prefill=N]     of model m
+//	told ID [add=K,...] [remove=K,...]       of model m
+//	pick MODEL [digest=D] [class=C] [prompt=N] [tokens=N] [sequences=N] [keys=K:TOKENS,...] [key=S] [resumes] [exclude=ID]... [unloaded=ID]...
+//	     [max=N] [tie=N]
+//	started ID, end ID                       of the oldest request there
 func TestScripts(t *testing.T) {
-	scripttest.Run(t, play)
+	scripttest.Run(t, func(t *testing.T, text string) string {
+		t.Helper()
+		return (&player{T: t, s: route.Snapshot{Known: true}, taken: map[string][]*route.Choice{}}).play(text)
+	})
+}
+
+// player plays one script.
+type player struct {
+	*testing.T
+	s       route.Snapshot
+	taken   map[string][]*route.Choice // by worker, the oldest first
+	indexes route.Indexes
 }
 
 // play runs a script and returns it with the outcomes that are.
-func play(t *testing.T, script string) string {
-	t.Helper()
-	s := &route.Snapshot{Known: true}
+func (p *player) play(script string) string {
+	p.Helper()
 	var out strings.Builder
 	for line := range strings.Lines(script) {
 		if strings.HasPrefix(line, "-> ") {
@@ -38,79 +52,107 @@ func play(t *testing.T, script string) string {
 		if len(words) == 0 || strings.HasPrefix(line, "#") {
 			continue
 		}
+		o := options(words[2:])
 		switch words[0] {
 		case "fleet":
-			s.Known = words[1] == "known"
+			p.s.Known = words[1] == "known"
 		case "worker":
-			setWorker(t, s, words[1], options(words[2:]))
+			p.setWorker(words[1], o)
 		case "gone":
-			s.Workers = slices.DeleteFunc(s.Workers, func(w route.Worker) bool { return w.ID == words[1] })
+			p.s.Workers = slices.DeleteFunc(p.s.Workers, func(w route.Worker) bool { return w.ID == words[1] })
+		case "report":
+			p.find(words[1]).Load.Of("m").Reported(route.Report{Running: p.number(o, "sequences"), Waiting: p.number(o, "waiting"),
+				Paused: p.number(o, "paused"), Prefill: p.number(o, "prefill"), Places: p.number(o, "places")})
+		case "told":
+			p.find(words[1]).Models[0].Prefixes.Change(p.numbers(o, "add"), p.numbers(o, "remove"))
+		case "started":
+			p.taken[words[1]][0].Started()
 		case "end":
-			find(t, s, words[1]).Load.End(number(t, options(words[2:]), "tokens"))
+			p.taken[words[1]][0].End()
+			p.taken[words[1]] = p.taken[words[1]][1:]
 		case "pick":
-			fmt.Fprintf(&out, "-> %s\n", pick(t, s, words[1], options(words[2:])))
+			fmt.Fprintf(&out, "-> %s\n", p.pick(words[1], o))
 		default:
-			require.FailNow(t, "unknown command", line)
+			require.FailNow(p, "unknown command", line)
 		}
 	}
 	return out.String()
 }
 
-func pick(t *testing.T, s *route.Snapshot, model string, o map[string][]string) string {
-	t.Helper()
+func (p *player) pick(model string, o map[string][]string) string {
+	p.Helper()
+	_, resumes := o["resumes"]
 	r := route.Request{
 		Model: model, Digest: one(o, "digest"), ClassID: one(o, "class"), Exclude: o["exclude"], Unloaded: o["unloaded"],
-		PromptTokens: number(t, o, "prompt"), Tokens: number(t, o, "tokens"),
-		MaxInFlight: number(t, o, "max"), Tie: uint64(number(t, o, "tie")),
+		PromptTokens: p.number(o, "prompt"), Prompt: p.number(o, "prompt"), Tokens: p.number(o, "tokens"), Sequences: 1,
+		MaxInFlight: p.number(o, "max"), Tie: uint64(p.number(o, "tie")), RoutingKey: one(o, "key"), Resumes: resumes,
 	}
-	i, err := route.Pick(s, r)
+	if len(o["sequences"]) > 0 {
+		r.Sequences = p.number(o, "sequences")
+	}
+	for _, pair := range strings.FieldsFunc(one(o, "keys"), func(c rune) bool { return c == ',' }) {
+		key, tokens, _ := strings.Cut(pair, ":")
+		r.Keys = append(r.Keys, route.Key{Key: uint64(p.parse(key)), Tokens: p.parse(tokens)})
+	}
+	s := route.NewSnapshot(p.s.Known, p.s.Workers)
+	c, err := route.Pick(&s, r)
 	if err != nil {
 		var refusal *route.Refusal
-		require.ErrorAs(t, err, &refusal)
-		require.ErrorIs(t, err, refusal.Err)
-		if refusal.Loadable {
+		require.True(p, errors.Is(err, route.ErrWorkersFull) || errors.Is(err, route.ErrTight) || errors.As(err, &refusal) && errors.Is(err, refusal.Err))
+		if refusal != nil && refusal.Loadable {
 			return err.Error() + strings.TrimRight(" (a load would help "+refusal.Digest, " ") + ")"
 		}
 		return err.Error()
 	}
-	w := &s.Workers[i]
-	w.Load.Begin(r.Tokens, 0)
-	return fmt.Sprintf("%s, now %d in flight with %d tokens", w.ID, w.Load.InFlight(), w.Load.Tokens())
+	require.True(p, c.Take())
+	w := &s.Workers[c.Index]
+	p.taken[w.ID] = append(p.taken[w.ID], &c)
+	m := w.Load.Of(model)
+	return fmt.Sprintf("%s has %d cached, now %d sequences and %d of others, %d prompt tokens", w.ID, c.Cached,
+		m.Sequences(), m.Foreign(), m.Prefill())
 }
 
-func setWorker(t *testing.T, s *route.Snapshot, id string, o map[string][]string) {
-	t.Helper()
+func (p *player) setWorker(id string, o map[string][]string) {
+	p.Helper()
 	states := map[string]route.State{"": route.Ready, "starting": route.Starting, "ready": route.Ready,
 		"degraded": route.Degraded, "draining": route.Draining, "not_ready": route.NotReady}
 	_, lost := o["lost"]
 	state, known := states[one(o, "state")]
-	require.True(t, known, "state of %s", id)
+	require.True(p, known, "state of %s", id)
 	w := route.Worker{ID: id, Address: id + ":1", Connected: !lost, State: state, Files: o["file"], Unusable: o["unusable"],
-		Sequences: number(t, o, "sequences"), Load: &route.Load{}}
+		Load: &route.Load{}}
 	for _, m := range o["model"] {
 		parts := append(strings.Split(m, ":"), "", "", "")
 		w.Models = append(w.Models, route.Model{Name: parts[0], Digest: parts[1], ClassID: parts[2],
-			Ready: parts[3] != "loading", ContextLength: number(t, o, "context")})
+			Ready: parts[3] != "loading", ContextLength: p.number(o, "context"), MaxSequences: p.number(o, "places"),
+			CacheTokens: p.number(o, "cache"), FreeTokens: p.number(o, "free"),
+			Prefixes: p.indexes.Prefixes(parts[0], parts[1])})
 	}
-	for i := range s.Workers {
-		if s.Workers[i].ID == id {
-			w.Load = s.Workers[i].Load
-			s.Workers[i] = w
+	for i := range p.s.Workers {
+		if old := &p.s.Workers[i]; old.ID == id {
+			w.Load = old.Load
+			for j := range w.Models {
+				if j < len(old.Models) && old.Models[j].Digest == w.Models[j].Digest {
+					w.Models[j].Prefixes = old.Models[j].Prefixes
+				}
+			}
+			p.s.Workers = slices.Clone(p.s.Workers)
+			p.s.Workers[i] = w
 			return
 		}
 	}
-	s.Workers = append(s.Workers, w)
-	slices.SortFunc(s.Workers, func(a, b route.Worker) int { return strings.Compare(a.Address, b.Address) })
+	p.s.Workers = append(slices.Clone(p.s.Workers), w)
+	slices.SortFunc(p.s.Workers, func(a, b route.Worker) int { return strings.Compare(a.Address, b.Address) })
 }
 
-func find(t *testing.T, s *route.Snapshot, id string) *route.Worker {
-	t.Helper()
-	for i := range s.Workers {
-		if s.Workers[i].ID == id {
-			return &s.Workers[i]
+func (p *player) find(id string) *route.Worker {
+	p.Helper()
+	for i := range p.s.Workers {
+		if p.s.Workers[i].ID == id {
+			return &p.s.Workers[i]
 		}
 	}
-	require.FailNow(t, "no worker "+id)
+	require.FailNow(p, "no worker "+id)
 	return nil
 }
 
@@ -130,12 +172,25 @@ func one(o map[string][]string, key string) string {
 	return o[key][0]
 }
 
-func number(t *testing.T, o map[string][]string, key string) int64 {
-	t.Helper()
+func (p *player) number(o map[string][]string, key string) int64 {
+	p.Helper()
 	if len(o[key]) == 0 {
 		return 0
 	}
-	n, err := strconv.ParseInt(o[key][0], 10, 64)
-	require.NoError(t, err)
-	return n
+	return p.parse(o[key][0])
+}
+
+func (p *player) numbers(o map[string][]string, key string) (all []uint64) {
+	p.Helper()
+	for _, n := range strings.FieldsFunc(one(o, key), func(c rune) bool { return c == ',' }) {
+		all = append(all, uint64(p.parse(n)))
+	}
+	return all
+}
+
+func (p *player) parse(n string) int64 {
+	p.Helper()
+	v, err := strconv.ParseInt(n, 10, 64)
+	require.NoError(p, err)
+	return v
 }

@@ -1,6 +1,6 @@
 package route
 
-import "sync/atomic"
+import "slices"
 
 // Snapshot is the fleet at one moment. It is immutable, the Loads and Prefixes it points to aside.
 type Snapshot struct {
@@ -9,6 +9,30 @@ type Snapshot struct {
 	Known bool
 	// Workers are sorted by address; no two that are Connected have the same ID.
 	Workers []Worker
+
+	pools map[string]*pool // by model; nil in a snapshot that NewSnapshot has not made
+}
+
+// NewSnapshot makes a snapshot in which Pick finds the workers of a model at once. It keeps workers.
+func NewSnapshot(known bool, workers []Worker) Snapshot {
+	s := Snapshot{Known: known, Workers: workers, pools: map[string]*pool{}}
+	for i := range workers {
+		w := &workers[i]
+		if !w.Serves() {
+			continue
+		}
+		for j := range w.Models {
+			if m := &w.Models[j]; m.Ready {
+				p := s.pools[m.Name]
+				if p == nil {
+					p = &pool{entries: make([]entry, 0, len(workers)-i)}
+					s.pools[m.Name] = p
+				}
+				p.add(i, w, m)
+			}
+		}
+	}
+	return s
 }
 
 // Worker is one worker as it last reported.
@@ -22,8 +46,6 @@ type Worker struct {
 	Models    []Model
 	// Files are the names of model files that it could load or has loaded, Unusable those of files that it cannot load.
 	Files, Unusable []string
-	// Sequences are its running and waiting ones, of all schedulers.
-	Sequences int64
 	// Load is never nil.
 	Load *Load
 }
@@ -43,6 +65,17 @@ const (
 // Serves reports whether new requests may go there.
 func (w *Worker) Serves() bool { return w.Connected && (w.State == Ready || w.State == Degraded) }
 
+// Serving is whether it served a model by its last report.
+func (w *Worker) Serving(model string) bool {
+	m := w.model(model)
+	return m != nil && m.Ready
+}
+
+// Has is whether it has a model, in memory, on its way there, or on disk.
+func (w *Worker) Has(model string) bool {
+	return w.model(model) != nil || slices.Contains(w.Files, model)
+}
+
 // model is the worker's model of that name, or nil.
 func (w *Worker) model(name string) *Model {
 	for i := range w.Models {
@@ -51,14 +84,6 @@ func (w *Worker) model(name string) *Model {
 		}
 	}
 	return nil
-}
-
-// ClassOf is the class of the worker's model of that name; empty if it has none.
-func (w *Worker) ClassOf(name string) string {
-	if m := w.model(name); m != nil {
-		return m.ClassID
-	}
-	return ""
 }
 
 // Model is a model in a worker's memory, or on the way there or out.
@@ -72,41 +97,13 @@ type Model struct {
 	ClassID string
 	// ContextLength is the longest sequence in tokens; 0 is not known.
 	ContextLength int64
+	// MaxSequences is how many sequences it computes at once; 0 is not known.
+	MaxSequences int64
+	// CacheTokens is how many tokens its KV cache holds, FreeTokens how many of them are free or hold cached prefixes only.
+	// CacheTokens 0: neither is known.
+	CacheTokens, FreeTokens int64
+	// PrefillRate is the prompt tokens that it computed a second when it last computed any; 0 is not known.
+	PrefillRate float64
 	// Prefixes are the cached ones; nil: none were told. Only the worker's present connection tells of them.
 	Prefixes *Prefixes
 }
-
-// Load counts what this process has under way on one worker. Safe for concurrent use; the zero value is idle.
-type Load struct {
-	inFlight atomic.Int64
-	tokens   atomic.Int64
-}
-
-// Begin counts a request that may need as many tokens, unless most are under way; most 0 is no bound.
-func (l *Load) Begin(tokens, most int64) bool {
-	for {
-		now := l.inFlight.Load()
-		if most > 0 && now >= most {
-			return false
-		}
-		if l.inFlight.CompareAndSwap(now, now+1) {
-			l.tokens.Add(tokens)
-			return true
-		}
-	}
-}
-
-// Progress takes computed tokens off.
-func (l *Load) Progress(tokens int64) { l.tokens.Add(-tokens) }
-
-// End takes a request off, with what is left of its tokens.
-func (l *Load) End(tokens int64) {
-	l.tokens.Add(-tokens)
-	l.inFlight.Add(-1)
-}
-
-// InFlight is the number of requests under way.
-func (l *Load) InFlight() int64 { return l.inFlight.Load() }
-
-// Tokens is the number of tokens these may still need: prompts not started plus tokens not generated.
-func (l *Load) Tokens() int64 { return l.tokens.Load() }

@@ -193,10 +193,19 @@ func TestWorkersThatHaveAllTheyMayAreFull(t *testing.T) {
 	stream, err := r.inference().Generate(ctx, ask("m", 1))
 	require.NoError(t, err)
 	read(t, stream, 1)
+	for range maxQueue {
+		_, err := r.inference().Generate(ctx, ask("m", 1))
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool {
+		all := r.places.Stats()
+		return len(all) == 1 && all[0].Waiting == maxQueue
+	}, hang, time.Millisecond)
 	refused, err := r.inference().Generate(ctx, ask("m", 1))
 	_, err = all(refused, err)
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
 	require.Equal(t, reason.WorkersFull, rpc.Reason(err))
+	require.Equal(t, "20", rpc.Info(err).GetMetadata()["waiting"])
 	require.Positive(t, rpc.RetryAfter(err))
 	require.NotEmpty(t, refused.Trailer().Get("grpc-retry-pushback-ms"))
 }
@@ -226,7 +235,7 @@ func TestRequestsThatComeAtOnceNeverPassTheBoundOfAWorker(t *testing.T) {
 	}
 	begun.Done()
 	taken := 0
-	for range cap(outcomes) {
+	for range cap(outcomes) - maxQueue { // those in the queue have none
 		if err := <-outcomes; err == nil {
 			taken++
 		} else {
@@ -236,6 +245,33 @@ func TestRequestsThatComeAtOnceNeverPassTheBoundOfAWorker(t *testing.T) {
 	require.Equal(t, places, taken)
 	cancel()
 	calls.Wait()
+}
+
+func TestRequestsThatWaitForAPlaceAreBoundedByTheirBytes(t *testing.T) {
+	w := workertest.New("w1", "i1", "m")
+	w.Change(func(report *pb.WorkerReport) { report.Models[0].Loaded = &pb.LoadResult{MaxSequences: 1} })
+	waits(w, 0)
+	r, _ := one(t, w)
+	ctx, cancel := context.WithCancel(r.within())
+	defer cancel()
+	for range 2 { // the place, and a spare one
+		stream, err := r.inference().Generate(ctx, ask("m", 1))
+		require.NoError(t, err)
+		read(t, stream, 1)
+	}
+	large := ask("m", 1)
+	large.Input = &pb.GenerateRequest_Prompt{Prompt: strings.Repeat("x", maxWaitingBytes/4)}
+	for i := range 3 {
+		_, err := r.inference().Generate(ctx, large)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return r.places.Stats()[0].Waiting == i+1 }, hang, time.Millisecond)
+	}
+	_, err := all(r.inference().Generate(ctx, large))
+	require.Equal(t, reason.TooManyBytesWaiting, rpc.Reason(err), "%v", err)
+	require.NotEmpty(t, rpc.Info(err).GetMetadata()["waiting_bytes"])
+	cancel()
+	require.Eventually(t, func() bool { return r.places.Stats()[0].Waiting == 0 }, hang, time.Millisecond)
+	require.EqualValues(t, 2, w.Generations.Load(), "none of them reached the worker")
 }
 
 func TestRequestsThatAreHeldForTheirStreamsAreBoundedByTheirBytes(t *testing.T) {

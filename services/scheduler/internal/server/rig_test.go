@@ -32,16 +32,20 @@ const maxInFlight = 2000
 // failoverWait is how long the rigs' streams wait for another worker.
 const failoverWait = 100 * time.Millisecond
 
+// maxQueue is the rigs' bound of requests that wait for a place.
+const maxQueue = 20
+
 // maxWaitingBytes is the rigs' bound of requests that wait, which is at least one of the largest.
 const maxWaitingBytes = rpc.DefaultMaxReceiveBytes
 
 // rig is a scheduler over memory.
 type rig struct {
 	*testing.T
-	net   *workertest.Net
-	fleet *fleet.Fleet
-	conn  *grpc.ClientConn
-	stop  func() // as SIGTERM does
+	net    *workertest.Net
+	fleet  *fleet.Fleet
+	conn   *grpc.ClientConn
+	stop   func() // as SIGTERM does
+	places *admission.Admission
 }
 
 // newRig starts a scheduler over workers at the addresses; the workers need not be there yet.
@@ -72,7 +76,8 @@ func startRig(t *testing.T, n *workertest.Net, o rigOptions, addresses ...string
 		Stale: o.stale, BackoffMax: 50 * time.Millisecond, Grace: hang}, logger)
 	require.NoError(t, err)
 	loader := loading.New(f, o.limits, logger)
-	var places relay.Placer = admission.New(f, maxInFlight)
+	admitted := admission.New(f, maxInFlight, admission.MaxQueue(maxQueue), admission.OnDemand(o.onDemand > 0))
+	var places relay.Placer = admitted
 	if o.onDemand > 0 {
 		onDemand := residency.New(places, residency.By(loader), residency.Config{Timeout: o.onDemand}, logger)
 		t.Cleanup(onDemand.Close)
@@ -90,7 +95,7 @@ func startRig(t *testing.T, n *workertest.Net, o rigOptions, addresses ...string
 	t.Cleanup(loader.Close)
 	lis := rpctest.Listener(t)
 	stop := rpctest.Serve(t, s, lis)
-	return &rig{T: t, net: n, fleet: f, conn: rpctest.Dial(t, lis), stop: stop}
+	return &rig{T: t, net: n, fleet: f, conn: rpctest.Dial(t, lis), stop: stop, places: admitted}
 }
 
 // await waits until the scheduler sees as many connected workers and knows its fleet.

@@ -1,0 +1,146 @@
+package admission
+
+import (
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/fairqueue"
+)
+
+// queue is what waits for places of one model. It is pure: the time is given in, and who places an item is asked through a function.
+// One goroutine at a time uses it.
+type queue struct {
+	onDemand bool // a refusal that a load would help is given at once
+	most     int  // items that wait at most, those that resume aside
+
+	resuming []*item                // by age
+	order    fairqueue.Queue[*item] // the others
+	tenants  map[class]*tenant
+	ages     uint64
+	away     time.Time // since when no worker serves the model; zero: one does, or nobody has asked
+	drain    drain
+	stats    counts
+}
+
+// tenant is what of one tenant waits at one priority.
+type tenant struct{ items, prompt int64 }
+
+// len is how many items wait.
+func (q *queue) len() int { return q.order.Len() + len(q.resuming) }
+
+// push takes an item in, or says why not. In a full queue another may lose its place to it. prefillRate is the prompt tokens that the
+// model's workers compute a second, as far as they have measured it.
+func (q *queue) push(i *item, prefillRate float64, now time.Time) error {
+	i.since = now
+	if q.len() == 0 {
+		q.away = time.Time{}
+		q.drain.begin(now)
+	}
+	if i.request.Resumes {
+		q.resuming = append(q.resuming, i)
+		return nil
+	}
+	if wait, known := q.wait(i, prefillRate, now); known && !i.deadline.IsZero() && now.Add(wait).After(i.deadline) {
+		q.stats.late++
+		return tooLate(i, wait, now)
+	}
+	if q.order.Len() >= q.most {
+		last := q.leastUrgent(i)
+		if last == nil {
+			q.stats.shed++
+			return q.full(i, now)
+		}
+		last.granted <- grant{err: q.displaced(last, now)}
+		q.remove(last)
+		q.stats.displaced++
+	}
+	q.ages++
+	q.order.Push(i, i.class(), q.ages)
+	t := q.tenants[i.class()]
+	if t == nil {
+		if q.tenants == nil {
+			q.tenants = map[class]*tenant{}
+		}
+		t = &tenant{}
+		q.tenants[i.class()] = t
+	}
+	t.items++
+	t.prompt += i.request.Prompt
+	return nil
+}
+
+// leastUrgent is who loses the place in a full queue to a newcomer: the last of the lowest priority, if the newcomer's is higher;
+// else the last of a tenant that has more waiting at the newcomer's priority than the newcomer's would have. nil: the newcomer itself.
+func (q *queue) leastUrgent(i *item) *item {
+	newcomer := i.class()
+	own := int64(1)
+	if t := q.tenants[newcomer]; t != nil {
+		own += t.items
+	}
+	lowest, found := newcomer, false
+	var items int64
+	for c, t := range q.tenants {
+		switch {
+		case c.Priority > newcomer.Priority:
+			continue
+		case c.Priority == newcomer.Priority && t.items <= own:
+			continue
+		case !found || c.Priority < lowest.Priority ||
+			c.Priority == lowest.Priority && (t.items > items || t.items == items && c.Tenant > lowest.Tenant):
+			lowest, items, found = c, t.items, true
+		}
+	}
+	if !found {
+		return nil
+	}
+	var last *item
+	for x := range q.order.Each {
+		if x.class() == lowest {
+			last = x
+		}
+	}
+	return last
+}
+
+// remove takes an item out; false: it is not there.
+func (q *queue) remove(i *item) bool {
+	if i.request.Resumes {
+		at := slices.Index(q.resuming, i)
+		if at >= 0 {
+			q.resuming = slices.Delete(q.resuming, at, at+1)
+		}
+		return at >= 0
+	}
+	if !q.order.Remove(i) {
+		return false
+	}
+	t := q.tenants[i.class()]
+	t.items--
+	t.prompt -= i.request.Prompt
+	if t.items == 0 {
+		delete(q.tenants, i.class())
+	}
+	return true
+}
+
+// leave takes out an item whose caller waits no more; false: it is not there.
+func (q *queue) leave(i *item) bool {
+	if !q.remove(i) {
+		return false
+	}
+	q.stats.left++
+	return true
+}
+
+// each yields the items in order, those that resume first.
+func (q *queue) each(yield func(*item) bool) {
+	for _, i := range q.resuming {
+		if !yield(i) {
+			return
+		}
+	}
+	q.order.Each(yield)
+}
+
+// charge counts tokens that a tenant's request took beyond those it was taken to need.
+func (q *queue) charge(c class, tokens int64) { q.order.Charge(c, int(tokens)) }

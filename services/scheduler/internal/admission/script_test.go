@@ -1,0 +1,220 @@
+package admission
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/internal/scripttest"
+	"github.com/millrace/millrace/services/scheduler/internal/route"
+)
+
+// A script is lines of commands; the lines behind one, "-> ...", are what came of it, and -update rewrites them.
+//
+//	queue [most=N] [grace=SECONDS]
+//	at SECONDS
+//	worker ID [lost] [places=N] [class=C] [rate=N] [cache=N] [free=N]
+//	report ID sequences=N
+//	ask NAME [prompt=N] [tokens=N] [sequences=N] [priority=N] [tenant=T] [class=C] [resumes] [exclude=ID] [deadline=SECONDS]
+//	asks N NAME ...                          NAME1 to NAMEN
+//	end NAME [beyond=N]
+//	cancel NAME
+//	stats
+func TestScripts(t *testing.T) {
+	scripttest.Run(t, func(t *testing.T, text string) string {
+		t.Helper()
+		p := &player{T: t, grace: 3 * time.Second, begun: time.Unix(1000, 0), items: map[string]*item{}, leases: map[string]*Lease{}}
+		p.now, p.queue.most = p.begun, 3
+		return p.play(text)
+	})
+}
+
+// player plays one script.
+type player struct {
+	*testing.T
+	queue      queue
+	grace      time.Duration
+	begun, now time.Time
+	workers    []route.Worker
+	names      []string // of items, in the order of their coming
+	items      map[string]*item
+	leases     map[string]*Lease
+	out        strings.Builder
+}
+
+func (p *player) play(script string) string {
+	for line := range strings.Lines(script) {
+		if strings.HasPrefix(line, "-> ") {
+			continue
+		}
+		p.out.WriteString(line)
+		words := strings.Fields(line)
+		if len(words) > 0 && !strings.HasPrefix(line, "#") {
+			p.command(words)
+		}
+	}
+	return p.out.String()
+}
+
+func (p *player) command(words []string) {
+	p.Helper()
+	o := options(words)
+	switch words[0] {
+	case "queue":
+		p.queue.most, p.grace = int(p.number(o, "most")), time.Duration(p.number(o, "grace"))*time.Second
+	case "at":
+		seconds, err := strconv.ParseFloat(words[1], 64)
+		require.NoError(p, err)
+		p.now = p.begun.Add(time.Duration(seconds * float64(time.Second)))
+		p.dispatch()
+	case "worker":
+		p.worker(words[1], o)
+		p.dispatch()
+	case "report":
+		p.workers[p.find(words[1])].Load.Of("m").Reported(route.Report{Running: p.number(o, "sequences")})
+		p.dispatch()
+	case "ask":
+		p.ask(words[1], o)
+	case "asks":
+		n, err := strconv.Atoi(words[1])
+		require.NoError(p, err)
+		for i := range n {
+			p.ask(fmt.Sprintf("%s%d", words[2], i+1), o)
+		}
+	case "end":
+		l := p.leases[words[1]]
+		l.choice.End()
+		p.queue.charge(l.class, p.number(o, "beyond"))
+		p.dispatch()
+	case "cancel":
+		fmt.Fprintf(&p.out, "-> %s left: %v\n", words[1], p.queue.leave(p.items[words[1]]))
+		p.names = slices.DeleteFunc(p.names, func(n string) bool { return n == words[1] })
+		p.dispatch()
+	case "stats":
+		s := p.queue.read(p.now)
+		fmt.Fprintf(&p.out, "-> %d waiting and %d resuming, the oldest for %v; %d queued in %v, at most %v; %d shed, %d displaced, %d late, %d left\n",
+			s.Waiting, s.Resuming, s.Oldest, s.Queued, s.WaitTotal, s.WaitMax, s.Shed, s.Displaced, s.Late, s.Left)
+	default:
+		require.FailNow(p, "unknown command", words[0])
+	}
+}
+
+// ask does what Place does.
+func (p *player) ask(name string, o map[string]string) {
+	_, resumes := o["resumes"]
+	i := &item{granted: make(chan grant, 1), request: route.Request{
+		Model: "m", Prompt: p.number(o, "prompt"), Tokens: p.number(o, "tokens"), Sequences: 1, Priority: int32(p.number(o, "priority")),
+		Tenant: o["tenant"], ClassID: o["class"], Resumes: resumes,
+	}}
+	if _, stated := o["sequences"]; stated {
+		i.request.Sequences = p.number(o, "sequences")
+	}
+	if o["exclude"] != "" {
+		i.request.Exclude = []string{o["exclude"]}
+	}
+	if o["deadline"] != "" {
+		i.deadline = p.begun.Add(time.Duration(p.number(o, "deadline")) * time.Second)
+	}
+	p.names, p.items[name] = append(p.names, name), i
+	if p.queue.len() == 0 || resumes && len(p.queue.resuming) == 0 {
+		if lease, err := p.try(i); err == nil {
+			i.granted <- grant{lease: lease}
+			p.tell()
+			return
+		}
+	}
+	rate := 0.0
+	for n := range p.workers {
+		rate += p.workers[n].Models[0].PrefillRate
+	}
+	if err := p.queue.push(i, rate, p.now); err != nil {
+		i.granted <- grant{err: err}
+	}
+	p.dispatch()
+}
+
+func (p *player) try(i *item) (*Lease, error) {
+	s := route.NewSnapshot(true, p.workers)
+	choice, err := route.Pick(&s, i.request)
+	if err != nil {
+		return nil, err
+	}
+	require.True(p, choice.Take())
+	return &Lease{WorkerID: s.Workers[choice.Index].ID, choice: choice, class: i.class()}, nil
+}
+
+func (p *player) dispatch() {
+	again := p.queue.dispatch(p.now, p.grace, p.try)
+	p.tell()
+	if !again.IsZero() {
+		fmt.Fprintf(&p.out, "-> again at %v\n", again.Sub(p.begun).Seconds())
+	}
+}
+
+// tell writes whose waiting has ended.
+func (p *player) tell() {
+	p.names = slices.DeleteFunc(p.names, func(name string) bool {
+		select {
+		case g := <-p.items[name].granted:
+			if g.err != nil {
+				var refusal *route.Refusal
+				errors.As(g.err, &refusal)
+				fmt.Fprintf(&p.out, "-> %s refused: %v (retry after %v)\n", name, g.err, time.Duration(refusal.RetryMillis)*time.Millisecond)
+				return true
+			}
+			p.leases[name] = g.lease
+			fmt.Fprintf(&p.out, "-> %s on %s\n", name, g.lease.WorkerID)
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+func (p *player) find(id string) int {
+	return slices.IndexFunc(p.workers, func(w route.Worker) bool { return w.ID == id })
+}
+
+func (p *player) worker(id string, o map[string]string) {
+	_, lost := o["lost"]
+	class := o["class"]
+	if class == "" {
+		class = "c"
+	}
+	w := route.Worker{ID: id, Address: id, Connected: !lost, State: route.Ready, Load: &route.Load{}, Models: []route.Model{{
+		Name: "m", Digest: "d", ClassID: class, Ready: true, MaxSequences: p.number(o, "places"), PrefillRate: float64(p.number(o, "rate")),
+		CacheTokens: p.number(o, "cache"), FreeTokens: p.number(o, "free"),
+	}}}
+	p.workers = slices.Clone(p.workers)
+	if at := p.find(id); at >= 0 {
+		w.Load = p.workers[at].Load
+		p.workers[at] = w
+		return
+	}
+	p.workers = append(p.workers, w)
+}
+
+func options(words []string) map[string]string {
+	o := map[string]string{}
+	for _, w := range words {
+		key, value, _ := strings.Cut(w, "=")
+		o[key] = value
+	}
+	return o
+}
+
+func (p *player) number(o map[string]string, key string) int64 {
+	p.Helper()
+	if o[key] == "" {
+		return 0
+	}
+	n, err := strconv.ParseInt(o[key], 10, 64)
+	require.NoError(p, err)
+	return n
+}

@@ -1,0 +1,56 @@
+package fleet
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/scheduler/internal/route"
+)
+
+// serving is a report of models of 8 places and 100 blocks of 16 tokens.
+func serving(load *pb.LoadStatus, models ...string) *pb.WorkerReport {
+	r := &pb.WorkerReport{WorkerId: "w", Load: load}
+	for _, name := range models {
+		r.Models = append(r.Models, &pb.ModelStatus{Name: name, ModelDigest: "d-" + name, State: pb.ModelState_MODEL_STATE_READY,
+			Loaded: &pb.LoadResult{MaxSequences: 8, KvBlocks: 100, BlockSize: 16}})
+	}
+	return r
+}
+
+func TestRoutingSeesWhatAModelDoes(t *testing.T) {
+	load := &route.Load{}
+	report := serving(&pb.LoadStatus{Running: 9, Models: []*pb.ModelLoad{
+		{Name: "a", Running: 2, Waiting: 1, WaitingPrefillTokens: 70, FreeBlocks: 50, PrefillTokensPerSecond: 1000}, {Name: "b", Running: 6}}},
+		"a", "b", "new")
+	observe(load, report)
+	require.EqualValues(t, 3, load.Of("a").Foreign())
+	require.EqualValues(t, 70, load.Of("a").Prefill())
+	require.EqualValues(t, 6, load.Of("b").Foreign())
+	require.Zero(t, load.Of("new").Foreign(), "one that has just come does nothing yet")
+	w := routed(&Member{Connected: true, Report: report, Load: load}, nil)
+	a := w.Models[0]
+	require.EqualValues(t, 8, a.MaxSequences)
+	require.EqualValues(t, 1600, a.CacheTokens)
+	require.EqualValues(t, 800, a.FreeTokens)
+	require.InDelta(t, 1000, a.PrefillRate, 0)
+}
+
+func TestAnOlderWorkersSumsStandForEachOfItsModels(t *testing.T) {
+	load := &route.Load{}
+	report := serving(&pb.LoadStatus{Running: 5, Waiting: 2, WaitingPrefillTokens: 30, FreeBlocks: 9}, "a", "b")
+	s := route.NewSnapshot(true, []route.Worker{routed(&Member{Connected: true, Load: load,
+		Report: &pb.WorkerReport{State: pb.WorkerState_WORKER_STATE_READY, Models: report.GetModels()}}, nil)})
+	for range 4 {
+		c, err := route.Pick(&s, route.Request{Model: "b", Sequences: 1})
+		require.NoError(t, err)
+		require.True(t, c.Take())
+	}
+	observe(load, report)
+	require.EqualValues(t, 3, load.Of("a").Foreign(), "what is known to be of another model is not of this one")
+	require.EqualValues(t, 3, load.Of("b").Foreign())
+	require.Zero(t, routed(&Member{Report: report, Load: load}, nil).Models[0].CacheTokens, "how much of a model's memory is free is not told")
+	report.Models[0].Loaded = nil
+	require.Zero(t, routed(&Member{Report: report, Load: load}, nil).Models[0].MaxSequences)
+}

@@ -1,0 +1,104 @@
+package route
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// unknown is the refusal of a scheduler that has not heard of its workers.
+func unknown(s *Snapshot) error {
+	return refuse(ErrFleetUnknown, "this scheduler has not heard from its workers yet: try again",
+		"workers", strconv.Itoa(len(s.Workers)))
+}
+
+// ambiguous is the refusal of a name that has several digests.
+func ambiguous(r *Request, digests []string) error {
+	return refuse(ErrAmbiguousModel, fmt.Sprintf("model %q is served with the digests %s: "+
+		"set expect_model_digest, or unload one", r.Model, strings.Join(digests, ", ")),
+		"model", r.Model, "digests", strings.Join(digests, ","))
+}
+
+// otherDigest is the refusal of a digest that nobody serves.
+func otherDigest(r *Request, digests []string) error {
+	return refuse(ErrDigestMismatch, fmt.Sprintf("model %q has digest %s and the request expects %s: "+
+		"load the model that is meant, or leave expect_model_digest out", r.Model, strings.Join(digests, ", "), r.Digest),
+		"model", r.Model, "digests", strings.Join(digests, ","), "expected", r.Digest)
+}
+
+// otherClass is the refusal of a class that nobody has.
+func otherClass(r *Request) error {
+	return refuse(ErrClassMismatch, fmt.Sprintf("no worker of class %s serves model %q: "+
+		"start one, or leave expect_class_id out", r.ClassID, r.Model), "model", r.Model, "expected", r.ClassID)
+}
+
+// absent says why no worker serves the model.
+func absent(s *Snapshot, r *Request) error {
+	connected, could, starting, digests := 0, []string{}, []string{}, []string{}
+	loading, onDisk, unusable, loadable, coming := false, false, false, false, false
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		m := w.model(r.Model)
+		if m != nil && m.Ready && !w.Serves() {
+			could = append(could, name(w))
+			if !slices.Contains(digests, m.Digest) {
+				digests = append(digests, m.Digest)
+			}
+		}
+		if !w.Connected {
+			continue
+		}
+		connected++
+		file := slices.Contains(w.Files, r.Model)
+		if w.State == Starting && (m != nil || file) {
+			starting = append(starting, name(w))
+			coming = coming || m != nil
+		}
+		loading = loading || m != nil && !m.Ready
+		onDisk = onDisk || file
+		loadable = loadable || file && w.Serves() && !slices.Contains(r.Exclude, w.ID)
+		unusable = unusable || slices.Contains(w.Unusable, r.Model)
+	}
+	helps := func(refusal *Refusal) *Refusal {
+		if refusal.Loadable = loadable; loadable && len(digests) == 1 {
+			refusal.Digest = digests[0]
+		}
+		return refusal
+	}
+	numbers := []string{"model", r.Model, "workers", strconv.Itoa(len(s.Workers)), "connected", strconv.Itoa(connected)}
+	switch {
+	case connected == 0:
+		return refuse(ErrNoWorker, fmt.Sprintf("none of the %d workers configured can be reached: "+
+			"start one, or check --workers", len(s.Workers)), numbers...)
+	case len(could) > 0:
+		loadable = loadable && len(digests) == 1
+		return helps(refuse(ErrNoWorker, fmt.Sprintf("model %q is on %s, which takes no requests now: try again, or load it elsewhere",
+			r.Model, strings.Join(could, ", ")), numbers...))
+	case len(r.Exclude) > 0:
+		return refuse(ErrNoWorker, fmt.Sprintf("no other worker serves model %q", r.Model), numbers...)
+	case len(starting) > 0:
+		// It is loading what it serves from the start, after a crash too: what is missing now says nothing.
+		// A load elsewhere helps unless it is seen to be on its way there.
+		loadable = loadable && !coming
+		return helps(refuse(ErrNoWorker, fmt.Sprintf("%s, which has model %q, is starting: try again",
+			strings.Join(starting, ", "), r.Model), numbers...))
+	case loading:
+		return helps(refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is being loaded or unloaded, or is out of service: "+
+			"see ListModels, and wait or call LoadModel", r.Model), numbers...))
+	case onDisk:
+		return helps(refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is on disk and not loaded: call LoadModel first", r.Model), numbers...))
+	case unusable:
+		return refuse(ErrModelNotLoaded, fmt.Sprintf("model %q is on disk and its file cannot be loaded: see ListModels for why",
+			r.Model), numbers...)
+	}
+	return refuse(ErrUnknownModel, fmt.Sprintf("no worker has a model %q: see ListModels for those there are", r.Model), numbers...)
+}
+
+// name is how a message calls a worker.
+func name(w *Worker) string {
+	if w.ID != "" {
+		return w.ID
+	}
+	return w.Address
+}

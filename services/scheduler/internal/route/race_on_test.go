@@ -1,0 +1,6 @@
+//go:build race
+
+package route_test
+
+// raced is whether the race detector watches the test.
+const raced = true

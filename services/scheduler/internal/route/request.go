@@ -1,0 +1,54 @@
+package route
+
+import "slices"
+
+// Request is what routing needs of a request.
+type Request struct {
+	// Model is required.
+	Model string
+	// Digest and ClassID are what the model and the worker must have; empty is any.
+	Digest, ClassID string
+	// PromptTokens is a lower bound of the prompt's length; 0 is not known.
+	PromptTokens int64
+	// Prompt is an estimate of the prompt's length; 0 for what computes none.
+	Prompt int64
+	// Sequences is how many places it takes; 0 for what is no generation.
+	Sequences int64
+	// Tokens is what the request may need in all: its prompt and what it generates, estimated where not stated.
+	Tokens int64
+	// Keys are of the request's prefixes, the shortest first, with the tokens that each stands for, ascending; a request that does
+	// not use the cache has none.
+	Keys []Key
+	// RoutingKey is the caller's own: requests with equal ones go to one worker where that can be; empty is none.
+	RoutingKey string
+	// Priority and Tenant order what waits for a place; higher is more urgent.
+	Priority int32
+	Tenant   string
+	// Resumes is whether others have tokens of it already: it has waited its turn before, and waits rather than fails.
+	Resumes bool
+	// Exclude are ids of workers that have been tried.
+	Exclude []string
+	// Unloaded are ids of workers that have said, of this request, that they have the model no more: that is newer than their
+	// reports.
+	Unloaded []string
+	// MaxInFlight is how many requests a worker may have from this process; 0 is no bound.
+	MaxInFlight int64
+	// Tie chooses among equals; any value, another one for each request.
+	Tie uint64
+}
+
+// Key is one prefix of a request.
+type Key struct {
+	Key    uint64
+	Tokens int64 // estimated where the request is text
+}
+
+// Pinned is whether only some of a model's workers may serve it.
+func (r *Request) Pinned() bool {
+	return r.Digest != "" || r.ClassID != "" || len(r.Exclude)+len(r.Unloaded) > 0
+}
+
+// passes is whether a worker is passed over.
+func (r *Request) passes(id string) bool {
+	return len(r.Exclude)+len(r.Unloaded) > 0 && (slices.Contains(r.Exclude, id) || slices.Contains(r.Unloaded, id))
+}
