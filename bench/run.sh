@@ -41,6 +41,7 @@ memory() {
 
 relay() {
 	measure relay relay
+	measure relay-streams relay streams --states idle
 }
 
 # load drives the shipped model on the CPU engine through the scheduler.

@@ -7,6 +7,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/pprof"
+	"sync"
 	"syscall"
 	"time"
 
@@ -21,7 +24,9 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/config"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/heap"
 	"github.com/millrace/millrace/services/scheduler/internal/loading"
+	"github.com/millrace/millrace/services/scheduler/internal/processors"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
 	"github.com/millrace/millrace/services/scheduler/internal/residency"
 	"github.com/millrace/millrace/services/scheduler/internal/server"
@@ -103,16 +108,22 @@ func health() *cobra.Command {
 }
 
 // serve runs the scheduler until ctx ends.
-func serve(ctx context.Context, cfg *config.Config, logs io.Writer) error {
+func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+	profiled, err := profile(cfg.CPUProfile)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, profiled()) }()
 	logger := hclog.New(&hclog.LoggerOptions{
 		Name: "scheduler", Output: logs, Level: hclog.LevelFromString(cfg.LogLevel), JSONFormat: cfg.LogJSON,
 	})
 	rpc.LogGRPC(logger)
 	logger.Info("starting", append([]any{"version", version.String()}, cfg.Fields()...)...)
 
+	defer process(ctx, cfg, logger)()
 	workers, err := fleet.New(fleet.Config{
 		Workers: cfg.Workers, Stale: cfg.Stale,
 		Dial: func(address string) (*grpc.ClientConn, error) { return rpc.Dial(address, program) },
@@ -153,6 +164,43 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) error {
 	onDemand.Close()
 	stop()
 	return errors.Join(err, <-followed)
+}
+
+// process sets what the runtime uses of the machine, until undo is called.
+func process(ctx context.Context, cfg *config.Config, logger hclog.Logger) (undo func()) {
+	if cfg.Processors > 0 {
+		runtime.GOMAXPROCS(cfg.Processors)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // draining calls need processors and memory too
+	var following sync.WaitGroup
+	if cfg.Follows() {
+		following.Go(func() { processors.Follow(ctx, logger) })
+	}
+	if cfg.KeepsHeap() {
+		following.Go(func() { heap.Follow(ctx) })
+	}
+	return func() {
+		cancel()
+		following.Wait()
+	}
+}
+
+// profile writes a CPU profile to a file until stop is called; no path, no profile.
+func profile(path string) (stop func() error, err error) {
+	if path == "" {
+		return func() error { return nil }, nil
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, fmt.Errorf("--cpu-profile: %w", err)
+	}
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return nil, errors.Join(fmt.Errorf("--cpu-profile: %w", err), file.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return file.Close()
+	}, nil
 }
 
 // known waits for the fleet to be known; false if ctx ended first.

@@ -79,7 +79,8 @@ func Draining(ctx context.Context) <-chan struct{} {
 }
 
 // Bare is the stream below the server's chain, for sending many messages: what the chain adds to a send is a clock read
-// before and after. Receiving from it skips the checks. Outside a handler it is stream itself.
+// before and after. Of small Frames no more than 1 KiB waits for a caller that does not read: sending waits then. Receiving from
+// it skips the checks. One goroutine may send. Outside a handler it is stream itself.
 func Bare(stream grpc.ServerStream) grpc.ServerStream {
 	if c := callOf(stream.Context()); c != nil {
 		return c.bare
@@ -110,7 +111,7 @@ func NewRequestID() string {
 // newCall reads the caller's request id or makes one.
 func newCall(stream grpc.ServerStream, draining <-chan struct{}, waiting *budget) *call {
 	ctx := stream.Context()
-	c := &call{draining: draining, bare: stream, waiting: waiting}
+	c := &call{draining: draining, bare: &outbox{ServerStream: stream}, waiting: waiting}
 	if ids := metadata.ValueFromIncomingContext(ctx, RequestIDKey); len(ids) > 0 && ValidRequestID(ids[0]) {
 		c.id = ids[0]
 	} else {

@@ -20,7 +20,7 @@ const (
 	clientConnWindow = 4 << 20
 	// clientMaxReceiveBytes bounds one response; large texts have large tokenisations.
 	clientMaxReceiveBytes = 64 << 20
-	// keepaliveTime is above the 10 s that servers of this package allow.
+	// keepaliveTime is well above the pause that servers of this package ask for, and those of other makers that follow grpc-go.
 	keepaliveTime    = 20 * time.Second
 	keepaliveTimeout = 10 * time.Second
 )

@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
@@ -103,15 +102,12 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.StaticStreamWindowSize(serverStreamWindow),
 		grpc.StaticConnWindowSize(serverConnWindow),
-		// Clients may ping through long silent prefills, also between calls.
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-		// A peer that vanished without a word is found out, so that its streams stop.
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.UnknownServiceHandler(func(impl any, stream grpc.ServerStream) error {
 			method, _ := grpc.MethodFromServerStream(stream)
 			return s.chain(&grpc.StreamServerInfo{FullMethod: method}, s.unknown)(impl, stream)
 		}),
 	}
+	options = append(options, serverKeepalives.options()...)
 	s.grpc = grpc.NewServer(append(options, cfg.Options...)...)
 	healthpb.RegisterHealthServer(s, s.health)
 	reflection.Register(s)

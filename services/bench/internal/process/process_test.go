@@ -89,6 +89,21 @@ func TestProcessorTimeIsUserPlusSystem(t *testing.T) {
 	}
 }
 
+func TestProcessorTimeIsThatOfChildrenToo(t *testing.T) {
+	p := shell(t, `trap 'kill $child; exit 0' TERM; sleep 100 & child=$!; echo ready; while :; do sleep 0.01; done`)
+	require.NoError(t, p.Wait(t.Context(), stopTimeout, func(context.Context) error {
+		if p.log.String() == "" {
+			return errors.New("not yet")
+		}
+		return nil
+	}))
+	pids, err := family(p.PID())
+	require.NoError(t, err)
+	require.Equal(t, p.PID(), pids[0])
+	require.GreaterOrEqual(t, len(pids), 2)
+	require.NoError(t, p.Stop(stopTimeout))
+}
+
 func TestMemoryIsTheResidentSet(t *testing.T) {
 	got, err := parseStatus("Name:\tx\nVmHWM:\t 9 kB\nVmRSS:\t    2048 kB\n")
 	require.NoError(t, err)

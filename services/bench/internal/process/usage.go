@@ -12,13 +12,54 @@ import (
 // tick is the unit of times in /proc: USER_HZ is 100 wherever Go runs on Linux.
 const tick = 10 * time.Millisecond
 
-// CPU is the processor time, user and system, that the program has used so far, all threads together.
+// CPU is the processor time, user and system, that the program and its running children have used so far, all threads
+// together. Of children that have ended nothing is counted.
 func (p *Program) CPU() (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	pids, err := family(p.PID())
 	if err != nil {
 		return 0, err
 	}
-	return parseStat(string(stat))
+	var sum time.Duration
+	for _, pid := range pids {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return 0, err
+		}
+		used, err := parseStat(string(stat))
+		if err != nil {
+			return 0, err
+		}
+		sum += used
+	}
+	return sum, nil
+}
+
+// family is a process and its children that run.
+func family(pid int) ([]int, error) {
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return nil, err
+	}
+	pids := []int{pid}
+	for _, thread := range threads {
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pid, thread.Name()))
+		if errors.Is(err, os.ErrNotExist) {
+			if _, gone := os.Stat(fmt.Sprintf("/proc/%d/task/%s", pid, thread.Name())); gone != nil {
+				continue // the thread has ended
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, field := range strings.Fields(string(children)) {
+			child, err := strconv.Atoi(field)
+			if err != nil {
+				return nil, fmt.Errorf("/proc/%d/task/%s/children: %w", pid, thread.Name(), err)
+			}
+			pids = append(pids, child)
+		}
+	}
+	return pids, nil
 }
 
 // parseStat adds utime and stime, fields 14 and 15; field 2 is a name that may hold anything, in parentheses.

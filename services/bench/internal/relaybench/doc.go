@@ -1,7 +1,8 @@
 // Package relaybench measures what the scheduler adds to a stream: processor time for each relayed token, time to the
-// first token, and whether a thousand streams at once come through.
+// first token, memory for each open stream, and time for each large prompt.
 //
-// Run starts the shipped programs, a worker on the sim engine and a scheduler with its default flags, drives them over
-// loopback and stops them. Timing alone never fails a run; a failed call, a lost token or a program that does not end
-// well does.
+// Cost, Streams and Prompts start the shipped programs, workers on the sim engine and a scheduler with its default flags,
+// drive them over loopback and stop them. Cost has two yardsticks in the same run: the worker without anything between,
+// and nginx relaying gRPC. Timing alone never fails a run; a failed call, a lost token or a program that does not end well
+// does.
 package relaybench

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,56 +19,87 @@ import (
 	"github.com/millrace/millrace/services/bench/internal/load"
 	"github.com/millrace/millrace/services/bench/internal/modelfile"
 	"github.com/millrace/millrace/services/bench/internal/process"
-	"github.com/millrace/millrace/services/internal/rpc"
 )
 
 // Hang guards.
 const (
-	startTimeout = 30 * time.Second
+	startTimeout = 2 * time.Minute
 	stopTimeout  = 45 * time.Second // above the programs' own drain timeout
 )
 
 const modelName = "bench"
+
+// Names of ways: to the worker itself, and through what stands before it.
+const (
+	direct        = "worker"
+	nginxName     = "nginx"
+	schedulerName = "scheduler"
+)
 
 // small is a model that takes no time to load: the sim engine computes nothing of it.
 var small = synth.Shape{Name: modelName, Architecture: "llama", Desc: engine.ModelDesc{
 	Layers: 1, Hidden: 32, Heads: 1, FFN: 32, Vocab: 32000, Context: 1 << 20,
 }}
 
-// side is one way to the model.
-type side struct {
+// rig is what is to be started.
+type rig struct {
+	Programs
+	workers            int
+	device             string
+	nginx              bool // whether beside the scheduler
+	kvTokens           uint64
+	context, sequences uint32
+}
+
+// way is one way to the model.
+type way struct {
+	name    string
 	program *process.Program
 	conns   []grpc.ClientConnInterface
 }
 
 // fleet is the programs, running.
 type fleet struct {
-	dir               string
-	worker, scheduler side
-	target            load.Target
-	close             []func() error
+	rig
+	dir       string
+	direct    []way // to each worker
+	scheduler way
+	nginxWay  *way // nil: without
+	target    load.Target
+	close     []func() error
 }
 
-// start starts worker and scheduler and loads the model; a step of the worker takes so long. The caller stops the fleet, also
-// after an error.
-func start(ctx context.Context, c *Config, step time.Duration) (f *fleet, err error) {
-	f = &fleet{}
+// start starts workers and what stands before them, and loads the model. The caller stops the fleet, also after an error.
+func (r rig) start(ctx context.Context) (f *fleet, err error) {
+	f = &fleet{rig: r}
 	if f.dir, err = os.MkdirTemp("", "millrace-bench-*"); err != nil {
 		return f, err
 	}
 	f.close = append(f.close, func() error { return os.RemoveAll(f.dir) })
-	if err := f.placeModel(c); err != nil {
+	if err := f.placeModel(); err != nil {
 		return f, err
 	}
-	address, err := f.launch(ctx, c, &f.worker, "worker", c.Worker, "--device", device(step), "--models", f.dir)
-	if err != nil {
+	addresses := make([]string, r.workers)
+	f.direct = make([]way, r.workers)
+	for i := range f.direct {
+		addresses[i], err = f.launch(ctx, &f.direct[i], direct, r.Worker, "--device", r.device, "--models", f.dir)
+		if err != nil {
+			return f, err
+		}
+	}
+	for i := range f.direct {
+		if err := f.direct[i].program.Wait(ctx, startTimeout, func(ctx context.Context) error { return f.load(ctx, i) }); err != nil {
+			return f, err
+		}
+	}
+	if _, err := f.launch(ctx, &f.scheduler, schedulerName, r.Scheduler, "--workers", strings.Join(addresses, ",")); err != nil {
 		return f, err
 	}
-	if err := f.worker.program.Wait(ctx, startTimeout, func(ctx context.Context) error { return f.load(ctx, c) }); err != nil {
-		return f, err
-	}
-	if _, err := f.launch(ctx, c, &f.scheduler, "scheduler", c.Scheduler, "--workers", address); err != nil {
-		return f, err
+	if r.nginx {
+		f.nginxWay = &way{}
+		if err := f.launchNginx(ctx, addresses); err != nil {
+			return f, err
+		}
 	}
 	return f, f.scheduler.program.Wait(ctx, startTimeout, func(ctx context.Context) (err error) {
 		f.target, err = load.FindTarget(ctx, f.scheduler.conns[0], modelName)
@@ -75,12 +107,21 @@ func start(ctx context.Context, c *Config, step time.Duration) (f *fleet, err er
 	})
 }
 
-func (f *fleet) placeModel(c *Config) error {
-	path := filepath.Join(f.dir, modelName+".gguf")
-	if c.Model == "" {
-		return modelfile.Write(path, small, gguf.Q8_0, c.Seed)
+// ways are the ways of the fleet, those that are to be compared.
+func (f *fleet) ways() []*way {
+	all := []*way{&f.direct[0]}
+	if f.nginxWay != nil {
+		all = append(all, f.nginxWay)
 	}
-	from, err := os.Open(c.Model)
+	return append(all, &f.scheduler)
+}
+
+func (f *fleet) placeModel() error {
+	path := filepath.Join(f.dir, modelName+".gguf")
+	if f.Model == "" {
+		return modelfile.Write(path, small, gguf.Q8_0, f.Seed)
+	}
+	from, err := os.Open(f.Model)
 	if err != nil {
 		return err
 	}
@@ -94,31 +135,56 @@ func (f *fleet) placeModel(c *Config) error {
 }
 
 // launch starts a program on a free address and connects to it.
-func (f *fleet) launch(ctx context.Context, c *Config, s *side, name, path string, args ...string) (address string, err error) {
+func (f *fleet) launch(ctx context.Context, w *way, name, path string, args ...string) (address string, err error) {
 	if address, err = process.FreeAddress(ctx); err != nil {
 		return "", err
 	}
 	// Stopped by stop, not with ctx: an interrupt ends the calls first.
-	if s.program, err = process.Start(context.WithoutCancel(ctx), name, path, append(args, "--listen", address)...); err != nil {
+	w.program, err = process.Start(context.WithoutCancel(ctx), name, path, append(args, "--listen", address)...)
+	if err != nil {
 		return "", fmt.Errorf("%w; build it with `make build`, or name it with --%s", err, name)
 	}
-	f.close = append(f.close, func() error { return s.program.Stop(stopTimeout) })
-	for range c.Connections {
-		conn, err := rpc.Dial(address, "millrace-bench")
-		if err != nil {
-			return "", err
-		}
-		f.close = append(f.close, conn.Close)
-		s.conns = append(s.conns, conn)
-	}
-	return address, nil
+	return address, f.connect(w, name, address)
 }
 
-// load loads the model on the worker, large enough for every stage.
-func (f *fleet) load(ctx context.Context, c *Config) error {
-	kv, length, sequences := c.kvTokens(), c.context(), uint32(max(c.Burst, c.Streams+probes))
-	stream, err := pb.NewModelServiceClient(f.worker.conns[0]).LoadModel(ctx, &pb.LoadModelRequest{
-		Model: modelName, KvTokens: &kv, ContextLength: &length, MaxSequences: &sequences,
+func (f *fleet) launchNginx(ctx context.Context, workers []string) error {
+	path, err := f.findNginx()
+	if err != nil {
+		return err
+	}
+	address, err := process.FreeAddress(ctx)
+	if err != nil {
+		return err
+	}
+	if f.nginxWay.program, err = startNginx(context.WithoutCancel(ctx), path, f.dir, address, workers); err != nil {
+		return err
+	}
+	if err := f.connect(f.nginxWay, nginxName, address); err != nil {
+		return err
+	}
+	return f.nginxWay.program.Wait(ctx, startTimeout, func(ctx context.Context) error {
+		_, err := load.FindTarget(ctx, f.nginxWay.conns[0], modelName)
+		return err
+	})
+}
+
+// connect makes the connections of a way whose program was started.
+func (f *fleet) connect(w *way, name, address string) error {
+	w.name = name
+	f.close = append(f.close, func() error { return w.program.Stop(stopTimeout) })
+	conns, hangUp, err := load.Dial(address, f.Connections)
+	if err != nil {
+		return err
+	}
+	f.close = append(f.close, func() error { hangUp(); return nil })
+	w.conns = conns
+	return nil
+}
+
+// load loads the model on a worker, large enough for every stage.
+func (f *fleet) load(ctx context.Context, worker int) error {
+	stream, err := pb.NewModelServiceClient(f.direct[worker].conns[0]).LoadModel(ctx, &pb.LoadModelRequest{
+		Model: modelName, KvTokens: &f.kvTokens, ContextLength: &f.context, MaxSequences: &f.sequences,
 	})
 	for err == nil {
 		_, err = stream.Recv()

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"syscall"
 	"testing"
@@ -19,7 +20,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// fakeKey is set while this test binary stands in for worker and scheduler: "1" makes every stream lose a token.
+// fakeKey is set while this test binary stands in for worker, scheduler and nginx: "1" makes every stream lose a token.
 const fakeKey = "MILLRACE_BENCH_TEST_FAKE"
 
 func TestMain(m *testing.M) {
@@ -33,11 +34,27 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program serves at the address behind --listen until SIGTERM.
+// listens is where the program of a command line serves: behind --listen, or as the configuration of nginx behind -c says.
+func listens(args []string) (string, error) {
+	if i := slices.Index(args, "--listen"); i >= 0 {
+		return args[i+1], nil
+	}
+	text, err := os.ReadFile(args[slices.Index(args, "-c")+1])
+	if err != nil {
+		return "", err
+	}
+	return regexp.MustCompile(`listen (\S+) http2;`).FindStringSubmatch(string(text))[1], nil
+}
+
+// program serves until SIGTERM.
 func program(args []string, lose bool) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	lis, err := rpc.Listen(ctx, args[slices.Index(args, "--listen")+1])
+	address, err := listens(args)
+	if err != nil {
+		return err
+	}
+	lis, err := rpc.Listen(ctx, address)
 	if err != nil {
 		return err
 	}
@@ -48,7 +65,7 @@ func program(args []string, lose bool) error {
 	return server.Serve(ctx, lis)
 }
 
-// fake is both programs: every model is loaded, every stream has its tokens, but the first where it is to lose one.
+// fake is every program: every model is loaded, every stream has its tokens, but the first where it is to lose one.
 type fake struct {
 	pb.UnimplementedInferenceServiceServer
 	pb.UnimplementedModelServiceServer
@@ -82,7 +99,7 @@ func (f *fake) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServe
 }
 
 // runFakes is a small run over fake programs.
-func runFakes(t *testing.T, lose string) (*Report, error) {
+func runFakes(t *testing.T, lose, nginx string, rates ...float64) (*Report, error) {
 	t.Helper()
 	rpctest.NoLeaks(t)
 	t.Setenv(fakeKey, lose)
@@ -91,10 +108,13 @@ func runFakes(t *testing.T, lose string) (*Report, error) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	c := Config{
-		Scheduler: self, Worker: self, Streams: 4, Rate: 400, Duration: 100 * time.Millisecond, Pairs: 5, Burst: 30,
-		BurstTokens: 6, Connections: 2, Prompt: 3,
+		Programs: Programs{Scheduler: self, Worker: self, Nginx: nginx, Connections: 2},
+		Streams:  4, Rates: rates, Rounds: 2, Duration: 100 * time.Millisecond, Pairs: 5, Burst: 30, BurstTokens: 6, Prompt: 3,
 	}
-	report, err := Run(t.Context(), c, func(string, ...any) {})
+	if nginx != "" {
+		c.Nginx = self
+	}
+	report, err := Cost(t.Context(), c, func(string, ...any) {})
 	left, globErr := filepath.Glob(filepath.Join(dir, "*"))
 	require.NoError(t, globErr)
 	require.Empty(t, left, "the folder of the run is gone")
@@ -102,21 +122,32 @@ func runFakes(t *testing.T, lose string) (*Report, error) {
 }
 
 func TestProgramsAreStartedDrivenAndStopped(t *testing.T) {
-	report, err := runFakes(t, "0")
+	report, err := runFakes(t, "0", "self", 400, 800)
 	require.NoError(t, err)
-	require.EqualValues(t, 4, report.Steady.OK)
-	require.EqualValues(t, 40, report.Steady.Tokens)
-	require.EqualValues(t, 40, report.Steady.Messages)
+	require.Len(t, report.Rates, 2)
+	for _, stage := range report.Rates {
+		for i, name := range []string{direct, nginxName, schedulerName} {
+			require.Equal(t, name, stage.Ways[i].Name)
+			require.EqualValues(t, 5, stage.Ways[i].Idle.Count)
+			require.InDelta(t, 1, stage.Ways[i].MessagesPerToken.Median, 1e-9)
+			require.Positive(t, stage.Ways[i].TokensPerSecond.Min)
+		}
+	}
 	require.EqualValues(t, 30, report.Burst.OK)
 	require.EqualValues(t, 180, report.Burst.Tokens)
-	require.EqualValues(t, 5, report.Idle.Worker.Count)
-	require.EqualValues(t, 5, report.Idle.Scheduler.Count)
-	require.GreaterOrEqual(t, report.RelayedTokens, uint64(40))
 	require.Positive(t, report.SchedulerRSS)
+	require.Empty(t, report.NoNginx)
+}
+
+func TestWithoutNginxTheOtherWaysAreMeasured(t *testing.T) {
+	report, err := runFakes(t, "0", "", 400)
+	require.NoError(t, err)
+	require.Len(t, report.Rates[0].Ways, 2)
+	require.Contains(t, report.NoNginx, "not asked for")
 }
 
 func TestTokensThatAProgramLosesFailTheRun(t *testing.T) {
-	report, err := runFakes(t, "1")
+	report, err := runFakes(t, "1", "", 400)
 	require.ErrorIs(t, err, ErrFailed)
 	require.ErrorContains(t, err, "36 of 40 tokens")
 	require.NotNil(t, report)
@@ -126,6 +157,6 @@ func TestAProgramThatEndsAtOnceIsToldWithItsLog(t *testing.T) {
 	rpctest.NoLeaks(t)
 	c := config()
 	c.Worker, c.Scheduler = "/bin/false", "/bin/false"
-	_, err := Run(t.Context(), c, func(string, ...any) {})
+	_, err := Cost(t.Context(), c, func(string, ...any) {})
 	require.ErrorContains(t, err, "worker: program ended too early")
 }

@@ -2,6 +2,7 @@ package relaybench
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,24 +14,29 @@ import (
 
 func config() Config {
 	return Config{
-		Streams: 100, Rate: 20000, Duration: 5 * time.Second, Pairs: 10, Burst: 1000, BurstTokens: 50, Connections: 1, Prompt: 16,
+		Programs: Programs{Connections: 1}, Streams: 100, Rates: []float64{20000}, Rounds: 2, Duration: 5 * time.Second,
+		Pairs: 10, Burst: 1000, BurstTokens: 50, Prompt: 16,
 	}
 }
 
 func TestTheStagesFollowFromRateAndStreams(t *testing.T) {
 	c := config()
 	require.NoError(t, c.Validate())
-	require.Equal(t, 5*time.Millisecond, c.interval())
-	require.Equal(t, load.Size{Prompt: 16, Output: 1000}, c.size())
-	require.GreaterOrEqual(t, c.kvTokens(), uint64(101*1016))
-	require.GreaterOrEqual(t, c.context(), uint32(1017))
+	require.Equal(t, 5*time.Millisecond, c.interval(20000))
+	require.Equal(t, load.Size{Prompt: 16, Output: 1000}, c.size(20000, c.Duration))
+	r := c.rig(20000, 5*time.Millisecond)
+	require.GreaterOrEqual(t, r.kvTokens, uint64((100+probes)*1016))
+	require.GreaterOrEqual(t, r.context, uint32(1017))
+	require.EqualValues(t, 1000, r.sequences)
 }
 
-func TestAStepIsShorterByWhatTheRateLacks(t *testing.T) {
+func TestAStepMakesUpForWhatTheRateLacksOrHasTooMuch(t *testing.T) {
 	c := config()
-	require.Equal(t, 4*time.Millisecond, c.shorter(5*time.Millisecond, 100/0.006))
-	require.Equal(t, 3500*time.Microsecond, c.shorter(4*time.Millisecond, 100/0.0055))
-	require.Equal(t, 500*time.Microsecond, c.shorter(time.Millisecond, 1000), "a step never vanishes")
+	require.Equal(t, 4*time.Millisecond, c.better(5*time.Millisecond, 20000, 100/0.006))
+	require.Equal(t, 3500*time.Microsecond, c.better(4*time.Millisecond, 20000, 100/0.0055))
+	require.Equal(t, 500*time.Microsecond, c.better(time.Millisecond, 20000, 1000), "a step never vanishes")
+	require.Equal(t, 4500*time.Microsecond, c.better(4*time.Millisecond, 20000, 100/0.0045), "after a trial that a busy machine disturbed")
+	require.Equal(t, 5*time.Millisecond, c.better(4*time.Millisecond, 20000, 100/0.001), "nor is it longer than the interval")
 	require.Equal(t, "sim:step=4.5ms,prefill=0s,decode=0s", device(4500*time.Microsecond))
 }
 
@@ -41,7 +47,9 @@ func TestWhatCannotBeMeasuredIsRefused(t *testing.T) {
 	}{
 		"no streams":            {func(c *Config) { c.Streams = 0 }, "--streams 0"},
 		"more than a batch has": {func(c *Config) { c.Burst = 1025 }, "--burst 1025"},
-		"too slow a rate":       {func(c *Config) { c.Rate = 50 }, "--rate 50"},
+		"too slow a rate":       {func(c *Config) { c.Rates = []float64{20000, 50} }, "--rates 50"},
+		"no rate":               {func(c *Config) { c.Rates = nil }, "--rates names none"},
+		"no rounds":             {func(c *Config) { c.Rounds = 0 }, "--rounds 0"},
 		"no pairs":              {func(c *Config) { c.Pairs = 0 }, "--pairs 0"},
 		"no time":               {func(c *Config) { c.Duration = 0 }, "--duration 0s"},
 		"no connection":         {func(c *Config) { c.Connections = 0 }, "--connections 0"},
@@ -54,37 +62,71 @@ func TestWhatCannotBeMeasuredIsRefused(t *testing.T) {
 	}
 }
 
-func TestALostTokenOrCallFailsTheRunAndTimingDoesNot(t *testing.T) {
-	c := config()
-	whole := func() *Report {
-		return &Report{CPUPerToken: 999, Steady: load.Report{OK: 100, Tokens: 100000}, Burst: load.Report{OK: 1000, Tokens: 50000}}
-	}
-	require.NoError(t, whole().check(&c))
-	lost := whole()
-	lost.Steady.Tokens--
-	require.ErrorIs(t, lost.check(&c), ErrFailed)
-	failed := whole()
-	failed.Burst.Failed = 1
-	require.ErrorIs(t, failed.check(&c), ErrFailed)
+func TestALostTokenOrCallFailsTheRun(t *testing.T) {
+	require.NoError(t, whole("burst", &load.Report{Tokens: 5000}, 100, 50))
+	require.ErrorIs(t, whole("burst", &load.Report{Tokens: 4999}, 100, 50), ErrFailed)
+	failed := &load.Report{Tokens: 5000, Failed: 1, Errors: []load.ErrorCount{{Count: 1, Example: "no worker"}}}
+	require.ErrorContains(t, whole("burst", failed, 100, 50), "no worker")
 }
 
-func TestAddedTimeIsTheDifferenceOfTheMedians(t *testing.T) {
-	var worker, scheduler stats.Histogram
-	for i := range 101 {
-		worker.Add(time.Duration(i) * time.Microsecond)
-		scheduler.Add(time.Duration(i)*time.Microsecond + 200*time.Microsecond)
-	}
-	require.InDelta(t, 200, firstToken(&worker, &scheduler).AddedP50, 1)
+// turnOf is a turn of 1000 tokens, and 4 first ones beside them.
+func turnOf(cpu time.Duration, first time.Duration) turn {
+	t := turn{streams: load.Report{Tokens: 996, Messages: 498, TokensPerSecond: 2000}, cpu: cpu, worker: 2 * cpu}
+	t.first.AddN(first, 4)
+	return t
 }
 
-func TestEveryBarStandsBesideItsFigure(t *testing.T) {
+func TestAWayIsTheMedianOfItsTurns(t *testing.T) {
+	w := turns{turnOf(9*time.Millisecond, time.Millisecond), turnOf(30*time.Millisecond, 3*time.Millisecond),
+		turnOf(10*time.Millisecond, 2*time.Millisecond)}.sum("nginx", stats.Summary{P50: 7})
+	require.Equal(t, stats.Spread{Median: 10, Min: 9, Max: 30}, w.CPUPerToken)
+	require.InDelta(t, 20, w.WorkerPerToken.Median, 1e-9)
+	require.InDelta(t, 0.5, w.MessagesPerToken.Median, 1e-9)
+	require.InDelta(t, 2, w.BusyP50.Median, 0.01)
+	require.InDelta(t, 7, w.Idle.P50, 1e-9)
+}
+
+func TestTheSchedulerIsHeldAgainstNginx(t *testing.T) {
+	r := &Report{Rates: []Stage{{Rate: 20000, Ways: []Way{
+		{Name: direct, Idle: stats.Summary{P50: 5, P99: 6}},
+		{Name: nginxName, CPUPerToken: stats.Spread{Median: 10}, Idle: stats.Summary{P50: 10, P99: 20}, BusyP50: stats.Spread{Median: 4},
+			BusyP99: stats.Spread{Median: 8}},
+		{Name: schedulerName, CPUPerToken: stats.Spread{Median: 9}, Idle: stats.Summary{P50: 11, P99: 20}, BusyP50: stats.Spread{Median: 2},
+			BusyP99: stats.Spread{Median: 12}},
+	}}}}
+	for metric, want := range map[string]float64{
+		"cpu_us": 9, "cpu_of_nginx": 0.9, "idle_p50_of_nginx": 1.1, "idle_p99_of_nginx": 1, "busy_p50_of_nginx": 0.5, "busy_p99_of_nginx": 1.5,
+	} {
+		got, ok := r.Figure("20000", metric)
+		require.True(t, ok, metric)
+		require.InDelta(t, want, got, 1e-9, metric)
+	}
+	_, ok := r.Figure("40000", "cpu_us")
+	require.False(t, ok)
 	var text bytes.Buffer
-	r := &Report{
-		CPUPerToken: 12.345, Steady: load.Report{PeakStreams: 100, TokensPerSecond: 19876, Tokens: 4, Messages: 3},
-		Idle: FirstToken{AddedP50: 321}, Burst: load.Report{PeakStreams: 1000, Failed: 2},
-	}
 	r.Print(&text)
-	for _, want := range []string{"12.35 us", "<= 20 us", "19876 tokens/s over 100 streams", "0.7500", "321 us", "< 500 us", "1000 streams at once"} {
+	require.Contains(t, text.String(), "CPU for each token: 0.900 of nginx's, bar 1: held")
+	require.Contains(t, text.String(), "first token idle, p50: 1.100 of nginx's, bar 1: MISSED")
+	require.NotContains(t, text.String(), "WITHOUT NGINX")
+}
+
+func TestWithoutNginxNothingIsHeldAgainstItAndTheReportSaysSo(t *testing.T) {
+	r := &Report{NoNginx: errNoNginx.Error(), Rates: []Stage{{Rate: 5000, Ways: []Way{{Name: direct}, {Name: schedulerName}}}}}
+	_, ok := r.Figure("5000", "cpu_of_nginx")
+	require.False(t, ok)
+	var text bytes.Buffer
+	r.Print(&text)
+	require.Contains(t, text.String(), "WITHOUT NGINX  nginx is not installed")
+	require.Contains(t, text.String(), "apt-get install nginx-light")
+	require.NotContains(t, text.String(), "bar 1")
+}
+
+func TestTheConfigurationOfNginxNamesEveryWorker(t *testing.T) {
+	var text strings.Builder
+	require.NoError(t, nginxConfig.Execute(&text, map[string]any{
+		"Root": true, "Dir": "/scratch", "Listen": "127.0.0.1:1", "Workers": []string{"127.0.0.1:2", "127.0.0.1:3"},
+	}))
+	for _, want := range []string{"user root;", "listen 127.0.0.1:1 http2;", "server 127.0.0.1:2;", "server 127.0.0.1:3;", "pid /scratch/nginx.pid;"} {
 		require.Contains(t, text.String(), want)
 	}
 }
@@ -92,7 +134,7 @@ func TestEveryBarStandsBesideItsFigure(t *testing.T) {
 func TestAProgramThatIsNotThereIsNamedWithWhatToDo(t *testing.T) {
 	c := config()
 	c.Worker, c.Scheduler = "/nonexistent/worker", "/nonexistent/scheduler"
-	_, err := Run(t.Context(), c, func(string, ...any) {})
+	_, err := Cost(t.Context(), c, func(string, ...any) {})
 	require.ErrorContains(t, err, "make build")
 	require.ErrorContains(t, err, "--worker")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -21,6 +22,9 @@ var ErrInvalid = errors.New("invalid configuration")
 
 // maxQueue bounds --max-queue: so many goroutines and streams are some 30 GB.
 const maxQueue = 1 << 20
+
+// maxProcessors is above every machine's.
+const maxProcessors = 1 << 12
 
 // Config is the scheduler's configuration.
 type Config struct {
@@ -48,6 +52,10 @@ type Config struct {
 	WorkerGrace time.Duration
 	// DrainTimeout bounds the wait for running calls at the end; [0, 1 h].
 	DrainTimeout time.Duration
+	// Processors is how many processors are used; 0: as many as the load needs, unless GOMAXPROCS is set; see Follows.
+	Processors int
+	// CPUProfile is a file for a profile of the whole run; empty: none.
+	CPUProfile string
 	// LogLevel is trace, debug, info, warn or error.
 	LogLevel string
 	// LogJSON makes log lines JSON objects.
@@ -78,6 +86,8 @@ func Flags(fs *pflag.FlagSet) *Config {
 	fs.IntVar(&c.MaxQueue, "max-queue", admission.DefaultMaxQueue, "requests that wait for places of one model at once; 0: none waits")
 	fs.DurationVar(&c.WorkerGrace, "worker-grace", admission.DefaultGrace, "how long a model may be without a worker before its requests are refused")
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "longest wait for running calls when stopping")
+	fs.IntVar(&c.Processors, "processors", 0, "processors to use; 0: as many as the load needs, or $GOMAXPROCS if set")
+	fs.StringVar(&c.CPUProfile, "cpu-profile", "", "file for a CPU profile of the whole run (default: none)")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
 	fs.BoolVar(&c.LogJSON, "log-json", false, "write log lines as JSON objects")
 	return c
@@ -124,6 +134,9 @@ func (c *Config) Validate() error {
 	if c.WorkerGrace < 0 || c.WorkerGrace > time.Minute {
 		refuse("--worker-grace is %v: must be in [0, 1m]", c.WorkerGrace)
 	}
+	if c.Processors < 0 || c.Processors > maxProcessors {
+		refuse("--processors is %d: must be in [0, %d]", c.Processors, maxProcessors)
+	}
 	if c.DrainTimeout < 0 || c.DrainTimeout > time.Hour {
 		refuse("--drain-timeout is %v: must be in [0, 1h]", c.DrainTimeout)
 	}
@@ -133,6 +146,14 @@ func (c *Config) Validate() error {
 	return errors.Join(wrong...)
 }
 
+// Follows reports whether the number of processors follows the load. The environment is asked here: the runtime has obeyed
+// GOMAXPROCS before any flag was read, and who sets it wants a number that stays.
+func (c *Config) Follows() bool { return c.Processors == 0 && os.Getenv("GOMAXPROCS") == "" }
+
+// KeepsHeap reports whether the heap's room follows what is alive in it, which it does unless GOGC or GOMEMLIMIT says
+// otherwise.
+func (c *Config) KeepsHeap() bool { return os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" }
+
 // Fields are the configuration as log fields.
 func (c *Config) Fields() []any {
 	return []any{
@@ -141,6 +162,6 @@ func (c *Config) Fields() []any {
 		"stale", c.Stale,
 		"failover_wait", c.FailoverWait, "inexact_failover", c.InexactFailover, "max_held_bytes", c.MaxHeldBytes,
 		"max_queue", c.MaxQueue, "worker_grace", c.WorkerGrace,
-		"drain_timeout", c.DrainTimeout, "log_level", c.LogLevel, "log_json", c.LogJSON,
+		"drain_timeout", c.DrainTimeout, "processors", c.Processors, "log_level", c.LogLevel, "log_json", c.LogJSON,
 	}
 }

@@ -46,6 +46,7 @@ func TestValidateNamesTheFlagThatIsWrong(t *testing.T) {
 		"a day to fail over":      {append(ok, "--failover-wait", "24h"), "--failover-wait"},
 		"a third way":             {append(ok, "--inexact-failover", "maybe"), "--inexact-failover"},
 		"less than one request":   {append(ok, "--max-held-bytes", "1000"), "--max-held-bytes"},
+		"too many processors":     {append(ok, "--processors", "5000"), "--processors"},
 		"a level that is not one": {append(ok, "--log-level", "loud"), "--log-level"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,4 +55,23 @@ func TestValidateNamesTheFlagThatIsWrong(t *testing.T) {
 			require.ErrorContains(t, err, tc.want)
 		})
 	}
+}
+
+func TestProcessorsFollowTheLoadUnlessANumberIsGiven(t *testing.T) {
+	t.Setenv("GOMAXPROCS", "")
+	require.True(t, parse(t).Follows())
+	require.False(t, parse(t, "--processors", "3").Follows())
+	t.Setenv("GOMAXPROCS", "2")
+	require.False(t, parse(t).Follows())
+}
+
+func TestTheHeapIsKeptUnlessTheEnvironmentDoesIt(t *testing.T) {
+	t.Setenv("GOGC", "")
+	t.Setenv("GOMEMLIMIT", "")
+	require.True(t, parse(t).KeepsHeap())
+	t.Setenv("GOMEMLIMIT", "1GiB")
+	require.False(t, parse(t).KeepsHeap())
+	t.Setenv("GOMEMLIMIT", "")
+	t.Setenv("GOGC", "100")
+	require.False(t, parse(t).KeepsHeap())
 }

@@ -1,0 +1,129 @@
+package rpc
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+// silent answers a generation when it is told to.
+type silent struct {
+	pb.UnimplementedInferenceServiceServer
+	speak chan struct{}
+}
+
+func (s silent) Generate(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+	select {
+	case <-s.speak:
+		return stream.Send(&pb.GenerateResponse{})
+	case <-stream.Context().Done():
+		return stream.Context().Err()
+	}
+}
+
+// serveSilently serves with timings of its own until the test ends.
+func serveSilently(t *testing.T, k keepalives) (address string, s silent) {
+	t.Helper()
+	s = silent{speak: make(chan struct{})}
+	server := NewServer(ServerConfig{Domain: WorkerDomain, Options: k.options()}, hclog.NewNullLogger())
+	pb.RegisterInferenceServiceServer(server, s)
+	lis, err := Listen(t.Context(), "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, lis) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	return lis.Addr().String(), s
+}
+
+func TestASilentStreamOutlivesTheKeepaliveOfBothSides(t *testing.T) {
+	t.Parallel()
+	// The shortest timings that grpc-go takes: 1 s of a server and 10 s of a client.
+	const serverPing, clientPing = time.Second, 10 * time.Second
+	address, s := serveSilently(t, keepalives{Ping: serverPing, Timeout: serverPing, LeastPause: serverKeepalives.LeastPause})
+	conn, err := Dial(address, "test", grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientPing, Timeout: serverPing}))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	stream, err := pb.NewInferenceServiceClient(conn).Generate(t.Context(), &pb.GenerateRequest{})
+	require.NoError(t, err)
+	time.Sleep(clientPing + 2*serverPing) // silence is what is tested
+	close(s.speak)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+}
+
+// pinger is a client of no library: it pings when it likes.
+type pinger struct {
+	*http2.Framer
+	conn net.Conn
+}
+
+func newPinger(t *testing.T, address string) pinger {
+	t.Helper()
+	var d net.Dialer
+	conn, err := d.DialContext(t.Context(), "tcp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	_, err = conn.Write([]byte(http2.ClientPreface))
+	require.NoError(t, err)
+	p := pinger{http2.NewFramer(conn, conn), conn}
+	require.NoError(t, p.WriteSettings())
+	return p
+}
+
+// ping pings once and reads until the answer; false: the server sent it away.
+func (p pinger) ping(t *testing.T) bool {
+	t.Helper()
+	require.NoError(t, p.WritePing(false, [8]byte{}))
+	for {
+		frame, err := p.ReadFrame()
+		require.NoError(t, err)
+		switch f := frame.(type) {
+		case *http2.PingFrame:
+			if f.IsAck() {
+				return true
+			}
+		case *http2.GoAwayFrame:
+			require.Equal(t, "too_many_pings", string(f.DebugData()))
+			return false
+		}
+	}
+}
+
+func TestClientsThatPingWithinReasonAreNotSentAway(t *testing.T) {
+	t.Parallel()
+	const pause = 50 * time.Millisecond
+	address, _ := serveSilently(t, keepalives{Ping: time.Hour, Timeout: time.Hour, LeastPause: pause})
+	p := newPinger(t, address)
+	for range 10 {
+		require.True(t, p.ping(t))
+		time.Sleep(2 * pause) // as a client of 10 s does that may ping every 5 s
+	}
+	require.GreaterOrEqual(t, 10*time.Second, 2*serverKeepalives.LeastPause)
+	require.GreaterOrEqual(t, keepaliveTime, 2*serverKeepalives.LeastPause)
+}
+
+func TestAClientThatPingsWithoutPauseIsSentAway(t *testing.T) {
+	t.Parallel()
+	address, _ := serveSilently(t, keepalives{Ping: time.Hour, Timeout: time.Hour, LeastPause: time.Hour})
+	p := newPinger(t, address)
+	for range 10 {
+		if !p.ping(t) {
+			return
+		}
+	}
+	require.FailNow(t, "ten pings at once were taken")
+}
