@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures everything, or the parts named as arguments (engine, ops, memory, relay, load), into bench/results/DATE-PROCESSOR/.
-# Needs `make build`. OUT names another folder; SHAPES and TYPES choose what engine measures.
+# Measures everything, or the parts named as arguments (engine, ops, memory, relay, load, routing), into bench/results/DATE-PROCESSOR/.
+# Needs `make build`. OUT names another folder; SHAPES and TYPES choose what engine measures, TRACE the file that routing replays.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -64,12 +64,21 @@ load() {
 	rm "$out/worker.log" "$out/scheduler.log"
 }
 
+# routing measures the fleet under schedulers, and holds it to its bars.
+routing() {
+	local trace=()
+	[[ -z ${TRACE:-} ]] || trace=(--trace "$TRACE")
+	measure fleet fleet --floors "$root/bench/bars.txt"
+	measure restart restart --floors "$root/bench/bars.txt"
+	measure replay replay "${trace[@]}" --floors "$root/bench/bars.txt"
+}
+
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(engine ops memory relay load)
+[[ ${#parts[@]} -gt 0 ]] || parts=(engine ops memory relay load routing)
 for part in "${parts[@]}"; do
 	case $part in
-	engine | ops | memory | relay | load) "$part" ;;
-	*) echo "no part $part: want engine, ops, memory, relay or load" >&2; exit 1 ;;
+	engine | ops | memory | relay | load | routing) "$part" ;;
+	*) echo "no part $part: want engine, ops, memory, relay, load or routing" >&2; exit 1 ;;
 	esac
 done
 echo "results are in $out"

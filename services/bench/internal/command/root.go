@@ -49,8 +49,8 @@ func Run(ctx context.Context, args []string, out, errs io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errs)
-	root.AddCommand(c.engine(), c.load(), c.prefix(), c.cancel(), c.overload(), c.fairness(), c.memory(), c.memoryPeer(), c.ops(), c.relay(), c.rig(),
-		c.synth())
+	root.AddCommand(c.engine(), c.load(), c.prefix(), c.cancel(), c.overload(), c.fairness(), c.memory(), c.memoryPeer(), c.ops(), c.relay(),
+		c.replay(), c.restart(), c.fleet(), c.rig(), c.synth())
 	return root.ExecuteContext(ctx)
 }
 

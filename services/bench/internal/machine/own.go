@@ -3,6 +3,7 @@ package machine
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -20,6 +21,15 @@ func ownMemory(status string) (sum uint64) {
 		}
 	}
 	return sum
+}
+
+// OwnCPU is the processor time, user and system, that this process has used so far; 0 when the system does not tell.
+func OwnCPU() time.Duration {
+	var use syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
+		return 0
+	}
+	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
 
 // Stolen counts the processors' time that other virtual machines took.

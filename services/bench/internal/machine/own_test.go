@@ -20,3 +20,10 @@ func TestStolenTimeIsTheEighth(t *testing.T) {
 	require.GreaterOrEqual(t, share, 0.0)
 	require.LessOrEqual(t, share, 1.0)
 }
+
+func TestOwnProcessorTimeGrowsWithWork(t *testing.T) {
+	before := OwnCPU()
+	for OwnCPU() == before { // the test's timeout is the guard
+	}
+	require.Greater(t, OwnCPU(), before)
+}

@@ -132,3 +132,11 @@ func TestAFreeAddressCanBeListenedOn(t *testing.T) {
 	require.NotEmpty(t, a)
 	require.NotEmpty(t, b)
 }
+
+func TestAKilledProgramIsGone(t *testing.T) {
+	rpctest.NoLeaks(t)
+	p := shell(t, `trap '' TERM; while :; do sleep 0.01; done`)
+	require.NoError(t, p.Kill())
+	require.ErrorIs(t, p.Check(), ErrEnded)
+	require.ErrorIs(t, p.Kill(), ErrEnded)
+}

@@ -18,7 +18,13 @@ type Request struct {
 	At     time.Duration // since the first request
 	Prompt int           // tokens, >= 1
 	Output int           // tokens, >= 1
+	// Blocks name the prompt's pieces of BlockTokens tokens, the last one perhaps shorter; requests whose lead blocks are equal
+	// begin with the same tokens. Nil where the trace does not say.
+	Blocks []uint64
 }
+
+// BlockTokens is the number of tokens of a block.
+const BlockTokens = 512
 
 // maxTokens bounds a length: what is longer is a broken line, not a request.
 const maxTokens = 1 << 24
@@ -73,7 +79,8 @@ func Read(r io.Reader, limit int) ([]Request, error) {
 	slices.SortStableFunc(all, func(a, b arrival) int { return cmp.Compare(a.at, b.at) })
 	requests := make([]Request, len(all))
 	for i, a := range all {
-		requests[i] = Request{At: a.at - all[0].at, Prompt: a.Prompt, Output: a.Output}
+		requests[i] = a.Request
+		requests[i].At = a.at - all[0].at
 	}
 	return requests, nil
 }

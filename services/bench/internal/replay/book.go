@@ -1,0 +1,87 @@
+package replay
+
+import "github.com/millrace/millrace/gpuworker/kvcache"
+
+// kvBlock is the number of tokens of a worker's KV block; answers begin with ids from firstAnswer on, which no prompt has.
+const (
+	kvBlock     = 16
+	firstAnswer = 1 << 24
+)
+
+// book is what one worker's cache holds, kept by the code that the worker itself keeps it with. It knows of a call when that is
+// sent: what is being computed counts as cached, as it does on the worker, where others wait for it. A call's blocks are all
+// taken at once, and its answer is published when it has ended.
+type book struct {
+	cache  *kvcache.Cache
+	cached map[uint64]bool // names of the beginnings that it holds
+}
+
+func newBook(tokens int) *book {
+	return &book{cache: kvcache.New(kvcache.Config{Blocks: tokens / kvBlock, BlockSize: kvBlock}), cached: map[uint64]bool{}}
+}
+
+// longest is how many lead names are cached.
+func (b *book) longest(names []uint64) int {
+	n := 0
+	for n < len(names) && b.cached[names[n]] {
+		n++
+	}
+	return n
+}
+
+// entry is a call in a book.
+type entry struct {
+	table *kvcache.Table
+	ids   []int32 // its prompt, and an answer that no other call has
+	found int     // tokens from the cache
+}
+
+// begin takes the call's blocks, as far as there are any, and publishes its prompt. j.ids are made.
+func (b *book) begin(j *job) *entry {
+	e := &entry{ids: make([]int32, 0, len(j.ids)+j.output)}
+	for _, id := range j.ids {
+		e.ids = append(e.ids, int32(id))
+	}
+	e.table = b.cache.Match(kvcache.Root{}, e.ids)
+	e.found = e.table.Shared * kvBlock
+	keys := make([]kvcache.Key, len(j.names))
+	for i, name := range j.names {
+		keys[i] = kvcache.Key{Key: name, Tokens: min((i+1)*j.block, len(j.ids))}
+	}
+	b.cache.Name(e.table, keys)
+	prompt := len(e.ids)
+	e.ids = append(e.ids, firstAnswer+int32(j.index)) // makes the rest one of its own
+	e.ids = append(e.ids, make([]int32, j.output-1)...)
+	if b.cache.Grow(e.table, len(e.ids)) {
+		b.publish(e, prompt)
+	}
+	return e
+}
+
+// end publishes the answer and gives the blocks back.
+func (b *book) end(e *entry) {
+	b.publish(e, len(e.ids))
+	_ = b.cache.Release(e.table) // once
+	b.hear()
+}
+
+func (b *book) publish(e *entry, n int) {
+	n = min(n, len(e.table.Blocks)*kvBlock)
+	_ = b.cache.Publish(e.table, kvcache.Root{}, e.ids, n) // ids and blocks are its own
+	b.hear()
+}
+
+// hear takes over what came and went.
+func (b *book) hear() {
+	added, removed, reset := b.cache.Changes()
+	if reset {
+		clear(b.cached)
+		added, removed = b.cache.All(), nil
+	}
+	for _, name := range removed {
+		delete(b.cached, name)
+	}
+	for _, name := range added {
+		b.cached[name] = true
+	}
+}

@@ -1,0 +1,205 @@
+package simfleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/synth"
+	"github.com/millrace/millrace/services/bench/internal/modelfile"
+	"github.com/millrace/millrace/services/bench/internal/process"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// Hang guards.
+const (
+	startTimeout = 60 * time.Second
+	stopTimeout  = 45 * time.Second // above the programs' own drain timeout
+)
+
+// Model is the name of the model that every worker has loaded; Vocabulary is the number of its token ids.
+const (
+	Model      = "bench"
+	Vocabulary = 32000
+)
+
+// small is a model that takes no time to load: the sim engine computes nothing of it.
+var small = synth.Shape{Name: Model, Architecture: "llama", Desc: engine.ModelDesc{
+	Layers: 1, Hidden: 32, Heads: 1, FFN: 32, Vocab: Vocabulary, Context: 1 << 20,
+}}
+
+// Config of a fleet.
+type Config struct {
+	Scheduler, Worker string // paths of the programs
+	Workers           int
+	Device            string   // of every worker: sim with options
+	KVTokens          uint64   // of its cache
+	Context           uint32   // longest sequence in tokens
+	Sequences         uint32   // at once
+	Flags             []string // of every worker, besides
+}
+
+// Program is one program that serves.
+type Program struct {
+	*process.Program
+	Address string
+	Conn    *grpc.ClientConn
+}
+
+// Fleet is the programs. Its methods are called by one goroutine.
+type Fleet struct {
+	Workers    []*Program // by the order of their start
+	Schedulers []*Program
+	cfg        Config
+	dir        string // of the model file
+}
+
+// atOnce is how many programs start at a time: more would only wait for each other's processor time.
+const atOnce = 8
+
+// Start starts the workers; each has the model loaded. The caller stops the fleet, also after an error.
+func Start(ctx context.Context, c Config) (f *Fleet, err error) {
+	f = &Fleet{cfg: c, Workers: make([]*Program, c.Workers)}
+	if f.dir, err = os.MkdirTemp("", "millrace-bench-*"); err != nil {
+		return f, err
+	}
+	if err := modelfile.Write(filepath.Join(f.dir, Model+".gguf"), small, gguf.Q8_0, 1); err != nil {
+		return f, err
+	}
+	errs := make([]error, c.Workers)
+	places := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	for i := range f.Workers {
+		places <- struct{}{}
+		all.Go(func() {
+			f.Workers[i], errs[i] = f.worker(ctx, i)
+			<-places
+		})
+	}
+	all.Wait()
+	return f, errors.Join(errs...)
+}
+
+// worker starts worker i and loads the model.
+func (f *Fleet) worker(ctx context.Context, i int) (*Program, error) {
+	flags := append([]string{
+		"--device", f.cfg.Device, "--models", f.dir, "--worker-id", fmt.Sprintf("sim-%d", i), "--log-level", "warn",
+	}, f.cfg.Flags...)
+	p, err := start(ctx, fmt.Sprintf("worker %d", i), f.cfg.Worker, "", flags, func(ctx context.Context, conn *grpc.ClientConn) error {
+		return load(ctx, conn, &f.cfg)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w; build it with `make build`, or name it with --worker", err)
+	}
+	return p, nil
+}
+
+// Schedule starts a scheduler over the first n workers, at an address that is free if none is given. It serves when this returns.
+func (f *Fleet) Schedule(ctx context.Context, address string, n int) (*Program, error) {
+	return f.scheduler(ctx, address, n, serves)
+}
+
+// Launch starts a scheduler as Schedule does, and waits for nothing.
+func (f *Fleet) Launch(ctx context.Context, address string, n int) (*Program, error) {
+	return f.scheduler(ctx, address, n, func(context.Context, *grpc.ClientConn) error { return nil })
+}
+
+func (f *Fleet) scheduler(ctx context.Context, address string, n int, ready readiness) (*Program, error) {
+	flags := []string{"--workers", addresses(f.Workers[:n]), "--log-level", "warn"}
+	p, err := start(ctx, "scheduler", f.cfg.Scheduler, address, flags, ready)
+	if err != nil {
+		return nil, fmt.Errorf("%w; build it with `make build`, or name it with --scheduler", err)
+	}
+	f.Schedulers = append(f.Schedulers, p)
+	return p, nil
+}
+
+// readiness reports nil once a program is as it is wanted.
+type readiness func(ctx context.Context, conn *grpc.ClientConn) error
+
+// tries is how often a program is started at an address that was free a moment ago, before it is taken not to start at all.
+const tries = 3
+
+// start starts a program and waits until it is ready; at an address that is free if none is given.
+func start(ctx context.Context, name, path, address string, flags []string, ready readiness) (p *Program, err error) {
+	for try := 1; ; try++ {
+		at := address
+		if at == "" {
+			if at, err = process.FreeAddress(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if p, err = launch(ctx, name, path, at, flags); err != nil {
+			return nil, err
+		}
+		if err = p.Wait(ctx, startTimeout, func(ctx context.Context) error { return ready(ctx, p.Conn) }); err == nil {
+			return p, nil
+		}
+		ended := errors.Is(err, process.ErrEnded)
+		stopErr := p.stop()
+		switch {
+		case !ended:
+			return nil, errors.Join(err, stopErr)
+		case address != "" || try == tries:
+			return nil, err
+		}
+	}
+}
+
+// launch starts a program and connects to it.
+func launch(ctx context.Context, name, path, address string, flags []string) (*Program, error) {
+	// Stopped by Stop, not with ctx: an interrupt ends the calls first.
+	p, err := process.Start(context.WithoutCancel(ctx), name, path, append(slices.Clone(flags), "--listen", address)...)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := rpc.Dial(address, "millrace-bench")
+	if err != nil {
+		return nil, errors.Join(err, p.Stop(stopTimeout))
+	}
+	return &Program{Program: p, Address: address, Conn: conn}, nil
+}
+
+// Retire stops the last scheduler that was started.
+func (f *Fleet) Retire() error {
+	last := f.Schedulers[len(f.Schedulers)-1]
+	f.Schedulers = f.Schedulers[:len(f.Schedulers)-1]
+	return last.stop()
+}
+
+// Kill kills the last scheduler that was started, and waits until it is gone.
+func (f *Fleet) Kill() error {
+	last := f.Schedulers[len(f.Schedulers)-1]
+	f.Schedulers = f.Schedulers[:len(f.Schedulers)-1]
+	return errors.Join(last.Conn.Close(), last.Program.Kill())
+}
+
+// Stop ends the schedulers and then the workers.
+func (f *Fleet) Stop() error {
+	err := errors.Join(stopAll(f.Schedulers), stopAll(f.Workers), os.RemoveAll(f.dir))
+	f.Schedulers, f.Workers = nil, nil
+	return err
+}
+
+func stopAll(programs []*Program) error {
+	errs := make([]error, len(programs))
+	var all sync.WaitGroup
+	for i, p := range programs {
+		if p != nil {
+			all.Go(func() { errs[i] = p.stop() })
+		}
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (p *Program) stop() error { return errors.Join(p.Conn.Close(), p.Program.Stop(stopTimeout)) }

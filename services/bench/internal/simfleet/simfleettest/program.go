@@ -1,0 +1,101 @@
+package simfleettest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// modeKey is set while a test binary stands in for programs.
+const modeKey = "MILLRACE_SIMFLEET_TEST"
+
+// Modes of the programs.
+const (
+	Knowing  = "knowing"  // a scheduler sends each prompt where most of it is cached
+	Ignorant = "ignorant" // a scheduler takes the workers in turn
+	Failing  = "failing"  // every other call fails
+)
+
+// Main runs the tests, or a program where the binary was started as one.
+func Main(m *testing.M) {
+	mode, program := os.LookupEnv(modeKey)
+	if !program {
+		os.Exit(m.Run())
+	}
+	if err := serve(os.Args[1:], mode); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Use makes this test's programs of a mode, and returns the path of all of them.
+func Use(t *testing.T, mode string) string {
+	t.Helper()
+	t.Setenv(modeKey, mode)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return self
+}
+
+// serve serves at the address behind --listen until SIGTERM: as a scheduler if there is --workers, else as a worker.
+func serve(args []string, mode string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	value := func(flag string) string {
+		if i := slices.Index(args, flag); i >= 0 {
+			return args[i+1]
+		}
+		return ""
+	}
+	lis, err := rpc.Listen(ctx, value("--listen"))
+	if err != nil {
+		return err
+	}
+	s := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain, DrainTimeout: time.Second}, hclog.NewNullLogger())
+	pb.RegisterModelServiceServer(s, models{})
+	workers := value("--workers")
+	if workers == "" {
+		pb.RegisterInferenceServiceServer(s, &worker{mode: mode, cached: map[string]bool{}})
+		return s.Serve(ctx, lis)
+	}
+	fake := &scheduler{mode: mode}
+	defer fake.hangUp()
+	for address := range strings.SplitSeq(workers, ",") {
+		conn, err := rpc.Dial(address, "simfleettest")
+		if err != nil {
+			return err
+		}
+		fake.workers = append(fake.workers, conn)
+	}
+	pb.RegisterInferenceServiceServer(s, fake)
+	pb.RegisterFleetServiceServer(s, fake)
+	return s.Serve(ctx, lis)
+}
+
+// models says that one model is loaded.
+type models struct {
+	pb.UnimplementedModelServiceServer
+}
+
+func (models) LoadModel(in *pb.LoadModelRequest, stream grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
+	return stream.Send(&pb.LoadModelResponse{Event: &pb.LoadModelResponse_Result{Result: &pb.LoadResult{}}})
+}
+
+func (models) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListModelsResponse, error) {
+	return &pb.ListModelsResponse{Models: []*pb.ModelInfo{{Name: "bench", State: pb.ModelState_MODEL_STATE_READY}}}, nil
+}
