@@ -31,6 +31,8 @@ CUDA_BASE_IMAGE ?=
 FUZZTIME ?= 30s
 # What make bench measures.
 BENCH ?= engine
+# Flags of make chaos.
+CHAOS ?=
 # A hung test ends with the stacks of all goroutines after this long.
 TEST_TIMEOUT ?= 8m
 # Paths of the CPU engine that make test-paths forces: those of this processor.
@@ -151,6 +153,10 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 .PHONY: bench
 bench: build ## Measure the engine against this machine's roofs; BENCH="load ..." chooses another benchmark
 	@$(BIN)/millrace-bench $(BENCH)
+
+.PHONY: chaos
+chaos: build ## Kill, freeze and cut off workers under 200 streams and compare every bit; CHAOS="--streams 60 ..." gives flags
+	@$(BIN)/millrace-bench chaos $(CHAOS)
 
 ## Run
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures everything, or the parts named as arguments (engine, ops, memory, relay, load, routing), into bench/results/DATE-PROCESSOR/.
+# Measures everything, or the parts named as arguments (engine, ops, memory, relay, load, routing, chaos), into bench/results/DATE-PROCESSOR/.
 # Needs `make build`. OUT names another folder; SHAPES and TYPES choose what engine measures, TRACE the file that routing replays.
 set -euo pipefail
 
@@ -73,12 +73,16 @@ routing() {
 	measure replay replay "${trace[@]}" --floors "$root/bench/bars.txt"
 }
 
+chaos() {
+	measure chaos chaos --models "$root/models"
+}
+
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(engine ops memory relay load routing)
+[[ ${#parts[@]} -gt 0 ]] || parts=(engine ops memory relay load routing chaos)
 for part in "${parts[@]}"; do
 	case $part in
-	engine | ops | memory | relay | load | routing) "$part" ;;
-	*) echo "no part $part: want engine, ops, memory, relay, load or routing" >&2; exit 1 ;;
+	engine | ops | memory | relay | load | routing | chaos) "$part" ;;
+	*) echo "no part $part: want engine, ops, memory, relay, load, routing or chaos" >&2; exit 1 ;;
 	esac
 done
 echo "results are in $out"

@@ -117,6 +117,8 @@ func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
 		"an unknown shape":       {[]string{"engine", "--shape", "gpt"}, "llama-0.1b"},
 		"an unknown type":        {[]string{"engine", "--type", "q9"}, "q4_k"},
 		"a KV type of weights":   {[]string{"engine", "--kv", "q8_0"}, "--kv"},
+		"a fleet of one":         {[]string{"chaos", "--workers", "1"}, "--workers 1: want 2 to 64"},
+		"an unknown fault":       {[]string{"chaos", "--faults", "kill,burn"}, `--faults: fault "burn"`},
 		"a batch of none":        {[]string{"engine", "--batch", "0"}, "--batch 0"},
 		"a mix of nothing":       {[]string{"engine", "--mix", "0x1/1"}, "--mix"},
 		"a level":                {[]string{"engine", "--log-level", "loud"}, "--log-level"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os/exec"
 	"sync"
@@ -25,9 +26,15 @@ type Program struct {
 
 // Start starts a program. When ctx ends it gets SIGTERM, and SIGKILL 10 s later.
 func Start(ctx context.Context, name, path string, args ...string) (*Program, error) {
+	return StartLogged(ctx, io.Discard, name, path, args...)
+}
+
+// StartLogged is Start, and everything that the program writes goes to log too, which is called by one goroutine.
+func StartLogged(ctx context.Context, log io.Writer, name, path string, args ...string) (*Program, error) {
 	p := &Program{name: name, log: &tail{}, done: make(chan struct{})}
 	p.cmd = exec.CommandContext(ctx, path, args...)
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	all := io.MultiWriter(p.log, log)
+	p.cmd.Stdout, p.cmd.Stderr = all, all // one writer for both: the package writes from one goroutine
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	p.cmd.WaitDelay = 10 * time.Second
 	// A group of its own: an interrupt on the terminal is this process's to handle. And no orphan if it is killed.
@@ -44,6 +51,12 @@ func Start(ctx context.Context, name, path string, args ...string) (*Program, er
 
 // PID is the program's process id.
 func (p *Program) PID() int { return p.cmd.Process.Pid }
+
+// Signal sends a signal; to a program that has ended it is an error.
+func (p *Program) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Ended is closed when the program has ended, however.
+func (p *Program) Ended() <-chan struct{} { return p.done }
 
 // Check returns ErrEnded, with the end of the log, if the program does not run any more.
 func (p *Program) Check() error {

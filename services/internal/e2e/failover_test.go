@@ -1,0 +1,146 @@
+package e2e
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+// story is the i-th of requests that turn several knobs, so long that they are under way when something happens to them.
+func story(model string, tokens int32, i int) *pb.GenerateRequest {
+	in := ask(model, tokens)
+	in.Sampling = &pb.Sampling{Seed: ptr(uint64(100 + i))}
+	in.Response = &pb.ResponseOptions{OutputLogprobs: ptr(true)}
+	switch i % 4 {
+	case 1:
+		in.Sampling.MinP, in.Sampling.RepetitionPenalty = ptr(float32(0.05)), ptr(float32(1.1))
+		in.Stopping.Stop = []string{"never to be seen"} // which holds text back
+	case 2:
+		in.Sampling.TopP, in.Sampling.FrequencyPenalty = ptr(float32(0.9)), ptr(float32(0.3))
+		in.Response.OutputCandidates = ptr(int32(3))
+	case 3:
+		in.Sampling.LogitBias = map[int32]float32{300: 2, 301: -2}
+		in.Response.PromptLogprobs, in.Response.EchoPrompt = ptr(int32(1)), ptr(true)
+	}
+	return in
+}
+
+// undisturbed is what servers' streams must be equal to: the requests on a worker that nothing happens to.
+func undisturbed(t *testing.T, on *server, requests []*pb.GenerateRequest) []outcome {
+	t.Helper()
+	out := make([]outcome, len(requests))
+	ctx := within(t)
+	var all sync.WaitGroup
+	for i, in := range requests {
+		all.Go(func() { out[i] = generate(ctx, on.infer, in) })
+	}
+	all.Wait()
+	for _, o := range out {
+		require.NoError(t, o.err)
+	}
+	return out
+}
+
+// requireSame compares what a stream gave, bit by bit.
+func requireSame(t *testing.T, want, got outcome, what string) {
+	t.Helper()
+	require.NoError(t, got.err, what)
+	require.Equal(t, want.ids, got.ids, what)
+	require.Equal(t, want.text, got.text, what)
+	require.Equal(t, want.logprobs, got.logprobs, "%s: bits", what)
+	require.Equal(t, want.finished.GetReason(), got.finished.GetReason(), what)
+	require.Equal(t, want.finished.GetUsage().GetCompletionTokens(), got.finished.GetUsage().GetCompletionTokens(), what)
+}
+
+var resumesField = regexp.MustCompile(`finished call.* resumes=(\d+)`)
+
+// resumes is how often a scheduler's finished streams went on elsewhere behind a token.
+func (s *server) resumes() (sum int) {
+	for _, found := range resumesField.FindAllStringSubmatch(s.log.String(), -1) {
+		n, _ := strconv.Atoi(found[1]) // digits
+		sum += n
+	}
+	return sum
+}
+
+// What happens to a worker under its streams, on an engine that computes and on one with steps of a known length: the streams go
+// on elsewhere, and nobody can tell.
+func TestStreamsOutliveTheirWorkerBitByBit(t *testing.T) {
+	engines := map[string]struct {
+		model  string
+		tokens int32
+		args   []string
+	}{
+		"cpu": {stories, 400, []string{"--device", "cpu", "--load", stories}},
+		"sim": {long, 500, paced},
+	}
+	happens := map[string]func(*server){"killed": func(s *server) { s.kill() }, "frozen": func(s *server) { s.freeze() }}
+	for engine, e := range engines {
+		for name, hurt := range happens {
+			t.Run(name+" on "+engine, func(t *testing.T) {
+				t.Parallel()
+				workers := map[string]*server{"w1": startWorker(t, "w1", e.args...), "w2": startWorker(t, "w2", e.args...)}
+				s := startScheduler(t, []*server{workers["w1"], workers["w2"]})
+				s.untilServed(t, e.model, 2)
+				var requests []*pb.GenerateRequest
+				for i := range 8 {
+					requests = append(requests, story(e.model, e.tokens, i))
+				}
+				want := undisturbed(t, workers["w1"], requests)
+				next := 0
+				calls := beginAll(t, s, len(requests), func() *pb.GenerateRequest { next++; return requests[next-1] })
+				victim, struck := workers[calls[len(calls)-1].started.GetWorkerId()], time.Now()
+				hurt(victim)
+				for i, c := range calls {
+					requireSame(t, want[i], c.end(), fmt.Sprint("request ", i))
+				}
+				require.Eventually(t, func() bool { return s.resumes() > 0 }, hang, 10*time.Millisecond, "none was continued: nothing is proven")
+				t.Logf("%d streams ended %v after their worker was %s, %d of them elsewhere", len(calls), time.Since(struck), name, s.resumes())
+			})
+		}
+	}
+}
+
+func TestADrainUnderLoadIsSeenByNobody(t *testing.T) {
+	t.Parallel()
+	w1, w2 := startWorker(t, "w1", paced...), startWorker(t, "w2", paced...)
+	a, b := startScheduler(t, []*server{w1, w2}), startScheduler(t, []*server{w1, w2})
+	for _, s := range []*server{a, b} {
+		s.untilServed(t, long, 2)
+	}
+	const tokens = 1000
+	want := undisturbed(t, w1, []*pb.GenerateRequest{story(long, tokens, 0)})[0]
+	var calls []*call
+	for _, s := range []*server{a, b} {
+		calls = append(calls, beginAll(t, s, 6, func() *pb.GenerateRequest { return story(long, tokens, 0) })...)
+	}
+	asked := time.Now()
+	_, err := a.fleet.DrainWorker(within(t), &pb.DrainWorkerRequest{WorkerId: "w1"})
+	require.NoError(t, err)
+	for range 20 {
+		for _, s := range []*server{a, b} {
+			good(t, s, long)
+		}
+	}
+	w1.untilIdle(t)
+	t.Logf("idle %v after the drain was asked for", time.Since(asked))
+	for i, c := range calls {
+		requireSame(t, want, c.end(), fmt.Sprint("stream ", i))
+	}
+	require.Eventually(t, func() bool { return a.resumes() > 0 && b.resumes() > 0 }, hang, 10*time.Millisecond, "nobody was handed over")
+	for _, s := range []*server{a, b} {
+		s.untilServed(t, long, 1)
+	}
+	_, err = b.fleet.UndrainWorker(within(t), &pb.UndrainWorkerRequest{WorkerId: "w1"})
+	require.NoError(t, err)
+	for _, s := range []*server{a, b} {
+		s.untilServed(t, long, 2)
+	}
+}
