@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,7 +78,8 @@ func startFleet(ctx context.Context, c *Config) (*fleet, error) {
 		f.close = append(f.close, conn.Close)
 		f.conns = append(f.conns, conn)
 	}
-	return f, f.ready(ctx)
+	err := f.ready(ctx)
+	return f, err
 }
 
 func (f *fleet) start(ctx context.Context, n *node) error {
@@ -112,7 +114,7 @@ func (f *fleet) schedulerReady(ctx context.Context, i int) error {
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %v %s", ctx.Err(), err, missing)
+			return fmt.Errorf("%w: %w", ctx.Err(), cmp.Or(err, errors.New(missing)))
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 // behind is a proxy before a socket that somebody listens on.
 func behind(t *testing.T) (*proxy, *net.UnixListener) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "p") // a socket's path is short
+	dir, err := os.MkdirTemp("", "p") //nolint:usetesting // a socket's path is short
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "s"), Net: "unix"})

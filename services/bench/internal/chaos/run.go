@@ -48,7 +48,8 @@ func Run(ctx context.Context, c Config, tell func(format string, args ...any)) (
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return r, r.err()
+	err := r.err()
+	return r, err
 }
 
 // mix asks what the model can do.

@@ -163,7 +163,7 @@ func runFakes(t *testing.T, wrong string, c Config) (*Report, error) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	t.Setenv(fakeKey, wrong)
-	dir, err := os.MkdirTemp("", "c") // a socket's path is short
+	dir, err := os.MkdirTemp("", "c") //nolint:usetesting // a socket's path is short
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	t.Setenv("TMPDIR", dir)
