@@ -78,7 +78,7 @@ func startFleet(ctx context.Context, c *Config) (*fleet, error) {
 		f.close = append(f.close, conn.Close)
 		f.conns = append(f.conns, conn)
 	}
-	err := f.ready(ctx)
+	err = f.ready(ctx)
 	return f, err
 }
 

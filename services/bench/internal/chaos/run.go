@@ -48,7 +48,7 @@ func Run(ctx context.Context, c Config, tell func(format string, args ...any)) (
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	err := r.err()
+	err = r.err()
 	return r, err
 }
 

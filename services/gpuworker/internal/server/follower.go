@@ -27,6 +27,7 @@ type follower struct {
 	asked    bool      // a request has come
 	seen     *snapshot // the last one looked at
 	told     parts     // what the scheduler knows
+	news     time.Time // when it was told that
 	sent     time.Time // of the last message that was no answer: a scheduler that asks often must not miss what changes
 	prefixes prefixReader
 	due      *time.Timer // fires when there may be something to send though nothing urgent has changed
@@ -54,6 +55,7 @@ func (f *follower) request(in *pb.HealthRequest) error {
 func (f *follower) full() error {
 	f.seen = f.server.latest.Load()
 	f.told, f.sent = f.seen.parts, time.Now()
+	f.news = f.sent
 	if err := f.send(&pb.HealthResponse{Event: &pb.HealthResponse_Full{Full: f.seen.report}}); err != nil {
 		return err
 	}
@@ -84,14 +86,17 @@ func (f *follower) tellPrefixes() error {
 	return nil
 }
 
-// tellReport sends what changed of the report, or a heartbeat.
+// tellReport sends what changed of the report, or a heartbeat. Numbers that always move are no reason to send them before those that
+// were told are old: a fleet that does nothing costs its schedulers heartbeats.
 func (f *follower) tellReport() error {
 	f.seen = f.server.latest.Load()
 	silent := time.Since(f.sent)
 	switch is := f.seen.parts; {
-	case is.urgent != f.told.urgent, is != f.told && silent >= min(f.interval, freshness):
+	case is.urgent != f.told.urgent, is.counts != f.told.counts && silent >= min(f.interval, freshness),
+		is != f.told && time.Since(f.news) >= freshness:
 		d := f.seen.delta(f.told)
 		f.told, f.sent = is, time.Now()
+		f.news = f.sent
 		return f.send(&pb.HealthResponse{Event: &pb.HealthResponse_Delta{Delta: d}})
 	case silent >= f.interval:
 		f.sent = time.Now()

@@ -116,13 +116,18 @@ func warmer(r *pb.WorkerReport) {
 
 func still(*pb.WorkerReport) {}
 
-func TestReadingsGoOutAtTheIntervalAndCountAsNoChange(t *testing.T) {
+func TestReadingsGoOutBetweenHeartbeatsWhenThoseToldAreOldAndCountAsNoChange(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *followed) {
 		t.Helper()
-		f.wish(durationpb.New(500 * time.Millisecond))
-		all := f.messages(5*time.Second, warmer)
-		require.InDelta(t, 9, len(all), 1, "one each 500 ms, or at the pulse behind it")
+		f.wish(durationpb.New(250 * time.Millisecond))
+		all := f.messages(6*time.Second, warmer)
+		require.InDelta(t, 21, len(all), 3, "a message each 250 ms, or at the pulse behind it")
+		readings := 0
 		for _, m := range all {
+			if m.GetHeartbeat() != nil {
+				continue
+			}
+			readings++
 			d := m.GetDelta()
 			require.True(t, d.GetReadingsOnly())
 			require.NotZero(t, d.GetDevice().GetTemperatureCelsius())
@@ -131,6 +136,7 @@ func TestReadingsGoOutAtTheIntervalAndCountAsNoChange(t *testing.T) {
 			require.Zero(t, d.GetState())
 			require.False(t, d.GetFilesChanged())
 		}
+		require.InDelta(t, 7, readings, 1, "one each 750 ms, or at the pulse behind it")
 	})
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
-// probeEvery is the time between probes of the round trip.
-const probeEvery = time.Second
+// probeEvery is the time between probes of the round trip: each costs a message either way beside those of the worker's own interval.
+const probeEvery = 5 * time.Second
 
 // member is one address that is followed. Its goroutine writes, anyone reads a view.
 type member struct {
