@@ -96,8 +96,8 @@ const (
 	// WorkersFull: RESOURCE_EXHAUSTED, no worker that could serve it has a place, and as many wait for one as may; try later.
 	// Metadata: model, waiting, max_queue, retry_after_ms.
 	WorkersFull = "WORKERS_FULL"
-	// Displaced: RESOURCE_EXHAUSTED, it waited for a place, and in a full queue one more urgent took its place; try later. Metadata as
-	// of WorkersFull.
+	// Displaced: RESOURCE_EXHAUSTED, it waited for a place, and in a full queue one more urgent, or one of a tenant with fewer waiting,
+	// took its own; try later. Metadata as of WorkersFull.
 	Displaced = "DISPLACED"
 	// TooLate: RESOURCE_EXHAUSTED, by measured rates its first token would come after its deadline. Metadata: model, estimate_ms,
 	// deadline_ms.

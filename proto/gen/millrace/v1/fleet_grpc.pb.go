@@ -36,10 +36,12 @@ const (
 type FleetServiceClient interface {
 	// Streams the whole fleet: once at once, then on change, at most once an interval. Ends when the caller cancels.
 	WatchFleet(ctx context.Context, in *WatchFleetRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFleetResponse], error)
-	// Lets a worker finish what runs and refuse what is new, until UndrainWorker; its streams are handed over to other workers where
-	// they can be continued exactly. Every scheduler sees it. NOT_FOUND: no connected worker has this id.
+	// Lets a worker finish what runs and refuse what is new, until UndrainWorker or the end of its process. Its streams are
+	// handed over to other workers where they can be continued exactly. Every scheduler sees it; this one answers when it does,
+	// after 2 s at most. Idempotent. NOT_FOUND: no connected worker has this id. UNIMPLEMENTED: the worker is of a release that
+	// cannot drain. UNAVAILABLE: the worker was lost meanwhile (reason WORKER_LOST), or none can be reached.
 	DrainWorker(ctx context.Context, in *DrainWorkerRequest, opts ...grpc.CallOption) (*DrainWorkerResponse, error)
-	// Takes a drain back. NOT_FOUND: no connected worker has this id.
+	// Takes a drain back. Idempotent. Errors are those of DrainWorker, and FAILED_PRECONDITION: the worker's process is stopping.
 	UndrainWorker(ctx context.Context, in *UndrainWorkerRequest, opts ...grpc.CallOption) (*UndrainWorkerResponse, error)
 }
 
@@ -98,10 +100,12 @@ func (c *fleetServiceClient) UndrainWorker(ctx context.Context, in *UndrainWorke
 type FleetServiceServer interface {
 	// Streams the whole fleet: once at once, then on change, at most once an interval. Ends when the caller cancels.
 	WatchFleet(*WatchFleetRequest, grpc.ServerStreamingServer[WatchFleetResponse]) error
-	// Lets a worker finish what runs and refuse what is new, until UndrainWorker; its streams are handed over to other workers where
-	// they can be continued exactly. Every scheduler sees it. NOT_FOUND: no connected worker has this id.
+	// Lets a worker finish what runs and refuse what is new, until UndrainWorker or the end of its process. Its streams are
+	// handed over to other workers where they can be continued exactly. Every scheduler sees it; this one answers when it does,
+	// after 2 s at most. Idempotent. NOT_FOUND: no connected worker has this id. UNIMPLEMENTED: the worker is of a release that
+	// cannot drain. UNAVAILABLE: the worker was lost meanwhile (reason WORKER_LOST), or none can be reached.
 	DrainWorker(context.Context, *DrainWorkerRequest) (*DrainWorkerResponse, error)
-	// Takes a drain back. NOT_FOUND: no connected worker has this id.
+	// Takes a drain back. Idempotent. Errors are those of DrainWorker, and FAILED_PRECONDITION: the worker's process is stopping.
 	UndrainWorker(context.Context, *UndrainWorkerRequest) (*UndrainWorkerResponse, error)
 	mustEmbedUnimplementedFleetServiceServer()
 }

@@ -43,15 +43,18 @@ type InferenceServiceClient interface {
 	// Generates one or more continuations of a prompt and streams them. The stream is: `progress` only if asked for,
 	// `started` once, `prompt` only if asked for, `tokens` as they come, and one `finished` for each output_index; then
 	// the call ends OK. Response headers leave with the first event, so a retry by client or mesh is safe until then and
-	// not after. A scheduler goes on with a stream whose worker is lost on another worker of its class, unseen; only where that must
-	// be one of another class, a second `started` with `exact` false says so. Cancelling the call stops the generation and frees its memory; there is no other way to stop it.
+	// not after. Cancelling the call stops the generation and frees its memory; there is no other way to stop it.
+	// A scheduler goes on with a stream whose worker is lost on another worker of its class, and the client sees nothing of it. If no
+	// worker of the class is left, it may go on in another class; then a second `started`, with `exact` false, says so.
+	// Calls with the same "millrace-routing-key" in their metadata go to the same worker while that one has a place.
 	// For one class_id and model digest, the tokens are a function of the prompt, the sampling, the seed and the
 	// output_index alone.
 	// INVALID_ARGUMENT: a value is out of range or the prompt does not fit the context. NOT_FOUND: no worker knows the
-	// model. FAILED_PRECONDITION: the model is known and not loaded, or an expected digest differs.
-	// RESOURCE_EXHAUSTED: every worker is full, retry after RetryInfo. UNAVAILABLE: no worker can be reached, or the
-	// worker was lost and no other could go on (reason WORKER_LOST): `resume` gets the rest. DEADLINE_EXCEEDED: the trailer
-	// "millrace-usage-bin" holds the Usage so far.
+	// model. FAILED_PRECONDITION: the model is known and not loaded, or an expected digest or class differs.
+	// RESOURCE_EXHAUSTED: every worker is full and as many requests wait as may, or by measured rates the first token would
+	// come after the deadline; retry after RetryInfo. UNAVAILABLE: no worker can be reached, the model is still being loaded,
+	// or the worker was lost and no other could go on (reason WORKER_LOST): then `resume` gets the rest.
+	// DEADLINE_EXCEEDED: the trailer "millrace-usage-bin" holds the Usage so far.
 	Generate(ctx context.Context, in *GenerateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GenerateResponse], error)
 	// Computes an embedding of a text. UNIMPLEMENTED until a model with pooled output is supported.
 	Embed(ctx context.Context, in *EmbedRequest, opts ...grpc.CallOption) (*EmbedResponse, error)
@@ -127,15 +130,18 @@ type InferenceServiceServer interface {
 	// Generates one or more continuations of a prompt and streams them. The stream is: `progress` only if asked for,
 	// `started` once, `prompt` only if asked for, `tokens` as they come, and one `finished` for each output_index; then
 	// the call ends OK. Response headers leave with the first event, so a retry by client or mesh is safe until then and
-	// not after. A scheduler goes on with a stream whose worker is lost on another worker of its class, unseen; only where that must
-	// be one of another class, a second `started` with `exact` false says so. Cancelling the call stops the generation and frees its memory; there is no other way to stop it.
+	// not after. Cancelling the call stops the generation and frees its memory; there is no other way to stop it.
+	// A scheduler goes on with a stream whose worker is lost on another worker of its class, and the client sees nothing of it. If no
+	// worker of the class is left, it may go on in another class; then a second `started`, with `exact` false, says so.
+	// Calls with the same "millrace-routing-key" in their metadata go to the same worker while that one has a place.
 	// For one class_id and model digest, the tokens are a function of the prompt, the sampling, the seed and the
 	// output_index alone.
 	// INVALID_ARGUMENT: a value is out of range or the prompt does not fit the context. NOT_FOUND: no worker knows the
-	// model. FAILED_PRECONDITION: the model is known and not loaded, or an expected digest differs.
-	// RESOURCE_EXHAUSTED: every worker is full, retry after RetryInfo. UNAVAILABLE: no worker can be reached, or the
-	// worker was lost and no other could go on (reason WORKER_LOST): `resume` gets the rest. DEADLINE_EXCEEDED: the trailer
-	// "millrace-usage-bin" holds the Usage so far.
+	// model. FAILED_PRECONDITION: the model is known and not loaded, or an expected digest or class differs.
+	// RESOURCE_EXHAUSTED: every worker is full and as many requests wait as may, or by measured rates the first token would
+	// come after the deadline; retry after RetryInfo. UNAVAILABLE: no worker can be reached, the model is still being loaded,
+	// or the worker was lost and no other could go on (reason WORKER_LOST): then `resume` gets the rest.
+	// DEADLINE_EXCEEDED: the trailer "millrace-usage-bin" holds the Usage so far.
 	Generate(*GenerateRequest, grpc.ServerStreamingServer[GenerateResponse]) error
 	// Computes an embedding of a text. UNIMPLEMENTED until a model with pooled output is supported.
 	Embed(context.Context, *EmbedRequest) (*EmbedResponse, error)
