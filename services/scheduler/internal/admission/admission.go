@@ -98,7 +98,7 @@ func (a *Admission) mayWait(r *route.Request, err error) bool {
 	switch {
 	case errors.Is(err, route.ErrWorkersFull), errors.Is(err, route.ErrTight):
 		return true
-	case a.onDemand && loadable(err):
+	case a.onDemand && route.Loadable(err) != nil:
 		return false
 	case r.Resumes:
 		return !errors.Is(err, route.ErrAmbiguousModel)

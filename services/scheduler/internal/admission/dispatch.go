@@ -106,7 +106,7 @@ func (q *queue) mayWait(i *item, err error, now time.Time, grace time.Duration) 
 		q.away, i.away = time.Time{}, time.Time{}
 		return time.Time{}, true
 	}
-	if q.onDemand && loadable(err) {
+	if q.onDemand && route.Loadable(err) != nil {
 		return time.Time{}, false
 	}
 	if i.away.IsZero() {

@@ -17,12 +17,6 @@ var (
 	ErrTooLate = errors.New("the deadline cannot be met")
 )
 
-// loadable is whether a load would help.
-func loadable(err error) bool {
-	var refusal *route.Refusal
-	return errors.As(err, &refusal) && refusal.Loadable
-}
-
 // full is the refusal of a newcomer that a full queue has no place for.
 func (q *queue) full(i *item, now time.Time) error {
 	after := q.retry(now)

@@ -88,19 +88,10 @@ func (r *Residency) Close() { r.wait.Wait() }
 func (r *Residency) Place(ctx context.Context, request route.Request) (*admission.Lease, error) {
 	landed := r.landed.Load()
 	lease, err := r.places.Place(ctx, request)
-	if refusal := loadable(err); refusal != nil {
+	if refusal := route.Loadable(err); refusal != nil {
 		return r.placeLoaded(ctx, request, refusal, landed)
 	}
 	return lease, err
-}
-
-// loadable is a refusal that a load would help, or nil.
-func loadable(err error) *route.Refusal {
-	var refusal *route.Refusal
-	if errors.As(err, &refusal) && refusal.Loadable {
-		return refusal
-	}
-	return nil
 }
 
 // placeLoaded is Place for a request that was refused when so many loads had landed.
@@ -124,7 +115,7 @@ func (r *Residency) placeLoaded(ctx context.Context, request route.Request, refu
 		}
 		landed = r.landed.Load()
 		lease, err := r.places.Place(ctx, request)
-		if refusal = loadable(err); refusal == nil || round == maxRounds {
+		if refusal = route.Loadable(err); refusal == nil || round == maxRounds {
 			return lease, err
 		}
 	}

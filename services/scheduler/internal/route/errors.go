@@ -44,6 +44,15 @@ type Refusal struct {
 	RetryMillis int64
 }
 
+// Loadable is the refusal in an error, if a load would help; else nil.
+func Loadable(err error) *Refusal {
+	var refusal *Refusal
+	if errors.As(err, &refusal) && refusal.Loadable {
+		return refusal
+	}
+	return nil
+}
+
 func (r *Refusal) Error() string { return fmt.Sprintf("%s: %s", r.Err, r.Message) }
 
 // Unwrap is the sentinel.
