@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"google.golang.org/grpc"
 
@@ -20,6 +21,18 @@ type Target struct {
 	Context    int // longest sequence in tokens
 	Tokenizer  bool
 	Sequences  int // at once, on each of its workers
+}
+
+// LoadModel has a server load a model, and waits until it is loaded.
+func LoadModel(ctx context.Context, conn grpc.ClientConnInterface, in *pb.LoadModelRequest) error {
+	stream, err := pb.NewModelServiceClient(conn).LoadModel(ctx, in)
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // FindTarget asks a server for the model of that name, or for its only one when the name is empty. It must be loaded.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/gguf"
 	"github.com/millrace/millrace/gpuworker/synth"
 )
@@ -21,6 +22,16 @@ var ErrUnknown = errors.New("unknown name")
 var types = []gguf.Type{
 	gguf.F32, gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q4K, gguf.Q5K, gguf.Q6K, gguf.IQ4NL,
 }
+
+// Tiny is the shape of a model, of a name, that takes no time to load: for the sim engine, which computes nothing of it.
+func Tiny(name string) synth.Shape {
+	return synth.Shape{Name: name, Architecture: "llama", Desc: engine.ModelDesc{
+		Layers: 1, Hidden: 32, Heads: 1, FFN: 32, Vocab: TinyVocabulary, Context: 1 << 20,
+	}}
+}
+
+// TinyVocabulary is the number of its token ids.
+const TinyVocabulary = 32000
 
 // Types lists the names of the weight types, in lower case.
 func Types() []string {

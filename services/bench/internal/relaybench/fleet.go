@@ -12,9 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/gguf"
-	"github.com/millrace/millrace/gpuworker/synth"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/bench/internal/load"
 	"github.com/millrace/millrace/services/bench/internal/modelfile"
@@ -35,11 +33,6 @@ const (
 	nginxName     = "nginx"
 	schedulerName = "scheduler"
 )
-
-// small is a model that takes no time to load: the sim engine computes nothing of it.
-var small = synth.Shape{Name: modelName, Architecture: "llama", Desc: engine.ModelDesc{
-	Layers: 1, Hidden: 32, Heads: 1, FFN: 32, Vocab: 32000, Context: 1 << 20,
-}}
 
 // rig is what is to be started.
 type rig struct {
@@ -119,7 +112,7 @@ func (f *fleet) ways() []*way {
 func (f *fleet) placeModel() error {
 	path := filepath.Join(f.dir, modelName+".gguf")
 	if f.Model == "" {
-		return modelfile.Write(path, small, gguf.Q8_0, f.Seed)
+		return modelfile.Write(path, modelfile.Tiny(modelName), gguf.Q8_0, f.Seed)
 	}
 	from, err := os.Open(f.Model)
 	if err != nil {
@@ -183,16 +176,9 @@ func (f *fleet) connect(w *way, name, address string) error {
 
 // load loads the model on a worker, large enough for every stage.
 func (f *fleet) load(ctx context.Context, worker int) error {
-	stream, err := pb.NewModelServiceClient(f.direct[worker].conns[0]).LoadModel(ctx, &pb.LoadModelRequest{
+	return load.LoadModel(ctx, f.direct[worker].conns[0], &pb.LoadModelRequest{
 		Model: modelName, KvTokens: &f.kvTokens, ContextLength: &f.context, MaxSequences: &f.sequences,
 	})
-	for err == nil {
-		_, err = stream.Recv()
-	}
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
 }
 
 // stop ends what was started, in reverse.

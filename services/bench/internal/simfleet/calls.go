@@ -2,8 +2,6 @@ package simfleet
 
 import (
 	"context"
-	"errors"
-	"io"
 	"strings"
 	"time"
 
@@ -15,16 +13,9 @@ import (
 
 // load has a worker load the model.
 func load(ctx context.Context, conn grpc.ClientConnInterface, c *Config) error {
-	stream, err := pb.NewModelServiceClient(conn).LoadModel(ctx, &pb.LoadModelRequest{
+	return bench.LoadModel(ctx, conn, &pb.LoadModelRequest{
 		Model: Model, KvTokens: &c.KVTokens, ContextLength: &c.Context, MaxSequences: &c.Sequences,
 	})
-	for err == nil {
-		_, err = stream.Recv()
-	}
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
 }
 
 // serves reports nil once a scheduler knows a worker that has the model.

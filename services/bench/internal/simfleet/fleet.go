@@ -12,9 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/gguf"
-	"github.com/millrace/millrace/gpuworker/synth"
 	"github.com/millrace/millrace/services/bench/internal/modelfile"
 	"github.com/millrace/millrace/services/bench/internal/process"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -29,13 +27,8 @@ const (
 // Model is the name of the model that every worker has loaded; Vocabulary is the number of its token ids.
 const (
 	Model      = "bench"
-	Vocabulary = 32000
+	Vocabulary = modelfile.TinyVocabulary
 )
-
-// small is a model that takes no time to load: the sim engine computes nothing of it.
-var small = synth.Shape{Name: Model, Architecture: "llama", Desc: engine.ModelDesc{
-	Layers: 1, Hidden: 32, Heads: 1, FFN: 32, Vocab: Vocabulary, Context: 1 << 20,
-}}
 
 // Config of a fleet.
 type Config struct {
@@ -72,7 +65,7 @@ func Start(ctx context.Context, c Config) (f *Fleet, err error) {
 	if f.dir, err = os.MkdirTemp("", "millrace-bench-*"); err != nil {
 		return f, err
 	}
-	if err := modelfile.Write(filepath.Join(f.dir, Model+".gguf"), small, gguf.Q8_0, 1); err != nil {
+	if err := modelfile.Write(filepath.Join(f.dir, Model+".gguf"), modelfile.Tiny(Model), gguf.Q8_0, 1); err != nil {
 		return f, err
 	}
 	errs := make([]error, c.Workers)
