@@ -33,7 +33,7 @@ func (q *queue) displaced(i *item, now time.Time) error {
 	after := q.retry(now)
 	return &route.Refusal{
 		Err: ErrDisplaced, RetryMillis: after.Milliseconds(),
-		Message: fmt.Sprintf("%d requests wait for model %q, which is as many as may, and one more urgent took the place of this one: "+
+		Message: fmt.Sprintf("%d requests wait for model %q, which is as many as may, and one more urgent or of a tenant with fewer took the place of this one: "+
 			"try again in %v", q.order.Len(), i.request.Model, after.Round(time.Millisecond)),
 		Numbers: q.numbers(i, after),
 	}
