@@ -291,6 +291,22 @@ func TestAWorkerThatAnswersRequestsIsNotSilent(t *testing.T) {
 	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
 }
 
+func TestFramesThatAreReadFromBuffersDoNotHideThatTheirWorkerIsFrozen(t *testing.T) {
+	rpctest.NoLeaks(t)
+	link, _, p, _ := held(t)
+	p.Freeze()
+	guard := time.After(hang)
+	for link.Lost().Err() == nil {
+		link.Heard() // as a slow reader takes what came before
+		select {
+		case <-time.After(time.Millisecond):
+		case <-guard:
+			require.FailNow(t, "the link was not lost")
+		}
+	}
+	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+}
+
 // held follows a worker and holds its first link.
 func held(t *testing.T) (*fleet.Link, *workertest.Worker, *workertest.Process, *fleet.Fleet) {
 	t.Helper()

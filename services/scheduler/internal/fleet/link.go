@@ -19,7 +19,7 @@ type Link struct {
 	stale time.Duration
 	lost  context.Context
 	lose  context.CancelCauseFunc
-	// reported and heard are whether a health message or anything else came from the worker since the last tick.
+	// reported and heard are whether a health message came from the worker, and whether a frame was read, since the last tick.
 	reported, heard atomic.Bool
 	// patience is how many ticks the worker may be silent.
 	patience atomic.Int32
@@ -82,8 +82,8 @@ func (l *Link) Release() {
 // room, and opens another where none has.
 func (l *Link) Conn() grpc.ClientConnInterface { return calls{l} }
 
-// Heard notes that something came from the worker: one that answers requests is not silent, though it may be too busy
-// to report its health. It is cheap enough to be called for every message.
+// Heard notes that a frame of the worker was read: with a server that answers, it speaks for a worker that is too busy to report its
+// health. It is cheap enough to be called for every message.
 func (l *Link) Heard() {
 	if !l.heard.Load() { // most calls: the cache line stays shared
 		l.heard.Store(true)
@@ -97,9 +97,10 @@ func (l *Link) Served(model, digest string) { l.served(model, digest) }
 // engine hangs; ErrDigest, it computes with another model than it says.
 func (l *Link) Lost() context.Context { return l.lost }
 
-// tick is called once a tick while anybody holds the link: it gives up a worker, or a way to it, that is silent. Health messages and
-// answers say that the worker is there. Where there are several connections, or one that has no health stream any more, each is
-// watched for itself as well: an answer does not say over which it came.
+// tick is called once a tick while anybody holds the link: it gives up a worker, or a way to it, that is silent. A health message says
+// that the worker is there. A frame says so together with an answer of its server: alone it may have lain here since before the worker
+// froze, for as long as its reader is slow. Where there are several connections, or one that has no health stream any more, each is
+// watched for itself as well: a frame does not say over which it came.
 func (l *Link) tick() {
 	if l.lost.Err() != nil {
 		return
@@ -108,10 +109,16 @@ func (l *Link) tick() {
 	reported, heard := l.reported.Swap(false), l.heard.Swap(false)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	first := l.conns[0]
+	answered := first.heard(reporting)
 	if reporting {
-		if _, lost := l.quiet.tick(reported || heard, most); lost {
+		ask, lost := l.quiet.tick(reported || heard && answered, most)
+		if lost {
 			l.giveUp(most)
 			return
+		}
+		if ask {
+			first.ask(l.lost)
 		}
 		if len(l.conns) == 1 {
 			return
@@ -122,7 +129,11 @@ func (l *Link) tick() {
 			c.rest()
 			continue
 		}
-		ask, lost := c.watch.tick(c.heard(reporting) || i == 0 && reported, most)
+		word := answered || reported
+		if i > 0 {
+			word = c.heard(reporting)
+		}
+		ask, lost := c.watch.tick(word, most)
 		if lost {
 			l.giveUp(most)
 			return

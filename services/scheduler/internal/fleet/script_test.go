@@ -34,7 +34,8 @@ import (
 //	ADDRESS request                            a request holds the worker's link
 //	ADDRESS served MODEL DIGEST                an answer says what it is of
 //	ADDRESS leaves                             no name has the address any more
-//	ticks N [ADDRESS]...                       as many pass; the addresses given are heard in each
+//	ticks N [ADDRESS[?]]...                    as many pass; of the addresses given a frame is read in each, and with "?" their servers
+//	                                           answer nothing
 //	clock D                                    this machine's clock is set by so much
 //	connection most=N TICK...                  one beside a health stream: "-" quiet, "+" an answer
 func TestScripts(t *testing.T) {
@@ -108,6 +109,7 @@ func (p *player) command(address, verb string, words []string, line string) {
 	case "opens":
 		require.False(p, s.open, "%s: the last stream has not ended", line)
 		s.link, s.open = newLink(nil, nil, p.f.cfg), true
+		s.link.conns[0].asking.Store(true) // by nobody: the script answers
 		s.m.open = append(s.m.open, s.link)
 		s.m.begin()
 	case "ends":
@@ -175,7 +177,10 @@ func (p *player) end(s *playedSession, why error) {
 func (p *player) ticks(words []string) {
 	for range p.number(words[0]) {
 		for _, address := range words[1:] {
-			p.sessions[address].link.Heard()
+			address, mute := strings.CutSuffix(address, "?")
+			link := p.sessions[address].link
+			link.Heard()
+			link.conns[0].answered.Store(!mute)
 		}
 		for _, m := range p.f.order {
 			s := p.sessions[m.address]
