@@ -15,6 +15,9 @@ const (
 	// freshness is how old the numbers that a scheduler was told may become while newer ones are there, whatever interval it
 	// wants: an engine asks its driver once a second, and with a pulse before and behind that no number is older than 2 s.
 	freshness = 750 * time.Millisecond
+	// blind is how old the worker's last look at itself may be for a heartbeat: a look waits for the driver, which may wait for
+	// memory of a load.
+	blind = 2 * time.Second
 )
 
 // follower is one scheduler's health stream. One goroutine uses it.
@@ -28,6 +31,7 @@ type follower struct {
 	seen     *snapshot // the last one looked at
 	told     parts     // what the scheduler knows
 	news     time.Time // when it was told that
+	held     time.Time // when a heartbeat was last held back
 	sent     time.Time // of the last message that was no answer: a scheduler that asks often must not miss what changes
 	prefixes prefixReader
 	due      *time.Timer // fires when there may be something to send though nothing urgent has changed
@@ -88,6 +92,8 @@ func (f *follower) tellPrefixes() error {
 
 // tellReport sends what changed of the report, or a heartbeat. Numbers that always move are no reason to send them before those that
 // were told are old: a fleet that does nothing costs its schedulers heartbeats.
+// A worker that cannot look at itself, as behind a driver that does not
+// return, sends none: what it knew may hold no longer, and its silence tells schedulers so.
 func (f *follower) tellReport() error {
 	f.seen = f.server.latest.Load()
 	silent := time.Since(f.sent)
@@ -98,6 +104,8 @@ func (f *follower) tellReport() error {
 		f.told, f.sent = is, time.Now()
 		f.news = f.sent
 		return f.send(&pb.HealthResponse{Event: &pb.HealthResponse_Delta{Delta: d}})
+	case silent >= f.interval && time.Since(f.seen.at) > blind:
+		f.held = time.Now()
 	case silent >= f.interval:
 		f.sent = time.Now()
 		return f.heartbeat(f.seen)
@@ -117,13 +125,13 @@ func (f *follower) send(r *pb.HealthResponse) error {
 	return f.stream.Send(r)
 }
 
-// arm sets when tell looks next. Where numbers may be sent and there were no new ones, that is a pulse later; cached prefixes
-// are looked for at the interval.
+// arm sets when tell looks next. Where numbers may be sent and there were no new ones, or a heartbeat was held back, that is a pulse
+// later; cached prefixes are looked for at the interval.
 func (f *follower) arm() {
 	silent := time.Since(f.sent)
 	wait := min(f.interval, freshness) - silent
 	if wait <= 0 {
 		wait = min(pulse, max(f.interval-silent, 0))
 	}
-	f.due.Reset(max(min(wait, f.interval-time.Since(f.prefixes.asked)), 0))
+	f.due.Reset(max(min(wait, f.interval-time.Since(f.prefixes.asked)), pulse-time.Since(f.held), 0))
 }

@@ -153,6 +153,20 @@ func TestNothingNewIsAHeartbeatAtTheInterval(t *testing.T) {
 	})
 }
 
+// Whoever is told that a worker is there, with steps that were well when it looked last, takes a hang for health.
+func TestAWorkerThatLooksAtItselfNoMoreFallsSilent(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *followed) {
+		t.Helper()
+		f.wish(durationpb.New(500 * time.Millisecond))
+		require.Len(t, f.messages(2*time.Second+pulse, still), 4)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, f.stream.sent, int(blind/(500*time.Millisecond)), "as long as a look may take")
+		f.messages(pulse, still)
+		require.Len(t, f.messages(2*time.Second, still), 4, "it looks again")
+	})
+}
+
 // An engine's readings are up to a second old when they are published.
 func TestReadingsAreNeverStalerThanTwoSecondsWhateverTheIntervalIs(t *testing.T) {
 	for name, interval := range map[string]*durationpb.Duration{

@@ -114,7 +114,7 @@ func (p *publisher) offer(now *snapshot) {
 	if last == nil || now.parts.urgent != last.parts.urgent {
 		p.urgent = make(chan struct{})
 	}
-	now.changed = p.urgent
+	now.at, now.changed = time.Now(), p.urgent
 	p.last = now
 	p.server.latest.Store(now)
 	switch {

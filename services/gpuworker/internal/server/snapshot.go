@@ -2,6 +2,7 @@ package server
 
 import (
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -13,7 +14,8 @@ import (
 type snapshot struct {
 	report *pb.WorkerReport
 	parts  parts
-	over   bool // the worker drains and no request is left: health streams end
+	at     time.Time // of the look
+	over   bool      // the worker drains and no request is left: health streams end
 	// changed is closed when a snapshot is out that differs in what is urgent.
 	changed <-chan struct{}
 }
