@@ -34,7 +34,7 @@ func (p prefixes) told(in *pb.PrefixKeys, report *pb.WorkerReport, all *route.In
 	}
 	keys := p.of(name, digest)
 	if changed = keys == nil || in.GetReset_(); changed {
-		keys.Drop()
+		p[name].keys.Drop() // of another digest too
 		keys = all.Prefixes(name, digest)
 		p = maps.Clone(p)
 		if p == nil {
@@ -58,7 +58,7 @@ func (p prefixes) listed(report *pb.WorkerReport, all *route.Indexes) prefixes {
 	}
 	for _, m := range report.GetModels() {
 		name, digest := m.GetName(), m.GetModelDigest()
-		if is.of(name, digest) == nil && digest != "" {
+		if _, there := is[name]; !there && digest != "" {
 			is[name] = prefixesOf{digest, all.Prefixes(name, digest)}
 		}
 	}
