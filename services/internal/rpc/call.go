@@ -59,14 +59,25 @@ func WithRequestID(ctx context.Context, id string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, RequestIDKey, id)
 }
 
-// Annotate adds a field to the line that is logged when the call that ctx belongs to ends. Outside a handler it does
-// nothing.
+// Annotate sets a field of the line that is logged when the call that ctx belongs to ends; of several values of one key the last
+// counts. Outside a handler it does nothing.
 func Annotate(ctx context.Context, key string, value any) {
 	if c := callOf(ctx); c != nil {
-		c.mu.Lock()
-		c.fields = append(c.fields, key, value)
-		c.mu.Unlock()
+		c.annotate(key, value)
 	}
+}
+
+// annotate sets a field of the line. A call may wait for hours and say so again and again.
+func (c *call) annotate(key string, value any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := 0; i < len(c.fields); i += 2 {
+		if c.fields[i] == key {
+			c.fields[i+1] = value
+			return
+		}
+	}
+	c.fields = append(c.fields, key, value)
 }
 
 // Draining is closed when the server of the call that ctx belongs to begins to stop. A handler that streams until its

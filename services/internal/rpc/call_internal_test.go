@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"strings"
 	"sync"
 	"testing"
@@ -31,6 +32,17 @@ func TestWhatIsReceivedAfterTheEndOfACallIsNotCounted(t *testing.T) {
 	}
 	both.Wait()
 	require.Zero(t, b.used.Load())
+}
+
+// A stream that has lost its worker looks for another one some times a second, for as long as its deadline allows.
+func TestWhatACallSaysAgainTakesThePlaceOfWhatItSaid(t *testing.T) {
+	c := &call{id: "r1"}
+	ctx := context.WithValue(t.Context(), callKey{}, c)
+	Annotate(ctx, "model", "m")
+	for i := range 1000 {
+		Annotate(ctx, "queued", i)
+	}
+	require.Equal(t, []any{"request_id", "r1", "model", "m", "queued", 999}, c.logFields())
 }
 
 // One that is refused takes nothing, not for a moment either: others that fit are taken.
