@@ -91,9 +91,8 @@ func (f *follower) tellPrefixes() error {
 }
 
 // tellReport sends what changed of the report, or a heartbeat. Numbers that always move are no reason to send them before those that
-// were told are old: a fleet that does nothing costs its schedulers heartbeats.
-// A worker that cannot look at itself, as behind a driver that does not
-// return, sends none: what it knew may hold no longer, and its silence tells schedulers so.
+// were told are old: a fleet that does nothing costs its schedulers heartbeats. A worker that cannot look at itself, as behind a driver
+// that does not return, sends none: what it knew may hold no longer, and its silence tells schedulers so.
 func (f *follower) tellReport() error {
 	f.seen = f.server.latest.Load()
 	silent := time.Since(f.sent)

@@ -37,6 +37,8 @@ type Link struct {
 	quiet watch   // guarded by mu; of the worker, while it reports
 	refs  int     // guarded by mu; the health stream's own and one a holder; the connections are open while > 0
 	conns []*conn // guarded by mu; the first is over first
+	// read and answered are whether a frame was read, and whether its server answered, since the worker's last word.
+	read, answered bool // guarded by mu
 }
 
 // newLink makes a link with one holder and the connection of its health stream. dial opens more.
@@ -98,8 +100,8 @@ func (l *Link) Served(model, digest string) { l.served(model, digest) }
 func (l *Link) Lost() context.Context { return l.lost }
 
 // tick is called once a tick while anybody holds the link: it gives up a worker, or a way to it, that is silent. A health message says
-// that the worker is there. A frame says so together with an answer of its server: alone it may have lain here since before the worker
-// froze, for as long as its reader is slow. Where there are several connections, or one that has no health stream any more, each is
+// that the worker is there. A frame says so together with an answer of its server, both since its last word: alone it may have lain here
+// since before the worker froze, for as long as its reader is slow. Where there are several connections, or one that has no health stream any more, each is
 // watched for itself as well: a frame does not say over which it came.
 func (l *Link) tick() {
 	if l.lost.Err() != nil {
@@ -112,7 +114,12 @@ func (l *Link) tick() {
 	first := l.conns[0]
 	answered := first.heard(reporting)
 	if reporting {
-		ask, lost := l.quiet.tick(reported || heard && answered, most)
+		l.read, l.answered = l.read || heard, l.answered || answered
+		word := reported || l.read && l.answered
+		if word {
+			l.read, l.answered = false, false
+		}
+		ask, lost := l.quiet.tick(word, most)
 		if lost {
 			l.giveUp(most)
 			return

@@ -34,8 +34,8 @@ import (
 //	ADDRESS request                            a request holds the worker's link
 //	ADDRESS served MODEL DIGEST                an answer says what it is of
 //	ADDRESS leaves                             no name has the address any more
-//	ticks N [ADDRESS[?]]...                    as many pass; of the addresses given a frame is read in each, and with "?" their servers
-//	                                           answer nothing
+//	ticks N [ADDRESS[?|!]]...                  as many pass; the addresses given have a frame read and answer in each; "?": only a frame
+//	                                           is read, "!": they only answer
 //	clock D                                    this machine's clock is set by so much
 //	connection most=N TICK...                  one beside a health stream: "-" quiet, "+" an answer
 func TestScripts(t *testing.T) {
@@ -178,8 +178,11 @@ func (p *player) ticks(words []string) {
 	for range p.number(words[0]) {
 		for _, address := range words[1:] {
 			address, mute := strings.CutSuffix(address, "?")
+			address, idle := strings.CutSuffix(address, "!")
 			link := p.sessions[address].link
-			link.Heard()
+			if !idle {
+				link.Heard()
+			}
 			link.conns[0].answered.Store(!mute)
 		}
 		for _, m := range p.f.order {
