@@ -90,7 +90,7 @@ func like(i *item, failed []*item) *item {
 	for _, f := range failed {
 		b := &f.request
 		switch {
-		case len(b.Exclude) > 0, b.Digest != "" && a.Digest != b.Digest, b.ClassID != "" && a.ClassID != b.ClassID:
+		case len(b.Exclude)+len(b.Unloaded) > 0, b.Digest != "" && a.Digest != b.Digest, b.ClassID != "" && a.ClassID != b.ClassID:
 		case f.full && (b.Resumes || !a.Resumes),
 			f.tight && (b.Resumes || !a.Resumes) && a.Sequences >= b.Sequences && a.Prompt >= b.Prompt,
 			!f.full && !f.tight && b.Resumes == a.Resumes && b.Pinned() == a.Pinned():

@@ -21,7 +21,8 @@ import (
 //	at SECONDS
 //	worker ID [lost] [places=N] [class=C] [rate=N] [cache=N] [free=N]
 //	report ID sequences=N
-//	ask NAME [prompt=N] [tokens=N] [sequences=N] [priority=N] [tenant=T] [class=C] [resumes] [exclude=ID] [deadline=SECONDS]
+//	ask NAME [prompt=N] [tokens=N] [sequences=N] [priority=N] [tenant=T] [class=C] [resumes] [exclude=ID] [unloaded=ID]
+//	    [deadline=SECONDS]
 //	asks N NAME ...                          NAME1 to NAMEN
 //	end NAME [beyond=N]
 //	cancel NAME
@@ -117,6 +118,9 @@ func (p *player) ask(name string, o map[string]string) {
 	}
 	if o["exclude"] != "" {
 		i.request.Exclude = []string{o["exclude"]}
+	}
+	if o["unloaded"] != "" {
+		i.request.Unloaded = []string{o["unloaded"]}
 	}
 	if o["deadline"] != "" {
 		i.deadline = p.begun.Add(time.Duration(p.number(o, "deadline")) * time.Second)

@@ -1,7 +1,5 @@
 package route
 
-import "slices"
-
 // Choice is a worker chosen for a request. Take it before the request goes there.
 type Choice struct {
 	// Index is the worker's in Snapshot.Workers.
@@ -79,5 +77,5 @@ func (c *Choice) Crowded() bool { return c.inFlight > 0 && c.worker.InFlight() >
 
 // Suits is whether another request may go to the worker too, were there room for it.
 func (c *Choice) Suits(r *Request) bool {
-	return (r.Digest == "" || r.Digest == c.digest) && (r.ClassID == "" || r.ClassID == c.ClassID) && !slices.Contains(r.Exclude, c.id)
+	return (r.Digest == "" || r.Digest == c.digest) && (r.ClassID == "" || r.ClassID == c.ClassID) && !r.passes(c.id)
 }
