@@ -24,7 +24,8 @@ type Request struct {
 	// Priority and Tenant order what waits for a place; higher is more urgent.
 	Priority int32
 	Tenant   string
-	// Resumes is whether others have tokens of it already: it has waited its turn before, and waits rather than fails.
+	// Resumes is whether this process has sent tokens of it already: it has had its turn, and waits rather than fails. A caller that
+	// says so itself waits as others do.
 	Resumes bool
 	// Exclude are ids of workers that have been tried.
 	Exclude []string

@@ -69,8 +69,8 @@ func generation(ctx context.Context, raw []byte) (relay.Request, error) {
 	return relay.Request{
 		Route: route.Request{
 			Model: in.GetModel(), Digest: in.GetExpectModelDigest(), ClassID: in.GetExpectClassId(),
-			PromptTokens: ids, Prompt: prompt, Sequences: sequences, Tokens: prompt + generated*sequences, Keys: keys(in, prompt), RoutingKey: routingKey(ctx),
-			Priority: in.GetPriority(), Tenant: in.GetFairnessId(), Resumes: len(in.GetResume()) > 0,
+			PromptTokens: ids, Prompt: prompt, Sequences: sequences, Tokens: prompt + generated*sequences,
+			Keys: keys(in, prompt), RoutingKey: routingKey(ctx), Priority: in.GetPriority(), Tenant: in.GetFairnessId(),
 		},
 		Prompt: prompt, ID: in.GetRequestId(), Generation: in,
 	}, nil

@@ -201,13 +201,20 @@ func TestWorkersThatHaveAllTheyMayAreFull(t *testing.T) {
 		all := r.places.Stats()
 		return len(all) == 1 && all[0].Waiting == maxQueue
 	}, hang, time.Millisecond)
-	refused, err := r.inference().Generate(ctx, ask("m", 1))
-	_, err = all(refused, err)
-	require.Equal(t, codes.ResourceExhausted, status.Code(err))
-	require.Equal(t, reason.WorkersFull, rpc.Reason(err))
-	require.Equal(t, "20", rpc.Info(err).GetMetadata()["waiting"])
-	require.Positive(t, rpc.RetryAfter(err))
-	require.NotEmpty(t, refused.Trailer().Get("grpc-retry-pushback-ms"))
+	for name, resume := range map[string][]*pb.Resume{
+		"a request": nil,
+		"one that says that it resumes: only this process knows which streams have had their turn": {{TokenIds: []uint32{1}}},
+	} {
+		in := ask("m", 2)
+		in.Resume = resume
+		refused, err := r.inference().Generate(ctx, in)
+		_, err = all(refused, err)
+		require.Equal(t, codes.ResourceExhausted, status.Code(err), name)
+		require.Equal(t, reason.WorkersFull, rpc.Reason(err), name)
+		require.Equal(t, "20", rpc.Info(err).GetMetadata()["waiting"], name)
+		require.Positive(t, rpc.RetryAfter(err), name)
+		require.NotEmpty(t, refused.Trailer().Get("grpc-retry-pushback-ms"), name)
+	}
 }
 
 func TestRequestsThatComeAtOnceNeverPassTheBoundOfAWorker(t *testing.T) {
