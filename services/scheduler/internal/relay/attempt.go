@@ -195,7 +195,9 @@ func (a *attempt) answer() {
 	a.lease.Progress(a.prompt + a.delivered())
 	if a.resumable() {
 		a.handover.started(a.log.Class(), a.log.Digest())
-		a.lease.Link.Served(a.route.Model, a.log.Digest())
+		if digest := a.log.Digest(); digest != "" { // not every worker tells
+			a.lease.Link.Served(a.route.Model, digest)
+		}
 	}
 }
 
