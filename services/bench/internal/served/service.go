@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"time"
@@ -50,7 +51,8 @@ func (s *Service) report(ctx context.Context) (*pb.WorkerReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := stream.Send(&pb.HealthRequest{}); err != nil {
+	// A stream that has ended already has its report and its status behind it.
+	if err := stream.Send(&pb.HealthRequest{}); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	for {
