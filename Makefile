@@ -103,8 +103,9 @@ clean: ## Remove build/, installed tools included
 ## Check
 
 .PHONY: test
-test: ## Run every test that needs no GPU, under the race detector
-	@$(GO) test $(RACE) -timeout $(TEST_TIMEOUT) ./...
+test: ## Run every test that needs no GPU, all but the benchmarks' under the race detector
+	@$(GO) test -timeout $(TEST_TIMEOUT) ./services/bench/...
+	$(GO) test $(RACE) -timeout $(TEST_TIMEOUT) $$($(GO) list ./... | grep -v /services/bench/)
 
 .PHONY: test-paths
 test-paths: ## Run every test that computes on the CPU engine once for each of CPU_PATHS, none shortened
