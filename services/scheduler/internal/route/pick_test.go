@@ -107,7 +107,7 @@ func TestALoadNeverHasMoreUnderWayThanItMay(t *testing.T) {
 
 func TestADecisionAllocatesNothing(t *testing.T) {
 	if raced {
-		t.Skip("the race detector makes pools forget")
+		t.Skip("the race detector makes pools forget: run it without -race, as CI does besides")
 	}
 	s := fleetOf(50, 128)
 	keys := tell(s, 20, 40)
