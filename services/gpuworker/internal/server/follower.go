@@ -90,15 +90,16 @@ func (f *follower) tellPrefixes() error {
 	return nil
 }
 
-// tellReport sends what changed of the report, or a heartbeat. Numbers that always move are no reason to send them before those that
-// were told are old: a fleet that does nothing costs its schedulers heartbeats. A worker that cannot look at itself, as behind a driver
+// tellReport sends what changed of the report, or a heartbeat. Ages alone are no reason to send them before those that were told are
+// old: a fleet that does nothing costs its schedulers heartbeats. A worker that cannot look at itself, as behind a driver
 // that does not return, sends none: what it knew may hold no longer, and its silence tells schedulers so.
 func (f *follower) tellReport() error {
 	f.seen = f.server.latest.Load()
 	silent := time.Since(f.sent)
 	switch is := f.seen.parts; {
-	case is.urgent != f.told.urgent, is.counts != f.told.counts && silent >= min(f.interval, freshness),
-		is != f.told && time.Since(f.news) >= freshness:
+	case is.urgent != f.told.urgent,
+		(is.counts != f.told.counts || is.readings != f.told.readings) && silent >= min(f.interval, freshness),
+		is.ages != f.told.ages && time.Since(f.news) >= freshness:
 		d := f.seen.delta(f.told)
 		f.told, f.sent = is, time.Now()
 		f.news = f.sent

@@ -116,18 +116,13 @@ func warmer(r *pb.WorkerReport) {
 
 func still(*pb.WorkerReport) {}
 
-func TestReadingsGoOutBetweenHeartbeatsWhenThoseToldAreOldAndCountAsNoChange(t *testing.T) {
+func TestReadingsGoOutAtTheIntervalAndCountAsNoChange(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *followed) {
 		t.Helper()
-		f.wish(durationpb.New(250 * time.Millisecond))
-		all := f.messages(6*time.Second, warmer)
-		require.InDelta(t, 21, len(all), 3, "a message each 250 ms, or at the pulse behind it")
-		readings := 0
+		f.wish(durationpb.New(500 * time.Millisecond))
+		all := f.messages(5*time.Second, warmer)
+		require.InDelta(t, 9, len(all), 1, "one each 500 ms, or at the pulse behind it")
 		for _, m := range all {
-			if m.GetHeartbeat() != nil {
-				continue
-			}
-			readings++
 			d := m.GetDelta()
 			require.True(t, d.GetReadingsOnly())
 			require.NotZero(t, d.GetDevice().GetTemperatureCelsius())
@@ -136,7 +131,28 @@ func TestReadingsGoOutBetweenHeartbeatsWhenThoseToldAreOldAndCountAsNoChange(t *
 			require.Zero(t, d.GetState())
 			require.False(t, d.GetFilesChanged())
 		}
-		require.InDelta(t, 7, readings, 1, "one each 750 ms, or at the pulse behind it")
+	})
+}
+
+// older moves what moves on a worker that does nothing.
+func older(r *pb.WorkerReport) {
+	r.Models[0].VerifiedAge = durationpb.New(r.GetModels()[0].GetVerifiedAge().AsDuration() + pulse)
+}
+
+func TestAgesGoOutBetweenHeartbeatsWhenThoseToldAreOld(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *followed) {
+		t.Helper()
+		f.wish(durationpb.New(250 * time.Millisecond))
+		all := f.messages(6*time.Second, older)
+		require.InDelta(t, 21, len(all), 3, "a message each 250 ms, or at the pulse behind it")
+		told := 0
+		for _, m := range all {
+			if d := m.GetDelta(); d != nil {
+				require.True(t, d.GetReadingsOnly())
+				told++
+			}
+		}
+		require.InDelta(t, 7, told, 1, "one each 750 ms, or at the pulse behind it")
 	})
 }
 
