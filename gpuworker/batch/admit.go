@@ -137,6 +137,7 @@ func (l *Loop) place(s *sequence, slot int32, now time.Time) bool {
 // begin notes what a sequence found when it got its first place. Of a family, all have from the prefix cache what its leader had.
 func (l *Loop) begin(s *sequence, found int, lent bool, now time.Time) {
 	s.started, s.charged = now, len(s.tokens)
+	l.gather.arrived()
 	l.queue.Charge(s.class(), s.charged-found)
 	cached := min(found, s.promptLength)
 	if !lent && s.caches() {

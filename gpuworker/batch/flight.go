@@ -148,6 +148,8 @@ func (l *Loop) measure(f *flight, device, wall time.Duration) {
 	prefill := f.tokens - f.decode
 	if prefill > 0 {
 		of.learn(prefill, took, l.cfg.Runner.MaxBatchedTokens-f.decode)
+	} else {
+		l.gather.learn(took)
 	}
 	if prefill >= MinChunk { // shorter ones say more of what a step costs than of what a token does
 		l.prefill.learn(prefill, took)

@@ -86,6 +86,7 @@ type Loop struct {
 	rest       [][]part  // what of a refused step is still to be submitted, the next last
 	alone      pace      // of steps that compute prompts alone
 	shared     pace      // of those in which sequences decode
+	gather     gather
 }
 
 // New returns a loop over runner, which it does not close.
@@ -121,6 +122,7 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 		generations: make([]uint32, cfg.Runner.MaxSequences),
 		alone:       newPace(cfg.StepTarget, cfg.Grain),
 		shared:      newPace(cfg.SharedTarget, cfg.Grain),
+		gather:      gather{limit: cfg.SharedTarget, grain: cfg.Grain},
 	}
 	l.counters.longest.Store(int64(cfg.LongestStep))
 	return l
@@ -201,7 +203,7 @@ func (l *Loop) round(ctx context.Context) (idle bool, err error) {
 	l.admit(now)
 	l.announce()
 	l.report()
-	planned := l.choose()
+	planned := l.choose(now)
 	if planned {
 		if err := l.carryOut(ctx); err != nil {
 			return false, err

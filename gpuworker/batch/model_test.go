@@ -66,7 +66,7 @@ func tell(t *testing.T, seed uint64, saw *tally) {
 	host := []int{0, 5, 100}[rng.IntN(3)]
 	y := &story{t: t, rng: rng, saw: saw, cfg: Config{
 		Context: 300, Chunk: []int{0, 1, 7, 64}[rng.IntN(4)], YieldAfter: time.Duration(1+rng.IntN(20)) * time.Millisecond,
-		StallLimit: time.Hour, OneClass: rng.IntN(2) == 0, BlockBytes: uint64(rng.IntN(2) * 1 << 20),
+		Grain: []int{0, 16, 64}[rng.IntN(3)], StallLimit: time.Hour, OneClass: rng.IntN(2) == 0, BlockBytes: uint64(rng.IntN(2) * 1 << 20),
 		Runner: engine.RunnerConfig{KVBlocks: 19 + rng.IntN(30), MaxSequences: 1 + rng.IntN(6), HostBlocks: host},
 	}}
 	moods := rand.New(rand.NewPCG(seed, 6))

@@ -1,12 +1,15 @@
 package batch
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
-// choose plans the round's work: every decoding sequence first, then prefill chunks in the order of inTurn. False: there is nothing
-// to do.
+// choose plans the round's work: every decoding sequence first, then prefill chunks in the order of inTurn, unless these wait for
+// others to come (gather). False: there is nothing to do.
 // It takes blocks, and preempts sequences for want of them; what it takes for a part that does not come to run stays with
 // its sequence and is used by the next round, so that a round may be planned again at any time.
-func (l *Loop) choose() bool {
+func (l *Loop) choose(now time.Time) bool {
 	p := &l.plan
 	p.chosen, p.scores = p.chosen[:0], 0
 	l.short = false
@@ -19,6 +22,10 @@ func (l *Loop) choose() bool {
 		}
 	}
 	prompts := l.inTurn()
+	if l.gathers(now, prompts) {
+		return true
+	}
+	l.gather.release()
 	budget := l.chunk(tokens, prompts)
 	for _, s := range prompts {
 		if budget <= 0 {

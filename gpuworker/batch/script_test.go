@@ -21,7 +21,7 @@ import (
 // A script is lines of commands, carried out by one loop; lines that begin with "-> " are what came of the command above them, and
 // -update rewrites them. Blocks have 16 tokens, and a step lasts a millisecond.
 //
-//	loop [slots=N] [blocks=N] [host=N] [chunk=N] [context=N] [waiting=N] [oneclass]
+//	loop [slots=N] [blocks=N] [host=N] [chunk=N] [grain=N] [context=N] [waiting=N] [oneclass]
 //	submit NAME prompt=N[+N] tokens=N [of=TRUNK] [n=N] [resumed=N] [stop=N] [priority=N] [tenant=T] [salt=S] [bypass] [top=N]
 //	            [progress] [class=decode]
 //	round [N]        that many rounds of the loop, or until it is idle
@@ -140,7 +140,7 @@ func (p *player) begin(o map[string]string) {
 	_, one := o["oneclass"]
 	cfg := Config{
 		Context: p.number(o, "context", 512), Chunk: p.number(o, "chunk", 64), OneClass: one, BlockBytes: 1,
-		MaxWaiting: p.number(o, "waiting", 0),
+		MaxWaiting: p.number(o, "waiting", 0), Grain: p.number(o, "grain", 0),
 		Runner: engine.RunnerConfig{
 			BlockSize: 16, KVBlocks: p.number(o, "blocks", 64), MaxSequences: slots, MaxBatchedTokens: 160,
 			MaxSampleRows: slots, MaxScoreRows: 8, HostBlocks: p.number(o, "host", 0),

@@ -1,7 +1,7 @@
 // Package fairqueue orders what waits: by priority, then so that tenants share alike, then by age.
 //
 // Next shows who is to be served and Remove takes it out; Charge says what serving it costs, in tokens, all at once or little by
-// little while it is being served. Who takes out several in one go charges each before it looks for the next, or one tenant gets
+// little while it is being served, and Refund what of that it did not cost after all. Who takes out several in one go charges each before it looks for the next, or one tenant gets
 // them all: what is not charged yet is not known.
 //
 // Among the tenants of one priority the one that was charged least comes first: start-time fair queuing, with a virtual time for

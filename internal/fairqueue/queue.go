@@ -148,13 +148,37 @@ func (q *Queue[T]) Charge(class Class, tokens int) {
 	q.forget(l)
 }
 
+// Refund takes back tokens that a tenant was charged and did not use, as far as that leaves it at the present: what was not used is not
+// saved up. To a tenant that is not remembered nothing is owed.
+func (q *Queue[T]) Refund(class Class, tokens int) {
+	at, found := slices.BinarySearchFunc(q.levels, class.Priority, byPriority[T])
+	if tokens <= 0 || !found {
+		return
+	}
+	l := q.levels[at]
+	t := l.tenants[class.Tenant]
+	if t == nil {
+		return
+	}
+	least := l.present()
+	q.unlist(l, t)
+	t.virtual = max(t.virtual-min(int64(tokens), mostCharge), least)
+	q.list(l, t)
+	q.forget(l)
+}
+
 // level is that of a priority, made if there is none.
 func (q *Queue[T]) level(priority int32) *level[T] {
-	at, found := slices.BinarySearchFunc(q.levels, priority, func(l *level[T], p int32) int { return cmp.Compare(p, l.priority) })
+	at, found := slices.BinarySearchFunc(q.levels, priority, byPriority[T])
 	if !found {
 		q.levels = slices.Insert(q.levels, at, &level[T]{priority: priority, tenants: map[string]*tenant[T]{}})
 	}
 	return q.levels[at]
+}
+
+// byPriority orders levels, the highest priority first.
+func byPriority[T comparable](l *level[T], priority int32) int {
+	return cmp.Compare(priority, l.priority)
 }
 
 func older[T comparable](a, b *entry[T]) int {

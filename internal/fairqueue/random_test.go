@@ -58,6 +58,12 @@ func (s *stupid) charge(class Class, tokens int) {
 	}
 }
 
+func (s *stupid) refund(class Class, tokens int) {
+	if least := s.present(class.Priority); s.shares[class] > least {
+		s.shares[class] = max(s.shares[class]-int64(tokens), least)
+	}
+}
+
 func (s *stupid) oldestOf(class Class) int {
 	oldest := -1
 	for i, x := range s.items {
@@ -96,7 +102,7 @@ func TestRandomScriptsAgreeWithTheStupidImplementation(t *testing.T) {
 		s := &stupid{shares: map[Class]int64{}, nows: map[int32]int64{}}
 		class := func() Class { return Class{int32(rng.IntN(3) - 1), []string{"", "a", "b", "c", "d"}[rng.IntN(5)]} }
 		for i := range 400 {
-			switch op := rng.IntN(10); {
+			switch op := rng.IntN(12); {
 			case op < 3 && len(s.items) < 24:
 				c, age := class(), uint64(rng.IntN(200))
 				require.True(t, q.Push(i, c, age))
@@ -110,6 +116,10 @@ func TestRandomScriptsAgreeWithTheStupidImplementation(t *testing.T) {
 				}
 				require.True(t, q.Remove(s.items[at].item))
 				s.remove(at)
+			case op < 8:
+				c, tokens := class(), rng.IntN(60)
+				q.Refund(c, tokens)
+				s.refund(c, tokens)
 			default:
 				c, tokens := class(), 1+rng.IntN(50)
 				q.Charge(c, tokens)

@@ -19,6 +19,7 @@ import (
 //	push ITEM CLASS [age=N]
 //	serve TOKENS: the next item is taken out and its class charged
 //	charge CLASS TOKENS
+//	refund CLASS TOKENS
 //	remove ITEM
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, play)
@@ -56,6 +57,8 @@ func play(t *testing.T, text string) string {
 			outcome = item + " is served; "
 		case "charge":
 			q.Charge(class(t, words[1]), number(t, words[2]))
+		case "refund":
+			q.Refund(class(t, words[1]), number(t, words[2]))
 		case "remove":
 			require.True(t, q.Remove(words[1]))
 		default:
