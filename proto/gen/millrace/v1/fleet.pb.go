@@ -131,9 +131,9 @@ type FleetWorker struct {
 	Report *WorkerReport `protobuf:"bytes,4,opt,name=report,proto3" json:"report,omitempty"`
 	// Age of the last message.
 	Age *durationpb.Duration `protobuf:"bytes,5,opt,name=age,proto3" json:"age,omitempty"`
-	// Requests this scheduler has in flight on it.
+	// Requests this scheduler has in flight on it: token streams, and calls that encode, decode or train.
 	InFlight uint32 `protobuf:"varint,6,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	// Tokens these may still need: prompts not started plus tokens not generated.
+	// Tokens that the streams may still need: prompts not started plus tokens not generated.
 	OutstandingTokens uint64 `protobuf:"varint,7,opt,name=outstanding_tokens,json=outstandingTokens,proto3" json:"outstanding_tokens,omitempty"`
 	// Round trip of the last probe.
 	RoundTrip     *durationpb.Duration `protobuf:"bytes,8,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
@@ -231,7 +231,10 @@ func (x *FleetWorker) GetRoundTrip() *durationpb.Duration {
 type DrainWorkerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its id.
-	WorkerId      string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	WorkerId string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// How long what runs there may take to end, or to find a place elsewhere. What is left then is ended there and handed over, also where it
+	// has to wait for a place. [0, 24 h]; a later call sets another. Unset: as long as it takes.
+	Timeout       *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -271,6 +274,13 @@ func (x *DrainWorkerRequest) GetWorkerId() string {
 		return x.WorkerId
 	}
 	return ""
+}
+
+func (x *DrainWorkerRequest) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
 }
 
 // The drain has begun.
@@ -411,9 +421,10 @@ const file_millrace_v1_fleet_proto_rawDesc = "" +
 	"\tin_flight\x18\x06 \x01(\rR\binFlight\x12-\n" +
 	"\x12outstanding_tokens\x18\a \x01(\x04R\x11outstandingTokens\x128\n" +
 	"\n" +
-	"round_trip\x18\b \x01(\v2\x19.google.protobuf.DurationR\troundTrip\"1\n" +
+	"round_trip\x18\b \x01(\v2\x19.google.protobuf.DurationR\troundTrip\"f\n" +
 	"\x12DrainWorkerRequest\x12\x1b\n" +
-	"\tworker_id\x18\x01 \x01(\tR\bworkerId\"\x15\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x123\n" +
+	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"\x15\n" +
 	"\x13DrainWorkerResponse\"3\n" +
 	"\x14UndrainWorkerRequest\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\"\x17\n" +
@@ -456,17 +467,18 @@ var file_millrace_v1_fleet_proto_depIdxs = []int32{
 	8, // 2: millrace.v1.FleetWorker.report:type_name -> millrace.v1.WorkerReport
 	7, // 3: millrace.v1.FleetWorker.age:type_name -> google.protobuf.Duration
 	7, // 4: millrace.v1.FleetWorker.round_trip:type_name -> google.protobuf.Duration
-	0, // 5: millrace.v1.FleetService.WatchFleet:input_type -> millrace.v1.WatchFleetRequest
-	3, // 6: millrace.v1.FleetService.DrainWorker:input_type -> millrace.v1.DrainWorkerRequest
-	5, // 7: millrace.v1.FleetService.UndrainWorker:input_type -> millrace.v1.UndrainWorkerRequest
-	1, // 8: millrace.v1.FleetService.WatchFleet:output_type -> millrace.v1.WatchFleetResponse
-	4, // 9: millrace.v1.FleetService.DrainWorker:output_type -> millrace.v1.DrainWorkerResponse
-	6, // 10: millrace.v1.FleetService.UndrainWorker:output_type -> millrace.v1.UndrainWorkerResponse
-	8, // [8:11] is the sub-list for method output_type
-	5, // [5:8] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	7, // 5: millrace.v1.DrainWorkerRequest.timeout:type_name -> google.protobuf.Duration
+	0, // 6: millrace.v1.FleetService.WatchFleet:input_type -> millrace.v1.WatchFleetRequest
+	3, // 7: millrace.v1.FleetService.DrainWorker:input_type -> millrace.v1.DrainWorkerRequest
+	5, // 8: millrace.v1.FleetService.UndrainWorker:input_type -> millrace.v1.UndrainWorkerRequest
+	1, // 9: millrace.v1.FleetService.WatchFleet:output_type -> millrace.v1.WatchFleetResponse
+	4, // 10: millrace.v1.FleetService.DrainWorker:output_type -> millrace.v1.DrainWorkerResponse
+	6, // 11: millrace.v1.FleetService.UndrainWorker:output_type -> millrace.v1.UndrainWorkerResponse
+	9, // [9:12] is the sub-list for method output_type
+	6, // [6:9] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_fleet_proto_init() }

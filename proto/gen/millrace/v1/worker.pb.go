@@ -93,7 +93,10 @@ func (WorkerState) EnumDescriptor() ([]byte, []int) {
 
 // Asks a worker to drain.
 type DrainRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long what runs may take to end. Then it is ended with UNAVAILABLE (reason WORKER_DRAINING): a scheduler hands it over to another
+	// worker, waiting for one if need be, and a client resumes it. [0, 24 h]; a later Drain sets another. Unset: as long as it takes.
+	Timeout       *durationpb.Duration `protobuf:"bytes,1,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -126,6 +129,13 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
 	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *DrainRequest) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
 }
 
 // The worker drains.
@@ -559,7 +569,9 @@ type WorkerReport struct {
 	// Models loaded or loading.
 	Models []*ModelStatus `protobuf:"bytes,10,rep,name=models,proto3" json:"models,omitempty"`
 	// Model files that could be loaded.
-	Files         []*ModelFile `protobuf:"bytes,11,rep,name=files,proto3" json:"files,omitempty"`
+	Files []*ModelFile `protobuf:"bytes,11,rep,name=files,proto3" json:"files,omitempty"`
+	// Its codebooks and trainings; unset: its device has no vector codebooks.
+	Vectors       *VectorStatus `protobuf:"bytes,12,opt,name=vectors,proto3" json:"vectors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -671,6 +683,13 @@ func (x *WorkerReport) GetFiles() []*ModelFile {
 	return nil
 }
 
+func (x *WorkerReport) GetVectors() *VectorStatus {
+	if x != nil {
+		return x.Vectors
+	}
+	return nil
+}
+
 // What changed since the last message.
 type WorkerDelta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -696,7 +715,9 @@ type WorkerDelta struct {
 	FilesChanged bool `protobuf:"varint,10,opt,name=files_changed,json=filesChanged,proto3" json:"files_changed,omitempty"`
 	// Whether nothing differs but numbers that always move: temperature, power, physical memory, rates, tokens generated or taken
 	// from the prefix cache, ages and the texts of checks. No decision needs to be made anew for them.
-	ReadingsOnly  bool `protobuf:"varint,11,opt,name=readings_only,json=readingsOnly,proto3" json:"readings_only,omitempty"`
+	ReadingsOnly bool `protobuf:"varint,11,opt,name=readings_only,json=readingsOnly,proto3" json:"readings_only,omitempty"`
+	// New codebooks and trainings, if set.
+	Vectors       *VectorStatus `protobuf:"bytes,12,opt,name=vectors,proto3" json:"vectors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -808,6 +829,13 @@ func (x *WorkerDelta) GetReadingsOnly() bool {
 	return false
 }
 
+func (x *WorkerDelta) GetVectors() *VectorStatus {
+	if x != nil {
+		return x.Vectors
+	}
+	return nil
+}
+
 // Sign of life.
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -863,6 +891,7 @@ type HealthCheck struct {
 	// took back what was freed, "leaks" that nothing is held for nobody.
 	// Of each model: "step-progress/MODEL" that its steps end, "model/MODEL" that it is in service, "residency/MODEL" that its
 	// resident bytes are checked as often as they should be.
+	// Of each loaded codebook: "codebook/CODEBOOK" that it is in service, "codebook-residency/CODEBOOK" as of a model.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Whether it holds.
 	Ok bool `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
@@ -1374,8 +1403,10 @@ type ModelLoad struct {
 	TokensPerSecond float64 `protobuf:"fixed64,6,opt,name=tokens_per_second,json=tokensPerSecond,proto3" json:"tokens_per_second,omitempty"`
 	// Prompt tokens computed a second, over the last seconds in which any were.
 	PrefillTokensPerSecond float64 `protobuf:"fixed64,7,opt,name=prefill_tokens_per_second,json=prefillTokensPerSecond,proto3" json:"prefill_tokens_per_second,omitempty"`
-	unknownFields          protoimpl.UnknownFields
-	sizeCache              protoimpl.SizeCache
+	// Running sequences whose readers must catch up first.
+	Paused        uint32 `protobuf:"varint,8,opt,name=paused,proto3" json:"paused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ModelLoad) Reset() {
@@ -1453,6 +1484,13 @@ func (x *ModelLoad) GetTokensPerSecond() float64 {
 func (x *ModelLoad) GetPrefillTokensPerSecond() float64 {
 	if x != nil {
 		return x.PrefillTokensPerSecond
+	}
+	return 0
+}
+
+func (x *ModelLoad) GetPaused() uint32 {
+	if x != nil {
+		return x.Paused
 	}
 	return 0
 }
@@ -1775,12 +1813,104 @@ func (x *ModelFile) GetCapabilities() *ModelCapabilities {
 	return nil
 }
 
+// What a worker has and does of vector codebooks.
+type VectorStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Codebooks, loaded ones and files that could be, sorted by name. worker_ids are empty.
+	Codebooks []*CodebookInfo `protobuf:"bytes,1,rep,name=codebooks,proto3" json:"codebooks,omitempty"`
+	// Trainings that run.
+	Trainings uint32 `protobuf:"varint,2,opt,name=trainings,proto3" json:"trainings,omitempty"`
+	// Trainings that may run at once; 0: this worker takes none.
+	MaxTrainings uint32 `protobuf:"varint,3,opt,name=max_trainings,json=maxTrainings,proto3" json:"max_trainings,omitempty"`
+	// Device bytes that trainings hold.
+	TrainingDeviceBytes uint64 `protobuf:"varint,4,opt,name=training_device_bytes,json=trainingDeviceBytes,proto3" json:"training_device_bytes,omitempty"`
+	// Host bytes that trainings hold for rows that the device does not.
+	TrainingSpoolBytes uint64 `protobuf:"varint,5,opt,name=training_spool_bytes,json=trainingSpoolBytes,proto3" json:"training_spool_bytes,omitempty"`
+	// Host bytes that such rows may take beyond those.
+	FreeSpoolBytes uint64 `protobuf:"varint,6,opt,name=free_spool_bytes,json=freeSpoolBytes,proto3" json:"free_spool_bytes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *VectorStatus) Reset() {
+	*x = VectorStatus{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VectorStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VectorStatus) ProtoMessage() {}
+
+func (x *VectorStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VectorStatus.ProtoReflect.Descriptor instead.
+func (*VectorStatus) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *VectorStatus) GetCodebooks() []*CodebookInfo {
+	if x != nil {
+		return x.Codebooks
+	}
+	return nil
+}
+
+func (x *VectorStatus) GetTrainings() uint32 {
+	if x != nil {
+		return x.Trainings
+	}
+	return 0
+}
+
+func (x *VectorStatus) GetMaxTrainings() uint32 {
+	if x != nil {
+		return x.MaxTrainings
+	}
+	return 0
+}
+
+func (x *VectorStatus) GetTrainingDeviceBytes() uint64 {
+	if x != nil {
+		return x.TrainingDeviceBytes
+	}
+	return 0
+}
+
+func (x *VectorStatus) GetTrainingSpoolBytes() uint64 {
+	if x != nil {
+		return x.TrainingSpoolBytes
+	}
+	return 0
+}
+
+func (x *VectorStatus) GetFreeSpoolBytes() uint64 {
+	if x != nil {
+		return x.FreeSpoolBytes
+	}
+	return 0
+}
+
 var File_millrace_v1_worker_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/worker.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18millrace/v1/models.proto\"\x0e\n" +
-	"\fDrainRequest\"-\n" +
+	"\x18millrace/v1/worker.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bmillrace/v1/codebooks.proto\x1a\x18millrace/v1/models.proto\"C\n" +
+	"\fDrainRequest\x123\n" +
+	"\atimeout\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"-\n" +
 	"\rDrainResponse\x12\x1c\n" +
 	"\tsequences\x18\x01 \x01(\rR\tsequences\"\x10\n" +
 	"\x0eUndrainRequest\"\x11\n" +
@@ -1804,7 +1934,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\fmodel_digest\x18\x02 \x01(\tR\vmodelDigest\x12\x14\n" +
 	"\x05reset\x18\x03 \x01(\bR\x05reset\x12\x14\n" +
 	"\x05added\x18\x04 \x03(\x06R\x05added\x12\x18\n" +
-	"\aremoved\x18\x05 \x03(\x06R\aremoved\"\xdb\x03\n" +
+	"\aremoved\x18\x05 \x03(\x06R\aremoved\"\x90\x04\n" +
 	"\fWorkerReport\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x19\n" +
@@ -1817,7 +1947,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\bprogress\x18\t \x01(\v2\x19.millrace.v1.StepProgressR\bprogress\x120\n" +
 	"\x06models\x18\n" +
 	" \x03(\v2\x18.millrace.v1.ModelStatusR\x06models\x12,\n" +
-	"\x05files\x18\v \x03(\v2\x16.millrace.v1.ModelFileR\x05files\"\xfe\x03\n" +
+	"\x05files\x18\v \x03(\v2\x16.millrace.v1.ModelFileR\x05files\x123\n" +
+	"\avectors\x18\f \x01(\v2\x19.millrace.v1.VectorStatusR\avectors\"\xb3\x04\n" +
 	"\vWorkerDelta\x12.\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x18.millrace.v1.WorkerStateR\x05state\x120\n" +
 	"\x06checks\x18\x02 \x03(\v2\x18.millrace.v1.HealthCheckR\x06checks\x12%\n" +
@@ -1830,7 +1961,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x05files\x18\t \x03(\v2\x16.millrace.v1.ModelFileR\x05files\x12#\n" +
 	"\rfiles_changed\x18\n" +
 	" \x01(\bR\ffilesChanged\x12#\n" +
-	"\rreadings_only\x18\v \x01(\bR\freadingsOnly\"B\n" +
+	"\rreadings_only\x18\v \x01(\bR\freadingsOnly\x123\n" +
+	"\avectors\x18\f \x01(\v2\x19.millrace.v1.VectorStatusR\avectors\"B\n" +
 	"\tHeartbeat\x125\n" +
 	"\bprogress\x18\x01 \x01(\v2\x19.millrace.v1.StepProgressR\bprogress\"K\n" +
 	"\vHealthCheck\x12\x12\n" +
@@ -1891,7 +2023,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\rcached_blocks\x18\x0f \x01(\x04R\fcachedBlocks\x12#\n" +
 	"\rcached_tokens\x18\x10 \x01(\x04R\fcachedTokens\x12\x16\n" +
 	"\x06paused\x18\x11 \x01(\rR\x06paused\x12.\n" +
-	"\x06models\x18\x12 \x03(\v2\x16.millrace.v1.ModelLoadR\x06models\"\x91\x02\n" +
+	"\x06models\x18\x12 \x03(\v2\x16.millrace.v1.ModelLoadR\x06models\"\xa9\x02\n" +
 	"\tModelLoad\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\arunning\x18\x02 \x01(\rR\arunning\x12\x18\n" +
@@ -1900,7 +2032,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\vfree_blocks\x18\x05 \x01(\x04R\n" +
 	"freeBlocks\x12*\n" +
 	"\x11tokens_per_second\x18\x06 \x01(\x01R\x0ftokensPerSecond\x129\n" +
-	"\x19prefill_tokens_per_second\x18\a \x01(\x01R\x16prefillTokensPerSecond\"\xe2\x01\n" +
+	"\x19prefill_tokens_per_second\x18\a \x01(\x01R\x16prefillTokensPerSecond\x12\x16\n" +
+	"\x06paused\x18\b \x01(\rR\x06paused\"\xe2\x01\n" +
 	"\fStepProgress\x12\x14\n" +
 	"\x05steps\x18\x01 \x01(\x04R\x05steps\x12=\n" +
 	"\rlast_step_age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\vlastStepAge\x12C\n" +
@@ -1930,7 +2063,14 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"file_bytes\x18\x02 \x01(\x04R\tfileBytes\x12!\n" +
 	"\fneeded_bytes\x18\x03 \x01(\x04R\vneededBytes\x12\x18\n" +
 	"\aproblem\x18\x04 \x01(\tR\aproblem\x12B\n" +
-	"\fcapabilities\x18\x05 \x01(\v2\x1e.millrace.v1.ModelCapabilitiesR\fcapabilities*\xb0\x01\n" +
+	"\fcapabilities\x18\x05 \x01(\v2\x1e.millrace.v1.ModelCapabilitiesR\fcapabilities\"\x9a\x02\n" +
+	"\fVectorStatus\x127\n" +
+	"\tcodebooks\x18\x01 \x03(\v2\x19.millrace.v1.CodebookInfoR\tcodebooks\x12\x1c\n" +
+	"\ttrainings\x18\x02 \x01(\rR\ttrainings\x12#\n" +
+	"\rmax_trainings\x18\x03 \x01(\rR\fmaxTrainings\x122\n" +
+	"\x15training_device_bytes\x18\x04 \x01(\x04R\x13trainingDeviceBytes\x120\n" +
+	"\x14training_spool_bytes\x18\x05 \x01(\x04R\x12trainingSpoolBytes\x12(\n" +
+	"\x10free_spool_bytes\x18\x06 \x01(\x04R\x0efreeSpoolBytes*\xb0\x01\n" +
 	"\vWorkerState\x12\x1c\n" +
 	"\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15WORKER_STATE_STARTING\x10\x01\x12\x16\n" +
@@ -1957,7 +2097,7 @@ func file_millrace_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_millrace_v1_worker_proto_goTypes = []any{
 	(WorkerState)(0),            // 0: millrace.v1.WorkerState
 	(*DrainRequest)(nil),        // 1: millrace.v1.DrainRequest
@@ -1977,56 +2117,62 @@ var file_millrace_v1_worker_proto_goTypes = []any{
 	(*StepProgress)(nil),        // 15: millrace.v1.StepProgress
 	(*ModelStatus)(nil),         // 16: millrace.v1.ModelStatus
 	(*ModelFile)(nil),           // 17: millrace.v1.ModelFile
-	(*durationpb.Duration)(nil), // 18: google.protobuf.Duration
-	(ModelState)(0),             // 19: millrace.v1.ModelState
-	(*ModelCapabilities)(nil),   // 20: millrace.v1.ModelCapabilities
-	(*LoadResult)(nil),          // 21: millrace.v1.LoadResult
+	(*VectorStatus)(nil),        // 18: millrace.v1.VectorStatus
+	(*durationpb.Duration)(nil), // 19: google.protobuf.Duration
+	(ModelState)(0),             // 20: millrace.v1.ModelState
+	(*ModelCapabilities)(nil),   // 21: millrace.v1.ModelCapabilities
+	(*LoadResult)(nil),          // 22: millrace.v1.LoadResult
+	(*CodebookInfo)(nil),        // 23: millrace.v1.CodebookInfo
 }
 var file_millrace_v1_worker_proto_depIdxs = []int32{
-	18, // 0: millrace.v1.HealthRequest.interval:type_name -> google.protobuf.Duration
-	8,  // 1: millrace.v1.HealthResponse.full:type_name -> millrace.v1.WorkerReport
-	9,  // 2: millrace.v1.HealthResponse.delta:type_name -> millrace.v1.WorkerDelta
-	10, // 3: millrace.v1.HealthResponse.heartbeat:type_name -> millrace.v1.Heartbeat
-	7,  // 4: millrace.v1.HealthResponse.prefix_keys:type_name -> millrace.v1.PrefixKeys
-	0,  // 5: millrace.v1.WorkerReport.state:type_name -> millrace.v1.WorkerState
-	11, // 6: millrace.v1.WorkerReport.checks:type_name -> millrace.v1.HealthCheck
-	12, // 7: millrace.v1.WorkerReport.device:type_name -> millrace.v1.DeviceStatus
-	13, // 8: millrace.v1.WorkerReport.load:type_name -> millrace.v1.LoadStatus
-	15, // 9: millrace.v1.WorkerReport.progress:type_name -> millrace.v1.StepProgress
-	16, // 10: millrace.v1.WorkerReport.models:type_name -> millrace.v1.ModelStatus
-	17, // 11: millrace.v1.WorkerReport.files:type_name -> millrace.v1.ModelFile
-	0,  // 12: millrace.v1.WorkerDelta.state:type_name -> millrace.v1.WorkerState
-	11, // 13: millrace.v1.WorkerDelta.checks:type_name -> millrace.v1.HealthCheck
-	12, // 14: millrace.v1.WorkerDelta.device:type_name -> millrace.v1.DeviceStatus
-	13, // 15: millrace.v1.WorkerDelta.load:type_name -> millrace.v1.LoadStatus
-	15, // 16: millrace.v1.WorkerDelta.progress:type_name -> millrace.v1.StepProgress
-	16, // 17: millrace.v1.WorkerDelta.models:type_name -> millrace.v1.ModelStatus
-	17, // 18: millrace.v1.WorkerDelta.files:type_name -> millrace.v1.ModelFile
-	15, // 19: millrace.v1.Heartbeat.progress:type_name -> millrace.v1.StepProgress
-	18, // 20: millrace.v1.LoadStatus.queue_age:type_name -> google.protobuf.Duration
-	14, // 21: millrace.v1.LoadStatus.models:type_name -> millrace.v1.ModelLoad
-	18, // 22: millrace.v1.StepProgress.last_step_age:type_name -> google.protobuf.Duration
-	18, // 23: millrace.v1.StepProgress.running_step_age:type_name -> google.protobuf.Duration
-	18, // 24: millrace.v1.StepProgress.step_bound:type_name -> google.protobuf.Duration
-	19, // 25: millrace.v1.ModelStatus.state:type_name -> millrace.v1.ModelState
-	18, // 26: millrace.v1.ModelStatus.verified_age:type_name -> google.protobuf.Duration
-	20, // 27: millrace.v1.ModelStatus.capabilities:type_name -> millrace.v1.ModelCapabilities
-	21, // 28: millrace.v1.ModelStatus.loaded:type_name -> millrace.v1.LoadResult
-	18, // 29: millrace.v1.ModelStatus.verify_interval:type_name -> google.protobuf.Duration
-	18, // 30: millrace.v1.ModelStatus.idle_age:type_name -> google.protobuf.Duration
-	18, // 31: millrace.v1.ModelStatus.idle_unload:type_name -> google.protobuf.Duration
-	20, // 32: millrace.v1.ModelFile.capabilities:type_name -> millrace.v1.ModelCapabilities
-	5,  // 33: millrace.v1.WorkerService.Health:input_type -> millrace.v1.HealthRequest
-	1,  // 34: millrace.v1.WorkerService.Drain:input_type -> millrace.v1.DrainRequest
-	3,  // 35: millrace.v1.WorkerService.Undrain:input_type -> millrace.v1.UndrainRequest
-	6,  // 36: millrace.v1.WorkerService.Health:output_type -> millrace.v1.HealthResponse
-	2,  // 37: millrace.v1.WorkerService.Drain:output_type -> millrace.v1.DrainResponse
-	4,  // 38: millrace.v1.WorkerService.Undrain:output_type -> millrace.v1.UndrainResponse
-	36, // [36:39] is the sub-list for method output_type
-	33, // [33:36] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	19, // 0: millrace.v1.DrainRequest.timeout:type_name -> google.protobuf.Duration
+	19, // 1: millrace.v1.HealthRequest.interval:type_name -> google.protobuf.Duration
+	8,  // 2: millrace.v1.HealthResponse.full:type_name -> millrace.v1.WorkerReport
+	9,  // 3: millrace.v1.HealthResponse.delta:type_name -> millrace.v1.WorkerDelta
+	10, // 4: millrace.v1.HealthResponse.heartbeat:type_name -> millrace.v1.Heartbeat
+	7,  // 5: millrace.v1.HealthResponse.prefix_keys:type_name -> millrace.v1.PrefixKeys
+	0,  // 6: millrace.v1.WorkerReport.state:type_name -> millrace.v1.WorkerState
+	11, // 7: millrace.v1.WorkerReport.checks:type_name -> millrace.v1.HealthCheck
+	12, // 8: millrace.v1.WorkerReport.device:type_name -> millrace.v1.DeviceStatus
+	13, // 9: millrace.v1.WorkerReport.load:type_name -> millrace.v1.LoadStatus
+	15, // 10: millrace.v1.WorkerReport.progress:type_name -> millrace.v1.StepProgress
+	16, // 11: millrace.v1.WorkerReport.models:type_name -> millrace.v1.ModelStatus
+	17, // 12: millrace.v1.WorkerReport.files:type_name -> millrace.v1.ModelFile
+	18, // 13: millrace.v1.WorkerReport.vectors:type_name -> millrace.v1.VectorStatus
+	0,  // 14: millrace.v1.WorkerDelta.state:type_name -> millrace.v1.WorkerState
+	11, // 15: millrace.v1.WorkerDelta.checks:type_name -> millrace.v1.HealthCheck
+	12, // 16: millrace.v1.WorkerDelta.device:type_name -> millrace.v1.DeviceStatus
+	13, // 17: millrace.v1.WorkerDelta.load:type_name -> millrace.v1.LoadStatus
+	15, // 18: millrace.v1.WorkerDelta.progress:type_name -> millrace.v1.StepProgress
+	16, // 19: millrace.v1.WorkerDelta.models:type_name -> millrace.v1.ModelStatus
+	17, // 20: millrace.v1.WorkerDelta.files:type_name -> millrace.v1.ModelFile
+	18, // 21: millrace.v1.WorkerDelta.vectors:type_name -> millrace.v1.VectorStatus
+	15, // 22: millrace.v1.Heartbeat.progress:type_name -> millrace.v1.StepProgress
+	19, // 23: millrace.v1.LoadStatus.queue_age:type_name -> google.protobuf.Duration
+	14, // 24: millrace.v1.LoadStatus.models:type_name -> millrace.v1.ModelLoad
+	19, // 25: millrace.v1.StepProgress.last_step_age:type_name -> google.protobuf.Duration
+	19, // 26: millrace.v1.StepProgress.running_step_age:type_name -> google.protobuf.Duration
+	19, // 27: millrace.v1.StepProgress.step_bound:type_name -> google.protobuf.Duration
+	20, // 28: millrace.v1.ModelStatus.state:type_name -> millrace.v1.ModelState
+	19, // 29: millrace.v1.ModelStatus.verified_age:type_name -> google.protobuf.Duration
+	21, // 30: millrace.v1.ModelStatus.capabilities:type_name -> millrace.v1.ModelCapabilities
+	22, // 31: millrace.v1.ModelStatus.loaded:type_name -> millrace.v1.LoadResult
+	19, // 32: millrace.v1.ModelStatus.verify_interval:type_name -> google.protobuf.Duration
+	19, // 33: millrace.v1.ModelStatus.idle_age:type_name -> google.protobuf.Duration
+	19, // 34: millrace.v1.ModelStatus.idle_unload:type_name -> google.protobuf.Duration
+	21, // 35: millrace.v1.ModelFile.capabilities:type_name -> millrace.v1.ModelCapabilities
+	23, // 36: millrace.v1.VectorStatus.codebooks:type_name -> millrace.v1.CodebookInfo
+	5,  // 37: millrace.v1.WorkerService.Health:input_type -> millrace.v1.HealthRequest
+	1,  // 38: millrace.v1.WorkerService.Drain:input_type -> millrace.v1.DrainRequest
+	3,  // 39: millrace.v1.WorkerService.Undrain:input_type -> millrace.v1.UndrainRequest
+	6,  // 40: millrace.v1.WorkerService.Health:output_type -> millrace.v1.HealthResponse
+	2,  // 41: millrace.v1.WorkerService.Drain:output_type -> millrace.v1.DrainResponse
+	4,  // 42: millrace.v1.WorkerService.Undrain:output_type -> millrace.v1.UndrainResponse
+	40, // [40:43] is the sub-list for method output_type
+	37, // [37:40] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_proto_init() }
@@ -2034,6 +2180,7 @@ func file_millrace_v1_worker_proto_init() {
 	if File_millrace_v1_worker_proto != nil {
 		return
 	}
+	file_millrace_v1_codebooks_proto_init()
 	file_millrace_v1_models_proto_init()
 	file_millrace_v1_worker_proto_msgTypes[5].OneofWrappers = []any{
 		(*HealthResponse_Full)(nil),
@@ -2048,7 +2195,7 @@ func file_millrace_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_proto_rawDesc), len(file_millrace_v1_worker_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -39,7 +39,7 @@ type WorkerServiceClient interface {
 	// whatever interval it asks for. The stream lasts until either side ends it.
 	Health(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[HealthRequest, HealthResponse], error)
 	// Lets what runs end and refuses what is new with UNAVAILABLE, until Undrain; the worker's state is DRAINING meanwhile. Schedulers
-	// hand its streams over to other workers where they can. Idempotent; forgotten when the process ends.
+	// hand its streams over to other workers where they can. INVALID_ARGUMENT: the timeout is out of range. Idempotent; forgotten when the process ends.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
 	// Takes a Drain back. Idempotent. FAILED_PRECONDITION: the process itself is stopping.
 	Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error)
@@ -97,7 +97,7 @@ type WorkerServiceServer interface {
 	// whatever interval it asks for. The stream lasts until either side ends it.
 	Health(grpc.BidiStreamingServer[HealthRequest, HealthResponse]) error
 	// Lets what runs end and refuses what is new with UNAVAILABLE, until Undrain; the worker's state is DRAINING meanwhile. Schedulers
-	// hand its streams over to other workers where they can. Idempotent; forgotten when the process ends.
+	// hand its streams over to other workers where they can. INVALID_ARGUMENT: the timeout is out of range. Idempotent; forgotten when the process ends.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
 	// Takes a Drain back. Idempotent. FAILED_PRECONDITION: the process itself is stopping.
 	Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error)
