@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# gpu-check.sh [STAGE ...]: builds the CUDA engine on a GPU host and proves it. Without stages it runs all of them but faults:
+# gpu-check.sh [STAGE ...]: builds the CUDA engine on a GPU host and proves it. Without stages it runs all of them but faults and
+# vectors:
 #
 #   build          the library for this GPU, its tests and benchmarks with cmake and ninja
 #   architectures  the library for every compute capability that ships and this compiler can, in a folder of its own
@@ -11,6 +12,7 @@
 #                  it for a race when lanes have read a stage, or written sums, and one of them arrives at the mbarrier for the
 #                  warp
 #   conformance    the Go suite that every engine passes, with f16 and with bf16 activations
+#   vectors        the library with codebooks: its GoogleTests, the Go suite beside the CPU engine, and assignment beside its roofs
 #   sameness       random scenarios of the step loop, with caches of f16, bf16 and f8: the bits of every request alone
 #   generate       a story through scheduler and worker, twice, and the same from the worker alone, which asks the driver for no
 #                  memory meanwhile
@@ -33,15 +35,17 @@
 #   BENCH          SHAPE:TYPE:KV:BATCHES:PROMPT of each benchmark, divided by spaces; KV default: what a worker takes
 # shellcheck disable=SC2034 # the stages' files use what stands here
 set -uo pipefail
-root=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$(dirname "$0")" && pwd -P)
 [[ -f $root/cuda/CMakeLists.txt ]] || root=$(dirname "$root")
 cd "$root" || exit 1
 work=${WORK:-$root/build/gpu-check}
 mkdir -p "$work/models" || exit 1
 work=$(cd "$work" && pwd)
-bin=$root/bin
+# Below the root paths are told from there, so that what is kept of a run does not depend on where it was.
+work=${work#"$PWD/"}
+bin=bin
 [[ -d $bin || ! -f bin.tar.gz ]] || tar -xzf bin.tar.gz
-[[ -d $bin ]] || bin=$root/build/bin
+[[ -d $bin ]] || bin=build/bin
 readonly root work bin out=$work/cuda models=$work/models table=$work/table.txt
 JOBS=${JOBS:-4}
 [[ $(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -n 1) != Exclusive* ]] || JOBS=1
@@ -90,7 +94,7 @@ if (($# == 0)); then
 fi
 for stage in "$@"; do
   case $stage in
-    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | generate | two | neighbour | bytes | bench | invariance | served | figures) ;;
+    build | architectures | tests | faults | portable | sanitizer | conformance | vectors | sameness | generate | two | neighbour | bytes | bench | invariance | served | figures) ;;
     *) echo "unknown stage $stage" >&2; exit 2 ;;
   esac
 done

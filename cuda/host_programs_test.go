@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,6 +43,63 @@ func TestNVMLProgramPasses(t *testing.T) {
 	require.NoError(t, err, string(out))
 }
 
+// TestTheEmulatedTrainerIsTheCPUs runs the trainer of the device with its kernels on a device that is the host, beside the CPU
+// engine, whose objects are those that cgo compiled.
+func TestTheEmulatedTrainerIsTheCPUs(t *testing.T) {
+	needGoogleTest(t)
+	dir := t.TempDir()
+	exported, err := exec.Command("go", "list", "-export", "-f", "{{.Export}}", "./cpu").Output()
+	require.NoError(t, err)
+	extract := exec.Command("ar", "x", strings.TrimSpace(string(exported)))
+	extract.Dir = dir
+	out, err := extract.CombinedOutput()
+	require.NoError(t, err, string(out))
+	objects, err := filepath.Glob(filepath.Join(dir, "_x*")) // cgo's name for the objects of C and C++ sources
+	require.NoError(t, err)
+	library, program := filepath.Join(dir, "libmillrace_cpu.a"), filepath.Join(dir, "test")
+	out, err = exec.Command("ar", append([]string{"rcs", library}, objects...)...).CombinedOutput()
+	require.NoError(t, err, string(out))
+
+	arguments := []string{"-ffp-contract=off", "-U_FORTIFY_SOURCE", "-Wno-unknown-pragmas", "-o", program}
+	arguments = slices.Insert(arguments, 0, "-Itests/emulated") // before the folders of what it stands for
+	for _, pattern := range []string{
+		"kernels/vectors/training_*.cu", "src/training*.cpp", "src/trainer.cpp", "src/ledger.cpp", "src/transfer.cpp", "src/nap.cpp",
+		"src/error.cpp", "tests/emulated/*.cpp",
+	} {
+		sources, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, sources, pattern)
+		for _, source := range sources {
+			if filepath.Ext(source) == ".cu" {
+				arguments = append(arguments, "-x", "c++", source, "-x", "none")
+			} else {
+				arguments = append(arguments, source)
+			}
+		}
+	}
+	build(t, append(arguments, library, "-lgtest", "-lgtest_main", "-lpthread")...)
+	out, err = exec.Command(program).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+// TestTheEmulatedSearchIsBinary64s runs the certified search on a device that is the host, its matrix units, ring and barriers
+// included.
+func TestTheEmulatedSearchIsBinary64s(t *testing.T) {
+	needGoogleTest(t)
+	program := filepath.Join(t.TempDir(), "test")
+	arguments := []string{
+		"-Itests/emulated", "-ffp-contract=off", "-D__CUDA_ARCH_FEAT_SM90_ALL", "-DMR_HOPPER=1", "-Wno-unknown-pragmas", "-o", program,
+		"tests/emulated/search/search_test.cpp", "tests/emulated/runtime.cpp", "kernels/vectors/search.cpp", "kernels/vectors/search_plan.cpp",
+		"src/error.cpp", "cpu/error.cpp", "-x", "c++",
+	}
+	for _, name := range []string{"prepare", "distance", "f16", "bf16"} {
+		arguments = append(arguments, "kernels/vectors/search_"+name+".cu")
+	}
+	build(t, append(arguments, "-x", "none", "-lgtest", "-lgtest_main", "-lpthread")...)
+	out, err := exec.Command(program).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
 func needGoogleTest(t *testing.T) {
 	t.Helper()
 	if err := exec.Command("g++", "-x", "c++", "-fsyntax-only", "-include", "gtest/gtest.h", os.DevNull).Run(); err != nil {
@@ -50,7 +109,7 @@ func needGoogleTest(t *testing.T) {
 
 func build(t *testing.T, arguments ...string) {
 	t.Helper()
-	flags := []string{"-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-I.", "-Iinclude"}
-	out, err := exec.Command("g++", append(flags, arguments...)...).CombinedOutput()
+	flags := []string{"-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror"}
+	out, err := exec.Command("g++", append(append(flags, arguments...), "-I.", "-Iinclude")...).CombinedOutput()
 	require.NoError(t, err, string(out))
 }

@@ -9,6 +9,7 @@ file(GLOB_RECURSE digest_inputs RELATIVE ${CMAKE_CURRENT_LIST_DIR} LIST_DIRECTOR
 file(GLOB shared_headers RELATIVE ${CMAKE_CURRENT_LIST_DIR} ${CMAKE_CURRENT_LIST_DIR}/cpu/*.h)
 # Host code that both engines share.
 set(shared_sources cpu/error.cpp cpu/shape.cpp cpu/weights.cpp cpu/slot.cpp cpu/step_plan.cpp cpu/runner_config.cpp
+  cpu/vector_config.cpp cpu/vector_math.cpp cpu/slices.cpp
   cpu/linear_size.cpp cpu/isa.cpp cpu/blake3.cpp cpu/blake3_x86.cpp)
 list(APPEND digest_inputs CMakeLists.txt ${shared_headers} ${shared_sources})
 list(SORT digest_inputs COMPARE STRING CASE SENSITIVE)

@@ -15,6 +15,7 @@ import (
 //
 //go:embed CMakeLists.txt include src kernels cpu/*.h
 //go:embed cpu/error.cpp cpu/shape.cpp cpu/weights.cpp cpu/slot.cpp cpu/step_plan.cpp cpu/runner_config.cpp
+//go:embed cpu/vector_config.cpp cpu/vector_math.cpp cpu/slices.cpp
 //go:embed cpu/linear_size.cpp cpu/isa.cpp cpu/blake3.cpp cpu/blake3_x86.cpp
 var sources embed.FS
 

@@ -17,9 +17,9 @@ func tree(t *testing.T) fstest.MapFS {
 	out := fstest.MapFS{}
 	disk := os.DirFS(".")
 	for _, pattern := range []string{
-		"CMakeLists.txt", "include/millrace/*", "src/*", "kernels/*.*", "kernels/linear/*", "cpu/*.h", "cpu/error.cpp",
+		"CMakeLists.txt", "include/millrace/*", "src/*", "kernels/*.*", "kernels/linear/*", "kernels/vectors/*", "cpu/*.h", "cpu/error.cpp",
 		"cpu/shape.cpp", "cpu/weights.cpp", "cpu/slot.cpp", "cpu/step_plan.cpp", "cpu/runner_config.cpp", "cpu/linear_size.cpp",
-		"cpu/isa.cpp", "cpu/blake3.cpp", "cpu/blake3_x86.cpp",
+		"cpu/isa.cpp", "cpu/blake3.cpp", "cpu/blake3_x86.cpp", "cpu/vector_config.cpp", "cpu/vector_math.cpp", "cpu/slices.cpp",
 	} {
 		names, err := fs.Glob(disk, pattern)
 		require.NoError(t, err)

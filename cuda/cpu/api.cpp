@@ -2,12 +2,15 @@
 #include <cstdio>
 
 #include "buffer.h"
+#include "codebook.h"
 #include "device.h"
 #include "edge.h"
 #include "model.h"
 #include "ops.h"
 #include "roofs.h"
 #include "runner.h"
+#include "trainer.h"
+#include "vector_edge.h"
 
 namespace mr::cpu {
 namespace {
@@ -18,6 +21,8 @@ struct CpuEngine {
   using Model = cpu::Model;
   using Runner = cpu::Runner;
   using Operands = cpu::Operands;
+  using Trainer = cpu::Trainer;
+  using Codebook = cpu::Codebook;
   static int32_t device_count() { return 1; }
   static uint64_t run_op(Device& device, const mr_op_args& args, const Operands& operands) {
     return cpu::run_op(device, args, operands);
@@ -33,7 +38,8 @@ struct CpuEngine {
 
 char build_text[256] = "millrace-cpu; g++ " __VERSION__ "; sources unknown";
 
-const mr_api table = Edge<CpuEngine>::table(build_text);
+const mr_vector_api vectors = VectorEdge<CpuEngine>::table();
+const mr_api table = Edge<CpuEngine>::table(build_text, &vectors);
 
 }  // namespace
 }  // namespace mr::cpu

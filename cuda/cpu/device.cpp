@@ -103,6 +103,9 @@ void Device::check_idle() const {
   if (b != 0 || m != 0 || r != 0)
     fail(MR_FAILED_PRECONDITION, "%lld buffers, %lld models and %lld runners of the device are alive: free them first", b, m,
          r);
+  const long long t = trainers.load(), c = codebooks.load();
+  if (t != 0 || c != 0)
+    fail(MR_FAILED_PRECONDITION, "%lld trainers and %lld codebooks of the device are alive: destroy them first", t, c);
 }
 
 }  // namespace mr::cpu

@@ -23,7 +23,7 @@ class Device {
 
   void info(mr_device_info* out) const;
   std::string label() const;  // for messages that tell devices apart
-  // Throws FAILED_PRECONDITION while buffers, models or runners live.
+  // Throws FAILED_PRECONDITION while anything of the device lives.
   void check_idle() const;
 
   // Work beside the steps: repacking, digests. While no runner lives it is done by all threads of the team; while one
@@ -44,7 +44,7 @@ class Device {
   Threads threads;
   Ledger ledger;
   Background background;
-  std::atomic<int64_t> buffers{0}, models{0}, runners{0};  // alive
+  std::atomic<int64_t> buffers{0}, models{0}, runners{0}, trainers{0}, codebooks{0};  // alive
 
  private:
   const std::string name_;

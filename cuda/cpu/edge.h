@@ -294,8 +294,8 @@ struct Edge {
     return guard([&] { handles().devices.get(device)->ledger.refuse(fault, index, value); });
   }
 
-  // The whole table; build is a static text.
-  static constexpr mr_api table(const char* build) {
+  // The whole table; build is a static text, vectors a static table, or null where the engine has none of it.
+  static constexpr mr_api table(const char* build, const mr_vector_api* vectors = nullptr) {
     return {sizeof(mr_api), MR_ABI_MAJOR, MR_ABI_MINOR, build,
             error_code, error_message, error_native, error_destroy,
             device_count, device_open, device_info, device_close,
@@ -303,7 +303,7 @@ struct Edge {
             op_run,
             model_create, model_resident_size, model_bind, model_seal, model_digest, model_fault, model_destroy,
             runner_cost, runner_create, step_submit, step_wait, runner_progress, runner_fault, runner_destroy,
-            device_measure, host_alloc, host_free, device_fault, step_masks};
+            device_measure, host_alloc, host_free, device_fault, step_masks, vectors};
   }
 };
 

@@ -128,8 +128,8 @@ Memory Ledger::allocate(uint64_t size, int32_t purpose, bool zero) {
   Memory memory;
   if (size == 0) return memory;
   if (size > kLargest)
-    fail(MR_RESOURCE_EXHAUSTED, "%llu bytes of %s asked: more than any machine has", static_cast<unsigned long long>(size),
-         kPurposes[purpose]);
+    fail(MR_RESOURCE_EXHAUSTED, "%llu bytes of %s asked: more than any machine has, and %llu are free",
+         static_cast<unsigned long long>(size), kPurposes[purpose], static_cast<unsigned long long>(counts().free()));
   const uint64_t capacity = size_class(size);
   const bool refused = refusals_.take(MR_FAULT_REFUSE_ALLOC);
   void* data = reserve(size, capacity, purpose, !refused);

@@ -100,7 +100,10 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
   copy_commit();
   copy_wait<0>();
   __syncthreads();  // the first ids are there
-  for (int32_t j = 0; j < kAhead; ++j) fetch_tile(j);
+  for (int32_t j = 0; j < kAhead; ++j) {
+    if (j > 0) __syncthreads();  // every warp has read the ids of tile j - 1, in whose place those of tile j + kAhead come
+    fetch_tile(j);
+  }
 
   float out[kBlocks][kDim / 8][4] = {};
   RowSoftmax softmax[kBlocks][2];

@@ -212,10 +212,12 @@ void Device::info(mr_device_info* out) const {
 }
 
 void Device::check_idle() const {
-  const long long b = buffers.load(), m = models.load(), r = runners.load();
+  const long long b = buffers.load(), m = models.load(), r = runners.load(), t = trainers.load(), c = codebooks.load();
   if (b != 0 || m != 0 || r != 0)
     fail(MR_FAILED_PRECONDITION, "%lld buffers, %lld models and %lld runners of the device are alive: free them first", b, m,
          r);
+  if (t != 0 || c != 0)
+    fail(MR_FAILED_PRECONDITION, "%lld trainers and %lld codebooks of the device are alive: destroy them first", t, c);
 }
 
 }  // namespace mr::cuda

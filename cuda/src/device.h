@@ -42,7 +42,7 @@ class Device {
   // when the driver's management library says so.
   void info(mr_device_info* out) const;
   std::string label() const;  // for messages that tell devices apart
-  // Throws FAILED_PRECONDITION while buffers, models or runners live.
+  // Throws FAILED_PRECONDITION while buffers, models, runners, trainers or codebooks live.
   void check_idle() const;
   // What is known of an error after which the GPU may be lost: its name, what it says, and the Xid that the driver reports
   // with it. May wait a tenth of a second for that.
@@ -58,7 +58,7 @@ class Device {
   mutable Ledger ledger;
   mutable Transfers transfers;
   const std::unique_ptr<Digester> digester;
-  std::atomic<int64_t> buffers{0}, models{0}, runners{0};  // alive
+  std::atomic<int64_t> buffers{0}, models{0}, runners{0}, trainers{0}, codebooks{0};  // alive
 
  private:
   void check_alive() const;

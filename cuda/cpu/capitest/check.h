@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "millrace/engine.h"
+#include "millrace/vectors.h"
 
 extern const mr_api *api;
 extern int gpu; /* the engine is a GPU's: no paths, no threads, activations of half precision */
@@ -43,6 +43,7 @@ void test_faults(const char *path);
 void test_ops(const char *path);
 void test_models(const char *path);
 void test_runners(const char *path);
+void test_vectors(const char *path);
 void print_hashes(const char *path);
 
 #endif

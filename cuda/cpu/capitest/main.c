@@ -83,6 +83,7 @@ int main(int argc, char **argv) {
   CHECK(api == mr_engine_api(MR_ABI_MAJOR, NULL));
   CHECK(api->struct_size == sizeof(mr_api));
   CHECK(api->abi_major == MR_ABI_MAJOR && api->abi_minor == MR_ABI_MINOR);
+  CHECK(api->vectors == NULL || api->vectors->struct_size >= sizeof(mr_vector_api));
   CHECK(api->build != NULL && strstr(api->build, gpu ? "millrace-cuda" : "millrace-cpu") != NULL);
 
   if (!runnable(path)) return 3;
@@ -98,6 +99,7 @@ int main(int argc, char **argv) {
   test_ops(path);
   test_models(path);
   test_runners(path);
+  test_vectors(path);
   puts("ok");
   return 0;
 }

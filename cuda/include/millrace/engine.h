@@ -1,4 +1,4 @@
-/* millrace/engine.h: the one C ABI of every native Millrace engine. C99.
+/* millrace/engine.h: the one C ABI of every native Millrace engine, with vectors.h beside it. C99.
  *
  * Version    mr_engine_api(MR_ABI_MAJOR) returns a table of function pointers, or NULL when the library does not speak
  *            that major version. Within a major version the table and every struct only grow at the end; struct_size,
@@ -23,6 +23,7 @@
  * 1.3  slots that begin with a history; blocks in host memory: host_blocks, MR_PRE_BLOCK_OUT, MR_PRE_BLOCK_IN; masks that come
  *      late: MR_STEP_LATE_MASKS, step_masks; act_type apart from kv_type, MR_KV_F8; one_class; prefill_grain; members reserved
  *      for models that lie on several devices
+ * 1.4  vectors: codebooks, as vectors.h has them
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -35,13 +36,14 @@ extern "C" {
 #endif
 
 #define MR_ABI_MAJOR 1u
-#define MR_ABI_MINOR 3u
+#define MR_ABI_MINOR 4u
 
 typedef struct mr_error mr_error;   /* code, message, native code */
 typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */
 typedef struct mr_buffer mr_buffer; /* bytes in device memory */
 typedef struct mr_model mr_model;   /* weights of one model, repacked */
 typedef struct mr_runner mr_runner; /* KV cache, slots and workspace of one model; runs steps */
+typedef struct mr_vector_api mr_vector_api; /* functions of vector codebooks; see vectors.h */
 
 /* Canonical gRPC codes: the same numbers in C, Go and on the wire. */
 enum {
@@ -467,6 +469,8 @@ typedef struct mr_api {
    * behind it needs its samples. However late they come, the samples are the same. FAILED_PRECONDITION: no step waits for
    * masks. INVALID_ARGUMENT: another number of words; the step still waits. */
   mr_error *(*step_masks)(mr_runner *, const uint32_t *masks, int64_t mask_words);
+
+  const mr_vector_api *vectors; /* since 1.4; NULL: this engine has no vector codebooks */
 } mr_api;
 
 /* What device_measure measures, in units a second. */

@@ -24,13 +24,17 @@ type Hooks struct {
 	Wait      func() error
 	// Result may change the result of a step, which it is given with a copy of the step's shape.
 	Result func(StepShape, *engine.StepResult)
+
+	NewTrainer func(engine.TrainerConfig) error
+	Trained    func(*Outcome)      // may change, in place, what a trainer gives: the one part of it that is set
+	Encoded    func(*engine.Codes) // may change what rows are encoded to
 }
 
 // StepShape is how large a step was.
 type StepShape struct{ Segments, Tokens int }
 
 // Intercept is the device with hooks on it and on its models and runners. Buffers stay the device's own, abilities are
-// kept where the device has them: Operator, Stager and Refuser by asking the device, BitFlipper, LateMasker and Faulter always,
+// kept where the device has them: Operator, Stager, Refuser and Vectors by asking the device, BitFlipper, LateMasker and Faulter always,
 // with ErrUnsupported.
 func Intercept(dev engine.Device, hooks Hooks) engine.Device {
 	return &device{Device: dev, hooks: hooks}

@@ -2,6 +2,7 @@ package native_test
 
 import (
 	"errors"
+	"os"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -16,7 +17,7 @@ import (
 // memory is the ledger's ceiling in these tests: enough for all of them, and small enough to run out of.
 const memory = 4 << 30
 
-func openCPU(t *testing.T, path string, threads int) engine.Device {
+func openCPU(t testing.TB, path string, threads int) engine.Device {
 	t.Helper()
 	dev, err := native.Open(native.Options{Device: "cpu", Path: path, Threads: threads, BytesLimit: memory}, hclog.NewNullLogger())
 	require.NoError(t, err)
@@ -78,4 +79,33 @@ func TestTheEmbeddedEngineIsRealAndNamesItsBuild(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, rate)
 	require.NoError(t, dev.Close())
+}
+
+func TestTheCPUEngineKeepsTheContractOfVectorsOnEveryPath(t *testing.T) {
+	paths := []string{"avx512bf16", "avx512vnni", "avx2", "portable"}
+	if forced := cputest.Path(); forced != "" {
+		paths = []string{forced}
+	}
+	for _, path := range paths {
+		dev, err := native.Open(native.Options{Device: "cpu", Path: path, BytesLimit: memory}, hclog.NewNullLogger())
+		if errors.Is(err, engine.ErrUnsupported) {
+			t.Logf("path %s is not run: %v", path, err)
+			continue
+		}
+		require.NoError(t, err)
+		require.NoError(t, dev.Close())
+		t.Run(path, func(t *testing.T) {
+			threads := func(t *testing.T, n int) engine.Device {
+				t.Helper()
+				return openCPU(t, path, n)
+			}
+			opener := func(t *testing.T) engine.Device {
+				t.Helper()
+				return openCPU(t, path, 0)
+			}
+			enginetest.RunVectors(t, opener, enginetest.VectorOptions{
+				Threads: threads, Largest: os.Getenv("MILLRACE_TEST_LARGEST") != "",
+			})
+		})
+	}
 }

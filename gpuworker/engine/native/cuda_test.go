@@ -1,6 +1,7 @@
 package native_test
 
 import (
+	"errors"
 	"os"
 	"testing"
 
@@ -38,6 +39,51 @@ func TestTheCUDAEngineKeepsTheContract(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestTheCUDAEngineKeepsTheContractOfVectors(t *testing.T) {
+	if os.Getenv(cudaVariable) == "" {
+		t.Skipf("%s is not set: it names libmillrace_cuda.so on a machine with a GPU", cudaVariable)
+	}
+	dev := openCUDA(t)
+	_, err := dev.(engine.Vectors).TrainerCost(engine.TrainerConfig{
+		Codebook: engine.CodebookDesc{Dimension: 1, Codewords: 1, Subspaces: 1}, Rows: 1, StableRounds: 1, EnergyTolerance: -1, MinChanges: -1,
+	})
+	require.NoError(t, dev.Close())
+	if errors.Is(err, engine.ErrUnsupported) {
+		t.Skipf("the library is built without codebooks: cmake -DMILLRACE_CUDA_VECTORS=ON: %v", err)
+	}
+	require.NoError(t, err)
+	enginetest.RunVectors(t, openCUDA, enginetest.VectorOptions{
+		Limited: func(t *testing.T, bytes uint64) engine.Device {
+			t.Helper()
+			limited, err := native.Open(native.Options{Device: "gpu", BytesLimit: bytes, EnginePath: os.Getenv(cudaVariable)}, hclog.NewNullLogger())
+			require.NoError(t, err)
+			return limited
+		},
+	})
+	t.Run("the CPU's bytes", func(t *testing.T) {
+		gpu, cpu := openCUDA(t), openCPU(t, "", 0)
+		for seed := range uint64(20) {
+			job := enginetest.RandomJob(5000 + seed)
+			want, err := job.Train(cpu.(engine.Vectors), nil)
+			require.NoError(t, err)
+			got, err := job.Train(gpu.(engine.Vectors), nil)
+			require.NoError(t, err)
+			require.NoError(t, enginetest.Differ(got, want), "seed %d: %v", 5000+seed, job)
+			// A training may go on where the other engine left it.
+			if len(want.Rounds) > 0 {
+				job.Config.MaxIterations += 2
+				want, err = job.Train(cpu.(engine.Vectors), got.State)
+				require.NoError(t, err)
+				got, err = job.Train(gpu.(engine.Vectors), got.State)
+				require.NoError(t, err)
+				require.NoError(t, enginetest.Differ(got, want), "seed %d, resumed", 5000+seed)
+			}
+		}
+		require.NoError(t, gpu.Close())
+		require.NoError(t, cpu.Close())
+	})
 }
 
 // Keys and values of 8 bits move single logprobs too far for the bounds of the contract; what they cost a text is bounded here,

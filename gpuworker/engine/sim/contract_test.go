@@ -19,3 +19,12 @@ func TestTheSimEngineKeepsTheContract(t *testing.T) {
 		return dev
 	}, enginetest.Options{OneClass: true, Types: func(engine.Type, engine.Type) bool { return true }})
 }
+
+func TestTheSimEngineKeepsTheContractOfVectors(t *testing.T) {
+	enginetest.RunVectors(t, func(t *testing.T) engine.Device {
+		t.Helper()
+		dev, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
+		require.NoError(t, err)
+		return dev
+	}, enginetest.VectorOptions{})
+}

@@ -21,6 +21,7 @@ type Device struct {
 		used    [engine.PurposeCount]uint64
 		buffers uint64
 		models  int
+		vectors int // trainers and codebooks
 	}
 }
 
@@ -124,6 +125,8 @@ func (d *Device) Close() error {
 		return closed("device")
 	case d.mu.buffers > 0 || d.mu.models > 0:
 		return fmt.Errorf("device still has %d buffers and %d models: %w", d.mu.buffers, d.mu.models, engine.ErrPrecondition)
+	case d.mu.vectors > 0:
+		return fmt.Errorf("device still has %d trainers and codebooks: %w", d.mu.vectors, engine.ErrPrecondition)
 	}
 	d.mu.closed = true
 	return nil

@@ -12,5 +12,6 @@
 // know, the context is one that neither has. Blocks copied out to host memory keep their hashes there.
 //
 // Slots, blocks, memory and steps are checked as a real engine checks them. Tensors are not kept, but their digests are.
+// Vector codebooks alone are not simulated: they are those of package vq, bit by bit what every engine computes.
 // Kind and Name of the device say "sim"; it refuses plain operations and measurements by not having them.
 package sim

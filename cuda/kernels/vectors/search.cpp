@@ -1,0 +1,101 @@
+#include "kernels/vectors/search.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/vectors/search_layout.h"
+#include "kernels/vectors/search_pass.h"
+#include "kernels/vectors/search_prepare.h"
+#include "millrace/vectors.h"
+#include "src/error.h"
+
+namespace mr::cuda {
+namespace {
+
+SearchKernel kernel_of(const SearchForm& f, SearchPass pass, bool hopper) {
+  return f.half ? search_kernel_f16(pass, f.chunks == 1, hopper) : search_kernel_bf16(pass, f.chunks == 1, hopper);
+}
+
+int32_t bytes_of(const SearchForm& f, SearchPass pass) { return f.shared_bytes + (pass == SearchPass::kSettle ? kSearchLists : 0); }
+
+SearchPass fast_pass(const SearchPlan& plan) { return plan.fine ? SearchPass::kFine : SearchPass::kGroups; }
+
+int64_t element_bytes(int32_t type) { return type == MR_VECTOR_F32 ? 4 : type == MR_VECTOR_F16 || type == MR_VECTOR_BF16 ? 2 : 1; }
+
+// Whether eight elements can be read at once wherever a piece of a row begins.
+bool reads_pieces(const SearchShape& shape, const void* rows) {
+  const int64_t bytes = element_bytes(shape.row_type), want = std::min<int64_t>(16, 8 * bytes);
+  return reinterpret_cast<uintptr_t>(rows) % static_cast<uintptr_t>(want) == 0 && shape.width * bytes % want == 0;
+}
+
+}  // namespace
+
+uint64_t Search::bytes(const SearchShape& shape, int device) { return search_plan(shape, device).memory.size; }
+
+Search::Search(const SearchShape& shape, int device, void* memory) : shape_(shape), device_(device), memory_(static_cast<char*>(memory)) {
+  const SearchPlan plan = search_plan(shape_, device_);
+  for (const SearchForm* f : {&plan.plain, &plan.moved})
+    for (const SearchPass pass : {fast_pass(plan), SearchPass::kSettle})
+      CUDA_CHECK(cudaFuncSetAttribute(kernel_of(*f, pass, plan.hopper).function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      bytes_of(*f, pass)));
+}
+
+void Search::prepare(const float* codewords, const Stream& on) {
+  const SearchPlan plan = search_plan(shape_, device_);
+  codewords_ = codewords;
+  CUDA_CHECK(launch_search_prepare({&plan, shape_, codewords, memory_}, on.stream));
+}
+
+void Search::nearest(const void* rows, int64_t count, uint32_t* ids, double* distances, int64_t stride, uint64_t* recomputed,
+                     const Stream& on) {
+  if (count == 0) return;
+  const SearchPlan plan = search_plan(shape_, device_);
+  const bool inner = shape_.metric != MR_METRIC_L2;
+  const double width = static_cast<double>(shape_.width);
+  const double terms = (std::ceil(width / 8) + (inner ? 4 : 6)) * 0x1p-53, g = terms / (1 - terms);
+  const double rounded = (width + 4) * 0x1p-24;
+  SearchParams p{};
+  p.state = reinterpret_cast<const SearchState*>(memory_);
+  p.images = reinterpret_cast<const uint8_t*>(memory_ + plan.memory.images);
+  p.center = reinterpret_cast<const float*>(memory_ + plan.memory.center);
+  p.radius = reinterpret_cast<const float*>(memory_ + plan.memory.radius);
+  p.listed = reinterpret_cast<uint32_t*>(memory_ + plan.memory.listed);
+  p.list = reinterpret_cast<uint32_t*>(memory_ + plan.memory.list);
+  p.limits = reinterpret_cast<float*>(memory_ + plan.memory.limits);
+  p.codewords = codewords_;
+  p.rows = rows;
+  p.ids = ids;
+  p.recomputed = recomputed;
+  p.count = count;
+  p.row_stride = shape_.spaces * shape_.width;
+  p.stride = stride;
+  p.spaces = shape_.spaces;
+  p.codewords_each = shape_.codewords;
+  p.width = shape_.width;
+  p.most_rows = shape_.most_rows;
+  p.tiles = plan.tiles;
+  p.row_type = shape_.row_type;
+  p.vector_rows = reads_pieces(shape_, rows);
+  p.inner = inner;
+  p.curve = static_cast<float>((inner ? 2 * g : g / (1 - g)) * (1 + 0x1p-10));
+  p.narrow = static_cast<float>(rounded / (1 - rounded) * (1 + 0x1p-10));
+  CUDA_CHECK(cudaMemsetAsync(p.listed, 0, static_cast<size_t>(shape_.spaces) * 4, on.stream));
+  const int64_t tiles = (count + kSearchTile - 1) / kSearchTile * shape_.spaces;
+  for (const SearchPass pass : {fast_pass(plan), SearchPass::kSettle})
+    for (uint32_t moved = 0; moved < 2; ++moved) {
+      if (!(moved ? plan.may_move : plan.may_be_plain)) continue;
+      p.form = moved ? plan.moved : plan.plain;
+      p.moved = moved;
+      const SearchKernel kernel = kernel_of(p.form, pass, plan.hopper);
+      void* arguments[] = {&p};
+      CUDA_CHECK(cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(std::min<int64_t>(tiles, plan.processors))),
+                                  dim3(static_cast<unsigned>(kernel.threads)), arguments, static_cast<size_t>(bytes_of(p.form, pass)),
+                                  on.stream));
+    }
+  if (distances == nullptr) return;
+  CUDA_CHECK(launch_search_distances({rows, codewords_, ids, distances, count, p.row_stride, stride, shape_.spaces, shape_.codewords,
+                                      shape_.width, shape_.row_type, inner, plan.processors},
+                                     on.stream));
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,294 @@
+// search_tile: what the warpgroups of a search share: the order of their tiles, their shared memory, and the products of their rows
+// with one tile of codewords after the other.
+#pragma once
+
+#include "kernels/vectors/search_rows.cuh"
+
+namespace mr::cuda {
+
+constexpr int32_t kSearchThreads = 128 * kSearchGroups;  // that multiply; where codewords come through a ring, 128 more
+
+// The tiles of rows of a block of threads, subspace by subspace: of all rows an even share of consecutive ones, of listed rows
+// every gridDim-th.
+template <bool listed>
+struct SearchTiles {
+  const SearchParams& p;
+  int64_t space = -1, tile = 0, many = 0;  // many: rows of the space
+  int64_t left = 0, skip = 0;
+
+  __device__ __forceinline__ explicit SearchTiles(const SearchParams& params) : p(params) {
+    if constexpr (listed) {
+      skip = blockIdx.x;
+    } else {
+      const int64_t across = tiles(p.count), all = across * p.spaces, blocks = gridDim.x, b = blockIdx.x;
+      const int64_t first = all / blocks * b + (b < all % blocks ? b : all % blocks);
+      left = all / blocks + (b < all % blocks ? 1 : 0);
+      many = p.count;
+      space = first / across;
+      tile = first % across - 1;
+    }
+  }
+  __device__ __forceinline__ static int64_t tiles(int64_t rows) { return (rows + kSearchTile - 1) / kSearchTile; }
+
+  __device__ __forceinline__ bool next() {
+    if constexpr (listed) {
+      tile += gridDim.x;
+      while (space < 0 || tile >= tiles(many)) {
+        if (space >= 0) skip = tile - tiles(many);
+        if (++space == p.spaces) return false;
+        const uint32_t n = p.listed[space];
+        many = n < p.most_rows ? n : p.most_rows;
+        tile = skip;
+      }
+      return true;
+    } else {
+      if (left-- <= 0) return false;
+      if (++tile == tiles(many)) {
+        tile = 0;
+        ++space;
+      }
+      return true;
+    }
+  }
+  // Of a share of consecutive tiles: the tile after this one is of another space, or there is none.
+  __device__ __forceinline__ bool last_of_space() const { return left <= 0 || tile + 1 == tiles(many); }
+};
+
+struct SearchShared {
+  uint32_t full, empty;      // barriers of the ring's stages
+  uint32_t ones;             // a block of rows 1, 1, 1, 0, ...
+  uint32_t rows, row_bytes;  // blocks of each warpgroup
+  uint32_t ring;
+  float* squares;            // (kSearchTile)
+  uint8_t* lists;            // kSearchLists bytes, where listed rows are settled
+
+  __device__ __forceinline__ SearchShared(uint8_t* memory, const SearchForm& f) {
+    const uint32_t start = shared_address(memory), base = (start + 1023) & ~1023u;
+    rows = base;
+    row_bytes = static_cast<uint32_t>(f.row_terms * f.chunk_steps * kRowBlock);
+    ones = rows + kSearchGroups * row_bytes;
+    ring = ones + kRowBlock;
+    full = ring + static_cast<uint32_t>(f.stages * kStageBytes);
+    empty = full + kMostStages * 8;
+    uint8_t* const behind = memory + (empty + kMostStages * 8 - start);
+    squares = reinterpret_cast<float*>(behind);
+    lists = behind + kSearchTile * 4;
+  }
+};
+
+// The block of ones, by the first warpgroup.
+__device__ __forceinline__ void write_ones(uint32_t ones) {
+  const int32_t r = static_cast<int32_t>(threadIdx.x) / 2, h = static_cast<int32_t>(threadIdx.x) % 2;
+  if (threadIdx.x < 128)
+    store_shared16(ones + piece_offset(r, h), h == 0 ? make_uint4(0x3f803f80u, 0x00003f80u, 0, 0) : make_uint4(0, 0, 0, 0));
+}
+
+__device__ __forceinline__ const uint8_t* image_of(const SearchParams& p, int64_t space, int64_t tile) {
+  return p.images + (space * p.tiles + tile) * p.form.blocks * kCodewordBlock;
+}
+
+// Multiplies by mma, codewords straight from global memory.
+template <class E, bool resident>
+struct SearchByMma {
+  const SearchParams& p;
+  const SearchShared& s;
+  int32_t group, warp, lane;
+
+  __device__ __forceinline__ void settle_writes() const { named_barrier(1 + group, 128); }
+  __device__ __forceinline__ void rewind() const {}
+
+  // The scores of a tile; load(first, steps) brings the rows' columns into shared memory where they are not resident.
+  template <class Load>
+  __device__ __forceinline__ void scores(float (&sums)[kSearchSums], int64_t space, int64_t tile, bool, const Load& load) {
+    const SearchForm& f = p.form;
+    const uint8_t* at = image_of(p, space, tile);
+    const uint32_t rows = s.rows + static_cast<uint32_t>(group) * s.row_bytes;
+#pragma unroll
+    for (int32_t i = 0; i < kSearchSums; ++i) sums[i] = 0;
+    multiply_block<__nv_bfloat16>(sums, s.ones, at, warp, lane);
+    at += kCodewordBlock;
+#pragma unroll 1
+    for (int32_t first = 0; first < f.steps; first += f.chunk_steps) {
+      const int32_t steps = f.steps - first < f.chunk_steps ? f.steps - first : f.chunk_steps;
+      if constexpr (!resident) load(first, steps);
+#pragma unroll 1
+      for (int32_t block = 0; block < f.codeword_terms * steps; ++block, at += kCodewordBlock) {
+        const int32_t step = block < steps ? block : block - steps, terms = block < steps ? f.row_terms : 1;
+#pragma unroll 1
+        for (int32_t t = 0; t < terms; ++t)
+          multiply_block<E>(sums, rows + static_cast<uint32_t>((t * f.chunk_steps + step) * kRowBlock), at, warp, lane);
+      }
+    }
+  }
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Where in the ring the next stage is.
+struct RingPlace {
+  int32_t stage = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void next(int32_t stages) {
+    if (++stage < stages) return;
+    stage = 0;
+    phase ^= 1;
+  }
+};
+
+// Fills the ring, by one thread: every tile of codewords for each tile of rows, or once for a space that the ring holds. No stage
+// has blocks of two chunks.
+template <bool listed>
+__device__ __forceinline__ void fill_ring(const SearchParams& p, const SearchShared& s) {
+  const SearchForm& f = p.form;
+  RingPlace at;
+  int64_t held = -1;
+  for (SearchTiles<listed> tiles(p); tiles.next();) {
+    if (!listed && f.held && held == tiles.space) continue;
+    held = tiles.space;
+    const uint8_t* from = image_of(p, tiles.space, 0);
+#pragma unroll 1
+    for (int64_t tile = 0; tile < p.tiles; ++tile) {
+      int32_t blocks = 1;
+#pragma unroll 1
+      for (int32_t first = 0; first < f.steps; first += f.chunk_steps) {
+        blocks += f.codeword_terms * (f.steps - first < f.chunk_steps ? f.steps - first : f.chunk_steps);
+#pragma unroll 1
+        for (; blocks > 0; blocks -= kStageBlocks) {
+          const uint32_t bytes = static_cast<uint32_t>((blocks < kStageBlocks ? blocks : kStageBlocks) * kCodewordBlock);
+          const uint32_t full = s.full + static_cast<uint32_t>(at.stage * 8);
+          barrier_wait(s.empty + static_cast<uint32_t>(at.stage * 8), at.phase ^ 1);
+          barrier_expect(full, bytes);
+          bulk_copy(s.ring + static_cast<uint32_t>(at.stage * kStageBytes), from, bytes, full);
+          from += bytes;
+          at.next(f.stages);
+        }
+        blocks = 0;
+      }
+    }
+  }
+}
+
+// Multiplies by wgmma, codewords from the ring.
+template <class E, bool resident>
+struct SearchByWgmma {
+  const SearchParams& p;
+  const SearchShared& s;
+  int32_t group, warp, lane;
+  RingPlace at{}, begun{};  // begun: where the ring's tiles of this row tile begin
+
+  // Rows that this warpgroup has written become its operands.
+  __device__ __forceinline__ void settle_writes() const {
+    shared_fence();
+    named_barrier(1 + group, 128);
+  }
+
+  __device__ __forceinline__ void release(int32_t stage) const {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(s.empty + static_cast<uint32_t>(stage * 8));
+  }
+
+  // The blocks of the stage that comes, once they are there.
+  __device__ __forceinline__ uint64_t open() const {
+    barrier_wait(s.full + static_cast<uint32_t>(at.stage * 8), at.phase);
+    wgmma_fence();
+    return swizzled_rows32(s.ring + static_cast<uint32_t>(at.stage * kStageBytes));
+  }
+
+  // `keep`: the tiles stay in the ring for the next rows.
+  template <class Load>
+  __device__ __forceinline__ void scores(float (&sums)[kSearchSums], int64_t, int64_t tile, bool keep, const Load& load) {
+    const SearchForm& f = p.form;
+    if (tile == 0) begun = at;
+    const uint64_t rows = swizzled_rows32(s.rows + static_cast<uint32_t>(group) * s.row_bytes);
+    const uint32_t term = static_cast<uint32_t>(f.chunk_steps * (kRowBlock >> 4));
+    if constexpr (!resident) load(0, f.chunk_steps);
+    uint64_t codewords = open();
+    wgmma_blocks<__nv_bfloat16, false>(sums, swizzled_rows32(s.ones), codewords);
+    codewords += kCodewordBlock >> 4;
+    int32_t room = kStageBlocks - 1;  // blocks of the stage that are left
+    if constexpr (resident) {
+      multiply(sums, rows, term, codewords, room, f.steps, keep);
+    } else {
+#pragma unroll 1
+      for (int32_t first = 0;;) {
+        multiply(sums, rows, term, codewords, room, f.steps - first < f.chunk_steps ? f.steps - first : f.chunk_steps, keep);
+        first += f.chunk_steps;
+        if (first >= f.steps) break;
+        load(first, f.steps - first < f.chunk_steps ? f.steps - first : f.chunk_steps);
+        codewords = open();
+        room = kStageBlocks;
+      }
+    }
+  }
+
+  // Behind the last tile of codewords of a row tile that kept them: the next rows begin where these began.
+  __device__ __forceinline__ void rewind() { at = begun; }
+
+ private:
+  struct Operands {
+    uint64_t rows, codewords;  // of block 0
+    uint32_t term;             // from the rows' first terms to the second
+    int32_t steps;
+  };
+
+  // Adds the products of `many` blocks from `block` on, and where `twice` also those of the rows' second terms.
+  template <int32_t many, bool twice>
+  __device__ __forceinline__ static void products(float (&sums)[kSearchSums], const Operands& from, int32_t block) {
+#pragma unroll
+    for (int32_t i = 0; i < many; ++i) {
+      const int32_t b = block + i, step = b < from.steps ? b : b - from.steps;
+      const uint64_t rows = from.rows + static_cast<uint32_t>(step * (kRowBlock >> 4));
+      const uint64_t codewords = from.codewords + static_cast<uint32_t>(b * (kCodewordBlock >> 4));
+      wgmma_blocks<E>(sums, rows, codewords);
+      if constexpr (twice) wgmma_blocks<E>(sums, rows + from.term, codewords);
+    }
+    wgmma_commit();
+  }
+
+  // Adds the products of a chunk of `steps` steps, of which the open stage has `room` blocks; nothing is under way behind it.
+  __device__ __forceinline__ void multiply(float (&sums)[kSearchSums], uint64_t rows, uint32_t term, uint64_t codewords, int32_t room,
+                                           int32_t steps, bool keep) {
+    const int32_t blocks = p.form.codeword_terms * steps;
+    int32_t before = -1;  // a stage whose products may still be under way
+#pragma unroll 1
+    for (int32_t block = 0;;) {
+      const int32_t end = blocks - block < room ? blocks : block + room;
+      const Operands from{rows, codewords - static_cast<uint32_t>(block * (kCodewordBlock >> 4)), term, steps};
+      const int32_t twice = std::is_same_v<E, __half> || p.form.row_terms == 1 ? block : end < steps ? end : steps > block ? steps : block;
+      // Runs that products follow each other in without a break; any other takes its time.
+      if (twice == block && end - block == 3) {
+        products<3, false>(sums, from, block);
+      } else if (twice == block && end - block == 2) {
+        products<2, false>(sums, from, block);
+      } else if (twice == end && end - block == 3) {
+        products<3, true>(sums, from, block);
+      } else if (twice == end && end - block == 2) {
+        products<2, true>(sums, from, block);
+      } else {
+#pragma unroll 1
+        for (int32_t b = block; b < end; ++b) {
+          if (b < twice) products<1, true>(sums, from, b);
+          else products<1, false>(sums, from, b);
+        }
+      }
+      block = end;
+      if (block == blocks) break;
+      wgmma_wait<1>();
+      if (before >= 0 && !keep) release(before);
+      before = at.stage;
+      at.next(p.form.stages);
+      codewords = open();
+      room = kStageBlocks;
+    }
+    wgmma_wait<0>();
+    if (!keep) {
+      if (before >= 0) release(before);
+      release(at.stage);
+    }
+    at.next(p.form.stages);
+  }
+};
+
+#endif
+
+}  // namespace mr::cuda

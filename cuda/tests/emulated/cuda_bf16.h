@@ -1,0 +1,18 @@
+// cuda_bf16: bf16 on the host; no NaN is rounded.
+#pragma once
+
+#include <cuda_runtime.h>
+
+struct __nv_bfloat16 {
+  uint16_t bits;
+};
+struct __nv_bfloat162 {
+  __nv_bfloat16 x, y;
+};
+
+inline __nv_bfloat16 __float2bfloat16_rn(float v) {
+  const uint32_t bits = __float_as_uint(v);
+  return {static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16)};
+}
+inline float __bfloat162float(__nv_bfloat16 v) { return __uint_as_float(uint32_t{v.bits} << 16); }
+inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)}; }

@@ -1,0 +1,15 @@
+// cuda_fp16: f16 on the host.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cpu/half.h"
+
+struct __half {
+  uint16_t bits;
+};
+
+inline float __half2float(__half h) { return mr::cpu::half_to_float(h.bits); }
+inline __half __float2half_rn(float v) { return {mr::cpu::float_to_half(v)}; }
+inline __half __ushort_as_half(uint16_t bits) { return {bits}; }
+inline uint16_t __half_as_ushort(__half h) { return h.bits; }

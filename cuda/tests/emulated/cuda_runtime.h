@@ -1,0 +1,206 @@
+// cuda_runtime: a device that is the host, for tests of kernels and of what launches them where no GPU is.
+//
+// Device memory is the host's. Work is done when it is put on a stream; while a stream is captured it is kept instead, and done by
+// every launch of the graph. The threads of a block are fibers that run one after another, in turns in ascending and in
+// descending order, from one barrier to the next: what lacks a barrier gives other results. Nothing here is fast.
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __shared__ static thread_local
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorStubLibrary = 34,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorDevicesUnavailable = 46,
+  cudaErrorNoDevice = 100,
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorNotReady = 600,
+  cudaErrorNotSupported = 801,
+  cudaErrorSystemNotReady = 802,
+  cudaErrorUnknown = 999,
+};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2,
+                   cudaHostAllocPortable = 1;
+
+namespace emulated {
+struct Work;   // kept of a capture
+struct Happened;
+}  // namespace emulated
+using cudaStream_t = struct EmulatedStream*;
+using cudaEvent_t = emulated::Happened*;
+using cudaGraph_t = emulated::Work*;
+using cudaGraphExec_t = emulated::Work*;
+
+struct cudaDeviceProp {
+  int major = 9, minor = 0, multiProcessorCount = 4;
+};
+
+struct dim3 {
+  dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  unsigned x, y, z;
+};
+struct uint2 {
+  unsigned x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+// What a program that asks for them defines: attributes of the device, and launches by a kernel's address.
+enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor, cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrMultiProcessorCount };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device);
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value);
+cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared_bytes, cudaStream_t);
+
+cudaError_t cudaSetDevice(int);
+cudaError_t cudaGetLastError();
+const char* cudaGetErrorName(cudaError_t);
+const char* cudaGetErrorString(cudaError_t);
+cudaError_t cudaMalloc(void** data, size_t bytes);
+cudaError_t cudaFree(void* data);
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned);
+template <class T>
+cudaError_t cudaHostAlloc(T** data, size_t bytes, unsigned flags) { return cudaHostAlloc(reinterpret_cast<void**>(data), bytes, flags); }
+cudaError_t cudaFreeHost(void* data);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t);
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t*, unsigned, int);
+cudaError_t cudaStreamDestroy(cudaStream_t);
+cudaError_t cudaStreamSynchronize(cudaStream_t);
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned);
+cudaError_t cudaEventDestroy(cudaEvent_t);
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t);
+cudaError_t cudaEventQuery(cudaEvent_t);
+cudaError_t cudaEventSynchronize(cudaEvent_t);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode);
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t*, cudaGraph_t, unsigned long long);
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
+cudaError_t cudaGraphDestroy(cudaGraph_t);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
+
+namespace emulated {
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+// Of the fiber that runs.
+extern thread_local Index thread_index, block_index, block_size, grid_size;
+
+// Does the work, or keeps it while a stream is captured.
+cudaError_t put(std::function<void()> work);
+// Runs a kernel's threads, block by block.
+cudaError_t run_grid(dim3 grid, dim3 block, std::function<void()> thread);
+extern uint64_t graphs_launched;
+
+void yield();          // lets the block's other threads run
+void barrier();        // of the block's threads that have not ended
+void warp_barrier();   // of all 32 threads of a warp; ends the program where one of them has ended
+uint64_t* warp_slots();  // 32, of the warp
+
+template <class T>
+T of_lane(T mine, int lane) {
+  static_assert(sizeof(T) <= 8, "");
+  memcpy(&warp_slots()[thread_index.x % 32], &mine, sizeof mine);
+  warp_barrier();
+  T out;
+  memcpy(&out, &warp_slots()[lane], sizeof out);
+  warp_barrier();
+  return out;
+}
+
+}  // namespace emulated
+
+#define threadIdx (emulated::thread_index)
+#define blockIdx (emulated::block_index)
+#define blockDim (emulated::block_size)
+#define gridDim (emulated::grid_size)
+
+using std::max;
+using std::min;
+
+inline void __syncthreads() { emulated::barrier(); }
+inline void __syncwarp() { emulated::warp_barrier(); }
+template <class T>
+T __shfl_down_sync(unsigned, T v, int by, int width = 32) {
+  const int lane = static_cast<int>(threadIdx.x % 32), in = lane % width;
+  return emulated::of_lane(v, in + by < width ? lane + by : lane);
+}
+template <class T>
+T __shfl_sync(unsigned, T v, int from) { return emulated::of_lane(v, from); }
+inline unsigned __reduce_add_sync(unsigned, unsigned v) {
+  unsigned sum = 0;
+  for (int lane = 0; lane < 32; ++lane) sum += emulated::of_lane(v, lane);
+  return sum;
+}
+template <class T>
+T atomicAdd(T* to, T v) {
+  const T before = *to;
+  *to += v;
+  return before;
+}
+template <class T>
+T atomicMin(T* to, T v) {
+  const T before = *to;
+  *to = std::min(before, v);
+  return before;
+}
+template <class T>
+T atomicMax(T* to, T v) {
+  const T before = *to;
+  *to = std::max(before, v);
+  return before;
+}
+inline unsigned atomicOr(unsigned* to, unsigned v) {
+  const unsigned before = *to;
+  *to |= v;
+  return before;
+}
+template <class T>
+T __shfl_sync(unsigned, T v, int from, int width) {
+  return emulated::of_lane(v, static_cast<int>(threadIdx.x % 32) / width * width + from);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T v, int across) { return emulated::of_lane(v, static_cast<int>(threadIdx.x % 32) ^ across); }
+template <class To, class From>
+To emulated_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From), "");
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
+inline uint32_t __float_as_uint(float v) { return emulated_bits<uint32_t>(v); }
+inline int __float_as_int(float v) { return emulated_bits<int>(v); }
+inline float __uint_as_float(uint32_t v) { return emulated_bits<float>(v); }
+inline double __longlong_as_double(long long v) { return emulated_bits<double>(v); }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dsub_rn(double a, double b) { return a - b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline long long __double2ll_rn(double v) { return __builtin_llrint(v); }

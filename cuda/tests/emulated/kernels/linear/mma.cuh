@@ -1,0 +1,62 @@
+// mma: matrix units and shared memory of one block at a time, on the host.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+namespace mr::cuda {
+
+// Of the block that runs; its addresses begin at kSharedStart.
+alignas(1024) inline uint8_t shared_bytes[256 << 10];
+constexpr uint32_t kSharedStart = 4096;
+
+inline uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(static_cast<const uint8_t*>(p) - shared_bytes) + kSharedStart;
+}
+inline uint8_t* shared_at(uint32_t address) { return shared_bytes + (address - kSharedStart); }
+inline uint32_t load_shared4(uint32_t address) {
+  uint32_t v;
+  memcpy(&v, shared_at(address), sizeof v);
+  return v;
+}
+inline void store_shared16(uint32_t address, uint4 v) { memcpy(shared_at(address), &v, sizeof v); }
+
+inline void named_barrier(int32_t id, int32_t threads) {
+  static int32_t here[16], turns[16];
+  const int32_t turn = turns[id];
+  if (++here[id] == threads) {
+    here[id] = 0;
+    ++turns[id];
+  }
+  while (turns[id] == turn) emulated::yield();
+}
+
+template <class E>
+double term_of(uint32_t bits) {
+  if constexpr (std::is_same_v<E, __half>) return static_cast<double>(mr::cpu::half_to_float(static_cast<uint16_t>(bits)));
+  else return static_cast<double>(__uint_as_float(bits << 16));
+}
+
+template <class E>
+void mma16816(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  static uint32_t rows[32][32][4], columns[32][32][2];
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  memcpy(rows[warp][lane], a, sizeof a);
+  columns[warp][lane][0] = b0;
+  columns[warp][lane][1] = b1;
+  emulated::warp_barrier();
+  for (uint32_t e = 0; e < 4; ++e) {
+    const uint32_t row = lane / 4, column = lane % 4 * 2 + e % 2;
+    double sum = static_cast<double>(c[e]);
+    for (uint32_t k = 0; k < 16; ++k) {
+      const uint32_t x = rows[warp][row * 4 + k % 8 / 2][k / 8 * 2 + e / 2], y = columns[warp][column * 4 + k % 8 / 2][k / 8];
+      sum += term_of<E>(x >> k % 2 * 16 & 0xffffu) * term_of<E>(y >> k % 2 * 16 & 0xffffu);
+    }
+    c[e] = static_cast<float>(sum);
+  }
+  emulated::warp_barrier();
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,41 @@
+// search_instructions: the instructions of a search on the host; descriptors are read as the matrix units read them.
+#pragma once
+
+#include "kernels/linear/mma.cuh"
+#include "kernels/linear/wgmma.cuh"
+#include "kernels/vectors/search_layout.h"
+
+namespace mr::cuda {
+
+constexpr int32_t kSearchSums = kSearchWide / 2;
+
+inline uint8_t* launch_memory() { return shared_bytes + 16; }
+
+inline uint32_t load_global4(const void* from) {
+  uint32_t v;
+  memcpy(&v, from, sizeof v);
+  return v;
+}
+
+inline uint64_t swizzled_rows32(uint32_t address) { return (address & 0x3ffffu) >> 4; }
+
+// Column k of a row of a block: eight rows of 32 bytes, then the next eight; bit 4 of an address differs where bit 7 is set.
+inline uint16_t operand(uint64_t block, int32_t row, int32_t k) {
+  const uint32_t plain = static_cast<uint32_t>(block << 4) + static_cast<uint32_t>(row * 32 + k * 2);
+  uint16_t v;
+  memcpy(&v, shared_at(plain ^ (plain >> 7 & 1) << 4), sizeof v);
+  return v;
+}
+
+template <class E, bool add = true>
+void wgmma_blocks(float (&d)[kSearchSums], uint64_t a, uint64_t b) {
+  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 % 4, lane = static_cast<int32_t>(threadIdx.x) % 32;
+  for (int32_t i = 0; i < kSearchSums; ++i) {
+    const int32_t row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    double sum = add ? static_cast<double>(d[i]) : 0;
+    for (int32_t k = 0; k < 16; ++k) sum += term_of<E>(operand(a, row, k)) * term_of<E>(operand(b, column, k));
+    d[i] = static_cast<float>(sum);
+  }
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,58 @@
+package vq
+
+import "math/bits"
+
+// purpose says what a draw is for: no two uses share numbers. 0 is the sampler's of tokens.
+type purpose uint32
+
+const (
+	drawSample purpose = 1 // which rows of a training are used
+	drawRandom purpose = 2
+	drawPlus   purpose = 3
+	drawFar    purpose = 4
+)
+
+// draw is Philox4x32-10 with the seed as key and (row, round, purpose, subspace) as counter: 64 uniform bits, the high ones first.
+func draw(seed uint64, row, round uint32, of purpose, subspace int) uint64 {
+	c := [4]uint32{row, round, uint32(of), uint32(subspace)}
+	k := [2]uint32{uint32(seed), uint32(seed >> 32)}
+	for range 10 {
+		h0, l0 := bits.Mul32(0xD2511F53, c[0])
+		h1, l1 := bits.Mul32(0xCD9E8D57, c[2])
+		c = [4]uint32{h1 ^ c[1] ^ k[0], l1, h0 ^ c[3] ^ k[1], l0}
+		k[0] += 0x9E3779B9
+		k[1] += 0xBB67AE85
+	}
+	return uint64(c[0])<<32 | uint64(c[1])
+}
+
+// below is a number 0..n-1 from 64 uniform bits: the high half of their product.
+func below(u, n uint64) uint64 {
+	high, _ := bits.Mul64(u, n)
+	return high
+}
+
+// unit is a number in [0, 1) from 64 uniform bits: a multiple of 2^-53.
+func unit(u uint64) float64 { return float64(u>>11) * 0x1p-53 }
+
+// stratum gives part t of parts: rows lo..hi-1 of n, as even as integers allow. The products may have 128 bits.
+func stratum(t, parts, n uint64) (lo, hi uint64) { return share(t, parts, n), share(t+1, parts, n) }
+
+// share is t * n / parts, for t <= parts.
+func share(t, parts, n uint64) uint64 {
+	if t == parts {
+		return n
+	}
+	high, low := bits.Mul64(t, n)
+	quotient, _ := bits.Div64(high, low, parts)
+	return quotient
+}
+
+// pick is one row of stratum t of parts.
+func pick(seed uint64, t, parts, n uint64, of purpose, subspace int) uint64 {
+	lo, hi := stratum(t, parts, n)
+	return lo + below(draw(seed, uint32(t), 0, of, subspace), hi-lo)
+}
+
+// Sample is the row of a data set of n rows that becomes row t of a training on `rows` of them; it grows with t.
+func Sample(seed, t, rows, n uint64) uint64 { return pick(seed, t, rows, n, drawSample, 0) }
