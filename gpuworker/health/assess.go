@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/gpuworker/vectors"
 )
 
 // State of a worker.
@@ -23,6 +24,7 @@ const (
 type Input struct {
 	Starting, Draining bool
 	Models             []model.Status
+	Codebooks          []vectors.Status  // loaded ones
 	Failure            error             // why the device cannot be used any more; nil while it can
 	Device             engine.DeviceInfo // of no meaning when Failure is set
 	Leaked             uint64            // buffers that nobody holds any more and that were never freed
@@ -30,7 +32,7 @@ type Input struct {
 }
 
 // Assess gives the state and every check that can be judged: of the device, then of each model that is not being loaded, in
-// the order of the models. A step beyond its bound or a failed device makes the worker NotReady, any other failed check
+// the order of the models, then of each codebook. A step beyond its bound or a failed device makes the worker NotReady, any other failed check
 // Degraded, but for CheckManagement: a missing reading is the operator's to know and takes nothing from a request.
 func Assess(in Input) (State, []Check) {
 	verdicts := in.device()
@@ -38,6 +40,9 @@ func Assess(in Input) (State, []Check) {
 		if m.State != model.Loading {
 			verdicts = append(verdicts, ofModel(m, in.VerifyInterval)...)
 		}
+	}
+	for _, c := range in.Codebooks {
+		verdicts = append(verdicts, ofCodebook(c, in.VerifyInterval)...)
 	}
 	state, checks := Ready, make([]Check, len(verdicts))
 	for i, v := range verdicts {

@@ -36,6 +36,14 @@ const (
 	CheckResidency = "residency"
 )
 
+// Names of the checks of a codebook, which stands behind a slash.
+const (
+	// CheckCodebook: it is in service.
+	CheckCodebook = "codebook"
+	// CheckCodebookResidency is CheckResidency of a codebook.
+	CheckCodebookResidency = "codebook-residency"
+)
+
 // verdict is a check and the state that a worker has at best by it: Ready, Degraded or NotReady.
 type verdict struct {
 	Check

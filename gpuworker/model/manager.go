@@ -33,6 +33,7 @@ type Manager struct {
 	swap    swapSpace
 
 	loadedCount, failedCount atomic.Uint64 // loads that have ended
+	unloadedCount            atomic.Uint64
 
 	mu struct {
 		sync.Mutex
@@ -215,6 +216,7 @@ func (m *Manager) remove(inst *Instance, cause error) error {
 	defer m.mu.Unlock()
 	if m.mu.instances[inst.Name] == inst {
 		delete(m.mu.instances, inst.Name)
+		m.unloadedCount.Add(1)
 	}
 	return nil
 }
@@ -225,6 +227,9 @@ func (m *Manager) RefusedFrees() uint64 { return m.refused.Load() }
 
 // Loads is how many loads have ended since the start, with a model in service and without one. Calls that join a load are none.
 func (m *Manager) Loads() (loaded, failed uint64) { return m.loadedCount.Load(), m.failedCount.Load() }
+
+// Unloads is how many models were taken out since the start.
+func (m *Manager) Unloads() uint64 { return m.unloadedCount.Load() }
 
 // Acquire gives a loaded model to a request, which releases it when done.
 func (m *Manager) Acquire(name string) (*Instance, func(), error) { return m.acquire(name, true) }

@@ -226,9 +226,10 @@ func TestUnloadWaitsForRequestsOrCancelsThem(t *testing.T) {
 	require.ErrorIs(t, err, ErrDraining)
 
 	go func() {
+		defer release()
+		<-inst.ended // else the request might have its last token, and the model be gone, before it is cancelled
 		for {
 			if events, err := s.Recv(context.Background(), nil); err != nil || len(events) == 0 {
-				release()
 				return
 			}
 		}

@@ -1,0 +1,46 @@
+package vectors
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestASliceIsShortForTheStepsBesideItAndLongWhenThereAreNone(t *testing.T) {
+	now := time.Now()
+	p := pace{share: 0.1}
+	require.Equal(t, sliceBudget, p.budget(true), "nothing is known of the steps yet")
+	p.look(Tokens{Busy: true, Steps: 100}, now)
+	p.look(Tokens{Busy: true, Steps: 110}, now.Add(100*time.Millisecond)) // 10 ms each
+	require.Equal(t, time.Millisecond, p.budget(true))
+	require.Equal(t, sliceBudget, p.budget(false))
+	p.look(Tokens{Busy: true, Steps: 1110}, now.Add(200*time.Millisecond)) // 100 us
+	require.Equal(t, leastBudget, p.budget(true))
+	p.look(Tokens{Busy: true, Steps: 1111}, now.Add(10*time.Second)) // a prompt
+	require.Equal(t, sliceBudget, p.budget(true))
+}
+
+func TestTimeWithoutWorkAndLoopsThatEndSayNothingOfASteps(t *testing.T) {
+	now := time.Now()
+	p := pace{share: 0.1}
+	p.look(Tokens{Busy: true, Steps: 100}, now)
+	p.look(Tokens{Busy: true, Steps: 110}, now.Add(100*time.Millisecond))
+	p.look(Tokens{Steps: 110}, now.Add(time.Second))
+	p.look(Tokens{Busy: true, Steps: 111}, now.Add(time.Minute))
+	require.Equal(t, 10*time.Millisecond, p.step)
+	p.look(Tokens{Busy: true, Steps: 3}, now.Add(2*time.Minute)) // a model was unloaded
+	p.look(Tokens{Busy: true, Steps: 3}, now.Add(3*time.Minute)) // a step takes long
+	require.Equal(t, 10*time.Millisecond, p.step)
+}
+
+func TestATrainingRestsForItsShareAndLongerWhereItWouldBeNoticed(t *testing.T) {
+	p := pace{share: 0.1, step: 10 * time.Millisecond}
+	require.Equal(t, 9*time.Millisecond, p.rest(time.Millisecond))
+	require.Equal(t, 18*time.Millisecond, p.rest(2*time.Millisecond))
+	require.Equal(t, rare*10*time.Millisecond, p.rest(2*time.Millisecond+1))
+	require.Equal(t, rare*time.Second, p.rest(time.Second), "it has held up a hundred steps")
+	require.Equal(t, 99*time.Second, (&pace{share: 0.01, step: 10 * time.Second}).rest(time.Second), "its share is less")
+	whole := pace{share: 1}
+	require.Zero(t, whole.rest(time.Second))
+}

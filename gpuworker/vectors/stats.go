@@ -1,0 +1,58 @@
+package vectors
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// counters grow from 0 when the manager is made.
+type counters struct {
+	finished, cancelled, failed         atomic.Uint64 // trainings
+	rounds, rows, computed, recomputed  atomic.Uint64
+	device                              atomic.Int64 // ns
+	encoded, decoded, encodedRecomputed atomic.Uint64
+	damaged                             atomic.Uint64
+}
+
+// Stats is what a manager has and has done.
+type Stats struct {
+	Supported                       bool
+	Trainings, MaxTrainings         int
+	TrainingBytes                   uint64 // of device memory
+	SpoolBytes, FreeSpool           uint64 // of host memory
+	Finished, Cancelled, Failed     uint64 // trainings; cancelled ones were ended by their callers
+	Rounds, Rows                    uint64 // of trainings: rounds done, rows received
+	Computed, Recomputed            uint64 // ids that trainings found; of these, those that needed float64
+	DeviceTime                      time.Duration
+	EncodedRows, DecodedRows        uint64
+	EncodedRecomputed               uint64 // ids of encoded rows that needed float64
+	ReadyCodebooks, FailedCodebooks int
+	CodebookBytes                   uint64 // of device memory
+	DamagedCodebooks                uint64 // found to differ from what was loaded
+	RefusedFrees                    int    // trainings and codebooks that hold memory for nobody
+}
+
+// Stats is what there is now.
+func (m *Manager) Stats() Stats {
+	c := &m.counted
+	s := Stats{
+		Supported: m.engine != nil, MaxTrainings: m.cfg.MaxTrainings,
+		Finished: c.finished.Load(), Cancelled: c.cancelled.Load(), Failed: c.failed.Load(),
+		Rounds: c.rounds.Load(), Rows: c.rows.Load(), Computed: c.computed.Load(), Recomputed: c.recomputed.Load(),
+		DeviceTime: time.Duration(c.device.Load()), EncodedRows: c.encoded.Load(), DecodedRows: c.decoded.Load(),
+		EncodedRecomputed: c.encodedRecomputed.Load(), DamagedCodebooks: c.damaged.Load(),
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.Trainings, s.TrainingBytes, s.SpoolBytes = m.mu.trainings, m.mu.bytes, m.mu.spool
+	s.FreeSpool, s.RefusedFrees = m.cfg.SpoolSpace-m.mu.spool, len(m.mu.refused)
+	for _, b := range m.mu.books {
+		if b.status().State == Ready {
+			s.ReadyCodebooks++
+		} else {
+			s.FailedCodebooks++
+		}
+		s.CodebookBytes += b.Desc.Bytes()
+	}
+	return s
+}
