@@ -1,0 +1,76 @@
+package monitor
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// Addresses are where a process answers beside its own service; empty: nowhere.
+type Addresses struct {
+	// Listen is that of its service.
+	Listen string
+	// Metrics and Profiles are the values of --metrics-listen and --pprof-listen.
+	Metrics, Profiles string
+}
+
+// Validate reports everything that is wrong, each by its flag.
+func (a Addresses) Validate() error {
+	var wrong []error
+	check := func(flag, address, what string) {
+		switch {
+		case address == "":
+		case !wellFormed(address):
+			wrong = append(wrong, fmt.Errorf("%s %q: want host:port or unix:PATH", flag, address))
+		case clash(address, a.Listen):
+			wrong = append(wrong, fmt.Errorf("%s %q: is --listen; %s need an address of their own", flag, address, what))
+		}
+	}
+	check("--metrics-listen", a.Metrics, "measures")
+	check("--pprof-listen", a.Profiles, "profiles")
+	switch {
+	case a.Profiles == "":
+	case clash(a.Profiles, a.Metrics):
+		wrong = append(wrong, fmt.Errorf("--pprof-listen %q: is --metrics-listen; profiles need an address of their own", a.Profiles))
+	case !loopback(a.Profiles):
+		wrong = append(wrong, fmt.Errorf("--pprof-listen %q: want a loopback address such as 127.0.0.1:6060, or unix:PATH: profiles show what "+
+			"the process does, and cost it time", a.Profiles))
+	}
+	return errors.Join(wrong...)
+}
+
+// unix is whether an address is a path.
+func unix(address string) bool { return strings.HasPrefix(address, "unix:") }
+
+func wellFormed(address string) bool {
+	_, port, err := net.SplitHostPort(address)
+	return unix(address) || err == nil && port != ""
+}
+
+// clash is whether two addresses cannot both be listened on.
+func clash(a, b string) bool {
+	if unix(a) || unix(b) {
+		return a == b
+	}
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	return errA == nil && errB == nil && portA == portB && portA != "0" && (hostA == hostB || everywhere(hostA) || everywhere(hostB))
+}
+
+// everywhere is whether a host stands for all addresses of this one.
+func everywhere(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "" || err == nil && ip.IsUnspecified()
+}
+
+// loopback is whether an address is reached from this machine alone, whatever names mean here.
+func loopback(address string) bool {
+	if unix(address) {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	ip, notIP := netip.ParseAddr(host)
+	return err == nil && notIP == nil && ip.Unmap().IsLoopback()
+}

@@ -1,0 +1,45 @@
+package monitor
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// profileTimeout bounds one profile or trace: the longest that may be asked for, and the time to write it.
+const profileTimeout = 5 * time.Minute
+
+// Profiles answers under /debug/pprof/ on lis until ctx ends, and closes it. Its listener is one that only this machine reaches.
+func Profiles(ctx context.Context, lis net.Listener, logger hclog.Logger) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	// A page of another origin that a browser on this machine shows must learn nothing, whatever name it gave this address.
+	if err := serve(ctx, lis, ownHost(mux), profileTimeout, logger); err != nil {
+		return fmt.Errorf("serve profiles on %s: %w", lis.Addr(), err)
+	}
+	return nil
+}
+
+// ownHost refuses requests that name a host which is no loopback address: a name that was made to point here.
+func ownHost(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		if _, is := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); is && host != "localhost" && !loopback(net.JoinHostPort(host, "0")) {
+			http.Error(w, "ask for a loopback address", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,100 @@
+package transport
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// files are where certificates lie; an empty path is none.
+type files struct {
+	cert, key, ca string
+	caFlag        string // the flag that names ca
+}
+
+// contents are the bytes of files; equal ones are the same certificates.
+type contents struct{ cert, key, ca string }
+
+// material is what files hold.
+type material struct {
+	// certificate is this program's own, nil if it has none.
+	certificate *tls.Certificate
+	// authorities vouch for others; nil: those that this machine trusts.
+	authorities *x509.CertPool
+}
+
+// load reads the files. Its errors name flag and file.
+func (f files) load() (contents, material, error) {
+	read, err := f.read()
+	if err != nil {
+		return contents{}, material{}, err
+	}
+	made, err := f.parse(read)
+	return read, made, err
+}
+
+// read reads the files' bytes.
+func (f files) read() (c contents, err error) {
+	for _, file := range []struct {
+		flag, path string
+		to         *string
+	}{{"--tls-cert", f.cert, &c.cert}, {"--tls-key", f.key, &c.key}, {f.caFlag, f.ca, &c.ca}} {
+		if file.path == "" || file.path == System && file.to == &c.ca {
+			continue
+		}
+		text, err := os.ReadFile(file.path)
+		if err != nil {
+			return contents{}, fmt.Errorf("%s: %w", file.flag, err)
+		}
+		*file.to = string(text)
+	}
+	return c, nil
+}
+
+// parse makes certificates of what was read.
+func (f files) parse(c contents) (material, error) {
+	var m material
+	if f.cert != "" {
+		pair, err := tls.X509KeyPair([]byte(c.cert), []byte(c.key))
+		if err != nil {
+			return material{}, fmt.Errorf("--tls-cert %s with --tls-key %s: %w", f.cert, f.key, err)
+		}
+		m.certificate = &pair
+	}
+	if f.ca != "" && f.ca != System {
+		pool, err := authorities([]byte(c.ca))
+		if err != nil {
+			return material{}, fmt.Errorf("%s %s: %w", f.caFlag, f.ca, err)
+		}
+		m.authorities = pool
+	}
+	return m, nil
+}
+
+// authorities reads every certificate of a PEM file; one that cannot be read is an error, since leaving it out would refuse
+// those for whom it vouches.
+func authorities(text []byte) (*x509.CertPool, error) {
+	pool, n := x509.NewCertPool(), 0
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("it has a %s: want certificates in PEM and nothing else", block.Type)
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", n+1, err)
+		}
+		pool.AddCert(c)
+		n++
+	}
+	if n == 0 {
+		return nil, errors.New("it has no certificate: want certificates in PEM")
+	}
+	return pool, nil
+}
