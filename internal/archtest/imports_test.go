@@ -46,6 +46,11 @@ var importRules = map[string]importRule{
 		from: own("gpuworker/engine"), exactly: true, forbids: below(module),
 		because: "the step loop above it and the engines beside it all look down to it",
 	},
+	"vector files know neither calls nor engines": {
+		from:    own("internal/vectorfile", "internal/safetensors", "internal/codebookfile"),
+		forbids: below("google.golang.org", module+"/proto", module+"/services", module+"/gpuworker", module+"/cuda"),
+		because: "client, benchmarks and worker all read them, and none of these may come along",
+	},
 	"routing imports the standard library only": {
 		from: own("services/scheduler/internal/route"),
 		forbids: func(p pkg) bool {

@@ -34,7 +34,7 @@ Usage:
 
 Examples:
   millrace-worker --models models --device cpu --load stories
-  millrace-worker --models /srv/models --device cuda:0 --listen 0.0.0.0:7071
+  millrace-worker --models /srv/models --device cuda:0 --listen 0.0.0.0:7071 --tls-cert worker.pem --tls-key worker-key.pem --tls-client-ca ca.pem
   millrace-worker --self-test
 
 Flags:

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/transport"
 	"github.com/millrace/millrace/services/internal/version"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/config"
@@ -26,10 +27,12 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/heap"
 	"github.com/millrace/millrace/services/scheduler/internal/loading"
+	"github.com/millrace/millrace/services/scheduler/internal/metrics"
 	"github.com/millrace/millrace/services/scheduler/internal/processors"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
 	"github.com/millrace/millrace/services/scheduler/internal/residency"
 	"github.com/millrace/millrace/services/scheduler/internal/server"
+	"github.com/millrace/millrace/services/scheduler/internal/vectors"
 )
 
 const program = "millrace-scheduler"
@@ -99,10 +102,19 @@ func health() *cobra.Command {
 	}
 	target := cmd.Flags().String("target", "127.0.0.1:7070", "address of the server")
 	timeout := cmd.Flags().Duration("timeout", 2*time.Second, "longest wait for the answer")
+	var flags transport.Flags
+	flags.Dials(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
 		defer cancel()
-		return rpc.CheckHealth(ctx, *target, program)
+		if err := flags.CheckClient("--target", *target); err != nil {
+			return fmt.Errorf("%w: %w", config.ErrInvalid, err)
+		}
+		creds, err := flags.Dialer(hclog.NewNullLogger())
+		if err != nil {
+			return err
+		}
+		return rpc.CheckHealth(ctx, *target, program, grpc.WithTransportCredentials(creds))
 	}
 	return cmd
 }
@@ -124,29 +136,46 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 	logger.Info("starting", append([]any{"version", version.String()}, cfg.Fields()...)...)
 
 	defer process(ctx, cfg, logger)()
+	creds, err := cfg.Transport.Dialer(logger)
+	if err != nil {
+		return err
+	}
 	workers, err := fleet.New(fleet.Config{
 		Workers: cfg.Workers, Stale: cfg.Stale,
-		Dial: func(address string) (*grpc.ClientConn, error) { return rpc.Dial(address, program) },
+		Dial: func(address string) (*grpc.ClientConn, error) {
+			return rpc.Dial(address, program, grpc.WithTransportCredentials(creds))
+		},
 	}, logger)
 	if err != nil {
 		return err
 	}
+	measured, err := openMeasures(ctx, cfg)
+	if err != nil {
+		return err
+	}
 	loader := loading.New(workers, loading.Config{}, logger)
-	var places relay.Placer = admission.New(workers, cfg.MaxInFlight, admission.MaxQueue(cfg.MaxQueue),
+	queues := admission.New(workers, cfg.MaxInFlight, admission.MaxQueue(cfg.MaxQueue),
 		admission.Grace(cfg.WorkerGrace), admission.OnDemand(cfg.LoadOnDemand))
+	var places relay.Placer = queues
 	onDemand := residency.New(places, residency.By(loader), residency.Config{Timeout: cfg.LoadTimeout, MaxWaiting: max(cfg.MaxQueue, 1)}, logger)
 	if cfg.LoadOnDemand {
 		places = onDemand
 	}
 	handlers := server.New(workers, relay.New(places, relay.Options{
-		FailoverWait: cfg.FailoverWait, RefuseInexact: cfg.InexactFailover == config.Refuse,
+		FailoverWait: cfg.FailoverWait, RefuseInexact: cfg.InexactFailover == config.Refuse, Observer: measured.ofGenerations(),
 	}), loader)
-	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout, MaxWaitingBytes: cfg.MaxHeldBytes}, logger)
+	serving := rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout, MaxWaitingBytes: cfg.MaxHeldBytes, Observer: measured.ofCalls()}
+	if err := cfg.Transport.Serve(&serving, logger); err != nil {
+		return err
+	}
+	s := rpc.NewServer(serving, logger)
 	handlers.Register(s)
+	carrier := vectors.New(workers, vectorConfig(cfg), logger)
+	server.RegisterVectors(s, carrier)
 	s.SetReady(false) // until the fleet is known
 	lis, err := rpc.Listen(ctx, cfg.Listen)
 	if err != nil {
-		return err
+		return errors.Join(err, measured.close())
 	}
 	logger.Info("listening", "address", lis.Addr().String())
 
@@ -154,6 +183,10 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 	following, stop := context.WithCancel(context.WithoutCancel(ctx))
 	followed := make(chan error, 1)
 	go func() { followed <- workers.Run(following) }()
+	measured.serve(following, metrics.Source{
+		Snapshot: workers.Snapshot, Events: workers.Events, Queues: queues.Stats, Loads: loader.Loads, Vectors: carrier.UnderWay,
+		Stopping: func() bool { return ctx.Err() != nil }, Version: version.String(),
+	}, s, logger)
 	go func() {
 		if known(following, workers) {
 			s.SetReady(true)
@@ -162,8 +195,19 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 	err = s.Serve(ctx, lis)
 	loader.Close()
 	onDemand.Close()
+	carrier.Close()
 	stop()
+	measured.wait()
 	return errors.Join(err, <-followed)
+}
+
+// vectorConfig is the part of the configuration that is of vectors.
+func vectorConfig(cfg *config.Config) vectors.Config {
+	c := vectors.Config{MaxCalls: cfg.MaxVectorCalls, MaxBytes: cfg.MaxVectorBytes, FailoverWait: cfg.FailoverWait, Grace: cfg.WorkerGrace}
+	if cfg.LoadOnDemand {
+		c.OnDemand = cfg.LoadTimeout
+	}
+	return c
 }
 
 // process sets what the runtime uses of the machine, until undo is called.

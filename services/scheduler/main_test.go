@@ -77,7 +77,7 @@ func TestTheProgramServesIsHealthyAndStops(t *testing.T) {
 func TestTheProgramRefusesWhatItCannotDo(t *testing.T) {
 	var out logs
 	require.ErrorIs(t, run(context.Background(), &out), config.ErrInvalid)
-	require.ErrorContains(t, run(context.Background(), &out, "--workers", "a:1", "--listen", "unix:/nowhere/at/all"), "listen on")
+	require.ErrorContains(t, run(context.Background(), &out, "--workers", "127.0.0.1:1", "--listen", "unix:/nowhere/at/all"), "listen on")
 	require.NoError(t, run(context.Background(), &out, "--version"))
 	require.Contains(t, out.String(), program+" "+version.String()+"\n")
 }
@@ -90,13 +90,13 @@ func TestTheExitCodeTellsAWrongCommandLineFromAFailure(t *testing.T) {
 		"the version":                 {[]string{"--version"}, 0},
 		"help":                        {[]string{"--help"}, 0},
 		"a flag that is none":         {[]string{"--frobnicate"}, 2},
-		"a value that is no number":   {[]string{"--workers", "a:1", "--max-in-flight", "many"}, 2},
-		"a value out of range":        {[]string{"--workers", "a:1", "--max-in-flight", "-1"}, 2},
+		"a value that is no number":   {[]string{"--workers", "127.0.0.1:1", "--max-in-flight", "many"}, 2},
+		"a value out of range":        {[]string{"--workers", "127.0.0.1:1", "--max-in-flight", "-1"}, 2},
 		"no worker":                   {nil, 2},
 		"an argument":                 {[]string{"a:1"}, 2},
-		"a flag that health has not":  {[]string{"health", "--workers", "a:1"}, 2},
+		"a flag that health has not":  {[]string{"health", "--workers", "127.0.0.1:1"}, 2},
 		"an argument of health":       {[]string{"health", "a:1"}, 2},
-		"an address that is not here": {[]string{"--workers", "a:1", "--listen", "unix:/nowhere/at/all"}, 1},
+		"an address that is not here": {[]string{"--workers", "127.0.0.1:1", "--listen", "unix:/nowhere/at/all"}, 1},
 		"a server that is not there":  {[]string{"health", "--target", "unix:/nowhere/at/all"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,20 +4,25 @@ package reason
 func All() []string {
 	return []string{
 		UnknownField, MalformedMessage, MessageTooLarge, TooManyBytesWaiting, InvalidArgument, NotBuilt,
+		CallerNotAllowed,
 
 		DeadlineExceeded, Cancelled, Panic, Internal,
 
 		BadModelName, UnknownModel, ModelNotLoaded, ModelLoading, ModelDraining, ModelUnloaded, ModelOutOfService, AmbiguousModel,
-		DigestMismatch, ClassMismatch, ExpectationFailed,
+		AmbiguousCodebook, DigestMismatch, ClassMismatch, ExpectationFailed,
 
 		NoTokenizer, NoChatTemplate, ChatTemplateFailed, ChatTemplateLimit, ChatTemplateProcess, NoTokens, BadTokenID,
 		PromptTooLong, ResumeMismatch, NoTokenLeft,
 
 		FleetUnknown, NoWorker, UnknownWorker, WorkerLost, WorkerFull, WorkersFull, Displaced, TooLate, WorkerStopping, WorkerDraining,
-		Stopping, SlowReader,
+		Stopping, TooManyVectorCalls, SlowReader,
 
 		BadLoadOption, ModelDoesNotFit, TooManyLoads, TooFewWorkers, LoadIncomplete, InvalidModelFile,
 		ModelFileUnreadable, ModelFileClosed, UnsupportedArchitecture, UnsupportedTensorType, UnsupportedTokenizer,
+
+		BadCodebookName, UnknownCodebook, CodebookNotLoaded, CodebookExists, CodebookDigestMismatch, CodebookOutOfService,
+		InvalidCodebookFile, CodebookNotWritten, ResidentCodebookDiffers, DoesNotFit, NoTrainings, TooManyTrainings,
+		BadTrainingInput, CheckpointMismatch, SilentSender,
 
 		ResidentTensorDiffers, OutOfDeviceMemory, DeviceMemoryHeld, NotOnThisDevice, RefusedByEngine, BadLogits,
 		EngineState, StepFailed, StepTimeout, NoDevice, DeviceFailed,

@@ -15,6 +15,9 @@ const (
 	InvalidArgument = "INVALID_ARGUMENT"
 	// NotBuilt: UNIMPLEMENTED, this server has no such method, or does not honour such a field. Metadata: method or fields.
 	NotBuilt = "NOT_BUILT"
+	// CallerNotAllowed: PERMISSION_DENIED, the caller's certificate has none of the names that this server allows. Metadata: names,
+	// those that it has.
+	CallerNotAllowed = "CALLER_NOT_ALLOWED"
 )
 
 // Any server: how a call ended.
@@ -48,6 +51,8 @@ const (
 	ModelOutOfService = "MODEL_OUT_OF_SERVICE"
 	// AmbiguousModel: FAILED_PRECONDITION, one name has several digests.
 	AmbiguousModel = "AMBIGUOUS_MODEL"
+	// AmbiguousCodebook: FAILED_PRECONDITION, one name has several digests.
+	AmbiguousCodebook = "AMBIGUOUS_CODEBOOK"
 	// DigestMismatch: FAILED_PRECONDITION, another digest than expected.
 	DigestMismatch = "DIGEST_MISMATCH"
 	// ClassMismatch: FAILED_PRECONDITION, no worker of the class expected.
@@ -108,6 +113,9 @@ const (
 	WorkerDraining = "WORKER_DRAINING"
 	// Stopping: UNAVAILABLE, this scheduler is shutting down.
 	Stopping = "STOPPING"
+	// TooManyVectorCalls: RESOURCE_EXHAUSTED, as many calls of vectors are under way at this scheduler as may; try later. Metadata:
+	// max_calls.
+	TooManyVectorCalls = "TOO_MANY_VECTOR_CALLS"
 	// SlowReader: RESOURCE_EXHAUSTED, the reader held up others for too long.
 	SlowReader = "SLOW_READER"
 )
@@ -137,6 +145,41 @@ const (
 	UnsupportedTensorType = "UNSUPPORTED_TENSOR_TYPE"
 	// UnsupportedTokenizer: FAILED_PRECONDITION, the file's tokenizer is of a kind that is not known.
 	UnsupportedTokenizer = "UNSUPPORTED_TOKENIZER"
+)
+
+// Vector codebooks.
+const (
+	// BadCodebookName: INVALID_ARGUMENT, it cannot be the name of a codebook.
+	BadCodebookName = "BAD_CODEBOOK_NAME"
+	// UnknownCodebook: NOT_FOUND, there is no such file.
+	UnknownCodebook = "UNKNOWN_CODEBOOK"
+	// CodebookNotLoaded: NOT_FOUND, it is on disk only.
+	CodebookNotLoaded = "CODEBOOK_NOT_LOADED"
+	// CodebookExists: ALREADY_EXISTS, the name is another codebook's.
+	CodebookExists = "CODEBOOK_EXISTS"
+	// CodebookDigestMismatch: FAILED_PRECONDITION, another digest than expected.
+	CodebookDigestMismatch = "CODEBOOK_DIGEST_MISMATCH"
+	// CodebookOutOfService: UNAVAILABLE, it failed and serves no more until it is loaded again.
+	CodebookOutOfService = "CODEBOOK_OUT_OF_SERVICE"
+	// InvalidCodebookFile: FAILED_PRECONDITION, the file is damaged or is no codebook.
+	InvalidCodebookFile = "INVALID_CODEBOOK_FILE"
+	// CodebookNotWritten: INTERNAL, the worker's codebooks directory did not take the file.
+	CodebookNotWritten = "CODEBOOK_NOT_WRITTEN"
+	// ResidentCodebookDiffers: DATA_LOSS, codewords in device memory are not those that were loaded.
+	ResidentCodebookDiffers = "RESIDENT_CODEBOOK_DIFFERS"
+	// DoesNotFit: RESOURCE_EXHAUSTED, a training or a codebook needs more memory than there is. Metadata: needed_bytes, free_bytes
+	// of the device, spool_bytes, free_spool_bytes of the host.
+	DoesNotFit = "DOES_NOT_FIT"
+	// NoTrainings: UNAVAILABLE, this worker is told to take none.
+	NoTrainings = "NO_TRAININGS"
+	// TooManyTrainings: RESOURCE_EXHAUSTED, as many run as may; try later.
+	TooManyTrainings = "TOO_MANY_TRAININGS"
+	// BadTrainingInput: INVALID_ARGUMENT, rows or what comes before them are not as declared, or not finite; listed as a violation.
+	BadTrainingInput = "BAD_TRAINING_INPUT"
+	// CheckpointMismatch: FAILED_PRECONDITION, the bytes are not a checkpoint of this training.
+	CheckpointMismatch = "CHECKPOINT_MISMATCH"
+	// SilentSender: DEADLINE_EXCEEDED, the caller sent nothing for as long as the server waits. Metadata: waited_ms.
+	SilentSender = "SILENT_SENDER"
 )
 
 // The device.

@@ -90,7 +90,7 @@ func Draining(ctx context.Context) <-chan struct{} {
 }
 
 // Bare is the stream below the server's chain, for sending many messages: what the chain adds to a send is a clock read
-// before and after. Of small Frames no more than 1 KiB waits for a caller that does not read: sending waits then. Receiving from
+// before and after. Of small messages no more than 1 KiB waits for a caller that does not read: sending waits then. Receiving from
 // it skips the checks. One goroutine may send. Outside a handler it is stream itself.
 func Bare(stream grpc.ServerStream) grpc.ServerStream {
 	if c := callOf(stream.Context()); c != nil {

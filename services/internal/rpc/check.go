@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
@@ -61,31 +62,52 @@ func findUnknown(m protoreflect.Message, path string) (at string, field protowir
 		field, _, _ = protowire.ConsumeField(raw)
 		return place(m.Descriptor(), path), field, true
 	}
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+	for _, fd := range holders(m.Descriptor()) {
+		if !m.Has(fd) {
+			continue
+		}
 		below := join(path, string(fd.Name()))
-		switch {
+		switch v := m.Get(fd); {
 		case fd.IsMap():
-			if fd.MapValue().Message() == nil {
-				return true
-			}
 			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
 				at, field, found = findUnknown(v.Message(), fmt.Sprintf("%s[%v]", below, k))
 				return !found
 			})
-		case fd.Message() == nil:
 		case fd.IsList():
-			for i := range v.List().Len() {
+			for i := 0; i < v.List().Len() && !found; i++ {
 				at, field, found = findUnknown(v.List().Get(i).Message(), fmt.Sprintf("%s[%d]", below, i))
-				if found {
-					break
-				}
 			}
 		default:
 			at, field, found = findUnknown(v.Message(), below)
 		}
-		return !found
-	})
-	return at, field, found
+		if found {
+			return at, field, true
+		}
+	}
+	return "", 0, false
+}
+
+// held are the holders of each message type that was asked for, a []protoreflect.FieldDescriptor by protoreflect.MessageDescriptor.
+var held sync.Map
+
+// holders are the fields of a type that hold messages, which alone may have unknown fields besides it.
+func holders(md protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
+	if known, ok := held.Load(md); ok {
+		return known.([]protoreflect.FieldDescriptor)
+	}
+	found := []protoreflect.FieldDescriptor{}
+	for i := range md.Fields().Len() {
+		fd := md.Fields().Get(i)
+		of := fd
+		if fd.IsMap() {
+			of = fd.MapValue()
+		}
+		if of.Message() != nil {
+			found = append(found, fd)
+		}
+	}
+	held.Store(md, found)
+	return found
 }
 
 // malformed says where raw stops being a message of m's type.

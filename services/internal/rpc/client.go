@@ -25,7 +25,8 @@ const (
 	keepaliveTimeout = 10 * time.Second
 )
 
-// Dial makes a connection to "host:port", "dns:///name:port" or "unix:PATH" without TLS; it connects on first use.
+// Dial makes a connection to "host:port", "dns:///name:port" or "unix:PATH"; it connects on first use. It is plaintext unless
+// options have grpc.WithTransportCredentials.
 // program and the version become the user agent. Proxies of the environment are not used and service configs of the
 // resolver are ignored: what the caller names is what is dialled. Close it.
 func Dial(target, program string, options ...grpc.DialOption) (*grpc.ClientConn, error) {

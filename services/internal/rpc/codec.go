@@ -25,6 +25,10 @@ func (f *Frame) Free() {
 	f.Data = nil
 }
 
+// Oversize is the size of a received message that was above the server's limit and is not in the frame, else 0. Streams that check
+// what they receive refuse it by themselves; see Bare.
+func (f *Frame) Oversize() int { return f.oversize }
+
 // FrameCodec passes Frames through and decodes everything else as protobuf. Clients name it with grpc.ForceCodecV2;
 // servers of this package always use it.
 func FrameCodec() encoding.CodecV2 { return frameCodec{encoding.GetCodecV2(protocodec.Name)} }

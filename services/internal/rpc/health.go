@@ -4,12 +4,13 @@ import (
 	"context"
 	"fmt"
 
+	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// CheckHealth asks the server at target for its health and returns nil if it says SERVING.
-func CheckHealth(ctx context.Context, target, program string) error {
-	conn, err := Dial(target, program)
+// CheckHealth asks the server at target for its health and returns nil if it says SERVING. Options are those of Dial.
+func CheckHealth(ctx context.Context, target, program string, options ...grpc.DialOption) error {
+	conn, err := Dial(target, program, options...)
 	if err != nil {
 		return err
 	}

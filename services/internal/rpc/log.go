@@ -26,7 +26,8 @@ var levels = map[codes.Code]logging.Level{
 // levelOf is the level of a code: Info unless the table says otherwise.
 func levelOf(code codes.Code) logging.Level { return levels[code] }
 
-// callLogger writes the one line of a finished call; calls of the standard services are Debug.
+// callLogger writes the one line of a finished call; calls of the standard services are Debug, unless the caller may not make
+// them.
 func callLogger(logger hclog.Logger) logging.Logger {
 	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
 		to := hclog.Info
@@ -36,18 +37,20 @@ func callLogger(logger hclog.Logger) logging.Logger {
 		case level >= logging.LevelWarn:
 			to = hclog.Warn
 		}
-		if infrastructure(methodOf(fields)) {
+		code := fieldOf(fields, "grpc.code")
+		refused := code == codes.PermissionDenied.String() || code == codes.Unauthenticated.String()
+		if !refused && infrastructure("/"+fieldOf(fields, logging.ServiceFieldKey)) {
 			to = hclog.Debug
 		}
 		logger.Log(to, msg, fields...)
 	})
 }
 
-// methodOf reads the service out of the log fields, as a method's prefix.
-func methodOf(fields []any) string {
+// fieldOf reads one of the log fields, "" if it is not there.
+func fieldOf(fields []any, key string) string {
 	for i := 0; i+1 < len(fields); i += 2 {
-		if fields[i] == logging.ServiceFieldKey {
-			return fmt.Sprintf("/%v", fields[i+1])
+		if fields[i] == key {
+			return fmt.Sprint(fields[i+1])
 		}
 	}
 	return ""

@@ -1,11 +1,13 @@
 package rpc
 
 import (
+	"runtime"
 	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -15,7 +17,7 @@ const (
 	pooledBytes = 1 << 10
 )
 
-// outbox is a stream whose small Frames do not pile up behind a caller that does not read. grpc-go bounds what it queues for
+// outbox is a stream whose small messages do not pile up behind a caller that does not read. grpc-go bounds what it queues for
 // a stream by the bytes of the messages, at 64 KiB, and adds some two hundred of its own to each: ten times as much as a token
 // takes. An outbox lays the messages side by side in one page and waits when the page is full until all of it is on the
 // wire. One goroutine may send.
@@ -36,21 +38,40 @@ var pages = sync.Pool{New: func() any { return new(page) }}
 
 // SendMsg sends a message; see grpc.ServerStream. A Frame is emptied.
 func (o *outbox) SendMsg(m any) error {
-	f, ok := m.(*Frame)
-	if !ok || f.Data.Len() > outboxBytes {
+	var message []byte
+	switch m := m.(type) {
+	case *Frame:
+		n := m.Data.Len()
+		if n > outboxBytes {
+			return o.ServerStream.SendMsg(m)
+		}
+		defer m.Free()
+		var err error
+		if message, err = o.reserve(n); err != nil {
+			return err
+		}
+		m.Data.CopyTo(message)
+	case proto.Message:
+		n := proto.Size(m)
+		if n > outboxBytes {
+			return o.ServerStream.SendMsg(m)
+		}
+		var err error
+		if message, err = o.reserve(n); err != nil {
+			return err
+		}
+		if _, err := (proto.MarshalOptions{UseCachedSize: true}).MarshalAppend(message[:0], m); err != nil {
+			o.Put(nil)
+			return o.ServerStream.SendMsg(m) // which says why it cannot be sent
+		}
+	default:
 		return o.ServerStream.SendMsg(m)
-	}
-	message, err := o.lay(f.Data)
-	f.Free()
-	if err != nil {
-		return err
 	}
 	return o.ServerStream.SendMsg(&Frame{Data: mem.BufferSlice{mem.NewBuffer(&message, o)}})
 }
 
-// lay copies a message into the page, which it waits for.
-func (o *outbox) lay(data mem.BufferSlice) ([]byte, error) {
-	n := data.Len()
+// reserve takes n bytes of the page, which it waits for. Put gives them back.
+func (o *outbox) reserve(n int) ([]byte, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for o.page != nil && o.used+n > outboxBytes {
@@ -62,7 +83,6 @@ func (o *outbox) lay(data mem.BufferSlice) ([]byte, error) {
 		o.page = pages.Get().(*page)
 	}
 	message := o.page[o.used : o.used+n]
-	data.CopyTo(message)
 	o.used += n
 	o.queued++
 	return message, nil
@@ -83,6 +103,14 @@ func (o *outbox) waitLocked() error {
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
 	}
+}
+
+// LetOut gives the processor to the goroutine that writes a connection, until what was just sent on it is on the wire. Otherwise
+// that waits until the sender waits for something. It takes two turns: grpc-go's writer gives its own first one away, so that
+// others may send more in the same packet.
+func LetOut() {
+	runtime.Gosched()
+	runtime.Gosched()
 }
 
 // Put is called by the transport when a message is on the wire, or dropped.

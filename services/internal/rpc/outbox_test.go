@@ -3,6 +3,7 @@ package rpc
 import (
 	"bytes"
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // line is a transport: what was sent waits in it until take.
@@ -125,6 +128,29 @@ func TestOtherMessagesPassAnOutboxBy(t *testing.T) {
 	l := newLine(t.Context())
 	o := &outbox{ServerStream: l}
 	require.Error(t, o.SendMsg("no message"), "the stream's own word")
+}
+
+func TestMessagesThatAreNotEncodedAreLaidInThePageAsWell(t *testing.T) {
+	l := newLine(t.Context())
+	o := &outbox{ServerStream: l}
+	for _, n := range []int{0, 1, 300, outboxBytes - 3, outboxBytes - 2, outboxBytes, 70_000} {
+		in := wrapperspb.String(strings.Repeat("x", n))
+		require.NoError(t, o.SendMsg(in))
+		require.Equal(t, proto.Size(in) <= outboxBytes, o.page != nil, "%d bytes", n)
+		var out wrapperspb.StringValue
+		require.NoError(t, proto.Unmarshal(l.take(), &out))
+		require.Equal(t, in.GetValue(), out.GetValue(), "%d bytes", n)
+		require.Nil(t, o.page, "an idle stream holds no page")
+	}
+}
+
+func TestAMessageThatCannotBeEncodedHoldsNoPage(t *testing.T) {
+	l := newLine(t.Context())
+	o := &outbox{ServerStream: l}
+	require.ErrorContains(t, o.SendMsg(wrapperspb.String("\xff")), "UTF-8")
+	require.Nil(t, o.page)
+	require.NoError(t, send(o, 1, 20))
+	require.Len(t, l.take(), 20)
 }
 
 func BenchmarkOutbox(b *testing.B) {

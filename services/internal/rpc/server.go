@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	channelz "google.golang.org/grpc/channelz/service"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
@@ -65,6 +66,13 @@ type ServerConfig struct {
 	MaxWaitingBytes int64
 	// DrainTimeout bounds the wait for running calls when the server stops. 0: they are cut off at once.
 	DrainTimeout time.Duration
+	// Observer is told of every call; nil: nobody is.
+	Observer CallObserver
+	// Credentials are what connections are made with; nil: plaintext.
+	Credentials credentials.TransportCredentials
+	// Interceptors stand between the server's own and the handlers of all methods, the standard services' too, the first outermost.
+	// A call that they refuse has its id and its line and may be refused with details; no message of it has been read.
+	Interceptors []grpc.StreamServerInterceptor
 	// Options are appended to the server's own.
 	Options []grpc.ServerOption
 }
@@ -104,10 +112,13 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 		grpc.StaticConnWindowSize(serverConnWindow),
 		grpc.UnknownServiceHandler(func(impl any, stream grpc.ServerStream) error {
 			method, _ := grpc.MethodFromServerStream(stream)
-			return s.chain(&grpc.StreamServerInfo{FullMethod: method}, s.unknown)(impl, stream)
+			return s.observed(Method{}, impl, stream, s.chain(&grpc.StreamServerInfo{FullMethod: method}, s.unknown))
 		}),
 	}
 	options = append(options, serverKeepalives.options()...)
+	if cfg.Credentials != nil {
+		options = append(options, grpc.Creds(cfg.Credentials))
+	}
 	s.grpc = grpc.NewServer(append(options, cfg.Options...)...)
 	healthpb.RegisterHealthServer(s, s.health)
 	reflection.Register(s)
@@ -123,10 +134,11 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	streamed.Methods = nil
 	streamed.Streams = nil
 	add := func(d grpc.StreamDesc) {
-		d.Handler = s.chain(&grpc.StreamServerInfo{
-			FullMethod:     "/" + desc.ServiceName + "/" + d.StreamName,
-			IsClientStream: d.ClientStreams, IsServerStream: d.ServerStreams,
+		is := Method{"/" + desc.ServiceName + "/" + d.StreamName, d.ClientStreams, d.ServerStreams}
+		handler := s.chain(&grpc.StreamServerInfo{
+			FullMethod: is.Name, IsClientStream: d.ClientStreams, IsServerStream: d.ServerStreams,
 		}, d.Handler)
+		d.Handler = func(impl any, stream grpc.ServerStream) error { return s.observed(is, impl, stream, handler) }
 		streamed.Streams = append(streamed.Streams, d)
 	}
 	for _, d := range desc.Streams {
@@ -147,7 +159,7 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 // chain puts a handler behind the interceptors, the first outermost.
 func (s *Server) chain(info *grpc.StreamServerInfo, handler grpc.StreamHandler) grpc.StreamHandler {
 	interceptors := []grpc.StreamServerInterceptor{s.enter, s.logging(), s.recovery(), s.refine}
-	for _, in := range slices.Backward(interceptors) {
+	for _, in := range slices.Backward(append(interceptors, s.cfg.Interceptors...)) {
 		next := handler
 		handler = func(impl any, stream grpc.ServerStream) error { return in(impl, stream, info, next) }
 	}

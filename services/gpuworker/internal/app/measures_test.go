@@ -7,27 +7,24 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	prometheus "github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/gpuworker/internal/config"
+	"github.com/millrace/millrace/services/internal/monitor/monitortest"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
 // measured is a device with every reading that a GPU has.
-type measured struct{ engine.Device }
+type measured struct{ *sim.Device }
 
 func (m measured) Info() (engine.DeviceInfo, error) {
 	info, err := m.Device.Info()
@@ -67,35 +64,7 @@ func (s *scraper) sums(t *testing.T) map[string]float64 {
 	t.Helper()
 	code, body := s.get(t, "/metrics")
 	require.Equal(t, http.StatusOK, code)
-	parser := expfmt.NewTextParser(prometheus.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
-	require.NoError(t, err)
-	out := map[string]float64{}
-	for name, f := range families {
-		for _, m := range f.GetMetric() {
-			switch f.GetType() {
-			case dto.MetricType_HISTOGRAM:
-				out[name] += float64(m.GetHistogram().GetSampleCount())
-			case dto.MetricType_COUNTER:
-				out[name] += m.GetCounter().GetValue()
-			default:
-				out[name] += m.GetGauge().GetValue()
-			}
-		}
-	}
-	return out
-}
-
-// documented are the measures that docs/measures.md lists.
-func documented(t *testing.T) (names []string) {
-	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(root(), "docs", "measures.md"))
-	require.NoError(t, err)
-	for _, m := range regexp.MustCompile("(?m)^\\| `(millrace_[a-z_]+)`").FindAllStringSubmatch(string(raw), -1) {
-		names = append(names, m[1])
-	}
-	require.Greater(t, len(names), 30)
-	return names
+	return monitortest.Sums(t, body)
 }
 
 func root() string {
@@ -110,7 +79,8 @@ func TestAWorkerServesEveryDocumentedMeasureAndTheyMove(t *testing.T) {
 		Listen: "unix:" + filepath.Join(dir, "worker"), MetricsListen: "unix:" + filepath.Join(dir, "measures"), WorkerID: "w",
 		Load: []string{"stories"}, Models: filepath.Join(root(), "models"), DrainTimeout: time.Minute,
 	}
-	device, err := sim.Open(sim.Options{Reserved: 16, DecodeTime: time.Millisecond}, rpctest.Logger(t))
+	// A step takes so long that a request of 400 tokens is seen while it runs, however late the look at it comes.
+	device, err := sim.Open(sim.Options{Reserved: 16, DecodeTime: 20 * time.Millisecond}, rpctest.Logger(t))
 	require.NoError(t, err)
 	ctx, signal := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -124,7 +94,7 @@ func TestAWorkerServesEveryDocumentedMeasureAndTheyMove(t *testing.T) {
 		return code == http.StatusOK
 	}, 20*time.Second, 10*time.Millisecond)
 	before := s.sums(t)
-	for _, name := range documented(t) {
+	for _, name := range monitortest.Documented(t, "Measures of a worker") {
 		require.Contains(t, before, name, "a worker with a loaded model has every measure")
 	}
 
@@ -170,7 +140,9 @@ func TestAWorkerServesEveryDocumentedMeasureAndTheyMove(t *testing.T) {
 		"millrace_model_loads_total", "millrace_step_seconds", "millrace_step_sequences", "millrace_step_tokens",
 		"millrace_queue_wait_seconds", "millrace_first_token_seconds", "millrace_inter_token_seconds",
 		"millrace_cancel_to_free_seconds", "millrace_cancel_to_free_steps", "millrace_prefix_lookups_total",
-		"millrace_prefix_hits_total", "millrace_prefix_tokens_total",
+		"millrace_prefix_hits_total", "millrace_prefix_tokens_total", "millrace_admitted_prompt_tokens_total", "millrace_request_seconds",
+		"millrace_finished_sequences_total", "millrace_requests_total", "grpc_server_started_total", "grpc_server_handled_total",
+		"grpc_server_handling_seconds", "millrace_refused_calls_total",
 	} {
 		require.Greater(t, after[name], before[name], name)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/gpuworker/vectors"
 	"github.com/millrace/millrace/services/gpuworker/internal/config"
 	"github.com/millrace/millrace/services/gpuworker/internal/server"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -41,8 +42,12 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 		Dir: c.Models, MaxSequences: c.MaxSequences, MaxBatchedTokens: c.MaxBatched, VerifyInterval: verify,
 		StepTarget: c.StepTarget, SwapSpace: c.Swap(), IdleUnload: c.IdleUnload, EvictIdle: c.EvictIdle, Observe: measured.observe(),
 	}, device, logger)
+	books := vectors.NewManager(vectors.Config{
+		Dir: c.Vectors.Codebooks, MaxTrainings: c.Vectors.MaxTrainings, SpoolSpace: c.Vectors.Spool(onGPU(device)), Share: c.Vectors.Share,
+		VerifyInterval: c.VerifyInterval, Tokens: server.TokensOf(models),
+	}, device, logger)
 	defer func() {
-		closeErr := within(closeTimeout, func() error { return errors.Join(models.Close(), device.Close()) })
+		closeErr := within(closeTimeout, func() error { return errors.Join(books.Close(), models.Close(), device.Close()) })
 		if err == nil {
 			err = closeErr
 		}
@@ -54,13 +59,18 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	if err := measured.listen(ctx); err != nil {
 		return errors.Join(err, lis.Close())
 	}
-	s := server.New(models, server.Identity{
+	s := server.New(models, server.Vectors{Manager: books, Patience: c.Vectors.Patience}, server.Identity{
 		WorkerID: c.WorkerID, Incarnation: incarnation(), Version: version.String(),
 	}, logger)
-	r := rpc.NewServer(rpc.ServerConfig{
+	serving := rpc.ServerConfig{
 		Domain: rpc.WorkerDomain, DrainTimeout: c.DrainTimeout, Options: s.Options(),
-		MaxReceiveBytes: rpc.DefaultMaxReceiveBytes + rpc.ResumeBytes,
-	}, logger)
+		MaxReceiveBytes: rpc.DefaultMaxReceiveBytes + rpc.ResumeBytes, Observer: measured.observer(),
+	}
+	if err := c.Transport.Serve(&serving, logger); err != nil {
+		return errors.Join(err, measured.close(), lis.Close())
+	}
+	r := rpc.NewServer(serving, logger)
+	measured.of(s, r)
 	if err := s.Register(r); err != nil {
 		return errors.Join(err, measured.close(), lis.Close())
 	}
@@ -75,8 +85,9 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	defer context.AfterFunc(ctx, s.Stop)()
 	var loadErr, gpuErr error
 	work.Go(func() { s.Run(watching, r) })
-	work.Go(func() { measured.serve(watching, models, s, logger) })
-	if info, err := device.Info(); err == nil && info.Kind == "cuda" {
+	work.Go(func() { measured.profile(watching, logger) })
+	work.Go(func() { measured.serve(watching, models, books, s, logger) })
+	if onGPU(device) {
 		work.Go(func() {
 			failure := func() error {
 				_, err := device.Info()
@@ -100,6 +111,11 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	served()
 	work.Wait()
 	return errors.Join(loadErr, gpuErr, err)
+}
+
+func onGPU(device engine.Device) bool {
+	info, err := device.Info()
+	return err == nil && info.Kind == "cuda"
 }
 
 // loadAll loads the models wanted from the start, one after another, and pins them.

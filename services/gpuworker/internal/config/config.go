@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/services/internal/device"
+	"github.com/millrace/millrace/services/internal/monitor"
+	"github.com/millrace/millrace/services/internal/transport"
 )
 
 // leastVerifyInterval keeps checks of resident weights from taking a device for themselves.
@@ -26,9 +28,13 @@ const (
 	mostStepTarget  = 10 * time.Second
 )
 
+// VLLM is the value of MetricsAliases that gives measures the names of vLLM too.
+const VLLM = "vllm"
+
 // Config of a worker.
 type Config struct {
 	Listen         string
+	Transport      transport.Flags
 	Device         device.Flags
 	Models         string
 	Load           []string
@@ -38,18 +44,22 @@ type Config struct {
 	StepTarget     time.Duration // 0: by device
 	SwapSpace      string        // bytes, or bytes with a unit; see Swap
 	VerifyInterval time.Duration
+	Vectors        Vectors
 	IdleUnload     time.Duration // 0: never
 	EvictIdle      time.Duration // 0: never
 	DrainTimeout   time.Duration
 	LogLevel       string
 	LogJSON        bool
 	MetricsListen  string // empty: measures are served nowhere
+	MetricsAliases string // VLLM; empty: none
+	PprofListen    string // empty: profiles are served nowhere
 	SelfTest       bool
 }
 
 // Register puts the flags on f; after f is parsed, Validate.
 func (c *Config) Register(f *pflag.FlagSet) {
 	f.StringVar(&c.Listen, "listen", "127.0.0.1:7071", "address to serve on, host:port or unix:PATH")
+	c.Transport.Serves(f)
 	c.Device.Register(f)
 	f.StringVar(&c.Models, "models", "models", "folder of model files NAME.gguf")
 	f.StringArrayVar(&c.Load, "load", nil, "model to load before the worker is ready, and to keep until it is unloaded; may be repeated")
@@ -57,13 +67,16 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.StringVar(&c.Device.MemoryLimit, "vram-limit", "", "the same as --memory-limit")
 	f.IntVar(&c.MaxSequences, "max-sequences", 0, "sequences of a model in one batch; 0: 256 on a GPU of 40 GB or more, 64 on a smaller one, 16 on a CPU, and fewer where the cache has no 256 tokens for each")
 	f.IntVar(&c.MaxBatched, "max-batched-tokens", 0, "tokens of one step; 0: 4096 on a GPU, else 512")
-	f.DurationVar(&c.StepTarget, "step-target", 0, "wanted length of a step that computes prompts while others decode, who all wait for it; 0: 40ms on a GPU, 250ms on a CPU")
+	f.DurationVar(&c.StepTarget, "step-target", 0, "wanted length of a step that computes prompts while others decode, who all wait for it, and the longest that short prompts wait to share one; 0: 40ms on a GPU, 250ms on a CPU")
 	f.StringVar(&c.SwapSpace, "swap-space", "", "host memory for the cache of preempted sequences, of all models together: bytes, such as 8GiB; 0: they are computed again (default: 4GiB on a GPU, 0 on a CPU)")
 	f.DurationVar(&c.VerifyInterval, "verify-interval", time.Minute, "time from one check of the loaded models' bytes on the device to the next; 0: they are checked at load only")
 	f.DurationVar(&c.IdleUnload, "idle-unload", 0, "time without requests after which a model is unloaded, those of --load and pinned ones aside; 0: never")
 	f.DurationVar(&c.EvictIdle, "evict-idle", 0, "time without requests after which such a model may be unloaded for one that would not fit, the longest unused first; models that do not fit together take each other's place no oftener; 0: never")
+	c.Vectors.register(f)
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
 	f.StringVar(&c.MetricsListen, "metrics-listen", "", "address to serve Prometheus measures and health checks on, such as 127.0.0.1:9071: /metrics, /healthz, /readyz (default: none)")
+	f.StringVar(&c.MetricsAliases, "metrics-aliases", "", "give measures under the names of another server too, for its dashboards: vllm (default: none)")
+	f.StringVar(&c.PprofListen, "pprof-listen", "", "loopback address or unix:PATH to serve /debug/pprof/ on, such as 127.0.0.1:6060 (default: none)")
 	f.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
 	f.BoolVar(&c.LogJSON, "log-json", false, "log in JSON")
 	f.BoolVar(&c.SelfTest, "self-test", false, "check the device against the reference, print one table, and exit")
@@ -74,6 +87,9 @@ func (c *Config) Validate() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if err := c.Device.Validate(os.Getenv); err != nil {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(c.Transport.CheckListen(c.Listen), c.Transport.Check()); err != nil {
 		errs = append(errs, err)
 	}
 	if c.MaxSequences < 0 || c.MaxSequences > 1024 {
@@ -88,8 +104,11 @@ func (c *Config) Validate() error {
 	if _, err := parseSwap(c.SwapSpace); err != nil {
 		fail("--swap-space %q: %w", c.SwapSpace, err)
 	}
-	if c.MetricsListen != "" && c.MetricsListen == c.Listen {
-		fail("--metrics-listen %q: is --listen; measures need an address of their own", c.MetricsListen)
+	if err := (monitor.Addresses{Listen: c.Listen, Metrics: c.MetricsListen, Profiles: c.PprofListen}).Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if c.MetricsAliases != "" && c.MetricsAliases != VLLM {
+		fail("--metrics-aliases %q: want vllm, or nothing", c.MetricsAliases)
 	}
 	if c.VerifyInterval != 0 && c.VerifyInterval < leastVerifyInterval {
 		fail("--verify-interval %v: want 0 for none, or at least %v", c.VerifyInterval, leastVerifyInterval)
@@ -100,6 +119,7 @@ func (c *Config) Validate() error {
 	if c.EvictIdle != 0 && c.EvictIdle < leastIdle {
 		fail("--evict-idle %v: want 0 for never, or at least %v", c.EvictIdle, leastIdle)
 	}
+	errs = append(errs, c.Vectors.validate(c.Models)...)
 	if c.DrainTimeout < 0 {
 		fail("--drain-timeout %v: want no negative time", c.DrainTimeout)
 	}

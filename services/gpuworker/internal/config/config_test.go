@@ -1,6 +1,8 @@
 package config
 
 import (
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,11 +29,21 @@ func TestDefaultsAreValid(t *testing.T) {
 
 func TestBadValuesAreNamedAllAtOnce(t *testing.T) {
 	_, err := parse(t, "--threads=-1", "--max-sequences=-1", "--log-level=loud", "--memory-limit=much", "--models=/nowhere",
-		"--device=sim:x=1", "--step-target=1us", "--swap-space=0.5", "--listen=a:1", "--metrics-listen=a:1")
+		"--device=sim:x=1", "--step-target=1us", "--swap-space=0.5", "--listen=a:1", "--metrics-listen=a:1",
+		"--metrics-aliases=tgi", "--pprof-listen=0.0.0.0:1")
 	for _, flag := range []string{"--threads", "--max-sequences", "--log-level", "--memory-limit", "--models", "--device", "--step-target",
-		"--swap-space", "--metrics-listen"} {
+		"--swap-space", "--metrics-listen", "--metrics-aliases", "--pprof-listen"} {
 		require.ErrorContains(t, err, flag)
 	}
+}
+
+func TestOtherMachinesAreServedOverTLSOrByAnExplicitFlag(t *testing.T) {
+	_, err := parse(t, "--listen=0.0.0.0:7071")
+	require.ErrorContains(t, err, `--listen "0.0.0.0:7071": would serve other machines in plaintext`)
+	_, err = parse(t, "--listen=0.0.0.0:7071", "--insecure")
+	require.NoError(t, err)
+	_, err = parse(t, "--tls-client-ca=ca.pem")
+	require.ErrorContains(t, err, "--tls-client-ca: needs --tls-cert")
 }
 
 func TestResidentWeightsAreCheckedEachMinuteUnlessToldOtherwise(t *testing.T) {
@@ -68,6 +80,37 @@ func TestSwapSpace(t *testing.T) {
 	for _, bad := range []string{"-1", "NaN", "0.5", "1", "inf", "8GB", "1e30", "GiB", "0GiB"} {
 		_, err := parse(t, "--swap-space="+bad)
 		require.ErrorContains(t, err, "--swap-space", bad)
+	}
+}
+
+func TestCodebooksLieBesideTheModelsUnlessToldOtherwise(t *testing.T) {
+	dir := t.TempDir()
+	for models, want := range map[string]string{filepath.Join(dir, "m") + "/": filepath.Join(dir, "codebooks"), ".": "codebooks"} {
+		v := Vectors{Patience: time.Second, Share: 1}
+		require.Empty(t, v.validate(models))
+		require.Equal(t, want, v.Codebooks)
+	}
+	c, err := parse(t, "--codebooks=/there")
+	require.NoError(t, err)
+	require.Equal(t, "/there", c.Vectors.Codebooks)
+	require.Equal(t, 1, c.Vectors.MaxTrainings)
+}
+
+func TestTheEdgesOfWhatTrainingsAreTold(t *testing.T) {
+	for _, good := range []string{"--max-trainings=0", "--max-trainings=1024", "--training-timeout=1s", "--training-share=1",
+		"--training-share=0.001", "--spool-space=0", "--spool-space=1TiB"} {
+		_, err := parse(t, good)
+		require.NoError(t, err, good)
+	}
+	for _, bad := range []string{"--max-trainings=-1", "--max-trainings=1025", "--training-timeout=999ms", "--training-timeout=0",
+		"--training-share=0", "--training-share=1.1", "--training-share=NaN", "--spool-space=0.5", "--spool-space=much"} {
+		_, err := parse(t, bad)
+		require.ErrorContains(t, err, bad[:strings.IndexByte(bad, '=')], bad)
+	}
+	for text, want := range map[string][2]uint64{"": {0, 4 << 30}, "0": {}, "1MiB": {1 << 20, 1 << 20}} {
+		c, err := parse(t, "--spool-space="+text)
+		require.NoError(t, err)
+		require.Equal(t, want, [2]uint64{c.Vectors.Spool(false), c.Vectors.Spool(true)}, text)
 	}
 }
 

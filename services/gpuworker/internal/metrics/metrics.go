@@ -2,26 +2,34 @@ package metrics
 
 import (
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/health"
 	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/gpuworker/vectors"
+	"github.com/millrace/millrace/services/internal/monitor"
 )
 
 // Source is what a scrape reads. Its functions return at once, and may be called from any goroutine.
 type Source struct {
 	// Models are the models loaded or being loaded.
 	Models func() []model.Status
-	// Loads is how many loads have ended, well and otherwise.
-	Loads func() (loaded, failed uint64)
+	// Counts are what is counted of the worker as a whole.
+	Counts func() Counts
+	// Vectors is what is done for codebooks.
+	Vectors func() vectors.Stats
 	// Look is the worker's last look at itself, nil before the first.
 	Look func() *health.Look
 	// WorkerID and Version say who it is.
 	WorkerID, Version string
+	// Calls are those of its server; nil: they are not counted.
+	Calls *monitor.Calls
+	// VLLM is whether measures have the names of vLLM too.
+	VLLM bool
 }
 
 // Metrics are a worker's measures. Make them with New.
@@ -63,22 +71,17 @@ func (m *Metrics) sweep(list func() []model.Status) []model.Status {
 
 // registry is all measures of a worker, and those of its process and of the Go runtime.
 func (m *Metrics) registry(from Source) (*prometheus.Registry, error) {
-	r := prometheus.NewRegistry()
-	for _, c := range []prometheus.Collector{
-		&collector{metrics: m, from: from},
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	} {
-		if err := r.Register(c); err != nil {
-			return nil, err
-		}
+	own := []prometheus.Collector{&collector{metrics: m, from: from}}
+	if from.Calls != nil {
+		own = append(own, from.Calls)
 	}
-	return r, nil
+	return monitor.Registry(own...)
 }
 
 // workerInfo names the worker in a series of its own, for joins.
-var workerInfo = about{
-	name: "millrace_worker_info", kind: gauge, labels: []string{"worker_id", "version", "device", "device_name"},
-	help: "Always 1: who the worker is, and what it computes on.",
+var workerInfo = monitor.About{
+	Name: "millrace_worker_info", Kind: monitor.Gauge, Labels: []string{"worker_id", "version", "device", "device_name"},
+	Help: "Always 1: who the worker is, and what it computes on.",
 }
 
 // collector gives every measure of ours, after it has ended those of models that are gone.
@@ -90,7 +93,7 @@ type collector struct {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, a := range readings() {
-		out <- a.desc()
+		out <- a.Desc()
 	}
 	for _, v := range c.metrics.told.vecs {
 		v.Describe(out)
@@ -99,48 +102,54 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
-	send := func(m prometheus.Metric) {
-		if m != nil {
-			out <- m
-		}
-	}
-	for _, s := range c.metrics.sweep(c.from.Models) {
+	models := c.metrics.sweep(c.from.Models)
+	for _, s := range models {
 		if !hasLoop(s) {
 			continue
 		}
 		for _, r := range ofModel {
-			send(r.metric(s, s.Name))
+			r.Send(out, s, []string{labelModel}, s.Name)
 		}
 	}
 	for _, v := range c.metrics.told.vecs {
 		v.Collect(out)
 	}
-	var n counts
-	n.loaded, n.failed = c.from.Loads()
+	for _, r := range ofModels {
+		r.Send(out, models, nil)
+	}
+	n := c.from.Counts()
 	for _, r := range ofCounts {
-		send(r.metric(n))
+		r.Send(out, n, nil)
+	}
+	if st := c.from.Vectors(); st.Supported {
+		for _, r := range ofVectors {
+			r.Send(out, st, nil)
+		}
 	}
 	look := c.from.Look()
 	if look == nil {
 		return
 	}
 	for _, r := range ofWorker {
-		send(r.metric(look))
+		r.Send(out, look, nil)
 	}
-	send(prometheus.MustNewConstMetric(workerInfo.desc(), prometheus.GaugeValue, 1, c.from.WorkerID, c.from.Version,
-		look.Device.Kind, look.Device.Name))
+	out <- prometheus.MustNewConstMetric(workerInfo.Desc(), prometheus.GaugeValue, 1, monitor.Text(c.from.WorkerID), c.from.Version,
+		look.Device.Kind, monitor.Text(look.Device.Name))
 }
 
 // readings are the measures that no loop tells, each once.
-func readings() (all []about) {
-	for _, r := range ofModel {
-		all = append(all, r.about(labelModel))
-	}
-	for _, r := range ofWorker {
-		all = append(all, r.about())
-	}
-	for _, r := range ofCounts {
-		all = append(all, r.about())
-	}
-	return slices.CompactFunc(append(all, workerInfo), func(a, b about) bool { return a.name == b.name })
+func readings() (all []monitor.About) {
+	all = append(all, monitor.Abouts(ofModel, labelModel)...)
+	all = append(all, monitor.Abouts(ofWorker)...)
+	all = append(all, monitor.Abouts(ofModels)...)
+	all = append(all, monitor.Abouts(ofCounts)...)
+	all = append(all, monitor.Abouts(ofVectors)...)
+	return slices.CompactFunc(append(all, workerInfo), func(a, b monitor.About) bool { return a.Name == b.Name })
+}
+
+// All is every measure of a worker, in the order of names, those of Calls and of the runtime aside.
+func All() []monitor.About {
+	all := append(readings(), newTold().abouts...)
+	slices.SortFunc(all, func(a, b monitor.About) int { return strings.Compare(a.Name, b.Name) })
+	return all
 }

@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -11,15 +10,15 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	prometheus "github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/health"
 	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/gpuworker/vectors"
+	"github.com/millrace/millrace/services/internal/monitor/monitortest"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
@@ -27,23 +26,26 @@ import (
 type rig struct {
 	*Metrics
 	models []model.Status
-	loads  [2]uint64
+	counts Counts
 	look   *health.Look
+
+	vectors vectors.Stats
 }
 
 func newRig() *rig { return &rig{Metrics: New()} }
 
 func (r *rig) source() Source {
 	return Source{
-		Models: func() []model.Status { return r.models }, Loads: func() (uint64, uint64) { return r.loads[0], r.loads[1] },
-		Look: func() *health.Look { return r.look }, WorkerID: "w", Version: "v",
+		Models: func() []model.Status { return r.models }, Counts: func() Counts { return r.counts },
+		Vectors: func() vectors.Stats { return r.vectors }, Look: func() *health.Look { return r.look }, WorkerID: "w", Version: "v",
 	}
 }
 
 func (r *rig) get(t *testing.T, method, path string) (code int, body string) {
 	t.Helper()
-	handler, err := r.handler(r.source(), rpctest.Logger(t))
+	page, err := r.Page(r.source())
 	require.NoError(t, err)
+	handler := page.Handler(rpctest.Logger(t))
 	recorder := httptest.NewRecorder()
 	handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), method, path, nil))
 	raw, err := io.ReadAll(recorder.Result().Body)
@@ -56,27 +58,7 @@ func (r *rig) series(t *testing.T) map[string]float64 {
 	t.Helper()
 	code, body := r.get(t, http.MethodGet, "/metrics")
 	require.Equal(t, http.StatusOK, code)
-	parser := expfmt.NewTextParser(prometheus.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
-	require.NoError(t, err)
-	out := map[string]float64{}
-	for name, f := range families {
-		for _, m := range f.GetMetric() {
-			id := name
-			for _, l := range m.GetLabel() {
-				id += fmt.Sprintf(" %s=%s", l.GetName(), l.GetValue())
-			}
-			switch f.GetType() {
-			case dto.MetricType_HISTOGRAM:
-				out[id+" count"], out[id+" sum"] = float64(m.GetHistogram().GetSampleCount()), m.GetHistogram().GetSampleSum()
-			case dto.MetricType_COUNTER:
-				out[id] = m.GetCounter().GetValue()
-			default:
-				out[id] = m.GetGauge().GetValue()
-			}
-		}
-	}
-	return out
+	return monitortest.Series(t, body)
 }
 
 // serving is the status of a model with a loop.
@@ -99,9 +81,26 @@ func TestWhatALoopTellsIsCountedForItsModel(t *testing.T) {
 	a.Preempted(batch.Recompute)
 	a.Preempted(batch.Preemption(99)) // one that this program does not know is no reason to fall over
 	a.Freed(time.Minute, 2)
+	r.Finished("a", batch.Stop)
+	r.Finished("a", batch.Reason(99))
+	r.Ended("a", codes.OK, 2*time.Second, false)
+	r.Ended("a", codes.Canceled, time.Hour, true)
+	r.Ended("a", codes.Code(99), time.Hour, false)
+	r.Ended("gone", codes.OK, time.Hour, false)
 	got := r.series(t)
 	for id, want := range map[string]float64{
-		"millrace_queue_wait_seconds model=a count":         2,
+		"millrace_queue_wait_seconds model=a count":     2,
+		"millrace_admitted_prompt_tokens_total model=a": 200,
+
+		"millrace_finished_sequences_total model=a reason=stop":   1,
+		"millrace_finished_sequences_total model=a reason=length": 0,
+		"millrace_request_seconds model=a count":                  1,
+		"millrace_request_seconds model=a sum":                    2,
+		"millrace_requests_total code=OK model=a":                 1,
+		"millrace_requests_total code=Canceled model=a":           1,
+		"millrace_requests_total code=Unknown model=a":            1,
+		"millrace_resumed_requests_total model=a":                 1,
+
 		"millrace_queue_wait_seconds model=a sum":           .05,
 		"millrace_step_seconds model=a count":               1,
 		"millrace_step_sequences model=a sum":               3,
@@ -121,6 +120,7 @@ func TestWhatALoopTellsIsCountedForItsModel(t *testing.T) {
 		require.Contains(t, got, id)
 		require.InDelta(t, want, got[id], 1e-9, id)
 	}
+	require.NotContains(t, got, "millrace_requests_total code=OK model=gone")
 	require.NotContains(t, got, "millrace_worker_ready", "the worker has not looked at itself yet")
 }
 
@@ -174,7 +174,7 @@ func TestReadings(t *testing.T) {
 	gone := serving("gone")
 	gone.State = model.Failed
 	r.models = []model.Status{m, gone, {Name: "coming", State: model.Loading}}
-	r.loads = [2]uint64{5, 2}
+	r.counts = Counts{Loaded: 5, Failed: 2, Unloaded: 3, Followers: 4, Resyncs: 6}
 	temperature, power, physical, free, errs, corrected := 40, 350_500, uint64(1000), uint64(900), uint64(1), uint64(2)
 	r.look = &health.Look{State: health.Degraded, At: time.Now(), Checks: []health.Check{{Name: "leaks"}, {Name: "device", OK: true}}}
 	r.look.Leaked = 1
@@ -183,8 +183,23 @@ func TestReadings(t *testing.T) {
 		PoolHits: 6, PoolMisses: 7, LiveBuffers: 8, FailedFrees: 9, TemperatureC: &temperature, PowerMW: &power, Errors: &errs,
 		CorrectedErrors: &corrected, PhysicalTotal: &physical, PhysicalFree: &free,
 	}
+	r.vectors = vectors.Stats{
+		Supported: true, Trainings: 1, MaxTrainings: 2, TrainingBytes: 3, SpoolBytes: 4, FreeSpool: 5, Finished: 6, Cancelled: 7, Failed: 8,
+		Rounds: 9, Rows: 10, Computed: 31, Recomputed: 11, DeviceTime: 12 * time.Second, EncodedRows: 13, DecodedRows: 14,
+		EncodedRecomputed: 15, ReadyCodebooks: 16, FailedCodebooks: 17, CodebookBytes: 18, DamagedCodebooks: 19, RefusedFrees: 21,
+	}
 	got := r.series(t)
 	want := map[string]float64{
+		"millrace_vectors_trainings": 1, "millrace_vectors_max_trainings": 2, "millrace_vectors_training_device_bytes": 3,
+		"millrace_vectors_training_spool_bytes state=held": 4, "millrace_vectors_training_spool_bytes state=free": 5,
+		"millrace_vectors_trainings_total result=finished": 6, "millrace_vectors_trainings_total result=cancelled": 7,
+		"millrace_vectors_trainings_total result=failed": 8, "millrace_vectors_training_rounds_total": 9,
+		"millrace_vectors_training_rows_total": 10, "millrace_vectors_training_ids_total by=bound": 20,
+		"millrace_vectors_training_ids_total by=recomputed": 11, "millrace_vectors_training_device_seconds_total": 12,
+		"millrace_vectors_encoded_rows_total": 13, "millrace_vectors_decoded_rows_total": 14,
+		"millrace_vectors_encoded_recomputed_total": 15, "millrace_vectors_codebooks state=ready": 16,
+		"millrace_vectors_codebooks state=failed": 17, "millrace_vectors_codebook_device_bytes": 18,
+		"millrace_vectors_damaged_codebooks_total": 19, "millrace_vectors_refused_frees": 21,
 		"millrace_running_sequences model=m": 3, "millrace_waiting_sequences model=m": 4, "millrace_waiting_prompt_tokens model=m": 5,
 		"millrace_max_sequences model=m": 256, "millrace_prompt_tokens_total model=m": 9, "millrace_generated_tokens_total model=m": 8,
 		"millrace_cancelled_sequences_total model=m": 10, "millrace_steps_after_cancel_total model=m": 13,
@@ -206,6 +221,9 @@ func TestReadings(t *testing.T) {
 		"millrace_device_leaked_buffers": 1, "millrace_device_failed_frees_total": 9,
 		"millrace_device_memory_errors_total kind=uncorrected": 1, "millrace_device_memory_errors_total kind=corrected": 2,
 		"millrace_device_temperature_celsius": 40, "millrace_device_power_watts": 350.5,
+		"millrace_model_unloads_total": 3, "millrace_health_followers": 4, "millrace_health_resyncs_total": 6,
+		"millrace_models state=loading": 1, "millrace_models state=ready": 1, "millrace_models state=draining": 0,
+		"millrace_models state=failed":             1,
 		"millrace_model_loads_total result=loaded": 5, "millrace_model_loads_total result=failed": 2,
 		"millrace_worker_info device=cuda device_name=H version=v worker_id=w": 1,
 	}
@@ -216,7 +234,7 @@ func TestReadings(t *testing.T) {
 		named[strings.Fields(id)[0]] = true
 	}
 	for _, a := range readings() {
-		require.True(t, named[a.name], "%s has no value in this test", a.name)
+		require.True(t, named[a.Name], "%s has no value in this test", a.Name)
 	}
 	for id := range got {
 		require.NotContains(t, id, "model=coming")
@@ -224,12 +242,13 @@ func TestReadings(t *testing.T) {
 
 	// What nobody knows is left out, not told as 0.
 	r.look = &health.Look{State: health.Ready, At: time.Now()}
+	r.vectors.Supported = false
 	r.models[0].VerifiedAge = 0
 	got = r.series(t)
 	for _, id := range []string{
 		"millrace_device_temperature_celsius", "millrace_device_power_watts", "millrace_device_physical_bytes",
 		"millrace_device_physical_free_bytes", "millrace_device_memory_errors_total kind=corrected",
-		"millrace_model_verified_age_seconds model=m",
+		"millrace_model_verified_age_seconds model=m", "millrace_vectors_trainings",
 	} {
 		require.NotContains(t, got, id)
 	}
@@ -285,5 +304,13 @@ func TestNothingButReadingIsAnswered(t *testing.T) {
 	for _, path := range []string{"/", "/metrics/", "/debug/pprof/"} {
 		code, _ := r.get(t, http.MethodGet, path)
 		require.Equal(t, http.StatusNotFound, code, path)
+	}
+}
+
+// BenchmarkAToken is what the loop takes to tell of a token beside everything else.
+func BenchmarkAToken(b *testing.B) {
+	o := New().Observe("m")
+	for b.Loop() {
+		o.NextToken(17 * time.Millisecond)
 	}
 }

@@ -3,53 +3,55 @@ package metrics
 import (
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/health"
+	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/services/internal/monitor"
 )
 
 // ofWorker are read from the worker's last look at itself.
-var ofWorker = []reading[*health.Look]{
-	{name: "millrace_worker_ready", kind: gauge, help: "1 while the worker asks for requests, else 0.",
-		read: func(l *health.Look) float64 { return truth(serves(l.State)) }},
-	{name: "millrace_failed_checks", kind: gauge, help: "Checks of health that do not hold; /readyz and the log name them.",
-		read: func(l *health.Look) float64 {
+var ofWorker = []monitor.Reading[*health.Look]{
+	{Name: "millrace_worker_ready", Kind: monitor.Gauge, Help: "1 while the worker asks for requests, else 0.",
+		Read: func(l *health.Look) float64 { return monitor.Truth(serves(l.State)) }},
+	{Name: "millrace_failed_checks", Kind: monitor.Gauge, Help: "Checks of health that do not hold; /readyz and the log name them.",
+		Read: func(l *health.Look) float64 {
 			n := 0.0
 			for _, c := range l.Checks {
-				n += truth(!c.OK)
+				n += monitor.Truth(!c.OK)
 			}
 			return n
 		}},
-	{name: "millrace_device_memory_bytes", kind: gauge, help: helpMemory, label: "purpose", value: "weights", read: purpose(engine.Weights)},
-	{name: "millrace_device_memory_bytes", kind: gauge, help: helpMemory, label: "purpose", value: "kv", read: purpose(engine.KV)},
-	{name: "millrace_device_memory_bytes", kind: gauge, help: helpMemory, label: "purpose", value: "workspace",
-		read: purpose(engine.Workspace)},
-	{name: "millrace_device_memory_bytes", kind: gauge, help: helpMemory, label: "purpose", value: "staging", read: purpose(engine.Staging)},
-	{name: "millrace_device_memory_bytes", kind: gauge, help: helpMemory, label: "purpose", value: "pooled",
-		read: func(l *health.Look) float64 { return float64(l.Device.BytesPooled) }},
-	{name: "millrace_device_memory_limit_bytes", kind: gauge, help: "Device memory that the worker may use.",
-		read: func(l *health.Look) float64 { return float64(l.Device.BytesTotal) }},
-	{name: "millrace_device_memory_free_bytes", kind: gauge, help: "Device memory that the worker may still take.",
-		read: func(l *health.Look) float64 { return float64(l.Device.BytesFree) }},
-	{name: "millrace_device_physical_bytes", kind: gauge, help: "Memory of the whole device, whoever uses it. Unknown of a CPU.",
-		read: func(l *health.Look) float64 { return known(l.Device.PhysicalTotal) }},
-	{name: "millrace_device_physical_free_bytes", kind: gauge, help: "Memory of the whole device that nobody uses. Unknown of a CPU.",
-		read: func(l *health.Look) float64 { return known(l.Device.PhysicalFree) }},
-	{name: "millrace_device_pool_total", kind: counter, help: "Allocations by whether freed memory was there for them.",
-		label: "result", value: "hit", read: func(l *health.Look) float64 { return float64(l.Device.PoolHits) }},
-	{name: "millrace_device_pool_total", kind: counter, help: "Allocations by whether freed memory was there for them.",
-		label: "result", value: "miss", read: func(l *health.Look) float64 { return float64(l.Device.PoolMisses) }},
-	{name: "millrace_device_buffers", kind: gauge, help: "Buffers that are allocated.",
-		read: func(l *health.Look) float64 { return float64(l.Device.LiveBuffers) }},
-	{name: "millrace_device_leaked_buffers", kind: gauge, help: "Buffers that nobody holds and that could not be freed.",
-		read: func(l *health.Look) float64 { return float64(l.Leaked) }},
-	{name: "millrace_device_failed_frees_total", kind: counter, help: "Frees that the driver refused.",
-		read: func(l *health.Look) float64 { return float64(l.Device.FailedFrees) }},
-	{name: "millrace_device_memory_errors_total", kind: counter, help: helpErrors, label: "kind", value: "uncorrected",
-		read: func(l *health.Look) float64 { return known(l.Device.Errors) }},
-	{name: "millrace_device_memory_errors_total", kind: counter, help: helpErrors, label: "kind", value: "corrected",
-		read: func(l *health.Look) float64 { return known(l.Device.CorrectedErrors) }},
-	{name: "millrace_device_temperature_celsius", kind: gauge, help: "Temperature of the device. Unknown of a CPU.",
-		read: func(l *health.Look) float64 { return known(l.Device.TemperatureC) }},
-	{name: "millrace_device_power_watts", kind: gauge, help: "Power that the device draws. Unknown of a CPU.",
-		read: func(l *health.Look) float64 { return known(l.Device.PowerMW) / 1000 }},
+	{Name: "millrace_device_memory_bytes", Kind: monitor.Gauge, Help: helpMemory, Label: "purpose", Value: "weights", Read: purpose(engine.Weights)},
+	{Name: "millrace_device_memory_bytes", Kind: monitor.Gauge, Help: helpMemory, Label: "purpose", Value: "kv", Read: purpose(engine.KV)},
+	{Name: "millrace_device_memory_bytes", Kind: monitor.Gauge, Help: helpMemory, Label: "purpose", Value: "workspace",
+		Read: purpose(engine.Workspace)},
+	{Name: "millrace_device_memory_bytes", Kind: monitor.Gauge, Help: helpMemory, Label: "purpose", Value: "staging", Read: purpose(engine.Staging)},
+	{Name: "millrace_device_memory_bytes", Kind: monitor.Gauge, Help: helpMemory, Label: "purpose", Value: "pooled",
+		Read: func(l *health.Look) float64 { return float64(l.Device.BytesPooled) }},
+	{Name: "millrace_device_memory_limit_bytes", Kind: monitor.Gauge, Help: "Device memory that the worker may use.",
+		Read: func(l *health.Look) float64 { return float64(l.Device.BytesTotal) }},
+	{Name: "millrace_device_memory_free_bytes", Kind: monitor.Gauge, Help: "Device memory that the worker may still take.",
+		Read: func(l *health.Look) float64 { return float64(l.Device.BytesFree) }},
+	{Name: "millrace_device_physical_bytes", Kind: monitor.Gauge, Help: "Memory of the whole device, whoever uses it. Unknown of a CPU.",
+		Read: func(l *health.Look) float64 { return known(l.Device.PhysicalTotal) }},
+	{Name: "millrace_device_physical_free_bytes", Kind: monitor.Gauge, Help: "Memory of the whole device that nobody uses. Unknown of a CPU.",
+		Read: func(l *health.Look) float64 { return known(l.Device.PhysicalFree) }},
+	{Name: "millrace_device_pool_total", Kind: monitor.Counter, Help: "Allocations by whether freed memory was there for them.",
+		Label: "result", Value: "hit", Read: func(l *health.Look) float64 { return float64(l.Device.PoolHits) }},
+	{Name: "millrace_device_pool_total", Kind: monitor.Counter, Help: "Allocations by whether freed memory was there for them.",
+		Label: "result", Value: "miss", Read: func(l *health.Look) float64 { return float64(l.Device.PoolMisses) }},
+	{Name: "millrace_device_buffers", Kind: monitor.Gauge, Help: "Buffers that are allocated.",
+		Read: func(l *health.Look) float64 { return float64(l.Device.LiveBuffers) }},
+	{Name: "millrace_device_leaked_buffers", Kind: monitor.Gauge, Help: "Buffers that nobody holds and that could not be freed.",
+		Read: func(l *health.Look) float64 { return float64(l.Leaked) }},
+	{Name: "millrace_device_failed_frees_total", Kind: monitor.Counter, Help: "Frees that the driver refused.",
+		Read: func(l *health.Look) float64 { return float64(l.Device.FailedFrees) }},
+	{Name: "millrace_device_memory_errors_total", Kind: monitor.Counter, Help: helpErrors, Label: "kind", Value: "uncorrected",
+		Read: func(l *health.Look) float64 { return known(l.Device.Errors) }},
+	{Name: "millrace_device_memory_errors_total", Kind: monitor.Counter, Help: helpErrors, Label: "kind", Value: "corrected",
+		Read: func(l *health.Look) float64 { return known(l.Device.CorrectedErrors) }},
+	{Name: "millrace_device_temperature_celsius", Kind: monitor.Gauge, Help: "Temperature of the device. Unknown of a CPU.",
+		Read: func(l *health.Look) float64 { return known(l.Device.TemperatureC) }},
+	{Name: "millrace_device_power_watts", Kind: monitor.Gauge, Help: "Power that the device draws. Unknown of a CPU.",
+		Read: func(l *health.Look) float64 { return known(l.Device.PowerMW) / 1000 }},
 }
 
 const (
@@ -67,20 +69,56 @@ func purpose(p engine.Purpose) func(*health.Look) float64 {
 // known is the number that n points to.
 func known[N int | uint64](n *N) float64 {
 	if n == nil {
-		return unknown
+		return monitor.Unknown
 	}
 	return float64(*n)
 }
 
-// counts are what is counted of the worker as a whole.
-type counts struct{ loaded, failed uint64 }
+// Counts are what is counted of a worker as a whole.
+type Counts struct {
+	// Loaded and Failed are loads of models that have ended, Unloaded those that were unloaded.
+	Loaded, Failed, Unloaded uint64
+	// Followers are schedulers that hold a health stream, Resyncs full reports that one asked for behind its first.
+	Followers int64
+	Resyncs   uint64
+}
 
 // ofCounts are read from them.
-var ofCounts = []reading[counts]{
-	{name: "millrace_model_loads_total", kind: counter, help: helpLoads, label: "result", value: "loaded",
-		read: func(c counts) float64 { return float64(c.loaded) }},
-	{name: "millrace_model_loads_total", kind: counter, help: helpLoads, label: "result", value: "failed",
-		read: func(c counts) float64 { return float64(c.failed) }},
+var ofCounts = []monitor.Reading[Counts]{
+	{Name: "millrace_model_loads_total", Kind: monitor.Counter, Help: helpLoads, Label: "result", Value: "loaded",
+		Read: func(c Counts) float64 { return float64(c.Loaded) }},
+	{Name: "millrace_model_loads_total", Kind: monitor.Counter, Help: helpLoads, Label: "result", Value: "failed",
+		Read: func(c Counts) float64 { return float64(c.Failed) }},
+	{Name: "millrace_model_unloads_total", Kind: monitor.Counter,
+		Help: "Models unloaded, by a call, for being idle, or for another one.",
+		Read: func(c Counts) float64 { return float64(c.Unloaded) }},
+	{Name: "millrace_health_followers", Kind: monitor.Gauge, Help: "Streams of health that are open: the schedulers that know this worker.",
+		Read: func(c Counts) float64 { return float64(c.Followers) }},
+	{Name: "millrace_health_resyncs_total", Kind: monitor.Counter,
+		Help: "Full reports that a scheduler asked for because it missed a message of its stream.",
+		Read: func(c Counts) float64 { return float64(c.Resyncs) }},
 }
 
 const helpLoads = "Loads of models by how they ended; calls that join one load count once."
+
+// ofModels are read from all models together.
+var ofModels = []monitor.Reading[[]model.Status]{
+	{Name: "millrace_models", Kind: monitor.Gauge, Help: helpModels, Label: "state", Value: "loading", Read: inState(model.Loading)},
+	{Name: "millrace_models", Kind: monitor.Gauge, Help: helpModels, Label: "state", Value: "ready", Read: inState(model.Ready)},
+	{Name: "millrace_models", Kind: monitor.Gauge, Help: helpModels, Label: "state", Value: "draining", Read: inState(model.Draining)},
+	{Name: "millrace_models", Kind: monitor.Gauge, Help: helpModels, Label: "state", Value: "failed", Read: inState(model.Failed)},
+}
+
+const helpModels = "Models that are on the device or on their way, by state."
+
+func inState(state model.State) func([]model.Status) float64 {
+	return func(all []model.Status) float64 {
+		n := 0
+		for i := range all {
+			if all[i].State == state {
+				n++
+			}
+		}
+		return float64(n)
+	}
+}

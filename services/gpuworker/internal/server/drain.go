@@ -23,6 +23,12 @@ type drainer struct {
 	turn    sync.Mutex // held by the Drain or Undrain under way
 	told    atomic.Bool
 	refuses atomic.Bool
+	bound   bound
+}
+
+// join is the context of a generation: it ends when a drain's bound is reached, with errDrained. leave ends it.
+func (d *drainer) join(ctx context.Context) (joined context.Context, leave func()) {
+	return d.bound.join(ctx)
 }
 
 // looked tells those who wait that the worker has looked at itself and told what it saw.
@@ -67,15 +73,25 @@ func (s *Server) show(ctx context.Context, drains bool) {
 	}
 }
 
+// maxDrain bounds the time that an operator gives what runs: more is as long as it takes.
+const maxDrain = 24 * time.Hour
+
 // Drain implements WorkerService.
-func (s *Server) Drain(ctx context.Context, _ *pb.DrainRequest) (*pb.DrainResponse, error) {
+func (s *Server) Drain(ctx context.Context, in *pb.DrainRequest) (*pb.DrainResponse, error) {
+	if t := in.GetTimeout(); t != nil && (t.CheckValid() != nil || t.AsDuration() < 0 || t.AsDuration() > maxDrain) {
+		return nil, invalid([]rpc.Violation{{Field: "timeout", Description: fmt.Sprintf("is %v: must be in [0s, %v]", t.AsDuration(), maxDrain)}})
+	}
 	s.drain.turn.Lock()
 	defer s.drain.turn.Unlock()
 	if !s.drain.told.Swap(true) {
-		s.logger.Info("worker drains")
+		s.logger.Info("worker drains", "request_id", rpc.RequestID(ctx))
 	}
 	s.show(ctx, true)
 	s.drain.refuses.Store(true)
+	s.drain.bound.clear()
+	if in.GetTimeout() != nil {
+		s.drain.bound.set(in.GetTimeout().AsDuration())
+	}
 	var sequences int
 	for _, m := range s.models.Loaded() {
 		sequences += m.Steps.Running + m.Steps.Waiting
@@ -93,9 +109,10 @@ func (s *Server) Undrain(ctx context.Context, _ *pb.UndrainRequest) (*pb.Undrain
 			Message: fmt.Sprintf("worker %s is stopping, which nothing takes back: start it again", s.identity.WorkerID),
 		}.Err()
 	}
+	s.drain.bound.clear()
 	s.drain.refuses.Store(false)
 	if s.drain.told.Swap(false) {
-		s.logger.Info("worker serves again")
+		s.logger.Info("worker serves again", "request_id", rpc.RequestID(ctx))
 	}
 	s.show(ctx, false)
 	return &pb.UndrainResponse{}, nil

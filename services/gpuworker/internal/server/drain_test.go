@@ -2,15 +2,18 @@ package server
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -161,4 +164,64 @@ func TestAReloadBetweenTwoPulsesIsToldAsOne(t *testing.T) {
 		require.Equal(t, pb.ModelState_MODEL_STATE_READY, m.GetState(), "%d", i)
 	}
 	require.False(t, showReloads(now, []*pb.ModelStatus{ready("a", "d2")}), "the next pulse has it as it is")
+}
+
+func TestADrainWithABoundEndsWhatRunsThenInWordsThatTakeItElsewhere(t *testing.T) {
+	w := slow(t, "stories")
+	begin := func() grpc.ServerStreamingClient[pb.GenerateResponse] {
+		t.Helper()
+		stream, err := w.infer.Generate(t.Context(), prompted("Once", 400))
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		require.NoError(t, err)
+		return stream
+	}
+	drain := func(timeout *durationpb.Duration) {
+		t.Helper()
+		_, err := w.health.Drain(t.Context(), &pb.DrainRequest{Timeout: timeout})
+		require.NoError(t, err)
+	}
+	stream := begin()
+	drain(durationpb.New(0))
+	got := ending(t, stream)
+	require.Equal(t, codes.Unavailable, status.Code(got))
+	require.Equal(t, reason.WorkerDraining, rpc.Reason(got))
+	require.Len(t, stream.Trailer().Get(rpc.UsageTrailer), 1, "what was used is told")
+	_, err := w.health.Undrain(t.Context(), &pb.UndrainRequest{})
+	require.NoError(t, err)
+
+	for name, back := range map[string]func(){
+		"by the end of the drain": func() {
+			_, err := w.health.Undrain(t.Context(), &pb.UndrainRequest{})
+			require.NoError(t, err)
+		},
+		"by a drain without one": func() { drain(nil) },
+	} {
+		t.Run("it is taken back "+name, func(t *testing.T) {
+			stream := begin()
+			drain(durationpb.New(time.Second))
+			back()
+			require.NoError(t, ending(t, stream), "which lasts for four")
+			_, err := w.health.Undrain(t.Context(), &pb.UndrainRequest{})
+			require.NoError(t, err)
+		})
+	}
+	for _, timeout := range []*durationpb.Duration{durationpb.New(-1), durationpb.New(24*time.Hour + 1), {Seconds: 1, Nanos: -1}} {
+		_, err := w.health.Drain(t.Context(), &pb.DrainRequest{Timeout: timeout})
+		require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", timeout)
+		require.Equal(t, []string{"timeout"}, violated(err))
+	}
+	require.Equal(t, healthpb.HealthCheckResponse_SERVING, w.readiness(t), "what is refused begins no drain")
+}
+
+// ending reads the rest of a call and returns how it ends; nil: well.
+func ending(t *testing.T, stream grpc.ServerStreamingClient[pb.GenerateResponse]) error {
+	t.Helper()
+	for {
+		if _, err := stream.Recv(); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
 }

@@ -48,6 +48,7 @@ func (f *follower) request(in *pb.HealthRequest) error {
 	f.asked = true
 	switch {
 	case again:
+		f.server.resyncs.Add(1)
 		return f.full()
 	case f.probe != 0:
 		return f.heartbeat(f.server.latest.Load())

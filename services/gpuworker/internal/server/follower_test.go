@@ -61,7 +61,7 @@ type followed struct {
 func inBubble(t *testing.T, test func(t *testing.T, f *followed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := New(nil, Identity{}, hclog.NewNullLogger())
+		s := New(nil, Vectors{}, Identity{}, hclog.NewNullLogger())
 		ctx, cancel := context.WithCancel(t.Context())
 		f := &followed{
 			publisher: &publisher{server: s}, start: time.Now(), ended: make(chan error, 1),

@@ -7,8 +7,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/generate"
 	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -16,8 +18,8 @@ import (
 )
 
 // Generate implements InferenceService.
-func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-	ctx := stream.Context()
+func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) (err error) {
+	ctx, arrived := stream.Context(), time.Now()
 	if in.RequestId != nil {
 		rpc.SetRequestID(ctx, in.GetRequestId())
 	}
@@ -36,6 +38,10 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 		return statusOf(err)
 	}
 	defer release()
+	resumed := len(in.GetResume()) > 0
+	defer func() { s.observer.Ended(inst.Name, status.Code(err), time.Since(arrived), resumed) }()
+	ctx, leave := s.drain.join(ctx)
+	defer leave()
 	ctx, stop := beforeDeadline(ctx)
 	defer stop()
 	request, err := s.prepare(ctx, in, inst)
@@ -43,7 +49,8 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 		return statusOf(err)
 	}
 	rpc.LetGo(ctx) // from here on there are its tokens, no more than a context, and its options
-	to := &sink{stream: stream, response: in.GetResponse(), request: request, started: s.started(ctx, inst, request)}
+	to := &sink{stream: rpc.Bare(stream), response: in.GetResponse(), request: request, started: s.started(ctx, inst, request),
+		finished: func(r batch.Reason) { s.observer.Finished(inst.Name, r) }}
 	totals, err := generate.Run(ctx, inst.Loop, offerOf(inst).Decoders(), request, to)
 	rpc.Annotate(ctx, "prompt_tokens", len(request.Prompt))
 	rpc.Annotate(ctx, "completion_tokens", totals.Generated)

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 	"github.com/millrace/millrace/gpuworker/model"
 	"github.com/millrace/millrace/gpuworker/template"
+	"github.com/millrace/millrace/gpuworker/vectors"
 	"github.com/millrace/millrace/internal/cputest"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -39,8 +40,12 @@ type worker struct {
 
 	server  *Server
 	manager *model.Manager
-	dir     string
-	stop    func() // as a signal does
+	books   *vectors.Manager
+	vectors pb.VectorServiceClient
+
+	codebooks string // the folder
+	dir       string
+	stop      func() // as a signal does
 }
 
 // modelsDir is a models folder with the shipped model in it.
@@ -75,7 +80,11 @@ func start(t *testing.T, device engine.Device, load ...string) *worker {
 	logger := rpctest.Logger(t)
 	w := &worker{dir: modelsDir(t)}
 	w.manager = model.NewManager(model.Config{Dir: w.dir, VerifyInterval: -1}, device, logger)
-	w.server = New(w.manager, Identity{WorkerID: "w1", Incarnation: "i1", Version: "test"}, logger)
+	w.codebooks = filepath.Join(t.TempDir(), "codebooks")
+	w.books = vectors.NewManager(vectors.Config{
+		Dir: w.codebooks, MaxTrainings: 2, Tokens: TokensOf(w.manager),
+	}, device, logger)
+	w.server = New(w.manager, Vectors{Manager: w.books, Patience: 2 * time.Second}, Identity{WorkerID: "w1", Incarnation: "i1", Version: "test"}, logger)
 	r := rpc.NewServer(rpc.ServerConfig{
 		Domain: rpc.WorkerDomain, DrainTimeout: 10 * time.Second, MaxWaitingBytes: rpc.DefaultMaxReceiveBytes,
 		Options: w.server.Options(),
@@ -94,6 +103,7 @@ func start(t *testing.T, device engine.Device, load ...string) *worker {
 	}
 	t.Cleanup(func() {
 		w.stop()
+		require.NoError(t, w.books.Close())
 		require.NoError(t, w.manager.Close())
 		info, err := device.Info()
 		require.NoError(t, err)
@@ -111,6 +121,7 @@ func start(t *testing.T, device engine.Device, load ...string) *worker {
 	}, 10*time.Second, time.Millisecond)
 	w.conn = rpctest.Dial(t, lis)
 	w.infer, w.models, w.health = pb.NewInferenceServiceClient(w.conn), pb.NewModelServiceClient(w.conn), pb.NewWorkerServiceClient(w.conn)
+	w.vectors = pb.NewVectorServiceClient(w.conn)
 	return w
 }
 
@@ -136,9 +147,15 @@ func (w *worker) generate(ctx context.Context, t *testing.T, in *pb.GenerateRequ
 // receive reads a call to its end.
 func receive(t *testing.T, stream grpc.ServerStreamingClient[pb.GenerateResponse]) outcome {
 	t.Helper()
+	return collect(t, stream.Recv)
+}
+
+// collect puts together what next gives until its error, of which io.EOF is none.
+func collect(t *testing.T, next func() (*pb.GenerateResponse, error)) outcome {
+	t.Helper()
 	out := outcome{ids: map[uint32][]uint32{}, text: map[uint32]string{}, finished: map[uint32]*pb.Finished{}}
 	for {
-		r, err := stream.Recv()
+		r, err := next()
 		if errors.Is(err, io.EOF) {
 			return out
 		}

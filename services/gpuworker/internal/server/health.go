@@ -17,6 +17,8 @@ const requestGap = 10 * time.Millisecond
 // Health implements WorkerService: a full report at once, deltas when something changes, heartbeats at the wanted
 // interval. When the worker stops, the stream goes on until its running requests have ended.
 func (s *Server) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.HealthResponse]) error {
+	s.followers.Add(1)
+	defer s.followers.Add(-1)
 	ctx := stream.Context()
 	requests, ended := make(chan *pb.HealthRequest), make(chan error, 1)
 	go func() {

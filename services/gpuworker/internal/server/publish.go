@@ -71,7 +71,8 @@ func (p *publisher) publish() (health.State, []health.Check) {
 		p.info.PhysicalTotal, p.info.PhysicalFree = nil, nil
 	}
 	in := health.Input{
-		Starting: s.starting.Load(), Draining: s.stopping.Load() || s.drain.told.Load(), Models: models, Device: p.info, Failure: err,
+		Codebooks: s.vectors.Loaded(),
+		Starting:  s.starting.Load(), Draining: s.stopping.Load() || s.drain.told.Load(), Models: models, Device: p.info, Failure: err,
 		Leaked: s.models.Leaked(), VerifyInterval: s.models.VerifyInterval(),
 	}
 	state, checks := health.Assess(in)
@@ -84,7 +85,8 @@ func (p *publisher) publish() (health.State, []health.Check) {
 	if p.last != nil && showReloads(p.last.report.GetModels(), r.GetModels()) {
 		s.nudge()
 	}
-	p.offer(&snapshot{report: r, over: s.stopping.Load() && r.GetLoad().GetRunning()+r.GetLoad().GetWaiting() == 0})
+	running := r.GetLoad().GetRunning() + r.GetLoad().GetWaiting() + r.GetVectors().GetTrainings()
+	p.offer(&snapshot{report: r, over: s.stopping.Load() && running == 0})
 	return state, checks
 }
 

@@ -30,6 +30,7 @@ func (s *Server) report(in health.Input, state health.State, checks []health.Che
 		WorkerId: s.identity.WorkerID, Incarnation: s.identity.Incarnation, Version: s.identity.Version,
 		ClassId: model.ClassID(in.Device, model.DefaultKV(in.Device)), State: stateOf[state],
 		Device: deviceOf(in.Device, in.Leaked), Load: s.rates.load(in.Models), Progress: progressOf(in.Models), Files: files,
+		Vectors: s.vectorStatus(),
 	}
 	for _, c := range checks {
 		r.Checks = append(r.Checks, &pb.HealthCheck{Name: c.Name, Ok: c.OK, Message: c.Message})

@@ -137,10 +137,11 @@ func TestTheContractNamesEveryCheck(t *testing.T) {
 	require.True(t, found)
 	var named []string
 	for _, quoted := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(text, -1) {
-		named = append(named, strings.TrimSuffix(quoted[1], "/MODEL"))
+		named = append(named, strings.TrimSuffix(strings.TrimSuffix(quoted[1], "/MODEL"), "/CODEBOOK"))
 	}
 	require.ElementsMatch(t, []string{
 		health.CheckDevice, health.CheckManagement, health.CheckMemoryErrors, health.CheckMemoryPressure, health.CheckFrees,
 		health.CheckLeaks, health.CheckStepProgress, health.CheckModel, health.CheckResidency,
+		health.CheckCodebook, health.CheckCodebookResidency,
 	}, named)
 }

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc/orca"
@@ -11,6 +13,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/health"
 	"github.com/millrace/millrace/gpuworker/model"
 	"github.com/millrace/millrace/gpuworker/prompt"
+	"github.com/millrace/millrace/gpuworker/vectors"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
@@ -27,8 +30,11 @@ type Server struct {
 	pb.UnimplementedInferenceServiceServer
 	pb.UnimplementedModelServiceServer
 	pb.UnimplementedWorkerServiceServer
+	pb.UnimplementedVectorServiceServer
 
 	models   *model.Manager
+	vectors  *vectors.Manager
+	patience time.Duration
 	identity Identity
 	logger   hclog.Logger
 	starting atomic.Bool
@@ -37,6 +43,7 @@ type Server struct {
 	looked   looked
 	rates    rates // used by Run only
 	files    fileList
+	books    bookList
 	pressure orca.ServerMetricsRecorder
 	wake     chan struct{} // capacity 1: Run looks at the worker at once
 
@@ -45,15 +52,29 @@ type Server struct {
 	published chan struct{}
 	encoder   *prompt.Encoder
 	cached    func() []cached // the models whose cached prefixes are told
+
+	observer  Observer
+	followers atomic.Int64
+	resyncs   atomic.Uint64
 }
 
-// New returns a server over models. It is STARTING until Started is called.
-func New(models *model.Manager, identity Identity, logger hclog.Logger) *Server {
+// Vectors is what serves codebooks and trainings.
+type Vectors struct {
+	Manager *vectors.Manager
+	// Patience is how long a caller may send nothing where something is due, or read nothing. 0: DefaultPatience.
+	Patience time.Duration
+}
+
+// DefaultPatience is long for a program, and short for memory that others could use.
+const DefaultPatience = time.Minute
+
+// New returns a server over models and codebooks of one device. It is STARTING until Started is called.
+func New(models *model.Manager, v Vectors, identity Identity, logger hclog.Logger) *Server {
 	s := &Server{
-		models: models, identity: identity, logger: logger.Named("server"), pressure: orca.NewServerMetricsRecorder(),
+		models: models, vectors: v.Manager, patience: cmp.Or(v.Patience, DefaultPatience), identity: identity, logger: logger.Named("server"), pressure: orca.NewServerMetricsRecorder(),
 		encoder: prompt.NewEncoder(runtime.GOMAXPROCS(0)), wake: make(chan struct{}, 1), published: make(chan struct{}),
 	}
-	s.cached = func() []cached { return cachedOf(models) }
+	s.cached, s.observer = func() []cached { return cachedOf(models) }, nobody{}
 	s.starting.Store(true)
 	return s
 }
@@ -64,6 +85,7 @@ func (s *Server) Register(r *rpc.Server) error {
 	pb.RegisterInferenceServiceServer(r, s)
 	pb.RegisterModelServiceServer(r, s)
 	pb.RegisterWorkerServiceServer(r, s)
+	pb.RegisterVectorServiceServer(r, s)
 	if err := orca.Register(r, orca.ServiceOptions{ServerMetricsProvider: s.pressure}); err != nil {
 		return fmt.Errorf("register load reports: %w", err)
 	}

@@ -12,10 +12,11 @@ import (
 
 // sink sends the events of a generation, headers with the first.
 type sink struct {
-	stream   grpc.ServerStreamingServer[pb.GenerateResponse]
+	stream   grpc.ServerStream   // bare: small events do not pile up before a reader that does not read
 	response *pb.ResponseOptions // of the request, whose other parts are not held
 	request  generate.Request
 	started  *pb.Started // what is known of it before it begins
+	finished func(batch.Reason)
 }
 
 // Started implements generate.Sink. It sends the echoed prompt too, where no scores will carry it. A request that is resumed
@@ -25,7 +26,7 @@ func (s *sink) Started(is generate.Started) error {
 	for _, n := range is.Resumed {
 		s.started.ResumedTokens = append(s.started.ResumedTokens, uint32(n))
 	}
-	err := s.stream.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Started{Started: s.started}})
+	err := s.stream.SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Started{Started: s.started}})
 	r := s.response
 	switch {
 	case err != nil || r == nil || s.request.Resumed():
@@ -46,12 +47,12 @@ func (s *sink) sendPrompt(from int, details []*pb.TokenDetail, count int) error 
 			p.TokenIds = append(p.TokenIds, uint32(id))
 		}
 	}
-	return s.stream.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Prompt{Prompt: p}})
+	return s.stream.SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Prompt{Prompt: p}})
 }
 
 // Prefilled implements generate.Sink.
 func (s *sink) Prefilled(n int) error {
-	return s.stream.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Progress{
+	return s.stream.SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Progress{
 		Progress: &pb.Progress{PrefilledTokens: uint32(n)},
 	}})
 }
@@ -76,7 +77,7 @@ func (s *sink) Tokens(t generate.Tokens) error {
 			out.Details = append(out.Details, detailOf(&t.Rows[i]))
 		}
 	}
-	return s.stream.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: out}})
+	return s.stream.SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: out}})
 }
 
 // Finished implements generate.Sink.
@@ -97,7 +98,8 @@ func (s *sink) Finished(f generate.Finished) error {
 			out.Matched = &pb.Finished_StopTokenId{StopTokenId: uint32(f.StopID)}
 		}
 	}
-	return s.stream.Send(&pb.GenerateResponse{Event: &pb.GenerateResponse_Finished{Finished: out}})
+	s.finished(f.Reason)
+	return s.stream.SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Finished{Finished: out}})
 }
 
 func detailOf(row *engine.RowResult) *pb.TokenDetail {

@@ -25,11 +25,11 @@ type parts struct {
 	urgent   urgent
 	counts   uint64 // ledger and load: told at a scheduler's interval
 	readings uint64 // what moves all the time in them: the same, and nobody decides anew for it
-	ages     uint64 // of models, and in the texts of checks: as readings are
+	ages     uint64 // of models and codebooks, and in the texts of checks: as readings are
 }
 
 // urgent is what routing needs at once.
-type urgent struct{ state, checks, models, files, over uint64 }
+type urgent struct{ state, checks, models, files, vectors, over uint64 }
 
 // next are the parts of a snapshot that follows another one.
 func (p parts) next(last, now *snapshot) parts {
@@ -47,12 +47,13 @@ func (p parts) next(last, now *snapshot) parts {
 		return proto.Equal(steadyModel(a), steadyModel(b))
 	}))
 	bump(&p.urgent.files, slices.EqualFunc(was.GetFiles(), is.GetFiles(), same))
+	bump(&p.urgent.vectors, proto.Equal(steadyVectors(was.GetVectors()), steadyVectors(is.GetVectors())))
 	bump(&p.urgent.over, last.over == now.over)
 	bump(&p.counts, proto.Equal(steadyDevice(was.GetDevice()), steadyDevice(is.GetDevice())) &&
 		proto.Equal(steadyLoad(was.GetLoad()), steadyLoad(is.GetLoad())))
 	bump(&p.readings, proto.Equal(was.GetDevice(), is.GetDevice()) && proto.Equal(was.GetLoad(), is.GetLoad()))
 	bump(&p.ages, slices.EqualFunc(was.GetModels(), is.GetModels(), same) &&
-		slices.EqualFunc(was.GetChecks(), is.GetChecks(), same))
+		slices.EqualFunc(was.GetChecks(), is.GetChecks(), same) && proto.Equal(was.GetVectors(), is.GetVectors()))
 	return p
 }
 
@@ -99,6 +100,9 @@ func (n *snapshot) delta(was parts) *pb.WorkerDelta {
 	}
 	if was.ages != is.ages || was.urgent.models != is.urgent.models {
 		d.Models, d.ModelsChanged = r.GetModels(), true
+	}
+	if was.ages != is.ages || was.urgent.vectors != is.urgent.vectors {
+		d.Vectors = r.GetVectors()
 	}
 	if was.urgent.files != is.urgent.files {
 		d.Files, d.FilesChanged = r.GetFiles(), true

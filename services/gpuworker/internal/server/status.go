@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/prompt"
 	"github.com/millrace/millrace/gpuworker/template"
 	"github.com/millrace/millrace/gpuworker/tokenizer"
+	"github.com/millrace/millrace/gpuworker/vectors"
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
@@ -28,6 +29,7 @@ import (
 var (
 	errExpectation = errors.New("the worker is not the one expected")
 	errDeadline    = errors.New("the deadline is reached")
+	errDrained     = errors.New("the worker drains, and the time that an operator gave what runs is over")
 )
 
 // row says what becomes of a sentinel.
@@ -42,6 +44,7 @@ type row struct {
 // they wrap.
 var table = []row{
 	{prompt.ErrNoTokens, codes.InvalidArgument, reason.NoTokens, 0},
+	{errDrained, codes.Unavailable, reason.WorkerDraining, 0},
 	{errDeadline, codes.DeadlineExceeded, reason.DeadlineExceeded, 0},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, reason.DeadlineExceeded, 0},
 	{context.Canceled, codes.Canceled, reason.Cancelled, 0},
@@ -64,6 +67,22 @@ var table = []row{
 	{model.ErrUnloaded, codes.Unavailable, reason.ModelUnloaded, 0},
 	{model.ErrFailed, codes.Unavailable, reason.ModelOutOfService, 0},
 	{model.ErrCorrupt, codes.DataLoss, reason.ResidentTensorDiffers, 0},
+
+	{vectors.ErrStopped, codes.Unavailable, reason.WorkerStopping, 0},
+	{vectors.ErrName, codes.InvalidArgument, reason.BadCodebookName, 0},
+	{vectors.ErrExists, codes.AlreadyExists, reason.CodebookExists, 0},
+	{vectors.ErrNotFound, codes.NotFound, reason.UnknownCodebook, 0},
+	{vectors.ErrNotLoaded, codes.NotFound, reason.CodebookNotLoaded, 0},
+	{vectors.ErrDigest, codes.FailedPrecondition, reason.CodebookDigestMismatch, 0},
+	{vectors.ErrFailed, codes.Unavailable, reason.CodebookOutOfService, 0},
+	{vectors.ErrFile, codes.FailedPrecondition, reason.InvalidCodebookFile, 0},
+	{vectors.ErrWrite, codes.Internal, reason.CodebookNotWritten, 0},
+	{vectors.ErrCorrupt, codes.DataLoss, reason.ResidentCodebookDiffers, 0},
+	{vectors.ErrNoFit, codes.ResourceExhausted, reason.DoesNotFit, 0},
+	{vectors.ErrNoTrainings, codes.Unavailable, reason.NoTrainings, 0},
+	{vectors.ErrTooMany, codes.ResourceExhausted, reason.TooManyTrainings, 5 * time.Second},
+	{vectors.ErrInput, codes.InvalidArgument, reason.BadTrainingInput, 0},
+	{vectors.ErrCheckpoint, codes.FailedPrecondition, reason.CheckpointMismatch, 0},
 
 	{arch.ErrInvalidModel, codes.FailedPrecondition, reason.InvalidModelFile, 0},
 	{batch.ErrTooLong, codes.InvalidArgument, reason.PromptTooLong, 0},
@@ -129,7 +148,13 @@ func numbersOf(err error) map[string]string {
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	var fit *model.FitError
 	var text *generate.TextError
+	var short *vectors.FitError
 	switch {
+	case errors.As(err, &short):
+		return map[string]string{
+			"needed_bytes": number(short.Needed), "free_bytes": number(short.Free), "spool_bytes": number(short.Spool),
+			"free_spool_bytes": number(short.FreeSpool),
+		}
 	case errors.As(err, &fit):
 		var idle []string
 		for _, m := range fit.Idle {
@@ -150,6 +175,10 @@ func numbersOf(err error) map[string]string {
 
 // violationsOf is the field that an error of the core complains of; nil for most.
 func violationsOf(err error) []rpc.Violation {
+	var in *vectors.InputError
+	if errors.As(err, &in) {
+		return []rpc.Violation{{Field: in.Field, Description: in.Problem}}
+	}
 	var resume *generate.ResumeError
 	if !errors.As(err, &resume) {
 		return nil

@@ -47,7 +47,7 @@ func TestNoSentinelOfTheCoreIsForgotten(t *testing.T) {
 		}
 		return true
 	})
-	for _, pkg := range []string{"engine", "batch", "model", "gguf", "arch", "tokenizer", "template", "prompt", "generate"} {
+	for _, pkg := range []string{"engine", "batch", "model", "gguf", "arch", "tokenizer", "template", "prompt", "generate", "vectors"} {
 		files, err := filepath.Glob(filepath.Join(root, pkg, "*.go"))
 		require.NoError(t, err)
 		for _, path := range files {

@@ -3,11 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -17,16 +19,24 @@ import (
 
 // drain has a worker finish what runs and take nothing new.
 func (a *app) drain() *cobra.Command {
-	return a.tellWorker(&cobra.Command{
+	var within time.Duration
+	var cmd *cobra.Command
+	cmd = a.tellWorker(&cobra.Command{
 		Use:   "drain WORKER",
 		Short: "Let a worker finish what runs and take nothing new",
 		Long: "Has a worker take nothing new. What runs there ends there, or goes on at another worker where the scheduler can hand\n" +
-			"it over. It stays so, for every scheduler, until millrace undrain or until the worker starts again. millrace workers\n" +
+			"it over; with --within, what is left after that time is ended there and handed over all the same. It stays so, for every scheduler, until millrace undrain or until the worker starts again. millrace workers\n" +
 			"shows when nothing runs there any more.",
 		Example: "  millrace drain worker-1 && millrace workers",
 	}, "drains: it finishes what runs and takes nothing new", func(ctx context.Context, fleet pb.FleetServiceClient, id string) (proto.Message, error) {
-		return fleet.DrainWorker(ctx, &pb.DrainWorkerRequest{WorkerId: id})
+		in := &pb.DrainWorkerRequest{WorkerId: id}
+		if cmd.Flags().Changed("within") {
+			in.Timeout = durationpb.New(within)
+		}
+		return fleet.DrainWorker(ctx, in)
 	})
+	cmd.Flags().DurationVar(&within, "within", 0, "how long what runs may take to end there, [0s, 24h] (unset: as long as it takes)")
+	return cmd
 }
 
 // undrain takes a drain back.

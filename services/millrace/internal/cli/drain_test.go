@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -9,16 +10,23 @@ import (
 
 func TestDrainAndUndrainTellAScheduler(t *testing.T) {
 	told := map[string]bool{}
-	r := serve(t, &fake{drain: func(id string, drains bool) error {
+	f := &fake{within: -1}
+	f.drain = func(id string, drains bool) error {
 		if id == "w9" {
 			return refusal(codes.NotFound, "UNKNOWN_WORKER", "no connected worker has the id")
 		}
 		told[id] = drains
 		return nil
-	}})
+	}
+	r := serve(t, f)
 	require.Equal(t, 0, r.run(t, "drain", "w1"), r.err.String())
 	require.Equal(t, "w1 drains: it finishes what runs and takes nothing new\n", r.out.String())
 	require.Equal(t, map[string]bool{"w1": true}, told)
+	require.EqualValues(t, -1, f.within, "as long as it takes")
+	for text, want := range map[string]time.Duration{"0s": 0, "10m": 10 * time.Minute} {
+		require.Equal(t, 0, r.run(t, "drain", "w1", "--within", text), r.err.String())
+		require.Equal(t, want, f.within)
+	}
 	require.Equal(t, 0, r.run(t, "undrain", "w1", "--json"), r.err.String())
 	require.Contains(t, r.out.String(), "{}\n")
 	require.Equal(t, map[string]bool{"w1": false}, told)

@@ -19,7 +19,11 @@ func (a *app) health() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := a.deadline(cmd.Context(), healthTimeout)
 			defer cancel()
-			if err := rpc.CheckHealth(ctx, a.target, program); err != nil {
+			creds, err := a.credentials()
+			if err != nil {
+				return err
+			}
+			if err := rpc.CheckHealth(ctx, a.target, program, creds); err != nil {
 				return &exitError{code: failure.Failed, err: err}
 			}
 			return nil

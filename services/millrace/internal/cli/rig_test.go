@@ -40,6 +40,7 @@ type fake struct {
 	models     []*pb.ModelInfo
 	watch      func(*pb.WatchFleetRequest, grpc.ServerStreamingServer[pb.WatchFleetResponse]) error
 	drain      func(id string, drains bool) error // makes it a scheduler, as watch does
+	within     time.Duration                      // of the last drain that had a bound
 }
 
 func (f *fake) Generate(in *pb.GenerateRequest, s grpc.ServerStreamingServer[pb.GenerateResponse]) error {
@@ -92,6 +93,9 @@ func (f fleet) WatchFleet(in *pb.WatchFleetRequest, s grpc.ServerStreamingServer
 }
 
 func (f fleet) DrainWorker(_ context.Context, in *pb.DrainWorkerRequest) (*pb.DrainWorkerResponse, error) {
+	if in.GetTimeout() != nil {
+		f.fake.within = in.GetTimeout().AsDuration()
+	}
 	return &pb.DrainWorkerResponse{}, f.fake.drain(in.GetWorkerId(), true)
 }
 

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	"google.golang.org/grpc"
@@ -148,11 +149,28 @@ func (e *exitError) Unwrap() error { return e.err }
 
 // dial connects to the target.
 func (a *app) dial() (conn *grpc.ClientConn, closeConn func(), err error) {
-	conn, err = rpc.Dial(a.target, program)
+	creds, err := a.credentials()
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err = rpc.Dial(a.target, program, creds)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: --target: %w", failure.ErrUsage, err)
 	}
 	return conn, func() { _ = conn.Close() }, nil // only an error if closed twice
+}
+
+// credentials are what connections to the target are made with.
+func (a *app) credentials() (grpc.DialOption, error) {
+	flags := &a.Config.Transport
+	if err := flags.CheckClient("--target", a.target); err != nil {
+		return nil, fmt.Errorf("%w: %w", failure.ErrUsage, err)
+	}
+	creds, err := flags.Dialer(hclog.NewNullLogger())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", failure.ErrUsage, err)
+	}
+	return grpc.WithTransportCredentials(creds), nil
 }
 
 // deadline applies --timeout, or unless where it is not given; 0 is no deadline.
@@ -196,8 +214,11 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   program,
 		Short: "Client of language models served over gRPC",
-		Long: "millrace generates, chats, loads, watches and measures over gRPC, against a scheduler or a single worker.\n\n" +
-			"Environment:\n  MILLRACE_TARGET  address of the server, when --target is not given\n\n" + failure.Documentation,
+		Long: "millrace generates, chats, loads, watches and measures over gRPC, against a scheduler or a single worker, and trains\n" +
+			"vector codebooks there.\n\n" +
+			"Environment:\n  MILLRACE_TARGET  address of the server, when --target is not given\n" +
+			"  MILLRACE_TLS_CA, MILLRACE_TLS_CERT, MILLRACE_TLS_KEY, MILLRACE_TLS_SERVER_NAME\n" +
+			"                   the same for the flags of these names\n\n" + failure.Documentation,
 		Example: "  millrace load stories\n  millrace generate -m stories --temperature 0.7 --top-p 0.9 \"Once upon a time\"",
 		// Without a command the help is shown; with one that is not there, cobra says so.
 		SilenceErrors: true,
@@ -212,11 +233,12 @@ func (a *app) root() *cobra.Command {
 	}
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.target, "target", a.Config.Target, "address of a scheduler or worker: host:port, dns:///name:port or unix:PATH")
+	a.Config.Transport.Dials(flags)
 	flags.DurationVar(&a.timeout, "timeout", 0, "longest time for each call, sent to the server as its deadline "+
-		"(default: 2s for health, 30s for models, drain, undrain, tokenize and detokenize, none for the rest)")
+		"(default: 2s for health, 30s for models, drain, undrain, tokenize, detokenize and vectors list, none for the rest)")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	versions(root)
 	root.AddCommand(a.generate(), a.chat(), a.load(), a.unload(), a.models(), a.workers(), a.drain(), a.undrain(), a.tokenize(),
-		a.detokenize(), a.score(), a.health())
+		a.detokenize(), a.score(), a.vectors(), a.certs(), a.health())
 	return root
 }

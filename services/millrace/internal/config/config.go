@@ -3,6 +3,8 @@ package config
 import (
 	"cmp"
 	"os"
+
+	"github.com/millrace/millrace/services/internal/transport"
 )
 
 // DefaultTarget is where a scheduler listens unless told otherwise.
@@ -12,9 +14,18 @@ const DefaultTarget = "localhost:7070"
 type Config struct {
 	// Target is the server's address: host:port, dns:///name:port or unix:PATH. MILLRACE_TARGET; DefaultTarget.
 	Target string
+	// Transport is how the server is spoken to: CA, Cert, Key and ServerName. MILLRACE_TLS_CA, MILLRACE_TLS_CERT, MILLRACE_TLS_KEY,
+	// MILLRACE_TLS_SERVER_NAME; plaintext.
+	Transport transport.Flags
 }
 
 // Load reads the environment.
 func Load() Config {
-	return Config{Target: cmp.Or(os.Getenv("MILLRACE_TARGET"), DefaultTarget)}
+	return Config{
+		Target: cmp.Or(os.Getenv("MILLRACE_TARGET"), DefaultTarget),
+		Transport: transport.Flags{
+			CA: os.Getenv("MILLRACE_TLS_CA"), Cert: os.Getenv("MILLRACE_TLS_CERT"), Key: os.Getenv("MILLRACE_TLS_KEY"),
+			ServerName: os.Getenv("MILLRACE_TLS_SERVER_NAME"),
+		},
+	}
 }

@@ -33,6 +33,7 @@ var advices = map[string]string{
 	reason.TooManyBytesWaiting: "again when others have been served, or a shorter prompt",
 	reason.InvalidArgument:     "",
 	reason.NotBuilt:            "",
+	reason.CallerNotAllowed:    "another certificate with --tls-cert and --tls-key; or have the server allow this one",
 
 	reason.DeadlineExceeded: "a longer --timeout",
 	reason.Cancelled:        "",
@@ -46,6 +47,7 @@ var advices = map[string]string{
 	reason.ModelDraining:     "millrace load MODEL TARGET when it is unloaded",
 	reason.ModelUnloaded:     loadIt,
 	reason.ModelOutOfService: reloadIt,
+	reason.AmbiguousCodebook: "name one by its digest, or unload one",
 	reason.AmbiguousModel:    "name one with --expect-model-digest; " + whichDigest,
 	reason.DigestMismatch:    whichDigest,
 	reason.ClassMismatch:     whoIsThere,
@@ -62,18 +64,19 @@ var advices = map[string]string{
 	reason.ResumeMismatch:      "the request with which the stream began, its stop strings and --min-tokens too; or from the beginning",
 	reason.NoTokenLeft:         "fewer of --allowed-tokens, --logit-bias and --min-tokens: together they forbid every token",
 
-	reason.FleetUnknown:   whoIsThere,
-	reason.NoWorker:       whoIsThere,
-	reason.UnknownWorker:  whoIsThere,
-	reason.WorkerLost:     again,
-	reason.WorkerFull:     "",
-	reason.WorkersFull:    "",
-	reason.Displaced:      "",
-	reason.TooLate:        "a longer --timeout",
-	reason.WorkerStopping: "another worker, or again when it is back",
-	reason.WorkerDraining: "another worker, or again when it is undrained; millrace undrain WORKER takes a drain back",
-	reason.Stopping:       "another scheduler, or again when it is back",
-	reason.SlowReader:     "send it again, and read the answer as it comes",
+	reason.FleetUnknown:       whoIsThere,
+	reason.NoWorker:           whoIsThere,
+	reason.UnknownWorker:      whoIsThere,
+	reason.WorkerLost:         again,
+	reason.WorkerFull:         "",
+	reason.WorkersFull:        "",
+	reason.Displaced:          "",
+	reason.TooLate:            "a longer --timeout",
+	reason.WorkerStopping:     "another worker, or again when it is back",
+	reason.WorkerDraining:     "another worker, or again when it is undrained; millrace undrain WORKER takes a drain back",
+	reason.Stopping:           "another scheduler, or again when it is back",
+	reason.TooManyVectorCalls: "again in a moment; or a scheduler with a larger --max-vector-calls",
+	reason.SlowReader:         "send it again, and read the answer as it comes",
 
 	reason.BadLoadOption:           "millrace load --help lists what a load takes",
 	reason.ModelDoesNotFit:         less,
@@ -86,6 +89,22 @@ var advices = map[string]string{
 	reason.UnsupportedArchitecture: otherModel,
 	reason.UnsupportedTensorType:   otherModel,
 	reason.UnsupportedTokenizer:    otherModel,
+
+	reason.BadCodebookName:         "letters, digits and \"._-\", with \"/\" between folders",
+	reason.UnknownCodebook:         "the name of a codebook that a worker has, or train one with --save-as",
+	reason.CodebookNotLoaded:       "load it, or put it on a worker",
+	reason.CodebookExists:          "another name, or replace the one there",
+	reason.CodebookDigestMismatch:  "the digest that the codebook has, or another codebook",
+	reason.CodebookOutOfService:    "load it again; if it happens again, the device is faulty",
+	reason.InvalidCodebookFile:     "another file of the codebook; this one is not what it should be",
+	reason.CodebookNotWritten:      "room and permission to write in the worker's --codebooks folder",
+	reason.ResidentCodebookDiffers: "load it again; if it happens again, the device is faulty",
+	reason.DoesNotFit:              "fewer rows, with --max-rows-per-codeword; or unload a model; or a worker with a larger --spool-space",
+	reason.NoTrainings:             "another worker, or one started with --max-trainings",
+	reason.TooManyTrainings:        "again when one has ended",
+	reason.BadTrainingInput:        "",
+	reason.CheckpointMismatch:      "the checkpoint of this very training: the same rows, config and seed",
+	reason.SilentSender:            "again, and send without long pauses; or a worker with a longer --training-timeout",
 
 	reason.ResidentTensorDiffers: reloadIt,
 	reason.OutOfDeviceMemory:     less,
@@ -118,6 +137,9 @@ func advice(err error, code codes.Code, r Request) string {
 	}
 	switch {
 	case code == codes.Unavailable && rpc.Info(err) == nil:
+		if text := tlsAdvice(err.Error()); text != "" {
+			return text
+		}
 		if r.TargetGiven {
 			return "start a server at " + r.Target + ", or name another with --target"
 		}

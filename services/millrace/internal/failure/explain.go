@@ -90,7 +90,8 @@ func statusOf(err error) (*status.Status, bool) {
 func headline(st *status.Status, violations []rpc.Violation, target string) string {
 	text := st.Message()
 	// What grpc-go says of a connection that was not made, without its own words around it.
-	if _, cause, found := strings.Cut(text, `desc = "transport: `); found {
+	if _, cause, found := strings.Cut(text, `desc = "`); found && strings.HasPrefix(text, "connection error: ") {
+		cause = strings.TrimPrefix(cause, "transport: ")
 		if _, dial, found := strings.Cut(cause, ": dial "); found {
 			cause = "dial " + dial
 		}

@@ -82,6 +82,14 @@ func TestErrorsSayWhatHappenedAndWhatToDo(t *testing.T) {
 			"late\n  reason: DEADLINE (DEADLINE_EXCEEDED, said by worker.millrace.dev)\n  so far: 3 prompt tokens, 7 generated\n  try: a longer --timeout"},
 		"an unreachable server is named": {status.Error(codes.Unavailable, `connection error: desc = "transport: some words: dial tcp: refused"`), there,
 			"cannot reach there:1: dial tcp: refused\n  reason: UNAVAILABLE\n  try: start a server at there:1, or name another with --target"},
+		"a server that wants a certificate": {status.Error(codes.Unavailable, `connection error: desc = "error reading server preface: remote error: tls: certificate required"`), there,
+			"cannot reach there:1: error reading server preface: remote error: tls: certificate required\n  reason: UNAVAILABLE\n" +
+				"  try: --tls-cert and --tls-key: this server wants to know who calls"},
+		"a server of another authority": {status.Error(codes.Unavailable, `connection error: desc = "transport: authentication handshake failed: tls: failed to verify certificate: x509: certificate signed by unknown authority"`), there,
+			"cannot reach there:1: authentication handshake failed: tls: failed to verify certificate: x509: certificate signed by unknown authority\n" +
+				"  reason: UNAVAILABLE\n  try: --tls-ca with the authority of the server's certificate"},
+		"a server with TLS, asked in plaintext": {status.Error(codes.Unavailable, `connection error: desc = "error reading server preface: EOF"`), there,
+			"cannot reach there:1: error reading server preface: EOF\n  reason: UNAVAILABLE\n  try: --tls-ca, if that server has TLS"},
 		"no server at the usual target": {fmt.Errorf("check: %w", status.Error(codes.Unavailable, "gone")), here,
 			"gone\n  reason: UNAVAILABLE\n  try: start a server (make up), or name one with --target or MILLRACE_TARGET"},
 		"a status without a message names its code": {status.Error(codes.DataLoss, ""), here,

@@ -67,7 +67,9 @@ func (v *value) Type() string {
 		return "ids"
 	}
 	switch v.fd.Kind() {
-	case protoreflect.FloatKind:
+	case protoreflect.EnumKind:
+		return strings.Join(names(v.fd.Enum()), "|")
+	case protoreflect.FloatKind, protoreflect.DoubleKind:
 		return "number"
 	case protoreflect.Int32Kind, protoreflect.Uint32Kind, protoreflect.Uint64Kind:
 		return "n"
@@ -100,6 +102,14 @@ func (v *value) Set(text string) error {
 		return nil
 	case v.fd.IsList():
 		v.m.Mutable(v.fd).List().Append(protoreflect.ValueOfString(text))
+		return nil
+	}
+	if v.fd.Kind() == protoreflect.EnumKind {
+		number, err := enum(v.fd.Enum(), text)
+		if err != nil {
+			return err
+		}
+		v.m.Set(v.fd, protoreflect.ValueOfEnum(number))
 		return nil
 	}
 	one, err := scalar(v.fd.Kind(), text)
@@ -145,6 +155,12 @@ func scalar(kind protoreflect.Kind, text string) (protoreflect.Value, error) {
 			return protoreflect.Value{}, fmt.Errorf("%w: %q is not a number", ErrValue, text)
 		}
 		return protoreflect.ValueOfFloat32(float32(f)), nil
+	case protoreflect.DoubleKind:
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return protoreflect.Value{}, fmt.Errorf("%w: %q is not a number", ErrValue, text)
+		}
+		return protoreflect.ValueOfFloat64(f), nil
 	case protoreflect.Int32Kind:
 		i, err := strconv.ParseInt(text, 10, 32)
 		if err != nil {

@@ -90,3 +90,40 @@ func TestATextWithoutAFieldIsAMistakeOfTheProgram(t *testing.T) {
 		knobs.Register(pflag.NewFlagSet("test", pflag.ContinueOnError), &pb.Sampling{}, map[string]string{"bogus": ""})
 	})
 }
+
+func TestEnumsGoByTheirNames(t *testing.T) {
+	fields := []string{"init", "codeword_type", "kind", "energy_tolerance"}
+	for text, want := range map[string]pb.CodebookInit{
+		"random": pb.CodebookInit_CODEBOOK_INIT_RANDOM, "kmeans-plus-plus": pb.CodebookInit_CODEBOOK_INIT_KMEANS_PLUS_PLUS,
+		"KMEANS_PLUS_PLUS": pb.CodebookInit_CODEBOOK_INIT_KMEANS_PLUS_PLUS, "Given": pb.CodebookInit_CODEBOOK_INIT_GIVEN,
+	} {
+		got := &pb.TrainingConfig{}
+		require.NoError(t, parse(t, got, fields, "--init", text), text)
+		require.Equal(t, want, got.GetInit(), text)
+		require.Equal(t, "CODEBOOK_INIT_", got.GetInit().String()[:14])
+	}
+	for _, text := range []string{"", "unspecified", "1", "rand", "codebook-init-random"} {
+		require.ErrorContains(t, parse(t, &pb.TrainingConfig{}, fields, "--init", text), "random, kmeans-plus-plus, farthest, given", "%q", text)
+	}
+	require.Equal(t, "farthest", knobs.Name(pb.CodebookInit_CODEBOOK_INIT_FARTHEST))
+	require.Equal(t, "7", knobs.Name(pb.CodebookInit(7)))
+}
+
+func TestTextsAreWhatSetTakes(t *testing.T) {
+	want := &pb.TrainingConfig{
+		Dimension: 128, Rows: 1 << 40, ElementType: pb.ElementType_ELEMENT_TYPE_I8, Init: pb.CodebookInit_CODEBOOK_INIT_FARTHEST,
+		Seed: proto.Uint64(math.MaxUint64), MaxIterations: proto.Uint32(0), EnergyTolerance: proto.Float64(0.1), SaveAs: proto.String("a/b"),
+		Annealing: &pb.Annealing{Temperature: proto.Float64(1)},
+	}
+	texts := knobs.Texts(want)
+	require.Equal(t, map[string]string{
+		"dimension": "128", "rows": "1099511627776", "element_type": "i8", "init": "farthest", "seed": "18446744073709551615",
+		"max_iterations": "0", "energy_tolerance": "0.1", "save_as": "a/b",
+	}, texts)
+	got := &pb.TrainingConfig{Annealing: want.GetAnnealing()}
+	for field, text := range texts {
+		require.NoError(t, knobs.Set(got, field, text))
+	}
+	require.True(t, proto.Equal(want, got), "%v", got)
+	require.Equal(t, map[string]string{"top_p": "0.1"}, knobs.Texts(&pb.Sampling{TopP: proto.Float32(0.1)}))
+}

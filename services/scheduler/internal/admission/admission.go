@@ -51,7 +51,8 @@ func MaxQueue(n int) Option { return func(a *Admission) { a.maxQueue = n } }
 // Grace is how long a model may be without a worker before its requests are refused; 0: at once.
 func Grace(d time.Duration) Option { return func(a *Admission) { a.grace = d } }
 
-// OnDemand is whether whoever asks has a model loaded that nobody serves: then a refusal that a load would help is given at once.
+// OnDemand is whether whoever asks has a model loaded that nobody serves: then a refusal that a load would help is given at once, or once
+// the worker that has it loaded has not come back within the grace.
 func OnDemand(is bool) Option { return func(a *Admission) { a.onDemand = is } }
 
 // New makes an admission over a fleet. maxInFlight is how many requests a worker gets from this process at once, which is all that
@@ -73,7 +74,7 @@ func (a *Admission) Place(ctx context.Context, request route.Request) (*Lease, e
 	i := &item{request: request}
 	if l := a.line(request.Model); l == nil || !l.ahead(i) {
 		lease, err := a.try(i)
-		if err == nil || !a.mayWait(&request, err) {
+		if err == nil || !a.mayWait(i, err) {
 			return lease, err
 		}
 	}
@@ -94,28 +95,60 @@ func (a *Admission) Stats() (all []Stats) {
 }
 
 // mayWait is whether a request that found no place may wait for one.
-func (a *Admission) mayWait(r *route.Request, err error) bool {
-	switch {
-	case errors.Is(err, route.ErrWorkersFull), errors.Is(err, route.ErrTight):
+func (a *Admission) mayWait(i *item, err error) bool {
+	r := &i.request
+	if errors.Is(err, route.ErrWorkersFull) || errors.Is(err, route.ErrTight) {
 		return true
-	case a.onDemand && route.Loadable(err) != nil:
-		return false
-	case r.Resumes:
-		return !errors.Is(err, route.ErrAmbiguousModel)
 	}
-	return errors.Is(err, route.ErrNoWorker) && !r.Pinned() && between(a.fleet.Snapshot(), r.Model, a.grace)
+	load := a.onDemand && route.Loadable(err) != nil
+	switch {
+	case load && !route.Loadable(err).Returns:
+		return false
+	case r.Resumes && !load:
+		return !errors.Is(err, route.ErrAmbiguousModel)
+	case !load && r.Pinned():
+		return i.returns
+	case !load && !errors.Is(err, route.ErrNoWorker):
+		return false
+	}
+	return between(a.fleet.Snapshot(), r.Model, a.grace, anyCopy)
 }
 
-// between is whether a model is between workers: one that served it was heard less than grace ago, or one that has it is starting.
-func between(s *fleet.Snapshot, model string, grace time.Duration) bool {
+// between is whether a model is between workers: one that served a copy of it that suits was heard less than grace ago, or one that
+// has it, and may have such a copy, is starting.
+func between(s *fleet.Snapshot, model string, grace time.Duration, suits func(*route.Model) bool) bool {
 	for n := range s.Route.Workers {
 		w, m := &s.Route.Workers[n], &s.Members[n]
 		starts := w.Connected && w.State == route.Starting && w.Has(model)
-		if starts || !w.Connected && w.Serving(model) && time.Since(m.LastMessage) < grace {
+		gone := (!w.Connected || !m.Link.Reports()) && w.Serving(model) && time.Since(m.LastMessage) < grace
+		if !starts && !gone {
+			continue
+		}
+		if at := slices.IndexFunc(w.Models, func(m route.Model) bool { return m.Name == model }); at < 0 || suits(&w.Models[at]) {
 			return grace > 0
 		}
 	}
 	return false
+}
+
+// anyCopy suits a request that is not pinned.
+func anyCopy(*route.Model) bool { return true }
+
+// copyFor suits a request that expects a digest or a class; a worker that has not told either yet may have them.
+func copyFor(r *route.Request) func(*route.Model) bool {
+	return func(m *route.Model) bool {
+		return (r.Digest == "" || m.Digest == "" || r.Digest == m.Digest) && (r.ClassID == "" || m.ClassID == "" || r.ClassID == m.ClassID)
+	}
+}
+
+// returns is whether a worker may be back that has what a request found nowhere: the digest or the class that its caller expects. Who has
+// been told of workers that they fail asks again without leaving them out.
+func (a *Admission) returns(s *fleet.Snapshot, r *route.Request, err error) bool {
+	if !r.Pinned() || len(r.Exclude)+len(r.Unloaded) > 0 {
+		return false
+	}
+	absent := errors.Is(err, route.ErrNoWorker) || errors.Is(err, route.ErrDigestMismatch) || errors.Is(err, route.ErrClassMismatch)
+	return absent && between(s, r.Model, a.grace, copyFor(r))
 }
 
 // try takes a place for an item, if there is one.
@@ -131,6 +164,7 @@ func (a *Admission) try(i *item) (*Lease, error) {
 			continue
 		}
 		if err != nil {
+			i.returns = a.returns(snapshot, &i.request, err)
 			return nil, err
 		}
 		m := &snapshot.Members[choice.Index]
@@ -153,9 +187,9 @@ func (a *Admission) try(i *item) (*Lease, error) {
 // ended gives the place of a lease that has ended to those who wait.
 func (a *Admission) ended(l *Lease) {
 	if own := a.line(l.model); own != nil {
-		if l.beyond > 0 {
+		if l.beyond > 0 || l.charged && l.left > 0 {
 			own.mu.Lock()
-			own.queue.charge(l.class, l.beyond)
+			own.queue.settle(l)
 			own.mu.Unlock()
 		}
 		a.dispatch(own)

@@ -119,6 +119,36 @@ func TestAModelBetweenWorkersIsWaitedFor(t *testing.T) {
 	r.got(resumed).End()
 }
 
+func TestADigestOrAClassBetweenWorkersIsWaitedFor(t *testing.T) {
+	rpctest.NoLeaks(t)
+	r := newRig(t, 1, 4, admission.Grace(hang))
+	lease := r.take(one("", 0))
+	class := lease.ClassID
+	digest := r.fleet.Snapshot().Route.Workers[0].Models[0].Digest
+	require.NotEmpty(t, class)
+	require.NotEmpty(t, digest)
+	lease.End()
+	r.processes[0].Kill()
+	r.await(0)
+	byClass, byDigest := one("", 0), one("", 0)
+	byClass.ClassID, byDigest.Digest = class, digest
+	first, second := r.ask(r.within(), byClass), r.ask(r.within(), byDigest)
+	for name, change := range map[string]func(*route.Request){
+		"another class":                 func(q *route.Request) { q.ClassID = "never" },
+		"another digest":                func(q *route.Request) { q.Digest = "never" },
+		"its class, and another digest": func(q *route.Request) { q.ClassID, q.Digest = class, "never" },
+	} {
+		q := one("", 0)
+		change(&q)
+		_, err := r.Place(r.within(), q)
+		var refusal *route.Refusal
+		require.ErrorAs(t, err, &refusal, "%s: nobody had it", name)
+	}
+	r.start(0, 4)
+	r.got(first).End()
+	r.got(second).End()
+}
+
 func TestAModelWithoutAWorkerIsNotWaitedForLong(t *testing.T) {
 	rpctest.NoLeaks(t)
 	const grace = 200 * time.Millisecond

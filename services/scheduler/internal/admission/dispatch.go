@@ -78,7 +78,7 @@ func (q *queue) first(now time.Time, grace time.Duration, try func(*item) (*Leas
 				p.passed++
 			}
 		}
-		q.placed(done, now)
+		got.lease.charged = q.placed(done, now)
 	}
 	done.granted <- got
 	return done, again
@@ -93,7 +93,7 @@ func like(i *item, failed []*item) *item {
 		case len(b.Exclude)+len(b.Unloaded) > 0, b.Digest != "" && a.Digest != b.Digest, b.ClassID != "" && a.ClassID != b.ClassID:
 		case f.full && (b.Resumes || !a.Resumes),
 			f.tight && (b.Resumes || !a.Resumes) && a.Sequences >= b.Sequences && a.Prompt >= b.Prompt,
-			!f.full && !f.tight && b.Resumes == a.Resumes && b.Pinned() == a.Pinned():
+			!f.full && !f.tight && b.Resumes == a.Resumes && b.Pinned() == a.Pinned() && b.Digest == a.Digest && b.ClassID == a.ClassID:
 			return f
 		}
 	}
@@ -106,7 +106,8 @@ func (q *queue) mayWait(i *item, err error, now time.Time, grace time.Duration) 
 		q.away, i.away = time.Time{}, time.Time{}
 		return time.Time{}, true
 	}
-	if q.onDemand && route.Loadable(err) != nil {
+	load := q.onDemand && route.Loadable(err) != nil
+	if load && !route.Loadable(err).Returns {
 		return time.Time{}, false
 	}
 	if i.away.IsZero() {
@@ -114,9 +115,9 @@ func (q *queue) mayWait(i *item, err error, now time.Time, grace time.Duration) 
 	}
 	nobody := errors.Is(err, route.ErrNoWorker) || errors.Is(err, route.ErrFleetUnknown)
 	switch {
-	case i.request.Resumes && nobody:
+	case i.request.Resumes && nobody && !load:
 		return time.Time{}, true
-	case i.request.Resumes:
+	case i.request.Resumes, load && i.request.Pinned(), i.returns:
 		until = i.away.Add(grace)
 	case nobody && !i.request.Pinned():
 		if q.away.IsZero() {
@@ -129,12 +130,13 @@ func (q *queue) mayWait(i *item, err error, now time.Time, grace time.Duration) 
 	return until, now.Before(until)
 }
 
-// placed charges an item that has a place now.
-func (q *queue) placed(i *item, now time.Time) {
+// placed charges an item that has a place now; charged is whether its tenant pays for it.
+func (q *queue) placed(i *item, now time.Time) (charged bool) {
 	q.stats.waited(now.Sub(i.since))
 	if i.request.Resumes {
-		return
+		return false
 	}
 	q.order.Charge(i.class(), int(i.request.Tokens))
-	q.drain.note(i.request.Prompt, now)
+	q.outflow.note(i.request.Prompt, now)
+	return true
 }

@@ -14,11 +14,12 @@ type class = fairqueue.Class
 type item struct {
 	request  route.Request
 	deadline time.Time // of its call; zero: none
-	since    time.Time // when it came
+	since    time.Time // when it came here
 	passed   int       // how many that came after it in order took a place it might have had
 	away     time.Time // since when no worker could serve it at all; zero: one can, or it was not tried
 	full     bool      // when it was tried last, no worker had a place
 	tight    bool      // then, a worker had a place, and it needs more
+	returns  bool      // then, a worker that has the digest and the class it is pinned to was lost a moment ago, or is starting
 	granted  chan grant
 }
 
@@ -26,6 +27,17 @@ type item struct {
 type grant struct {
 	lease *Lease
 	err   error
+}
+
+// held is whether its call had a place before.
+func (i *item) held() bool { return i.request.Arrived != 0 }
+
+// age is when its call came.
+func (i *item) age() time.Time {
+	if i.held() {
+		return time.Unix(0, i.request.Arrived)
+	}
+	return i.since
 }
 
 func (i *item) class() class { return class{Priority: i.request.Priority, Tenant: i.request.Tenant} }

@@ -23,6 +23,7 @@ type Lease struct {
 	crowded bool  // at its end, the worker had as many requests as it may
 	left    int64 // tokens that the request was taken to need and that are not computed
 	beyond  int64 // tokens computed beyond those
+	charged bool  // whether its tenant was charged for it: it had waited
 	started bool
 }
 

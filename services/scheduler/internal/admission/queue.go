@@ -1,29 +1,45 @@
 package admission
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/fairqueue"
 )
 
+// ageZero is the age of what came when the queue was first used; what came before, elsewhere, is older.
+const ageZero = 1 << 62
+
 // queue is what waits for places of one model. It is pure: the time is given in, and who places an item is asked through a function.
 // One goroutine at a time uses it.
 type queue struct {
-	onDemand bool // a refusal that a load would help is given at once
-	most     int  // items that wait at most, those that resume aside
+	onDemand bool // a refusal that a load would help is given, at once or after the grace
+	most     int  // items beyond which no newcomer waits, those that resume aside
 
+	begun    time.Time              // from which ages in order count
 	resuming []*item                // by age
 	order    fairqueue.Queue[*item] // the others
 	tenants  map[class]*tenant
-	ages     uint64
 	away     time.Time // since when no worker serves the model; zero: one does, or nobody has asked
-	drain    drain
+	outflow  outflow
 	stats    counts
 }
 
 // tenant is what of one tenant waits at one priority.
-type tenant struct{ items, prompt int64 }
+type tenant struct {
+	items, prompt int64
+	held          int64 // of items, those that had a place before: no newcomer takes theirs
+}
+
+// count counts an item in, n 1, or out, n -1.
+func (t *tenant) count(i *item, n int64) {
+	t.items += n
+	t.prompt += n * i.request.Prompt
+	if i.held() {
+		t.held += n
+	}
+}
 
 // len is how many items wait.
 func (q *queue) len() int { return q.order.Len() + len(q.resuming) }
@@ -34,12 +50,36 @@ func (q *queue) push(i *item, prefillRate float64, now time.Time) error {
 	i.since = now
 	if q.len() == 0 {
 		q.away = time.Time{}
-		q.drain.begin(now)
+		q.outflow.begin(now)
+	}
+	if q.begun.IsZero() {
+		q.begun = now
 	}
 	if i.request.Resumes {
-		q.resuming = append(q.resuming, i)
+		at, _ := slices.BinarySearchFunc(q.resuming, i, func(a, b *item) int { return cmp.Or(a.age().Compare(b.age()), -1) })
+		q.resuming = slices.Insert(q.resuming, at, i)
 		return nil
 	}
+	if !i.held() {
+		if err := q.admit(i, prefillRate, now); err != nil {
+			return err
+		}
+	}
+	q.order.Push(i, i.class(), uint64(i.age().Sub(q.begun)+ageZero))
+	t := q.tenants[i.class()]
+	if t == nil {
+		if q.tenants == nil {
+			q.tenants = map[class]*tenant{}
+		}
+		t = &tenant{}
+		q.tenants[i.class()] = t
+	}
+	t.count(i, 1)
+	return nil
+}
+
+// admit makes room for a newcomer, or says why not.
+func (q *queue) admit(i *item, prefillRate float64, now time.Time) error {
 	if wait, known := q.wait(i, prefillRate, now); known && !i.deadline.IsZero() && now.Add(wait).After(i.deadline) {
 		q.stats.late++
 		return tooLate(i, wait, now)
@@ -54,18 +94,6 @@ func (q *queue) push(i *item, prefillRate float64, now time.Time) error {
 		q.remove(last)
 		q.stats.displaced++
 	}
-	q.ages++
-	q.order.Push(i, i.class(), q.ages)
-	t := q.tenants[i.class()]
-	if t == nil {
-		if q.tenants == nil {
-			q.tenants = map[class]*tenant{}
-		}
-		t = &tenant{}
-		q.tenants[i.class()] = t
-	}
-	t.items++
-	t.prompt += i.request.Prompt
 	return nil
 }
 
@@ -81,7 +109,7 @@ func (q *queue) leastUrgent(i *item) *item {
 	var items int64
 	for c, t := range q.tenants {
 		switch {
-		case c.Priority > newcomer.Priority:
+		case c.Priority > newcomer.Priority, t.items == t.held:
 			continue
 		case c.Priority == newcomer.Priority && t.items <= own:
 			continue
@@ -95,7 +123,7 @@ func (q *queue) leastUrgent(i *item) *item {
 	}
 	var last *item
 	for x := range q.order.Each {
-		if x.class() == lowest {
+		if x.class() == lowest && !x.held() {
 			last = x
 		}
 	}
@@ -115,8 +143,7 @@ func (q *queue) remove(i *item) bool {
 		return false
 	}
 	t := q.tenants[i.class()]
-	t.items--
-	t.prompt -= i.request.Prompt
+	t.count(i, -1)
 	if t.items == 0 {
 		delete(q.tenants, i.class())
 	}
@@ -142,5 +169,11 @@ func (q *queue) each(yield func(*item) bool) {
 	q.order.Each(yield)
 }
 
-// charge counts tokens that a tenant's request took beyond those it was taken to need.
-func (q *queue) charge(c class, tokens int64) { q.order.Charge(c, int(tokens)) }
+// settle makes the tenant of a request that has ended pay for the tokens that it took: for those beyond what it was taken to need, and
+// not for those that it was charged and were not computed.
+func (q *queue) settle(l *Lease) {
+	q.order.Charge(l.class, int(l.beyond))
+	if l.charged {
+		q.order.Refund(l.class, int(l.left))
+	}
+}

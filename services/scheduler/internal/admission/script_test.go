@@ -22,9 +22,9 @@ import (
 //	worker ID [lost] [places=N] [class=C] [rate=N] [cache=N] [free=N]
 //	report ID sequences=N
 //	ask NAME [prompt=N] [tokens=N] [sequences=N] [priority=N] [tenant=T] [class=C] [resumes] [exclude=ID] [unloaded=ID]
-//	    [deadline=SECONDS]
+//	    [deadline=SECONDS] [arrived=SECONDS]
 //	asks N NAME ...                          NAME1 to NAMEN
-//	end NAME [beyond=N]
+//	end NAME [used=N]                        tokens computed, all that it asked for where not said
 //	cancel NAME
 //	stats
 func TestScripts(t *testing.T) {
@@ -90,8 +90,13 @@ func (p *player) command(words []string) {
 		}
 	case "end":
 		l := p.leases[words[1]]
+		if o["used"] != "" {
+			l.Progress(p.number(o, "used"))
+		} else {
+			l.left = 0
+		}
 		l.choice.End()
-		p.queue.charge(l.class, p.number(o, "beyond"))
+		p.queue.settle(l)
 		p.dispatch()
 	case "cancel":
 		fmt.Fprintf(&p.out, "-> %s left: %v\n", words[1], p.queue.leave(p.items[words[1]]))
@@ -122,6 +127,9 @@ func (p *player) ask(name string, o map[string]string) {
 	if o["unloaded"] != "" {
 		i.request.Unloaded = []string{o["unloaded"]}
 	}
+	if o["arrived"] != "" {
+		i.request.Arrived = p.begun.Add(time.Duration(p.number(o, "arrived")) * time.Second).UnixNano()
+	}
 	if o["deadline"] != "" {
 		i.deadline = p.begun.Add(time.Duration(p.number(o, "deadline")) * time.Second)
 	}
@@ -147,10 +155,12 @@ func (p *player) try(i *item) (*Lease, error) {
 	s := route.NewSnapshot(true, p.workers)
 	choice, err := route.Pick(&s, i.request)
 	if err != nil {
+		i.returns = i.request.Pinned() && len(i.request.Exclude)+len(i.request.Unloaded) == 0 &&
+			slices.ContainsFunc(p.workers, func(w route.Worker) bool { return !w.Connected && copyFor(&i.request)(&w.Models[0]) })
 		return nil, err
 	}
 	require.True(p, choice.Take())
-	return &Lease{WorkerID: s.Workers[choice.Index].ID, choice: choice, class: i.class()}, nil
+	return &Lease{WorkerID: s.Workers[choice.Index].ID, choice: choice, class: i.class(), left: i.request.Tokens}, nil
 }
 
 func (p *player) dispatch() {

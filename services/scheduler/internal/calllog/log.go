@@ -108,6 +108,9 @@ func (l *Log) Started() bool { return l.started > 0 }
 // Complete reports whether the client has all that an OK stream has.
 func (l *Log) Complete() bool { return l.Started() && l.finished == len(l.outputs) }
 
+// Open is how many outputs have not ended: those that another attempt computes.
+func (l *Log) Open() int { return len(l.outputs) - l.finished }
+
 // Tokens is how many tokens the client was sent, without those that it resumed with.
 func (l *Log) Tokens() int64 { return l.tokens }
 

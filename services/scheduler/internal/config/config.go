@@ -11,10 +11,13 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/services/internal/monitor"
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/transport"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
+	"github.com/millrace/millrace/services/scheduler/internal/vectors"
 )
 
 // ErrInvalid says that a flag has a value that it cannot have.
@@ -32,6 +35,8 @@ type Config struct {
 	Listen string
 	// Workers are host:port, unix:PATH or dns:///name:port; at least one.
 	Workers []string
+	// Transport is how callers and workers are spoken to.
+	Transport transport.Flags
 	// MaxInFlight is how many requests one worker gets from this process at once; 0 is no bound.
 	MaxInFlight int64
 	// LoadOnDemand is whether a request for a model that nobody serves has it loaded.
@@ -48,6 +53,10 @@ type Config struct {
 	MaxHeldBytes int64
 	// MaxQueue is how many requests wait for places of one model; [0, 1048576].
 	MaxQueue int
+	// MaxVectorCalls is how many calls of vectors are under way at once; [1, 1048576].
+	MaxVectorCalls int64
+	// MaxVectorBytes bounds the messages that these hold; at least a training's.
+	MaxVectorBytes int64
 	// WorkerGrace is how long a model may be without a worker before its requests are refused; [0, 1 min].
 	WorkerGrace time.Duration
 	// DrainTimeout bounds the wait for running calls at the end; [0, 1 h].
@@ -56,6 +65,8 @@ type Config struct {
 	Processors int
 	// CPUProfile is a file for a profile of the whole run; empty: none.
 	CPUProfile string
+	// MetricsListen is where measures and probes are served; empty: nowhere. PprofListen is the same for profiles.
+	MetricsListen, PprofListen string
 	// LogLevel is trace, debug, info, warn or error.
 	LogLevel string
 	// LogJSON makes log lines JSON objects.
@@ -76,6 +87,8 @@ func Flags(fs *pflag.FlagSet) *Config {
 	c := &Config{}
 	fs.StringVar(&c.Listen, "listen", "127.0.0.1:7070", "address to serve on: host:port or unix:PATH")
 	fs.StringSliceVar(&c.Workers, "workers", nil, "workers, separated by commas: host:port, unix:PATH, or dns:///name:port for all addresses of a name")
+	c.Transport.Serves(fs)
+	c.Transport.Dials(fs)
 	fs.Int64Var(&c.MaxInFlight, "max-in-flight", 16384, "requests one worker gets from this process at once; 0 is no bound")
 	fs.BoolVar(&c.LoadOnDemand, "load-on-demand", false, "let a request for a model that no worker serves have it loaded, and wait for that")
 	fs.DurationVar(&c.LoadTimeout, "load-timeout", 5*time.Minute, "longest wait of a request for its model's load, which goes on; with --load-on-demand")
@@ -84,10 +97,14 @@ func Flags(fs *pflag.FlagSet) *Config {
 	fs.StringVar(&c.InexactFailover, "inexact-failover", Continue, "when no worker of a stream's class is left: continue on another class and say so, or refuse")
 	fs.Int64Var(&c.MaxHeldBytes, "max-held-bytes", defaultMaxHeldBytes, "bytes of requests held until their streams end, to go on elsewhere; requests beyond it are refused")
 	fs.IntVar(&c.MaxQueue, "max-queue", admission.DefaultMaxQueue, "requests that wait for places of one model at once; 0: none waits")
-	fs.DurationVar(&c.WorkerGrace, "worker-grace", admission.DefaultGrace, "how long a model may be without a worker before its requests are refused")
+	fs.Int64Var(&c.MaxVectorCalls, "max-vector-calls", vectors.DefaultMaxCalls, "calls that train, put, encode or decode at once, beside those of models; others are refused")
+	fs.Int64Var(&c.MaxVectorBytes, "max-vector-bytes", vectors.DefaultMaxBytes, "bytes of messages that such calls hold; calls beyond it are refused")
+	fs.DurationVar(&c.WorkerGrace, "worker-grace", admission.DefaultGrace, "how long a model may be without a worker before its requests are refused, or it is loaded elsewhere")
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "longest wait for running calls when stopping")
 	fs.IntVar(&c.Processors, "processors", 0, "processors to use; 0: as many as the load needs, or $GOMAXPROCS if set")
 	fs.StringVar(&c.CPUProfile, "cpu-profile", "", "file for a CPU profile of the whole run (default: none)")
+	fs.StringVar(&c.MetricsListen, "metrics-listen", "", "address to serve Prometheus measures and health checks on, such as 127.0.0.1:9070: /metrics, /healthz, /readyz (default: none)")
+	fs.StringVar(&c.PprofListen, "pprof-listen", "", "loopback address or unix:PATH to serve /debug/pprof/ on, such as 127.0.0.1:6060 (default: none)")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
 	fs.BoolVar(&c.LogJSON, "log-json", false, "write log lines as JSON objects")
 	return c
@@ -101,6 +118,14 @@ func (c *Config) Validate() error {
 	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil && !strings.HasPrefix(c.Listen, "unix:") {
 		refuse("--listen %q: want host:port or unix:PATH", c.Listen)
+	} else if err := c.Transport.CheckListen(c.Listen); err != nil {
+		refuse("%w", err)
+	}
+	if err := c.Transport.Check(); err != nil {
+		refuse("%w", err)
+	}
+	if err := (monitor.Addresses{Listen: c.Listen, Metrics: c.MetricsListen, Profiles: c.PprofListen}).Validate(); err != nil {
+		refuse("%w", err)
 	}
 	if len(c.Workers) == 0 {
 		refuse("--workers names none: give at least one host:port or dns:///name:port")
@@ -108,6 +133,8 @@ func (c *Config) Validate() error {
 	for _, w := range c.Workers {
 		if err := fleet.CheckTarget(w); err != nil {
 			refuse("--workers: %w", err)
+		} else if err := c.Transport.CheckDial("--workers", w); err != nil {
+			refuse("%w", err)
 		}
 	}
 	if c.MaxInFlight < 0 {
@@ -130,6 +157,12 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxQueue < 0 || c.MaxQueue > maxQueue {
 		refuse("--max-queue is %d: must be in [0, %d]", c.MaxQueue, maxQueue)
+	}
+	if c.MaxVectorCalls < 1 || c.MaxVectorCalls > maxQueue {
+		refuse("--max-vector-calls is %d: must be in [1, %d]", c.MaxVectorCalls, maxQueue)
+	}
+	if c.MaxVectorBytes < vectors.MinMaxBytes {
+		refuse("--max-vector-bytes is %d: must be at least %d, the messages of one training", c.MaxVectorBytes, vectors.MinMaxBytes)
 	}
 	if c.WorkerGrace < 0 || c.WorkerGrace > time.Minute {
 		refuse("--worker-grace is %v: must be in [0, 1m]", c.WorkerGrace)
@@ -161,7 +194,10 @@ func (c *Config) Fields() []any {
 		"load_on_demand", c.LoadOnDemand, "load_timeout", c.LoadTimeout,
 		"stale", c.Stale,
 		"failover_wait", c.FailoverWait, "inexact_failover", c.InexactFailover, "max_held_bytes", c.MaxHeldBytes,
+		"max_vector_calls", c.MaxVectorCalls, "max_vector_bytes", c.MaxVectorBytes,
 		"max_queue", c.MaxQueue, "worker_grace", c.WorkerGrace,
-		"drain_timeout", c.DrainTimeout, "processors", c.Processors, "log_level", c.LogLevel, "log_json", c.LogJSON,
+		"drain_timeout", c.DrainTimeout, "processors", c.Processors,
+		"metrics_listen", c.MetricsListen, "pprof_listen", c.PprofListen, "log_level", c.LogLevel, "log_json", c.LogJSON,
+		"tls_cert", c.Transport.Cert, "tls_ca", c.Transport.CA, "tls_client_ca", c.Transport.ClientCA, "insecure", c.Transport.Insecure,
 	}
 }

@@ -19,35 +19,45 @@ func parse(t *testing.T, args ...string) *config.Config {
 
 func TestDefaultsAndAWorkerAreValid(t *testing.T) {
 	c := parse(t, "--workers", "127.0.0.1:7071,dns:///workers.example:7071", "--workers", "unix:/tmp/w")
+	require.ErrorContains(t, c.Validate(), `--workers "dns:///workers.example:7071": would be dialled in plaintext`)
+	c.Transport.Insecure = true
 	require.NoError(t, c.Validate())
 	require.Equal(t, []string{"127.0.0.1:7071", "dns:///workers.example:7071", "unix:/tmp/w"}, c.Workers)
 }
 
 func TestValidateNamesTheFlagThatIsWrong(t *testing.T) {
-	ok := []string{"--workers", "a:1"}
+	ok := []string{"--workers", "127.0.0.1:1"}
 	for name, tc := range map[string]struct {
 		args []string
 		want string
 	}{
-		"no worker":               {nil, "--workers names none"},
-		"a worker without port":   {[]string{"--workers", "a"}, `"a": want host:port`},
-		"an unknown scheme":       {[]string{"--workers", "xds:///a:1"}, "xds:///a:1"},
-		"a listen without port":   {append(ok, "--listen", "a"), "--listen"},
-		"a negative bound":        {append(ok, "--max-in-flight", "-1"), "--max-in-flight"},
-		"no time for a load":      {append(ok, "--load-timeout", "0"), "--load-timeout"},
-		"two days for a load":     {append(ok, "--load-timeout", "48h"), "--load-timeout"},
-		"a silence of no time":    {append(ok, "--stale", "999ms"), "--stale"},
-		"a silence of an hour":    {append(ok, "--stale", "1h"), "--stale"},
-		"a negative queue":        {append(ok, "--max-queue", "-1"), "--max-queue"},
-		"a queue without end":     {append(ok, "--max-queue", "1048577"), "--max-queue"},
-		"a grace of an hour":      {append(ok, "--worker-grace", "1h"), "--worker-grace"},
-		"a drain of two hours":    {append(ok, "--drain-timeout", "2h"), "--drain-timeout"},
-		"no time to fail over":    {append(ok, "--failover-wait", "0s"), "--failover-wait"},
-		"a day to fail over":      {append(ok, "--failover-wait", "24h"), "--failover-wait"},
-		"a third way":             {append(ok, "--inexact-failover", "maybe"), "--inexact-failover"},
-		"less than one request":   {append(ok, "--max-held-bytes", "1000"), "--max-held-bytes"},
-		"too many processors":     {append(ok, "--processors", "5000"), "--processors"},
-		"a level that is not one": {append(ok, "--log-level", "loud"), "--log-level"},
+		"no worker":                       {nil, "--workers names none"},
+		"a worker without port":           {[]string{"--workers", "a"}, `"a": want host:port`},
+		"an unknown scheme":               {[]string{"--workers", "xds:///a:1"}, "xds:///a:1"},
+		"a listen without port":           {append(ok, "--listen", "a"), "--listen"},
+		"a negative bound":                {append(ok, "--max-in-flight", "-1"), "--max-in-flight"},
+		"no time for a load":              {append(ok, "--load-timeout", "0"), "--load-timeout"},
+		"two days for a load":             {append(ok, "--load-timeout", "48h"), "--load-timeout"},
+		"a silence of no time":            {append(ok, "--stale", "999ms"), "--stale"},
+		"a silence of an hour":            {append(ok, "--stale", "1h"), "--stale"},
+		"a negative queue":                {append(ok, "--max-queue", "-1"), "--max-queue"},
+		"a queue without end":             {append(ok, "--max-queue", "1048577"), "--max-queue"},
+		"no call of vectors":              {append(ok, "--max-vector-calls", "0"), "--max-vector-calls"},
+		"too many of them":                {append(ok, "--max-vector-calls", "1048577"), "--max-vector-calls"},
+		"less than one training":          {append(ok, "--max-vector-bytes", "8388607"), "--max-vector-bytes"},
+		"one port for two":                {append(ok, "--listen", "127.0.0.1:7070", "--metrics-listen", "127.0.0.1:7070"), "--metrics-listen"},
+		"profiles for everybody":          {append(ok, "--pprof-listen", "0.0.0.0:6060"), "--pprof-listen"},
+		"a grace of an hour":              {append(ok, "--worker-grace", "1h"), "--worker-grace"},
+		"a drain of two hours":            {append(ok, "--drain-timeout", "2h"), "--drain-timeout"},
+		"no time to fail over":            {append(ok, "--failover-wait", "0s"), "--failover-wait"},
+		"a day to fail over":              {append(ok, "--failover-wait", "24h"), "--failover-wait"},
+		"a third way":                     {append(ok, "--inexact-failover", "maybe"), "--inexact-failover"},
+		"less than one request":           {append(ok, "--max-held-bytes", "1000"), "--max-held-bytes"},
+		"too many processors":             {append(ok, "--processors", "5000"), "--processors"},
+		"all of a machine's networks":     {append(ok, "--listen", ":7070"), `--listen ":7070": would serve other machines in plaintext`},
+		"a worker elsewhere":              {[]string{"--workers", "a:1"}, `--workers "a:1": would be dialled in plaintext`},
+		"a certificate that is not there": {append(ok, "--tls-cert", "/nowhere", "--tls-key", "/nowhere"), "--tls-cert: open /nowhere"},
+		"a level that is not one":         {append(ok, "--log-level", "loud"), "--log-level"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := parse(t, tc.args...).Validate()

@@ -8,6 +8,7 @@ func applied(last *pb.WorkerReport, d *pb.WorkerDelta) *pb.WorkerReport {
 		WorkerId: last.GetWorkerId(), Incarnation: last.GetIncarnation(), ClassId: last.GetClassId(), Version: last.GetVersion(),
 		State: last.GetState(), Checks: last.GetChecks(), Device: last.GetDevice(), Load: last.GetLoad(),
 		Progress: last.GetProgress(), Models: last.GetModels(), Files: last.GetFiles(),
+		Vectors: last.GetVectors(),
 	}
 	if d.GetState() != pb.WorkerState_WORKER_STATE_UNSPECIFIED {
 		r.State = d.GetState()
@@ -29,6 +30,9 @@ func applied(last *pb.WorkerReport, d *pb.WorkerDelta) *pb.WorkerReport {
 	}
 	if d.GetFilesChanged() {
 		r.Files = d.GetFiles()
+	}
+	if d.GetVectors() != nil {
+		r.Vectors = d.GetVectors()
 	}
 	return r
 }

@@ -15,9 +15,10 @@ func TestEveryFieldOfAMessageReachesTheReport(t *testing.T) {
 	delta := &pb.WorkerDelta{
 		Device: &pb.DeviceStatus{}, Load: &pb.LoadStatus{}, Progress: &pb.StepProgress{}, ModelsChanged: true, ChecksChanged: true,
 		FilesChanged: true, Models: []*pb.ModelStatus{{}}, Checks: []*pb.HealthCheck{{}}, Files: []*pb.ModelFile{{}},
-		State: pb.WorkerState_WORKER_STATE_DEGRADED,
+		State: pb.WorkerState_WORKER_STATE_DEGRADED, Vectors: &pb.VectorStatus{},
 	}
-	for _, m := range []proto.Message{delta.Device, delta.Load, delta.Progress, delta.Models[0], delta.Checks[0], delta.Files[0]} {
+	for _, m := range []proto.Message{delta.Device, delta.Load, delta.Progress, delta.Models[0], delta.Checks[0], delta.Files[0],
+		delta.Vectors} {
 		fill(m.ProtoReflect())
 	}
 	last := &pb.WorkerReport{WorkerId: "w", Incarnation: "i", ClassId: "c", Version: "v", State: pb.WorkerState_WORKER_STATE_READY}
@@ -25,6 +26,7 @@ func TestEveryFieldOfAMessageReachesTheReport(t *testing.T) {
 	want := &pb.WorkerReport{
 		WorkerId: "w", Incarnation: "i", ClassId: "c", Version: "v", State: delta.State, Checks: delta.Checks, Device: delta.Device,
 		Load: delta.Load, Progress: delta.Progress, Models: delta.Models, Files: delta.Files,
+		Vectors: delta.Vectors,
 	}
 	require.True(t, proto.Equal(want, report), "want %v, got %v", want, report)
 }

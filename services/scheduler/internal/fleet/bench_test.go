@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
 // crowd is a fleet of so many workers that reports, without sockets, and one member's message as it comes off the wire.
@@ -24,7 +23,7 @@ func crowd(b *testing.B, workers int) (*Fleet, []*playedSession) {
 	}
 	var sessions []*playedSession
 	for i := range workers {
-		m := &member{address: fmt.Sprintf("10.0.%d.%d:7071", i/256, i%256), load: &route.Load{}, changed: true}
+		m := &member{address: fmt.Sprintf("10.0.%d.%d:7071", i/256, i%256), load: &told{}, changed: true}
 		s := &playedSession{m: m, link: newLink(nil, nil, f.cfg)}
 		f.members[m.address] = m
 		sessions = append(sessions, s)

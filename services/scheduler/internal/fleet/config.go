@@ -49,7 +49,7 @@ type Config struct {
 	StreamsPerConn int64
 	// Grace bounds the time after the start in which workers that have not answered leave the fleet unknown. 3 s.
 	Grace time.Duration
-	// Resolve is the time between look-ups of a dns name. 5 s.
+	// Resolve is the time between look-ups of a dns name, a fifth of it for a while after it has lost an address. 5 s.
 	Resolve time.Duration
 	// Backoff is the first pause before a worker is dialled again; it doubles up to BackoffMax. 20 ms, 500 ms.
 	Backoff, BackoffMax time.Duration

@@ -1,47 +1,45 @@
 package fleet
 
-import (
-	"context"
-	"sync"
-)
+import "sync"
 
-// drains tells whoever waits that a worker drains, for each time that it does. Safe for concurrent use; the zero value is of a
-// worker that does not.
+// drains tells those who listen each time that a worker begins to drain. Safe for concurrent use; the zero value is of a worker that
+// does not.
 type drains struct {
-	mu   sync.Mutex
-	is   bool            // guarded by mu
-	next context.Context // guarded by mu; ends when is becomes true, nil until asked for
-	end  context.CancelFunc
+	mu    sync.Mutex
+	is    bool                 // guarded by mu
+	hears map[*func()]struct{} // guarded by mu
 }
 
-// wait is a context that ends when the worker drains: at once if it does.
-func (d *drains) wait() context.Context {
+// listen has f called, on a goroutine of its own, each time that the worker begins to drain, and now if it does, until stop.
+func (d *drains) listen(f func()) (stop func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.next == nil {
-		d.next, d.end = context.WithCancel(context.Background())
-		if d.is {
-			d.end()
-		}
+	if d.hears == nil {
+		d.hears = map[*func()]struct{}{}
 	}
-	return d.next
+	d.hears[&f] = struct{}{}
+	if d.is {
+		go f()
+	}
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.hears, &f)
+	}
 }
 
 // set notes what the worker says of itself.
 func (d *drains) set(is bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	switch {
-	case is == d.is:
-		return
-	case is && d.next != nil:
-		d.end()
-	case !is:
-		d.next = nil // who waits from now on waits for the next time
+	if is && !d.is {
+		for f := range d.hears {
+			go (*f)()
+		}
 	}
 	d.is = is
 }
 
-// Drains ends when the worker says that it drains: its requests should go elsewhere where they can. It is another one after the
-// worker has taken that back.
-func (l *Link) Drains() context.Context { return l.drains.wait() }
+// OnDrain has f called, on a goroutine of its own, each time that the worker says that it begins to drain, and now if it does: its
+// requests should go elsewhere where they can. stop ends that; a call under way goes on.
+func (l *Link) OnDrain(f func()) (stop func()) { return l.drains.listen(f) }

@@ -6,27 +6,44 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWhoeverWaitsForADrainIsToldOfEachOnce(t *testing.T) {
+func TestWhoeverListensIsToldOfEachDrainOnce(t *testing.T) {
 	var d drains
-	first := d.wait()
+	told := make(chan string, 10)
+	hear := func(name string) (stop func()) { return d.listen(func() { told <- name }) }
+	next := func(want ...string) {
+		t.Helper()
+		var got []string
+		for range want {
+			got = append(got, <-told)
+		}
+		require.ElementsMatch(t, want, got)
+	}
+	stop := hear("first")
 	d.set(false)
-	require.NoError(t, first.Err())
 	d.set(true)
 	d.set(true)
-	require.Error(t, first.Err())
-	require.Error(t, d.wait().Err(), "who asks while it drains is told at once")
+	next("first")
+	hear("late")
+	next("late") // who listens while it drains is told at once
 	d.set(false)
-	second := d.wait()
-	require.NoError(t, second.Err(), "it takes requests again")
-	require.Error(t, first.Err())
 	d.set(true)
-	require.Error(t, second.Err())
+	next("first", "late")
+	stop()
+	stop()
+	d.set(false)
+	d.set(true)
+	next("late")
+	require.Len(t, d.hears, 1)
+	require.Empty(t, told)
 }
 
-func TestADrainThatNobodyWaitsForIsRemembered(t *testing.T) {
+func TestADrainThatNobodyHearsIsRemembered(t *testing.T) {
 	var d drains
+	told := make(chan bool, 2)
 	d.set(true)
-	require.Error(t, d.wait().Err())
+	d.listen(func() { told <- true })()
+	<-told
 	d.set(false)
-	require.NoError(t, d.wait().Err())
+	d.listen(func() { told <- false })
+	require.Empty(t, told)
 }

@@ -26,11 +26,12 @@ type Fleet struct {
 	running  sync.WaitGroup
 	links    sync.Map      // *Link to nothing: those that are open
 	prefixes route.Indexes // of all workers
+	counted  counted
 
 	mu      sync.Mutex
 	members map[string]*member  // guarded by mu; by address
 	entries map[string][]string // guarded by mu; configured entry to addresses, absent until looked up once
-	loads   map[run]*route.Load // guarded by mu; what this process has under way on each
+	loads   map[run]*told       // guarded by mu; what this process has under way on each
 	grace   bool                // guarded by mu; whether the start-up grace is over
 
 	problems map[string]string // guarded by mu; configured entry without any address to why
@@ -46,7 +47,7 @@ type run struct{ id, incarnation string }
 func New(cfg Config, logger hclog.Logger) (*Fleet, error) {
 	f := &Fleet{
 		cfg: cfg.withDefaults(), logger: logger.Named("fleet"), dirty: make(chan struct{}, 1), counts: make(chan struct{}, 1),
-		members: map[string]*member{}, entries: map[string][]string{}, loads: map[run]*route.Load{},
+		members: map[string]*member{}, entries: map[string][]string{}, loads: map[run]*told{},
 		problems: map[string]string{},
 	}
 	for _, target := range cfg.Workers {
@@ -92,6 +93,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 
 // resolve looks a name up again and again, and follows the addresses it has.
 func (f *Fleet) resolve(ctx context.Context, entry, host, port string) {
+	var p pace
 	for {
 		lookup, cancel := context.WithTimeout(ctx, f.cfg.Resolve)
 		hosts, err := f.cfg.Lookup(lookup, host)
@@ -122,7 +124,7 @@ func (f *Fleet) resolve(ctx context.Context, entry, host, port string) {
 			}
 			f.follow(ctx, entry, addresses)
 		}
-		if !sleep(ctx, f.cfg.Resolve) {
+		if !sleep(ctx, p.next(hosts, err, time.Now(), f.cfg.Resolve)) {
 			return
 		}
 	}
@@ -139,7 +141,7 @@ func (f *Fleet) follow(ctx context.Context, entry string, addresses []string) {
 		for _, a := range all {
 			wanted[a] = true
 			if f.members[a] == nil {
-				m := &member{address: a, load: &route.Load{}, changed: true, tracker: tracker{index: &f.prefixes}}
+				m := &member{address: a, load: &told{}, changed: true, tracker: tracker{index: &f.prefixes}}
 				var own context.Context
 				own, m.leave = context.WithCancel(ctx)
 				f.members[a] = m
@@ -181,25 +183,27 @@ func (f *Fleet) giveLoad(m *member, id, incarnation string) {
 	of := run{id, incarnation}
 	l := f.loads[of]
 	if l == nil {
-		l = &route.Load{}
+		l = &told{}
 		f.forgetLocked()
 		f.loads[of] = l
 	}
 	m.mu.Lock()
-	m.changed = m.changed || m.load != l
-	m.load = l
+	if m.load != l {
+		m.load.leave(m)
+		m.load, m.changed = l, true
+	}
 	m.mu.Unlock()
 }
 
 // forgetLocked drops the loads of workers that are gone: idle ones that no member has.
 func (f *Fleet) forgetLocked() {
-	had := map[*route.Load]bool{}
+	had := map[*told]bool{}
 	for _, m := range f.members {
 		m.mu.Lock()
 		had[m.load] = true
 		m.mu.Unlock()
 	}
-	maps.DeleteFunc(f.loads, func(_ run, l *route.Load) bool { return l.InFlight() == 0 && !had[l] })
+	maps.DeleteFunc(f.loads, func(_ run, l *told) bool { return l.Idle() && !had[l] })
 }
 
 // dedupe are the distinct entries.

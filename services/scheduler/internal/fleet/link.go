@@ -53,16 +53,19 @@ func newLink(first *grpc.ClientConn, dial func() (*grpc.ClientConn, error), cfg 
 	return l
 }
 
-// Acquire holds the link; false means that it is gone. A held link must be released.
+// Acquire holds the link; false means that it is gone, or that nobody reports over it any more. A held link must be released.
 func (l *Link) Acquire() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.refs == 0 || l.lost.Err() != nil {
+	if l.refs == 0 || !l.Reports() {
 		return false
 	}
 	l.refs++
 	return true
 }
+
+// Reports is whether the worker reports over the link: a snapshot may be older than the end of that.
+func (l *Link) Reports() bool { return l.reporting.Load() && l.lost.Err() == nil }
 
 // Release gives the link back.
 func (l *Link) Release() {
@@ -128,6 +131,7 @@ func (l *Link) tick() {
 			first.ask(l.lost)
 		}
 		if len(l.conns) == 1 {
+			first.watch = l.quiet // it is the whole way: should its health stream end, the silence goes on
 			return
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
 // probeEvery is the time between probes of the round trip: each costs a message either way beside those of the worker's own interval.
@@ -33,7 +32,7 @@ type member struct {
 	last      time.Time
 	roundTrip time.Duration
 	link      *Link // of the session under way; nil between sessions
-	load      *route.Load
+	load      *told
 	open      []*Link // links that are open: the present session's, and those of earlier ones that requests hold
 }
 
@@ -102,6 +101,7 @@ func (f *Fleet) run(ctx context.Context, m *member) {
 		if ctx.Err() != nil {
 			return
 		}
+		f.counted.ended(connected, err)
 		err = nameError(m.address, err)
 		if connected {
 			failures = 0
@@ -177,6 +177,7 @@ func (f *Fleet) session(ctx context.Context, m *member) (connected bool, err err
 		var ack uint64 // 0 asks for a full report
 		switch {
 		case did.resync:
+			f.counted.resyncs.Add(1)
 		case now.Sub(probe.sent) >= probeEvery:
 			ack = in.GetSequence()
 			probe = probing{number: probe.number + 1, sent: now}
@@ -225,6 +226,7 @@ func (m *member) begin() {
 func (m *member) end() {
 	m.mu.Lock()
 	m.tracker.close()
+	m.load.leave(m)
 	m.link, m.changed = nil, true
 	m.mu.Unlock()
 }
@@ -264,8 +266,10 @@ func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time
 	}
 	m.mu.Lock()
 	did := m.tracker.take(in)
-	if full != nil || in.GetDelta().GetLoad() != nil || in.GetDelta().GetModelsChanged() {
-		observe(m.load, m.tracker.report)
+	if full != nil || in.GetDelta().GetLoad() != nil || in.GetDelta().GetModelsChanged() || in.GetDelta().GetVectors() != nil {
+		if m.load.by(m) {
+			observe(&m.load.Load, m.tracker.report)
+		}
 	}
 	m.last = now
 	if in.GetProbe() == probe.number {

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
 // script is a stream with messages that lie before its end.
@@ -44,7 +43,7 @@ func TestTheEndOfAStreamIsFoundBehindTheMessagesBeforeIt(t *testing.T) {
 func TestLoadsOfWorkersThatAreGoneAreForgotten(t *testing.T) {
 	f, err := New(Config{Dial: func(string) (*grpc.ClientConn, error) { return nil, io.EOF }}, hclog.NewNullLogger())
 	require.NoError(t, err)
-	load := func(m *member, id string) *route.Load {
+	load := func(m *member, id string) *told {
 		f.giveLoad(m, id, "i")
 		return m.load
 	}

@@ -1,9 +1,28 @@
 package fleet
 
 import (
+	"sync/atomic"
+
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
+
+// told is the load of one run of a worker. Of the members that follow that run, under several addresses, one tells of it: what is told
+// twice would stand for two intervals between reports.
+type told struct {
+	route.Load
+	teller atomic.Pointer[member]
+}
+
+// by is whether a member tells of it: whoever does so first, until it leaves.
+func (t *told) by(m *member) bool { return t.teller.CompareAndSwap(nil, m) || t.teller.Load() == m }
+
+// leave ends that.
+func (t *told) leave(m *member) {
+	if t != nil {
+		t.teller.CompareAndSwap(m, nil)
+	}
+}
 
 // observe tells a worker's load what its newest report shows of each model: what others have there too.
 func observe(load *route.Load, report *pb.WorkerReport) {
@@ -11,7 +30,7 @@ func observe(load *route.Load, report *pb.WorkerReport) {
 		of, tells := loadOfModel(report, m.GetName())
 		is := route.Report{
 			Running: int64(of.GetRunning()), Waiting: int64(of.GetWaiting()), Prefill: int64(of.GetWaitingPrefillTokens()),
-			Places: int64(m.GetLoaded().GetMaxSequences()),
+			Places: int64(m.GetLoaded().GetMaxSequences()), Paused: int64(of.GetPaused()),
 		}
 		if !tells { // sums of all models, of which our own in the others are known
 			for _, other := range report.GetModels() {
@@ -21,9 +40,10 @@ func observe(load *route.Load, report *pb.WorkerReport) {
 			}
 			is.Running = max(is.Running, 0)
 		}
-		is.Paused = min(int64(report.GetLoad().GetPaused()), is.Running) // of all models; where there are several, too many for some
+		is.Paused = min(is.Paused, is.Running)
 		load.Of(m.GetName()).Reported(is)
 	}
+	load.Vectors.Reported(int64(report.GetVectors().GetTrainings()))
 }
 
 // loadOfModel is what a report tells of one model. A worker that does not tell models apart, as those of older releases, is taken
@@ -40,7 +60,7 @@ func loadOfModel(report *pb.WorkerReport, name string) (of *pb.ModelLoad, tells 
 	}
 	return &pb.ModelLoad{
 		Name: name, Running: load.GetRunning(), Waiting: load.GetWaiting(), WaitingPrefillTokens: load.GetWaitingPrefillTokens(),
-		FreeBlocks: load.GetFreeBlocks(), TokensPerSecond: load.GetTokensPerSecond(),
+		FreeBlocks: load.GetFreeBlocks(), Paused: load.GetPaused(), TokensPerSecond: load.GetTokensPerSecond(),
 		PrefillTokensPerSecond: load.GetPrefillTokensPerSecond(),
 	}, false
 }

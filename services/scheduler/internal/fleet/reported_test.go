@@ -1,9 +1,14 @@
 package fleet
 
 import (
+	"io"
 	"testing"
+	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/scheduler/internal/route"
@@ -37,6 +42,14 @@ func TestRoutingSeesWhatAModelDoes(t *testing.T) {
 	require.InDelta(t, 1000, a.PrefillRate, 0)
 }
 
+func TestReadersThatDoNotReadFreeThePlacesOfTheirOwnModelOnly(t *testing.T) {
+	load := &route.Load{}
+	observe(load, serving(&pb.LoadStatus{Running: 16, Paused: 3, Models: []*pb.ModelLoad{
+		{Name: "a", Running: 8, Paused: 3}, {Name: "b", Running: 8}}}, "a", "b"))
+	require.EqualValues(t, 5, load.Of("a").Busy())
+	require.EqualValues(t, 8, load.Of("b").Busy(), "none of its places is free")
+}
+
 func TestAnOlderWorkersSumsStandForEachOfItsModels(t *testing.T) {
 	load := &route.Load{}
 	report := serving(&pb.LoadStatus{Running: 5, Waiting: 2, WaitingPrefillTokens: 30, FreeBlocks: 9}, "a", "b")
@@ -53,4 +66,38 @@ func TestAnOlderWorkersSumsStandForEachOfItsModels(t *testing.T) {
 	require.Zero(t, routed(&Member{Report: report, Load: load}, nil).Models[0].CacheTokens, "how much of a model's memory is free is not told")
 	report.Models[0].Loaded = nil
 	require.Zero(t, routed(&Member{Report: report, Load: load}, nil).Models[0].MaxSequences)
+}
+
+func TestAWorkerUnderTwoAddressesIsObservedOnce(t *testing.T) {
+	f, err := New(Config{Dial: func(string) (*grpc.ClientConn, error) { return nil, io.EOF }}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	report := serving(&pb.LoadStatus{Models: []*pb.ModelLoad{{Name: "a", Running: 1}}}, "a")
+	report.Incarnation = "i"
+	conn, err := grpc.NewClient("passthrough:///nobody", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	tell := func(m *member) {
+		m.tracker.open()
+		f.take(m, newLink(conn, nil, Config{}), &pb.HealthResponse{Sequence: 1, Event: &pb.HealthResponse_Full{Full: report}}, time.Now(), &probing{})
+	}
+	first, second := &member{}, &member{}
+	tell(first)
+	load := first.load.Of("a")
+	require.EqualValues(t, 1, load.Foreign(), "what it does is of others")
+	s := route.NewSnapshot(true, []route.Worker{routed(&Member{Connected: true, Load: &first.load.Load,
+		Report: &pb.WorkerReport{State: pb.WorkerState_WORKER_STATE_READY, Models: report.GetModels()}}, nil)})
+	c, err := route.Pick(&s, route.Request{Model: "a", Sequences: 1})
+	require.NoError(t, err)
+	require.True(t, c.Take())
+	c.End()
+	for range 3 { // they are of before the end: its sequence is still there in this interval and the next
+		tell(second)
+		require.Same(t, first.load, second.load)
+	}
+	require.Zero(t, func() int64 { tell(first); return load.Foreign() }())
+	first.end()
+	tell(second)
+	require.Zero(t, load.Foreign())
+	tell(second)
+	require.EqualValues(t, 1, load.Foreign(), "the other one tells when the first has gone")
 }

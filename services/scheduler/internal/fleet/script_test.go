@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -56,6 +57,7 @@ type player struct {
 	f        *Fleet
 	now      time.Time
 	sessions map[string]*playedSession
+	left     []*playedSession // no name has their addresses any more, and requests hold their links
 	shown    string
 	out      strings.Builder
 }
@@ -100,7 +102,7 @@ func (p *player) command(address, verb string, words []string, line string) {
 	s := p.sessions[address]
 	if s == nil {
 		require.Equal(p, "opens", verb, "%s: nothing was opened there", line)
-		m := &member{address: address, leave: func() {}, load: &route.Load{}, changed: true, tracker: tracker{index: &p.f.prefixes}}
+		m := &member{address: address, leave: func() {}, load: &told{}, changed: true, tracker: tracker{index: &p.f.prefixes}}
 		s = &playedSession{m: m}
 		p.sessions[address] = s
 		p.follow(m)
@@ -123,6 +125,10 @@ func (p *player) command(address, verb string, words []string, line string) {
 	case "served":
 		s.m.served(s.link, words[0], words[1])
 	case "leaves":
+		s.link.reporting.Store(false)
+		if s.open = false; len(s.held) > 0 {
+			p.left = append(p.left, s)
+		}
 		delete(p.f.members, address)
 		delete(p.sessions, address)
 		p.f.order, p.f.shadowed = sorted(p.f.members), nil
@@ -166,12 +172,17 @@ func (p *player) end(s *playedSession, why error) {
 	s.link.reporting.Store(false)
 	s.open = false
 	p.say("the stream of %s ends: %v", s.m.address, why)
+	p.giveUp(s)
+	s.held = nil
+}
+
+// giveUp says which requests are given up.
+func (p *player) giveUp(s *playedSession) {
 	for _, l := range s.held {
 		if l.lost.Err() != nil {
 			p.say("requests on %s are given up: %v", s.m.address, context.Cause(l.lost))
 		}
 	}
-	s.held = nil
 }
 
 func (p *player) ticks(words []string) {
@@ -194,6 +205,11 @@ func (p *player) ticks(words []string) {
 				p.end(s, context.Cause(s.link.lost))
 			}
 		}
+		p.left = slices.DeleteFunc(p.left, func(s *playedSession) bool {
+			s.link.tick()
+			p.giveUp(s)
+			return s.link.lost.Err() != nil
+		})
 	}
 }
 
@@ -329,7 +345,7 @@ func (p *player) row(m *Member, w *route.Worker, now *pb.WorkerReport) string {
 	if n := m.Load.InFlight(); n > 0 {
 		out += fmt.Sprintf(" in_flight=%d", n)
 	}
-	if m.Link != nil && m.Link.Drains().Err() != nil {
+	if m.Link != nil && m.Link.drains.is {
 		out += " [drains]"
 	}
 	return out + problem(m)

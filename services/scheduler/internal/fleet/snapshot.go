@@ -61,7 +61,7 @@ func (m *member) memberLocked() Member {
 	t := &m.tracker
 	is := Member{
 		Address: m.address, Connected: m.link != nil && t.offered(), Report: t.report,
-		LastMessage: m.last, RoundTrip: m.roundTrip, Load: m.load,
+		LastMessage: m.last, RoundTrip: m.roundTrip, Load: &m.load.Load,
 	}
 	switch problem := t.problem(); {
 	case is.Connected:
@@ -127,7 +127,7 @@ func duplicate(m, before *Member) string {
 func routed(m *Member, cached prefixes) route.Worker {
 	w := route.Worker{
 		ID: m.Report.GetWorkerId(), Address: m.Address, Connected: m.Connected, State: states[m.Report.GetState()],
-		Load: m.Load,
+		Load: m.Load, Vectors: vectorsOf(m.Report),
 	}
 	if n := len(m.Report.GetModels()); n > 0 {
 		w.Models = make([]route.Model, 0, n)

@@ -15,6 +15,8 @@ func urgent(before *pb.WorkerReport, d *pb.WorkerDelta) bool {
 		return true
 	case d.GetModelsChanged() && !slices.EqualFunc(before.GetModels(), d.GetModels(), sameModel):
 		return true
+	case d.GetVectors() != nil && !sameVectors(before.GetVectors(), d.GetVectors()):
+		return true
 	}
 	return d.GetChecksChanged() && !slices.EqualFunc(before.GetChecks(), d.GetChecks(), sameCheck)
 }

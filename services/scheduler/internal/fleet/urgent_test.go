@@ -19,7 +19,12 @@ func TestWhatIsUrgentInADelta(t *testing.T) {
 	checks := func(name, message string, ok bool) []*pb.HealthCheck {
 		return []*pb.HealthCheck{{Name: name, Message: message, Ok: ok}}
 	}
-	before := &pb.WorkerReport{Models: model(func(*pb.ModelStatus) {}), Checks: checks("leaks", "2 buffers", false)}
+	vectors := func(trainings uint32, change func(*pb.CodebookInfo)) *pb.VectorStatus {
+		b := &pb.CodebookInfo{Name: "k", CodebookDigest: "d", State: pb.CodebookState_CODEBOOK_STATE_READY}
+		change(b)
+		return &pb.VectorStatus{Trainings: trainings, MaxTrainings: 2, Codebooks: []*pb.CodebookInfo{b}}
+	}
+	before := &pb.WorkerReport{Vectors: vectors(1, func(*pb.CodebookInfo) {}), Models: model(func(*pb.ModelStatus) {}), Checks: checks("leaks", "2 buffers", false)}
 	for name, tc := range map[string]struct {
 		delta *pb.WorkerDelta
 		want  bool
@@ -35,6 +40,11 @@ func TestWhatIsUrgentInADelta(t *testing.T) {
 		"a model's problem":         {&pb.WorkerDelta{ModelsChanged: true, Models: model(func(m *pb.ModelStatus) { m.Problem = "p" })}, true},
 		"a model's places":          {&pb.WorkerDelta{ModelsChanged: true, Models: model(func(m *pb.ModelStatus) { m.Loaded = &pb.LoadResult{MaxSequences: 4} })}, true},
 		"a model less":              {&pb.WorkerDelta{ModelsChanged: true}, true},
+		"a codebook's age":          {&pb.WorkerDelta{Vectors: vectors(1, func(b *pb.CodebookInfo) { b.VerifiedAge = durationpb.New(time.Hour) })}, false},
+		"a codebook's state":        {&pb.WorkerDelta{Vectors: vectors(1, func(b *pb.CodebookInfo) { b.State = pb.CodebookState_CODEBOOK_STATE_FAILED })}, true},
+		"a codebook's digest":       {&pb.WorkerDelta{Vectors: vectors(1, func(b *pb.CodebookInfo) { b.CodebookDigest = "e" })}, true},
+		"a training more":           {&pb.WorkerDelta{Vectors: vectors(2, func(*pb.CodebookInfo) {})}, true},
+		"no codebook any more":      {&pb.WorkerDelta{Vectors: &pb.VectorStatus{Trainings: 1, MaxTrainings: 2}}, true},
 		"a list that is not sent":   {&pb.WorkerDelta{}, false},
 		"a check's words":           {&pb.WorkerDelta{ChecksChanged: true, Checks: checks("leaks", "3 buffers", false)}, false},
 		"a check that holds again":  {&pb.WorkerDelta{ChecksChanged: true, Checks: checks("leaks", "", true)}, true},

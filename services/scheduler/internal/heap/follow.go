@@ -7,29 +7,36 @@ import (
 	"time"
 )
 
-// period is how long a collection that found much more alive than the one before may be obeyed wrongly.
+// period is how long a burst of allocations, or a collection that found much more alive than the one before, may be obeyed wrongly.
 const period = 100 * time.Millisecond
 
 // Follow gives the heap its room until ctx ends; then it restores what was set before. Call it once for a process.
 func Follow(ctx context.Context) {
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	metrics.Read(live)
-	set := percent(live[0].Value.Uint64())
+	read := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
+	look := func() (live, allocated uint64) {
+		metrics.Read(read)
+		return read[0].Value.Uint64(), read[1].Value.Uint64()
+	}
+	live, allocated := look()
+	set := percent(live, 0)
 	before := debug.SetGCPercent(set)
 	defer debug.SetGCPercent(before)
 	ticks := time.NewTicker(period)
 	defer ticks.Stop()
+	last, rate := time.Now(), Rate{}
 	for {
 		select {
 		case <-ticks.C:
 		case <-ctx.Done():
 			return
 		}
-		metrics.Read(live)
-		if now := percent(live[0].Value.Uint64()); apart(now, set) {
-			debug.SetGCPercent(now) // it stops the program for a moment
-			set = now
+		live, sum := look()
+		now := time.Now()
+		if wanted := percent(live, rate.Next(sum-allocated, now.Sub(last))); apart(wanted, set) {
+			debug.SetGCPercent(wanted) // it stops the program for a moment
+			set = wanted
 		}
+		allocated, last = sum, now
 	}
 }
 

@@ -73,8 +73,11 @@ func (l *Loader) start(o Order, ids []string, members []fleet.Member) *Load {
 		timer.Stop()
 		end(nil)
 		j.err = j.outcome(failures)
-		if j.err != nil {
-			l.logger.Warn("model not loaded everywhere", "model", j.request.GetModel(), "wanted", j.wanted, "error", j.err)
+		if j.err == nil {
+			l.loaded.Add(1)
+		} else {
+			l.failed.Add(1)
+			l.logger.Warn("model not loaded everywhere", "request_id", o.ID, "model", j.request.GetModel(), "wanted", j.wanted, "error", j.err)
 		}
 		<-l.tokens // first, so that who hears of the end may begin another
 		close(j.events)

@@ -3,6 +3,7 @@ package loading
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -43,7 +44,12 @@ type Loader struct {
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
 	tokens chan struct{} // one for each load under way
+
+	loaded, failed atomic.Uint64 // loads that have ended
 }
+
+// Loads is how many loads have ended since the start, with all copies and otherwise.
+func (l *Loader) Loads() (loaded, failed uint64) { return l.loaded.Load(), l.failed.Load() }
 
 // New makes a loader over a fleet. Close it.
 func New(f Fleet, cfg Config, logger hclog.Logger) *Loader {

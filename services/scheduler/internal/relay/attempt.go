@@ -45,6 +45,7 @@ type attempt struct {
 	*call
 	lease    *admission.Lease
 	answered bool // whether a frame came
+	open     int  // outputs that have not ended, as handover knows
 	handover handover
 }
 
@@ -54,12 +55,14 @@ func (c *call) try(lease *admission.Lease, inexact bool) ending {
 	a := &attempt{call: c, lease: lease}
 	c.failover.begin(lease.WorkerID)
 	c.trailer = nil
-	up, cancel := context.WithCancelCause(outgoing(c.ctx))
+	up, cancel := context.WithCancelCause(Outgoing(c.ctx))
 	defer cancel(nil)
 	lost := lease.Link.Lost()
 	defer context.AfterFunc(lost, func() { cancel(context.Cause(lost)) })()
 	if c.log != nil {
-		defer context.AfterFunc(lease.Link.Drains(), func() { a.handOver(up, cancel) })()
+		a.open = c.log.Open()
+		a.handover.leaves(a.open)
+		defer lease.Link.OnDrain(func() { a.handOver(up, cancel) })()
 	}
 	err := a.stream(up, inexact)
 	end := a.end(lost, err)
@@ -127,7 +130,7 @@ func (a *attempt) stream(ctx context.Context, inexact bool) error {
 	var frame rpc.Frame
 	for {
 		if err := up.RecvMsg(&frame); err != nil {
-			a.trailer = returned(up.Trailer())
+			a.trailer = Returned(up.Trailer())
 			switch {
 			case !errors.Is(err, io.EOF):
 				return err
@@ -146,12 +149,14 @@ func (a *attempt) stream(ctx context.Context, inexact bool) error {
 
 // pass passes one frame on. It is sent before the next one is received: what the log counts, the caller gets.
 func (a *attempt) pass(frame *rpc.Frame, up grpc.ClientStream) error {
+	first := false
 	if a.log != nil {
 		v, err := a.judge(frame)
 		switch {
 		case err != nil:
 			return err
 		case v.Tokens > 0:
+			first = a.first.IsZero()
 			a.bring(v.Tokens)
 		case v.Drop:
 			a.answer()
@@ -163,6 +168,10 @@ func (a *attempt) pass(frame *rpc.Frame, up grpc.ClientStream) error {
 			frame.Data = mem.BufferSlice{mem.SliceBuffer(v.Instead)}
 		}
 	}
+	if a.log != nil && a.log.Open() != a.open {
+		a.open = a.log.Open()
+		a.handover.leaves(a.open)
+	}
 	a.answer()
 	if !a.begun {
 		if err := a.begin(up); err != nil {
@@ -171,6 +180,9 @@ func (a *attempt) pass(frame *rpc.Frame, up grpc.ClientStream) error {
 	}
 	if err := a.down.SendMsg(frame); err != nil {
 		return fmt.Errorf("%w: %w", errGone, err)
+	}
+	if first {
+		rpc.LetOut() // the end of a short call may be here already: it is judged, and logged, when the token has left
 	}
 	return nil
 }
@@ -191,6 +203,10 @@ func (a *attempt) answer() {
 		return
 	}
 	a.answered = true
+	if a.tells {
+		a.tells = false
+		a.seen.Again(a.goesOn)
+	}
 	a.retries.answered()
 	a.lease.Progress(a.prompt + a.delivered())
 	if a.resumable() {
@@ -206,8 +222,10 @@ func (a *attempt) bring(tokens int64) {
 	a.answer()
 	a.failover.flows()
 	a.lease.Progress(tokens)
+	a.seen.Tokens(tokens)
 	if a.first.IsZero() {
 		a.first = time.Now()
+		a.seen.FirstToken(a.first.Sub(a.arrived))
 	}
 }
 
@@ -222,7 +240,7 @@ func (a *attempt) begin(up grpc.ClientStream) error {
 	if err != nil {
 		return err
 	}
-	if header = returned(header); header != nil {
+	if header = Returned(header); header != nil {
 		return a.down.SetHeader(header)
 	}
 	return nil

@@ -43,6 +43,8 @@ var blames = map[string]blame{
 	reason.WorkerFull: worker, reason.TooManyBytesWaiting: worker, reason.OutOfDeviceMemory: worker,
 	// It stops, and ends its calls. The caller's own cancelling is seen before its word is.
 	reason.WorkerStopping: worker, reason.WorkerDraining: worker, reason.Cancelled: worker,
+	// It does not take this scheduler's certificate: an operator's matter, and not the caller's.
+	reason.CallerNotAllowed: worker,
 	// It no longer has what it had when it was chosen, or has something else.
 	reason.ModelUnloaded: worker, reason.ModelDraining: worker, reason.ModelNotLoaded: worker, reason.UnknownModel: worker,
 	reason.ModelOutOfService: worker, reason.DigestMismatch: worker, reason.NotOnThisDevice: worker,

@@ -63,6 +63,7 @@ var rows = []row{
 	{reason.DigestMismatch, codes.FailedPrecondition, false, false},
 	{reason.NotOnThisDevice, codes.Unimplemented, false, false},
 	{reason.NoDevice, codes.Internal, false, false},
+	{reason.CallerNotAllowed, codes.PermissionDenied, false, false},
 	{reason.ResidentTensorDiffers, codes.DataLoss, false, false},
 	{reason.DeviceMemoryHeld, codes.Internal, false, false},
 
@@ -80,13 +81,18 @@ var rows = []row{
 	{"OF_A_LATER_VERSION", codes.FailedPrecondition, true, true},
 }
 
-// elsewhere are reasons that no worker gives a Generate: the scheduler's own, and those of loading a model.
+// elsewhere are reasons that no worker gives a Generate: the scheduler's own, and those of loading a model and of codebooks.
 var elsewhere = []string{
+	reason.AmbiguousCodebook, reason.TooManyVectorCalls,
 	reason.AmbiguousModel, reason.ClassMismatch, reason.FleetUnknown, reason.NoWorker, reason.WorkerLost, reason.WorkersFull,
 	reason.Stopping, reason.BadLoadOption, reason.ModelDoesNotFit, reason.TooManyLoads, reason.TooFewWorkers, reason.LoadIncomplete,
 	reason.InvalidModelFile, reason.ModelFileUnreadable, reason.ModelFileClosed, reason.UnsupportedArchitecture,
 	reason.UnsupportedTensorType, reason.UnsupportedTokenizer, reason.ModelLoading, reason.UnknownWorker,
 	reason.Displaced, reason.TooLate,
+	reason.BadCodebookName, reason.UnknownCodebook, reason.CodebookNotLoaded, reason.CodebookExists, reason.CodebookDigestMismatch,
+	reason.CodebookOutOfService, reason.InvalidCodebookFile, reason.CodebookNotWritten, reason.ResidentCodebookDiffers,
+	reason.DoesNotFit, reason.NoTrainings, reason.TooManyTrainings, reason.BadTrainingInput, reason.CheckpointMismatch,
+	reason.SilentSender,
 }
 
 func TestEveryReasonOfAWorkerSpeaksOfItOrOfTheRequest(t *testing.T) {

@@ -40,12 +40,16 @@ type call struct {
 	trailer metadata.MD // of the last attempt
 
 	failover failover
+	seen     CallObserver
+	goesOn   Again // how the attempt under way goes on with the call, for seen
+	tells    bool  // whether seen is told so when it is answered
 }
 
 // newCall keeps of a request what further attempts need.
 func newCall(r *Relay, down grpc.ServerStream, method string, in Request, raw []byte) *call {
 	c := &call{
 		Relay: r, ctx: down.Context(), down: rpc.Bare(down), method: method, route: in.Route, prompt: in.Prompt, arrived: time.Now(),
+		seen: unseen{},
 	}
 	if in.Generation != nil {
 		c.log = calllog.New(raw, in.Generation, c.arrived)
@@ -61,6 +65,9 @@ func (c *call) run() error {
 	if err != nil {
 		return fault.Status(err)
 	}
+	if c.log != nil {
+		c.seen = c.options.Observer.Placed(c.route.Model, time.Since(c.arrived))
+	}
 	inexact := false
 	attempts, resumes := 0, 0
 	for {
@@ -73,6 +80,7 @@ func (c *call) run() error {
 			break
 		}
 		if lease, inexact = end.moved, false; lease != nil {
+			c.goesOn, c.tells = Moved, true
 			continue
 		}
 		if lease, inexact, err = c.next(&end); lease == nil {
@@ -90,6 +98,7 @@ func (c *call) run() error {
 	if c.trailer != nil {
 		c.down.SetTrailer(c.trailer)
 	}
+	c.seen.Ended(status.Code(err), time.Since(c.arrived))
 	return err
 }
 
@@ -103,16 +112,22 @@ func (c *call) next(end *ending) (lease *admission.Lease, inexact bool, err erro
 	}
 	c.failover.failed(end.err)
 	if c.resumable() {
-		return c.resume(end)
+		lease, inexact, err = c.resume(end)
+		switch {
+		case lease != nil && inexact:
+			c.goesOn, c.tells = Inexact, true
+		case lease != nil:
+			c.goesOn, c.tells = Resumed, true
+		}
+		return lease, inexact, err
 	}
 	if c.begun && c.log == nil {
 		return nil, false, end.err
 	}
-	again := c.route
-	again.Exclude, again.Unloaded = append(again.Exclude, c.failover.exclude...), c.failover.unloaded
-	lease, err = c.places.Place(c.ctx, again)
+	lease, err = c.again(end)
 	switch {
-	case err == nil && c.retries.take():
+	case err == nil && (end.unsent() || c.retries.take()): // what no worker has heard of is no storm
+		c.goesOn, c.tells = Retried, true
 		return lease, false, nil
 	case err == nil:
 		lease.End()
@@ -120,6 +135,17 @@ func (c *call) next(end *ending) (lease *admission.Lease, inexact bool, err erro
 		return nil, false, c.ended()
 	}
 	return nil, false, end.err // what the worker that was there said is nearer the truth than why nobody else is
+}
+
+// rest is what routing needs of the rest of the call, of which so many outputs have not ended.
+func (c *call) rest(open int) route.Request {
+	r := c.route
+	r.Arrived = c.arrived.UnixNano()
+	if before := r.Sequences; before > 0 {
+		r.Sequences = min(int64(open), before)
+		r.Tokens = r.Prompt + (r.Tokens-r.Prompt)/before*r.Sequences
+	}
+	return r
 }
 
 // count counts a lost attempt and is how many there were in a row.
@@ -137,6 +163,7 @@ func (c *call) over(end *ending, why string) error {
 	if !end.lost || !c.resumable() {
 		return end.err
 	}
+	c.seen.Again(Lost)
 	return fault.Unresumed(c.failover.last, c.log.Tokens(), status.Convert(end.err).Message(), why)
 }
 

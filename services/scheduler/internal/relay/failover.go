@@ -101,9 +101,9 @@ func (c *call) resume(end *ending) (lease *admission.Lease, inexact bool, err er
 				return nil, false, c.ended()
 			}
 		}
-		request := c.route
-		request.Resumes, request.Digest, request.ClassID, request.Exclude = true, c.log.Digest(), c.log.Class(), f.exclude
-		request.Unloaded = f.unloaded
+		request := c.rest(c.log.Open())
+		request.Resumes, request.Digest, request.ClassID = true, c.log.Digest(), c.log.Class()
+		request.Exclude, request.Unloaded = f.exclude, f.unloaded
 		if time.Now().After(exactUntil) {
 			request.ClassID = ""
 		}

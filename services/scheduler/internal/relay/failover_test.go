@@ -270,7 +270,7 @@ func TestOnAnotherClassAStreamGoesOnAndSaysSoOrIsRefused(t *testing.T) {
 		"the client itself expects the class": {options: relay.Options{FailoverWait: wait}, expect: proto.String("class")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			first, second := workertest.Answer{Events: 4}, workertest.Whole("")
+			first, second := workertest.Answer{Events: 4, Hold: true}, workertest.Whole("")
 			second.Class = "another"
 			r := newRig(t, tc.options, map[string]workertest.Answer{"w1": first, "w2": second})
 			in := ask(9)
@@ -313,7 +313,7 @@ func TestAResumeWaitsWithinTheDeadlineAndThenSaysWhatWasUsed(t *testing.T) {
 		<-sent
 		return err
 	}
-	ctx, cancel := context.WithTimeout(r.patient(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(r.patient(), 5*time.Second)
 	defer cancel()
 	begun := time.Now()
 	stream, err := r.inference.Generate(ctx, ask(9))
@@ -349,12 +349,12 @@ func TestACallThatIsCancelledWhileItWaitsForAWorkerEnds(t *testing.T) {
 	r.idle() // NoLeaks says that the call has ended
 }
 
-func TestARetryThatFindsNoOtherWorkerGivesTheFirstOnesWord(t *testing.T) {
+func TestARetryThatFindsNoOtherWorkerTakesTheFirstAgainAndGivesItsWord(t *testing.T) {
 	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {Err: ways["with the connection's error"]}})
 	_, err := r.generate(ask(3))
 	require.Equal(t, reason.WorkerLost, rpc.Reason(err), "%v", err)
 	require.Equal(t, "w1", rpc.Info(err).GetMetadata()["worker_id"])
-	require.EqualValues(t, 1, r.workers["w1"].Generations.Load())
+	require.EqualValues(t, 3, r.workers["w1"].Generations.Load(), "as often as on others")
 }
 
 func TestWhenManyFirstAttemptsFailTheyAreNoLongerTriedAgainAndResumesAre(t *testing.T) {
@@ -362,14 +362,14 @@ func TestWhenManyFirstAttemptsFailTheyAreNoLongerTriedAgainAndResumesAre(t *test
 	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": broken, "w2": broken})
 	generations := func() int64 { return r.workers["w1"].Generations.Load() + r.workers["w2"].Generations.Load() }
 	calls := int64(0)
-	for tried := int64(2); tried == 2; calls++ { // until a call is not tried again
+	for tried := int64(3); tried > 1; calls++ { // until a call is not tried again
 		before := generations()
 		_, err := r.generate(ask(1))
 		require.Equal(t, reason.WorkerLost, rpc.Reason(err))
 		require.Less(t, calls, int64(5000))
 		tried = generations() - before
 	}
-	require.Greater(t, calls, int64(900), "one lost worker's calls are tried again")
+	require.Greater(t, calls, int64(450), "one lost worker's calls are tried again")
 	cut := true
 	for id, w := range r.workers {
 		w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {

@@ -18,7 +18,10 @@ type handover struct {
 	class   string           // guarded by mu, as all below; of the stream, once it has started
 	digest  string           // of the stream's model
 	resumes bool             // whether the caller has a part of the stream
+	open    int              // outputs that have not ended: a peer computes these
 	over    bool             // the attempt has ended
+	looks   bool             // a peer is looked for, or was found
+	again   bool             // the worker began to drain once more meanwhile
 	lease   *admission.Lease // the place at the peer
 }
 
@@ -29,6 +32,36 @@ func (h *handover) started(class, digest string) {
 	h.mu.Unlock()
 }
 
+// leaves notes how many outputs have not ended.
+func (h *handover) leaves(open int) {
+	h.mu.Lock()
+	h.open = open
+	h.mu.Unlock()
+}
+
+// begin says whether to look for a peer: not while another look is under way, which one more will follow.
+func (h *handover) begin() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.again = h.looks
+	h.looks = true
+	return !h.again
+}
+
+// end ends a look: taken is whether the stream moves to the lease found, more whether to look once more.
+func (h *handover) end(lease *admission.Lease) (taken, more bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.over:
+	case lease != nil:
+		h.lease, taken = lease, true
+	default:
+		h.looks, h.again, more = h.again, false, h.again
+	}
+	return taken, more
+}
+
 // close ends it with the attempt; the lease, if there is one, is the caller's.
 func (h *handover) close() *admission.Lease {
 	h.mu.Lock()
@@ -37,13 +70,26 @@ func (h *handover) close() *admission.Lease {
 	return h.lease
 }
 
-// handOver looks for a peer of the same class and, if one has a place, ends the attempt for it. Otherwise the worker is left to
-// finish. It runs on a goroutine of its own that ends with it, when the worker drains and not before.
+// handOver looks for a peer of the same class and, if one has a place, ends the attempt for it. Otherwise the worker is left to finish,
+// until it drains again. It runs on a goroutine of its own while it looks, when the worker drains and not before.
 func (a *attempt) handOver(up context.Context, cancel context.CancelCauseFunc) {
+	for more := a.handover.begin(); more; {
+		lease := a.peer(up)
+		var taken bool
+		if taken, more = a.handover.end(lease); taken {
+			cancel(errMoved)
+		} else if lease != nil {
+			lease.End()
+		}
+	}
+}
+
+// peer is a place on another worker of the same class; nil: none has one in time.
+func (a *attempt) peer(up context.Context) *admission.Lease {
 	h := &a.handover
-	request := a.route                            // which nobody changes
-	request.Unloaded = []string{a.lease.WorkerID} // which its report may not say yet
 	h.mu.Lock()
+	request := a.rest(h.open)
+	request.Unloaded = []string{a.lease.WorkerID} // which its report may not say yet
 	if request.Resumes = request.Resumes || h.resumes; h.resumes {
 		request.ClassID, request.Digest = h.class, h.digest
 	} else {
@@ -54,17 +100,7 @@ func (a *attempt) handOver(up context.Context, cancel context.CancelCauseFunc) {
 	defer stop()
 	lease, err := a.places.Place(searching, request)
 	if err != nil {
-		return
+		return nil
 	}
-	h.mu.Lock()
-	over := h.over
-	if !over {
-		h.lease = lease
-	}
-	h.mu.Unlock()
-	if over {
-		lease.End()
-		return
-	}
-	cancel(errMoved)
+	return lease
 }

@@ -11,6 +11,7 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
+	"github.com/millrace/millrace/services/scheduler/internal/route"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
@@ -135,4 +136,76 @@ func TestACallThatWaitsForItsFirstTokenMovesUnseen(t *testing.T) {
 	require.NoError(t, err)
 	requireEqual(t, whole(t, in), got)
 	r.idle()
+}
+
+func TestASecondDrainMovesWhatTheFirstCouldNot(t *testing.T) {
+	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
+	serving := func(worker int, is bool) {
+		t.Helper()
+		require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[worker].Serves() == is }, hang, time.Millisecond)
+	}
+	searching := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return r.places.Stats()[0].Resuming == n }, hang, time.Millisecond)
+	}
+	r.drain("w2", true)
+	serving(1, false)
+	in := ask(1200)
+	stream, got := r.begin(in, 3)
+	r.drain("w1", true)
+	searching(1)
+	searching(0)
+	require.EqualValues(t, 1, r.workers["w1"].Running.Load(), "nobody took it, and it goes on where it is")
+	r.drain("w1", false)
+	r.drain("w2", false)
+	serving(0, true)
+	serving(1, true)
+	r.drain("w1", true)
+	require.Eventually(t, func() bool { return r.workers["w2"].Running.Load() == 1 }, hang, time.Millisecond, "long before it ends")
+	rest, err := all(stream)
+	require.NoError(t, err)
+	requireEqual(t, whole(t, in), append(got, rest...))
+}
+
+// Of four outputs three have ended: the one that is left needs one place, and that is all there is elsewhere.
+func TestAStreamTakesAPlaceForEachOutputThatHasNotEnded(t *testing.T) {
+	for name, leave := range map[string]func(*rig){
+		"whose worker drains": func(r *rig) { r.drain("w1", true) },
+		"whose worker dies":   func(r *rig) { r.processes["w1"].Kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": workertest.Whole("")})
+			in := ask(2)
+			in.Sampling = &pb.Sampling{NumSequences: proto.Int32(4), Seed: proto.Uint64(3)}
+			want := whole(t, in)
+			ends := 0
+			for at, e := range want { // up to the third end
+				if e.GetFinished() != nil {
+					if ends++; ends == 3 {
+						ends = at + 1
+						break
+					}
+				}
+			}
+			r.workers["w1"].OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+				_ = workertest.Answer{Worker: "w1", Events: ends}.Generate(in, stream)
+				<-stream.Context().Done()
+				return stream.Context().Err()
+			}
+			r.workers["w2"].Change(func(report *pb.WorkerReport) { // two places, two sequences of others, and two for those that resume
+				report.Models[0].Loaded = &pb.LoadResult{MaxSequences: 2}
+				report.Load = &pb.LoadStatus{Models: []*pb.ModelLoad{{Name: "m", Running: 3}}}
+				report.State = pb.WorkerState_WORKER_STATE_NOT_READY
+			})
+			load := func() *route.ModelLoad { return r.fleet.Snapshot().Members[1].Load.Of("m") }
+			require.Eventually(t, func() bool { return !r.fleet.Snapshot().Route.Workers[1].Serves() && load().Foreign() == 3 }, hang, time.Millisecond)
+			stream, got := r.begin(in, ends)
+			r.drain("w2", false)
+			require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[1].Serves() }, hang, time.Millisecond)
+			leave(r)
+			rest, err := all(stream)
+			require.NoError(t, err)
+			requireEqual(t, want, append(got, rest...))
+		})
+	}
 }

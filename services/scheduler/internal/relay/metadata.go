@@ -12,8 +12,8 @@ import (
 // forwarded are the request metadata keys that workers get: what traces a request. Who the caller is stays here.
 var forwarded = []string{"traceparent", "tracestate", "baggage", "grpc-trace-bin"}
 
-// outgoing is a context whose requests carry the call's id and trace.
-func outgoing(ctx context.Context) context.Context {
+// Outgoing is a context whose requests carry the call's id and trace.
+func Outgoing(ctx context.Context) context.Context {
 	md := metadata.Pairs(rpc.RequestIDKey, rpc.RequestID(ctx))
 	for _, key := range forwarded {
 		if values := metadata.ValueFromIncomingContext(ctx, key); len(values) > 0 {
@@ -23,9 +23,9 @@ func outgoing(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// returned is what of a worker's headers or trailers the caller gets: all but what belongs to the connection, the
+// Returned is what of a worker's headers or trailers the caller gets: all but what belongs to the connection, the
 // load reports that are meant for the scheduler, and the pushback that the server adds by itself.
-func returned(md metadata.MD) metadata.MD {
+func Returned(md metadata.MD) metadata.MD {
 	var out metadata.MD
 	for key, values := range md {
 		switch {

@@ -29,6 +29,8 @@ type Options struct {
 	// RefuseInexact ends a stream for which no worker of its class is left. Otherwise it goes on, after half of FailoverWait, on
 	// one of another class, and a second `started` says so.
 	RefuseInexact bool
+	// Observer is told how generations go; nil: nobody is.
+	Observer Observer
 }
 
 // Request is what the relay needs of a decoded request.
@@ -58,6 +60,9 @@ type Relay struct {
 func New(p Placer, o Options) *Relay {
 	if o.FailoverWait <= 0 {
 		o.FailoverWait = DefaultFailoverWait
+	}
+	if o.Observer == nil {
+		o.Observer = unseen{}
 	}
 	r := &Relay{places: p, options: o, codec: grpc.ForceCodecV2(rpc.FrameCodec())}
 	r.retries.fill()

@@ -26,11 +26,15 @@ import (
 // hang is a guard: what is waited for comes much sooner.
 const hang = 30 * time.Second
 
+// grace is how long the rigs' calls wait for a worker.
+const grace = 1500 * time.Millisecond
+
 // rig is a scheduler over workers in memory: "w1" at "w1:1" and so on.
 type rig struct {
 	*testing.T
 	net       *workertest.Net
 	fleet     *fleet.Fleet
+	places    *admission.Admission
 	workers   map[string]*workertest.Worker
 	processes map[string]*workertest.Process
 	inference pb.InferenceServiceClient
@@ -52,7 +56,8 @@ func newRig(t *testing.T, o relay.Options, answers map[string]workertest.Answer)
 		Stale: time.Second, BackoffMax: 50 * time.Millisecond, Grace: hang}, logger)
 	require.NoError(t, err)
 	loader := loading.New(r.fleet, loading.Config{}, logger)
-	handlers := server.New(r.fleet, relay.New(admission.New(r.fleet, 0), o), loader)
+	r.places = admission.New(r.fleet, 0, admission.Grace(grace))
+	handlers := server.New(r.fleet, relay.New(r.places, o), loader)
 	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: 5 * time.Second}, logger)
 	handlers.Register(s)
 	following, cancel := context.WithCancel(context.Background())
@@ -91,6 +96,14 @@ func (r *rig) await(n int) {
 		}
 		return r.fleet.Snapshot().Route.Known && have == n
 	}, hang, time.Millisecond)
+}
+
+// waiting is how many calls wait for a place.
+func (r *rig) waiting() (n int) {
+	for _, s := range r.places.Stats() {
+		n += s.Waiting
+	}
+	return n
 }
 
 // idle waits until no worker has anything under way, here or there.

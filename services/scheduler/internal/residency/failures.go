@@ -21,29 +21,30 @@ type failure struct {
 	until time.Time
 }
 
-// failures are the recent ones by model. They are forgotten when nobody has tried for as long as the longest pause again, so that
-// there are never more than models that requests have asked for meanwhile.
-type failures map[string]failure
+// Failures are the recent ones, by what was to be loaded: that one digest cannot be had says nothing of others. Not safe for
+// concurrent use. They are forgotten when nobody has tried for as long as the longest pause again, so that there are never more than
+// requests have asked for meanwhile.
+type Failures[K comparable] map[K]failure
 
-// recent is the status for a request that comes before a load is tried again; nil: it may be tried.
-func (fs failures) recent(model string, now time.Time) error {
-	f, failed := fs[model]
+// Recent is the status for a request that comes before a load is tried again; nil: it may be tried.
+func (fs Failures[K]) Recent(of K, now time.Time) error {
+	f, failed := fs[of]
 	if !failed || !now.Before(f.until) {
 		return nil
 	}
 	return fault.NotTriedAgain(f.err, f.until.Sub(now))
 }
 
-// add notes a failure and returns the status for those that waited.
-func (fs failures) add(model string, err error, now time.Time) error {
+// Add notes a failure and returns the status for those that waited.
+func (fs Failures[K]) Add(of K, err error, now time.Time) error {
 	for name, f := range fs {
 		if now.Sub(f.until) > mostPause {
 			delete(fs, name)
 		}
 	}
-	count := fs[model].count + 1
+	count := fs[of].count + 1
 	wait := pause(count, rpc.RetryAfter(err))
-	fs[model] = failure{err: err, count: count, until: now.Add(wait)}
+	fs[of] = failure{err: err, count: count, until: now.Add(wait)}
 	return fault.NotTriedAgain(err, wait)
 }
 

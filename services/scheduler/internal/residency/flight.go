@@ -13,9 +13,12 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 )
 
+// key is what is loaded: a model, of a digest unless that is empty.
+type key struct{ model, digest string }
+
 // flight is one load that requests wait for.
 type flight struct {
-	model   string
+	key     key
 	waiting int           // guarded by Residency.mu
 	over    chan struct{} // closed at the end
 	err     error         // a status; set before over is closed
@@ -39,32 +42,32 @@ func (f *flight) stage() string {
 // errOld: a load has ended since the placer refused, and it might not any more.
 var errOld = errors.New("the refusal is older than the end of a load")
 
-// join gives the load of a model that is under way, or begins one. failed is why this request may not wait; both are nil where
+// join gives the load of a model that is under way, of whatever digest, or begins one. failed is why this request may not wait; both are nil where
 // nobody can load the model after all. landed is how many loads had ended when the request was refused.
-func (r *Residency) join(model, digest, id string, landed uint64) (f *flight, failed error) {
+func (r *Residency) join(of key, id string, landed uint64) (f *flight, failed error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f = r.flights[model]; f == nil {
-		if err := r.failures.recent(model, time.Now()); err != nil {
+	if f = r.flights[of.model]; f == nil {
+		if err := r.failures.Recent(of, time.Now()); err != nil {
 			return nil, err
 		}
 		if r.landed.Load() != landed {
 			return nil, errOld
 		}
-		load, err := r.start(model, digest, id)
+		load, err := r.start(of.model, of.digest, id)
 		switch {
 		case rpc.Reason(err) == reason.TooManyLoads:
 			return nil, err
 		case err != nil:
 			return nil, nil // the placer's refusal says what is wrong
 		}
-		f = &flight{model: model, over: make(chan struct{})}
-		r.flights[model] = f
-		r.logger.Info("loading a model on demand", "model", model, "request", id)
+		f = &flight{key: of, over: make(chan struct{})}
+		r.flights[of.model] = f
+		r.logger.Info("loading a model on demand", "model", of.model, "request_id", id)
 		r.wait.Go(func() { r.follow(f, load) })
 	}
 	if r.cfg.MaxWaiting > 0 && f.waiting >= r.cfg.MaxWaiting {
-		return nil, fault.TooManyAwaitLoad(model, r.cfg.MaxWaiting)
+		return nil, fault.TooManyAwaitLoad(of.model, r.cfg.MaxWaiting)
 	}
 	f.waiting++
 	return f, nil
@@ -86,14 +89,14 @@ func (r *Residency) follow(f *flight, load Load) {
 	f.err = load.Err()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.flights, f.model)
+	delete(r.flights, f.key.model)
 	r.landed.Add(1)
 	if f.err == nil {
-		delete(r.failures, f.model)
-		r.logger.Info("model loaded on demand", "model", f.model, "worker", f.last.Load().GetWorkerId(), "waiting", f.waiting,
+		delete(r.failures, f.key)
+		r.logger.Info("model loaded on demand", "model", f.key.model, "worker", f.last.Load().GetWorkerId(), "waiting", f.waiting,
 			"took", time.Since(begin).Round(time.Millisecond))
 	} else { // logged by the loader
-		f.err = r.failures.add(f.model, fault.OfLoad(f.err), time.Now())
+		f.err = r.failures.Add(f.key, fault.OfLoad(f.err), time.Now())
 	}
 	close(f.over)
 }

@@ -71,13 +71,13 @@ type Residency struct {
 	landed   atomic.Uint64 // loads that have ended; written under mu
 	mu       sync.Mutex
 	flights  map[string]*flight // guarded by mu; loads under way, by model
-	failures failures           // guarded by mu
+	failures Failures[key]      // guarded by mu
 }
 
 // New makes a residency before a placer. Close it after the loads have ended.
 func New(p Placer, s Start, cfg Config, logger hclog.Logger) *Residency {
 	return &Residency{cfg: cfg, places: p, start: s, logger: logger.Named("residency"),
-		flights: map[string]*flight{}, failures: failures{}}
+		flights: map[string]*flight{}, failures: Failures[key]{}}
 }
 
 // Close waits until what it follows has ended.
@@ -99,7 +99,8 @@ func (r *Residency) placeLoaded(ctx context.Context, request route.Request, refu
 	begin, timer := time.Now(), time.NewTimer(r.cfg.Timeout)
 	defer timer.Stop()
 	for round := 0; ; {
-		f, failed := r.join(request.Model, refusal.Digest, rpc.RequestID(ctx), landed)
+		wanted := key{request.Model, refusal.Digest}
+		f, failed := r.join(wanted, rpc.RequestID(ctx), landed)
 		switch {
 		case errors.Is(failed, errOld):
 		case failed != nil:
@@ -107,7 +108,7 @@ func (r *Residency) placeLoaded(ctx context.Context, request route.Request, refu
 		case f == nil:
 			return nil, refusal
 		default:
-			if err := r.await(ctx, f, timer.C, begin); err != nil {
+			if err := r.await(ctx, f, wanted, timer.C, begin); err != nil {
 				return nil, err
 			}
 			round++
@@ -122,14 +123,17 @@ func (r *Residency) placeLoaded(ctx context.Context, request route.Request, refu
 }
 
 // await waits for the end of a load that the request has joined, until its time is over or ctx ends. The error is ctx's cause or a
-// status.
-func (r *Residency) await(ctx context.Context, f *flight, until <-chan time.Time, begin time.Time) error {
+// status; what a load of something else than is wanted failed at is none.
+func (r *Residency) await(ctx context.Context, f *flight, wanted key, until <-chan time.Time, begin time.Time) error {
 	defer r.leave(f)
 	select {
 	case <-f.over:
+		if f.key != wanted {
+			return nil
+		}
 		return f.err
 	case <-until:
-		return fault.StillLoading(f.model, f.stage(), time.Since(begin))
+		return fault.StillLoading(f.key.model, f.stage(), time.Since(begin))
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -27,6 +27,7 @@ type world struct {
 	*testing.T
 	takes   time.Duration            // of a load
 	failure error                    // of loads
+	has     string                   // the digest of the file; loads of another one fail, with failure or without
 	refuses error                    // of Start
 	late    map[string]time.Duration // by tenant: how long a refusal is on its way
 	starts  atomic.Int64
@@ -58,7 +59,7 @@ func (w *world) place(ctx context.Context, r route.Request) (*admission.Lease, e
 	case r.Model == "no file":
 		return nil, &route.Refusal{Err: route.ErrUnknownModel}
 	case !w.served[r.Model] || len(r.Unloaded) > 0:
-		return nil, &route.Refusal{Err: route.ErrModelNotLoaded, Message: "on disk", Loadable: true}
+		return nil, &route.Refusal{Err: route.ErrModelNotLoaded, Message: "on disk", Loadable: true, Digest: r.Digest}
 	}
 	return &admission.Lease{WorkerID: "w1"}, nil
 }
@@ -72,7 +73,7 @@ type load struct {
 func (l *load) Events() <-chan *pb.LoadModelResponse { return l.events }
 func (l *load) Err() error                           { return l.err }
 
-func (w *world) start(model, _, _ string) (Load, error) {
+func (w *world) start(model, digest, _ string) (Load, error) {
 	if w.refuses != nil {
 		return nil, w.refuses
 	}
@@ -82,7 +83,11 @@ func (w *world) start(model, _, _ string) (Load, error) {
 		State: pb.LoadState_LOAD_STATE_UPLOADING, BytesDone: 1, BytesTotal: 2}}}
 	go func() {
 		time.Sleep(w.takes)
-		if l.err = w.failure; l.err == nil {
+		l.err = w.failure
+		if digest != "" && digest != w.has {
+			l.err = rpc.Fault{Code: codes.FailedPrecondition, Domain: rpc.WorkerDomain, Reason: reason.DigestMismatch, Message: digest}.Err()
+		}
+		if l.err == nil {
 			w.set(model, true)
 		}
 		close(l.events)
@@ -317,5 +322,33 @@ func TestTheEndOfALoadIsNotTakenForTheEndOfTheRequest(t *testing.T) {
 		_, err := r.Place(t.Context(), wants("m"))
 		require.Equal(t, codes.Unavailable, status.Code(err))
 		require.ErrorContains(t, err, "not within 2h")
+	})
+}
+
+func TestADigestThatCannotBeHadKeepsNobodyFromAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.has = "here"
+		r := w.residency(Config{})
+		of := func(digest string) route.Request { return route.Request{Model: "m", Digest: digest, Resumes: true} }
+		resumed := make(chan error, 1)
+		begin := time.Now()
+		go func() {
+			_, err := r.Place(context.Background(), of("gone"))
+			resumed <- err
+		}()
+		synctest.Wait()
+		_, err := r.Place(t.Context(), wants("m"))
+		require.NoError(t, err, "it joined a load that could not end well, and began its own")
+		require.Equal(t, 2*w.takes, time.Since(begin))
+		require.Equal(t, reason.DigestMismatch, rpc.Reason(<-resumed))
+		require.EqualValues(t, 2, w.starts.Load())
+
+		w.set("m", false)
+		_, err = r.Place(t.Context(), of("gone"))
+		require.Equal(t, reason.DigestMismatch, rpc.Reason(err))
+		_, err = r.Place(t.Context(), of("here"))
+		require.NoError(t, err)
+		require.EqualValues(t, 4, w.starts.Load())
 	})
 }

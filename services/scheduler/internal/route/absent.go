@@ -36,12 +36,13 @@ func otherClass(r *Request) error {
 // absent says why no worker serves the model.
 func absent(s *Snapshot, r *Request) error {
 	connected, could, starting, digests := 0, []string{}, []string{}, []string{}
-	loading, onDisk, unusable, loadable, coming := false, false, false, false, false
+	loading, onDisk, unusable, loadable, coming, returns := false, false, false, false, false, false
 	for i := range s.Workers {
 		w := &s.Workers[i]
 		m := w.model(r.Model)
 		if m != nil && m.Ready && !w.Serves() {
 			could = append(could, name(w))
+			returns = returns || !w.Connected || w.State == Starting
 			if !slices.Contains(digests, m.Digest) {
 				digests = append(digests, m.Digest)
 			}
@@ -61,8 +62,13 @@ func absent(s *Snapshot, r *Request) error {
 		unusable = unusable || slices.Contains(w.Unusable, r.Model)
 	}
 	helps := func(refusal *Refusal) *Refusal {
-		if refusal.Loadable = loadable; loadable && len(digests) == 1 {
+		refusal.Loadable, refusal.Returns = loadable, loadable && returns
+		switch {
+		case !loadable:
+		case len(digests) == 1:
 			refusal.Digest = digests[0]
+		case r.Resumes: // a worker has told it
+			refusal.Digest = r.Digest
 		}
 		return refusal
 	}
@@ -71,8 +77,11 @@ func absent(s *Snapshot, r *Request) error {
 	case connected == 0:
 		return refuse(ErrNoWorker, fmt.Sprintf("none of the %d workers configured can be reached: "+
 			"start one, or check --workers", len(s.Workers)), numbers...)
+	case r.Digest != "" && len(could) > 0 && !slices.Contains(digests, r.Digest):
+		return otherDigest(r, digests)
 	case len(could) > 0:
-		loadable = loadable && len(digests) == 1
+		// Who has been told of one worker alone that it is gone may take it when it is back: it asks without leaving it out.
+		loadable = loadable && len(digests) == 1 && !(returns && len(r.Exclude) > 0)
 		return helps(refuse(ErrNoWorker, fmt.Sprintf("model %q is on %s, which takes no requests now: try again, or load it elsewhere",
 			r.Model, strings.Join(could, ", ")), numbers...))
 	case len(r.Exclude) > 0:

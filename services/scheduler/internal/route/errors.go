@@ -40,6 +40,8 @@ type Refusal struct {
 	// Digest is what the load must bring: that of the copies which cannot be reached now, and will be there beside it when they
 	// return; empty is any.
 	Digest string
+	// Returns is whether a worker that has it loaded may be back by itself: it is lost, or starting. Then a load is for later.
+	Returns bool
 	// RetryMillis is in how many milliseconds it may be tried again; 0: nobody knows.
 	RetryMillis int64
 }

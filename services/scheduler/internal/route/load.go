@@ -7,6 +7,9 @@ import (
 
 // Load counts what this process has under way on one worker. Safe for concurrent use; the zero value is idle.
 type Load struct {
+	// Vectors is what is under way of vector codebooks, which nothing else here counts.
+	Vectors VectorLoad
+
 	inFlight atomic.Int64
 	tokens   atomic.Int64
 
@@ -39,6 +42,9 @@ func (l *Load) End(tokens int64) {
 
 // InFlight is the number of requests under way.
 func (l *Load) InFlight() int64 { return l.inFlight.Load() }
+
+// Idle is whether nothing is under way.
+func (l *Load) Idle() bool { return l.InFlight() == 0 && l.Vectors.idle() }
 
 // Tokens is the number of tokens these may still need: prompts not started plus tokens not generated.
 func (l *Load) Tokens() int64 { return l.tokens.Load() }

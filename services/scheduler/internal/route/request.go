@@ -27,6 +27,9 @@ type Request struct {
 	// Resumes is whether this process has sent tokens of it already: it has had its turn, and waits rather than fails. A caller that
 	// says so itself waits as others do.
 	Resumes bool
+	// Arrived is when the call came, in nanoseconds of the Unix clock, of one that had a place before and lost it with its worker: it waits from then on, and nobody who came
+	// later takes its place in a queue. 0: it has had none.
+	Arrived int64
 	// Exclude are ids of workers that have been tried.
 	Exclude []string
 	// Unloaded are ids of workers that have said, of this request, that they have the model no more: that is newer than their

@@ -24,6 +24,8 @@ import (
 //	pick MODEL [digest=D] [class=C] [prompt=N] [tokens=N] [sequences=N] [keys=K:TOKENS,...] [key=S] [resumes] [exclude=ID]... [unloaded=ID]...
 //	     [max=N] [tie=N]
 //	started ID, end ID                       of the oldest request there
+//
+// and those of vectors_test.go
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T, text string) string {
 		t.Helper()
@@ -73,7 +75,7 @@ func (p *player) play(script string) string {
 		case "pick":
 			fmt.Fprintf(&out, "-> %s\n", p.pick(words[1], o))
 		default:
-			require.FailNow(p, "unknown command", line)
+			out.WriteString(p.vectors(words, o))
 		}
 	}
 	return out.String()
@@ -100,7 +102,11 @@ func (p *player) pick(model string, o map[string][]string) string {
 		var refusal *route.Refusal
 		require.True(p, errors.Is(err, route.ErrWorkersFull) || errors.Is(err, route.ErrTight) || errors.As(err, &refusal) && errors.Is(err, refusal.Err))
 		if refusal != nil && refusal.Loadable {
-			return err.Error() + strings.TrimRight(" (a load would help "+refusal.Digest, " ") + ")"
+			later := ""
+			if refusal.Returns {
+				later = ", later"
+			}
+			return err.Error() + strings.TrimRight(" (a load would help "+refusal.Digest, " ") + later + ")"
 		}
 		return err.Error()
 	}

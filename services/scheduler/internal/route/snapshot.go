@@ -10,12 +10,13 @@ type Snapshot struct {
 	// Workers are sorted by address; no two that are Connected have the same ID.
 	Workers []Worker
 
-	pools map[string]*pool // by model; nil in a snapshot that NewSnapshot has not made
+	pools   map[string]*pool   // by model; nil in a snapshot that NewSnapshot has not made
+	shelves map[string][]shelf // by codebook; as pools
 }
 
 // NewSnapshot makes a snapshot in which Pick finds the workers of a model at once. It keeps workers.
 func NewSnapshot(known bool, workers []Worker) Snapshot {
-	s := Snapshot{Known: known, Workers: workers, pools: map[string]*pool{}}
+	s := Snapshot{Known: known, Workers: workers, pools: map[string]*pool{}, shelves: shelves(workers)}
 	for i := range workers {
 		w := &workers[i]
 		if !w.Serves() {
@@ -46,6 +47,8 @@ type Worker struct {
 	Models    []Model
 	// Files are the names of model files that it could load or has loaded, Unusable those of files that it cannot load.
 	Files, Unusable []string
+	// Vectors is nil where the worker has none.
+	Vectors *Vectors
 	// Load is never nil.
 	Load *Load
 }

@@ -17,7 +17,7 @@ import (
 // DrainWorker has a worker drain, and answers when the fleet's snapshots say so too.
 func (s *Server) DrainWorker(ctx context.Context, in *pb.DrainWorkerRequest) (*pb.DrainWorkerResponse, error) {
 	err := s.tell(ctx, in.GetWorkerId(), true, func(ctx context.Context, w pb.WorkerServiceClient) error {
-		_, err := w.Drain(ctx, &pb.DrainRequest{})
+		_, err := w.Drain(ctx, &pb.DrainRequest{Timeout: in.GetTimeout()})
 		return err
 	})
 	if err != nil {

@@ -1,12 +1,15 @@
 package server_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/reason"
@@ -51,7 +54,7 @@ func TestADrainedWorkerGetsNothingNewUntilItIsUndrained(t *testing.T) {
 
 func TestADrainThatCannotBeIsRefused(t *testing.T) {
 	w := workertest.New("w1", "i", "m")
-	w.OnDrain = func() error {
+	w.OnDrain = func(*pb.DrainRequest) error {
 		return status.Error(codes.Unimplemented, "method Drain not implemented")
 	}
 	r, p := one(t, w)
@@ -86,7 +89,7 @@ func TestADrainThatCannotBeIsRefused(t *testing.T) {
 func TestAWorkerThatFreezesWhileItIsToldToDrainIsLost(t *testing.T) {
 	w := workertest.New("w1", "i", "m")
 	var p *workertest.Process
-	w.OnDrain = func() error {
+	w.OnDrain = func(*pb.DrainRequest) error {
 		p.Freeze()
 		return nil
 	}
@@ -95,4 +98,46 @@ func TestAWorkerThatFreezesWhileItIsToldToDrainIsLost(t *testing.T) {
 	_, err := r.operators().DrainWorker(r.within(), &pb.DrainWorkerRequest{WorkerId: "w1"})
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.Equal(t, reason.WorkerLost, rpc.Reason(err))
+}
+
+// What is left at the bound of a drain is ended by its worker; a stream that found no place elsewhere until then waits for one.
+func TestWhatIsLeftAtTheBoundOfADrainGoesOnElsewhere(t *testing.T) {
+	rpctest.NoLeaks(t)
+	n := workertest.NewNet()
+	bound, told := make(chan struct{}), make(chan time.Duration, 1)
+	leaves := serving("w1", func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+		if err := (workertest.Answer{Worker: "w1", Events: 4}).Generate(in, stream); err != nil {
+			return err
+		}
+		<-bound
+		return workertest.Refusal(codes.Unavailable, reason.WorkerDraining, "its time is over")
+	})
+	leaves.OnDrain = func(in *pb.DrainRequest) error {
+		told <- in.GetTimeout().AsDuration()
+		return nil
+	}
+	takes := serving("w2", workertest.Whole("w2").Generate)
+	become(takes, pb.WorkerState_WORKER_STATE_NOT_READY)
+	n.Start(t, "a:1", leaves)
+	n.Start(t, "b:1", takes)
+	r := newRig(t, n, "a:1", "b:1")
+	r.await(2)
+	r.serve(1)
+	in := ask("m", 9)
+	want, err := workertest.Whole("w1").Of(in)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(r.patient(), hang) // longer than the rigs wait
+	defer cancel()
+	stream, err := r.inference().Generate(ctx, in)
+	require.NoError(t, err)
+	read(t, stream, 4)
+	_, err = r.operators().DrainWorker(r.within(), &pb.DrainWorkerRequest{WorkerId: "w1", Timeout: durationpb.New(time.Minute)})
+	require.NoError(t, err)
+	require.Equal(t, time.Minute, <-told)
+	close(bound)
+	require.Eventually(t, func() bool { return leaves.Running.Load() == 0 }, hang, time.Millisecond)
+	become(takes, pb.WorkerState_WORKER_STATE_READY)
+	rest, err := all(stream, nil)
+	require.NoError(t, err)
+	requireEvents(t, want[4:], rest)
 }

@@ -54,6 +54,9 @@ func (s *Server) WatchFleet(in *pb.WatchFleetRequest, stream grpc.ServerStreamin
 	}
 }
 
+// inFlight are this process's requests on a member, token streams and calls of vectors.
+func inFlight(m *fleet.Member) int64 { return m.Load.InFlight() + m.Load.Vectors.UnderWay() }
+
 // fingerprint differs when anything that describe tells has changed, ages aside.
 func fingerprint(members []fleet.Member) string {
 	var out strings.Builder
@@ -61,7 +64,7 @@ func fingerprint(members []fleet.Member) string {
 	for i := range members {
 		m := &members[i]
 		fmt.Fprintf(&out, "%s %v %s %p %d %d %d;", m.Address, m.Connected, m.Problem, m.Report, m.LastMessage.UnixNano(),
-			m.Load.InFlight(), m.Load.Tokens())
+			inFlight(m), m.Load.Tokens())
 	}
 	return out.String()
 }
@@ -73,7 +76,7 @@ func describe(members []fleet.Member, now time.Time) []*pb.FleetWorker {
 		m := &members[i]
 		w := &pb.FleetWorker{
 			Address: m.Address, Connected: m.Connected, Problem: m.Problem, Report: m.Report,
-			InFlight: uint32(max(m.Load.InFlight(), 0)), OutstandingTokens: uint64(max(m.Load.Tokens(), 0)),
+			InFlight: uint32(max(inFlight(m), 0)), OutstandingTokens: uint64(max(m.Load.Tokens(), 0)),
 		}
 		if !m.LastMessage.IsZero() {
 			w.Age = durationpb.New(now.Sub(m.LastMessage))

@@ -46,8 +46,8 @@ func (s *Server) relayed(method string, decode relay.Decode) grpc.StreamHandler 
 
 // generation reads what routing a Generate needs. Values are the worker's to check.
 func generation(ctx context.Context, raw []byte) (relay.Request, error) {
-	in := &pb.GenerateRequest{}
-	if err := rpc.Decode(raw, in, fault.Domain); err != nil {
+	in, err := decodeGeneration(raw)
+	if err != nil {
 		return relay.Request{}, err
 	}
 	if err := checkName(in.GetModel()); err != nil {
@@ -56,6 +56,9 @@ func generation(ctx context.Context, raw []byte) (relay.Request, error) {
 	sequences := int64(1)
 	if in.GetSampling() != nil && in.GetSampling().NumSequences != nil {
 		sequences = min(max(int64(in.GetSampling().GetNumSequences()), 1), maxSequences)
+	}
+	if len(in.GetResume()) > 0 {
+		sequences -= ended(in.GetResume(), sequences)
 	}
 	generated := int64(unstatedTokens)
 	if in.GetStopping() != nil && in.GetStopping().MaxTokens != nil {
@@ -74,6 +77,19 @@ func generation(ctx context.Context, raw []byte) (relay.Request, error) {
 		},
 		Prompt: prompt, ID: in.GetRequestId(), Generation: in,
 	}, nil
+}
+
+// ended is how many of so many outputs their caller has to the end: nothing is computed for them.
+func ended(resume []*pb.Resume, sequences int64) int64 {
+	var all [maxSequences]bool
+	n := int64(0)
+	for _, r := range resume {
+		if o := r.GetOutputIndex(); r.GetFinished() && int64(o) < sequences && !all[o] {
+			all[o] = true
+			n++
+		}
+	}
+	return n
 }
 
 // keys are those of a request's prefixes, of a prompt of so many tokens.

@@ -262,7 +262,7 @@ func TestRequestsThatWaitForAPlaceAreBoundedByTheirBytes(t *testing.T) {
 	ctx, cancel := context.WithCancel(r.within())
 	defer cancel()
 	for range 2 { // the place, and a spare one
-		stream, err := r.inference().Generate(ctx, ask("m", 1))
+		stream, err := r.inference().Generate(r.within(), ask("m", 1)) // longer than the others wait
 		require.NoError(t, err)
 		read(t, stream, 1)
 	}

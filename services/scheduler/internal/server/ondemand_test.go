@@ -20,6 +20,9 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
+// grace is how long models of rigs that load on demand may be without a worker.
+const grace = time.Second
+
 // wanting is a scheduler that loads on demand, over workers w0, w1, ... that have the file of m.
 func wanting(t *testing.T, n int, change func(*workertest.Worker)) (*rig, []*workertest.Worker, []*workertest.Process) {
 	t.Helper()
@@ -36,7 +39,7 @@ func wanting(t *testing.T, n int, change func(*workertest.Worker)) (*rig, []*wor
 		workers, addresses = append(workers, w), append(addresses, fmt.Sprintf("w%d:1", i))
 		processes = append(processes, net.Start(t, addresses[i], w))
 	}
-	r := startRig(t, net, rigOptions{stale: time.Second, onDemand: hang}, addresses...)
+	r := startRig(t, net, rigOptions{stale: time.Second, onDemand: hang, grace: grace}, addresses...)
 	r.await(n)
 	return r, workers, processes
 }
@@ -195,9 +198,86 @@ func TestAModelWhoseOnlyWorkerIsLostIsLoadedElsewhere(t *testing.T) {
 	}
 	processes[holder].Kill()
 	r.await(1)
+	lost := time.Now()
 	_, err = all(r.inference().Generate(r.within(), ask("m", 1)))
 	require.NoError(t, err)
 	require.EqualValues(t, 1, workers[1-holder].Loads.Load())
+	require.Greater(t, time.Since(lost), grace/2, "not before it might have come back")
+}
+
+func TestAModelWhoseOnlyWorkerIsBackInTimeIsNotLoadedElsewhere(t *testing.T) {
+	for name, begun := range map[string]bool{"a new call": false, "one that waits for its first token": true} {
+		t.Run(name, func(t *testing.T) {
+			rpctest.NoLeaks(t)
+			net := workertest.NewNet()
+			holds, stands := onDisk("w0", "m"), onDisk("w1", "m")
+			serves(holds, "m")
+			holds.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+				<-stream.Context().Done()
+				return stream.Context().Err()
+			}
+			p := net.Start(t, "w0:1", holds)
+			net.Start(t, "w1:1", stands)
+			r := startRig(t, net, rigOptions{stale: time.Second, onDemand: hang, grace: hang}, "w0:1", "w1:1")
+			r.await(2)
+			ended := make(chan error, 1)
+			call := func() {
+				_, err := all(r.inference().Generate(r.patient(), ask("m", 1)))
+				ended <- err
+			}
+			if begun {
+				go call()
+				require.Eventually(t, func() bool { return holds.Running.Load() == 1 }, hang, time.Millisecond)
+			}
+			p.Kill()
+			r.await(1)
+			if !begun {
+				go call()
+			}
+			require.Eventually(t, func() bool { return len(r.places.Stats()) > 0 && r.places.Stats()[0].Waiting == 1 }, hang, time.Millisecond)
+			again := onDisk("w0", "m")
+			serves(again, "m")
+			net.Start(t, "w0:1", again)
+			require.NoError(t, <-ended)
+			require.Zero(t, stands.Loads.Load())
+		})
+	}
+}
+
+// The file of the same name that is left may be another model: a stream goes on with its own or not at all.
+func TestAStreamIsLoadedForWithTheDigestThatItBeganWith(t *testing.T) {
+	rpctest.NoLeaks(t)
+	net := workertest.NewNet()
+	holds, stands := onDisk("w0", "m"), onDisk("w1", "m")
+	serves(holds, "m")
+	holds.OnGenerate = workertest.Answer{Worker: "w0", Pause: 5 * time.Millisecond, Events: -1}.Generate
+	var expected atomic.Value
+	stands.OnLoad = func(in *pb.LoadModelRequest, stream grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
+		if expected.CompareAndSwap(nil, in.GetExpectModelDigest()); in.ExpectModelDigest != nil {
+			return workertest.Refusal(codes.FailedPrecondition, reason.DigestMismatch, "another file")
+		}
+		stands.Change(func(r *pb.WorkerReport) {
+			r.Models = append(r.Models, workertest.Model("m"))
+			r.Models[0].ModelDigest = "another"
+		})
+		return result(stream)
+	}
+	p := net.Start(t, "w0:1", holds)
+	net.Start(t, "w1:1", stands)
+	r := startRig(t, net, rigOptions{stale: time.Second, onDemand: hang, grace: grace}, "w0:1", "w1:1")
+	r.await(2)
+	stream, err := r.inference().Generate(r.patient(), ask("m", 200))
+	require.NoError(t, err)
+	read(t, stream, 4)
+	p.Kill()
+	r.await(1)
+	net.Start(t, "w0:1", workertest.New("w0", "i2")) // it is back without the model
+	_, err = all(stream, nil)
+	require.Equal(t, reason.WorkerLost, rpc.Reason(err), "%v", err)
+	require.Equal(t, "d-m", expected.Load())
+	require.Zero(t, stands.Generations.Load(), "it was not asked for a token")
+	_, err = all(r.inference().Generate(r.within(), ask("m", 1)))
+	require.NoError(t, err, "who expects nothing has what is there")
 }
 
 func TestAModelUnloadedBetweenTheDecisionAndTheArrivalIsLoadedAgainUnseen(t *testing.T) {

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
 	"github.com/millrace/millrace/services/scheduler/internal/residency"
 	"github.com/millrace/millrace/services/scheduler/internal/server"
+	"github.com/millrace/millrace/services/scheduler/internal/vectors"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
@@ -64,6 +66,8 @@ func newRigWith(t *testing.T, n *workertest.Net, stale time.Duration, addresses 
 type rigOptions struct {
 	stale  time.Duration // how long a worker may be silent
 	limits loading.Config
+	// grace is how long a model may be without a worker; 0: the default.
+	grace time.Duration
 	// onDemand is how long requests wait for loads of their models; 0: they begin none.
 	onDemand time.Duration
 }
@@ -76,7 +80,8 @@ func startRig(t *testing.T, n *workertest.Net, o rigOptions, addresses ...string
 		Stale: o.stale, BackoffMax: 50 * time.Millisecond, Grace: hang}, logger)
 	require.NoError(t, err)
 	loader := loading.New(f, o.limits, logger)
-	admitted := admission.New(f, maxInFlight, admission.MaxQueue(maxQueue), admission.OnDemand(o.onDemand > 0))
+	admitted := admission.New(f, maxInFlight, admission.MaxQueue(maxQueue), admission.OnDemand(o.onDemand > 0),
+		admission.Grace(cmp.Or(o.grace, admission.DefaultGrace)))
 	var places relay.Placer = admitted
 	if o.onDemand > 0 {
 		onDemand := residency.New(places, residency.By(loader), residency.Config{Timeout: o.onDemand}, logger)
@@ -88,6 +93,9 @@ func startRig(t *testing.T, n *workertest.Net, o rigOptions, addresses ...string
 		Domain: fault.Domain, DrainTimeout: 5 * time.Second, MaxWaitingBytes: maxWaitingBytes,
 	}, logger)
 	handlers.Register(s)
+	carrier := vectors.New(f, vectors.Config{}, logger)
+	t.Cleanup(carrier.Close)
+	server.RegisterVectors(s, carrier)
 	following, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = f.Run(following) }()

@@ -32,6 +32,8 @@ type Answer struct {
 	Events int
 	// Err ends it; nil is OK.
 	Err error
+	// Hold keeps the stream open behind Events until it is cancelled or its worker dies.
+	Hold bool
 	// Change sees, and may change, every event before it leaves.
 	Change func(*pb.GenerateResponse)
 }
@@ -47,6 +49,9 @@ func (a Answer) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServ
 	}
 	for i, e := range events {
 		if i == a.Events {
+			if a.Hold {
+				<-stream.Context().Done()
+			}
 			return a.Err
 		}
 		if e.GetTokens() != nil && a.Pause > 0 {

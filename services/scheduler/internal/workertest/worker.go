@@ -22,6 +22,7 @@ type Worker struct {
 	pb.UnimplementedInferenceServiceServer
 	pb.UnimplementedModelServiceServer
 	pb.UnimplementedWorkerServiceServer
+	Vectors // its codebooks and trainings
 
 	// OnGenerate replaces Stream.
 	OnGenerate func(*pb.GenerateRequest, grpc.ServerStreamingServer[pb.GenerateResponse]) error
@@ -34,7 +35,7 @@ type Worker struct {
 	// OnHealth sees, and may change, every health message before it leaves.
 	OnHealth func(*pb.HealthResponse)
 	// OnDrain replaces a Drain that shows in the report.
-	OnDrain func() error
+	OnDrain func(*pb.DrainRequest) error
 
 	// Running counts generations under way; Generations and Loads count those begun.
 	Running, Generations, Loads atomic.Int64
@@ -53,6 +54,7 @@ func New(id, incarnation string, models ...string) *Worker {
 		WorkerId: id, Incarnation: incarnation, ClassId: "class", Version: "test", State: pb.WorkerState_WORKER_STATE_READY,
 		Device: &pb.DeviceStatus{Kind: "sim", BytesTotal: 1000, BytesFree: 1000}, Load: &pb.LoadStatus{},
 	}
+	w.Vectors.worker = w
 	for _, name := range models {
 		w.report.Models = append(w.report.Models, Model(name))
 		w.report.Files = append(w.report.Files, &pb.ModelFile{Name: name, FileBytes: 100, NeededBytes: 100})
@@ -102,6 +104,7 @@ func (w *Worker) register(r grpc.ServiceRegistrar) {
 	pb.RegisterInferenceServiceServer(r, w)
 	pb.RegisterModelServiceServer(r, w)
 	pb.RegisterWorkerServiceServer(r, w)
+	pb.RegisterVectorServiceServer(r, &w.Vectors)
 }
 
 // see notes a call.
@@ -160,6 +163,7 @@ func (w *Worker) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.Hea
 			out.Event = &pb.HealthResponse_Delta{Delta: &pb.WorkerDelta{
 				State: report.GetState(), Device: report.GetDevice(), Load: report.GetLoad(), Progress: report.GetProgress(),
 				Models: report.GetModels(), ModelsChanged: true, Files: report.GetFiles(), FilesChanged: true,
+				Vectors: report.GetVectors(),
 			}}
 		case <-interval.C:
 			out.Event = &pb.HealthResponse_Heartbeat{Heartbeat: &pb.Heartbeat{Progress: report.GetProgress()}}
@@ -301,9 +305,9 @@ func (w *Worker) UnloadModel(_ context.Context, in *pb.UnloadModelRequest) (*pb.
 }
 
 // Drain does what OnDrain does, or reports DRAINING.
-func (w *Worker) Drain(context.Context, *pb.DrainRequest) (*pb.DrainResponse, error) {
+func (w *Worker) Drain(_ context.Context, in *pb.DrainRequest) (*pb.DrainResponse, error) {
 	if w.OnDrain != nil {
-		if err := w.OnDrain(); err != nil {
+		if err := w.OnDrain(in); err != nil {
 			return nil, err
 		}
 	}

@@ -1,0 +1,65 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// leastPatience keeps a caller's network from ending its trainings.
+const leastPatience = time.Second
+
+// mostTrainings is beyond what any device has memory for, or anybody the patience.
+const mostTrainings = 1024
+
+// Vectors is what a worker does for vector codebooks.
+type Vectors struct {
+	Codebooks    string        // folder of their files
+	MaxTrainings int           // at once; 0: none
+	Patience     time.Duration // with a caller that sends or reads nothing
+	Share        float64       // of the time, while models have work; (0, 1]
+	SpoolSpace   string        // bytes, or bytes with a unit; see Spool
+}
+
+func (v *Vectors) register(f *pflag.FlagSet) {
+	f.StringVar(&v.Codebooks, "codebooks", "", "folder of codebook files NAME.safetensors, made when the first is written (default: codebooks, beside the folder of --models)")
+	f.IntVar(&v.MaxTrainings, "max-trainings", 1, "trainings of codebooks at once; 0: none")
+	f.DurationVar(&v.Patience, "training-timeout", time.Minute, "how long a caller may send no rows of a training, or read nothing of what it is sent, before the call ends")
+	f.Float64Var(&v.Share, "training-share", 0.1, "share of the time that trainings compute while models have work, above 0 and at most 1; at other times they have all of it")
+	f.StringVar(&v.SpoolSpace, "spool-space", "", "host memory for rows that the device does not hold, of all trainings together: bytes, such as 64GiB; 0: rows must fit the device (default: 4GiB on a GPU, 0 on a CPU)")
+}
+
+// validate checks every value and fills in the folder.
+func (v *Vectors) validate(models string) (errs []error) {
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if v.Codebooks == "" {
+		v.Codebooks = filepath.Join(filepath.Dir(filepath.Clean(models)), "codebooks")
+	}
+	if v.MaxTrainings < 0 || v.MaxTrainings > mostTrainings {
+		fail("--max-trainings %d: want 0 for none, or at most %d", v.MaxTrainings, mostTrainings)
+	}
+	if v.Patience < leastPatience {
+		fail("--training-timeout %v: want at least %v", v.Patience, leastPatience)
+	}
+	if !(v.Share > 0 && v.Share <= 1) {
+		fail("--training-share %v: want a number above 0 and at most 1", v.Share)
+	}
+	if _, err := parseSwap(v.SpoolSpace); err != nil {
+		fail("--spool-space %q: %w", v.SpoolSpace, err)
+	}
+	return errs
+}
+
+// Spool is the host memory for rows in bytes; the device decides where nothing is said.
+func (v *Vectors) Spool(gpu bool) uint64 {
+	n, err := parseSwap(v.SpoolSpace) // validate has checked it
+	switch {
+	case err != nil || n < 0:
+		return 0
+	case n == 0 && gpu:
+		return 4 << 30
+	}
+	return uint64(n)
+}

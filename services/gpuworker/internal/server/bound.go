@@ -1,0 +1,59 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// bound ends the generations that run when a drain's time is over. Safe for concurrent use; the zero value has none.
+type bound struct {
+	mu    sync.Mutex
+	timer *time.Timer                           // guarded by mu; nil: no bound
+	runs  map[*context.CancelCauseFunc]struct{} // guarded by mu
+}
+
+// join is a context that ends with errDrained when a bound is reached, until leave.
+func (b *bound) join(ctx context.Context) (joined context.Context, leave func()) {
+	joined, cancel := context.WithCancelCause(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.runs == nil {
+		b.runs = map[*context.CancelCauseFunc]struct{}{}
+	}
+	b.runs[&cancel] = struct{}{}
+	return joined, func() {
+		b.mu.Lock()
+		delete(b.runs, &cancel)
+		b.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+// set has what runs then ended after a time.
+func (b *bound) set(after time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var timer *time.Timer
+	timer = time.AfterFunc(after, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.timer != timer { // it was cleared meanwhile
+			return
+		}
+		for cancel := range b.runs {
+			(*cancel)(errDrained)
+		}
+	})
+	b.timer = timer
+}
+
+// clear takes a bound back that is not reached.
+func (b *bound) clear() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.timer != nil {
+		b.timer.Stop()
+		b.timer = nil
+	}
+}

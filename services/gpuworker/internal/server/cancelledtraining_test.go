@@ -1,0 +1,90 @@
+package server
+
+import (
+	"context"
+	"io/fs"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+)
+
+// Wherever a training is when its caller goes, nothing is left of it: no memory, no spool, no goroutine and no part of a file.
+func TestAThousandCancelledTrainingsLeaveNothing(t *testing.T) {
+	cancelAnywhere(t, simDevice(t, sim.Options{}), 1000)
+}
+
+func TestTrainingsOnTheCPUAreCancelledWithoutALeak(t *testing.T) {
+	cancelAnywhere(t, cpuDevice(t), 150)
+}
+
+// cancelAnywhere begins trainings of all kinds and cancels each behind any of its messages or at any time, until so many were in time.
+func cancelAnywhere(t *testing.T, device engine.Device, cancelled int) {
+	t.Helper()
+	rpctest.NoLeaks(t)
+	w := start(t, device)
+	before, err := device.Info()
+	require.NoError(t, err)
+	r := rand.New(rand.NewPCG(12, uint64(cancelled)))
+	begun := 0
+	for ; w.books.Stats().Cancelled < uint64(cancelled); begun++ {
+		ctx, cancel := context.WithCancel(t.Context())
+		few := uint32(r.IntN(4)) // iterations of one that may end, and be saved, before it is cancelled
+		config := training(func(c *pb.TrainingConfig) {
+			if few == 0 {
+				few = 1000000
+			}
+			c.MaxIterations, c.StableIterations = &few, ptr(uint32(1000000))
+			c.Init = []pb.CodebookInit{pb.CodebookInit_CODEBOOK_INIT_RANDOM, pb.CodebookInit_CODEBOOK_INIT_KMEANS_PLUS_PLUS}[r.IntN(2)]
+			if r.IntN(2) == 0 {
+				c.CheckpointInterval = ptr(uint32(1))
+			}
+			switch r.IntN(3) {
+			case 0:
+				c.Kind, c.Subspaces = pb.CodebookKind_CODEBOOK_KIND_PRODUCT, ptr(uint32(2))
+			case 1:
+				c.Algorithm = pb.TrainingAlgorithm_TRAINING_ALGORITHM_ANNEALED
+			}
+			if few < 4 {
+				c.SaveAs = ptr("of/" + c.GetKind().String())
+			}
+		})
+		stream := w.begin(ctx, t, config)
+		_ = stream.Send(rowsOf(vectorRows([]int{0, 1, 63, 64, 64, 64, 64}[r.IntN(7)], 2))) // what it ends with does not matter
+		if r.IntN(2) == 0 {
+			time.Sleep(time.Duration(r.IntN(2000)) * time.Microsecond)
+		} else if config.GetSaveAs() != "" {
+			_ = stream.CloseSend()
+			for range r.IntN(8) {
+				_, _ = stream.Recv()
+			}
+		}
+		cancel()
+		requireSoon(t, func() bool { return w.books.Stats().Trainings == 0 })
+		require.Zero(t, w.books.Stats().TrainingBytes, "training %d", begun)
+	}
+	st := w.books.Stats()
+	require.EqualValues(t, begun, st.Cancelled+st.Failed+st.Finished)
+	require.Zero(t, st.RefusedFrees)
+	require.NoError(t, filepath.WalkDir(w.codebooks, func(path string, entry fs.DirEntry, err error) error {
+		require.True(t, entry.IsDir() || filepath.Ext(path) == ".safetensors" && entry.Name()[0] != '.', "%s is left", path)
+		return err
+	}))
+	for _, b := range w.books.List() {
+		require.NoError(t, b.Problem, b.Name)
+		_, err := w.vectors.UnloadCodebook(t.Context(), &pb.UnloadCodebookRequest{Codebook: b.Name})
+		if b.DeviceBytes > 0 {
+			require.NoError(t, err)
+		}
+	}
+	after, err := device.Info()
+	require.NoError(t, err)
+	require.Equal(t, before.BytesUsed, after.BytesUsed)
+}

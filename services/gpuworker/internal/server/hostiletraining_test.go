@@ -1,0 +1,169 @@
+package server
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+)
+
+func configOf(c *pb.TrainingConfig) *pb.TrainCodebookRequest {
+	return &pb.TrainCodebookRequest{Event: &pb.TrainCodebookRequest_Config{Config: c}}
+}
+
+// endless is a training that ends only when somebody ends it.
+func endless() *pb.TrainingConfig {
+	return training(func(c *pb.TrainingConfig) {
+		c.MaxIterations, c.StableIterations = ptr(uint32(1000000)), ptr(uint32(1000000))
+	})
+}
+
+// Rows that are no numbers are told by their number of all rows, whatever type they have, and also where no training would see them.
+func TestRowsThatAreNotFiniteAreToldByTheirNumber(t *testing.T) {
+	rpctest.NoLeaks(t)
+	w := simWorker(t)
+	f32 := func(v float32) []byte { return binary.LittleEndian.AppendUint32(nil, math.Float32bits(v)) }
+	f16 := func(bits uint16) []byte { return binary.LittleEndian.AppendUint16(nil, bits) }
+	for name, tc := range map[string]struct {
+		element pb.ElementType
+		bad     []byte
+	}{
+		"NaN":                      {pb.ElementType_ELEMENT_TYPE_F32, f32(float32(math.NaN()))},
+		"a NaN of any bits":        {pb.ElementType_ELEMENT_TYPE_F32, []byte{1, 0, 0x80, 0xff}},
+		"infinity":                 {pb.ElementType_ELEMENT_TYPE_F32, f32(float32(math.Inf(1)))},
+		"minus infinity":           {pb.ElementType_ELEMENT_TYPE_F32, f32(float32(math.Inf(-1)))},
+		"a NaN of 16 bits":         {pb.ElementType_ELEMENT_TYPE_F16, f16(0x7c01)},
+		"an infinity of 16 bits":   {pb.ElementType_ELEMENT_TYPE_F16, f16(0xfc00)},
+		"a NaN of bfloat16":        {pb.ElementType_ELEMENT_TYPE_BF16, f16(0xffff)},
+		"an infinity of bfloat16s": {pb.ElementType_ELEMENT_TYPE_BF16, f16(0x7f80)},
+	} {
+		size := len(tc.bad)
+		for _, sampled := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				rows := make([]byte, 64*2*size)
+				copy(rows[(2*41+1)*size:], tc.bad)
+				got := w.train(t.Context(), t, training(func(c *pb.TrainingConfig) {
+					c.ElementType = tc.element
+					if sampled {
+						c.MaxRowsPerCodeword = ptr(uint64(1))
+					}
+				}), rowsOf(rows[:20*2*size]), rowsOf(rows[20*2*size:]))
+				require.Equal(t, codes.InvalidArgument, status.Code(got.err), "%v", got.err)
+				require.Equal(t, []string{"rows"}, violated(got.err))
+				if sampled {
+					require.ErrorContains(t, got.err, "row 41")
+				}
+			})
+		}
+	}
+	require.Zero(t, w.books.Stats().TrainingBytes)
+	require.NoError(t, w.train(t.Context(), t, training(nil), rowsOf(vectorRows(64, 2))).err)
+}
+
+// Messages in an order that makes no sense end the call, before and while the device computes.
+func TestMessagesOfATrainingInAnyOtherOrderEndIt(t *testing.T) {
+	rpctest.NoLeaks(t)
+	w := simWorker(t)
+	rows := vectorRows(64, 2)
+	for name, tc := range map[string]struct {
+		config   *pb.TrainingConfig
+		messages []*pb.TrainCodebookRequest
+		field    string
+	}{
+		"a config between rows":            {endless(), []*pb.TrainCodebookRequest{rowsOf(rows[:80]), configOf(endless())}, "config"},
+		"a config behind the rows":         {endless(), []*pb.TrainCodebookRequest{rowsOf(rows), configOf(endless())}, "rows"},
+		"rows behind the rows":             {endless(), []*pb.TrainCodebookRequest{rowsOf(rows), rowsOf(rows[:8])}, "rows"},
+		"nothing behind the rows":          {endless(), []*pb.TrainCodebookRequest{rowsOf(rows), {}}, "rows"},
+		"a prologue behind rows":           {endless(), []*pb.TrainCodebookRequest{rowsOf(rows[:80]), prologueOf(rows[:1])}, "prologue"},
+		"a prologue that is too long":      {training(func(c *pb.TrainingConfig) { c.Init = pb.CodebookInit_CODEBOOK_INIT_GIVEN }), []*pb.TrainCodebookRequest{prologueOf(rows[:17])}, "prologue"},
+		"given codewords that are NaN":     {training(func(c *pb.TrainingConfig) { c.Init = pb.CodebookInit_CODEBOOK_INIT_GIVEN }), []*pb.TrainCodebookRequest{prologueOf([]byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")), rowsOf(rows)}, "prologue"},
+		"an end in the middle of a row":    {endless(), []*pb.TrainCodebookRequest{rowsOf(rows[:80]), rowsOf(rows[80:83])}, "rows"},
+		"an end before the prologue's end": {training(func(c *pb.TrainingConfig) { c.Init = pb.CodebookInit_CODEBOOK_INIT_GIVEN }), []*pb.TrainCodebookRequest{prologueOf(rows[:3])}, "rows"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := w.train(t.Context(), t, tc.config, tc.messages...)
+			require.Equal(t, codes.InvalidArgument, status.Code(got.err), "%v", got.err)
+			require.Equal(t, reason.BadTrainingInput, rpc.Reason(got.err), "%v", got.err)
+			require.Equal(t, []string{tc.field}, violated(got.err), "%v", got.err)
+			require.Nil(t, got.finished)
+			require.Zero(t, w.books.Stats().TrainingBytes, "nothing is held when the caller knows of the end")
+		})
+	}
+	large := w.train(t.Context(), t, training(func(c *pb.TrainingConfig) { c.Rows = 1 << 20 }), rowsOf(make([]byte, 4<<20)))
+	require.Equal(t, codes.ResourceExhausted, status.Code(large.err), "%v", large.err)
+	require.Equal(t, reason.MessageTooLarge, rpc.Reason(large.err))
+	resumed := training(func(c *pb.TrainingConfig) { c.ResumeBytes = ptr(uint64(56)) })
+	got := w.train(t.Context(), t, resumed, prologueOf(make([]byte, 56)), rowsOf(rows))
+	require.Equal(t, codes.FailedPrecondition, status.Code(got.err), "%v", got.err)
+	require.Equal(t, reason.CheckpointMismatch, rpc.Reason(got.err))
+	require.NoError(t, w.train(t.Context(), t, training(nil), rowsOf(rows)).err)
+	require.Zero(t, w.books.Stats().Trainings)
+}
+
+func TestMessagesWithoutAByteKeepNobodyWaiting(t *testing.T) {
+	rpctest.NoLeaks(t)
+	w := simWorker(t)
+	stream := w.begin(t.Context(), t, training(nil))
+	go func() {
+		for stream.Send(rowsOf(nil)) == nil {
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	got := hearBehindAccepted(t, stream)
+	require.Equal(t, codes.DeadlineExceeded, status.Code(got.err))
+	require.Equal(t, reason.SilentSender, rpc.Reason(got.err), "%v", got.err)
+	require.Zero(t, w.books.Stats().Trainings)
+}
+
+func TestADeadlineEndsATrainingWhereverItIs(t *testing.T) {
+	rpctest.NoLeaks(t)
+	w := simWorker(t)
+	for _, n := range []int{0, 10, 64} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		got := func() result {
+			defer cancel()
+			stream, err := w.vectors.TrainCodebook(ctx)
+			require.NoError(t, err)
+			require.NoError(t, stream.Send(configOf(endless())))
+			_ = stream.Send(rowsOf(vectorRows(n, 2)))
+			for { // the end tells of errors
+				if _, err := stream.Recv(); err != nil {
+					return result{err: err}
+				}
+			}
+		}()
+		require.Equal(t, codes.DeadlineExceeded, status.Code(got.err), "%v", got.err)
+		requireSoon(t, func() bool { return w.books.Stats().Trainings == 0 })
+		require.Zero(t, w.books.Stats().TrainingBytes)
+	}
+}
+
+// A caller that has sent everything may close its half before or long after; what counts is that it reads.
+func TestACallerMayCloseItsHalfOrLeaveItOpen(t *testing.T) {
+	rpctest.NoLeaks(t)
+	w := simWorker(t)
+	rows := vectorRows(64, 2)
+	want := w.train(t.Context(), t, training(nil), rowsOf(rows))
+	require.NoError(t, want.err)
+	stream := w.begin(t.Context(), t, training(nil))
+	require.NoError(t, stream.Send(rowsOf(rows)))
+	open := hearBehindAccepted(t, stream)
+	require.NoError(t, open.err)
+	require.Equal(t, want.codebook, open.codebook)
+	require.NoError(t, stream.CloseSend())
+
+	idle, err := w.vectors.TrainCodebook(t.Context())
+	require.NoError(t, err)
+	_, err = idle.Recv() // a stream without a first message
+	require.Equal(t, reason.SilentSender, rpc.Reason(err), "%v", err)
+}

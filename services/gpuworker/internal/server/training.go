@@ -1,0 +1,202 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/vectors"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// pieceBytes is a piece of a codebook or of a checkpoint in one message.
+const pieceBytes = 1 << 20
+
+// TrainCodebook implements VectorService.
+func (s *Server) TrainCodebook(stream grpc.BidiStreamingServer[pb.TrainCodebookRequest, pb.TrainCodebookResponse]) error {
+	ctx, stop := beforeDeadline(stream.Context())
+	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c := &trainingCall{server: s, cancel: cancel, in: newInbox(ctx, s.patience, stream.Recv)}
+	c.out = mail(s.patience, stream.Send)
+	err := c.run(ctx)
+	if status.Code(err) == codes.Canceled { // streams know it a moment before their context
+		err = context.Canceled
+	}
+	if c.training != nil {
+		c.training.Fail(err)
+		c.training.Close()
+		s.nudge()
+	}
+	return statusOf(c.out.end(ctx, err))
+}
+
+// trainingCall is one call of TrainCodebook.
+type trainingCall struct {
+	server   *Server
+	cancel   context.CancelCauseFunc
+	in       *inbox[*pb.TrainCodebookRequest]
+	out      *mailer[*pb.TrainCodebookResponse]
+	job      vectors.Job
+	training *vectors.Training // nil before it has begun
+}
+
+func (c *trainingCall) run(ctx context.Context) error {
+	if err := c.begin(ctx); err != nil {
+		return err
+	}
+	if err := c.collect(ctx); err != nil {
+		return err
+	}
+	rpc.LetGo(ctx)
+	go c.watch(ctx)
+	events := &trainingEvents{call: c, ctx: ctx}
+	end, err := c.training.Train(ctx, events)
+	if err != nil {
+		return err
+	}
+	c.training.Close() // its memory is for others now, and for the codebook if it is saved
+	c.server.nudge()
+	return c.finish(ctx, end)
+}
+
+// begin takes the config and all the memory.
+func (c *trainingCall) begin(ctx context.Context) error {
+	first, err := c.in.next(ctx, nil)
+	if errors.Is(err, io.EOF) || err == nil && first.GetConfig() == nil {
+		return invalid([]rpc.Violation{{Field: "config", Description: "is missing: it is the first message"}})
+	}
+	if err != nil {
+		return err
+	}
+	if c.job, err = jobOf(first.GetConfig()); err != nil {
+		return err
+	}
+	if err := c.server.admit(); err != nil {
+		return err
+	}
+	if c.training, err = c.server.vectors.Begin(c.job); err != nil {
+		return err
+	}
+	c.server.nudge()
+	rpc.Annotate(ctx, "dimension", c.job.Trainer.Codebook.Dimension)
+	rpc.Annotate(ctx, "codewords", c.job.Trainer.Codebook.Codewords)
+	rpc.Annotate(ctx, "rows", c.job.Rows)
+	cost := c.training.Cost()
+	return c.send(ctx, &pb.TrainCodebookResponse{Event: &pb.TrainCodebookResponse_Accepted{Accepted: &pb.TrainingAccepted{
+		Seed: c.job.Trainer.Seed, DeviceBytes: cost.DeviceBytes, SpoolBytes: cost.SpoolBytes, SampledRows: c.job.Sampled(),
+	}}})
+}
+
+// collect takes what comes before the rows, and the rows.
+func (c *trainingCall) collect(ctx context.Context) error {
+	c.in.hear()
+	tick := func() error {
+		done, of := c.training.Received()
+		return c.send(ctx, progressOfTraining(vectors.Progress{Phase: engine.Writing, RowsDone: done, RowsTotal: of}))
+	}
+	told := time.Now()
+	for !c.training.Complete() {
+		m, err := c.in.next(ctx, tick)
+		if errors.Is(err, io.EOF) {
+			done, of := c.training.Received()
+			return &vectors.InputError{Field: "rows", Problem: "the caller has ended sending: " + counted(done, of)}
+		}
+		if err != nil {
+			return err
+		}
+		if err := c.take(m); err != nil {
+			return err
+		}
+		if time.Since(told) > time.Second {
+			told = time.Now()
+			if err := tick(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// take takes one message behind the config.
+func (c *trainingCall) take(m *pb.TrainCodebookRequest) error {
+	switch e := m.GetEvent().(type) {
+	case *pb.TrainCodebookRequest_Rows:
+		if len(e.Rows) > 0 {
+			c.in.hear()
+		}
+		return c.training.Write(e.Rows)
+	case *pb.TrainCodebookRequest_Prologue:
+		if len(e.Prologue) > 0 {
+			c.in.hear()
+		}
+		return c.training.Prologue(e.Prologue)
+	case *pb.TrainCodebookRequest_Config:
+		return &vectors.InputError{Field: "config", Problem: "it comes a second time: one call is one training"}
+	}
+	return &vectors.InputError{Field: "event", Problem: "is unset: want rows or prologue"}
+}
+
+// watch looks after the caller while the training computes.
+func (c *trainingCall) watch(ctx context.Context) {
+	if stopping := rpc.Draining(ctx); stopping != nil {
+		go func() {
+			select {
+			case <-stopping:
+				c.training.Interrupt(vectors.ErrStopped)
+			case <-ctx.Done():
+			}
+		}()
+	}
+	more := &vectors.InputError{Field: "rows", Problem: "a message comes behind all the rows that were declared"}
+	if err := c.in.rest(ctx, more); err != nil {
+		c.cancel(err)
+	}
+}
+
+// finish sends the codebook, saves it if that is wanted, and ends the call. What could not be saved is finished all the same: the
+// caller has it, and the call's end says why it is not here.
+func (c *trainingCall) finish(ctx context.Context, end vectors.End) error {
+	for rest := end.Codewords; len(rest) > 0; {
+		n := min(len(rest), pieceBytes)
+		if err := c.send(ctx, &pb.TrainCodebookResponse{Event: &pb.TrainCodebookResponse_Codebook{Codebook: rest[:n]}}); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	var unsaved error
+	if c.job.SaveAs != "" {
+		unsaved = c.training.Save(ctx, end)
+		c.server.books.age()
+		c.server.nudge()
+	}
+	why := pb.TrainingReason_TRAINING_REASON_MAX_ITERATIONS
+	if end.Reason == engine.Converged {
+		why = pb.TrainingReason_TRAINING_REASON_CONVERGED
+	}
+	err := c.send(ctx, &pb.TrainCodebookResponse{Event: &pb.TrainCodebookResponse_Finished{Finished: &pb.TrainingFinished{
+		CodebookDigest: hex.EncodeToString(end.Digest[:]), Reason: why, Iterations: uint64(end.Last.Iteration), Energy: end.Last.Energy,
+		Empty: uint64(end.Last.Empty), CompressionRatio: end.Ratio, Numerics: vectors.Numerics, RecomputedShare: end.Recomputed,
+		Timings: &pb.TrainingTimings{
+			Writing: durationpb.New(end.Writing), Seeding: durationpb.New(end.Seeding), Rounds: durationpb.New(end.Rounds),
+			Device: durationpb.New(end.Device),
+		},
+	}}})
+	return cmp.Or(err, unsaved)
+}
+
+func (c *trainingCall) send(ctx context.Context, m *pb.TrainCodebookResponse) error {
+	m.WorkerId = c.server.identity.WorkerID
+	return c.out.send(ctx, m)
+}

@@ -1,0 +1,44 @@
+package rpc
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// Method is a method of a server.
+type Method struct {
+	// Name is "/package.Service/Method"; empty for every method that nobody registered.
+	Name string
+	// ClientStreams and ServerStreams are whether either side sends a stream.
+	ClientStreams, ServerStreams bool
+}
+
+// CallObserver is told of every call, by the call's own goroutine: its methods return at once.
+type CallObserver interface {
+	// Began: a call has come.
+	Began(Method)
+	// Ended: it has ended so long after that, with the status that its caller gets; nil is OK.
+	Ended(m Method, err error, took time.Duration)
+}
+
+// observed tells the observer, if there is one, of a call that next serves.
+func (s *Server) observed(m Method, impl any, stream grpc.ServerStream, next grpc.StreamHandler) error {
+	if s.cfg.Observer == nil {
+		return next(impl, stream)
+	}
+	begun := time.Now()
+	s.cfg.Observer.Began(m)
+	err := next(impl, stream)
+	s.cfg.Observer.Ended(m, err, time.Since(begun))
+	return err
+}
+
+// Domain is that of the statuses that the server itself makes.
+func (s *Server) Domain() string { return s.cfg.Domain }
+
+// HeldBytes is how many bytes of requests handlers hold.
+func (s *Server) HeldBytes() int64 { return s.waiting.used.Load() }
+
+// MaxHeldBytes is how many they may.
+func (s *Server) MaxHeldBytes() int64 { return s.waiting.max }

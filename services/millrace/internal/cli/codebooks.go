@@ -1,0 +1,245 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/internal/codebookfile"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/millrace/internal/knobs"
+	"github.com/millrace/millrace/services/millrace/internal/render"
+)
+
+// vectorsList lists what is loaded and what could be.
+func (a *app) vectorsList() *cobra.Command {
+	asJSON := false
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the codebooks loaded and the codebook files that could be", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client, hangUp, err := a.vectorService()
+			if err != nil {
+				return err
+			}
+			defer hangUp()
+			ctx, cancel := a.deadline(cmd.Context(), unaryTimeout)
+			defer cancel()
+			out, err := client.ListCodebooks(ctx, &pb.ListCodebooksRequest{})
+			switch {
+			case err != nil:
+				return failed(err, "", nil)
+			case asJSON:
+				return printJSON(a.Out, out)
+			case len(out.GetCodebooks()) == 0:
+				fmt.Fprintln(a.Err, "no codebooks: millrace vectors train --save-as NAME makes one, millrace vectors put FILE brings one")
+				return nil
+			}
+			fmt.Fprint(a.Out, codebookTable(out.GetCodebooks()))
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
+	return cmd
+}
+
+// codebookTable is one row a codebook and state, and below it why some cannot be used.
+func codebookTable(books []*pb.CodebookInfo) string {
+	var rows [][]string
+	problems := ""
+	for _, b := range books {
+		state, verified := readable(b.GetState().String(), "CODEBOOK_STATE_"), ""
+		if b.GetVerifiedAge() != nil {
+			verified = render.Duration(b.GetVerifiedAge().AsDuration()) + " ago"
+		}
+		if b.GetProblem() != "" {
+			if b.GetState() == pb.CodebookState_CODEBOOK_STATE_ON_DISK {
+				state = "unusable"
+			}
+			problems += render.Line(fmt.Sprintf("%s: %s", b.GetName(), b.GetProblem())) + "\n"
+		}
+		size := ""
+		if b.GetDeviceBytes() > 0 {
+			size = render.Bytes(b.GetDeviceBytes())
+		}
+		rows = append(rows, []string{
+			b.GetName(), state, strings.TrimSpace(readable(b.GetShape().GetKind().String(), "CODEBOOK_KIND_") + " " + shapeText(b.GetShape())),
+			size, shortDigest(b.GetCodebookDigest()), verified, strings.Join(b.GetWorkerIds(), " "),
+		})
+		if b.GetShape() == nil {
+			rows[len(rows)-1][2] = ""
+		}
+	}
+	return render.Table([]string{"NAME", "STATE", "SHAPE", "DEVICE", "DIGEST", "VERIFIED", "WORKERS"}, rows) + problems
+}
+
+// vectorsPut brings a file to workers.
+func (a *app) vectorsPut() *cobra.Command {
+	header := &pb.PutCodebookHeader{}
+	asJSON := false
+	cmd := &cobra.Command{
+		Use:   "put FILE [NAME]",
+		Short: "Put a codebook on a worker and load it",
+		Long: "Writes a codebook to the worker's codebooks folder under NAME (default: the digits of its digest), and loads it.\n" +
+			"Putting again what is there does nothing.",
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, err := openCodebook(args[0])
+			if err != nil {
+				return err
+			}
+			defer func() { _ = file.Close() }() // it was only read
+			header.Codebook = publicDigest(file.Codebook)
+			if len(args) == 2 {
+				header.Codebook = args[1]
+			}
+			client, hangUp, err := a.vectorService()
+			if err != nil {
+				return err
+			}
+			defer hangUp()
+			ctx, cancel := a.deadline(cmd.Context(), 0)
+			defer cancel()
+			out, err := putCodebook(ctx, client, file, header)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(a.Out, out)
+			}
+			a.printCopies(header.GetCodebook(), "put", out.GetCopies())
+			return nil
+		},
+	}
+	fs := cmd.Flags()
+	knobs.Register(fs, header, map[string]string{
+		"replace":  "replace a codebook with this name and other bytes",
+		"replicas": "copies wanted in the fleet, [1, 1024] (unset: 1)",
+	})
+	fs.BoolVar(&asJSON, "json", false, "print the answer as JSON")
+	return cmd
+}
+
+// openCodebook opens a file and proves that its codewords are those it was written with.
+func openCodebook(path string) (*codebookfile.File, error) {
+	file, err := codebookfile.Open(path)
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	if err := file.Verify(); err != nil {
+		_ = file.Close() // it was only read
+		return nil, usagef("%s: %w", path, err)
+	}
+	return file, nil
+}
+
+// putCodebook sends a file; header lacks its shape and digest.
+func putCodebook(ctx context.Context, client pb.VectorServiceClient, file *codebookfile.File, header *pb.PutCodebookHeader) (*pb.PutCodebookResponse, error) {
+	digest := publicDigest(file.Codebook)
+	header.Shape, header.ExpectCodebookDigest = shapeOf(file.Codebook), &digest
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // a call that is left ends
+	stream, err := client.PutCodebook(ctx)
+	if err != nil {
+		return nil, failed(err, header.GetCodebook(), nil)
+	}
+	err = stream.Send(&pb.PutCodebookRequest{Event: &pb.PutCodebookRequest_Header{Header: header}})
+	for data := file.Data(); err == nil; {
+		piece := make([]byte, maxPayload)
+		n, read := io.ReadFull(data, piece)
+		if n == 0 {
+			break
+		}
+		err = stream.Send(&pb.PutCodebookRequest{Event: &pb.PutCodebookRequest_Chunk{Chunk: piece[:n]}})
+		if read != nil {
+			break
+		}
+	}
+	out, err := stream.CloseAndRecv() // the status, also where sending has failed
+	if err != nil {
+		return nil, failed(err, header.GetCodebook(), nil)
+	}
+	return out, nil
+}
+
+// printCopies is a line for each copy.
+func (a *app) printCopies(name, verb string, copies []*pb.CodebookCopy) {
+	for _, c := range copies {
+		how := verb
+		if c.GetAlreadyLoaded() {
+			how = "was already there"
+		}
+		fmt.Fprintln(a.Out, render.Line(fmt.Sprintf("%s %s on %s: %s, digest %s", name, how, c.GetWorkerId(), render.Bytes(c.GetDeviceBytes()), c.GetCodebookDigest())))
+	}
+}
+
+// vectorsLoad brings a codebook of the workers' folders into device memory.
+func (a *app) vectorsLoad() *cobra.Command {
+	req := &pb.LoadCodebookRequest{}
+	asJSON, digest := false, ""
+	cmd := &cobra.Command{
+		Use:   "load NAME",
+		Short: "Load a codebook of the workers' codebooks folders",
+		Long:  "Loads the codebook NAME of the workers' codebooks folders. Loading again what is loaded does nothing.",
+		Args:  one("NAME, a codebook as millrace vectors list shows it"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Codebook = args[0]
+			if digest != "" {
+				req.ExpectCodebookDigest = &digest
+			}
+			client, hangUp, err := a.vectorService()
+			if err != nil {
+				return err
+			}
+			defer hangUp()
+			ctx, cancel := a.deadline(cmd.Context(), 0)
+			defer cancel()
+			out, err := client.LoadCodebook(ctx, req)
+			if err != nil {
+				return failed(err, args[0], nil)
+			}
+			if asJSON {
+				return printJSON(a.Out, out)
+			}
+			a.printCopies(args[0], "loaded", out.GetCopies())
+			return nil
+		},
+	}
+	knobs.Register(cmd.Flags(), req, map[string]string{"replicas": "copies wanted in the fleet, [1, 1024] (unset: 1)"})
+	cmd.Flags().StringVar(&digest, "digest", "", "refuse a codebook with another digest, 64 hex digits")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
+	return cmd
+}
+
+// vectorsUnload takes a codebook out of device memory.
+func (a *app) vectorsUnload() *cobra.Command {
+	asJSON := false
+	cmd := &cobra.Command{
+		Use:   "unload NAME",
+		Short: "Unload a codebook from every worker that has it",
+		Long:  "Frees a codebook's device memory when the calls that use it have ended; its file stays.",
+		Args:  one("NAME, a codebook as millrace vectors list shows it"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, hangUp, err := a.vectorService()
+			if err != nil {
+				return err
+			}
+			defer hangUp()
+			ctx, cancel := a.deadline(cmd.Context(), 0)
+			defer cancel()
+			out, err := client.UnloadCodebook(ctx, &pb.UnloadCodebookRequest{Codebook: args[0]})
+			if err != nil {
+				return failed(err, args[0], nil)
+			}
+			if asJSON {
+				return printJSON(a.Out, out)
+			}
+			fmt.Fprintln(a.Out, render.Line(fmt.Sprintf("%s unloaded from %s: %s freed", args[0], listed(out.GetWorkerIds()), render.Bytes(out.GetFreedBytes()))))
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
+	return cmd
+}

@@ -1,0 +1,74 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/internal/vectorfile"
+)
+
+func TestInspectShowsWhatMadeACodebookAndItsLoads(t *testing.T) {
+	rows := base(t, 100, 4)
+	cb, dir := trainedCodebook(t, rows, "-k", "3", "--subspaces", "2"), t.TempDir()
+	// 3 codewords have 2 bits: rows of the codes (0,1), (2,1), (0,0), (0,1).
+	codes := npy(t, "codes.npy", vectorfile.U8, []byte{0b0100, 0b0110, 0b0000, 0b0100}, 4, 1)
+	r := &rig{target: "127.0.0.1:1"} // no server is asked
+	require.Equal(t, 0, r.run(t, "vectors", "inspect", cb, "--codes", codes, "--plot", dir+"/cb.svg"), r.err.String())
+	for _, line := range []string{
+		`kind +PRODUCT`, `metric +L2`, `dimension +4`, `codewords +3`, `subspaces +2`, `codeword type +F16`, `size +24 B`, `digest +[0-9a-f]{64}`,
+		`algorithm +LLOYD`, `element type +F32`, `seed +1`, `numerics +vectors-1`, `training rows +100`, `training rows digest +[0-9a-f]{64}`,
+		`training init +random`, `training max iterations +3`, `energies +\d rounds, from \S+ to \S+`, `rows +4`,
+		`rows per codeword +least 0, median 1, most 3`, `without rows +2`, `imbalance +1\.875`,
+	} {
+		require.Regexp(t, `(?m)^`+line+`$`, r.out.String())
+	}
+	drawing, err := os.ReadFile(dir + "/cb.svg")
+	require.NoError(t, err)
+	require.Contains(t, string(drawing), "cb.safetensors: 3 x 4 in 2 f16, l2")
+
+	r.out = buffer{}
+	require.Equal(t, 0, r.run(t, "vectors", "inspect", cb, "--json"))
+	var told map[string]any
+	require.NoError(t, json.Unmarshal([]byte(r.out.String()), &told))
+	require.Equal(t, "PRODUCT", told["kind"])
+	require.Equal(t, "1", told["seed"])
+	require.NotContains(t, told, "loads")
+	require.NotEmpty(t, told["energies"])
+	require.Equal(t, 1, strings.Count(r.out.String(), "\n"))
+}
+
+func TestInspectRefusesWhatIsNoCodebook(t *testing.T) {
+	rows := base(t, 100, 4)
+	cb := trainedCodebook(t, rows, "-k", "3")
+	raw, err := os.ReadFile(cb)
+	require.NoError(t, err)
+	raw[len(raw)-1] ^= 0x40
+	damaged := filepath.Join(t.TempDir(), "damaged.safetensors")
+	require.NoError(t, os.WriteFile(damaged, raw, 0o600))
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no file":                   {nil, "want one, FILE"},
+		"a file that is not there":  {[]string{cb + "x"}, "no such file"},
+		"rows":                      {[]string{rows}, "base.npy: "},
+		"damaged codewords":         {[]string{damaged}, "get the codebook anew"},
+		"a folder":                  {[]string{filepath.Dir(cb)}, "no regular file"},
+		"codes of another codebook": {[]string{cb, "--codes", npy(t, "codes.npy", vectorfile.U8, []byte{0, 3}, 2)}, "codes.npy: row 1 has code 3, and there are 3 codewords"},
+		"rows as codes":             {[]string{cb, "--codes", rows}, "base.npy"},
+		"too many columns":          {[]string{cb, "--codes", npy(t, "codes.npy", vectorfile.U8, []byte{0, 1}, 1, 2)}, "has 2 codes a row"},
+		"a drawing nowhere":         {[]string{cb, "--plot", filepath.Join(cb, "x.svg")}, "not a directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &rig{target: "127.0.0.1:1"}
+			require.Equal(t, 2, r.run(t, append([]string{"vectors", "inspect"}, tc.args...)...))
+			require.Contains(t, r.err.String(), tc.want)
+			require.Empty(t, r.out.String())
+		})
+	}
+}

@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+)
+
+// errReply: a server said what the contract does not let it say.
+var errReply = errors.New("the server broke the contract")
+
+// The texts beside the config's fields that files tell of a training.
+const (
+	rowsDigestText  = "rows_digest"  // BLAKE3 of all rows sent, 64 hex digits
+	givenDigestText = "given_digest" // digest of the codebook that it began with
+)
+
+// rowSource is a matrix of rows: a file's or a memory's.
+type rowSource interface {
+	Rows() int64
+	RowBytes() int
+	// ReadRows reads as many rows as dst has room for, from a row on.
+	ReadRows(dst []byte, first int64) (int, error)
+}
+
+// training is one call of TrainCodebook.
+type training struct {
+	config   *pb.TrainingConfig
+	rows     rowSource
+	prologue io.Reader // given codewords or a checkpoint's state; nil for none
+	energies []float64 // of the rounds so far
+	// rowsDigest of a checkpoint, which the rows must have; "" is any. Set by run to what was sent.
+	rowsDigest  string
+	givenDigest string
+	closers     []func() error
+
+	// event is told of everything that comes; an error cancels the call. checkpoint is told of whole ones. Both may be nil.
+	event      func(*pb.TrainCodebookResponse) error
+	checkpoint func(*checkpoint) error
+
+	worker    string
+	accepted  *pb.TrainingAccepted // nil before
+	state     []byte               // of the checkpoint that is coming
+	codewords []byte
+	missed    bool  // a round was not told: energies are not whole
+	unsaved   error // why the worker does not have the codebook under the name that it was to save it as; nil where it has
+}
+
+func (t *training) close() {
+	for _, one := range t.closers {
+		_ = one() // it was only read
+	}
+}
+
+// run sends everything and receives until the end.
+func (t *training) run(ctx context.Context, client pb.VectorServiceClient) (*trained, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := client.TrainCodebook(ctx)
+	if err != nil {
+		cancel()
+		return nil, failed(err, t.config.GetSaveAs(), nil)
+	}
+	s := &sender{t: t, config: proto.CloneOf(t.config), stream: stream, accepted: make(chan struct{})}
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		if s.err = s.send(ctx); s.err != nil {
+			cancel()
+		}
+	})
+	finished, err := t.receive(stream, s)
+	cancel()
+	sending.Wait()
+	switch {
+	case s.err != nil && ctx.Err() != nil && !errors.Is(s.err, context.Canceled):
+		return nil, s.err // it ended the call
+	case err != nil:
+		return nil, err
+	}
+	t.rowsDigest = s.rowsDigest()
+	return t.end(finished)
+}
+
+// goOn makes the next run begin from a checkpoint of this training.
+func (t *training) goOn(c *checkpoint) {
+	t.config.ResumeBytes = proto.Uint64(uint64(len(c.state)))
+	t.prologue, t.energies, t.rowsDigest = bytes.NewReader(c.state), slices.Clone(c.energies), c.training[rowsDigestText]
+	t.accepted, t.state, t.codewords = nil, nil, nil
+}
+
+// receive takes what comes until the last message.
+func (t *training) receive(stream pb.VectorService_TrainCodebookClient, s *sender) (*pb.TrainingFinished, error) {
+	for {
+		event, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil, fmt.Errorf("%w: it ended the training without an end", errReply)
+		case err != nil:
+			return nil, failed(err, t.config.GetSaveAs(), stream.Trailer())
+		}
+		if event.GetWorkerId() != "" {
+			t.worker = event.GetWorkerId()
+		}
+		switch e := event.GetEvent().(type) {
+		case *pb.TrainCodebookResponse_Accepted:
+			if t.accepted != nil {
+				return nil, fmt.Errorf("%w: it accepted the training twice", errReply)
+			}
+			t.accepted = e.Accepted
+			t.config.Seed = proto.Uint64(e.Accepted.GetSeed())
+			close(s.accepted)
+		case *pb.TrainCodebookResponse_Progress:
+			t.round(e.Progress)
+		case *pb.TrainCodebookResponse_Checkpoint:
+			if err := t.piece(e.Checkpoint, s); err != nil {
+				return nil, err
+			}
+		case *pb.TrainCodebookResponse_Codebook:
+			if len(t.codewords)+len(e.Codebook) > t.size() {
+				return nil, fmt.Errorf("%w: it sent more than the %d bytes of the codebook", errReply, t.size())
+			}
+			t.codewords = append(t.codewords, e.Codebook...)
+		}
+		if t.event != nil {
+			if err := t.event(event); err != nil {
+				return nil, err
+			}
+		}
+		if event.GetFinished() != nil {
+			return event.GetFinished(), t.saved(stream)
+		}
+	}
+}
+
+// saved takes how the call ends behind the last message: with why the worker could not save the codebook, if it was to.
+func (t *training) saved(stream pb.VectorService_TrainCodebookClient) error {
+	if t.config.SaveAs == nil {
+		return nil // everything has come
+	}
+	switch _, err := stream.Recv(); {
+	case err == nil:
+		return fmt.Errorf("%w: it sent more behind the end of the training", errReply)
+	case !errors.Is(err, io.EOF):
+		t.unsaved = failed(err, t.config.GetSaveAs(), stream.Trailer())
+	}
+	return nil
+}
+
+// size is the bytes of the codebook.
+func (t *training) size() int {
+	each := 2
+	if t.config.GetCodewordType() == pb.ElementType_ELEMENT_TYPE_F32 {
+		each = 4
+	}
+	return int(t.config.GetCodewords()) * int(t.config.GetDimension()) * each
+}
+
+// round notes a round's energy.
+func (t *training) round(p *pb.TrainingProgress) {
+	if p.Iteration == nil || p.Energy == nil {
+		return
+	}
+	switch i, n := p.GetIteration(), uint64(len(t.energies)); {
+	case i == n:
+		t.energies = append(t.energies, p.GetEnergy())
+	case i > n:
+		t.missed = true
+	case i+1 == n: // told again
+		t.energies[i] = p.GetEnergy()
+	}
+}
+
+// piece takes a piece of a checkpoint and hands on a whole one.
+func (t *training) piece(c *pb.TrainingCheckpoint, s *sender) error {
+	if c.GetOffset() == 0 {
+		t.state = nil
+	}
+	// Codewords of two rounds, places and velocities, and a head.
+	most := 2*uint64(t.size()) + 16*uint64(t.config.GetCodewords())*uint64(t.config.GetDimension()) + 1<<10
+	if c.GetOffset() != uint64(len(t.state)) || c.GetTotal() > most || uint64(len(t.state)+len(c.GetChunk())) > c.GetTotal() {
+		return fmt.Errorf("%w: a checkpoint's piece of %d bytes at %d of %d, where %d is next and %d at most",
+			errReply, len(c.GetChunk()), c.GetOffset(), c.GetTotal(), len(t.state), most)
+	}
+	t.state = append(t.state, c.GetChunk()...)
+	if uint64(len(t.state)) < c.GetTotal() || t.checkpoint == nil {
+		return nil
+	}
+	whole := &checkpoint{iteration: int64(c.GetIteration()), state: t.state, training: t.texts(s.rowsDigest())}
+	t.state = nil
+	if !t.missed && c.GetIteration() <= uint64(len(t.energies)) {
+		whole.energies = t.energies[:c.GetIteration()]
+	}
+	return t.checkpoint(whole)
+}
+
+// texts tell of the training.
+func (t *training) texts(rowsDigest string) map[string]string {
+	out := recorded(t.config)
+	out[rowsDigestText] = rowsDigest
+	if t.givenDigest != "" {
+		out[givenDigestText] = t.givenDigest
+	}
+	return out
+}

@@ -1,0 +1,41 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/admission"
+)
+
+// gone is whether the worker went without a word, or said that it is about to go.
+func (e *ending) gone() bool {
+	switch rpc.Reason(e.err) {
+	case reason.WorkerStopping, reason.WorkerDraining, reason.Cancelled:
+		return true
+	}
+	return e.lost
+}
+
+// unsent is whether the worker has heard nothing of the request.
+func (e *ending) unsent() bool { return e.lost && e.of == worker }
+
+// again places a call whose caller has nothing of its answer once more, in the turn that it had: on a worker that has not failed it.
+// Where nobody else is left because the last one is gone, it is placed as a new call would be: it waits for a worker to come, also for
+// that one. The search is bounded as that of a stream is.
+func (c *call) again(end *ending) (lease *admission.Lease, err error) {
+	f := &c.failover
+	request := c.rest(int(c.route.Sequences))
+	request.Exclude, request.Unloaded = f.exclude, f.unloaded
+	if lease, err = c.places.Place(c.ctx, request); err == nil || !end.gone() {
+		return lease, err
+	}
+	if f.since.IsZero() {
+		f.since = time.Now()
+	}
+	if time.Since(f.since) > c.options.FailoverWait || f.tries > 1 && !sleep(c.ctx, f.pause()) {
+		return nil, err
+	}
+	request.Exclude = nil
+	return c.places.Place(c.ctx, request)
+}
