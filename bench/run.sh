@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures everything, or the parts named as arguments (engine, ops, memory, relay, load, routing, chaos), into bench/results/DATE-PROCESSOR/.
+# Measures everything, or the parts named as arguments (engine, ops, memory, vectors, relay, load, routing, chaos), into bench/results/DATE-PROCESSOR/.
 # Needs `make build`. OUT names another folder; SHAPES and TYPES choose what engine measures, TRACE the file that routing replays.
 set -euo pipefail
 
@@ -39,9 +39,14 @@ memory() {
 	measure memory memory --device cpu --largest 256MiB
 }
 
+vectors() {
+	measure vectors vectors --device cpu --floors "$root/bench/bars.txt"
+}
+
 relay() {
 	measure relay relay
 	measure relay-streams relay streams --states idle
+	measure relay-prompts relay prompts --floors "$root/bench/bars.txt"
 }
 
 # load drives the shipped model on the CPU engine through the scheduler.
@@ -81,8 +86,8 @@ parts=("$@")
 [[ ${#parts[@]} -gt 0 ]] || parts=(engine ops memory relay load routing chaos)
 for part in "${parts[@]}"; do
 	case $part in
-	engine | ops | memory | relay | load | routing | chaos) "$part" ;;
-	*) echo "no part $part: want engine, ops, memory, relay, load, routing or chaos" >&2; exit 1 ;;
+	engine | ops | memory | vectors | relay | load | routing | chaos) "$part" ;;
+	*) echo "no part $part: want engine, ops, memory, vectors, relay, load, routing or chaos" >&2; exit 1 ;;
 	esac
 done
 echo "results are in $out"

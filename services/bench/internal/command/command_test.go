@@ -144,6 +144,7 @@ func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
 		"no shared beginning":    {[]string{"prefix", "--shared", "0"}, "--shared 0"},
 		"floors of no prefix":    {[]string{"prefix", "--floors", notes}, "line 1"},
 		"too many streams":       {[]string{"relay", "--burst", "5000"}, "--burst 5000"},
+		"text for no tokenizer":  {[]string{"relay", "prompts", "--kinds", "text"}, "--model"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(t, tc.args...)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/millrace/millrace/services/bench/internal/machine"
 	"github.com/millrace/millrace/services/bench/internal/scrape"
 	"github.com/millrace/millrace/services/bench/internal/trace"
+	"github.com/millrace/millrace/services/internal/transport"
 )
 
 // errNothingOK: not a single request was answered.
@@ -24,6 +26,7 @@ var errNothingOK = errors.New("no request succeeded")
 
 // loadFlags are the flags of the command load.
 type loadFlags struct {
+	transport                         transport.Flags
 	target, model, prompt, trace, csv string
 	mix, engine, metrics, join        string
 	floors                            string
@@ -103,6 +106,7 @@ func (c *console) load() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.target, "target", "127.0.0.1:7070", "scheduler or worker: host:port, dns:///name:port or unix:PATH")
+	f.transport.Dials(flags)
 	flags.StringVar(&f.model, "model", "", "name of a loaded model (default: the only one)")
 	flags.IntVar(&f.concurrency, "concurrency", 8, "calls kept running in a closed loop")
 	flags.Float64Var(&f.rate, "rate", 0, "open loop: calls a second on average, at Poisson times")
@@ -192,7 +196,14 @@ func (c *console) runLoad(ctx context.Context, f *loadFlags) (err error) {
 	if r.floors, err = readFloors(f.floors, "load"); err != nil {
 		return err
 	}
-	conns, hangUp, err := load.Dial(f.target, f.connections)
+	if err := f.transport.CheckClient("--target", f.target); err != nil {
+		return fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	creds, err := f.transport.Dialer(hclog.NewNullLogger())
+	if err != nil {
+		return err
+	}
+	conns, hangUp, err := load.Dial(f.target, f.connections, grpc.WithTransportCredentials(creds))
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ type figures interface {
 
 // relayRun is what the benchmarks of the relay have in common.
 type relayRun struct {
+	command  string // as floors name it
 	programs *relaybench.Programs
 	floors   string
 	validate func() error
@@ -31,7 +32,7 @@ type relayRun struct {
 
 func (c *console) relay() *cobra.Command {
 	cfg := &relaybench.Config{}
-	run := &relayRun{programs: &cfg.Programs, validate: cfg.Validate, measure: func(ctx context.Context) (figures, error) {
+	run := &relayRun{command: "relay", programs: &cfg.Programs, validate: cfg.Validate, measure: func(ctx context.Context) (figures, error) {
 		report, err := relaybench.Cost(ctx, *cfg, c.line.Tell)
 		if report == nil {
 			return nil, err
@@ -58,7 +59,7 @@ func (c *console) relay() *cobra.Command {
 	flags.IntVar(&cfg.Burst, "burst", 1000, "streams at once at the end")
 	flags.IntVar(&cfg.BurstTokens, "burst-tokens", 100, "tokens of each of them")
 	flags.IntVar(&cfg.Prompt, "prompt", 16, "tokens of each prompt")
-	cmd.AddCommand(c.relayStreams())
+	cmd.AddCommand(c.relayStreams(), c.relayPrompts())
 	return cmd
 }
 
@@ -90,7 +91,7 @@ func (c *console) runRelay(ctx context.Context, r *relayRun) error {
 	if err := r.validate(); err != nil {
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
-	floors, err := readFloors(r.floors, "relay")
+	floors, err := readFloors(r.floors, r.command)
 	if err != nil {
 		return err
 	}

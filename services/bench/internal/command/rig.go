@@ -25,9 +25,9 @@ func (c *console) rig() *cobra.Command {
 			if err := cfg.Validate(); err != nil {
 				return fmt.Errorf("%w: %w", ErrUsage, err)
 			}
-			report, err := rig.Run(cmd.Context(), cfg, func(r rig.Result) {
+			report, err := rig.Run(cmd.Context(), cfg, func(line fmt.Stringer) {
 				if !c.json {
-					fmt.Fprintln(c.out, r)
+					fmt.Fprintln(c.out, line)
 				}
 			})
 			if err != nil {
@@ -40,10 +40,11 @@ func (c *console) rig() *cobra.Command {
 	flags.StringVar(&cfg.Project, "project", "millrace-rig", "name of the Compose project")
 	flags.StringSliceVar(&cfg.Schedulers, "schedulers", []string{"127.0.0.1:7070", "127.0.0.1:7170"}, "published addresses of scheduler-0 and scheduler-1")
 	flags.StringVar(&cfg.Model, "model", "stories", "name of the model that every worker has loaded")
-	flags.IntVar(&cfg.Workers, "workers", 4, "containers of the service worker")
-	flags.IntVar(&cfg.Streams, "streams", 24, "streams at once")
+	flags.StringVar(&cfg.Service, "service", "worker", "service of the Compose file whose containers are the workers")
+	flags.IntVar(&cfg.Workers, "workers", 4, "containers of that service")
+	flags.IntVar(&cfg.Streams, "streams", 36, "streams at once")
 	flags.IntVar(&cfg.Tokens, "max-tokens", 450, "tokens of each")
 	flags.StringSliceVar(&cfg.Only, "only", nil, "sections to run, divided by commas (default: all)")
-	flags.DurationVar(&cfg.Truth, "truth", 2*time.Second, "within which schedulers show what is so of their workers")
+	flags.DurationVar(&cfg.Truth, "truth", 2*time.Second, "within which schedulers show what is so of their workers; of a silent one whose steps may take longer than 1.6 s, up to 0.7 s later")
 	return cmd
 }

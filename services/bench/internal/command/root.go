@@ -50,7 +50,7 @@ func Run(ctx context.Context, args []string, out, errs io.Writer) error {
 	root.SetOut(out)
 	root.SetErr(errs)
 	root.AddCommand(c.engine(), c.load(), c.prefix(), c.cancel(), c.overload(), c.fairness(), c.memory(), c.memoryPeer(), c.ops(), c.relay(),
-		c.replay(), c.restart(), c.fleet(), c.chaos(), c.rig(), c.synth())
+		c.replay(), c.restart(), c.fleet(), c.chaos(), c.rig(), c.synth(), c.vectors())
 	return root.ExecuteContext(ctx)
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/services/bench/internal/command"
 	"github.com/millrace/millrace/services/bench/internal/floor"
 	"github.com/millrace/millrace/services/bench/internal/idlebench"
+	"github.com/millrace/millrace/services/bench/internal/relaybench"
 	"github.com/millrace/millrace/services/bench/internal/replay"
 	"github.com/millrace/millrace/services/bench/internal/restart"
 )
@@ -38,6 +39,9 @@ func TestEveryBarOfTheRepositoryIsAFigure(t *testing.T) {
 		"replay":  (&replay.Report{Compared: compared}).Figure,
 		"restart": (&restart.Report{}).Figure,
 		"fleet":   (&idlebench.Report{Lines: []idlebench.Line{{Workers: 300}}}).Figure,
+
+		"relay-streams": (&relaybench.OpenReport{Streams: 10000, States: []relaybench.OpenState{{State: "idle"}, {State: "stalled"}}}).Figure,
+		"relay-prompts": (&relaybench.PromptsReport{Kinds: []relaybench.PromptKind{{Kind: "ids"}}}).Figure,
 	} {
 		set, err := floor.Read("../../../../bench/bars.txt", of)
 		require.NoError(t, err)

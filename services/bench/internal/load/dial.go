@@ -6,8 +6,8 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// Dial makes n connections to one server; they connect on first use. hangUp closes them all.
-func Dial(target string, n int) (conns []grpc.ClientConnInterface, hangUp func(), err error) {
+// Dial makes n connections to one server; they connect on first use. hangUp closes them all. Options are those of rpc.Dial.
+func Dial(target string, n int, options ...grpc.DialOption) (conns []grpc.ClientConnInterface, hangUp func(), err error) {
 	closers := make([]*grpc.ClientConn, 0, n)
 	hangUp = func() {
 		for _, conn := range closers {
@@ -15,7 +15,7 @@ func Dial(target string, n int) (conns []grpc.ClientConnInterface, hangUp func()
 		}
 	}
 	for range n {
-		conn, err := rpc.Dial(target, "millrace-bench")
+		conn, err := rpc.Dial(target, "millrace-bench", options...)
 		if err != nil {
 			hangUp()
 			return nil, nil, err

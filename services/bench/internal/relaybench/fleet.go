@@ -38,8 +38,13 @@ const (
 type rig struct {
 	Programs
 	workers            int
+	callers            int               // connections of this client to the scheduler, if not as many as to every program
+	callerOptions      []grpc.DialOption // of these
 	device             string
-	nginx              bool // whether beside the scheduler
+	flags              []string // of every worker, besides
+	schedulerFlags     []string // besides
+	nginx              bool     // whether beside the scheduler
+	metrics            bool     // whether workers serve their measures
 	kvTokens           uint64
 	context, sequences uint32
 }
@@ -49,6 +54,7 @@ type way struct {
 	name    string
 	program *process.Program
 	conns   []grpc.ClientConnInterface
+	metrics string // URL of a worker's measures, if it serves any
 }
 
 // fleet is the programs, running.
@@ -75,7 +81,16 @@ func (r rig) start(ctx context.Context) (f *fleet, err error) {
 	addresses := make([]string, r.workers)
 	f.direct = make([]way, r.workers)
 	for i := range f.direct {
-		addresses[i], err = f.launch(ctx, &f.direct[i], direct, r.Worker, "--device", r.device, "--models", f.dir)
+		args := append([]string{"--device", r.device, "--models", f.dir}, r.flags...)
+		if r.metrics {
+			address, err := process.FreeAddress(ctx)
+			if err != nil {
+				return f, err
+			}
+			args = append(args, "--metrics-listen", address)
+			f.direct[i].metrics = "http://" + address + "/metrics"
+		}
+		addresses[i], err = f.launch(ctx, &f.direct[i], direct, r.Worker, args...)
 		if err != nil {
 			return f, err
 		}
@@ -85,7 +100,8 @@ func (r rig) start(ctx context.Context) (f *fleet, err error) {
 			return f, err
 		}
 	}
-	if _, err := f.launch(ctx, &f.scheduler, schedulerName, r.Scheduler, "--workers", strings.Join(addresses, ",")); err != nil {
+	args := append([]string{"--workers", strings.Join(addresses, ",")}, r.schedulerFlags...)
+	if _, err := f.launch(ctx, &f.scheduler, schedulerName, r.Scheduler, args...); err != nil {
 		return f, err
 	}
 	if r.nginx {
@@ -165,7 +181,14 @@ func (f *fleet) launchNginx(ctx context.Context, workers []string) error {
 func (f *fleet) connect(w *way, name, address string) error {
 	w.name = name
 	f.close = append(f.close, func() error { return w.program.Stop(stopTimeout) })
-	conns, hangUp, err := load.Dial(address, f.Connections)
+	n, options := f.Connections, []grpc.DialOption(nil)
+	if name == schedulerName {
+		options = f.callerOptions
+		if f.callers > 0 {
+			n = f.callers
+		}
+	}
+	conns, hangUp, err := load.Dial(address, n, options...)
 	if err != nil {
 		return err
 	}

@@ -20,12 +20,13 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-// fakeKey is set while this test binary stands in for worker, scheduler and nginx: "1" makes every stream lose a token.
+// fakeKey is set while this test binary stands in for worker, scheduler and nginx: "1" makes every stream lose a token but
+// its first, "all" the first too.
 const fakeKey = "MILLRACE_BENCH_TEST_FAKE"
 
 func TestMain(m *testing.M) {
 	if lose, fake := os.LookupEnv(fakeKey); fake {
-		if err := program(os.Args[1:], lose == "1"); err != nil {
+		if err := program(os.Args[1:], lose); err != nil {
 			hclog.Default().Error("fake program", "error", err)
 			os.Exit(1)
 		}
@@ -47,7 +48,7 @@ func listens(args []string) (string, error) {
 }
 
 // program serves until SIGTERM.
-func program(args []string, lose bool) error {
+func program(args []string, lose string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	address, err := listens(args)
@@ -65,11 +66,11 @@ func program(args []string, lose bool) error {
 	return server.Serve(ctx, lis)
 }
 
-// fake is every program: every model is loaded, every stream has its tokens, but the first where it is to lose one.
+// fake is every program: every model is loaded, every stream has its tokens but for one where it is to lose that.
 type fake struct {
 	pb.UnimplementedInferenceServiceServer
 	pb.UnimplementedModelServiceServer
-	lose bool
+	lose string
 }
 
 func (f *fake) LoadModel(in *pb.LoadModelRequest, stream grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
@@ -86,7 +87,7 @@ func (f *fake) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListModel
 
 func (f *fake) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
 	n := in.GetStopping().GetMaxTokens()
-	if f.lose && n > 1 {
+	if f.lose == "1" && n > 1 || f.lose == "all" && n > 0 {
 		n--
 	}
 	for range n {

@@ -17,8 +17,10 @@ type board struct {
 type course struct {
 	worker string
 	begun  time.Time
-	ended  time.Time // zero while it is open
-	well   bool      // it ended well
+	tokens int           // that it has
+	ended  time.Time     // zero while it is open
+	well   bool          // it ended well
+	pause  time.Duration // its longest, once it has ended
 }
 
 // enter notes that a stream has begun on a worker.
@@ -36,12 +38,12 @@ func (b *board) enter(a *answer, worker string) {
 	b.all[a] = c
 }
 
-// leave notes that a stream has ended, well or not; one that has not begun is of no interest.
-func (b *board) leave(a *answer, well bool) {
+// leave notes that a stream has ended, well or not, and its longest pause; one that has not begun is of no interest.
+func (b *board) leave(a *answer, pause time.Duration, well bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c, begun := b.all[a]; begun {
-		c.ended, c.well = time.Now(), well
+		c.ended, c.pause, c.well = time.Now(), pause, well
 		b.all[a] = c
 	}
 }
@@ -68,14 +70,34 @@ func (b *board) cut(of map[*answer]course, at time.Time) int {
 	return n
 }
 
-// busiest is the worker with the most open streams that began after a time, of two the one of the lesser id, and how many these
-// are; empty if there is none.
-func (b *board) busiest(after time.Time) (worker string, streams int) {
+// pause is the longest of some streams, of those that have ended.
+func (b *board) pause(of map[*answer]course) (longest time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for a := range of {
+		longest = max(longest, b.all[a].pause)
+	}
+	return longest
+}
+
+// has notes how many tokens a stream has that has begun.
+func (b *board) has(a *answer, tokens int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c, begun := b.all[a]; begun {
+		c.tokens = tokens
+		b.all[a] = c
+	}
+}
+
+// busiest is the worker with the most open streams that have no more than so many tokens, of two the one of the lesser id, and how
+// many these are; empty if there is none.
+func (b *board) busiest(early int) (worker string, streams int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	on := map[string]int{}
 	for _, c := range b.all {
-		if c.ended.IsZero() && c.begun.After(after) {
+		if c.ended.IsZero() && c.tokens <= early {
 			on[c.worker]++
 		}
 	}

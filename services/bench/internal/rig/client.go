@@ -17,7 +17,7 @@ import (
 // A stream that has not ended after streamTimeout hangs; a client tries another scheduler after moveAfter, and gives up after
 // patience of refusals in a row.
 const (
-	streamTimeout = time.Minute
+	streamTimeout = 5 * time.Minute
 	moveAfter     = 100 * time.Millisecond
 	patience      = 20 * time.Second
 )
@@ -43,7 +43,7 @@ type asked struct {
 func (c *client) ask(ctx context.Context, in *pb.GenerateRequest) (a asked, err error) {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
-	defer func() { c.board.leave(&a.answer, err == nil) }()
+	defer func() { c.board.leave(&a.answer, a.longest, err == nil) }()
 	refused := time.Time{}
 	for {
 		on, before := c.entries[c.home], len(a.ids)
@@ -98,6 +98,7 @@ func (c *client) attempt(ctx context.Context, on *entry, in *pb.GenerateRequest,
 		if s := event.GetStarted(); s != nil {
 			c.board.enter(&a.answer, s.GetWorkerId())
 		}
+		c.board.has(&a.answer, len(a.ids))
 	}
 }
 

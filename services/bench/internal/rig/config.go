@@ -13,11 +13,12 @@ type Config struct {
 	Project    string        // of Compose
 	Schedulers []string      // published addresses of scheduler-0, scheduler-1 and so on; at least two
 	Model      string        // loaded on every worker
-	Workers    int           // of the service `worker`
+	Service    string        // of Compose, whose containers are the workers
+	Workers    int           // of that service
 	Streams    int           // at once
 	Tokens     int           // of each
 	Only       []string      // sections; empty: all
-	Truth      time.Duration // within which schedulers show what is so
+	Truth      time.Duration // within which schedulers show what is so; of a silent worker with long steps, a little more
 }
 
 // Validate reports everything that is wrong.
@@ -26,6 +27,9 @@ func (c *Config) Validate() error {
 	refuse := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
 	if len(c.Schedulers) < 2 {
 		refuse("--schedulers names %d: give two, of which one survives the other", len(c.Schedulers))
+	}
+	if c.Service == "" {
+		refuse("--service is empty: want the one whose containers are the workers")
 	}
 	if c.Workers < 2 {
 		refuse("--workers %d: want at least 2, of which one survives the other", c.Workers)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// docker is the docker program, for the containers of one Compose project.
-type docker struct{ project string }
+// docker is the docker program, for the containers of one Compose project. Those of the service scaled have numbers.
+type docker struct{ project, scaled string }
 
 // run gives what it prints.
 func (d docker) run(ctx context.Context, args ...string) (string, error) {
@@ -38,9 +38,6 @@ const (
 	labelProject = "com.docker.compose.project"
 )
 
-// scaled is the service whose containers have numbers.
-const scaled = "worker"
-
 // containers are the project's containers, by the ids that the workers and schedulers in them must have.
 func (d docker) containers(ctx context.Context) (map[string]string, error) {
 	out, err := d.run(ctx, "ps", "-a", "--filter", "label="+labelProject+"="+d.project,
@@ -48,11 +45,11 @@ func (d docker) containers(ctx context.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseContainers(out)
+	return parseContainers(out, d.scaled)
 }
 
 // parseContainers reads lines of service, number and container.
-func parseContainers(out string) (map[string]string, error) {
+func parseContainers(out, scaled string) (map[string]string, error) {
 	all := map[string]string{}
 	for line := range strings.Lines(out) {
 		fields := strings.Fields(line)
@@ -90,8 +87,8 @@ func (d docker) on(ctx context.Context, name string, verb ...string) (string, er
 }
 
 // ended is when a container's program ended, by the engine's clock: removing what is around it takes longer than streams last.
-func (d docker) ended(ctx context.Context, name string) (time.Time, error) {
-	out, err := d.on(ctx, name, "inspect", "--format", "{{.State.FinishedAt}}")
+func (d docker) ended(ctx context.Context, id string) (time.Time, error) {
+	out, err := d.run(ctx, "inspect", "--format", "{{.State.FinishedAt}}", id)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -108,18 +105,14 @@ func (d docker) inside(ctx context.Context, name string, program ...string) (str
 }
 
 // cut takes a container off its network; mend puts it back, with the names that it had there.
-func (d docker) cut(ctx context.Context, name string) (mend func(context.Context) error, err error) {
-	id, err := d.container(ctx, name)
-	if err != nil {
-		return nil, err
-	}
+func (d docker) cut(ctx context.Context, id string) (mend func(context.Context) error, err error) {
 	out, err := d.run(ctx, "inspect", "--format", "{{range $n, $v := .NetworkSettings.Networks}}{{$n}}{{range $v.Aliases}} {{.}}{{end}}\n{{end}}", id)
 	if err != nil {
 		return nil, err
 	}
 	fields := strings.Fields(out)
 	if len(fields) == 0 || strings.Contains(out, "\n") {
-		return nil, fmt.Errorf("%s is on networks %q: want one", name, out)
+		return nil, fmt.Errorf("container %s is on networks %q: want one", id, out)
 	}
 	connect := []string{"network", "connect"}
 	for _, alias := range fields[1:] {

@@ -10,7 +10,7 @@ import (
 
 const (
 	// emptyTimeout bounds the wait for a draining worker to have no stream; quietTime is how long it then gets none.
-	emptyTimeout = 30 * time.Second
+	emptyTimeout = 2 * time.Minute
 	quietTime    = 2 * time.Second
 )
 
@@ -18,7 +18,7 @@ const (
 func (r *rig) drain(ctx context.Context) (string, error) {
 	text, _, err := r.under(ctx, false, func(ctx context.Context, l *load) (_ string, err error) {
 		by := r.entries[0]
-		s, err := l.strike(ctx, r.many(), func(id string) (time.Time, error) {
+		s, err := l.strike(ctx, r.many(), r.early(), func(id string) (time.Time, error) {
 			if _, err := by.fleet.DrainWorker(ctx, &pb.DrainWorkerRequest{WorkerId: id}); err != nil {
 				return time.Time{}, fmt.Errorf("DrainWorker %s: %w", id, plain(err))
 			}
@@ -48,7 +48,9 @@ func (r *rig) drain(ctx context.Context) (string, error) {
 		if !by.until(ctx, emptyTimeout, func(workers []*pb.FleetWorker) bool { return empty(workers, id) }) {
 			return "", first(wrong, fmt.Errorf("%s drains and still has streams after %v", id, emptyTimeout))
 		}
-		ended, had := time.Since(began), l.board.begun(id)
+		ended := time.Since(began)
+		sleep(ctx, underWay) // beginnings of streams that it has given away
+		had := l.board.begun(id)
 		sleep(ctx, quietTime)
 		if more := l.board.begun(id) - had; more > 0 {
 			wrong = first(wrong, fmt.Errorf("%s drains and got %d new streams", id, more))
@@ -91,7 +93,7 @@ func (r *rig) scheduler(ctx context.Context) (string, error) {
 		}
 	}
 	if t.resumed == 0 {
-		return text, fmt.Errorf("no stream was in its middle when %s was killed: nothing was at stake", dies.name)
+		return text, fmt.Errorf("no stream was in its middle when %s was killed: %w", dies.name, errIdle)
 	}
 	return text, nil
 }
@@ -109,7 +111,7 @@ func (r *rig) restart(ctx context.Context) (string, error) {
 	text, _, err := r.under(ctx, true, func(ctx context.Context, _ *load) (string, error) {
 		var wrong error
 		for n := range r.cfg.Workers {
-			_, late := r.again(ctx, worker(n+1), "restart", "--time", stopSeconds)
+			_, late := r.again(ctx, r.worker(n+1), "restart", "--time", stopSeconds)
 			wrong = first(wrong, late)
 		}
 		for _, e := range r.entries {

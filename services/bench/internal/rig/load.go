@@ -94,5 +94,5 @@ func (l *load) running(ctx context.Context, workers, streams int) error {
 	return fmt.Errorf("%d streams run, and %d workers had any: want %d on %d workers before anything is broken", open, had, streams, workers)
 }
 
-// busyTimeout bounds the wait for a load to spread.
-const busyTimeout = 30 * time.Second
+// busyTimeout bounds the wait for a load to spread, and for streams to begin.
+const busyTimeout = 2 * time.Minute

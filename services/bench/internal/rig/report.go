@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/millrace/millrace/services/bench/internal/machine"
 )
 
 // ErrBroken says that a promise was broken.
@@ -27,8 +29,33 @@ func (r Result) String() string {
 	return fmt.Sprintf("%s  %-10s %4.0f s  %s", verdict, r.Section, r.Seconds, r.Text)
 }
 
+// Head is what a run is of.
+type Head struct {
+	Machine    machine.Facts `json:"machine"`
+	Schedulers int           `json:"schedulers"`
+	Service    string        `json:"service"`
+	Workers    int           `json:"workers"`
+	Model      string        `json:"model"`
+	Streams    int           `json:"streams"`
+	Tokens     int           `json:"max_tokens"`
+}
+
+func (c *Config) head() Head {
+	return Head{
+		Machine: machine.Look(), Schedulers: len(c.Schedulers), Service: c.Service, Workers: c.Workers,
+		Model: c.Model, Streams: c.Streams, Tokens: c.Tokens,
+	}
+}
+
+// String is three lines.
+func (h Head) String() string {
+	return fmt.Sprintf("machine  %v\nfleet    %d schedulers, %d containers of the service %s\nload     %d streams at once, each of %d tokens of %s",
+		h.Machine, h.Schedulers, h.Workers, h.Service, h.Streams, h.Tokens, h.Model)
+}
+
 // Report is what came of a run.
 type Report struct {
+	Head
 	Sections []Result `json:"sections"`
 }
 

@@ -2,6 +2,8 @@ package rig
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
@@ -151,24 +154,84 @@ func TestALoadCountsWhatFailsAndWhatDiffers(t *testing.T) {
 func TestAStrikeCountsTheStreamsThatItCut(t *testing.T) {
 	l := &load{}
 	_, err := l.cut(strike{worker: "idle", at: time.Now()})
-	require.ErrorContains(t, err, "nothing was at stake")
+	require.ErrorIs(t, err, errIdle)
 	streams := [5]answer{}
 	for i := range 4 {
 		l.board.enter(&streams[i], "busy")
 	}
 	l.board.enter(&streams[4], "idle")
-	s, err := l.strike(t.Context(), 4, func(id string) (time.Time, error) {
+	late := [6]answer{} // more, and no longer at their beginnings
+	for i := range late {
+		l.board.has(&late[i], 1) // which says nothing of a stream that has not begun
+		l.board.enter(&late[i], "late")
+		l.board.has(&late[i], 3)
+	}
+	l.board.has(&streams[3], 2)
+	s, err := l.strike(t.Context(), 4, 2, func(id string) (time.Time, error) {
 		require.Equal(t, "busy", id)
-		l.board.leave(&streams[0], true) // had been sent to its end
-		l.board.leave(&streams[1], false)
+		l.board.leave(&streams[0], time.Second, true) // had been sent to its end
+		l.board.leave(&streams[1], 0, false)
 		return time.Now(), nil
 	})
 	require.NoError(t, err)
 	time.Sleep(2 * underWay)
-	l.board.leave(&streams[2], true) // was continued elsewhere meanwhile
+	l.board.leave(&streams[2], 2*time.Second, true) // was continued elsewhere meanwhile
 	text, err := l.cut(s)
 	require.NoError(t, err)
 	require.Equal(t, "busy with 3 streams", text)
+
+	l.board.leave(&streams[4], time.Hour, true) // of another worker
+	r := &rig{resume: 500 * time.Millisecond}
+	_, err = r.went(s, 1400*time.Millisecond, text, nil)
+	require.ErrorContains(t, err, "a stream of busy paused for 2.00 s, want 1.90 s at most")
+	text, err = r.went(s, 1500*time.Millisecond, text, nil)
+	require.NoError(t, err)
+	require.Equal(t, "busy with 3 streams, 2.00 s in those of busy", text)
+	_, err = r.went(s, 0, "", errIdle)
+	require.Equal(t, errIdle, err, "what went wrong before is told")
+}
+
+func TestResumesAreTimedFromTheMiddle(t *testing.T) {
+	for _, tokens := range []int{2, 3, 20} {
+		a, b := &server{worker: "a", cut: whole}, &server{worker: "b", cut: whole}
+		r := &rig{cfg: Config{Tokens: tokens}, entries: serve(t, a, b)}
+		for i := range 5 {
+			r.stories = append(r.stories, story{request: ask("m", uint64(i), tokens)})
+		}
+		require.NoError(t, r.resumes(t.Context()))
+		require.Positive(t, r.resume)
+		require.EqualValues(t, 6, a.calls.Load(), "each story is asked for twice")
+		require.EqualValues(t, 4, b.calls.Load())
+	}
+	refuses := &server{worker: "refuses", cut: gone(3)}
+	r := &rig{cfg: Config{Tokens: 8}, entries: serve(t, refuses), stories: []story{{request: ask("m", 7, 8)}}}
+	require.ErrorContains(t, r.resumes(t.Context()), "seed 0 through refuses: Unavailable")
+}
+
+func TestASectionIsTriedAgainWhereNothingWasAtStake(t *testing.T) {
+	for name, tc := range map[string]struct {
+		idle  int // tries that show nothing
+		after error
+		runs  int
+		ok    bool
+	}{
+		"the first shows it":      {0, nil, 1, true},
+		"the last shows it":       {2, nil, 3, true},
+		"none does":               {3, nil, 3, false},
+		"the second breaks":       {1, errors.New("differs"), 2, false},
+		"what breaks breaks once": {0, errors.New("differs"), 1, false},
+	} {
+		runs := 0
+		s := section{"kill", func(*rig, context.Context) (string, error) {
+			if runs++; runs <= tc.idle {
+				return "", fmt.Errorf("worker-1: %w", errIdle)
+			}
+			return "", tc.after
+		}}
+		_, err := s.tried(t.Context(), nil)
+		require.Equal(t, tc.runs, runs, name)
+		require.Equal(t, tc.ok, err == nil, name)
+	}
 }
 
 func TestDifferencesAreSeenWhereverTheyAre(t *testing.T) {
@@ -239,20 +302,23 @@ func TestAWorkerIsWhatItsBestAddressShows(t *testing.T) {
 }
 
 func TestContainersHaveTheIdsOfTheirServers(t *testing.T) {
-	all, err := parseContainers("scheduler-0 1 aa\nworker 1 bb\nworker 12 cc\ngpu-0 1 dd")
+	all, err := parseContainers("scheduler-0 1 aa\nworker 1 bb\nworker 12 cc\ngpu-0 1 dd", "worker")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"scheduler-0": "aa", "worker-1": "bb", "worker-12": "cc", "gpu-0": "dd"}, all)
-	_, err = parseContainers("worker 1 aa\nworker 1 bb")
+	_, err = parseContainers("worker 1 aa\nworker 1 bb", "worker")
 	require.ErrorContains(t, err, "both worker-1")
-	_, err = parseContainers("worker aa")
+	_, err = parseContainers("worker aa", "worker")
 	require.Error(t, err)
+	all, err = parseContainers("sim 1 bb\nsim 2 cc", "sim")
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"sim-1": "bb", "sim-2": "cc"}, all)
 }
 
 func TestAConfigSaysEverythingThatIsWrong(t *testing.T) {
-	ok := Config{Schedulers: []string{"a", "b"}, Workers: 2, Streams: 2, Tokens: 2, Truth: time.Second, Only: []string{"kill", "restart"}}
+	ok := Config{Schedulers: []string{"a", "b"}, Service: "worker", Workers: 2, Streams: 2, Tokens: 2, Truth: time.Second, Only: []string{"kill", "restart"}}
 	require.NoError(t, ok.Validate())
 	err := (&Config{Only: []string{"flood"}}).Validate()
-	for _, want := range []string{"--schedulers", "--workers", "--max-tokens", "--truth", `no section "flood": want kill, freeze`} {
+	for _, want := range []string{"--schedulers", "--service", "--workers", "--max-tokens", "--truth", `no section "flood": want kill, freeze`} {
 		require.ErrorContains(t, err, want)
 	}
 }
@@ -267,7 +333,7 @@ func TestAReportIsBrokenByOneSection(t *testing.T) {
 }
 
 func TestASchedulerThatShowsTheTruthTooLateIsToldOf(t *testing.T) {
-	e := &entry{name: "scheduler-0", model: "m", states: map[string]shown{}, changed: make(chan struct{})}
+	e := &entry{name: "scheduler-0", model: "m", states: map[string]shown{}, bounds: map[string]time.Duration{}, changed: make(chan struct{})}
 	r := &rig{cfg: Config{Model: "m", Truth: time.Minute}, entries: []*entry{e}}
 	e.show([]*pb.FleetWorker{{Connected: true, Report: &pb.WorkerReport{WorkerId: "worker-1", State: pb.WorkerState_WORKER_STATE_DRAINING}}})
 	_, err := r.showing(t.Context(), "worker-1", draining, time.Now())
@@ -282,4 +348,24 @@ func TestASchedulerThatShowsTheTruthTooLateIsToldOf(t *testing.T) {
 	cancel()
 	_, err = r.showing(ctx, "worker-1", ready, time.Now())
 	require.ErrorContains(t, err, "has not shown worker-1 as ready")
+}
+
+func TestASilentWorkerWithLongStepsIsWaitedForALittleLonger(t *testing.T) {
+	for bound, want := range map[time.Duration]time.Duration{ // a tick is 1.6 s/7
+		0: 0, 1500 * time.Millisecond: 0, 1599 * time.Millisecond: 0, 1700 * time.Millisecond: 228571428,
+		2 * time.Second: 457142857, 2200 * time.Millisecond: 685714285, time.Hour: 685714285,
+	} {
+		require.Equal(t, want, waited(bound), "a bound of %v", bound)
+	}
+	e := &entry{name: "scheduler-0", model: "m", states: map[string]shown{}, bounds: map[string]time.Duration{}, changed: make(chan struct{})}
+	r := &rig{cfg: Config{Model: "m", Truth: time.Minute}, entries: []*entry{e}}
+	e.show([]*pb.FleetWorker{{Connected: true, Report: &pb.WorkerReport{
+		WorkerId: "worker-1", Progress: &pb.StepProgress{StepBound: durationpb.New(time.Hour)},
+	}}})
+	e.show([]*pb.FleetWorker{})
+	since := time.Now().Add(-time.Minute - 400*time.Millisecond)
+	_, err := r.noticing(t.Context(), "worker-1", since)
+	require.NoError(t, err)
+	_, err = r.showing(t.Context(), "worker-1", lost, since)
+	require.ErrorContains(t, err, "want within 60.00 s")
 }

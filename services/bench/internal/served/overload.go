@@ -95,7 +95,7 @@ func (s *Service) speed(ctx context.Context, c OverloadConfig, when string) (rat
 	s.Tell("%d calls at once, %s", c.Capacity, when)
 	to := load.NewRecorder(nil)
 	g := load.Generator{Conns: s.Conns, Maker: s.Maker, To: to}
-	bounded, cancel := context.WithTimeout(ctx, c.Measure+c.Grace)
+	bounded, cancel := until(ctx, c.Measure+c.Grace)
 	defer cancel()
 	g.Closed(bounded, c.Capacity, load.Size{Prompt: c.Prompt, Output: c.Answer}, c.Measure, 0)
 	if ctx.Err() != nil {
@@ -109,11 +109,19 @@ func (s *Service) speed(ctx context.Context, c OverloadConfig, when string) (rat
 	return report.TokensPerSecond, int64(report.Cut), err
 }
 
+// until is a context that is cancelled after d. It has no deadline: servers would be told of one, and end a call that hangs just
+// before it is seen to hang.
+func until(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	timer := time.AfterFunc(d, cancel)
+	return ctx, func() { timer.Stop(); cancel() }
+}
+
 // flood keeps too many calls running, and then waits for those that run.
 func (s *Service) flood(ctx context.Context, c OverloadConfig, out *OverloadReport) {
 	s.Tell("%d calls at once for %v", c.Factor*c.Capacity, c.Duration)
 	to := load.NewRecorder(nil)
-	ctx, cancel := context.WithTimeout(ctx, c.Duration+c.Grace)
+	ctx, cancel := until(ctx, c.Duration+c.Grace)
 	defer cancel()
 	end := time.Now().Add(c.Duration)
 	g := load.Generator{Conns: s.Conns, Maker: s.Maker, To: to}

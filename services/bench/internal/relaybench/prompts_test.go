@@ -1,0 +1,126 @@
+package relaybench
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/services/bench/internal/load"
+	"github.com/millrace/millrace/services/bench/internal/stats"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+)
+
+func promptsConfig() PromptsConfig {
+	return PromptsConfig{
+		Programs: Programs{Connections: 1}, Kinds: []string{kindIDs}, Bytes: 220_000, Callers: 150, FirstToken: time.Second, Rounds: 5,
+		Duration: 15 * time.Second,
+	}
+}
+
+func TestPromptsThatCannotBeMeasuredAreRefused(t *testing.T) {
+	ok := promptsConfig()
+	require.NoError(t, ok.Validate())
+	for name, tc := range map[string]struct {
+		change func(*PromptsConfig)
+		want   string
+	}{
+		"no bytes":                    {func(c *PromptsConfig) { c.Bytes = 0 }, "--bytes 0"},
+		"more than one step computes": {func(c *PromptsConfig) { c.Bytes = maxPromptBytes + 1 }, "--bytes 262145"},
+		"no callers":                  {func(c *PromptsConfig) { c.Callers = 0 }, "--callers 0"},
+		"no rounds":                   {func(c *PromptsConfig) { c.Rounds = 0 }, "--rounds 0"},
+		"no kind":                     {func(c *PromptsConfig) { c.Kinds = nil }, "--kinds names none"},
+		"an unknown kind":             {func(c *PromptsConfig) { c.Kinds = []string{"chat"} }, `--kinds "chat"`},
+		"text for no tokenizer":       {func(c *PromptsConfig) { c.Kinds = []string{kindIDs, kindText} }, "--model"},
+		"no time to the first token":  {func(c *PromptsConfig) { c.FirstToken = 0 }, "--first-token 0s"},
+		"too short a turn":            {func(c *PromptsConfig) { c.Duration = 2 * time.Second }, "--duration 2s"},
+		"no connection":               {func(c *PromptsConfig) { c.Connections = 0 }, "--connections 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := promptsConfig()
+			tc.change(&c)
+			require.ErrorContains(t, c.Validate(), tc.want)
+		})
+	}
+}
+
+func TestAWorkerHasAPlaceForEachCallerAndTheTimeOfAPrompt(t *testing.T) {
+	c := promptsConfig()
+	r := c.rig()
+	require.Equal(t, 150, r.workers)
+	require.Equal(t, 150, r.callers)
+	require.EqualValues(t, 1, r.sequences)
+	require.GreaterOrEqual(t, r.context, uint32(55_001))
+	require.Equal(t, "sim:step=0s,prefill=18.181µs,decode=0s", r.device)
+	c.Bytes = 1
+	require.Equal(t, 1, c.ids(), "a prompt is never empty")
+}
+
+func TestPromptsAreAsLargeAsTheyShallBeAndAllDifferent(t *testing.T) {
+	c := promptsConfig()
+	m := &measurement{maker: load.Maker{Vocabulary: 32000}}
+	random := rand.New(rand.NewPCG(1, 2))
+	a, b := m.prompt(&c, kindIDs, random).GetTokenIds().GetIds(), m.prompt(&c, kindIDs, random).GetTokenIds().GetIds()
+	require.Len(t, a, 55_000)
+	require.NotEqual(t, a[:64], b[:64])
+	one, other := m.prompt(&c, kindText, random).GetPrompt(), m.prompt(&c, kindText, random).GetPrompt()
+	require.Len(t, one, 220_000)
+	require.NotEqual(t, one[:256], other[:256])
+}
+
+// took is a histogram of one duration.
+func took(ms int) (h stats.Histogram) {
+	h.AddN(time.Duration(ms)*time.Millisecond, 100)
+	return h
+}
+
+func TestWhatIsAddedIsTheMedianOfTheDifferencesWithinRounds(t *testing.T) {
+	r := &PromptsReport{Bytes: 220_000, Callers: 150, FirstToken: 1000, Kinds: []PromptKind{sumPrompts(kindIDs, []promptRound{
+		{direct: took(1000), through: took(1001), cpu: 200 * time.Millisecond},
+		{direct: took(1500), through: took(1530), cpu: 300 * time.Millisecond}, // others used the machine
+		{direct: took(1000), through: took(1003), cpu: 100 * time.Millisecond},
+	})}}
+	for metric, want := range map[string]float64{"added_p50_ms": 3, "added_p99_ms": 3, "cpu_ms": 2} {
+		got, ok := r.Figure(kindIDs, metric)
+		require.True(t, ok, metric)
+		require.InDelta(t, want, got, 0.02, metric)
+	}
+	_, ok := r.Figure(kindText, "added_p50_ms")
+	require.False(t, ok)
+	var text bytes.Buffer
+	r.Print(&text)
+	require.Contains(t, text.String(), "ids, added p50: 3.00 ms, bar < 2: MISSED")
+	require.Contains(t, text.String(), "ids, added p99: 3.00 ms, bar < 20: held")
+}
+
+// runPrompts is a small run over fake programs.
+func runPrompts(t *testing.T, lose string) (*PromptsReport, error) {
+	t.Helper()
+	rpctest.NoLeaks(t)
+	t.Setenv(fakeKey, lose)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	t.Setenv("TMPDIR", t.TempDir())
+	c := promptsConfig()
+	c.Scheduler, c.Worker, c.Bytes, c.Callers, c.Rounds = self, self, 64, 3, 2
+	c.FirstToken, c.Duration = 5*time.Millisecond, 100*time.Millisecond
+	return Prompts(t.Context(), c, func(string, ...any) {})
+}
+
+func TestCallersGoToTheWorkersAndThroughTheScheduler(t *testing.T) {
+	report, err := runPrompts(t, "0")
+	require.NoError(t, err)
+	require.Len(t, report.Kinds, 1)
+	require.Positive(t, report.Kinds[0].Calls)
+	require.Positive(t, report.Kinds[0].DirectP50.Min)
+	require.Positive(t, report.Kinds[0].ThroughP50.Min)
+}
+
+func TestACallWithoutItsTokenFailsTheRun(t *testing.T) {
+	report, err := runPrompts(t, "all")
+	require.ErrorIs(t, err, ErrFailed)
+	require.Nil(t, report)
+}

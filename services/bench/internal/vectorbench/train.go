@@ -1,0 +1,259 @@
+package vectorbench
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/services/bench/internal/stats"
+)
+
+// never is as many updates, and as many stable rounds, as no training here has.
+const never = engine.MaxIterations
+
+// lloyd is a training of so many updates.
+func lloyd(desc engine.CodebookDesc, rows int, e engine.Element, updates int) engine.TrainerConfig {
+	return engine.TrainerConfig{
+		Codebook: desc, Rows: uint64(rows), Element: e, Algorithm: engine.Lloyd, Init: engine.Random, MaxIterations: updates,
+		EnergyTolerance: -1, MinChanges: -1, StableRounds: never,
+	}
+}
+
+// slicePatience is how long a slice may take before the device is given up.
+const slicePatience = 10 * time.Minute
+
+// slice submits one slice and waits for it.
+func slice(t engine.Trainer, rounds int) (engine.Training, error) {
+	if err := t.Submit(engine.Slice{Rounds: rounds}); err != nil {
+		return engine.Training{}, err
+	}
+	return t.Wait(slicePatience)
+}
+
+// measuredRounds are those of one time that iterations are measured.
+const measuredRounds = 3
+
+// iteration measures rounds of a training whose rows are on the device. What finding the codewords alone takes is the less of
+// two times, taken in turn with it: encoding the same rows with the training's codebook, and a round that nothing follows.
+func (r *run) iteration(j *job, line *Line) (_ string, err error) {
+	rows := j.data(r.cfg.Seed)
+	cfg := lloyd(j.desc, j.rows, j.element, never)
+	cfg.Seed = r.cfg.Seed
+	trainer, err := r.written(r.vec, cfg, rows)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, trainer.Close()) }()
+	if _, err := slice(trainer, 1); err != nil { // seeds
+		return "", err
+	}
+	codewords, err := trainer.Codewords()
+	if err != nil {
+		return "", err
+	}
+	book, err := r.vec.NewCodebook(j.desc, codewords)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, book.Close()) }()
+	var told engine.Training
+	var ratios []float64
+	warm := true
+	err = r.paired(line, j.assign().times(measuredRounds), func() (time.Duration, error) {
+		encoding := time.Now()
+		if _, err := book.Encode(engine.Encoding{Element: j.element, Rows: rows, Neighbours: 1}); err != nil {
+			return 0, err
+		}
+		alone := time.Since(encoding)
+		if r.kind == "cuda" { // encoding brings the rows there first
+			round, err := r.round(cfg, codewords, rows)
+			if err != nil {
+				return 0, err
+			}
+			alone = min(alone, round)
+		}
+		begin := time.Now()
+		told, err = slice(trainer, measuredRounds)
+		took := time.Since(begin)
+		if !warm {
+			ratios = append(ratios, secondsOf(took)/measuredRounds/secondsOf(alone))
+		}
+		warm = false
+		return took, err
+	})
+	if err != nil {
+		return "", err
+	}
+	line.Rounds, line.OfAssign = measuredRounds, stats.SpreadOf(ratios)
+	line.Recomputed = float64(told.Recomputed) / float64(max(told.Computed, 1))
+	return "", nil
+}
+
+// round is the time of one round without an update.
+func (r *run) round(cfg engine.TrainerConfig, codewords, rows []byte) (_ time.Duration, err error) {
+	cfg.Init, cfg.MaxIterations = engine.Given, 0
+	trainer, err := r.vec.NewTrainer(cfg)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, trainer.Close()) }()
+	if err := errors.Join(trainer.Give(codewords), trainer.Write(0, rows)); err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	_, err = slice(trainer, 1)
+	return time.Since(begin), err
+}
+
+// writtenBytes are those of one Write: what a message of a call carries.
+const writtenBytes = 4 << 20
+
+// written makes a trainer and writes its rows, in pieces as calls bring them.
+func (r *run) written(vec engine.Vectors, cfg engine.TrainerConfig, rows []byte) (engine.Trainer, error) {
+	trainer, err := vec.NewTrainer(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.fill(trainer, cfg, rows); err != nil {
+		return nil, errors.Join(err, trainer.Close())
+	}
+	return trainer, nil
+}
+
+func (r *run) fill(trainer engine.Trainer, cfg engine.TrainerConfig, rows []byte) error {
+	row := cfg.Codebook.Dimension * cfg.Element.Size()
+	each := max(1, writtenBytes/row) * row
+	for at := 0; at < len(rows); at += each {
+		if err := r.ctx.Err(); err != nil {
+			return err
+		}
+		if err := trainer.Write(uint64(at/row), rows[at:min(at+each, len(rows))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write measures the rows' way to a trainer.
+func (r *run) write(j *job, line *Line) (string, error) {
+	rows := j.data(r.cfg.Seed)
+	cfg := lloyd(j.desc, j.rows, j.element, 0)
+	w := j.assign()
+	w.ops = 0
+	return "", r.paired(line, w, func() (took time.Duration, err error) {
+		trainer, err := r.vec.NewTrainer(cfg)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, trainer.Close()) }()
+		begin := time.Now()
+		err = r.fill(trainer, cfg, rows)
+		return time.Since(begin), err
+	})
+}
+
+// trainings are the document's.
+func (r *run) trainings() (all []job) {
+	annealed := engine.Annealing{
+		Temperature: 1, CoolingRate: 0.05, LearningRate: 0.2, Trim: 0.1, MaintenanceInterval: 10, MergeDistance: 0.01, SplitLoad: 3,
+	}
+	add := func(row string, rows, dimension, codewords, updates int) *job {
+		desc := engine.CodebookDesc{Dimension: dimension, Codewords: codewords, Subspaces: 1, Type: engine.VectorF16}
+		cfg := lloyd(desc, rows, engine.VectorF32, updates)
+		cfg.Seed = r.cfg.Seed
+		all = append(all, job{row: row, desc: desc, element: cfg.Element, rows: rows, train: cfg, measure: r.train})
+		return &all[len(all)-1]
+	}
+	large := &add("train/large", 10_000, 128, 256, 31).train
+	large.Algorithm, large.Init, large.Annealing = engine.Annealed, engine.Farthest, annealed
+	for _, size := range []struct{ rows, dimension, codewords, updates int }{
+		{100_000, 384, 1024, 25}, {1_000_000, 128, 2048, 31}, {1_000_000, 256, 20_000, 25}, {1_000_000, 128, 256, 25},
+	} {
+		rows := max(int(float64(size.rows)*r.cfg.Scale), 2*size.codewords)
+		updates := min(size.updates, r.cfg.Iterations)
+		add(fmt.Sprintf("train/%dx%dx%d/%d", rows, size.dimension, size.codewords, updates), rows, size.dimension, size.codewords, updates)
+	}
+	return all
+}
+
+// train measures a whole training, from the making of the trainer to the codebook, its rows in the caller's memory.
+func (r *run) train(j *job, line *Line) (string, error) {
+	rows := j.data(r.cfg.Seed)
+	var told engine.Training
+	var codewords []byte
+	rounds := j.train.MaxIterations + 1
+	err := r.paired(line, j.assign().times(rounds), func() (time.Duration, error) {
+		begin := time.Now()
+		var err error
+		codewords, told, err = r.whole(j.train, rows)
+		return time.Since(begin), err
+	})
+	if err != nil {
+		return "", err
+	}
+	line.Rounds, line.Energy = rounds, told.Rounds[len(told.Rounds)-1].Energy
+	line.Recomputed = float64(told.Recomputed) / float64(max(told.Computed, 1))
+	if r.served == nil {
+		return "", nil
+	}
+	line.Served, err = r.servedTrain(j, line, rows, codewords)
+	return "", err
+}
+
+// whole trains. The last slice's rounds are told.
+func (r *run) whole(cfg engine.TrainerConfig, rows []byte) (_ []byte, told engine.Training, err error) {
+	trainer, err := r.written(r.vec, cfg, rows)
+	if err != nil {
+		return nil, told, err
+	}
+	defer func() { err = errors.Join(err, trainer.Close()) }()
+	for told.Phase != engine.Done {
+		if told, err = slice(trainer, cfg.MaxIterations+1); err != nil {
+			return nil, told, err
+		}
+	}
+	codewords, err := trainer.Codewords()
+	return codewords, told, err
+}
+
+// stream measures rounds of a training whose rows the device does not hold: on one opened with room for half of them. An engine
+// that keeps no rows in the host's memory has no such row.
+func (r *run) stream(j *job, line *Line) (skipped string, err error) {
+	cfg := lloyd(j.desc, j.rows, j.element, never)
+	cfg.Seed = r.cfg.Seed
+	resident, err := r.vec.TrainerCost(cfg)
+	if err != nil {
+		return "", err
+	}
+	size := uint64(j.rows * j.desc.Dimension * j.element.Size())
+	dev, err := r.open(resident.DeviceBytes - min(size/2, resident.DeviceBytes/2))
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	vec, ok := dev.(engine.Vectors)
+	if !ok {
+		return "", engine.ErrUnsupported
+	}
+	cfg.SpoolBytes = size
+	trainer, err := r.written(vec, cfg, j.data(r.cfg.Seed))
+	if errors.Is(err, engine.ErrOutOfMemory) {
+		return "the engine keeps all rows on the device: " + err.Error(), nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, trainer.Close()) }()
+	bus, err := r.bus()
+	if err != nil {
+		return "", err
+	}
+	err = r.paired(line, j.assign().times(measuredRounds), func() (time.Duration, error) {
+		begin := time.Now()
+		_, err := slice(trainer, measuredRounds)
+		return time.Since(begin), err
+	})
+	line.Rounds, line.OfBus = measuredRounds, share(line.BytesPerSecond, bus)
+	return "", err
+}
