@@ -16,8 +16,8 @@ var root = filepath.Join("..", "..", "..")
 
 // The programs, and the models folder of workers that need no other; set by TestMain, read-only for tests.
 var (
-	workerBinary, schedulerBinary string
-	modelsDir                     string
+	workerBinary, schedulerBinary, clientBinary string
+	modelsDir                                   string
 )
 
 // Names of models in modelsDir.
@@ -57,11 +57,12 @@ func run(m *testing.M) (code int, err error) {
 // build builds the programs as the test itself was built.
 func build(dir string) error {
 	workerBinary, schedulerBinary = filepath.Join(dir, "gpuworker"), filepath.Join(dir, "scheduler")
+	clientBinary = filepath.Join(dir, "millrace")
 	args := []string{"build"}
 	if raced {
 		args = append(args, "-race")
 	}
-	args = append(args, "-o", dir+string(filepath.Separator), "./services/gpuworker", "./services/scheduler")
+	args = append(args, "-o", dir+string(filepath.Separator), "./services/gpuworker", "./services/scheduler", "./services/millrace")
 	cmd := exec.Command("go", args...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {

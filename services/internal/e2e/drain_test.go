@@ -21,7 +21,8 @@ import (
 type callers struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
-	began   sync.Map // worker_id to *atomic.Int64
+	began   sync.Map       // worker_id of the first token to *atomic.Int64
+	ended   []atomic.Int64 // by caller, behind began
 
 	mu     sync.Mutex
 	failed []error // guarded by mu
@@ -31,7 +32,7 @@ type callers struct {
 func callersOn(t *testing.T, n int, on ...*server) *callers {
 	t.Helper()
 	ctx, cancel := context.WithCancel(within(t))
-	l := &callers{cancel: cancel}
+	l := &callers{cancel: cancel, ended: make([]atomic.Int64, n)}
 	for i := range n {
 		l.running.Go(func() {
 			for ctx.Err() == nil {
@@ -50,6 +51,7 @@ func callersOn(t *testing.T, n int, on ...*server) *callers {
 					return
 				}
 				l.of(o.started.GetWorkerId()).Add(1)
+				l.ended[i].Add(1)
 			}
 		})
 	}
@@ -75,6 +77,15 @@ func (l *callers) more(t *testing.T, worker string) {
 	t.Helper()
 	had := l.of(worker).Load()
 	require.Eventually(t, func() bool { return l.of(worker).Load() >= had+5 }, hang, time.Millisecond, "requests on %s", worker)
+}
+
+// anew waits until every caller has ended the request it is at: what is counted from then on began later.
+func (l *callers) anew(t *testing.T) {
+	t.Helper()
+	for i := range l.ended {
+		had := l.ended[i].Load()
+		require.Eventually(t, func() bool { return l.ended[i].Load() > had }, hang, time.Millisecond, "caller %d", i)
+	}
 }
 
 func TestADrainUnderLoadFailsNobodyAndCanBeTakenBack(t *testing.T) {
@@ -105,6 +116,7 @@ func TestADrainUnderLoadFailsNobodyAndCanBeTakenBack(t *testing.T) {
 			}
 			return false
 		})
+		running.anew(t) // those handed over count for the worker they began on
 		had := running.of("w1").Load()
 		running.more(t, "w2")
 		require.Equal(t, had, running.of("w1").Load(), "nothing goes to a worker that drains")

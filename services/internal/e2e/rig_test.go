@@ -26,6 +26,7 @@ type server struct {
 	address string
 	binary  string
 	args    []string
+	creds   grpc.DialOption // what connect dials with; nil: plaintext
 
 	conn   *grpc.ClientConn
 	infer  pb.InferenceServiceClient
@@ -62,8 +63,14 @@ func startScheduler(t *testing.T, workers []*server, args ...string) *server {
 // serve starts a program on a free port.
 func serve(t *testing.T, binary string, args ...string) *server {
 	t.Helper()
+	return serveTo(t, nil, binary, args...)
+}
+
+// serveTo is serve for a program that the test dials with credentials.
+func serveTo(t *testing.T, creds grpc.DialOption, binary string, args ...string) *server {
+	t.Helper()
 	for range 5 {
-		s := &server{binary: binary, args: args, address: freeAddress(t)}
+		s := &server{binary: binary, args: args, creds: creds, address: freeAddress(t)}
 		if s.start(t) {
 			return s
 		}
@@ -76,7 +83,7 @@ func serve(t *testing.T, binary string, args ...string) *server {
 func (s *server) again(t *testing.T) *server {
 	t.Helper()
 	<-s.ended
-	next := &server{binary: s.binary, args: s.args, address: s.address}
+	next := &server{binary: s.binary, args: s.args, creds: s.creds, address: s.address}
 	require.True(t, next.start(t), "the port of the process before is taken")
 	return next
 }
@@ -106,7 +113,11 @@ func (s *server) start(t *testing.T) bool {
 // connect makes the clients.
 func (s *server) connect(t *testing.T) {
 	t.Helper()
-	s.conn = dial(t, s.address)
+	var options []grpc.DialOption
+	if s.creds != nil {
+		options = append(options, s.creds)
+	}
+	s.conn = dial(t, s.address, options...)
 	s.infer, s.models = pb.NewInferenceServiceClient(s.conn), pb.NewModelServiceClient(s.conn)
 	s.worker, s.fleet = pb.NewWorkerServiceClient(s.conn), pb.NewFleetServiceClient(s.conn)
 	s.health = healthpb.NewHealthClient(s.conn)

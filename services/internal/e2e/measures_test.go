@@ -1,0 +1,327 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/monitor/monitortest"
+)
+
+// page is what a process serves at an address.
+func page(t *testing.T, address, path string) (int, string) {
+	t.Helper()
+	in, err := http.NewRequestWithContext(within(t), http.MethodGet, "http://"+address+path, http.NoBody)
+	require.NoError(t, err)
+	out, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(in)
+	require.NoError(t, err)
+	body, err := io.ReadAll(out.Body)
+	require.NoError(t, err)
+	require.NoError(t, out.Body.Close())
+	return out.StatusCode, string(body)
+}
+
+// measured are the measures that a process serves, as Prometheus reads them.
+func measured(t *testing.T, address string) map[string]*dto.MetricFamily {
+	t.Helper()
+	code, body := page(t, address, "/metrics")
+	require.Equal(t, http.StatusOK, code)
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
+	require.NoError(t, err)
+	return families
+}
+
+// sums are the same added up.
+func sums(t *testing.T, address string) map[string]float64 {
+	t.Helper()
+	code, body := page(t, address, "/metrics")
+	require.Equal(t, http.StatusOK, code)
+	return monitortest.Sums(t, body)
+}
+
+// watched is a scheduler over one simulated worker, each with its measures, and where these are.
+func watched(t *testing.T, args ...string) (s *server, ofScheduler, ofWorker string) {
+	t.Helper()
+	ofScheduler, ofWorker = freeAddress(t), freeAddress(t)
+	w := startWorker(t, "w1", append([]string{"--load", stories, "--metrics-listen", ofWorker, "--metrics-aliases", "vllm"}, args...)...)
+	s = startScheduler(t, []*server{w}, "--metrics-listen", ofScheduler)
+	s.untilServed(t, stories, 1)
+	return s, ofScheduler, ofWorker
+}
+
+// tell reads a generation of as many tokens to its end.
+func tell(ctx context.Context, on *server, name string, tokens int32) error {
+	ignore := true
+	stream, err := on.infer.Generate(ctx, &pb.GenerateRequest{
+		Model: name, Input: &pb.GenerateRequest_Prompt{Prompt: "Once upon a time there was a girl"},
+		Stopping: &pb.Stopping{MaxTokens: &tokens, IgnoreEos: &ignore},
+	})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+func TestMeasuresUnderLoadAddUp(t *testing.T) {
+	t.Parallel()
+	s, ofScheduler, ofWorker := watched(t, "--device", "sim:step=1ms,decode=0s,prefill=0s")
+	const streams, tokens = 24, 60
+	var load sync.WaitGroup
+	for range streams {
+		load.Go(func() {
+			if err := tell(within(t), s, stories, tokens); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { load.Wait(); close(done) }()
+	last, scrapes := 0.0, 0
+	for running := true; running; scrapes++ {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		now := sums(t, ofScheduler)["millrace_scheduler_tokens_total"]
+		require.GreaterOrEqual(t, now, last, "a counter only grows")
+		last = now
+		require.LessOrEqual(t, sums(t, ofWorker)["millrace_running_sequences"], float64(streams))
+	}
+	require.Equal(t, codes.NotFound, status.Code(tell(within(t), s, "nobody's \"model\"\n", 1)))
+	require.Eventually(t, func() bool { // a call is counted behind its end
+		return sums(t, ofScheduler)["millrace_scheduler_requests_total"] == streams &&
+			sums(t, ofWorker)["millrace_requests_total"] == streams
+	}, hang, 10*time.Millisecond)
+	scheduler, worker := sums(t, ofScheduler), sums(t, ofWorker)
+	for name, want := range map[string]float64{
+		"millrace_scheduler_tokens_total": streams * tokens, "millrace_scheduler_first_token_seconds": streams,
+		"millrace_scheduler_request_seconds": streams, "millrace_scheduler_running_requests": 0,
+		"millrace_scheduler_worker_up": 1, "millrace_scheduler_ready": 1,
+	} {
+		require.InDelta(t, want, scheduler[name], 0, name)
+	}
+	for name, want := range map[string]float64{
+		"millrace_generated_tokens_total": streams * tokens, "vllm:generation_tokens_total": streams * tokens,
+		"millrace_first_token_seconds": streams, "millrace_inter_token_seconds": streams * (tokens - 1),
+		"millrace_finished_sequences_total": streams, "millrace_steps_after_cancel_total": 0, "millrace_health_followers": 1,
+	} {
+		require.InDelta(t, want, worker[name], 0, name)
+	}
+	for _, address := range []string{ofScheduler, ofWorker} {
+		_, body := page(t, address, "/metrics")
+		require.NotContains(t, body, "nobody's", "what a caller names is no label")
+		if address == ofScheduler {
+			require.InDelta(t, 1, monitortest.Series(t, body)["millrace_refused_calls_total origin=own reason=UNKNOWN_MODEL"], 0)
+		}
+		for _, path := range []string{"/healthz", "/readyz"} {
+			code, says := page(t, address, path)
+			require.Equal(t, http.StatusOK, code, says)
+		}
+	}
+	t.Logf("%d scrapes of both", scrapes)
+}
+
+func TestASchedulerThatKnowsNoWorkerYetIsAliveAndNotReady(t *testing.T) {
+	t.Parallel()
+	// It listens and says nothing: until the grace is over, the scheduler does not know whether a worker is there.
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, silent.Close()) }()
+	address := freeAddress(t)
+	launch(t, schedulerBinary, "--listen", freeAddress(t), "--workers", silent.Addr().String(), "--metrics-listen", address)
+	require.Eventually(t, func() bool {
+		c, err := net.DialTimeout("tcp", address, time.Second)
+		return err == nil && c.Close() == nil
+	}, hang, time.Millisecond)
+	code, _ := page(t, address, "/healthz")
+	require.Equal(t, http.StatusOK, code)
+	require.Eventually(t, func() bool {
+		code, _ := page(t, address, "/readyz")
+		return code == http.StatusOK
+	}, hang, 10*time.Millisecond, "the grace ends")
+}
+
+// onDevices are measures that a simulated device does not have.
+var onDevices = []string{"millrace_device_temperature_celsius", "millrace_device_power_watts", "millrace_device_memory_errors_total"}
+
+// ofPrometheus are measures that Prometheus itself makes.
+var ofPrometheus = []string{"up"}
+
+// questions are the expressions of the dashboard and of the alerts, by where they stand.
+func questions(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	raw, err := os.ReadFile(filepath.Join(root, "deploy", "monitoring", "grafana", "dashboards", "millrace.json"))
+	require.NoError(t, err)
+	var dashboard struct {
+		Panels []struct {
+			ID      int
+			Title   string
+			Targets []struct{ RefID, Expr, LegendFormat string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(raw, &dashboard))
+	ids := map[int]bool{}
+	for _, p := range dashboard.Panels {
+		require.False(t, ids[p.ID], "two panels have the id %d", p.ID)
+		ids[p.ID] = true
+		for _, target := range p.Targets {
+			all["panel "+p.Title+" "+target.RefID] = target.Expr
+		}
+	}
+	raw, err = os.ReadFile(filepath.Join(root, "deploy", "monitoring", "alerts.yml"))
+	require.NoError(t, err)
+	var alerts struct {
+		Groups []struct {
+			Rules []struct{ Alert, Expr string }
+		}
+	}
+	require.NoError(t, yaml.Unmarshal(raw, &alerts))
+	for _, g := range alerts.Groups {
+		for _, rule := range g.Rules {
+			require.NotEmpty(t, rule.Expr, rule.Alert)
+			all["alert "+rule.Alert] = rule.Expr
+		}
+	}
+	require.Greater(t, len(all), 50)
+	return all
+}
+
+var (
+	quoted   = regexp.MustCompile(`"(\\.|[^"\\])*"`)
+	selector = regexp.MustCompile(`([a-zA-Z_:][a-zA-Z0-9_:]*)\{([^}]*)\}`)
+	labels   = regexp.MustCompile(`([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)`)
+	group    = regexp.MustCompile(`\b(by|on|without|ignoring) \([^)]*\)`)
+	span     = regexp.MustCompile(`\[[^\]]*\]`)
+	name     = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*(\s*\()?`)
+)
+
+// asks are the measures of an expression, each with the labels that it selects by. Whatever is neither a function nor an operator counts
+// as one.
+func asks(expr string) map[string][]string {
+	expr = quoted.ReplaceAllString(expr, `""`)
+	found := map[string][]string{}
+	for _, s := range selector.FindAllStringSubmatch(expr, -1) {
+		for _, l := range labels.FindAllStringSubmatch(s[2], -1) {
+			found[s[1]] = append(found[s[1]], l[1])
+		}
+	}
+	expr = selector.ReplaceAllString(expr, "$1 ")
+	expr = span.ReplaceAllString(group.ReplaceAllString(expr, ""), "")
+	for _, word := range name.FindAllString(expr, -1) {
+		if strings.HasSuffix(word, "(") || slices.Contains([]string{"sum", "max", "min", "and", "or", "unless"}, word) {
+			continue
+		}
+		found[word] = append(found[word], nil...)
+	}
+	return found
+}
+
+func TestAnExpressionIsReadForItsMeasures(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, map[string][]string{"a_bucket": {"x", "y"}, "b:c": nil, "d": nil}, asks(
+		`histogram_quantile(0.99, sum by (le, f) (rate(a_bucket{x=~"$g{h}",y!="i"}[$__rate_interval]))) > b:c * 0 or max by (j) (d[5m])`))
+}
+
+func TestWhatADashboardOrAnAlertAsksForIsServed(t *testing.T) {
+	t.Parallel()
+	s, ofScheduler, ofWorker := watched(t, quick...)
+	require.NoError(t, tell(within(t), s, stories, 8))
+	require.Error(t, tell(within(t), s, "nobody", 8), "a refusal is counted, so that its measure is there")
+	require.Eventually(t, func() bool { return sums(t, ofScheduler)["millrace_refused_calls_total"] > 0 }, hang, 10*time.Millisecond)
+	served := measured(t, ofScheduler)
+	for name, family := range measured(t, ofWorker) {
+		if served[name] == nil || len(served[name].GetMetric()) < len(family.GetMetric()) {
+			served[name] = family
+		}
+	}
+	documented := monitortest.Documented(t, "Measures of a worker", "Measures of a scheduler", "Measures of both")
+	for _, name := range onDevices {
+		require.Nil(t, served[name])
+		require.Contains(t, documented, name)
+	}
+	for _, name := range documented {
+		if !slices.Contains(onDevices, name) && !strings.HasPrefix(name, "millrace_device_physical") {
+			require.Contains(t, served, name, "docs/measures.md lists it, and nobody serves it")
+		}
+	}
+	for where, expr := range questions(t) {
+		measures := asks(expr)
+		require.NotEmpty(t, measures, where)
+		for name, selected := range measures {
+			if slices.Contains(onDevices, name) || slices.Contains(ofPrometheus, name) {
+				continue
+			}
+			family := served[name]
+			if base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, ""); family == nil && base != name {
+				family = served[base]
+				require.Equal(t, dto.MetricType_HISTOGRAM, family.GetType(), "%s: %s", where, name)
+			}
+			require.NotNil(t, family, "%s asks for %s, which nobody serves", where, name)
+			for _, label := range selected {
+				if label == "instance" || label == "job" { // Prometheus adds them
+					continue
+				}
+				require.True(t, slices.ContainsFunc(family.GetMetric()[0].GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == label }),
+					"%s selects %s by %s, which it does not have", where, name, label)
+			}
+		}
+	}
+}
+
+// job is one of what Prometheus scrapes.
+type job struct {
+	Name string `yaml:"job_name"`
+	DNS  []struct {
+		Names []string
+		Port  int
+	} `yaml:"dns_sd_configs"`
+}
+
+func TestTheScrapedPortsAreThoseOfTheContainers(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile(filepath.Join(root, "deploy", "monitoring", "prometheus.yml"))
+	require.NoError(t, err)
+	var config struct {
+		Jobs []job `yaml:"scrape_configs"`
+	}
+	require.NoError(t, yaml.Unmarshal(raw, &config))
+	raw, err = os.ReadFile(filepath.Join(root, "docker-compose.yml"))
+	require.NoError(t, err)
+	listens := map[string]string{"schedulers": `--metrics-listen, "0.0.0.0:%d"`, "workers": "--metrics-listen 0.0.0.0:%d "}
+	require.Len(t, config.Jobs, len(listens))
+	for _, j := range config.Jobs {
+		require.Regexp(t, "^millrace-", j.Name, "the alerts go by it")
+		require.Len(t, j.DNS, 1)
+		require.Len(t, j.DNS[0].Names, 1)
+		of := j.DNS[0].Names[0]
+		require.Contains(t, string(raw), "aliases: ["+of+"]")
+		require.Contains(t, string(raw), fmt.Sprintf(listens[of], j.DNS[0].Port))
+	}
+}

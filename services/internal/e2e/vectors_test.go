@@ -1,0 +1,138 @@
+package e2e
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// trained is what a training's call gave.
+type trained struct {
+	codebook   []byte
+	checkpoint []byte // the last whole one
+	digest     string
+	err        error
+}
+
+// trainOn does a training on a worker; each is called with every checkpoint that is whole.
+func trainOn(ctx context.Context, t *testing.T, s *server, c *pb.TrainingConfig, prologue, rows []byte, each func()) (out trained) {
+	t.Helper()
+	stream, err := pb.NewVectorServiceClient(s.conn).TrainCodebook(ctx)
+	require.NoError(t, err)
+	send := func(m *pb.TrainCodebookRequest) { _ = stream.Send(m) } // the end tells of errors
+	send(&pb.TrainCodebookRequest{Event: &pb.TrainCodebookRequest_Config{Config: c}})
+	if len(prologue) > 0 {
+		send(&pb.TrainCodebookRequest{Event: &pb.TrainCodebookRequest_Prologue{Prologue: prologue}})
+	}
+	for size := int(c.GetDimension()) * 4 * 100; len(rows) > 0; {
+		n := min(size, len(rows))
+		send(&pb.TrainCodebookRequest{Event: &pb.TrainCodebookRequest_Rows{Rows: rows[:n]}})
+		rows = rows[n:]
+	}
+	_ = stream.CloseSend()
+	var pieces []byte
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			out.err = err
+			return out
+		}
+		out.codebook = append(out.codebook, m.GetCodebook()...)
+		if piece := m.GetCheckpoint(); piece != nil {
+			pieces = append(pieces, piece.GetChunk()...)
+			if uint64(len(pieces)) == piece.GetTotal() {
+				out.checkpoint, pieces = pieces, nil
+				each()
+			}
+		}
+		if f := m.GetFinished(); f != nil {
+			out.digest = f.GetCodebookDigest()
+		}
+	}
+}
+
+// A worker is killed in the middle of a training; another one goes on from the last checkpoint to the same bits, saves the codebook,
+// and has it again after a restart.
+func TestATrainingOutlivesItsWorker(t *testing.T) {
+	t.Parallel()
+	books := filepath.Join(t.TempDir(), "codebooks")
+	one, two := startWorker(t, "one", "--codebooks", books), startWorker(t, "two", "--codebooks", books)
+	const n, d = 5000, 24
+	rows := make([]byte, 0, n*d*4)
+	for x, i := uint32(1), 0; i < n*d; i++ {
+		x = x*1664525 + 1013904223
+		rows = binary.LittleEndian.AppendUint32(rows, math.Float32bits(float32(x>>16)/4096))
+	}
+	config := func(change func(*pb.TrainingConfig)) *pb.TrainingConfig {
+		seed, updates, stable, interval := uint64(3), uint32(40), uint32(1000), uint32(4)
+		c := &pb.TrainingConfig{
+			Dimension: d, Rows: n, ElementType: pb.ElementType_ELEMENT_TYPE_F32, Kind: pb.CodebookKind_CODEBOOK_KIND_FLAT, Codewords: 64,
+			Seed: &seed, MaxIterations: &updates, StableIterations: &stable, CheckpointInterval: &interval,
+		}
+		if change != nil {
+			change(c)
+		}
+		return c
+	}
+	want := trainOn(within(t), t, two, config(nil), nil, rows, func() {})
+	require.NoError(t, want.err)
+	seen := 0
+	cut := trainOn(within(t), t, one, config(nil), nil, rows, func() {
+		if seen++; seen == 3 {
+			one.kill()
+		}
+	})
+	require.Equal(t, codes.Unavailable, status.Code(cut.err), "%v", cut.err)
+	require.Empty(t, cut.codebook)
+	name := "kept/one"
+	got := trainOn(within(t), t, two, config(func(c *pb.TrainingConfig) {
+		bytes := uint64(len(cut.checkpoint))
+		c.ResumeBytes, c.SaveAs = &bytes, &name
+	}), cut.checkpoint, rows, func() {})
+	require.NoError(t, got.err)
+	require.Equal(t, want.codebook, got.codebook)
+	require.Equal(t, want.digest, got.digest)
+
+	two.terminate()
+	require.Zero(t, two.exit(t))
+	two = two.again(t)
+	client := pb.NewVectorServiceClient(two.conn)
+	in := &pb.EncodeRequest{Codebook: name, ElementType: pb.ElementType_ELEMENT_TYPE_F32, Rows: rows, ExpectCodebookDigest: &got.digest}
+	_, err := client.Encode(within(t), in)
+	require.Equal(t, reason.CodebookNotLoaded, rpc.Reason(err), "%v", err)
+	_, err = client.LoadCodebook(within(t), &pb.LoadCodebookRequest{Codebook: name, ExpectCodebookDigest: &got.digest})
+	require.NoError(t, err)
+	encoded, err := client.Encode(within(t), in)
+	require.NoError(t, err)
+	require.Len(t, encoded.GetCodes(), n)
+	require.Equal(t, got.digest, encoded.GetCodebookDigest())
+}
+
+func TestAWorkerMayBeToldToTakeNoTrainings(t *testing.T) {
+	t.Parallel()
+	w := startWorker(t, "none", "--max-trainings", "0", "--codebooks", filepath.Join(t.TempDir(), "x"))
+	got := trainOn(within(t), t, w, &pb.TrainingConfig{
+		Dimension: 1, Rows: 2, ElementType: pb.ElementType_ELEMENT_TYPE_U8, Kind: pb.CodebookKind_CODEBOOK_KIND_FLAT, Codewords: 2,
+	}, nil, nil, nil)
+	require.Equal(t, codes.Unavailable, status.Code(got.err))
+	require.Equal(t, reason.NoTrainings, rpc.Reason(got.err))
+	r := w.report(t)
+	require.NotNil(t, r.GetVectors())
+	require.Zero(t, r.GetVectors().GetMaxTrainings())
+	require.NotContains(t, w.log.String(), "panic")
+}
