@@ -19,7 +19,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -X github.com/millrace/millrace/services/internal/version.Version=$(VERSION)
 # The first words of the story that make run tells.
 PROMPT ?= Once upon a time
-# Compose profile to start beside the default services: empty, gpu, or sim, which stands in for the CPU workers.
+# Compose profile to start beside the default services: empty, gpu, monitoring, or sim, which stands in for the CPU workers.
 PROFILE ?=
 # CPU workers that make compose-up starts; empty: 2, or with PROFILE=sim none.
 CPU_WORKERS ?=
@@ -104,8 +104,10 @@ clean: ## Remove build/, installed tools included
 
 .PHONY: test
 test: ## Run every test that needs no GPU, all but the benchmarks' under the race detector
-	@$(GO) test -timeout $(TEST_TIMEOUT) ./services/bench/...
-	$(GO) test $(RACE) -timeout $(TEST_TIMEOUT) $$($(GO) list ./... | grep -v /services/bench/)
+	@status=0
+	$(GO) test -timeout $(TEST_TIMEOUT) ./services/bench/... || status=1
+	$(GO) test $(RACE) -timeout $(TEST_TIMEOUT) $$($(GO) list ./... | grep -v /services/bench/) || status=1
+	exit $$status
 
 .PHONY: test-paths
 test-paths: ## Run every test that computes on the CPU engine once for each of CPU_PATHS, none shortened
@@ -198,7 +200,7 @@ local-bases: ## Make the image's base images from Debian packages, where no cont
 
 .PHONY: compose-up
 compose-up: export CPU_WORKERS := $(or $(CPU_WORKERS),$(if $(filter sim,$(PROFILE)),0,2))
-compose-up: ## Start two schedulers and CPU_WORKERS (2) CPU workers in containers; PROFILE=gpu adds a worker per GPU, sim simulated ones
+compose-up: ## Start two schedulers and CPU_WORKERS (2) CPU workers in containers; PROFILE=gpu adds a worker per GPU, sim simulated ones, monitoring Prometheus
 	$(COMPOSE) $(if $(PROFILE),--profile $(PROFILE),) up -d --build
 
 .PHONY: compose-check
@@ -206,12 +208,12 @@ compose-check: build ## Prove the containers on this machine: they serve, come b
 	@deploy/compose-check.sh
 
 .PHONY: rig-test
-rig-test: build ## Break containers under load and prove that nothing is lost; RIG=kill,freeze chooses sections
-	@deploy/rig-test.sh '$(RIG)'
+rig-test: build ## Break containers under load and prove that nothing is lost; RIG=kill,freeze chooses sections, PROFILE=sim its workers
+	@PROFILE='$(PROFILE)' deploy/rig-test.sh '$(RIG)'
 
 .PHONY: compose-down
 compose-down: ## Stop the containers
-	$(COMPOSE) --profile gpu --profile sim down --remove-orphans
+	$(COMPOSE) --profile gpu --profile sim --profile monitoring down --remove-orphans
 
 ## Contract
 
