@@ -115,7 +115,7 @@ CUDA_IMAGE=$CUDA_BASE_IMAGE compose --profile gpu build gpu-0 >"$scratch/build.l
 gpus=()
 ! command -v nvidia-smi >/dev/null || gpus=(--gpus 'device=0')
 docker run -d --name "$lonely" --restart on-failure:5 --read-only --tmpfs /tmp --cap-drop ALL -v "$PWD/models:/models:ro" \
-  "${gpus[@]}" "$image-cuda" millrace-worker --listen 0.0.0.0:7071 --device cuda:0 --models /models >/dev/null
+  "${gpus[@]}" "$image-cuda" millrace-worker --listen 0.0.0.0:7071 --insecure --device cuda:0 --models /models >/dev/null
 if ((${#gpus[@]})); then
   within 60 docker exec "$lonely" millrace health --target 127.0.0.1:7071 ||
     die "the GPU worker is not healthy: $(docker logs "$lonely" 2>&1 | tail -n 5)"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# rig-test.sh [SECTION,...]: puts two schedulers and four CPU workers up in containers of their own, breaks them under load with
-# `millrace-bench rig`, which says what came of each section, and takes them down. Exits 0 with a message where no Docker engine
-# is, and 1 if a promise was broken.
+# rig-test.sh [SECTION,...]: puts two schedulers and four workers up in containers of their own, breaks them under load with
+# `millrace-bench rig`, which says what came of each section, and takes them down. The workers compute on the CPU, or with
+# PROFILE=sim are those of the Compose file's profile. Exits 0 with a message where no Docker engine is, and 1 if a promise was
+# broken.
 #
 #   make local-bases && BUILD_NETWORK=host make rig-test RIG=kill,freeze
 set -euo pipefail
@@ -9,14 +10,20 @@ cd "$(dirname "$0")/.."
 docker info >/dev/null 2>&1 || { echo 'skipped: no Docker engine answers here'; exit 0; }
 
 export COMPOSE_PROJECT_NAME=millrace-rig VERSION=rig
-export CPU_WORKERS=4 LOAD=stories SCHEDULER_PORT_0=17070 SCHEDULER_PORT_1=17170
+export LOAD=stories SCHEDULER_PORT_0=17070 SCHEDULER_PORT_1=17170
+readonly workers=4
+case ${PROFILE:-} in
+  '') service=worker; export CPU_WORKERS=$workers ;;
+  sim) service=sim; export CPU_WORKERS=0 SIM_WORKERS=$workers ;;
+  *) echo "PROFILE=$PROFILE: want nothing or sim" >&2; exit 2 ;;
+esac
 compose() { if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi; }
 scratch=$(mktemp -d)
 
 # take_down removes containers by force first: one that is frozen cannot be stopped.
 take_down() {
   docker ps -aq --filter "label=com.docker.compose.project=$COMPOSE_PROJECT_NAME" | xargs -r docker rm -f >/dev/null 2>&1 || true
-  compose down >/dev/null 2>&1 || true
+  compose --profile sim down >/dev/null 2>&1 || true
 }
 trap 'take_down; rm -rf "$scratch"' EXIT
 trap 'exit 130' INT
@@ -28,8 +35,8 @@ quietly() { "$@" >"$scratch/log" 2>&1 || { tail -n 20 "$scratch/log" >&2; return
 echo "building millrace:$VERSION"
 quietly compose build scheduler-0 || { echo 'where no registry is reached, make local-bases makes the base images' >&2; exit 1; }
 take_down
-quietly compose up -d --no-build
-build/bin/millrace-bench rig --project "$COMPOSE_PROJECT_NAME" --workers "$CPU_WORKERS" --model "$LOAD" \
+quietly compose ${PROFILE:+--profile "$PROFILE"} up -d --no-build
+build/bin/millrace-bench rig --project "$COMPOSE_PROJECT_NAME" --service "$service" --workers "$workers" --model "$LOAD" \
   --schedulers "127.0.0.1:$SCHEDULER_PORT_0,127.0.0.1:$SCHEDULER_PORT_1" ${1:+--only "$1"} || {
   rc=$?
   compose logs --no-color >build/rig.log 2>&1 || true
