@@ -5,7 +5,11 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
+	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,6 +30,23 @@ func defined(t *testing.T) map[string]string {
 			value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
 			require.NoError(t, err)
 			all[spec.Names[0].Name] = value
+		}
+		return true
+	})
+	return all
+}
+
+// described are what the definitions say of reasons, by value.
+func described(t *testing.T) map[string]string {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, parser.ParseComments)
+	require.NoError(t, err)
+	all := map[string]string{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok {
+			value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+			require.NoError(t, err)
+			_, all[value], _ = strings.Cut(spec.Doc.Text(), ":")
 		}
 		return true
 	})
@@ -81,4 +102,38 @@ func TestNobodyWritesAReasonAsALiteralAndNoneIsUnused(t *testing.T) {
 	for name := range defined(t) {
 		require.True(t, used[name], "nobody gives %s", name)
 	}
+}
+
+// codesIn are the names of gRPC codes in a text, sorted.
+func codesIn(text string) []string {
+	found := map[string]bool{}
+	for _, word := range regexp.MustCompile(`[A-Z]+(_[A-Z]+)*`).FindAllString(text, -1) {
+		if isCode[word] {
+			found[word] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+var isCode = map[string]bool{
+	"CANCELLED": true, "INVALID_ARGUMENT": true, "DEADLINE_EXCEEDED": true, "NOT_FOUND": true, "ALREADY_EXISTS": true,
+	"PERMISSION_DENIED": true, "RESOURCE_EXHAUSTED": true, "FAILED_PRECONDITION": true, "UNIMPLEMENTED": true, "INTERNAL": true,
+	"UNAVAILABLE": true, "DATA_LOSS": true, "UNAUTHENTICATED": true,
+}
+
+// docs/troubleshooting.md has one row for each reason, with the codes that its definition names.
+func TestTheDocumentHasEveryReason(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "troubleshooting.md"))
+	require.NoError(t, err)
+	codes := map[string][]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([^|]+) \\|[^|]+\\|[^|]+\\|$").FindAllStringSubmatch(string(page), -1) {
+		require.NotContains(t, codes, row[1], "it has two rows")
+		codes[row[1]] = codesIn(row[2])
+	}
+	for name, about := range described(t) {
+		require.Contains(t, codes, name, "it has no row")
+		require.Equal(t, codesIn(about), codes[name], "codes of %s", name)
+		delete(codes, name)
+	}
+	require.Empty(t, codes, "rows of no reason")
 }
