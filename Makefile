@@ -34,7 +34,7 @@ BENCH ?= engine
 # Flags of make chaos.
 CHAOS ?=
 # A hung test ends with the stacks of all goroutines after this long.
-TEST_TIMEOUT ?= 8m
+TEST_TIMEOUT ?= 15m
 # Paths of the CPU engine that make test-paths forces: those of this processor.
 CPU_PATHS ?= $(if $(shell grep -m1 -w avx512_bf16 /proc/cpuinfo),avx512bf16) $(if $(shell grep -m1 -w avx512_vnni /proc/cpuinfo),avx512vnni) $(if $(shell grep -m1 -w avx2 /proc/cpuinfo),avx2) portable
 # The race detector needs cgo.
@@ -51,6 +51,9 @@ PROTOC_GEN_GO_GRPC := $(call stamp,protoc-gen-go-grpc,google.golang.org/grpc/cmd
 GOLANGCI_LINT := $(call stamp,golangci-lint,github.com/golangci/golangci-lint/v2)
 GRPCURL := $(call stamp,grpcurl,github.com/fullstorydev/grpcurl)
 GHZ := $(call stamp,ghz,github.com/bojand/ghz)
+# Those of releases are a module of their own, so that what they need reaches no other tool.
+NFPM := $(TOOLS)/.nfpm-$(shell awk '$$1 == "github.com/goreleaser/nfpm/v2" { print $$2 }' tools/release/go.mod)
+SBOM := $(TOOLS)/sbom
 
 .PHONY: help
 help: ## Show every target with one line about it
@@ -133,6 +136,7 @@ test-sanitized: ## Run the CPU engine's native tests and its C program under ASa
 tidy-check: ## Fail if go mod tidy would change a go.mod or go.sum
 	@$(GO) mod tidy -diff
 	(cd tools && GOFLAGS= $(GO) mod tidy -diff)
+	(cd tools/release && GOFLAGS= $(GO) mod tidy -diff)
 
 .PHONY: fmt-check
 fmt-check: ## Fail if gofmt would change a file
@@ -215,6 +219,16 @@ rig-test: build ## Break containers under load and prove that nothing is lost; R
 compose-down: ## Stop the containers
 	$(COMPOSE) --profile gpu --profile sim --profile monitoring down --remove-orphans
 
+## Release
+
+.PHONY: release
+release: $(NFPM) $(SBOM) ## Make archives, packages, bill of materials and checksums in build/release; needs g++-aarch64-linux-gnu
+	@deploy/release.sh
+
+.PHONY: release-check
+release-check: $(NFPM) $(SBOM) ## Make a release twice, in two folders, and fail unless the bytes are the same; check and install the package
+	@deploy/release-check.sh
+
 ## Contract
 
 .PHONY: proto
@@ -258,3 +272,10 @@ $(GRPCURL):
 	$(call install,$@,github.com/fullstorydev/grpcurl/cmd/grpcurl)
 $(GHZ):
 	$(call install,$@,github.com/bojand/ghz/cmd/ghz)
+$(NFPM):
+	@mkdir -p $(TOOLS)
+	echo 'installing $(patsubst .%,%,$(notdir $@))'
+	(cd tools/release && GOFLAGS= GOBIN='$(CURDIR)/$(TOOLS)' $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm)
+	touch $@
+$(SBOM): tools/release/sbom/main.go tools/release/go.mod
+	@(cd tools/release && GOFLAGS= $(GO) build -o '$(CURDIR)/$@' ./sbom)

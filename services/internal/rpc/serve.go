@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"google.golang.org/grpc"
 )
 
@@ -54,11 +55,12 @@ func unixPath(address string) (string, bool) {
 // Serve serves on lis until ctx ends, then stops: health flips to NOT_SERVING, no new connection or call is taken,
 // running calls get DrainTimeout to end, and what is left is cut off. It returns nil after such a stop, when no
 // handler runs any more or the last ones ignored the end of their contexts for 5 s, and the listener's error otherwise.
-// It closes lis. Call it once.
+// It closes lis. Call it once. A supervisor of the process is told when it begins and when it begins to stop.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	s.serveAll()
 	failed := make(chan error, 1)
 	go func() { failed <- s.grpc.Serve(lis) }()
+	tell(daemon.SdNotifyReady, s.logger)
 	select {
 	case err := <-failed:
 		s.drain()
@@ -90,6 +92,7 @@ func (s *Server) serveAll() {
 // stop ends the server as Serve says.
 func (s *Server) stop() {
 	s.logger.Info("stopping", "drain_timeout", s.cfg.DrainTimeout)
+	tell(daemon.SdNotifyStopping, s.logger)
 	s.health.Shutdown()
 	s.drain()
 	graceful := make(chan struct{})

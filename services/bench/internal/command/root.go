@@ -30,6 +30,15 @@ type console struct {
 // Run runs the command that args name.
 func Run(ctx context.Context, args []string, out, errs io.Writer) error {
 	c := &console{out: out, err: errs, line: terminal.New(errs)}
+	root := c.root()
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(errs)
+	return root.ExecuteContext(ctx)
+}
+
+// root is the command line.
+func (c *console) root() *cobra.Command {
 	root := &cobra.Command{
 		Use: "millrace-bench", Short: "Measures Millrace against its roofs", Version: version.String(),
 		SilenceErrors: true, SilenceUsage: true,
@@ -46,12 +55,9 @@ func Run(ctx context.Context, args []string, out, errs io.Writer) error {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w; see --help", ErrUsage, err) })
-	root.SetArgs(args)
-	root.SetOut(out)
-	root.SetErr(errs)
 	root.AddCommand(c.engine(), c.load(), c.prefix(), c.cancel(), c.overload(), c.fairness(), c.memory(), c.memoryPeer(), c.ops(), c.relay(),
 		c.replay(), c.restart(), c.fleet(), c.chaos(), c.rig(), c.synth(), c.vectors())
-	return root.ExecuteContext(ctx)
+	return root
 }
 
 // noArgs refuses arguments that are no flags.

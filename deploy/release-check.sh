@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Proves a release: made twice, from two clones in folders of different names, it has the same bytes; lintian finds nothing in the
+# package; its units are well-formed; and where a Docker engine answers, a clean container installs it and gets a first token.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+top=$PWD
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+say() { printf '== %s\n' "$1"; }
+
+for name in one another-folder; do
+  say "release in a clone named $name"
+  git clone -q . "$work/$name"
+  (cd "$work/$name" && TOOLS="$top/build/tools" deploy/release.sh > /dev/null)
+done
+diff "$work/one/build/release/SHA256SUMS" "$work/another-folder/build/release/SHA256SUMS"
+cat "$work/one/build/release/SHA256SUMS"
+package=$(echo "$work"/one/build/release/*_amd64.deb)
+
+if command -v lintian > /dev/null; then
+  say 'lintian'
+  lintian --fail-on error,warning --suppress-tags bad-distribution-in-changes-file "$package"
+else
+  say 'skipped: lintian is not installed'
+fi
+
+if command -v systemd-analyze > /dev/null; then
+  say 'units'
+  mkdir "$work/root"
+  dpkg-deb -x "$package" "$work/root"
+  for unit in worker scheduler; do
+    sed "s#/usr/bin/#$work/root/usr/bin/#; s#man:millrace-.*#man:man(1)#" "$work/root/usr/lib/systemd/system/millrace-$unit.service" > "$work/millrace-$unit.service"
+    systemd-analyze verify "$work/millrace-$unit.service"
+  done
+else
+  say 'skipped: systemd-analyze is not installed'
+fi
+
+base=${BASE_IMAGE:-debian:bookworm-slim}
+if docker image inspect "$base" > /dev/null 2>&1; then
+  say "a first token in a clean container of $base"
+  docker run --rm --network none -v "$work/one/build/release:/release:ro" "$base" sh -euc '
+    dpkg -i /release/*_amd64.deb
+    . /etc/default/millrace-worker && millrace-worker $OPTIONS 2> /tmp/worker.log &
+    . /etc/default/millrace-scheduler && millrace-scheduler $OPTIONS 2> /tmp/scheduler.log &
+    for i in $(seq 60); do millrace generate -m stories "Once upon a time" --max-tokens 20 --temperature 0 && break; sleep 1; done
+    millrace models | grep stories
+    dpkg --purge millrace
+    ! test -e /usr/bin/millrace'
+else
+  say "skipped: no image $base; make local-bases makes one"
+fi

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Makes a release in build/release: an archive for each architecture, one more with the CUDA engine where `make cuda` built it, a .deb
+# and an .rpm for each, the bill of materials, and SHA256SUMS over all of it. The same commit gives the same bytes, wherever it lies:
+# times are the commit's, paths are cut off, files are in order.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+VERSION=${VERSION:-$(sed -n 's/^## \([0-9][0-9.]*\).*/\1/p' CHANGELOG.md | head -1)}
+TOOLS=${TOOLS:-build/tools}
+OUT=build/release
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export LC_ALL=C TZ=UTC
+umask 022
+rm -rf "$OUT"
+mkdir -p "$OUT"
+
+# programs ARCH FOLDER: the four programs. Those with the engine need a C++ compiler for ARCH.
+programs() {
+  local arch=$1 to=$2 flags=(-trimpath -buildvcs=false)
+  local ld="-s -w -X github.com/millrace/millrace/services/internal/version.Version=v$VERSION"
+  mkdir -p "$to"
+  if [[ $arch == arm64 ]]; then local -x CC=aarch64-linux-gnu-gcc CXX=aarch64-linux-gnu-g++; fi
+  GOARCH=$arch CGO_ENABLED=0 go build "${flags[@]}" -ldflags "$ld" -o "$to/millrace-scheduler" ./services/scheduler
+  GOARCH=$arch CGO_ENABLED=0 go build "${flags[@]}" -ldflags "$ld" -o "$to/millrace" ./services/millrace
+  GOARCH=$arch CGO_ENABLED=1 go build "${flags[@]}" -buildmode=pie -ldflags "$ld -extldflags -Wl,-z,relro,-z,now" -o "$to/millrace-worker" ./services/gpuworker
+  GOARCH=$arch CGO_ENABLED=1 go build "${flags[@]}" -buildmode=pie -ldflags "$ld -extldflags -Wl,-z,relro,-z,now" -o "$to/millrace-bench" ./services/bench
+}
+
+# pack NAME PARENT: PARENT/NAME as NAME.tar.gz.
+pack() {
+  tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C "$2" -cf - "$1" | gzip -9n > "$OUT/$1.tar.gz"
+}
+
+# packaged ARCH BIN FOLDER: what a package installs, in a folder.
+packaged() {
+  local bin=$2 root=$3
+  install -D -m 755 -t "$root/usr/bin" "$bin"/*
+  install -D -m 644 -t "$root/usr/lib/systemd/system" deploy/package/*.service
+  install -D -m 644 deploy/package/millrace-worker.env "$root/etc/default/millrace-worker"
+  install -D -m 644 deploy/package/millrace-scheduler.env "$root/etc/default/millrace-scheduler"
+  install -D -m 644 -t "$root/usr/share/millrace/models" models/stories.gguf
+  install -D -m 644 -t "$root/usr/share/man/man1" docs/man/*/*.1
+  gzip -9n "$root"/usr/share/man/man1/*.1
+  install -D -m 644 deploy/package/copyright "$root/usr/share/doc/millrace/copyright"
+  install -D -m 644 deploy/package/lintian-overrides "$root/usr/share/lintian/overrides/millrace"
+  changes > "$root/usr/share/doc/millrace/changelog.Debian"
+  gzip -9n "$root/usr/share/doc/millrace/changelog.Debian"
+  completions "$root"
+}
+
+# changes are those of the newest release as Debian writes them.
+changes() {
+  printf 'millrace (%s-1) unstable; urgency=medium\n\n' "$VERSION"
+  awk '/^## /{n++} n==1 && /^\* /{sub(/^\* /,"  * "); print; next} n==1 && /^  /{print "  " $0}' CHANGELOG.md
+  printf '\n -- The Millrace authors <millrace@localhost>  %s\n' "$(date -u -R -d "@$SOURCE_DATE_EPOCH")"
+}
+
+# completions ROOT: what shells complete, as the client of this machine's own architecture says.
+completions() {
+  local client=$work/$native/millrace root=$1
+  mkdir -p "$root"/usr/share/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
+  "$client" completion bash > "$root/usr/share/bash-completion/completions/millrace"
+  "$client" completion zsh > "$root/usr/share/zsh/vendor-completions/_millrace"
+  "$client" completion fish > "$root/usr/share/fish/vendor_completions.d/millrace.fish"
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+native=$(go env GOARCH)
+for arch in ${ARCHITECTURES:-amd64 arm64}; do
+  echo "programs for $arch" >&2
+  programs "$arch" "$work/$arch"
+done
+[[ -d $work/$native ]] || programs "$native" "$work/$native"
+for arch in ${ARCHITECTURES:-amd64 arm64}; do
+  name=millrace-$VERSION-linux-$arch
+  mkdir -p "$work/archives/$name"/{bin,models,share}
+  cp "$work/$arch"/* "$work/archives/$name/bin/"
+  cp models/stories.gguf models/README.md "$work/archives/$name/models/"
+  cp -r docs/man deploy/package/*.service "$work/archives/$name/share/"
+  cp LICENSE README.md CHANGELOG.md "$work/archives/$name/"
+  chmod -R u=rwX,go=rX "$work/archives/$name"
+  pack "$name" "$work/archives"
+  if [[ $arch == amd64 && -f build/cuda/libmillrace_cuda.so ]]; then
+    cp -r "$work/archives/$name" "$work/archives/$name-cuda"
+    mkdir "$work/archives/$name-cuda/lib" # ../lib of the worker, where it looks
+    cp build/cuda/libmillrace_cuda.so "$work/archives/$name-cuda/lib/"
+    pack "$name-cuda" "$work/archives"
+  fi
+  packaged "$arch" "$work/$arch" "$work/root-$arch"
+  find "$work/root-$arch" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+  for format in deb rpm; do
+    ARCH=$arch VERSION=$VERSION ROOT=$work/root-$arch "$TOOLS/nfpm" package --config deploy/package/nfpm.yaml --packager "$format" --target "$OUT/" >&2
+  done
+done
+"$TOOLS/sbom" --name millrace --version "$VERSION" --licence Apache-2.0 "$work/$native"/* > "$OUT/millrace-$VERSION.cdx.json"
+(cd "$OUT" && sha256sum -- * > SHA256SUMS)
+cat "$OUT/SHA256SUMS"
