@@ -29,6 +29,8 @@ type Input struct {
 	Device             engine.DeviceInfo // of no meaning when Failure is set
 	Leaked             uint64            // buffers that nobody holds any more and that were never freed
 	VerifyInterval     time.Duration     // wanted between residency checks; 0 or less: none are wanted
+	// Doubtful are the models of which a step is beyond its bound and does not count as hung yet; see Overdue. Nil: none.
+	Doubtful map[string]bool
 }
 
 // Assess gives the state and every check that can be judged: of the device, then of each model that is not being loaded, in
@@ -38,7 +40,7 @@ func Assess(in Input) (State, []Check) {
 	verdicts := in.device()
 	for _, m := range in.Models {
 		if m.State != model.Loading {
-			verdicts = append(verdicts, ofModel(m, in.VerifyInterval)...)
+			verdicts = append(verdicts, ofModel(m, in)...)
 		}
 	}
 	for _, c := range in.Codebooks {

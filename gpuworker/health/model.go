@@ -13,8 +13,9 @@ import (
 const overdueAfter = 3
 
 // ofModel judges a model that is not being loaded.
-func ofModel(m model.Status, interval time.Duration) []verdict {
-	all := []verdict{stepProgress(m), service(m)}
+func ofModel(m model.Status, in Input) []verdict {
+	interval := in.VerifyInterval
+	all := []verdict{stepProgress(m, in.Doubtful[m.Name]), service(m)}
 	// One that is leaving or has failed is checked no more.
 	if interval > 0 && m.State == model.Ready && m.VerifiedAge > 0 {
 		all = append(all, residency(m, interval))
@@ -22,9 +23,9 @@ func ofModel(m model.Status, interval time.Duration) []verdict {
 	return all
 }
 
-func stepProgress(m model.Status) verdict {
+func stepProgress(m model.Status, doubtful bool) verdict {
 	name := CheckStepProgress + "/" + m.Name
-	if m.Steps.RunningStepAge <= m.Steps.StepBound {
+	if doubtful || m.Steps.RunningStepAge <= m.Steps.StepBound {
 		return passed(name)
 	}
 	return failed(name, NotReady, "a step has been running for %v, more than %v: the device hangs; restart the worker",

@@ -50,10 +50,11 @@ func (s *Server) nudge() {
 
 // publisher makes the snapshots. Only Run uses it.
 type publisher struct {
-	server *Server
-	info   engine.DeviceInfo // of the last time that the device told it
-	last   *snapshot
-	urgent chan struct{} // closed when what is urgent in last is no longer so
+	server  *Server
+	overdue health.Overdue
+	info    engine.DeviceInfo // of the last time that the device told it
+	last    *snapshot
+	urgent  chan struct{} // closed when what is urgent in last is no longer so
 }
 
 // publish looks at the worker and publishes a snapshot, once the model files are known: a scheduler must not take a file that
@@ -74,6 +75,7 @@ func (p *publisher) publish() (health.State, []health.Check) {
 		Codebooks: s.vectors.Loaded(),
 		Starting:  s.starting.Load(), Draining: s.stopping.Load() || s.drain.told.Load(), Models: models, Device: p.info, Failure: err,
 		Leaked: s.models.Leaked(), VerifyInterval: s.models.VerifyInterval(),
+		Doubtful: p.overdue.Look(models),
 	}
 	state, checks := health.Assess(in)
 	s.look.Store(&health.Look{Input: in, State: state, Checks: checks, At: time.Now()})
