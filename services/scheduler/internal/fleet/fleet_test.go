@@ -2,10 +2,9 @@ package fleet_test
 
 import (
 	"context"
-	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -13,7 +12,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
@@ -81,235 +79,180 @@ func connected(n int) func(*fleet.Snapshot) bool {
 }
 
 func TestAWorkersReportsBecomeSnapshots(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n := workertest.NewNet()
-	w := workertest.New("w1", "i1", "m")
-	n.Start(t, "a:1", w)
-	f := follow(t, n, nil, "a:1")
-	s := until(t, f, connected(1))
-	require.True(t, s.Route.Known)
-	require.Equal(t, "w1", s.Route.Workers[0].ID)
-	require.Equal(t, "d-m", s.Route.Workers[0].Models[0].Digest)
-	require.Equal(t, "class", s.Route.Workers[0].Models[0].ClassID)
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n := workertest.NewNet()
+		w := workertest.New("w1", "i1", "m")
+		w.OnHealth = func(*pb.HealthResponse) { time.Sleep(time.Millisecond) } // what a round trip takes
+		n.Start(t, "a:1", w)
+		f := follow(t, n, nil, "a:1")
+		s := until(t, f, connected(1))
+		require.True(t, s.Route.Known)
+		require.Equal(t, "w1", s.Route.Workers[0].ID)
+		require.Equal(t, "d-m", s.Route.Workers[0].Models[0].Digest)
+		require.Equal(t, "class", s.Route.Workers[0].Models[0].ClassID)
 
-	w.Change(func(r *pb.WorkerReport) { r.State = pb.WorkerState_WORKER_STATE_DRAINING; r.Load.Running = 3 })
-	until(t, f, func(s *fleet.Snapshot) bool {
-		return !s.Route.Workers[0].Serves() && s.Members[0].Report.GetLoad().GetRunning() == 3
+		w.Change(func(r *pb.WorkerReport) { r.State = pb.WorkerState_WORKER_STATE_DRAINING; r.Load.Running = 3 })
+		until(t, f, func(s *fleet.Snapshot) bool {
+			return !s.Route.Workers[0].Serves() && s.Members[0].Report.GetLoad().GetRunning() == 3
+		})
+		require.Equal(t, time.Millisecond, f.Members()[0].RoundTrip)
 	})
-	require.Eventually(t, func() bool { return f.Members()[0].RoundTrip > 0 }, hang, time.Millisecond)
 }
 
 func TestALinkTellsWhenItsWorkerBeginsToDrainAndServesAgain(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n := workertest.NewNet()
-	w := workertest.New("w1", "i1", "m")
-	n.Start(t, "a:1", w)
-	f := follow(t, n, nil, "a:1")
-	link := until(t, f, connected(1)).Members[0].Link
-	told := make(chan struct{}, 2)
-	defer link.OnDrain(func() { told <- struct{}{} })()
-	state := func(to pb.WorkerState) { w.Change(func(r *pb.WorkerReport) { r.State = to }) }
-	for range 2 {
-		state(pb.WorkerState_WORKER_STATE_DRAINING)
-		select {
-		case <-told:
-		case <-time.After(hang):
-			require.FailNow(t, "the link did not tell")
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n := workertest.NewNet()
+		w := workertest.New("w1", "i1", "m")
+		n.Start(t, "a:1", w)
+		f := follow(t, n, nil, "a:1")
+		link := until(t, f, connected(1)).Members[0].Link
+		told := make(chan struct{}, 2)
+		defer link.OnDrain(func() { told <- struct{}{} })()
+		state := func(to pb.WorkerState) { w.Change(func(r *pb.WorkerReport) { r.State = to }) }
+		for range 2 {
+			state(pb.WorkerState_WORKER_STATE_DRAINING)
+			select {
+			case <-told:
+			case <-time.After(hang):
+				require.FailNow(t, "the link did not tell")
+			}
+			require.NoError(t, link.Lost().Err(), "requests go on")
+			until(t, f, func(s *fleet.Snapshot) bool { return !s.Route.Workers[0].Serves() })
+			state(pb.WorkerState_WORKER_STATE_READY)
+			until(t, f, func(s *fleet.Snapshot) bool { return s.Route.Workers[0].Serves() })
 		}
-		require.NoError(t, link.Lost().Err(), "requests go on")
-		until(t, f, func(s *fleet.Snapshot) bool { return !s.Route.Workers[0].Serves() })
-		state(pb.WorkerState_WORKER_STATE_READY)
-		until(t, f, func(s *fleet.Snapshot) bool { return s.Route.Workers[0].Serves() })
-	}
-	require.Empty(t, told)
+		require.Empty(t, told)
+	})
 }
 
 func TestAGapInTheNumbersIsHealedByAFullReportOnTheSameStream(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n := workertest.NewNet()
-	w := workertest.New("w1", "i1", "m")
-	var fulls atomic.Int64
-	var skipped, last uint64 // used by the stream's goroutine
-	var skip atomic.Bool
-	w.OnHealth = func(out *pb.HealthResponse) {
-		if skip.CompareAndSwap(true, false) {
-			skipped = 7
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n := workertest.NewNet()
+		w := workertest.New("w1", "i1", "m")
+		var fulls atomic.Int64
+		var skipped, last uint64 // used by the stream's goroutine
+		var skip atomic.Bool
+		w.OnHealth = func(out *pb.HealthResponse) {
+			if skip.CompareAndSwap(true, false) {
+				skipped = 7
+			}
+			out.Sequence += skipped
+			if out.GetSequence() < last {
+				t.Error("another stream")
+			}
+			last = out.GetSequence()
+			if out.GetFull() != nil {
+				fulls.Add(1)
+			}
 		}
-		out.Sequence += skipped
-		if out.GetSequence() < last {
-			t.Error("another stream")
-		}
-		last = out.GetSequence()
-		if out.GetFull() != nil {
-			fulls.Add(1)
-		}
-	}
-	n.Start(t, "a:1", w)
-	f := follow(t, n, nil, "a:1")
-	link := until(t, f, connected(1)).Members[0].Link
-	skip.Store(true)
-	require.Eventually(t, func() bool { return fulls.Load() == 2 }, hang, time.Millisecond)
-	require.Same(t, link, until(t, f, connected(1)).Members[0].Link)
-	require.NoError(t, link.Lost().Err())
-	require.Equal(t, fleet.Events{Resyncs: 1}, f.Events())
+		n.Start(t, "a:1", w)
+		f := follow(t, n, nil, "a:1")
+		link := until(t, f, connected(1)).Members[0].Link
+		skip.Store(true)
+		require.Eventually(t, func() bool { return fulls.Load() == 2 }, hang, time.Millisecond)
+		require.Same(t, link, until(t, f, connected(1)).Members[0].Link)
+		require.NoError(t, link.Lost().Err())
+		require.Equal(t, fleet.Events{Resyncs: 1}, f.Events())
+	})
 }
 
 func TestASilentWorkerIsLostAndComesBack(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n := workertest.NewNet()
-	p := n.Start(t, "a:1", workertest.New("w1", "i1", "m"))
-	f := follow(t, n, nil, "a:1")
-	link := until(t, f, connected(1)).Members[0].Link
-	require.True(t, link.Acquire())
-	p.Freeze()
-	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
-	require.False(t, link.Acquire())
-	link.Release()
-	s := until(t, f, connected(0))
-	require.Contains(t, s.Members[0].Problem, "sends nothing")
-	require.Equal(t, "w1", s.Route.Workers[0].ID, "what it was is remembered")
-	require.EqualValues(t, 1, f.Events().Silent)
-	p.Thaw()
-	until(t, f, connected(1))
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n := workertest.NewNet()
+		p := n.Start(t, "a:1", workertest.New("w1", "i1", "m"))
+		f := follow(t, n, nil, "a:1")
+		link := until(t, f, connected(1)).Members[0].Link
+		require.True(t, link.Acquire())
+		p.Freeze()
+		require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+		require.False(t, link.Acquire())
+		link.Release()
+		s := until(t, f, connected(0))
+		require.Contains(t, s.Members[0].Problem, "sends nothing")
+		require.Equal(t, "w1", s.Route.Workers[0].ID, "what it was is remembered")
+		require.EqualValues(t, 1, f.Events().Silent)
+		p.Thaw()
+		until(t, f, connected(1))
+	})
 }
 
 func TestARestartOnTheSameAddressIsAnotherIncarnationWithItsOwnLoad(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n := workertest.NewNet()
-	p := n.Start(t, "a:1", workertest.New("w1", "i1", "m"))
-	f := follow(t, n, nil, "a:1")
-	before := until(t, f, connected(1)).Members[0]
-	before.Load.Begin(100, 0)
-	p.Kill()
-	until(t, f, connected(0))
-	n.Start(t, "a:1", workertest.New("w1", "i2"))
-	after := until(t, f, connected(1)).Members[0]
-	require.Equal(t, "i2", after.Report.GetIncarnation())
-	require.Empty(t, after.Report.GetModels())
-	require.Zero(t, after.Load.Tokens())
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n := workertest.NewNet()
+		p := n.Start(t, "a:1", workertest.New("w1", "i1", "m"))
+		f := follow(t, n, nil, "a:1")
+		before := until(t, f, connected(1)).Members[0]
+		before.Load.Begin(100, 0)
+		p.Kill()
+		until(t, f, connected(0))
+		n.Start(t, "a:1", workertest.New("w1", "i2"))
+		after := until(t, f, connected(1)).Members[0]
+		require.Equal(t, "i2", after.Report.GetIncarnation())
+		require.Empty(t, after.Report.GetModels())
+		require.Zero(t, after.Load.Tokens())
+	})
 }
 
 func TestALostConnectionKeepsTheLoadOfTheSameIncarnation(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n := workertest.NewNet()
-	w := workertest.New("w1", "i1", "m")
-	p := n.Start(t, "a:1", w)
-	f := follow(t, n, nil, "a:1")
-	until(t, f, connected(1)).Members[0].Load.Begin(100, 0)
-	p.Kill()
-	until(t, f, connected(0))
-	n.Start(t, "a:1", w)
-	require.EqualValues(t, 100, until(t, f, connected(1)).Members[0].Load.Tokens())
-}
-
-func TestNamesAreResolvedAgainAndWorkersJoinAndLeave(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n := workertest.NewNet()
-	n.Start(t, "10.0.0.1:7", workertest.New("w1", "i", "m"))
-	n.Start(t, "10.0.0.2:7", workertest.New("w2", "i", "m"))
-	var mu sync.Mutex
-	hosts, failure := []string{"10.0.0.1"}, error(nil)
-	set := func(to []string, err error) { mu.Lock(); hosts, failure = to, err; mu.Unlock() }
-	f := follow(t, n, func(c *fleet.Config) {
-		c.Lookup = func(_ context.Context, host string) ([]string, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			if host != "workers" {
-				return nil, errors.New("another name")
-			}
-			return hosts, failure
-		}
-	}, "dns:///workers:7")
-	until(t, f, connected(1))
-	set([]string{"10.0.0.1", "10.0.0.2"}, nil)
-	until(t, f, connected(2))
-	set(nil, errors.New("name server down"))
-	time.Sleep(30 * time.Millisecond)
-	require.True(t, connected(2)(f.Snapshot()), "a name server that is down takes no worker down")
-	set([]string{"10.0.0.2"}, nil)
-	s := until(t, f, func(s *fleet.Snapshot) bool { return len(s.Members) == 1 })
-	require.Equal(t, "10.0.0.2:7", s.Members[0].Address)
-}
-
-func TestANameThatDoesNotResolveIsAMemberWithThatProblem(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n := workertest.NewNet()
-	n.Start(t, "10.0.0.1:7", workertest.New("w1", "i", "m"))
-	for name, failing := range map[string]func() ([]string, error){
-		"an error":   func() ([]string, error) { return nil, errors.New("no such host") },
-		"no address": func() ([]string, error) { return nil, nil },
-	} {
-		t.Run(name, func(t *testing.T) {
-			var known atomic.Bool
-			f := follow(t, n, func(c *fleet.Config) {
-				c.Lookup = func(context.Context, string) ([]string, error) {
-					if known.Load() {
-						return []string{"10.0.0.1"}, nil
-					}
-					return failing()
-				}
-			}, "dns:///workers:7")
-			s := until(t, f, func(s *fleet.Snapshot) bool { return s.Route.Known && len(s.Members) == 1 })
-			require.Equal(t, s.Members[0].Problem, f.Members()[0].Problem)
-			require.False(t, s.Members[0].Connected)
-			require.Equal(t, "dns:///workers:7", s.Members[0].Address)
-			require.Contains(t, s.Members[0].Problem, `worker name not resolved: "workers" (`)
-			require.Contains(t, s.Members[0].Problem, "check its spelling in --workers")
-			known.Store(true)
-			s = until(t, f, connected(1))
-			require.Len(t, s.Members, 1)
-			require.Equal(t, "10.0.0.1:7", s.Members[0].Address)
-		})
-	}
-}
-
-func TestAnAddressWhoseNameDoesNotResolveSaysWhichName(t *testing.T) {
-	rpctest.NoLeaks(t)
-	f := follow(t, nil, func(c *fleet.Config) {
-		c.Dial = func(address string) (*grpc.ClientConn, error) { return rpc.Dial(address, "test") }
-		c.Stale = hang
-	}, "gpu7.invalid:7071") // a name that never resolves, by RFC 2606
-	s := until(t, f, func(s *fleet.Snapshot) bool { return len(s.Members) == 1 && s.Members[0].Problem != "" })
-	require.Contains(t, s.Members[0].Problem, `worker name not resolved: "gpu7.invalid" (`)
-	require.Contains(t, s.Members[0].Problem, "check its spelling in --workers")
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n := workertest.NewNet()
+		w := workertest.New("w1", "i1", "m")
+		p := n.Start(t, "a:1", w)
+		f := follow(t, n, nil, "a:1")
+		until(t, f, connected(1)).Members[0].Load.Begin(100, 0)
+		p.Kill()
+		until(t, f, connected(0))
+		n.Start(t, "a:1", w)
+		require.EqualValues(t, 100, until(t, f, connected(1)).Members[0].Load.Tokens())
+	})
 }
 
 func TestAWorkerThatAnswersRequestsIsNotSilent(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n := workertest.NewNet()
-	w := workertest.New("w1", "i1", "m")
-	busy := make(chan struct{})
-	defer close(busy)
-	var said atomic.Int64
-	w.OnHealth = func(*pb.HealthResponse) {
-		if said.Add(1) == 2 {
-			<-busy
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n := workertest.NewNet()
+		w := workertest.New("w1", "i1", "m")
+		busy := make(chan struct{})
+		defer close(busy)
+		var said atomic.Int64
+		w.OnHealth = func(*pb.HealthResponse) {
+			if said.Add(1) == 2 {
+				<-busy
+			}
 		}
-	}
-	n.Start(t, "a:1", w)
-	f := follow(t, n, nil, "a:1")
-	link := until(t, f, connected(1)).Members[0].Link
-	for begin := time.Now(); time.Since(begin) < 900*time.Millisecond; time.Sleep(time.Millisecond) {
-		link.Heard()
-	}
-	require.NoError(t, link.Lost().Err())
-	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+		n.Start(t, "a:1", w)
+		f := follow(t, n, nil, "a:1")
+		link := until(t, f, connected(1)).Members[0].Link
+		for begin := time.Now(); time.Since(begin) < 900*time.Millisecond; time.Sleep(time.Millisecond) {
+			link.Heard()
+		}
+		require.NoError(t, link.Lost().Err())
+		require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+	})
 }
 
 func TestFramesThatAreReadFromBuffersDoNotHideThatTheirWorkerIsFrozen(t *testing.T) {
-	rpctest.NoLeaks(t)
-	link, _, p, _ := held(t)
-	p.Freeze()
-	guard := time.After(hang)
-	for link.Lost().Err() == nil {
-		link.Heard() // as a slow reader takes what came before
-		select {
-		case <-time.After(time.Millisecond):
-		case <-guard:
-			require.FailNow(t, "the link was not lost")
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		link, _, p, _ := held(t)
+		p.Freeze()
+		guard := time.After(hang)
+		for link.Lost().Err() == nil {
+			link.Heard() // as a slow reader takes what came before
+			select {
+			case <-time.After(time.Millisecond):
+			case <-guard:
+				require.FailNow(t, "the link was not lost")
+			}
 		}
-	}
-	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+		require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+	})
 }
 
 // held follows a worker and holds its first link.
@@ -337,67 +280,75 @@ func lost(t *testing.T, link *fleet.Link) error {
 }
 
 func TestAWorkerThatFreezesWhenItsHealthStreamHasEndedIsLostToTheRequestsItHas(t *testing.T) {
-	rpctest.NoLeaks(t)
-	link, w, p, f := held(t)
-	w.HangUp()
-	until(t, f, connected(0))
-	p.Freeze()
-	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		link, w, p, f := held(t)
+		w.HangUp()
+		until(t, f, connected(0))
+		p.Freeze()
+		require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+	})
 }
 
 func TestRequestsOnAnEarlierConnectionAreNotLostWhileTheWorkerAnswersOnIt(t *testing.T) {
-	rpctest.NoLeaks(t)
-	link, w, p, f := held(t)
-	w.HangUp()
-	until(t, f, func(s *fleet.Snapshot) bool { return s.Members[0].Connected && s.Members[0].Link != link })
-	time.Sleep(900 * time.Millisecond) // three times what a worker may be silent
-	require.NoError(t, link.Lost().Err())
-	p.Freeze()
-	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		link, w, p, f := held(t)
+		w.HangUp()
+		until(t, f, func(s *fleet.Snapshot) bool { return s.Members[0].Connected && s.Members[0].Link != link })
+		time.Sleep(900 * time.Millisecond) // three times what a worker may be silent
+		require.NoError(t, link.Lost().Err())
+		p.Freeze()
+		require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+	})
 }
 
 func TestAWorkerThatIsNotFollowedAnyMoreIsStillWatchedByTheRequestsItHas(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n := workertest.NewNet()
-	p := n.Start(t, "10.0.0.1:7", workertest.New("w1", "i1", "m"))
-	n.Start(t, "10.0.0.2:7", workertest.New("w2", "i1", "m"))
-	var host atomic.Value
-	host.Store("10.0.0.1")
-	f := follow(t, n, func(c *fleet.Config) {
-		c.Lookup = func(context.Context, string) ([]string, error) { return []string{host.Load().(string)}, nil }
-	}, "dns:///workers:7")
-	link := until(t, f, connected(1)).Members[0].Link
-	require.True(t, link.Acquire())
-	defer link.Release()
-	host.Store("10.0.0.2")
-	until(t, f, func(s *fleet.Snapshot) bool { return connected(1)(s) && s.Members[0].Address == "10.0.0.2:7" })
-	time.Sleep(900 * time.Millisecond)
-	require.NoError(t, link.Lost().Err(), "its requests end by themselves")
-	p.Freeze()
-	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n := workertest.NewNet()
+		p := n.Start(t, "10.0.0.1:7", workertest.New("w1", "i1", "m"))
+		n.Start(t, "10.0.0.2:7", workertest.New("w2", "i1", "m"))
+		var host atomic.Value
+		host.Store("10.0.0.1")
+		f := follow(t, n, func(c *fleet.Config) {
+			c.Lookup = func(context.Context, string) ([]string, error) { return []string{host.Load().(string)}, nil }
+		}, "dns:///workers:7")
+		link := until(t, f, connected(1)).Members[0].Link
+		require.True(t, link.Acquire())
+		defer link.Release()
+		host.Store("10.0.0.2")
+		until(t, f, func(s *fleet.Snapshot) bool { return connected(1)(s) && s.Members[0].Address == "10.0.0.2:7" })
+		time.Sleep(900 * time.Millisecond)
+		require.NoError(t, link.Lost().Err(), "its requests end by themselves")
+		p.Freeze()
+		require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+	})
 }
 
 func TestAStepBeyondItsBoundGivesUpRequestsAndTheWorkerUntilItEnds(t *testing.T) {
-	rpctest.NoLeaks(t)
-	link, w, _, f := held(t)
-	step := func(age time.Duration) {
-		w.Change(func(r *pb.WorkerReport) {
-			r.Progress = &pb.StepProgress{StepBound: durationpb.New(time.Second), RunningStepAge: durationpb.New(age)}
-		})
-	}
-	step(900 * time.Millisecond)
-	time.Sleep(50 * time.Millisecond)
-	require.NoError(t, link.Lost().Err(), "a step within its bound is none that hangs")
-	for age := 1100 * time.Millisecond; link.Lost().Err() == nil; age += 10 * time.Millisecond {
-		step(age)
-		time.Sleep(5 * time.Millisecond)
-	}
-	require.ErrorIs(t, lost(t, link), fleet.ErrStalled)
-	s := until(t, f, func(s *fleet.Snapshot) bool { return !s.Members[0].Connected })
-	require.Contains(t, s.Members[0].Problem, "a step of the worker hangs")
-	require.EqualValues(t, 1, f.Events().Stalled)
-	step(0)
-	until(t, f, connected(1))
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		link, w, _, f := held(t)
+		step := func(age time.Duration) {
+			w.Change(func(r *pb.WorkerReport) {
+				r.Progress = &pb.StepProgress{StepBound: durationpb.New(time.Second), RunningStepAge: durationpb.New(age)}
+			})
+		}
+		step(900 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
+		require.NoError(t, link.Lost().Err(), "a step within its bound is none that hangs")
+		for age := 1100 * time.Millisecond; link.Lost().Err() == nil; age += 10 * time.Millisecond {
+			step(age)
+			time.Sleep(5 * time.Millisecond)
+		}
+		require.ErrorIs(t, lost(t, link), fleet.ErrStalled)
+		s := until(t, f, func(s *fleet.Snapshot) bool { return !s.Members[0].Connected })
+		require.Contains(t, s.Members[0].Problem, "a step of the worker hangs")
+		require.EqualValues(t, 1, f.Events().Stalled)
+		step(0)
+		until(t, f, connected(1))
+	})
 }
 
 func TestAWorkerThatLiesAboutItsDigestIsRefused(t *testing.T) {
@@ -408,59 +359,67 @@ func TestAWorkerThatLiesAboutItsDigestIsRefused(t *testing.T) {
 		"one that is served and not reported": func(_ *workertest.Worker, link *fleet.Link) { link.Served("m", "d-other") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			rpctest.NoLeaks(t)
-			link, w, _, f := held(t)
-			link.Served("m", "d-m")
-			lie(w, link)
-			require.ErrorIs(t, lost(t, link), fleet.ErrDigest)
-			s := until(t, f, func(s *fleet.Snapshot) bool { return !s.Members[0].Connected && s.Members[0].Problem != "" })
-			require.Contains(t, s.Members[0].Problem, "worker not believed")
-			require.Positive(t, f.Events().Disbelieved)
-			require.Contains(t, s.Members[0].Problem, "d-other")
-			require.Contains(t, s.Members[0].Problem, "restart the worker")
-			require.False(t, s.Route.Workers[0].Serves())
+			synctest.Test(t, func(t *testing.T) {
+				rpctest.NoLeaks(t)
+				link, w, _, f := held(t)
+				link.Served("m", "d-m")
+				lie(w, link)
+				require.ErrorIs(t, lost(t, link), fleet.ErrDigest)
+				s := until(t, f, func(s *fleet.Snapshot) bool { return !s.Members[0].Connected && s.Members[0].Problem != "" })
+				require.Contains(t, s.Members[0].Problem, "worker not believed")
+				require.Positive(t, f.Events().Disbelieved)
+				require.Contains(t, s.Members[0].Problem, "d-other")
+				require.Contains(t, s.Members[0].Problem, "restart the worker")
+				require.False(t, s.Route.Workers[0].Serves())
+			})
 		})
 	}
 }
 
 func TestOneWorkerUnderTwoAddressesIsOne(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n := workertest.NewNet()
-	w := workertest.New("w1", "i", "m")
-	n.Start(t, "a:1", w)
-	n.Start(t, "b:1", w)
-	n.Start(t, "c:1", workertest.New("w1", "other", "m"))
-	f := follow(t, n, nil, "b:1", "a:1", "c:1")
-	s := until(t, f, func(s *fleet.Snapshot) bool {
-		return len(s.Members) == 3 && s.Members[0].Connected && s.Members[1].Report != nil && s.Members[2].Report != nil
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n := workertest.NewNet()
+		w := workertest.New("w1", "i", "m")
+		n.Start(t, "a:1", w)
+		n.Start(t, "b:1", w)
+		n.Start(t, "c:1", workertest.New("w1", "other", "m"))
+		f := follow(t, n, nil, "b:1", "a:1", "c:1")
+		s := until(t, f, func(s *fleet.Snapshot) bool {
+			return len(s.Members) == 3 && s.Members[0].Connected && s.Members[1].Report != nil && s.Members[2].Report != nil
+		})
+		require.True(t, connected(1)(s))
+		require.Equal(t, "the same worker as a:1", s.Members[1].Problem)
+		require.Contains(t, s.Members[2].Problem, "give each worker its own")
 	})
-	require.True(t, connected(1)(s))
-	require.Equal(t, "the same worker as a:1", s.Members[1].Problem)
-	require.Contains(t, s.Members[2].Problem, "give each worker its own")
 }
 
 func TestTheFleetIsKnownWhenEveryWorkerHasAnsweredOnce(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n := workertest.NewNet()
-	n.Start(t, "a:1", workertest.New("w1", "i", "m"))
-	silent := n.Start(t, "b:1", workertest.New("w2", "i", "m"))
-	silent.Freeze()
-	f := follow(t, n, func(c *fleet.Config) { c.Stale = hang }, "a:1", "b:1", "nobody:1")
-	s := until(t, f, func(s *fleet.Snapshot) bool {
-		return connected(1)(s) && len(s.Members) == 3 && s.Members[2].Problem != ""
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n := workertest.NewNet()
+		n.Start(t, "a:1", workertest.New("w1", "i", "m"))
+		silent := n.Start(t, "b:1", workertest.New("w2", "i", "m"))
+		silent.Freeze()
+		f := follow(t, n, func(c *fleet.Config) { c.Stale = hang }, "a:1", "b:1", "nobody:1")
+		s := until(t, f, func(s *fleet.Snapshot) bool {
+			return connected(1)(s) && len(s.Members) == 3 && s.Members[2].Problem != ""
+		})
+		require.False(t, s.Route.Known, "b has not answered yet")
+		require.Contains(t, s.Members[2].Problem, "refused")
+		silent.Thaw()
+		until(t, f, func(s *fleet.Snapshot) bool { return s.Route.Known && connected(2)(s) })
 	})
-	require.False(t, s.Route.Known, "b has not answered yet")
-	require.Contains(t, s.Members[2].Problem, "refused")
-	silent.Thaw()
-	until(t, f, func(s *fleet.Snapshot) bool { return s.Route.Known && connected(2)(s) })
 }
 
 func TestTheGraceEndsTheWaitForAWorkerThatDoesNotAnswer(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n := workertest.NewNet()
-	n.Start(t, "b:1", workertest.New("w2", "i", "m")).Freeze()
-	f := follow(t, n, func(c *fleet.Config) { c.Stale, c.Grace = hang, 20*time.Millisecond }, "b:1")
-	until(t, f, func(s *fleet.Snapshot) bool { return s.Route.Known && connected(0)(s) })
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n := workertest.NewNet()
+		n.Start(t, "b:1", workertest.New("w2", "i", "m")).Freeze()
+		f := follow(t, n, func(c *fleet.Config) { c.Stale, c.Grace = hang, 20*time.Millisecond }, "b:1")
+		until(t, f, func(s *fleet.Snapshot) bool { return s.Route.Known && connected(0)(s) })
+	})
 }
 
 func TestTargetsThatAreNoneAreRefused(t *testing.T) {

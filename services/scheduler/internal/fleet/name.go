@@ -17,14 +17,21 @@ func unresolved(host, cause string) error {
 		ErrName, host, cause)
 }
 
+// unnamed are the words before the cause in gRPC's text: where a name server says that there is no address, and where none says anything.
+var unnamed = []string{"name resolver error: ", "dns: A record lookup error: "}
+
 // nameError is a dial's error with the name in it if the name was what failed: gRPC's own text does not tell it.
 func nameError(address string, err error) error {
 	host, _, split := net.SplitHostPort(address)
-	cause, found := strings.CutPrefix(reason(err), "name resolver error: ")
-	if split != nil || !found || status.Code(err) != codes.Unavailable {
+	if split != nil || status.Code(err) != codes.Unavailable {
 		return err
 	}
-	return unresolved(host, cause)
+	for _, words := range unnamed {
+		if cause, found := strings.CutPrefix(reason(err), words); found {
+			return unresolved(host, cause)
+		}
+	}
+	return err
 }
 
 // unnamedLocked are the members that stand for configured names without any address, one each.

@@ -79,11 +79,11 @@ func (v *Vectors) Put(down grpc.ServerStream) error {
 	for _, c := range all {
 		sum.add(c.id, c.copies, c.err)
 	}
+	v.awaitReady(ctx, header.GetCodebook(), sum.done) // also of a put that some refuse: the status names those that have it
 	done, err := outcome(header.GetCodebook(), n, sum.done, sum.failures)
 	if err != nil {
 		return err
 	}
-	v.awaitReady(ctx, header.GetCodebook(), done)
 	return down.SendMsg(&pb.PutCodebookResponse{Copies: done})
 }
 
