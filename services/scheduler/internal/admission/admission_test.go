@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,179 +18,197 @@ import (
 )
 
 func TestAThousandCallersNeverPassABound(t *testing.T) {
-	rpctest.NoLeaks(t)
-	const workers, places, most, callers = 3, 8, 9, 1000
-	r := newRig(t, workers, places, admission.MaxQueue(callers))
-	var placed atomic.Int64
-	together(callers, func(int) {
-		l, err := r.Place(r.within(), one("", 0))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		for n := range workers {
-			if has := r.sequences(n); has > most {
-				t.Errorf("worker %d has %d sequences", n, has)
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		const workers, places, most, callers = 3, 8, 9, 1000
+		r := newRig(t, workers, places, admission.MaxQueue(callers))
+		var placed atomic.Int64
+		together(callers, func(int) {
+			l, err := r.Place(r.within(), one("", 0))
+			if err != nil {
+				t.Error(err)
+				return
 			}
+			for n := range workers {
+				if has := r.sequences(n); has > most {
+					t.Errorf("worker %d has %d sequences", n, has)
+				}
+			}
+			placed.Add(1)
+			l.Progress(10)
+			runtime.Gosched()
+			l.End()
+		})
+		require.EqualValues(t, callers, placed.Load())
+		for n := range workers {
+			require.Zero(t, r.sequences(n))
+			require.Zero(t, r.fleet.Snapshot().Members[n].Load.Tokens())
 		}
-		placed.Add(1)
-		l.Progress(10)
-		runtime.Gosched()
-		l.End()
+		s := r.stats()
+		require.EqualValues(t, callers, s.Placed)
+		require.Zero(t, s.Waiting)
+		require.Zero(t, s.Shed+s.Left)
 	})
-	require.EqualValues(t, callers, placed.Load())
-	for n := range workers {
-		require.Zero(t, r.sequences(n))
-		require.Zero(t, r.fleet.Snapshot().Members[n].Load.Tokens())
-	}
-	s := r.stats()
-	require.EqualValues(t, callers, s.Placed)
-	require.Zero(t, s.Waiting)
-	require.Zero(t, s.Shed+s.Left)
 }
 
 func TestWhoGoesLeavesTheQueueAtOnce(t *testing.T) {
-	rpctest.NoLeaks(t)
-	r := newRig(t, 1, 1)
-	first, second := r.take(one("", 0)), r.take(one("", 0))
-	cause := errors.New("hung up")
-	ctx, cancel := context.WithCancelCause(context.Background())
-	gone, stays := r.ask(ctx, one("", 0)), r.ask(r.within(), one("", 0))
-	cancel(cause)
-	<-gone.done
-	require.ErrorIs(t, gone.err, cause)
-	late, stop := context.WithTimeout(context.Background(), time.Millisecond)
-	defer stop()
-	_, err := r.Place(late, one("", 0))
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	_, err = r.Place(ctx, one("", 0))
-	require.ErrorIs(t, err, cause, "who is gone gets no place, were there one")
-	first.End()
-	r.got(stays).End()
-	second.End()
-	s := r.stats()
-	require.EqualValues(t, 3, s.Placed)
-	require.LessOrEqual(t, s.Left, uint64(2))
-	require.Positive(t, s.Left)
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		r := newRig(t, 1, 1)
+		first, second := r.take(one("", 0)), r.take(one("", 0))
+		cause := errors.New("hung up")
+		ctx, cancel := context.WithCancelCause(context.Background())
+		gone, stays := r.ask(ctx, one("", 0)), r.ask(r.within(), one("", 0))
+		cancel(cause)
+		<-gone.done
+		require.ErrorIs(t, gone.err, cause)
+		late, stop := context.WithTimeout(context.Background(), time.Millisecond)
+		defer stop()
+		_, err := r.Place(late, one("", 0))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = r.Place(ctx, one("", 0))
+		require.ErrorIs(t, err, cause, "who is gone gets no place, were there one")
+		first.End()
+		r.got(stays).End()
+		second.End()
+		s := r.stats()
+		require.EqualValues(t, 3, s.Placed)
+		require.LessOrEqual(t, s.Left, uint64(2))
+		require.Positive(t, s.Left)
+	})
 }
 
 func TestAWorkerThatComesTakesThoseWhoWait(t *testing.T) {
-	rpctest.NoLeaks(t)
-	r := newRig(t, 1, 1)
-	a, b := r.take(one("", 0)), r.take(one("", 0))
-	waits := r.ask(r.within(), one("", 0))
-	r.start(1, 1)
-	l := r.got(waits)
-	require.Equal(t, "w1", l.WorkerID)
-	for _, l := range []*admission.Lease{a, b, l} {
-		l.End()
-	}
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		r := newRig(t, 1, 1)
+		a, b := r.take(one("", 0)), r.take(one("", 0))
+		waits := r.ask(r.within(), one("", 0))
+		r.start(1, 1)
+		l := r.got(waits)
+		require.Equal(t, "w1", l.WorkerID)
+		for _, l := range []*admission.Lease{a, b, l} {
+			l.End()
+		}
+	})
 }
 
 func TestPlacesThatOthersHaveAreNotGiven(t *testing.T) {
-	rpctest.NoLeaks(t)
-	r := newRig(t, 1, 4)
-	running := func(n uint32) {
-		r.workers[0].Change(func(report *pb.WorkerReport) {
-			report.Load = &pb.LoadStatus{Models: []*pb.ModelLoad{{Name: "m", Running: n}}}
-		})
-	}
-	running(4)
-	load := r.fleet.Snapshot().Members[0].Load.Of("m")
-	require.Eventually(t, func() bool { return load.Foreign() == 4 }, hang, time.Millisecond)
-	spare := r.take(one("", 0))
-	waits := r.ask(r.within(), one("", 0))
-	running(3)
-	l := r.got(waits)
-	spare.End()
-	l.End()
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		r := newRig(t, 1, 4)
+		running := func(n uint32) {
+			r.workers[0].Change(func(report *pb.WorkerReport) {
+				report.Load = &pb.LoadStatus{Models: []*pb.ModelLoad{{Name: "m", Running: n}}}
+			})
+		}
+		running(4)
+		load := r.fleet.Snapshot().Members[0].Load.Of("m")
+		require.Eventually(t, func() bool { return load.Foreign() == 4 }, hang, time.Millisecond)
+		spare := r.take(one("", 0))
+		waits := r.ask(r.within(), one("", 0))
+		running(3)
+		l := r.got(waits)
+		spare.End()
+		l.End()
+	})
 }
 
 func TestAModelBetweenWorkersIsWaitedFor(t *testing.T) {
-	rpctest.NoLeaks(t)
-	r := newRig(t, 1, 4, admission.Grace(hang))
-	r.take(one("", 0)).End()
-	r.processes[0].Kill()
-	r.await(0)
-	first, resumed := r.ask(r.within(), one("", 0)), r.ask(r.within(), route.Request{Model: "m", Sequences: 1, Resumes: true})
-	_, err := r.Place(r.within(), route.Request{Model: "never", Sequences: 1})
-	require.ErrorIs(t, err, route.ErrNoWorker, "nobody had it")
-	r.start(0, 4)
-	r.got(first).End()
-	r.got(resumed).End()
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		r := newRig(t, 1, 4, admission.Grace(hang))
+		r.take(one("", 0)).End()
+		r.processes[0].Kill()
+		r.await(0)
+		first, resumed := r.ask(r.within(), one("", 0)), r.ask(r.within(), route.Request{Model: "m", Sequences: 1, Resumes: true})
+		_, err := r.Place(r.within(), route.Request{Model: "never", Sequences: 1})
+		require.ErrorIs(t, err, route.ErrNoWorker, "nobody had it")
+		r.start(0, 4)
+		r.got(first).End()
+		r.got(resumed).End()
+	})
 }
 
 func TestADigestOrAClassBetweenWorkersIsWaitedFor(t *testing.T) {
-	rpctest.NoLeaks(t)
-	r := newRig(t, 1, 4, admission.Grace(hang))
-	lease := r.take(one("", 0))
-	class := lease.ClassID
-	digest := r.fleet.Snapshot().Route.Workers[0].Models[0].Digest
-	require.NotEmpty(t, class)
-	require.NotEmpty(t, digest)
-	lease.End()
-	r.processes[0].Kill()
-	r.await(0)
-	byClass, byDigest := one("", 0), one("", 0)
-	byClass.ClassID, byDigest.Digest = class, digest
-	first, second := r.ask(r.within(), byClass), r.ask(r.within(), byDigest)
-	for name, change := range map[string]func(*route.Request){
-		"another class":                 func(q *route.Request) { q.ClassID = "never" },
-		"another digest":                func(q *route.Request) { q.Digest = "never" },
-		"its class, and another digest": func(q *route.Request) { q.ClassID, q.Digest = class, "never" },
-	} {
-		q := one("", 0)
-		change(&q)
-		_, err := r.Place(r.within(), q)
-		var refusal *route.Refusal
-		require.ErrorAs(t, err, &refusal, "%s: nobody had it", name)
-	}
-	r.start(0, 4)
-	r.got(first).End()
-	r.got(second).End()
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		r := newRig(t, 1, 4, admission.Grace(hang))
+		lease := r.take(one("", 0))
+		class := lease.ClassID
+		digest := r.fleet.Snapshot().Route.Workers[0].Models[0].Digest
+		require.NotEmpty(t, class)
+		require.NotEmpty(t, digest)
+		lease.End()
+		r.processes[0].Kill()
+		r.await(0)
+		byClass, byDigest := one("", 0), one("", 0)
+		byClass.ClassID, byDigest.Digest = class, digest
+		first, second := r.ask(r.within(), byClass), r.ask(r.within(), byDigest)
+		for name, change := range map[string]func(*route.Request){
+			"another class":                 func(q *route.Request) { q.ClassID = "never" },
+			"another digest":                func(q *route.Request) { q.Digest = "never" },
+			"its class, and another digest": func(q *route.Request) { q.ClassID, q.Digest = class, "never" },
+		} {
+			q := one("", 0)
+			change(&q)
+			_, err := r.Place(r.within(), q)
+			var refusal *route.Refusal
+			require.ErrorAs(t, err, &refusal, "%s: nobody had it", name)
+		}
+		r.start(0, 4)
+		r.got(first).End()
+		r.got(second).End()
+	})
 }
 
 func TestAModelWithoutAWorkerIsNotWaitedForLong(t *testing.T) {
-	rpctest.NoLeaks(t)
-	const grace = 200 * time.Millisecond
-	r := newRig(t, 1, 4, admission.Grace(grace))
-	r.processes[0].Kill()
-	r.await(0)
-	_, err := r.Place(r.within(), one("", 0))
-	require.ErrorIs(t, err, route.ErrNoWorker)
-	time.Sleep(grace) // since its last message
-	_, err = r.Place(r.within(), one("", 0))
-	require.ErrorIs(t, err, route.ErrNoWorker)
-	ctx, cancel := context.WithCancel(context.Background())
-	resumes := r.ask(ctx, route.Request{Model: "m", Sequences: 1, Resumes: true})
-	cancel()
-	<-resumes.done
-	require.ErrorIs(t, resumes.err, context.Canceled, "who resumes waits until its caller goes")
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		const grace = 200 * time.Millisecond
+		r := newRig(t, 1, 4, admission.Grace(grace))
+		r.processes[0].Kill()
+		r.await(0)
+		_, err := r.Place(r.within(), one("", 0))
+		require.ErrorIs(t, err, route.ErrNoWorker)
+		time.Sleep(grace) // since its last message
+		_, err = r.Place(r.within(), one("", 0))
+		require.ErrorIs(t, err, route.ErrNoWorker)
+		ctx, cancel := context.WithCancel(context.Background())
+		resumes := r.ask(ctx, route.Request{Model: "m", Sequences: 1, Resumes: true})
+		cancel()
+		<-resumes.done
+		require.ErrorIs(t, resumes.err, context.Canceled, "who resumes waits until its caller goes")
+	})
 }
 
 func TestWhoResumesTakesAWorkerThatItWasOnRatherThanNone(t *testing.T) {
-	rpctest.NoLeaks(t)
-	r := newRig(t, 1, 4)
-	r.take(route.Request{Model: "m", Sequences: 1, Resumes: true, Exclude: []string{"w0"}}).End()
-	_, err := r.Place(r.within(), route.Request{Model: "m", Sequences: 1, Exclude: []string{"w0"}})
-	require.ErrorIs(t, err, route.ErrNoWorker, "what has begun nowhere has other choices")
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		r := newRig(t, 1, 4)
+		r.take(route.Request{Model: "m", Sequences: 1, Resumes: true, Exclude: []string{"w0"}}).End()
+		_, err := r.Place(r.within(), route.Request{Model: "m", Sequences: 1, Exclude: []string{"w0"}})
+		require.ErrorIs(t, err, route.ErrNoWorker, "what has begun nowhere has other choices")
+	})
 }
 
 func TestALeaseCountsOnceWhateverItIsTold(t *testing.T) {
-	rpctest.NoLeaks(t)
-	r := newRig(t, 1, 4)
-	l := r.take(one("", 0))
-	load := r.fleet.Snapshot().Members[0].Load
-	require.EqualValues(t, 10, load.Of("m").Prefill())
-	require.EqualValues(t, 100, load.Tokens())
-	l.Started()
-	l.Started()
-	l.Progress(10)
-	require.Zero(t, load.Of("m").Prefill())
-	require.EqualValues(t, 90, load.Tokens())
-	l.Progress(1000)
-	require.Zero(t, load.Tokens())
-	l.End()
-	require.Zero(t, load.Tokens())
-	require.Zero(t, load.InFlight())
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		r := newRig(t, 1, 4)
+		l := r.take(one("", 0))
+		load := r.fleet.Snapshot().Members[0].Load
+		require.EqualValues(t, 10, load.Of("m").Prefill())
+		require.EqualValues(t, 100, load.Tokens())
+		l.Started()
+		l.Started()
+		l.Progress(10)
+		require.Zero(t, load.Of("m").Prefill())
+		require.EqualValues(t, 90, load.Tokens())
+		l.Progress(1000)
+		require.Zero(t, load.Tokens())
+		l.End()
+		require.Zero(t, load.Tokens())
+		require.Zero(t, load.InFlight())
+	})
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -43,46 +45,50 @@ func (r *rig) served(held []*admission.Lease, waiting map[string][]*asked) (orde
 }
 
 func TestANoisyNeighbourWaitsForItsOwn(t *testing.T) {
-	rpctest.NoLeaks(t)
-	r := newRig(t, 1, 1)
-	begin := []*admission.Lease{r.take(one("noisy", 0)), r.take(one("noisy", 0))}
-	waiting := map[string][]*asked{}
-	for range 60 {
-		waiting["noisy"] = append(waiting["noisy"], r.ask(r.within(), one("noisy", 0)))
-	}
-	for range 3 {
-		waiting["quiet"] = append(waiting["quiet"], r.ask(r.within(), one("quiet", 0)))
-	}
-	order := r.served(begin, waiting)
-	require.Len(t, order, 63)
-	last := 0
-	for i, name := range order {
-		if name == "quiet" {
-			last = i
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		r := newRig(t, 1, 1)
+		begin := []*admission.Lease{r.take(one("noisy", 0)), r.take(one("noisy", 0))}
+		waiting := map[string][]*asked{}
+		for range 60 {
+			waiting["noisy"] = append(waiting["noisy"], r.ask(r.within(), one("noisy", 0)))
 		}
-	}
-	require.Less(t, last, 12, "three of one tenant wait for about as many of the other: %v", order)
+		for range 3 {
+			waiting["quiet"] = append(waiting["quiet"], r.ask(r.within(), one("quiet", 0)))
+		}
+		order := r.served(begin, waiting)
+		require.Len(t, order, 63)
+		last := 0
+		for i, name := range order {
+			if name == "quiet" {
+				last = i
+			}
+		}
+		require.Less(t, last, 12, "three of one tenant wait for about as many of the other: %v", order)
+	})
 }
 
 func TestNothingUrgentWaitsForWhatIsNot(t *testing.T) {
-	rpctest.NoLeaks(t)
-	r := newRig(t, 1, 2, admission.MaxQueue(40))
-	begin := []*admission.Lease{r.take(one("a", 0)), r.take(one("b", 0)), r.take(one("c", 0))}
-	waiting := map[string][]*asked{}
-	for range 40 {
-		waiting["low"] = append(waiting["low"], r.ask(r.within(), one("a", -5)))
-	}
-	// The queue is full of them, and one that is wide waits for all places; the urgent ones pass both.
-	wide := one("w", 1)
-	wide.Sequences = 2
-	waiting["wide"] = []*asked{r.replace(&waiting, wide)}
-	for range 5 {
-		waiting["urgent"] = append(waiting["urgent"], r.replace(&waiting, one("u", 7)))
-	}
-	order := r.served(begin, waiting)
-	require.Len(t, order, 40)
-	require.Less(t, slices.Index(order, "urgent"), 3)
-	require.Less(t, slices.Index(order, "wide"), 12, "%v", order)
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		r := newRig(t, 1, 2, admission.MaxQueue(40))
+		begin := []*admission.Lease{r.take(one("a", 0)), r.take(one("b", 0)), r.take(one("c", 0))}
+		waiting := map[string][]*asked{}
+		for range 40 {
+			waiting["low"] = append(waiting["low"], r.ask(r.within(), one("a", -5)))
+		}
+		// The queue is full of them, and one that is wide waits for all places; the urgent ones pass both.
+		wide := one("w", 1)
+		wide.Sequences = 2
+		waiting["wide"] = []*asked{r.replace(&waiting, wide)}
+		for range 5 {
+			waiting["urgent"] = append(waiting["urgent"], r.replace(&waiting, one("u", 7)))
+		}
+		order := r.served(begin, waiting)
+		require.Len(t, order, 40)
+		require.Less(t, slices.Index(order, "urgent"), 3)
+		require.Less(t, slices.Index(order, "wide"), 12, "%v", order)
+	})
 }
 
 // replace asks while the queue is full, and takes who lost the place for it out of those who wait.
@@ -95,7 +101,7 @@ func (r *rig) replace(waiting *map[string][]*asked, request route.Request) *aske
 		defer close(a.done)
 		a.lease, a.err = r.Place(ctx, request)
 	}()
-	require.Eventually(r, func() bool { return r.stats().Displaced == before+1 }, hang, 1)
+	require.Eventually(r, func() bool { return r.stats().Displaced == before+1 }, hang, time.Millisecond)
 	low := (*waiting)["low"]
 	last := low[len(low)-1]
 	<-last.done
@@ -105,29 +111,31 @@ func (r *rig) replace(waiting *map[string][]*asked, request route.Request) *aske
 }
 
 func TestABurstOfEqualPromptsIsComputedOnce(t *testing.T) {
-	rpctest.NoLeaks(t)
-	r := newRig(t, 4, 128)
-	request := route.Request{Model: "m", Prompt: 4000, Tokens: 4100, Sequences: 1,
-		Keys: []route.Key{{Key: 1, Tokens: 2000}, {Key: 2, Tokens: 3990}}}
-	first := r.take(request)
-	burst := make([]*admission.Lease, 20)
-	together(len(burst), func(i int) { burst[i] = r.take(request) })
-	leases := append([]*admission.Lease{first}, burst...)
-	for _, l := range burst {
-		require.Equal(t, first.WorkerID, l.WorkerID)
-		require.EqualValues(t, 3990, l.Cached)
-	}
-	// A worker that is far more loaded than the others loses them all the same: twenty sequences more are not far, two hundred are.
-	where := map[string]int{}
-	for range 200 {
-		l := r.take(request)
-		where[l.WorkerID]++
-		leases = append(leases, l)
-	}
-	require.Greater(t, len(where), 1)
-	for _, l := range leases {
-		l.End()
-	}
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		r := newRig(t, 4, 128)
+		request := route.Request{Model: "m", Prompt: 4000, Tokens: 4100, Sequences: 1,
+			Keys: []route.Key{{Key: 1, Tokens: 2000}, {Key: 2, Tokens: 3990}}}
+		first := r.take(request)
+		burst := make([]*admission.Lease, 20)
+		together(len(burst), func(i int) { burst[i] = r.take(request) })
+		leases := append([]*admission.Lease{first}, burst...)
+		for _, l := range burst {
+			require.Equal(t, first.WorkerID, l.WorkerID)
+			require.EqualValues(t, 3990, l.Cached)
+		}
+		// A worker that is far more loaded than the others loses them all the same: twenty sequences more are not far, two hundred are.
+		where := map[string]int{}
+		for range 200 {
+			l := r.take(request)
+			where[l.WorkerID]++
+			leases = append(leases, l)
+		}
+		require.Greater(t, len(where), 1)
+		for _, l := range leases {
+			l.End()
+		}
+	})
 }
 
 func TestAStormOfRetriesGrowsNoQueueAndStarvesNobody(t *testing.T) {
@@ -151,7 +159,7 @@ func TestAStormOfRetriesGrowsNoQueueAndStarvesNobody(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool { return refused.Load() > 1000 }, hang, 1)
+	require.Eventually(t, func() bool { return refused.Load() > 1000 }, hang, time.Millisecond)
 	// Nothing has ended yet: the queue is full, and another tenant gets in all the same.
 	served := make(chan struct{})
 	go func() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -56,86 +57,96 @@ func generate(ctx context.Context, t *testing.T, link *fleet.Link) grpc.ServerSt
 }
 
 func TestCallsBeyondWhatAConnectionCarriesGetAnother(t *testing.T) {
-	rpctest.NoLeaks(t)
-	link, _, dialled, release := crowded(t)
-	ctx, cancel := context.WithTimeout(t.Context(), hang)
-	defer cancel()
-	var streams []grpc.ServerStreamingClient[pb.GenerateResponse]
-	for i := range 7 {
-		streams = append(streams, generate(ctx, t, link))
-		require.EqualValues(t, i/2+1, dialled.Load(), "connections of %d calls", i+1)
-	}
-	time.Sleep(900 * time.Millisecond) // three times what a worker may be silent: its calls say nothing
-	require.NoError(t, link.Lost().Err(), "each connection is answered")
-	close(release)
-	for _, stream := range streams {
-		_, err := stream.Recv()
-		require.Error(t, err)
-	}
-	// What has ended makes room, on the first connection first.
-	for range 2 {
-		one, end := context.WithCancel(ctx)
-		generate(one, t, link)
-		end()
-	}
-	require.EqualValues(t, 4, dialled.Load())
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		link, _, dialled, release := crowded(t)
+		ctx, cancel := context.WithTimeout(t.Context(), hang)
+		defer cancel()
+		var streams []grpc.ServerStreamingClient[pb.GenerateResponse]
+		for i := range 7 {
+			streams = append(streams, generate(ctx, t, link))
+			require.EqualValues(t, i/2+1, dialled.Load(), "connections of %d calls", i+1)
+		}
+		time.Sleep(900 * time.Millisecond) // three times what a worker may be silent: its calls say nothing
+		require.NoError(t, link.Lost().Err(), "each connection is answered")
+		close(release)
+		for _, stream := range streams {
+			_, err := stream.Recv()
+			require.Error(t, err)
+		}
+		// What has ended makes room, on the first connection first.
+		for range 2 {
+			one, end := context.WithCancel(ctx)
+			generate(one, t, link)
+			end()
+		}
+		require.EqualValues(t, 4, dialled.Load())
+	})
 }
 
 func TestAFrozenWorkerIsLostOnEveryConnection(t *testing.T) {
-	rpctest.NoLeaks(t)
-	link, p, _, _ := crowded(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	for range 5 {
-		generate(ctx, t, link)
-	}
-	p.Freeze()
-	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		link, p, _, _ := crowded(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for range 5 {
+			generate(ctx, t, link)
+		}
+		p.Freeze()
+		require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+	})
 }
 
 func TestAHalfOpenConnectionBesideAGoodOneIsFound(t *testing.T) {
-	rpctest.NoLeaks(t)
-	link, p, dialled, _ := crowded(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	for range 3 {
-		generate(ctx, t, link)
-	}
-	require.EqualValues(t, 2, dialled.Load())
-	p.CutOff(1)
-	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		link, p, dialled, _ := crowded(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for range 3 {
+			generate(ctx, t, link)
+		}
+		require.EqualValues(t, 2, dialled.Load())
+		p.CutOff(1)
+		require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+	})
 }
 
 func TestAHalfOpenHealthStreamIsFoundThoughAnswersComeOverAnotherConnection(t *testing.T) {
-	rpctest.NoLeaks(t)
-	link, p, _, _ := crowded(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	for range 3 {
-		generate(ctx, t, link)
-	}
-	p.CutOff(0)
-	guard := time.After(hang)
-	for link.Lost().Err() == nil {
-		link.Heard()
-		select {
-		case <-time.After(time.Millisecond):
-		case <-guard:
-			require.FailNow(t, "the link was not lost")
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		link, p, _, _ := crowded(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for range 3 {
+			generate(ctx, t, link)
 		}
-	}
-	require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+		p.CutOff(0)
+		guard := time.After(hang)
+		for link.Lost().Err() == nil {
+			link.Heard()
+			select {
+			case <-time.After(time.Millisecond):
+			case <-guard:
+				require.FailNow(t, "the link was not lost")
+			}
+		}
+		require.ErrorIs(t, lost(t, link), fleet.ErrStale)
+	})
 }
 
 func TestIdleConnectionsAreClosed(t *testing.T) {
-	rpctest.NoLeaks(t)
-	link, p, _, _ := crowded(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	for range 7 {
-		generate(ctx, t, link)
-	}
-	require.Equal(t, 4, p.Connections())
-	cancel()
-	require.Eventually(t, func() bool { return p.Connections() == 1 }, hang, time.Millisecond)
-	require.NoError(t, link.Lost().Err())
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		link, p, _, _ := crowded(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 7 {
+			generate(ctx, t, link)
+		}
+		require.Equal(t, 4, p.Connections())
+		cancel()
+		require.Eventually(t, func() bool { return p.Connections() == 1 }, hang, time.Millisecond)
+		require.NoError(t, link.Lost().Err())
+	})
 }

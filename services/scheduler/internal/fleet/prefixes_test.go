@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -57,58 +58,62 @@ func longest(f *fleet.Fleet, model string, keys ...uint64) int {
 }
 
 func TestCachedPrefixesReachRouting(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n, w, p := workertest.NewNet(), workertest.New("w1", "i1", "m", "other"), &teller{}
-	w.OnHealth = p.onHealth
-	n.Start(t, "a:1", w)
-	f := follow(t, n, nil, "a:1")
-	until(t, f, connected(1))
-	require.Zero(t, longest(f, "m", 1, 2, 3))
-	becomes := func(want int, model string, keys ...uint64) {
-		t.Helper()
-		require.Eventually(t, func() bool { return longest(f, model, keys...) == want }, hang, time.Millisecond)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n, w, p := workertest.NewNet(), workertest.New("w1", "i1", "m", "other"), &teller{}
+		w.OnHealth = p.onHealth
+		n.Start(t, "a:1", w)
+		f := follow(t, n, nil, "a:1")
+		until(t, f, connected(1))
+		require.Zero(t, longest(f, "m", 1, 2, 3))
+		becomes := func(want int, model string, keys ...uint64) {
+			t.Helper()
+			require.Eventually(t, func() bool { return longest(f, model, keys...) == want }, hang, time.Millisecond)
+		}
 
-	p.tell(keysOf("m", true, []uint64{1}, nil), keysOf("m", false, []uint64{2, 3}, nil))
-	becomes(3, "m", 1, 2, 3, 4)
-	require.Zero(t, longest(f, "other", 1, 2, 3), "each model has its own")
-	p.tell(keysOf("m", false, []uint64{4}, []uint64{3}))
-	becomes(4, "m", 1, 2, 3, 4)
-	require.Zero(t, longest(f, "m", 3))
-	p.tell(keysOf("m", true, []uint64{9}, nil))
-	becomes(1, "m", 9)
-	require.Zero(t, longest(f, "m", 1, 2, 3, 4), "a reset voids what was told before")
+		p.tell(keysOf("m", true, []uint64{1}, nil), keysOf("m", false, []uint64{2, 3}, nil))
+		becomes(3, "m", 1, 2, 3, 4)
+		require.Zero(t, longest(f, "other", 1, 2, 3), "each model has its own")
+		p.tell(keysOf("m", false, []uint64{4}, []uint64{3}))
+		becomes(4, "m", 1, 2, 3, 4)
+		require.Zero(t, longest(f, "m", 3))
+		p.tell(keysOf("m", true, []uint64{9}, nil))
+		becomes(1, "m", 9)
+		require.Zero(t, longest(f, "m", 1, 2, 3, 4), "a reset voids what was told before")
 
-	// What a worker tells of a model that its report does not list is not kept, nor of another digest.
-	p.tell(keysOf("stranger", true, []uint64{1}, nil), &pb.PrefixKeys{Model: "m", ModelDigest: "d-old", Added: []uint64{5}},
-		keysOf("m", false, []uint64{6}, nil))
-	becomes(1, "m", 6)
-	require.Zero(t, longest(f, "m", 5))
+		// What a worker tells of a model that its report does not list is not kept, nor of another digest.
+		p.tell(keysOf("stranger", true, []uint64{1}, nil), &pb.PrefixKeys{Model: "m", ModelDigest: "d-old", Added: []uint64{5}},
+			keysOf("m", false, []uint64{6}, nil))
+		becomes(1, "m", 6)
+		require.Zero(t, longest(f, "m", 5))
 
-	// A model that goes takes its prefixes with it, and comes back without.
-	w.Change(func(r *pb.WorkerReport) { r.Models = []*pb.ModelStatus{workertest.Model("other")} })
-	becomes(-1, "m", 9)
-	w.Change(func(r *pb.WorkerReport) { r.Models = append(r.Models, workertest.Model("m")) })
-	becomes(0, "m", 9)
-	p.tell(keysOf("m", false, []uint64{9}, nil))
-	becomes(1, "m", 9)
-	w.Change(func(r *pb.WorkerReport) { r.Models[1].ModelDigest = "d-new" })
-	becomes(0, "m", 9)
+		// A model that goes takes its prefixes with it, and comes back without.
+		w.Change(func(r *pb.WorkerReport) { r.Models = []*pb.ModelStatus{workertest.Model("other")} })
+		becomes(-1, "m", 9)
+		w.Change(func(r *pb.WorkerReport) { r.Models = append(r.Models, workertest.Model("m")) })
+		becomes(0, "m", 9)
+		p.tell(keysOf("m", false, []uint64{9}, nil))
+		becomes(1, "m", 9)
+		w.Change(func(r *pb.WorkerReport) { r.Models[1].ModelDigest = "d-new" })
+		becomes(0, "m", 9)
+	})
 }
 
 func TestAGapVoidsCachedPrefixesUntilTheyAreToldAnew(t *testing.T) {
-	rpctest.NoLeaks(t)
-	n, w, p := workertest.NewNet(), workertest.New("w1", "i1", "m"), &teller{}
-	w.OnHealth = p.onHealth
-	n.Start(t, "a:1", w)
-	f := follow(t, n, nil, "a:1")
-	until(t, f, connected(1))
-	p.tell(keysOf("m", true, []uint64{1, 2}, nil))
-	require.Eventually(t, func() bool { return longest(f, "m", 1, 2) == 2 }, hang, time.Millisecond)
-	old := f.Snapshot().Route.Workers[0].Models[0].Prefixes
-	p.skip.Store(true)
-	require.Eventually(t, func() bool { return p.fulls.Load() == 2 && longest(f, "m", 1, 2) == 0 }, hang, time.Millisecond)
-	require.Zero(t, old.Len(), "nor does an older snapshot have what nobody vouches for")
-	p.tell(keysOf("m", true, []uint64{1}, nil))
-	require.Eventually(t, func() bool { return longest(f, "m", 1, 2) == 1 }, hang, time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n, w, p := workertest.NewNet(), workertest.New("w1", "i1", "m"), &teller{}
+		w.OnHealth = p.onHealth
+		n.Start(t, "a:1", w)
+		f := follow(t, n, nil, "a:1")
+		until(t, f, connected(1))
+		p.tell(keysOf("m", true, []uint64{1, 2}, nil))
+		require.Eventually(t, func() bool { return longest(f, "m", 1, 2) == 2 }, hang, time.Millisecond)
+		old := f.Snapshot().Route.Workers[0].Models[0].Prefixes
+		p.skip.Store(true)
+		require.Eventually(t, func() bool { return p.fulls.Load() == 2 && longest(f, "m", 1, 2) == 0 }, hang, time.Millisecond)
+		require.Zero(t, old.Len(), "nor does an older snapshot have what nobody vouches for")
+		p.tell(keysOf("m", true, []uint64{1}, nil))
+		require.Eventually(t, func() bool { return longest(f, "m", 1, 2) == 1 }, hang, time.Millisecond)
+	})
 }

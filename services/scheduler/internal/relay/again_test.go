@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -33,30 +34,32 @@ func TestACallWithoutATokenWaitsForItsOnlyWorkerToComeBackAsANewOneDoes(t *testi
 		"frozen": func(p *workertest.Process) { p.Freeze() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}})
-			var asked atomic.Int64
-			silent(r.workers["w1"], &asked)
-			in := ask(9)
-			got := make(chan []*pb.GenerateResponse, 2)
-			call := func() {
-				events, err := r.generate(in)
-				if err != nil {
-					t.Error(err)
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}})
+				var asked atomic.Int64
+				silent(r.workers["w1"], &asked)
+				in := ask(9)
+				got := make(chan []*pb.GenerateResponse, 2)
+				call := func() {
+					events, err := r.generate(in)
+					if err != nil {
+						t.Error(err)
+					}
+					got <- events
 				}
-				got <- events
-			}
-			go call()
-			require.Eventually(t, func() bool { return asked.Load() == 1 }, hang, time.Millisecond)
-			lose(r.processes["w1"])
-			r.await(0)
-			go call() // a new one
-			time.Sleep(100 * time.Millisecond)
-			require.Empty(t, got)
-			r.processes["w1"].Kill()
-			r.start("w1", workertest.Whole(""))
-			for range 2 {
-				requireEqual(t, whole(t, in), <-got)
-			}
+				go call()
+				require.Eventually(t, func() bool { return asked.Load() == 1 }, hang, time.Millisecond)
+				lose(r.processes["w1"])
+				r.await(0)
+				go call() // a new one
+				time.Sleep(100 * time.Millisecond)
+				require.Empty(t, got)
+				r.processes["w1"].Kill()
+				r.start("w1", workertest.Whole(""))
+				for range 2 {
+					requireEqual(t, whole(t, in), <-got)
+				}
+			})
 		})
 	}
 }
@@ -70,90 +73,94 @@ func TestACallWithoutATokenThatWaitsForItsOnlyWorkerEndsWithTheGraceOrItsDeadlin
 		"the deadline": {grace / 3, 0, codes.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}})
-			var asked atomic.Int64
-			silent(r.workers["w1"], &asked)
-			ctx, cancel := context.WithTimeout(r.patient(), tc.deadline)
-			defer cancel()
-			stream, err := r.inference.Generate(ctx, ask(9))
-			require.NoError(t, err)
-			require.Eventually(t, func() bool { return asked.Load() == 1 }, hang, time.Millisecond)
-			killed := time.Now()
-			r.processes["w1"].Kill()
-			_, err = all(stream)
-			require.Equal(t, tc.code, status.Code(err), "%v", err)
-			if tc.code == codes.Unavailable {
-				require.Equal(t, reason.WorkerLost, rpc.Reason(err), "its worker's end is nearer the truth than why there is none")
-			}
-			require.GreaterOrEqual(t, time.Since(killed), tc.least, "it waited")
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}})
+				var asked atomic.Int64
+				silent(r.workers["w1"], &asked)
+				ctx, cancel := context.WithTimeout(r.patient(), tc.deadline)
+				defer cancel()
+				stream, err := r.inference.Generate(ctx, ask(9))
+				require.NoError(t, err)
+				require.Eventually(t, func() bool { return asked.Load() == 1 }, hang, time.Millisecond)
+				killed := time.Now()
+				r.processes["w1"].Kill()
+				_, err = all(stream)
+				require.Equal(t, tc.code, status.Code(err), "%v", err)
+				if tc.code == codes.Unavailable {
+					require.Equal(t, reason.WorkerLost, rpc.Reason(err), "its worker's end is nearer the truth than why there is none")
+				}
+				require.GreaterOrEqual(t, time.Since(killed), tc.least, "it waited")
+			})
 		})
 	}
 }
 
 func TestACallThatLostItsPlaceGoesBeforeThoseThatCameLater(t *testing.T) {
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
-	var order []string // by who begins; w2 has one place, so they begin one after another
-	var asked [2]atomic.Int64
-	silent(r.workers["w1"], &asked[0])
-	release := make(chan struct{})
-	began := make(chan string, 8)
-	r.workers["w2"].OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-		began <- in.GetRequestId()
-		<-release
-		return workertest.Whole("w2").Generate(in, stream)
-	}
-	places := func(id string, state pb.WorkerState) {
-		r.workers[id].Change(func(report *pb.WorkerReport) {
-			report.State, report.Models[0].Loaded = state, &pb.LoadResult{MaxSequences: 1}
-		})
-	}
-	serving := func(n int) {
-		require.Eventually(t, func() bool {
-			have := 0
-			for _, w := range r.fleet.Snapshot().Route.Workers {
-				if w.Serves() && w.Models[0].MaxSequences == 1 {
-					have++
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
+		var order []string // by who begins; w2 has one place, so they begin one after another
+		var asked [2]atomic.Int64
+		silent(r.workers["w1"], &asked[0])
+		release := make(chan struct{})
+		began := make(chan string, 8)
+		r.workers["w2"].OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+			began <- in.GetRequestId()
+			<-release
+			return workertest.Whole("w2").Generate(in, stream)
+		}
+		places := func(id string, state pb.WorkerState) {
+			r.workers[id].Change(func(report *pb.WorkerReport) {
+				report.State, report.Models[0].Loaded = state, &pb.LoadResult{MaxSequences: 1}
+			})
+		}
+		serving := func(n int) {
+			require.Eventually(t, func() bool {
+				have := 0
+				for _, w := range r.fleet.Snapshot().Route.Workers {
+					if w.Serves() && w.Models[0].MaxSequences == 1 {
+						have++
+					}
 				}
-			}
-			return have == n
+				return have == n
+			}, hang, time.Millisecond)
+		}
+		places("w1", pb.WorkerState_WORKER_STATE_READY)
+		places("w2", pb.WorkerState_WORKER_STATE_NOT_READY)
+		serving(1)
+		ended := make(chan error, 8)
+		call := func(id string, in *pb.GenerateRequest) {
+			in.RequestId = &id
+			go func() {
+				_, err := r.generate(in)
+				ended <- err
+			}()
+		}
+		call("first", ask(1))
+		require.Eventually(t, func() bool { return asked[0].Load() == 1 }, hang, time.Millisecond)
+		places("w1", pb.WorkerState_WORKER_STATE_NOT_READY)
+		places("w2", pb.WorkerState_WORKER_STATE_READY)
+		require.Eventually(t, func() bool {
+			s := r.fleet.Snapshot()
+			return !s.Route.Workers[0].Serves() && s.Route.Workers[1].Serves()
 		}, hang, time.Millisecond)
-	}
-	places("w1", pb.WorkerState_WORKER_STATE_READY)
-	places("w2", pb.WorkerState_WORKER_STATE_NOT_READY)
-	serving(1)
-	ended := make(chan error, 8)
-	call := func(id string, in *pb.GenerateRequest) {
-		in.RequestId = &id
-		go func() {
-			_, err := r.generate(in)
-			ended <- err
-		}()
-	}
-	call("first", ask(1))
-	require.Eventually(t, func() bool { return asked[0].Load() == 1 }, hang, time.Millisecond)
-	places("w1", pb.WorkerState_WORKER_STATE_NOT_READY)
-	places("w2", pb.WorkerState_WORKER_STATE_READY)
-	require.Eventually(t, func() bool {
-		s := r.fleet.Snapshot()
-		return !s.Route.Workers[0].Serves() && s.Route.Workers[1].Serves()
-	}, hang, time.Millisecond)
-	for _, id := range []string{"second", "third"} { // they take the place and what may be on its way
-		call(id, ask(1))
-		order = append(order, <-began)
-	}
-	for n, id := range []string{"fourth", "fifth"} {
-		call(id, ask(1))
-		require.Eventually(t, func() bool { return r.waiting() == n+1 }, hang, time.Millisecond)
-	}
-	r.processes["w1"].Kill()
-	require.Eventually(t, func() bool { return r.waiting() == 3 }, hang, time.Millisecond)
-	for range 3 {
-		release <- struct{}{}
-		order = append(order, <-began)
-	}
-	close(release)
-	require.Equal(t, []string{"second", "third", "first", "fourth", "fifth"}, order)
-	for range 5 {
-		require.NoError(t, <-ended)
-	}
+		for _, id := range []string{"second", "third"} { // they take the place and what may be on its way
+			call(id, ask(1))
+			order = append(order, <-began)
+		}
+		for n, id := range []string{"fourth", "fifth"} {
+			call(id, ask(1))
+			require.Eventually(t, func() bool { return r.waiting() == n+1 }, hang, time.Millisecond)
+		}
+		r.processes["w1"].Kill()
+		require.Eventually(t, func() bool { return r.waiting() == 3 }, hang, time.Millisecond)
+		for range 3 {
+			release <- struct{}{}
+			order = append(order, <-began)
+		}
+		close(release)
+		require.Equal(t, []string{"second", "third", "first", "fourth", "fifth"}, order)
+		for range 5 {
+			require.NoError(t, <-ended)
+		}
+	})
 }

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -96,16 +97,17 @@ var elsewhere = []string{
 }
 
 func TestEveryReasonOfAWorkerSpeaksOfItOrOfTheRequest(t *testing.T) {
-	var known []string
-	for _, r := range rows {
-		known = append(known, r.reason)
-	}
-	for _, r := range reason.All() {
-		require.NotEqual(t, slices.Contains(known, r), slices.Contains(elsewhere, r), "%s: say of whom it speaks", r)
-	}
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
-	for _, tc := range rows {
-		t.Run(tc.reason+" "+tc.code.String(), func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var known []string
+		for _, r := range rows {
+			known = append(known, r.reason)
+		}
+		for _, r := range reason.All() {
+			require.NotEqual(t, slices.Contains(known, r), slices.Contains(elsewhere, r), "%s: say of whom it speaks", r)
+		}
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
+		for _, tc := range rows {
+			t.Log(tc.reason + " " + tc.code.String()) // a bubble has no subtests
 			said := workertest.Refusal(tc.code, tc.reason, "said")
 			in := ask(6)
 			for events, ends := range map[int]bool{0: tc.refused, 4: tc.ended} {
@@ -122,8 +124,8 @@ func TestEveryReasonOfAWorkerSpeaksOfItOrOfTheRequest(t *testing.T) {
 				requireEqual(t, whole(t, in), got)
 				require.EqualValues(t, 2, generations())
 			}
-		})
-	}
+		}
+	})
 }
 
 // answerOnceWith makes the rig's workers answer the next request so, the one behind it with the error unless nil, and the rest
@@ -155,45 +157,48 @@ func (r *rig) answerOnceWith(first workertest.Answer, second error) func() int64
 
 // Whatever is said to be wrong with a request that one worker has begun, it is not the request.
 func TestARefusalOfWhatAnotherWorkerHasBegunEndsNothing(t *testing.T) {
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}, "w3": {}})
-	for _, tc := range rows {
-		ends := tc.reason == reason.DeadlineExceeded || tc.reason == reason.SlowReader ||
-			tc.reason == reason.NoTokenLeft || tc.reason == reason.BadLogits
-		t.Run(tc.reason+" "+tc.code.String(), func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}, "w3": {}})
+		for _, tc := range rows {
+			ends := tc.reason == reason.DeadlineExceeded || tc.reason == reason.SlowReader ||
+				tc.reason == reason.NoTokenLeft || tc.reason == reason.BadLogits
+			t.Log(tc.reason + " " + tc.code.String()) // a bubble has no subtests
 			in := ask(6)
 			generations := r.answerOnceWith(workertest.Answer{Events: 4}, workertest.Refusal(tc.code, tc.reason, "said"))
 			got, err := r.generate(in)
 			if ends {
 				require.Equal(t, tc.reason, rpc.Reason(err), "%v", err)
-				return
+				continue
 			}
 			require.NoError(t, err)
 			requireEqual(t, whole(t, in), got)
 			require.EqualValues(t, 3, generations())
-		})
-	}
+		}
+	})
 }
 
 // A fleet that is full for a while holds a broken stream up and does not end it.
 func TestAResumeOutwaitsWorkersThatAreFull(t *testing.T) {
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
-	begun := time.Now()
-	cut := false
-	for id, w := range r.workers {
-		w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-			switch {
-			case !cut:
-				cut = true
-				return workertest.Answer{Worker: id, Events: 3}.Generate(in, stream)
-			case time.Since(begun) < 300*time.Millisecond:
-				return workertest.Refusal(codes.ResourceExhausted, reason.WorkerFull, "full")
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
+		begun := time.Now()
+		cut := false
+		for id, w := range r.workers {
+			w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+				switch {
+				case !cut:
+					cut = true
+					return workertest.Answer{Worker: id, Events: 3}.Generate(in, stream)
+				case time.Since(begun) < 300*time.Millisecond:
+					return workertest.Refusal(codes.ResourceExhausted, reason.WorkerFull, "full")
+				}
+				return workertest.Whole(id).Generate(in, stream)
 			}
-			return workertest.Whole(id).Generate(in, stream)
 		}
-	}
-	in := ask(9)
-	got, err := r.generate(in)
-	require.NoError(t, err)
-	requireEqual(t, whole(t, in), got)
-	require.Less(t, r.workers["w1"].Generations.Load(), int64(60), "it asks less and less often")
+		in := ask(9)
+		got, err := r.generate(in)
+		require.NoError(t, err)
+		requireEqual(t, whole(t, in), got)
+		require.Less(t, r.workers["w1"].Generations.Load(), int64(60), "it asks less and less often")
+	})
 }

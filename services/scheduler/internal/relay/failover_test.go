@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -64,106 +65,116 @@ func TestWhereverAStreamBreaksItsClientGetsTheUndisturbedOne(t *testing.T) {
 	for name, in := range requests() {
 		for way, err := range ways {
 			t.Run(name+" lost "+way, func(t *testing.T) {
-				want := whole(t, in)
-				var cut atomic.Int64
-				r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
-				var attempts atomic.Int64
-				for id, w := range r.workers {
-					w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-						a := workertest.Whole(id)
-						if attempts.Add(1) == 1 { // whoever is asked first breaks off
-							a.Events, a.Err = int(cut.Load()), err
+				synctest.Test(t, func(t *testing.T) {
+					want := whole(t, in)
+					var cut atomic.Int64
+					r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
+					var attempts atomic.Int64
+					for id, w := range r.workers {
+						w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+							a := workertest.Whole(id)
+							if attempts.Add(1) == 1 { // whoever is asked first breaks off
+								a.Events, a.Err = int(cut.Load()), err
+							}
+							return a.Generate(in, stream)
 						}
-						return a.Generate(in, stream)
 					}
-				}
-				for k := 0; k < len(want); k++ {
-					attempts.Store(0)
-					cut.Store(int64(k))
-					got, err := r.generate(in)
-					require.NoError(t, err, "cut behind %d events", k)
-					requireEqual(t, want, got)
-					require.EqualValues(t, 2, attempts.Load(), "cut behind %d events", k)
-				}
-				r.idle()
+					for k := 0; k < len(want); k++ {
+						attempts.Store(0)
+						cut.Store(int64(k))
+						got, err := r.generate(in)
+						require.NoError(t, err, "cut behind %d events", k)
+						requireEqual(t, want, got)
+						require.EqualValues(t, 2, attempts.Load(), "cut behind %d events", k)
+					}
+					r.idle()
+				})
 			})
 		}
 	}
 }
 
 func TestAStreamThatIsBrokenBehindEveryTokenGoesOn(t *testing.T) {
-	once := workertest.Answer{Events: 2, Err: ways["with the connection's error"]} // `started` and a token, or `finished`
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": once, "w2": once})
-	in := ask(20)
-	got, err := r.generate(in)
-	require.NoError(t, err)
-	requireEqual(t, whole(t, in), got)
-	require.EqualValues(t, 21, r.workers["w1"].Generations.Load()+r.workers["w2"].Generations.Load())
+	synctest.Test(t, func(t *testing.T) {
+		once := workertest.Answer{Events: 2, Err: ways["with the connection's error"]} // `started` and a token, or `finished`
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": once, "w2": once})
+		in := ask(20)
+		got, err := r.generate(in)
+		require.NoError(t, err)
+		requireEqual(t, whole(t, in), got)
+		require.EqualValues(t, 21, r.workers["w1"].Generations.Load()+r.workers["w2"].Generations.Load())
+	})
 }
 
 func TestAKilledProcessIsNoticedByItsStreamAndReplaced(t *testing.T) {
-	slow := workertest.Whole("")
-	slow.Pause = 2 * time.Millisecond
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow, "w2": slow})
-	in := ask(60)
-	stream, err := r.inference.Generate(r.patient(), in)
-	require.NoError(t, err)
-	var got []*pb.GenerateResponse
-	for len(got) < 10 {
-		m, err := stream.Recv()
+	synctest.Test(t, func(t *testing.T) {
+		slow := workertest.Whole("")
+		slow.Pause = 2 * time.Millisecond
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow, "w2": slow})
+		in := ask(60)
+		stream, err := r.inference.Generate(r.patient(), in)
 		require.NoError(t, err)
-		got = append(got, m)
-	}
-	r.processes[got[0].GetStarted().GetWorkerId()].Kill()
-	rest, err := all(stream)
-	require.NoError(t, err)
-	requireEqual(t, whole(t, in), append(got, rest...))
+		var got []*pb.GenerateResponse
+		for len(got) < 10 {
+			m, err := stream.Recv()
+			require.NoError(t, err)
+			got = append(got, m)
+		}
+		r.processes[got[0].GetStarted().GetWorkerId()].Kill()
+		rest, err := all(stream)
+		require.NoError(t, err)
+		requireEqual(t, whole(t, in), append(got, rest...))
+	})
 }
 
 func TestAFrozenProcessIsNoticedByItsSilenceAndItsLateFramesAreDropped(t *testing.T) {
-	slow := workertest.Whole("")
-	slow.Pause = 2 * time.Millisecond
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow, "w2": slow})
-	in := ask(60)
-	stream, err := r.inference.Generate(r.patient(), in)
-	require.NoError(t, err)
-	var got []*pb.GenerateResponse
-	for len(got) < 10 {
-		m, err := stream.Recv()
+	synctest.Test(t, func(t *testing.T) {
+		slow := workertest.Whole("")
+		slow.Pause = 2 * time.Millisecond
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow, "w2": slow})
+		in := ask(60)
+		stream, err := r.inference.Generate(r.patient(), in)
 		require.NoError(t, err)
-		got = append(got, m)
-	}
-	frozen := r.processes[got[0].GetStarted().GetWorkerId()]
-	frozen.Freeze()
-	for len(got) < 30 {
-		m, err := stream.Recv()
+		var got []*pb.GenerateResponse
+		for len(got) < 10 {
+			m, err := stream.Recv()
+			require.NoError(t, err)
+			got = append(got, m)
+		}
+		frozen := r.processes[got[0].GetStarted().GetWorkerId()]
+		frozen.Freeze()
+		for len(got) < 30 {
+			m, err := stream.Recv()
+			require.NoError(t, err)
+			got = append(got, m)
+		}
+		frozen.Thaw() // and sends what it had
+		rest, err := all(stream)
 		require.NoError(t, err)
-		got = append(got, m)
-	}
-	frozen.Thaw() // and sends what it had
-	rest, err := all(stream)
-	require.NoError(t, err)
-	requireEqual(t, whole(t, in), append(got, rest...))
-	r.idle()
+		requireEqual(t, whole(t, in), append(got, rest...))
+		r.idle()
+	})
 }
 
 func TestAWorkerThatComesBackGoesOnWithWhatItLost(t *testing.T) {
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {Events: 3, Err: ways["with OK"]}})
-	in := ask(9)
-	stream, err := r.inference.Generate(r.patient(), in)
-	require.NoError(t, err)
-	var got []*pb.GenerateResponse
-	for len(got) < 3 {
-		m, err := stream.Recv()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {Events: 3, Err: ways["with OK"]}})
+		in := ask(9)
+		stream, err := r.inference.Generate(r.patient(), in)
 		require.NoError(t, err)
-		got = append(got, m)
-	}
-	r.processes["w1"].Kill()
-	r.await(0)
-	r.start("w1", workertest.Whole("w1"))
-	rest, err := all(stream)
-	require.NoError(t, err)
-	requireEqual(t, whole(t, in), append(got, rest...))
+		var got []*pb.GenerateResponse
+		for len(got) < 3 {
+			m, err := stream.Recv()
+			require.NoError(t, err)
+			got = append(got, m)
+		}
+		r.processes["w1"].Kill()
+		r.await(0)
+		r.start("w1", workertest.Whole("w1"))
+		rest, err := all(stream)
+		require.NoError(t, err)
+		requireEqual(t, whole(t, in), append(got, rest...))
+	})
 }
 
 func TestAnEndBehindEveryFinishedIsGoodWhateverIsSaid(t *testing.T) {
@@ -175,11 +186,13 @@ func TestAnEndBehindEveryFinishedIsGoodWhateverIsSaid(t *testing.T) {
 	}
 	for way, err := range said {
 		t.Run(way, func(t *testing.T) {
-			r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {Events: events, Err: err}})
-			got, err := r.generate(in)
-			require.NoError(t, err)
-			requireEqual(t, whole(t, in), got)
-			require.EqualValues(t, 1, r.workers["w1"].Generations.Load())
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {Events: events, Err: err}})
+				got, err := r.generate(in)
+				require.NoError(t, err)
+				requireEqual(t, whole(t, in), got)
+				require.EqualValues(t, 1, r.workers["w1"].Generations.Load())
+			})
 		})
 	}
 }
@@ -191,32 +204,34 @@ func TestARequestThatNoWorkerSurvivesIsGivenToThree(t *testing.T) {
 		"behind two tokens":      {3, 3, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			answers := map[string]workertest.Answer{}
-			var had atomic.Int64
-			for i := range 5 {
-				answers[fmt.Sprintf("w%d", i)] = workertest.Whole("")
-			}
-			r := newRig(t, relay.Options{}, answers)
-			for id, w := range r.workers {
-				w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-					a := workertest.Answer{Worker: id, Events: tc.events, Err: ways["with the connection's error"]}
-					if had.Add(1) > 1 && tc.events > 1 {
-						a.Events = 1 // those behind the first bring no token
-					}
-					return a.Generate(in, stream)
+			synctest.Test(t, func(t *testing.T) {
+				answers := map[string]workertest.Answer{}
+				var had atomic.Int64
+				for i := range 5 {
+					answers[fmt.Sprintf("w%d", i)] = workertest.Whole("")
 				}
-			}
-			got, err := r.generate(ask(9))
-			require.Equal(t, reason.WorkerLost, rpc.Reason(err), "%v", err)
-			require.Equal(t, codes.Unavailable, status.Code(err))
-			require.Equal(t, fmt.Sprint(tc.tokens), rpc.Info(err).GetMetadata()["tokens_relayed"])
-			require.Len(t, got, tc.events)
-			want := tc.generations
-			if tc.events > 1 {
-				want++ // the one that brought tokens was none of the three in vain
-			}
-			require.EqualValues(t, want, had.Load())
-			r.idle()
+				r := newRig(t, relay.Options{}, answers)
+				for id, w := range r.workers {
+					w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+						a := workertest.Answer{Worker: id, Events: tc.events, Err: ways["with the connection's error"]}
+						if had.Add(1) > 1 && tc.events > 1 {
+							a.Events = 1 // those behind the first bring no token
+						}
+						return a.Generate(in, stream)
+					}
+				}
+				got, err := r.generate(ask(9))
+				require.Equal(t, reason.WorkerLost, rpc.Reason(err), "%v", err)
+				require.Equal(t, codes.Unavailable, status.Code(err))
+				require.Equal(t, fmt.Sprint(tc.tokens), rpc.Info(err).GetMetadata()["tokens_relayed"])
+				require.Len(t, got, tc.events)
+				want := tc.generations
+				if tc.events > 1 {
+					want++ // the one that brought tokens was none of the three in vain
+				}
+				require.EqualValues(t, want, had.Load())
+				r.idle()
+			})
 		})
 	}
 }
@@ -231,29 +246,31 @@ func TestAWorkerThatLiesInItsSecondStartedIsPassedOver(t *testing.T) {
 		"by saying nothing":     func(s *pb.Started) { s.ResumedTokens = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}, "w3": {}})
-			var attempts atomic.Int64
-			for id, w := range r.workers {
-				w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-					a := workertest.Whole(id)
-					switch attempts.Add(1) {
-					case 1:
-						a.Events = 4
-					case 2:
-						a.Change = func(e *pb.GenerateResponse) {
-							if e.GetStarted() != nil {
-								lie(e.GetStarted())
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}, "w3": {}})
+				var attempts atomic.Int64
+				for id, w := range r.workers {
+					w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+						a := workertest.Whole(id)
+						switch attempts.Add(1) {
+						case 1:
+							a.Events = 4
+						case 2:
+							a.Change = func(e *pb.GenerateResponse) {
+								if e.GetStarted() != nil {
+									lie(e.GetStarted())
+								}
 							}
 						}
+						return a.Generate(in, stream)
 					}
-					return a.Generate(in, stream)
 				}
-			}
-			in := ask(9)
-			got, err := r.generate(in)
-			require.NoError(t, err)
-			requireEqual(t, whole(t, in), got)
-			require.EqualValues(t, 3, attempts.Load())
+				in := ask(9)
+				got, err := r.generate(in)
+				require.NoError(t, err)
+				requireEqual(t, whole(t, in), got)
+				require.EqualValues(t, 3, attempts.Load())
+			})
 		})
 	}
 }
@@ -270,165 +287,179 @@ func TestOnAnotherClassAStreamGoesOnAndSaysSoOrIsRefused(t *testing.T) {
 		"the client itself expects the class": {options: relay.Options{FailoverWait: wait}, expect: proto.String("class")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			first, second := workertest.Answer{Events: 4, Hold: true}, workertest.Whole("")
-			second.Class = "another"
-			r := newRig(t, tc.options, map[string]workertest.Answer{"w1": first, "w2": second})
-			in := ask(9)
-			if in.ExpectClassId = tc.expect; tc.expect == nil { // w1 is to begin
-				r.workers["w2"].Change(func(report *pb.WorkerReport) { report.State = pb.WorkerState_WORKER_STATE_NOT_READY })
-				require.Eventually(t, func() bool { return !r.fleet.Snapshot().Route.Workers[1].Serves() }, hang, time.Millisecond)
-			}
-			stream, err := r.inference.Generate(r.patient(), in)
-			require.NoError(t, err)
-			var got []*pb.GenerateResponse
-			for len(got) < 4 {
-				m, err := stream.Recv()
+			synctest.Test(t, func(t *testing.T) {
+				first, second := workertest.Answer{Events: 4, Hold: true}, workertest.Whole("")
+				second.Class = "another"
+				r := newRig(t, tc.options, map[string]workertest.Answer{"w1": first, "w2": second})
+				in := ask(9)
+				if in.ExpectClassId = tc.expect; tc.expect == nil { // w1 is to begin
+					r.workers["w2"].Change(func(report *pb.WorkerReport) { report.State = pb.WorkerState_WORKER_STATE_NOT_READY })
+					require.Eventually(t, func() bool { return !r.fleet.Snapshot().Route.Workers[1].Serves() }, hang, time.Millisecond)
+				}
+				stream, err := r.inference.Generate(r.patient(), in)
 				require.NoError(t, err)
-				got = append(got, m)
-			}
-			r.processes["w1"].Kill()
-			r.workers["w2"].Change(func(report *pb.WorkerReport) { report.State = pb.WorkerState_WORKER_STATE_READY })
-			rest, err := all(stream)
-			if !tc.exact {
-				require.Equal(t, reason.WorkerLost, rpc.Reason(err), "%v", err)
-				require.Empty(t, rest)
-				return
-			}
-			require.NoError(t, err)
-			again := rest[0].GetStarted()
-			require.NotNil(t, again, "it is told")
-			require.NotNil(t, again.Exact)
-			require.False(t, again.GetExact())
-			require.Equal(t, "another", again.GetClassId())
-			requireEqual(t, whole(t, in), append(got, rest[1:]...)) // this fake gives the same tokens on every class
+				var got []*pb.GenerateResponse
+				for len(got) < 4 {
+					m, err := stream.Recv()
+					require.NoError(t, err)
+					got = append(got, m)
+				}
+				r.processes["w1"].Kill()
+				r.workers["w2"].Change(func(report *pb.WorkerReport) { report.State = pb.WorkerState_WORKER_STATE_READY })
+				rest, err := all(stream)
+				if !tc.exact {
+					require.Equal(t, reason.WorkerLost, rpc.Reason(err), "%v", err)
+					require.Empty(t, rest)
+					return
+				}
+				require.NoError(t, err)
+				again := rest[0].GetStarted()
+				require.NotNil(t, again, "it is told")
+				require.NotNil(t, again.Exact)
+				require.False(t, again.GetExact())
+				require.Equal(t, "another", again.GetClassId())
+				requireEqual(t, whole(t, in), append(got, rest[1:]...)) // this fake gives the same tokens on every class
+			})
 		})
 	}
 }
 
 func TestAResumeWaitsWithinTheDeadlineAndThenSaysWhatWasUsed(t *testing.T) {
-	r := newRig(t, relay.Options{FailoverWait: time.Millisecond}, map[string]workertest.Answer{"w1": {}})
-	sent := make(chan struct{})
-	r.workers["w1"].OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-		err := workertest.Answer{Worker: "w1", Events: 3}.Generate(in, stream)
-		<-sent
-		return err
-	}
-	ctx, cancel := context.WithTimeout(r.patient(), 5*time.Second)
-	defer cancel()
-	begun := time.Now()
-	stream, err := r.inference.Generate(ctx, ask(9))
-	require.NoError(t, err)
-	for range 3 {
-		_, err := stream.Recv()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{FailoverWait: time.Millisecond}, map[string]workertest.Answer{"w1": {}})
+		sent := make(chan struct{})
+		r.workers["w1"].OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+			err := workertest.Answer{Worker: "w1", Events: 3}.Generate(in, stream)
+			<-sent
+			return err
+		}
+		ctx, cancel := context.WithTimeout(r.patient(), 5*time.Second)
+		defer cancel()
+		begun := time.Now()
+		stream, err := r.inference.Generate(ctx, ask(9))
 		require.NoError(t, err)
-	}
-	r.processes["w1"].Kill()
-	close(sent)
-	_, err = all(stream)
-	require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)
-	require.Equal(t, rpc.SchedulerDomain, rpc.Domain(err), "the call's own deadline is not what ended it: its trailers would be lost")
-	require.Greater(t, time.Since(begun), time.Second, "--failover-wait is for calls without a deadline")
-	usage := &pb.Usage{}
-	require.Len(t, stream.Trailer().Get(rpc.UsageTrailer), 1)
-	require.NoError(t, proto.Unmarshal([]byte(stream.Trailer().Get(rpc.UsageTrailer)[0]), usage))
-	require.True(t, proto.Equal(&pb.Usage{PromptTokens: workertest.PromptTokens, CompletionTokens: 2}, usage), "%v", usage)
+		for range 3 {
+			_, err := stream.Recv()
+			require.NoError(t, err)
+		}
+		r.processes["w1"].Kill()
+		close(sent)
+		_, err = all(stream)
+		require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)
+		require.Equal(t, rpc.SchedulerDomain, rpc.Domain(err), "the call's own deadline is not what ended it: its trailers would be lost")
+		require.Greater(t, time.Since(begun), time.Second, "--failover-wait is for calls without a deadline")
+		usage := &pb.Usage{}
+		require.Len(t, stream.Trailer().Get(rpc.UsageTrailer), 1)
+		require.NoError(t, proto.Unmarshal([]byte(stream.Trailer().Get(rpc.UsageTrailer)[0]), usage))
+		require.True(t, proto.Equal(&pb.Usage{PromptTokens: workertest.PromptTokens, CompletionTokens: 2}, usage), "%v", usage)
+	})
 }
 
 func TestACallThatIsCancelledWhileItWaitsForAWorkerEnds(t *testing.T) {
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {Events: 3}})
-	ctx, cancel := context.WithCancel(r.patient())
-	stream, err := r.inference.Generate(ctx, ask(9))
-	require.NoError(t, err)
-	_, err = stream.Recv()
-	require.NoError(t, err)
-	r.processes["w1"].Kill()
-	r.await(0)
-	cancel()
-	_, err = all(stream)
-	require.Equal(t, codes.Canceled, status.Code(err))
-	r.idle() // NoLeaks says that the call has ended
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {Events: 3}})
+		ctx, cancel := context.WithCancel(r.patient())
+		stream, err := r.inference.Generate(ctx, ask(9))
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		require.NoError(t, err)
+		r.processes["w1"].Kill()
+		r.await(0)
+		cancel()
+		_, err = all(stream)
+		require.Equal(t, codes.Canceled, status.Code(err))
+		r.idle() // NoLeaks says that the call has ended
+	})
 }
 
 func TestARetryThatFindsNoOtherWorkerTakesTheFirstAgainAndGivesItsWord(t *testing.T) {
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {Err: ways["with the connection's error"]}})
-	_, err := r.generate(ask(3))
-	require.Equal(t, reason.WorkerLost, rpc.Reason(err), "%v", err)
-	require.Equal(t, "w1", rpc.Info(err).GetMetadata()["worker_id"])
-	require.EqualValues(t, 3, r.workers["w1"].Generations.Load(), "as often as on others")
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {Err: ways["with the connection's error"]}})
+		_, err := r.generate(ask(3))
+		require.Equal(t, reason.WorkerLost, rpc.Reason(err), "%v", err)
+		require.Equal(t, "w1", rpc.Info(err).GetMetadata()["worker_id"])
+		require.EqualValues(t, 3, r.workers["w1"].Generations.Load(), "as often as on others")
+	})
 }
 
 func TestWhenManyFirstAttemptsFailTheyAreNoLongerTriedAgainAndResumesAre(t *testing.T) {
-	broken := workertest.Answer{Err: ways["with the connection's error"]}
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": broken, "w2": broken})
-	generations := func() int64 { return r.workers["w1"].Generations.Load() + r.workers["w2"].Generations.Load() }
-	calls := int64(0)
-	for tried := int64(3); tried > 1; calls++ { // until a call is not tried again
-		before := generations()
-		_, err := r.generate(ask(1))
-		require.Equal(t, reason.WorkerLost, rpc.Reason(err))
-		require.Less(t, calls, int64(5000))
-		tried = generations() - before
-	}
-	require.Greater(t, calls, int64(450), "one lost worker's calls are tried again")
-	cut := true
-	for id, w := range r.workers {
-		w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-			a := workertest.Whole(id)
-			if cut {
-				a.Events = 3
-			}
-			cut = false
-			return a.Generate(in, stream)
+	synctest.Test(t, func(t *testing.T) {
+		broken := workertest.Answer{Err: ways["with the connection's error"]}
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": broken, "w2": broken})
+		generations := func() int64 { return r.workers["w1"].Generations.Load() + r.workers["w2"].Generations.Load() }
+		calls := int64(0)
+		for tried := int64(3); tried > 1; calls++ { // until a call is not tried again
+			before := generations()
+			_, err := r.generate(ask(1))
+			require.Equal(t, reason.WorkerLost, rpc.Reason(err))
+			require.Less(t, calls, int64(5000))
+			tried = generations() - before
 		}
-	}
-	in := ask(9)
-	got, err := r.generate(in)
-	require.NoError(t, err)
-	requireEqual(t, whole(t, in), got)
+		require.Greater(t, calls, int64(450), "one lost worker's calls are tried again")
+		cut := true
+		for id, w := range r.workers {
+			w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+				a := workertest.Whole(id)
+				if cut {
+					a.Events = 3
+				}
+				cut = false
+				return a.Generate(in, stream)
+			}
+		}
+		in := ask(9)
+		got, err := r.generate(in)
+		require.NoError(t, err)
+		requireEqual(t, whole(t, in), got)
+	})
 }
 
 func TestOtherMethodsAreTriedAgainUntilTheirFirstFrame(t *testing.T) {
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
-	for id, w := range r.workers {
-		w.OnTokenize = func() error {
-			if id == "w1" {
-				return status.Error(codes.Unavailable, "gone")
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
+		for id, w := range r.workers {
+			w.OnTokenize = func() error {
+				if id == "w1" {
+					return status.Error(codes.Unavailable, "gone")
+				}
+				return nil
 			}
-			return nil
 		}
-	}
-	for range 10 {
-		out, err := r.inference.Tokenize(r.patient(), &pb.TokenizeRequest{Model: "m", Input: &pb.TokenizeRequest_Text{Text: "ab"}})
-		require.NoError(t, err)
-		require.Len(t, out.GetTokenIds(), 2)
-	}
-	for _, w := range r.workers {
-		w.OnTokenize = func() error { return status.Error(codes.Unavailable, "gone") }
-	}
-	_, err := r.inference.Tokenize(r.patient(), &pb.TokenizeRequest{Model: "m"})
-	require.Equal(t, reason.WorkerLost, rpc.Reason(err))
+		for range 10 {
+			out, err := r.inference.Tokenize(r.patient(), &pb.TokenizeRequest{Model: "m", Input: &pb.TokenizeRequest_Text{Text: "ab"}})
+			require.NoError(t, err)
+			require.Len(t, out.GetTokenIds(), 2)
+		}
+		for _, w := range r.workers {
+			w.OnTokenize = func() error { return status.Error(codes.Unavailable, "gone") }
+		}
+		_, err := r.inference.Tokenize(r.patient(), &pb.TokenizeRequest{Model: "m"})
+		require.Equal(t, reason.WorkerLost, rpc.Reason(err))
+	})
 }
 
 // A reader that does not read holds its stream back with a frame in the scheduler's hands. The worker is lost then: that frame is
 // sent, what the worker had sent behind it is not, and the log knows which is which.
 func TestAFrameThatIsReceivedAndNotYetSentIsSentOnce(t *testing.T) {
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
-	var sent atomic.Int64
-	for id, w := range r.workers {
-		a := workertest.Whole(id)
-		a.Change = func(*pb.GenerateResponse) { sent.Add(1) }
-		w.OnGenerate = a.Generate
-	}
-	in := ask(20_000)
-	stream, got := r.begin(in, 3)
-	for last := int64(-1); sent.Load() != last; { // until every window between worker and reader is full
-		last = sent.Load()
-		time.Sleep(200 * time.Millisecond)
-	}
-	require.Less(t, sent.Load(), int64(20_000), "it is held back")
-	r.processes[got[0].GetStarted().GetWorkerId()].Kill()
-	rest, err := all(stream)
-	require.NoError(t, err)
-	requireEqual(t, whole(t, in), append(got, rest...))
-	require.Greater(t, sent.Load(), int64(20_002), "what was under way was computed again")
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
+		var sent atomic.Int64
+		for id, w := range r.workers {
+			a := workertest.Whole(id)
+			a.Change = func(*pb.GenerateResponse) { sent.Add(1) }
+			w.OnGenerate = a.Generate
+		}
+		in := ask(20_000)
+		stream, got := r.begin(in, 3)
+		for last := int64(-1); sent.Load() != last; { // until every window between worker and reader is full
+			last = sent.Load()
+			time.Sleep(200 * time.Millisecond)
+		}
+		require.Less(t, sent.Load(), int64(20_000), "it is held back")
+		r.processes[got[0].GetStarted().GetWorkerId()].Kill()
+		rest, err := all(stream)
+		require.NoError(t, err)
+		requireEqual(t, whole(t, in), append(got, rest...))
+		require.Greater(t, sent.Load(), int64(20_002), "what was under way was computed again")
+	})
 }

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -46,46 +47,50 @@ func (r *rig) begin(in *pb.GenerateRequest, events int) (grpc.ServerStreamingCli
 }
 
 func TestTheStreamsOfAWorkerThatDrainsMoveToAPeer(t *testing.T) {
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
-	in := ask(400)
-	type call struct {
-		stream grpc.ServerStreamingClient[pb.GenerateResponse]
-		got    []*pb.GenerateResponse
-	}
-	var calls []call
-	for range 6 {
-		stream, got := r.begin(in, 4)
-		calls = append(calls, call{stream, got})
-	}
-	r.drain("w1", true)
-	require.Eventually(t, func() bool { return r.workers["w1"].Running.Load() == 0 }, hang, time.Millisecond)
-	require.Eventually(t, func() bool { return r.workers["w2"].Running.Load() == 6 }, hang, time.Millisecond, "long before they end")
-	for _, c := range calls {
-		rest, err := all(c.stream)
-		require.NoError(t, err)
-		requireEqual(t, whole(t, in), append(c.got, rest...))
-	}
-	r.idle()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
+		in := ask(400)
+		type call struct {
+			stream grpc.ServerStreamingClient[pb.GenerateResponse]
+			got    []*pb.GenerateResponse
+		}
+		var calls []call
+		for range 6 {
+			stream, got := r.begin(in, 4)
+			calls = append(calls, call{stream, got})
+		}
+		r.drain("w1", true)
+		require.Eventually(t, func() bool { return r.workers["w1"].Running.Load() == 0 }, hang, time.Millisecond)
+		require.Eventually(t, func() bool { return r.workers["w2"].Running.Load() == 6 }, hang, time.Millisecond, "long before they end")
+		for _, c := range calls {
+			rest, err := all(c.stream)
+			require.NoError(t, err)
+			requireEqual(t, whole(t, in), append(c.got, rest...))
+		}
+		r.idle()
+	})
 }
 
 func TestADrainThatIsTakenBackMovesNothingThatComesLater(t *testing.T) {
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
-	for range 2 {
-		r.workers["w2"].Change(func(report *pb.WorkerReport) { report.State = pb.WorkerState_WORKER_STATE_NOT_READY })
-		require.Eventually(t, func() bool { return !r.fleet.Snapshot().Route.Workers[1].Serves() }, hang, time.Millisecond)
-		stream, got := r.begin(ask(30), 3)
-		require.Equal(t, "w1", got[0].GetStarted().GetWorkerId())
-		r.drain("w2", false)
-		require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[1].Serves() }, hang, time.Millisecond)
-		before := r.workers["w2"].Generations.Load()
-		r.drain("w1", true)
-		rest, err := all(stream)
-		require.NoError(t, err)
-		requireEqual(t, whole(t, ask(30)), append(got, rest...))
-		require.Equal(t, before+1, r.workers["w2"].Generations.Load(), "each drain moves it once")
-		r.drain("w1", false)
-		require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[0].Serves() }, hang, time.Millisecond)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
+		for range 2 {
+			r.workers["w2"].Change(func(report *pb.WorkerReport) { report.State = pb.WorkerState_WORKER_STATE_NOT_READY })
+			require.Eventually(t, func() bool { return !r.fleet.Snapshot().Route.Workers[1].Serves() }, hang, time.Millisecond)
+			stream, got := r.begin(ask(30), 3)
+			require.Equal(t, "w1", got[0].GetStarted().GetWorkerId())
+			r.drain("w2", false)
+			require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[1].Serves() }, hang, time.Millisecond)
+			before := r.workers["w2"].Generations.Load()
+			r.drain("w1", true)
+			rest, err := all(stream)
+			require.NoError(t, err)
+			requireEqual(t, whole(t, ask(30)), append(got, rest...))
+			require.Equal(t, before+1, r.workers["w2"].Generations.Load(), "each drain moves it once")
+			r.drain("w1", false)
+			require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[0].Serves() }, hang, time.Millisecond)
+		}
+	})
 }
 
 func TestWithoutAPeerOfItsClassAStreamIsLeftToFinish(t *testing.T) {
@@ -96,75 +101,81 @@ func TestWithoutAPeerOfItsClassAStreamIsLeftToFinish(t *testing.T) {
 		"beside a worker of another class": {"w1": slow(), "w2": other},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, relay.Options{}, answers)
-			in := ask(20)
-			in.ExpectClassId = proto.String("class") // which w1 alone has
-			stream, got := r.begin(in, 3)
-			r.drain("w1", true)
-			rest, err := all(stream)
-			require.NoError(t, err)
-			requireEqual(t, whole(t, in), append(got, rest...))
-			require.EqualValues(t, 1, r.workers["w1"].Generations.Load())
-			if w2 := r.workers["w2"]; w2 != nil {
-				require.Zero(t, w2.Generations.Load())
-			}
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, relay.Options{}, answers)
+				in := ask(20)
+				in.ExpectClassId = proto.String("class") // which w1 alone has
+				stream, got := r.begin(in, 3)
+				r.drain("w1", true)
+				rest, err := all(stream)
+				require.NoError(t, err)
+				requireEqual(t, whole(t, in), append(got, rest...))
+				require.EqualValues(t, 1, r.workers["w1"].Generations.Load())
+				if w2 := r.workers["w2"]; w2 != nil {
+					require.Zero(t, w2.Generations.Load())
+				}
+			})
 		})
 	}
 }
 
 func TestACallThatWaitsForItsFirstTokenMovesUnseen(t *testing.T) {
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
-	var first atomic.Pointer[string]
-	for id, w := range r.workers {
-		w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-			if first.CompareAndSwap(nil, &id) {
-				<-stream.Context().Done() // it has not begun
-				return stream.Context().Err()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
+		var first atomic.Pointer[string]
+		for id, w := range r.workers {
+			w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+				if first.CompareAndSwap(nil, &id) {
+					<-stream.Context().Done() // it has not begun
+					return stream.Context().Err()
+				}
+				if len(in.GetResume()) > 0 {
+					t.Error("nothing is to be resumed")
+				}
+				return workertest.Whole(id).Generate(in, stream)
 			}
-			if len(in.GetResume()) > 0 {
-				t.Error("nothing is to be resumed")
-			}
-			return workertest.Whole(id).Generate(in, stream)
 		}
-	}
-	in := ask(5)
-	stream, err := r.inference.Generate(r.patient(), in)
-	require.NoError(t, err)
-	require.Eventually(t, func() bool { return first.Load() != nil }, hang, time.Millisecond)
-	r.drain(*first.Load(), true)
-	got, err := all(stream)
-	require.NoError(t, err)
-	requireEqual(t, whole(t, in), got)
-	r.idle()
+		in := ask(5)
+		stream, err := r.inference.Generate(r.patient(), in)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return first.Load() != nil }, hang, time.Millisecond)
+		r.drain(*first.Load(), true)
+		got, err := all(stream)
+		require.NoError(t, err)
+		requireEqual(t, whole(t, in), got)
+		r.idle()
+	})
 }
 
 func TestASecondDrainMovesWhatTheFirstCouldNot(t *testing.T) {
-	r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
-	serving := func(worker int, is bool) {
-		t.Helper()
-		require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[worker].Serves() == is }, hang, time.Millisecond)
-	}
-	searching := func(n int) {
-		t.Helper()
-		require.Eventually(t, func() bool { return r.places.Stats()[0].Resuming == n }, hang, time.Millisecond)
-	}
-	r.drain("w2", true)
-	serving(1, false)
-	in := ask(1200)
-	stream, got := r.begin(in, 3)
-	r.drain("w1", true)
-	searching(1)
-	searching(0)
-	require.EqualValues(t, 1, r.workers["w1"].Running.Load(), "nobody took it, and it goes on where it is")
-	r.drain("w1", false)
-	r.drain("w2", false)
-	serving(0, true)
-	serving(1, true)
-	r.drain("w1", true)
-	require.Eventually(t, func() bool { return r.workers["w2"].Running.Load() == 1 }, hang, time.Millisecond, "long before it ends")
-	rest, err := all(stream)
-	require.NoError(t, err)
-	requireEqual(t, whole(t, in), append(got, rest...))
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
+		serving := func(worker int, is bool) {
+			t.Helper()
+			require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[worker].Serves() == is }, hang, time.Millisecond)
+		}
+		searching := func(n int) {
+			t.Helper()
+			require.Eventually(t, func() bool { return r.places.Stats()[0].Resuming == n }, hang, time.Millisecond)
+		}
+		r.drain("w2", true)
+		serving(1, false)
+		in := ask(1200)
+		stream, got := r.begin(in, 3)
+		r.drain("w1", true)
+		searching(1)
+		searching(0)
+		require.EqualValues(t, 1, r.workers["w1"].Running.Load(), "nobody took it, and it goes on where it is")
+		r.drain("w1", false)
+		r.drain("w2", false)
+		serving(0, true)
+		serving(1, true)
+		r.drain("w1", true)
+		require.Eventually(t, func() bool { return r.workers["w2"].Running.Load() == 1 }, hang, time.Millisecond, "long before it ends")
+		rest, err := all(stream)
+		require.NoError(t, err)
+		requireEqual(t, whole(t, in), append(got, rest...))
+	})
 }
 
 // Of four outputs three have ended: the one that is left needs one place, and that is all there is elsewhere.
@@ -174,38 +185,40 @@ func TestAStreamTakesAPlaceForEachOutputThatHasNotEnded(t *testing.T) {
 		"whose worker dies":   func(r *rig) { r.processes["w1"].Kill() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": workertest.Whole("")})
-			in := ask(2)
-			in.Sampling = &pb.Sampling{NumSequences: proto.Int32(4), Seed: proto.Uint64(3)}
-			want := whole(t, in)
-			ends := 0
-			for at, e := range want { // up to the third end
-				if e.GetFinished() != nil {
-					if ends++; ends == 3 {
-						ends = at + 1
-						break
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": workertest.Whole("")})
+				in := ask(2)
+				in.Sampling = &pb.Sampling{NumSequences: proto.Int32(4), Seed: proto.Uint64(3)}
+				want := whole(t, in)
+				ends := 0
+				for at, e := range want { // up to the third end
+					if e.GetFinished() != nil {
+						if ends++; ends == 3 {
+							ends = at + 1
+							break
+						}
 					}
 				}
-			}
-			r.workers["w1"].OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-				_ = workertest.Answer{Worker: "w1", Events: ends}.Generate(in, stream)
-				<-stream.Context().Done()
-				return stream.Context().Err()
-			}
-			r.workers["w2"].Change(func(report *pb.WorkerReport) { // two places, two sequences of others, and two for those that resume
-				report.Models[0].Loaded = &pb.LoadResult{MaxSequences: 2}
-				report.Load = &pb.LoadStatus{Models: []*pb.ModelLoad{{Name: "m", Running: 3}}}
-				report.State = pb.WorkerState_WORKER_STATE_NOT_READY
+				r.workers["w1"].OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+					_ = workertest.Answer{Worker: "w1", Events: ends}.Generate(in, stream)
+					<-stream.Context().Done()
+					return stream.Context().Err()
+				}
+				r.workers["w2"].Change(func(report *pb.WorkerReport) { // two places, two sequences of others, and two for those that resume
+					report.Models[0].Loaded = &pb.LoadResult{MaxSequences: 2}
+					report.Load = &pb.LoadStatus{Models: []*pb.ModelLoad{{Name: "m", Running: 3}}}
+					report.State = pb.WorkerState_WORKER_STATE_NOT_READY
+				})
+				load := func() *route.ModelLoad { return r.fleet.Snapshot().Members[1].Load.Of("m") }
+				require.Eventually(t, func() bool { return !r.fleet.Snapshot().Route.Workers[1].Serves() && load().Foreign() == 3 }, hang, time.Millisecond)
+				stream, got := r.begin(in, ends)
+				r.drain("w2", false)
+				require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[1].Serves() }, hang, time.Millisecond)
+				leave(r)
+				rest, err := all(stream)
+				require.NoError(t, err)
+				requireEqual(t, want, append(got, rest...))
 			})
-			load := func() *route.ModelLoad { return r.fleet.Snapshot().Members[1].Load.Of("m") }
-			require.Eventually(t, func() bool { return !r.fleet.Snapshot().Route.Workers[1].Serves() && load().Foreign() == 3 }, hang, time.Millisecond)
-			stream, got := r.begin(in, ends)
-			r.drain("w2", false)
-			require.Eventually(t, func() bool { return r.fleet.Snapshot().Route.Workers[1].Serves() }, hang, time.Millisecond)
-			leave(r)
-			rest, err := all(stream)
-			require.NoError(t, err)
-			requireEqual(t, want, append(got, rest...))
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -82,67 +83,75 @@ func TestAnObserverIsToldOfEachGeneration(t *testing.T) {
 		"that goes on behind its last token": {first: workertest.Answer{Events: 6, Err: lost}, again: []relay.Again{relay.Resumed}, tokens: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &witness{}
-			tc.options.Observer = w
-			r := newRig(t, tc.options, map[string]workertest.Answer{"w1": {}, "w2": {}})
-			var attempts atomic.Int64
-			for id, is := range r.workers {
-				is.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-					a := workertest.Whole(id)
-					if attempts.Add(1) == 1 {
-						a = tc.first
-						a.Worker = id
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				tc.options.Observer = w
+				r := newRig(t, tc.options, map[string]workertest.Answer{"w1": {}, "w2": {}})
+				var attempts atomic.Int64
+				for id, is := range r.workers {
+					is.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+						a := workertest.Whole(id)
+						if attempts.Add(1) == 1 {
+							a = tc.first
+							a.Worker = id
+						}
+						return a.Generate(in, stream)
 					}
-					return a.Generate(in, stream)
 				}
-			}
-			_, err := r.generate(ask(5))
-			require.NoError(t, err)
-			w.ended(t, 1)
-			require.Equal(t, []string{"m"}, w.placed)
-			require.Equal(t, 1, w.first)
-			require.Equal(t, tc.tokens, w.tokens)
-			require.Equal(t, tc.again, w.again)
-			require.Equal(t, []codes.Code{codes.OK}, w.ends)
+				_, err := r.generate(ask(5))
+				require.NoError(t, err)
+				w.ended(t, 1)
+				require.Equal(t, []string{"m"}, w.placed)
+				require.Equal(t, 1, w.first)
+				require.Equal(t, tc.tokens, w.tokens)
+				require.Equal(t, tc.again, w.again)
+				require.Equal(t, []codes.Code{codes.OK}, w.ends)
+			})
 		})
 	}
 }
 
 func TestAnObserverIsToldOfAStreamThatNobodyTakes(t *testing.T) {
-	w := &witness{}
-	r := newRig(t, relay.Options{FailoverWait: 50 * time.Millisecond, Observer: w},
-		map[string]workertest.Answer{"w1": {Events: 3, Hold: true}})
-	stream, _ := r.begin(ask(9), 3)
-	r.processes["w1"].Kill()
-	_, err := all(stream)
-	require.Error(t, err)
-	w.ended(t, 1)
-	require.Equal(t, []relay.Again{relay.Lost}, w.again)
-	require.Equal(t, []codes.Code{codes.Unavailable}, w.ends)
-	require.EqualValues(t, 2, w.tokens)
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		r := newRig(t, relay.Options{FailoverWait: 50 * time.Millisecond, Observer: w},
+			map[string]workertest.Answer{"w1": {Events: 3, Hold: true}})
+		stream, _ := r.begin(ask(9), 3)
+		r.processes["w1"].Kill()
+		_, err := all(stream)
+		require.Error(t, err)
+		w.ended(t, 1)
+		require.Equal(t, []relay.Again{relay.Lost}, w.again)
+		require.Equal(t, []codes.Code{codes.Unavailable}, w.ends)
+		require.EqualValues(t, 2, w.tokens)
+	})
 }
 
 func TestAnObserverIsToldOfStreamsThatMove(t *testing.T) {
-	w := &witness{}
-	r := newRig(t, relay.Options{Observer: w}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
-	stream, got := r.begin(ask(200), 4)
-	r.drain(got[0].GetStarted().GetWorkerId(), true)
-	_, err := all(stream)
-	require.NoError(t, err)
-	w.ended(t, 1)
-	require.Equal(t, []relay.Again{relay.Moved}, w.again)
-	require.EqualValues(t, 200, w.tokens, "none twice")
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		r := newRig(t, relay.Options{Observer: w}, map[string]workertest.Answer{"w1": slow(), "w2": slow()})
+		stream, got := r.begin(ask(200), 4)
+		r.drain(got[0].GetStarted().GetWorkerId(), true)
+		_, err := all(stream)
+		require.NoError(t, err)
+		w.ended(t, 1)
+		require.Equal(t, []relay.Again{relay.Moved}, w.again)
+		require.EqualValues(t, 200, w.tokens, "none twice")
+	})
 }
 
 func TestAnObserverIsNotToldOfWhatIsRefused(t *testing.T) {
-	w := &witness{}
-	r := newRig(t, relay.Options{Observer: w}, map[string]workertest.Answer{"w1": workertest.Whole("")})
-	in := ask(3)
-	in.Model = "a name that a caller made up"
-	_, err := r.generate(in)
-	require.Error(t, err)
-	_, err = r.generate(ask(1))
-	require.NoError(t, err)
-	w.ended(t, 1)
-	require.Equal(t, []string{"m"}, w.placed)
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		r := newRig(t, relay.Options{Observer: w}, map[string]workertest.Answer{"w1": workertest.Whole("")})
+		in := ask(3)
+		in.Model = "a name that a caller made up"
+		_, err := r.generate(in)
+		require.Error(t, err)
+		_, err = r.generate(ask(1))
+		require.NoError(t, err)
+		w.ended(t, 1)
+		require.Equal(t, []string{"m"}, w.placed)
+	})
 }

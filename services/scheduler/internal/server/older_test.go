@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -95,13 +96,15 @@ func requireEvents(t *testing.T, want, got []*pb.GenerateResponse) {
 func TestAnOlderWorkerServesWhatItKnows(t *testing.T) {
 	for name, generate := range older {
 		t.Run(name, func(t *testing.T) {
-			rpctest.NoLeaks(t)
-			r, _ := one(t, aged(generate))
-			want, err := workertest.Whole("old").Of(ask("m", 9))
-			require.NoError(t, err)
-			got, err := all(r.inference().Generate(r.within(), ask("m", 9)))
-			require.NoError(t, err)
-			requireEvents(t, want, got)
+			synctest.Test(t, func(t *testing.T) {
+				rpctest.NoLeaks(t)
+				r, _ := one(t, aged(generate))
+				want, err := workertest.Whole("old").Of(ask("m", 9))
+				require.NoError(t, err)
+				got, err := all(r.inference().Generate(r.within(), ask("m", 9)))
+				require.NoError(t, err)
+				requireEvents(t, want, got)
+			})
 		})
 	}
 }
@@ -111,48 +114,50 @@ func TestAnOlderWorkerNeverGivesWrongTokens(t *testing.T) {
 	for name, generate := range older {
 		for peer, label := range map[bool]string{true: " beside a younger one", false: " alone"} {
 			t.Run(name+label, func(t *testing.T) {
-				rpctest.NoLeaks(t)
-				n := workertest.NewNet()
-				breaks, old, young := serving("breaks", workertest.Answer{Worker: "breaks", Pause: 5 * time.Millisecond, Events: -1}.Generate),
-					aged(generate), serving("young", workertest.Whole("young").Generate)
-				become(old, pb.WorkerState_WORKER_STATE_NOT_READY)
-				become(young, pb.WorkerState_WORKER_STATE_NOT_READY)
-				p := n.Start(t, "a:1", breaks)
-				n.Start(t, "b:1", old)
-				n.Start(t, "c:1", young)
-				r := newRig(t, n, "a:1", "b:1", "c:1")
-				r.await(3)
-				r.serve(1)
-				in := ask("m", 200)
-				in.Sampling = &pb.Sampling{Seed: proto.Uint64(7)}
-				want, err := workertest.Whole("breaks").Of(in)
-				require.NoError(t, err)
-				stream, err := r.inference().Generate(r.patient(), in)
-				require.NoError(t, err)
-				var got []*pb.GenerateResponse
-				for range 4 {
-					event, err := stream.Recv()
+				synctest.Test(t, func(t *testing.T) {
+					rpctest.NoLeaks(t)
+					n := workertest.NewNet()
+					breaks, old, young := serving("breaks", workertest.Answer{Worker: "breaks", Pause: 5 * time.Millisecond, Events: -1}.Generate),
+						aged(generate), serving("young", workertest.Whole("young").Generate)
+					become(old, pb.WorkerState_WORKER_STATE_NOT_READY)
+					become(young, pb.WorkerState_WORKER_STATE_NOT_READY)
+					p := n.Start(t, "a:1", breaks)
+					n.Start(t, "b:1", old)
+					n.Start(t, "c:1", young)
+					r := newRig(t, n, "a:1", "b:1", "c:1")
+					r.await(3)
+					r.serve(1)
+					in := ask("m", 200)
+					in.Sampling = &pb.Sampling{Seed: proto.Uint64(7)}
+					want, err := workertest.Whole("breaks").Of(in)
 					require.NoError(t, err)
-					got = append(got, event)
-				}
-				become(old, pb.WorkerState_WORKER_STATE_READY)
-				r.serve(2)
-				if peer {
-					become(young, pb.WorkerState_WORKER_STATE_READY)
-					r.serve(3)
-				}
-				p.Kill()
-				rest, err := all(stream, nil)
-				got = append(got, rest...)
-				if peer {
+					stream, err := r.inference().Generate(r.patient(), in)
 					require.NoError(t, err)
-					requireEvents(t, want, got)
-					return
-				}
-				require.Error(t, err, "an end in words, since there is no right one")
-				require.NotEmpty(t, rpc.Reason(err))
-				require.Less(t, len(got), len(want))
-				requireEvents(t, want[:len(got)], got)
+					var got []*pb.GenerateResponse
+					for range 4 {
+						event, err := stream.Recv()
+						require.NoError(t, err)
+						got = append(got, event)
+					}
+					become(old, pb.WorkerState_WORKER_STATE_READY)
+					r.serve(2)
+					if peer {
+						become(young, pb.WorkerState_WORKER_STATE_READY)
+						r.serve(3)
+					}
+					p.Kill()
+					rest, err := all(stream, nil)
+					got = append(got, rest...)
+					if peer {
+						require.NoError(t, err)
+						requireEvents(t, want, got)
+						return
+					}
+					require.Error(t, err, "an end in words, since there is no right one")
+					require.NotEmpty(t, rpc.Reason(err))
+					require.Less(t, len(got), len(want))
+					requireEvents(t, want[:len(got)], got)
+				})
 			})
 		}
 	}

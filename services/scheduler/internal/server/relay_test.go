@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -30,62 +31,68 @@ func one(t *testing.T, w *workertest.Worker) (*rig, *workertest.Process) {
 }
 
 func TestAGenerationComesThroughAsTheWorkerSentIt(t *testing.T) {
-	w := workertest.New("w1", "i1", "m")
-	r, _ := one(t, w)
-	got, err := all(r.inference().Generate(r.within(), ask("m", 50)))
-	require.NoError(t, err)
-	require.Len(t, got, 52)
-	require.True(t, proto.Equal(workertest.Started("w1"), got[0]))
-	for i := range 50 {
-		require.True(t, proto.Equal(workertest.Token(i), got[i+1]))
-	}
-	require.True(t, proto.Equal(workertest.Finished(50), got[51]))
-	load := r.fleet.Snapshot().Members[0].Load
-	require.Eventually(t, func() bool { return load.InFlight() == 0 && load.Tokens() == 0 }, hang, time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		w := workertest.New("w1", "i1", "m")
+		r, _ := one(t, w)
+		got, err := all(r.inference().Generate(r.within(), ask("m", 50)))
+		require.NoError(t, err)
+		require.Len(t, got, 52)
+		require.True(t, proto.Equal(workertest.Started("w1"), got[0]))
+		for i := range 50 {
+			require.True(t, proto.Equal(workertest.Token(i), got[i+1]))
+		}
+		require.True(t, proto.Equal(workertest.Finished(50), got[51]))
+		load := r.fleet.Snapshot().Members[0].Load
+		require.Eventually(t, func() bool { return load.InFlight() == 0 && load.Tokens() == 0 }, hang, time.Millisecond)
+	})
 }
 
 func TestUnaryMethodsAreRelayedToo(t *testing.T) {
-	r, _ := one(t, workertest.New("w1", "i1", "m"))
-	out, err := r.inference().Tokenize(r.within(), &pb.TokenizeRequest{Model: "m", Input: &pb.TokenizeRequest_Text{Text: "ab"}})
-	require.NoError(t, err)
-	require.Equal(t, []uint32{'a', 'b'}, out.GetTokenIds())
-	_, err = r.inference().Embed(r.within(), &pb.EmbedRequest{Model: "m"})
-	require.Equal(t, codes.Unimplemented, status.Code(err), "the worker's own word")
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := one(t, workertest.New("w1", "i1", "m"))
+		out, err := r.inference().Tokenize(r.within(), &pb.TokenizeRequest{Model: "m", Input: &pb.TokenizeRequest_Text{Text: "ab"}})
+		require.NoError(t, err)
+		require.Equal(t, []uint32{'a', 'b'}, out.GetTokenIds())
+		_, err = r.inference().Embed(r.within(), &pb.EmbedRequest{Model: "m"})
+		require.Equal(t, codes.Unimplemented, status.Code(err), "the worker's own word")
+	})
 }
 
 func TestHeadersLeaveWithTheFirstFrameAndTrailersComeThrough(t *testing.T) {
-	w := workertest.New("w1", "i1", "m")
-	release := make(chan struct{})
-	w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-		if err := stream.SendHeader(metadata.Pairs("x-worker", "w1")); err != nil {
-			return err
+	synctest.Test(t, func(t *testing.T) {
+		w := workertest.New("w1", "i1", "m")
+		release := make(chan struct{})
+		w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+			if err := stream.SendHeader(metadata.Pairs("x-worker", "w1")); err != nil {
+				return err
+			}
+			stream.SetTrailer(metadata.Pairs("millrace-usage-bin", "\x01\x02", "endpoint-load-metrics-bin", "x"))
+			<-release
+			return workertest.Stream(stream, "w1", 1, 0)
 		}
-		stream.SetTrailer(metadata.Pairs("millrace-usage-bin", "\x01\x02", "endpoint-load-metrics-bin", "x"))
-		<-release
-		return workertest.Stream(stream, "w1", 1, 0)
-	}
-	r, _ := one(t, w)
-	stream, err := r.inference().Generate(r.within(), ask("m", 1))
-	require.NoError(t, err)
-	early := make(chan metadata.MD)
-	go func() {
-		md, err := stream.Header()
-		if err != nil {
-			md = nil
+		r, _ := one(t, w)
+		stream, err := r.inference().Generate(r.within(), ask("m", 1))
+		require.NoError(t, err)
+		early := make(chan metadata.MD)
+		go func() {
+			md, err := stream.Header()
+			if err != nil {
+				md = nil
+			}
+			early <- md
+		}()
+		select {
+		case <-early:
+			require.FailNow(t, "headers came before the first frame")
+		case <-time.After(50 * time.Millisecond):
 		}
-		early <- md
-	}()
-	select {
-	case <-early:
-		require.FailNow(t, "headers came before the first frame")
-	case <-time.After(50 * time.Millisecond):
-	}
-	close(release)
-	require.Equal(t, []string{"w1"}, (<-early).Get("x-worker"))
-	_, err = all(stream, nil)
-	require.NoError(t, err)
-	require.Equal(t, []string{"\x01\x02"}, stream.Trailer().Get("millrace-usage-bin"))
-	require.Empty(t, stream.Trailer().Get("endpoint-load-metrics-bin"))
+		close(release)
+		require.Equal(t, []string{"w1"}, (<-early).Get("x-worker"))
+		_, err = all(stream, nil)
+		require.NoError(t, err)
+		require.Equal(t, []string{"\x01\x02"}, stream.Trailer().Get("millrace-usage-bin"))
+		require.Empty(t, stream.Trailer().Get("endpoint-load-metrics-bin"))
+	})
 }
 
 func TestAWorkersStatusPassesUnchanged(t *testing.T) {
@@ -93,109 +100,119 @@ func TestAWorkersStatusPassesUnchanged(t *testing.T) {
 		Message: "two values are wrong", Metadata: map[string]string{"n": "2"},
 		Violations: []rpc.Violation{{Field: "sampling.top_p", Description: "must be in (0, 1]"}, {Field: "stopping.max_tokens", Description: "negative"}},
 		RetryAfter: 70 * time.Millisecond}
-	w := workertest.New("w1", "i1", "m")
 	for name, events := range map[string]int{"before the first frame": 0, "after some frames": 3} {
 		t.Run(name, func(t *testing.T) {
-			w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-				for i := range events {
-					event := workertest.Started("w1")
-					if i > 0 {
-						event = workertest.Token(i - 1)
+			synctest.Test(t, func(t *testing.T) {
+				w := workertest.New("w1", "i1", "m")
+				w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+					for i := range events {
+						event := workertest.Started("w1")
+						if i > 0 {
+							event = workertest.Token(i - 1)
+						}
+						if err := stream.Send(event); err != nil {
+							return err
+						}
 					}
-					if err := stream.Send(event); err != nil {
-						return err
-					}
+					stream.SetTrailer(metadata.Pairs("millrace-usage-bin", "u"))
+					return want.Err()
 				}
-				stream.SetTrailer(metadata.Pairs("millrace-usage-bin", "u"))
-				return want.Err()
-			}
-			r, _ := one(t, w)
-			stream, err := r.inference().Generate(r.within(), ask("m", 1))
-			got, err := all(stream, err)
-			require.Len(t, got, events)
-			require.True(t, proto.Equal(want.Status().Proto(), status.Convert(err).Proto()), "%v", err)
-			require.Equal(t, []string{"u"}, stream.Trailer().Get("millrace-usage-bin"))
-			require.Equal(t, []string{"70"}, stream.Trailer().Get("grpc-retry-pushback-ms"))
+				r, _ := one(t, w)
+				stream, err := r.inference().Generate(r.within(), ask("m", 1))
+				got, err := all(stream, err)
+				require.Len(t, got, events)
+				require.True(t, proto.Equal(want.Status().Proto(), status.Convert(err).Proto()), "%v", err)
+				require.Equal(t, []string{"u"}, stream.Trailer().Get("millrace-usage-bin"))
+				require.Equal(t, []string{"70"}, stream.Trailer().Get("grpc-retry-pushback-ms"))
+			})
 		})
 	}
 }
 
 func TestMetadataThatTracesIsForwardedAndWhoTheCallerIsIsNot(t *testing.T) {
-	w := workertest.New("w1", "i1", "m")
-	r, _ := one(t, w)
-	ctx := metadata.AppendToOutgoingContext(r.within(), "x-request-id", "r7", "traceparent", "00-1-2-01",
-		"authorization", "secret", "cookie", "c")
-	_, err := all(r.inference().Generate(ctx, ask("m", 1)))
-	require.NoError(t, err)
-	seen := w.Seen()[0]
-	require.Equal(t, []string{"r7"}, seen.Get("x-request-id"))
-	require.Equal(t, []string{"00-1-2-01"}, seen.Get("traceparent"))
-	require.Empty(t, seen.Get("authorization"))
-	require.Empty(t, seen.Get("cookie"))
+	synctest.Test(t, func(t *testing.T) {
+		w := workertest.New("w1", "i1", "m")
+		r, _ := one(t, w)
+		ctx := metadata.AppendToOutgoingContext(r.within(), "x-request-id", "r7", "traceparent", "00-1-2-01",
+			"authorization", "secret", "cookie", "c")
+		_, err := all(r.inference().Generate(ctx, ask("m", 1)))
+		require.NoError(t, err)
+		seen := w.Seen()[0]
+		require.Equal(t, []string{"r7"}, seen.Get("x-request-id"))
+		require.Equal(t, []string{"00-1-2-01"}, seen.Get("traceparent"))
+		require.Empty(t, seen.Get("authorization"))
+		require.Empty(t, seen.Get("cookie"))
 
-	named := ask("m", 1)
-	named.RequestId = proto.String("mine")
-	_, err = all(r.inference().Generate(r.within(), named))
-	require.NoError(t, err)
-	require.Equal(t, []string{"mine"}, w.Seen()[1].Get("x-request-id"))
+		named := ask("m", 1)
+		named.RequestId = proto.String("mine")
+		_, err = all(r.inference().Generate(r.within(), named))
+		require.NoError(t, err)
+		require.Equal(t, []string{"mine"}, w.Seen()[1].Get("x-request-id"))
+	})
 }
 
 func TestCancellingACallCancelsItOnTheWorker(t *testing.T) {
 	for name, events := range map[string]int{"before the first frame": 0, "in mid-stream": 2} {
 		t.Run(name, func(t *testing.T) {
-			w := workertest.New("w1", "i1", "m")
-			waits(w, 1)
-			if events == 0 {
-				w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-					<-stream.Context().Done()
-					return stream.Context().Err()
+			synctest.Test(t, func(t *testing.T) {
+				w := workertest.New("w1", "i1", "m")
+				waits(w, 1)
+				if events == 0 {
+					w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+						<-stream.Context().Done()
+						return stream.Context().Err()
+					}
 				}
-			}
-			r, _ := one(t, w)
-			ctx, cancel := context.WithCancel(r.within())
-			stream, err := r.inference().Generate(ctx, ask("m", 9))
-			require.NoError(t, err)
-			read(t, stream, events)
-			require.Eventually(t, func() bool { return w.Running.Load() == 1 }, hang, time.Millisecond)
-			cancel()
-			require.Eventually(t, func() bool { return w.Running.Load() == 0 }, hang, time.Millisecond)
-			require.Eventually(t, func() bool { return r.fleet.Snapshot().Members[0].Load.InFlight() == 0 }, hang, time.Millisecond)
+				r, _ := one(t, w)
+				ctx, cancel := context.WithCancel(r.within())
+				stream, err := r.inference().Generate(ctx, ask("m", 9))
+				require.NoError(t, err)
+				read(t, stream, events)
+				require.Eventually(t, func() bool { return w.Running.Load() == 1 }, hang, time.Millisecond)
+				cancel()
+				require.Eventually(t, func() bool { return w.Running.Load() == 0 }, hang, time.Millisecond)
+				require.Eventually(t, func() bool { return r.fleet.Snapshot().Members[0].Load.InFlight() == 0 }, hang, time.Millisecond)
+			})
 		})
 	}
 }
 
 func TestAClientThatDisappearsCancelsItsCalls(t *testing.T) {
-	w := workertest.New("w1", "i1", "m")
-	waits(w, 1)
-	r, _ := one(t, w)
-	stream, err := r.inference().Generate(r.within(), ask("m", 9))
-	require.NoError(t, err)
-	read(t, stream, 2)
-	require.NoError(t, r.conn.Close())
-	require.Eventually(t, func() bool { return w.Running.Load() == 0 }, hang, time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		w := workertest.New("w1", "i1", "m")
+		waits(w, 1)
+		r, _ := one(t, w)
+		stream, err := r.inference().Generate(r.within(), ask("m", 9))
+		require.NoError(t, err)
+		read(t, stream, 2)
+		require.NoError(t, r.conn.Close())
+		require.Eventually(t, func() bool { return w.Running.Load() == 0 }, hang, time.Millisecond)
+	})
 }
 
 func TestTheDeadlineReachesTheWorkerAndItsWordComesBack(t *testing.T) {
-	w := workertest.New("w1", "i1", "m")
-	var left time.Duration
-	w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-		deadline, ok := stream.Context().Deadline()
-		if !ok {
-			return status.Error(codes.Internal, "no deadline")
+	synctest.Test(t, func(t *testing.T) {
+		w := workertest.New("w1", "i1", "m")
+		var left time.Duration
+		w.OnGenerate = func(_ *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+			deadline, ok := stream.Context().Deadline()
+			if !ok {
+				return status.Error(codes.Internal, "no deadline")
+			}
+			left = time.Until(deadline)
+			time.Sleep(left - 100*time.Millisecond)
+			stream.SetTrailer(metadata.Pairs("millrace-usage-bin", "u"))
+			return rpc.Fault{Code: codes.DeadlineExceeded, Domain: rpc.WorkerDomain, Reason: "DEADLINE_EXCEEDED", Message: "out of time"}.Err()
 		}
-		left = time.Until(deadline)
-		time.Sleep(left - 100*time.Millisecond)
-		stream.SetTrailer(metadata.Pairs("millrace-usage-bin", "u"))
-		return rpc.Fault{Code: codes.DeadlineExceeded, Domain: rpc.WorkerDomain, Reason: "DEADLINE_EXCEEDED", Message: "out of time"}.Err()
-	}
-	r, _ := one(t, w)
-	ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
-	defer cancel()
-	stream, err := r.inference().Generate(ctx, ask("m", 9))
-	_, err = all(stream, err)
-	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
-	require.Equal(t, rpc.WorkerDomain, rpc.Domain(err), "%v", err)
-	require.Equal(t, []string{"u"}, stream.Trailer().Get("millrace-usage-bin"))
-	require.Positive(t, left)
-	require.LessOrEqual(t, left, 400*time.Millisecond)
+		r, _ := one(t, w)
+		ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
+		defer cancel()
+		stream, err := r.inference().Generate(ctx, ask("m", 9))
+		_, err = all(stream, err)
+		require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+		require.Equal(t, rpc.WorkerDomain, rpc.Domain(err), "%v", err)
+		require.Equal(t, []string{"u"}, stream.Trailer().Get("millrace-usage-bin"))
+		require.Positive(t, left)
+		require.LessOrEqual(t, left, 400*time.Millisecond)
+	})
 }

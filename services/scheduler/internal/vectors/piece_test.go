@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -24,45 +25,48 @@ import (
 )
 
 func TestRowsOfAnySizeComeBackAsTheirCodesAndTheOtherWayRound(t *testing.T) {
-	r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, serving)
-	for _, n := range []int{0, 1, 255, 70_001, 4<<20 - 64} {
-		in := rows(n, 3)
-		out, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k", ElementType: pb.ElementType_ELEMENT_TYPE_U8, Rows: in})
-		require.NoError(t, err, n)
-		require.Equal(t, workertest.Codes(in), append([]byte{}, out.GetCodes()...), n)
-		require.Equal(t, "d-k", out.GetCodebookDigest())
-		back, err := r.Decode(r.within(), &pb.DecodeRequest{Codebook: "k", ExpectCodebookDigest: proto.String("d-k"), Codes: out.GetCodes()})
-		require.NoError(t, err, n)
-		require.Equal(t, in, append([]byte{}, back.GetRows()...), n)
-	}
-	r.idle()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, serving)
+		for _, n := range []int{0, 1, 255, 70_001, 4<<20 - 64} {
+			in := rows(n, 3)
+			out, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k", ElementType: pb.ElementType_ELEMENT_TYPE_U8, Rows: in})
+			require.NoError(t, err, n)
+			require.Equal(t, workertest.Codes(in), append([]byte{}, out.GetCodes()...), n)
+			require.Equal(t, "d-k", out.GetCodebookDigest())
+			back, err := r.Decode(r.within(), &pb.DecodeRequest{Codebook: "k", ExpectCodebookDigest: proto.String("d-k"), Codes: out.GetCodes()})
+			require.NoError(t, err, n)
+			require.Equal(t, in, append([]byte{}, back.GetRows()...), n)
+		}
+		r.idle()
+	})
 }
 
 func TestACallWithoutAWorkerSaysWhatIsMissing(t *testing.T) {
-	r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, func(id string, w *workertest.Worker) {
-		w.WithVectors("k", "two")
-		w.Change(func(report *pb.WorkerReport) {
-			report.Vectors.Codebooks[1].CodebookDigest = id
-			report.Vectors.Codebooks = append(report.Vectors.Codebooks,
-				&pb.CodebookInfo{Name: "disk", State: pb.CodebookState_CODEBOOK_STATE_ON_DISK},
-				&pb.CodebookInfo{Name: "out", State: pb.CodebookState_CODEBOOK_STATE_FAILED, Problem: "bits"})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, func(id string, w *workertest.Worker) {
+			w.WithVectors("k", "two")
+			w.Change(func(report *pb.WorkerReport) {
+				report.Vectors.Codebooks[1].CodebookDigest = id
+				report.Vectors.Codebooks = append(report.Vectors.Codebooks,
+					&pb.CodebookInfo{Name: "disk", State: pb.CodebookState_CODEBOOK_STATE_ON_DISK},
+					&pb.CodebookInfo{Name: "out", State: pb.CodebookState_CODEBOOK_STATE_FAILED, Problem: "bits"})
+			})
 		})
-	})
-	for name, tc := range map[string]struct {
-		codebook, digest string
-		code             codes.Code
-		reason           string
-	}{
-		"no name":                   {"", "", codes.InvalidArgument, reason.InvalidArgument},
-		"a path for a name":         {"../k", "", codes.InvalidArgument, reason.InvalidArgument},
-		"a name that nobody has":    {"nope", "", codes.NotFound, reason.UnknownCodebook},
-		"one on disk":               {"disk", "", codes.NotFound, reason.CodebookNotLoaded},
-		"one out of service":        {"out", "", codes.Unavailable, reason.CodebookOutOfService},
-		"a name with two digests":   {"two", "", codes.FailedPrecondition, reason.AmbiguousCodebook},
-		"a digest that nobody has":  {"k", "other", codes.FailedPrecondition, reason.CodebookDigestMismatch},
-		"a digest and no such name": {"nope", "d-k", codes.NotFound, reason.UnknownCodebook},
-	} {
-		t.Run(name, func(t *testing.T) {
+		for name, tc := range map[string]struct {
+			codebook, digest string
+			code             codes.Code
+			reason           string
+		}{
+			"no name":                   {"", "", codes.InvalidArgument, reason.InvalidArgument},
+			"a path for a name":         {"../k", "", codes.InvalidArgument, reason.InvalidArgument},
+			"a name that nobody has":    {"nope", "", codes.NotFound, reason.UnknownCodebook},
+			"one on disk":               {"disk", "", codes.NotFound, reason.CodebookNotLoaded},
+			"one out of service":        {"out", "", codes.Unavailable, reason.CodebookOutOfService},
+			"a name with two digests":   {"two", "", codes.FailedPrecondition, reason.AmbiguousCodebook},
+			"a digest that nobody has":  {"k", "other", codes.FailedPrecondition, reason.CodebookDigestMismatch},
+			"a digest and no such name": {"nope", "d-k", codes.NotFound, reason.UnknownCodebook},
+		} {
+			t.Log(name) // a bubble has no subtests
 			in := &pb.EncodeRequest{Codebook: tc.codebook}
 			if tc.digest != "" {
 				in.ExpectCodebookDigest = &tc.digest
@@ -71,93 +75,96 @@ func TestACallWithoutAWorkerSaysWhatIsMissing(t *testing.T) {
 			refused(t, err, rpc.SchedulerDomain, tc.code, tc.reason)
 			_, err = r.Decode(r.within(), &pb.DecodeRequest{Codebook: tc.codebook, ExpectCodebookDigest: in.ExpectCodebookDigest})
 			refused(t, err, rpc.SchedulerDomain, tc.code, tc.reason)
-		})
-	}
-	out, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "two", ExpectCodebookDigest: proto.String("w2"), Rows: []byte{1}})
-	require.NoError(t, err)
-	require.Equal(t, "w2", out.GetCodebookDigest())
+		}
+		out, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "two", ExpectCodebookDigest: proto.String("w2"), Rows: []byte{1}})
+		require.NoError(t, err)
+		require.Equal(t, "w2", out.GetCodebookDigest())
+	})
 }
 
 func TestMessagesThatAreNoneAreRefusedAndTheSchedulerServesOn(t *testing.T) {
-	r := newRig(t, vectors.Config{}, []string{"w1"}, serving)
-	name := slices.Clip(protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "k"))
-	long := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), make([]byte, 5000))
-	for what, tc := range map[string]struct {
-		raw    []byte
-		domain string
-		code   codes.Code
-		reason string
-	}{
-		"random bytes":                {[]byte{0xff, 0xfe, 0x01}, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
-		"a length beyond the end":     {[]byte{0x0a, 0x7f, 'k'}, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
-		"a length of 2^63":            {[]byte{0x0a, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01}, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
-		"field 0":                     {[]byte{0x00, 0x01}, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
-		"a group":                     {append([]byte{0x0b}, name...), rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
-		"a number for a name":         {[]byte{0x08, 0x01}, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
-		"a name that is not UTF-8":    {[]byte{0x0a, 0x01, 0xff}, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
-		"a name of 5000 bytes":        {long, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
-		"more than 4 MiB":             {append(name, make([]byte, 4<<20)...), rpc.SchedulerDomain, codes.ResourceExhausted, reason.MessageTooLarge},
-		"more than 16 MiB":            {append(name, make([]byte, 17<<20)...), rpc.SchedulerDomain, codes.ResourceExhausted, reason.MessageTooLarge},
-		"a field of a later contract": {slices.Concat(name, protowire.AppendVarint(protowire.AppendTag(nil, 900, protowire.VarintType), 1)), rpc.WorkerDomain, codes.InvalidArgument, reason.UnknownField},
-		"rows that are a number":      {append(name, 0x20, 0x01), rpc.WorkerDomain, codes.InvalidArgument, reason.UnknownField},
-	} {
-		t.Run(what, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, vectors.Config{}, []string{"w1"}, serving)
+		name := slices.Clip(protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "k"))
+		long := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), make([]byte, 5000))
+		for what, tc := range map[string]struct {
+			raw    []byte
+			domain string
+			code   codes.Code
+			reason string
+		}{
+			"random bytes":                {[]byte{0xff, 0xfe, 0x01}, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
+			"a length beyond the end":     {[]byte{0x0a, 0x7f, 'k'}, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
+			"a length of 2^63":            {[]byte{0x0a, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01}, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
+			"field 0":                     {[]byte{0x00, 0x01}, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
+			"a group":                     {append([]byte{0x0b}, name...), rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
+			"a number for a name":         {[]byte{0x08, 0x01}, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
+			"a name that is not UTF-8":    {[]byte{0x0a, 0x01, 0xff}, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
+			"a name of 5000 bytes":        {long, rpc.SchedulerDomain, codes.InvalidArgument, reason.MalformedMessage},
+			"more than 4 MiB":             {append(name, make([]byte, 4<<20)...), rpc.SchedulerDomain, codes.ResourceExhausted, reason.MessageTooLarge},
+			"more than 16 MiB":            {append(name, make([]byte, 17<<20)...), rpc.SchedulerDomain, codes.ResourceExhausted, reason.MessageTooLarge},
+			"a field of a later contract": {slices.Concat(name, protowire.AppendVarint(protowire.AppendTag(nil, 900, protowire.VarintType), 1)), rpc.WorkerDomain, codes.InvalidArgument, reason.UnknownField},
+			"rows that are a number":      {append(name, 0x20, 0x01), rpc.WorkerDomain, codes.InvalidArgument, reason.UnknownField},
+		} {
+			t.Log(what) // a bubble has no subtests
 			stream, err := r.conn.NewStream(r.within(), &grpc.StreamDesc{}, pb.VectorService_Encode_FullMethodName, grpc.ForceCodecV2(rpc.FrameCodec()))
 			require.NoError(t, err)
 			_ = stream.SendMsg(&rpc.Frame{Data: mem.BufferSlice{mem.SliceBuffer(append([]byte{}, tc.raw...))}})
 			refused(t, stream.RecvMsg(&rpc.Frame{}), tc.domain, tc.code, tc.reason)
-		})
-	}
-	_, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k"})
-	require.NoError(t, err)
-	r.idle()
+		}
+		_, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k"})
+		require.NoError(t, err)
+		r.idle()
+	})
 }
 
 func TestWorkersThatAreKilledUnderEncodeLoseNoChunk(t *testing.T) {
-	ids := []string{"w1", "w2", "w3"}
-	r := newRig(t, vectors.Config{FailoverWait: hang, Grace: hang}, ids, serving)
-	const callers, chunks = 8, 60
-	var wait sync.WaitGroup
-	failures := make(chan error, callers)
-	half := make(chan struct{}, callers*chunks)
-	for caller := range callers {
-		ctx := r.patient()
-		wait.Go(func() {
-			for chunk := range chunks {
-				in := rows(10_000+chunk, byte(caller))
-				out, err := r.Encode(ctx, &pb.EncodeRequest{Codebook: "k", Rows: in})
-				if err == nil && !bytes.Equal(out.GetCodes(), workertest.Codes(in)) {
-					err = fmt.Errorf("chunk %d of caller %d has other codes", chunk, caller)
+	synctest.Test(t, func(t *testing.T) {
+		ids := []string{"w1", "w2", "w3"}
+		r := newRig(t, vectors.Config{FailoverWait: hang, Grace: hang}, ids, serving)
+		const callers, chunks = 8, 60
+		var wait sync.WaitGroup
+		failures := make(chan error, callers)
+		half := make(chan struct{}, callers*chunks)
+		for caller := range callers {
+			ctx := r.patient()
+			wait.Go(func() {
+				for chunk := range chunks {
+					in := rows(10_000+chunk, byte(caller))
+					out, err := r.Encode(ctx, &pb.EncodeRequest{Codebook: "k", Rows: in})
+					if err == nil && !bytes.Equal(out.GetCodes(), workertest.Codes(in)) {
+						err = fmt.Errorf("chunk %d of caller %d has other codes", chunk, caller)
+					}
+					if err != nil {
+						failures <- err
+						return
+					}
+					half <- struct{}{}
 				}
-				if err != nil {
-					failures <- err
-					return
+			})
+		}
+		next := func(n int) {
+			for range n {
+				select {
+				case <-half:
+				case <-time.After(hang):
+					require.Fail(t, "the calls stand still")
 				}
-				half <- struct{}{}
-			}
-		})
-	}
-	next := func(n int) {
-		for range n {
-			select {
-			case <-half:
-			case <-time.After(hang):
-				require.Fail(t, "the calls stand still")
 			}
 		}
-	}
-	for round, id := range []string{"w1", "w2", "w3", "w1"} {
-		next(40)
-		r.processes[id].Kill()
-		next(40)
-		r.start(id, fmt.Sprint("again", round), serving)
-	}
-	wait.Wait()
-	close(failures)
-	for err := range failures {
-		require.NoError(t, err)
-	}
-	r.idle()
+		for round, id := range []string{"w1", "w2", "w3", "w1"} {
+			next(40)
+			r.processes[id].Kill()
+			next(40)
+			r.start(id, fmt.Sprint("again", round), serving)
+		}
+		wait.Wait()
+		close(failures)
+		for err := range failures {
+			require.NoError(t, err)
+		}
+		r.idle()
+	})
 }
 
 func TestAWorkerThatCannotIsPassedOver(t *testing.T) {
@@ -177,165 +184,185 @@ func TestAWorkerThatCannotIsPassedOver(t *testing.T) {
 		"the call's time is over":      {codes.DeadlineExceeded, reason.DeadlineExceeded, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, vectors.Config{}, []string{"w1", "w2", "w3"}, func(id string, w *workertest.Worker) {
-				w.WithVectors("k")
-				if id != "w3" || tc.ends {
-					w.OnEncode = func(context.Context, *pb.EncodeRequest) error { return workertest.Refusal(tc.code, tc.reason, "said") }
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, vectors.Config{}, []string{"w1", "w2", "w3"}, func(id string, w *workertest.Worker) {
+					w.WithVectors("k")
+					if id != "w3" || tc.ends {
+						w.OnEncode = func(context.Context, *pb.EncodeRequest) error { return workertest.Refusal(tc.code, tc.reason, "said") }
+					}
+				})
+				asked := func() int64 {
+					return r.workers["w1"].Encodes.Load() + r.workers["w2"].Encodes.Load() + r.workers["w3"].Encodes.Load()
+				}
+				for calls := int64(1); ; calls++ {
+					_, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k", Rows: []byte{1}})
+					if tc.ends {
+						refused(t, err, rpc.WorkerDomain, tc.code, tc.reason)
+						require.Equal(t, calls, asked())
+					} else {
+						require.NoError(t, err)
+					}
+					if calls >= 5 && (tc.ends || asked() > calls) { // who is asked first is drawn by lot
+						break
+					}
+					require.Less(t, calls, int64(1000), "nobody was passed over")
 				}
 			})
-			for range 5 {
-				_, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k", Rows: []byte{1}})
-				if tc.ends {
-					refused(t, err, rpc.WorkerDomain, tc.code, tc.reason)
-				} else {
-					require.NoError(t, err)
-				}
-			}
-			asked := r.workers["w1"].Encodes.Load() + r.workers["w2"].Encodes.Load() + r.workers["w3"].Encodes.Load()
-			require.Equal(t, tc.ends, asked == 5, "%d calls", asked)
 		})
 	}
 }
 
 func TestACallThatNoWorkerSurvivesEnds(t *testing.T) {
-	ids := []string{"w1", "w2", "w3", "w4", "w5"}
-	r := newRig(t, vectors.Config{FailoverWait: hang}, ids, func(_ string, w *workertest.Worker) {
-		w.WithVectors("k")
-		w.OnEncode = func(context.Context, *pb.EncodeRequest) error {
-			return workertest.Refusal(codes.Internal, reason.DeviceFailed, "gone")
+	synctest.Test(t, func(t *testing.T) {
+		ids := []string{"w1", "w2", "w3", "w4", "w5"}
+		r := newRig(t, vectors.Config{FailoverWait: hang}, ids, func(_ string, w *workertest.Worker) {
+			w.WithVectors("k")
+			w.OnEncode = func(context.Context, *pb.EncodeRequest) error {
+				return workertest.Refusal(codes.Internal, reason.DeviceFailed, "gone")
+			}
+		})
+		_, err := r.Encode(r.patient(), &pb.EncodeRequest{Codebook: "k"})
+		refused(t, err, rpc.WorkerDomain, codes.Internal, reason.DeviceFailed)
+		sum := int64(0)
+		for _, w := range r.workers {
+			sum += w.Encodes.Load()
 		}
+		require.EqualValues(t, 3, sum)
 	})
-	_, err := r.Encode(r.patient(), &pb.EncodeRequest{Codebook: "k"})
-	refused(t, err, rpc.WorkerDomain, codes.Internal, reason.DeviceFailed)
-	sum := int64(0)
-	for _, w := range r.workers {
-		sum += w.Encodes.Load()
-	}
-	require.EqualValues(t, 3, sum)
 }
 
 func TestACallThatFindsNoOtherWorkerEndsWithItsDeadlineOrItsWait(t *testing.T) {
-	stops := func(_ string, w *workertest.Worker) {
-		w.WithVectors("k")
-		w.OnEncode = func(context.Context, *pb.EncodeRequest) error {
-			return workertest.Refusal(codes.Unavailable, reason.WorkerStopping, "stopping")
+	synctest.Test(t, func(t *testing.T) {
+		stops := func(_ string, w *workertest.Worker) {
+			w.WithVectors("k")
+			w.OnEncode = func(context.Context, *pb.EncodeRequest) error {
+				return workertest.Refusal(codes.Unavailable, reason.WorkerStopping, "stopping")
+			}
 		}
-	}
-	r := newRig(t, vectors.Config{FailoverWait: 50 * time.Millisecond}, []string{"w1", "w2"}, stops)
-	_, err := r.Encode(r.patient(), &pb.EncodeRequest{Codebook: "k"})
-	refused(t, err, rpc.WorkerDomain, codes.Unavailable, reason.WorkerStopping)
-	require.Greater(t, r.workers["w1"].Encodes.Load(), int64(1), "it is asked again")
-	r.idle()
+		r := newRig(t, vectors.Config{FailoverWait: 50 * time.Millisecond}, []string{"w1", "w2"}, stops)
+		_, err := r.Encode(r.patient(), &pb.EncodeRequest{Codebook: "k"})
+		refused(t, err, rpc.WorkerDomain, codes.Unavailable, reason.WorkerStopping)
+		require.Greater(t, r.workers["w1"].Encodes.Load(), int64(1), "it is asked again")
+		r.idle()
+	})
 }
 
 func TestAFullFleetIsRefusedWithTheTimeToComeAgain(t *testing.T) {
-	r := newRig(t, vectors.Config{FailoverWait: hang}, []string{"w1"}, func(_ string, w *workertest.Worker) {
-		w.WithVectors("k")
-		w.OnEncode = func(context.Context, *pb.EncodeRequest) error {
-			return rpc.Fault{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: reason.WorkerFull, Message: "full",
-				RetryAfter: time.Second}.Err()
-		}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, vectors.Config{FailoverWait: hang}, []string{"w1"}, func(_ string, w *workertest.Worker) {
+			w.WithVectors("k")
+			w.OnEncode = func(context.Context, *pb.EncodeRequest) error {
+				return rpc.Fault{Code: codes.ResourceExhausted, Domain: rpc.WorkerDomain, Reason: reason.WorkerFull, Message: "full",
+					RetryAfter: time.Second}.Err()
+			}
+		})
+		_, err := r.Encode(r.patient(), &pb.EncodeRequest{Codebook: "k"})
+		refused(t, err, rpc.WorkerDomain, codes.ResourceExhausted, reason.WorkerFull)
+		require.Equal(t, time.Second, rpc.RetryAfter(err))
 	})
-	_, err := r.Encode(r.patient(), &pb.EncodeRequest{Codebook: "k"})
-	refused(t, err, rpc.WorkerDomain, codes.ResourceExhausted, reason.WorkerFull)
-	require.Equal(t, time.Second, rpc.RetryAfter(err))
 }
 
 func TestCallsAreBoundedByCountAndBytesOfTheirOwn(t *testing.T) {
-	hold := make(chan struct{})
-	r := newRig(t, vectors.Config{MaxCalls: 4, MaxBytes: 8 << 20}, []string{"w1"}, func(_ string, w *workertest.Worker) {
-		w.WithVectors("k")
-		w.OnEncode = func(ctx context.Context, _ *pb.EncodeRequest) error {
-			select {
-			case <-hold:
-			case <-ctx.Done():
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		r := newRig(t, vectors.Config{MaxCalls: 4, MaxBytes: 8 << 20}, []string{"w1"}, func(_ string, w *workertest.Worker) {
+			w.WithVectors("k")
+			w.OnEncode = func(ctx context.Context, _ *pb.EncodeRequest) error {
+				select {
+				case <-hold:
+				case <-ctx.Done():
+				}
+				return nil
 			}
-			return nil
-		}
-	})
-	var wait sync.WaitGroup
-	outcomes := make(chan error, 4)
-	ask := func(bytes, expect int) {
-		t.Helper()
-		ctx := r.within()
-		wait.Go(func() {
-			_, err := r.Encode(ctx, &pb.EncodeRequest{Codebook: "k", Rows: make([]byte, bytes)})
-			outcomes <- err
 		})
-		require.Eventually(t, func() bool { return r.workers["w1"].Encodes.Load() == int64(expect) }, hang, time.Millisecond)
-	}
-	ask(3<<20, 1)
-	ask(3<<20, 2)
-	_, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k", Rows: make([]byte, 3<<20)})
-	refused(t, err, rpc.SchedulerDomain, codes.ResourceExhausted, reason.TooManyBytesWaiting)
-	require.Positive(t, rpc.RetryAfter(err))
-	require.Equal(t, fmt.Sprint(8<<20), rpc.Info(err).GetMetadata()["max_waiting_bytes"])
-	ask(1, 3)
-	ask(1, 4)
-	_, err = r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k"})
-	refused(t, err, rpc.SchedulerDomain, codes.ResourceExhausted, reason.TooManyVectorCalls)
-	require.Positive(t, rpc.RetryAfter(err))
-	require.Zero(t, r.fleet.Snapshot().Members[0].Load.InFlight(), "no place of a token stream is taken")
-	close(hold)
-	wait.Wait()
-	for range 4 {
-		require.NoError(t, <-outcomes)
-	}
-	r.idle()
+		var wait sync.WaitGroup
+		outcomes := make(chan error, 4)
+		ask := func(bytes, expect int) {
+			t.Helper()
+			ctx := r.within()
+			wait.Go(func() {
+				_, err := r.Encode(ctx, &pb.EncodeRequest{Codebook: "k", Rows: make([]byte, bytes)})
+				outcomes <- err
+			})
+			require.Eventually(t, func() bool { return r.workers["w1"].Encodes.Load() == int64(expect) }, hang, time.Millisecond)
+		}
+		ask(3<<20, 1)
+		ask(3<<20, 2)
+		_, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k", Rows: make([]byte, 3<<20)})
+		refused(t, err, rpc.SchedulerDomain, codes.ResourceExhausted, reason.TooManyBytesWaiting)
+		require.Positive(t, rpc.RetryAfter(err))
+		require.Equal(t, fmt.Sprint(8<<20), rpc.Info(err).GetMetadata()["max_waiting_bytes"])
+		ask(1, 3)
+		ask(1, 4)
+		_, err = r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k"})
+		refused(t, err, rpc.SchedulerDomain, codes.ResourceExhausted, reason.TooManyVectorCalls)
+		require.Positive(t, rpc.RetryAfter(err))
+		require.Zero(t, r.fleet.Snapshot().Members[0].Load.InFlight(), "no place of a token stream is taken")
+		close(hold)
+		wait.Wait()
+		for range 4 {
+			require.NoError(t, <-outcomes)
+		}
+		r.idle()
+	})
 }
 
 func TestACallerThatCancelsEndsItsCallAtTheWorker(t *testing.T) {
-	ended := make(chan struct{}, 1)
-	var cancel context.CancelFunc
-	r := newRig(t, vectors.Config{}, []string{"w1"}, func(_ string, w *workertest.Worker) {
-		w.WithVectors("k")
-		w.OnEncode = func(ctx context.Context, _ *pb.EncodeRequest) error {
-			cancel()
-			<-ctx.Done()
-			ended <- struct{}{}
-			return ctx.Err()
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan struct{}, 1)
+		var cancel context.CancelFunc
+		r := newRig(t, vectors.Config{}, []string{"w1"}, func(_ string, w *workertest.Worker) {
+			w.WithVectors("k")
+			w.OnEncode = func(ctx context.Context, _ *pb.EncodeRequest) error {
+				cancel()
+				<-ctx.Done()
+				ended <- struct{}{}
+				return ctx.Err()
+			}
+		})
+		var ctx context.Context
+		ctx, cancel = context.WithCancel(r.within())
+		defer cancel()
+		_, err := r.Encode(ctx, &pb.EncodeRequest{Codebook: "k"})
+		require.Error(t, err)
+		select {
+		case <-ended:
+		case <-time.After(hang):
+			require.Fail(t, "the worker goes on")
 		}
+		require.EqualValues(t, 1, r.workers["w1"].Encodes.Load())
+		r.idle()
 	})
-	var ctx context.Context
-	ctx, cancel = context.WithCancel(r.within())
-	defer cancel()
-	_, err := r.Encode(ctx, &pb.EncodeRequest{Codebook: "k"})
-	require.Error(t, err)
-	select {
-	case <-ended:
-	case <-time.After(hang):
-		require.Fail(t, "the worker goes on")
-	}
-	require.EqualValues(t, 1, r.workers["w1"].Encodes.Load())
-	r.idle()
 }
 
 func TestACodebookOnDiskIsLoadedOnceForAllWhoWantIt(t *testing.T) {
-	var gate sync.WaitGroup
-	gate.Add(1)
-	r := newRig(t, vectors.Config{OnDemand: hang}, []string{"w1", "w2"}, func(id string, w *workertest.Worker) {
-		w.WithVectors("k")
-		w.Change(func(report *pb.WorkerReport) {
-			report.Vectors.Codebooks[0].State = pb.CodebookState_CODEBOOK_STATE_ON_DISK
+	synctest.Test(t, func(t *testing.T) {
+		var gate sync.WaitGroup
+		gate.Add(1)
+		r := newRig(t, vectors.Config{OnDemand: hang}, []string{"w1", "w2"}, func(id string, w *workertest.Worker) {
+			w.WithVectors("k")
+			w.Change(func(report *pb.WorkerReport) {
+				report.Vectors.Codebooks[0].State = pb.CodebookState_CODEBOOK_STATE_ON_DISK
+			})
+			w.OnLoadCodebook = func(context.Context, *pb.LoadCodebookRequest) error { gate.Wait(); return nil }
 		})
-		w.OnLoadCodebook = func(context.Context, *pb.LoadCodebookRequest) error { gate.Wait(); return nil }
+		var wait sync.WaitGroup
+		outcomes := make(chan error, 20)
+		for range cap(outcomes) {
+			ctx := r.within()
+			wait.Go(func() {
+				_, err := r.Encode(ctx, &pb.EncodeRequest{Codebook: "k", Rows: []byte{1}})
+				outcomes <- err
+			})
+		}
+		require.Eventually(t, func() bool { calls, _ := r.vectors.UnderWay(); return calls == 20 }, hang, time.Millisecond)
+		gate.Done()
+		wait.Wait()
+		for range cap(outcomes) {
+			require.NoError(t, <-outcomes)
+		}
+		require.EqualValues(t, 1, r.workers["w1"].CodebookLoads.Load()+r.workers["w2"].CodebookLoads.Load())
 	})
-	var wait sync.WaitGroup
-	outcomes := make(chan error, 20)
-	for range cap(outcomes) {
-		ctx := r.within()
-		wait.Go(func() {
-			_, err := r.Encode(ctx, &pb.EncodeRequest{Codebook: "k", Rows: []byte{1}})
-			outcomes <- err
-		})
-	}
-	require.Eventually(t, func() bool { calls, _ := r.vectors.UnderWay(); return calls == 20 }, hang, time.Millisecond)
-	gate.Done()
-	wait.Wait()
-	for range cap(outcomes) {
-		require.NoError(t, <-outcomes)
-	}
-	require.EqualValues(t, 1, r.workers["w1"].CodebookLoads.Load()+r.workers["w2"].CodebookLoads.Load())
 }
 
 // As of models: who drains its worker means it, and a worker that is lost may come back with its copy.
@@ -347,76 +374,82 @@ func TestACodebookWhoseLastCopyIsGoneIsLoadedElsewhere(t *testing.T) {
 		"killed": func(r *rig) { r.processes["w1"].Kill() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, vectors.Config{OnDemand: hang, Grace: 100 * time.Millisecond}, []string{"w1", "w2", "w3"}, func(id string, w *workertest.Worker) {
-				w.WithVectors("k")
-				w.Change(func(report *pb.WorkerReport) {
-					b := report.GetVectors().GetCodebooks()[0]
-					if id != "w1" {
-						b.State = pb.CodebookState_CODEBOOK_STATE_ON_DISK
-					}
-					if id == "w3" {
-						b.CodebookDigest = "of another one"
-					}
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, vectors.Config{OnDemand: hang, Grace: 100 * time.Millisecond}, []string{"w1", "w2", "w3"}, func(id string, w *workertest.Worker) {
+					w.WithVectors("k")
+					w.Change(func(report *pb.WorkerReport) {
+						b := report.GetVectors().GetCodebooks()[0]
+						if id != "w1" {
+							b.State = pb.CodebookState_CODEBOOK_STATE_ON_DISK
+						}
+						if id == "w3" {
+							b.CodebookDigest = "of another one"
+						}
+					})
 				})
-			})
-			served, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k", Rows: []byte{1}})
-			require.NoError(t, err)
-			require.Zero(t, r.workers["w2"].CodebookLoads.Load())
-			gone(r)
-			require.Eventually(t, func() bool {
-				for _, w := range r.fleet.Snapshot().Route.Workers {
-					if w.ID == "w1" {
-						return !w.Serves()
+				served, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k", Rows: []byte{1}})
+				require.NoError(t, err)
+				require.Zero(t, r.workers["w2"].CodebookLoads.Load())
+				gone(r)
+				require.Eventually(t, func() bool {
+					for _, w := range r.fleet.Snapshot().Route.Workers {
+						if w.ID == "w1" {
+							return !w.Serves()
+						}
 					}
-				}
-				return false
-			}, hang, time.Millisecond)
-			out, err := r.Encode(r.patient(), &pb.EncodeRequest{Codebook: "k", Rows: []byte{1}})
-			require.NoError(t, err)
-			require.Equal(t, served.GetCodebookDigest(), out.GetCodebookDigest())
-			require.EqualValues(t, 1, r.workers["w2"].CodebookLoads.Load())
-			require.Zero(t, r.workers["w3"].CodebookLoads.Load())
-			r.idle()
+					return false
+				}, hang, time.Millisecond)
+				out, err := r.Encode(r.patient(), &pb.EncodeRequest{Codebook: "k", Rows: []byte{1}})
+				require.NoError(t, err)
+				require.Equal(t, served.GetCodebookDigest(), out.GetCodebookDigest())
+				require.EqualValues(t, 1, r.workers["w2"].CodebookLoads.Load())
+				require.Zero(t, r.workers["w3"].CodebookLoads.Load())
+				r.idle()
+			})
 		})
 	}
 }
 
 func TestACopyThatComesBackInTimeIsNotLoadedElsewhere(t *testing.T) {
-	change := func(id string, w *workertest.Worker) {
-		w.WithVectors("k")
-		if id == "w2" {
-			onDisk(id, w)
+	synctest.Test(t, func(t *testing.T) {
+		change := func(id string, w *workertest.Worker) {
+			w.WithVectors("k")
+			if id == "w2" {
+				onDisk(id, w)
+			}
 		}
-	}
-	r := newRig(t, vectors.Config{OnDemand: hang, Grace: hang}, []string{"w1", "w2"}, change)
-	r.processes["w1"].Kill()
-	r.await(1)
-	ended := make(chan error, 1)
-	ctx := r.patient()
-	go func() {
-		_, err := r.Encode(ctx, &pb.EncodeRequest{Codebook: "k", Rows: []byte{1}})
-		ended <- err
-	}()
-	require.Eventually(t, func() bool { calls, _ := r.vectors.UnderWay(); return calls == 1 }, hang, time.Millisecond)
-	r.start("w1", "j", change)
-	require.NoError(t, <-ended)
-	require.Zero(t, r.workers["w2"].CodebookLoads.Load())
+		r := newRig(t, vectors.Config{OnDemand: hang, Grace: hang}, []string{"w1", "w2"}, change)
+		r.processes["w1"].Kill()
+		r.await(1)
+		ended := make(chan error, 1)
+		ctx := r.patient()
+		go func() {
+			_, err := r.Encode(ctx, &pb.EncodeRequest{Codebook: "k", Rows: []byte{1}})
+			ended <- err
+		}()
+		require.Eventually(t, func() bool { calls, _ := r.vectors.UnderWay(); return calls == 1 }, hang, time.Millisecond)
+		r.start("w1", "j", change)
+		require.NoError(t, <-ended)
+		require.Zero(t, r.workers["w2"].CodebookLoads.Load())
+	})
 }
 
 func TestALoadOnDemandThatFailedIsNotTriedAgainAtOnce(t *testing.T) {
-	r := newRig(t, vectors.Config{OnDemand: hang}, []string{"w1"}, func(_ string, w *workertest.Worker) {
-		w.WithVectors("k")
-		w.Change(func(report *pb.WorkerReport) {
-			report.Vectors.Codebooks[0].State = pb.CodebookState_CODEBOOK_STATE_ON_DISK
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, vectors.Config{OnDemand: hang}, []string{"w1"}, func(_ string, w *workertest.Worker) {
+			w.WithVectors("k")
+			w.Change(func(report *pb.WorkerReport) {
+				report.Vectors.Codebooks[0].State = pb.CodebookState_CODEBOOK_STATE_ON_DISK
+			})
+			w.OnLoadCodebook = func(context.Context, *pb.LoadCodebookRequest) error {
+				return workertest.Refusal(codes.FailedPrecondition, reason.InvalidCodebookFile, "damaged")
+			}
 		})
-		w.OnLoadCodebook = func(context.Context, *pb.LoadCodebookRequest) error {
-			return workertest.Refusal(codes.FailedPrecondition, reason.InvalidCodebookFile, "damaged")
+		for range 3 {
+			_, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k"})
+			refused(t, err, rpc.WorkerDomain, codes.FailedPrecondition, reason.InvalidCodebookFile)
+			require.Positive(t, rpc.RetryAfter(err))
 		}
+		require.EqualValues(t, 1, r.workers["w1"].CodebookLoads.Load())
 	})
-	for range 3 {
-		_, err := r.Encode(r.within(), &pb.EncodeRequest{Codebook: "k"})
-		refused(t, err, rpc.WorkerDomain, codes.FailedPrecondition, reason.InvalidCodebookFile)
-		require.Positive(t, rpc.RetryAfter(err))
-	}
-	require.EqualValues(t, 1, r.workers["w1"].CodebookLoads.Load())
 }

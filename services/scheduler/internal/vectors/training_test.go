@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -78,120 +79,129 @@ func checkpointed(stream trainingStream) error {
 }
 
 func TestATrainingGoesThroughWholeAndRowsMayBeSentBeforeItIsAccepted(t *testing.T) {
-	r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, nil)
-	stream, err := r.TrainCodebook(r.within())
-	require.NoError(t, err)
-	const pieces, size = 5, 3 << 20
-	require.NoError(t, stream.Send(config(pieces*size/64, 64)))
-	sum := sha256.New()
-	for i := range byte(pieces) {
-		piece := rows(size, i)
-		sum.Write(piece)
-		require.NoError(t, stream.Send(rowsOf(piece)))
-	}
-	require.NoError(t, stream.CloseSend())
-	all, err := rest(stream)
-	require.NoError(t, err)
-	require.Len(t, all, 5)
-	require.NotNil(t, all[0].GetAccepted())
-	require.Equal(t, sum.Sum(nil), all[3].GetCodebook())
-	require.NotNil(t, all[4].GetFinished())
-	r.idle()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, nil)
+		stream, err := r.TrainCodebook(r.within())
+		require.NoError(t, err)
+		const pieces, size = 5, 3 << 20
+		require.NoError(t, stream.Send(config(pieces*size/64, 64)))
+		sum := sha256.New()
+		for i := range byte(pieces) {
+			piece := rows(size, i)
+			sum.Write(piece)
+			require.NoError(t, stream.Send(rowsOf(piece)))
+		}
+		require.NoError(t, stream.CloseSend())
+		all, err := rest(stream)
+		require.NoError(t, err)
+		require.Len(t, all, 5)
+		require.NotNil(t, all[0].GetAccepted())
+		require.Equal(t, sum.Sum(nil), all[3].GetCodebook())
+		require.NotNil(t, all[4].GetFinished())
+		r.idle()
+	})
 }
 
 // A worker that could not save says so behind `finished`, in its own words; one that goes then is lost, and its training is not.
 func TestWhatComesBehindTheEndOfATrainingGoesThrough(t *testing.T) {
-	ending := func(_ string, w *workertest.Worker) {
-		w.OnTrain = func(stream trainingStream) error {
-			first, err := stream.Recv()
-			if err != nil {
-				return err
-			}
-			for _, m := range []*pb.TrainCodebookResponse{workertest.Accepted(),
-				{Event: &pb.TrainCodebookResponse_Finished{Finished: &pb.TrainingFinished{Iterations: 2}}}} {
-				if err := stream.Send(m); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		ending := func(_ string, w *workertest.Worker) {
+			w.OnTrain = func(stream trainingStream) error {
+				first, err := stream.Recv()
+				if err != nil {
 					return err
 				}
+				for _, m := range []*pb.TrainCodebookResponse{workertest.Accepted(),
+					{Event: &pb.TrainCodebookResponse_Finished{Finished: &pb.TrainingFinished{Iterations: 2}}}} {
+					if err := stream.Send(m); err != nil {
+						return err
+					}
+				}
+				if first.GetConfig().GetSaveAs() == "taken" {
+					return workertest.Refusal(codes.AlreadyExists, reason.CodebookExists, "taken")
+				}
+				<-stream.Context().Done()
+				return stream.Context().Err()
 			}
-			if first.GetConfig().GetSaveAs() == "taken" {
-				return workertest.Refusal(codes.AlreadyExists, reason.CodebookExists, "taken")
+		}
+		r := newRig(t, vectors.Config{}, []string{"w1"}, ending)
+		in := config(8, 8)
+		for name, want := range map[string]struct {
+			domain string
+			code   codes.Code
+			reason string
+		}{
+			"taken": {rpc.WorkerDomain, codes.AlreadyExists, reason.CodebookExists},
+			"lost":  {rpc.SchedulerDomain, codes.Unavailable, reason.WorkerLost},
+		} {
+			in.GetConfig().SaveAs = &name
+			stream := r.begin(r.within(), in)
+			m, err := stream.Recv()
+			require.NoError(t, err)
+			require.NotNil(t, m.GetFinished())
+			if name == "lost" {
+				r.processes["w1"].Kill()
 			}
-			<-stream.Context().Done()
-			return stream.Context().Err()
+			_, err = rest(stream)
+			refused(t, err, want.domain, want.code, want.reason)
+			require.NotContains(t, err.Error(), "checkpoint")
+			if name == "lost" {
+				r.await(0)
+				r.start("w1", "j", ending)
+				r.await(1)
+			}
 		}
-	}
-	r := newRig(t, vectors.Config{}, []string{"w1"}, ending)
-	in := config(8, 8)
-	for name, want := range map[string]struct {
-		domain string
-		code   codes.Code
-		reason string
-	}{
-		"taken": {rpc.WorkerDomain, codes.AlreadyExists, reason.CodebookExists},
-		"lost":  {rpc.SchedulerDomain, codes.Unavailable, reason.WorkerLost},
-	} {
-		in.GetConfig().SaveAs = &name
-		stream := r.begin(r.within(), in)
-		m, err := stream.Recv()
-		require.NoError(t, err)
-		require.NotNil(t, m.GetFinished())
-		if name == "lost" {
-			r.processes["w1"].Kill()
-		}
-		_, err = rest(stream)
-		refused(t, err, want.domain, want.code, want.reason)
-		require.NotContains(t, err.Error(), "checkpoint")
-		if name == "lost" {
-			r.start("w1", "j", ending)
-			r.await(1)
-		}
-	}
-	r.idle()
+		r.idle()
+	})
 }
 
 func TestTrainingsGoToTheWorkerWithTheFewest(t *testing.T) {
-	r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, func(_ string, w *workertest.Worker) { w.OnTrain = checkpointed })
-	ctx, cancel := context.WithCancel(r.within())
-	for range 4 {
-		r.begin(ctx, config(8, 8))
-	}
-	require.EqualValues(t, 2, r.workers["w1"].Training.Load())
-	require.EqualValues(t, 2, r.workers["w2"].Training.Load())
-	stream, err := r.TrainCodebook(r.within())
-	require.NoError(t, err)
-	require.NoError(t, stream.Send(config(8, 8)))
-	_, err = stream.Recv()
-	refused(t, err, rpc.SchedulerDomain, codes.ResourceExhausted, reason.TooManyTrainings)
-	require.Positive(t, rpc.RetryAfter(err))
-	cancel()
-	r.idle()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, func(_ string, w *workertest.Worker) { w.OnTrain = checkpointed })
+		ctx, cancel := context.WithCancel(r.within())
+		for range 4 {
+			r.begin(ctx, config(8, 8))
+		}
+		require.EqualValues(t, 2, r.workers["w1"].Training.Load())
+		require.EqualValues(t, 2, r.workers["w2"].Training.Load())
+		stream, err := r.TrainCodebook(r.within())
+		require.NoError(t, err)
+		require.NoError(t, stream.Send(config(8, 8)))
+		_, err = stream.Recv()
+		refused(t, err, rpc.SchedulerDomain, codes.ResourceExhausted, reason.TooManyTrainings)
+		require.Positive(t, rpc.RetryAfter(err))
+		cancel()
+		r.idle()
+	})
 }
 
 func TestATrainingThatAWorkerRefusesIsOfferedToAnother(t *testing.T) {
-	var refusals atomic.Int64
-	r := newRig(t, vectors.Config{}, []string{"w1", "w2", "w3"}, func(id string, w *workertest.Worker) {
-		if id == "w2" {
-			return
-		}
-		w.OnTrain = func(stream trainingStream) error {
-			if _, err := stream.Recv(); err != nil {
-				return err
+	synctest.Test(t, func(t *testing.T) {
+		var refusals atomic.Int64
+		r := newRig(t, vectors.Config{}, []string{"w1", "w2", "w3"}, func(id string, w *workertest.Worker) {
+			if id == "w2" {
+				return
 			}
-			refusals.Add(1)
-			return workertest.Refusal(codes.ResourceExhausted, reason.DoesNotFit, "too large")
+			w.OnTrain = func(stream trainingStream) error {
+				if _, err := stream.Recv(); err != nil {
+					return err
+				}
+				refusals.Add(1)
+				return workertest.Refusal(codes.ResourceExhausted, reason.DoesNotFit, "too large")
+			}
+		})
+		for n := 0; n < 6 || refusals.Load() == 0; n++ { // who is asked first is drawn by lot
+			require.Less(t, n, 1000, "nobody was asked in vain")
+			stream, err := r.TrainCodebook(r.within())
+			require.NoError(t, err)
+			require.NoError(t, stream.Send(config(2, 8)))
+			require.NoError(t, stream.Send(rowsOf(rows(16, 1))))
+			all, err := rest(stream)
+			require.NoError(t, err)
+			require.Len(t, all, 5)
+			r.idle()
 		}
 	})
-	for range 6 {
-		stream, err := r.TrainCodebook(r.within())
-		require.NoError(t, err)
-		require.NoError(t, stream.Send(config(2, 8)))
-		require.NoError(t, stream.Send(rowsOf(rows(16, 1))))
-		all, err := rest(stream)
-		require.NoError(t, err)
-		require.Len(t, all, 5)
-		r.idle()
-	}
-	require.Positive(t, refusals.Load())
 }
 
 func TestATrainingThatNobodyTakesEndsWithTheWorkersWord(t *testing.T) {
@@ -206,86 +216,94 @@ func TestATrainingThatNobodyTakesEndsWithTheWorkersWord(t *testing.T) {
 		"it is no checkpoint": {codes.FailedPrecondition, reason.CheckpointMismatch, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var asked atomic.Int64
-			r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, func(_ string, w *workertest.Worker) {
-				w.OnTrain = func(trainingStream) error {
-					asked.Add(1)
-					return workertest.Refusal(tc.code, tc.reason, "said")
-				}
+			synctest.Test(t, func(t *testing.T) {
+				var asked atomic.Int64
+				r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, func(_ string, w *workertest.Worker) {
+					w.OnTrain = func(trainingStream) error {
+						asked.Add(1)
+						return workertest.Refusal(tc.code, tc.reason, "said")
+					}
+				})
+				stream, err := r.TrainCodebook(r.within())
+				require.NoError(t, err)
+				require.NoError(t, stream.Send(config(2, 8)))
+				_, err = stream.Recv()
+				refused(t, err, rpc.WorkerDomain, tc.code, tc.reason)
+				require.Equal(t, tc.asked, asked.Load())
+				r.idle()
 			})
-			stream, err := r.TrainCodebook(r.within())
-			require.NoError(t, err)
-			require.NoError(t, stream.Send(config(2, 8)))
-			_, err = stream.Recv()
-			refused(t, err, rpc.WorkerDomain, tc.code, tc.reason)
-			require.Equal(t, tc.asked, asked.Load())
-			r.idle()
 		})
 	}
 }
 
 func TestAFleetThatTakesNoTrainingsSaysSo(t *testing.T) {
-	r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, func(id string, w *workertest.Worker) {
-		w.Change(func(report *pb.WorkerReport) {
-			report.Vectors.MaxTrainings = 0
-			if id == "w1" {
-				report.Vectors = nil
-			}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, func(id string, w *workertest.Worker) {
+			w.Change(func(report *pb.WorkerReport) {
+				report.Vectors.MaxTrainings = 0
+				if id == "w1" {
+					report.Vectors = nil
+				}
+			})
 		})
+		stream, err := r.TrainCodebook(r.within())
+		require.NoError(t, err)
+		require.NoError(t, stream.Send(config(2, 8)))
+		_, err = stream.Recv()
+		refused(t, err, rpc.SchedulerDomain, codes.Unavailable, reason.NoTrainings)
 	})
-	stream, err := r.TrainCodebook(r.within())
-	require.NoError(t, err)
-	require.NoError(t, stream.Send(config(2, 8)))
-	_, err = stream.Recv()
-	refused(t, err, rpc.SchedulerDomain, codes.Unavailable, reason.NoTrainings)
 }
 
 func TestATrainingThatIsCancelledEndsAtItsWorker(t *testing.T) {
-	r := newRig(t, vectors.Config{}, []string{"w1"}, func(_ string, w *workertest.Worker) { w.OnTrain = checkpointed })
-	for range 20 {
-		ctx, cancel := context.WithCancel(r.within())
-		stream := r.begin(ctx, config(8, 8))
-		cancel()
-		_, err := rest(stream)
-		require.Equal(t, codes.Canceled, status.Code(err))
-		r.idle()
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, vectors.Config{}, []string{"w1"}, func(_ string, w *workertest.Worker) { w.OnTrain = checkpointed })
+		for range 20 {
+			ctx, cancel := context.WithCancel(r.within())
+			stream := r.begin(ctx, config(8, 8))
+			cancel()
+			_, err := rest(stream)
+			require.Equal(t, codes.Canceled, status.Code(err))
+			r.idle()
+		}
+	})
 }
 
 func TestATrainingWhoseWorkerIsLostSaysHowToGoOn(t *testing.T) {
-	r := newRig(t, vectors.Config{}, []string{"w1"}, func(_ string, w *workertest.Worker) { w.OnTrain = checkpointed })
-	stream := r.begin(r.patient(), config(8, 8))
-	for range 3 {
-		_, err := stream.Recv()
-		require.NoError(t, err)
-	}
-	r.processes["w1"].Kill()
-	_, err := rest(stream)
-	refused(t, err, rpc.SchedulerDomain, codes.Unavailable, reason.WorkerLost)
-	require.Equal(t, map[string]string{"worker_id": "w1", "checkpoint_iteration": "5"}, rpc.Info(err).GetMetadata(),
-		"the one of iteration 10 is not whole")
-	require.Contains(t, status.Convert(err).Message(), "resume_bytes")
-	r.await(0)
-
-	r.start("w1", "again", func(_ string, w *workertest.Worker) {
-		w.OnTrain = func(stream trainingStream) error {
-			if err := stream.Send(workertest.Accepted()); err != nil {
-				return err
-			}
-			<-stream.Context().Done()
-			return stream.Context().Err()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, vectors.Config{}, []string{"w1"}, func(_ string, w *workertest.Worker) { w.OnTrain = checkpointed })
+		stream := r.begin(r.patient(), config(8, 8))
+		for range 3 {
+			_, err := stream.Recv()
+			require.NoError(t, err)
 		}
+		r.processes["w1"].Kill()
+		_, err := rest(stream)
+		refused(t, err, rpc.SchedulerDomain, codes.Unavailable, reason.WorkerLost)
+		require.Equal(t, map[string]string{"worker_id": "w1", "checkpoint_iteration": "5"}, rpc.Info(err).GetMetadata(),
+			"the one of iteration 10 is not whole")
+		require.Contains(t, status.Convert(err).Message(), "resume_bytes")
+		r.await(0)
+
+		r.start("w1", "again", func(_ string, w *workertest.Worker) {
+			w.OnTrain = func(stream trainingStream) error {
+				if err := stream.Send(workertest.Accepted()); err != nil {
+					return err
+				}
+				<-stream.Context().Done()
+				return stream.Context().Err()
+			}
+		})
+		r.await(1)
+		stream = r.begin(r.patient(), config(8, 8))
+		r.processes["w1"].Freeze()
+		_, err = rest(stream)
+		refused(t, err, rpc.SchedulerDomain, codes.Unavailable, reason.WorkerLost)
+		require.Equal(t, map[string]string{"worker_id": "w1"}, rpc.Info(err).GetMetadata())
+		require.Contains(t, status.Convert(err).Message(), "checkpoint_interval")
+		require.Contains(t, status.Convert(err).Message(), "sends nothing")
+		r.processes["w1"].Thaw()
+		r.idle()
 	})
-	r.await(1)
-	stream = r.begin(r.patient(), config(8, 8))
-	r.processes["w1"].Freeze()
-	_, err = rest(stream)
-	refused(t, err, rpc.SchedulerDomain, codes.Unavailable, reason.WorkerLost)
-	require.Equal(t, map[string]string{"worker_id": "w1"}, rpc.Info(err).GetMetadata())
-	require.Contains(t, status.Convert(err).Message(), "checkpoint_interval")
-	require.Contains(t, status.Convert(err).Message(), "sends nothing")
-	r.processes["w1"].Thaw()
-	r.idle()
 }
 
 func TestAWorkersWordEndsItsTrainingUnchanged(t *testing.T) {
@@ -295,39 +313,42 @@ func TestAWorkersWordEndsItsTrainingUnchanged(t *testing.T) {
 		"nothing":                  nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, func(_ string, w *workertest.Worker) {
-				w.OnTrain = func(stream trainingStream) error {
-					if err := stream.Send(workertest.Accepted()); err != nil {
-						return err
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, vectors.Config{}, []string{"w1", "w2"}, func(_ string, w *workertest.Worker) {
+					w.OnTrain = func(stream trainingStream) error {
+						if err := stream.Send(workertest.Accepted()); err != nil {
+							return err
+						}
+						return said
 					}
-					return said
+				})
+				_, err := rest(r.begin(r.within(), config(8, 8)))
+				if said == nil {
+					refused(t, err, rpc.SchedulerDomain, codes.Unavailable, reason.WorkerLost) // it has not finished
+					return
 				}
+				refused(t, err, rpc.WorkerDomain, status.Code(said), rpc.Reason(said))
 			})
-			_, err := rest(r.begin(r.within(), config(8, 8)))
-			if said == nil {
-				refused(t, err, rpc.SchedulerDomain, codes.Unavailable, reason.WorkerLost) // it has not finished
-				return
-			}
-			refused(t, err, rpc.WorkerDomain, status.Code(said), rpc.Reason(said))
 		})
 	}
 }
 
 func TestWhatIsNoTrainingIsRefused(t *testing.T) {
-	r := newRig(t, vectors.Config{}, []string{"w1"}, nil)
-	for name, tc := range map[string]struct {
-		first, second *pb.TrainCodebookRequest
-		code          codes.Code
-		reason        string
-	}{
-		"no message":                 {nil, nil, codes.InvalidArgument, reason.InvalidArgument},
-		"rows first":                 {rowsOf([]byte{1}), nil, codes.InvalidArgument, reason.InvalidArgument},
-		"an empty message":           {&pb.TrainCodebookRequest{}, nil, codes.InvalidArgument, reason.InvalidArgument},
-		"a first message too large":  {rowsOf(make([]byte, 5<<20)), nil, codes.ResourceExhausted, reason.MessageTooLarge},
-		"a second message too large": {config(1<<20, 8), rowsOf(make([]byte, 5<<20)), codes.ResourceExhausted, reason.MessageTooLarge},
-		"a second one of 20 MiB":     {config(1<<20, 8), rowsOf(make([]byte, 20<<20)), codes.ResourceExhausted, reason.MessageTooLarge},
-	} {
-		t.Run(name, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, vectors.Config{}, []string{"w1"}, nil)
+		for name, tc := range map[string]struct {
+			first, second *pb.TrainCodebookRequest
+			code          codes.Code
+			reason        string
+		}{
+			"no message":                 {nil, nil, codes.InvalidArgument, reason.InvalidArgument},
+			"rows first":                 {rowsOf([]byte{1}), nil, codes.InvalidArgument, reason.InvalidArgument},
+			"an empty message":           {&pb.TrainCodebookRequest{}, nil, codes.InvalidArgument, reason.InvalidArgument},
+			"a first message too large":  {rowsOf(make([]byte, 5<<20)), nil, codes.ResourceExhausted, reason.MessageTooLarge},
+			"a second message too large": {config(1<<20, 8), rowsOf(make([]byte, 5<<20)), codes.ResourceExhausted, reason.MessageTooLarge},
+			"a second one of 20 MiB":     {config(1<<20, 8), rowsOf(make([]byte, 20<<20)), codes.ResourceExhausted, reason.MessageTooLarge},
+		} {
+			t.Log(name) // a bubble has no subtests
 			stream, err := r.TrainCodebook(r.within())
 			require.NoError(t, err)
 			for _, m := range []*pb.TrainCodebookRequest{tc.first, tc.second} {
@@ -341,59 +362,63 @@ func TestWhatIsNoTrainingIsRefused(t *testing.T) {
 			_, err = rest(stream)
 			refused(t, err, rpc.SchedulerDomain, tc.code, tc.reason)
 			r.idle()
-		})
-	}
-	huge := config(1<<63, 1<<31)
-	huge.GetConfig().Codewords = 1 << 31
-	stream := r.begin(r.within(), huge)
-	require.NotNil(t, stream, "who knows whether it fits is the worker")
+		}
+		huge := config(1<<63, 1<<31)
+		huge.GetConfig().Codewords = 1 << 31
+		stream := r.begin(r.within(), huge)
+		require.NotNil(t, stream, "who knows whether it fits is the worker")
+	})
 }
 
 // Messages of a MiB fill the windows of the way, some MiB, and no more is taken from who sends.
 func TestAWorkerThatDoesNotReadHoldsItsCallerBack(t *testing.T) {
-	r := newRig(t, vectors.Config{}, []string{"w1"}, func(_ string, w *workertest.Worker) { w.OnTrain = checkpointed })
-	ctx, cancel := context.WithCancel(r.within())
-	stream := r.begin(ctx, config(1<<40, 8))
-	var sent atomic.Int64
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for stream.Send(rowsOf(make([]byte, 1<<20))) == nil {
-			sent.Add(1)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, vectors.Config{}, []string{"w1"}, func(_ string, w *workertest.Worker) { w.OnTrain = checkpointed })
+		ctx, cancel := context.WithCancel(r.within())
+		stream := r.begin(ctx, config(1<<40, 8))
+		var sent atomic.Int64
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for stream.Send(rowsOf(make([]byte, 1<<20))) == nil {
+				sent.Add(1)
+			}
+		}()
+		for last := int64(-1); sent.Load() != last; {
+			last = sent.Load()
+			time.Sleep(200 * time.Millisecond)
 		}
-	}()
-	for last := int64(-1); sent.Load() != last; {
-		last = sent.Load()
-		time.Sleep(200 * time.Millisecond)
-	}
-	require.Less(t, sent.Load(), int64(20), "MiB")
-	cancel()
-	<-done
-	r.idle()
+		require.Less(t, sent.Load(), int64(20), "MiB")
+		cancel()
+		<-done
+		r.idle()
+	})
 }
 
 func TestACallerThatDoesNotReadHoldsItsWorkerBack(t *testing.T) {
-	var sent atomic.Int64
-	r := newRig(t, vectors.Config{}, []string{"w1"}, func(_ string, w *workertest.Worker) {
-		w.OnTrain = func(stream trainingStream) error {
-			if err := stream.Send(workertest.Accepted()); err != nil {
-				return err
-			}
-			for {
-				if err := stream.Send(&pb.TrainCodebookResponse{Event: &pb.TrainCodebookResponse_Codebook{Codebook: make([]byte, 1<<20)}}); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		var sent atomic.Int64
+		r := newRig(t, vectors.Config{}, []string{"w1"}, func(_ string, w *workertest.Worker) {
+			w.OnTrain = func(stream trainingStream) error {
+				if err := stream.Send(workertest.Accepted()); err != nil {
 					return err
 				}
-				sent.Add(1)
+				for {
+					if err := stream.Send(&pb.TrainCodebookResponse{Event: &pb.TrainCodebookResponse_Codebook{Codebook: make([]byte, 1<<20)}}); err != nil {
+						return err
+					}
+					sent.Add(1)
+				}
 			}
+		})
+		ctx, cancel := context.WithCancel(r.within())
+		r.begin(ctx, config(8, 8))
+		for last := int64(-1); sent.Load() != last; {
+			last = sent.Load()
+			time.Sleep(200 * time.Millisecond)
 		}
+		require.Less(t, sent.Load(), int64(20), "MiB")
+		cancel()
+		r.idle()
 	})
-	ctx, cancel := context.WithCancel(r.within())
-	r.begin(ctx, config(8, 8))
-	for last := int64(-1); sent.Load() != last; {
-		last = sent.Load()
-		time.Sleep(200 * time.Millisecond)
-	}
-	require.Less(t, sent.Load(), int64(20), "MiB")
-	cancel()
-	r.idle()
 }
