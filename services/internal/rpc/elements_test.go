@@ -59,7 +59,7 @@ func TestMessagesOfTooManyElementsAreNotDecoded(t *testing.T) {
 
 func TestAServerDecodesNoMessageOfTooManyElements(t *testing.T) {
 	c := pb.NewInferenceServiceClient(pair(t, rpc.ServerConfig{}))
-	_, err := first(within(t), c, &pb.GenerateRequest{Resume: repeated(1<<20, &pb.Resume{})})
+	_, err := first(within(t), c, &pb.GenerateRequest{Resume: repeated(1<<17, &pb.Resume{})})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	require.Equal(t, reason.MalformedMessage, rpc.Reason(err))
 	require.Contains(t, status.Convert(err).Message(), "more than 65536")

@@ -34,7 +34,7 @@ func (s *syncBuffer) String() string {
 }
 
 const (
-	hang  = 20 * time.Second // a guard: what is waited for comes much sooner
+	hang  = time.Minute // a guard: what is waited for comes much sooner
 	retry = 10 * time.Millisecond
 )
 

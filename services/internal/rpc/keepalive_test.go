@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/test/bufconn"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
@@ -31,13 +33,11 @@ func (s silent) Generate(_ *pb.GenerateRequest, stream grpc.ServerStreamingServe
 }
 
 // serveSilently serves with timings of its own until the test ends.
-func serveSilently(t *testing.T, k keepalives) (address string, s silent) {
+func serveSilently(t *testing.T, lis net.Listener, k keepalives) silent {
 	t.Helper()
-	s = silent{speak: make(chan struct{})}
+	s := silent{speak: make(chan struct{})}
 	server := NewServer(ServerConfig{Domain: WorkerDomain, Options: k.options()}, hclog.NewNullLogger())
 	pb.RegisterInferenceServiceServer(server, s)
-	lis, err := Listen(t.Context(), "127.0.0.1:0")
-	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(ctx, lis) }()
@@ -45,23 +45,35 @@ func serveSilently(t *testing.T, k keepalives) (address string, s silent) {
 		cancel()
 		require.NoError(t, <-done)
 	})
-	return lis.Addr().String(), s
+	return s
+}
+
+// listen listens on loopback.
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	lis, err := Listen(t.Context(), "127.0.0.1:0")
+	require.NoError(t, err)
+	return lis
 }
 
 func TestASilentStreamOutlivesTheKeepaliveOfBothSides(t *testing.T) {
-	t.Parallel()
-	// The shortest timings that grpc-go takes: 1 s of a server and 10 s of a client.
-	const serverPing, clientPing = time.Second, 10 * time.Second
-	address, s := serveSilently(t, keepalives{Ping: serverPing, Timeout: serverPing, LeastPause: serverKeepalives.LeastPause})
-	conn, err := Dial(address, "test", grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientPing, Timeout: serverPing}))
-	require.NoError(t, err)
-	defer func() { require.NoError(t, conn.Close()) }()
-	stream, err := pb.NewInferenceServiceClient(conn).Generate(t.Context(), &pb.GenerateRequest{})
-	require.NoError(t, err)
-	time.Sleep(clientPing + 2*serverPing) // silence is what is tested
-	close(s.speak)
-	_, err = stream.Recv()
-	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		// The shortest timings that grpc-go takes: 1 s of a server and 10 s of a client.
+		const serverPing, clientPing = time.Second, 10 * time.Second
+		lis := bufconn.Listen(64 << 10)
+		s := serveSilently(t, lis, keepalives{Ping: serverPing, Timeout: serverPing, LeastPause: serverKeepalives.LeastPause})
+		conn, err := Dial("passthrough:///bufconn", "test",
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientPing, Timeout: serverPing}))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.Close()) }()
+		stream, err := pb.NewInferenceServiceClient(conn).Generate(t.Context(), &pb.GenerateRequest{})
+		require.NoError(t, err)
+		time.Sleep(10 * clientPing) // silence is what is tested
+		close(s.speak)
+		_, err = stream.Recv()
+		require.NoError(t, err)
+	})
 }
 
 // pinger is a client of no library: it pings when it likes.
@@ -106,8 +118,9 @@ func (p pinger) ping(t *testing.T) bool {
 func TestClientsThatPingWithinReasonAreNotSentAway(t *testing.T) {
 	t.Parallel()
 	const pause = 50 * time.Millisecond
-	address, _ := serveSilently(t, keepalives{Ping: time.Hour, Timeout: time.Hour, LeastPause: pause})
-	p := newPinger(t, address)
+	lis := listen(t)
+	serveSilently(t, lis, keepalives{Ping: time.Hour, Timeout: time.Hour, LeastPause: pause})
+	p := newPinger(t, lis.Addr().String())
 	for range 10 {
 		require.True(t, p.ping(t))
 		time.Sleep(2 * pause) // as a client of 10 s does that may ping every 5 s
@@ -118,8 +131,9 @@ func TestClientsThatPingWithinReasonAreNotSentAway(t *testing.T) {
 
 func TestAClientThatPingsWithoutPauseIsSentAway(t *testing.T) {
 	t.Parallel()
-	address, _ := serveSilently(t, keepalives{Ping: time.Hour, Timeout: time.Hour, LeastPause: time.Hour})
-	p := newPinger(t, address)
+	lis := listen(t)
+	serveSilently(t, lis, keepalives{Ping: time.Hour, Timeout: time.Hour, LeastPause: time.Hour})
+	p := newPinger(t, lis.Addr().String())
 	for range 10 {
 		if !p.ping(t) {
 			return

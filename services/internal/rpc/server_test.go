@@ -69,7 +69,7 @@ func pair(t *testing.T, cfg rpc.ServerConfig) *grpc.ClientConn {
 
 func within(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), hang)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -183,7 +183,7 @@ func TestHealthAndBothReflectionsAnswer(t *testing.T) {
 		require.Eventually(t, func() bool {
 			out, err := h.Check(within(t), &healthpb.HealthCheckRequest{Service: service})
 			return err == nil && out.GetStatus() == healthpb.HealthCheckResponse_SERVING
-		}, 10*time.Second, time.Millisecond)
+		}, hang, time.Millisecond)
 	}
 	all, err := h.List(within(t), &healthpb.HealthListRequest{})
 	require.NoError(t, err)
@@ -212,30 +212,32 @@ func TestHealthAndBothReflectionsAnswer(t *testing.T) {
 }
 
 func TestServeStopsByFlippingHealthAndDraining(t *testing.T) {
-	rpctest.NoLeaks(t)
-	server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain, DrainTimeout: time.Minute}, rpctest.Logger(t))
-	pb.RegisterInferenceServiceServer(server, echo{})
-	lis := rpctest.Listener(t)
-	stop := rpctest.Serve(t, server, lis)
-	conn := rpctest.Dial(t, lis)
-	watch, err := healthpb.NewHealthClient(conn).Watch(within(t), &healthpb.HealthCheckRequest{})
-	require.NoError(t, err)
-	for {
+	synctest.Test(t, func(t *testing.T) { // no time passes while a watcher has not been told
+		rpctest.NoLeaks(t)
+		server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain, DrainTimeout: time.Minute}, rpctest.Logger(t))
+		pb.RegisterInferenceServiceServer(server, echo{})
+		lis := rpctest.Listener(t)
+		stop := rpctest.Serve(t, server, lis)
+		conn := rpctest.Dial(t, lis)
+		watch, err := healthpb.NewHealthClient(conn).Watch(within(t), &healthpb.HealthCheckRequest{})
+		require.NoError(t, err)
+		for {
+			out, err := watch.Recv()
+			require.NoError(t, err)
+			if out.GetStatus() == healthpb.HealthCheckResponse_SERVING {
+				break
+			}
+		}
+		running, err := first(within(t), pb.NewInferenceServiceClient(conn), prompt("wait"))
+		require.NoError(t, err)
+		stop() // returns before the drain timeout: the watcher is sent away and the stream sees Draining
+
 		out, err := watch.Recv()
 		require.NoError(t, err)
-		if out.GetStatus() == healthpb.HealthCheckResponse_SERVING {
-			break
-		}
-	}
-	running, err := first(within(t), pb.NewInferenceServiceClient(conn), prompt("wait"))
-	require.NoError(t, err)
-	stop() // returns before the drain timeout: the watcher is sent away and the stream sees Draining
-
-	out, err := watch.Recv()
-	require.NoError(t, err)
-	require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, out.GetStatus())
-	_, err = running.Recv()
-	require.ErrorContains(t, err, "EOF")
+		require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, out.GetStatus())
+		_, err = running.Recv()
+		require.ErrorContains(t, err, "EOF")
+	})
 }
 
 func TestServeCutsOffWhatOutlastsTheDrain(t *testing.T) {

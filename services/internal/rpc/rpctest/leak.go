@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// leakTimeout is how long goroutines get to end after the test's own clean-up.
-const leakTimeout = 5 * time.Second
+// leakTimeout is a hang guard: how long goroutines get to end after the test's own clean-up.
+const leakTimeout = 20 * time.Second
 
 // NoLeaks fails the test if goroutines started after this call still run when everything registered for clean-up after
 // it has run. Call it first in the test; not for parallel tests.

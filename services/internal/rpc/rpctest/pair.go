@@ -14,7 +14,7 @@ import (
 )
 
 // stopTimeout is a hang guard: a test whose server does not stop fails instead of waiting for ever.
-const stopTimeout = 20 * time.Second
+const stopTimeout = time.Minute
 
 // Listener is an in-memory listener, closed when the test ends.
 func Listener(t testing.TB) *bufconn.Listener {
