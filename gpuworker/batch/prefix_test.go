@@ -191,7 +191,7 @@ func TestKeysAreToldWhileTheirPrefixesAreCached(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, _, added, _ := l.Prefixes(0)
 		return len(added) == 2
-	}, 5*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	at, reset, added, removed := l.Prefixes(0)
 	require.False(t, reset)
 	require.Equal(t, []uint64{11, 12}, added, "the last block of the third is never full")
@@ -204,7 +204,7 @@ func TestKeysAreToldWhileTheirPrefixesAreCached(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, _, _, removed := l.Prefixes(at)
 		return len(removed) == 2
-	}, 5*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	_, reset, added, removed = l.Prefixes(at)
 	require.False(t, reset)
 	require.Empty(t, added)
@@ -218,7 +218,7 @@ func TestAPromptWithoutANumberInItsLogitsIsNotCached(t *testing.T) {
 	require.NoError(t, err)
 	_, _, _, err = drain(t, s)
 	require.ErrorIs(t, err, ErrBadLogits)
-	require.Eventually(t, l.Idle, 5*time.Second, time.Millisecond)
+	require.Eventually(t, l.Idle, time.Minute, time.Millisecond)
 	require.Zero(t, l.Stats().CachedBlocks)
 }
 
@@ -237,5 +237,5 @@ func TestWhatWasCachedOfASequenceIsForgottenWhenItsLogitsHoldNoNumber(t *testing
 		require.Equal(t, want(r), tokens)
 		require.Equal(t, cached, s.Cached())
 	}
-	require.Eventually(t, func() bool { return l.Idle() && l.Stats().FreeBlocks == 64 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return l.Idle() && l.Stats().FreeBlocks == 64 }, time.Minute, time.Millisecond)
 }

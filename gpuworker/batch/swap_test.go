@@ -3,6 +3,7 @@ package batch
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -10,7 +11,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// crowd runs sequences that need more blocks than there are, and returns the loop at their end.
+// crowd runs sequences that need more blocks than there are, and returns the loop at their end. What a loop moves and what it computes
+// again is a matter of time: call it in a bubble, where steps take what the fake says.
 func crowd(t *testing.T, cfg Config, adjust func(*fakeRunner), bypass bool) *Loop {
 	t.Helper()
 	cfg.Runner.KVBlocks, cfg.Runner.MaxSequences = 20, 4
@@ -28,7 +30,9 @@ func crowd(t *testing.T, cfg Config, adjust func(*fakeRunner), bypass bool) *Loo
 		require.NoError(t, err)
 		require.Equal(t, want(requests[i]), tokens)
 	}
-	require.Eventually(t, func() bool { return l.Idle() && l.Stats().FreeBlocks == 20 }, 5*time.Second, time.Millisecond)
+	synctest.Wait()
+	require.True(t, l.Idle())
+	require.Equal(t, 20, l.Stats().FreeBlocks)
 	require.Equal(t, cfg.Runner.HostBlocks, l.Stats().FreeHostBlocks)
 	require.NoError(t, f.broken)
 	return l
@@ -52,42 +56,48 @@ func TestPreemptionBySwapAndByRecomputationGiveTheSameTokens(t *testing.T) {
 	} {
 		for _, bypass := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, bypass %v", name, bypass), func(t *testing.T) {
-				told := &recorder{}
-				tc.cfg.Observer = told
-				l := crowd(t, tc.cfg, slow, bypass)
-				stats := l.Stats()
-				require.Positive(t, stats.Preempted)
-				require.Equal(t, tc.swapped, stats.Swapped > 0, "%d of %d", stats.Swapped, stats.Preempted)
-				require.EqualValues(t, stats.Swapped, told.preempted[Swap])
-				require.EqualValues(t, stats.Preempted-stats.Swapped, told.preempted[Recompute])
+				synctest.Test(t, func(t *testing.T) {
+					told := &recorder{}
+					tc.cfg.Observer = told
+					l := crowd(t, tc.cfg, slow, bypass)
+					stats := l.Stats()
+					require.Positive(t, stats.Preempted)
+					require.Equal(t, tc.swapped, stats.Swapped > 0, "%d of %d", stats.Swapped, stats.Preempted)
+					require.EqualValues(t, stats.Swapped, told.preempted[Swap])
+					require.EqualValues(t, stats.Preempted-stats.Swapped, told.preempted[Recompute])
+				})
 			})
 		}
 	}
 }
 
 func TestAHostWithoutMemoryMeansRecomputation(t *testing.T) {
-	refused := 0
-	l := crowd(t, Config{BlockBytes: 1, Runner: engine.RunnerConfig{HostBlocks: 64}}, func(f *fakeRunner) {
-		slow(f)
-		f.refuse = func(s *engine.Step) error {
-			for _, op := range s.PreOps {
-				if op.Kind == engine.BlockOut {
-					refused++
-					return fmt.Errorf("host memory: %w", engine.ErrOutOfMemory)
+	synctest.Test(t, func(t *testing.T) {
+		refused := 0
+		l := crowd(t, Config{BlockBytes: 1, Runner: engine.RunnerConfig{HostBlocks: 64}}, func(f *fakeRunner) {
+			slow(f)
+			f.refuse = func(s *engine.Step) error {
+				for _, op := range s.PreOps {
+					if op.Kind == engine.BlockOut {
+						refused++
+						return fmt.Errorf("host memory: %w", engine.ErrOutOfMemory)
+					}
 				}
+				return nil
 			}
-			return nil
-		}
-	}, true)
-	require.Positive(t, refused)
-	require.EqualValues(t, refused, l.Stats().RefusedSteps)
+		}, true)
+		require.Positive(t, refused)
+		require.EqualValues(t, refused, l.Stats().RefusedSteps)
+	})
 }
 
 // What a swapped sequence had computed is not computed again.
 func TestASwappedSequenceComputesNothingTwice(t *testing.T) {
-	var fake *fakeRunner
-	l := crowd(t, Config{BlockBytes: 1, Runner: engine.RunnerConfig{HostBlocks: 64}}, func(f *fakeRunner) { slow(f); fake = f }, true)
-	require.Positive(t, l.Stats().Swapped)
-	_, tokens := fake.computed()
-	require.Equal(t, 4*(60+99), tokens)
+	synctest.Test(t, func(t *testing.T) {
+		var fake *fakeRunner
+		l := crowd(t, Config{BlockBytes: 1, Runner: engine.RunnerConfig{HostBlocks: 64}}, func(f *fakeRunner) { slow(f); fake = f }, true)
+		require.Positive(t, l.Stats().Swapped)
+		_, tokens := fake.computed()
+		require.Equal(t, 4*(60+99), tokens)
+	})
 }

@@ -204,7 +204,7 @@ type scoreWaiter struct {
 }
 
 func (s *scoreWaiter) Scored(from int, rows []engine.RowResult) error {
-	for end := time.Now().Add(10 * time.Second); s.loop.Stats().GeneratedTokens < 300; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); s.loop.Stats().GeneratedTokens < 300; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			return errors.New("the other continuations are paused")
 		}

@@ -251,7 +251,7 @@ func TestAnUnloadGoesOnWhenItsCallerLeaves(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.Len(t, m.Loaded(), 1, "a request still runs")
 	release()
-	require.Eventually(t, func() bool { return len(m.Loaded()) == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(m.Loaded()) == 0 }, time.Minute, time.Millisecond)
 }
 
 func TestALoadOfADrainingModelKeepsNoOtherLoadWaiting(t *testing.T) {
@@ -271,7 +271,7 @@ func TestALoadOfADrainingModelKeepsNoOtherLoadWaiting(t *testing.T) {
 		again <- inst
 	}()
 	require.Equal(t, Queued, <-queued)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, _, err = m.Load(ctx, "family/other", Options{}, nil)
 	require.NoError(t, err)
@@ -289,7 +289,7 @@ func TestOneCallersExpectationFailsNoOtherCallersLoad(t *testing.T) {
 		_, _, err := m.Load(context.Background(), "small", Options{ExpectDigest: &wrong}, nil)
 		picky <- err
 	}()
-	require.Eventually(t, func() bool { return len(m.Loaded()) == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(m.Loaded()) == 1 }, time.Minute, time.Millisecond)
 	joined, easy := make(chan Stage, 1000), make(chan error)
 	go func() {
 		_, _, err := m.Load(context.Background(), "small", Options{}, func(p Progress) { joined <- p.Stage })
@@ -372,7 +372,7 @@ func TestAResidencyPassEndsWhenItsModelIsUnloaded(t *testing.T) {
 		_, err := m.Unload(context.Background(), "small", false)
 		unloaded <- err
 	}()
-	require.Eventually(t, func() bool { return m.Loaded()[0].State == Draining }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return m.Loaded()[0].State == Draining }, time.Minute, time.Millisecond)
 	close(slow.proceed)
 	require.ErrorIs(t, <-verified, context.Canceled)
 	require.NoError(t, <-unloaded)

@@ -327,7 +327,7 @@ func TestARefusedStepLeavesItsModelInService(t *testing.T) {
 	_, err = s.Recv(t.Context(), nil)
 	require.ErrorIs(t, err, engine.ErrInvalid)
 	require.ErrorContains(t, err, "token 7")
-	require.Eventually(t, inst.Loop.Idle, 10*time.Second, time.Millisecond)
+	require.Eventually(t, inst.Loop.Idle, time.Minute, time.Millisecond)
 	require.Equal(t, Ready, m.Loaded()[0].State)
 	require.Positive(t, m.Loaded()[0].Steps.RefusedSteps)
 }

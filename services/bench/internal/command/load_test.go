@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -124,25 +125,31 @@ func TestAMixIsHeldAgainstTheEngineAndItsDeviceWatched(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file, alone, 0o600))
-	args := []string{"load", "--target", target, "--mix", "3x5/4", "--duration", "300ms", "--ceiling-time", "0", "--engine", file,
+	args := []string{"load", "--target", target, "--mix", "3x5/4", "--ceiling-time", "0", "--engine", file,
 		"--metrics", page.URL, "--join", "30x20ms", "--no-histogram", "--save", file + ".out"}
-	out, err := run(t, args...)
-	require.NoError(t, err)
+	var report struct {
+		TokensPerSecond float64 `json:"tokens_per_second"`
+		Engine          struct{ Share float64 }
+		Join            struct{ Tokens, OK, Requests float64 }
+	}
+	var out string
+	// A slow machine needs longer for one call to join and for two looks at the device.
+	for d := 300 * time.Millisecond; report.Join.OK == 0 || !strings.Contains(out, "idle "); d *= 2 {
+		require.Less(t, d, time.Minute)
+		out, err = run(t, append(args, "--duration", d.String())...)
+		require.NoError(t, err)
+		saved, err := os.ReadFile(file + ".out")
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(saved, &report))
+	}
 	require.Contains(t, out, "closed loop, 3 calls")
 	require.Contains(t, out, "of the 1000 tokens/s that the engine alone reached for 3x5/4")
 	require.Contains(t, out, "joining meanwhile")
 	require.Contains(t, out, "idle     100.00 %")
-	saved, err := os.ReadFile(file + ".out")
-	require.NoError(t, err)
-	var report struct {
-		TokensPerSecond float64 `json:"tokens_per_second"`
-		Engine          struct{ Share float64 }
-		Join            struct{ Tokens, OK float64 }
-	}
-	require.NoError(t, json.Unmarshal(saved, &report))
 	require.InEpsilon(t, report.TokensPerSecond/1000, report.Engine.Share, 1e-9)
-	require.Positive(t, report.Join.OK)
-	require.InDelta(t, report.Join.OK, report.Join.Tokens, 1, "a token each, and perhaps that of the call that is cut off at the end")
+	require.GreaterOrEqual(t, report.Join.Tokens, report.Join.OK, "a token each, and perhaps those of calls that are cut off at the end")
+	require.LessOrEqual(t, report.Join.Tokens, report.Join.Requests)
+	args = append(args, "--duration", "300ms")
 
 	floors := filepath.Join(t.TempDir(), "floors.txt")
 	require.NoError(t, os.WriteFile(floors, []byte("load m/3x5/4/joined-by-30x20ms failed <= 0\nload m/3x5/4/alone tokens >= 1e12\n"), 0o600))

@@ -20,7 +20,7 @@ type Generator struct {
 }
 
 // Closed keeps concurrency calls of one size running until the duration has passed (0: for ever) or count calls were
-// started (0: any number), and waits for those that run. When ctx ends the running ones are cut off.
+// started (0: any number), and waits for those that run. Each of them is made once at least, however late it begins. When ctx ends the running ones are cut off.
 func (g *Generator) Closed(ctx context.Context, concurrency int, size Size, duration time.Duration, count uint64) {
 	end := time.Now().Add(duration)
 	var started atomic.Uint64
@@ -28,7 +28,7 @@ func (g *Generator) Closed(ctx context.Context, concurrency int, size Size, dura
 	for range concurrency {
 		work.Go(func() {
 			var gaps []Gap
-			for ctx.Err() == nil && (duration == 0 || time.Now().Before(end)) && (count == 0 || started.Add(1) <= count) {
+			for n := 0; ctx.Err() == nil && (n == 0 || duration == 0 || time.Now().Before(end)) && (count == 0 || started.Add(1) <= count); n++ {
 				out := g.call(ctx, g.next.Add(1)-1, size, time.Now(), gaps[:0])
 				gaps = out.Gaps
 			}

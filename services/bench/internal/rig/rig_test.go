@@ -363,7 +363,7 @@ func TestASilentWorkerWithLongStepsIsWaitedForALittleLonger(t *testing.T) {
 		WorkerId: "worker-1", Progress: &pb.StepProgress{StepBound: durationpb.New(time.Hour)},
 	}}})
 	e.show([]*pb.FleetWorker{})
-	since := time.Now().Add(-time.Minute - 400*time.Millisecond)
+	since := e.states["worker-1"].since.Add(-time.Minute - 400*time.Millisecond)
 	_, err := r.noticing(t.Context(), "worker-1", since)
 	require.NoError(t, err)
 	_, err = r.showing(t.Context(), "worker-1", lost, since)

@@ -126,7 +126,7 @@ func (s *Service) flood(ctx context.Context, c OverloadConfig, out *OverloadRepo
 	end := time.Now().Add(c.Duration)
 	g := load.Generator{Conns: s.Conns, Maker: s.Maker, To: to}
 	_ = together(c.Factor*c.Capacity, func(int) error {
-		for time.Now().Before(end) && ctx.Err() == nil {
+		for n := 0; (n == 0 || time.Now().Before(end)) && ctx.Err() == nil; n++ {
 			o := g.One(ctx, load.Size{Prompt: c.Prompt, Output: c.Answer})
 			switch {
 			case o.Cut:

@@ -65,8 +65,10 @@ func worker(t *testing.T, device string, sequences uint32) (*served.Service, int
 		Layers: 1, Hidden: 32, Heads: 1, FFN: 32, Vocab: 1000, Context: 4096,
 	}}
 	require.NoError(t, modelfile.Write(filepath.Join(dir, "m.gguf"), shape, gguf.Q8_0, 1))
-	address, err := process.FreeAddress(t.Context())
+	folder, err := os.MkdirTemp("", "s") //nolint:usetesting // a socket's path is short
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(folder)) })
+	address := "unix:" + filepath.Join(folder, "worker") // a port that is free now may be taken by the time it is wanted
 	program, err := process.Start(context.WithoutCancel(t.Context()), "worker", workerBinary, "--listen", address, "--device", device, "--models", dir)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, program.Stop(45*time.Second)) })
@@ -74,7 +76,7 @@ func worker(t *testing.T, device string, sequences uint32) (*served.Service, int
 	require.NoError(t, err)
 	t.Cleanup(hangUp)
 	kv := uint64(16384)
-	require.NoError(t, program.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
+	require.NoError(t, program.Wait(t.Context(), time.Minute, func(ctx context.Context) error {
 		stream, err := pb.NewModelServiceClient(conns[0]).LoadModel(ctx, &pb.LoadModelRequest{Model: "m", MaxSequences: &sequences, KvTokens: &kv})
 		for err == nil {
 			_, err = stream.Recv()

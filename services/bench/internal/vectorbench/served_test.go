@@ -51,15 +51,17 @@ func build(m *testing.M) (code int, err error) {
 func worker(t *testing.T) string {
 	t.Helper()
 	rpctest.NoLeaks(t)
-	address, err := process.FreeAddress(t.Context())
+	folder, err := os.MkdirTemp("", "s") //nolint:usetesting // a socket's path is short
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(folder)) })
+	address := "unix:" + filepath.Join(folder, "worker") // a port that is free now may be taken by the time it is wanted
 	program, err := process.Start(context.WithoutCancel(t.Context()), "worker", workerBinary, "--listen", address, "--device", "sim",
 		"--models", t.TempDir(), "--codebooks", t.TempDir())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, program.Stop(45*time.Second)) })
 	c := small()
 	c.Target = address
-	require.NoError(t, program.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
+	require.NoError(t, program.Wait(t.Context(), time.Minute, func(ctx context.Context) error {
 		s, err := dial(ctx, &c)
 		if err != nil {
 			return err

@@ -34,7 +34,7 @@ func (g *gpu) Info() (engine.DeviceInfo, error) {
 	return info, err
 }
 
-// draining is a worker that has been told to end while a request runs that will go on for some time.
+// draining is a worker that has been told to end while a request runs that will go on for most of a minute, unless it is ended.
 type draining struct {
 	device *gpu
 	health pb.WorkerService_HealthClient
@@ -51,7 +51,7 @@ func drain(t *testing.T) *draining {
 		Listen: "unix:" + filepath.Join(t.TempDir(), "worker"), WorkerID: "w", Load: []string{"stories"}, MaxSequences: 4,
 		Models: filepath.Join(filepath.Dir(file), "..", "..", "..", "..", "models"), DrainTimeout: time.Minute,
 	}
-	device, err := sim.Open(sim.Options{Reserved: 16, DecodeTime: 10 * time.Millisecond}, rpctest.Logger(t))
+	device, err := sim.Open(sim.Options{Reserved: 16, DecodeTime: 100 * time.Millisecond}, rpctest.Logger(t))
 	require.NoError(t, err)
 	d := &draining{device: &gpu{Device: device}}
 	ctx, signal := context.WithCancel(t.Context())
@@ -72,7 +72,7 @@ func drain(t *testing.T) *draining {
 		in, err := d.health.Recv()
 		d.report = in.GetFull()
 		return err == nil
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	for d.report.GetState() != pb.WorkerState_WORKER_STATE_READY {
 		d.next(t)
 	}

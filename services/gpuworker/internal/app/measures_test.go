@@ -9,12 +9,14 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/enginetest"
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/gpuworker/internal/config"
@@ -44,7 +46,7 @@ func newScraper(t *testing.T, socket string) *scraper {
 		return d.DialContext(ctx, "unix", socket)
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &scraper{&http.Client{Transport: transport, Timeout: 20 * time.Second}}
+	return &scraper{&http.Client{Transport: transport, Timeout: time.Minute}}
 }
 
 func (s *scraper) get(t *testing.T, path string) (code int, body string) {
@@ -79,12 +81,19 @@ func TestAWorkerServesEveryDocumentedMeasureAndTheyMove(t *testing.T) {
 		Listen: "unix:" + filepath.Join(dir, "worker"), MetricsListen: "unix:" + filepath.Join(dir, "measures"), WorkerID: "w",
 		Load: []string{"stories"}, Models: filepath.Join(root(), "models"), DrainTimeout: time.Minute,
 	}
-	// A step takes so long that a request of 400 tokens is seen while it runs, however late the look at it comes.
-	device, err := sim.Open(sim.Options{Reserved: 16, DecodeTime: 20 * time.Millisecond}, rpctest.Logger(t))
+	device, err := sim.Open(sim.Options{Reserved: 16, DecodeTime: time.Millisecond}, rpctest.Logger(t))
 	require.NoError(t, err)
+	// Braked, a step takes so long that a request of 400 tokens is seen while it runs, however late the look at it comes.
+	var brake atomic.Bool
+	braked := enginetest.Intercept(measured{device}, enginetest.Hooks{Wait: func() error {
+		if brake.Load() {
+			time.Sleep(100 * time.Millisecond)
+		}
+		return nil
+	}})
 	ctx, signal := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, c, measured{device}, rpctest.Logger(t)) }()
+	go func() { ended <- serve(ctx, c, braked, rpctest.Logger(t)) }()
 	s := newScraper(t, filepath.Join(dir, "measures"))
 	require.Eventually(t, func() bool {
 		if _, err := os.Stat(filepath.Join(dir, "measures")); err != nil {
@@ -92,7 +101,7 @@ func TestAWorkerServesEveryDocumentedMeasureAndTheyMove(t *testing.T) {
 		}
 		code, _ := s.get(t, "/readyz")
 		return code == http.StatusOK
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	before := s.sums(t)
 	for _, name := range monitortest.Documented(t, "Measures of a worker") {
 		require.Contains(t, before, name, "a worker with a loaded model has every measure")
@@ -117,17 +126,20 @@ func TestAWorkerServesEveryDocumentedMeasureAndTheyMove(t *testing.T) {
 		}
 		require.ErrorIs(t, err, io.EOF)
 	}
+	brake.Store(true)
 	leaving, cancel := context.WithCancel(t.Context())
 	stream, err := generate(leaving, 400)
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return s.sums(t)["millrace_running_sequences"] == 1 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return s.sums(t)["millrace_running_sequences"] == 1 }, time.Minute, time.Millisecond)
 	cancel()
 	require.Eventually(t, func() bool {
 		now := s.sums(t)
-		return now["millrace_cancelled_sequences_total"] == 1 && now["millrace_cancel_to_free_steps"] == 1
-	}, 20*time.Second, time.Millisecond)
+		return now["millrace_cancelled_sequences_total"] == 1 && now["millrace_cancel_to_free_steps"] == 1 &&
+			now["millrace_running_sequences"] == 0 // which the loop says in its next round
+	}, time.Minute, time.Millisecond)
+	brake.Store(false)
 	loads, err := pb.NewModelServiceClient(conn).LoadModel(t.Context(), &pb.LoadModelRequest{Model: "nobody"})
 	for err == nil {
 		_, err = loads.Recv()

@@ -57,7 +57,7 @@ func (l *looked) done() {
 
 // show waits until the worker's reports and its readiness say whether it drains.
 func (s *Server) show(ctx context.Context, drains bool) {
-	ctx, cancel := context.WithTimeout(ctx, shownTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.shown)
 	defer cancel()
 	for {
 		done := s.looked.wait()

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/millrace/millrace/gpuworker/engine/enginetest"
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/reason"
@@ -29,17 +32,31 @@ func (w *worker) readiness(t *testing.T) healthpb.HealthCheckResponse_ServingSta
 	return out.GetStatus()
 }
 
-// slow is a device whose sequences last.
-func slow(t *testing.T, load ...string) *worker {
+// brake makes the steps of a device last so long that a sequence of hundreds of tokens outlives whatever a test does meanwhile,
+// until it is released. None of them looks hung.
+type brake struct{ released atomic.Bool }
+
+func (b *brake) wait() error {
+	if !b.released.Load() {
+		time.Sleep(100 * time.Millisecond)
+	}
+	return nil
+}
+
+// braked is a worker whose steps are braked.
+func braked(t *testing.T, load ...string) (*worker, *brake) {
 	t.Helper()
-	return start(t, simDevice(t, sim.Options{DecodeTime: 10 * time.Millisecond}), load...)
+	b := &brake{}
+	w := start(t, enginetest.Intercept(simDevice(t, sim.Options{}), enginetest.Hooks{Wait: b.wait}), load...)
+	t.Cleanup(func() { b.released.Store(true) })
+	return w, b
 }
 
 func TestADrainLetsEndWhatRunsAndRefusesWhatIsNewUntilItIsTakenBack(t *testing.T) {
-	w := slow(t, "stories")
+	w, b := braked(t, "stories")
 	_, next := follow(t, w)
 	_, report := next()
-	stream, err := w.infer.Generate(t.Context(), prompted("Once", 40))
+	stream, err := w.infer.Generate(t.Context(), prompted("Once", 400))
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.NoError(t, err)
@@ -64,6 +81,7 @@ func TestADrainLetsEndWhatRunsAndRefusesWhatIsNewUntilItIsTakenBack(t *testing.T
 	_, err = load.Recv()
 	refused(err)
 
+	b.released.Store(true)
 	var last *pb.GenerateResponse
 	for err = nil; err == nil; {
 		var in *pb.GenerateResponse
@@ -94,7 +112,7 @@ func TestADrainLetsEndWhatRunsAndRefusesWhatIsNewUntilItIsTakenBack(t *testing.T
 }
 
 func TestReadinessFlipsBeforeADrainRefusesAnybody(t *testing.T) {
-	w := slow(t, "stories")
+	w := start(t, simDevice(t, sim.Options{}), "stories")
 	refused := make(chan healthpb.HealthCheckResponse_ServingStatus, 4)
 	var all sync.WaitGroup
 	for range cap(refused) {
@@ -123,6 +141,7 @@ func TestReadinessFlipsBeforeADrainRefusesAnybody(t *testing.T) {
 func TestADrainOutlastsADeviceThatDoesNotAnswer(t *testing.T) {
 	device := &gauged{Device: simDevice(t, sim.Options{})}
 	w := start(t, device, "stories")
+	w.server.shown = 100 * time.Millisecond
 	hold := make(chan struct{})
 	device.block(hold)
 	defer close(hold)
@@ -132,7 +151,7 @@ func TestADrainOutlastsADeviceThatDoesNotAnswer(t *testing.T) {
 }
 
 func TestAProcessThatStopsIsNotUndrained(t *testing.T) {
-	w := slow(t, "stories")
+	w := start(t, simDevice(t, sim.Options{}), "stories")
 	_, err := w.health.Drain(t.Context(), &pb.DrainRequest{})
 	require.NoError(t, err)
 	w.server.Stop()
@@ -141,7 +160,7 @@ func TestAProcessThatStopsIsNotUndrained(t *testing.T) {
 	require.Equal(t, reason.WorkerStopping, rpc.Reason(err))
 	_, err = w.health.Drain(t.Context(), &pb.DrainRequest{})
 	require.NoError(t, err, "it drains already")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	stream, err := w.health.Health(ctx)
 	require.NoError(t, err)
@@ -167,7 +186,7 @@ func TestAReloadBetweenTwoPulsesIsToldAsOne(t *testing.T) {
 }
 
 func TestADrainWithABoundEndsWhatRunsThenInWordsThatTakeItElsewhere(t *testing.T) {
-	w := slow(t, "stories")
+	w, b := braked(t, "stories")
 	begin := func() grpc.ServerStreamingClient[pb.GenerateResponse] {
 		t.Helper()
 		stream, err := w.infer.Generate(t.Context(), prompted("Once", 400))
@@ -198,10 +217,14 @@ func TestADrainWithABoundEndsWhatRunsThenInWordsThatTakeItElsewhere(t *testing.T
 		"by a drain without one": func() { drain(nil) },
 	} {
 		t.Run("it is taken back "+name, func(t *testing.T) {
+			b.released.Store(false)
 			stream := begin()
-			drain(durationpb.New(time.Second))
+			drain(durationpb.New(time.Hour))
+			require.True(t, w.server.drain.bound.isSet())
 			back()
-			require.NoError(t, ending(t, stream), "which lasts for four")
+			require.False(t, w.server.drain.bound.isSet())
+			b.released.Store(true)
+			require.NoError(t, ending(t, stream))
 			_, err := w.health.Undrain(t.Context(), &pb.UndrainRequest{})
 			require.NoError(t, err)
 		})
@@ -212,6 +235,32 @@ func TestADrainWithABoundEndsWhatRunsThenInWordsThatTakeItElsewhere(t *testing.T
 		require.Equal(t, []string{"timeout"}, violated(err))
 	}
 	require.Equal(t, healthpb.HealthCheckResponse_SERVING, w.readiness(t), "what is refused begins no drain")
+}
+
+func (b *bound) isSet() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.timer != nil
+}
+
+func TestABoundEndsWhatRunsAtItsTimeUnlessItIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bound
+		ctx, leave := b.join(t.Context())
+		defer leave()
+		ended := func(after time.Duration) error {
+			time.Sleep(after)
+			synctest.Wait()
+			return context.Cause(ctx)
+		}
+		b.set(time.Second)
+		require.NoError(t, ended(time.Second-1))
+		b.clear()
+		require.NoError(t, ended(time.Hour))
+		b.set(time.Second)
+		require.NoError(t, ended(time.Second-1))
+		require.ErrorIs(t, ended(1), errDrained)
+	})
 }
 
 // ending reads the rest of a call and returns how it ends; nil: well.

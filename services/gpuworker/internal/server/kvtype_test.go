@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -18,7 +17,7 @@ import (
 // loadAs loads the shipped model with a type of cache and gives what the load ends with.
 func loadAs(t *testing.T, w *worker, kv pb.KvType) (result *pb.LoadResult, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	stream, err := w.models.LoadModel(ctx, &pb.LoadModelRequest{Model: "stories", KvType: &kv})
 	require.NoError(t, err)

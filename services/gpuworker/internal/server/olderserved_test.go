@@ -3,7 +3,6 @@ package server
 import (
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -12,7 +11,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
-	"github.com/millrace/millrace/gpuworker/engine/sim"
 	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/reason"
@@ -63,7 +61,7 @@ func TestWhatAnOlderSchedulerKnowsMeansTheSame(t *testing.T) {
 }
 
 func TestAnOlderSchedulerSeesWhatItsWorkerDoes(t *testing.T) {
-	w := start(t, simDevice(t, sim.Options{DecodeTime: 5 * time.Millisecond}))
+	w, b := braked(t)
 	o := newOlder(t, w)
 	next := o.follow()
 	report := next()
@@ -81,6 +79,7 @@ func TestAnOlderSchedulerSeesWhatItsWorkerDoes(t *testing.T) {
 	_, err := w.health.Drain(t.Context(), &pb.DrainRequest{})
 	require.NoError(t, err)
 	until(t, next, func(r *pb.WorkerReport) bool { return r.GetState() == pb.WorkerState_WORKER_STATE_DRAINING })
+	b.released.Store(true)
 	require.NoError(t, <-ended, "what runs ends where it is: an older scheduler hands nothing over")
 	err = o.generate(prompted("Once", 1)).err
 	require.Equal(t, codes.Unavailable, status.Code(err), "which it takes to another worker")

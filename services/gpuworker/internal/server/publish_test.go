@@ -59,7 +59,7 @@ func TestTheDeviceIsAskedOnceAPulseForAllFollowers(t *testing.T) {
 	w := start(t, device)
 	const followers, messages = 200, 5
 	begin, asked := time.Now(), device.asked.Load()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	var all sync.WaitGroup
 	failures := make(chan error, followers)
@@ -81,9 +81,11 @@ func TestTheDeviceIsAskedOnceAPulseForAllFollowers(t *testing.T) {
 	}
 	all.Wait()
 	require.Empty(t, failures)
-	// Reading the model files brings a pulse on as well.
-	pulses := int64(time.Since(begin)/pulse + time.Since(begin)/fileListAge + 2)
-	require.LessOrEqual(t, device.asked.Load()-asked, pulses)
+	asked = device.asked.Load() - asked
+	// Reading the model files brings a pulse on as well. Of ticks and of readings one each may be at either end, and the look that
+	// Started brought on may be still to come.
+	pulses := int64(time.Since(begin)/pulse + time.Since(begin)/fileListAge + 3)
+	require.LessOrEqual(t, asked, pulses)
 }
 
 func TestANeighbourOnTheDeviceIsTold(t *testing.T) {

@@ -40,7 +40,7 @@ func TestARequestThatTheEngineRefusesIsToldSoAndTheWorkerStaysReady(t *testing.T
 					return nil
 				},
 			}), "stories")
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), hang)
 			defer cancel()
 			alone := w.generate(ctx, t, prompted("Once upon a time", 50))
 			require.NoError(t, alone.err)

@@ -35,6 +35,7 @@ type Server struct {
 	models   *model.Manager
 	vectors  *vectors.Manager
 	patience time.Duration
+	shown    time.Duration // shownTimeout
 	identity Identity
 	logger   hclog.Logger
 	starting atomic.Bool
@@ -71,7 +72,8 @@ const DefaultPatience = time.Minute
 // New returns a server over models and codebooks of one device. It is STARTING until Started is called.
 func New(models *model.Manager, v Vectors, identity Identity, logger hclog.Logger) *Server {
 	s := &Server{
-		models: models, vectors: v.Manager, patience: cmp.Or(v.Patience, DefaultPatience), identity: identity, logger: logger.Named("server"), pressure: orca.NewServerMetricsRecorder(),
+		models: models, vectors: v.Manager, patience: cmp.Or(v.Patience, DefaultPatience), shown: shownTimeout,
+		identity: identity, logger: logger.Named("server"), pressure: orca.NewServerMetricsRecorder(),
 		encoder: prompt.NewEncoder(runtime.GOMAXPROCS(0)), wake: make(chan struct{}, 1), published: make(chan struct{}),
 	}
 	s.cached, s.observer = func() []cached { return cachedOf(models) }, nobody{}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -254,26 +255,56 @@ func hearBehindAccepted(t *testing.T, stream grpc.BidiStreamingClient[pb.TrainCo
 	}
 }
 
-func TestACallerThatStopsSendingIsLetGo(t *testing.T) {
+func TestACallerThatStopsSendingIsToldThatTheWorkerWaitsAndIsLetGo(t *testing.T) {
 	rpctest.NoLeaks(t)
 	w := simWorker(t)
-	stream := w.begin(t.Context(), t, training(nil))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream := w.begin(ctx, t, training(nil))
 	require.NoError(t, stream.Send(rowsOf(vectorRows(3, 2))))
-	told := 0
-	for {
+	for told := uint64(0); told < 3; {
 		m, err := stream.Recv()
-		if err != nil {
-			require.Equal(t, codes.DeadlineExceeded, status.Code(err))
-			require.Equal(t, reason.SilentSender, rpc.Reason(err))
-			require.Equal(t, "2000", rpc.Info(err).GetMetadata()["waited_ms"])
-			break
-		}
+		require.NoError(t, err)
 		require.Equal(t, pb.TrainingPhase_TRAINING_PHASE_WRITING, m.GetProgress().GetPhase())
-		require.EqualValues(t, 3, m.GetProgress().GetRowsDone())
-		told++
+		told = m.GetProgress().GetRowsDone()
 	}
-	require.Positive(t, told, "it is told that the worker waits")
+	cancel()
+	requireSoon(t, func() bool { return w.books.Stats().Trainings == 0 })
+
+	w.server.patience = 200 * time.Millisecond
+	got := w.silent(t, training(nil), rowsOf(vectorRows(3, 2)))
+	require.Equal(t, codes.DeadlineExceeded, status.Code(got.err), "%v", got.err)
+	require.Equal(t, reason.SilentSender, rpc.Reason(got.err))
+	require.Equal(t, "200", rpc.Info(got.err).GetMetadata()["waited_ms"])
 	require.Zero(t, w.books.Stats().Trainings)
+}
+
+// silent does a training whose caller sends nothing behind the messages, and no end.
+func (w *worker) silent(t *testing.T, c *pb.TrainingConfig, messages ...*pb.TrainCodebookRequest) result {
+	t.Helper()
+	stream, err := w.vectors.TrainCodebook(t.Context())
+	require.NoError(t, err)
+	_ = stream.Send(configOf(c)) // hear tells of an end
+	for _, m := range messages {
+		_ = stream.Send(m)
+	}
+	return hear(t, stream)
+}
+
+func TestWhoWaitsForASenderIsCalledOnceASecondUntilItsPatienceEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		in := newInbox(ctx, 3500*time.Millisecond, func() (*pb.TrainCodebookRequest, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		ticks, begin := 0, time.Now()
+		_, err := in.next(ctx, func() error { ticks++; return nil })
+		require.Equal(t, reason.SilentSender, rpc.Reason(err), "%v", err)
+		require.Equal(t, 3, ticks)
+		require.Equal(t, 3500*time.Millisecond, time.Since(begin))
+	})
 }
 
 func TestAReaderThatDoesNotReadHoldsItselfAloneAndIsLetGo(t *testing.T) {
@@ -286,13 +317,15 @@ func TestAReaderThatDoesNotReadHoldsItselfAloneAndIsLetGo(t *testing.T) {
 		c.Dimension, c.Codewords, c.Rows, c.CheckpointInterval = 8192, 8, 8, ptr(uint32(1))
 		c.MaxIterations, c.CodewordType = ptr(uint32(100000)), pb.ElementType_ELEMENT_TYPE_F32
 	})
+	w.server.patience = 5 * time.Second // it is the sender's too, who takes a while
 	stream, err := w.vectors.TrainCodebook(ctx)
 	require.NoError(t, err)
 	require.NoError(t, stream.Send(&pb.TrainCodebookRequest{Event: &pb.TrainCodebookRequest_Config{Config: big}}))
 	require.NoError(t, stream.Send(rowsOf(vectorRows(8, 8192))))
-	require.Eventually(t, func() bool { return w.books.Stats().Trainings == 1 }, 10*time.Second, time.Millisecond)
+	requireSoon(t, func() bool { return w.books.Stats().Trainings == 1 })
+	w.server.patience = hang
 	require.NoError(t, w.train(t.Context(), t, training(nil), rowsOf(vectorRows(64, 2))).err, "others go on")
-	require.Eventually(t, func() bool { return w.books.Stats().Failed == 1 }, 20*time.Second, 10*time.Millisecond)
+	requireSoon(t, func() bool { return w.books.Stats().Failed == 1 })
 	require.Zero(t, w.books.Stats().TrainingBytes)
 	got := hear(t, stream)
 	require.Equal(t, codes.ResourceExhausted, status.Code(got.err), "%v", got.err)
@@ -301,7 +334,7 @@ func TestAReaderThatDoesNotReadHoldsItselfAloneAndIsLetGo(t *testing.T) {
 
 func requireSoon(t *testing.T, is func() bool) {
 	t.Helper()
-	require.Eventually(t, is, 10*time.Second, 100*time.Microsecond)
+	require.Eventually(t, is, hang, 100*time.Microsecond)
 }
 
 func TestATrainingBesideTokensChangesNeither(t *testing.T) {

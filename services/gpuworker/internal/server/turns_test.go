@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -23,7 +22,7 @@ func TestATextThatPanicsTheTokenizerGivesItsTurnBack(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}))
 	inst, _, err := w.manager.Load(t.Context(), "stories", model.Options{}, nil)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	working := inst.Tokenizer
 	inst.Tokenizer = &tokenizer.Tokenizer{} // knows no vocabulary
@@ -40,7 +39,7 @@ func TestATextThatPanicsTheTokenizerGivesItsTurnBack(t *testing.T) {
 func TestTextsThatWaitForTheirTurnAreBoundedByTheirBytes(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	free := w.takeTurns(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	large := &pb.TokenizeRequest{Model: "stories", Input: &pb.TokenizeRequest_Text{Text: strings.Repeat("x", 5<<20)}}
 	waiting, leave := context.WithCancel(ctx)
@@ -82,7 +81,7 @@ func (w *worker) takeTurns(t *testing.T) (free func()) {
 func TestPromptsThatCanNeverFitDoNotWaitToBeTokenised(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	w.takeTurns(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	for range 40 { // of 1 MiB, where 16 MiB may wait
 		out := w.generate(ctx, t, prompted(strings.Repeat("x", 1<<20), 1))

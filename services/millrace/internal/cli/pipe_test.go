@@ -75,7 +75,7 @@ func TestAFailureAsJSONIsExplainedApartAndHasItsExitCode(t *testing.T) {
 
 func TestHealthSaysNothingAndExitsByWhatTheServerIs(t *testing.T) {
 	r := serve(t, &fake{})
-	require.Equal(t, 0, r.run(t, "health"), r.err.String())
+	require.Equal(t, 0, r.run(t, "health", "--timeout", hang.String()), r.err.String())
 	require.Empty(t, r.out.String()+r.err.String())
 	r.target = "127.0.0.1:1"
 	require.Equal(t, 1, r.run(t, "health"))
