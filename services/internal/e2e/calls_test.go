@@ -81,6 +81,7 @@ func (o *outcome) add(in *pb.GenerateResponse) error {
 type call struct {
 	outcome
 	stream grpc.ServerStreamingClient[pb.GenerateResponse]
+	leave  context.CancelFunc // of those of beginAll
 }
 
 // begin starts a call and reads its first tokens.
@@ -128,11 +129,48 @@ func beginAll(t *testing.T, on *server, n int, in func() *pb.GenerateRequest) []
 	t.Helper()
 	calls := make([]*call, n)
 	for i := range calls {
-		c, err := begin(undated(t), on.infer, in())
+		ctx, leave := context.WithCancel(undated(t))
+		t.Cleanup(leave)
+		c, err := begin(ctx, on.infer, in())
 		require.NoError(t, err)
+		c.leave = leave
 		calls[i] = c
 	}
 	return calls
+}
+
+// heldTokens is how long a held stream is: twice what is on the way from a worker to a client who does not read.
+const heldTokens = 480
+
+// held makes a request's stream one that cannot end before its client has read most of it, however long that takes: its events are so
+// large that those on the way fill every buffer. What a test does to a worker meets such a stream under way.
+func held(in *pb.GenerateRequest) *pb.GenerateRequest {
+	in.Stopping.MaxTokens = ptr(int32(heldTokens))
+	if in.Response == nil {
+		in.Response = &pb.ResponseOptions{}
+	}
+	in.Response.OutputLogprobs, in.Response.OutputCandidates = ptr(true), ptr(int32(64))
+	return in
+}
+
+// beginOn starts calls until one runs on a certain worker, and gives that one. The others go away.
+func beginOn(t *testing.T, on *server, worker string, in *pb.GenerateRequest) *call {
+	t.Helper()
+	var elsewhere []*call
+	defer func() {
+		for _, c := range elsewhere {
+			c.leave()
+		}
+	}()
+	for range 100 {
+		c := beginAll(t, on, 1, func() *pb.GenerateRequest { return in })[0]
+		if c.started.GetWorkerId() == worker {
+			return c
+		}
+		elsewhere = append(elsewhere, c)
+	}
+	require.FailNow(t, "it gets no call", worker)
+	return nil
 }
 
 // generate runs a call to its end.

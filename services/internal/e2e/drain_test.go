@@ -31,7 +31,7 @@ type callers struct {
 // callersOn begins with so many callers, each with one request after another.
 func callersOn(t *testing.T, n int, on ...*server) *callers {
 	t.Helper()
-	ctx, cancel := context.WithCancel(within(t))
+	ctx, cancel := context.WithCancel(t.Context()) // they go on as long as their test
 	l := &callers{cancel: cancel, ended: make([]atomic.Int64, n)}
 	for i := range n {
 		l.running.Go(func() {

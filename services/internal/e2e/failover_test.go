@@ -81,23 +81,27 @@ func TestStreamsOutliveTheirWorkerBitByBit(t *testing.T) {
 		"cpu": {stories, 400, []string{"--device", "cpu", "--load", stories}},
 		"sim": {long, 500, paced},
 	}
-	happens := map[string]func(*server){"killed": func(s *server) { s.kill() }, "frozen": func(s *server) { s.freeze() }}
+	happens := map[string]struct {
+		hurt  func(*server)
+		flags []string
+	}{"killed": {func(s *server) { s.kill() }, patient}, "frozen": {func(s *server) { s.freeze() }, alert}}
 	for engine, e := range engines {
-		for name, hurt := range happens {
+		for name, h := range happens {
 			t.Run(name+" on "+engine, func(t *testing.T) {
 				t.Parallel()
 				workers := map[string]*server{"w1": startWorker(t, "w1", e.args...), "w2": startWorker(t, "w2", e.args...)}
-				s := startScheduler(t, []*server{workers["w1"], workers["w2"]})
+				s := startScheduler(t, []*server{workers["w1"], workers["w2"]}, h.flags...)
 				s.untilServed(t, e.model, 2)
 				var requests []*pb.GenerateRequest
 				for i := range 8 {
 					requests = append(requests, story(e.model, e.tokens, i))
 				}
+				held(requests[7])
 				want := undisturbed(t, workers["w1"], requests)
 				next := 0
 				calls := beginAll(t, s, len(requests), func() *pb.GenerateRequest { next++; return requests[next-1] })
 				victim, struck := workers[calls[len(calls)-1].started.GetWorkerId()], time.Now()
-				hurt(victim)
+				h.hurt(victim)
 				for i, c := range calls {
 					requireSame(t, want[i], c.end(), fmt.Sprint("request ", i))
 				}
@@ -110,16 +114,18 @@ func TestStreamsOutliveTheirWorkerBitByBit(t *testing.T) {
 
 func TestADrainUnderLoadIsSeenByNobody(t *testing.T) {
 	t.Parallel()
-	w1, w2 := startWorker(t, "w1", paced...), startWorker(t, "w2", paced...)
+	places := append([]string{"--max-sequences", "64"}, paced...) // for all streams on one
+	w1, w2 := startWorker(t, "w1", places...), startWorker(t, "w2", places...)
 	a, b := startScheduler(t, []*server{w1, w2}), startScheduler(t, []*server{w1, w2})
 	for _, s := range []*server{a, b} {
 		s.untilServed(t, long, 2)
 	}
 	const tokens = 1000
-	want := undisturbed(t, w1, []*pb.GenerateRequest{story(long, tokens, 0)})[0]
-	var calls []*call
+	want := undisturbed(t, w1, []*pb.GenerateRequest{story(long, tokens, 0), held(story(long, tokens, 0))})
+	var calls, heldOn1 []*call // of the latter, one through each scheduler is under way when the worker drains
 	for _, s := range []*server{a, b} {
 		calls = append(calls, beginAll(t, s, 6, func() *pb.GenerateRequest { return story(long, tokens, 0) })...)
+		heldOn1 = append(heldOn1, beginOn(t, s, "w1", held(story(long, tokens, 0))))
 	}
 	asked := time.Now()
 	_, err := a.fleet.DrainWorker(within(t), &pb.DrainWorkerRequest{WorkerId: "w1"})
@@ -132,7 +138,10 @@ func TestADrainUnderLoadIsSeenByNobody(t *testing.T) {
 	w1.untilIdle(t)
 	t.Logf("idle %v after the drain was asked for", time.Since(asked))
 	for i, c := range calls {
-		requireSame(t, want, c.end(), fmt.Sprint("stream ", i))
+		requireSame(t, want[0], c.end(), fmt.Sprint("stream ", i))
+	}
+	for i, c := range heldOn1 {
+		requireSame(t, want[1], c.end(), fmt.Sprint("held stream ", i))
 	}
 	require.Eventually(t, func() bool { return a.resumes() > 0 && b.resumes() > 0 }, hang, 10*time.Millisecond, "nobody was handed over")
 	for _, s := range []*server{a, b} {

@@ -95,8 +95,7 @@ func TestTwoSchedulersLoadUseAndUnloadOneFleet(t *testing.T) {
 		require.Equal(t, codes.FailedPrecondition, faultOf(generate(within(t), s.infer, ask(stories, 3)).err).code)
 	}
 	for _, w := range []*server{w1, w2} {
-		device := w.report(t).GetDevice()
-		require.Zero(t, device.GetBytesWeights()+device.GetBytesKv()+device.GetBytesWorkspace(), "the ledger is back to zero")
+		w.untilEmpty(t)
 	}
 
 	fresh := load(t, a, &pb.LoadModelRequest{Model: storiesF16, Replicas: ptr(uint32(2))})
@@ -147,6 +146,12 @@ func TestWorkersLeaveAndJoinUnderTwoSchedulers(t *testing.T) {
 	for _, s := range []*server{a, b} {
 		s.untilServed(t, long, 1)
 		require.Equal(t, "w1", good(t, s, long).started.GetWorkerId())
+	}
+	for _, c := range calls {
+		for had := len(c.ids); len(c.ids) < had+10; {
+			require.NoError(t, c.read(), "whoever left, a stream goes on")
+		}
+		c.leave()
 	}
 	w1.untilIdle(t)
 }

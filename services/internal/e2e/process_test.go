@@ -62,7 +62,6 @@ func launch(t *testing.T, binary string, args ...string) *process {
 	}()
 	t.Cleanup(func() {
 		p.kill()
-		<-p.ended
 		if strings.Contains(p.log.String(), "WARNING: DATA RACE") {
 			t.Errorf("%s has a data race:\n%s", p.name, p.log)
 		}
@@ -84,10 +83,15 @@ func tail(text string, lines int) string {
 
 func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) } // a process that has ended needs none
 
-func (p *process) kill()      { p.signal(syscall.SIGKILL) }
 func (p *process) terminate() { p.signal(syscall.SIGTERM) }
 func (p *process) freeze()    { p.signal(syscall.SIGSTOP) }
 func (p *process) thaw()      { p.signal(syscall.SIGCONT) }
+
+// kill ends it at once: when it returns, the process answers nobody any more and its log is whole.
+func (p *process) kill() {
+	p.signal(syscall.SIGKILL)
+	<-p.ended
+}
 
 // alive reports whether it has not ended.
 func (p *process) alive() bool {

@@ -109,9 +109,9 @@ func TestATrainingWhoseWorkerIsKilledGoesOnElsewhere(t *testing.T) {
 	t.Parallel()
 	rows, dir := vectorFile(t, 20_000, 32), t.TempDir()
 	at := func(file string) string { return filepath.Join(dir, file) }
-	flags := []string{"vectors", "train", rows, "-k", "100", "--seed", "7", "--init", "random", "--stable-iterations", "1000"}
-	first := startVectorWorker(t, "cpu")
 	const many = "1000000" // more than there is time for
+	flags := []string{"vectors", "train", rows, "-k", "100", "--seed", "7", "--init", "random", "--stable-iterations", many}
+	first := startVectorWorker(t, "cpu")
 	training := clientCommand(first.address, append(flags, "-o", at("cut.safetensors"), "--checkpoint", at("kept"), "--checkpoint-interval", "1",
 		"--max-iterations", many)...)
 	var said output

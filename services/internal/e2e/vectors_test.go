@@ -22,12 +22,16 @@ import (
 type trained struct {
 	codebook   []byte
 	checkpoint []byte // the last whole one
+	iteration  uint32 // of the checkpoint
 	digest     string
 	err        error
 }
 
-// trainOn does a training on a worker; each is called with every checkpoint that is whole.
-func trainOn(ctx context.Context, t *testing.T, s *server, c *pb.TrainingConfig, prologue, rows []byte, each func()) (out trained) {
+// without is for a training that nothing is done to.
+func without(string) {}
+
+// trainOn does a training; each is called behind every checkpoint that is whole, with the worker that trains.
+func trainOn(ctx context.Context, t *testing.T, s *server, c *pb.TrainingConfig, prologue, rows []byte, each func(worker string)) (out trained) {
 	t.Helper()
 	stream, err := pb.NewVectorServiceClient(s.conn).TrainCodebook(ctx)
 	require.NoError(t, err)
@@ -56,8 +60,8 @@ func trainOn(ctx context.Context, t *testing.T, s *server, c *pb.TrainingConfig,
 		if piece := m.GetCheckpoint(); piece != nil {
 			pieces = append(pieces, piece.GetChunk()...)
 			if uint64(len(pieces)) == piece.GetTotal() {
-				out.checkpoint, pieces = pieces, nil
-				each()
+				out.checkpoint, out.iteration, pieces = pieces, uint32(piece.GetIteration()), nil
+				each(m.GetWorkerId())
 			}
 		}
 		if f := m.GetFinished(); f != nil {
@@ -65,6 +69,9 @@ func trainOn(ctx context.Context, t *testing.T, s *server, c *pb.TrainingConfig,
 		}
 	}
 }
+
+// endlessUpdates are more than there is time for: a training of so many is under way whenever something is done to its worker.
+const endlessUpdates = 1_000_000
 
 // A worker is killed in the middle of a training; another one goes on from the last checkpoint to the same bits, saves the codebook,
 // and has it again after a restart.
@@ -78,32 +85,26 @@ func TestATrainingOutlivesItsWorker(t *testing.T) {
 		x = x*1664525 + 1013904223
 		rows = binary.LittleEndian.AppendUint32(rows, math.Float32bits(float32(x>>16)/4096))
 	}
-	config := func(change func(*pb.TrainingConfig)) *pb.TrainingConfig {
-		seed, updates, stable, interval := uint64(3), uint32(40), uint32(1000), uint32(4)
-		c := &pb.TrainingConfig{
+	config := func(updates uint32) *pb.TrainingConfig {
+		return &pb.TrainingConfig{
 			Dimension: d, Rows: n, ElementType: pb.ElementType_ELEMENT_TYPE_F32, Kind: pb.CodebookKind_CODEBOOK_KIND_FLAT, Codewords: 64,
-			Seed: &seed, MaxIterations: &updates, StableIterations: &stable, CheckpointInterval: &interval,
+			Seed: ptr(uint64(3)), MaxIterations: &updates, StableIterations: ptr(uint32(endlessUpdates)), CheckpointInterval: ptr(uint32(4)),
 		}
-		if change != nil {
-			change(c)
-		}
-		return c
 	}
-	want := trainOn(within(t), t, two, config(nil), nil, rows, func() {})
-	require.NoError(t, want.err)
 	seen := 0
-	cut := trainOn(within(t), t, one, config(nil), nil, rows, func() {
+	cut := trainOn(within(t), t, one, config(endlessUpdates), nil, rows, func(string) {
 		if seen++; seen == 3 {
 			one.kill()
 		}
 	})
 	require.Equal(t, codes.Unavailable, status.Code(cut.err), "%v", cut.err)
 	require.Empty(t, cut.codebook)
-	name := "kept/one"
-	got := trainOn(within(t), t, two, config(func(c *pb.TrainingConfig) {
-		bytes := uint64(len(cut.checkpoint))
-		c.ResumeBytes, c.SaveAs = &bytes, &name
-	}), cut.checkpoint, rows, func() {})
+	updates := cut.iteration + 25
+	want := trainOn(within(t), t, two, config(updates), nil, rows, without)
+	require.NoError(t, want.err)
+	name, rest := "kept/one", config(updates)
+	rest.ResumeBytes, rest.SaveAs = ptr(uint64(len(cut.checkpoint))), &name
+	got := trainOn(within(t), t, two, rest, cut.checkpoint, rows, without)
 	require.NoError(t, got.err)
 	require.Equal(t, want.codebook, got.codebook)
 	require.Equal(t, want.digest, got.digest)
