@@ -1,0 +1,51 @@
+"""Streams from Millrace that go on elsewhere when a server is lost: a helper over the generated stubs."""
+
+import time
+
+import grpc
+
+from millrace.v1 import inference_pb2 as pb
+from millrace.v1 import inference_pb2_grpc
+
+
+def channel(target, ca=None, cert=None, key=None):
+    """A channel to a scheduler or worker: plaintext, or over TLS by files of PEM."""
+    options = [("grpc.max_receive_message_length", 64 << 20)]  # what a server may send; gRPC's own default is 4 MiB
+    if ca is None:
+        return grpc.insecure_channel(target, options)
+    ca, key, cert = (open(path, "rb").read() if path else None for path in (ca, key, cert))
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(ca, key, cert), options)
+
+
+def stream(channels, request, timeout=None):
+    """Yields the events of a generation of one continuation. Where a server is lost, the next of channels goes on behind the last
+    token with those that would have come: nothing is told twice. Closing the generator cancels the call."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    started, ids, text_bytes, lost = None, [], 0, 0
+    while True:
+        left = None if deadline is None else deadline - time.monotonic()
+        stub = inference_pb2_grpc.InferenceServiceStub(channels[lost % len(channels)])
+        call = stub.Generate(request, timeout=left)
+        try:
+            for event in call:
+                kind = event.WhichOneof("event")
+                if kind == "started":
+                    if started is not None and not event.started.HasField("exact"):
+                        continue  # it says what the first one said
+                    started = started or event.started
+                elif kind == "tokens":
+                    ids.extend(event.tokens.token_ids)
+                    text_bytes += len(event.tokens.text.encode())
+                yield event
+            return
+        except grpc.RpcError as error:
+            lost += 1
+            if error.code() != grpc.StatusCode.UNAVAILABLE or lost > 2 * len(channels):
+                raise
+        finally:
+            call.cancel()
+        if started is not None:
+            request.sampling.seed = started.seed
+            request.expect_model_digest, request.expect_prompt_digest = started.model_digest, started.prompt_digest
+            del request.resume[:]
+            request.resume.append(pb.Resume(output_index=0, token_ids=ids, text_bytes=text_bytes))
