@@ -21,7 +21,7 @@ func Compare(t *testing.T, root *cobra.Command) {
 	add(want, root)
 	if *update {
 		require.NoError(t, os.RemoveAll(kept))
-		require.NoError(t, os.MkdirAll(kept, 0o755))
+		require.NoError(t, os.MkdirAll(kept, 0o750))
 		for name, text := range want {
 			require.NoError(t, os.WriteFile(filepath.Join(kept, name), []byte(text), 0o600))
 		}

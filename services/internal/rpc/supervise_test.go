@@ -3,7 +3,6 @@ package rpc_test
 import (
 	"context"
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -15,10 +14,7 @@ import (
 
 // What systemd waits for with Type=notify: a datagram when calls are taken, and one when no more are.
 func TestASupervisorIsTold(t *testing.T) {
-	folder, err := os.MkdirTemp("", "notify") // short enough for a socket's name
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(folder)) })
-	path := filepath.Join(folder, "socket")
+	path := filepath.Join(t.TempDir(), "socket")
 	supervisor, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, supervisor.Close()) }()
@@ -34,7 +30,9 @@ func TestASupervisorIsTold(t *testing.T) {
 	lis, err := rpc.Listen(ctx, "127.0.0.1:0")
 	require.NoError(t, err)
 	served := make(chan error, 1)
-	go func() { served <- rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain}, hclog.NewNullLogger()).Serve(ctx, lis) }()
+	go func() {
+		served <- rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain}, hclog.NewNullLogger()).Serve(ctx, lis)
+	}()
 	require.Equal(t, "READY=1", told())
 	cancel()
 	require.Equal(t, "STOPPING=1", told())
@@ -47,7 +45,9 @@ func TestASupervisorThatIsGoneStopsNobody(t *testing.T) {
 	lis, err := rpc.Listen(ctx, "127.0.0.1:0")
 	require.NoError(t, err)
 	served := make(chan error, 1)
-	go func() { served <- rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain}, hclog.NewNullLogger()).Serve(ctx, lis) }()
+	go func() {
+		served <- rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain}, hclog.NewNullLogger()).Serve(ctx, lis)
+	}()
 	cancel()
 	require.NoError(t, <-served)
 }
