@@ -20,7 +20,8 @@ type Generator struct {
 }
 
 // Closed keeps concurrency calls of one size running until the duration has passed (0: for ever) or count calls were
-// started (0: any number), and waits for those that run. Each of them is made once at least, however late it begins. When ctx ends the running ones are cut off.
+// started (0: any number), and waits for those that run. Each caller makes one call at least, however late it begins. When ctx ends
+// the running calls are cut off.
 func (g *Generator) Closed(ctx context.Context, concurrency int, size Size, duration time.Duration, count uint64) {
 	end := time.Now().Add(duration)
 	var started atomic.Uint64
