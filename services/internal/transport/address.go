@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// staysHere reports whether what is sent to an address cannot leave this machine: a Unix socket, localhost, or a loopback
+// StaysHere reports whether what is sent to an address cannot leave this machine: a Unix socket, localhost, or a loopback
 // address. Other names are not looked up: what they mean may change.
-func staysHere(address string) bool {
+func StaysHere(address string) bool {
 	for _, local := range []string{"unix:", "unix-abstract:"} {
 		if strings.HasPrefix(address, local) {
 			return true

@@ -40,7 +40,7 @@ func (c *clientCredentials) ClientHandshake(ctx context.Context, authority strin
 	if c.name != "" {
 		authority = c.name
 	}
-	return credentials.NewTLS(c.config(c.source.current())).ClientHandshake(ctx, authority, raw)
+	return credentials.NewTLS(c.config(c.source.Current())).ClientHandshake(ctx, authority, raw)
 }
 
 // config is that of one connection.

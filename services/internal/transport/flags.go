@@ -55,7 +55,7 @@ func (f *Flags) own(fs *pflag.FlagSet) {
 
 // CheckListen refuses to serve other machines in plaintext without --insecure.
 func (f *Flags) CheckListen(address string) error {
-	if f.Cert != "" || f.Key != "" || f.Insecure || staysHere(address) {
+	if f.Cert != "" || f.Key != "" || f.Insecure || StaysHere(address) {
 		return nil
 	}
 	return fmt.Errorf("--listen %q: would serve other machines in plaintext: give --tls-cert and --tls-key (millrace certs makes them for development), listen on 127.0.0.1, or give --insecure if the network is private", address)
@@ -63,7 +63,7 @@ func (f *Flags) CheckListen(address string) error {
 
 // CheckDial refuses to dial another machine in plaintext without --insecure; flag is the one that named the address.
 func (f *Flags) CheckDial(flag, address string) error {
-	if f.CA != "" || f.Insecure || staysHere(address) {
+	if f.CA != "" || f.Insecure || StaysHere(address) {
 		return nil
 	}
 	return fmt.Errorf("%s %q: would be dialled in plaintext, and is another machine: give --tls-ca, or --insecure if the network is private", flag, address)

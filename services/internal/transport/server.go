@@ -57,7 +57,7 @@ type caller struct {
 }
 
 func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	m := c.source.current()
+	m := c.source.Current()
 	cfg := &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{*m.certificate},

@@ -1,0 +1,83 @@
+package reread
+
+import (
+	"sync"
+	"time"
+)
+
+// Every is how often files are looked at while somebody asks for what they hold.
+const Every = time.Second
+
+// Config says what files hold. C are their bytes, of which equal ones hold the same T.
+type Config[C comparable, T any] struct {
+	// Read reads the bytes, and Parse makes of them what they hold. Their errors name the file.
+	Read  func() (C, error)
+	Parse func(C) (T, error)
+	// Changed is told that other bytes were read and what they hold; Failed that files cannot be used, once as long as the error
+	// is the same.
+	Changed func(T)
+	Failed  func(error)
+	// Now is the clock; nil: the system's.
+	Now func() time.Time
+}
+
+// Source is what files hold. Safe for concurrent use.
+type Source[C comparable, T any] struct {
+	cfg Config[C, T]
+
+	mu      sync.Mutex
+	checked time.Time // guarded by mu; when the files were last read
+	read    C         // guarded by mu; what last came of them
+	made    T         // guarded by mu
+	failure string    // guarded by mu; why the last reading could not be used, "" if it could
+}
+
+// New reads the files for the first time; its error is that of Read or Parse.
+func New[C comparable, T any](cfg Config[C, T]) (*Source[C, T], error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	s := &Source[C, T]{cfg: cfg}
+	var err error
+	if s.read, err = cfg.Read(); err != nil {
+		return nil, err
+	}
+	if s.made, err = cfg.Parse(s.read); err != nil {
+		return nil, err
+	}
+	s.checked = cfg.Now()
+	return s, nil
+}
+
+// Current is what the files hold at this moment, or what they held when they could last be used.
+func (s *Source[C, T]) Current() T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := s.cfg.Now(); now.Sub(s.checked) >= Every {
+		s.checked = now
+		s.refreshLocked()
+	}
+	return s.made
+}
+
+// refreshLocked reads the files again.
+func (s *Source[C, T]) refreshLocked() {
+	read, err := s.cfg.Read()
+	if err == nil && read == s.read {
+		s.failure = ""
+		return
+	}
+	var made T
+	if err == nil {
+		made, err = s.cfg.Parse(read)
+	}
+	if err != nil {
+		if s.failure != err.Error() {
+			s.cfg.Failed(err)
+		}
+		s.failure = err.Error()
+		return
+	}
+	s.read, s.made, s.failure = read, made, ""
+	s.cfg.Changed(made)
+}
