@@ -140,10 +140,14 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
+	token, err := cfg.Auth.Dialer(logger)
+	if err != nil {
+		return err
+	}
 	workers, err := fleet.New(fleet.Config{
 		Workers: cfg.Workers, Stale: cfg.Stale,
 		Dial: func(address string) (*grpc.ClientConn, error) {
-			return rpc.Dial(address, program, grpc.WithTransportCredentials(creds))
+			return rpc.Dial(address, program, grpc.WithTransportCredentials(creds), token(address))
 		},
 	}, logger)
 	if err != nil {
@@ -166,6 +170,9 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 	}), loader)
 	serving := rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout, MaxWaitingBytes: cfg.MaxHeldBytes, Observer: measured.ofCalls()}
 	if err := cfg.Transport.Serve(&serving, logger); err != nil {
+		return err
+	}
+	if _, err := cfg.Auth.Serve(&serving, logger); err != nil {
 		return err
 	}
 	s := rpc.NewServer(serving, logger)

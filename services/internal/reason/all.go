@@ -6,6 +6,9 @@ func All() []string {
 		UnknownField, MalformedMessage, MessageTooLarge, TooManyBytesWaiting, InvalidArgument, NotBuilt,
 		CallerNotAllowed,
 
+		NoToken, UnknownToken, TokenExpired, TokenRevoked, RightMissing, OtherTenant, PriorityTooHigh, TooManyRequests, TooManyTokens,
+		TooManyStreams,
+
 		DeadlineExceeded, Cancelled, Panic, Internal,
 
 		BadModelName, UnknownModel, ModelNotLoaded, ModelLoading, ModelDraining, ModelUnloaded, ModelOutOfService, AmbiguousModel,

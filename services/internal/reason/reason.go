@@ -20,6 +20,31 @@ const (
 	CallerNotAllowed = "CALLER_NOT_ALLOWED"
 )
 
+// A server with keys: who may do what, and how much.
+const (
+	// NoToken: UNAUTHENTICATED, the call shows no bearer token.
+	NoToken = "NO_TOKEN"
+	// UnknownToken: UNAUTHENTICATED, the token is that of no key: it is wrong, or was revoked.
+	UnknownToken = "UNKNOWN_TOKEN"
+	// TokenExpired: UNAUTHENTICATED, the key has ended, also under the call. Metadata: key, expired.
+	TokenExpired = "TOKEN_EXPIRED"
+	// TokenRevoked: UNAUTHENTICATED, the key was taken back while the call ran. Metadata: key.
+	TokenRevoked = "TOKEN_REVOKED"
+	// RightMissing: PERMISSION_DENIED, the key may not call this method, or may no longer. Metadata: key, method, needs, rights.
+	RightMissing = "RIGHT_MISSING"
+	// OtherTenant: PERMISSION_DENIED, the request names a fairness_id that is not the key's tenant. Metadata: key, tenant, fairness_id.
+	OtherTenant = "OTHER_TENANT"
+	// PriorityTooHigh: PERMISSION_DENIED, the request's priority is above the key's highest. Metadata: key, priority, max_priority.
+	PriorityTooHigh = "PRIORITY_TOO_HIGH"
+	// TooManyRequests: RESOURCE_EXHAUSTED, the key's requests of a minute are used up; try later. Metadata: key, requests_per_minute.
+	TooManyRequests = "TOO_MANY_REQUESTS"
+	// TooManyTokens: RESOURCE_EXHAUSTED, the key's tokens of a minute are used up; try later. Metadata: key, tokens_per_minute.
+	TooManyTokens = "TOO_MANY_TOKENS"
+	// TooManyStreams: RESOURCE_EXHAUSTED, as many calls of the key are under way as may; try again when one has ended. Metadata: key,
+	// max_streams.
+	TooManyStreams = "TOO_MANY_STREAMS"
+)
+
 // Any server: how a call ended.
 const (
 	// DeadlineExceeded: DEADLINE_EXCEEDED. The trailer rpc.UsageTrailer of a generation tells its usage so far.

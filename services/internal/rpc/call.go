@@ -17,7 +17,7 @@ type callKey struct{}
 // call is what a server knows of one running call beside its messages.
 type call struct {
 	draining <-chan struct{}
-	bare     grpc.ServerStream
+	bare     *outbox
 	waiting  *budget      // of the server
 	held     atomic.Int64 // bytes of the request that are counted in waiting
 	over     atomic.Bool  // the handler has returned
@@ -90,10 +90,11 @@ func Draining(ctx context.Context) <-chan struct{} {
 }
 
 // Bare is the stream below the server's chain, for sending many messages: what the chain adds to a send is a clock read
-// before and after. Of small messages no more than 1 KiB waits for a caller that does not read: sending waits then. Receiving from
-// it skips the checks. One goroutine may send. Outside a handler it is stream itself.
+// before and after. Of small messages no more than 1 KiB waits for a caller that does not read: sending waits then, no longer than
+// the context of stream lasts, which an interceptor may end. Receiving from it skips the checks. One goroutine may send. Outside a handler it is stream itself.
 func Bare(stream grpc.ServerStream) grpc.ServerStream {
 	if c := callOf(stream.Context()); c != nil {
+		c.bare.until(stream.Context())
 		return c.bare
 	}
 	return stream

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"runtime"
 	"sync"
 
@@ -25,10 +26,11 @@ type outbox struct {
 	grpc.ServerStream
 
 	mu     sync.Mutex
-	page   *page         // guarded by mu; nil while nothing waits
-	used   int           // guarded by mu; bytes of page
-	queued int           // guarded by mu; messages in page that are not yet on the wire
-	empty  chan struct{} // guarded by mu; closed when page is given back; nil while nobody waits for that
+	ctx    context.Context // guarded by mu; ends waiting; nil: the stream's own
+	page   *page           // guarded by mu; nil while nothing waits
+	used   int             // guarded by mu; bytes of page
+	queued int             // guarded by mu; messages in page that are not yet on the wire
+	empty  chan struct{}   // guarded by mu; closed when page is given back; nil while nobody waits for that
 }
 
 // page has room for outboxBytes wherever a message begins.
@@ -70,6 +72,13 @@ func (o *outbox) SendMsg(m any) error {
 	return o.ServerStream.SendMsg(&Frame{Data: mem.BufferSlice{mem.NewBuffer(&message, o)}})
 }
 
+// until ends waiting with a context too, which is of the stream's own.
+func (o *outbox) until(ctx context.Context) {
+	o.mu.Lock()
+	o.ctx = ctx
+	o.mu.Unlock()
+}
+
 // reserve takes n bytes of the page, which it waits for. Put gives them back.
 func (o *outbox) reserve(n int) ([]byte, error) {
 	o.mu.Lock()
@@ -93,10 +102,12 @@ func (o *outbox) waitLocked() error {
 	if o.empty == nil {
 		o.empty = make(chan struct{})
 	}
-	empty := o.empty
+	empty, ctx := o.empty, o.ctx
 	o.mu.Unlock()
 	defer o.mu.Lock()
-	ctx := o.ServerStream.Context()
+	if ctx == nil {
+		ctx = o.ServerStream.Context()
+	}
 	select {
 	case <-empty:
 		return nil

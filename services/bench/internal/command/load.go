@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/services/bench/internal/machine"
 	"github.com/millrace/millrace/services/bench/internal/scrape"
 	"github.com/millrace/millrace/services/bench/internal/trace"
+	"github.com/millrace/millrace/services/internal/auth"
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
@@ -27,6 +28,7 @@ var errNothingOK = errors.New("no request succeeded")
 // loadFlags are the flags of the command load.
 type loadFlags struct {
 	transport                         transport.Flags
+	auth                              auth.Flags
 	target, model, prompt, trace, csv string
 	mix, engine, metrics, join        string
 	floors                            string
@@ -107,6 +109,7 @@ func (c *console) load() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.target, "target", "127.0.0.1:7070", "scheduler or worker: host:port, dns:///name:port or unix:PATH")
 	f.transport.Dials(flags)
+	f.auth.Dials(flags, "token-file", "the server")
 	flags.StringVar(&f.model, "model", "", "name of a loaded model (default: the only one)")
 	flags.IntVar(&f.concurrency, "concurrency", 8, "calls kept running in a closed loop")
 	flags.Float64Var(&f.rate, "rate", 0, "open loop: calls a second on average, at Poisson times")
@@ -196,14 +199,18 @@ func (c *console) runLoad(ctx context.Context, f *loadFlags) (err error) {
 	if r.floors, err = readFloors(f.floors, "load"); err != nil {
 		return err
 	}
-	if err := f.transport.CheckClient("--target", f.target); err != nil {
+	if err := errors.Join(f.transport.CheckClient("--target", f.target), f.auth.CheckDial(&f.transport, "--target", f.target)); err != nil {
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
 	creds, err := f.transport.Dialer(hclog.NewNullLogger())
 	if err != nil {
 		return err
 	}
-	conns, hangUp, err := load.Dial(f.target, f.connections, grpc.WithTransportCredentials(creds))
+	token, err := f.auth.Dialer(hclog.NewNullLogger())
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	conns, hangUp, err := load.Dial(f.target, f.connections, grpc.WithTransportCredentials(creds), token(f.target))
 	if err != nil {
 		return err
 	}

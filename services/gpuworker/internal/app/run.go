@@ -69,6 +69,9 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	if err := c.Transport.Serve(&serving, logger); err != nil {
 		return errors.Join(err, measured.close(), lis.Close())
 	}
+	if _, err := c.Auth.Serve(&serving, logger); err != nil {
+		return errors.Join(err, measured.close(), lis.Close())
+	}
 	r := rpc.NewServer(serving, logger)
 	measured.of(s, r)
 	if err := s.Register(r); err != nil {

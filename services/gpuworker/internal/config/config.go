@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/services/internal/auth"
 	"github.com/millrace/millrace/services/internal/device"
 	"github.com/millrace/millrace/services/internal/monitor"
 	"github.com/millrace/millrace/services/internal/transport"
@@ -35,6 +36,7 @@ const VLLM = "vllm"
 type Config struct {
 	Listen         string
 	Transport      transport.Flags
+	Auth           auth.Flags
 	Device         device.Flags
 	Models         string
 	Load           []string
@@ -60,6 +62,7 @@ type Config struct {
 func (c *Config) Register(f *pflag.FlagSet) {
 	f.StringVar(&c.Listen, "listen", "127.0.0.1:7071", "address to serve on, host:port or unix:PATH")
 	c.Transport.Serves(f)
+	c.Auth.Serves(f)
 	c.Device.Register(f)
 	f.StringVar(&c.Models, "models", "models", "folder of model files NAME.gguf")
 	f.StringArrayVar(&c.Load, "load", nil, "model to load before the worker is ready, and to keep until it is unloaded; may be repeated")
@@ -89,7 +92,7 @@ func (c *Config) Validate() error {
 	if err := c.Device.Validate(os.Getenv); err != nil {
 		errs = append(errs, err)
 	}
-	if err := errors.Join(c.Transport.CheckListen(c.Listen), c.Transport.Check()); err != nil {
+	if err := errors.Join(c.Transport.CheckListen(c.Listen), c.Transport.Check(), c.Auth.Check()); err != nil {
 		errs = append(errs, err)
 	}
 	if c.MaxSequences < 0 || c.MaxSequences > 1024 {

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/generate"
 	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/auth"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
@@ -50,7 +51,7 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 	}
 	rpc.LetGo(ctx) // from here on there are its tokens, no more than a context, and its options
 	to := &sink{stream: rpc.Bare(stream), response: in.GetResponse(), request: request, started: s.started(ctx, inst, request),
-		finished: func(r batch.Reason) { s.observer.Finished(inst.Name, r) }}
+		finished: func(r batch.Reason) { s.observer.Finished(inst.Name, r) }, meter: auth.MeterOf(ctx)}
 	totals, err := generate.Run(ctx, inst.Loop, offerOf(inst).Decoders(), request, to)
 	rpc.Annotate(ctx, "prompt_tokens", len(request.Prompt))
 	rpc.Annotate(ctx, "completion_tokens", totals.Generated)

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/generate"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/auth"
 )
 
 // sink sends the events of a generation, headers with the first.
@@ -17,11 +18,13 @@ type sink struct {
 	request  generate.Request
 	started  *pb.Started // what is known of it before it begins
 	finished func(batch.Reason)
+	meter    *auth.Meter
 }
 
 // Started implements generate.Sink. It sends the echoed prompt too, where no scores will carry it. A request that is resumed
 // has had its prompt.
 func (s *sink) Started(is generate.Started) error {
+	s.meter.Add(int64(len(s.request.Prompt)))
 	s.started.CachedTokens = uint32(is.Cached)
 	for _, n := range is.Resumed {
 		s.started.ResumedTokens = append(s.started.ResumedTokens, uint32(n))
@@ -68,6 +71,7 @@ func (s *sink) Scored(from int, rows []engine.RowResult) error {
 
 // Tokens implements generate.Sink.
 func (s *sink) Tokens(t generate.Tokens) error {
+	s.meter.Add(int64(len(t.Rows)))
 	out := &pb.Tokens{OutputIndex: uint32(t.OutputIndex), TokenIndex: uint32(t.TokenIndex), Text: t.Text}
 	out.TokenIds = make([]uint32, len(t.Rows))
 	r := s.response

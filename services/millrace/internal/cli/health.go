@@ -23,7 +23,7 @@ func (a *app) health() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := rpc.CheckHealth(ctx, a.target, program, creds); err != nil {
+			if err := rpc.CheckHealth(ctx, a.target, program, creds...); err != nil {
 				return &exitError{code: failure.Failed, err: err}
 			}
 			return nil

@@ -153,24 +153,28 @@ func (a *app) dial() (conn *grpc.ClientConn, closeConn func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, err = rpc.Dial(a.target, program, creds)
+	conn, err = rpc.Dial(a.target, program, creds...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: --target: %w", failure.ErrUsage, err)
 	}
 	return conn, func() { _ = conn.Close() }, nil // only an error if closed twice
 }
 
-// credentials are what connections to the target are made with.
-func (a *app) credentials() (grpc.DialOption, error) {
-	flags := &a.Config.Transport
-	if err := flags.CheckClient("--target", a.target); err != nil {
+// credentials are what connections to the target are made with, and the token that it is shown.
+func (a *app) credentials() ([]grpc.DialOption, error) {
+	flags, keys := &a.Config.Transport, &a.Config.Auth
+	if err := errors.Join(flags.CheckClient("--target", a.target), keys.CheckDial(flags, "--target", a.target)); err != nil {
 		return nil, fmt.Errorf("%w: %w", failure.ErrUsage, err)
 	}
 	creds, err := flags.Dialer(hclog.NewNullLogger())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", failure.ErrUsage, err)
 	}
-	return grpc.WithTransportCredentials(creds), nil
+	token, err := keys.Dialer(hclog.NewNullLogger())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", failure.ErrUsage, err)
+	}
+	return []grpc.DialOption{grpc.WithTransportCredentials(creds), token(a.target)}, nil
 }
 
 // deadline applies --timeout, or unless where it is not given; 0 is no deadline.
@@ -218,7 +222,10 @@ func (a *app) root() *cobra.Command {
 			"vector codebooks there.\n\n" +
 			"Environment:\n  MILLRACE_TARGET  address of the server, when --target is not given\n" +
 			"  MILLRACE_TLS_CA, MILLRACE_TLS_CERT, MILLRACE_TLS_KEY, MILLRACE_TLS_SERVER_NAME\n" +
-			"                   the same for the flags of these names\n\n" + failure.Documentation,
+			"                   the same for the flags of these names\n" +
+			"  MILLRACE_TOKEN   token to show to the server, when there is no file of it\n" +
+			"  MILLRACE_TOKEN_FILE\n" +
+			"                   the same for --token-file\n\n" + failure.Documentation,
 		Example: "  millrace load stories\n  millrace generate -m stories --temperature 0.7 --top-p 0.9 \"Once upon a time\"",
 		// Without a command the help is shown; with one that is not there, cobra says so.
 		SilenceErrors: true,
@@ -234,11 +241,12 @@ func (a *app) root() *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.target, "target", a.Config.Target, "address of a scheduler or worker: host:port, dns:///name:port or unix:PATH")
 	a.Config.Transport.Dials(flags)
+	a.Config.Auth.Dials(flags, "token-file", "the server")
 	flags.DurationVar(&a.timeout, "timeout", 0, "longest time for each call, sent to the server as its deadline "+
 		"(default: 2s for health, 30s for models, drain, undrain, tokenize, detokenize and vectors list, none for the rest)")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	versions(root)
 	root.AddCommand(a.generate(), a.chat(), a.load(), a.unload(), a.models(), a.workers(), a.drain(), a.undrain(), a.tokenize(),
-		a.detokenize(), a.score(), a.vectors(), a.certs(), a.health())
+		a.detokenize(), a.score(), a.vectors(), a.certs(), a.keys(), a.health())
 	return root
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"os"
 
+	"github.com/millrace/millrace/services/internal/auth"
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
@@ -17,6 +18,8 @@ type Config struct {
 	// Transport is how the server is spoken to: CA, Cert, Key and ServerName. MILLRACE_TLS_CA, MILLRACE_TLS_CERT, MILLRACE_TLS_KEY,
 	// MILLRACE_TLS_SERVER_NAME; plaintext.
 	Transport transport.Flags
+	// Auth is the token that the server is shown. MILLRACE_TOKEN is the token itself, MILLRACE_TOKEN_FILE a file of it; none.
+	Auth auth.Flags
 }
 
 // Load reads the environment.
@@ -27,5 +30,6 @@ func Load() Config {
 			CA: os.Getenv("MILLRACE_TLS_CA"), Cert: os.Getenv("MILLRACE_TLS_CERT"), Key: os.Getenv("MILLRACE_TLS_KEY"),
 			ServerName: os.Getenv("MILLRACE_TLS_SERVER_NAME"),
 		},
+		Auth: auth.Flags{Token: os.Getenv("MILLRACE_TOKEN"), TokenFile: os.Getenv("MILLRACE_TOKEN_FILE")},
 	}
 }

@@ -35,6 +35,17 @@ var advices = map[string]string{
 	reason.NotBuilt:            "",
 	reason.CallerNotAllowed:    "another certificate with --tls-cert and --tls-key; or have the server allow this one",
 
+	reason.NoToken:         "--token-file with the token that you were given, or MILLRACE_TOKEN",
+	reason.UnknownToken:    "another token with --token-file or in MILLRACE_TOKEN; this one is wrong, or was revoked",
+	reason.TokenExpired:    "a new token; millrace keys new makes one, for the server's file of keys",
+	reason.TokenRevoked:    "another token with --token-file or in MILLRACE_TOKEN",
+	reason.RightMissing:    "another token, or have the server's file of keys give this one the right",
+	reason.OtherTenant:     "without --fairness-id: the token says whose share is used",
+	reason.PriorityTooHigh: "a lower --priority",
+	reason.TooManyRequests: "",
+	reason.TooManyTokens:   "",
+	reason.TooManyStreams:  "again when one of your calls has ended",
+
 	reason.DeadlineExceeded: "a longer --timeout",
 	reason.Cancelled:        "",
 	reason.Panic:            "again; the server's log has the stack, and deserves a report",

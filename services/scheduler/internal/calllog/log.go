@@ -114,6 +114,9 @@ func (l *Log) Open() int { return len(l.outputs) - l.finished }
 // Tokens is how many tokens the client was sent, without those that it resumed with.
 func (l *Log) Tokens() int64 { return l.tokens }
 
+// PromptTokens is how many tokens the prompt has; 0 before `started`.
+func (l *Log) PromptTokens() uint32 { return l.known.promptTokens }
+
 // Class is the class of worker on which the stream goes on exactly; empty: any.
 func (l *Log) Class() string { return l.known.class }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/services/internal/auth"
 	"github.com/millrace/millrace/services/internal/monitor"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/transport"
@@ -37,6 +38,8 @@ type Config struct {
 	Workers []string
 	// Transport is how callers and workers are spoken to.
 	Transport transport.Flags
+	// Auth is who may call, and the token that workers are shown.
+	Auth auth.Flags
 	// MaxInFlight is how many requests one worker gets from this process at once; 0 is no bound.
 	MaxInFlight int64
 	// LoadOnDemand is whether a request for a model that nobody serves has it loaded.
@@ -89,6 +92,8 @@ func Flags(fs *pflag.FlagSet) *Config {
 	fs.StringSliceVar(&c.Workers, "workers", nil, "workers, separated by commas: host:port, unix:PATH, or dns:///name:port for all addresses of a name")
 	c.Transport.Serves(fs)
 	c.Transport.Dials(fs)
+	c.Auth.Serves(fs)
+	c.Auth.Dials(fs, "worker-token-file", "workers")
 	fs.Int64Var(&c.MaxInFlight, "max-in-flight", 16384, "requests one worker gets from this process at once; 0 is no bound")
 	fs.BoolVar(&c.LoadOnDemand, "load-on-demand", false, "let a request for a model that no worker serves have it loaded, and wait for that")
 	fs.DurationVar(&c.LoadTimeout, "load-timeout", 5*time.Minute, "longest wait of a request for its model's load, which goes on; with --load-on-demand")
@@ -124,6 +129,9 @@ func (c *Config) Validate() error {
 	if err := c.Transport.Check(); err != nil {
 		refuse("%w", err)
 	}
+	if err := c.Auth.Check(); err != nil {
+		refuse("%w", err)
+	}
 	if err := (monitor.Addresses{Listen: c.Listen, Metrics: c.MetricsListen, Profiles: c.PprofListen}).Validate(); err != nil {
 		refuse("%w", err)
 	}
@@ -133,7 +141,7 @@ func (c *Config) Validate() error {
 	for _, w := range c.Workers {
 		if err := fleet.CheckTarget(w); err != nil {
 			refuse("--workers: %w", err)
-		} else if err := c.Transport.CheckDial("--workers", w); err != nil {
+		} else if err := errors.Join(c.Transport.CheckDial("--workers", w), c.Auth.CheckDial(&c.Transport, "--workers", w)); err != nil {
 			refuse("%w", err)
 		}
 	}
@@ -199,5 +207,6 @@ func (c *Config) Fields() []any {
 		"drain_timeout", c.DrainTimeout, "processors", c.Processors,
 		"metrics_listen", c.MetricsListen, "pprof_listen", c.PprofListen, "log_level", c.LogLevel, "log_json", c.LogJSON,
 		"tls_cert", c.Transport.Cert, "tls_ca", c.Transport.CA, "tls_client_ca", c.Transport.ClientCA, "insecure", c.Transport.Insecure,
+		"auth_keys", c.Auth.Keys, "worker_token_file", c.Auth.TokenFile,
 	}
 }

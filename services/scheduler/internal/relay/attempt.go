@@ -89,6 +89,9 @@ func (a *attempt) end(lost context.Context, err error) ending {
 		if !of.ends() && a.ctx.Err() != nil {
 			return ending{err: a.ended()}
 		}
+		if fault.RefusesScheduler(err) {
+			err = fault.Lost(a.lease.WorkerID, a.delivered(), err)
+		}
 		return ending{err: err, of: of}
 	case a.ctx.Err() != nil:
 		return ending{err: a.ended()}
@@ -222,6 +225,8 @@ func (a *attempt) bring(tokens int64) {
 	a.answer()
 	a.failover.flows()
 	a.lease.Progress(tokens)
+	a.payPrompt()
+	a.meter.Add(tokens)
 	a.seen.Tokens(tokens)
 	if a.first.IsZero() {
 		a.first = time.Now()

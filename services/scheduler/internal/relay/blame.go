@@ -43,8 +43,10 @@ var blames = map[string]blame{
 	reason.WorkerFull: worker, reason.TooManyBytesWaiting: worker, reason.OutOfDeviceMemory: worker,
 	// It stops, and ends its calls. The caller's own cancelling is seen before its word is.
 	reason.WorkerStopping: worker, reason.WorkerDraining: worker, reason.Cancelled: worker,
-	// It does not take this scheduler's certificate: an operator's matter, and not the caller's.
-	reason.CallerNotAllowed: worker,
+	// It does not let this scheduler call: an operator's matter, and not the caller's.
+	reason.CallerNotAllowed: worker, reason.NoToken: worker, reason.UnknownToken: worker, reason.TokenExpired: worker,
+	reason.TokenRevoked: worker, reason.RightMissing: worker, reason.OtherTenant: worker, reason.PriorityTooHigh: worker,
+	reason.TooManyRequests: worker, reason.TooManyTokens: worker, reason.TooManyStreams: worker,
 	// It no longer has what it had when it was chosen, or has something else.
 	reason.ModelUnloaded: worker, reason.ModelDraining: worker, reason.ModelNotLoaded: worker, reason.UnknownModel: worker,
 	reason.ModelOutOfService: worker, reason.DigestMismatch: worker, reason.NotOnThisDevice: worker,

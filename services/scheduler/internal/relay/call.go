@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/millrace/millrace/services/internal/auth"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/calllog"
@@ -40,6 +41,8 @@ type call struct {
 	trailer metadata.MD // of the last attempt
 
 	failover failover
+	meter    *auth.Meter
+	paid     bool // meter knows of the prompt
 	seen     CallObserver
 	goesOn   Again // how the attempt under way goes on with the call, for seen
 	tells    bool  // whether seen is told so when it is answered
@@ -49,7 +52,7 @@ type call struct {
 func newCall(r *Relay, down grpc.ServerStream, method string, in Request, raw []byte) *call {
 	c := &call{
 		Relay: r, ctx: down.Context(), down: rpc.Bare(down), method: method, route: in.Route, prompt: in.Prompt, arrived: time.Now(),
-		seen: unseen{},
+		meter: auth.MeterOf(down.Context()), seen: unseen{},
 	}
 	if in.Generation != nil {
 		c.log = calllog.New(raw, in.Generation, c.arrived)
@@ -90,6 +93,7 @@ func (c *call) run() error {
 	rpc.Annotate(c.ctx, "worker", c.failover.last)
 	if c.log != nil {
 		rpc.Annotate(c.ctx, "tokens", c.log.Tokens())
+		c.payPrompt()
 	}
 	if attempts > 1 {
 		rpc.Annotate(c.ctx, "attempts", attempts)
@@ -100,6 +104,14 @@ func (c *call) run() error {
 	}
 	c.seen.Ended(status.Code(err), time.Since(c.arrived))
 	return err
+}
+
+// payPrompt tells the meter of the prompt once, however often it is computed.
+func (c *call) payPrompt() {
+	if !c.paid && c.log.Started() {
+		c.paid = true
+		c.meter.Add(int64(c.log.PromptTokens()))
+	}
 }
 
 // resumable reports whether the caller has the beginning of a stream, which another worker goes on with.

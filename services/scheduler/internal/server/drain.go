@@ -71,6 +71,8 @@ func told(lost context.Context, id string, err error) error {
 	switch {
 	case lost.Err() != nil:
 		return fault.LostTelling(id, context.Cause(lost))
+	case fault.RefusesScheduler(err):
+		return fault.LostTelling(id, err)
 	case code == codes.Unimplemented:
 		return fault.CannotDrain(id)
 	case rpc.Info(err) == nil && (code == codes.Unavailable || code == codes.Internal):

@@ -53,6 +53,8 @@ func ended(ctx, lost context.Context, id string, err error) error {
 		return nil
 	case ctx.Err() != nil:
 		return fault.Status(context.Cause(ctx))
+	case fault.RefusesScheduler(err):
+		return fault.LostVectors(id, err)
 	case domain == rpc.WorkerDomain || domain == rpc.SchedulerDomain:
 		return err
 	case lost.Err() != nil:

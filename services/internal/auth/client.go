@@ -1,0 +1,97 @@
+package auth
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/millrace/millrace/services/internal/reread"
+	"github.com/millrace/millrace/services/internal/transport"
+)
+
+// fromEnvironment is what a token that no flag names is called.
+const fromEnvironment = "MILLRACE_TOKEN"
+
+// Shows is whether there is a token to show.
+func (f *Flags) Shows() bool { return f.TokenFile != "" || f.Token != "" }
+
+// CheckDial refuses to send a token to another machine in plaintext, also where --insecure allows plaintext: who reads it can call as
+// we do from then on.
+func (f *Flags) CheckDial(t *transport.Flags, flag, address string) error {
+	if !f.Shows() || t.CA != "" || transport.StaysHere(address) {
+		return nil
+	}
+	return fmt.Errorf("%s %q: is another machine, to which no token is sent in plaintext: give --tls-ca, or leave %s out", flag, address, f.tokenName())
+}
+
+// Dialer gives the option with which an address is dialled; nil shows no token.
+func (f *Flags) Dialer(logger hclog.Logger) (func(address string) grpc.DialOption, error) {
+	tokens, err := f.tokens(logger)
+	if err != nil {
+		return nil, err
+	}
+	return func(address string) grpc.DialOption {
+		if tokens == nil {
+			return grpc.EmptyDialOption{}
+		}
+		return grpc.WithPerRPCCredentials(&bearer{tokens, !transport.StaysHere(address)})
+	}, nil
+}
+
+// bearer shows a token with every call.
+type bearer struct {
+	token func() string
+	away  bool // it leaves this machine
+}
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (b *bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + b.token()}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (b *bearer) RequireTransportSecurity() bool { return b.away }
+
+// tokens give the token of the moment; nil: there is none.
+func (f *Flags) tokens(logger hclog.Logger) (func() string, error) {
+	if f.TokenFile == "" {
+		if f.Token == "" {
+			return nil, nil
+		}
+		if err := checkToken(f.Token); err != nil {
+			return nil, fmt.Errorf("%s: %w", fromEnvironment, err)
+		}
+		return func() string { return f.Token }, nil
+	}
+	logger = logger.Named("auth")
+	source, err := reread.New(reread.Config[string, string]{
+		Read: func() (string, error) { return readFile(f.tokenName(), f.TokenFile) },
+		Parse: func(text string) (string, error) {
+			token := strings.TrimRight(text, "\r\n")
+			if err := checkToken(token); err != nil {
+				return "", fmt.Errorf("%s %s: %w", f.tokenName(), f.TokenFile, err)
+			}
+			return token, nil
+		},
+		Changed: func(string) { logger.Info("token read again", "file", f.TokenFile) },
+		Failed:  func(err error) { logger.Error("token cannot be used, the one read before stays", "error", err) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return source.Current, nil
+}
+
+// tokenName is where the token is from.
+func (f *Flags) tokenName() string {
+	if f.TokenFile == "" {
+		return fromEnvironment
+	}
+	return "--" + f.tokenFlag
+}
+
+var _ credentials.PerRPCCredentials = (*bearer)(nil)

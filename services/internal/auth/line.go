@@ -1,0 +1,42 @@
+package auth
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Line is the key's line of a file of keys, with its line end. Its error is that Parse would not take it.
+func (k *Key) Line() (string, error) {
+	var fields []string
+	add := func(format string, args ...any) { fields = append(fields, fmt.Sprintf(format, args...)) }
+	add("id: %q", k.ID) // Go and YAML quote printable ASCII alike, and Parse takes nothing else
+	add("hash: %q", k.Hash.String())
+	if k.Tenant != "" && k.Tenant != k.ID {
+		add("tenant: %q", k.Tenant)
+	}
+	add("rights: [%s]", list(k.Rights))
+	if !k.Expires.IsZero() {
+		add("expires: %s", k.Expires.UTC().Format(time.RFC3339))
+	}
+	var limits []string
+	for _, l := range []struct {
+		name string
+		is   int
+	}{
+		{"requests_per_minute", k.Limits.RequestsPerMinute}, {"tokens_per_minute", k.Limits.TokensPerMinute}, {"streams", k.Limits.Streams},
+	} {
+		if l.is != 0 {
+			limits = append(limits, fmt.Sprintf("%s: %d", l.name, l.is))
+		}
+	}
+	if k.Limits.Priority != nil {
+		limits = append(limits, fmt.Sprintf("priority: %d", *k.Limits.Priority))
+	}
+	if limits != nil {
+		add("limits: {%s}", strings.Join(limits, ", "))
+	}
+	line := "- {" + strings.Join(fields, ", ") + "}\n"
+	_, err := Parse(line)
+	return line, err
+}

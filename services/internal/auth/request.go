@@ -1,0 +1,81 @@
+package auth
+
+import (
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// Field numbers of GenerateRequest; a test ties them to the contract.
+const (
+	requestPriority = 12
+	requestTenant   = 13
+)
+
+// check refuses a generation of another tenant, or above the key's highest priority. A request that names no tenant is to get the
+// key's.
+func (k *Key) check(priority int32, tenant string) (refusal *rpc.Fault, give bool) {
+	if highest := k.Limits.Priority; highest != nil && priority > *highest {
+		f := priorityTooHigh(k, priority, *highest)
+		return &f, false
+	}
+	switch {
+	case k.Tenant == AnyTenant, tenant == k.Tenant:
+		return nil, false
+	case tenant != "":
+		f := otherTenant(k, tenant)
+		return &f, false
+	}
+	return nil, true
+}
+
+// stamp checks a received generation, decoded or as its bytes, and makes it the key's tenant's.
+func (k *Key) stamp(m any) *rpc.Fault {
+	switch in := m.(type) {
+	case *pb.GenerateRequest:
+		refusal, give := k.check(in.GetPriority(), in.GetFairnessId())
+		if give {
+			in.FairnessId = &k.Tenant
+		}
+		return refusal
+	case *rpc.Frame:
+		whole := in.Data.MaterializeToBuffer(mem.DefaultBufferPool())
+		priority, tenant := read(whole.ReadOnlyData())
+		whole.Free()
+		refusal, give := k.check(priority, tenant)
+		if give { // of a text that is there twice the last counts
+			stamp := protowire.AppendTag(nil, requestTenant, protowire.BytesType)
+			in.Data = append(in.Data, mem.SliceBuffer(protowire.AppendString(stamp, k.Tenant)))
+		}
+		return refusal
+	}
+	return nil
+}
+
+// read is what a request's bytes say of priority and tenant, as decoding them would. Bytes that are no message are read as far as
+// they are one: decoding them fails.
+func read(message []byte) (priority int32, tenant string) {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return priority, tenant
+		}
+		size := protowire.ConsumeFieldValue(number, kind, message[n:])
+		if size < 0 {
+			return priority, tenant
+		}
+		value := message[n : n+size]
+		message = message[n+size:]
+		switch {
+		case number == requestPriority && kind == protowire.VarintType:
+			v, _ := protowire.ConsumeVarint(value)
+			priority = int32(v)
+		case number == requestTenant && kind == protowire.BytesType:
+			v, _ := protowire.ConsumeString(value)
+			tenant = v
+		}
+	}
+	return priority, tenant
+}

@@ -1,0 +1,103 @@
+package auth
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+func TestTheFieldNumbersAreThoseOfTheContract(t *testing.T) {
+	fields := (&pb.GenerateRequest{}).ProtoReflect().Descriptor().Fields()
+	require.EqualValues(t, requestPriority, fields.ByName("priority").Number())
+	require.EqualValues(t, requestTenant, fields.ByName("fairness_id").Number())
+}
+
+// frame is a message in two buffers.
+func frame(t *testing.T, m proto.Message) *rpc.Frame {
+	t.Helper()
+	raw, err := proto.Marshal(m)
+	require.NoError(t, err)
+	half := len(raw) / 2
+	return &rpc.Frame{Data: mem.BufferSlice{mem.SliceBuffer(raw[:half]), mem.SliceBuffer(raw[half:])}}
+}
+
+func TestAGenerationIsOfItsKeysTenantAndNotAboveItsPriority(t *testing.T) {
+	five := int32(5)
+	own, gateway := &Key{ID: "k", Tenant: "own", Limits: Limits{Priority: &five}}, &Key{ID: "g", Tenant: AnyTenant}
+	for name, tc := range map[string]struct {
+		key      *Key
+		tenant   *string
+		priority int32
+		reason   string
+		want     string // the tenant of what passes
+	}{
+		"names nobody":              {own, nil, 0, "", "own"},
+		"names an empty tenant":     {own, proto.String(""), 0, "", "own"},
+		"names its own":             {own, proto.String("own"), 5, "", "own"},
+		"names another":             {own, proto.String("other"), 0, reason.OtherTenant, ""},
+		"names a part of its own":   {own, proto.String("own/1"), 0, reason.OtherTenant, ""},
+		"of another case":           {own, proto.String("Own"), 0, reason.OtherTenant, ""},
+		"is above its priority":     {own, nil, 6, reason.PriorityTooHigh, ""},
+		"is far below its priority": {own, nil, -1 << 31, "", "own"},
+		"is far above it":           {own, nil, 1<<31 - 1, reason.PriorityTooHigh, ""},
+		"speaks for others":         {gateway, proto.String("other"), 1<<31 - 1, "", "other"},
+		"speaks for nobody":         {gateway, nil, 0, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := &pb.GenerateRequest{Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "Once"}, Priority: &tc.priority, FairnessId: tc.tenant}
+			bytes := frame(t, in)
+			for _, refusal := range []*rpc.Fault{tc.key.stamp(bytes), tc.key.stamp(in)} {
+				if tc.reason != "" {
+					require.Equal(t, tc.reason, refusal.Reason)
+					continue
+				}
+				require.Nil(t, refusal)
+			}
+			if tc.reason != "" {
+				return
+			}
+			require.Equal(t, tc.want, in.GetFairnessId())
+			got := &pb.GenerateRequest{}
+			require.NoError(t, proto.Unmarshal(bytes.Data.Materialize(), got))
+			require.True(t, proto.Equal(in, got), "%v\n%v", in, got)
+			bytes.Free()
+		})
+	}
+	require.Nil(t, own.stamp(&pb.TokenizeRequest{}), "no other message has a tenant")
+}
+
+func TestTheLastOfSeveralTenantsCounts(t *testing.T) {
+	k := &Key{ID: "k", Tenant: "own", Limits: Limits{Priority: new(int32)}}
+	raw := protowire.AppendString(protowire.AppendTag(nil, requestTenant, protowire.BytesType), "own")
+	raw = protowire.AppendString(protowire.AppendTag(raw, requestTenant, protowire.BytesType), "other")
+	refusal := k.stamp(&rpc.Frame{Data: mem.BufferSlice{mem.SliceBuffer(raw)}})
+	require.NotNil(t, refusal)
+	require.Equal(t, reason.OtherTenant, refusal.Reason)
+}
+
+func FuzzWhatIsReadIsWhatIsDecoded(f *testing.F) {
+	for _, in := range []*pb.GenerateRequest{
+		{}, {Priority: proto.Int32(-7), FairnessId: proto.String("a")}, {Priority: proto.Int32(9), Model: "m"},
+	} {
+		raw, err := proto.Marshal(in)
+		require.NoError(f, err)
+		f.Add(raw)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		in := &pb.GenerateRequest{}
+		if proto.Unmarshal(raw, in) != nil {
+			read(raw) // and does not stumble
+			return
+		}
+		priority, tenant := read(raw)
+		require.Equal(t, in.GetPriority(), priority)
+		require.Equal(t, in.GetFairnessId(), tenant)
+	})
+}
