@@ -96,7 +96,7 @@ func (b *book) look() {
 // verdict is why a call may not go on, nil if it may.
 func (k *Keys) verdict(v *visit, now time.Time) *rpc.Fault {
 	var f rpc.Fault
-	switch key, n := k.find(v.key.Hash), needs[v.method]; {
+	switch key, n := k.byID[v.key.ID], needs[v.method]; {
 	case key == nil:
 		f = revoked(v.key)
 	case key.expired(now):

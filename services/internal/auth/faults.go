@@ -67,7 +67,8 @@ func priorityTooHigh(k *Key, priority, highest int32) rpc.Fault {
 // overQuota says which limit a key has reached. after is when it no longer is, 0 where only the caller knows.
 func overQuota(k *Key, over quota, after time.Duration) rpc.Fault {
 	f := rpc.Fault{Code: codes.ResourceExhausted, RetryAfter: after}
-	limit, number, says := "", 0, ""
+	var limit, says string
+	var number int
 	switch over {
 	case tooManyStreams:
 		f.Reason, limit, number, says = reason.TooManyStreams, "max_streams", k.Limits.Streams, "has as many calls under way as it may, %d: let one end"

@@ -57,10 +57,13 @@ func Parse(text string) (keys *Keys, err error) {
 		if at, twice := ids[key.ID]; twice && key.ID != "" {
 			r.wrong(node, "id", "%s is the key of line %d", key.ID, at)
 		}
-		if at, twice := hashes[key.Hash]; twice && key.Hash != (Hash{}) {
-			r.wrong(node, "hash", "it is that of line %d: each key has a token of its own", at)
+		for _, h := range key.Hashes {
+			if at, twice := hashes[h]; twice {
+				r.wrong(node, "hash", "it is that of line %d: each key has tokens of its own", at)
+			}
+			hashes[h] = node.Line
 		}
-		ids[key.ID], hashes[key.Hash] = node.Line, node.Line
+		ids[key.ID] = node.Line
 		all = append(all, key)
 	}
 	if r.mistakes > maxWrong {
@@ -91,7 +94,7 @@ func (r *reader) key(node *yaml.Node) *Key {
 	k, priority := &Key{}, false
 	seen := r.fields(node, "", map[string]func(*yaml.Node){
 		"id":   func(n *yaml.Node) { r.text(n, "id", &k.ID, func(s string) (string, error) { return s, checkID(s) }) },
-		"hash": func(n *yaml.Node) { parsed(r, n, "hash", &k.Hash, parseHash) },
+		"hash": func(n *yaml.Node) { k.Hashes = r.hashes(n) },
 		"tenant": func(n *yaml.Node) {
 			r.text(n, "tenant", &k.Tenant, func(s string) (string, error) { return s, checkTenant(s) })
 		},
@@ -149,6 +152,23 @@ func (r *reader) fields(node *yaml.Node, prefix string, known map[string]func(*y
 		seen = append(seen, name.Value)
 	}
 	return seen
+}
+
+// hashes reads a hash or a list of them.
+func (r *reader) hashes(node *yaml.Node) (all []Hash) {
+	nodes := []*yaml.Node{node}
+	if node.Kind == yaml.SequenceNode {
+		if nodes = node.Content; len(nodes) == 0 {
+			r.wrong(node, "hash", "want one at least")
+		}
+	}
+	for _, n := range nodes {
+		h, before := Hash{}, r.mistakes
+		if parsed(r, n, "hash", &h, parseHash); r.mistakes == before {
+			all = append(all, h)
+		}
+	}
+	return all
 }
 
 // rights reads a list of rights.

@@ -24,7 +24,9 @@ func TestAFileIsReadWithEveryField(t *testing.T) {
 - {id: "batch.7", hash: "` + two + `", tenant: "a team", rights: [load], expires: 2027-01-31T12:00:00+01:00,
    limits: {requests_per_minute: 600, tokens_per_minute: 1000, streams: 4, priority: -3}}
 - id: scheduler
-  hash: sha256:` + strings.Repeat("aB", 32) + `
+  hash:
+  - sha256:` + strings.Repeat("aB", 32) + `
+  - sha256:` + strings.Repeat("03", 32) + `
   tenant: "*"
   rights:
   - admin
@@ -34,15 +36,16 @@ func TestAFileIsReadWithEveryField(t *testing.T) {
 	require.Len(t, all, 3)
 	zero, low := int32(0), int32(-3)
 	require.Equal(t, &auth.Key{
-		ID: "web", Hash: auth.HashOf("one"), Tenant: "web", Rights: []auth.Right{auth.Generate, auth.Health}, Limits: auth.Limits{Priority: &zero},
+		ID: "web", Hashes: []auth.Hash{auth.HashOf("one")}, Tenant: "web", Rights: []auth.Right{auth.Generate, auth.Health}, Limits: auth.Limits{Priority: &zero},
 	}, all[0], "its tenant is its id, and no priority is above 0")
 	require.True(t, time.Date(2027, 1, 31, 11, 0, 0, 0, time.UTC).Equal(all[1].Expires))
 	all[1].Expires = time.Time{}
 	require.Equal(t, &auth.Key{
-		ID: "batch.7", Hash: auth.HashOf("two"), Tenant: "a team", Rights: []auth.Right{auth.Load},
+		ID: "batch.7", Hashes: []auth.Hash{auth.HashOf("two")}, Tenant: "a team", Rights: []auth.Right{auth.Load},
 		Limits: auth.Limits{RequestsPerMinute: 600, TokensPerMinute: 1000, Streams: 4, Priority: &low},
 	}, all[1])
 	require.Equal(t, auth.AnyTenant, all[2].Tenant)
+	require.Len(t, all[2].Hashes, 2)
 	require.Nil(t, all[2].Limits.Priority, "it carries the priorities of others")
 
 	keys, err = auth.Parse("[]\n")
@@ -72,6 +75,9 @@ func TestAMistakeIsToldWithItsLineAndField(t *testing.T) {
 		"a hash twice":          {"- " + good + "}\n- {id: b, hash: '" + one + "', rights: [load]}\n", "line 2: hash: it is that of line 1"},
 		"a token for a hash":    {"- {id: a, hash: millrace_secret, rights: [generate]}\n", "line 1: hash: want sha256:"},
 		"a short hash":          {"- {id: a, hash: 'sha256:12', rights: [generate]}\n", "line 1: hash: want sha256:"},
+		"a hash twice in a key": {"- {id: a, hash: ['" + one + "', '" + one + "'], rights: [generate]}\n", "line 1: hash: it is that of line 1"},
+		"no hashes":             {"- {id: a, hash: [], rights: [generate]}\n", "line 1: hash: want one at least"},
+		"a list with no hash":   {"- {id: a, hash: ['" + one + "', x], rights: [generate]}\n", "line 1: hash: want sha256:"},
 		"a hash of no hex":      {"- {id: a, hash: 'sha256:" + strings.Repeat("xy", 32) + "', rights: [generate]}\n", "line 1: hash: want sha256:"},
 		"an empty tenant":       {"- " + good + ", tenant: ''}\n", "line 1: tenant: want 1 to 128 printable ASCII"},
 		"a long tenant":         {"- " + good + ", tenant: " + strings.Repeat("a", 129) + "}\n", "line 1: tenant: want 1 to 128"},
@@ -113,13 +119,13 @@ func TestAllMistakesAreToldUpToABound(t *testing.T) {
 
 func TestALineIsReadAsTheKeyThatItIsOf(t *testing.T) {
 	zero, high := int32(0), int32(7)
-	for _, k := range []auth.Key{
+	for i, k := range []auth.Key{
 		{ID: "web", Tenant: "web", Rights: []auth.Right{auth.Generate}, Limits: auth.Limits{Priority: &zero}},
 		{ID: "b", Tenant: `a "team" \ of: {many}, # ` + "'", Rights: auth.Rights(), Expires: time.Unix(1800000000, 0).UTC(),
 			Limits: auth.Limits{RequestsPerMinute: 1, TokensPerMinute: 2, Streams: 3, Priority: &high}},
 		{ID: "c", Tenant: auth.AnyTenant, Rights: []auth.Right{auth.Admin}},
 	} {
-		k.Hash = auth.HashOf(auth.NewToken())
+		k.Hashes = []auth.Hash{auth.HashOf(auth.NewToken()), auth.HashOf(auth.NewToken())}[:1+i%2]
 		line, err := k.Line()
 		require.NoError(t, err)
 		require.Equal(t, 1, strings.Count(line, "\n"))
@@ -148,7 +154,7 @@ func FuzzAFileOfKeys(f *testing.F) {
 			again, err := auth.Parse(line)
 			require.NoError(t, err)
 			require.Equal(t, k.ID, again.All()[0].ID)
-			require.Equal(t, k.Hash, again.All()[0].Hash)
+			require.Equal(t, k.Hashes, again.All()[0].Hashes)
 		}
 	})
 }

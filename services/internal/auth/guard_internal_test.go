@@ -137,10 +137,10 @@ func (r *rig) call(token string, in *pb.GenerateRequest) (tenant string, err err
 	return out.GetStarted().GetRequestId(), nil
 }
 
-// token makes a key and its token.
-func token(id string, rights ...Right) (string, *Key) {
+// newToken makes a key and its token.
+func newToken(id string, rights ...Right) (string, *Key) {
 	text := NewToken()
-	return text, &Key{ID: id, Hash: HashOf(text), Tenant: id, Rights: rights, Limits: Limits{Priority: new(int32)}}
+	return text, &Key{ID: id, Hashes: []Hash{HashOf(text)}, Tenant: id, Rights: rights, Limits: Limits{Priority: new(int32)}}
 }
 
 // requireFault checks code, reason and domain.
@@ -152,8 +152,8 @@ func requireFault(t *testing.T, code codes.Code, why string, err error) {
 }
 
 func TestWhoHasNoGoodTokenIsRefusedInOneLineWithoutIt(t *testing.T) {
-	good, key := token("web", Generate)
-	over, ended := token("old", Generate)
+	good, key := newToken("web", Generate)
+	over, ended := newToken("old", Generate)
 	ended.Expires = noon
 	r := newRig(t, key, ended)
 	tenant, err := r.call(good, &pb.GenerateRequest{})
@@ -167,7 +167,7 @@ func TestWhoHasNoGoodTokenIsRefusedInOneLineWithoutIt(t *testing.T) {
 		"an unknown token":       {"Bearer " + stranger, reason.UnknownToken},
 		"the start of a token":   {"Bearer " + good[:len(good)-1], reason.UnknownToken},
 		"a token and more":       {"Bearer " + good + "x", reason.UnknownToken},
-		"the hash":               {"Bearer " + key.Hash.String(), reason.UnknownToken},
+		"the hash":               {"Bearer " + key.Hashes[0].String(), reason.UnknownToken},
 		"a short one":            {"Bearer secret", reason.UnknownToken},
 		"an empty one":           {"Bearer ", reason.UnknownToken},
 		"one with a space":       {"Bearer  " + good, reason.UnknownToken},
@@ -184,7 +184,7 @@ func TestWhoHasNoGoodTokenIsRefusedInOneLineWithoutIt(t *testing.T) {
 		require.Contains(t, r.log.with("")[before], tc.reason)
 	}
 	require.Len(t, r.log.with("key=old"), 1, "the key is named")
-	for _, secret := range []string{good, over, stranger, good[9:], "secret", key.Hash.String()[7:]} {
+	for _, secret := range []string{good, over, stranger, good[9:], "secret", key.Hashes[0].String()[7:]} {
 		require.Empty(t, r.log.with(secret))
 	}
 }
@@ -192,7 +192,7 @@ func TestWhoHasNoGoodTokenIsRefusedInOneLineWithoutIt(t *testing.T) {
 func TestStrangersGetNoMethodButTheProbeAndKeysThoseOfTheirRights(t *testing.T) {
 	tokens, keys := map[Right]string{}, []*Key(nil)
 	for _, right := range Rights() {
-		text, key := token(string(right), right)
+		text, key := newToken(string(right), right)
 		tokens[right] = text
 		keys = append(keys, key)
 	}
@@ -232,7 +232,7 @@ func TestStrangersGetNoMethodButTheProbeAndKeysThoseOfTheirRights(t *testing.T) 
 }
 
 func TestAMethodThatNobodyThoughtOfIsRefused(t *testing.T) {
-	text, key := token("all", Rights()...)
+	text, key := newToken("all", Rights()...)
 	r := newRig(t, key)
 	err := r.guard.admit(struct{}{}, &fakeStream{ctx: context.WithValue(r.within(), keyOf{}, key)},
 		&grpc.StreamServerInfo{FullMethod: "/millrace.v1.NewService/Method"}, func(any, grpc.ServerStream) error { return nil })
@@ -252,9 +252,9 @@ type fakeStream struct {
 func (s *fakeStream) Context() context.Context { return s.ctx }
 
 func TestTenantsPrioritiesAndQuotasAreHeldTo(t *testing.T) {
-	text, key := token("web", Generate)
+	text, key := newToken("web", Generate)
 	key.Limits.RequestsPerMinute, key.Limits.TokensPerMinute = 6, 25
-	gatewayText, gateway := token("gateway", Generate)
+	gatewayText, gateway := newToken("gateway", Generate)
 	gateway.Tenant, gateway.Limits.Priority = AnyTenant, nil
 	r := newRig(t, key, gateway)
 	other, high := "other", int32(1)
@@ -276,7 +276,7 @@ func TestTenantsPrioritiesAndQuotasAreHeldTo(t *testing.T) {
 	r.pass(15*time.Second, key, gateway)
 	_, err = r.call(text, &pb.GenerateRequest{})
 	require.NoError(t, err)
-	r.pass(time.Second, &Key{ID: "web", Hash: key.Hash, Tenant: "web", Rights: key.Rights, Limits: Limits{RequestsPerMinute: 1, Priority: new(int32)}}, gateway)
+	r.pass(time.Second, &Key{ID: "web", Hashes: key.Hashes, Tenant: "web", Rights: key.Rights, Limits: Limits{RequestsPerMinute: 1, Priority: new(int32)}}, gateway)
 	_, err = r.call(text, &pb.GenerateRequest{})
 	require.NoError(t, err, "what the new file says holds, and what was left of it stays within it")
 	_, err = r.call(text, &pb.GenerateRequest{})
@@ -310,8 +310,8 @@ func (r *rig) standing(text string) grpc.ServerStreamingClient[pb.GenerateRespon
 }
 
 func TestAKeyThatEndsEndsWhatItHasUnderWay(t *testing.T) {
-	text, key := token("web", Generate)
-	stays, other := token("other", Generate)
+	text, key := newToken("web", Generate)
+	stays, other := newToken("other", Generate)
 	changed := func(change func(*Key)) *Key {
 		k := *key
 		change(&k)
@@ -323,7 +323,8 @@ func TestAKeyThatEndsEndsWhatItHasUnderWay(t *testing.T) {
 		reason string
 	}{
 		"taken out":     {[]*Key{other}, codes.Unauthenticated, reason.TokenRevoked},
-		"another token": {[]*Key{other, changed(func(k *Key) { k.Hash = HashOf("another") })}, codes.Unauthenticated, reason.TokenRevoked},
+		"another id":    {[]*Key{other, changed(func(k *Key) { k.ID, k.Hashes = "else", []Hash{HashOf("else")} })}, codes.Unauthenticated, reason.TokenRevoked},
+		"another token": {[]*Key{other, changed(func(k *Key) { k.Hashes = []Hash{HashOf("another")} })}, codes.OK, ""},
 		"expired":       {[]*Key{other, changed(func(k *Key) { k.Expires = noon.Add(time.Second) })}, codes.Unauthenticated, reason.TokenExpired},
 		"fewer rights":  {[]*Key{other, changed(func(k *Key) { k.Rights = []Right{Load} })}, codes.PermissionDenied, reason.RightMissing},
 		"lower limits":  {[]*Key{other, changed(func(k *Key) { k.Limits.Streams = 1 })}, codes.OK, ""},
@@ -353,7 +354,7 @@ func TestAKeyThatEndsEndsWhatItHasUnderWay(t *testing.T) {
 }
 
 func TestARevokedCallerWhoReadsNothingIsEndedToo(t *testing.T) {
-	text, key := token("web", Generate)
+	text, key := newToken("web", Generate)
 	r := newRig(t, key)
 	running, over := make(chan struct{}), make(chan error, 1)
 	r.served.generate = func(_ *pb.GenerateRequest, stream grpc.ServerStream) error {
@@ -373,7 +374,8 @@ func TestARevokedCallerWhoReadsNothingIsEndedToo(t *testing.T) {
 	<-running
 	r.pass(time.Second)
 	select {
-	case <-over:
+	case err := <-over:
+		require.Error(t, err)
 	case <-time.After(hang):
 		require.FailNow(t, "it sends for ever")
 	}
@@ -384,7 +386,7 @@ func TestARevokedCallerWhoReadsNothingIsEndedToo(t *testing.T) {
 }
 
 func TestStreamsAtOnceAreCountedByKey(t *testing.T) {
-	text, key := token("web", Generate)
+	text, key := newToken("web", Generate)
 	key.Limits.Streams = 1
 	r := newRig(t, key)
 	first := r.standing(text)

@@ -9,12 +9,13 @@ import (
 // AnyTenant is the tenant of a key that speaks for others: its requests keep the fairness_id that they have.
 const AnyTenant = "*"
 
-// Key is one line of the file: who shows its token, and what they may do.
+// Key is one entry of the file: who shows its token, and what they may do.
 type Key struct {
-	// ID names the key in logs, measures and refusals.
+	// ID names the key in logs, measures and refusals. What a call under way is allowed, and what was used, goes by it: a key whose
+	// tokens are replaced is the same key.
 	ID string
-	// Hash is that of its token.
-	Hash Hash
+	// Hashes are those of its tokens: one, or another beside it while its holders go over to that.
+	Hashes []Hash
 	// Tenant is the fairness_id of its generations, or AnyTenant.
 	Tenant string
 	Rights []Right
@@ -35,14 +36,24 @@ type Limits struct {
 // Keys are those of a file. They do not change.
 type Keys struct {
 	inOrder []*Key
-	byHash  map[Hash]*Key
+	byHash  map[Hash]token
+	byID    map[string]*Key
 }
 
-// newKeys takes keys with different hashes.
+// token is one that the file knows.
+type token struct {
+	hash Hash
+	of   *Key
+}
+
+// newKeys takes keys with different ids and hashes.
 func newKeys(all []*Key) *Keys {
-	k := &Keys{inOrder: all, byHash: make(map[Hash]*Key, len(all))}
+	k := &Keys{inOrder: all, byHash: make(map[Hash]token, len(all)), byID: make(map[string]*Key, len(all))}
 	for _, key := range all {
-		k.byHash[key.Hash] = key
+		k.byID[key.ID] = key
+		for _, h := range key.Hashes {
+			k.byHash[h] = token{h, key}
+		}
 	}
 	return k
 }
@@ -50,11 +61,11 @@ func newKeys(all []*Key) *Keys {
 // find is the key of a token's hash, or nil. How long the look-up takes may tell how a hash begins, which nobody can choose, and
 // nothing of the token; the hash found is compared in constant time all the same.
 func (k *Keys) find(h Hash) *Key {
-	key := k.byHash[h]
-	if key == nil || subtle.ConstantTimeCompare(key.Hash[:], h[:]) != 1 {
+	found, is := k.byHash[h]
+	if !is || subtle.ConstantTimeCompare(found.hash[:], h[:]) != 1 {
 		return nil
 	}
-	return key
+	return found.of
 }
 
 // All are the keys in the order of the file. They are not to be changed.

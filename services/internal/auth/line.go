@@ -11,7 +11,15 @@ func (k *Key) Line() (string, error) {
 	var fields []string
 	add := func(format string, args ...any) { fields = append(fields, fmt.Sprintf(format, args...)) }
 	add("id: %q", k.ID) // Go and YAML quote printable ASCII alike, and Parse takes nothing else
-	add("hash: %q", k.Hash.String())
+	hashes := make([]string, len(k.Hashes))
+	for i, h := range k.Hashes {
+		hashes[i] = fmt.Sprintf("%q", h.String())
+	}
+	if len(hashes) == 1 {
+		add("hash: %s", hashes[0])
+	} else {
+		add("hash: [%s]", strings.Join(hashes, ", "))
+	}
 	if k.Tenant != "" && k.Tenant != k.ID {
 		add("tenant: %q", k.Tenant)
 	}

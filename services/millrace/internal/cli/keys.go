@@ -51,7 +51,7 @@ func (a *app) keysNew() *cobra.Command {
 				key.Expires = time.Now().Add(valid)
 			}
 			token := auth.NewToken()
-			key.Hash = auth.HashOf(token)
+			key.Hashes = []auth.Hash{auth.HashOf(token)}
 			line, err := key.Line()
 			if err != nil {
 				return usagef("%w", err)
