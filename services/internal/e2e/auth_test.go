@@ -1,0 +1,457 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/millrace/millrace/internal/cputest"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/auth"
+	"github.com/millrace/millrace/services/internal/certs/certstest"
+	"github.com/millrace/millrace/services/internal/monitor/monitortest"
+	"github.com/millrace/millrace/services/internal/rpc"
+)
+
+// keyFile is a server's file of keys, and the tokens of them.
+type keyFile struct {
+	path   string
+	keys   []*auth.Key
+	tokens map[string]string // by id
+	all    []string          // every token that there ever was
+}
+
+func newKeyFile(t *testing.T) *keyFile {
+	t.Helper()
+	f := &keyFile{path: filepath.Join(t.TempDir(), "keys.yaml"), tokens: map[string]string{}}
+	f.write(t)
+	return f
+}
+
+// add makes a key, which write puts into the file.
+func (f *keyFile) add(id string, change func(*auth.Key), rights ...auth.Right) *auth.Key {
+	k := &auth.Key{ID: id, Rights: rights}
+	f.renew(k)
+	if change != nil {
+		change(k)
+	}
+	f.keys = append(f.keys, k)
+	return k
+}
+
+// renew gives a key a further token.
+func (f *keyFile) renew(k *auth.Key) string {
+	token := auth.NewToken()
+	f.tokens[k.ID], f.all = token, append(f.all, token)
+	k.Hashes = append(k.Hashes, auth.HashOf(token))
+	return token
+}
+
+// remove takes a key out.
+func (f *keyFile) remove(k *auth.Key) {
+	f.keys = slices.DeleteFunc(f.keys, func(other *auth.Key) bool { return other == k })
+}
+
+func (f *keyFile) write(t *testing.T) {
+	t.Helper()
+	text := "[]\n"
+	for i, k := range f.keys {
+		line, err := k.Line()
+		require.NoError(t, err)
+		if i == 0 {
+			text = ""
+		}
+		text += line
+	}
+	certstest.Write(t, f.path, []byte(text))
+}
+
+// as shows the token of a key.
+func (f *keyFile) as(t *testing.T, id string) grpc.DialOption {
+	t.Helper()
+	return showing(t, &auth.Flags{Token: f.tokens[id]})
+}
+
+// showing dials as flags say.
+func showing(t *testing.T, f *auth.Flags) grpc.DialOption {
+	t.Helper()
+	option, err := f.Dialer(hclog.NewNullLogger())
+	require.NoError(t, err)
+	return option("127.0.0.1:1")
+}
+
+// keyed is a fleet whose workers and scheduler know their callers by tokens.
+type keyed struct {
+	ofWorkers, ofScheduler *keyFile
+	tokenFile              string // the scheduler's for workers
+	workers                []*server
+	scheduler              *server
+	ofMeasures             string // the scheduler's
+}
+
+// keep starts a scheduler over n workers with steps of 2 ms. Keys are added before.
+func keep(t *testing.T, n int, add func(*keyFile)) *keyed {
+	t.Helper()
+	k := &keyed{ofWorkers: newKeyFile(t), ofScheduler: newKeyFile(t), tokenFile: filepath.Join(t.TempDir(), "token"), ofMeasures: freeAddress(t)}
+	everyone := func(key *auth.Key) { key.Tenant = auth.AnyTenant }
+	k.ofWorkers.add("scheduler", everyone, auth.Rights()...)
+	k.ofWorkers.add("operator", everyone, auth.Rights()...)
+	k.ofScheduler.add("operator", everyone, auth.Rights()...)
+	if add != nil {
+		add(k.ofScheduler)
+	}
+	k.ofWorkers.write(t)
+	k.ofScheduler.write(t)
+	certstest.Write(t, k.tokenFile, []byte(k.ofWorkers.tokens["scheduler"]+"\n"))
+	var addresses []string
+	for i := range n {
+		args := append([]string{"--models", modelsDir, "--worker-id", fmt.Sprint("w", i), "--threads", "1", "--auth-keys", k.ofWorkers.path}, cputest.Flags()...)
+		w := serveTo(t, k.ofWorkers.as(t, "operator"), workerBinary, append(args, paced...)...)
+		k.workers, addresses = append(k.workers, w), append(addresses, w.address)
+	}
+	k.scheduler = serveTo(t, k.ofScheduler.as(t, "operator"), schedulerBinary, "--workers", strings.Join(addresses, ","),
+		"--auth-keys", k.ofScheduler.path, "--worker-token-file", k.tokenFile, "--metrics-listen", k.ofMeasures)
+	k.scheduler.untilServed(t, long, n)
+	return k
+}
+
+// by is a client of the scheduler that shows the token of a key.
+func (k *keyed) by(t *testing.T, id string) pb.InferenceServiceClient {
+	t.Helper()
+	return pb.NewInferenceServiceClient(dial(t, k.scheduler.address, k.ofScheduler.as(t, id)))
+}
+
+// requireNoToken looks for tokens and their parts in what programs wrote.
+func (k *keyed) requireNoToken(t *testing.T, others ...string) {
+	t.Helper()
+	texts := append(others, k.scheduler.log.String())
+	for _, w := range k.workers {
+		texts = append(texts, w.log.String())
+	}
+	for _, text := range texts {
+		for _, token := range slices.Concat(k.ofWorkers.all, k.ofScheduler.all) {
+			require.NotContains(t, text, token[len("millrace_"):][:20])
+			require.NotContains(t, text, auth.HashOf(token).String()[len("sha256:"):][:20])
+		}
+	}
+}
+
+// rightsFor are those that let somebody call a method.
+func rightsFor(t *testing.T, method string) []auth.Right {
+	t.Helper()
+	service, name := method[1:strings.LastIndexByte(method, '/')], method[strings.LastIndexByte(method, '/')+1:]
+	switch {
+	case service == "millrace.v1.InferenceService":
+		return []auth.Right{auth.Generate}
+	case service == "grpc.channelz.v1.Channelz", strings.HasPrefix(name, "Drain"), strings.HasPrefix(name, "Undrain"):
+		return []auth.Right{auth.Admin}
+	case service == "millrace.v1.WorkerService", strings.HasPrefix(service, "xds.service.orca."):
+		return []auth.Right{auth.Health}
+	case strings.HasPrefix(service, "grpc."):
+		return auth.Rights()
+	}
+	rights, known := map[string][]auth.Right{
+		"ListModels": {auth.Generate, auth.Load, auth.Admin, auth.Health}, "LoadModel": {auth.Load}, "UnloadModel": {auth.Load},
+		"WatchFleet":    {auth.Admin, auth.Health},
+		"ListCodebooks": {auth.Vectors, auth.Load, auth.Admin, auth.Health},
+		"TrainCodebook": {auth.Vectors}, "Encode": {auth.Vectors}, "Decode": {auth.Vectors},
+		"PutCodebook": {auth.Load}, "LoadCodebook": {auth.Load}, "UnloadCodebook": {auth.Load},
+	}[name]
+	require.True(t, known, "say who may call %s", method)
+	return rights
+}
+
+// knock makes a call with an empty request, and gives the first thing that it is answered.
+func knock(t *testing.T, on *grpc.ClientConn, method string) error {
+	t.Helper()
+	ctx, cancel := context.WithCancel(within(t))
+	defer cancel()
+	stream, err := on.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+	require.NoError(t, err)
+	_ = stream.SendMsg(&emptypb.Empty{}) // a call that has ended says why to who receives
+	_ = stream.CloseSend()
+	return stream.RecvMsg(&emptypb.Empty{})
+}
+
+func TestEveryMethodAsksForItsRightAndStrangersHaveNone(t *testing.T) {
+	t.Parallel()
+	k := keep(t, 1, func(f *keyFile) {
+		for _, right := range auth.Rights() {
+			f.add(string(right), nil, right)
+		}
+	})
+	for _, right := range auth.Rights() {
+		k.ofWorkers.add(string(right), nil, right)
+	}
+	k.ofWorkers.write(t)
+	for _, on := range []struct {
+		*server
+		keys   *keyFile
+		domain string
+	}{{k.workers[0], k.ofWorkers, rpc.WorkerDomain}, {k.scheduler, k.ofScheduler, rpc.SchedulerDomain}} {
+		known := methods(t, on.conn)
+		require.Contains(t, known, "/grpc.health.v1.Health/Check")
+		stranger, by := dial(t, on.address), map[auth.Right]*grpc.ClientConn{}
+		for _, right := range auth.Rights() {
+			by[right] = dial(t, on.address, on.keys.as(t, string(right)))
+			require.Eventually(t, func() bool { // its file has been read again
+				return status.Code(knock(t, by[right], "/no.Service/Method")) == codes.Unimplemented
+			}, hang, 10*time.Millisecond)
+		}
+		for _, method := range append(known, "/no.Service/Method") {
+			if method == "/grpc.health.v1.Health/Check" {
+				require.NoError(t, knock(t, stranger, method), "probes have no token")
+				continue
+			}
+			require.Equal(t, fault{codes.Unauthenticated, on.domain, "NO_TOKEN"}, faultOf(knock(t, stranger, method)), method)
+			if method == "/no.Service/Method" {
+				continue
+			}
+			may := rightsFor(t, method)
+			for right, conn := range by {
+				err := knock(t, conn, method)
+				if slices.Contains(may, right) {
+					require.NotContains(t, []codes.Code{codes.Unauthenticated, codes.PermissionDenied, codes.DeadlineExceeded}, status.Code(err), "%s as %s: %v", method, right, err)
+					continue
+				}
+				require.Equal(t, fault{codes.PermissionDenied, on.domain, "RIGHT_MISSING"}, faultOf(err), "%s as %s: %v", method, right, err)
+			}
+		}
+	}
+	k.requireNoToken(t)
+}
+
+func TestCallersBeyondTheirKeysAreRefusedCountedAndLoggedOnce(t *testing.T) {
+	t.Parallel()
+	soon := time.Now().Add(-time.Minute)
+	k := keep(t, 1, func(f *keyFile) {
+		f.add("web", func(k *auth.Key) { k.Tenant = "shop" }, auth.Generate)
+		f.add("old", func(k *auth.Key) { k.Expires = soon }, auth.Generate)
+		f.add("few", func(k *auth.Key) { k.Limits.RequestsPerMinute = 2 }, auth.Generate)
+		f.add("short", func(k *auth.Key) { k.Limits.TokensPerMinute = 12 }, auth.Generate)
+		f.add("single", func(k *auth.Key) { k.Limits.Streams = 1 }, auth.Generate)
+		f.add("looks", nil, auth.Health)
+		f.tokens["nobody"] = auth.NewToken()
+		f.all = append(f.all, f.tokens["nobody"])
+	})
+	// The bits are those of a fleet without keys, and tenant and priority reach the worker.
+	want := undisturbed(t, startWorker(t, "plain", paced...), []*pb.GenerateRequest{ask(long, 20)})[0]
+	requireSame(t, want, generate(within(t), k.by(t, "web"), ask(long, 20)), "with keys")
+
+	with := func(change func(*pb.GenerateRequest)) *pb.GenerateRequest {
+		in := ask(long, 20)
+		change(in)
+		return in
+	}
+	few, short, single := k.by(t, "few"), k.by(t, "short"), k.by(t, "single")
+	for range 2 {
+		require.NoError(t, generate(within(t), few, ask(long, 2)).err)
+	}
+	require.NoError(t, generate(within(t), short, ask(long, 20)).err, "what it takes is known when it has ended")
+	standing, err := begin(undated(t), single, endless())
+	require.NoError(t, err)
+	require.NoError(t, standing.read())
+	stranger := pb.NewInferenceServiceClient(dial(t, k.scheduler.address))
+	reasons := map[string]int{}
+	for name, tc := range map[string]struct {
+		by     pb.InferenceServiceClient
+		in     *pb.GenerateRequest
+		code   codes.Code
+		reason string
+		retry  bool
+	}{
+		"no token":             {stranger, ask(long, 1), codes.Unauthenticated, "NO_TOKEN", false},
+		"a token of nobody":    {k.by(t, "nobody"), ask(long, 1), codes.Unauthenticated, "UNKNOWN_TOKEN", false},
+		"a worker's token":     {pb.NewInferenceServiceClient(dial(t, k.scheduler.address, k.ofWorkers.as(t, "scheduler"))), ask(long, 1), codes.Unauthenticated, "UNKNOWN_TOKEN", false},
+		"an expired token":     {k.by(t, "old"), ask(long, 1), codes.Unauthenticated, "TOKEN_EXPIRED", false},
+		"no right":             {k.by(t, "looks"), ask(long, 1), codes.PermissionDenied, "RIGHT_MISSING", false},
+		"another tenant":       {k.by(t, "web"), with(func(in *pb.GenerateRequest) { in.FairnessId = ptr("web") }), codes.PermissionDenied, "OTHER_TENANT", false},
+		"a priority above":     {k.by(t, "web"), with(func(in *pb.GenerateRequest) { in.Priority = ptr(int32(1)) }), codes.PermissionDenied, "PRIORITY_TOO_HIGH", false},
+		"requests above":       {few, ask(long, 1), codes.ResourceExhausted, "TOO_MANY_REQUESTS", true},
+		"tokens above":         {short, ask(long, 1), codes.ResourceExhausted, "TOO_MANY_TOKENS", true},
+		"a stream beyond many": {single, ask(long, 1), codes.ResourceExhausted, "TOO_MANY_STREAMS", false},
+	} {
+		err := generate(within(t), tc.by, tc.in).err
+		require.Equal(t, byScheduler(tc.code, tc.reason), faultOf(err), "%s: %v", name, err)
+		require.Equal(t, tc.retry, rpc.RetryAfter(err) > 0, "%s: %v", name, err)
+		reasons[tc.reason]++
+	}
+	for reason, n := range reasons {
+		require.Eventually(t, func() bool { return strings.Count(k.scheduler.log.String(), "reason="+reason) >= n }, hang, 10*time.Millisecond)
+		require.Equal(t, n, strings.Count(k.scheduler.log.String(), "reason="+reason), "one line each: %s", reason)
+		_, body := page(t, k.ofMeasures, "/metrics")
+		require.InDelta(t, n, monitortest.Series(t, body)["millrace_refused_calls_total origin=own reason="+reason], 0, reason)
+	}
+	require.NoError(t, standing.read(), "who is refused harms nobody")
+
+	// The client shows its token from a file or from the environment, and says what is missing.
+	file := filepath.Join(t.TempDir(), "token")
+	certstest.Write(t, file, []byte(k.ofScheduler.tokens["web"]))
+	var told []string
+	run := func(environment []string, args ...string) (string, error) {
+		cmd := exec.CommandContext(within(t), clientBinary, append(args, "--target", k.scheduler.address)...)
+		cmd.Env = append(os.Environ(), environment...)
+		out, err := cmd.CombinedOutput()
+		told = append(told, string(out))
+		return string(out), err
+	}
+	out, err := run(nil, "generate", "-m", long, "--max-tokens", "3", "--token-file", file, "Once")
+	require.NoError(t, err, out)
+	out, err = run([]string{"MILLRACE_TOKEN=" + k.ofScheduler.tokens["web"]}, "models")
+	require.NoError(t, err, out)
+	out, err = run([]string{"MILLRACE_TOKEN=" + k.ofScheduler.tokens["nobody"]}, "models")
+	require.Error(t, err)
+	require.Contains(t, out, "UNKNOWN_TOKEN")
+	out, err = run(nil, "models")
+	require.Error(t, err)
+	require.Contains(t, out, "try: --token-file")
+	out, err = run([]string{"MILLRACE_TOKEN_FILE=" + file}, "workers")
+	require.Error(t, err)
+	require.Contains(t, out, "reason: RIGHT_MISSING (PERMISSION_DENIED, said by scheduler.millrace.dev)")
+	_, err = run(nil, "health")
+	require.NoError(t, err, "a probe has no token")
+	k.requireNoToken(t, told...)
+}
+
+func TestARevokedKeyEndsItsStreamsAndNoOthers(t *testing.T) {
+	t.Parallel()
+	var thief *auth.Key
+	k := keep(t, 1, func(f *keyFile) {
+		thief = f.add("thief", nil, auth.Generate)
+		f.add("web", nil, auth.Generate)
+	})
+	stream := func(id string) *call {
+		c, err := begin(undated(t), k.by(t, id), endless())
+		require.NoError(t, err)
+		require.NoError(t, c.read())
+		return c
+	}
+	stolen, own := stream("thief"), stream("web")
+	k.ofScheduler.remove(thief)
+	k.ofScheduler.write(t)
+	var err error
+	for err == nil {
+		err = stolen.read()
+	}
+	require.Equal(t, byScheduler(codes.Unauthenticated, "TOKEN_REVOKED"), faultOf(err), "%v", err)
+	require.Equal(t, byScheduler(codes.Unauthenticated, "UNKNOWN_TOKEN"), faultOf(generate(within(t), k.by(t, "thief"), ask(long, 1)).err))
+	k.workers[0].untilLoad(t, "the thief's place is free", func(l *pb.LoadStatus) bool { return l.GetRunning() == 1 })
+	require.NoError(t, own.read())
+
+	// A worker that takes back the scheduler's key is lost to it, and has it again when the key is back: streams go on.
+	scheduler := k.ofWorkers.keys[0]
+	k.ofWorkers.remove(scheduler)
+	k.ofWorkers.write(t)
+	require.Eventually(t, func() bool { return strings.Contains(k.workers[0].log.String(), "reason=UNKNOWN_TOKEN") }, hang, 10*time.Millisecond)
+	k.ofWorkers.keys = append(k.ofWorkers.keys, scheduler)
+	k.ofWorkers.write(t)
+	for before := len(own.ids); len(own.ids) < before+200; {
+		require.NoError(t, own.read())
+	}
+	require.Contains(t, k.workers[0].log.String(), "reason=TOKEN_REVOKED")
+	k.requireNoToken(t)
+}
+
+func TestKeysAndTokensAreRotatedUnderLoadAndNoStreamFails(t *testing.T) {
+	t.Parallel()
+	var web *auth.Key
+	k := keep(t, 2, func(f *keyFile) { web = f.add("web", nil, auth.Generate) })
+	file := filepath.Join(t.TempDir(), "token")
+	certstest.Write(t, file, []byte(k.ofScheduler.tokens["web"]))
+	first := k.by(t, "web")
+	want := generate(within(t), first, ask(long, 3))
+	require.NoError(t, want.err)
+	var standing []*call
+	lasting, leave := context.WithCancel(undated(t))
+	for range 4 {
+		c, err := begin(lasting, first, endless())
+		require.NoError(t, err)
+		standing = append(standing, c)
+	}
+	// Callers that come and go, each on a connection of its own with the token that the file has then.
+	ctx, cancel := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	var served, failed atomic.Int64
+	stop := sync.OnceFunc(func() { cancel(); callers.Wait() })
+	t.Cleanup(stop)
+	for range 4 {
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				option, err := (&auth.Flags{TokenFile: file}).Dialer(hclog.NewNullLogger())
+				if err == nil {
+					var conn *grpc.ClientConn
+					if conn, err = rpc.Dial(k.scheduler.address, "e2e", option(k.scheduler.address)); err == nil {
+						o := generate(ctx, pb.NewInferenceServiceClient(conn), ask(long, 3))
+						if err = o.err; err == nil && o.text != want.text {
+							err = fmt.Errorf("it told %q", o.text)
+						}
+						_ = conn.Close()
+					}
+				}
+				if err != nil && ctx.Err() == nil {
+					failed.Add(1)
+					t.Log(err)
+				}
+				served.Add(1)
+			}
+		})
+	}
+	reads := func(s *server, what string) int { return strings.Count(s.log.String(), what) }
+	// seen changes something, and waits until a program says so and callers have come and gone after it.
+	seen := func(what string, by []*server, change func()) {
+		before := make([]int, len(by))
+		for i, s := range by {
+			before[i] = reads(s, what)
+		}
+		change()
+		for i, s := range by {
+			require.Eventually(t, func() bool { return reads(s, what) > before[i] }, hang, 10*time.Millisecond, what)
+		}
+		calls := served.Load()
+		require.Eventually(t, func() bool { return served.Load() > calls+8 }, hang, 10*time.Millisecond)
+	}
+	const keys, token = "keys read again", "token read again"
+	everyone := []*server{k.scheduler}
+	for range 2 {
+		// A caller's token: the next one beside it, then to its holders, then alone.
+		var next string
+		seen(keys, everyone, func() { next = k.ofScheduler.renew(web); k.ofScheduler.write(t) })
+		seen(keys, nil, func() { certstest.Write(t, file, []byte(next)) })
+		seen(keys, everyone, func() { web.Hashes = web.Hashes[1:]; k.ofScheduler.write(t) })
+		// The scheduler's own, the same way.
+		scheduler := k.ofWorkers.keys[0]
+		seen(keys, k.workers, func() { next = k.ofWorkers.renew(scheduler); k.ofWorkers.write(t) })
+		seen(token, everyone, func() { certstest.Write(t, k.tokenFile, []byte(next)) })
+		seen(keys, k.workers, func() { scheduler.Hashes = scheduler.Hashes[1:]; k.ofWorkers.write(t) })
+	}
+	// A file that is broken leaves the keys that were there.
+	seen("keys cannot be used", everyone, func() { certstest.Write(t, k.ofScheduler.path, []byte("- {id: half")) })
+	stop()
+	require.Zero(t, failed.Load(), "of %d", served.Load())
+	for _, c := range standing {
+		for before := len(c.ids); len(c.ids) == before; {
+			require.NoError(t, c.read(), "a key whose token is replaced is the same key")
+		}
+	}
+	leave()
+	require.Eventually(t, func() bool { return reads(k.scheduler, "grpc.code=Canceled") >= len(standing) }, hang, 10*time.Millisecond)
+	require.Zero(t, k.scheduler.resumes(), "no stream has moved")
+	require.Equal(t, byScheduler(codes.Unauthenticated, "UNKNOWN_TOKEN"), faultOf(generate(within(t), first, ask(long, 1)).err))
+	k.requireNoToken(t)
+	t.Logf("%d streams, each on a connection of its own, none failed", served.Load())
+}
