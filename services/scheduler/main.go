@@ -172,9 +172,11 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 	if err := cfg.Transport.Serve(&serving, logger); err != nil {
 		return err
 	}
-	if _, err := cfg.Auth.Serve(&serving, logger); err != nil {
+	guard, err := cfg.Auth.Serve(&serving, logger)
+	if err != nil {
 		return err
 	}
+	measured.with(guard)
 	s := rpc.NewServer(serving, logger)
 	handlers.Register(s)
 	carrier := vectors.New(workers, vectorConfig(cfg), logger)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/millrace/millrace/services/internal/auth"
 	"github.com/millrace/millrace/services/internal/monitor"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/config"
@@ -57,6 +58,13 @@ func (m *measures) ofCalls() rpc.CallObserver {
 		return nil
 	}
 	return m.calls
+}
+
+// with gives the measures of keys, if there are any.
+func (m *measures) with(guard *auth.Guard) {
+	if m.calls != nil && guard != nil {
+		m.calls.With(guard)
+	}
 }
 
 // ofGenerations is for relay.Options.

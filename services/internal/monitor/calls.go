@@ -26,6 +26,7 @@ type Calls struct {
 	started, handled, refused *prometheus.CounterVec
 	handling                  *prometheus.HistogramVec
 	server                    *rpc.Server
+	keys                      prometheus.Collector // nil: the server has none
 }
 
 // Measures of every server.
@@ -64,6 +65,9 @@ func NewCalls() *Calls {
 
 // Of gives the server whose calls they are, before it serves.
 func (c *Calls) Of(s *rpc.Server) { c.server = s }
+
+// With gives the measures of those who may call the server, before anything is served.
+func (c *Calls) With(keys prometheus.Collector) { c.keys = keys }
 
 // Began implements rpc.CallObserver.
 func (c *Calls) Began(m rpc.Method) { c.started.WithLabelValues(labelsOf(m)...).Inc() }
@@ -137,7 +141,11 @@ func (c *Calls) Collect(out chan<- prometheus.Metric) {
 }
 
 func (c *Calls) vecs() []prometheus.Collector {
-	return []prometheus.Collector{c.started, c.handled, c.handling, c.refused}
+	all := []prometheus.Collector{c.started, c.handled, c.handling, c.refused}
+	if c.keys != nil {
+		all = append(all, c.keys)
+	}
+	return all
 }
 
 // AboutCalls are the measures of Calls, in the order of names.

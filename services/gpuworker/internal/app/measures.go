@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/services/gpuworker/internal/config"
 	"github.com/millrace/millrace/services/gpuworker/internal/metrics"
 	"github.com/millrace/millrace/services/gpuworker/internal/server"
+	"github.com/millrace/millrace/services/internal/auth"
 	"github.com/millrace/millrace/services/internal/monitor"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/version"
@@ -49,6 +50,13 @@ func (m *measures) observer() rpc.CallObserver {
 		return nil
 	}
 	return m.calls
+}
+
+// with gives the measures of keys, if there are any.
+func (m *measures) with(guard *auth.Guard) {
+	if m.calls != nil && guard != nil {
+		m.calls.With(guard)
+	}
 }
 
 // of gives them the server before it serves.

@@ -69,9 +69,11 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	if err := c.Transport.Serve(&serving, logger); err != nil {
 		return errors.Join(err, measured.close(), lis.Close())
 	}
-	if _, err := c.Auth.Serve(&serving, logger); err != nil {
+	guard, err := c.Auth.Serve(&serving, logger)
+	if err != nil {
 		return errors.Join(err, measured.close(), lis.Close())
 	}
+	measured.with(guard)
 	r := rpc.NewServer(serving, logger)
 	measured.of(s, r)
 	if err := s.Register(r); err != nil {
