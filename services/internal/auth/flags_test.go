@@ -153,7 +153,7 @@ func TestWithoutAFileOfKeysNothingStandsBeforeMethods(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, guard)
 	require.Empty(t, cfg.Interceptors)
-	var meter *auth.Meter = auth.MeterOf(t.Context())
+	meter := auth.MeterOf(t.Context())
 	meter.Add(7)
 	require.Nil(t, meter)
 }

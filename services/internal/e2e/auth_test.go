@@ -139,7 +139,7 @@ func (k *keyed) by(t *testing.T, id string) pb.InferenceServiceClient {
 // requireNoToken looks for tokens and their parts in what programs wrote.
 func (k *keyed) requireNoToken(t *testing.T, others ...string) {
 	t.Helper()
-	texts := append(others, k.scheduler.log.String())
+	texts := append([]string{k.scheduler.log.String()}, others...)
 	for _, w := range k.workers {
 		texts = append(texts, w.log.String())
 	}
@@ -251,7 +251,10 @@ func TestCallersBeyondTheirKeysAreRefusedCountedAndLoggedOnce(t *testing.T) {
 	})
 	// The bits are those of a fleet without keys, and tenant and priority reach the worker.
 	want := undisturbed(t, startWorker(t, "plain", paced...), []*pb.GenerateRequest{ask(long, 20)})[0]
-	requireSame(t, want, generate(within(t), k.by(t, "web"), ask(long, 20)), "with keys")
+	got := generate(within(t), k.by(t, "web"), ask(long, 20))
+	requireSame(t, want, got, "with keys")
+	_, body := page(t, k.ofMeasures, "/metrics")
+	require.InDelta(t, got.started.GetPromptTokens()+20, monitortest.Series(t, body)["millrace_key_tokens_total key=web"], 0)
 
 	with := func(change func(*pb.GenerateRequest)) *pb.GenerateRequest {
 		in := ask(long, 20)
@@ -291,6 +294,12 @@ func TestCallersBeyondTheirKeysAreRefusedCountedAndLoggedOnce(t *testing.T) {
 		require.Equal(t, tc.retry, rpc.RetryAfter(err) > 0, "%s: %v", name, err)
 		reasons[tc.reason]++
 	}
+	// Workers count as schedulers do.
+	k.ofWorkers.add("short", func(k *auth.Key) { k.Limits.TokensPerMinute = 12 }, auth.Generate)
+	k.ofWorkers.write(t)
+	direct := pb.NewInferenceServiceClient(dial(t, k.workers[0].address, k.ofWorkers.as(t, "short")))
+	require.Eventually(t, func() bool { return generate(within(t), direct, ask(long, 20)).err == nil }, hang, 10*time.Millisecond)
+	require.Equal(t, byWorker(codes.ResourceExhausted, "TOO_MANY_TOKENS"), faultOf(generate(within(t), direct, ask(long, 1)).err))
 	for reason, n := range reasons {
 		require.Eventually(t, func() bool { return strings.Count(k.scheduler.log.String(), "reason="+reason) >= n }, hang, 10*time.Millisecond)
 		require.Equal(t, n, strings.Count(k.scheduler.log.String(), "reason="+reason), "one line each: %s", reason)

@@ -17,7 +17,8 @@ func TestKeysMakesATokenAndTheLineThatKnowsIt(t *testing.T) {
 	require.Equal(t, 0, r.run(t, "keys", "new", "--id", "web"), r.err.String())
 	keys, err := auth.Parse(r.out.String())
 	require.NoError(t, err)
-	token := strings.TrimSpace(r.err.String()[strings.Index(r.err.String(), "\n"):])
+	_, token, told := strings.Cut(strings.TrimSpace(r.err.String()), "\n")
+	require.True(t, told)
 	zero := int32(0)
 	require.Equal(t, &auth.Key{
 		ID: "web", Hashes: []auth.Hash{auth.HashOf(token)}, Tenant: "web", Rights: []auth.Right{auth.Generate}, Limits: auth.Limits{Priority: &zero},
