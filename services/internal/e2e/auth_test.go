@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -344,8 +346,9 @@ func TestARevokedKeyEndsItsStreamsAndNoOthers(t *testing.T) {
 		thief = f.add("thief", nil, auth.Generate)
 		f.add("web", nil, auth.Generate)
 	})
+	lasting, leave := context.WithCancel(undated(t))
 	stream := func(id string) *call {
-		c, err := begin(undated(t), k.by(t, id), endless())
+		c, err := begin(lasting, k.by(t, id), endless())
 		require.NoError(t, err)
 		require.NoError(t, c.read())
 		return c
@@ -373,6 +376,16 @@ func TestARevokedKeyEndsItsStreamsAndNoOthers(t *testing.T) {
 		require.NoError(t, own.read())
 	}
 	require.Contains(t, k.workers[0].log.String(), "reason=TOKEN_REVOKED")
+	// Its prompt was computed twice and counts once.
+	leave()
+	line := regexp.MustCompile(`key=web .* tokens=(\d+) attempts=(\d+)`)
+	require.Eventually(t, func() bool { return line.MatchString(k.scheduler.log.String()) }, hang, 10*time.Millisecond)
+	found := line.FindStringSubmatch(k.scheduler.log.String())
+	tokens, err := strconv.Atoi(found[1])
+	require.NoError(t, err)
+	require.NotEqual(t, "1", found[2])
+	_, body := page(t, k.ofMeasures, "/metrics")
+	require.InDelta(t, int(own.started.GetPromptTokens())+tokens, monitortest.Series(t, body)["millrace_key_tokens_total key=web"], 0)
 	k.requireNoToken(t)
 }
 
