@@ -3,6 +3,7 @@ package config_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,7 +33,7 @@ func TestFilesOfKeysAndTokensAreCheckedBeforeAnythingStarts(t *testing.T) {
 	require.NoError(t, parse(t, append(away, "--tls-ca", ca)...).Validate())
 
 	// Tokens of callers cross a network too: what goes for all calls goes for those of keys.
-	open := append(ok, "--auth-keys", keys, "--listen", "0.0.0.0:7070")
+	open := slices.Concat(ok, []string{"--auth-keys", keys, "--listen", "0.0.0.0:7070"})
 	require.ErrorContains(t, parse(t, open...).Validate(), "would serve other machines in plaintext")
 	require.NoError(t, parse(t, append(open, "--insecure")...).Validate())
 }
