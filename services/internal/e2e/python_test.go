@@ -67,7 +67,8 @@ func pythonStory(t *testing.T, seen func(string), args ...string) (printed, comp
 			seen(all.String())
 		}
 	}
-	return all.String(), complaints.String(), cmd.Wait()
+	err = cmd.Wait() // what it complained of is whole then
+	return all.String(), complaints.String(), err
 }
 
 // toldInGo is a story as a Go client gets it.

@@ -20,7 +20,8 @@ import (
 // clients need to do.
 type rider struct {
 	schedulers []pb.InferenceServiceClient
-	resumed    atomic.Int64 // streams that went on behind a token
+	began      []atomic.Int64 // streams that have had a token, by scheduler
+	resumed    atomic.Int64   // streams that went on behind a token
 }
 
 // ride runs a request of one continuation to its end; the first try is at a scheduler of the caller's choice.
@@ -33,7 +34,7 @@ func (r *rider) ride(ctx context.Context, at int, in *pb.GenerateRequest) outcom
 			rest.Resume = []*pb.Resume{{TokenIds: whole.ids, TextBytes: ptr(uint64(len(whole.text)))}}
 			rest.ExpectClassId = &whole.started.ClassId
 		}
-		part := attempt(ctx, r.schedulers[at%len(r.schedulers)], rest)
+		part := r.attempt(ctx, at%len(r.schedulers), rest)
 		whole.ids, whole.text = append(whole.ids, part.ids...), whole.text+part.text
 		whole.logprobs, whole.finished = append(whole.logprobs, part.logprobs...), part.finished
 		if part.started != nil {
@@ -46,13 +47,23 @@ func (r *rider) ride(ctx context.Context, at int, in *pb.GenerateRequest) outcom
 	}
 }
 
-// attempt is one call, with all that came of it also when it fails.
-func attempt(ctx context.Context, on pb.InferenceServiceClient, in *pb.GenerateRequest) outcome {
-	stream, err := on.Generate(ctx, in)
+// attempt is one call at a scheduler, with all that came of it also when it fails.
+func (r *rider) attempt(ctx context.Context, at int, in *pb.GenerateRequest) outcome {
+	stream, err := r.schedulers[at].Generate(ctx, in)
 	if err != nil {
 		return outcome{err: err}
 	}
-	return (&call{stream: stream}).end()
+	c := &call{stream: stream}
+	for len(c.ids) == 0 && c.finished == nil {
+		if err := c.read(); err != nil {
+			c.err = err
+			return c.outcome
+		}
+	}
+	if c.finished == nil {
+		r.began[at].Add(1)
+	}
+	return c.end()
 }
 
 func TestARollingRestartOfEverythingUnderLoadFailsNobody(t *testing.T) {
@@ -60,7 +71,7 @@ func TestARollingRestartOfEverythingUnderLoadFailsNobody(t *testing.T) {
 	workers := []*server{startWorker(t, "w1", paced...), startWorker(t, "w2", paced...)}
 	// So short that streams are cut: a client that resumes must not need the patience of who restarts.
 	schedulers := []*server{startScheduler(t, workers, "--drain-timeout", "100ms"), startScheduler(t, workers, "--drain-timeout", "100ms")}
-	r := &rider{}
+	r := &rider{began: make([]atomic.Int64, len(schedulers))}
 	for _, s := range schedulers {
 		s.untilServed(t, long, 2)
 		r.schedulers = append(r.schedulers, s.infer)
@@ -94,6 +105,8 @@ func TestARollingRestartOfEverythingUnderLoadFailsNobody(t *testing.T) {
 	}
 	for i, s := range schedulers {
 		for before := r.resumed.Load(); r.resumed.Load() == before; { // until it has cut somebody off
+			began := r.began[i].Load() // clients come back to one that was away a moment after it is there again
+			require.Eventually(t, func() bool { return r.began[i].Load() > began }, hang, time.Millisecond, "streams of scheduler %d", i)
 			told := time.Now()
 			s.terminate()
 			require.Equal(t, 0, s.exit(t))
