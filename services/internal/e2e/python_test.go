@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -116,15 +117,15 @@ func TestAClientInPythonHasADeadline(t *testing.T) {
 // The helper of examples/python does what docs/rig.md says of clients whose scheduler is lost.
 func TestAClientInPythonGoesOnAtAnotherScheduler(t *testing.T) {
 	t.Parallel()
-	w := startWorker(t, "w1", "--device", "sim:step=10ms,prefill=0s,decode=0s", "--load", long)
+	w := startWorker(t, "w1", "--device", "sim:step=5ms,prefill=0s,decode=0s", "--load", long)
 	a, b := startScheduler(t, []*server{w}), startScheduler(t, []*server{w})
 	for _, s := range []*server{a, b} {
 		s.untilServed(t, long, 1)
 	}
-	const tokens = 1000
+	const tokens = 600
 	want := toldInGo(t, w, long, tokens)
 	printed, complaint, err := pythonStory(t, func(string) { a.kill() }, "--target", a.address+","+b.address, "--model", long,
-		"--seed", "7", "--max-tokens", "1000")
+		"--seed", "7", "--max-tokens", strconv.Itoa(tokens))
 	require.NoError(t, err, complaint)
 	require.Equal(t, want, printed)
 	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "grpc.method=Generate") }, hang, hang/1000, "nothing was lost: nothing is proven")
