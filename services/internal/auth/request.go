@@ -42,10 +42,10 @@ func (k *Key) stamp(m any) *rpc.Fault {
 		return refusal
 	case *rpc.Frame:
 		whole := in.Data.MaterializeToBuffer(mem.DefaultBufferPool())
-		priority, tenant := read(whole.ReadOnlyData())
+		priority, tenant, ends := read(whole.ReadOnlyData())
 		whole.Free()
 		refusal, give := k.check(priority, tenant)
-		if give { // of a text that is there twice the last counts
+		if give && ends { // of a text that is there twice the last counts
 			stamp := protowire.AppendTag(nil, requestTenant, protowire.BytesType)
 			in.Data = append(in.Data, mem.SliceBuffer(protowire.AppendString(stamp, k.Tenant)))
 		}
@@ -54,17 +54,17 @@ func (k *Key) stamp(m any) *rpc.Fault {
 	return nil
 }
 
-// read is what a request's bytes say of priority and tenant, as decoding them would. Bytes that are no message are read as far as
-// they are one: decoding them fails.
-func read(message []byte) (priority int32, tenant string) {
+// read is what a request's bytes say of priority and tenant, as decoding them would. ends is whether they end where a field does: else
+// they are no message, decoding them fails, and nothing may be appended, which would be read as the rest of their last field.
+func read(message []byte) (priority int32, tenant string, ends bool) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
-			return priority, tenant
+			return priority, tenant, false
 		}
 		size := protowire.ConsumeFieldValue(number, kind, message[n:])
 		if size < 0 {
-			return priority, tenant
+			return priority, tenant, false
 		}
 		value := message[n : n+size]
 		message = message[n+size:]
@@ -77,5 +77,5 @@ func read(message []byte) (priority int32, tenant string) {
 			tenant = v
 		}
 	}
-	return priority, tenant
+	return priority, tenant, true
 }

@@ -82,6 +82,21 @@ func TestTheLastOfSeveralTenantsCounts(t *testing.T) {
 	require.Equal(t, reason.OtherTenant, refusal.Reason)
 }
 
+// What is appended to a message that is cut off would be read as the rest of its last field.
+func TestAMessageThatIsCutOffDoesNotSwallowTheTenantThatItGets(t *testing.T) {
+	k := &Key{ID: "k", Tenant: "own", Limits: Limits{Priority: new(int32)}}
+	stamp := protowire.AppendString(protowire.AppendTag(nil, requestTenant, protowire.BytesType), k.Tenant)
+	for name, field := range map[string]protowire.Number{"the prompt": 4, "the tenant": requestTenant} {
+		t.Run(name, func(t *testing.T) {
+			raw := protowire.AppendTag(nil, field, protowire.BytesType)
+			raw = append(protowire.AppendVarint(raw, uint64(len("mine")+len(stamp))), "mine"...)
+			in := &rpc.Frame{Data: mem.BufferSlice{mem.SliceBuffer(raw)}}
+			require.Nil(t, k.stamp(in))
+			require.Error(t, proto.Unmarshal(in.Data.Materialize(), &pb.GenerateRequest{}))
+		})
+	}
+}
+
 func FuzzWhatIsReadIsWhatIsDecoded(f *testing.F) {
 	for _, in := range []*pb.GenerateRequest{
 		{}, {Priority: proto.Int32(-7), FairnessId: proto.String("a")}, {Priority: proto.Int32(9), Model: "m"},
@@ -90,14 +105,24 @@ func FuzzWhatIsReadIsWhatIsDecoded(f *testing.F) {
 		require.NoError(f, err)
 		f.Add(raw)
 	}
+	f.Add([]byte("\x6a\x09mine"))
+	key := &Key{ID: "k", Tenant: "own"}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		in := &pb.GenerateRequest{}
-		if proto.Unmarshal(raw, in) != nil {
-			read(raw) // and does not stumble
+		bad := proto.Unmarshal(raw, in) != nil
+		priority, tenant, _ := read(raw)
+		if !bad {
+			require.Equal(t, in.GetPriority(), priority)
+			require.Equal(t, in.GetFairnessId(), tenant)
+		}
+		stamped := &rpc.Frame{Data: mem.BufferSlice{mem.SliceBuffer(raw)}}
+		if key.stamp(stamped) != nil {
 			return
 		}
-		priority, tenant := read(raw)
-		require.Equal(t, in.GetPriority(), priority)
-		require.Equal(t, in.GetFairnessId(), tenant)
+		err := proto.Unmarshal(stamped.Data.Materialize(), in)
+		require.Equal(t, bad, err != nil, "what is no message does not become one")
+		if !bad {
+			require.Equal(t, key.Tenant, in.GetFairnessId())
+		}
 	})
 }
