@@ -170,7 +170,7 @@ func modelFailure(lost context.Context, id string, err error) error {
 		return fault.LostLoading(id, context.Cause(lost))
 	case errors.Is(err, io.EOF):
 		return fault.LostLoading(id, errors.New("it ended the load without a result"))
-	case rpc.Info(err) == nil && (code == codes.Unavailable || code == codes.Internal):
+	case rpc.Info(err) == nil && (code == codes.Unavailable || code == codes.Internal), fault.RefusesScheduler(err):
 		return fault.LostLoading(id, err)
 	}
 	return err

@@ -138,6 +138,25 @@ func TestASingleCopysRefusalPassesUnchanged(t *testing.T) {
 	})
 }
 
+// A caller with the right to load must not take it for a word about its own key.
+func TestAWorkerThatDoesNotLetItsSchedulerLoadIsLostToTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n := workertest.NewNet()
+		w := onDisk("w1", "m")
+		w.OnLoad = func(*pb.LoadModelRequest, grpc.ServerStreamingServer[pb.LoadModelResponse]) error {
+			return rpc.Fault{Code: codes.PermissionDenied, Domain: rpc.WorkerDomain, Reason: reason.RightMissing, Message: "key scheduler may not"}.Err()
+		}
+		n.Start(t, "a:1", w)
+		r := newRig(t, n, "a:1")
+		r.await(1)
+		_, err := all(r.models().LoadModel(r.within(), &pb.LoadModelRequest{Model: "m"}))
+		require.Equal(t, codes.Unavailable, status.Code(err))
+		require.Equal(t, rpc.SchedulerDomain, rpc.Domain(err))
+		require.ErrorContains(t, err, "key scheduler may not")
+	})
+}
+
 func TestLoadsThatCannotBePlacedAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := three(t)
