@@ -3,7 +3,6 @@ package auth
 import (
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -84,9 +83,9 @@ func (f *Flags) keySource(logger hclog.Logger) (*reread.Source[string, *Keys], e
 
 // readFile reads the file that a flag names.
 func readFile(flag, path string) (string, error) {
-	text, err := os.ReadFile(path)
+	text, err := reread.File(path)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", flag, err)
 	}
-	return string(text), nil
+	return text, nil
 }

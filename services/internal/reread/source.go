@@ -2,6 +2,7 @@ package reread
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,13 +24,13 @@ type Config[C comparable, T any] struct {
 
 // Source is what files hold. Safe for concurrent use.
 type Source[C comparable, T any] struct {
-	cfg Config[C, T]
+	cfg  Config[C, T]
+	made atomic.Pointer[T]
 
-	mu      sync.Mutex
-	checked time.Time // guarded by mu; when the files were last read
-	read    C         // guarded by mu; what last came of them
-	made    T         // guarded by mu
-	failure string    // guarded by mu; why the last reading could not be used, "" if it could
+	mu      sync.Mutex // held while files are read
+	checked time.Time  // guarded by mu; when the files were last read
+	read    C          // guarded by mu; what last came of them
+	failure string     // guarded by mu; why the last reading could not be used, "" if it could
 }
 
 // New reads the files for the first time; its error is that of Read or Parse.
@@ -42,26 +43,32 @@ func New[C comparable, T any](cfg Config[C, T]) (*Source[C, T], error) {
 	if s.read, err = cfg.Read(); err != nil {
 		return nil, err
 	}
-	if s.made, err = cfg.Parse(s.read); err != nil {
+	made, err := cfg.Parse(s.read)
+	if err != nil {
 		return nil, err
 	}
+	s.made.Store(&made)
 	s.checked = cfg.Now()
 	return s, nil
 }
 
-// Current is what the files hold at this moment, or what they held when they could last be used.
+// Current is what the files hold at this moment, or what they held when they could last be used. While one caller reads them, which
+// takes as long as a disk and the files do, the others get what was there before.
 func (s *Source[C, T]) Current() T {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if now := s.cfg.Now(); now.Sub(s.checked) >= Every {
-		s.checked = now
-		s.refreshLocked()
+	if s.mu.TryLock() {
+		s.refresh()
 	}
-	return s.made
+	return *s.made.Load()
 }
 
-// refreshLocked reads the files again.
-func (s *Source[C, T]) refreshLocked() {
+// refresh reads the files again if it is time, with mu held, which it releases.
+func (s *Source[C, T]) refresh() {
+	defer s.mu.Unlock()
+	now := s.cfg.Now()
+	if now.Sub(s.checked) < Every {
+		return
+	}
+	s.checked = now
 	read, err := s.cfg.Read()
 	if err == nil && read == s.read {
 		s.failure = ""
@@ -78,6 +85,7 @@ func (s *Source[C, T]) refreshLocked() {
 		s.failure = err.Error()
 		return
 	}
-	s.read, s.made, s.failure = read, made, ""
+	s.read, s.failure = read, ""
+	s.made.Store(&made)
 	s.cfg.Changed(made)
 }

@@ -85,3 +85,29 @@ func TestWhatCannotBeUsedAtFirstIsAnError(t *testing.T) {
 		require.ErrorIs(t, err, errBad)
 	}
 }
+
+func TestOneCallerReadsAndNoOtherWaits(t *testing.T) {
+	f := &file{text: "abc"}
+	config := f.config()
+	reading, goOn := make(chan struct{}), make(chan struct{})
+	first := true
+	config.Read = func() (string, error) {
+		if first {
+			first = false
+			return "abc", nil
+		}
+		close(reading)
+		<-goOn
+		return "abcde", nil
+	}
+	s, err := reread.New(config)
+	require.NoError(t, err)
+	f.now = f.now.Add(reread.Every)
+	got := make(chan int)
+	go func() { got <- s.Current() }()
+	<-reading
+	require.Equal(t, 3, s.Current())
+	close(goOn)
+	require.Equal(t, 5, <-got)
+	require.Equal(t, 5, s.Current())
+}

@@ -6,7 +6,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"os"
+
+	"github.com/millrace/millrace/services/internal/reread"
 )
 
 // files are where certificates lie; an empty path is none.
@@ -45,11 +46,11 @@ func (f files) read() (c contents, err error) {
 		if file.path == "" || file.path == System && file.to == &c.ca {
 			continue
 		}
-		text, err := os.ReadFile(file.path)
+		text, err := reread.File(file.path)
 		if err != nil {
 			return contents{}, fmt.Errorf("%s: %w", file.flag, err)
 		}
-		*file.to = string(text)
+		*file.to = text
 	}
 	return c, nil
 }

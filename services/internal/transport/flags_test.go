@@ -64,7 +64,7 @@ func TestFlagsThatAreNotWholeAreRefusedByName(t *testing.T) {
 		"a key among certificates":  {[]string{"--tls-ca", own.Key}, "it has a PRIVATE KEY"},
 		"a key of another":          {[]string{"--tls-cert", own.Cert, "--tls-key", other.Key}, "private key does not match public key"},
 		"callers' file not there":   {[]string{"--tls-cert", own.Cert, "--tls-key", own.Key, "--tls-client-ca", "/nowhere"}, "--tls-client-ca: open /nowhere"},
-		"a certificate is no file":  {[]string{"--tls-cert", t.TempDir(), "--tls-key", own.Key}, "--tls-cert: read"},
+		"a certificate is no file":  {[]string{"--tls-cert", t.TempDir(), "--tls-key", own.Key}, "is no regular file"},
 		"system is not for callers": {[]string{"--tls-cert", own.Cert, "--tls-key", own.Key, "--tls-client-ca", "system"}, "--tls-client-ca: want a file"},
 	} {
 		t.Run(name, func(t *testing.T) {

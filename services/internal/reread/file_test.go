@@ -1,0 +1,36 @@
+package reread_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/services/internal/reread"
+)
+
+func TestARegularFileIsReadWholeUpToTheBound(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	for _, text := range []string{"", "abc\n", strings.Repeat("a", reread.MaxBytes)} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		got, err := reread.File(path)
+		require.NoError(t, err)
+		require.True(t, text == got)
+	}
+	require.NoError(t, os.Truncate(path, reread.MaxBytes+1))
+	_, err := reread.File(path)
+	require.ErrorContains(t, err, path+" has more than")
+}
+
+func TestWhatIsNoRegularFileIsAnErrorAndNotWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	for _, path := range []string{pipe, dir, os.DevNull, filepath.Join(dir, "gone")} {
+		_, err := reread.File(path)
+		require.ErrorContains(t, err, path)
+	}
+}
