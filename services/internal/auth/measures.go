@@ -20,7 +20,7 @@ var ofKey = []monitor.Reading[Used]{
 		Read: func(u Used) float64 { return float64(u.Refused) }},
 	{Name: "millrace_key_running_calls", Kind: monitor.Gauge, Help: "Calls of the key that are under way.",
 		Read: func(u Used) float64 { return float64(u.UnderWay) }},
-	{Name: "millrace_key_tokens_total", Kind: monitor.Counter, Help: "Tokens of the key's prompts, cached ones too, and those generated for it.",
+	{Name: "millrace_key_tokens_total", Kind: monitor.Counter, Help: "Tokens of the key's prompts, cached ones too, of answers that it resumes, and those generated for it.",
 		Read: func(u Used) float64 { return float64(u.Tokens) }},
 }
 

@@ -25,6 +25,11 @@ type sink struct {
 // has had its prompt.
 func (s *sink) Started(is generate.Started) error {
 	s.meter.Add(int64(len(s.request.Prompt)))
+	for _, r := range s.request.Resume {
+		if !r.Finished { // it is computed again as the prompt is
+			s.meter.Add(int64(len(r.IDs)))
+		}
+	}
 	s.started.CachedTokens = uint32(is.Cached)
 	for _, n := range is.Resumed {
 		s.started.ResumedTokens = append(s.started.ResumedTokens, uint32(n))

@@ -26,6 +26,7 @@ type Log struct {
 	progress uint32 // as the client was told last
 	prompt   uint32 // prompt tokens of which the client has the `prompt` event
 	tokens   int64  // delivered by this log, over all outputs
+	brought  int64  // of the client's own resume, of outputs that had not ended
 	finished int    // outputs that have ended
 	lost     int    // attempts in a row that were lost and had brought no token
 
@@ -93,6 +94,9 @@ func New(raw []byte, in *pb.GenerateRequest, now time.Time) *Log {
 		*o = output{
 			ids: append([]uint32(nil), r.GetTokenIds()...), text: r.GetTextBytes(), untold: r.TextBytes == nil, finished: r.GetFinished(),
 		}
+		if !o.finished {
+			l.brought += int64(len(o.ids))
+		}
 	}
 	for i := range l.outputs {
 		if l.outputs[i].finished {
@@ -113,6 +117,9 @@ func (l *Log) Open() int { return len(l.outputs) - l.finished }
 
 // Tokens is how many tokens the client was sent, without those that it resumed with.
 func (l *Log) Tokens() int64 { return l.tokens }
+
+// Brought is how many tokens of its answer the client sent with its request, to be computed again: those of outputs that had not ended.
+func (l *Log) Brought() int64 { return l.brought }
 
 // PromptTokens is how many tokens the prompt has; 0 before `started`.
 func (l *Log) PromptTokens() uint32 { return l.known.promptTokens }

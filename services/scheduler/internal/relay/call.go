@@ -106,11 +106,11 @@ func (c *call) run() error {
 	return err
 }
 
-// payPrompt tells the meter of the prompt once, however often it is computed.
+// payPrompt tells the meter of the prompt, and of what the caller resumes with, once, however often it is computed.
 func (c *call) payPrompt() {
 	if !c.paid && c.log.Started() {
 		c.paid = true
-		c.meter.Add(int64(c.log.PromptTokens()))
+		c.meter.Add(int64(c.log.PromptTokens()) + c.log.Brought())
 	}
 }
 
