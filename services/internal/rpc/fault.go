@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"maps"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -46,7 +47,7 @@ type Fault struct {
 	RetryAfter time.Duration
 }
 
-// Status renders the fault. Texts above 2 KiB are cut and end in an ellipsis.
+// Status renders the fault. Texts above 2 KiB are cut and end in an ellipsis; what is not UTF-8 is replaced.
 func (f Fault) Status() *status.Status {
 	metadata := maps.Clone(f.Metadata)
 	for key, value := range metadata {
@@ -66,15 +67,16 @@ func (f Fault) Status() *status.Status {
 	}
 	st := status.New(f.Code, clip(f.Message))
 	with, err := st.WithDetails(details...)
-	if err != nil { // only for code OK or for text that is not UTF-8
+	if err != nil { // only for code OK
 		return st
 	}
 	return with
 }
 
-// clip cuts a text at maxText, between runes.
+// clip cuts a text at maxText, between runes, and replaces what is not UTF-8, which a status cannot carry.
 func clip(text string) string {
 	const ellipsis = "…"
+	text = strings.ToValidUTF8(text, "\ufffd")
 	if len(text) <= maxText {
 		return text
 	}

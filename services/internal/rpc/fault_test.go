@@ -33,6 +33,19 @@ func TestAFaultCarriesWhatIsReadBack(t *testing.T) {
 	}
 }
 
+// A status with such text would lose its reason on the wire.
+func TestTextThatIsNotUTF8IsReplaced(t *testing.T) {
+	const bad, want = "a\xffb", "a\ufffdb"
+	err := rpc.Fault{
+		Code: codes.InvalidArgument, Domain: rpc.WorkerDomain, Reason: "BAD", Message: bad,
+		Metadata: map[string]string{"text": bad}, Violations: []rpc.Violation{{Field: bad, Description: bad}},
+	}.Err()
+	require.Equal(t, "BAD", rpc.Reason(err))
+	require.Equal(t, want, status.Convert(err).Message())
+	require.Equal(t, want, rpc.Info(err).GetMetadata()["text"])
+	require.Equal(t, []rpc.Violation{{Field: want, Description: want}}, rpc.Violations(err))
+}
+
 func TestLongTextsAreCutBetweenRunes(t *testing.T) {
 	for name, long := range map[string]string{
 		"one byte a rune":      strings.Repeat("a", 100<<10),

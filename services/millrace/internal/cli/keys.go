@@ -3,13 +3,13 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/services/internal/auth"
+	"github.com/millrace/millrace/services/internal/reread"
 	"github.com/millrace/millrace/services/millrace/internal/render"
 )
 
@@ -85,11 +85,11 @@ func (a *app) keysCheck() *cobra.Command {
 	return &cobra.Command{
 		Use: "check FILE", Short: "Say whether a server would take a file of keys, and what is in it", Args: one("the file of keys"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			text, err := os.ReadFile(args[0])
+			text, err := reread.File(args[0])
 			if err != nil {
 				return usagef("%w", err)
 			}
-			keys, err := auth.Parse(string(text))
+			keys, err := auth.Parse(text)
 			if err != nil {
 				return usagef("%s: %w", args[0], err)
 			}
