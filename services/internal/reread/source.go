@@ -9,6 +9,10 @@ import (
 // Every is how often files are looked at while somebody asks for what they hold.
 const Every = time.Second
 
+// patience is how old what the files held may be for those who find another reading them: else a key that was taken out hours ago
+// would be good once more for who calls beside the first caller since then.
+const patience = 5 * time.Second
+
 // Config says what files hold. C are their bytes, of which equal ones hold the same T.
 type Config[C comparable, T any] struct {
 	// Read reads the bytes, and Parse makes of them what they hold. Their errors name the file.
@@ -25,12 +29,17 @@ type Config[C comparable, T any] struct {
 // Source is what files hold. Safe for concurrent use.
 type Source[C comparable, T any] struct {
 	cfg  Config[C, T]
-	made atomic.Pointer[T]
+	last atomic.Pointer[reading[T]]
 
 	mu      sync.Mutex // held while files are read
-	checked time.Time  // guarded by mu; when the files were last read
 	read    C          // guarded by mu; what last came of them
 	failure string     // guarded by mu; why the last reading could not be used, "" if it could
+}
+
+// reading is what the files held when they were last read, or before that when they could last be used.
+type reading[T any] struct {
+	made T
+	at   time.Time
 }
 
 // New reads the files for the first time; its error is that of Read or Parse.
@@ -47,34 +56,34 @@ func New[C comparable, T any](cfg Config[C, T]) (*Source[C, T], error) {
 	if err != nil {
 		return nil, err
 	}
-	s.made.Store(&made)
-	s.checked = cfg.Now()
+	s.last.Store(&reading[T]{made, cfg.Now()})
 	return s, nil
 }
 
 // Current is what the files hold at this moment, or what they held when they could last be used. While one caller reads them, which
-// takes as long as a disk and the files do, the others get what was there before.
+// takes as long as a disk and the files do, the others get what was there a moment before.
 func (s *Source[C, T]) Current() T {
-	if s.mu.TryLock() {
-		s.refresh()
+	if !s.mu.TryLock() {
+		if last := s.last.Load(); s.cfg.Now().Sub(last.at) < patience {
+			return last.made
+		}
+		s.mu.Lock()
 	}
-	return *s.made.Load()
+	defer s.mu.Unlock()
+	if last, now := s.last.Load(), s.cfg.Now(); now.Sub(last.at) >= Every {
+		s.last.Store(&reading[T]{s.againLocked(last.made), now})
+	}
+	return s.last.Load().made
 }
 
-// refresh reads the files again if it is time, with mu held, which it releases.
-func (s *Source[C, T]) refresh() {
-	defer s.mu.Unlock()
-	now := s.cfg.Now()
-	if now.Sub(s.checked) < Every {
-		return
-	}
-	s.checked = now
+// againLocked reads the files again; what cannot be used leaves what was made before.
+func (s *Source[C, T]) againLocked(before T) T {
 	read, err := s.cfg.Read()
 	if err == nil && read == s.read {
 		s.failure = ""
-		return
+		return before
 	}
-	var made T
+	made := before
 	if err == nil {
 		made, err = s.cfg.Parse(read)
 	}
@@ -83,9 +92,9 @@ func (s *Source[C, T]) refresh() {
 			s.cfg.Failed(err)
 		}
 		s.failure = err.Error()
-		return
+		return before
 	}
 	s.read, s.failure = read, ""
-	s.made.Store(&made)
 	s.cfg.Changed(made)
+	return made
 }

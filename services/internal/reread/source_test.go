@@ -86,28 +86,47 @@ func TestWhatCannotBeUsedAtFirstIsAnError(t *testing.T) {
 	}
 }
 
-func TestOneCallerReadsAndNoOtherWaits(t *testing.T) {
-	f := &file{text: "abc"}
-	config := f.config()
-	reading, goOn := make(chan struct{}), make(chan struct{})
-	first := true
-	config.Read = func() (string, error) {
-		if first {
-			first = false
-			return "abc", nil
-		}
-		close(reading)
-		<-goOn
-		return "abcde", nil
+func TestWhoFindsAnotherReadingGetsWhatWasThereUnlessThatIsOld(t *testing.T) {
+	for name, tc := range map[string]struct {
+		idle time.Duration
+		want int // of who comes second
+	}{"a moment": {reread.Every, 3}, "an hour": {time.Hour, 5}} {
+		t.Run(name, func(t *testing.T) {
+			f := &file{text: "abc"}
+			config := f.config()
+			reads, asked, goOn := 0, make(chan bool, 8), make(chan struct{})
+			config.Read = func() (string, error) {
+				if reads++; reads == 1 {
+					return "abc", nil
+				}
+				asked <- true
+				<-goOn
+				return "abcde", nil
+			}
+			config.Now = func() time.Time {
+				asked <- true
+				return f.now
+			}
+			s, err := reread.New(config)
+			require.NoError(t, err)
+			<-asked
+			f.now = f.now.Add(tc.idle)
+			first, second := make(chan int, 1), make(chan int, 1)
+			go func() { first <- s.Current() }()
+			<-asked
+			<-asked // it reads
+			go func() { second <- s.Current() }()
+			<-asked // it has found the other
+			if tc.want == 3 {
+				require.Equal(t, 3, <-second)
+				close(goOn)
+				require.Equal(t, 5, <-first)
+				return
+			}
+			close(goOn)
+			require.Equal(t, 5, <-first)
+			require.Equal(t, 5, <-second)
+			require.Equal(t, 2, reads)
+		})
 	}
-	s, err := reread.New(config)
-	require.NoError(t, err)
-	f.now = f.now.Add(reread.Every)
-	got := make(chan int)
-	go func() { got <- s.Current() }()
-	<-reading
-	require.Equal(t, 3, s.Current())
-	close(goOn)
-	require.Equal(t, 5, <-got)
-	require.Equal(t, 5, s.Current())
 }
