@@ -112,7 +112,7 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 		grpc.StaticConnWindowSize(serverConnWindow),
 		grpc.UnknownServiceHandler(func(impl any, stream grpc.ServerStream) error {
 			method, _ := grpc.MethodFromServerStream(stream)
-			return s.observed(Method{}, impl, stream, s.chain(&grpc.StreamServerInfo{FullMethod: method}, s.unknown))
+			return s.observed(Method{}, impl, stream, s.chain(&grpc.StreamServerInfo{FullMethod: clip(method)}, s.unknown))
 		}),
 	}
 	options = append(options, serverKeepalives.options()...)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
@@ -166,6 +167,23 @@ func TestAMethodThatIsNotThereIsNamed(t *testing.T) {
 	require.Equal(t, codes.Unimplemented, status.Code(err))
 	require.Equal(t, reason.NotBuilt, rpc.Reason(err))
 	require.Equal(t, "/millrace.v1.InferenceService/Paint", rpc.Info(err).GetMetadata()["method"])
+}
+
+// Anybody may send one, of any length and of any bytes.
+func TestAMethodThatIsNotThereFillsNoLog(t *testing.T) {
+	rpctest.NoLeaks(t)
+	var log syncBuffer
+	server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain}, hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Info}))
+	lis := rpctest.Listener(t)
+	stop := rpctest.Serve(t, server, lis)
+	conn := rpctest.Dial(t, lis)
+	for _, method := range []string{"/long.Service/" + strings.Repeat("m", 100<<10), "/\xff\x9b.Service/\xfe"} {
+		require.Equal(t, codes.Unimplemented, status.Code(conn.Invoke(within(t), method, text("a"), &pb.TokenizeResponse{})))
+	}
+	stop()
+	require.Less(t, len(log.String()), 20<<10)
+	require.True(t, utf8.ValidString(log.String()))
+	require.Equal(t, 2, strings.Count(log.String(), "finished call"))
 }
 
 func TestRetryInfoIsAlsoAPushbackTrailer(t *testing.T) {
