@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -67,16 +68,13 @@ func (f *Flags) tokens(logger hclog.Logger) (func() string, error) {
 		}
 		return func() string { return f.Token }, nil
 	}
+	if info, err := os.Stat(f.TokenFile); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+		return f.piped()
+	}
 	logger = logger.Named("auth")
 	source, err := reread.New(reread.Config[string, string]{
-		Read: func() (string, error) { return readFile(f.tokenName(), f.TokenFile) },
-		Parse: func(text string) (string, error) {
-			token := strings.TrimRight(text, "\r\n")
-			if err := checkToken(token); err != nil {
-				return "", fmt.Errorf("%s %s: %w", f.tokenName(), f.TokenFile, err)
-			}
-			return token, nil
-		},
+		Read:    func() (string, error) { return readFile(f.tokenName(), f.TokenFile) },
+		Parse:   f.parse,
 		Changed: func(string) { logger.Info("token read again", "file", f.TokenFile) },
 		Failed:  func(err error) { logger.Error("token cannot be used, the one read before stays", "error", err) },
 	})
@@ -84,6 +82,25 @@ func (f *Flags) tokens(logger hclog.Logger) (func() string, error) {
 		return nil, err
 	}
 	return source.Current, nil
+}
+
+// piped gives the token that another program hands over, once: --token-file <(pass show millrace).
+func (f *Flags) piped() (func() string, error) {
+	text, err := os.ReadFile(f.TokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.tokenName(), err)
+	}
+	token, err := f.parse(string(text))
+	return func() string { return token }, err
+}
+
+// parse is the token in a file's text.
+func (f *Flags) parse(text string) (string, error) {
+	token := strings.TrimRight(text, "\r\n")
+	if err := checkToken(token); err != nil {
+		return "", fmt.Errorf("%s %s: %w", f.tokenName(), f.TokenFile, err)
+	}
+	return token, nil
 }
 
 // tokenName is where the token is from.

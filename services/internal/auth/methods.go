@@ -63,7 +63,7 @@ var needs = map[string]need{
 	pb.FleetService_WatchFleet_FullMethodName:     one(Health, Admin),
 	pb.WorkerService_Health_FullMethodName:        one(Health),
 
-	// Probes have no tokens: Kubernetes sends none. One question that tells one word, and holds nothing.
+	// Probes have no tokens: Kubernetes sends none. One question that tells one word.
 	"/grpc.health.v1.Health/Check": open,
 	"/grpc.health.v1.Health/Watch": anyKey,
 	"/grpc.health.v1.Health/List":  anyKey,
