@@ -24,6 +24,9 @@ type Flags struct {
 	tokenFlag string // the flag of TokenFile
 }
 
+// String is for a log that prints a whole configuration: it has no token.
+func (f Flags) String() string { return fmt.Sprintf("{Keys:%s TokenFile:%s}", f.Keys, f.TokenFile) }
+
 // Serves puts the flags of a server on fs.
 func (f *Flags) Serves(fs *pflag.FlagSet) {
 	fs.StringVar(&f.Keys, "auth-keys", f.Keys, "file of the keys of those who may call, with their rights and limits; millrace keys makes its lines (default: anyone may do everything)")

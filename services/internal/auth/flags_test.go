@@ -1,6 +1,7 @@
 package auth_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -61,6 +62,15 @@ func TestFilesThatCannotBeUsedAreRefusedByFlagAndFile(t *testing.T) {
 	err := (&auth.Flags{Token: "short"}).Check()
 	require.ErrorContains(t, err, "MILLRACE_TOKEN: want 32")
 	require.NotContains(t, err.Error(), "short")
+}
+
+func TestAConfigurationThatIsPrintedHasNoToken(t *testing.T) {
+	f := auth.Flags{Keys: "keys.yaml", Token: auth.NewToken()}
+	for _, verb := range []string{"%v", "%+v", "%s"} {
+		text := fmt.Sprintf(verb, struct{ Auth auth.Flags }{f})
+		require.NotContains(t, text, f.Token)
+		require.Contains(t, text, "keys.yaml")
+	}
 }
 
 func TestATokenGoesToOtherMachinesOverTLSAlone(t *testing.T) {

@@ -93,6 +93,9 @@ func (a *app) keysCheck() *cobra.Command {
 			if err != nil {
 				return usagef("%s: %w", args[0], err)
 			}
+			if len(keys.All()) == 0 {
+				fmt.Fprintln(a.Out, "nobody may call")
+			}
 			for _, k := range keys.All() {
 				rights := make([]string, len(k.Rights))
 				for i, r := range k.Rights {

@@ -81,6 +81,10 @@ func TestKeysCheckSaysWhatAFileAllows(t *testing.T) {
 	require.Equal(t, 0, r.run(t, "keys", "check", file), r.err.String())
 	require.Equal(t, "web of tenant shop may generate, health, for good\nold of tenant old may load, ended 2020-01-01T00:00:00Z\n"+
 		"new of tenant new may load, until 2199-01-01T00:00:00Z\n", r.out.String())
+	write("[]\n")
+	r = &rig{target: "127.0.0.1:1"}
+	require.Equal(t, 0, r.run(t, "keys", "check", file), r.err.String())
+	require.Equal(t, "nobody may call\n", r.out.String())
 	write("- {id: web}\n")
 	require.Equal(t, 2, r.run(t, "keys", "check", file))
 	require.Contains(t, r.err.String(), file+": line 1: hash: is missing")
