@@ -128,9 +128,14 @@ endef
 
 .PHONY: test-sanitized
 test-sanitized: ## Run the CPU engine's native tests and its C program under ASan with leak check, UBSan and TSan
-	@$(call sanitized,address$(comma)undefined,^(TestAC99Program|TestUnitPrograms))
+	@# Side by side: most of these programs have one thread.
+	{ $(call sanitized,address$(comma)undefined,^(TestAC99Program|TestUnitPrograms)) ; } & first=$$!
 	# What has threads; which instructions they run makes no difference to races.
-	$(call sanitized,thread,^(TestAC99Program|TestUnitPrograms)/^(portable|threads|b2_runner)$$)
+	{ $(call sanitized,thread,^(TestAC99Program|TestUnitPrograms)/^(portable|threads|b2_runner)$$) ; } & second=$$!
+	status=0
+	wait $$first || status=1
+	wait $$second || status=1
+	exit $$status
 
 .PHONY: tidy-check
 tidy-check: ## Fail if go mod tidy would change a go.mod or go.sum
