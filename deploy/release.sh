@@ -51,8 +51,9 @@ packaged() {
 # changes are those of the newest release as Debian writes them.
 changes() {
   printf 'millrace (%s-1) unstable; urgency=medium\n\n' "$VERSION"
-  awk '/^## /{n++} n==1 && /^\* /{sub(/^\* /,"  * "); print; next} n==1 && /^  /{print "  " $0}' CHANGELOG.md
-  printf '\n -- The Millrace authors <millrace@localhost>  %s\n' "$(date -u -R -d "@$SOURCE_DATE_EPOCH")"
+  awk '/^## /{n++} n == 1 && /^\* /{if (t) print t; t = substr($0, 3)} n == 1 && /^  /{t = t substr($0, 2)} END {print t}' CHANGELOG.md |
+    while read -r change; do fold -s -w 74 <<< "$change" | sed '1s/^/  * /; 2,$s/^/    /; s/ *$//'; done
+  printf '\n -- The Millrace authors <maintainers@millrace.dev>  %s\n' "$(date -u -R -d "@$SOURCE_DATE_EPOCH")"
 }
 
 # completions ROOT: what shells complete, as the client of this machine's own architecture says.
