@@ -1,7 +1,6 @@
 package doctable
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -9,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-)
 
-var update = flag.Bool("update", false, "write the tables of docs/ anew")
+	"github.com/millrace/millrace/internal/updating"
+)
 
 // Table is the first table with Columns under the heading "## Heading" of docs/Page.
 type Table struct {
@@ -74,7 +73,7 @@ func (tb Table) Compare(t testing.TB, rows [][]string) {
 		want += row(cells)
 	}
 	before, is, behind := tb.split(t)
-	if *update {
+	if *updating.Wanted {
 		require.NoError(t, os.WriteFile(tb.path(), []byte(before+want+behind), 0o600))
 		return
 	}

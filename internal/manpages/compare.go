@@ -1,7 +1,6 @@
 package manpages
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -9,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
-)
 
-var update = flag.Bool("update", false, "write docs/man anew")
+	"github.com/millrace/millrace/internal/updating"
+)
 
 // Compare fails unless docs/man/PROGRAM has just the pages of a program and its commands, NAME.1 and NAME-COMMAND.1; with -update it
 // writes them.
@@ -19,7 +18,7 @@ func Compare(t *testing.T, root *cobra.Command) {
 	t.Helper()
 	kept, want := folder(root.Name()), map[string]string{}
 	add(want, root)
-	if *update {
+	if *updating.Wanted {
 		require.NoError(t, os.RemoveAll(kept))
 		require.NoError(t, os.MkdirAll(kept, 0o750))
 		for name, text := range want {

@@ -1,15 +1,14 @@
 package scripttest
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-)
 
-var update = flag.Bool("update", false, "rewrite the outcomes in testdata")
+	"github.com/millrace/millrace/internal/updating"
+)
 
 // Run plays each text file of the package's testdata; play gives the file as it should be.
 func Run(t *testing.T, play func(t *testing.T, text string) string) {
@@ -22,7 +21,7 @@ func Run(t *testing.T, play func(t *testing.T, text string) string) {
 			text, err := os.ReadFile(file)
 			require.NoError(t, err)
 			got := play(t, string(text))
-			if *update {
+			if *updating.Wanted {
 				require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
 				return
 			}
