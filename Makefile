@@ -17,6 +17,8 @@ TOOLS := build/tools
 # Printed by --version.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X github.com/millrace/millrace/services/internal/version.Version=$(VERSION)
+# Build tags; xds: clients take targets xds:///NAME.
+TAGS ?=
 # The first words of the story that make run tells.
 PROMPT ?= Once upon a time
 # Compose profile to start beside the default services: empty, gpu, monitoring, or sim, which stands in for the CPU workers.
@@ -67,7 +69,7 @@ all: build test lint ## Build, test and lint
 # $(call binary,NAME,PACKAGE): -v names each package as it is compiled, which is the progress of a cold build.
 define binary
 	echo 'building $(BIN)/$(1)'
-	$(GO) build -v -ldflags '$(LDFLAGS)' -o $(BIN)/$(1) $(2)
+	$(GO) build -v -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/$(1) $(2)
 endef
 
 .PHONY: build
@@ -142,6 +144,7 @@ tidy-check: ## Fail if go mod tidy would change a go.mod or go.sum
 	@$(GO) mod tidy -diff
 	(cd tools && GOFLAGS= $(GO) mod tidy -diff)
 	(cd tools/release && GOFLAGS= $(GO) mod tidy -diff)
+	(cd tools/helm && GOFLAGS= $(GO) mod tidy -diff)
 
 .PHONY: fmt-check
 fmt-check: ## Fail if gofmt would change a file
@@ -152,6 +155,16 @@ fmt-check: ## Fail if gofmt would change a file
 lint: fmt-check $(GOLANGCI_LINT) ## Run gofmt, go vet and golangci-lint
 	@$(GO) vet ./...
 	$(TOOLS)/golangci-lint run
+
+.PHONY: chart-check
+chart-check: $(GOLANGCI_LINT) ## Render the Helm chart for every example, decode it strictly, and start the programs as its pods do
+	@cd tools/helm
+	$(CURDIR)/$(TOOLS)/golangci-lint run
+	$(GO) test -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: test-xds
+test-xds: ## Run the tests of clients that ask a control plane for their servers
+	@$(GO) test -tags xds -timeout $(TEST_TIMEOUT) -run 'ControlPlane' ./services/internal/e2e
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (30s)

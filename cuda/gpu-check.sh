@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# gpu-check.sh [STAGE ...]: builds the CUDA engine on a GPU host and proves it. Without stages it runs all of them but faults and
-# vectors:
+# gpu-check.sh [STAGE ...]: builds the CUDA engine on a GPU host and proves it. Without stages it runs all of them but faults:
 #
 #   build          the library for this GPU, its tests and benchmarks with cmake and ninja
 #   architectures  the library for every compute capability that ships and this compiler can, in a folder of its own
@@ -12,7 +11,6 @@
 #                  it for a race when lanes have read a stage, or written sums, and one of them arrives at the mbarrier for the
 #                  warp
 #   conformance    the Go suite that every engine passes, with f16 and with bf16 activations
-#   vectors        the library with codebooks: its GoogleTests, the Go suite beside the CPU engine, and assignment beside its roofs
 #   sameness       random scenarios of the step loop, with caches of f16, bf16 and f8: the bits of every request alone
 #   generate       a story through scheduler and worker, twice, and the same from the worker alone, which asks the driver for no
 #                  memory meanwhile
@@ -23,6 +21,7 @@
 #   bench          tokens a second of random-weight models, with the roofs measured beside them, under floors
 #   served         an 8B model through scheduler and worker: mixes beside the engine alone and how idle the GPU is meanwhile, long
 #                  prompts that join, prefixes, cancelled calls, ten times too many calls, two tenants, under floors
+#   vectors        codebooks trained through a worker, against float64, and the device beside its roofs
 #   figures        the plain operations beside the CPU's, copies and the pool, under floors
 #
 # One line a check, with its seconds, goes to the table in $WORK (default build/gpu-check), which stages run one by one add to;
@@ -89,12 +88,12 @@ if [[ ${1:-} == table ]]; then
   exit
 fi
 if (($# == 0)); then
-  set -- build architectures tests portable sanitizer conformance sameness generate two neighbour bytes bench invariance served figures
+  set -- build architectures tests portable sanitizer conformance sameness generate two neighbour bytes bench invariance served vectors figures
   rm -f "$table"
 fi
 for stage in "$@"; do
   case $stage in
-    build | architectures | tests | faults | portable | sanitizer | conformance | vectors | sameness | generate | two | neighbour | bytes | bench | invariance | served | figures) ;;
+    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | generate | two | neighbour | bytes | bench | invariance | served | vectors | figures) ;;
     *) echo "unknown stage $stage" >&2; exit 2 ;;
   esac
 done

@@ -294,8 +294,8 @@ struct Edge {
     return guard([&] { handles().devices.get(device)->ledger.refuse(fault, index, value); });
   }
 
-  // The whole table; build is a static text, vectors a static table, or null where the engine has none of it.
-  static constexpr mr_api table(const char* build, const mr_vector_api* vectors = nullptr) {
+  // The whole table; build is a static text, vectors a static table.
+  static constexpr mr_api table(const char* build, const mr_vector_api* vectors) {
     return {sizeof(mr_api), MR_ABI_MAJOR, MR_ABI_MINOR, build,
             error_code, error_message, error_native, error_destroy,
             device_count, device_open, device_info, device_close,

@@ -198,10 +198,10 @@ MR_HD inline bool is_stable(const EndRule& rule, int64_t iteration, double energ
   return !by_energy && !by_changes && rule.annealed == 0 && changes == 0;
 }
 
-// MR_REASON_* of a round's end, `stable` stable rounds in a row with this one.
+// MR_REASON_* of a round's end, `stable` stable rounds in a row with this one. A state may have more updates behind it than are asked for.
 MR_HD inline int32_t end_reason(const EndRule& rule, int64_t iteration, int64_t stable) {
   if (stable >= rule.stable_iterations) return MR_REASON_CONVERGED;
-  return iteration == rule.max_iterations ? MR_REASON_MAX_ITERATIONS : MR_REASON_NONE;
+  return iteration >= rule.max_iterations ? MR_REASON_MAX_ITERATIONS : MR_REASON_NONE;
 }
 
 // How many of a codeword's rows trimming keeps.

@@ -19,7 +19,6 @@ tests() {
   else missing=' cuda_capi_test'; fi
   for source in "$root"/cuda/tests/*_test.cu "$root"/cuda/tests/*_test.cpp; do
     name=cuda_$(basename "${source%.*}")
-    if [[ $name == cuda_@(vector|trainer)_* ]]; then continue; fi  # the stage vectors builds them
     if [[ -x $out/$name ]]; then program tests "$name"; else missing+=" $name"; fi
   done
   if [[ -n $missing ]]; then row FAIL tests "not built:$missing"
@@ -65,28 +64,6 @@ conformance() {
   count=$(grep -c -- '--- PASS' "$work/conformance.log")
   if ((count > 0)); then row ok conformance "$count checks passed"; else row FAIL conformance 'no check was run'; fi
   MILLRACE_ENGINE_PATH=$out try conformance "the worker's self-test" selftest "$bin/millrace-worker" --self-test --device gpu
-}
-
-# The library with codebooks, in a folder of its own: its GoogleTests, the Go suite of vectors, and the benchmark of assignment.
-vectors() {
-  local ran=0 programs=0 folder=$work/vectors source name architectures count
-  architectures=${ARCHITECTURES:-$(image "${gpu_capability//./}")}
-  [[ -n $architectures ]] || { row FAIL vectors "no machine code ships for $gpu_name, compute capability $gpu_capability"; return; }
-  try vectors configure vectors-configure configured "$folder" "$architectures" -DMILLRACE_CUDA_TESTS=ON -DMILLRACE_CUDA_VECTORS=ON || return
-  local targets=(millrace_cuda)
-  for source in "$root"/cuda/tests/{vector,trainer}_*_test.c*; do targets+=("cuda_$(basename "${source%.*}")"); done
-  [[ ! -f $root/cuda/bench/vector_assign.cu ]] || targets+=(cuda_bench_vector_assign)
-  try vectors "compile for $architectures" vectors-compile cmake --build "$folder" --target "${targets[@]}" || return
-  for name in "${targets[@]}"; do
-    [[ $name != cuda_*_test ]] || program vectors "$name" "$folder"
-  done
-  if ((ran == 0)); then row FAIL vectors 'no test passed'
-  else row ok vectors "$ran GoogleTests of $programs programs passed"; fi
-  MILLRACE_TEST_CUDA_ENGINE=$folder try vectors 'Go suite of vectors' vectors-suite \
-    "$bin/native.test" -test.run TestTheCUDAEngineKeepsTheContractOfVectors -test.timeout 9m -test.v
-  count=$(grep -c -- '--- PASS' "$work/vectors-suite.log")
-  if ((count > 1)); then row ok vectors "$count checks passed"; else row FAIL vectors 'no check was run'; fi
-  [[ ! -x $folder/cuda_bench_vector_assign ]] || try vectors 'assignment beside its roofs' vectors-assign "$folder/cuda_bench_vector_assign"
 }
 
 # Random scenarios of the step loop over the engine, every answer compared bit for bit with its request alone. The log has how often

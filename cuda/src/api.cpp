@@ -1,18 +1,16 @@
 // api: the edge of the CUDA engine, and the only symbol that the library exports.
 #include "cpu/edge.h"
+#include "cpu/vector_edge.h"
 #include "kernels/types.h"
 #include "millrace/engine.h"
 #include "src/buffer.h"
+#include "src/codebook.h"
 #include "src/device.h"
 #include "src/measure.h"
 #include "src/model.h"
 #include "src/ops.h"
 #include "src/runner.h"
-#if MILLRACE_VECTORS
-#include "cpu/vector_edge.h"
-#include "src/codebook.h"
 #include "src/trainer.h"
-#endif
 
 namespace mr::cuda {
 namespace {
@@ -23,10 +21,8 @@ struct CudaEngine {
   using Model = cuda::Model;
   using Runner = cuda::Runner;
   using Operands = cuda::Operands;
-#if MILLRACE_VECTORS
   using Trainer = cuda::Trainer;
   using Codebook = cuda::Codebook;
-#endif
   static int32_t device_count() { return cuda::device_count(); }
   static uint64_t run_op(Device& device, const mr_op_args& args, const Operands& operands) {
     return cuda::run_op(device, args, operands);
@@ -44,12 +40,8 @@ struct CudaEngine {
 constexpr char build_text[] =
     "millrace-cuda; cuda " MILLRACE_NUMBER(CUDART_VERSION) "; g++ " __VERSION__ "; sources " MILLRACE_SOURCES;
 
-#if MILLRACE_VECTORS
 const mr_vector_api vectors = cpu::VectorEdge<CudaEngine>::table();
 const mr_api table = cpu::Edge<CudaEngine>::table(build_text, &vectors);
-#else
-const mr_api table = cpu::Edge<CudaEngine>::table(build_text);
-#endif
 
 }  // namespace
 }  // namespace mr::cuda

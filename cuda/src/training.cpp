@@ -147,7 +147,9 @@ void Training::upload_control() {
 bool Training::may_go_on(const cpu::Slice& slice) const {
   if (at_ == At::done) return false;
   if (!at_round_start()) return true;
-  return static_cast<int64_t>(slice.rounds.size()) + pending_ < slice.most_rounds && iteration_ + pending_ <= config_.max_iterations;
+  // A state may have more updates behind it than are asked for: its first round is the last.
+  return static_cast<int64_t>(slice.rounds.size()) + pending_ < slice.most_rounds &&
+         (pending_ == 0 || iteration_ + pending_ <= config_.max_iterations);
 }
 
 // Whether the next unit is known before those in flight have ended.

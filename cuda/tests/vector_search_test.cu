@@ -100,6 +100,28 @@ TEST(VectorSearch, FindsWhatBinary64FindsInEveryShape) {
   expect_plain({MR_METRIC_L2, MR_VECTOR_BF16, MR_VECTOR_BF16, 1, 2, 65536, 3}, seed++);
 }
 
+// A kernel is one for searches of every size, of which the smaller ones come and go.
+TEST(VectorSearch, LeavesOtherSearchesTheirSharedMemory) {
+  const Problem large{MR_METRIC_L2, MR_VECTOR_F32, MR_VECTOR_F32, 1, 300, 160, 100};
+  const SearchShape shape{large.metric, large.row_type, large.codeword_type, 1, large.codewords, large.width, large.rows};
+  Guarded<uint8_t> memory(Search::bytes(shape, 0));
+  Numbers numbers(99);
+  const auto value = [&](size_t) { return static_cast<double>(numbers.normal()); };
+  const Values rows = values_of(large.row_type, static_cast<size_t>(large.rows * large.width), value);
+  const Values codewords = values_of(large.codeword_type, static_cast<size_t>(large.codewords * large.width), value);
+  Guarded<uint8_t> data(rows.bytes);
+  Guarded<float> values(codewords.floats);
+  Guarded<uint32_t> ids(static_cast<size_t>(large.rows));
+  Guarded<uint64_t> recomputed(1);
+  recomputed.zero();
+  Search searched(shape, 0, memory.data());
+  expect_plain({MR_METRIC_L2, MR_VECTOR_F32, MR_VECTOR_F32, 1, 2, 16, 10}, 98);
+  searched.prepare(values, Stream{});
+  searched.nearest(data, large.rows, ids, nullptr, large.rows, recomputed, Stream{});
+  synchronize();
+  EXPECT_EQ(ids.read(), search(large, rows, codewords).ids);
+}
+
 TEST(VectorSearch, FindsRowsOfEveryCountAndPlace) {
   uint64_t seed = 500;
   for (const int64_t rows : {1, 63, 64, 65, 255, 256, 257, 513, 40000}) {
@@ -109,6 +131,16 @@ TEST(VectorSearch, FindsRowsOfEveryCountAndPlace) {
   }
   for (const size_t skew : {0, 4, 8, 12}) expect_plain({MR_METRIC_L2, MR_VECTOR_F32, MR_VECTOR_F32, 1, 70, 24, 90}, seed++, skew);
   for (const size_t skew : {0, 1, 7, 8}) expect_plain({MR_METRIC_L2, MR_VECTOR_U8, MR_VECTOR_F32, 1, 70, 24, 90}, seed++, skew);
+}
+
+// So many rows that every multiprocessor has several tiles, one after the other, of one subspace and then of the next.
+TEST(VectorSearch, FindsRowsOfTileAfterTile) {
+  uint64_t seed = 550;
+  for (const int64_t width : {16, 40, 72}) {
+    expect_plain({MR_METRIC_L2, MR_VECTOR_F16, MR_VECTOR_F16, 1, 24, width, 132 * 256 * 2 + 77}, seed++);
+    expect_plain({MR_METRIC_L2, MR_VECTOR_F16, MR_VECTOR_F16, 5, 20, width, 30001}, seed++, 16, 3);
+  }
+  expect_plain({MR_METRIC_INNER_PRODUCT, MR_VECTOR_F16, MR_VECTOR_F16, 1, 2050, 64, 600}, seed++);
 }
 
 TEST(VectorSearch, FindsSubspacesInOneCall) {
@@ -199,7 +231,9 @@ TEST(VectorSearch, RecomputesFewRowsOfGaussians) {
     const auto value = [&](size_t) { return static_cast<double>(numbers.normal()); };
     const Values rows = values_of(type, static_cast<size_t>(p.rows * p.width), value);
     const Values codewords = values_of(type, static_cast<size_t>(p.codewords * p.width), value);
-    EXPECT_LE(search(p, rows, codewords).recomputed, static_cast<uint64_t>(p.rows / 100)) << p.name();
+    // What the three products of an F32 row leave out is as much again as units may be off.
+    const int64_t percent = type == MR_VECTOR_F16 ? 1 : 2;
+    EXPECT_LE(search(p, rows, codewords).recomputed, static_cast<uint64_t>(p.rows * percent / 100)) << p.name();
   }
 }
 

@@ -155,6 +155,7 @@ func (l *Loop) begin(s *sequence, found int, lent bool, now time.Time) {
 		l.came(f)
 	}
 	s.stream.cached.Store(int64(cached))
+	s.stream.placed(now.Sub(s.arrived))
 	if o := l.cfg.Observer; o != nil {
 		o.Admitted(now.Sub(s.arrived), s.promptLength, cached)
 	}

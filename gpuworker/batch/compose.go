@@ -27,6 +27,7 @@ type plan struct {
 type part struct {
 	seq     *sequence
 	count   int
+	decodes bool // it is the next token of a sequence that decodes; set by compose
 	sampled bool // it has the next sample row; set by compose
 	scored  int  // it has so many score rows; set by compose
 }
@@ -89,7 +90,7 @@ func (p *plan) add(s *sequence, n int) {
 		Slot: s.slot, SlotGeneration: s.generation, Class: class,
 		FirstPosition: int32(s.submitted), Tokens: run, Blocks: s.table.Blocks,
 	})
-	part := part{seq: s, count: len(run)}
+	part := part{seq: s, count: len(run), decodes: s.decoding()}
 	if s.request.PromptTopN >= 0 {
 		for i := range run {
 			// Position i of the run predicts the prompt token after it; one scored before a preemption is not again.
@@ -109,7 +110,7 @@ func (p *plan) add(s *sequence, n int) {
 		part.sampled = true
 	}
 	f.tokens += len(run)
-	if s.decoding() {
+	if part.decodes {
 		f.decode++
 	}
 	f.parts = append(f.parts, part)

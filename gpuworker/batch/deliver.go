@@ -9,9 +9,9 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// deliver hands the results of a step that has ended to its sequences and takes out those that end. Sequences that ended while
-// the step was in flight get nothing of it.
-func (l *Loop) deliver(f *flight, result *engine.StepResult, now time.Time) {
+// deliver hands the results of a step that has ended, and took so long on the device, to its sequences and takes out those that end.
+// Sequences that ended while the step was in flight get nothing of it.
+func (l *Loop) deliver(f *flight, result *engine.StepResult, took time.Duration, now time.Time) {
 	samples, scores := result.Samples, result.Scores
 	for _, p := range f.parts {
 		s := p.seq
@@ -20,6 +20,8 @@ func (l *Loop) deliver(f *flight, result *engine.StepResult, now time.Time) {
 		}
 		s.computed += p.count
 		s.flying--
+		s.steps++
+		s.stepTime += took
 		rows := scores[:p.scored]
 		scores = scores[p.scored:]
 		var sample *engine.RowResult

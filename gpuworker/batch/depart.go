@@ -45,6 +45,7 @@ func (l *Loop) depart(s *sequence) {
 		return
 	}
 	l.counters.preempted.Add(1)
+	s.preemptions++
 	if !l.swapOut(s) {
 		l.tell(Recompute)
 	}

@@ -8,8 +8,9 @@
 //   - admit gives places to those that wait: by priority, then so that tenants share alike, then by age. They begin with what the
 //     prefix cache or their family has computed (prefix, family), or what of them waits in host memory (swap);
 //   - plan chooses the work: every sequence that decodes, then chunks of prompts, so long that a step takes the time it is to take
-//     (pace); short prompts may wait for each other (gather). Who lacks a block takes the place of the last in urgency (depart), and
-//     share takes places back for tenants without;
+//     (pace); short prompts may wait for each other (gather), and those of a tenant with many sequences for the tokens of one with
+//     few (slowdown). Who lacks a block takes the place of the last in urgency (depart), and share takes places back for tenants
+//     without;
 //   - compose makes a step of it and flight submits it, while the step before it is still on the device. A step that the engine
 //     refuses is cut in two until what is refused is one sequence: that one ends with the engine's error (refusal);
 //   - flight reads the oldest step in flight when there are two of them or nothing is to be planned, and deliver hands out its results.

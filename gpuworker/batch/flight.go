@@ -82,8 +82,8 @@ func (l *Loop) land(ctx context.Context) error {
 	l.mail.Lock()
 	l.mail.ended++
 	l.mail.Unlock()
-	l.measure(f, result.DeviceTime, now.Sub(f.began))
-	l.deliver(f, result, now)
+	took := l.measure(f, result.DeviceTime, now.Sub(f.began))
+	l.deliver(f, result, took, now)
 	clear(f.parts)
 	l.plan.spare = append(l.plan.spare, f)
 	return nil
@@ -130,9 +130,9 @@ func (l *Loop) wait(ctx context.Context, f *flight) (*engine.StepResult, error) 
 }
 
 // measure learns from a step that has ended how long steps take. The device's own time is what its work took; the wall's also
-// has what the loop waited for, and none of what the device did before the loop looked.
-func (l *Loop) measure(f *flight, device, wall time.Duration) {
-	took := device
+// has what the loop waited for, and none of what the device did before the loop looked. It gives what the step took.
+func (l *Loop) measure(f *flight, device, wall time.Duration) (took time.Duration) {
+	took = device
 	if took <= 0 {
 		took = wall
 	}
@@ -151,10 +151,12 @@ func (l *Loop) measure(f *flight, device, wall time.Duration) {
 	} else {
 		l.gather.learn(took)
 	}
+	l.weigh(f, took)
 	if prefill >= MinChunk { // shorter ones say more of what a step costs than of what a token does
 		l.prefill.learn(prefill, took)
 	}
 	if o := l.cfg.Observer; o != nil {
 		o.Stepped(len(f.parts), prefill, f.decode, took)
 	}
+	return took
 }

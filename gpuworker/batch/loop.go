@@ -87,6 +87,7 @@ type Loop struct {
 	alone      pace      // of steps that compute prompts alone
 	shared     pace      // of those in which sequences decode
 	gather     gather
+	slowdown   slowdown
 }
 
 // New returns a loop over runner, which it does not close.
@@ -123,6 +124,7 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 		alone:       newPace(cfg.StepTarget, cfg.Grain),
 		shared:      newPace(cfg.SharedTarget, cfg.Grain),
 		gather:      gather{limit: cfg.SharedTarget, grain: cfg.Grain},
+		slowdown:    slowdown{most: cfg.SharedTarget, own: map[string]work{}},
 	}
 	l.counters.longest.Store(int64(cfg.LongestStep))
 	return l

@@ -6,7 +6,7 @@ import (
 )
 
 // choose plans the round's work: every decoding sequence first, then prefill chunks in the order of inTurn, unless these wait for
-// others to come (gather). False: there is nothing to do.
+// others to come (gather), or for sequences that decode to keep their pace (slowdown). False: there is nothing to do.
 // It takes blocks, and preempts sequences for want of them; what it takes for a part that does not come to run stays with
 // its sequence and is used by the next round, so that a round may be planned again at any time.
 func (l *Loop) choose(now time.Time) bool {
@@ -27,11 +27,12 @@ func (l *Loop) choose(now time.Time) bool {
 	}
 	l.gather.release()
 	budget := l.chunk(tokens, prompts)
+	priority, guarded := l.guarded(prompts)
 	for _, s := range prompts {
 		if budget <= 0 {
 			break
 		}
-		if !l.plannable(s) {
+		if !l.plannable(s) || guarded && s.request.Priority <= priority && !l.modest(s.request.Tenant) {
 			continue
 		}
 		_, run := s.next(l.scoreLimit(s, budget))

@@ -87,7 +87,7 @@ func cut(parts []part, why error) [][]part {
 
 // refuse ends a sequence with what the engine said of a step that had no other in it.
 func (l *Loop) refuse(s *sequence, why error) {
-	l.logger.Warn("engine refused a sequence, others go on", "position", s.submitted, "tokens", len(s.tokens), "error", why)
+	l.logger.Warn("engine refused a sequence, others go on", "request_id", s.request.ID, "position", s.submitted, "tokens", len(s.tokens), "error", why)
 	s.stream.end(fmt.Errorf("the engine refused a step of this sequence alone, at position %d: %w", s.submitted, why))
 	l.retire(s)
 }

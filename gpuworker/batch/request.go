@@ -55,6 +55,8 @@ type Request struct {
 	Bypass bool
 	// Keys say which prefixes of the prompt the loop tells the world about while they are cached, shortest first.
 	Keys []PrefixKey
+	// ID names the request in the log; empty: nobody knows it by a name.
+	ID string
 }
 
 // Continuation is one answer to a prompt.
@@ -100,4 +102,8 @@ type Timings struct {
 	Queue   time.Duration // from arrival to the first step
 	Prefill time.Duration // from the first step to the first token
 	Decode  time.Duration // from the first token to the last
+	// Steps is how many steps it was in, which together took StepTime on the device; others were in them too.
+	Steps       int
+	StepTime    time.Duration
+	Preemptions int // times that it lost its place
 }

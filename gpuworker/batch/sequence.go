@@ -44,6 +44,10 @@ type sequence struct {
 	leaving bool // it was preempted: results still count, then it waits again
 	over    bool // it has ended: results are dropped, then its place is free
 
+	steps       int           // that it was in, with results
+	stepTime    time.Duration // of these, on the device
+	preemptions int
+
 	arrived      time.Time
 	started      time.Time // when it got its first place
 	firstToken   time.Time
@@ -158,7 +162,9 @@ func (s *sequence) finish(reason Reason, stopID int32, now time.Time) {
 }
 
 func (s *sequence) emit(e Event, now time.Time) {
-	t := Timings{Queue: s.started.Sub(s.arrived), Prefill: now.Sub(s.started)}
+	t := Timings{
+		Queue: s.started.Sub(s.arrived), Prefill: now.Sub(s.started), Steps: s.steps, StepTime: s.stepTime, Preemptions: s.preemptions,
+	}
 	if !s.firstToken.IsZero() {
 		t.Prefill, t.Decode = s.firstToken.Sub(s.started), now.Sub(s.firstToken)
 	}

@@ -103,7 +103,14 @@ func (s *Stream) full(coming int) bool {
 	return s.mu.paused
 }
 
-// Timings says where the sequence's time went up to its last event.
+// placed says how long the sequence waited for its first place.
+func (s *Stream) placed(waited time.Duration) {
+	s.mu.Lock()
+	s.mu.timings.Queue = max(waited, 1)
+	s.mu.Unlock()
+}
+
+// Timings says where the sequence's time went up to its last event, or its first place; all is 0 before that.
 func (s *Stream) Timings() Timings {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,11 +25,14 @@ func crowd(t *testing.T, cfg Config, adjust func(*fakeRunner), bypass bool) *Loo
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
+	lost := 0
 	for i, s := range streams {
 		tokens, _, _, err := drain(t, s)
 		require.NoError(t, err)
 		require.Equal(t, want(requests[i]), tokens)
+		lost += s.Timings().Preemptions
 	}
+	require.EqualValues(t, l.Stats().Preempted, lost, "each knows of its own")
 	synctest.Wait()
 	require.True(t, l.Idle())
 	require.Equal(t, 20, l.Stats().FreeBlocks)

@@ -20,6 +20,7 @@ type continuation struct {
 	resumed []int32 // the ids that it began with
 	count   int     // ids taken, those resumed counted; <= limit
 	end     *ending // nil until an id ends it; then no id follows
+	lengths []int   // of texts, in the last run of tokens
 	silent  bool    // its end was delivered before: it tells nothing
 }
 
@@ -52,7 +53,7 @@ func newContinuation(r *Request, index, limit int, decoders NewDecoder) *continu
 
 // take adds generated tokens and returns what to deliver. Those behind the one that ends the continuation are dropped.
 func (c *continuation) take(rows []engine.RowResult) (out Tokens, err error) {
-	out = Tokens{OutputIndex: c.index, TokenIndex: c.count}
+	out = Tokens{OutputIndex: c.index, TokenIndex: c.count, TextBytes: c.lengths[:0]}
 	for i := range rows {
 		if c.end != nil {
 			break
@@ -61,8 +62,9 @@ func (c *continuation) take(rows []engine.RowResult) (out Tokens, err error) {
 		if err != nil {
 			return out, err
 		}
-		out.Rows, out.Text = rows[:i+1], out.Text+text
+		out.Rows, out.Text, out.TextBytes = rows[:i+1], out.Text+text, append(out.TextBytes, len(text))
 	}
+	c.lengths = out.TextBytes
 	return out, nil
 }
 

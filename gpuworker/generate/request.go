@@ -7,6 +7,7 @@ import (
 
 // Request is one Generate call in the worker's terms; every value is already checked, but those of Resume that Run names.
 type Request struct {
+	ID     string // for logs; may be empty
 	Prompt []int32
 	Digest string             // of Prompt; Run does not look at it
 	Class  engine.KernelClass // computes the prompt
@@ -44,7 +45,7 @@ func (r Request) batch(live []*continuation) batch.Request {
 		Prompt: r.Prompt, Class: r.Class, Params: r.Params, MaxTokens: r.MaxTokens, StopIDs: r.StopIDs,
 		PromptTopN: r.PromptTopN, Progress: r.Progress,
 		Priority: r.Schedule.Priority, Tenant: r.Schedule.Tenant, Salt: r.Schedule.Salt, Bypass: r.Schedule.Bypass,
-		Keys: r.Schedule.Keys,
+		Keys: r.Schedule.Keys, ID: r.ID,
 	}
 	for _, c := range live {
 		b.Continuations = append(b.Continuations, batch.Continuation{OutputIndex: int32(c.index), Resumed: c.resumed})

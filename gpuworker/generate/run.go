@@ -14,6 +14,8 @@ type Totals struct {
 	Resumed   int // taken from Request.Resume
 	Generated int // told to the sink by this run
 	Cached    int // of the prompt, from the prefix cache
+	// Timings are those of the first continuation that was computed, up to its last event.
+	Timings batch.Timings
 }
 
 // Run computes a request on loop and tells sink. decoders may be nil when the request wants no text. The totals are those so
@@ -58,7 +60,7 @@ func Run(ctx context.Context, loop Submitter, decoders NewDecoder, r Request, si
 		for _, c := range live {
 			totals.Generated += c.count - len(c.resumed)
 		}
-		totals.Cached = run.cached()
+		totals.Cached, totals.Timings = run.cached(), run.streams[0].Timings()
 	}()
 	if r.PromptTopN < 0 {
 		close(run.scored)

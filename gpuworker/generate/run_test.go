@@ -3,6 +3,7 @@ package generate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -91,6 +92,13 @@ func (r *recorder) Tokens(t Tokens) error {
 	}
 	if t.TokenIndex != r.ids[t.OutputIndex] {
 		return errors.New("a token index is not the count of tokens before it")
+	}
+	bytes := 0
+	for _, n := range t.TextBytes {
+		bytes += n
+	}
+	if len(t.TextBytes) != len(t.Rows) || bytes != len(t.Text) {
+		return fmt.Errorf("tokens bring %v bytes of %q", t.TextBytes, t.Text)
 	}
 	r.ids[t.OutputIndex] += len(t.Rows)
 	r.text[t.OutputIndex].WriteString(t.Text)
@@ -181,6 +189,9 @@ func TestTextAndEndOfAContinuation(t *testing.T) {
 			got.Timings = batch.Timings{}
 			require.Equal(t, tc.want, got)
 			require.Equal(t, tc.text, sink.text[0].String())
+			require.Positive(t, n.Timings.Steps)
+			require.Positive(t, n.Timings.Queue)
+			n.Timings = batch.Timings{}
 			require.Equal(t, Totals{Generated: tc.want.Generated}, n)
 			require.Equal(t, tc.want.Generated, sink.ids[0])
 		})

@@ -19,6 +19,7 @@ type Tokens struct {
 	TokenIndex  int // of the first, those resumed counted
 	Rows        []engine.RowResult
 	Text        string // valid UTF-8
+	TextBytes   []int  // of Text, by row; theirs until the sink returns
 }
 
 // Finished is the end of one continuation.

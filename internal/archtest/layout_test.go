@@ -45,7 +45,7 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 }
 
 func TestNoSourceFileIsTooLong(t *testing.T) {
-	source := []string{".go", ".c", ".h", ".cc", ".cpp", ".cu", ".cuh", ".proto", ".sh", ".py"}
+	source := []string{".go", ".c", ".h", ".cc", ".cpp", ".cu", ".cuh", ".proto", ".sh", ".py", ".java"}
 	skip := []string{".git", "build", "testdata", filepath.Join("proto", "gen")}
 	root := packages(t).root
 	seen, long := 0, []string{}

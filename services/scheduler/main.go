@@ -18,7 +18,9 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
+	"github.com/millrace/millrace/services/internal/loadreport"
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/telemetry"
 	"github.com/millrace/millrace/services/internal/transport"
 	"github.com/millrace/millrace/services/internal/version"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
@@ -153,7 +155,12 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
-	measured, err := openMeasures(ctx, cfg)
+	sent, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Identity{Program: program, Version: version.String()}, logger)
+	if err != nil {
+		return err
+	}
+	defer sent.End()
+	measured, err := openMeasures(ctx, cfg, logger)
 	if err != nil {
 		return err
 	}
@@ -165,10 +172,18 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 	if cfg.LoadOnDemand {
 		places = onDemand
 	}
+	var reports *loadreport.Reporter
+	if cfg.LoadReports {
+		reports = loadreport.New(func() loadreport.Load { return server.LoadOf(workers.Snapshot(), queues.Stats()) })
+	}
 	handlers := server.New(workers, relay.New(places, relay.Options{
 		FailoverWait: cfg.FailoverWait, RefuseInexact: cfg.InexactFailover == config.Refuse, Observer: measured.ofGenerations(),
+		Generations: sent.Generations, Reports: reports,
 	}), loader)
-	serving := rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout, MaxWaitingBytes: cfg.MaxHeldBytes, Observer: measured.ofCalls()}
+	serving := rpc.ServerConfig{
+		Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout, MaxWaitingBytes: cfg.MaxHeldBytes,
+		Observer: measured.ofCalls(), Tracer: sent.Tracer(), Options: reports.Options(),
+	}
 	if err := cfg.Transport.Serve(&serving, logger); err != nil {
 		return err
 	}
@@ -179,12 +194,19 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 	measured.with(guard)
 	s := rpc.NewServer(serving, logger)
 	handlers.Register(s)
+	if err := reports.Register(s); err != nil {
+		return errors.Join(err, measured.close())
+	}
 	carrier := vectors.New(workers, vectorConfig(cfg), logger)
 	server.RegisterVectors(s, carrier)
 	s.SetReady(false) // until the fleet is known
-	lis, err := rpc.Listen(ctx, cfg.Listen)
+	browsers, err := openConsole(ctx, cfg, s, logger)
 	if err != nil {
 		return errors.Join(err, measured.close())
+	}
+	lis, err := rpc.Listen(ctx, cfg.Listen)
+	if err != nil {
+		return errors.Join(err, measured.close(), browsers.close())
 	}
 	logger.Info("listening", "address", lis.Addr().String())
 
@@ -196,6 +218,7 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 		Snapshot: workers.Snapshot, Events: workers.Events, Queues: queues.Stats, Loads: loader.Loads, Vectors: carrier.UnderWay,
 		Stopping: func() bool { return ctx.Err() != nil }, Version: version.String(),
 	}, s, logger)
+	browsers.serve(following, logger)
 	go func() {
 		if known(following, workers) {
 			s.SetReady(true)
@@ -207,6 +230,7 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 	carrier.Close()
 	stop()
 	measured.wait()
+	browsers.wait()
 	return errors.Join(err, <-followed)
 }
 
@@ -229,12 +253,15 @@ func process(ctx context.Context, cfg *config.Config, logger hclog.Logger) (undo
 	if cfg.Follows() {
 		following.Go(func() { processors.Follow(ctx, logger) })
 	}
+	unbound := func() {}
 	if cfg.KeepsHeap() {
+		unbound = heap.Bound()
 		following.Go(func() { heap.Follow(ctx) })
 	}
 	return func() {
 		cancel()
 		following.Wait()
+		unbound()
 	}
 }
 

@@ -23,11 +23,17 @@ type measures struct {
 	served  sync.WaitGroup
 
 	lis, profiles net.Listener
+	secure        monitor.Secure // nil: in plaintext
 }
 
 // openMeasures opens the ports, so that one that is taken ends the scheduler before it serves.
-func openMeasures(ctx context.Context, cfg *config.Config) (_ *measures, err error) {
+func openMeasures(ctx context.Context, cfg *config.Config, logger hclog.Logger) (_ *measures, err error) {
 	m := &measures{}
+	if cfg.MetricsTLS {
+		if m.secure, err = cfg.Transport.Web(logger.Named("metrics")); err != nil {
+			return nil, err
+		}
+	}
 	if cfg.MetricsListen != "" {
 		m.metrics, m.calls = metrics.New(), monitor.NewCalls()
 		if m.lis, err = rpc.Listen(ctx, cfg.MetricsListen); err != nil {
@@ -96,6 +102,7 @@ func (m *measures) serve(ctx context.Context, from metrics.Source, s *rpc.Server
 		if err != nil {
 			err = errors.Join(err, m.lis.Close())
 		} else {
+			page.Secure = m.secure
 			err = page.Serve(ctx, m.lis, logger.Named("metrics"))
 		}
 		if err != nil {

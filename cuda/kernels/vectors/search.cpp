@@ -34,10 +34,11 @@ uint64_t Search::bytes(const SearchShape& shape, int device) { return search_pla
 
 Search::Search(const SearchShape& shape, int device, void* memory) : shape_(shape), device_(device), memory_(static_cast<char*>(memory)) {
   const SearchPlan plan = search_plan(shape_, device_);
+  // A kernel serves forms and searches of many sizes, so that each of them allows it the most that any asks.
   for (const SearchForm* f : {&plan.plain, &plan.moved})
     for (const SearchPass pass : {fast_pass(plan), SearchPass::kSettle})
       CUDA_CHECK(cudaFuncSetAttribute(kernel_of(*f, pass, plan.hopper).function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      bytes_of(*f, pass)));
+                                      plan.most_shared));
 }
 
 void Search::prepare(const float* codewords, const Stream& on) {

@@ -79,6 +79,7 @@ struct SearchPlan {
   bool fine = false;            // each column by itself, else groups of four
   bool hopper = false;
   int32_t processors = 0;
+  int32_t most_shared = 0;  // bytes of shared memory that a block of threads may have here
   SearchMemory memory{};
 };
 

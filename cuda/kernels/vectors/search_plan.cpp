@@ -53,9 +53,9 @@ uint64_t place(uint64_t* at, uint64_t bytes) {
 
 SearchPlan search_plan(const SearchShape& shape, int device) {
   SearchPlan plan;
-  int major = 0, shared = 0;
+  int major = 0;
   CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&plan.most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   CUDA_CHECK(cudaDeviceGetAttribute(&plan.processors, cudaDevAttrMultiProcessorCount, device));
   plan.hopper = MR_HOPPER && major == 9;
   plan.tiles = (shape.codewords + kSearchWide - 1) / kSearchWide;
@@ -65,8 +65,8 @@ SearchPlan search_plan(const SearchShape& shape, int device) {
   const bool l2 = shape.metric == MR_METRIC_L2;
   plan.may_move = l2;
   plan.may_be_plain = !l2 || shape.row_type != MR_VECTOR_F32;
-  plan.plain = form_of(shape, plan.tiles, false, plan.hopper, major, shared);
-  plan.moved = form_of(shape, plan.tiles, true, plan.hopper, major, shared);
+  plan.plain = form_of(shape, plan.tiles, false, plan.hopper, major, plan.most_shared);
+  plan.moved = form_of(shape, plan.tiles, true, plan.hopper, major, plan.most_shared);
 
   const uint64_t spaces = static_cast<uint64_t>(shape.spaces), rows = static_cast<uint64_t>(shape.most_rows);
   const int32_t blocks = std::max(plan.may_move ? plan.moved.blocks : 0, plan.may_be_plain ? plan.plain.blocks : 0);

@@ -191,6 +191,25 @@ func (j *Job) CheckResumed(dev engine.Vectors) error {
 	return nil
 }
 
+// CheckPastItsEnd resumes with fewer updates than the state has behind it: a round tells how things stand, and is the last.
+func (j *Job) CheckPastItsEnd(dev engine.Vectors) error {
+	_, states, err := j.reference()
+	last := len(states) - 1
+	if err != nil || last < 2 {
+		return err
+	}
+	shorter := *j
+	shorter.Config.MaxIterations = last - 1
+	got, err := shorter.Train(dev, states[last])
+	if err != nil {
+		return err
+	}
+	if len(got.Rounds) != 1 || got.Reason == engine.Unfinished {
+		return fmt.Errorf("after %d of %d updates: %d more rounds, ended for reason %d", last, last-1, len(got.Rounds), got.Reason)
+	}
+	return nil
+}
+
 // Differ says where an outcome is not the one that is wanted; numbers are compared by their bits.
 func Differ(got, want Outcome) error {
 	for i := range min(len(got.Rounds), len(want.Rounds)) {

@@ -90,6 +90,7 @@ func testResumed(t *testing.T, dev engine.Vectors, opts VectorOptions) {
 	for seed := range uint64(opts.Jobs / 5) {
 		job := RandomJob(1000 + seed)
 		require.NoError(t, job.CheckResumed(dev), "seed %d: %v", 1000+seed, job)
+		require.NoError(t, job.CheckPastItsEnd(dev), "seed %d: %v", 1000+seed, job)
 	}
 }
 

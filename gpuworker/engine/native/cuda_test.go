@@ -1,7 +1,6 @@
 package native_test
 
 import (
-	"errors"
 	"os"
 	"testing"
 
@@ -45,15 +44,6 @@ func TestTheCUDAEngineKeepsTheContractOfVectors(t *testing.T) {
 	if os.Getenv(cudaVariable) == "" {
 		t.Skipf("%s is not set: it names libmillrace_cuda.so on a machine with a GPU", cudaVariable)
 	}
-	dev := openCUDA(t)
-	_, err := dev.(engine.Vectors).TrainerCost(engine.TrainerConfig{
-		Codebook: engine.CodebookDesc{Dimension: 1, Codewords: 1, Subspaces: 1}, Rows: 1, StableRounds: 1, EnergyTolerance: -1, MinChanges: -1,
-	})
-	require.NoError(t, dev.Close())
-	if errors.Is(err, engine.ErrUnsupported) {
-		t.Skipf("the library is built without codebooks: cmake -DMILLRACE_CUDA_VECTORS=ON: %v", err)
-	}
-	require.NoError(t, err)
 	enginetest.RunVectors(t, openCUDA, enginetest.VectorOptions{
 		Limited: func(t *testing.T, bytes uint64) engine.Device {
 			t.Helper()

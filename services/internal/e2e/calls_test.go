@@ -62,11 +62,16 @@ func (o *outcome) add(in *pb.GenerateResponse) error {
 		}
 		o.ids = append(o.ids, e.Tokens.GetTokenIds()...)
 		o.text += e.Tokens.GetText()
+		bytes := 0
 		for _, d := range e.Tokens.GetDetails() {
+			bytes += int(d.GetTextBytes())
 			o.logprobs = append(o.logprobs, math.Float32bits(d.GetLogprob()))
 			for _, c := range d.GetCandidates() {
 				o.logprobs = append(o.logprobs, c.GetTokenId(), math.Float32bits(c.GetLogprob()))
 			}
+		}
+		if e.Tokens.GetDetails() != nil && bytes != len(e.Tokens.GetText()) {
+			return fmt.Errorf("the tokens of %v bring %d bytes of text", e.Tokens, bytes)
 		}
 	case *pb.GenerateResponse_Finished:
 		if o.finished != nil {

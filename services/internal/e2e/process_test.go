@@ -49,9 +49,15 @@ type process struct {
 // launch starts a program.
 func launch(t *testing.T, binary string, args ...string) *process {
 	t.Helper()
+	return launchWith(t, nil, binary, args...)
+}
+
+// launchWith starts a program with variables beside the test's own.
+func launchWith(t *testing.T, env []string, binary string, args ...string) *process {
+	t.Helper()
 	p := &process{name: filepath.Base(binary), cmd: exec.Command(binary, args...), log: &output{}, ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	p.cmd.Env = append(os.Environ(), "GOTRACEBACK=all")
+	p.cmd.Env = append(append(os.Environ(), "GOTRACEBACK=all"), env...)
 	// It ends with the test also when the test is killed.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, p.cmd.Start())

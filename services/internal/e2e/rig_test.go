@@ -26,8 +26,10 @@ type server struct {
 	*process
 	address string
 	binary  string
+	before  []string // arguments before those of the program, where the binary is one that becomes it
 	args    []string
 	creds   grpc.DialOption // what connect dials with; nil: plaintext
+	env     []string        // variables beside the test's own
 
 	conn   *grpc.ClientConn
 	infer  pb.InferenceServiceClient
@@ -43,12 +45,21 @@ func startWorker(t *testing.T, id string, args ...string) *server {
 	return startWorkerOf(t, modelsDir, id, args...)
 }
 
+// startWorkerWith is startWorker of a server that change changes before it starts.
+func startWorkerWith(t *testing.T, change func(*server), id string, args ...string) *server {
+	t.Helper()
+	return serveWith(t, change, workerBinary, workerFlags(modelsDir, id, args...)...)
+}
+
 // startWorkerOf starts a worker over a models folder. The engine has one thread: tests run beside each other, and its
 // bits do not depend on it.
 func startWorkerOf(t *testing.T, models, id string, args ...string) *server {
 	t.Helper()
-	all := append([]string{"--models", models, "--worker-id", id, "--threads", "1"}, cputest.Flags()...)
-	return serve(t, workerBinary, append(all, args...)...)
+	return serve(t, workerBinary, workerFlags(models, id, args...)...)
+}
+
+func workerFlags(models, id string, args ...string) []string {
+	return slices.Concat([]string{"--models", models, "--worker-id", id, "--threads", "1"}, cputest.Flags(), args)
 }
 
 // A machine that stalls a process for seconds makes its silence look like a loss. Schedulers are patient with that, so that workers
@@ -58,6 +69,12 @@ var patient, alert = []string{"--stale", "1m"}, []string{"--stale", "1600ms"}
 // startScheduler starts a scheduler over workers and waits until it is ready and has heard those that run; args are further flags.
 func startScheduler(t *testing.T, workers []*server, args ...string) *server {
 	t.Helper()
+	return startSchedulerWith(t, func(*server) {}, workers, args...)
+}
+
+// startSchedulerWith is startScheduler of a server that change changes before it starts.
+func startSchedulerWith(t *testing.T, change func(*server), workers []*server, args ...string) *server {
+	t.Helper()
 	var addresses []string
 	running := 0
 	for _, w := range workers {
@@ -66,7 +83,7 @@ func startScheduler(t *testing.T, workers []*server, args ...string) *server {
 			running++
 		}
 	}
-	s := serve(t, schedulerBinary, slices.Concat([]string{"--workers", strings.Join(addresses, ",")}, patient, args)...)
+	s := serveWith(t, change, schedulerBinary, slices.Concat([]string{"--workers", strings.Join(addresses, ",")}, patient, args)...)
 	s.untilConnected(t, running)
 	return s
 }
@@ -74,14 +91,21 @@ func startScheduler(t *testing.T, workers []*server, args ...string) *server {
 // serve starts a program on a free port.
 func serve(t *testing.T, binary string, args ...string) *server {
 	t.Helper()
-	return serveTo(t, nil, binary, args...)
+	return serveWith(t, func(*server) {}, binary, args...)
 }
 
 // serveTo is serve for a program that the test dials with credentials.
 func serveTo(t *testing.T, creds grpc.DialOption, binary string, args ...string) *server {
 	t.Helper()
+	return serveWith(t, func(s *server) { s.creds = creds }, binary, args...)
+}
+
+// serveWith is serve of a server that change changes before it starts.
+func serveWith(t *testing.T, change func(*server), binary string, args ...string) *server {
+	t.Helper()
 	for range 5 {
-		s := &server{binary: binary, args: args, creds: creds, address: freeAddress(t)}
+		s := &server{binary: binary, args: args, address: freeAddress(t)}
+		change(s)
 		if s.start(t) {
 			return s
 		}
@@ -94,7 +118,7 @@ func serveTo(t *testing.T, creds grpc.DialOption, binary string, args ...string)
 func (s *server) again(t *testing.T) *server {
 	t.Helper()
 	<-s.ended
-	next := &server{binary: s.binary, args: s.args, creds: s.creds, address: s.address}
+	next := &server{binary: s.binary, args: s.args, creds: s.creds, env: s.env, address: s.address}
 	require.True(t, next.start(t), "the port of the process before is taken")
 	return next
 }
@@ -102,7 +126,7 @@ func (s *server) again(t *testing.T) *server {
 // start launches the program and waits until its health says SERVING; false means that the port was taken meanwhile.
 func (s *server) start(t *testing.T) bool {
 	t.Helper()
-	s.process = launch(t, s.binary, append([]string{"--listen", s.address}, s.args...)...)
+	s.process = launchWith(t, s.env, s.binary, slices.Concat(s.before, []string{"--listen", s.address}, s.args)...)
 	for deadline := time.Now().Add(hang); ; time.Sleep(5 * time.Millisecond) {
 		if !s.alive() && strings.Contains(s.log.String(), "address already in use") {
 			return false

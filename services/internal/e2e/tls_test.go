@@ -42,8 +42,8 @@ type guarded struct {
 	scheduler *server
 }
 
-// guard starts a scheduler over n workers with steps of 2 ms.
-func guard(t *testing.T, n int) *guarded {
+// newGuarded makes the certificates of a fleet that has not started.
+func newGuarded(t *testing.T) *guarded {
 	t.Helper()
 	g := &guarded{ca: certstest.New(t), files: map[string]certstest.Files{}, names: map[string][]string{
 		"worker": {"uri:spiffe://example.org/worker", "ip:127.0.0.1"}, "scheduler": {"dns:scheduler", "ip:127.0.0.1"},
@@ -53,6 +53,13 @@ func guard(t *testing.T, n int) *guarded {
 		g.files[who] = certstest.Save(t, g.ca.Issue(t, names...))
 	}
 	g.client, g.operator = g.as(t, "client"), g.as(t, "operator")
+	return g
+}
+
+// guard starts a scheduler over n workers with steps of 2 ms.
+func guard(t *testing.T, n int) *guarded {
+	t.Helper()
+	g := newGuarded(t)
 	var addresses []string
 	for i := range n {
 		args := append([]string{

@@ -14,6 +14,8 @@ type Addresses struct {
 	Listen string
 	// Metrics and Profiles are the values of --metrics-listen and --pprof-listen.
 	Metrics, Profiles string
+	// Console is that of --console-listen, which schedulers alone have.
+	Console string
 }
 
 // Validate reports everything that is wrong, each by its flag.
@@ -30,6 +32,12 @@ func (a Addresses) Validate() error {
 	}
 	check("--metrics-listen", a.Metrics, "measures")
 	check("--pprof-listen", a.Profiles, "profiles")
+	check("--console-listen", a.Console, "browsers")
+	for _, other := range [][2]string{{"--metrics-listen", a.Metrics}, {"--pprof-listen", a.Profiles}} {
+		if a.Console != "" && clash(a.Console, other[1]) {
+			wrong = append(wrong, fmt.Errorf("--console-listen %q: is %s; browsers need an address of their own", a.Console, other[0]))
+		}
+	}
 	switch {
 	case a.Profiles == "":
 	case clash(a.Profiles, a.Metrics):

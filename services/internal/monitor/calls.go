@@ -48,6 +48,12 @@ var (
 			Read: func(s *rpc.Server) float64 { return float64(s.HeldBytes()) }},
 		{Name: "millrace_max_held_request_bytes", Kind: Gauge, Help: "Bytes of requests beyond which more are refused.",
 			Read: func(s *rpc.Server) float64 { return float64(s.MaxHeldBytes()) }},
+		{Name: "millrace_receiving_request_bytes", Kind: Gauge, Help: "Bytes of requests above 32 KiB that are being received.",
+			Read: func(s *rpc.Server) float64 { return float64(s.ReceivingBytes()) }},
+		{Name: "millrace_max_receiving_request_bytes", Kind: Gauge, Help: "Bytes of such requests that are received at once.",
+			Read: func(s *rpc.Server) float64 { return float64(s.MaxReceivingBytes()) }},
+		{Name: "millrace_requests_waiting_to_be_received", Kind: Gauge, Help: "Requests above 32 KiB that wait until others have been received.",
+			Read: func(s *rpc.Server) float64 { return float64(s.WaitingToReceive()) }},
 	}
 )
 

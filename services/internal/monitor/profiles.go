@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/net/netutil"
 )
 
 // profileTimeout bounds one profile or trace: the longest that may be asked for, and the time to write it.
@@ -23,7 +24,7 @@ func Profiles(ctx context.Context, lis net.Listener, logger hclog.Logger) error 
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	// A page of another origin that a browser on this machine shows must learn nothing, whatever name it gave this address.
-	if err := serve(ctx, lis, ownHost(mux), profileTimeout, logger); err != nil {
+	if err := serve(ctx, netutil.LimitListener(lis, maxConnections), ownHost(mux), profileTimeout, logger); err != nil {
 		return fmt.Errorf("serve profiles on %s: %w", lis.Addr(), err)
 	}
 	return nil

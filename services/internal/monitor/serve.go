@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -34,6 +35,8 @@ type Page struct {
 	// Alive is whether a restart would mend nothing, Able whether the process asks for requests; says is the answer's text, whose
 	// lines name what does not hold.
 	Alive, Able func() (is bool, says string)
+	// Secure serves all of it over TLS, and measures to those whom it vouches for alone; nil: in plaintext, to everybody.
+	Secure Secure
 }
 
 // Registry is collectors of a process, together with those of its Go runtime and of itself as the system sees it.
@@ -55,11 +58,11 @@ func Registry(own ...prometheus.Collector) (*prometheus.Registry, error) {
 //	/readyz   200 while it is able to serve, else 503
 func (p Page) Handler(logger hclog.Logger) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(p.Measures, promhttp.HandlerOpts{
+	mux.Handle("GET /metrics", p.guarded(promhttp.HandlerFor(p.Measures, promhttp.HandlerOpts{
 		ErrorLog:            logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Warn}),
 		ErrorHandling:       promhttp.ContinueOnError, // one measure that cannot be read hides no other
 		MaxRequestsInFlight: maxScrapes,
-	}))
+	})))
 	mux.HandleFunc("GET /healthz", probe(p.Alive))
 	mux.HandleFunc("GET /readyz", probe(p.Able))
 	return mux
@@ -81,13 +84,17 @@ func probe(good func() (bool, string)) http.HandlerFunc {
 
 // Serve answers on lis until ctx ends, and closes it.
 func (p Page) Serve(ctx context.Context, lis net.Listener, logger hclog.Logger) error {
+	lis = netutil.LimitListener(lis, maxConnections)
+	if p.Secure != nil {
+		lis = tls.NewListener(lis, p.Secure.Config()) // outermost: the server times handshakes, and tells handlers who is there
+	}
 	if err := serve(ctx, lis, p.Handler(logger), writeTimeout, logger); err != nil {
 		return fmt.Errorf("serve measures on %s: %w", lis.Addr(), err)
 	}
 	return nil
 }
 
-// serve answers with a handler, each time within so long.
+// serve answers with a handler, each time within so long, on a listener that bounds connections.
 func serve(ctx context.Context, lis net.Listener, handler http.Handler, within time.Duration, logger hclog.Logger) error {
 	s := &http.Server{
 		Handler: handler, ReadTimeout: readTimeout, WriteTimeout: within,
@@ -97,7 +104,7 @@ func serve(ctx context.Context, lis net.Listener, handler http.Handler, within t
 	// dead that is well. A new connection for each question is cheap at the rate of probes and scrapes.
 	s.SetKeepAlivesEnabled(false)
 	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(netutil.LimitListener(lis, maxConnections)) }()
+	go func() { ended <- s.Serve(lis) }()
 	select {
 	case err := <-ended:
 		return err

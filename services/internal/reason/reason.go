@@ -13,7 +13,8 @@ const (
 	TooManyBytesWaiting = "TOO_MANY_BYTES_WAITING"
 	// InvalidArgument: INVALID_ARGUMENT, values are out of range, each listed as a violation.
 	InvalidArgument = "INVALID_ARGUMENT"
-	// NotBuilt: UNIMPLEMENTED, this server has no such method, or does not honour such a field. Metadata: method or fields.
+	// NotBuilt: UNIMPLEMENTED, this server has no such method, does not honour such a field, or takes no compressed messages.
+	// Metadata: method, fields or compression.
 	NotBuilt = "NOT_BUILT"
 	// CallerNotAllowed: PERMISSION_DENIED, the caller's certificate has none of the names that this server allows. Metadata: names,
 	// those that it has.
@@ -203,7 +204,8 @@ const (
 	BadTrainingInput = "BAD_TRAINING_INPUT"
 	// CheckpointMismatch: FAILED_PRECONDITION, the bytes are not a checkpoint of this training.
 	CheckpointMismatch = "CHECKPOINT_MISMATCH"
-	// SilentSender: DEADLINE_EXCEEDED, the caller sent nothing for as long as the server waits. Metadata: waited_ms.
+	// SilentSender: DEADLINE_EXCEEDED, the caller sent nothing, or not the whole of its request, for as long as the server waits.
+	// Metadata: waited_ms, and bytes of a request that is above 32 KiB.
 	SilentSender = "SILENT_SENDER"
 )
 

@@ -72,6 +72,16 @@ func (c *call) hold(m any, domain string) error {
 func (c *call) end() {
 	c.over.Store(true)
 	c.letGo()
+	if c.in != nil {
+		c.in.end()
+	}
+}
+
+// received gives back the room in which the request was received.
+func (c *call) received() {
+	if c.in != nil {
+		c.in.leave()
+	}
 }
 
 // letGo takes the request back out of the count.
@@ -86,6 +96,14 @@ func (c *call) letGo() {
 func LetGo(ctx context.Context) {
 	if c := callOf(ctx); c != nil {
 		c.letGo()
+	}
+}
+
+// Received says that the handler has a Frame that it received where it will keep it, or keeps it as it is: others may be received in
+// the room of a large one. Receiving the next one says so too, and the end of a Turn and of the call. Outside a handler it does nothing.
+func Received(ctx context.Context) {
+	if c := callOf(ctx); c != nil {
+		c.received()
 	}
 }
 

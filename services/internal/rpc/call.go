@@ -18,6 +18,8 @@ type callKey struct{}
 type call struct {
 	draining <-chan struct{}
 	bare     *outbox
+	turns    turns        // of the server
+	in       *receiving   // nil: nobody watches what comes
 	waiting  *budget      // of the server
 	held     atomic.Int64 // bytes of the request that are counted in waiting
 	over     atomic.Bool  // the handler has returned
@@ -54,9 +56,12 @@ func SetRequestID(ctx context.Context, id string) {
 	}
 }
 
-// WithRequestID is a context whose outgoing calls have an id.
+// WithRequestID is a context whose outgoing calls have an id, and belong to the span that ctx is in, if there is one.
 func WithRequestID(ctx context.Context, id string) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, RequestIDKey, id)
+	md, _ := metadata.FromOutgoingContext(ctx)
+	md = metadata.Join(md, metadata.Pairs(RequestIDKey, id))
+	PutTrace(ctx, md)
+	return metadata.NewOutgoingContext(ctx, md)
 }
 
 // Annotate sets a field of the line that is logged when the call that ctx belongs to ends; of several values of one key the last
@@ -121,9 +126,10 @@ func NewRequestID() string {
 }
 
 // newCall reads the caller's request id or makes one.
-func newCall(stream grpc.ServerStream, draining <-chan struct{}, waiting *budget) *call {
+func newCall(stream grpc.ServerStream, draining <-chan struct{}, waiting *budget, turns turns) *call {
 	ctx := stream.Context()
-	c := &call{draining: draining, bare: &outbox{ServerStream: stream}, waiting: waiting}
+	c := &call{draining: draining, bare: &outbox{ServerStream: stream}, waiting: waiting, turns: turns}
+	c.in, _ = stream.(*receiving)
 	if ids := metadata.ValueFromIncomingContext(ctx, RequestIDKey); len(ids) > 0 && ValidRequestID(ids[0]) {
 		c.id = ids[0]
 	} else {

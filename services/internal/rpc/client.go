@@ -2,11 +2,13 @@ package rpc
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/resolver"
 
 	"github.com/millrace/millrace/services/internal/version"
 )
@@ -25,22 +27,32 @@ const (
 	keepaliveTimeout = 10 * time.Second
 )
 
-// Dial makes a connection to "host:port", "dns:///name:port" or "unix:PATH"; it connects on first use. It is plaintext unless
-// options have grpc.WithTransportCredentials.
+// xdsScheme is that of targets whose servers a control plane tells.
+const xdsScheme = "xds"
+
+// Dial makes a connection to "host:port", "dns:///name:port" or "unix:PATH", and in programs that are built with -tags xds to
+// "xds:///name"; it connects on first use. It is plaintext unless options have grpc.WithTransportCredentials.
 // program and the version become the user agent. Proxies of the environment are not used and service configs of the
-// resolver are ignored: what the caller names is what is dialled. Close it.
+// resolver are ignored, but for those of a control plane, which is asked for nothing else: what the caller names is what is dialled.
+// Close it.
 func Dial(target, program string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	controlled := strings.HasPrefix(target, xdsScheme+":")
+	if controlled && resolver.Get(xdsScheme) == nil {
+		return nil, fmt.Errorf("dial %s: this program was built without xDS: build it with make build TAGS=xds, or name servers by dns:///name:port", target)
+	}
 	all := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithUserAgent(program + "/" + version.String()),
 		grpc.WithNoProxy(),
-		grpc.WithDisableServiceConfig(),
 		grpc.WithStaticStreamWindowSize(clientStreamWindow),
 		grpc.WithStaticConnWindowSize(clientConnWindow),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
 			Time: keepaliveTime, Timeout: keepaliveTimeout, PermitWithoutStream: true,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(clientMaxReceiveBytes)),
+	}
+	if !controlled {
+		all = append(all, grpc.WithDisableServiceConfig())
 	}
 	conn, err := grpc.NewClient(target, append(all, options...)...)
 	if err != nil {

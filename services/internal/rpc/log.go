@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace/services/internal/flood"
 )
 
 // levels says who must read the line of a call that ended with a code: nobody's fault or the caller's is Info, a
@@ -26,9 +28,17 @@ var levels = map[codes.Code]logging.Level{
 // levelOf is the level of a code: Info unless the table says otherwise.
 func levelOf(code codes.Code) logging.Level { return levels[code] }
 
+// refusals are the codes of calls that end because of what the caller is or asks. They cost the caller nothing, so that of many alike a
+// few have a line.
+var refusals = map[string]bool{
+	codes.InvalidArgument.String(): true, codes.NotFound.String(): true, codes.PermissionDenied.String(): true,
+	codes.Unauthenticated.String(): true, codes.ResourceExhausted.String(): true, codes.FailedPrecondition.String(): true,
+	codes.Unimplemented.String(): true,
+}
+
 // callLogger writes the one line of a finished call; calls of the standard services are Debug, unless the caller may not make
-// them.
-func callLogger(logger hclog.Logger) logging.Logger {
+// them. Of refused calls the bound may leave lines out, each kind being a code and a reason.
+func callLogger(logger hclog.Logger, bound *flood.Bound) logging.Logger {
 	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
 		to := hclog.Info
 		switch {
@@ -41,6 +51,15 @@ func callLogger(logger hclog.Logger) logging.Logger {
 		refused := code == codes.PermissionDenied.String() || code == codes.Unauthenticated.String()
 		if !refused && infrastructure("/"+fieldOf(fields, logging.ServiceFieldKey)) {
 			to = hclog.Debug
+		}
+		if refusals[code] {
+			untold, ok := bound.Tell(code + " " + fieldOf(fields, "reason"))
+			if !ok {
+				return
+			}
+			if untold > 0 {
+				fields = append(fields, "refused_without_a_line", untold)
+			}
 		}
 		logger.Log(to, msg, fields...)
 	})

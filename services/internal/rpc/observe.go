@@ -42,3 +42,12 @@ func (s *Server) HeldBytes() int64 { return s.waiting.used.Load() }
 
 // MaxHeldBytes is how many they may.
 func (s *Server) MaxHeldBytes() int64 { return s.waiting.max }
+
+// ReceivingBytes is how many bytes the large requests have that are being received.
+func (s *Server) ReceivingBytes() int64 { return s.gate.Used() }
+
+// MaxReceivingBytes is how many they may have.
+func (s *Server) MaxReceivingBytes() int64 { return s.gate.Max() }
+
+// WaitingToReceive is how many large requests wait for room to be received in.
+func (s *Server) WaitingToReceive() int { return s.gate.Waiting() }

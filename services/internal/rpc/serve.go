@@ -11,6 +11,8 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace/services/internal/intake"
 )
 
 // cutOffTimeout bounds the wait for handlers whose calls have been cut off.
@@ -58,6 +60,8 @@ func unixPath(address string) (string, bool) {
 // It closes lis. Call it once. A supervisor of the process is told when it begins and when it begins to stop.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	s.serveAll()
+	defer s.serveWithin()()
+	lis = s.limited(lis)
 	failed := make(chan error, 1)
 	go func() { failed <- s.grpc.Serve(lis) }()
 	tell(daemon.SdNotifyReady, s.logger)
@@ -74,6 +78,18 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		return fmt.Errorf("serve on %s: %w", lis.Addr(), err)
 	}
 	return nil
+}
+
+// limited bounds the connections of a listener. Of those that are closed for it a few lines are written.
+func (s *Server) limited(lis net.Listener) net.Listener {
+	return intake.Limit(lis, intake.Limits{
+		PerAddress: s.cfg.MaxConnectionsPerAddress, Unsettled: maxUnsettled,
+		Refused: func(from net.Addr, why error) {
+			if untold, ok := s.lines.Tell(why.Error()); ok {
+				s.logger.Warn("connection closed", "peer", from.String(), "error", why, "closed_without_a_line", untold)
+			}
+		},
+	})
 }
 
 // serveAll makes every service that has no health status yet SERVING.

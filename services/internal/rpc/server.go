@@ -12,6 +12,7 @@ import (
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/hashicorp/go-hclog"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	channelz "google.golang.org/grpc/channelz/service"
@@ -22,8 +23,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace/millrace/services/internal/flood"
+	"github.com/millrace/millrace/services/internal/intake"
 	"github.com/millrace/millrace/services/internal/reason"
 )
 
@@ -34,20 +38,22 @@ const (
 	DefaultMaxReceiveBytes = 16 << 20
 	// ResumeBytes is what workers take beyond it: a scheduler that moves a stream adds to its request what was delivered.
 	ResumeBytes = 1 << 20
-	// hardReceiveBytes is where grpc-go itself refuses, without details. Between the two limits a request is read and
-	// refused with details.
-	hardReceiveBytes = 128 << 20
+	// receivingRequests is how many of the largest requests are received at once, unless told otherwise.
+	receivingRequests = 8
 	// maxSendBytes bounds one response.
 	maxSendBytes = 64 << 20
-	// serverStreamWindow is what a caller may send of one request before the server has read it: a request is one
-	// message that is read at once, so a large window only makes large prompts faster.
-	serverStreamWindow = 1 << 20
-	// serverConnWindow is the same for all requests of a connection together.
+	// serverConnWindow is what a caller may send on a connection before it is told that it has arrived, whoever reads it. What it
+	// may send of one call before somebody reads that is intake.Window.
 	serverConnWindow = 4 << 20
+	// maxHeaderBytes bounds the headers of one call: tokens and traces are some hundred bytes.
+	maxHeaderBytes = 16 << 10
 	// handshakeTimeout is what a new connection gets to become an HTTP/2 one; silent ones are closed then.
 	handshakeTimeout = 10 * time.Second
-	// maxConcurrentStreams is above what one connection is used for, and below what would hide a runaway client.
-	maxConcurrentStreams = 100_000
+	// maxUnsettled is how many connections may be on their way to become HTTP/2: a thousandth of a second each, but those of who
+	// means harm. Each takes about 80 kB.
+	maxUnsettled = 512
+	// maxConcurrentStreams is twice what a scheduler sends a worker on one connection unless it is told otherwise.
+	maxConcurrentStreams = 1 << 15
 	// streamWorkers is how many goroutines wait for calls, their stacks grown by earlier ones. Calls beyond them get
 	// goroutines of their own.
 	streamWorkers = 32
@@ -64,10 +70,17 @@ type ServerConfig struct {
 	// MaxWaitingBytes bounds all the requests together that handlers hold; see LetGo. At least one of the largest is always
 	// taken. 0: DefaultMaxWaitingBytes.
 	MaxWaitingBytes int64
+	// MaxReceivingBytes bounds the requests above 32 KiB that are being received. At least one of the largest is always taken. 0: eight
+	// of the largest.
+	MaxReceivingBytes int64
+	// MaxConnectionsPerAddress is how many connections one address may have. 0: no bound.
+	MaxConnectionsPerAddress int
 	// DrainTimeout bounds the wait for running calls when the server stops. 0: they are cut off at once.
 	DrainTimeout time.Duration
 	// Observer is told of every call; nil: nobody is.
 	Observer CallObserver
+	// Tracer makes a span of every call that Interceptors let in, those of the standard services aside; nil: of none.
+	Tracer trace.Tracer
 	// Credentials are what connections are made with; nil: plaintext.
 	Credentials credentials.TransportCredentials
 	// Interceptors stand between the server's own and the handlers of all methods, the standard services' too, the first outermost.
@@ -87,6 +100,10 @@ type Server struct {
 	drain    context.CancelFunc
 	panics   atomic.Uint64
 	waiting  budget
+	within   *bufconn.Listener // nil: there are no connections from within
+	gate     *intake.Gate      // of the requests that are being received
+	turns    turns
+	lines    flood.Bound // of calls that were refused
 }
 
 // NewServer makes a server that does not listen yet. Its services report SERVING from Serve on, unless SetReady(false)
@@ -98,27 +115,35 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 	if cfg.MaxWaitingBytes == 0 {
 		cfg.MaxWaitingBytes = DefaultMaxWaitingBytes
 	}
-	s := &Server{cfg: cfg, logger: logger.Named("rpc"), health: health.NewServer()}
+	s := &Server{cfg: cfg, logger: logger.Named("rpc"), health: health.NewServer(), turns: newTurns()}
+	if cfg.MaxReceivingBytes == 0 {
+		cfg.MaxReceivingBytes = receivingRequests * int64(cfg.MaxReceiveBytes)
+	}
+	s.gate = intake.NewGate(max(cfg.MaxReceivingBytes, int64(cfg.MaxReceiveBytes)))
 	s.waiting.max = max(cfg.MaxWaitingBytes, int64(cfg.MaxReceiveBytes))
 	s.draining, s.drain = context.WithCancel(context.Background())
+	creds := cfg.Credentials
+	if creds != nil {
+		creds = withinCredentials{creds}
+	}
 	options := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(serverCodec{FrameCodec().(frameCodec), cfg.MaxReceiveBytes}),
-		grpc.MaxRecvMsgSize(max(hardReceiveBytes, cfg.MaxReceiveBytes)),
+		grpc.ForceServerCodecV2(serverCodec{FrameCodec().(frameCodec), s.turns}),
+		grpc.MaxRecvMsgSize(cfg.MaxReceiveBytes),
 		grpc.MaxSendMsgSize(maxSendBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
 		grpc.NumStreamWorkers(streamWorkers),
-		grpc.StaticStreamWindowSize(serverStreamWindow),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.Creds(intake.Credentials(creds)),
+		grpc.InTapHandle(intake.Tap),
+		grpc.StaticStreamWindowSize(intake.Window),
 		grpc.StaticConnWindowSize(serverConnWindow),
 		grpc.UnknownServiceHandler(func(impl any, stream grpc.ServerStream) error {
 			method, _ := grpc.MethodFromServerStream(stream)
-			return s.observed(Method{}, impl, stream, s.chain(&grpc.StreamServerInfo{FullMethod: clip(method)}, s.unknown))
+			return s.observed(Method{}, impl, stream, s.chain(&grpc.StreamServerInfo{FullMethod: clip(method)}, false, s.unknown))
 		}),
 	}
 	options = append(options, serverKeepalives.options()...)
-	if cfg.Credentials != nil {
-		options = append(options, grpc.Creds(cfg.Credentials))
-	}
 	s.grpc = grpc.NewServer(append(options, cfg.Options...)...)
 	healthpb.RegisterHealthServer(s, s.health)
 	reflection.Register(s)
@@ -137,8 +162,10 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 		is := Method{"/" + desc.ServiceName + "/" + d.StreamName, d.ClientStreams, d.ServerStreams}
 		handler := s.chain(&grpc.StreamServerInfo{
 			FullMethod: is.Name, IsClientStream: d.ClientStreams, IsServerStream: d.ServerStreams,
-		}, d.Handler)
-		d.Handler = func(impl any, stream grpc.ServerStream) error { return s.observed(is, impl, stream, handler) }
+		}, !infrastructure(is.Name), d.Handler)
+		d.Handler = func(impl any, stream grpc.ServerStream) error {
+			return s.observed(is, impl, s.receiving(is, stream), handler)
+		}
 		streamed.Streams = append(streamed.Streams, d)
 	}
 	for _, d := range desc.Streams {
@@ -156,10 +183,13 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.grpc.RegisterService(&streamed, impl)
 }
 
-// chain puts a handler behind the interceptors, the first outermost.
-func (s *Server) chain(info *grpc.StreamServerInfo, handler grpc.StreamHandler) grpc.StreamHandler {
-	interceptors := []grpc.StreamServerInterceptor{s.enter, s.logging(), s.recovery(), s.refine}
-	for _, in := range slices.Backward(append(interceptors, s.cfg.Interceptors...)) {
+// chain puts a handler behind the interceptors, the first outermost. traced is whether its calls may have spans.
+func (s *Server) chain(info *grpc.StreamServerInfo, traced bool, handler grpc.StreamHandler) grpc.StreamHandler {
+	interceptors := append([]grpc.StreamServerInterceptor{s.enter, s.logging(), s.recovery(), s.refine}, s.cfg.Interceptors...)
+	if traced && s.cfg.Tracer != nil {
+		interceptors = append(interceptors, s.trace)
+	}
+	for _, in := range slices.Backward(interceptors) {
 		next := handler
 		handler = func(impl any, stream grpc.ServerStream) error { return in(impl, stream, info, next) }
 	}
@@ -197,7 +227,7 @@ func (s *Server) Panics() uint64 { return s.panics.Load() }
 // enter gives the call its id and takes its request out of the count in the end. It ends calls of standard services (health
 // watchers, reflection) when the server stops: they would last until their callers leave.
 func (s *Server) enter(impl any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	c := newCall(stream, s.draining.Done(), &s.waiting)
+	c := newCall(stream, s.draining.Done(), &s.waiting, s.turns)
 	defer c.end()
 	ctx := context.WithValue(stream.Context(), callKey{}, c)
 	if infrastructure(info.FullMethod) {
@@ -212,7 +242,7 @@ func (s *Server) enter(impl any, stream grpc.ServerStream, info *grpc.StreamServ
 
 // logging writes one line when a call ends.
 func (s *Server) logging() grpc.StreamServerInterceptor {
-	return logging.StreamServerInterceptor(callLogger(s.logger),
+	return logging.StreamServerInterceptor(callLogger(s.logger, &s.lines),
 		logging.WithLogOnEvents(logging.FinishCall),
 		logging.WithLevels(levelOf),
 		logging.WithErrorFields(errorFields),
@@ -234,9 +264,12 @@ func (s *Server) recovery() grpc.StreamServerInterceptor {
 	}))
 }
 
-// refine checks what is received, makes every error a status and sets the pushback trailer.
+// refine refuses what is compressed, checks what is received, makes every error a status and sets the pushback trailer.
 func (s *Server) refine(impl any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	err := next(impl, &checkedStream{ServerStream: stream, domain: s.cfg.Domain, max: s.cfg.MaxReceiveBytes})
+	err := uncompressed(stream.Context(), s.cfg.Domain)
+	if err == nil {
+		err = next(impl, &checkedStream{ServerStream: stream, domain: s.cfg.Domain})
+	}
 	if err == nil {
 		return nil
 	}
@@ -272,19 +305,11 @@ func (s *serverStream) Context() context.Context { return s.ctx }
 type checkedStream struct {
 	grpc.ServerStream
 	domain string
-	max    int
 }
 
 func (s *checkedStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
-	}
-	if n := oversize(m); n > 0 {
-		return Fault{
-			Code: codes.ResourceExhausted, Domain: s.domain, Reason: reason.MessageTooLarge,
-			Message:  fmt.Sprintf("the request has %d bytes and this server takes %d: send less", n, s.max),
-			Metadata: map[string]string{"bytes": strconv.Itoa(n), "max_bytes": strconv.Itoa(s.max)},
-		}.Err()
 	}
 	if c := callOf(s.Context()); c != nil {
 		if err := c.hold(m, s.domain); err != nil {

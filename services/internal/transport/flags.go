@@ -24,13 +24,19 @@ type Flags struct {
 	ClientCA string
 	// ClientSANs are texts for ParseSAN: callers' certificates must have one of these. Empty: all that ClientCA vouches for may call.
 	ClientSANs []string
+	// MaxConnections is how many connections a server takes of one address; 0: any number.
+	MaxConnections int
 	// Insecure allows plaintext with other machines, where the other flags do not ask for TLS.
 	Insecure bool
 }
 
+// defaultMaxConnections is above what a machine has of one caller, and what many behind one address have.
+const defaultMaxConnections = 4096
+
 // Serves puts the flags of a server on fs. A program that is both server and client calls Dials too.
 func (f *Flags) Serves(fs *pflag.FlagSet) {
 	f.own(fs)
+	fs.IntVar(&f.MaxConnections, "max-connections-per-address", defaultMaxConnections, "connections that one address of callers may have; 0: any number")
 	fs.StringVar(&f.ClientCA, "tls-client-ca", f.ClientCA, "file of the authorities of callers, in PEM: who calls must show a certificate of theirs (default: anyone may call)")
 	fs.StringSliceVar(&f.ClientSANs, "tls-client-san", f.ClientSANs, "names of which a caller's certificate must have one, to the letter: dns:NAME, uri:spiffe://DOMAIN/PATH or ip:ADDRESS, separated by commas (default: any)")
 }
@@ -91,6 +97,9 @@ func (f *Flags) Check() error {
 	needs(len(f.ClientSANs) > 0 && f.ClientCA == "", "--tls-client-san", "--tls-client-ca", "since a name counts only if an authority vouches for it")
 	needs(f.ServerName != "" && f.CA == "", "--tls-server-name", "--tls-ca", "since a name counts only if an authority vouches for it")
 	needs(len(f.ServerSANs) > 0 && f.CA == "", "--tls-server-san", "--tls-ca", "since a name counts only if an authority vouches for it")
+	if f.MaxConnections < 0 {
+		wrong = append(wrong, fmt.Errorf("--max-connections-per-address %d: want 1 or more, or 0 for any number", f.MaxConnections))
+	}
 	if f.ClientCA == System {
 		wrong = append(wrong, errors.New("--tls-client-ca: want a file: those that this machine trusts vouch for anybody (a file of that name is ./"+System+")"))
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/services/internal/flood"
 )
 
 func TestAFloodOfRefusalsWritesFewLinesAndCountsTheRest(t *testing.T) {
@@ -28,7 +30,7 @@ func TestAFloodOfRefusalsWritesFewLinesAndCountsTheRest(t *testing.T) {
 			return lines
 		}
 		require.Len(t, refuse(4), 4)
-		require.Len(t, refuse(36), linesPerSecond-4)
+		require.Len(t, refuse(36), flood.LinesPerSecond-4)
 		time.Sleep(time.Second)
 		lines := refuse(2)
 		require.Len(t, lines, 2)

@@ -21,9 +21,10 @@ import (
 // errSide: credentials of one side were used on the other.
 var errSide = errors.New("credentials are for the other side of a connection")
 
-// Serve gives a server its credentials and, behind the chain's own interceptors, the rule of who may call. It changes nothing
-// where the flags name no certificate.
+// Serve gives a server the bound of its connections, its credentials and, behind the chain's own interceptors, the rule of who may
+// call. It is plaintext where the flags name no certificate.
 func (f *Flags) Serve(cfg *rpc.ServerConfig, logger hclog.Logger) error {
+	cfg.MaxConnectionsPerAddress = f.MaxConnections
 	if f.Cert == "" {
 		return nil
 	}
@@ -35,7 +36,8 @@ func (f *Flags) Serve(cfg *rpc.ServerConfig, logger hclog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("--tls-client-san: %w", err)
 	}
-	cfg.Credentials = &serverCredentials{source: from, mutual: f.ClientCA != "", allowed: allowed, refusals: refusals{logger: from.logger}}
+	cfg.Credentials = &serverCredentials{source: from, mutual: f.ClientCA != "", allowed: allowed, refusals: refusals{logger: from.logger},
+		computing: make(chan struct{}, handshakesAtOnce)}
 	if len(allowed) > 0 {
 		cfg.Interceptors = append(cfg.Interceptors, allow(cfg.Domain))
 	}
@@ -48,6 +50,8 @@ type serverCredentials struct {
 	mutual   bool
 	allowed  []SAN
 	refusals refusals
+	// computing has a place for each handshake that computes.
+	computing chan struct{}
 }
 
 // caller is what a server knows of who is at the other end of a connection.
@@ -57,23 +61,17 @@ type caller struct {
 }
 
 func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	m := c.source.Current()
-	cfg := &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{*m.certificate},
-		// Each connection is verified whole, by the authorities of its own moment.
-		SessionTicketsDisabled: true,
-	}
-	if c.mutual {
-		cfg.ClientAuth, cfg.ClientCAs = tls.RequireAndVerifyClientCert, m.authorities
-	}
+	cfg := c.source.Current().server(c.mutual)
 	hello := false
+	held := &lingering{Conn: raw}
+	own := &turn{lingering: held, of: c.computing}
+	defer own.end()
 	cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		hello = true
+		own.take()
 		return nil, nil
 	}
-	held := &lingering{Conn: raw}
-	conn, info, err := credentials.NewTLS(cfg).ServerHandshake(held)
+	conn, info, err := credentials.NewTLS(cfg).ServerHandshake(own)
 	if err != nil {
 		if !errors.Is(err, io.EOF) { // a connection that says nothing, as probes of the port make them
 			c.refusals.tell(raw.RemoteAddr(), err)
@@ -91,6 +89,20 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 		who.allowed = hasOne(chain[0], c.allowed)
 	}
 	return conn, who, nil
+}
+
+// server is how a connection is made of the material, mutual with a certificate of the caller's.
+func (m material) server(mutual bool) *tls.Config {
+	cfg := &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{*m.certificate},
+		// Each connection is verified whole, by the authorities of its own moment.
+		SessionTicketsDisabled: true,
+	}
+	if mutual {
+		cfg.ClientAuth, cfg.ClientCAs = tls.RequireAndVerifyClientCert, m.authorities
+	}
+	return cfg
 }
 
 func (*serverCredentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -112,16 +124,13 @@ func allow(domain string) grpc.StreamServerInterceptor {
 	return func(impl any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		from, _ := peer.FromContext(stream.Context())
 		who, _ := from.AuthInfo.(caller)
-		if who.allowed {
+		if who.allowed || rpc.FromWithin(stream.Context()) {
 			return next(impl, stream)
 		}
-		names := "none"
-		if chain := who.State.PeerCertificates; len(chain) > 0 {
-			names = namesOf(chain[0])
-		}
+		names := namesAmong(who.State.PeerCertificates)
 		return rpc.Fault{
 			Code: codes.PermissionDenied, Domain: domain, Reason: reason.CallerNotAllowed,
-			Message:  fmt.Sprintf("the names of your certificate are %s, and this server allows none of them: add one to its --tls-client-san, or show another certificate", names),
+			Message:  notAllowed(names).Error(),
 			Metadata: map[string]string{"names": names},
 		}.Err()
 	}

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <random>
 #include <vector>
 
@@ -16,14 +17,20 @@
 
 namespace {
 int capability = 9;
+std::map<const void*, size_t> shared_allowed;  // bytes a launch, by kernel
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   *value = attribute == cudaDevAttrComputeCapabilityMajor ? capability : attribute == cudaDevAttrMultiProcessorCount ? 3 : 227 << 10;
   return cudaSuccess;
 }
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int value) { return value <= 227 << 10 ? cudaSuccess : cudaErrorInvalidValue; }
-cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t, cudaStream_t) {
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
+  if (value > 227 << 10) return cudaErrorInvalidValue;
+  shared_allowed[kernel] = static_cast<size_t>(value);
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t) {
+  if (shared > shared_allowed[kernel]) return cudaErrorInvalidValue;
   const auto p = *static_cast<const mr::cuda::SearchParams*>(arguments[0]);
   const auto run = reinterpret_cast<void (*)(mr::cuda::SearchParams)>(const_cast<void*>(kernel));
   return emulated::put([=] { (void)emulated::run_grid(grid, block, [=] { run(p); }); });
@@ -86,6 +93,7 @@ void expect_reference(const Problem& p, uint64_t seed) {
   std::vector<double> q(ids.size());
   uint64_t recomputed = 0;
   Search search(shape, 0, memory);
+  const Search other({MR_METRIC_L2, p.row_type, p.codeword_type, 1, 1, 1, 1}, 0, nullptr);  // which leaves this one its shared memory
   search.prepare(static_cast<const float*>(given_codewords), Stream{});
   search.nearest(given_rows, p.rows, ids.data(), q.data(), static_cast<int64_t>(stride), &recomputed, Stream{});
   for (int64_t s = 0; s < p.spaces; ++s)
@@ -121,6 +129,8 @@ void expect_all() {
       {l2, f32, f32, 1, 100, 24, 66, 0, 1e31, false},     {l2, f32, f32, 1, 100, 24, 66, 0, 1e-40, false},
       {l2, f16, f16, 2, 300, 10, 66, 0, 1, true},         {l2, f32, f32, 1, 140, 420, 66, 0, 1, false},
       {l2, bf16, f16, 1, 70, 350, 66, 0, 1, false},       {inner, f16, f32, 1, 140, 700, 40, 0, 1, false},
+      // Several tiles of rows a multiprocessor, of two subspaces.
+      {l2, f16, f16, 2, 20, 16, 1700, 0, 1, false},       {l2, f16, f16, 1, 12, 40, 1601, 0, 1, false},
   };
   uint64_t seed = 1;
   for (const Problem& p : problems) {

@@ -100,7 +100,7 @@ func (t *Training) Round() (engine.Round, error) {
 	switch {
 	case t.stable >= t.cfg.StableRounds:
 		t.reason = engine.Converged
-	case t.iteration == int64(t.cfg.MaxIterations):
+	case t.iteration >= int64(t.cfg.MaxIterations): // a state may have more behind it
 		t.reason = engine.ReachedMaxIterations
 	default:
 		t.update(&r)

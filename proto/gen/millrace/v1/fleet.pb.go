@@ -30,9 +30,12 @@ const (
 type WatchFleetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Time between messages at least; [100 ms, 1 h]. Unset: 500 ms.
-	Interval      *durationpb.Duration `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Interval *durationpb.Duration `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
+	// How many of the generations under way at this scheduler are told, the longest under way first; [0, 1000]. Unset: nothing is
+	// told of them.
+	MaxGenerations *uint32 `protobuf:"varint,2,opt,name=max_generations,json=maxGenerations,proto3,oneof" json:"max_generations,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *WatchFleetRequest) Reset() {
@@ -72,13 +75,24 @@ func (x *WatchFleetRequest) GetInterval() *durationpb.Duration {
 	return nil
 }
 
+func (x *WatchFleetRequest) GetMaxGenerations() uint32 {
+	if x != nil && x.MaxGenerations != nil {
+		return *x.MaxGenerations
+	}
+	return 0
+}
+
 // The fleet.
 type WatchFleetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Every worker known, sorted by address.
-	Workers       []*FleetWorker `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Workers []*FleetWorker `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	// Generations under way at this scheduler, those that wait for a worker too; as many as max_generations.
+	Generations []*FleetGeneration `protobuf:"bytes,2,rep,name=generations,proto3" json:"generations,omitempty"`
+	// How many there are; 0 without max_generations.
+	GenerationsUnderWay uint32 `protobuf:"varint,3,opt,name=generations_under_way,json=generationsUnderWay,proto3" json:"generations_under_way,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *WatchFleetResponse) Reset() {
@@ -118,6 +132,102 @@ func (x *WatchFleetResponse) GetWorkers() []*FleetWorker {
 	return nil
 }
 
+func (x *WatchFleetResponse) GetGenerations() []*FleetGeneration {
+	if x != nil {
+		return x.Generations
+	}
+	return nil
+}
+
+func (x *WatchFleetResponse) GetGenerationsUnderWay() uint32 {
+	if x != nil {
+		return x.GenerationsUnderWay
+	}
+	return 0
+}
+
+// One Generate call.
+type FleetGeneration struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its request's id.
+	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The model that it names.
+	Model string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	// The worker that it is given to; empty while it waits for one.
+	WorkerId string `protobuf:"bytes,3,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// Tokens that came from workers, of all its continuations, without those that it was resumed with.
+	Tokens uint64 `protobuf:"varint,4,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Time since it arrived.
+	Age           *durationpb.Duration `protobuf:"bytes,5,opt,name=age,proto3" json:"age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FleetGeneration) Reset() {
+	*x = FleetGeneration{}
+	mi := &file_millrace_v1_fleet_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FleetGeneration) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FleetGeneration) ProtoMessage() {}
+
+func (x *FleetGeneration) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_fleet_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FleetGeneration.ProtoReflect.Descriptor instead.
+func (*FleetGeneration) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_fleet_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *FleetGeneration) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *FleetGeneration) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *FleetGeneration) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *FleetGeneration) GetTokens() uint64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *FleetGeneration) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
 // One worker as the scheduler sees it.
 type FleetWorker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -143,7 +253,7 @@ type FleetWorker struct {
 
 func (x *FleetWorker) Reset() {
 	*x = FleetWorker{}
-	mi := &file_millrace_v1_fleet_proto_msgTypes[2]
+	mi := &file_millrace_v1_fleet_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -155,7 +265,7 @@ func (x *FleetWorker) String() string {
 func (*FleetWorker) ProtoMessage() {}
 
 func (x *FleetWorker) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fleet_proto_msgTypes[2]
+	mi := &file_millrace_v1_fleet_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -168,7 +278,7 @@ func (x *FleetWorker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetWorker.ProtoReflect.Descriptor instead.
 func (*FleetWorker) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fleet_proto_rawDescGZIP(), []int{2}
+	return file_millrace_v1_fleet_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *FleetWorker) GetAddress() string {
@@ -241,7 +351,7 @@ type DrainWorkerRequest struct {
 
 func (x *DrainWorkerRequest) Reset() {
 	*x = DrainWorkerRequest{}
-	mi := &file_millrace_v1_fleet_proto_msgTypes[3]
+	mi := &file_millrace_v1_fleet_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -253,7 +363,7 @@ func (x *DrainWorkerRequest) String() string {
 func (*DrainWorkerRequest) ProtoMessage() {}
 
 func (x *DrainWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fleet_proto_msgTypes[3]
+	mi := &file_millrace_v1_fleet_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -266,7 +376,7 @@ func (x *DrainWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainWorkerRequest.ProtoReflect.Descriptor instead.
 func (*DrainWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fleet_proto_rawDescGZIP(), []int{3}
+	return file_millrace_v1_fleet_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DrainWorkerRequest) GetWorkerId() string {
@@ -292,7 +402,7 @@ type DrainWorkerResponse struct {
 
 func (x *DrainWorkerResponse) Reset() {
 	*x = DrainWorkerResponse{}
-	mi := &file_millrace_v1_fleet_proto_msgTypes[4]
+	mi := &file_millrace_v1_fleet_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -304,7 +414,7 @@ func (x *DrainWorkerResponse) String() string {
 func (*DrainWorkerResponse) ProtoMessage() {}
 
 func (x *DrainWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fleet_proto_msgTypes[4]
+	mi := &file_millrace_v1_fleet_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -317,7 +427,7 @@ func (x *DrainWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainWorkerResponse.ProtoReflect.Descriptor instead.
 func (*DrainWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fleet_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_fleet_proto_rawDescGZIP(), []int{5}
 }
 
 // Which worker to take back.
@@ -331,7 +441,7 @@ type UndrainWorkerRequest struct {
 
 func (x *UndrainWorkerRequest) Reset() {
 	*x = UndrainWorkerRequest{}
-	mi := &file_millrace_v1_fleet_proto_msgTypes[5]
+	mi := &file_millrace_v1_fleet_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -343,7 +453,7 @@ func (x *UndrainWorkerRequest) String() string {
 func (*UndrainWorkerRequest) ProtoMessage() {}
 
 func (x *UndrainWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fleet_proto_msgTypes[5]
+	mi := &file_millrace_v1_fleet_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -356,7 +466,7 @@ func (x *UndrainWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainWorkerRequest.ProtoReflect.Descriptor instead.
 func (*UndrainWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fleet_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_fleet_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *UndrainWorkerRequest) GetWorkerId() string {
@@ -375,7 +485,7 @@ type UndrainWorkerResponse struct {
 
 func (x *UndrainWorkerResponse) Reset() {
 	*x = UndrainWorkerResponse{}
-	mi := &file_millrace_v1_fleet_proto_msgTypes[6]
+	mi := &file_millrace_v1_fleet_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -387,7 +497,7 @@ func (x *UndrainWorkerResponse) String() string {
 func (*UndrainWorkerResponse) ProtoMessage() {}
 
 func (x *UndrainWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fleet_proto_msgTypes[6]
+	mi := &file_millrace_v1_fleet_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -400,18 +510,29 @@ func (x *UndrainWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainWorkerResponse.ProtoReflect.Descriptor instead.
 func (*UndrainWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fleet_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_fleet_proto_rawDescGZIP(), []int{7}
 }
 
 var File_millrace_v1_fleet_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_fleet_proto_rawDesc = "" +
 	"\n" +
-	"\x17millrace/v1/fleet.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18millrace/v1/worker.proto\"J\n" +
+	"\x17millrace/v1/fleet.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18millrace/v1/worker.proto\"\x8c\x01\n" +
 	"\x11WatchFleetRequest\x125\n" +
-	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\binterval\"H\n" +
+	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\binterval\x12,\n" +
+	"\x0fmax_generations\x18\x02 \x01(\rH\x00R\x0emaxGenerations\x88\x01\x01B\x12\n" +
+	"\x10_max_generations\"\xbc\x01\n" +
 	"\x12WatchFleetResponse\x122\n" +
-	"\aworkers\x18\x01 \x03(\v2\x18.millrace.v1.FleetWorkerR\aworkers\"\xc5\x02\n" +
+	"\aworkers\x18\x01 \x03(\v2\x18.millrace.v1.FleetWorkerR\aworkers\x12>\n" +
+	"\vgenerations\x18\x02 \x03(\v2\x1c.millrace.v1.FleetGenerationR\vgenerations\x122\n" +
+	"\x15generations_under_way\x18\x03 \x01(\rR\x13generationsUnderWay\"\xa8\x01\n" +
+	"\x0fFleetGeneration\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12\x14\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1b\n" +
+	"\tworker_id\x18\x03 \x01(\tR\bworkerId\x12\x16\n" +
+	"\x06tokens\x18\x04 \x01(\x04R\x06tokens\x12+\n" +
+	"\x03age\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\xc5\x02\n" +
 	"\vFleetWorker\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12\x18\n" +
@@ -449,36 +570,39 @@ func file_millrace_v1_fleet_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_fleet_proto_rawDescData
 }
 
-var file_millrace_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_millrace_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_millrace_v1_fleet_proto_goTypes = []any{
 	(*WatchFleetRequest)(nil),     // 0: millrace.v1.WatchFleetRequest
 	(*WatchFleetResponse)(nil),    // 1: millrace.v1.WatchFleetResponse
-	(*FleetWorker)(nil),           // 2: millrace.v1.FleetWorker
-	(*DrainWorkerRequest)(nil),    // 3: millrace.v1.DrainWorkerRequest
-	(*DrainWorkerResponse)(nil),   // 4: millrace.v1.DrainWorkerResponse
-	(*UndrainWorkerRequest)(nil),  // 5: millrace.v1.UndrainWorkerRequest
-	(*UndrainWorkerResponse)(nil), // 6: millrace.v1.UndrainWorkerResponse
-	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
-	(*WorkerReport)(nil),          // 8: millrace.v1.WorkerReport
+	(*FleetGeneration)(nil),       // 2: millrace.v1.FleetGeneration
+	(*FleetWorker)(nil),           // 3: millrace.v1.FleetWorker
+	(*DrainWorkerRequest)(nil),    // 4: millrace.v1.DrainWorkerRequest
+	(*DrainWorkerResponse)(nil),   // 5: millrace.v1.DrainWorkerResponse
+	(*UndrainWorkerRequest)(nil),  // 6: millrace.v1.UndrainWorkerRequest
+	(*UndrainWorkerResponse)(nil), // 7: millrace.v1.UndrainWorkerResponse
+	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
+	(*WorkerReport)(nil),          // 9: millrace.v1.WorkerReport
 }
 var file_millrace_v1_fleet_proto_depIdxs = []int32{
-	7, // 0: millrace.v1.WatchFleetRequest.interval:type_name -> google.protobuf.Duration
-	2, // 1: millrace.v1.WatchFleetResponse.workers:type_name -> millrace.v1.FleetWorker
-	8, // 2: millrace.v1.FleetWorker.report:type_name -> millrace.v1.WorkerReport
-	7, // 3: millrace.v1.FleetWorker.age:type_name -> google.protobuf.Duration
-	7, // 4: millrace.v1.FleetWorker.round_trip:type_name -> google.protobuf.Duration
-	7, // 5: millrace.v1.DrainWorkerRequest.timeout:type_name -> google.protobuf.Duration
-	0, // 6: millrace.v1.FleetService.WatchFleet:input_type -> millrace.v1.WatchFleetRequest
-	3, // 7: millrace.v1.FleetService.DrainWorker:input_type -> millrace.v1.DrainWorkerRequest
-	5, // 8: millrace.v1.FleetService.UndrainWorker:input_type -> millrace.v1.UndrainWorkerRequest
-	1, // 9: millrace.v1.FleetService.WatchFleet:output_type -> millrace.v1.WatchFleetResponse
-	4, // 10: millrace.v1.FleetService.DrainWorker:output_type -> millrace.v1.DrainWorkerResponse
-	6, // 11: millrace.v1.FleetService.UndrainWorker:output_type -> millrace.v1.UndrainWorkerResponse
-	9, // [9:12] is the sub-list for method output_type
-	6, // [6:9] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	8,  // 0: millrace.v1.WatchFleetRequest.interval:type_name -> google.protobuf.Duration
+	3,  // 1: millrace.v1.WatchFleetResponse.workers:type_name -> millrace.v1.FleetWorker
+	2,  // 2: millrace.v1.WatchFleetResponse.generations:type_name -> millrace.v1.FleetGeneration
+	8,  // 3: millrace.v1.FleetGeneration.age:type_name -> google.protobuf.Duration
+	9,  // 4: millrace.v1.FleetWorker.report:type_name -> millrace.v1.WorkerReport
+	8,  // 5: millrace.v1.FleetWorker.age:type_name -> google.protobuf.Duration
+	8,  // 6: millrace.v1.FleetWorker.round_trip:type_name -> google.protobuf.Duration
+	8,  // 7: millrace.v1.DrainWorkerRequest.timeout:type_name -> google.protobuf.Duration
+	0,  // 8: millrace.v1.FleetService.WatchFleet:input_type -> millrace.v1.WatchFleetRequest
+	4,  // 9: millrace.v1.FleetService.DrainWorker:input_type -> millrace.v1.DrainWorkerRequest
+	6,  // 10: millrace.v1.FleetService.UndrainWorker:input_type -> millrace.v1.UndrainWorkerRequest
+	1,  // 11: millrace.v1.FleetService.WatchFleet:output_type -> millrace.v1.WatchFleetResponse
+	5,  // 12: millrace.v1.FleetService.DrainWorker:output_type -> millrace.v1.DrainWorkerResponse
+	7,  // 13: millrace.v1.FleetService.UndrainWorker:output_type -> millrace.v1.UndrainWorkerResponse
+	11, // [11:14] is the sub-list for method output_type
+	8,  // [8:11] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_fleet_proto_init() }
@@ -487,13 +611,14 @@ func file_millrace_v1_fleet_proto_init() {
 		return
 	}
 	file_millrace_v1_worker_proto_init()
+	file_millrace_v1_fleet_proto_msgTypes[0].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_fleet_proto_rawDesc), len(file_millrace_v1_fleet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,6 +35,7 @@ const (
 // What a scheduler tells operators. Served by schedulers only.
 type FleetServiceClient interface {
 	// Streams the whole fleet: once at once, then on change, at most once an interval. Ends when the caller cancels.
+	// INVALID_ARGUMENT: a value is out of range.
 	WatchFleet(ctx context.Context, in *WatchFleetRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFleetResponse], error)
 	// Lets a worker finish what runs and refuse what is new, until UndrainWorker or the end of its process. Its streams are
 	// handed over to other workers where they can be continued exactly. Every scheduler sees it; this one answers when it does,
@@ -99,6 +100,7 @@ func (c *fleetServiceClient) UndrainWorker(ctx context.Context, in *UndrainWorke
 // What a scheduler tells operators. Served by schedulers only.
 type FleetServiceServer interface {
 	// Streams the whole fleet: once at once, then on change, at most once an interval. Ends when the caller cancels.
+	// INVALID_ARGUMENT: a value is out of range.
 	WatchFleet(*WatchFleetRequest, grpc.ServerStreamingServer[WatchFleetResponse]) error
 	// Lets a worker finish what runs and refuse what is new, until UndrainWorker or the end of its process. Its streams are
 	// handed over to other workers where they can be continued exactly. Every scheduler sees it; this one answers when it does,

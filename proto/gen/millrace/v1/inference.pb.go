@@ -1662,7 +1662,10 @@ type TokenDetail struct {
 	// Its place among all tokens; 1 is the best.
 	Rank *uint32 `protobuf:"varint,2,opt,name=rank,proto3,oneof" json:"rank,omitempty"`
 	// The best tokens, best first.
-	Candidates    []*Candidate `protobuf:"bytes,3,rep,name=candidates,proto3" json:"candidates,omitempty"`
+	Candidates []*Candidate `protobuf:"bytes,3,rep,name=candidates,proto3" json:"candidates,omitempty"`
+	// Of a generated token: how many bytes of its event's text came with it, those of the tokens before it going first. What a
+	// character or a stop string holds back counts for the token that decides it.
+	TextBytes     uint32 `protobuf:"varint,4,opt,name=text_bytes,json=textBytes,proto3" json:"text_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1716,6 +1719,13 @@ func (x *TokenDetail) GetCandidates() []*Candidate {
 		return x.Candidates
 	}
 	return nil
+}
+
+func (x *TokenDetail) GetTextBytes() uint32 {
+	if x != nil {
+		return x.TextBytes
+	}
+	return 0
 }
 
 // A likely token.
@@ -2621,13 +2631,15 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"tokenIndex\x12\x1f\n" +
 	"\ttoken_ids\x18\x03 \x03(\rB\x02\x10\x01R\btokenIds\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\tR\x04text\x122\n" +
-	"\adetails\x18\x05 \x03(\v2\x18.millrace.v1.TokenDetailR\adetails\"\x92\x01\n" +
+	"\adetails\x18\x05 \x03(\v2\x18.millrace.v1.TokenDetailR\adetails\"\xb1\x01\n" +
 	"\vTokenDetail\x12\x1d\n" +
 	"\alogprob\x18\x01 \x01(\x02H\x00R\alogprob\x88\x01\x01\x12\x17\n" +
 	"\x04rank\x18\x02 \x01(\rH\x01R\x04rank\x88\x01\x01\x126\n" +
 	"\n" +
 	"candidates\x18\x03 \x03(\v2\x16.millrace.v1.CandidateR\n" +
-	"candidatesB\n" +
+	"candidates\x12\x1d\n" +
+	"\n" +
+	"text_bytes\x18\x04 \x01(\rR\ttextBytesB\n" +
 	"\n" +
 	"\b_logprobB\a\n" +
 	"\x05_rank\"@\n" +

@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
-	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -24,6 +25,9 @@ const (
 	stopTimeout  = 45 * time.Second // above the programs' own drain timeout
 )
 
+// bounded has the shell become a program that gets so many KiB of memory of its own, touched or not.
+const bounded = `ulimit -d "$1" && shift && exec "$@"`
+
 // Model is the name of the model that every worker has loaded; Vocabulary is the number of its token ids.
 const (
 	Model      = "bench"
@@ -34,11 +38,15 @@ const (
 type Config struct {
 	Scheduler, Worker string // paths of the programs
 	Workers           int
-	Device            string   // of every worker: sim with options
-	KVTokens          uint64   // of its cache
-	Context           uint32   // longest sequence in tokens
-	Sequences         uint32   // at once
-	Flags             []string // of every worker, besides
+	Model             string            // file of the model; empty: a small one of random weights, without text
+	Device            string            // of every worker: sim with options
+	KVTokens          uint64            // of its cache
+	Context           uint32            // longest sequence in tokens
+	Sequences         uint32            // at once
+	Flags             []string          // of every worker, besides
+	SchedulerFlags    []string          // of every scheduler, besides
+	Memory            uint64            // bytes that each program may ask the system for; more ends it; 0: as many as there are
+	Dial              []grpc.DialOption // of the connection to each scheduler, besides
 }
 
 // Program is one program that serves.
@@ -65,7 +73,7 @@ func Start(ctx context.Context, c Config) (f *Fleet, err error) {
 	if f.dir, err = os.MkdirTemp("", "millrace-bench-*"); err != nil {
 		return f, err
 	}
-	if err := modelfile.Write(filepath.Join(f.dir, Model+".gguf"), modelfile.Tiny(Model), gguf.Q8_0, 1); err != nil {
+	if err := f.placeModel(); err != nil {
 		return f, err
 	}
 	errs := make([]error, c.Workers)
@@ -82,12 +90,31 @@ func Start(ctx context.Context, c Config) (f *Fleet, err error) {
 	return f, errors.Join(errs...)
 }
 
+// placeModel puts the model's file where workers look for it.
+func (f *Fleet) placeModel() error {
+	to := filepath.Join(f.dir, Model+".gguf")
+	if f.cfg.Model == "" {
+		return modelfile.Write(to, modelfile.Tiny(Model), gguf.Q8_0, 1)
+	}
+	from, err := os.Open(f.cfg.Model)
+	if err != nil {
+		return fmt.Errorf("--model: %w", err)
+	}
+	defer func() { _ = from.Close() }() // opened for reading only
+	file, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, from)
+	return errors.Join(err, file.Close())
+}
+
 // worker starts worker i and loads the model.
 func (f *Fleet) worker(ctx context.Context, i int) (*Program, error) {
 	flags := append([]string{
 		"--device", f.cfg.Device, "--models", f.dir, "--worker-id", fmt.Sprintf("sim-%d", i), "--log-level", "warn",
 	}, f.cfg.Flags...)
-	p, err := start(ctx, fmt.Sprintf("worker %d", i), f.cfg.Worker, "", flags, func(ctx context.Context, conn *grpc.ClientConn) error {
+	p, err := f.start(ctx, fmt.Sprintf("worker %d", i), f.cfg.Worker, "", flags, nil, func(ctx context.Context, conn *grpc.ClientConn) error {
 		return load(ctx, conn, &f.cfg)
 	})
 	if err != nil {
@@ -107,8 +134,8 @@ func (f *Fleet) Launch(ctx context.Context, address string, n int) (*Program, er
 }
 
 func (f *Fleet) scheduler(ctx context.Context, address string, n int, ready readiness) (*Program, error) {
-	flags := []string{"--workers", addresses(f.Workers[:n]), "--log-level", "warn"}
-	p, err := start(ctx, "scheduler", f.cfg.Scheduler, address, flags, ready)
+	flags := append([]string{"--workers", addresses(f.Workers[:n]), "--log-level", "warn"}, f.cfg.SchedulerFlags...)
+	p, err := f.start(ctx, "scheduler", f.cfg.Scheduler, address, flags, f.cfg.Dial, ready)
 	if err != nil {
 		return nil, fmt.Errorf("%w; build it with `make build`, or name it with --scheduler", err)
 	}
@@ -123,7 +150,7 @@ type readiness func(ctx context.Context, conn *grpc.ClientConn) error
 const tries = 3
 
 // start starts a program and waits until it is ready; at an address that is free if none is given.
-func start(ctx context.Context, name, path, address string, flags []string, ready readiness) (p *Program, err error) {
+func (f *Fleet) start(ctx context.Context, name, path, address string, flags []string, dial []grpc.DialOption, ready readiness) (p *Program, err error) {
 	for try := 1; ; try++ {
 		at := address
 		if at == "" {
@@ -131,7 +158,7 @@ func start(ctx context.Context, name, path, address string, flags []string, read
 				return nil, err
 			}
 		}
-		if p, err = launch(ctx, name, path, at, flags); err != nil {
+		if p, err = f.launch(ctx, name, path, at, flags, dial); err != nil {
 			return nil, err
 		}
 		if err = p.Wait(ctx, startTimeout, func(ctx context.Context) error { return ready(ctx, p.Conn) }); err == nil {
@@ -149,13 +176,17 @@ func start(ctx context.Context, name, path, address string, flags []string, read
 }
 
 // launch starts a program and connects to it.
-func launch(ctx context.Context, name, path, address string, flags []string) (*Program, error) {
+func (f *Fleet) launch(ctx context.Context, name, path, address string, flags []string, dial []grpc.DialOption) (*Program, error) {
+	argv := append(append([]string{path}, flags...), "--listen", address)
+	if f.cfg.Memory > 0 {
+		argv = append([]string{"/bin/sh", "-c", bounded, "sh", strconv.FormatUint(f.cfg.Memory>>10, 10)}, argv...)
+	}
 	// Stopped by Stop, not with ctx: an interrupt ends the calls first.
-	p, err := process.Start(context.WithoutCancel(ctx), name, path, append(slices.Clone(flags), "--listen", address)...)
+	p, err := process.Start(context.WithoutCancel(ctx), name, argv[0], argv[1:]...)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := rpc.Dial(address, "millrace-bench")
+	conn, err := rpc.Dial(address, "millrace-bench", dial...)
 	if err != nil {
 		return nil, errors.Join(err, p.Stop(stopTimeout))
 	}

@@ -26,6 +26,7 @@ type measures struct {
 	calls   *monitor.Calls
 
 	lis, profiles net.Listener
+	secure        monitor.Secure // nil: in plaintext
 }
 
 func newMeasures(c *config.Config) *measures {
@@ -68,7 +69,12 @@ func (m *measures) of(s *server.Server, r *rpc.Server) {
 }
 
 // listen opens the ports, so that one that is taken ends the worker before it serves.
-func (m *measures) listen(ctx context.Context) (err error) {
+func (m *measures) listen(ctx context.Context, logger hclog.Logger) (err error) {
+	if m.config.MetricsTLS {
+		if m.secure, err = m.config.Transport.Web(logger.Named("metrics")); err != nil {
+			return err
+		}
+	}
 	if m.metrics != nil {
 		if m.lis, err = rpc.Listen(ctx, m.config.MetricsListen); err != nil {
 			return err
@@ -121,6 +127,7 @@ func (m *measures) serve(ctx context.Context, models *model.Manager, books *vect
 	if err != nil {
 		err = errors.Join(err, m.lis.Close())
 	} else {
+		page.Secure = m.secure
 		err = page.Serve(ctx, m.lis, logger.Named("metrics"))
 	}
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/services/gpuworker/internal/config"
 	"github.com/millrace/millrace/services/gpuworker/internal/server"
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/telemetry"
 	"github.com/millrace/millrace/services/internal/version"
 )
 
@@ -37,6 +38,13 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	if verify == 0 {
 		verify = -1
 	}
+	sent, err := telemetry.Open(ctx, c.Telemetry, telemetry.Identity{
+		Program: "millrace-worker", Version: version.String(), Instance: c.WorkerID,
+	}, logger)
+	if err != nil {
+		return errors.Join(err, device.Close())
+	}
+	defer sent.End()
 	measured := newMeasures(c)
 	models := model.NewManager(model.Config{
 		Dir: c.Models, MaxSequences: c.MaxSequences, MaxBatchedTokens: c.MaxBatched, VerifyInterval: verify,
@@ -56,15 +64,19 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	if err != nil {
 		return err
 	}
-	if err := measured.listen(ctx); err != nil {
+	if err := measured.listen(ctx, logger); err != nil {
 		return errors.Join(err, lis.Close())
 	}
 	s := server.New(models, server.Vectors{Manager: books, Patience: c.Vectors.Patience}, server.Identity{
 		WorkerID: c.WorkerID, Incarnation: incarnation(), Version: version.String(),
 	}, logger)
+	s.Measure(sent.Generations)
+	if c.LoadReports {
+		s.ReportLoad()
+	}
 	serving := rpc.ServerConfig{
 		Domain: rpc.WorkerDomain, DrainTimeout: c.DrainTimeout, Options: s.Options(),
-		MaxReceiveBytes: rpc.DefaultMaxReceiveBytes + rpc.ResumeBytes, Observer: measured.observer(),
+		MaxReceiveBytes: rpc.DefaultMaxReceiveBytes + rpc.ResumeBytes, Observer: measured.observer(), Tracer: sent.Tracer(),
 	}
 	if err := c.Transport.Serve(&serving, logger); err != nil {
 		return errors.Join(err, measured.close(), lis.Close())

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/services/internal/auth"
 	"github.com/millrace/millrace/services/internal/device"
 	"github.com/millrace/millrace/services/internal/monitor"
+	"github.com/millrace/millrace/services/internal/telemetry"
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
@@ -53,13 +54,17 @@ type Config struct {
 	LogLevel       string
 	LogJSON        bool
 	MetricsListen  string // empty: measures are served nowhere
+	MetricsTLS     bool   // whether they are served over TLS
 	MetricsAliases string // VLLM; empty: none
 	PprofListen    string // empty: profiles are served nowhere
+	LoadReports    bool   // whether balancers are told of load, as ORCA has it
+	Telemetry      telemetry.Settings
 	SelfTest       bool
 }
 
 // Register puts the flags on f; after f is parsed, Validate.
 func (c *Config) Register(f *pflag.FlagSet) {
+	c.Telemetry = telemetry.FromEnvironment(os.Getenv)
 	f.StringVar(&c.Listen, "listen", "127.0.0.1:7071", "address to serve on, host:port or unix:PATH")
 	c.Transport.Serves(f)
 	c.Auth.Serves(f)
@@ -79,7 +84,9 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
 	f.StringVar(&c.MetricsListen, "metrics-listen", "", "address to serve Prometheus measures and health checks on, such as 127.0.0.1:9071: /metrics, /healthz, /readyz (default: none)")
 	f.StringVar(&c.MetricsAliases, "metrics-aliases", "", "give measures under the names of another server too, for its dashboards: vllm (default: none)")
+	f.BoolVar(&c.MetricsTLS, "metrics-tls", false, "serve measures and health checks over TLS with the certificate of --tls-cert, measures then only to callers that --tls-client-ca and --tls-client-san accept")
 	f.StringVar(&c.PprofListen, "pprof-listen", "", "loopback address or unix:PATH to serve /debug/pprof/ on, such as 127.0.0.1:6060 (default: none)")
+	f.BoolVar(&c.LoadReports, "load-reports", true, "tell balancers in front how much there is to do, by ORCA: in the trailers of generations, and by stream")
 	f.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
 	f.BoolVar(&c.LogJSON, "log-json", false, "log in JSON")
 	f.BoolVar(&c.SelfTest, "self-test", false, "check the device against the reference, print one table, and exit")
@@ -108,6 +115,12 @@ func (c *Config) Validate() error {
 		fail("--swap-space %q: %w", c.SwapSpace, err)
 	}
 	if err := (monitor.Addresses{Listen: c.Listen, Metrics: c.MetricsListen, Profiles: c.PprofListen}).Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := monitor.CheckSecure(c.MetricsTLS, c.MetricsListen, c.Transport.Cert); err != nil {
+		errs = append(errs, err)
+	}
+	if err := c.Telemetry.Check(); err != nil {
 		errs = append(errs, err)
 	}
 	if c.MetricsAliases != "" && c.MetricsAliases != VLLM {

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/generate"
 	"github.com/millrace/millrace/gpuworker/model"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -25,6 +24,8 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 		rpc.SetRequestID(ctx, in.GetRequestId())
 	}
 	rpc.Annotate(ctx, "model", in.GetModel())
+	told := s.begin(ctx, in, arrived)
+	defer func() { told.end(err) }()
 	if err := invalid(checkGenerate(in)); err != nil {
 		return err
 	}
@@ -39,6 +40,7 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 		return statusOf(err)
 	}
 	defer release()
+	told.model = inst.Name
 	resumed := len(in.GetResume()) > 0
 	defer func() { s.observer.Ended(inst.Name, status.Code(err), time.Since(arrived), resumed) }()
 	ctx, leave := s.drain.join(ctx)
@@ -49,13 +51,14 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 	if err != nil {
 		return statusOf(err)
 	}
+	told.prepared(request)
 	rpc.LetGo(ctx) // from here on there are its tokens, no more than a context, and its options
 	to := &sink{stream: rpc.Bare(stream), response: in.GetResponse(), request: request, started: s.started(ctx, inst, request),
-		finished: func(r batch.Reason) { s.observer.Finished(inst.Name, r) }, meter: auth.MeterOf(ctx)}
+		finished: told.finished, meter: auth.MeterOf(ctx)}
 	totals, err := generate.Run(ctx, inst.Loop, offerOf(inst).Decoders(), request, to)
+	told.totals = totals
 	rpc.Annotate(ctx, "prompt_tokens", len(request.Prompt))
 	rpc.Annotate(ctx, "completion_tokens", totals.Generated)
-	reportCost(ctx, len(request.Prompt), totals.Generated)
 	if err != nil {
 		usage, _ := proto.Marshal(usageOf(request, totals.Resumed+totals.Generated, totals.Cached)) // numbers always marshal
 		stream.SetTrailer(metadata.Pairs(rpc.UsageTrailer, string(usage)))

@@ -81,6 +81,12 @@ func cpuDevice(t *testing.T) engine.Device {
 // start serves a device's models over memory and loads the names given.
 func start(t *testing.T, device engine.Device, load ...string) *worker {
 	t.Helper()
+	return startWith(t, device, func(*Server, *rpc.ServerConfig) {}, load...)
+}
+
+// startWith is start of a worker that change changes before it serves.
+func startWith(t *testing.T, device engine.Device, change func(*Server, *rpc.ServerConfig), load ...string) *worker {
+	t.Helper()
 	logger := rpctest.Logger(t)
 	w := &worker{dir: modelsDir(t)}
 	w.manager = model.NewManager(model.Config{Dir: w.dir, VerifyInterval: -1}, device, logger)
@@ -90,10 +96,13 @@ func start(t *testing.T, device engine.Device, load ...string) *worker {
 	}, device, logger)
 	w.server = New(w.manager, Vectors{Manager: w.books, Patience: hang}, Identity{WorkerID: "w1", Incarnation: "i1", Version: "test"}, logger)
 	w.server.shown = hang
-	r := rpc.NewServer(rpc.ServerConfig{
+	w.server.ReportLoad()
+	serving := rpc.ServerConfig{
 		Domain: rpc.WorkerDomain, DrainTimeout: 10 * time.Second, MaxWaitingBytes: rpc.DefaultMaxReceiveBytes,
 		Options: w.server.Options(),
-	}, logger)
+	}
+	change(w.server, &serving)
+	r := rpc.NewServer(serving, logger)
 	require.NoError(t, w.server.Register(r))
 	lis := rpctest.Listener(t)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1,42 +1,40 @@
 package server
 
 import (
-	"context"
-
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/orca"
 
+	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/services/internal/loadreport"
 )
 
-// Options are what the gRPC server of a worker needs besides its services: each call's trailer carries a load report.
-func (s *Server) Options() []grpc.ServerOption {
-	return []grpc.ServerOption{orca.CallMetricsServerOption(s.pressure)}
+// ReportLoad makes the server tell balancers of its load. Call it before Options and Register.
+func (s *Server) ReportLoad() {
+	s.reports = loadreport.New(func() loadreport.Load {
+		if l := s.load.Load(); l != nil {
+			return *l
+		}
+		return loadreport.Load{} // it has not looked at itself yet
+	})
 }
 
-// reportLoad publishes the load that balancers of the field weigh by: application_utilization is the share of KV blocks
-// in use plus the requests that wait for each slot, so that it passes 1 when the worker is full;
-// utilization kv_cache_usage is the first part alone.
-func (s *Server) reportLoad(models []model.Status) {
-	var used, total, waiting, slots int
+// Options are what the gRPC server of a worker needs besides its services.
+func (s *Server) Options() []grpc.ServerOption { return s.reports.Options() }
+
+// loadOf is what there is to do for models on a device. Those that have failed serve nobody.
+func loadOf(models []model.Status, device engine.DeviceInfo) loadreport.Load {
+	var l loadreport.Load
 	for _, m := range models {
 		if m.State == model.Failed {
-			continue // its blocks and slots serve nobody
+			continue
 		}
-		used += m.Steps.TotalBlocks - m.Steps.FreeBlocks
-		total += m.Steps.TotalBlocks
-		waiting += m.Steps.Waiting
-		slots += m.Runner.MaxSequences
+		l.HeldBlocks += int64(m.Steps.TotalBlocks - m.Steps.FreeBlocks)
+		l.KVBlocks += int64(m.Steps.TotalBlocks)
+		l.Running += int64(m.Steps.Running)
+		l.Waiting += int64(m.Steps.Waiting)
+		l.Places += int64(m.Runner.MaxSequences)
 	}
-	cache := float64(used) / float64(max(total, 1))
-	s.pressure.SetNamedUtilization("kv_cache_usage", cache)
-	s.pressure.SetApplicationUtilization(cache + float64(waiting)/float64(max(slots, 1)))
-}
-
-// reportCost puts a load report with the tokens that a call cost into its trailer.
-func reportCost(ctx context.Context, prompt, generated int) {
-	if r := orca.CallMetricsRecorderFromContext(ctx); r != nil {
-		r.SetRequestCost("prompt_tokens", float64(prompt))
-		r.SetRequestCost("completion_tokens", float64(generated))
-	}
+	l.MemoryLimit = device.BytesTotal
+	l.MemoryUsed = device.BytesTotal - min(device.BytesFree, device.BytesTotal)
+	return l
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/prompt"
 	"github.com/millrace/millrace/gpuworker/template"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
 )
 
 // prepare turns a request whose values are in range into the worker's terms for one model.
@@ -29,6 +30,7 @@ func (s *Server) prepare(ctx context.Context, in *pb.GenerateRequest, inst *mode
 	if want := in.ExpectPromptDigest; want != nil && *want != r.Digest {
 		return generate.Request{}, fmt.Errorf("%w: the prompt's digest is %s, expected %s", errExpectation, r.Digest, *want)
 	}
+	r.ID = rpc.RequestID(ctx)
 	r.Schedule.Keys = prefixKeys(in, len(r.Prompt))
 	return r, nil
 }

@@ -63,7 +63,6 @@ func (p *publisher) publish() (health.State, []health.Check) {
 	s := p.server
 	models := s.models.Loaded()
 	s.rates.sample(models)
-	s.reportLoad(models)
 	info, err := s.models.Device().Info()
 	if err == nil {
 		p.info = info
@@ -71,6 +70,8 @@ func (p *publisher) publish() (health.State, []health.Check) {
 		p.info.TemperatureC, p.info.PowerMW, p.info.Errors, p.info.CorrectedErrors = nil, nil, nil, nil
 		p.info.PhysicalTotal, p.info.PhysicalFree = nil, nil
 	}
+	load := loadOf(models, p.info)
+	s.load.Store(&load)
 	in := health.Input{
 		Codebooks: s.vectors.Loaded(),
 		Starting:  s.starting.Load(), Draining: s.stopping.Load() || s.drain.told.Load(), Models: models, Device: p.info, Failure: err,

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc/orca"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/gpuworker/batch"
@@ -83,10 +82,9 @@ func TestAModelWithoutALoopIsNoneThatSteps(t *testing.T) {
 	require.EqualValues(t, 10, load.GetTotalBlocks())
 	require.Zero(t, load.GetFreeBlocks())
 
-	s := &Server{pressure: orca.NewServerMetricsRecorder()}
-	s.reportLoad(all)
-	require.InDelta(t, 1, s.pressure.ServerMetrics().Utilization["kv_cache_usage"], 0, "a full cache is full beside one of no use")
-	require.InDelta(t, 2, s.pressure.ServerMetrics().AppUtilization, 0)
+	told := loadOf(all, engine.DeviceInfo{})
+	require.Equal(t, told.KVBlocks, told.HeldBlocks, "a full cache is full beside one of no use")
+	require.Equal(t, told.Places, told.Waiting)
 
 	require.Empty(t, statusOfModel(never, 0).GetModelDigest())
 	require.Empty(t, statusOfModel(never, 0).GetLoaded().GetModelDigest())

@@ -2,20 +2,20 @@ package server
 
 import (
 	"cmp"
-	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"google.golang.org/grpc/orca"
 
 	"github.com/millrace/millrace/gpuworker/health"
 	"github.com/millrace/millrace/gpuworker/model"
 	"github.com/millrace/millrace/gpuworker/prompt"
 	"github.com/millrace/millrace/gpuworker/vectors"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/loadreport"
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/telemetry"
 )
 
 // Identity is who a worker is.
@@ -45,8 +45,9 @@ type Server struct {
 	rates    rates // used by Run only
 	files    fileList
 	books    bookList
-	pressure orca.ServerMetricsRecorder
-	wake     chan struct{} // capacity 1: Run looks at the worker at once
+	reports  *loadreport.Reporter            // nil: nobody is told of load
+	load     atomic.Pointer[loadreport.Load] // of the last pulse
+	wake     chan struct{}                   // capacity 1: Run looks at the worker at once
 
 	look      atomic.Pointer[health.Look] // of the last pulse
 	latest    atomic.Pointer[snapshot]    // nil until published is closed
@@ -54,9 +55,10 @@ type Server struct {
 	encoder   *prompt.Encoder
 	cached    func() []cached // the models whose cached prefixes are told
 
-	observer  Observer
-	followers atomic.Int64
-	resyncs   atomic.Uint64
+	observer    Observer
+	generations *telemetry.Generations // nil: nobody measures them
+	followers   atomic.Int64
+	resyncs     atomic.Uint64
 }
 
 // Vectors is what serves codebooks and trainings.
@@ -73,7 +75,7 @@ const DefaultPatience = time.Minute
 func New(models *model.Manager, v Vectors, identity Identity, logger hclog.Logger) *Server {
 	s := &Server{
 		models: models, vectors: v.Manager, patience: cmp.Or(v.Patience, DefaultPatience), shown: shownTimeout,
-		identity: identity, logger: logger.Named("server"), pressure: orca.NewServerMetricsRecorder(),
+		identity: identity, logger: logger.Named("server"),
 		encoder: prompt.NewEncoder(runtime.GOMAXPROCS(0)), wake: make(chan struct{}, 1), published: make(chan struct{}),
 	}
 	s.cached, s.observer = func() []cached { return cachedOf(models) }, nobody{}
@@ -81,15 +83,14 @@ func New(models *model.Manager, v Vectors, identity Identity, logger hclog.Logge
 	return s
 }
 
-// Register puts the worker's services on r, which reports not ready until Run finds the worker ready. Load reports by
-// stream are among them.
+// Register puts the worker's services on r, which reports not ready until Run finds the worker ready.
 func (s *Server) Register(r *rpc.Server) error {
 	pb.RegisterInferenceServiceServer(r, s)
 	pb.RegisterModelServiceServer(r, s)
 	pb.RegisterWorkerServiceServer(r, s)
 	pb.RegisterVectorServiceServer(r, s)
-	if err := orca.Register(r, orca.ServiceOptions{ServerMetricsProvider: s.pressure}); err != nil {
-		return fmt.Errorf("register load reports: %w", err)
+	if err := s.reports.Register(r); err != nil {
+		return err
 	}
 	r.SetReady(false)
 	return nil

@@ -83,7 +83,9 @@ func (s *sink) Tokens(t generate.Tokens) error {
 	for i := range t.Rows {
 		out.TokenIds[i] = uint32(t.Rows[i].Token)
 		if r.GetOutputLogprobs() || r.GetOutputCandidates() > 0 {
-			out.Details = append(out.Details, detailOf(&t.Rows[i]))
+			detail := detailOf(&t.Rows[i])
+			detail.TextBytes = uint32(t.TextBytes[i])
+			out.Details = append(out.Details, detail)
 		}
 	}
 	return s.stream.SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: out}})

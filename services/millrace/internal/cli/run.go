@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/telemetry"
 	"github.com/millrace/millrace/services/millrace/internal/config"
 	"github.com/millrace/millrace/services/millrace/internal/failure"
 )
@@ -50,6 +51,7 @@ func Run(ctx context.Context, sys *System, args []string) int {
 	root.SetOut(sys.Out)
 	root.SetErr(sys.Err)
 	err := root.ExecuteContext(ctx)
+	a.endTraces()
 	if err != nil && !a.begun {
 		err = fmt.Errorf("%w: %w", failure.ErrUsage, err)
 	}
@@ -65,7 +67,8 @@ func Run(ctx context.Context, sys *System, args []string) int {
 // app is one run of the program.
 type app struct {
 	*System
-	begun   bool // the command line was understood
+	begun   bool                 // the command line was understood
+	sent    *telemetry.Telemetry // nil before the first call
 	target  string
 	timeout time.Duration
 
@@ -153,7 +156,11 @@ func (a *app) dial() (conn *grpc.ClientConn, closeConn func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, err = rpc.Dial(a.target, program, creds...)
+	traces, err := a.traces()
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err = rpc.Dial(a.target, program, append(creds, traces...)...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: --target: %w", failure.ErrUsage, err)
 	}
@@ -225,7 +232,9 @@ func (a *app) root() *cobra.Command {
 			"                   the same for the flags of these names\n" +
 			"  MILLRACE_TOKEN   token to show to the server, when there is no file of it\n" +
 			"  MILLRACE_TOKEN_FILE\n" +
-			"                   the same for --token-file\n\n" + failure.Documentation,
+			"                   the same for --token-file\n" +
+			"  OTEL_EXPORTER_OTLP_ENDPOINT and the other variables of OpenTelemetry\n" +
+			"                   where traces of calls are sent to; none are without them\n\n" + failure.Documentation,
 		Example: "  millrace load stories\n  millrace generate -m stories --temperature 0.7 --top-p 0.9 \"Once upon a time\"",
 		// Without a command the help is shown; with one that is not there, cobra says so.
 		SilenceErrors: true,

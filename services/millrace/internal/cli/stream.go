@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -24,8 +25,9 @@ type statistics struct {
 	tokens   int // generated, over all continuations
 	toFirst  time.Duration
 	total    time.Duration
-	repeat   string // how the same seed is given again, "" where there is nothing to say
-	inexact  bool   // went on, at a class of worker that may give other tokens
+	repeat   string     // how the same seed is given again, "" where there is nothing to say
+	inexact  bool       // went on, at a class of worker that may give other tokens
+	span     trace.Span // nil: it is not recorded
 }
 
 // repeatBy is how a drawn seed is given again; nothing for one that was given, and where nothing is drawn.
@@ -73,6 +75,7 @@ func stream(ctx context.Context, conn grpc.ClientConnInterface, req *pb.Generate
 				break
 			}
 			s.started = e.Started
+			s.traceStarted(in.Context(), req)
 		case *pb.GenerateResponse_Tokens:
 			if s.tokens == 0 {
 				s.toFirst = time.Since(began)
@@ -80,6 +83,7 @@ func stream(ctx context.Context, conn grpc.ClientConnInterface, req *pb.Generate
 			s.tokens += len(e.Tokens.GetTokenIds())
 		case *pb.GenerateResponse_Finished:
 			s.finished = append(s.finished, e.Finished)
+			s.traceFinished()
 		}
 		if err := show(event); err != nil {
 			return s, err

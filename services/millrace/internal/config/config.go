@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/millrace/millrace/services/internal/auth"
+	"github.com/millrace/millrace/services/internal/telemetry"
 	"github.com/millrace/millrace/services/internal/transport"
 )
 
@@ -20,6 +21,8 @@ type Config struct {
 	Transport transport.Flags
 	// Auth is the token that the server is shown. MILLRACE_TOKEN is the token itself, MILLRACE_TOKEN_FILE a file of it; none.
 	Auth auth.Flags
+	// Telemetry is whether traces are sent: the OTEL_ variables.
+	Telemetry telemetry.Settings
 }
 
 // Load reads the environment.
@@ -30,6 +33,7 @@ func Load() Config {
 			CA: os.Getenv("MILLRACE_TLS_CA"), Cert: os.Getenv("MILLRACE_TLS_CERT"), Key: os.Getenv("MILLRACE_TLS_KEY"),
 			ServerName: os.Getenv("MILLRACE_TLS_SERVER_NAME"),
 		},
-		Auth: auth.Flags{Token: os.Getenv("MILLRACE_TOKEN"), TokenFile: os.Getenv("MILLRACE_TOKEN_FILE")},
+		Telemetry: telemetry.FromEnvironment(os.Getenv),
+		Auth:      auth.Flags{Token: os.Getenv("MILLRACE_TOKEN"), TokenFile: os.Getenv("MILLRACE_TOKEN_FILE")},
 	}
 }

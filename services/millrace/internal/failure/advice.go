@@ -115,7 +115,7 @@ var advices = map[string]string{
 	reason.TooManyTrainings:        "again when one has ended",
 	reason.BadTrainingInput:        "",
 	reason.CheckpointMismatch:      "the checkpoint of this very training: the same rows, config and seed",
-	reason.SilentSender:            "again, and send without long pauses; or a worker with a longer --training-timeout",
+	reason.SilentSender:            "again, and send without long pauses, or in smaller pieces; a training, to a worker with a longer --training-timeout",
 
 	reason.ResidentTensorDiffers: reloadIt,
 	reason.OutOfDeviceMemory:     less,

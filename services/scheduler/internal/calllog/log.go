@@ -124,6 +124,9 @@ func (l *Log) Brought() int64 { return l.brought }
 // PromptTokens is how many tokens the prompt has; 0 before `started`.
 func (l *Log) PromptTokens() uint32 { return l.known.promptTokens }
 
+// CachedTokens is how many of these the first worker had cached; 0 before `started`.
+func (l *Log) CachedTokens() uint32 { return l.cached }
+
 // Class is the class of worker on which the stream goes on exactly; empty: any.
 func (l *Log) Class() string { return l.known.class }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/services/internal/auth"
 	"github.com/millrace/millrace/services/internal/monitor"
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/telemetry"
 	"github.com/millrace/millrace/services/internal/transport"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
@@ -70,6 +71,14 @@ type Config struct {
 	CPUProfile string
 	// MetricsListen is where measures and probes are served; empty: nowhere. PprofListen is the same for profiles.
 	MetricsListen, PprofListen string
+	// ConsoleListen is where browsers are answered; empty: nowhere.
+	ConsoleListen string
+	// MetricsTLS is whether measures and probes are served over TLS.
+	MetricsTLS bool
+	// LoadReports is whether balancers are told of load, as ORCA has it.
+	LoadReports bool
+	// Telemetry is what the environment says of traces, and of measures that are sent.
+	Telemetry telemetry.Settings
 	// LogLevel is trace, debug, info, warn or error.
 	LogLevel string
 	// LogJSON makes log lines JSON objects.
@@ -87,7 +96,7 @@ const defaultMaxHeldBytes = 1 << 30
 
 // Flags registers the flags and returns where they will be.
 func Flags(fs *pflag.FlagSet) *Config {
-	c := &Config{}
+	c := &Config{Telemetry: telemetry.FromEnvironment(os.Getenv)}
 	fs.StringVar(&c.Listen, "listen", "127.0.0.1:7070", "address to serve on: host:port or unix:PATH")
 	fs.StringSliceVar(&c.Workers, "workers", nil, "workers, separated by commas: host:port, unix:PATH, or dns:///name:port for all addresses of a name")
 	c.Transport.Serves(fs)
@@ -109,7 +118,10 @@ func Flags(fs *pflag.FlagSet) *Config {
 	fs.IntVar(&c.Processors, "processors", 0, "processors to use; 0: as many as the load needs, or $GOMAXPROCS if set")
 	fs.StringVar(&c.CPUProfile, "cpu-profile", "", "file for a CPU profile of the whole run (default: none)")
 	fs.StringVar(&c.MetricsListen, "metrics-listen", "", "address to serve Prometheus measures and health checks on, such as 127.0.0.1:9070: /metrics, /healthz, /readyz (default: none)")
+	fs.BoolVar(&c.MetricsTLS, "metrics-tls", false, "serve measures and health checks over TLS with the certificate of --tls-cert, measures then only to callers that --tls-client-ca and --tls-client-san accept")
 	fs.StringVar(&c.PprofListen, "pprof-listen", "", "loopback address or unix:PATH to serve /debug/pprof/ on, such as 127.0.0.1:6060 (default: none)")
+	fs.StringVar(&c.ConsoleListen, "console-listen", "", "address to serve a page for operators on, such as 127.0.0.1:8070; beyond this machine it needs --tls-cert, and --auth-keys or --tls-client-ca (default: none)")
+	fs.BoolVar(&c.LoadReports, "load-reports", false, "tell balancers in front how much there is to do, by ORCA: in the trailers of generations, and by stream")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
 	fs.BoolVar(&c.LogJSON, "log-json", false, "write log lines as JSON objects")
 	return c
@@ -132,7 +144,14 @@ func (c *Config) Validate() error {
 	if err := c.Auth.Check(); err != nil {
 		refuse("%w", err)
 	}
-	if err := (monitor.Addresses{Listen: c.Listen, Metrics: c.MetricsListen, Profiles: c.PprofListen}).Validate(); err != nil {
+	if err := (monitor.Addresses{Listen: c.Listen, Metrics: c.MetricsListen, Profiles: c.PprofListen, Console: c.ConsoleListen}).Validate(); err != nil {
+		refuse("%w", err)
+	}
+	c.checkConsole(refuse)
+	if err := monitor.CheckSecure(c.MetricsTLS, c.MetricsListen, c.Transport.Cert); err != nil {
+		refuse("%w", err)
+	}
+	if err := c.Telemetry.Check(); err != nil {
 		refuse("%w", err)
 	}
 	if len(c.Workers) == 0 {
@@ -187,6 +206,19 @@ func (c *Config) Validate() error {
 	return errors.Join(wrong...)
 }
 
+// checkConsole refuses a console that strangers reach. --insecure makes no exception: it allows others to read prompts, where this
+// would let them act in the name of whose token they read.
+func (c *Config) checkConsole(refuse func(format string, args ...any)) {
+	const elsewhere = "or listen on 127.0.0.1 and reach it with ssh -L"
+	switch {
+	case c.ConsoleListen == "" || transport.StaysHere(c.ConsoleListen):
+	case c.Transport.Cert == "":
+		refuse("--console-listen %q: would show other machines tokens and prompts in plaintext: give --tls-cert and --tls-key, "+elsewhere, c.ConsoleListen)
+	case c.Auth.Keys == "" && c.Transport.ClientCA == "":
+		refuse("--console-listen %q: would let anybody who reaches it unload models: give --auth-keys or --tls-client-ca, "+elsewhere, c.ConsoleListen)
+	}
+}
+
 // Follows reports whether the number of processors follows the load. The environment is asked here: the runtime has obeyed
 // GOMAXPROCS before any flag was read, and who sets it wants a number that stays.
 func (c *Config) Follows() bool { return c.Processors == 0 && os.Getenv("GOMAXPROCS") == "" }
@@ -205,7 +237,9 @@ func (c *Config) Fields() []any {
 		"max_vector_calls", c.MaxVectorCalls, "max_vector_bytes", c.MaxVectorBytes,
 		"max_queue", c.MaxQueue, "worker_grace", c.WorkerGrace,
 		"drain_timeout", c.DrainTimeout, "processors", c.Processors,
-		"metrics_listen", c.MetricsListen, "pprof_listen", c.PprofListen, "log_level", c.LogLevel, "log_json", c.LogJSON,
+		"metrics_listen", c.MetricsListen, "metrics_tls", c.MetricsTLS, "pprof_listen", c.PprofListen, "console_listen", c.ConsoleListen,
+		"load_reports", c.LoadReports,
+		"traces", c.Telemetry.Traces, "measures_sent", c.Telemetry.Metrics, "log_level", c.LogLevel, "log_json", c.LogJSON,
 		"tls_cert", c.Transport.Cert, "tls_ca", c.Transport.CA, "tls_client_ca", c.Transport.ClientCA, "insecure", c.Transport.Insecure,
 		"auth_keys", c.Auth.Keys, "worker_token_file", c.Auth.TokenFile,
 	}

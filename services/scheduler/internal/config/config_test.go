@@ -1,11 +1,15 @@
 package config_test
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/services/internal/certs/certstest"
 	"github.com/millrace/millrace/services/scheduler/internal/config"
 )
 
@@ -46,6 +50,8 @@ func TestValidateNamesTheFlagThatIsWrong(t *testing.T) {
 		"too many of them":                {append(ok, "--max-vector-calls", "1048577"), "--max-vector-calls"},
 		"less than one training":          {append(ok, "--max-vector-bytes", "8388607"), "--max-vector-bytes"},
 		"one port for two":                {append(ok, "--listen", "127.0.0.1:7070", "--metrics-listen", "127.0.0.1:7070"), "--metrics-listen"},
+		"one port for the page":           {append(ok, "--metrics-listen", "127.0.0.1:9070", "--console-listen", "127.0.0.1:9070"), "--console-listen"},
+		"a page for everybody":            {append(ok, "--console-listen", ":8070", "--insecure"), `--console-listen ":8070": would show other machines tokens`},
 		"profiles for everybody":          {append(ok, "--pprof-listen", "0.0.0.0:6060"), "--pprof-listen"},
 		"a grace of an hour":              {append(ok, "--worker-grace", "1h"), "--worker-grace"},
 		"a drain of two hours":            {append(ok, "--drain-timeout", "2h"), "--drain-timeout"},
@@ -84,4 +90,20 @@ func TestTheHeapIsKeptUnlessTheEnvironmentDoesIt(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "")
 	t.Setenv("GOGC", "100")
 	require.False(t, parse(t).KeepsHeap())
+}
+
+func TestAConsoleBeyondThisMachineKnowsWhoAsks(t *testing.T) {
+	ca := certstest.New(t)
+	own := certstest.Save(t, ca.Issue(t, "dns:scheduler"))
+	keys := filepath.Join(t.TempDir(), "keys.yaml")
+	require.NoError(t, os.WriteFile(keys, []byte("[]\n"), 0o600))
+	there := []string{"--workers", "127.0.0.1:1", "--console-listen", "10.0.0.1:8070"}
+	protected := slices.Concat(there, []string{"--tls-cert", own.Cert, "--tls-key", own.Key})
+	require.ErrorContains(t, parse(t, protected...).Validate(), "--auth-keys or --tls-client-ca")
+	require.NoError(t, parse(t, append(slices.Clone(protected), "--auth-keys", keys)...).Validate())
+	require.NoError(t, parse(t, append(slices.Clone(protected), "--tls-client-ca", ca.File)...).Validate())
+	require.ErrorContains(t, parse(t, append(there, "--auth-keys", keys)...).Validate(), "--tls-cert and --tls-key")
+	for _, here := range []string{"127.0.0.1:8070", "localhost:8070", "[::1]:8070", "unix:/run/console"} {
+		require.NoError(t, parse(t, "--workers", "127.0.0.1:1", "--console-listen", here).Validate(), here)
+	}
 }

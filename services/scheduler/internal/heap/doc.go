@@ -5,4 +5,5 @@
 // are alive, and a collection every few thousand messages costs more than memory that nobody misses; with ten thousand streams
 // hundreds are, and twice as much would be held for garbage that comes slowly. Where hardly anything runs, little room is best:
 // what a call allocates then still lies in the processor's caches. Room and Rate decide, and are pure; Follow measures and obeys.
+// Where the process may have so much memory and no more, Bound has the runtime keep below it.
 package heap

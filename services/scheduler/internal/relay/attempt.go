@@ -54,8 +54,10 @@ func (c *call) try(lease *admission.Lease, inexact bool) ending {
 	defer lease.End()
 	a := &attempt{call: c, lease: lease}
 	c.failover.begin(lease.WorkerID)
+	c.shown.worker.Store(&lease.WorkerID)
+	defer c.shown.worker.Store(nil)
 	c.trailer = nil
-	up, cancel := context.WithCancelCause(Outgoing(c.ctx))
+	up, cancel := context.WithCancelCause(Outgoing(c.beginAttempt(lease)))
 	defer cancel(nil)
 	lost := lease.Link.Lost()
 	defer context.AfterFunc(lost, func() { cancel(context.Cause(lost)) })()
@@ -73,6 +75,7 @@ func (c *call) try(lease *admission.Lease, inexact bool) ending {
 			end.moved = moved
 		}
 	}
+	c.endAttempt(&end)
 	return end
 }
 
@@ -109,11 +112,11 @@ func (a *attempt) end(lost context.Context, err error) ending {
 }
 
 // delivered is how many tokens the caller has.
-func (a *attempt) delivered() int64 {
-	if a.log == nil {
+func (c *call) delivered() int64 {
+	if c.log == nil {
 		return 0
 	}
-	return a.log.Tokens()
+	return c.log.Tokens()
 }
 
 // stream asks the worker and passes on what it answers; the error is the worker's status, the transport's, or one of the above.
@@ -227,6 +230,7 @@ func (a *attempt) bring(tokens int64) {
 	a.lease.Progress(tokens)
 	a.payPrompt()
 	a.meter.Add(tokens)
+	a.shown.tokens.Add(tokens)
 	a.seen.Tokens(tokens)
 	if a.first.IsZero() {
 		a.first = time.Now()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/services/internal/auth"
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/telemetry"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/calllog"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
@@ -40,9 +41,12 @@ type call struct {
 	first   time.Time   // the first token; zero: none yet
 	trailer metadata.MD // of the last attempt
 
+	chat     bool // whether the request is a conversation
+	traced   traced
 	failover failover
 	meter    *auth.Meter
 	paid     bool // meter knows of the prompt
+	shown    shown
 	seen     CallObserver
 	goesOn   Again // how the attempt under way goes on with the call, for seen
 	tells    bool  // whether seen is told so when it is answered
@@ -54,8 +58,13 @@ func newCall(r *Relay, down grpc.ServerStream, method string, in Request, raw []
 		Relay: r, ctx: down.Context(), down: rpc.Bare(down), method: method, route: in.Route, prompt: in.Prompt, arrived: time.Now(),
 		meter: auth.MeterOf(down.Context()), seen: unseen{},
 	}
+	c.traced.call = rpc.Span(c.ctx)
 	if in.Generation != nil {
-		c.log = calllog.New(raw, in.Generation, c.arrived)
+		c.shown = shown{id: rpc.RequestID(c.ctx), model: in.Route.Model, arrived: c.arrived}
+		c.log, c.chat = calllog.New(raw, in.Generation, c.arrived), in.Generation.GetChat() != nil
+		if c.traced.call != nil {
+			c.traced.call.SetAttributes(telemetry.OfRequest(in.Generation)...)
+		}
 	} else {
 		c.body = append([]byte(nil), raw...)
 	}
@@ -64,7 +73,12 @@ func newCall(r *Relay, down grpc.ServerStream, method string, in Request, raw []
 
 // run gives the call to workers until it has ended.
 func (c *call) run() error {
+	if c.log != nil {
+		defer c.running.enter(&c.shown)()
+	}
+	span := c.beginQueue()
 	lease, err := c.places.Place(c.ctx, c.route)
+	endQueue(span, lease, err)
 	if err != nil {
 		return fault.Status(err)
 	}
@@ -86,7 +100,10 @@ func (c *call) run() error {
 			c.goesOn, c.tells = Moved, true
 			continue
 		}
-		if lease, inexact, err = c.next(&end); lease == nil {
+		span = c.beginQueue()
+		lease, inexact, err = c.next(&end)
+		endQueue(span, lease, err)
+		if lease == nil {
 			break
 		}
 	}
@@ -103,6 +120,7 @@ func (c *call) run() error {
 		c.down.SetTrailer(c.trailer)
 	}
 	c.seen.Ended(status.Code(err), time.Since(c.arrived))
+	c.conclude(err)
 	return err
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// forwarded are the request metadata keys that workers get: what traces a request. Who the caller is stays here.
+// forwarded are the request metadata keys that workers get: what traces a request, unless it is traced here. Who the caller is stays here.
 var forwarded = []string{"traceparent", "tracestate", "baggage", "grpc-trace-bin"}
 
 // Outgoing is a context whose requests carry the call's id and trace.
@@ -20,6 +20,7 @@ func Outgoing(ctx context.Context) context.Context {
 			md[key] = values
 		}
 	}
+	rpc.PutTrace(ctx, md)
 	return metadata.NewOutgoingContext(ctx, md)
 }
 

@@ -8,7 +8,9 @@ import (
 	"google.golang.org/grpc/mem"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/loadreport"
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/telemetry"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
@@ -31,6 +33,10 @@ type Options struct {
 	RefuseInexact bool
 	// Observer is told how generations go; nil: nobody is.
 	Observer Observer
+	// Generations measures those that had a place; nil: nobody does.
+	Generations *telemetry.Generations
+	// Reports tells balancers of them; nil: nobody does.
+	Reports *loadreport.Reporter
 }
 
 // Request is what the relay needs of a decoded request.
@@ -54,6 +60,7 @@ type Relay struct {
 	options Options
 	codec   grpc.CallOption
 	retries budget
+	running running
 }
 
 // New makes a relay over workers.
@@ -75,19 +82,27 @@ func (r *Relay) Call(down grpc.ServerStream, method string, decode Decode) error
 	if err := down.RecvMsg(&in); err != nil {
 		return err
 	}
+	c, err := r.read(down, method, decode, &in)
+	if err != nil {
+		return err
+	}
+	return c.run()
+}
+
+// read makes a call of its request, which is there several times over meanwhile.
+func (r *Relay) read(down grpc.ServerStream, method string, decode Decode, in *rpc.Frame) (*call, error) {
 	ctx := down.Context()
+	defer rpc.Turn(ctx, in.Data.Len())()
 	raw := in.Data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer raw.Free()
 	in.Free()
 	request, err := decode(ctx, raw.ReadOnlyData())
 	if err != nil {
-		raw.Free()
-		return err
+		return nil, err
 	}
 	if request.ID != "" {
 		rpc.SetRequestID(ctx, request.ID)
 	}
 	rpc.Annotate(ctx, "model", request.Route.Model)
-	c := newCall(r, down, method, request, raw.ReadOnlyData())
-	raw.Free()
-	return c.run()
+	return newCall(r, down, method, request, raw.ReadOnlyData()), nil
 }

@@ -31,7 +31,7 @@ const grace = 1500 * time.Millisecond
 
 // rig is a scheduler over workers in memory: "w1" at "w1:1" and so on.
 type rig struct {
-	*testing.T
+	testing.TB
 	net       *workertest.Net
 	fleet     *fleet.Fleet
 	places    *admission.Admission
@@ -40,11 +40,11 @@ type rig struct {
 	inference pb.InferenceServiceClient
 }
 
-// newRig starts workers of model m that answer as the function says, and a scheduler over them.
-func newRig(t *testing.T, o relay.Options, answers map[string]workertest.Answer) *rig {
+// newRig starts workers of model m that answer as the function says, and a scheduler over them; change changes its server.
+func newRig(t testing.TB, o relay.Options, answers map[string]workertest.Answer, change ...func(*rpc.ServerConfig)) *rig {
 	t.Helper()
 	rpctest.NoLeaks(t)
-	r := &rig{T: t, net: workertest.NewNet(), workers: map[string]*workertest.Worker{}, processes: map[string]*workertest.Process{}}
+	r := &rig{TB: t, net: workertest.NewNet(), workers: map[string]*workertest.Worker{}, processes: map[string]*workertest.Process{}}
 	var addresses []string
 	for id, a := range answers {
 		r.start(id, a)
@@ -58,7 +58,11 @@ func newRig(t *testing.T, o relay.Options, answers map[string]workertest.Answer)
 	loader := loading.New(r.fleet, loading.Config{}, logger)
 	r.places = admission.New(r.fleet, 0, admission.Grace(grace))
 	handlers := server.New(r.fleet, relay.New(r.places, o), loader)
-	s := rpc.NewServer(rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: 5 * time.Second}, logger)
+	serving := rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: 5 * time.Second}
+	for _, c := range change {
+		c(&serving)
+	}
+	s := rpc.NewServer(serving, logger)
 	handlers.Register(s)
 	following, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -81,7 +85,7 @@ func (r *rig) start(id string, a workertest.Answer) {
 	if a.Class != "" {
 		w.Change(func(report *pb.WorkerReport) { report.ClassId = a.Class })
 	}
-	r.workers[id], r.processes[id] = w, r.net.Start(r.T, id+":1", w)
+	r.workers[id], r.processes[id] = w, r.net.Start(r.TB, id+":1", w)
 }
 
 // await waits until the scheduler sees as many connected workers.

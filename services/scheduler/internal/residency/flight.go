@@ -19,6 +19,7 @@ type key struct{ model, digest string }
 // flight is one load that requests wait for.
 type flight struct {
 	key     key
+	id      string        // of the request that it was begun for
 	waiting int           // guarded by Residency.mu
 	over    chan struct{} // closed at the end
 	err     error         // a status; set before over is closed
@@ -61,7 +62,7 @@ func (r *Residency) join(of key, id string, landed uint64) (f *flight, failed er
 		case err != nil:
 			return nil, nil // the placer's refusal says what is wrong
 		}
-		f = &flight{key: of, over: make(chan struct{})}
+		f = &flight{key: of, id: id, over: make(chan struct{})}
 		r.flights[of.model] = f
 		r.logger.Info("loading a model on demand", "model", of.model, "request_id", id)
 		r.wait.Go(func() { r.follow(f, load) })
@@ -94,7 +95,7 @@ func (r *Residency) follow(f *flight, load Load) {
 	if f.err == nil {
 		delete(r.failures, f.key)
 		r.logger.Info("model loaded on demand", "model", f.key.model, "worker", f.last.Load().GetWorkerId(), "waiting", f.waiting,
-			"took", time.Since(begin).Round(time.Millisecond))
+			"request_id", f.id, "took", time.Since(begin).Round(time.Millisecond))
 	} else { // logged by the loader
 		f.err = r.failures.Add(f.key, fault.OfLoad(f.err), time.Now())
 	}

@@ -7,6 +7,9 @@ const (
 	// fullBatch is what a full batch costs who joins it, in prompt tokens that could be computed in the time: the steps that a prompt
 	// shares with sequences that decode take longer. A batch half full costs half of it.
 	fullBatch = 8192
+	// overHalf is what a batch more than half full costs beyond that. Its steps take longer at once for all who are in it: matrix units
+	// compute so many rows together, on a large GPU half of the places. A prompt rather waits behind others on a worker that has fewer.
+	overHalf = 2 * fullBatch
 	// unknownPlaces stands for the places of a worker that does not tell how many it has.
 	unknownPlaces = 128
 	// alike is how many tokens apart two costs count as equal: what is known of prefixes is no finer.
@@ -17,7 +20,12 @@ const (
 // others that go before, and the company in the batch. A prefix is thereby worth its tokens four times, and a worker that is more loaded
 // than another by more than that loses the request to it.
 func (e *entry) cost(r *Request, cached int64) int64 {
-	return again*max(r.Prompt-cached, 0) + e.load.Prefill() + e.load.Busy()*e.company>>8
+	busy := e.load.Busy()
+	c := again*max(r.Prompt-cached, 0) + e.load.Prefill() + busy*e.company>>8
+	if e.places > 0 && 2*(busy+e.needs(r)) > e.places {
+		c += overHalf
+	}
+	return c
 }
 
 // hashOf is FNV-1a, mixed: the same in every scheduler.

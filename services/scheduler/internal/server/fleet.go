@@ -13,12 +13,15 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
+	"github.com/millrace/millrace/services/scheduler/internal/relay"
 )
 
 // Bounds of the contract.
 const (
 	minWatch = 100 * time.Millisecond
 	maxWatch = time.Hour
+	// maxGenerations bounds a message of the watch, and how long calls wait while it is put together.
+	maxGenerations = 1000
 	// defaultWatch keeps what a watcher was told last within 2 s of the device: a reading is up to 1.45 s old when it gets here,
 	// 1 s of that at the engine, two pulses of its worker, and the interval that this process asks workers for.
 	defaultWatch = 500 * time.Millisecond
@@ -34,12 +37,24 @@ func (s *Server) WatchFleet(in *pb.WatchFleetRequest, stream grpc.ServerStreamin
 				rpc.Violation{Field: "interval", Description: fmt.Sprintf("must be in [%v, %v]", minWatch, maxWatch)})
 		}
 	}
+	if in.GetMaxGenerations() > maxGenerations {
+		return fault.Invalid(fmt.Sprintf("max_generations is %d: must be in [0, %d]", in.GetMaxGenerations(), maxGenerations),
+			rpc.Violation{Field: "max_generations", Description: fmt.Sprintf("must be in [0, %d]", maxGenerations)})
+	}
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	for sent := ""; ; {
-		members := s.fleet.Members()
-		if now := fingerprint(members); now != sent {
-			if err := stream.Send(&pb.WatchFleetResponse{Workers: describe(members, time.Now())}); err != nil {
+	sent, running := "", 0
+	for {
+		members, before := s.fleet.Members(), running
+		var generations []relay.Generation
+		if in.MaxGenerations != nil {
+			generations, running = s.relay.Generations(int(in.GetMaxGenerations()))
+		}
+		if now := fingerprint(members); now != sent || max(running, before) > 0 { // what runs gets older
+			out := &pb.WatchFleetResponse{
+				Workers: describe(members, time.Now()), Generations: tellGenerations(generations, time.Now()), GenerationsUnderWay: uint32(running),
+			}
+			if err := stream.Send(out); err != nil {
 				return err
 			}
 			sent = now
@@ -52,6 +67,17 @@ func (s *Server) WatchFleet(in *pb.WatchFleetRequest, stream grpc.ServerStreamin
 			return fault.Status(context.Cause(stream.Context()))
 		}
 	}
+}
+
+// tellGenerations tells generations as of now.
+func tellGenerations(generations []relay.Generation, now time.Time) []*pb.FleetGeneration {
+	out := make([]*pb.FleetGeneration, len(generations))
+	for i, g := range generations {
+		out[i] = &pb.FleetGeneration{
+			RequestId: g.ID, Model: g.Model, WorkerId: g.Worker, Tokens: uint64(g.Tokens), Age: durationpb.New(now.Sub(g.Arrived)),
+		}
+	}
+	return out
 }
 
 // inFlight are this process's requests on a member, token streams and calls of vectors.

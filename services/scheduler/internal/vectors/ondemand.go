@@ -76,7 +76,7 @@ func (v *Vectors) join(t target, id string, landed uint64) (*flight, error) {
 		delete(all.under, t)
 		all.landed.Add(1)
 		if err != nil {
-			v.logger.Warn("codebook not loaded on demand", "codebook", t.codebook, "error", err)
+			v.logger.Warn("codebook not loaded on demand", "codebook", t.codebook, "request_id", id, "error", err)
 			f.err = all.failures.Add(t, fault.OfLoad(err), time.Now())
 		} else {
 			delete(all.failures, t)

@@ -118,7 +118,8 @@ func receive(stream grpc.ServerStream, f *rpc.Frame) error {
 	if err := stream.RecvMsg(f); err != nil {
 		return err
 	}
-	if n := max(f.Oversize(), f.Data.Len()); n > maxMessage {
+	rpc.Received(stream.Context())
+	if n := f.Data.Len(); n > maxMessage {
 		f.Free()
 		return fault.TooLarge(n, maxMessage)
 	}

@@ -1,6 +1,7 @@
 package simfleettest
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -28,7 +29,7 @@ type worker struct {
 	calls atomic.Int64
 
 	mu     sync.Mutex
-	cached map[string]bool // guarded by mu; beginnings
+	cached map[[sha256.Size]byte]bool // guarded by mu; digests of beginnings
 }
 
 func (w *worker) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
@@ -53,8 +54,9 @@ func (w *worker) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 func (w *worker) look(ids []uint32, keep bool) (found int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	name := [sha256.Size]byte{} // of all ids until here
 	for n := block; n < len(ids); n += block {
-		name := fmt.Sprint(ids[:n])
+		name = sha256.Sum256(fmt.Append(name[:], ids[n-block:n]))
 		if w.cached[name] && found == n-block {
 			found = n
 		}

@@ -2,6 +2,7 @@ package simfleettest
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"os/signal"
@@ -16,6 +17,7 @@ import (
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/internal/transport"
 )
 
 // modeKey is set while a test binary stands in for programs.
@@ -66,11 +68,16 @@ func serve(args []string, mode string) error {
 	if err != nil {
 		return err
 	}
-	s := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain, DrainTimeout: time.Second}, hclog.NewNullLogger())
+	cfg := rpc.ServerConfig{Domain: rpc.WorkerDomain, DrainTimeout: time.Second}
+	secure := transport.Flags{Cert: value("--tls-cert"), Key: value("--tls-key")}
+	if err := secure.Serve(&cfg, hclog.NewNullLogger()); err != nil {
+		return err
+	}
+	s := rpc.NewServer(cfg, hclog.NewNullLogger())
 	pb.RegisterModelServiceServer(s, models{})
 	workers := value("--workers")
 	if workers == "" {
-		pb.RegisterInferenceServiceServer(s, &worker{mode: mode, cached: map[string]bool{}})
+		pb.RegisterInferenceServiceServer(s, &worker{mode: mode, cached: map[[sha256.Size]byte]bool{}})
 		return s.Serve(ctx, lis)
 	}
 	fake := &scheduler{mode: mode}

@@ -1,0 +1,206 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+)
+
+// browser is a headless Chromium.
+type browser struct{ ctx context.Context }
+
+// openBrowser starts one, or skips the test where there is none.
+func openBrowser(t *testing.T) *browser {
+	t.Helper()
+	path := ""
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if found, err := exec.LookPath(name); err == nil {
+			path = found
+			break
+		}
+	}
+	if path == "" {
+		t.Skip("no Chromium on this machine: apt-get install chromium")
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox) // as root it starts no other way
+	ctx, end := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(end)
+	ctx, leave := chromedp.NewContext(ctx)
+	t.Cleanup(leave)
+	require.NoError(t, chromedp.Do(ctx))
+	return &browser{ctx}
+}
+
+// tab is one of the browser, and what went wrong in it.
+type tab struct {
+	*testing.T
+	ctx  context.Context
+	host string // the only one that it may ask
+	// close closes it, while its server still runs: what the browser says of one that is gone is a complaint too.
+	close func()
+
+	mu       sync.Mutex
+	failures []string // guarded by mu
+}
+
+// open opens a console in a tab of its own. What its script, its style or its policy complains of fails the test, and so does whatever
+// it asks of another host.
+func (b *browser) open(t *testing.T, address string) *tab {
+	t.Helper()
+	p := &tab{T: t, host: address}
+	ctx, leave := chromedp.NewContext(b.ctx, chromedp.WithListener(p.hear))
+	p.ctx = ctx
+	p.close = sync.OnceFunc(func() {
+		if t.Failed() {
+			if text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body.innerText`)); err == nil {
+				t.Logf("the page says:\n%s", text)
+			}
+		}
+		leave()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		require.Empty(t, p.failures, "the browser complains")
+	})
+	t.Cleanup(p.close)
+	require.NoError(t, chromedp.Do(ctx)) // the tab lasts as long as the context of its first action
+	p.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate("http://"+address+"/"))
+	return p
+}
+
+// hear notes complaints.
+func (p *tab) hear(event any) {
+	note := func(format string, args ...any) {
+		p.mu.Lock()
+		p.failures = append(p.failures, fmt.Sprintf(format, args...))
+		p.mu.Unlock()
+	}
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		note("exception: %v", e.ExceptionDetails)
+	case *runtime.EventConsoleAPICalled:
+		for _, arg := range e.Args {
+			note("console.%s: %s %s", e.Type, arg.Value, arg.Description)
+		}
+	case *cdplog.EventEntryAdded:
+		note("%s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL)
+	case *network.EventRequestWillBeSent:
+		if !strings.HasPrefix(e.Request.URL, "http://"+p.host+"/") {
+			note("it asks for %s", e.Request.URL)
+		}
+	}
+}
+
+// forgive forgets the complaints that have a text, of which there must be some.
+func (p *tab) forgive(text string) {
+	p.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var rest []string
+	for _, f := range p.failures {
+		if !strings.Contains(f, text) {
+			rest = append(rest, f)
+		}
+	}
+	require.Less(p, len(rest), len(p.failures), "the browser says nothing of %s", text)
+	p.failures = rest
+}
+
+// do does what must not take long.
+func (p *tab) do(actions ...chromedp.Action[chromedp.Void]) {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, hang)
+	defer cancel()
+	require.NoError(p, chromedp.Do(ctx, actions...))
+}
+
+// press presses keys.
+func (p *tab) press(keys string, options ...chromedp.KeyOption) {
+	p.Helper()
+	p.do(chromedp.KeyEvent(keys, options...))
+}
+
+// value is what an expression is.
+func value[T any](p *tab, expression string) T {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, hang)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	require.NoError(p, err, expression)
+	return v
+}
+
+// until waits until an expression is true, and says how long that took.
+func (p *tab) until(expression string) time.Duration {
+	p.Helper()
+	begin := time.Now()
+	for time.Since(begin) < hang {
+		if value[bool](p, "Boolean("+expression+")") {
+			return time.Since(begin)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	require.FailNow(p, "the page is never so", expression)
+	return 0
+}
+
+// text is an element's.
+func (p *tab) text(id string) string {
+	p.Helper()
+	return value[string](p, fmt.Sprintf("document.getElementById(%q).textContent", id))
+}
+
+// click clicks what a selector finds, wherever on the page that is at the moment: what is above it grows and shrinks.
+func (p *tab) click(selector string) {
+	p.Helper()
+	p.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf("document.querySelector(%q).click()", selector)))
+}
+
+// set writes into a field as somebody does who types.
+func (p *tab) set(id, text string) {
+	p.Helper()
+	p.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf("document.getElementById(%q).value = ''", id)), chromedp.SendKeys(chromedp.ID(id), text))
+}
+
+// reach presses Tab until the focus is where an expression of `at` holds.
+func (p *tab) reach(to string) {
+	p.Helper()
+	for range 100 {
+		p.press(kb.Tab)
+		if value[bool](p, "(at => Boolean("+to+"))(document.activeElement)") {
+			return
+		}
+	}
+	require.FailNow(p, "no press of Tab leads there", to)
+}
+
+// look makes the page dark or light and so many pixels wide.
+func (p *tab) look(theme string, width int64) {
+	p.Helper()
+	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}},
+	})
+	require.NoError(p, err)
+	p.do(chromedp.EmulateViewport(width, 900))
+}
+
+// shoot saves a picture of the whole page, which stays with go test -artifacts.
+func (p *tab) shoot(name string) {
+	p.Helper()
+	png, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
+	require.NoError(p, err)
+	require.NoError(p, os.WriteFile(filepath.Join(p.ArtifactDir(), name+".png"), png, 0o600))
+}

@@ -1,0 +1,2 @@
+// Package telemetrytest is a collector that speaks OTLP over gRPC, for tests of what programs send.
+package telemetrytest

@@ -1,0 +1,35 @@
+package console
+
+import (
+	_ "embed" // for the files of the page
+	"net/http"
+)
+
+// The page. The script has no dependencies and is not built.
+var (
+	//go:embed page/index.html
+	indexHTML []byte
+	//go:embed page/console.js
+	consoleJS []byte
+	//go:embed page/console.css
+	consoleCSS []byte
+)
+
+// servePage answers for the files.
+func servePage(mux *http.ServeMux) {
+	for path, file := range map[string]struct {
+		is   string
+		text []byte
+	}{
+		"/{$}":         {"text/html; charset=utf-8", indexHTML},
+		"/console.js":  {"text/javascript; charset=utf-8", consoleJS},
+		"/console.css": {"text/css; charset=utf-8", consoleCSS},
+	} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", file.is)
+			_, _ = w.Write(file.text) // who asked may be gone
+		})
+	}
+	// Browsers ask for it, and complain of what is not there.
+	mux.HandleFunc("GET /favicon.ico", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+}
