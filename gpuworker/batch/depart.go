@@ -39,7 +39,7 @@ func (l *Loop) depart(s *sequence) {
 		if f := s.family; f != nil && s.started.IsZero() {
 			l.came(f)
 		}
-		if o := l.cfg.Observer; o != nil && s.stream.cancelled.Load() {
+		if o := l.cfg.Observer; o != nil && s.cancelled {
 			o.Freed(s.stream.sinceCancel(time.Now()))
 		}
 		return

@@ -84,6 +84,28 @@ func TestACancelledSequenceHoldsItsBlocksForTheStepsInFlightOnly(t *testing.T) {
 	})
 }
 
+func TestASequenceThatEndedAndIsCancelledThenCountsForNoCancellation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := &recorder{}
+		l, f := start(t, Config{Observer: told}, func(f *fakeRunner) { f.gate = make(chan struct{}, 100) })
+		r := Request{Prompt: prompt(5, 2), MaxTokens: 30, PromptTopN: -1}
+		r.StopIDs = want(r)[3:4]
+		s, err := submit(l, r)
+		require.NoError(t, err)
+		for range 4 {
+			f.gate <- struct{}{}
+		}
+		synctest.Wait()
+		s.Cancel() // as every reader does that leaves, while the sequence's last step is in flight
+		f.gate <- struct{}{}
+		synctest.Wait()
+		require.True(t, l.Idle())
+		require.Equal(t, 64, l.Stats().FreeBlocks)
+		require.Empty(t, told.freed)
+		require.Zero(t, l.Stats().Cancelled)
+	})
+}
+
 func TestAStepThatHangsBehindAnotherShowsInTheStats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, f := start(t, Config{}, func(f *fakeRunner) { f.gate = make(chan struct{}, 9) })

@@ -47,6 +47,7 @@ func (s *sequence) stalled(now time.Time, othersWait bool) time.Duration {
 // cancel ends a sequence whose reader wants no more.
 func (l *Loop) cancel(s *sequence) {
 	l.counters.cancelled.Add(1)
+	s.cancelled = true
 	s.stream.end(ErrCancelled)
 	l.retire(s)
 }

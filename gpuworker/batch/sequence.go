@@ -43,6 +43,8 @@ type sequence struct {
 	// What becomes of it when its last step in flight has ended. Both keep it out of every step submitted later.
 	leaving bool // it was preempted: results still count, then it waits again
 	over    bool // it has ended: results are dropped, then its place is free
+	// cancelled: its end was its reader's wish. Readers also cancel what has ended, when they leave: that is none.
+	cancelled bool
 
 	steps       int           // that it was in, with results
 	stepTime    time.Duration // of these, on the device
