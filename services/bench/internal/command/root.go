@@ -56,7 +56,7 @@ func (c *console) root() *cobra.Command {
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w; see --help", ErrUsage, err) })
 	root.AddCommand(c.engine(), c.load(), c.prefix(), c.cancel(), c.overload(), c.fairness(), c.memory(), c.memoryPeer(), c.ops(), c.receive(), c.relay(),
-		c.replay(), c.restart(), c.fleet(), c.hostile(), c.hostilePeer(), c.hostileBurn(), c.chaos(), c.rig(), c.synth(), c.vectors())
+		c.replay(), c.restart(), c.fleet(), c.hostile(), c.hostilePeer(), c.hostileBurn(), c.safeguards(), c.chaos(), c.rig(), c.synth(), c.vectors())
 	return root
 }
 

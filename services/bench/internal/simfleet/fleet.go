@@ -47,6 +47,7 @@ type Config struct {
 	SchedulerFlags    []string          // of every scheduler, besides
 	Memory            uint64            // bytes that each program may ask the system for; more ends it; 0: as many as there are
 	Dial              []grpc.DialOption // of the connection to each scheduler, besides
+	WorkerDial        []grpc.DialOption // of that to each worker, besides
 }
 
 // Program is one program that serves.
@@ -114,7 +115,7 @@ func (f *Fleet) worker(ctx context.Context, i int) (*Program, error) {
 	flags := append([]string{
 		"--device", f.cfg.Device, "--models", f.dir, "--worker-id", fmt.Sprintf("sim-%d", i), "--log-level", "warn",
 	}, f.cfg.Flags...)
-	p, err := f.start(ctx, fmt.Sprintf("worker %d", i), f.cfg.Worker, "", flags, nil, func(ctx context.Context, conn *grpc.ClientConn) error {
+	p, err := f.start(ctx, fmt.Sprintf("worker %d", i), f.cfg.Worker, "", flags, f.cfg.WorkerDial, func(ctx context.Context, conn *grpc.ClientConn) error {
 		return load(ctx, conn, &f.cfg)
 	})
 	if err != nil {

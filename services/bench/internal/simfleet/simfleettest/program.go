@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"slices"
@@ -69,9 +71,25 @@ func serve(args []string, mode string) error {
 		return err
 	}
 	cfg := rpc.ServerConfig{Domain: rpc.WorkerDomain, DrainTimeout: time.Second}
-	secure := transport.Flags{Cert: value("--tls-cert"), Key: value("--tls-key")}
+	secure := transport.Flags{
+		Cert: value("--tls-cert"), Key: value("--tls-key"), ClientCA: value("--tls-client-ca"), ClientSANs: list(value("--tls-client-san")),
+		CA: value("--tls-ca"), ServerSANs: list(value("--tls-server-san")),
+	}
 	if err := secure.Serve(&cfg, hclog.NewNullLogger()); err != nil {
 		return err
+	}
+	creds, err := secure.Dialer(hclog.NewNullLogger())
+	if err != nil {
+		return err
+	}
+	if address := value("--metrics-listen"); address != "" {
+		page, err := rpc.Listen(ctx, address)
+		if err != nil {
+			return err
+		}
+		pages := &http.Server{Handler: http.HandlerFunc(measures), ReadHeaderTimeout: time.Minute}
+		go func() { _ = pages.Serve(page) }() // it ends when it is closed
+		defer func() { _ = pages.Close() }()  // nothing is left to be lost
 	}
 	s := rpc.NewServer(cfg, hclog.NewNullLogger())
 	pb.RegisterModelServiceServer(s, models{})
@@ -83,7 +101,7 @@ func serve(args []string, mode string) error {
 	fake := &scheduler{mode: mode}
 	defer fake.hangUp()
 	for address := range strings.SplitSeq(workers, ",") {
-		conn, err := rpc.Dial(address, "simfleettest")
+		conn, err := rpc.Dial(address, "simfleettest", grpc.WithTransportCredentials(creds))
 		if err != nil {
 			return err
 		}
@@ -92,6 +110,19 @@ func serve(args []string, mode string) error {
 	pb.RegisterInferenceServiceServer(s, fake)
 	pb.RegisterFleetServiceServer(s, fake)
 	return s.Serve(ctx, lis)
+}
+
+// list is the texts of a flag that has several.
+func list(value string) []string {
+	if value == "" {
+		return nil
+	}
+	return strings.Split(value, ",")
+}
+
+// measures is a page with the one that every server has.
+func measures(w http.ResponseWriter, _ *http.Request) {
+	_, _ = io.WriteString(w, "grpc_server_started_total 1\n") // who reads it may have left
 }
 
 // models says that one model is loaded.
