@@ -56,6 +56,7 @@ GHZ := $(call stamp,ghz,github.com/bojand/ghz)
 # Those of releases are a module of their own, so that what they need reaches no other tool.
 NFPM := $(TOOLS)/.nfpm-$(shell awk '$$1 == "github.com/goreleaser/nfpm/v2" { print $$2 }' tools/release/go.mod)
 SBOM := $(TOOLS)/sbom
+WHEEL := $(TOOLS)/wheel
 
 .PHONY: help
 help: ## Show every target with one line about it
@@ -240,11 +241,11 @@ compose-down: ## Stop the containers
 ## Release
 
 .PHONY: release
-release: $(NFPM) $(SBOM) ## Make archives, packages, bill of materials and checksums in build/release; needs g++-aarch64-linux-gnu
+release: $(NFPM) $(SBOM) $(WHEEL) ## Make archives, packages, a wheel, bill of materials and checksums in build/release; needs g++-aarch64-linux-gnu, protobuf-compiler-grpc
 	@deploy/release.sh
 
 .PHONY: release-check
-release-check: $(NFPM) $(SBOM) ## Make a release twice, in two folders, and fail unless the bytes are the same; check and install the package
+release-check: $(NFPM) $(SBOM) $(WHEEL) ## Make a release twice, in two folders, and fail unless the bytes are the same; check and install the packages
 	@deploy/release-check.sh
 
 ## Contract
@@ -252,6 +253,13 @@ release-check: $(NFPM) $(SBOM) ## Make a release twice, in two folders, and fail
 .PHONY: proto
 proto: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## Wipe proto/gen and generate it from proto/
 	@PATH="$(CURDIR)/$(TOOLS):$$PATH" buf generate
+
+.PHONY: proto-breaking
+proto-breaking: $(BUF) ## Fail if the contract breaks clients of the newest release that is tagged
+	@last=$$(git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null) ||
+		{ echo 'no release is tagged, so there is no contract to compare with'; exit 0; }
+	echo "comparing the contract with that of $$last"
+	$(TOOLS)/buf breaking --against ".git#tag=$$last"
 
 .PHONY: proto-check
 proto-check: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## Fail if proto/gen is not what proto/ generates
@@ -297,3 +305,5 @@ $(NFPM):
 	touch $@
 $(SBOM): tools/release/sbom/main.go tools/release/go.mod
 	@(cd tools/release && GOFLAGS= $(GO) build -o '$(CURDIR)/$@' ./sbom)
+$(WHEEL): $(wildcard tools/release/wheel/*.go) tools/release/go.mod
+	@(cd tools/release && GOFLAGS= $(GO) build -o '$(CURDIR)/$@' ./wheel)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Proves a release: made twice, from two clones in folders of different names, it has the same bytes; lintian finds nothing in the
-# package; its units are well-formed; and where a Docker engine answers, a clean container installs it and gets a first token.
+# package; its units are well-formed; pip installs the wheel, which streams from the release's own programs; and where a Docker engine
+# answers, a clean container installs the package and gets a first token.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,6 +36,33 @@ if command -v systemd-analyze > /dev/null; then
   done
 else
   say 'skipped: systemd-analyze is not installed'
+fi
+
+say 'tests of the tools'
+(cd tools/release && GOFLAGS='' go test ./...)
+
+# The interpreter of Debian has gRPC from python3-grpcio, others from pip.
+python=
+for name in python3 /usr/bin/python3; do
+  if "$name" -c 'import grpc, pip' 2> /dev/null; then python=$name && break; fi
+done
+if [[ -n $python ]]; then
+  say 'a story through the wheel'
+  tar -C "$work" -xzf "$work"/one/build/release/*-linux-amd64.tar.gz
+  "$python" -m pip install -q --no-index --no-deps --target "$work/python" "$work"/one/build/release/*.whl
+  release=$(echo "$work"/millrace-*-linux-amd64)
+  "$release/bin/millrace-worker" --listen "unix:$work/socket" --models "$release/models" --load stories 2> "$work/worker.log" &
+  worker=$!
+  trap 'kill "$worker" 2> /dev/null || true; rm -rf "$work"' EXIT
+  for _ in $(seq 60); do
+    "$release/bin/millrace" models --target "unix:$work/socket" 2> /dev/null | grep -q ready && break
+    sleep 1
+  done
+  PYTHONPATH=$work/python "$python" examples/python/story.py --target "unix:$work/socket" --max-tokens 20 --seed 1
+  kill "$worker"
+  wait "$worker"
+else
+  say 'skipped: no python3 with grpc and pip'
 fi
 
 base=${BASE_IMAGE:-debian:bookworm-slim}

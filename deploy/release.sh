@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a release in build/release: an archive for each architecture, one more with the CUDA engine where `make cuda` built it, a .deb
-# and an .rpm for each, the bill of materials, and SHA256SUMS over all of it. The same commit gives the same bytes, wherever it lies:
+# and an .rpm for each, a wheel for Python, the bill of materials, and SHA256SUMS over all of it. The same commit gives the same bytes, wherever it lies:
 # times are the commit's, paths are cut off, files are in order.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,6 +12,12 @@ OUT=build/release
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export LC_ALL=C TZ=UTC
 umask 022
+for tool in aarch64-linux-gnu-g++ protoc grpc_python_plugin; do
+  command -v "$tool" > /dev/null || {
+    echo "no $tool: apt install g++-aarch64-linux-gnu protobuf-compiler protobuf-compiler-grpc libprotobuf-dev" >&2
+    exit 1
+  }
+done
 rm -rf "$OUT"
 mkdir -p "$OUT"
 
@@ -66,6 +72,17 @@ completions() {
   "$client" completion fish > "$root/usr/share/fish/vendor_completions.d/millrace.fish"
 }
 
+# wheel: the contract's stubs with their types, and the helper over them.
+wheel() {
+  mkdir -p "$work/wheel"
+  protoc -I proto --python_out="$work/wheel" --pyi_out="$work/wheel" --grpc_python_out="$work/wheel" \
+    --plugin=protoc-gen-grpc_python="$(command -v grpc_python_plugin)" proto/millrace/v1/*.proto
+  cp examples/python/millrace/*.py "$work/wheel/millrace/"
+  "$TOOLS/wheel" --name millrace --version "$VERSION" --summary 'Client of Millrace, language models served over gRPC' \
+    --licence Apache-2.0 --python '>=3.9' --requires 'grpcio>=1.51' --requires 'protobuf>=4.21' --readme deploy/package/python.md \
+    --time "$SOURCE_DATE_EPOCH" --out "$OUT" "$work/wheel"
+}
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 native=$(go env GOARCH)
@@ -95,6 +112,7 @@ for arch in ${ARCHITECTURES:-amd64 arm64}; do
     ARCH=$arch VERSION=$VERSION ROOT=$work/root-$arch "$TOOLS/nfpm" package --config deploy/package/nfpm.yaml --packager "$format" --target "$OUT/" >&2
   done
 done
+wheel
 "$TOOLS/sbom" --name millrace --version "$VERSION" --licence Apache-2.0 "$work/$native"/* > "$OUT/millrace-$VERSION.cdx.json"
 (cd "$OUT" && sha256sum -- * > SHA256SUMS)
 cat "$OUT/SHA256SUMS"

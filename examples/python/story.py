@@ -5,7 +5,7 @@ import sys
 
 import grpc
 
-import failover
+from millrace import failover
 from millrace.v1 import inference_pb2 as pb
 
 parser = argparse.ArgumentParser(description=__doc__)
