@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// patience is how long a step, or a whole scenario, may take before it counts as hung.
+// patience is how long a step may take before it counts as hung.
 const patience = 2 * time.Minute
 
 // solo computes one ask at a time on a runner of its own, in the plainest way: slot 0, blocks from 0 on, the whole prompt in one

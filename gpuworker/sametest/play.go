@@ -28,8 +28,8 @@ func play(s *scenario, runner engine.Runner, counts *Counts) ([][]answer, error)
 	if !s.together {
 		run()
 	}
-	late, cancel := context.WithTimeoutCause(ctx, patience, errors.New("it hangs"))
-	defer cancel()
+	late, release := guard(ctx, loop)
+	defer release()
 	got, err := perform(late, s, loop, run)
 	if err == nil {
 		err = settled(loop)
@@ -45,6 +45,37 @@ func play(s *scenario, runner engine.Runner, counts *Counts) ([][]answer, error)
 	counts.Add(SawPreempted, stats.Preempted)
 	counts.Add(SawCancelled, stats.Cancelled)
 	return got, nil
+}
+
+// guard ends with "it hangs" once the loop has carried out no step for as long as patience; the caller releases it. How long a whole
+// scenario takes is the machine's matter: one with a prompt of 65536 tokens takes minutes where others compute beside it.
+func guard(ctx context.Context, loop *batch.Loop) (guarded context.Context, release func()) {
+	guarded, cancel := context.WithCancelCause(ctx)
+	released := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		look := time.NewTicker(patience / 100)
+		defer look.Stop()
+		for steps, since := loop.Stats().Steps, time.Now(); ; {
+			select {
+			case <-released:
+				return
+			case <-look.C:
+			}
+			if now := loop.Stats().Steps; now != steps {
+				steps, since = now, time.Now()
+			}
+			if time.Since(since) > patience {
+				cancel(errors.New("it hangs"))
+				return
+			}
+		}
+	})
+	return guarded, func() {
+		close(released)
+		watching.Wait()
+		cancel(nil)
+	}
 }
 
 // settled says what a loop that has answered everybody still holds.
