@@ -61,6 +61,9 @@ type publisher struct {
 // was not looked for yet for one that is not there.
 func (p *publisher) publish() (health.State, []health.Check) {
 	s := p.server
+	// What it was told is looked at first: by the time that it was, what follows from it was so.
+	starting, stopping := s.starting.Load(), s.stopping.Load()
+	draining := stopping || s.drain.told.Load()
 	models := s.models.Loaded()
 	s.rates.sample(models)
 	info, err := s.models.Device().Info()
@@ -74,7 +77,7 @@ func (p *publisher) publish() (health.State, []health.Check) {
 	s.load.Store(&load)
 	in := health.Input{
 		Codebooks: s.vectors.Loaded(),
-		Starting:  s.starting.Load(), Draining: s.stopping.Load() || s.drain.told.Load(), Models: models, Device: p.info, Failure: err,
+		Starting:  starting, Draining: draining, Models: models, Device: p.info, Failure: err,
 		Leaked: s.models.Leaked(), VerifyInterval: s.models.VerifyInterval(),
 		Doubtful: p.overdue.Look(models),
 	}
@@ -89,7 +92,7 @@ func (p *publisher) publish() (health.State, []health.Check) {
 		s.nudge()
 	}
 	running := r.GetLoad().GetRunning() + r.GetLoad().GetWaiting() + r.GetVectors().GetTrainings()
-	p.offer(&snapshot{report: r, over: s.stopping.Load() && running == 0})
+	p.offer(&snapshot{report: r, over: stopping && running == 0})
 	return state, checks
 }
 

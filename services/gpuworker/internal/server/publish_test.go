@@ -13,7 +13,10 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 	"github.com/millrace/millrace/gpuworker/health"
+	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/gpuworker/vectors"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
 // gauged is a device whose readings a test sets, and that counts how often it is asked.
@@ -82,10 +85,32 @@ func TestTheDeviceIsAskedOnceAPulseForAllFollowers(t *testing.T) {
 	all.Wait()
 	require.Empty(t, failures)
 	asked = device.asked.Load() - asked
-	// Reading the model files brings a pulse on as well. Of ticks and of readings one each may be at either end, and the look that
-	// Started brought on may be still to come.
-	pulses := int64(time.Since(begin)/pulse + time.Since(begin)/fileListAge + 3)
+	// Reading the model files brings a pulse on as well. Of ticks and of readings one each may be at either end. A look may have been
+	// under way at the beginning, and three more be due: by a tick, by the reading of the files and by Started.
+	pulses := int64(time.Since(begin)/pulse + time.Since(begin)/fileListAge + 6)
 	require.LessOrEqual(t, asked, pulses)
+}
+
+func TestAWorkerIsNotReadyBeforeItsModelsAreTold(t *testing.T) {
+	device := &gauged{Device: simDevice(t, sim.Options{})}
+	logger := rpctest.Logger(t)
+	models := model.NewManager(model.Config{Dir: t.TempDir(), VerifyInterval: -1}, device, logger)
+	books := vectors.NewManager(vectors.Config{Dir: t.TempDir()}, device, logger)
+	defer func() {
+		require.NoError(t, books.Close())
+		require.NoError(t, models.Close())
+		require.NoError(t, device.Close())
+	}()
+	s := New(models, Vectors{Manager: books}, Identity{}, logger)
+	p := publisher{server: s}
+	device.say(func(*engine.DeviceInfo) error { // between the look at the models and the report
+		s.Started()
+		return nil
+	})
+	state, _ := p.publish()
+	require.Equal(t, health.Starting, state, "the models that are told are those of before")
+	state, _ = p.publish()
+	require.Equal(t, health.Ready, state)
 }
 
 func TestANeighbourOnTheDeviceIsTold(t *testing.T) {
