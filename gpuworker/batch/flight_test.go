@@ -146,6 +146,7 @@ func TestTheBoundOfAStepFollowsTheDevicesTimeWhereThatIsLonger(t *testing.T) {
 func TestARefusedStepBehindAnotherWaitsForItsIDs(t *testing.T) {
 	var several atomic.Int64
 	l, f := start(t, Config{}, func(f *fakeRunner) {
+		f.gate = make(chan struct{}) // no step ends before all requests are there
 		f.refuse = func(s *engine.Step) error {
 			if len(s.Segments) > 1 {
 				several.Add(1)
@@ -162,6 +163,7 @@ func TestARefusedStepBehindAnotherWaitsForItsIDs(t *testing.T) {
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
+	close(f.gate)
 	for i, s := range streams {
 		got, _, _, err := drain(t, s)
 		require.NoError(t, err)
