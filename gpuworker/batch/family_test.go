@@ -99,15 +99,17 @@ func TestContinuationsThatNeverCameLeaveNoBlocks(t *testing.T) {
 
 // The prompt that a family keeps is given up before a running sequence loses its place.
 func TestAPromptThatIsKeptIsGivenUpForThoseWhoRun(t *testing.T) {
-	told := &recorder{}
-	l, _ := start(t, Config{Context: 160, Observer: told, Runner: engine.RunnerConfig{KVBlocks: 10, MaxSequences: 1}}, nil)
-	r := Request{Prompt: prompt(33, 1), MaxTokens: 127, PromptTopN: -1, Bypass: true}
-	for i, s := range several(t, l, r, 3) {
-		tokens, _, _, err := drain(t, s)
-		require.NoError(t, err)
-		require.Equal(t, wantOf(r, i), tokens)
-	}
-	require.Zero(t, l.Stats().Preempted)
+	synctest.Test(t, func(t *testing.T) { // where no reader is slow enough to lose a place for that
+		told := &recorder{}
+		l, _ := start(t, Config{Context: 160, Observer: told, Runner: engine.RunnerConfig{KVBlocks: 10, MaxSequences: 1}}, nil)
+		r := Request{Prompt: prompt(33, 1), MaxTokens: 127, PromptTopN: -1, Bypass: true}
+		for i, s := range several(t, l, r, 3) {
+			tokens, _, _, err := drain(t, s)
+			require.NoError(t, err)
+			require.Equal(t, wantOf(r, i), tokens)
+		}
+		require.Zero(t, l.Stats().Preempted)
+	})
 }
 
 func TestOnlyTheFirstContinuationScoresThePrompt(t *testing.T) {
