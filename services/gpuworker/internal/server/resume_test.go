@@ -184,14 +184,16 @@ func TestTheUsageOfAResumedCallThatMeetsItsDeadlineIsWhole(t *testing.T) {
 		in.Resume = []*pb.Resume{{TokenIds: []uint32{300, 301, 302}}}
 		stalled := rpctest.WatchStalls()
 		stream, err := w.infer.Generate(ctx, in)
-		require.NoError(t, err)
-		got := receive(t, stream)
+		got, trailer := outcome{err: err}, []string(nil)
+		if err == nil { // it left before its deadline
+			got = receive(t, stream)
+			trailer = stream.Trailer().Get(rpc.UsageTrailer)
+		}
 		longest := stalled()
 		cancel()
 		require.Equal(t, codes.DeadlineExceeded, status.Code(got.err))
-		trailer := stream.Trailer().Get(rpc.UsageTrailer)
 		if len(trailer) == 0 { // the machine stood still while it was on its way, or before there was any use
-			require.Greater(t, longest, min(deadlineMargin, deadline/20)/2)
+			require.Greater(t, longest, min(deadlineMargin, deadline/20)/lateThreads)
 			continue
 		}
 		require.Equal(t, reason.DeadlineExceeded, rpc.Reason(got.err), "%v", got.err)
