@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 // hang bounds waits for what must come; a process that stands still for seconds is late and not wrong.
 const hang = time.Minute
 
+// lifetime bounds what goes on beside a whole test, of which each wait has its own bound.
+const lifetime = 8 * hang
+
 // worker is a whole worker in memory. It waits for callers and for itself as long as it takes; tests of these bounds set theirs
 // between calls.
 type worker struct {
@@ -98,7 +101,7 @@ func startWith(t *testing.T, device engine.Device, change func(*Server, *rpc.Ser
 	w.server.shown = hang
 	w.server.ReportLoad()
 	serving := rpc.ServerConfig{
-		Domain: rpc.WorkerDomain, DrainTimeout: 10 * time.Second, MaxWaitingBytes: rpc.DefaultMaxReceiveBytes,
+		Domain: rpc.WorkerDomain, DrainTimeout: hang, MaxWaitingBytes: rpc.DefaultMaxReceiveBytes,
 		Options: w.server.Options(),
 	}
 	change(w.server, &serving)

@@ -18,7 +18,7 @@ import (
 // follow opens a health stream and returns what the next messages say, merged.
 func follow(t *testing.T, w *worker) (send func(*pb.HealthRequest), next func() (*pb.HealthResponse, *pb.WorkerReport)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), hang)
+	ctx, cancel := context.WithTimeout(t.Context(), lifetime)
 	t.Cleanup(cancel)
 	stream, err := w.health.Health(ctx)
 	require.NoError(t, err)

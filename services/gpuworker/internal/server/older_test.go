@@ -119,7 +119,7 @@ func (o *olderScheduler) load(name string) string {
 // that it does not know. next is the report as it stands behind one more message.
 func (o *olderScheduler) follow() (next func() *pb.WorkerReport) {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(o.Context(), hang)
+	ctx, cancel := context.WithTimeout(o.Context(), lifetime)
 	o.Cleanup(cancel)
 	stream := o.call(ctx, pb.WorkerService_Health_FullMethodName,
 		&pb.HealthRequest{Interval: durationpb.New(250 * time.Millisecond), Probe: 1})

@@ -346,7 +346,7 @@ func TestDamagedResidentBytesTakeACodebookOutOfServiceUntilItIsLoadedAgain(t *te
 	require.Eventually(t, func() bool {
 		r := w.server.latest.Load().report
 		return r.GetState() == pb.WorkerState_WORKER_STATE_DEGRADED && r.GetVectors().GetCodebooks()[0].GetState() == pb.CodebookState_CODEBOOK_STATE_FAILED
-	}, 10*time.Second, time.Millisecond)
+	}, hang, time.Millisecond)
 	loaded, err := w.vectors.LoadCodebook(t.Context(), &pb.LoadCodebookRequest{Codebook: "square"})
 	require.NoError(t, err)
 	require.False(t, loaded.GetCopies()[0].GetAlreadyLoaded())
