@@ -53,6 +53,7 @@ type Process struct {
 	frozen chan struct{}      // guarded by mu; closed by Thaw, nil unless frozen
 	conns  map[*conn]struct{} // guarded by mu
 	taken  int                // guarded by mu; connections accepted so far
+	killed bool               // guarded by mu; connections that were on their way are broken as they come
 }
 
 // Start runs a worker at an address, until the test ends or Kill or Stop.
@@ -83,6 +84,7 @@ func (p *Process) remove() {
 func (p *Process) Kill() {
 	p.remove()
 	p.mu.Lock()
+	p.killed = true
 	all := p.conns
 	p.conns = map[*conn]struct{}{}
 	p.mu.Unlock()
@@ -148,10 +150,16 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 	out := &conn{Conn: c, process: l.process, closed: make(chan struct{})}
 	l.process.mu.Lock()
+	killed := l.process.killed
 	out.number = l.process.taken
 	l.process.taken++
-	l.process.conns[out] = struct{}{}
+	if !killed {
+		l.process.conns[out] = struct{}{}
+	}
 	l.process.mu.Unlock()
+	if killed {
+		_ = out.Close() // its server ends it as it does one that its caller breaks
+	}
 	return out, nil
 }
 
