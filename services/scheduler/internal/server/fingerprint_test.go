@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"testing"
 
@@ -24,11 +25,15 @@ func fleetOf(n int) []fleet.Member {
 func TestAFingerprintCostsAsMuchAsTheFleetIsLarge(t *testing.T) {
 	cost := func(n int) uint64 {
 		members := fleetOf(n)
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		require.NotEmpty(t, server.Fingerprint(members))
-		runtime.ReadMemStats(&after)
-		return after.TotalAlloc - before.TotalAlloc
+		least := uint64(math.MaxUint64)
+		for range 5 { // the runtime counts what others allocate meanwhile, too
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			require.NotEmpty(t, server.Fingerprint(members))
+			runtime.ReadMemStats(&after)
+			least = min(least, after.TotalAlloc-before.TotalAlloc)
+		}
+		return least
 	}
 	require.Less(t, cost(4000), 8*cost(1000), "bytes allocated for four times the members")
 }
