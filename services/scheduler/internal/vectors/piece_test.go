@@ -2,6 +2,7 @@ package vectors_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -121,48 +122,73 @@ func TestMessagesThatAreNoneAreRefusedAndTheSchedulerServesOn(t *testing.T) {
 func TestWorkersThatAreKilledUnderEncodeLoseNoChunk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ids := []string{"w1", "w2", "w3"}
-		r := newRig(t, vectors.Config{FailoverWait: hang, Grace: hang}, ids, serving)
-		const callers, chunks = 8, 60
+		// A chunk takes a while, so that some are under way at every kill. And a bubble's time passes, which reconnects wait for.
+		busy := func(id string, w *workertest.Worker) {
+			serving(id, w)
+			w.OnEncode = func(context.Context, *pb.EncodeRequest) error {
+				time.Sleep(time.Millisecond)
+				return nil
+			}
+		}
+		r := newRig(t, vectors.Config{FailoverWait: hang, Grace: hang}, ids, busy)
+		const callers = 8
+		var mu sync.Mutex
+		moved := sync.NewCond(&mu) // what is guarded by mu has changed
+		var back [callers]int      // guarded by mu; chunks that have come back to each caller
+		var failure error          // guarded by mu
+		over := false              // guarded by mu
 		var wait sync.WaitGroup
-		failures := make(chan error, callers)
-		half := make(chan struct{}, callers*chunks)
 		for caller := range callers {
 			ctx := r.patient()
 			wait.Go(func() {
-				for chunk := range chunks {
+				for chunk := 0; ; chunk++ {
 					in := rows(10_000+chunk, byte(caller))
 					out, err := r.Encode(ctx, &pb.EncodeRequest{Codebook: "k", Rows: in})
 					if err == nil && !bytes.Equal(out.GetCodes(), workertest.Codes(in)) {
 						err = fmt.Errorf("chunk %d of caller %d has other codes", chunk, caller)
 					}
-					if err != nil {
-						failures <- err
+					mu.Lock()
+					back[caller]++
+					failure = cmp.Or(failure, err)
+					ends := over || failure != nil
+					moved.Signal()
+					mu.Unlock()
+					if ends {
 						return
 					}
-					half <- struct{}{}
 				}
 			})
 		}
+		// next waits until so many chunks have come back, at least one of them to each caller: so no call is under way from one kill to
+		// the next, however late its turn comes, and none loses more workers than a call may.
 		next := func(n int) {
-			for range n {
-				select {
-				case <-half:
-				case <-time.After(hang):
-					require.Fail(t, "the calls stand still")
+			mu.Lock()
+			defer mu.Unlock()
+			before := back
+			for failure == nil {
+				sum, least := 0, n
+				for caller := range callers {
+					came := back[caller] - before[caller]
+					sum, least = sum+came, min(least, came)
 				}
+				if sum >= n && least > 0 {
+					return
+				}
+				moved.Wait()
 			}
 		}
 		for round, id := range []string{"w1", "w2", "w3", "w1"} {
 			next(40)
 			r.processes[id].Kill()
 			next(40)
-			r.start(id, fmt.Sprint("again", round), serving)
+			r.start(id, fmt.Sprint("again", round), busy)
 		}
+		next(160)
+		mu.Lock()
+		over = true
+		mu.Unlock()
 		wait.Wait()
-		close(failures)
-		for err := range failures {
-			require.NoError(t, err)
-		}
+		require.NoError(t, failure)
 		r.idle()
 	})
 }
