@@ -18,7 +18,7 @@ import (
 )
 
 // hang is a guard: what is waited for comes much sooner.
-const hang = 30 * time.Second
+const hang = time.Minute
 
 // rig is an admission over a fleet in memory.
 type rig struct {
