@@ -3,7 +3,9 @@ package process
 import (
 	"context"
 	"errors"
+	"net"
 	"os/exec"
+	"strconv"
 	"testing"
 	"time"
 
@@ -12,7 +14,7 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
-const stopTimeout = 20 * time.Second // a hang guard
+const stopTimeout = 2 * time.Minute // a hang guard
 
 func shell(t *testing.T, script string) *Program {
 	t.Helper()
@@ -104,6 +106,22 @@ func TestProcessorTimeIsThatOfChildrenToo(t *testing.T) {
 	require.NoError(t, p.Stop(stopTimeout))
 }
 
+func TestChildrenThatEndMeanwhileCountForNothing(t *testing.T) {
+	rpctest.NoLeaks(t)
+	p := shell(t, `trap 'exit 0' TERM; echo ready; while :; do /bin/true; done`)
+	require.NoError(t, p.Wait(t.Context(), stopTimeout, func(context.Context) error {
+		if p.log.String() == "" {
+			return errors.New("not yet")
+		}
+		return nil
+	}))
+	for range 500 {
+		_, err := p.CPU()
+		require.NoError(t, err)
+	}
+	require.NoError(t, p.Stop(stopTimeout))
+}
+
 func TestMemoryIsTheResidentSet(t *testing.T) {
 	got, err := parseStatus("Name:\tx\nVmHWM:\t 9 kB\nVmRSS:\t    2048 kB\n")
 	require.NoError(t, err)
@@ -129,8 +147,16 @@ func TestAFreeAddressCanBeListenedOn(t *testing.T) {
 	require.NoError(t, err)
 	b, err := FreeAddress(t.Context())
 	require.NoError(t, err)
-	require.NotEmpty(t, a)
-	require.NotEmpty(t, b)
+	for _, address := range []string{a, b} {
+		_, text, err := net.SplitHostPort(address)
+		require.NoError(t, err)
+		port, err := strconv.Atoi(text)
+		require.NoError(t, err)
+		if given := firstGiven(); given > 2*lowestPort {
+			require.GreaterOrEqual(t, port, lowestPort)
+			require.Less(t, port, given, "nobody is given it by chance")
+		}
+	}
 }
 
 func TestAKilledProgramIsGone(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -106,16 +105,6 @@ func (p *Program) Stop(timeout time.Duration) error {
 		return fmt.Errorf("%s: %w\n%s", p.name, p.err, p.log)
 	}
 	return nil
-}
-
-// FreeAddress is a loopback address that nobody listened on a moment ago.
-func FreeAddress(ctx context.Context) (string, error) {
-	var lc net.ListenConfig
-	lis, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return lis.Addr().String(), lis.Close()
 }
 
 // tailBytes is how much of a log is kept.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -22,6 +23,9 @@ func (p *Program) CPU() (time.Duration, error) {
 	var sum time.Duration
 	for _, pid := range pids {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if pid != p.PID() && gone(err) {
+			continue // the child has ended since it was listed
+		}
 		if err != nil {
 			return 0, err
 		}
@@ -34,6 +38,9 @@ func (p *Program) CPU() (time.Duration, error) {
 	return sum, nil
 }
 
+// gone says that a file of /proc is missing because its process or thread has ended, before it was opened or while it was read.
+func gone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
+
 // family is a process and its children that run.
 func family(pid int) ([]int, error) {
 	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
@@ -43,8 +50,8 @@ func family(pid int) ([]int, error) {
 	pids := []int{pid}
 	for _, thread := range threads {
 		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pid, thread.Name()))
-		if errors.Is(err, os.ErrNotExist) {
-			if _, gone := os.Stat(fmt.Sprintf("/proc/%d/task/%s", pid, thread.Name())); gone != nil {
+		if gone(err) {
+			if _, err := os.Stat(fmt.Sprintf("/proc/%d/task/%s", pid, thread.Name())); err != nil {
 				continue // the thread has ended
 			}
 		}
