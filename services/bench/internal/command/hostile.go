@@ -83,8 +83,7 @@ func (c *console) hostileBurn() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: hostile.BurnCommand, Short: "Burns processor time, as the command hostile tells it", Hidden: true, Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			hostile.Burn(cmd.Context(), processors)
-			return nil
+			return hostile.Burn(cmd.Context(), processors, c.out)
 		},
 	}
 	cmd.Flags().Float64Var(&processors, "processors", 1, "how many")

@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"context"
+	"io"
 	"math"
 	"runtime"
 	"sync"
@@ -12,14 +13,18 @@ import (
 // burst is how long a burner burns before it looks what it has used.
 const burst = time.Millisecond
 
-// Burn uses so many processors, such as 0.7 or 1.5, until ctx ends: what others keep from it for a while it takes later.
-func Burn(ctx context.Context, processors float64) {
-	begun := time.Now()
+// Burn uses so many processors, such as 0.7 or 1.5, until ctx ends: what others keep from it for a while it takes later. It writes
+// a line when it begins.
+func Burn(ctx context.Context, processors float64, out io.Writer) error {
+	if err := begun(out); err != nil {
+		return err
+	}
+	since := time.Now()
 	var all sync.WaitGroup
 	for range int(math.Ceil(processors)) {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if due := time.Duration(processors * float64(time.Since(begun))); usedSelf() >= due {
+				if due := time.Duration(processors * float64(time.Since(since))); usedSelf() >= due {
 					sleep(ctx, burst)
 					continue
 				}
@@ -32,6 +37,7 @@ func Burn(ctx context.Context, processors float64) {
 		})
 	}
 	all.Wait()
+	return nil
 }
 
 // usedSelf is the processor time of this process.

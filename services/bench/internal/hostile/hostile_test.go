@@ -40,8 +40,7 @@ func play(command string, args []string) error {
 		return err
 	}
 	if command == BurnCommand {
-		Burn(ctx, *processors)
-		return nil
+		return Burn(ctx, *processors, os.Stdout)
 	}
 	return Peer(ctx, *target, *from, *connections, *rate, os.Stdout)
 }

@@ -22,11 +22,13 @@ type Tally struct {
 	Held    map[string]int `json:"held"`    // until this side left
 }
 
-// Peer opens hostile connections to a target until it has opened so many, and writes what became of them when ctx ends.
+// Peer opens hostile connections to a target until it has opened so many. It writes a line when the first was made or refused, and
+// what became of all when ctx ends.
 func Peer(ctx context.Context, target, from string, connections int, rate float64, out io.Writer) error {
 	tally := Tally{Closed: map[string]int{}, Held: map[string]int{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup
+	var told error // guarded by mu
 	d := net.Dialer{Timeout: hold, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	began := time.Now()
 	for i := 0; i < connections && ctx.Err() == nil; i++ {
@@ -37,11 +39,15 @@ func Peer(ctx context.Context, target, from string, connections int, rate float6
 		all.Go(func() {
 			what := attacks[i%len(attacks)]
 			conn, err := d.DialContext(ctx, "tcp", target)
+			if err != nil && ctx.Err() != nil {
+				return
+			}
 			mu.Lock()
+			if tally.Opened+tally.Refused == 0 {
+				told = begun(out)
+			}
 			if err != nil {
-				if ctx.Err() == nil {
-					tally.Refused++
-				}
+				tally.Refused++
 				mu.Unlock()
 				return
 			}
@@ -59,7 +65,7 @@ func Peer(ctx context.Context, target, from string, connections int, rate float6
 	}
 	<-ctx.Done()
 	all.Wait()
-	if err := json.NewEncoder(out).Encode(tally); err != nil {
+	if err := errors.Join(told, json.NewEncoder(out).Encode(tally)); err != nil {
 		return fmt.Errorf("write what became of the connections: %w", err)
 	}
 	return nil

@@ -1,7 +1,6 @@
 package hostile
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,7 +27,7 @@ const (
 	BurnCommand = "hostile-burn"
 )
 
-// peerTimeout is a hang guard of such a process's end.
+// peerTimeout is a hang guard of such a process's beginning and end.
 const peerTimeout = time.Minute
 
 // Run measures.
@@ -119,9 +118,8 @@ func (r *run) round(ctx context.Context, n int) (*Round, error) {
 	}
 	settle()
 	r.tell("round %d: beside %d hostile connections, %g a second", n, r.Connections, r.Rate)
-	var out bytes.Buffer
-	peer, err := process.StartLogged(context.WithoutCancel(ctx), &out, "hostile peer", r.Self, PeerCommand, "--target", r.server.Address,
-		"--from", r.From, "--connections", strconv.Itoa(r.Connections), "--rate", strconv.FormatFloat(r.Rate, 'g', -1, 64))
+	peer, said, err := r.beside(ctx, "hostile peer", PeerCommand, "--target", r.server.Address, "--from", r.From, "--connections",
+		strconv.Itoa(r.Connections), "--rate", strconv.FormatFloat(r.Rate, 'g', -1, 64))
 	if err != nil {
 		return nil, err
 	}
@@ -131,17 +129,37 @@ func (r *run) round(ctx context.Context, n int) (*Round, error) {
 	if err := peer.Stop(peerTimeout); err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(out.Bytes(), &round.Tally); err != nil {
+	if err := json.Unmarshal(said.rest(), &round.Tally); err != nil {
 		return nil, fmt.Errorf("what became of the connections: %w", err)
 	}
 	settle()
 	r.tell("round %d: beside a process that uses %.2f processors", n, round.Hostile.Others)
-	burner, err := process.Start(context.WithoutCancel(ctx), "burner", r.Self, BurnCommand, "--processors", strconv.FormatFloat(round.Hostile.Others, 'f', 3, 64))
+	burner, _, err := r.beside(ctx, "burner", BurnCommand, "--processors", strconv.FormatFloat(round.Hostile.Others, 'f', 3, 64))
 	if err != nil {
 		return nil, err
 	}
 	round.Harmless, err = r.measure(ctx, burner)
 	return round, errors.Join(err, burner.Stop(peerTimeout))
+}
+
+// beside starts a process and returns when it says that it has begun: before that it harms nobody, and does not know how to end well.
+func (r *run) beside(ctx context.Context, name string, args ...string) (*process.Program, *words, error) {
+	said := &words{begun: make(chan struct{})}
+	p, err := process.StartLogged(context.WithoutCancel(ctx), said, name, r.Self, args...)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := p.Wait(ctx, peerTimeout, func(context.Context) error {
+		select {
+		case <-said.begun:
+			return nil
+		default:
+			return errSilent
+		}
+	}); err != nil {
+		return nil, nil, errors.Join(err, p.Stop(peerTimeout))
+	}
+	return p, said, nil
 }
 
 // measure is the good client's calls for one window, and what another process used meanwhile.
