@@ -112,10 +112,10 @@ type small struct {
 	first  string // failure
 }
 
-// run makes them until ctx ends.
+// run makes them until ctx ends, and one at least.
 func (s *small) run(ctx context.Context) {
 	maker := load.Maker{Model: simfleet.Model, Vocabulary: 250, IDsOnly: true, Tenant: "small"}
-	for i := uint64(0); ctx.Err() == nil; i++ {
+	for i := uint64(0); i == 0 || ctx.Err() == nil; i++ {
 		// A call under way when ctx ends goes on to its end.
 		o := load.Call(context.WithoutCancel(ctx), s.conn, maker.Request(i, load.Size{Prompt: 16, Output: 1}), time.Now(), 0, load.Observer{}, nil)
 		if o.Code != codes.OK {

@@ -104,18 +104,21 @@ func (c *Config) crowd(ctx context.Context, target string, of kind, programs []*
 	return row, nil
 }
 
-// peak is the most memory that each program holds until ctx ends.
+// peak is the most memory that each program holds until ctx ends, looked at once at least.
 func peak(ctx context.Context, programs []*simfleet.Program) []uint64 {
 	most := make([]uint64, len(programs))
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
-	for ctx.Err() == nil {
+	for {
 		for i, p := range programs {
 			if now, err := process.MemoryOf(p.PID()); err == nil { // else it has ended, which Check tells
 				most[i] = max(most[i], now)
 			}
 		}
-		<-ticker.C
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return most
+		}
 	}
-	return most
 }

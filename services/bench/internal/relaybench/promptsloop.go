@@ -16,7 +16,7 @@ import (
 
 // loop runs the closed loop of all callers on a way: caller i sends over connection i, makes its next prompt once its call has
 // ended, and sends it at once. Callers begin at times drawn from the span of one first token, equal for all ways of a round, and
-// the first call of each is not counted.
+// the first call of each is not counted; a second one is made and counted however late it is by then.
 func (m *measurement) loop(ctx context.Context, c *PromptsConfig, w *way, kind string, round int) (stats.Histogram, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -41,7 +41,7 @@ func (m *measurement) loop(ctx context.Context, c *PromptsConfig, w *way, kind s
 	return all, nil
 }
 
-// caller is one caller until end.
+// caller is one caller until end, for two calls at least.
 func (m *measurement) caller(ctx context.Context, c *PromptsConfig, w *way, kind string, stream uint64, i int, end time.Time,
 	times *stats.Histogram) error {
 	random := rand.New(rand.NewPCG(c.Seed, stream))
@@ -52,7 +52,7 @@ func (m *measurement) caller(ctx context.Context, c *PromptsConfig, w *way, kind
 	case <-ctx.Done():
 		return nil
 	}
-	for n := 0; time.Now().Before(end); n++ {
+	for n := 0; n < 2 || time.Now().Before(end); n++ {
 		out := load.Call(ctx, w.conns[i%len(w.conns)], in, time.Now(), 0, load.Observer{}, nil)
 		switch {
 		case out.Cut:

@@ -27,7 +27,7 @@ const bar = 500 * time.Millisecond
 const device = "sim:step=200us,prefill=1us,decode=0s"
 
 // listenTimeout is a hang guard.
-const listenTimeout = 30 * time.Second
+const listenTimeout = 2 * time.Minute
 
 // Run measures.
 func Run(ctx context.Context, c Config, tell func(format string, args ...any)) (*Report, error) {

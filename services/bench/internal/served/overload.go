@@ -2,6 +2,7 @@ package served
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -68,8 +69,8 @@ func Overload(ctx context.Context, s *Service, c OverloadConfig) (*OverloadRepor
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if watchErr != nil {
-		return nil, watchErr
+	if err := errors.Join(watchErr, s.look(ctx, c.PID, out)); err != nil { // a last look: a short overload may end before the first
+		return nil, err
 	}
 	if _, _, err := s.settled(ctx); err != nil {
 		return nil, err
@@ -142,19 +143,25 @@ func (s *Service) flood(ctx context.Context, c OverloadConfig, out *OverloadRepo
 	out.During, _ = to.Report() // it writes no lines
 }
 
+// look notes the memory of the moment.
+func (s *Service) look(ctx context.Context, pid int, out *OverloadReport) error {
+	host, device, err := s.memory(ctx, pid)
+	out.HostPeak, out.DevicePeak = max(out.HostPeak, host), max(out.DevicePeak, device)
+	return err
+}
+
 // watch notes the most memory until its context ends.
 func (s *Service) watch(ctx context.Context, pid int, out *OverloadReport) error {
 	ticker := time.NewTicker(time.Second / 4)
 	defer ticker.Stop()
 	for {
-		host, device, err := s.memory(ctx, pid)
+		err := s.look(ctx, pid, out)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		out.HostPeak, out.DevicePeak = max(out.HostPeak, host), max(out.DevicePeak, device)
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
