@@ -14,6 +14,8 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
+const hang = 2 * time.Minute // a guard
+
 // behind is a proxy before a socket that somebody listens on.
 func behind(t *testing.T) (*proxy, *net.UnixListener) {
 	t.Helper()
@@ -22,6 +24,7 @@ func behind(t *testing.T) (*proxy, *net.UnixListener) {
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "s"), Net: "unix"})
 	require.NoError(t, err)
+	require.NoError(t, lis.SetDeadline(time.Now().Add(hang)))
 	t.Cleanup(func() { _ = lis.Close() }) // some tests close it themselves
 	p, err := newProxy(t.Context(), lis.Addr().String())
 	require.NoError(t, err)
@@ -39,7 +42,7 @@ func pair(t *testing.T, p *proxy, lis *net.UnixListener) (near, far net.Conn) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = far.Close() }) // as above
 	for _, c := range []net.Conn{near, far} {
-		require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+		require.NoError(t, c.SetDeadline(time.Now().Add(hang)))
 	}
 	return near, far
 }
@@ -90,7 +93,7 @@ func TestACutHoldsEverythingAndTellsNobody(t *testing.T) {
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
 		_, err := c.Read(make([]byte, 1))
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded, "neither bytes nor an end")
-		require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+		require.NoError(t, c.SetDeadline(time.Now().Add(hang)))
 	}
 	p.Heal()
 	p.Heal()
@@ -109,7 +112,7 @@ func TestWhereNobodyListensAConnectionIsReset(t *testing.T) {
 	require.NoError(t, lis.Close())
 	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", p.address())
 	if err == nil {
-		require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+		require.NoError(t, c.SetDeadline(time.Now().Add(hang)))
 		_, err = c.Read(make([]byte, 1))
 		require.NoError(t, c.Close())
 	}

@@ -342,7 +342,7 @@ func TestASchedulerThatShowsTheTruthTooLateIsToldOf(t *testing.T) {
 	took, err := r.showing(t.Context(), "worker-1", lost, time.Now())
 	require.NoError(t, err)
 	require.Zero(t, took, "it was shown before the wait for it began")
-	_, err = r.showing(t.Context(), "worker-1", lost, time.Now().Add(-time.Hour))
+	_, err = r.showing(t.Context(), "worker-1", lost, e.states["worker-1"].since.Add(-time.Hour))
 	require.ErrorContains(t, err, "scheduler-0 showed worker-1 as lost after 3600")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
