@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"sync"
+
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 )
@@ -9,6 +11,9 @@ import (
 type counter struct {
 	container *mpb.Progress
 	bar       *mpb.Bar
+
+	mu   sync.Mutex
+	most int // guarded by mu; that was set
 }
 
 // counter starts a bar over total things of a kind.
@@ -22,9 +27,16 @@ func (a *app) counter(what string, total int) *counter {
 		mpb.AppendDecorators(decor.AverageETA(decor.ET_STYLE_GO), decor.Name(" left")))}
 }
 
-// set says how many are done; it may be called from several goroutines.
+// set says how many are done; it may be called from several goroutines. The most that any of them says counts: who counted last need not
+// come here last.
 func (c *counter) set(done int) {
-	if c.bar != nil {
+	if c.bar == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if done > c.most {
+		c.most = done
 		c.bar.SetCurrent(int64(done))
 	}
 }
