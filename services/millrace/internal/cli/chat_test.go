@@ -112,7 +112,18 @@ func TestCtrlCEndsAScriptedChatEvenWhileItReads(t *testing.T) {
 	r := serve(t, &fake{generate: a.generate})
 	in, typed := io.Pipe()
 	t.Cleanup(func() { _ = typed.Close() })
-	r.in = in
-	r.signals <- syscall.SIGINT
+	var once sync.Once
+	r.in = reading{in, func() { once.Do(func() { r.signals <- syscall.SIGINT }) }}
 	require.Equal(t, 130, r.run(t, "chat"))
+}
+
+// reading tells of each read before it begins.
+type reading struct {
+	io.Reader
+	tell func()
+}
+
+func (r reading) Read(p []byte) (int, error) {
+	r.tell()
+	return r.Reader.Read(p)
 }

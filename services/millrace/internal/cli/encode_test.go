@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -19,6 +20,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/reference/vq"
 	"github.com/millrace/millrace/internal/vectorfile"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
 )
 
 // trainedCodebook is a codebook's file of a training, and its codewords.
@@ -258,7 +260,9 @@ func TestAFailureThatStaysEndsTheWork(t *testing.T) {
 func TestCtrlCEndsAnEncoding(t *testing.T) {
 	rows := base(t, 50, 3)
 	cb := trainedCodebook(t, rows, "-k", "9")
-	r := serveVectors(t, &vectorServer{encode: func(*pb.EncodeRequest) error { return refusal(codes.Unavailable, "WORKER_LOST", "gone") }})
+	r := serveVectors(t, &vectorServer{encode: func(*pb.EncodeRequest) error {
+		return rpc.Fault{Code: codes.Unavailable, Domain: rpc.WorkerDomain, Reason: "WORKER_LOST", Message: "gone", RetryAfter: time.Hour}.Err()
+	}})
 	out := filepath.Join(t.TempDir(), "codes.npy")
 	r.interrupt(t, &r.err, "put ")
 	require.Equal(t, 130, r.run(t, "vectors", "encode", rows, "-c", cb, "-o", out))

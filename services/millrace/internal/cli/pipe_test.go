@@ -78,7 +78,7 @@ func TestHealthSaysNothingAndExitsByWhatTheServerIs(t *testing.T) {
 	require.Equal(t, 0, r.run(t, "health", "--timeout", hang.String()), r.err.String())
 	require.Empty(t, r.out.String()+r.err.String())
 	r.target = "127.0.0.1:1"
-	require.Equal(t, 1, r.run(t, "health"))
+	require.Equal(t, 1, r.run(t, "health", "--timeout", hang.String()))
 	require.Empty(t, r.out.String())
 	require.Contains(t, r.err.String(), "127.0.0.1:1")
 }

@@ -136,10 +136,10 @@ func TestResumeRefusesWhatTheCheckpointIsNotOf(t *testing.T) {
 }
 
 func TestACodebookThatItsWorkerCouldNotSaveIsWrittenHereAndTheExitCodeSaysSo(t *testing.T) {
+	rows, out := base(t, 40, 3), filepath.Join(t.TempDir(), "cb.safetensors")
+	want := trainedFile(t, serveVectors(t, &vectorServer{}), rows, "-k", "4", "--seed", "5") // a server's own end comes behind its client's
 	v := &vectorServer{}
 	r := serveVectors(t, v)
-	rows, out := base(t, 40, 3), filepath.Join(t.TempDir(), "cb.safetensors")
-	want := trainedFile(t, r, rows, "-k", "4", "--seed", "5")
 	v.unsaved = refusal(codes.AlreadyExists, "CODEBOOK_EXISTS", "another codebook has the name")
 	require.Equal(t, 5, r.run(t, "vectors", "train", rows, "-k", "4", "--seed", "5", "--save-as", "taken", "-o", out, "--checkpoint", out+".checkpoint"))
 	got, err := os.ReadFile(out)
@@ -153,6 +153,6 @@ func TestACodebookThatItsWorkerCouldNotSaveIsWrittenHereAndTheExitCodeSaysSo(t *
 	require.Contains(t, r.out.String(), "kept nowhere")
 	v.unsaved = refusal(codes.Unavailable, "WORKER_LOST", "the worker is gone")
 	require.NotEqual(t, 0, r.run(t, "vectors", "train", rows, "-k", "4", "--seed", "5", "--save-as", "taken"), "nobody knows whether it was saved")
-	require.Len(t, v.configs, 4, "a training that has finished is not done again")
+	require.Len(t, v.configs, 3, "a training that has finished is not done again")
 	require.Equal(t, 0, r.run(t, "vectors", "train", rows, "-k", "4", "-o", out), "who wants nothing saved has everything")
 }
