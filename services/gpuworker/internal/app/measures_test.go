@@ -2,10 +2,10 @@ package app
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -49,24 +49,38 @@ func newScraper(t *testing.T, socket string) *scraper {
 	return &scraper{&http.Client{Transport: transport, Timeout: time.Minute}}
 }
 
-func (s *scraper) get(t *testing.T, path string) (code int, body string) {
-	t.Helper()
-	in, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://worker"+path, nil)
-	require.NoError(t, err)
+func (s *scraper) get(ctx context.Context, path string) (code int, body string, err error) {
+	in, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://worker"+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
 	out, err := s.client.Do(in)
-	require.NoError(t, err)
+	if err != nil {
+		return 0, "", err
+	}
 	raw, err := io.ReadAll(out.Body)
-	require.NoError(t, err)
-	require.NoError(t, out.Body.Close())
-	return out.StatusCode, string(raw)
+	return out.StatusCode, string(raw), errors.Join(err, out.Body.Close())
 }
 
 // sums are the values of a scrape, by measure: all series of one added up, and of a histogram its observations.
 func (s *scraper) sums(t *testing.T) map[string]float64 {
 	t.Helper()
-	code, body := s.get(t, "/metrics")
+	code, body, err := s.get(t.Context(), "/metrics")
+	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, code)
 	return monitortest.Sums(t, body)
+}
+
+// until scrapes until the sums are as wanted.
+func (s *scraper) until(t *testing.T, what string, holds func(map[string]float64) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		now := s.sums(t)
+		if holds(now) {
+			return
+		}
+		require.True(t, time.Now().Before(deadline), "until %s: %v", what, now)
+	}
 }
 
 func root() string {
@@ -96,11 +110,8 @@ func TestAWorkerServesEveryDocumentedMeasureAndTheyMove(t *testing.T) {
 	go func() { ended <- serve(ctx, c, braked, rpctest.Logger(t)) }()
 	s := newScraper(t, filepath.Join(dir, "measures"))
 	require.Eventually(t, func() bool {
-		if _, err := os.Stat(filepath.Join(dir, "measures")); err != nil {
-			return false
-		}
-		code, _ := s.get(t, "/readyz")
-		return code == http.StatusOK
+		code, _, err := s.get(t.Context(), "/readyz") // a socket is a file before it listens
+		return err == nil && code == http.StatusOK
 	}, time.Minute, 10*time.Millisecond)
 	before := s.sums(t)
 	for _, name := range monitortest.Documented(t, "Measures of a worker") {
@@ -132,13 +143,12 @@ func TestAWorkerServesEveryDocumentedMeasureAndTheyMove(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return s.sums(t)["millrace_running_sequences"] == 1 }, time.Minute, time.Millisecond)
+	s.until(t, "it runs", func(now map[string]float64) bool { return now["millrace_running_sequences"] == 1 })
 	cancel()
-	require.Eventually(t, func() bool {
-		now := s.sums(t)
+	s.until(t, "it is counted as cancelled, and does not run", func(now map[string]float64) bool {
 		return now["millrace_cancelled_sequences_total"] == 1 && now["millrace_cancel_to_free_steps"] == 1 &&
 			now["millrace_running_sequences"] == 0 // which the loop says in its next round
-	}, time.Minute, time.Millisecond)
+	})
 	brake.Store(false)
 	loads, err := pb.NewModelServiceClient(conn).LoadModel(t.Context(), &pb.LoadModelRequest{Model: "nobody"})
 	for err == nil {
