@@ -25,7 +25,7 @@ import (
 )
 
 // hang is a guard: what is waited for comes much sooner.
-const hang = 20 * time.Second
+const hang = time.Minute
 
 // lines is a log for several goroutines.
 type lines struct {

@@ -9,7 +9,7 @@ import (
 )
 
 // leakTimeout is a hang guard: how long goroutines get to end after the test's own clean-up.
-const leakTimeout = 20 * time.Second
+const leakTimeout = time.Minute
 
 // NoLeaks fails the test if goroutines started after this call still run when everything registered for clean-up after
 // it has run. Call it first in the test; not for parallel tests.
