@@ -4,7 +4,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -44,7 +46,7 @@ func TestTheConsoleShowsAWorkerComeAndGo(t *testing.T) {
 	}
 	require.True(t, later.start(t), "its port is taken")
 	took := p.until(`document.getElementById("ready").textContent === "2 of 2"`)
-	require.Contains(t, p.text("workers"), "later")
+	p.until(`document.getElementById("workers").textContent.includes("later")`)
 	later.kill()
 	went := p.until(`document.getElementById("ready").textContent === "1 of 2"`)
 	p.until(`[...document.querySelectorAll("#workers tr.gone")].some(row => row.textContent.includes("later") && row.textContent.includes("unreachable"))`)
@@ -411,10 +413,20 @@ func TestTheConsoleWantsTheCertificateThatGRPCDoes(t *testing.T) {
 		defer func() { _ = out.Body.Close() }()
 		text := make([]byte, 64)
 		n, err := out.Body.Read(text)
+		if errors.Is(err, io.EOF) { // which may come with the last bytes
+			err = nil
+		}
 		return out.StatusCode, string(text[:n]), err
 	}
-	_, _, err := ask("")
-	require.ErrorContains(t, err, "certificate required")
+	// Who sends more behind the server's end of the connection may learn of that end alone, and asks again.
+	for guard := time.Now().Add(hang); ; {
+		_, _, err := ask("")
+		require.Error(t, err)
+		if strings.Contains(err.Error(), "certificate required") {
+			break
+		}
+		require.True(t, time.Now().Before(guard), "%v", err)
+	}
 	code, says, err := ask("operator")
 	require.NoError(t, err)
 	require.Equal(t, http.StatusForbidden, code, says)

@@ -97,7 +97,7 @@ func TestAFrozenWorkerIsNoticedAndComesBack(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", paced...)
 	// Longer than its machine may stop the worker: no other one is there for what comes before the test freezes it.
-	s := startScheduler(t, []*server{w}, slices.Concat(impatient, []string{"--stale", "4s"})...)
+	s := startScheduler(t, []*server{w}, slices.Concat(impatient, []string{"--stale", "8s"})...)
 	s.untilServed(t, long, 1)
 	calls := beginAll(t, s, 8, endless)
 	frozen := time.Now()

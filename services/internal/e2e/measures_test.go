@@ -42,6 +42,18 @@ func page(t *testing.T, address, path string) (int, string) {
 	return out.StatusCode, string(body)
 }
 
+// untilPage asks for a page until it is as wanted.
+func untilPage(t *testing.T, address, path, what string, holds func(code int, body string) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(hang); ; time.Sleep(10 * time.Millisecond) {
+		code, body := page(t, address, path)
+		if holds(code, body) {
+			return
+		}
+		require.True(t, time.Now().Before(deadline), "until %s: %d\n%s", what, code, body)
+	}
+}
+
 // measured are the measures that a process serves, as Prometheus reads them.
 func measured(t *testing.T, address string) map[string]*dto.MetricFamily {
 	t.Helper()
@@ -145,10 +157,9 @@ func TestMeasuresUnderLoadAddUp(t *testing.T) {
 		"millrace_first_token_seconds": streams, "millrace_inter_token_seconds": streams * (tokens - 1),
 		"millrace_finished_sequences_total": streams, "millrace_steps_after_cancel_total": 0, "millrace_health_followers": 1,
 	})
-	require.Eventually(t, func() bool {
-		_, body := page(t, ofScheduler, "/metrics")
+	untilPage(t, ofScheduler, "/metrics", "the refusal is counted", func(_ int, body string) bool {
 		return monitortest.Series(t, body)["millrace_refused_calls_total origin=own reason=UNKNOWN_MODEL"] == 1
-	}, hang, 10*time.Millisecond, "the refusal is counted")
+	})
 	for _, address := range []string{ofScheduler, ofWorker} {
 		_, body := page(t, address, "/metrics")
 		require.NotContains(t, body, "nobody's", "what a caller names is no label")
@@ -174,10 +185,7 @@ func TestASchedulerThatKnowsNoWorkerYetIsAliveAndNotReady(t *testing.T) {
 	}, hang, time.Millisecond)
 	code, _ := page(t, address, "/healthz")
 	require.Equal(t, http.StatusOK, code)
-	require.Eventually(t, func() bool {
-		code, _ := page(t, address, "/readyz")
-		return code == http.StatusOK
-	}, hang, 10*time.Millisecond, "the grace ends")
+	untilPage(t, address, "/readyz", "the grace ends", func(code int, _ string) bool { return code == http.StatusOK })
 }
 
 // onDevices are measures that a simulated device does not have.

@@ -128,10 +128,9 @@ func (s *server) start(t *testing.T) bool {
 	t.Helper()
 	s.process = launchWith(t, s.env, s.binary, slices.Concat(s.before, []string{"--listen", s.address}, s.args)...)
 	for deadline := time.Now().Add(hang); ; time.Sleep(5 * time.Millisecond) {
-		if !s.alive() && strings.Contains(s.log.String(), "address already in use") {
+		if s.taken(t) {
 			return false
 		}
-		require.True(t, s.alive(), "%s ended before it was ready:\n%s", s.name, tail(s.log.String(), 40))
 		require.True(t, time.Now().Before(deadline), "%s is not ready:\n%s", s.name, tail(s.log.String(), 40))
 		// grpc-go waits a second after a refused connection, so it begins when there is someone to connect to.
 		if conn, err := net.DialTimeout("tcp", s.address, time.Second); err == nil {
@@ -141,7 +140,16 @@ func (s *server) start(t *testing.T) bool {
 	}
 	s.connect(t)
 	require.Eventually(t, func() bool { return !s.alive() || s.serving(t) }, hang, 5*time.Millisecond)
-	require.True(t, s.alive(), "%s ended before it was ready:\n%s", s.name, tail(s.log.String(), 40))
+	return !s.taken(t) // who took the port was connected to
+}
+
+// taken reports whether the program has ended because its port was taken. It must not have ended for another reason.
+func (s *server) taken(t *testing.T) bool {
+	t.Helper()
+	if s.alive() {
+		return false
+	}
+	require.Contains(t, s.log.String(), "address already in use", "%s ended before it was ready", s.name)
 	return true
 }
 
@@ -170,7 +178,7 @@ func dial(t *testing.T, address string, options ...grpc.DialOption) *grpc.Client
 // serving asks the standard health service.
 func (s *server) serving(t *testing.T) bool {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	r, err := s.health.Check(ctx, &healthpb.HealthCheckRequest{})
 	return err == nil && r.GetStatus() == healthpb.HealthCheckResponse_SERVING
@@ -205,11 +213,12 @@ func freeAddress(t *testing.T) string {
 	return ""
 }
 
-// undated is a context without a deadline that guards against a hang: a broken stream waits as long as its scheduler says.
+// undated is a context without a deadline that guards against a hang: a broken stream waits as long as its scheduler says. The guard
+// is that of a stream that stands while a test waits for several things, each with a guard of its own.
 func undated(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	guard := time.AfterFunc(hang, cancel)
+	guard := time.AfterFunc(3*hang, cancel)
 	t.Cleanup(func() { guard.Stop(); cancel() })
 	return ctx
 }
@@ -318,10 +327,13 @@ func (s *server) untilIdle(t *testing.T) {
 // untilEmpty waits until a worker's device holds nothing.
 func (s *server) untilEmpty(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	for deadline := time.Now().Add(hang); ; time.Sleep(10 * time.Millisecond) {
 		d := s.report(t).GetDevice()
-		return d.GetBytesWeights()+d.GetBytesKv()+d.GetBytesWorkspace() == 0
-	}, hang, 10*time.Millisecond, "the ledger of %s is not back to zero", s.name)
+		if d.GetBytesWeights()+d.GetBytesKv()+d.GetBytesWorkspace() == 0 {
+			return
+		}
+		require.True(t, time.Now().Before(deadline), "the ledger of %s is not back to zero: %v", s.name, d)
+	}
 }
 
 // readiness follows what the standard health service says of a server until it is NOT_SERVING.

@@ -12,9 +12,8 @@ import (
 
 func TestAProgramThatCannotStartSaysWhyAndExits(t *testing.T) {
 	t.Parallel()
-	taken := freeAddress(t)
-	holder := &server{binary: schedulerBinary, args: []string{"--workers", freeAddress(t)}, address: taken}
-	require.True(t, holder.start(t))
+	holder := serve(t, schedulerBinary, "--workers", freeAddress(t))
+	taken := holder.address
 	cases := map[string]struct {
 		binary string
 		args   []string

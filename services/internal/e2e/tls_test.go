@@ -192,6 +192,7 @@ func TestNoMethodAnswersWhoMayNotCall(t *testing.T) {
 	wary := launch(t, schedulerBinary, append(g.serving("scheduler"), "--listen", freeAddress(t), "--workers", w.address,
 		"--tls-ca", g.ca.File, "--tls-server-san", "uri:spiffe://example.org/other")...)
 	require.Eventually(t, func() bool { return strings.Contains(wary.log.String(), "--tls-server-san allows none of them") }, hang, 10*time.Millisecond)
+	g.scheduler.untilServed(t, long, 1)
 	good(t, g.scheduler, long)
 }
 

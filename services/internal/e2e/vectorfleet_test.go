@@ -33,7 +33,9 @@ func vectorRows(n, d int) []byte {
 func putOn(ctx context.Context, t *testing.T, s *server, h *pb.PutCodebookHeader, body []byte) (*pb.PutCodebookResponse, error) {
 	t.Helper()
 	stream, err := pb.NewVectorServiceClient(s.conn).PutCodebook(ctx)
-	require.NoError(t, err)
+	if err != nil {
+		return nil, err
+	}
 	_ = stream.Send(&pb.PutCodebookRequest{Event: &pb.PutCodebookRequest_Header{Header: h}})
 	for len(body) > 0 {
 		n := min(1000, len(body))
