@@ -156,10 +156,18 @@ func TestWhoMayNotConnectIsRefusedWithTheRightCodeAndOneLine(t *testing.T) {
 		"a server without TLS": {transport.Flags{}, client(ca, "dns:a"), codes.Unavailable, "first record does not look like a TLS handshake", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address, log := serve(t, tc.server)
-			conn := dial(t, address, tc.client)
-			err := ask(t, conn)
-			require.NoError(t, conn.Close())
+			var log *lines
+			var err error
+			// A server waits a second for who is refused to read why: where the machine stopped this process for as long, it is asked again.
+			for again := true; again; {
+				stop := rpctest.WatchStalls()
+				var address string
+				address, log = serve(t, tc.server)
+				conn := dial(t, address, tc.client)
+				err = ask(t, conn)
+				require.NoError(t, conn.Close())
+				again = stop() > time.Second/2 && err != nil && !strings.Contains(err.Error(), tc.says)
+			}
 			require.Equal(t, tc.code, status.Code(err), "%v", err)
 			if tc.says != "" {
 				require.ErrorContains(t, err, tc.says)
