@@ -66,7 +66,9 @@ func TestAKilledWorkerEndsItsStreamsAndTheNextRequestIsServedWhenItIsBack(t *tes
 
 func TestWhenOneOfTwoWorkersIsKilledItsStreamsAndRequestsGoToTheOtherAtOnce(t *testing.T) {
 	t.Parallel()
-	dies, lives := startWorker(t, "dies", paced...), startWorker(t, "lives", paced...)
+	// Of steps so long that no stream has filled its client's window when the last one begins: one that stands still counts for less.
+	steps := []string{"--device", "sim:step=10ms,prefill=0s,decode=0s", "--load", long}
+	dies, lives := startWorker(t, "dies", steps...), startWorker(t, "lives", steps...)
 	s := startScheduler(t, []*server{dies, lives})
 	s.untilServed(t, long, 2)
 	calls, begun := beginAll(t, s, 8, endless), 0
@@ -96,7 +98,7 @@ func TestWhenOneOfTwoWorkersIsKilledItsStreamsAndRequestsGoToTheOtherAtOnce(t *t
 func TestAFrozenWorkerIsNoticedAndComesBack(t *testing.T) {
 	t.Parallel()
 	w := startWorker(t, "w1", paced...)
-	// Longer than its machine may stop the worker: no other one is there for what comes before the test freezes it.
+	// Longer than a busy machine stops the worker: no other one is there for what comes before the test freezes it.
 	s := startScheduler(t, []*server{w}, slices.Concat(impatient, []string{"--stale", "8s"})...)
 	s.untilServed(t, long, 1)
 	calls := beginAll(t, s, 8, endless)
