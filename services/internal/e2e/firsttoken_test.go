@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,23 +30,14 @@ func documented(t *testing.T, page, heading string) (commands []string) {
 	return commands[2:]
 }
 
-// freePort is one of this machine that nobody listened on a moment ago.
-func freePort(t *testing.T) string {
-	t.Helper()
-	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, lis.Close()) }()
-	return lis.Addr().String()
-}
-
-// The commands of docs/security.md are run as they stand, but for the ports, which others on this machine may have.
-func TestTheDocumentedCommandsLeadToATokenOverMutualTLSWithAKey(t *testing.T) {
+// The commands of docs/security.md are run as they stand, but on sockets of the test's own: others on this machine may have the ports.
+func TestTheDocumentedCommandsLeadToAToken(t *testing.T) {
 	dir, bin := t.TempDir(), t.TempDir()
 	for name, path := range map[string]string{"millrace": clientBinary, "millrace-worker": workerBinary, "millrace-scheduler": schedulerBinary} {
 		require.NoError(t, os.Symlink(path, filepath.Join(bin, name)))
 	}
 	require.NoError(t, os.Symlink(modelsDir, filepath.Join(dir, "models")))
-	worker, scheduler := freePort(t), freePort(t)
+	worker, scheduler := "unix:"+filepath.Join(bin, "worker"), "unix:"+filepath.Join(bin, "scheduler")
 	script := strings.Join(documented(t, "security.md", "From a clone to a first token over mutual TLS, with a key"), "\n")
 	script = strings.NewReplacer("127.0.0.1:7071", worker, "millrace-worker ", "millrace-worker --listen "+worker+" ",
 		"millrace-scheduler ", "millrace-scheduler --listen "+scheduler+" ").Replace(script)
