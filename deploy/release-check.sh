@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Proves a release: made twice, from two clones in folders of different names, it has the same bytes; lintian finds nothing in the
-# package; its units are well-formed; pip installs the wheel, which streams from the release's own programs; and where a Docker engine
-# answers, a clean container installs the package and gets a first token.
+# package; its units are well-formed, and run under systemd; pip installs the wheel, which streams from the release's own programs; and
+# where a Docker engine answers, a clean container installs the package and gets a first token.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,6 +36,13 @@ if command -v systemd-analyze > /dev/null; then
   done
 else
   say 'skipped: systemd-analyze is not installed'
+fi
+
+if [[ $EUID == 0 ]] && command -v systemd-nspawn > /dev/null && command -v debootstrap > /dev/null; then
+  say 'the package under a running systemd'
+  deploy/package/units-check.sh "$package"
+else
+  say 'skipped: needs root, systemd-container and debootstrap'
 fi
 
 say 'tests of the tools'

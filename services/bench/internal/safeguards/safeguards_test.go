@@ -26,10 +26,11 @@ func config(path string) Config {
 
 func TestEveryRowIsRunAndHeldAgainstBare(t *testing.T) {
 	rpctest.NoLeaks(t)
-	t.Setenv("TMPDIR", t.TempDir())
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
 	report, err := Run(t.Context(), config(simfleettest.Use(t, simfleettest.Ignorant)), func(string, ...any) {})
 	require.NoError(t, err)
-	left, err := filepath.Glob(filepath.Join(os.TempDir(), "*"))
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
 	require.NoError(t, err)
 	require.Empty(t, left, "keys and certificates are gone")
 	require.Len(t, report.Rows, len(names))

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Proves the package's units under a running systemd: boots a minimal Debian in a container of systemd-nspawn, installs the .deb given as
+# the first argument there, starts both services, streams, kills the worker, which comes back, and stops them well. Run as root, with
+# systemd-container and debootstrap installed.
+set -euo pipefail
+
+package=$1
+work=$(mktemp -d)
+memory=
+cleanup() {
+  [[ -z $memory ]] || umount "$memory"
+  rm -rf --one-file-system "$work"
+}
+trap cleanup EXIT
+
+debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,libstdc++6 bookworm "$work/root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} > "$work/debootstrap.log" 2>&1 ||
+  { tail -n 20 "$work/debootstrap.log" >&2; exit 1; }
+cp "$package" "$work/root/millrace.deb"
+mkdir "$work/out"
+
+cat > "$work/root/check.sh" << 'CHECK'
+#!/bin/sh
+exec > /out/log 2>&1
+set -eu
+trap 'systemctl --no-pager status "millrace-*" || true; journalctl --no-pager -n 50 || true' EXIT
+story() {
+  for _ in $(seq 60); do
+    millrace generate -m stories 'Once upon a time' --max-tokens 20 --temperature 0 && return
+    sleep 1
+  done
+  return 1
+}
+dpkg -i /millrace.deb
+if systemctl is-enabled millrace-worker millrace-scheduler; then exit 1; fi # whoever installs them says when they start
+systemctl start millrace-worker millrace-scheduler
+systemctl is-active millrace-worker millrace-scheduler
+test "$(stat -c %u "/proc/$(systemctl show -P MainPID millrace-worker)")" -ge 61184 # of the users that systemd makes
+story
+systemctl kill --signal=KILL millrace-worker
+for _ in $(seq 60); do
+  test "$(systemctl show -P NRestarts millrace-worker)" = 1 && systemctl is-active --quiet millrace-worker && break
+  sleep 1
+done
+test "$(systemctl show -P NRestarts millrace-worker)" = 1
+story
+systemctl stop millrace-scheduler millrace-worker
+test "$(systemctl show -P Result millrace-scheduler millrace-worker | tr -d '\n')" = successsuccess
+dpkg --purge millrace
+if systemctl cat millrace-worker; then exit 1; fi
+trap - EXIT
+echo units are well
+CHECK
+cat > "$work/root/etc/systemd/system/check.service" << 'UNIT'
+[Unit]
+After=multi-user.target
+[Service]
+Type=oneshot
+ExecStart=/bin/sh /check.sh
+ExecStopPost=/bin/systemctl --no-block poweroff
+[Install]
+WantedBy=multi-user.target
+UNIT
+ln -s ../check.service "$work/root/etc/systemd/system/multi-user.target.wants/check.service"
+
+# systemd-nspawn keeps a folder there that must lie in memory, as all of /run does under a systemd of the host's own.
+mkdir -p /run/systemd/nspawn
+if [[ $(stat -f -c %T /run/systemd/nspawn) != tmpfs ]]; then
+  mount -t tmpfs tmpfs /run/systemd/nspawn && memory=/run/systemd/nspawn
+fi
+timeout 600 systemd-nspawn --boot --directory="$work/root" --register=no --keep-unit --private-network --bind="$work/out:/out" --console=pipe \
+  < /dev/null > "$work/boot.log" 2>&1 || { tail -n 40 "$work/boot.log" >&2; exit 1; }
+cat "$work/out/log"
+[[ $(tail -n 1 "$work/out/log") == 'units are well' ]]
