@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "error.h"
+#include "structs.h"
 
 namespace mr::cpu {
 namespace {
@@ -34,10 +34,7 @@ std::vector<int32_t> copy_ids(const char* where, const char* field, const int32_
 }  // namespace
 
 SlotParams SlotParams::copy(const mr_slot_params& params, int32_t vocab, int32_t max_top_n, const char* where) {
-  if (params.struct_size < sizeof(size_t) + sizeof(uint64_t))
-    fail(MR_INVALID_ARGUMENT, "%s: struct_size of the slot parameters is %zu", where, params.struct_size);
-  mr_slot_params p{};
-  std::memcpy(&p, &params, std::min(params.struct_size, sizeof p));
+  const mr_slot_params p = read_struct(&params, "mr_slot_params");
   constexpr float huge = std::numeric_limits<float>::max();
   constexpr int64_t many = INT32_MAX;
   check_int(where, "output_index", p.output_index, 0, many);
