@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "runner_config.h"
+
 namespace mr::cpu {
 
 KvLayout KvCache::layout(const mr_model_desc& model, const mr_runner_config& config) {
@@ -16,7 +18,7 @@ KvCache::KvCache(Ledger& ledger, const mr_model_desc& model, const mr_runner_con
     : layout_(layout(model, config)),
       layers_(model.layers),
       plane_(static_cast<uint64_t>(config.kv_blocks) * static_cast<uint64_t>(layout_.block_stride())),
-      memory_(ledger.allocate(2 * static_cast<uint64_t>(layers_) * plane_, MR_PURPOSE_KV, false)) {}
+      memory_(ledger.allocate(pool_bytes(config, bytes_per_block(model, config)), MR_PURPOSE_KV, false)) {}
 
 void KvCache::copy_block(int32_t src, int32_t dst) {
   if (src == dst) return;

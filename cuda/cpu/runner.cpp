@@ -179,7 +179,7 @@ void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_
   check_own(config);
   const uint64_t block = KvCache::bytes_per_block(model.desc(), config);
   out->bytes_per_block = out->host_bytes_per_block = block;
-  out->kv_bytes = block * static_cast<uint64_t>(config.kv_blocks);
+  out->kv_bytes = pool_bytes(config, block);
   out->workspace_bytes = StepWorkspace(model, config, model.device()->threads.size(), nullptr).bytes;
 }
 

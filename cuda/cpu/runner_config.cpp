@@ -30,4 +30,12 @@ void check_config(const mr_runner_config& c) {
   check_field("host_blocks", c.host_blocks, 0, INT32_MAX);
 }
 
+uint64_t pool_bytes(const mr_runner_config& c, uint64_t block_bytes) {
+  uint64_t bytes = 0;
+  if (__builtin_mul_overflow(static_cast<uint64_t>(c.kv_blocks), block_bytes, &bytes))
+    fail(MR_RESOURCE_EXHAUSTED, "runner configuration: %d kv_blocks of %llu bytes are beyond any memory", c.kv_blocks,
+         static_cast<unsigned long long>(block_bytes));
+  return bytes;
+}
+
 }  // namespace mr::cpu

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/runner_config.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/linear/repack.h"
@@ -25,7 +26,7 @@ void* act_row(void* base, int64_t row, int64_t stride) {
 
 Forward::Forward(std::shared_ptr<const Model> model, const mr_runner_config& config, const Sizes& sizes)
     : model_(std::move(model)), desc_(model_->desc()), config_(config), sizes_(sizes),
-      kv_(model_->device()->ledger.allocate(sizes.kv_block_bytes * static_cast<uint64_t>(config.kv_blocks), MR_PURPOSE_KV)),
+      kv_(model_->device()->ledger.allocate(cpu::pool_bytes(config, sizes.kv_block_bytes), MR_PURPOSE_KV)),
       memory_(model_->device()->ledger.allocate(Workspace(*model_, config, sizes, nullptr).bytes, MR_PURPOSE_WORKSPACE)),
       space_(*model_, config, sizes, memory_.data()),
       plane_(static_cast<uint64_t>(config.kv_blocks) * static_cast<uint64_t>(sizes.kv.block_bytes())) {

@@ -319,7 +319,7 @@ void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_
   cpu::check_config(config);
   const Sizes sizes(model.desc(), config);
   out->bytes_per_block = sizes.kv_block_bytes;
-  out->kv_bytes = sizes.kv_block_bytes * static_cast<uint64_t>(config.kv_blocks);
+  out->kv_bytes = cpu::pool_bytes(config, sizes.kv_block_bytes);
   out->workspace_bytes = Workspace(model, config, sizes, nullptr).bytes;
   out->host_bytes_per_block = sizes.kv_block_bytes;
   // The products with the fewest rows, which are as many as the model is wide, are the hardest to fill the device with.
