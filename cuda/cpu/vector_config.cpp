@@ -77,7 +77,7 @@ void check_trainer(const mr_trainer_config& c) {
       fail(MR_INVALID_ARGUMENT, "init is %d: an inner product is no distance to spread codewords by, want 0 (random) or 3 (given)",
            c.init);
   }
-  check_field("max_iterations", c.max_iterations, 0, 1'000'000);
+  check_field("max_iterations", c.max_iterations, 0, kMostIterations);
   check_field("stable_iterations", c.stable_iterations, 1, 1'000'000);
   check_field("min_changes", c.min_changes, -1, INT64_MAX);
   if (c.energy_tolerance != -1)
