@@ -29,8 +29,10 @@ CPU_WORKERS ?=
 RIG ?=
 # Base of the GPU workers' image; empty: ubuntu:24.04.
 CUDA_BASE_IMAGE ?=
-# How long each fuzz target runs.
-FUZZTIME ?= 30s
+# How long each fuzz target runs: seconds, minutes or hours.
+FUZZTIME ?= 5m
+# Which of them run: a regular expression of their names.
+FUZZ ?= .
 # What make bench measures.
 BENCH ?= engine
 # Flags of make chaos.
@@ -167,14 +169,39 @@ chart-check: $(GOLANGCI_LINT) ## Render the Helm chart for every example, decode
 test-xds: ## Run the tests of clients that ask a control plane for their servers
 	@$(GO) test -tags xds -timeout $(TEST_TIMEOUT) -run 'ControlPlane' ./services/internal/e2e
 
+# libFuzzer's runtime, which comes with clang; empty: there is none, or FUZZ wants none.
+LIBFUZZER := $(shell [[ engine_abi =~ $(FUZZ) ]] && \
+	ls "$$(clang -print-runtime-dir 2>/dev/null)"/libclang_rt.fuzzer{-$$(uname -m),}.a 2>/dev/null | head -1)
+# The engine as the fuzzer sees it: checked by ASan and UBSan, and watched at every edge. g++ compiles it, since the engine is
+# written with g++'s vectors and pragmas, and libFuzzer is linked to that.
+FUZZ_FLAGS := -std=c++17 -O0 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
+	-Icuda/cpu -Icuda/include
+FUZZ_OBJECTS := $(patsubst cuda/cpu/%.cpp,build/fuzz/%.o,$(wildcard cuda/cpu/*.cpp))
+
+build/fuzz/%.o: cuda/cpu/%.cpp $(wildcard cuda/cpu/*.h cuda/cpu/*.inl cuda/include/millrace/*.h)
+	@mkdir -p $(@D)
+	g++ $(FUZZ_FLAGS) -w -fsanitize-coverage=trace-pc,trace-cmp -c -o $@ $<
+
+build/fuzz/engine_abi: cuda/cpu/fuzz/engine_abi_fuzz.cpp $(wildcard cuda/cpu/fuzz/*.h) $(FUZZ_OBJECTS)
+	@g++ $(FUZZ_FLAGS) -Wl,--wrap=__sanitizer_cov_trace_pc -o $@ $< $(FUZZ_OBJECTS) $(LIBFUZZER) -lpthread
+
 .PHONY: fuzz
-fuzz: ## Run each fuzz target for FUZZTIME (30s)
+fuzz: $(if $(LIBFUZZER),build/fuzz/engine_abi) ## Run each fuzz target for FUZZTIME (5m), the engine's C ABI too where clang is; FUZZ=REGEX chooses
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do
 		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file"); do
+			[[ $$target =~ $(FUZZ) ]] || continue
 			echo "$$(dirname "$$file") $$target"
 			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")"
 		done
 	done
+	[[ engine_abi =~ $(FUZZ) ]] || exit 0
+	[[ -n '$(LIBFUZZER)' ]] || { echo 'engine_abi is left out: it needs clang with its libFuzzer' >&2; exit 0; }
+	mkdir -p build/fuzz/corpus
+	cd cuda/cpu
+	seconds=$$(sed 's/h/*3600+/; s/m/*60+/; s/s/+/' <<<'$(FUZZTIME)')
+	echo 'cuda/cpu engine_abi'
+	$(CURDIR)/build/fuzz/engine_abi -max_total_time=$$(($${seconds}0)) -max_len=1024 -timeout=60 -artifact_prefix=fuzz/testdata/ \
+		$(CURDIR)/build/fuzz/corpus fuzz/testdata
 
 .PHONY: bench
 bench: build ## Measure the engine against this machine's roofs; BENCH="load ..." chooses another benchmark

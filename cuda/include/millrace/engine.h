@@ -2,7 +2,8 @@
  *
  * Version    mr_engine_api(MR_ABI_MAJOR) returns a table of function pointers, or NULL when the library does not speak
  *            that major version. Within a major version the table and every struct only grow at the end; struct_size,
- *            their first member, says how much of one the other side knows. Missing members read as zero.
+ *            their first member, says how much of one the other side knows: whole members. Missing members read as zero. The
+ *            same holds for the strides of arrays.
  * Errors     A function that can fail returns mr_error*: NULL is success, anything else belongs to the caller and is
  *            freed by error_destroy. There is no last-error state: callers may change threads between calls.
  * Ownership  An out-pointer to a handle belongs to the caller and is given back to the matching *_close, *_free or
