@@ -288,7 +288,8 @@ void StepChecker::take_samples(const mr_step& step, StepPlan& plan) {
     if (r.position < 0 || r.position > context_)
       fail(MR_INVALID_ARGUMENT, "sample row %d: position is %d, wanted 0 .. %d", i, r.position, context_);
     if (r.mask_offset != -1) {
-      if (r.mask_offset < 0 || step.mask_words < words || (step.masks == nullptr && !plan.masks_late) || r.mask_offset > step.mask_words - words)
+      if (r.mask_offset < 0 || step.mask_words < words || (step.masks == nullptr && !plan.masks_late) ||
+          r.mask_offset > step.mask_words - words)
         fail(MR_INVALID_ARGUMENT, "sample row %d: mask %d + %lld lies outside the step's %lld mask words", i,
              r.mask_offset, static_cast<long long>(words), static_cast<long long>(step.mask_words));
       if (plan.masks.empty() && !plan.masks_late)  // rows may share one

@@ -9,7 +9,7 @@
 namespace mr::cpu {
 
 constexpr uint64_t kMostRows = uint64_t{1} << 40;  // of one encode or decode: keeps the arithmetic from overflowing
-constexpr int64_t kMostIterations = 1'000'000;         // of a training
+constexpr int64_t kMostIterations = 1'000'000;    // of a training
 
 // Bytes of one element of MR_VECTOR_*.
 constexpr uint64_t element_size(int32_t type) {

@@ -40,7 +40,8 @@ inline StateHeader read_state_header(const mr_trainer_config& c, const void* sta
   if (size != want)
     fail(MR_INVALID_ARGUMENT, "a state of %llu bytes: this configuration's has %llu", static_cast<unsigned long long>(size),
          static_cast<unsigned long long>(want));
-  if (h.iteration < 0 || h.iteration > kMostIterations || h.stable < 0 || h.stable > h.iteration || !is_finite(h.energy) || !(h.temperature >= 0 && h.temperature <= 1))
+  if (h.iteration < 0 || h.iteration > kMostIterations || h.stable < 0 || h.stable > h.iteration || !is_finite(h.energy) ||
+      !(h.temperature >= 0 && h.temperature <= 1))
     fail(MR_INVALID_ARGUMENT, "a state with iteration %lld, %lld stable rounds, energy %g and temperature %g",
          static_cast<long long>(h.iteration), static_cast<long long>(h.stable), h.energy, h.temperature);
   return h;
