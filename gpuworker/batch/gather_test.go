@@ -156,6 +156,7 @@ func TestAPromptThatNobodyFollowsGoesAtOnce(t *testing.T) {
 			run(t, l, Request{Prompt: prompt(5, 2), MaxTokens: 1, PromptTopN: -1, Bypass: true})
 			require.LessOrEqual(t, time.Since(begin), 3*time.Millisecond)
 		}
+		synctest.Wait() // until the last one's place is given back
 		require.Equal(t, 1, l.Stats().Running, "another decodes all the while")
 	})
 }
