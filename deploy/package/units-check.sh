@@ -16,6 +16,7 @@ trap cleanup EXIT
 debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,libstdc++6 bookworm "$work/root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} > "$work/debootstrap.log" 2>&1 ||
   { tail -n 20 "$work/debootstrap.log" >&2; exit 1; }
 cp "$package" "$work/root/millrace.deb"
+echo '127.0.0.1 localhost' > "$work/root/etc/hosts" # which every installed system has
 mkdir "$work/out"
 
 cat > "$work/root/check.sh" << 'CHECK'
