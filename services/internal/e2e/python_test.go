@@ -36,12 +36,12 @@ func python(t *testing.T) (command, env []string) {
 	}
 	env = append(os.Environ(), "PYTHONPATH="+stubs, "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := generate.CombinedOutput(); err != nil {
-		t.Skipf("no stubs can be made here, which CI's packages protobuf-compiler-grpc and libprotobuf-dev can: %v: %s", err, out)
+		t.Skipf("no stubs can be made here: apt install protobuf-compiler-grpc libprotobuf-dev: %v: %s", err, out)
 	}
 	load := exec.Command(interpreter, "-c", "import millrace.v1.inference_pb2_grpc")
 	load.Env = env
 	if out, err := load.CombinedOutput(); err != nil {
-		t.Skipf("the python3-protobuf here does not take the stubs of this protoc; those of one Debian do: %v: %s", err, out)
+		t.Skipf("the protobuf of this Python does not take the stubs of this protoc: apt install python3-grpcio protobuf-compiler, which are of one Debian: %v: %s", err, out)
 	}
 	return []string{interpreter, filepath.Join(root, "examples", "python", "story.py")}, env
 }

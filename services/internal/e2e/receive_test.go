@@ -35,7 +35,7 @@ func serveWithin(t *testing.T, bytes int, binary string, args ...string) *server
 
 func TestManyLargeRequestsAtOnceNeedNotTheirOwnMemoryAndDelayNoSmallOne(t *testing.T) {
 	if raced {
-		t.Skip("the race detector takes memory of its own, which the bound of this test would count")
+		t.Skip("the race detector takes memory of its own, which the bound of this test would count: run it without -race, as CI does besides")
 	}
 	t.Parallel()
 	const requests, size, memory = 90, 16 << 20, 1200 << 20

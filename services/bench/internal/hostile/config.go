@@ -9,8 +9,8 @@ import (
 
 // Config of a run.
 type Config struct {
-	Scheduler, Worker string        // paths of the programs
-	Self              string        // path of the program that has Peer and Burn as commands
+	Scheduler, Worker string        `json:"-"` // paths of the programs, which say nothing of what was measured
+	Self              string        `json:"-"` // path of the program that has Peer and Burn as commands
 	Connections       int           // hostile ones, in each round
 	Rate              float64       // of them a second
 	From              string        // address that they come from

@@ -10,7 +10,7 @@ import (
 
 // Config of a run.
 type Config struct {
-	Scheduler, Worker string        // paths of the programs
+	Scheduler, Worker string        `json:"-"` // paths of the programs, which say nothing of what was measured
 	Model             string        // file of the model; empty: a small one without text
 	Requests          int           // large ones, at once
 	Bytes             int           // of each
