@@ -12,8 +12,8 @@
 namespace mr::cuda {
 namespace {
 
-SearchKernel kernel_of(const SearchForm& f, SearchPass pass, bool hopper) {
-  return f.half ? search_kernel_f16(pass, f.chunks == 1, hopper) : search_kernel_bf16(pass, f.chunks == 1, hopper);
+SearchKernel kernel_of(const SearchForm& f, SearchPass pass, bool hopper, bool pieces) {
+  return f.half ? search_kernel_f16(pass, f.chunks == 1, hopper, pieces) : search_kernel_bf16(pass, f.chunks == 1, hopper);
 }
 
 int32_t bytes_of(const SearchForm& f, SearchPass pass) { return f.shared_bytes + (pass == SearchPass::kSettle ? kSearchLists : 0); }
@@ -37,8 +37,9 @@ Search::Search(const SearchShape& shape, int device, void* memory) : shape_(shap
   // A kernel serves forms and searches of many sizes, so that each of them allows it the most that any asks.
   for (const SearchForm* f : {&plan.plain, &plan.moved})
     for (const SearchPass pass : {fast_pass(plan), SearchPass::kSettle})
-      CUDA_CHECK(cudaFuncSetAttribute(kernel_of(*f, pass, plan.hopper).function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      plan.most_shared));
+      for (const bool pieces : {false, true})
+        CUDA_CHECK(cudaFuncSetAttribute(kernel_of(*f, pass, plan.hopper, pieces).function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        plan.most_shared));
 }
 
 void Search::prepare(const float* codewords, const Stream& on) {
@@ -62,6 +63,9 @@ void Search::nearest(const void* rows, int64_t count, uint32_t* ids, double* dis
   p.radius = reinterpret_cast<const float*>(memory_ + plan.memory.radius);
   p.listed = reinterpret_cast<uint32_t*>(memory_ + plan.memory.listed);
   p.list = reinterpret_cast<uint32_t*>(memory_ + plan.memory.list);
+  p.arrived = p.listed + shape_.spaces;
+  p.least = reinterpret_cast<double*>(memory_ + plan.memory.least);
+  p.least_ids = reinterpret_cast<uint32_t*>(memory_ + plan.memory.least_ids);
   p.limits = reinterpret_cast<float*>(memory_ + plan.memory.limits);
   p.codewords = codewords_;
   p.rows = rows;
@@ -80,16 +84,17 @@ void Search::nearest(const void* rows, int64_t count, uint32_t* ids, double* dis
   p.inner = inner;
   p.curve = static_cast<float>((inner ? 2 * g : g / (1 - g)) * (1 + 0x1p-10));
   p.narrow = static_cast<float>(rounded / (1 - rounded) * (1 + 0x1p-10));
-  CUDA_CHECK(cudaMemsetAsync(p.listed, 0, static_cast<size_t>(shape_.spaces) * 4, on.stream));
+  CUDA_CHECK(cudaMemsetAsync(p.listed, 0, listed_bytes(shape_.spaces, plan.processors), on.stream));
   const int64_t tiles = (count + kSearchTile - 1) / kSearchTile * shape_.spaces;
   for (const SearchPass pass : {fast_pass(plan), SearchPass::kSettle})
     for (uint32_t moved = 0; moved < 2; ++moved) {
       if (!(moved ? plan.may_move : plan.may_be_plain)) continue;
       p.form = moved ? plan.moved : plan.plain;
       p.moved = moved;
-      const SearchKernel kernel = kernel_of(p.form, pass, plan.hopper);
+      const SearchKernel kernel = kernel_of(p.form, pass, plan.hopper, p.vector_rows);
+      const int64_t blocks = pass == SearchPass::kSettle ? plan.processors : std::min<int64_t>(tiles, plan.processors);
       void* arguments[] = {&p};
-      CUDA_CHECK(cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(std::min<int64_t>(tiles, plan.processors))),
+      CUDA_CHECK(cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(blocks)),
                                   dim3(static_cast<unsigned>(kernel.threads)), arguments, static_cast<size_t>(bytes_of(p.form, pass)),
                                   on.stream));
     }

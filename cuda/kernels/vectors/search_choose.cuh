@@ -49,10 +49,10 @@ __device__ __forceinline__ void take_scores(const float (&sums)[kSearchSums], in
 
 // The codeword of the best, or the first of its four: the others are 1, 8 and 9 further on.
 template <bool fine>
-__device__ __forceinline__ int64_t codeword_of(const Leader& leader, int32_t lane) {
+__device__ __forceinline__ int32_t codeword_of(const Leader& leader, int32_t lane) {
   const int32_t i = static_cast<int32_t>(__float_as_uint(leader.best) & kPlaceMask<fine>);
   const int32_t column = (fine ? i / 2 * 8 + i % 2 : i * 16) + 2 * (lane % 4);
-  return int64_t{leader.tile} * kSearchWide + column;
+  return leader.tile * kSearchWide + column;
 }
 
 // Of a margin what the row does not change.
@@ -100,9 +100,12 @@ __device__ __forceinline__ int32_t decide_quad(const SearchParams& p, float valu
 }
 
 // |x - c|^2, or -x.c, in float32, of two rows and a codeword each.
-__device__ __forceinline__ void narrow_scores(const SearchParams& p, const int64_t (&rows)[2], const float* const (&codewords)[2],
+__device__ __forceinline__ void narrow_scores(const SearchParams& p, int64_t space, const int64_t (&numbers)[2], const int64_t (&ids)[2],
                                               float (&values)[2]) {
   const bool vector = p.width % 8 == 0;
+  const int64_t rows[2] = {numbers[0] * p.row_stride + space * p.width, numbers[1] * p.row_stride + space * p.width};
+  const float* const codewords[2] = {p.codewords + (space * p.codewords_each + ids[0]) * p.width,
+                                     p.codewords + (space * p.codewords_each + ids[1]) * p.width};
   values[0] = values[1] = 0;
 #pragma unroll 1
   for (int64_t j = 0; j < p.width; j += 8) {
@@ -132,14 +135,12 @@ __device__ __forceinline__ void narrow_scores(const SearchParams& p, const int64
 }
 
 // Ends a tile of rows: writes ids, and lists the rows that have more than one candidate. first: number of the warp's first row,
-// many: of the rows there are.
-template <bool fine>
-__device__ __forceinline__ void choose(const SearchParams& p, int64_t space, int64_t first, int64_t many, const float* squares,
-                                       Leader (&leaders)[2], int32_t lane) {
-  const Reach reach(p, space);
-  int64_t id[2];
-  float margins[2], lengths[2];
-  bool sure[2];
+// many: of the rows there are, squares: of the thread's two rows. narrow(rows, codewords, values) gives float32 scores of two rows
+// and a codeword each, all by their numbers.
+template <bool fine, class Narrow>
+__device__ __forceinline__ void choose(const SearchParams& p, const Reach& reach, int64_t space, int64_t first, int64_t many,
+                                       const float (&squares)[2], Leader (&leaders)[2], const Narrow& narrow, int32_t lane) {
+  int32_t id[2], who[2] = {0, 0};
 #pragma unroll
   for (int32_t h = 0; h < 2; ++h) {
     Leader& l = leaders[h];
@@ -147,57 +148,51 @@ __device__ __forceinline__ void choose(const SearchParams& p, int64_t space, int
 #pragma unroll
     for (int32_t across = 1; across < 4; across *= 2) {
       const float best2 = __shfl_xor_sync(0xffffffffu, l.best, across), second2 = __shfl_xor_sync(0xffffffffu, l.second, across);
-      const int32_t id2 = __shfl_xor_sync(0xffffffffu, static_cast<int32_t>(id[h]), across);
+      const int32_t id2 = __shfl_xor_sync(0xffffffffu, id[h], across);
       l.second = fmaxf(fmaxf(l.second, second2), fminf(l.best, best2));
       if (best2 > l.best || (best2 == l.best && id2 < id[h])) {
         l.best = best2;
         id[h] = id2;
       }
     }
-    lengths[h] = Reach::length(squares[lane / 4 + 8 * h]);
-    margins[h] = reach.margin(p, lengths[h]);
-    sure[h] = l.best - l.second > margins[h];
   }
   if constexpr (!fine) {
     // Each lane of the quad has one of the four codewords.
     const int32_t mine = (lane & 1) + (lane & 2) * 4;
-    int64_t rows[2];
-    const float* codewords[2];
+    int64_t rows[2], codewords[2];
     bool there[2];
     float values[2];
 #pragma unroll
     for (int32_t h = 0; h < 2; ++h) {
-      const int64_t row = first + lane / 4 + 8 * h, at = row < many ? row : many - 1;
+      const int64_t row = first + lane / 4 + 8 * h;
       there[h] = id[h] + mine < p.codewords_each;
-      rows[h] = at * p.row_stride + space * p.width;
-      codewords[h] = p.codewords + (space * p.codewords_each + (there[h] ? id[h] + mine : 0)) * p.width;
+      rows[h] = row < many ? row : many - 1;
+      codewords[h] = there[h] ? id[h] + mine : 0;
     }
-    narrow_scores(p, rows, codewords, values);
+    narrow(rows, codewords, values);
 #pragma unroll
     for (int32_t h = 0; h < 2; ++h) {
-      const float slack = 2.0625f * p.narrow * lengths[h] * reach.radius + 0x1p-100f;
-      const int32_t who = decide_quad(p, there[h] ? values[h] : __uint_as_float(0x7f800000u), slack, lane);
-      sure[h] = sure[h] && (who >= 0 || p.codewords_each == 1);
-      const int32_t chosen = who < 0 ? 0 : who;
-      id[h] += (chosen & 1) + (chosen & 2) * 4;
+      const float slack = 2.0625f * p.narrow * Reach::length(squares[h]) * reach.radius + 0x1p-100f;
+      who[h] = decide_quad(p, there[h] ? values[h] : __uint_as_float(0x7f800000u), slack, lane);
     }
   }
-#pragma unroll
-  for (int32_t h = 0; h < 2; ++h) {
-    const int64_t row = first + lane / 4 + 8 * h;
-    if (lane % 4 != 0 || row >= many) continue;
-    if (!sure[h] && p.codewords_each == 1) {
-      id[h] = 0;
-      sure[h] = true;
-    }
-    p.ids[space * p.stride + row] = id[h] < p.codewords_each ? static_cast<uint32_t>(id[h]) : 0u;
-    if (sure[h]) continue;
-    const uint32_t at = atomicAdd(p.listed + space, 1u);
-    float limit = leaders[h].best - margins[h];
-    limit = limit - fabsf(limit) * 0x1p-20f - 0x1p-140f;
-    p.list[space * p.most_rows + at] = static_cast<uint32_t>(row);
-    p.limits[space * p.most_rows + at] = limit == limit ? limit : -__uint_as_float(0x7f800000u);
-  }
+  // All four lanes of a quad know both rows: the first two end one each.
+  const bool second = lane % 2 != 0;
+  const int64_t row = first + lane / 4 + (second ? 8 : 0);
+  if (lane % 4 > 1 || row >= many) return;
+  const float best = second ? leaders[1].best : leaders[0].best, next = second ? leaders[1].second : leaders[0].second;
+  const float margin = reach.margin(p, Reach::length(second ? squares[1] : squares[0]));
+  const int32_t chosen = second ? who[1] : who[0];
+  int32_t found = second ? id[1] : id[0];
+  if (chosen > 0) found += (chosen & 1) + (chosen & 2) * 4;
+  const bool sure = p.codewords_each == 1 || (best - next > margin && chosen >= 0);
+  p.ids[space * p.stride + row] = found < p.codewords_each && p.codewords_each > 1 ? static_cast<uint32_t>(found) : 0u;
+  if (sure) return;
+  const uint32_t at = atomicAdd(p.listed + space, 1u);
+  float limit = best - margin;
+  limit = limit - fabsf(limit) * 0x1p-20f - 0x1p-140f;
+  p.list[space * p.most_rows + at] = static_cast<uint32_t>(row);
+  p.limits[space * p.most_rows + at] = limit == limit ? limit : -__uint_as_float(0x7f800000u);
 }
 
 }  // namespace mr::cuda

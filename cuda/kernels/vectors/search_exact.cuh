@@ -11,7 +11,7 @@ template <class F>
 __device__ __forceinline__ double octet_distance(const F& element, const float* codeword, int64_t width, bool inner) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 8;
   double sum = 0;
-#pragma unroll 4
+#pragma unroll 8
   for (int64_t j = lane; j < width; j += 8) {
     const double x = static_cast<double>(element(j)), c = static_cast<double>(codeword[j]);
     if (inner) {

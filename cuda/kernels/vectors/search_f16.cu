@@ -2,7 +2,15 @@
 
 namespace mr::cuda {
 
-SearchKernel search_kernel_f16(SearchPass pass, bool resident, bool hopper) {
+SearchKernel search_kernel_f16(SearchPass pass, bool resident, bool hopper, bool pieces) {
+#if MR_HOPPER
+  if (hopper && resident && pieces && pass != SearchPass::kSettle) {
+    return {pass == SearchPass::kFine ? reinterpret_cast<const void*>(&search_half<SearchPass::kFine>)
+                                      : reinterpret_cast<const void*>(&search_half<SearchPass::kGroups>),
+            kSearchThreads + 128};
+  }
+#endif
+  (void)pieces;
   return resident ? search_kernel_for<__half, true>(pass, hopper) : search_kernel_for<__half, false>(pass, hopper);
 }
 

@@ -5,10 +5,29 @@
 // there is no ring.
 #pragma once
 
+#include "kernels/vectors/search_half.cuh"
 #include "kernels/vectors/search_pass.h"
 #include "kernels/vectors/search_settle.cuh"
 
 namespace mr::cuda {
+
+template <SearchPass pass>
+using SearchWork = std::conditional_t<pass == SearchPass::kSettle, WorkOfListed, WorkOfAll>;
+
+// Lists of a warpgroup's places of a tile of listed rows; those without a row stand for the first one, and nothing is listed there.
+__device__ __forceinline__ void open_lists(const SearchParams& p, const WorkOfListed& work, const SearchLists& lists, int32_t group) {
+  named_barrier(1 + group, 128);  // the lists before are done with
+  const int32_t r = static_cast<int32_t>(threadIdx.x) % 128;
+  if (r < kSearchRows) {
+    const int32_t place = group * kSearchRows + r, i = row_at(place);
+    const bool there = i < work.rows();
+    const int64_t at = work.space * p.most_rows + work.first() + (there ? i : 0);
+    lists.counts[place] = 0;
+    lists.rows[place] = p.list[at];
+    lists.limits[place] = there ? p.limits[at] : -kNoScore;
+  }
+  named_barrier(1 + group, 128);
+}
 
 template <class E, SearchPass pass, bool resident, class Products>
 __device__ __forceinline__ void search_rows(const SearchParams& p, const SearchShared& s, Products& products) {
@@ -16,29 +35,19 @@ __device__ __forceinline__ void search_rows(const SearchParams& p, const SearchS
   const int32_t group = products.group, warp = products.warp, lane = products.lane;
   const SearchLists lists(s.lists);
   float* const squares = s.squares + group * kSearchRows;
-  const uint32_t blocks = s.rows + static_cast<uint32_t>(group) * s.row_bytes;
-  for (SearchTiles<listed> tiles(p); tiles.next();) {
-    const int64_t space = tiles.space, first = tiles.tile * kSearchTile + group * kSearchRows, behind = tiles.many - first;
-    const int32_t many = static_cast<int32_t>(behind < 0 ? 0 : behind < kSearchRows ? behind : kSearchRows);
+  const uint32_t blocks = s.rows + static_cast<uint32_t>(group) * s.group_bytes;
+  for (SearchWork<pass> work(p); work.next();) {
+    const int64_t space = work.space, first = work.first() + group * kSearchRows, behind = work.rows() - group * kSearchRows;
+    const int32_t many = static_cast<int32_t>(listed ? kSearchRows : behind < 0 ? 0 : behind < kSearchRows ? behind : kSearchRows);
     const float* const center = p.moved ? p.center + space * p.width : nullptr;
-    if constexpr (listed) {
-      named_barrier(1 + group, 128);  // the lists before are done with
-      const int32_t r = static_cast<int32_t>(threadIdx.x) % 128;
-      if (r < kSearchRows) {
-        const int64_t at = space * p.most_rows + first + r;
-        lists.counts[group * kSearchRows + r] = 0;
-        lists.rows[group * kSearchRows + r] = r < many ? p.list[at] : 0;
-        lists.limits[group * kSearchRows + r] = r < many ? p.limits[at] : -kNoScore;
-      }
-      named_barrier(1 + group, 128);
-    }
+    if constexpr (listed) open_lists(p, work, lists, group);
     const auto offset = [&](int32_t r) {
       const int64_t row = listed ? static_cast<int64_t>(lists.rows[group * kSearchRows + r]) : first + r;
       return row * p.row_stride + space * p.width;
     };
     const SearchRows<decltype(offset)> rows{p, center, offset, many, blocks, squares};
     Leader leaders[2];
-    const bool keep = !listed && p.form.held && !tiles.last_of_space();
+    const bool keep = !listed && p.form.held && !work.last_of_space();
     if constexpr (resident) {
       named_barrier(1 + group, 128);  // every warp has multiplied what lies there, and is done with its squares
       rows.template load<E, 4>(0, p.form.steps, false);
@@ -46,24 +55,28 @@ __device__ __forceinline__ void search_rows(const SearchParams& p, const SearchS
     }
     float sums[kSearchSums];
 #pragma unroll 1
-    for (int32_t tile = 0; tile < p.tiles; ++tile) {
+    for (int32_t tile = static_cast<int32_t>(work.begin); tile < work.end; ++tile) {
       const auto load = [&](int32_t step, int32_t steps) {
         named_barrier(1 + group, 128);
         rows.template load<E, 1>(step, steps, step > 0);
         products.settle_writes();
       };
       products.scores(sums, space, tile, keep, load);
-      if constexpr (pass == SearchPass::kSettle) list_scores(sums, tile, lists, group * kSearchRows + warp * 16 + lane / 4, lane);
+      if constexpr (listed) list_scores(sums, tile, lists, group * kSearchRows + warp * 16 + lane / 4, lane);
       else take_scores<pass == SearchPass::kFine>(sums, tile, leaders);
     }
     if (keep) products.rewind();
     if constexpr (listed) {
       __syncwarp();
-      settle_rows(p, space, lists, group * kSearchRows + warp * 16, group * kSearchRows + many, lane);
-      if (lane == 0 && warp == 0 && many > 0)
-        atomicAdd(reinterpret_cast<unsigned long long*>(p.recomputed), static_cast<unsigned long long>(many));
+      settle_rows(p, work, lists, group * 4 + warp, lane);
+      if (threadIdx.x == 0 && work.segment == 0)
+        atomicAdd(reinterpret_cast<unsigned long long*>(p.recomputed), static_cast<unsigned long long>(work.rows()));
     } else {
-      choose<pass == SearchPass::kFine>(p, space, first + warp * 16, tiles.many, squares + warp * 16, leaders, lane);
+      const float own[2] = {squares[warp * 16 + lane / 4], squares[warp * 16 + lane / 4 + 8]};
+      const auto narrow = [&](const int64_t(&at)[2], const int64_t(&codewords)[2], float(&values)[2]) {
+        narrow_scores(p, space, at, codewords, values);
+      };
+      choose<pass == SearchPass::kFine>(p, Reach(p, space), space, first + warp * 16, p.count, own, leaders, narrow, lane);
     }
   }
 }
@@ -86,20 +99,11 @@ __global__ void __launch_bounds__(kSearchThreads + 128, 1) search_by_wgmma(const
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   if (p.state->moved != p.moved) return;
   const SearchShared s(launch_memory(), p.form);
-  if (threadIdx.x == 0) {
-    for (int32_t i = 0; i < p.form.stages; ++i) {
-      barrier_init(s.full + static_cast<uint32_t>(i * 8), 1);
-      barrier_init(s.empty + static_cast<uint32_t>(i * 8), kSearchThreads / 32);
-    }
-    barrier_init_fence();
-  }
-  write_ones(s.ones);
-  shared_fence();
-  __syncthreads();
+  open_ring(p.form, s);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0), lane = static_cast<int32_t>(threadIdx.x) % 32;
-  if (warp >= kSearchThreads / 32) {
+  if (warp >= kSearchWarps) {
     registers_down<32>();
-    if (warp == kSearchThreads / 32 && lane == 0) fill_ring<pass == SearchPass::kSettle>(p, s);
+    if (warp == kSearchWarps && lane == 0) fill_ring<SearchWork<pass>>(p, s);
   } else {
     registers_up<112>();
     SearchByWgmma<E, resident> products{p, s, warp / 4, warp % 4, lane};

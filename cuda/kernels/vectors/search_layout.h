@@ -15,6 +15,7 @@ namespace mr::cuda {
 constexpr int32_t kSearchRows = 64;       // of a warpgroup
 constexpr int32_t kSearchGroups = 4;      // warpgroups that multiply, of a block of threads
 constexpr int32_t kSearchTile = kSearchRows * kSearchGroups;
+constexpr int32_t kSearchWarps = kSearchGroups * 4;  // that multiply
 constexpr int32_t kSearchWide = 128;      // codewords of a tile
 constexpr int32_t kCodewordBlock = kSearchWide * 32, kRowBlock = kSearchRows * 32;  // bytes
 constexpr int32_t kStageBlocks = 3;       // codeword blocks of a stage of the ring
@@ -49,6 +50,7 @@ struct SearchForm {
   int32_t chunks = 0;
   int32_t blocks = 0;       // of a codeword tile: codeword_terms * steps + 1
   int32_t stages = 0;       // of the ring of codewords
+  int32_t row_buffers = 1;  // 2 = the next rows come while these are multiplied
   int32_t held = 0;         // 1 = the ring holds all of a subspace's codewords at once
   int32_t half = 0;         // 1 = terms are f16, else bf16
   int32_t shared_bytes = 0;
@@ -64,7 +66,9 @@ struct SearchState {
 struct SearchMemory {
   uint64_t center;  // (spaces, width) float32
   uint64_t radius;  // (spaces) float32: at least the largest |c|
-  uint64_t listed;  // (spaces) uint32: rows with more than one candidate
+  uint64_t listed;  // (spaces) uint32: rows with more than one candidate; behind them
+                    // (processors, kSearchWarps) uint32: segments of a tile of listed rows that a warp has settled
+  uint64_t least, least_ids;  // (processors, kSearchTile) float64 and uint32: what each segment of codewords has found
   uint64_t list;    // (spaces, most_rows) uint32
   uint64_t limits;  // (spaces, most_rows) float32: scores at or above it are candidates
   uint64_t images;  // (spaces, tiles, blocks) codeword blocks
@@ -85,13 +89,20 @@ struct SearchPlan {
 
 SearchPlan search_plan(const SearchShape& shape, int device);
 
+// Of the counts that are 0 when a search begins.
+constexpr uint64_t listed_bytes(int64_t spaces, int32_t processors) {
+  return (static_cast<uint64_t>(spaces) + static_cast<uint64_t>(processors) * kSearchWarps) * 4;
+}
+
 struct SearchParams {
   SearchForm form;
   uint32_t moved;             // the form is of that value of the state
   const SearchState* state;
   const uint8_t* images;
   const float *center, *radius, *codewords;
-  uint32_t *listed, *list;
+  uint32_t *listed, *list, *arrived;
+  double* least;
+  uint32_t* least_ids;
   float* limits;
   const void* rows;
   uint32_t* ids;

@@ -16,8 +16,9 @@ struct SearchKernel {
   int32_t threads;       // of a block
 };
 
-// The kernels of f16 and bf16 terms, of rows that lie in shared memory whole, or chunk by chunk.
-SearchKernel search_kernel_f16(SearchPass pass, bool resident, bool hopper);
+// The kernels of f16 and bf16 terms, of rows that lie in shared memory whole, or chunk by chunk. pieces: 16 bytes of a row lie
+// wherever eight of its elements begin, and its last ones are eight too.
+SearchKernel search_kernel_f16(SearchPass pass, bool resident, bool hopper, bool pieces);
 SearchKernel search_kernel_bf16(SearchPass pass, bool resident, bool hopper);
 
 }  // namespace mr::cuda

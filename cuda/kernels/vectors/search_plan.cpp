@@ -30,11 +30,16 @@ SearchForm form_of(const SearchShape& shape, int64_t tiles, bool moved, bool hop
   // Where rows are read again for every tile, codewords have room to run ahead.
   if (f.chunk_steps < f.steps && hopper) f.chunk_steps = std::min(f.chunk_steps, (room - kFixed - 4 * kStageBytes) / step_bytes);
   f.chunks = (f.steps + f.chunk_steps - 1) / f.chunk_steps;
-  const int32_t rows = f.chunk_steps * step_bytes;
+  int32_t rows = f.chunk_steps * step_bytes;
   const int64_t whole = f.chunks == 1 ? tiles * ((f.blocks + kStageBlocks - 1) / kStageBlocks) : INT64_MAX;  // stages
   f.stages = hopper ? static_cast<int32_t>(std::min<int64_t>({(room - kFixed - rows) / kStageBytes, kMostStages, std::max<int64_t>(whole, 2)}))
                     : 0;
   f.held = whole <= f.stages;
+  // The next rows come meanwhile where few codewords follow on each, and leave them the ring.
+  if (f.held && f.half && f.stages <= (room - kFixed - 2 * rows) / kStageBytes) {
+    f.row_buffers = 2;
+    rows *= 2;
+  }
   f.shared_bytes = kFixed + rows + f.stages * kStageBytes;
   const bool inexact = (moved || shape.row_type == MR_VECTOR_F32) || (moved || shape.codeword_type == MR_VECTOR_F32) ||
                        (f.row_terms == 2 && f.codeword_terms == 2);
@@ -73,7 +78,9 @@ SearchPlan search_plan(const SearchShape& shape, int device) {
   uint64_t at = 256;
   plan.memory.center = place(&at, spaces * static_cast<uint64_t>(shape.width) * 4);
   plan.memory.radius = place(&at, spaces * 4);
-  plan.memory.listed = place(&at, spaces * 4);
+  plan.memory.listed = place(&at, listed_bytes(shape.spaces, plan.processors));
+  plan.memory.least = place(&at, static_cast<uint64_t>(plan.processors) * kSearchTile * 8);
+  plan.memory.least_ids = place(&at, static_cast<uint64_t>(plan.processors) * kSearchTile * 4);
   plan.memory.list = place(&at, spaces * rows * 4);
   plan.memory.limits = place(&at, spaces * rows * 4);
   plan.memory.images = place(&at, spaces * static_cast<uint64_t>(plan.tiles) * static_cast<uint64_t>(blocks) * kCodewordBlock);

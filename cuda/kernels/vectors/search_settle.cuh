@@ -39,22 +39,30 @@ __device__ __forceinline__ void list_scores(const float (&sums)[kSearchSums], in
   }
 }
 
-// Decides the 16 rows of this warp, four codewords at a time: eight lanes have one.
-__device__ __forceinline__ void settle_rows(const SearchParams& p, int64_t space, const SearchLists& lists, int32_t begin, int32_t many,
+// Decides the rows of this warp, four codewords at a time: eight lanes have one. Of the tile's rows the one numbered i lies in the
+// place of place_of(i), so that all warps have as many. Where the codewords are searched in segments, the last one that a warp
+// settles takes the least of all.
+__device__ __forceinline__ int32_t place_of(int32_t i) { return i % kSearchWarps * 16 + i / kSearchWarps; }
+__device__ __forceinline__ int32_t row_at(int32_t place) { return place % 16 * kSearchWarps + place / 16; }
+
+__device__ __forceinline__ void settle_rows(const SearchParams& p, const WorkOfListed& work, const SearchLists& lists, int32_t warp,
                                             int32_t lane) {
-  const int32_t which = lane / 8;
+  const int32_t which = lane / 8, many = static_cast<int32_t>(work.rows());
+  const int64_t first = work.begin * kSearchWide, behind = work.end * kSearchWide;
+  const int64_t end = behind < p.codewords_each ? behind : p.codewords_each;
 #pragma unroll 1
-  for (int32_t r = begin; r < begin + 16 && r < many; ++r) {
+  for (int32_t i = warp; i < many; i += kSearchWarps) {
+    const int32_t r = place_of(i);
     const uint32_t row = lists.rows[r], found = lists.counts[r];
     const bool all = found > kListed;
-    const int64_t rounds = all ? (p.codewords_each + 3) / 4 : found, offset = row * p.row_stride + space * p.width;
+    const int64_t rounds = all ? (end - first + 3) / 4 : found, offset = row * p.row_stride + work.space * p.width;
     double least = __longlong_as_double(0x7ff0000000000000ll);
     uint32_t id = 0;
 #pragma unroll 1
-    for (int64_t i = 0; i < rounds; ++i) {
-      const int64_t c = all ? 4 * i + which : lists.groups[r * kListed + i] + (which & 1) + (which & 2) * 4;
-      const bool there = c < p.codewords_each;
-      const float* const codeword = p.codewords + (space * p.codewords_each + (there ? c : 0)) * p.width;
+    for (int64_t round = 0; round < rounds; ++round) {
+      const int64_t c = all ? first + 4 * round + which : lists.groups[r * kListed + round] + (which & 1) + (which & 2) * 4;
+      const bool there = c < end;
+      const float* const codeword = p.codewords + (work.space * p.codewords_each + (there ? c : 0)) * p.width;
       const double q = octet_distance([&](int64_t j) { return load_element(p.rows, p.row_type, offset + j); }, codeword, p.width,
                                       p.inner != 0);
       if (there && (q < least || (q == least && static_cast<uint32_t>(c) < id))) {
@@ -71,8 +79,38 @@ __device__ __forceinline__ void settle_rows(const SearchParams& p, int64_t space
         id = id2;
       }
     }
-    if (lane == 0) p.ids[space * p.stride + row] = id;
+    if (lane != 0) continue;
+    if (work.segments == 1) {
+      p.ids[work.space * p.stride + row] = id;
+    } else {
+      const int64_t at = (work.first_unit() + work.segment) * kSearchTile + r;
+      p.least[at] = least;
+      p.least_ids[at] = id;
+    }
   }
+  if (work.segments == 1 || warp >= many) return;
+  uint32_t* const arrived = p.arrived + work.first_unit() * kSearchWarps + warp;
+  __threadfence();
+  __syncwarp();
+  uint32_t before = 0;
+  if (lane == 0) before = atomicAdd(arrived, 1u);
+  if (__shfl_sync(0xffffffffu, before, 0) + 1 < static_cast<uint32_t>(work.segments)) return;
+  __threadfence();
+  if (lane == 0) *arrived = 0;
+  const int32_t i = warp + lane * kSearchWarps;
+  if (i >= many) return;
+  const volatile double* const found = p.least + work.first_unit() * kSearchTile + place_of(i);
+  const volatile uint32_t* const ids = p.least_ids + work.first_unit() * kSearchTile + place_of(i);
+  double least = found[0];
+  uint32_t id = ids[0];
+  for (int64_t s = 1; s < work.segments; ++s) {  // ids rise from segment to segment: of equal ones the first stays
+    const double q = found[s * kSearchTile];
+    if (q < least) {
+      least = q;
+      id = ids[s * kSearchTile];
+    }
+  }
+  p.ids[work.space * p.stride + lists.rows[place_of(i)]] = id;
 }
 
 }  // namespace mr::cuda

@@ -1,63 +1,18 @@
-// search_tile: what the warpgroups of a search share: the order of their tiles, their shared memory, and the products of their rows
-// with one tile of codewords after the other.
+// search_tile: what the warpgroups of a search share: their shared memory, and the products of their rows with one tile of
+// codewords after the other.
 #pragma once
 
 #include "kernels/vectors/search_rows.cuh"
+#include "kernels/vectors/search_work.cuh"
 
 namespace mr::cuda {
 
 constexpr int32_t kSearchThreads = 128 * kSearchGroups;  // that multiply; where codewords come through a ring, 128 more
 
-// The tiles of rows of a block of threads, subspace by subspace: of all rows an even share of consecutive ones, of listed rows
-// every gridDim-th.
-template <bool listed>
-struct SearchTiles {
-  const SearchParams& p;
-  int64_t space = -1, tile = 0, many = 0;  // many: rows of the space
-  int64_t left = 0, skip = 0;
-
-  __device__ __forceinline__ explicit SearchTiles(const SearchParams& params) : p(params) {
-    if constexpr (listed) {
-      skip = blockIdx.x;
-    } else {
-      const int64_t across = tiles(p.count), all = across * p.spaces, blocks = gridDim.x, b = blockIdx.x;
-      const int64_t first = all / blocks * b + (b < all % blocks ? b : all % blocks);
-      left = all / blocks + (b < all % blocks ? 1 : 0);
-      many = p.count;
-      space = first / across;
-      tile = first % across - 1;
-    }
-  }
-  __device__ __forceinline__ static int64_t tiles(int64_t rows) { return (rows + kSearchTile - 1) / kSearchTile; }
-
-  __device__ __forceinline__ bool next() {
-    if constexpr (listed) {
-      tile += gridDim.x;
-      while (space < 0 || tile >= tiles(many)) {
-        if (space >= 0) skip = tile - tiles(many);
-        if (++space == p.spaces) return false;
-        const uint32_t n = p.listed[space];
-        many = n < p.most_rows ? n : p.most_rows;
-        tile = skip;
-      }
-      return true;
-    } else {
-      if (left-- <= 0) return false;
-      if (++tile == tiles(many)) {
-        tile = 0;
-        ++space;
-      }
-      return true;
-    }
-  }
-  // Of a share of consecutive tiles: the tile after this one is of another space, or there is none.
-  __device__ __forceinline__ bool last_of_space() const { return left <= 0 || tile + 1 == tiles(many); }
-};
-
 struct SearchShared {
   uint32_t full, empty;      // barriers of the ring's stages
   uint32_t ones;             // a block of rows 1, 1, 1, 0, ...
-  uint32_t rows, row_bytes;  // blocks of each warpgroup
+  uint32_t rows, group_bytes;  // blocks of each warpgroup, in as many buffers as the form has
   uint32_t ring;
   float* squares;            // (kSearchTile)
   uint8_t* lists;            // kSearchLists bytes, where listed rows are settled
@@ -65,8 +20,8 @@ struct SearchShared {
   __device__ __forceinline__ SearchShared(uint8_t* memory, const SearchForm& f) {
     const uint32_t start = shared_address(memory), base = (start + 1023) & ~1023u;
     rows = base;
-    row_bytes = static_cast<uint32_t>(f.row_terms * f.chunk_steps * kRowBlock);
-    ones = rows + kSearchGroups * row_bytes;
+    group_bytes = static_cast<uint32_t>(f.row_buffers * f.row_terms * f.chunk_steps * kRowBlock);
+    ones = rows + kSearchGroups * group_bytes;
     ring = ones + kRowBlock;
     full = ring + static_cast<uint32_t>(f.stages * kStageBytes);
     empty = full + kMostStages * 8;
@@ -102,7 +57,7 @@ struct SearchByMma {
   __device__ __forceinline__ void scores(float (&sums)[kSearchSums], int64_t space, int64_t tile, bool, const Load& load) {
     const SearchForm& f = p.form;
     const uint8_t* at = image_of(p, space, tile);
-    const uint32_t rows = s.rows + static_cast<uint32_t>(group) * s.row_bytes;
+    const uint32_t rows = s.rows + static_cast<uint32_t>(group) * s.group_bytes;
 #pragma unroll
     for (int32_t i = 0; i < kSearchSums; ++i) sums[i] = 0;
     multiply_block<__nv_bfloat16>(sums, s.ones, at, warp, lane);
@@ -135,19 +90,33 @@ struct RingPlace {
   }
 };
 
-// Fills the ring, by one thread: every tile of codewords for each tile of rows, or once for a space that the ring holds. No stage
+// Makes what all threads share ready, by all of them.
+__device__ __forceinline__ void open_ring(const SearchForm& f, const SearchShared& s) {
+  if (threadIdx.x == 0) {
+    for (int32_t i = 0; i < f.stages; ++i) {
+      barrier_init(s.full + static_cast<uint32_t>(i * 8), 1);
+      barrier_init(s.empty + static_cast<uint32_t>(i * 8), kSearchWarps);
+    }
+    barrier_init_fence();
+  }
+  write_ones(s.ones);
+  shared_fence();
+  __syncthreads();
+}
+
+// Fills the ring, by one thread: the tiles of codewords of each tile of rows, or once for a space that the ring holds. No stage
 // has blocks of two chunks.
-template <bool listed>
+template <class Work>
 __device__ __forceinline__ void fill_ring(const SearchParams& p, const SearchShared& s) {
   const SearchForm& f = p.form;
   RingPlace at;
   int64_t held = -1;
-  for (SearchTiles<listed> tiles(p); tiles.next();) {
-    if (!listed && f.held && held == tiles.space) continue;
-    held = tiles.space;
-    const uint8_t* from = image_of(p, tiles.space, 0);
+  for (Work work(p); work.next();) {
+    if (std::is_same_v<Work, WorkOfAll> && f.held && held == work.space) continue;
+    held = work.space;
+    const uint8_t* from = image_of(p, work.space, work.begin);
 #pragma unroll 1
-    for (int64_t tile = 0; tile < p.tiles; ++tile) {
+    for (int64_t tile = work.begin; tile < work.end; ++tile) {
       int32_t blocks = 1;
 #pragma unroll 1
       for (int32_t first = 0; first < f.steps; first += f.chunk_steps) {
@@ -199,7 +168,7 @@ struct SearchByWgmma {
   __device__ __forceinline__ void scores(float (&sums)[kSearchSums], int64_t, int64_t tile, bool keep, const Load& load) {
     const SearchForm& f = p.form;
     if (tile == 0) begun = at;
-    const uint64_t rows = swizzled_rows32(s.rows + static_cast<uint32_t>(group) * s.row_bytes);
+    const uint64_t rows = swizzled_rows32(s.rows + static_cast<uint32_t>(group) * s.group_bytes);
     const uint32_t term = static_cast<uint32_t>(f.chunk_steps * (kRowBlock >> 4));
     if constexpr (!resident) load(0, f.chunk_steps);
     uint64_t codewords = open();

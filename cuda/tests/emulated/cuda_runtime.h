@@ -148,6 +148,7 @@ using std::min;
 
 inline void __syncthreads() { emulated::barrier(); }
 inline void __syncwarp() { emulated::warp_barrier(); }
+inline void __threadfence() {}
 template <class T>
 T __shfl_down_sync(unsigned, T v, int by, int width = 32) {
   const int lane = static_cast<int>(threadIdx.x % 32), in = lane % width;

@@ -21,7 +21,21 @@ inline uint32_t load_shared4(uint32_t address) {
   memcpy(&v, shared_at(address), sizeof v);
   return v;
 }
+inline uint4 load_shared16(uint32_t address) {
+  uint4 v;
+  memcpy(&v, shared_at(address), sizeof v);
+  return v;
+}
 inline void store_shared16(uint32_t address, uint4 v) { memcpy(shared_at(address), &v, sizeof v); }
+
+// A copy is done when it is asked for.
+inline void copy16_or_zero(uint32_t to, const void* from, uint32_t bytes) {
+  memset(shared_at(to), 0, 16);
+  memcpy(shared_at(to), from, bytes);
+}
+inline void copies_commit() {}
+template <int pending>
+void copies_wait() {}
 
 inline void named_barrier(int32_t id, int32_t threads) {
   static int32_t here[16], turns[16];

@@ -1,0 +1,80 @@
+// search_work: which rows and which codewords a block of threads of a search has, one tile of rows after the other.
+#pragma once
+
+#include "kernels/vectors/search_layout.h"
+
+namespace mr::cuda {
+
+// Of all rows: an even share of consecutive tiles, subspace by subspace, each with all codewords.
+struct WorkOfAll {
+  static constexpr int32_t segment = 0, segments = 1;
+
+  const SearchParams& p;
+  int64_t space, tile, left;
+  int64_t begin = 0, end;  // tiles of codewords
+
+  __device__ __forceinline__ explicit WorkOfAll(const SearchParams& params) : p(params), end(params.tiles) {
+    const int64_t across = (p.count + kSearchTile - 1) / kSearchTile, all = across * p.spaces, blocks = gridDim.x, b = blockIdx.x;
+    const int64_t first = all / blocks * b + (b < all % blocks ? b : all % blocks);
+    left = all / blocks + (b < all % blocks ? 1 : 0);
+    space = first / across;
+    tile = first % across - 1;
+  }
+  __device__ __forceinline__ bool next() {
+    if (left-- <= 0) return false;
+    if (++tile * kSearchTile < p.count) return true;
+    tile = 0;
+    ++space;
+    return true;
+  }
+  // The tile after this one is of another space, or there is none.
+  __device__ __forceinline__ bool last_of_space() const { return left <= 0 || (tile + 1) * kSearchTile >= p.count; }
+  __device__ __forceinline__ int64_t first() const { return tile * kSearchTile; }
+  __device__ __forceinline__ int64_t rows() const { return p.count - first() < kSearchTile ? p.count - first() : kSearchTile; }
+};
+
+// Of listed rows, which are few: every gridDim-th unit. So that no multiprocessor rests, a space's rows are cut into tiles of
+// `each`, and the codewords that a tile is multiplied with into segments: units of one tile are settled together.
+struct WorkOfListed {
+  const SearchParams& p;
+  int64_t space = -1, tile = 0, unit, units = 0, many = 0, share;
+  int32_t each = kSearchTile, segment = 0, segments = 1;
+  int64_t begin = 0, end = 0;  // tiles of codewords
+
+  __device__ __forceinline__ explicit WorkOfListed(const SearchParams& params)
+      : p(params), unit(int64_t{blockIdx.x} - gridDim.x), share(gridDim.x / p.spaces > 1 ? gridDim.x / p.spaces : 1) {}
+
+  __device__ __forceinline__ bool next() {
+    unit += gridDim.x;
+    while (space < 0 || unit >= units) {
+      if (space >= 0) unit -= units;
+      if (++space == p.spaces) return false;
+      cut(p.listed[space]);
+    }
+    tile = unit / segments;
+    segment = static_cast<int32_t>(unit % segments);
+    begin = p.tiles * segment / segments;
+    end = p.tiles * (segment + 1) / segments;
+    return true;
+  }
+  __device__ __forceinline__ bool last_of_space() const { return true; }
+  __device__ __forceinline__ int64_t first() const { return tile * each; }
+  __device__ __forceinline__ int64_t rows() const { return many - first() < each ? many - first() : each; }
+  // Of this tile, below gridDim where there are several segments.
+  __device__ __forceinline__ int64_t first_unit() const { return space * share + tile * segments; }
+
+ private:
+  __device__ __forceinline__ void cut(uint32_t listed) {
+    many = listed < p.most_rows ? listed : p.most_rows;
+    const int64_t whole = (many + kSearchTile - 1) / kSearchTile;
+    int64_t s = whole > 0 ? share / whole : 1;
+    if (s > p.tiles) s = p.tiles;
+    segments = s < 1 ? 1 : static_cast<int32_t>(s);
+    const int64_t tiles = share / segments, of = (many + tiles - 1) / tiles;
+    each = of < kSearchTile ? static_cast<int32_t>((of + kSearchWarps - 1) / kSearchWarps * kSearchWarps) : kSearchTile;
+    if (each == 0) each = kSearchTile;
+    units = (many + each - 1) / each * segments;
+  }
+};
+
+}  // namespace mr::cuda
