@@ -24,7 +24,7 @@ template <class E, class Products>
 __device__ void score_rows(const SearchParams& p, const SearchShared& s, Products& products, float* out) {
   const auto offset = [&](int32_t r) { return (products.group * int64_t{kSearchRows} + r) * p.row_stride; };
   const SearchRows<decltype(offset)> rows{p, p.moved ? p.center : nullptr, offset, kSearchRows,
-                                          s.rows + static_cast<uint32_t>(products.group) * s.row_bytes,
+                                          s.rows + static_cast<uint32_t>(products.group) * s.group_bytes,
                                           s.squares + products.group * kSearchRows};
   rows.template load<E, 4>(0, p.form.steps, false);
   products.settle_writes();
@@ -48,20 +48,11 @@ template <class E>
 __global__ void __launch_bounds__(kSearchThreads + 128, 1) scores_by_wgmma(const __grid_constant__ SearchParams p, float* out) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const SearchShared s(launch_memory(), p.form);
-  if (threadIdx.x == 0) {
-    for (int32_t i = 0; i < p.form.stages; ++i) {
-      barrier_init(s.full + static_cast<uint32_t>(i * 8), 1);
-      barrier_init(s.empty + static_cast<uint32_t>(i * 8), kSearchThreads / 32);
-    }
-    barrier_init_fence();
-  }
-  write_ones(s.ones);
-  shared_fence();
-  __syncthreads();
+  open_ring(p.form, s);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0), lane = static_cast<int32_t>(threadIdx.x) % 32;
-  if (warp >= kSearchThreads / 32) {
+  if (warp >= kSearchWarps) {
     registers_down<32>();
-    if (warp == kSearchThreads / 32 && lane == 0) fill_ring<false>(p, s);
+    if (warp == kSearchWarps && lane == 0) fill_ring<WorkOfAll>(p, s);
   } else {
     registers_up<112>();
     SearchByWgmma<E, true> products{p, s, warp / 4, warp % 4, lane};
@@ -98,6 +89,7 @@ double error_per_step(int32_t type, int64_t width, Data data) {
   const SearchShape shape{MR_METRIC_L2, type, type, 1, kSearchWide, width, kRows};
   const SearchPlan plan = search_plan(shape, 0);
   EXPECT_EQ(plan.plain.chunks, 1);
+  EXPECT_EQ(plan.plain.groups, kSearchGroups);
   Numbers numbers(static_cast<uint64_t>(width) * 31 + static_cast<uint64_t>(type) * 7 + static_cast<uint64_t>(data));
   const size_t columns = static_cast<size_t>(width);
   const Values rows = values_of(type, kRows * columns, [&](size_t i) { return value_of(data, i, columns, numbers); });

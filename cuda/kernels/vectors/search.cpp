@@ -85,13 +85,13 @@ void Search::nearest(const void* rows, int64_t count, uint32_t* ids, double* dis
   p.curve = static_cast<float>((inner ? 2 * g : g / (1 - g)) * (1 + 0x1p-10));
   p.narrow = static_cast<float>(rounded / (1 - rounded) * (1 + 0x1p-10));
   CUDA_CHECK(cudaMemsetAsync(p.listed, 0, listed_bytes(shape_.spaces, plan.processors), on.stream));
-  const int64_t tiles = (count + kSearchTile - 1) / kSearchTile * shape_.spaces;
   for (const SearchPass pass : {fast_pass(plan), SearchPass::kSettle})
     for (uint32_t moved = 0; moved < 2; ++moved) {
       if (!(moved ? plan.may_move : plan.may_be_plain)) continue;
       p.form = moved ? plan.moved : plan.plain;
       p.moved = moved;
       const SearchKernel kernel = kernel_of(p.form, pass, plan.hopper, p.vector_rows);
+      const int64_t rows = p.form.groups * kSearchRows, tiles = (count + rows - 1) / rows * shape_.spaces;
       const int64_t blocks = pass == SearchPass::kSettle ? plan.processors : std::min<int64_t>(tiles, plan.processors);
       void* arguments[] = {&p};
       CUDA_CHECK(cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(blocks)),

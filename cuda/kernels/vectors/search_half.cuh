@@ -282,6 +282,7 @@ __global__ void __launch_bounds__(kSearchThreads + 128, 1) search_half(const __g
   } else {
     registers_up<112>();
     HalfPass<pass> part{p, s, warp / 4, warp % 4, lane};
+    if (warp / 4 >= p.form.groups) return;
     if (p.form.held) part.run_held();
     else part.run();
   }

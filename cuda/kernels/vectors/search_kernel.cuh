@@ -19,7 +19,7 @@ __device__ __forceinline__ void open_lists(const SearchParams& p, const WorkOfLi
   named_barrier(1 + group, 128);  // the lists before are done with
   const int32_t r = static_cast<int32_t>(threadIdx.x) % 128;
   if (r < kSearchRows) {
-    const int32_t place = group * kSearchRows + r, i = row_at(place);
+    const int32_t place = group * kSearchRows + r, i = row_at(place, p.form.groups * 4);
     const bool there = i < work.rows();
     const int64_t at = work.space * p.most_rows + work.first() + (there ? i : 0);
     lists.counts[place] = 0;
@@ -32,6 +32,7 @@ __device__ __forceinline__ void open_lists(const SearchParams& p, const WorkOfLi
 template <class E, SearchPass pass, bool resident, class Products>
 __device__ __forceinline__ void search_rows(const SearchParams& p, const SearchShared& s, Products& products) {
   constexpr bool listed = pass == SearchPass::kSettle;
+  if (products.group >= p.form.groups) return;
   const int32_t group = products.group, warp = products.warp, lane = products.lane;
   const SearchLists lists(s.lists);
   float* const squares = s.squares + group * kSearchRows;

@@ -13,9 +13,9 @@
 namespace mr::cuda {
 
 constexpr int32_t kSearchRows = 64;       // of a warpgroup
-constexpr int32_t kSearchGroups = 4;      // warpgroups that multiply, of a block of threads
+constexpr int32_t kSearchGroups = 4;      // warpgroups that multiply at most, of a block of threads
 constexpr int32_t kSearchTile = kSearchRows * kSearchGroups;
-constexpr int32_t kSearchWarps = kSearchGroups * 4;  // that multiply
+constexpr int32_t kSearchWarps = kSearchGroups * 4;
 constexpr int32_t kSearchWide = 128;      // codewords of a tile
 constexpr int32_t kCodewordBlock = kSearchWide * 32, kRowBlock = kSearchRows * 32;  // bytes
 constexpr int32_t kStageBlocks = 3;       // codeword blocks of a stage of the ring
@@ -45,6 +45,7 @@ constexpr float kCenterError = 0x1p-22f;
 // How rows and codewords are cut.
 struct SearchForm {
   int32_t row_terms = 0, codeword_terms = 0;
+  int32_t groups = kSearchGroups;  // warpgroups that have rows: fewer where those of four do not fit shared memory
   int32_t steps = 0;        // of 16 columns, that hold `width` columns
   int32_t chunk_steps = 0;  // of which rows lie in shared memory at once
   int32_t chunks = 0;

@@ -11,6 +11,7 @@ namespace {
 constexpr int32_t kBarriers = 256, kOnes = kRowBlock;
 constexpr int32_t kNorms = kSearchTile * 4;
 constexpr int32_t kAlign = 1024;
+constexpr int32_t kFewStages = 3;  // with which a ring still runs ahead
 constexpr int32_t kFixed = kBarriers + kOnes + kNorms + kAlign;
 
 // Bytes that a block of threads uses, alone on its processor; lists come to it.
@@ -25,7 +26,15 @@ SearchForm form_of(const SearchShape& shape, int64_t tiles, bool moved, bool hop
   f.codeword_terms = f.half ? 1 : moved ? 2 : terms_of(shape.codeword_type);
   f.steps = static_cast<int32_t>((shape.width + 15) / 16);
   f.blocks = f.codeword_terms * f.steps + 1;
-  const int32_t step_bytes = kSearchGroups * f.row_terms * kRowBlock, room = std::min(kRoom, most_shared - kSearchLists);
+  const int32_t room = std::min(kRoom, most_shared - kSearchLists);
+  const auto step_of = [&](int32_t groups) { return groups * f.row_terms * kRowBlock; };
+  // Rows that are read and cut again for every tile of codewords cost more than units that wait for fewer warpgroups.
+  for (const int32_t groups : {4, 2, 1}) {
+    if (!hopper || f.steps * step_of(groups) > room - kFixed - kFewStages * kStageBytes) continue;
+    f.groups = groups;
+    break;
+  }
+  const int32_t step_bytes = step_of(f.groups);
   f.chunk_steps = std::min(f.steps, (room - kFixed - (hopper ? 2 : 0) * kStageBytes) / step_bytes);
   // Where rows are read again for every tile, codewords have room to run ahead.
   if (f.chunk_steps < f.steps && hopper) f.chunk_steps = std::min(f.chunk_steps, (room - kFixed - 4 * kStageBytes) / step_bytes);

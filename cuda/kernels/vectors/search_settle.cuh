@@ -40,19 +40,19 @@ __device__ __forceinline__ void list_scores(const float (&sums)[kSearchSums], in
 }
 
 // Decides the rows of this warp, four codewords at a time: eight lanes have one. Of the tile's rows the one numbered i lies in the
-// place of place_of(i), so that all warps have as many. Where the codewords are searched in segments, the last one that a warp
+// place of place_of(i), so that all `warps` have as many. Where the codewords are searched in segments, the last one that a warp
 // settles takes the least of all.
-__device__ __forceinline__ int32_t place_of(int32_t i) { return i % kSearchWarps * 16 + i / kSearchWarps; }
-__device__ __forceinline__ int32_t row_at(int32_t place) { return place % 16 * kSearchWarps + place / 16; }
+__device__ __forceinline__ int32_t place_of(int32_t i, int32_t warps) { return i % warps * 16 + i / warps; }
+__device__ __forceinline__ int32_t row_at(int32_t place, int32_t warps) { return place % 16 * warps + place / 16; }
 
 __device__ __forceinline__ void settle_rows(const SearchParams& p, const WorkOfListed& work, const SearchLists& lists, int32_t warp,
                                             int32_t lane) {
-  const int32_t which = lane / 8, many = static_cast<int32_t>(work.rows());
+  const int32_t which = lane / 8, many = static_cast<int32_t>(work.rows()), warps = p.form.groups * 4;
   const int64_t first = work.begin * kSearchWide, behind = work.end * kSearchWide;
   const int64_t end = behind < p.codewords_each ? behind : p.codewords_each;
 #pragma unroll 1
-  for (int32_t i = warp; i < many; i += kSearchWarps) {
-    const int32_t r = place_of(i);
+  for (int32_t i = warp; i < many; i += warps) {
+    const int32_t r = place_of(i, warps);
     const uint32_t row = lists.rows[r], found = lists.counts[r];
     const bool all = found > kListed;
     const int64_t rounds = all ? (end - first + 3) / 4 : found, offset = row * p.row_stride + work.space * p.width;
@@ -97,10 +97,10 @@ __device__ __forceinline__ void settle_rows(const SearchParams& p, const WorkOfL
   if (__shfl_sync(0xffffffffu, before, 0) + 1 < static_cast<uint32_t>(work.segments)) return;
   __threadfence();
   if (lane == 0) *arrived = 0;
-  const int32_t i = warp + lane * kSearchWarps;
+  const int32_t i = warp + lane * warps;
   if (i >= many) return;
-  const volatile double* const found = p.least + work.first_unit() * kSearchTile + place_of(i);
-  const volatile uint32_t* const ids = p.least_ids + work.first_unit() * kSearchTile + place_of(i);
+  const volatile double* const found = p.least + work.first_unit() * kSearchTile + place_of(i, warps);
+  const volatile uint32_t* const ids = p.least_ids + work.first_unit() * kSearchTile + place_of(i, warps);
   double least = found[0];
   uint32_t id = ids[0];
   for (int64_t s = 1; s < work.segments; ++s) {  // ids rise from segment to segment: of equal ones the first stays
@@ -110,7 +110,7 @@ __device__ __forceinline__ void settle_rows(const SearchParams& p, const WorkOfL
       id = ids[s * kSearchTile];
     }
   }
-  p.ids[work.space * p.stride + lists.rows[place_of(i)]] = id;
+  p.ids[work.space * p.stride + lists.rows[place_of(i, warps)]] = id;
 }
 
 }  // namespace mr::cuda

@@ -21,7 +21,7 @@ struct SearchShared {
     const uint32_t start = shared_address(memory), base = (start + 1023) & ~1023u;
     rows = base;
     group_bytes = static_cast<uint32_t>(f.row_buffers * f.row_terms * f.chunk_steps * kRowBlock);
-    ones = rows + kSearchGroups * group_bytes;
+    ones = rows + static_cast<uint32_t>(f.groups) * group_bytes;
     ring = ones + kRowBlock;
     full = ring + static_cast<uint32_t>(f.stages * kStageBytes);
     empty = full + kMostStages * 8;
@@ -95,7 +95,7 @@ __device__ __forceinline__ void open_ring(const SearchForm& f, const SearchShare
   if (threadIdx.x == 0) {
     for (int32_t i = 0; i < f.stages; ++i) {
       barrier_init(s.full + static_cast<uint32_t>(i * 8), 1);
-      barrier_init(s.empty + static_cast<uint32_t>(i * 8), kSearchWarps);
+      barrier_init(s.empty + static_cast<uint32_t>(i * 8), static_cast<uint32_t>(f.groups * 4));
     }
     barrier_init_fence();
   }

@@ -12,9 +12,11 @@ struct WorkOfAll {
   const SearchParams& p;
   int64_t space, tile, left;
   int64_t begin = 0, end;  // tiles of codewords
+  int32_t most;            // rows of a tile
 
-  __device__ __forceinline__ explicit WorkOfAll(const SearchParams& params) : p(params), end(params.tiles) {
-    const int64_t across = (p.count + kSearchTile - 1) / kSearchTile, all = across * p.spaces, blocks = gridDim.x, b = blockIdx.x;
+  __device__ __forceinline__ explicit WorkOfAll(const SearchParams& params)
+      : p(params), end(params.tiles), most(params.form.groups * kSearchRows) {
+    const int64_t across = (p.count + most - 1) / most, all = across * p.spaces, blocks = gridDim.x, b = blockIdx.x;
     const int64_t first = all / blocks * b + (b < all % blocks ? b : all % blocks);
     left = all / blocks + (b < all % blocks ? 1 : 0);
     space = first / across;
@@ -22,15 +24,15 @@ struct WorkOfAll {
   }
   __device__ __forceinline__ bool next() {
     if (left-- <= 0) return false;
-    if (++tile * kSearchTile < p.count) return true;
+    if (++tile * most < p.count) return true;
     tile = 0;
     ++space;
     return true;
   }
   // The tile after this one is of another space, or there is none.
-  __device__ __forceinline__ bool last_of_space() const { return left <= 0 || (tile + 1) * kSearchTile >= p.count; }
-  __device__ __forceinline__ int64_t first() const { return tile * kSearchTile; }
-  __device__ __forceinline__ int64_t rows() const { return p.count - first() < kSearchTile ? p.count - first() : kSearchTile; }
+  __device__ __forceinline__ bool last_of_space() const { return left <= 0 || (tile + 1) * most >= p.count; }
+  __device__ __forceinline__ int64_t first() const { return tile * most; }
+  __device__ __forceinline__ int64_t rows() const { return p.count - first() < most ? p.count - first() : most; }
 };
 
 // Of listed rows, which are few: every gridDim-th unit. So that no multiprocessor rests, a space's rows are cut into tiles of
@@ -38,7 +40,7 @@ struct WorkOfAll {
 struct WorkOfListed {
   const SearchParams& p;
   int64_t space = -1, tile = 0, unit, units = 0, many = 0, share;
-  int32_t each = kSearchTile, segment = 0, segments = 1;
+  int32_t each = 1, segment = 0, segments = 1;
   int64_t begin = 0, end = 0;  // tiles of codewords
 
   __device__ __forceinline__ explicit WorkOfListed(const SearchParams& params)
@@ -66,13 +68,13 @@ struct WorkOfListed {
  private:
   __device__ __forceinline__ void cut(uint32_t listed) {
     many = listed < p.most_rows ? listed : p.most_rows;
-    const int64_t whole = (many + kSearchTile - 1) / kSearchTile;
+    const int32_t most = p.form.groups * kSearchRows, warps = p.form.groups * 4;
+    const int64_t whole = (many + most - 1) / most;
     int64_t s = whole > 0 ? share / whole : 1;
     if (s > p.tiles) s = p.tiles;
     segments = s < 1 ? 1 : static_cast<int32_t>(s);
     const int64_t tiles = share / segments, of = (many + tiles - 1) / tiles;
-    each = of < kSearchTile ? static_cast<int32_t>((of + kSearchWarps - 1) / kSearchWarps * kSearchWarps) : kSearchTile;
-    if (each == 0) each = kSearchTile;
+    each = of >= most || of == 0 ? most : static_cast<int32_t>((of + warps - 1) / warps * warps);
     units = (many + each - 1) / each * segments;
   }
 };

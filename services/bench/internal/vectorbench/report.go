@@ -57,6 +57,7 @@ type Line struct {
 	OfAssign         stats.Spread `json:"of_assign"`          // an iteration over finding codewords alone
 	OfBus            float64      `json:"of_bus,omitempty"`   // streamed rows over the best copy to the device
 	Energy           float64      `json:"energy,omitempty"`   // of a whole training's last round
+	Resident         stats.Spread `json:"resident_seconds"`   // of a whole training: what is left when its rows are on the device
 	Served           *Served      `json:"served,omitempty"`
 }
 
@@ -101,7 +102,7 @@ func (r *Report) check() error {
 	return nil
 }
 
-// Figure is a metric of a row: seconds, vectors and gbps (a second), share, processor_share, read_share, recomputed, of_assign, of_bus, and of calls
+// Figure is a metric of a row: seconds, resident_seconds, vectors and gbps (a second), share, processor_share, read_share, recomputed, of_assign, of_bus, and of calls
 // served_seconds, served_vectors and of_direct.
 func (r *Report) Figure(row, metric string) (float64, bool) {
 	for i := range r.Lines {
@@ -112,7 +113,7 @@ func (r *Report) Figure(row, metric string) (float64, bool) {
 		figures := map[string]float64{
 			"seconds": l.Seconds.Median, "vectors": l.VectorsPerSecond.Median, "gbps": l.BytesPerSecond / 1e9, "share": l.Share.Median,
 			"processor_share": l.ProcessorShare.Median,
-			"read_share":      l.ReadShare, "of_assign": l.OfAssign.Median, "of_bus": l.OfBus,
+			"read_share":      l.ReadShare, "of_assign": l.OfAssign.Median, "of_bus": l.OfBus, "resident_seconds": l.Resident.Median,
 		}
 		if s := l.Served; s != nil {
 			figures["served_seconds"], figures["served_vectors"], figures["of_direct"] = s.Seconds.Median, s.VectorsPerSecond.Median, s.OfDirect

@@ -70,7 +70,7 @@ func (l *Line) more() string {
 	case PartStream:
 		return fmt.Sprintf("%.2f GB/s, %.1f %% of bus", l.BytesPerSecond/1e9, 100*l.OfBus)
 	case PartTrain:
-		return fmt.Sprintf("%d rounds, energy %.6g", l.Rounds, l.Energy)
+		return fmt.Sprintf("%d rounds, energy %.6g, %s s when the rows are there", l.Rounds, l.Energy, short(l.Resident.Median))
 	default:
 		return ""
 	}

@@ -153,45 +153,53 @@ func (r *run) write(j *job, line *Line) (string, error) {
 	})
 }
 
-// trainings are the document's.
+// trainings are the document's, whose rows are f32, and the same of other elements.
 func (r *run) trainings() (all []job) {
 	annealed := engine.Annealing{
 		Temperature: 1, CoolingRate: 0.05, LearningRate: 0.2, Trim: 0.1, MaintenanceInterval: 10, MergeDistance: 0.01, SplitLoad: 3,
 	}
-	add := func(row string, rows, dimension, codewords, updates int) *job {
+	add := func(row string, element engine.Element, rows, dimension, codewords, updates int) *job {
 		desc := engine.CodebookDesc{Dimension: dimension, Codewords: codewords, Subspaces: 1, Type: engine.VectorF16}
-		cfg := lloyd(desc, rows, engine.VectorF32, updates)
+		cfg := lloyd(desc, rows, element, updates)
 		cfg.Seed = r.cfg.Seed
 		all = append(all, job{row: row, desc: desc, element: cfg.Element, rows: rows, train: cfg, measure: r.train})
 		return &all[len(all)-1]
 	}
-	large := &add("train/large", 10_000, 128, 256, 31).train
+	large := &add("train/large", engine.VectorF32, 10_000, 128, 256, 31).train
 	large.Algorithm, large.Init, large.Annealing = engine.Annealed, engine.Farthest, annealed
-	for _, size := range []struct{ rows, dimension, codewords, updates int }{
-		{100_000, 384, 1024, 25}, {1_000_000, 128, 2048, 31}, {1_000_000, 256, 20_000, 25}, {1_000_000, 128, 256, 25},
-	} {
-		rows := max(int(float64(size.rows)*r.cfg.Scale), 2*size.codewords)
-		updates := min(size.updates, r.cfg.Iterations)
-		add(fmt.Sprintf("train/%dx%dx%d/%d", rows, size.dimension, size.codewords, updates), rows, size.dimension, size.codewords, updates)
+	for _, element := range r.cfg.Types {
+		for _, size := range []struct{ rows, dimension, codewords, updates int }{
+			{100_000, 384, 1024, 25}, {1_000_000, 128, 2048, 31}, {1_000_000, 256, 20_000, 25}, {1_000_000, 128, 256, 25},
+		} {
+			rows := max(int(float64(size.rows)*r.cfg.Scale), 2*size.codewords)
+			updates := min(size.updates, r.cfg.Iterations)
+			row := fmt.Sprintf("train/%s/%dx%dx%d/%d", typeNames[element], rows, size.dimension, size.codewords, updates)
+			add(row, element, rows, size.dimension, size.codewords, updates)
+		}
 	}
 	return all
 }
 
-// train measures a whole training, from the making of the trainer to the codebook, its rows in the caller's memory.
+// train measures a whole training, from the making of the trainer to the codebook, its rows in the caller's memory, and of that what
+// is left when the device has them.
 func (r *run) train(j *job, line *Line) (string, error) {
 	rows := j.data(r.cfg.Seed)
 	var told engine.Training
 	var codewords []byte
+	var resident []float64
 	rounds := j.train.MaxIterations + 1
 	err := r.paired(line, j.assign().times(rounds), func() (time.Duration, error) {
 		begin := time.Now()
+		var after time.Duration
 		var err error
-		codewords, told, err = r.whole(j.train, rows)
+		codewords, told, after, err = r.whole(j.train, rows)
+		resident = append(resident, after.Seconds())
 		return time.Since(begin), err
 	})
 	if err != nil {
 		return "", err
 	}
+	line.Resident = stats.SpreadOf(resident[min(1, len(resident)-1):]) // of several the first is not measured
 	line.Rounds, line.Energy = rounds, told.Rounds[len(told.Rounds)-1].Energy
 	line.Recomputed = float64(told.Recomputed) / float64(max(told.Computed, 1))
 	if r.served == nil {
@@ -201,20 +209,21 @@ func (r *run) train(j *job, line *Line) (string, error) {
 	return "", err
 }
 
-// whole trains. The last slice's rounds are told.
-func (r *run) whole(cfg engine.TrainerConfig, rows []byte) (_ []byte, told engine.Training, err error) {
+// whole trains. The last slice's rounds are told, and the time since the rows were written.
+func (r *run) whole(cfg engine.TrainerConfig, rows []byte) (codewords []byte, told engine.Training, resident time.Duration, err error) {
 	trainer, err := r.written(r.vec, cfg, rows)
 	if err != nil {
-		return nil, told, err
+		return nil, told, 0, err
 	}
 	defer func() { err = errors.Join(err, trainer.Close()) }()
+	begin := time.Now()
 	for told.Phase != engine.Done {
 		if told, err = slice(trainer, cfg.MaxIterations+1); err != nil {
-			return nil, told, err
+			return nil, told, 0, err
 		}
 	}
-	codewords, err := trainer.Codewords()
-	return codewords, told, err
+	codewords, err = trainer.Codewords()
+	return codewords, told, time.Since(begin), err
 }
 
 // stream measures rounds of a training whose rows the device does not hold: on one opened with room for half of them. An engine

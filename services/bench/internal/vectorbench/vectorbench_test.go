@@ -86,15 +86,17 @@ func TestEveryPartOfTheCPUEngineIsARow(t *testing.T) {
 }
 
 func TestTrainingsAreTheDocumentsScaledDown(t *testing.T) {
-	r := &run{cfg: Config{Scale: 1, Iterations: 1000}}
+	r := &run{cfg: Config{Scale: 1, Iterations: 1000, Types: []engine.Element{engine.VectorF32, engine.VectorF16}}}
 	var names []string
 	for _, j := range r.trainings() {
 		names = append(names, j.row)
 	}
 	require.Equal(t, []string{
-		"train/large", "train/100000x384x1024/25", "train/1000000x128x2048/31", "train/1000000x256x20000/25", "train/1000000x128x256/25",
+		"train/large",
+		"train/f32/100000x384x1024/25", "train/f32/1000000x128x2048/31", "train/f32/1000000x256x20000/25", "train/f32/1000000x128x256/25",
+		"train/f16/100000x384x1024/25", "train/f16/1000000x128x2048/31", "train/f16/1000000x256x20000/25", "train/f16/1000000x128x256/25",
 	}, names)
-	r.cfg = Config{Scale: 0.001, Iterations: 2}
+	r.cfg.Scale, r.cfg.Iterations = 0.001, 2
 	for i, j := range r.trainings() {
 		if i > 0 {
 			require.Equal(t, max(2*j.desc.Codewords, 1000), j.rows, "each codeword has two rows at least")
@@ -121,7 +123,9 @@ func TestAWholeTrainingTellsItsLastRound(t *testing.T) {
 	require.Empty(t, skipped)
 	require.Equal(t, 4, line.Rounds, "one more than updates")
 	require.Positive(t, line.Energy)
-	_, told, err := r.whole(j.train, j.data(r.cfg.Seed))
+	require.Positive(t, line.Resident.Median)
+	require.LessOrEqual(t, line.Resident.Min, line.Seconds.Max, "of the same time")
+	_, told, _, err := r.whole(j.train, j.data(r.cfg.Seed))
 	require.NoError(t, err)
 	require.Equal(t, engine.Done, told.Phase)
 	require.InDelta(t, told.Rounds[len(told.Rounds)-1].Energy, line.Energy, 0)
