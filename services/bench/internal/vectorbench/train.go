@@ -254,7 +254,7 @@ func (r *run) stream(j *job, line *Line) (skipped string, err error) {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, trainer.Close()) }()
-	bus, err := r.bus()
+	before, err := r.bus()
 	if err != nil {
 		return "", err
 	}
@@ -263,6 +263,10 @@ func (r *run) stream(j *job, line *Line) (skipped string, err error) {
 		_, err := slice(trainer, measuredRounds)
 		return time.Since(begin), err
 	})
-	line.Rounds, line.OfBus = measuredRounds, share(line.BytesPerSecond, bus)
+	if err != nil {
+		return "", err
+	}
+	after, err := r.bus()
+	line.Rounds, line.OfBus = measuredRounds, share(line.BytesPerSecond, max(before, after))
 	return "", err
 }
