@@ -55,8 +55,9 @@ struct HalfPass {
     copies_commit();
   }
 
-  // |x|^2 of the rows lane / 4 and 8 further on of this warp: the diagonal of the products of its rows with themselves. What is
-  // the first operand's part of a lane are the second's two.
+  // |x|^2 of the rows lane / 4 and 8 further on of this warp: the diagonal of the products of its rows with themselves, of which a
+  // lane's part of the first operand is its two of the second. Off by less than 2^-11 of itself, which Reach::length allows for: 18
+  // units of 2^-23 a step, and no more than 83 steps lie in shared memory.
   __device__ __forceinline__ void measure(uint32_t rows, float (&squares)[2]) const {
     float low[4] = {}, high[4] = {};
 #pragma unroll 2

@@ -7,8 +7,6 @@ namespace mr::cuda {
 
 // Of all rows: an even share of consecutive tiles, subspace by subspace, each with all codewords.
 struct WorkOfAll {
-  static constexpr int32_t segment = 0, segments = 1;
-
   const SearchParams& p;
   int64_t space, tile, left;
   int64_t begin = 0, end;  // tiles of codewords
