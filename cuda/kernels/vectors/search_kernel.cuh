@@ -1,6 +1,6 @@
 // search_kernel: the passes of a search over tiles of rows: the fast pass over all rows, and the one that settles listed rows.
 //
-// Four warpgroups of a block have 64 rows each and multiply them with every tile of 128 codewords: while one waits for the matrix
+// Up to four warpgroups of a block have 64 rows each and multiply them with every tile of 128 codewords: while one waits for the matrix
 // units, others compare. By wgmma a fifth gives its registers away and fills the ring that the codewords come through; by mma
 // there is no ring.
 #pragma once

@@ -14,7 +14,7 @@ namespace mr::cuda {
 
 constexpr int32_t kSearchRows = 64;       // of a warpgroup
 constexpr int32_t kSearchGroups = 4;      // warpgroups that multiply at most, of a block of threads
-constexpr int32_t kSearchTile = kSearchRows * kSearchGroups;
+constexpr int32_t kSearchTile = kSearchRows * kSearchGroups;  // rows of a tile at most
 constexpr int32_t kSearchWarps = kSearchGroups * 4;
 constexpr int32_t kSearchWide = 128;      // codewords of a tile
 constexpr int32_t kCodewordBlock = kSearchWide * 32, kRowBlock = kSearchRows * 32;  // bytes
