@@ -103,8 +103,7 @@ func (r *Report) check() error {
 }
 
 // Figure is a metric of a row: seconds, resident_seconds, vectors and gbps (a second), share, processor_share, read_share, recomputed,
-// of_assign, of_bus, and of calls
-// served_seconds, served_vectors and of_direct.
+// of_assign, of_bus, and of calls served_seconds, served_vectors and of_direct.
 func (r *Report) Figure(row, metric string) (float64, bool) {
 	for i := range r.Lines {
 		l := &r.Lines[i]
