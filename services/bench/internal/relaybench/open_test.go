@@ -66,8 +66,9 @@ func TestStreamsAreStillWhenNothingMovesAndFlowControlHoldsThem(t *testing.T) {
 		"not all there":         {looks: []look{change(func(l *look) { l.begun, l.running, l.paused = 2, 2, 2 }), fine, fine, fine, fine}, done: 3},
 		"the scheduler is busy": {looks: []look{fine, fine, change(func(l *look) { l.share = 0.5 }), fine, fine}, done: 5},
 		"a worker computes":     {looks: []look{fine, fine, further, further, further}, done: 5},
-		"one of them ended": {looks: []look{
-			fine, change(func(l *look) { l.running = 2 }), change(func(l *look) { l.running = 2 }),
+		"one of them ended":     {looks: []look{fine, change(func(l *look) { l.running = 2 })}, want: "have 2 of 3"},
+		"an idle one ended": {idle: true, looks: []look{
+			change(func(l *look) { l.running = 2 }), change(func(l *look) { l.running = 2 }),
 		}, want: "have 2 of 3"},
 		"one is on its way to a worker": {idle: true, looks: []look{
 			change(func(l *look) { l.running, l.paused, l.share = 2, 0, 0.5 }), fine, fine,

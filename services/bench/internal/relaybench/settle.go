@@ -51,11 +51,14 @@ func (c *calm) see(l look, passed time.Duration) (done bool, err error) {
 		c.lasts += passed
 	}
 	switch {
-	case c.lasts < c.settle: // an idle stream has begun with its request, which may still be on its way to a worker
+	case l.begun < c.streams:
 		return false, nil
-	case l.running+l.waiting != float64(c.streams):
+	// An idle stream has begun with its request, which may still be on its way to a worker.
+	case l.running+l.waiting != float64(c.streams) && (c.stalled || c.lasts >= c.settle):
 		return false, fmt.Errorf("%w: the workers have %.0f of %d open streams: give them more --tokens if they ended by themselves",
 			ErrFailed, l.running+l.waiting, c.streams)
+	case c.lasts < c.settle:
+		return false, nil
 	case c.stalled && l.paused < l.running:
 		return false, fmt.Errorf("%w: no stream moves, and flow control does not hold %.0f of %d", ErrFailed, l.running-l.paused, c.streams)
 	}
