@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/sim"
@@ -88,4 +91,41 @@ func cancelAnywhere(t *testing.T, device engine.Device, cancelled int) {
 	after, err := device.Info()
 	require.NoError(t, err)
 	require.Equal(t, before.BytesUsed, after.BytesUsed)
+}
+
+// left is the stream of a caller whose connection has ended, before the call's context knows.
+type left struct {
+	grpc.ServerStream
+	ctx  context.Context
+	asks chan *pb.TrainCodebookRequest
+}
+
+func (l left) Context() context.Context { return l.ctx }
+
+func (left) Send(*pb.TrainCodebookResponse) error {
+	return status.Error(codes.Unavailable, "transport is closing")
+}
+
+func (l left) Recv() (*pb.TrainCodebookRequest, error) {
+	select {
+	case m := <-l.asks:
+		return m, nil
+	case <-l.ctx.Done():
+		return nil, status.FromContextError(l.ctx.Err()).Err()
+	}
+}
+
+func TestATrainingWhoseCallerLeftWhileItWasToldCountsAsCancelled(t *testing.T) {
+	rpctest.NoLeaks(t)
+	w := simWorker(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	asks := make(chan *pb.TrainCodebookRequest, 2)
+	endless := training(func(c *pb.TrainingConfig) { c.MaxIterations, c.StableIterations = ptr(uint32(1000000)), ptr(uint32(1000000)) })
+	asks <- &pb.TrainCodebookRequest{Event: &pb.TrainCodebookRequest_Config{Config: endless}}
+	asks <- rowsOf(vectorRows(64, 2))
+	err := w.server.TrainCodebook(left{ctx: ctx, asks: asks})
+	require.Equal(t, codes.Canceled, status.Code(err), "%v", err)
+	st := w.books.Stats()
+	require.Equal(t, [3]uint64{0, 1, 0}, [3]uint64{st.Finished, st.Cancelled, st.Failed})
 }

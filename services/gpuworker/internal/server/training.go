@@ -29,7 +29,7 @@ func (s *Server) TrainCodebook(stream grpc.BidiStreamingServer[pb.TrainCodebookR
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c := &trainingCall{server: s, cancel: cancel, in: newInbox(ctx, s.patience, stream.Recv)}
-	c.out = mail(s.patience, stream.Send)
+	c.out = mail(s.patience, func(m *pb.TrainCodebookResponse) error { return unsent(stream.Send(m)) })
 	err := c.run(ctx)
 	if status.Code(err) == codes.Canceled { // streams know it a moment before their context
 		err = context.Canceled
@@ -40,6 +40,15 @@ func (s *Server) TrainCodebook(stream grpc.BidiStreamingServer[pb.TrainCodebookR
 		s.nudge()
 	}
 	return statusOf(c.out.end(ctx, err))
+}
+
+// unsent is why a message could not be sent. A caller whose connection has ended has left, which sending may know before the call's
+// context does, and says in words of its own.
+func unsent(err error) error {
+	if status.Code(err) == codes.Unavailable {
+		return context.Canceled
+	}
+	return err
 }
 
 // trainingCall is one call of TrainCodebook.
