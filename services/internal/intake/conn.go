@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/peer"
@@ -29,14 +30,16 @@ type conn struct {
 	closed   bool   // nothing follows those
 	arrivals map[uint32]*Arrival
 	sweepAt  int
-	rest     []byte // read from the connection and not from here
-	err      error  // that came with rest
-	settled  func() // called when the client has shown that it speaks HTTP/2; nil when it was
+	rest     []byte      // read from the connection and not from here
+	err      error       // that came with rest
+	settled  func()      // called when the client has shown that it speaks HTTP/2; nil when it was
+	begun    time.Time   // when the block of headers began that comes; zero: none does
+	refused  func(error) // is told why the connection ends that the client does not end
 }
 
 // watch follows what is read from a connection. plain is whether that is what the operating system reads.
-func watch(inner net.Conn, plain bool, settled func()) *conn {
-	c := &conn{Conn: inner, arrivals: map[uint32]*Arrival{}, sweepAt: sweepFrom, settled: settled}
+func watch(inner net.Conn, plain bool, settled func(), refused func(error)) *conn {
+	c := &conn{Conn: inner, arrivals: map[uint32]*Arrival{}, sweepAt: sweepFrom, settled: settled, refused: refused}
 	c.frames.to = c
 	if plain {
 		c.ready = readinessOf(inner)
@@ -47,8 +50,9 @@ func watch(inner net.Conn, plain bool, settled func()) *conn {
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
 	if len(c.rest) == 0 && c.err == nil {
+		c.hurry()
 		n, err := c.Conn.Read(p)
-		return c.take(p[:n], err)
+		return c.take(p[:n], c.late(err))
 	}
 	return c.again(p)
 }
@@ -56,9 +60,10 @@ func (c *conn) Read(p []byte) (int, error) {
 // ReadOnReady lets grpc-go wait for what comes without a buffer for it.
 func (c *conn) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
 	if c.ready != nil && len(c.rest) == 0 && c.err == nil {
+		c.hurry()
 		b, n, err := c.ready.read(size, pool)
 		if b == nil {
-			return nil, 0, err
+			return nil, 0, c.late(err)
 		}
 		n, err = c.take((*b)[:n], nil)
 		return b, n, err
@@ -74,7 +79,7 @@ func (c *conn) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) 
 
 // take follows what was read, and keeps what comes behind a block of headers.
 func (c *conn) take(read []byte, err error) (int, error) {
-	n := c.frames.scan(read)
+	n := c.scan(read)
 	if c.settled != nil && c.frames.settled() {
 		c.settled()
 		c.settled = nil
@@ -92,7 +97,7 @@ func (c *conn) again(p []byte) (int, error) {
 		return 0, c.err
 	}
 	n := min(len(p), len(c.rest))
-	n = c.frames.scan(c.rest[:n])
+	n = c.scan(c.rest[:n])
 	copy(p, c.rest[:n])
 	if c.rest = c.rest[n:]; len(c.rest) == 0 {
 		c.rest = nil

@@ -10,6 +10,7 @@ import (
 	"net"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
@@ -135,6 +136,8 @@ type scripted struct {
 	pieces [][]byte
 }
 
+func (*scripted) SetReadDeadline(time.Time) error { return nil }
+
 func (s *scripted) Read(p []byte) (int, error) {
 	if len(s.pieces) == 0 {
 		return 0, io.EOF
@@ -156,7 +159,7 @@ func TestWhatIsReadIsWhatCame(t *testing.T) {
 			pieces, rest = append(pieces, rest[:n]), rest[n:]
 		}
 		settled := 0
-		c := watch(&scripted{pieces: pieces}, true, func() { settled++ })
+		c := watch(&scripted{pieces: pieces}, true, func() { settled++ }, nil)
 		var got bytes.Buffer
 		for {
 			if r.IntN(2) == 0 {
@@ -188,7 +191,7 @@ func TestArrivalsOfCallsThatEndedAreForgotten(t *testing.T) {
 	for id := uint32(1); id < 10*sweepFrom; id += 2 {
 		require.NoError(t, framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, EndHeaders: true}))
 	}
-	c := watch(&scripted{pieces: [][]byte{to.Bytes()}}, true, func() {})
+	c := watch(&scripted{pieces: [][]byte{to.Bytes()}}, true, func() {}, nil)
 	over := make(chan struct{})
 	close(over)
 	running := c.open(nil) // stands for a call that goes on

@@ -23,18 +23,18 @@ type watching struct {
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (w watching) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	settled := func() {}
+	settled, refused := func() {}, func(error) {}
 	if a, ok := raw.(*accepted); ok {
-		settled = a.settle
+		settled, refused = a.settle, a.refused
 	}
 	if w.inner == nil {
-		return watch(raw, true, settled), nil, nil
+		return watch(raw, true, settled, refused), nil, nil
 	}
 	made, info, err := w.inner.ServerHandshake(raw)
 	if err != nil {
 		return nil, nil, err
 	}
-	return watch(made, false, settled), info, nil
+	return watch(made, false, settled, refused), info, nil
 }
 
 // ClientHandshake implements credentials.TransportCredentials.

@@ -31,6 +31,7 @@ type frames struct {
 	left    int             // bytes of the payload that are to come
 	body    int             // of them: bytes of a stream's body; behind them is padding
 	padded  bool            // the length of the padding comes first
+	block   bool            // a block of headers has begun and not ended
 	closed  bool            // nothing follows the block of headers that comes
 	whole   int             // frames that have come
 }
@@ -78,8 +79,11 @@ func (f *frames) stream() uint32 {
 func (f *frames) begin() {
 	f.left = int(f.head[0])<<16 | int(f.head[1])<<8 | int(f.head[2])
 	f.body, f.padded = 0, false
-	if f.kind() == typeData {
+	switch f.kind() {
+	case typeData:
 		f.body, f.padded = f.left, f.has(flagPadded)
+	case typeHeaders:
+		f.block = true
 	}
 }
 
@@ -111,6 +115,7 @@ func (f *frames) end() bool {
 			f.closed = f.has(flagEndStream)
 		}
 		if f.has(flagEndHeaders) {
+			f.block = false
 			f.to.opened(f.stream(), f.closed)
 			return true
 		}

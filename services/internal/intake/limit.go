@@ -23,7 +23,7 @@ type Limits struct {
 	PerAddress int
 	// Unsettled is how many may be that are not HTTP/2 yet; beyond it one of those is closed. 0: no bound.
 	Unsettled int
-	// Refused is told of each connection that is closed for a limit.
+	// Refused is told of each connection that is closed for a limit, or because of ErrSlowHeaders.
 	Refused func(from net.Addr, why error)
 }
 
@@ -79,10 +79,14 @@ func (l *limiter) Accept() (net.Conn, error) {
 
 // refuse closes a connection for a reason.
 func (l *limiter) refuse(conn net.Conn, why error) {
+	l.tell(conn, why)
+	_ = conn.Close() // nobody is told
+}
+
+func (l *limiter) tell(conn net.Conn, why error) {
 	if l.limits.Refused != nil {
 		l.limits.Refused(conn.RemoteAddr(), why)
 	}
-	_ = conn.Close() // nobody is told
 }
 
 // enter counts a connection, unless its address has too many, and takes out the one that is too many of those that are not settled.
@@ -134,6 +138,9 @@ func (c *accepted) settle() {
 	defer c.owner.mu.Unlock()
 	c.owner.settleLocked(c)
 }
+
+// refused: the connection ends for a reason of this package.
+func (c *accepted) refused(why error) { c.owner.tell(c, why) }
 
 // Close implements net.Conn.
 func (c *accepted) Close() error {
