@@ -47,14 +47,31 @@ type Observer struct {
 // Call makes one call and waits for its end; timeout > 0 is its deadline. Gaps are appended to gaps.
 func Call(ctx context.Context, conn grpc.ClientConnInterface, in *pb.GenerateRequest, due time.Time, timeout time.Duration,
 	see Observer, gaps []Gap) Outcome {
-	out := Outcome{Due: due, Sent: time.Now(), Gaps: gaps, Prompt: len(in.GetTokenIds().GetIds())}
+	out := Outcome{Gaps: gaps, Prompt: len(in.GetTokenIds().GetIds())}
+	return follow(ctx, due, timeout, out, see, func(ctx context.Context) (events, error) {
+		return pb.NewInferenceServiceClient(conn).Generate(ctx, in)
+	})
+}
+
+// events are what a call is answered with.
+type events interface {
+	Recv() (*pb.GenerateResponse, error)
+}
+
+// follow makes a call that begin sends, and says in out what became of it.
+func follow(ctx context.Context, due time.Time, timeout time.Duration, out Outcome, see Observer,
+	begin func(context.Context) (events, error)) Outcome {
+	out.Due, out.Sent = due, time.Now()
 	callCtx, cancel := context.WithCancel(ctx)
 	if timeout > 0 {
 		cancel()
 		callCtx, cancel = context.WithDeadline(ctx, out.Sent.Add(timeout))
 	}
 	defer cancel()
-	err := out.follow(callCtx, conn, in, see)
+	stream, err := begin(callCtx)
+	if err == nil {
+		err = out.read(stream, see)
+	}
 	out.Total = time.Since(due)
 	if err == nil {
 		return out
@@ -70,11 +87,8 @@ func Call(ctx context.Context, conn grpc.ClientConnInterface, in *pb.GenerateReq
 // errNoFinish: the stream ended well without saying so.
 var errNoFinish = status.Error(codes.DataLoss, "the stream ended OK without a finished event")
 
-func (o *Outcome) follow(ctx context.Context, conn grpc.ClientConnInterface, in *pb.GenerateRequest, see Observer) error {
-	stream, err := pb.NewInferenceServiceClient(conn).Generate(ctx, in)
-	if err != nil {
-		return err
-	}
+// read takes the events to their end.
+func (o *Outcome) read(stream events, see Observer) error {
 	finished := false
 	var last time.Time
 	for {

@@ -38,6 +38,7 @@ const (
 type rig struct {
 	Programs
 	workers            int
+	models             int               // that each of them loads, alike but for their names; 0: one
 	callers            int               // connections of this client to the scheduler, if not as many as to every program
 	callerOptions      []grpc.DialOption // of these
 	device             string
@@ -75,7 +76,7 @@ func (r rig) start(ctx context.Context) (f *fleet, err error) {
 		return f, err
 	}
 	f.close = append(f.close, func() error { return os.RemoveAll(f.dir) })
-	if err := f.placeModel(); err != nil {
+	if err := f.placeModels(); err != nil {
 		return f, err
 	}
 	addresses := make([]string, r.workers)
@@ -125,10 +126,28 @@ func (f *fleet) ways() []*way {
 	return append(all, &f.scheduler)
 }
 
-func (f *fleet) placeModel() error {
-	path := filepath.Join(f.dir, modelName+".gguf")
+// names are those of the models that every worker loads.
+func (r *rig) names() []string {
+	names := []string{modelName}
+	for i := 1; i < r.models; i++ {
+		names = append(names, fmt.Sprintf("%s-%d", modelName, i+1))
+	}
+	return names
+}
+
+func (f *fleet) placeModels() error {
+	for _, name := range f.names() {
+		if err := f.placeModel(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fleet) placeModel(name string) error {
+	path := filepath.Join(f.dir, name+".gguf")
 	if f.Model == "" {
-		return modelfile.Write(path, modelfile.Tiny(modelName), gguf.Q8_0, f.Seed)
+		return modelfile.Write(path, modelfile.Tiny(name), gguf.Q8_0, f.Seed)
 	}
 	from, err := os.Open(f.Model)
 	if err != nil {
@@ -197,11 +216,16 @@ func (f *fleet) connect(w *way, name, address string) error {
 	return nil
 }
 
-// load loads the model on a worker, large enough for every stage.
+// load loads the models on a worker, large enough for every stage.
 func (f *fleet) load(ctx context.Context, worker int) error {
-	return load.LoadModel(ctx, f.direct[worker].conns[0], &pb.LoadModelRequest{
-		Model: modelName, KvTokens: &f.kvTokens, ContextLength: &f.context, MaxSequences: &f.sequences,
-	})
+	for _, name := range f.names() {
+		if err := load.LoadModel(ctx, f.direct[worker].conns[0], &pb.LoadModelRequest{
+			Model: name, KvTokens: &f.kvTokens, ContextLength: &f.context, MaxSequences: &f.sequences,
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stop ends what was started, in reverse.

@@ -15,7 +15,8 @@ type PromptsConfig struct {
 	Programs
 	Kinds      []string      // of prompts: ids, text or both
 	Bytes      int           // of a prompt as text; one of ids has a quarter as many ids
-	Callers    int           // in a closed loop, each with a connection of its own; a worker for each
+	Callers    int           // in a closed loop, each with a connection of its own
+	Workers    int           // that the callers share, each of which has a place of its own on one
 	FirstToken time.Duration // what a worker takes to compute a prompt of ids
 	Rounds     int           // each way has its turn in every round
 	Duration   time.Duration // of a turn
@@ -40,7 +41,11 @@ func (c *PromptsConfig) Validate() error {
 		c.wrong(),
 		within("--bytes", c.Bytes, maxPromptBytes),
 		within("--callers", c.Callers, 1<<10),
+		within("--workers", c.Workers, 1<<10),
 		within("--rounds", c.Rounds, 1<<10),
+	}
+	if c.Callers < c.Workers {
+		wrong = append(wrong, fmt.Errorf("--workers %d: want one caller at least for each, and there are %d", c.Workers, c.Callers))
 	}
 	if len(c.Kinds) == 0 {
 		wrong = append(wrong, fmt.Errorf("--kinds names none: want %s, %s or both", kindIDs, kindText))
@@ -70,16 +75,28 @@ func (c *PromptsConfig) device() string {
 	return fmt.Sprintf("sim:step=0s,prefill=%v,decode=0s", c.FirstToken/time.Duration(c.ids()))
 }
 
-// rig has a worker for each caller, with one place: no call waits for another's, and a first token is as late as it is wanted,
-// whenever its call comes.
+// models is how many models every worker has: one for each caller that it serves.
+func (c *PromptsConfig) models() int { return (c.Callers + c.Workers - 1) / c.Workers }
+
+// modelOf is the model that a caller asks for: no more callers ask for one than workers have it.
+func (c *PromptsConfig) modelOf(caller int) string {
+	r := rig{models: c.models()}
+	return r.names()[caller%c.models()]
+}
+
+// rig has workers with as many places in all as there are callers, one for each model of each: no call waits for another's, and a
+// first token is as late as it is wanted, whenever its call comes. A worker for each caller would fill a small machine by telling the
+// scheduler that nothing has happened.
 func (c *PromptsConfig) rig() rig {
 	const spare = 64 // tokens: the rest of a last block, and a block more
 	tokens := c.ids()
 	if slices.Contains(c.Kinds, kindText) {
 		tokens = max(c.Bytes/2, 1) // no text of words has more
 	}
+	programs := c.Programs
+	programs.Connections = c.models() // to each worker
 	return rig{
-		Programs: c.Programs, workers: c.Callers, callers: c.Callers, device: c.device(),
+		Programs: programs, workers: c.Workers, models: c.models(), callers: c.Callers, device: c.device(),
 		flags:    []string{"--max-batched-tokens", fmt.Sprint(maxPromptBytes / bytesPerID)},
 		kvTokens: uint64(tokens + spare), context: uint32(tokens + spare), sequences: 1,
 	}
@@ -91,8 +108,8 @@ func Prompts(ctx context.Context, c PromptsConfig, tell func(format string, args
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	r := &PromptsReport{Machine: machine.Look(), Callers: c.Callers, Bytes: c.Bytes, FirstToken: c.FirstToken.Seconds() * 1e3}
-	tell("starting %d workers and a scheduler", c.Callers)
+	r := &PromptsReport{Machine: machine.Look(), Callers: c.Callers, Workers: c.Workers, Bytes: c.Bytes, FirstToken: c.FirstToken.Seconds() * 1e3}
+	tell("starting %d workers and a scheduler", c.Workers)
 	m, err := begin(ctx, c.rig())
 	defer func() { err = errors.Join(err, m.fleet.stop()) }()
 	if err != nil {
@@ -119,8 +136,8 @@ func Prompts(ctx context.Context, c PromptsConfig, tell func(format string, args
 func (m *measurement) promptRound(ctx context.Context, c *PromptsConfig, kind string, round int,
 	tell func(format string, args ...any)) (taken promptRound, err error) {
 	alone := way{name: direct}
-	for i := range m.fleet.direct {
-		alone.conns = append(alone.conns, m.fleet.direct[i].conns[0])
+	for i := range c.Callers {
+		alone.conns = append(alone.conns, m.fleet.direct[i/c.models()].conns[i%c.models()])
 	}
 	for k := range 2 {
 		w, to := &alone, &taken.direct

@@ -2,13 +2,14 @@ package relaybench
 
 import (
 	"bytes"
-	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/bench/internal/load"
 	"github.com/millrace/millrace/services/bench/internal/stats"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
@@ -16,8 +17,8 @@ import (
 
 func promptsConfig() PromptsConfig {
 	return PromptsConfig{
-		Programs: Programs{Connections: 1}, Kinds: []string{kindIDs}, Bytes: 220_000, Callers: 150, FirstToken: time.Second, Rounds: 5,
-		Duration: 15 * time.Second,
+		Programs: Programs{Connections: 1}, Kinds: []string{kindIDs}, Bytes: 220_000, Callers: 150, Workers: 15, FirstToken: time.Second,
+		Rounds: 5, Duration: 15 * time.Second,
 	}
 }
 
@@ -31,6 +32,8 @@ func TestPromptsThatCannotBeMeasuredAreRefused(t *testing.T) {
 		"no bytes":                    {func(c *PromptsConfig) { c.Bytes = 0 }, "--bytes 0"},
 		"more than one step computes": {func(c *PromptsConfig) { c.Bytes = maxPromptBytes + 1 }, "--bytes 262145"},
 		"no callers":                  {func(c *PromptsConfig) { c.Callers = 0 }, "--callers 0"},
+		"no workers":                  {func(c *PromptsConfig) { c.Workers = 0 }, "--workers 0"},
+		"a worker without a caller":   {func(c *PromptsConfig) { c.Workers = 151 }, "--workers 151"},
 		"no rounds":                   {func(c *PromptsConfig) { c.Rounds = 0 }, "--rounds 0"},
 		"no kind":                     {func(c *PromptsConfig) { c.Kinds = nil }, "--kinds names none"},
 		"an unknown kind":             {func(c *PromptsConfig) { c.Kinds = []string{"chat"} }, `--kinds "chat"`},
@@ -47,28 +50,59 @@ func TestPromptsThatCannotBeMeasuredAreRefused(t *testing.T) {
 	}
 }
 
-func TestAWorkerHasAPlaceForEachCallerAndTheTimeOfAPrompt(t *testing.T) {
+func TestEveryCallerHasAPlaceAndTheTimeOfAPrompt(t *testing.T) {
 	c := promptsConfig()
 	r := c.rig()
-	require.Equal(t, 150, r.workers)
+	require.Equal(t, 15, r.workers)
+	require.Equal(t, 10, r.models)
 	require.Equal(t, 150, r.callers)
 	require.EqualValues(t, 1, r.sequences)
 	require.GreaterOrEqual(t, r.context, uint32(55_001))
 	require.Equal(t, "sim:step=0s,prefill=18.181µs,decode=0s", r.device)
 	c.Bytes = 1
 	require.Equal(t, 1, c.ids(), "a prompt is never empty")
+	for _, workers := range []int{1, 7, 15, 149, 150} {
+		c.Workers = workers
+		asked := map[string]int{}
+		for i := range c.Callers {
+			require.Less(t, i/c.models(), workers, "a caller has a worker to send to alone")
+			asked[c.modelOf(i)]++
+			require.LessOrEqual(t, asked[c.modelOf(i)], workers, "as many places as there are")
+		}
+	}
 }
 
 func TestPromptsAreAsLargeAsTheyShallBeAndAllDifferent(t *testing.T) {
-	c := promptsConfig()
-	m := &measurement{maker: load.Maker{Vocabulary: 32000}}
-	random := rand.New(rand.NewPCG(1, 2))
-	a, b := m.prompt(&c, kindIDs, random).GetTokenIds().GetIds(), m.prompt(&c, kindIDs, random).GetTokenIds().GetIds()
-	require.Len(t, a, 55_000)
-	require.NotEqual(t, a[:64], b[:64])
-	one, other := m.prompt(&c, kindText, random).GetPrompt(), m.prompt(&c, kindText, random).GetPrompt()
-	require.Len(t, one, 220_000)
-	require.NotEqual(t, one[:256], other[:256])
+	m := &measurement{maker: load.Maker{Vocabulary: 32000, IDsOnly: true}}
+	for _, bytes := range []int{220_000, 300, 64, 1} {
+		c := promptsConfig()
+		c.Bytes = bytes
+		made := func(kind string, stream uint64) (all []*pb.GenerateRequest) {
+			p, err := m.prompter(&c, "bench-2", kind, stream)
+			require.NoError(t, err)
+			for range 2 {
+				in := &pb.GenerateRequest{}
+				require.NoError(t, proto.Unmarshal(p.next().Data.Materialize(), in))
+				require.Empty(t, in.ProtoReflect().GetUnknown())
+				require.Equal(t, "bench-2", in.GetModel())
+				require.EqualValues(t, 1, in.GetStopping().GetMaxTokens())
+				require.True(t, in.GetResponse().GetTokenIdsOnly())
+				all = append(all, in)
+			}
+			return all
+		}
+		ids, texts := append(made(kindIDs, 0), made(kindIDs, 1)...), append(made(kindText, 0), made(kindText, 1)...)
+		for i := range ids {
+			require.Len(t, ids[i].GetTokenIds().GetIds(), c.ids())
+			require.Len(t, texts[i].GetPrompt(), bytes)
+			for j := range i {
+				if bytes > 64 {
+					require.NotEqual(t, ids[i].GetTokenIds().GetIds()[:16], ids[j].GetTokenIds().GetIds()[:16])
+					require.NotEqual(t, texts[i].GetPrompt()[:256], texts[j].GetPrompt()[:256])
+				}
+			}
+		}
+	}
 }
 
 // took is a histogram of one duration.
@@ -105,7 +139,7 @@ func runPrompts(t *testing.T, lose string) (*PromptsReport, error) {
 	require.NoError(t, err)
 	t.Setenv("TMPDIR", t.TempDir())
 	c := promptsConfig()
-	c.Scheduler, c.Worker, c.Bytes, c.Callers, c.Rounds = self, self, 64, 3, 2
+	c.Scheduler, c.Worker, c.Bytes, c.Callers, c.Workers, c.Rounds = self, self, 64, 3, 2, 2
 	c.FirstToken, c.Duration = 5*time.Millisecond, 100*time.Millisecond
 	return Prompts(t.Context(), c, func(string, ...any) {})
 }

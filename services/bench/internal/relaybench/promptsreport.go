@@ -20,6 +20,7 @@ const (
 type PromptsReport struct {
 	Machine    machine.Facts `json:"machine"`
 	Callers    int           `json:"callers"`
+	Workers    int           `json:"workers"`
 	Bytes      int           `json:"prompt_bytes"`
 	FirstToken float64       `json:"first_token_ms"` // of a worker, as wanted
 	Kinds      []PromptKind  `json:"kinds"`
@@ -71,8 +72,9 @@ func sumPrompts(kind string, rounds []promptRound) PromptKind {
 
 // Print writes the report as text, each bar beside its figure.
 func (r *PromptsReport) Print(w io.Writer) {
-	fmt.Fprintf(w, "machine  %s\nclient   %d callers in a closed loop, prompts of %d bytes (ids: %d), %.0f ms to a worker's first token\n\n", r.Machine,
-		r.Callers, r.Bytes, max(r.Bytes/bytesPerID, 1), r.FirstToken)
+	fmt.Fprintf(w, "machine  %s\nclient   %d callers in a closed loop, prompts of %d bytes (ids: %d)\n"+
+		"workers  %d, with a place for each caller, %.0f ms to a first token\n\n", r.Machine,
+		r.Callers, r.Bytes, max(r.Bytes/bytesPerID, 1), r.Workers, r.FirstToken)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "prompts\tcalls\tfirst token ms, worker p50\tp99\tscheduler p50\tp99\tadded p50\tadded p99\tscheduler CPU ms/call\n")
 	for i := range r.Kinds {
