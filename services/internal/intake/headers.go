@@ -10,7 +10,7 @@ import (
 // sends a byte now and then.
 const headersPatience = 20 * time.Second
 
-// ErrSlowHeaders: the headers of a call have begun, and have not come whole in their time.
+// ErrSlowHeaders says that the headers of a call have begun, and have not come whole in their time.
 var ErrSlowHeaders = errors.New("the headers of a call have not come whole in their time")
 
 // scan follows p, and when the block of headers began that comes.

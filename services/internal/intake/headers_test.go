@@ -15,7 +15,7 @@ import (
 
 // slowly runs a server's end of a connection whose client sends the bytes of one call's headers with a pause behind each. It returns
 // how reading ends, when, and what the listener was told.
-func slowly(t *testing.T, pause time.Duration, behind func(net.Conn)) (err error, after time.Duration, told []error) {
+func slowly(t *testing.T, pause time.Duration, behind func(net.Conn)) (told []error, after time.Duration, err error) {
 	t.Helper()
 	var begin, block bytes.Buffer
 	begin.WriteString(http2.ClientPreface)
@@ -50,12 +50,12 @@ func slowly(t *testing.T, pause time.Duration, behind func(net.Conn)) (err error
 		require.NoError(t, c.SetReadDeadline(time.Time{})) // as grpc-go does behind a handshake
 		_, err = c.Read(p)
 	}
-	return err, time.Since(begun), told
+	return told, time.Since(begun), err
 }
 
 func TestWhoSendsHeadersSlowlyIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		err, after, told := slowly(t, 3*time.Second, func(net.Conn) {})
+		told, after, err := slowly(t, 3*time.Second, func(net.Conn) {})
 		require.ErrorIs(t, err, ErrSlowHeaders)
 		require.Equal(t, 8*3*time.Second+headersPatience, after, "the block begins with the last byte of its frame's head, the ninth")
 		require.Equal(t, []error{ErrSlowHeaders}, told)
@@ -64,7 +64,7 @@ func TestWhoSendsHeadersSlowlyIsCutOff(t *testing.T) {
 
 func TestWhoSendsHeadersInTimeMayBeSilentBehindThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, after, told := slowly(t, time.Second, func(net.Conn) { time.Sleep(time.Hour) })
+		told, after, _ := slowly(t, time.Second, func(net.Conn) { time.Sleep(time.Hour) })
 		require.Greater(t, after, time.Hour)
 		require.Empty(t, told)
 	})

@@ -3,12 +3,13 @@ package monitor
 import (
 	"crypto/tls"
 	"errors"
+	"net"
 	"net/http"
 )
 
-// Secure is how connections are made, and who may read measures over them.
+// Secure makes a listener's connections over TLS, of crypto/tls's type, and says who may read measures over them.
 type Secure interface {
-	Config() *tls.Config
+	Listen(lis net.Listener) net.Listener
 	Vouches(*tls.ConnectionState) bool
 }
 

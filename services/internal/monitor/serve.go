@@ -2,7 +2,6 @@ package monitor
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -86,7 +85,7 @@ func probe(good func() (bool, string)) http.HandlerFunc {
 func (p Page) Serve(ctx context.Context, lis net.Listener, logger hclog.Logger) error {
 	lis = netutil.LimitListener(lis, maxConnections)
 	if p.Secure != nil {
-		lis = tls.NewListener(lis, p.Secure.Config()) // outermost: the server times handshakes, and tells handlers who is there
+		lis = p.Secure.Listen(lis) // outermost: the server times handshakes, and tells handlers who is there
 	}
 	if err := serve(ctx, lis, p.Handler(logger), writeTimeout, logger); err != nil {
 		return fmt.Errorf("serve measures on %s: %w", lis.Addr(), err)

@@ -9,7 +9,7 @@ import (
 )
 
 // HTTP is for a server that browsers speak to what Serve is for one of gRPC: cfg makes its connections, and refuse says of one that
-// stands why nothing is answered on it. Both are nil where the flags name no certificate.
+// stands why nothing is answered on it. Both are nil where the flags name no certificate. Its listener goes through Linger.
 func (f *Flags) HTTP(logger hclog.Logger) (cfg *tls.Config, refuse func(*tls.ConnectionState) error, err error) {
 	if f.Cert == "" {
 		return nil, nil, nil
@@ -24,9 +24,10 @@ func (f *Flags) HTTP(logger hclog.Logger) (cfg *tls.Config, refuse func(*tls.Con
 	}
 	cfg = &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			now := from.Current().server(f.ClientCA != "")
 			now.NextProtos = []string{"h2", "http/1.1"}
+			judge(hello, now)
 			return now, nil
 		},
 	}

@@ -25,6 +25,7 @@ func browse(t *testing.T, f transport.Flags, ca *certstest.Authority, own *certs
 	said := make(chan error, 1)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { said <- refuse(r.TLS) }))
 	s.EnableHTTP2 = true
+	s.Listener = transport.Linger(s.Listener)
 	s.TLS = cfg
 	s.StartTLS()
 	defer s.Close()
@@ -44,7 +45,7 @@ func browse(t *testing.T, f transport.Flags, ca *certstest.Authority, own *certs
 		return (&http.Client{Transport: &http.Transport{TLSClientConfig: client, ForceAttemptHTTP2: true, DisableKeepAlives: true}}).Do(in)
 	}
 	out, err := ask()
-	// Who is refused and sends more behind the server's end of the connection may learn of that end alone, and asks again.
+	// Who is refused and does not read why while the server lingers may learn of the connection's end alone, and asks again.
 	for guard := time.Now().Add(hang); err != nil && !strings.Contains(err.Error(), "remote error: tls: "); out, err = ask() {
 		require.True(t, time.Now().Before(guard), "%v", err)
 	}

@@ -41,8 +41,15 @@ func (l *lingering) SyscallConn() (syscall.RawConn, error) {
 
 // linger closes the connection when the client has left, or has had its time.
 func (l *lingering) linger() {
-	if c, ok := l.Conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil && l.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
-		_, _ = io.CopyN(io.Discard, l.Conn, lingerBytes) // whatever it is, nobody wants it
+	if c, ok := l.Conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
+		discard(l.Conn)
 	}
 	_ = l.Conn.Close() // nobody is left to tell
+}
+
+// discard reads what a client sends still: whatever it is, nobody wants it.
+func discard(conn net.Conn) {
+	if conn.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
+		_, _ = io.CopyN(io.Discard, conn, lingerBytes)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -35,19 +36,20 @@ func (f *Flags) Web(logger hclog.Logger) (*Web, error) {
 	return &Web{source: from, mutual: f.ClientCA != "", allowed: allowed}, nil
 }
 
-// Config makes each connection of what the files hold then.
-func (w *Web) Config() *tls.Config {
-	return &tls.Config{
+// Listen makes each connection of a listener over TLS, of what the files hold then.
+func (w *Web) Listen(lis net.Listener) net.Listener {
+	return tls.NewListener(Linger(lis), &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			m := w.source.Current()
 			cfg := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*m.certificate}, SessionTicketsDisabled: true}
 			if w.mutual {
 				cfg.ClientAuth, cfg.ClientCAs = tls.VerifyClientCertIfGiven, m.authorities
 			}
+			judge(hello, cfg)
 			return cfg, nil
 		},
-	}
+	})
 }
 
 // Vouches says whether the server would let the caller at the other end of a connection in.

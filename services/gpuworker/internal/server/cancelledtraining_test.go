@@ -121,7 +121,9 @@ func TestATrainingWhoseCallerLeftWhileItWasToldCountsAsCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	asks := make(chan *pb.TrainCodebookRequest, 2)
-	endless := training(func(c *pb.TrainingConfig) { c.MaxIterations, c.StableIterations = ptr(uint32(1000000)), ptr(uint32(1000000)) })
+	endless := training(func(c *pb.TrainingConfig) {
+		c.MaxIterations, c.StableIterations = ptr(uint32(1000000)), ptr(uint32(1000000))
+	})
 	asks <- &pb.TrainCodebookRequest{Event: &pb.TrainCodebookRequest_Config{Config: endless}}
 	asks <- rowsOf(vectorRows(64, 2))
 	err := w.server.TrainCodebook(left{ctx: ctx, asks: asks})

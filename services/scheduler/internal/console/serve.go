@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace/services/internal/transport"
 )
 
 // Limits of the server. A page has one connection for what it follows and one for each call beside that.
@@ -45,7 +47,7 @@ func Serve(ctx context.Context, lis net.Listener, cfg Config, logger hclog.Logge
 	ended := make(chan error, 1)
 	go func() {
 		if cfg.TLS != nil {
-			ended <- s.ServeTLS(bounded, "", "")
+			ended <- s.ServeTLS(transport.Linger(bounded), "", "")
 			return
 		}
 		ended <- s.Serve(bounded)
