@@ -74,6 +74,9 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	if c.LoadReports {
 		s.ReportLoad()
 	}
+	if c.LogPrompts {
+		s.ShowPrompts()
+	}
 	serving := rpc.ServerConfig{
 		Domain: rpc.WorkerDomain, DrainTimeout: c.DrainTimeout, Options: s.Options(),
 		MaxReceiveBytes: rpc.DefaultMaxReceiveBytes + rpc.ResumeBytes, Observer: measured.observer(), Tracer: sent.Tracer(),

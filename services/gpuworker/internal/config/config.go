@@ -53,6 +53,7 @@ type Config struct {
 	DrainTimeout   time.Duration
 	LogLevel       string
 	LogJSON        bool
+	LogPrompts     bool   // whether the log has what callers ask for
 	MetricsListen  string // empty: measures are served nowhere
 	MetricsTLS     bool   // whether they are served over TLS
 	MetricsAliases string // VLLM; empty: none
@@ -89,6 +90,7 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.BoolVar(&c.LoadReports, "load-reports", true, "tell balancers in front how much there is to do, by ORCA: in the trailers of generations, and by stream")
 	f.StringVar(&c.LogLevel, "log-level", "info", "trace, debug, info, warn or error")
 	f.BoolVar(&c.LogJSON, "log-json", false, "log in JSON")
+	f.BoolVar(&c.LogPrompts, "log-prompts", false, "write the beginning of every prompt to the log, for finding mistakes with prompts of your own: whoever reads the log reads what callers send")
 	f.BoolVar(&c.SelfTest, "self-test", false, "check the device against the reference, print one table, and exit")
 }
 

@@ -52,6 +52,7 @@ func (s *Server) Generate(in *pb.GenerateRequest, stream grpc.ServerStreamingSer
 		return statusOf(err)
 	}
 	told.prepared(request)
+	s.showPrompt(ctx, in)
 	rpc.LetGo(ctx) // from here on there are its tokens, no more than a context, and its options
 	to := &sink{stream: rpc.Bare(stream), response: in.GetResponse(), request: request, started: s.started(ctx, inst, request),
 		finished: told.finished, meter: auth.MeterOf(ctx)}

@@ -54,6 +54,7 @@ type Server struct {
 	published chan struct{}
 	encoder   *prompt.Encoder
 	cached    func() []cached // the models whose cached prefixes are told
+	shows     bool            // prompts are written to the log
 
 	observer    Observer
 	generations *telemetry.Generations // nil: nobody measures them
