@@ -45,3 +45,20 @@ func BenchmarkGrowByOneToken(b *testing.B) {
 		}
 	}
 }
+
+// The same for a sequence that claims what it is going to compute, as the step loop has it.
+func BenchmarkClaimAndComputeWhereNothingIsCached(b *testing.B) {
+	c := New(Config{Blocks: 4096, BlockSize: 16})
+	ids := run(1, 8192)
+	for b.Loop() {
+		ids[0]++
+		t := c.Match(Root{}, ids)
+		if !c.Grow(t, len(ids)) {
+			b.Fatal("the cache is full")
+		}
+		c.Claim(t, Root{}, ids)
+		if c.Publish(t, Root{}, ids, len(ids)) != nil || c.Release(t) != nil {
+			b.Fatal("the blocks are not taken")
+		}
+	}
+}

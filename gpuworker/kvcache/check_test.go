@@ -31,14 +31,19 @@ func check(t *testing.T, c *Cache, tables []*Table) {
 	require.Equal(t, len(c.host.free), c.FreeHost())
 }
 
+// requireNoNodes fails where a node can be found.
+func requireNoNodes(t *testing.T, c *Cache) {
+	t.Helper()
+	require.Empty(t, liveNodes(t, c))
+}
+
 // liveNodes are the nodes that can be found, each of which has a block or a claim, and a parent that lives.
 func liveNodes(t *testing.T, c *Cache) map[int32]bool {
 	t.Helper()
 	nodes := map[int32]bool{}
-	for hash, n := range c.tree.heads {
-		require.NotEqual(t, int32(none), n)
+	for i, n := range c.tree.chains.heads {
 		for ; n != none; n = c.tree.nodes[n].next {
-			require.Equal(t, hash, c.tree.nodes[n].hash)
+			require.Same(t, &c.tree.chains.heads[i], c.tree.chains.of(c.tree.nodes[n].hash))
 			require.False(t, nodes[n], "node %d is in one chain once", n)
 			nodes[n] = true
 		}

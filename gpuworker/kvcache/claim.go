@@ -58,6 +58,17 @@ func (c *Cache) Await(l *Look, r Root, ids []int32) (tokens int) {
 	}
 }
 
+// claimedNext is where step leads from w by the ids of a block. Where t has claimed them, that is not looked for again.
+func (c *Cache) claimedNext(t *Table, w walk, ids []int32) (n int32, hash uint64) {
+	if len(t.claims) > 0 {
+		n := t.claims[0]
+		if x := &c.tree.nodes[n]; !x.hidden && c.tree.same(n, w, ids) {
+			return n, x.hash
+		}
+	}
+	return c.tree.step(w, ids)
+}
+
 // claimed ends t's claim on node n, which t has just published. One that publishes other tokens than it claimed has no claim left.
 func (c *Cache) claimed(t *Table, n int32) {
 	switch {

@@ -49,7 +49,7 @@ func TestAClaimEndsWithItsTable(t *testing.T) {
 	require.True(t, c.Computing(Root{}, run(1, 9)))
 	require.NoError(t, c.Release(a))
 	require.False(t, c.Computing(Root{}, run(1, 9)))
-	require.Empty(t, c.tree.heads)
+	requireNoNodes(t, c)
 }
 
 func TestAClaimTakesThePlaceOfTheOneBefore(t *testing.T) {
@@ -122,4 +122,34 @@ func TestWhoWaitsGoesOnLookingWhereItHasLooked(t *testing.T) {
 	require.Zero(t, c.Await(&l, Root{}, ids))
 	c.Claim(c.Match(Root{}, run(5, 5)), Root{}, run(5, 5))
 	require.Zero(t, c.Await(&l, Root{}, ids), "its nodes are others' now")
+}
+
+func TestWhatIsPublishedAsClaimedIsNotLookedForAgain(t *testing.T) {
+	c := New(Config{Blocks: 8, BlockSize: 2})
+	a, looked := &Table{}, 0
+	require.True(t, c.Grow(a, 6))
+	c.Claim(a, Root{}, run(1, 4))
+	hash := c.tree.hash
+	c.tree.hash = func(parent uint64, ids []int32) uint64 { looked++; return hash(parent, ids) }
+	require.NoError(t, c.Publish(a, Root{}, run(1, 4), 4))
+	require.Zero(t, looked)
+	require.NoError(t, c.Publish(a, Root{}, run(1, 6), 6))
+	require.Equal(t, 1, looked, "the third block was not claimed")
+	check(t, c, []*Table{a})
+}
+
+func TestAClaimOnWhatIsForgottenPublishesItAnew(t *testing.T) {
+	c := New(Config{Blocks: 8, BlockSize: 2})
+	a, wrong := &Table{}, &Table{}
+	require.True(t, c.Grow(a, 4))
+	c.Claim(a, Root{}, run(1, 4))
+	require.True(t, c.Grow(wrong, 2))
+	require.NoError(t, c.Publish(wrong, Root{}, run(1, 2), 2))
+	c.Forget(wrong)
+	require.NoError(t, c.Publish(a, Root{}, run(1, 4), 4))
+	found := c.Match(Root{}, run(1, 5))
+	require.Equal(t, a.Blocks, found.Blocks)
+	for _, x := range []*Table{a, wrong, found} {
+		require.NoError(t, c.Release(x))
+	}
 }

@@ -49,7 +49,7 @@ func (c *Cache) Publish(t *Table, r Root, ids []int32, computed int) error {
 	defer c.count()
 	for i := t.Shared; i < full; i++ {
 		part := c.part(ids, i)
-		n, hash := c.tree.step(w, part)
+		n, hash := c.claimedNext(t, w, part)
 		b := t.Blocks[i]
 		switch {
 		case c.nodeOf[b] != none && c.nodeOf[b] != n:

@@ -15,12 +15,12 @@ type node struct {
 	hash   uint64 // of the chain up to and with it
 	salt   string // of a node without a parent; a parent says it for the others
 	parent int32  // node, or none
-	next   int32  // another node of the same hash, or the next unused one
+	next   int32  // another node of the same chain, or the next unused one
 	block  int32  // whose content others may share, or none
 	twin   int32  // the first of the blocks with the same content that tables hold beside it. twin != none: refs[block] >= 1
 	claims int32  // tables that are going to compute it
 	stamp  uint64 // tells it from others that were in its place; 0: it is unused
-	hidden bool   // it is in no chain of its hash: nobody finds it, nor what continues it
+	hidden bool   // it is in no chain: nobody finds it, nor what continues it
 	idle   link
 	keys   []uint64 // each once
 }
@@ -30,10 +30,10 @@ type node struct {
 type tree struct {
 	blockSize int
 	nodes     []node
-	ids       []int32          // blockSize ids a node
-	unused    int32            // the first of the nodes that are in no chain
-	heads     map[uint64]int32 // by hash: the first of its nodes
-	stamps    uint64           // given so far
+	ids       []int32 // blockSize ids a node
+	unused    int32   // the first of the nodes that are in no chain
+	chains    chains
+	stamps    uint64 // given so far
 	hasher    hasher
 	// hash is hasher.next; tests make it collide.
 	hash func(parent uint64, ids []int32) uint64
@@ -42,7 +42,7 @@ type tree struct {
 func newTree(blocks, blockSize int) tree {
 	t := tree{
 		blockSize: blockSize, nodes: make([]node, 0, blocks), ids: make([]int32, 0, blocks*blockSize),
-		unused: none, heads: make(map[uint64]int32, blocks), hasher: newHasher(),
+		unused: none, chains: newChains(blocks), hasher: newHasher(),
 	}
 	t.hash = t.hasher.next
 	return t
@@ -66,12 +66,8 @@ func (t *tree) at(n int32) walk { return walk{hash: t.nodes[n].hash, parent: n} 
 // step goes on to the node of ids, one block of them, or says which hash it would have if there is none.
 func (t *tree) step(w walk, ids []int32) (n int32, hash uint64) {
 	hash = t.hash(w.hash, ids)
-	head, found := t.heads[hash]
-	if !found {
-		return none, hash
-	}
-	for n = head; n != none; n = t.nodes[n].next {
-		if t.same(n, w, ids) {
+	for n = *t.chains.of(hash); n != none; n = t.nodes[n].next {
+		if t.nodes[n].hash == hash && t.same(n, w, ids) {
 			return n, hash
 		}
 	}
@@ -95,17 +91,13 @@ func (t *tree) add(w walk, hash uint64, ids []int32) int32 {
 		t.unused = t.nodes[n].next
 		copy(t.idsOf(n), ids)
 	}
-	next, found := t.heads[hash]
-	if !found {
-		next = none
-	}
 	x := &t.nodes[n]
 	t.stamps++
-	*x = node{hash: hash, parent: w.parent, next: next, block: none, twin: none, stamp: t.stamps, keys: x.keys[:0]}
+	*x = node{hash: hash, parent: w.parent, block: none, twin: none, stamp: t.stamps, keys: x.keys[:0]}
 	if w.parent == none {
 		x.salt = w.salt
 	}
-	t.heads[hash] = n
+	t.chain(n)
 	return n
 }
 
@@ -119,22 +111,6 @@ func (t *tree) prune(n int32) {
 		t.unchain(n)
 	}
 	x.salt, x.stamp, x.next, t.unused = "", 0, t.unused, n
-}
-
-// unchain takes n out of the chain of its hash.
-func (t *tree) unchain(n int32) {
-	x := &t.nodes[n]
-	switch head := t.heads[x.hash]; {
-	case head != n:
-		for t.nodes[head].next != n {
-			head = t.nodes[head].next
-		}
-		t.nodes[head].next = x.next
-	case x.next != none:
-		t.heads[x.hash] = x.next
-	default:
-		delete(t.heads, x.hash)
-	}
 }
 
 // hide keeps n, and what continues it, from being found. Those who stand on it go on, and find what they publish no more either.
