@@ -54,8 +54,20 @@ var (
 			Read: func(s *rpc.Server) float64 { return float64(s.MaxReceivingBytes()) }},
 		{Name: "millrace_requests_waiting_to_be_received", Kind: Gauge, Help: "Requests above 32 KiB that wait until others have been received.",
 			Read: func(s *rpc.Server) float64 { return float64(s.WaitingToReceive()) }},
+		refusedConnections(rpc.CauseHandshake), refusedConnections(rpc.CauseAddress),
+		refusedConnections(rpc.CauseUnsettled), refusedConnections(rpc.CauseHeaders),
 	}
 )
+
+// refusedConnections is the series of a cause.
+func refusedConnections(cause string) Reading[*rpc.Server] {
+	return Reading[*rpc.Server]{
+		Name: "millrace_refused_connections_total", Kind: Counter, Label: "cause", Value: cause,
+		Help: "Connections that the server ended. handshake: no TLS, no certificate, or one that is not taken; address: its address has " +
+			"as many as it may; unsettled: many do not become HTTP/2, and it was the oldest; headers: those of a call came too slowly.",
+		Read: func(s *rpc.Server) float64 { return float64(s.RefusedConnections(cause)) },
+	}
+}
 
 // NewCalls makes counters at 0. Give them to the server's configuration, and then the server to Of.
 func NewCalls() *Calls {
@@ -161,7 +173,7 @@ func AboutCalls() []About {
 		all = append(all, r.About())
 	}
 	slices.SortFunc(all, func(a, b About) int { return strings.Compare(a.Name, b.Name) })
-	return all
+	return slices.CompactFunc(all, func(a, b About) bool { return a.Name == b.Name })
 }
 
 var _ rpc.CallObserver = (*Calls)(nil)

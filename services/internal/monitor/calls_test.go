@@ -96,6 +96,8 @@ func TestCallsAreCountedByWhatTheyEndWith(t *testing.T) {
 		"millrace_refused_calls_total origin=worker reason=(other)":                                      2,
 		"millrace_refused_calls_total origin=own reason=PANIC":                                           1,
 		"millrace_panics_total":                                                                          1,
+		"millrace_refused_connections_total cause=handshake":                                             0,
+		"millrace_refused_connections_total cause=headers":                                               0,
 		"millrace_held_request_bytes":                                                                    0,
 		"millrace_max_held_request_bytes":                                                                rpc.DefaultMaxWaitingBytes,
 		"grpc_server_started_total grpc_method=Check grpc_service=grpc.health.v1.Health grpc_type=unary": 1,
@@ -103,7 +105,7 @@ func TestCallsAreCountedByWhatTheyEndWith(t *testing.T) {
 	require.Eventually(t, func() bool { // a call is counted behind its end
 		got := series()
 		for id, value := range want {
-			if got[id] != value {
+			if is, there := got[id]; !there || is != value {
 				return false
 			}
 		}

@@ -85,6 +85,7 @@ func (s *Server) limited(lis net.Listener) net.Listener {
 	return intake.Limit(lis, intake.Limits{
 		PerAddress: s.cfg.MaxConnectionsPerAddress, Unsettled: maxUnsettled,
 		Refused: func(from net.Addr, why error) {
+			s.refused.limit(why)
 			if untold, ok := s.lines.Tell(why.Error()); ok {
 				s.logger.Warn("connection closed", "peer", from.String(), "error", why, "closed_without_a_line", untold)
 			}

@@ -104,6 +104,7 @@ type Server struct {
 	gate     *intake.Gate      // of the requests that are being received
 	turns    turns
 	lines    flood.Bound // of calls that were refused
+	refused  refused     // connections
 }
 
 // NewServer makes a server that does not listen yet. Its services report SERVING from Serve on, unless SetReady(false)
@@ -124,7 +125,7 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 	s.draining, s.drain = context.WithCancel(context.Background())
 	creds := cfg.Credentials
 	if creds != nil {
-		creds = withinCredentials{creds}
+		creds = withinCredentials{creds, &s.refused}
 	}
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(serverCodec{FrameCodec().(frameCodec), s.turns}),

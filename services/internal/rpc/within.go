@@ -70,20 +70,23 @@ type withinAddr struct{}
 func (withinAddr) Network() string { return "memory" }
 func (withinAddr) String() string  { return "within" }
 
-// withinCredentials are a server's own, which connections from within are not asked for.
+// withinCredentials are a server's own, which connections from within are not asked for. Those of others who do not have them are counted.
 type withinCredentials struct {
 	credentials.TransportCredentials
+	refused *refused
 }
 
 func (c withinCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if _, is := raw.(withinConn); is {
 		return raw, withinInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, nil
 	}
-	return c.TransportCredentials.ServerHandshake(raw)
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	c.refused.failed(err)
+	return conn, info, err
 }
 
 func (c withinCredentials) Clone() credentials.TransportCredentials {
-	return withinCredentials{c.TransportCredentials.Clone()}
+	return withinCredentials{c.TransportCredentials.Clone(), c.refused}
 }
 
 // withinInfo is what is known of who is at the other end: this process.
