@@ -14,17 +14,25 @@ type cache struct {
 	host      map[int32][]uint64 // blocks in host memory that were written
 }
 
-// write puts a token at a position; what the block held behind it is void.
-func (c *cache) write(blocks []int32, position int, token int32) {
-	off := position % c.blockSize
-	block := c.cells[int(blocks[position/c.blockSize])*c.blockSize:][:c.blockSize]
-	before := uint64(0)
-	if off%piece > 0 {
-		before = block[off-1]
-	}
-	block[off] = cell(before, token)
-	for i := off + 1; i < len(block) && block[i] != 0; i++ {
-		block[i] = 0
+// write puts tokens at the positions from one on; what the blocks held behind them is void. cells are those of a history with the same
+// tokens there: a piece that begins here is the same as the history's, one that goes on follows what its block holds.
+func (c *cache) write(blocks []int32, position int, tokens []int32, cells []uint64) {
+	for len(tokens) > 0 {
+		off := position % c.blockSize
+		block := c.block(blocks[position/c.blockSize])
+		n := min(c.blockSize-off, len(tokens))
+		i := 0
+		if off%piece > 0 {
+			for before := block[off-1]; i < n && (off+i)%piece > 0; i++ {
+				before = cell(before, tokens[i])
+				block[off+i] = before
+			}
+		}
+		copy(block[off+i:off+n], cells[i:n])
+		for end := off + n; end < len(block) && block[end] != 0; end++ {
+			block[end] = 0
+		}
+		position, tokens, cells = position+n, tokens[n:], cells[n:]
 	}
 }
 

@@ -1,5 +1,7 @@
 package sim
 
+import "slices"
+
 // history is what the blocks of a slot should hold: the cells of its own tokens, as a cache would write them.
 type history struct {
 	cells  []uint64 // by position
@@ -12,18 +14,25 @@ func (h *history) begin(length int32) {
 	h.chains = h.chains[:min(len(h.chains), int(length)/piece+1)]
 }
 
-func (h *history) add(token int32) {
-	before := uint64(0)
-	if len(h.cells)%piece > 0 {
-		before = h.cells[len(h.cells)-1]
+// add gives the cells of the tokens.
+func (h *history) add(tokens []int32) []uint64 {
+	first, before := len(h.cells), uint64(0)
+	if first%piece > 0 {
+		before = h.cells[first-1]
 	}
-	h.cells = append(h.cells, cell(before, token))
 	if len(h.chains) == 0 {
 		h.chains = append(h.chains, 1)
 	}
-	if len(h.cells)%piece == 0 {
-		h.chains = append(h.chains, mix(h.chains[len(h.chains)-1], h.cells[len(h.cells)-1]))
+	h.cells = slices.Grow(h.cells, len(tokens))
+	for _, token := range tokens {
+		before = cell(before, token)
+		h.cells = append(h.cells, before)
+		if len(h.cells)%piece == 0 {
+			h.chains = append(h.chains, mix(h.chains[len(h.chains)-1], before))
+			before = 0
+		}
 	}
+	return h.cells[first:]
 }
 
 // context is what the cache's context is where the blocks hold the history.

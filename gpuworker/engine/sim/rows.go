@@ -75,9 +75,13 @@ func (r *Runner) takeRows(s *engine.Step, f *flight) {
 // contextOf is what the blocks of a token's segment hold up to it. Where that is not the slot's own history, which a real engine
 // cannot know, the context is one that neither of the two has.
 func (r *Runner) contextOf(s *engine.Step, token int32) uint64 {
-	at := r.where[token]
-	seg := &s.Segments[at.segment]
-	holds, want := r.cache.context(seg.Blocks, int(at.position)), r.slots[seg.Slot].history.context(int(at.position))
+	i, first := slices.BinarySearch(r.starts, token)
+	if !first {
+		i--
+	}
+	seg := &s.Segments[i]
+	position := int(seg.FirstPosition + token - r.starts[i])
+	holds, want := r.cache.context(seg.Blocks, position), r.slots[seg.Slot].history.context(position)
 	if holds != want {
 		return mix(holds, want)
 	}

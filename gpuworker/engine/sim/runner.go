@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,7 +33,8 @@ type Runner struct {
 	rules   *rules.Slots
 	slots   []slot
 	cache   cache
-	where   []place // of every token of the step
+	starts  []int32 // by segment of the step: its first token, counted over all
+	sampled []int32 // scratch: the tokens of a segment with those that were sampled
 	fault   struct {
 		hang time.Duration
 		nan  int32 // row, or -1
@@ -43,11 +45,6 @@ type Runner struct {
 		flights           [depth + 1]flight // one more, because the last result stays valid until the next Wait
 		submitted, waited uint64
 	}
-}
-
-// place is where a token of the step lies.
-type place struct {
-	segment, position int32
 }
 
 func newRunner(m *Model, cfg engine.RunnerConfig, cost engine.RunnerCost, weights uint64) *Runner {
@@ -128,7 +125,8 @@ func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 		}
 	}
 	took, kv := opts.StepTime, uint64(0)
-	r.where = r.where[:0]
+	r.starts = r.starts[:0]
+	start := int32(0)
 	for i := range s.Segments {
 		seg := &s.Segments[i]
 		each := opts.PrefillTime
@@ -137,17 +135,10 @@ func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 		}
 		took += each * time.Duration(len(seg.Tokens))
 		kv += uint64(len(seg.Blocks))
-		held := &r.slots[seg.Slot].history
+		r.starts, start = append(r.starts, start), start+int32(len(seg.Tokens))
+		tokens, held := r.tokensOf(seg), &r.slots[seg.Slot].history
 		held.begin(seg.FirstPosition)
-		for j, token := range seg.Tokens {
-			if token == engine.PreviousSample {
-				token = r.slots[seg.Slot].lastSample
-			}
-			position := seg.FirstPosition + int32(j)
-			r.cache.write(seg.Blocks, int(position), token)
-			held.add(token)
-			r.where = append(r.where, place{int32(i), position})
-		}
+		r.cache.write(seg.Blocks, int(seg.FirstPosition), tokens, held.add(tokens))
 	}
 	f.result.BytesRead = r.weights + kv*r.cost.BytesPerBlock
 	r.takeRows(s, f)
@@ -163,6 +154,20 @@ func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 		})
 	}
 	return took
+}
+
+// tokensOf are the tokens of a segment, those that the step before sampled too.
+func (r *Runner) tokensOf(seg *engine.Segment) []int32 {
+	if !slices.Contains(seg.Tokens, engine.PreviousSample) {
+		return seg.Tokens
+	}
+	r.sampled = append(r.sampled[:0], seg.Tokens...)
+	for i, token := range r.sampled {
+		if token == engine.PreviousSample {
+			r.sampled[i] = r.slots[seg.Slot].lastSample
+		}
+	}
+	return r.sampled
 }
 
 // Wait sleeps until the oldest step has had its time.

@@ -110,16 +110,26 @@ func TestTokensDependOnSeedAndOnEveryEarlierToken(t *testing.T) {
 func TestABlockThatSomebodyElseWroteChangesTheContinuation(t *testing.T) {
 	c := cache{blockSize: 16, cells: make([]uint64, 4*16)}
 	blocks := []int32{0, 1, 2}
-	for p := range 40 {
-		c.write(blocks, p, int32(p))
+	tokens := func(first, n int) (run []int32) {
+		for i := range n {
+			run = append(run, int32(first+i))
+		}
+		return run
 	}
+	own := &history{}
+	cells := own.add(tokens(0, 40))
+	c.write(blocks, 0, tokens(0, 40), cells)
 	want := c.context(blocks, 39)
-	for p := range 5 { // a stranger writes five tokens into the first block
-		c.write([]int32{0}, p, int32(900+p))
-	}
+	require.Equal(t, want, own.context(39))
+	c.write([]int32{0}, 0, tokens(900, 5), (&history{}).add(tokens(900, 5))) // a stranger writes five tokens into the first block
 	require.NotEqual(t, want, c.context(blocks, 39))
-	for p := range 16 {
-		c.write(blocks, p, int32(p))
+	c.write(blocks, 5, tokens(5, 11), cells[5:])
+	require.NotEqual(t, want, c.context(blocks, 39), "what follows the stranger's tokens follows them")
+	for _, n := range []int{16, 7, 1} {
+		for p := 0; p < 16; p += n {
+			run := tokens(p, min(n, 16-p))
+			c.write(blocks, p, run, cells[p:])
+		}
 	}
 	require.Equal(t, want, c.context(blocks, 39), "written again as it was, it is as it was")
 	c.copyBlock(3, 2)
@@ -214,6 +224,29 @@ func TestOptionsParse(t *testing.T) {
 	for _, s := range []string{"cpu", "simulator", "sim:", "sim:step", "sim:step=-1s", "sim:memory=x", "sim:speed=1"} {
 		_, err := ParseOptions(s)
 		require.ErrorIs(t, err, engine.ErrInvalid, s)
+	}
+}
+
+// BenchmarkPrefill reports how long one core takes for a prompt of 4000 tokens.
+func BenchmarkPrefill(b *testing.B) {
+	const length = 4000
+	cfg := config()
+	cfg.MaxSequences, cfg.KVBlocks, cfg.MaxBatchedTokens = 1, length/16+1, length
+	r := runner(b, Options{}, cfg)
+	blocks := make([]int32, cfg.KVBlocks)
+	for i := range blocks {
+		blocks[i] = int32(i)
+	}
+	s := &engine.Step{
+		PreOps:   []engine.PreOp{{Params: params(1)}},
+		Segments: []engine.Segment{{Tokens: make([]int32, length), Blocks: blocks}},
+		Samples:  []engine.SampleRow{{TokenIndex: length - 1, Position: length}},
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		require.NoError(b, r.Submit(s))
+		_, err := r.Wait(time.Minute)
+		require.NoError(b, err)
 	}
 }
 

@@ -18,9 +18,7 @@ type slot struct {
 
 func (s *slot) set(p *engine.SlotParams, tokens []int32, vocab int) {
 	s.history.begin(0)
-	for _, token := range tokens {
-		s.history.add(token)
-	}
+	s.history.add(tokens)
 	s.params = *p
 	s.params.Suppressed = slices.Clone(p.Suppressed)
 	s.params.Allowed, s.params.BiasIDs, s.params.BiasValues = nil, nil, nil
