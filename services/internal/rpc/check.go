@@ -24,10 +24,15 @@ const ours = "millrace."
 // does not know at any depth, are INVALID_ARGUMENT in the given domain. So are more elements than a request may have, of which
 // nothing is decoded.
 func Decode(raw []byte, m proto.Message, domain string) error {
+	return DecodeBy(proto.Unmarshal, raw, m, domain)
+}
+
+// DecodeBy is Decode by a function that does what proto.Unmarshal does.
+func DecodeBy(unmarshal func(raw []byte, m proto.Message) error, raw []byte, m proto.Message, domain string) error {
 	if md := m.ProtoReflect().Descriptor(); crowded(raw, md) {
 		return tooMany(md, domain)
 	}
-	if err := proto.Unmarshal(raw, m); err != nil {
+	if err := unmarshal(raw, m); err != nil {
 		return malformed(raw, m, err, domain)
 	}
 	return check(m, domain)

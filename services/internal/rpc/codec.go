@@ -52,7 +52,8 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 // many elements nothing but crowdedMark. checkedStream finds both.
 type serverCodec struct {
 	frameCodec
-	turns turns
+	turns     turns
+	unmarshal func(raw []byte, m proto.Message) error
 }
 
 // The marks begin the unknown fields of a message that serverCodec did not decode. Unknown fields proper begin with neither,
@@ -68,16 +69,17 @@ func (c serverCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		return c.frameCodec.Unmarshal(data, v)
 	}
 	defer c.turns.take(data.Len())()
-	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	whole := Whole(data)
 	defer whole.Free()
-	if crowded(whole.ReadOnlyData(), m.ProtoReflect().Descriptor()) {
+	raw := whole.ReadOnlyData()
+	if crowded(raw, m.ProtoReflect().Descriptor()) {
 		proto.Reset(m)
 		m.ProtoReflect().SetUnknown([]byte(crowdedMark))
 		return nil
 	}
-	if err := c.frameCodec.Unmarshal(mem.BufferSlice{whole}, v); err != nil {
+	if err := c.unmarshal(raw, m); err != nil {
 		proto.Reset(m)
-		m.ProtoReflect().SetUnknown(append([]byte(malformedMark), data.Materialize()...))
+		m.ProtoReflect().SetUnknown(append([]byte(malformedMark), raw...))
 	}
 	return nil
 }

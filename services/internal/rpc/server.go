@@ -86,6 +86,8 @@ type ServerConfig struct {
 	// Interceptors stand between the server's own and the handlers of all methods, the standard services' too, the first outermost.
 	// A call that they refuse has its id and its line and may be refused with details; no message of it has been read.
 	Interceptors []grpc.StreamServerInterceptor
+	// Unmarshal decodes the requests of generated handlers, as proto.Unmarshal does. nil: that does it.
+	Unmarshal func(raw []byte, m proto.Message) error
 	// Options are appended to the server's own.
 	Options []grpc.ServerOption
 }
@@ -116,6 +118,9 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 	if cfg.MaxWaitingBytes == 0 {
 		cfg.MaxWaitingBytes = DefaultMaxWaitingBytes
 	}
+	if cfg.Unmarshal == nil {
+		cfg.Unmarshal = proto.Unmarshal
+	}
 	s := &Server{cfg: cfg, logger: logger.Named("rpc"), health: health.NewServer(), turns: newTurns()}
 	if cfg.MaxReceivingBytes == 0 {
 		cfg.MaxReceivingBytes = receivingRequests * int64(cfg.MaxReceiveBytes)
@@ -128,7 +133,7 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 		creds = withinCredentials{creds, &s.refused}
 	}
 	options := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(serverCodec{FrameCodec().(frameCodec), s.turns}),
+		grpc.ForceServerCodecV2(serverCodec{FrameCodec().(frameCodec), s.turns, cfg.Unmarshal}),
 		grpc.MaxRecvMsgSize(cfg.MaxReceiveBytes),
 		grpc.MaxSendMsgSize(maxSendBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),

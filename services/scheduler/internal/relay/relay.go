@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/mem"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/loadreport"
@@ -93,7 +92,7 @@ func (r *Relay) Call(down grpc.ServerStream, method string, decode Decode) error
 func (r *Relay) read(down grpc.ServerStream, method string, decode Decode, in *rpc.Frame) (*call, error) {
 	ctx := down.Context()
 	defer rpc.Turn(ctx, in.Data.Len())()
-	raw := in.Data.MaterializeToBuffer(mem.DefaultBufferPool())
+	raw := rpc.Whole(in.Data)
 	defer raw.Free()
 	in.Free()
 	request, err := decode(ctx, raw.ReadOnlyData())

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/longids"
 	"github.com/millrace/millrace/services/internal/prefixkey"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
@@ -46,8 +47,8 @@ func (s *Server) relayed(method string, decode relay.Decode) grpc.StreamHandler 
 
 // generation reads what routing a Generate needs. Values are the worker's to check.
 func generation(ctx context.Context, raw []byte) (relay.Request, error) {
-	in, err := decodeGeneration(raw)
-	if err != nil {
+	in := &pb.GenerateRequest{}
+	if err := rpc.DecodeBy(longids.Unmarshal, raw, in, fault.Domain); err != nil {
 		return relay.Request{}, err
 	}
 	if err := checkName(in.GetModel()); err != nil {

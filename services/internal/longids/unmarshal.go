@@ -1,4 +1,4 @@
-package server
+package longids
 
 import (
 	"encoding/binary"
@@ -7,16 +7,14 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
-	"github.com/millrace/millrace/services/internal/rpc"
-	"github.com/millrace/millrace/services/scheduler/internal/fault"
 )
 
-// longRequest is how many bytes a request has whose token ids are read apart: of a long prompt of ids, protobuf's own reading takes
-// more time than everything else that routing does.
-const longRequest = 4 << 10
+// long is how many bytes a request has whose token ids are read apart.
+const long = 4 << 10
 
 // Fields of a GenerateRequest.
 var (
@@ -24,25 +22,25 @@ var (
 	idsNumber     = (&pb.TokenIds{}).ProtoReflect().Descriptor().Fields().ByName("ids").Number()
 )
 
-// decodeGeneration is rpc.Decode of a GenerateRequest.
-func decodeGeneration(raw []byte) (*pb.GenerateRequest, error) {
-	in := &pb.GenerateRequest{}
-	if len(raw) >= longRequest {
-		if begin, end, list, alone := findIDs(raw); alone {
-			if ids, ok := readIDs(list); ok {
-				rest := slices.Concat(raw[:begin], raw[end:])
-				if err := rpc.Decode(rest, in, fault.Domain); err != nil {
-					return nil, err
-				}
-				in.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: ids}}
-				return in, nil
-			}
-		}
+// Unmarshal is proto.Unmarshal, to the letter.
+func Unmarshal(raw []byte, m proto.Message) error {
+	in, ok := m.(*pb.GenerateRequest)
+	if !ok || len(raw) < long {
+		return proto.Unmarshal(raw, m)
 	}
-	if err := rpc.Decode(raw, in, fault.Domain); err != nil {
-		return nil, err
+	begin, end, list, alone := findIDs(raw)
+	if !alone {
+		return proto.Unmarshal(raw, m)
 	}
-	return in, nil
+	ids, ok := readIDs(list)
+	if !ok {
+		return proto.Unmarshal(raw, m)
+	}
+	if err := proto.Unmarshal(slices.Concat(raw[:begin], raw[end:]), in); err != nil {
+		return err
+	}
+	in.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: ids}}
+	return nil
 }
 
 // findIDs finds the field token_ids of a request, from begin to end, and in it its list as it is packed. It is alone if there is no
@@ -92,25 +90,27 @@ func readIDs(list []byte) (ids []uint32, ok bool) {
 		count += bits.OnesCount64(^binary.LittleEndian.Uint64(list[at:]) & last)
 	}
 	ids = make([]uint32, count+len(list)-at)
-	count = 0
-	for len(list) > 0 {
-		if len(list) >= 8 {
-			word := binary.LittleEndian.Uint64(list)
+	count, at = 0, 0
+	for at < len(list) {
+		if len(list)-at >= 8 {
+			word := binary.LittleEndian.Uint64(list[at:])
 			ends := ^word & last
 			second := ends & (ends - 1)
-			if n, both := bits.TrailingZeros64(ends)+1, bits.TrailingZeros64(second)+1; second != 0 && n <= 32 && both-n <= 32 {
-				ids[count] = group(word & (1<<n - 1))
-				ids[count+1] = group(word & (math.MaxUint64 >> (64 - both)) >> n)
-				list, count = list[both/8:], count+2
+			first := ends ^ (ends - 1) // the bits of the first varint
+			both := second ^ (second - 1)
+			behind := word & both &^ first >> ((bits.TrailingZeros64(ends) + 1) & 63)
+			if second != 0 && uint32(ends) != 0 && behind <= math.MaxUint32 {
+				ids[count], ids[count+1] = group(word&first), group(behind)
+				count, at = count+2, at+(bits.TrailingZeros64(second)+1)/8
 				continue
 			}
 		}
-		v, n := protowire.ConsumeVarint(list)
+		v, n := protowire.ConsumeVarint(list[at:])
 		if n < 0 || v > math.MaxUint32 {
 			return nil, false
 		}
 		ids[count] = uint32(v)
-		list, count = list[n:], count+1
+		count, at = count+1, at+n
 	}
 	return ids[:count], true
 }
