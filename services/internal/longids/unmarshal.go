@@ -82,38 +82,57 @@ func onlyList(body []byte, number protoreflect.FieldNumber) (list []byte, ok boo
 	return list, size == len(body)-tag
 }
 
-// readIDs reads packed varints, two at once from eight bytes where both have up to four. False: there is one that is no id.
+// ends has the bit of each byte that is not set in the last of a varint.
+const ends = 0x8080808080808080
+
+// readIDs reads packed varints. False: there is one that is no id.
 func readIDs(list []byte) (ids []uint32, ok bool) {
-	const last = 0x8080808080808080 // of each byte: it is the last of its varint if the bit is not set
 	count, at := 0, 0
 	for ; at+8 <= len(list); at += 8 {
-		count += bits.OnesCount64(^binary.LittleEndian.Uint64(list[at:]) & last)
+		count += bits.OnesCount64(^binary.LittleEndian.Uint64(list[at:]) & ends)
 	}
 	ids = make([]uint32, count+len(list)-at)
-	count, at = 0, 0
-	for at < len(list) {
-		if len(list)-at >= 8 {
-			word := binary.LittleEndian.Uint64(list[at:])
-			ends := ^word & last
-			second := ends & (ends - 1)
-			first := ends ^ (ends - 1) // the bits of the first varint
-			both := second ^ (second - 1)
-			behind := word & both &^ first >> ((bits.TrailingZeros64(ends) + 1) & 63)
-			if second != 0 && uint32(ends) != 0 && behind <= math.MaxUint32 {
-				ids[count], ids[count+1] = group(word&first), group(behind)
-				count, at = count+2, at+(bits.TrailingZeros64(second)+1)/8
-				continue
-			}
+	count = 0
+	for {
+		n, bytes := readPairs(list, ids[count:])
+		if list, count = list[bytes:], count+n; len(list) == 0 {
+			return ids[:count], true
 		}
-		v, n := protowire.ConsumeVarint(list[at:])
-		if n < 0 || v > math.MaxUint32 {
+		v, bytes := protowire.ConsumeVarint(list)
+		if bytes < 0 || v > math.MaxUint32 {
 			return nil, false
 		}
 		ids[count] = uint32(v)
-		count, at = count+1, at+n
+		list, count = list[bytes:], count+1
 	}
-	return ids[:count], true
 }
 
-// group is the value of a varint of up to four bytes.
-func group(v uint64) uint32 { return uint32(v&0x7f | v>>1&0x3f80 | v>>2&0x1fc000 | v>>3&0xfe00000) }
+// readPairs reads ids as long as there are eight bytes of which two ids of up to four bytes take the first. Ids differ in length as by
+// chance, so that nothing here depends on lengths but where the next pair begins.
+func readPairs(list []byte, ids []uint32) (count, bytes int) {
+	n, at := uint(0), uint(0)
+	for at+8 <= uint(len(list)) && n+2 <= uint(len(ids)) {
+		word := binary.LittleEndian.Uint64(list[at : at+8])
+		first := ^word & ends
+		second := first & (first - 1)
+		if second == 0 || uint32(first) == 0 {
+			break
+		}
+		own := first ^ (first - 1) // the bits of the first id
+		behind := word & (second - 1) &^ own >> (uint(bits.TrailingZeros64(first)) & 63) >> 1
+		if behind > math.MaxUint32 {
+			break
+		}
+		v := group(word&own | behind<<32)
+		pair := ids[n : n+2]
+		pair[0], pair[1] = uint32(v), uint32(v>>32)
+		n, at = n+2, at+uint(bits.TrailingZeros64(second))/8+1
+	}
+	return int(n), int(at)
+}
+
+// group is the values of two varints of up to four bytes.
+func group(v uint64) uint64 {
+	v = v&0x007f007f007f007f | v>>1&0x3f803f803f803f80
+	return v&0x00003fff00003fff | v>>2&0x0fffc0000fffc000
+}
