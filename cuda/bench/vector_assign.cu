@@ -1,11 +1,12 @@
 // vector_assign: certified assignment beside the roof of the same run: matrix units without loads.
 //
-//   cuda_bench_vector_assign [rows]
+//   cuda_bench_vector_assign [rows] [work]
 //
-// Rows and codewords are Gaussian and resident, d = 128. A line: rows a second, multiplications and additions of the shape (not
+// work: measure only what has this in its name. Rows and codewords are Gaussian and resident, d = 128. A line: rows a second, multiplications and additions of the shape (not
 // of its terms) a second, their share of the roof, and the rows that were computed again.
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include <algorithm>
 #include <vector>
@@ -188,6 +189,7 @@ int main(int argc, char** argv) {
   std::printf("matrix units without loads: %.0f TFLOP/s\n", roof * 1e-12);
   std::printf("%-13s %-9s %12s %10s %9s %8s %9s %10s\n", "work", "", "M rows/s", "required", "TFLOP/s", "% roof", "% of bar", "% again");
   for (const bool distances : {false, true})
-    for (const Work& w : kWorks) run(w, rows, roof, stream, distances);
+    for (const Work& w : kWorks)
+      if (argc < 3 || std::strstr(w.name, argv[2]) != nullptr) run(w, rows, roof, stream, distances);
   return 0;
 }

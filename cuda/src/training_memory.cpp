@@ -25,20 +25,23 @@ class Carver {
 };
 
 constexpr double kUnitProducts = 5e11;           // multiply-adds of 16 bits of one unit of work on a Hopper: about 3 ms
-constexpr int64_t kLeastRange = 1024, kMostRange = int64_t{1} << 30;  // rows
+constexpr int64_t kMostRange = int64_t{1} << 30;  // rows
 constexpr uint64_t kRingBytes = uint64_t{64} << 20, kPieceBytes = uint64_t{4} << 20;  // of one of kRing
 constexpr int64_t kLeastSpooled = 64;            // rows of a range that comes from the host
 
 uint64_t unsign(int64_t v) { return static_cast<uint64_t>(v); }
 
-// Rows that are worked on at once.
-int64_t range_rows(const Device& device, const TrainingShape& s) {
+// Rows that are worked on at once: as many as give every multiprocessor as many tiles of a search, because the last tile of a range
+// takes as long with one multiprocessor at work as with all of them.
+int64_t range_rows(const Device& device, const mr_trainer_config& config) {
+  const TrainingShape s(config);
   double products = kUnitProducts;
   if (s.stored == MR_VECTOR_F32) products /= 3;
   if (device.properties.major < 9) products /= 4;
-  const double rows = products / (static_cast<double>(s.codewords) * static_cast<double>(s.full));
-  const int64_t whole = static_cast<int64_t>(std::min(rows, static_cast<double>(kMostRange))) / kLeastRange * kLeastRange;
-  return std::min(std::max(whole, kLeastRange), s.n);
+  const double rows = std::min(products / (static_cast<double>(s.codewords) * static_cast<double>(s.full)), static_cast<double>(kMostRange));
+  const int64_t wave = device.properties.multiProcessorCount * Search::tile_rows(TrainingPlan{s}.search(config), device.index);
+  const int64_t waves = std::max(static_cast<int64_t>(rows / static_cast<double>(wave) + 0.5), int64_t{1});
+  return std::min(waves * wave, s.n);
 }
 
 TrainingPlan planned(const Device& device, const mr_trainer_config& config, bool spooled, int64_t range) {
@@ -66,7 +69,7 @@ TrainingShape::TrainingShape(const mr_trainer_config& c)
 
 TrainingPlan TrainingPlan::of(const Device& device, const mr_trainer_config& config, uint64_t free) {
   const TrainingShape shape(config);
-  const int64_t range = range_rows(device, shape);
+  const int64_t range = range_rows(device, config);
   const TrainingPlan resident = planned(device, config, false, range);
   if (resident.device_bytes <= free || config.spool_bytes < resident.rows_bytes()) return resident;
   const auto whole = [&](int64_t rows) { return std::min(std::max(rows / kLeastSpooled * kLeastSpooled, kLeastSpooled), shape.n); };

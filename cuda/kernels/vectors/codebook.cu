@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) all_distances(NeighboursArgs a) {
   const int64_t all = a.count * a.codewords;
   for (int64_t i0 = first_thread() / 32 * 4; i0 < all; i0 += all_threads() / 8) {  // of the warp
     const int64_t i = i0 + threadIdx.x % 32 / 8, at = i < all ? i : all - 1, row = at / a.codewords;
-    const double q = octet_distance([&](int64_t j) { return load_element(a.rows, a.row_type, row * a.width + j); },
+    const double q = octet_distance([&](int64_t j, float(&x)[8]) { load_eight(a.rows, a.row_type, row * a.width, j, a.width, x); },
                                     a.values + at % a.codewords * a.width, a.width, a.inner);
     if (i < all && threadIdx.x % 8 == 0) a.q[i] = q;
   }

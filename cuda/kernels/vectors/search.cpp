@@ -16,9 +16,9 @@ SearchKernel kernel_of(const SearchForm& f, SearchPass pass, bool hopper, bool p
   return f.half ? search_kernel_f16(pass, f.chunks == 1, hopper, pieces) : search_kernel_bf16(pass, f.chunks == 1, hopper);
 }
 
-int32_t bytes_of(const SearchForm& f, SearchPass pass) { return f.shared_bytes + (pass == SearchPass::kSettle ? kSearchLists : 0); }
+constexpr SearchPass kPasses[] = {SearchPass::kNearest, SearchPass::kSettle};
 
-SearchPass fast_pass(const SearchPlan& plan) { return plan.fine ? SearchPass::kFine : SearchPass::kGroups; }
+int32_t bytes_of(const SearchForm& f, SearchPass pass) { return f.shared_bytes + (pass == SearchPass::kSettle ? kSearchLists : kSearchKept); }
 
 int64_t element_bytes(int32_t type) { return type == MR_VECTOR_F32 ? 4 : type == MR_VECTOR_F16 || type == MR_VECTOR_BF16 ? 2 : 1; }
 
@@ -32,11 +32,16 @@ bool reads_pieces(const SearchShape& shape, const void* rows) {
 
 uint64_t Search::bytes(const SearchShape& shape, int device) { return search_plan(shape, device).memory.size; }
 
+int64_t Search::tile_rows(const SearchShape& shape, int device) {
+  const SearchPlan plan = search_plan(shape, device);
+  return (plan.may_be_plain ? plan.plain : plan.moved).groups * kSearchRows;
+}
+
 Search::Search(const SearchShape& shape, int device, void* memory) : shape_(shape), device_(device), memory_(static_cast<char*>(memory)) {
   const SearchPlan plan = search_plan(shape_, device_);
   // A kernel serves forms and searches of many sizes, so that each of them allows it the most that any asks.
   for (const SearchForm* f : {&plan.plain, &plan.moved})
-    for (const SearchPass pass : {fast_pass(plan), SearchPass::kSettle})
+    for (const SearchPass pass : kPasses)
       for (const bool pieces : {false, true})
         CUDA_CHECK(cudaFuncSetAttribute(kernel_of(*f, pass, plan.hopper, pieces).function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         plan.most_shared));
@@ -55,7 +60,6 @@ void Search::nearest(const void* rows, int64_t count, uint32_t* ids, double* dis
   const bool inner = shape_.metric != MR_METRIC_L2;
   const double width = static_cast<double>(shape_.width);
   const double terms = (std::ceil(width / 8) + (inner ? 4 : 6)) * 0x1p-53, g = terms / (1 - terms);
-  const double rounded = (width + 4) * 0x1p-24;
   SearchParams p{};
   p.state = reinterpret_cast<const SearchState*>(memory_);
   p.images = reinterpret_cast<const uint8_t*>(memory_ + plan.memory.images);
@@ -83,14 +87,15 @@ void Search::nearest(const void* rows, int64_t count, uint32_t* ids, double* dis
   p.vector_rows = reads_pieces(shape_, rows);
   p.inner = inner;
   p.curve = static_cast<float>((inner ? 2 * g : g / (1 - g)) * (1 + 0x1p-10));
-  p.narrow = static_cast<float>(rounded / (1 - rounded) * (1 + 0x1p-10));
   CUDA_CHECK(cudaMemsetAsync(p.listed, 0, listed_bytes(shape_.spaces, plan.processors), on.stream));
-  for (const SearchPass pass : {fast_pass(plan), SearchPass::kSettle})
+  for (const SearchPass pass : kPasses)
     for (uint32_t moved = 0; moved < 2; ++moved) {
       if (!(moved ? plan.may_move : plan.may_be_plain)) continue;
       p.form = moved ? plan.moved : plan.plain;
       p.moved = moved;
-      const SearchKernel kernel = kernel_of(p.form, pass, plan.hopper, p.vector_rows);
+      const bool copies = p.form.half && p.form.chunks == 1 && plan.hopper && p.vector_rows && count <= INT32_MAX;
+      if (copies) CUDA_CHECK(map_rows(shape_, rows, count, &p.rows_map));
+      const SearchKernel kernel = kernel_of(p.form, pass, plan.hopper, copies);
       const int64_t rows = p.form.groups * kSearchRows, tiles = (count + rows - 1) / rows * shape_.spaces;
       const int64_t blocks = pass == SearchPass::kSettle ? plan.processors : std::min<int64_t>(tiles, plan.processors);
       void* arguments[] = {&p};

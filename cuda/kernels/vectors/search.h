@@ -25,6 +25,8 @@ class Search {
  public:
   // Device memory that a search of this shape takes beside its rows and its results, a multiple of 256.
   static uint64_t bytes(const SearchShape& shape, int device);
+  // Rows that a multiprocessor searches for at once.
+  static int64_t tile_rows(const SearchShape& shape, int device);
 
   // `memory` is that much device memory, aligned to 256, owned by the caller and untouched by others while the search lives.
   Search(const SearchShape& shape, int device, void* memory);

@@ -14,7 +14,8 @@ __global__ void __launch_bounds__(kThreads) find_distances(SearchDistanceArgs a)
     const int64_t i = i0 + threadIdx.x % 32 / 8, at = i < all ? i : all - 1;
     const int64_t space = at / a.count, row = at % a.count, offset = row * a.row_stride + space * a.width;
     const float* const codeword = a.codewords + (space * a.codewords_each + a.ids[space * a.stride + row]) * a.width;
-    const double q = octet_distance([&](int64_t j) { return load_element<type>(a.rows, offset + j); }, codeword, a.width, a.inner != 0);
+    const double q = octet_distance([&](int64_t j, float(&x)[8]) { load_eight<type>(a.rows, offset, j, a.width, x); }, codeword, a.width,
+                                    a.inner != 0);
     if (i < all && threadIdx.x % 8 == 0) a.distances[space * a.stride + row] = q;
   }
 }

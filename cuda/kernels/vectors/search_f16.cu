@@ -1,3 +1,4 @@
+#include "kernels/vectors/search_half.cuh"
 #include "kernels/vectors/search_kernel.cuh"
 
 namespace mr::cuda {
@@ -5,9 +6,7 @@ namespace mr::cuda {
 SearchKernel search_kernel_f16(SearchPass pass, bool resident, bool hopper, bool pieces) {
 #if MR_HOPPER
   if (hopper && resident && pieces && pass != SearchPass::kSettle) {
-    return {pass == SearchPass::kFine ? reinterpret_cast<const void*>(&search_half<SearchPass::kFine>)
-                                      : reinterpret_cast<const void*>(&search_half<SearchPass::kGroups>),
-            kSearchThreads + 128};
+    return {reinterpret_cast<const void*>(&search_half), kSearchThreads + 128};
   }
 #endif
   (void)pieces;

@@ -1,4 +1,4 @@
-// search_half: the fast pass over f16 rows, which are operands as they lie: they are copied into shared memory while others are
+// search_half: the fast pass over f16 rows, which are operands as they lie: bulk copies bring them into shared memory while others are
 // multiplied, and every step of it is as short as its shape allows, because few codewords leave a tile of rows 6 us.
 #pragma once
 
@@ -10,49 +10,24 @@ namespace mr::cuda {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // A warpgroup's part of the pass.
-template <SearchPass pass>
 struct HalfPass {
-  static constexpr bool fine = pass == SearchPass::kFine;
   static constexpr uint64_t kStep = kRowBlock >> 4, kBlock = kCodewordBlock >> 4;  // as descriptors count
 
   const SearchParams& p;
   const SearchShared& s;
   int32_t group, warp, lane;
-  RingPlace at{};
+  RingPlace at{}, rows_at{};
 
-  __device__ __forceinline__ uint32_t buffer(int32_t which) const {
-    return s.rows + static_cast<uint32_t>(group) * s.group_bytes + static_cast<uint32_t>(which * p.form.steps * kRowBlock);
+  // Waits for the rows of a tile.
+  __device__ __forceinline__ uint32_t take_rows() const {
+    barrier_wait(s.rows_full(group, rows_at.stage), rows_at.phase);
+    return s.row_buffer(p.form, group, rows_at.stage);
   }
-  __device__ __forceinline__ const __half* row(int64_t space, int64_t number) const {
-    return static_cast<const __half*>(p.rows) + number * p.row_stride + space * p.width;
-  }
-
-  // Begins to bring a tile's rows of this warpgroup; those behind the last are zeros. `across` threads have a row's pieces side by
-  // side, and one thread the same pieces of several rows.
-  template <int32_t across>
-  __device__ __forceinline__ void fetch_by(const WorkOfAll& work, uint32_t to) const {
-    constexpr int32_t down = 128 / across, rows = kSearchRows / down;
-    const int32_t thread = static_cast<int32_t>(threadIdx.x) % 128, own = thread % across, first = thread / across;
-    const int32_t pieces = 2 * p.form.steps, there = static_cast<int32_t>(p.width / 8);
-    const int32_t many = static_cast<int32_t>(work.rows()) - group * kSearchRows - first;  // rows from this thread's first on
-    const __half* from = row(work.space, work.first() + group * kSearchRows + (many > 0 ? first : -group * kSearchRows)) + own * 8;
-    const int64_t stride = down * p.row_stride;
-    to += piece_offset(first, own % 2) + static_cast<uint32_t>(own / 2 * kRowBlock);
-#pragma unroll 1
-    for (int32_t c = own; c < pieces; c += across, from += across * 8, to += across / 2 * kRowBlock) {
-#pragma unroll
-      for (int32_t i = 0; i < rows; ++i) {
-        const bool copied = i * down < many && c < there;
-        copy16_or_zero(to + static_cast<uint32_t>(i * down * 32), copied ? from + i * stride : static_cast<const __half*>(p.rows),
-                       copied ? 16 : 0);
-      }
-    }
-  }
-  __device__ __forceinline__ void fetch(const WorkOfAll& work, uint32_t to) const {
-    if (p.form.steps >= 4) fetch_by<8>(work, to);
-    else if (p.form.steps >= 2) fetch_by<4>(work, to);
-    else fetch_by<2>(work, to);
-    copies_commit();
+  // Gives their place back: this warp has multiplied and measured them.
+  __device__ __forceinline__ void give_rows() {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(s.rows_empty(group, rows_at.stage));
+    rows_at.next(p.form.row_buffers);
   }
 
   // |x|^2 of the rows lane / 4 and 8 further on of this warp: the diagonal of the products of its rows with themselves, of which a
@@ -147,44 +122,7 @@ struct HalfPass {
     at.next(p.form.stages);
   }
 
-  // Float32 scores as narrow_scores has them, of codewords that the ring's images hold exactly.
-  __device__ __forceinline__ void narrow(int64_t space, const int64_t (&numbers)[2], const int64_t (&ids)[2], float (&values)[2]) const {
-    const __half* const rows[2] = {row(space, numbers[0]), row(space, numbers[1])};
-    const uint8_t* images[2];
-    int32_t turned[2];
-#pragma unroll
-    for (int32_t h = 0; h < 2; ++h) {
-      const int32_t r = static_cast<int32_t>(ids[h] % kSearchWide);
-      images[h] = image_of(p, space, ids[h] / kSearchWide) + kCodewordBlock + r * 32;
-      turned[h] = r >> 2 & 1;
-      values[h] = 0;
-    }
-    const int32_t there = static_cast<int32_t>(p.width / 8);
-#pragma unroll 2
-    for (int32_t c = 0; c < there; ++c) {
-      uint4 x[2], y[2];
-#pragma unroll
-      for (int32_t h = 0; h < 2; ++h) {
-        x[h] = *reinterpret_cast<const uint4*>(rows[h] + c * 8);
-        y[h] = *reinterpret_cast<const uint4*>(images[h] + c / 2 * kCodewordBlock + ((c % 2 ^ turned[h]) << 4));
-      }
-#pragma unroll
-      for (int32_t h = 0; h < 2; ++h) {
-        float a[8], b[8];
-        piece_floats(Piece{x[h], {}}, MR_VECTOR_F16, a);
-        piece_floats(Piece{y[h], {}}, MR_VECTOR_F16, b);
-#pragma unroll
-        for (int32_t i = 0; i < 8; ++i) {
-          if (p.inner) {
-            values[h] = fmaf(-a[i], b[i], values[h]);
-          } else {
-            const float t = a[i] - b[i];
-            values[h] = fmaf(t, t, values[h]);
-          }
-        }
-      }
-    }
-  }
+  __device__ __forceinline__ KeptScores kept() const { return KeptScores(s, group * 4 + warp); }
 
   // A tile of rows whose ids are still to be written.
   struct Ended {
@@ -193,84 +131,76 @@ struct HalfPass {
     Leader leaders[2];
   };
   __device__ __forceinline__ void end(const Reach& reach, Ended& tile) const {
-    const auto scores_of = [&](const int64_t(&numbers)[2], const int64_t(&ids)[2], float(&values)[2]) {
-      narrow(tile.space, numbers, ids, values);
-    };
-    choose<fine>(p, reach, tile.space, tile.first, p.count, tile.squares, tile.leaders, scores_of, lane);
+    choose(p, reach, tile.space, tile.first, p.count, tile.squares, tile.leaders, kept(), lane);
   }
 
-  // All of a block's rows, of which the ring holds the codewords: while the first products of a tile are under way, the next rows are
-  // asked for and the ids of those before are written.
+  // All of a block's rows, of which the ring holds the codewords. The ids of a tile of rows are written behind the first products of
+  // the next: before them they would keep the units waiting, and beside them these would end later.
   __device__ __forceinline__ void run_held() {
-    const bool twice = p.form.row_buffers == 2;
-    WorkOfAll ahead(p);
-    if (!ahead.next()) return;
-    fetch(ahead, buffer(0));
-    Reach reach(p, ahead.space);
     Ended tile{-1, 0, {}, {}};
-    int32_t which = 0;
+    Reach reach{};
     for (WorkOfAll work(p); work.next();) {
-      copies_wait<0>();
-      shared_fence();
-      named_barrier(1 + group, 128);  // these rows are there, and those before are done with
-      const bool more = ahead.next(), first = work.space != tile.space;
-      const uint32_t rows = buffer(which);
+      const bool first = work.space != tile.space;
+      const uint32_t rows = take_rows();
       float sums[kSearchSums];
       begin_held(sums, swizzled_rows32(rows), 0, first);
-      if (twice && more) fetch(ahead, buffer(which ^ 1));
+      wgmma_wait<0>();
       if (tile.space >= 0) end(reach, tile);
       if (first) reach = Reach(p, work.space);
       tile = Ended{work.space, work.first() + group * kSearchRows + warp * 16, {}, {}};
       measure(rows, tile.squares);
-      wgmma_wait<0>();
-      take_scores<fine>(sums, 0, tile.leaders);
+      take_scores(sums, 0, tile.leaders, kept(), lane);
 #pragma unroll 1
       for (int32_t i = 1; i < p.tiles; ++i) {
         begin_held(sums, swizzled_rows32(rows), i, first);
         wgmma_wait<0>();
-        take_scores<fine>(sums, i, tile.leaders);
+        take_scores(sums, i, tile.leaders, kept(), lane);
       }
+      give_rows();
       if (work.last_of_space()) close_held();
-      if (twice) {
-        which ^= 1;
-      } else if (more) {
-        named_barrier(1 + group, 128);
-        fetch(ahead, rows);
-      }
     }
-    end(reach, tile);
+    if (tile.space >= 0) end(reach, tile);
   }
 
   // All of a block's rows, each of them with codewords that come through the ring.
   __device__ __forceinline__ void run() {
-    WorkOfAll ahead(p);
-    if (ahead.next()) fetch(ahead, buffer(0));
-    const uint32_t rows = buffer(0);
     for (WorkOfAll work(p); work.next();) {
-      copies_wait<0>();
-      shared_fence();
-      named_barrier(1 + group, 128);  // these rows are there
+      const uint32_t rows = take_rows();
       Ended tile{work.space, work.first() + group * kSearchRows + warp * 16, {}, {}};
       measure(rows, tile.squares);
       float sums[kSearchSums];
 #pragma unroll 1
       for (int32_t i = 0; i < p.tiles; ++i) {
         scores(sums, swizzled_rows32(rows));
-        take_scores<fine>(sums, i, tile.leaders);
+        take_scores(sums, i, tile.leaders, kept(), lane);
       }
-      if (ahead.next()) {
-        named_barrier(1 + group, 128);  // and are done with
-        fetch(ahead, rows);
-      }
+      give_rows();
       end(Reach(p, work.space), tile);
     }
   }
 };
 
+// Brings the rows of every tile to every warpgroup, by one thread; those behind the last are zeros, and so are columns.
+__device__ __forceinline__ void fill_rows(const SearchParams& p, const SearchShared& s) {
+  RingPlace at;
+  for (WorkOfAll work(p); work.next(); at.next(p.form.row_buffers)) {
+#pragma unroll 1
+    for (int32_t group = 0; group < p.form.groups; ++group) {
+      const uint32_t full = s.rows_full(group, at.stage), to = s.row_buffer(p.form, group, at.stage);
+      barrier_wait(s.rows_empty(group, at.stage), at.phase ^ 1);
+      barrier_expect(full, static_cast<uint32_t>(p.form.steps * kRowBlock));
+#pragma unroll 1
+      for (int32_t step = 0; step < p.form.steps; ++step) {
+        copy_rows(to + static_cast<uint32_t>(step * kRowBlock), p.rows_map, step * 16,
+                  static_cast<int32_t>(work.first()) + group * kSearchRows, static_cast<int32_t>(work.space), full);
+      }
+    }
+  }
+}
+
 #endif
 
 #if MR_HOPPER
-template <SearchPass pass>
 __global__ void __launch_bounds__(kSearchThreads + 128, 1) search_half(const __grid_constant__ SearchParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   if (p.state->moved != p.moved) return;
@@ -280,10 +210,11 @@ __global__ void __launch_bounds__(kSearchThreads + 128, 1) search_half(const __g
   if (warp >= kSearchWarps) {
     registers_down<32>();
     if (warp == kSearchWarps && lane == 0) fill_ring<WorkOfAll>(p, s);
+    if (warp == kSearchWarps + 1 && lane == 0) fill_rows(p, s);
   } else {
     registers_up<112>();
-    HalfPass<pass> part{p, s, warp / 4, warp % 4, lane};
     if (warp / 4 >= p.form.groups) return;
+    HalfPass part{p, s, warp / 4, warp % 4, lane};
     if (p.form.held) part.run_held();
     else part.run();
   }

@@ -29,6 +29,14 @@ __device__ __forceinline__ uint64_t swizzled_rows32(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | uint64_t{1} << 16 | uint64_t{16} << 32 | uint64_t{3} << 62;
 }
 
+// The block of rows at (column, row) of a subspace, completing on a barrier.
+__device__ __forceinline__ void copy_rows(uint32_t to, const RowsMap& map, int32_t column, int32_t row, int32_t space, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to), "l"(&map),
+      "r"(column), "r"(row), "r"(space), "r"(barrier)
+      : "memory");
+}
+
 // d(64, 128) = a(64, 16) * b(128, 16)^T, plus d where `add`. Asynchronous until wgmma_wait.
 template <class E, bool add = true>
 __device__ __forceinline__ void wgmma_blocks(float (&d)[kSearchSums], uint64_t a, uint64_t b) {

@@ -5,7 +5,7 @@
 // there is no ring.
 #pragma once
 
-#include "kernels/vectors/search_half.cuh"
+#include "kernels/vectors/search_choose.cuh"
 #include "kernels/vectors/search_pass.h"
 #include "kernels/vectors/search_settle.cuh"
 
@@ -32,9 +32,9 @@ __device__ __forceinline__ void open_lists(const SearchParams& p, const WorkOfLi
 template <class E, SearchPass pass, bool resident, class Products>
 __device__ __forceinline__ void search_rows(const SearchParams& p, const SearchShared& s, Products& products) {
   constexpr bool listed = pass == SearchPass::kSettle;
-  if (products.group >= p.form.groups) return;
   const int32_t group = products.group, warp = products.warp, lane = products.lane;
   const SearchLists lists(s.lists);
+  const KeptScores kept(s, group * 4 + warp);
   float* const squares = s.squares + group * kSearchRows;
   const uint32_t blocks = s.rows + static_cast<uint32_t>(group) * s.group_bytes;
   for (SearchWork<pass> work(p); work.next();) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void search_rows(const SearchParams& p, const SearchS
       };
       products.scores(sums, space, tile, keep, load);
       if constexpr (listed) list_scores(sums, tile, lists, group * kSearchRows + warp * 16 + lane / 4, lane);
-      else take_scores<pass == SearchPass::kFine>(sums, tile, leaders);
+      else take_scores(sums, tile, leaders, kept, lane);
     }
     if (keep) products.rewind();
     if constexpr (listed) {
@@ -74,10 +74,7 @@ __device__ __forceinline__ void search_rows(const SearchParams& p, const SearchS
         atomicAdd(reinterpret_cast<unsigned long long*>(p.recomputed), static_cast<unsigned long long>(work.rows()));
     } else {
       const float own[2] = {squares[warp * 16 + lane / 4], squares[warp * 16 + lane / 4 + 8]};
-      const auto narrow = [&](const int64_t(&at)[2], const int64_t(&codewords)[2], float(&values)[2]) {
-        narrow_scores(p, space, at, codewords, values);
-      };
-      choose<pass == SearchPass::kFine>(p, Reach(p, space), space, first + warp * 16, p.count, own, leaders, narrow, lane);
+      choose(p, Reach(p, space), space, first + warp * 16, p.count, own, leaders, kept, lane);
     }
   }
 }
@@ -90,6 +87,7 @@ __global__ void __launch_bounds__(kSearchThreads) search_by_mma(const __grid_con
   write_ones(s.ones);
   __syncthreads();
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
+  if (warp / 4 >= p.form.groups) return;
   SearchByMma<E, resident> products{p, s, warp / 4, warp % 4, static_cast<int32_t>(threadIdx.x) % 32};
   search_rows<E, pass, resident>(p, s, products);
 }
@@ -107,6 +105,7 @@ __global__ void __launch_bounds__(kSearchThreads + 128, 1) search_by_wgmma(const
     if (warp == kSearchWarps && lane == 0) fill_ring<SearchWork<pass>>(p, s);
   } else {
     registers_up<112>();
+    if (warp / 4 >= p.form.groups) return;
     SearchByWgmma<E, resident> products{p, s, warp / 4, warp % 4, lane};
     search_rows<E, pass, resident>(p, s, products);
   }
@@ -126,8 +125,7 @@ SearchKernel search_kernel_of(bool hopper) {
 template <class E, bool resident>
 SearchKernel search_kernel_for(SearchPass pass, bool hopper) {
   switch (pass) {
-    case SearchPass::kGroups: return search_kernel_of<E, SearchPass::kGroups, resident>(hopper);
-    case SearchPass::kFine: return search_kernel_of<E, SearchPass::kFine, resident>(hopper);
+    case SearchPass::kNearest: return search_kernel_of<E, SearchPass::kNearest, resident>(hopper);
     default: return search_kernel_of<E, SearchPass::kSettle, resident>(hopper);
   }
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/vectors/search.h"
+#include "kernels/vectors/search_map.h"
 
 namespace mr::cuda {
 
@@ -21,8 +22,11 @@ constexpr int32_t kCodewordBlock = kSearchWide * 32, kRowBlock = kSearchRows * 3
 constexpr int32_t kStageBlocks = 3;       // codeword blocks of a stage of the ring
 constexpr int32_t kStageBytes = kStageBlocks * kCodewordBlock;
 constexpr int32_t kMostStages = 16;
+constexpr int32_t kRowBarriers = kSearchGroups * 2 * 2;  // two of each buffer of a warpgroup's rows
 constexpr int32_t kListed = 16;           // groups of candidates that a row has room for; with more, every codeword is one
 constexpr int32_t kSearchLists = kSearchTile * (kListed + 3) * 4;  // bytes of the groups, their numbers, rows and limits
+constexpr int32_t kSearchKept = kSearchTile * 4 * 16;  // bytes of the scores that are kept: four of each lane of a row
+static_assert(kSearchKept <= kSearchLists, "a block of threads has either");
 constexpr float kNoScore = -0x1p126f;     // of codewords that only fill a tile: below every score that is used
 constexpr float kMostReach = 0x1p62f;     // |x| + R from which every codeword is a candidate: no score below can overflow
 
@@ -37,8 +41,8 @@ constexpr float step_error(int32_t major) { return major == 9 ? 0x1p-19f : 0x1p-
 // x = h + m + r and c = h' + m' + r' with h, m rounded to 8 bits: |m| <= 2^-9 |x|, |r| <= 2^-18 |x|. Of the products h.h', m.h'
 // and h.m' are computed; m.m', r.c and (h + m).r' are left out, together less than 3.25 * 2^-18 |x| R.
 constexpr float kSplitError = 3.25f * 0x1p-18f;
-// The position of a score within its tile takes the place of its lowest 5 bits.
-constexpr float kPackError = 0x1p-18f;
+// The number of a score's group within its tile takes the place of its lowest 3 bits.
+constexpr float kPackError = 0x1p-20f;
 // Rows and codewords less center are rounded once each, to float32; |c|^2 / 2 carries that twice, and 24 bits of it are used.
 constexpr float kCenterError = 0x1p-22f;
 
@@ -81,7 +85,6 @@ struct SearchPlan {
   SearchForm plain, moved;      // without and less a center
   bool may_be_plain = false, may_move = false;
   int64_t tiles = 0;            // of codewords, of a subspace
-  bool fine = false;            // each column by itself, else groups of four
   bool hopper = false;
   int32_t processors = 0;
   int32_t most_shared = 0;  // bytes of shared memory that a block of threads may have here
@@ -96,6 +99,7 @@ constexpr uint64_t listed_bytes(int64_t spaces, int32_t processors) {
 }
 
 struct SearchParams {
+  RowsMap rows_map;           // where rows are copied as they lie
   SearchForm form;
   uint32_t moved;             // the form is of that value of the state
   const SearchState* state;
@@ -113,7 +117,6 @@ struct SearchParams {
   int32_t vector_rows;        // rows can be read 8 elements at once: all start at multiples of that many bytes
   int32_t inner;              // the metric is an inner product
   float curve;                // of the margin: g / (1 - g), or 2 g
-  float narrow;               // of float32 sums over a row: their relative error
 };
 
 }  // namespace mr::cuda

@@ -14,9 +14,7 @@ __device__ __forceinline__ uint32_t piece_offset(int32_t r, int32_t h) {
 
 // Lane 0..31 of this warp's rows of a block as an A fragment of mma.m16n8k16.
 __device__ __forceinline__ void load_rows_fragment(uint32_t (&a)[4], uint32_t block, int32_t row, int32_t lane) {
-#pragma unroll
-  for (int32_t i = 0; i < 4; ++i)
-    a[i] = load_shared4(block + piece_offset(row + lane / 4 + i % 2 * 8, i / 2) + static_cast<uint32_t>(lane % 4 * 4));
+  load_matrices(a, block + piece_offset(row + lane % 16, lane / 16));
 }
 
 // sums += rows * codewords^T of one block each, codewords in global memory.

@@ -6,9 +6,8 @@
 namespace mr::cuda {
 
 enum class SearchPass {
-  kGroups,  // over all rows: the best four codewords, of which float32 sums choose one
-  kFine,    // over all rows: the best codeword
-  kSettle,  // over rows with more than one candidate
+  kNearest,  // over all rows: the best codeword
+  kSettle,   // over rows with more than one candidate
 };
 
 struct SearchKernel {

@@ -8,13 +8,13 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int32_t kBarriers = 256, kOnes = kRowBlock;
+constexpr int32_t kBarriers = (2 * kMostStages + kRowBarriers) * 8, kOnes = kRowBlock;
 constexpr int32_t kNorms = kSearchTile * 4;
 constexpr int32_t kAlign = 1024;
 constexpr int32_t kFewStages = 3;  // with which a ring still runs ahead
 constexpr int32_t kFixed = kBarriers + kOnes + kNorms + kAlign;
 
-// Bytes that a block of threads uses, alone on its processor; lists come to it.
+// Bytes that a block of threads uses, alone on its processor; lists, or what is kept of scores, come to it.
 constexpr int32_t kRoom = 226 * 1024 - kSearchLists;
 
 int32_t terms_of(int32_t type) { return type == MR_VECTOR_F32 || type == MR_VECTOR_F16 ? 2 : 1; }
@@ -73,8 +73,6 @@ SearchPlan search_plan(const SearchShape& shape, int device) {
   CUDA_CHECK(cudaDeviceGetAttribute(&plan.processors, cudaDevAttrMultiProcessorCount, device));
   plan.hopper = MR_HOPPER && major == 9;
   plan.tiles = (shape.codewords + kSearchWide - 1) / kSearchWide;
-  // A group of four is decided by float32 sums over four codewords: dear where few codewords are searched for wide rows.
-  plan.fine = shape.width > 32 && shape.codewords < 2048;
   // Less center F32 rows are no larger operands than they are; others are moved where codewords lie far from 0.
   const bool l2 = shape.metric == MR_METRIC_L2;
   plan.may_move = l2;

@@ -31,8 +31,10 @@ __global__ void __launch_bounds__(kThreads) find_centers(Params p) {
   double means = 0, squares = 0;
   for (int64_t j = threadIdx.x; j < p.width; j += kThreads) {
     double sum = 0;
-    for (int64_t i = 0; i < some; ++i) {
-      const double v = static_cast<double>(from[i * p.codewords_each / some * p.width + j]);
+#pragma unroll 16
+    for (uint32_t i = 0; i < static_cast<uint32_t>(some); ++i) {  // the product is at most 2^24
+      const uint32_t codeword = i * static_cast<uint32_t>(p.codewords_each) / static_cast<uint32_t>(some);
+      const double v = static_cast<double>(from[codeword * p.width + j]);
       sum += v;
       squares += v * v;
     }

@@ -63,8 +63,8 @@ __device__ __forceinline__ void settle_rows(const SearchParams& p, const WorkOfL
       const int64_t c = all ? first + 4 * round + which : lists.groups[r * kListed + round] + (which & 1) + (which & 2) * 4;
       const bool there = c < end;
       const float* const codeword = p.codewords + (work.space * p.codewords_each + (there ? c : 0)) * p.width;
-      const double q = octet_distance([&](int64_t j) { return load_element(p.rows, p.row_type, offset + j); }, codeword, p.width,
-                                      p.inner != 0);
+      const double q = octet_distance([&](int64_t j, float(&x)[8]) { load_eight(p.rows, p.row_type, offset, j, p.width, x); },
+                                      codeword, p.width, p.inner != 0);
       if (there && (q < least || (q == least && static_cast<uint32_t>(c) < id))) {
         least = q;
         id = static_cast<uint32_t>(c);

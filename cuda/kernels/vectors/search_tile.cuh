@@ -10,12 +10,13 @@ namespace mr::cuda {
 constexpr int32_t kSearchThreads = 128 * kSearchGroups;  // that multiply; where codewords come through a ring, 128 more
 
 struct SearchShared {
-  uint32_t full, empty;      // barriers of the ring's stages
+  uint32_t full, empty;      // barriers of the ring's stages, and behind them two of each buffer of rows
   uint32_t ones;             // a block of rows 1, 1, 1, 0, ...
   uint32_t rows, group_bytes;  // blocks of each warpgroup, in as many buffers as the form has
   uint32_t ring;
+  uint32_t kept;             // kSearchKept bytes, where rows are not listed ones
   float* squares;            // (kSearchTile)
-  uint8_t* lists;            // kSearchLists bytes, where listed rows are settled
+  uint8_t* lists;            // kSearchLists bytes in the same place, where listed rows are settled
 
   __device__ __forceinline__ SearchShared(uint8_t* memory, const SearchForm& f) {
     const uint32_t start = shared_address(memory), base = (start + 1023) & ~1023u;
@@ -25,9 +26,21 @@ struct SearchShared {
     ring = ones + kRowBlock;
     full = ring + static_cast<uint32_t>(f.stages * kStageBytes);
     empty = full + kMostStages * 8;
-    uint8_t* const behind = memory + (empty + kMostStages * 8 - start);
+    uint8_t* const behind = memory + (empty + kMostStages * 8 + kRowBarriers * 8 - start);
     squares = reinterpret_cast<float*>(behind);
     lists = behind + kSearchTile * 4;
+    kept = empty + kMostStages * 8 + kRowBarriers * 8 + kSearchTile * 4;
+  }
+
+  // Of a warpgroup's buffer of rows.
+  __device__ __forceinline__ uint32_t row_buffer(const SearchForm& f, int32_t group, int32_t buffer) const {
+    return rows + static_cast<uint32_t>(group) * group_bytes + static_cast<uint32_t>(buffer * f.steps * kRowBlock);
+  }
+  __device__ __forceinline__ uint32_t rows_full(int32_t group, int32_t buffer) const {
+    return empty + static_cast<uint32_t>((kMostStages + group * 2 + buffer) * 8);
+  }
+  __device__ __forceinline__ uint32_t rows_empty(int32_t group, int32_t buffer) const {
+    return rows_full(group, buffer) + kRowBarriers / 2 * 8;
   }
 };
 
@@ -96,6 +109,10 @@ __device__ __forceinline__ void open_ring(const SearchForm& f, const SearchShare
     for (int32_t i = 0; i < f.stages; ++i) {
       barrier_init(s.full + static_cast<uint32_t>(i * 8), 1);
       barrier_init(s.empty + static_cast<uint32_t>(i * 8), static_cast<uint32_t>(f.groups * 4));
+    }
+    for (int32_t i = 0; i < kRowBarriers / 2; ++i) {
+      barrier_init(s.rows_full(i / 2, i % 2), 1);
+      barrier_init(s.rows_empty(i / 2, i % 2), 4);
     }
     barrier_init_fence();
   }

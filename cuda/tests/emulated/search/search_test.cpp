@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cpu/vector_rules.h"
-#include "kernels/vectors/search_layout.h"
+#include "kernels/vectors/search_instructions.cuh"
 #include "kernels/vectors/search_pass.h"
 #include "millrace/vectors.h"
 
@@ -37,6 +37,12 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** a
 }
 
 namespace mr::cuda {
+
+cudaError_t map_rows(const SearchShape& shape, const void* rows, int64_t count, RowsMap* map) {
+  const EmulatedRows all{static_cast<const uint8_t*>(rows), count, shape.spaces, shape.width};
+  memcpy(map, &all, sizeof all);
+  return cudaSuccess;
+}
 namespace {
 
 struct Problem {

@@ -28,14 +28,7 @@ inline uint4 load_shared16(uint32_t address) {
 }
 inline void store_shared16(uint32_t address, uint4 v) { memcpy(shared_at(address), &v, sizeof v); }
 
-// A copy is done when it is asked for.
-inline void copy16_or_zero(uint32_t to, const void* from, uint32_t bytes) {
-  memset(shared_at(to), 0, 16);
-  memcpy(shared_at(to), from, bytes);
-}
-inline void copies_commit() {}
-template <int pending>
-void copies_wait() {}
+inline void store_shared8(uint32_t address, uint2 v) { memcpy(shared_at(address), &v, sizeof v); }
 
 inline void named_barrier(int32_t id, int32_t threads) {
   static int32_t here[16], turns[16];
@@ -51,6 +44,15 @@ template <class E>
 double term_of(uint32_t bits) {
   if constexpr (std::is_same_v<E, __half>) return static_cast<double>(mr::cpu::half_to_float(static_cast<uint16_t>(bits)));
   else return static_cast<double>(__uint_as_float(bits << 16));
+}
+
+inline void load_matrices(uint32_t (&out)[4], uint32_t address) {
+  static uint32_t rows[32][32];
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  rows[warp][lane] = address;
+  emulated::warp_barrier();
+  for (uint32_t i = 0; i < 4; ++i) out[i] = load_shared4(rows[warp][i * 8 + lane / 4] + lane % 4 * 4);
+  emulated::warp_barrier();
 }
 
 template <class E>

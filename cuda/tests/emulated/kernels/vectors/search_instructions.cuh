@@ -27,6 +27,26 @@ inline uint16_t operand(uint64_t block, int32_t row, int32_t k) {
   return v;
 }
 
+// What a RowsMap holds here.
+struct EmulatedRows {
+  const uint8_t* rows;
+  int64_t count, spaces, width;
+};
+inline void copy_rows(uint32_t to, const RowsMap& map, int32_t column, int32_t row, int32_t space, uint32_t barrier) {
+  EmulatedRows all;
+  memcpy(&all, &map, sizeof all);
+  for (int64_t r = 0; r < kSearchRows; ++r)
+    for (int64_t c = 0; c < 16; ++c) {
+      const uint32_t plain = to + static_cast<uint32_t>(r * 32 + c * 2);
+      uint8_t* const at = shared_at(plain ^ (plain >> 7 & 1) << 4);
+      const bool there = row + r < all.count && column + c < all.width;
+      if (there) memcpy(at, all.rows + (((row + r) * all.spaces + space) * all.width + column + c) * 2, 2);
+      else memset(at, 0, 2);
+    }
+  barrier_at(barrier).bytes -= kRowBlock;
+  end_phase(barrier_at(barrier));
+}
+
 template <class E, bool add = true>
 void wgmma_blocks(float (&d)[kSearchSums], uint64_t a, uint64_t b) {
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 % 4, lane = static_cast<int32_t>(threadIdx.x) % 32;
