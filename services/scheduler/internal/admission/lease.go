@@ -25,6 +25,7 @@ type Lease struct {
 	beyond  int64 // tokens computed beyond those
 	charged bool  // whether its tenant was charged for it: it had waited
 	started bool
+	vacant  bool
 }
 
 // Started says that the prompt is computed: it holds nobody up on the worker any more. Progress says so too.
@@ -43,10 +44,20 @@ func (l *Lease) Progress(tokens int64) {
 	l.left = max(l.left-tokens, 0)
 }
 
-// End gives the place and the link back; who waits for a place gets it.
-func (l *Lease) End() {
+// Vacate gives the place back, once; who waits for one gets it. It may come before End, as soon as the worker has nothing of the
+// request left to compute.
+func (l *Lease) Vacate() {
+	if l.vacant {
+		return
+	}
+	l.vacant = true
 	l.crowded = l.choice.Crowded()
 	l.choice.End()
-	l.Link.Release()
 	l.ended(l)
+}
+
+// End gives the place and the link back.
+func (l *Lease) End() {
+	l.Vacate()
+	l.Link.Release()
 }

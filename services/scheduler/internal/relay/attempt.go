@@ -184,6 +184,9 @@ func (a *attempt) pass(frame *rpc.Frame, up grpc.ClientStream) error {
 			return err
 		}
 	}
+	if a.log != nil && a.log.Complete() {
+		a.lease.Vacate() // a caller who has the last frame and asks again finds the place free, and no other worker given one too many
+	}
 	if err := a.down.SendMsg(frame); err != nil {
 		return fmt.Errorf("%w: %w", errGone, err)
 	}

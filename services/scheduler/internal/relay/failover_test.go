@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -195,6 +196,28 @@ func TestAnEndBehindEveryFinishedIsGoodWhateverIsSaid(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestThePlaceOfACallIsFreeWhenItsCallerHasTheLastFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}})
+		released := make(chan struct{})
+		r.workers["w1"].OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+			err := workertest.Whole("w1").Generate(in, stream)
+			<-released // the status is late
+			return err
+		}
+		in := ask(3)
+		load := r.fleet.Snapshot().Members[0].Load
+		stream, got := r.begin(in, len(whole(t, in)))
+		free := load.InFlight() == 0
+		close(released)
+		require.True(t, free)
+		requireEqual(t, whole(t, in), got)
+		_, err := stream.Recv()
+		require.ErrorIs(t, err, io.EOF)
+		r.idle()
+	})
 }
 
 func TestARequestThatNoWorkerSurvivesIsGivenToThree(t *testing.T) {
