@@ -173,7 +173,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		}
 	}
 	l.running, l.departing, l.queue = nil, nil, fairqueue.Queue[*sequence]{}
-	l.report()
+	l.report(time.Now())
 	return err
 }
 
@@ -204,7 +204,7 @@ func (l *Loop) round(ctx context.Context) (idle bool, err error) {
 	l.reap(now)
 	l.admit(now)
 	l.announce()
-	l.report()
+	l.report(now)
 	planned := l.choose(now)
 	if planned {
 		if err := l.carryOut(ctx); err != nil {
@@ -246,8 +246,8 @@ func (l *Loop) collect() {
 }
 
 // report writes the counters that others read.
-func (l *Loop) report() {
-	prefill, paused := 0, 0
+func (l *Loop) report(now time.Time) {
+	prefill, paused, stalled := 0, 0, 0
 	oldest := time.Time{} // arrival of what waits for its first place for longest
 	count := func(s *sequence) {
 		prefill += len(s.tokens)
@@ -257,13 +257,24 @@ func (l *Loop) report() {
 	}
 	for s := range l.queue.Each {
 		count(s)
+		if !s.started.IsZero() && s.full() {
+			stalled++
+		}
 	}
 	for _, s := range l.running {
 		if !s.decoding() {
 			prefill += s.length() - s.submitted
 		}
-		if s.paused {
-			paused++
+		if !s.paused {
+			s.pausedSince = time.Time{}
+			continue
+		}
+		paused++
+		if s.pausedSince.IsZero() {
+			s.pausedSince = now
+		}
+		if now.Sub(s.pausedSince) > l.cfg.YieldAfter {
+			stalled++
 		}
 	}
 	l.mail.Lock()
@@ -280,5 +291,6 @@ func (l *Loop) report() {
 	l.counters.waiting.Store(int64(l.mail.queued))
 	l.counters.running.Store(int64(len(l.running) + len(l.departing)))
 	l.counters.paused.Store(int64(paused))
+	l.counters.stalled.Store(int64(stalled))
 	l.counters.waitingPrefill.Store(int64(prefill))
 }

@@ -347,7 +347,7 @@ func (p *player) deliver() {
 }
 
 func (p *player) state() string {
-	p.l.report()
+	p.l.report(time.Now())
 	s := p.l.Stats()
 	return fmt.Sprintf("%d running, %d waiting, %d of %d blocks free, %d of them cached, %d of %d in host memory; preempted %d, swapped %d, "+
 		"cached tokens %d, steps after a cancel %d", s.Running, s.Waiting, s.FreeBlocks, s.TotalBlocks, s.CachedBlocks,

@@ -55,6 +55,7 @@ type sequence struct {
 	firstToken   time.Time
 	lastToken    time.Time
 	paused       bool      // its reader had to catch up first when the last round was planned
+	pausedSince  time.Time // since when it is, as reports saw it; zero: it is not
 	stalledSince time.Time // since when its reader keeps others waiting; zero: it does not
 }
 

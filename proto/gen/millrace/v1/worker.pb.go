@@ -1225,7 +1225,10 @@ type LoadStatus struct {
 	// Running sequences whose readers must catch up first.
 	Paused uint32 `protobuf:"varint,17,opt,name=paused,proto3" json:"paused,omitempty"`
 	// The same by model, one entry for each that is loaded.
-	Models        []*ModelLoad `protobuf:"bytes,18,rep,name=models,proto3" json:"models,omitempty"`
+	Models []*ModelLoad `protobuf:"bytes,18,rep,name=models,proto3" json:"models,omitempty"`
+	// Sequences that hold no place against others, because their readers have not read for as long as a place is kept for them (250 ms):
+	// running ones, which give theirs up as soon as another waits, and those of the waiting that had to.
+	Stalled       uint32 `protobuf:"varint,19,opt,name=stalled,proto3" json:"stalled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1386,6 +1389,13 @@ func (x *LoadStatus) GetModels() []*ModelLoad {
 	return nil
 }
 
+func (x *LoadStatus) GetStalled() uint32 {
+	if x != nil {
+		return x.Stalled
+	}
+	return 0
+}
+
 // What one model of a worker is doing. How many sequences it takes at once is LoadResult.max_sequences.
 type ModelLoad struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1404,7 +1414,9 @@ type ModelLoad struct {
 	// Prompt tokens computed a second, over the last seconds in which any were.
 	PrefillTokensPerSecond float64 `protobuf:"fixed64,7,opt,name=prefill_tokens_per_second,json=prefillTokensPerSecond,proto3" json:"prefill_tokens_per_second,omitempty"`
 	// Running sequences whose readers must catch up first.
-	Paused        uint32 `protobuf:"varint,8,opt,name=paused,proto3" json:"paused,omitempty"`
+	Paused uint32 `protobuf:"varint,8,opt,name=paused,proto3" json:"paused,omitempty"`
+	// Sequences that hold no place against others, as in LoadStatus.
+	Stalled       uint32 `protobuf:"varint,9,opt,name=stalled,proto3" json:"stalled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1491,6 +1503,13 @@ func (x *ModelLoad) GetPrefillTokensPerSecond() float64 {
 func (x *ModelLoad) GetPaused() uint32 {
 	if x != nil {
 		return x.Paused
+	}
+	return 0
+}
+
+func (x *ModelLoad) GetStalled() uint32 {
+	if x != nil {
+		return x.Stalled
 	}
 	return 0
 }
@@ -2001,7 +2020,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\a_errorsB\x13\n" +
 	"\x11_corrected_errorsB\x17\n" +
 	"\x15_physical_bytes_totalB\x16\n" +
-	"\x14_physical_bytes_free\"\xbf\x05\n" +
+	"\x14_physical_bytes_free\"\xd9\x05\n" +
 	"\n" +
 	"LoadStatus\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
@@ -2023,7 +2042,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\rcached_blocks\x18\x0f \x01(\x04R\fcachedBlocks\x12#\n" +
 	"\rcached_tokens\x18\x10 \x01(\x04R\fcachedTokens\x12\x16\n" +
 	"\x06paused\x18\x11 \x01(\rR\x06paused\x12.\n" +
-	"\x06models\x18\x12 \x03(\v2\x16.millrace.v1.ModelLoadR\x06models\"\xa9\x02\n" +
+	"\x06models\x18\x12 \x03(\v2\x16.millrace.v1.ModelLoadR\x06models\x12\x18\n" +
+	"\astalled\x18\x13 \x01(\rR\astalled\"\xc3\x02\n" +
 	"\tModelLoad\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\arunning\x18\x02 \x01(\rR\arunning\x12\x18\n" +
@@ -2033,7 +2053,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"freeBlocks\x12*\n" +
 	"\x11tokens_per_second\x18\x06 \x01(\x01R\x0ftokensPerSecond\x129\n" +
 	"\x19prefill_tokens_per_second\x18\a \x01(\x01R\x16prefillTokensPerSecond\x12\x16\n" +
-	"\x06paused\x18\b \x01(\rR\x06paused\"\xe2\x01\n" +
+	"\x06paused\x18\b \x01(\rR\x06paused\x12\x18\n" +
+	"\astalled\x18\t \x01(\rR\astalled\"\xe2\x01\n" +
 	"\fStepProgress\x12\x14\n" +
 	"\x05steps\x18\x01 \x01(\x04R\x05steps\x12=\n" +
 	"\rlast_step_age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\vlastStepAge\x12C\n" +

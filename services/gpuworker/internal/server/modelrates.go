@@ -90,7 +90,7 @@ func (r modelRates) loads(models []model.Status) []*pb.ModelLoad {
 		l := &pb.ModelLoad{
 			Name: m.Name, Running: uint32(m.Steps.Running), Waiting: uint32(m.Steps.Waiting),
 			WaitingPrefillTokens: uint64(m.Steps.WaitingPrefillTokens), FreeBlocks: uint64(m.Steps.FreeBlocks),
-			Paused: uint32(m.Steps.Paused),
+			Paused: uint32(m.Steps.Paused), Stalled: uint32(m.Steps.Stalled),
 		}
 		if rate := r[m.Name]; rate != nil {
 			l.TokensPerSecond = perSecond(rate.all, func(w work) uint64 { return w.generated })

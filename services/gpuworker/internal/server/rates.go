@@ -88,6 +88,7 @@ func (r *rates) load(models []model.Status) *pb.LoadStatus {
 	for _, m := range models {
 		oldest = max(oldest, m.Steps.QueueAge)
 		out.Paused += uint32(m.Steps.Paused)
+		out.Stalled += uint32(m.Steps.Stalled)
 		out.Running += uint32(m.Steps.Running)
 		out.Waiting += uint32(m.Steps.Waiting)
 		out.WaitingPrefillTokens += uint64(m.Steps.WaitingPrefillTokens)

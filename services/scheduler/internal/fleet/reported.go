@@ -30,7 +30,7 @@ func observe(load *route.Load, report *pb.WorkerReport) {
 		of, tells := loadOfModel(report, m.GetName())
 		is := route.Report{
 			Running: int64(of.GetRunning()), Waiting: int64(of.GetWaiting()), Prefill: int64(of.GetWaitingPrefillTokens()),
-			Places: int64(m.GetLoaded().GetMaxSequences()), Paused: int64(of.GetPaused()),
+			Stalled: int64(of.GetStalled()),
 		}
 		if !tells { // sums of all models, of which our own in the others are known
 			for _, other := range report.GetModels() {
@@ -40,7 +40,7 @@ func observe(load *route.Load, report *pb.WorkerReport) {
 			}
 			is.Running = max(is.Running, 0)
 		}
-		is.Paused = min(is.Paused, is.Running)
+		is.Stalled = min(is.Stalled, is.Running+is.Waiting)
 		load.Of(m.GetName()).Reported(is)
 	}
 	load.Vectors.Reported(int64(report.GetVectors().GetTrainings()))
@@ -60,7 +60,7 @@ func loadOfModel(report *pb.WorkerReport, name string) (of *pb.ModelLoad, tells 
 	}
 	return &pb.ModelLoad{
 		Name: name, Running: load.GetRunning(), Waiting: load.GetWaiting(), WaitingPrefillTokens: load.GetWaitingPrefillTokens(),
-		FreeBlocks: load.GetFreeBlocks(), Paused: load.GetPaused(), TokensPerSecond: load.GetTokensPerSecond(),
+		FreeBlocks: load.GetFreeBlocks(), Stalled: load.GetStalled(), TokensPerSecond: load.GetTokensPerSecond(),
 		PrefillTokensPerSecond: load.GetPrefillTokensPerSecond(),
 	}, false
 }

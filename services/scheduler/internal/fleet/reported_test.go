@@ -44,8 +44,8 @@ func TestRoutingSeesWhatAModelDoes(t *testing.T) {
 
 func TestReadersThatDoNotReadFreeThePlacesOfTheirOwnModelOnly(t *testing.T) {
 	load := &route.Load{}
-	observe(load, serving(&pb.LoadStatus{Running: 16, Paused: 3, Models: []*pb.ModelLoad{
-		{Name: "a", Running: 8, Paused: 3}, {Name: "b", Running: 8}}}, "a", "b"))
+	observe(load, serving(&pb.LoadStatus{Running: 16, Paused: 8, Stalled: 3, Models: []*pb.ModelLoad{
+		{Name: "a", Running: 8, Paused: 4, Stalled: 3}, {Name: "b", Running: 8, Paused: 4}}}, "a", "b"))
 	require.EqualValues(t, 5, load.Of("a").Busy())
 	require.EqualValues(t, 8, load.Of("b").Busy(), "none of its places is free")
 }

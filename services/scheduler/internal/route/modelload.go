@@ -13,17 +13,14 @@ type ModelLoad struct {
 	prefill   count        // prompt tokens not computed yet
 	stalled   atomic.Int64 // sequences that use no place: their readers do not read
 	mu        sync.Mutex   // held by who changes a count
-	waited    int64        // guarded by mu; sequences that waited by the last report
 }
 
 // Report is what a worker's report says of a model, of everybody's sequences there.
 type Report struct {
-	// Running and Waiting are sequences; Paused are those running ones whose readers must catch up first.
-	Running, Waiting, Paused int64
+	// Running and Waiting are sequences; Stalled are those of both that hold no place against others.
+	Running, Waiting, Stalled int64
 	// Prefill is how many prompt tokens are not computed yet.
 	Prefill int64
-	// Places is how many sequences run at once; 0 is not known.
-	Places int64
 }
 
 // take counts sequences, and the prompt tokens to be computed for them, unless the worker would then have more than most
@@ -54,18 +51,13 @@ func (l *ModelLoad) ended(sequences int64) {
 }
 
 // Reported takes a report. A worker gives the place of a reader that does not read to another sequence that waits, so a place is free
-// for each that is paused, and for each that goes on waiting though places are free.
+// for each that it says is stalled. What merely waits there while places are free does not say so: prompts wait for each other.
 func (l *ModelLoad) Reported(r Report) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sequences.reported(r.Running + r.Waiting)
 	l.prefill.reported(r.Prefill)
-	stalled := r.Paused
-	if r.Paused > 0 || r.Running < r.Places {
-		stalled += min(r.Waiting, l.waited)
-	}
-	l.waited = r.Waiting
-	l.stalled.Store(stalled)
+	l.stalled.Store(r.Stalled)
 }
 
 // Sequences are this process's own.

@@ -19,7 +19,7 @@ import (
 //	fleet known|unknown
 //	worker ID [lost] [state=S] [model=NAME:DIGEST:CLASS:ready|loading]... [context=N] [places=N] [cache=N] [free=N] [file=NAME]...
 //	gone ID
-//	report ID [sequences=N] [waiting=N] [paused=N] [places=N] [prefill=N]     of model m
+//	report ID [sequences=N] [waiting=N] [stalled=N] [prefill=N]     of model m
 //	told ID [add=K,...] [remove=K,...]       of model m
 //	pick MODEL [digest=D] [class=C] [prompt=N] [tokens=N] [sequences=N] [keys=K:TOKENS,...] [key=S] [resumes] [exclude=ID]... [unloaded=ID]...
 //	     [max=N] [tie=N]
@@ -64,7 +64,7 @@ func (p *player) play(script string) string {
 			p.s.Workers = slices.DeleteFunc(p.s.Workers, func(w route.Worker) bool { return w.ID == words[1] })
 		case "report":
 			p.find(words[1]).Load.Of("m").Reported(route.Report{Running: p.number(o, "sequences"), Waiting: p.number(o, "waiting"),
-				Paused: p.number(o, "paused"), Prefill: p.number(o, "prefill"), Places: p.number(o, "places")})
+				Stalled: p.number(o, "stalled"), Prefill: p.number(o, "prefill")})
 		case "told":
 			p.find(words[1]).Models[0].Prefixes.Change(p.numbers(o, "add"), p.numbers(o, "remove"))
 		case "started":
