@@ -22,7 +22,7 @@ double distance(int32_t metric, const float* x, const float* c, int64_t n) {
 }  // namespace
 
 uint64_t Search::bytes(const SearchShape&, int) { return 256; }
-int64_t Search::tile_rows(const SearchShape&, int) { return 256; }
+int64_t Search::tile_rows(const SearchShape&, int) { return 320; }
 
 // The memory remembers what was prepared.
 Search::Search(const SearchShape& shape, int device, void* memory)

@@ -3,6 +3,7 @@
 #include "src/trainer.h"
 
 #include "src/error.h"
+#include "src/training_memory.h"
 #include "tests/trainer_fixture.h"
 
 namespace emulated {
@@ -127,6 +128,28 @@ TEST(EmulatedTrainer, SpooledRowsGiveTheSameBits) {
     check(job, bytes / 2);
     if (HasFatalFailure()) return;
   }
+}
+
+// No multiprocessor rests in the last tiles of a range, however dear a row is; few rows are one range.
+TEST(EmulatedTrainer, RangesAreWholeWavesOfTiles) {
+  const Device device(kPlenty);
+  for (const int32_t type : {MR_VECTOR_F32, MR_VECTOR_F16})
+    for (const int32_t codewords : {2, 256, 65536})
+      for (const int32_t dimension : {1, 128, 32767})
+        for (const uint64_t rows : {uint64_t{65536}, uint64_t{1} << 31}) {
+          mr_trainer_config config = random_job(1).config;
+          config.element_type = type;
+          config.metric = MR_METRIC_L2;
+          config.codewords = codewords;
+          config.dimension = dimension;
+          config.subspaces = 1;
+          config.rows = rows;
+          config.spool_bytes = 0;
+          const TrainingPlan plan = TrainingPlan::of(device, config, UINT64_MAX);
+          const int64_t wave = device.properties.multiProcessorCount * Search::tile_rows(plan.search(config), 0);
+          EXPECT_TRUE(plan.range == static_cast<int64_t>(rows) || plan.range % wave == 0) << plan.range << " of " << wave;
+          EXPECT_GE(plan.range, std::min(wave, static_cast<int64_t>(rows)));
+        }
 }
 
 TEST(EmulatedTrainer, BadRowsAreRefusedWithTheirNumber) {
