@@ -79,7 +79,7 @@ class Training {
   void launch_reseed_unit();
   void queue_end(Unit* unit);
   void queue_assign(int64_t range, double* distances);
-  void queue_add(const void* rows, int64_t first, int64_t count, const uint32_t* ids);
+  void queue_add(const void* rows, int64_t first, int64_t count, const uint32_t* ids, bool together);
   void queue_trim(int64_t space);
   void queue_short_round();
   void capture();

@@ -107,19 +107,24 @@ bool Training::spread_step() {
 
 void Training::queue_assign(int64_t range, double* distances) {
   with_range(range, [&](const void* rows, int64_t first, int64_t count) {
-    search_.nearest(rows, count, view_.a.new_ids + first, distances == nullptr ? nullptr : distances + first, shape_.n,
+    const bool adds = distances != nullptr && !trims(), together = adds && adds_rows_with_distances(view_.p);
+    search_.nearest(rows, count, view_.a.new_ids + first, distances == nullptr || together ? nullptr : distances + first, shape_.n,
                     &view_.a.control->recomputed, on());
-    if (distances != nullptr && !trims()) queue_add(rows, first, count, view_.a.new_ids);
+    if (adds) queue_add(rows, first, count, view_.a.new_ids, together);
   });
 }
 
-// Adds rows of a range to the sums of the codewords that ids, (spaces, n), name.
-void Training::queue_add(const void* rows, int64_t first, int64_t count, const uint32_t* ids) {
+// Adds rows of a range to the sums of the codewords that ids, (spaces, n), name; `together`: and finds their distances.
+void Training::queue_add(const void* rows, int64_t first, int64_t count, const uint32_t* ids, bool together) {
+  const int processors = device_.properties.multiProcessorCount;
   const int bits = bits_of(static_cast<uint64_t>(trims() ? shape_.codewords : shape_.codewords - 1));  // k: of no codeword
   for (int64_t s = 0; s < shape_.spaces; ++s) {
     CUDA_CHECK(launch_sort(at_memory_.sort_scratch, at_memory_.sort_bytes, ids + s * shape_.n + first, at_memory_.keys,
                            at_memory_.identity, at_memory_.order, count, bits, on()));
-    CUDA_CHECK(launch_add_rows(view_, rows, at_memory_.keys, at_memory_.order, count, s, device_.properties.multiProcessorCount, on()));
+    if (together)
+      CUDA_CHECK(launch_add_rows_with_distances(view_, rows, at_memory_.keys, at_memory_.order, count, first, s, processors, on()));
+    else
+      CUDA_CHECK(launch_add_rows(view_, rows, at_memory_.keys, at_memory_.order, count, s, processors, on()));
   }
 }
 
@@ -206,7 +211,7 @@ void Training::launch_step(Unit* unit) {
       step_ = Step::add;
       return;
     case Step::add:
-      with_range(range_, [&](const void* rows, int64_t first, int64_t count) { queue_add(rows, first, count, view_.a.sum_ids); });
+      with_range(range_, [&](const void* rows, int64_t first, int64_t count) { queue_add(rows, first, count, view_.a.sum_ids, false); });
       if (++range_ < plan_.ranges) return;
       range_ = 0;
       step_ = Step::move;

@@ -86,6 +86,14 @@ TEST(TrainerOnTheGPU, LargerJobsAreThoseOfTheCPU) {
   check(many);
 }
 
+TEST(TrainerOnTheGPU, WideRowsGiveTheBitsOfTheCPU) {
+  for (const Job& job : jobs_of_wide_rows()) {
+    SCOPED_TRACE(text_of(job));
+    check(job);
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(TrainerOnTheGPU, SpooledRowsGiveTheSameBits) {
   for (const bool product : {false, true}) {
     Job job = shaped(70, 0, 200'000, 64, 16);

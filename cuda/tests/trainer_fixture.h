@@ -252,7 +252,7 @@ inline void compare(const Outcome& got, const Outcome& want, size_t from) {
   ASSERT_EQ(got.state, want.state);
 }
 
-inline Job shaped(uint64_t seed, int shape, int64_t rows, int32_t dimension, int32_t codewords) {
+inline Job shaped(uint64_t seed, int shape, int64_t rows, int32_t dimension, int32_t codewords, int32_t type = MR_VECTOR_F32) {
   Random r(seed);
   Job job;
   mr_trainer_config& c = job.config;
@@ -266,11 +266,32 @@ inline Job shaped(uint64_t seed, int shape, int64_t rows, int32_t dimension, int
   c.min_changes = -1;
   c.energy_tolerance = -1;
   c.seed = UINT64_MAX;
-  job.rows = encoded(r, MR_VECTOR_F32, MR_VECTOR_F32, shape, rows, dimension);
+  c.element_type = type;
+  job.rows = encoded(r, type, MR_VECTOR_F32, shape, rows, dimension);
   job.chunk = c.rows;
   job.slice.max_rounds = 2;
   return job;
 }
 
+// Where sums and distances come from one reading of the rows, and beside each border of that.
+inline std::vector<Job> jobs_of_wide_rows() {
+  std::vector<Job> jobs;
+  for (const int32_t type : {MR_VECTOR_F32, MR_VECTOR_F16, MR_VECTOR_BF16, MR_VECTOR_U8, MR_VECTOR_I8})
+    for (const int32_t width : {24, 32, 64, 72, 128, 136, 256, 264}) {
+      const uint64_t seed = jobs.size() + 1;
+      const int64_t rows = std::initializer_list<int64_t>{1024, 1025, 1500, 2 * 4096 + 3}.begin()[seed % 4];
+      Job job = shaped(seed, std::initializer_list<int>{0, 2, 8, 6, 5}.begin()[seed % 5], rows, width, seed % 3 == 0 ? 300 : 5, type);
+      job.config.metric = std::initializer_list<int32_t>{0, 0, 0, 1, 2}.begin()[seed % 5];
+      if (seed % 5 == 1) {
+        job.config.kind = MR_CODEBOOK_PRODUCT;
+        job.config.dimension = 2 * width;
+        job.config.rows = static_cast<uint64_t>(rows / 2);
+        job.config.subspaces = 2;
+        job.chunk = job.config.rows;
+      }
+      jobs.push_back(job);
+    }
+  return jobs;
+}
 
 }  // namespace mr::cuda

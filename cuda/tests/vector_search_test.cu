@@ -152,6 +152,16 @@ TEST(VectorSearch, FindsSubspacesInOneCall) {
   }
 }
 
+TEST(VectorSearch, FindsNarrowRows) {
+  uint64_t seed = 130;
+  for (const int64_t width : {8, 16})
+    for (const int64_t codewords : {1, 2, 31, 129, 256, 512, 513})
+      for (const int64_t rows : {1, 16, 127, 129, 5001}) {
+        expect_plain({MR_METRIC_L2, MR_VECTOR_F16, MR_VECTOR_F16, 1 + rows % 3, codewords, width, rows}, seed++, 0, rows % 2);
+        expect_plain({MR_METRIC_INNER_PRODUCT, MR_VECTOR_F16, MR_VECTOR_F16, 2, codewords, width, rows}, seed++);
+      }
+}
+
 TEST(VectorSearch, DecidesTiesForTheLowestId) {
   Numbers numbers(7);
   for (const int64_t codewords : {2, 300, 3000})

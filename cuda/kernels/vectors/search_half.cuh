@@ -9,14 +9,20 @@ namespace mr::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// A warpgroup's part of the pass.
+// A warpgroup's part of the pass; kEach scores are compared as a group.
+template <int32_t kEach>
 struct HalfPass {
   static constexpr uint64_t kStep = kRowBlock >> 4, kBlock = kCodewordBlock >> 4;  // as descriptors count
 
   const SearchParams& p;
   const SearchShared& s;
   int32_t group, warp, lane;
+  int32_t each;  // stages of a tile of codewords that the ring holds
   RingPlace at{}, rows_at{};
+
+  __device__ __forceinline__ HalfPass(const SearchParams& params, const SearchShared& shared, int32_t number, int32_t thread)
+      : p(params), s(shared), group(number / 4), warp(number % 4), lane(thread),
+        each((params.form.blocks + kStageBlocks - 1) / kStageBlocks) {}
 
   // Waits for the rows of a tile.
   __device__ __forceinline__ uint32_t take_rows() const {
@@ -75,7 +81,7 @@ struct HalfPass {
   // Begins the scores of a tile of codewords that the ring holds: a space's begin at the same stage, and none goes around the
   // ring's end.
   __device__ __forceinline__ void begin_held(float (&sums)[kSearchSums], uint64_t rows, int32_t tile, bool first) const {
-    const int32_t each = tile_stages(), stage = at.stage + tile * each;
+    const int32_t stage = at.stage + tile * each;
     if (first) {
       for (int32_t i = 0; i < each; ++i) barrier_wait(s.full + static_cast<uint32_t>((stage + i) * 8), at.phase);
     }
@@ -86,10 +92,9 @@ struct HalfPass {
     wgmma_commit();
   }
 
-  __device__ __forceinline__ int32_t tile_stages() const { return (p.form.blocks + kStageBlocks - 1) / kStageBlocks; }
   // The space's codewords are done with.
   __device__ __forceinline__ void close_held() {
-    for (int32_t i = 0; i < static_cast<int32_t>(p.tiles) * tile_stages(); ++i) {
+    for (int32_t i = 0; i < static_cast<int32_t>(p.tiles) * each; ++i) {
       release(at.stage);
       at.next(p.form.stages);
     }
@@ -122,7 +127,7 @@ struct HalfPass {
     at.next(p.form.stages);
   }
 
-  __device__ __forceinline__ KeptScores kept() const { return KeptScores(s, group * 4 + warp); }
+  __device__ __forceinline__ KeptScores<kEach> kept() const { return KeptScores<kEach>(s, group * 4 + warp); }
 
   // A tile of rows whose ids are still to be written.
   struct Ended {
@@ -131,7 +136,7 @@ struct HalfPass {
     Leader leaders[2];
   };
   __device__ __forceinline__ void end(const Reach& reach, Ended& tile) const {
-    choose(p, reach, tile.space, tile.first, p.count, tile.squares, tile.leaders, kept(), lane);
+    choose<kEach>(p, reach, tile.space, tile.first, p.count, tile.squares, tile.leaders, kept(), lane);
   }
 
   // All of a block's rows, of which the ring holds the codewords. The ids of a tile of rows are written behind the first products of
@@ -139,16 +144,18 @@ struct HalfPass {
   __device__ __forceinline__ void run_held() {
     Ended tile{-1, 0, {}, {}};
     Reach reach{};
+    constexpr bool beside = kEach == 8;
     for (WorkOfAll work(p); work.next();) {
       const bool first = work.space != tile.space;
       const uint32_t rows = take_rows();
       float sums[kSearchSums];
       begin_held(sums, swizzled_rows32(rows), 0, first);
-      wgmma_wait<0>();
+      if constexpr (!beside) wgmma_wait<0>();
       if (tile.space >= 0) end(reach, tile);
       if (first) reach = Reach(p, work.space);
       tile = Ended{work.space, work.first() + group * kSearchRows + warp * 16, {}, {}};
       measure(rows, tile.squares);
+      if constexpr (beside) wgmma_wait<0>();
       take_scores(sums, 0, tile.leaders, kept(), lane);
 #pragma unroll 1
       for (int32_t i = 1; i < p.tiles; ++i) {
@@ -201,6 +208,7 @@ __device__ __forceinline__ void fill_rows(const SearchParams& p, const SearchSha
 #endif
 
 #if MR_HOPPER
+template <int32_t kEach>
 __global__ void __launch_bounds__(kSearchThreads + 128, 1) search_half(const __grid_constant__ SearchParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   if (p.state->moved != p.moved) return;
@@ -214,7 +222,7 @@ __global__ void __launch_bounds__(kSearchThreads + 128, 1) search_half(const __g
   } else {
     registers_up<112>();
     if (warp / 4 >= p.form.groups) return;
-    HalfPass part{p, s, warp / 4, warp % 4, lane};
+    HalfPass<kEach> part(p, s, warp, lane);
     if (p.form.held) part.run_held();
     else part.run();
   }

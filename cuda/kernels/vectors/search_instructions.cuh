@@ -22,6 +22,21 @@ __device__ __forceinline__ uint32_t load_global4(const void* from) {
   return v;
 }
 
+// Two floats of shared memory, 8-byte aligned.
+__device__ __forceinline__ void store_pair(uint32_t to, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
+}
+__device__ __forceinline__ void load_pair(uint32_t from, float& a, float& b) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(from) : "memory");
+}
+
+// The square root of a normal number, off by 2^-21 of itself at most.
+__device__ __forceinline__ float near_root(float v) {
+  float root;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(v));
+  return root;
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // A block, 256-byte aligned.

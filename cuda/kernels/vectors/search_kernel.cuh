@@ -34,7 +34,7 @@ __device__ __forceinline__ void search_rows(const SearchParams& p, const SearchS
   constexpr bool listed = pass == SearchPass::kSettle;
   const int32_t group = products.group, warp = products.warp, lane = products.lane;
   const SearchLists lists(s.lists);
-  const KeptScores kept(s, group * 4 + warp);
+  const KeptScores<4> kept(s, group * 4 + warp);
   float* const squares = s.squares + group * kSearchRows;
   const uint32_t blocks = s.rows + static_cast<uint32_t>(group) * s.group_bytes;
   for (SearchWork<pass> work(p); work.next();) {
@@ -74,7 +74,7 @@ __device__ __forceinline__ void search_rows(const SearchParams& p, const SearchS
         atomicAdd(reinterpret_cast<unsigned long long*>(p.recomputed), static_cast<unsigned long long>(work.rows()));
     } else {
       const float own[2] = {squares[warp * 16 + lane / 4], squares[warp * 16 + lane / 4 + 8]};
-      choose(p, Reach(p, space), space, first + warp * 16, p.count, own, leaders, kept, lane);
+      choose<4>(p, Reach(p, space), space, first + warp * 16, p.count, own, leaders, kept, lane);
     }
   }
 }

@@ -23,10 +23,16 @@ constexpr int32_t kStageBlocks = 3;       // codeword blocks of a stage of the r
 constexpr int32_t kStageBytes = kStageBlocks * kCodewordBlock;
 constexpr int32_t kMostStages = 16;
 constexpr int32_t kRowBarriers = kSearchGroups * 2 * 2;  // two of each buffer of a warpgroup's rows
+constexpr int32_t kNarrowThreads = 256, kNarrowRows = kNarrowThreads / 32 * 16;  // of a block of search_narrow
+constexpr int32_t kNarrowBlocks = 4;      // of a multiprocessor
 constexpr int32_t kListed = 16;           // groups of candidates that a row has room for; with more, every codeword is one
 constexpr int32_t kSearchLists = kSearchTile * (kListed + 3) * 4;  // bytes of the groups, their numbers, rows and limits
-constexpr int32_t kSearchKept = kSearchTile * 4 * 16;  // bytes of the scores that are kept: four of each lane of a row
-static_assert(kSearchKept <= kSearchLists, "a block of threads has either");
+constexpr int64_t kNarrowTiles = 4;       // of codewords, that its shared memory holds at most
+// Bytes of shared memory of search_narrow, which is aligned to 128.
+constexpr int32_t narrow_bytes(int64_t tiles) { return static_cast<int32_t>(tiles) * (2 * kCodewordBlock + kSearchWide * 4) + 128; }
+// Bytes of the scores that are kept: of each of four lanes of a row as many as it compares as a group.
+constexpr int32_t kept_bytes(int32_t compared) { return kSearchTile * 4 * compared * 4; }
+static_assert(kept_bytes(4) <= kSearchLists, "a block of threads has either");
 constexpr float kNoScore = -0x1p126f;     // of codewords that only fill a tile: below every score that is used
 constexpr float kMostReach = 0x1p62f;     // |x| + R from which every codeword is a candidate: no score below can overflow
 
@@ -41,8 +47,6 @@ constexpr float step_error(int32_t major) { return major == 9 ? 0x1p-19f : 0x1p-
 // x = h + m + r and c = h' + m' + r' with h, m rounded to 8 bits: |m| <= 2^-9 |x|, |r| <= 2^-18 |x|. Of the products h.h', m.h'
 // and h.m' are computed; m.m', r.c and (h + m).r' are left out, together less than 3.25 * 2^-18 |x| R.
 constexpr float kSplitError = 3.25f * 0x1p-18f;
-// The number of a score's group within its tile takes the place of its lowest 3 bits.
-constexpr float kPackError = 0x1p-20f;
 // Rows and codewords less center are rounded once each, to float32; |c|^2 / 2 carries that twice, and 24 bits of it are used.
 constexpr float kCenterError = 0x1p-22f;
 
@@ -58,6 +62,7 @@ struct SearchForm {
   int32_t row_buffers = 1;  // 2 = the next rows come while these are multiplied
   int32_t held = 0;         // 1 = the ring holds all of a subspace's codewords at once
   int32_t half = 0;         // 1 = terms are f16, else bf16
+  int32_t compared = 4;     // scores of a thread's row that are compared as a group: 4, or 8 where there is room to keep them
   int32_t shared_bytes = 0;
   float relative = 0;       // e / S
 };

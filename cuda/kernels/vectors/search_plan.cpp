@@ -50,10 +50,11 @@ SearchForm form_of(const SearchShape& shape, int64_t tiles, bool moved, bool hop
     rows *= 2;
   }
   f.shared_bytes = kFixed + rows + f.stages * kStageBytes;
+  if (f.half && f.shared_bytes + kept_bytes(8) <= room + kSearchLists) f.compared = 8;
   const bool inexact = (moved || shape.row_type == MR_VECTOR_F32) || (moved || shape.codeword_type == MR_VECTOR_F32) ||
                        (f.row_terms == 2 && f.codeword_terms == 2);
   const float products = static_cast<float>(f.steps * (f.row_terms + f.codeword_terms - 1) + 1);
-  f.relative = (products * step_error(major) + (inexact ? kSplitError : 0.0f) + kPackError + kCenterError) * (1 + 0x1p-10f);
+  f.relative = (products * step_error(major) + (inexact ? kSplitError : 0.0f) + kCenterError) * (1 + 0x1p-10f);
   return f;
 }
 

@@ -9,6 +9,7 @@ namespace mr::cuda {
 namespace {
 
 constexpr int32_t kThreads = 256;
+constexpr int32_t kCenterThreads = 1024;
 constexpr int64_t kSome = 256;  // codewords that a center is the mean of
 
 struct Params {
@@ -22,35 +23,47 @@ struct Params {
   int32_t inner, always;  // always: operands are moved whatever the codewords are
 };
 
-// A block a subspace. Where operands may be exact as they are, they are moved if the codewords' mean is more than four times as
-// long as their spread: then differences are smaller by more than their splitting loses.
-__global__ void __launch_bounds__(kThreads) find_centers(Params p) {
-  __shared__ double sums[2][kThreads];
+// A block a subspace, so many threads a column as it has room for. Where operands may be exact as they are, they are moved if the
+// codewords' mean is more than four times as long as their spread: then differences are smaller by more than their splitting loses.
+__global__ void __launch_bounds__(kCenterThreads) find_centers(Params p) {
+  __shared__ double sums[2][kCenterThreads];
+  const int32_t thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t columns = p.width < kCenterThreads ? static_cast<int32_t>(p.width) : kCenterThreads, shares = kCenterThreads / columns;
+  const int32_t share = thread / columns, column = thread % columns;
   const int64_t space = blockIdx.x, some = p.codewords_each < kSome ? p.codewords_each : kSome;
   const float* const from = p.codewords + space * p.codewords_each * p.width;
   double means = 0, squares = 0;
-  for (int64_t j = threadIdx.x; j < p.width; j += kThreads) {
+  for (int64_t first = 0; first < p.width; first += columns) {
+    const int64_t j = first + column;
     double sum = 0;
-#pragma unroll 16
-    for (uint32_t i = 0; i < static_cast<uint32_t>(some); ++i) {  // the product is at most 2^24
-      const uint32_t codeword = i * static_cast<uint32_t>(p.codewords_each) / static_cast<uint32_t>(some);
-      const double v = static_cast<double>(from[codeword * p.width + j]);
-      sum += v;
-      squares += v * v;
+    if (share < shares && j < p.width) {
+#pragma unroll 8
+      for (uint32_t i = static_cast<uint32_t>(share); i < static_cast<uint32_t>(some); i += static_cast<uint32_t>(shares)) {
+        const uint32_t codeword = i * static_cast<uint32_t>(p.codewords_each) / static_cast<uint32_t>(some);  // the product is at most 2^24
+        const double v = static_cast<double>(from[codeword * p.width + j]);
+        sum += v;
+        squares += v * v;
+      }
     }
-    const double mean = sum / static_cast<double>(some);
-    means += mean * mean;
-    const float center = static_cast<float>(mean);
-    p.center[space * p.width + j] = isfinite(center) ? center : 0.0f;
-  }
-  sums[0][threadIdx.x] = means;
-  sums[1][threadIdx.x] = squares;
-  for (int32_t half = kThreads / 2; half > 0; half /= 2) {
+    sums[0][thread] = sum;
     __syncthreads();
-    if (static_cast<int32_t>(threadIdx.x) < half)
-      for (int32_t i = 0; i < 2; ++i) sums[i][threadIdx.x] += sums[i][threadIdx.x + static_cast<uint32_t>(half)];
+    if (share == 0 && j < p.width) {
+      for (int32_t i = 1; i < shares; ++i) sum += sums[0][i * columns + column];
+      const double mean = sum / static_cast<double>(some);
+      means += mean * mean;
+      const float center = static_cast<float>(mean);
+      p.center[space * p.width + j] = isfinite(center) ? center : 0.0f;
+    }
+    __syncthreads();
   }
-  if (threadIdx.x != 0) return;
+  sums[0][thread] = means;
+  sums[1][thread] = squares;
+  for (int32_t half = kCenterThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (thread < half)
+      for (int32_t i = 0; i < 2; ++i) sums[i][thread] += sums[i][thread + half];
+  }
+  if (thread != 0) return;
   const double spread = sums[1][0] / static_cast<double>(some) - sums[0][0];
   if (p.always != 0 || sums[0][0] > 16 * spread) atomicOr(&p.state->moved, 1u);
 }
@@ -152,7 +165,7 @@ cudaError_t launch_search_prepare(const SearchPrepareArgs& args, cudaStream_t st
   if (error == cudaSuccess) error = cudaMemsetAsync(p.radius, 0, static_cast<size_t>(s.spaces) * 4, stream);
   const Stream on{stream, false};
   if (error == cudaSuccess && plan.may_move)
-    error = launch(on, dim3(static_cast<unsigned>(s.spaces)), dim3(kThreads), 0, find_centers, p);
+    error = launch(on, dim3(static_cast<unsigned>(s.spaces)), dim3(kCenterThreads), 0, find_centers, p);
   for (uint32_t moved = 0; moved < 2 && error == cudaSuccess; ++moved) {
     if (!(moved ? plan.may_move : plan.may_be_plain)) continue;
     p.form = moved ? plan.moved : plan.plain;

@@ -14,7 +14,7 @@ struct SearchShared {
   uint32_t ones;             // a block of rows 1, 1, 1, 0, ...
   uint32_t rows, group_bytes;  // blocks of each warpgroup, in as many buffers as the form has
   uint32_t ring;
-  uint32_t kept;             // kSearchKept bytes, where rows are not listed ones
+  uint32_t kept;             // kept_bytes, where rows are not listed ones
   float* squares;            // (kSearchTile)
   uint8_t* lists;            // kSearchLists bytes in the same place, where listed rows are settled
 

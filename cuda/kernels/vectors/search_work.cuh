@@ -8,28 +8,29 @@ namespace mr::cuda {
 // Of all rows: an even share of consecutive tiles, subspace by subspace, each with all codewords.
 struct WorkOfAll {
   const SearchParams& p;
-  int64_t space, tile, left;
-  int64_t begin = 0, end;  // tiles of codewords
-  int32_t most;            // rows of a tile
+  int32_t space, tile, left;  // tiles: a device's memory holds ids of fewer than 2^31 of them
+  int32_t across, most;       // tiles of a subspace, and rows of a tile
+  int64_t begin = 0, end;     // tiles of codewords
 
-  __device__ __forceinline__ explicit WorkOfAll(const SearchParams& params)
-      : p(params), end(params.tiles), most(params.form.groups * kSearchRows) {
-    const int64_t across = (p.count + most - 1) / most, all = across * p.spaces, blocks = gridDim.x, b = blockIdx.x;
+  __device__ __forceinline__ explicit WorkOfAll(const SearchParams& params) : WorkOfAll(params, params.form.groups * kSearchRows) {}
+  __device__ __forceinline__ WorkOfAll(const SearchParams& params, int32_t tile_rows) : p(params), most(tile_rows), end(params.tiles) {
+    across = static_cast<int32_t>((p.count + most - 1) / most);
+    const int64_t all = across * p.spaces, blocks = gridDim.x, b = blockIdx.x;
     const int64_t first = all / blocks * b + (b < all % blocks ? b : all % blocks);
-    left = all / blocks + (b < all % blocks ? 1 : 0);
-    space = first / across;
-    tile = first % across - 1;
+    left = static_cast<int32_t>(all / blocks + (b < all % blocks ? 1 : 0));
+    space = static_cast<int32_t>(first / across);
+    tile = static_cast<int32_t>(first % across) - 1;
   }
   __device__ __forceinline__ bool next() {
     if (left-- <= 0) return false;
-    if (++tile * most < p.count) return true;
+    if (++tile < across) return true;
     tile = 0;
     ++space;
     return true;
   }
   // The tile after this one is of another space, or there is none.
-  __device__ __forceinline__ bool last_of_space() const { return left <= 0 || (tile + 1) * most >= p.count; }
-  __device__ __forceinline__ int64_t first() const { return tile * most; }
+  __device__ __forceinline__ bool last_of_space() const { return left <= 0 || tile + 1 >= across; }
+  __device__ __forceinline__ int64_t first() const { return int64_t{tile} * most; }
   __device__ __forceinline__ int64_t rows() const { return p.count - first() < most ? p.count - first() : most; }
 };
 

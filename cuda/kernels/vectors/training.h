@@ -117,12 +117,17 @@ cudaError_t launch_release(const TrainingView& t, const Stream& on);
 // The ids found are those that changes are counted against.
 cudaError_t launch_adopt_ids(const TrainingView& t, const Stream& on);
 
-// ---- sums and codewords: training_sums.cu, training_move.cu ----------------------------------------------------------
+// ---- sums and codewords: training_sums.cu, training_sums_distances.cu, training_move.cu ------------------------------
 
 // Adds rows, sorted by codeword: place i is row order[i] of `rows` and belongs to codeword keys[i] of the subspace, or to none
 // where keys[i] is not below k. `processors` of the device.
 cudaError_t launch_add_rows(const TrainingView& t, const void* rows, const uint32_t* keys, const uint32_t* order, int64_t count,
                             int64_t space, int processors, const Stream& on);
+// The same of rows that all belong to a codeword, and distances[first + order[i]] = their Q, of a training that
+// adds_rows_with_distances.
+cudaError_t launch_add_rows_with_distances(const TrainingView& t, const void* rows, const uint32_t* keys, const uint32_t* order,
+                                           int64_t count, int64_t first, int64_t space, int processors, const Stream& on);
+bool adds_rows_with_distances(const TrainingParameters& p);
 // The next codebook from the sums, which become 0.
 cudaError_t launch_move(const TrainingView& t, const Stream& on);
 // LLOYD: codewords of a subspace without rows become the first rows of `order`.

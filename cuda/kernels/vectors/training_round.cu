@@ -119,8 +119,10 @@ __global__ void measure_space(TrainingView t) {
     __syncthreads();
     if (threadIdx.x < count) tile[threadIdx.x] = blocks[first + threadIdx.x];
     __syncthreads();
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
+#pragma unroll 8
       for (int64_t i = 0; i < count; ++i) energy += tile[i];
+    }
   }
   __syncthreads();
   if (threadIdx.x != 0) return;

@@ -89,6 +89,14 @@ TEST(EmulatedTrainer, CornersAreThoseOfTheCPU) {
   check(annealed);
 }
 
+TEST(EmulatedTrainer, WideRowsGiveTheBitsOfTheCPU) {
+  for (const Job& job : jobs_of_wide_rows()) {
+    SCOPED_TRACE(text_of(job));
+    check(job);
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(EmulatedTrainer, SpooledRowsGiveTheSameBits) {
   for (int which = 0; which < 5; ++which) {
     SCOPED_TRACE(which);

@@ -17,6 +17,16 @@ inline uint32_t load_global4(const void* from) {
   return v;
 }
 
+inline void store_pair(uint32_t to, float a, float b) {
+  memcpy(shared_at(to), &a, 4);
+  memcpy(shared_at(to + 4), &b, 4);
+}
+inline void load_pair(uint32_t from, float& a, float& b) {
+  memcpy(&a, shared_at(from), 4);
+  memcpy(&b, shared_at(from + 4), 4);
+}
+inline float near_root(float v) { return std::sqrt(v); }
+
 inline uint64_t swizzled_rows32(uint32_t address) { return (address & 0x3ffffu) >> 4; }
 
 // Column k of a row of a block: eight rows of 32 bytes, then the next eight; bit 4 of an address differs where bit 7 is set.
