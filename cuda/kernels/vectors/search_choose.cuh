@@ -81,17 +81,18 @@ struct Reach {
   float longest;  // of rows with it or more a score might overflow
 
   Reach() = default;
-  __device__ __forceinline__ Reach(const SearchParams& p, int64_t space) {
+  // raised: what has been added to every score. lost: what the second score may lack of itself.
+  __device__ __forceinline__ Reach(const SearchParams& p, int64_t space, float raised = 0, float lost = 0) {
     const float radius = p.radius[space];
     // Where units or sums lose what is below the normal numbers: each product, each sum, and with subnormal terms their product
     // with a whole row or codeword.
     const float absolute = (static_cast<float>(p.width) * 8 + 256) * 0x1p-126f;
-    const float slack = 1 + 0x1p-10f;
+    const float slack = 1 + 0x1p-10f, relative = p.form.relative + lost / 2;
     // Twice e of a score, and what Q of candidates may differ by: curve (|x| + R)^2, of inner products curve |x| R.
     square = p.inner ? 0.0f : p.curve * slack;
-    linear = ((p.inner ? 1.0f : 2.0f) * p.curve * radius + 2 * (p.form.relative * radius + absolute)) * slack;
-    constant = ((p.inner ? 0.0f : p.curve * radius * radius + p.form.relative * radius * radius) + 2 * absolute * (1 + radius)) * slack +
-               0x1p-125f;
+    linear = ((p.inner ? 1.0f : 2.0f) * p.curve * radius + 2 * (relative * radius + absolute)) * slack;
+    const float squares = p.inner ? 0.0f : p.curve * radius * radius + relative * radius * radius;
+    constant = (squares + 2 * relative * raised + 2 * absolute * (1 + radius)) * slack + 0x1p-125f;
     longest = kMostReach - radius;
   }
   // At least |x|.
@@ -124,16 +125,17 @@ struct Found {
   }
 };
 
-// Writes the id of a row of |x|^2 = square, and lists it if it has more than one candidate.
+// Writes the id of a row of |x|^2 = square, and lists it if it has more than one candidate. raised: what has been added to scores, and
+// not to those that a limit is compared with.
 __device__ __forceinline__ void write_found(const SearchParams& p, const Reach& reach, int64_t space, int64_t row, const Found& found,
-                                            float square) {
+                                            float square, float raised = 0) {
   const float margin = reach.margin(Reach::length(square));
   const int32_t each = static_cast<int32_t>(p.codewords_each);
   p.ids[space * p.stride + row] = found.codeword < each ? static_cast<uint32_t>(found.codeword) : 0u;
   if (each == 1 || found.best - found.second > margin) return;
   const uint32_t place = atomicAdd(p.listed + space, 1u);
-  float limit = found.best - margin;
-  limit = limit - fabsf(limit) * 0x1p-20f - 0x1p-140f;
+  float limit = found.best - margin - raised;
+  limit = limit - (fabsf(limit) + raised) * 0x1p-20f - 0x1p-140f;
   p.list[space * p.most_rows + place] = static_cast<uint32_t>(row);
   p.limits[space * p.most_rows + place] = limit == limit ? limit : -__uint_as_float(0x7f800000u);
 }

@@ -44,24 +44,39 @@ __device__ __forceinline__ void half_floats(const uint4& piece, float (&v)[8]) {
   for (int32_t i = 0; i < 8; ++i) v[i] = f16_float(static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16)));
 }
 
+// The bits of a float, by which floats from 0 on are ordered as integers are: three of these are compared by one instruction.
+__device__ __forceinline__ int32_t ordered(float v) { return __float_as_int(v); }
+__device__ __forceinline__ float ordered_float(int32_t v) { return __uint_as_float(static_cast<uint32_t>(v)); }
+
+// Half of the largest |c|^2: then what is added for a codeword's length lowers no score below 0. Scores below kLeastOrdered are
+// compared as floats.
+__device__ __forceinline__ float raised_by(float radius) { return radius < kMostReach ? 0.5f * radius * radius : 0.0f; }
+constexpr float kLeastOrdered = 0x1p-100f;
+
+constexpr int32_t kNarrowGroups = static_cast<int32_t>(kNarrowTiles) * kSearchWide / 32;
+constexpr int32_t kNarrowPlaces = kNarrowGroups - 1;  // the lowest bits of a score, which hold its group's number
+constexpr float kPackError = 0x1p-19f;         // what they were, of a score
+static_assert((kNarrowGroups & kNarrowPlaces) == 0, "whole bits");
+
 template <int32_t kPieces>
 struct NarrowPass {
   const SearchParams& p;
   const NarrowCodewords& s;
   int32_t lane;
+  float raised;  // what is added to every score, so that few rows have none above 0
 
-  __device__ __forceinline__ const uint8_t* row_at(int64_t row, int32_t space) const {
-    const int64_t there = row < p.count ? row : p.count - 1;
-    return static_cast<const uint8_t*>(p.rows) + (there * p.row_stride + space * p.width) * 2;
-  }
-
-  // The best and the second of all groups of this lane's two rows and its quarter of the columns.
-  __device__ __forceinline__ void compare(const uint32_t (&rows)[kPieces][2], Leader (&leaders)[2]) const {
+  // The best and the second best of the groups of this lane's two rows and its quarter of the columns. Where `floats` is false, what
+  // is not above 0 counts as 0, with a group's number in its lowest bits as all have.
+  template <bool floats>
+  __device__ __forceinline__ void compare(const uint32_t (&rows)[kPieces][2], float (&best)[2], float (&second)[2]) const {
     const uint32_t one = lane % 4 == 0 ? 0x3f803f80u : lane % 4 == 1 ? 0x00003f80u : 0u, ones[2] = {one, one};  // in three columns
-    const uint32_t own = piece_offset(lane, 0);
+    const uint32_t begin = s.tiles + piece_offset(lane, 0), end = begin + static_cast<uint32_t>(p.tiles) * s.kTile;
+    int32_t most[2] = {}, next[2] = {};
+#pragma unroll
+    for (int32_t h = 0; h < 2; ++h) best[h] = second[h] = floats ? kNoScore : 0;
     int32_t group = 0;
 #pragma unroll 1
-    for (uint32_t tile = s.tiles + own, end = tile + static_cast<uint32_t>(p.tiles) * s.kTile; tile < end; tile += s.kTile) {
+    for (uint32_t tile = begin; tile < end; tile += s.kTile) {
 #pragma unroll
       for (int32_t g = 0; g < kSearchWide / 32; ++g, ++group) {
         uint32_t added[4], columns[kPieces][4];
@@ -69,66 +84,90 @@ struct NarrowPass {
 #pragma unroll
         for (int32_t i = 0; i < kPieces; ++i)
           load_matrices(columns[i], (tile + kCodewordBlock + static_cast<uint32_t>(g * 32 * 32)) ^ static_cast<uint32_t>(i * 16));
-        float sums[4][4] = {};
+        float sums[4][4];
 #pragma unroll
-        for (int32_t j = 0; j < 4; ++j) mma1688<__nv_bfloat16>(sums[j], ones, added[j]);
+        for (int32_t j = 0; j < 4; ++j) {
+          mma1688<__nv_bfloat16>(sums[j], ones, added[j], raised);
 #pragma unroll
-        for (int32_t i = 0; i < kPieces; ++i)
-#pragma unroll
-          for (int32_t j = 0; j < 4; ++j) mma1688<__half>(sums[j], rows[i], columns[i][j]);
+          for (int32_t i = 0; i < kPieces; ++i) mma1688<__half>(sums[j], rows[i], columns[i][j]);
+        }
 #pragma unroll
         for (int32_t h = 0; h < 2; ++h) {
-          float most[4];
+          const auto score = [&](int32_t i) { return sums[i / 2][2 * h + i % 2]; };
+          if constexpr (floats) {
+            float top = score(0);
 #pragma unroll
-          for (int32_t j = 0; j < 4; ++j) most[j] = fmaxf(sums[j][2 * h], sums[j][2 * h + 1]);
-          const float score = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
-          Leader& leader = leaders[h];
-          leader.second = fmaxf(leader.second, fminf(leader.best, score));
-          if (score > leader.best) leader.group = group;
-          leader.best = fmaxf(leader.best, score);
+            for (int32_t i = 1; i < 8; ++i) top = fmaxf(top, score(i));
+            const float placed = ordered_float((ordered(top) & ~kNarrowPlaces) | group);
+            second[h] = fmaxf(second[h], fminf(best[h], placed));
+            best[h] = fmaxf(best[h], placed);
+          } else {
+            int32_t top = max_of(ordered(score(0)), ordered(score(1)), ordered(score(2)));
+            top = max_of(top, ordered(score(3)), ordered(score(4)));
+            top = max_of(top, ordered(score(5)), ordered(score(6)));
+            top = max_of(top, ordered(score(7)));
+            const int32_t placed = (top & ~kNarrowPlaces) | group;
+            next[h] = max_of(next[h], min_of(most[h], placed));
+            most[h] = max_of(most[h], placed);
+          }
         }
       }
     }
-  }
-
-  // The scores of four of the best group's codewords: the first and the third pair of eight from `begin` on, or the others.
-  __device__ __forceinline__ void rescore(const float (&x)[kPieces][8], int32_t begin, float (&scores)[4]) const {
+    if constexpr (!floats) {
 #pragma unroll
-    for (int32_t i = 0; i < 4; ++i) {
-      const int32_t c = begin + i / 2 * 8 + i % 2;
-      const uint32_t at = s.tiles + static_cast<uint32_t>(c / kSearchWide) * s.kTile + kCodewordBlock;
-      float score = __uint_as_float(load_shared4(s.added + static_cast<uint32_t>(c * 4)));
-#pragma unroll
-      for (int32_t piece = 0; piece < kPieces; ++piece) {
-        float v[8];
-        half_floats(load_shared16(at + piece_offset(c % kSearchWide, piece)), v);
-#pragma unroll
-        for (int32_t j = 0; j < 8; ++j) score = __fmaf_rn(x[piece][j], v[j], score);
+      for (int32_t h = 0; h < 2; ++h) {
+        best[h] = ordered_float(most[h]);
+        second[h] = ordered_float(next[h]);
       }
-      scores[i] = score;
     }
   }
 
-  __device__ __forceinline__ void run(const Reach& reach, int32_t space, int64_t first) const {
+  // The scores of four of a group's codewords, `begin` and 1, 8 and 9 further on, in float32.
+  __device__ __forceinline__ void rescore(const float (&x)[kPieces][8], int32_t begin, float (&scores)[4]) const {
+    const uint32_t at = s.tiles + kCodewordBlock + static_cast<uint32_t>(begin / kSearchWide) * s.kTile;
+    const uint32_t pieces = at + piece_offset(begin % kSearchWide, 0), added = s.added + static_cast<uint32_t>(begin * 4);
+    load_pair(added, scores[0], scores[1]);
+    load_pair(added + 32, scores[2], scores[3]);
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) {
+      scores[i] = __fadd_rn(scores[i], raised);
+#pragma unroll
+      for (int32_t piece = 0; piece < kPieces; ++piece) {
+        float v[8];
+        half_floats(load_shared16((pieces + static_cast<uint32_t>(i / 2 * 8 + i % 2) * 32) ^ static_cast<uint32_t>(piece * 16)), v);
+#pragma unroll
+        for (int32_t j = 0; j < 8; ++j) scores[i] = __fmaf_rn(x[piece][j], v[j], scores[i]);
+      }
+    }
+  }
+
+  // Of 16 rows from `first` on, `many` (1 .. 16) are there. from: where the first of them lies.
+  __device__ __forceinline__ void run(const Reach& reach, int32_t space, int64_t first, int32_t many, const uint8_t* from) const {
     // Lanes of even numbers go on with the first of their two rows and the others with the second; two have a half of a group each.
-    const int32_t which = lane % 2, half = lane / 2 % 2;
-    const int64_t row = first + lane / 4 + 8 * which;
+    const int32_t which = lane % 2, half = lane / 2 % 2, own = lane / 4 + 8 * which, step = static_cast<int32_t>(p.row_stride) * 2;
+    const auto row_at = [&](int32_t r) { return from + (r < many ? r : many - 1) * step; };
     uint32_t rows[kPieces][2];
     uint4 pieces[kPieces];
 #pragma unroll
     for (int32_t i = 0; i < kPieces; ++i) {
 #pragma unroll
-      for (int32_t h = 0; h < 2; ++h)
-        rows[i][h] = reinterpret_cast<const uint32_t*>(row_at(first + lane / 4 + 8 * h, space))[i * 4 + lane % 4];
-      pieces[i] = reinterpret_cast<const uint4*>(row_at(row, space))[i];
+      for (int32_t h = 0; h < 2; ++h) rows[i][h] = reinterpret_cast<const uint32_t*>(row_at(lane / 4 + 8 * h))[i * 4 + lane % 4];
+      pieces[i] = reinterpret_cast<const uint4*>(row_at(own))[i];
     }
-    Leader leaders[2];
-    compare(rows, leaders);
-
-    const Leader own = which != 0 ? leaders[1] : leaders[0], other = which != 0 ? leaders[0] : leaders[1];
-    Found found{own.best, own.second, own.group * 32 + 2 * (lane % 4)};
-    found.join_lane(Found{other.best, other.second, other.group * 32 + 2 * (lane % 4)}, 1);
-    found.join_lane(found, 2);
+    float best[2], second[2];
+    compare<false>(rows, best, second);
+    const auto joined = [&] {
+      const auto in = [&](int32_t h) { return Found{best[h], second[h], (ordered(best[h]) & kNarrowPlaces) * 32 + 2 * (lane % 4)}; };
+      Found all = which != 0 ? in(1) : in(0);
+      all.join_lane(which != 0 ? in(0) : in(1), 1);
+      all.join_lane(all, 2);
+      return all;
+    };
+    Found found = joined();
+    if (__any_sync(0xffffffffu, !(found.best >= kLeastOrdered))) {
+      compare<true>(rows, best, second);
+      found = joined();
+    }
     float x[kPieces][8], square = 0, scores[4];
 #pragma unroll
     for (int32_t i = 0; i < kPieces; ++i) {
@@ -143,7 +182,7 @@ struct NarrowPass {
 #pragma unroll
     for (int32_t i = 1; i < 4; ++i) found.join(scores[i], begin + i / 2 * 8 + i % 2);
     found.join_lane(found, 2);
-    if (half == 0 && row < p.count) write_found(p, reach, space, row, found, square);
+    if (half == 0 && own < many) write_found(p, reach, space, first + own, found, square, raised);
   }
 };
 
@@ -151,16 +190,20 @@ template <int32_t kPieces>
 __global__ void __launch_bounds__(kNarrowThreads, kNarrowBlocks) search_narrow(const __grid_constant__ SearchParams p) {
   if (p.state->moved != p.moved) return;
   const NarrowCodewords s(launch_memory(), p.tiles);
-  const NarrowPass<kPieces> pass{p, s, static_cast<int32_t>(threadIdx.x) % 32};
+  NarrowPass<kPieces> pass{p, s, static_cast<int32_t>(threadIdx.x) % 32, 0};
   Reach reach{};
+  const uint8_t* rows = nullptr;
   int32_t held = -1;
   for (WorkOfAll work(p, kNarrowRows); work.next();) {
     if (work.space != held) {
       held = work.space;
       s.load(p, held);
-      reach = Reach(p, held);
+      pass.raised = raised_by(p.radius[held]);
+      reach = Reach(p, held, pass.raised, kPackError);
+      rows = static_cast<const uint8_t*>(p.rows) + held * p.width * 2;
     }
-    pass.run(reach, work.space, work.first() + static_cast<int32_t>(threadIdx.x) / 32 * 16);
+    const int64_t first = work.first() + static_cast<int32_t>(threadIdx.x) / 32 * 16, left = p.count - first;
+    if (left > 0) pass.run(reach, held, first, left < 16 ? static_cast<int32_t>(left) : 16, rows + first * p.row_stride * 2);
   }
 }
 

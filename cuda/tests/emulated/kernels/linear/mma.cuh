@@ -80,5 +80,10 @@ template <class E>
 void mma1688(float (&c)[4], const uint32_t (&a)[2], uint32_t b) {
   mma16816<E>(c, {a[0], a[1], 0, 0}, b, 0);
 }
+template <class E>
+void mma1688(float (&d)[4], const uint32_t (&a)[2], uint32_t b, float all) {
+  for (float& each : d) each = all;
+  mma1688<E>(d, a, b);
+}
 
 }  // namespace mr::cuda
