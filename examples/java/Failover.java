@@ -5,6 +5,7 @@ import io.grpc.Deadline;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
+import io.grpc.Metadata;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.grpc.TlsChannelCredentials;
@@ -26,6 +27,7 @@ import millrace.v1.InferenceServiceGrpc;
  */
 final class Failover implements Iterator<GenerateResponse>, AutoCloseable {
   private static final int MAX_RESPONSE_BYTES = 64 << 20; // what a server may send; gRPC's own default is 4 MiB
+  private static final Metadata.Key<byte[]> DETAILS = Metadata.Key.of("grpc-status-details-bin", Metadata.BINARY_BYTE_MARSHALLER);
 
   private final List<? extends Channel> channels;
   private final GenerateRequest.Builder request;
@@ -69,7 +71,7 @@ final class Failover implements Iterator<GenerateResponse>, AutoCloseable {
         }
         next = keep(events.next());
       } catch (StatusRuntimeException e) {
-        if (e.getStatus().getCode() != Status.Code.UNAVAILABLE || ++lost > 2 * channels.size()) {
+        if (!lostServer(e) || ++lost > 2 * channels.size()) {
           throw e;
         }
         close();
@@ -94,6 +96,15 @@ final class Failover implements Iterator<GenerateResponse>, AutoCloseable {
       call.cancel(null);
     }
     events = null;
+  }
+
+  /**
+   * Whether a call failed since its server is gone. A proxy that has passed a part of an answer on resets the stream then, which is
+   * INTERNAL in gRPC, without the details that faults of servers have.
+   */
+  private static boolean lostServer(StatusRuntimeException e) {
+    boolean detailed = e.getTrailers() != null && e.getTrailers().containsKey(DETAILS);
+    return e.getStatus().getCode() == Status.Code.UNAVAILABLE || (e.getStatus().getCode() == Status.Code.INTERNAL && !detailed);
   }
 
   /** Asks the next server, for the rest if something came. */

@@ -17,6 +17,13 @@ def channel(target, ca=None, cert=None, key=None):
     return grpc.secure_channel(target, grpc.ssl_channel_credentials(ca, key, cert), options)
 
 
+def lost_server(error):
+    """Whether a call failed since its server is gone. A proxy that has passed a part of an answer on resets the stream then, which is
+    INTERNAL in gRPC, without the details that faults of servers have."""
+    detailed = any(key == "grpc-status-details-bin" for key, _ in error.trailing_metadata() or ())
+    return error.code() == grpc.StatusCode.UNAVAILABLE or (error.code() == grpc.StatusCode.INTERNAL and not detailed)
+
+
 def stream(channels, request, timeout=None):
     """Yields the events of a generation of one continuation. Where a server is lost, the next of channels goes on behind the last
     token with those that would have come: nothing is told twice. Closing the generator cancels the call."""
@@ -40,7 +47,7 @@ def stream(channels, request, timeout=None):
             return
         except grpc.RpcError as error:
             lost += 1
-            if error.code() != grpc.StatusCode.UNAVAILABLE or lost > 2 * len(channels):
+            if not lost_server(error) or lost > 2 * len(channels):
                 raise
         finally:
             call.cancel()
