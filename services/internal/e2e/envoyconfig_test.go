@@ -15,7 +15,7 @@ import (
 	managerpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/least_request/v3" // types that the files name
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	upstreampb "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
@@ -123,6 +123,18 @@ func TestEnvoysConfigurationsCutNoStream(t *testing.T) {
 			require.Greater(t, c.cluster.GetCircuitBreakers().GetThresholds()[0].GetMaxRequests().GetValue(), uint32(1024), "unset it is 1024")
 		})
 	}
+}
+
+// As a client Envoy speaks TLS 1.2 at most unless it is told otherwise, and servers speak 1.3 alone.
+func TestEnvoysGatewaySpeaksTLSAsSchedulersDo(t *testing.T) {
+	t.Parallel()
+	var up tlspb.UpstreamTlsContext
+	require.NoError(t, readEnvoy(t, "gateway.yaml").cluster.GetTransportSocket().GetTypedConfig().UnmarshalTo(&up))
+	common := up.GetCommonTlsContext()
+	require.Equal(t, tlspb.TlsParameters_TLSv1_3, common.GetTlsParams().GetTlsMaximumProtocolVersion())
+	require.Equal(t, []string{"h2"}, common.GetAlpnProtocols(), "gRPC's servers want it said")
+	require.NotEmpty(t, common.GetTlsCertificates())
+	require.NotEmpty(t, common.GetValidationContext().GetMatchTypedSubjectAltNames(), "whose certificate it is, is looked at")
 }
 
 // The same routes, told to a client without proxy, send calls again while they have no answer, and only then.
