@@ -173,7 +173,9 @@ func (l *Loop) Run(ctx context.Context) error {
 		}
 	}
 	l.running, l.departing, l.queue = nil, nil, fairqueue.Queue[*sequence]{}
-	l.report(time.Now())
+	now := time.Now()
+	l.holdBack(0, now)
+	l.report(now)
 	return err
 }
 

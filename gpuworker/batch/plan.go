@@ -23,16 +23,22 @@ func (l *Loop) choose(now time.Time) bool {
 	}
 	prompts := l.inTurn()
 	if l.gathers(now, prompts) {
+		l.holdBack(0, now)
 		return true
 	}
 	l.gather.release()
 	budget := l.chunk(tokens, prompts)
 	priority, guarded := l.guarded(prompts)
+	heldBack := 0
 	for _, s := range prompts {
-		if budget <= 0 {
-			break
+		if !l.plannable(s) {
+			continue
 		}
-		if !l.plannable(s) || guarded && s.request.Priority <= priority && !l.modest(s.request.Tenant) {
+		if guarded && s.request.Priority <= priority && !l.modest(s.request.Tenant) {
+			heldBack++
+			continue
+		}
+		if budget <= 0 {
 			continue
 		}
 		_, run := s.next(l.scoreLimit(s, budget))
@@ -42,6 +48,7 @@ func (l *Loop) choose(now time.Time) bool {
 			budget -= len(run)
 		}
 	}
+	l.holdBack(heldBack, now)
 	return len(p.chosen) > 0
 }
 

@@ -32,6 +32,7 @@ import (
 //	refuse WHAT      the engine refuses steps with "several" sequences, "out" moves, a "previous" sample, "all" or "none"
 //	wait DURATION
 //	state            what is held
+//	back             how many prompts wait for another tenant's pace, and how long any did
 //
 // A prompt is the first N tokens of a trunk, then so many of its own; token i of a prompt or an answer is written as its position.
 // An answer that differs from what its sequence generates alone fails the test.
@@ -109,6 +110,9 @@ func (p *player) command(words []string) []string {
 		time.Sleep(d)
 	case "state":
 		return []string{p.state()}
+	case "back":
+		s := p.l.Stats()
+		return []string{fmt.Sprintf("%d held back, %v so far", s.HeldBack, s.HeldBackTime)}
 	default:
 		require.FailNow(p.t, "unknown command", words[0])
 	}

@@ -21,6 +21,9 @@ type slowdown struct {
 	// alone is how long steps last that only decode, by the bit length of their rows less one: 1, 2, 3 to 4, 5 to 8 and so on.
 	alone [33]time.Duration
 	own   map[string]work // what a step has, by tenant; used again
+
+	heldBack int       // sequences whose prompts wait for modest tenants since the last round
+	looked   time.Time // when that was
 }
 
 // work is what a step has of a tenant: sequences that decode, and tokens of prompts.
@@ -87,6 +90,16 @@ func (l *Loop) lasts(w work) (took time.Duration) {
 		took += l.prefill.lasts(w.prompt)
 	}
 	return took
+}
+
+// holdBack notes how many sequences have prompts that wait for modest tenants from now on.
+func (l *Loop) holdBack(sequences int, now time.Time) {
+	d := &l.slowdown
+	if d.heldBack > 0 {
+		l.counters.heldBackTime.Add(int64(d.heldBack) * int64(now.Sub(d.looked)))
+	}
+	d.heldBack, d.looked = sequences, now
+	l.counters.heldBack.Store(int64(sequences))
 }
 
 // modest says whether a tenant has at most half of an equal part of the places: who has about as much as others waits for nobody.

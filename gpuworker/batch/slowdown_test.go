@@ -221,3 +221,29 @@ func TestWhoMakesNobodyWait(t *testing.T) {
 		})
 	}
 }
+
+// What is told of prompts that wait is 0 beside tenants with as much, grows beside one with little, and none is left behind at the end.
+func TestPromptsThatWaitForAnotherTenantsPaceAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := onDevice(t, large)
+		took(t, l, call("one", 1))
+		end := keep(t, l, call, 50, 50)
+		time.Sleep(2 * time.Second)
+		require.Zero(t, l.Stats().HeldBackTime)
+		const watched = 2000
+		other := keep(t, l, func(_ string, seed int32) Request { return call("one", seed) }, 1)
+		seen := time.Duration(0)
+		for range watched {
+			time.Sleep(time.Millisecond)
+			seen += time.Duration(l.Stats().HeldBack) * time.Millisecond
+		}
+		told := l.Stats().HeldBackTime
+		t.Logf("%v told, %v seen", told, seen)
+		require.Positive(t, seen)
+		require.InEpsilon(t, seen.Seconds(), told.Seconds(), 0.1, "its rate is how many wait")
+		end()
+		other()
+		synctest.Wait()
+		require.Zero(t, l.Stats().HeldBack)
+	})
+}

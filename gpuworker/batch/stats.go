@@ -15,6 +15,8 @@ type Stats struct {
 	WaitingPrefillTokens int64         // prompt tokens not computed yet
 	Paused               int           // of the running, those whose readers must catch up first
 	Stalled              int           // that hold no place against others: running ones paused for YieldAfter, and of the waiting those whose readers must catch up
+	HeldBack             int           // of the running, those whose prompts wait so that another tenant keeps its pace
+	HeldBackTime         time.Duration // that prompts have waited so, added up over them
 	QueueAge             time.Duration // of the sequence that waits for its first place for longest; 0: none does
 	FreeBlocks           int           // of the device, those that hold prefixes nobody uses counted
 	CachedBlocks         int           // of the free ones, those that hold such prefixes
@@ -36,7 +38,8 @@ type Stats struct {
 type counters struct {
 	steps, generated, prefilled, cancelled, preempted, swapped, afterCancel, refused atomic.Uint64
 	lookups, hits, cachedTokens                                                      atomic.Uint64
-	running, waiting, waitingPrefill, paused, stalled                                atomic.Int64
+	running, waiting, waitingPrefill, paused, stalled, heldBack                      atomic.Int64
+	heldBackTime                                                                     atomic.Int64 // ns
 	stepStart, stepEnd, oldest                                                       atomic.Int64 // ns since the loop was made; 0 = none
 	longest                                                                          atomic.Int64 // ns, of the steps so far, decaying
 }
@@ -57,6 +60,7 @@ func (l *Loop) Stats() Stats {
 		GeneratedTokens: c.generated.Load(), PrefilledTokens: c.prefilled.Load(), Cancelled: c.cancelled.Load(),
 		Preempted: c.preempted.Load(), RefusedSteps: c.refused.Load(),
 		Swapped: c.swapped.Load(), Paused: int(c.paused.Load()), Stalled: int(c.stalled.Load()), PrefixLookups: c.lookups.Load(), PrefixHits: c.hits.Load(),
+		HeldBack: int(c.heldBack.Load()), HeldBackTime: time.Duration(c.heldBackTime.Load()),
 		CachedTokens: c.cachedTokens.Load(), StepsAfterCancel: c.afterCancel.Load(),
 		StepBound: max(minStepBound, 4*time.Duration(c.longest.Load())),
 	}
