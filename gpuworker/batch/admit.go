@@ -151,7 +151,7 @@ func (l *Loop) begin(s *sequence, found int, lent bool, now time.Time) {
 		if f.leader == s {
 			f.cached = cached
 		}
-		cached = f.cached
+		cached, f.began = f.cached, true
 		l.came(f)
 	}
 	s.stream.cached.Store(int64(cached))

@@ -4,7 +4,7 @@
 // for each continuation. What a continuation generates is a function of its prompt and parameters alone, whatever happens around
 // it. A round, in order, each in the file of its name:
 //
-//   - reap takes out cancelled sequences and readers that stall others;
+//   - reap takes out cancelled sequences, those that have waited for too long (expire), and readers that stall others;
 //   - admit gives places to those that wait: by priority, then so that tenants share alike, then by age. They begin with what the
 //     prefix cache or their family has computed (prefix, family), or what of them waits in host memory (swap);
 //   - plan chooses the work: every sequence that decodes, then chunks of prompts, so long that a step takes the time it is to take

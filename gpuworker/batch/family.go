@@ -17,6 +17,7 @@ type family struct {
 	leader *sequence      // computes the prompt; nil: nobody does
 	prompt *kvcache.Table // the computed prompt, kept for those to come; nil: it is not there
 	cached int            // tokens of the prompt that its leader took from the prefix cache
+	began  bool           // a member has had a place
 }
 
 // lent says whether s may begin with its family's prompt.

@@ -30,6 +30,8 @@ type Config struct {
 	// after it had to give that up; then the sequence ends. 0 = 30 s.
 	StallLimit time.Duration
 	Observer   Observer // nil: nobody is told
+	// MaxQueueTime is how long a request may wait for its first place, unless it is resumed; 0 = as long as its reader does.
+	MaxQueueTime time.Duration
 	// OneClass: both kernel classes give the same bits (engine.DeviceInfo.OneClass), so that a cached block is the same whichever
 	// class computed its tokens.
 	OneClass bool

@@ -6,13 +6,18 @@ import (
 	"time"
 )
 
-// reap takes out cancelled sequences and readers that stalled for too long, and takes their places from readers that
-// keep others waiting: those are computed again, to the same bits, once their buffers have room.
+// reap takes out cancelled sequences, those that have waited for too long, and readers that stalled for too long, and takes their places
+// from readers that keep others waiting: those are computed again, to the same bits, once their buffers have room.
 func (l *Loop) reap(now time.Time) {
 	waiting := slices.Collect(l.queue.Each)
 	for _, s := range slices.Concat(waiting, l.running, l.departing) {
 		if s.stream.cancelled.Load() && !s.over {
 			l.cancel(s)
+		}
+	}
+	for _, s := range waiting {
+		if !s.over && l.expires(s, now) {
+			l.expire(s, now)
 		}
 	}
 	othersWait := slices.ContainsFunc(waiting, func(s *sequence) bool { return !s.over && !s.full() })

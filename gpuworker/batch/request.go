@@ -15,6 +15,8 @@ var (
 	ErrCancelled = errors.New("cancelled")
 	// ErrFull: as many requests wait as may; nothing was taken.
 	ErrFull = errors.New("too many requests waiting")
+	// ErrQueueTimeout: the request has waited for its first place for as long as one may. It comes as a *WaitError.
+	ErrQueueTimeout = errors.New("waited too long for a place")
 	// ErrTooLong: the request can never fit the context or the KV cache.
 	ErrTooLong = errors.New("prompt too long")
 	// ErrBadLogits: the model computed NaN for this request; others go on.
@@ -46,6 +48,9 @@ type Request struct {
 	Progress bool
 	// Continuations are at least one. They share the prompt's blocks.
 	Continuations []Continuation
+	// Resumed: its caller has had the beginning of the answer, though of these continuations perhaps nothing. It waits for a place for as
+	// long as it takes.
+	Resumed bool
 	// Priority: higher is more urgent.
 	Priority int32
 	// Tenant is whose share of the machine the request uses: among equal priorities, tenants share tokens alike.

@@ -21,7 +21,7 @@ import (
 // A script is lines of commands, carried out by one loop; lines that begin with "-> " are what came of the command above them, and
 // -update rewrites them. Blocks have 16 tokens, and a step lasts a millisecond.
 //
-//	loop [slots=N] [blocks=N] [host=N] [chunk=N] [grain=N] [context=N] [waiting=N] [oneclass]
+//	loop [slots=N] [blocks=N] [host=N] [chunk=N] [grain=N] [context=N] [waiting=N] [queue=DURATION] [oneclass]
 //	submit NAME prompt=N[+N] tokens=N [of=TRUNK] [n=N] [resumed=N] [stop=N] [priority=N] [tenant=T] [salt=S] [bypass] [top=N]
 //	            [progress] [class=decode]
 //	round [N]        that many rounds of the loop, or until it is idle
@@ -150,6 +150,11 @@ func (p *player) begin(o map[string]string) {
 			MaxSampleRows: slots, MaxScoreRows: 8, HostBlocks: p.number(o, "host", 0),
 		},
 	}
+	if o["queue"] != "" {
+		var err error
+		cfg.MaxQueueTime, err = time.ParseDuration(o["queue"])
+		require.NoError(p.t, err)
+	}
 	p.fake = newFake(cfg.Runner)
 	p.fake.oneClass = one
 	p.fake.prompts = func(q engine.SlotParams) engine.KernelClass { return engine.KernelClass(q.TopK) }
@@ -208,6 +213,7 @@ func (p *player) submit(name string, o map[string]string) []string {
 		r.StopIDs = []int32{wantOf(r, 0)[at]}
 	}
 	resumed := p.number(o, "resumed", 0)
+	r.Resumed = resumed > 0
 	for i := range n {
 		r.Continuations = append(r.Continuations, Continuation{OutputIndex: int32(i), Resumed: wantOf(r, i)[:resumed]})
 	}

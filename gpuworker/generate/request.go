@@ -43,7 +43,7 @@ func (r Request) Resumed() bool { return len(r.Resume) > 0 }
 func (r Request) batch(live []*continuation) batch.Request {
 	b := batch.Request{
 		Prompt: r.Prompt, Class: r.Class, Params: r.Params, MaxTokens: r.MaxTokens, StopIDs: r.StopIDs,
-		PromptTopN: r.PromptTopN, Progress: r.Progress,
+		PromptTopN: r.PromptTopN, Progress: r.Progress, Resumed: r.Resumed(),
 		Priority: r.Schedule.Priority, Tenant: r.Schedule.Tenant, Salt: r.Schedule.Salt, Bypass: r.Schedule.Bypass,
 		Keys: r.Schedule.Keys, ID: r.ID,
 	}

@@ -295,7 +295,7 @@ func TestALoopIsAskedForWhatIsLeft(t *testing.T) {
 	_, err = Run(t.Context(), loop, nil, r, sink)
 	require.ErrorIs(t, err, batch.ErrFull)
 	resumed := want
-	resumed.PromptTopN = -1
+	resumed.PromptTopN, resumed.Resumed = -1, true
 	resumed.Continuations = []batch.Continuation{{OutputIndex: 0}, {OutputIndex: 2, Resumed: []int32{9, 8}}}
 	require.Equal(t, []batch.Request{want, resumed}, loop.taken)
 }

@@ -227,7 +227,7 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 func (l *loader) serve(inst *Instance, took time.Duration) {
 	cfg := batch.Config{
 		Runner: inst.Runner, Context: inst.Context, LongestStep: took, SharedTarget: l.cfg.StepTarget,
-		OneClass: inst.oneClass, BlockBytes: inst.hostBlock, Grain: inst.grain,
+		MaxQueueTime: l.cfg.MaxQueueTime, OneClass: inst.oneClass, BlockBytes: inst.hostBlock, Grain: inst.grain,
 	}
 	if l.cfg.Observe != nil {
 		cfg.Observer = l.cfg.Observe(inst.Name)

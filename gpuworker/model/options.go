@@ -31,6 +31,8 @@ type Config struct {
 	MaxLoads         int           // loads under way or waiting for their turn; 0 = 64
 	LoadTime         time.Duration // of one load, its wait for its turn included; 0 = 2 h
 	StepTarget       time.Duration // wanted length of a step that computes prompts and in which sequences decode; 0 = DefaultStepTarget
+	// MaxQueueTime is how long a request may wait for its first place, unless it is resumed; 0 = as long as its reader does.
+	MaxQueueTime time.Duration
 	// SwapSpace is the bytes of host memory for preempted sequences, of all models together: a model may have as much as its cache,
 	// and of that what those loaded before it leave. 0 = DefaultSwapSpace, negative = none.
 	SwapSpace int64

@@ -165,7 +165,7 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 		return err
 	}
 	loader := loading.New(workers, loading.Config{}, logger)
-	queues := admission.New(workers, cfg.MaxInFlight, admission.MaxQueue(cfg.MaxQueue),
+	queues := admission.New(workers, cfg.MaxInFlight, admission.MaxQueue(cfg.MaxQueue), admission.MaxQueueTime(cfg.MaxQueueTime),
 		admission.Grace(cfg.WorkerGrace), admission.OnDemand(cfg.LoadOnDemand))
 	var places relay.Placer = queues
 	onDemand := residency.New(places, residency.By(loader), residency.Config{Timeout: cfg.LoadTimeout, MaxWaiting: max(cfg.MaxQueue, 1)}, logger)

@@ -17,8 +17,8 @@ func All() []string {
 		NoTokenizer, NoChatTemplate, ChatTemplateFailed, ChatTemplateLimit, ChatTemplateProcess, NoTokens, BadTokenID,
 		PromptTooLong, ResumeMismatch, NoTokenLeft,
 
-		FleetUnknown, NoWorker, UnknownWorker, WorkerLost, WorkerFull, WorkersFull, Displaced, TooLate, WorkerStopping, WorkerDraining,
-		Stopping, TooManyVectorCalls, SlowReader,
+		FleetUnknown, NoWorker, UnknownWorker, WorkerLost, WorkerFull, WorkersFull, Displaced, TooLate, QueueTimeout, WorkerStopping,
+		WorkerDraining, Stopping, TooManyVectorCalls, SlowReader,
 
 		BadLoadOption, ModelDoesNotFit, TooManyLoads, TooFewWorkers, LoadIncomplete, InvalidModelFile,
 		ModelFileUnreadable, ModelFileClosed, UnsupportedArchitecture, UnsupportedTensorType, UnsupportedTokenizer,

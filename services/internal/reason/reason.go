@@ -133,6 +133,9 @@ const (
 	// TooLate: RESOURCE_EXHAUSTED, by measured rates its first token would come after its deadline. Metadata: model, estimate_ms,
 	// deadline_ms.
 	TooLate = "TOO_LATE"
+	// QueueTimeout: RESOURCE_EXHAUSTED, it has waited for its first place for as long as a call may, in a scheduler or at a worker; try
+	// later. Metadata: waited_ms, max_queue_time_ms; of a scheduler those of WorkersFull too.
+	QueueTimeout = "QUEUE_TIMEOUT"
 	// WorkerStopping: UNAVAILABLE, this worker is shutting down; FAILED_PRECONDITION, it is and cannot serve again.
 	WorkerStopping = "WORKER_STOPPING"
 	// WorkerDraining: UNAVAILABLE, an operator has this worker drain; others may serve.

@@ -56,9 +56,10 @@ type InferenceServiceClient interface {
 	// output_index alone.
 	// INVALID_ARGUMENT: a value is out of range or the prompt does not fit the context. NOT_FOUND: no worker knows the
 	// model. FAILED_PRECONDITION: the model is known and not loaded, or an expected digest or class differs.
-	// RESOURCE_EXHAUSTED: every worker is full and as many requests wait as may, or by measured rates the first token would
-	// come after the deadline; retry after RetryInfo. UNAVAILABLE: no worker can be reached, the model is still being loaded,
-	// or the worker was lost and no other could go on (reason WORKER_LOST): then `resume` gets the rest.
+	// RESOURCE_EXHAUSTED: every worker is full and as many requests wait as may, this one has waited for its first place for
+	// as long as one may, or by measured rates the first token would come after the deadline; retry after RetryInfo.
+	// UNAVAILABLE: no worker can be reached, the model is still being loaded, or the worker was lost and no other could go on
+	// (reason WORKER_LOST): then `resume` gets the rest.
 	// DEADLINE_EXCEEDED: the trailer "millrace-usage-bin" holds the Usage so far.
 	Generate(ctx context.Context, in *GenerateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GenerateResponse], error)
 	// Computes an embedding of a text. UNIMPLEMENTED until a model with pooled output is supported.
@@ -143,9 +144,10 @@ type InferenceServiceServer interface {
 	// output_index alone.
 	// INVALID_ARGUMENT: a value is out of range or the prompt does not fit the context. NOT_FOUND: no worker knows the
 	// model. FAILED_PRECONDITION: the model is known and not loaded, or an expected digest or class differs.
-	// RESOURCE_EXHAUSTED: every worker is full and as many requests wait as may, or by measured rates the first token would
-	// come after the deadline; retry after RetryInfo. UNAVAILABLE: no worker can be reached, the model is still being loaded,
-	// or the worker was lost and no other could go on (reason WORKER_LOST): then `resume` gets the rest.
+	// RESOURCE_EXHAUSTED: every worker is full and as many requests wait as may, this one has waited for its first place for
+	// as long as one may, or by measured rates the first token would come after the deadline; retry after RetryInfo.
+	// UNAVAILABLE: no worker can be reached, the model is still being loaded, or the worker was lost and no other could go on
+	// (reason WORKER_LOST): then `resume` gets the rest.
 	// DEADLINE_EXCEEDED: the trailer "millrace-usage-bin" holds the Usage so far.
 	Generate(*GenerateRequest, grpc.ServerStreamingServer[GenerateResponse]) error
 	// Computes an embedding of a text. UNIMPLEMENTED until a model with pooled output is supported.

@@ -30,6 +30,13 @@ const (
 	mostStepTarget  = 10 * time.Second
 )
 
+// A call may have waited as long in a scheduler's queue before.
+const (
+	defaultMaxQueueTime = 5 * time.Minute
+	leastQueueTime      = time.Millisecond
+	mostQueueTime       = 24 * time.Hour
+)
+
 // VLLM is the value of MetricsAliases that gives measures the names of vLLM too.
 const VLLM = "vllm"
 
@@ -45,6 +52,7 @@ type Config struct {
 	MaxSequences   int           // 0: by device
 	MaxBatched     int           // 0: by device
 	StepTarget     time.Duration // 0: by device
+	MaxQueueTime   time.Duration // 0: as long as callers wait
 	SwapSpace      string        // bytes, or bytes with a unit; see Swap
 	VerifyInterval time.Duration
 	Vectors        Vectors
@@ -77,6 +85,7 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.IntVar(&c.MaxSequences, "max-sequences", 0, "sequences of a model in one batch; 0: 256 on a GPU of 40 GB or more, 64 on a smaller one, 16 on a CPU, and fewer where the cache has no 256 tokens for each")
 	f.IntVar(&c.MaxBatched, "max-batched-tokens", 0, "tokens of one step; 0: 4096 on a GPU, else 512")
 	f.DurationVar(&c.StepTarget, "step-target", 0, "wanted length of a step that computes prompts while others decode, who all wait for it, and the longest that short prompts wait to share one; 0: 40ms on a GPU, 250ms on a CPU")
+	f.DurationVar(&c.MaxQueueTime, "max-queue-time", defaultMaxQueueTime, "longest wait of a call at the worker for its first place in a batch; then it is refused, unless its deadline comes sooner; 0: no limit")
 	f.StringVar(&c.SwapSpace, "swap-space", "", "host memory for the cache of preempted sequences, of all models together: bytes, such as 8GiB; 0: they are computed again (default: 4GiB on a GPU, 0 on a CPU)")
 	f.DurationVar(&c.VerifyInterval, "verify-interval", time.Minute, "time from one check of the loaded models' bytes on the device to the next; 0: they are checked at load only")
 	f.DurationVar(&c.IdleUnload, "idle-unload", 0, "time without requests after which a model is unloaded, those of --load and pinned ones aside; 0: never")
@@ -112,6 +121,9 @@ func (c *Config) Validate() error {
 	}
 	if c.StepTarget != 0 && (c.StepTarget < leastStepTarget || c.StepTarget > mostStepTarget) {
 		fail("--step-target %v: want 0 for what suits the device, or %v to %v", c.StepTarget, leastStepTarget, mostStepTarget)
+	}
+	if c.MaxQueueTime != 0 && (c.MaxQueueTime < leastQueueTime || c.MaxQueueTime > mostQueueTime) {
+		fail("--max-queue-time %v: want 0 for no limit, or %v to %v", c.MaxQueueTime, leastQueueTime, mostQueueTime)
 	}
 	if _, err := parseSwap(c.SwapSpace); err != nil {
 		fail("--swap-space %q: %w", c.SwapSpace, err)

@@ -87,6 +87,7 @@ var table = []row{
 	{arch.ErrInvalidModel, codes.FailedPrecondition, reason.InvalidModelFile, 0},
 	{batch.ErrTooLong, codes.InvalidArgument, reason.PromptTooLong, 0},
 	{batch.ErrFull, codes.ResourceExhausted, reason.WorkerFull, time.Second},
+	{batch.ErrQueueTimeout, codes.ResourceExhausted, reason.QueueTimeout, time.Second},
 	{batch.ErrBadLogits, codes.Internal, reason.BadLogits, 0},
 	{batch.ErrNoToken, codes.FailedPrecondition, reason.NoTokenLeft, 0},
 	{batch.ErrSlowReader, codes.ResourceExhausted, reason.SlowReader, 0},
@@ -149,7 +150,12 @@ func numbersOf(err error) map[string]string {
 	var fit *model.FitError
 	var text *generate.TextError
 	var short *vectors.FitError
+	var wait *batch.WaitError
 	switch {
+	case errors.As(err, &wait):
+		return map[string]string{
+			"waited_ms": strconv.FormatInt(wait.Waited.Milliseconds(), 10), "max_queue_time_ms": strconv.FormatInt(wait.Most.Milliseconds(), 10),
+		}
 	case errors.As(err, &short):
 		return map[string]string{
 			"needed_bytes": number(short.Needed), "free_bytes": number(short.Free), "spool_bytes": number(short.Spool),

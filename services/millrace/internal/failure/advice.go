@@ -83,6 +83,7 @@ var advices = map[string]string{
 	reason.WorkersFull:        "",
 	reason.Displaced:          "",
 	reason.TooLate:            "a longer --timeout",
+	reason.QueueTimeout:       "",
 	reason.WorkerStopping:     "another worker, or again when it is back",
 	reason.WorkerDraining:     "another worker, or again when it is undrained; millrace undrain WORKER takes a drain back",
 	reason.Stopping:           "another scheduler, or again when it is back",

@@ -21,6 +21,9 @@ const (
 	// DefaultGrace is how long a model may be without a worker before its requests are refused: a frozen worker is found out in less,
 	// and one that was killed is back.
 	DefaultGrace = 3 * time.Second
+	// DefaultMaxQueueTime is how long a call waits for its first place: whoever reads answers has gone before, and a program that has
+	// set no deadline is told to come again instead of holding its stream for as long as a queue is long.
+	DefaultMaxQueueTime = 5 * time.Minute
 )
 
 // Fleet is where snapshots come from.
@@ -30,10 +33,11 @@ type Fleet interface{ Snapshot() *fleet.Snapshot }
 type Admission struct {
 	fleet Fleet
 	// maxInFlight is how many requests a worker gets from this process at once; 0 is no bound.
-	maxInFlight int64
-	maxQueue    int
-	grace       time.Duration
-	onDemand    bool
+	maxInFlight  int64
+	maxQueue     int
+	maxQueueTime time.Duration
+	grace        time.Duration
+	onDemand     bool
 
 	lines sync.Map // of *line, by model
 
@@ -48,6 +52,10 @@ type Option func(*Admission)
 // MaxQueue is how many requests wait for places of one model, those that resume aside; 0: none does.
 func MaxQueue(n int) Option { return func(a *Admission) { a.maxQueue = n } }
 
+// MaxQueueTime is how long a request waits here at a time, those that resume aside; 0: as long as its caller does. What it waits at a
+// worker is the worker's to bound.
+func MaxQueueTime(d time.Duration) Option { return func(a *Admission) { a.maxQueueTime = d } }
+
 // Grace is how long a model may be without a worker before its requests are refused; 0: at once.
 func Grace(d time.Duration) Option { return func(a *Admission) { a.grace = d } }
 
@@ -58,7 +66,7 @@ func OnDemand(is bool) Option { return func(a *Admission) { a.onDemand = is } }
 // New makes an admission over a fleet. maxInFlight is how many requests a worker gets from this process at once, which is all that
 // bounds a worker that does not tell its places; 0 is no bound.
 func New(f Fleet, maxInFlight int64, options ...Option) *Admission {
-	a := &Admission{fleet: f, maxInFlight: maxInFlight, maxQueue: DefaultMaxQueue, grace: DefaultGrace}
+	a := &Admission{fleet: f, maxInFlight: maxInFlight, maxQueue: DefaultMaxQueue, maxQueueTime: DefaultMaxQueueTime, grace: DefaultGrace}
 	for _, o := range options {
 		o(a)
 	}
@@ -212,7 +220,7 @@ func (a *Admission) lineOf(model string) *line {
 	if l := a.line(model); l != nil {
 		return l
 	}
-	l, _ := a.lines.LoadOrStore(model, &line{model: model, queue: queue{most: a.maxQueue, onDemand: a.onDemand}})
+	l, _ := a.lines.LoadOrStore(model, &line{model: model, queue: queue{most: a.maxQueue, longest: a.maxQueueTime, onDemand: a.onDemand}})
 	return l.(*line)
 }
 

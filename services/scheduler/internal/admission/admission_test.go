@@ -78,6 +78,89 @@ func TestWhoGoesLeavesTheQueueAtOnce(t *testing.T) {
 	})
 }
 
+func TestWhoHasWaitedForTooLongIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		const longest = 20 * time.Second
+		r := newRig(t, 1, 1, admission.MaxQueueTime(longest))
+		first, second := r.take(one("", 0)), r.take(one("", 0))
+		resume := route.Request{Model: "m", Sequences: 1, Resumes: true}
+		third := r.take(resume) // in the place that is kept for those who resume
+		begun := time.Now()
+		waits := r.ask(context.Background(), one("", 0))
+		resumes := r.ask(context.Background(), resume)
+		<-waits.done
+		require.ErrorIs(t, waits.err, admission.ErrQueueTimeout)
+		require.GreaterOrEqual(t, time.Since(begun), longest)
+		var refusal *route.Refusal
+		require.ErrorAs(t, waits.err, &refusal)
+		require.Positive(t, refusal.RetryMillis)
+		require.Equal(t, "20000", refusal.Numbers["max_queue_time_ms"])
+		ctx, cancel := context.WithTimeout(context.Background(), longest/2)
+		defer cancel()
+		_, err := r.Place(ctx, one("", 0))
+		require.ErrorIs(t, err, context.DeadlineExceeded, "its own deadline comes sooner")
+		first.End()
+		second.End()
+		r.got(resumes).End()
+		third.End()
+		s := r.stats()
+		require.EqualValues(t, 1, s.Expired)
+		require.EqualValues(t, 1, s.Left)
+		require.Zero(t, s.Waiting)
+		require.Zero(t, r.sequences(0))
+		r.take(one("", 0)).End()
+	})
+}
+
+func TestWithoutALimitOneWaitsForAsLongAsItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		r := newRig(t, 1, 1, admission.MaxQueueTime(0))
+		first, second := r.take(one("", 0)), r.take(one("", 0))
+		waits := r.ask(context.Background(), one("", 0))
+		time.Sleep(2 * admission.DefaultMaxQueueTime)
+		first.End()
+		r.got(waits).End()
+		second.End()
+	})
+}
+
+// Places come free at the very moments at which those who wait for them are refused: each is given once, or stays free.
+func TestNoPlaceIsLostToWhoIsRefusedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		const callers = 400
+		r := newRig(t, 2, 2, admission.MaxQueue(callers), admission.MaxQueueTime(50*time.Millisecond))
+		var placed, refused atomic.Int64
+		together(callers, func(n int) {
+			time.Sleep(time.Duration(n%20) * 10 * time.Millisecond)
+			l, err := r.Place(context.Background(), one("", 0))
+			switch {
+			case errors.Is(err, admission.ErrQueueTimeout):
+				refused.Add(1)
+			case err != nil:
+				t.Error(err)
+			default:
+				placed.Add(1)
+				time.Sleep(10 * time.Millisecond)
+				l.End()
+			}
+		})
+		t.Logf("%d placed, %d refused", placed.Load(), refused.Load())
+		require.Positive(t, placed.Load())
+		require.Positive(t, refused.Load())
+		s := r.stats()
+		require.EqualValues(t, callers, s.Placed+s.Expired)
+		require.EqualValues(t, refused.Load(), s.Expired)
+		require.Zero(t, s.Waiting+int(s.Left))
+		for n := range 2 {
+			require.Zero(t, r.sequences(n))
+		}
+		r.take(one("", 0)).End()
+	})
+}
+
 func TestAWorkerThatComesTakesThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rpctest.NoLeaks(t)

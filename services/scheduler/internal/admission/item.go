@@ -15,6 +15,7 @@ type item struct {
 	request  route.Request
 	deadline time.Time // of its call; zero: none
 	since    time.Time // when it came here
+	until    time.Time // when it is refused if it still waits; zero: never
 	passed   int       // how many that came after it in order took a place it might have had
 	away     time.Time // since when no worker could serve it at all; zero: one can, or it was not tried
 	full     bool      // when it was tried last, no worker had a place

@@ -96,6 +96,6 @@ func (q *queue) retry(now time.Time) time.Duration {
 		after = time.Duration(min(float64(q.len())/2/perItem, mostRetry.Seconds()) * float64(time.Second))
 	}
 	after = max(after, leastRetry)
-	spread := time.Duration((q.stats.shed+q.stats.displaced)%retrySpread) * after / retrySpread
+	spread := time.Duration((q.stats.shed+q.stats.displaced+q.stats.expired)%retrySpread) * after / retrySpread
 	return min(after+spread, mostRetry)
 }

@@ -14,8 +14,9 @@ const ageZero = 1 << 62
 // queue is what waits for places of one model. It is pure: the time is given in, and who places an item is asked through a function.
 // One goroutine at a time uses it.
 type queue struct {
-	onDemand bool // a refusal that a load would help is given, at once or after the grace
-	most     int  // items beyond which no newcomer waits, those that resume aside
+	onDemand bool          // a refusal that a load would help is given, at once or after the grace
+	most     int           // items beyond which no newcomer waits, those that resume aside
+	longest  time.Duration // for which an item waits, those that resume aside; 0: as long as its caller does
 
 	begun    time.Time              // from which ages in order count
 	resuming []*item                // by age
@@ -59,6 +60,9 @@ func (q *queue) push(i *item, prefillRate float64, now time.Time) error {
 		at, _ := slices.BinarySearchFunc(q.resuming, i, func(a, b *item) int { return cmp.Or(a.age().Compare(b.age()), -1) })
 		q.resuming = slices.Insert(q.resuming, at, i)
 		return nil
+	}
+	if q.longest > 0 {
+		i.until = now.Add(q.longest)
 	}
 	if !i.held() {
 		if err := q.admit(i, prefillRate, now); err != nil {
@@ -157,6 +161,15 @@ func (q *queue) leave(i *item) bool {
 	}
 	q.stats.left++
 	return true
+}
+
+// expire takes out an item whose time is over, and is its refusal; nil: it is not there, and was granted something.
+func (q *queue) expire(i *item, now time.Time) error {
+	if !q.remove(i) {
+		return nil
+	}
+	q.stats.expired++
+	return q.timedOut(i, now)
 }
 
 // each yields the items in order, those that resume first.

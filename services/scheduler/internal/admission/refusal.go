@@ -15,6 +15,8 @@ var (
 	ErrDisplaced = errors.New("displaced in a full queue")
 	// ErrTooLate: by measured rates the first token would come after the caller's deadline.
 	ErrTooLate = errors.New("the deadline cannot be met")
+	// ErrQueueTimeout: the request has waited for its place for as long as one may.
+	ErrQueueTimeout = errors.New("waited too long for a place")
 )
 
 // full is the refusal of a newcomer that a full queue has no place for.
@@ -36,6 +38,20 @@ func (q *queue) displaced(i *item, now time.Time) error {
 		Message: fmt.Sprintf("%d requests wait for model %q, which is as many as may, and one more urgent or of a tenant with fewer took the place of this one: "+
 			"try again in %v", q.order.Len(), i.request.Model, after.Round(time.Millisecond)),
 		Numbers: q.numbers(i, after),
+	}
+}
+
+// timedOut is the refusal of a request that has waited for as long as one may, and waits no more.
+func (q *queue) timedOut(i *item, now time.Time) error {
+	after, waited := q.retry(now), now.Sub(i.since)
+	numbers := q.numbers(i, after)
+	numbers["waited_ms"] = strconv.FormatInt(waited.Milliseconds(), 10)
+	numbers["max_queue_time_ms"] = strconv.FormatInt(q.longest.Milliseconds(), 10)
+	return &route.Refusal{
+		Err: ErrQueueTimeout, RetryMillis: after.Milliseconds(),
+		Message: fmt.Sprintf("no worker with model %q has had a place for this request in %v, which is as long as one waits in the scheduler; "+
+			"waiting beside it: %d; try again in %v", i.request.Model, waited.Round(time.Millisecond), q.len(), after.Round(time.Millisecond)),
+		Numbers: numbers,
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 // A script is lines of commands; the lines behind one, "-> ...", are what came of it, and -update rewrites them.
 //
-//	queue [most=N] [grace=SECONDS]
+//	queue [most=N] [grace=SECONDS] [longest=SECONDS]
 //	at SECONDS
 //	worker ID [lost] [places=N] [class=C] [rate=N] [cache=N] [free=N]
 //	report ID sequences=N
@@ -69,10 +69,12 @@ func (p *player) command(words []string) {
 	switch words[0] {
 	case "queue":
 		p.queue.most, p.grace = int(p.number(o, "most")), time.Duration(p.number(o, "grace"))*time.Second
+		p.queue.longest = time.Duration(p.number(o, "longest")) * time.Second
 	case "at":
 		seconds, err := strconv.ParseFloat(words[1], 64)
 		require.NoError(p, err)
 		p.now = p.begun.Add(time.Duration(seconds * float64(time.Second)))
+		p.expire()
 		p.dispatch()
 	case "worker":
 		p.worker(words[1], o)
@@ -104,8 +106,8 @@ func (p *player) command(words []string) {
 		p.dispatch()
 	case "stats":
 		s := p.queue.read(p.now)
-		fmt.Fprintf(&p.out, "-> %d waiting and %d resuming, the oldest for %v; %d queued in %v, at most %v; %d shed, %d displaced, %d late, %d left\n",
-			s.Waiting, s.Resuming, s.Oldest, s.Queued, s.WaitTotal, s.WaitMax, s.Shed, s.Displaced, s.Late, s.Left)
+		fmt.Fprintf(&p.out, "-> %d waiting and %d resuming, the oldest for %v; %d queued in %v, at most %v; %d shed, %d displaced, %d late, %d timed out, %d left\n",
+			s.Waiting, s.Resuming, s.Oldest, s.Queued, s.WaitTotal, s.WaitMax, s.Shed, s.Displaced, s.Late, s.Expired, s.Left)
 	default:
 		require.FailNow(p, "unknown command", words[0])
 	}
@@ -189,6 +191,20 @@ func (p *player) tell() {
 			return false
 		}
 	})
+}
+
+// expire refuses those whose time is over, as their timers do.
+func (p *player) expire() {
+	for _, name := range p.names {
+		i := p.items[name]
+		if i.until.IsZero() || p.now.Before(i.until) {
+			continue
+		}
+		if err := p.queue.expire(i, p.now); err != nil {
+			i.granted <- grant{err: err}
+		}
+	}
+	p.tell()
 }
 
 func (p *player) find(id string) int {

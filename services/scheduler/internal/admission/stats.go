@@ -11,15 +11,15 @@ type Stats struct {
 	// Placed were given a place, of which Queued had waited, together WaitTotal and none longer than WaitMax.
 	Placed, Queued     uint64
 	WaitTotal, WaitMax time.Duration
-	// Shed were refused because the queue was full, Displaced lost their place in it, Late would have missed their deadline; Left are
-	// those whose callers gave up waiting.
-	Shed, Displaced, Late, Left uint64
+	// Shed were refused because the queue was full, Displaced lost their place in it, Late would have missed their deadline, Expired had
+	// waited for as long as one may; Left are those whose callers gave up waiting.
+	Shed, Displaced, Late, Expired, Left uint64
 }
 
 // counts is what a queue has done.
 type counts struct {
-	queued, shed, displaced, late, left uint64
-	waitTotal, waitMax                  time.Duration
+	queued, shed, displaced, late, expired, left uint64
+	waitTotal, waitMax                           time.Duration
 }
 
 func (c *counts) waited(d time.Duration) {
@@ -32,7 +32,8 @@ func (c *counts) waited(d time.Duration) {
 func (q *queue) read(now time.Time) Stats {
 	s := Stats{
 		Waiting: q.order.Len(), Resuming: len(q.resuming), Queued: q.stats.queued, WaitTotal: q.stats.waitTotal,
-		WaitMax: q.stats.waitMax, Shed: q.stats.shed, Displaced: q.stats.displaced, Late: q.stats.late, Left: q.stats.left,
+		WaitMax: q.stats.waitMax, Shed: q.stats.shed, Displaced: q.stats.displaced, Late: q.stats.late, Expired: q.stats.expired,
+		Left: q.stats.left,
 	}
 	if oldest, found := q.order.Oldest(); found {
 		s.Oldest = now.Sub(oldest.since)

@@ -16,11 +16,25 @@ func (a *Admission) wait(ctx context.Context, i *item) (*Lease, error) {
 	a.begin()
 	defer a.end()
 	a.dispatch(l)
+	var over <-chan time.Time
+	if !i.until.IsZero() {
+		timer := time.NewTimer(time.Until(i.until))
+		defer timer.Stop()
+		over = timer.C
+	}
 	select {
 	case g := <-i.granted:
 		return g.lease, g.err
+	case <-over:
+		return a.expire(l, i)
 	case <-ctx.Done():
+		a.leave(l, i)
+		return nil, context.Cause(ctx)
 	}
+}
+
+// leave takes an item out whose caller waits no more.
+func (a *Admission) leave(l *line, i *item) {
 	l.mu.Lock()
 	left := l.queue.leave(i)
 	l.countLocked()
@@ -32,7 +46,21 @@ func (a *Admission) wait(ctx context.Context, i *item) (*Lease, error) {
 		}
 	}
 	a.dispatch(l) // those behind may have waited for it
-	return nil, context.Cause(ctx)
+}
+
+// expire refuses an item whose time is over, unless it was granted something meanwhile.
+func (a *Admission) expire(l *line, i *item) (*Lease, error) {
+	l.mu.Lock()
+	refusal := l.queue.expire(i, time.Now())
+	l.countLocked()
+	a.tidyLocked(l)
+	l.mu.Unlock()
+	if refusal == nil {
+		g := <-i.granted
+		return g.lease, g.err
+	}
+	a.dispatch(l) // as in leave
+	return nil, refusal
 }
 
 // push puts an item into the queue of its model.

@@ -57,6 +57,8 @@ type Config struct {
 	MaxHeldBytes int64
 	// MaxQueue is how many requests wait for places of one model; [0, 1048576].
 	MaxQueue int
+	// MaxQueueTime is how long a call waits for its first place; 0: as long as its caller does, else [1 ms, 24 h].
+	MaxQueueTime time.Duration
 	// MaxVectorCalls is how many calls of vectors are under way at once; [1, 1048576].
 	MaxVectorCalls int64
 	// MaxVectorBytes bounds the messages that these hold; at least a training's.
@@ -111,6 +113,7 @@ func Flags(fs *pflag.FlagSet) *Config {
 	fs.StringVar(&c.InexactFailover, "inexact-failover", Continue, "when no worker of a stream's class is left: continue on another class and say so, or refuse")
 	fs.Int64Var(&c.MaxHeldBytes, "max-held-bytes", defaultMaxHeldBytes, "bytes of requests held until their streams end, to go on elsewhere; requests beyond it are refused")
 	fs.IntVar(&c.MaxQueue, "max-queue", admission.DefaultMaxQueue, "requests that wait for places of one model at once; 0: none waits")
+	fs.DurationVar(&c.MaxQueueTime, "max-queue-time", admission.DefaultMaxQueueTime, "longest wait of a call in the scheduler for its first place on a worker; then it is refused, unless its deadline comes sooner; 0: no limit")
 	fs.Int64Var(&c.MaxVectorCalls, "max-vector-calls", vectors.DefaultMaxCalls, "calls that train, put, encode or decode at once, beside those of models; others are refused")
 	fs.Int64Var(&c.MaxVectorBytes, "max-vector-bytes", vectors.DefaultMaxBytes, "bytes of messages that such calls hold; calls beyond it are refused")
 	fs.DurationVar(&c.WorkerGrace, "worker-grace", admission.DefaultGrace, "how long a model may be without a worker before its requests are refused, or it is loaded elsewhere")
@@ -185,6 +188,9 @@ func (c *Config) Validate() error {
 	if c.MaxQueue < 0 || c.MaxQueue > maxQueue {
 		refuse("--max-queue is %d: must be in [0, %d]", c.MaxQueue, maxQueue)
 	}
+	if c.MaxQueueTime != 0 && (c.MaxQueueTime < time.Millisecond || c.MaxQueueTime > 24*time.Hour) {
+		refuse("--max-queue-time is %v: must be 0 or in [1ms, 24h]", c.MaxQueueTime)
+	}
 	if c.MaxVectorCalls < 1 || c.MaxVectorCalls > maxQueue {
 		refuse("--max-vector-calls is %d: must be in [1, %d]", c.MaxVectorCalls, maxQueue)
 	}
@@ -235,7 +241,7 @@ func (c *Config) Fields() []any {
 		"stale", c.Stale,
 		"failover_wait", c.FailoverWait, "inexact_failover", c.InexactFailover, "max_held_bytes", c.MaxHeldBytes,
 		"max_vector_calls", c.MaxVectorCalls, "max_vector_bytes", c.MaxVectorBytes,
-		"max_queue", c.MaxQueue, "worker_grace", c.WorkerGrace,
+		"max_queue", c.MaxQueue, "max_queue_time", c.MaxQueueTime, "worker_grace", c.WorkerGrace,
 		"drain_timeout", c.DrainTimeout, "processors", c.Processors,
 		"metrics_listen", c.MetricsListen, "metrics_tls", c.MetricsTLS, "pprof_listen", c.PprofListen, "console_listen", c.ConsoleListen,
 		"load_reports", c.LoadReports,

@@ -55,6 +55,7 @@ var table = []struct {
 	{route.ErrTrainingsFull, codes.ResourceExhausted, reason.TooManyTrainings, retryLater},
 	{admission.ErrDisplaced, codes.ResourceExhausted, reason.Displaced, retryLater},
 	{admission.ErrTooLate, codes.ResourceExhausted, reason.TooLate, retryLater},
+	{admission.ErrQueueTimeout, codes.ResourceExhausted, reason.QueueTimeout, retryLater},
 	{place.ErrNowhere, codes.NotFound, reason.UnknownModel, 0},
 	{place.ErrTooFew, codes.ResourceExhausted, reason.TooFewWorkers, 0},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, reason.DeadlineExceeded, 0},

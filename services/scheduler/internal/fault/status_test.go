@@ -42,6 +42,7 @@ func TestEverySentinelHasItsStatusBareAndWrapped(t *testing.T) {
 		route.ErrNoTrainings:       {codes.Unavailable, reason.NoTrainings, false},
 		route.ErrTrainingsFull:     {codes.ResourceExhausted, reason.TooManyTrainings, true},
 		admission.ErrDisplaced:     {codes.ResourceExhausted, reason.Displaced, true},
+		admission.ErrQueueTimeout:  {codes.ResourceExhausted, reason.QueueTimeout, true},
 		admission.ErrTooLate:       {codes.ResourceExhausted, reason.TooLate, true},
 		place.ErrNowhere:           {codes.NotFound, reason.UnknownModel, false},
 		place.ErrTooFew:            {codes.ResourceExhausted, reason.TooFewWorkers, false},

@@ -91,7 +91,7 @@ func TestReadings(t *testing.T) {
 	r.members = []fleet.Member{lost, silent, w}
 	r.events = fleet.Events{Resyncs: 1, Unreached: 2, Silent: 3, Stalled: 4, Disbelieved: 5, Closed: 6}
 	r.queues = []admission.Stats{{
-		Model: "m", Waiting: 1, Resuming: 2, Oldest: 3 * time.Second, Placed: 4, Queued: 5, Shed: 6, Displaced: 7, Late: 8, Left: 9,
+		Model: "m", Waiting: 1, Resuming: 2, Oldest: 3 * time.Second, Placed: 4, Queued: 5, Shed: 6, Displaced: 7, Late: 8, Left: 9, Expired: 10,
 	}, {Model: "of nobody", Waiting: 99}}
 	r.loads, r.vectors = [2]int64{1, 2}, [2]int64{3, 4}
 	got := r.series(t)
@@ -131,6 +131,7 @@ func TestReadings(t *testing.T) {
 		"millrace_scheduler_shed_requests_total cause=full model=m":                       6,
 		"millrace_scheduler_shed_requests_total cause=displaced model=m":                  7,
 		"millrace_scheduler_shed_requests_total cause=late model=m":                       8,
+		"millrace_scheduler_shed_requests_total cause=timeout model=m":                    10,
 		"millrace_scheduler_left_requests_total model=m":                                  9,
 		"millrace_scheduler_worker_message_age_seconds address=w:1 worker_id=w (a clock)": 1,
 	}

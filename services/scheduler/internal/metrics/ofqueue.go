@@ -23,17 +23,20 @@ var ofQueue = []monitor.Reading[admission.Stats]{
 		Read: func(s admission.Stats) float64 { return float64(s.Displaced) }},
 	{Name: "millrace_scheduler_shed_requests_total", Kind: monitor.Counter, Help: helpShed, Label: "cause", Value: "late",
 		Read: func(s admission.Stats) float64 { return float64(s.Late) }},
+	{Name: "millrace_scheduler_shed_requests_total", Kind: monitor.Counter, Help: helpShed, Label: "cause", Value: "timeout",
+		Read: func(s admission.Stats) float64 { return float64(s.Expired) }},
 	{Name: "millrace_scheduler_left_requests_total", Kind: monitor.Counter, Help: "Requests whose callers went while they waited.",
 		Read: func(s admission.Stats) float64 { return float64(s.Left) }},
 }
 
 const helpShed = "Requests refused by the queue. full: it had no place; displaced: another took theirs; late: they would have missed " +
-	"their deadline."
+	"their deadline; timeout: they had waited for --max-queue-time."
 
 // add adds up the queues of two models.
 func add(a, b admission.Stats) admission.Stats {
 	a.Waiting, a.Resuming, a.Oldest = a.Waiting+b.Waiting, a.Resuming+b.Resuming, max(a.Oldest, b.Oldest)
 	a.Placed, a.Queued = a.Placed+b.Placed, a.Queued+b.Queued
-	a.Shed, a.Displaced, a.Late, a.Left = a.Shed+b.Shed, a.Displaced+b.Displaced, a.Late+b.Late, a.Left+b.Left
+	a.Shed, a.Displaced, a.Late = a.Shed+b.Shed, a.Displaced+b.Displaced, a.Late+b.Late
+	a.Expired, a.Left = a.Expired+b.Expired, a.Left+b.Left
 	return a
 }

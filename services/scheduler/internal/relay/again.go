@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"time"
 
 	"github.com/millrace/millrace/services/internal/reason"
@@ -27,7 +28,8 @@ func (c *call) again(end *ending) (lease *admission.Lease, err error) {
 	f := &c.failover
 	request := c.rest(int(c.route.Sequences))
 	request.Exclude, request.Unloaded = f.exclude, f.unloaded
-	if lease, err = c.places.Place(c.ctx, request); err == nil || !end.gone() {
+	lease, err = c.places.Place(c.ctx, request)
+	if err == nil || !end.gone() || errors.Is(err, admission.ErrQueueTimeout) {
 		return lease, err
 	}
 	if f.since.IsZero() {

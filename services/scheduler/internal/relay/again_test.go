@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/relay"
+	"github.com/millrace/millrace/services/scheduler/internal/route"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
 )
 
@@ -161,6 +163,54 @@ func TestACallThatLostItsPlaceGoesBeforeThoseThatCameLater(t *testing.T) {
 		require.Equal(t, []string{"second", "third", "first", "fourth", "fifth"}, order)
 		for range 5 {
 			require.NoError(t, <-ended)
+		}
+	})
+}
+
+// The worker that it lost is not waited for anew behind a wait that was as long as one may be.
+func TestACallThatLostItsWorkerWaitsForAnotherForAsLongAsOneMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
+		var asked [2]atomic.Int64
+		silent(r.workers["w1"], &asked[0])
+		silent(r.workers["w2"], &asked[1])
+		serves := func(id string, state pb.WorkerState) {
+			r.workers[id].Change(func(report *pb.WorkerReport) {
+				report.State, report.Models[0].Loaded = state, &pb.LoadResult{MaxSequences: 1}
+			})
+			require.Eventually(t, func() bool {
+				return slices.ContainsFunc(r.fleet.Snapshot().Route.Workers, func(w route.Worker) bool {
+					return w.ID == id && w.Models[0].MaxSequences == 1 && w.Serves() == (state == pb.WorkerState_WORKER_STATE_READY)
+				})
+			}, hang, time.Millisecond)
+		}
+		ctx, cancel := context.WithCancel(r.patient())
+		defer cancel()
+		call := func(worker int) chan error {
+			before, ended := asked[worker].Load(), make(chan error, 1)
+			go func() {
+				stream, err := r.inference.Generate(ctx, ask(1))
+				if err == nil {
+					_, err = all(stream)
+				}
+				ended <- err
+			}()
+			require.Eventually(t, func() bool { return asked[worker].Load() == before+1 }, hang, time.Millisecond)
+			return ended
+		}
+		serves("w2", pb.WorkerState_WORKER_STATE_NOT_READY)
+		loses := call(0)
+		serves("w1", pb.WorkerState_WORKER_STATE_NOT_READY)
+		serves("w2", pb.WorkerState_WORKER_STATE_READY)
+		others := []chan error{call(1), call(1)} // its place, and what may be on its way
+		r.processes["w1"].Kill()
+		err := <-loses
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+		require.Equal(t, reason.WorkerLost, rpc.Reason(err))
+		require.EqualValues(t, 1, r.places.Stats()[0].Expired, "it waited once")
+		cancel()
+		for _, ended := range others {
+			require.Equal(t, codes.Canceled, status.Code(<-ended))
 		}
 	})
 }

@@ -18,12 +18,15 @@ const (
 	request
 	// worker: this one cannot serve the request now, whatever the request is. Another may, and nothing is held against the request.
 	worker
+	// waited: the request has waited for a place there for as long as one may. Elsewhere it would wait anew: the end of the call, unless
+	// another worker has begun it; then this one is as good as full.
+	waited
 	// either: the worker failed, and the request may be what it failed at. Others may try, maxLost times.
 	either
 )
 
 // ends reports whether the caller gets it.
-func (b blame) ends() bool { return b == final || b == request }
+func (b blame) ends() bool { return b == final || b == request || b == waited }
 
 // blames is of whom a worker's own status speaks, by its reason.
 var blames = map[string]blame{
@@ -41,6 +44,7 @@ var blames = map[string]blame{
 
 	// It is full: a place elsewhere is as good.
 	reason.WorkerFull: worker, reason.TooManyBytesWaiting: worker, reason.OutOfDeviceMemory: worker,
+	reason.QueueTimeout: waited,
 	// It stops, and ends its calls. The caller's own cancelling is seen before its word is.
 	reason.WorkerStopping: worker, reason.WorkerDraining: worker, reason.Cancelled: worker,
 	// It does not let this scheduler call: an operator's matter, and not the caller's.
@@ -64,8 +68,11 @@ func blameOf(err error, accepted bool) blame {
 	if !known {
 		of = blameOfCode(status.Code(err))
 	}
-	if of == request && accepted {
+	switch {
+	case of == request && accepted:
 		return either
+	case of == waited && accepted:
+		return worker
 	}
 	return of
 }

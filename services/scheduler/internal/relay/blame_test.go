@@ -51,6 +51,7 @@ var rows = []row{
 	{reason.RefusedByEngine, codes.InvalidArgument, true, true},
 
 	{reason.WorkerFull, codes.ResourceExhausted, false, false},
+	{reason.QueueTimeout, codes.ResourceExhausted, true, true},
 	{reason.TooManyBytesWaiting, codes.ResourceExhausted, false, false},
 	{reason.OutOfDeviceMemory, codes.ResourceExhausted, false, false},
 	{reason.WorkerStopping, codes.Unavailable, false, false},

@@ -29,6 +29,9 @@ const hang = 30 * time.Second
 // grace is how long the rigs' calls wait for a worker.
 const grace = 1500 * time.Millisecond
 
+// queueTime is how long they wait for a place at most; no other test waits as long.
+const queueTime = 20 * time.Second
+
 // rig is a scheduler over workers in memory: "w1" at "w1:1" and so on.
 type rig struct {
 	testing.TB
@@ -56,7 +59,7 @@ func newRig(t testing.TB, o relay.Options, answers map[string]workertest.Answer,
 		Stale: time.Second, BackoffMax: 50 * time.Millisecond, Grace: hang}, logger)
 	require.NoError(t, err)
 	loader := loading.New(r.fleet, loading.Config{}, logger)
-	r.places = admission.New(r.fleet, 0, admission.Grace(grace))
+	r.places = admission.New(r.fleet, 0, admission.Grace(grace), admission.MaxQueueTime(queueTime))
 	handlers := server.New(r.fleet, relay.New(r.places, o), loader)
 	serving := rpc.ServerConfig{Domain: fault.Domain, DrainTimeout: 5 * time.Second}
 	for _, c := range change {
