@@ -100,29 +100,6 @@ __device__ __forceinline__ void mma16816(float (&c)[4], const uint32_t (&a)[4], 
   }
 }
 
-// c(16, 8) += a(16, 8) * b(8, 8).
-template <class E>
-__device__ __forceinline__ void mma1688(float (&c)[4], const uint32_t (&a)[2], uint32_t b) {
-  if constexpr (std::is_same_v<E, __half>) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(b));
-  } else {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(b));
-  }
-}
-
-// d(16, 8) = a(16, 8) * b(8, 8) plus `all` everywhere.
-template <class E>
-__device__ __forceinline__ void mma1688(float (&d)[4], const uint32_t (&a)[2], uint32_t b, float all) {
-  static_assert(!std::is_same_v<E, __half>, "only of bf16");
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-               : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(b), "f"(all));
-}
-
 // Barrier `id` (1..15) of `threads` threads.
 __device__ __forceinline__ void named_barrier(int32_t id, int32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -28,9 +28,6 @@ bool reads_pieces(const SearchShape& shape, const void* rows) {
   return reinterpret_cast<uintptr_t>(rows) % static_cast<uintptr_t>(want) == 0 && shape.width * bytes % want == 0;
 }
 
-// Whether rows of pieces have the pass of search_narrow.
-bool narrow(const SearchForm& f, int64_t width, int64_t tiles) { return f.half && width <= 16 && tiles <= kNarrowTiles; }
-
 }  // namespace
 
 uint64_t Search::bytes(const SearchShape& shape, int device) { return search_plan(shape, device).memory.size; }
@@ -48,9 +45,6 @@ Search::Search(const SearchShape& shape, int device, void* memory) : shape_(shap
       for (const bool pieces : {false, true})
         CUDA_CHECK(cudaFuncSetAttribute(kernel_of(*f, pass, plan.hopper, pieces).function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         plan.most_shared));
-  if (narrow(plan.plain, shape_.width, plan.tiles))
-    CUDA_CHECK(cudaFuncSetAttribute(search_kernel_narrow(shape_.width).function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    narrow_bytes(kNarrowTiles)));
 }
 
 void Search::prepare(const float* codewords, const Stream& on) {
@@ -101,14 +95,13 @@ void Search::nearest(const void* rows, int64_t count, uint32_t* ids, double* dis
       p.moved = moved;
       const bool copies = p.form.half && p.form.chunks == 1 && plan.hopper && p.vector_rows && count <= INT32_MAX;
       if (copies) CUDA_CHECK(map_rows(shape_, rows, count, &p.rows_map));
-      const bool few = pass == SearchPass::kNearest && p.vector_rows && narrow(p.form, shape_.width, plan.tiles);
-      const SearchKernel kernel = few ? search_kernel_narrow(shape_.width) : kernel_of(p.form, pass, plan.hopper, copies);
-      const int64_t rows = few ? kNarrowRows : p.form.groups * kSearchRows, tiles = (count + rows - 1) / rows * shape_.spaces;
-      const int64_t most = plan.processors * (few ? kNarrowBlocks : 1), blocks = pass == SearchPass::kSettle ? most : std::min(tiles, most);
+      const SearchKernel kernel = kernel_of(p.form, pass, plan.hopper, copies);
+      const int64_t rows = p.form.groups * kSearchRows, tiles = (count + rows - 1) / rows * shape_.spaces;
+      const int64_t blocks = pass == SearchPass::kSettle ? plan.processors : std::min<int64_t>(tiles, plan.processors);
       void* arguments[] = {&p};
       CUDA_CHECK(cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(blocks)),
                                   dim3(static_cast<unsigned>(kernel.threads)), arguments,
-                                  static_cast<size_t>(few ? narrow_bytes(plan.tiles) : bytes_of(p.form, pass)), on.stream));
+                                  static_cast<size_t>(bytes_of(p.form, pass)), on.stream));
     }
   if (distances == nullptr) return;
   CUDA_CHECK(launch_search_distances({rows, codewords_, ids, distances, count, p.row_stride, stride, shape_.spaces, shape_.codewords,

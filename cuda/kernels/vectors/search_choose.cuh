@@ -14,16 +14,19 @@ struct Leader {
   int32_t group = 0;  // of the best, counted from the first tile's
 };
 
-// Where a warp keeps the scores of each lane's best group of each of its two rows: pair by pair of scores, so that lanes side by side
-// write and read side by side.
+// Where a warp keeps the scores of each lane's best group of each of its two rows: pair by pair, and a pair of all lanes side by side.
+// Of each row and half of a group the lanes of a row change places in another way, so that those who choose, four at once of what
+// may be one lane's, read from different banks.
 template <int32_t kEach>
 struct KeptScores {
-  static constexpr uint32_t kPairs = kEach / 2, kPair = 32 * 8;  // bytes of a pair
+  static constexpr uint32_t kHalf = kEach / 4, kPair = 32 * 8;  // pairs of a half, bytes of a pair
   uint32_t warp;
   __device__ __forceinline__ KeptScores(const SearchShared& s, int32_t number)
-      : warp(s.kept + static_cast<uint32_t>(number) * 2 * kPairs * kPair) {}
-  __device__ __forceinline__ uint32_t at(int32_t which, int32_t lane) const {
-    return warp + static_cast<uint32_t>(which) * kPairs * kPair + static_cast<uint32_t>(lane * 8);
+      : warp(s.kept + static_cast<uint32_t>(number) * 4 * kHalf * kPair) {}
+  // The first pair of a half of the scores of a lane's row `which`.
+  __device__ __forceinline__ uint32_t at(int32_t which, int32_t half, int32_t lane) const {
+    const int32_t part = which * 2 + half;
+    return warp + static_cast<uint32_t>(part) * kHalf * kPair + static_cast<uint32_t>((lane ^ part) * 8);
   }
 };
 
@@ -63,13 +66,14 @@ __device__ __forceinline__ void take_scores(const float (&sums)[kSearchSums], in
     leader.second = fmaxf(fmaxf(leader.second, under[0]), fminf(leader.best, top[0]));
     if (!leads) continue;
     leader.best = top[0];
-    const uint32_t slot = kept.at(h, lane);
+    const uint32_t halves[2] = {kept.at(h, 0, lane), kept.at(h, 1, lane)};
 #pragma unroll
     for (int32_t g = 0; g < kGroups; ++g) {  // of two as good either will do: the row is listed
       if (most[g] != top[0]) continue;
       leader.group = tile * kGroups + g;
 #pragma unroll
-      for (int32_t i = 0; i < kEach; i += 2) store_pair(slot + static_cast<uint32_t>(i / 2) * kept.kPair, score(g, i), score(g, i + 1));
+      for (int32_t i = 0; i < kEach / 2; ++i)
+        store_pair(halves[i / kept.kHalf] + static_cast<uint32_t>(i) % kept.kHalf * kept.kPair, score(g, 2 * i), score(g, 2 * i + 1));
     }
   }
 }
@@ -81,18 +85,17 @@ struct Reach {
   float longest;  // of rows with it or more a score might overflow
 
   Reach() = default;
-  // raised: what has been added to every score. lost: what the second score may lack of itself.
-  __device__ __forceinline__ Reach(const SearchParams& p, int64_t space, float raised = 0, float lost = 0) {
+  __device__ __forceinline__ Reach(const SearchParams& p, int64_t space) {
     const float radius = p.radius[space];
     // Where units or sums lose what is below the normal numbers: each product, each sum, and with subnormal terms their product
     // with a whole row or codeword.
     const float absolute = (static_cast<float>(p.width) * 8 + 256) * 0x1p-126f;
-    const float slack = 1 + 0x1p-10f, relative = p.form.relative + lost / 2;
+    const float slack = 1 + 0x1p-10f, relative = p.form.relative;
     // Twice e of a score, and what Q of candidates may differ by: curve (|x| + R)^2, of inner products curve |x| R.
     square = p.inner ? 0.0f : p.curve * slack;
     linear = ((p.inner ? 1.0f : 2.0f) * p.curve * radius + 2 * (relative * radius + absolute)) * slack;
     const float squares = p.inner ? 0.0f : p.curve * radius * radius + relative * radius * radius;
-    constant = (squares + 2 * relative * raised + 2 * absolute * (1 + radius)) * slack + 0x1p-125f;
+    constant = (squares + 2 * absolute * (1 + radius)) * slack + 0x1p-125f;
     longest = kMostReach - radius;
   }
   // At least |x|.
@@ -125,17 +128,16 @@ struct Found {
   }
 };
 
-// Writes the id of a row of |x|^2 = square, and lists it if it has more than one candidate. raised: what has been added to scores, and
-// not to those that a limit is compared with.
+// Writes the id of a row of |x|^2 = square, and lists it if it has more than one candidate.
 __device__ __forceinline__ void write_found(const SearchParams& p, const Reach& reach, int64_t space, int64_t row, const Found& found,
-                                            float square, float raised = 0) {
+                                            float square) {
   const float margin = reach.margin(Reach::length(square));
   const int32_t each = static_cast<int32_t>(p.codewords_each);
   p.ids[space * p.stride + row] = found.codeword < each ? static_cast<uint32_t>(found.codeword) : 0u;
   if (each == 1 || found.best - found.second > margin) return;
   const uint32_t place = atomicAdd(p.listed + space, 1u);
-  float limit = found.best - margin - raised;
-  limit = limit - (fabsf(limit) + raised) * 0x1p-20f - 0x1p-140f;
+  float limit = found.best - margin;
+  limit = limit - fabsf(limit) * 0x1p-20f - 0x1p-140f;
   p.list[space * p.most_rows + place] = static_cast<uint32_t>(row);
   p.limits[space * p.most_rows + place] = limit == limit ? limit : -__uint_as_float(0x7f800000u);
 }
@@ -154,7 +156,7 @@ __device__ __forceinline__ void choose(const SearchParams& p, const Reach& reach
   found.join_lane(found, 2);
   __syncwarp();  // what other lanes kept is there
   // Two lanes have a half of the group's scores each: codewords 0, 1, 8, 9, ... from its first one on.
-  const uint32_t at = kept.at(which, lane / 4 * 4 + (found.codeword >> 1 & 3)) + static_cast<uint32_t>(half) * kept.kPairs / 2 * kept.kPair;
+  const uint32_t at = kept.at(which, half, lane / 4 * 4 + (found.codeword >> 1 & 3));
   const int32_t begin = found.codeword + half * 2 * kEach;
   float scores[kEach / 2];
 #pragma unroll

@@ -1,6 +1,5 @@
 #include "kernels/vectors/search_half.cuh"
 #include "kernels/vectors/search_kernel.cuh"
-#include "kernels/vectors/search_narrow.cuh"
 
 namespace mr::cuda {
 
@@ -15,10 +14,6 @@ SearchKernel search_kernel_f16(SearchPass pass, bool resident, bool hopper, bool
   (void)pieces;
   (void)compared;
   return resident ? search_kernel_for<__half, true>(pass, hopper) : search_kernel_for<__half, false>(pass, hopper);
-}
-
-SearchKernel search_kernel_narrow(int64_t width) {
-  return {width <= 8 ? reinterpret_cast<const void*>(&search_narrow<1>) : reinterpret_cast<const void*>(&search_narrow<2>), kNarrowThreads};
 }
 
 }  // namespace mr::cuda

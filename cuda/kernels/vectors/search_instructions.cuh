@@ -37,10 +37,6 @@ __device__ __forceinline__ float near_root(float v) {
   return root;
 }
 
-__device__ __forceinline__ int32_t max_of(int32_t a, int32_t b) { return max(a, b); }
-__device__ __forceinline__ int32_t max_of(int32_t a, int32_t b, int32_t c) { return __vimax3_s32(a, b, c); }
-__device__ __forceinline__ int32_t min_of(int32_t a, int32_t b) { return min(a, b); }
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // A block, 256-byte aligned.

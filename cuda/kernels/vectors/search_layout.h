@@ -23,13 +23,8 @@ constexpr int32_t kStageBlocks = 3;       // codeword blocks of a stage of the r
 constexpr int32_t kStageBytes = kStageBlocks * kCodewordBlock;
 constexpr int32_t kMostStages = 16;
 constexpr int32_t kRowBarriers = kSearchGroups * 2 * 2;  // two of each buffer of a warpgroup's rows
-constexpr int32_t kNarrowThreads = 256, kNarrowRows = kNarrowThreads / 32 * 16;  // of a block of search_narrow
-constexpr int32_t kNarrowBlocks = 4;      // of a multiprocessor
 constexpr int32_t kListed = 16;           // groups of candidates that a row has room for; with more, every codeword is one
 constexpr int32_t kSearchLists = kSearchTile * (kListed + 3) * 4;  // bytes of the groups, their numbers, rows and limits
-constexpr int64_t kNarrowTiles = 4;       // of codewords, that its shared memory holds at most
-// Bytes of shared memory of search_narrow, which is aligned to 128.
-constexpr int32_t narrow_bytes(int64_t tiles) { return static_cast<int32_t>(tiles) * (2 * kCodewordBlock + kSearchWide * 4) + 128; }
 // Bytes of the scores that are kept: of each of four lanes of a row as many as it compares as a group.
 constexpr int32_t kept_bytes(int32_t compared) { return kSearchTile * 4 * compared * 4; }
 static_assert(kept_bytes(4) <= kSearchLists, "a block of threads has either");

@@ -18,8 +18,6 @@ struct SearchKernel {
 // The kernels of f16 and bf16 terms, of rows that lie in shared memory whole, or chunk by chunk. pieces: 16 bytes of a row lie
 // wherever eight of its elements begin, and its last ones are eight too. compared: that of the form.
 SearchKernel search_kernel_f16(SearchPass pass, bool resident, bool hopper, bool pieces, int32_t compared);
-// The first pass of f16 terms over rows that pieces of eight f16 can be read of, one or two of them a subspace.
-SearchKernel search_kernel_narrow(int64_t width);
 SearchKernel search_kernel_bf16(SearchPass pass, bool resident, bool hopper);
 
 }  // namespace mr::cuda

@@ -12,8 +12,8 @@ struct WorkOfAll {
   int32_t across, most;       // tiles of a subspace, and rows of a tile
   int64_t begin = 0, end;     // tiles of codewords
 
-  __device__ __forceinline__ explicit WorkOfAll(const SearchParams& params) : WorkOfAll(params, params.form.groups * kSearchRows) {}
-  __device__ __forceinline__ WorkOfAll(const SearchParams& params, int32_t tile_rows) : p(params), most(tile_rows), end(params.tiles) {
+  __device__ __forceinline__ explicit WorkOfAll(const SearchParams& params)
+      : p(params), most(params.form.groups * kSearchRows), end(params.tiles) {
     across = static_cast<int32_t>((p.count + most - 1) / most);
     const int64_t all = across * p.spaces, blocks = gridDim.x, b = blockIdx.x;
     const int64_t first = all / blocks * b + (b < all % blocks ? b : all % blocks);

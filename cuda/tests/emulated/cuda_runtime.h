@@ -203,13 +203,6 @@ inline int __float_as_int(float v) { return emulated_bits<int>(v); }
 inline float __uint_as_float(uint32_t v) { return emulated_bits<float>(v); }
 inline double __longlong_as_double(long long v) { return emulated_bits<double>(v); }
 inline long long __double_as_longlong(double v) { return emulated_bits<long long>(v); }
-inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline bool __any_sync(unsigned, bool v) {
-  bool any = false;
-  for (int lane = 0; lane < 32; ++lane) any = emulated::of_lane(v, lane) || any;
-  return any;
-}
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dsub_rn(double a, double b) { return a - b; }
 inline double __dmul_rn(double a, double b) { return a * b; }

@@ -26,7 +26,6 @@ inline uint4 load_shared16(uint32_t address) {
   memcpy(&v, shared_at(address), sizeof v);
   return v;
 }
-inline void store_shared4(uint32_t address, uint32_t v) { memcpy(shared_at(address), &v, sizeof v); }
 inline void store_shared16(uint32_t address, uint4 v) { memcpy(shared_at(address), &v, sizeof v); }
 
 inline void store_shared8(uint32_t address, uint2 v) { memcpy(shared_at(address), &v, sizeof v); }
@@ -74,16 +73,6 @@ void mma16816(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     c[e] = static_cast<float>(sum);
   }
   emulated::warp_barrier();
-}
-
-template <class E>
-void mma1688(float (&c)[4], const uint32_t (&a)[2], uint32_t b) {
-  mma16816<E>(c, {a[0], a[1], 0, 0}, b, 0);
-}
-template <class E>
-void mma1688(float (&d)[4], const uint32_t (&a)[2], uint32_t b, float all) {
-  for (float& each : d) each = all;
-  mma1688<E>(d, a, b);
 }
 
 }  // namespace mr::cuda

@@ -25,9 +25,6 @@ inline void load_pair(uint32_t from, float& a, float& b) {
   memcpy(&a, shared_at(from), 4);
   memcpy(&b, shared_at(from + 4), 4);
 }
-inline int32_t max_of(int32_t a, int32_t b) { return std::max(a, b); }
-inline int32_t max_of(int32_t a, int32_t b, int32_t c) { return std::max(std::max(a, b), c); }
-inline int32_t min_of(int32_t a, int32_t b) { return std::min(a, b); }
 inline float near_root(float v) { return std::sqrt(v); }
 
 inline uint64_t swizzled_rows32(uint32_t address) { return (address & 0x3ffffu) >> 4; }
