@@ -33,12 +33,16 @@ CUDA_BASE_IMAGE ?=
 FUZZTIME ?= 5m
 # Which of them run: a regular expression of their names.
 FUZZ ?= .
+# Where make vuln learns what is known; file://DIR: a copy of that database.
+VULNDB ?= https://vuln.go.dev
 # What make bench measures.
 BENCH ?= engine
 # Flags of make chaos.
 CHAOS ?=
 # A hung test ends with the stacks of all goroutines after this long.
 TEST_TIMEOUT ?= 15m
+# Flags of every go test besides.
+TEST_FLAGS ?=
 # Paths of the CPU engine that make test-paths forces: those of this processor.
 CPU_PATHS ?= $(if $(shell grep -m1 -w avx512_bf16 /proc/cpuinfo),avx512bf16) $(if $(shell grep -m1 -w avx512_vnni /proc/cpuinfo),avx512vnni) $(if $(shell grep -m1 -w avx2 /proc/cpuinfo),avx2) portable
 # The race detector needs cgo.
@@ -53,6 +57,7 @@ BUF := $(call stamp,buf,github.com/bufbuild/buf)
 PROTOC_GEN_GO := $(call stamp,protoc-gen-go,google.golang.org/protobuf)
 PROTOC_GEN_GO_GRPC := $(call stamp,protoc-gen-go-grpc,google.golang.org/grpc/cmd/protoc-gen-go-grpc)
 GOLANGCI_LINT := $(call stamp,golangci-lint,github.com/golangci/golangci-lint/v2)
+GOVULNCHECK := $(call stamp,govulncheck,golang.org/x/vuln)
 GRPCURL := $(call stamp,grpcurl,github.com/fullstorydev/grpcurl)
 GHZ := $(call stamp,ghz,github.com/bojand/ghz)
 # Those of releases are a module of their own, so that what they need reaches no other tool.
@@ -86,11 +91,9 @@ build: ## Build the four programs into build/bin
 
 .PHONY: cross
 cross: ## Compile everything for arm64 too; needs g++-aarch64-linux-gnu
-	@export GOARCH=arm64 CGO_ENABLED=0
-	$(GO) build -o /dev/null ./services/scheduler
-	$(GO) build -o /dev/null ./services/millrace
-	export CGO_ENABLED=1 CC=aarch64-linux-gnu-gcc CXX=aarch64-linux-gnu-g++
-	$(GO) build -o build/arm64/ ./services/gpuworker ./services/bench
+	@# With cgo throughout: that scheduler and client do without is what build proves, and what they link is compiled once this way.
+	export GOARCH=arm64 CGO_ENABLED=1 CC=aarch64-linux-gnu-gcc CXX=aarch64-linux-gnu-g++
+	$(GO) build -o build/arm64/ ./services/gpuworker ./services/bench ./services/scheduler ./services/millrace
 
 # Compute capabilities of the CUDA engine, divided by semicolons; empty: those of 80;86;89;90a;100;120 that nvcc can.
 CUDA_ARCHITECTURES ?=
@@ -113,22 +116,31 @@ clean: ## Remove build/, installed tools included
 .PHONY: test
 test: ## Run every test that needs no GPU, all but the benchmarks' under the race detector
 	@status=0
-	$(GO) test -timeout $(TEST_TIMEOUT) ./services/bench/... || status=1
-	$(GO) test $(RACE) -timeout $(TEST_TIMEOUT) $$($(GO) list ./... | grep -v /services/bench/) || status=1
+	$(GO) test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) ./services/bench/... || status=1
+	$(GO) test $(RACE) $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) $$($(GO) list ./... | grep -v /services/bench/) || status=1
 	exit $$status
+
+# The race detector makes a token twenty times as dear, takes memory of its own, and makes pools forgetful: under it the crowds of
+# these tests are smaller or stay away, fewer random codebooks are trained, and what a decision allocates is not counted.
+.PHONY: test-whole
+test-whole: ## Run the tests that are smaller under the race detector, at their size
+	@go_test='$(GO) test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT)'
+	$$go_test -run 'TestClientsThatDoNotRead|TestManyLargeRequests' ./services/internal/e2e
+	$$go_test -run 'TestADecisionAllocatesNothing' ./services/scheduler/internal/route
+	$$go_test -run 'Vectors' ./gpuworker/engine/native ./gpuworker/engine/sim
 
 .PHONY: test-paths
 test-paths: ## Run every test that computes on the CPU engine once for each of CPU_PATHS, none shortened
 	@packages=$$(grep -rl --include='*_test.go' '"github.com/millrace/millrace/internal/cputest"' . | xargs dirname | sort -u)
 	for path in $(CPU_PATHS); do
 		echo "on path $$path"
-		MILLRACE_TEST_CPU_PATH=$$path $(GO) test -timeout $(TEST_TIMEOUT) $$packages
+		MILLRACE_TEST_CPU_PATH=$$path $(GO) test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) $$packages
 	done
 
 # $(call sanitized,SANITIZER,TESTS): the native tests, built with a sanitizer of the compiler.
 define sanitized
 	echo 'native tests under the $(1) sanitizer'
-	MILLRACE_TEST_SANITIZER=$(1) $(GO) test -count=1 -timeout $(TEST_TIMEOUT) -run '$(2)' ./cuda/cpu
+	MILLRACE_TEST_SANITIZER=$(1) $(GO) test -count=1 $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) -run '$(2)' ./cuda/cpu
 endef
 
 .PHONY: test-sanitized
@@ -154,24 +166,38 @@ fmt-check: ## Fail if gofmt would change a file
 	@files=$$(gofmt -l $$(git ls-files '*.go'))
 	[[ -z $$files ]] || { printf 'not formatted, run gofmt -w:\n%s\n' "$$files" >&2; exit 1; }
 
+# golangci-lint's govet has every check of go vet, and is told to make them all.
 .PHONY: lint
-lint: fmt-check $(GOLANGCI_LINT) ## Run gofmt, go vet and golangci-lint
-	@$(GO) vet ./...
-	$(TOOLS)/golangci-lint run
+lint: fmt-check $(GOLANGCI_LINT) ## Run gofmt and golangci-lint, go vet's checks among its own
+	@$(TOOLS)/golangci-lint run
 
 .PHONY: chart-check
 chart-check: $(GOLANGCI_LINT) ## Render the Helm chart for every example, decode it strictly, and start the programs as its pods do
 	@cd tools/helm
 	$(CURDIR)/$(TOOLS)/golangci-lint run
-	$(GO) test -timeout $(TEST_TIMEOUT) ./...
+	$(GO) test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: test-xds
 test-xds: ## Run the tests of clients that ask a control plane for their servers
-	@$(GO) test -tags xds -timeout $(TEST_TIMEOUT) -run 'ControlPlane' ./services/internal/e2e
+	@$(GO) test -tags xds $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) -run 'ControlPlane' ./services/internal/e2e
 
-# libFuzzer's runtime, which comes with clang; empty: there is none, or FUZZ wants none.
+# Of a vulnerability that is known, only a call counts: what is imported and not reached is reported and passes.
+.PHONY: vuln
+vuln: $(GOVULNCHECK) ## Fail if a program, a test or the chart's check calls what VULNDB knows as vulnerable; where that is out of reach, say so
+	@if [[ '$(VULNDB)' == http* ]]; then
+		# A question about a module that nobody publishes: the answer is the index, or none.
+		timeout 60 $(TOOLS)/govulncheck -mode query -format json -db '$(VULNDB)' example.com/none@v1.0.0 >/dev/null 2>&1 ||
+			{ echo 'no vulnerability was looked up: $(VULNDB) is out of reach'; exit 0; }
+	fi
+	status=0
+	$(TOOLS)/govulncheck -db '$(VULNDB)' -tags xds -test ./... || status=1
+	$(TOOLS)/govulncheck -C tools/helm -db '$(VULNDB)' -test ./... || status=1
+	exit $$status
+
+# libFuzzer's runtime, which Debian has without clang in libclang-rt-14-dev; empty: there is none, or FUZZ wants none.
 LIBFUZZER := $(shell [[ engine_abi =~ $(FUZZ) ]] && \
-	ls "$$(clang -print-runtime-dir 2>/dev/null)"/libclang_rt.fuzzer{-$$(uname -m),}.a 2>/dev/null | head -1)
+	ls "$$(clang -print-runtime-dir 2>/dev/null)"/libclang_rt.fuzzer{-$$(uname -m),}.a \
+		/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-$$(uname -m).a 2>/dev/null | head -1)
 # The engine as the fuzzer sees it: checked by ASan and UBSan, and watched at every edge. g++ compiles it, since the engine is
 # written with g++'s vectors and pragmas, and libFuzzer is linked to that.
 FUZZ_FLAGS := -std=c++17 -O0 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
@@ -186,22 +212,39 @@ build/fuzz/engine_abi: cuda/cpu/fuzz/engine_abi_fuzz.cpp $(wildcard cuda/cpu/fuz
 	@g++ $(FUZZ_FLAGS) -Wl,--wrap=__sanitizer_cov_trace_pc -o $@ $< $(FUZZ_OBJECTS) $(LIBFUZZER) -lpthread
 
 .PHONY: fuzz
-fuzz: $(if $(LIBFUZZER),build/fuzz/engine_abi) ## Run each fuzz target for FUZZTIME (5m), the engine's C ABI too where clang is; FUZZ=REGEX chooses
-	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do
-		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file"); do
-			[[ $$target =~ $(FUZZ) ]] || continue
-			echo "$$(dirname "$$file") $$target"
-			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")"
-		done
-	done
-	[[ engine_abi =~ $(FUZZ) ]] || exit 0
-	[[ -n '$(LIBFUZZER)' ]] || { echo 'engine_abi is left out: it needs clang with its libFuzzer' >&2; exit 0; }
-	mkdir -p build/fuzz/corpus
-	cd cuda/cpu
+fuzz: $(if $(LIBFUZZER),build/fuzz/engine_abi) ## Run each fuzz target for FUZZTIME (5m), the engine's C ABI too where libFuzzer is; FUZZ=REGEX chooses
+	@targets=$$(grep -r --include='*_test.go' '^func Fuzz' gpuworker internal services |
+		sed -n 's|^\(.*\)/[^/]*:func \(Fuzz[A-Za-z0-9_]*\)(.*|\1 \2|p' | awk '$$2 ~ /$(FUZZ)/')
+	if [[ -n $$targets ]]; then
+		# Edges are watched in this module's packages alone, so that what they import is compiled as for everything else.
+		$(GO) test -c -gcflags='github.com/millrace/millrace/...=-d=libfuzzer' -o build/fuzz/ \
+			$$(cut -d ' ' -f 1 <<<"$$targets" | sort -u | sed 's|^|./|')
+	fi
+	if [[ -n '$(LIBFUZZER)' ]]; then
+		targets+=$$'\n''cuda/cpu engine_abi'
+	elif [[ engine_abi =~ $(FUZZ) ]]; then
+		echo 'engine_abi is left out: libFuzzer is not here; Debian has it in libclang-rt-14-dev' >&2
+	fi
 	seconds=$$(sed 's/h/*3600+/; s/m/*60+/; s/s/+/' <<<'$(FUZZTIME)')
-	echo 'cuda/cpu engine_abi'
-	$(CURDIR)/build/fuzz/engine_abi -max_total_time=$$(($${seconds}0)) -max_len=1024 -timeout=60 -artifact_prefix=fuzz/testdata/ \
-		$(CURDIR)/build/fuzz/corpus fuzz/testdata
+	export seconds=$$(($${seconds}0))
+	# fuzz FOLDER TARGET: on one processor; what it prints stays in one piece.
+	fuzz() {
+		corpus=$(CURDIR)/build/fuzz/corpus/$$1
+		mkdir -p "$$corpus" && cd "$$1" || return
+		if [[ $$2 == engine_abi ]]; then
+			set -- "$$1" "$$2" -max_total_time="$$seconds" -max_len=1024 -timeout=60 -artifact_prefix=fuzz/testdata/ "$$corpus" fuzz/testdata
+			program=engine_abi
+		else
+			program=$$(basename "$$1").test
+			set -- "$$1" "$$2" -test.run '^$$' -test.fuzz "^$$2\$$" -test.fuzztime "$${seconds}s" -test.parallel 1 -test.fuzzcachedir "$$corpus"
+		fi
+		status=0
+		out=$$($(CURDIR)/build/fuzz/"$$program" "$${@:3}" 2>&1) || status=1
+		printf '%s %s\n%s\n' "$$1" "$$2" "$$out"
+		return $$status
+	}
+	export -f fuzz
+	xargs -r -P "$$(nproc)" -L 1 bash -c 'fuzz "$$@"' fuzz <<<"$$targets"
 
 .PHONY: bench
 bench: build ## Measure the engine against this machine's roofs; BENCH="load ..." chooses another benchmark
@@ -303,13 +346,16 @@ proto-lint: $(BUF) ## Lint the contract: formatting, buf STANDARD and COMMENTS
 ## Tools
 
 .PHONY: tools
-tools: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(GOLANGCI_LINT) $(GRPCURL) $(GHZ) ## Install every pinned tool into build/tools
+tools: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(GOLANGCI_LINT) $(GOVULNCHECK) $(GRPCURL) $(GHZ) ## Install every pinned tool into build/tools
 
-# $(call install,STAMP,PACKAGE): the tools/ module chooses the version.
+.PHONY: check-tools
+check-tools: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(GOLANGCI_LINT) $(GOVULNCHECK) ## Install those of them that check the tree
+
+# $(call install,STAMP,PACKAGE): the tools/ module chooses the version. They are not debugged.
 define install
 	@mkdir -p $(TOOLS)
 	echo 'installing $(patsubst .%,%,$(notdir $(1)))'
-	(cd tools && GOFLAGS= GOBIN='$(CURDIR)/$(TOOLS)' $(GO) install $(2))
+	(cd tools && GOFLAGS= GOBIN='$(CURDIR)/$(TOOLS)' $(GO) install -ldflags='-s -w' $(2))
 	touch $(1)
 endef
 
@@ -321,6 +367,8 @@ $(PROTOC_GEN_GO_GRPC):
 	$(call install,$@,google.golang.org/grpc/cmd/protoc-gen-go-grpc)
 $(GOLANGCI_LINT):
 	$(call install,$@,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
+$(GOVULNCHECK):
+	$(call install,$@,golang.org/x/vuln/cmd/govulncheck)
 $(GRPCURL):
 	$(call install,$@,github.com/fullstorydev/grpcurl/cmd/grpcurl)
 $(GHZ):
