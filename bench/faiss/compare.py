@@ -4,7 +4,7 @@
     apt-get install python3-faiss
     make build
     bench/faiss/compare.py rates --save rates.json
-    bench/faiss/compare.py rates --program ./rates --program-name 'faiss 1.15 AVX-512'
+    bench/faiss/compare.py rates --program ./rates --save rates.json
     bench/faiss/compare.py energies --save energies.json
 
 rates: rows and codewords are those that `millrace-bench vectors` draws from the same seed, and every program computes on as many
