@@ -112,6 +112,11 @@ func sizeOf(m any) int64 {
 	switch m := m.(type) {
 	case *Frame:
 		return int64(m.Data.Len())
+	case *Lent:
+		if m.whole != nil {
+			return int64(cap(m.whole.ReadOnlyData())) // as it was given out
+		}
+		return footprint(m.Message)
 	case proto.Message:
 		return footprint(m)
 	}

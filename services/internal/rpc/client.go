@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver"
 
@@ -20,6 +21,8 @@ const (
 	clientStreamWindow = 64 << 10
 	// clientConnWindow is shared by all streams; it is given back on arrival, whoever reads or does not.
 	clientConnWindow = 4 << 20
+	// clientWriteBuffer is what is written at once. It is taken while there is something to write.
+	clientWriteBuffer = 128 << 10
 	// clientMaxReceiveBytes bounds one response; large texts have large tokenisations.
 	clientMaxReceiveBytes = 64 << 20
 	// keepaliveTime is well above the pause that servers of this package ask for, and those of other makers that follow grpc-go.
@@ -50,6 +53,8 @@ func Dial(target, program string, options ...grpc.DialOption) (*grpc.ClientConn,
 			Time: keepaliveTime, Timeout: keepaliveTimeout, PermitWithoutStream: true,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(clientMaxReceiveBytes)),
+		experimental.WithBufferPool(&pieces),
+		grpc.WithWriteBufferSize(clientWriteBuffer),
 	}
 	if !controlled {
 		all = append(all, grpc.WithDisableServiceConfig())

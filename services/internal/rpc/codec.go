@@ -30,19 +30,47 @@ type frameCodec struct{ proto encoding.CodecV2 }
 func (frameCodec) Name() string { return protocodec.Name }
 
 func (c frameCodec) Marshal(v any) (mem.BufferSlice, error) {
-	if f, ok := v.(*Frame); ok {
-		data := f.Data
-		f.Data = nil
+	switch v := v.(type) {
+	case *Frame:
+		data := v.Data
+		v.Data = nil
 		return data, nil
+	case proto.Message:
+		return marshal(v)
 	}
 	return c.proto.Marshal(v)
 }
 
+// marshal encodes a message, a large one into memory of pieces.
+func marshal(m proto.Message) (mem.BufferSlice, error) {
+	size, options := proto.Size(m), proto.MarshalOptions{UseCachedSize: true}
+	if mem.IsBelowBufferPoolingThreshold(size) {
+		raw, err := options.Marshal(m)
+		if err != nil {
+			return nil, err
+		}
+		return mem.BufferSlice{mem.SliceBuffer(raw)}, nil
+	}
+	piece := pieces.Get(size)
+	raw, err := options.MarshalAppend((*piece)[:0], m)
+	if err != nil {
+		pieces.Put(piece)
+		return nil, err
+	}
+	*piece = raw
+	return mem.BufferSlice{mem.NewBuffer(piece, &pieces)}, nil
+}
+
 func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	if f, ok := v.(*Frame); ok {
+	switch v := v.(type) {
+	case *Frame:
 		data.Ref()
-		f.Data = data
+		v.Data = data
 		return nil
+	case proto.Message:
+		whole := Whole(data)
+		defer whole.Free()
+		return proto.Unmarshal(whole.ReadOnlyData(), v)
 	}
 	return c.proto.Unmarshal(data, v)
 }
@@ -64,14 +92,21 @@ const (
 )
 
 func (c serverCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	lent, _ := v.(*Lent)
 	m, ok := v.(proto.Message)
-	if !ok {
+	switch {
+	case lent != nil:
+		m = lent.Message
+	case !ok:
 		return c.frameCodec.Unmarshal(data, v)
 	}
 	defer c.turns.take(data.Len())()
 	whole := Whole(data)
-	defer whole.Free()
 	raw := whole.ReadOnlyData()
+	if lent != nil && lent.take(whole) {
+		return nil
+	}
+	defer whole.Free()
 	if crowded(raw, m.ProtoReflect().Descriptor()) {
 		proto.Reset(m)
 		m.ProtoReflect().SetUnknown([]byte(crowdedMark))

@@ -18,6 +18,7 @@ import (
 	channelz "google.golang.org/grpc/channelz/service"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
@@ -45,6 +46,9 @@ const (
 	// serverConnWindow is what a caller may send on a connection before it is told that it has arrived, whoever reads it. What it
 	// may send of one call before somebody reads that is intake.Window.
 	serverConnWindow = 4 << 20
+	// plainReadBuffer is what is read of a connection at once that is not TLS: it is taken when there is something to read, and rows come
+	// in few reads. A record of TLS is 16 KiB, and a buffer for one is kept while nothing comes.
+	plainReadBuffer, secureReadBuffer = 64 << 10, 32 << 10
 	// maxHeaderBytes bounds the headers of one call: tokens and traces are some hundred bytes.
 	maxHeaderBytes = 16 << 10
 	// handshakeTimeout is what a new connection gets to become an HTTP/2 one; silent ones are closed then.
@@ -128,8 +132,9 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 	s.gate = intake.NewGate(max(cfg.MaxReceivingBytes, int64(cfg.MaxReceiveBytes)))
 	s.waiting.max = max(cfg.MaxWaitingBytes, int64(cfg.MaxReceiveBytes))
 	s.draining, s.drain = context.WithCancel(context.Background())
-	creds := cfg.Credentials
+	creds, readBuffer := cfg.Credentials, plainReadBuffer
 	if creds != nil {
+		readBuffer = secureReadBuffer
 		creds = withinCredentials{creds, &s.refused}
 	}
 	options := []grpc.ServerOption{
@@ -144,6 +149,8 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 		grpc.InTapHandle(intake.Tap),
 		grpc.StaticStreamWindowSize(intake.Window),
 		grpc.StaticConnWindowSize(serverConnWindow),
+		experimental.BufferPool(&pieces),
+		grpc.ReadBufferSize(readBuffer),
 		grpc.UnknownServiceHandler(func(impl any, stream grpc.ServerStream) error {
 			method, _ := grpc.MethodFromServerStream(stream)
 			return s.observed(Method{}, impl, stream, s.chain(&grpc.StreamServerInfo{FullMethod: clip(method)}, false, s.unknown))
@@ -319,14 +326,30 @@ func (s *checkedStream) RecvMsg(m any) error {
 	}
 	if c := callOf(s.Context()); c != nil {
 		if err := c.hold(m, s.domain); err != nil {
-			if f, ok := m.(*Frame); ok {
-				f.Free()
-			}
+			free(m)
 			return err
 		}
 	}
-	if pm, ok := m.(proto.Message); ok {
-		return check(pm, s.domain)
+	pm, ok := m.(proto.Message)
+	if l, lent := m.(*Lent); lent {
+		pm, ok = l.Message, true
 	}
-	return nil
+	if !ok {
+		return nil
+	}
+	err := check(pm, s.domain)
+	if err != nil {
+		free(m)
+	}
+	return err
+}
+
+// free gives back what was received and is refused.
+func free(m any) {
+	switch m := m.(type) {
+	case *Frame:
+		m.Free()
+	case *Lent:
+		m.Free()
+	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 func TestAMessageInOnePieceIsItsBytesWhateverLayThereBefore(t *testing.T) {
-	for _, n := range []int{2, 1000, 32<<10 - 1, 32 << 10, 32<<10 + 1, 220_000, 1 << 20, 1<<20 + 1} {
+	for _, n := range []int{2, 1000, 32<<10 - 1, 32 << 10, 32<<10 + 1, 220_000, 1 << 20, 1<<20 + 1, 4<<20 - 100, 5 << 20} {
 		for round := range byte(4) {
 			want := bytes.Repeat([]byte{round + 1}, n)
 			whole := Whole(mem.BufferSlice{mem.SliceBuffer(want[:n/3]), mem.SliceBuffer(want[n/3:])})
@@ -21,7 +21,7 @@ func TestAMessageInOnePieceIsItsBytesWhateverLayThereBefore(t *testing.T) {
 
 func TestPiecesAreAtMostTwiceAsLongAsWhatIsInThem(t *testing.T) {
 	var p piecePool
-	for n := 1; n <= 3<<20; n += n/3 + 1 {
+	for n := 1; n <= 9<<20; n += n/3 + 1 {
 		piece := p.Get(n)
 		require.Len(t, *piece, n)
 		require.LessOrEqual(t, cap(*piece), max(2*n, 1<<leastPiece))

@@ -16,6 +16,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/bench/internal/load"
 	"github.com/millrace/millrace/services/bench/internal/stats"
+	"github.com/millrace/millrace/services/internal/rpc"
 )
 
 const (
@@ -115,7 +116,7 @@ func (r *run) servedEncode(j *job, line *Line, codewords, rows, want []byte) (*S
 			group.Go(func() error {
 				out, err := r.served.client.Encode(ctx, &pb.EncodeRequest{
 					Codebook: codebookName, ElementType: elements[j.element], Rows: rows[first*row : end*row],
-				})
+				}, rpc.LendRequest())
 				copy(got[first*code:end*code], out.GetCodes())
 				return err
 			})

@@ -89,7 +89,7 @@ func (s *Server) Register(r *rpc.Server) error {
 	pb.RegisterInferenceServiceServer(r, s)
 	pb.RegisterModelServiceServer(r, s)
 	pb.RegisterWorkerServiceServer(r, s)
-	pb.RegisterVectorServiceServer(r, s)
+	s.registerVectors(r)
 	if err := s.reports.Register(r); err != nil {
 		return err
 	}

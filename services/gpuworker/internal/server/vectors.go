@@ -7,8 +7,10 @@ import (
 	"errors"
 	"io"
 	"math"
+	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millrace/millrace/gpuworker/engine"
@@ -16,6 +18,37 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
+
+// registerVectors puts VectorService on a server. Rows and codes lie where they were received until their call ends.
+func (s *Server) registerVectors(r grpc.ServiceRegistrar) {
+	desc := pb.VectorService_ServiceDesc
+	desc.Methods = slices.DeleteFunc(slices.Clone(desc.Methods), func(m grpc.MethodDesc) bool {
+		return m.MethodName == "Encode" || m.MethodName == "Decode"
+	})
+	desc.Streams = append(slices.Clone(desc.Streams),
+		grpc.StreamDesc{StreamName: "Encode", Handler: lent(s.Encode)}, grpc.StreamDesc{StreamName: "Decode", Handler: lent(s.Decode)})
+	r.RegisterService(&desc, s)
+}
+
+// lent is the handler of a call whose request is lent to a method that is done with it when it returns.
+func lent[I any, P interface {
+	*I
+	proto.Message
+}, O proto.Message](method func(context.Context, P) (O, error)) grpc.StreamHandler {
+	return func(_ any, stream grpc.ServerStream) error {
+		in := P(new(I))
+		message := rpc.Lent{Message: in}
+		if err := stream.RecvMsg(&message); err != nil {
+			return err
+		}
+		defer message.Free()
+		out, err := method(stream.Context(), in)
+		if err != nil {
+			return err
+		}
+		return stream.SendMsg(out)
+	}
+}
 
 // Encode implements VectorService.
 func (s *Server) Encode(ctx context.Context, in *pb.EncodeRequest) (*pb.EncodeResponse, error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/vectorfile"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
 )
 
 // encoding is a file of rows on its way to files of codes and distances.
@@ -114,7 +115,9 @@ func (e *encoding) piece(ctx context.Context, first, n int64) (*pb.EncodeRespons
 	}
 	req := proto.CloneOf(e.request)
 	req.Rows = rows
-	out, err := again(ctx, func(ctx context.Context) (*pb.EncodeResponse, error) { return e.client.Encode(ctx, req) })
+	out, err := again(ctx, func(ctx context.Context) (*pb.EncodeResponse, error) {
+		return e.client.Encode(ctx, req, rpc.LendRequest())
+	})
 	if err != nil {
 		return nil, failed(inPiece(err, first, n), e.book.name, nil)
 	}
