@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -107,6 +109,37 @@ func TestAPutCodebookEncodesAndDecodesAndItsDigestIsThatOfTheNumerics(t *testing
 	require.True(t, proto.Equal(shape, info.GetShape()), "%v", info.GetShape())
 	require.NotNil(t, info.GetVerifiedAge())
 	require.Equal(t, []string{"w1"}, info.GetWorkerIds())
+}
+
+func TestRowsThatLieWhereTheyCameAreEachCallsOwn(t *testing.T) {
+	rpctest.NoLeaks(t)
+	w := withSquare(t)
+	corners := floats(0, 0, 0, 1, 1, 0, 1, 1)
+	var calls errgroup.Group
+	for corner := range byte(4) {
+		calls.Go(func() error {
+			for n := range 8 {
+				rows := bytes.Repeat(corners[8*corner:8*corner+8], 5000<<(n%4))
+				in := &pb.EncodeRequest{Codebook: "square", ElementType: pb.ElementType_ELEMENT_TYPE_F32, Rows: rows}
+				encoded, err := w.vectors.Encode(t.Context(), in, rpc.LendRequest())
+				if err != nil {
+					return err
+				}
+				if want := bytes.Repeat([]byte{corner}, len(rows)/8); !bytes.Equal(want, encoded.GetCodes()) {
+					return fmt.Errorf("%d rows of corner %d have other codes", len(rows)/8, corner)
+				}
+				decoded, err := w.vectors.Decode(t.Context(), &pb.DecodeRequest{Codebook: "square", Codes: encoded.GetCodes()})
+				if err != nil {
+					return err
+				}
+				if !bytes.Equal(rows, decoded.GetRows()) {
+					return fmt.Errorf("%d codes of corner %d have other rows", len(rows)/8, corner)
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, calls.Wait())
 }
 
 func TestACodebookIsUnloadedAndLoadedFromItsFile(t *testing.T) {
