@@ -279,7 +279,7 @@ inline std::vector<Job> jobs_of_wide_rows() {
   for (const int32_t type : {MR_VECTOR_F32, MR_VECTOR_F16, MR_VECTOR_BF16, MR_VECTOR_U8, MR_VECTOR_I8})
     for (const int32_t width : {24, 32, 64, 72, 128, 136, 256, 264}) {
       const uint64_t seed = jobs.size() + 1;
-      const int64_t rows = std::initializer_list<int64_t>{1024, 1025, 1500, 2 * 4096 + 3}.begin()[seed % 4];
+      const int64_t rows = std::initializer_list<int64_t>{1024, 1025, 1500, 4096 + 3}.begin()[seed % 4];
       Job job = shaped(seed, std::initializer_list<int>{0, 2, 8, 6, 5}.begin()[seed % 5], rows, width, seed % 3 == 0 ? 300 : 5, type);
       job.config.metric = std::initializer_list<int32_t>{0, 0, 0, 1, 2}.begin()[seed % 5];
       if (seed % 5 == 1) {
