@@ -143,20 +143,10 @@ define sanitized
 	MILLRACE_TEST_SANITIZER=$(1) $(GO) test -count=1 $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) -run '$(2)' ./cuda/cpu
 endef
 
-# The engine as a fuzzer sees it, and the tests of test-sanitized too: checked by ASan and UBSan, and watched at every edge. g++ compiles
-# it, since the engine is written with g++'s vectors and pragmas, and libFuzzer is linked to that.
-FUZZ_FLAGS := -std=c++17 -O0 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
-	-Icuda/cpu -Icuda/include
-FUZZ_OBJECTS := $(patsubst cuda/cpu/%.cpp,build/fuzz/%.o,$(wildcard cuda/cpu/*.cpp))
-
-build/fuzz/%.o: cuda/cpu/%.cpp $(wildcard cuda/cpu/*.h cuda/cpu/*.inl cuda/include/millrace/*.h)
-	@mkdir -p $(@D)
-	g++ $(FUZZ_FLAGS) -w -fsanitize-coverage=trace-pc,trace-cmp -c -o $@ $<
-
 .PHONY: test-sanitized
-test-sanitized: $(FUZZ_OBJECTS) ## Run the CPU engine's native tests and its C program under ASan with leak check, UBSan and TSan; -j compiles side by side
+test-sanitized: ## Run the CPU engine's native tests and its C program under ASan with leak check, UBSan and TSan
 	@# Side by side: most of these programs have one thread.
-	{ export MILLRACE_TEST_WATCHED_ENGINE=$(CURDIR)/build/fuzz ; $(call sanitized,address$(comma)undefined,^(TestAC99Program|TestUnitPrograms)) ; } & first=$$!
+	{ $(call sanitized,address$(comma)undefined,^(TestAC99Program|TestUnitPrograms)) ; } & first=$$!
 	# What has threads; which instructions they run makes no difference to races.
 	{ $(call sanitized,thread,^(TestAC99Program|TestUnitPrograms)/^(portable|threads|b2_runner)$$) ; } & second=$$!
 	status=0
@@ -210,6 +200,16 @@ vuln: ## Fail if a program, a test or the chart's check calls what VULNDB knows 
 LIBFUZZER := $(shell [[ engine_abi =~ $(FUZZ) ]] && \
 	ls "$$(clang -print-runtime-dir 2>/dev/null)"/libclang_rt.fuzzer{-$$(uname -m),}.a \
 		/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-$$(uname -m).a 2>/dev/null | head -1)
+# The engine as the fuzzer sees it: checked by ASan and UBSan, and watched at every edge. g++ compiles it, since the engine is
+# written with g++'s vectors and pragmas, and libFuzzer is linked to that.
+FUZZ_FLAGS := -std=c++17 -O0 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
+	-Icuda/cpu -Icuda/include
+FUZZ_OBJECTS := $(patsubst cuda/cpu/%.cpp,build/fuzz/%.o,$(wildcard cuda/cpu/*.cpp))
+
+build/fuzz/%.o: cuda/cpu/%.cpp $(wildcard cuda/cpu/*.h cuda/cpu/*.inl cuda/include/millrace/*.h)
+	@mkdir -p $(@D)
+	g++ $(FUZZ_FLAGS) -w -fsanitize-coverage=trace-pc,trace-cmp -c -o $@ $<
+
 build/fuzz/engine_abi: cuda/cpu/fuzz/engine_abi_fuzz.cpp $(wildcard cuda/cpu/fuzz/*.h) $(FUZZ_OBJECTS)
 	@g++ $(FUZZ_FLAGS) -Wl,--wrap=__sanitizer_cov_trace_pc -o $@ $< $(FUZZ_OBJECTS) $(LIBFUZZER) -lpthread
 

@@ -25,10 +25,6 @@ const cannotRun = 3
 // and undefined together, divided by a comma, or thread. Empty: none. `make test-sanitized` sets one after the other.
 const sanitizerVariable = "MILLRACE_TEST_SANITIZER"
 
-// watchedVariable names a folder of the engine's objects as `make fuzz` compiles them: with address and undefined, and calls at each
-// edge. Empty: the objects are compiled here.
-const watchedVariable = "MILLRACE_TEST_WATCHED_ENGINE"
-
 // checkedBuild is what the compiler is told about the sanitizer, if there is one; the first finding of any ends its program.
 // Checked code takes longer to optimise than to run as it is, but for that of the thread sanitizer.
 func checkedBuild() []string {
@@ -47,24 +43,18 @@ var archive = sync.OnceValues(func() (file string, err error) {
 	if archiveDir, err = os.MkdirTemp("", "millrace-archive-"); err != nil {
 		return "", err
 	}
-	var objects []string
-	watched := os.Getenv(watchedVariable)
-	switch flags := checkedBuild(); {
-	case flags == nil:
-		err = extractEngine(archiveDir)
-	case watched != "":
-		objects, err = watchedEngine(watched, archiveDir, flags)
-	default:
+	if flags := checkedBuild(); flags != nil {
 		err = compileEngine(archiveDir, flags)
+	} else {
+		err = extractEngine(archiveDir)
 	}
 	if err != nil {
 		return "", err
 	}
-	own, err := filepath.Glob(filepath.Join(archiveDir, "*.o"))
+	objects, err := filepath.Glob(filepath.Join(archiveDir, "*.o"))
 	if err != nil {
 		return "", err
 	}
-	objects = append(objects, own...)
 	file = filepath.Join(archiveDir, "libmillrace_cpu.a")
 	return file, command(context.Background(), "ar", append([]string{"rcs", file}, objects...)...)
 })
@@ -104,27 +94,13 @@ func compileEngine(dir string, flags []string) error {
 	var all errgroup.Group
 	all.SetLimit(runtime.NumCPU())
 	for _, source := range sources {
-		all.Go(func() error { return compile(source, dir, flags) })
+		all.Go(func() error {
+			arguments := []string{"-std=c++17", "-w", "-I.", "-I../include", "-c", "-o",
+				filepath.Join(dir, source+".o"), source}
+			return command(context.Background(), "g++", append(arguments, flags...)...)
+		})
 	}
 	return all.Wait()
-}
-
-// watchedEngine names the object of every source in the folder watched, and compiles into dir what they call at each edge.
-func watchedEngine(watched, dir string, flags []string) (objects []string, err error) {
-	sources, err := filepath.Glob("*.cpp")
-	if err != nil {
-		return nil, err
-	}
-	for _, source := range sources {
-		objects = append(objects, filepath.Join(watched, strings.TrimSuffix(source, ".cpp")+".o"))
-	}
-	return objects, compile(filepath.Join("fuzz", "unwatched.cpp"), dir, flags)
-}
-
-// compile compiles one source into dir.
-func compile(source, dir string, flags []string) error {
-	arguments := []string{"-std=c++17", "-w", "-I.", "-I../include", "-c", "-o", filepath.Join(dir, filepath.Base(source)+".o"), source}
-	return command(context.Background(), "g++", append(arguments, flags...)...)
 }
 
 var archiveDir string // what TestMain removes
