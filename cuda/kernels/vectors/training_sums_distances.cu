@@ -4,7 +4,8 @@
 // warp as its columns need. Rows come as pieces of eight columns and are exchanged in shared memory. Codeword, scales and sums stay in
 // registers while the codeword stays the same.
 //
-// Only of squared distances. x 2^E rounded to an integer is what x + 1.5 * 2^(52 - E) holds in its lowest bits, because |x 2^E| < 2^51 with more than 1 024 rows.
+// Only of squared distances. x 2^E rounded to an integer is what x + 1.5 * 2^(52 - E) holds in its lowest bits, because |x 2^E| < 2^51
+// with more than 1 024 rows.
 #include "kernels/vectors/search_element.cuh"
 #include "kernels/vectors/training.cuh"
 
@@ -28,7 +29,7 @@ struct alignas(kBytes < 16 ? kBytes : 16) Piece {
 
 __device__ __forceinline__ uint64_t bits_of(double v) { return static_cast<uint64_t>(__double_as_longlong(v)); }
 
-// A row of `count` and the codeword it belongs to.
+// A row of the range and the codeword that it belongs to.
 struct Place {
   uint32_t codeword, row;
 };

@@ -44,7 +44,7 @@ func needEnvoy(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv(envoyVariable)
 	if path == "" {
-		t.Skipf("no Envoy: %s is the path of one", envoyVariable)
+		t.Skipf("no Envoy: set %s to the path of its program, which its project publishes for each release", envoyVariable)
 	}
 	return path
 }

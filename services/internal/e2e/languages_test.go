@@ -117,7 +117,7 @@ func TestClientsOfOtherLanguagesSpeakMutualTLS(t *testing.T) {
 	inEach(t, func(tell teller) {
 		t := tell.T
 		if tell.command[0] == "java" {
-			t.Skip("Debian's Netty has no ALPN")
+			t.Skip("Debian's Netty has no ALPN, which gRPC needs for TLS: take grpc-netty-shaded from Maven's repository")
 		}
 		g := guard(t, 1)
 		g.scheduler.untilServed(t, long, 1)

@@ -6,5 +6,6 @@
 // all. The end of a lease and every new snapshot give places to as many as there are places for, and wake nobody else.
 //
 // A queue is bounded and refuses what it cannot hold, what a more urgent request takes the place of, what by measured rates would come
-// too late, and what has waited for as long as one may; queue is the pure core of that. Admission holds no request's bytes: the server's budget counts them while they wait.
+// too late, and what has waited for as long as one may; queue is the pure core of that. Admission holds no request's bytes: the server's
+// budget counts them while they wait.
 package admission
