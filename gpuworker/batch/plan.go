@@ -39,7 +39,10 @@ func (l *Loop) choose(now time.Time) bool {
 			continue
 		}
 		if budget <= 0 {
-			continue
+			if !guarded {
+				break
+			}
+			continue // who is held back behind it counts
 		}
 		_, run := s.next(l.scoreLimit(s, budget))
 		if len(run) > 0 && l.reserve(s, len(run)) {
