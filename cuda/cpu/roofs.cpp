@@ -1,12 +1,11 @@
 #include "roofs.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <vector>
 
+#include "caches.h"
 #include "error.h"
 #include "measure.h"
 
@@ -36,9 +35,10 @@ double sum_of_rates(Device& device, uint64_t duration_ns, Work work) {
 
 double measure_read(Device& device, uint64_t duration_ns) {
   constexpr uint64_t kLeast = uint64_t{256} << 20, kPage = 4096;
-  const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
   const uint64_t threads = static_cast<uint64_t>(device.threads.size());
-  const uint64_t wanted = std::max(kLeast, cache > 0 ? static_cast<uint64_t>(cache) * 8 : 0);
+  // Others need memory meanwhile, so that half of what is free is all it takes where caches are large.
+  const uint64_t cached = last_level_cache_bytes(allowed_processors());
+  const uint64_t wanted = std::max(kLeast, std::min(cached * 8, device.ledger.counts().free() / 2));
   const uint64_t slice = (wanted / threads + kPage - 1) / kPage * kPage;
   const Memory memory = device.ledger.allocate(slice * threads, MR_PURPOSE_WORKSPACE, false);
   uint8_t* const data = memory.as<uint8_t>();

@@ -118,6 +118,23 @@ static void test_ledger(const char *path) {
   FAILS(MR_FAILED_PRECONDITION, "given back", api->device_info(device, &info));
 }
 
+/* What it takes to measure reads fits a small device, whatever caches there are. */
+static void test_small_measure(const char *path) {
+  mr_device_options options;
+  mr_device *device = NULL;
+  double rate = 0;
+
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.path = path;
+  options.threads = 1;
+  options.bytes_limit = (uint64_t)300 << 20;
+  OK(api->device_open(&options, &device));
+  OK(api->device_measure(device, MR_MEASURE_READ_BYTES, 2000000, &rate));
+  CHECK(rate > 1e6);
+  OK(api->device_close(device));
+}
+
 void test_devices(const char *path) {
   int32_t count = 0;
   mr_device *device;
@@ -151,4 +168,5 @@ void test_devices(const char *path) {
   OK(api->device_close(device));
   test_options(path);
   test_ledger(path);
+  test_small_measure(path);
 }
