@@ -147,17 +147,36 @@ func advice(err error, code codes.Code, r Request) string {
 	if after := rpc.RetryAfter(err); after > 0 {
 		return "again in " + after.Round(time.Millisecond).String()
 	}
-	switch {
-	case code == codes.Unavailable && rpc.Info(err) == nil:
+	if rpc.Info(err) == nil {
+		return adviceOnBare(err, code, r)
+	}
+	if code == codes.DeadlineExceeded {
+		return "a longer --timeout"
+	}
+	return ""
+}
+
+// adviceOnBare is the next step where no server of ours says why: the connection, a proxy, or another server.
+func adviceOnBare(err error, code codes.Code, r Request) string {
+	switch code {
+	case codes.Unavailable:
 		if text := tlsAdvice(err.Error()); text != "" {
 			return text
+		}
+		if strings.Contains(err.Error(), "unexpected HTTP status code") {
+			return "the log of the proxy at " + r.Target + ", which reaches no server; or name another with --target"
 		}
 		if r.TargetGiven {
 			return "start a server at " + r.Target + ", or name another with --target"
 		}
 		return "start a server (make up), or name one with --target or MILLRACE_TARGET"
-	case code == codes.DeadlineExceeded:
+	case codes.Internal:
+		return "send it again; if it fails again, the log of what answers at " + r.Target + " says why"
+	case codes.Unimplemented:
+		return "the address of a scheduler or worker of this client's version with --target; " + r.Target + " does not serve this call"
+	case codes.DeadlineExceeded:
 		return "a longer --timeout"
+	default:
+		return ""
 	}
-	return ""
 }

@@ -92,6 +92,15 @@ func TestErrorsSayWhatHappenedAndWhatToDo(t *testing.T) {
 			"cannot reach there:1: error reading server preface: EOF\n  reason: UNAVAILABLE\n  try: --tls-ca, if that server has TLS"},
 		"no server at the usual target": {fmt.Errorf("check: %w", status.Error(codes.Unavailable, "gone")), here,
 			"gone\n  reason: UNAVAILABLE\n  try: start a server (make up), or name one with --target or MILLRACE_TARGET"},
+		"a proxy that reaches no server": {status.Error(codes.Unavailable, "unexpected HTTP status code received from server: 502 (Bad Gateway)"), there,
+			"unexpected HTTP status code received from server: 502 (Bad Gateway)\n  reason: UNAVAILABLE\n" +
+				"  try: the log of the proxy at there:1, which reaches no server; or name another with --target"},
+		"a proxy that broke the stream": {status.Error(codes.Internal, "stream terminated by RST_STREAM with error code: INTERNAL_ERROR"), there,
+			"stream terminated by RST_STREAM with error code: INTERNAL_ERROR\n  reason: INTERNAL\n" +
+				"  try: send it again; if it fails again, the log of what answers at there:1 says why"},
+		"another server's address": {status.Error(codes.Unimplemented, "unknown service millrace.v1.InferenceService"), there,
+			"unknown service millrace.v1.InferenceService\n  reason: UNIMPLEMENTED\n" +
+				"  try: the address of a scheduler or worker of this client's version with --target; there:1 does not serve this call"},
 		"a status without a message names its code": {status.Error(codes.DataLoss, ""), here,
 			"the server answered DATA_LOSS\n  reason: DATA_LOSS"},
 		"usage points to the help":        {fmt.Errorf("%w: no flag", failure.ErrUsage), here, "no flag\n  see --help"},
