@@ -1,7 +1,6 @@
 // Products on AVX-512 with VNNI: 32 rows by 6 tokens of int8 sums, or by 12 tokens of fp32, in registers.
 #if defined(__x86_64__)
 
-#pragma GCC optimize("O3")
 #pragma GCC optimize("fp-contract=off")
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized" // the compiler's own intrinsics begin from undefined registers
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c,prefer-vector-width=512")

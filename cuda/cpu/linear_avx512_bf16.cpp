@@ -3,7 +3,6 @@
 // below 2^-126.
 #if defined(__x86_64__)
 
-#pragma GCC optimize("O3")
 #pragma GCC optimize("fp-contract=off")
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized" // the compiler's own intrinsics begin from undefined registers
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,prefer-vector-width=512")

@@ -1,5 +1,4 @@
 // Products in plain C++: what every processor runs, and the shortest statement of what the other paths compute.
-#pragma GCC optimize("O3")
 #pragma GCC optimize("fp-contract=off")
 
 #include <stdint.h>

@@ -5,8 +5,6 @@
 #include <immintrin.h>
 #endif
 
-#pragma GCC optimize("O3")
-
 namespace mr::cpu {
 
 namespace {

@@ -1,5 +1,4 @@
 // The vector kernels in plain vectors of four floats, which every processor of the supported architectures has.
-#pragma GCC optimize("O3")
 #pragma GCC optimize("fp-contract=off")
 #if defined(__x86_64__)
 #include <emmintrin.h>
