@@ -66,6 +66,7 @@ MR_INLINE u8x64 table16(const u8x64& index) {
 
 MR_INLINE int64_t wide_int8(int64_t) { return 1; }
 MR_INLINE int64_t wide_f32(int64_t) { return 1; }
+MR_INLINE bool nibbles_as_they_lie(int64_t) { return false; }
 
 // Writes 8 sums of rows 8*half.. of a panel: to the waiting sums, or the rows that exist to y.
 MR_INLINE void store_half(const Dot& a, int64_t c, int half, __m256 v) {
@@ -132,6 +133,7 @@ MR_INLINE void dot_int8(Mode mode, int, int64_t width, const Dot& a) {
     case Mode::plain: return a.full_bytes ? dot_int8_tile<Mode::plain, true>(width, a) : dot_int8_tile<Mode::plain, false>(width, a);
     case Mode::mins: return dot_int8_tile<Mode::mins, false>(width, a);
     case Mode::halves: return dot_int8_tile<Mode::halves, false>(width, a);
+    case Mode::nibbles: break; // nibbles_as_they_lie wants none
   }
 }
 

@@ -23,6 +23,9 @@ struct Fetch {
 
 MR_INLINE int64_t wide_int8(int64_t tokens) { return tokens <= 3 ? 4 : 2; }
 
+// To mask each vector in every tile costs less than to spread a group once, where tiles are few.
+MR_INLINE bool nibbles_as_they_lie(int64_t tokens) { return tokens <= 6 * int8_tile; }
+
 template <Mode mode, int P, int C>
 __attribute__((noinline)) void dot_int8_tile(const Dot& a) {
   constexpr int parts = mode == Mode::halves ? 2 : 1;
@@ -38,7 +41,9 @@ __attribute__((noinline)) void dot_int8_tile(const Dot& a) {
   }
   const int64_t n = a.n, bias = a.bias;
   Fetch<P> fetch(a.fetch, a.fetch_lines);
+  __m512i nibble = _mm512_set1_epi8(0xf); // of the block
   for (int64_t b = 0; b < n; ++b) {
+    const int64_t at = (mode == Mode::nibbles ? b / 2 : b) * 512;
 #pragma GCC unroll 2
     for (int part = 0; part < parts; ++part) {
       __m512i dot[P][C];
@@ -48,14 +53,17 @@ __attribute__((noinline)) void dot_int8_tile(const Dot& a) {
 #pragma GCC unroll 4
         for (int p = 0; p < P; ++p) dot[p][c] = start;
       }
-#pragma GCC unroll 1
+#pragma GCC unroll 4
       for (int two = part * 8 / parts; two < (part + 1) * 8 / parts; two += 2) {
         fetch.step();
 #pragma GCC unroll 2
         for (int g = two; g < two + 2; ++g) {
           __m512i weights[P];
 #pragma GCC unroll 4
-          for (int p = 0; p < P; ++p) weights[p] = _mm512_load_si512(w[p] + b * 512 + g * 64);
+          for (int p = 0; p < P; ++p) {
+            weights[p] = _mm512_load_si512(w[p] + at + g * 64);
+            if constexpr (mode == Mode::nibbles) weights[p] = _mm512_and_si512(weights[p], nibble);
+          }
 #pragma GCC unroll 6
           for (int c = 0; c < C; ++c) {
             const __m512i x = broadcast(act + c * 64 + g * 4);
@@ -72,7 +80,7 @@ __attribute__((noinline)) void dot_int8_tile(const Dot& a) {
           const __m512 both = _mm512_mul_ps(scale, broadcast_f32(act + c * 64 + __builtin_offsetof(ActBlock, d)));
           sum[p][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[p][c]), both, sum[p][c]);
         }
-        if constexpr (mode == Mode::mins) {
+        if constexpr (mode == Mode::mins || mode == Mode::nibbles) {
           const __m512 least = _mm512_load_ps(m[p] + b * panel_rows);
 #pragma GCC unroll 6
           for (int c = 0; c < C; ++c) {
@@ -83,6 +91,7 @@ __attribute__((noinline)) void dot_int8_tile(const Dot& a) {
     }
     fetch.rest();
     act += C * 64;
+    if constexpr (mode == Mode::nibbles) nibble = _mm512_andnot_si512(nibble, _mm512_set1_epi8(-1));
   }
   store_sums(a, sum);
 }
@@ -109,5 +118,6 @@ MR_INLINE void dot_int8(Mode mode, int panels, int64_t width, const Dot& a) {
     case Mode::plain: return dot_int8_mode<Mode::plain>(panels, width, a);
     case Mode::mins: return dot_int8_mode<Mode::mins>(panels, width, a);
     case Mode::halves: return dot_int8_mode<Mode::halves>(panels, width, a);
+    case Mode::nibbles: return dot_int8_mode<Mode::nibbles>(panels, width, a);
   }
 }

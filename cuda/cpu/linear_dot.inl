@@ -1,12 +1,14 @@
 // What a path's kernels compute: one tile of tokens against 1, 2 or 4 panels over one group of inputs. Between groups the
 // sums of a tile wait in `sums`, 16 floats a panel and token; after the last they go to y.
 
-enum class Mode { plain, mins, halves }; // what a block's dot product meets: a scale; also a min; two scales
+// What a block's dot product meets: a scale; also a min; two scales; a min, and quants that share their bytes with those of
+// the block before it, which have the low halves, or after it.
+enum class Mode { plain, mins, halves, nibbles };
 
 constexpr int max_panels = 4; // that a kernel takes at once
 
 struct Dot {
-  const uint8_t* w[max_panels];  // int8: [block][8][64]; f32: packed
+  const uint8_t* w[max_panels];  // int8: [block][8][64], nibbles: [two blocks][8][64]; f32: packed
   const float* d[max_panels];    // int8: [block][16], halves: [block][2][16]
   const float* m[max_panels];    // int8: [block][16]
   const uint8_t* act;            // int8: ActBlock [block][width]; f32: float [input][width]

@@ -1,6 +1,6 @@
 // Products of quantised and of float weights over a path's kernels: wide_int8(tokens) and wide_f32(tokens), how many panels
 // they take at once when a product has that many tokens, and dot_int8(mode, panels, width, Dot) and dot_f32(type, panels,
-// width, Dot) for that many.
+// width, Dot) for that many; and nibbles_as_they_lie(tokens): whether Q4_K's quants are then taken without being spread.
 
 MR_INLINE int64_t bias_offset(int32_t type) {
   switch (type) {
@@ -21,10 +21,15 @@ MR_INLINE Mode mode_of(int32_t type) {
 void multiply_int8(const Matrix& m, const uint8_t* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
                    int64_t panel1, const uint8_t* then) {
   const int32_t type = m.type;
-  const Mode mode = mode_of(type);
+  const Mode mode = type == type_q4_k && nibbles_as_they_lie(tokens) ? Mode::nibbles : mode_of(type);
   Expanded expanded[max_panels];
   const auto expand_panel = [&](Dot& a, int64_t i, const uint8_t* group) {
-    a.w[i] = expand(type, group, a.n, expanded[i]);
+    if (mode == Mode::nibbles) {
+      a.w[i] = group;
+      scales_q4_k(group, expanded[i]);
+    } else {
+      a.w[i] = expand(type, group, a.n, expanded[i]);
+    }
     a.d[i] = expanded[i].d[0];
     a.m[i] = expanded[i].m[0];
     a.bias = bias_offset(type);

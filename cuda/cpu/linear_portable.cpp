@@ -64,6 +64,7 @@ MR_INLINE u8x64 table16(const u8x64& index) {
 
 MR_INLINE int64_t wide_int8(int64_t) { return 1; }
 MR_INLINE int64_t wide_f32(int64_t) { return 1; }
+MR_INLINE bool nibbles_as_they_lie(int64_t) { return false; }
 
 MR_INLINE f32x16 load_sum(const Dot& a, int64_t c) {
   return a.first ? f32x16{} : load_as<f32x16>(a.sums[0] + c * panel_rows);

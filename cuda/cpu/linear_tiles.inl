@@ -9,6 +9,26 @@ constexpr int64_t sum_slots = token_band + 2 * f32_tile; // the last band may en
 
 constexpr int64_t fetch_tiles = 6; // int8 tiles that ask for the weights wanted next; one f32 tile asks for all
 
+// How far ahead of their use weights are asked for where tokens are few: what a core reads while memory answers. Many tokens
+// take longer over a group than that.
+constexpr int64_t fetch_ahead = 16 << 10; // bytes
+
+// The groups that a product will read, in its order, and behind them those of the panels that the caller reads then.
+struct Upcoming {
+  const Layout& layout;
+  int64_t panel, group, panel1, wide;
+  const uint8_t* then;
+
+  __attribute__((always_inline)) void advance() {
+    if (panel >= panel1) then += stack_panels * layout.full_bytes; // taken to be as large as these
+    else if (++group == layout.groups) {
+      group = 0;
+      panel += wide;
+    }
+  }
+  __attribute__((always_inline)) const uint8_t* at() const { return panel < panel1 ? layout.at(panel, group) : then; }
+};
+
 // Everything but the kernels: expand_panel(a, i, group) readies a.w, a.d and a.m of panel i of a group, dot(panels, width,
 // a) multiplies a tile. `wide` panels go at once; `unit` inputs of a token take unit_bytes; weights wanted next are asked for
 // in fetch_units parts a tile.
@@ -25,13 +45,15 @@ MR_INLINE void each_tile(const Matrix& m, const uint8_t* act, int64_t tokens, fl
   for (int64_t t0 = 0; t0 < tokens;) {
     int64_t t1 = t0, tiles = 0;
     for (; t1 < tokens && t1 < t0 + token_band; ++tiles) t1 += widths[tiles] = tile_of(tile_width, tokens, t1).width;
+    Upcoming upcoming{layout, panel0, 0, panel1, wide, then};
+    const int64_t step = wide * layout.full_bytes;
+    for (int64_t at = 0; at < (tiles > fetch_tiles ? 1 : fetch_ahead); at += step) upcoming.advance();
     for (int64_t panel = panel0; panel < panel1; panel += wide) {
       const int64_t count = min_of(wide, panel1 - panel);
       for (int64_t g = 0; g < layout.groups; ++g) {
         const int64_t inputs = layout.inputs(g);
-        // What is read next: the following group, the first of the next panels, or what the caller reads then.
-        const bool more = panel + wide < panel1;
-        a.fetch = g + 1 < layout.groups ? layout.at(panel, g + 1) : more ? layout.at(panel + wide, 0) : then;
+        a.fetch = upcoming.at();
+        upcoming.advance();
         a.n = (inputs + unit - 1) / unit;
         a.first = g == 0;
         a.last = g + 1 == layout.groups;
