@@ -1,5 +1,6 @@
 // int8 dot products. Two panels by six tokens make twelve chains of vpdpbusd, enough for two a cycle at a latency of five;
-// each broadcast of four inputs of a token serves both panels. Few tokens take a whole stack, four chains.
+// each broadcast of four inputs of a token serves both panels. Few tokens wait for memory, which gives most where it is read in
+// one stream: they take a whole stack, whose sums leave the registers between blocks.
 
 // Asks for what a block wants next: two lines a panel with every other of its eight steps, and the rest at its end. All at
 // once they would fill the queue that the weights come through.
@@ -21,7 +22,7 @@ struct Fetch {
   }
 };
 
-MR_INLINE int64_t wide_int8(int64_t tokens) { return tokens <= 3 ? 4 : 2; }
+MR_INLINE int64_t wide_int8(int64_t tokens) { return tokens <= 8 ? 4 : 2; }
 
 // To mask each vector in every tile costs less than to spread a group once, where tiles are few.
 MR_INLINE bool nibbles_as_they_lie(int64_t tokens) { return tokens <= 6 * int8_tile; }
@@ -103,9 +104,12 @@ void dot_int8_mode(int panels, int64_t width, const Dot& a) {
       case 1: return dot_int8_tile<mode, 4, 1>(a);
       case 2: return dot_int8_tile<mode, 4, 2>(a);
       case 3: return dot_int8_tile<mode, 4, 3>(a);
+      case 4: return dot_int8_tile<mode, 4, 4>(a);
+      case 5: return dot_int8_tile<mode, 4, 5>(a);
+      case 6: return dot_int8_tile<mode, 4, 6>(a);
     }
   }
-  switch (width) { // more than three tokens never leave a tile of fewer than three
+  switch (width) { // more than eight tokens never leave a tile of fewer than three
     case 3: return dot_int8_tile<mode, 2, 3>(a);
     case 4: return dot_int8_tile<mode, 2, 4>(a);
     case 5: return dot_int8_tile<mode, 2, 5>(a);
