@@ -10,9 +10,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 say() { printf '== %s\n' "$1"; }
 
+source=.
 for name in one another-folder; do
   say "release in a clone named $name"
-  git clone -q . "$work/$name"
+  git clone -q "$source" "$work/$name"
+  source=$work/one  # whoever commits meanwhile changes nothing
   (cd "$work/$name" && TOOLS="$top/build/tools" deploy/release.sh > /dev/null)
 done
 diff "$work/one/build/release/SHA256SUMS" "$work/another-folder/build/release/SHA256SUMS"
