@@ -84,11 +84,12 @@ func keep(t *testing.T, l *Loop, made func(tenant string, seed int32) Request, c
 			})
 		}
 	}
-	begin := time.Now()
+	begin, once := time.Now(), sync.Once{}
+	finish := func() { once.Do(func() { close(stop); wg.Wait() }) }
+	t.Cleanup(finish) // of a test that fails too, before its loop is closed
 	return func() float64 {
 		rate := float64(all.Load()) / time.Since(begin).Seconds()
-		close(stop)
-		wg.Wait()
+		finish()
 		return rate
 	}
 }
@@ -229,7 +230,8 @@ func TestPromptsThatWaitForAnotherTenantsPaceAreCounted(t *testing.T) {
 		took(t, l, call("one", 1))
 		end := keep(t, l, call, 50, 50)
 		time.Sleep(2 * time.Second)
-		require.Zero(t, l.Stats().HeldBackTime)
+		before := l.Stats().HeldBackTime
+		require.Less(t, before, time.Second, "of two hundred seconds of calls: who is ahead by a few tokens waits for a step")
 		const watched = 2000
 		other := keep(t, l, func(_ string, seed int32) Request { return call("one", seed) }, 1)
 		seen := time.Duration(0)
@@ -237,7 +239,7 @@ func TestPromptsThatWaitForAnotherTenantsPaceAreCounted(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			seen += time.Duration(l.Stats().HeldBack) * time.Millisecond
 		}
-		told := l.Stats().HeldBackTime
+		told := l.Stats().HeldBackTime - before
 		t.Logf("%v told, %v seen", told, seen)
 		require.Positive(t, seen)
 		require.InEpsilon(t, seen.Seconds(), told.Seconds(), 0.1, "its rate is how many wait")
