@@ -122,10 +122,10 @@ void check_shape(Isa isa, const Type& t, int64_t in, int64_t out, int64_t tokens
 void check_shapes(Isa isa, const Type& t) {
   for (int64_t in : {t.block, 3 * t.block, int64_t(256), int64_t(1280)}) {
     for (int64_t out : {1, 15, 16, 17, 100}) {
-      for (int64_t tokens : {1, 2, 3, 7, 8, 9, 31}) check_shape(isa, t, in, out, tokens);
+      for (int64_t tokens : {1, 2, 3, 4, 6, 7, 8, 9, 31}) check_shape(isa, t, in, out, tokens);
     }
   }
-  for (int64_t tokens : {1, 64, 129}) check_shape(isa, t, 256, 100, tokens);
+  for (int64_t tokens : {1, 5, 36, 37, 64, 129}) check_shape(isa, t, 256, 100, tokens);
   check_shape(isa, t, 4096, 17, 9);
   check_shape(isa, t, 256, 17, 400); // more than one band of tokens
   if (t.block == 1) check_shape(isa, t, 259, 33, 13);
