@@ -10,8 +10,8 @@
 namespace mr::cpu {
 
 // Reads [data, data+bytes) once, front to back, as fast as the path can, and returns a fold of what it read so that no
-// read is left out. data is 64-byte aligned; bytes is a multiple of 4096 and, over all threads, far above the last-level
-// cache, else the cache is measured. Bytes a second = bytes / time taken.
+// read is left out. data is 64-byte aligned; bytes is a multiple of 4096 and, over all threads, should be far above the
+// last-level cache, else the cache is measured. Bytes a second = bytes / time taken.
 uint64_t read_stream(Isa isa, const uint8_t* data, uint64_t bytes);
 
 // Runs `rounds` rounds from registers and returns the operations done, a multiply-add counting two. `sink` receives a

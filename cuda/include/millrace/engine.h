@@ -476,7 +476,7 @@ typedef struct mr_api {
 
 /* What device_measure measures, in units a second. */
 enum {
-  MR_MEASURE_READ_BYTES = 0, /* streaming read of a buffer far above the last-level cache */
+  MR_MEASURE_READ_BYTES = 0, /* streaming read of a buffer far above the last-level cache, where half of what is free allows it */
   MR_MEASURE_INT8_OPS = 1,   /* multiply-adds count two; the widest int8 dot product of the path, from registers */
   MR_MEASURE_F32_OPS = 2,    /* fused multiply-adds count two */
   MR_MEASURE_BF16_OPS = 3    /* what the path's bf16 product runs on: bf16 dot products, or f32 FMA where it has none */
