@@ -273,7 +273,7 @@ func TestTheConsoleIsLegibleDarkAndLight(t *testing.T) {
 	p.answered("said", "answer")
 	p.click("#repeat")
 	p.answered("compared", "again")
-	p.until(`document.querySelector("#rates polyline").getAttribute("points").split(" ").length > 2`)
+	p.until(`document.querySelector("#rates polyline")?.getAttribute("points")?.split(" ").length > 2`)
 	backs := map[string]string{}
 	for _, theme := range []string{"light", "dark"} {
 		for _, width := range []int64{1280, 400} {
