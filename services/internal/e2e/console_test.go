@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -132,6 +133,22 @@ func TestTheConsoleCancelsWhatIsStopped(t *testing.T) {
 		return load.GetCancelled() == 1 && load.GetRunning() == 0 && load.GetStepsAfterCancel() == 0
 	})
 	p.until(`document.querySelectorAll("#generations tr").length === 0 && document.getElementById("streams").textContent === "0"`)
+}
+
+// An answer of tens of thousands of tokens comes faster than a page can lay it out anew for each: it is shown as it comes, and a click is
+// heard meanwhile.
+func TestTheConsoleListensWhileALongAnswerComes(t *testing.T) {
+	t.Parallel()
+	w := startWorker(t, "w1", append(slices.Clone(quick), "--load", long)...)
+	_, p := consoled(t, []*server{w})
+	p.until(`document.getElementById("model").value === "long"`)
+	p.set("tokens", "60000")
+	p.click("#go")
+	p.until(`document.querySelectorAll("#answer span").length > 15000`)
+	p.click("#stop")
+	p.until(`document.getElementById("said").textContent.includes("tokens, ")`)
+	require.True(t, value[bool](p, `document.querySelectorAll("#answer span").length === Number.parseInt(document.getElementById("said").textContent)`),
+		"what came is all there")
 }
 
 func TestTheKeyboardAloneSufficesForTheConsole(t *testing.T) {
