@@ -13,6 +13,8 @@ namespace {
 constexpr int kRowsAtOnce = W == 16 ? 6 : 3;
 constexpr int kTileRows = 4 * kRowsAtOnce;
 
+int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+
 template <class Stored>
 void kv_store_as(const float* key, const float* value, const KvLayout& l, int32_t block, int32_t offset,
                  int32_t kv_head, uint8_t* keys, uint8_t* values) {
@@ -43,10 +45,11 @@ void kv_store(const float* key, const float* value, const KvLayout& l, int32_t b
 }
 
 // Scores of R rows against the 2 W keys at k0 and k1 (W each, `stride` bytes from dim to dim), into out rows of
-// attention_chunk floats, second vector behind the first.
+// attention_chunk floats, second vector behind the first. The dims of ask0 and ask1, as far
+// apart, are asked for in passing.
 template <class Stored, int R>
 MR_INLINE void score_rows(const float* const* q, int32_t dims, const uint8_t* k0, const uint8_t* k1, int64_t stride,
-                          float scale, float* out) {
+                          float scale, const uint8_t* ask0, const uint8_t* ask1, float* out) {
   VF sum[R][2][2] = {};  // row, parity of the dim, key vector
   const float* row[R];
 #pragma GCC unroll 8
@@ -56,8 +59,9 @@ MR_INLINE void score_rows(const float* const* q, int32_t dims, const uint8_t* k0
 #pragma GCC unroll 2
     for (int parity = 0; parity < 2; ++parity) {
       const VF x0 = Stored::load(k0), x1 = Stored::load(k1);
-      k0 += stride;
-      k1 += stride;
+      __builtin_prefetch(ask0);
+      __builtin_prefetch(ask1);
+      k0 += stride, k1 += stride, ask0 += stride, ask1 += stride;
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         const VF b = splat(row[r][d + parity]);
@@ -83,19 +87,22 @@ MR_INLINE void score_rows(const float* const* q, int32_t dims, const uint8_t* k0
   }
 }
 
-// acc[r][0 .. N*W) += sum over `tokens` tokens of p[r][token] * value vector; value rows are `stride` bytes apart.
+// acc[r][0 .. N*W) += sum over `tokens` tokens of p[r][token] * value vector; value rows are `stride` bytes apart. The rows
+// of ask are asked for in passing.
 template <class Stored, int R, int N>
-MR_INLINE void weigh_rows(const float* p, int32_t tokens, const uint8_t* v, int64_t stride, float* acc,
+MR_INLINE void weigh_rows(const float* p, int32_t tokens, const uint8_t* v, int64_t stride, const uint8_t* ask, float* acc,
                           int64_t acc_stride) {
+  constexpr int64_t vector = W * static_cast<int64_t>(sizeof(typename Stored::Element));
   VF sum[R][N];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) sum[r][i] = load(acc + r * acc_stride + i * W);
-  for (int32_t t = 0; t < tokens; ++t, v += stride) {
+  for (int32_t t = 0; t < tokens; ++t, v += stride, ask += stride) {
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) {
-      const VF x = Stored::load(v + i * W * static_cast<int64_t>(sizeof(typename Stored::Element)));
+      __builtin_prefetch(ask + i * vector);
+      const VF x = Stored::load(v + i * vector);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) sum[r][i] = fma(splat(p[r * attention_chunk + t]), x, sum[r][i]);
     }
@@ -106,6 +113,8 @@ MR_INLINE void weigh_rows(const float* p, int32_t tokens, const uint8_t* v, int6
     for (int i = 0; i < N; ++i) store(acc + r * acc_stride + i * W, sum[r][i]);
 }
 
+// Keys and values lie in blocks of a few kilobytes, and a processor's own prefetching does not follow from one to the next. So each is
+// asked for while those before it are read: a chunk's keys, its values, and the keys behind them.
 template <class Stored>
 struct Attention {
   const AttentionArgs& a;
@@ -117,15 +126,25 @@ struct Attention {
       : a(args), l(args.layout), head(args.kv_head * args.layout.head_stride()) {}
 
   int64_t at(int32_t token) const { return a.blocks[token / l.block_size] * l.block_stride() + head; }
+  const uint8_t* key(int32_t token) const { return a.keys + at(token) + token % l.block_size * element; }
+  const uint8_t* value(int32_t token) const { return a.values + at(token) + token % l.block_size * l.padded_dim * element; }
+  int32_t keys() const { return a.visible[a.rows - 1]; }  // that any row sees
+
+  // What is read `token` tokens into the keys behind the chunk at position base: those of the next chunk, or else of the next head.
+  const uint8_t* behind(int32_t base, int32_t token) const {
+    if (base + attention_chunk < keys()) return key(least(base + attention_chunk + token, keys() - 1));
+    return key(least(token, keys() - 1)) + (a.kv_head + 1 < l.kv_heads ? l.head_stride() : 0);
+  }
 
   template <int R>
   __attribute__((noinline)) void scores(const float* const* q, int32_t base, int32_t count, float* out) const {
     const int64_t stride = l.block_size * element;
+    const auto second = [&](int32_t first) { return first + W < count ? first + W : first; };
     for (int32_t t = 0; t < count; t += 2 * W) {
-      const int32_t first = base + t, second = t + W < count ? first + W : first;
-      const uint8_t* k0 = a.keys + at(first) + first % l.block_size * element;
-      const uint8_t* k1 = a.keys + at(second) + second % l.block_size * element;
-      score_rows<Stored, R>(q, l.head_dim, k0, k1, stride, a.scale, out + t);
+      const int32_t next = t + 2 * W;
+      const uint8_t* const ask0 = next < count ? key(base + next) : value(base);
+      const uint8_t* const ask1 = next < count ? key(base + second(next)) : value(base + least(l.block_size, count - 1));
+      score_rows<Stored, R>(q, l.head_dim, key(base + t), key(base + second(t)), stride, a.scale, ask0, ask1, out + t);
     }
   }
 
@@ -133,20 +152,19 @@ struct Attention {
   template <int R>
   __attribute__((noinline)) void weigh(const float* p, int32_t base, int32_t from, int32_t to, float* acc) const {
     const int64_t stride = l.padded_dim * element, acc_stride = l.padded_dim;
-    int32_t d = 0;
-    while (d < l.padded_dim) {
-      const int32_t vectors = (l.padded_dim - d) / W;
-      for (int32_t t = from; t < to;) {
-        const int32_t offset = (base + t) % l.block_size;
-        const int32_t tokens = l.block_size - offset < to - t ? l.block_size - offset : to - t;
-        const uint8_t* v = a.values + at(base + t) + offset * stride + d * element;
-        float* out = acc + d;
-        if (vectors >= 4) weigh_rows<Stored, R, 4>(p + t, tokens, v, stride, out, acc_stride);
-        else if (vectors >= 2) weigh_rows<Stored, R, 2>(p + t, tokens, v, stride, out, acc_stride);
-        else weigh_rows<Stored, R, 1>(p + t, tokens, v, stride, out, acc_stride);
-        t += tokens;
+    for (int32_t t = from, tokens; t < to; t += tokens) {
+      tokens = least(l.block_size - (base + t) % l.block_size, to - t);
+      const int32_t ahead = t + 2 * l.block_size;
+      const uint8_t* v = value(base + t);
+      const uint8_t* ask = ahead < to ? value(base + ahead) : behind(base, ahead - to);
+      for (int32_t d = 0, width; d < l.padded_dim; d += width, v += width * element, ask += width * element) {
+        const int32_t vectors = (l.padded_dim - d) / W;
+        float* const out = acc + d;
+        width = (vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1) * W;
+        if (vectors >= 4) weigh_rows<Stored, R, 4>(p + t, tokens, v, stride, ask, out, acc_stride);
+        else if (vectors >= 2) weigh_rows<Stored, R, 2>(p + t, tokens, v, stride, ask, out, acc_stride);
+        else weigh_rows<Stored, R, 1>(p + t, tokens, v, stride, ask, out, acc_stride);
       }
-      d += (vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1) * W;
     }
   }
 
@@ -220,9 +238,8 @@ struct Attention {
     float* const records = a.scratch + a.rows * attention_chunk;
     const ChunkRecord all(records, a.rows, l.padded_dim);
     const ChunkRecord one(records + attention_record(a.rows, l.padded_dim), a.rows, l.padded_dim);
-    const int32_t longest = a.visible[a.rows - 1];
     int32_t begin = 0;
-    for (int32_t base = 0; base < longest; base += attention_chunk) {
+    for (int32_t base = 0; base < keys(); base += attention_chunk) {
       while (a.visible[begin] <= base) ++begin;
       chunk(base, begin, base == 0 ? all : one);
       if (base != 0) merge_chunk(all, one, begin, a.rows, l.padded_dim);
