@@ -42,8 +42,8 @@ __device__ __forceinline__ void score_keys(const uint32_t (&q)[kDim / 16][2], ui
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k) {
     uint32_t a[4];
-    load_matrices(address + k * 32, a);
-    multiply_add(k % 2 == 0 ? scores : odd, a, q[k][0], q[k][1], T{});  // two chains: half the latency
+    load_matrices(a, address + k * 32);
+    mma16816<T>(k % 2 == 0 ? scores : odd, a, q[k][0], q[k][1]);  // two chains: half the latency
   }
   for (int i = 0; i < 4; ++i) scores[i] += odd[i];
 }
@@ -55,8 +55,8 @@ __device__ __forceinline__ void weigh_values(uint32_t w0, uint32_t w1, uint32_t 
 #pragma unroll
   for (int m = 0; m < kDim / 16; ++m) {
     uint32_t a[4];
-    load_matrices_transposed(address + m * 32, a);
-    multiply_add(out[m], a, w0, w1, T{});
+    load_matrices_transposed(a, address + m * 32);
+    mma16816<T>(out[m], a, w0, w1);
   }
 }
 
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
         const int32_t key = chunk * kAttentionChunk + 16 * (warp + kWarps * s);
         const bool some = key <= item.position;
         uint32_t weights[2] = {0, 0};
-        copy_wait<1>();  // all but the last group, which is of values
+        copies_wait<1>();  // all but the last group, which is of values
         if constexpr (kF8)
           if (some) widen_side<T, kDim>(keys, wide_keys, lane);
         __syncwarp();
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
           weights[0] = transpose(ActOps<T>::pack(scores[0], scores[1]));
           weights[1] = transpose(ActOps<T>::pack(scores[2], scores[3]));
         }
-        copy_wait<1>();  // all but the last group, which is of keys
+        copies_wait<1>();  // all but the last group, which is of keys
         if constexpr (kF8)
           if (some) widen_side<T, kDim>(values, wide_values, lane);
         __syncwarp();

@@ -44,13 +44,13 @@ struct Loader {
 #pragma unroll
       for (int i = 0; i < (kPieces + 1) / 2; ++i)
         if (const int32_t piece = lane + i * 32; piece < 16 * kPieces)
-          copy_async(to + piece * 16, from + piece * 16, piece / kPieces < left);
+          copy_valid(to + piece * 16, from + piece * 16, piece / kPieces < left);
     } else {
       constexpr int kPieces = kDim / 8;
 #pragma unroll
       for (int i = 0; i < kPieces / 2; ++i) {
         const int32_t piece = lane + i * 32, r = piece / kPieces, c = piece % kPieces;
-        copy_async(to + r * kSharedRow<kDim> + c * 16, from + piece * 8, r < left);
+        copy_valid(to + r * kSharedRow<kDim> + c * 16, from + piece * 8, r < left);
       }
     }
   }
@@ -71,8 +71,8 @@ struct Loader {
           at = a.layout.f8_at(block, item.kv_head, in_block);
           const int64_t at_scale = a.layout.f8_scale_at(block, item.kv_head, in_block) + lane % 4 * 16;
           if (lane < 8)
-            copy_async_part(scales + lane * 16, static_cast<const uint8_t*>(lane < 4 ? a.keys : a.values) + at_scale,
-                            (left - lane % 4 * 4) * 4);
+            copy_part(scales + lane * 16, static_cast<const uint8_t*>(lane < 4 ? a.keys : a.values) + at_scale,
+                      (left - lane % 4 * 4) * 4);
         } else {
           at = block * a.layout.block_elements() + item.kv_head * a.layout.head_elements() + static_cast<int64_t>(in_block) * kDim;
         }
@@ -80,12 +80,12 @@ struct Loader {
         copy(to, static_cast<const Element*>(a.keys) + at, left, lane);
       }
     }
-    copy_commit();
+    copies_commit();
   }
 
   __device__ __forceinline__ void values(uint32_t to, int lane) {
     copy(to, at_values, left, lane);
-    copy_commit();
+    copies_commit();
     if (++step < kSteps) return;
     step = 0;
     if (++chunk < item.chunk1) return;
@@ -106,10 +106,10 @@ __device__ __forceinline__ void widen_side(uint32_t raw, uint32_t side, int lane
     const int piece = lane + i * 32;
     if (piece >= 16 * kPieces) continue;
     uint4 wide[2];
-    widen_f8<T>(load_shared(raw + piece * 16), wide);
+    widen_f8<T>(load_shared16(raw + piece * 16), wide);
     const uint32_t to = side + piece / kPieces * kSharedRow<kDim> + piece % kPieces * 32;
-    store_shared(to, wide[0]);
-    store_shared(to + 16, wide[1]);
+    store_shared16(to, wide[0]);
+    store_shared16(to + 16, wide[1]);
   }
 }
 

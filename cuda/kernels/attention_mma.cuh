@@ -1,5 +1,5 @@
-// attention_mma: what both attention kernels are made of: asynchronous copies of cache rows into shared memory, and warp
-// matrix products m16n8k16 on the activation type with f32 sums.
+// attention_mma: what both attention kernels are made of besides instructions: rows of the cache in shared memory, and the softmax of
+// scores in fragments.
 //
 // Fragments, with lane = 4 g + t: A (16 x 16) holds rows g and g + 8, columns {2t, 2t+1} and {2t+8, 2t+9}; B (16 x 8)
 // holds column g, rows as A's columns; C (16 x 8) holds rows g and g + 8, columns {2t, 2t+1}. A row of C depends on the
@@ -10,83 +10,17 @@
 #include <cmath>
 
 #include "kernels/act.cuh"
+#include "kernels/instructions.cuh"
 #include "kernels/math.cuh"
 
 namespace mr::cuda {
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
 // The first `bytes` of 16 bytes, zeros behind them; more than 16 are 16, less than none are none. Nothing else is read.
-__device__ __forceinline__ void copy_async_part(uint32_t to, const void* from, int bytes) {
-  bytes = min(max(bytes, 0), 16);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+__device__ __forceinline__ void copy_part(uint32_t to, const void* from, int bytes) {
+  copy16_or_zero(to, from, min(max(bytes, 0), 16));
 }
 // 16 bytes, or zeros when not `valid`; then `from` is not read.
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool valid) {
-  const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-// 4 bytes, or zeros when not `valid`; then `from` is not read.
-__device__ __forceinline__ void copy_async_word(uint32_t to, const void* from, bool valid) {
-  const int bytes = valid ? 4 : 0;
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int pending>
-__device__ __forceinline__ void copy_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
-}
-
-// Four 8 x 8 matrices; lane i gives the address of row i % 8 of matrix i / 8.
-__device__ __forceinline__ void load_matrices(uint32_t address, uint32_t (&r)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
-}
-__device__ __forceinline__ void load_matrices_transposed(uint32_t address, uint32_t (&r)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
-}
-
-__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                                             __nv_bfloat16) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// 16 bytes of shared memory, at an address that is a multiple of 16; and two floats, of 8.
-__device__ __forceinline__ uint4 load_shared(uint32_t address) {
-  uint4 x;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address) : "memory");
-  return x;
-}
-__device__ __forceinline__ void store_shared(uint32_t address, const uint4& x) {
-  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
-}
-__device__ __forceinline__ float2 load_shared_pair(uint32_t address) {
-  float2 x;
-  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
-  return x;
-}
-__device__ __forceinline__ float load_shared_float(uint32_t address) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
-  return x;
-}
-
-// An 8 x 8 matrix of 16-bit elements, lane 4 g + t holding row g, columns {2t, 2t+1}, transposed.
-__device__ __forceinline__ uint32_t transpose(uint32_t x) {
-  uint32_t y;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-  return y;
-}
+__device__ __forceinline__ void copy_valid(uint32_t to, const void* from, bool valid) { copy16_or_zero(to, from, valid ? 16 : 0); }
 
 // Bytes of a row of keys, values or queries in shared memory.
 template <int kDim>

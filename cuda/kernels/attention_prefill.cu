@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
     const int32_t head = (packed0 + r) % p.tile_heads;
     const bool valid = packed0 + r < packed && head < heads;
     const int64_t at = valid ? (item.row + token) * c.q_stride + static_cast<int64_t>(head0 + head) * kDim + piece * 8 : 0;
-    copy_async(queries + r * kSharedRow<kDim> + piece * 16, static_cast<const T*>(c.q) + at, valid);
+    copy_valid(queries + r * kSharedRow<kDim> + piece * 16, static_cast<const T*>(c.q) + at, valid);
   }
   // Stages of 16 bits: kAhead + 1 tiles. 8 bits: the tile, then kAhead tiles that come as 8 bits, then kAhead + 1 of scales.
   constexpr int kStages = kAhead + 1;
@@ -94,11 +94,11 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
     }
     const int32_t later = key + kAhead * kKeys<kDim>;
     if (later <= longest) fetch_ids<kDim>(c, table, later, longest, ids_of<kDim>(queries, (j + kAhead) % kStages));
-    copy_commit();
+    copies_commit();
   };
   for (int32_t j = 0; j < kAhead; ++j) fetch_ids<kDim>(c, table, first_key + j * kKeys<kDim>, longest, ids_of<kDim>(queries, j));
-  copy_commit();
-  copy_wait<0>();
+  copies_commit();
+  copies_wait<0>();
   __syncthreads();  // the first ids are there
   for (int32_t j = 0; j < kAhead; ++j) {
     if (j > 0) __syncthreads();  // every warp has read the ids of tile j - 1, in whose place those of tile j + kAhead come
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
       const int32_t next = key + kKeys<kDim>;
       const uint32_t stage = kF8 ? stages : stages + j % kStages * kStageBytes;
       [[maybe_unused]] const uint32_t scales = all_scales + j % kStages * 2 * kScaleSide<kDim>;
-      copy_wait<kAhead - 1>();
+      copies_wait<kAhead - 1>();
       __syncthreads();  // the tile is there, and every warp is done with the one before
       if constexpr (kF8) {
         widen_tile<T, kDim>(raws + j % kAhead * 2 * kF8Side<kDim>, stage);
@@ -136,15 +136,15 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
       for (int k = 0; k < kDim / 16; ++k) {
         uint32_t q[kBlocks][4];
 #pragma unroll
-        for (int b = 0; b < kBlocks; ++b) load_matrices(q_row + b * 16 * kSharedRow<kDim> + k * 32, q[b]);
+        for (int b = 0; b < kBlocks; ++b) load_matrices(q[b], q_row + b * 16 * kSharedRow<kDim> + k * 32);
 #pragma unroll
         for (int n = 0; n < kScoreTiles / 2; ++n) {
           uint32_t keys[4];
-          load_matrices(k_row + n * 16 * kSharedRow<kDim> + k * 32, keys);
+          load_matrices(keys, k_row + n * 16 * kSharedRow<kDim> + k * 32);
 #pragma unroll
           for (int b = 0; b < kBlocks; ++b) {
-            multiply_add(scores[b][2 * n], q[b], keys[0], keys[1], T{});
-            multiply_add(scores[b][2 * n + 1], q[b], keys[2], keys[3], T{});
+            mma16816<T>(scores[b][2 * n], q[b], keys[0], keys[1]);
+            mma16816<T>(scores[b][2 * n + 1], q[b], keys[2], keys[3]);
           }
         }
       }
@@ -171,11 +171,11 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
 #pragma unroll
         for (int d = 0; d < kDim / 16; ++d) {
           uint32_t values[4];
-          load_matrices_transposed(v_row + n * 16 * kSharedRow<kDim> + d * 32, values);
+          load_matrices_transposed(values, v_row + n * 16 * kSharedRow<kDim> + d * 32);
 #pragma unroll
           for (int b = 0; b < kBlocks; ++b) {
-            multiply_add(out[b][2 * d], weights[b], values[0], values[1], T{});
-            multiply_add(out[b][2 * d + 1], weights[b], values[2], values[3], T{});
+            mma16816<T>(out[b][2 * d], weights[b], values[0], values[1]);
+            mma16816<T>(out[b][2 * d + 1], weights[b], values[2], values[3]);
           }
         }
       }

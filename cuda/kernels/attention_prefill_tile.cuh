@@ -32,14 +32,14 @@ template <int kDim>
 __device__ __forceinline__ void fetch_ids(const AttentionArgs& c, const int32_t* table, int32_t key, int32_t longest,
                                           uint32_t ids) {
   const int32_t shift = c.layout.block_size == 16 ? 4 : 5, i = threadIdx.x, count = kKeys<kDim> / c.layout.block_size;
-  if (i < count) copy_async_word(ids + i * 4, table + (key >> shift) + i, key + (i << shift) <= longest);
+  if (i < count) copy4_or_zero(ids + i * 4, table + (key >> shift) + i, key + (i << shift) <= longest ? 4 : 0);
 }
 
 // The block ids of a tile, as fetch_ids leaves them: loaded at once, since a load for each copy would have to wait for the copy
 // before it.
 struct TileBlocks {
   uint4 ids;
-  __device__ __forceinline__ explicit TileBlocks(uint32_t at) : ids(load_shared(at)) {}
+  __device__ __forceinline__ explicit TileBlocks(uint32_t at) : ids(load_shared16(at)) {}
   // 0 where no position is valid.
   __device__ __forceinline__ int64_t operator[](int32_t i) const {
     return static_cast<int32_t>(i < 2 ? (i < 1 ? ids.x : ids.y) : (i < 3 ? ids.z : ids.w));
@@ -75,8 +75,8 @@ __device__ __forceinline__ void fetch(const AttentionArgs& c, uint32_t ids, int3
     const int64_t at = block * l.block_elements() + kv_head * l.head_elements() +
                        static_cast<int64_t>(position & (l.block_size - 1)) * kDim + piece * 8;
     const uint32_t to = stage + r * kSharedRow<kDim> + piece * 16;
-    copy_async(to, static_cast<const T*>(c.keys) + at, valid);
-    copy_async(to + kKeys<kDim> * kSharedRow<kDim>, static_cast<const T*>(c.values) + at, valid);
+    copy_valid(to, static_cast<const T*>(c.keys) + at, valid);
+    copy_valid(to + kKeys<kDim> * kSharedRow<kDim>, static_cast<const T*>(c.values) + at, valid);
   }
 }
 
@@ -99,16 +99,16 @@ __device__ __forceinline__ void fetch_f8(const AttentionArgs& c, uint32_t ids, i
     const bool valid = position <= longest;
     const int64_t block = blocks[Round::block_row(n, r) >> shift];
     const int64_t at = l.f8_at(block, kv_head, position & (l.block_size - 1)) + piece * 16;
-    copy_async(raw + i * 16, keys + at, valid);
-    copy_async(raw + kF8Side<kDim> + i * 16, values + at, valid);
+    copy_valid(raw + i * 16, keys + at, valid);
+    copy_valid(raw + kF8Side<kDim> + i * 16, values + at, valid);
   }
   if (threadIdx.x < kKeys<kDim> / 2) {  // four scales of keys, or of values
     constexpr int kQuads = kKeys<kDim> / 4;
     const int32_t quad = threadIdx.x % kQuads, position = key + quad * 4;
     const int64_t block = blocks[quad * 4 >> shift];
     const uint8_t* const from = threadIdx.x < kQuads ? keys : values;
-    copy_async_part(scales + threadIdx.x * 16, from + l.f8_scale_at(block, kv_head, position & (l.block_size - 1)),
-                    (longest + 1 - position) * 4);
+    copy_part(scales + threadIdx.x * 16, from + l.f8_scale_at(block, kv_head, position & (l.block_size - 1)),
+              (longest + 1 - position) * 4);
   }
 }
 
@@ -122,9 +122,9 @@ __device__ __forceinline__ void widen_tile(uint32_t raw, uint32_t tile) {
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
       uint4 wide[2];
-      widen_f8<T>(load_shared(raw + side * kF8Side<kDim> + i * 16), wide);
-      store_shared(to + side * kKeys<kDim> * kSharedRow<kDim>, wide[0]);
-      store_shared(to + side * kKeys<kDim> * kSharedRow<kDim> + 16, wide[1]);
+      widen_f8<T>(load_shared16(raw + side * kF8Side<kDim> + i * 16), wide);
+      store_shared16(to + side * kKeys<kDim> * kSharedRow<kDim>, wide[0]);
+      store_shared16(to + side * kKeys<kDim> * kSharedRow<kDim> + 16, wide[1]);
     }
   }
 }
@@ -134,7 +134,7 @@ template <class T, int kColumns>
 __device__ __forceinline__ void multiply_scales(float (&x)[kColumns][4], uint32_t scales, int t) {
 #pragma unroll
   for (int n = 0; n < kColumns; ++n) {
-    const float2 scale = load_shared_pair(scales + (8 * n + 2 * t) * 4);
+    const float2 scale = load_shared_floats(scales + (8 * n + 2 * t) * 4);
 #pragma unroll
     for (int i = 0; i < 4; ++i) x[n][i] *= (i % 2 == 0 ? scale.x : scale.y) * WideF8<T>::kFactor;
   }

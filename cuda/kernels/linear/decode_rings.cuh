@@ -1,10 +1,11 @@
 // decode_rings: the shared memory of a decode product's block, and how its warps fill it.
 #pragma once
 
+#include "kernels/instructions.cuh"
 #include "kernels/launch.h"
 #include "kernels/linear/decode_tile.cuh"
 #include "kernels/linear/folded.cuh"
-#include "kernels/linear/mma.cuh"
+#include "kernels/linear/targets.cuh"
 
 namespace mr::cuda {
 
@@ -57,7 +58,7 @@ struct DecodeRings : DecodeTile<A, S> {
   using E = typename Split::Element;
   static constexpr WeightFormat f = Format<T>::f;
 
-  using Tile::first_token, Tile::lane, Tile::p, Tile::target_of, Tile::tile_of, Tile::warp;
+  using Tile::first_token, Tile::lane, Tile::p, Tile::tile_of, Tile::warp;
 
   uint32_t shared;  // the rings' address
   uint8_t* normed;  // the row, where norms()
@@ -78,7 +79,7 @@ struct DecodeRings : DecodeTile<A, S> {
   __device__ __forceinline__ void aim(WeightFeed& feed, const Cursor& at) const {
     if (at.item >= p.items) return;
     int32_t within = tile_of(at.item);
-    const DecodeTarget& target = p.pair ? p.targets[0] : target_of(within, within);
+    const DecodeTarget& target = p.pair ? p.targets[0] : target_of(p, within, within);
 #pragma unroll
     for (int32_t r = 0; r < S::panels; ++r) {
       const int32_t panel = min(p.pair ? within : within * S::panels + r, target.panels - 1);

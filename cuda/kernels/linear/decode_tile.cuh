@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "kernels/linear/decode.h"
+#include "kernels/linear/targets.cuh"
 
 namespace mr::cuda {
 
@@ -53,13 +53,6 @@ struct DecodeTile {
     return p.token_tiles == 1 ? 0 : item % p.token_tiles * S::tokens;
   }
 
-  // The target of a tile, and the tile within it.
-  __device__ __forceinline__ const DecodeTarget& target_of(int32_t tile, int32_t& within) const {
-    const int32_t i = (p.count > 1 && tile >= p.targets[1].first_tile) + (p.count > 2 && tile >= p.targets[2].first_tile);
-    within = tile - p.targets[i].first_tile;
-    return p.targets[i];
-  }
-
   // Puts this warp's sums of a tile's panel where they are joined.
   __device__ __forceinline__ void put(const float (&sums)[4], int32_t panel, float* buffer) const {
     if (S::tokens == 1 && lane % 4 != 0) return;
@@ -97,7 +90,7 @@ struct DecodeTile {
       return end_pair(row, token0 + column, sum(at), sum(at + kPanelRows));
     }
     int32_t within;
-    const DecodeTarget& target = target_of(tile, within);
+    const DecodeTarget& target = target_of(p, tile, within);
     const int32_t local = thread % S::rows, column = thread / S::rows, row = within * S::rows + local;
     if (column >= min(p.tokens - token0, S::tokens) || row >= target.rows) return;
     const int64_t at = (token0 + column) * target.out_stride + row;

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/linear/mma.cuh"
+#include "kernels/instructions.cuh"
 #include "kernels/linear/packed_access.cuh"
 
 namespace mr::cuda {

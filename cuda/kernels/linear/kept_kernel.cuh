@@ -6,10 +6,11 @@
 // ring holds weights alone, a group of one panel a stage. Of a pair it takes the gate's panel of a tile and then the up's.
 #pragma once
 
+#include "kernels/instructions.cuh"
 #include "kernels/launch.h"
 #include "kernels/linear/decode_tile.cuh"
 #include "kernels/linear/folded.cuh"
-#include "kernels/linear/mma.cuh"
+#include "kernels/linear/targets.cuh"
 
 namespace mr::cuda {
 
@@ -31,7 +32,7 @@ template <int32_t T, class S>
 struct KeptBlock : DecodeTile<__half, S> {
   using Tile = DecodeTile<__half, S>;
   using Layout = KeptLayout<T, S, kDecodeRoom>;
-  using Tile::finish, Tile::joins, Tile::lane, Tile::p, Tile::put, Tile::target_of, Tile::warp;
+  using Tile::finish, Tile::joins, Tile::lane, Tile::p, Tile::put, Tile::warp;
   static constexpr int32_t units = Format<T>::f.units, group_bytes = Format<T>::group_bytes;
 
   uint32_t shared;      // the rings' address
@@ -53,7 +54,7 @@ struct KeptBlock : DecodeTile<__half, S> {
 
   __device__ __forceinline__ void aim(Cursor& at) const {
     int32_t panel = at.item;
-    const DecodeTarget& target = S::panels == 2 ? p.targets[at.panel] : target_of(at.item, panel);
+    const DecodeTarget& target = S::panels == 2 ? p.targets[at.panel] : target_of(p, at.item, panel);
     at.from = target.data + panel * p.panel_bytes + first_group * group_bytes + lane * 16;
   }
 

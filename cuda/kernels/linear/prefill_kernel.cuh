@@ -10,6 +10,7 @@
 #include "kernels/launch.h"
 #include "kernels/linear/fragment.cuh"
 #include "kernels/linear/prefill.h"
+#include "kernels/linear/targets.cuh"
 #include "kernels/linear/wgmma.cuh"
 
 #if MR_HOPPER
@@ -120,15 +121,6 @@ struct PrefillBlock {
   uint32_t rank;
   int32_t warp, lane;
 
-  __device__ __forceinline__ int32_t index_of(int32_t tile) const {
-    return (p.count > 1 && tile >= p.targets[1].first_tile) + (p.count > 2 && tile >= p.targets[2].first_tile);
-  }
-  __device__ __forceinline__ const DecodeTarget& target_of(int32_t tile, int32_t& within) const {
-    const DecodeTarget& target = p.targets[index_of(tile)];
-    within = tile - target.first_tile;
-    return target;
-  }
-
   // This block's tile of rows, and the first of its tokens. Items go through all tokens for a few pairs of row tiles at a
   // time, so that what the device works on at once is nearly square.
   __device__ __forceinline__ void locate(int32_t item, int32_t& tile, int32_t& token0) const {
@@ -152,7 +144,7 @@ struct PrefillBlock {
     if constexpr (Layout::boxed) {
 #pragma unroll
       for (int32_t half = 0; half < 2; ++half) {
-        const int32_t i = p.pair ? half : index_of(tile);
+        const int32_t i = p.pair ? half : target_index(p, tile);
         w.map[half] = &maps.weights[i];
         w.first[half] = p.pair ? tile * 4 : (tile - p.targets[i].first_tile) * 8 + half * 4;
       }
@@ -163,7 +155,7 @@ struct PrefillBlock {
         w.panel = target.data + min(tile * 4 + panel_index % 4, target.panels - 1) * p.panel_bytes;
       } else {
         int32_t within;
-        const DecodeTarget& target = target_of(tile, within);
+        const DecodeTarget& target = target_of(p, tile, within);
         w.panel = target.data + min(within * 8 + panel_index, target.panels - 1) * p.panel_bytes;
       }
     }
@@ -314,7 +306,7 @@ struct PrefillBlock {
     }
     if (tile >= p.tiles) return;
     int32_t within;
-    const DecodeTarget& target = target_of(tile, within);
+    const DecodeTarget& target = target_of(p, tile, within);
     const int32_t row = (within * 8 + warp) * kPanelRows + g;
     switch (p.end) {
       case ProductEnd::kStoreF32: return end_rows<ProductEnd::kStoreF32>(target, sums, row, token0 + t * 2);

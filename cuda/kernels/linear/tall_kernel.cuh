@@ -11,6 +11,7 @@
 #include "kernels/linear/fragment.cuh"
 #include "kernels/linear/prefill_kernel.cuh"
 #include "kernels/linear/tall.h"
+#include "kernels/linear/targets.cuh"
 
 namespace mr::cuda {
 
@@ -60,12 +61,6 @@ struct TallBlock {
     }
   };
 
-  __device__ __forceinline__ int32_t target_of(int32_t tile, int32_t& within) const {
-    const int32_t i = (p.count > 1 && tile >= p.targets[1].first_tile) + (p.count > 2 && tile >= p.targets[2].first_tile);
-    within = tile - p.targets[i].first_tile;
-    return i;
-  }
-
   // The first unit of this block's segment s, 0..4.
   __device__ __forceinline__ int32_t segment_begin(int32_t s) const { return p.groups * (rank * 4 + s) / 8; }
   __device__ __forceinline__ int32_t first_item() const { return static_cast<int32_t>(blockIdx.x) / kTallCluster; }
@@ -78,8 +73,8 @@ struct TallBlock {
   __device__ __forceinline__ Panels panel_of(int32_t item) const {
     const int32_t tile = item / p.token_tiles;
     if (p.pair) return {{&maps.weights[0], &maps.weights[1]}, {tile * 4, tile * 4}};
-    int32_t within;
-    const CUtensorMap* map = &maps.weights[target_of(tile, within)];
+    const int32_t i = target_index(p, tile), within = tile - p.targets[i].first_tile;
+    const CUtensorMap* map = &maps.weights[i];
     return {{map, map}, {within * 8, within * 8 + 4}};
   }
 
@@ -245,7 +240,7 @@ struct TallBlock {
       return;
     }
     int32_t within;
-    const DecodeTarget& target = p.targets[target_of(tile, within)];
+    const DecodeTarget& target = target_of(p, tile, within);
     const Rows rows{target, within * (Layout::panels * kPanelRows) + rank * 64 + lane, rank * 64 + lane, token0, columns};
     const uint32_t wait_for = waits ? 0 : 1 + phase;
     switch (p.end) {

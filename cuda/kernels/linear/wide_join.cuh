@@ -6,7 +6,7 @@
 // have read the tile before the last. Where a cluster takes one tile alone, there is one place.
 #pragma once
 
-#include "kernels/linear/mma.cuh"
+#include "kernels/instructions.cuh"
 #include "kernels/linear/prefill.h"
 #include "kernels/linear/wgmma.cuh"
 #include "kernels/linear/wide.h"

@@ -6,6 +6,7 @@
 
 #include "kernels/linear/folded.cuh"
 #include "kernels/linear/prefill.h"
+#include "kernels/linear/targets.cuh"
 #include "kernels/linear/wgmma.cuh"
 #include "kernels/linear/wide.h"
 #include "kernels/linear/wide_join.cuh"
@@ -53,12 +54,6 @@ struct WideRings {
   uint32_t exchange;
   int32_t rank, group, warp, lane;  // group: the warpgroup 0 or 1, or the one a warp fills the ring of
 
-  __device__ __forceinline__ const DecodeTarget& target_of(int32_t tile, int32_t& within) const {
-    const int32_t i = (p.count > 1 && tile >= p.targets[1].first_tile) + (p.count > 2 && tile >= p.targets[2].first_tile);
-    within = tile - p.targets[i].first_tile;
-    return p.targets[i];
-  }
-
   // Segments are whole groups: the first unit of segment s, 0..8.
   __device__ __forceinline__ int32_t segment_begin(int32_t s) const { return p.groups * s / 8 * f.units; }
 
@@ -87,7 +82,7 @@ struct WideRings {
       return target.data + min(tile * 2 + index % 2, target.panels - 1) * p.panel_bytes;
     }
     int32_t within;
-    const DecodeTarget& target = target_of(tile, within);
+    const DecodeTarget& target = target_of(p, tile, within);
     return target.data + min(within * 4 + index, target.panels - 1) * p.panel_bytes;
   }
 

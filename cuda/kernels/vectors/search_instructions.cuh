@@ -1,7 +1,7 @@
 // search_instructions: the instructions that only a search uses, by name.
 #pragma once
 
-#include "kernels/linear/mma.cuh"
+#include "kernels/instructions.cuh"
 #include "kernels/linear/wgmma.cuh"
 #include "kernels/vectors/search_layout.h"
 

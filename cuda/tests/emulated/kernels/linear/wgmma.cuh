@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "kernels/linear/mma.cuh"
+#include "kernels/instructions.cuh"
 
 namespace mr::cuda {
 

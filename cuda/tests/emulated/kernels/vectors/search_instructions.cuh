@@ -1,7 +1,7 @@
 // search_instructions: the instructions of a search on the host; descriptors are read as the matrix units read them.
 #pragma once
 
-#include "kernels/linear/mma.cuh"
+#include "kernels/instructions.cuh"
 #include "kernels/linear/wgmma.cuh"
 #include "kernels/vectors/search_layout.h"
 

@@ -1,4 +1,5 @@
-// mma: the instructions that the products are made of, by name.
+// instructions: what products and attention ask of the machine, by name: copies into shared memory, matrices out of it, matrix
+// products, barriers and clusters.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -40,6 +41,11 @@ __device__ __forceinline__ void copy16_or_zero(uint32_t to, const void* from, ui
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
+// 4 bytes, or zeros when `bytes` is 0.
+__device__ __forceinline__ void copy4_or_zero(uint32_t to, const void* from, uint32_t bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most `pending` of this thread's commits are still under way.
@@ -56,6 +62,22 @@ __device__ __forceinline__ void load_matrices(uint32_t (&out)[4], uint32_t addre
                : "memory");
 }
 
+// The same, each transposed.
+__device__ __forceinline__ void load_matrices_transposed(uint32_t (&out)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address)
+               : "memory");
+}
+
+// An 8x8 matrix of 16-bit elements, lane 4 g + t holding row g, columns {2t, 2t+1}, transposed.
+__device__ __forceinline__ uint32_t transpose(uint32_t x) {
+  uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+// Bytes of shared memory, at an address that is a multiple of as many.
 __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
@@ -71,6 +93,18 @@ __device__ __forceinline__ uint2 load_shared8(uint32_t address) {
 __device__ __forceinline__ uint32_t load_shared4(uint32_t address) {
   uint32_t v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ float2 load_shared_floats(uint32_t address) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ float load_shared_float(uint32_t address) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
   return v;
 }
 
