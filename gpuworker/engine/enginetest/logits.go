@@ -132,6 +132,22 @@ func families() map[string]family {
 	return out
 }
 
+// drift gathers errors of logprobs.
+type drift struct {
+	squares, worst float64
+	n              int
+}
+
+func (d *drift) add(t *testing.T, got float32, want float64) {
+	t.Helper()
+	e := math.Abs(float64(got) - want)
+	require.False(t, math.IsNaN(e), "a logprob is not a number")
+	d.squares, d.worst, d.n = d.squares+e*e, math.Max(d.worst, e), d.n+1
+}
+
+// found is what there is so far.
+func (d *drift) found() tolerance { return tolerance{math.Sqrt(d.squares / float64(d.n)), d.worst} }
+
 // errorOf compares the raw logprobs of every position with the reference.
 func errorOf(t *testing.T, dev engine.Device, name string, class engine.KernelClass, chunk int, within tolerance) tolerance {
 	t.Helper()
@@ -147,19 +163,14 @@ func errorOf(t *testing.T, dev engine.Device, name string, class engine.KernelCl
 	out, err := Play(m, cfg, Request{Prompt: tokens, Params: p, Score: true, Chunk: chunk, Class: class})
 	require.NoError(t, err)
 	require.Len(t, out[0].Scores, len(tokens)-1)
-	sum, n, worst := 0.0, 0, 0.0
-	add := func(got float32, want float64) {
-		e := math.Abs(float64(got) - want)
-		require.False(t, math.IsNaN(e), "a logprob is not a number")
-		sum, n, worst = sum+e*e, n+1, math.Max(worst, e)
-	}
+	var errors drift
 	for i, row := range out[0].Scores {
 		logprobs := want[i]
-		add(row.Logprob, logprobs[tokens[i+1]])
+		errors.add(t, row.Logprob, logprobs[tokens[i+1]])
 		require.Len(t, row.Candidates, 16)
 		least := math.Inf(1)
 		for _, c := range row.Candidates {
-			add(c.Logprob, logprobs[c.Token])
+			errors.add(t, c.Logprob, logprobs[c.Token])
 			least = math.Min(least, logprobs[c.Token])
 		}
 		better := 0
@@ -170,7 +181,7 @@ func errorOf(t *testing.T, dev engine.Device, name string, class engine.KernelCl
 		}
 		require.Less(t, better, 16, "position %d: the candidates are the best", i)
 	}
-	return tolerance{math.Sqrt(sum / float64(n)), worst}
+	return errors.found()
 }
 
 func testLogits(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {

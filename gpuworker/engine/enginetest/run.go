@@ -61,6 +61,7 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 		{"sampling", opts.Numeric, testSampling},
 		{"sameness", true, testSameness},
 		{"far keys", true, testFar},
+		{"far logits", opts.Numeric, testFarLogits},
 		{"golden", opts.Numeric, testGolden},
 	} {
 		if part.applies {

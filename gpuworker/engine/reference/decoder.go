@@ -43,6 +43,21 @@ func (d *Decoder) NewSequence() *Sequence {
 	return &Sequence{d: d, keys: make([][][]float64, d.desc.Layers), values: make([][][]float64, d.desc.Layers)}
 }
 
+// Behind begins a sequence whose first n positions have the keys and values that `of` gives for each: a sequence and a position of it,
+// whose rotation they keep.
+func (d *Decoder) Behind(n int, of func(position int) (*Sequence, int)) *Sequence {
+	s := d.NewSequence()
+	for i := range n {
+		from, at := of(i)
+		for layer := range s.keys {
+			s.keys[layer] = append(s.keys[layer], from.keys[layer][at])
+			s.values[layer] = append(s.values[layer], from.values[layer][at])
+		}
+	}
+	s.length = n
+	return s
+}
+
 // Append runs tokens at the next positions and returns the logits of each: (tokens, vocab).
 func (s *Sequence) Append(tokens []int32) [][]float64 {
 	d, n := &s.d.desc, len(tokens)

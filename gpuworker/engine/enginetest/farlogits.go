@@ -1,0 +1,119 @@
+package enginetest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/reference"
+)
+
+// Two sequences of farPeriod tokens are computed. The keys of a third, up to a number that does not fit 16 bits, are those of the
+// first over and over, and behind it those of the second: so an engine that loses a bit of a position, or what lies beyond some
+// number of keys, reads others. Blocks may be in a table as often as one likes.
+const (
+	farPeriod = 1024
+	farRows   = 24 // computed behind them
+)
+
+var farLogprobs kept[int, [][]float64]
+
+// farBelow are how many keys lie before the rows: they cross 65 536, and 131 072.
+func farBelow() []int { return []int{1<<16 - 16, 1<<17 - 16} }
+
+func farModel() (engine.ModelDesc, *reference.Weights) {
+	desc := engine.ModelDesc{
+		Layers: 1, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 64, Vocab: 120, Context: 1<<17 + 64, RopeDims: 32,
+		RopeBase: 1e6, RopeScale: 1, NormEps: 1e-5,
+		AttnScale: 1, // a row looks at few keys, so that it matters which they are
+	}
+	return desc, Random(desc, all(engine.F32), 88)
+}
+
+// testFarLogits: rows behind more keys than 16 bits count have the reference's logprobs, by either kind of kernels.
+func testFarLogits(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
+	desc, weights := farModel()
+	within := family{weights, engine.F32, tolerance{2e-5, 1e-4}}.on(opts) // 65 536 weights add up
+	first, second, rows := numbers(88, farPeriod, desc.Vocab), numbers(89, farPeriod, desc.Vocab), numbers(90, farRows+1, desc.Vocab)
+	const size, period = 16, farPeriod / 16
+	cfg := Sizes()
+	cfg.BlockSize, cfg.KVBlocks, cfg.KVType, cfg.MaxBatchedTokens = size, 1<<17/size+4, engine.F32, farPeriod
+
+	for _, n := range farBelow() {
+		want, err := farLogprobs.get(n, func() ([][]float64, error) {
+			d, err := reference.NewDecoder(weights)
+			if err != nil {
+				return nil, err
+			}
+			a, b := d.NewSequence(), d.NewSequence()
+			a.Append(first)
+			b.Append(second)
+			out := d.Behind(n, func(p int) (*reference.Sequence, int) {
+				if p < 1<<16 {
+					return a, p % farPeriod
+				}
+				return b, p % farPeriod
+			}).Append(rows[:farRows])
+			for i := range out {
+				out[i] = reference.LogSoftmax(out[i])
+			}
+			return out, nil
+		})
+		require.NoError(t, err)
+		for _, class := range []engine.KernelClass{engine.Prefill, engine.Decode} {
+			t.Run(fmt.Sprintf("behind %d keys, class %d", n, class), func(t *testing.T) {
+				g := &rig{t: t, desc: desc, cfg: cfg}
+				g.model = Load(t, open(t, opener), weights)
+				g.r = NewRunner(t, g.model, cfg)
+				for i, prompt := range [][]int32{first, second} {
+					l := &line{slot: int32(i), prompt: farPeriod, params: Plain(1, 0), blocks: blocksFrom(int32(i)*period, period)}
+					step := ops(l.set(nil))
+					l.feed(step, 0, prompt...)
+					g.do(step)
+				}
+				l := &line{slot: 2, params: Plain(1, 0)}
+				if class == engine.Prefill {
+					l.prompt = n + farRows
+				}
+				history := make([]int32, 0, n)
+				for len(history) < n {
+					base, from := int32(0), first
+					if len(history) >= 1<<16 {
+						base, from = period, second
+					}
+					l.blocks = append(l.blocks, base+int32(len(history)%farPeriod/size))
+					history = append(history, from[len(history)%farPeriod:][:size]...)
+				}
+				l.blocks = append(l.blocks, blocksFrom(2*period, (farRows+size-1)/size)...)
+
+				var got []engine.RowResult
+				step := ops(l.set(history))
+				for at := 0; at < farRows; {
+					count := 1
+					if class == engine.Prefill {
+						count = farRows
+					}
+					index := l.feed(step, n+at, rows[at:at+count]...)
+					for i := range count {
+						step.Scores = append(step.Scores, engine.ScoreRow{TokenIndex: index + int32(i), Target: rows[at+i+1], TopN: 16})
+					}
+					got = append(got, g.do(step).Scores...)
+					step, at = &engine.Step{}, at+count
+				}
+				require.Len(t, got, farRows)
+				var errors drift
+				for i, row := range got {
+					errors.add(t, row.Logprob, want[i][rows[i+1]])
+					for _, c := range row.Candidates {
+						errors.add(t, c.Logprob, want[i][c.Token])
+					}
+				}
+				t.Logf("errors %.2g, at most %.2g", errors.found().rms, errors.found().max)
+				require.LessOrEqual(t, errors.found().rms, within.rms, "the root of the mean square of all errors")
+				require.LessOrEqual(t, errors.found().max, within.max, "the largest error")
+			})
+		}
+	}
+}
