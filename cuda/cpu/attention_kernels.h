@@ -45,8 +45,8 @@ void kv_store(const float* key, const float* value, const KvLayout& l, int32_t b
 }
 
 // Scores of R rows against the 2 W keys at k0 and k1 (W each, `stride` bytes from dim to dim), into out rows of
-// attention_chunk floats, second vector behind the first. The dims of ask0 and ask1, as far
-// apart, are asked for in passing.
+// attention_chunk floats, second vector behind the first. As many lines from ask0 and ask1 on, as far apart, are asked for
+// in passing.
 template <class Stored, int R>
 MR_INLINE void score_rows(const float* const* q, int32_t dims, const uint8_t* k0, const uint8_t* k1, int64_t stride,
                           float scale, const uint8_t* ask0, const uint8_t* ask1, float* out) {
@@ -87,11 +87,11 @@ MR_INLINE void score_rows(const float* const* q, int32_t dims, const uint8_t* k0
   }
 }
 
-// acc[r][0 .. N*W) += sum over `tokens` tokens of p[r][token] * value vector; value rows are `stride` bytes apart. The rows
-// of ask are asked for in passing.
+// acc[r][0 .. N*W) += sum over `tokens` tokens of p[r][token] * value vector; value rows are `stride` bytes apart. As many
+// rows from ask on are asked for in passing.
 template <class Stored, int R, int N>
-MR_INLINE void weigh_rows(const float* p, int32_t tokens, const uint8_t* v, int64_t stride, const uint8_t* ask, float* acc,
-                          int64_t acc_stride) {
+MR_INLINE void weigh_rows(const float* p, int32_t tokens, const uint8_t* v, int64_t stride, const uint8_t* ask,
+                          float* acc, int64_t acc_stride) {
   constexpr int64_t vector = W * static_cast<int64_t>(sizeof(typename Stored::Element));
   VF sum[R][N];
 #pragma GCC unroll 8
@@ -113,8 +113,8 @@ MR_INLINE void weigh_rows(const float* p, int32_t tokens, const uint8_t* v, int6
     for (int i = 0; i < N; ++i) store(acc + r * acc_stride + i * W, sum[r][i]);
 }
 
-// Keys and values lie in blocks of a few kilobytes, and a processor's own prefetching does not follow from one to the next. So each is
-// asked for while those before it are read: a chunk's keys, its values, and the keys behind them.
+// Keys and values lie in blocks of a few kilobytes, and a processor's own prefetching does not follow from one to the next.
+// So each is asked for while those before it are read: a chunk's keys, its values, and the keys behind them.
 template <class Stored>
 struct Attention {
   const AttentionArgs& a;
@@ -127,24 +127,30 @@ struct Attention {
 
   int64_t at(int32_t token) const { return a.blocks[token / l.block_size] * l.block_stride() + head; }
   const uint8_t* key(int32_t token) const { return a.keys + at(token) + token % l.block_size * element; }
-  const uint8_t* value(int32_t token) const { return a.values + at(token) + token % l.block_size * l.padded_dim * element; }
-  int32_t keys() const { return a.visible[a.rows - 1]; }  // that any row sees
+  const uint8_t* value(int32_t token) const {
+    return a.values + at(token) + token % l.block_size * l.padded_dim * element;
+  }
+  int32_t longest() const { return a.visible[a.rows - 1]; }
 
-  // What is read `token` tokens into the keys behind the chunk at position base: those of the next chunk, or else of the next head.
+  // What a thread most likely reads behind the chunk at position base, `token` tokens into it: keys of the next chunk, or
+  // from the first on those of the next head. Of the last head it is nothing new.
   const uint8_t* behind(int32_t base, int32_t token) const {
-    if (base + attention_chunk < keys()) return key(least(base + attention_chunk + token, keys() - 1));
-    return key(least(token, keys() - 1)) + (a.kv_head + 1 < l.kv_heads ? l.head_stride() : 0);
+    if (base + attention_chunk < longest()) return key(least(base + attention_chunk + token, longest() - 1));
+    return key(least(token, longest() - 1)) + (a.kv_head + 1 < l.kv_heads ? l.head_stride() : 0);
   }
 
   template <int R>
   __attribute__((noinline)) void scores(const float* const* q, int32_t base, int32_t count, float* out) const {
     const int64_t stride = l.block_size * element;
     const auto second = [&](int32_t first) { return first + W < count ? first + W : first; };
+    // The values' first two blocks, or every line of the first one where those are `stride` bytes apart.
+    const uint8_t* const v0 = value(base);
+    const uint8_t* const v1 = stride > 64 ? v0 + 64 : count > l.block_size ? value(base + l.block_size) : v0;
     for (int32_t t = 0; t < count; t += 2 * W) {
       const int32_t next = t + 2 * W;
-      const uint8_t* const ask0 = next < count ? key(base + next) : value(base);
-      const uint8_t* const ask1 = next < count ? key(base + second(next)) : value(base + least(l.block_size, count - 1));
-      score_rows<Stored, R>(q, l.head_dim, key(base + t), key(base + second(t)), stride, a.scale, ask0, ask1, out + t);
+      const bool more = next < count;
+      score_rows<Stored, R>(q, l.head_dim, key(base + t), key(base + second(t)), stride, a.scale,
+                            more ? key(base + next) : v0, more ? key(base + second(next)) : v1, out + t);
     }
   }
 
@@ -239,7 +245,7 @@ struct Attention {
     const ChunkRecord all(records, a.rows, l.padded_dim);
     const ChunkRecord one(records + attention_record(a.rows, l.padded_dim), a.rows, l.padded_dim);
     int32_t begin = 0;
-    for (int32_t base = 0; base < keys(); base += attention_chunk) {
+    for (int32_t base = 0; base < longest(); base += attention_chunk) {
       while (a.visible[begin] <= base) ++begin;
       chunk(base, begin, base == 0 ? all : one);
       if (base != 0) merge_chunk(all, one, begin, a.rows, l.padded_dim);

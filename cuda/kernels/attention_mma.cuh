@@ -1,5 +1,5 @@
-// attention_mma: what both attention kernels are made of besides instructions: rows of the cache in shared memory, and the softmax of
-// scores in fragments.
+// attention_mma: what both attention kernels are made of besides instructions: rows of the cache in shared memory, and the
+// softmax of scores in fragments.
 //
 // Fragments, with lane = 4 g + t: A (16 x 16) holds rows g and g + 8, columns {2t, 2t+1} and {2t+8, 2t+9}; B (16 x 8)
 // holds column g, rows as A's columns; C (16 x 8) holds rows g and g + 8, columns {2t, 2t+1}. A row of C depends on the

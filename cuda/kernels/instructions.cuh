@@ -1,5 +1,5 @@
-// instructions: what products and attention ask of the machine, by name: copies into shared memory, matrices out of it, matrix
-// products, barriers and clusters.
+// instructions: what products, attention and searches ask of the machine, by name: copies into shared memory, matrices out
+// of it, matrix products, barriers and clusters.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -96,6 +96,7 @@ __device__ __forceinline__ uint32_t load_shared4(uint32_t address) {
   return v;
 }
 
+// Two floats, at an address that is a multiple of 8; and one.
 __device__ __forceinline__ float2 load_shared_floats(uint32_t address) {
   float2 v;
   asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");

@@ -62,7 +62,9 @@ type Segment struct {
 	Class          KernelClass
 	FirstPosition  int32   // at most the slot's length; a longer history is dropped first
 	Tokens         []int32 // ids; PreviousSample only as the single token of a Decode segment
-	Blocks         []int32 // block table covering positions 0 .. FirstPosition+len(Tokens)-1
+	// Blocks is the block table covering positions 0 .. FirstPosition+len(Tokens)-1. A block may stand in it several times, and in
+	// those of others, as long as no step writes a token to it.
+	Blocks []int32
 }
 
 // SampleRow samples one token for a slot from the logits of one token of the step. Several rows may name one token, and several

@@ -249,7 +249,8 @@ typedef struct mr_runner_cost {
 
 enum { MR_CLASS_PREFILL = 0, MR_CLASS_DECODE = 1 };
 
-/* A run of consecutive positions of one slot. Tokens of all segments lie one after another in mr_step.tokens. */
+/* A run of consecutive positions of one slot. Tokens of all segments lie one after another in mr_step.tokens. A block may stand
+   in a table several times, and in those of other slots, as long as no step writes a token to it. */
 typedef struct mr_segment {
   int32_t slot;
   uint32_t slot_generation; /* as given by the slot's last SLOT_SET */

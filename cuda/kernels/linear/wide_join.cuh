@@ -8,6 +8,7 @@
 
 #include "kernels/instructions.cuh"
 #include "kernels/linear/prefill.h"
+#include "kernels/linear/targets.cuh"
 #include "kernels/linear/wgmma.cuh"
 #include "kernels/linear/wide.h"
 
@@ -83,9 +84,9 @@ struct WideJoin {
 
   __device__ __forceinline__ void end_rows(int32_t item) const {
     const int32_t tile = item / p.token_tiles, token0 = item % p.token_tiles * tokens + lane % 4 * 2;
-    const int32_t i = (p.count > 1 && tile >= p.targets[1].first_tile) + (p.count > 2 && tile >= p.targets[2].first_tile);
-    const DecodeTarget& target = p.targets[i];
-    const int32_t row0 = ((tile - target.first_tile) * kWidePanels + rank * 2) * kPanelRows + lane / 4;
+    int32_t within;
+    const DecodeTarget& target = target_of(p, tile, within);
+    const int32_t row0 = (within * kWidePanels + rank * 2) * kPanelRows + lane / 4;
     // Fragments of the two panels, in turn to the eight warps. What is added to is read ahead of the sums.
     constexpr int32_t all = 2 * Layout::eights, most = (all + 7) / 8;
     float before[most][4];

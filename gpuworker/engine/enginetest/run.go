@@ -25,7 +25,8 @@ type Options struct {
 	// Types says which types of keys and values an engine keeps with which types of activations (0 = the engine's own). Every
 	// other pair that a configuration may hold is refused by name.
 	Types func(kv, act engine.Type) bool
-	// Slow engines score fewer texts for perplexity, and get shorter prompts at width 4096 and behind many keys.
+	// Slow engines score fewer texts for perplexity, and get shorter prompts at width 4096 and where sameness behind many keys is
+	// judged.
 	Slow bool
 }
 

@@ -146,7 +146,7 @@ func TestTheConsoleListensWhileALongAnswerComes(t *testing.T) {
 	p.click("#go")
 	p.until(`document.querySelectorAll("#answer span").length > 6000`)
 	p.click("#stop")
-	p.until(`document.getElementById("said").textContent.includes("tokens, ")`)
+	p.until(`document.getElementById("said").textContent.includes("tokens, stopped")`)
 	require.True(t, value[bool](p, `document.querySelectorAll("#answer span").length === Number.parseInt(document.getElementById("said").textContent)`),
 		"what came is all there")
 }

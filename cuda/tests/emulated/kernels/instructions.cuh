@@ -1,4 +1,4 @@
-// mma: matrix units and shared memory of one block at a time, on the host.
+// instructions: matrix units and shared memory of one block at a time, on the host.
 #pragma once
 
 #include <cuda_bf16.h>

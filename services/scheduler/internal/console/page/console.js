@@ -476,15 +476,15 @@ function pieces({text = "", tokenIds = [], details = []}) {
 }
 
 // pen writes nodes into an element, which stays scrolled to its end. Each time the browser lays all of the element out anew, so what
-// is written waits for four times as long as the last layout took, and at most a fifth of the page's time goes into them.
+// is written waits for four times as long as the last layout took, and layouts have at most a fifth of the page's time.
 function pen(into) {
   const waiting = new DocumentFragment();
   let due = 0, timer;
   const flush = () => {
     const begun = performance.now();
+    timer = undefined;
     into.append(waiting);
     into.scrollTop = into.scrollHeight; // lays out
-    timer = undefined;
     due = performance.now() + 4 * (performance.now() - begun);
   };
   return {
