@@ -134,7 +134,7 @@ func testFarLogits(t *testing.T, opener func(*testing.T) engine.Device, opts Opt
 						errors.add(t, c.Logprob, want[i][c.Token])
 					}
 				}
-require.LessOrEqual(t, errors.found().rms, within.rms, "the root of the mean square of all errors")
+				require.LessOrEqual(t, errors.found().rms, within.rms, "the root of the mean square of all errors")
 				require.LessOrEqual(t, errors.found().max, within.max, "the largest error")
 			})
 		}
