@@ -1,39 +1,14 @@
 // Rates of the weight products with two threads, each beside the roof measured right before it.
 // Usage: bench_linear [in out [path [types [tokens,...]]]], types and tokens separated by commas; tokens 0 = decode only.
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
-
-#include <algorithm>
-#include <functional>
-#include <thread>
-#include <vector>
 
 #include "../linear.h"
 #include "../measure.h"
+#include "bench.h"
 
 using namespace mr::cpu;
 
 namespace {
-
-constexpr int thread_count = 2;
-
-double now(clockid_t clock) {
-  timespec t;
-  clock_gettime(clock, &t);
-  return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
-}
-
-// Seconds until every thread has run work(thread).
-double timed(const std::function<void(int)>& work) {
-  const double start = now(CLOCK_MONOTONIC);
-  std::thread other(work, 1);
-  work(0);
-  other.join();
-  return now(CLOCK_MONOTONIC) - start;
-}
 
 // Processor seconds a thread, the longer of the two: what work bound by arithmetic takes on a machine that others share.
 double processor_time(const std::function<void(int)>& work) {
@@ -44,21 +19,6 @@ double processor_time(const std::function<void(int)>& work) {
     s[i] = now(CLOCK_THREAD_CPUTIME_ID) - start;
   });
   return std::max(s[0], s[1]);
-}
-
-uint8_t* huge(uint64_t bytes) {
-  constexpr uint64_t page = 2 << 20;
-  bytes = (bytes + page - 1) / page * page + page;
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) { perror("mmap"); exit(1); }
-  uint8_t* at = reinterpret_cast<uint8_t*>((reinterpret_cast<uint64_t>(p) + page - 1) / page * page);
-  madvise(at, bytes - page, MADV_HUGEPAGE);
-  return at;
-}
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
 }
 
 float sinks[thread_count * 16];
