@@ -131,6 +131,7 @@ struct Sequences {
     common.q = device(noise_act(slot.size() * kHidden));
     common.out = device<uint16_t>(slot.size() * kHidden);
     common.q_stride = common.out_stride = kHidden;
+    common.out_act = layout.act;
     memory = {keys, values, const_cast<int32_t*>(common.rows.slot), const_cast<int32_t*>(common.rows.position),
               const_cast<int32_t*>(common.rows.table), const_cast<int32_t*>(common.rows.block_ids), const_cast<void*>(common.q), common.out};
   }

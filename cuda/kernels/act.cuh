@@ -30,6 +30,16 @@ struct ActOps<__nv_bfloat16> {
   }
 };
 
+// Element i of an array of either type.
+__device__ __forceinline__ void store_act(Act act, void* to, int64_t i, float x) {
+  if (act == Act::kF16) static_cast<__half*>(to)[i] = ActOps<__half>::from(x);
+  else static_cast<__nv_bfloat16*>(to)[i] = ActOps<__nv_bfloat16>::from(x);
+}
+// Elements i, which is even, and i + 1.
+__device__ __forceinline__ void store_acts(Act act, void* to, int64_t i, float x, float y) {
+  static_cast<uint32_t*>(to)[i / 2] = act == Act::kF16 ? ActOps<__half>::pack(x, y) : ActOps<__nv_bfloat16>::pack(x, y);
+}
+
 // An element as f32, whatever its type.
 __device__ __forceinline__ float load_f32(const float* p) { return *p; }
 template <class T>

@@ -30,8 +30,9 @@ struct AttentionArgs {
   float scale;               // scores are multiplied by it; > 0
   const void* q;             // (rows, heads * padded_dim) of the activation type, zeros from head_dim on in each head
   int64_t q_stride;          // elements from row to row, a multiple of 8
-  void* out;                 // (rows, heads * head_dim); zeros for padding rows
+  void* out;                 // (rows, heads * head_dim) of out_act; zeros for padding rows
   int64_t out_stride;        // elements from row to row, even
+  Act out_act;               // of out
   const void *keys, *values; // block 0 of the layer
 };
 

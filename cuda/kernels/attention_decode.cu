@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
   for (int32_t r = blockIdx.x; r < a.count; r += gridDim.x)
     if (first[r + 1] == first[r])
       for (int32_t i = threadIdx.x; i < width; i += kThreads)
-        static_cast<T*>(a.common.out)[r * a.common.out_stride + i] = ActOps<T>::from(0.0f);
+        store_act(a.common.out_act, a.common.out, r * a.common.out_stride + i, 0.0f);
   if (static_cast<int32_t>(blockIdx.x) >= plan.items) return;
 
   loader.keys(keys, scales, warp, lane);
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
 #pragma unroll 1
     for (int e = threadIdx.x; e < item.heads * kDim; e += kThreads) {
       const float x = sums[e / kDim * kMergedRow<kDim> + e % kDim];
-      if (units == 1) finish<T, kDim>(plan, item, e, x, totals[e / kDim].y);
+      if (units == 1) finish<kDim>(plan, item, e, x, totals[e / kDim].y);
       else __stcg(p.out + at * kDim + e, x);
     }
     if (units > 1) {
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
         if (last) *done = 0;
       }
       __syncthreads();
-      if (last) merge_units<T, kDim>(plan, item, units);
+      if (last) merge_units<kDim>(plan, item, units);
     }
     if (index + static_cast<int32_t>(gridDim.x) < plan.items) {
       item = Item(plan, index + gridDim.x);

@@ -16,16 +16,15 @@ __device__ __forceinline__ int32_t count_done(int32_t* done) {
 }
 
 // The output of element e of an item: what was merged, divided by the sum of weights.
-template <class T, int kDim>
+template <int kDim>
 __device__ __forceinline__ void finish(const Plan& plan, const Item& item, int e, float x, float sum) {
   const AttentionArgs& a = plan.p.args.common;
   const int32_t dim = a.layout.head_dim, d = e % kDim;
-  T* const out = static_cast<T*>(a.out) + item.row * a.out_stride;
-  if (d < dim) out[static_cast<int64_t>(item.head0 + e / kDim) * dim + d] = ActOps<T>::from(x / sum);
+  if (d < dim) store_act(a.out_act, a.out, item.row * a.out_stride + static_cast<int64_t>(item.head0 + e / kDim) * dim + d, x / sum);
 }
 
 // Merges all units of an item's row in order: chunks of a group, then the groups.
-template <class T, int kDim>
+template <int kDim>
 __device__ __forceinline__ void merge_units(const Plan& plan, const Item& item, int32_t units) {
   const int32_t all_heads = plan.p.args.common.heads, group_units = kChunksAGroup / plan.span;
   const int64_t first_unit = plan.first[item.row];
@@ -70,7 +69,7 @@ __device__ __forceinline__ void merge_units(const Plan& plan, const Item& item, 
         x = merge_values(x, y, shares);
       }
     }
-    finish<T, kDim>(plan, item, e, x, total.sum);
+    finish<kDim>(plan, item, e, x, total.sum);
   }
 }
 

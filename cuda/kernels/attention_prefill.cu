@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
 }
 
 // Merges the pieces of a row of a split tile; a thread owns one quad of one head.
-template <class T, int kDim>
+template <int kDim>
 __global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __grid_constant__ Params p) {
   constexpr int kQuads = kDim / 4;
   const AttentionArgs& c = p.args.common;
@@ -227,10 +227,10 @@ __global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __grid_const
       }
     }
   }
-  T* const to = output_of<T>(c, m.row, head);
+  const int64_t to = output_at(c, m.row, head);
   const int32_t d = quad_dim(quad);
-  store_pair(to, d, c.layout.head_dim, x.x / total.sum, x.y / total.sum);
-  store_pair(to, d + 8, c.layout.head_dim, x.z / total.sum, x.w / total.sum);
+  store_pair(c, to, d, x.x / total.sum, x.y / total.sum);
+  store_pair(c, to, d + 8, x.z / total.sum, x.w / total.sum);
 }
 
 template <class T, int kDim, int kBlocks, int kAhead, bool kF8>
@@ -245,7 +245,7 @@ cudaError_t run(const Params& p, const Stream& on) {
   if (error != cudaSuccess || p.args.merge_count == 0) return error;
   const int64_t quads = static_cast<int64_t>(c.heads) * (kDim / 4);
   const dim3 merges(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((quads + kMergeThreads - 1) / kMergeThreads));
-  return launch(on, merges, dim3(kMergeThreads), 0, merge_pieces<T, kDim>, p);
+  return launch(on, merges, dim3(kMergeThreads), 0, merge_pieces<kDim>, p);
 }
 
 // With as many rows a block as it may have memory for, while there is a block for each processor; else with as many tiles

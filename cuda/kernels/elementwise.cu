@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads) swiglu(SwigluArgs a) {
   float gate[n], up[n];
   load_many<n>(static_cast<const X*>(a.gate) + row * a.in_stride + column, gate);
   load_many<n>(static_cast<const X*>(a.up) + row * a.in_stride + column, up);
-  for (int i = 0; i < n; ++i) gate[i] = silu_f32(gate[i]) * up[i];
+  for (int i = 0; i < n; ++i) gate[i] = silu_f32(gate[i]) * up[i] * a.scale;
   store_many<n>(static_cast<T*>(a.out) + row * a.out_stride + column, gate);
 }
 

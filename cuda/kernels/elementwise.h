@@ -21,7 +21,7 @@ struct AddResidualArgs {
 };
 cudaError_t launch_add_residual(const AddResidualArgs& args, const Stream& on);
 
-// out[r, i] = silu(gate[r, i]) * up[r, i], computed in f32. gate, up: f32 or the activation type; out: activation type.
+// out[r, i] = silu(gate[r, i]) * up[r, i] * scale, computed in f32. gate, up: f32 or the activation type; out: activation type.
 struct SwigluArgs {
   const void* gate;     // (rows, dim), row stride in_stride
   const void* up;       // likewise
@@ -30,6 +30,7 @@ struct SwigluArgs {
   void* out;            // (rows, dim), row stride out_stride
   int32_t rows, dim;
   int64_t in_stride, out_stride;  // elements
+  float scale = 1;
 };
 cudaError_t launch_swiglu(const SwigluArgs& args, const Stream& on);
 

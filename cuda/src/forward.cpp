@@ -25,7 +25,7 @@ void* act_row(void* base, int64_t row, int64_t stride) {
 }  // namespace
 
 Forward::Forward(std::shared_ptr<const Model> model, const mr_runner_config& config, const Sizes& sizes)
-    : model_(std::move(model)), desc_(model_->desc()), config_(config), sizes_(sizes),
+    : model_(std::move(model)), desc_(model_->desc()), config_(config), sizes_(sizes), activations_(activations_of(*model_, config)),
       kv_(model_->device()->ledger.allocate(cpu::pool_bytes(config, sizes.kv_block_bytes), MR_PURPOSE_KV)),
       memory_(model_->device()->ledger.allocate(Workspace(*model_, config, sizes, nullptr).bytes, MR_PURPOSE_WORKSPACE)),
       space_(*model_, config, sizes, memory_.data()),
@@ -104,7 +104,7 @@ void Forward::norm(const float* weight, const Span& span, const Stream& on) {
   args.x = space_.x + span.first * sizes_.hidden_stride;
   args.weight = weight;
   args.out = act_row(space_.norm, span.first, sizes_.hidden_stride);
-  args.act = sizes_.act;
+  args.act = activations_.act;
   args.rows = span.count;
   args.dim = desc_.hidden;
   args.x_stride = args.out_stride = sizes_.hidden_stride;
@@ -128,14 +128,24 @@ ProductArgs Forward::product_args(const Span& span, const void* x, int64_t x_str
   args.kind = span.kind;
   args.x = act_row(const_cast<void*>(x), span.first, x_stride);
   args.x_stride = x_stride;
-  args.act = sizes_.act;
+  args.act = activations_.act;
   args.tokens = span.count;
+  if (end == ProductEnd::kSwiGLU) args.pair_scale = activations_.ffn_scale;
   return args;
 }
 
 void Forward::product(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
                       const ProductTarget* targets, const Stream& on) {
   if (span.count > 0) CUDA_CHECK(launch_product(product_args(span, x, x_stride, end, count, targets), on));
+}
+
+// What SwiGLU gave, into the residual stream.
+void Forward::down_product(const Span& span, const Layer& l, const Stream& on) {
+  if (span.count == 0) return;
+  const ProductTarget down{l.down, nullptr, space_.x, sizes_.hidden_stride};
+  ProductArgs args = product_args(span, space_.ffn, sizes_.ffn_stride, ProductEnd::kAddF32, 1, &down);
+  args.x_scale = activations_.ffn_scale;
+  CUDA_CHECK(launch_product(args, on));
 }
 
 // One row is normed by the product's own blocks, where they can.
@@ -186,10 +196,9 @@ void Forward::layer(const StepShape& shape, int32_t index, const Stream& on) {
   const ProductTarget o{l.o, l.o_bias, space_.x, sizes_.hidden_stride};
   for (const Span& span : spans) product(span, space_.attention, sizes_.attention_stride, ProductEnd::kAddF32, 1, &o, on);
 
-  const ProductTarget down{l.down, nullptr, space_.x, sizes_.hidden_stride};
   for (const Span& span : spans) {
     feed_forward(span, l, on);
-    product(span, space_.ffn, sizes_.ffn_stride, ProductEnd::kAddF32, 1, &down, on);
+    down_product(span, l, on);
   }
 }
 
@@ -200,6 +209,7 @@ void Forward::attend(const StepShape& shape, int32_t index, const Stream& on) {
   args.scale = cpu::attn_scale(desc_);
   args.q_stride = sizes_.q_stride;
   args.out_stride = sizes_.attention_stride;
+  args.out_act = activations_.act;
   args.keys = kv_.data() + 2 * static_cast<uint64_t>(index) * plane_;
   args.values = static_cast<const uint8_t*>(args.keys) + plane_;
   for (int32_t first = 0, part = 0; first < shape.decode_rows; first += sizes_.decode_rows, ++part) {
@@ -252,18 +262,19 @@ void Forward::feed_forward(const Span& span, const Layer& l, const Stream& on) {
     args.kind = span.kind;
     args.x = act_row(space_.norm, span.first + done, sizes_.hidden_stride);
     args.x_stride = sizes_.hidden_stride;
-    args.act = sizes_.act;
+    args.act = activations_.act;
     args.tokens = count;
     CUDA_CHECK(launch_product(args, on));
     SwigluArgs swiglu{};
     swiglu.gate = space_.gate;
     swiglu.up = space_.up;
     swiglu.in_is_f32 = true;
-    swiglu.act = sizes_.act;
+    swiglu.act = activations_.act;
     swiglu.out = act_row(space_.ffn, span.first + done, sizes_.ffn_stride);
     swiglu.rows = count;
     swiglu.dim = desc_.ffn;
     swiglu.in_stride = swiglu.out_stride = sizes_.ffn_stride;
+    swiglu.scale = 1 / activations_.ffn_scale;
     CUDA_CHECK(launch_swiglu(swiglu, on));
   }
 }
@@ -277,7 +288,7 @@ void Forward::heads(const StepShape& shape, const Stream& on) {
     norm.weight = model_->output_norm();
     norm.gather = reinterpret_cast<const int32_t*>(space_.input + shape.gather) + first;
     norm.out = space_.norm;
-    norm.act = sizes_.act;
+    norm.act = activations_.act;
     norm.rows = count;
     norm.dim = desc_.hidden;
     norm.x_stride = norm.out_stride = sizes_.hidden_stride;

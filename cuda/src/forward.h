@@ -9,6 +9,7 @@
 #include "kernels/launch.h"
 #include "kernels/linear/product.h"
 #include "millrace/engine.h"
+#include "src/activations.h"
 #include "src/model.h"
 #include "src/step_input.h"
 #include "src/workspace.h"
@@ -50,6 +51,7 @@ class Forward {
   void layer(const StepShape& shape, int32_t index, const Stream& on);
   void attend(const StepShape& shape, int32_t index, const Stream& on);
   void feed_forward(const Span& span, const Layer& l, const Stream& on);
+  void down_product(const Span& span, const Layer& l, const Stream& on);
   void norm(const float* weight, const Span& span, const Stream& on);
   // The product of rows [span.first, + count) of x with weights that end alike; out of each target is its row 0. Of the residual
   // stream, normed with `weight`, in the second.
@@ -66,6 +68,7 @@ class Forward {
   const mr_model_desc& desc_;
   const mr_runner_config config_;
   const Sizes sizes_;
+  const Activations activations_;
   const Memory kv_;
   const Memory memory_;
   const Workspace space_;

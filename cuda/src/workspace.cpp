@@ -34,22 +34,19 @@ class Pieces {
   uint64_t used_ = 0;
 };
 
-// What activations are kept as: of a 16-bit cache's own type, beside an 8-bit one of either.
-Act act_of(const mr_runner_config& config) {
+// What queries, keys and values are multiplied as: a 16-bit cache's own type; beside an 8-bit one bf16 unless f16 is asked for.
+Act attention_act(const mr_runner_config& config) {
   if (config.kv_type == MR_KV_F8) return config.act_type == MR_KV_F16 ? Act::kF16 : Act::kBF16;
   if (config.kv_type != MR_KV_F16 && config.kv_type != MR_KV_BF16)
     fail(MR_UNIMPLEMENTED, "runner configuration: kv_type is %d (f32): this engine keeps keys and values as f16 (1), bf16 (30) or "
          "f8 (256)", config.kv_type);
-  if (config.act_type != 0 && config.act_type != config.kv_type)
-    fail(MR_UNIMPLEMENTED, "runner configuration: act_type is %d and kv_type %d: this engine keeps activations as what keys and "
-         "values are kept as, unless those are f8 (256)", config.act_type, config.kv_type);
   return config.kv_type == MR_KV_F16 ? Act::kF16 : Act::kBF16;
 }
 
 }  // namespace
 
-Sizes::Sizes(const mr_model_desc& d, const mr_runner_config& c) : act(act_of(c)) {
-  kv = KvLayout{act, c.block_size, d.kv_heads, d.head_dim, pad_head_dim(d.head_dim),
+Sizes::Sizes(const mr_model_desc& d, const mr_runner_config& c) {
+  kv = KvLayout{attention_act(c), c.block_size, d.kv_heads, d.head_dim, pad_head_dim(d.head_dim),
                 c.kv_type == MR_KV_F8 ? Kv::kF8 : Kv::kAct};
   q_width = int64_t{d.heads} * d.head_dim;
   const int64_t kv_width = int64_t{d.kv_heads} * d.head_dim;

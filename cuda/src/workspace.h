@@ -19,7 +19,6 @@ constexpr int64_t kRowAlign = 64;        // elements: activation rows are padded
 
 // Sizes that follow from a model and a configuration.
 struct Sizes {
-  Act act;
   KvLayout kv;
   int64_t hidden_stride, q_width, q_stride, attention_stride, qkv_stride, ffn_stride, vocab_stride;  // elements
   int32_t tokens;         // rows of one step, at most
@@ -43,9 +42,9 @@ struct Sizes {
 // f32 unless stated; T = tokens, L = logit_rows.
 struct Workspace {
   float* x;        // (T, hidden_stride) residual stream
-  void* norm;      // (T, hidden_stride) act; of the head: (L, hidden_stride)
+  void* norm;      // (T, hidden_stride) act (activations.h); of the head: (L, hidden_stride)
   float* qkv;      // (T, qkv_stride): Q, K, V behind one another
-  void* q;         // (T, q_stride) act: heads of padded_dim
+  void* q;         // (T, q_stride) of the cache's act: heads of padded_dim
   void* attention; // (T, attention_stride) act: heads of head_dim
   void* ffn;       // (T, ffn_stride) act
   float *gate, *up;  // (min(T, kGateRows), ffn_stride) each

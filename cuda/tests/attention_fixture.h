@@ -70,6 +70,7 @@ inline std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& 
   common.q_stride = q_stride;
   common.out = out.data();
   common.out_stride = out_stride;
+  common.out_act = cache.layout.act;
   common.keys = cache.keys.data();
   common.values = cache.values.data();
   if (tiles.empty()) {

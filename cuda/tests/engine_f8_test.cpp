@@ -54,7 +54,7 @@ TEST(F8Cache, StandsBesideActivationsOfEitherType) {
     mr_runner_config config = config_of(MR_KV_F8);
     config.act_type = act_type;
     const Sizes sizes(model->desc(), config);
-    EXPECT_EQ(sizes.act, act_type == MR_KV_F16 ? Act::kF16 : Act::kBF16) << act_type;
+    EXPECT_EQ(sizes.kv.act, act_type == MR_KV_F16 ? Act::kF16 : Act::kBF16) << act_type;
     EXPECT_EQ(sizes.kv.kv, Kv::kF8);
     const std::vector<float> eight = scores_of(model, config);
     for (size_t i = 0; i < sixteen.size(); ++i) EXPECT_NEAR(eight[i], sixteen[i], 0.25) << act_type << " token " << i + 1;

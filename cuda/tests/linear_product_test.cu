@@ -4,6 +4,15 @@
 namespace mr::cuda {
 namespace {
 
+uint16_t bits_of(Act act, float value) {
+  const __half f16 = __float2half(value);
+  const __nv_bfloat16 bf16 = __float2bfloat16(value);
+  uint16_t bits;
+  if (act == Act::kF16) std::memcpy(&bits, &f16, 2);
+  else std::memcpy(&bits, &bf16, 2);
+  return bits;
+}
+
 double value_of(Act act, uint16_t bits) {
   if (act == Act::kF16) return reference::half_value(reinterpret_cast<const uint8_t*>(&bits));
   const uint32_t wide = static_cast<uint32_t>(bits) << 16;
@@ -246,6 +255,63 @@ TEST_P(Product, JoinsGateAndUp) {
               << rows << " rows, row " << r << " token " << t << " of " << tokens;
         }
       }
+    }
+  }
+}
+
+// What f16 cannot hold lies divided by a power of two: sums come out as if it did not, bit by bit.
+TEST_P(Product, TakesAPowerOfTwoOffItsInputs) {
+  const auto [type, act, kind] = GetParam();
+  const int64_t rows = 104, cols = 512;
+  std::mt19937 random(10);
+  const Packed gate(type, rows, cols, ordinary_file(type, rows, cols, random)), up(type, rows, cols, ordinary_file(type, rows, cols, random));
+  for (const int32_t tokens : {1, 6, 20, 70, 150}) {
+    const Inputs in = random_inputs(act, tokens, cols, cols, random);
+    std::vector<uint16_t> large = in.bits;
+    for (uint16_t& bits : large) bits = bits_of(act, 64 * static_cast<float>(value_of(act, bits)));
+    Guarded x(in.bits), large_x(large);
+    for (const ProductEnd end : {ProductEnd::kStoreF32, ProductEnd::kSwiGLU}) {
+      const size_t bytes = static_cast<size_t>(rows * tokens) * (end == ProductEnd::kStoreF32 ? 4 : 2);
+      const auto result = [&](const Guarded& from, float scale) {
+        Guarded out(bytes);
+        ProductArgs a = args_for(gate.weight, from, cols, tokens, out.data());
+        a.end = end;
+        if (end == ProductEnd::kSwiGLU) {
+          a.targets[1].weight = up.weight;
+          a.count = 2;
+        }
+        a.x_scale = scale;
+        EXPECT_EQ(launch_product(a, Stream{}), cudaSuccess);
+        return out.read<uint16_t>();
+      };
+      ASSERT_EQ(result(x, 64), result(large_x, 1)) << tokens << " tokens, end " << static_cast<int32_t>(end);
+      ASSERT_NE(result(x, 64), result(x, 1));
+    }
+  }
+}
+
+TEST_P(Product, DividesGateTimesUpByAPowerOfTwo) {
+  const auto [type, act, kind] = GetParam();
+  const int64_t rows = 104, cols = 512;
+  std::mt19937 random(11);
+  const Packed gate(type, rows, cols, ordinary_file(type, rows, cols, random)), up(type, rows, cols, ordinary_file(type, rows, cols, random));
+  for (const int32_t tokens : {1, 6, 20, 70, 150}) {
+    Guarded x(random_inputs(act, tokens, cols, cols, random).bits);
+    const auto result = [&](float scale) {
+      Guarded out(static_cast<size_t>(rows * tokens) * 2);
+      ProductArgs a = args_for(gate.weight, x, cols, tokens, out.data());
+      a.end = ProductEnd::kSwiGLU;
+      a.targets[1].weight = up.weight;
+      a.count = 2;
+      a.pair_scale = scale;
+      EXPECT_EQ(launch_product(a, Stream{}), cudaSuccess);
+      return out.read<uint16_t>();
+    };
+    const std::vector<uint16_t> whole = result(1), part = result(64);
+    for (size_t i = 0; i < whole.size(); ++i) {
+      const double y = value_of(act, whole[i]);
+      if (std::isinf(y) || std::fabs(y) < 0x1p-8) continue;  // f16 begins to lose bits below once it is divided
+      ASSERT_EQ(64 * value_of(act, part[i]), y) << tokens << " tokens, element " << i;
     }
   }
 }

@@ -230,8 +230,8 @@ typedef struct mr_runner_config {
   int32_t kv_type;           /* MR_KV_* */
   /* Since 1.3. */
   int32_t act_type;          /* what activations are kept as between kernels: MR_KV_F16 or MR_KV_BF16; 0 = the engine's own for
-                                the kv_type (CPU: f32; GPU: the kv_type itself, bf16 for MR_KV_F8). UNIMPLEMENTED: a pair that
-                                the engine has no kernels for */
+                                the model and the kv_type (CPU: f32; GPU: f16 beside MR_KV_F16, and where no matrix is BF16 or
+                                F32; else bf16). UNIMPLEMENTED: a pair that the engine has no kernels for */
   int32_t host_blocks;       /* blocks of host memory, ids 0 .. host_blocks-1, for MR_PRE_BLOCK_OUT and _IN; >= 0. Their memory is
                                 taken, some blocks at a time, when they are first written */
 } mr_runner_config;

@@ -33,6 +33,7 @@ struct DecodeParams {
   int32_t items, item_stride;    // tiles * token_tiles; tile = item / token_tiles
   ProductEnd end;
   ProductNorm norm;
+  float x_scale, pair_share;  // sums are multiplied by it; what a pair gives is
 };
 
 constexpr int32_t kMostNormed = 4096;  // columns

@@ -96,7 +96,7 @@ struct DecodeTile {
     const int64_t at = (token0 + column) * target.out_stride + row;
     // What is added to is asked for ahead of the sum.
     const float before = p.end == ProductEnd::kAddF32 ? static_cast<const float*>(target.out)[at] : 0;
-    float y = sum(column * S::join_stride + local);
+    float y = sum(column * S::join_stride + local) * p.x_scale;
     if (target.bias != nullptr) y += target.bias[row];
     switch (p.end) {
       case ProductEnd::kStoreF32: static_cast<float*>(target.out)[at] = y; break;
@@ -107,9 +107,11 @@ struct DecodeTile {
   }
 
   __device__ __forceinline__ void end_pair(int32_t row, int32_t token, float gate, float up) const {
+    gate *= p.x_scale;
+    up *= p.x_scale;
     if (p.targets[0].bias != nullptr) gate += p.targets[0].bias[row];
     if (p.targets[1].bias != nullptr) up += p.targets[1].bias[row];
-    static_cast<A*>(p.targets[0].out)[token * p.targets[0].out_stride + row] = A(gate / (1.0f + expf(-gate)) * up);
+    static_cast<A*>(p.targets[0].out)[token * p.targets[0].out_stride + row] = A(gate / (1.0f + expf(-gate)) * up * p.pair_share);
   }
 };
 

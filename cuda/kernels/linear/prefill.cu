@@ -70,6 +70,8 @@ PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t las
   p.groups = (p.units + format.units - 1) / format.units;
   p.panel_bytes = int64_t{p.groups} * format.group_bytes();
   p.end = args.end;
+  p.x_scale = args.x_scale;
+  p.pair_share = 1 / args.pair_scale;
   const int32_t panels_a_tile = p.pair ? panels_of_tile / 2 : panels_of_tile;
   for (int32_t i = first; i < last; ++i) {
     const ProductTarget& t = args.targets[i];

@@ -21,6 +21,7 @@ struct PrefillParams {
   int32_t token_tiles;
   int32_t items, item_stride;    // row pairs by tiles of tokens
   ProductEnd end;
+  float x_scale, pair_share;     // sums are multiplied by it; what a pair gives is
 };
 
 struct PrefillKernel {

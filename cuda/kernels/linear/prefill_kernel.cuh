@@ -332,7 +332,7 @@ struct PrefillBlock {
       for (int32_t n = 0; n < 8; ++n) {
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) {
-          y[n][i] = sums[(n0 + n) * 4 + i] + bias[i / 2];
+          y[n][i] = sums[(n0 + n) * 4 + i] * p.x_scale + bias[i / 2];
           const int32_t at = token + (n0 + n) * 8 + i % 2;
           if constexpr (kind == ProductEnd::kAddF32) {
             if (has[i / 2] && at < p.tokens) y[n][i] += static_cast<const float*>(target.out)[at * target.out_stride + row + i / 2 * 8];
@@ -381,10 +381,12 @@ struct PrefillBlock {
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) {
           const float own = sums[(kept + n0 + n) * 4 + i];
-          const float y0 = (gate ? own : other[i]) + bias[0][i / 2], y1 = (gate ? other[i] : own) + bias[1][i / 2];
+          const float y0 = (gate ? own : other[i]) * p.x_scale + bias[0][i / 2];
+          const float y1 = (gate ? other[i] : own) * p.x_scale + bias[1][i / 2];
           const int32_t at = token + (kept + n0 + n) * 8 + i % 2;
           if (row + i / 2 * 8 < target.rows && at < p.tokens) {
-            static_cast<A*>(target.out)[at * target.out_stride + row + i / 2 * 8] = A(silu(y0) * y1);
+            static_cast<A*>(target.out)[at * target.out_stride + row + i / 2 * 8] =
+                A(silu(y0) * y1 * p.pair_share);
           }
         }
       }

@@ -129,6 +129,8 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
   p.token_tiles = (args.tokens + kernel.tokens - 1) / kernel.tokens;
   p.end = args.end;
   p.norm = args.norm;
+  p.x_scale = args.x_scale;
+  p.pair_share = 1 / args.pair_scale;
   if (tiles * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
   p.items = static_cast<int32_t>(tiles) * p.token_tiles;
   p.item_stride = std::min(p.items, prepared_kernel.tiles_at_once);

@@ -25,7 +25,7 @@ enum class ProductEnd : int32_t {
   kStoreF32 = 0,  // out = y + bias, f32
   kStoreAct = 1,  // out = y + bias in the activation type
   kAddF32 = 2,    // out += y + bias, f32: the residual stream
-  kSwiGLU = 3     // out = silu(y0 + bias0) * (y1 + bias1) in the activation type, of the weight pair 0 (gate) and 1 (up)
+  kSwiGLU = 3     // out = silu(y0 + bias0) * (y1 + bias1) / pair_scale in the activation type, of the pair 0 (gate) and 1 (up)
 };
 
 // Where one weight's product goes.
@@ -55,6 +55,9 @@ struct ProductArgs {
   Act act = Act::kF16;
   int32_t tokens = 0;
   ProductNorm norm;  // only where product_norms
+  // Powers of two, by which an activation that f16 cannot hold is kept smaller than it is, exactly: x lies divided by x_scale,
+  // so that sums are multiplied by it; out of a kSwiGLU pair is written divided by pair_scale.
+  float x_scale = 1, pair_scale = 1;
 };
 
 // Whether gate and up can be the pair of a kSwiGLU product; otherwise store both and multiply with a kernel of its own.

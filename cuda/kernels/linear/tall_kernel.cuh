@@ -283,7 +283,7 @@ struct TallBlock {
       for (int32_t j = 0; j < together; ++j) {
 #pragma unroll
         for (int32_t r = 0; r < 2; ++r) {
-          float sum = joined(c + j * workers, rows.local + r * 32);
+          float sum = joined(c + j * workers, rows.local + r * 32) * p.x_scale;
           if (target.bias != nullptr) sum += bias[r];
           y[j][r] = kind == ProductEnd::kAddF32 ? y[j][r] + sum : sum;
         }
@@ -314,8 +314,8 @@ struct TallBlock {
     }
 #pragma unroll
     for (int32_t j = 0; j < together; ++j) {
-      gate[j] = joined(c + j * workers, local);
-      up[j] = joined(c + j * workers, local + 64);
+      gate[j] = joined(c + j * workers, local) * p.x_scale;
+      up[j] = joined(c + j * workers, local + 64) * p.x_scale;
     }
     if (!has) return;
 #pragma unroll
@@ -324,7 +324,8 @@ struct TallBlock {
       if (column >= columns) continue;
       if (target.bias != nullptr) gate[j] += bias[0];
       if (p.targets[1].bias != nullptr) up[j] += bias[1];
-      static_cast<A*>(target.out)[(token0 + column) * target.out_stride + row] = A(gate[j] / (1.0f + expf(-gate[j])) * up[j]);
+      static_cast<A*>(target.out)[(token0 + column) * target.out_stride + row] =
+          A(gate[j] / (1.0f + expf(-gate[j])) * up[j] * p.pair_share);
     }
   }
 };

@@ -115,6 +115,7 @@ struct WideJoin {
       for (int32_t i = 0; i < 4; ++i) {
         const int32_t r = row + i / 2 * 8, t = token + i % 2;
         if (r >= target.rows || t >= p.tokens) continue;
+        y[i] *= p.x_scale;
         if (target.bias != nullptr) y[i] += target.bias[r];
         const int64_t at = t * target.out_stride + r;
         switch (p.end) {
@@ -144,9 +145,12 @@ struct WideJoin {
     for (int32_t i = 0; i < 4; ++i) {
       const int32_t r = row + i / 2 * 8, t = token + i % 2;
       if (r >= target.rows || t >= p.tokens) continue;
+      gate[i] *= p.x_scale;
+      up[i] *= p.x_scale;
       if (target.bias != nullptr) gate[i] += target.bias[r];
       if (p.targets[1].bias != nullptr) up[i] += p.targets[1].bias[r];
-      static_cast<A*>(target.out)[t * target.out_stride + r] = A(gate[i] / (1.0f + expf(-gate[i])) * up[i]);
+      static_cast<A*>(target.out)[t * target.out_stride + r] =
+          A(gate[i] / (1.0f + expf(-gate[i])) * up[i] * p.pair_share);
     }
   }
 };

@@ -119,6 +119,13 @@ func families() map[string]family {
 			return rules.WeightTypes()[int(r)*5%len(rules.WeightTypes())]
 		}, 13), engine.F32, int8s},
 	}
+	for i, weights := range []engine.Type{engine.F16, engine.Q8_0, engine.Q4_K} {
+		within := int8s
+		if weights == engine.F16 {
+			within = exact
+		}
+		out[fmt.Sprintf("of large activations, in type %d", weights)] = family{largeActivations(wide(nil), weights, 50+uint64(i)), engine.F32, within}
+	}
 	for _, weights := range rules.WeightTypes() {
 		within := int8s
 		if _, ok := quantBytes[weights]; ok {

@@ -19,6 +19,26 @@ func generator(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x6d6
 // Random makes a model of a shape with random weights. typeOf gives the type of a matrix; vectors are F32. Weights are
 // scaled by 1/sqrt(in), so that activations keep their size through the layers.
 func Random(desc engine.ModelDesc, typeOf func(engine.Role) engine.Type, seed uint64) *reference.Weights {
+	return randomOf(desc, typeOf, func(engine.Role) float64 { return 1 }, seed)
+}
+
+// largeActivations makes a model whose products of gate and up reach a million, which f16 cannot hold, as some of real models
+// do not fit it either.
+func largeActivations(desc engine.ModelDesc, weights engine.Type, seed uint64) *reference.Weights {
+	return randomOf(desc, all(weights), func(role engine.Role) float64 {
+		switch role {
+		case engine.RoleGate:
+			return 200
+		case engine.RoleUp:
+			return 500
+		default:
+			return 1
+		}
+	}, seed)
+}
+
+// randomOf is Random with weights `gainOf` times as large.
+func randomOf(desc engine.ModelDesc, typeOf func(engine.Role) engine.Type, gainOf func(engine.Role) float64, seed uint64) *reference.Weights {
 	rng := generator(seed)
 	w := &reference.Weights{Desc: desc}
 	for _, want := range rules.Tensors(desc) {
@@ -27,7 +47,7 @@ func Random(desc engine.ModelDesc, typeOf func(engine.Role) engine.Type, seed ui
 			t.Bytes = randomVector(rng, want.Role, int(want.Dims[0]))
 		} else {
 			t.Type = typeOf(want.Role)
-			gain := 1.0
+			gain := gainOf(want.Role)
 			if want.Role == engine.RoleEmbedding && desc.TiedHead {
 				gain = 2 // as a head: logits that are worth comparing
 			}

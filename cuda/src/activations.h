@@ -1,0 +1,19 @@
+// activations: what the matrix products of a runner read.
+#pragma once
+
+#include "kernels/types.h"
+#include "millrace/engine.h"
+#include "src/model.h"
+
+namespace mr::cuda {
+
+struct Activations {
+  Act act;
+  float ffn_scale;  // the outputs of SwiGLU lie divided by this power of two
+};
+
+// As the configuration says; where it leaves the choice, f16 if no product meets a weight that f16 cannot hold as exactly as
+// bf16 does, else bf16. The model is sealed.
+Activations activations_of(const Model& model, const mr_runner_config& config);
+
+}  // namespace mr::cuda
