@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/linear/product.h"
+#include "kernels/linear/terms.h"
 
 namespace {
 
@@ -160,7 +161,7 @@ bool has(const std::vector<std::string>& list, const char* name) {
 }
 
 // Seconds of one product, its launches over copies of the weights in turn.
-double time_product(const Matrix& m, int32_t type, Act act, ProductClass kind, int32_t tokens, const void* x, void* out,
+double time_product(const Matrix& m, int32_t type, Act act, ProductClass kind, int32_t tokens, const void* x, void* terms, void* out,
                     const DeviceBytes& weights, size_t copies, size_t copy_bytes, cudaStream_t stream) {
   const int launches = static_cast<int>(std::max<size_t>(copies, tokens > 256 ? 4 : 16));
   const auto once = [&](int i) {
@@ -181,6 +182,7 @@ double time_product(const Matrix& m, int32_t type, Act act, ProductClass kind, i
     a.x_stride = m.cols;
     a.act = act;
     a.tokens = tokens;
+    a.terms = terms;
     CHECK(launch_product(a, Stream{stream, true}));
   };
   return time_captured(stream, launches, once);
@@ -190,10 +192,10 @@ double time_product(const Matrix& m, int32_t type, Act act, ProductClass kind, i
 
 int main(int argc, char** argv) {
   std::vector<std::string> types = {"bf16", "q8_0", "q4_k"}, models = {"8B", "1B"}, tokens = {"1", "8", "64", "128"};
-  std::vector<std::string> prefill = {"512", "4096"}, acts;
+  std::vector<std::string> prefill = {"512", "4096"}, acts, matrices;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
-    auto& list = flag == "--types" ? types : flag == "--models" ? models : flag == "--tokens" ? tokens : flag == "--act" ? acts : prefill;
+    auto& list = flag == "--types" ? types : flag == "--models" ? models : flag == "--tokens" ? tokens : flag == "--act" ? acts : flag == "--matrices" ? matrices : prefill;
     list = split(argv[i + 1]);
   }
   cudaStream_t stream;
@@ -217,6 +219,7 @@ int main(int argc, char** argv) {
       }
       std::vector<double> step(runs.size()), step_bytes(runs.size());
       for (const Matrix& m : model.matrices) {
+        if (!matrices.empty() && !has(matrices, m.name)) continue;
         size_t bytes = 0;
         double flops = 0;
         for (int32_t t = 0; t < m.count; ++t) {
@@ -230,7 +233,8 @@ int main(int argc, char** argv) {
           if (kind == ProductClass::kPrefill && m.head) continue;
           const DeviceBytes x(static_cast<size_t>(n) * static_cast<size_t>(m.cols) * 2);
           const DeviceBytes out(static_cast<size_t>(n) * static_cast<size_t>(m.rows[0] + m.rows[1] + m.rows[2]) * 4 + 4096);
-          const double seconds = time_product(m, type.type, act, kind, n, x.data, out.data, weights, copies, bytes, stream);
+          const DeviceBytes terms(static_cast<size_t>(term_bytes(n, m.cols)));
+          const double seconds = time_product(m, type.type, act, kind, n, x.data, terms.data, out.data, weights, copies, bytes, stream);
           step[r] += seconds * m.layers;
           step_bytes[r] += static_cast<double>(bytes) * m.layers;
           std::printf("%-5s %-7s %-8s %6d%c %10.2f %9.0f %6.1f%% %9.1f\n", model.name, type.name, m.name, n,

@@ -131,6 +131,7 @@ ProductArgs Forward::product_args(const Span& span, const void* x, int64_t x_str
   args.act = activations_.act;
   args.tokens = span.count;
   if (end == ProductEnd::kSwiGLU) args.pair_scale = activations_.ffn_scale;
+  if (span.count <= kMaxDecodeRows) args.terms = space_.terms;
   return args;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention.h"
+#include "kernels/linear/terms.h"
 #include "kernels/sampler.h"
 #include "src/error.h"
 #include "src/step_input.h"
@@ -81,6 +82,8 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   q = pieces.act(t * s.q_stride);
   attention = pieces.act(t * s.attention_stride);
   ffn = pieces.act(t * s.ffn_stride);
+  const int64_t widest = std::max({s.hidden_stride, s.attention_stride, s.ffn_stride});
+  terms = pieces.bytes(static_cast<uint64_t>(term_bytes(std::max(s.decode_rows, s.logit_rows), widest)));
   gate = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.ffn_stride);
   up = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.ffn_stride);
   turns = pieces.take<float>(t * std::max(d.rope_dims, 1));

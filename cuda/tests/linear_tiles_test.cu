@@ -1,5 +1,6 @@
 // Kernels that a product's size chooses give the bits that a token gets alone, also where a block takes several tiles.
 #include "kernels/linear/tall.h"
+#include "kernels/linear/terms.h"
 #include "kernels/linear/wide.h"
 #include "tests/linear_fixture.h"
 
@@ -46,6 +47,7 @@ class Tiles : public testing::TestWithParam<int32_t> {
     args_.tokens = tokens;
     x_ = std::make_unique<Guarded>(random_inputs(act, tokens, cols, args_.x_stride, random_).bits);
     args_.x = x_->data();
+    terms_ = std::make_unique<Guarded>(static_cast<size_t>(term_bytes(tokens, cols)));
   }
 
   // What `launch` makes of all tokens, `piece` of them at a time.
@@ -56,6 +58,7 @@ class Tiles : public testing::TestWithParam<int32_t> {
       ProductArgs a = args_;
       a.tokens = std::min(piece, args_.tokens - first);
       a.x = static_cast<const uint16_t*>(args_.x) + first * args_.x_stride;
+      a.terms = terms_->data();
       uint8_t* at = out.data() + first * width_ * element_;
       for (int32_t i = 0; i < a.count; ++i) {
         a.targets[i].out = a.end == ProductEnd::kSwiGLU && i == 1 ? nullptr : at;
@@ -70,10 +73,10 @@ class Tiles : public testing::TestWithParam<int32_t> {
     return outputs(piece, [](const ProductArgs& a) { return launch_product(a, Stream{}); });
   }
 
-  // Random tokens of the weights' own type, through launch_tall.
+  // Random tokens, of float weights' own type and else f16, through launch_tall.
   void expect_tall_as_alone(int32_t tokens) {
     SCOPED_TRACE(testing::Message() << args_.targets[0].weight.rows << " rows, " << tokens << " tokens");
-    give(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+    give(GetParam() == kBF16 ? Act::kBF16 : Act::kF16, tokens);
     int device = 0;
     ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
     bool here = true;
@@ -89,7 +92,7 @@ class Tiles : public testing::TestWithParam<int32_t> {
   // Likewise through launch_product, which takes one tile of 64 rows by 128 tokens a cluster on devices of 132 SMs.
   void expect_single_as_alone(int32_t tokens) {
     SCOPED_TRACE(testing::Message() << args_.targets[0].weight.rows << " rows, " << tokens << " tokens");
-    give(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+    give(GetParam() == kBF16 ? Act::kBF16 : Act::kF16, tokens);
     int device = 0, sms = 0;
     ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
     ASSERT_EQ(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), cudaSuccess);
@@ -104,7 +107,7 @@ class Tiles : public testing::TestWithParam<int32_t> {
   std::mt19937 random_{11};
   std::vector<std::unique_ptr<Packed>> packed_;
   std::vector<std::unique_ptr<Guarded>> biases_;
-  std::unique_ptr<Guarded> x_;
+  std::unique_ptr<Guarded> x_, terms_;
   int64_t width_ = 0, element_ = 0;
 
  protected:
@@ -129,6 +132,25 @@ TEST_P(TallTiles, GiveTheSameBits) {
                           {{150, 150}, 2, 768, ProductEnd::kSwiGLU},
                           {{9000, 9000}, 2, 640, ProductEnd::kSwiGLU},
                           {{26000}, 1, 576, ProductEnd::kAddF32}};
+  for (const Shape& shape : shapes) {
+    make(shape);
+    for (const int32_t tokens : {1, 33, 64, 65, 128, 130, 300}) expect_tall_as_alone(tokens);
+  }
+}
+
+// Segments of no group, of one, and of several; the last groups' columns are padded where a unit is a group.
+using TallQuantTiles = Tiles;
+INSTANTIATE_TEST_SUITE_P(All, TallQuantTiles, testing::Values(kQ8_0, kQ4_0, kQ5_0, kIQ4_NL, kQ4_K, kQ5_K, kQ6_K), type_name);
+
+TEST_P(TallQuantTiles, GiveTheSameBits) {
+  const Shape shapes[] = {{{1}, 1, 256, ProductEnd::kStoreF32},
+                          {{176}, 1, 2304, ProductEnd::kAddF32},
+                          {{300, 17, 130}, 3, 1024, ProductEnd::kStoreF32},
+                          {{129, 64}, 2, 2048, ProductEnd::kStoreAct},
+                          {{150, 150}, 2, 768, ProductEnd::kSwiGLU},
+                          {{1, 1}, 2, 4096, ProductEnd::kSwiGLU},
+                          {{9000, 9000}, 2, 768, ProductEnd::kSwiGLU},
+                          {{26000}, 1, 2560, ProductEnd::kAddF32}};
   for (const Shape& shape : shapes) {
     make(shape);
     for (const int32_t tokens : {1, 33, 64, 65, 128, 130, 300}) expect_tall_as_alone(tokens);

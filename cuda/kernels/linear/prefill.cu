@@ -9,6 +9,7 @@
 
 #include "kernels/linear/cluster_launch.h"
 #include "kernels/linear/prefill_kernel.cuh"
+#include "kernels/linear/terms.h"
 #endif
 
 namespace mr::cuda {
@@ -44,6 +45,17 @@ cudaError_t map_tokens(const ProductArgs& args, int32_t rows_a_box, void* map) {
   const CUtensorMapDataType type = args.act == Act::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUresult result = encode_tensor_map(static_cast<CUtensorMap*>(map), type, 2, const_cast<void*>(args.x), size, stride, box, step,
                                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t map_terms(const void* terms, int32_t groups, int32_t tokens, int32_t rows_a_box, void* map) {
+  constexpr cuuint32_t kElements = kTermBytes / 2;
+  const cuuint64_t size[2] = {cuuint64_t{kElements} * static_cast<cuuint64_t>(groups), static_cast<cuuint64_t>(tokens)};
+  const cuuint64_t stride[1] = {cuuint64_t{kTermBytes} * static_cast<cuuint64_t>(groups)};
+  const cuuint32_t box[2] = {kElements, static_cast<cuuint32_t>(rows_a_box)}, step[2] = {1, 1};
+  const CUresult result = encode_tensor_map(static_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(terms),
+                                            size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_64B,
                                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }

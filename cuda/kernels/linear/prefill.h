@@ -42,6 +42,8 @@ PrefillKernel prefill_kernel(Act act, int32_t form);
 // panels: of a tile; a pair's tile has half as many of each.
 PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t last, int32_t panels);
 cudaError_t map_tokens(const ProductArgs& args, int32_t rows_a_box, void* map);
+// What terms.h says of `tokens` tokens, fetched by boxes of one group's terms and some tokens, with zeros beyond the last.
+cudaError_t map_terms(const void* terms, int32_t groups, int32_t tokens, int32_t rows_a_box, void* map);
 // The panels of a target whose groups are 2048 bytes, fetched by boxes of a group of four panels, with zeros beyond the last.
 cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* map);
 

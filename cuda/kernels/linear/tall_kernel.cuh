@@ -3,15 +3,13 @@
 // A cluster of two blocks takes tiles of 128 rows by `tokens` tokens, and each block four of the eight segments of the
 // columns, one after another. Its two warpgroups that multiply have 64 rows each, of a pair the gate's and the up's, and read
 // one ring that a warp fills: a stage is one unit of 64 inputs, the panels' weights and the tokens as swizzled rows of 128
-// bytes. The sum of a block's segments lies in its shared memory for the cluster, and each block joins and ends half of the
-// rows: by spare warps while the next tile is multiplied, the last tile by those that multiplied it.
+// bytes. tall_join.cuh adds the blocks' sums.
 #pragma once
 
 #include "kernels/launch.h"
 #include "kernels/linear/fragment.cuh"
 #include "kernels/linear/prefill_kernel.cuh"
-#include "kernels/linear/tall.h"
-#include "kernels/linear/targets.cuh"
+#include "kernels/linear/tall_join.cuh"
 
 namespace mr::cuda {
 
@@ -21,8 +19,7 @@ struct TallLayout {
   static constexpr int32_t panel = 2048;  // bytes of one unit: 16 rows of 64 two-byte weights
   static constexpr int32_t weights = panels * panel, rows = tokens * 128;
   static constexpr int32_t stage = weights + rows;
-  static constexpr int32_t join_stride = panels * kPanelRows + 4;  // floats; a token's column
-  static constexpr int32_t join = tokens * join_stride * 4;
+  static constexpr int32_t join = TallJoinLayout<tokens>::bytes;
   static constexpr int32_t barriers = 256;
   static constexpr int32_t stages_that_fit = (227 * 1024 - join - barriers) / stage;
   static constexpr int32_t stages = stages_that_fit > 8 ? 8 : stages_that_fit;
@@ -39,17 +36,17 @@ struct TallMaps {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <class A, int32_t tokens>
-struct TallBlock {
-  using Layout = TallLayout<tokens>;
-  using Sums = float[tokens / 2];
+constexpr int32_t kTallSpare = 3;  // warps behind the one that asks for data
 
-  const PrefillParams& p;
+template <class A, int32_t tokens>
+struct TallBlock : TallJoin<A, tokens, kTallCluster, kTallSpare> {
+  using Layout = TallLayout<tokens>;
+  using Join = TallJoin<A, tokens, kTallCluster, kTallSpare>;
+  using typename Join::Sums;
+  using Join::first_item, Join::lane, Join::p, Join::rank, Join::ready, Join::warp;
+
   const TallMaps& maps;
-  uint32_t ring, join, full, empty;  // shared memory addresses
-  uint32_t ready, free;              // of a tile's sums: all are there, all were read
-  float* joins;
-  int32_t rank, warp, lane;
+  uint32_t ring, full, empty;  // shared memory addresses
 
   struct Place {
     int32_t stage = 0;
@@ -63,7 +60,6 @@ struct TallBlock {
 
   // The first unit of this block's segment s, 0..4.
   __device__ __forceinline__ int32_t segment_begin(int32_t s) const { return p.groups * (rank * 4 + s) / 8; }
-  __device__ __forceinline__ int32_t first_item() const { return static_cast<int32_t>(blockIdx.x) / kTallCluster; }
 
   // Where the four panels of each warpgroup lie: the map of their weight, and the first of them.
   struct Panels {
@@ -162,8 +158,6 @@ struct TallBlock {
     }
   }
 
-  __device__ __forceinline__ bool last(int32_t item) const { return item + p.item_stride >= p.items; }
-
   __device__ __forceinline__ void consume() const {
     grid_wait();
     Place at;
@@ -175,157 +169,17 @@ struct TallBlock {
 #pragma unroll
         for (int32_t s = 0; s < 2; ++s)
           multiply(segments[s], at, segment_begin(pair * 2 + s + 1) - segment_begin(pair * 2 + s));
+#pragma unroll
+        for (int32_t i = 0; i < tokens / 2; ++i) segments[0][i] = segments[0][i] + segments[1][i];
         if (pair == 0) {
-          barrier_wait_cluster(free, phase ^ 1);
-          store<false>(segments);
+          this->await_free(phase);
+          this->template store<false>(segments[0]);
         } else {
-          store<true>(segments);
+          this->template store<true>(segments[0]);
         }
       }
-      signal(ready);
-      if (last(item)) finish<true>(item, phase);
-    }
-  }
-
-  // The spare warps: those behind the one that asks for data.
-  static constexpr int32_t spare = 3;
-  __device__ __forceinline__ void end_others() const {
-    grid_wait();
-    uint32_t phase = 0;
-    for (int32_t item = first_item(); item < p.items && !last(item); item += p.item_stride, phase ^= 1) {
-      finish<false>(item, phase);
-      signal(free);
-    }
-  }
-
-  // This warp is done with the sums, in the way that the barrier says, in every block of the cluster.
-  __device__ __forceinline__ void signal(uint32_t barrier) const {
-    __syncwarp();
-    if (lane < kTallCluster) barrier_publish_at(barrier, lane);
-  }
-
-  // The sum of a pair of segments, the second pair on top of the first's: column = token, then row.
-  template <bool second>
-  __device__ __forceinline__ void store(const Sums (&segments)[2]) const {
-    float* at = joins + lane % 4 * 2 * Layout::join_stride + warp * kPanelRows + lane / 4;
-#pragma unroll
-    for (int32_t n = 0; n < tokens / 8; ++n) {
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        float& sum = at[(n * 8 + i % 2) * Layout::join_stride + i / 2 * 8];
-        const float both = segments[0][n * 4 + i] + segments[1][n * 4 + i];
-        sum = second ? sum + both : both;
-      }
-    }
-  }
-
-  // Columns past the last are read as the last.
-  __device__ __forceinline__ float joined(int32_t column, int32_t row) const {
-    const uint32_t at = join + (min(column, tokens - 1) * Layout::join_stride + row) * 4;
-    return load_remote(at, 0) + load_remote(at, 1);
-  }
-
-  // This block's half of the tile's rows, by the warps that multiply or by the spare ones: each takes some columns.
-  template <bool multiplying>
-  __device__ __forceinline__ void finish(int32_t item, uint32_t phase) const {
-    constexpr int32_t workers = multiplying ? 8 : spare, together = multiplying ? tokens / 8 : 4;
-    const int32_t tile = item / p.token_tiles, token0 = item % p.token_tiles * tokens;
-    const int32_t columns = min(p.tokens - token0, tokens), worker = multiplying ? warp : warp - 9;
-    // Those that multiply ask first for what is added to; spare warps that have no column wait too, before they say so.
-    const bool waits = !multiplying || p.pair;
-    if (waits) barrier_wait_cluster(ready, phase);
-    if (p.pair) {
-#pragma unroll 1
-      for (int32_t c = worker; c < columns; c += workers * together) end_pair<workers, together>(tile, token0, c, columns);
-      return;
-    }
-    int32_t within;
-    const DecodeTarget& target = target_of(p, tile, within);
-    const Rows rows{target, within * (Layout::panels * kPanelRows) + rank * 64 + lane, rank * 64 + lane, token0, columns};
-    const uint32_t wait_for = waits ? 0 : 1 + phase;
-    switch (p.end) {
-      case ProductEnd::kStoreF32: return end_rows<ProductEnd::kStoreF32, workers, together>(rows, worker, wait_for);
-      case ProductEnd::kAddF32: return end_rows<ProductEnd::kAddF32, workers, together>(rows, worker, wait_for);
-      case ProductEnd::kStoreAct: return end_rows<ProductEnd::kStoreAct, workers, together>(rows, worker, wait_for);
-      case ProductEnd::kSwiGLU: return;
-    }
-  }
-
-  struct Rows {
-    const DecodeTarget& target;
-    int32_t row, local;  // of this lane, and 32 further on: in the weight, and in the tile
-    int32_t token0, columns;
-  };
-
-  // Columns worker, worker + workers, ..., `together` at a time. wait_for: 0, or 1 and the phase that the sums come with.
-  template <ProductEnd kind, int32_t workers, int32_t together>
-  __device__ __forceinline__ void end_rows(const Rows& rows, int32_t worker, uint32_t wait_for) const {
-    const DecodeTarget& target = rows.target;
-    const bool has[2] = {rows.row < target.rows, rows.row + 32 < target.rows};
-    float y[together][2], bias[2] = {0, 0};
-#pragma unroll
-    for (int32_t r = 0; r < 2; ++r) {
-      if (target.bias != nullptr && has[r]) bias[r] = target.bias[rows.row + r * 32];
-    }
-#pragma unroll 1
-    for (int32_t c = worker; c < rows.columns; c += workers * together) {
-      const int64_t first = (rows.token0 + c) * target.out_stride + rows.row, step = workers * target.out_stride;
-      if constexpr (kind == ProductEnd::kAddF32) {
-        const float* from = static_cast<const float*>(target.out) + first;
-#pragma unroll
-        for (int32_t j = 0; j < together; ++j) {
-#pragma unroll
-          for (int32_t r = 0; r < 2; ++r) y[j][r] = has[r] && c + j * workers < rows.columns ? from[j * step + r * 32] : 0;
-        }
-      }
-      if (wait_for != 0) barrier_wait_cluster(ready, wait_for - 1);
-#pragma unroll
-      for (int32_t j = 0; j < together; ++j) {
-#pragma unroll
-        for (int32_t r = 0; r < 2; ++r) {
-          float sum = joined(c + j * workers, rows.local + r * 32) * p.x_scale;
-          if (target.bias != nullptr) sum += bias[r];
-          y[j][r] = kind == ProductEnd::kAddF32 ? y[j][r] + sum : sum;
-        }
-      }
-#pragma unroll
-      for (int32_t j = 0; j < together; ++j) {
-#pragma unroll
-        for (int32_t r = 0; r < 2; ++r) {
-          if (!has[r] || c + j * workers >= rows.columns) continue;
-          const int64_t at = first + j * step + r * 32;
-          if constexpr (kind == ProductEnd::kStoreAct) static_cast<A*>(target.out)[at] = A(y[j][r]);
-          else static_cast<float*>(target.out)[at] = y[j][r];
-        }
-      }
-    }
-  }
-
-  // Likewise of a pair: the gate's rows, and with them the up's.
-  template <int32_t workers, int32_t together>
-  __device__ __forceinline__ void end_pair(int32_t tile, int32_t token0, int32_t c, int32_t columns) const {
-    const DecodeTarget& target = p.targets[0];
-    const int32_t local = rank * 32 + lane, row = tile * 64 + local;
-    const bool has = row < target.rows;
-    float gate[together], up[together], bias[2] = {0, 0};
-#pragma unroll
-    for (int32_t i = 0; i < 2; ++i) {
-      if (p.targets[i].bias != nullptr && has) bias[i] = p.targets[i].bias[row];
-    }
-#pragma unroll
-    for (int32_t j = 0; j < together; ++j) {
-      gate[j] = joined(c + j * workers, local) * p.x_scale;
-      up[j] = joined(c + j * workers, local + 64) * p.x_scale;
-    }
-    if (!has) return;
-#pragma unroll
-    for (int32_t j = 0; j < together; ++j) {
-      const int32_t column = c + j * workers;
-      if (column >= columns) continue;
-      if (target.bias != nullptr) gate[j] += bias[0];
-      if (p.targets[1].bias != nullptr) up[j] += bias[1];
-      static_cast<A*>(target.out)[(token0 + column) * target.out_stride + row] =
-          A(gate[j] / (1.0f + expf(-gate[j])) * up[j] * p.pair_share);
+      this->signal(ready);
+      if (this->last(item)) this->template finish<true>(item, phase);
     }
   }
 };
@@ -339,7 +193,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = TallLayout<tokens>;
   extern __shared__ __align__(1024) uint8_t tall_memory[];
-  TallBlock<A, tokens> block{p, maps};
+  TallBlock<A, tokens> block{{p}, maps};
   block.rank = static_cast<int32_t>(cluster_rank());
   block.warp = static_cast<int32_t>(threadIdx.x) / 32;
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
@@ -356,14 +210,18 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
       barrier_init(block.empty + s * 8, 8);
     }
     barrier_init(block.ready, 8 * kTallCluster);
-    barrier_init(block.free, TallBlock<A, tokens>::spare * kTallCluster);
+    barrier_init(block.free, kTallSpare * kTallCluster);
     barrier_init_fence();
   }
   cluster_sync();
   if (block.warp >= 8) {
     registers_down<72>();
-    if (block.warp == 8) block.produce();
-    else block.end_others();
+    if (block.warp == 8) {
+      block.produce();
+    } else {
+      grid_wait();
+      block.end_others();
+    }
   } else {
     registers_up<216>();
     block.consume();
