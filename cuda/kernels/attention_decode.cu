@@ -120,16 +120,17 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
         copies_wait<1>();  // all but the last group, which is of values
         __syncwarp();
         // Of several steps those that nobody sees are scored too, in the others' shadow, whatever lies there.
-#pragma unroll
-        for (int j = 0; j < kTogether; ++j) {
-          if (kTogether == 1 && !seen(j)) continue;
-          score_keys<T, kDim, kF8>(q, room.keys_of(j), lane, scores[j]);
+        if (kTogether > 1 || seen(0)) {
+          score_keys<T, kDim, kF8, kTogether>(q, room, lane, scores);
           if constexpr (kF8)
 #pragma unroll
-            for (int r = 0; r < 2; ++r) {
-              key_scale[j][r] = load_shared_float(room.scales_of(j) + (g + 8 * r) * 4) * WideF8<T>::kFactor;
-              value_scale[j][r] = load_shared_float(room.scales_of(j) + kScaleBytes + (g + 8 * r) * 4) * WideF8<T>::kFactor;
-            }
+            for (int j = 0; j < kTogether; ++j)
+#pragma unroll
+              for (int r = 0; r < 2; ++r) {
+                const uint32_t at = room.scales_of(j) + (g + 8 * r) * 4;
+                key_scale[j][r] = load_shared_float(at) * WideF8<T>::kFactor;
+                value_scale[j][r] = load_shared_float(at + kScaleBytes) * WideF8<T>::kFactor;
+              }
         }
         __syncwarp();
         loader.ask_keys(room, Ask::all);

@@ -106,8 +106,8 @@ __device__ __forceinline__ void merge_parts(const Plan& plan, const Item& item, 
   }
 }
 
-// What follows when an item that is not a whole row lies in the workspace. `totals` (kTileHeads) and `last` are shared; nobody
-// reads `totals` any more.
+// What follows when an item that is not a whole row is written to the workspace. `totals` (kTileHeads) and `last` are shared, and
+// written behind barriers.
 template <class T, int kDim, int kAhead>
 __device__ __forceinline__ void deliver(const Plan& plan, const Item& item, float2* totals, bool& last) {
   const Params& p = plan.p;

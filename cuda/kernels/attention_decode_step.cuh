@@ -1,4 +1,4 @@
-// attention_decode_step: the matrix products of one step of decode attention, 16 keys and values of one warp, with 8 query heads.
+// attention_decode_step: the matrix products of steps of decode attention, 16 keys and values of one warp each, with 8 query heads.
 //
 // Of 8 bits, elements are widened on their way from shared memory into fragments. Then the rows g and g + 8 of a fragment of
 // values are the neighbouring dims 2 g and 2 g + 1, which two elements of a transposed pair are.
@@ -33,18 +33,27 @@ __device__ __forceinline__ void load_keys(uint32_t (&a)[4], uint32_t keys, int k
   }
 }
 
-// scores (16 keys x 8 heads) for the 16 keys that begin at `keys` in shared memory.
-template <class T, int kDim, bool kF8>
-__device__ __forceinline__ void score_keys(const uint32_t (&q)[kDim / 16][2], uint32_t keys, int lane, float (&scores)[4]) {
-  float odd[4] = {0, 0, 0, 0};
-  for (int i = 0; i < 4; ++i) scores[i] = 0;
+// scores (16 keys x 8 heads) of kTogether steps in turns, each in two chains, so that products hide each other's latency.
+template <class T, int kDim, bool kF8, int kTogether>
+__device__ __forceinline__ void score_keys(const uint32_t (&q)[kDim / 16][2], const Room<kDim, kF8, kTogether>& room, int lane,
+                                           float (&scores)[kTogether][4]) {
+  float odd[kTogether][4];
 #pragma unroll
-  for (int k = 0; k < kDim / 16; ++k) {
-    uint32_t a[4];
-    load_keys<T, kDim, kF8>(a, keys, k, lane);
-    mma16816<T>(k % 2 == 0 ? scores : odd, a, q[k][0], q[k][1]);  // two chains: half the latency
-  }
-  for (int i = 0; i < 4; ++i) scores[i] += odd[i];
+  for (int j = 0; j < kTogether; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[j][i] = odd[j][i] = 0;
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      uint32_t a[4];
+      load_keys<T, kDim, kF8>(a, room.keys_of(j), k, lane);
+      mma16816<T>(k % 2 == 0 ? scores[j] : odd[j], a, q[k][0], q[k][1]);
+    }
+#pragma unroll
+  for (int j = 0; j < kTogether; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[j][i] += odd[j][i];
 }
 
 // out (kDim x 8 heads) += values^T (kDim x 16) * weights (16 keys x 8 heads).
