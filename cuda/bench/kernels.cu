@@ -164,7 +164,7 @@ void decode(int32_t rows, int32_t length, int32_t sm_count, Kv kv) {
   begin.plan = DecodePlan{scratch + 2 * rows, scratch + 3 * rows + 2, capacity};
   MUST(launch_begin(begin, Stream{}));
   const double us = time_of([&](int i, const Stream& on) {
-    return launch_decode_attention({s.layer(i), rows, begin.plan, workspace, sm_count}, on);
+    return launch_decode_attention({s.layer(i), rows, begin.plan, workspace, sm_count, rows}, on);
   });
   const double head = kv == Kv::kF8 ? kDim + 4 : 2 * kDim;
   line(kv == Kv::kF8 ? "decode attention, f8" : "decode attention", rows, length, us, 2.0 * rows * length * kKvHeads * head, 0);
@@ -286,7 +286,7 @@ int main() {
   MUST(cudaGetDeviceProperties(&properties, 0));
   std::printf("%s\n%-24s %7s %7s\n", properties.name, "kernel", "rows", "width");
   for (const int32_t rows : {1, 64, 4096}) rows_kernels(rows);
-  const std::vector<std::pair<int32_t, int32_t>> batches = {{1, 128}, {1, 512}, {1, 4096}, {1, 32768}, {8, 512}, {64, 128}, {64, 192}, {128, 192}, {64, 1024}, {256, 1024}};
+  const std::vector<std::pair<int32_t, int32_t>> batches = {{1, 128}, {1, 512}, {1, 4096}, {1, 32768}, {1, 131072}, {8, 512}, {64, 128}, {64, 192}, {128, 192}, {64, 1024}, {256, 1024}};
   for (const Kv kv : {Kv::kAct, Kv::kF8})
     for (const auto& [rows, length] : batches) decode(rows, length, properties.multiProcessorCount, kv);
   const std::vector<std::pair<int32_t, int32_t>> prompts = {{2000, 60},  {2000, 300}, {100000, 32}, {100000, 128}, {100000, 300},

@@ -44,6 +44,9 @@ struct DecodeAttentionArgs {
   DecodePlan plan;      // from launch_begin with decode_rows == count
   void* workspace;      // decode_attention_bytes(...) bytes, 256-byte aligned, zeroed once; free again after the kernel
   int32_t sm_count;
+  // Rows of the step, of both classes and padding too, 0 if not known. What the kernel just before this one writes of a row's
+  // sequence are then no more positions than these, up to the row's own: the keys below are asked for before the dependency wait.
+  int32_t step_rows = 0;
 };
 cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, const Stream& on);
 

@@ -1,26 +1,30 @@
 // Decode attention: every row for itself; the query heads of one kv head share the keys they read (GQA).
 //
-// Work      A unit is `span` chunks of kAttentionChunk keys of one row. Blocks walk over the items (unit, kv head, tile of
-//           up to 8 query heads); how many blocks there are decides nothing else.
+// Work      A unit is `span` chunks of kAttentionChunk keys of one row, for one kv head and a tile of up to 8 query heads. All
+//           units stand in one order, and blocks take equal shares of it; how many blocks there are decides nothing else.
 // Products  Keys are the 16 rows of a fragment and query heads its 8 columns: scores^T = keys * queries^T, and out^T +=
 //           values^T * weights^T, whose weights are transposed in registers.
 // Chunk     Warp w takes the keys [16 (w + kWarps s), +16) of the chunk, s ascending, and keeps its own softmax; the four
 //           warps are merged in ascending order.
-// Merge     Chunks of one group (kChunksAGroup) are merged in ascending order, then groups are. The last block to finish
-//           a unit of a row and kv head merges them all. Where a unit is a whole group the same merge runs in registers.
-// Memory    A warp has room of its own for 16 keys and 16 values. The next keys are asked for as soon as the scores are
-//           computed, the next values as soon as the last are weighed, also across the borders of chunks and items: loads
-//           never wait for a merge. Keys beyond the row's position come as zeros, so that what lies there has no influence.
-// 8 bits    Elements come as they are; each lane widens what it has asked for into the activation type, exactly, keys and
-//           then values in one room. A score is (product * key's scale) * the scores' scale; a weight times the value's scale
-//           is rounded to the activation type; sums are of weights without it.
-// Plan, positions, tables and block ids are written by kernels before the last one of the stream (see launch.h), so they
-// are read before the dependency wait. A padding row (slot -1) has no units; its output is zeroed.
+// Merge     Chunks of one group (kChunksAGroup) are merged in ascending order, then groups are. A block merges in registers what
+//           it has of a group from the group's first chunk on, and leaves the other parts to the last block of the group, as
+//           that leaves the groups to the last block of the row (attention_decode_merge.cuh).
+// Memory    A warp has room of its own for the keys and values of kTogether steps of 16. The next keys are asked for as soon as
+//           the scores are computed, the next values as soon as the last are weighed, also across the borders of chunks and
+//           items: loads never wait for a merge. Few rows take several steps at once in few large blocks, so that a chunk
+//           costs one latency; many rows take small blocks, which hide each other's. Keys beyond the row's position come as
+//           zeros, so that what lies there has no influence.
+// 8 bits    Elements come as they are and are widened into the activation type, exactly, on their way into fragments. A score is
+//           (product * key's scale) * the scores' scale; a weight times the value's scale is rounded to the activation type;
+//           sums are of weights without it.
+// Plan, positions, tables and block ids are written by kernels before the last one of the stream (see launch.h), so they are read
+// before the dependency wait, and so are the keys and values of the first round that this step does not write. A padding row
+// (slot -1) has no units; its output is zeroed.
 // Test bound: 2^-7 (f16: 2^-10) of the values' size against the double reference.
 #include <algorithm>
 
-#include "kernels/attention_decode_load.cuh"
 #include "kernels/attention_decode_merge.cuh"
+#include "kernels/attention_decode_step.cuh"
 
 namespace mr::cuda {
 namespace {
@@ -30,83 +34,75 @@ using namespace decode;
 // Floats of a head in the merge's memory: the four heads that a warp writes at once lie in different banks.
 template <int kDim>
 constexpr int kMergedRow = kDim + 4;
+// Steps at once, kTogether: kDeep for up to kFewRows rows where a block may have the memory, else kShallow.
+constexpr int32_t kFewRows = 16;
 template <int kDim>
-constexpr int kBlocksAnSm = kDim <= 128 ? 4 : 2;
+constexpr int kDeep = kDim <= 128 ? 4 : 2;
+constexpr int kShallow = 1;
+template <int kDim, int kTogether>
+constexpr int kBlocksAnSm = kDim <= 128 && kTogether == kShallow ? 4 : 2;
+// Parts that a merge asks for at once, as many as registers hold.
+template <int kDim, int kTogether>
+constexpr int kAhead = kBlocksAnSm<kDim, kTogether> == 4 ? 4 : kDim <= 128 ? 16 : 8;
 
-// scores (16 keys x 8 heads) for the 16 keys that begin at `keys` in shared memory.
-template <class T, int kDim>
-__device__ __forceinline__ void score_keys(const uint32_t (&q)[kDim / 16][2], uint32_t keys, int lane, float (&scores)[4]) {
-  float odd[4] = {0, 0, 0, 0};
-  for (int i = 0; i < 4; ++i) scores[i] = 0;
-  const uint32_t address = keys + lane % 16 * kSharedRow<kDim> + lane / 16 * 16;
-#pragma unroll
-  for (int k = 0; k < kDim / 16; ++k) {
-    uint32_t a[4];
-    load_matrices(a, address + k * 32);
-    mma16816<T>(k % 2 == 0 ? scores : odd, a, q[k][0], q[k][1]);  // two chains: half the latency
-  }
-  for (int i = 0; i < 4; ++i) scores[i] += odd[i];
-}
-
-// out (kDim x 8 heads) += values^T (kDim x 16) * weights (16 keys x 8 heads).
-template <class T, int kDim>
-__device__ __forceinline__ void weigh_values(uint32_t w0, uint32_t w1, uint32_t values, int lane, float (&out)[kDim / 16][4]) {
-  const uint32_t address = values + (lane / 16 * 8 + lane % 8) * kSharedRow<kDim> + lane / 8 % 2 * 16;
-#pragma unroll
-  for (int m = 0; m < kDim / 16; ++m) {
-    uint32_t a[4];
-    load_matrices_transposed(a, address + m * 32);
-    mma16816<T>(out[m], a, w0, w1);
-  }
-}
-
-__device__ __forceinline__ float column_max(float x) {  // over the lanes of equal t
-  for (int lane = 4; lane < 32; lane *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
-  return x;
-}
-__device__ __forceinline__ float column_sum(float x) {
-  for (int lane = 4; lane < 32; lane *= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
-  return x;
-}
-
-template <class T, int kDim, bool kF8>
-__global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(const __grid_constant__ Params p) {
-  extern __shared__ __align__(128) uint8_t memory[];
-  __shared__ float2 stats[kWarps][kTileHeads], shares[kTileHeads], totals[kTileHeads];
-  __shared__ int32_t first[kMaxDecodeRows + 1];
-  __shared__ bool last;
-  const DecodeAttentionArgs& a = p.args;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  for (int32_t i = threadIdx.x; i <= a.count; i += kThreads) first[i] = a.plan.first[i];
-  const int32_t span = *a.plan.span, columns = a.common.layout.kv_heads * p.tiles;
-  __syncthreads();
-  const Plan plan{p, first, span, columns, first[a.count] * columns};
-  // Where loads go, and where the activation type is: the same, or behind keys and values in 8 bits and their scales.
-  constexpr int kLoaded = kF8 ? kF8Bytes<kDim> : kSideBytes<kDim>;
-  const uint32_t keys = shared_address(memory) + warp * kWarpBytes<kDim, kF8>, values = keys + kLoaded;
-  const uint32_t scales = values + kLoaded;
-  const uint32_t wide_keys = kF8 ? scales + 2 * kScaleBytes : keys, wide_values = kF8 ? wide_keys : values;
-  // (kWarps, tile_heads, kMergedRow) of a chunk, and (tile_heads, kMergedRow) of the chunks so far.
-  float* const merged = reinterpret_cast<float*>(memory + kRoomBytes<kDim, kF8>);
-  const int warp_merged = p.tile_heads * kMergedRow<kDim>;
-  float* const sums = merged + kWarps * warp_merged;
-  Loader<T, kDim, kF8> loader(plan, blockIdx.x);
-  Item item = loader.item;
-  grid_wait();
-  grid_trigger();
+// Zeros for rows without units.
+__device__ __forceinline__ void clear_padding(const DecodeAttentionArgs& a, const int32_t* first) {
   const int32_t width = a.common.heads * a.common.layout.head_dim;
   for (int32_t r = blockIdx.x; r < a.count; r += gridDim.x)
     if (first[r + 1] == first[r])
       for (int32_t i = threadIdx.x; i < width; i += kThreads)
         store_act(a.common.out_act, a.common.out, r * a.common.out_stride + i, 0.0f);
-  if (static_cast<int32_t>(blockIdx.x) >= plan.items) return;
+}
 
-  loader.keys(keys, scales, warp, lane);
-  loader.values(values, lane);
+template <class T, int kDim, bool kF8, int kTogether>
+__global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode_attention(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  __shared__ float2 stats[kWarps][kTileHeads], shares[kTileHeads], totals[kTileHeads];
+  __shared__ Division division;
+  __shared__ Item items[2];  // the one at hand, and the next
+  __shared__ Ahead ahead[kWarps];
+  __shared__ bool last;
+  const DecodeAttentionArgs& a = p.args;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const Plan plan{p, division};
+  plan.read();
+  if (division.begin >= division.end) {
+    grid_wait();
+    grid_trigger();
+    clear_padding(a, division.first);
+    return;
+  }
+  if (lane == 0) {
+    const Item item(plan);
+    ahead[warp] = {item, item.chunk0};
+    if (warp == 0) items[0] = item;
+  }
+  __syncthreads();
+  typedef Room<kDim, kF8, kTogether> WarpRoom;
+  const WarpRoom room{shared_address(memory) + warp * WarpRoom::kBytes};
+  // (kWarps, tile_heads, kMergedRow) of a chunk, and (tile_heads, kMergedRow) of the chunks so far.
+  float* const merged = reinterpret_cast<float*>(memory + kWarps * WarpRoom::kBytes);
+  const int warp_merged = p.tile_heads * kMergedRow<kDim>;
+  float* const sums = merged + kWarps * warp_merged;
+  Loader<T, kDim, kF8, kTogether> loader(plan, ahead[warp], warp, lane);
+#pragma unroll 1
+  for (int waited = 0; waited < 2; ++waited) {
+    if (waited) {
+      grid_wait();
+      grid_trigger();
+    }
+    loader.ask_keys(room, waited ? Ask::fresh : Ask::old);
+    copies_commit();
+    loader.ask_values(room, waited ? Ask::fresh : Ask::old);
+    copies_commit();
+  }
+  loader.advance();
   uint32_t q[kDim / 16][2];
-  load_queries<T, kDim>(plan, item, q, lane);
-  for (int32_t index = blockIdx.x; index < plan.items; index += gridDim.x) {
-    Part total{0, 0};  // of head threadIdx.x, in the first kTileHeads threads
+  load_queries<T, kDim>(plan, items[0], q, lane);
+  clear_padding(a, division.first);
+  for (int at_hand = 0;; at_hand ^= 1) {
+    const Item& item = items[at_hand];
+    const int32_t position = item.position;
     for (int32_t chunk = item.chunk0; chunk < item.chunk1; ++chunk) {
       float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};  // of heads 2t and 2t + 1; sums of this lane's keys
       float out[kDim / 16][4];
@@ -115,61 +111,77 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
 #pragma unroll
         for (int i = 0; i < 4; ++i) out[m][i] = 0;
 #pragma unroll 1
-      for (int s = 0; s < kSteps; ++s) {
-        const int32_t key = chunk * kAttentionChunk + 16 * (warp + kWarps * s);
-        const bool some = key <= item.position;
-        uint32_t weights[2] = {0, 0};
+      for (int s = 0; s < kSteps; s += kTogether) {
+        const auto key_of = [&](int j) { return chunk * kAttentionChunk + 16 * (warp + kWarps * (s + j)); };
+        const auto seen = [&](int j) { return key_of(j) <= position; };
+        float scores[kTogether][4], greatest[kTogether][2], decays[kTogether][2];
+        [[maybe_unused]] float key_scale[kTogether][2], value_scale[kTogether][2];  // of keys g and g + 8
         copies_wait<1>();  // all but the last group, which is of values
-        if constexpr (kF8)
-          if (some) widen_side<T, kDim>(keys, wide_keys, lane);
         __syncwarp();
-        float scores[4];
-        [[maybe_unused]] float key_scale[2], value_scale[2];  // of keys g and g + 8
-        if (some) {
-          score_keys<T, kDim>(q, wide_keys, lane, scores);
+        // Of several steps those that nobody sees are scored too, in the others' shadow, whatever lies there.
+        if (kTogether > 1 || seen(0)) {
+          score_keys<T, kDim, kF8, kTogether>(q, room, lane, scores);
           if constexpr (kF8)
 #pragma unroll
-            for (int r = 0; r < 2; ++r) {
-              key_scale[r] = load_shared_float(scales + (g + 8 * r) * 4) * WideF8<T>::kFactor;
-              value_scale[r] = load_shared_float(scales + kScaleBytes + (g + 8 * r) * 4) * WideF8<T>::kFactor;
-            }
+            for (int j = 0; j < kTogether; ++j)
+#pragma unroll
+              for (int r = 0; r < 2; ++r) {
+                const uint32_t at = room.scales_of(j) + (g + 8 * r) * 4;
+                key_scale[j][r] = load_shared_float(at) * WideF8<T>::kFactor;
+                value_scale[j][r] = load_shared_float(at + kScaleBytes) * WideF8<T>::kFactor;
+              }
         }
         __syncwarp();
-        loader.keys(keys, scales, warp, lane);
-        if (some) {
+        loader.ask_keys(room, Ask::all);
+        copies_commit();
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          if (kTogether == 1 && !seen(j)) continue;
+          float(&x)[4] = scores[j];
           if constexpr (kF8)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) scores[i] *= key_scale[i / 2];
+            for (int i = 0; i < 4; ++i) x[i] *= key_scale[j][i / 2];
 #pragma unroll
           for (int i = 0; i < 4; ++i)  // rows g, g + 8; columns 2t, 2t + 1
-            scores[i] = key + g + 8 * (i / 2) <= item.position ? scores[i] * p.scale_log2 : -INFINITY;
+            x[i] = key_of(j) + g + 8 * (i / 2) <= position ? x[i] * p.scale_log2 : -INFINITY;
+#pragma unroll
+          for (int c = 0; c < 2; ++c) greatest[j][c] = column_max(fmaxf(x[c], x[c + 2]));
+        }
+        uint32_t weights[kTogether][2];
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          if (!seen(j)) continue;
+          float(&x)[4] = scores[j];
 #pragma unroll
           for (int c = 0; c < 2; ++c) {
-            const float greatest = fmaxf(top[c], column_max(fmaxf(scores[c], scores[c + 2])));
-            const float decay = exp2_approx(top[c] - greatest);
-            scores[c] = exp2_approx(scores[c] - greatest);
-            scores[c + 2] = exp2_approx(scores[c + 2] - greatest);
-            sum[c] = fmaf(sum[c], decay, scores[c] + scores[c + 2]);
-            top[c] = greatest;
-#pragma unroll
-            for (int m = 0; m < kDim / 16; ++m) {
-              out[m][c] *= decay;
-              out[m][c + 2] *= decay;
-            }
+            const float before = top[c];
+            top[c] = fmaxf(before, greatest[j][c]);
+            decays[j][c] = exp2_approx(before - top[c]);
+            x[c] = exp2_approx(x[c] - top[c]);
+            x[c + 2] = exp2_approx(x[c + 2] - top[c]);
+            sum[c] = fmaf(sum[c], decays[j][c], x[c] + x[c + 2]);
           }
           if constexpr (kF8)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) scores[i] *= value_scale[i / 2];
-          weights[0] = transpose(ActOps<T>::pack(scores[0], scores[1]));
-          weights[1] = transpose(ActOps<T>::pack(scores[2], scores[3]));
+            for (int i = 0; i < 4; ++i) x[i] *= value_scale[j][i / 2];
+          weights[j][0] = transpose(ActOps<T>::pack(x[0], x[1]));
+          weights[j][1] = transpose(ActOps<T>::pack(x[2], x[3]));
         }
         copies_wait<1>();  // all but the last group, which is of keys
-        if constexpr (kF8)
-          if (some) widen_side<T, kDim>(values, wide_values, lane);
         __syncwarp();
-        if (some) weigh_values<T, kDim>(weights[0], weights[1], wide_values, lane, out);
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          if (!seen(j)) continue;
+#pragma unroll
+          for (int m = 0; m < kDim / 16; ++m)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) out[m][i] *= decays[j][i % 2];
+          weigh_values<T, kDim, kF8>(weights[j][0], weights[j][1], room.values_of(j), lane, out);
+        }
         __syncwarp();
-        loader.values(values, lane);
+        loader.ask_values(room, Ask::all);
+        copies_commit();
+        loader.advance();
       }
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
@@ -178,92 +190,110 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim>) decode_attention(
       }
       __syncthreads();  // the stats are there; nobody reads the merge's memory any more
       const bool fresh = chunk == item.chunk0;
+      if (fresh && threadIdx.x == kThreads - 1 && !item.last(plan)) items[at_hand ^ 1] = item.next(plan);
       if (threadIdx.x < kTileHeads) {
         const int h = threadIdx.x;
         Part all{stats[0][h].x, 0};
         for (int w = 1; w < kWarps; ++w) all.top = fmaxf(all.top, stats[w][h].x);
         for (int w = 0; w < kWarps; ++w) all.sum = fmaf(stats[w][h].y, exp2_approx(stats[w][h].x - all.top), all.sum);
-        if (fresh) total = all;
-        else shares[h] = merge(total, all);
-        totals[h] = make_float2(total.top, total.sum);
+        if (!fresh) {
+          Part total{totals[h].x, totals[h].y};
+          shares[h] = merge(total, all);
+          all = total;
+        }
+        totals[h] = make_float2(all.top, all.sum);
       }
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int h = 2 * t + c;
-        float greatest = stats[0][h].x;
-        for (int w = 1; w < kWarps; ++w) greatest = fmaxf(greatest, stats[w][h].x);
-        const float share = exp2_approx(top[c] - greatest);
-        float* const own = merged + warp * warp_merged + h * kMergedRow<kDim> + g;
+        float all_top = stats[0][h].x;
+        for (int w = 1; w < kWarps; ++w) all_top = fmaxf(all_top, stats[w][h].x);
+        const float share = exp2_approx(top[c] - all_top);
+        float* const own = merged + warp * warp_merged + h * kMergedRow<kDim> + first_dim<kF8>(g);
         if (h < item.heads)
 #pragma unroll
           for (int m = 0; m < kDim / 16; ++m) {
             own[16 * m] = out[m][c] * share;
-            own[16 * m + 8] = out[m][c + 2] * share;
+            own[16 * m + kNextDim<kF8>] = out[m][c + 2] * share;
           }
       }
       __syncthreads();
-      // A thread owns the elements (head, dim) threadIdx.x, threadIdx.x + kThreads, ... of the tile.
+      // A thread owns the quads threadIdx.x, threadIdx.x + kThreads, ... of the tile.
 #pragma unroll 1
-      for (int e = threadIdx.x; e < item.heads * kDim; e += kThreads) {
-        const int at = e / kDim * kMergedRow<kDim> + e % kDim;
-        float x = merged[at];
-        for (int w = 1; w < kWarps; ++w) x += merged[w * warp_merged + at];
-        sums[at] = fresh ? x : merge_values(sums[at], x, shares[e / kDim]);
+      for (int quad = threadIdx.x; quad < item.heads * kQuads<kDim>; quad += kThreads) {
+        const int at = quad / kQuads<kDim> * kMergedRow<kDim> + quad % kQuads<kDim> * 4;
+        const auto warp_quad = [&](int w) { return *reinterpret_cast<const float4*>(merged + w * warp_merged + at); };
+        float4 x = warp_quad(0);
+#pragma unroll
+        for (int w = 1; w < kWarps; ++w) {
+          const float4 y = warp_quad(w);
+          x = make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+        }
+        float4* const sum_quad = reinterpret_cast<float4*>(sums + at);
+        *sum_quad = fresh ? x : merge_quads(*sum_quad, x, shares[quad / kQuads<kDim>]);
       }
     }
-    const int32_t units = first[item.row + 1] - first[item.row];
-    const int64_t at = static_cast<int64_t>(item.unit) * a.common.heads + item.head0;
+    const int32_t place = division.first[item.row] + item.unit;
+    const bool whole = item.count == item.units;
 #pragma unroll 1
-    for (int e = threadIdx.x; e < item.heads * kDim; e += kThreads) {
-      const float x = sums[e / kDim * kMergedRow<kDim> + e % kDim];
-      if (units == 1) finish<kDim>(plan, item, e, x, totals[e / kDim].y);
-      else __stcg(p.out + at * kDim + e, x);
+    for (int quad = threadIdx.x; quad < item.heads * kQuads<kDim>; quad += kThreads) {
+      const float4 x = *reinterpret_cast<const float4*>(sums + quad / kQuads<kDim> * kMergedRow<kDim> + quad % kQuads<kDim> * 4);
+      if (whole) finish<kDim>(plan, item, quad, x, totals[quad / kQuads<kDim>].y);
+      else __stcg(quad_at<kDim>(plan, item, place, quad), x);
     }
-    if (units > 1) {
-      if (static_cast<int32_t>(threadIdx.x) < item.heads) __stcg(p.stat + at + threadIdx.x, make_float2(total.top, total.sum));
-      __syncthreads();
-      if (threadIdx.x == 0) {
-        int32_t* const done = p.done + item.row * columns + item.column;
-        last = count_done(done) == units - 1;
-        if (last) *done = 0;
-      }
-      __syncthreads();
-      if (last) merge_units<kDim>(plan, item, units);
+    if (!whole) {
+      if (static_cast<int32_t>(threadIdx.x) < item.heads)
+        __stcg(stat_at(plan, item, place, threadIdx.x), totals[threadIdx.x]);
+      deliver<kDim, kAhead<kDim, kTogether>>(plan, item, totals, last);
     }
-    if (index + static_cast<int32_t>(gridDim.x) < plan.items) {
-      item = Item(plan, index + gridDim.x);
-      load_queries<T, kDim>(plan, item, q, lane);
-    }
+    if (item.last(plan)) return;
+    load_queries<T, kDim>(plan, items[at_hand ^ 1], q, lane);
   }
 }
 
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-template <class T, int kDim, bool kF8>
-cudaError_t run(Params p, const Stream& on) {
+// Launches with kTogether steps at once. `fits`: whether a block may have the memory for it; if not, nothing is launched.
+template <class T, int kDim, bool kF8, int kTogether>
+cudaError_t run_together(Params p, const Stream& on, bool* fits) {
   int most = 0, an_sm = 0;
   cudaError_t error = shared_limit(&most);
   if (error == cudaSuccess) error = shared_an_sm(&an_sm);
   if (error != cudaSuccess) return error;
+  constexpr int kOwnShared = 5120;  // static, and what the system takes of each block
   // Fewer heads a tile where a block may not have the memory: heads never meet, so no bits change.
-  const auto bytes_of = [](int32_t heads) { return kRoomBytes<kDim, kF8> + (kWarps + 1) * heads * kMergedRow<kDim> * 4; };
+  const auto bytes_of = [](int32_t heads) {
+    return kWarps * Room<kDim, kF8, kTogether>::kBytes + (kWarps + 1) * heads * kMergedRow<kDim> * 4;
+  };
+  const auto has_room = [&](int32_t heads) { return bytes_of(heads) + kOwnShared <= most; };
   int32_t most_heads = kTileHeads;
-  while (most_heads > 1 && bytes_of(most_heads) > most) --most_heads;
+  *fits = kTogether == kShallow || has_room(most_heads);
+  if (!*fits) return cudaSuccess;
+  while (most_heads > 1 && !has_room(most_heads)) --most_heads;
   p.tile_heads = std::min(p.group, most_heads);
   p.tiles = (p.group + p.tile_heads - 1) / p.tile_heads;
   const int bytes = bytes_of(p.tile_heads);
   // What the largest tile may have: the limit belongs to the kernel, and runners of models with other groups launch it from
   // other threads.
-  error = reserve_shared(decode_attention<T, kDim, kF8>, bytes_of(most_heads));
+  error = reserve_shared(decode_attention<T, kDim, kF8, kTogether>, bytes_of(most_heads));
   if (error != cudaSuccess) return error;
   const DecodeAttentionArgs& a = p.args;
   const int64_t items = static_cast<int64_t>(a.plan.capacity) * a.common.layout.kv_heads * p.tiles;
-  // As many blocks as run at once: a block's items are spread over the whole launch.
-  constexpr int kOwnShared = 4096;  // static, and what the system takes of each block
-  const int resident = std::max(1, std::min(kBlocksAnSm<kDim>, an_sm / (bytes + kOwnShared)));
+  // As many blocks as run at once: a block's share is spread over the whole launch.
+  const int resident = std::max(1, std::min(kBlocksAnSm<kDim, kTogether>, an_sm / (bytes + kOwnShared)));
   const int64_t blocks = std::min<int64_t>(items, static_cast<int64_t>(a.sm_count) * resident);
   return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), static_cast<size_t>(bytes),
-                decode_attention<T, kDim, kF8>, p);
+                decode_attention<T, kDim, kF8, kTogether>, p);
+}
+
+template <class T, int kDim, bool kF8>
+cudaError_t run(const Params& p, const Stream& on) {
+  bool fits = false;
+  if (p.args.count <= kFewRows) {
+    const cudaError_t error = run_together<T, kDim, kF8, kDeep<kDim>>(p, on, &fits);
+    if (error != cudaSuccess || fits) return error;
+  }
+  return run_together<T, kDim, kF8, kShallow>(p, on, &fits);
 }
 
 }  // namespace
@@ -281,7 +311,8 @@ int32_t decode_attention_capacity(int32_t rows, int32_t positions) {
 
 int64_t decode_attention_bytes(int32_t rows, int32_t capacity, int32_t heads, int32_t head_dim) {
   const int64_t parts = static_cast<int64_t>(capacity) * heads;
-  return aligned(parts * pad_head_dim(head_dim) * 4) + aligned(parts * 8) + aligned(static_cast<int64_t>(rows) * heads * 4);
+  return aligned(parts * pad_head_dim(head_dim) * 4) + aligned(parts * 8) + aligned(parts * 4) +
+         aligned(static_cast<int64_t>(rows) * heads * 4);
 }
 
 cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, const Stream& on) {
@@ -295,12 +326,16 @@ cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, const Strea
   p.args = args;
   p.scale_log2 = c.scale * 1.44269504f;
   p.group = c.heads / c.layout.kv_heads;
-  p.tile_heads = p.tiles = 0;  // set by run
+  p.tile_heads = p.tiles = 0;  // set by run_together
   const int64_t parts = static_cast<int64_t>(args.plan.capacity) * c.heads;
-  uint8_t* const workspace = static_cast<uint8_t*>(args.workspace);
+  uint8_t* workspace = static_cast<uint8_t*>(args.workspace);
   p.out = reinterpret_cast<float*>(workspace);
-  p.stat = reinterpret_cast<float2*>(workspace + aligned(parts * c.layout.padded_dim * 4));
-  p.done = reinterpret_cast<int32_t*>(workspace + aligned(parts * c.layout.padded_dim * 4) + aligned(parts * 8));
+  workspace += aligned(parts * c.layout.padded_dim * 4);
+  p.stat = reinterpret_cast<float2*>(workspace);
+  workspace += aligned(parts * 8);
+  p.group_done = reinterpret_cast<int32_t*>(workspace);
+  workspace += aligned(parts * 4);
+  p.row_done = reinterpret_cast<int32_t*>(workspace);
   return with_act(c.layout.act, [&](auto element) {
     return with_head_dim(c.layout.padded_dim, [&](auto dim) {
       typedef decltype(element) T;

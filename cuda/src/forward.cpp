@@ -220,6 +220,7 @@ void Forward::attend(const StepShape& shape, int32_t index, const Stream& on) {
     decode.common.q = act_row(space_.q, first, sizes_.q_stride);
     decode.common.out = act_row(space_.attention, first, sizes_.attention_stride);
     decode.count = std::min(sizes_.decode_rows, shape.decode_rows - first);
+    decode.step_rows = shape.rows;
     decode.plan = {space_.plan_first + int64_t{part} * (sizes_.decode_rows + 1), space_.plan_span + part,
                    sizes_.decode_units};
     decode.workspace = space_.decode;

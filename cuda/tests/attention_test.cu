@@ -41,6 +41,72 @@ TEST(DecodeAttention, GivesTheSameBitsAloneAmongOthersAndWhateverAUnitIs) {
   }
 }
 
+// Rows of one chunk, of one group and of several, with padding between them, on one workspace, launch after launch.
+TEST(DecodeAttention, MergesAnyNumberOfGroups) {
+  const int32_t group = kAttentionChunk * kChunksAGroup;
+  for (const Kv kv : {Kv::kAct, Kv::kF8})
+    for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{2, 1, 256, 32}, Shape{3, 1, 80, 16}}) {
+      const Cache cache(Act::kBF16, shape, {9 * group + 3137, 2 * group + 1, 300}, 13, kv);
+      std::vector<Row> rows = {{0, 9 * group + 3136}, {-1, 0}, {2, 9},        {1, group - 1},    {1, group},       {-1, 0},
+                               {1, 2 * group - 1},    {2, 299}, {1, 2 * group}, {0, 3 * group + 99}, {0, 9 * group - 1}, {-1, 0}};
+      const std::vector<uint16_t> together = attend(cache, rows, {});
+      expect_near(cache, rows, together, {0, 3, 4, 8, 9}, 8, "many groups");
+      expect_near(cache, rows, together, {1, 2, 7}, 1, "few keys and none");
+      const size_t width = static_cast<size_t>(shape.heads * shape.dim);
+      for (size_t r = 0; r < rows.size(); ++r)
+        EXPECT_TRUE(same_bits(attend(cache, {rows[r]}, {}).data(), together.data() + r * width, width)) << "row " << r << " alone";
+      for (const int32_t sm_count : {1, 3, 50, 132}) {  // other shares: parts of groups and rows of other lengths
+        const std::vector<uint16_t> got = attend(cache, rows, {}, {0, 3, PrefillSplit::kByWork, sm_count});
+        EXPECT_TRUE(same_bits(got.data(), together.data(), together.size())) << sm_count << " SMs, three runs";
+        const std::vector<uint16_t> groups = attend(cache, rows, {}, {40, 3, PrefillSplit::kByWork, sm_count});
+        EXPECT_TRUE(same_bits(groups.data(), together.data(), together.size())) << sm_count << " SMs, units of groups, three runs";
+      }
+      for (int32_t i = 0; i < 60; ++i) rows.push_back({i % 3 == 0 ? -1 : 2, i % 3 == 0 ? 0 : 5 * i});
+      EXPECT_TRUE(same_bits(attend(cache, rows, {}, {0, 2, PrefillSplit::kByWork, 132}).data(), together.data(), together.size()))
+          << "among short rows";
+    }
+}
+
+// Decode attention of one row in a step of so many, twice.
+std::vector<uint16_t> attend_in_step(const Cache& cache, const Row& row, int32_t step_rows) {
+  const int32_t padded = cache.layout.padded_dim, capacity = decode_attention_capacity(1, row.position + 1);
+  const int64_t q_stride = cache.shape.heads * padded + 8, width = cache.shape.heads * cache.shape.dim;
+  const int32_t units = row.position / kAttentionChunk + 1;
+  const auto ints = [](std::initializer_list<int32_t> values) { return std::vector<int32_t>(values); };
+  Guarded<int32_t> slot(ints({0})), position(ints({row.position})), ids(cache.blocks), first(ints({0, units})), span(ints({1}));
+  Guarded<int32_t> table(ints({cache.table[static_cast<size_t>(row.sequence)]}));
+  Guarded<uint16_t> q(queries_of(cache, {row}, q_stride)), out(static_cast<size_t>(width));
+  Guarded<uint8_t> workspace(static_cast<size_t>(decode_attention_bytes(1, capacity, cache.shape.heads, cache.shape.dim)));
+  workspace.zero();
+  DecodeAttentionArgs args{};
+  args.common = {{slot, position, table, ids}, cache.layout, cache.shape.heads,
+                 1.0f / std::sqrt(static_cast<float>(cache.shape.dim)), q.data(), q_stride, out.data(), width, cache.keys.data(),
+                 cache.values.data()};
+  args.count = 1;
+  args.plan = DecodePlan{first, span, capacity};
+  args.workspace = workspace.data();
+  args.sm_count = 132;
+  args.step_rows = step_rows;
+  for (int i = 0; i < 2; ++i) MUST(launch_decode_attention(args, Stream{}));
+  synchronize();
+  return out.read();
+}
+
+// Keys of earlier steps may be asked for before the kernel in front has ended; which those are changes no bits.
+TEST(DecodeAttention, GivesTheSameBitsWhateverTheStepWrites) {
+  for (const Kv kv : {Kv::kAct, Kv::kF8})
+    for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{2, 2, 64, 32}, Shape{2, 1, 256, 16}}) {
+      const Cache cache(Act::kF16, shape, {1200, 40}, 14, kv);
+      const std::vector<Row> rows = {{0, 1199}, {0, 1023}, {0, 256}, {0, 255}, {1, 0}, {1, 15}, {1, 16}, {1, 39}};
+      for (const Row& row : rows) {
+        const std::vector<uint16_t> want = attend(cache, {row}, {});
+        for (const int32_t step_rows : {0, 1, 2, 16, 17, 200, 100000})
+          EXPECT_TRUE(same_bits(attend_in_step(cache, row, step_rows).data(), want.data(), want.size()))
+              << "position " << row.position << " in a step of " << step_rows;
+      }
+    }
+}
+
 TEST(Attention, SeesKeysBeyond65536) {
   for (const Act act : {Act::kF16, Act::kBF16}) {
     const Shape shape{4, 1, 64, 16};
