@@ -80,7 +80,7 @@ std::vector<uint16_t> attend_in_step(const Cache& cache, const Row& row, int32_t
   workspace.zero();
   DecodeAttentionArgs args{};
   args.common = {{slot, position, table, ids}, cache.layout, cache.shape.heads,
-                 1.0f / std::sqrt(static_cast<float>(cache.shape.dim)), q.data(), q_stride, out.data(), width, cache.keys.data(),
+                 1.0f / std::sqrt(static_cast<float>(cache.shape.dim)), q.data(), q_stride, out.data(), width, cache.layout.act, cache.keys.data(),
                  cache.values.data()};
   args.count = 1;
   args.plan = DecodePlan{first, span, capacity};

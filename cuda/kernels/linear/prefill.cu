@@ -60,10 +60,10 @@ cudaError_t map_terms(const void* terms, int32_t groups, int32_t tokens, int32_t
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* map) {
+cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, int32_t group, void* map) {
   const cuuint64_t size[2] = {static_cast<cuuint64_t>(panel_bytes) / 8, static_cast<cuuint64_t>(target.panels)};
   const cuuint64_t stride[1] = {static_cast<cuuint64_t>(panel_bytes)};
-  const cuuint32_t box[2] = {2048 / 8, 4}, step[2] = {1, 1};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(group) / 8, 4}, step[2] = {1, 1};
   const CUresult result = encode_tensor_map(static_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_UINT64, 2,
                                             const_cast<uint8_t*>(target.data), size, stride, box, step,
                                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
@@ -158,7 +158,7 @@ cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t firs
   PrefillMaps maps{};
   cudaError_t error = map_tokens(args, kernel.tokens / kPrefillCluster, &maps.tokens);
   for (int32_t i = 0; i < p.count && kernel.boxed && error == cudaSuccess; ++i)
-    error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i]);
+    error = map_panels(p.targets[i], p.panel_bytes, 2048, &maps.weights[i]);
   if (error != cudaSuccess) return error;
   return ClusterLaunch(kernel, p.item_stride, kPrefillCluster, on).run(p, maps);
 }

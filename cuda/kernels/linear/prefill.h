@@ -44,8 +44,9 @@ PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t las
 cudaError_t map_tokens(const ProductArgs& args, int32_t rows_a_box, void* map);
 // What terms.h says of `tokens` tokens, fetched by boxes of one group's terms and some tokens, with zeros beyond the last.
 cudaError_t map_terms(const void* terms, int32_t groups, int32_t tokens, int32_t rows_a_box, void* map);
-// The panels of a target whose groups are 2048 bytes, fetched by boxes of a group of four panels, with zeros beyond the last.
-cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* map);
+// The panels of a target whose groups are `group` bytes, at most 2048, fetched by boxes of a group of four panels, with zeros
+// beyond the last.
+cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, int32_t group, void* map);
 
 // What prefill.cu gives product.cu. prepare: as prepare_products, of the current device. available: whether it runs there.
 cudaError_t prepare_prefill(int32_t device, int32_t sms);

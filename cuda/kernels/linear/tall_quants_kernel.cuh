@@ -25,6 +25,8 @@ struct TallQuantsLayout {
   static constexpr WeightFormat f = Format<T>::f;
   static constexpr bool folds = kFolds<T, __half>;
   static constexpr int32_t tokens = tokens_, panel = f.group_bytes();
+  // Groups of up to 2048 bytes come four panels at a time, since the thread that asks takes as long for one as for four.
+  static constexpr bool boxed = panel <= 2048;
   static constexpr int32_t weights = (kTallPanels * panel + 127) / 128 * 128, rows = tokens * 128;
   static constexpr int32_t terms_stages = folds ? 2 : 0, terms = tokens * kTermBytes;
   static constexpr int32_t join = TallJoinLayout<tokens>::bytes, barriers = 512;
@@ -40,6 +42,7 @@ struct TallQuantsLayout {
 struct TallQuantsMaps {
   CUtensorMap tokens;  // boxes of one unit's columns and a tile's tokens
   CUtensorMap terms;   // boxes of one group's terms and a tile's tokens
+  CUtensorMap weights[3];  // of each target, where boxed: boxes of one group of four panels, in eight bytes
 };
 #endif
 
@@ -87,19 +90,40 @@ struct TallQuantsBlock : TallJoin<__half, tokens, kTallQuantsCluster, kTallQuant
   // The first group of this block's segment s, 0..2.
   __device__ __forceinline__ int32_t segment_begin(int32_t s) const { return p.groups * (rank * 2 + s) / 8; }
 
-  // Lane l of eight asks for panel l's groups. Panels past the last are the last.
+  // Where the four panels of each warpgroup lie: their weight, and the first of them.
+  struct Panels {
+    int32_t target[2], first[2];
+  };
+  __device__ __forceinline__ Panels panels_of(int32_t item) const {
+    const int32_t tile = item / p.token_tiles;
+    if (p.pair) return {{0, 1}, {tile * 4, tile * 4}};
+    const int32_t i = target_index(p, tile), first = (tile - p.targets[i].first_tile) * kTallPanels;
+    return {{i, i}, {first, first + 4}};
+  }
+
+  // One thread asks for all weights. Panels past the last are zeros where they come as boxes, else the last.
   __device__ __forceinline__ void ask_weights() {
     const int32_t begin = segment_begin(0), end = segment_begin(2);
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
-      const int32_t tile = item / p.token_tiles, i = p.pair ? lane / 4 : target_index(p, tile);
-      const DecodeTarget& target = p.targets[i];
-      const int32_t panel = p.pair ? tile * 4 + lane % 4 : (tile - target.first_tile) * 8 + lane;
-      const uint8_t* from = target.data + min(panel, target.panels - 1) * p.panel_bytes + static_cast<int64_t>(begin) * Layout::panel;
-      for (int32_t group = begin; group < end; ++group, weights.next(), from += Layout::panel) {
+      const Panels panels = panels_of(item);
+#pragma unroll 1
+      for (int32_t group = begin; group < end; ++group, weights.next()) {
         weights.await_empty();
-        if (lane == 0) barrier_expect(weights.done(), kTallPanels * Layout::panel);
-        __syncwarp(0xffu);
-        bulk_copy(weights.at() + lane * Layout::panel, from, Layout::panel, weights.done());
+        barrier_expect(weights.done(), kTallPanels * Layout::panel);
+#pragma unroll
+        for (int32_t half = 0; half < 2; ++half) {
+          const uint32_t to = weights.at() + half * 4 * Layout::panel;
+          if constexpr (Layout::boxed) {
+            tensor_copy(to, &maps.weights[panels.target[half]], group * (Layout::panel / 8), panels.first[half], weights.done());
+          } else {
+            const DecodeTarget& target = p.targets[panels.target[half]];
+            const uint8_t* const from = target.data + static_cast<int64_t>(group) * Layout::panel;
+#pragma unroll
+            for (int32_t i = 0; i < 4; ++i)
+              bulk_copy(to + i * Layout::panel, from + min(panels.first[half] + i, target.panels - 1) * p.panel_bytes, Layout::panel,
+                        weights.done());
+          }
+        }
       }
     }
   }
@@ -109,16 +133,20 @@ struct TallQuantsBlock : TallJoin<__half, tokens, kTallQuantsCluster, kTallQuant
     const int32_t begin = segment_begin(0), end = segment_begin(2);
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       const int32_t token0 = item % p.token_tiles * tokens;
-      for (int32_t unit = begin * f.units; unit < end * f.units; ++unit, rows.next()) {
-        if (Layout::folds && unit % f.units == 0) {
+#pragma unroll 1
+      for (int32_t group = begin; group < end; ++group) {
+        if constexpr (Layout::folds) {
           terms.await_empty();
           barrier_expect(terms.done(), Layout::terms);
-          tensor_copy(terms.at(), &maps.terms, unit / f.units * (kTermBytes / 2), token0, terms.done());
+          tensor_copy(terms.at(), &maps.terms, group * (kTermBytes / 2), token0, terms.done());
           terms.next();
         }
-        rows.await_empty();
-        barrier_expect(rows.done(), Layout::rows);
-        tensor_copy(rows.at(), &maps.tokens, unit * kUnitCols, token0, rows.done());
+#pragma unroll 1
+        for (int32_t unit = group * f.units; unit < (group + 1) * f.units; ++unit, rows.next()) {
+          rows.await_empty();
+          barrier_expect(rows.done(), Layout::rows);
+          tensor_copy(rows.at(), &maps.tokens, unit * kUnitCols, token0, rows.done());
+        }
       }
     }
   }
@@ -328,7 +356,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   if (block.warp >= 8) {
     registers_down<40>();
     if (block.warp == 8) {
-      if (block.lane < kTallPanels) block.ask_weights();
+      if (block.lane == 0) block.ask_weights();
     } else {
       grid_wait();
       grid_trigger();
