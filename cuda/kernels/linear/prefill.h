@@ -7,19 +7,18 @@
 
 namespace mr::cuda {
 
-constexpr int32_t kPrefillRows = 128;   // of a block's tile: two warpgroups of four panels
-constexpr int32_t kPrefillCluster = 2;  // blocks that share a tile of tokens
-
+// What launches of these kernels and of the decode class's wgmma kernels are told. Only the prefill kernels have clusters of
+// several tiles: row_blocks tiles of rows by token_blocks of tokens, one a block.
 struct PrefillParams {
-  DecodeTarget targets[3];  // tiles of 8 panels, or of 4 pairs
+  DecodeTarget targets[3];  // tiles of some panels, of a pair of half as many of each
   int32_t count, pair;
   int32_t tokens, units, groups;
   int64_t panel_bytes;
-  int32_t tiles;                 // of rows
-  int32_t row_pairs;             // clusters side by side: two tiles of rows each
-  int32_t band;                  // row pairs that go through all tokens together
-  int32_t token_tiles;
-  int32_t items, item_stride;    // row pairs by tiles of tokens
+  int32_t tiles;                       // of rows
+  int32_t row_blocks, token_blocks;    // of a cluster
+  int32_t row_clusters, token_tiles;   // clusters side by side, along the rows and along the tokens
+  int32_t band;                        // row clusters that go through all tokens together
+  int32_t items, item_stride;          // row_clusters * token_tiles, and the clusters that share them
   ProductEnd end;
 };
 
@@ -27,10 +26,31 @@ struct PrefillKernel {
   const void* function;
   int32_t shared_bytes, threads, tokens;  // tokens of a tile
   bool boxed = false;                     // whether weights come by tensor maps of their panels
+  int32_t rows = 0;                       // of a tile, where kernels differ in it
 };
 
-// By the tokens of a tile: 64, 128, 256.
-constexpr int32_t kPrefillForms = 3, kWidestTile = 256;
+// By the rows and tokens of a tile. Tiles of 64 rows are for prompts too short to give every multiprocessor one of 128.
+struct PrefillForm {
+  int32_t rows, tokens;
+};
+constexpr PrefillForm kPrefillFormList[] = {{64, 32}, {64, 64}, {64, 128}, {128, 64}, {128, 128}, {128, 256}};
+constexpr int32_t kPrefillForms = sizeof(kPrefillFormList) / sizeof(kPrefillFormList[0]);
+constexpr int32_t kWidestForm = kPrefillForms - 1;
+
+// Blocks of a cluster: those side by side along the rows share tokens, those along the tokens share weights, and each asks for
+// its share of what it has in common with others, for all of them.
+struct PrefillCluster {
+  int32_t rows, tokens;
+
+  constexpr int32_t blocks() const { return rows * tokens; }
+};
+constexpr PrefillCluster kPrefillClusters[] = {{2, 1}, {4, 1}, {2, 2}};
+constexpr int32_t kPrefillMostBlocks = 4;  // of a cluster
+
+struct PrefillShape {
+  int32_t form;  // of kPrefillFormList
+  PrefillCluster cluster;
+};
 
 // One file a type defines it. No function where the build has no machine code of sm_90a.
 template <int32_t T>
@@ -41,15 +61,18 @@ PrefillKernel prefill_kernel(Act act, int32_t form);
 // panels: of a tile; a pair's tile has half as many of each.
 PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t last, int32_t panels);
 cudaError_t map_tokens(const ProductArgs& args, int32_t rows_a_box, void* map);
-// The panels of a target whose groups are 2048 bytes, fetched by boxes of a group of four panels, with zeros beyond the last.
-cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* map);
+// The panels of a target whose groups are 2048 bytes, fetched by boxes of a group of some panels, with zeros beyond the last.
+cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* map, int32_t panels_a_box = 4);
 
 // What prefill.cu gives product.cu. prepare: as prepare_products, of the current device. available: whether it runs there.
 cudaError_t prepare_prefill(int32_t device, int32_t sms);
 bool prefill_available(int32_t device);
 // As product.h has it.
 int32_t prefill_grain(int32_t device, int64_t rows);
-// Targets [first, last) of one type, tokens > 0.
+// Targets [first, last) of one type, tokens > 0, in the shape that takes the least time, or in one of kPrefillFormList and
+// kPrefillClusters: the same bits.
 cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on);
+cudaError_t launch_prefill_as(const PrefillShape& shape, int32_t device, const ProductArgs& args, int32_t first, int32_t last,
+                              const Stream& on);
 
 }  // namespace mr::cuda

@@ -1,10 +1,10 @@
 // prefill_kernel: the prefill class of products on devices with wgmma; see product.h for what it promises.
 //
-// A block takes tiles of 128 rows by `tokens` tokens: two warpgroups of 64 rows, and one that asks for data. A stage of
-// its ring is one unit of 64 inputs: the panels' packed bytes, and the tokens as rows of 128 bytes, swizzled, which a
-// cluster's two blocks fetch by halves for both. Weights become A fragments in registers, scaled in f32 and rounded once to
-// the activation type; sums are one f32 chain in ascending order. Of a pair the first warpgroup holds the gate's rows and the
-// second the up's.
+// A block takes tiles of 64 or 128 rows by `tokens` tokens: a warpgroup for every 64 rows, and a warp that asks for data. A
+// stage of its ring is one unit of 64 inputs: the panels' packed bytes, and the tokens as rows of 128 bytes, swizzled. A
+// cluster's blocks have tiles side by side, along the rows, along the tokens or both, and ask for what they have in common by
+// shares, each for all. Weights become A fragments in registers, scaled in f32 and rounded once to the activation type; sums
+// are one f32 chain in ascending order. Of a pair half of the warps hold the gate's rows, the others the up's.
 #pragma once
 
 #include "kernels/launch.h"
@@ -19,35 +19,49 @@
 
 namespace mr::cuda {
 
-template <int32_t T, int32_t tokens_>
+constexpr int32_t kPrefillThreads = 3 * 128;  // the third warpgroup gives its registers away and asks for data with one warp
+
+template <int32_t T, int32_t rows_, int32_t tokens_>
 struct PrefillLayout {
   static constexpr WeightFormat f = Format<T>::f;
-  static constexpr int32_t tokens = tokens_, panels = kPrefillRows / kPanelRows;
+  static constexpr int32_t tokens = tokens_, panels = rows_ / kPanelRows, warps = panels;  // a panel for each warp that multiplies
   static constexpr int32_t panel = f.quants + f.high + f.scales + f.header;  // one unit's planes, then the header
   static constexpr int32_t weights = (panels * panel + 1023) / 1024 * 1024, rows = tokens * 128;
   static constexpr int32_t stage = weights + rows;
-  // Units of 2048 bytes come four panels at a time, since the unit that copies takes about as long for a small piece as for a large one.
+  // Units of 2048 bytes come half of the panels at a time, since the unit that copies takes about as long for a small piece as for a large one.
   static constexpr bool boxed = f.units == 1 && panel == 2048;
   static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min;
-  static constexpr int32_t exchange = publishes ? 8 * 256 : 0;  // of each warp's own
-  static constexpr int32_t pair_stride = 36, pair_floats = 64 * pair_stride;  // 64 rows of 32 tokens
-  static constexpr int32_t pairs = 2 * pair_floats * 4;                       // one for each warpgroup to give through
+  static constexpr int32_t exchange = publishes ? warps * 256 : 0;  // of each warp's own
+  static constexpr int32_t pair_stride = 36, pair_floats = rows_ / 2 * pair_stride;  // of half the rows, 32 tokens
+  static constexpr int32_t pairs = 2 * pair_floats * 4;                              // one for each half to give through
   static constexpr int32_t barriers = 256;
   static constexpr int32_t stages_that_fit = (226 * 1024 - exchange - pairs - barriers) / stage;
-  static constexpr int32_t stages = stages_that_fit > 8 ? 8 : stages_that_fit;
+  static constexpr int32_t stages = stages_that_fit > 16 ? 16 : stages_that_fit;
   static constexpr int32_t bytes = stages * stage + exchange + pairs + barriers + 1024;  // 1024: to align the ring
+  // Behind one block of a kernel no other of it fits: clusters that begin early, on the multiprocessors that the kernel before
+  // leaves first, spread over all of them.
+  static_assert(bytes > 114 * 1024 && stages >= 3 && 2 * stages * 8 <= barriers);
+  // Where a block has more than one warpgroup, the others' registers are given to those that multiply.
+  // Else half of a multiprocessor's registers suffice, and kernels before that still run leave room to begin beside them.
+  static constexpr bool gives_registers = warps > 4;
+  static constexpr int32_t threads = gives_registers ? kPrefillThreads : warps * 32 + 32;
 };
 
 #if MR_HOPPER
 struct PrefillMaps {
   CUtensorMap tokens;      // boxes of one unit's columns and a block's share of a tile's tokens
-  CUtensorMap weights[3];  // of each target whose units are boxed: boxes of one unit of four panels, in eight bytes
+  CUtensorMap weights[3];  // of each target whose units are boxed: boxes of one unit of half a tile's panels, in eight bytes
 };
 #endif
 
-constexpr int32_t kPrefillThreads = 3 * 128;  // the third warpgroup gives its registers away and asks for data with one warp
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// `bytes` (a multiple of 16) from global memory to the same place in every block of `mask`, completing on each one's barrier.
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint16_t mask) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier), "h"(mask)
+               : "memory");
+}
 
 // Both approximations are good to 2^-20 where the result is not lost in its rounding.
 __device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
@@ -108,32 +122,44 @@ struct RoundedUnit {
   }
 };
 
-template <int32_t T, class A, int32_t tokens>
+template <int32_t T, class A, int32_t rows, int32_t tokens>
 struct PrefillBlock {
-  using Layout = PrefillLayout<T, tokens>;
+  using Layout = PrefillLayout<T, rows, tokens>;
   using Header = GroupHeader<T, A>;
   static constexpr WeightFormat f = Format<T>::f;
+  static constexpr int32_t half_panels = Layout::panels / 2;
 
   const PrefillParams& p;
   const PrefillMaps& maps;
   uint32_t ring, exchange, full, empty;  // shared memory addresses; full and empty: one barrier a stage
   float* pairs;
-  uint32_t rank;
+  int32_t row_rank, token_rank;  // this block's place in its cluster, whose rank is token_rank * row_blocks + row_rank
   int32_t warp, lane;
+  int32_t told;  // the rank of the peer that this lane tells of what its warp has read; none: -1
 
-  // This block's tile of rows, and the first of its tokens. Items go through all tokens for a few pairs of row tiles at a
-  // time, so that what the device works on at once is nearly square.
-  __device__ __forceinline__ void locate(int32_t item, int32_t& tile, int32_t& token0) const {
-    const int32_t band = item / (p.band * p.token_tiles), within = item % (p.band * p.token_tiles);
-    const int32_t width = min(p.band, p.row_pairs - band * p.band);
-    tile = (band * p.band + within % width) * kPrefillCluster + static_cast<int32_t>(rank);
-    token0 = within / width * tokens;
+  // The blocks that ask for some of this block's data, and whose data it asks for: those of its tokens and those of its rows,
+  // itself among both.
+  __device__ __forceinline__ static int32_t peers(const PrefillParams& p) { return p.row_blocks + p.token_blocks - 1; }
+  // The rank of peer i.
+  __device__ __forceinline__ int32_t peer(int32_t i) const {
+    return i < p.row_blocks ? token_rank * p.row_blocks + i : (1 - token_rank) * p.row_blocks + row_rank;
   }
 
-  // A unit's weights of this block's tile of rows.
+  // This block's tile of rows, and the first of its tokens; either may lie past the last. Items go through all tokens for a few
+  // clusters of row tiles at a time, so that what the device works on at once is nearly square.
+  __device__ __forceinline__ void locate(int32_t item, int32_t& tile, int32_t& token0) const {
+    const int32_t band = item / (p.band * p.token_tiles), within = item % (p.band * p.token_tiles);
+    const int32_t width = min(p.band, p.row_clusters - band * p.band);
+    tile = (band * p.band + within % width) * p.row_blocks + row_rank;
+    token0 = (within / width * p.token_blocks + token_rank) * tokens;
+  }
+  __device__ __forceinline__ int32_t first_item() const { return static_cast<int32_t>(blockIdx.x) / (p.row_blocks * p.token_blocks); }
+
+  // A unit's weights of this block's tile of rows come as two halves, of a pair the gate's and the up's. Where two blocks have
+  // them in common, each asks for one.
   //
-  // Boxed: two copies of four panels, of a pair the gate's and the up's, with zeros past the last. Otherwise lane l asks for plane l/8
-  // of panel l%8: quants, high, scales, header; panels past the last are the last.
+  // Boxed: a half is a copy, with zeros past the last panel. Otherwise lane l asks for plane l/8 of panel l%8: quants, high, scales,
+  // header; panels past the last are the last.
   struct Weights {
     const uint8_t* panel;            // this lane's
     const CUtensorMap* map[2];
@@ -146,68 +172,95 @@ struct PrefillBlock {
       for (int32_t half = 0; half < 2; ++half) {
         const int32_t i = p.pair ? half : target_index(p, tile);
         w.map[half] = &maps.weights[i];
-        w.first[half] = p.pair ? tile * 4 : (tile - p.targets[i].first_tile) * 8 + half * 4;
+        w.first[half] = p.pair ? tile * half_panels : (tile - p.targets[i].first_tile) * Layout::panels + half * half_panels;
       }
     } else {
-      const int32_t panel_index = lane % 8;
+      const int32_t panel_index = lane % 8 % Layout::panels;
       if (p.pair) {
-        const DecodeTarget& target = p.targets[panel_index / 4];
-        w.panel = target.data + min(tile * 4 + panel_index % 4, target.panels - 1) * p.panel_bytes;
+        const DecodeTarget& target = p.targets[panel_index / half_panels];
+        w.panel = target.data + min(tile * half_panels + panel_index % half_panels, target.panels - 1) * p.panel_bytes;
       } else {
         int32_t within;
         const DecodeTarget& target = target_of(p, tile, within);
-        w.panel = target.data + min(within * 8 + panel_index, target.panels - 1) * p.panel_bytes;
+        w.panel = target.data + min(within * Layout::panels + panel_index, target.panels - 1) * p.panel_bytes;
       }
     }
     return w;
   }
   __device__ __forceinline__ static constexpr int32_t weight_bytes(int32_t u) {
-    return 8 * (f.quants + f.high + f.scales + (u == 0 ? f.header : 0));
+    return Layout::panels * (f.quants + f.high + f.scales + (u == 0 ? f.header : 0));
   }
-  __device__ __forceinline__ void ask_weights(const Weights& w, int32_t unit, uint32_t at, uint32_t done) const {
+
+  // To the same place in the blocks of a mask, or in this block alone.
+  __device__ __forceinline__ static void copy_plane(uint32_t to, const uint8_t* from, int32_t bytes, uint32_t done, uint16_t mask) {
+    if (mask == 0) bulk_copy(to, from, bytes, done);
+    else bulk_copy(to, from, bytes, done, mask);
+  }
+
+  // Announces a unit's bytes and asks for its weights.
+  __device__ __forceinline__ void ask_weights(const Weights& w, int32_t unit, int32_t stage) const {
+    const uint32_t at = ring + stage * Layout::stage, done = full + stage * 8;
+    if (lane == 0) barrier_expect(done, Layout::rows + weight_bytes(unit % f.units));
+    __syncwarp();
+    const bool shared = p.token_blocks > 1;
+    const uint16_t mask = static_cast<uint16_t>(shared ? (1 | 1 << p.row_blocks) << row_rank : 0);
     if constexpr (Layout::boxed) {
       if (lane != 0) return;
 #pragma unroll
-      for (int32_t half = 0; half < 2; ++half)
-        tensor_copy(at + half * 4 * Layout::panel, w.map[half], unit * (Layout::panel / 8), w.first[half], done);
+      for (int32_t half = 0; half < 2; ++half) {
+        const uint32_t to = at + half * half_panels * Layout::panel;
+        const int32_t x = unit * (Layout::panel / 8);
+        if (!shared) tensor_copy(to, w.map[half], x, w.first[half], done);
+        else if (half == token_rank) tensor_copy(to, w.map[half], x, w.first[half], done, mask);
+      }
     } else {
-      const int32_t u = unit % f.units, plane = lane / 8;
+      const int32_t u = unit % f.units, plane = lane / 8, panel_index = lane % 8;
+      if (panel_index >= Layout::panels || (shared && panel_index / half_panels != token_rank)) return;
       constexpr int32_t each = f.quants + f.high + f.scales;
       const uint8_t* from = w.panel + static_cast<int64_t>(unit / f.units) * Format<T>::group_bytes;
-      const uint32_t to = at + lane % 8 * Layout::panel;
+      const uint32_t to = at + panel_index * Layout::panel;
       if constexpr (f.units == 1) {
-        if (plane == 0) bulk_copy(to, from, each, done);
+        if (plane == 0) copy_plane(to, from, each, done, mask);
       } else {
-        if (plane == 0) bulk_copy(to, from + u * f.quants, f.quants, done);
-        if (f.high > 0 && plane == 1) bulk_copy(to + f.quants, from + Format<T>::high_at(u), f.high, done);
-        if (f.scales > 0 && plane == 2) bulk_copy(to + f.quants + f.high, from + Format<T>::scales_at(u), f.scales, done);
-        if (plane == 3 && u == 0) bulk_copy(to + each, from + Format<T>::header_plane, f.header, done);
+        if (plane == 0) copy_plane(to, from + u * f.quants, f.quants, done, mask);
+        if (f.high > 0 && plane == 1) copy_plane(to + f.quants, from + Format<T>::high_at(u), f.high, done, mask);
+        if (f.scales > 0 && plane == 2) copy_plane(to + f.quants + f.high, from + Format<T>::scales_at(u), f.scales, done, mask);
+        if (plane == 3 && u == 0) copy_plane(to + each, from + Format<T>::header_plane, f.header, done, mask);
       }
     }
   }
 
-  __device__ __forceinline__ void produce() const {
-    constexpr int32_t half = tokens / kPrefillCluster;
+  // Asks for this block's share of a unit's tokens, for all blocks that have them in common.
+  __device__ __forceinline__ void ask_tokens(int32_t token0, int32_t unit, int32_t stage) const {
+    if (lane != 0) return;
+    const int32_t share = tokens / p.row_blocks;
+    const uint16_t mask = static_cast<uint16_t>(((1 << p.row_blocks) - 1) << token_rank * p.row_blocks);
+    tensor_copy(ring + stage * Layout::stage + Layout::weights + row_rank * share * 128, &maps.tokens, unit * kUnitCols,
+                token0 + row_rank * share, full + stage * 8, mask);
+  }
+
+  struct Place {
     int32_t stage = 0;
     uint32_t phase = 0;
-    for (int32_t item = static_cast<int32_t>(blockIdx.x) / kPrefillCluster; item < p.items; item += p.item_stride) {
+    __device__ __forceinline__ void next() {
+      if (++stage < Layout::stages) return;
+      stage = 0;
+      phase ^= 1;
+    }
+  };
+
+  __device__ __forceinline__ void produce() const {
+    grid_wait();
+    grid_trigger();
+    Place at;
+    for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       int32_t tile, token0;
       locate(item, tile, token0);
       const Weights weights = weights_of(min(tile, p.tiles - 1));
-      for (int32_t unit = 0; unit < p.units; ++unit) {
-        barrier_wait(empty + stage * 8, phase ^ 1);
-        const uint32_t at = ring + stage * Layout::stage, done = full + stage * 8;
-        if (lane == 0) barrier_expect(done, Layout::rows + weight_bytes(unit % f.units));
-        __syncwarp();
-        ask_weights(weights, unit, at, done);
-        if (lane == 0) {
-          tensor_copy(at + Layout::weights + rank * half * 128, &maps.tokens, unit * kUnitCols, token0 + static_cast<int32_t>(rank) * half,
-                      done, (1 << kPrefillCluster) - 1);
-        }
-        if (++stage == Layout::stages) {
-          stage = 0;
-          phase ^= 1;
-        }
+      for (int32_t unit = 0; unit < p.units; ++unit, at.next()) {
+        barrier_wait(empty + at.stage * 8, at.phase ^ 1);
+        ask_weights(weights, unit, at.stage);
+        ask_tokens(token0, unit, at.stage);
       }
     }
   }
@@ -235,36 +288,27 @@ struct PrefillBlock {
     Unit::template take<3>(quants, scales, panel, lane, a[3]);
   }
 
-  struct Place {
-    int32_t stage = 0;
-    uint32_t phase = 0;
-    __device__ __forceinline__ void next() {
-      if (++stage < Layout::stages) return;
-      stage = 0;
-      phase ^= 1;
-    }
-  };
-
   using Sums = float[tokens / 2];
 
   __device__ __forceinline__ void issue(Sums& sums, const uint32_t (&a)[4][4], int32_t stage) const {
-    const uint64_t rows = swizzled_rows(ring + stage * Layout::stage + Layout::weights);
+    const uint64_t tokens_at = swizzled_rows(ring + stage * Layout::stage + Layout::weights);
     wgmma_fence();
 #pragma unroll
-    for (int32_t step = 0; step < 4; ++step) wgmma_m64<A>(sums, a[step], rows + step * 2);
+    for (int32_t step = 0; step < 4; ++step) wgmma_m64<A>(sums, a[step], tokens_at + step * 2);
     wgmma_commit();
   }
 
   __device__ __forceinline__ void release(int32_t stage) const {
     __syncwarp();
-    if (lane < kPrefillCluster) barrier_arrive_at(empty + stage * 8, lane);
+    if (told >= 0) barrier_arrive_at(empty + stage * 8, told);
   }
 
   __device__ __forceinline__ void consume() const {
+    grid_wait();
     Place at;
     Header header;
     const uint32_t panel = ring + warp * Layout::panel;
-    for (int32_t item = static_cast<int32_t>(blockIdx.x) / kPrefillCluster; item < p.items; item += p.item_stride) {
+    for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       Sums sums = {};
       uint32_t a[2][4][4];
       barrier_wait(full + at.stage * 8, at.phase);
@@ -292,22 +336,23 @@ struct PrefillBlock {
   __device__ __forceinline__ void finish(const Sums& sums, int32_t item) const {
     int32_t tile, token0;
     locate(item, tile, token0);
-    const int32_t g = lane / 4, t = lane % 4, group = warp / 4;
+    const int32_t g = lane / 4, t = lane % 4;
     if (p.pair) {
-      // Each warpgroup hands the other its sums of half the tokens, a chunk of 32 at a time, and ends those it keeps.
-      const int32_t row = (tile * 4 + warp % 4) * kPanelRows + g;
+      // Each half of the warps hands the other its sums of half the tokens, a chunk of 32 at a time, and ends those it keeps.
+      const int32_t side = warp / half_panels, panel = warp % half_panels;
+      const int32_t row = (tile * half_panels + panel) * kPanelRows + g;
       constexpr int32_t half = tokens / 16, chunk = half < 4 ? half : 4;  // in eights of tokens
-      const int32_t at = ((warp % 4) * kPanelRows + g) * Layout::pair_stride + t * 2;
-      float* give = pairs + group * Layout::pair_floats + at;
-      const float* take = pairs + (1 - group) * Layout::pair_floats + at;
-      if (group == 0) end_half<true, half, chunk>(sums, give, take, row, token0 + t * 2);
+      const int32_t at = (panel * kPanelRows + g) * Layout::pair_stride + t * 2;
+      float* give = pairs + side * Layout::pair_floats + at;
+      const float* take = pairs + (1 - side) * Layout::pair_floats + at;
+      if (side == 0) end_half<true, half, chunk>(sums, give, take, row, token0 + t * 2);
       else end_half<false, half, chunk>(sums, give, take, row, token0 + t * 2);
       return;
     }
     if (tile >= p.tiles) return;
     int32_t within;
     const DecodeTarget& target = target_of(p, tile, within);
-    const int32_t row = (within * 8 + warp) * kPanelRows + g;
+    const int32_t row = (within * Layout::panels + warp) * kPanelRows + g;
     switch (p.end) {
       case ProductEnd::kStoreF32: return end_rows<ProductEnd::kStoreF32>(target, sums, row, token0 + t * 2);
       case ProductEnd::kAddF32: return end_rows<ProductEnd::kAddF32>(target, sums, row, token0 + t * 2);
@@ -316,7 +361,7 @@ struct PrefillBlock {
     }
   }
 
-  // Rows row and row + 8, of every 8 tokens from `token` on two. What is added to is read for 32 elements at a time.
+  // Rows row and row + 8, of every 8 tokens from `token` on two. What is added to is read for up to 32 elements at a time.
   template <ProductEnd kind>
   __device__ __forceinline__ void end_rows(const DecodeTarget& target, const Sums& sums, int32_t row, int32_t token) const {
     const bool has[2] = {row < target.rows, row + 8 < target.rows};
@@ -325,11 +370,12 @@ struct PrefillBlock {
       if (has[0]) bias[0] = target.bias[row];
       if (has[1]) bias[1] = target.bias[row + 8];
     }
+    constexpr int32_t together = tokens < 64 ? tokens / 8 : 8;
 #pragma unroll
-    for (int32_t n0 = 0; n0 < tokens / 8; n0 += 8) {
-      float y[8][4];
+    for (int32_t n0 = 0; n0 < tokens / 8; n0 += together) {
+      float y[together][4];
 #pragma unroll
-      for (int32_t n = 0; n < 8; ++n) {
+      for (int32_t n = 0; n < together; ++n) {
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) {
           y[n][i] = sums[(n0 + n) * 4 + i] + bias[i / 2];
@@ -340,7 +386,7 @@ struct PrefillBlock {
         }
       }
 #pragma unroll
-      for (int32_t n = 0; n < 8; ++n) {
+      for (int32_t n = 0; n < together; ++n) {
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) {
           const int32_t at = token + (n0 + n) * 8 + i % 2;
@@ -353,7 +399,7 @@ struct PrefillBlock {
     }
   }
 
-  // The gate's warpgroup keeps the first half of the tokens.
+  // The gate's warps keep the first half of the tokens.
   template <bool gate, int32_t half, int32_t chunk>
   __device__ __forceinline__ void end_half(const Sums& sums, float* give, const float* take, int32_t row, int32_t token) const {
     constexpr int32_t kept = gate ? 0 : half, given = gate ? half : 0;
@@ -372,7 +418,7 @@ struct PrefillBlock {
         *reinterpret_cast<float2*>(give + n * 8) = make_float2(sums[from], sums[from + 1]);
         *reinterpret_cast<float2*>(give + 8 * Layout::pair_stride + n * 8) = make_float2(sums[from + 2], sums[from + 3]);
       }
-      named_barrier(1, 256);
+      named_barrier(1, Layout::warps * 32);
 #pragma unroll
       for (int32_t n = 0; n < chunk; ++n) {
         const float2 low = *reinterpret_cast<const float2*>(take + n * 8);
@@ -388,7 +434,7 @@ struct PrefillBlock {
           }
         }
       }
-      named_barrier(1, 256);
+      named_barrier(1, Layout::warps * 32);
     }
   }
 };
@@ -396,65 +442,69 @@ struct PrefillBlock {
 #endif
 
 #if MR_HOPPER
-template <int32_t T, class A, int32_t tokens>
-__global__ void __launch_bounds__(kPrefillThreads, 1)
+template <int32_t T, class A, int32_t rows, int32_t tokens>
+__global__ void __launch_bounds__(PrefillLayout<T, rows, tokens>::threads, PrefillLayout<T, rows, tokens>::gives_registers ? 1 : 2)
     prefill_product(const __grid_constant__ PrefillParams p, const __grid_constant__ PrefillMaps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Layout = PrefillLayout<T, tokens>;
+  using Layout = PrefillLayout<T, rows, tokens>;
+  using Block = PrefillBlock<T, A, rows, tokens>;
   extern __shared__ uint8_t memory[];
   const uint32_t base = shared_address(memory), ring = (base + 1023) & ~1023u;
   uint8_t* behind = memory + (ring - base) + Layout::stages * Layout::stage;
-  PrefillBlock<T, A, tokens> block{p, maps};
+  Block block{p, maps};
   block.ring = ring;
   block.pairs = reinterpret_cast<float*>(behind);
   block.exchange = shared_address(behind) + Layout::pairs;
   block.full = block.exchange + Layout::exchange;
   block.empty = block.full + Layout::stages * 8;
-  block.rank = cluster_rank();
+  const int32_t rank = static_cast<int32_t>(cluster_rank());
+  block.row_rank = rank % p.row_blocks;
+  block.token_rank = rank / p.row_blocks;
   block.warp = static_cast<int32_t>(threadIdx.x) / 32;
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
+  block.told = block.lane < Block::peers(p) ? block.peer(block.lane) : -1;
   if (threadIdx.x == 0) {
     for (int32_t s = 0; s < Layout::stages; ++s) {
       barrier_init(block.full + s * 8, 1);
-      barrier_init(block.empty + s * 8, 8 * kPrefillCluster);  // the warps of both blocks that multiply
+      barrier_init(block.empty + s * 8, Layout::warps * Block::peers(p));  // the warps that multiply what this block asks for
     }
     barrier_init_fence();
   }
   cluster_sync();
-  grid_wait();
-  grid_trigger();
-  if (block.warp >= 8) {
-    registers_down<40>();
-    if (block.warp == 8) block.produce();
+  if constexpr (Layout::gives_registers) {
+    if (block.warp >= Layout::warps) {
+      registers_down<40>();
+      if (block.warp == Layout::warps) block.produce();
+    } else {
+      registers_up<232>();
+      block.consume();
+    }
   } else {
-    registers_up<232>();
-    block.consume();
+    if (block.warp == Layout::warps) block.produce();
+    else block.consume();
   }
   __syncwarp();
-  cluster_sync();  // the other block may still fill this one's ring, or arrive at its barriers
+  cluster_sync();  // other blocks may still fill this one's ring, or arrive at its barriers
 #endif
 }
 
-template <int32_t T, class A, int32_t tokens>
+template <int32_t T, class A, int32_t form>
 PrefillKernel prefill_kernel_of() {
-  return {reinterpret_cast<const void*>(&prefill_product<T, A, tokens>), PrefillLayout<T, tokens>::bytes, kPrefillThreads, tokens,
-          PrefillLayout<T, tokens>::boxed};
+  constexpr int32_t rows = kPrefillFormList[form].rows, tokens = kPrefillFormList[form].tokens;
+  using Layout = PrefillLayout<T, rows, tokens>;
+  return {reinterpret_cast<const void*>(&prefill_product<T, A, rows, tokens>), Layout::bytes, Layout::threads, tokens, Layout::boxed, rows};
 }
 #else
-template <int32_t T, class A, int32_t tokens>
+template <int32_t T, class A, int32_t form>
 PrefillKernel prefill_kernel_of() {
   return {};
 }
 #endif
 
-template <int32_t T, class A>
+template <int32_t T, class A, int32_t i = 0>
 PrefillKernel prefill_kernel_for(int32_t form) {
-  switch (form) {
-    case 0: return prefill_kernel_of<T, A, 64>();
-    case 1: return prefill_kernel_of<T, A, 128>();
-    case 2: return prefill_kernel_of<T, A, 256>();
-  }
-  return {};
+  if constexpr (i < kPrefillForms) return i == form ? prefill_kernel_of<T, A, i>() : prefill_kernel_for<T, A, i + 1>(form);
+  else return {};
 }
 
 }  // namespace mr::cuda
