@@ -250,16 +250,27 @@ struct PrefillBlock {
   };
 
   __device__ __forceinline__ void produce() const {
+    // The ring's first round asks for weights before the kernel ahead has ended, and for tokens after.
+    int32_t early = 0;
+    for (int32_t item = first_item(); item < p.items && early < Layout::stages; item += p.item_stride) {
+      int32_t tile, token0;
+      locate(item, tile, token0);
+      const Weights weights = weights_of(min(tile, p.tiles - 1));
+      for (int32_t unit = 0; unit < p.units && early < Layout::stages; ++unit) ask_weights(weights, unit, early++);
+    }
     grid_wait();
     grid_trigger();
     Place at;
+    int32_t asked = 0;
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       int32_t tile, token0;
       locate(item, tile, token0);
       const Weights weights = weights_of(min(tile, p.tiles - 1));
-      for (int32_t unit = 0; unit < p.units; ++unit, at.next()) {
-        barrier_wait(empty + at.stage * 8, at.phase ^ 1);
-        ask_weights(weights, unit, at.stage);
+      for (int32_t unit = 0; unit < p.units; ++unit, ++asked, at.next()) {
+        if (asked >= early) {
+          barrier_wait(empty + at.stage * 8, at.phase ^ 1);
+          ask_weights(weights, unit, at.stage);
+        }
         ask_tokens(token0, unit, at.stage);
       }
     }
