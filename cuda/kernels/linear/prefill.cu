@@ -105,10 +105,10 @@ cudaError_t map_tokens(const ProductArgs& args, int32_t rows_a_box, void* map) {
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* map, int32_t panels_a_box) {
+cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* map, int32_t panels_a_box, int32_t bytes) {
   const cuuint64_t size[2] = {static_cast<cuuint64_t>(panel_bytes) / 8, static_cast<cuuint64_t>(target.panels)};
   const cuuint64_t stride[1] = {static_cast<cuuint64_t>(panel_bytes)};
-  const cuuint32_t box[2] = {2048 / 8, static_cast<cuuint32_t>(panels_a_box)}, step[2] = {1, 1};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(bytes) / 8, static_cast<cuuint32_t>(panels_a_box)}, step[2] = {1, 1};
   const CUresult result = encode_tensor_map(static_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_UINT64, 2,
                                             const_cast<uint8_t*>(target.data), size, stride, box, step,
                                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
@@ -200,8 +200,11 @@ cudaError_t launch_prefill_as(const PrefillShape& shape, int32_t device, const P
   p.item_stride = std::min(p.items, clusters);
   PrefillMaps maps{};
   cudaError_t error = map_tokens(args, kernel.tokens / p.row_blocks, &maps.tokens);
-  for (int32_t i = 0; i < p.count && kernel.boxed && error == cudaSuccess; ++i)
-    error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i], panels / 2);
+  for (int32_t plane = 0; plane < kPrefillPlanes && prefill_boxed(kWeightFormats[type]); ++plane) {
+    const int32_t bytes = prefill_plane(kWeightFormats[type], plane);
+    for (int32_t i = 0; i < p.count && bytes > 0 && error == cudaSuccess; ++i)
+      error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i][plane], panels / 2, bytes);
+  }
   if (error != cudaSuccess) return error;
   return ClusterLaunch(kernel, p.item_stride, shape.cluster.blocks(), on).run(p, maps);
 }

@@ -25,7 +25,6 @@ struct PrefillParams {
 struct PrefillKernel {
   const void* function;
   int32_t shared_bytes, threads, tokens;  // tokens of a tile
-  bool boxed = false;                     // whether weights come by tensor maps of their panels
   int32_t rows = 0;                       // of a tile, where kernels differ in it
 };
 
@@ -52,6 +51,17 @@ struct PrefillShape {
   PrefillCluster cluster;
 };
 
+// How a unit's weights are fetched: plane by plane, each of half a tile's panels at once by a tensor map, since the unit that
+// copies takes about as long for a small piece as for a large one. Bytes of plane i of one panel, 0 for none: all that a unit has,
+// or where units share a group its quants, its high bits, its scales, and with the first unit the group's header. Units of
+// F32 are too large for a map.
+constexpr int32_t kPrefillPlanes = 4;
+__host__ __device__ constexpr bool prefill_boxed(const WeightFormat& format) { return format.quants <= 2048; }
+__host__ __device__ constexpr int32_t prefill_plane(const WeightFormat& format, int32_t i) {
+  if (format.units == 1) return i == 0 ? format.quants + format.high + format.scales : 0;
+  return i == 0 ? format.quants : i == 1 ? format.high : i == 2 ? format.scales : format.header;
+}
+
 // One file a type defines it. No function where the build has no machine code of sm_90a.
 template <int32_t T>
 PrefillKernel prefill_kernel(Act act, int32_t form);
@@ -61,8 +71,8 @@ PrefillKernel prefill_kernel(Act act, int32_t form);
 // panels: of a tile; a pair's tile has half as many of each.
 PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t last, int32_t panels);
 cudaError_t map_tokens(const ProductArgs& args, int32_t rows_a_box, void* map);
-// The panels of a target whose groups are 2048 bytes, fetched by boxes of a group of some panels, with zeros beyond the last.
-cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* map, int32_t panels_a_box = 4);
+// The panels of a target, fetched by boxes of some bytes of some panels, in eight bytes, with zeros beyond the last.
+cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* map, int32_t panels_a_box = 4, int32_t bytes = 2048);
 
 // What prefill.cu gives product.cu. prepare: as prepare_products, of the current device. available: whether it runs there.
 cudaError_t prepare_prefill(int32_t device, int32_t sms);

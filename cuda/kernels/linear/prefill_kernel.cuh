@@ -25,13 +25,21 @@ template <int32_t T, int32_t rows_, int32_t tokens_>
 struct PrefillLayout {
   static constexpr WeightFormat f = Format<T>::f;
   static constexpr int32_t tokens = tokens_, panels = rows_ / kPanelRows, warps = panels;  // a panel for each warp that multiplies
-  static constexpr int32_t panel = f.quants + f.high + f.scales + f.header;  // one unit's planes, then the header
-  static constexpr int32_t weights = (panels * panel + 1023) / 1024 * 1024, rows = tokens * 128;
+  // A stage holds the planes one after another, each as two halves of the panels.
+  static constexpr bool boxed = prefill_boxed(f);
+  __host__ __device__ static constexpr int32_t plane_bytes(int32_t i) {
+    constexpr WeightFormat format = f;
+    return prefill_plane(format, i);
+  }
+  __host__ __device__ static constexpr int32_t half_bytes(int32_t i) { return (panels / 2 * plane_bytes(i) + 127) / 128 * 128; }
+  __host__ __device__ static constexpr int32_t plane_at(int32_t i) {
+    return 2 * ((i > 0 ? half_bytes(0) : 0) + (i > 1 ? half_bytes(1) : 0) + (i > 2 ? half_bytes(2) : 0) + (i > 3 ? half_bytes(3) : 0));
+  }
+  static constexpr int32_t weights = (plane_at(kPrefillPlanes) + 1023) / 1024 * 1024, rows = tokens * 128;
   static constexpr int32_t stage = weights + rows;
-  // Units of 2048 bytes come half of the panels at a time, since the unit that copies takes about as long for a small piece as for a large one.
-  static constexpr bool boxed = f.units == 1 && panel == 2048;
   static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min;
-  static constexpr int32_t exchange = publishes ? warps * 256 : 0;  // of each warp's own
+  static constexpr int32_t exchange_each = publishes ? f.units * 256 : 0;  // a warp's
+  static constexpr int32_t exchange = warps * exchange_each;
   static constexpr int32_t pair_stride = 36, pair_floats = rows_ / 2 * pair_stride;  // of half the rows, 32 tokens
   static constexpr int32_t pairs = 2 * pair_floats * 4;                              // one for each half to give through
   static constexpr int32_t barriers = 256;
@@ -49,8 +57,8 @@ struct PrefillLayout {
 
 #if MR_HOPPER
 struct PrefillMaps {
-  CUtensorMap tokens;      // boxes of one unit's columns and a block's share of a tile's tokens
-  CUtensorMap weights[3];  // of each target whose units are boxed: boxes of one unit of half a tile's panels, in eight bytes
+  CUtensorMap tokens;  // boxes of one unit's columns and a block's share of a tile's tokens
+  CUtensorMap weights[3][kPrefillPlanes];  // of each target: boxes of a plane of half a tile's panels
 };
 #endif
 
@@ -156,77 +164,55 @@ struct PrefillBlock {
   __device__ __forceinline__ int32_t first_item() const { return static_cast<int32_t>(blockIdx.x) / (p.row_blocks * p.token_blocks); }
 
   // A unit's weights of this block's tile of rows come as two halves, of a pair the gate's and the up's. Where two blocks have
-  // them in common, each asks for one.
-  //
-  // Boxed: a half is a copy, with zeros past the last panel. Otherwise lane l asks for plane l/8 of panel l%8: quants, high, scales,
-  // header; panels past the last are the last.
+  // them in common, each asks for one. Panels past the last are zeros; where lanes ask for one each, the last.
   struct Weights {
-    const uint8_t* panel;            // this lane's
-    const CUtensorMap* map[2];
-    int32_t first[2];
+    int32_t target[2], first[2];
   };
   __device__ __forceinline__ Weights weights_of(int32_t tile) const {
-    Weights w{};
-    if constexpr (Layout::boxed) {
-#pragma unroll
-      for (int32_t half = 0; half < 2; ++half) {
-        const int32_t i = p.pair ? half : target_index(p, tile);
-        w.map[half] = &maps.weights[i];
-        w.first[half] = p.pair ? tile * half_panels : (tile - p.targets[i].first_tile) * Layout::panels + half * half_panels;
-      }
-    } else {
-      const int32_t panel_index = lane % 8 % Layout::panels;
-      if (p.pair) {
-        const DecodeTarget& target = p.targets[panel_index / half_panels];
-        w.panel = target.data + min(tile * half_panels + panel_index % half_panels, target.panels - 1) * p.panel_bytes;
-      } else {
-        int32_t within;
-        const DecodeTarget& target = target_of(p, tile, within);
-        w.panel = target.data + min(within * Layout::panels + panel_index, target.panels - 1) * p.panel_bytes;
-      }
-    }
-    return w;
+    if (p.pair) return {{0, 1}, {tile * half_panels, tile * half_panels}};
+    const int32_t i = target_index(p, tile), first = (tile - p.targets[i].first_tile) * Layout::panels;
+    return {{i, i}, {first, first + half_panels}};
   }
   __device__ __forceinline__ static constexpr int32_t weight_bytes(int32_t u) {
     return Layout::panels * (f.quants + f.high + f.scales + (u == 0 ? f.header : 0));
   }
-
-  // To the same place in the blocks of a mask, or in this block alone.
-  __device__ __forceinline__ static void copy_plane(uint32_t to, const uint8_t* from, int32_t bytes, uint32_t done, uint16_t mask) {
-    if (mask == 0) bulk_copy(to, from, bytes, done);
-    else bulk_copy(to, from, bytes, done, mask);
+  // Bytes from the start of a group to its plane i of unit u.
+  __device__ __forceinline__ static constexpr int32_t plane_from(int32_t i, int32_t u) {
+    return i == 0 ? Format<T>::quants_at(u) : i == 1 ? Format<T>::high_at(u) : i == 2 ? Format<T>::scales_at(u) : Format<T>::header_plane;
   }
 
   // Announces a unit's bytes and asks for its weights.
   __device__ __forceinline__ void ask_weights(const Weights& w, int32_t unit, int32_t stage) const {
     const uint32_t at = ring + stage * Layout::stage, done = full + stage * 8;
-    if (lane == 0) barrier_expect(done, Layout::rows + weight_bytes(unit % f.units));
+    const int32_t group = unit / f.units, u = unit % f.units;
+    if (lane == 0) barrier_expect(done, Layout::rows + weight_bytes(u));
     __syncwarp();
     const bool shared = p.token_blocks > 1;
-    const uint16_t mask = static_cast<uint16_t>(shared ? (1 | 1 << p.row_blocks) << row_rank : 0);
+    const uint16_t mask = static_cast<uint16_t>((1 | 1 << p.row_blocks) << row_rank);  // this block and its neighbour along the tokens
     if constexpr (Layout::boxed) {
       if (lane != 0) return;
 #pragma unroll
       for (int32_t half = 0; half < 2; ++half) {
-        const uint32_t to = at + half * half_panels * Layout::panel;
-        const int32_t x = unit * (Layout::panel / 8);
-        if (!shared) tensor_copy(to, w.map[half], x, w.first[half], done);
-        else if (half == token_rank) tensor_copy(to, w.map[half], x, w.first[half], done, mask);
+        if (shared && half != token_rank) continue;
+#pragma unroll
+        for (int32_t plane = 0; plane < kPrefillPlanes; ++plane) {
+          if (Layout::plane_bytes(plane) == 0 || (plane == 3 && u != 0)) continue;
+          const uint32_t to = at + Layout::plane_at(plane) + half * Layout::half_bytes(plane);
+          const CUtensorMap* map = &maps.weights[w.target[half]][plane];
+          const int32_t x = (group * Format<T>::group_bytes + plane_from(plane, u)) / 8;
+          if (shared) tensor_copy(to, map, x, w.first[half], done, mask);
+          else tensor_copy(to, map, x, w.first[half], done);
+        }
       }
     } else {
-      const int32_t u = unit % f.units, plane = lane / 8, panel_index = lane % 8;
-      if (panel_index >= Layout::panels || (shared && panel_index / half_panels != token_rank)) return;
-      constexpr int32_t each = f.quants + f.high + f.scales;
-      const uint8_t* from = w.panel + static_cast<int64_t>(unit / f.units) * Format<T>::group_bytes;
-      const uint32_t to = at + panel_index * Layout::panel;
-      if constexpr (f.units == 1) {
-        if (plane == 0) copy_plane(to, from, each, done, mask);
-      } else {
-        if (plane == 0) copy_plane(to, from + u * f.quants, f.quants, done, mask);
-        if (f.high > 0 && plane == 1) copy_plane(to + f.quants, from + Format<T>::high_at(u), f.high, done, mask);
-        if (f.scales > 0 && plane == 2) copy_plane(to + f.quants + f.high, from + Format<T>::scales_at(u), f.scales, done, mask);
-        if (plane == 3 && u == 0) copy_plane(to + each, from + Format<T>::header_plane, f.header, done, mask);
-      }
+      const int32_t half = lane / half_panels;
+      if (lane >= Layout::panels || (shared && half != token_rank)) return;
+      const DecodeTarget& target = p.targets[w.target[half]];
+      const int32_t panel = min(w.first[half] + lane % half_panels, target.panels - 1);
+      const uint8_t* from = target.data + panel * p.panel_bytes + int64_t{group} * Format<T>::group_bytes;
+      const uint32_t to = at + lane * Layout::plane_bytes(0);
+      if (shared) bulk_copy(to, from, Layout::plane_bytes(0), done, mask);
+      else bulk_copy(to, from, Layout::plane_bytes(0), done);
     }
   }
 
@@ -276,21 +262,29 @@ struct PrefillBlock {
     }
   }
 
-  // The A fragments of a unit.
-  __device__ __forceinline__ void load(uint32_t (&a)[4][4], Header& header, uint32_t panel, int32_t unit) const {
+  // The A fragments of a unit that lies in a stage.
+  __device__ __forceinline__ void load(uint32_t (&a)[4][4], Header& header, int32_t stage, int32_t unit) const {
+    const auto plane = [&](int32_t i) {
+      return ring + stage * Layout::stage + Layout::plane_at(i) + warp / half_panels * Layout::half_bytes(i) +
+             warp % half_panels * Layout::plane_bytes(i);
+    };
+    const uint32_t panel = plane(0);
     UnitQuants<T, A, 1> quants;
     UnitScales<T, A> scales;
     if constexpr (!Format<T>::is_float) {
-      const uint32_t own = exchange + warp * 256;
+      const bool alone = f.units == 1;  // one plane of all
       const int32_t u = unit % f.units;
-      if (u == 0) header.load(panel + f.quants + f.high + f.scales, lane);
-      if constexpr (Layout::publishes) {
-        __syncwarp();
-        header.template publish<1>(own, u, lane);
-        __syncwarp();
+      const uint32_t own = exchange + warp * Layout::exchange_each;
+      quants.begin(panel, alone ? panel + f.quants : plane(1), lane);
+      if (u == 0) {
+        header.load(plane(3), lane);
+        if constexpr (Layout::publishes) {
+          __syncwarp();
+          header.template publish<f.units>(own, 0, lane);
+          __syncwarp();
+        }
       }
-      quants.begin(panel, panel + f.quants, lane);
-      scales.load(Layout::publishes ? own : panel + f.quants + f.high, header, lane);
+      scales.load(Layout::publishes ? own + u * 256 : alone ? panel + f.quants + f.high : plane(2), header, lane);
     }
     using Unit = RoundedUnit<T, A>;
     Unit::template take<0>(quants, scales, panel, lane, a[0]);
@@ -318,24 +312,25 @@ struct PrefillBlock {
     grid_wait();
     Place at;
     Header header;
-    const uint32_t panel = ring + warp * Layout::panel;
+    const auto fetch = [&](uint32_t (&a)[4][4], int32_t unit) {
+      const int32_t stage = at.stage;
+      barrier_wait(full + stage * 8, at.phase);
+      load(a, header, stage, unit);
+      at.next();
+      return stage;
+    };
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       Sums sums = {};
       uint32_t a[2][4][4];
-      barrier_wait(full + at.stage * 8, at.phase);
-      load(a[0], header, panel + at.stage * Layout::stage, 0);
+      int32_t next = fetch(a[0], 0);
       for (int32_t unit = 0; unit < p.units; unit += 2) {
 #pragma unroll
         for (int32_t i = 0; i < 2; ++i) {
           if (unit + i >= p.units) break;
-          const int32_t stage = at.stage;
+          const int32_t stage = next;
           issue(sums, a[i], stage);
-          at.next();
           // The next unit's fragments, while this one's products run.
-          if (unit + i + 1 < p.units) {
-            barrier_wait(full + at.stage * 8, at.phase);
-            load(a[1 - i], header, panel + at.stage * Layout::stage, unit + i + 1);
-          }
+          if (unit + i + 1 < p.units) next = fetch(a[1 - i], unit + i + 1);
           wgmma_wait<0>();
           release(stage);
         }
@@ -503,7 +498,7 @@ template <int32_t T, class A, int32_t form>
 PrefillKernel prefill_kernel_of() {
   constexpr int32_t rows = kPrefillFormList[form].rows, tokens = kPrefillFormList[form].tokens;
   using Layout = PrefillLayout<T, rows, tokens>;
-  return {reinterpret_cast<const void*>(&prefill_product<T, A, rows, tokens>), Layout::bytes, Layout::threads, tokens, Layout::boxed, rows};
+  return {reinterpret_cast<const void*>(&prefill_product<T, A, rows, tokens>), Layout::bytes, Layout::threads, tokens, rows};
 }
 #else
 template <int32_t T, class A, int32_t form>
