@@ -198,6 +198,10 @@ cudaError_t launch_prefill_as(const PrefillShape& shape, int32_t device, const P
   if (int64_t{p.row_clusters} * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
   p.items = p.row_clusters * p.token_tiles;
   p.item_stride = std::min(p.items, clusters);
+  // As much as half of that cache, of 50 MiB, which memory reads while the kernel ahead leaves it idle.
+  constexpr int64_t kPrefetched = 24 << 20;
+  const int64_t first_panels = int64_t{std::min(p.tiles, p.item_stride * p.row_blocks)} * panels;
+  if (on.dependent) p.prefetch = static_cast<int32_t>(std::min<int64_t>(kPrefetched * p.units / (first_panels * p.panel_bytes), p.units));
   PrefillMaps maps{};
   cudaError_t error = map_tokens(args, kernel.tokens / p.row_blocks, &maps.tokens);
   for (int32_t plane = 0; plane < kPrefillPlanes && prefill_boxed(kWeightFormats[type]); ++plane) {

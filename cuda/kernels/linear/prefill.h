@@ -19,6 +19,7 @@ struct PrefillParams {
   int32_t row_clusters, token_tiles;   // clusters side by side, along the rows and along the tokens
   int32_t band;                        // row clusters that go through all tokens together
   int32_t items, item_stride;          // row_clusters * token_tiles, and the clusters that share them
+  int32_t prefetch;                    // units of a cluster's first tile that the second level cache is asked for in advance
   ProductEnd end;
 };
 

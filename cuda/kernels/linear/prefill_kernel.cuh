@@ -71,6 +71,11 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_
                : "memory");
 }
 
+// The box at (x, y) of a tensor map into the second level cache.
+__device__ __forceinline__ void tensor_prefetch(const void* map, int32_t x, int32_t y) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
+}
+
 // Both approximations are good to 2^-20 where the result is not lost in its rounding.
 __device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
@@ -181,35 +186,44 @@ struct PrefillBlock {
     return i == 0 ? Format<T>::quants_at(u) : i == 1 ? Format<T>::high_at(u) : i == 2 ? Format<T>::scales_at(u) : Format<T>::header_plane;
   }
 
+  // Whether another block has this one's weights too, along the tokens, and asks for the other half.
+  __device__ __forceinline__ bool shares_weights() const { return p.token_blocks > 1; }
+
+  // copy(map, x, y, place in a stage) for every box of this block's share of a unit's weights.
+  template <class Copy>
+  __device__ __forceinline__ void for_boxes(const Weights& w, int32_t unit, Copy&& copy) const {
+    const int32_t group = unit / f.units, u = unit % f.units;
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+      if (shares_weights() && half != token_rank) continue;
+#pragma unroll
+      for (int32_t plane = 0; plane < kPrefillPlanes; ++plane) {
+        if (Layout::plane_bytes(plane) == 0 || (plane == 3 && u != 0)) continue;
+        copy(&maps.weights[w.target[half]][plane], (group * Format<T>::group_bytes + plane_from(plane, u)) / 8, w.first[half],
+             Layout::plane_at(plane) + half * Layout::half_bytes(plane));
+      }
+    }
+  }
+
   // Announces a unit's bytes and asks for its weights.
   __device__ __forceinline__ void ask_weights(const Weights& w, int32_t unit, int32_t stage) const {
     const uint32_t at = ring + stage * Layout::stage, done = full + stage * 8;
-    const int32_t group = unit / f.units, u = unit % f.units;
-    if (lane == 0) barrier_expect(done, Layout::rows + weight_bytes(u));
+    if (lane == 0) barrier_expect(done, Layout::rows + weight_bytes(unit % f.units));
     __syncwarp();
-    const bool shared = p.token_blocks > 1;
-    const uint16_t mask = static_cast<uint16_t>((1 | 1 << p.row_blocks) << row_rank);  // this block and its neighbour along the tokens
+    const bool shared = shares_weights();
+    const uint16_t mask = static_cast<uint16_t>((1 | 1 << p.row_blocks) << row_rank);  // this block and that other
     if constexpr (Layout::boxed) {
       if (lane != 0) return;
-#pragma unroll
-      for (int32_t half = 0; half < 2; ++half) {
-        if (shared && half != token_rank) continue;
-#pragma unroll
-        for (int32_t plane = 0; plane < kPrefillPlanes; ++plane) {
-          if (Layout::plane_bytes(plane) == 0 || (plane == 3 && u != 0)) continue;
-          const uint32_t to = at + Layout::plane_at(plane) + half * Layout::half_bytes(plane);
-          const CUtensorMap* map = &maps.weights[w.target[half]][plane];
-          const int32_t x = (group * Format<T>::group_bytes + plane_from(plane, u)) / 8;
-          if (shared) tensor_copy(to, map, x, w.first[half], done, mask);
-          else tensor_copy(to, map, x, w.first[half], done);
-        }
-      }
+      for_boxes(w, unit, [&](const CUtensorMap* map, int32_t x, int32_t y, uint32_t place) {
+        if (shared) tensor_copy(at + place, map, x, y, done, mask);
+        else tensor_copy(at + place, map, x, y, done);
+      });
     } else {
       const int32_t half = lane / half_panels;
       if (lane >= Layout::panels || (shared && half != token_rank)) return;
       const DecodeTarget& target = p.targets[w.target[half]];
       const int32_t panel = min(w.first[half] + lane % half_panels, target.panels - 1);
-      const uint8_t* from = target.data + panel * p.panel_bytes + int64_t{group} * Format<T>::group_bytes;
+      const uint8_t* from = target.data + panel * p.panel_bytes + int64_t{unit} * Format<T>::group_bytes;
       const uint32_t to = at + lane * Layout::plane_bytes(0);
       if (shared) bulk_copy(to, from, Layout::plane_bytes(0), done, mask);
       else bulk_copy(to, from, Layout::plane_bytes(0), done);
@@ -236,13 +250,19 @@ struct PrefillBlock {
   };
 
   __device__ __forceinline__ void produce() const {
-    // The ring's first round asks for weights before the kernel ahead has ended, and for tokens after.
+    // The ring's first round asks for weights before the kernel ahead has ended, and for tokens after. Further weights of the
+    // first tile may come as far as the second level cache, asked for by the blocks of the first tokens alone.
     int32_t early = 0;
     for (int32_t item = first_item(); item < p.items && early < Layout::stages; item += p.item_stride) {
       int32_t tile, token0;
       locate(item, tile, token0);
       const Weights weights = weights_of(min(tile, p.tiles - 1));
       for (int32_t unit = 0; unit < p.units && early < Layout::stages; ++unit) ask_weights(weights, unit, early++);
+      if constexpr (Layout::boxed) {
+        const int32_t end = min(p.units, early + p.prefetch);
+        for (int32_t unit = early; lane == 0 && token0 < p.token_blocks * tokens && unit < end; ++unit)
+          for_boxes(weights, unit, [](const CUtensorMap* map, int32_t x, int32_t y, uint32_t) { tensor_prefetch(map, x, y); });
+      }
     }
     grid_wait();
     grid_trigger();
