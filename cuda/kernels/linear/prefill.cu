@@ -39,16 +39,19 @@ PrefillKernel find_kernel(int32_t type_index, Act act, int32_t form) {
 int64_t divided(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 // What a block's tile takes, in picoseconds. A unit of 64 inputs takes what is slowest of it, and a turn: multiplying it,
-// receiving it, the second level cache giving its like to all blocks, or making fragments of its weights. Multiplying and turn
-// are fitted to tiles of 128 rows by 128 and 256 tokens of an H200's 132 multiprocessors (0.52 and 0.90 us a unit), receiving
-// to the 92 GB/s that a multiprocessor of tall_kernel.cuh reads, sharing to the 6.5 TB/s of all.
-constexpr int64_t kMultiply = 23;           // a row and token
-constexpr int64_t kReceive = 11;            // a byte
-constexpr int64_t kShare = 154;             // a thousand bytes
-constexpr int64_t kCopy = 700;              // a row whose weights are numbers
-constexpr int64_t kUnpack = 4000;           // a row whose weights are scaled and rounded, whatever the tokens
-constexpr int64_t kTurn = 60'000;
-constexpr int64_t kTile = 2'500'000;        // beside its units
+// receiving it, the second level cache giving its like to all blocks, or making fragments of its weights, which takes the same
+// whatever the tokens. Measured on an H200, on all of its 132 multiprocessors: a unit of 128 rows of bf16 by 128 and 256
+// tokens takes 0.52 and 0.90 us, of q4_k 0.69 and 1.02; a multiprocessor of tall_kernel.cuh receives 92 GB/s, all 6.5 TB/s.
+constexpr int64_t kMultiply = 23;            // a row and token
+constexpr int64_t kReceive = 11;             // a byte
+constexpr int64_t kShare = 154;              // a thousand bytes
+constexpr int64_t kTile = 2'500'000;         // beside its units
+
+// Of weights that are copied, and of those that are scaled and rounded.
+struct Unpacking {
+  int64_t row, turn;
+};
+constexpr Unpacking kNumbers{700, 60'000}, kQuantised{4'000, 160'000};
 
 int64_t tile_time(int32_t type, const PrefillShape& shape, int64_t units, int64_t blocks) {
   const auto [rows, tokens] = kPrefillFormList[shape.form];
@@ -56,9 +59,10 @@ int64_t tile_time(int32_t type, const PrefillShape& shape, int64_t units, int64_
   const int64_t weight_bytes = int64_t{format.group_bytes()} / format.units * (rows / kPanelRows);
   const int64_t token_bytes = int64_t{tokens} * kUnitCols * 2;
   const int64_t asked = weight_bytes / shape.cluster.tokens + token_bytes / shape.cluster.rows;
-  const int64_t slowest = std::max({kMultiply * rows * tokens, kReceive * (weight_bytes + token_bytes), blocks * asked * kShare / 1000,
-                                    rows * (format.block == 1 ? kCopy : kUnpack)});
-  return units * (slowest + kTurn) + kTile;
+  const Unpacking& unpacking = format.block == 1 ? kNumbers : kQuantised;
+  const int64_t slowest = std::max({kMultiply * rows * tokens, kReceive * (weight_bytes + token_bytes), kShare * blocks * asked / 1000,
+                                    unpacking.row * rows});
+  return units * (slowest + unpacking.turn) + kTile;
 }
 
 // What a cluster of tiles is of: p.row_clusters by p.token_tiles.

@@ -44,8 +44,8 @@ struct PrefillCluster {
 
   constexpr int32_t blocks() const { return rows * tokens; }
 };
-constexpr PrefillCluster kPrefillClusters[] = {{2, 1}, {4, 1}, {2, 2}};
-constexpr int32_t kPrefillMostBlocks = 4;  // of a cluster
+constexpr PrefillCluster kPrefillClusters[] = {{2, 1}, {4, 1}, {2, 2}, {4, 2}};  // along the tokens two at most
+constexpr int32_t kPrefillMostBlocks = 8;  // of a cluster
 
 struct PrefillShape {
   int32_t form;  // of kPrefillFormList
