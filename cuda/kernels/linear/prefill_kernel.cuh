@@ -4,7 +4,8 @@
 // stage of its ring is one unit of 64 inputs: the panels' packed bytes, and the tokens as rows of 128 bytes, swizzled. A
 // cluster's blocks have tiles side by side, along the rows, along the tokens or both, and ask for what they have in common by
 // shares, each for all. Weights become A fragments in registers, scaled in f32 and rounded once to the activation type; sums
-// are one f32 chain in ascending order. Of a pair half of the warps hold the gate's rows, the others the up's.
+// are one f32 chain in ascending order. Of a pair half of the warps hold the gate's rows, the others the up's. Where one
+// warpgroup multiplies quantised weights, a second makes the fragments of every other unit for it.
 #pragma once
 
 #include "kernels/launch.h"
@@ -38,21 +39,25 @@ struct PrefillLayout {
   static constexpr int32_t weights = (plane_at(kPrefillPlanes) + 1023) / 1024 * 1024, rows = tokens * 128;
   static constexpr int32_t stage = weights + rows;
   static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min;
+  // Warps that hand fragments to those that multiply, and all that read a stage.
+  static constexpr int32_t helpers = f.block > 1 && warps == 4 ? warps : 0, readers = warps + helpers;
+  static constexpr int32_t slots = 2, handed = slots * helpers * 2048;  // a unit's fragments of a warp
   static constexpr int32_t exchange_each = publishes ? f.units * 256 : 0;  // a warp's
-  static constexpr int32_t exchange = warps * exchange_each;
+  static constexpr int32_t exchange = readers * exchange_each;
   static constexpr int32_t pair_stride = 36, pair_floats = rows_ / 2 * pair_stride;  // of half the rows, 32 tokens
   static constexpr int32_t pairs = 2 * pair_floats * 4;                              // one for each half to give through
-  static constexpr int32_t barriers = 256;
-  static constexpr int32_t stages_that_fit = (226 * 1024 - exchange - pairs - barriers) / stage;
-  static constexpr int32_t stages = stages_that_fit > 16 ? 16 : stages_that_fit;
-  static constexpr int32_t bytes = stages * stage + exchange + pairs + barriers + 1024;  // 1024: to align the ring
+  static constexpr int32_t most_stages = 16, barriers = (2 * most_stages + 2 * slots * helpers) * 8;
+  static constexpr int32_t stages_that_fit = (226 * 1024 - exchange - handed - pairs - barriers) / stage;
+  static constexpr int32_t stages = stages_that_fit > most_stages ? most_stages : stages_that_fit;
+  static constexpr int32_t bytes = stages * stage + exchange + handed + pairs + barriers + 1024;  // 1024: to align the ring
   // Behind one block of a kernel no other of it fits: clusters that begin early, on the multiprocessors that the kernel before
   // leaves first, spread over all of them.
-  static_assert(bytes > 114 * 1024 && stages >= 3 && 2 * stages * 8 <= barriers);
-  // Where a block has more than one warpgroup, the others' registers are given to those that multiply.
-  // Else half of a multiprocessor's registers suffice, and kernels before that still run leave room to begin beside them.
+  static_assert(bytes > 114 * 1024 && stages >= 3);
+  // Where two warpgroups multiply, a third gives them its registers. Where one does and none helps it, half of a multiprocessor's
+  // registers suffice, and kernels before that still run leave room to begin beside them.
   static constexpr bool gives_registers = warps > 4;
-  static constexpr int32_t threads = gives_registers ? kPrefillThreads : warps * 32 + 32;
+  static constexpr int32_t threads = gives_registers ? kPrefillThreads : readers * 32 + 32;
+  static constexpr int32_t blocks = gives_registers || helpers > 0 ? 1 : 2;
 };
 
 #if MR_HOPPER
@@ -145,9 +150,11 @@ struct PrefillBlock {
   const PrefillParams& p;
   const PrefillMaps& maps;
   uint32_t ring, exchange, full, empty;  // shared memory addresses; full and empty: one barrier a stage
+  uint32_t handed, ready, taken;         // likewise; ready and taken: one a slot and warp
   float* pairs;
   int32_t row_rank, token_rank;  // this block's place in its cluster, whose rank is token_rank * row_blocks + row_rank
   int32_t warp, lane;
+  int32_t panel;  // of the tile: the warp's own, or that of the warp that it helps
   int32_t told;  // the rank of the peer that this lane tells of what its warp has read; none: -1
 
   // The blocks that ask for some of this block's data, and whose data it asks for: those of its tokens and those of its rows,
@@ -239,15 +246,18 @@ struct PrefillBlock {
                 token0 + row_rank * share, full + stage * 8, mask);
   }
 
-  struct Place {
+  template <int32_t count>
+  struct Ring {
     int32_t stage = 0;
     uint32_t phase = 0;
     __device__ __forceinline__ void next() {
-      if (++stage < Layout::stages) return;
+      if (++stage < count) return;
       stage = 0;
       phase ^= 1;
     }
   };
+  using Place = Ring<Layout::stages>;
+  using Slot = Ring<Layout::slots>;
 
   __device__ __forceinline__ void produce() const {
     // The ring's first round asks for weights before the kernel ahead has ended, and for tokens after. Further weights of the
@@ -282,35 +292,40 @@ struct PrefillBlock {
     }
   }
 
+  // The address of this warp's plane i in a stage.
+  __device__ __forceinline__ uint32_t plane(int32_t stage, int32_t i) const {
+    return ring + stage * Layout::stage + Layout::plane_at(i) + panel / half_panels * Layout::half_bytes(i) +
+           panel % half_panels * Layout::plane_bytes(i);
+  }
+  __device__ __forceinline__ uint32_t published() const { return exchange + warp * Layout::exchange_each; }
+
+  // Reads what a group's first unit has for all.
+  __device__ __forceinline__ void open(Header& header, int32_t stage) const {
+    header.load(plane(stage, 3), lane);
+    if constexpr (Layout::publishes) {
+      __syncwarp();
+      header.template publish<f.units>(published(), 0, lane);
+      __syncwarp();
+    }
+  }
+
   // The A fragments of a unit that lies in a stage.
   __device__ __forceinline__ void load(uint32_t (&a)[4][4], Header& header, int32_t stage, int32_t unit) const {
-    const auto plane = [&](int32_t i) {
-      return ring + stage * Layout::stage + Layout::plane_at(i) + warp / half_panels * Layout::half_bytes(i) +
-             warp % half_panels * Layout::plane_bytes(i);
-    };
-    const uint32_t panel = plane(0);
+    const uint32_t at = plane(stage, 0);
     UnitQuants<T, A, 1> quants;
     UnitScales<T, A> scales;
     if constexpr (!Format<T>::is_float) {
       const bool alone = f.units == 1;  // one plane of all
       const int32_t u = unit % f.units;
-      const uint32_t own = exchange + warp * Layout::exchange_each;
-      quants.begin(panel, alone ? panel + f.quants : plane(1), lane);
-      if (u == 0) {
-        header.load(plane(3), lane);
-        if constexpr (Layout::publishes) {
-          __syncwarp();
-          header.template publish<f.units>(own, 0, lane);
-          __syncwarp();
-        }
-      }
-      scales.load(Layout::publishes ? own + u * 256 : alone ? panel + f.quants + f.high : plane(2), header, lane);
+      quants.begin(at, alone ? at + f.quants : plane(stage, 1), lane);
+      if (u == 0) open(header, stage);
+      scales.load(Layout::publishes ? published() + u * 256 : alone ? at + f.quants + f.high : plane(stage, 2), header, lane);
     }
     using Unit = RoundedUnit<T, A>;
-    Unit::template take<0>(quants, scales, panel, lane, a[0]);
-    Unit::template take<1>(quants, scales, panel, lane, a[1]);
-    Unit::template take<2>(quants, scales, panel, lane, a[2]);
-    Unit::template take<3>(quants, scales, panel, lane, a[3]);
+    Unit::template take<0>(quants, scales, at, lane, a[0]);
+    Unit::template take<1>(quants, scales, at, lane, a[1]);
+    Unit::template take<2>(quants, scales, at, lane, a[2]);
+    Unit::template take<3>(quants, scales, at, lane, a[3]);
   }
 
   using Sums = float[tokens / 2];
@@ -328,21 +343,70 @@ struct PrefillBlock {
     if (told >= 0) barrier_arrive_at(empty + stage * 8, told);
   }
 
+  // The fragments of every other unit, for the warp that multiplies this panel.
+  __device__ __forceinline__ void help() const {
+    Place at;
+    Slot to;
+    Header header;
+    for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
+      for (int32_t unit = 0; unit < p.units; ++unit, at.next()) {
+        barrier_wait(full + at.stage * 8, at.phase);
+        if (unit % 2 == 1) {
+          uint32_t a[4][4];
+          load(a, header, at.stage, unit);
+          const int32_t slot = to.stage * Layout::helpers + panel;
+          barrier_wait(taken + slot * 8, to.phase ^ 1);
+#pragma unroll
+          for (int32_t step = 0; step < 4; ++step) {
+            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(handed + slot * 2048 + step * 512 + lane * 16), "r"(a[step][0]),
+                         "r"(a[step][1]), "r"(a[step][2]), "r"(a[step][3])
+                         : "memory");
+          }
+          __syncwarp();
+          if (lane == 0) barrier_arrive(ready + slot * 8);
+          to.next();
+        } else if (unit % f.units == 0) {
+          open(header, at.stage);
+        }
+        release(at.stage);
+      }
+    }
+  }
+
+  // The fragments that this warp's helper made.
+  __device__ __forceinline__ void take(uint32_t (&a)[4][4], Slot& from) const {
+    const int32_t slot = from.stage * Layout::helpers + panel;
+    barrier_wait(ready + slot * 8, from.phase);
+#pragma unroll
+    for (int32_t step = 0; step < 4; ++step) {
+      const uint4 v = load_shared16(handed + slot * 2048 + step * 512 + lane * 16);
+      a[step][0] = v.x;
+      a[step][1] = v.y;
+      a[step][2] = v.z;
+      a[step][3] = v.w;
+    }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(taken + slot * 8);
+    from.next();
+  }
+
   __device__ __forceinline__ void consume() const {
     grid_wait();
     Place at;
+    Slot from;
     Header header;
-    const auto fetch = [&](uint32_t (&a)[4][4], int32_t unit) {
+    const auto fetch = [&](uint32_t (&a)[4][4], int32_t unit, bool odd) {
       const int32_t stage = at.stage;
       barrier_wait(full + stage * 8, at.phase);
-      load(a, header, stage, unit);
+      if (Layout::helpers > 0 && odd) take(a, from);
+      else load(a, header, stage, unit);
       at.next();
       return stage;
     };
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       Sums sums = {};
       uint32_t a[2][4][4];
-      int32_t next = fetch(a[0], 0);
+      int32_t next = fetch(a[0], 0, false);
       for (int32_t unit = 0; unit < p.units; unit += 2) {
 #pragma unroll
         for (int32_t i = 0; i < 2; ++i) {
@@ -350,7 +414,7 @@ struct PrefillBlock {
           const int32_t stage = next;
           issue(sums, a[i], stage);
           // The next unit's fragments, while this one's products run.
-          if (unit + i + 1 < p.units) next = fetch(a[1 - i], unit + i + 1);
+          if (unit + i + 1 < p.units) next = fetch(a[1 - i], unit + i + 1, i == 0);
           wgmma_wait<0>();
           release(stage);
         }
@@ -365,10 +429,10 @@ struct PrefillBlock {
     const int32_t g = lane / 4, t = lane % 4;
     if (p.pair) {
       // Each half of the warps hands the other its sums of half the tokens, a chunk of 32 at a time, and ends those it keeps.
-      const int32_t side = warp / half_panels, panel = warp % half_panels;
-      const int32_t row = (tile * half_panels + panel) * kPanelRows + g;
+      const int32_t side = panel / half_panels, within = panel % half_panels;
+      const int32_t row = (tile * half_panels + within) * kPanelRows + g;
       constexpr int32_t half = tokens / 16, chunk = half < 4 ? half : 4;  // in eights of tokens
-      const int32_t at = (panel * kPanelRows + g) * Layout::pair_stride + t * 2;
+      const int32_t at = (within * kPanelRows + g) * Layout::pair_stride + t * 2;
       float* give = pairs + side * Layout::pair_floats + at;
       const float* take = pairs + (1 - side) * Layout::pair_floats + at;
       if (side == 0) end_half<true, half, chunk>(sums, give, take, row, token0 + t * 2);
@@ -378,7 +442,7 @@ struct PrefillBlock {
     if (tile >= p.tiles) return;
     int32_t within;
     const DecodeTarget& target = target_of(p, tile, within);
-    const int32_t row = (within * Layout::panels + warp) * kPanelRows + g;
+    const int32_t row = (within * Layout::panels + panel) * kPanelRows + g;
     switch (p.end) {
       case ProductEnd::kStoreF32: return end_rows<ProductEnd::kStoreF32>(target, sums, row, token0 + t * 2);
       case ProductEnd::kAddF32: return end_rows<ProductEnd::kAddF32>(target, sums, row, token0 + t * 2);
@@ -469,7 +533,7 @@ struct PrefillBlock {
 
 #if MR_HOPPER
 template <int32_t T, class A, int32_t rows, int32_t tokens>
-__global__ void __launch_bounds__(PrefillLayout<T, rows, tokens>::threads, PrefillLayout<T, rows, tokens>::gives_registers ? 1 : 2)
+__global__ void __launch_bounds__(PrefillLayout<T, rows, tokens>::threads, PrefillLayout<T, rows, tokens>::blocks)
     prefill_product(const __grid_constant__ PrefillParams p, const __grid_constant__ PrefillMaps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = PrefillLayout<T, rows, tokens>;
@@ -481,18 +545,26 @@ __global__ void __launch_bounds__(PrefillLayout<T, rows, tokens>::threads, Prefi
   block.ring = ring;
   block.pairs = reinterpret_cast<float*>(behind);
   block.exchange = shared_address(behind) + Layout::pairs;
-  block.full = block.exchange + Layout::exchange;
+  block.handed = block.exchange + Layout::exchange;
+  block.full = block.handed + Layout::handed;
   block.empty = block.full + Layout::stages * 8;
+  block.ready = block.empty + Layout::stages * 8;
+  block.taken = block.ready + Layout::slots * Layout::helpers * 8;
   const int32_t rank = static_cast<int32_t>(cluster_rank());
   block.row_rank = rank % p.row_blocks;
   block.token_rank = rank / p.row_blocks;
   block.warp = static_cast<int32_t>(threadIdx.x) / 32;
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
+  block.panel = block.warp % Layout::warps;
   block.told = block.lane < Block::peers(p) ? block.peer(block.lane) : -1;
   if (threadIdx.x == 0) {
     for (int32_t s = 0; s < Layout::stages; ++s) {
       barrier_init(block.full + s * 8, 1);
-      barrier_init(block.empty + s * 8, Layout::warps * Block::peers(p));  // the warps that multiply what this block asks for
+      barrier_init(block.empty + s * 8, Layout::readers * Block::peers(p));  // the warps that read what this block asks for
+    }
+    for (int32_t s = 0; s < Layout::slots * Layout::helpers; ++s) {
+      barrier_init(block.ready + s * 8, 1);
+      barrier_init(block.taken + s * 8, 1);
     }
     barrier_init_fence();
   }
@@ -506,8 +578,9 @@ __global__ void __launch_bounds__(PrefillLayout<T, rows, tokens>::threads, Prefi
       block.consume();
     }
   } else {
-    if (block.warp == Layout::warps) block.produce();
-    else block.consume();
+    if (block.warp < Layout::warps) block.consume();
+    else if (block.warp < Layout::readers) block.help();
+    else block.produce();
   }
   __syncwarp();
   cluster_sync();  // other blocks may still fill this one's ring, or arrive at its barriers
