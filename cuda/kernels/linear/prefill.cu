@@ -40,12 +40,13 @@ int64_t divided(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 // What a block's tile takes, in picoseconds. A unit of 64 inputs takes what is slowest of it, and a turn: multiplying it,
 // receiving it, the second level cache giving its like to all blocks, or making fragments of its weights, which takes the same
-// whatever the tokens. Measured on an H200, on all of its 132 multiprocessors: a unit of 128 rows of bf16 by 128 and 256
-// tokens takes 0.52 and 0.90 us, of q4_k 0.69 and 1.02; a multiprocessor of tall_kernel.cuh receives 92 GB/s, all 6.5 TB/s.
-constexpr int64_t kMultiply = 23;            // a row and token
-constexpr int64_t kReceive = 11;             // a byte
-constexpr int64_t kShare = 154;              // a thousand bytes
-constexpr int64_t kTile = 2'500'000;         // beside its units
+// whatever the tokens. From an H200 all of whose 132 multiprocessors had tiles of 128 rows in clusters of two: a unit of bf16
+// by 128 tokens, which waits for the cache, took 0.52 us, and by 256, which waits for the products, 0.90; of q4_k 0.69 and 1.02.
+// Receiving is what a multiprocessor of tall_kernel.cuh does, 92 GB/s.
+constexpr int64_t kMultiply = 24;      // a row and token
+constexpr int64_t kReceive = 11;       // a byte
+constexpr int64_t kShare = 146;        // a thousand bytes
+constexpr int64_t kTile = 2'500'000;   // beside its units
 
 // Of weights that are copied, and of those that are scaled and rounded.
 struct Unpacking {
@@ -79,8 +80,10 @@ PrefillShape choose(const PreparedPrefill& on_device, const ProductArgs& args, i
   const int32_t type = weight_format_index(args.targets[first].weight.type);
   PrefillShape best{};
   int64_t least = INT64_MAX;
+  PrefillParams p{};
   for (int32_t form = 0; form < kPrefillForms; ++form) {
-    PrefillParams p = prefill_params(args, first, last, kPrefillFormList[form].rows / kPanelRows);
+    const int32_t rows = kPrefillFormList[form].rows;
+    if (form == 0 || rows != kPrefillFormList[form - 1].rows) p = prefill_params(args, first, last, rows / kPanelRows);
     for (const PrefillCluster& cluster : kPrefillClusters) {
       const PrefillShape shape{form, cluster};
       const int64_t clusters = on_device.clusters[cluster.blocks()];

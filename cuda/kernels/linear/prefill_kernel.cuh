@@ -358,9 +358,8 @@ struct PrefillBlock {
           barrier_wait(taken + slot * 8, to.phase ^ 1);
 #pragma unroll
           for (int32_t step = 0; step < 4; ++step) {
-            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(handed + slot * 2048 + step * 512 + lane * 16), "r"(a[step][0]),
-                         "r"(a[step][1]), "r"(a[step][2]), "r"(a[step][3])
-                         : "memory");
+            const uint4 v = make_uint4(a[step][0], a[step][1], a[step][2], a[step][3]);
+            store_shared16(handed + slot * 2048 + step * 512 + lane * 16, v);
           }
           __syncwarp();
           if (lane == 0) barrier_arrive(ready + slot * 8);
@@ -390,6 +389,18 @@ struct PrefillBlock {
     from.next();
   }
 
+  // Whether products of two units are under way at once: where they take longer than making fragments, so that the next begin
+  // with no pause.
+  static constexpr bool overlaps = rows == 128 && tokens >= 128;
+
+  // Products under way read the registers of their fragments until they are waited for, and ptxas 12.4 has given such to others
+  // behind a wait for those before. A use behind the last keeps them; it never runs.
+  __device__ __forceinline__ void keep(const uint32_t (&a)[4][4]) const {
+    if (p.units > 0) return;
+#pragma unroll
+    for (int32_t step = 0; step < 4; ++step) store_shared16(ring, make_uint4(a[step][0], a[step][1], a[step][2], a[step][3]));
+  }
+
   __device__ __forceinline__ void consume() const {
     grid_wait();
     Place at;
@@ -405,19 +416,33 @@ struct PrefillBlock {
     };
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       Sums sums = {};
-      uint32_t a[2][4][4];
-      int32_t next = fetch(a[0], 0, false);
+      uint32_t a[2][4][4] = {};
+      int32_t next = fetch(a[0], 0, false), before = 0;
       for (int32_t unit = 0; unit < p.units; unit += 2) {
 #pragma unroll
         for (int32_t i = 0; i < 2; ++i) {
           if (unit + i >= p.units) break;
           const int32_t stage = next;
           issue(sums, a[i], stage);
+          if constexpr (overlaps) {
+            wgmma_wait<1>();
+            keep(a[1 - i]);
+            if (unit + i > 0) release(before);
+            before = stage;
+          }
           // The next unit's fragments, while this one's products run.
           if (unit + i + 1 < p.units) next = fetch(a[1 - i], unit + i + 1, i == 0);
-          wgmma_wait<0>();
-          release(stage);
+          if constexpr (!overlaps) {
+            wgmma_wait<0>();
+            release(stage);
+          }
         }
+      }
+      if constexpr (overlaps) {
+        wgmma_wait<0>();
+        keep(a[0]);
+        keep(a[1]);
+        release(before);
       }
       finish(sums, item);
     }
