@@ -1,4 +1,5 @@
 // Kernels that a product's size chooses give the bits that a token gets alone, also where a block takes several tiles.
+#include "kernels/linear/prefill.h"
 #include "kernels/linear/tall.h"
 #include "kernels/linear/terms.h"
 #include "kernels/linear/wide.h"
@@ -89,6 +90,28 @@ class Tiles : public testing::TestWithParam<int32_t> {
     ASSERT_TRUE(outputs(1) == tall);
   }
 
+  // Through launch_prefill_as in every shape.
+  void expect_prefill_as_alone(Act act, int32_t tokens) {
+    args_.kind = ProductClass::kPrefill;
+    give(act, tokens);
+    int device = 0;
+    ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
+    if (!prefill_available(device)) GTEST_SKIP() << "no wgmma here";
+    const std::vector<uint8_t> alone = outputs(1);
+    ASSERT_TRUE(outputs(tokens) == alone) << tokens << " tokens";
+    for (int32_t form = 0; form < kPrefillForms; ++form) {
+      for (const PrefillCluster& cluster : kPrefillClusters) {
+        SCOPED_TRACE(testing::Message() << args_.targets[0].weight.rows << " x " << args_.targets[0].weight.cols << ", " << tokens
+                                        << " tokens, tiles of " << kPrefillFormList[form].rows << " x " << kPrefillFormList[form].tokens
+                                        << ", clusters of " << cluster.rows << " x " << cluster.tokens);
+        ASSERT_TRUE(alone == outputs(tokens, [&](const ProductArgs& a) {
+          const cudaError_t error = launch_prefill_as({form, cluster}, device, a, 0, a.count, Stream{});
+          return error == cudaErrorNotSupported ? launch_product(a, Stream{}) : error;  // where the device holds no such cluster
+        }));
+      }
+    }
+  }
+
   // Likewise through launch_product, which takes one tile of 64 rows by 128 tokens a cluster on devices of 132 SMs.
   void expect_single_as_alone(int32_t tokens) {
     SCOPED_TRACE(testing::Message() << args_.targets[0].weight.rows << " rows, " << tokens << " tokens");
@@ -138,7 +161,7 @@ TEST_P(TallTiles, GiveTheSameBits) {
   }
 }
 
-// Segments of no group, of one, and of several; the last groups' columns are padded where a unit is a group.
+// Segments of no group, of one, and of several.
 using TallQuantTiles = Tiles;
 INSTANTIATE_TEST_SUITE_P(All, TallQuantTiles, testing::Values(kQ8_0, kQ4_0, kQ5_0, kIQ4_NL, kQ4_K, kQ5_K, kQ6_K), type_name);
 
@@ -155,6 +178,76 @@ TEST_P(TallQuantTiles, GiveTheSameBits) {
     make(shape);
     for (const int32_t tokens : {1, 33, 64, 65, 128, 130, 300}) expect_tall_as_alone(tokens);
   }
+}
+
+// Every tile and cluster of the prefill class: one row and one token, edges of tiles, rows and columns that fill no panel or
+// unit, more tiles than clusters, fewer tiles than a cluster has blocks, and weights that share a launch.
+using PrefillTiles = Tiles;
+INSTANTIATE_TEST_SUITE_P(All, PrefillTiles,
+                         testing::Values(kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL), type_name);
+
+TEST_P(PrefillTiles, GiveTheSameBits) {
+  const int64_t block = reference::shape(GetParam()).block;
+  const Shape shapes[] = {{{1}, 1, 8, ProductEnd::kStoreF32},
+                          {{64}, 1, 64, ProductEnd::kAddF32},
+                          {{67, 1, 130}, 3, 200, ProductEnd::kStoreF32},
+                          {{129, 64}, 2, 1025, ProductEnd::kStoreAct},
+                          {{176}, 1, 2304, ProductEnd::kAddF32},
+                          {{17, 17}, 2, 72, ProductEnd::kSwiGLU},
+                          {{150, 150}, 2, 768, ProductEnd::kSwiGLU},
+                          {{520}, 1, 4352, ProductEnd::kStoreF32}};
+  for (Shape s : shapes) {
+    s.cols = round_up(s.cols, block);
+    make(s);
+    for (const Act act : {Act::kF16, Act::kBF16}) {
+      for (const int32_t tokens : {1, 31, 33, 64, 65, 129, 300}) expect_prefill_as_alone(act, tokens);
+    }
+  }
+}
+
+TEST_P(PrefillTiles, GiveTheSameBitsWhereBlocksTakeSeveral) {
+  const Shape shapes[] = {{{9100}, 1, 768, ProductEnd::kAddF32}, {{4500, 4500}, 2, 512, ProductEnd::kSwiGLU}};
+  for (const Shape& s : shapes) {
+    make(s);
+    for (const int32_t tokens : {130, 530}) expect_prefill_as_alone(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+  }
+}
+
+// A chain of products, each of what the one before gives, launched as programmatic dependents: weights may be asked for before the
+// product ahead has ended, tokens not.
+TEST_P(PrefillTiles, WaitForTheTokens) {
+  int device = 0;
+  ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
+  if (!prefill_available(device)) GTEST_SKIP() << "no wgmma here";
+  const int64_t rows = 1280;
+  make({{rows}, 1, rows, ProductEnd::kStoreAct});
+  cudaStream_t stream;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  for (const int32_t tokens : {1, 70, 300}) {
+    give(Act::kBF16, tokens);
+    args_.kind = ProductClass::kPrefill;
+    for (int32_t form = 0; form < kPrefillForms; ++form) {
+      for (const PrefillCluster& cluster : kPrefillClusters) {
+        std::vector<uint16_t> last[2];
+        for (const bool dependent : {false, true}) {
+          constexpr int32_t links = 12;
+          std::vector<std::unique_ptr<Guarded>> links_out;
+          for (int32_t i = 0; i < links; ++i) links_out.push_back(std::make_unique<Guarded>(static_cast<size_t>(rows * tokens) * 2));
+          ProductArgs a = args_;
+          for (const auto& out : links_out) {
+            a.targets[0].out = out->data();
+            a.targets[0].out_stride = rows;
+            const cudaError_t error = launch_prefill_as({form, cluster}, device, a, 0, 1, Stream{stream, dependent});
+            ASSERT_TRUE(error == cudaSuccess || error == cudaErrorNotSupported) << cudaGetErrorName(error);
+            a.x = out->data();
+          }
+          last[dependent] = links_out.back()->read<uint16_t>();
+        }
+        ASSERT_TRUE(last[0] == last[1]) << tokens << " tokens, form " << form << ", clusters of " << cluster.rows << " x " << cluster.tokens;
+      }
+    }
+  }
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 // Tiles of 64 rows by 128 tokens, one a cluster at most, where tiles of 64 tokens are more than the 66 clusters of an H200.

@@ -21,7 +21,8 @@ constexpr int32_t kMaxDevices = 64;
 
 struct PreparedPrefill {
   PrefillKernel kernels[kWeightTypeCount][2][kPrefillForms];
-  int32_t clusters = 0;  // at once; 0: no wgmma here
+  int32_t clusters[kPrefillMostBlocks + 1] = {};  // at once, by the blocks of one, of which a multiprocessor holds one
+  bool available = false;                         // whether there is wgmma
 };
 
 PreparedPrefill prepared[kMaxDevices];
@@ -34,6 +35,69 @@ PrefillKernel find_kernel(int32_t type_index, Act act, int32_t form) {
   } else {
     return {};
   }
+}
+
+int64_t divided(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+// What a block's tile takes, in picoseconds. A unit of 64 inputs takes what is slowest of it, and a turn: multiplying it,
+// receiving it, the second level cache giving its like to all blocks, or making fragments of its weights, which takes the same
+// whatever the tokens. From an H200 all of whose 132 multiprocessors had tiles of 128 rows in clusters of two: a unit of bf16
+// by 128 tokens, which waits for the cache, took 0.52 us, and by 256, which waits for the products, 0.90; of q4_k 0.69 and 1.02.
+// Receiving is what a multiprocessor of tall_kernel.cuh does, 92 GB/s.
+constexpr int64_t kMultiply = 24;      // a row and token
+constexpr int64_t kReceive = 11;       // a byte
+constexpr int64_t kShare = 146;        // a thousand bytes
+constexpr int64_t kTile = 2'500'000;   // beside its units
+
+// Of weights that are copied, and of those that are scaled and rounded.
+struct Unpacking {
+  int64_t row, turn;
+};
+constexpr Unpacking kNumbers{700, 60'000}, kQuantised{4'000, 160'000};
+
+int64_t tile_time(int32_t type, const PrefillShape& shape, int64_t units, int64_t blocks) {
+  const auto [rows, tokens] = kPrefillFormList[shape.form];
+  const WeightFormat& format = kWeightFormats[type];
+  const int64_t weight_bytes = int64_t{format.group_bytes()} / format.units * (rows / kPanelRows);
+  const int64_t token_bytes = int64_t{tokens} * kUnitCols * 2;
+  const int64_t asked = weight_bytes / shape.cluster.tokens + token_bytes / shape.cluster.rows;
+  const Unpacking& unpacking = format.block == 1 ? kNumbers : kQuantised;
+  const int64_t slowest = std::max({kMultiply * rows * tokens, kReceive * (weight_bytes + token_bytes), kShare * blocks * asked / 1000,
+                                    unpacking.row * rows});
+  return units * (slowest + unpacking.turn) + kTile;
+}
+
+// What a cluster of tiles is of: p.row_clusters by p.token_tiles.
+void lay_out(const PrefillShape& shape, PrefillParams& p) {
+  const auto [rows, tokens] = kPrefillFormList[shape.form];
+  p.row_blocks = shape.cluster.rows;
+  p.token_blocks = shape.cluster.tokens;
+  p.row_clusters = static_cast<int32_t>(divided(p.tiles, p.row_blocks));
+  p.token_tiles = static_cast<int32_t>(divided(divided(p.tokens, tokens), p.token_blocks));
+}
+
+// The shape whose rounds take the least time.
+PrefillShape choose(const PreparedPrefill& on_device, const ProductArgs& args, int32_t first, int32_t last) {
+  const int32_t type = weight_format_index(args.targets[first].weight.type);
+  PrefillShape best{};
+  int64_t least = INT64_MAX;
+  PrefillParams p{};
+  for (int32_t form = 0; form < kPrefillForms; ++form) {
+    const int32_t rows = kPrefillFormList[form].rows;
+    if (form == 0 || rows != kPrefillFormList[form - 1].rows) p = prefill_params(args, first, last, rows / kPanelRows);
+    for (const PrefillCluster& cluster : kPrefillClusters) {
+      const PrefillShape shape{form, cluster};
+      const int64_t clusters = on_device.clusters[cluster.blocks()];
+      if (clusters == 0) continue;
+      lay_out(shape, p);
+      const int64_t items = int64_t{p.row_clusters} * p.token_tiles;
+      const int64_t time = divided(items, clusters) * tile_time(type, shape, p.units, std::min(items, clusters) * cluster.blocks());
+      if (time >= least) continue;
+      least = time;
+      best = shape;
+    }
+  }
+  return best;
 }
 
 }  // namespace
@@ -60,10 +124,10 @@ cudaError_t map_terms(const void* terms, int32_t groups, int32_t tokens, int32_t
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, int32_t group, void* map) {
+cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* map, int32_t panels_a_box, int32_t bytes) {
   const cuuint64_t size[2] = {static_cast<cuuint64_t>(panel_bytes) / 8, static_cast<cuuint64_t>(target.panels)};
   const cuuint64_t stride[1] = {static_cast<cuuint64_t>(panel_bytes)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(group) / 8, 4}, step[2] = {1, 1};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(bytes) / 8, static_cast<cuuint32_t>(panels_a_box)}, step[2] = {1, 1};
   const CUresult result = encode_tensor_map(static_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_UINT64, 2,
                                             const_cast<uint8_t*>(target.data), size, stride, box, step,
                                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
@@ -119,48 +183,55 @@ cudaError_t prepare_prefill(int32_t device, int32_t sms) {
       }
     }
   }
-  out.clusters = sms / kPrefillCluster;
+  // As many clusters of any kernel: each fills a multiprocessor.
+  const PrefillKernel& any = out.kernels[0][0][0];
+  for (const PrefillCluster& cluster : kPrefillClusters) {
+    int32_t& clusters = out.clusters[cluster.blocks()];
+    if (clusters == 0) error = ClusterLaunch(any, 1, cluster.blocks(), Stream{}).most(&clusters);
+    if (error != cudaSuccess) return error;
+    clusters = std::min(clusters, sms / cluster.blocks());
+  }
+  out.available = true;
   return cudaSuccess;
 }
 
-bool prefill_available(int32_t device) { return prepared[device].clusters > 0; }
+bool prefill_available(int32_t device) { return prepared[device].available; }
 
 int32_t prefill_grain(int32_t device, int64_t rows) {
-  constexpr int64_t kRowsAPair = int64_t{kPrefillCluster} * kPrefillRows;
-  const int64_t row_pairs = std::max<int64_t>((rows + kRowsAPair - 1) / kRowsAPair, 1);
-  return static_cast<int32_t>(prepared[device].clusters / row_pairs * kWidestTile);
+  const auto [tile_rows, tile_tokens] = kPrefillFormList[kWidestForm];
+  const int64_t row_pairs = std::max<int64_t>(divided(rows, 2 * tile_rows), 1);
+  return static_cast<int32_t>(prepared[device].clusters[2] / row_pairs * tile_tokens);
 }
 
 cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on) {
-  const PreparedPrefill& on_device = prepared[device];
-  const PackedWeight& weight = args.targets[first].weight;
-  const int32_t type = weight_format_index(weight.type);
-  PrefillParams p = prefill_params(args, first, last, kPrefillRows / kPanelRows);
-  p.row_pairs = (p.tiles + kPrefillCluster - 1) / kPrefillCluster;
-  p.band = std::min(p.row_pairs, 8);
+  return launch_prefill_as(choose(prepared[device], args, first, last), device, args, first, last, on);
+}
 
-  // The tile for which rounds of clusters times the time of one are least; a tile costs about 40 tokens more than it has.
-  int32_t form = 0;
-  int64_t least = INT64_MAX;
-  for (int32_t i = 0; i < kPrefillForms; ++i) {
-    const int32_t tokens = on_device.kernels[type][static_cast<int32_t>(args.act)][i].tokens;
-    const int64_t items = int64_t{p.row_pairs} * ((args.tokens + tokens - 1) / tokens);
-    const int64_t cost = (items + on_device.clusters - 1) / on_device.clusters * (tokens + 40);
-    if (cost >= least) continue;
-    least = cost;
-    form = i;
-  }
-  const PrefillKernel& kernel = on_device.kernels[type][static_cast<int32_t>(args.act)][form];
-  p.token_tiles = (args.tokens + kernel.tokens - 1) / kernel.tokens;
-  if (int64_t{p.row_pairs} * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
-  p.items = p.row_pairs * p.token_tiles;
-  p.item_stride = std::min(p.items, on_device.clusters);
+cudaError_t launch_prefill_as(const PrefillShape& shape, int32_t device, const ProductArgs& args, int32_t first, int32_t last,
+                              const Stream& on) {
+  const int32_t type = weight_format_index(args.targets[first].weight.type);
+  const PrefillKernel& kernel = prepared[device].kernels[type][static_cast<int32_t>(args.act)][shape.form];
+  const int32_t clusters = prepared[device].clusters[shape.cluster.blocks()], panels = kernel.rows / kPanelRows;
+  if (clusters == 0) return cudaErrorNotSupported;
+  PrefillParams p = prefill_params(args, first, last, panels);
+  lay_out(shape, p);
+  p.band = std::min(p.row_clusters, 16 / p.row_blocks);
+  if (int64_t{p.row_clusters} * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
+  p.items = p.row_clusters * p.token_tiles;
+  p.item_stride = std::min(p.items, clusters);
+  // As much as half of that cache, of 50 MiB, which memory reads while the kernel ahead leaves it idle.
+  constexpr int64_t kPrefetched = 24 << 20;
+  const int64_t first_panels = int64_t{std::min(p.tiles, p.item_stride * p.row_blocks)} * panels;
+  if (on.dependent) p.prefetch = static_cast<int32_t>(std::min<int64_t>(kPrefetched * p.units / (first_panels * p.panel_bytes), p.units));
   PrefillMaps maps{};
-  cudaError_t error = map_tokens(args, kernel.tokens / kPrefillCluster, &maps.tokens);
-  for (int32_t i = 0; i < p.count && kernel.boxed && error == cudaSuccess; ++i)
-    error = map_panels(p.targets[i], p.panel_bytes, 2048, &maps.weights[i]);
+  cudaError_t error = map_tokens(args, kernel.tokens / p.row_blocks, &maps.tokens);
+  for (int32_t plane = 0; plane < kPrefillPlanes && prefill_boxed(kWeightFormats[type]); ++plane) {
+    const int32_t bytes = prefill_plane(kWeightFormats[type], plane);
+    for (int32_t i = 0; i < p.count && bytes > 0 && error == cudaSuccess; ++i)
+      error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i][plane], panels / 2, bytes);
+  }
   if (error != cudaSuccess) return error;
-  return ClusterLaunch(kernel, p.item_stride, kPrefillCluster, on).run(p, maps);
+  return ClusterLaunch(kernel, p.item_stride, shape.cluster.blocks(), on).run(p, maps);
 }
 
 #else
@@ -169,6 +240,9 @@ cudaError_t prepare_prefill(int32_t, int32_t) { return cudaSuccess; }
 bool prefill_available(int32_t) { return false; }
 int32_t prefill_grain(int32_t, int64_t) { return 0; }
 cudaError_t launch_prefill(int32_t, const ProductArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
+cudaError_t launch_prefill_as(const PrefillShape&, int32_t, const ProductArgs&, int32_t, int32_t, const Stream&) {
+  return cudaErrorNotSupported;
+}
 
 #endif
 

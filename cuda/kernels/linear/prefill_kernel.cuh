@@ -1,10 +1,11 @@
 // prefill_kernel: the prefill class of products on devices with wgmma; see product.h for what it promises.
 //
-// A block takes tiles of 128 rows by `tokens` tokens: two warpgroups of 64 rows, and one that asks for data. A stage of
-// its ring is one unit of 64 inputs: the panels' packed bytes, and the tokens as rows of 128 bytes, swizzled, which a
-// cluster's two blocks fetch by halves for both. Weights become A fragments in registers, scaled in f32 and rounded once to
-// the activation type; sums are one f32 chain in ascending order. Of a pair the first warpgroup holds the gate's rows and the
-// second the up's.
+// A block takes tiles of 64 or 128 rows by `tokens` tokens: a warpgroup for every 64 rows, and a warp that asks for data. A
+// stage of its ring is one unit of 64 inputs: the panels' packed bytes, and the tokens as rows of 128 bytes, swizzled. A
+// cluster's blocks have tiles side by side, along the rows, along the tokens or both, and ask for what they have in common by
+// shares, each for all. Weights become A fragments in registers, scaled in f32 and rounded once to the activation type; sums
+// are one f32 chain in ascending order. Of a pair half of the warps hold the gate's rows, the others the up's. Where one
+// warpgroup multiplies quantised weights, a second makes the fragments of every other unit for it.
 #pragma once
 
 #include "kernels/launch.h"
@@ -19,35 +20,66 @@
 
 namespace mr::cuda {
 
-template <int32_t T, int32_t tokens_>
+constexpr int32_t kPrefillThreads = 3 * 128;  // the third warpgroup gives its registers away and asks for data with one warp
+
+template <int32_t T, int32_t rows_, int32_t tokens_>
 struct PrefillLayout {
   static constexpr WeightFormat f = Format<T>::f;
-  static constexpr int32_t tokens = tokens_, panels = kPrefillRows / kPanelRows;
-  static constexpr int32_t panel = f.quants + f.high + f.scales + f.header;  // one unit's planes, then the header
-  static constexpr int32_t weights = (panels * panel + 1023) / 1024 * 1024, rows = tokens * 128;
+  static constexpr int32_t tokens = tokens_, panels = rows_ / kPanelRows, warps = panels;  // a panel for each warp that multiplies
+  // A stage holds the planes one after another, each as two halves of the panels.
+  static constexpr bool boxed = prefill_boxed(f);
+  __host__ __device__ static constexpr int32_t plane_bytes(int32_t i) {
+    constexpr WeightFormat format = f;
+    return prefill_plane(format, i);
+  }
+  __host__ __device__ static constexpr int32_t half_bytes(int32_t i) { return (panels / 2 * plane_bytes(i) + 127) / 128 * 128; }
+  __host__ __device__ static constexpr int32_t plane_at(int32_t i) {
+    return 2 * ((i > 0 ? half_bytes(0) : 0) + (i > 1 ? half_bytes(1) : 0) + (i > 2 ? half_bytes(2) : 0) + (i > 3 ? half_bytes(3) : 0));
+  }
+  static constexpr int32_t weights = (plane_at(kPrefillPlanes) + 1023) / 1024 * 1024, rows = tokens * 128;
   static constexpr int32_t stage = weights + rows;
-  // Units of 2048 bytes come four panels at a time, since the unit that copies takes about as long for a small piece as for a large one.
-  static constexpr bool boxed = f.units == 1 && panel == 2048;
   static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min;
-  static constexpr int32_t exchange = publishes ? 8 * 256 : 0;  // of each warp's own
-  static constexpr int32_t pair_stride = 36, pair_floats = 64 * pair_stride;  // 64 rows of 32 tokens
-  static constexpr int32_t pairs = 2 * pair_floats * 4;                       // one for each warpgroup to give through
-  static constexpr int32_t barriers = 256;
-  static constexpr int32_t stages_that_fit = (226 * 1024 - exchange - pairs - barriers) / stage;
-  static constexpr int32_t stages = stages_that_fit > 8 ? 8 : stages_that_fit;
-  static constexpr int32_t bytes = stages * stage + exchange + pairs + barriers + 1024;  // 1024: to align the ring
+  // Warps that hand fragments to those that multiply, and all that read a stage.
+  static constexpr int32_t helpers = f.block > 1 && warps == 4 ? warps : 0, readers = warps + helpers;
+  static constexpr int32_t slots = 2, handed = slots * helpers * 2048;  // a unit's fragments of a warp
+  static constexpr int32_t exchange_each = publishes ? f.units * 256 : 0;  // a warp's
+  static constexpr int32_t exchange = readers * exchange_each;
+  static constexpr int32_t pair_stride = 36, pair_floats = rows_ / 2 * pair_stride;  // of half the rows, 32 tokens
+  static constexpr int32_t pairs = 2 * pair_floats * 4;                              // one for each half to give through
+  static constexpr int32_t most_stages = 16, barriers = (2 * most_stages + 2 * slots * helpers) * 8;
+  static constexpr int32_t stages_that_fit = (226 * 1024 - exchange - handed - pairs - barriers) / stage;
+  static constexpr int32_t stages = stages_that_fit > most_stages ? most_stages : stages_that_fit;
+  static constexpr int32_t bytes = stages * stage + exchange + handed + pairs + barriers + 1024;  // 1024: to align the ring
+  // Behind one block of a kernel no other of it fits: clusters that begin early, on the multiprocessors that the kernel before
+  // leaves first, spread over all of them.
+  static_assert(bytes > 114 * 1024 && stages >= 3);
+  // Where two warpgroups multiply, a third gives them its registers. Where one does and none helps it, half of a multiprocessor's
+  // registers suffice, and kernels before that still run leave room to begin beside them.
+  static constexpr bool gives_registers = warps > 4;
+  static constexpr int32_t threads = gives_registers ? kPrefillThreads : readers * 32 + 32;
+  static constexpr int32_t blocks = gives_registers || helpers > 0 ? 1 : 2;
 };
 
 #if MR_HOPPER
 struct PrefillMaps {
-  CUtensorMap tokens;      // boxes of one unit's columns and a block's share of a tile's tokens
-  CUtensorMap weights[3];  // of each target whose units are boxed: boxes of one unit of four panels, in eight bytes
+  CUtensorMap tokens;  // boxes of one unit's columns and a block's share of a tile's tokens
+  CUtensorMap weights[3][kPrefillPlanes];  // of each target: boxes of a plane of half a tile's panels
 };
 #endif
 
-constexpr int32_t kPrefillThreads = 3 * 128;  // the third warpgroup gives its registers away and asks for data with one warp
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// `bytes` (a multiple of 16) from global memory to the same place in every block of `mask`, completing on each one's barrier.
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint16_t mask) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier), "h"(mask)
+               : "memory");
+}
+
+// The box at (x, y) of a tensor map into the second level cache.
+__device__ __forceinline__ void tensor_prefetch(const void* map, int32_t x, int32_t y) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
+}
 
 // Both approximations are good to 2^-20 where the result is not lost in its rounding.
 __device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
@@ -108,182 +140,321 @@ struct RoundedUnit {
   }
 };
 
-template <int32_t T, class A, int32_t tokens>
+template <int32_t T, class A, int32_t rows, int32_t tokens>
 struct PrefillBlock {
-  using Layout = PrefillLayout<T, tokens>;
+  using Layout = PrefillLayout<T, rows, tokens>;
   using Header = GroupHeader<T, A>;
   static constexpr WeightFormat f = Format<T>::f;
+  static constexpr int32_t half_panels = Layout::panels / 2;
 
   const PrefillParams& p;
   const PrefillMaps& maps;
   uint32_t ring, exchange, full, empty;  // shared memory addresses; full and empty: one barrier a stage
+  uint32_t handed, ready, taken;         // likewise; ready and taken: one a slot and warp
   float* pairs;
-  uint32_t rank;
+  int32_t row_rank, token_rank;  // this block's place in its cluster, whose rank is token_rank * row_blocks + row_rank
   int32_t warp, lane;
+  int32_t panel;  // of the tile: the warp's own, or that of the warp that it helps
+  int32_t told;  // the rank of the peer that this lane tells of what its warp has read; none: -1
 
-  // This block's tile of rows, and the first of its tokens. Items go through all tokens for a few pairs of row tiles at a
-  // time, so that what the device works on at once is nearly square.
+  // The blocks that ask for some of this block's data, and whose data it asks for: those of its tokens and those of its rows,
+  // itself among both.
+  __device__ __forceinline__ static int32_t peers(const PrefillParams& p) { return p.row_blocks + p.token_blocks - 1; }
+  // The rank of peer i.
+  __device__ __forceinline__ int32_t peer(int32_t i) const {
+    return i < p.row_blocks ? token_rank * p.row_blocks + i : (1 - token_rank) * p.row_blocks + row_rank;
+  }
+
+  // This block's tile of rows, and the first of its tokens; either may lie past the last. Items go through all tokens for a few
+  // clusters of row tiles at a time, so that what the device works on at once is nearly square.
   __device__ __forceinline__ void locate(int32_t item, int32_t& tile, int32_t& token0) const {
     const int32_t band = item / (p.band * p.token_tiles), within = item % (p.band * p.token_tiles);
-    const int32_t width = min(p.band, p.row_pairs - band * p.band);
-    tile = (band * p.band + within % width) * kPrefillCluster + static_cast<int32_t>(rank);
-    token0 = within / width * tokens;
+    const int32_t width = min(p.band, p.row_clusters - band * p.band);
+    tile = (band * p.band + within % width) * p.row_blocks + row_rank;
+    token0 = (within / width * p.token_blocks + token_rank) * tokens;
   }
+  __device__ __forceinline__ int32_t first_item() const { return static_cast<int32_t>(blockIdx.x) / (p.row_blocks * p.token_blocks); }
 
-  // A unit's weights of this block's tile of rows.
-  //
-  // Boxed: two copies of four panels, of a pair the gate's and the up's, with zeros past the last. Otherwise lane l asks for plane l/8
-  // of panel l%8: quants, high, scales, header; panels past the last are the last.
+  // A unit's weights of this block's tile of rows come as two halves, of a pair the gate's and the up's. Where two blocks have
+  // them in common, each asks for one. Panels past the last are zeros; where they come one by one, the last.
   struct Weights {
-    const uint8_t* panel;            // this lane's
-    const CUtensorMap* map[2];
-    int32_t first[2];
+    int32_t target[2], first[2];
   };
   __device__ __forceinline__ Weights weights_of(int32_t tile) const {
-    Weights w{};
-    if constexpr (Layout::boxed) {
-#pragma unroll
-      for (int32_t half = 0; half < 2; ++half) {
-        const int32_t i = p.pair ? half : target_index(p, tile);
-        w.map[half] = &maps.weights[i];
-        w.first[half] = p.pair ? tile * 4 : (tile - p.targets[i].first_tile) * 8 + half * 4;
-      }
-    } else {
-      const int32_t panel_index = lane % 8;
-      if (p.pair) {
-        const DecodeTarget& target = p.targets[panel_index / 4];
-        w.panel = target.data + min(tile * 4 + panel_index % 4, target.panels - 1) * p.panel_bytes;
-      } else {
-        int32_t within;
-        const DecodeTarget& target = target_of(p, tile, within);
-        w.panel = target.data + min(within * 8 + panel_index, target.panels - 1) * p.panel_bytes;
-      }
-    }
-    return w;
+    if (p.pair) return {{0, 1}, {tile * half_panels, tile * half_panels}};
+    const int32_t i = target_index(p, tile), first = (tile - p.targets[i].first_tile) * Layout::panels;
+    return {{i, i}, {first, first + half_panels}};
   }
   __device__ __forceinline__ static constexpr int32_t weight_bytes(int32_t u) {
-    return 8 * (f.quants + f.high + f.scales + (u == 0 ? f.header : 0));
+    return Layout::panels * (f.quants + f.high + f.scales + (u == 0 ? f.header : 0));
   }
-  __device__ __forceinline__ void ask_weights(const Weights& w, int32_t unit, uint32_t at, uint32_t done) const {
-    if constexpr (Layout::boxed) {
-      if (lane != 0) return;
+  // Bytes from the start of a group to its plane i of unit u.
+  __device__ __forceinline__ static constexpr int32_t plane_from(int32_t i, int32_t u) {
+    return i == 0 ? Format<T>::quants_at(u) : i == 1 ? Format<T>::high_at(u) : i == 2 ? Format<T>::scales_at(u) : Format<T>::header_plane;
+  }
+
+  // Whether another block has this one's weights too, along the tokens, and asks for the other half.
+  __device__ __forceinline__ bool shares_weights() const { return p.token_blocks > 1; }
+
+  // copy(map, x, y, place in a stage) for every box of this block's share of a unit's weights.
+  template <class Copy>
+  __device__ __forceinline__ void for_boxes(const Weights& w, int32_t unit, Copy&& copy) const {
+    const int32_t group = unit / f.units, u = unit % f.units;
 #pragma unroll
-      for (int32_t half = 0; half < 2; ++half)
-        tensor_copy(at + half * 4 * Layout::panel, w.map[half], unit * (Layout::panel / 8), w.first[half], done);
+    for (int32_t half = 0; half < 2; ++half) {
+      if (shares_weights() && half != token_rank) continue;
+#pragma unroll
+      for (int32_t plane = 0; plane < kPrefillPlanes; ++plane) {
+        if (Layout::plane_bytes(plane) == 0 || (plane == 3 && u != 0)) continue;
+        copy(&maps.weights[w.target[half]][plane], (group * Format<T>::group_bytes + plane_from(plane, u)) / 8, w.first[half],
+             Layout::plane_at(plane) + half * Layout::half_bytes(plane));
+      }
+    }
+  }
+
+  // What this block asks for, in every unit, and for whom.
+  struct Share {
+    int32_t count;              // of a tile's tokens
+    uint32_t at;                // where they lie in a stage
+    uint16_t for_rows, for_weights;  // the ranks of the blocks that have the tokens, or the weights, in common
+  };
+  __device__ __forceinline__ Share share() const {
+    const int32_t rows_each = tokens / p.row_blocks;
+    return {rows_each, Layout::weights + static_cast<uint32_t>(row_rank * rows_each * 128),
+            static_cast<uint16_t>(((1 << p.row_blocks) - 1) << token_rank * p.row_blocks),
+            static_cast<uint16_t>((1 | 1 << p.row_blocks) << row_rank)};
+  }
+
+  // Announces a unit's bytes and asks for its weights.
+  __device__ __forceinline__ void ask_weights(const Weights& w, const Share& own, int32_t unit, int32_t stage) const {
+    const uint32_t at = ring + stage * Layout::stage, done = full + stage * 8;
+    barrier_expect(done, Layout::rows + weight_bytes(unit % f.units));
+    const bool shared = shares_weights();
+    if constexpr (Layout::boxed) {
+      for_boxes(w, unit, [&](const CUtensorMap* map, int32_t x, int32_t y, uint32_t place) {
+        if (shared) tensor_copy(at + place, map, x, y, done, own.for_weights);
+        else tensor_copy(at + place, map, x, y, done);
+      });
     } else {
-      const int32_t u = unit % f.units, plane = lane / 8;
-      constexpr int32_t each = f.quants + f.high + f.scales;
-      const uint8_t* from = w.panel + static_cast<int64_t>(unit / f.units) * Format<T>::group_bytes;
-      const uint32_t to = at + lane % 8 * Layout::panel;
-      if constexpr (f.units == 1) {
-        if (plane == 0) bulk_copy(to, from, each, done);
-      } else {
-        if (plane == 0) bulk_copy(to, from + u * f.quants, f.quants, done);
-        if (f.high > 0 && plane == 1) bulk_copy(to + f.quants, from + Format<T>::high_at(u), f.high, done);
-        if (f.scales > 0 && plane == 2) bulk_copy(to + f.quants + f.high, from + Format<T>::scales_at(u), f.scales, done);
-        if (plane == 3 && u == 0) bulk_copy(to + each, from + Format<T>::header_plane, f.header, done);
+#pragma unroll
+      for (int32_t i = 0; i < Layout::panels; ++i) {
+        const int32_t half = i / half_panels;
+        if (shared && half != token_rank) continue;
+        const DecodeTarget& target = p.targets[w.target[half]];
+        const int32_t panel_index = min(w.first[half] + i % half_panels, target.panels - 1);
+        const uint8_t* from = target.data + panel_index * p.panel_bytes + int64_t{unit} * Format<T>::group_bytes;
+        const uint32_t to = at + i * Layout::plane_bytes(0);
+        if (shared) bulk_copy(to, from, Layout::plane_bytes(0), done, own.for_weights);
+        else bulk_copy(to, from, Layout::plane_bytes(0), done);
       }
     }
   }
 
-  __device__ __forceinline__ void produce() const {
-    constexpr int32_t half = tokens / kPrefillCluster;
-    int32_t stage = 0;
-    uint32_t phase = 0;
-    for (int32_t item = static_cast<int32_t>(blockIdx.x) / kPrefillCluster; item < p.items; item += p.item_stride) {
-      int32_t tile, token0;
-      locate(item, tile, token0);
-      const Weights weights = weights_of(min(tile, p.tiles - 1));
-      for (int32_t unit = 0; unit < p.units; ++unit) {
-        barrier_wait(empty + stage * 8, phase ^ 1);
-        const uint32_t at = ring + stage * Layout::stage, done = full + stage * 8;
-        if (lane == 0) barrier_expect(done, Layout::rows + weight_bytes(unit % f.units));
-        __syncwarp();
-        ask_weights(weights, unit, at, done);
-        if (lane == 0) {
-          tensor_copy(at + Layout::weights + rank * half * 128, &maps.tokens, unit * kUnitCols, token0 + static_cast<int32_t>(rank) * half,
-                      done, (1 << kPrefillCluster) - 1);
-        }
-        if (++stage == Layout::stages) {
-          stage = 0;
-          phase ^= 1;
-        }
-      }
-    }
+  // Asks for this block's share of a unit's tokens, for all blocks that have them in common.
+  __device__ __forceinline__ void ask_tokens(const Share& own, int32_t token0, int32_t unit, int32_t stage) const {
+    tensor_copy(ring + stage * Layout::stage + own.at, &maps.tokens, unit * kUnitCols, token0 + row_rank * own.count,
+                full + stage * 8, own.for_rows);
   }
 
-  // The A fragments of a unit.
-  __device__ __forceinline__ void load(uint32_t (&a)[4][4], Header& header, uint32_t panel, int32_t unit) const {
-    UnitQuants<T, A, 1> quants;
-    UnitScales<T, A> scales;
-    if constexpr (!Format<T>::is_float) {
-      const uint32_t own = exchange + warp * 256;
-      const int32_t u = unit % f.units;
-      if (u == 0) header.load(panel + f.quants + f.high + f.scales, lane);
-      if constexpr (Layout::publishes) {
-        __syncwarp();
-        header.template publish<1>(own, u, lane);
-        __syncwarp();
-      }
-      quants.begin(panel, panel + f.quants, lane);
-      scales.load(Layout::publishes ? own : panel + f.quants + f.high, header, lane);
-    }
-    using Unit = RoundedUnit<T, A>;
-    Unit::template take<0>(quants, scales, panel, lane, a[0]);
-    Unit::template take<1>(quants, scales, panel, lane, a[1]);
-    Unit::template take<2>(quants, scales, panel, lane, a[2]);
-    Unit::template take<3>(quants, scales, panel, lane, a[3]);
-  }
-
-  struct Place {
+  template <int32_t count>
+  struct Ring {
     int32_t stage = 0;
     uint32_t phase = 0;
     __device__ __forceinline__ void next() {
-      if (++stage < Layout::stages) return;
+      if (++stage < count) return;
       stage = 0;
       phase ^= 1;
     }
   };
+  using Place = Ring<Layout::stages>;
+  using Slot = Ring<Layout::slots>;
+
+  // By one thread.
+  __device__ __forceinline__ void produce() const {
+    const Share own = share();
+    // The ring's first round asks for weights before the kernel ahead has ended, and for tokens after. Further weights of the
+    // first tile may come as far as the second level cache, asked for by the blocks of the first tokens alone.
+    int32_t early = 0;
+    for (int32_t item = first_item(); item < p.items && early < Layout::stages; item += p.item_stride) {
+      int32_t tile, token0;
+      locate(item, tile, token0);
+      const Weights weights = weights_of(min(tile, p.tiles - 1));
+      for (int32_t unit = 0; unit < p.units && early < Layout::stages; ++unit) ask_weights(weights, own, unit, early++);
+      if constexpr (Layout::boxed) {
+        const int32_t end = min(p.units, early + p.prefetch);
+        for (int32_t unit = early; token0 < p.token_blocks * tokens && unit < end; ++unit)
+          for_boxes(weights, unit, [](const CUtensorMap* map, int32_t x, int32_t y, uint32_t) { tensor_prefetch(map, x, y); });
+      }
+    }
+    grid_wait();
+    grid_trigger();
+    Place at;
+    int32_t asked = 0;
+    for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
+      int32_t tile, token0;
+      locate(item, tile, token0);
+      const Weights weights = weights_of(min(tile, p.tiles - 1));
+      for (int32_t unit = 0; unit < p.units; ++unit, ++asked, at.next()) {
+        if (asked >= early) {
+          barrier_wait(empty + at.stage * 8, at.phase ^ 1);
+          ask_weights(weights, own, unit, at.stage);
+        }
+        ask_tokens(own, token0, unit, at.stage);
+      }
+    }
+  }
+
+  // The address of this warp's plane i in a stage.
+  __device__ __forceinline__ uint32_t plane(int32_t stage, int32_t i) const {
+    return ring + stage * Layout::stage + Layout::plane_at(i) + panel / half_panels * Layout::half_bytes(i) +
+           panel % half_panels * Layout::plane_bytes(i);
+  }
+  __device__ __forceinline__ uint32_t published() const { return exchange + warp * Layout::exchange_each; }
+
+  // Reads what a group's first unit has for all.
+  __device__ __forceinline__ void open(Header& header, int32_t stage) const {
+    header.load(plane(stage, 3), lane);
+    if constexpr (Layout::publishes) {
+      __syncwarp();
+      header.template publish<f.units>(published(), 0, lane);
+      __syncwarp();
+    }
+  }
+
+  // The A fragments of a unit that lies in a stage.
+  __device__ __forceinline__ void load(uint32_t (&a)[4][4], Header& header, int32_t stage, int32_t unit) const {
+    const uint32_t at = plane(stage, 0);
+    UnitQuants<T, A, 1> quants;
+    UnitScales<T, A> scales;
+    if constexpr (!Format<T>::is_float) {
+      const bool alone = f.units == 1;  // one plane of all
+      const int32_t u = unit % f.units;
+      quants.begin(at, alone ? at + f.quants : plane(stage, 1), lane);
+      if (u == 0) open(header, stage);
+      scales.load(Layout::publishes ? published() + u * 256 : alone ? at + f.quants + f.high : plane(stage, 2), header, lane);
+    }
+    using Unit = RoundedUnit<T, A>;
+    Unit::template take<0>(quants, scales, at, lane, a[0]);
+    Unit::template take<1>(quants, scales, at, lane, a[1]);
+    Unit::template take<2>(quants, scales, at, lane, a[2]);
+    Unit::template take<3>(quants, scales, at, lane, a[3]);
+  }
 
   using Sums = float[tokens / 2];
 
   __device__ __forceinline__ void issue(Sums& sums, const uint32_t (&a)[4][4], int32_t stage) const {
-    const uint64_t rows = swizzled_rows(ring + stage * Layout::stage + Layout::weights);
+    const uint64_t tokens_at = swizzled_rows(ring + stage * Layout::stage + Layout::weights);
     wgmma_fence();
 #pragma unroll
-    for (int32_t step = 0; step < 4; ++step) wgmma_m64<A>(sums, a[step], rows + step * 2);
+    for (int32_t step = 0; step < 4; ++step) wgmma_m64<A>(sums, a[step], tokens_at + step * 2);
     wgmma_commit();
   }
 
   __device__ __forceinline__ void release(int32_t stage) const {
     __syncwarp();
-    if (lane < kPrefillCluster) barrier_arrive_at(empty + stage * 8, lane);
+    if (told >= 0) barrier_arrive_at(empty + stage * 8, told);
+  }
+
+  // The fragments of every other unit, for the warp that multiplies this panel.
+  __device__ __forceinline__ void help() const {
+    Place at;
+    Slot to;
+    Header header;
+    for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
+      for (int32_t unit = 0; unit < p.units; ++unit, at.next()) {
+        barrier_wait(full + at.stage * 8, at.phase);
+        if (unit % 2 == 1) {
+          uint32_t a[4][4];
+          load(a, header, at.stage, unit);
+          const int32_t slot = to.stage * Layout::helpers + panel;
+          barrier_wait(taken + slot * 8, to.phase ^ 1);
+#pragma unroll
+          for (int32_t step = 0; step < 4; ++step) {
+            const uint4 v = make_uint4(a[step][0], a[step][1], a[step][2], a[step][3]);
+            store_shared16(handed + slot * 2048 + step * 512 + lane * 16, v);
+          }
+          __syncwarp();
+          if (lane == 0) barrier_arrive(ready + slot * 8);
+          to.next();
+        } else if (unit % f.units == 0) {
+          open(header, at.stage);
+        }
+        release(at.stage);
+      }
+    }
+  }
+
+  // The fragments that this warp's helper made.
+  __device__ __forceinline__ void take(uint32_t (&a)[4][4], Slot& from) const {
+    const int32_t slot = from.stage * Layout::helpers + panel;
+    barrier_wait(ready + slot * 8, from.phase);
+#pragma unroll
+    for (int32_t step = 0; step < 4; ++step) {
+      const uint4 v = load_shared16(handed + slot * 2048 + step * 512 + lane * 16);
+      a[step][0] = v.x;
+      a[step][1] = v.y;
+      a[step][2] = v.z;
+      a[step][3] = v.w;
+    }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(taken + slot * 8);
+    from.next();
+  }
+
+  // Whether products of two units are under way at once: where they take longer than making fragments, so that the next begin
+  // with no pause.
+  static constexpr bool overlaps = rows == 128 && tokens >= 128;
+
+  // Products under way read the registers of their fragments until they are waited for, and ptxas 12.4 has given such to others
+  // behind a wait for those before. A use behind the last keeps them; it never runs.
+  __device__ __forceinline__ void keep(const uint32_t (&a)[4][4]) const {
+    if (p.units > 0) return;
+#pragma unroll
+    for (int32_t step = 0; step < 4; ++step) store_shared16(ring, make_uint4(a[step][0], a[step][1], a[step][2], a[step][3]));
   }
 
   __device__ __forceinline__ void consume() const {
+    grid_wait();
     Place at;
+    Slot from;
     Header header;
-    const uint32_t panel = ring + warp * Layout::panel;
-    for (int32_t item = static_cast<int32_t>(blockIdx.x) / kPrefillCluster; item < p.items; item += p.item_stride) {
+    const auto fetch = [&](uint32_t (&a)[4][4], int32_t unit, bool odd) {
+      const int32_t stage = at.stage;
+      barrier_wait(full + stage * 8, at.phase);
+      if (Layout::helpers > 0 && odd) take(a, from);
+      else load(a, header, stage, unit);
+      at.next();
+      return stage;
+    };
+    for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       Sums sums = {};
-      uint32_t a[2][4][4];
-      barrier_wait(full + at.stage * 8, at.phase);
-      load(a[0], header, panel + at.stage * Layout::stage, 0);
+      uint32_t a[2][4][4] = {};
+      int32_t next = fetch(a[0], 0, false), before = 0;
       for (int32_t unit = 0; unit < p.units; unit += 2) {
 #pragma unroll
         for (int32_t i = 0; i < 2; ++i) {
           if (unit + i >= p.units) break;
-          const int32_t stage = at.stage;
+          const int32_t stage = next;
           issue(sums, a[i], stage);
-          at.next();
-          // The next unit's fragments, while this one's products run.
-          if (unit + i + 1 < p.units) {
-            barrier_wait(full + at.stage * 8, at.phase);
-            load(a[1 - i], header, panel + at.stage * Layout::stage, unit + i + 1);
+          if constexpr (overlaps) {
+            wgmma_wait<1>();
+            keep(a[1 - i]);
+            if (unit + i > 0) release(before);
+            before = stage;
           }
-          wgmma_wait<0>();
-          release(stage);
+          // The next unit's fragments, while this one's products run.
+          if (unit + i + 1 < p.units) next = fetch(a[1 - i], unit + i + 1, i == 0);
+          if constexpr (!overlaps) {
+            wgmma_wait<0>();
+            release(stage);
+          }
         }
+      }
+      if constexpr (overlaps) {
+        wgmma_wait<0>();
+        keep(a[0]);
+        keep(a[1]);
+        release(before);
       }
       finish(sums, item);
     }
@@ -292,22 +463,23 @@ struct PrefillBlock {
   __device__ __forceinline__ void finish(const Sums& sums, int32_t item) const {
     int32_t tile, token0;
     locate(item, tile, token0);
-    const int32_t g = lane / 4, t = lane % 4, group = warp / 4;
+    const int32_t g = lane / 4, t = lane % 4;
     if (p.pair) {
-      // Each warpgroup hands the other its sums of half the tokens, a chunk of 32 at a time, and ends those it keeps.
-      const int32_t row = (tile * 4 + warp % 4) * kPanelRows + g;
+      // Each half of the warps hands the other its sums of half the tokens, a chunk of 32 at a time, and ends those it keeps.
+      const int32_t side = panel / half_panels, within = panel % half_panels;
+      const int32_t row = (tile * half_panels + within) * kPanelRows + g;
       constexpr int32_t half = tokens / 16, chunk = half < 4 ? half : 4;  // in eights of tokens
-      const int32_t at = ((warp % 4) * kPanelRows + g) * Layout::pair_stride + t * 2;
-      float* give = pairs + group * Layout::pair_floats + at;
-      const float* take = pairs + (1 - group) * Layout::pair_floats + at;
-      if (group == 0) end_half<true, half, chunk>(sums, give, take, row, token0 + t * 2);
+      const int32_t at = (within * kPanelRows + g) * Layout::pair_stride + t * 2;
+      float* give = pairs + side * Layout::pair_floats + at;
+      const float* take = pairs + (1 - side) * Layout::pair_floats + at;
+      if (side == 0) end_half<true, half, chunk>(sums, give, take, row, token0 + t * 2);
       else end_half<false, half, chunk>(sums, give, take, row, token0 + t * 2);
       return;
     }
     if (tile >= p.tiles) return;
     int32_t within;
     const DecodeTarget& target = target_of(p, tile, within);
-    const int32_t row = (within * 8 + warp) * kPanelRows + g;
+    const int32_t row = (within * Layout::panels + panel) * kPanelRows + g;
     switch (p.end) {
       case ProductEnd::kStoreF32: return end_rows<ProductEnd::kStoreF32>(target, sums, row, token0 + t * 2);
       case ProductEnd::kAddF32: return end_rows<ProductEnd::kAddF32>(target, sums, row, token0 + t * 2);
@@ -316,7 +488,7 @@ struct PrefillBlock {
     }
   }
 
-  // Rows row and row + 8, of every 8 tokens from `token` on two. What is added to is read for 32 elements at a time.
+  // Rows row and row + 8, of every 8 tokens from `token` on two. What is added to is read for up to 32 elements at a time.
   template <ProductEnd kind>
   __device__ __forceinline__ void end_rows(const DecodeTarget& target, const Sums& sums, int32_t row, int32_t token) const {
     const bool has[2] = {row < target.rows, row + 8 < target.rows};
@@ -325,11 +497,12 @@ struct PrefillBlock {
       if (has[0]) bias[0] = target.bias[row];
       if (has[1]) bias[1] = target.bias[row + 8];
     }
+    constexpr int32_t together = tokens < 64 ? tokens / 8 : 8;
 #pragma unroll
-    for (int32_t n0 = 0; n0 < tokens / 8; n0 += 8) {
-      float y[8][4];
+    for (int32_t n0 = 0; n0 < tokens / 8; n0 += together) {
+      float y[together][4];
 #pragma unroll
-      for (int32_t n = 0; n < 8; ++n) {
+      for (int32_t n = 0; n < together; ++n) {
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) {
           y[n][i] = sums[(n0 + n) * 4 + i] * p.x_scale + bias[i / 2];
@@ -340,7 +513,7 @@ struct PrefillBlock {
         }
       }
 #pragma unroll
-      for (int32_t n = 0; n < 8; ++n) {
+      for (int32_t n = 0; n < together; ++n) {
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) {
           const int32_t at = token + (n0 + n) * 8 + i % 2;
@@ -353,7 +526,7 @@ struct PrefillBlock {
     }
   }
 
-  // The gate's warpgroup keeps the first half of the tokens.
+  // The gate's warps keep the first half of the tokens.
   template <bool gate, int32_t half, int32_t chunk>
   __device__ __forceinline__ void end_half(const Sums& sums, float* give, const float* take, int32_t row, int32_t token) const {
     constexpr int32_t kept = gate ? 0 : half, given = gate ? half : 0;
@@ -372,7 +545,7 @@ struct PrefillBlock {
         *reinterpret_cast<float2*>(give + n * 8) = make_float2(sums[from], sums[from + 1]);
         *reinterpret_cast<float2*>(give + 8 * Layout::pair_stride + n * 8) = make_float2(sums[from + 2], sums[from + 3]);
       }
-      named_barrier(1, 256);
+      named_barrier(1, Layout::warps * 32);
 #pragma unroll
       for (int32_t n = 0; n < chunk; ++n) {
         const float2 low = *reinterpret_cast<const float2*>(take + n * 8);
@@ -390,7 +563,7 @@ struct PrefillBlock {
           }
         }
       }
-      named_barrier(1, 256);
+      named_barrier(1, Layout::warps * 32);
     }
   }
 };
@@ -398,65 +571,78 @@ struct PrefillBlock {
 #endif
 
 #if MR_HOPPER
-template <int32_t T, class A, int32_t tokens>
-__global__ void __launch_bounds__(kPrefillThreads, 1)
+template <int32_t T, class A, int32_t rows, int32_t tokens>
+__global__ void __launch_bounds__(PrefillLayout<T, rows, tokens>::threads, PrefillLayout<T, rows, tokens>::blocks)
     prefill_product(const __grid_constant__ PrefillParams p, const __grid_constant__ PrefillMaps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Layout = PrefillLayout<T, tokens>;
+  using Layout = PrefillLayout<T, rows, tokens>;
+  using Block = PrefillBlock<T, A, rows, tokens>;
   extern __shared__ uint8_t memory[];
   const uint32_t base = shared_address(memory), ring = (base + 1023) & ~1023u;
   uint8_t* behind = memory + (ring - base) + Layout::stages * Layout::stage;
-  PrefillBlock<T, A, tokens> block{p, maps};
+  Block block{p, maps};
   block.ring = ring;
   block.pairs = reinterpret_cast<float*>(behind);
   block.exchange = shared_address(behind) + Layout::pairs;
-  block.full = block.exchange + Layout::exchange;
+  block.handed = block.exchange + Layout::exchange;
+  block.full = block.handed + Layout::handed;
   block.empty = block.full + Layout::stages * 8;
-  block.rank = cluster_rank();
+  block.ready = block.empty + Layout::stages * 8;
+  block.taken = block.ready + Layout::slots * Layout::helpers * 8;
+  const int32_t rank = static_cast<int32_t>(cluster_rank());
+  block.row_rank = rank % p.row_blocks;
+  block.token_rank = rank / p.row_blocks;
   block.warp = static_cast<int32_t>(threadIdx.x) / 32;
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
+  block.panel = block.warp % Layout::warps;
+  block.told = block.lane < Block::peers(p) ? block.peer(block.lane) : -1;
   if (threadIdx.x == 0) {
     for (int32_t s = 0; s < Layout::stages; ++s) {
       barrier_init(block.full + s * 8, 1);
-      barrier_init(block.empty + s * 8, 8 * kPrefillCluster);  // the warps of both blocks that multiply
+      barrier_init(block.empty + s * 8, Layout::readers * Block::peers(p));  // the warps that read what this block asks for
+    }
+    for (int32_t s = 0; s < Layout::slots * Layout::helpers; ++s) {
+      barrier_init(block.ready + s * 8, 1);
+      barrier_init(block.taken + s * 8, 1);
     }
     barrier_init_fence();
   }
   cluster_sync();
-  grid_wait();
-  grid_trigger();
-  if (block.warp >= 8) {
-    registers_down<40>();
-    if (block.warp == 8) block.produce();
+  if constexpr (Layout::gives_registers) {
+    if (block.warp >= Layout::warps) {
+      registers_down<40>();
+      if (block.warp == Layout::warps && elected()) block.produce();
+    } else {
+      registers_up<232>();
+      block.consume();
+    }
   } else {
-    registers_up<232>();
-    block.consume();
+    if (block.warp < Layout::warps) block.consume();
+    else if (block.warp < Layout::readers) block.help();
+    else if (elected()) block.produce();
   }
   __syncwarp();
-  cluster_sync();  // the other block may still fill this one's ring, or arrive at its barriers
+  cluster_sync();  // other blocks may still fill this one's ring, or arrive at its barriers
 #endif
 }
 
-template <int32_t T, class A, int32_t tokens>
+template <int32_t T, class A, int32_t form>
 PrefillKernel prefill_kernel_of() {
-  return {reinterpret_cast<const void*>(&prefill_product<T, A, tokens>), PrefillLayout<T, tokens>::bytes, kPrefillThreads, tokens,
-          PrefillLayout<T, tokens>::boxed};
+  constexpr int32_t rows = kPrefillFormList[form].rows, tokens = kPrefillFormList[form].tokens;
+  using Layout = PrefillLayout<T, rows, tokens>;
+  return {reinterpret_cast<const void*>(&prefill_product<T, A, rows, tokens>), Layout::bytes, Layout::threads, tokens, rows};
 }
 #else
-template <int32_t T, class A, int32_t tokens>
+template <int32_t T, class A, int32_t form>
 PrefillKernel prefill_kernel_of() {
   return {};
 }
 #endif
 
-template <int32_t T, class A>
+template <int32_t T, class A, int32_t i = 0>
 PrefillKernel prefill_kernel_for(int32_t form) {
-  switch (form) {
-    case 0: return prefill_kernel_of<T, A, 64>();
-    case 1: return prefill_kernel_of<T, A, 128>();
-    case 2: return prefill_kernel_of<T, A, 256>();
-  }
-  return {};
+  if constexpr (i < kPrefillForms) return i == form ? prefill_kernel_of<T, A, i>() : prefill_kernel_for<T, A, i + 1>(form);
+  else return {};
 }
 
 }  // namespace mr::cuda

@@ -80,14 +80,14 @@ cudaError_t launch_tall(int32_t device, const ProductArgs& args, int32_t first, 
   if (is_float(type)) {
     TallMaps maps;
     cudaError_t error = map_tokens(args, kTallTokens, &maps.tokens);
-    for (int32_t i = 0; i < p.count && error == cudaSuccess; ++i) error = map_panels(p.targets[i], p.panel_bytes, 2048, &maps.weights[i]);
+    for (int32_t i = 0; i < p.count && error == cudaSuccess; ++i) error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i]);
     return error == cudaSuccess ? launch.run(p, maps) : error;
   }
   TallQuantsMaps maps{};
   const int32_t group = kWeightFormats[weight_format_index(type)].group_bytes();
   cudaError_t error = map_tokens(args, kTallTokens, &maps.tokens);
   for (int32_t i = 0; i < p.count && group <= 2048 && error == cudaSuccess; ++i)
-    error = map_panels(p.targets[i], p.panel_bytes, group, &maps.weights[i]);
+    error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i], 4, group);
   if (error == cudaSuccess && wants_terms(type)) {
     error = launch_terms({args.x, args.x_stride, args.tokens, static_cast<int32_t>(args.targets[first].weight.cols), args.terms}, on);
     if (error == cudaSuccess) error = map_terms(args.terms, p.groups, args.tokens, kTallTokens, &maps.terms);

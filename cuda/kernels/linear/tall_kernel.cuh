@@ -76,7 +76,6 @@ struct TallBlock : TallJoin<A, tokens, kTallCluster, kTallSpare> {
 
   // Panels past the last are zeros.
   __device__ __forceinline__ void ask_weights(const Panels& panels, int32_t unit, int32_t stage) const {
-    if (lane != 0) return;
     const uint32_t done = full + stage * 8, to = ring + stage * Layout::stage;
     barrier_expect(done, Layout::stage);
 #pragma unroll
@@ -86,9 +85,10 @@ struct TallBlock : TallJoin<A, tokens, kTallCluster, kTallSpare> {
 
   __device__ __forceinline__ void ask_tokens(int32_t item, int32_t unit, int32_t stage) const {
     const uint32_t to = ring + stage * Layout::stage + Layout::weights;
-    if (lane == 0) tensor_copy(to, &maps.tokens, unit * kUnitCols, item % p.token_tiles * tokens, full + stage * 8);
+    tensor_copy(to, &maps.tokens, unit * kUnitCols, item % p.token_tiles * tokens, full + stage * 8);
   }
 
+  // By one thread.
   __device__ __forceinline__ void produce() const {
     // The ring's first round asks for weights before the kernel ahead has ended, and for tokens after.
     const int32_t begin = segment_begin(0), end = segment_begin(4);
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   if (block.warp >= 8) {
     registers_down<72>();
     if (block.warp == 8) {
-      block.produce();
+      if (elected()) block.produce();
     } else {
       grid_wait();
       block.end_others();

@@ -356,12 +356,12 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   if (block.warp >= 8) {
     registers_down<40>();
     if (block.warp == 8) {
-      if (block.lane == 0) block.ask_weights();
+      if (elected()) block.ask_weights();
     } else {
       grid_wait();
       grid_trigger();
       if (block.warp > 9) block.end_others();
-      else if (block.lane == 0) block.ask_tokens();
+      else if (elected()) block.ask_tokens();
     }
   } else {
     registers_up<232>();

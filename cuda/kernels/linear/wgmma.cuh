@@ -12,6 +12,14 @@ namespace mr::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// True in one lane of a warp that is together. What only that lane does is known to be one thread's: instructions that take
+// their operands from the warp's own registers, as copies do, need no loop over lanes.
+__device__ __forceinline__ bool elected() {
+  uint32_t chosen;
+  asm volatile("{\n.reg .pred chosen;\nelect.sync _|chosen, 0xffffffff;\nselp.u32 %0, 1, 0, chosen;\n}" : "=r"(chosen));
+  return chosen != 0;
+}
+
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }

@@ -229,11 +229,11 @@ __global__ void __launch_bounds__(kPrefillThreads, wide_blocks(tokens, kFolds<T,
   if (block.warp >= 8) {
     registers_down<Layout::blocks == 2 ? 32 : 40>();
     if (block.warp < 10) {
-      if (block.lane == 0) block.ask_weights();
+      if (elected()) block.ask_weights();
     } else {
       grid_wait();
       grid_trigger();
-      if (block.lane == 0) block.ask_tokens();
+      if (elected()) block.ask_tokens();
     }
   } else {
     registers_up<Layout::blocks == 2 ? 104 : 232>();
