@@ -312,6 +312,7 @@ TEST(F8, KeepsEveryKindOfHead) {
       common.q_stride = padded;
       common.out = out.data();
       common.out_stride = (dim + 1) / 2 * 2;
+      common.out_act = act;
       common.keys = keys.data();
       common.values = values.data();
       std::vector<PrefillTile> tiles;

@@ -1,6 +1,5 @@
 // tall: the decode class by wgmma for many tokens, as data. A tile has twice the rows of one of wide.h, so that the tokens, which
-// every tile reads anew, cross the second level cache half as often, and twice the tokens, so that quantised weights are unpacked
-// half as often. The same sums in the same order, and the same bits.
+// every tile reads anew, cross the second level cache half as often. The same sums in the same order, and the same bits.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +10,8 @@
 namespace mr::cuda {
 
 constexpr int32_t kTallPanels = 8;    // of a tile: 128 rows
-constexpr int32_t kTallTokens = 128;  // of a tile
-
-// Blocks that share a tile by columns: of float weights, and of quantised ones.
-constexpr int32_t kTallCluster = 2, kTallQuantsCluster = 4;
+constexpr int32_t kTallCluster = 2;   // blocks that share a tile by columns
+constexpr int32_t kTallTokens = 128, kTallQuantsTokens = 64;  // of a tile: of float weights, and of quantised ones
 
 // Of weights of the activation type. No function without sm_90a.
 PrefillKernel tall_kernel_f16();

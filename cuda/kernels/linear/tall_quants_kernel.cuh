@@ -1,11 +1,10 @@
 // tall_quants_kernel: the decode class of products by wgmma for quantised weights, f16 tokens and many of them; see product.h.
 //
-// A cluster of four blocks takes tiles of 128 rows by `tokens` tokens, and each block two of the eight segments of the columns,
-// one after another, so that one chain of sums lies in registers beside the products of a block of inputs. The two warpgroups
-// that multiply have 64 rows each, of a pair the gate's and the up's: weights are unpacked once for all tokens of a tile. They
-// read two rings, which a warp each fills: of weights, a stage a group of eight panels, and of tokens, a stage a unit of 64
-// inputs as swizzled rows of 128 bytes; where blocks fold, also of the terms of the inputs' sums (terms.h). tall_join.cuh adds
-// the blocks' sums.
+// A cluster of two blocks takes tiles of 128 rows by `tokens` tokens, and each block four of the eight segments of the columns,
+// one after another. The two warpgroups that multiply have 64 rows each, of a pair the gate's and the up's. They read rings that a
+// warp each fills: of weights, a stage a group of eight panels, and of tokens, a stage a unit of 64 inputs as swizzled rows of 128
+// bytes; where blocks fold, also of the terms of the inputs' sums (terms.h). Products of two parts are under way at once, so that
+// scaling the sums of one, and unpacking the next, leaves no pause. tall_join.cuh adds the blocks' sums.
 #pragma once
 
 #include "kernels/launch.h"
@@ -31,9 +30,10 @@ struct TallQuantsLayout {
   static constexpr int32_t terms_stages = folds ? 2 : 0, terms = tokens * kTermBytes;
   static constexpr int32_t join = TallJoinLayout<tokens>::bytes, barriers = 512;
   static constexpr int32_t room = 227 * 1024 - join - barriers - terms_stages * terms - 1024;  // 1024: to align the ring
-  static constexpr int32_t row_stages_that_fit = f.units == 1 ? room / (weights + rows) : (room - 2 * weights) / rows;
-  static constexpr int32_t row_stages = row_stages_that_fit > 10 ? 10 : row_stages_that_fit;
-  static constexpr int32_t weight_stages = f.units == 1 ? row_stages : 2;
+  static constexpr int32_t group_stages = f.units == 1 ? 0 : 4;  // of weights, where a group is several units
+  static constexpr int32_t row_stages_that_fit = f.units == 1 ? room / (weights + rows) : (room - group_stages * weights) / rows;
+  static constexpr int32_t row_stages = row_stages_that_fit > 12 ? 12 : row_stages_that_fit;
+  static constexpr int32_t weight_stages = f.units == 1 ? row_stages : group_stages;
   static constexpr int32_t bytes = row_stages * rows + terms_stages * terms + weight_stages * weights + join + barriers + 1024;
   static_assert(row_stages >= 4 && 2 * (row_stages + terms_stages + weight_stages + 1) * 8 <= barriers);
 };
@@ -51,9 +51,9 @@ struct TallQuantsMaps {
 constexpr int32_t kTallQuantsSpare = 2;  // warps behind those that ask for data
 
 template <int32_t T, int32_t tokens>
-struct TallQuantsBlock : TallJoin<__half, tokens, kTallQuantsCluster, kTallQuantsSpare> {
+struct TallQuantsBlock : TallJoin<__half, tokens, kTallCluster, kTallQuantsSpare> {
   using Layout = TallQuantsLayout<T, tokens>;
-  using Join = TallJoin<__half, tokens, kTallQuantsCluster, kTallQuantsSpare>;
+  using Join = TallJoin<__half, tokens, kTallCluster, kTallQuantsSpare>;
   using typename Join::Sums;
   using Join::first_item, Join::lane, Join::p, Join::rank, Join::ready, Join::warp;
   static constexpr WeightFormat f = Format<T>::f;
@@ -87,8 +87,8 @@ struct TallQuantsBlock : TallJoin<__half, tokens, kTallQuantsCluster, kTallQuant
   Ring<Layout::terms_stages == 0 ? 1 : Layout::terms_stages, Layout::terms> terms;
   Ring<Layout::weight_stages, Layout::weights> weights;
 
-  // The first group of this block's segment s, 0..2.
-  __device__ __forceinline__ int32_t segment_begin(int32_t s) const { return p.groups * (rank * 2 + s) / 8; }
+  // The first group of this block's segment s, 0..4.
+  __device__ __forceinline__ int32_t segment_begin(int32_t s) const { return p.groups * (rank * 4 + s) / 8; }
 
   // Where the four panels of each warpgroup lie: their weight, and the first of them.
   struct Panels {
@@ -103,7 +103,7 @@ struct TallQuantsBlock : TallJoin<__half, tokens, kTallQuantsCluster, kTallQuant
 
   // One thread asks for all weights. Panels past the last are zeros where they come as boxes, else the last.
   __device__ __forceinline__ void ask_weights() {
-    const int32_t begin = segment_begin(0), end = segment_begin(2);
+    const int32_t begin = segment_begin(0), end = segment_begin(4);
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       const Panels panels = panels_of(item);
 #pragma unroll 1
@@ -130,7 +130,7 @@ struct TallQuantsBlock : TallJoin<__half, tokens, kTallQuantsCluster, kTallQuant
 
   // One thread asks for all tokens and terms.
   __device__ __forceinline__ void ask_tokens() {
-    const int32_t begin = segment_begin(0), end = segment_begin(2);
+    const int32_t begin = segment_begin(0), end = segment_begin(4);
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       const int32_t token0 = item % p.token_tiles * tokens;
 #pragma unroll 1
@@ -156,10 +156,15 @@ struct TallQuantsBlock : TallJoin<__half, tokens, kTallQuantsCluster, kTallQuant
     if (lane == 0) barrier_arrive(barrier);
   }
 
+  __device__ __forceinline__ static void add(Sums& acc, const Sums& c, const float (&factor)[2]) {
+#pragma unroll
+    for (int32_t i = 0; i < tokens / 2; ++i) acc[i] = fmaf(factor[i / 2 % 2], c[i], acc[i]);
+  }
+
   // What lasts from a folded block's first unit to its last.
   struct Folded {
     FoldedHeader header;
-    Sums products;
+    Sums products, min_products;
     uint32_t a[2][4][4];
     uint32_t before;  // the barrier of the tokens that the products under way read
   };
@@ -190,11 +195,6 @@ struct TallQuantsBlock : TallJoin<__half, tokens, kTallQuantsCluster, kTallQuant
     rows.next();
   }
 
-  __device__ __forceinline__ static void add(Sums& acc, const Sums& c, const float (&factor)[2]) {
-#pragma unroll
-    for (int32_t i = 0; i < tokens / 2; ++i) acc[i] = fmaf(factor[i / 2 % 2], c[i], acc[i]);
-  }
-
   // Adds the products of `groups` groups whose scales fold.
   __device__ __forceinline__ void multiply_folded(Sums& acc, int32_t groups) {
 #pragma unroll 1
@@ -207,91 +207,106 @@ struct TallQuantsBlock : TallJoin<__half, tokens, kTallQuantsCluster, kTallQuant
       issue_folded<1>(block, panel);
       issue_folded<2>(block, panel);
       issue_folded<3>(block, panel);
-      wgmma_wait<0>();
-      release(block.before);
-      add(acc, block.products, block.header.d);
-      // Mins times the terms, in the products' place.
       terms.await_full();
       const uint32_t mins[4] = {block.header.mins[0], block.header.mins[1], block.header.mins[0], block.header.mins[1]};
       wgmma_fence();
-      wgmma_m64<__nv_bfloat16, false>(block.products, mins, swizzled_rows64(terms.at()));
-      wgmma_m64<__nv_bfloat16>(block.products, mins, swizzled_rows64(terms.at()) + 2);
+      wgmma_m64<__nv_bfloat16, false>(block.min_products, mins, swizzled_rows64(terms.at()));
+      wgmma_m64<__nv_bfloat16>(block.min_products, mins, swizzled_rows64(terms.at()) + 2);
       wgmma_commit();
+      wgmma_wait<1>();
+      release(block.before);
+      add(acc, block.products, block.header.d);
       wgmma_wait<0>();
       release(terms.empty + terms.stage * 8);
       terms.next();
-      add(acc, block.products, block.header.dmin);
+      add(acc, block.min_products, block.header.dmin);
     }
   }
 
-  // A unit of blocks of 32, or of 16, is as many parts, whose fragments are unpacked while those before are multiplied.
+  // A unit of blocks of 32, or of 16, is as many parts.
   static constexpr int32_t parts = UnitScales<T, __half>::blocks, steps = 4 / parts;
   using Fragments = uint32_t[steps][1][4];
 
-  template <int32_t part>
-  __device__ __forceinline__ static void unpack(UnitQuants<T, __half, 1>& quants, Fragments& a) {
-    quants.template take<part * steps>(a[0]);
-    if constexpr (steps == 2) quants.template take<part * steps + 1>(a[1]);
-  }
-
-  // Where the next unit's quants begin, with the scales it has; its weights have come.
-  __device__ __forceinline__ void begin_unit(UnitQuants<T, __half, 1>& quants, GroupHeader<T, __half>& header,
-                                             UnitScales<T, __half>& scales, int32_t u) const {
-    const uint32_t panel = weights.at() + warp * Layout::panel;
-    if (u == 0) header.load(panel + Format<T>::header_plane, lane);
-    quants.begin(panel + Format<T>::quants_at(u), panel + Format<T>::high_at(u), lane);
-    scales.load(panel + Format<T>::scales_at(u), header, lane);
-  }
-
-  __device__ __forceinline__ void issue(Sums& c, const Fragments& a, int32_t part) const {
-    const uint64_t x = swizzled_rows(rows.at()) + part * steps * 2;
-    wgmma_fence();
-    wgmma_m64<__half, false>(c, a[0][0], x);
-    if constexpr (steps == 2) wgmma_m64<__half>(c, a[1][0], x + 2);
-    wgmma_commit();
-  }
-
-  // Adds the products of `units` units whose blocks are scaled one by one; the first is the first of a group.
-  __device__ __forceinline__ void multiply_blocks(Sums& acc, int32_t units) {
-    if (units == 0) return;
+  // What lasts from a segment's first unit to its last, where blocks are scaled one by one.
+  struct Scaled {
     UnitQuants<T, __half, 1> quants;
     GroupHeader<T, __half> header;
     UnitScales<T, __half> scales;
     Fragments a[2];
-    Sums c;
+  };
+
+  // Begins unit u of a group, whose weights have come, and unpacks its first part.
+  __device__ __forceinline__ void begin_unit(Scaled& s, int32_t u) const {
+    const uint32_t panel = weights.at() + warp * Layout::panel;
+    if (u == 0) s.header.load(panel + Format<T>::header_plane, lane);
+    s.quants.begin(panel + Format<T>::quants_at(u), panel + Format<T>::high_at(u), lane);
+    s.scales.load(panel + Format<T>::scales_at(u), s.header, lane);
+    unpack<0>(s);
+  }
+
+  template <int32_t part>
+  __device__ __forceinline__ static void unpack(Scaled& s) {
+    s.quants.template take<part * steps>(s.a[part % 2][0]);
+    if constexpr (steps == 2) s.quants.template take<part * steps + 1>(s.a[part % 2][1]);
+  }
+
+  // The products of a part, asynchronous.
+  template <int32_t part>
+  __device__ __forceinline__ void issue_part(const Scaled& s, Sums& c) const {
+    const uint64_t x = swizzled_rows(rows.at()) + part * steps * 2;
+    wgmma_fence();
+    wgmma_m64<__half, false>(c, s.a[part % 2][0][0], x);
+    if constexpr (steps == 2) wgmma_m64<__half>(c, s.a[part % 2][1][0], x + 2);
+    wgmma_commit();
+  }
+
+  // Adds the products of `units` units whose blocks are scaled one by one; the first is the first of a group. While a part is
+  // multiplied, the one before it is added and the one behind it unpacked.
+  __device__ __forceinline__ void multiply_scaled(Sums& acc, int32_t units) {
+    if (units == 0) return;
+    Scaled s;
     weights.await_full();
-    begin_unit(quants, header, scales, 0);
-    unpack<0>(quants, a[0]);
+    begin_unit(s, 0);
 #pragma unroll 1
-    for (int32_t unit = 0; unit < units; ++unit) {
-      rows.await_full();
+    for (int32_t unit = 0, u = 0; unit < units; ++unit) {
+      Sums c[2];
+      float factors[parts][2];
 #pragma unroll
       for (int32_t part = 0; part < parts; ++part) {
-        issue(c, a[part % 2], part);
-        const float factor[2] = {scales.scale[0][part], scales.scale[1][part]};
-        if (part == 0) unpack<1>(quants, a[1]);
-        if constexpr (parts == 4) {
-          if (part == 1) unpack<2>(quants, a[0]);
-          if (part == 2) unpack<3>(quants, a[1]);
-        }
-        if (part == parts - 1) {
-          // What this unit has of its weights lies in registers.
-          const int32_t u = (unit + 1) % f.units;
-          if (u == 0) {
-            release(weights.empty + weights.stage * 8);
-            weights.next();
-          }
-          if (unit + 1 < units) {
-            if (u == 0) weights.await_full();
-            begin_unit(quants, header, scales, u);
-            unpack<0>(quants, a[0]);
-          }
-        }
-        wgmma_wait<0>();
-        if (part == parts - 1) release(rows.empty + rows.stage * 8);
-        add(acc, c, factor);
+        factors[part][0] = s.scales.scale[0][part];
+        factors[part][1] = s.scales.scale[1][part];
       }
+      rows.await_full();
+      issue_part<0>(s, c[0]);
+      unpack<1>(s);
+      issue_part<1>(s, c[1]);
+      wgmma_wait<1>();
+      add(acc, c[0], factors[0]);
+      if constexpr (parts == 4) {
+        unpack<2>(s);
+        issue_part<2>(s, c[0]);
+        wgmma_wait<1>();
+        add(acc, c[1], factors[1]);
+        unpack<3>(s);
+        issue_part<3>(s, c[1]);
+        wgmma_wait<1>();
+        add(acc, c[0], factors[2]);
+      }
+      // What this unit has of its weights lies in registers.
+      const bool ends = ++u == f.units;
+      if (ends) {
+        u = 0;
+        release(weights.empty + weights.stage * 8);
+        weights.next();
+      }
+      if (unit + 1 < units) {
+        if (ends) weights.await_full();
+        begin_unit(s, u);
+      }
+      wgmma_wait<0>();
+      release(rows.empty + rows.stage * 8);
       rows.next();
+      add(acc, c[1], factors[parts - 1]);
     }
   }
 
@@ -299,16 +314,22 @@ struct TallQuantsBlock : TallJoin<__half, tokens, kTallQuantsCluster, kTallQuant
     uint32_t phase = 0;
     for (int32_t item = first_item(); item < p.items; item += p.item_stride, phase ^= 1) {
 #pragma unroll 1
-      for (int32_t s = 0; s < 2; ++s) {
-        const int32_t groups = segment_begin(s + 1) - segment_begin(s);
-        Sums acc = {};
-        if constexpr (Layout::folds) multiply_folded(acc, groups);
-        else multiply_blocks(acc, groups * f.units);
-        if (s == 0) {
+      for (int32_t pair = 0; pair < 2; ++pair) {
+        Sums sum;
+#pragma unroll 1
+        for (int32_t s = pair * 2; s < pair * 2 + 2; ++s) {
+          const int32_t groups = segment_begin(s + 1) - segment_begin(s);
+          Sums acc = {};
+          if constexpr (Layout::folds) multiply_folded(acc, groups);
+          else multiply_scaled(acc, groups * f.units);
+#pragma unroll
+          for (int32_t i = 0; i < tokens / 2; ++i) sum[i] = s % 2 == 0 ? acc[i] : sum[i] + acc[i];
+        }
+        if (pair == 0) {
           this->await_free(phase);
-          this->template store<false>(acc);
+          this->template store<false>(sum);
         } else {
-          this->template store<true>(acc);
+          this->template store<true>(sum);
         }
       }
       this->signal(ready);
@@ -348,8 +369,8 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
     block.rows.init();
     block.weights.init();
     if (Layout::folds) block.terms.init();
-    barrier_init(block.ready, 8 * kTallQuantsCluster);
-    barrier_init(block.free, kTallQuantsSpare * kTallQuantsCluster);
+    barrier_init(block.ready, 8 * kTallCluster);
+    barrier_init(block.free, kTallQuantsSpare * kTallCluster);
     barrier_init_fence();
   }
   cluster_sync();
@@ -375,8 +396,8 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
 
 template <int32_t T>
 PrefillKernel tall_quants_kernel_of() {
-  return {reinterpret_cast<const void*>(&tall_quants_product<T, kTallTokens>), TallQuantsLayout<T, kTallTokens>::bytes, kPrefillThreads,
-          kTallTokens};
+  return {reinterpret_cast<const void*>(&tall_quants_product<T, kTallQuantsTokens>), TallQuantsLayout<T, kTallQuantsTokens>::bytes,
+          kPrefillThreads, kTallQuantsTokens};
 }
 #else
 template <int32_t T>
