@@ -578,12 +578,12 @@ __global__ void __launch_bounds__(PrefillLayout<T, rows, tokens>::threads, Prefi
   using Layout = PrefillLayout<T, rows, tokens>;
   using Block = PrefillBlock<T, A, rows, tokens>;
   extern __shared__ uint8_t memory[];
-  const uint32_t base = shared_address(memory), ring = (base + 1023) & ~1023u;
+  const uint32_t base = kept_address(memory), ring = (base + 1023) & ~1023u;
   uint8_t* behind = memory + (ring - base) + Layout::stages * Layout::stage;
   Block block{p, maps};
   block.ring = ring;
   block.pairs = reinterpret_cast<float*>(behind);
-  block.exchange = shared_address(behind) + Layout::pairs;
+  block.exchange = ring + Layout::stages * Layout::stage + Layout::pairs;
   block.handed = block.exchange + Layout::exchange;
   block.full = block.handed + Layout::handed;
   block.empty = block.full + Layout::stages * 8;

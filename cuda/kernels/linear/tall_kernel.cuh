@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   block.rank = static_cast<int32_t>(cluster_rank());
   block.warp = static_cast<int32_t>(threadIdx.x) / 32;
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
-  block.ring = shared_address(tall_memory);
+  block.ring = kept_address(tall_memory);
   block.join = block.ring + Layout::stages * Layout::stage;
   block.joins = reinterpret_cast<float*>(tall_memory + Layout::stages * Layout::stage);
   block.full = block.join + Layout::join;

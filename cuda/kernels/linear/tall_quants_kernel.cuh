@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   block.rank = static_cast<int32_t>(cluster_rank());
   block.warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);  // known to be one for all lanes
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
-  const uint32_t base = shared_address(memory);
+  const uint32_t base = kept_address(memory);
   block.rows.memory = (base + 1023) & ~1023u;
   block.terms.memory = block.rows.memory + Layout::row_stages * Layout::rows;
   block.weights.memory = block.terms.memory + Layout::terms_stages * Layout::terms;

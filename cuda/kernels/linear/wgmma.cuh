@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/instructions.cuh"
+
 namespace mr::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -19,6 +21,10 @@ __device__ __forceinline__ bool elected() {
   asm volatile("{\n.reg .pred chosen;\nelect.sync _|chosen, 0xffffffff;\nselp.u32 %0, 1, 0, chosen;\n}" : "=r"(chosen));
   return chosen != 0;
 }
+
+// An address of a block's shared memory that is worked out once, by whole warps: in a cluster that takes thirty cycles, and
+// compilers work it out again at every use.
+__device__ __forceinline__ uint32_t kept_address(const void* p) { return __shfl_sync(0xffffffffu, shared_address(p), 0); }
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

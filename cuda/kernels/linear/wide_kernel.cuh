@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kPrefillThreads, wide_blocks(tokens, kFolds<T,
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = WideLayout<T, A, tokens>;
   extern __shared__ uint8_t memory[];
-  const uint32_t ring = (shared_address(memory) + 1023) & ~1023u;
+  const uint32_t ring = (kept_address(memory) + 1023) & ~1023u;
   WideBlock<T, A, tokens> block{{{p, &map}}};
   block.rank = static_cast<int32_t>(cluster_rank());
   block.warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);  // known to be one for all lanes
