@@ -80,7 +80,7 @@ struct TallJoin {
   // This block's share of the tile's rows, by the warps that multiply or by the spare ones: each takes some columns.
   template <bool multiplying>
   __device__ __forceinline__ void finish(int32_t item, uint32_t phase) const {
-    constexpr int32_t workers = multiplying ? 8 : spare, together = multiplying ? tokens / 8 : 4;
+    constexpr int32_t workers = multiplying ? 8 : spare, together = multiplying ? tokens / 8 : 8;
     const int32_t tile = item / p.token_tiles, token0 = item % p.token_tiles * tokens;
     const int32_t columns = min(p.tokens - token0, tokens), worker = multiplying ? warp : warp - (12 - spare);
     // Those that multiply ask first for what is added to; spare warps that have no column wait too, before they say so.

@@ -375,7 +375,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   }
   cluster_sync();
   if (block.warp >= 8) {
-    registers_down<40>();
+    registers_down<64>();
     if (block.warp == 8) {
       if (elected()) block.ask_weights();
     } else {
@@ -385,7 +385,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
       else if (elected()) block.ask_tokens();
     }
   } else {
-    registers_up<232>();
+    registers_up<224>();
     grid_wait();
     block.consume();
   }

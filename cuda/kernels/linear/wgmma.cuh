@@ -50,13 +50,6 @@ __device__ __forceinline__ void barrier_publish_at(uint32_t barrier, uint32_t ra
       : "memory");
 }
 
-__device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nMR_AGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra MR_END;\nbra MR_AGAIN;\nMR_END:\n}" ::"r"(barrier), "r"(parity)
-      : "memory");
-}
-
 // The box at (x, y) of a tensor map into this block's shared memory.
 __device__ __forceinline__ void tensor_copy(uint32_t to, const void* map, int32_t x, int32_t y, uint32_t barrier) {
   asm volatile(
@@ -92,6 +85,16 @@ __device__ __forceinline__ void store_async(uint32_t to, float a, float b, float
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\nMR_AGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra MR_END;\nbra MR_AGAIN;\nMR_END:\n}" ::"r"(barrier), "r"(parity)
+      : "memory");
+}
+
+// Likewise, with what others wrote before they arrived by barrier_publish_at. Whoever acquires at the cluster's scope gives his
+// first level cache up, so that this is done once, at the end: the next phase does not end before this thread has gone on.
+__device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
+  barrier_wait(barrier, parity);
+  asm volatile(
+      "{\n.reg .pred done;\nMR_AGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
       "@done bra MR_END;\nbra MR_AGAIN;\nMR_END:\n}" ::"r"(barrier), "r"(parity)
       : "memory");
 }
