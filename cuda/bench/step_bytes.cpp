@@ -1,7 +1,8 @@
-// One decode step under a profiler: a profiler that is told to wait for the program's word sees that step alone, and what
-// it counts can be held against the bytes that the step claims to read. Prints the claim.
+// One step under a profiler: a profiler that is told to wait for the program's word sees that step alone, and what it counts
+// can be held against the bytes that the step claims to read. Prints the claim. The step decodes a token of each sequence, or,
+// with --prefill, computes a prompt of so many tokens.
 //
-//   cuda_bench_step_bytes [--type bf16] [--batch 1] [--context 128] [--layers 8]
+//   cuda_bench_step_bytes [--type bf16] [--batch 1] [--context 128] [--layers 8] [--prefill 512]
 //
 // The model has the shapes of an 8B Llama and random weights.
 #include <cuda_profiler_api.h>
@@ -165,7 +166,7 @@ class Batch {
   std::vector<mr_row_result> results_;
 };
 
-void run(const NamedType& type, int32_t size, int32_t context, int32_t layers) {
+void run(const NamedType& type, int32_t size, int32_t context, int32_t layers, int32_t prefill) {
   mr_device_options options{};
   options.struct_size = sizeof options;
   const auto device = std::make_shared<Device>(options);
@@ -176,8 +177,8 @@ void run(const NamedType& type, int32_t size, int32_t context, int32_t layers) {
   const int32_t blocks = context / config.block_size + 1;
   config.kv_blocks = size * blocks;
   config.max_sequences = config.max_sample_rows = size;
-  config.max_batched_tokens = std::max(size, 2048);
-  config.kv_type = type.type == kBF16 ? MR_KV_BF16 : MR_KV_F16;
+  config.max_batched_tokens = std::max({size, 2048, prefill});
+  config.kv_type = MR_KV_BF16;  // what a worker takes
   Runner runner(model, config);
   runner.settle();
   Batch batch(runner, size, blocks);
@@ -186,8 +187,9 @@ void run(const NamedType& type, int32_t size, int32_t context, int32_t layers) {
     for (int32_t first = 0; first < context - kWarm; first += 2048)
       (void)batch.step(slot, first, std::min(2048, context - kWarm - first), MR_CLASS_PREFILL);
   for (int32_t i = 0; i < kWarm; ++i) (void)batch.step(-1, context - kWarm + i, 1, MR_CLASS_DECODE);
+  if (prefill > 0) (void)batch.step(0, 0, prefill, MR_CLASS_PREFILL);
   CUDA_CHECK(cudaProfilerStart());
-  const uint64_t claimed = batch.step(-1, context, 1, MR_CLASS_DECODE);
+  const uint64_t claimed = prefill > 0 ? batch.step(0, 0, prefill, MR_CLASS_PREFILL) : batch.step(-1, context, 1, MR_CLASS_DECODE);
   CUDA_CHECK(cudaProfilerStop());
   std::printf("%s, batch %d, context %d, %d layers: one step claims to read %llu bytes\n", type.name, size, context, layers,
               static_cast<unsigned long long>(claimed));
@@ -197,21 +199,23 @@ void run(const NamedType& type, int32_t size, int32_t context, int32_t layers) {
 
 int main(int argc, char** argv) {
   std::string type = "bf16";
-  int32_t batch = 1, context = 128, layers = 8;
+  int32_t batch = 1, context = 128, layers = 8, prefill = 0;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--type") type = argv[i + 1];
     if (flag == "--batch") batch = std::atoi(argv[i + 1]);
     if (flag == "--context") context = std::atoi(argv[i + 1]);
     if (flag == "--layers") layers = std::atoi(argv[i + 1]);
+    if (flag == "--prefill") prefill = std::atoi(argv[i + 1]);
   }
   const auto* const named = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const NamedType& t) { return type == t.name; });
-  if (named == std::end(kTypes) || batch < 1 || context < 8 || layers < 1) {
-    std::fprintf(stderr, "usage: %s [--type bf16|f16|q8_0|q4_k] [--batch N] [--context N] [--layers N]\n", argv[0]);
+  context = std::max(context, prefill);
+  if (named == std::end(kTypes) || batch < 1 || context < 8 || layers < 1 || prefill < 0) {
+    std::fprintf(stderr, "usage: %s [--type bf16|f16|q8_0|q4_k] [--batch N] [--context N] [--layers N] [--prefill N]\n", argv[0]);
     return 2;
   }
   try {
-    run(*named, batch, context, layers);
+    run(*named, batch, context, layers, prefill);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.message.c_str());
     return 1;

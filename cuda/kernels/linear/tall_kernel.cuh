@@ -193,6 +193,8 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = TallLayout<tokens>;
   extern __shared__ __align__(1024) uint8_t tall_memory[];
+  constexpr int32_t kRegisters = 208, kSpareRegisters = 88;
+  static_assert(kRegistersFit<kRegisters, kSpareRegisters>);
   TallBlock<A, tokens> block{{p}, maps};
   block.rank = static_cast<int32_t>(cluster_rank());
   block.warp = static_cast<int32_t>(threadIdx.x) / 32;
@@ -215,7 +217,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   }
   cluster_sync();
   if (block.warp >= 8) {
-    registers_down<72>();
+    registers_down<kSpareRegisters>();
     if (block.warp == 8) {
       if (elected()) block.produce();
     } else {
@@ -223,7 +225,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
       block.end_others();
     }
   } else {
-    registers_up<216>();
+    registers_up<kRegisters>();
     block.consume();
   }
   __syncwarp();

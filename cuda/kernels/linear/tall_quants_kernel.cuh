@@ -347,6 +347,8 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = TallQuantsLayout<T, tokens>;
   extern __shared__ uint8_t memory[];
+  constexpr int32_t kRegisters = 208, kSpareRegisters = 88;
+  static_assert(kRegistersFit<kRegisters, kSpareRegisters>);
   TallQuantsBlock<T, tokens> block{{p}, maps};
   block.rank = static_cast<int32_t>(cluster_rank());
   block.warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);  // known to be one for all lanes
@@ -375,7 +377,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   }
   cluster_sync();
   if (block.warp >= 8) {
-    registers_down<64>();
+    registers_down<kSpareRegisters>();
     if (block.warp == 8) {
       if (elected()) block.ask_weights();
     } else {
@@ -385,7 +387,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
       else if (elected()) block.ask_tokens();
     }
   } else {
-    registers_up<224>();
+    registers_up<kRegisters>();
     grid_wait();
     block.consume();
   }

@@ -115,6 +115,11 @@ __device__ __forceinline__ void tensor_copy(uint32_t to, const void* map, int32_
       : "memory");
 }
 
+// Whether two warpgroups may have `up` registers a thread where a third keeps `down`: all that a block of 384 threads has are the
+// 168 a thread that it begins with, and whoever asks for more waits for ever.
+template <int32_t up, int32_t down>
+constexpr bool kRegistersFit = 2 * up + down <= 3 * 168;
+
 // Moves a warpgroup's limit of registers a thread; every warp of it calls.
 template <int32_t count>
 __device__ __forceinline__ void registers_up() {
