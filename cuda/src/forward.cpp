@@ -131,7 +131,7 @@ ProductArgs Forward::product_args(const Span& span, const void* x, int64_t x_str
   args.act = activations_.act;
   args.tokens = span.count;
   if (end == ProductEnd::kSwiGLU) args.pair_scale = activations_.ffn_scale;
-  if (span.count <= kMaxDecodeRows) args.terms = space_.terms;
+  args.terms = space_.terms;
   return args;
 }
 
@@ -266,6 +266,7 @@ void Forward::feed_forward(const Span& span, const Layer& l, const Stream& on) {
     args.x_stride = sizes_.hidden_stride;
     args.act = activations_.act;
     args.tokens = count;
+    args.terms = space_.terms;
     CUDA_CHECK(launch_product(args, on));
     SwigluArgs swiglu{};
     swiglu.gate = space_.gate;

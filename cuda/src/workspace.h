@@ -47,7 +47,7 @@ struct Workspace {
   void* q;         // (T, q_stride) of the cache's act: heads of padded_dim
   void* attention; // (T, attention_stride) act: heads of head_dim
   void* ffn;       // (T, ffn_stride) act
-  void* terms;     // of a product of at most kMaxDecodeRows rows (terms.h)
+  void* terms;     // of a product of T or L rows (terms.h)
   float *gate, *up;  // (min(T, kGateRows), ffn_stride) each
   float* turns;    // (T, rope_dims)
   int32_t* token;  // (T) resolved ids

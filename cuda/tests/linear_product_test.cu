@@ -1,4 +1,5 @@
 // Products against float64, and the promise that a row's bits do not depend on how many tokens there are nor on where it is.
+#include "kernels/linear/terms.h"
 #include "tests/linear_fixture.h"
 
 namespace mr::cuda {
@@ -90,9 +91,13 @@ class Product : public testing::TestWithParam<Case> {
     a.x_stride = stride;
     a.act = GetParam().act;
     a.tokens = tokens;
+    a.terms = terms_.data();
     return a;
   }
   bool prefill() const { return GetParam().kind == ProductClass::kPrefill; }
+
+ private:
+  mutable Guarded terms_{static_cast<size_t>(term_bytes(512, 8192))};
 };
 
 INSTANTIATE_TEST_SUITE_P(All, Product, testing::ValuesIn(cases()), [](const testing::TestParamInfo<Case>& info) {

@@ -49,6 +49,7 @@ class Tiles : public testing::TestWithParam<int32_t> {
     x_ = std::make_unique<Guarded>(random_inputs(act, tokens, cols, args_.x_stride, random_).bits);
     args_.x = x_->data();
     terms_ = std::make_unique<Guarded>(static_cast<size_t>(term_bytes(tokens, cols)));
+    args_.terms = terms_->data();
   }
 
   // What `launch` makes of all tokens, `piece` of them at a time.
@@ -59,7 +60,6 @@ class Tiles : public testing::TestWithParam<int32_t> {
       ProductArgs a = args_;
       a.tokens = std::min(piece, args_.tokens - first);
       a.x = static_cast<const uint16_t*>(args_.x) + first * args_.x_stride;
-      a.terms = terms_->data();
       uint8_t* at = out.data() + first * width_ * element_;
       for (int32_t i = 0; i < a.count; ++i) {
         a.targets[i].out = a.end == ProductEnd::kSwiGLU && i == 1 ? nullptr : at;
@@ -74,10 +74,10 @@ class Tiles : public testing::TestWithParam<int32_t> {
     return outputs(piece, [](const ProductArgs& a) { return launch_product(a, Stream{}); });
   }
 
-  // Random tokens, of float weights' own type and else f16, through launch_tall.
+  // Random tokens of the weights' own type, through launch_tall.
   void expect_tall_as_alone(int32_t tokens) {
     SCOPED_TRACE(testing::Message() << args_.targets[0].weight.rows << " rows, " << tokens << " tokens");
-    give(GetParam() == kBF16 ? Act::kBF16 : Act::kF16, tokens);
+    give(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
     int device = 0;
     ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
     bool here = true;
@@ -115,11 +115,11 @@ class Tiles : public testing::TestWithParam<int32_t> {
   // Likewise through launch_product, which takes one tile of 64 rows by 128 tokens a cluster on devices of 132 SMs.
   void expect_single_as_alone(int32_t tokens) {
     SCOPED_TRACE(testing::Message() << args_.targets[0].weight.rows << " rows, " << tokens << " tokens");
-    give(GetParam() == kBF16 ? Act::kBF16 : Act::kF16, tokens);
+    give(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
     int device = 0, sms = 0;
     ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
     ASSERT_EQ(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), cudaSuccess);
-    if (sms == 132 && wide_available(device, GetParam(), args_.act)) {
+    if (sms == 132 && wide_available(device, args_, GetParam())) {
       ASSERT_EQ(wide_time(device, args_, 0, args_.count), 64 + kWideMost);
       ASSERT_FALSE(tall_faster(device, args_, 0, args_.count));
     }
@@ -155,25 +155,6 @@ TEST_P(TallTiles, GiveTheSameBits) {
                           {{150, 150}, 2, 768, ProductEnd::kSwiGLU},
                           {{9000, 9000}, 2, 640, ProductEnd::kSwiGLU},
                           {{26000}, 1, 576, ProductEnd::kAddF32}};
-  for (const Shape& shape : shapes) {
-    make(shape);
-    for (const int32_t tokens : {1, 33, 64, 65, 128, 130, 300}) expect_tall_as_alone(tokens);
-  }
-}
-
-// Segments of no group, of one, and of several.
-using TallQuantTiles = Tiles;
-INSTANTIATE_TEST_SUITE_P(All, TallQuantTiles, testing::Values(kQ8_0, kQ4_0, kQ5_0, kIQ4_NL, kQ4_K, kQ5_K, kQ6_K), type_name);
-
-TEST_P(TallQuantTiles, GiveTheSameBits) {
-  const Shape shapes[] = {{{1}, 1, 256, ProductEnd::kStoreF32},
-                          {{176}, 1, 2304, ProductEnd::kAddF32},
-                          {{300, 17, 130}, 3, 1024, ProductEnd::kStoreF32},
-                          {{129, 64}, 2, 2048, ProductEnd::kStoreAct},
-                          {{150, 150}, 2, 768, ProductEnd::kSwiGLU},
-                          {{1, 1}, 2, 4096, ProductEnd::kSwiGLU},
-                          {{9000, 9000}, 2, 768, ProductEnd::kSwiGLU},
-                          {{26000}, 1, 2560, ProductEnd::kAddF32}};
   for (const Shape& shape : shapes) {
     make(shape);
     for (const int32_t tokens : {1, 33, 64, 65, 128, 130, 300}) expect_tall_as_alone(tokens);
@@ -268,7 +249,7 @@ TEST_P(SingleTiles, GiveTheSameBits) {
 // Up to eight tokens, whose inputs a block keeps or streams: segments without columns, of one and two groups, and of many; rows
 // that rings wrap over, and one panel more than tiles of two have.
 using FewTokens = Tiles;
-INSTANTIATE_TEST_SUITE_P(All, FewTokens, testing::Values(kQ4_K, kQ5_K, kQ6_K), type_name);
+INSTANTIATE_TEST_SUITE_P(All, FewTokens, testing::Values(kQ8_0, kQ5_0, kQ4_K, kQ5_K, kQ6_K), type_name);
 
 TEST_P(FewTokens, GetTheSameBits) {
   const Shape shapes[] = {{{67}, 1, 256, ProductEnd::kStoreAct},
@@ -289,6 +270,8 @@ TEST_P(FewTokens, GetTheSameBits) {
       SCOPED_TRACE(testing::Message() << s.rows[0] << " rows, " << s.cols << " columns, " << piece << " tokens");
       ASSERT_TRUE(outputs(piece) == together);
     }
+    give(Act::kF16, 70);
+    ASSERT_TRUE(outputs(8) == outputs(70)) << s.rows[0] << " rows, " << s.cols << " columns, 70 tokens";
   }
 }
 

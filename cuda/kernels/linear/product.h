@@ -58,8 +58,8 @@ struct ProductArgs {
   // Powers of two, by which an activation that f16 cannot hold is kept smaller than it is, exactly: x lies divided by x_scale,
   // so that sums are multiplied by it; out of a kSwiGLU pair is written divided by pair_scale.
   float x_scale = 1, pair_scale = 1;
-  // Room for term_bytes(tokens, cols) (terms.h), 16-byte aligned and of this product alone until it has ended, or null. With it
-  // many tokens take less time; the bits are the same.
+  // Room for term_bytes(tokens, cols) (terms.h), 16-byte aligned and of this product alone until it has ended, or null. Without it
+  // many tokens take more time; the bits are the same.
   void* terms = nullptr;
 };
 

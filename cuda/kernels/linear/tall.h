@@ -1,5 +1,6 @@
-// tall: the decode class by wgmma for many tokens, as data. A tile has twice the rows of one of wide.h, so that the tokens, which
-// every tile reads anew, cross the second level cache half as often. The same sums in the same order, and the same bits.
+// tall: the decode class by wgmma for float weights and many tokens, as data. A tile has twice the rows of one of wide.h, so
+// that the tokens, which every tile reads anew, cross the second level cache half as often. The same sums in the same order,
+// and the same bits.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +10,14 @@
 
 namespace mr::cuda {
 
-constexpr int32_t kTallPanels = 8;    // of a tile: 128 rows
-constexpr int32_t kTallCluster = 2;   // blocks that share a tile by columns
-constexpr int32_t kTallTokens = 128, kTallQuantsTokens = 64;  // of a tile: of float weights, and of quantised ones
+constexpr int32_t kTallCluster = 2;  // blocks that share a tile by columns
+constexpr int32_t kTallPanels = 8;   // of a tile: 128 rows
 
-// Of weights of the activation type. No function without sm_90a.
+constexpr int32_t kTallTokens = 128;
+
+// One file a type defines it. No function without sm_90a.
 PrefillKernel tall_kernel_f16();
 PrefillKernel tall_kernel_bf16();
-// Of quantised weights and f16 activations. No function for types whose mins do not fold (folded.cuh).
-PrefillKernel tall_quants_kernel(int32_t type);
 
 // As prepare_prefill, after it, and launch_prefill. tall_faster: whether it runs on the device for the targets' type, and
 // takes less time than launch_wide.

@@ -12,6 +12,8 @@
 
 namespace mr::cuda {
 
+constexpr int32_t kTallSpare = 3;  // a block's last warps, which end tiles meanwhile
+
 template <int32_t tokens>
 struct TallJoinLayout {
   static constexpr int32_t rows = kTallPanels * kPanelRows, stride = rows + 4;  // floats; a token's column
@@ -20,14 +22,13 @@ struct TallJoinLayout {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// spare: the block's last warps, which end tiles meanwhile.
-template <class A, int32_t tokens, int32_t cluster, int32_t spare>
+template <class A, int32_t tokens>
 struct TallJoin {
   using Layout = TallJoinLayout<tokens>;
   using Sums = float[tokens / 2];
-  static_assert(cluster == 2 || cluster == 4);
+  static constexpr int32_t cluster = kTallCluster, spare = kTallSpare;
   static constexpr int32_t own_rows = Layout::rows / cluster, own_pairs = own_rows / 2;  // that a block ends
-  static constexpr int32_t rows_a_lane = own_rows / 32, pair_columns = 32 / own_pairs;   // pair_columns: of a warp at once
+  static_assert(own_pairs == 32, "a lane has a pair, or two rows");
 
   const PrefillParams& p;
   uint32_t join, ready, free;  // shared memory addresses; barriers of a tile's sums: all are there, all were read
@@ -72,9 +73,7 @@ struct TallJoin {
   // Columns past the last are read as the last.
   __device__ __forceinline__ float joined(int32_t column, int32_t row) const {
     const uint32_t at = join + (min(column, tokens - 1) * Layout::stride + row) * 4;
-    const float first = load_remote(at, 0) + load_remote(at, 1);
-    if constexpr (cluster == 2) return first;
-    else return first + (load_remote(at, 2) + load_remote(at, 3));
+    return load_remote(at, 0) + load_remote(at, 1);
   }
 
   // This block's share of the tile's rows, by the warps that multiply or by the spare ones: each takes some columns.
@@ -87,10 +86,8 @@ struct TallJoin {
     const bool waits = !multiplying || p.pair;
     if (waits) barrier_wait_cluster(ready, phase);
     if (p.pair) {
-      constexpr int32_t step = workers * pair_columns, many = together / pair_columns;
 #pragma unroll 1
-      for (int32_t c = worker * pair_columns; c < columns; c += step * many)
-        end_pair<step, many>(tile, token0, c + lane / own_pairs, columns);
+      for (int32_t c = worker; c < columns; c += workers * together) end_pair<workers, together>(tile, token0, c, columns);
       return;
     }
     int32_t within;
@@ -115,10 +112,10 @@ struct TallJoin {
   template <ProductEnd kind, int32_t workers, int32_t together>
   __device__ __forceinline__ void end_rows(const Rows& rows, int32_t worker, uint32_t wait_for) const {
     const DecodeTarget& target = rows.target;
-    bool has[rows_a_lane];
-    float y[together][rows_a_lane], bias[rows_a_lane] = {};
+    bool has[2];
+    float y[together][2], bias[2] = {0, 0};
 #pragma unroll
-    for (int32_t r = 0; r < rows_a_lane; ++r) {
+    for (int32_t r = 0; r < 2; ++r) {
       has[r] = rows.row + r * 32 < target.rows;
       if (target.bias != nullptr && has[r]) bias[r] = target.bias[rows.row + r * 32];
     }
@@ -130,14 +127,14 @@ struct TallJoin {
 #pragma unroll
         for (int32_t j = 0; j < together; ++j) {
 #pragma unroll
-          for (int32_t r = 0; r < rows_a_lane; ++r) y[j][r] = has[r] && c + j * workers < rows.columns ? from[j * step + r * 32] : 0;
+          for (int32_t r = 0; r < 2; ++r) y[j][r] = has[r] && c + j * workers < rows.columns ? from[j * step + r * 32] : 0;
         }
       }
       if (wait_for != 0) barrier_wait_cluster(ready, wait_for - 1);
 #pragma unroll
       for (int32_t j = 0; j < together; ++j) {
 #pragma unroll
-        for (int32_t r = 0; r < rows_a_lane; ++r) {
+        for (int32_t r = 0; r < 2; ++r) {
           float sum = joined(c + j * workers, rows.local + r * 32) * p.x_scale;
           if (target.bias != nullptr) sum += bias[r];
           y[j][r] = kind == ProductEnd::kAddF32 ? y[j][r] + sum : sum;
@@ -146,7 +143,7 @@ struct TallJoin {
 #pragma unroll
       for (int32_t j = 0; j < together; ++j) {
 #pragma unroll
-        for (int32_t r = 0; r < rows_a_lane; ++r) {
+        for (int32_t r = 0; r < 2; ++r) {
           if (!has[r] || c + j * workers >= rows.columns) continue;
           const int64_t at = first + j * step + r * 32;
           if constexpr (kind == ProductEnd::kStoreAct) static_cast<A*>(target.out)[at] = A(y[j][r]);
@@ -156,11 +153,11 @@ struct TallJoin {
     }
   }
 
-  // Likewise of a pair, columns c, c + step, ...: the gate's rows, and with them the up's.
-  template <int32_t step, int32_t together>
+  // Likewise of a pair: the gate's rows, and with them the up's.
+  template <int32_t workers, int32_t together>
   __device__ __forceinline__ void end_pair(int32_t tile, int32_t token0, int32_t c, int32_t columns) const {
     const DecodeTarget& target = p.targets[0];
-    const int32_t local = rank * own_pairs + lane % own_pairs, row = tile * (Layout::rows / 2) + local;
+    const int32_t local = rank * own_pairs + lane, row = tile * (Layout::rows / 2) + local;
     const bool has = row < target.rows;
     float gate[together], up[together], bias[2] = {0, 0};
 #pragma unroll
@@ -169,13 +166,13 @@ struct TallJoin {
     }
 #pragma unroll
     for (int32_t j = 0; j < together; ++j) {
-      gate[j] = joined(c + j * step, local) * p.x_scale;
-      up[j] = joined(c + j * step, local + Layout::rows / 2) * p.x_scale;
+      gate[j] = joined(c + j * workers, local) * p.x_scale;
+      up[j] = joined(c + j * workers, local + Layout::rows / 2) * p.x_scale;
     }
     if (!has) return;
 #pragma unroll
     for (int32_t j = 0; j < together; ++j) {
-      const int32_t column = c + j * step;
+      const int32_t column = c + j * workers;
       if (column >= columns) continue;
       if (target.bias != nullptr) gate[j] += bias[0];
       if (p.targets[1].bias != nullptr) up[j] += bias[1];

@@ -36,12 +36,10 @@ struct TallMaps {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-constexpr int32_t kTallSpare = 3;  // warps behind the one that asks for data
-
 template <class A, int32_t tokens>
-struct TallBlock : TallJoin<A, tokens, kTallCluster, kTallSpare> {
+struct TallBlock : TallJoin<A, tokens> {
   using Layout = TallLayout<tokens>;
-  using Join = TallJoin<A, tokens, kTallCluster, kTallSpare>;
+  using Join = TallJoin<A, tokens>;
   using typename Join::Sums;
   using Join::first_item, Join::lane, Join::p, Join::rank, Join::ready, Join::warp;
 

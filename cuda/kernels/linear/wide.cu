@@ -7,6 +7,8 @@
 #include <cuda.h>
 
 #include "kernels/linear/cluster_launch.h"
+#include "kernels/linear/terms.h"
+#include "kernels/linear/wide_rings.cuh"
 #endif
 
 namespace mr::cuda {
@@ -31,6 +33,8 @@ PrefillKernel find_kernel(int32_t type_index, Act act, int32_t form) {
     return {};
   }
 }
+
+bool folds(int32_t type, Act act) { return (type == kQ4_K || type == kQ5_K) && act == Act::kF16; }
 
 // How a kernel takes the tiles of a product: `rounds` of them a cluster, 0 where it does not run here.
 struct WideRun {
@@ -75,8 +79,9 @@ cudaError_t prepare_wide(int32_t device) {
   return cudaSuccess;
 }
 
-bool wide_available(int32_t device, int32_t type, Act act) {
-  return prepared[device][weight_format_index(type)][static_cast<int32_t>(act)][0].clusters > 0;
+bool wide_available(int32_t device, const ProductArgs& args, int32_t type) {
+  if (folds(type, args.act) && args.terms == nullptr) return false;
+  return prepared[device][weight_format_index(type)][static_cast<int32_t>(args.act)][0].clusters > 0;
 }
 
 int64_t wide_time(int32_t device, const ProductArgs& args, int32_t first, int32_t last) {
@@ -91,16 +96,23 @@ cudaError_t launch_wide(int32_t device, const ProductArgs& args, int32_t first, 
   p.token_tiles = run.token_tiles;
   p.items = static_cast<int32_t>(run.items);
   p.item_stride = std::min(p.items, run.wide->clusters);
-  CUtensorMap map;
-  const cudaError_t error = map_tokens(args, run.wide->kernel.tokens, &map);
+  const PackedWeight& weight = args.targets[first].weight;
+  const int32_t tokens = run.wide->kernel.tokens;
+  WideMaps maps{};
+  cudaError_t error = map_tokens(args, tokens, &maps.tokens);
+  if (error == cudaSuccess && folds(weight.type, args.act)) {
+    if (args.terms == nullptr) return cudaErrorNotSupported;
+    error = launch_terms({args.x, args.x_stride, args.tokens, static_cast<int32_t>(weight.cols), args.terms}, on);
+    if (error == cudaSuccess) error = map_terms(args.terms, p.groups, args.tokens, tokens, &maps.terms);
+  }
   if (error != cudaSuccess) return error;
-  return ClusterLaunch(run.wide->kernel, p.item_stride, kWideCluster, on).run(p, map);
+  return ClusterLaunch(run.wide->kernel, p.item_stride, kWideCluster, on).run(p, maps);
 }
 
 #else
 
 cudaError_t prepare_wide(int32_t) { return cudaSuccess; }
-bool wide_available(int32_t, int32_t, Act) { return false; }
+bool wide_available(int32_t, const ProductArgs&, int32_t) { return false; }
 int64_t wide_time(int32_t, const ProductArgs&, int32_t, int32_t) { return INT64_MAX; }
 cudaError_t launch_wide(int32_t, const ProductArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
 

@@ -23,11 +23,12 @@ constexpr int32_t wide_blocks(int32_t tokens, bool folds) { return tokens <= 16 
 template <int32_t T>
 PrefillKernel wide_kernel(Act act, int32_t form);
 
-// As prepare_prefill, after it, and launch_prefill. wide_available: whether it runs on the device for a type. wide_time: of a
+// As prepare_prefill, after it, and launch_prefill. wide_available: whether it runs on the device for a type, of which those that
+// fold want ProductArgs::terms. wide_time: of a
 // launch, as the rows and tokens of the tiles that one cluster takes, whose bytes are what tiles of float weights wait for;
 // INT64_MAX where none runs.
 cudaError_t prepare_wide(int32_t device);
-bool wide_available(int32_t device, int32_t type, Act act);
+bool wide_available(int32_t device, const ProductArgs& args, int32_t type);
 int64_t wide_time(int32_t device, const ProductArgs& args, int32_t first, int32_t last);
 cudaError_t launch_wide(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on);
 

@@ -1,17 +1,30 @@
 // wide_rings: the shared memory of the wide products' blocks, and the threads that fill its rings.
 //
 // Each warpgroup has a ring of weights and one of tokens. A stage of weights is the packed bytes of four panels: of a unit of 64
-// inputs, or of a group where blocks fold. A stage of tokens is their inputs of one unit, as rows of 128 bytes, swizzled.
+// inputs, or of a group where blocks fold. A stage of tokens is their inputs of one unit, as rows of 128 bytes, swizzled. Where
+// blocks fold, two stages hold the terms of the tokens' sums (terms.h) of a group each, as swizzled rows of 64 bytes.
 #pragma once
 
 #include "kernels/linear/folded.cuh"
 #include "kernels/linear/prefill.h"
 #include "kernels/linear/targets.cuh"
+#include "kernels/linear/terms.h"
 #include "kernels/linear/wgmma.cuh"
 #include "kernels/linear/wide.h"
 #include "kernels/linear/wide_join.cuh"
 
+#if MR_HOPPER
+#include <cuda.h>
+#endif
+
 namespace mr::cuda {
+
+#if MR_HOPPER
+struct WideMaps {
+  CUtensorMap tokens;  // boxes of one unit's columns and a tile's tokens
+  CUtensorMap terms;   // boxes of one group's terms and a tile's tokens, where blocks fold
+};
+#endif
 
 template <int32_t T, class A, int32_t tokens_>
 struct WideLayout {
@@ -23,8 +36,8 @@ struct WideLayout {
   static constexpr int32_t panel = stage_units * (f.quants + f.high + f.scales) + f.header;
   static constexpr int32_t weights = (panels * panel + 1023) / 1024 * 1024, rows = tokens * 128;
   static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min;
-  // What warps publish, or, of each warpgroup twice, the terms of tokens' sums as swizzled rows of 64 bytes.
-  static constexpr int32_t terms = tokens * 64, exchange = folds ? 4 * terms : publishes ? 8 * 256 : 0;
+  // What warps publish, or each warpgroup's two stages of terms.
+  static constexpr int32_t terms = tokens * kTermBytes, exchange = folds ? 4 * terms : publishes ? 8 * 256 : 0;
   static constexpr int32_t blocks = wide_blocks(tokens, folds);
   static constexpr int32_t join = WideJoinLayout<tokens>::tiles * WideJoinLayout<tokens>::bytes;
   static constexpr int32_t barriers = folds ? 1024 : 512;
@@ -36,7 +49,7 @@ struct WideLayout {
   static constexpr int32_t weight_stages = folds ? group_stages : row_stages;
   static constexpr int32_t ring = weight_stages * weights + row_stages * rows;
   static constexpr int32_t bytes = 2 * ring + exchange + join + barriers + 1024;
-  static constexpr int32_t group_barriers = 2 * row_stages + (folds ? 2 * weight_stages : 0);
+  static constexpr int32_t group_barriers = 2 * row_stages + (folds ? 2 * weight_stages + 4 : 0);
   static_assert(row_stages >= 2 && (2 * group_barriers + 2) * 8 <= barriers);
 };
 
@@ -48,9 +61,9 @@ struct WideRings {
   static constexpr WeightFormat f = Format<T>::f;
 
   const PrefillParams& p;
-  const void* map;
+  const WideMaps& maps;
   // Shared memory addresses, of this warp's group: the rings, and their stages' barriers.
-  uint32_t ring, rows, full, empty, full_weights, empty_weights;
+  uint32_t ring, rows, full, empty, full_weights, empty_weights, full_terms, empty_terms;
   uint32_t exchange;
   int32_t rank, group, warp, lane;  // group: the warpgroup 0 or 1, or the one a warp fills the ring of
 
@@ -71,6 +84,7 @@ struct WideRings {
   };
   using Place = PlaceOf<Layout::row_stages>;
   using WeightPlace = PlaceOf<Layout::weight_stages>;
+  using TermsPlace = PlaceOf<2>;
 
   __device__ __forceinline__ int32_t first_segment() const { return (rank * 2 + group) * 2; }
 
@@ -127,14 +141,22 @@ struct WideRings {
   __device__ __forceinline__ void ask_tokens() const {
     const int32_t begin = segment_begin(first_segment()), end = segment_begin(first_segment() + 2);
     Place at;
+    TermsPlace terms;
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       const int32_t token0 = item % p.token_tiles * tokens;
 #pragma unroll 1
       for (int32_t unit = begin; unit < end; ++unit, at.next()) {
+        if (Layout::folds && unit % f.units == 0) {
+          const uint32_t done = full_terms + terms.stage * 8;
+          barrier_wait(empty_terms + terms.stage * 8, terms.phase ^ 1);
+          barrier_expect(done, Layout::terms);
+          tensor_copy(terms_at(terms), &maps.terms, unit / f.units * (kTermBytes / 2), token0, done);
+          terms.next();
+        }
         const uint32_t done = full + at.stage * 8;
         barrier_wait(empty + at.stage * 8, at.phase ^ 1);
         barrier_expect(done, Layout::rows);
-        tensor_copy(rows + at.stage * Layout::rows, map, unit * kUnitCols, token0, done);
+        tensor_copy(rows + at.stage * Layout::rows, &maps.tokens, unit * kUnitCols, token0, done);
       }
     }
   }
@@ -142,6 +164,7 @@ struct WideRings {
   __device__ __forceinline__ uint32_t panel_at(int32_t stage) const {
     return ring + stage * Layout::weights + warp % 4 * Layout::panel;
   }
+  __device__ __forceinline__ uint32_t terms_at(const TermsPlace& at) const { return exchange + (group * 2 + at.stage) * Layout::terms; }
   __device__ __forceinline__ uint64_t rows_at(const Place& at) const { return swizzled_rows(rows + at.stage * Layout::rows); }
   __device__ __forceinline__ void await(const Place& at) const { barrier_wait(full + at.stage * 8, at.phase); }
   __device__ __forceinline__ void release(uint32_t barriers, int32_t stage) const {
