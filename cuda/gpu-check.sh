@@ -18,6 +18,7 @@
 #   neighbour      how soon a worker's report shows what another process took of its GPU, and that a refusal counts with it
 #   invariance     what it costs that a row's sums do not depend on the batch: the library beside a build whose sums may
 #   bytes          what ncu counts of one decode step in device memory, beside the bytes that the step claims to read
+#   phases         kernels, products and whole steps by microseconds, under floors
 #   bench          tokens a second of random-weight models, with the roofs measured beside them, under floors
 #   served         an 8B model through scheduler and worker: mixes beside the engine alone and how idle the GPU is meanwhile, long
 #                  prompts that join, prefixes, cancelled calls, ten times too many calls, two tenants, under floors
@@ -88,12 +89,12 @@ if [[ ${1:-} == table ]]; then
   exit
 fi
 if (($# == 0)); then
-  set -- build architectures tests portable sanitizer conformance sameness generate two neighbour bytes bench invariance served vectors figures
+  set -- build architectures tests portable sanitizer conformance sameness generate two neighbour bytes phases bench invariance served vectors figures
   rm -f "$table"
 fi
 for stage in "$@"; do
   case $stage in
-    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | generate | two | neighbour | bytes | bench | invariance | served | vectors | figures) ;;
+    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | generate | two | neighbour | bytes | phases | bench | invariance | served | vectors | figures) ;;
     *) echo "unknown stage $stage" >&2; exit 2 ;;
   esac
 done

@@ -30,14 +30,16 @@ struct ActOps<__nv_bfloat16> {
   }
 };
 
-// Element i of an array of either type.
-__device__ __forceinline__ void store_act(Act act, void* to, int64_t i, float x) {
-  if (act == Act::kF16) static_cast<__half*>(to)[i] = ActOps<__half>::from(x);
-  else static_cast<__nv_bfloat16*>(to)[i] = ActOps<__nv_bfloat16>::from(x);
+// The bits of one element, and of two, of a type that is known when the kernel runs. Both types are rounded to and one is taken:
+// a branch for each element would cost the kernels registers.
+__device__ __forceinline__ uint16_t act_bits(Act act, float x) {
+  const __half f16 = ActOps<__half>::from(x);
+  const __nv_bfloat16 bf16 = ActOps<__nv_bfloat16>::from(x);
+  return act == Act::kF16 ? __half_as_ushort(f16) : __bfloat16_as_ushort(bf16);
 }
-// Elements i, which is even, and i + 1.
-__device__ __forceinline__ void store_acts(Act act, void* to, int64_t i, float x, float y) {
-  static_cast<uint32_t*>(to)[i / 2] = act == Act::kF16 ? ActOps<__half>::pack(x, y) : ActOps<__nv_bfloat16>::pack(x, y);
+__device__ __forceinline__ uint32_t act_bits(Act act, float low, float high) {
+  const uint32_t f16 = ActOps<__half>::pack(low, high), bf16 = ActOps<__nv_bfloat16>::pack(low, high);
+  return act == Act::kF16 ? f16 : bf16;
 }
 
 // An element as f32, whatever its type.

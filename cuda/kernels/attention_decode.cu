@@ -51,7 +51,7 @@ __device__ __forceinline__ void clear_padding(const DecodeAttentionArgs& a, cons
   for (int32_t r = blockIdx.x; r < a.count; r += gridDim.x)
     if (first[r + 1] == first[r])
       for (int32_t i = threadIdx.x; i < width; i += kThreads)
-        store_act(a.common.out_act, a.common.out, r * a.common.out_stride + i, 0.0f);
+        static_cast<uint16_t*>(a.common.out)[r * a.common.out_stride + i] = 0;  // of either type
 }
 
 template <class T, int kDim, bool kF8, int kTogether>

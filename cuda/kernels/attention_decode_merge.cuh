@@ -38,15 +38,15 @@ __device__ __forceinline__ void finish(const Plan& plan, const Item& item, int q
   const AttentionArgs& a = plan.p.args.common;
   const int32_t dim = a.layout.head_dim, d = quad % kQuads<kDim> * 4;
   const int64_t head = item.head0 + quad / kQuads<kDim>;
-  const int64_t at = item.row * a.out_stride + head * dim + d;
+  uint16_t* const out = static_cast<uint16_t*>(a.out) + item.row * a.out_stride + head * dim + d;
   if (dim % 2 == 0) {
-    if (d < dim) store_acts(a.out_act, a.out, at, x.x / sum, x.y / sum);
-    if (d + 2 < dim) store_acts(a.out_act, a.out, at + 2, x.z / sum, x.w / sum);
+    if (d < dim) *reinterpret_cast<uint32_t*>(out) = act_bits(a.out_act, x.x / sum, x.y / sum);
+    if (d + 2 < dim) *reinterpret_cast<uint32_t*>(out + 2) = act_bits(a.out_act, x.z / sum, x.w / sum);
   } else {
     const float elements[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      if (d + i < dim) store_act(a.out_act, a.out, at + i, elements[i] / sum);
+      if (d + i < dim) out[i] = act_bits(a.out_act, elements[i] / sum);
   }
 }
 

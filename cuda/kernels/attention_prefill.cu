@@ -227,10 +227,10 @@ __global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __grid_const
       }
     }
   }
-  const int64_t to = output_at(c, m.row, head);
+  uint16_t* const to = output_of(c, m.row, head);
   const int32_t d = quad_dim(quad);
-  store_pair(c, to, d, x.x / total.sum, x.y / total.sum);
-  store_pair(c, to, d + 8, x.z / total.sum, x.w / total.sum);
+  store_pair(c.out_act, to, d, c.layout.head_dim, x.x / total.sum, x.y / total.sum);
+  store_pair(c.out_act, to, d + 8, c.layout.head_dim, x.z / total.sum, x.w / total.sum);
 }
 
 template <class T, int kDim, int kBlocks, int kAhead, bool kF8>

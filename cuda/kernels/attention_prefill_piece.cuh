@@ -22,18 +22,17 @@ struct Params {
 // [16 k, +16), which are 16 k + 2 t, + 1, + 8 and + 9.
 __device__ __forceinline__ int32_t quad_dim(int32_t quad) { return quad / 4 * 16 + quad % 4 * 2; }
 
-// Where the output of a head of a row begins, in elements; and its dims d and d + 1, those below head_dim. Heads begin at even
-// elements if head_dim is even.
-__device__ __forceinline__ int64_t output_at(const AttentionArgs& c, int64_t row, int32_t head) {
-  return row * c.out_stride + static_cast<int64_t>(head) * c.layout.head_dim;
+// The output of a head of a row, and its dims d and d + 1, those below `dim`. Heads begin at even elements if dim is even.
+__device__ __forceinline__ uint16_t* output_of(const AttentionArgs& c, int64_t row, int32_t head) {
+  return static_cast<uint16_t*>(c.out) + row * c.out_stride + static_cast<int64_t>(head) * c.layout.head_dim;
 }
-__device__ __forceinline__ void store_pair(const AttentionArgs& c, int64_t at, int32_t d, float x, float y) {
-  const int32_t dim = c.layout.head_dim;
+__device__ __forceinline__ void store_pair(Act act, uint16_t* to, int32_t d, int32_t dim, float x, float y) {
+  const uint32_t bits = act_bits(act, x, y);
   if (dim % 2 == 0) {
-    if (d < dim) store_acts(c.out_act, c.out, at + d, x, y);
+    if (d < dim) *reinterpret_cast<uint32_t*>(to + d) = bits;
   } else {
-    if (d < dim) store_act(c.out_act, c.out, at + d, x);
-    if (d + 1 < dim) store_act(c.out_act, c.out, at + d + 1, y);
+    if (d < dim) to[d] = static_cast<uint16_t>(bits);
+    if (d + 1 < dim) to[d + 1] = static_cast<uint16_t>(bits >> 16);
   }
 }
 
@@ -116,10 +115,10 @@ __device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBloc
       const Part part = parts[b][r];
       if (sees[b][r] && !alone && position < prefill_piece_begin(piece + 1)) {
         const int32_t i = rows.packed0 + (warp * kBlocks + b) * 16 + g + 8 * r, head = i - token * p.tile_heads;
-        const int64_t to = output_at(c, rows.row0 + token, rows.head0 + head);
+        uint16_t* const to = output_of(c, rows.row0 + token, rows.head0 + head);
 #pragma unroll
         for (int n = 0; n < kDim / 8; ++n)
-          store_pair(c, to, 8 * n + 2 * t, out[b][n][2 * r] / part.sum, out[b][n][2 * r + 1] / part.sum);
+          store_pair(c.out_act, to, 8 * n + 2 * t, c.layout.head_dim, out[b][n][2 * r] / part.sum, out[b][n][2 * r + 1] / part.sum);
       } else if (sees[b][r]) {
         float4* const values = reinterpret_cast<float4*>(p.values + at[b][r] * kDim) + t;
 #pragma unroll
