@@ -1,4 +1,5 @@
-// sampler_draw: one of the tokens that a filter keeps, by 64 random bits.
+// sampler_draw: one of the tokens that a filter keeps, by 64 random bits. Running sums go over pieces and then over the tokens
+// of one, in ascending order of ids.
 #pragma once
 
 #include "kernels/sampler_filter.cuh"
@@ -22,54 +23,79 @@ __device__ __forceinline__ uint64_t random_bits(uint64_t seed, uint32_t position
   return static_cast<uint64_t>(c0) << 32 | c1;
 }
 
-// The token of this warp at which the running sum of kept masses, in ascending order of ids, exceeds `left`, which is below
-// their sum: in the lane that has it, where found(id, x) is called.
-template <class Found>
-__device__ void draw_in_warp(const Part& part, const float* x, const Filter& filter, uint64_t left, Found found) {
+// Where a running sum exceeds a number: what is left of that before it.
+struct Place {
+  int32_t at;
+  uint64_t left;
+};
+
+// The first piece at which the running sum of `sums` exceeds `left`, which is below their whole; in every thread, each warp for
+// itself.
+__device__ __forceinline__ Place find_piece(const uint64_t* sums, uint64_t left) {
+  static_assert(kMostPieces == 4 * 32, "four pieces a lane");
   const int lane = threadIdx.x % 32;
-  for (int32_t round = part.warp_begin; round < part.warp_end; round += 128) {
-    const int32_t id = round + lane * 4;
-    float logits[4] = {};
-    uint64_t masses[4] = {}, own = 0;
-    if (id < part.warp_end) {
-      const float4 v = part.four(x, id);
-      logits[0] = v.x, logits[1] = v.y, logits[2] = v.z, logits[3] = v.w;
-      for (int i = 0; i < 4; ++i) {
-        Weighed w;
-        if (filter.keeps(id + i, logits[i], w)) own += masses[i] = w.mass;
-      }
-    }
-    const uint64_t upto = warp_running(own), all = __shfl_sync(0xffffffffu, upto, 31);
-    if (left >= all) {
-      left -= all;
-      continue;
-    }
-    if (left >= upto - own && left < upto) {
-      uint64_t rest = left - (upto - own);
-      int i = 0;
-      for (; i < 3 && rest >= masses[i]; ++i) rest -= masses[i];
-      found(id + i, i == 0 ? logits[0] : i == 1 ? logits[1] : i == 2 ? logits[2] : logits[3]);
-    }
-    return;
-  }
+  uint64_t own[4], sum = 0;
+  for (int i = 0; i < 4; ++i) sum += own[i] = sums[lane * 4 + i];
+  const uint64_t upto = warp_running(sum);
+  const uint32_t beyond = __ballot_sync(0xffffffffu, upto > left);
+  const int first = beyond == 0 ? 31 : __ffs(static_cast<int>(beyond)) - 1;
+  uint64_t rest = left - (upto - sum);
+  int i = 0;
+  for (; i < 3 && rest >= own[i]; ++i) rest -= own[i];
+  return Place{__shfl_sync(0xffffffffu, lane * 4 + i, first), __shfl_sync(0xffffffffu, rest, first)};
 }
 
-// Draws by the notes of a tell() of kept masses in b, after which no other tell() was. found as above, in one thread of the team.
-template <class Found>
-__device__ void draw(const Team& team, const Part& part, const float* x, const Filter& filter, const Note* notes, uint64_t random,
-                     Found found) {
-  uint64_t left = __umul64hi(random, team.sum(notes, &Note::b));
-  for (int32_t block = 0; block < team.rank; ++block) {
-    if (left < notes[block].b) return;
-    left -= notes[block].b;
+__device__ __forceinline__ uint64_t sum_pieces(const uint64_t* sums) {
+  const int lane = threadIdx.x % 32;
+  return warp_sum_u64(sums[lane] + sums[lane + 32] + sums[lane + 64] + sums[lane + 96]);
+}
+
+struct DrawSpace {
+  uint64_t masses[kMostPieces];  // of kept tokens
+  uint64_t counts[kMostPieces];  // of tokens of the edge
+  uint64_t warps[kWarps];
+  int32_t token;
+};
+
+// The token of a piece at which the running sum of value(id, x), in ascending order of ids, exceeds place.left, which is below
+// their whole; in every thread.
+template <class Value>
+__device__ __forceinline__ int32_t find_token(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Place& place, Value value) {
+  static_assert((1 << 18) / kMostPieces <= 4 * kThreads, "four tokens a thread");
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t end = min(k.a.vocab, (place.at + 1) * k.piece), id = place.at * k.piece + static_cast<int32_t>(threadIdx.x) * 4;
+  uint64_t values[4] = {}, own = 0;
+  if (id < end) {
+    const float4 v = four_of(row, id, k.a.vocab);
+    own += values[0] = value(id, v.x);
+    own += values[1] = value(id + 1, v.y);
+    own += values[2] = value(id + 2, v.z);
+    own += values[3] = value(id + 3, v.w);
   }
-  if (left >= notes[team.rank].b) return;
-  const int32_t warp = static_cast<int32_t>(threadIdx.x / 32);
-  for (int32_t w = 0; w < warp; ++w) {
-    if (left < team.warp(w).b) return;
-    left -= team.warp(w).b;
+  uint64_t upto = warp_running(own);
+  __syncthreads();
+  if (lane == 31) s.warps[warp] = upto;
+  if (threadIdx.x == 0) s.token = 0;
+  __syncthreads();
+  for (int w = 0; w < warp; ++w) upto += s.warps[w];
+  if (place.left >= upto - own && place.left < upto) {
+    uint64_t rest = place.left - (upto - own);
+    int i = 0;
+    for (; i < 3 && rest >= values[i]; ++i) rest -= values[i];
+    s.token = id + i;
   }
-  if (left < team.warp(warp).b) draw_in_warp(part, x, filter, left, found);
+  __syncthreads();
+  return s.token;
+}
+
+// Draws by s.masses, which all threads see.
+__device__ __noinline__ int32_t draw(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Filter& given, uint64_t random) {
+  const Filter filter = given;
+  const Place place = find_piece(s.masses, __umul64hi(random, sum_pieces(s.masses)));
+  return find_token(s, k, row, place, [&](int32_t id, float x) {
+    Weighed w;
+    return filter.keeps(id, x, w) ? w.mass : uint64_t{0};
+  });
 }
 
 }  // namespace mr::cuda

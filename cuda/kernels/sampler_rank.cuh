@@ -1,49 +1,64 @@
 // sampler_rank: where a token stands among the raw logits of its row, and the best of them.
 #pragma once
 
-#include "kernels/sampler_filter.cuh"
-#include "kernels/sampler_scan.cuh"
+#include "kernels/sampler_cut.cuh"
 
 namespace mr::cuda {
 
-// 1 + tokens with a greater logit + those of lower id with an equal one; x: the part's raw logits, own: the token's.
-__device__ __noinline__ int32_t rank_of(Team& team, const Part& part, const float* x, int32_t token, float own) {
+// Tokens of this block's part of a row with a greater logit, or an equal one and a lower id; in lane 0 of each warp, which has
+// its own.
+__device__ __forceinline__ uint32_t count_better(const float* row, int32_t vocab, int32_t token, float own) {
+  const int32_t part = (vocab + 4 * static_cast<int32_t>(gridDim.x) - 1) / (4 * static_cast<int32_t>(gridDim.x)) * 4;
+  const int32_t begin = static_cast<int32_t>(blockIdx.x) * part, end = min(vocab, begin + part);
   uint32_t better = 0;
-  part.each<4>(x, [&](int32_t id, float other) { better += other > own || (other == own && id < token) ? 1 : 0; });
-  better = __reduce_add_sync(0xffffffffu, better);
-  return static_cast<int32_t>(1 + team.sum(team.tell(Note{better}, Sums{}), &Note::a));
+#pragma unroll 4
+  for (int32_t id = begin + static_cast<int32_t>(threadIdx.x) * 4; id < end; id += 4 * kThreads) {
+    const float4 v = four_of(row, id, vocab);
+    better += v.x > own || (v.x == own && id < token) ? 1 : 0;
+    better += v.y > own || (v.y == own && id + 1 < token) ? 1 : 0;
+    better += v.z > own || (v.z == own && id + 2 < token) ? 1 : 0;
+    better += v.w > own || (v.w == own && id + 3 < token) ? 1 : 0;
+  }
+  return __reduce_add_sync(0xffffffffu, better);
 }
 
-__device__ float logprob_of(float logit, float top, double log_sum) {
+__device__ __forceinline__ float logprob_of(float logit, float top, double log_sum) {
   if (logit == top) return static_cast<float>(-log_sum);
   return static_cast<float>((static_cast<double>(logit) - static_cast<double>(top)) - log_sum);
 }
 
-// All tokens of a row by their raw logits.
-struct ByRaw {
-  float top;
-  Bins bins;
-
-  __device__ __forceinline__ bool look(int32_t id, float x, Entry& entry) const {
-    entry = Entry{best_first(x, id), 1, bins.bin(below(x, top), id)};
-    return true;
-  }
-  __device__ Band band(int bin) const { return logit_band(bins, top, 1, bin); }
-  __device__ __forceinline__ void add(HistogramSpace& s, const Entry& entry) const { count_in_bin(s, entry.bin); }
+struct BestSpace {
+  SelectSpace select;
+  uint64_t keys[64];
+  uint32_t count;
 };
 
-// The `count` best tokens by raw logit, best first; x: the part's, row: the row's raw logits. The team's first block writes them.
-__device__ __noinline__ void best_tokens(SamplerSpace& s, Team& team, const Part& part, const float* x, const float* row,
-                                         int32_t count, const RowTop& top, double log_sum, mr_candidate* out) {
-  const ByRaw view{top.raw, Bins::of_values(fminf(below(top.raw_least, top.raw), kMassless))};
-  const uint64_t limit = select_run(s, team, part, x, view, static_cast<uint64_t>(count), false);
-  gather(s, team, part, x, [&](int32_t id, float logit, Entry& entry) { return view.look(id, logit, entry) && entry.key <= limit; });
-  if (team.rank != 0 || static_cast<int32_t>(threadIdx.x) >= count) return;
-  const uint64_t key = s.list.keys[threadIdx.x];
+// The `count` <= 64 best tokens by raw logit, best first. Where gather's list of those that may be had no room, all are looked at.
+__device__ __noinline__ void best_tokens(BestSpace& s, const SampleKernelArgs& k, int32_t index, const float* row, int32_t count,
+                                         float top, double log_sum, mr_candidate* out) {
+  const uint32_t listed = k.space.listed[index * 2 + 1];
+  const bool all = listed > kMayBest;
+  const Source source{all ? nullptr : k.space.may_best + static_cast<int64_t>(index) * kMayBest, row,
+                      all ? k.a.vocab : static_cast<int32_t>(listed)};
+  const uint64_t limit = select_least(s.select, static_cast<uint64_t>(count), [&](auto f) {
+    source.each([&](int32_t id, float x) { f(best_first(x, id), uint64_t{1}); });
+  });
+  __syncthreads();
+  if (threadIdx.x == 0) s.count = 0;
+  __syncthreads();
+  source.each([&](int32_t id, float x) {
+    const uint64_t key = best_first(x, id);
+    if (key > limit) return;
+    const uint32_t at = atomicAdd(&s.count, 1u);
+    if (at < 64) s.keys[at] = key;
+  });
+  __syncthreads();
+  if (static_cast<int32_t>(threadIdx.x) >= count) return;
+  const uint64_t key = s.keys[threadIdx.x];
   int32_t place = 0;
-  for (int32_t i = 0; i < count; ++i) place += s.list.keys[i] < key ? 1 : 0;
+  for (int32_t i = 0; i < count; ++i) place += s.keys[i] < key ? 1 : 0;
   const int32_t id = id_of(key);
-  out[place] = mr_candidate{id, logprob_of(row[id], top.raw, log_sum)};
+  out[place] = mr_candidate{id, logprob_of(row[id], top, log_sum)};
 }
 
 }  // namespace mr::cuda

@@ -4,7 +4,7 @@
 // is taken whole. At most 8 passes, whatever the keys are. Sums are integers: the order of threads decides nothing.
 #pragma once
 
-#include "kernels/sampler_histogram.cuh"
+#include "kernels/sampler_weights.cuh"
 
 namespace mr::cuda {
 
@@ -15,13 +15,19 @@ struct SelectSpace {
   int32_t shift;                   // of the next digit; < 0: done
 };
 
-// keys are distinct, and each has a mass. Gives, in every thread, the greatest key of the shortest run of least keys whose
-// masses reach `target` >= 1: all keys <= it form the run. All ones when the whole does not reach it.
-__device__ __noinline__ uint64_t select_least(SelectSpace& s, uint64_t target, const uint64_t* keys, const uint64_t* masses,
-                                              uint32_t count) {
-  const auto visit = [&](auto f) {
-    for (uint32_t i = threadIdx.x; i < count; i += kThreads) f(keys[i], masses[i]);
-  };
+// Adds to a 64-bit sum in two words: the addition that wraps the low word carries.
+__device__ __forceinline__ void add_mass(uint32_t* low, uint32_t* high, uint64_t mass) {
+  const uint32_t part = static_cast<uint32_t>(mass);
+  const uint32_t before = atomicAdd(low, part);
+  const uint32_t carried = static_cast<uint32_t>(mass >> 32) + (before + part < before ? 1u : 0u);
+  if (carried != 0) atomicAdd(high, carried);
+}
+
+// visit(f) calls f(key, mass) in some thread for each element; keys are distinct. Gives, in every thread, the greatest key
+// of the shortest run of least keys whose masses reach `target` >= 1: all keys <= it form the run. All ones when the whole
+// does not reach it.
+template <class Visit>
+__device__ uint64_t select_least(SelectSpace& s, uint64_t target, Visit visit) {
   __syncthreads();
   if (threadIdx.x == 0) {
     s.least = ~0ull;
@@ -51,7 +57,7 @@ __device__ __noinline__ uint64_t select_least(SelectSpace& s, uint64_t target, c
   uint64_t prefix = s.least & prefix_mask;
   int shift = top_bit >= 7 ? top_bit - 7 : 0;
   for (;;) {
-    for (int i = threadIdx.x; i < 256; i += kThreads) s.low[i] = s.high[i] = s.count[i] = 0;
+    for (int i = threadIdx.x; i < 256; i += blockDim.x) s.low[i] = s.high[i] = s.count[i] = 0;
     __syncthreads();
     visit([&](uint64_t key, uint64_t mass) {
       if ((key & prefix_mask) != prefix) return;
