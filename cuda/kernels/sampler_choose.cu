@@ -9,9 +9,14 @@
 namespace mr::cuda {
 namespace {
 
-union Shared {
-  CutSpace cut;
-  BestSpace best;
+struct Shared {
+  SampleJob job;
+  SlotParams params;
+  Rules rules;
+  union {  // the latter behind the former
+    CutSpace cut;
+    BestSpace best;
+  };
 };
 
 // The first of the tokens with the greatest logit.
@@ -38,48 +43,70 @@ __device__ __forceinline__ double log_sum_of(const SampleKernelArgs& k, int32_t 
   return log_f64(static_cast<double>(warp_sum_u64(sum)) * 0x1p-44);
 }
 
+// The token of a job that no filter cuts: its masses are those that weigh left.
+__device__ __noinline__ int32_t unfiltered_token(CutSpace& s, const SampleKernelArgs& k, int32_t index, const SampleJob& job,
+                                                 const SlotParams& p, const Rules& rules, const float* row, float top) {
+  if (job.kind == kJobScore) return job.target;
+  if (!rules.draws) return greatest_token(s.draw, k, index, rules.processed, row, top);
+  const int32_t piece = threadIdx.x;
+  if (piece < kMostPieces)
+    s.draw.masses[piece] = piece < k.pieces ? k.space.sums[static_cast<int64_t>(index) * kMostPieces + piece].mass : 0;
+  __syncthreads();
+  Filter filter(Weights(top, p.temperature));
+  filter.floor = p.min_p * kWeightUnit;
+  return draw(s.draw, k, row, filter, random_of(job, p));
+}
+
+// What no filter cuts needs nothing that gather finds, and is taken before the wait for it.
 __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ SampleKernelArgs k) {
+  extern __shared__ __align__(16) uint8_t memory[];
+  ListSpace& list = *reinterpret_cast<ListSpace*>(memory);
   __shared__ __align__(16) Shared s;
   const SampleArgs& a = k.a;
   const int32_t index = blockIdx.y;
-  const SampleJob job = a.jobs[index];
-  const SlotParams p = params_of(a, job);
-  const Rules rules = rules_of(a, job, p);
+  if (threadIdx.x == 0) {
+    s.job = a.jobs[index];
+    s.params = params_of(a, s.job);
+    s.rules = rules_of(a, s.job, s.params);
+  }
+  __syncthreads();
+  const SampleJob& job = s.job;
+  const Rules& rules = s.rules;
+  const bool sample = job.kind == kJobSample, first = blockIdx.x == 0, last = blockIdx.x == gridDim.x - 1;
+  const bool filtered = rules.filtered(), ranked = sample && !rules.draws && !rules.processed;  // ranked: the rank is 1
+  int32_t status = MR_ROW_NAN, token = 0;
+  uint32_t better = 0;
+  double log_sum = 0;
+  RowTop top{};
+  const float* const raw = raw_row(a, job);
+  const float* const x = processed_row(k, index, rules, raw);
+  if (job.kind != kJobNone && !poisoned(a, job)) {
+    top = row_top(k, index);
+    status = status_of(job, top);
+  }
+  const int32_t candidates = status == MR_ROW_OK ? min(job.top_n, a.vocab) : 0;
+  const bool writes = first || (last && candidates > 0), looks = status == MR_ROW_OK && (writes || !ranked);
+  if (looks) {
+    if (writes) log_sum = log_sum_of(k, index);
+    if (!filtered) {
+      token = unfiltered_token(s.cut, k, index, job, s.params, rules, x, top.processed);
+      if (!ranked) better = count_better(raw, a.vocab, token, raw[token]);
+    }
+  }
   grid_wait();
   grid_trigger();
   if (job.kind == kJobNone) return;
-  const bool sample = job.kind == kJobSample, first = blockIdx.x == 0, last = blockIdx.x == gridDim.x - 1;
-  int32_t status = MR_ROW_NAN, token = 0, candidates = 0;
-  float logprob = 0;
-  if (!poisoned(a, job)) {
-    const RowTop top = row_top(k, index);
-    status = status_of(job, top);
-    if (status == MR_ROW_OK) {
-      const float* const raw = raw_row(a, job);
-      const float* const x = processed_row(k, index, rules, raw);
-      candidates = min(job.top_n, a.vocab);
-      const bool finds_best = last && candidates > 0, ranked = sample && !rules.draws && !rules.processed;
-      if (ranked && !first && !finds_best) return;
-      if (!sample) {
-        token = job.target;
-      } else if (!rules.draws) {
-        token = greatest_token(s.cut.draw, k, index, rules.processed, x, top.processed);
-      } else {
-        Filter filter(Weights(top.processed, p.temperature));
-        cut_row(s.cut, k, index, x, rules, p, filter);
-        token = draw(s.cut.draw, k, x, filter, random_bits(p.seed, static_cast<uint32_t>(job.position), static_cast<uint32_t>(p.output_index)));
-      }
-      const float own = raw[token];
-      if (!ranked) {
-        const uint32_t better = count_better(raw, a.vocab, token, own);
-        if (better != 0 && threadIdx.x % 32 == 0) atomicAdd(&a.results[index].rank, static_cast<int32_t>(better));
-      }
-      if (first || finds_best) {
-        const double log_sum = log_sum_of(k, index);
-        logprob = logprob_of(own, top.raw, log_sum);
-        __syncthreads();
-        if (finds_best) best_tokens(s.best, k, index, raw, candidates, top.raw, log_sum, a.candidates + job.candidate_offset);
-      }
+  if (looks) {
+    if (filtered) {
+      Filter filter(Weights(top.processed, s.params.temperature));
+      cut_row(s.cut, list, k, index, x, rules, s.params, filter);
+      token = draw(s.cut.draw, k, x, filter, random_of(job, s.params));
+      better = count_better(raw, a.vocab, token, raw[token]);
+    }
+    if (better != 0 && threadIdx.x % 32 == 0) atomicAdd(&a.results[index].rank, static_cast<int32_t>(better));
+    if (last && candidates > 0) {
+      __syncthreads();
+      best_tokens(s.best, k, index, raw, candidates, top.raw, log_sum, a.candidates + job.candidate_offset);
     }
   }
   if (!first || threadIdx.x != 0) return;
@@ -89,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ Sa
   result.status = status;
   result.count = status == MR_ROW_OK ? 1 : 0;
   result.token = token;
-  result.logprob = logprob;
+  result.logprob = status == MR_ROW_OK ? logprob_of(raw[token], top.raw, log_sum) : 0;
   result.candidate_offset = job.candidate_offset;
   result.candidate_count = candidates;
   if (sample && (job.flags & kJobFeeds) != 0) a.slots.feeds[job.slot] = SlotFeed{token, status};
@@ -102,7 +129,8 @@ unsigned blocks_of(int32_t jobs) { return jobs <= 4 ? 32 : jobs <= 16 ? 16 : job
 
 cudaError_t launch_sampler_choose(const SampleKernelArgs& k, const Stream& on) {
   const dim3 grid(blocks_of(k.a.job_count), static_cast<unsigned>(k.a.job_count));
-  return launch(on, grid, dim3(kThreads), 0, choose, k);
+  const cudaError_t error = cudaFuncSetAttribute(choose, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(ListSpace)));
+  return error != cudaSuccess ? error : launch(on, grid, dim3(kThreads), sizeof(ListSpace), choose, k);
 }
 
 }  // namespace mr::cuda

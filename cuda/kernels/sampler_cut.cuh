@@ -8,15 +8,20 @@ namespace mr::cuda {
 struct CutSpace {
   FilterSpace filter;
   DrawSpace draw;
-  uint64_t list[kListed];
 };
 
-__device__ __forceinline__ void add_kept(DrawSpace& s, const SampleKernelArgs& k, const Source& list, const Filter& filter) {
-  list.each([&](int32_t id, float x) {
-    Weighed w;
-    if (filter.keeps(id, x, w))
-      atomicAdd(reinterpret_cast<unsigned long long*>(s.masses + id / k.piece), static_cast<unsigned long long>(w.mass));
+// Adds the listed tokens that are kept to their pieces.
+__device__ __noinline__ void add_kept(DrawSpace& s, const SampleKernelArgs& k, const ListOfTokens& tokens, float floor) {
+  tokens.each([&](int32_t i) {
+    const float weight = tokens.list.weights[i];
+    if (weight != 0 && weight >= floor) {
+      const int32_t piece = id_of(tokens.list.keys[i]) / k.piece;
+      add_mass(s.low + piece, s.high + piece, mass_of(weight));
+    }
   });
+  __syncthreads();
+  if (threadIdx.x < kMostPieces) s.masses[threadIdx.x] += static_cast<uint64_t>(s.high[threadIdx.x]) << 32 | s.low[threadIdx.x];
+  __syncthreads();
 }
 
 // Looks at all tokens of a row for the kept ones.
@@ -50,70 +55,62 @@ __device__ __noinline__ void cut_equals(CutSpace& s, const SampleKernelArgs& k, 
   filter.set_limit(deviation, deviation ? filter.deviation_key(distance, id) : best_first(logit, id));
 }
 
-// Sets s.draw.masses, which all threads see afterwards, and the filter.
-__device__ __noinline__ void cut_row(CutSpace& s, const SampleKernelArgs& k, int32_t index, const float* row, const Rules& rules,
-                                     const SlotParams& p, Filter& filter) {
-  const int32_t piece = threadIdx.x;
-  const int64_t at = static_cast<int64_t>(index) * kMostPieces + piece;
-  if (!rules.filtered()) {
-    if (piece < kMostPieces) s.draw.masses[piece] = piece < k.pieces ? k.space.sums[at].mass : 0;
-    filter.floor = p.min_p * kWeightUnit;
-    __syncthreads();
-    return;
+// The least and the greatest logit of a job's edge, as ascending(); each warp for itself.
+__device__ __forceinline__ void edge_ends(const SampleKernelArgs& k, int32_t index, uint32_t& least, uint32_t& greatest) {
+  least = ~0u;
+  greatest = 0;
+  for (int i = 0; i < kMostPieces / 32; ++i) {
+    const int32_t piece = i * 32 + static_cast<int32_t>(threadIdx.x % 32);
+    if (piece >= k.pieces) continue;
+    const PieceCut& cut = k.space.cuts[static_cast<int64_t>(index) * kMostPieces + piece];
+    least = min(least, cut.least);
+    greatest = max(greatest, cut.greatest);
   }
+  least = __reduce_min_sync(0xffffffffu, least);
+  greatest = __reduce_max_sync(0xffffffffu, greatest);
+}
+
+// Sets s.draw.masses, which all threads see afterwards, and the filter of a row that has filters.
+__device__ __noinline__ void cut_row(CutSpace& s, ListSpace& list, const SampleKernelArgs& k, int32_t index, const float* row,
+                                     const Rules& rules, const SlotParams& p, Filter& filter) {
+  const int32_t piece = threadIdx.x;
   const Plan plan = k.space.plans[index];
   const uint32_t count = k.space.listed[index * 2];
-  if (plan.mode != kWholeRow && count <= kListed)
-    for (uint32_t i = threadIdx.x; i < count; i += kThreads) s.list[i] = k.space.edges[static_cast<int64_t>(index) * kListed + i];
-  if (piece < kMostPieces) s.draw.masses[piece] = s.draw.counts[piece] = 0;
-  const Source list{s.list, row, static_cast<int32_t>(count)}, whole{nullptr, row, k.a.vocab};
-  uint32_t least = ~0u, greatest = 0;
-  if (plan.mode == kCuts && piece < k.pieces) {
-    const PieceCut cut = k.space.cuts[at];
-    s.draw.masses[piece] = cut.mass;
-    s.draw.counts[piece] = cut.count;
-    least = cut.least;
-    greatest = cut.greatest;
+  const ListOfTokens tokens{list, static_cast<int32_t>(count)};
+  const bool listed = plan.mode != kWholeRow && count <= kListed;
+  if (piece < kMostPieces) {
+    const bool cuts = plan.mode == kCuts && piece < k.pieces;
+    const PieceCut& cut = k.space.cuts[static_cast<int64_t>(index) * kMostPieces + piece];
+    s.draw.masses[piece] = cuts ? cut.mass : 0;
+    s.draw.counts[piece] = cuts ? cut.count : 0;
+    s.draw.low[piece] = s.draw.high[piece] = 0;
   }
+  if (listed) tokens.load(k.space.edges + static_cast<int64_t>(index) * kListed, filter.weights);
   __syncthreads();
   if (plan.mode == kKeepsFew) {
-    apply_filters(s.filter, list, rules, p, plan, filter);
-    add_kept(s.draw, k, list, filter);
-    __syncthreads();
+    apply_filters(s.filter, tokens, rules, p, filter);
+    add_kept(s.draw, k, tokens, filter.floor);
     return;
   }
   if (plan.mode == kCuts) {
-    const bool deviation = rules.typical, tokens = rules.top_k;
     filter.log_total = plan.log_total;
     filter.entropy = plan.entropy;
-    if (count <= kListed) {
-      filter.set_limit(deviation, find_limit(s.filter.select, list, filter, deviation, tokens, plan.left));
-      filter.floor = p.min_p * kWeightUnit;
-      add_kept(s.draw, k, list, filter);
-      __syncthreads();
+    filter.floor = p.min_p * kWeightUnit;
+    if (listed) {
+      tokens.bound(s.filter, filter, rules.typical, rules.top_k, plan.left);
+      add_kept(s.draw, k, tokens, filter.floor);
       return;
     }
-    // A warp holds the pieces' least and greatest logits; all learn them.
-    uint32_t* const ends = s.filter.select.low;
-    if (threadIdx.x < kMostPieces) {
-      ends[piece] = least;
-      ends[kMostPieces + piece] = greatest;
-    }
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x % 32); i < kMostPieces; i += 32) {
-      least = min(least, ends[i]);
-      greatest = max(greatest, ends[kMostPieces + i]);
-    }
-    least = __reduce_min_sync(0xffffffffu, least);
-    greatest = __reduce_max_sync(0xffffffffu, greatest);
+    uint32_t least, greatest;
+    edge_ends(k, index, least, greatest);
     if (least == greatest) {
-      filter.floor = p.min_p * kWeightUnit;
-      cut_equals(s, k, row, from_ascending(least), count, plan, deviation, tokens, filter);
+      cut_equals(s, k, row, from_ascending(least), count, plan, rules.typical, rules.top_k, filter);
       __syncthreads();
       return;
     }
+    filter.floor = 0;
   }
-  apply_filters(s.filter, whole, rules, p, plan, filter);
+  apply_filters(s.filter, RowOfTokens{row, k.a.vocab}, rules, p, filter);
   weigh_row(s.draw, k, row, filter);
   __syncthreads();
 }

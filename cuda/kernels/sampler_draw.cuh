@@ -23,6 +23,10 @@ __device__ __forceinline__ uint64_t random_bits(uint64_t seed, uint32_t position
   return static_cast<uint64_t>(c0) << 32 | c1;
 }
 
+__device__ __forceinline__ uint64_t random_of(const SampleJob& job, const SlotParams& p) {
+  return random_bits(p.seed, static_cast<uint32_t>(job.position), static_cast<uint32_t>(p.output_index));
+}
+
 // Where a running sum exceeds a number: what is left of that before it.
 struct Place {
   int32_t at;
@@ -53,6 +57,7 @@ __device__ __forceinline__ uint64_t sum_pieces(const uint64_t* sums) {
 struct DrawSpace {
   uint64_t masses[kMostPieces];  // of kept tokens
   uint64_t counts[kMostPieces];  // of tokens of the edge
+  uint32_t low[kMostPieces], high[kMostPieces];  // of masses that are added up
   uint64_t warps[kWarps];
   int32_t token;
 };

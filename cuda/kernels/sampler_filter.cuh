@@ -47,56 +47,25 @@ struct Filter {
   }
 };
 
-// Tokens that a block looks at: a list, or a whole row.
-struct Source {
-  const uint64_t* list;  // null: the row
-  const float* row;
-  int32_t count;
-
-  template <class F>
-  __device__ __forceinline__ void each(F f) const {
-#pragma unroll 2
-    for (int32_t i = threadIdx.x; i < count; i += kThreads) {
-      if (list != nullptr) f(token_id(list[i]), logit_of(list[i]));
-      else f(i, row[i]);
-    }
-  }
-};
-
 struct FilterSpace {
   SelectSpace select;
   uint64_t warps[2][kWarps];
   float best[kWarps];
 };
 
-// The bound on the kept tokens of a source, by logit or by deviation, within which masses or tokens reach the target.
-__device__ __noinline__ uint64_t find_limit(SelectSpace& s, const Source& source, const Filter& given, bool deviation, bool tokens,
-                                            uint64_t target) {
-  const Filter filter = given;
-  return select_least(s, target, [&](auto f) {
-    source.each([&](int32_t id, float x) {
-      Weighed w;
-      if (filter.keeps(id, x, w)) f(deviation ? filter.deviation_key(w.distance, id) : best_first(x, id), tokens ? 1 : w.mass);
-    });
-  });
-}
-
 struct Kept {
   uint64_t mass, surprise;
   float weight;  // the greatest
+
+  __device__ __forceinline__ void add(const Weighed& w) {
+    mass += w.mass;
+    surprise += surprise_of(w.weight, w.distance);
+    weight = fmaxf(weight, w.weight);
+  }
 };
 
-// Sums over the kept tokens of a source, in every thread.
-__device__ __noinline__ Kept sum_kept(FilterSpace& s, const Source& source, const Filter& given) {
-  const Filter filter = given;
-  Kept kept{};
-  source.each([&](int32_t id, float x) {
-    Weighed w;
-    if (!filter.keeps(id, x, w)) return;
-    kept.mass += w.mass;
-    kept.surprise += surprise_of(w.weight, w.distance);
-    kept.weight = fmaxf(kept.weight, w.weight);
-  });
+// Sums of a block's threads, in every thread.
+__device__ __noinline__ Kept sum_threads(FilterSpace& s, Kept kept) {
   kept.mass = warp_sum_u64(kept.mass);
   kept.surprise = warp_sum_u64(kept.surprise);
   kept.weight = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(kept.weight)));
@@ -109,6 +78,7 @@ __device__ __noinline__ Kept sum_kept(FilterSpace& s, const Source& source, cons
   }
   __syncthreads();
   Kept all{};
+#pragma unroll 4
   for (int w = 0; w < kWarps; ++w) {
     all.mass += s.warps[0][w];
     all.surprise += s.warps[1][w];
@@ -117,23 +87,116 @@ __device__ __noinline__ Kept sum_kept(FilterSpace& s, const Source& source, cons
   return all;
 }
 
-// Applies a job's filters to a source that has all tokens they may keep. At least one token is kept.
-__device__ __noinline__ void apply_filters(FilterSpace& s, const Source& source, const Rules& rules, const SlotParams& p,
-                                           const Plan& plan, Filter& filter) {
-  if (rules.top_k)
-    filter.set_limit(false, find_limit(s.select, source, filter, false, true, static_cast<uint64_t>(p.top_k)));
+// Tokens in shared memory, each worked out once. A thread looks at the same ones each time.
+struct ListSpace {
+  uint64_t keys[kListed];
+  float weights[kListed];  // in units of 2^-40; 0: not kept
+  float logits[kListed];
+};
+
+struct ListOfTokens {
+  ListSpace& list;
+  int32_t count;
+
+  template <class F>
+  __device__ __forceinline__ void each(F f) const {
+#pragma unroll 1
+    for (int32_t i = threadIdx.x; i < count; i += kThreads) f(i);
+  }
+  // tokens: of a list of gather, in global memory.
+  __device__ __forceinline__ void load(const uint64_t* tokens, const Weights& weights) const {
+    each([&](int32_t i) {
+      const float x = logit_of(tokens[i]);
+      list.keys[i] = best_first(x, token_id(tokens[i]));
+      list.weights[i] = weight_at(weights.distance(below(x, weights.top)));
+      list.logits[i] = x;
+    });
+  }
+  // Gives each token the key that a filter goes by.
+  __device__ __forceinline__ void set_keys(const Filter& filter, bool deviation) const {
+    each([&](int32_t i) {
+      const float x = list.logits[i];
+      const int32_t id = id_of(list.keys[i]);
+      list.keys[i] = deviation ? filter.deviation_key(filter.weights.distance(below(x, filter.weights.top)), id) : best_first(x, id);
+    });
+  }
+  // Drops what the filter's limit drops.
+  __device__ __forceinline__ void drop(uint64_t limit) const {
+    each([&](int32_t i) {
+      if (list.keys[i] > limit) list.weights[i] = 0;
+    });
+  }
+  __device__ __noinline__ uint64_t limit(SelectSpace& s, bool tokens, uint64_t target) const {
+    return select_least(s, target, [&](auto f) {
+      each([&](int32_t i) {
+        if (list.weights[i] != 0) f(list.keys[i], tokens ? 1 : mass_of(list.weights[i]));
+      });
+    });
+  }
+  // The bound by which masses or tokens reach the target, which the filter and the list then have.
+  __device__ __noinline__ void bound(FilterSpace& s, Filter& filter, bool deviation, bool tokens, uint64_t target) const {
+    if (deviation) set_keys(filter, true);
+    const uint64_t key = limit(s.select, tokens, target);
+    drop(key);
+    if (deviation) set_keys(filter, false);
+    filter.set_limit(deviation, key);
+  }
+  __device__ __noinline__ Kept sum(FilterSpace& s, const Filter& filter) const {
+    Kept kept{};
+    each([&](int32_t i) {
+      const float weight = list.weights[i];
+      if (weight == 0) return;
+      const float distance = filter.weights.distance(below(list.logits[i], filter.weights.top));
+      kept.add(Weighed{distance, weight, mass_of(weight)});
+    });
+    return sum_threads(s, kept);
+  }
+};
+
+// All tokens of a row, or those that a filter keeps of it, worked out each time.
+struct RowOfTokens {
+  const float* row;
+  int32_t count;
+
+  template <class F>
+  __device__ __forceinline__ void each(F f) const {
+#pragma unroll 2
+    for (int32_t id = threadIdx.x; id < count; id += kThreads) f(id, row[id]);
+  }
+  __device__ __noinline__ void bound(FilterSpace& s, Filter& filter, bool deviation, bool tokens, uint64_t target) const {
+    const Filter own = filter;
+    const uint64_t key = select_least(s.select, target, [&](auto f) {
+      each([&](int32_t id, float x) {
+        Weighed w;
+        if (own.keeps(id, x, w)) f(deviation ? own.deviation_key(w.distance, id) : best_first(x, id), tokens ? 1 : w.mass);
+      });
+    });
+    filter.set_limit(deviation, key);
+  }
+  __device__ __noinline__ Kept sum(FilterSpace& s, const Filter& filter) const {
+    const Filter own = filter;
+    Kept kept{};
+    each([&](int32_t id, float x) {
+      Weighed w;
+      if (own.keeps(id, x, w)) kept.add(w);
+    });
+    return sum_threads(s, kept);
+  }
+};
+
+// Applies a job's filters to tokens among which are all that they may keep. At least one token is kept.
+template <class Tokens>
+__device__ __noinline__ void apply_filters(FilterSpace& s, const Tokens& of, const Rules& rules, const SlotParams& p, Filter& filter) {
+  if (rules.top_k) of.bound(s, filter, false, true, static_cast<uint64_t>(p.top_k));
   if (rules.typical) {
-    const Kept kept = sum_kept(s, source, filter);
+    const Kept kept = of.sum(s, filter);
     filter.log_total = log_f64(static_cast<double>(kept.mass) * 0x1p-40);
     filter.entropy = filter.log_total + static_cast<double>(kept.surprise) * 0x1p-6 / static_cast<double>(kept.mass);
-    filter.set_limit(true, find_limit(s.select, source, filter, true, false, share(p.typical_p, kept.mass)));
+    of.bound(s, filter, true, false, share(p.typical_p, kept.mass));
   }
-  if (rules.top_p) {
-    const uint64_t total = sum_kept(s, source, filter).mass;
-    filter.set_limit(false, find_limit(s.select, source, filter, false, false, share(p.top_p, total)));
-  }
+  if (rules.top_p) of.bound(s, filter, false, false, share(p.top_p, of.sum(s, filter).mass));
   if (p.min_p > 0) {
-    const float best = rules.typical ? sum_kept(s, source, filter).weight / kWeightUnit : 1.0f;  // only typical-p leaves out the greatest
+    const float best = rules.typical ? of.sum(s, filter).weight / kWeightUnit : 1.0f;  // only typical-p leaves out the greatest
     filter.floor = p.min_p * best * kWeightUnit;
   }
 }

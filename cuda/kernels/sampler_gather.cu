@@ -7,28 +7,44 @@
 namespace mr::cuda {
 namespace {
 
-// Ids of a block, which go to a list of the job in one go.
+// Tokens of a block, which go to a list of the job in one go.
 template <int kRoom>
 struct Found {
   uint32_t count, place;
-  int32_t ids[kRoom];
+  uint64_t tokens[kRoom];
 };
 
+// which: of four neighbouring tokens; called in all lanes of a warp at once.
 template <int kRoom>
-__device__ __forceinline__ void find(Found<kRoom>& found, int32_t id) {
-  const uint32_t at = atomicAdd(&found.count, 1u);
-  if (at < kRoom) found.ids[at] = id;
+__device__ __forceinline__ void find(Found<kRoom>& found, uint32_t which, int32_t id, const float (&logits)[4]) {
+  if (!__any_sync(0xffffffffu, which != 0)) return;
+  const uint32_t own = __popc(which);
+  uint32_t upto = own;
+  const uint32_t lane = threadIdx.x % 32;
+  for (uint32_t distance = 1; distance < 32; distance *= 2) {
+    const uint32_t other = __shfl_up_sync(0xffffffffu, upto, distance);
+    if (lane >= distance) upto += other;
+  }
+  uint32_t place = 0;
+  if (lane == 31) place = atomicAdd(&found.count, upto);
+  place = __shfl_sync(0xffffffffu, place, 31) + upto - own;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if ((which >> i & 1) == 0) continue;
+    if (place < kRoom) found.tokens[place] = token_of(logits[i], id + i);
+    ++place;
+  }
 }
 
 // Of a list that has no room for all nothing is looked at but that.
 template <int kRoom>
-__device__ void append(Found<kRoom>& found, const float* row, uint32_t* listed, uint64_t* list) {
+__device__ void append(Found<kRoom>& found, uint32_t* listed, uint64_t* list) {
   __syncthreads();
   if (threadIdx.x == 0) found.place = found.count == 0 ? kRoom : atomicAdd(listed, found.count);
   __syncthreads();
   const uint32_t place = found.place, count = found.count;
   if (place > kRoom || count > kRoom - place) return;
-  for (uint32_t i = threadIdx.x; i < count; i += kPieceThreads) list[place + i] = token_of(row[found.ids[i]], found.ids[i]);
+  for (uint32_t i = threadIdx.x; i < count; i += kPieceThreads) list[place + i] = found.tokens[i];
 }
 
 struct Shared {
@@ -36,8 +52,10 @@ struct Shared {
   PieceCut cuts[kPieceWarps];
   uint32_t greatest[kMostPieces];
   float least_best;
-  Found<kListed> edge;
-  Found<kMayBest> may_best;
+  union {  // the latter behind the former
+    Found<kListed> edge;
+    Found<kMayBest> may_best;
+  };
 };
 
 // Bounds on the logits of bins [begin, end), which need not be exact.
@@ -52,14 +70,15 @@ struct Band {
   }
 };
 
-__device__ __forceinline__ void cut_span(Shared& s, const Span& span, const float* x, int32_t vocab, const Weights& weights,
+__device__ __forceinline__ void cut_span(Shared& s, const Span& span, const float4& first, const float* x, int32_t vocab, const Weights& weights,
                                          const Bins& bins, const Plan& plan, float floor) {
   const Band band(weights, bins, plan.edge, plan.edge_end);
   const uint32_t wide = static_cast<uint32_t>(plan.edge_end - plan.edge), kept = static_cast<uint32_t>(plan.inside_end - plan.inside);
   PieceCut cut{};
   cut.least = ~0u;
-  span.each_four(x, vocab, [&](int32_t id, const float4& v) {
+  span.each_four(first, x, vocab, [&](int32_t id, const float4& v) {
     const float logits[4] = {v.x, v.y, v.z, v.w};
+    uint32_t edge = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float logit = logits[i];
@@ -75,9 +94,10 @@ __device__ __forceinline__ void cut_span(Shared& s, const Span& span, const floa
         ++cut.count;
         cut.least = min(cut.least, ascending(logit));
         cut.greatest = max(cut.greatest, ascending(logit));
-        find(s.edge, id + i);
+        edge |= 1u << i;
       }
     }
+    find(s.edge, edge, id, logits);
   });
   cut.mass = warp_sum_u64(cut.mass);
   cut.count = __reduce_add_sync(0xffffffffu, cut.count);
@@ -125,42 +145,48 @@ __global__ void __launch_bounds__(kPieceThreads) gather(const __grid_constant__ 
   const SlotParams p = params_of(a, job);
   const Rules rules = rules_of(a, job, p);
   const Span span(k);
-  if (threadIdx.x == 0) s.edge.count = s.may_best.count = 0;
+  if (threadIdx.x == 0) s.edge.count = 0;
+  const bool looks = job.kind != kJobNone && !poisoned(a, job);
+  const int32_t candidates = min(job.top_n, a.vocab);
+  const float* const raw = raw_row(a, job);
+  const float* const x = processed_row(k, index, rules, raw);
+  float4 first_raw{}, first_x{};
+  RowTop top{};
+  if (looks) {
+    if (candidates > 0) first_raw = span.first_four(raw, a.vocab);
+    if (rules.filtered()) first_x = span.first_four(x, a.vocab);
+    top = row_top(k, index);
+  }
   grid_wait();
   grid_trigger();
   if (job.kind == kJobNone) return;
-  const bool first = blockIdx.x == 0 && threadIdx.x == 0;
-  if (poisoned(a, job)) {
-    if (first) a.results[index].rank = 0;
-    return;
-  }
-  const RowTop top = row_top(k, index);
-  const bool ok = status_of(job, top) == MR_ROW_OK;
-  if (first) a.results[index].rank = ok ? 1 : 0;  // choose adds to it
+  const bool ok = looks && status_of(job, top) == MR_ROW_OK, writes = blockIdx.x == 0 && threadIdx.x == 0;
+  if (writes) a.results[index].rank = ok ? 1 : 0;  // choose adds to it
   if (!ok) return;
-  const float* const raw = raw_row(a, job);
   if (rules.filtered()) {
-    const float* const x = processed_row(k, index, rules, raw);
     const Weights weights(top.processed, p.temperature);
     const Bins bins(weights, top.least);
     const Plan plan = make_plan(s.plan, k, index, rules, p, bins);
-    if (first) k.space.plans[index] = plan;
+    if (writes) k.space.plans[index] = plan;
     if (plan.mode != kWholeRow) {
-      cut_span(s, span, x, a.vocab, weights, bins, plan, p.min_p * kWeightUnit);
-      append(s.edge, x, k.space.listed + index * 2, k.space.edges + static_cast<int64_t>(index) * kListed);
+      cut_span(s, span, first_x, x, a.vocab, weights, bins, plan, p.min_p * kWeightUnit);
+      append(s.edge, k.space.listed + index * 2, k.space.edges + static_cast<int64_t>(index) * kListed);
       write_cuts(k, index, s);
     }
   }
-  const int32_t candidates = min(job.top_n, a.vocab);
   if (candidates <= 0) return;
+  __syncthreads();
+  if (threadIdx.x == 0) s.may_best.count = 0;
+  __syncthreads();
   const float least = least_of_best(s, k, index, candidates);
-  span.each_four(raw, a.vocab, [&](int32_t id, const float4& v) {
+  span.each_four(first_raw, raw, a.vocab, [&](int32_t id, const float4& v) {
     const float logits[4] = {v.x, v.y, v.z, v.w};
+    uint32_t which = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (logits[i] >= least && id + i < a.vocab) find(s.may_best, id + i);
+    for (int i = 0; i < 4; ++i) which |= logits[i] >= least && id + i < min(span.end, a.vocab) ? 1u << i : 0;
+    find(s.may_best, which, id, logits);
   });
-  append(s.may_best, raw, k.space.listed + index * 2 + 1, k.space.may_best + static_cast<int64_t>(index) * kMayBest);
+  append(s.may_best, k.space.listed + index * 2 + 1, k.space.may_best + static_cast<int64_t>(index) * kMayBest);
 }
 
 }  // namespace

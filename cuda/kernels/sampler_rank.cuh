@@ -7,7 +7,7 @@ namespace mr::cuda {
 
 // Tokens of this block's part of a row with a greater logit, or an equal one and a lower id; in lane 0 of each warp, which has
 // its own.
-__device__ __forceinline__ uint32_t count_better(const float* row, int32_t vocab, int32_t token, float own) {
+__device__ __noinline__ uint32_t count_better(const float* row, int32_t vocab, int32_t token, float own) {
   const int32_t part = (vocab + 4 * static_cast<int32_t>(gridDim.x) - 1) / (4 * static_cast<int32_t>(gridDim.x)) * 4;
   const int32_t begin = static_cast<int32_t>(blockIdx.x) * part, end = min(vocab, begin + part);
   uint32_t better = 0;
@@ -37,17 +37,18 @@ struct BestSpace {
 __device__ __noinline__ void best_tokens(BestSpace& s, const SampleKernelArgs& k, int32_t index, const float* row, int32_t count,
                                          float top, double log_sum, mr_candidate* out) {
   const uint32_t listed = k.space.listed[index * 2 + 1];
-  const bool all = listed > kMayBest;
-  const Source source{all ? nullptr : k.space.may_best + static_cast<int64_t>(index) * kMayBest, row,
-                      all ? k.a.vocab : static_cast<int32_t>(listed)};
-  const uint64_t limit = select_least(s.select, static_cast<uint64_t>(count), [&](auto f) {
-    source.each([&](int32_t id, float x) { f(best_first(x, id), uint64_t{1}); });
-  });
+  const uint64_t* const list = listed > kMayBest ? nullptr : k.space.may_best + static_cast<int64_t>(index) * kMayBest;
+  const int32_t tokens = list == nullptr ? k.a.vocab : static_cast<int32_t>(listed);
+  const auto each = [&](auto f) {
+#pragma unroll 2
+    for (int32_t i = threadIdx.x; i < tokens; i += kThreads)
+      f(list == nullptr ? best_first(row[i], i) : best_first(logit_of(list[i]), token_id(list[i])), uint64_t{1});
+  };
+  const uint64_t limit = select_least(s.select, static_cast<uint64_t>(count), each);
   __syncthreads();
   if (threadIdx.x == 0) s.count = 0;
   __syncthreads();
-  source.each([&](int32_t id, float x) {
-    const uint64_t key = best_first(x, id);
+  each([&](uint64_t key, uint64_t) {
     if (key > limit) return;
     const uint32_t at = atomicAdd(&s.count, 1u);
     if (at < 64) s.keys[at] = key;

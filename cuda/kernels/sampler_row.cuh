@@ -9,7 +9,8 @@
 //           former; lists the tokens of the latter, and those that may be candidates.
 //   choose  the token, its logprob, rank and candidates.
 // The first three take several pieces a block where jobs are many; no result depends on that. Jobs and slot parameters are
-// read before the dependency wait: copies and kernels before the predecessor write them (launch.h).
+// read before the dependency wait: copies and kernels before the predecessor write them (launch.h). So are raw logits by all but
+// scan, what scan wrote by gather and choose, and what weigh wrote by choose.
 #pragma once
 
 #include <cmath>
@@ -172,18 +173,26 @@ struct Span {
     begin = min(last, piece * k.piece + (warp & (sharing - 1)) * each);
     end = min(last, begin + each);
   }
-  // Calls f(id, logits) for fours of tokens, of which the next is asked for before one is worked on.
+  // This lane's first four tokens.
+  __device__ __forceinline__ float4 first_four(const float* row, int32_t vocab) const { return four_at(row, begin, vocab); }
+
+  // Calls f(id, logits) for fours of tokens in all lanes at once, where those beyond the span are -inf; first: as above. The
+  // next are asked for before one is worked on.
   template <class F>
-  __device__ __forceinline__ void each_four(const float* row, int32_t vocab, F f) const {
-    int32_t id = begin + static_cast<int32_t>(threadIdx.x % 32) * 4;
-    float4 next{};
-    if (id < end) next = four_of(row, id, vocab);
+  __device__ __forceinline__ void each_four(const float4& first, const float* row, int32_t vocab, F f) const {
+    float4 next = first;
 #pragma unroll 1
-    for (; id < end; id += 128) {
+    for (int32_t round = begin; round < end; round += 128) {
       const float4 v = next;
-      if (id + 128 < end) next = four_of(row, id + 128, vocab);
-      f(id, v);
+      next = four_at(row, round + 128, vocab);
+      f(round + static_cast<int32_t>(threadIdx.x % 32) * 4, v);
     }
+  }
+
+ private:
+  __device__ __forceinline__ float4 four_at(const float* row, int32_t round, int32_t vocab) const {
+    const int32_t id = round + static_cast<int32_t>(threadIdx.x % 32) * 4;
+    return id < end ? four_of(row, id, vocab) : float4{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
   }
 };
 

@@ -55,21 +55,21 @@ __device__ __forceinline__ void weigh_token(float under, const Weights& weights,
   }
 }
 
-// x: the processed logits; raw: the raw ones, or null where those are the same and are weighed in one go.
+// x: the processed logits; raw: the raw ones, or null where those are the same and are weighed in one go; first: of the raw ones.
 template <int kFor>
-__device__ void weigh_span(const Span& span, const float* raw, const float* x, int32_t vocab, float raw_top,
+__device__ void weigh_span(const Span& span, const float4& first, const float* raw, const float* x, int32_t vocab, float raw_top,
                            const Weights& weights, const Bins& bins, float floor, Histogram& h, Sums& sums) {
   if (raw != nullptr || kFor == kNothing)
-    span.each_four(raw != nullptr ? raw : x, vocab, [&](int32_t, const float4& v) {
+    span.each_four(first, raw != nullptr ? raw : x, vocab, [&](int32_t, const float4& v) {
       each_of(v, [&](float logit) { sums.exponentials += exponential_of(below(logit, raw_top)); });
     });
   if (kFor == kNothing) return;
   if (raw != nullptr) {
-    span.each_four(x, vocab, [&](int32_t, const float4& v) {
+    span.each_four(span.first_four(x, vocab), x, vocab, [&](int32_t, const float4& v) {
       each_of(v, [&](float logit) { weigh_token<kFor>(below(logit, weights.top), weights, bins, floor, h, sums); });
     });
   } else {
-    span.each_four(x, vocab, [&](int32_t, const float4& v) {
+    span.each_four(first, x, vocab, [&](int32_t, const float4& v) {
       each_of(v, [&](float logit) {
         const float under = below(logit, raw_top);
         sums.exponentials += exponential_of(under);
@@ -109,12 +109,15 @@ __global__ void __launch_bounds__(kPieceThreads) weigh(const __grid_constant__ S
     for (int i = threadIdx.x; i < static_cast<int>(sizeof histogram / sizeof *words); i += kPieceThreads) words[i] = uint4{0, 0, 0, 0};
     __syncthreads();
   }
+  const bool looks = job.kind != kJobNone && !poisoned(a, job);
+  const float* const raw = raw_row(a, job);
+  float4 first_four{};
+  if (looks) first_four = span.first_four(raw, a.vocab);
   grid_wait();
   grid_trigger();
-  if (job.kind == kJobNone || poisoned(a, job)) return;
+  if (!looks) return;
   const RowTop top = row_top(k, index);
   if (status_of(job, top) != MR_ROW_OK) return;
-  const float* const raw = raw_row(a, job);
   const float* const x = processed_row(k, index, rules, raw);
   const float* const apart = rules.processed ? raw : nullptr;
   const Weights weights(top.processed, p.temperature);
@@ -122,9 +125,9 @@ __global__ void __launch_bounds__(kPieceThreads) weigh(const __grid_constant__ S
   const float floor = p.min_p * kWeightUnit;
   Sums sums;
   const auto weigh_for = [&](auto what) {
-    weigh_span<decltype(what)::value>(span, apart, x, a.vocab, top.raw, weights, bins, floor, histogram, sums);
+    weigh_span<decltype(what)::value>(span, first_four, apart, x, a.vocab, top.raw, weights, bins, floor, histogram, sums);
   };
-  if (!rules.draws) weigh_span<kNothing>(span, nullptr, raw, a.vocab, top.raw, weights, bins, floor, histogram, sums);
+  if (!rules.draws) weigh_span<kNothing>(span, first_four, nullptr, raw, a.vocab, top.raw, weights, bins, floor, histogram, sums);
   else if (rules.top_k) weigh_for(std::integral_constant<int, kTokens>());
   else if (rules.typical) weigh_for(std::integral_constant<int, kSurprises>());
   else if (rules.top_p) weigh_for(std::integral_constant<int, kMasses>());
