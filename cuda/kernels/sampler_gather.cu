@@ -14,26 +14,16 @@ struct Found {
   uint64_t tokens[kRoom];
 };
 
-// which: of four neighbouring tokens; called in all lanes of a warp at once.
+// Puts a token of each lane where `is`; called in all lanes of a warp at once. What has no room is only counted.
 template <int kRoom>
-__device__ __forceinline__ void find(Found<kRoom>& found, uint32_t which, int32_t id, const float (&logits)[4]) {
-  if (!__any_sync(0xffffffffu, which != 0)) return;
-  const uint32_t own = __popc(which);
-  uint32_t upto = own;
+__device__ __forceinline__ void find(Found<kRoom>& found, bool is, int32_t id, float logit) {
+  const uint32_t which = __ballot_sync(0xffffffffu, is);
+  if (which == 0) return;
   const uint32_t lane = threadIdx.x % 32;
-  for (uint32_t distance = 1; distance < 32; distance *= 2) {
-    const uint32_t other = __shfl_up_sync(0xffffffffu, upto, distance);
-    if (lane >= distance) upto += other;
-  }
   uint32_t place = 0;
-  if (lane == 31) place = atomicAdd(&found.count, upto);
-  place = __shfl_sync(0xffffffffu, place, 31) + upto - own;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if ((which >> i & 1) == 0) continue;
-    if (place < kRoom) found.tokens[place] = token_of(logits[i], id + i);
-    ++place;
-  }
+  if (lane == 0) place = atomicAdd(&found.count, static_cast<uint32_t>(__popc(which)));
+  place = __shfl_sync(0xffffffffu, place, 0) + __popc(which & ((1u << lane) - 1));
+  if (is && place < kRoom) found.tokens[place] = token_of(logit, id);
 }
 
 // Of a list that has no room for all nothing is looked at but that.
@@ -70,40 +60,83 @@ struct Band {
   }
 };
 
-__device__ __forceinline__ void cut_span(Shared& s, const Span& span, const float4& first, const float* x, int32_t vocab, const Weights& weights,
-                                         const Bins& bins, const Plan& plan, float floor) {
+// Tokens of a warp that are worked on 32 at once, so that what few tokens need costs little.
+struct Pending {
+  uint64_t tokens[32 + 128];
+};
+
+// What a plan makes of a warp's tokens, in parts.
+struct Cutter {
+  Shared& s;
+  const Weights& weights;
+  const Bins& bins;
+  const Plan& plan;
+  float floor;
+  PieceCut cut;
+
+  __device__ __forceinline__ void meet_edge(float logit) {
+    ++cut.count;
+    cut.least = min(cut.least, ascending(logit));
+    cut.greatest = max(cut.greatest, ascending(logit));
+  }
+  // One token a lane, where `is`; in all lanes at once.
+  __device__ __forceinline__ void take(bool is, uint64_t token) {
+    const float logit = logit_of(token);
+    const float distance = weights.distance(below(logit, weights.top)), weight = weight_at(distance);
+    const int32_t bin = static_cast<int32_t>(bins.bin(distance));
+    const uint64_t mass = mass_of(weight);
+    is = is && bin >= plan.edge && bin < plan.edge_end;
+    const bool inside = bin >= plan.inside && bin < plan.inside_end, edge = is && !inside && mass != 0;
+    if (is && inside && weight >= floor) cut.mass += mass;
+    if (edge) meet_edge(logit);
+    find(s.edge, edge, token_id(token), logit);
+  }
+};
+
+__device__ __forceinline__ void cut_span(Shared& s, Pending& pending, const Span& span, const float4& first, const float* x,
+                                         int32_t vocab, const Weights& weights, const Bins& bins, const Plan& plan, float floor) {
   const Band band(weights, bins, plan.edge, plan.edge_end);
-  const uint32_t wide = static_cast<uint32_t>(plan.edge_end - plan.edge), kept = static_cast<uint32_t>(plan.inside_end - plan.inside);
-  PieceCut cut{};
-  cut.least = ~0u;
-  span.each_four(first, x, vocab, [&](int32_t id, const float4& v) {
+  Cutter cutter{s, weights, bins, plan, floor, PieceCut{0, 0, ~0u, 0, 0}};
+  const uint32_t lane = threadIdx.x % 32, before = (1u << lane) - 1;
+  uint32_t waiting = 0;
+  const auto look = [&](int32_t id, const float4& v) {
     const float logits[4] = {v.x, v.y, v.z, v.w};
-    uint32_t edge = 0;
+    bool may[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) may[i] = logits[i] >= band.least && logits[i] <= band.greatest;
+    if (!__any_sync(0xffffffffu, may[0] || may[1] || may[2] || may[3])) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float logit = logits[i];
-      if (!(logit >= band.least && logit <= band.greatest)) continue;
-      const float distance = weights.distance(below(logit, weights.top));
-      const uint32_t bin = bins.bin(distance);
-      if (bin - static_cast<uint32_t>(plan.edge) >= wide) continue;
-      const float weight = weight_at(distance);
-      const uint64_t mass = mass_of(weight);
-      if (bin - static_cast<uint32_t>(plan.inside) < kept) {
-        cut.mass += weight >= floor ? mass : 0;
-      } else if (mass != 0) {
-        ++cut.count;
-        cut.least = min(cut.least, ascending(logit));
-        cut.greatest = max(cut.greatest, ascending(logit));
-        edge |= 1u << i;
-      }
+      const uint32_t which = __ballot_sync(0xffffffffu, may[i]), at = waiting + __popc(which & before);
+      if (may[i]) pending.tokens[at] = token_of(logits[i], id + i);
+      waiting += __popc(which);
     }
-    find(s.edge, edge, id, logits);
-  });
+    __syncwarp();
+#pragma unroll 1
+    while (waiting >= 32) {
+      waiting -= 32;
+      cutter.take(true, pending.tokens[waiting + lane]);
+    }
+    __syncwarp();
+  };
+  const auto look_at_equals = [&](int32_t id, const float4& v) {
+    const float logits[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const bool edge = logits[i] > -INFINITY;
+      if (edge) cutter.meet_edge(logits[i]);
+      find(s.edge, edge, id + i, logits[i]);
+    }
+  };
+  if (plan.equal) span.each_four(first, x, vocab, look_at_equals);
+  else span.each_four(first, x, vocab, look);
+  if (waiting > 0) cutter.take(lane < waiting, lane < waiting ? pending.tokens[lane] : 0);
+  PieceCut& cut = cutter.cut;
   cut.mass = warp_sum_u64(cut.mass);
   cut.count = __reduce_add_sync(0xffffffffu, cut.count);
   cut.least = __reduce_min_sync(0xffffffffu, cut.least);
   cut.greatest = __reduce_max_sync(0xffffffffu, cut.greatest);
-  if (threadIdx.x % 32 == 0) s.cuts[threadIdx.x / 32] = cut;
+  if (lane == 0) s.cuts[threadIdx.x / 32] = cut;
 }
 
 __device__ __forceinline__ void write_cuts(const SampleKernelArgs& k, int32_t index, const Shared& s) {
@@ -137,8 +170,9 @@ __device__ __forceinline__ float least_of_best(Shared& s, const SampleKernelArgs
   return s.least_best;
 }
 
-__global__ void __launch_bounds__(kPieceThreads) gather(const __grid_constant__ SampleKernelArgs k) {
+__global__ void __launch_bounds__(kPieceThreads, 4) gather(const __grid_constant__ SampleKernelArgs k) {
   __shared__ __align__(16) Shared s;
+  __shared__ Pending pending[kPieceWarps];
   const SampleArgs& a = k.a;
   const int32_t index = blockIdx.y;
   const SampleJob job = a.jobs[index];
@@ -169,7 +203,7 @@ __global__ void __launch_bounds__(kPieceThreads) gather(const __grid_constant__ 
     const Plan plan = make_plan(s.plan, k, index, rules, p, bins);
     if (writes) k.space.plans[index] = plan;
     if (plan.mode != kWholeRow) {
-      cut_span(s, span, first_x, x, a.vocab, weights, bins, plan, p.min_p * kWeightUnit);
+      cut_span(s, pending[threadIdx.x / 32], span, first_x, x, a.vocab, weights, bins, plan, p.min_p * kWeightUnit);
       append(s.edge, k.space.listed + index * 2, k.space.edges + static_cast<int64_t>(index) * kListed);
       write_cuts(k, index, s);
     }
@@ -181,10 +215,9 @@ __global__ void __launch_bounds__(kPieceThreads) gather(const __grid_constant__ 
   const float least = least_of_best(s, k, index, candidates);
   span.each_four(first_raw, raw, a.vocab, [&](int32_t id, const float4& v) {
     const float logits[4] = {v.x, v.y, v.z, v.w};
-    uint32_t which = 0;
+    if (!__any_sync(0xffffffffu, fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)) >= least)) return;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) which |= logits[i] >= least && id + i < min(span.end, a.vocab) ? 1u << i : 0;
-    find(s.may_best, which, id, logits);
+    for (int i = 0; i < 4; ++i) find(s.may_best, logits[i] >= least && id + i < min(span.end, a.vocab), id + i, logits[i]);
   });
   append(s.may_best, k.space.listed + index * 2 + 1, k.space.may_best + static_cast<int64_t>(index) * kMayBest);
 }

@@ -84,10 +84,11 @@ __device__ __noinline__ Plan make_plan(PlanSpace& s, const SampleKernelArgs& k, 
   if (!rules.filtered()) return plan;
   sum_bins(s, k.space.bins + static_cast<int64_t>(index) * kBins);
   const uint64_t total = s.upto[kBins];
+  plan.equal = bins.most == 0;
   if (rules.top_k) {
     cut_by_logit(s, static_cast<uint64_t>(p.top_k), plan);
     plan.mode = s.upto[plan.edge_end] <= kListed ? kKeepsFew : rules.typical || rules.top_p ? kWholeRow : kCuts;
-    if (plan.mode != kKeepsFew) return plan;
+    if (plan.mode != kKeepsFew && !plan.equal) return plan;
     plan.inside_end = 0;
     plan.left = static_cast<uint64_t>(p.top_k);
   } else if (rules.typical) {

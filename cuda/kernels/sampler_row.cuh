@@ -34,7 +34,7 @@ struct alignas(16) PieceTop {
 };
 struct PieceSum {
   uint64_t exponentials;  // of raw logits, in units of 2^-44
-  uint64_t mass;          // of the tokens that may be drawn, where a token is drawn; where typical-p filters, of all
+  uint64_t mass;          // of the tokens that may be drawn, where no filter cuts
   uint64_t surprise;      // mass * distance in units of 2^-46, where typical-p is the first filter
 };
 struct PieceCut {
@@ -54,7 +54,7 @@ enum : int32_t {
 struct Plan {
   int32_t mode;
   int32_t inside, inside_end, edge, edge_end;
-  int32_t reserved;
+  int32_t equal;              // bool: all tokens that have a mass have the same, and are of the edge
   uint64_t left;              // what the tokens of the edge must reach, of masses or of tokens
   double log_total, entropy;  // where typical-p cuts
 };

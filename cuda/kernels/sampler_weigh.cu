@@ -12,14 +12,14 @@ namespace {
 
 constexpr int kColumns = 8;
 constexpr int kLowBits = 20;
-static_assert(((1 << 18) / kMostPieces * kPieceWarps / kColumns) <= 1 << (31 - kLowBits), "a column's words do not overflow");
+static_assert(kPieceWarps == kColumns && ((1 << 18) / kMostPieces * kPieceWarps / kColumns) <= 1 << (31 - kLowBits), "a column's words do not overflow");
 
 struct Histogram {
   uint32_t low[kBins * kColumns], high[kBins * kColumns];
 };
 
-// What a job's processed logits are weighed for.
-enum : int { kNothing, kDraw, kMasses, kTokens, kSurprises };
+// What a job's processed logits are weighed for; kEquals: all that have a mass have the same.
+enum : int { kNothing, kDraw, kMasses, kTokens, kSurprises, kEquals };
 
 struct Sums {
   uint64_t exponentials = 0, mass = 0, surprise = 0;
@@ -36,6 +36,10 @@ __device__ __forceinline__ void each_of(const float4& v, F f) {
 template <int kFor>
 __device__ __forceinline__ void weigh_token(float under, const Weights& weights, const Bins& bins, float floor,
                                             Histogram& h, Sums& sums) {
+  if (kFor == kEquals) {
+    sums.mass += under < INFINITY ? 1 : 0;
+    return;
+  }
   const float distance = weights.distance(under), weight = weight_at(distance);
   const uint64_t mass = mass_of(weight);
   if (kFor == kDraw) {
@@ -49,10 +53,7 @@ __device__ __forceinline__ void weigh_token(float under, const Weights& weights,
   }
   atomicAdd(h.low + at, static_cast<uint32_t>(mass) & ((1u << kLowBits) - 1));
   atomicAdd(h.high + at, static_cast<uint32_t>(mass >> kLowBits));
-  if (kFor == kSurprises) {
-    sums.mass += mass;
-    sums.surprise += surprise_of(weight, distance);
-  }
+  if (kFor == kSurprises) sums.surprise += surprise_of(weight, distance);
 }
 
 // x: the processed logits; raw: the raw ones, or null where those are the same and are weighed in one go; first: of the raw ones.
@@ -128,10 +129,15 @@ __global__ void __launch_bounds__(kPieceThreads) weigh(const __grid_constant__ S
     weigh_span<decltype(what)::value>(span, first_four, apart, x, a.vocab, top.raw, weights, bins, floor, histogram, sums);
   };
   if (!rules.draws) weigh_span<kNothing>(span, first_four, nullptr, raw, a.vocab, top.raw, weights, bins, floor, histogram, sums);
+  else if (filtered && bins.most == 0) weigh_for(std::integral_constant<int, kEquals>());
   else if (rules.top_k) weigh_for(std::integral_constant<int, kTokens>());
   else if (rules.typical) weigh_for(std::integral_constant<int, kSurprises>());
   else if (rules.top_p) weigh_for(std::integral_constant<int, kMasses>());
   else weigh_for(std::integral_constant<int, kDraw>());
+  if (filtered && bins.most == 0) {  // all tokens that have a mass are of the first bin; a column takes those of a warp
+    const uint32_t tokens = static_cast<uint32_t>(warp_sum_u64(sums.mass));
+    if (threadIdx.x % 32 == 0) atomicAdd((rules.top_k ? histogram.low : histogram.high) + threadIdx.x / 32, rules.top_k ? tokens : tokens << kLowBits);
+  }
   sums.exponentials = warp_sum_u64(sums.exponentials);
   if (rules.draws) sums.mass = warp_sum_u64(sums.mass);
   if (rules.typical) sums.surprise = warp_sum_u64(sums.surprise);
