@@ -55,19 +55,22 @@ __device__ __noinline__ void cut_equals(CutSpace& s, const SampleKernelArgs& k, 
   filter.set_limit(deviation, deviation ? filter.deviation_key(distance, id) : best_first(logit, id));
 }
 
-// The least and the greatest logit of a job's edge, as ascending(); each warp for itself.
-__device__ __forceinline__ void edge_ends(const SampleKernelArgs& k, int32_t index, uint32_t& least, uint32_t& greatest) {
-  least = ~0u;
-  greatest = 0;
+// The tokens of a job's edge, and the least and the greatest of their logits, as ascending(); each warp for itself.
+struct Edge {
+  uint32_t count, least, greatest;
+};
+__device__ __forceinline__ Edge edge_of(const SampleKernelArgs& k, int32_t index) {
+  Edge edge{0, ~0u, 0};
   for (int i = 0; i < kMostPieces / 32; ++i) {
     const int32_t piece = i * 32 + static_cast<int32_t>(threadIdx.x % 32);
     if (piece >= k.pieces) continue;
     const PieceCut& cut = k.space.cuts[static_cast<int64_t>(index) * kMostPieces + piece];
-    least = min(least, cut.least);
-    greatest = max(greatest, cut.greatest);
+    edge.count += cut.count;
+    edge.least = min(edge.least, cut.least);
+    edge.greatest = max(edge.greatest, cut.greatest);
   }
-  least = __reduce_min_sync(0xffffffffu, least);
-  greatest = __reduce_max_sync(0xffffffffu, greatest);
+  return Edge{__reduce_add_sync(0xffffffffu, edge.count), __reduce_min_sync(0xffffffffu, edge.least),
+              __reduce_max_sync(0xffffffffu, edge.greatest)};
 }
 
 // Sets s.draw.masses, which all threads see afterwards, and the filter of a row that has filters.
@@ -75,9 +78,9 @@ __device__ __noinline__ void cut_row(CutSpace& s, ListSpace& list, const SampleK
                                      const Rules& rules, const SlotParams& p, Filter& filter) {
   const int32_t piece = threadIdx.x;
   const Plan plan = k.space.plans[index];
-  const uint32_t count = k.space.listed[index * 2];
-  const ListOfTokens tokens{list, static_cast<int32_t>(count)};
-  const bool listed = plan.mode != kWholeRow && count <= kListed;
+  const Edge edge = edge_of(k, index);  // of a plan that has one
+  const ListOfTokens tokens{list, static_cast<int32_t>(edge.count)};
+  const bool listed = plan.mode != kWholeRow && edge.count <= kListed;
   if (piece < kMostPieces) {
     const bool cuts = plan.mode == kCuts && piece < k.pieces;
     const PieceCut& cut = k.space.cuts[static_cast<int64_t>(index) * kMostPieces + piece];
@@ -92,25 +95,28 @@ __device__ __noinline__ void cut_row(CutSpace& s, ListSpace& list, const SampleK
     add_kept(s.draw, k, tokens, filter.floor);
     return;
   }
+  Rules rest = rules;  // filters that are still to be applied, to the whole row
   if (plan.mode == kCuts) {
+    const bool deviation = rules.typical && !rules.top_k;
+    const bool more = !plan.equal && (rules.top_k ? rules.typical || rules.top_p : rules.typical && (rules.top_p || p.min_p > 0));
     filter.log_total = plan.log_total;
     filter.entropy = plan.entropy;
-    filter.floor = p.min_p * kWeightUnit;
-    if (listed) {
-      tokens.bound(s.filter, filter, rules.typical, rules.top_k, plan.left);
-      add_kept(s.draw, k, tokens, filter.floor);
-      return;
-    }
-    uint32_t least, greatest;
-    edge_ends(k, index, least, greatest);
-    if (least == greatest) {
-      cut_equals(s, k, row, from_ascending(least), count, plan, rules.typical, rules.top_k, filter);
-      __syncthreads();
-      return;
+    if (!more) filter.floor = p.min_p * kWeightUnit;
+    if (listed || edge.least == edge.greatest) {
+      if (listed) tokens.bound(s.filter, filter, deviation, rules.top_k, plan.left);
+      else cut_equals(s, k, row, from_ascending(edge.least), edge.count, plan, deviation && !plan.equal, rules.top_k || plan.equal, filter);
+      if (!more) {
+        if (listed) add_kept(s.draw, k, tokens, filter.floor);
+        else __syncthreads();
+        return;
+      }
+      if (rules.top_k) rest.top_k = false;
+      else rest.typical = false;
     }
     filter.floor = 0;
   }
-  apply_filters(s.filter, RowOfTokens{row, k.a.vocab}, rules, p, filter);
+  apply_filters(s.filter, RowOfTokens{row, k.a.vocab}, rest, p, filter);
+  __syncthreads();
   weigh_row(s.draw, k, row, filter);
   __syncthreads();
 }

@@ -196,7 +196,7 @@ __device__ __noinline__ void apply_filters(FilterSpace& s, const Tokens& of, con
   }
   if (rules.top_p) of.bound(s, filter, false, false, share(p.top_p, of.sum(s, filter).mass));
   if (p.min_p > 0) {
-    const float best = rules.typical ? of.sum(s, filter).weight / kWeightUnit : 1.0f;  // only typical-p leaves out the greatest
+    const float best = filter.typical ? of.sum(s, filter).weight / kWeightUnit : 1.0f;  // only typical-p leaves out the greatest
     filter.floor = p.min_p * best * kWeightUnit;
   }
 }

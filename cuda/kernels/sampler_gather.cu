@@ -125,7 +125,7 @@ __device__ __forceinline__ void cut_span(Shared& s, Pending& pending, const Span
     for (int i = 0; i < 4; ++i) {
       const bool edge = logits[i] > -INFINITY;
       if (edge) cutter.meet_edge(logits[i]);
-      find(s.edge, edge, id + i, logits[i]);
+      if (plan.mode == kKeepsFew) find(s.edge, edge, id + i, logits[i]);
     }
   };
   if (plan.equal) span.each_four(first, x, vocab, look_at_equals);
@@ -213,6 +213,7 @@ __global__ void __launch_bounds__(kPieceThreads, 4) gather(const __grid_constant
   if (threadIdx.x == 0) s.may_best.count = 0;
   __syncthreads();
   const float least = least_of_best(s, k, index, candidates);
+  if (least == top.raw) return;  // choose finds those by themselves
   span.each_four(first_raw, raw, a.vocab, [&](int32_t id, const float4& v) {
     const float logits[4] = {v.x, v.y, v.z, v.w};
     if (!__any_sync(0xffffffffu, fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)) >= least)) return;

@@ -77,22 +77,34 @@ __device__ __forceinline__ void cut_by_deviation(PlanSpace& s, uint64_t target, 
   plan.left = target - (s.upto[plan.inside_end] - s.upto[plan.inside]);
 }
 
-// The plan of a job that draws, in every thread of the block.
+// Rows whose tokens all have the same mass, if any: filters keep as many as they would of masses, by ids.
+__device__ __forceinline__ void cut_equals(const PlanSpace& s, const Rules& rules, const SlotParams& p, Plan& plan) {
+  const uint64_t mass = mass_of(kWeightUnit), all = rules.top_k ? s.upto[kBins] : s.upto[kBins] / mass;
+  uint64_t left = all;
+  if (rules.top_k) left = min(left, static_cast<uint64_t>(p.top_k));
+  if (rules.typical) left = (share(p.typical_p, left * mass) + mass - 1) / mass;
+  if (rules.top_p) left = (share(p.top_p, left * mass) + mass - 1) / mass;
+  plan.mode = all <= kListed ? kKeepsFew : kCuts;
+  plan.equal = 1;
+  plan.edge_end = kBins;
+  plan.left = left;
+}
+
+// The plan of a job that filters, in every thread of the block.
 __device__ __noinline__ Plan make_plan(PlanSpace& s, const SampleKernelArgs& k, int32_t index, const Rules& rules,
                                        const SlotParams& p, const Bins& bins) {
   Plan plan{};
-  if (!rules.filtered()) return plan;
   sum_bins(s, k.space.bins + static_cast<int64_t>(index) * kBins);
   const uint64_t total = s.upto[kBins];
-  plan.equal = bins.most == 0;
-  if (rules.top_k) {
+  plan.mode = kCuts;
+  if (bins.most == 0) {
+    cut_equals(s, rules, p, plan);
+  } else if (rules.top_k) {
     cut_by_logit(s, static_cast<uint64_t>(p.top_k), plan);
-    plan.mode = s.upto[plan.edge_end] <= kListed ? kKeepsFew : rules.typical || rules.top_p ? kWholeRow : kCuts;
-    if (plan.mode != kKeepsFew && !plan.equal) return plan;
+    if (s.upto[plan.edge_end] > kListed) return plan;
+    plan.mode = kKeepsFew;
     plan.inside_end = 0;
-    plan.left = static_cast<uint64_t>(p.top_k);
   } else if (rules.typical) {
-    plan.mode = rules.top_p || p.min_p > 0 || (bins.most > 0 && bins.most < 1e-6f) ? kWholeRow : kCuts;
     uint64_t surprise = 0;
     const PieceSum* const sums = k.space.sums + static_cast<int64_t>(index) * kMostPieces;
     for (int i = 0; i < kMostPieces / 32; ++i) {
@@ -103,16 +115,9 @@ __device__ __noinline__ Plan make_plan(PlanSpace& s, const SampleKernelArgs& k, 
     const double mean = static_cast<double>(surprise) * 0x1p-6 / static_cast<double>(total);
     plan.log_total = log_f64(static_cast<double>(total) * 0x1p-40);
     plan.entropy = plan.log_total + mean;
-    if (plan.mode == kWholeRow) return plan;
-    const uint64_t target = share(p.typical_p, total);
-    if (bins.most > 0) {
-      cut_by_deviation(s, target, mean * static_cast<double>(bins.scale), plan);
-    } else {  // all tokens deviate alike
-      plan.edge_end = kBins;
-      plan.left = target;
-    }
+    if (bins.most >= 1e-6f) cut_by_deviation(s, share(p.typical_p, total), mean * static_cast<double>(bins.scale), plan);
+    else plan.mode = kWholeRow;  // bins are too narrow for what is rounded
   } else {
-    plan.mode = kCuts;
     cut_by_logit(s, share(p.top_p, total), plan);
   }
   return plan;

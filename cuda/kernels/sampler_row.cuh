@@ -46,15 +46,14 @@ struct PieceCut {
 
 // What the first filter of a row comes to.
 enum : int32_t {
-  kKeepsAll = 0,  // no filter
   kKeepsFew = 1,  // all tokens that it may keep are listed
-  kCuts = 2,      // the only filter: tokens of bins [inside, inside_end) are kept, the bound lies among those of [edge, edge_end)
-  kWholeRow = 3,  // filters must look at all tokens
+  kCuts = 2,      // tokens of bins [inside, inside_end) are kept, the bound lies among those of the edge: [edge, edge_end) without these
+  kWholeRow = 3,  // it must look at all tokens
 };
 struct Plan {
   int32_t mode;
   int32_t inside, inside_end, edge, edge_end;
-  int32_t equal;              // bool: all tokens that have a mass have the same, and are of the edge
+  int32_t equal;              // bool: all tokens that have a mass have the same, and are of the edge; left is what all filters keep of them
   uint64_t left;              // what the tokens of the edge must reach, of masses or of tokens
   double log_total, entropy;  // where typical-p cuts
 };
