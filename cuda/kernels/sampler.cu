@@ -1,8 +1,8 @@
-// sampler: lays out its workspace and launches its kernels (see sampler_row.cuh).
+// sampler: lays out its workspace and launches its kernels (see sampler_space.cuh).
 #include <initializer_list>
 #include <type_traits>
 
-#include "kernels/sampler_row.cuh"
+#include "kernels/sampler_space.cuh"
 
 namespace mr::cuda {
 namespace {

@@ -129,8 +129,9 @@ unsigned blocks_of(int32_t jobs) { return jobs <= 4 ? 32 : jobs <= 16 ? 16 : job
 
 cudaError_t launch_sampler_choose(const SampleKernelArgs& k, const Stream& on) {
   const dim3 grid(blocks_of(k.a.job_count), static_cast<unsigned>(k.a.job_count));
-  const cudaError_t error = cudaFuncSetAttribute(choose, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(ListSpace)));
-  return error != cudaSuccess ? error : launch(on, grid, dim3(kThreads), sizeof(ListSpace), choose, k);
+  constexpr int kShared = static_cast<int>(sizeof(ListSpace));
+  const cudaError_t error = cudaFuncSetAttribute(choose, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  return error != cudaSuccess ? error : launch(on, grid, dim3(kThreads), kShared, choose, k);
 }
 
 }  // namespace mr::cuda

@@ -103,8 +103,9 @@ __device__ __noinline__ void cut_row(CutSpace& s, ListSpace& list, const SampleK
     filter.entropy = plan.entropy;
     if (!more) filter.floor = p.min_p * kWeightUnit;
     if (listed || edge.least == edge.greatest) {
-      if (listed) tokens.bound(s.filter, filter, deviation, rules.top_k, plan.left);
-      else cut_equals(s, k, row, from_ascending(edge.least), edge.count, plan, deviation && !plan.equal, rules.top_k || plan.equal, filter);
+      const bool by_tokens = rules.top_k || plan.equal, by_deviation = deviation && !plan.equal;
+      if (listed) tokens.bound(s.filter, filter, by_deviation, by_tokens, plan.left);
+      else cut_equals(s, k, row, from_ascending(edge.least), edge.count, plan, by_deviation, by_tokens, filter);
       if (!more) {
         if (listed) add_kept(s.draw, k, tokens, filter.floor);
         else __syncthreads();

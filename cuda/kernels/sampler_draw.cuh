@@ -65,7 +65,8 @@ struct DrawSpace {
 // The token of a piece at which the running sum of value(id, x), in ascending order of ids, exceeds place.left, which is below
 // their whole; in every thread.
 template <class Value>
-__device__ __forceinline__ int32_t find_token(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Place& place, Value value) {
+__device__ __forceinline__ int32_t find_token(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Place& place,
+                                                     Value value) {
   static_assert((1 << 18) / kMostPieces <= 4 * kThreads, "four tokens a thread");
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t end = min(k.a.vocab, (place.at + 1) * k.piece), id = place.at * k.piece + static_cast<int32_t>(threadIdx.x) * 4;
@@ -94,7 +95,8 @@ __device__ __forceinline__ int32_t find_token(DrawSpace& s, const SampleKernelAr
 }
 
 // Draws by s.masses, which all threads see.
-__device__ __noinline__ int32_t draw(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Filter& given, uint64_t random) {
+__device__ __noinline__ int32_t draw(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Filter& given,
+                                     uint64_t random) {
   const Filter filter = given;
   const Place place = find_piece(s.masses, __umul64hi(random, sum_pieces(s.masses)));
   return find_token(s, k, row, place, [&](int32_t id, float x) {

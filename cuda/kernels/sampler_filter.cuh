@@ -117,7 +117,8 @@ struct ListOfTokens {
     each([&](int32_t i) {
       const float x = list.logits[i];
       const int32_t id = id_of(list.keys[i]);
-      list.keys[i] = deviation ? filter.deviation_key(filter.weights.distance(below(x, filter.weights.top)), id) : best_first(x, id);
+      const float distance = filter.weights.distance(below(x, filter.weights.top));
+      list.keys[i] = deviation ? filter.deviation_key(distance, id) : best_first(x, id);
     });
   }
   // Drops what the filter's limit drops.
@@ -186,7 +187,8 @@ struct RowOfTokens {
 
 // Applies a job's filters to tokens among which are all that they may keep. At least one token is kept.
 template <class Tokens>
-__device__ __noinline__ void apply_filters(FilterSpace& s, const Tokens& of, const Rules& rules, const SlotParams& p, Filter& filter) {
+__device__ __noinline__ void apply_filters(FilterSpace& s, const Tokens& of, const Rules& rules, const SlotParams& p,
+                                           Filter& filter) {
   if (rules.top_k) of.bound(s, filter, false, true, static_cast<uint64_t>(p.top_k));
   if (rules.typical) {
     const Kept kept = of.sum(s, filter);

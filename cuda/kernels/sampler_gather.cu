@@ -2,40 +2,11 @@
 // and the few tokens that may be candidates.
 //
 // The n best tokens lie within the n pieces that have the greatest greatest logits, so that none is below the least of those.
+#include "kernels/sampler_found.cuh"
 #include "kernels/sampler_plan.cuh"
 
 namespace mr::cuda {
 namespace {
-
-// Tokens of a block, which go to a list of the job in one go.
-template <int kRoom>
-struct Found {
-  uint32_t count, place;
-  uint64_t tokens[kRoom];
-};
-
-// Puts a token of each lane where `is`; called in all lanes of a warp at once. What has no room is only counted.
-template <int kRoom>
-__device__ __forceinline__ void find(Found<kRoom>& found, bool is, int32_t id, float logit) {
-  const uint32_t which = __ballot_sync(0xffffffffu, is);
-  if (which == 0) return;
-  const uint32_t lane = threadIdx.x % 32;
-  uint32_t place = 0;
-  if (lane == 0) place = atomicAdd(&found.count, static_cast<uint32_t>(__popc(which)));
-  place = __shfl_sync(0xffffffffu, place, 0) + __popc(which & ((1u << lane) - 1));
-  if (is && place < kRoom) found.tokens[place] = token_of(logit, id);
-}
-
-// Of a list that has no room for all nothing is looked at but that.
-template <int kRoom>
-__device__ void append(Found<kRoom>& found, uint32_t* listed, uint64_t* list) {
-  __syncthreads();
-  if (threadIdx.x == 0) found.place = found.count == 0 ? kRoom : atomicAdd(listed, found.count);
-  __syncthreads();
-  const uint32_t place = found.place, count = found.count;
-  if (place > kRoom || count > kRoom - place) return;
-  for (uint32_t i = threadIdx.x; i < count; i += kPieceThreads) list[place + i] = found.tokens[i];
-}
 
 struct Shared {
   PlanSpace plan;
@@ -55,8 +26,8 @@ struct Band {
   __device__ Band(const Weights& w, const Bins& bins, int32_t begin, int32_t end) : least(-INFINITY), greatest(INFINITY) {
     if (isinf(w.top) || !(w.temperature > 1e-9f && w.temperature < 1e9f) || !(bins.most > 1e-6f)) return;
     const float width = w.temperature / bins.scale, slack = 0.02f * width + fabsf(w.top) * 1e-6f;
-    least = w.top - (static_cast<float>(end) - 0.5f) * width - slack - fabsf(w.top - static_cast<float>(end) * width) * 1e-6f;
-    greatest = w.top - (static_cast<float>(begin) - 0.5f) * width + slack + fabsf(w.top - static_cast<float>(begin) * width) * 1e-6f;
+    least = w.top - (static_cast<float>(end) - 0.5f) * width - slack - static_cast<float>(end) * width * 1e-6f;
+    greatest = w.top - (static_cast<float>(begin) - 0.5f) * width + slack + static_cast<float>(begin) * width * 1e-6f;
   }
 };
 
@@ -226,8 +197,7 @@ __global__ void __launch_bounds__(kPieceThreads, 4) gather(const __grid_constant
 }  // namespace
 
 cudaError_t launch_sampler_gather(const SampleKernelArgs& k, const Stream& on) {
-  const dim3 grid(static_cast<unsigned>((k.pieces + (1 << k.piece_bits) - 1) >> k.piece_bits), static_cast<unsigned>(k.a.job_count));
-  return launch(on, grid, dim3(kPieceThreads), 0, gather, k);
+  return launch(on, piece_grid(k), dim3(kPieceThreads), 0, gather, k);
 }
 
 }  // namespace mr::cuda

@@ -39,12 +39,13 @@ struct BestSpace {
 // Which of 32 pieces, from `first` on, have the row's greatest raw logit.
 __device__ __forceinline__ uint32_t greatest_pieces(const SampleKernelArgs& k, int32_t index, int32_t first, float top) {
   const int32_t piece = first + static_cast<int32_t>(threadIdx.x % 32);
-  return __ballot_sync(0xffffffffu, piece < k.pieces && k.space.tops[static_cast<int64_t>(index) * kMostPieces + piece].raw == top);
+  const PieceTop* const tops = k.space.tops + static_cast<int64_t>(index) * kMostPieces;
+  return __ballot_sync(0xffffffffu, piece < k.pieces && tops[piece].raw == top);
 }
 
 // The `count` first tokens with the greatest logit, of which there are as many.
-__device__ __noinline__ void first_greatest(BestSpace& s, const SampleKernelArgs& k, int32_t index, const float* row, int32_t count,
-                                            float top, double log_sum, mr_candidate* out) {
+__device__ __noinline__ void first_greatest(BestSpace& s, const SampleKernelArgs& k, int32_t index, const float* row,
+                                            int32_t count, float top, double log_sum, mr_candidate* out) {
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int32_t found = 0;
   for (int32_t first = 0; found < count && first < k.pieces; first += 32) {
@@ -76,7 +77,8 @@ __device__ __noinline__ void first_greatest(BestSpace& s, const SampleKernelArgs
   }
 }
 
-// The `count` <= 64 best tokens by raw logit, best first. Where gather's list of those that may be had no room, all are looked at.
+// The `count` <= 64 best tokens by raw logit, best first. Where gather's list of those that may be had no room, all are looked
+// at.
 __device__ __noinline__ void best_tokens(BestSpace& s, const SampleKernelArgs& k, int32_t index, const float* row, int32_t count,
                                          float top, double log_sum, mr_candidate* out) {
   int32_t greatest = 0;  // pieces that have the greatest logit

@@ -2,7 +2,7 @@
 //
 // Reads each logit once; writes processed logits only where rules ask for them. Every block looks through the biases and the
 // window of the history for the tokens of its own pieces. Also clears what weigh and gather add to.
-#include "kernels/sampler_row.cuh"
+#include "kernels/sampler_pieces.cuh"
 
 namespace mr::cuda {
 namespace {
@@ -170,8 +170,7 @@ __global__ void __launch_bounds__(kPieceThreads) scan(const __grid_constant__ Sa
 }  // namespace
 
 cudaError_t launch_sampler_scan(const SampleKernelArgs& k, const Stream& on) {
-  const dim3 grid(static_cast<unsigned>((k.pieces + (1 << k.piece_bits) - 1) >> k.piece_bits), static_cast<unsigned>(k.a.job_count));
-  return launch(on, grid, dim3(kPieceThreads), 0, scan, k);
+  return launch(on, piece_grid(k), dim3(kPieceThreads), 0, scan, k);
 }
 
 }  // namespace mr::cuda

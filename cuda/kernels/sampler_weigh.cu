@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kColumns = 8;
 constexpr int kLowBits = 20;
-static_assert(kPieceWarps == kColumns && ((1 << 18) / kMostPieces * kPieceWarps / kColumns) <= 1 << (31 - kLowBits), "a column's words do not overflow");
+static_assert(kPieceWarps == kColumns && (1 << 18) / kMostPieces <= 1 << (31 - kLowBits), "a column's words do not overflow");
 
 struct Histogram {
   uint32_t low[kBins * kColumns], high[kBins * kColumns];
@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(kPieceThreads) weigh(const __grid_constant__ S
   const bool filtered = rules.filtered();
   if (filtered) {
     uint4* const words = reinterpret_cast<uint4*>(&histogram);
-    for (int i = threadIdx.x; i < static_cast<int>(sizeof histogram / sizeof *words); i += kPieceThreads) words[i] = uint4{0, 0, 0, 0};
+    constexpr int kWords = static_cast<int>(sizeof histogram / sizeof *words);
+    for (int i = threadIdx.x; i < kWords; i += kPieceThreads) words[i] = uint4{0, 0, 0, 0};
     __syncthreads();
   }
   const bool looks = job.kind != kJobNone && !poisoned(a, job);
@@ -136,7 +137,8 @@ __global__ void __launch_bounds__(kPieceThreads) weigh(const __grid_constant__ S
   else weigh_for(std::integral_constant<int, kDraw>());
   if (filtered && bins.most == 0) {  // all tokens that have a mass are of the first bin; a column takes those of a warp
     const uint32_t tokens = static_cast<uint32_t>(warp_sum_u64(sums.mass));
-    if (threadIdx.x % 32 == 0) atomicAdd((rules.top_k ? histogram.low : histogram.high) + threadIdx.x / 32, rules.top_k ? tokens : tokens << kLowBits);
+    uint32_t* const words = rules.top_k ? histogram.low : histogram.high;
+    if (threadIdx.x % 32 == 0) atomicAdd(words + threadIdx.x / 32, rules.top_k ? tokens : tokens << kLowBits);
   }
   sums.exponentials = warp_sum_u64(sums.exponentials);
   if (rules.draws) sums.mass = warp_sum_u64(sums.mass);
@@ -158,8 +160,7 @@ __global__ void __launch_bounds__(kPieceThreads) weigh(const __grid_constant__ S
 }  // namespace
 
 cudaError_t launch_sampler_weigh(const SampleKernelArgs& k, const Stream& on) {
-  const dim3 grid(static_cast<unsigned>((k.pieces + (1 << k.piece_bits) - 1) >> k.piece_bits), static_cast<unsigned>(k.a.job_count));
-  return launch(on, grid, dim3(kPieceThreads), 0, weigh, k);
+  return launch(on, piece_grid(k), dim3(kPieceThreads), 0, weigh, k);
 }
 
 }  // namespace mr::cuda

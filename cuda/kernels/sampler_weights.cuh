@@ -5,7 +5,7 @@
 
 #include <cfloat>
 
-#include "kernels/sampler_row.cuh"
+#include "kernels/sampler_pieces.cuh"
 
 namespace mr::cuda {
 
