@@ -87,6 +87,18 @@ __device__ __noinline__ Kept sum_threads(FilterSpace& s, Kept kept) {
   return all;
 }
 
+__device__ __noinline__ uint64_t greatest_of_threads(FilterSpace& s, uint64_t key) {
+  const uint32_t high = static_cast<uint32_t>(key >> 32), greatest = __reduce_max_sync(0xffffffffu, high);
+  const uint32_t low = __reduce_max_sync(0xffffffffu, high == greatest ? static_cast<uint32_t>(key) : 0u);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) s.warps[0][threadIdx.x / 32] = static_cast<uint64_t>(greatest) << 32 | low;
+  __syncthreads();
+  uint64_t all = 0;
+#pragma unroll 4
+  for (int w = 0; w < kWarps; ++w) all = max(all, s.warps[0][w]);
+  return all;
+}
+
 // Tokens in shared memory, each worked out once. A thread looks at the same ones each time.
 struct ListSpace {
   uint64_t keys[kListed];
@@ -121,12 +133,6 @@ struct ListOfTokens {
       list.keys[i] = deviation ? filter.deviation_key(distance, id) : best_first(x, id);
     });
   }
-  // Drops what the filter's limit drops.
-  __device__ __forceinline__ void drop(uint64_t limit) const {
-    each([&](int32_t i) {
-      if (list.keys[i] > limit) list.weights[i] = 0;
-    });
-  }
   __device__ __noinline__ uint64_t limit(SelectSpace& s, bool tokens, uint64_t target) const {
     return select_least(s, target, [&](auto f) {
       each([&](int32_t i) {
@@ -134,13 +140,20 @@ struct ListOfTokens {
       });
     });
   }
-  // The bound by which masses or tokens reach the target, which the filter and the list then have.
+  // The bound by which masses or tokens reach the target, which the filter and the list then have. It is the key of a token of
+  // the list, so that none beside the list lies within it.
   __device__ __noinline__ void bound(FilterSpace& s, Filter& filter, bool deviation, bool tokens, uint64_t target) const {
     if (deviation) set_keys(filter, true);
-    const uint64_t key = limit(s.select, tokens, target);
-    drop(key);
+    const uint64_t most = limit(s.select, tokens, target);
+    uint64_t last = 0;
+    each([&](int32_t i) {
+      if (list.weights[i] == 0) return;
+      if (list.keys[i] <= most) last = max(last, list.keys[i]);
+      else list.weights[i] = 0;
+    });
     if (deviation) set_keys(filter, false);
-    filter.set_limit(deviation, key);
+    last = greatest_of_threads(s, last);
+    filter.set_limit(deviation, last != 0 ? last : kNoKey);
   }
   __device__ __noinline__ Kept sum(FilterSpace& s, const Filter& filter) const {
     Kept kept{};

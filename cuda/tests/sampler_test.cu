@@ -299,7 +299,7 @@ std::vector<Request> every_filter(Numbers& n, int32_t vocab, int32_t logits_row,
     r.params.temperature = temperature;
     return r;
   };
-  std::vector<Request> all(11, base());
+  std::vector<Request> all(14, base());
   for (Request& r : all) r.params.seed = n.next();
   all[0].params.temperature = 0, all[0].params.top_n = 5;
   all[2].params.top_k = std::max(1, vocab / 3);
@@ -312,6 +312,10 @@ std::vector<Request> every_filter(Numbers& n, int32_t vocab, int32_t logits_row,
   all[9].params.top_p = 0.3f, all[9].params.top_n = 64, all[9].params.presence_penalty = 0.5f, all[9].history = {0, vocab - 1, vocab / 2};
   all[9].position = 3;
   all[10].score = true, all[10].target = vocab - 1;
+  all[11].params.typical_p = 0.9f, all[11].params.min_p = 0.2f;
+  all[12].params.typical_p = 0.9f, all[12].params.top_p = 0.7f;
+  all[13].params.top_k = std::min(vocab, 40), all[13].params.typical_p = 0.9f, all[13].params.top_p = 0.8f, all[13].params.min_p = 0.02f;
+  all[13].params.top_n = 30;
   return all;
 }
 
