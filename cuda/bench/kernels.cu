@@ -234,13 +234,10 @@ void rows_kernels(int32_t rows) {
   for (void* p : {static_cast<void*>(x), static_cast<void*>(weight), static_cast<void*>(turns), static_cast<void*>(out)}) cudaFree(p);
 }
 
-void sampler(const char* what, int32_t rows, float temperature, int32_t top_k, float top_p, int32_t top_n, float penalty) {
-  SlotParams p{};
-  p.temperature = temperature;
-  p.top_k = top_k;
-  p.top_p = top_p;
-  p.typical_p = p.repetition_penalty = 1;
-  p.presence_penalty = penalty;
+// row: of logits; null: a few far above the rest.
+void sampler(const char* what, int32_t rows, SlotParams p, const std::vector<float>* row = nullptr) {
+  const int32_t top_n = p.top_n;
+  p.repetition_penalty = 1;
   p.penalty_window = 64;
   p.all_allowed = 1;
   std::vector<SlotParams> params;
@@ -263,6 +260,7 @@ void sampler(const char* what, int32_t rows, float temperature, int32_t top_k, f
   a.job_count = a.workspace_jobs = rows;
   std::vector<float> logits = noise(static_cast<size_t>(kVocab), 1);
   for (float& x : logits) x = 4.0f * x * x * x;  // a few far above the rest
+  if (row != nullptr) logits = *row;
   float* const all = device<float>(static_cast<size_t>(rows) * kVocab);
   for (int32_t r = 0; r < rows; ++r) MUST(cudaMemcpy(all + static_cast<int64_t>(r) * kVocab, logits.data(), logits.size() * 4, cudaMemcpyHostToDevice));
   a.logits = all;
@@ -294,12 +292,26 @@ int main() {
   for (const Kv kv : {Kv::kAct, Kv::kF8})
     for (const auto& [prefix, rows] : prompts) prefill(prefix, rows, properties.multiProcessorCount, kv);
   for (const int32_t rows : {1, 64}) {
-    sampler("sample greedy", rows, 0, 0, 1, 0, 0);
-    sampler("sample temperature", rows, 0.8f, 0, 1, 0, 0);
-    sampler("sample top-p 0.9", rows, 0.8f, 0, 0.9f, 0, 0);
-    sampler("sample top-k 50", rows, 0.8f, 50, 1, 0, 0);
-    sampler("sample top-n 20", rows, 0, 0, 1, 20, 0);
-    sampler("sample penalties", rows, 0, 0, 1, 0, 0.5f);
+    const auto params = [](float temperature, auto change) {
+      SlotParams p{};
+      p.temperature = temperature;
+      p.top_p = p.typical_p = 1;
+      change(p);
+      return p;
+    };
+    const std::vector<float> flat(static_cast<size_t>(kVocab), 0.5f);
+    sampler("sample greedy", rows, params(0, [](SlotParams&) {}));
+    sampler("sample temperature", rows, params(0.8f, [](SlotParams&) {}));
+    sampler("sample top-p 0.9", rows, params(0.8f, [](SlotParams& p) { p.top_p = 0.9f; }));
+    sampler("sample top-k 50", rows, params(0.8f, [](SlotParams& p) { p.top_k = 50; }));
+    sampler("sample typical-p 0.9", rows, params(0.8f, [](SlotParams& p) { p.typical_p = 0.9f; }));
+    sampler("sample min-p 0.05", rows, params(0.8f, [](SlotParams& p) { p.min_p = 0.05f; }));
+    sampler("sample all filters", rows, params(0.8f, [](SlotParams& p) { p.top_k = 1000, p.typical_p = 0.95f, p.top_p = 0.9f, p.min_p = 0.05f; }));
+    sampler("sample flat top-p 0.9", rows, params(0.8f, [](SlotParams& p) { p.top_p = 0.9f; }), &flat);
+    sampler("sample flat typical-p", rows, params(0.8f, [](SlotParams& p) { p.typical_p = 0.9f; }), &flat);
+    sampler("sample top-n 20", rows, params(0, [](SlotParams& p) { p.top_n = 20; }));
+    sampler("sample top-p, top-n 20", rows, params(0.8f, [](SlotParams& p) { p.top_p = 0.9f, p.top_n = 20; }));
+    sampler("sample penalties", rows, params(0, [](SlotParams& p) { p.presence_penalty = 0.5f; }));
   }
   return 0;
 }

@@ -1,8 +1,8 @@
-// sampler: lays out its workspace and launches its three kernels (see sampler_row.cuh).
+// sampler: lays out its workspace and launches its kernels (see sampler_space.cuh).
 #include <initializer_list>
 #include <type_traits>
 
-#include "kernels/sampler_row.cuh"
+#include "kernels/sampler_space.cuh"
 
 namespace mr::cuda {
 namespace {
@@ -15,13 +15,15 @@ int64_t sampler_workspace(uint8_t* base, int64_t jobs, int32_t vocab, SamplerSpa
     *member = reinterpret_cast<Element*>(base + at);
     at += (count * static_cast<int64_t>(sizeof(Element)) + 255) / 256 * 256;
   };
-  space->pieces = (vocab + kPiece - 1) / kPiece;
   space->stride = (static_cast<int64_t>(vocab) + 3) / 4 * 4;
-  take(&space->tops, jobs * space->pieces);
-  take(&space->sums, jobs * space->pieces);
-  take(&space->bin_mass, jobs * kBins);
-  take(&space->bin_count, jobs * kBins);
-  take(&space->raw_count, jobs * kBins);
+  take(&space->tops, jobs * kMostPieces);
+  take(&space->sums, jobs * kMostPieces);
+  take(&space->cuts, jobs * kMostPieces);
+  take(&space->plans, jobs);
+  take(&space->listed, jobs * 2);
+  take(&space->edges, jobs * kListed);
+  take(&space->may_best, jobs * kMayBest);
+  take(&space->bins, jobs * kBins);
   take(&space->processed, jobs * space->stride);
   return at;
 }
@@ -41,7 +43,10 @@ cudaError_t launch_sample(const SampleArgs& args, const Stream& on) {
   SampleKernelArgs k;
   k.a = args;
   sampler_workspace(static_cast<uint8_t*>(args.workspace), args.workspace_jobs, args.vocab, &k.space);
-  for (const auto step : {launch_sampler_scan, launch_sampler_weigh, launch_sampler_choose}) {
+  k.piece = ((args.vocab + kMostPieces - 1) / kMostPieces + 3) / 4 * 4;
+  k.pieces = (args.vocab + k.piece - 1) / k.piece;
+  k.piece_bits = args.job_count <= 4 ? 0 : args.job_count <= 8 ? 1 : args.job_count <= 16 ? 2 : 3;
+  for (const auto step : {launch_sampler_scan, launch_sampler_weigh, launch_sampler_gather, launch_sampler_choose}) {
     const cudaError_t error = step(k, on);
     if (error != cudaSuccess) return error;
   }

@@ -1,63 +1,43 @@
 // sampler, kernel scan: the greatest logits, and the processed logits of rows that have any.
 //
-// One block of kPieceThreads a piece and job, 8 neighbouring tokens a thread. Reads each logit once; writes processed logits
-// only where rules ask for them. Every block looks through the biases and the window of the history for the tokens of its
-// own piece, which it edits in shared memory.
-#include "kernels/act.cuh"
-#include "kernels/sampler_row.cuh"
+// Reads each logit once; writes processed logits only where rules ask for them. Every block looks through the biases and the
+// window of the history for the tokens of its own pieces. Also clears what weigh and gather add to.
+#include "kernels/sampler_pieces.cuh"
 
 namespace mr::cuda {
 namespace {
 
-__device__ __forceinline__ void load_tokens(const float* row, int32_t begin, int32_t vocab, float (&x)[8]) {
-  if (begin + 8 <= vocab) {
-    const float4 a = *reinterpret_cast<const float4*>(row + begin), b = *reinterpret_cast<const float4*>(row + begin + 4);
-    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-  } else {
-    for (int i = 0; i < 8; ++i) x[i] = begin + i < vocab ? row[begin + i] : -INFINITY;
-  }
-}
+constexpr int kCounts = 4096;
 
-// Bits of 8 neighbouring tokens of a bitmask; begin is a multiple of 8.
-__device__ __forceinline__ uint32_t bits_at(const uint32_t* mask, int32_t begin) {
-  return mask[begin / 32] >> (begin % 32) & 0xffu;
-}
+struct Tokens {  // neighbouring ones of a block
+  int32_t begin, end;
+};
 
-// Which of 8 neighbouring tokens may be chosen, by the job's mask and its slot's lists.
+// Bits of 4 neighbouring tokens of a bitmask; id is a multiple of 4.
+__device__ __forceinline__ uint32_t bits_at(const uint32_t* mask, int32_t id) { return mask[id / 32] >> (id % 32) & 0xfu; }
+
+// Which of 4 neighbouring tokens may be chosen, by the job's mask and its slot's lists.
 __device__ __forceinline__ uint32_t open_tokens(const SampleArgs& a, const SampleJob& job, const SlotParams& p,
-                                                const Rules& rules, int32_t begin) {
-  uint32_t open = 0xffu;
-  if (begin >= a.vocab) return open;
+                                                const Rules& rules, int32_t id) {
+  uint32_t open = 0xfu;
   const int64_t words = static_cast<int64_t>(job.slot) * a.slots.mask_words;
-  if (!p.all_allowed) open &= bits_at(a.slots.allowed + words, begin);
-  if (job.mask_offset >= 0) open &= bits_at(a.masks + job.mask_offset, begin);
-  if (rules.suppressed) open &= ~bits_at(a.slots.suppressed + words, begin);
+  if (!p.all_allowed) open &= bits_at(a.slots.allowed + words, id);
+  if (job.mask_offset >= 0) open &= bits_at(a.masks + job.mask_offset, id);
+  if (rules.suppressed) open &= ~bits_at(a.slots.suppressed + words, id);
   return open;
 }
 
-// x holds the piece's tokens, of which the first is `begin`. Entries of one id lie together: the first of them adds all,
-// one after another.
-__device__ void add_biases(const SampleArgs& a, const SampleJob& job, int32_t count, int32_t begin, float* x) {
+// x: the row. Entries of one id lie together: the first of them adds all, one after another.
+__device__ void add_biases(const SampleArgs& a, const SampleJob& job, int32_t count, const Tokens& own, float* x) {
   const int32_t* const ids = a.slots.bias_ids + static_cast<int64_t>(job.slot) * a.slots.bias_capacity;
   const float* const values = a.slots.bias_values + static_cast<int64_t>(job.slot) * a.slots.bias_capacity;
   for (int32_t i = threadIdx.x; i < count; i += kPieceThreads) {
     const int32_t id = ids[i];
-    if (id < begin || id >= begin + kPiece || (i > 0 && ids[i - 1] == id)) continue;
-    float logit = x[id - begin];
+    if (id < own.begin || id >= own.end || (i > 0 && ids[i - 1] == id)) continue;
+    float logit = x[id];
     for (int32_t n = i; n < count && ids[n] == id; ++n)
       logit = values[n] == -INFINITY || logit == -INFINITY ? -INFINITY : logit + values[n];
-    x[id - begin] = logit;
-  }
-}
-
-// counts: how often each of the piece's tokens is in the window; all zero before.
-__device__ void count_window(const SampleArgs& a, const SampleJob& job, int32_t window, int32_t begin, int32_t* counts) {
-  const int32_t* const history = a.slots.history + job.slot * a.slots.history_stride;
-  const int32_t end = job.history_length;
-#pragma unroll 4
-  for (int32_t i = (window < 0 || window >= end ? 0 : end - window) + static_cast<int32_t>(threadIdx.x); i < end; i += kPieceThreads) {
-    const int32_t at = history[i] - begin;
-    if (at >= 0 && at < kPiece) atomicAdd(counts + at, 1);
+    x[id] = logit;
   }
 }
 
@@ -69,66 +49,128 @@ __device__ __forceinline__ float penalised(const SlotParams& p, float logit, int
   return isnan(logit) ? -INFINITY : logit;  // infinite terms of both signs
 }
 
-// The greatest of a thread's tokens, and the lowest of those.
-__device__ __forceinline__ Best greatest_of(const float (&x)[8], int32_t begin) {
-  Best best{-INFINITY, begin};
-  for (int i = 0; i < 8; ++i)
-    if (x[i] > best.x) best = Best{x[i], begin + i};
-  return best;
+// Counts the window's tokens and penalises them, as many of the block's at once as there is room for counts.
+__device__ void penalise(const SampleArgs& a, const SampleJob& job, const SlotParams& p, const Tokens& own, int32_t* counts,
+                         float* x) {
+  const int32_t* const history = a.slots.history + job.slot * a.slots.history_stride;
+  const int32_t end = job.history_length, start = p.penalty_window < 0 || p.penalty_window >= end ? 0 : end - p.penalty_window;
+  for (int32_t begin = own.begin; begin < own.end; begin += kCounts) {
+    const int32_t tokens = min(kCounts, own.end - begin);
+    for (int32_t i = threadIdx.x; i < tokens; i += kPieceThreads) counts[i] = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (int32_t i = start + static_cast<int32_t>(threadIdx.x); i < end; i += kPieceThreads) {
+      const int32_t at = history[i] - begin;
+      if (at >= 0 && at < tokens) atomicAdd(counts + at, 1);
+    }
+    __syncthreads();
+    for (int32_t i = threadIdx.x; i < tokens; i += kPieceThreads)
+      if (counts[i] != 0) x[begin + i] = penalised(p, x[begin + i], counts[i]);
+    __syncthreads();
+  }
 }
 
+// What a scan meets.
+struct Extremes {
+  float greatest = -INFINITY, least = INFINITY;
+  bool nan = false;
+
+  __device__ __forceinline__ void meet(float x, bool finite_too) {
+    nan = nan || isnan(x);
+    greatest = fmaxf(greatest, x);
+    if (finite_too) least = fminf(least, x == -INFINITY ? INFINITY : x);
+  }
+  __device__ __forceinline__ void meet(const float4& v, bool finite_too) {
+    meet(v.x, finite_too);
+    meet(v.y, finite_too);
+    meet(v.z, finite_too);
+    meet(v.w, finite_too);
+  }
+};
+
 __global__ void __launch_bounds__(kPieceThreads) scan(const __grid_constant__ SampleKernelArgs k) {
-  __shared__ Best scratch[32];
-  __shared__ float edited[kPiece];
-  __shared__ int32_t counts[kPiece];
+  __shared__ PieceTop warps[kPieceWarps];
+  __shared__ int32_t counts[kCounts];
   const SampleArgs& a = k.a;
-  const int32_t index = blockIdx.y, piece = blockIdx.x * kPiece;
+  const int32_t index = blockIdx.y;
   const SampleJob job = a.jobs[index];
   const SlotParams p = params_of(a, job);
   const Rules rules = rules_of(a, job, p);
+  const Span span(k);
   grid_wait();
   grid_trigger();
   if (job.kind == kJobNone || poisoned(a, job)) return;
-  const int32_t own = static_cast<int32_t>(threadIdx.x) * 8, begin = piece + own;
-  float x[8];
-  for (int i = 0; i < 8; ++i) x[i] = -INFINITY;
-  if (begin < a.vocab) load_tokens(raw_row(a, job), begin, a.vocab, x);
-  bool nan = false;
-  for (int i = 0; i < 8; ++i) nan = nan || isnan(x[i]);
-  nan = __syncthreads_or(nan);
-  const Best mine = greatest_of(x, begin), raw = block_best(mine.x, mine.id, scratch);
-  Best processed = raw;
-  if (rules.processed) {
-    const uint32_t open = open_tokens(a, job, p, rules, begin);
-    for (int i = 0; i < 8; ++i)
-      if ((open >> i & 1u) == 0) x[i] = -INFINITY;
-    if (p.bias_count > 0 || rules.penalised) {
-      for (int i = 0; i < 8; ++i) {
-        edited[own + i] = x[i];
-        counts[own + i] = 0;
-      }
-      __syncthreads();
-      add_biases(a, job, p.bias_count, piece, edited);
-      if (rules.penalised) count_window(a, job, p.penalty_window, piece, counts);
-      __syncthreads();
-      for (int i = 0; i < 8; ++i) x[i] = penalised(p, edited[own + i], counts[own + i]);
-    }
-    float* const out = k.space.processed + index * k.space.stride;
-    for (int i = 0; i < 8; ++i)
-      if (begin + i < a.vocab) out[begin + i] = x[i];
-    const Best changed = greatest_of(x, begin);
-    processed = block_best(changed.x, changed.id, scratch);
+  if (rules.filtered()) {
+    uint64_t* const bins = k.space.bins + static_cast<int64_t>(index) * kBins;
+    for (int32_t i = blockIdx.x * kPieceThreads + threadIdx.x; i < kBins; i += gridDim.x * kPieceThreads) bins[i] = 0;
   }
-  if (threadIdx.x == 0)
-    k.space.tops[static_cast<int64_t>(index) * k.space.pieces + blockIdx.x] =
-        PieceTop{nan ? NAN : raw.x, processed.x, raw.id, processed.id};
+  if (blockIdx.x == 0 && threadIdx.x < 2) k.space.listed[index * 2 + threadIdx.x] = 0;
+  const float* const raw = raw_row(a, job);
+  float* const out = k.space.processed + index * k.space.stride;
+  const bool least = rules.filtered(), edits = p.bias_count > 0 || rules.penalised;
+  Extremes met, processed;
+  const int32_t first = span.begin + static_cast<int32_t>(threadIdx.x % 32) * 4;
+  constexpr int kAtOnce = 4;  // asked for before any is looked at
+  for (int32_t round = first; round < span.end; round += 128 * kAtOnce) {
+    float4 fours[kAtOnce];
+    uint32_t open[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int32_t id = round + i * 128;
+      if (id < span.end) fours[i] = four_of(raw, id, a.vocab);
+      open[i] = rules.processed && id < span.end ? open_tokens(a, job, p, rules, id) : 0xfu;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int32_t id = round + i * 128;
+      if (id >= span.end) continue;
+      float4 v = fours[i];
+      met.meet(v, least && !rules.processed);
+      if (!rules.processed) continue;
+      if ((open[i] & 1) == 0) v.x = -INFINITY;
+      if ((open[i] & 2) == 0) v.y = -INFINITY;
+      if ((open[i] & 4) == 0) v.z = -INFINITY;
+      if ((open[i] & 8) == 0) v.w = -INFINITY;
+      *reinterpret_cast<float4*>(out + id) = v;
+      if (!edits) processed.meet(v, least);
+    }
+  }
+  if (!rules.processed) {
+    processed = met;
+  } else if (edits) {
+    const int32_t begin = min(a.vocab, block_piece(k, 0) * k.piece);
+    const Tokens own{begin, min(a.vocab, begin + (k.piece << k.piece_bits))};
+    __syncthreads();
+    if (p.bias_count > 0) add_biases(a, job, p.bias_count, own, out);
+    __syncthreads();
+    if (rules.penalised) penalise(a, job, p, own, counts, out);
+    for (int32_t id = first; id < span.end; id += 128) processed.meet(*reinterpret_cast<const float4*>(out + id), least);
+  }
+  const bool nan = __any_sync(0xffffffffu, met.nan);
+  const auto greatest = [](float x) { return from_ascending(__reduce_max_sync(0xffffffffu, ascending(x))); };
+  const PieceTop top{greatest(met.greatest), greatest(processed.greatest),
+                     from_ascending(__reduce_min_sync(0xffffffffu, ascending(processed.least))), 0};
+  if (threadIdx.x % 32 == 0) {
+    warps[threadIdx.x / 32] = top;
+    if (nan) warps[threadIdx.x / 32].raw = NAN;
+  }
+  __syncthreads();
+  const int32_t i = threadIdx.x, sharing = kPieceWarps >> k.piece_bits;
+  if (i >= 1 << k.piece_bits || block_piece(k, i) >= k.pieces) return;
+  PieceTop all = warps[i * sharing];
+  for (int32_t w = 1; w < sharing; ++w) {
+    const PieceTop& other = warps[i * sharing + w];
+    all.raw = isnan(all.raw) || isnan(other.raw) ? NAN : fmaxf(all.raw, other.raw);
+    all.processed = fmaxf(all.processed, other.processed);
+    all.least = fminf(all.least, other.least);
+  }
+  k.space.tops[static_cast<int64_t>(index) * kMostPieces + block_piece(k, i)] = all;
 }
 
 }  // namespace
 
 cudaError_t launch_sampler_scan(const SampleKernelArgs& k, const Stream& on) {
-  const dim3 grid(static_cast<unsigned>(k.space.pieces), static_cast<unsigned>(k.a.job_count));
-  return launch(on, grid, dim3(kPieceThreads), 0, scan, k);
+  return launch(on, piece_grid(k), dim3(kPieceThreads), 0, scan, k);
 }
 
 }  // namespace mr::cuda

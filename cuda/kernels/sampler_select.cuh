@@ -4,7 +4,7 @@
 // is taken whole. At most 8 passes, whatever the keys are. Sums are integers: the order of threads decides nothing.
 #pragma once
 
-#include "kernels/sampler_row.cuh"
+#include "kernels/sampler_weights.cuh"
 
 namespace mr::cuda {
 

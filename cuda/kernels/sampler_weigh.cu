@@ -1,81 +1,166 @@
-// sampler, kernel weigh: one block of kPieceThreads a piece and job. Sums are integers, so that their order is free; the
-// histograms go through shared memory and are added to the job's in global memory.
-#include "kernels/act.cuh"
-#include "kernels/sampler_select.cuh"
+// sampler, kernel weigh: what all tokens of a row weigh. Sums are integers, so that their order is free.
+//
+// Histograms are added to in columns of shared memory, so that tokens of one bin meet few others at one address, and in two
+// words of 32 bits, which no block's tokens overflow: a mass has 20 bits in each, and a column takes an eighth of a block's
+// tokens.
+#include <type_traits>
+
+#include "kernels/sampler_weights.cuh"
 
 namespace mr::cuda {
 namespace {
 
-struct Bins {
-  uint32_t low[kBins], high[kBins], count[kBins], raw[kBins];
+constexpr int kColumns = 8;
+constexpr int kLowBits = 20;
+static_assert(kPieceWarps == kColumns && (1 << 18) / kMostPieces <= 1 << (31 - kLowBits), "a column's words do not overflow");
+
+struct Histogram {
+  uint32_t low[kBins * kColumns], high[kBins * kColumns];
 };
 
+// What a job's processed logits are weighed for; kEquals: all that have a mass have the same.
+enum : int { kNothing, kDraw, kMasses, kTokens, kSurprises, kEquals };
+
+struct Sums {
+  uint64_t exponentials = 0, mass = 0, surprise = 0;
+};
+
+template <class F>
+__device__ __forceinline__ void each_of(const float4& v, F f) {
+  f(v.x);
+  f(v.y);
+  f(v.z);
+  f(v.w);
+}
+
+template <int kFor>
+__device__ __forceinline__ void weigh_token(float under, const Weights& weights, const Bins& bins, float floor,
+                                            Histogram& h, Sums& sums) {
+  if (kFor == kEquals) {
+    sums.mass += under < INFINITY ? 1 : 0;
+    return;
+  }
+  const float distance = weights.distance(under), weight = weight_at(distance);
+  const uint64_t mass = mass_of(weight);
+  if (kFor == kDraw) {
+    sums.mass += weight >= floor ? mass : 0;
+    return;
+  }
+  const uint32_t at = bins.bin(distance) * kColumns + threadIdx.x % kColumns;
+  if (kFor == kTokens) {
+    if (mass != 0) atomicAdd(h.low + at, 1u);
+    return;
+  }
+  atomicAdd(h.low + at, static_cast<uint32_t>(mass) & ((1u << kLowBits) - 1));
+  atomicAdd(h.high + at, static_cast<uint32_t>(mass >> kLowBits));
+  if (kFor == kSurprises) sums.surprise += surprise_of(weight, distance);
+}
+
+// x: the processed logits; raw: the raw ones, or null where those are the same and are weighed in one go; first: of the raw ones.
+template <int kFor>
+__device__ void weigh_span(const Span& span, const float4& first, const float* raw, const float* x, int32_t vocab, float raw_top,
+                           const Weights& weights, const Bins& bins, float floor, Histogram& h, Sums& sums) {
+  if (raw != nullptr || kFor == kNothing)
+    span.each_four(first, raw != nullptr ? raw : x, vocab, [&](int32_t, const float4& v) {
+      each_of(v, [&](float logit) { sums.exponentials += exponential_of(below(logit, raw_top)); });
+    });
+  if (kFor == kNothing) return;
+  if (raw != nullptr) {
+    span.each_four(span.first_four(x, vocab), x, vocab, [&](int32_t, const float4& v) {
+      each_of(v, [&](float logit) { weigh_token<kFor>(below(logit, weights.top), weights, bins, floor, h, sums); });
+    });
+  } else {
+    span.each_four(first, x, vocab, [&](int32_t, const float4& v) {
+      each_of(v, [&](float logit) {
+        const float under = below(logit, raw_top);
+        sums.exponentials += exponential_of(under);
+        weigh_token<kFor>(under, weights, bins, floor, h, sums);
+      });
+    });
+  }
+}
+
+// Adds the block's bins to the job's.
+__device__ void add_bins(const Histogram& h, uint64_t* out) {
+  for (int bin = threadIdx.x; bin < kBins; bin += kPieceThreads) {
+    uint64_t low = 0, high = 0;
+    for (int i = 0; i < kColumns; i += 4) {
+      const uint4 a = *reinterpret_cast<const uint4*>(h.low + bin * kColumns + i);
+      const uint4 b = *reinterpret_cast<const uint4*>(h.high + bin * kColumns + i);
+      low += static_cast<uint64_t>(a.x) + a.y + a.z + a.w;
+      high += static_cast<uint64_t>(b.x) + b.y + b.z + b.w;
+    }
+    const uint64_t sum = low + (high << kLowBits);
+    if (sum != 0) atomicAdd(reinterpret_cast<unsigned long long*>(out + bin), static_cast<unsigned long long>(sum));
+  }
+}
+
 __global__ void __launch_bounds__(kPieceThreads) weigh(const __grid_constant__ SampleKernelArgs k) {
-  __shared__ Best scratch[32];
-  __shared__ uint64_t sums[32];
-  __shared__ Bins bins;
+  __shared__ __align__(16) Histogram histogram;
+  __shared__ Sums warps[kPieceWarps];
   const SampleArgs& a = k.a;
   const int32_t index = blockIdx.y;
   const SampleJob job = a.jobs[index];
   const SlotParams p = params_of(a, job);
   const Rules rules = rules_of(a, job, p);
-  grid_wait();
-  grid_trigger();
-  if (job.kind == kJobNone || poisoned(a, job)) return;
-  const RowTop top = row_top(k, index, rules, scratch);
-  if (top.nan || top.raw == -INFINITY) return;
-  const bool draws = rules.draws && top.processed > -INFINITY;
-  const bool histogram = draws && rules.filtered, candidates = job.top_n > 0;
-  if (histogram || candidates) {
-    for (int i = threadIdx.x; i < kBins; i += kPieceThreads)
-      bins.low[i] = bins.high[i] = bins.count[i] = bins.raw[i] = 0;
+  const Span span(k);
+  const bool filtered = rules.filtered();
+  if (filtered) {
+    uint4* const words = reinterpret_cast<uint4*>(&histogram);
+    constexpr int kWords = static_cast<int>(sizeof histogram / sizeof *words);
+    for (int i = threadIdx.x; i < kWords; i += kPieceThreads) words[i] = uint4{0, 0, 0, 0};
     __syncthreads();
   }
+  const bool looks = job.kind != kJobNone && !poisoned(a, job);
   const float* const raw = raw_row(a, job);
-  const float* const processed = rules.processed ? k.space.processed + index * k.space.stride : raw;
-  const float temperature = temperature_of(p);
-  const bool infinite = isinf(top.raw);
-  const int32_t begin = blockIdx.x * kPiece, end = min(a.vocab, begin + kPiece);
-  uint64_t exponentials = 0, mass = 0;
-#pragma unroll 4
-  for (int32_t i = begin + static_cast<int32_t>(threadIdx.x); i < end; i += kPieceThreads) {
-    const float x = raw[i];
-    exponentials += infinite ? (x == top.raw ? 1u : 0u) : __float2ull_rn(exp_f32(x - top.raw) * 17592186044416.0f);
-    if (candidates) atomicAdd(bins.raw + bin_of(x == top.raw ? 0.0f : top.raw - x), 1u);
-    if (!draws) continue;
-    const float y = processed[i], weight = weight_of(y, top.processed, temperature);
-    const uint64_t own = mass_of(weight);
-    if (own == 0) continue;
-    if (!histogram) {
-      if (weight >= p.min_p) mass += own;
-      continue;
-    }
-    const int bin = bin_of(y == top.processed ? 0.0f : (top.processed - y) / temperature);
-    atomicAdd(bins.count + bin, 1u);
-    add_mass(bins.low + bin, bins.high + bin, own);
+  float4 first_four{};
+  if (looks) first_four = span.first_four(raw, a.vocab);
+  grid_wait();
+  grid_trigger();
+  if (!looks) return;
+  const RowTop top = row_top(k, index);
+  if (status_of(job, top) != MR_ROW_OK) return;
+  const float* const x = processed_row(k, index, rules, raw);
+  const float* const apart = rules.processed ? raw : nullptr;
+  const Weights weights(top.processed, p.temperature);
+  const Bins bins(weights, top.least);
+  const float floor = p.min_p * kWeightUnit;
+  Sums sums;
+  const auto weigh_for = [&](auto what) {
+    weigh_span<decltype(what)::value>(span, first_four, apart, x, a.vocab, top.raw, weights, bins, floor, histogram, sums);
+  };
+  if (!rules.draws) weigh_span<kNothing>(span, first_four, nullptr, raw, a.vocab, top.raw, weights, bins, floor, histogram, sums);
+  else if (filtered && bins.most == 0) weigh_for(std::integral_constant<int, kEquals>());
+  else if (rules.top_k) weigh_for(std::integral_constant<int, kTokens>());
+  else if (rules.typical) weigh_for(std::integral_constant<int, kSurprises>());
+  else if (rules.top_p) weigh_for(std::integral_constant<int, kMasses>());
+  else weigh_for(std::integral_constant<int, kDraw>());
+  if (filtered && bins.most == 0) {  // all tokens that have a mass are of the first bin; a column takes those of a warp
+    const uint32_t tokens = static_cast<uint32_t>(warp_sum_u64(sums.mass));
+    uint32_t* const words = rules.top_k ? histogram.low : histogram.high;
+    if (threadIdx.x % 32 == 0) atomicAdd(words + threadIdx.x / 32, rules.top_k ? tokens : tokens << kLowBits);
   }
-  exponentials = block_sum_u64(exponentials, sums);
-  mass = block_sum_u64(mass, sums);
-  if (threadIdx.x == 0)
-    k.space.sums[static_cast<int64_t>(index) * k.space.pieces + blockIdx.x] = PieceSum{exponentials, mass};
-  if (!histogram && !candidates) return;
+  sums.exponentials = warp_sum_u64(sums.exponentials);
+  if (rules.draws) sums.mass = warp_sum_u64(sums.mass);
+  if (rules.typical) sums.surprise = warp_sum_u64(sums.surprise);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sums;
   __syncthreads();
-  for (int i = threadIdx.x; i < kBins; i += kPieceThreads) {
-    const int64_t at = static_cast<int64_t>(index) * kBins + i;
-    if (bins.count[i] != 0) {
-      atomicAdd(k.space.bin_count + at, bins.count[i]);
-      atomicAdd(reinterpret_cast<unsigned long long*>(k.space.bin_mass + at),
-                static_cast<unsigned long long>(bins.high[i]) << 32 | bins.low[i]);
-    }
-    if (bins.raw[i] != 0) atomicAdd(k.space.raw_count + at, bins.raw[i]);
+  if (filtered) add_bins(histogram, k.space.bins + static_cast<int64_t>(index) * kBins);
+  const int32_t i = threadIdx.x, sharing = kPieceWarps >> k.piece_bits;
+  if (i >= 1 << k.piece_bits || block_piece(k, i) >= k.pieces) return;
+  PieceSum all{};
+  for (int32_t w = i * sharing; w < (i + 1) * sharing; ++w) {
+    all.exponentials += warps[w].exponentials;
+    all.mass += warps[w].mass;
+    all.surprise += warps[w].surprise;
   }
+  k.space.sums[static_cast<int64_t>(index) * kMostPieces + block_piece(k, i)] = all;
 }
 
 }  // namespace
 
 cudaError_t launch_sampler_weigh(const SampleKernelArgs& k, const Stream& on) {
-  const dim3 grid(static_cast<unsigned>(k.space.pieces), static_cast<unsigned>(k.a.job_count));
-  return launch(on, grid, dim3(kPieceThreads), 0, weigh, k);
+  return launch(on, piece_grid(k), dim3(kPieceThreads), 0, weigh, k);
 }
 
 }  // namespace mr::cuda

@@ -1,7 +1,11 @@
 // The sampler against the CPU engine's: the same tokens, ranks and candidates from the same logits, on many random
-// settings; then its answers to rows it cannot sample from, and its independence of other rows.
+// settings, on rows that bins split badly, and where parts of a row meet; then its answers to rows it cannot sample from, and
+// its independence of other rows. Launches of few jobs share a row among more blocks than launches of many.
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "cpu/isa.h"
 #include "cpu/sampler.h"
@@ -284,6 +288,130 @@ TEST(Sampler, ChoosesWhatTheCpuEngineChoosesFromALargeVocabulary) {
   const Answer got = sample(requests, logits, vocab, vocab, {}, {MR_ROW_OK}, 1);
   for (size_t i = 0; i < requests.size(); ++i)
     expect_same(got, i, on_cpu(requests[i], logits.data() + requests[i].logits_row * int64_t{vocab}, vocab, {}), "request");
+}
+
+// One request a filter, and some of several.
+std::vector<Request> every_filter(Numbers& n, int32_t vocab, int32_t logits_row, float temperature) {
+  const auto base = [&] {
+    Request r;
+    r.logits_row = logits_row;
+    r.params.seed = n.next();
+    r.params.temperature = temperature;
+    return r;
+  };
+  std::vector<Request> all(14, base());
+  for (Request& r : all) r.params.seed = n.next();
+  all[0].params.temperature = 0, all[0].params.top_n = 5;
+  all[2].params.top_k = std::max(1, vocab / 3);
+  all[3].params.top_k = std::max(1, vocab - 1);
+  all[4].params.top_p = 0.5f;
+  all[5].params.top_p = 0.999999f;
+  all[6].params.typical_p = 0.6f;
+  all[7].params.min_p = 0.3f;
+  all[8].params.top_k = std::max(1, vocab / 2), all[8].params.typical_p = 0.9f, all[8].params.top_p = 0.7f, all[8].params.min_p = 0.1f;
+  all[9].params.top_p = 0.3f, all[9].params.top_n = 64, all[9].params.presence_penalty = 0.5f, all[9].history = {0, vocab - 1, vocab / 2};
+  all[9].position = 3;
+  all[10].score = true, all[10].target = vocab - 1;
+  all[11].params.typical_p = 0.9f, all[11].params.min_p = 0.2f;
+  all[12].params.typical_p = 0.9f, all[12].params.top_p = 0.7f;
+  all[13].params.top_k = std::min(vocab, 40), all[13].params.typical_p = 0.9f, all[13].params.top_p = 0.8f, all[13].params.min_p = 0.02f;
+  all[13].params.top_n = 30;
+  return all;
+}
+
+void expect_as_on_cpu(const std::vector<Request>& requests, const std::vector<float>& logits, int32_t vocab, int64_t stride,
+                      const char* what) {
+  const Answer got = sample(requests, logits, vocab, stride, {}, {MR_ROW_OK}, 1);
+  for (size_t i = 0; i < requests.size(); ++i)
+    expect_same(got, i, on_cpu(requests[i], logits.data() + requests[i].logits_row * stride, vocab, {}), what);
+}
+
+TEST(Sampler, ChoosesAtTheBordersOfParts) {
+  Numbers n(24);
+  for (const int32_t vocab : {1, 3, 4, 5, 15, 16, 17, 61, 63, 64, 65, 255, 257, 1021, 4095, 4097, 8191, 16387}) {
+    const int64_t stride = (vocab + 3) / 4 * 4;
+    std::vector<float> logits;
+    const auto add_row = [&](auto logit_of) {
+      logits.resize(logits.size() + static_cast<size_t>(stride), NAN);  // NaN behind the row is not of it
+      for (int32_t i = 0; i < vocab; ++i) logits[logits.size() - static_cast<size_t>(stride) + static_cast<size_t>(i)] = logit_of(i);
+    };
+    add_row([&](int32_t) { return -2.0f; });
+    add_row([&](int32_t i) { return i == 0 ? 3.0f : n.normal(); });
+    add_row([&](int32_t i) { return i == vocab - 1 ? 3.0f : n.normal(); });
+    add_row([&](int32_t i) { return i == vocab - 1 ? 0.0f : -INFINITY; });
+    add_row([&](int32_t i) { return i % 2 == 0 ? 1.0f : 1.5f; });
+    std::vector<Request> requests;
+    for (int32_t row = 0; row < 5; ++row)
+      for (const Request& r : every_filter(n, vocab, row, 0.7f)) requests.push_back(r);
+    const std::string what = "vocab " + std::to_string(vocab) + " request";
+    expect_as_on_cpu(requests, logits, vocab, stride, what.c_str());
+    for (size_t i = 0; i + 4 <= requests.size(); i += 9)
+      expect_as_on_cpu({&requests[i], &requests[i] + 4}, logits, vocab, stride, (what + " of few").c_str());
+  }
+}
+
+// Rows whose tokens crowd in few bins, in a vocabulary in which no list holds them.
+TEST(Sampler, ChoosesFromRowsThatBinsSplitBadly) {
+  Numbers n(25);
+  const int32_t vocab = 128256;
+  const std::vector<std::pair<const char*, std::function<float(int32_t)>>> rows = {
+      {"equal", [](int32_t) { return 0.25f; }},
+      {"of two values", [](int32_t i) { return i % 3 == 0 ? 0.25f : -1.0f; }},
+      {"of neighbouring values", [&](int32_t) { return 1.0f + 0x1p-23f * static_cast<float>(n.below(5)); }},
+      {"flat", [&](int32_t) { return 0.001f * n.normal(); }},
+      {"flat below one", [&](int32_t i) { return i == 77777 ? 9.0f : 1e-6f * n.normal(); }},
+      {"far below one", [](int32_t i) { return i == 77777 ? 0.0f : -1e9f; }},
+      {"of many scales", [&](int32_t) { return -std::exp(4 * n.normal()); }},
+      {"with infinities", [](int32_t i) { return i % 50000 == 7 ? INFINITY : 0.0f; }},
+      {"half forbidden", [&](int32_t i) { return i < vocab / 2 ? -INFINITY : n.normal(); }}};
+  for (const auto& [what, logit_of] : rows) {
+    std::vector<float> logits(static_cast<size_t>(vocab));
+    for (int32_t i = 0; i < vocab; ++i) logits[static_cast<size_t>(i)] = logit_of(i);
+    for (const float temperature : {0.8f, 100.0f}) {
+      const std::vector<Request> requests = every_filter(n, vocab, 0, temperature);
+      expect_as_on_cpu(requests, logits, vocab, vocab, what);
+      for (size_t i = 0; i < requests.size(); i += 4) {
+        const size_t end = std::min(i + 4, requests.size());
+        const std::vector<Request> few(&requests[i], &requests[i] + (end - i));
+        expect_as_on_cpu(few, logits, vocab, vocab, what);
+      }
+    }
+  }
+}
+
+TEST(Sampler, ChoosesAtTemperaturesOfEveryScale) {
+  Numbers n(26);
+  const int32_t vocab = 3001;
+  for (const float temperature : {1e-39f, 1e-30f, 1e-9f, 1e-6f, 1e-3f, 1.0f, 1e4f, 1e9f, 1e30f}) {
+    std::vector<float> logits = n.normals(3004, std::max(1e-30f, std::min(temperature, 1e30f)));
+    expect_as_on_cpu(every_filter(n, vocab, 0, temperature), logits, vocab, 3004, "temperature");
+  }
+}
+
+TEST(Sampler, ChoosesForAsManyJobsAsAStepHas) {
+  Numbers n(27);
+  const int32_t vocab = 2050;
+  const int64_t stride = 2052;
+  for (const int32_t count : {1, 4, 5, 8, 9, 32, 33, 128}) {  // and as many of padding
+    std::vector<float> logits = n.normals(static_cast<size_t>(3 * stride), 3);
+    std::vector<Request> requests;
+    for (int32_t i = 0; i < count; ++i) {
+      requests.push_back(random_request(n, vocab));
+      requests.back().logits_row = i % 3;
+    }
+    expect_as_on_cpu(requests, logits, vocab, stride, "job");
+  }
+}
+
+TEST(Sampler, FindsNaNInEveryPart) {
+  const int32_t vocab = 5003;
+  for (int32_t at = 0; at < vocab; at = at == 5002 ? vocab : std::min(5002, at + 311)) {
+    std::vector<float> logits(5004, 0.5f);
+    logits[static_cast<size_t>(at)] = NAN;
+    std::vector<Request> requests(2);
+    requests[1].params.temperature = 1, requests[1].params.top_p = 0.5f;
+    for (const mr_row_result& r : sample(requests, logits, vocab, 5004, {}, {MR_ROW_OK}, 1).results) EXPECT_EQ(r.status, MR_ROW_NAN) << at;
+  }
 }
 
 TEST(Sampler, GivesARowTheSameAnswerAloneAndAmongOthers) {

@@ -1,0 +1,105 @@
+// sampler_pieces: who of scan, weigh and gather looks at which tokens of a row, and what pieces add up to.
+#pragma once
+
+#include "kernels/sampler_row.cuh"
+
+namespace mr::cuda {
+
+// Four tokens from `id` on, a multiple of 4. What is beyond the row is -inf.
+__device__ __forceinline__ float4 four_of(const float* row, int32_t id, int32_t vocab) {
+  float4 v = *reinterpret_cast<const float4*>(row + id);
+  if (id + 3 >= vocab) {
+    v.w = -INFINITY;
+    if (id + 2 >= vocab) v.z = -INFINITY;
+    if (id + 1 >= vocab) v.y = -INFINITY;
+  }
+  return v;
+}
+
+// The tokens of one warp of scan, weigh and gather: of one piece, which it shares with neighbouring warps of its block.
+struct Span {
+  int32_t piece, begin, end;
+
+  __device__ __forceinline__ explicit Span(const SampleKernelArgs& k) {
+    const int32_t warp = static_cast<int32_t>(threadIdx.x / 32), share_bits = 3 - k.piece_bits, sharing = 1 << share_bits;
+    static_assert(kPieceWarps == 1 << 3, "a warp has a piece or shares one");
+    piece = (static_cast<int32_t>(blockIdx.x) << k.piece_bits) + (warp >> share_bits);
+    const int32_t each = ((k.piece / 4 + sharing - 1) >> share_bits) * 4;
+    const int32_t last = min(k.a.vocab, (piece + 1) * k.piece);
+    begin = min(last, piece * k.piece + (warp & (sharing - 1)) * each);
+    end = min(last, begin + each);
+  }
+  // This lane's first four tokens.
+  __device__ __forceinline__ float4 first_four(const float* row, int32_t vocab) const { return four_at(row, begin, vocab); }
+
+  // Calls f(id, logits) for fours of tokens in all lanes at once, where those beyond the span are -inf; first: as above. The
+  // next are asked for before one is worked on.
+  template <class F>
+  __device__ __forceinline__ void each_four(const float4& first, const float* row, int32_t vocab, F f) const {
+    float4 next = first;
+#pragma unroll 1
+    for (int32_t round = begin; round < end; round += 128) {
+      const float4 v = next;
+      next = four_at(row, round + 128, vocab);
+      f(round + static_cast<int32_t>(threadIdx.x % 32) * 4, v);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ float4 four_at(const float* row, int32_t round, int32_t vocab) const {
+    const int32_t id = round + static_cast<int32_t>(threadIdx.x % 32) * 4;
+    return id < end ? four_of(row, id, vocab) : float4{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+  }
+};
+
+inline dim3 piece_grid(const SampleKernelArgs& k) {
+  return dim3(static_cast<unsigned>((k.pieces + (1 << k.piece_bits) - 1) >> k.piece_bits), static_cast<unsigned>(k.a.job_count));
+}
+
+// Piece i of this block.
+__device__ __forceinline__ int32_t block_piece(const SampleKernelArgs& k, int32_t i) {
+  return (static_cast<int32_t>(blockIdx.x) << k.piece_bits) + i;
+}
+
+// Greatest logits of a job from its pieces, in every thread; each warp reads them for itself.
+struct RowTop {
+  bool nan;
+  float raw, processed, least;
+};
+__device__ __forceinline__ RowTop row_top(const SampleKernelArgs& k, int32_t job) {
+  uint32_t raw = 0, processed = 0, least = ~0u;
+  bool nan = false;
+  for (int i = 0; i < kMostPieces / 32; ++i) {
+    const int32_t piece = i * 32 + static_cast<int32_t>(threadIdx.x % 32);
+    if (piece >= k.pieces) continue;
+    const PieceTop top = k.space.tops[static_cast<int64_t>(job) * kMostPieces + piece];
+    nan = nan || isnan(top.raw);
+    raw = max(raw, ascending(isnan(top.raw) ? 0.0f : top.raw));
+    processed = max(processed, ascending(top.processed));
+    least = min(least, ascending(top.least));
+  }
+  return RowTop{__any_sync(0xffffffffu, nan) != 0, from_ascending(__reduce_max_sync(0xffffffffu, raw)),
+                from_ascending(__reduce_max_sync(0xffffffffu, processed)), from_ascending(__reduce_min_sync(0xffffffffu, least))};
+}
+
+// The status of a job that is not poisoned, whose row may be looked at further where it is MR_ROW_OK.
+__device__ __forceinline__ int32_t status_of(const SampleJob& job, const RowTop& top) {
+  if (top.nan) return MR_ROW_NAN;
+  return top.raw == -INFINITY || (job.kind == kJobSample && top.processed == -INFINITY) ? MR_ROW_EMPTY : MR_ROW_OK;
+}
+
+__device__ __forceinline__ uint64_t warp_sum_u64(uint64_t x) {
+  for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
+  return x;
+}
+
+// Running sums over the lanes of a warp.
+__device__ __forceinline__ uint64_t warp_running(uint64_t x) {
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const uint64_t other = __shfl_up_sync(0xffffffffu, x, distance);
+    if (static_cast<int>(threadIdx.x % 32) >= distance) x += other;
+  }
+  return x;
+}
+
+}  // namespace mr::cuda
