@@ -119,7 +119,7 @@ class Tiles : public testing::TestWithParam<int32_t> {
     int device = 0, sms = 0;
     ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
     ASSERT_EQ(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), cudaSuccess);
-    if (sms == 132 && wide_available(device, args_, GetParam())) {
+    if (sms == 132 && wide_available(device, GetParam(), args_.act)) {
       ASSERT_EQ(wide_time(device, args_, 0, args_.count), 64 + kWideMost);
       ASSERT_FALSE(tall_faster(device, args_, 0, args_.count));
     }

@@ -232,7 +232,7 @@ cudaError_t launch_product(const ProductArgs& args, const Stream& on) {
       error = launch_prefill(device, args, first, last, on);
     } else if (tall_faster(device, args, first, last)) {
       error = launch_tall(device, args, first, last, on);
-    } else if (args.tokens > few(args.targets[first].weight.type) && wide_available(device, args, args.targets[first].weight.type)) {
+    } else if (args.tokens > few(args.targets[first].weight.type) && wide_available(device, args.targets[first].weight.type, args.act)) {
       error = launch_wide(device, args, first, last, on);
     } else {
       error = launch_decode(*prepared_device, args, first, last, on);

@@ -14,12 +14,12 @@ namespace mr::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <int32_t T, class A, int32_t tokens>
-struct WideBlock : WideFolded<T, A, tokens> {
-  using Rings = WideRings<T, A, tokens>;
+template <int32_t T, class A, int32_t tokens, bool given>
+struct WideBlock : WideFolded<T, A, tokens, given> {
+  using Rings = WideRings<T, A, tokens, given>;
   using typename Rings::Layout;
   using typename Rings::Place;
-  using typename WideFolded<T, A, tokens>::Places;
+  using typename WideFolded<T, A, tokens, given>::Places;
   using Header = GroupHeader<T, A>;
   using Sums = float[tokens / 2];
   using Rings::await, Rings::first_item, Rings::first_segment, Rings::panel_at, Rings::release, Rings::rows_at, Rings::segment_begin;
@@ -232,14 +232,14 @@ struct WideBlock : WideFolded<T, A, tokens> {
 #endif
 
 #if MR_HOPPER
-template <int32_t T, class A, int32_t tokens>
+template <int32_t T, class A, int32_t tokens, bool given>
 __global__ void __launch_bounds__(kPrefillThreads, wide_blocks(tokens, kFolds<T, A>))
     wide_product(const __grid_constant__ PrefillParams p, const __grid_constant__ WideMaps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Layout = WideLayout<T, A, tokens>;
+  using Layout = WideLayout<T, A, tokens, given>;
   extern __shared__ uint8_t memory[];
   const uint32_t ring = (kept_address(memory) + 1023) & ~1023u;
-  WideBlock<T, A, tokens> block{{{p, maps}}};
+  WideBlock<T, A, tokens, given> block{{{p, maps}}};
   block.rank = static_cast<int32_t>(cluster_rank());
   block.warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);  // known to be one for all lanes
   block.lane = static_cast<int32_t>(threadIdx.x) % 32;
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(kPrefillThreads, wide_blocks(tokens, kFolds<T,
       barrier_init(block.full_weights + i * 8, 1);
       barrier_init(block.empty_weights + i * 8, 4);
     }
-    for (int32_t i = 0; Layout::folds && i < 2; ++i) {
+    for (int32_t i = 0; given && i < 2; ++i) {
       barrier_init(block.full_terms + i * 8, 1);
       barrier_init(block.empty_terms + i * 8, 4);
     }
@@ -281,6 +281,12 @@ __global__ void __launch_bounds__(kPrefillThreads, wide_blocks(tokens, kFolds<T,
       barrier_init(join.ready + 8, 8 * kWideCluster + 1);
     }
     barrier_init_fence();
+  }
+  if constexpr (kFolds<T, A> && !given) {
+    for (int32_t i = static_cast<int32_t>(threadIdx.x) * 4; i < Layout::exchange; i += kPrefillThreads * 4) {
+      store_shared4(block.exchange + i, 0);
+    }
+    shared_fence();
   }
   cluster_sync();
   if (block.warp >= 8) {
@@ -299,12 +305,13 @@ __global__ void __launch_bounds__(kPrefillThreads, wide_blocks(tokens, kFolds<T,
 #endif
 }
 
-template <int32_t T, class A, int32_t tokens>
+template <int32_t T, class A, int32_t tokens, bool given = false>
 PrefillKernel wide_kernel_of() {
-  return {reinterpret_cast<const void*>(&wide_product<T, A, tokens>), WideLayout<T, A, tokens>::bytes, kPrefillThreads, tokens};
+  return {reinterpret_cast<const void*>(&wide_product<T, A, tokens, given>), WideLayout<T, A, tokens, given>::bytes, kPrefillThreads,
+          tokens};
 }
 #else
-template <int32_t T, class A, int32_t tokens>
+template <int32_t T, class A, int32_t tokens, bool given = false>
 PrefillKernel wide_kernel_of() {
   return {};
 }
@@ -321,6 +328,9 @@ PrefillKernel wide_kernel_for(int32_t form) {
     }
     if constexpr (Format<T>::is_float) {
       if (form == kWideSingle) return wide_kernel_of<T, A, kWideMost>();
+    }
+    if constexpr (kFolds<T, A>) {
+      if (form == kWideGiven) return wide_kernel_of<T, A, 64, true>();
     }
   }
   return {};

@@ -2,7 +2,7 @@
 //
 // Each warpgroup has a ring of weights and one of tokens. A stage of weights is the packed bytes of four panels: of a unit of 64
 // inputs, or of a group where blocks fold. A stage of tokens is their inputs of one unit, as rows of 128 bytes, swizzled. Where
-// blocks fold, two stages hold the terms of the tokens' sums (terms.h) of a group each, as swizzled rows of 64 bytes.
+// blocks fold, two tiles hold the terms of the tokens' sums (terms.h) of a group each, as swizzled rows of 64 bytes.
 #pragma once
 
 #include "kernels/linear/folded.cuh"
@@ -22,11 +22,12 @@ namespace mr::cuda {
 #if MR_HOPPER
 struct WideMaps {
   CUtensorMap tokens;  // boxes of one unit's columns and a tile's tokens
-  CUtensorMap terms;   // boxes of one group's terms and a tile's tokens, where blocks fold
+  CUtensorMap terms;   // boxes of one group's terms and a tile's tokens, where they are given
 };
 #endif
 
-template <int32_t T, class A, int32_t tokens_>
+// given: whether the terms of tokens' sums come with the tokens; else warps make them.
+template <int32_t T, class A, int32_t tokens_, bool given>
 struct WideLayout {
   static constexpr WeightFormat f = Format<T>::f;
   static constexpr int32_t tokens = tokens_, panels = kWidePanels;
@@ -36,7 +37,7 @@ struct WideLayout {
   static constexpr int32_t panel = stage_units * (f.quants + f.high + f.scales) + f.header;
   static constexpr int32_t weights = (panels * panel + 1023) / 1024 * 1024, rows = tokens * 128;
   static constexpr bool publishes = Format<T>::superblock && Format<T>::has_min;
-  // What warps publish, or each warpgroup's two stages of terms.
+  // What warps publish, or each warpgroup's two tiles of terms.
   static constexpr int32_t terms = tokens * kTermBytes, exchange = folds ? 4 * terms : publishes ? 8 * 256 : 0;
   static constexpr int32_t blocks = wide_blocks(tokens, folds);
   static constexpr int32_t join = WideJoinLayout<tokens>::tiles * WideJoinLayout<tokens>::bytes;
@@ -49,15 +50,15 @@ struct WideLayout {
   static constexpr int32_t weight_stages = folds ? group_stages : row_stages;
   static constexpr int32_t ring = weight_stages * weights + row_stages * rows;
   static constexpr int32_t bytes = 2 * ring + exchange + join + barriers + 1024;
-  static constexpr int32_t group_barriers = 2 * row_stages + (folds ? 2 * weight_stages + 4 : 0);
+  static constexpr int32_t group_barriers = 2 * row_stages + (folds ? 2 * weight_stages : 0) + (given ? 4 : 0);
   static_assert(row_stages >= 2 && (2 * group_barriers + 2) * 8 <= barriers);
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <int32_t T, class A, int32_t tokens>
+template <int32_t T, class A, int32_t tokens, bool given>
 struct WideRings {
-  using Layout = WideLayout<T, A, tokens>;
+  using Layout = WideLayout<T, A, tokens, given>;
   static constexpr WeightFormat f = Format<T>::f;
 
   const PrefillParams& p;
@@ -146,7 +147,7 @@ struct WideRings {
       const int32_t token0 = item % p.token_tiles * tokens;
 #pragma unroll 1
       for (int32_t unit = begin; unit < end; ++unit, at.next()) {
-        if (Layout::folds && unit % f.units == 0) {
+        if (given && unit % f.units == 0) {
           const uint32_t done = full_terms + terms.stage * 8;
           barrier_wait(empty_terms + terms.stage * 8, terms.phase ^ 1);
           barrier_expect(done, Layout::terms);
