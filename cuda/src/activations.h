@@ -12,8 +12,8 @@ struct Activations {
   float ffn_scale;  // the outputs of SwiGLU lie divided by this power of two
 };
 
-// As the configuration says; where it leaves the choice, f16 if no product meets a weight that f16 cannot hold as exactly as
-// bf16 does, else bf16. The model is sealed.
+// As the configuration says; where it leaves the choice, f16 if every matrix is F16 or quantised and no norm can pass f16's
+// range, else bf16. The model is sealed.
 Activations activations_of(const Model& model, const mr_runner_config& config);
 
 }  // namespace mr::cuda

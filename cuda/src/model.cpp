@@ -1,5 +1,7 @@
 #include "src/model.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "cpu/shape.h"
@@ -79,6 +81,11 @@ void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
       rope_factors_.resize(static_cast<size_t>(desc.dims[0]));
       device_->transfers.download(rope_factors_.data(), tensor->memory.data(), size);
       vector = rope_factors_.data();
+    }
+    if (desc.role == MR_ROLE_ATTN_NORM || desc.role == MR_ROLE_FFN_NORM || desc.role == MR_ROLE_OUTPUT_NORM) {
+      std::vector<float> weights(static_cast<size_t>(desc.dims[0]));
+      device_->transfers.download(weights.data(), tensor->memory.data(), size);
+      for (const float weight : weights) largest_norm_ = std::max(largest_norm_, std::fabs(weight));
     }
   } else {
     tensor->weight = PackedWeight{desc.type, desc.dims[1], desc.dims[0], tensor->memory.data()};

@@ -45,6 +45,7 @@ class Model {
   const float* output_norm() const { return weights_.output_norm; }     // (hidden)
   // (rope_dims/2) in host memory, or null without them.
   const float* rope_factors() const { return weights_.rope_factors; }
+  float largest_norm() const { return largest_norm_; }                 // absolute weight of the norms over hidden
   const Layer& layer(int32_t index) const { return weights_.layers[static_cast<size_t>(index)]; }
 
   mutable std::atomic<int64_t> runners{0};  // alive
@@ -63,6 +64,7 @@ class Model {
   std::vector<std::unique_ptr<Tensor>> tensors_;  // by index
   cpu::Weights<PackedWeight> weights_;
   std::vector<float> rope_factors_;               // what the host reads of them
+  float largest_norm_ = 0;
 };
 
 }  // namespace mr::cuda
