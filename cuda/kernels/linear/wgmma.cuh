@@ -115,6 +115,18 @@ __device__ __forceinline__ void tensor_copy(uint32_t to, const void* map, int32_
       : "memory");
 }
 
+// `bytes` (a multiple of 16) from global memory to the same place in every block of `mask`, completing on each one's barrier.
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint16_t mask) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier), "h"(mask)
+               : "memory");
+}
+
+// The box at (x, y) of a tensor map into the second level cache.
+__device__ __forceinline__ void tensor_prefetch(const void* map, int32_t x, int32_t y) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
+}
+
 // Whether two warpgroups may have `up` registers a thread where a third keeps `down`: all that a block of 384 threads has are the
 // 168 a thread that it begins with, and whoever asks for more waits for ever.
 template <int32_t up, int32_t down>

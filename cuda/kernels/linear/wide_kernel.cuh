@@ -7,7 +7,7 @@
 
 #include "kernels/launch.h"
 #include "kernels/linear/fragment.cuh"
-#include "kernels/linear/prefill_kernel.cuh"
+#include "kernels/linear/prefill_layout.cuh"
 #include "kernels/linear/wide_folded.cuh"
 
 namespace mr::cuda {

@@ -1,0 +1,185 @@
+// prefill_rings: where a block of the prefill class stands in its cluster, and the thread that fills its ring.
+//
+// A cluster's blocks have tiles side by side, along the rows, along the tokens or both, and ask for what they have in common by
+// shares, each for all.
+#pragma once
+
+#include "kernels/launch.h"
+#include "kernels/linear/prefill_layout.cuh"
+#include "kernels/linear/targets.cuh"
+#include "kernels/linear/wgmma.cuh"
+
+namespace mr::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <int32_t T, int32_t rows, int32_t tokens>
+struct PrefillRings {
+  using Layout = PrefillLayout<T, rows, tokens>;
+  static constexpr WeightFormat f = Format<T>::f;
+  static constexpr int32_t half_panels = Layout::panels / 2;
+
+  const PrefillParams& p;
+  const PrefillMaps& maps;
+  uint32_t ring, full, empty;    // shared memory addresses; full and empty: one barrier a stage
+  int32_t row_rank, token_rank;  // this block's place in its cluster, whose rank is token_rank * row_blocks + row_rank
+  int32_t warp, lane;
+  int32_t panel;  // of the tile: the warp's own, or that of the warp that it helps
+  int32_t told;  // the rank of the peer that this lane tells of what its warp has read; none: -1
+
+  // The blocks that ask for some of this block's data, and whose data it asks for: those of its tokens and those of its rows,
+  // itself among both.
+  __device__ __forceinline__ static int32_t peers(const PrefillParams& p) { return p.row_blocks + p.token_blocks - 1; }
+  // The rank of peer i.
+  __device__ __forceinline__ int32_t peer(int32_t i) const {
+    return i < p.row_blocks ? token_rank * p.row_blocks + i : (1 - token_rank) * p.row_blocks + row_rank;
+  }
+
+  // This block's tile of rows, and the first of its tokens; either may lie past the last. Items go through all tokens for a few
+  // clusters of row tiles at a time, so that what the device works on at once is nearly square.
+  __device__ __forceinline__ void locate(int32_t item, int32_t& tile, int32_t& token0) const {
+    const int32_t band = item / (p.band * p.token_tiles), within = item % (p.band * p.token_tiles);
+    const int32_t width = min(p.band, p.row_clusters - band * p.band);
+    tile = (band * p.band + within % width) * p.row_blocks + row_rank;
+    token0 = (within / width * p.token_blocks + token_rank) * tokens;
+  }
+  __device__ __forceinline__ int32_t first_item() const { return static_cast<int32_t>(blockIdx.x) / (p.row_blocks * p.token_blocks); }
+
+  // A unit's weights of this block's tile of rows come as two halves, of a pair the gate's and the up's. Where two blocks have
+  // them in common, each asks for one. Panels past the last are zeros; where they come one by one, the last.
+  struct Weights {
+    int32_t target[2], first[2];
+  };
+  __device__ __forceinline__ Weights weights_of(int32_t tile) const {
+    if (p.pair) return {{0, 1}, {tile * half_panels, tile * half_panels}};
+    const int32_t i = target_index(p, tile), first = (tile - p.targets[i].first_tile) * Layout::panels;
+    return {{i, i}, {first, first + half_panels}};
+  }
+  __device__ __forceinline__ static constexpr int32_t weight_bytes(int32_t u) {
+    return Layout::panels * (f.quants + f.high + f.scales + (u == 0 ? f.header : 0));
+  }
+  // Bytes from the start of a group to its plane i of unit u.
+  __device__ __forceinline__ static constexpr int32_t plane_from(int32_t i, int32_t u) {
+    return i == 0 ? Format<T>::quants_at(u) : i == 1 ? Format<T>::high_at(u) : i == 2 ? Format<T>::scales_at(u) : Format<T>::header_plane;
+  }
+
+  // Whether another block has this one's weights too, along the tokens, and asks for the other half.
+  __device__ __forceinline__ bool shares_weights() const { return p.token_blocks > 1; }
+
+  // copy(map, x, y, place in a stage) for every box of this block's share of a unit's weights.
+  template <class Copy>
+  __device__ __forceinline__ void for_boxes(const Weights& w, int32_t unit, Copy&& copy) const {
+    const int32_t group = unit / f.units, u = unit % f.units;
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+      if (shares_weights() && half != token_rank) continue;
+#pragma unroll
+      for (int32_t plane = 0; plane < kPrefillPlanes; ++plane) {
+        if (Layout::plane_bytes(plane) == 0 || (plane == 3 && u != 0)) continue;
+        copy(&maps.weights[w.target[half]][plane], (group * Format<T>::group_bytes + plane_from(plane, u)) / 8, w.first[half],
+             Layout::plane_at(plane) + half * Layout::half_bytes(plane));
+      }
+    }
+  }
+
+  // What this block asks for, in every unit, and for whom.
+  struct Share {
+    int32_t count;              // of a tile's tokens
+    uint32_t at;                // where they lie in a stage
+    uint16_t for_rows, for_weights;  // the ranks of the blocks that have the tokens, or the weights, in common
+  };
+  __device__ __forceinline__ Share share() const {
+    const int32_t rows_each = tokens / p.row_blocks;
+    return {rows_each, Layout::weights + static_cast<uint32_t>(row_rank * rows_each * 128),
+            static_cast<uint16_t>(((1 << p.row_blocks) - 1) << token_rank * p.row_blocks),
+            static_cast<uint16_t>((1 | 1 << p.row_blocks) << row_rank)};
+  }
+
+  // Announces a unit's bytes and asks for its weights.
+  __device__ __forceinline__ void ask_weights(const Weights& w, const Share& own, int32_t unit, int32_t stage) const {
+    const uint32_t at = ring + stage * Layout::stage, done = full + stage * 8;
+    barrier_expect(done, Layout::rows + weight_bytes(unit % f.units));
+    const bool shared = shares_weights();
+    if constexpr (Layout::boxed) {
+      for_boxes(w, unit, [&](const CUtensorMap* map, int32_t x, int32_t y, uint32_t place) {
+        if (shared) tensor_copy(at + place, map, x, y, done, own.for_weights);
+        else tensor_copy(at + place, map, x, y, done);
+      });
+    } else {
+#pragma unroll
+      for (int32_t i = 0; i < Layout::panels; ++i) {
+        const int32_t half = i / half_panels;
+        if (shared && half != token_rank) continue;
+        const DecodeTarget& target = p.targets[w.target[half]];
+        const int32_t panel_index = min(w.first[half] + i % half_panels, target.panels - 1);
+        const uint8_t* from = target.data + panel_index * p.panel_bytes + int64_t{unit} * Format<T>::group_bytes;
+        const uint32_t to = at + i * Layout::plane_bytes(0);
+        if (shared) bulk_copy(to, from, Layout::plane_bytes(0), done, own.for_weights);
+        else bulk_copy(to, from, Layout::plane_bytes(0), done);
+      }
+    }
+  }
+
+  // Asks for this block's share of a unit's tokens, for all blocks that have them in common.
+  __device__ __forceinline__ void ask_tokens(const Share& own, int32_t token0, int32_t unit, int32_t stage) const {
+    tensor_copy(ring + stage * Layout::stage + own.at, &maps.tokens, unit * kUnitCols, token0 + row_rank * own.count,
+                full + stage * 8, own.for_rows);
+  }
+
+  template <int32_t count>
+  struct Ring {
+    int32_t stage = 0;
+    uint32_t phase = 0;
+    __device__ __forceinline__ void next() {
+      if (++stage < count) return;
+      stage = 0;
+      phase ^= 1;
+    }
+  };
+  using Place = Ring<Layout::stages>;
+
+  // By one thread.
+  __device__ __forceinline__ void produce() const {
+    const Share own = share();
+    // The ring's first round asks for weights before the kernel ahead has ended, and for tokens after. Further weights of the
+    // first tile may come as far as the second level cache, asked for by the blocks of the first tokens alone.
+    int32_t early = 0;
+    for (int32_t item = first_item(); item < p.items && early < Layout::stages; item += p.item_stride) {
+      int32_t tile, token0;
+      locate(item, tile, token0);
+      const Weights weights = weights_of(min(tile, p.tiles - 1));
+      for (int32_t unit = 0; unit < p.units && early < Layout::stages; ++unit) ask_weights(weights, own, unit, early++);
+      if constexpr (Layout::boxed) {
+        const int32_t end = min(p.units, early + p.prefetch);
+        for (int32_t unit = early; token0 < p.token_blocks * tokens && unit < end; ++unit)
+          for_boxes(weights, unit, [](const CUtensorMap* map, int32_t x, int32_t y, uint32_t) { tensor_prefetch(map, x, y); });
+      }
+    }
+    grid_wait();
+    grid_trigger();
+    Place at;
+    int32_t asked = 0;
+    for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
+      int32_t tile, token0;
+      locate(item, tile, token0);
+      const Weights weights = weights_of(min(tile, p.tiles - 1));
+      for (int32_t unit = 0; unit < p.units; ++unit, ++asked, at.next()) {
+        if (asked >= early) {
+          barrier_wait(empty + at.stage * 8, at.phase ^ 1);
+          ask_weights(weights, own, unit, at.stage);
+        }
+        ask_tokens(own, token0, unit, at.stage);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void await(const Place& at) const { barrier_wait(full + at.stage * 8, at.phase); }
+  __device__ __forceinline__ void release(int32_t stage) const {
+    __syncwarp();
+    if (told >= 0) barrier_arrive_at(empty + stage * 8, told);
+  }
+};
+
+#endif
+
+}  // namespace mr::cuda
