@@ -13,11 +13,12 @@ phases() {
     --tokens 1,8,64,128,256 --prefill 64,128,512,4096; then
     awk '$1 == "8B" { printf "%s/%s/%s/%s us %s\n", $1, $2, $3, $4, $5 }' "$work/phases-products.log" >>"$figures"
   fi
+  phase_floors kernels "$figures"
   for type in bf16 q8_0 q4_k; do
-    for rows in 1 8 64 128 256; do step_phases "$type/decode/$rows" --type "$type" --batch "$rows" || break 2; done
-    for prompt in 64 128 512 4096; do step_phases "$type/prefill/$prompt" --type "$type" --prefill "$prompt" || break 2; done
+    for rows in 1 8 64 128 256; do step_phases "$type/decode/$rows" --type "$type" --batch "$rows" || return; done
+    for prompt in 64 128 512 4096; do step_phases "$type/prefill/$prompt" --type "$type" --prefill "$prompt" || return; done
   done
-  phase_floors "$figures"
+  phase_floors steps "$figures"
 }
 
 # kernel_figures FILE: its lines `NAME ROWS WIDTH MICROSECONDS us ...` as `NAME/ROWSxWIDTH us MICROSECONDS`.
@@ -61,18 +62,19 @@ step_phases() {
   row ok phases "step $row: $(tail -n 1 "$work/phases.txt" | cut -d' ' -f3) us in kernels"
 }
 
-# phase_floors FILE: holds the figures to the floors of this GPU; one that was not measured is missed.
+# phase_floors steps|kernels FILE: holds the figures of steps, or all others, to the floors of this GPU; one that was not measured is
+# missed.
 phase_floors() {
   local floors missed
   floors=$(floors_file)
   [[ -n $floors ]] || { row skip phases "no floors for $gpu_name in bench/floors"; return; }
-  missed=$(awk '
+  missed=$(awk -v which="$1" '
     NR == FNR { figure[$1 " " $2] = $3; next }
-    $1 == "phases" {
+    $1 == "phases" && (which == "steps") == ($2 ~ /^step\//) {
       key = $2 " " $3
       if (!(key in figure)) print key ": not measured, floor " $4 " " $5
       else if ($4 == "<=" ? figure[key] + 0 > $5 + 0 : figure[key] + 0 < $5 + 0) print key ": " figure[key] ", floor " $4 " " $5
-    }' "$1" "$floors")
-  if [[ -z $missed ]]; then row ok phases "$(grep -c '^phases ' "$floors") floors of $floors hold"
+    }' "$2" "$floors")
+  if [[ -z $missed ]]; then row ok phases "the floors of $1 in $floors hold"
   else while read -r line; do row FAIL phases "$line"; done <<<"$missed"; fi
 }

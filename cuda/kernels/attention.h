@@ -28,7 +28,7 @@ struct AttentionArgs {
   KvLayout layout;
   int32_t heads;
   float scale;               // scores are multiplied by it; > 0
-  const void* q;             // (rows, heads * padded_dim) of the activation type, zeros from head_dim on in each head
+  const void* q;             // (rows, heads * padded_dim) of the layout's type, zeros from head_dim on in each head
   int64_t q_stride;          // elements from row to row, a multiple of 8
   void* out;                 // (rows, heads * head_dim) of out_act; zeros for padding rows
   int64_t out_stride;        // elements from row to row, even

@@ -14,8 +14,8 @@
 //           items: loads never wait for a merge. Few rows take several steps at once in few large blocks, so that a chunk
 //           costs one latency; many rows take small blocks, which hide each other's. Keys beyond the row's position come as
 //           zeros, so that what lies there has no influence.
-// 8 bits    Elements come as they are and are widened into the activation type, exactly, on their way into fragments. A score is
-//           (product * key's scale) * the scores' scale; a weight times the value's scale is rounded to the activation type;
+// 8 bits    Elements come as they are and are widened into the layout's act, exactly, on their way into fragments. A score is
+//           (product * key's scale) * the scores' scale; a weight times the value's scale is rounded to the layout's act;
 //           sums are of weights without it.
 // Plan, positions, tables and block ids are written by kernels before the last one of the stream (see launch.h), so they are read
 // before the dependency wait, and so are the keys and values of the first round that this step does not write. A padding row

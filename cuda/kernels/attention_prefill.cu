@@ -14,8 +14,8 @@
 //           there is work for all processors, else 1; kAhead is 1, and 3 where a processor has one block at most. Neither
 //           changes bits. The block ids of a tile come as many tiles earlier again, so that no load waits for another.
 // 8 bits    Keys and values come as they are into memory of their own, kAhead tiles, and each thread widens what it has
-//           fetched into the activation type, exactly, so that there is one tile of those. A score is (product * key's
-//           scale) * the scores' scale; a weight times the value's scale is rounded to the activation type; sums are of
+//           fetched into the layout's act, exactly, so that there is one tile of those. A score is (product * key's
+//           scale) * the scores' scale; a weight times the value's scale is rounded to the layout's act; sums are of
 //           weights without it. Weights of keys that a row does not see are 0 whatever their scale.
 // Test bound: as decode attention's.
 #include <algorithm>
@@ -33,7 +33,7 @@ constexpr int kMergeThreads = 128;
 
 template <int kDim>
 constexpr int kMostBlocks = kDim <= 128 ? 2 : 1;
-// 8 bits: one tile in the activation type, kAhead in 8 bits, and scales of kAhead + 1.
+// 8 bits: one tile in the layout's act, kAhead in 8 bits, and scales of kAhead + 1.
 template <int kDim, int kBlocks, int kAhead, bool kF8>
 constexpr int kSharedBytes =
     kF8 ? (kBlocks * 64 + 2 * kKeys<kDim>) * kSharedRow<kDim> + 2 * kAhead * kF8Side<kDim> + 2 * (kAhead + 1) * kScaleSide<kDim>

@@ -5,7 +5,7 @@
 // contiguous. Dims from head_dim on are zero. Byte offsets are 64-bit throughout. Blocks hold anything until they are
 // written: attention reads the positions that a row sees and no others.
 //
-// Elements are of the activation type, or E4M3 (f8.cuh). Then scales (kv_heads, block_size) f32 lie behind the elements of
+// Elements are of the layout's act, or E4M3 (f8.cuh). Then scales (kv_heads, block_size) f32 lie behind the elements of
 // the block, so that those of one head in one block are contiguous too: 16 tokens are 16 * padded_dim bytes of elements and
 // 64 bytes of scales, and with blocks that begin at multiples of 64 bytes every load of 16 bytes is aligned.
 #pragma once
@@ -25,7 +25,7 @@ constexpr int32_t pad_head_dim(int32_t head_dim) {
 }
 
 enum class Kv : int32_t {
-  kAct = 0,  // the activation type
+  kAct = 0,  // the layout's act
   kF8 = 1,   // E4M3, one f32 scale for each head of each token
 };
 

@@ -3,7 +3,7 @@
 // A dependent kernel (dependent = true) may begin while its predecessor, the kernel just before it in the stream, still runs.
 // One rule holds for every kernel:
 //
-//   1. Each thread that touches memory calls grid_wait(), and a block calls grid_trigger() behind its grid_wait() or not at all.
+//   1. Each thread that touches memory that kernels write calls grid_wait(), and a block calls grid_trigger() behind its grid_wait() or not at all.
 //   2. Before grid_wait() a thread writes nothing, and reads only what its predecessor does not write.
 //
 // grid_wait() returns when the predecessor has ended and its writes are visible. By 1 a kernel begins only when every block of

@@ -11,13 +11,13 @@
 namespace mr::cuda {
 
 // For each row: adds the biases to Q, K and V, norms each head of Q and K where norms are given, rotates the first
-// rope_dims dims of each head of Q and K by the row's turns, all in f32; then writes Q as the activation type, and K and V
+// rope_dims dims of each head of Q and K by the row's turns, all in f32; then writes Q as the layout's act, and K and V
 // as the cache's into the row's position of it. Padding rows write zeros to q_out and nothing to the cache.
 struct FinishQkvArgs {
   Rows rows;
   int32_t count;
   const void* qkv;        // (count, qkv_stride): heads of Q, of K, of V one after another
-  bool qkv_is_f32;        // else of the layout's activation type
+  bool qkv_is_f32;        // else of the layout's act
   int64_t qkv_stride;     // elements
   const float *q_bias, *k_bias, *v_bias;  // (heads * head_dim), (kv_heads * head_dim) twice; null where absent
   const float *q_norm, *k_norm;           // (head_dim); null where absent

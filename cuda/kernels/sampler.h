@@ -2,7 +2,8 @@
 //
 // The rules are those of cpu/sampler.h, and equal f32 logits give the same token: exponentials are the same sequence of
 // f32 operations, masses are integers of 2^-40, so that their sums are exact in any order, and the draws are the same
-// Philox counters. Log-sums are integers of 2^-44 before their logarithm. No row's result depends on another row.
+// Philox counters. Typical-p alone may differ from the CPU's where two tokens are as typical to 2e-9: the row's entropy is a sum of
+// integers of 2^-46. Log-sums are integers of 2^-44 before their logarithm. No row's result depends on another row.
 #pragma once
 
 #include <cstdint>

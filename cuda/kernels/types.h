@@ -9,8 +9,8 @@
 
 namespace mr::cuda {
 
-// Activations of one runner: what matrix products read, and what queries, keys and values are stored as. The residual
-// stream and every sum are f32.
+// Half types: what matrix products read is of one, and what queries, keys and values are stored as of one, which may be another.
+// The residual stream and every sum are f32.
 enum class Act : int32_t { kF16 = 0, kBF16 = 1 };
 
 constexpr size_t kActBytes = 2;  // of either type

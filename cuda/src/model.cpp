@@ -75,6 +75,7 @@ void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
   const uint64_t resident = resident_size(desc);
   tensor->memory = device_->ledger.allocate(resident, MR_PURPOSE_WEIGHTS);
   const float* vector = tensor->memory.as<float>();
+  float largest = 0;
   if (is_vector(desc.role)) {
     device_->transfers.copy(tensor->memory.data(), staging->data(), size);
     if (desc.role == MR_ROLE_ROPE_FACTORS) {
@@ -85,7 +86,7 @@ void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
     if (desc.role == MR_ROLE_ATTN_NORM || desc.role == MR_ROLE_FFN_NORM || desc.role == MR_ROLE_OUTPUT_NORM) {
       std::vector<float> weights(static_cast<size_t>(desc.dims[0]));
       device_->transfers.download(weights.data(), tensor->memory.data(), size);
-      for (const float weight : weights) largest_norm_ = std::max(largest_norm_, std::fabs(weight));
+      for (const float weight : weights) largest = std::max(largest, std::fabs(weight));
     }
   } else {
     tensor->weight = PackedWeight{desc.type, desc.dims[1], desc.dims[0], tensor->memory.data()};
@@ -98,6 +99,7 @@ void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
     const std::lock_guard<std::mutex> lock(tensors_mutex_);
     tensors_.push_back(std::move(tensor));
     weights_.place(desc_, desc, vector, tensors_.back()->weight);
+    largest_norm_ = std::max(largest_norm_, largest);
   }
   bindings_.add(desc);
 }

@@ -15,7 +15,7 @@ import (
 // has no adapters.
 func ClassID(info engine.DeviceInfo, kv engine.Type) string { return classID(info, kv, 0) }
 
-// classID is ClassID with a type of activations that is not the engine's own for the cache; 0: it is.
+// classID is ClassID with a type of activations that is not the engine's own for model and cache; 0: it is.
 func classID(info engine.DeviceInfo, kv, act engine.Type) string {
 	sms := info.SMCount
 	if info.Kind == "cpu" {

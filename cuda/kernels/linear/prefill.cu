@@ -8,7 +8,7 @@
 #include <cudaTypedefs.h>
 
 #include "kernels/linear/cluster_launch.h"
-#include "kernels/linear/prefill_kernel.cuh"
+#include "kernels/linear/prefill_layout.cuh"
 #include "kernels/linear/terms.h"
 #endif
 

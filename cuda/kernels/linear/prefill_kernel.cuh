@@ -30,7 +30,8 @@ struct PrefillBlock {
     wgmma_commit();
   }
 
-  __device__ __forceinline__ void consume(const PrefillFragments<T, A, rows, tokens>& fragments, const PrefillEnd<T, A, rows, tokens>& end) const {
+  __device__ __forceinline__ void consume(const PrefillFragments<T, A, rows, tokens>& fragments,
+                                          const PrefillEnd<T, A, rows, tokens>& end) const {
     grid_wait();
     typename Rings::Place at;
     typename PrefillFragments<T, A, rows, tokens>::Slot from;
@@ -109,6 +110,7 @@ __global__ void __launch_bounds__(PrefillLayout<T, rows, tokens>::threads, Prefi
   }
   cluster_sync();
   if constexpr (Layout::gives_registers) {
+    static_assert(kRegistersFit<232, 40>);
     if (rings.warp >= Layout::warps) {
       registers_down<40>();
       if (rings.warp == Layout::warps && elected()) rings.produce();

@@ -172,7 +172,7 @@ bool by_prefill(const ProductArgs& args, int32_t type) {
 
 bool valid(const ProductArgs& args) {
   if (args.count < 1 || args.count > 3 || args.tokens < 0 || args.x_stride % 8 != 0) return false;
-  if (reinterpret_cast<uintptr_t>(args.x) % 16 != 0) return false;
+  if ((reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.terms)) % 16 != 0) return false;
   for (int32_t i = 0; i < args.count; ++i) {
     const PackedWeight& w = args.targets[i].weight;
     if (!weight_supported(w.type, w.rows, w.cols) || w.data == nullptr || w.cols != args.targets[0].weight.cols) return false;

@@ -127,10 +127,10 @@ __device__ __forceinline__ void tensor_prefetch(const void* map, int32_t x, int3
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
 }
 
-// Whether two warpgroups may have `up` registers a thread where a third keeps `down`: all that a block of 384 threads has are the
-// 168 a thread that it begins with, and whoever asks for more waits for ever.
-template <int32_t up, int32_t down>
-constexpr bool kRegistersFit = 2 * up + down <= 3 * 168;
+// Whether two warpgroups may have `up` registers a thread where a third keeps `down`: all that a block of 384 threads has are those that
+// it begins with, 168 a thread where one block is on a multiprocessor and 80 where two are, and whoever asks for more waits for ever.
+template <int32_t up, int32_t down, int32_t blocks = 1>
+constexpr bool kRegistersFit = 2 * up + down <= 3 * (blocks == 1 ? 168 : 80);
 
 // Moves a warpgroup's limit of registers a thread; every warp of it calls.
 template <int32_t count>

@@ -289,8 +289,10 @@ __global__ void __launch_bounds__(kPrefillThreads, wide_blocks(tokens, kFolds<T,
     shared_fence();
   }
   cluster_sync();
+  constexpr int32_t kRegisters = Layout::blocks == 2 ? 104 : 232, kSpareRegisters = Layout::blocks == 2 ? 32 : 40;
+  static_assert(kRegistersFit<kRegisters, kSpareRegisters, Layout::blocks>);
   if (block.warp >= 8) {
-    registers_down<Layout::blocks == 2 ? 32 : 40>();
+    registers_down<kSpareRegisters>();
     if (block.warp < 10) {
       if (elected()) block.ask_weights();
     } else {
@@ -299,7 +301,7 @@ __global__ void __launch_bounds__(kPrefillThreads, wide_blocks(tokens, kFolds<T,
       if (elected()) block.ask_tokens();
     }
   } else {
-    registers_up<Layout::blocks == 2 ? 104 : 232>();
+    registers_up<kRegisters>();
     block.consume(join);
   }
 #endif
