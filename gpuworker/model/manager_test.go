@@ -43,7 +43,7 @@ func folder(t *testing.T) string {
 	}
 	model := func(s synth.Shape, seed uint64) []byte {
 		var out bytes.Buffer
-		require.NoError(t, synth.Write(&out, s, gguf.Q8_0, seed))
+		require.NoError(t, synth.Write(&out, s, synth.Only(gguf.Q8_0), seed))
 		return out.Bytes()
 	}
 	good := model(small, 1)

@@ -86,7 +86,7 @@ func TestALoadFreesTheMemoryThatItStaged(t *testing.T) {
 	}}
 	out, err := os.Create(filepath.Join(s.cfg.Dir, "wide"+extension))
 	require.NoError(t, err)
-	require.NoError(t, synth.Write(out, wide, gguf.Q8_0, 3), "tensors of several pieces")
+	require.NoError(t, synth.Write(out, wide, synth.Only(gguf.Q8_0), 3), "tensors of several pieces")
 	require.NoError(t, out.Close())
 	for i, name := range []string{"small", "wide"} {
 		_, _, err := s.Load(t.Context(), name, Options{}, nil)

@@ -39,7 +39,7 @@ func checkModel(device engine.Device, t engine.Type) Row {
 
 func weightsOf(t engine.Type) (*reference.Weights, error) {
 	var file bytes.Buffer
-	if err := synth.Write(&file, shape, gguf.Type(t), 1); err != nil {
+	if err := synth.Write(&file, shape, synth.Only(gguf.Type(t)), 1); err != nil {
 		return nil, err
 	}
 	f, err := gguf.Parse(file.Bytes())

@@ -1,6 +1,6 @@
 // Package synth writes model files of random weights, for benchmarks and for tests that need a shape and not a meaning.
 //
-// Write streams a complete GGUF file of a Shape in a weight type; Lookup gives the shapes that benchmarks use by name.
+// Write streams a complete GGUF file of a Shape in a weight type or a mix of them; Lookup gives the shapes that benchmarks use by name.
 // The same shape, type and seed give the same bytes. Weights are drawn directly in the stored format -
 // random quants under a scale that varies from block to block - so that matrices have a standard deviation of
 // 1/sqrt(row length), logits are finite and spread out, and every bit of the format is in use. Norms scatter around one.

@@ -10,12 +10,6 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// fileTypes are the values of general.file_type.
-var fileTypes = map[gguf.Type]uint32{
-	gguf.F32: 0, gguf.F16: 1, gguf.Q4_0: 2, gguf.Q4_1: 3, gguf.Q8_0: 7, gguf.Q5_0: 8, gguf.Q5_1: 9,
-	gguf.Q4K: 14, gguf.Q5K: 16, gguf.Q6K: 18, gguf.IQ4NL: 25, gguf.BF16: 32,
-}
-
 // tensor is one tensor to write: a matrix in a weight type, or a vector in F32 made by fill.
 type tensor struct {
 	name string
@@ -24,20 +18,18 @@ type tensor struct {
 	fill func(s stream, i int) float32
 }
 
-// Write writes a complete file of the shape with matrices of the given type to w, as a stream. Errors wrap ErrShape, or
-// are w's own.
-func Write(w io.Writer, shape Shape, typ gguf.Type, seed uint64) error {
+// Write writes a complete file of the shape with matrices of the mix to w, as a stream. Errors wrap ErrShape, or are w's own.
+func Write(w io.Writer, shape Shape, mix Mix, seed uint64) error {
 	d, err := shape.complete()
 	if err != nil {
 		return fmt.Errorf("write model %q: %w", shape.Name, err)
 	}
-	fileType, ok := fileTypes[typ]
-	if !ok {
-		return fmt.Errorf("write model %q: no weights of type %v: %w", shape.Name, typ, ErrShape)
+	if !mix.writable() {
+		return fmt.Errorf("write model %q: no weights of type %v: %w", shape.Name, mix, ErrShape)
 	}
 	out := gguf.NewWriter(w)
-	describe(out, shape, d, fileType, seed)
-	tensors := list(d, typ)
+	describe(out, shape, d, mix.fileType, seed)
+	tensors := list(d, mix)
 	for _, t := range tensors {
 		out.Tensor(t.name, t.typ, t.dims...)
 	}
@@ -53,16 +45,16 @@ func Write(w io.Writer, shape Shape, typ gguf.Type, seed uint64) error {
 }
 
 // TensorBytes returns the bytes of all tensors that Write would write: the file's size but for its header.
-func TensorBytes(shape Shape, typ gguf.Type) (uint64, error) {
+func TensorBytes(shape Shape, mix Mix) (uint64, error) {
 	d, err := shape.complete()
 	if err != nil {
 		return 0, err
 	}
-	if _, ok := fileTypes[typ]; !ok {
-		return 0, fmt.Errorf("no weights of type %v: %w", typ, ErrShape)
+	if !mix.writable() {
+		return 0, fmt.Errorf("no weights of type %v: %w", mix, ErrShape)
 	}
 	var total uint64
-	for _, t := range list(d, typ) {
+	for _, t := range list(d, mix) {
 		total += t.typ.RowBytes(t.elements())
 	}
 	return total, nil
@@ -97,7 +89,7 @@ func describe(out *gguf.Writer, shape Shape, d engine.ModelDesc, fileType uint32
 }
 
 // list returns the tensors of a model in file order: the head and its norm come behind the layers.
-func list(d engine.ModelDesc, typ gguf.Type) []tensor {
+func list(d engine.ModelDesc, mix Mix) []tensor {
 	var ts []tensor
 	add := func(role engine.Role, layer int) {
 		if !role.Of(d) {
@@ -110,7 +102,7 @@ func list(d engine.ModelDesc, typ gguf.Type) []tensor {
 		if role.Vector() {
 			t.fill = fillOf(role, d)
 		} else {
-			t.typ = fit(typ, int(t.dims[0]))
+			t.typ = fit(mix.of(role, layer, d), int(t.dims[0]))
 		}
 		ts = append(ts, t)
 	}

@@ -29,7 +29,7 @@ func small() synth.Shape {
 func write(t testing.TB, shape synth.Shape, typ gguf.Type, seed uint64) *gguf.File {
 	t.Helper()
 	var buf bytes.Buffer
-	require.NoError(t, synth.Write(&buf, shape, typ, seed))
+	require.NoError(t, synth.Write(&buf, shape, synth.Only(typ), seed))
 	f, err := gguf.Parse(buf.Bytes())
 	require.NoError(t, err)
 	return f
@@ -109,7 +109,7 @@ func TestTheFileDescribesExactlyTheShapeAskedFor(t *testing.T) {
 			m, err := arch.Parse(write(t, tc.shape, gguf.Q4K, 1))
 			require.NoError(t, err)
 			require.Equal(t, tc.want, m.Desc)
-			size, err := synth.TensorBytes(tc.shape, gguf.Q4K)
+			size, err := synth.TensorBytes(tc.shape, synth.Only(gguf.Q4K))
 			require.NoError(t, err)
 			require.Equal(t, m.Bytes, size)
 		})
@@ -134,9 +134,9 @@ func TestRowsThatDoNotFitATypeFallBackAsDocumented(t *testing.T) {
 func TestTheSeedDecidesEveryByte(t *testing.T) {
 	for _, typ := range weightTypes {
 		var one, again, other bytes.Buffer
-		require.NoError(t, synth.Write(&one, small(), typ, 1))
-		require.NoError(t, synth.Write(&again, small(), typ, 1))
-		require.NoError(t, synth.Write(&other, small(), typ, 2))
+		require.NoError(t, synth.Write(&one, small(), synth.Only(typ), 1))
+		require.NoError(t, synth.Write(&again, small(), synth.Only(typ), 1))
+		require.NoError(t, synth.Write(&other, small(), synth.Only(typ), 2))
 		require.True(t, bytes.Equal(one.Bytes(), again.Bytes()), "%v", typ)
 		a, b := write(t, small(), typ, 1), write(t, small(), typ, 2)
 		x, _ := a.Tensor("blk.1.ffn_up.weight")
@@ -171,7 +171,7 @@ func TestTheNamedShapesAreTheModelsTheyAreNamedAfter(t *testing.T) {
 	for _, name := range synth.Names() {
 		shape, ok := synth.Lookup(name)
 		require.True(t, ok)
-		size, err := synth.TensorBytes(shape, gguf.F32)
+		size, err := synth.TensorBytes(shape, synth.Only(gguf.F32))
 		require.NoError(t, err)
 		require.Equal(t, want[name], size/4, name)
 		require.True(t, shape.Desc.Context == 0 || shape.Desc.Context >= 16384)
@@ -197,10 +197,10 @@ func TestImpossibleShapesAreRefused(t *testing.T) {
 		"a type without weights":  {small(), gguf.MXFP4, "no weights of type MXFP4"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := synth.Write(io.Discard, tc.shape, tc.typ, 1)
+			err := synth.Write(io.Discard, tc.shape, synth.Only(tc.typ), 1)
 			require.ErrorIs(t, err, synth.ErrShape)
 			require.ErrorContains(t, err, tc.want)
-			_, err = synth.TensorBytes(tc.shape, tc.typ)
+			_, err = synth.TensorBytes(tc.shape, synth.Only(tc.typ))
 			require.ErrorIs(t, err, synth.ErrShape)
 		})
 	}
@@ -213,7 +213,7 @@ var errFull = errors.New("disk full")
 func (failing) Write([]byte) (int, error) { return 0, errFull }
 
 func TestAFullDiskIsReportedWithTheTensor(t *testing.T) {
-	err := synth.Write(failing{}, small(), gguf.F32, 1)
+	err := synth.Write(failing{}, small(), synth.Only(gguf.F32), 1)
 	require.ErrorIs(t, err, errFull)
 	require.ErrorContains(t, err, "tensor token_embd.weight")
 }
@@ -223,11 +223,11 @@ func BenchmarkWrite(b *testing.B) {
 	shape, _ := synth.Lookup("llama-0.1b")
 	for _, typ := range weightTypes {
 		b.Run(typ.String(), func(b *testing.B) {
-			size, err := synth.TensorBytes(shape, typ)
+			size, err := synth.TensorBytes(shape, synth.Only(typ))
 			require.NoError(b, err)
 			b.SetBytes(int64(size))
 			for b.Loop() {
-				require.NoError(b, synth.Write(io.Discard, shape, typ, 1))
+				require.NoError(b, synth.Write(io.Discard, shape, synth.Only(typ), 1))
 			}
 		})
 	}

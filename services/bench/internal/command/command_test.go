@@ -51,7 +51,7 @@ func engineReport(t *testing.T, args ...string) enginebench.Report {
 func TestTheEngineBenchmarkComputesTheTokensOfGenerate(t *testing.T) {
 	for _, typ := range []gguf.Type{gguf.Q8_0, gguf.Q4K, gguf.BF16} {
 		t.Run(typ.String(), func(t *testing.T) {
-			path, err := modelfile.Ensure(t.TempDir(), tiny, typ, 1, nil)
+			path, err := modelfile.Ensure(t.TempDir(), tiny, synth.Only(typ), 1, nil)
 			require.NoError(t, err)
 			one := engineReport(t, "--model", path, "--device", "cpu", "--threads", "2", "--roof-time", "20ms")
 			two := engineReport(t, "--model", path, "--device", "cpu", "--threads", "1", "--depth", "2", "--roof-time", "20ms")
@@ -155,7 +155,7 @@ func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
 }
 
 func TestADeviceThatIsNotThereIsAFailureAndNoUsageError(t *testing.T) {
-	path, err := modelfile.Ensure(t.TempDir(), tiny, gguf.Q8_0, 1, nil)
+	path, err := modelfile.Ensure(t.TempDir(), tiny, synth.Only(gguf.Q8_0), 1, nil)
 	require.NoError(t, err)
 	_, err = run(t, "engine", "--model", path, "--device", "cuda:77")
 	require.ErrorIs(t, err, engine.ErrNoDevice)

@@ -27,7 +27,7 @@ func (c *console) synth() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&shape, "shape", "llama-0.1b", "shape of the model")
-	flags.StringVar(&weights, "type", "q8_0", "weight type of its matrices")
+	flags.StringVar(&weights, "type", "q8_0", "weight type of its matrices, or a mix such as q4_k_m")
 	flags.Uint64Var(&seed, "seed", 1, "seed of its weights")
 	flags.StringVarP(&out, "output", "o", "", `file to write; "-" is standard output`)
 	flags.BoolVar(&list, "list", false, "list the shapes and weight types, with the bytes of their tensors")

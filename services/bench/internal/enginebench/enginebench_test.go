@@ -30,7 +30,7 @@ func tiny() synth.Shape {
 
 func file(t *testing.T, typ gguf.Type) string {
 	t.Helper()
-	path, err := modelfile.Ensure(t.TempDir(), tiny(), typ, 1, nil)
+	path, err := modelfile.Ensure(t.TempDir(), tiny(), synth.Only(typ), 1, nil)
 	require.NoError(t, err)
 	return path
 }

@@ -26,7 +26,7 @@ func open(t *testing.T, cfg gauge.Config) engine.Runner {
 	t.Helper()
 	var bytes bytes.Buffer
 	shape := synth.Shape{Architecture: "llama", Desc: engine.ModelDesc{Layers: 1, Hidden: 64, Heads: 2, FFN: 64, Vocab: vocabulary}}
-	require.NoError(t, synth.Write(&bytes, shape, gguf.Q8_0, 1))
+	require.NoError(t, synth.Write(&bytes, shape, synth.Only(gguf.Q8_0), 1))
 	file, err := gguf.Parse(bytes.Bytes())
 	require.NoError(t, err)
 	spec, err := arch.Parse(file)

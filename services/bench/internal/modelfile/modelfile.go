@@ -18,9 +18,17 @@ import (
 // ErrUnknown says that there is no shape or weight type of that name; the message lists those there are.
 var ErrUnknown = errors.New("unknown name")
 
-// types are the weight types that synthetic models are written in.
-var types = []gguf.Type{
+// types are the weight types, and the mixes of them, that synthetic models are written in.
+var types = mixes(
 	gguf.F32, gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q4K, gguf.Q5K, gguf.Q6K, gguf.IQ4NL,
+)
+
+func mixes(alone ...gguf.Type) []synth.Mix {
+	all := make([]synth.Mix, 0, len(alone)+2)
+	for _, t := range alone {
+		all = append(all, synth.Only(t))
+	}
+	return append(all, synth.Q4KM, synth.Q5KM)
 }
 
 // Tiny is the shape of a model, of a name, that takes no time to load: for the sim engine, which computes nothing of it.
@@ -42,12 +50,12 @@ func Types() []string {
 	return names
 }
 
-// ParseType finds a weight type by name in any case.
-func ParseType(name string) (gguf.Type, error) {
+// ParseType finds a weight type, or a mix, by name in any case.
+func ParseType(name string) (synth.Mix, error) {
 	if i := slices.Index(Types(), strings.ToLower(name)); i >= 0 {
 		return types[i], nil
 	}
-	return 0, fmt.Errorf("%w: type %q, want one of %s", ErrUnknown, name, strings.Join(Types(), " "))
+	return synth.Mix{}, fmt.Errorf("%w: type %q, want one of %s", ErrUnknown, name, strings.Join(Types(), " "))
 }
 
 // ParseShape finds a shape by name.
@@ -60,7 +68,7 @@ func ParseShape(name string) (synth.Shape, error) {
 
 // Ensure returns the path of the file in dir, which is made if need be. tell, when not nil, is called before a file is
 // written, with its size in bytes.
-func Ensure(dir string, shape synth.Shape, typ gguf.Type, seed uint64, tell func(path string, size uint64)) (string, error) {
+func Ensure(dir string, shape synth.Shape, typ synth.Mix, seed uint64, tell func(path string, size uint64)) (string, error) {
 	path := filepath.Join(dir, fmt.Sprintf("%s-%s-seed%d.gguf", shape.Name, strings.ToLower(typ.String()), seed))
 	size, err := synth.TensorBytes(shape, typ)
 	if err != nil {
@@ -93,7 +101,7 @@ func complete(path string, size uint64) bool {
 }
 
 // Write writes a file at path; it appears there when it is whole.
-func Write(path string, shape synth.Shape, typ gguf.Type, seed uint64) (err error) {
+func Write(path string, shape synth.Shape, typ synth.Mix, seed uint64) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".millrace-synth-*")
 	if err != nil {
 		return err
@@ -116,7 +124,7 @@ func Write(path string, shape synth.Shape, typ gguf.Type, seed uint64) (err erro
 }
 
 // To writes a file to w.
-func To(w io.Writer, shape synth.Shape, typ gguf.Type, seed uint64) error {
+func To(w io.Writer, shape synth.Shape, typ synth.Mix, seed uint64) error {
 	buffered := bufio.NewWriterSize(w, 1<<20)
 	if err := synth.Write(buffered, shape, typ, seed); err != nil {
 		return err

@@ -19,12 +19,12 @@ func TestAFileIsWrittenOnceAndFoundAgain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	told := 0
 	tell := func(_ string, size uint64) { told++; require.Positive(t, size) }
-	path, err := modelfile.Ensure(dir, tiny, gguf.Q8_0, 3, tell)
+	path, err := modelfile.Ensure(dir, tiny, synth.Only(gguf.Q8_0), 3, tell)
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(dir, "tiny-q8_0-seed3.gguf"), path)
 	before, err := os.Stat(path)
 	require.NoError(t, err)
-	again, err := modelfile.Ensure(dir, tiny, gguf.Q8_0, 3, tell)
+	again, err := modelfile.Ensure(dir, tiny, synth.Only(gguf.Q8_0), 3, tell)
 	require.NoError(t, err)
 	require.Equal(t, path, again)
 	after, err := os.Stat(path)
@@ -38,12 +38,12 @@ func TestAFileIsWrittenOnceAndFoundAgain(t *testing.T) {
 
 func TestAFileThatIsNotWholeIsWrittenAgain(t *testing.T) {
 	dir := t.TempDir()
-	path, err := modelfile.Ensure(dir, tiny, gguf.F16, 1, nil)
+	path, err := modelfile.Ensure(dir, tiny, synth.Only(gguf.F16), 1, nil)
 	require.NoError(t, err)
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, whole[:len(whole)/2], 0o600))
-	_, err = modelfile.Ensure(dir, tiny, gguf.F16, 1, nil)
+	_, err = modelfile.Ensure(dir, tiny, synth.Only(gguf.F16), 1, nil)
 	require.NoError(t, err)
 	again, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -51,7 +51,10 @@ func TestAFileThatIsNotWholeIsWrittenAgain(t *testing.T) {
 }
 
 func TestNamesAreFoundInAnyCaseAndOthersListed(t *testing.T) {
-	for name, want := range map[string]gguf.Type{"q8_0": gguf.Q8_0, "Q4_K": gguf.Q4K, "bf16": gguf.BF16, "iq4_nl": gguf.IQ4NL} {
+	for name, want := range map[string]synth.Mix{
+		"q8_0": synth.Only(gguf.Q8_0), "Q4_K": synth.Only(gguf.Q4K), "bf16": synth.Only(gguf.BF16), "iq4_nl": synth.Only(gguf.IQ4NL),
+		"q4_k_m": synth.Q4KM, "Q5_K_M": synth.Q5KM,
+	} {
 		got, err := modelfile.ParseType(name)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
@@ -71,7 +74,7 @@ func TestNothingIsLeftOfAFileThatCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
 	impossible := tiny
 	impossible.Desc.Heads = 7
-	require.ErrorIs(t, modelfile.Write(filepath.Join(dir, "x.gguf"), impossible, gguf.F16, 1), synth.ErrShape)
+	require.ErrorIs(t, modelfile.Write(filepath.Join(dir, "x.gguf"), impossible, synth.Only(gguf.F16), 1), synth.ErrShape)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, entries)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/synth"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/bench/internal/load"
 	"github.com/millrace/millrace/services/bench/internal/modelfile"
@@ -147,7 +148,7 @@ func (f *fleet) placeModels() error {
 func (f *fleet) placeModel(name string) error {
 	path := filepath.Join(f.dir, name+".gguf")
 	if f.Model == "" {
-		return modelfile.Write(path, modelfile.Tiny(name), gguf.Q8_0, f.Seed)
+		return modelfile.Write(path, modelfile.Tiny(name), synth.Only(gguf.Q8_0), f.Seed)
 	}
 	from, err := os.Open(f.Model)
 	if err != nil {

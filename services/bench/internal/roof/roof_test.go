@@ -18,7 +18,7 @@ import (
 func parse(t *testing.T, d engine.ModelDesc, typ gguf.Type) *arch.Model {
 	t.Helper()
 	var file bytes.Buffer
-	require.NoError(t, synth.Write(&file, synth.Shape{Architecture: "llama", Desc: d}, typ, 1))
+	require.NoError(t, synth.Write(&file, synth.Shape{Architecture: "llama", Desc: d}, synth.Only(typ), 1))
 	f, err := gguf.Parse(file.Bytes())
 	require.NoError(t, err)
 	m, err := arch.Parse(f)

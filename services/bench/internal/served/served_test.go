@@ -64,7 +64,7 @@ func worker(t *testing.T, device string, sequences uint32) (*served.Service, int
 	shape := synth.Shape{Name: "m", Architecture: "llama", Desc: engine.ModelDesc{
 		Layers: 1, Hidden: 32, Heads: 1, FFN: 32, Vocab: 1000, Context: 4096,
 	}}
-	require.NoError(t, modelfile.Write(filepath.Join(dir, "m.gguf"), shape, gguf.Q8_0, 1))
+	require.NoError(t, modelfile.Write(filepath.Join(dir, "m.gguf"), shape, synth.Only(gguf.Q8_0), 1))
 	folder, err := os.MkdirTemp("", "s") //nolint:usetesting // a socket's path is short
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(folder)) })

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/synth"
 	"github.com/millrace/millrace/services/bench/internal/modelfile"
 	"github.com/millrace/millrace/services/bench/internal/process"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -95,7 +96,7 @@ func Start(ctx context.Context, c Config) (f *Fleet, err error) {
 func (f *Fleet) placeModel() error {
 	to := filepath.Join(f.dir, Model+".gguf")
 	if f.cfg.Model == "" {
-		return modelfile.Write(to, modelfile.Tiny(Model), gguf.Q8_0, 1)
+		return modelfile.Write(to, modelfile.Tiny(Model), synth.Only(gguf.Q8_0), 1)
 	}
 	from, err := os.Open(f.cfg.Model)
 	if err != nil {
