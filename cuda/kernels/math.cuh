@@ -135,6 +135,17 @@ __host__ __device__ inline void sincos_f64(double x, double* sine, double* cosin
 }
 
 #ifdef __CUDACC__
+// e^f for |f| <= ln(2) / 2.
+__device__ __forceinline__ float exp_reduced(float f) {
+  float p = 1.0f / 5040;
+  p = fmaf(p, f, 1.0f / 720);
+  p = fmaf(p, f, 1.0f / 120);
+  p = fmaf(p, f, 1.0f / 24);
+  p = fmaf(p, f, 1.0f / 6);
+  p = fmaf(p, f, 0.5f);
+  return fmaf(p, f * f, f) + 1.0f;
+}
+
 // e^x in f32, at most 1.01 ulp; 0 below -87.3, infinity above 88.72.
 __device__ __forceinline__ float exp_f32(float x) {
   const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
@@ -143,13 +154,7 @@ __device__ __forceinline__ float exp_f32(float x) {
   const int32_t ni = __float_as_int(t) - __float_as_int(magic);
   float f = fmaf(n, -0.693359375f, x);
   f = fmaf(n, 2.12194440e-4f, f);
-  float p = 1.0f / 5040;
-  p = fmaf(p, f, 1.0f / 720);
-  p = fmaf(p, f, 1.0f / 120);
-  p = fmaf(p, f, 1.0f / 24);
-  p = fmaf(p, f, 1.0f / 6);
-  p = fmaf(p, f, 0.5f);
-  p = fmaf(p, f * f, f) + 1.0f;
+  float p = exp_reduced(f);
   const int32_t first = ni >> 1, second = ni - first;
   p = p * __int_as_float((first + 127) << 23) * __int_as_float((second + 127) << 23);
   if (x > 88.72284f) p = __int_as_float(0x7f800000);

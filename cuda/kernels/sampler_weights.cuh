@@ -23,13 +23,7 @@ __device__ __forceinline__ float exp_below(float distance) {
   const float n = t - magic;
   float f = fmaf(n, -0.693359375f, -distance);
   f = fmaf(n, 2.12194440e-4f, f);
-  float p = 1.0f / 5040;
-  p = fmaf(p, f, 1.0f / 720);
-  p = fmaf(p, f, 1.0f / 120);
-  p = fmaf(p, f, 1.0f / 24);
-  p = fmaf(p, f, 1.0f / 6);
-  p = fmaf(p, f, 0.5f);
-  p = fmaf(p, f * f, f) + 1.0f;
+  const float p = exp_reduced(f);
   return __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
 }
 

@@ -71,7 +71,7 @@ struct PrefillFragments {
   using Rings = PrefillRings<T, rows, tokens>;
   using Layout = typename Rings::Layout;
   using Place = typename Rings::Place;
-  using Slot = typename Rings::template Ring<Layout::slots>;
+  using Slot = RingPlace<Layout::slots>;
   using Header = GroupHeader<T, A>;
   static constexpr WeightFormat f = Rings::f;
   static constexpr int32_t half_panels = Rings::half_panels;

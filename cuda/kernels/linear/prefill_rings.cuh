@@ -126,17 +126,7 @@ struct PrefillRings {
                 full + stage * 8, own.for_rows);
   }
 
-  template <int32_t count>
-  struct Ring {
-    int32_t stage = 0;
-    uint32_t phase = 0;
-    __device__ __forceinline__ void next() {
-      if (++stage < count) return;
-      stage = 0;
-      phase ^= 1;
-    }
-  };
-  using Place = Ring<Layout::stages>;
+  using Place = RingPlace<Layout::stages>;
 
   // By one thread.
   __device__ __forceinline__ void produce() const {

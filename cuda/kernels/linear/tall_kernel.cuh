@@ -46,15 +46,7 @@ struct TallBlock : TallJoin<A, tokens> {
   const TallMaps& maps;
   uint32_t ring, full, empty;  // shared memory addresses
 
-  struct Place {
-    int32_t stage = 0;
-    uint32_t phase = 0;
-    __device__ __forceinline__ void next() {
-      if (++stage < Layout::stages) return;
-      stage = 0;
-      phase ^= 1;
-    }
-  };
+  using Place = RingPlace<Layout::stages>;
 
   // The first unit of this block's segment s, 0..4.
   __device__ __forceinline__ int32_t segment_begin(int32_t s) const { return p.groups * (rank * 4 + s) / 8; }

@@ -127,6 +127,18 @@ __device__ __forceinline__ void tensor_prefetch(const void* map, int32_t x, int3
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
 }
 
+// A place in a ring of `stages` stages, and the parity of the phase that its barrier is waited for with.
+template <int32_t stages>
+struct RingPlace {
+  int32_t stage = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void next() {
+    if (++stage < stages) return;
+    stage = 0;
+    phase ^= 1;
+  }
+};
+
 // Whether two warpgroups may have `up` registers a thread where a third keeps `down`: all that a block of 384 threads has are those that
 // it begins with, 168 a thread where one block is on a multiprocessor and 80 where two are, and whoever asks for more waits for ever.
 template <int32_t up, int32_t down, int32_t blocks = 1>

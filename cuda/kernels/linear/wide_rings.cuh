@@ -73,19 +73,9 @@ struct WideRings {
 
   __device__ __forceinline__ int32_t first_item() const { return static_cast<int32_t>(blockIdx.x) / kWideCluster; }
 
-  template <int32_t stages>
-  struct PlaceOf {
-    int32_t stage = 0;
-    uint32_t phase = 0;
-    __device__ __forceinline__ void next() {
-      if (++stage < stages) return;
-      stage = 0;
-      phase ^= 1;
-    }
-  };
-  using Place = PlaceOf<Layout::row_stages>;
-  using WeightPlace = PlaceOf<Layout::weight_stages>;
-  using TermsPlace = PlaceOf<2>;
+  using Place = RingPlace<Layout::row_stages>;
+  using WeightPlace = RingPlace<Layout::weight_stages>;
+  using TermsPlace = RingPlace<2>;
 
   __device__ __forceinline__ int32_t first_segment() const { return (rank * 2 + group) * 2; }
 
