@@ -3,6 +3,7 @@
 // at least four copies of the weights and 256 MiB, so that no weight is met in the second level cache.
 //
 //   cuda_bench_linear_products [--types bf16,q8_0,q4_k] [--tokens 1,8,64,128] [--models 8B,1B] [--prefill 512,4096] [--act bf16,f16]
+//                              [--matrices qkv,o,gate+up,down,head]
 //
 // Without --act, activations are f16 where weights are or are quantised, else bf16: what a worker chooses.
 #include <cuda_runtime.h>
@@ -195,7 +196,12 @@ int main(int argc, char** argv) {
   std::vector<std::string> prefill = {"512", "4096"}, acts, matrices;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
-    auto& list = flag == "--types" ? types : flag == "--models" ? models : flag == "--tokens" ? tokens : flag == "--act" ? acts : flag == "--matrices" ? matrices : prefill;
+    auto& list = flag == "--types"      ? types
+                 : flag == "--models"   ? models
+                 : flag == "--tokens"   ? tokens
+                 : flag == "--act"      ? acts
+                 : flag == "--matrices" ? matrices
+                                        : prefill;
     list = split(argv[i + 1]);
   }
   cudaStream_t stream;
