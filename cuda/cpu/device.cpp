@@ -59,6 +59,8 @@ int64_t next_number() {
 
 const mr_device_options& checked(const mr_device_options& options) {
   if (options.index != 0) fail(MR_NOT_FOUND, "device index is %d: the CPU engine has one device, 0", options.index);
+  if (options.other_count != 0) fail(MR_UNIMPLEMENTED, "other_count is %d: the CPU engine has one device", options.other_count);
+  if (options.reserved0 != 0) fail(MR_UNIMPLEMENTED, "reserved0 is %d, which this engine does not know", options.reserved0);
   return options;
 }
 
@@ -95,7 +97,7 @@ void Device::info(mr_device_info* out) const {
   out->failed_frees = counts.failed_frees;
   copy_text(out->management_problem, "");
   out->one_class = 1;
-  out->reserved1 = 0;
+  out->devices = 1;
 }
 
 void Device::check_idle() const {

@@ -176,8 +176,7 @@ struct Edge {
   static mr_error* model_resident_size(const mr_device* device, const mr_tensor_desc* tensor, uint64_t* bytes) {
     return guard([&] {
       check_out(bytes, "bytes");
-      (void)handles().devices.get(device);
-      *bytes = Model::resident_size(read_struct(tensor, "mr_tensor_desc"));
+      *bytes = Model::resident_size(*handles().devices.get(device), read_struct(tensor, "mr_tensor_desc"));
     });
   }
 

@@ -50,7 +50,7 @@ Model::~Model() {
   device_->models.fetch_sub(1);
 }
 
-uint64_t Model::resident_size(const mr_tensor_desc& tensor) {
+uint64_t Model::resident_size(const Device&, const mr_tensor_desc& tensor) {
   const uint64_t size = tensor_file_size(tensor);
   return is_vector(tensor.role) ? size : packed_size(tensor.type, tensor.dims[0], tensor.dims[1]);
 }
@@ -68,7 +68,7 @@ void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
 
   auto tensor = std::make_unique<Tensor>();
   tensor->desc = desc;
-  const uint64_t resident = resident_size(desc);
+  const uint64_t resident = resident_size(*device_, desc);
   tensor->memory = device_->ledger.allocate(resident, MR_PURPOSE_WEIGHTS, false);
   uint8_t* const data = tensor->memory.as<uint8_t>();
   const uint8_t* const file = staging->readable(staging->size());

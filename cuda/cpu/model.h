@@ -28,7 +28,7 @@ class Model {
   Model& operator=(const Model&) = delete;
 
   // Bytes of a tensor once bound. Throws INVALID_ARGUMENT when no model can have such a tensor.
-  static uint64_t resident_size(const mr_tensor_desc& tensor);
+  static uint64_t resident_size(const Device& device, const mr_tensor_desc& tensor);
 
   // Repacks the staged file bytes and frees them. The buffer belongs to the call, also when it throws.
   void bind(const mr_tensor_desc& tensor, std::shared_ptr<Buffer> staging);

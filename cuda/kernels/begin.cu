@@ -1,5 +1,5 @@
 // begin: what every step does first. One thread for each row and pair of rotated dims; the threads of pair 0 also resolve
-// their row's token and write it into the history. Block 0 plans decode attention.
+// their row's token and write it into the history. Block 0 plans decode attention. The first thread counts the step.
 //
 // turns (count, rope_dims) f32: cosines of position * frequencies[i] in [0, rope_dims/2), sines behind them, both computed
 // in double and rounded once. A step's rows are distinct positions of their slots, so no two threads write one place.
@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(kThreads) begin_rows(BeginArgs a) {
       turns[half + pair] = static_cast<float>(sine);
     }
   }
+  if (i == 0 && a.step != nullptr) ++*a.step;
   if (blockIdx.x == 0 && a.plan.first != nullptr) plan_decode(a);
 }
 

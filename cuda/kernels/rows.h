@@ -42,6 +42,7 @@ struct BeginArgs {
   int32_t rope_dims;
   float* turns;                // (count, rope_dims): cosines of each pair, then sines
   DecodePlan plan;             // first == nullptr: none
+  uint64_t* step = nullptr;    // counts one more; null: nothing
 };
 cudaError_t launch_begin(const BeginArgs& args, const Stream& on);
 

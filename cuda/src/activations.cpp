@@ -11,11 +11,11 @@ constexpr float kLargestF16 = 65504;
 bool suits_f16(const PackedWeight& weight) { return weight.type != kBF16 && weight.type != kF32; }
 
 // A norm's outputs are bounded by its weights and the square root of the width.
-bool suits_f16(const Model& model) {
-  const float largest = std::sqrt(static_cast<float>(model.desc().hidden)) * model.largest_norm();
-  if (!(largest < kLargestF16) || !suits_f16(model.head())) return false;
-  for (int32_t i = 0; i < model.desc().layers; ++i) {
-    const Layer& l = model.layer(i);
+bool suits_f16(const Shard& shard) {
+  const float largest = std::sqrt(static_cast<float>(shard.desc().hidden)) * shard.largest_norm();
+  if (!(largest < kLargestF16) || !suits_f16(shard.head())) return false;
+  for (int32_t i = 0; i < shard.desc().layers; ++i) {
+    const Layer& l = shard.layer(i);
     for (const PackedWeight* weight : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down})
       if (!suits_f16(*weight)) return false;
   }
@@ -24,9 +24,9 @@ bool suits_f16(const Model& model) {
 
 }  // namespace
 
-Activations activations_of(const Model& model, const mr_runner_config& config) {
+Activations activations_of(const Shard& shard, const mr_runner_config& config) {
   const bool chosen = config.act_type != 0;
-  const bool f16 = chosen ? config.act_type == MR_KV_F16 : config.kv_type == MR_KV_F16 || suits_f16(model);
+  const bool f16 = chosen ? config.act_type == MR_KV_F16 : config.kv_type == MR_KV_F16 || suits_f16(shard);
   // Attention gives means of values; the products of gate and up are what passes 65 504 in real models. Divided by 64 they may
   // reach four million, and lose nothing above 2^-8.
   return {f16 ? Act::kF16 : Act::kBF16, f16 ? 64.0f : 1.0f};

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "kernels/gather.h"
 #include "kernels/linear/product.h"
 #include "src/digest.h"
 #include "src/error.h"
@@ -106,6 +107,27 @@ uint64_t bytes_left(const Readings& readings, const LedgerCounts& counts) {
   return mine - std::min(mine, counts.held);
 }
 
+// What each GPU has of a size that is meant for all; 0 stays "no limit".
+uint64_t share_of(uint64_t size, const mr_device_options& options) {
+  return size == 0 ? 0 : std::max<uint64_t>(1, size / (static_cast<uint64_t>(std::max(options.other_count, 0)) + 1));
+}
+
+uint64_t pool_share(const mr_device_options& options) {
+  return options.pool_limit == UINT64_MAX ? UINT64_MAX : share_of(options.pool_limit, options);
+}
+
+// Lets `from` read and write the memory of `to`.
+void reach(const Device& from, const Device& to) {
+  int can = 0;
+  CUDA_CHECK(cudaDeviceCanAccessPeer(&can, from.index, to.index));
+  if (can == 0)
+    fail(MR_UNIMPLEMENTED, "GPU %d cannot reach the memory of GPU %d: they cannot hold a model together", from.index, to.index);
+  from.enter();
+  const cudaError_t error = cudaDeviceEnablePeerAccess(to.index, 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled) (void)cudaGetLastError();
+  else check(error, "cudaDeviceEnablePeerAccess");
+}
+
 template <size_t kSize>
 void copy_text(char (&to)[kSize], const char* from) {
   const size_t length = std::min(std::strlen(from), kSize - 1);
@@ -121,7 +143,7 @@ Device::Device(const mr_device_options& options)
     : index(find_device(options)), properties(properties_of(index)),
       path("sm_" + std::to_string(properties.major) + std::to_string(properties.minor)), programmatic(properties.major >= 9),
       priority_low(stream_priority(false)), priority_high(stream_priority(true)),
-      ledger(index, ledger_limit(index, options.bytes_limit), options.pool_limit),
+      ledger(index, ledger_limit(index, share_of(options.bytes_limit, options)), pool_share(options)),
       transfers(index), digester(std::make_unique<Digester>(*this)), number_(next_number()), pci_(bus_id(index)),
       xids_(pci_.c_str()), management_([this] { return ask(); }) {
   enter();
@@ -130,6 +152,37 @@ Device::Device(const mr_device_options& options)
   CUDA_CHECK(cudaEventRecord(opened_, stream));
   CUDA_CHECK(cudaEventSynchronize(opened_));
   CUDA_CHECK(prepare_products());
+  join(options);
+}
+
+void Device::join(const mr_device_options& options) {
+  if (options.reserved0 != 0) fail(MR_UNIMPLEMENTED, "reserved0 is %d, which this engine does not know", options.reserved0);
+  if (options.other_count < 0 || (options.other_count > 0 && options.others == nullptr))
+    fail(MR_INVALID_ARGUMENT, "other_count is %d: want as many indices as `others` names", options.other_count);
+  if (options.other_count >= kMostRanks)
+    fail(MR_UNIMPLEMENTED, "%d GPUs for one model: this engine divides it among at most %d", options.other_count + 1, kMostRanks);
+  for (int32_t i = 0; i < options.other_count; ++i) {
+    for (int32_t r = 0; r < ranks(); ++r)
+      if (rank(r).index == options.others[i])
+        fail(MR_INVALID_ARGUMENT, "GPU %d is named twice among those that hold a model together", options.others[i]);
+    mr_device_options one = options;
+    one.index = options.others[i];
+    one.others = nullptr;
+    one.other_count = 0;
+    one.bytes_limit = share_of(options.bytes_limit, options);
+    one.pool_limit = pool_share(options);
+    auto other = std::make_unique<Device>(one);
+    const cudaDeviceProp &a = properties, &b = other->properties;
+    if (a.major != b.major || a.minor != b.minor || a.multiProcessorCount != b.multiProcessorCount)
+      fail(MR_UNIMPLEMENTED, "GPU %d (%s, %d.%d, %d SMs) and GPU %d (%s, %d.%d, %d SMs) are unlike: they cannot hold a model together",
+           index, a.name, a.major, a.minor, a.multiProcessorCount, other->index, b.name, b.major, b.minor, b.multiProcessorCount);
+    for (int32_t r = 0; r < ranks(); ++r) {
+      reach(rank(r), *other);
+      reach(*other, rank(r));
+    }
+    others_.push_back(std::move(other));
+  }
+  enter();
 }
 
 Device::~Device() { (void)cudaSetDevice(index); }
@@ -137,7 +190,9 @@ Device::~Device() { (void)cudaSetDevice(index); }
 void Device::enter() const { CUDA_CHECK(cudaSetDevice(index)); }
 
 std::string Device::label() const {
-  return "device " + std::to_string(number_) + " (cuda:" + std::to_string(index) + ", " + properties.name + ")";
+  std::string indices = std::to_string(index);
+  for (int32_t r = 1; r < ranks(); ++r) indices += "," + std::to_string(rank(r).index);
+  return "device " + std::to_string(number_) + " (cuda:" + indices + ", " + properties.name + ")";
 }
 
 std::string Device::describe(cudaError_t error) const {
@@ -174,7 +229,35 @@ Readings Device::ask() const {
   return readings;
 }
 
+// Of GPUs that hold models together: what the tightest of them has, as often as there are GPUs, since each holds about the same.
 void Device::info(mr_device_info* out) const {
+  info_alone(out);
+  for (int32_t r = 1; r < ranks(); ++r) {
+    mr_device_info other{};
+    other.struct_size = sizeof other;
+    rank(r).info_alone(&other);
+    out->bytes_total = std::min(out->bytes_total, other.bytes_total);
+    out->bytes_free = std::min(out->bytes_free, other.bytes_free);
+    for (int32_t purpose = 0; purpose < MR_PURPOSE_COUNT; ++purpose) out->bytes_used[purpose] += other.bytes_used[purpose];
+    out->bytes_pooled += other.bytes_pooled;
+    out->pool_hits += other.pool_hits;
+    out->pool_misses += other.pool_misses;
+    out->temperature_c = std::max(out->temperature_c, other.temperature_c);
+    const auto add = [](auto& to, auto more, auto unknown) { to = to == unknown || more == unknown ? unknown : to + more; };
+    add(out->power_mw, other.power_mw, INT32_MIN);
+    add(out->errors, other.errors, UINT64_MAX);
+    add(out->corrected_errors, other.corrected_errors, UINT64_MAX);
+    add(out->physical_total, other.physical_total, UINT64_MAX);
+    add(out->physical_free, other.physical_free, UINT64_MAX);
+    out->failed_frees += other.failed_frees;
+    if (out->management_problem[0] == 0) copy_text(out->management_problem, other.management_problem);
+  }
+  out->bytes_total *= static_cast<uint64_t>(ranks());
+  out->bytes_free *= static_cast<uint64_t>(ranks());
+  out->devices = ranks();
+}
+
+void Device::info_alone(mr_device_info* out) const {
   check_alive();
   const Readings readings = management_.read();
   if (readings.lost[0] != 0) throw Error(MR_INTERNAL, 0, std::string("the GPU is lost: ") + readings.lost);
@@ -208,7 +291,7 @@ void Device::info(mr_device_info* out) const {
   out->failed_frees = counts.failed_frees + transfers.failed_frees();
   copy_text(out->management_problem, readings.problem);
   out->one_class = 0;  // products and attention of the two classes add in different orders
-  out->reserved1 = 0;
+  out->devices = 1;
 }
 
 void Device::check_idle() const {

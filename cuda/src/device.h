@@ -1,4 +1,5 @@
-// device: one GPU as the engine sees it: its properties, a ledger of its bytes, and the ways to move and hash them.
+// device: one GPU as the engine sees it: its properties, a ledger of its bytes, and the ways to move and hash them. It may lead
+// others, with which it holds models together.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "millrace/engine.h"
 #include "src/handles.h"
@@ -34,7 +36,8 @@ int32_t device_count();
 class Device {
  public:
   // Options already completed. Throws NOT_FOUND for an index that no GPU has, UNIMPLEMENTED for a GPU that this library holds
-  // no machine code for.
+  // no machine code for, or for GPUs that are unlike each other or cannot reach each other's memory, INVALID_ARGUMENT for one
+  // named twice.
   explicit Device(const mr_device_options& options);
   ~Device();
 
@@ -50,6 +53,11 @@ class Device {
   // Makes the GPU the calling thread's: first in every function that calls the runtime.
   void enter() const;
 
+  // The GPUs that hold models together, this one first: their ranks.
+  int32_t ranks() const { return static_cast<int32_t>(others_.size()) + 1; }
+  Device& rank(int32_t index) { return index == 0 ? *this : *others_[static_cast<size_t>(index) - 1]; }
+  const Device& rank(int32_t index) const { return const_cast<Device*>(this)->rank(index); }
+
   const int index;  // of the runtime
   const cudaDeviceProp properties;
   const std::string path;         // "sm_90"
@@ -63,6 +71,8 @@ class Device {
  private:
   void check_alive() const;
   Readings ask() const;
+  void info_alone(mr_device_info* out) const;
+  void join(const mr_device_options& options);  // opens the others
 
   const int64_t number_;   // of the devices this process has opened
   const std::string pci_;  // bus id
@@ -70,6 +80,7 @@ class Device {
   mutable std::mutex xids_mutex_;
   mutable XidWatch xids_;
   mutable Management management_;
+  std::vector<std::unique_ptr<Device>> others_;  // of ranks 1 and on
 };
 
 }  // namespace mr::cuda

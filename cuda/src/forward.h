@@ -1,78 +1,74 @@
-// forward: queues the kernels of a step on a stream: token ids through the layers into logits, and from there to results.
+// forward: queues a step on every rank of a model, and between its stages makes rows whole on all of them.
+//
+// Weights are divided by rows (division.h), so a stage gives each rank a part of every row: of attention's heads, of the residual stream,
+// of the feed forward network, of the logits. A gather brings the parts together, and every rank goes on with the same bits, which are those
+// of a model on one GPU. Every rank also samples, from the same logits with the same counters: nothing but parts of rows travels.
+//
+// A gather waits on the GPU for the same gather of the other ranks. So that they come whatever the driver makes a queueing thread wait for,
+// no rank is given a kernel behind a gather before every rank has been given the gather.
 #pragma once
-
-#include <cuda_runtime.h>
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
-#include "kernels/launch.h"
-#include "kernels/linear/product.h"
-#include "millrace/engine.h"
-#include "src/activations.h"
-#include "src/model.h"
-#include "src/step_input.h"
-#include "src/workspace.h"
+#include "kernels/gather.h"
+#include "src/handles.h"
+#include "src/rank.h"
 
 namespace mr::cuda {
 
-// Allocates its memory once; queueing allocates nothing and waits for nothing.
+using Lanes = std::vector<Stream>;  // by rank: each on its GPU
+
+// Allocates its memory once; queueing allocates nothing and waits for nothing. Used by one thread at a time; stop() by any.
 class Forward {
  public:
-  // Throws RESOURCE_EXHAUSTED when the ledger does not allow the cache or the workspace.
-  Forward(std::shared_ptr<const Model> model, const mr_runner_config& config, const Sizes& sizes);
+  // Throws RESOURCE_EXHAUSTED when a ledger does not allow the cache or the workspace.
+  Forward(const std::shared_ptr<const Model>& model, const mr_runner_config& config, const Sizes& sizes);
 
-  const Workspace& space() const { return space_; }
-  uint8_t* cache() const { return kv_.data(); }
+  int32_t ranks() const { return static_cast<int32_t>(ranks_.size()); }
+  Rank& rank(int32_t index) { return *ranks_[static_cast<size_t>(index)]; }
+  const Rank& rank(int32_t index) const { return *ranks_[static_cast<size_t>(index)]; }
 
-  // Pre-operation, before everything that follows on the stream.
-  void set_slots(const StepShape& shape, cudaStream_t stream);
-
-  // Everything of a step whose input lies in space().input, and whose masks in space().masks, but its pre-operations. Depends
-  // on shape alone, so that it can be captured for a shape without prefill rows. Jobs of kJobNone are gathered and multiplied
-  // with the head like the others, and not sampled.
-  void queue(const StepShape& shape, const Stream& on);
+  // Everything of a step whose input lies in each rank's space().input, and whose masks in its space().masks, but its
+  // pre-operations. Depends on shape alone, so that it can be captured for a shape without prefill rows. Jobs of kJobNone are
+  // gathered and multiplied with the head like the others, and not sampled.
+  void queue(const StepShape& shape, const Lanes& on);
 
   // The same in two halves, for a step whose masks come between them. Its jobs are of kJobNone until the second. The first
   // half of a step whose rows of logits are kept all at once is queue() itself, so that it may be a captured graph.
-  bool keeps_logits(const StepShape& shape) const { return shape.jobs <= sizes_.logit_rows; }
-  void queue_before_masks(const StepShape& shape, const Stream& on);
-  void queue_behind_masks(const StepShape& shape, const Stream& on);
+  bool keeps_logits(const StepShape& shape) const { return shape.jobs <= logit_rows_; }
+  void queue_before_masks(const StepShape& shape, const Lanes& on);
+  void queue_behind_masks(const StepShape& shape, const Lanes& on);
+
+  // A step of padding rows, which writes nothing that lasts, run to its end: it loads the kernels that such steps use. Called while no
+  // step is under way.
+  void run_padding(const StepShape& shape, const Lanes& on);
+
+  // Ends all waiting of ranks for each other, for good: the steps under way, and any later ones, give nothing that may be used.
+  void stop();
 
  private:
-  struct Span {  // rows of one kernel class
-    int32_t first, count;
-    ProductClass kind;
+  // Rows that lie alike on all ranks, and the part of each.
+  struct Divided {
+    uint8_t* rows_of[kMostRanks];
+    int64_t stride;  // bytes
+    GatherPart parts[kMostRanks];
   };
 
-  Rows rows_from(const StepShape& shape, int32_t first) const;
-  void body(const StepShape& shape, const Stream& on);
-  void begin(const StepShape& shape, const Stream& on);
-  void layer(const StepShape& shape, int32_t index, const Stream& on);
-  void attend(const StepShape& shape, int32_t index, const Stream& on);
-  void feed_forward(const Span& span, const Layer& l, const Stream& on);
-  void down_product(const Span& span, const Layer& l, const Stream& on);
-  void norm(const float* weight, const Span& span, const Stream& on);
-  // The product of rows [span.first, + count) of x with weights that end alike; out of each target is its row 0. Of the residual
-  // stream, normed with `weight`, in the second.
-  void product(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count, const ProductTarget* targets,
-               const Stream& on);
-  void normed_product(const Span& span, const float* weight, ProductEnd end, int32_t count, const ProductTarget* targets,
-                      const Stream& on);
-  ProductArgs product_args(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
-                           const ProductTarget* targets) const;
-  void heads(const StepShape& shape, const Stream& on);
-  void sample(const StepShape& shape, int32_t first, int32_t count, const Stream& on);
+  template <class Base, class Range>
+  Divided divided(int64_t stride, int64_t element, Base base, Range range) const;
+  template <class Queue>
+  void each(const Lanes& on, Queue queue);
+  void body(const StepShape& shape, const Lanes& on);
+  void heads(const StepShape& shape, const Lanes& on);
+  void gather(const Divided& what, int32_t rows, int32_t index, int32_t place, const Lanes& on);
 
-  const std::shared_ptr<const Model> model_;
-  const mr_model_desc& desc_;
-  const mr_runner_config config_;
-  const Sizes sizes_;
-  const Activations activations_;
-  const Memory kv_;
-  const Memory memory_;
-  const Workspace space_;
-  const uint64_t plane_;  // bytes of all keys of one layer
+  const int32_t layers_, logit_rows_;
+  int32_t gathers_ = 0;  // of one step, at most
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  Divided attention_{}, x_{}, ffn_{}, logits_{};
+  Pinned stop_;  // int32_t
 };
 
 }  // namespace mr::cuda

@@ -9,28 +9,46 @@ namespace {
 
 constexpr int32_t kBuckets[] = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256};
 
-// Captures what queue() puts on the stream, and makes it ready for launches.
+// Captures what queue() puts on the lanes, and makes it ready for launches.
 template <class Queue>
-cudaGraphExec_t captured(cudaStream_t stream, cudaStreamCaptureMode mode, Queue&& queue) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  CUDA_CHECK(cudaStreamBeginCapture(stream, mode));
+void capture_into(Graphs::Bucket& bucket, Forward& forward, const Lanes& on, cudaStreamCaptureMode mode, Queue&& queue) {
+  const size_t ranks = on.size();
+  cudaGraph_t graphs[kMostRanks] = {};
+  size_t begun = 0;
+  const auto enter = [&](size_t rank) { forward.rank(static_cast<int32_t>(rank)).device().enter(); };
+  const auto end = [&]() -> cudaError_t {
+    cudaError_t error = cudaSuccess;
+    for (size_t r = 0; r < begun; ++r) {
+      enter(r);
+      const cudaError_t one = cudaStreamEndCapture(on[r].stream, &graphs[r]);
+      if (error == cudaSuccess) error = one;
+    }
+    return error;
+  };
+  const auto drop = [&] {
+    for (cudaGraph_t& graph : graphs)
+      if (graph != nullptr) (void)cudaGraphDestroy(graph);
+  };
   try {
+    for (; begun < ranks; ++begun) {
+      enter(begun);
+      CUDA_CHECK(cudaStreamBeginCapture(on[begun].stream, mode));
+    }
     queue();
   } catch (...) {
-    (void)cudaStreamEndCapture(stream, &graph);
-    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    (void)end();
+    drop();
     throw;
   }
-  CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-  cudaError_t error = cudaGraphInstantiateWithFlags(&exec, graph, 0);
-  (void)cudaGraphDestroy(graph);
-  check(error, "cudaGraphInstantiateWithFlags");
-  error = cudaGraphUpload(exec, stream);
-  if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
-  if (error != cudaSuccess) (void)cudaGraphExecDestroy(exec);
-  check(error, "cudaGraphUpload");
-  return exec;
+  cudaError_t error = end();
+  for (size_t r = 0; r < ranks && error == cudaSuccess; ++r) {
+    enter(r);
+    error = cudaGraphInstantiateWithFlags(&bucket.execs[r], graphs[r], 0);
+    if (error == cudaSuccess) error = cudaGraphUpload(bucket.execs[r], on[r].stream);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(on[r].stream);
+  }
+  drop();
+  check(error, "making a step's graph");
 }
 
 }  // namespace
@@ -39,41 +57,43 @@ Graphs::~Graphs() {
   ending_.store(true);
   settle();
   for (const Bucket& bucket : buckets_)
-    if (bucket.exec != nullptr) (void)cudaGraphExecDestroy(bucket.exec);
+    for (const cudaGraphExec_t exec : bucket.execs)
+      if (exec != nullptr) (void)cudaGraphExecDestroy(exec);
 }
 
 void Graphs::settle() {
   if (others_.joinable()) others_.join();
 }
 
-void Graphs::capture(int device, Forward& forward, int32_t most_rows, int32_t most_jobs, bool dependent, cudaStream_t stream) {
+void Graphs::capture(Forward& forward, int32_t most_rows, int32_t most_jobs, const Lanes& on) {
   for (const int32_t rows : kBuckets)
-    if (rows <= most_rows) buckets_.push_back({rows, std::min(rows, most_jobs), nullptr});
+    if (rows <= most_rows) buckets_.push_back({rows, std::min(rows, most_jobs), {}});
   if (buckets_.empty()) return;
   Bucket& first = buckets_.front();
   const StepShape shape(first.rows, first.rows, first.jobs);
-  // Padding: slots and gathered rows of -1, and jobs of no kind.
-  uint8_t* const input = forward.space().input;
-  CUDA_CHECK(cudaMemsetAsync(input, 0, shape.bytes, stream));
-  CUDA_CHECK(cudaMemsetAsync(input + shape.slot, 0xff, static_cast<size_t>(first.rows) * sizeof(int32_t), stream));
-  CUDA_CHECK(cudaMemsetAsync(input + shape.gather, 0xff, static_cast<size_t>(first.jobs) * sizeof(int32_t), stream));
-  forward.queue(shape, {stream, dependent});
-  CUDA_CHECK(cudaStreamSynchronize(stream));
-  first.exec = captured(stream, cudaStreamCaptureModeThreadLocal, [&] { forward.queue(shape, {stream, dependent}); });
+  forward.run_padding(shape, on);
+  capture_into(first, forward, on, cudaStreamCaptureModeThreadLocal, [&] { forward.queue(shape, on); });
   made_.store(1, std::memory_order_release);
-  others_ = std::thread([this, device, &forward, dependent] { capture_others(device, forward, dependent); });
+  if (forward.ranks() > 1) return capture_others(forward, on);
+  others_ = std::thread([this, &forward, dependent = on[0].dependent] {
+    try {
+      forward.rank(0).device().enter();
+      const StreamHandle stream(0);
+      capture_others(forward, {{stream, dependent}});
+    } catch (...) {
+      (void)cudaGetLastError();
+    }
+  });
 }
 
 // Nothing runs here. Kernels that no step has used yet are loaded while they are captured, which only the relaxed mode
 // allows.
-void Graphs::capture_others(int device, Forward& forward, bool dependent) {
+void Graphs::capture_others(Forward& forward, const Lanes& on) {
   try {
-    CUDA_CHECK(cudaSetDevice(device));
-    const StreamHandle stream(0);
     for (size_t i = 1; i < buckets_.size() && !ending_.load(); ++i) {
       Bucket& bucket = buckets_[i];
       const StepShape shape(bucket.rows, bucket.rows, bucket.jobs);
-      bucket.exec = captured(stream, cudaStreamCaptureModeRelaxed, [&] { forward.queue(shape, {stream, dependent}); });
+      capture_into(bucket, forward, on, cudaStreamCaptureModeRelaxed, [&] { forward.queue(shape, on); });
       made_.store(i + 1, std::memory_order_release);
     }
   } catch (...) {

@@ -30,9 +30,7 @@ double rate_of(uint64_t duration_ns, Pass pass) {
   return units / seconds;
 }
 
-}  // namespace
-
-double measure_roof(Device& device, int32_t what, uint64_t duration_ns) {
+double measure_alone(Device& device, int32_t what, uint64_t duration_ns) {
   constexpr uint64_t kLeast = 1'000'000, kMost = 60'000'000'000;
   if (duration_ns < kLeast || duration_ns > kMost)
     fail(MR_INVALID_ARGUMENT, "duration is %llu ns: want 1 ms to 60 s", static_cast<unsigned long long>(duration_ns));
@@ -70,6 +68,14 @@ double measure_roof(Device& device, int32_t what, uint64_t duration_ns) {
       });
     default: fail(MR_INVALID_ARGUMENT, "measure is %d: want 0 to %d", what, MR_MEASURE_BF16_OPS);
   }
+}
+
+}  // namespace
+
+double measure_roof(Device& device, int32_t what, uint64_t duration_ns) {
+  double rate = 0;
+  for (int32_t rank = 0; rank < device.ranks(); ++rank) rate += measure_alone(device.rank(rank), what, duration_ns);
+  return rate;
 }
 
 }  // namespace mr::cuda

@@ -1,20 +1,16 @@
 #include "src/model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "cpu/shape.h"
 #include "kernels/kv.h"
-#include "kernels/linear/repack.h"
 #include "src/digest.h"
 #include "src/error.h"
-#include "src/place.h"
 
 namespace mr::cuda {
 
 using cpu::check_desc;
-using cpu::is_vector;
 using cpu::tensor_file_size;
 
 namespace {
@@ -31,109 +27,94 @@ void check_kernels(const mr_model_desc& desc) {
 
 }  // namespace
 
-struct Model::Tensor {
-  mr_tensor_desc desc;
-  Memory memory;        // the resident bytes: a vector's floats, or the packed weight's
-  PackedWeight weight;  // of a matrix
-};
-
 Model::Model(std::shared_ptr<Device> device, const mr_model_desc& desc) : device_(std::move(device)), desc_(desc), bindings_(desc) {
   check_desc(desc);
   check_kernels(desc);
-  device_->enter();
-  stream_ = StreamHandle(device_->priority_low);
-  weights_.layers.resize(static_cast<size_t>(desc.layers));
+  check_division(desc, device_->ranks());
+  for (int32_t rank = 0; rank < device_->ranks(); ++rank) shards_.push_back(std::make_unique<Shard>(*device_, desc, rank));
   device_->models.fetch_add(1);
 }
 
 Model::~Model() {
-  (void)cudaSetDevice(device_->index);
-  tensors_.clear();
+  shards_.clear();
   device_->models.fetch_sub(1);
 }
 
-uint64_t Model::resident_size(const mr_tensor_desc& tensor) {
-  const uint64_t size = tensor_file_size(tensor);
-  return is_vector(tensor.role) ? size : weight_packed_bytes(tensor.type, tensor.dims[1], tensor.dims[0]);
+uint64_t Model::resident_size(const Device& device, const mr_tensor_desc& tensor) {
+  (void)tensor_file_size(tensor);  // refuses what no model has
+  uint64_t size = 0;
+  for (int32_t rank = 0; rank < device.ranks(); ++rank) size += Shard::resident_size(tensor, rank, device.ranks());
+  return size;
 }
 
-Model::Tensor& Model::at(int32_t index) const {
+mr_tensor_desc Model::tensor(int32_t index) const {
   const std::lock_guard<std::mutex> lock(tensors_mutex_);
   if (index < 0 || static_cast<size_t>(index) >= tensors_.size())
     fail(MR_OUT_OF_RANGE, "tensor %d of a model of %zu tensors", index, tensors_.size());
-  return *tensors_[static_cast<size_t>(index)];
+  return tensors_[static_cast<size_t>(index)];
 }
 
 void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
   const std::lock_guard<std::mutex> building(building_);
   bindings_.expect(desc, staging->device() == device_, staging->size());
-  const uint64_t size = staging->size();
-
-  device_->enter();
-  auto tensor = std::make_unique<Tensor>();
-  tensor->desc = desc;
-  const uint64_t resident = resident_size(desc);
-  tensor->memory = device_->ledger.allocate(resident, MR_PURPOSE_WEIGHTS);
-  const float* vector = tensor->memory.as<float>();
-  float largest = 0;
-  if (is_vector(desc.role)) {
-    device_->transfers.copy(tensor->memory.data(), staging->data(), size);
-    if (desc.role == MR_ROLE_ROPE_FACTORS) {
-      rope_factors_.resize(static_cast<size_t>(desc.dims[0]));
-      device_->transfers.download(rope_factors_.data(), tensor->memory.data(), size);
-      vector = rope_factors_.data();
-    }
-    if (desc.role == MR_ROLE_ATTN_NORM || desc.role == MR_ROLE_FFN_NORM || desc.role == MR_ROLE_OUTPUT_NORM) {
-      std::vector<float> weights(static_cast<size_t>(desc.dims[0]));
-      device_->transfers.download(weights.data(), tensor->memory.data(), size);
-      for (const float weight : weights) largest = std::max(largest, std::fabs(weight));
-    }
-  } else {
-    tensor->weight = PackedWeight{desc.type, desc.dims[1], desc.dims[0], tensor->memory.data()};
-    CUDA_CHECK(launch_repack(staging->data(), tensor->weight, {stream_, false}));
-    const cudaError_t error = cudaStreamSynchronize(stream_);
-    if (error != cudaSuccess) (void)cudaStreamSynchronize(stream_);  // what both ends are given back for has ended then
-    check(error, "waiting for a tensor's repacking");
+  try {
+    for (const std::unique_ptr<Shard>& shard : shards_) shard->bind(desc, staging->data());
+  } catch (...) {
+    for (const std::unique_ptr<Shard>& shard : shards_) shard->forget(tensors_.size());
+    throw;
   }
   {
     const std::lock_guard<std::mutex> lock(tensors_mutex_);
-    tensors_.push_back(std::move(tensor));
-    weights_.place(desc_, desc, vector, tensors_.back()->weight);
-    largest_norm_ = std::max(largest_norm_, largest);
+    tensors_.push_back(desc);
   }
   bindings_.add(desc);
 }
 
 void Model::seal() {
   const std::lock_guard<std::mutex> building(building_);
-  device_->enter();
-  for (const std::unique_ptr<Tensor>& tensor : tensors_)
-    check_place(tensor->memory.data(), device_->index, cpu::tensor_name(tensor->desc.role, tensor->desc.layer));
+  for (const std::unique_ptr<Shard>& shard : shards_) shard->check_places();
   bindings_.seal();
 }
 
 void Model::digest(int32_t index, uint8_t out[32]) const {
-  const Tensor& tensor = at(index);
-  if (is_vector(tensor.desc.role)) {
-    device_->digester->bytes(tensor.memory.data(), tensor.memory.size(), out);
+  const mr_tensor_desc desc = tensor(index);
+  device_->enter();
+  if (!held_by_all(desc.role)) {
+    // Parts follow one another in the file as the ranks do.
+    device_->digester->restored(tensor_file_size(desc), [&](uint64_t offset, uint64_t count, uint8_t* to, cudaStream_t stream) {
+      uint64_t begin = 0;  // of a part
+      for (const std::unique_ptr<Shard>& shard : shards_) {
+        const uint64_t end = begin + shard->file_size(index), from = std::max(begin, offset), until = std::min(end, offset + count);
+        if (from < until) shard->restore(index, from - begin, until - from, to + (from - offset), stream);
+        begin = end;
+      }
+    }, out);
     return;
   }
-  device_->digester->restored(tensor_file_size(tensor.desc),
-                              [&](uint64_t offset, uint64_t count, uint8_t* to, cudaStream_t stream) {
-                                CUDA_CHECK(launch_unpack(tensor.weight, offset, count, to, {stream, false}));
-                              },
-                              out);
+  for (const std::unique_ptr<Shard>& shard : shards_) {
+    uint8_t digest[32];
+    device_->digester->restored(shard->file_size(index), [&](uint64_t offset, uint64_t count, uint8_t* to, cudaStream_t stream) {
+      shard->restore(index, offset, count, to, stream);
+    }, digest);
+    if (shard == shards_.front()) {
+      std::copy_n(digest, sizeof digest, out);
+    } else if (!std::equal(digest, digest + sizeof digest, out)) {
+      for (int32_t i = 0; i < 32; ++i) out[i] = static_cast<uint8_t>(~out[i]);
+      return;
+    }
+  }
 }
 
 void Model::flip_bit(int32_t index, uint64_t bit) {
-  Tensor& tensor = at(index);
-  if (bit / 8 >= tensor.memory.size())
-    fail(MR_OUT_OF_RANGE, "bit %llu of a tensor of %llu resident bytes", static_cast<unsigned long long>(bit),
-         static_cast<unsigned long long>(tensor.memory.size()));
-  uint8_t byte = 0;
-  device_->transfers.download(&byte, tensor.memory.data() + bit / 8, 1);
-  byte = static_cast<uint8_t>(byte ^ 1u << bit % 8);
-  device_->transfers.upload(tensor.memory.data() + bit / 8, &byte, 1);
+  (void)tensor(index);
+  uint64_t left = bit / 8, size = 0;
+  for (const std::unique_ptr<Shard>& shard : shards_) {
+    size += shard->size(index);
+    if (left < shard->size(index)) return shard->flip_bit(index, left * 8 + bit % 8);
+    left -= shard->size(index);
+  }
+  fail(MR_OUT_OF_RANGE, "bit %llu of a tensor of %llu resident bytes", static_cast<unsigned long long>(bit),
+       static_cast<unsigned long long>(size));
 }
 
 }  // namespace mr::cuda

@@ -66,143 +66,190 @@ class Presence {
 }  // namespace
 
 struct Runner::State {
+  // What a rank has of a step: its input on the way, and how far it is. Of late masks it is idle between `paused` and `resumed`.
+  struct Leg {
+    Pinned input;
+    EventHandle begin{cudaEventDefault}, end{cudaEventDefault}, paused{cudaEventDefault}, resumed{cudaEventDefault};
+  };
+
   // A step between submit and wait. Its host memory is the device's while submitted, the caller's thread's otherwise.
   struct Flight {
     cpu::StepPlan plan;
-    StepShape shape;
-    Pinned input, masks;
-    Pinned rows, candidates;  // results
+    StepShape shape;  // the same on every rank
+    Pinned masks;
+    Pinned rows, candidates;  // results, of rank 0: all ranks have the same
     int64_t row_count = 0;
-    EventHandle begin{cudaEventDefault}, end{cudaEventDefault};
-    EventHandle paused{cudaEventDefault}, resumed{cudaEventDefault};  // of late masks: between them the device is idle
+    std::vector<Leg> legs;  // by rank
   };
 
   State(std::shared_ptr<const Model> m, const mr_runner_config& c, RunnerOptions options)
-      : model(usable(std::move(m), c)), presence(model), config(c), sizes(model->desc(), c),
+      : model(usable(std::move(m), c)), presence(model), config(c), sizes(model->desc(), c, model->ranks()),
         dependent(options.dependent && model->device()->programmatic),
         checker(c, model->desc().vocab, model->desc().context, sizes.positions),
-        input(model->desc(), c, sizes, model->device()->properties.multiProcessorCount),
-        forward(model, c, sizes), blocks(model->device()->ledger, forward.cache(), model->desc().layers, c, sizes),
-        stream(model->device()->priority_high), views(static_cast<size_t>(c.max_sequences)) {
+        input(model->shard(0).desc(), c, sizes, model->device()->properties.multiProcessorCount),
+        forward(model, c, sizes), views(static_cast<size_t>(c.max_sequences)) {
+    for (int32_t r = 0; r < forward.ranks(); ++r) {
+      Rank& rank = forward.rank(r);
+      rank.device().enter();
+      blocks.emplace_back(rank.device().ledger, rank.cache(), model->desc().layers, c, sizes);
+      streams.emplace_back(rank.device().priority_high);
+      lanes.push_back({streams.back(), dependent});
+      check_place(rank.cache(), rank.device().index, "the cache of keys and values");
+      check_place(rank.space().x, rank.device().index, "the workspace of steps");
+      for (Flight& flight : flights) {
+        flight.legs.emplace_back();
+        flight.legs.back().input = Pinned(sizes.input_bytes);
+      }
+    }
+    model->device()->enter();
     for (Flight& flight : flights) {
       checker.reserve(flight.plan);
-      flight.input = Pinned(sizes.input_bytes);
       flight.masks = Pinned(sizes.mask_bytes);
       flight.rows = Pinned(static_cast<uint64_t>(sizes.rows_wanted) * sizeof(mr_row_result));
       if (sizes.candidates > 0) flight.candidates = Pinned(static_cast<uint64_t>(sizes.candidates) * sizeof(mr_candidate));
     }
     views_before.reserve(views.size());
-    check_place(forward.cache(), model->device()->index, "the cache of keys and values");
-    check_place(forward.space().x, model->device()->index, "the workspace of steps");
     try {
       warm();
-      if (options.graphs) graphs.capture(model->device()->index, forward, sizes.decode_rows, sizes.logit_rows, dependent, stream);
+      if (options.graphs) graphs.capture(forward, sizes.decode_rows, sizes.logit_rows, lanes);
     } catch (...) {
-      (void)cudaStreamSynchronize(stream);  // what is queued uses memory that is given back now
+      forward.stop();
+      (void)drained();  // what is queued uses memory that is given back now
       throw;
     }
   }
 
-  ~State() {
-    (void)cudaSetDevice(model->device()->index);
-    (void)cudaStreamSynchronize(stream);
-  }
+  ~State() { (void)drained(); }
 
   // Loads the kernels that prefill steps and copies of blocks use: a step of one padding row and a copy of bytes to where they
   // are, which write nothing that lasts.
   void warm() {
-    StepShape shape(1, 0, 1);
-    uint8_t* const at = forward.space().input;
-    const BlockCopy still{at, at, 0, 0};
-    model->device()->transfers.upload(at, &still, sizeof still);
-    CUDA_CHECK(launch_block_copies({reinterpret_cast<const BlockCopy*>(at), 1, 1, 16}, {stream, false}));
-    CUDA_CHECK(cudaMemsetAsync(at, 0, shape.bytes, stream));
-    CUDA_CHECK(cudaMemsetAsync(at + shape.slot, 0xff, sizeof(int32_t), stream));
-    CUDA_CHECK(cudaMemsetAsync(at + shape.gather, 0xff, sizeof(int32_t), stream));
-    forward.queue(shape, {stream, dependent});
-    CUDA_CHECK(cudaStreamSynchronize(stream));
+    each([&](size_t r) {
+      uint8_t* const at = forward.rank(static_cast<int32_t>(r)).space().input;
+      const BlockCopy still{at, at, 0, 0};
+      forward.rank(static_cast<int32_t>(r)).device().transfers.upload(at, &still, sizeof still);
+      CUDA_CHECK(launch_block_copies({reinterpret_cast<const BlockCopy*>(at), 1, 1, 16}, {streams[r], false}));
+    });
+    forward.run_padding(StepShape(1, 0, 1), lanes);
   }
 
-  // Puts a step on the stream: whole, or up to where it waits for its masks. Sets *begun once the device may have changed
+  // For every rank, with its GPU the thread's own. Ends with that of rank 0.
+  template <class Do>
+  void each(Do what) const {
+    for (size_t r = streams.size(); r-- > 0;) {
+      model->shard(static_cast<int32_t>(r)).device().enter();
+      what(r);
+    }
+  }
+
+  // Puts a step on the streams: whole, or up to where it waits for its masks. Sets *begun once a device may have changed
   // anything that a later step reads.
   void queue(Flight& flight, bool* begun) {
     const cpu::StepPlan& plan = flight.plan;
-    const Workspace& space = forward.space();
     const int32_t tokens = static_cast<int32_t>(plan.tokens.size());
     const int32_t jobs = static_cast<int32_t>(plan.samples.size() + plan.scores.size());
     const bool decode = std::all_of(plan.segments.begin(), plan.segments.end(),
                                     [](const mr_segment& s) { return s.kernel_class == MR_CLASS_DECODE; });
     const Graphs::Bucket* const bucket = decode && tokens > 0 ? graphs.find(tokens, jobs) : nullptr;
-    flight.shape = input.pack(plan, bucket == nullptr ? 0 : bucket->rows, bucket == nullptr ? 0 : bucket->jobs, views, blocks,
-                              flight.input.data(), space.input);
-    const StepShape& shape = flight.shape;
     flight.row_count = jobs;
-    CUDA_CHECK(cudaEventRecord(flight.begin, stream));
-    if (shape.bytes > 0)
-      CUDA_CHECK(cudaMemcpyAsync(space.input, flight.input.data(), shape.bytes, cudaMemcpyHostToDevice, stream));
-    // Jobs of kJobNone, which is 0, until their masks are there.
-    if (plan.masks_late && shape.jobs > 0) CUDA_CHECK(cudaMemsetAsync(space.input + shape.job, 0, job_bytes(shape), stream));
-    if (!plan.masks.empty()) CUDA_CHECK(upload_masks(flight));
-    copy_blocks(shape, begun);
-    forward.set_slots(shape, stream);
-    *begun = *begun || shape.sets > 0;
+    each([&](size_t r) { send(flight, r, bucket, begun); });
     if (bucket != nullptr) {
-      CUDA_CHECK(cudaGraphLaunch(bucket->exec, stream));  // whole or not at all
-      *begun = true;
+      each([&](size_t r) {
+        CUDA_CHECK(cudaGraphLaunch(bucket->execs[r], streams[r]));  // whole or not at all
+        *begun = true;
+      });
     } else {
       *begun = true;
-      if (plan.masks_late) forward.queue_before_masks(shape, {stream, dependent});
-      else forward.queue(shape, {stream, dependent});
+      if (plan.masks_late) forward.queue_before_masks(flight.shape, lanes);
+      else forward.queue(flight.shape, lanes);
     }
-    if (plan.masks_late) twice("marking where a step waits", [&] { return cudaEventRecord(flight.paused, stream); });
-    else queue_end(flight);
+    if (!plan.masks_late) return queue_end(flight);
+    each([&](size_t r) {
+      twice("marking where a step waits", [&] { return cudaEventRecord(flight.legs[r].paused, streams[r]); });
+    });
+  }
+
+  // A step's input to a rank, and its pre-operations there.
+  void send(Flight& flight, size_t r, const Graphs::Bucket* bucket, bool* begun) {
+    const cpu::StepPlan& plan = flight.plan;
+    const Workspace& space = forward.rank(static_cast<int32_t>(r)).space();
+    const cudaStream_t stream = streams[r];
+    Leg& leg = flight.legs[r];
+    // The views end the same however often they are moved along.
+    flight.shape = input.pack(plan, bucket == nullptr ? 0 : bucket->rows, bucket == nullptr ? 0 : bucket->jobs, views, blocks[r],
+                              leg.input.data(), space.input);
+    const StepShape& shape = flight.shape;
+    CUDA_CHECK(cudaEventRecord(leg.begin, stream));
+    if (shape.bytes > 0)
+      CUDA_CHECK(cudaMemcpyAsync(space.input, leg.input.data(), shape.bytes, cudaMemcpyHostToDevice, stream));
+    // Jobs of kJobNone, which is 0, until their masks are there.
+    if (plan.masks_late && shape.jobs > 0) CUDA_CHECK(cudaMemsetAsync(space.input + shape.job, 0, job_bytes(shape), stream));
+    if (!plan.masks.empty()) CUDA_CHECK(upload_masks(flight, r));
+    copy_blocks(shape, r, begun);
+    forward.rank(static_cast<int32_t>(r)).set_slots(shape, stream);
+    *begun = *begun || shape.sets > 0;
   }
 
   // The rest of a step whose masks are in its plan now.
   void queue_behind_masks(Flight& flight) {
     const StepShape& shape = flight.shape;
-    twice("marking where a step goes on", [&] { return cudaEventRecord(flight.resumed, stream); });
-    twice("sending a step's masks", [&] { return upload_masks(flight); });
-    if (shape.jobs > 0)
-      twice("sending a step's jobs", [&] {
-        return cudaMemcpyAsync(forward.space().input + shape.job, flight.input.data() + shape.job, job_bytes(shape),
-                               cudaMemcpyHostToDevice, stream);
-      });
+    each([&](size_t r) {
+      const cudaStream_t stream = streams[r];
+      twice("marking where a step goes on", [&] { return cudaEventRecord(flight.legs[r].resumed, stream); });
+      twice("sending a step's masks", [&] { return upload_masks(flight, r); });
+      if (shape.jobs > 0)
+        twice("sending a step's jobs", [&] {
+          return cudaMemcpyAsync(forward.rank(static_cast<int32_t>(r)).space().input + shape.job,
+                                 flight.legs[r].input.data() + shape.job, job_bytes(shape), cudaMemcpyHostToDevice, stream);
+        });
+    });
     // Plain launches: the sampler reads jobs before it waits for its predecessor, which is their copy here.
-    forward.queue_behind_masks(shape, {stream, false});
+    Lanes plain = lanes;
+    for (Stream& lane : plain) lane.dependent = false;
+    forward.queue_behind_masks(shape, plain);
     queue_end(flight);
   }
 
   // The step is on its way and cannot be taken back: what only fetches its results is tried twice.
   void queue_end(Flight& flight) {
+    each([&](size_t r) {
+      if (r == 0) fetch(flight);
+      twice("marking a step's end", [&] { return cudaEventRecord(flight.legs[r].end, streams[r]); });
+    });
+  }
+
+  void fetch(Flight& flight) {
     const cpu::StepPlan& plan = flight.plan;
+    const Workspace& space = forward.rank(0).space();
     if (flight.row_count > 0)
       twice("fetching a step's rows", [&] {
-        return cudaMemcpyAsync(flight.rows.data(), forward.space().results,
-                               static_cast<uint64_t>(flight.row_count) * sizeof(mr_row_result), cudaMemcpyDeviceToHost, stream);
+        return cudaMemcpyAsync(flight.rows.data(), space.results, static_cast<uint64_t>(flight.row_count) * sizeof(mr_row_result),
+                               cudaMemcpyDeviceToHost, streams[0]);
       });
     if (const uint64_t bytes = candidate_bytes(plan); bytes > 0)
       twice("fetching a step's candidates", [&] {
-        return cudaMemcpyAsync(flight.candidates.data(), forward.space().candidates, bytes, cudaMemcpyDeviceToHost, stream);
+        return cudaMemcpyAsync(flight.candidates.data(), space.candidates, bytes, cudaMemcpyDeviceToHost, streams[0]);
       });
-    if (plan.hang_ns != 0) CUDA_CHECK(launch_hang(plan.hang_ns, stream));
-    twice("marking a step's end", [&] { return cudaEventRecord(flight.end, stream); });
+    if (plan.hang_ns != 0) CUDA_CHECK(launch_hang(plan.hang_ns, streams[0]));
   }
 
   static uint64_t job_bytes(const StepShape& shape) { return static_cast<uint64_t>(shape.jobs) * sizeof(SampleJob); }
 
-  cudaError_t upload_masks(Flight& flight) {
+  cudaError_t upload_masks(Flight& flight, size_t r) {
     const std::vector<uint32_t>& masks = flight.plan.masks;
     const uint64_t bytes = masks.size() * sizeof(uint32_t);
     std::memcpy(flight.masks.data(), masks.data(), bytes);
-    return cudaMemcpyAsync(forward.space().masks, flight.masks.data(), bytes, cudaMemcpyHostToDevice, stream);
+    return cudaMemcpyAsync(forward.rank(static_cast<int32_t>(r)).space().masks, flight.masks.data(), bytes, cudaMemcpyHostToDevice,
+                           streams[r]);
   }
 
-  void copy_blocks(const StepShape& shape, bool* begun) {
-    const BlockCopy* const copies = reinterpret_cast<const BlockCopy*>(forward.space().input + shape.copy);
+  void copy_blocks(const StepShape& shape, size_t r, bool* begun) {
+    const Blocks& of = blocks[r];
+    const BlockCopy* const copies =
+        reinterpret_cast<const BlockCopy*>(forward.rank(static_cast<int32_t>(r)).space().input + shape.copy);
     int32_t first = 0;
     for (const int32_t end : input.copy_ends()) {
-      CUDA_CHECK(launch_block_copies({copies + first, end - first, blocks.planes(), blocks.plane_bytes()}, {stream, false}));
+      CUDA_CHECK(launch_block_copies({copies + first, end - first, of.planes(), of.plane_bytes()}, {streams[r], false}));
       *begun = true;
       first = end;
     }
@@ -225,19 +272,20 @@ struct Runner::State {
     return count * sizeof(mr_candidate);
   }
 
-  // Counts the steps that have ended. The one that waits for masks has not; its `end` is still of an earlier step.
+  // Counts the steps that have ended on every rank. The one that waits for masks has not; its `end` is still of an earlier step.
   void look_locked() {
     while (completed < submitted && !broken) {
-      const Flight& flight = flights[completed % kInFlight];
       const bool waits = late && completed + 1 == submitted;
-      const cudaError_t error = cudaEventQuery(waits ? flight.paused : flight.end);
-      if (error == cudaErrorNotReady) {
-        (void)cudaGetLastError();
-        return;
-      }
-      if (error != cudaSuccess) {
-        break_locked(error, model->device()->describe(error));
-        return;
+      for (const Leg& leg : flights[completed % kInFlight].legs) {
+        const cudaError_t error = cudaEventQuery(waits ? leg.paused : leg.end);
+        if (error == cudaErrorNotReady) {
+          (void)cudaGetLastError();
+          return;
+        }
+        if (error != cudaSuccess) {
+          break_locked(error, model->device()->describe(error));
+          return;
+        }
       }
       if (waits) return;
       ++completed;
@@ -245,15 +293,21 @@ struct Runner::State {
     }
   }
 
-  // Whether the device still does what it is asked for. It waits for what an aborted step may have begun: that reads host memory
-  // which the next step writes.
-  bool alive() const {
-    const cudaError_t error = cudaStreamSynchronize(stream);
-    if (error != cudaSuccess) (void)cudaGetLastError();
-    return error == cudaSuccess;
+  // Waits for what the devices were given, which an aborted step may have begun: that reads host memory which the next step writes.
+  // Whether they still do what they are asked for.
+  bool drained() const {
+    bool alive = true;
+    for (size_t r = streams.size(); r-- > 0;) {
+      (void)cudaSetDevice(model->shard(static_cast<int32_t>(r)).device().index);
+      if (cudaStreamSynchronize(streams[r]) == cudaSuccess) continue;
+      (void)cudaGetLastError();
+      alive = false;
+    }
+    return alive;
   }
 
   void break_locked(int64_t code, std::string text) {
+    forward.stop();
     broken = true;
     native = code;
     failure = std::move(text);
@@ -277,8 +331,8 @@ struct Runner::State {
         candidates = std::max<int64_t>(candidates, int64_t{r.candidate_offset} + r.candidate_count);
     const mr_candidate* const first = flight.candidates.as<mr_candidate>();
     plan.candidates.assign(first, first + candidates);
-    plan.device_ns = plan.masks_late ? between(flight.begin, flight.paused) + between(flight.resumed, flight.end)
-                                     : between(flight.begin, flight.end);
+    const Leg& leg = flight.legs[0];
+    plan.device_ns = plan.masks_late ? between(leg.begin, leg.paused) + between(leg.resumed, leg.end) : between(leg.begin, leg.end);
     plan.bytes_read = step_bytes(*model, sizes.kv, plan);
   }
 
@@ -296,8 +350,9 @@ struct Runner::State {
   cpu::StepChecker checker;
   StepInput input;
   Forward forward;
-  Blocks blocks;
-  const StreamHandle stream;
+  std::vector<Blocks> blocks;         // by rank, as are
+  std::vector<StreamHandle> streams;
+  Lanes lanes;                        // on the streams
   Graphs graphs;
   std::vector<SlotView> views, views_before;  // views_before: as they were before the step being submitted
   uint64_t next_hang_ns = 0;
@@ -317,14 +372,15 @@ struct Runner::State {
 
 void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out) {
   cpu::check_config(config);
-  const Sizes sizes(model.desc(), config);
-  out->bytes_per_block = sizes.kv_block_bytes;
-  out->kv_bytes = cpu::pool_bytes(config, sizes.kv_block_bytes);
-  out->workspace_bytes = Workspace(model, config, sizes, nullptr).bytes;
-  out->host_bytes_per_block = sizes.kv_block_bytes;
+  const Sizes sizes(model.desc(), config, model.ranks());
+  const uint64_t ranks = static_cast<uint64_t>(model.ranks());
+  out->bytes_per_block = ranks * sizes.kv_block_bytes;
+  out->kv_bytes = cpu::pool_bytes(config, ranks * sizes.kv_block_bytes);
+  out->workspace_bytes = ranks * Workspace(model, config, sizes, nullptr).bytes;
+  out->host_bytes_per_block = ranks * sizes.kv_block_bytes;
   // The products with the fewest rows, which are as many as the model is wide, are the hardest to fill the device with.
   model.device()->enter();
-  out->prefill_grain = prefill_grain(model.desc().hidden);
+  out->prefill_grain = prefill_grain(model.shard(0).hidden().count);
 }
 
 Runner::Runner(std::shared_ptr<const Model> model, const mr_runner_config& config, RunnerOptions options)
@@ -347,7 +403,7 @@ void Runner::submit(const mr_step& step) {
   State::Flight& flight = s.flights[s.submitted % kInFlight];
   s.checker.accept(step, flight.plan, [&s](const cpu::StepPlan& plan) {
     s.input.check(plan);
-    s.blocks.hold(plan);
+    for (Blocks& blocks : s.blocks) blocks.hold(plan);
   });
   flight.plan.hang_ns = std::exchange(s.next_hang_ns, 0);
   flight.plan.nan_row = std::exchange(s.next_nan_row, -1);
@@ -356,7 +412,8 @@ void Runner::submit(const mr_step& step) {
   try {
     s.queue(flight, &begun);
   } catch (const Error& e) {
-    const bool untouched = !begun && s.alive();
+    if (begun) s.forward.stop();  // a rank may wait for what another was not given
+    const bool untouched = s.drained() && !begun;
     const std::lock_guard<std::mutex> lock(s.mutex);
     s.look_locked();  // a launch also fails of what an earlier step did: then that one is named
     if (!s.broken && untouched) {
@@ -393,7 +450,8 @@ void Runner::masks(const uint32_t* masks, int64_t words) {
   try {
     s.queue_behind_masks(flight);
   } catch (const Error& e) {
-    (void)s.alive();  // what the driver took of it ends, and the step before it
+    s.forward.stop();
+    (void)s.drained();  // what the driver took of it ends, and the step before it
     const std::lock_guard<std::mutex> lock(s.mutex);
     s.look_locked();
     if (!s.broken) {

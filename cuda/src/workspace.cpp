@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention.h"
+#include "kernels/gather.h"
 #include "kernels/linear/terms.h"
 #include "kernels/sampler.h"
 #include "src/error.h"
@@ -46,14 +47,15 @@ Act attention_act(const mr_runner_config& config) {
 
 }  // namespace
 
-Sizes::Sizes(const mr_model_desc& d, const mr_runner_config& c) {
-  kv = KvLayout{attention_act(c), c.block_size, d.kv_heads, d.head_dim, pad_head_dim(d.head_dim),
+Sizes::Sizes(const mr_model_desc& d, const mr_runner_config& c, int32_t ranks) {
+  const mr_model_desc part = part_of(d, 0, ranks);
+  kv = KvLayout{attention_act(c), c.block_size, part.kv_heads, d.head_dim, pad_head_dim(d.head_dim),
                 c.kv_type == MR_KV_F8 ? Kv::kF8 : Kv::kAct};
-  q_width = int64_t{d.heads} * d.head_dim;
-  const int64_t kv_width = int64_t{d.kv_heads} * d.head_dim;
+  q_width = int64_t{part.heads} * d.head_dim;
+  const int64_t kv_width = int64_t{part.kv_heads} * d.head_dim;
   hidden_stride = round_up(d.hidden, kRowAlign);
-  q_stride = round_up(int64_t{d.heads} * kv.padded_dim, kRowAlign);
-  attention_stride = round_up(q_width, kRowAlign);
+  q_stride = round_up(int64_t{part.heads} * kv.padded_dim, kRowAlign);
+  attention_stride = round_up(int64_t{d.heads} * d.head_dim, kRowAlign);
   qkv_stride = round_up(q_width + 2 * kv_width, kRowAlign);
   ffn_stride = round_up(d.ffn, kRowAlign);
   vocab_stride = round_up(d.vocab, kRowAlign);
@@ -94,8 +96,8 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   plan_first = pieces.take<int32_t>(int64_t{s.decode_parts} * (s.decode_rows + 1));
   plan_span = pieces.take<int32_t>(s.decode_parts);
   decode = pieces.bytes(
-      static_cast<uint64_t>(decode_attention_bytes(s.decode_rows, s.decode_units, d.heads, d.head_dim)));
-  prefill = pieces.bytes(static_cast<uint64_t>(prefill_attention_bytes(s.prefill_places, d.heads, d.head_dim)));
+      static_cast<uint64_t>(decode_attention_bytes(s.decode_rows, s.decode_units, d.heads / model.ranks(), d.head_dim)));
+  prefill = pieces.bytes(static_cast<uint64_t>(prefill_attention_bytes(s.prefill_places, d.heads / model.ranks(), d.head_dim)));
   sampler = pieces.bytes(static_cast<uint64_t>(sampler_bytes(s.logit_rows, d.vocab)));
   const int64_t slot_count = c.max_sequences;
   slots.mask_words = (d.vocab + 31) / 32;
@@ -112,6 +114,13 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   candidates = pieces.take<mr_candidate>(s.candidates);
   input = pieces.bytes(s.input_bytes);
   masks = reinterpret_cast<uint32_t*>(pieces.bytes(s.mask_bytes));
+  step = arrived = nullptr;
+  packets = nullptr;
+  if (model.ranks() > 1) {
+    step = pieces.take<uint64_t>(1);
+    arrived = pieces.take<uint64_t>(int64_t{kMostRanks} * kGatherBlocks);
+    packets = pieces.bytes(static_cast<uint64_t>(gather_packet_bytes(model.ranks())));
+  }
   bytes = pieces.used();
 }
 

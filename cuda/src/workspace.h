@@ -17,9 +17,10 @@ constexpr int32_t kGateRows = 512;       // rows of separate gate and up product
 constexpr int32_t kBiasCapacity = 1024;  // logit biases a slot may have
 constexpr int64_t kRowAlign = 64;        // elements: activation rows are padded with zeros to whole units of weights
 
-// Sizes that follow from a model and a configuration.
+// Sizes that follow from a model and a configuration; of one rank, and the same on each.
 struct Sizes {
-  KvLayout kv;
+  KvLayout kv;         // of the rank's heads
+  // Activations between products have all of a row; what lies between q, k and v and attention has the rank's heads.
   int64_t hidden_stride, q_width, q_stride, attention_stride, qkv_stride, ffn_stride, vocab_stride;  // elements
   int32_t tokens;         // rows of one step, at most
   int32_t decode_rows;    // rows that decode attention takes at once, at most
@@ -36,7 +37,7 @@ struct Sizes {
   uint64_t mask_bytes;      // of the masks of one step, at most
 
   // Throws INVALID_ARGUMENT or UNIMPLEMENTED naming what this engine does not run.
-  Sizes(const mr_model_desc& model, const mr_runner_config& config);
+  Sizes(const mr_model_desc& model, const mr_runner_config& config, int32_t ranks = 1);
 };
 
 // f32 unless stated; T = tokens, L = logit_rows.
@@ -64,6 +65,10 @@ struct Workspace {
   mr_candidate* candidates; // (candidates)
   uint8_t* input;           // (input_bytes) what a step uploads
   uint32_t* masks;          // (mask_bytes) and its masks: at one place, which captured graphs know
+  // Of several ranks (gather.h):
+  uint64_t* step;           // (1)
+  uint64_t* arrived;        // (kMostRanks, kGatherBlocks)
+  uint8_t* packets;         // gather_packet_bytes(ranks)
   uint64_t bytes;           // of all of the above
 
   // Lays out a workspace that begins at base (256-byte aligned); base null only counts bytes.

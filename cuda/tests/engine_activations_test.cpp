@@ -9,7 +9,7 @@ namespace {
 Act chosen(const Model& model, int32_t kv_type, int32_t act_type = 0) {
   mr_runner_config config = config_of(kv_type);
   config.act_type = act_type;
-  return activations_of(model, config).act;
+  return activations_of(model.shard(0), config).act;
 }
 
 TEST(Activations, AreF16BesideQuantisedAndF16Matrices) {
@@ -18,7 +18,7 @@ TEST(Activations, AreF16BesideQuantisedAndF16Matrices) {
     const auto model = random_model(device, desc_of(4, 2, 64), type);
     for (const int32_t kv : {int32_t{MR_KV_BF16}, int32_t{MR_KV_F16}, int32_t{MR_KV_F8}}) EXPECT_EQ(chosen(*model, kv), Act::kF16) << type;
     EXPECT_EQ(chosen(*model, MR_KV_BF16, MR_KV_BF16), Act::kBF16);
-    EXPECT_EQ(activations_of(*model, config_of(MR_KV_BF16)).ffn_scale, 64);
+    EXPECT_EQ(activations_of(model->shard(0), config_of(MR_KV_BF16)).ffn_scale, 64);
   }
 }
 
@@ -31,7 +31,7 @@ TEST(Activations, AreBF16WhereOneMatrixIsWider) {
     if (tensors[i].desc.role == MR_ROLE_DOWN && tensors[i].desc.layer == desc.layers - 1) tensors[i] = wide[i];
   const auto model = bound_model(device, desc, tensors);
   EXPECT_EQ(chosen(*model, MR_KV_BF16), Act::kBF16);
-  EXPECT_EQ(activations_of(*model, config_of(MR_KV_BF16)).ffn_scale, 1);
+  EXPECT_EQ(activations_of(model->shard(0), config_of(MR_KV_BF16)).ffn_scale, 1);
   EXPECT_EQ(chosen(*model, MR_KV_BF16, MR_KV_F16), Act::kF16);
 }
 

@@ -37,7 +37,7 @@ extern "C" {
 #endif
 
 #define MR_ABI_MAJOR 1u
-#define MR_ABI_MINOR 4u
+#define MR_ABI_MINOR 5u
 
 typedef struct mr_error mr_error;   /* code, message, native code */
 typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */
@@ -78,6 +78,11 @@ typedef struct mr_device_options {
                             free less a margin for the driver, which is also the most) */
   uint64_t pool_limit;   /* freed bytes kept for reuse; 0 = default, UINT64_MAX = none kept */
   const char *path;      /* CPU: force an instruction-set path ("avx512bf16", "avx512vnni", "avx2", "portable"); NULL = best */
+  /* Since 1.5. Further GPUs, of the same kind and connected to each other, that hold every model together with `index`: NULL and
+     0 = none. Limits and sizes are those of all together. Buffers, plain operations and vectors are the first GPU's. */
+  const int32_t *others;
+  int32_t other_count;
+  int32_t reserved0;
 } mr_device_options;
 
 typedef struct mr_device_info {
@@ -109,7 +114,8 @@ typedef struct mr_device_info {
   char management_problem[128]; /* why readings of the driver's management library are unknown; empty where none should be */
   /* Since 1.3. */
   int32_t one_class;         /* bool: both kernel classes give the same bits, so that what one has computed stands for the other */
-  int32_t reserved1;
+  int32_t devices;           /* since 1.5: how many GPUs hold every model together, 1 on a CPU; sizes and errors are sums over them,
+                                the temperature the highest, and how a model is divided changes no bits */
 } mr_device_info;
 
 /* ---- buffer and digest ----------------------------------------------------------------------------------------- */
@@ -174,8 +180,8 @@ typedef struct mr_model_desc {
   int32_t qk_norm;       /* bool: RMS norm over each head of Q and K before rope */
   int32_t tied_head;     /* bool: the head is the embedding matrix */
   int32_t rope_factors;  /* bool: MR_ROLE_ROPE_FACTORS is bound; frequency i is divided by factor i */
-  /* Since 1.3. Reserved for models that lie on several devices: 0, 0 and NULL, anything else is UNIMPLEMENTED. */
-  int32_t parallel_rank, parallel_size; /* which part of how many this device holds */
+  /* Since 1.3. Reserved for models that lie on devices of several processes: 0, 0 and NULL, anything else is UNIMPLEMENTED. */
+  int32_t parallel_rank, parallel_size; /* which part of how many this process holds */
   const void *communicator;             /* what the parts exchange their sums through; the caller's until the model is destroyed */
 } mr_model_desc;
 

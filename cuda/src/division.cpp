@@ -1,0 +1,66 @@
+#include "src/division.h"
+
+#include <algorithm>
+
+#include "src/error.h"
+
+namespace mr::cuda {
+namespace {
+
+constexpr int64_t kGrain = 16;  // rows: panels of weights, and parts of rows of activations in whole 16 bytes
+
+RowRange by_grain(int64_t rows, int32_t rank, int32_t ranks) {
+  const int64_t grains = (rows + kGrain - 1) / kGrain, each = (grains + ranks - 1) / ranks * kGrain;
+  const int64_t first = std::min(rows, rank * each);
+  return {first, std::min(rows, first + each) - first};
+}
+
+RowRange by_heads(int64_t rows, int32_t rank, int32_t ranks) { return {rows / ranks * rank, rows / ranks}; }
+
+}  // namespace
+
+bool held_by_all(int32_t role) {
+  switch (role) {
+    case MR_ROLE_Q: case MR_ROLE_K: case MR_ROLE_V:
+    case MR_ROLE_Q_BIAS: case MR_ROLE_K_BIAS: case MR_ROLE_V_BIAS:
+    case MR_ROLE_O: case MR_ROLE_O_BIAS: case MR_ROLE_GATE: case MR_ROLE_UP: case MR_ROLE_DOWN: case MR_ROLE_OUTPUT: return false;
+    default: return true;
+  }
+}
+
+RowRange rows_of(int32_t role, int64_t rows, int32_t rank, int32_t ranks) {
+  if (held_by_all(role)) return {0, rows};
+  switch (role) {
+    case MR_ROLE_Q: case MR_ROLE_K: case MR_ROLE_V:
+    case MR_ROLE_Q_BIAS: case MR_ROLE_K_BIAS: case MR_ROLE_V_BIAS: return by_heads(rows, rank, ranks);
+    default: return by_grain(rows, rank, ranks);
+  }
+}
+
+void check_division(const mr_model_desc& desc, int32_t ranks) {
+  if (ranks == 1) return;
+  if (desc.kv_heads % ranks != 0)
+    fail(MR_UNIMPLEMENTED, "model kv_heads is %d: %d GPUs divide a multiple of %d", desc.kv_heads, ranks, ranks);
+  const int64_t width = int64_t{desc.heads} * desc.head_dim / ranks;
+  if (width % kGrain != 0)
+    fail(MR_UNIMPLEMENTED, "model heads * head_dim is %lld: %d GPUs divide a multiple of %lld", static_cast<long long>(width * ranks),
+         ranks, static_cast<long long>(kGrain * ranks));
+  const auto wide = [&](const char* what, int32_t value) {
+    if (by_grain(value, ranks - 1, ranks).count < 1)
+      fail(MR_UNIMPLEMENTED, "model %s is %d: too little for %d GPUs, which take whole %lld of it", what, value, ranks,
+           static_cast<long long>(kGrain));
+  };
+  wide("hidden", desc.hidden);
+  wide("ffn", desc.ffn);
+  wide("vocab", desc.vocab);
+}
+
+mr_model_desc part_of(const mr_model_desc& desc, int32_t rank, int32_t ranks) {
+  mr_model_desc part = desc;
+  part.heads /= ranks;
+  part.kv_heads /= ranks;
+  part.ffn = static_cast<int32_t>(rows_of(MR_ROLE_GATE, desc.ffn, rank, ranks).count);
+  return part;
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,311 @@
+#include "src/rank.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "cpu/runner_config.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/linear/repack.h"
+#include "kernels/norm.h"
+#include "kernels/qkv.h"
+#include "kernels/rows.h"
+#include "kernels/sampler.h"
+#include "src/error.h"
+
+namespace mr::cuda {
+namespace {
+
+// Row `row` of activations whose rows are `stride` elements apart.
+void* act_row(void* base, int64_t row, int64_t stride) {
+  return static_cast<uint8_t*>(base) + row * stride * static_cast<int64_t>(kActBytes);
+}
+
+}  // namespace
+
+Rank::Rank(std::shared_ptr<const Model> model, int32_t rank, const mr_runner_config& config, const Sizes& sizes)
+    : model_(std::move(model)), shard_(model_->shard(rank)), desc_(shard_.desc()), config_(config), sizes_(sizes),
+      activations_(activations_of(shard_, config)),
+      kv_(device().ledger.allocate(cpu::pool_bytes(config, sizes.kv_block_bytes), MR_PURPOSE_KV)),
+      memory_(device().ledger.allocate(Workspace(*model_, config, sizes, nullptr).bytes, MR_PURPOSE_WORKSPACE)),
+      space_(*model_, config, sizes, memory_.data()),
+      plane_(static_cast<uint64_t>(config.kv_blocks) * static_cast<uint64_t>(sizes.kv.block_bytes())) {
+  device().enter();
+  device().transfers.fill(memory_.data(), 0, memory_.size());  // padding behind activation rows stays zero
+  std::vector<double> frequencies(static_cast<size_t>(desc_.rope_dims / 2));
+  rope_frequencies(desc_.rope_dims, desc_.rope_base, desc_.rope_scale, shard_.rope_factors(), frequencies.data());
+  device().transfers.upload(space_.frequencies, frequencies.data(), frequencies.size() * sizeof(double));
+}
+
+void Rank::set_slots(const StepShape& shape, cudaStream_t stream) {
+  if (shape.sets == 0) return;
+  CUDA_CHECK(launch_slot_sets(space_.slots, reinterpret_cast<const SlotSet*>(space_.input + shape.set), shape.sets,
+                              shape.most_history, {stream, false}));
+}
+
+Rows Rank::rows_from(const StepShape& shape, int32_t first) const {
+  const auto at = [&](uint64_t offset) { return reinterpret_cast<const int32_t*>(space_.input + offset) + first; };
+  return {at(shape.slot), at(shape.position), at(shape.table),
+          reinterpret_cast<const int32_t*>(space_.input + shape.block_ids)};
+}
+
+Rank::Spans Rank::spans(const StepShape& shape) {
+  return {{0, shape.decode_rows, ProductClass::kDecode},
+          {shape.decode_rows, shape.rows - shape.decode_rows, ProductClass::kPrefill}};
+}
+
+void Rank::begin(const StepShape& shape, const Stream& on) {
+  begin_rows(shape, on);
+  CUDA_CHECK(launch_dequant_rows({shard_.embedding(), space_.token, shape.rows, space_.x, sizes_.hidden_stride}, on));
+}
+
+// Token ids, histories, rotations and the division of decode attention: decode rows in parts, prefill rows at once.
+void Rank::begin_rows(const StepShape& shape, const Stream& on) {
+  for (int32_t first = 0, part = 0; first < shape.rows; ++part) {
+    const bool decode = first < shape.decode_rows;
+    const int32_t count = decode ? std::min(sizes_.decode_rows, shape.decode_rows - first) : shape.rows - first;
+    BeginArgs args{};
+    args.rows = rows_from(shape, first);
+    args.count = count;
+    args.decode_rows = decode ? count : 0;
+    args.token_in = reinterpret_cast<const int32_t*>(space_.input + shape.token) + first;
+    args.token = space_.token + first;
+    args.poison = space_.poison + first;
+    args.feeds = space_.slots.feeds;
+    args.history = space_.slots.history;
+    args.history_stride = space_.slots.history_stride;
+    args.frequencies = space_.frequencies;
+    args.rope_dims = desc_.rope_dims;
+    args.turns = space_.turns + int64_t{first} * desc_.rope_dims;
+    if (decode)
+      args.plan = {space_.plan_first + int64_t{part} * (sizes_.decode_rows + 1), space_.plan_span + part, sizes_.decode_units};
+    if (part == 0) args.step = space_.step;
+    CUDA_CHECK(launch_begin(args, on));
+    first += count;
+  }
+}
+
+void Rank::norm(const float* weight, const Span& span, const Stream& on) {
+  RmsNormArgs args{};
+  args.x = space_.x + span.first * sizes_.hidden_stride;
+  args.weight = weight;
+  args.out = act_row(space_.norm, span.first, sizes_.hidden_stride);
+  args.act = activations_.act;
+  args.rows = span.count;
+  args.dim = desc_.hidden;
+  args.x_stride = args.out_stride = sizes_.hidden_stride;
+  args.eps = desc_.norm_eps;
+  CUDA_CHECK(launch_rms_norm(args, on));
+}
+
+ProductArgs Rank::product_args(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
+                                  const ProductTarget* targets) const {
+  ProductArgs args;
+  const bool f32 = end == ProductEnd::kStoreF32 || end == ProductEnd::kAddF32;
+  for (int32_t i = 0; i < count; ++i) {
+    args.targets[i] = targets[i];
+    if (targets[i].out == nullptr) continue;
+    const int64_t skip = span.first * targets[i].out_stride;
+    args.targets[i].out = f32 ? static_cast<void*>(static_cast<float*>(targets[i].out) + skip)
+                              : act_row(targets[i].out, span.first, targets[i].out_stride);
+  }
+  args.count = count;
+  args.end = end;
+  args.kind = span.kind;
+  args.x = act_row(const_cast<void*>(x), span.first, x_stride);
+  args.x_stride = x_stride;
+  args.act = activations_.act;
+  args.tokens = span.count;
+  if (end == ProductEnd::kSwiGLU) args.pair_scale = activations_.ffn_scale;
+  args.terms = space_.terms;
+  return args;
+}
+
+void Rank::product(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
+                      const ProductTarget* targets, const Stream& on) {
+  if (span.count > 0) CUDA_CHECK(launch_product(product_args(span, x, x_stride, end, count, targets), on));
+}
+
+// What SwiGLU gave, into the residual stream.
+void Rank::down_product(const Span& span, const Layer& l, const Stream& on) {
+  if (span.count == 0) return;
+  const ProductTarget down{l.down, nullptr, space_.x + shard_.hidden().first, sizes_.hidden_stride};
+  ProductArgs args = product_args(span, space_.ffn, sizes_.ffn_stride, ProductEnd::kAddF32, 1, &down);
+  args.x_scale = activations_.ffn_scale;
+  CUDA_CHECK(launch_product(args, on));
+}
+
+// One row is normed by the product's own blocks, where they can.
+void Rank::normed_product(const Span& span, const float* weight, ProductEnd end, int32_t count, const ProductTarget* targets,
+                             const Stream& on) {
+  if (span.count == 0) return;
+  ProductArgs args = product_args(span, space_.norm, sizes_.hidden_stride, end, count, targets);
+  if (product_norms(args)) args.norm = {space_.x + span.first * sizes_.hidden_stride, weight, desc_.norm_eps};
+  else norm(weight, span, on);
+  CUDA_CHECK(launch_product(args, on));
+}
+
+void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
+  const Layer& l = shard_.layer(index);
+  const int64_t kv_width = int64_t{desc_.kv_heads} * desc_.head_dim;
+  const ProductTarget qkv[3] = {{l.q, nullptr, space_.qkv, sizes_.qkv_stride},
+                                {l.k, nullptr, space_.qkv + sizes_.q_width, sizes_.qkv_stride},
+                                {l.v, nullptr, space_.qkv + sizes_.q_width + kv_width, sizes_.qkv_stride}};
+  for (const Span& span : spans(shape)) normed_product(span, l.attn_norm, ProductEnd::kStoreF32, 3, qkv, on);
+
+  FinishQkvArgs finish{};
+  finish.rows = rows_from(shape, 0);
+  finish.count = shape.rows;
+  finish.qkv = space_.qkv;
+  finish.qkv_is_f32 = true;
+  finish.qkv_stride = sizes_.qkv_stride;
+  finish.q_bias = l.q_bias;
+  finish.k_bias = l.k_bias;
+  finish.v_bias = l.v_bias;
+  finish.q_norm = l.q_norm;
+  finish.k_norm = l.k_norm;
+  finish.norm_eps = desc_.norm_eps;
+  finish.turns = space_.turns;
+  finish.rope_dims = desc_.rope_dims;
+  finish.rope_style = desc_.rope_style;
+  finish.heads = desc_.heads;
+  finish.q_out = space_.q;
+  finish.q_stride = sizes_.q_stride;
+  finish.layout = sizes_.kv;
+  finish.keys = kv_.data() + 2 * static_cast<uint64_t>(index) * plane_;
+  finish.values = static_cast<uint8_t*>(finish.keys) + plane_;
+  CUDA_CHECK(launch_finish_qkv(finish, on));
+
+  attention(shape, index, on);
+}
+
+void Rank::project(const StepShape& shape, int32_t index, const Stream& on) {
+  const Layer& l = shard_.layer(index);
+  const ProductTarget o{l.o, l.o_bias, space_.x + shard_.hidden().first, sizes_.hidden_stride};
+  for (const Span& span : spans(shape)) product(span, space_.attention, sizes_.attention_stride, ProductEnd::kAddF32, 1, &o, on);
+}
+
+void Rank::feed_forward(const StepShape& shape, int32_t index, const Stream& on) {
+  for (const Span& span : spans(shape)) feed_forward(span, shard_.layer(index), on);
+}
+
+void Rank::project_down(const StepShape& shape, int32_t index, const Stream& on) {
+  for (const Span& span : spans(shape)) down_product(span, shard_.layer(index), on);
+}
+
+void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
+  AttentionArgs args{};
+  args.layout = sizes_.kv;
+  args.heads = desc_.heads;
+  args.scale = cpu::attn_scale(desc_);
+  args.q_stride = sizes_.q_stride;
+  args.out_stride = sizes_.attention_stride;
+  args.out_act = activations_.act;
+  args.keys = kv_.data() + 2 * static_cast<uint64_t>(index) * plane_;
+  args.values = static_cast<const uint8_t*>(args.keys) + plane_;
+  void* const part = static_cast<uint8_t*>(space_.attention) + shard_.queries().first * static_cast<int64_t>(kActBytes);
+  for (int32_t first = 0, piece = 0; first < shape.decode_rows; first += sizes_.decode_rows, ++piece) {
+    DecodeAttentionArgs decode{};
+    decode.common = args;
+    decode.common.rows = rows_from(shape, first);
+    decode.common.q = act_row(space_.q, first, sizes_.q_stride);
+    decode.common.out = act_row(part, first, sizes_.attention_stride);
+    decode.count = std::min(sizes_.decode_rows, shape.decode_rows - first);
+    decode.step_rows = shape.rows;
+    decode.plan = {space_.plan_first + int64_t{piece} * (sizes_.decode_rows + 1), space_.plan_span + piece,
+                   sizes_.decode_units};
+    decode.workspace = space_.decode;
+    decode.sm_count = device().properties.multiProcessorCount;
+    CUDA_CHECK(launch_decode_attention(decode, on));
+  }
+  PrefillAttentionArgs prefill{};
+  prefill.common = args;
+  prefill.common.rows = rows_from(shape, 0);
+  prefill.common.q = space_.q;
+  prefill.common.out = part;
+  prefill.items = reinterpret_cast<const PrefillItem*>(space_.input + shape.item);
+  prefill.merges = reinterpret_cast<const PrefillMerge*>(space_.input + shape.merge);
+  prefill.workspace = space_.prefill;
+  prefill.capacity = sizes_.prefill_places;
+  prefill.sm_count = device().properties.multiProcessorCount;
+  for (int32_t i = 0; i < shape.prefill_groups; ++i) {
+    prefill.item_count = shape.prefill[i].items;
+    prefill.merge_count = shape.prefill[i].merges;
+    CUDA_CHECK(launch_prefill_attention(prefill, on));
+    prefill.items += prefill.item_count;
+    prefill.merges += prefill.merge_count;
+  }
+}
+
+// ffn = silu(gate) * up of the normed rows: in one kernel where the pair allows it, else by way of both products.
+void Rank::feed_forward(const Span& span, const Layer& l, const Stream& on) {
+  void* const part = static_cast<uint8_t*>(space_.ffn) + shard_.ffn().first * static_cast<int64_t>(kActBytes);
+  if (swiglu_supported(l.gate, l.up)) {
+    const ProductTarget pair[2] = {{l.gate, nullptr, part, sizes_.ffn_stride}, {l.up, nullptr, nullptr, 0}};
+    normed_product(span, l.ffn_norm, ProductEnd::kSwiGLU, 2, pair, on);
+    return;
+  }
+  norm(l.ffn_norm, span, on);
+  for (int32_t done = 0; done < span.count; done += kGateRows) {
+    const int32_t count = std::min(kGateRows, span.count - done);
+    ProductArgs args;
+    args.targets[0] = {l.gate, nullptr, space_.gate, sizes_.ffn_stride};
+    args.targets[1] = {l.up, nullptr, space_.up, sizes_.ffn_stride};
+    args.count = 2;
+    args.end = ProductEnd::kStoreF32;
+    args.kind = span.kind;
+    args.x = act_row(space_.norm, span.first + done, sizes_.hidden_stride);
+    args.x_stride = sizes_.hidden_stride;
+    args.act = activations_.act;
+    args.tokens = count;
+    args.terms = space_.terms;
+    CUDA_CHECK(launch_product(args, on));
+    SwigluArgs swiglu{};
+    swiglu.gate = space_.gate;
+    swiglu.up = space_.up;
+    swiglu.in_is_f32 = true;
+    swiglu.act = activations_.act;
+    swiglu.out = act_row(part, span.first + done, sizes_.ffn_stride);
+    swiglu.rows = count;
+    swiglu.dim = desc_.ffn;
+    swiglu.in_stride = swiglu.out_stride = sizes_.ffn_stride;
+    swiglu.scale = 1 / activations_.ffn_scale;
+    CUDA_CHECK(launch_swiglu(swiglu, on));
+  }
+}
+
+void Rank::head(const StepShape& shape, int32_t first, int32_t count, const Stream& on) {
+  RmsNormArgs norm{};
+  norm.x = space_.x;
+  norm.weight = shard_.output_norm();
+  norm.gather = reinterpret_cast<const int32_t*>(space_.input + shape.gather) + first;
+  norm.out = space_.norm;
+  norm.act = activations_.act;
+  norm.rows = count;
+  norm.dim = desc_.hidden;
+  norm.x_stride = norm.out_stride = sizes_.hidden_stride;
+  norm.eps = desc_.norm_eps;
+  CUDA_CHECK(launch_rms_norm(norm, on));
+  const ProductTarget head{shard_.head(), nullptr, space_.logits + shard_.vocab().first, sizes_.vocab_stride};
+  product({0, count, ProductClass::kDecode}, space_.norm, sizes_.hidden_stride, ProductEnd::kStoreF32, 1, &head, on);
+}
+
+void Rank::sample(const StepShape& shape, int32_t first, int32_t count, const Stream& on) {
+  SampleArgs args{};
+  args.jobs = reinterpret_cast<const SampleJob*>(space_.input + shape.job) + first;
+  args.job_count = count;
+  args.logits = space_.logits;
+  args.logits_stride = sizes_.vocab_stride;
+  args.vocab = desc_.vocab;
+  args.poison = space_.poison;
+  args.masks = space_.masks;
+  args.slots = space_.slots;
+  args.results = space_.results + first;
+  args.candidates = space_.candidates;
+  args.workspace = space_.sampler;
+  args.workspace_jobs = sizes_.logit_rows;
+  CUDA_CHECK(launch_sample(args, on));
+}
+
+}  // namespace mr::cuda

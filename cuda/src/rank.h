@@ -1,0 +1,89 @@
+// rank: one of the GPUs that hold a model together, and the kernels of a step on it: token ids through the layers into logits, and from
+// there to results. A model on one GPU has one rank.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/launch.h"
+#include "kernels/linear/product.h"
+#include "millrace/engine.h"
+#include "src/activations.h"
+#include "src/model.h"
+#include "src/step_input.h"
+#include "src/workspace.h"
+
+namespace mr::cuda {
+
+// Allocates its memory once; queueing allocates nothing and waits for nothing. The caller has made the GPU the thread's own. What is
+// queued depends on the shape alone.
+//
+// A step is queued stage by stage, as the functions below follow one another. What a stage gives is its rank's part of every row;
+// before the next the rows are made whole (forward.h).
+class Rank {
+ public:
+  // Throws RESOURCE_EXHAUSTED when the ledger does not allow the cache or the workspace.
+  Rank(std::shared_ptr<const Model> model, int32_t rank, const mr_runner_config& config, const Sizes& sizes);
+
+  const Workspace& space() const { return space_; }
+  int32_t index() const { return shard_.rank(); }
+  const Shard& shard() const { return shard_; }
+  Device& device() const { return shard_.device(); }
+  uint8_t* cache() const { return kv_.data(); }
+
+  // Pre-operation, before everything that follows on the stream.
+  void set_slots(const StepShape& shape, cudaStream_t stream);
+
+  void begin(const StepShape& shape, const Stream& on);
+  void attend(const StepShape& shape, int32_t layer, const Stream& on);        // into space().attention: queries() of every row
+  void project(const StepShape& shape, int32_t layer, const Stream& on);       // adds to space().x: hidden()
+  void feed_forward(const StepShape& shape, int32_t layer, const Stream& on);  // into space().ffn: ffn()
+  void project_down(const StepShape& shape, int32_t layer, const Stream& on);  // adds to space().x: hidden()
+  // The last norm and the head of the rows that jobs [first, first + count) name, into space().logits from row 0 on: vocab().
+  void head(const StepShape& shape, int32_t first, int32_t count, const Stream& on);
+  // Of jobs [first, first + count), whose rows of logits lie from row 0 on. Jobs of kJobNone are not sampled.
+  void sample(const StepShape& shape, int32_t first, int32_t count, const Stream& on);
+
+ private:
+  struct Span {  // rows of one kernel class
+    int32_t first, count;
+    ProductClass kind;
+  };
+
+  Rows rows_from(const StepShape& shape, int32_t first) const;
+  struct Spans {
+    Span decode, prefill;
+    const Span* begin() const { return &decode; }
+    const Span* end() const { return &decode + 2; }
+  };
+
+  static Spans spans(const StepShape& shape);
+  void begin_rows(const StepShape& shape, const Stream& on);
+  void attention(const StepShape& shape, int32_t layer, const Stream& on);
+  void feed_forward(const Span& span, const Layer& l, const Stream& on);
+  void down_product(const Span& span, const Layer& l, const Stream& on);
+  void norm(const float* weight, const Span& span, const Stream& on);
+  // The product of rows [span.first, + count) of x with weights that end alike; out of each target is its row 0. Of the residual
+  // stream, normed with `weight`, in the second. Outputs of a rank's part lie where the part begins.
+  void product(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count, const ProductTarget* targets,
+               const Stream& on);
+  void normed_product(const Span& span, const float* weight, ProductEnd end, int32_t count, const ProductTarget* targets,
+                      const Stream& on);
+  ProductArgs product_args(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
+                           const ProductTarget* targets) const;
+
+  const std::shared_ptr<const Model> model_;
+  const Shard& shard_;
+  const mr_model_desc& desc_;  // of the shard
+  const mr_runner_config config_;
+  const Sizes sizes_;
+  const Activations activations_;
+  const Memory kv_;
+  const Memory memory_;
+  const Workspace space_;
+  const uint64_t plane_;  // bytes of all keys of one layer
+};
+
+}  // namespace mr::cuda

@@ -1,0 +1,121 @@
+#include "src/shard.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/shape.h"
+#include "kernels/linear/repack.h"
+#include "src/error.h"
+#include "src/place.h"
+
+namespace mr::cuda {
+namespace {
+
+// Elements of a vector, rows of a matrix.
+int64_t rows_in(const mr_tensor_desc& tensor) { return cpu::is_vector(tensor.role) ? tensor.dims[0] : tensor.dims[1]; }
+
+uint64_t file_bytes_of(const mr_tensor_desc& tensor, int64_t rows) {
+  if (rows == 0) return 0;
+  return cpu::is_vector(tensor.role) ? static_cast<uint64_t>(rows) * sizeof(float)
+                                     : weight_file_bytes(tensor.type, rows, tensor.dims[0]);
+}
+
+}  // namespace
+
+Shard::Shard(Device& lead, const mr_model_desc& model, int32_t rank)
+    : device_(lead.rank(rank)), rank_(rank), ranks_(lead.ranks()), desc_(part_of(model, rank, ranks_)),
+      hidden_(rows_of(MR_ROLE_O, model.hidden, rank, ranks_)), ffn_(rows_of(MR_ROLE_GATE, model.ffn, rank, ranks_)),
+      queries_(rows_of(MR_ROLE_Q, int64_t{model.heads} * model.head_dim, rank, ranks_)),
+      vocab_(rows_of(MR_ROLE_OUTPUT, model.vocab, rank, ranks_)) {
+  device_.enter();
+  stream_ = StreamHandle(device_.priority_low);
+  weights_.layers.resize(static_cast<size_t>(model.layers));
+  parts_.reserve(static_cast<size_t>(MR_ROLE_COUNT) * (static_cast<size_t>(model.layers) + 1));  // readers of earlier ones are not moved
+}
+
+Shard::~Shard() { (void)cudaSetDevice(device_.index); }
+
+uint64_t Shard::resident_size(const mr_tensor_desc& tensor, int32_t rank, int32_t ranks) {
+  const RowRange range = rows_of(tensor.role, rows_in(tensor), rank, ranks);
+  if (range.count == 0) return 0;
+  return cpu::is_vector(tensor.role) ? file_bytes_of(tensor, range.count)
+                                     : weight_packed_bytes(tensor.type, range.count, tensor.dims[0]);
+}
+
+void Shard::bind(const mr_tensor_desc& tensor, const uint8_t* file) {
+  device_.enter();
+  const RowRange range = rows_of(tensor.role, rows_in(tensor), rank_, ranks_);
+  auto part = std::make_unique<Part>();
+  part->desc = tensor;
+  part->file_bytes = file_bytes_of(tensor, range.count);
+  part->memory = device_.ledger.allocate(resident_size(tensor, rank_, ranks_), MR_PURPOSE_WEIGHTS);
+  file += file_bytes_of(tensor, range.first);
+  if (cpu::is_vector(tensor.role)) {
+    keep_vector(tensor, file, *part);
+  } else {
+    part->weight = PackedWeight{tensor.type, range.count, tensor.dims[0], part->memory.data()};
+    keep_matrix(file, *part);
+  }
+  parts_.push_back(std::move(part));
+}
+
+void Shard::keep_vector(const mr_tensor_desc& tensor, const uint8_t* file, Part& part) {
+  device_.transfers.copy(part.memory.data(), file, part.file_bytes);
+  const float* vector = part.memory.as<float>();
+  if (tensor.role == MR_ROLE_ROPE_FACTORS) {
+    rope_factors_.resize(static_cast<size_t>(tensor.dims[0]));
+    device_.transfers.download(rope_factors_.data(), part.memory.data(), part.file_bytes);
+    vector = rope_factors_.data();
+  }
+  if (tensor.role == MR_ROLE_ATTN_NORM || tensor.role == MR_ROLE_FFN_NORM || tensor.role == MR_ROLE_OUTPUT_NORM) {
+    std::vector<float> weights(static_cast<size_t>(tensor.dims[0]));
+    device_.transfers.download(weights.data(), part.memory.data(), part.file_bytes);
+    for (const float weight : weights) largest_norm_ = std::max(largest_norm_, std::fabs(weight));
+  }
+  weights_.place(desc_, tensor, vector, {});
+}
+
+void Shard::keep_matrix(const uint8_t* file, Part& part) {
+  CUDA_CHECK(launch_repack(file, part.weight, {stream_, false}));
+  const cudaError_t error = cudaStreamSynchronize(stream_);
+  if (error != cudaSuccess) (void)cudaStreamSynchronize(stream_);  // what both ends are given back for has ended then
+  check(error, "waiting for a tensor's repacking");
+  weights_.place(desc_, part.desc, nullptr, part.weight);
+  place_head();
+}
+
+// Every rank has the whole embedding; where it is the head too, a rank multiplies with its own rows of it.
+void Shard::place_head() {
+  head_ = weights_.head;
+  if (desc_.tied_head == 0 || head_.data == nullptr) return;
+  head_.rows = vocab_.count;
+  head_.data += static_cast<uint64_t>(vocab_.first / kPanelRows) * weight_packed_bytes(head_.type, kPanelRows, head_.cols);
+}
+
+void Shard::forget(size_t count) {
+  if (count < parts_.size()) parts_.resize(count);
+}
+
+void Shard::check_places() const {
+  for (const std::unique_ptr<Part>& part : parts_)
+    check_place(part->memory.data(), device_.index, cpu::tensor_name(part->desc.role, part->desc.layer));
+}
+
+void Shard::restore(int32_t tensor, uint64_t offset, uint64_t count, uint8_t* to, cudaStream_t stream) const {
+  const Part& part = at(tensor);
+  if (cpu::is_vector(part.desc.role)) {
+    CUDA_CHECK(cudaMemcpyAsync(to, part.memory.data() + offset, count, cudaMemcpyDefault, stream));
+  } else {
+    CUDA_CHECK(launch_unpack(part.weight, offset, count, to, {stream, false}));
+  }
+}
+
+void Shard::flip_bit(int32_t tensor, uint64_t bit) {
+  uint8_t* const byte = at(tensor).memory.data() + bit / 8;
+  uint8_t value = 0;
+  device_.transfers.download(&value, byte, 1);
+  value = static_cast<uint8_t>(value ^ 1u << bit % 8);
+  device_.transfers.upload(byte, &value, 1);
+}
+
+}  // namespace mr::cuda

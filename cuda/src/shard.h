@@ -1,0 +1,84 @@
+// shard: what one device holds of a model, packed for the kernels. A model on one device is one shard.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cpu/weights.h"
+#include "kernels/linear/weight.h"
+#include "millrace/engine.h"
+#include "src/device.h"
+#include "src/division.h"
+
+namespace mr::cuda {
+
+using Layer = cpu::LayerWeights<PackedWeight>;  // in device memory
+
+// Changed by its model alone.
+class Shard {
+ public:
+  // Rank `rank` of the devices that `lead` leads.
+  Shard(Device& lead, const mr_model_desc& model, int32_t rank);
+  ~Shard();
+  Shard(const Shard&) = delete;
+  Shard& operator=(const Shard&) = delete;
+
+  // Bytes of a tensor's part on rank `rank` once bound.
+  static uint64_t resident_size(const mr_tensor_desc& tensor, int32_t rank, int32_t ranks);
+
+  // Packs its part of a tensor whose file bytes lie at `file` in the memory of any of the devices. They are free when it returns, or
+  // throws. Tensors are numbered as they come; forget gives those from `count` on back.
+  void bind(const mr_tensor_desc& tensor, const uint8_t* file);
+  void forget(size_t count);
+  void check_places() const;  // throws INTERNAL naming a tensor that does not lie in this device's memory
+
+  uint64_t size(int32_t tensor) const { return at(tensor).memory.size(); }  // resident bytes
+  void flip_bit(int32_t tensor, uint64_t bit);
+  // File bytes [offset, offset + count) of its part, to memory of the leading device, by a kernel of that device.
+  void restore(int32_t tensor, uint64_t offset, uint64_t count, uint8_t* to, cudaStream_t stream) const;
+  uint64_t file_size(int32_t tensor) const { return at(tensor).file_bytes; }  // of its part
+
+  int32_t rank() const { return rank_; }
+  Device& device() const { return device_; }
+  const mr_model_desc& desc() const { return desc_; }    // heads, kv_heads and ffn are those of this part
+  const RowRange& hidden() const { return hidden_; }     // what its products o and down give of the residual stream
+  const RowRange& ffn() const { return ffn_; }           // of the feed forward network's width
+  const RowRange& queries() const { return queries_; }   // of all heads' outputs
+  const RowRange& vocab() const { return vocab_; }       // of the logits
+
+  // The following are complete once the model is sealed.
+  const PackedWeight& embedding() const { return weights_.embedding; }  // (hidden, vocab), read by row
+  const PackedWeight& head() const { return head_; }                    // (hidden, vocab().count)
+  const float* output_norm() const { return weights_.output_norm; }     // (hidden)
+  // (rope_dims/2) in host memory, or null without them.
+  const float* rope_factors() const { return weights_.rope_factors; }
+  float largest_norm() const { return largest_norm_; }                 // absolute weight of the norms over hidden
+  const Layer& layer(int32_t index) const { return weights_.layers[static_cast<size_t>(index)]; }
+
+ private:
+  struct Part {
+    mr_tensor_desc desc;    // of the whole tensor
+    uint64_t file_bytes;
+    Memory memory;          // the resident bytes: a vector's floats, or the packed weight's
+    PackedWeight weight;    // of a matrix
+  };
+
+  const Part& at(int32_t tensor) const { return *parts_[static_cast<size_t>(tensor)]; }
+  void keep_vector(const mr_tensor_desc& tensor, const uint8_t* file, Part& part);
+  void keep_matrix(const uint8_t* file, Part& part);
+  void place_head();
+
+  Device& device_;
+  const int32_t rank_, ranks_;
+  const mr_model_desc desc_;
+  const RowRange hidden_, ffn_, queries_, vocab_;
+  StreamHandle stream_;                        // of the packing kernels
+  std::vector<std::unique_ptr<Part>> parts_;   // by tensor
+  cpu::Weights<PackedWeight> weights_;
+  PackedWeight head_;
+  std::vector<float> rope_factors_;            // what the host reads of them
+  float largest_norm_ = 0;
+};
+
+}  // namespace mr::cuda
