@@ -76,8 +76,24 @@ void lay_out(const PrefillShape& shape, PrefillParams& p) {
   p.token_tiles = static_cast<int32_t>(divided(divided(p.tokens, tokens), p.token_blocks));
 }
 
-// The shape whose rounds take the least time.
-PrefillShape choose(const PreparedPrefill& on_device, const ProductArgs& args, int32_t first, int32_t last) {
+// What the rounds of a product's tiles in a shape take, in picoseconds; `p` is of the shape's rows. INT64_MAX where the device
+// holds no such cluster.
+int64_t product_time(const PreparedPrefill& on_device, int32_t type, const PrefillShape& shape, PrefillParams& p) {
+  const int64_t clusters = on_device.clusters[shape.cluster.blocks()];
+  if (clusters == 0) return INT64_MAX;
+  lay_out(shape, p);
+  const int64_t items = int64_t{p.row_clusters} * p.token_tiles;
+  return divided(items, clusters) * tile_time(type, shape, p.units, std::min(items, clusters) * shape.cluster.blocks());
+}
+
+}  // namespace
+
+int64_t prefill_time(const PrefillShape& shape, int32_t device, const ProductArgs& args, int32_t first, int32_t last) {
+  PrefillParams p = prefill_params(args, first, last, kPrefillFormList[shape.form].rows / kPanelRows);
+  return product_time(prepared[device], weight_format_index(args.targets[first].weight.type), shape, p);
+}
+
+PrefillShape fastest_prefill(int32_t device, const ProductArgs& args, int32_t first, int32_t last) {
   const int32_t type = weight_format_index(args.targets[first].weight.type);
   PrefillShape best{};
   int64_t least = INT64_MAX;
@@ -86,21 +102,14 @@ PrefillShape choose(const PreparedPrefill& on_device, const ProductArgs& args, i
     const int32_t rows = kPrefillFormList[form].rows;
     if (form == 0 || rows != kPrefillFormList[form - 1].rows) p = prefill_params(args, first, last, rows / kPanelRows);
     for (const PrefillCluster& cluster : kPrefillClusters) {
-      const PrefillShape shape{form, cluster};
-      const int64_t clusters = on_device.clusters[cluster.blocks()];
-      if (clusters == 0) continue;
-      lay_out(shape, p);
-      const int64_t items = int64_t{p.row_clusters} * p.token_tiles;
-      const int64_t time = divided(items, clusters) * tile_time(type, shape, p.units, std::min(items, clusters) * cluster.blocks());
+      const int64_t time = product_time(prepared[device], type, {form, cluster}, p);
       if (time >= least) continue;
       least = time;
-      best = shape;
+      best = {form, cluster};
     }
   }
   return best;
 }
-
-}  // namespace
 
 cudaError_t map_tokens(const ProductArgs& args, int32_t rows_a_box, void* map) {
   const cuuint64_t size[2] = {static_cast<cuuint64_t>(args.targets[0].weight.cols), static_cast<cuuint64_t>(args.tokens)};
@@ -204,7 +213,7 @@ int32_t prefill_grain(int32_t device, int64_t rows) {
 }
 
 cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on) {
-  return launch_prefill_as(choose(prepared[device], args, first, last), device, args, first, last, on);
+  return launch_prefill_as(fastest_prefill(device, args, first, last), device, args, first, last, on);
 }
 
 cudaError_t launch_prefill_as(const PrefillShape& shape, int32_t device, const ProductArgs& args, int32_t first, int32_t last,
@@ -239,6 +248,8 @@ cudaError_t launch_prefill_as(const PrefillShape& shape, int32_t device, const P
 cudaError_t prepare_prefill(int32_t, int32_t) { return cudaSuccess; }
 bool prefill_available(int32_t) { return false; }
 int32_t prefill_grain(int32_t, int64_t) { return 0; }
+int64_t prefill_time(const PrefillShape&, int32_t, const ProductArgs&, int32_t, int32_t) { return INT64_MAX; }
+PrefillShape fastest_prefill(int32_t, const ProductArgs&, int32_t, int32_t) { return {}; }
 cudaError_t launch_prefill(int32_t, const ProductArgs&, int32_t, int32_t, const Stream&) { return cudaErrorNotSupported; }
 cudaError_t launch_prefill_as(const PrefillShape&, int32_t, const ProductArgs&, int32_t, int32_t, const Stream&) {
   return cudaErrorNotSupported;

@@ -83,8 +83,11 @@ cudaError_t prepare_prefill(int32_t device, int32_t sms);
 bool prefill_available(int32_t device);
 // As product.h has it.
 int32_t prefill_grain(int32_t device, int64_t rows);
-// Targets [first, last) of one type, tokens > 0, in the shape that takes the least time, or in one of kPrefillFormList and
-// kPrefillClusters: the same bits.
+// Of targets [first, last) of one type, tokens > 0: what a shape is expected to take, in picoseconds, INT64_MAX where the device holds no
+// such cluster; and the shape that is expected to take the least.
+int64_t prefill_time(const PrefillShape& shape, int32_t device, const ProductArgs& args, int32_t first, int32_t last);
+PrefillShape fastest_prefill(int32_t device, const ProductArgs& args, int32_t first, int32_t last);
+// Those in that shape, or in any of kPrefillFormList and kPrefillClusters: the same bits.
 cudaError_t launch_prefill(int32_t device, const ProductArgs& args, int32_t first, int32_t last, const Stream& on);
 cudaError_t launch_prefill_as(const PrefillShape& shape, int32_t device, const ProductArgs& args, int32_t first, int32_t last,
                               const Stream& on);
