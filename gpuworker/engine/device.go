@@ -27,6 +27,10 @@ type DeviceInfo struct {
 	// OneClass: both kernel classes give the same bits, so that what one has computed stands for the other.
 	OneClass bool
 
+	// Devices is how many GPUs hold every model together, 1 on a CPU. Sizes, counts and power are sums over them, the temperature
+	// is the highest. How a model is divided changes no bits, and so is no part of the class id.
+	Devices int
+
 	ComputeMajor, ComputeMinor int
 	SMCount                    int // streaming multiprocessors; threads on a CPU, which never change bits
 

@@ -11,8 +11,8 @@ import (
 
 // ClassID identifies everything besides model, request and seed that decides bits: equal ids, equal tokens. It hashes
 // the engine's numerics and build (which decide how attention is split), the device's path and compute capability, the number
-// of multiprocessors of a GPU (threads of a CPU change nothing) and the type of the KV cache. A model lies on one device and
-// has no adapters.
+// of multiprocessors of a GPU and the type of the KV cache. Neither the threads of a CPU nor the number of GPUs that a model is
+// divided among change anything: every sum is computed whole on one of them. A model has no adapters.
 func ClassID(info engine.DeviceInfo, kv engine.Type) string { return classID(info, kv, 0) }
 
 // classID is ClassID with a type of activations that is not the engine's own for model and cache; 0: it is.

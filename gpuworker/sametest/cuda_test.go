@@ -12,12 +12,20 @@ import (
 	"github.com/millrace/millrace/gpuworker/sametest"
 )
 
-// cudaVariable names the CUDA engine's library, or its folder, for the tests that need a GPU.
-const cudaVariable = "MILLRACE_TEST_CUDA_ENGINE"
+// cudaVariable names the CUDA engine's library, or its folder, for the tests that need a GPU; deviceVariable the GPU, or GPUs that
+// hold models together, where that is not the first that can be used.
+const (
+	cudaVariable   = "MILLRACE_TEST_CUDA_ENGINE"
+	deviceVariable = "MILLRACE_TEST_CUDA_DEVICE"
+)
 
 func openCUDA(t *testing.T) engine.Device {
 	t.Helper()
-	dev, err := native.Open(native.Options{Device: "gpu", BytesLimit: 16 << 30, EnginePath: os.Getenv(cudaVariable)}, hclog.NewNullLogger())
+	device := os.Getenv(deviceVariable)
+	if device == "" {
+		device = "gpu"
+	}
+	dev, err := native.Open(native.Options{Device: device, BytesLimit: 16 << 30, EnginePath: os.Getenv(cudaVariable)}, hclog.NewNullLogger())
 	require.NoError(t, err)
 	return dev
 }

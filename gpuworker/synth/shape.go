@@ -30,6 +30,8 @@ var shapes = []Shape{
 		Context: 131072, RopeBase: 500000, RopeFactors: true}},
 	{"qwen3-8b", "qwen3", engine.ModelDesc{Layers: 36, Hidden: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 12288, Vocab: 151936,
 		Context: 40960, RopeBase: 1e6, NormEps: 1e-6}},
+	{"llama-70b", "llama", engine.ModelDesc{Layers: 80, Hidden: 8192, Heads: 64, KVHeads: 8, HeadDim: 128, FFN: 28672, Vocab: 128256,
+		Context: 131072, RopeBase: 500000, RopeFactors: true}},
 }
 
 // Names lists the shapes that Lookup knows, smallest first.

@@ -51,7 +51,7 @@ func infoOf(in *C.mr_device_info, build string) engine.DeviceInfo {
 		TemperatureC: known(in.temperature_c), PowerMW: known(in.power_mw), FailedFrees: uint64(in.failed_frees),
 		Errors: knownCount(in.errors), CorrectedErrors: knownCount(in.corrected_errors),
 		PhysicalTotal: knownCount(in.physical_total), PhysicalFree: knownCount(in.physical_free),
-		ManagementProblem: text(in.management_problem[:]),
+		ManagementProblem: text(in.management_problem[:]), Devices: max(1, int(in.devices)),
 	}
 	for i := range out.BytesUsed {
 		out.BytesUsed[i] = uint64(in.bytes_used[i])

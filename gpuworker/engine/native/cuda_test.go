@@ -13,12 +13,25 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
-// cudaVariable names the CUDA engine's library, or its folder, for the tests that need a GPU.
-const cudaVariable = "MILLRACE_TEST_CUDA_ENGINE"
+// cudaVariable names the CUDA engine's library, or its folder, for the tests that need a GPU; deviceVariable the GPU, or GPUs that
+// hold models together, where that is not the first that can be used.
+const (
+	cudaVariable   = "MILLRACE_TEST_CUDA_ENGINE"
+	deviceVariable = "MILLRACE_TEST_CUDA_DEVICE"
+)
 
 func openCUDA(t *testing.T) engine.Device {
 	t.Helper()
-	dev, err := native.Open(native.Options{Device: "gpu", BytesLimit: memory, EnginePath: os.Getenv(cudaVariable)}, hclog.NewNullLogger())
+	return openCUDAOf(t, memory)
+}
+
+func openCUDAOf(t *testing.T, limit uint64) engine.Device {
+	t.Helper()
+	device := os.Getenv(deviceVariable)
+	if device == "" {
+		device = "gpu"
+	}
+	dev, err := native.Open(native.Options{Device: device, BytesLimit: limit, EnginePath: os.Getenv(cudaVariable)}, hclog.NewNullLogger())
 	require.NoError(t, err)
 	return dev
 }
@@ -47,9 +60,7 @@ func TestTheCUDAEngineKeepsTheContractOfVectors(t *testing.T) {
 	enginetest.RunVectors(t, openCUDA, enginetest.VectorOptions{
 		Limited: func(t *testing.T, bytes uint64) engine.Device {
 			t.Helper()
-			limited, err := native.Open(native.Options{Device: "gpu", BytesLimit: bytes, EnginePath: os.Getenv(cudaVariable)}, hclog.NewNullLogger())
-			require.NoError(t, err)
-			return limited
+			return openCUDAOf(t, bytes)
 		},
 	})
 	t.Run("the CPU's bytes", func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,7 +16,8 @@ import (
 
 // Options choose and size a device. The zero value is the best device of this machine with the engine's defaults.
 type Options struct {
-	// Device is "auto" (or empty), "cpu", "gpu" (the first GPU that can be used), or "cuda:N" (the driver's number N).
+	// Device is "auto" (or empty), "cpu", "gpu" (the first GPU that can be used), "cuda:N" (the driver's number N), or "cuda:N,M,..."
+	// (GPUs that hold every model together).
 	Device string
 	// Threads of the CPU engine; 0 = as many as the CPU quota and affinity allow. Never changes results.
 	Threads int
@@ -39,6 +41,7 @@ type choice struct {
 	auto, gpu bool
 	any       bool // the first GPU that can be used, from index on
 	index     int
+	others    []int // GPUs that hold models together with the one of index
 }
 
 func parseDevice(s string) (choice, error) {
@@ -50,12 +53,34 @@ func parseDevice(s string) (choice, error) {
 	case "gpu", "cuda":
 		return choice{gpu: true, any: true}, nil
 	}
-	if n, ok := strings.CutPrefix(s, "cuda:"); ok {
-		if index, err := strconv.ParseUint(n, 10, 15); err == nil {
-			return choice{gpu: true, index: int(index)}, nil
+	if numbers, ok := strings.CutPrefix(s, "cuda:"); ok {
+		if indices, err := parseIndices(numbers); err == nil {
+			want := choice{gpu: true, index: indices[0]}
+			if len(indices) > 1 {
+				want.others = indices[1:]
+			}
+			return want, nil
+		} else if !errors.Is(err, strconv.ErrSyntax) && !errors.Is(err, strconv.ErrRange) {
+			return choice{}, fmt.Errorf("device %q: %w: %w", s, err, engine.ErrInvalid)
 		}
 	}
-	return choice{}, fmt.Errorf("device %q: want auto, cpu, gpu or cuda:N: %w", s, engine.ErrInvalid)
+	return choice{}, fmt.Errorf("device %q: want auto, cpu, gpu, cuda:N or cuda:N,M: %w", s, engine.ErrInvalid)
+}
+
+// parseIndices reads GPUs' numbers, divided by commas, each once.
+func parseIndices(s string) ([]int, error) {
+	var indices []int
+	for n := range strings.SplitSeq(s, ",") {
+		index, err := strconv.ParseUint(n, 10, 15)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(indices, int(index)) {
+			return nil, fmt.Errorf("GPU %d is named twice", index)
+		}
+		indices = append(indices, int(index))
+	}
+	return indices, nil
 }
 
 // Check refuses a device that has no such name, or a path that it cannot have, with ErrInvalid.
@@ -96,7 +121,7 @@ func Open(opts Options, logger hclog.Logger) (engine.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := t.open(0, opts, logger)
+	dev, err := t.open(0, nil, opts, logger)
 	if err != nil {
 		return nil, fmt.Errorf("cpu engine: %w", err)
 	}
@@ -121,12 +146,14 @@ func openGPU(opts Options, want choice, logger hclog.Logger) (dev *Device, skipp
 	if err != nil {
 		return nil, nil, fmt.Errorf("engine %s: %w: %w", t.from, engine.ErrNoDevice, err)
 	}
-	if want.index >= n {
-		return nil, nil, fmt.Errorf("engine %s: cuda:%d does not exist, the driver shows %d GPUs: %w", t.from, want.index, n,
-			engine.ErrNoDevice)
+	for _, index := range append([]int{want.index}, want.others...) {
+		if index >= n {
+			return nil, nil, fmt.Errorf("engine %s: cuda:%d does not exist, the driver shows %d GPUs: %w", t.from, index, n,
+				engine.ErrNoDevice)
+		}
 	}
 	for index := want.index; ; index++ {
-		dev, err := t.open(index, opts, logger)
+		dev, err := t.open(index, want.others, opts, logger)
 		if err == nil {
 			return dev, skipped, nil
 		}
@@ -147,6 +174,9 @@ func logChoice(logger hclog.Logger, dev *Device, why string) {
 		return
 	}
 	about := []any{"kind", info.Kind, "name", info.Name, "path", info.Path, "memory", info.BytesTotal}
+	if info.Devices > 1 {
+		about = append(about, "gpus", info.Devices)
+	}
 	if info.PhysicalTotal != nil {
 		about = append(about, "memory_of_device", *info.PhysicalTotal)
 	}

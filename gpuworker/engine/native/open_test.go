@@ -43,6 +43,8 @@ func TestDeviceNamesParse(t *testing.T) {
 		"cuda alone means the same":    {"cuda", choice{gpu: true, any: true}},
 		"the largest number":           {"cuda:32767", choice{gpu: true, index: 32767}},
 		"a number with leading zeroes": {"cuda:01", choice{gpu: true, index: 1}},
+		"two that hold models":         {"cuda:0,1", choice{gpu: true, others: []int{1}}},
+		"four, in another order":       {"cuda:3,0,2,1", choice{gpu: true, index: 3, others: []int{0, 2, 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := parseDevice(tc.in)
@@ -50,10 +52,13 @@ func TestDeviceNamesParse(t *testing.T) {
 			require.Equal(t, tc.want, got)
 		})
 	}
-	for _, in := range []string{"CPU", "cuda:", "cuda:-1", "cuda:x", "cuda:99999999999", "sim", "tpu:0", " cpu"} {
+	_, err := Open(Options{Device: "cuda:0,1,00"}, hclog.NewNullLogger())
+	require.ErrorIs(t, err, engine.ErrInvalid)
+	require.ErrorContains(t, err, "GPU 0 is named twice")
+	for _, in := range []string{"CPU", "cuda:", "cuda:-1", "cuda:x", "cuda:99999999999", "cuda:0,", "cuda:,1", "cuda:0,,1", "cuda:0,x", "sim", "tpu:0", " cpu"} {
 		_, err := Open(Options{Device: in}, hclog.NewNullLogger())
 		require.ErrorIs(t, err, engine.ErrInvalid, in)
-		require.ErrorContains(t, err, "want auto, cpu, gpu or cuda:N")
+		require.ErrorContains(t, err, "want auto, cpu, gpu, cuda:N or cuda:N,M")
 	}
 }
 

@@ -8,6 +8,8 @@ import "C"
 
 import (
 	"fmt"
+	"runtime"
+	"strings"
 	"unsafe"
 
 	"github.com/hashicorp/go-hclog"
@@ -58,8 +60,9 @@ func (t *table) deviceCount() (int, error) {
 	return int(n), nil
 }
 
-// open opens a device of this engine, of a size that o gives. What frees later refuse is logged to logger.
-func (t *table) open(index int, o Options, logger hclog.Logger) (*Device, error) {
+// open opens a device of this engine, and others that hold models together with it, of a size that o gives. What frees later
+// refuse is logged to logger.
+func (t *table) open(index int, others []int, o Options, logger hclog.Logger) (*Device, error) {
 	var n narrow
 	opts := C.mr_device_options{
 		struct_size: C.sizeof_mr_device_options,
@@ -67,9 +70,20 @@ func (t *table) open(index int, o Options, logger hclog.Logger) (*Device, error)
 		threads:     n.i32("threads", o.Threads),
 		bytes_limit: C.uint64_t(o.BytesLimit),
 		pool_limit:  C.uint64_t(o.PoolLimit),
+		other_count: n.i32("number of GPUs", len(others)),
+	}
+	indices := make([]C.int32_t, len(others))
+	for i, other := range others {
+		indices[i] = n.i32("device index", other)
 	}
 	if n.err != nil {
 		return nil, n.err
+	}
+	if len(indices) > 0 {
+		var pin runtime.Pinner
+		defer pin.Unpin()
+		pin.Pin(&indices[0])
+		opts.others = &indices[0]
 	}
 	if o.Path != "" { // Check refuses it for a GPU
 		opts.path = cString(o.Path)
@@ -77,7 +91,7 @@ func (t *table) open(index int, o Options, logger hclog.Logger) (*Device, error)
 	}
 	var handle *C.mr_device
 	if err := t.check(C.mrt_device_open(t.api, &opts, &handle)); err != nil {
-		return nil, fmt.Errorf("open device %d: %w", index, err)
+		return nil, fmt.Errorf("open device %s: %w", strings.Trim(fmt.Sprint(append([]int{index}, others...)), "[]"), err)
 	}
 	return &Device{t: t, h: handle, logger: logger.Named("engine")}, nil
 }

@@ -1,0 +1,199 @@
+// Models that GPUs hold together: the bits of one GPU, whole or in parts, and what cannot be.
+#include <algorithm>
+
+#include "src/forward.h"
+#include "tests/engine_fixture.h"
+
+namespace mr::cuda::test {
+namespace {
+
+int gpus() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+#define NEEDS_TWO_GPUS() \
+  if (gpus() < 2) GTEST_SKIP() << "there is one GPU here: these tests need two"
+
+std::shared_ptr<Device> open_together(const std::vector<int32_t>& indices, uint64_t limit = uint64_t{8} << 30) {
+  mr_device_options options{};
+  options.struct_size = sizeof options;
+  options.index = indices[0];
+  options.others = indices.data() + 1;
+  options.other_count = static_cast<int32_t>(indices.size()) - 1;
+  options.bytes_limit = limit;
+  return std::make_shared<Device>(options);
+}
+
+// Prompts in pieces beside decoding, few rows and many.
+std::vector<Request> requests(int32_t count, int32_t vocab) {
+  std::vector<Request> all;
+  for (int32_t slot = 0; slot < count; ++slot) {
+    Request r{slot, {}, 1 + slot % 12, 12 + slot % 5};
+    for (int32_t i = 0; i < 3 + slot * 7 % 90; ++i) r.prompt.push_back((slot * 31 + i * 17) % vocab);
+    r.seed = static_cast<uint64_t>(slot) + 5;
+    all.push_back(r);
+  }
+  return all;
+}
+
+void expect_bits_of_one(const mr_model_desc& desc, int32_t type, int32_t kv_type, RunnerOptions options = {}) {
+  const std::vector<TensorBytes> tensors = random_tensors(desc, type);
+  const auto one = open_device(), two = open_together({0, 1});
+  const auto alone = bound_model(one, desc, tensors), divided = bound_model(two, desc, tensors);
+  for (const int32_t count : {1, 9, 70}) {
+    Runner first(alone, config_of(kv_type), options), second(divided, config_of(kv_type), options);
+    const std::vector<Output> want = play(first, requests(count, desc.vocab)), got = play(second, requests(count, desc.vocab));
+    ASSERT_EQ(want.size(), got.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_FALSE(want[i].bits.empty());
+      EXPECT_TRUE(want[i] == got[i]) << "request " << i << " of " << count << ", type " << type << ", cache " << kv_type;
+    }
+  }
+}
+
+TEST(DividedModels, GiveTheBitsOfOneGpu) {
+  NEEDS_TWO_GPUS();
+  for (const int32_t kv : {MR_KV_F16, MR_KV_BF16, MR_KV_F8}) expect_bits_of_one(desc_of(4, 2, 64), kQ8_0, kv);
+  expect_bits_of_one(desc_of(8, 8, 32), kF16, MR_KV_F16);
+  expect_bits_of_one(desc_of(14, 2, 64), kF32, MR_KV_BF16);
+}
+
+TEST(DividedModels, GiveThemLaunchByLaunchToo) {
+  NEEDS_TWO_GPUS();
+  RunnerOptions plain;
+  plain.graphs = false;
+  expect_bits_of_one(desc_of(4, 2, 64), kQ8_0, MR_KV_BF16, plain);
+  plain.dependent = false;
+  expect_bits_of_one(desc_of(4, 2, 64), kQ8_0, MR_KV_BF16, plain);
+}
+
+TEST(DividedModels, GiveThemWithWhatModelsMayHave) {
+  NEEDS_TWO_GPUS();
+  mr_model_desc desc = desc_of(6, 2, 80);
+  desc.qkv_bias = desc.o_bias = desc.qk_norm = desc.tied_head = 1;
+  desc.ffn = 800;   // parts of 400: whole panels, no whole units
+  desc.vocab = 517; // the second part is ragged
+  expect_bits_of_one(desc, kQ8_0, MR_KV_BF16);
+  desc.hidden = 288;
+  desc.vocab = 33;
+  desc.tied_head = 0;
+  expect_bits_of_one(desc, kF16, MR_KV_BF16);
+}
+
+TEST(DividedModels, HoldAsManyBytesAsTheySay) {
+  NEEDS_TWO_GPUS();
+  const auto device = open_together({0, 1});
+  mr_device_info before{}, after{};
+  device->info(&before);
+  EXPECT_EQ(before.devices, 2);
+  EXPECT_LE(before.bytes_total, uint64_t{8} << 30);
+  const mr_model_desc desc = desc_of(4, 2, 64);
+  const std::vector<TensorBytes> tensors = random_tensors(desc, kQ8_0);
+  uint64_t said = 0;
+  for (const TensorBytes& t : tensors) said += Model::resident_size(*device, t.desc);
+  {
+    const auto model = bound_model(device, desc, tensors);
+    device->info(&after);
+    EXPECT_EQ(after.bytes_used[MR_PURPOSE_WEIGHTS], said);
+    for (int32_t rank = 0; rank < 2; ++rank) EXPECT_GT(device->rank(rank).ledger.counts().used[MR_PURPOSE_WEIGHTS], said / 3);
+    mr_runner_config config = config_of(MR_KV_BF16);
+    mr_runner_cost cost{};
+    Runner::cost(*model, config, &cost);
+    Runner runner(model, config);
+    device->info(&after);
+    EXPECT_EQ(after.bytes_used[MR_PURPOSE_KV], cost.kv_bytes);
+    EXPECT_EQ(after.bytes_used[MR_PURPOSE_WORKSPACE], cost.workspace_bytes);
+  }
+  device->info(&after);
+  for (int32_t purpose = 0; purpose < MR_PURPOSE_COUNT; ++purpose) EXPECT_EQ(after.bytes_used[purpose], 0u);
+}
+
+TEST(DividedModels, AreDigestedAsTheirFiles) {
+  NEEDS_TWO_GPUS();
+  mr_model_desc desc = desc_of(4, 2, 64);
+  desc.qkv_bias = 1;
+  const std::vector<TensorBytes> tensors = random_tensors(desc, kQ8_0);
+  const auto one = open_device(), two = open_together({0, 1});
+  const auto alone = bound_model(one, desc, tensors), divided = bound_model(two, desc, tensors);
+  for (int32_t i = 0; i < static_cast<int32_t>(tensors.size()); ++i) {
+    uint8_t want[32], got[32];
+    alone->digest(i, want);
+    divided->digest(i, got);
+    EXPECT_TRUE(std::equal(want, want + 32, got)) << "tensor " << i << ", role " << tensors[static_cast<size_t>(i)].desc.role;
+    // The first and the last bit of what is resident, on the first rank and on the last.
+    const uint64_t bits = 8 * Model::resident_size(*two, tensors[static_cast<size_t>(i)].desc);
+    for (const uint64_t bit : {uint64_t{0}, bits - 1}) {
+      divided->flip_bit(i, bit);
+      divided->digest(i, got);
+      const bool padding = bit != 0 && std::equal(want, want + 32, got);  // rows and columns behind the matrix are in no file
+      EXPECT_TRUE(padding || !std::equal(want, want + 32, got)) << "tensor " << i << ", bit " << bit;
+      divided->flip_bit(i, bit);
+      divided->digest(i, got);
+      EXPECT_TRUE(std::equal(want, want + 32, got)) << "tensor " << i << ", bit " << bit << " back";
+    }
+    EXPECT_THROW(divided->flip_bit(i, bits), Error);
+  }
+}
+
+TEST(DividedModels, NoticeDamageToEitherCopyOfWhatAllHold) {
+  NEEDS_TWO_GPUS();
+  const mr_model_desc desc = desc_of(4, 2, 64);
+  const std::vector<TensorBytes> tensors = random_tensors(desc, kQ8_0);
+  const auto device = open_together({0, 1});
+  const auto model = bound_model(device, desc, tensors);
+  for (int32_t i = 0; i < static_cast<int32_t>(tensors.size()); ++i) {
+    if (tensors[static_cast<size_t>(i)].desc.role != MR_ROLE_EMBEDDING) continue;
+    const uint64_t half = 8 * Model::resident_size(*device, tensors[static_cast<size_t>(i)].desc) / 2;
+    uint8_t want[32], got[32];
+    model->digest(i, want);
+    for (const uint64_t bit : {uint64_t{3}, half + 3}) {
+      model->flip_bit(i, bit);
+      model->digest(i, got);
+      EXPECT_FALSE(std::equal(want, want + 32, got)) << bit;
+      model->flip_bit(i, bit);
+    }
+  }
+}
+
+TEST(DividedModels, AreRefusedByNameWhereTheyCannotBe) {
+  NEEDS_TWO_GPUS();
+  const auto device = open_together({0, 1});
+  try {
+    Model model(device, desc_of(4, 1, 64));
+    ADD_FAILURE() << "a kv head was divided";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code, MR_UNIMPLEMENTED);
+    EXPECT_NE(e.message.find("kv_heads is 1"), std::string::npos) << e.message;
+  }
+  const auto refused = [](const std::vector<int32_t>& indices, int32_t code, const char* part) {
+    try {
+      (void)open_together(indices);
+      ADD_FAILURE() << part;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code, code) << e.message;
+      EXPECT_NE(e.message.find(part), std::string::npos) << e.message;
+    }
+  };
+  refused({0, 0}, MR_INVALID_ARGUMENT, "GPU 0 is named twice");
+  refused({0, 1, 1}, MR_INVALID_ARGUMENT, "GPU 1 is named twice");
+  refused({0, 99}, MR_NOT_FOUND, "device index is 99");
+  refused({0, 1, 2, 3, 4, 5, 6, 7, 8}, MR_UNIMPLEMENTED, "9 GPUs for one model");
+}
+
+// And from one order of the GPUs to the other.
+TEST(DividedModels, GiveTheSameFromRunToRun) {
+  NEEDS_TWO_GPUS();
+  const auto device = open_together({0, 1}), turned = open_together({1, 0});
+  const mr_model_desc desc = desc_of(4, 2, 64);
+  const auto model = random_model(device, desc, kQ8_0), other = random_model(turned, desc, kQ8_0);
+  Runner first(model, config_of(MR_KV_BF16)), second(other, config_of(MR_KV_BF16));
+  const std::vector<Output> want = play(first, requests(40, desc.vocab));
+  for (int i = 0; i < 10; ++i) {
+    const std::vector<Output> again = play(i % 2 == 0 ? first : second, requests(40, desc.vocab));
+    for (size_t k = 0; k < want.size(); ++k) EXPECT_TRUE(want[k] == again[k]) << "run " << i << ", request " << k;
+  }
+}
+
+}  // namespace
+}  // namespace mr::cuda::test

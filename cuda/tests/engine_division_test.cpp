@@ -1,0 +1,89 @@
+// What each of the GPUs that hold a model together has of it: no GPU is needed for this.
+#include "src/division.h"
+
+#include <gtest/gtest.h>
+
+#include "src/error.h"
+
+namespace mr::cuda::test {
+namespace {
+
+mr_model_desc desc_of(int32_t hidden, int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t ffn, int32_t vocab) {
+  mr_model_desc d{};
+  d.hidden = hidden;
+  d.heads = heads;
+  d.kv_heads = kv_heads;
+  d.head_dim = head_dim;
+  d.ffn = ffn;
+  d.vocab = vocab;
+  return d;
+}
+
+std::string refusal(const mr_model_desc& desc, int32_t ranks) {
+  try {
+    check_division(desc, ranks);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code, MR_UNIMPLEMENTED);
+    return e.message;
+  }
+  return "";
+}
+
+TEST(Division, RangesCoverEveryRowOnce) {
+  for (int32_t ranks = 1; ranks <= 8; ++ranks) {
+    for (const int64_t rows : {128, 129, 143, 144, 145, 509, 4096, 11008, 14336, 32001, 128256, 151936}) {
+      for (const int32_t role : {MR_ROLE_O, MR_ROLE_GATE, MR_ROLE_UP, MR_ROLE_DOWN, MR_ROLE_OUTPUT, MR_ROLE_O_BIAS}) {
+        int64_t next = 0;
+        for (int32_t rank = 0; rank < ranks; ++rank) {
+          const RowRange range = rows_of(role, rows, rank, ranks);
+          EXPECT_EQ(range.first, next);
+          EXPECT_TRUE(range.first % 16 == 0 || range.count == 0) << rows << " rows, rank " << rank << " of " << ranks;
+          EXPECT_GE(range.count, 0);
+          next += range.count;
+        }
+        EXPECT_EQ(next, rows);
+      }
+    }
+  }
+}
+
+TEST(Division, HeadsAreDividedWhole) {
+  for (const int32_t role : {MR_ROLE_Q, MR_ROLE_K, MR_ROLE_V, MR_ROLE_Q_BIAS, MR_ROLE_K_BIAS, MR_ROLE_V_BIAS}) {
+    const RowRange second = rows_of(role, 6 * 80, 1, 2);
+    EXPECT_EQ(second.first, 3 * 80);
+    EXPECT_EQ(second.count, 3 * 80);
+  }
+  const mr_model_desc part = part_of(desc_of(4096, 32, 8, 128, 14336, 128256), 1, 2);
+  EXPECT_EQ(part.heads, 16);
+  EXPECT_EQ(part.kv_heads, 4);
+  EXPECT_EQ(part.ffn, 7168);
+  EXPECT_EQ(part.hidden, 4096);
+  EXPECT_EQ(part.vocab, 128256);
+}
+
+TEST(Division, WhatIsReadWholeIsHeldByAll) {
+  for (const int32_t role : {MR_ROLE_EMBEDDING, MR_ROLE_OUTPUT_NORM, MR_ROLE_ATTN_NORM, MR_ROLE_FFN_NORM, MR_ROLE_Q_NORM, MR_ROLE_K_NORM,
+                             MR_ROLE_ROPE_FACTORS}) {
+    EXPECT_TRUE(held_by_all(role));
+    EXPECT_EQ(rows_of(role, 100, 1, 2).first, 0);
+    EXPECT_EQ(rows_of(role, 100, 1, 2).count, 100);
+  }
+}
+
+TEST(Division, OneGpuTakesWhateverThereIs) {
+  EXPECT_EQ(refusal(desc_of(2, 1, 1, 1, 1, 1), 1), "");
+  EXPECT_EQ(rows_of(MR_ROLE_DOWN, 2, 0, 1).count, 2);
+}
+
+TEST(Division, NamesWhatCannotBeDivided) {
+  EXPECT_EQ(refusal(desc_of(4096, 32, 8, 128, 14336, 128256), 2), "");
+  EXPECT_NE(refusal(desc_of(4096, 32, 1, 128, 14336, 128256), 2).find("kv_heads is 1"), std::string::npos);
+  EXPECT_NE(refusal(desc_of(4096, 12, 6, 128, 14336, 128256), 4).find("kv_heads is 6"), std::string::npos);
+  EXPECT_NE(refusal(desc_of(64, 2, 2, 10, 64, 64), 2).find("heads * head_dim is 20"), std::string::npos);
+  EXPECT_NE(refusal(desc_of(16, 2, 2, 16, 64, 64), 2).find("hidden is 16"), std::string::npos);
+  EXPECT_NE(refusal(desc_of(64, 2, 2, 16, 16, 64), 2).find("ffn is 16"), std::string::npos);
+  EXPECT_NE(refusal(desc_of(64, 2, 2, 16, 64, 9), 2).find("vocab is 9"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mr::cuda::test
