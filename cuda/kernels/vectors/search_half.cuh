@@ -18,7 +18,7 @@ struct HalfPass {
   const SearchShared& s;
   int32_t group, warp, lane;
   int32_t each;  // stages of a tile of codewords that the ring holds
-  RingPlace at{}, rows_at{};
+  SearchPlace at{}, rows_at{};
 
   __device__ __forceinline__ HalfPass(const SearchParams& params, const SearchShared& shared, int32_t number, int32_t thread)
       : p(params), s(shared), group(number / 4), warp(number % 4), lane(thread),
@@ -189,7 +189,7 @@ struct HalfPass {
 
 // Brings the rows of every tile to every warpgroup, by one thread; those behind the last are zeros, and so are columns.
 __device__ __forceinline__ void fill_rows(const SearchParams& p, const SearchShared& s) {
-  RingPlace at;
+  SearchPlace at;
   for (WorkOfAll work(p); work.next(); at.next(p.form.row_buffers)) {
 #pragma unroll 1
     for (int32_t group = 0; group < p.form.groups; ++group) {

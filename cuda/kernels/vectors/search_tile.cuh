@@ -93,7 +93,7 @@ struct SearchByMma {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Where in the ring the next stage is.
-struct RingPlace {
+struct SearchPlace {
   int32_t stage = 0;
   uint32_t phase = 0;
   __device__ __forceinline__ void next(int32_t stages) {
@@ -126,7 +126,7 @@ __device__ __forceinline__ void open_ring(const SearchForm& f, const SearchShare
 template <class Work>
 __device__ __forceinline__ void fill_ring(const SearchParams& p, const SearchShared& s) {
   const SearchForm& f = p.form;
-  RingPlace at;
+  SearchPlace at;
   int64_t held = -1;
   for (Work work(p); work.next();) {
     if (std::is_same_v<Work, WorkOfAll> && f.held && held == work.space) continue;
@@ -160,7 +160,7 @@ struct SearchByWgmma {
   const SearchParams& p;
   const SearchShared& s;
   int32_t group, warp, lane;
-  RingPlace at{}, begun{};  // begun: where the ring's tiles of this row tile begin
+  SearchPlace at{}, begun{};  // begun: where the ring's tiles of this row tile begin
 
   // Rows that this warpgroup has written become its operands.
   __device__ __forceinline__ void settle_writes() const {
