@@ -100,6 +100,17 @@ func TestTheEmulatedSearchIsBinary64s(t *testing.T) {
 	require.NoError(t, err, string(out))
 }
 
+// TestTheEmulatedAttentionIsFloat64s runs prefill attention by Hopper's matrix products on a device that is the host.
+func TestTheEmulatedAttentionIsFloat64s(t *testing.T) {
+	needGoogleTest(t)
+	program := filepath.Join(t.TempDir(), "test")
+	build(t, "-Itests/emulated/attention", "-Itests/emulated", "-ffp-contract=off", "-fno-strict-aliasing", "-D__CUDA_ARCH_FEAT_SM90_ALL",
+		"-DMR_HOPPER=1", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/attention/attention_test.cpp",
+		"tests/emulated/runtime.cpp", "kernels/prefill_plan.cpp", "-lgtest", "-lgtest_main", "-lpthread")
+	out, err := exec.Command(program).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
 func needGoogleTest(t *testing.T) {
 	t.Helper()
 	if err := exec.Command("g++", "-x", "c++", "-fsyntax-only", "-include", "gtest/gtest.h", os.DevNull).Run(); err != nil {

@@ -1,10 +1,13 @@
 // Times of the kernels beside the matrix products, at the shapes of an 8B model (hidden 4096, 32 heads, 8 kv heads of 128,
 // vocabulary 128256, bf16). Each is captured into a graph of kLaunches launches over rotating buffers, so that keys and
 // values come from memory as in a step; a time is the median of replays divided by the launches.
+//
+//   cuda_bench_kernels [rows|decode|prefill|sampler]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -279,19 +282,25 @@ void sampler(const char* what, int32_t rows, SlotParams p, const std::vector<flo
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const std::string only = argc > 1 ? argv[1] : "";
+  const auto asked = [&](const char* what) { return only.empty() || only == what; };
   cudaDeviceProp properties;
   MUST(cudaGetDeviceProperties(&properties, 0));
   std::printf("%s\n%-24s %7s %7s\n", properties.name, "kernel", "rows", "width");
-  for (const int32_t rows : {1, 64, 4096}) rows_kernels(rows);
+  for (const int32_t rows : {1, 64, 4096})
+    if (asked("rows")) rows_kernels(rows);
   const std::vector<std::pair<int32_t, int32_t>> batches = {{1, 128}, {1, 512}, {1, 4096}, {1, 32768}, {1, 131072}, {8, 512}, {64, 128}, {64, 192}, {128, 192}, {64, 1024}, {256, 1024}};
   for (const Kv kv : {Kv::kAct, Kv::kF8})
-    for (const auto& [rows, length] : batches) decode(rows, length, properties.multiProcessorCount, kv);
+    for (const auto& [rows, length] : batches)
+      if (asked("decode")) decode(rows, length, properties.multiProcessorCount, kv);
   const std::vector<std::pair<int32_t, int32_t>> prompts = {{2000, 60},  {2000, 300}, {100000, 32}, {100000, 128}, {100000, 300},
                                                             {0, 512}, {0, 2048},   {0, 4096},    {0, 16384}};
   for (const Kv kv : {Kv::kAct, Kv::kF8})
-    for (const auto& [prefix, rows] : prompts) prefill(prefix, rows, properties.multiProcessorCount, kv);
+    for (const auto& [prefix, rows] : prompts)
+      if (asked("prefill")) prefill(prefix, rows, properties.multiProcessorCount, kv);
   for (const int32_t rows : {1, 64}) {
+    if (!asked("sampler")) break;
     const auto params = [](float temperature, auto change) {
       SlotParams p{};
       p.temperature = temperature;

@@ -35,7 +35,7 @@ faults() {
   else row ok faults "$ran GoogleTests of $programs programs passed"; fi
 }
 
-# Where the products run that devices other than Hopper run.
+# Where the products and the attention run that devices other than Hopper run.
 products=$out
 [[ $gpu_capability != 9.0 ]] || products=$work/portable
 readonly products
@@ -44,7 +44,7 @@ portable() {
   [[ $products != "$out" ]] || { row skip portable 'every test here runs what devices other than Hopper run'; return; }
   build_portable || return
   local name
-  for name in linear_product linear_tiles; do
+  for name in linear_product linear_tiles attention_prefill; do
     try portable "cuda_${name}_test for 90" "portable-$name" "$products/cuda_${name}_test"
   done
 }
@@ -52,7 +52,8 @@ portable() {
 build_portable() {
   [[ $products != "$out" ]] || return 0
   configured "$products" 90 -DMILLRACE_CUDA_TESTS=ON >"$work/portable-build.log" 2>&1 &&
-    cmake --build "$products" --target cuda_linear_product_test cuda_linear_tiles_test >>"$work/portable-build.log" 2>&1 && return
+    cmake --build "$products" --target cuda_linear_product_test cuda_linear_tiles_test cuda_attention_prefill_test \
+      >>"$work/portable-build.log" 2>&1 && return
   row FAIL portable "build for 90: see $work/portable-build.log"
   return 1
 }

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "kernels/act.cuh"
+#include "kernels/attention_softmax.cuh"
 #include "kernels/instructions.cuh"
 #include "kernels/math.cuh"
 
@@ -26,12 +27,6 @@ __device__ __forceinline__ void copy_valid(uint32_t to, const void* from, bool v
 template <int kDim>
 constexpr int kSharedRow = kDim * 2 + 16;
 
-// One row's softmax over keys seen so far, relative to the greatest score, in powers of 2.
-struct RowSoftmax {
-  float top;  // begins as -infinity
-  float sum;  // of this lane's columns; begins as 0
-};
-
 // Turns the scores of rows g and g + 8 into weights, 2^(score * scale - top), and scales `out` down where a greater score
 // appeared; scale > 0. At least one score a row is finite, or the row has seen one before.
 template <int kColumns, int kOut>
@@ -42,9 +37,7 @@ __device__ __forceinline__ void weigh_scores(float (&scores)[kColumns][4], float
     float greatest = scores[0][2 * r];
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) greatest = fmaxf(greatest, fmaxf(scores[j][2 * r], scores[j][2 * r + 1]));
-    greatest = fmaxf(greatest, __shfl_xor_sync(0xffffffffu, greatest, 1));
-    greatest = fmaxf(greatest, __shfl_xor_sync(0xffffffffu, greatest, 2));
-    const float top = fmaxf(row[r].top, greatest * scale), decay = exp2_approx(row[r].top - top);
+    const float top = fmaxf(row[r].top, quad_max(greatest) * scale), decay = exp2_approx(row[r].top - top);
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < kColumns; ++j)
@@ -62,11 +55,6 @@ __device__ __forceinline__ void weigh_scores(float (&scores)[kColumns][4], float
       out[n][2 * r + 1] *= decay;
     }
   }
-}
-
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
 // A fragment of weights from the scores of 16 neighbouring columns.

@@ -1,5 +1,9 @@
 // Prefill attention: tiles of query rows of one segment against its keys, with a running softmax (flash attention).
 //
+// On compute capability 9.0 caches of two-byte elements with heads of 64 or 128 dims have a kernel of their own
+// (attention_prefill_wgmma.h), whose sums are of other tiles of keys; pieces, merges and places are the same. What follows is the kernel
+// of all others.
+//
 // Tile      One block takes up to kBlocks * 64 packed rows, token by token, each with the query heads (up to 16) of one kv
 //           head, so that the heads share what is read. A warp owns kBlocks groups of 16 rows and never exchanges with
 //           another warp.
@@ -20,8 +24,10 @@
 // Test bound: as decode attention's.
 #include <algorithm>
 
+#include "kernels/attention_prefill_merge.cuh"
 #include "kernels/attention_prefill_piece.cuh"
 #include "kernels/attention_prefill_tile.cuh"
+#include "kernels/attention_prefill_wgmma.h"
 
 namespace mr::cuda {
 namespace {
@@ -29,7 +35,6 @@ namespace {
 using namespace prefill;
 
 constexpr int kTileRows = 128;  // packed rows of one PrefillTile
-constexpr int kMergeThreads = 128;
 
 template <int kDim>
 constexpr int kMostBlocks = kDim <= 128 ? 2 : 1;
@@ -51,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
   const int32_t kv_head = blockIdx.y / p.tiles, head_tile = static_cast<int32_t>(blockIdx.y) % p.tiles;
   BlockRows<kBlocks> rows;
   rows.row0 = item.row;
-  rows.first_position = c.rows.position[item.row];
+  rows.first_position = item.position;
   rows.packed0 = blockIdx.z * kRows;
   rows.packed = item.count * p.tile_heads;  // row i: token i / tile_heads
   rows.head0 = kv_head * p.group + head_tile * p.tile_heads;
@@ -186,77 +191,45 @@ __global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_const
   }
 }
 
-// Merges the pieces of a row of a split tile; a thread owns one quad of one head.
-template <int kDim>
-__global__ void __launch_bounds__(kMergeThreads) merge_pieces(const __grid_constant__ Params p) {
-  constexpr int kQuads = kDim / 4;
-  const AttentionArgs& c = p.args.common;
-  grid_wait();
-  grid_trigger();
-  const PrefillMerge m = p.args.merges[blockIdx.x];
-  const int32_t i = static_cast<int32_t>(blockIdx.y) * kMergeThreads + static_cast<int32_t>(threadIdx.x);
-  const int32_t head = i / kQuads, quad = i % kQuads;
-  if (head >= c.heads) return;
-  const int32_t pieces = prefill_piece_of(c.rows.position[m.row]) + 1;
-  const int64_t first = static_cast<int64_t>(m.place) * c.heads + head, step = static_cast<int64_t>(m.stride) * c.heads;
-  Part total{0, 0};
-  float4 x = make_float4(0, 0, 0, 0);
-  constexpr int kAhead = 8;  // pieces read before the first of them is merged
-  for (int32_t begin = 0; begin < pieces; begin += kAhead) {
-    float2 parts[kAhead];
-    float4 values[kAhead];
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const int64_t at = first + min(begin + j, pieces - 1) * step;
-      parts[j] = __ldcg(p.parts + at);
-      values[j] = __ldcg(reinterpret_cast<const float4*>(p.values + at * kDim) + quad);
-    }
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      if (begin + j >= pieces) break;
-      const Part next{parts[j].x, parts[j].y};
-      if (begin + j == 0) {
-        total = next;
-        x = values[j];
-      } else {
-        const float2 shares = merge(total, next);
-        x.x = merge_values(x.x, values[j].x, shares);
-        x.y = merge_values(x.y, values[j].y, shares);
-        x.z = merge_values(x.z, values[j].z, shares);
-        x.w = merge_values(x.w, values[j].w, shares);
-      }
-    }
-  }
-  uint16_t* const to = output_of(c, m.row, head);
-  const int32_t d = quad_dim(quad);
-  store_pair(c.out_act, to, d, c.layout.head_dim, x.x / total.sum, x.y / total.sum);
-  store_pair(c.out_act, to, d + 8, c.layout.head_dim, x.z / total.sum, x.w / total.sum);
-}
-
 template <class T, int kDim, int kBlocks, int kAhead, bool kF8>
 cudaError_t run(const Params& p, const Stream& on) {
   constexpr int kBytes = kSharedBytes<kDim, kBlocks, kAhead, kF8>;
-  cudaError_t error = reserve_shared(prefill_attention<T, kDim, kBlocks, kAhead, kF8>, kBytes);
+  const cudaError_t error = reserve_shared(prefill_attention<T, kDim, kBlocks, kAhead, kF8>, kBytes);
   if (error != cudaSuccess) return error;
-  const AttentionArgs& c = p.args.common;
-  const dim3 grid(static_cast<unsigned>(p.args.item_count), static_cast<unsigned>(c.layout.kv_heads * p.tiles),
-                  kTileRows / (64 * kBlocks));
-  error = launch(on, grid, dim3(kThreads), kBytes, prefill_attention<T, kDim, kBlocks, kAhead, kF8>, p);
-  if (error != cudaSuccess || p.args.merge_count == 0) return error;
-  const int64_t quads = static_cast<int64_t>(c.heads) * (kDim / 4);
-  const dim3 merges(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((quads + kMergeThreads - 1) / kMergeThreads));
-  return launch(on, merges, dim3(kMergeThreads), 0, merge_pieces<kDim>, p);
+  const dim3 grid(static_cast<unsigned>(p.args.item_count), static_cast<unsigned>(p.columns()), kTileRows / (64 * kBlocks));
+  return launch(on, grid, dim3(kThreads), kBytes, prefill_attention<T, kDim, kBlocks, kAhead, kF8>, p);
 }
 
 // With as many rows a block as it may have memory for, while there is a block for each processor; else with as many tiles
 // ahead, once every processor has one block at most.
 template <class T, int kDim, bool kF8>
 cudaError_t run_blocks(const Params& p, int most, const Stream& on) {
-  const int64_t tiles = static_cast<int64_t>(p.args.item_count) * p.args.common.layout.kv_heads * p.tiles;
+  const int64_t tiles = static_cast<int64_t>(p.args.item_count) * p.columns();
   if constexpr (kMostBlocks<kDim> == 2)
     if (kSharedBytes<kDim, 2, 1, kF8> <= most && tiles >= p.args.sm_count) return run<T, kDim, 2, 1, kF8>(p, on);
   if (kSharedBytes<kDim, 1, 3, kF8> <= most && 2 * tiles <= p.args.sm_count) return run<T, kDim, 1, 3, kF8>(p, on);
   return run<T, kDim, 1, 1, kF8>(p, on);
+}
+
+cudaError_t run_any(const Params& p, const Stream& on) {
+  const KvLayout& layout = p.args.common.layout;
+  int most = 0;
+  const cudaError_t error = shared_limit(&most);
+  if (error != cudaSuccess) return error;
+  return with_act(layout.act, [&](auto element) {
+    return with_head_dim(layout.padded_dim, [&](auto dim) {
+      typedef decltype(element) T;
+      constexpr int kDim = decltype(dim)::value;
+      return layout.kv == Kv::kF8 ? run_blocks<T, kDim, true>(p, most, on) : run_blocks<T, kDim, false>(p, most, on);
+    });
+  });
+}
+
+template <int kDim>
+cudaError_t run_merges(const Params& p, const Stream& on) {
+  const int64_t quads = static_cast<int64_t>(p.args.common.heads) * (kDim / 4);
+  const dim3 grid(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((quads + kMergeThreads - 1) / kMergeThreads));
+  return launch(on, grid, dim3(kMergeThreads), 0, merge_pieces<kDim>, p);
 }
 
 // Query heads of one kv head that one tile takes: all of them up to 16.
@@ -288,25 +261,22 @@ cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Str
       (c.layout.block_size != 16 && c.layout.block_size != 32))
     return cudaErrorInvalidValue;
   if (args.item_count == 0) return cudaSuccess;
-  int most = 0;
-  const cudaError_t error = shared_limit(&most);
-  if (error != cudaSuccess) return error;
   Params p;
   p.args = args;
   p.scale_log2 = c.scale * 1.44269504f;
   p.group = c.heads / c.layout.kv_heads;
   p.tile_heads = heads_a_tile(p.group);
   p.tiles = tiles_a_group(p.group);
+  p.tile_share = (1 << 16) / p.tile_heads + 1;
   p.values = static_cast<float*>(args.workspace);
   p.parts = reinterpret_cast<float2*>(static_cast<uint8_t*>(args.workspace) +
                                       value_bytes(args.capacity, c.heads, c.layout.padded_dim));
-  return with_act(c.layout.act, [&](auto element) {
-    return with_head_dim(c.layout.padded_dim, [&](auto dim) {
-      typedef decltype(element) T;
-      constexpr int kDim = decltype(dim)::value;
-      return c.layout.kv == Kv::kF8 ? run_blocks<T, kDim, true>(p, most, on) : run_blocks<T, kDim, false>(p, most, on);
-    });
-  });
+  bool wgmma = false;
+  cudaError_t error = wgmma_takes(c.layout, &wgmma);
+  if (error != cudaSuccess) return error;
+  error = wgmma ? launch_wgmma(p, on) : run_any(p, on);
+  if (error != cudaSuccess || args.merge_count == 0) return error;
+  return with_head_dim(c.layout.padded_dim, [&](auto dim) { return run_merges<decltype(dim)::value>(p, on); });
 }
 
 }  // namespace mr::cuda

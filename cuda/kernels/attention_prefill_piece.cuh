@@ -2,39 +2,10 @@
 // workspace.
 #pragma once
 
-#include "kernels/act.cuh"
-#include "kernels/attention.h"
-#include "kernels/attention_merge.cuh"
 #include "kernels/attention_mma.cuh"
+#include "kernels/attention_prefill_params.cuh"
 
 namespace mr::cuda::prefill {
-
-struct Params {
-  PrefillAttentionArgs args;
-  float scale_log2;
-  int32_t group, tile_heads, tiles;  // query heads a kv head, a tile; tiles a kv head
-  // Workspace: partial results by place and query head.
-  float* values;  // (capacity, heads, padded_dim): sum of weighted values, dims in the order of quads
-  float2* parts;  // (capacity, heads): top and sum of a Part
-};
-
-// Partial results are kept in quads, four neighbouring floats: quad 4 k + t holds what a lane with that t has of the dims
-// [16 k, +16), which are 16 k + 2 t, + 1, + 8 and + 9.
-__device__ __forceinline__ int32_t quad_dim(int32_t quad) { return quad / 4 * 16 + quad % 4 * 2; }
-
-// The output of a head of a row, and its dims d and d + 1, those below `dim`. Heads begin at even elements if dim is even.
-__device__ __forceinline__ uint16_t* output_of(const AttentionArgs& c, int64_t row, int32_t head) {
-  return static_cast<uint16_t*>(c.out) + row * c.out_stride + static_cast<int64_t>(head) * c.layout.head_dim;
-}
-__device__ __forceinline__ void store_pair(Act act, uint16_t* to, int32_t d, int32_t dim, float x, float y) {
-  const uint32_t bits = act_bits(act, x, y);
-  if (dim % 2 == 0) {
-    if (d < dim) *reinterpret_cast<uint32_t*>(to + d) = bits;
-  } else {
-    if (d < dim) to[d] = static_cast<uint16_t>(bits);
-    if (d + 1 < dim) to[d + 1] = static_cast<uint16_t>(bits >> 16);
-  }
-}
 
 // Where the rows of one block stand.
 template <int kBlocks>
@@ -116,9 +87,10 @@ __device__ __forceinline__ void end_piece(const Params& p, const BlockRows<kBloc
       if (sees[b][r] && !alone && position < prefill_piece_begin(piece + 1)) {
         const int32_t i = rows.packed0 + (warp * kBlocks + b) * 16 + g + 8 * r, head = i - token * p.tile_heads;
         uint16_t* const to = output_of(c, rows.row0 + token, rows.head0 + head);
+        const float share = 1.0f / part.sum;
 #pragma unroll
         for (int n = 0; n < kDim / 8; ++n)
-          store_pair(c.out_act, to, 8 * n + 2 * t, c.layout.head_dim, out[b][n][2 * r] / part.sum, out[b][n][2 * r + 1] / part.sum);
+          store_pair(c.out_act, to, 8 * n + 2 * t, c.layout.head_dim, out[b][n][2 * r] * share, out[b][n][2 * r + 1] * share);
       } else if (sees[b][r]) {
         float4* const values = reinterpret_cast<float4*>(p.values + at[b][r] * kDim) + t;
 #pragma unroll

@@ -55,7 +55,7 @@ bool plan_prefill(const std::vector<PrefillTile>& tiles, const PrefillWork& work
       split = fits();
     }
     if (!split) {
-      drafts.push_back({{t.row, t.count, -1, pieces > 1 ? next[0] : -1}, 0, end_of(t)});
+      drafts.push_back({{t.row, t.count, -1, pieces > 1 ? next[0] : -1, t.position}, 0, end_of(t)});
       if (pieces > 1) next[0] += t.count;
       continue;
     }
@@ -63,7 +63,7 @@ bool plan_prefill(const std::vector<PrefillTile>& tiles, const PrefillWork& work
     merges[group] += t.count;
     for (int32_t i = 0; i < t.count; ++i) plan->merges.push_back({t.row + i, next[group] + i, t.count});
     for (int32_t piece = 0; piece < pieces; ++piece, next[group] += t.count)
-      drafts.push_back({{t.row, t.count, piece, next[group]}, group,
+      drafts.push_back({{t.row, t.count, piece, next[group], t.position}, group,
                         std::min(end_of(t), prefill_piece_begin(piece + 1)) - prefill_piece_begin(piece)});
   }
   std::stable_sort(drafts.begin(), drafts.end(), [](const Draft& a, const Draft& b) {

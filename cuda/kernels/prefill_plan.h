@@ -47,6 +47,7 @@ struct PrefillItem {
   int32_t row, count;  // of the tile
   int32_t piece;       // -1: all, merged as they come
   int32_t place;       // of the first row's partial result; -1: the tile has a single piece, and needs none
+  int32_t position;    // of the tile's first row
 };
 
 // A row of a split tile: its partial results lie at place, place + stride, ... in the order of its pieces.

@@ -104,5 +104,64 @@ TEST(PrefillAttention, DoesNotSeeChunksAcrossCuts) {
   }
 }
 
+// Tiles of keys are 64 or 128 long and tiles of rows 128 packed rows, of whatever kernel: rows and prefixes around both, by how many
+// query heads share a kv head.
+TEST(PrefillAttention, AgreesWithFloat64AroundTiles) {
+  const Shape shapes[] = {{1, 1, 128, 16}, {2, 2, 64, 32},   {8, 2, 128, 32}, {7, 1, 128, 16},
+                          {8, 1, 64, 16},  {17, 1, 128, 16}, {4, 1, 100, 32}, {3, 1, 63, 16}, {9, 3, 64, 16}};
+  const std::pair<int32_t, int32_t> works[] = {{0, 1},   {0, 127},   {0, 128},   {0, 129},  {0, 300},  {63, 2},   {64, 1},
+                                               {100, 29}, {127, 1},   {127, 130}, {128, 1},  {129, 33}, {255, 66}, {256, 16}};
+  int turn = 0;
+  for (const Shape& shape : shapes)
+    for (const auto& [prefix, count] : works) {
+      const Act act = turn++ % 2 == 0 ? Act::kBF16 : Act::kF16;
+      // What is behind the last row, in its block too, is NaN.
+      const Cache cache(act, shape, {prefix + count}, static_cast<uint64_t>(prefix + count));
+      const std::vector<Row> rows = rows_at(0, prefix, count);
+      std::vector<PrefillTile> tiles;
+      cut(shape, 0, count, &tiles);
+      const std::vector<uint16_t> whole = attend(cache, rows, tiles, {0, 1, PrefillSplit::kByWork, 1});
+      std::vector<size_t> which = {0};
+      for (const int32_t r : {1, count / 2, count - 2, count - 1})
+        if (r > static_cast<int32_t>(which.back())) which.push_back(static_cast<size_t>(r));
+      expect_near(cache, rows, whole, which, 1, "whole");
+      for (const int32_t chunk : {1, 31, 128}) {
+        std::vector<uint16_t> pieces;
+        for (int32_t at = 0; at < std::min(count, 5 * chunk); at += chunk) {
+          const int32_t own = std::min(chunk, count - at);
+          std::vector<PrefillTile> part;
+          cut(shape, 0, own, &part);
+          const std::vector<uint16_t> got = attend(cache, rows_at(0, prefix + at, own), part, {0, 1, PrefillSplit::kByWork, 5});
+          pieces.insert(pieces.end(), got.begin(), got.end());
+        }
+        EXPECT_TRUE(same_bits(pieces.data(), whole.data(), pieces.size()))
+            << name(act) << " heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.dim << ", " << count << " rows behind "
+            << prefix << ", chunks of " << chunk;
+      }
+    }
+}
+
+// The same work on as many processors as there are blocks of work, and on fewer, which take one after another.
+TEST(PrefillAttention, DoesNotSeeHowManyProcessorsThereAre) {
+  for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{14, 2, 64, 32}}) {
+    const int32_t lengths[] = {700, 65, 1, 1300};
+    const Cache cache(Act::kBF16, shape, {700, 65, 1, 1300}, 77);
+    std::vector<Row> rows;
+    std::vector<PrefillTile> tiles;
+    for (int32_t s = 0; s < 4; ++s) {
+      cut(shape, static_cast<int32_t>(rows.size()), lengths[s], &tiles);
+      const std::vector<Row> own = rows_at(s, 0, lengths[s]);
+      rows.insert(rows.end(), own.begin(), own.end());
+    }
+    const std::vector<uint16_t> one = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 1});
+    expect_near(cache, rows, one, {0, 699, 700, 764, 765, 766, 1789, 1790, 2065}, 1, "of one");
+    for (const int32_t sm_count : {2, 3, 13, 132, 1000})
+      for (const PrefillSplit split : {PrefillSplit::kNever, PrefillSplit::kAlways}) {
+        const std::vector<uint16_t> got = attend(cache, rows, tiles, {0, 1, split, sm_count});
+        EXPECT_TRUE(same_bits(got.data(), one.data(), one.size())) << sm_count << " processors, dim " << shape.dim;
+      }
+  }
+}
+
 }  // namespace
 }  // namespace mr::cuda::testing

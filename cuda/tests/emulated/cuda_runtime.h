@@ -60,12 +60,17 @@ struct dim3 {
 struct uint2 {
   unsigned x, y;
 };
+struct alignas(8) float2 {
+  float x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
@@ -151,6 +156,10 @@ inline void __syncthreads() { emulated::barrier(); }
 inline void __syncwarp() { emulated::warp_barrier(); }
 inline void __threadfence() {}
 template <class T>
+T __ldcg(const T* from) { return *from; }
+template <class T>
+void __stcg(T* to, T v) { *to = v; }
+template <class T>
 T __shfl_down_sync(unsigned, T v, int by, int width = 32) {
   const int lane = static_cast<int>(threadIdx.x % 32), in = lane % width;
   return emulated::of_lane(v, in + by < width ? lane + by : lane);
@@ -161,6 +170,11 @@ inline unsigned __reduce_add_sync(unsigned, unsigned v) {
   unsigned sum = 0;
   for (int lane = 0; lane < 32; ++lane) sum += emulated::of_lane(v, lane);
   return sum;
+}
+inline bool __any_sync(unsigned, bool v) {
+  bool any = false;
+  for (int lane = 0; lane < 32; ++lane) any = emulated::of_lane(v, lane) || any;
+  return any;
 }
 template <class T>
 T atomicAdd(T* to, T v) {

@@ -142,16 +142,17 @@ cudaError_t put(std::function<void()> work) {
 }
 
 cudaError_t run_grid(dim3 grid, dim3 threads, std::function<void()> thread) {
-  if (threads.x == 0 || threads.x > kMostThreads || threads.y != 1 || grid.x == 0 || grid.y != 1) {
-    std::fprintf(stderr, "a grid of %u blocks of %u threads\n", grid.x, threads.x);
+  if (threads.x == 0 || threads.x > kMostThreads || threads.y != 1 || grid.x == 0 || grid.y == 0 || grid.z != 1) {
+    std::fprintf(stderr, "a grid of %u by %u blocks of %u threads\n", grid.x, grid.y, threads.x);
     std::abort();
   }
-  grid_size = {grid.x, 1, 1};
+  grid_size = {grid.x, grid.y, 1};
   block_size = {threads.x, 1, 1};
   block.thread = &thread;
-  for (unsigned i = 0; i < grid.x; ++i) {
+  for (unsigned i = 0; i < grid.x * grid.y; ++i) {
     const bool ascending = i % 2 == 0;
-    block_index.x = ascending ? i / 2 : grid.x - 1 - i / 2;
+    const unsigned turn = ascending ? i / 2 : grid.x * grid.y - 1 - i / 2;
+    block_index = {turn % grid.x, turn / grid.x, 0};
     run_block(static_cast<int>(threads.x), ascending);
   }
   return cudaSuccess;

@@ -4,7 +4,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <functional>
 #include <type_traits>
+#include <vector>
 
 namespace mr::cuda {
 
@@ -30,14 +32,35 @@ inline void store_shared16(uint32_t address, uint4 v) { memcpy(shared_at(address
 
 inline void store_shared8(uint32_t address, uint2 v) { memcpy(shared_at(address), &v, sizeof v); }
 
+// Asynchronous copies of this thread, which are done no sooner than they are waited for.
+inline std::vector<std::function<void()>> emulated_copies[1024];
+inline void copy16_or_zero(uint32_t to, const void* from, uint32_t bytes) {
+  emulated_copies[threadIdx.x].push_back([=] {
+    memset(shared_at(to), 0, 16);
+    memcpy(shared_at(to), from, bytes);
+  });
+}
+inline void copies_commit() {}
+template <int pending>
+void copies_wait() {
+  static_assert(pending == 0);
+  for (const auto& copy : emulated_copies[threadIdx.x]) copy();
+  emulated_copies[threadIdx.x].clear();
+}
+
+struct NamedBarrier {
+  int32_t here, turns;
+};
+inline NamedBarrier named_barriers[16];
+inline void named_arrive(int32_t id, int32_t threads) {
+  if (++named_barriers[id].here < threads) return;
+  named_barriers[id].here = 0;
+  ++named_barriers[id].turns;
+}
 inline void named_barrier(int32_t id, int32_t threads) {
-  static int32_t here[16], turns[16];
-  const int32_t turn = turns[id];
-  if (++here[id] == threads) {
-    here[id] = 0;
-    ++turns[id];
-  }
-  while (turns[id] == turn) emulated::yield();
+  const int32_t turn = named_barriers[id].turns;
+  named_arrive(id, threads);
+  while (named_barriers[id].turns == turn) emulated::yield();
 }
 
 template <class E>

@@ -1,0 +1,196 @@
+// Prefill attention by Hopper's matrix products on a device that is the host, its swizzles, rings, barriers and turns included: against
+// float64, and bit for bit however its work is divided.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "kernels/attention_prefill_merge.cuh"
+#include "kernels/attention_prefill_wgmma_kernel.cuh"
+
+namespace mr::cuda {
+namespace {
+
+using namespace prefill;
+
+struct Case {
+  int32_t heads, kv_heads, dim, block_size;
+};
+
+template <class T>
+float value_of(uint16_t bits) {
+  return static_cast<float>(term_of<T>(bits));
+}
+template <class T>
+uint16_t bits_of(float v) {
+  if constexpr (std::is_same_v<T, __half>) return __half_as_ushort(__float2half_rn(v));
+  else return __bfloat16_as_ushort(__float2bfloat16_rn(v));
+}
+
+// One sequence of `length` tokens whose rows behind `prefix` are queries; blocks are shuffled, and what is not of the sequence is NaN.
+template <class T>
+struct Problem {
+  Case c;
+  int32_t prefix, length, rows;
+  KvLayout layout;
+  std::vector<int32_t> blocks;
+  std::vector<uint16_t> keys, values, queries;
+
+  Problem(const Case& shape, int32_t before, int32_t count) : c(shape), prefix(before), length(before + count), rows(count) {
+    layout = KvLayout{std::is_same_v<T, __half> ? Act::kF16 : Act::kBF16, c.block_size, c.kv_heads, c.dim, pad_head_dim(c.dim)};
+    std::mt19937_64 random(static_cast<uint64_t>(length * 131 + c.heads));
+    std::normal_distribution<float> normal;
+    for (int32_t b = 0; b * c.block_size < length; ++b) blocks.push_back(b);
+    std::shuffle(blocks.begin(), blocks.end(), random);
+    keys.assign(blocks.size() * static_cast<size_t>(layout.block_elements()), 0xffff);
+    values = keys;
+    for (int32_t p = 0; p < length; ++p)
+      for (int32_t h = 0; h < c.kv_heads; ++h)
+        for (int32_t d = 0; d < layout.padded_dim; ++d) {
+          keys[at(p, h, d)] = bits_of<T>(d < c.dim ? normal(random) : 0);
+          values[at(p, h, d)] = bits_of<T>(d < c.dim ? normal(random) : 0);
+        }
+    for (int32_t i = 0; i < rows * c.heads; ++i)
+      for (int32_t d = 0; d < layout.padded_dim; ++d) queries.push_back(bits_of<T>(d < c.dim ? 1.5f * normal(random) : 0));
+  }
+  size_t at(int32_t position, int32_t head, int32_t d) const {
+    const int64_t block = blocks[static_cast<size_t>(position / c.block_size)];
+    return static_cast<size_t>(block * layout.block_elements() + head * layout.head_elements() +
+                               static_cast<int64_t>(position % c.block_size) * layout.padded_dim + d);
+  }
+  double scale() const { return static_cast<double>(1 / std::sqrt(static_cast<float>(c.dim))); }
+
+  std::vector<double> reference(int32_t row, int32_t head) const {
+    const int32_t kv = head / (c.heads / c.kv_heads), position = prefix + row;
+    std::vector<double> weight, out(static_cast<size_t>(c.dim));
+    double top = -INFINITY, sum = 0;
+    for (int32_t p = 0; p <= position; ++p) {
+      double dot = 0;
+      for (int32_t d = 0; d < c.dim; ++d)
+        dot += static_cast<double>(value_of<T>(queries[static_cast<size_t>((row * c.heads + head) * layout.padded_dim + d)])) *
+               static_cast<double>(value_of<T>(keys[at(p, kv, d)]));
+      weight.push_back(dot * scale());
+      top = std::max(top, weight.back());
+    }
+    for (double& w : weight) sum += w = std::exp(w - top);
+    for (int32_t p = 0; p <= position; ++p)
+      for (int32_t d = 0; d < c.dim; ++d)
+        out[static_cast<size_t>(d)] += weight[static_cast<size_t>(p)] / sum * static_cast<double>(value_of<T>(values[at(p, kv, d)]));
+    return out;
+  }
+
+  // Rows [first, first + count) as one chunk; (count, heads * dim) of the result.
+  std::vector<uint16_t> attend(int32_t first, int32_t count, PrefillSplit split, int32_t sm_count) const {
+    const int32_t group = c.heads / c.kv_heads, tile_heads = std::min(group, 16), tiles = (group + tile_heads - 1) / tile_heads;
+    std::vector<PrefillTile> cut;
+    for (int32_t r = 0; r < count; r += 128 / tile_heads) cut.push_back({r, std::min(128 / tile_heads, count - r), prefix + first + r});
+    const int32_t places = count * (prefill_piece_of(length - 1) + 1);
+    PrefillPlan plan;
+    EXPECT_TRUE(plan_prefill(cut, {c.kv_heads * tiles, sm_count, places, split}, &plan));
+    std::vector<int32_t> position, table(static_cast<size_t>(count), 0);
+    for (int32_t r = 0; r < count; ++r) position.push_back(prefix + first + r);
+    const int64_t width = c.heads * layout.padded_dim, stride = (c.heads * c.dim + 1) / 2 * 2 + 4;
+    std::vector<float> sums(static_cast<size_t>(places * width), NAN);
+    std::vector<float2> parts(static_cast<size_t>(places * c.heads), float2{NAN, NAN});
+    std::vector<uint16_t> out(static_cast<size_t>(count * stride), 0xffff), result;
+    Params p{};
+    AttentionArgs& a = p.args.common;
+    a.rows = Rows{nullptr, position.data(), table.data(), blocks.data()};
+    a.layout = layout;
+    a.heads = c.heads;
+    a.q = queries.data() + first * width;
+    a.q_stride = width;
+    a.out = out.data();
+    a.out_stride = stride;
+    a.out_act = layout.act;
+    p.scale_log2 = static_cast<float>(scale()) * 1.44269504f;
+    p.group = group;
+    p.tile_heads = tile_heads;
+    p.tiles = tiles;
+    p.tile_share = (1 << 16) / tile_heads + 1;
+    p.values = sums.data();
+    p.parts = parts.data();
+    CacheMaps maps;
+    const EmulatedCache k{reinterpret_cast<const uint8_t*>(keys.data()), layout.padded_dim, c.block_size},
+        v{reinterpret_cast<const uint8_t*>(values.data()), layout.padded_dim, c.block_size};
+    memcpy(&maps.keys, &k, sizeof k);
+    memcpy(&maps.values, &v, sizeof v);
+    p.args.items = plan.items.data();
+    p.args.merges = plan.merges.data();
+    for (int32_t g = 0; g < plan.group_count; ++g) {
+      p.args.item_count = plan.groups[g].items;
+      p.args.merge_count = plan.groups[g].merges;
+      const dim3 grid(static_cast<unsigned>(std::min(p.args.item_count * p.columns(), sm_count)));
+      (void)emulated::run_grid(grid, dim3(kBlockThreads), [&] {
+        if (layout.padded_dim == 64) prefill_attention_wgmma<T, 64>(p, maps);
+        else prefill_attention_wgmma<T, 128>(p, maps);
+      });
+      for (const NamedBarrier& barrier : named_barriers) EXPECT_EQ(barrier.here, 0) << "an arrival that nobody waited for";
+      const dim3 merges(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((width / 4 + kMergeThreads - 1) / kMergeThreads));
+      if (p.args.merge_count > 0)
+        (void)emulated::run_grid(merges, dim3(kMergeThreads), [&] {
+          if (layout.padded_dim == 64) merge_pieces<64>(p);
+          else merge_pieces<128>(p);
+        });
+      p.args.items += p.args.item_count;
+      p.args.merges += p.args.merge_count;
+    }
+    for (int32_t r = 0; r < count; ++r)
+      result.insert(result.end(), out.begin() + r * stride, out.begin() + r * stride + c.heads * c.dim);
+    return result;
+  }
+
+  void expect_near(const std::vector<uint16_t>& got) const {
+    for (int32_t row = 0; row < rows; row += row + 8 < rows ? 7 : 1)
+      for (int32_t head = 0; head < c.heads; ++head) {
+        const std::vector<double> want = reference(row, head);
+        for (int32_t d = 0; d < c.dim; ++d) {
+          const double x = static_cast<double>(value_of<T>(got[static_cast<size_t>((row * c.heads + head) * c.dim + d)]));
+          const double y = want[static_cast<size_t>(d)], step = std::is_same_v<T, __half> ? 0x1p-11 : 0x1p-8;
+          ASSERT_LE(std::fabs(x - y), step * (2 + std::fabs(y))) << "row " << row << " head " << head << " dim " << d;
+        }
+      }
+  }
+};
+
+template <class T>
+void expect_same(const Case& c, int32_t prefix, int32_t rows) {
+  SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " heads of " + std::to_string(c.dim) + ", " +
+               std::to_string(rows) + " rows behind " + std::to_string(prefix));
+  const Problem<T> problem(c, prefix, rows);
+  products_first = false;
+  const std::vector<uint16_t> whole = problem.attend(0, rows, PrefillSplit::kNever, 2);
+  problem.expect_near(whole);
+  products_first = true;
+  EXPECT_EQ(problem.attend(0, rows, PrefillSplit::kNever, 1), whole) << "products at once, copies late";
+  products_first = false;
+  EXPECT_EQ(problem.attend(0, rows, PrefillSplit::kAlways, 3), whole) << "split";
+  std::vector<uint16_t> pieces;
+  for (int32_t first = 0; first < rows; first += 37) {
+    const std::vector<uint16_t> part = problem.attend(first, std::min(37, rows - first), PrefillSplit::kByWork, 100);
+    pieces.insert(pieces.end(), part.begin(), part.end());
+  }
+  EXPECT_EQ(pieces, whole) << "in chunks";
+}
+
+TEST(EmulatedAttention, IsFloat64sAndDoesNotSeeHowItIsDivided) {
+  expect_same<__half>({1, 1, 64, 16}, 0, 1);
+  expect_same<__nv_bfloat16>({4, 1, 128, 16}, 0, 127);
+  expect_same<__half>({4, 1, 64, 32}, 0, 129);
+  expect_same<__nv_bfloat16>({7, 1, 64, 16}, 121, 60);
+  expect_same<__half>({16, 2, 128, 32}, 127, 17);
+  expect_same<__nv_bfloat16>({17, 1, 63, 16}, 250, 9);
+  expect_same<__half>({1, 1, 100, 16}, 256, 129);
+}
+
+TEST(EmulatedAttention, IsTheSameAcrossCutsOfKeys) {
+  expect_same<__nv_bfloat16>({4, 1, 64, 16}, 1010, 30);
+  expect_same<__half>({4, 1, 64, 32}, 2040, 20);
+  expect_same<__nv_bfloat16>({8, 1, 128, 16}, 1023, 2);
+}
+
+}  // namespace
+}  // namespace mr::cuda
