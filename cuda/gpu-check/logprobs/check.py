@@ -32,8 +32,10 @@ def judge(reference, kind, generated, replayed):
         "by decoding": verdict.largest(replayed.logprobs, at(exact, replayed)),
         "generated": verdict.largest(generated.logprobs[~of_prompt], want[~of_prompt]),
     }
-    own_error = np.max([verdict.largest(at(own, a), at(exact, a)) for a in (generated, replayed)])
-    yield verdict.of_logprobs(parts, own_error, kind)
+    own_of = at(own, generated)
+    own_error = np.max([verdict.largest(own_of, want), verdict.largest(at(own, replayed), at(exact, replayed))])
+    means = verdict.mean(generated.logprobs, want), verdict.mean(own_of, want)
+    yield verdict.of_logprobs(parts, own_error, kind, means)
 
     rows = exact[generated.prompt - 1 : len(generated.ids) - 1].double().cpu().numpy()
     chosen, best = np.array(generated.ids[generated.prompt :]), rows.argmax(1)

@@ -174,14 +174,19 @@ class AnswerTest(unittest.TestCase):
 class VerdictTest(unittest.TestCase):
     def test_a_quarter_of_f16_and_half_of_bf16(self):
         for error, kind, kept in (0.0249, "f16", True), (0.0251, "f16", False), (0.049, "bf16", True), (0.051, "bf16", False):
-            got = verdict.of_logprobs({"prompt": 0.001, "generated": error}, 0.1, kind)
+            got = verdict.of_logprobs({"prompt": 0.001, "generated": error}, 0.1, kind, (0.01, 0.02))
             self.assertEqual(got.kept, kept, got.text)
             self.assertIn(f"differ by {error:.3g} at most", got.text)
 
+    def test_differences_count_on_both_sides(self):
+        got, want = [-1.0, -2.0, -3.5], np.array([-1.0, -2.25, -3.0])
+        self.assertEqual(verdict.largest(got, want), 0.5)
+        self.assertEqual(verdict.mean(got, want), 0.25)
+
     def test_what_is_not_a_number_is_never_kept(self):
         self.assertTrue(np.isnan(verdict.largest([1.0, float("nan")], np.array([1.0, 1.0]))))
-        self.assertFalse(verdict.of_logprobs({"a": float("nan"), "b": 0.0}, 0.1, "f16").kept)
-        self.assertFalse(verdict.of_logprobs({"a": 0.0}, float("nan"), "f16").kept)
+        self.assertFalse(verdict.of_logprobs({"a": float("nan"), "b": 0.0}, 0.1, "f16", (0, 0)).kept)
+        self.assertFalse(verdict.of_logprobs({"a": 0.0}, float("nan"), "f16", (0, 0)).kept)
 
     def test_another_token_is_a_tie_below_the_error_only(self):
         self.assertTrue(verdict.of_tokens([1, 2], [1, 2], [0, 0], 0.01).kept)

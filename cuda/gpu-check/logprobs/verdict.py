@@ -21,12 +21,18 @@ def largest(got, want):
     return float(np.max(np.abs(np.asarray(got, np.float64) - want)))
 
 
-def of_logprobs(parts, own, kind):
-    """Judges the largest differences of parts, by name, beside own: transformers' in a type, over the same tokens."""
+def mean(got, want):
+    """The average difference."""
+    return float(np.mean(np.abs(np.asarray(got, np.float64) - want)))
+
+
+def of_logprobs(parts, own, kind, means):
+    """Judges the largest differences of parts, by name, beside own: transformers' in a type, over the same tokens. means, on both
+    sides, are told and not judged."""
     error, bound = np.max(list(parts.values())), own * SHARES[kind]
     each = ", ".join(f"{name} {part:.3g}" for name, part in parts.items())
-    return Verdict(bool(error < bound), f"logprobs differ by {error:.3g} at most, want below {bound:.3g}, {SHARES[kind]:g} of the "
-                   f"{own:.3g} of transformers' own {kind}: {each}")
+    return Verdict(bool(error < bound), f"logprobs differ by {error:.3g} at most, want below {bound:.3g}, {SHARES[kind]:g} of "
+                   f"the {own:.3g} of transformers' own {kind}: {each}; on average {means[0]:.3g} beside {means[1]:.3g}")
 
 
 def of_tokens(chosen, best, gaps, error):
