@@ -12,6 +12,8 @@
 #                  warp
 #   conformance    the Go suite that every engine passes, with f16 and with bf16 activations
 #   sameness       random scenarios of the step loop, with caches of f16, bf16 and f8: the bits of every request alone
+#   transformers   logprobs and greedy tokens as served, beside Hugging Face's transformers in float32 on the same random weights, where
+#                  a Python with torch and transformers is
 #   generate       a story through scheduler and worker, twice, and the same from the worker alone, which asks the driver for no
 #                  memory meanwhile
 #   two            where there are two GPUs: the second by itself, a worker on each under one scheduler, one of them killed
@@ -32,6 +34,9 @@
 #   JOBS           runs of compute-sanitizer at once (default: 4, and 1 where the GPU takes one process alone)
 #   ARCHITECTURES  compute capabilities of the stage build (default: this GPU's, 9.0 as 90a)
 #   SERVED         parts of the stage served, divided by spaces (default: engine mixes join prefix cancel overload fairness)
+#   PYTHON         the interpreter of the stage transformers (default: python3)
+#   TRANSFORMERS   SHAPE:TYPE:KV:OWN of each of its checks, divided by spaces; OWN is transformers' own type, f16 or bf16, beside
+#                  which errors are held
 #   BENCH          SHAPE:TYPE:KV:BATCHES:PROMPT of each benchmark, divided by spaces; KV default: what a worker takes
 # shellcheck disable=SC2034 # the stages' files use what stands here
 set -uo pipefail
@@ -89,12 +94,12 @@ if [[ ${1:-} == table ]]; then
   exit
 fi
 if (($# == 0)); then
-  set -- build architectures tests portable sanitizer conformance sameness generate two neighbour bytes phases bench invariance served vectors figures
+  set -- build architectures tests portable sanitizer conformance sameness transformers generate two neighbour bytes phases bench invariance served vectors figures
   rm -f "$table"
 fi
 for stage in "$@"; do
   case $stage in
-    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | generate | two | neighbour | bytes | phases | bench | invariance | served | vectors | figures) ;;
+    build | architectures | tests | faults | portable | sanitizer | conformance | sameness | transformers | generate | two | neighbour | bytes | phases | bench | invariance | served | vectors | figures) ;;
     *) echo "unknown stage $stage" >&2; exit 2 ;;
   esac
 done

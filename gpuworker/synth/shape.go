@@ -26,6 +26,8 @@ var shapes = []Shape{
 	{"llama-0.1b", "llama", engine.ModelDesc{Layers: 12, Hidden: 768, Heads: 12, KVHeads: 12, FFN: 2048, Vocab: 32000}},
 	{"llama-1b", "llama", engine.ModelDesc{Layers: 16, Hidden: 2048, Heads: 32, KVHeads: 8, HeadDim: 64, FFN: 8192, Vocab: 128256,
 		Context: 131072, RopeBase: 500000, RopeFactors: true, TiedHead: true}},
+	{"qwen2-1.5b", "qwen2", engine.ModelDesc{Layers: 28, Hidden: 1536, Heads: 12, KVHeads: 2, HeadDim: 128, FFN: 8960, Vocab: 151936,
+		Context: 32768, RopeBase: 1e6, NormEps: 1e-6, TiedHead: true}},
 	{"llama-8b", "llama", engine.ModelDesc{Layers: 32, Hidden: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 14336, Vocab: 128256,
 		Context: 131072, RopeBase: 500000, RopeFactors: true}},
 	{"qwen3-8b", "qwen3", engine.ModelDesc{Layers: 36, Hidden: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 12288, Vocab: 151936,

@@ -1,0 +1,203 @@
+"""Tests of what needs neither torch nor a GPU. Run by `python3 -m unittest discover -s cuda/gpu-check/logprobs -p '*_test.py'`."""
+
+import json
+import os
+import struct
+import tempfile
+import unittest
+
+import numpy as np
+
+import gguf_file
+import verdict
+from answer import Answer
+from layout import LLAMA3, Layout
+
+
+def text(s):
+    return struct.pack("<Q", len(s)) + s.encode()
+
+
+def gguf(pairs, tensors):
+    """A file's bytes. pairs are (key, type, packed value), tensors (name, dims, type, bytes)."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs))
+    head += b"".join(text(key) + struct.pack("<I", kind) + value for key, kind, value in pairs)
+    data = b""
+    for name, dims, kind, raw in tensors:
+        head += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, len(data))
+        data += raw + bytes(-len(raw) % 32)
+    return head + bytes(-len(head) % 32) + data
+
+
+def opened(pairs, tensors):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.gguf")
+        with open(path, "wb") as file:
+            file.write(gguf(pairs, tensors))
+        return gguf_file.File(path)
+
+
+def f16(raw):
+    return struct.unpack("<e", raw)[0]
+
+
+def plain_q4_k(block):
+    """One block, a weight at a time."""
+    d, least, packed, quants = f16(block[:2]), f16(block[2:4]), block[4:16], block[16:]
+    weights = []
+    for i in range(256):
+        run = i // 32
+        if run < 4:
+            scale, minimum = packed[run] & 63, packed[run + 4] & 63
+        else:
+            scale = packed[run + 4] & 15 | packed[run - 4] >> 6 << 4
+            minimum = packed[run + 4] >> 4 | packed[run] >> 6 << 4
+        byte = quants[32 * (run // 2) + i % 32]
+        weights.append(d * scale * (byte >> 4 if run % 2 else byte & 15) - least * minimum)
+    return weights
+
+
+class FileTest(unittest.TestCase):
+    def test_metadata_of_every_type(self):
+        file = opened([("a", 4, struct.pack("<I", 7)), ("b", 6, struct.pack("<f", 0.5)), ("c", 8, text("llama")),
+                       ("d", 9, struct.pack("<IQ", 8, 2) + text("x") + text("")), ("e", 7, b"\1"), ("f", 11, struct.pack("<q", -3))], [])
+        self.assertEqual(file.metadata, {"a": 7, "b": 0.5, "c": "llama", "d": ["x", ""], "e": True, "f": -3})
+
+    def test_floats_are_what_was_written(self):
+        values = np.array([[0.0, -1.5, 2.0], [1e-3, 65504, -6e-8]])
+        bf16 = [0x3F80, 0xC040, 0x0001]
+        file = opened([], [("a", (3, 2), 0, values.astype("<f4").tobytes()), ("b", (3, 2), 1, values.astype("<f2").tobytes()),
+                           ("c", (3,), 30, struct.pack("<3H", *bf16))])
+        read = dict(file.read_all())
+        np.testing.assert_array_equal(read["a"], values.astype(np.float32))
+        np.testing.assert_array_equal(read["b"], values.astype(np.float16).astype(np.float32))
+        np.testing.assert_array_equal(read["c"], np.array([1, -3, 2.0**-133], np.float32))
+
+    def test_quantised_weights_are_what_each_block_says(self):
+        random = np.random.default_rng(1)
+        eight = [struct.pack("<e", 0.01 * i - 0.02) + random.bytes(32) for i in range(6)]
+        four = [struct.pack("<ee", 0.01 * (i + 1), 0.1 * i) + random.bytes(140) for i in range(4)]
+        file = opened([], [("eight", (64, 3), 8, b"".join(eight)), ("four", (512, 2), 12, b"".join(four))])
+        want = [f16(block[:2]) * q for block in eight for q in struct.unpack("<32b", block[2:])]
+        np.testing.assert_allclose(file.read("eight"), np.reshape(want, (3, 64)), rtol=1e-6)
+        want = [weight for block in four for weight in plain_q4_k(block)]
+        np.testing.assert_allclose(file.read("four"), np.reshape(want, (2, 512)), rtol=1e-5, atol=1e-5)
+
+    def test_other_types_are_refused_by_name(self):
+        file = opened([], [("blk.0.attn_q.weight", (256,), 14, bytes(210))])
+        with self.assertRaisesRegex(ValueError, "blk.0.attn_q.weight is of type 14"):
+            file.read("blk.0.attn_q.weight")
+
+
+def metadata(architecture, **changed):
+    of = {"block_count": 1, "context_length": 64, "embedding_length": 12, "feed_forward_length": 8, "vocab_size": 10,
+          "attention.head_count": 3, "attention.head_count_kv": 1, "attention.key_length": 8, "rope.dimension_count": 8,
+          "rope.freq_base": 500000.0, "attention.layer_norm_rms_epsilon": 1e-5, **changed}
+    return {"general.architecture": architecture, **{f"{architecture}.{key}": value for key, value in of.items()}}
+
+
+def rotated(head, angles, side_by_side):
+    """A head after its rotation, in which pairs lie side by side, or half a head apart."""
+    half = len(head) // 2
+    a, b = (head[0::2], head[1::2]) if side_by_side else (head[:half], head[half:])
+    return a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)
+
+
+class LayoutTest(unittest.TestCase):
+    def test_heads_of_llama_rotate_as_their_file_means_it(self):
+        layout, random = Layout(metadata("llama"), []), np.random.default_rng(2)
+        for name, heads in ("blk.0.attn_q.weight", 3), ("blk.0.attn_k.weight", 1):
+            weight, x, angles = random.normal(size=(8 * heads, 12)), random.normal(size=12), random.normal(size=4)
+            arranged = layout.arranged(name, weight)
+            for head in range(heads):
+                rows = slice(8 * head, 8 * head + 8)
+                for want, got in zip(rotated(weight[rows] @ x, angles, True), rotated(arranged[rows] @ x, angles, False)):
+                    np.testing.assert_allclose(got, want, rtol=1e-12)
+
+    def test_biases_move_with_their_rows(self):
+        layout = Layout(metadata("llama"), [])
+        weight = np.repeat(np.arange(24.0)[:, None], 12, axis=1)
+        np.testing.assert_array_equal(layout.arranged("blk.0.attn_q.bias", weight[:, 0]), layout.arranged("blk.0.attn_q.weight", weight)[:, 0])
+
+    def test_all_else_stays(self):
+        weight = np.random.default_rng(3).normal(size=(24, 12))
+        for architecture, name in ("llama", "blk.0.attn_v.weight"), ("llama", "blk.0.attn_output.weight"), ("qwen3", "blk.0.attn_q.weight"):
+            np.testing.assert_array_equal(Layout(metadata(architecture), []).arranged(name, weight), weight)
+
+    def test_places(self):
+        tied, untied = Layout(metadata("qwen3"), []), Layout(metadata("qwen3"), ["output.weight"])
+        self.assertEqual(tied.parameters("token_embd.weight"), ["model.embed_tokens.weight", "lm_head.weight"])
+        self.assertEqual(untied.parameters("token_embd.weight"), ["model.embed_tokens.weight"])
+        self.assertEqual(untied.parameters("output.weight"), ["lm_head.weight"])
+        self.assertEqual(tied.parameters("blk.11.attn_k.bias"), ["model.layers.11.self_attn.k_proj.bias"])
+        self.assertEqual(tied.parameters("rope_freqs.weight"), [])
+        for name in "blk.0.ffn_gate_exps.weight", "blk.x.attn_q.weight", "position_embd.weight":
+            with self.assertRaisesRegex(ValueError, name):
+                tied.parameters(name)
+
+    def test_factors_divide_frequencies(self):
+        layout = Layout(metadata("llama"), ["rope_freqs.weight"])
+        self.assertEqual(layout.rope(), LLAMA3)
+        np.testing.assert_allclose(layout.frequencies(np.array([1, 2, 4, 8], np.float32)),
+                                   [1, 500000**-0.25 / 2, 500000**-0.5 / 4, 500000**-0.75 / 8])
+
+    def test_what_is_not_built_is_refused(self):
+        for key, value in ("attention.scale", 0.5), ("rope.dimension_count", 4), ("rope.scaling.type", "yarn"):
+            with self.assertRaises(ValueError):
+                Layout(metadata("llama", **{key: value}), [])
+        with self.assertRaisesRegex(ValueError, "gemma"):
+            Layout(metadata("gemma"), [])
+
+
+class AnswerTest(unittest.TestCase):
+    def test_ids_and_what_was_said_of_them(self):
+        best = [{"tokenId": 9, "logprob": -0.5}, {"logprob": -1.5}]  # the second is token 0
+        answer = Answer(map(json.dumps, [
+            {"started": {"seed": "1"}},
+            {"prompt": {"tokenIds": [5], "details": [{}]}},
+            {"prompt": {"tokenIds": [6, 7], "details": [{"logprob": -3, "candidates": best}, {"logprob": -4}], "tokenIndex": 1}},
+            {"tokens": {"tokenIds": [9], "details": [{"logprob": -0.25}]}},
+            {"tokens": {"tokenIds": [8], "details": [{"logprob": -2}], "tokenIndex": 1}},
+            {"finished": {"reason": "FINISH_REASON_LENGTH"}},
+        ]))
+        self.assertEqual((answer.ids, answer.prompt), ([5, 6, 7, 9, 8], 3))
+        self.assertEqual(answer.positions.tolist(), [1, 1, 1, 2, 3, 4])
+        self.assertEqual(answer.tokens.tolist(), [6, 9, 0, 7, 9, 8])
+        self.assertEqual(answer.logprobs.tolist(), [-3, -0.5, -1.5, -4, -0.25, -2])
+
+    def test_gaps_and_missing_details_are_errors(self):
+        for event in {"tokenIds": [5], "details": [{}], "tokenIndex": 1}, {"tokenIds": [5, 6], "details": [{}]}, {"tokenIds": [5], "details": [{}]}:
+            with self.assertRaises(ValueError):
+                Answer([json.dumps({"prompt": event})])
+
+
+class VerdictTest(unittest.TestCase):
+    def test_a_quarter_of_f16_and_half_of_bf16(self):
+        for error, kind, kept in (0.0249, "f16", True), (0.0251, "f16", False), (0.049, "bf16", True), (0.051, "bf16", False):
+            got = verdict.of_logprobs({"prompt": 0.001, "generated": error}, 0.1, kind, (0.01, 0.02))
+            self.assertEqual(got.kept, kept, got.text)
+            self.assertIn(f"differ by {error:.3g} at most", got.text)
+
+    def test_differences_count_on_both_sides(self):
+        got, want = [-1.0, -2.0, -3.5], np.array([-1.0, -2.25, -3.0])
+        self.assertEqual(verdict.largest(got, want), 0.5)
+        self.assertEqual(verdict.mean(got, want), 0.25)
+
+    def test_what_is_not_a_number_is_never_kept(self):
+        self.assertTrue(np.isnan(verdict.largest([1.0, float("nan")], np.array([1.0, 1.0]))))
+        self.assertFalse(verdict.of_logprobs({"a": float("nan"), "b": 0.0}, 0.1, "f16", (0, 0)).kept)
+        self.assertFalse(verdict.of_logprobs({"a": 0.0}, float("nan"), "f16", (0, 0)).kept)
+
+    def test_another_token_is_a_tie_below_the_error_only(self):
+        self.assertTrue(verdict.of_tokens([1, 2], [1, 2], [0, 0], 0.01).kept)
+        tie = verdict.of_tokens([1, 2], [1, 3], [0, 0.009], 0.01)
+        self.assertTrue(tie.kept)
+        self.assertIn("1 of 2 greedy tokens are equal, 1 ties", tie.text)
+        missed = verdict.of_tokens([1, 2], [1, 3], [0, 0.011], 0.01)
+        self.assertFalse(missed.kept)
+        self.assertIn("token 1 is 2 for 3", missed.text)
+        self.assertFalse(verdict.of_tokens([], [], [], 0.01).kept)
+
+
+if __name__ == "__main__":
+    unittest.main()

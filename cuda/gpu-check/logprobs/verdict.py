@@ -1,0 +1,48 @@
+"""Judges logprobs and greedy tokens beside float32's."""
+
+import dataclasses
+
+import numpy as np
+
+# The share of transformers' own error in a type that the engine's may reach.
+SHARES = {"f16": 1 / 4, "bf16": 1 / 2}
+
+
+@dataclasses.dataclass
+class Verdict:
+    """kept says whether the bound is; text names the figure and the bound."""
+
+    kept: bool
+    text: str
+
+
+def largest(got, want):
+    """The largest difference; not a number where one of them is none."""
+    return float(np.max(np.abs(np.asarray(got, np.float64) - want)))
+
+
+def mean(got, want):
+    """The average difference."""
+    return float(np.mean(np.abs(np.asarray(got, np.float64) - want)))
+
+
+def of_logprobs(parts, own, kind, means):
+    """Judges the largest differences of parts, by name, beside own: transformers' in a type, over the same tokens. means, on both
+    sides, are told and not judged."""
+    error, bound = np.max(list(parts.values())), own * SHARES[kind]
+    each = ", ".join(f"{name} {part:.3g}" for name, part in parts.items())
+    return Verdict(bool(error < bound), f"logprobs differ by {error:.3g} at most, want below {bound:.3g}, {SHARES[kind]:g} of "
+                   f"the {own:.3g} of transformers' own {kind}: {each}; on average {means[0]:.3g} beside {means[1]:.3g}")
+
+
+def of_tokens(chosen, best, gaps, error):
+    """Judges greedy tokens beside float32's best ones at the same places. gaps are how far float32's logit of the chosen token is
+    below its best one: another token than the best is a tie only where that is less than the error of logprobs."""
+    other = [i for i in range(len(chosen)) if chosen[i] != best[i]]
+    missed = [i for i in other if not gaps[i] < error]
+    text = f"{len(chosen) - len(other)} of {len(chosen)} greedy tokens are equal"
+    if other:
+        text += f", {len(other) - len(missed)} ties"
+    for i in missed:
+        text += f"; token {i} is {chosen[i]} for {best[i]}, whose logit is {gaps[i]:.3g} above"
+    return Verdict(not missed and len(chosen) > 0, text)
