@@ -27,13 +27,6 @@ __device__ __forceinline__ uint64_t evict_normal_policy() {
   return policy;
 }
 
-// Asks for bytes (a multiple of 16, from a multiple of 16 on) from memory into the second level cache, where the device can.
-__device__ __forceinline__ void prefetch_bytes(const void* from, uint32_t bytes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
 // 16 bytes from global to shared memory, asynchronous until copies_wait.
 __device__ __forceinline__ void copy16(uint32_t to, const void* from, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");

@@ -1,7 +1,6 @@
 #include "src/rank.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -17,12 +16,6 @@
 
 namespace mr::cuda {
 namespace {
-
-constexpr int32_t kAheadRows = 8;
-int64_t kAheadBytes() {
-  static const int64_t bytes = [] { const char* e = std::getenv("MR_AHEAD_KB"); return (e ? std::atol(e) : 16384) * 1024; }();
-  return bytes;
-}
 
 // Row `row` of activations whose rows are `stride` elements apart.
 void* act_row(void* base, int64_t row, int64_t stride) {
@@ -129,47 +122,25 @@ ProductArgs Rank::product_args(const Span& span, const void* x, int64_t x_stride
   return args;
 }
 
-// The beginnings of the weights that come next, for rows so few that memory idles between products.
-ProductAhead Rank::ahead(const Span& span, const PackedWeight& first, const PackedWeight& second) const {
-  ProductAhead ahead;
-  if (span.kind != ProductClass::kDecode || span.count > kAheadRows) return ahead;
-  const auto bytes = [](const PackedWeight& w) {
-    return w.data == nullptr ? 0 : static_cast<int64_t>(weight_packed_bytes(w.type, w.rows, w.cols));
-  };
-  const PackedWeight* const weights[2] = {&first, &second};
-  const int64_t most = second.data == nullptr ? kAheadBytes() : kAheadBytes() / 2;
-  for (int i = 0; i < 2; ++i) {
-    ahead.data[i] = weights[i]->data;
-    ahead.bytes[i] = std::min(bytes(*weights[i]), most);
-  }
-  return ahead;
-}
-
 void Rank::product(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
-                   const ProductTarget* targets, const ProductAhead& ahead, const Stream& on) {
-  if (span.count == 0) return;
-  ProductArgs args = product_args(span, x, x_stride, end, count, targets);
-  args.ahead = ahead;
-  CUDA_CHECK(launch_product(args, on));
+                      const ProductTarget* targets, const Stream& on) {
+  if (span.count > 0) CUDA_CHECK(launch_product(product_args(span, x, x_stride, end, count, targets), on));
 }
 
 // What SwiGLU gave, into the residual stream.
-void Rank::down_product(const Span& span, int32_t layer, const Stream& on) {
+void Rank::down_product(const Span& span, const Layer& l, const Stream& on) {
   if (span.count == 0) return;
-  const Layer& l = shard_.layer(layer);
   const ProductTarget down{l.down, nullptr, space_.x + shard_.hidden().first, sizes_.hidden_stride};
   ProductArgs args = product_args(span, space_.ffn, sizes_.ffn_stride, ProductEnd::kAddF32, 1, &down);
   args.x_scale = activations_.ffn_scale;
-  args.ahead = layer + 1 < desc_.layers ? ahead(span, shard_.layer(layer + 1).q, {}) : ahead(span, shard_.head(), {});
   CUDA_CHECK(launch_product(args, on));
 }
 
 // One row is normed by the product's own blocks, where they can.
 void Rank::normed_product(const Span& span, const float* weight, ProductEnd end, int32_t count, const ProductTarget* targets,
-                          const ProductAhead& ahead, const Stream& on) {
+                             const Stream& on) {
   if (span.count == 0) return;
   ProductArgs args = product_args(span, space_.norm, sizes_.hidden_stride, end, count, targets);
-  args.ahead = ahead;
   if (product_norms(args)) args.norm = {space_.x + span.first * sizes_.hidden_stride, weight, desc_.norm_eps};
   else norm(weight, span, on);
   CUDA_CHECK(launch_product(args, on));
@@ -181,7 +152,7 @@ void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
   const ProductTarget qkv[3] = {{l.q, nullptr, space_.qkv, sizes_.qkv_stride},
                                 {l.k, nullptr, space_.qkv + sizes_.q_width, sizes_.qkv_stride},
                                 {l.v, nullptr, space_.qkv + sizes_.q_width + kv_width, sizes_.qkv_stride}};
-  for (const Span& span : spans(shape)) normed_product(span, l.attn_norm, ProductEnd::kStoreF32, 3, qkv, ahead(span, l.o, {}), on);
+  for (const Span& span : spans(shape)) normed_product(span, l.attn_norm, ProductEnd::kStoreF32, 3, qkv, on);
 
   FinishQkvArgs finish{};
   finish.rows = rows_from(shape, 0);
@@ -212,7 +183,7 @@ void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
 void Rank::project(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
   const ProductTarget o{l.o, l.o_bias, space_.x + shard_.hidden().first, sizes_.hidden_stride};
-  for (const Span& span : spans(shape)) product(span, space_.attention, sizes_.attention_stride, ProductEnd::kAddF32, 1, &o, ahead(span, l.gate, l.up), on);
+  for (const Span& span : spans(shape)) product(span, space_.attention, sizes_.attention_stride, ProductEnd::kAddF32, 1, &o, on);
 }
 
 void Rank::feed_forward(const StepShape& shape, int32_t index, const Stream& on) {
@@ -220,7 +191,7 @@ void Rank::feed_forward(const StepShape& shape, int32_t index, const Stream& on)
 }
 
 void Rank::project_down(const StepShape& shape, int32_t index, const Stream& on) {
-  for (const Span& span : spans(shape)) down_product(span, index, on);
+  for (const Span& span : spans(shape)) down_product(span, shard_.layer(index), on);
 }
 
 void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
@@ -272,7 +243,7 @@ void Rank::feed_forward(const Span& span, const Layer& l, const Stream& on) {
   void* const part = static_cast<uint8_t*>(space_.ffn) + shard_.ffn().first * static_cast<int64_t>(kActBytes);
   if (swiglu_supported(l.gate, l.up)) {
     const ProductTarget pair[2] = {{l.gate, nullptr, part, sizes_.ffn_stride}, {l.up, nullptr, nullptr, 0}};
-    normed_product(span, l.ffn_norm, ProductEnd::kSwiGLU, 2, pair, ahead(span, l.down, {}), on);
+    normed_product(span, l.ffn_norm, ProductEnd::kSwiGLU, 2, pair, on);
     return;
   }
   norm(l.ffn_norm, span, on);
@@ -317,8 +288,7 @@ void Rank::head(const StepShape& shape, int32_t first, int32_t count, const Stre
   norm.eps = desc_.norm_eps;
   CUDA_CHECK(launch_rms_norm(norm, on));
   const ProductTarget head{shard_.head(), nullptr, space_.logits + shard_.vocab().first, sizes_.vocab_stride};
-  const Span span{0, count, ProductClass::kDecode};
-  product(span, space_.norm, sizes_.hidden_stride, ProductEnd::kStoreF32, 1, &head, ahead(span, shard_.layer(0).q, {}), on);
+  product({0, count, ProductClass::kDecode}, space_.norm, sizes_.hidden_stride, ProductEnd::kStoreF32, 1, &head, on);
 }
 
 void Rank::sample(const StepShape& shape, int32_t first, int32_t count, const Stream& on) {

@@ -63,15 +63,14 @@ class Rank {
   void begin_rows(const StepShape& shape, const Stream& on);
   void attention(const StepShape& shape, int32_t layer, const Stream& on);
   void feed_forward(const Span& span, const Layer& l, const Stream& on);
-  void down_product(const Span& span, int32_t layer, const Stream& on);
-  ProductAhead ahead(const Span& span, const PackedWeight& first, const PackedWeight& second) const;
+  void down_product(const Span& span, const Layer& l, const Stream& on);
   void norm(const float* weight, const Span& span, const Stream& on);
   // The product of rows [span.first, + count) of x with weights that end alike; out of each target is its row 0. Of the residual
   // stream, normed with `weight`, in the second. Outputs of a rank's part lie where the part begins.
   void product(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count, const ProductTarget* targets,
-               const ProductAhead& ahead, const Stream& on);
+               const Stream& on);
   void normed_product(const Span& span, const float* weight, ProductEnd end, int32_t count, const ProductTarget* targets,
-                      const ProductAhead& ahead, const Stream& on);
+                      const Stream& on);
   ProductArgs product_args(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
                            const ProductTarget* targets) const;
 

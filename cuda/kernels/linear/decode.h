@@ -34,7 +34,6 @@ struct DecodeParams {
   ProductEnd end;
   ProductNorm norm;
   float x_scale, pair_share;  // sums are multiplied by it; what a pair gives is
-  ProductAhead ahead;
 };
 
 constexpr int32_t kMostNormed = 4096;  // columns

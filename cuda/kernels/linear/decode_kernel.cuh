@@ -27,7 +27,7 @@ struct DecodeBlock : DecodeProducts<T, A, S> {
   using Products::multiply, Products::norms;
   using Rings::advance, Rings::aim, Rings::fill;
   using Rings::f, Rings::normed, Rings::unit_begin, Rings::unit_end;
-  using Tile::ask_ahead, Tile::finish, Tile::joins, Tile::lane, Tile::p, Tile::put, Tile::warp;
+  using Tile::finish, Tile::joins, Tile::lane, Tile::p, Tile::put, Tile::warp;
 
   // Writes the normed row and zeros behind it. Includes the dependency wait; weights are asked for before it.
   __device__ __forceinline__ void norm_row() const {
@@ -96,7 +96,6 @@ struct DecodeBlock : DecodeProducts<T, A, S> {
       if (next.item < p.items) {
         if (!norms()) fill(tokens, next, s);
         advance(next, tokens);
-        if (next.item >= p.items) ask_ahead();
       }
       copies_commit();
     }
@@ -114,7 +113,6 @@ struct DecodeBlock : DecodeProducts<T, A, S> {
           fill(weights, next, free_stage);
           if (!norms()) fill(tokens, next, free_stage);
           advance(next, weights, tokens);
-          if (next.item >= p.items) ask_ahead();
         }
         copies_commit();
         multiply(acc, group, stage, unit);

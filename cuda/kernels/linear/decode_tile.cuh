@@ -3,7 +3,6 @@
 
 #include <type_traits>
 
-#include "kernels/instructions.cuh"
 #include "kernels/linear/targets.cuh"
 
 namespace mr::cuda {
@@ -52,18 +51,6 @@ struct DecodeTile {
   __device__ __forceinline__ int32_t tile_of(int32_t item) const { return p.token_tiles == 1 ? item : item / p.token_tiles; }
   __device__ __forceinline__ int32_t first_token(int32_t item) const {
     return p.token_tiles == 1 ? 0 : item % p.token_tiles * S::tokens;
-  }
-
-  // Asks for this warp's share of what comes after the product.
-  __device__ __forceinline__ void ask_ahead() const {
-    if (lane != 0) return;
-#pragma unroll
-    for (int32_t i = 0; i < 2; ++i) {
-      constexpr int64_t kLine = 128;
-      const int64_t warps = static_cast<int64_t>(gridDim.x) * S::warps, share = (p.ahead.bytes[i] / warps / kLine + 1) * kLine;
-      const int64_t begin = (static_cast<int64_t>(blockIdx.x) * S::warps + warp) * share;
-      if (begin < p.ahead.bytes[i]) prefetch_bytes(p.ahead.data[i] + begin, static_cast<uint32_t>(min(share, p.ahead.bytes[i] - begin)));
-    }
   }
 
   // Puts this warp's sums of a tile's panel where they are joined.

@@ -32,7 +32,7 @@ template <int32_t T, class S>
 struct KeptBlock : DecodeTile<__half, S> {
   using Tile = DecodeTile<__half, S>;
   using Layout = KeptLayout<T, S, kDecodeRoom>;
-  using Tile::ask_ahead, Tile::finish, Tile::joins, Tile::lane, Tile::p, Tile::put, Tile::warp;
+  using Tile::finish, Tile::joins, Tile::lane, Tile::p, Tile::put, Tile::warp;
   static constexpr int32_t units = Format<T>::f.units, group_bytes = Format<T>::group_bytes;
 
   uint32_t shared;      // the rings' address
@@ -78,7 +78,6 @@ struct KeptBlock : DecodeTile<__half, S> {
       at.item += p.item_stride;
     }
     if (at.item < p.items) aim(at);
-    else ask_ahead();
   }
 
   // Loads the segment's inputs, through the stage that is not filled yet. Rows beyond the last token are zeros.

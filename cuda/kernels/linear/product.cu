@@ -131,7 +131,6 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
   p.norm = args.norm;
   p.x_scale = args.x_scale;
   p.pair_share = 1 / args.pair_scale;
-  if (last == args.count) p.ahead = args.ahead;
   if (tiles * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
   p.items = static_cast<int32_t>(tiles) * p.token_tiles;
   p.item_stride = std::min(p.items, prepared_kernel.tiles_at_once);

@@ -43,13 +43,6 @@ struct ProductNorm {
   float eps = 0;
 };
 
-// What a later kernel reads first. A product of few tokens asks for it, into the second level cache, once it has asked for all of its
-// own weights: memory then works on while results are joined and passed on. Only a hint: no result depends on it.
-struct ProductAhead {
-  const uint8_t* data[2] = {};  // 16-byte aligned, constant; null: nothing
-  int64_t bytes[2] = {};        // multiples of 16
-};
-
 // Up to three weights over the same x: Q, K and V, or gate and up. Weights of one launch may differ in type, except for
 // a kSwiGLU pair, which needs two of one type and shape (swiglu_supported).
 struct ProductArgs {
@@ -68,7 +61,6 @@ struct ProductArgs {
   // Room for term_bytes(tokens, cols) (terms.h), 16-byte aligned and of this product alone until it has ended, or null. Without it
   // many tokens take more time; the bits are the same.
   void* terms = nullptr;
-  ProductAhead ahead;
 };
 
 // Whether gate and up can be the pair of a kSwiGLU product; otherwise store both and multiply with a kernel of its own.
