@@ -64,11 +64,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
   __shared__ bool last;
   const DecodeAttentionArgs& a = p.args;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  grid_trigger();  // short (launch.h)
   const Plan plan{p, division};
   plan.read();
   if (division.begin >= division.end) {
     grid_wait();
-    grid_trigger();
     clear_padding(a, division.first);
     return;
   }
@@ -87,10 +87,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
   Loader<T, kDim, kF8, kTogether> loader(plan, ahead[warp], warp, lane);
 #pragma unroll 1
   for (int waited = 0; waited < 2; ++waited) {
-    if (waited) {
-      grid_wait();
-      grid_trigger();
-    }
+    if (waited) grid_wait();
     loader.ask_keys(room, waited ? Ask::fresh : Ask::old);
     copies_commit();
     loader.ask_values(room, waited ? Ask::fresh : Ask::old);

@@ -38,19 +38,20 @@ __device__ __forceinline__ uint64_t number_of(const GatherArgs& a) {
   return *a.links.step * static_cast<uint64_t>(a.most) + static_cast<uint64_t>(a.index);
 }
 
-__global__ void __launch_bounds__(kPacketThreads) gather_packets(GatherArgs a) {
-  grid_wait();
-  grid_trigger();
+__global__ void __launch_bounds__(kPacketThreads) gather_packets(const __grid_constant__ GatherArgs a) {
+  grid_trigger();  // short (launch.h)
   const GatherLinks& l = a.links;
   const uint32_t number = static_cast<uint32_t>(number_of(a));
   const int64_t lane = static_cast<int64_t>(a.place) * l.ranks * kPacketSpace;  // of rank 0's packets
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kPacketThreads + threadIdx.x;
   const auto place = [&](const GatherPart& part) {  // of this thread's data in the rows, or -1
-    const int64_t in_row = part.bytes / 8, row = i / in_row;
-    return row < a.rows ? row * a.stride + part.first + i % in_row * 8 : -1;
+    const uint32_t in_row = static_cast<uint32_t>(part.bytes / 8), row = static_cast<uint32_t>(i) / in_row;
+    return row < static_cast<uint32_t>(a.rows) ? row * a.stride + part.first + static_cast<uint32_t>(i) % in_row * 8 : -1;
   };
-  if (const int64_t at = place(a.parts[l.rank]); at >= 0) {
-    const uint2 data = *reinterpret_cast<const uint2*>(a.rows_of[l.rank] + at);
+  const int64_t mine = place(a.parts[l.rank]);
+  grid_wait();
+  if (mine >= 0) {
+    const uint2 data = *reinterpret_cast<const uint2*>(a.rows_of[l.rank] + mine);
     for (int32_t to = 0; to < l.ranks; ++to)
       if (to != l.rank) send_packet(l.packets[to] + lane + l.rank * kPacketSpace + i * 16, data, number);
   }
@@ -65,15 +66,15 @@ __global__ void __launch_bounds__(kPacketThreads) gather_packets(GatherArgs a) {
   }
 }
 
-__global__ void __launch_bounds__(kRowThreads) gather_rows(GatherArgs a) {
-  grid_wait();
-  grid_trigger();
+__global__ void __launch_bounds__(kRowThreads) gather_rows(const __grid_constant__ GatherArgs a) {
+  grid_trigger();  // short (launch.h)
   const GatherLinks& l = a.links;
   const uint64_t number = number_of(a);
   const GatherPart part = a.parts[l.rank];
   const int64_t in_row = part.bytes / 16, all = a.rows * in_row;
   const int64_t begin = all * blockIdx.x / gridDim.x, end = all * (blockIdx.x + 1) / gridDim.x;
   constexpr int kAtOnce = 4;
+  grid_wait();
   for (int64_t i = begin + threadIdx.x; i < end; i += kAtOnce * kRowThreads) {
     uint4 data[kAtOnce];
     int64_t at[kAtOnce];

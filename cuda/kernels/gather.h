@@ -22,7 +22,9 @@ struct GatherLinks {
   int32_t ranks, rank;            // ranks 2 .. kMostRanks
   uint8_t* packets[kMostRanks];   // gather_packet_bytes(ranks), zeroed once, 16-byte aligned
   uint64_t* arrived[kMostRanks];  // (kMostRanks, kGatherBlocks), zeroed once: the number that each block of a rank last wrote
-  const uint64_t* step;           // this rank's: counts steps from 1 (BeginArgs::step), alike on all ranks
+  // This rank's: counts steps from 1 (BeginArgs::step), alike on all ranks. No kernel writes it that may still run when the gather
+  // begins (launch.h).
+  const uint64_t* step;
   const int32_t* stop;            // host memory that the GPU reads: not 0 ends all waiting, and what the step computes is void
 };
 

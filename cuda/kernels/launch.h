@@ -1,16 +1,22 @@
 // launch: kernel launches, plain or as a programmatic dependent of the kernel before in the stream.
 //
 // A dependent kernel (dependent = true) may begin while its predecessor, the kernel just before it in the stream, still runs.
-// One rule holds for every kernel:
+// These rules hold for every kernel:
 //
-//   1. Each thread that touches memory that kernels write calls grid_wait(), and a block calls grid_trigger() behind its grid_wait() or not at all.
-//   2. Before grid_wait() a thread writes nothing, and reads only what its predecessor does not write.
+//   1. Each thread that touches memory that kernels write calls grid_wait(), and some thread of every kernel does.
+//   2. Before grid_wait() a thread writes nothing, and reads only what no kernel writes that may still be running (see 4).
+//   3. A block calls grid_trigger() behind its grid_wait(), or not at all; or before it, in a kernel that says it is short: one that
+//      takes little time and little of a multiprocessor, so that a product behind it may ask for its weights meanwhile.
+//   4. When a kernel begins, short kernels just before it may be running, all that stand in a row, and the one in front of these. All
+//      others have ended: the one in front began to let others begin when each of its blocks had waited.
 //
-// grid_wait() returns when the predecessor has ended and its writes are visible. By 1 a kernel begins only when every block of
-// its predecessor has waited, so that the kernels before that one have ended: their writes (a step's input, block tables, slot
-// parameters), like constants (weights), may be read before the wait. By 2 nothing is overwritten that a running kernel reads.
-// A copy or a fill that comes just before a kernel counts as its predecessor. grid_trigger() is only a hint, and says nothing
-// about memory. On devices before compute capability 9.0 both are empty, and launches are plain.
+// grid_wait() returns when the predecessor has ended, and so every kernel before it, and their writes are visible. By 4 constants
+// (weights), and what kernels wrote long before (a step's input, block tables, slot parameters), may be read before the wait. By
+// 2 nothing is overwritten that a running kernel reads. A copy or a fill that comes just before a kernel counts as its predecessor.
+// grid_trigger() is only a hint, and says nothing about memory. On devices before compute capability 9.0 both are empty, and
+// launches are plain.
+//
+// Short are: rms_norm, finish_qkv, decode attention, gathers.
 #pragma once
 
 #include <cuda_runtime.h>

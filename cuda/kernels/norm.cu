@@ -34,13 +34,13 @@ __global__ void __launch_bounds__(1024) row_per_block(RmsNormArgs a) {
   __shared__ float scratch[32];
   const int32_t groups = (a.dim + 3) / 4, threads = blockDim.x;
   float4 weight[kKept], kept[kKept];
+  grid_trigger();  // short (launch.h)
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int32_t i = threadIdx.x + k * threads;
     if (i < groups) weight[k] = load_group<whole>(a.weight, i, a.dim);
   }
   grid_wait();
-  grid_trigger();
   const int64_t r = blockIdx.x;
   const int32_t source = a.gather == nullptr ? static_cast<int32_t>(r) : a.gather[r];
   T* const out = static_cast<T*>(a.out) + r * a.out_stride;

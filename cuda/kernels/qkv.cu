@@ -138,6 +138,7 @@ __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPla
 template <class X, class T, bool f8>
 __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_constant__ FinishQkvArgs a) {
   const int lane = threadIdx.x % 32;
+  grid_trigger();  // short (launch.h)
   RowPlace place{blockIdx.x, 0, a.rows.slot[blockIdx.x], 0};
   if (place.slot >= 0) {
     const int32_t position = a.rows.position[place.row], size = a.layout.block_size;
@@ -153,7 +154,6 @@ __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_const
     turns.y[k] = p < half ? a.turns[place.row * a.rope_dims + half + p] : 0.0f;
   }
   grid_wait();
-  grid_trigger();
   // Three heads are read before the first is written: their loads overlap.
   for (int32_t head = blockIdx.y * kWarps + threadIdx.x / 32; head < all_heads; head += 3 * stride) {
     Pairs values[3];
