@@ -144,6 +144,35 @@ cudaError_t map_panels(const DecodeTarget& target, int64_t panel_bytes, void* ma
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
+namespace {
+
+// Whether what becomes of these targets' sums lies as tensor maps need; of a pair that of the first.
+bool outputs_boxed(const PrefillParams& p) {
+  const int64_t bytes = p.end == ProductEnd::kStoreF32 || p.end == ProductEnd::kAddF32 ? 4 : 2;
+  for (int32_t i = 0; i < (p.pair ? 1 : p.count); ++i) {
+    const DecodeTarget& target = p.targets[i];
+    if (reinterpret_cast<uintptr_t>(target.out) % 16 != 0 || target.out_stride * bytes % 16 != 0) return false;
+  }
+  return true;
+}
+
+// A target's results as (tokens, rows), in boxes of `tokens` by 128 bytes of rows, or those of half a pair's tile if less.
+cudaError_t map_results(const PrefillParams& p, const DecodeTarget& target, Act act, int32_t tile_rows, int32_t tokens, CUtensorMap* map) {
+  const bool f32 = p.end == ProductEnd::kStoreF32 || p.end == ProductEnd::kAddF32, narrow = p.pair && tile_rows < 128;
+  const cuuint64_t size[2] = {static_cast<cuuint64_t>(target.rows), static_cast<cuuint64_t>(p.tokens)};
+  const cuuint64_t stride[1] = {static_cast<cuuint64_t>(target.out_stride) * (f32 ? 4 : 2)};
+  const cuuint32_t box[2] = {f32 || narrow ? 32u : 64u, static_cast<cuuint32_t>(tokens)}, step[2] = {1, 1};
+  const CUtensorMapDataType type = f32                ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                   : act == Act::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                      : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const CUresult result = encode_tensor_map(map, type, 2, target.out, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                            narrow ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+                                            CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+}  // namespace
+
 PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t last, int32_t panels_of_tile) {
   const PackedWeight& weight = args.targets[first].weight;
   const WeightFormat& format = kWeightFormats[weight_format_index(weight.type)];
@@ -239,6 +268,9 @@ cudaError_t launch_prefill_as(const PrefillShape& shape, int32_t device, const P
     for (int32_t i = 0; i < p.count && bytes > 0 && error == cudaSuccess; ++i)
       error = map_panels(p.targets[i], p.panel_bytes, &maps.weights[i][plane], panels / 2, bytes);
   }
+  p.boxed_out = outputs_boxed(p);
+  for (int32_t i = 0; i < (p.pair ? 1 : p.count) && p.boxed_out && error == cudaSuccess; ++i)
+    error = map_results(p, p.targets[i], args.act, kernel.rows, kernel.out_box[static_cast<int32_t>(p.end)], &maps.out[i]);
   if (error != cudaSuccess) return error;
   return ClusterLaunch(kernel, p.item_stride, shape.cluster.blocks(), on).run(p, maps);
 }

@@ -21,6 +21,7 @@ struct PrefillParams {
   int32_t items, item_stride;          // row_clusters * token_tiles, and the clusters that share them
   int32_t prefetch;                    // units of a cluster's first tile that the second level cache is asked for in advance
   ProductEnd end;
+  int32_t boxed_out;             // bool: results go out by boxes of tensor maps
   float x_scale, pair_share;     // sums are multiplied by it; what a pair gives is
 };
 
@@ -28,6 +29,7 @@ struct PrefillKernel {
   const void* function;
   int32_t shared_bytes, threads, tokens;  // tokens of a tile
   int32_t rows = 0;                       // of a tile, where kernels differ in it
+  int32_t out_box[4] = {};                // tokens of the boxes by which results go out, by ProductEnd
 };
 
 // By the rows and tokens of a tile. Tiles of 64 rows are for prompts too short to give every multiprocessor one of 128.

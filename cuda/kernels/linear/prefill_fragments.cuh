@@ -141,6 +141,7 @@ struct PrefillFragments {
         }
         rings.release(at.stage);
       }
+      rings.pass(at);
     }
   }
 

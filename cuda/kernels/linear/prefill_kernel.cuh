@@ -31,7 +31,7 @@ struct PrefillBlock {
   }
 
   __device__ __forceinline__ void consume(const PrefillFragments<T, A, rows, tokens>& fragments,
-                                          const PrefillEnd<T, A, rows, tokens>& end) const {
+                                          PrefillEnd<T, A, rows, tokens>& end) const {
     grid_wait();
     typename Rings::Place at;
     typename PrefillFragments<T, A, rows, tokens>::Slot from;
@@ -54,16 +54,21 @@ struct PrefillBlock {
           if (unit + i >= p.units) break;
           const int32_t stage = next;
           issue(sums, a[i], stage);
+          if (i == 0) end.settle();
           // The next unit's fragments, while this one's products run.
           if (unit + i + 1 < p.units) next = fetch(a[1 - i], unit + i + 1, i == 0);
           wgmma_wait<0>();
           rings.release(stage);
         }
       }
+      // No use of a sum is worked out before its products are waited for.
+#pragma unroll
+      for (int32_t i = 0; i < tokens / 2; ++i) asm volatile("" : "+f"(sums[i])::"memory");
       int32_t tile, token0;
       rings.locate(item, tile, token0);
-      end.finish(sums, tile, token0);
+      end.finish(sums, tile, token0, at);
     }
+    end.close();
   }
 };
 
@@ -78,11 +83,11 @@ __global__ void __launch_bounds__(PrefillLayout<T, rows, tokens>::threads, Prefi
   using Rings = PrefillRings<T, rows, tokens>;
   extern __shared__ uint8_t memory[];
   const uint32_t base = kept_address(memory), ring = (base + 1023) & ~1023u;
-  uint8_t* behind = memory + (ring - base) + Layout::stages * Layout::stage;
   Rings rings{p, maps};
   rings.ring = ring;
   PrefillFragments<T, A, rows, tokens> fragments{rings};
-  fragments.exchange = ring + Layout::stages * Layout::stage + Layout::pairs;
+  rings.spare = ring + Layout::stages * Layout::stage;
+  fragments.exchange = rings.spare + Layout::spare;
   fragments.handed = fragments.exchange + Layout::exchange;
   rings.full = fragments.handed + Layout::handed;
   rings.empty = rings.full + Layout::stages * 8;
@@ -95,7 +100,7 @@ __global__ void __launch_bounds__(PrefillLayout<T, rows, tokens>::threads, Prefi
   rings.lane = static_cast<int32_t>(threadIdx.x) % 32;
   rings.panel = rings.warp % Layout::warps;
   rings.told = rings.lane < Rings::peers(p) ? rings.peer(rings.lane) : -1;
-  const PrefillEnd<T, A, rows, tokens> end{p, reinterpret_cast<float*>(behind), rings.panel, rings.lane};
+  PrefillEnd<T, A, rows, tokens> end{p, rings};
   const PrefillBlock<T, A, rows, tokens> block{p, rings};
   if (threadIdx.x == 0) {
     for (int32_t s = 0; s < Layout::stages; ++s) {
@@ -132,7 +137,13 @@ template <int32_t T, class A, int32_t form>
 PrefillKernel prefill_kernel_of() {
   constexpr int32_t rows = kPrefillFormList[form].rows, tokens = kPrefillFormList[form].tokens;
   using Layout = PrefillLayout<T, rows, tokens>;
-  return {reinterpret_cast<const void*>(&prefill_product<T, A, rows, tokens>), Layout::bytes, Layout::threads, tokens, rows};
+  return {reinterpret_cast<const void*>(&prefill_product<T, A, rows, tokens>),
+          Layout::bytes,
+          Layout::threads,
+          tokens,
+          rows,
+          {Layout::out_box(ProductEnd::kStoreF32), Layout::out_box(ProductEnd::kStoreAct), Layout::out_box(ProductEnd::kAddF32),
+           Layout::out_box(ProductEnd::kSwiGLU)}};
 }
 #else
 template <int32_t T, class A, int32_t form>

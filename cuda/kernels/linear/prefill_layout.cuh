@@ -37,12 +37,36 @@ struct PrefillLayout {
   static constexpr int32_t slots = 2, handed = slots * helpers * 2048;  // a unit's fragments of a warp
   static constexpr int32_t exchange_each = publishes ? f.units * 256 : 0;  // a warp's
   static constexpr int32_t exchange = readers * exchange_each;
-  static constexpr int32_t pair_stride = 36, pair_floats = rows_ / 2 * pair_stride;  // of half the rows, 32 tokens
-  static constexpr int32_t pairs = 2 * pair_floats * 4;                              // one for each half to give through
+  static constexpr int32_t spare = 128;  // what nobody reads is copied here
   static constexpr int32_t most_stages = 16, barriers = (2 * most_stages + 2 * slots * helpers) * 8;
-  static constexpr int32_t stages_that_fit = (226 * 1024 - exchange - handed - pairs - barriers) / stage;
+  static constexpr int32_t stages_that_fit = (226 * 1024 - spare - exchange - handed - barriers) / stage;
   static constexpr int32_t stages = stages_that_fit > most_stages ? most_stages : stages_that_fit;
-  static constexpr int32_t bytes = stages * stage + exchange + handed + pairs + barriers + 1024;  // 1024: to align the ring
+  static constexpr int32_t bytes = stages * stage + spare + exchange + handed + barriers + 1024;  // 1024: to align the ring
+
+  // The end of a tile borrows stages of the ring, each for a piece of the tile's tokens; of a pair each half of the warps ends half of
+  // the tokens, and takes a piece of its own. Bytes a token of a piece: its sums, or what becomes of them, of a pair those sums that
+  // the halves hand to each other and what becomes of them.
+  __host__ __device__ static constexpr int32_t end_bytes(ProductEnd end) {
+    return rows_ * (end == ProductEnd::kSwiGLU ? 6 : end == ProductEnd::kStoreAct ? 2 : 4);
+  }
+  __host__ __device__ static constexpr int32_t end_tokens(ProductEnd end) { return end == ProductEnd::kSwiGLU ? tokens / 2 : tokens; }
+  // Results go out by boxes of so many tokens.
+  __host__ __device__ static constexpr int32_t out_box(ProductEnd end) {
+    return end_tokens(end) >= 32 && stage / end_bytes(end) >= 32 ? 32 : 16;
+  }
+  __host__ __device__ static constexpr int32_t loans(ProductEnd end) {
+    const int32_t most = stage / end_bytes(end) / out_box(end) * out_box(end);
+    return (end_tokens(end) + most - 1) / most;
+  }
+  // Tokens of every piece but the last, which may have less.
+  __host__ __device__ static constexpr int32_t piece(ProductEnd end) {
+    const int32_t boxes = end_tokens(end) / out_box(end);
+    return (boxes + loans(end) - 1) / loans(end) * out_box(end);
+  }
+  __host__ __device__ static constexpr int32_t piece_tokens(ProductEnd end, int32_t i) {
+    const int32_t left = end_tokens(end) - i * piece(end);
+    return left < piece(end) ? left : piece(end);
+  }
   // Behind one block of a kernel no other of it fits: clusters that begin early, on the multiprocessors that the kernel before
   // leaves first, spread over all of them.
   static_assert(bytes > 114 * 1024 && stages >= 3);
@@ -56,6 +80,7 @@ struct PrefillLayout {
 #if MR_HOPPER
 struct PrefillMaps {
   CUtensorMap tokens;  // boxes of one unit's columns and a block's share of a tile's tokens
+  CUtensorMap out[3];  // of each target, where results are boxed: 128 bytes of rows, or half a tile's if less, and some tokens
   CUtensorMap weights[3][kPrefillPlanes];  // of each target: boxes of a plane of half a tile's panels
 };
 #endif

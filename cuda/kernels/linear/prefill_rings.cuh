@@ -1,7 +1,7 @@
 // prefill_rings: where a block of the prefill class stands in its cluster, and the thread that fills its ring.
 //
 // A cluster's blocks have tiles side by side, along the rows, along the tokens or both, and ask for what they have in common by
-// shares, each for all.
+// shares, each for all. Behind a tile's last unit come stages that the ring lends to its end.
 #pragma once
 
 #include "kernels/launch.h"
@@ -21,7 +21,7 @@ struct PrefillRings {
 
   const PrefillParams& p;
   const PrefillMaps& maps;
-  uint32_t ring, full, empty;    // shared memory addresses; full and empty: one barrier a stage
+  uint32_t ring, spare, full, empty;  // shared memory addresses; full and empty: one barrier a stage
   int32_t row_rank, token_rank;  // this block's place in its cluster, whose rank is token_rank * row_blocks + row_rank
   int32_t warp, lane;
   int32_t panel;  // of the tile: the warp's own, or that of the warp that it helps
@@ -86,13 +86,14 @@ struct PrefillRings {
   struct Share {
     int32_t count;              // of a tile's tokens
     uint32_t at;                // where they lie in a stage
-    uint16_t for_rows, for_weights;  // the ranks of the blocks that have the tokens, or the weights, in common
+    uint16_t for_rows, for_weights, for_peers;  // the ranks of the blocks that have the tokens, the weights, or either in common
   };
   __device__ __forceinline__ Share share() const {
     const int32_t rows_each = tokens / p.row_blocks;
-    return {rows_each, Layout::weights + static_cast<uint32_t>(row_rank * rows_each * 128),
-            static_cast<uint16_t>(((1 << p.row_blocks) - 1) << token_rank * p.row_blocks),
-            static_cast<uint16_t>((1 | 1 << p.row_blocks) << row_rank)};
+    const uint16_t for_rows = static_cast<uint16_t>(((1 << p.row_blocks) - 1) << token_rank * p.row_blocks);
+    const uint16_t for_weights = static_cast<uint16_t>((shares_weights() ? 1 | 1 << p.row_blocks : 1) << row_rank);
+    return {rows_each, Layout::weights + static_cast<uint32_t>(row_rank * rows_each * 128), for_rows, for_weights,
+            static_cast<uint16_t>(for_rows | for_weights)};
   }
 
   // Announces a unit's bytes and asks for its weights.
@@ -128,17 +129,61 @@ struct PrefillRings {
 
   using Place = RingPlace<Layout::stages>;
 
+  // The first row of a tile within its target, which is `target`.
+  __device__ __forceinline__ int32_t first_row(int32_t tile, int32_t& target) const {
+    target = target_index(p, tile);
+    return (tile - p.targets[target].first_tile) * rows;
+  }
+
+  // Lends a tile's end the stages that it asks for, with what is added to, if any, as f32: in boxes of 32 rows, those of a piece's
+  // tokens one after another. What the blocks of a cluster copy for one another into a lent stage is never read, but tells each that
+  // all its peers have come so far: only then may it give the stage back to them.
+  template <ProductEnd end>
+  __device__ __forceinline__ void lend(const Share& own, int32_t tile, int32_t token0, Place& at) const {
+    constexpr int32_t piece = Layout::piece(end), tall = Layout::out_box(end);  // tokens
+    const bool adds = end == ProductEnd::kAddF32 && tile < p.tiles;
+    int32_t target;
+    const int32_t row = first_row(min(tile, p.tiles - 1), target);
+    for (int32_t i = 0; i < Layout::loans(end); ++i, at.next()) {
+      const int32_t count = Layout::piece_tokens(end, i);
+      const uint32_t to = ring + at.stage * Layout::stage, done = full + at.stage * 8;
+      barrier_wait(empty + at.stage * 8, at.phase ^ 1);
+      barrier_expect(done, peers(p) * 16 + (adds ? count * rows * 4 : 0));
+      bulk_copy(spare, p.targets[0].data, 16, done, own.for_peers);
+      if constexpr (end == ProductEnd::kAddF32) {
+        for (int32_t box = 0; adds && box < rows / 32 * (count / tall); ++box) {
+          const int32_t line = box % (rows / 32), n = box / (rows / 32) * tall;
+          tensor_copy(to + (line * piece + n) * 128, &maps.out[target], row + line * 32, token0 + i * piece + n, done);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void lend(const Share& own, int32_t tile, int32_t token0, Place& at) const {
+    if (p.pair) return lend<ProductEnd::kSwiGLU>(own, tile, token0, at);
+    if (!p.boxed_out) return;
+    if (p.end == ProductEnd::kStoreAct) lend<ProductEnd::kStoreAct>(own, tile, token0, at);
+    else if (p.end == ProductEnd::kStoreF32) lend<ProductEnd::kStoreF32>(own, tile, token0, at);
+    else lend<ProductEnd::kAddF32>(own, tile, token0, at);
+  }
+
+  // How many stages are lent to every tile's end.
+  __device__ __forceinline__ int32_t loans() const {
+    if (p.pair) return Layout::loans(ProductEnd::kSwiGLU);
+    if (!p.boxed_out) return 0;
+    return p.end == ProductEnd::kStoreAct ? Layout::loans(ProductEnd::kStoreAct) : Layout::loans(ProductEnd::kStoreF32);
+  }
+
   // By one thread.
   __device__ __forceinline__ void produce() const {
     const Share own = share();
-    // The ring's first round asks for weights before the kernel ahead has ended, and for tokens after. Further weights of the
-    // first tile may come as far as the second level cache, asked for by the blocks of the first tokens alone.
-    int32_t early = 0;
-    for (int32_t item = first_item(); item < p.items && early < Layout::stages; item += p.item_stride) {
+    // The ring's first round asks for weights of the first tile before the kernel ahead has ended, and for tokens after. Further
+    // weights of that tile may come as far as the second level cache, asked for by the blocks of the first tokens alone.
+    const int32_t early = min(p.units, Layout::stages);
+    {
       int32_t tile, token0;
-      locate(item, tile, token0);
+      locate(first_item(), tile, token0);
       const Weights weights = weights_of(min(tile, p.tiles - 1));
-      for (int32_t unit = 0; unit < p.units && early < Layout::stages; ++unit) ask_weights(weights, own, unit, early++);
+      for (int32_t unit = 0; unit < early; ++unit) ask_weights(weights, own, unit, unit);
       if constexpr (Layout::boxed) {
         const int32_t end = min(p.units, early + p.prefetch);
         for (int32_t unit = early; token0 < p.token_blocks * tokens && unit < end; ++unit)
@@ -159,14 +204,33 @@ struct PrefillRings {
           ask_weights(weights, own, unit, at.stage);
         }
         ask_tokens(own, token0, unit, at.stage);
+        if constexpr (kFetchesSums) fetch_sum(tile, token0, unit);
       }
+      lend(own, tile, token0, at);
     }
+  }
+
+  // Large tiles add to more than a few units' time brings from memory: the second level cache is asked for a box with each unit.
+  static constexpr bool kFetchesSums = rows * tokens >= 128 * 128;
+  __device__ __forceinline__ void fetch_sum(int32_t tile, int32_t token0, int32_t unit) const {
+    constexpr int32_t box = Layout::out_box(ProductEnd::kAddF32), across = rows / 32;
+    if (p.end != ProductEnd::kAddF32 || !p.boxed_out || tile >= p.tiles || unit >= across * (tokens / box)) return;
+    int32_t target;
+    const int32_t row = first_row(tile, target);
+    tensor_prefetch(&maps.out[target], row + unit % across * 32, token0 + unit / across * box);
   }
 
   __device__ __forceinline__ void await(const Place& at) const { barrier_wait(full + at.stage * 8, at.phase); }
   __device__ __forceinline__ void release(int32_t stage) const {
     __syncwarp();
     if (told >= 0) barrier_arrive_at(empty + stage * 8, told);
+  }
+  // Lets the lent stages of a tile's end go by.
+  __device__ __forceinline__ void pass(Place& at) const {
+    for (int32_t i = loans(); i > 0; --i, at.next()) {
+      await(at);
+      release(at.stage);
+    }
   }
 };
 

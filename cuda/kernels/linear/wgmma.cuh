@@ -127,6 +127,30 @@ __device__ __forceinline__ void tensor_prefetch(const void* map, int32_t x, int3
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
 }
 
+// What lies in this block's shared memory to the box at (x, y) of a tensor map; elements beyond the map's edges go nowhere. What was
+// written there is to be fenced by shared_fence() first. Part of the thread's next group.
+__device__ __forceinline__ void tensor_store(const void* map, int32_t x, int32_t y, uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(x), "r"(y), "r"(from)
+               : "memory");
+}
+
+// Closes a group of this thread's stores; waits until all but the `pending` latest groups have read what they store, or until all
+// have written it.
+__device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int32_t pending>
+__device__ __forceinline__ void stores_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}
+__device__ __forceinline__ void stores_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// A warp's four 8x8 matrices of 16-bit elements, each thread's two of a row as mma gives them, to shared memory as columns: thread
+// 8 * i + j gives the address of column j of matrix i, 16 bytes.
+__device__ __forceinline__ void store_columns(uint32_t address, const uint32_t (&v)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]), "r"(v[1]), "r"(v[2]),
+               "r"(v[3])
+               : "memory");
+}
+
 // A place in a ring of `stages` stages, and the parity of the phase that its barrier is waited for with.
 template <int32_t stages>
 struct RingPlace {
