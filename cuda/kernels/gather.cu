@@ -17,6 +17,7 @@ namespace {
 constexpr int kPacketThreads = 256, kRowThreads = 512;
 constexpr int64_t kPacketData = 64 << 10;              // bytes of a part that travels as packets, at most
 constexpr int64_t kPacketSpace = 2 * kPacketData;      // what they take
+constexpr int64_t kLeastUnit = 2;                      // bytes that parts are whole numbers of; fast are those of 16
 constexpr uint32_t kPatience = 1024;                   // looks between those at `stop`
 
 __device__ __forceinline__ void send_packet(uint8_t* to, uint2 data, uint32_t number) {
@@ -66,29 +67,32 @@ __global__ void __launch_bounds__(kPacketThreads) gather_packets(const __grid_co
   }
 }
 
+// Unit: what parts are whole numbers of.
+template <class Unit>
 __global__ void __launch_bounds__(kRowThreads) gather_rows(const __grid_constant__ GatherArgs a) {
+  constexpr int64_t kUnit = sizeof(Unit);
   grid_trigger();  // short (launch.h)
   const GatherLinks& l = a.links;
   const uint64_t number = number_of(a);
   const GatherPart part = a.parts[l.rank];
-  const int64_t in_row = part.bytes / 16, all = a.rows * in_row;
+  const int64_t in_row = part.bytes / kUnit, all = a.rows * in_row;
   const int64_t begin = all * blockIdx.x / gridDim.x, end = all * (blockIdx.x + 1) / gridDim.x;
   constexpr int kAtOnce = 4;
   grid_wait();
   for (int64_t i = begin + threadIdx.x; i < end; i += kAtOnce * kRowThreads) {
-    uint4 data[kAtOnce];
+    Unit data[kAtOnce];
     int64_t at[kAtOnce];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       const int64_t j = i + k * kRowThreads, row = j / in_row;
-      at[k] = j < end ? row * a.stride + part.first + (j - row * in_row) * 16 : -1;
-      if (at[k] >= 0) data[k] = *reinterpret_cast<const uint4*>(a.rows_of[l.rank] + at[k]);
+      at[k] = j < end ? row * a.stride + part.first + (j - row * in_row) * kUnit : -1;
+      if (at[k] >= 0) data[k] = *reinterpret_cast<const Unit*>(a.rows_of[l.rank] + at[k]);
     }
     for (int32_t to = 0; to < l.ranks; ++to) {
       if (to == l.rank) continue;
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k)
-        if (at[k] >= 0) *reinterpret_cast<uint4*>(a.rows_of[to] + at[k]) = data[k];
+        if (at[k] >= 0) *reinterpret_cast<Unit*>(a.rows_of[to] + at[k]) = data[k];
     }
   }
   __syncthreads();
@@ -112,7 +116,7 @@ bool valid(const GatherArgs& args) {
   if (args.index < 0 || args.index >= args.most || args.place < 0 || args.place >= kPacketPlaces) return false;
   for (int32_t r = 0; r < l.ranks; ++r) {
     const GatherPart& part = args.parts[r];
-    if (part.first < 0 || part.bytes < 1 || part.first % 16 != 0 || part.bytes % 16 != 0) return false;
+    if (part.first < 0 || part.bytes < 1 || part.first % kLeastUnit != 0 || part.bytes % kLeastUnit != 0) return false;
     if (reinterpret_cast<uintptr_t>(args.rows_of[r]) % 16 != 0) return false;
   }
   return true;
@@ -124,14 +128,20 @@ int64_t gather_packet_bytes(int32_t ranks) { return int64_t{kPacketPlaces} * ran
 
 cudaError_t launch_gather(const GatherArgs& args, const Stream& on) {
   if (!valid(args)) return cudaErrorInvalidValue;
-  int64_t most = 0;  // alike on all ranks, and so are the grids
-  for (int32_t r = 0; r < args.links.ranks; ++r) most = std::max(most, args.rows * args.parts[r].bytes);
-  if (most > 0 && most <= kPacketData) {
-    const int64_t blocks = (most / 8 + kPacketThreads - 1) / kPacketThreads;
-    return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kPacketThreads), 0, gather_packets, args);
+  int64_t most = 0, borders = 0;  // alike on all ranks, and so are the grids
+  for (int32_t r = 0; r < args.links.ranks; ++r) {
+    most = std::max(most, args.rows * args.parts[r].bytes);
+    borders |= args.parts[r].first | args.parts[r].bytes;
   }
   const int64_t blocks = std::clamp<int64_t>(most / 16 / kRowThreads, 1, kGatherBlocks);
-  return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kRowThreads), 0, gather_rows, args);
+  if (borders % 16 != 0)
+    return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kRowThreads), 0, gather_rows<uint16_t>, args);
+  if (most > 0 && most <= kPacketData) {
+    const int64_t threads = most / 8;
+    return launch(on, dim3(static_cast<unsigned>((threads + kPacketThreads - 1) / kPacketThreads)), dim3(kPacketThreads), 0,
+                  gather_packets, args);
+  }
+  return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kRowThreads), 0, gather_rows<uint4>, args);
 }
 
 }  // namespace mr::cuda

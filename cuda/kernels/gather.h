@@ -30,7 +30,7 @@ struct GatherLinks {
 
 constexpr int32_t kGatherBlocks = 64, kPacketPlaces = 3;
 
-// The part of every row that a rank holds, in bytes; multiples of 16. None may be empty.
+// The part of every row that a rank holds, in bytes: multiples of 2, and fast where all are multiples of 16. None may be empty.
 struct GatherPart {
   int64_t first, bytes;
 };

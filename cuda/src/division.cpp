@@ -41,10 +41,6 @@ void check_division(const mr_model_desc& desc, int32_t ranks) {
   if (ranks == 1) return;
   if (desc.kv_heads % ranks != 0)
     fail(MR_UNIMPLEMENTED, "model kv_heads is %d: %d GPUs divide a multiple of %d", desc.kv_heads, ranks, ranks);
-  const int64_t width = int64_t{desc.heads} * desc.head_dim / ranks;
-  if (width % kGrain != 0)
-    fail(MR_UNIMPLEMENTED, "model heads * head_dim is %lld: %d GPUs divide a multiple of %lld", static_cast<long long>(width * ranks),
-         ranks, static_cast<long long>(kGrain * ranks));
   const auto wide = [&](const char* what, int32_t value) {
     if (by_grain(value, ranks - 1, ranks).count < 1)
       fail(MR_UNIMPLEMENTED, "model %s is %d: too little for %d GPUs, which take whole %lld of it", what, value, ranks,

@@ -8,7 +8,7 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int64_t kPiece = 16;  // bytes: parts are whole ones; what a last part has beyond a row's end is padding
+constexpr int64_t kPiece = 16;  // bytes that gathers are fast with: a last part takes padding along to be whole ones
 constexpr int32_t kLayerGathers = 4;
 constexpr int32_t kLogitsPlace = kPacketPlaces - 1;  // layers' gathers take the others by turns
 
@@ -21,7 +21,8 @@ Forward::Divided Forward::divided(int64_t stride, int64_t element, Base base, Ra
   for (int32_t r = 0; r < ranks(); ++r) {
     const RowRange part = range(rank(r).shard());
     what.rows_of[r] = reinterpret_cast<uint8_t*>(base(rank(r).space()));
-    what.parts[r] = {part.first * element, (part.count * element + kPiece - 1) / kPiece * kPiece};
+    const int64_t bytes = part.count * element;
+    what.parts[r] = {part.first * element, r + 1 == ranks() ? (bytes + kPiece - 1) / kPiece * kPiece : bytes};
   }
   return what;
 }

@@ -79,6 +79,7 @@ TEST(DividedModels, GiveThemWithWhatModelsMayHave) {
   desc.vocab = 33;
   desc.tied_head = 0;
   expect_bits_of_one(desc, kF16, MR_KV_BF16);
+  expect_bits_of_one(desc_of(2, 2, 15), kF16, MR_KV_F16);  // parts of 30 bytes of attention's rows
 }
 
 TEST(DividedModels, HoldAsManyBytesAsTheySay) {

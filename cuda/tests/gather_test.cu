@@ -114,11 +114,11 @@ struct Ranks {
   int32_t* stop = nullptr;
 };
 
-std::vector<GatherPart> halves(int64_t width, int32_t ranks, int64_t first) {
+std::vector<GatherPart> halves(int64_t width, int32_t ranks, int64_t first, int64_t between = 16) {
   std::vector<GatherPart> parts{{0, first}};
   for (int32_t r = 1; r < ranks; ++r) {
     const int64_t begin = parts.back().first + parts.back().bytes;
-    parts.push_back({begin, r + 1 == ranks ? width - begin : 16});
+    parts.push_back({begin, r + 1 == ranks ? width - begin : between});
   }
   return parts;
 }
@@ -130,7 +130,8 @@ void run(int32_t count) {
     // Few rows and many, narrow and wide, parts of very different sizes: from 16 bytes to 16 MiB.
     const int32_t rows = i % 3 == 0 ? 1 : 1 + numbers.below(i % 3 == 1 ? 16 : 700);
     const int64_t width = 16 * (count + numbers.below(i % 2 == 0 ? 20 : 1500)), stride = width + 16 * numbers.below(3);
-    const std::vector<GatherPart> parts = halves(width, count, 16 * (1 + numbers.below(width / 16 - count + 1)));
+    const int64_t unit = i % 5 == 0 ? 4 : 16;  // that parts are whole numbers of
+    const std::vector<GatherPart> parts = halves(width, count, unit * (1 + numbers.below(width / unit - count + 1)), unit);
     // Gathers come in twos: one of no rows, before which every rank has cleared what the next one writes, and that one.
     const int32_t gather = 2 * i;
     for (int32_t r = 0; r < count; ++r) {
@@ -192,7 +193,7 @@ TEST(Gather, RefusesWhatItCannotMove) {
   refuses([](GatherArgs& a) { a.links.rank = 2; });
   refuses([](GatherArgs& a) { a.rows = -1; });
   refuses([](GatherArgs& a) { a.stride = 4100; });
-  refuses([](GatherArgs& a) { a.parts[1].first = 8; });
+  refuses([](GatherArgs& a) { a.parts[1].first = 7; });
   refuses([](GatherArgs& a) { a.parts[1].bytes = 0; });
   refuses([](GatherArgs& a) { a.rows_of[1] += 8; });
   refuses([](GatherArgs& a) { a.index = a.most; });
