@@ -20,7 +20,7 @@ def at(table, answer):
     return table[index[0].to(table.device), index[1].to(table.device)].double().cpu().numpy()
 
 
-def judge(reference, kind, generated, replayed):
+def judge(reference, quantised, kind, generated, replayed):
     """Verdicts on a generation, whose prompt went through the kernels of prompts, and on the same prompt, one token a step."""
     if replayed.ids != generated.ids[: generated.prompt] or replayed.prompt != generated.prompt:
         raise ValueError("the two answers are not of one prompt")
@@ -35,7 +35,7 @@ def judge(reference, kind, generated, replayed):
     own_of = at(own, generated)
     own_error = np.max([verdict.largest(own_of, want), verdict.largest(at(own, replayed), at(exact, replayed))])
     means = verdict.mean(generated.logprobs, want), verdict.mean(own_of, want)
-    yield verdict.of_logprobs(parts, own_error, kind, means)
+    yield verdict.of_logprobs(parts, own_error, kind, means, quantised)
 
     rows = exact[generated.prompt - 1 : len(generated.ids) - 1].double().cpu().numpy()
     chosen, best = np.array(generated.ids[generated.prompt :]), rows.argmax(1)
@@ -53,8 +53,9 @@ def main():
     parser.add_argument("replayed", help="the same of the prompt alone, computed by decoding")
     arguments = parser.parse_args()
     require_float32(arguments.device)
-    reference = Reference(gguf_file.File(arguments.model), arguments.device)
-    verdicts = list(judge(reference, arguments.type, Answer.read(arguments.generated), Answer.read(arguments.replayed)))
+    file = gguf_file.File(arguments.model)
+    reference = Reference(file, arguments.device)
+    verdicts = list(judge(reference, file.quantised(), arguments.type, Answer.read(arguments.generated), Answer.read(arguments.replayed)))
     for each in verdicts:
         print("ok" if each.kept else "FAIL", f"{arguments.name}: {each.text}")
     return 0 if all(each.kept for each in verdicts) else 1

@@ -98,6 +98,10 @@ class File:
             return [self.value(kind) for _ in range(self.number("<Q"))]
         return self.number(SCALARS[kind])
 
+    def quantised(self):
+        """Whether a tensor's weights come in blocks."""
+        return any(TYPES[kind][2] > 1 for kind, _ in self.places.values() if kind in TYPES)
+
     def read(self, name):
         """A tensor as float32, in its shape. Of quantised ones the dequantised weights."""
         kind, offset = self.places[name]

@@ -178,6 +178,10 @@ class VerdictTest(unittest.TestCase):
             self.assertEqual(got.kept, kept, got.text)
             self.assertIn(f"differ by {error:.3g} at most", got.text)
 
+    def test_all_of_f16_where_weights_are_quantised(self):
+        for error, kept in (0.099, True), (0.101, False):
+            self.assertEqual(verdict.of_logprobs({"prompt": error}, 0.1, "f16", (0.01, 0.02), quantised=True).kept, kept)
+
     def test_differences_count_on_both_sides(self):
         got, want = [-1.0, -2.0, -3.5], np.array([-1.0, -2.25, -3.0])
         self.assertEqual(verdict.largest(got, want), 0.5)

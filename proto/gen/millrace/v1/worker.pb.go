@@ -999,8 +999,11 @@ type DeviceStatus struct {
 	LeakedBuffers uint64 `protobuf:"varint,21,opt,name=leaked_buffers,json=leakedBuffers,proto3" json:"leaked_buffers,omitempty"`
 	// Why readings are unset that a device of this kind has; empty where there is nothing to say.
 	ManagementProblem string `protobuf:"bytes,22,opt,name=management_problem,json=managementProblem,proto3" json:"management_problem,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// GPUs that hold every model together, 1 otherwise: sizes, counts and power are sums over them, the temperature is the highest,
+	// name and uuid are those of the first.
+	Devices       uint32 `protobuf:"varint,23,opt,name=devices,proto3" json:"devices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeviceStatus) Reset() {
@@ -1185,6 +1188,13 @@ func (x *DeviceStatus) GetManagementProblem() string {
 		return x.ManagementProblem
 	}
 	return ""
+}
+
+func (x *DeviceStatus) GetDevices() uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return 0
 }
 
 // What a worker is doing.
@@ -1987,7 +1997,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\vHealthCheck\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\xb2\a\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\xcc\a\n" +
 	"\fDeviceStatus\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -2014,7 +2024,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\ffailed_frees\x18\x13 \x01(\x04R\vfailedFrees\x12!\n" +
 	"\flive_buffers\x18\x14 \x01(\x04R\vliveBuffers\x12%\n" +
 	"\x0eleaked_buffers\x18\x15 \x01(\x04R\rleakedBuffers\x12-\n" +
-	"\x12management_problem\x18\x16 \x01(\tR\x11managementProblemB\x16\n" +
+	"\x12management_problem\x18\x16 \x01(\tR\x11managementProblem\x12\x18\n" +
+	"\adevices\x18\x17 \x01(\rR\adevicesB\x16\n" +
 	"\x14_temperature_celsiusB\x13\n" +
 	"\x11_power_milliwattsB\t\n" +
 	"\a_errorsB\x13\n" +

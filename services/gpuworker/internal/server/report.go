@@ -49,7 +49,7 @@ func deviceOf(i engine.DeviceInfo, leaked uint64) *pb.DeviceStatus {
 		PoolHits: i.PoolHits, PoolMisses: i.PoolMisses, FailedFrees: i.FailedFrees,
 		LiveBuffers: i.LiveBuffers, LeakedBuffers: leaked,
 		Errors: i.Errors, CorrectedErrors: i.CorrectedErrors, PhysicalBytesTotal: i.PhysicalTotal,
-		PhysicalBytesFree: i.PhysicalFree, ManagementProblem: i.ManagementProblem,
+		PhysicalBytesFree: i.PhysicalFree, ManagementProblem: i.ManagementProblem, Devices: uint32(max(1, i.Devices)),
 	}
 	if i.TemperatureC != nil {
 		t := int32(*i.TemperatureC)

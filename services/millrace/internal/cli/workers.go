@@ -164,10 +164,13 @@ func workerState(w *pb.FleetWorker) string {
 	return readable(w.GetReport().GetState().String(), "WORKER_STATE_")
 }
 
-// device is its kind and name, cut to what a table takes.
+// device is its kind and name, and of GPUs that hold models together how many they are, cut to what a table takes.
 func device(d *pb.DeviceStatus) string {
 	const most = 40
 	text := d.GetName()
+	if d.GetDevices() > 1 {
+		text = fmt.Sprintf("%d x %s", d.GetDevices(), text)
+	}
 	if !strings.HasPrefix(strings.ToLower(text), d.GetKind()) {
 		text = d.GetKind() + " " + text
 	}
