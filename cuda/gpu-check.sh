@@ -16,7 +16,8 @@
 #                  a Python with torch and transformers is
 #   generate       a story through scheduler and worker, twice, and the same from the worker alone, which asks the driver for no
 #                  memory meanwhile
-#   two            where there are two GPUs: the second by itself, a worker on each under one scheduler, one of them killed
+#   two            where there are two GPUs: models that both hold together, the second by itself, a worker on each under one scheduler,
+#                  one of them killed
 #   neighbour      how soon a worker's report shows what another process took of its GPU, and that a refusal counts with it
 #   invariance     what it costs that a row's sums do not depend on the batch: the library beside a build whose sums may
 #   bytes          what ncu counts of one decode step in device memory, beside the bytes that the step claims to read

@@ -25,6 +25,12 @@ stop_servers() {
   servers=()
 }
 
+stop_server() {
+  kill "${servers[$1]}" 2>/dev/null
+  wait "${servers[$1]}" 2>/dev/null
+  unset "servers[$1]"
+}
+
 # within SECONDS COMMAND ...: tries until it succeeds.
 within() {
   local until=$((SECONDS + $1))

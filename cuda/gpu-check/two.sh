@@ -11,9 +11,22 @@ two() {
   MILLRACE_ENGINE_PATH=$out try two "the worker's self-test on cuda:1" selftest-cuda1 "$bin/millrace-worker" --self-test --device cuda:1
   [[ ! -x $out/cuda_engine_two_devices_test ]] ||
     try two 'copies between contexts: cuda_engine_two_devices_test' two-devices "$out/cuda_engine_two_devices_test"
+  two_together
   two_served
   stop_servers
   unset CUDA_DEVICE_ORDER
+}
+
+# Models that both GPUs hold together: the bits of one, the contract's suite, and how long gathers take.
+two_together() {
+  if [[ -x $out/cuda_engine_divided_test ]]; then
+    try two 'models divided between both have the bits of one: cuda_engine_divided_test' two-divided "$out/cuda_engine_divided_test"
+  fi
+  if [[ -x $bin/native.test ]]; then
+    MILLRACE_TEST_CUDA_ENGINE=$out MILLRACE_TEST_CUDA_DEVICE=cuda:0,1 try two 'Go suite on both together' two-conformance \
+      "$bin/native.test" -test.run 'TheCUDAEngine(KeepsTheContract$|With)' -test.timeout 9m -test.v
+  fi
+  try two 'gathers between both' two-gathers "$out/cuda_bench_gather"
 }
 
 # The second GPU by itself, then both, then the second again.
@@ -27,6 +40,14 @@ two_served() {
   if ((${#tale} <= 40)); then row FAIL two "no story from cuda:1: see $work/generate.log, two-1.log"; return; fi
   if [[ -n $uuid && $(fleet "$over_1") == *"\"uuid\":\"$uuid\""* ]]; then row ok two "a worker on cuda:1 alone serves from $uuid"
   else row FAIL two "the worker on cuda:1 does not report the GPU $uuid"; fi
+
+  worker two-together "$at_0" --device cuda:0,1
+  scheduler two-over-both "$over" "$at_0"
+  within 60 loads "$over" || { row FAIL two "no model on cuda:0,1: see $work/two-together.log"; return; }
+  if [[ $(story "$over") == "$tale" ]]; then row ok two 'a worker on cuda:0,1 tells the story of cuda:1'
+  else row FAIL two "a worker on cuda:0,1 tells another story than cuda:1: see $work/generate.log, two-together.log"; fi
+  stop_server two-over-both
+  stop_server two-together
 
   worker two-0 "$at_0" --device cuda:0
   scheduler two-both "$over" "$at_0,$at_1"

@@ -127,8 +127,8 @@ class TwoDevicesDeathTest : public testing::Test {
   TwoDevicesDeathTest() { testing::GTEST_FLAG(death_test_style) = "threadsafe"; }
 };
 
-// A kernel reads where nothing is: the driver takes the whole process's contexts with it, on every GPU. That is why a worker has
-// one GPU. Other processes go on, on the other GPU and on the same.
+// A kernel reads where nothing is: the driver takes the whole process's contexts with it, on every GPU. So a worker whose GPUs hold
+// models together ends with any of them. Other processes go on, on the other GPU and on the same.
 TEST_F(TwoDevicesDeathTest, OthersServeWhileAProcessLosesOne) {
   NEEDS_TWO_GPUS();
   const auto first = open_at(0);
