@@ -166,7 +166,8 @@ func TestNormsScatterAroundOneAndRopeFactorsGrow(t *testing.T) {
 }
 
 func TestTheNamedShapesAreTheModelsTheyAreNamedAfter(t *testing.T) {
-	want := map[string]uint64{"llama-0.1b": 134105856, "llama-1b": 1235814432, "qwen2-1.5b": 1543714304, "llama-8b": 8030261312, "qwen3-8b": 8190735360}
+	want := map[string]uint64{"llama-0.1b": 134105856, "llama-1b": 1235814432, "qwen2-1.5b": 1543714304, "llama-8b": 8030261312, "qwen3-8b": 8190735360,
+		"llama-70b": 70553706560}
 	require.Len(t, synth.Names(), len(want))
 	for _, name := range synth.Names() {
 		shape, ok := synth.Lookup(name)

@@ -25,7 +25,7 @@ func TestEverythingADeviceSaysOfItselfIsInTheReport(t *testing.T) {
 		Kind: "cuda", Name: "a GPU", UUID: "GPU-1", BytesTotal: 1, BytesFree: 2, BytesUsed: [engine.PurposeCount]uint64{3, 4, 5, 6},
 		BytesPooled: 7, PoolHits: 8, PoolMisses: 9, LiveBuffers: 10, FailedFrees: 11, TemperatureC: ptr(12), PowerMW: ptr(13),
 		Errors: ptr(uint64(14)), CorrectedErrors: ptr(uint64(15)), PhysicalTotal: ptr(uint64(16)), PhysicalFree: ptr(uint64(17)),
-		ManagementProblem: "none",
+		ManagementProblem: "none", Devices: 2,
 	}, 18)
 	fields := d.ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
@@ -35,7 +35,7 @@ func TestEverythingADeviceSaysOfItselfIsInTheReport(t *testing.T) {
 		Kind: "cuda", Name: "a GPU", Uuid: "GPU-1", BytesTotal: 1, BytesFree: 2, BytesStaging: 3, BytesWeights: 4, BytesKv: 5,
 		BytesWorkspace: 6, BytesPooled: 7, PoolHits: 8, PoolMisses: 9, LiveBuffers: 10, FailedFrees: 11, TemperatureCelsius: ptr(int32(12)),
 		PowerMilliwatts: ptr(int32(13)), Errors: ptr(uint64(14)), CorrectedErrors: ptr(uint64(15)), PhysicalBytesTotal: ptr(uint64(16)),
-		PhysicalBytesFree: ptr(uint64(17)), ManagementProblem: "none", LeakedBuffers: 18,
+		PhysicalBytesFree: ptr(uint64(17)), ManagementProblem: "none", LeakedBuffers: 18, Devices: 2,
 	}, d), "%v", d)
 }
 

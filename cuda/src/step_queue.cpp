@@ -1,0 +1,215 @@
+#include "src/step_queue.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/block_copy.h"
+#include "src/error.h"
+#include "src/hang.h"
+#include "src/place.h"
+
+namespace mr::cuda {
+namespace {
+
+uint64_t job_bytes(const StepShape& shape) { return static_cast<uint64_t>(shape.jobs) * sizeof(SampleJob); }
+
+template <class Call>
+void twice(const char* what, Call call) {
+  cudaError_t error = call();
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();
+    error = call();
+  }
+  check(error, what);
+}
+
+}  // namespace
+
+StepQueue::StepQueue(const std::shared_ptr<const Model>& model, const mr_runner_config& c, const Sizes& sizes, bool graphs,
+                     bool dependent)
+    : sizes_(sizes), input_(model->shard(0).desc(), c, sizes, model->device()->properties.multiProcessorCount),
+      forward_(model, c, sizes), views_(static_cast<size_t>(c.max_sequences)) {
+  for (int32_t r = 0; r < forward_.ranks(); ++r) {
+    Rank& rank = forward_.rank(r);
+    rank.device().enter();
+    blocks_.emplace_back(rank.device().ledger, rank.cache(), model->desc().layers, c, sizes);
+    streams_.emplace_back(rank.device().priority_high);
+    lanes_.push_back({streams_.back(), dependent});
+    check_place(rank.cache(), rank.device().index, "the cache of keys and values");
+    check_place(rank.space().x, rank.device().index, "the workspace of steps");
+  }
+  views_before_.reserve(views_.size());
+  try {
+    warm();
+    if (graphs) graphs_.capture(forward_, sizes.decode_rows, sizes.logit_rows, lanes_);
+  } catch (...) {
+    forward_.stop();
+    (void)drained();  // what is queued uses memory that is given back now
+    throw;
+  }
+}
+
+StepQueue::~StepQueue() { (void)drained(); }
+
+void StepQueue::prepare(Flight& flight) const {
+  for (int32_t r = 0; r < forward_.ranks(); ++r) {
+    forward_.rank(r).device().enter();
+    flight.legs.emplace_back();
+    flight.legs.back().input = Pinned(sizes_.input_bytes);
+  }
+  forward_.rank(0).device().enter();
+  flight.masks = Pinned(sizes_.mask_bytes);
+  flight.rows = Pinned(static_cast<uint64_t>(sizes_.rows_wanted) * sizeof(mr_row_result));
+  if (sizes_.candidates > 0) flight.candidates = Pinned(static_cast<uint64_t>(sizes_.candidates) * sizeof(mr_candidate));
+}
+
+// For every rank, with its GPU the thread's own. Ends with that of rank 0.
+template <class Do>
+void StepQueue::each(Do what) {
+  for (size_t r = streams_.size(); r-- > 0;) {
+    rank(r).device().enter();
+    what(r);
+  }
+}
+
+// A step of one padding row and a copy of bytes to where they are, which write nothing that lasts.
+void StepQueue::warm() {
+  each([&](size_t r) {
+    uint8_t* const at = rank(r).space().input;
+    const BlockCopy still{at, at, 0, 0};
+    rank(r).device().transfers.upload(at, &still, sizeof still);
+    CUDA_CHECK(launch_block_copies({reinterpret_cast<const BlockCopy*>(at), 1, 1, 16}, {streams_[r], false}));
+  });
+  forward_.run_padding(StepShape(1, 0, 1), lanes_);
+}
+
+void StepQueue::check(const cpu::StepPlan& plan) {
+  input_.check(plan);
+  for (Blocks& blocks : blocks_) blocks.hold(plan);
+}
+
+void StepQueue::put(Flight& flight, bool* begun) {
+  views_before_.assign(views_.begin(), views_.end());
+  const cpu::StepPlan& plan = flight.plan;
+  const int32_t tokens = static_cast<int32_t>(plan.tokens.size());
+  const int32_t jobs = static_cast<int32_t>(plan.samples.size() + plan.scores.size());
+  const bool decode = std::all_of(plan.segments.begin(), plan.segments.end(),
+                                  [](const mr_segment& s) { return s.kernel_class == MR_CLASS_DECODE; });
+  const Graphs::Bucket* const bucket = decode && tokens > 0 ? graphs_.find(tokens, jobs) : nullptr;
+  flight.row_count = jobs;
+  each([&](size_t r) { send(flight, r, bucket, begun); });
+  if (bucket != nullptr) {
+    each([&](size_t r) {
+      CUDA_CHECK(cudaGraphLaunch(bucket->execs[r], streams_[r]));  // whole or not at all
+      *begun = true;
+    });
+  } else {
+    *begun = true;
+    if (plan.masks_late) forward_.queue_before_masks(flight.shape, lanes_);
+    else forward_.queue(flight.shape, lanes_);
+  }
+  if (!plan.masks_late) return end(flight);
+  each([&](size_t r) {
+    twice("marking where a step waits", [&] { return cudaEventRecord(flight.legs[r].paused, streams_[r]); });
+  });
+}
+
+// A step's input to a rank, and its pre-operations there.
+void StepQueue::send(Flight& flight, size_t r, const Graphs::Bucket* bucket, bool* begun) {
+  const cpu::StepPlan& plan = flight.plan;
+  const Workspace& space = rank(r).space();
+  const cudaStream_t stream = streams_[r];
+  Leg& leg = flight.legs[r];
+  // The views end the same however often they are moved along.
+  flight.shape = input_.pack(plan, bucket == nullptr ? 0 : bucket->rows, bucket == nullptr ? 0 : bucket->jobs, views_, blocks_[r],
+                             leg.input.data(), space.input);
+  const StepShape& shape = flight.shape;
+  CUDA_CHECK(cudaEventRecord(leg.begin, stream));
+  if (shape.bytes > 0)
+    CUDA_CHECK(cudaMemcpyAsync(space.input, leg.input.data(), shape.bytes, cudaMemcpyHostToDevice, stream));
+  // Jobs of kJobNone, which is 0, until their masks are there.
+  if (plan.masks_late && shape.jobs > 0) CUDA_CHECK(cudaMemsetAsync(space.input + shape.job, 0, job_bytes(shape), stream));
+  if (!plan.masks.empty()) CUDA_CHECK(send_masks(flight, r));
+  copy_blocks(shape, r, begun);
+  rank(r).set_slots(shape, stream);
+  *begun = *begun || shape.sets > 0;
+}
+
+void StepQueue::copy_blocks(const StepShape& shape, size_t r, bool* begun) {
+  const Blocks& of = blocks_[r];
+  const BlockCopy* const copies = reinterpret_cast<const BlockCopy*>(rank(r).space().input + shape.copy);
+  int32_t first = 0;
+  for (const int32_t end : input_.copy_ends()) {
+    CUDA_CHECK(launch_block_copies({copies + first, end - first, of.planes(), of.plane_bytes()}, {streams_[r], false}));
+    *begun = true;
+    first = end;
+  }
+}
+
+cudaError_t StepQueue::send_masks(Flight& flight, size_t r) {
+  const std::vector<uint32_t>& masks = flight.plan.masks;
+  const uint64_t bytes = masks.size() * sizeof(uint32_t);
+  std::memcpy(flight.masks.data(), masks.data(), bytes);
+  return cudaMemcpyAsync(rank(r).space().masks, flight.masks.data(), bytes, cudaMemcpyHostToDevice, streams_[r]);
+}
+
+void StepQueue::put_behind_masks(Flight& flight) {
+  const StepShape& shape = flight.shape;
+  each([&](size_t r) {
+    twice("marking where a step goes on", [&] { return cudaEventRecord(flight.legs[r].resumed, streams_[r]); });
+    twice("sending a step's masks", [&] { return send_masks(flight, r); });
+    if (shape.jobs > 0)
+      twice("sending a step's jobs", [&] {
+        return cudaMemcpyAsync(rank(r).space().input + shape.job, flight.legs[r].input.data() + shape.job, job_bytes(shape),
+                               cudaMemcpyHostToDevice, streams_[r]);
+      });
+  });
+  // Plain launches: the sampler reads jobs before it waits for its predecessor, which is their copy here.
+  Lanes plain = lanes_;
+  for (Stream& lane : plain) lane.dependent = false;
+  forward_.queue_behind_masks(shape, plain);
+  end(flight);
+}
+
+// The step is on its way and cannot be taken back: what only fetches its results is tried twice.
+void StepQueue::end(Flight& flight) {
+  each([&](size_t r) {
+    if (r == 0) fetch(flight);
+    twice("marking a step's end", [&] { return cudaEventRecord(flight.legs[r].end, streams_[r]); });
+  });
+}
+
+void StepQueue::fetch(Flight& flight) {
+  const cpu::StepPlan& plan = flight.plan;
+  const Workspace& space = forward_.rank(0).space();
+  if (flight.row_count > 0)
+    twice("fetching a step's rows", [&] {
+      return cudaMemcpyAsync(flight.rows.data(), space.results, static_cast<uint64_t>(flight.row_count) * sizeof(mr_row_result),
+                             cudaMemcpyDeviceToHost, streams_[0]);
+    });
+  if (const uint64_t bytes = candidate_bytes(plan); bytes > 0)
+    twice("fetching a step's candidates", [&] {
+      return cudaMemcpyAsync(flight.candidates.data(), space.candidates, bytes, cudaMemcpyDeviceToHost, streams_[0]);
+    });
+  if (plan.hang_ns != 0) CUDA_CHECK(launch_hang(plan.hang_ns, streams_[0]));
+}
+
+uint64_t StepQueue::candidate_bytes(const cpu::StepPlan& plan) const {
+  uint64_t count = 0;
+  for (const mr_sample_row& r : plan.samples) count += static_cast<uint64_t>(views_[static_cast<size_t>(r.slot)].top_n);
+  for (const mr_score_row& r : plan.scores) count += static_cast<uint64_t>(r.top_n);
+  return count * sizeof(mr_candidate);
+}
+
+bool StepQueue::drained() const {
+  bool alive = true;
+  for (size_t r = streams_.size(); r-- > 0;) {
+    (void)cudaSetDevice(forward_.rank(static_cast<int32_t>(r)).device().index);
+    if (cudaStreamSynchronize(streams_[r]) == cudaSuccess) continue;
+    (void)cudaGetLastError();
+    alive = false;
+  }
+  return alive;
+}
+
+}  // namespace mr::cuda
