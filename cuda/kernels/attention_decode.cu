@@ -17,9 +17,9 @@
 // 8 bits    Elements come as they are and are widened into the layout's act, exactly, on their way into fragments. A score is
 //           (product * key's scale) * the scores' scale; a weight times the value's scale is rounded to the layout's act;
 //           sums are of weights without it.
-// Plan, positions, tables and block ids are written by kernels before the last one of the stream (see launch.h), so they are read
-// before the dependency wait, and so are the keys and values of the first round that this step does not write. A padding row
-// (slot -1) has no units; its output is zeroed.
+// Plan, positions, tables and block ids are written by the step's first kernels, and the products of q, k and v stand between (launch.h): they
+// are read before the dependency wait, and so are the keys and values of the first round that this step does not write. A padding
+// row (slot -1) has no units; its output is zeroed.
 // Test bound: 2^-7 (f16: 2^-10) of the values' size against the double reference.
 #include <algorithm>
 

@@ -40,7 +40,7 @@ struct Plan {
   const Params& p;
   Division& d;
 
-  // Reads what kernels before the last one have written. All threads call it.
+  // Reads what the step's first kernels have written. All threads call it.
   __device__ __forceinline__ void read() const {
     const DecodeAttentionArgs& a = p.args;
     const int32_t span = threadIdx.x == 0 ? *a.plan.span : 0;

@@ -2,7 +2,8 @@
 //
 // Packets: one thread 8 bytes of data, at most kPacketData a part. Two gathers in a row have different places: a rank that sends
 // one has had every packet of the gather before, whose senders had ended those before that, so that nobody reads what it
-// overwrites. A packet of 2^32 gathers before would pass for a new one; places are written over many times between.
+// overwrites. A number has 32 bits here: a packet that lies where nothing was written for exactly 2^32 gathers, days of them, would pass
+// for a new one.
 // Rows: a block copies a stretch of the part to every rank, makes that visible, and leaves its number; then it waits for the
 // numbers of the blocks that copy the same stretch of the other parts to here. Numbers only grow: a faster rank may be one ahead.
 //
@@ -116,7 +117,7 @@ bool valid(const GatherArgs& args) {
   if (args.index < 0 || args.index >= args.most || args.place < 0 || args.place >= kPacketPlaces) return false;
   for (int32_t r = 0; r < l.ranks; ++r) {
     const GatherPart& part = args.parts[r];
-    if (part.first < 0 || part.bytes < 1 || part.first % kLeastUnit != 0 || part.bytes % kLeastUnit != 0) return false;
+    if (part.first < 0 || part.bytes < 1 || part.first + part.bytes > args.stride || part.first % kLeastUnit != 0 || part.bytes % kLeastUnit != 0) return false;
     if (reinterpret_cast<uintptr_t>(args.rows_of[r]) % 16 != 0) return false;
   }
   return true;

@@ -25,7 +25,7 @@ struct GatherLinks {
   // This rank's: counts steps from 1 (BeginArgs::step), alike on all ranks. No kernel writes it that may still run when the gather
   // begins (launch.h).
   const uint64_t* step;
-  const int32_t* stop;            // host memory that the GPU reads: not 0 ends all waiting, and what the step computes is void
+  const int32_t* stop;            // host memory that the GPU reads: not 0 ends all waiting, and what steps under way compute is void
 };
 
 constexpr int32_t kGatherBlocks = 64, kPacketPlaces = 3;

@@ -8,7 +8,8 @@
 //   3. A block calls grid_trigger() behind its grid_wait(), or not at all; or before it, in a kernel that says it is short: one that
 //      takes little time and little of a multiprocessor, so that a product behind it may ask for its weights meanwhile.
 //   4. When a kernel begins, short kernels just before it may be running, all that stand in a row, and the one in front of these. All
-//      others have ended: the one in front began to let others begin when each of its blocks had waited.
+//      others have ended: the one in front let others begin when each of its blocks had waited, for which everything before it had to
+//      end; by 1 no kernel ends before it has waited.
 //
 // grid_wait() returns when the predecessor has ended, and so every kernel before it, and their writes are visible. By 4 constants
 // (weights), and what kernels wrote long before (a step's input, block tables, slot parameters), may be read before the wait. By

@@ -5,7 +5,7 @@
 // to the padded dim. Rotation: (x c - y s, x s + y c) with products rounded before the sum. The norm sums squares over
 // pairs, then lanes. No shared memory. Moves each element of qkv once and writes 2 bytes for it, 1 for an 8-bit cache. How
 // many heads a warp takes depends on the number of rows and changes no bits. Slots, positions, tables and turns are read
-// before the dependency wait: no kernel directly before this one writes them.
+// before the dependency wait: the step's first kernels have written them, and the products of q, k and v stand between.
 #include "kernels/act.cuh"
 #include "kernels/f8.cuh"
 #include "kernels/qkv.h"

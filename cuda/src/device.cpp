@@ -50,6 +50,11 @@ cudaDeviceProp properties_of(int index) {
 
 // The GPU asked for, made the calling thread's. One that no code here is for is refused before it gets a context.
 int find_device(const mr_device_options& options) {
+  if (options.reserved0 != 0) fail(MR_UNIMPLEMENTED, "reserved0 is %d, which this engine does not know", options.reserved0);
+  if (options.other_count < 0 || (options.other_count > 0 && options.others == nullptr))
+    fail(MR_INVALID_ARGUMENT, "other_count is %d: want as many indices as `others` names", options.other_count);
+  if (options.other_count >= kMostRanks)
+    fail(MR_UNIMPLEMENTED, "other_count is %d: this engine divides a model among at most %d GPUs", options.other_count, kMostRanks);
   if (options.path != nullptr)
     fail(MR_INVALID_ARGUMENT, "path is \"%.32s\": a GPU has no instruction-set path to force", options.path);
   const int count = gpus();
@@ -156,11 +161,6 @@ Device::Device(const mr_device_options& options)
 }
 
 void Device::join(const mr_device_options& options) {
-  if (options.reserved0 != 0) fail(MR_UNIMPLEMENTED, "reserved0 is %d, which this engine does not know", options.reserved0);
-  if (options.other_count < 0 || (options.other_count > 0 && options.others == nullptr))
-    fail(MR_INVALID_ARGUMENT, "other_count is %d: want as many indices as `others` names", options.other_count);
-  if (options.other_count >= kMostRanks)
-    fail(MR_UNIMPLEMENTED, "%d GPUs for one model: this engine divides it among at most %d", options.other_count + 1, kMostRanks);
   for (int32_t i = 0; i < options.other_count; ++i) {
     for (int32_t r = 0; r < ranks(); ++r)
       if (rank(r).index == options.others[i])
@@ -207,7 +207,7 @@ void Device::check_alive() const {
   const cudaError_t error = cudaEventQuery(opened_);
   if (error == cudaSuccess) return;
   (void)cudaGetLastError();
-  throw Error(MR_INTERNAL, error, "the GPU is lost: " + describe(error));
+  throw Error(MR_INTERNAL, error, "the GPU is lost: " + describe(error) + " on cuda:" + std::to_string(index));
 }
 
 // What the management library says now; of the device's bytes what the runtime says, where the library does not.

@@ -16,6 +16,7 @@
 #include "src/ledger.h"
 #include "src/nvml.h"
 #include "src/transfer.h"
+#include "src/turn.h"
 
 namespace mr::cuda {
 
@@ -66,6 +67,7 @@ class Device {
   mutable Ledger ledger;
   mutable Transfers transfers;
   const std::unique_ptr<Digester> digester;
+  Turns turns;  // of the GPUs that this one leads
   std::atomic<int64_t> buffers{0}, models{0}, runners{0}, trainers{0}, codebooks{0};  // alive
 
  private:

@@ -25,12 +25,15 @@ uint64_t whole_subtrees(uint64_t size) { return size == 0 ? 0 : (size - 1) / kSu
 }  // namespace
 
 Digester::~Digester() {
-  if (scratch_ != nullptr) (void)cudaFree(scratch_);
+  if (scratch_ == nullptr) return;
+  const SlowCall alone(slow_calls());
+  (void)cudaFree(scratch_);
 }
 
 void Digester::prepare() {
   device_.enter();
   if (ready_) return;
+  const SlowCall alone(slow_calls());
   if (scratch_ == nullptr) CUDA_CHECK(cudaMalloc(&scratch_, kScratch));
   stream_ = StreamHandle(device_.priority_low);
   done_ = EventHandle(cudaEventDisableTiming);

@@ -10,9 +10,9 @@ namespace {
 constexpr int64_t kGrain = 16;  // rows: panels of weights, and parts of rows of activations in whole 16 bytes
 
 RowRange by_grain(int64_t rows, int32_t rank, int32_t ranks) {
-  const int64_t grains = (rows + kGrain - 1) / kGrain, each = (grains + ranks - 1) / ranks * kGrain;
-  const int64_t first = std::min(rows, rank * each);
-  return {first, std::min(rows, first + each) - first};
+  const int64_t grains = (rows + kGrain - 1) / kGrain;
+  const int64_t first = grains * rank / ranks * kGrain, end = grains * (rank + 1) / ranks * kGrain;
+  return {std::min(rows, first), std::min(rows, end) - std::min(rows, first)};
 }
 
 RowRange by_heads(int64_t rows, int32_t rank, int32_t ranks) { return {rows / ranks * rank, rows / ranks}; }
@@ -42,7 +42,7 @@ void check_division(const mr_model_desc& desc, int32_t ranks) {
   if (desc.kv_heads % ranks != 0)
     fail(MR_UNIMPLEMENTED, "model kv_heads is %d: %d GPUs divide a multiple of %d", desc.kv_heads, ranks, ranks);
   const auto wide = [&](const char* what, int32_t value) {
-    if (by_grain(value, ranks - 1, ranks).count < 1)
+    if (by_grain(value, 0, ranks).count < 1)
       fail(MR_UNIMPLEMENTED, "model %s is %d: too little for %d GPUs, which take whole %lld of it", what, value, ranks,
            static_cast<long long>(kGrain));
   };

@@ -19,7 +19,7 @@ struct RowRange {
 bool held_by_all(int32_t role);
 
 // The rows, of `rows` in all, that device `rank` of `ranks` holds of a tensor of this role; of a vector, elements. Ranges ascend with
-// the rank, begin at multiples of 16 but for heads', and cover all rows; of fewer rows than 16 * ranks the last ones may be empty.
+// the rank, begin at multiples of 16 but for heads', and cover all rows; of fewer rows than 16 * ranks the first ones may be empty.
 RowRange rows_of(int32_t role, int64_t rows, int32_t rank, int32_t ranks);
 
 // Throws UNIMPLEMENTED naming what cannot be divided, and its value.

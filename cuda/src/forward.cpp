@@ -1,7 +1,8 @@
 #include "src/forward.h"
 
 #include <algorithm>
-#include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "src/error.h"
 
@@ -21,8 +22,9 @@ Forward::Divided Forward::divided(int64_t stride, int64_t element, Base base, Ra
   for (int32_t r = 0; r < ranks(); ++r) {
     const RowRange part = range(rank(r).shard());
     what.rows_of[r] = reinterpret_cast<uint8_t*>(base(rank(r).space()));
-    const int64_t bytes = part.count * element;
-    what.parts[r] = {part.first * element, r + 1 == ranks() ? (bytes + kPiece - 1) / kPiece * kPiece : bytes};
+    what.parts[r] = {part.first * element, part.count * element};
+    // What begins at a whole piece has padding to the next one.
+    if (r + 1 == ranks() && what.parts[r].first % kPiece == 0) what.parts[r].bytes = (what.parts[r].bytes + kPiece - 1) / kPiece * kPiece;
   }
   return what;
 }
@@ -84,6 +86,12 @@ void Forward::queue(const StepShape& shape, const Lanes& on) {
 
 // Padding: slots and gathered rows of -1, and jobs of no kind.
 void Forward::run_padding(const StepShape& shape, const Lanes& on) {
+  in_turn(on, [&] { queue_padding(shape, on); });
+  (void)settle(on);
+  each(on, [&](Rank&, const Stream& stream) { CUDA_CHECK(cudaStreamSynchronize(stream.stream)); });
+}
+
+void Forward::queue_padding(const StepShape& shape, const Lanes& on) {
   each(on, [&](Rank& rank, const Stream& stream) {
     uint8_t* const input = rank.space().input;
     CUDA_CHECK(cudaMemsetAsync(input, 0, shape.bytes, stream.stream));
@@ -91,7 +99,36 @@ void Forward::run_padding(const StepShape& shape, const Lanes& on) {
     CUDA_CHECK(cudaMemsetAsync(input + shape.gather, 0xff, static_cast<size_t>(shape.jobs) * sizeof(int32_t), stream.stream));
   });
   queue(shape, on);
-  each(on, [&](Rank&, const Stream& stream) { CUDA_CHECK(cudaStreamSynchronize(stream.stream)); });
+}
+
+void Forward::in_turn(const Lanes& on, const std::function<void()>& queue) {
+  if (ranks() == 1) return queue();
+  const SlowCall alone(slow_calls());
+  Turns& turns = rank(0).device().turns;
+  each(on, [&](const Rank& rank, const Stream& stream) { turns.begin(static_cast<size_t>(rank.index()), stream.stream); });
+  queue();
+  each(on, [&](const Rank& rank, const Stream& stream) { turns.end(static_cast<size_t>(rank.index()), stream.stream); });
+}
+
+bool Forward::settle(const Lanes& on) {
+  for (bool alive = true;;) {
+    bool busy = false;
+    for (int32_t r = 0; r < ranks(); ++r) {
+      (void)cudaSetDevice(rank(r).device().index);
+      const cudaStream_t stream = on[static_cast<size_t>(r)].stream;
+      const cudaError_t error = ranks() == 1 ? cudaStreamSynchronize(stream) : cudaStreamQuery(stream);
+      if (error == cudaSuccess) continue;
+      (void)cudaGetLastError();
+      if (error == cudaErrorNotReady) {
+        busy = true;
+        continue;
+      }
+      alive = false;
+      stop();
+    }
+    if (!busy) return alive;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
 }
 
 void Forward::queue_before_masks(const StepShape& shape, const Lanes& on) {

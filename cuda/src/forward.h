@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -45,6 +46,13 @@ class Forward {
   // step is under way.
   void run_padding(const StepShape& shape, const Lanes& on);
 
+  // Calls queue(), which puts a step or a half of one on the lanes, behind whatever step of whatever model was put on these GPUs before
+  // (turn.h).
+  void in_turn(const Lanes& on, const std::function<void()>& queue);
+  // Waits until nothing is under way on the lanes. An error of one, which others may be waiting for, stops them all. Whether there
+  // was none.
+  bool settle(const Lanes& on);
+
   // Ends all waiting of ranks for each other, for good: the steps under way, and any later ones, give nothing that may be used.
   void stop();
 
@@ -60,6 +68,7 @@ class Forward {
   Divided divided(int64_t stride, int64_t element, Base base, Range range) const;
   template <class Queue>
   void each(const Lanes& on, Queue queue);
+  void queue_padding(const StepShape& shape, const Lanes& on);
   void body(const StepShape& shape, const Lanes& on);
   void heads(const StepShape& shape, const Lanes& on);
   void gather(const Divided& what, int32_t rows, int32_t index, int32_t place, const Lanes& on);

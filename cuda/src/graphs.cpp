@@ -41,6 +41,7 @@ void capture_into(Graphs::Bucket& bucket, Forward& forward, const Lanes& on, cud
     throw;
   }
   cudaError_t error = end();
+  const SlowCall alone(slow_calls());
   for (size_t r = 0; r < ranks && error == cudaSuccess; ++r) {
     enter(r);
     error = cudaGraphInstantiateWithFlags(&bucket.execs[r], graphs[r], 0);
@@ -56,6 +57,7 @@ void capture_into(Graphs::Bucket& bucket, Forward& forward, const Lanes& on, cud
 Graphs::~Graphs() {
   ending_.store(true);
   settle();
+  const SlowCall alone(slow_calls());
   for (const Bucket& bucket : buckets_)
     for (const cudaGraphExec_t exec : bucket.execs)
       if (exec != nullptr) (void)cudaGraphExecDestroy(exec);

@@ -5,11 +5,20 @@
 
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <utility>
 
 #include "src/error.h"
 
 namespace mr::cuda {
+
+// Held around calls that take memory from the driver or give it back, or make a graph ready: process-wide. turn.h says what else it
+// keeps them apart from.
+inline std::recursive_mutex& slow_calls() {
+  static std::recursive_mutex mutex;
+  return mutex;
+}
+using SlowCall = std::lock_guard<std::recursive_mutex>;
 
 class StreamHandle {
  public:
@@ -71,6 +80,7 @@ class Pinned {
  public:
   Pinned() = default;
   explicit Pinned(uint64_t bytes) : bytes_(bytes) {
+    const SlowCall alone(slow_calls());
     CUDA_CHECK(cudaHostAlloc(&data_, bytes, cudaHostAllocPortable));
   }
   Pinned(Pinned&& other) noexcept { swap(other); }
@@ -79,7 +89,9 @@ class Pinned {
     return *this;
   }
   ~Pinned() {
-    if (data_ != nullptr) (void)cudaFreeHost(data_);
+    if (data_ == nullptr) return;
+    const SlowCall alone(slow_calls());
+    (void)cudaFreeHost(data_);
   }
   void swap(Pinned& other) noexcept {
     std::swap(data_, other.data_);
@@ -91,6 +103,7 @@ class Pinned {
   uint64_t size() const { return bytes_; }
   cudaError_t reset() noexcept {  // gives the memory back now; nothing has changed when the driver refuses it
     if (data_ == nullptr) return cudaSuccess;
+    const SlowCall alone(slow_calls());
     if (const cudaError_t error = cudaFreeHost(data_); error != cudaSuccess) {
       (void)cudaGetLastError();
       return error;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/error.h"
+#include "src/handles.h"
 
 namespace mr::cuda {
 namespace {
@@ -57,6 +58,7 @@ Ledger::~Ledger() { trim(); }
 uint64_t Ledger::used_locked() const { return std::accumulate(used_.begin(), used_.end(), uint64_t{0}); }
 
 cudaError_t Ledger::driver_take(uint64_t capacity, void** data) const {
+  const SlowCall alone(slow_calls());
   cudaError_t error = cudaSetDevice(device_);
   if (error == cudaSuccess) error = cudaMalloc(data, capacity);
   if (error == cudaSuccess) return error;
@@ -179,6 +181,7 @@ cudaError_t Ledger::release(void* data, uint64_t size, uint64_t capacity, int32_
 cudaError_t Ledger::give(void* data, uint64_t capacity) noexcept {
   cudaError_t error = cudaErrorUnknown;
   if (!refusals_.take(MR_FAULT_REFUSE_FREE)) {
+    const SlowCall alone(slow_calls());
     (void)cudaSetDevice(device_);  // a thread that has called nothing yet would begin with the first GPU
     error = cudaFree(data);
     if (error != cudaSuccess) (void)cudaGetLastError();

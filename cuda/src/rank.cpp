@@ -100,7 +100,7 @@ void Rank::norm(const float* weight, const Span& span, const Stream& on) {
 }
 
 ProductArgs Rank::product_args(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
-                                  const ProductTarget* targets) const {
+                               const ProductTarget* targets) const {
   ProductArgs args;
   const bool f32 = end == ProductEnd::kStoreF32 || end == ProductEnd::kAddF32;
   for (int32_t i = 0; i < count; ++i) {
@@ -123,7 +123,7 @@ ProductArgs Rank::product_args(const Span& span, const void* x, int64_t x_stride
 }
 
 void Rank::product(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
-                      const ProductTarget* targets, const Stream& on) {
+                   const ProductTarget* targets, const Stream& on) {
   if (span.count > 0) CUDA_CHECK(launch_product(product_args(span, x, x_stride, end, count, targets), on));
 }
 
@@ -138,7 +138,7 @@ void Rank::down_product(const Span& span, const Layer& l, const Stream& on) {
 
 // One row is normed by the product's own blocks, where they can.
 void Rank::normed_product(const Span& span, const float* weight, ProductEnd end, int32_t count, const ProductTarget* targets,
-                             const Stream& on) {
+                          const Stream& on) {
   if (span.count == 0) return;
   ProductArgs args = product_args(span, space_.norm, sizes_.hidden_stride, end, count, targets);
   if (product_norms(args)) args.norm = {space_.x + span.first * sizes_.hidden_stride, weight, desc_.norm_eps};

@@ -72,21 +72,39 @@ struct Runner::State {
   void look_locked() {
     while (completed < submitted && !broken) {
       const bool waits = late && completed + 1 == submitted;
-      for (const Leg& leg : flights[completed % kInFlight].legs) {
-        const cudaError_t error = cudaEventQuery(waits ? leg.paused : leg.end);
-        if (error == cudaErrorNotReady) {
-          (void)cudaGetLastError();
-          return;
-        }
-        if (error != cudaSuccess) {
-          break_locked(error, model->device()->describe(error));
-          return;
-        }
+      const Look look = look_at(flights[completed % kInFlight], waits);
+      if (look.error == cudaErrorNotReady || (look.error == cudaSuccess && waits)) return;
+      if (look.error != cudaSuccess) {
+        const Device& device = model->shard(static_cast<int32_t>(look.rank)).device();
+        return break_locked(look.error, device.describe(look.error) + (model->ranks() > 1 ? " on cuda:" + std::to_string(device.index) : ""));
       }
-      if (waits) return;
       ++completed;
       running_since = now_ns();  // of the step behind it
     }
+  }
+
+  // What the driver says of a step's end on all ranks, or of where it waits for masks: not ready if one is not. An error of one comes
+  // first: others may be waiting for it.
+  struct Look {
+    cudaError_t error = cudaSuccess;
+    size_t rank = 0;
+  };
+  static Look look_at(const Flight& flight, bool paused) {
+    Look look;
+    for (size_t r = 0; r < flight.legs.size(); ++r) {
+      const cudaError_t error = cudaEventQuery(paused ? flight.legs[r].paused : flight.legs[r].end);
+      if (error == cudaSuccess) continue;
+      (void)cudaGetLastError();
+      look = {error, r};
+      if (error != cudaErrorNotReady) break;
+    }
+    return look;
+  }
+
+  // Ends what may be waiting for a step that did not come to all ranks. The step before did, and ends first: its results stand.
+  void stop_behind(uint64_t step) {
+    while (step > 0 && look_at(flights[(step - 1) % kInFlight], false).error == cudaErrorNotReady) std::this_thread::sleep_for(kSleep);
+    queue.stop();
   }
 
   void break_locked(int64_t code, std::string text) {
@@ -187,7 +205,7 @@ void Runner::submit(const mr_step& step) {
   try {
     s.queue.put(flight, &begun);
   } catch (const Error& e) {
-    if (begun) s.queue.stop();  // a rank may wait for what another was not given
+    if (begun) s.stop_behind(s.submitted);  // a rank may wait for what another was not given
     const bool untouched = s.queue.drained() && !begun;
     const std::lock_guard<std::mutex> lock(s.mutex);
     s.look_locked();  // a launch also fails of what an earlier step did: then that one is named
@@ -225,7 +243,7 @@ void Runner::masks(const uint32_t* masks, int64_t words) {
   try {
     s.queue.put_behind_masks(flight);
   } catch (const Error& e) {
-    s.queue.stop();
+    s.stop_behind(step);
     (void)s.queue.drained();  // what the driver took of it ends, and the step before it
     const std::lock_guard<std::mutex> lock(s.mutex);
     s.look_locked();

@@ -70,7 +70,7 @@ void Shard::keep_vector(const mr_tensor_desc& tensor, const uint8_t* file, Part&
   if (tensor.role == MR_ROLE_ATTN_NORM || tensor.role == MR_ROLE_FFN_NORM || tensor.role == MR_ROLE_OUTPUT_NORM) {
     std::vector<float> weights(static_cast<size_t>(tensor.dims[0]));
     device_.transfers.download(weights.data(), part.memory.data(), part.file_bytes);
-    for (const float weight : weights) largest_norm_ = std::max(largest_norm_, std::fabs(weight));
+    for (const float weight : weights) part.largest_norm = std::max(part.largest_norm, std::fabs(weight));
   }
   weights_.place(desc_, tensor, vector, {});
 }
@@ -90,6 +90,12 @@ void Shard::place_head() {
   if (desc_.tied_head == 0 || head_.data == nullptr) return;
   head_.rows = vocab_.count;
   head_.data += static_cast<uint64_t>(vocab_.first / kPanelRows) * weight_packed_bytes(head_.type, kPanelRows, head_.cols);
+}
+
+float Shard::largest_norm() const {
+  float largest = 0;
+  for (const std::unique_ptr<Part>& part : parts_) largest = std::max(largest, part->largest_norm);
+  return largest;
 }
 
 void Shard::forget(size_t count) {

@@ -53,7 +53,7 @@ class Shard {
   const float* output_norm() const { return weights_.output_norm; }     // (hidden)
   // (rope_dims/2) in host memory, or null without them.
   const float* rope_factors() const { return weights_.rope_factors; }
-  float largest_norm() const { return largest_norm_; }                 // absolute weight of the norms over hidden
+  float largest_norm() const;                                           // absolute weight of the norms over hidden
   const Layer& layer(int32_t index) const { return weights_.layers[static_cast<size_t>(index)]; }
 
  private:
@@ -62,6 +62,7 @@ class Shard {
     uint64_t file_bytes;
     Memory memory;          // the resident bytes: a vector's floats, or the packed weight's
     PackedWeight weight;    // of a matrix
+    float largest_norm = 0; // of a norm over hidden
   };
 
   const Part& at(int32_t tensor) const { return *parts_[static_cast<size_t>(tensor)]; }
@@ -78,7 +79,6 @@ class Shard {
   cpu::Weights<PackedWeight> weights_;
   PackedWeight head_;
   std::vector<float> rope_factors_;            // what the host reads of them
-  float largest_norm_ = 0;
 };
 
 }  // namespace mr::cuda

@@ -98,16 +98,18 @@ void StepQueue::put(Flight& flight, bool* begun) {
   const Graphs::Bucket* const bucket = decode && tokens > 0 ? graphs_.find(tokens, jobs) : nullptr;
   flight.row_count = jobs;
   each([&](size_t r) { send(flight, r, bucket, begun); });
-  if (bucket != nullptr) {
-    each([&](size_t r) {
-      CUDA_CHECK(cudaGraphLaunch(bucket->execs[r], streams_[r]));  // whole or not at all
+  forward_.in_turn(lanes_, [&] {
+    if (bucket != nullptr) {
+      each([&](size_t r) {
+        CUDA_CHECK(cudaGraphLaunch(bucket->execs[r], streams_[r]));  // whole or not at all
+        *begun = true;
+      });
+    } else {
       *begun = true;
-    });
-  } else {
-    *begun = true;
-    if (plan.masks_late) forward_.queue_before_masks(flight.shape, lanes_);
-    else forward_.queue(flight.shape, lanes_);
-  }
+      if (plan.masks_late) forward_.queue_before_masks(flight.shape, lanes_);
+      else forward_.queue(flight.shape, lanes_);
+    }
+  });
   if (!plan.masks_late) return end(flight);
   each([&](size_t r) {
     twice("marking where a step waits", [&] { return cudaEventRecord(flight.legs[r].paused, streams_[r]); });
@@ -167,7 +169,7 @@ void StepQueue::put_behind_masks(Flight& flight) {
   // Plain launches: the sampler reads jobs before it waits for its predecessor, which is their copy here.
   Lanes plain = lanes_;
   for (Stream& lane : plain) lane.dependent = false;
-  forward_.queue_behind_masks(shape, plain);
+  forward_.in_turn(plain, [&] { forward_.queue_behind_masks(shape, plain); });
   end(flight);
 }
 
@@ -199,17 +201,6 @@ uint64_t StepQueue::candidate_bytes(const cpu::StepPlan& plan) const {
   for (const mr_sample_row& r : plan.samples) count += static_cast<uint64_t>(views_[static_cast<size_t>(r.slot)].top_n);
   for (const mr_score_row& r : plan.scores) count += static_cast<uint64_t>(r.top_n);
   return count * sizeof(mr_candidate);
-}
-
-bool StepQueue::drained() const {
-  bool alive = true;
-  for (size_t r = streams_.size(); r-- > 0;) {
-    (void)cudaSetDevice(forward_.rank(static_cast<int32_t>(r)).device().index);
-    if (cudaStreamSynchronize(streams_[r]) == cudaSuccess) continue;
-    (void)cudaGetLastError();
-    alive = false;
-  }
-  return alive;
 }
 
 }  // namespace mr::cuda

@@ -53,7 +53,7 @@ class StepQueue {
   void stop() { forward_.stop(); }
   // Waits for what the devices were given, which an aborted step may have begun: that reads host memory which the next step writes.
   // Whether they still do what they are asked for.
-  bool drained() const;
+  bool drained() { return forward_.settle(lanes_); }
 
  private:
   template <class Do>

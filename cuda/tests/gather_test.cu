@@ -195,6 +195,7 @@ TEST(Gather, RefusesWhatItCannotMove) {
   refuses([](GatherArgs& a) { a.stride = 4100; });
   refuses([](GatherArgs& a) { a.parts[1].first = 7; });
   refuses([](GatherArgs& a) { a.parts[1].bytes = 0; });
+  refuses([](GatherArgs& a) { a.parts[1].bytes += 16; });
   refuses([](GatherArgs& a) { a.rows_of[1] += 8; });
   refuses([](GatherArgs& a) { a.index = a.most; });
   refuses([](GatherArgs& a) { a.place = kPacketPlaces; });

@@ -27,8 +27,9 @@ type DeviceInfo struct {
 	// OneClass: both kernel classes give the same bits, so that what one has computed stands for the other.
 	OneClass bool
 
-	// Devices is how many GPUs hold every model together, 1 on a CPU. Sizes, counts and power are sums over them, the temperature
-	// is the highest. How a model is divided changes no bits, and so is no part of the class id.
+	// Devices is how many GPUs hold every model together, 1 on a CPU. BytesTotal and BytesFree are what the tightest has times
+	// Devices, all else sums, the temperature the highest; buffers and vectors lie on the first. How a model is divided changes no
+	// bits, and so is no part of the class id.
 	Devices int
 
 	ComputeMajor, ComputeMinor int
@@ -55,7 +56,10 @@ type DeviceInfo struct {
 	ManagementProblem string
 }
 
-// Device is one CPU or GPU. Its methods may be called from any goroutine, also while runners step.
+// FreeOnOne is what a single GPU surely has free, of several that hold models together.
+func (i *DeviceInfo) FreeOnOne() uint64 { return i.BytesFree / uint64(max(1, i.Devices)) }
+
+// Device is one CPU or GPU, or GPUs that hold models together. Its methods may be called from any goroutine, also while runners step.
 type Device interface {
 	Info() (DeviceInfo, error)
 	// Alloc gives size zeroed bytes; ErrOutOfMemory carries bytes asked and free.

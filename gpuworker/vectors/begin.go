@@ -96,8 +96,8 @@ func (m *Manager) fit(what string, device, spool, freeSpool uint64) error {
 	if err != nil {
 		return err
 	}
-	if device > info.BytesFree || spool > freeSpool {
-		return &FitError{What: what, Needed: device, Free: info.BytesFree, Spool: spool, FreeSpool: freeSpool}
+	if free := info.FreeOnOne(); device > free || spool > freeSpool {
+		return &FitError{What: what, Needed: device, Free: free, Spool: spool, FreeSpool: freeSpool}
 	}
 	return nil
 }

@@ -114,8 +114,9 @@ typedef struct mr_device_info {
   char management_problem[128]; /* why readings of the driver's management library are unknown; empty where none should be */
   /* Since 1.3. */
   int32_t one_class;         /* bool: both kernel classes give the same bits, so that what one has computed stands for the other */
-  int32_t devices;           /* since 1.5: how many GPUs hold every model together, 1 on a CPU; sizes and errors are sums over them,
-                                the temperature the highest, and how a model is divided changes no bits */
+  int32_t devices;           /* since 1.5: how many GPUs hold every model together, 1 on a CPU. bytes_total and bytes_free are what
+                                the tightest has times their number, all other counts sums, the temperature the highest. Buffers, plain
+                                operations and vectors lie on the first. How a model is divided changes no bits */
 } mr_device_info;
 
 /* ---- buffer and digest ----------------------------------------------------------------------------------------- */
