@@ -81,7 +81,9 @@ TEST(DividedModels, GiveThemWithWhatModelsMayHave) {
   desc.vocab = 33;
   desc.tied_head = 0;
   expect_bits_of_one(desc, kF16, MR_KV_BF16);
-  expect_bits_of_one(desc_of(2, 2, 15), kF16, MR_KV_F16);  // parts of 30 bytes of attention's rows
+  mr_model_desc narrow = desc_of(2, 2, 15);  // parts of 30 bytes of attention's rows
+  narrow.rope_dims = 14;
+  expect_bits_of_one(narrow, kF16, MR_KV_F16);
 }
 
 TEST(DividedModels, HoldAsManyBytesAsTheySay) {
