@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
-#include "src/error.h"
+#include "cpu/error.h"
 
 namespace mr::cuda {
+
+using cpu::fail;
+
 namespace {
 
 constexpr int64_t kGrain = 16;  // rows: panels of weights, and parts of rows of activations in whole 16 bytes

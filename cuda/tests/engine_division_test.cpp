@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "src/error.h"
+#include "cpu/error.h"
 
 namespace mr::cuda::test {
 namespace {
@@ -22,7 +22,7 @@ mr_model_desc desc_of(int32_t hidden, int32_t heads, int32_t kv_heads, int32_t h
 std::string refusal(const mr_model_desc& desc, int32_t ranks) {
   try {
     check_division(desc, ranks);
-  } catch (const Error& e) {
+  } catch (const cpu::Error& e) {
     EXPECT_EQ(e.code, MR_UNIMPLEMENTED);
     return e.message;
   }
