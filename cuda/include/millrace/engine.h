@@ -77,7 +77,7 @@ typedef struct mr_device_options {
   uint64_t bytes_limit;  /* ceiling of the ledger; 0 = the engine's default (CPU: 80 % of available memory; GPU: what is
                             free less a margin for the driver, which is also the most) */
   uint64_t pool_limit;   /* freed bytes kept for reuse; 0 = default, UINT64_MAX = none kept */
-  const char *path;      /* CPU: force an instruction-set path ("avx512bf16", "avx512vnni", "avx2", "portable"); NULL = best */
+  const char *path;      /* CPU: force an instruction-set path ("amx", "avx512bf16", "avx512vnni", "avx2", "portable"); NULL = best */
 } mr_device_options;
 
 typedef struct mr_device_info {
