@@ -44,7 +44,7 @@ TEST_TIMEOUT ?= 15m
 # Flags of every go test besides.
 TEST_FLAGS ?=
 # Paths of the CPU engine that make test-paths forces: those of this processor.
-CPU_PATHS ?= $(if $(shell grep -m1 -w avx512_bf16 /proc/cpuinfo),avx512bf16) $(if $(shell grep -m1 -w avx512_vnni /proc/cpuinfo),avx512vnni) $(if $(shell grep -m1 -w avx2 /proc/cpuinfo),avx2) portable
+CPU_PATHS ?= $(if $(shell grep -m1 -w amx_int8 /proc/cpuinfo),amx) $(if $(shell grep -m1 -w avx512_bf16 /proc/cpuinfo),avx512bf16) $(if $(shell grep -m1 -w avx512_vnni /proc/cpuinfo),avx512vnni) $(if $(shell grep -m1 -w avx2 /proc/cpuinfo),avx2) portable
 # The race detector needs cgo.
 RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race,)
 

@@ -15,7 +15,7 @@ Isa choose_isa(const char* path) {
   Isa isa = detect();
   if (path == nullptr) return isa;
   if (!from_name(path, &isa))
-    fail(MR_INVALID_ARGUMENT, "path is \"%.32s\": want portable, avx2, avx512vnni, avx512bf16 or null for the best", path);
+    fail(MR_INVALID_ARGUMENT, "path is \"%.32s\": want portable, avx2, avx512vnni, avx512bf16, amx or null for the best", path);
   if (!runnable(isa)) fail(MR_UNIMPLEMENTED, "this processor cannot run the path %s", path);
   return isa;
 }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "amx.h"
 #include "linear_format.h"
 #include "linear_kernels.h"
 
@@ -120,6 +121,13 @@ const Kernels& kernels_of(Isa isa, Activation kind) {
   const int i = int(kind);
 #if defined(__x86_64__)
   switch (isa) {
+#if MR_AMX
+    case Isa::amx:
+      if (kind == Activation::int8) return kernels_amx;
+      return kernels_of(Isa::avx512bf16, kind);
+#else
+    case Isa::amx: break; // not runnable
+#endif
     case Isa::avx512bf16: return kind == Activation::bf16 ? kernels_avx512bf16 : kernels_avx512vnni[i];
     case Isa::avx512vnni: return kernels_avx512vnni[i];
     case Isa::avx2: return kernels_avx2[i];
@@ -153,7 +161,7 @@ void dequantize_row(const Matrix& m, int64_t row, float* out) {
 
 Activation activation_kind(Isa isa, int32_t type) {
   switch (type) {
-    case type_bf16: return isa == Isa::avx512bf16 ? Activation::bf16 : Activation::f32;
+    case type_bf16: return isa >= Isa::avx512bf16 ? Activation::bf16 : Activation::f32;
     case type_f32: case type_f16: return Activation::f32;
     default: return Activation::int8;
   }

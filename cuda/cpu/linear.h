@@ -8,6 +8,7 @@
 // panels are split over calls, and which thread runs them change nothing.
 //   Quantised types: x becomes int8 per 32 (d = amax/127, nearest even); every 32-block (16 for Q6_K scales) is an exact
 //   int32 dot product; blocks are added in fp32 in ascending order. Mins are multiplied by the fp32 sum of x.
+//   avx2, avx512vnni, avx512bf16 and amx give the same bits for these.
 //   F32, F16, BF16: fp32 products and sums over runs of 128 inputs in ascending order, then over the runs.
 //   BF16 on a path with BF16 dot products: x is rounded to bf16 (nearest even) first, pairs of inputs are added at once, and
 //   numbers below 2^-126 count as zero.

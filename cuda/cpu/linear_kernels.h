@@ -21,6 +21,7 @@ extern const Kernels kernels_portable[2];
 extern const Kernels kernels_avx2[2];
 extern const Kernels kernels_avx512vnni[2];
 extern const Kernels kernels_avx512bf16; // bf16; the others of that path are avx512vnni's
+extern const Kernels kernels_amx;        // int8; the others of that path are avx512bf16's
 #endif
 
 // Decodes `count` blocks of one row from their file bytes.

@@ -32,7 +32,7 @@ MR_INLINE void quantize_block(const float* x, ActBlock* out) {
   out->bias32[1] = -32 * sb;
 }
 
-void prepare_int8(const float* x, int64_t ldx, int64_t in, int64_t tokens, int64_t t0, int64_t t1, uint8_t* act) {
+[[maybe_unused]] void prepare_int8(const float* x, int64_t ldx, int64_t in, int64_t tokens, int64_t t0, int64_t t1, uint8_t* act) {
   ActBlock* blocks = reinterpret_cast<ActBlock*>(act);
   for (int64_t t = t0; t < t1; ++t) {
     const Tile tile = tile_of(int8_tile, tokens, t);
@@ -44,7 +44,7 @@ void prepare_int8(const float* x, int64_t ldx, int64_t in, int64_t tokens, int64
   }
 }
 
-void prepare_f32(const float* x, int64_t ldx, int64_t in, int64_t tokens, int64_t t0, int64_t t1, uint8_t* act) {
+[[maybe_unused]] void prepare_f32(const float* x, int64_t ldx, int64_t in, int64_t tokens, int64_t t0, int64_t t1, uint8_t* act) {
   float* inputs = reinterpret_cast<float*>(act);
   for (int64_t t = t0; t < t1; ++t) {
     const Tile tile = tile_of(f32_tile, tokens, t);

@@ -1,5 +1,7 @@
 #include "measure.h"
 
+#include "amx.h"
+
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -196,7 +198,14 @@ uint64_t read_stream(Isa isa, const uint8_t* data, uint64_t bytes) {
   return read_portable(data, bytes);
 }
 
+#if MR_AMX
+double int8_rounds_amx(int64_t rounds, float* sink); // measure_amx.cpp
+#endif
+
 double int8_rounds(Isa isa, int64_t rounds, float* sink) {
+#if MR_AMX
+  if (isa == Isa::amx) return int8_rounds_amx(rounds, sink);
+#endif
 #if defined(__x86_64__)
   if (isa >= Isa::avx512vnni) return int8_avx512(rounds, sink);
   if (isa == Isa::avx2) return int8_avx2(rounds, sink);
@@ -216,7 +225,7 @@ double f32_rounds(Isa isa, int64_t rounds, float* sink) {
 
 double bf16_rounds(Isa isa, int64_t rounds, float* sink) {
 #if defined(__x86_64__)
-  if (isa == Isa::avx512bf16) return bf16_avx512(rounds, sink);
+  if (isa >= Isa::avx512bf16) return bf16_avx512(rounds, sink);
 #endif
   return f32_rounds(isa, rounds, sink);
 }

@@ -16,7 +16,7 @@ namespace mr::cpu {
 namespace {
 
 // The path whose products take inputs in f32, for every type that run_product packs.
-Isa f32_isa(Isa isa) { return isa == Isa::avx512bf16 ? Isa::avx512vnni : isa; }
+Isa f32_isa(Isa isa) { return isa >= Isa::avx512bf16 ? Isa::avx512vnni : isa; }
 
 // What weights of a type are multiplied as.
 int32_t packed_type(bool halves, int32_t type) {

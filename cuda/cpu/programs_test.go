@@ -16,7 +16,7 @@ import (
 )
 
 // paths are the instruction-set paths of the engine.
-var paths = []string{"portable", "avx2", "avx512vnni", "avx512bf16"}
+var paths = []string{"portable", "avx2", "avx512vnni", "avx512bf16", "amx"}
 
 // cannotRun is the exit status of a program on a processor without the path.
 const cannotRun = 3

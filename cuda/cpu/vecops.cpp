@@ -15,6 +15,7 @@ extern const VecOps vec_ops_avx512;
 const VecOps& vec_ops(Isa isa) {
 #if defined(__x86_64__)
   switch (isa) {
+    case Isa::amx:
     case Isa::avx512bf16:
     case Isa::avx512vnni: return vec_ops_avx512;
     case Isa::avx2: return vec_ops_avx2;

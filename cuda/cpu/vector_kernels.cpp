@@ -11,6 +11,7 @@ extern const VectorKernels vector_kernels_avx512;
 const VectorKernels& vector_kernels(Isa isa) {
 #if defined(__x86_64__)
   switch (isa) {
+    case Isa::amx:
     case Isa::avx512bf16:
     case Isa::avx512vnni: return vector_kernels_avx512;
     case Isa::avx2: return vector_kernels_avx2;

@@ -73,7 +73,7 @@ class Guarded {
 template <class F>
 void each_isa(F f) {
   for (const mr::cpu::Isa isa : {mr::cpu::Isa::portable, mr::cpu::Isa::avx2, mr::cpu::Isa::avx512vnni,
-                                 mr::cpu::Isa::avx512bf16})
+                                 mr::cpu::Isa::avx512bf16, mr::cpu::Isa::amx})
     if (mr::cpu::runnable(isa)) f(isa);
 }
 

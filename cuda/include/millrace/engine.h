@@ -77,7 +77,7 @@ typedef struct mr_device_options {
   uint64_t bytes_limit;  /* ceiling of the ledger; 0 = the engine's default (CPU: 80 % of available memory; GPU: what is
                             free less a margin for the driver, which is also the most) */
   uint64_t pool_limit;   /* freed bytes kept for reuse; 0 = default, UINT64_MAX = none kept */
-  const char *path;      /* CPU: force an instruction-set path ("avx512bf16", "avx512vnni", "avx2", "portable"); NULL = best */
+  const char *path;      /* CPU: force an instruction-set path ("amx", "avx512bf16", "avx512vnni", "avx2", "portable"); NULL = best */
   /* Since 1.5. Further GPUs, of the same kind and connected to each other, that hold every model together with `index`: NULL and
      0 = none. Limits and sizes are those of all together. Buffers, plain operations and vectors are the first GPU's. */
   const int32_t *others;

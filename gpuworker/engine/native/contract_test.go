@@ -25,7 +25,7 @@ func openCPU(t testing.TB, path string, threads int) engine.Device {
 }
 
 func TestTheCPUEngineKeepsTheContractOnEveryPath(t *testing.T) {
-	paths, ran := []string{"avx512bf16", "avx512vnni", "avx2", "portable"}, 0 // best first
+	paths, ran := []string{"amx", "avx512bf16", "avx512vnni", "avx2", "portable"}, 0 // best first
 	if forced := cputest.Path(); forced != "" {
 		paths = []string{forced}
 	}
@@ -53,7 +53,7 @@ func TestTheCPUEngineKeepsTheContractOnEveryPath(t *testing.T) {
 			}
 			types := func(kv, act engine.Type) bool { return kv != engine.F8 && act == 0 }
 			options := enginetest.Options{Numeric: true, OneClass: true, Slow: slow, Threads: threads, Types: types}
-			if path == "avx512bf16" {
+			if path == "amx" || path == "avx512bf16" {
 				options.Activations = map[engine.Type]engine.Type{engine.BF16: engine.BF16}
 			}
 			enginetest.Run(t, opener, options)
@@ -82,7 +82,7 @@ func TestTheEmbeddedEngineIsRealAndNamesItsBuild(t *testing.T) {
 }
 
 func TestTheCPUEngineKeepsTheContractOfVectorsOnEveryPath(t *testing.T) {
-	paths := []string{"avx512bf16", "avx512vnni", "avx2", "portable"}
+	paths := []string{"amx", "avx512bf16", "avx512vnni", "avx2", "portable"}
 	if forced := cputest.Path(); forced != "" {
 		paths = []string{forced}
 	}

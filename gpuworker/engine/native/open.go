@@ -25,7 +25,7 @@ type Options struct {
 	BytesLimit uint64
 	// PoolLimit is how many freed bytes the device keeps for reuse; 0 = the engine's default, NoPool = none.
 	PoolLimit uint64
-	// Path forces an instruction-set path of the CPU engine: "avx512bf16", "avx512vnni", "avx2" or "portable"; empty = the best.
+	// Path forces an instruction-set path of the CPU engine: "amx", "avx512bf16", "avx512vnni", "avx2" or "portable"; empty = the best.
 	Path string
 	// EnginePath lists files or folders, divided by colons, where the CUDA engine is looked for first.
 	EnginePath string

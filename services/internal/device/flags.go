@@ -30,7 +30,7 @@ type Flags struct {
 // Register puts the flags on f; after f is parsed, Validate.
 func (d *Flags) Register(f *pflag.FlagSet) {
 	f.StringVar(&d.Name, "device", "auto", "auto, cpu, gpu, cuda:N, cuda:N,M (GPUs that hold every model together), or sim[:step=1ms,prefill=2us,decode=20us,memory=BYTES,two-classes=true]")
-	f.StringVar(&d.CPUPath, "cpu-path", "", "instruction-set path of the CPU engine: avx512bf16, avx512vnni, avx2 or portable (default: the best)")
+	f.StringVar(&d.CPUPath, "cpu-path", "", "instruction-set path of the CPU engine: amx, avx512bf16, avx512vnni, avx2 or portable (default: the best)")
 	f.StringVar(&d.EnginePath, "engine-path", "", "file or folder of libmillrace_cuda.so (default: $"+EngineVariable+", beside the binary, ../lib, ../cuda)")
 	f.BoolVar(&d.AnyBuild, "engine-any-build", false, "take a CUDA engine that was built from other sources than this program")
 	f.IntVar(&d.Threads, "threads", 0, "threads of the CPU engine; 0: what quota and affinity allow")
