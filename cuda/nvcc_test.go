@@ -12,7 +12,7 @@ import (
 func TestNvccReadsEverySource(t *testing.T) {
 	nvcc, err := exec.LookPath("nvcc")
 	if err != nil {
-		t.Skip("nvcc is not here: it reads every CUDA source, and needs no GPU for that")
+		t.Skip("nvcc is not here: it reads every CUDA source, and needs no GPU for that; it comes with NVIDIA's CUDA toolkit, 12.4 or newer")
 	}
 	var sources []string
 	for _, pattern := range []string{"kernels/*.cu", "kernels/linear/*.cu", "kernels/vectors/*.cu", "src/*.cu"} {

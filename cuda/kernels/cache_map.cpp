@@ -1,8 +1,7 @@
 #include "kernels/cache_map.h"
 
 #if MR_HOPPER
-#include <cuda.h>
-#include <cudaTypedefs.h>
+#include "kernels/tensor_map.h"
 #endif
 
 namespace mr::cuda {
@@ -13,28 +12,12 @@ namespace {
 
 constexpr uint64_t kMostRows = INT32_MAX;  // that a coordinate can name
 
-// The driver's, found once.
-cudaError_t find_encoder(PFN_cuTensorMapEncodeTiled_v12000* encoder) {
-  static void* entry = nullptr;
-  static const cudaError_t error = [] {
-    cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-    const cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-#else
-    const cudaError_t e = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found);
-#endif
-    return e != cudaSuccess ? e : found != cudaDriverEntryPointSuccess ? cudaErrorNotSupported : cudaSuccess;
-  }();
-  *encoder = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(entry);
-  return error;
-}
-
 }  // namespace
 
 cudaError_t map_cache(const KvLayout& layout, const void* block0, CacheMap* map) {
   static_assert(sizeof(CUtensorMap) == sizeof(CacheMap) && alignof(CacheMap) >= 64, "a CacheMap is one");
   PFN_cuTensorMapEncodeTiled_v12000 encode = nullptr;
-  const cudaError_t error = find_encoder(&encode);
+  const cudaError_t error = find_tensor_map_encoder(&encode);
   if (error != cudaSuccess) return error;
   const cuuint64_t width = static_cast<cuuint64_t>(layout.padded_dim), size[2] = {width, kMostRows}, stride[1] = {width * kActBytes};
   const cuuint32_t box[2] = {64, static_cast<cuuint32_t>(layout.block_size)}, step[2] = {1, 1};

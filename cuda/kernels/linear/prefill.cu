@@ -4,12 +4,10 @@
 #include <algorithm>
 
 #if MR_HOPPER
-#include <cuda.h>
-#include <cudaTypedefs.h>
-
 #include "kernels/linear/cluster_launch.h"
 #include "kernels/linear/prefill_layout.cuh"
 #include "kernels/linear/terms.h"
+#include "kernels/tensor_map.h"
 #endif
 
 namespace mr::cuda {
@@ -201,16 +199,8 @@ cudaError_t prepare_prefill(int32_t device, int32_t sms) {
   cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   if (error != cudaSuccess || major != 9 || minor != 0) return error;
-  cudaDriverEntryPointQueryResult found;
-  void* entry = nullptr;
-#if CUDART_VERSION >= 12050
-  error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-#else
-  error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found);
-#endif
+  error = find_tensor_map_encoder(&encode_tensor_map);
   if (error != cudaSuccess) return error;
-  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
-  encode_tensor_map = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(entry);
   PreparedPrefill& out = prepared[device];
   for (int32_t t = 0; t < kWeightTypeCount; ++t) {
     for (int32_t a = 0; a < 2; ++a) {

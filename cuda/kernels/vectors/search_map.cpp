@@ -1,8 +1,7 @@
 #include "kernels/vectors/search_map.h"
 
 #if MR_HOPPER
-#include <cuda.h>
-#include <cudaTypedefs.h>
+#include "kernels/tensor_map.h"
 #endif
 
 #include "kernels/vectors/search_layout.h"
@@ -11,30 +10,10 @@ namespace mr::cuda {
 
 #if MR_HOPPER
 
-namespace {
-
-// The driver's, found once.
-cudaError_t find_encoder(PFN_cuTensorMapEncodeTiled_v12000* encoder) {
-  static void* entry = nullptr;
-  static const cudaError_t error = [] {
-    cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-    const cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-#else
-    const cudaError_t e = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found);
-#endif
-    return e != cudaSuccess ? e : found != cudaDriverEntryPointSuccess ? cudaErrorNotSupported : cudaSuccess;
-  }();
-  *encoder = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(entry);
-  return error;
-}
-
-}  // namespace
-
 cudaError_t map_rows(const SearchShape& shape, const void* rows, int64_t count, RowsMap* map) {
   static_assert(sizeof(CUtensorMap) == sizeof(RowsMap), "a RowsMap is one");
   PFN_cuTensorMapEncodeTiled_v12000 encode = nullptr;
-  const cudaError_t error = find_encoder(&encode);
+  const cudaError_t error = find_tensor_map_encoder(&encode);
   if (error != cudaSuccess) return error;
   const cuuint64_t width = static_cast<cuuint64_t>(shape.width), spaces = static_cast<cuuint64_t>(shape.spaces);
   const cuuint64_t size[3] = {width, static_cast<cuuint64_t>(count), spaces}, stride[2] = {spaces * width * 2, width * 2};
