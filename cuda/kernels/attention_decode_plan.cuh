@@ -68,14 +68,15 @@ struct Plan {
   }
 };
 
-// One item: units that follow each other, of one row, one kv head and one tile of query heads. More than one where they begin a
-// group, and then of that group alone: so far the order of merges is the block's own.
+// One item: units of one group that follow each other, of one kv head and one tile of query heads. Those that begin their group are merged by
+// the block as it goes, since so far the order of merges is its own; others leave a part each, and are counted together.
 struct Item {
   int32_t index;                  // of its first unit among all
   int32_t row, position, column;
   int32_t unit, count, units;     // units [unit, unit + count) of the row's
   int32_t kv_head, head0, heads;  // query heads [head0, head0 + heads)
   int32_t chunk0, chunk1;         // chunks of the row
+  bool begins;                    // its group
 
   Item() = default;
   // The first of a block that has one.
@@ -114,7 +115,9 @@ struct Item {
  private:
   __device__ __forceinline__ void settle(const Plan& plan) {
     const Division& d = plan.d;
-    count = unit % d.group_units == 0 ? min(d.group_units, min(units - unit, d.end - index)) : 1;
+    const int32_t within = unit % d.group_units;
+    begins = within == 0;
+    count = min(d.group_units - within, min(units - unit, d.end - index));
     position = d.rows[row].x;
     kv_head = column / plan.p.tiles;
     const int32_t tile = column - kv_head * plan.p.tiles;

@@ -38,20 +38,22 @@ PrefillKernel find_kernel(int32_t type_index, Act act, int32_t form) {
 int64_t divided(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 // What a block's tile takes, in picoseconds. A unit of 64 inputs takes what is slowest of it, and a turn: multiplying it,
-// receiving it, the second level cache giving its like to all blocks, or making fragments of its weights, which takes the same
-// whatever the tokens. From an H200 all of whose 132 multiprocessors had tiles of 128 rows in clusters of two: a unit of bf16
-// by 128 tokens, which waits for the cache, took 0.52 us, and by 256, which waits for the products, 0.90; of q4_k 0.69 and 1.02.
-// Receiving is what a multiprocessor of tall_kernel.cuh does, 92 GB/s.
-constexpr int64_t kMultiply = 24;      // a row and token
+// receiving it, the second level cache giving its like to all blocks, or making fragments of its weights and handing them over.
+// From an H100 all of whose 132 multiprocessors had tiles in clusters of two. Units of 128 rows by 128 tokens of bf16, which wait for the
+// cache, took 0.42 us, and by 256, which wait for the products, 0.79; of q4_k 0.50 and 0.80, and of 64 rows by 64 and 128 tokens 0.32
+// and 0.37. Receiving is what a multiprocessor of tall_kernel.cuh does, 92 GB/s.
+constexpr int64_t kMultiply = 22;      // a row and token
 constexpr int64_t kReceive = 11;       // a byte
-constexpr int64_t kShare = 146;        // a thousand bytes
+constexpr int64_t kShare = 112;        // a thousand bytes
 constexpr int64_t kTile = 2'500'000;   // beside its units
 
 // Of weights that are copied, and of those that are scaled and rounded.
 struct Unpacking {
-  int64_t row, turn;
+  int64_t row, token, turn;
 };
-constexpr Unpacking kNumbers{700, 60'000}, kQuantised{4'000, 160'000};
+constexpr Unpacking kNumbers{700, 0, 60'000}, kQuantised{2'400, 900, 90'000};
+
+bool quantised(int32_t type) { return kWeightFormats[type].block > 1; }
 
 int64_t tile_time(int32_t type, const PrefillShape& shape, int64_t units, int64_t blocks) {
   const auto [rows, tokens] = kPrefillFormList[shape.form];
@@ -59,9 +61,9 @@ int64_t tile_time(int32_t type, const PrefillShape& shape, int64_t units, int64_
   const int64_t weight_bytes = int64_t{format.group_bytes()} / format.units * (rows / kPanelRows);
   const int64_t token_bytes = int64_t{tokens} * kUnitCols * 2;
   const int64_t asked = weight_bytes / shape.cluster.tokens + token_bytes / shape.cluster.rows;
-  const Unpacking& unpacking = format.block == 1 ? kNumbers : kQuantised;
+  const Unpacking& unpacking = quantised(type) ? kQuantised : kNumbers;
   const int64_t slowest = std::max({kMultiply * rows * tokens, kReceive * (weight_bytes + token_bytes), kShare * blocks * asked / 1000,
-                                    unpacking.row * rows});
+                                    unpacking.row * rows + unpacking.token * tokens});
   return units * (slowest + unpacking.turn) + kTile;
 }
 
@@ -75,10 +77,12 @@ void lay_out(const PrefillShape& shape, PrefillParams& p) {
 }
 
 // What the rounds of a product's tiles in a shape take, in picoseconds; `p` is of the shape's rows. INT64_MAX where the device
-// holds no such cluster.
+// holds no such cluster, or small tiles would unpack the same weights several times.
 int64_t product_time(const PreparedPrefill& on_device, int32_t type, const PrefillShape& shape, PrefillParams& p) {
   const int64_t clusters = on_device.clusters[shape.cluster.blocks()];
-  if (clusters == 0) return INT64_MAX;
+  constexpr int32_t kSmall = 32;  // tokens
+  const bool again = quantised(type) && kPrefillFormList[shape.form].tokens == kSmall && p.tokens > kSmall;
+  if (clusters == 0 || again) return INT64_MAX;
   lay_out(shape, p);
   const int64_t items = int64_t{p.row_clusters} * p.token_tiles;
   return divided(items, clusters) * tile_time(type, shape, p.units, std::min(items, clusters) * shape.cluster.blocks());
