@@ -217,7 +217,7 @@ TEST_P(PrefillTiles, GiveTheSameBitsWhereBlocksTakeSeveral) {
                           {{4504, 4504}, 2, 512, ProductEnd::kSwiGLU}};
   for (const Shape& s : shapes) {
     make(s);
-    for (const int32_t tokens : {130, 530}) expect_prefill_as_alone(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+    for (const int32_t tokens : {130, 300, 490, 530}) expect_prefill_as_alone(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
   }
 }
 

@@ -76,6 +76,14 @@ void lay_out(const PrefillShape& shape, PrefillParams& p) {
   p.token_tiles = static_cast<int32_t>(divided(divided(p.tokens, tokens), p.token_blocks));
 }
 
+// How many of a laid out product's items are whole: a pair's last round of the widest tiles, where half of the clusters would do, is of
+// halves, which all take.
+int64_t whole_items(const PrefillShape& shape, const PrefillParams& p, int64_t clusters) {
+  const int64_t items = int64_t{p.row_clusters} * p.token_tiles, last = items % clusters;
+  const bool halves = p.pair && shape.form == kWidestForm && items > clusters && 2 * last <= clusters;
+  return halves ? items - last : items;
+}
+
 // What the rounds of a product's tiles in a shape take, in picoseconds; `p` is of the shape's rows. INT64_MAX where the device
 // holds no such cluster, or small tiles would unpack the same weights several times.
 int64_t product_time(const PreparedPrefill& on_device, int32_t type, const PrefillShape& shape, PrefillParams& p) {
@@ -84,8 +92,10 @@ int64_t product_time(const PreparedPrefill& on_device, int32_t type, const Prefi
   const bool again = quantised(type) && kPrefillFormList[shape.form].tokens == kSmall && p.tokens > kSmall;
   if (clusters == 0 || again) return INT64_MAX;
   lay_out(shape, p);
-  const int64_t items = int64_t{p.row_clusters} * p.token_tiles;
-  return divided(items, clusters) * tile_time(type, shape, p.units, std::min(items, clusters) * shape.cluster.blocks());
+  const int64_t items = int64_t{p.row_clusters} * p.token_tiles, whole = whole_items(shape, p, clusters);
+  const int64_t blocks = std::min(items, clusters) * shape.cluster.blocks();
+  const int64_t rounds = divided(whole, clusters) * tile_time(type, shape, p.units, blocks);
+  return whole == items ? rounds : rounds + tile_time(type, {kHalfForm, shape.cluster}, p.units, blocks);
 }
 
 }  // namespace
@@ -249,7 +259,8 @@ cudaError_t launch_prefill_as(const PrefillShape& shape, int32_t device, const P
   lay_out(shape, p);
   p.band = std::min(p.row_clusters, 16 / p.row_blocks);
   if (int64_t{p.row_clusters} * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
-  p.items = p.row_clusters * p.token_tiles;
+  p.whole = static_cast<int32_t>(whole_items(shape, p, clusters));
+  p.items = 2 * p.row_clusters * p.token_tiles - p.whole;
   p.item_stride = std::min(p.items, clusters);
   // As much as half of that cache, of 50 MiB, which memory reads while the kernel ahead leaves it idle.
   constexpr int64_t kPrefetched = 24 << 20;

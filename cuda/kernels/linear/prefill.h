@@ -18,7 +18,8 @@ struct PrefillParams {
   int32_t row_blocks, token_blocks;    // of a cluster
   int32_t row_clusters, token_tiles;   // clusters side by side, along the rows and along the tokens
   int32_t band;                        // row clusters that go through all tokens together
-  int32_t items, item_stride;          // row_clusters * token_tiles, and the clusters that share them
+  int32_t items, item_stride;          // clusters of tiles, row_clusters * token_tiles where all are whole, and the clusters that share them
+  int32_t whole;                       // items; those behind are halves of a pair's widest tiles, by the tokens: two of each cluster of tiles
   int32_t prefetch;                    // units of a cluster's first tile that the second level cache is asked for in advance
   ProductEnd end;
   int32_t boxed_out;             // bool: results go out by boxes of tensor maps
@@ -38,7 +39,7 @@ struct PrefillForm {
 };
 constexpr PrefillForm kPrefillFormList[] = {{64, 32}, {64, 64}, {64, 128}, {128, 64}, {128, 128}, {128, 256}};
 constexpr int32_t kPrefillForms = sizeof(kPrefillFormList) / sizeof(kPrefillFormList[0]);
-constexpr int32_t kWidestForm = kPrefillForms - 1;
+constexpr int32_t kWidestForm = kPrefillForms - 1, kHalfForm = kWidestForm - 1;  // the latter has half of the former's tokens
 
 // Blocks of a cluster: those side by side along the rows share tokens, those along the tokens share weights, and each asks for
 // its share of what it has in common with others, for all of them.

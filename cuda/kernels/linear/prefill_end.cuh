@@ -26,8 +26,9 @@ struct PrefillEnd {
   const Rings& rings;
   int32_t owed = -1;  // the lent stage that this warp gives back once its stores have read it; none: -1
 
-  // This warp's panel of a tile, which may lie past the last; `at`: the first stage behind the tile's units.
-  __device__ __forceinline__ void finish(const Sums& sums, int32_t tile, int32_t token0, Place& at) {
+  // This warp's panel of a tile, which may lie past the last; half: of a tile of a pair whose first half of tokens alone has sums; `at`: the
+  // first stage behind the tile's units.
+  __device__ __forceinline__ void finish(const Sums& sums, int32_t tile, int32_t token0, bool half, Place& at) {
     if (tile >= p.tiles) return rings.pass(at);
     switch (p.end) {
       case ProductEnd::kStoreF32: return end_rows<ProductEnd::kStoreF32>(sums, tile, token0, at);
@@ -35,8 +36,8 @@ struct PrefillEnd {
       case ProductEnd::kStoreAct: return end_rows<ProductEnd::kStoreAct>(sums, tile, token0, at);
       case ProductEnd::kSwiGLU:
         // The gate's warps keep the first half of the tokens.
-        if (rings.panel < half_panels) return end_half<true>(sums, tile, token0, at);
-        return end_half<false>(sums, tile, token0, at);
+        if (rings.panel < half_panels) return end_half<true>(sums, tile, token0, true, at);
+        return end_half<false>(sums, tile, token0, !half, at);
     }
   }
 
@@ -180,9 +181,10 @@ struct PrefillEnd {
   }
 
   // A tile of a pair: each half of the warps hands the other its sums of half the tokens, and ends those that it keeps. A lent stage
-  // holds what the gate's half makes of a piece, what the up's half makes, and behind them what every warp hands over.
+  // holds what the gate's half makes of a piece, what the up's half makes, and behind them what every warp hands over. stores: whether there
+  // are those tokens.
   template <bool gate>
-  __device__ __forceinline__ void end_half(const Sums& sums, int32_t tile, int32_t token0, Place& at) {
+  __device__ __forceinline__ void end_half(const Sums& sums, int32_t tile, int32_t token0, bool stores, Place& at) {
     constexpr ProductEnd kind = ProductEnd::kSwiGLU;
     constexpr int32_t half = tokens / 16, kept = gate ? 0 : half, given = gate ? half : 0;  // in eights of tokens
     constexpr int32_t piece = Layout::piece(kind), box = Layout::out_box(kind), width = half_panels * 32;
@@ -240,7 +242,7 @@ struct PrefillEnd {
 #pragma unroll
           for (int32_t i = 0; i < 4; ++i) {
             const int32_t token = token0 + (kept + begin + n0 + n) * 8 + t() * 2 + i % 2;
-            if (row + i / 2 * 8 < target.rows && token < p.tokens) {
+            if (stores && row + i / 2 * 8 < target.rows && token < p.tokens) {
               static_cast<A*>(target.out)[token * target.out_stride + row + i / 2 * 8] = A(y[n][i]);
             }
           }
@@ -249,14 +251,14 @@ struct PrefillEnd {
       shared_fence();
       if (p.boxed_out) {
         named_barrier(gate ? 1 : 2, half_panels * 32);
-        if (within == 0 && elected()) {
+        if (stores && within == 0 && elected()) {
           for (int32_t n = 0; n < count * 8; n += box)
             tensor_store(&rings.maps.out[0], first, token0 + kept * 8 + loan * piece + n, to + n * width);
           stores_commit();
         }
         __syncwarp();
       }
-      give_back(stage, p.boxed_out != 0 && within == 0);
+      give_back(stage, stores && p.boxed_out != 0 && within == 0);
     }
   }
 };

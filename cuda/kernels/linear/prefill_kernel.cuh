@@ -22,11 +22,16 @@ struct PrefillBlock {
   const PrefillParams& p;
   const Rings& rings;
 
+  // half: of the tile's tokens, of which alone there are sums.
+  template <bool half>
   __device__ __forceinline__ void issue(Sums& sums, const uint32_t (&a)[4][4], int32_t stage) const {
     const uint64_t tokens_at = swizzled_rows(rings.ring + stage * Layout::stage + Layout::weights);
     wgmma_fence();
 #pragma unroll
-    for (int32_t step = 0; step < 4; ++step) wgmma_m64<A>(sums, a[step], tokens_at + step * 2);
+    for (int32_t step = 0; step < 4; ++step) {
+      if constexpr (half) wgmma_m64n128<A>(sums, a[step], tokens_at + step * 2);
+      else wgmma_m64<A>(sums, a[step], tokens_at + step * 2);
+    }
     wgmma_commit();
   }
 
@@ -44,8 +49,8 @@ struct PrefillBlock {
       at.next();
       return stage;
     };
-    for (int32_t item = rings.first_item(); item < p.items; item += p.item_stride) {
-      Sums sums = {};
+    // Adds the products of an item's units.
+    const auto multiply = [&](Sums& sums, auto half) {
       uint32_t a[2][4][4];
       int32_t next = fetch(a[0], 0, false);
       for (int32_t unit = 0; unit < p.units; unit += 2) {
@@ -53,7 +58,7 @@ struct PrefillBlock {
         for (int32_t i = 0; i < 2; ++i) {
           if (unit + i >= p.units) break;
           const int32_t stage = next;
-          issue(sums, a[i], stage);
+          issue<decltype(half)::value>(sums, a[i], stage);
           if (i == 0) end.settle();
           // The next unit's fragments, while this one's products run.
           if (unit + i + 1 < p.units) next = fetch(a[1 - i], unit + i + 1, i == 0);
@@ -61,12 +66,22 @@ struct PrefillBlock {
           rings.release(stage);
         }
       }
+    };
+    for (int32_t item = rings.first_item(); item < p.items; item += p.item_stride) {
+      Sums sums = {};
+      const bool half = rings.is_half(item);
+      if constexpr (Rings::kHalves) {
+        if (half) multiply(sums, std::true_type{});
+        else multiply(sums, std::false_type{});
+      } else {
+        multiply(sums, std::false_type{});
+      }
       // No use of a sum is worked out before its products are waited for.
 #pragma unroll
       for (int32_t i = 0; i < tokens / 2; ++i) asm volatile("" : "+f"(sums[i])::"memory");
       int32_t tile, token0;
       rings.locate(item, tile, token0);
-      end.finish(sums, tile, token0, at);
+      end.finish(sums, tile, token0, half, at);
     }
     end.close();
   }

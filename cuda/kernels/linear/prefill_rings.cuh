@@ -35,13 +35,22 @@ struct PrefillRings {
     return i < p.row_blocks ? token_rank * p.row_blocks + i : (1 - token_rank) * p.row_blocks + row_rank;
   }
 
+  // Whether an item may be half a tile.
+  static constexpr bool kHalves = rows == kPrefillFormList[kWidestForm].rows && tokens == kPrefillFormList[kWidestForm].tokens;
+  __device__ __forceinline__ bool is_half(int32_t item) const { return kHalves && item >= p.whole; }
+
   // This block's tile of rows, and the first of its tokens; either may lie past the last. Items go through all tokens for a few
   // clusters of row tiles at a time, so that what the device works on at once is nearly square.
   __device__ __forceinline__ void locate(int32_t item, int32_t& tile, int32_t& token0) const {
+    int32_t half = 0;
+    if (is_half(item)) {
+      half = (item - p.whole) % 2;
+      item = p.whole + (item - p.whole) / 2;
+    }
     const int32_t band = item / (p.band * p.token_tiles), within = item % (p.band * p.token_tiles);
     const int32_t width = min(p.band, p.row_clusters - band * p.band);
     tile = (band * p.band + within % width) * p.row_blocks + row_rank;
-    token0 = (within / width * p.token_blocks + token_rank) * tokens;
+    token0 = (within / width * p.token_blocks + token_rank) * tokens + half * (tokens / 2);
   }
   __device__ __forceinline__ int32_t first_item() const { return static_cast<int32_t>(blockIdx.x) / (p.row_blocks * p.token_blocks); }
 
@@ -97,9 +106,9 @@ struct PrefillRings {
   }
 
   // Announces a unit's bytes and asks for its weights.
-  __device__ __forceinline__ void ask_weights(const Weights& w, const Share& own, int32_t unit, int32_t stage) const {
+  __device__ __forceinline__ void ask_weights(const Weights& w, const Share& own, int32_t unit, int32_t stage, bool half) const {
     const uint32_t at = ring + stage * Layout::stage, done = full + stage * 8;
-    barrier_expect(done, Layout::rows + weight_bytes(unit % f.units));
+    barrier_expect(done, (half ? Layout::rows / 2 : Layout::rows) + weight_bytes(unit % f.units));
     const bool shared = shares_weights();
     if constexpr (Layout::boxed) {
       for_boxes(w, unit, [&](const CUtensorMap* map, int32_t x, int32_t y, uint32_t place) {
@@ -121,8 +130,10 @@ struct PrefillRings {
     }
   }
 
-  // Asks for this block's share of a unit's tokens, for all blocks that have them in common.
-  __device__ __forceinline__ void ask_tokens(const Share& own, int32_t token0, int32_t unit, int32_t stage) const {
+  // Asks for this block's share of a unit's tokens, for all blocks that have them in common. Shares of half a tile's tokens are those of
+  // half of the blocks.
+  __device__ __forceinline__ void ask_tokens(const Share& own, int32_t token0, int32_t unit, int32_t stage, bool half) const {
+    if (half && row_rank * own.count >= tokens / 2) return;
     tensor_copy(ring + stage * Layout::stage + own.at, &maps.tokens, unit * kUnitCols, token0 + row_rank * own.count,
                 full + stage * 8, own.for_rows);
   }
@@ -177,13 +188,14 @@ struct PrefillRings {
   __device__ __forceinline__ void produce() const {
     const Share own = share();
     // The ring's first round asks for weights of the first tile before the kernel ahead has ended, and for tokens after. Further
-    // weights of that tile may come as far as the second level cache, asked for by the blocks of the first tokens alone.
+    // weights of that tile may come as far as the second level cache, asked for by the blocks of the first tokens alone. First items are
+    // whole.
     const int32_t early = min(p.units, Layout::stages);
     {
       int32_t tile, token0;
       locate(first_item(), tile, token0);
       const Weights weights = weights_of(min(tile, p.tiles - 1));
-      for (int32_t unit = 0; unit < early; ++unit) ask_weights(weights, own, unit, unit);
+      for (int32_t unit = 0; unit < early; ++unit) ask_weights(weights, own, unit, unit, false);
       if constexpr (Layout::boxed) {
         const int32_t end = min(p.units, early + p.prefetch);
         for (int32_t unit = early; token0 < p.token_blocks * tokens && unit < end; ++unit)
@@ -197,13 +209,14 @@ struct PrefillRings {
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       int32_t tile, token0;
       locate(item, tile, token0);
+      const bool half = is_half(item);
       const Weights weights = weights_of(min(tile, p.tiles - 1));
       for (int32_t unit = 0; unit < p.units; ++unit, ++asked, at.next()) {
         if (asked >= early) {
           barrier_wait(empty + at.stage * 8, at.phase ^ 1);
-          ask_weights(weights, own, unit, at.stage);
+          ask_weights(weights, own, unit, at.stage, half);
         }
-        ask_tokens(own, token0, unit, at.stage);
+        ask_tokens(own, token0, unit, at.stage, half);
         if constexpr (kFetchesSums) fetch_sum(tile, token0, unit);
       }
       lend(own, tile, token0, at);

@@ -295,8 +295,10 @@ __device__ __forceinline__ void wgmma_m64(float (&d)[32], const uint32_t (&a)[4]
   }
 }
 
-template <class E, bool add = true>
-__device__ __forceinline__ void wgmma_m64(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
+// By 128 tokens, whose sums are the first 64 of an array.
+template <class E, bool add = true, int32_t size>
+__device__ __forceinline__ void wgmma_m64n128(float (&d)[size], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(size >= 64);
   if constexpr (std::is_same_v<E, __half>) {
     asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
@@ -334,6 +336,11 @@ __device__ __forceinline__ void wgmma_m64(float (&d)[64], const uint32_t (&a)[4]
         "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(add ? 1 : 0));
   }
+}
+
+template <class E, bool add = true>
+__device__ __forceinline__ void wgmma_m64(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
+  wgmma_m64n128<E, add>(d, a, b);
 }
 
 template <class E, bool add = true>
