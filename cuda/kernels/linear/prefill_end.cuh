@@ -11,8 +11,13 @@ namespace mr::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Both approximations are good to 2^-20 where the result is not lost in its rounding.
-__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+// x / (1 + e^-x). Both approximations are good to 2^-20 where the result is not lost in its rounding; what they flush is lost beside 1, or is 0.
+__device__ __forceinline__ float silu(float x) {
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.44269504f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  return x * inverse;
+}
 
 template <int32_t T, class A, int32_t rows, int32_t tokens>
 struct PrefillEnd {
@@ -76,6 +81,9 @@ struct PrefillEnd {
     return static_cast<uint32_t>(token * width + ((w * 2 + rings.lane / 8 % 2) ^ turned) * 16);
   }
 
+  // Scales are powers of two: their products are exact.
+  __device__ __forceinline__ static float scaled(float sum, float scale, float bias) { return fmaf(sum, scale, bias); }
+
   // What rows row and row + 8 get.
   __device__ __forceinline__ void biases(const DecodeTarget& target, int32_t row, float (&bias)[2]) const {
     bias[0] = bias[1] = 0;
@@ -115,7 +123,7 @@ struct PrefillEnd {
         for (int32_t n = 0; n < together; ++n) {
 #pragma unroll
           for (int32_t i = 0; i < 4; ++i) {
-            y[n][i] = sums[(begin + n0 + n) * 4 + i] * p.x_scale + bias[i / 2];
+            y[n][i] = scaled(sums[(begin + n0 + n) * 4 + i], p.x_scale, bias[i / 2]);
             if constexpr (kind == ProductEnd::kAddF32) y[n][i] += load_shared_float(place(to, n0 + n, i));
           }
         }
@@ -159,7 +167,7 @@ struct PrefillEnd {
       for (int32_t n = 0; n < together; ++n) {
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) {
-          y[n][i] = sums[(n0 + n) * 4 + i] * p.x_scale + bias[i / 2];
+          y[n][i] = scaled(sums[(n0 + n) * 4 + i], p.x_scale, bias[i / 2]);
           const int32_t at = token + (n0 + n) * 8 + i % 2;
           if constexpr (kind == ProductEnd::kAddF32) {
             if (has[i / 2] && at < p.tokens) y[n][i] += static_cast<const float*>(target.out)[at * target.out_stride + row + i / 2 * 8];
@@ -194,6 +202,8 @@ struct PrefillEnd {
     float bias[2][2];
     biases(target, row, bias[0]);
     biases({nullptr, p.targets[1].bias, nullptr, 0, target.rows, 0, 0}, row, bias[1]);
+    const float up_scale = p.x_scale * p.pair_share;
+    for (float& b : bias[1]) b *= p.pair_share;
     const uint32_t own = column<width>(within);
 #pragma unroll
     for (int32_t loan = 0; loan < Layout::loans(kind); ++loan, at.next()) {
@@ -223,9 +233,9 @@ struct PrefillEnd {
 #pragma unroll
           for (int32_t i = 0; i < 4; ++i) {
             const float mine = sums[(kept + begin + n0 + n) * 4 + i], other = __uint_as_float(bits[i]);
-            const float y0 = (gate ? mine : other) * p.x_scale + bias[0][i / 2];
-            const float y1 = (gate ? other : mine) * p.x_scale + bias[1][i / 2];
-            y[n][i] = silu(y0) * y1 * p.pair_share;
+            const float y0 = scaled(gate ? mine : other, p.x_scale, bias[0][i / 2]);
+            const float y1 = scaled(gate ? other : mine, up_scale, bias[1][i / 2]);
+            y[n][i] = silu(y0) * y1;
           }
         }
         if (p.boxed_out) {
