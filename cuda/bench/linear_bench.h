@@ -157,9 +157,14 @@ inline bool has(const std::vector<std::string>& list, const char* name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
+// ProductArgs::marks.
+struct Marks : DeviceBytes {
+  Marks() : DeviceBytes(kProductMarks * sizeof(uint32_t)) { CHECK(cudaMemset(data, 0, kProductMarks * sizeof(uint32_t))); }
+};
+
 // The product of a step's matrix over copy `copy` of its weights.
 inline ProductArgs product_of(const Matrix& m, int32_t type, Act act, ProductClass kind, int32_t tokens, const void* x, void* terms,
-                              void* out, const DeviceBytes& weights, size_t copy, size_t copy_bytes) {
+                              const Marks& marks, void* out, const DeviceBytes& weights, size_t copy, size_t copy_bytes) {
   ProductArgs a;
   uint8_t* at = static_cast<uint8_t*>(weights.data) + copy * copy_bytes;
   int64_t rows = 0;
@@ -178,6 +183,7 @@ inline ProductArgs product_of(const Matrix& m, int32_t type, Act act, ProductCla
   a.act = act;
   a.tokens = tokens;
   a.terms = terms;
+  a.marks = static_cast<uint32_t*>(marks.data);
   return a;
 }
 

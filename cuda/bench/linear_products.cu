@@ -13,11 +13,11 @@ using namespace mr::cuda;
 using namespace mr::cuda::bench;
 
 // Seconds of one product, its launches over copies of the weights in turn.
-double time_product(const Matrix& m, int32_t type, Act act, ProductClass kind, int32_t tokens, const void* x, void* terms, void* out,
-                    const DeviceBytes& weights, size_t copies, size_t copy_bytes, cudaStream_t stream) {
+double time_product(const Matrix& m, int32_t type, Act act, ProductClass kind, int32_t tokens, const void* x, void* terms,
+                    const Marks& marks, void* out, const DeviceBytes& weights, size_t copies, size_t copy_bytes, cudaStream_t stream) {
   const int launches = static_cast<int>(std::max<size_t>(copies, tokens > 256 ? 4 : 16));
   const auto once = [&](int i) {
-    const ProductArgs a = product_of(m, type, act, kind, tokens, x, terms, out, weights, static_cast<size_t>(i) % copies, copy_bytes);
+    const ProductArgs a = product_of(m, type, act, kind, tokens, x, terms, marks, out, weights, static_cast<size_t>(i) % copies, copy_bytes);
     CHECK(launch_product(a, Stream{stream, true}));
   };
   return time_captured(stream, launches, once);
@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   cudaStream_t stream;
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   CHECK(prepare_products());
+  const Marks marks;
   const double roof = copy_bandwidth(stream);
   std::printf("copy bandwidth %.0f GB/s\n%-5s %-7s %-8s %7s %10s %9s %7s %9s\n", roof * 1e-9, "model", "type", "matrix", "tokens", "us",
               "GB/s", "share", "TFLOP/s");
@@ -68,7 +69,7 @@ int main(int argc, char** argv) {
           const DeviceBytes x(static_cast<size_t>(n) * static_cast<size_t>(m.cols) * 2);
           const DeviceBytes out(static_cast<size_t>(n) * static_cast<size_t>(m.rows[0] + m.rows[1] + m.rows[2]) * 4 + 4096);
           const DeviceBytes terms(static_cast<size_t>(term_bytes(n, m.cols)));
-          const double seconds = time_product(m, type.type, act, kind, n, x.data, terms.data, out.data, weights, copies, bytes, stream);
+          const double seconds = time_product(m, type.type, act, kind, n, x.data, terms.data, marks, out.data, weights, copies, bytes, stream);
           step[r] += seconds * m.layers;
           step_bytes[r] += static_cast<double>(bytes) * m.layers;
           std::printf("%-5s %-7s %-8s %6d%c %10.2f %9.0f %6.1f%% %9.1f\n", model.name, type.name, m.name, n,

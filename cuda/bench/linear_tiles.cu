@@ -93,6 +93,7 @@ int main(int argc, char** argv) {
     std::printf("no wgmma here: products of prompts have one shape\n");
     return 0;
   }
+  const Marks marks;
   const double copies_a_second = copy_bandwidth(stream), rate = multiply_rate(device, stream);
   std::printf("copy bandwidth %.0f GB/s, wgmma alone %.0f TFLOP/s\n%-5s %-5s %-8s %6s  %-12s %9s %9s  %-12s %9s %6s %6s %6s\n",
               copies_a_second * 1e-9, rate * 1e-12, "model", "type", "matrix", "tokens", "chosen", "us", "expected", "fastest", "us",
@@ -110,8 +111,8 @@ int main(int argc, char** argv) {
           const DeviceBytes x(static_cast<size_t>(n) * static_cast<size_t>(m.cols) * 2);
           const DeviceBytes out(static_cast<size_t>(n) * static_cast<size_t>(m.rows[0] + m.rows[1] + m.rows[2]) * 4 + 4096);
           const auto product = [&](int i) {
-            return product_of(m, type.type, default_act(type.type), ProductClass::kPrefill, n, x.data, nullptr, out.data, weights,
-                              static_cast<size_t>(i) % copies, bytes);
+            return product_of(m, type.type, default_act(type.type), ProductClass::kPrefill, n, x.data, nullptr, marks, out.data,
+                              weights, static_cast<size_t>(i) % copies, bytes);
           };
           const PrefillShape chosen = fastest_prefill(device, product(0), 0, m.count);
           const int64_t least = prefill_time(chosen, device, product(0), 0, m.count);

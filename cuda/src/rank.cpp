@@ -32,7 +32,7 @@ Rank::Rank(std::shared_ptr<const Model> model, int32_t rank, const mr_runner_con
       space_(*model_, config, sizes, memory_.data()),
       plane_(static_cast<uint64_t>(config.kv_blocks) * static_cast<uint64_t>(sizes.kv.block_bytes())) {
   device().enter();
-  device().transfers.fill(memory_.data(), 0, memory_.size());  // padding behind activation rows stays zero
+  device().transfers.fill(memory_.data(), 0, memory_.size());  // padding behind activation rows stays zero, marks return to it
   std::vector<double> frequencies(static_cast<size_t>(desc_.rope_dims / 2));
   rope_frequencies(desc_.rope_dims, desc_.rope_base, desc_.rope_scale, shard_.rope_factors(), frequencies.data());
   device().transfers.upload(space_.frequencies, frequencies.data(), frequencies.size() * sizeof(double));
@@ -119,6 +119,7 @@ ProductArgs Rank::product_args(const Span& span, const void* x, int64_t x_stride
   args.tokens = span.count;
   if (end == ProductEnd::kSwiGLU) args.pair_scale = activations_.ffn_scale;
   args.terms = space_.terms;
+  args.marks = space_.marks;
   return args;
 }
 

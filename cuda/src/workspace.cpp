@@ -4,6 +4,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/gather.h"
+#include "kernels/linear/product.h"
 #include "kernels/linear/terms.h"
 #include "kernels/sampler.h"
 #include "src/error.h"
@@ -86,6 +87,7 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   ffn = pieces.act(t * s.ffn_stride);
   const int64_t widest = std::max({s.hidden_stride, s.attention_stride, s.ffn_stride});
   terms = pieces.bytes(static_cast<uint64_t>(term_bytes(std::max<int64_t>(t, s.logit_rows), widest)));
+  marks = pieces.take<uint32_t>(kProductMarks);
   gate = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.ffn_stride);
   up = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.ffn_stride);
   turns = pieces.take<float>(t * std::max(d.rope_dims, 1));

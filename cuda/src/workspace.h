@@ -49,6 +49,7 @@ struct Workspace {
   void* attention; // (T, attention_stride) act: heads of head_dim
   void* ffn;       // (T, ffn_stride) act
   void* terms;     // of a product of T or L rows (terms.h)
+  uint32_t* marks; // (kProductMarks) zeros between products (product.h)
   float *gate, *up;  // (min(T, kGateRows), ffn_stride) each
   float* turns;    // (T, rope_dims)
   int32_t* token;  // (T) resolved ids

@@ -38,6 +38,7 @@ class Tiles : public testing::TestWithParam<int32_t> {
     }
     args_.count = shape.count;
     args_.end = shape.end;
+    args_.marks = marks_.as<uint32_t>();
   }
 
   // Random tokens for them.
@@ -78,6 +79,7 @@ class Tiles : public testing::TestWithParam<int32_t> {
       EXPECT_EQ(launch(a), cudaSuccess);
     }
     bytes = out.read<uint8_t>();
+    EXPECT_EQ(marks_.read<uint32_t>(), std::vector<uint32_t>(kProductMarks));
     std::vector<uint8_t> rows;
     for (int64_t token = 0; token < args_.tokens; ++token) {
       const auto row = bytes.begin() + token * stride * element_, gap = row + width_ * element_;
@@ -151,6 +153,7 @@ class Tiles : public testing::TestWithParam<int32_t> {
   std::vector<std::unique_ptr<Packed>> packed_;
   std::vector<std::unique_ptr<Guarded>> biases_;
   std::unique_ptr<Guarded> x_, terms_;
+  Guarded marks_{kProductMarks * sizeof(uint32_t), 0};
   int64_t width_ = 0, element_ = 0, gap_ = 0;
 
  protected:
@@ -218,6 +221,25 @@ TEST_P(PrefillTiles, GiveTheSameBitsWhereBlocksTakeSeveral) {
   for (const Shape& s : shapes) {
     make(s);
     for (const int32_t tokens : {130, 300, 490, 530}) expect_prefill_as_alone(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+  }
+}
+
+// What is added in several parts of the columns (product.h): beside each other, also where a cluster has more blocks than there are
+// tiles, and in turn; by tensor maps and by threads.
+TEST_P(PrefillTiles, GiveTheSameBitsInParts) {
+  const Shape shapes[] = {{{64}, 1, 8192, ProductEnd::kAddF32},
+                          {{67}, 1, 8448, ProductEnd::kAddF32},
+                          {{136}, 1, 14336, ProductEnd::kAddF32},
+                          {{200, 24}, 2, 16640, ProductEnd::kAddF32},
+                          {{72}, 1, 24832, ProductEnd::kAddF32}};
+  for (const Shape& s : shapes) {
+    make(s);
+    for (const int32_t tokens : {1, 33, 130}) expect_prefill_as_alone(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+  }
+  if (GetParam() != kBF16 && GetParam() != kQ4_K) return;
+  for (const int64_t rows : {9100, 9101}) {
+    make({{rows}, 1, 8448, ProductEnd::kAddF32});
+    expect_prefill_as_alone(Act::kBF16, 270);
   }
 }
 

@@ -46,6 +46,7 @@ constexpr int64_t kMultiply = 22;      // a row and token
 constexpr int64_t kReceive = 11;       // a byte
 constexpr int64_t kShare = 112;        // a thousand bytes
 constexpr int64_t kTile = 2'500'000;   // beside its units
+constexpr int64_t kBehind = 3'000'000; // a part behind the part before, of which each is another block's
 
 // Of weights that are copied, and of those that are scaled and rounded.
 struct Unpacking {
@@ -84,6 +85,11 @@ int64_t whole_items(const PrefillShape& shape, const PrefillParams& p, int64_t c
   return halves ? items - last : items;
 }
 
+// Whether the parts of all tiles fit the clusters that the device holds at once.
+bool beside(const PrefillParams& p, int64_t clusters) {
+  return p.parts > 1 && int64_t{p.row_clusters} * p.token_tiles * p.parts <= clusters;
+}
+
 // What the rounds of a product's tiles in a shape take, in picoseconds; `p` is of the shape's rows. INT64_MAX where the device
 // holds no such cluster, or small tiles would unpack the same weights several times.
 int64_t product_time(const PreparedPrefill& on_device, int32_t type, const PrefillShape& shape, PrefillParams& p) {
@@ -92,9 +98,10 @@ int64_t product_time(const PreparedPrefill& on_device, int32_t type, const Prefi
   const bool again = quantised(type) && kPrefillFormList[shape.form].tokens == kSmall && p.tokens > kSmall;
   if (clusters == 0 || again) return INT64_MAX;
   lay_out(shape, p);
-  const int64_t items = int64_t{p.row_clusters} * p.token_tiles, whole = whole_items(shape, p, clusters);
+  const int64_t items = int64_t{p.row_clusters} * p.token_tiles, whole = whole_items(shape, p, clusters), more = p.parts - 1;
   const int64_t blocks = std::min(items, clusters) * shape.cluster.blocks();
-  const int64_t rounds = divided(whole, clusters) * tile_time(type, shape, p.units, blocks);
+  if (beside(p, clusters)) return tile_time(type, shape, divided(p.units, p.parts), blocks * p.parts) + more * kBehind;
+  const int64_t rounds = divided(whole, clusters) * (tile_time(type, shape, p.units, blocks) + more * kTile);
   return whole == items ? rounds : rounds + tile_time(type, {kHalfForm, shape.cluster}, p.units, blocks);
 }
 
@@ -195,7 +202,11 @@ PrefillParams prefill_params(const ProductArgs& args, int32_t first, int32_t las
   p.units = static_cast<int32_t>((weight.cols + kUnitCols - 1) / kUnitCols);
   p.groups = (p.units + format.units - 1) / format.units;
   p.panel_bytes = int64_t{p.groups} * format.group_bytes();
+  p.parts = args.end == ProductEnd::kAddF32 ? (p.units + kPartUnits - 1) / kPartUnits : 1;
+  p.part_groups = static_cast<uint32_t>(2 * divided(p.units, kGroupUnits));
+  p.part_share = (uint32_t{1} << 31) / static_cast<uint32_t>(p.parts) + 1;
   p.end = args.end;
+  p.marks = args.marks;
   p.x_scale = args.x_scale;
   p.pair_share = 1 / args.pair_scale;
   const int32_t panels_a_tile = p.pair ? panels_of_tile / 2 : panels_of_tile;
@@ -231,7 +242,7 @@ cudaError_t prepare_prefill(int32_t device, int32_t sms) {
     int32_t& clusters = out.clusters[cluster.blocks()];
     if (clusters == 0) error = ClusterLaunch(any, 1, cluster.blocks(), Stream{}).most(&clusters);
     if (error != cudaSuccess) return error;
-    clusters = std::min(clusters, sms / cluster.blocks());
+    clusters = std::min(clusters, std::min(sms, kProductMarks / kMarksABlock) / cluster.blocks());
   }
   out.available = true;
   return cudaSuccess;
@@ -259,12 +270,15 @@ cudaError_t launch_prefill_as(const PrefillShape& shape, int32_t device, const P
   lay_out(shape, p);
   p.band = std::min(p.row_clusters, 16 / p.row_blocks);
   if (int64_t{p.row_clusters} * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
+  if (p.parts > 1 && (p.marks == nullptr || int64_t{p.units} * p.parts * p.parts > INT32_MAX)) return cudaErrorInvalidValue;
   p.whole = static_cast<int32_t>(whole_items(shape, p, clusters));
   p.items = 2 * p.row_clusters * p.token_tiles - p.whole;
   p.item_stride = std::min(p.items, clusters);
+  p.beside = beside(p, clusters);
+  const int32_t takers = p.beside ? p.parts : 1;  // clusters of a tile
   // As much as half of that cache, of 50 MiB, which memory reads while the kernel ahead leaves it idle.
   constexpr int64_t kPrefetched = 24 << 20;
-  const int64_t first_panels = int64_t{std::min(p.tiles, p.item_stride * p.row_blocks)} * panels;
+  const int64_t first_panels = int64_t{std::min(p.tiles, p.item_stride * p.row_blocks)} * panels * takers;
   if (on.dependent) p.prefetch = static_cast<int32_t>(std::min<int64_t>(kPrefetched * p.units / (first_panels * p.panel_bytes), p.units));
   PrefillMaps maps{};
   cudaError_t error = map_tokens(args, kernel.tokens / p.row_blocks, &maps.tokens);
@@ -277,7 +291,7 @@ cudaError_t launch_prefill_as(const PrefillShape& shape, int32_t device, const P
   for (int32_t i = 0; i < (p.pair ? 1 : p.count) && p.boxed_out && error == cudaSuccess; ++i)
     error = map_results(p, p.targets[i], args.act, kernel.rows, kernel.out_box[static_cast<int32_t>(p.end)], &maps.out[i]);
   if (error != cudaSuccess) return error;
-  return ClusterLaunch(kernel, p.item_stride, shape.cluster.blocks(), on).run(p, maps);
+  return ClusterLaunch(kernel, p.item_stride * takers, shape.cluster.blocks(), on).run(p, maps);
 }
 
 #else

@@ -20,11 +20,20 @@ struct PrefillParams {
   int32_t band;                        // row clusters that go through all tokens together
   int32_t items, item_stride;          // clusters of tiles, row_clusters * token_tiles where all are whole, and the clusters that share them
   int32_t whole;                       // items; those behind are halves of a pair's widest tiles, by the tokens: two of each cluster of tiles
+  int32_t parts, beside;               // of the columns (product.h); bool: each part of a tile has a cluster of its own
   int32_t prefetch;                    // units of a cluster's first tile that the second level cache is asked for in advance
   ProductEnd end;
   int32_t boxed_out;             // bool: results go out by boxes of tensor maps
   float x_scale, pair_share;     // sums are multiplied by it; what a pair gives is
+  uint32_t* marks;               // ProductArgs::marks
+  uint32_t part_groups, part_share;  // twice the groups of 256 columns; what 2^31 by the parts is, and a little more (prefill_parts.cuh)
 };
+
+// Groups of 256 columns, which no weight's group crosses, are shared out to parts of at most so many units (product.h).
+constexpr int32_t kGroupUnits = 4, kPartUnits = 32 * kGroupUnits;
+// Of several parts each has at least these: half as many groups, of which the last may be short.
+constexpr int32_t kLeastPartUnits = kPartUnits / 2 - kGroupUnits + 1;
+constexpr int32_t kMarksABlock = 2;  // of ProductArgs::marks
 
 struct PrefillKernel {
   const void* function;

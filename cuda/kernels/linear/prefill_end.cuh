@@ -30,15 +30,16 @@ struct PrefillEnd {
   const PrefillParams& p;
   const Rings& rings;
   int32_t owed = -1;  // the lent stage that this warp gives back once its stores have read it; none: -1
+  int32_t untold = -1;  // the part whose stores have been asked for and of which nobody has been told; none: -1
 
-  // This warp's panel of a tile, which may lie past the last; half: of a tile of a pair whose first half of tokens alone has sums; `at`: the
-  // first stage behind the tile's units.
-  __device__ __forceinline__ void finish(const Sums& sums, int32_t tile, int32_t token0, bool half, Place& at) {
+  // This warp's panel of a part of a tile, which may lie past the last; half: of a tile of a pair whose first half of tokens alone has sums;
+  // `at`: the first stage behind the part's units.
+  __device__ __forceinline__ void finish(const Sums& sums, int32_t tile, int32_t token0, int32_t part, bool half, Place& at) {
     if (tile >= p.tiles) return rings.pass(at);
     switch (p.end) {
-      case ProductEnd::kStoreF32: return end_rows<ProductEnd::kStoreF32>(sums, tile, token0, at);
-      case ProductEnd::kAddF32: return end_rows<ProductEnd::kAddF32>(sums, tile, token0, at);
-      case ProductEnd::kStoreAct: return end_rows<ProductEnd::kStoreAct>(sums, tile, token0, at);
+      case ProductEnd::kStoreF32: return end_rows<ProductEnd::kStoreF32>(sums, tile, token0, part, at);
+      case ProductEnd::kAddF32: return end_rows<ProductEnd::kAddF32>(sums, tile, token0, part, at);
+      case ProductEnd::kStoreAct: return end_rows<ProductEnd::kStoreAct>(sums, tile, token0, part, at);
       case ProductEnd::kSwiGLU:
         // The gate's warps keep the first half of the tokens.
         if (rings.panel < half_panels) return end_half<true>(sums, tile, token0, true, at);
@@ -54,9 +55,22 @@ struct PrefillEnd {
     owed = -1;
   }
 
+  // Tells those who wait for a part that it has been stored, once its stores have been written: the warp that asked for them.
+  __device__ __forceinline__ void announce() {
+    if (untold < 0) return;
+    if (rings.panel % 4 == 0 && elected()) {
+      stores_wait();
+      rings.parts.announce(rings.panel / 4, untold);
+    }
+    __syncwarp();
+    untold = -1;
+  }
+
   // Before the block ends: what was stored has been written.
-  __device__ __forceinline__ void close() const {
+  __device__ __forceinline__ void close() {
     if (elected()) stores_wait();
+    __syncwarp();
+    announce();
   }
 
  private:
@@ -84,24 +98,39 @@ struct PrefillEnd {
   // Scales are powers of two: their products are exact.
   __device__ __forceinline__ static float scaled(float sum, float scale, float bias) { return fmaf(sum, scale, bias); }
 
-  // What rows row and row + 8 get.
-  __device__ __forceinline__ void biases(const DecodeTarget& target, int32_t row, float (&bias)[2]) const {
+  // What rows row and row + 8 get, with the first part.
+  __device__ __forceinline__ void biases(const DecodeTarget& target, int32_t row, float (&bias)[2], int32_t part = 0) const {
     bias[0] = bias[1] = 0;
-    if (target.bias == nullptr) return;
+    if (target.bias == nullptr || part > 0) return;
     if (row < target.rows) bias[0] = target.bias[row];
     if (row + 8 < target.rows) bias[1] = target.bias[row + 8];
   }
 
-  // A tile of one weight, 64 rows a warpgroup.
+  // A part of a tile of one weight, 64 rows a warpgroup.
   template <ProductEnd kind>
-  __device__ __forceinline__ void end_rows(const Sums& sums, int32_t tile, int32_t token0, Place& at) {
+  __device__ __forceinline__ void end_rows(const Sums& sums, int32_t tile, int32_t token0, int32_t part, Place& at) {
     int32_t index;
     const int32_t first = rings.first_row(tile, index), row = first + rings.panel * kPanelRows + g();
     const int32_t group = rings.panel / 4, w = rings.panel % 4;
     const DecodeTarget& target = p.targets[index];
     float bias[2];
-    biases(target, row, bias);
-    if (!p.boxed_out) return store_rows<kind>(target, sums, bias, row, token0 + t() * 2);
+    biases(target, row, bias, part);
+    const bool tells = kind == ProductEnd::kAddF32 && part + 1 < p.parts;
+    if (!p.boxed_out) {
+      // In turn, threads add to what they wrote themselves.
+      const bool others = kind == ProductEnd::kAddF32 && p.beside;
+      if (others && part > 0) {
+        if (w == 0 && elected()) rings.parts.await(group, part);
+        __syncwarp();
+        named_barrier(1 + group, 128);
+      }
+      store_rows<kind>(target, sums, bias, row, token0 + t() * 2);
+      if (others && tells) {
+        named_barrier(1 + group, 128);
+        untold = part;
+      }
+      return;
+    }
     constexpr bool f32 = kind != ProductEnd::kStoreAct;
     constexpr int32_t piece = Layout::piece(kind), box = Layout::out_box(kind), lines = f32 ? 2 : 1;  // of 128 bytes a token
     // Of f32, row r of token n lies in line r / 32, in piece r / 4 % 8 ^ n % 8 of it.
@@ -152,6 +181,7 @@ struct PrefillEnd {
       __syncwarp();
       give_back(stage, w == 0);
     }
+    if (tells) untold = part;
   }
 
   // Rows row and row + 8, of every 8 tokens from `token` on two. What is added to is read for up to 32 elements at a time.

@@ -96,7 +96,8 @@ struct PrefillFragments {
     }
   }
 
-  // The A fragments of a unit that lies in a stage.
+  // The A fragments of a unit that lies in a stage; units are counted from the start of a part, where groups begin.
+  static_assert(kGroupUnits % f.units == 0);
   __device__ __forceinline__ void load(uint32_t (&a)[4][4], Header& header, int32_t stage, int32_t unit) const {
     const uint32_t at = plane(stage, 0);
     UnitQuants<T, A, 1> quants;
@@ -115,33 +116,37 @@ struct PrefillFragments {
     Unit::template take<3>(quants, scales, at, rings.lane, a[3]);
   }
 
-  // The fragments of every other unit, for the warp that multiplies this panel.
+  // The fragments of every other unit of a part, for the warp that multiplies this panel.
   __device__ __forceinline__ void help() const {
     Place at;
     Slot to;
     Header header;
-    for (int32_t item = rings.first_item(); item < rings.p.items; item += rings.p.item_stride) {
-      for (int32_t unit = 0; unit < rings.p.units; ++unit, at.next()) {
-        rings.await(at);
-        if (unit % 2 == 1) {
-          uint32_t a[4][4];
-          load(a, header, at.stage, unit);
-          const int32_t slot = to.stage * Layout::helpers + rings.panel;
-          barrier_wait(taken + slot * 8, to.phase ^ 1);
+    int32_t part = rings.parts.first();
+    for (int32_t item = rings.parts.first_item(); item < rings.p.items; item += rings.p.item_stride) {
+      do {
+        const int32_t units = rings.parts.units(part);
+        for (int32_t unit = 0; unit < units; ++unit, at.next()) {
+          rings.await(at);
+          if (unit % 2 == 1) {
+            uint32_t a[4][4];
+            load(a, header, at.stage, unit);
+            const int32_t slot = to.stage * Layout::helpers + rings.panel;
+            barrier_wait(taken + slot * 8, to.phase ^ 1);
 #pragma unroll
-          for (int32_t step = 0; step < 4; ++step) {
-            const uint4 v = make_uint4(a[step][0], a[step][1], a[step][2], a[step][3]);
-            store_shared16(handed + slot * 2048 + step * 512 + rings.lane * 16, v);
+            for (int32_t step = 0; step < 4; ++step) {
+              const uint4 v = make_uint4(a[step][0], a[step][1], a[step][2], a[step][3]);
+              store_shared16(handed + slot * 2048 + step * 512 + rings.lane * 16, v);
+            }
+            __syncwarp();
+            if (rings.lane == 0) barrier_arrive(ready + slot * 8);
+            to.next();
+          } else if (unit % f.units == 0) {
+            open(header, at.stage);
           }
-          __syncwarp();
-          if (rings.lane == 0) barrier_arrive(ready + slot * 8);
-          to.next();
-        } else if (unit % f.units == 0) {
-          open(header, at.stage);
+          rings.release(at.stage);
         }
-        rings.release(at.stage);
-      }
-      rings.pass(at);
+        rings.pass(at);
+      } while (rings.parts.next(part));
     }
   }
 

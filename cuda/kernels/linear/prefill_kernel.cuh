@@ -2,7 +2,7 @@
 //
 // A block takes tiles of 64 or 128 rows by `tokens` tokens: a warpgroup for every 64 rows, and a warp that asks for data
 // (prefill_rings.cuh). Weights become A fragments in registers (prefill_fragments.cuh); sums are one f32 chain in ascending order,
-// and are ended by the warps that made them (prefill_end.cuh).
+// and are ended by the warps that made them (prefill_end.cuh): once, or part by part of the columns (prefill_parts.cuh).
 #pragma once
 
 #include "kernels/launch.h"
@@ -18,6 +18,11 @@ struct PrefillBlock {
   using Rings = PrefillRings<T, rows, tokens>;
   using Layout = typename Rings::Layout;
   using Sums = float[tokens / 2];
+
+  // In turn, a part's stores are waited for behind so many pairs of units of the next: they have long been written, and nobody asks for
+  // what they wrote before the last unit.
+  static constexpr int32_t kTold = 8;
+  static_assert(kTold * 2 < kLeastPartUnits);
 
   const PrefillParams& p;
   const Rings& rings;
@@ -49,39 +54,49 @@ struct PrefillBlock {
       at.next();
       return stage;
     };
-    // Adds the products of an item's units.
-    const auto multiply = [&](Sums& sums, auto half) {
+    // Adds the products of a part's units.
+    const auto multiply = [&](Sums& sums, int32_t units, auto half) {
       uint32_t a[2][4][4];
       int32_t next = fetch(a[0], 0, false);
-      for (int32_t unit = 0; unit < p.units; unit += 2) {
+      const int32_t pairs = (units + 1) / 2;
+      int32_t pair = 0;
+      for (int32_t stop = end.untold < 0 ? pairs : kTold; pair < pairs; stop = pairs) {
+        for (; pair < stop; ++pair) {
+          const int32_t unit = pair * 2;
 #pragma unroll
-        for (int32_t i = 0; i < 2; ++i) {
-          if (unit + i >= p.units) break;
-          const int32_t stage = next;
-          issue<decltype(half)::value>(sums, a[i], stage);
-          if (i == 0) end.settle();
-          // The next unit's fragments, while this one's products run.
-          if (unit + i + 1 < p.units) next = fetch(a[1 - i], unit + i + 1, i == 0);
-          wgmma_wait<0>();
-          rings.release(stage);
+          for (int32_t i = 0; i < 2; ++i) {
+            if (unit + i >= units) break;
+            const int32_t stage = next;
+            issue<decltype(half)::value>(sums, a[i], stage);
+            if (i == 0) end.settle();
+            // The next unit's fragments, while this one's products run.
+            if (unit + i + 1 < units) next = fetch(a[1 - i], unit + i + 1, i == 0);
+            wgmma_wait<0>();
+            rings.release(stage);
+          }
         }
+        end.announce();
       }
     };
-    for (int32_t item = rings.first_item(); item < p.items; item += p.item_stride) {
-      Sums sums = {};
+    int32_t part = rings.parts.first();
+    for (int32_t item = rings.parts.first_item(); item < p.items; item += p.item_stride) {
       const bool half = rings.is_half(item);
-      if constexpr (Rings::kHalves) {
-        if (half) multiply(sums, std::true_type{});
-        else multiply(sums, std::false_type{});
-      } else {
-        multiply(sums, std::false_type{});
-      }
-      // No use of a sum is worked out before its products are waited for.
+      do {
+        const int32_t units = rings.parts.units(part);
+        Sums sums = {};
+        if constexpr (Rings::kHalves) {
+          if (half) multiply(sums, units, std::true_type{});
+          else multiply(sums, units, std::false_type{});
+        } else {
+          multiply(sums, units, std::false_type{});
+        }
+        // No use of a sum is worked out before its products are waited for.
 #pragma unroll
-      for (int32_t i = 0; i < tokens / 2; ++i) asm volatile("" : "+f"(sums[i])::"memory");
-      int32_t tile, token0;
-      rings.locate(item, tile, token0);
-      end.finish(sums, tile, token0, half, at);
+        for (int32_t i = 0; i < tokens / 2; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+        int32_t tile, token0;
+        rings.locate(item, tile, token0);
+        end.finish(sums, tile, token0, part, half, at);
+      } while (rings.parts.next(part));
     }
     end.close();
   }
@@ -98,7 +113,7 @@ __global__ void __launch_bounds__(PrefillLayout<T, rows, tokens>::threads, Prefi
   using Rings = PrefillRings<T, rows, tokens>;
   extern __shared__ uint8_t memory[];
   const uint32_t base = kept_address(memory), ring = (base + 1023) & ~1023u;
-  Rings rings{p, maps};
+  Rings rings{p, maps, {p}};
   rings.ring = ring;
   PrefillFragments<T, A, rows, tokens> fragments{rings};
   rings.spare = ring + Layout::stages * Layout::stage;
@@ -130,12 +145,13 @@ __global__ void __launch_bounds__(PrefillLayout<T, rows, tokens>::threads, Prefi
   }
   cluster_sync();
   if constexpr (Layout::gives_registers) {
-    static_assert(kRegistersFit<232, 40>);
+    // The thread that asks for data keeps all that it needs for a unit in 56.
+    static_assert(kRegistersFit<224, 56>);
     if (rings.warp >= Layout::warps) {
-      registers_down<40>();
+      registers_down<56>();
       if (rings.warp == Layout::warps && elected()) rings.produce();
     } else {
-      registers_up<232>();
+      registers_up<224>();
       block.consume(fragments, end);
     }
   } else {

@@ -6,6 +6,7 @@
 
 #include "kernels/launch.h"
 #include "kernels/linear/prefill_layout.cuh"
+#include "kernels/linear/prefill_parts.cuh"
 #include "kernels/linear/targets.cuh"
 #include "kernels/linear/wgmma.cuh"
 
@@ -21,6 +22,7 @@ struct PrefillRings {
 
   const PrefillParams& p;
   const PrefillMaps& maps;
+  const PrefillParts<rows> parts;
   uint32_t ring, spare, full, empty;  // shared memory addresses; full and empty: one barrier a stage
   int32_t row_rank, token_rank;  // this block's place in its cluster, whose rank is token_rank * row_blocks + row_rank
   int32_t warp, lane;
@@ -52,7 +54,6 @@ struct PrefillRings {
     tile = (band * p.band + within % width) * p.row_blocks + row_rank;
     token0 = (within / width * p.token_blocks + token_rank) * tokens + half * (tokens / 2);
   }
-  __device__ __forceinline__ int32_t first_item() const { return static_cast<int32_t>(blockIdx.x) / (p.row_blocks * p.token_blocks); }
 
   // A unit's weights of this block's tile of rows come as two halves, of a pair the gate's and the up's. Where two blocks have
   // them in common, each asks for one. Panels past the last are zeros; where they come one by one, the last.
@@ -146,15 +147,17 @@ struct PrefillRings {
     return (tile - p.targets[target].first_tile) * rows;
   }
 
-  // Lends a tile's end the stages that it asks for, with what is added to, if any, as f32: in boxes of 32 rows, those of a piece's
-  // tokens one after another. What the blocks of a cluster copy for one another into a lent stage is never read, but tells each that
+  // Lends the end of a tile's part the stages that it asks for, with what is added to, if any, as f32: in boxes of 32 rows, those of a
+  // piece's tokens one after another. What the blocks of a cluster copy for one another into a lent stage is never read, but tells each that
   // all its peers have come so far: only then may it give the stage back to them.
   template <ProductEnd end>
-  __device__ __forceinline__ void lend(const Share& own, int32_t tile, int32_t token0, Place& at) const {
+  __device__ __forceinline__ void lend(const Share& own, int32_t tile, int32_t token0, int32_t part, Place& at) const {
     constexpr int32_t piece = Layout::piece(end), tall = Layout::out_box(end);  // tokens
     const bool adds = end == ProductEnd::kAddF32 && tile < p.tiles;
     int32_t target;
     const int32_t row = first_row(min(tile, p.tiles - 1), target);
+    // Before the stages are given to those whose later stores a mark tells of: its return to 0 comes first.
+    for (int32_t group = 0; adds && part > 0 && group < rows / 64; ++group) parts.await(group, part);
     for (int32_t i = 0; i < Layout::loans(end); ++i, at.next()) {
       const int32_t count = Layout::piece_tokens(end, i);
       const uint32_t to = ring + at.stage * Layout::stage, done = full + at.stage * 8;
@@ -169,15 +172,15 @@ struct PrefillRings {
       }
     }
   }
-  __device__ __forceinline__ void lend(const Share& own, int32_t tile, int32_t token0, Place& at) const {
-    if (p.pair) return lend<ProductEnd::kSwiGLU>(own, tile, token0, at);
+  __device__ __forceinline__ void lend(const Share& own, int32_t tile, int32_t token0, int32_t part, Place& at) const {
+    if (p.pair) return lend<ProductEnd::kSwiGLU>(own, tile, token0, part, at);
     if (!p.boxed_out) return;
-    if (p.end == ProductEnd::kStoreAct) lend<ProductEnd::kStoreAct>(own, tile, token0, at);
-    else if (p.end == ProductEnd::kStoreF32) lend<ProductEnd::kStoreF32>(own, tile, token0, at);
-    else lend<ProductEnd::kAddF32>(own, tile, token0, at);
+    if (p.end == ProductEnd::kStoreAct) lend<ProductEnd::kStoreAct>(own, tile, token0, part, at);
+    else if (p.end == ProductEnd::kStoreF32) lend<ProductEnd::kStoreF32>(own, tile, token0, part, at);
+    else lend<ProductEnd::kAddF32>(own, tile, token0, part, at);
   }
 
-  // How many stages are lent to every tile's end.
+  // How many stages are lent to every end.
   __device__ __forceinline__ int32_t loans() const {
     if (p.pair) return Layout::loans(ProductEnd::kSwiGLU);
     if (!p.boxed_out) return 0;
@@ -190,40 +193,44 @@ struct PrefillRings {
     // The ring's first round asks for weights of the first tile before the kernel ahead has ended, and for tokens after. Further
     // weights of that tile may come as far as the second level cache, asked for by the blocks of the first tokens alone. First items are
     // whole.
-    const int32_t early = min(p.units, Layout::stages);
+    int32_t part = parts.first(), early = min(parts.units(part), Layout::stages);
     {
       int32_t tile, token0;
-      locate(first_item(), tile, token0);
+      locate(parts.first_item(), tile, token0);
       const Weights weights = weights_of(min(tile, p.tiles - 1));
-      for (int32_t unit = 0; unit < early; ++unit) ask_weights(weights, own, unit, unit, false);
+      const int32_t begin = parts.unit(part);
+      for (int32_t i = 0; i < early; ++i) ask_weights(weights, own, begin + i, i, false);
       if constexpr (Layout::boxed) {
-        const int32_t end = min(p.units, early + p.prefetch);
-        for (int32_t unit = early; token0 < p.token_blocks * tokens && unit < end; ++unit)
+        const int32_t end = min(p.beside ? parts.unit(part + 1) : p.units, begin + early + p.prefetch);
+        for (int32_t unit = begin + early; token0 < p.token_blocks * tokens && unit < end; ++unit)
           for_boxes(weights, unit, [](const CUtensorMap* map, int32_t x, int32_t y, uint32_t) { tensor_prefetch(map, x, y); });
       }
     }
     grid_wait();
     grid_trigger();
     Place at;
-    int32_t asked = 0;
-    for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
+    for (int32_t item = parts.first_item(); item < p.items; item += p.item_stride) {
       int32_t tile, token0;
       locate(item, tile, token0);
       const bool half = is_half(item);
       const Weights weights = weights_of(min(tile, p.tiles - 1));
-      for (int32_t unit = 0; unit < p.units; ++unit, ++asked, at.next()) {
-        if (asked >= early) {
-          barrier_wait(empty + at.stage * 8, at.phase ^ 1);
-          ask_weights(weights, own, unit, at.stage, half);
+      do {
+        const int32_t end = parts.unit(part + 1);
+        for (int32_t unit = parts.unit(part); unit < end; ++unit, --early, at.next()) {
+          if (early <= 0) {
+            barrier_wait(empty + at.stage * 8, at.phase ^ 1);
+            ask_weights(weights, own, unit, at.stage, half);
+          }
+          ask_tokens(own, token0, unit, at.stage, half);
+          if constexpr (kFetchesSums) fetch_sum(tile, token0, unit);
         }
-        ask_tokens(own, token0, unit, at.stage, half);
-        if constexpr (kFetchesSums) fetch_sum(tile, token0, unit);
-      }
-      lend(own, tile, token0, at);
+        lend(own, tile, token0, part, at);
+      } while (parts.next(part));
     }
   }
 
-  // Large tiles add to more than a few units' time brings from memory: the second level cache is asked for a box with each unit.
+  // Large tiles add to more than a few units' time brings from memory: the second level cache is asked for a box with each of the first
+  // units. Later parts find there what was stored.
   static constexpr bool kFetchesSums = rows * tokens >= 128 * 128;
   __device__ __forceinline__ void fetch_sum(int32_t tile, int32_t token0, int32_t unit) const {
     constexpr int32_t box = Layout::out_box(ProductEnd::kAddF32), across = rows / 32;
@@ -238,7 +245,7 @@ struct PrefillRings {
     __syncwarp();
     if (told >= 0) barrier_arrive_at(empty + stage * 8, told);
   }
-  // Lets the lent stages of a tile's end go by.
+  // Lets an end's lent stages go by.
   __device__ __forceinline__ void pass(Place& at) const {
     for (int32_t i = loans(); i > 0; --i, at.next()) {
       await(at);

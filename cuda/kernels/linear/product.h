@@ -6,6 +6,11 @@
 // weights' own type), where weights and tokens are multiplied unsplit, else 8. prefill: one ascending sum, the same bits for
 // every number of tokens; on devices without wgmma it is the decode class.
 //
+// What prefill adds to the residual stream (kAddF32) it adds part by part of the columns, so that a short prompt occupies the device: G
+// groups of 256 columns, the last perhaps short, are P = ceil(G / 32) parts, by the columns alone, and part i has the groups from
+// floor(G i / P) to floor(G (i + 1) / P). With A_i the ascending sum of part i, out becomes ((out + (A_0 + bias)) + A_1) + ..., in f32
+// and in that order, each A_i first multiplied by x_scale. Up to 8 192 columns are one part.
+//
 // Arithmetic: x is taken as it is (f16 or bf16), sums are f32. decode: products of F16, BF16 and quantised weights are exact,
 // scales and mins multiply the f32 sums of their blocks (of 256 inputs where folded.cuh says), F32 weights are two bf16 terms
 // (relative 2^-16). prefill: weights are rounded once to the activation type.
@@ -27,6 +32,8 @@ enum class ProductEnd : int32_t {
   kAddF32 = 2,    // out += y + bias, f32: the residual stream
   kSwiGLU = 3     // out = silu(y0 + bias0) * (y1 + bias1) / pair_scale in the activation type, of the pair 0 (gate) and 1 (up)
 };
+
+constexpr int32_t kProductMarks = 512;  // of ProductArgs::marks
 
 // Where one weight's product goes.
 struct ProductTarget {
@@ -61,6 +68,9 @@ struct ProductArgs {
   // Room for term_bytes(tokens, cols) (terms.h), 16-byte aligned and of this product alone until it has ended, or null. Without it
   // many tokens take more time; the bits are the same.
   void* terms = nullptr;
+  // (kProductMarks), zeros, which they are again when the product has ended, and until then of this product alone. By them blocks
+  // tell each other of the parts that they have added. Without it what prefill adds by wgmma must be of one part.
+  uint32_t* marks = nullptr;
 };
 
 // Whether gate and up can be the pair of a kSwiGLU product; otherwise store both and multiply with a kernel of its own.

@@ -1,0 +1,148 @@
+// What the prefill class adds to the residual stream part by part of the columns: in the order that product.h names, launch behind launch on
+// the same marks.
+#include "kernels/linear/prefill.h"
+#include "tests/linear_fixture.h"
+
+namespace mr::cuda {
+namespace {
+
+class ProductParts : public testing::TestWithParam<int32_t> {
+ protected:
+  static void SetUpTestSuite() { ASSERT_EQ(prepare_products(), cudaSuccess); }
+
+  void SetUp() override {
+    ASSERT_EQ(cudaGetDevice(&device_), cudaSuccess);
+    if (!prefill_available(device_)) GTEST_SKIP() << "no wgmma here";
+  }
+
+  // x * W^T onto `out`, both of rows of a multiple of eight elements.
+  ProductArgs adding(const PackedWeight& weight, const void* x, int64_t x_stride, int32_t tokens, Guarded& out, int64_t out_stride) {
+    ProductArgs a;
+    a.targets[0] = {weight, nullptr, out.data(), out_stride};
+    a.count = 1;
+    a.end = ProductEnd::kAddF32;
+    a.kind = ProductClass::kPrefill;
+    a.x = x;
+    a.x_stride = x_stride;
+    a.act = Act::kBF16;
+    a.tokens = tokens;
+    a.marks = marks_.as<uint32_t>();
+    return a;
+  }
+  void expect_no_marks() { ASSERT_EQ(marks_.read<uint32_t>(), std::vector<uint32_t>(kProductMarks)); }
+
+  std::mt19937 random_{12};
+  int device_ = 0;
+  Guarded marks_{kProductMarks * sizeof(uint32_t), 0};
+};
+
+// Columns [first, last) of a file's rows.
+std::vector<uint8_t> columns_of(int32_t type, const std::vector<uint8_t>& file, int64_t rows, int64_t first, int64_t last) {
+  const reference::Shape s = reference::shape(type);
+  const int64_t row_bytes = static_cast<int64_t>(file.size()) / rows;
+  std::vector<uint8_t> out;
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto at = file.begin() + row * row_bytes;
+    out.insert(out.end(), at + first / s.block * s.bytes, at + last / s.block * s.bytes);
+  }
+  return out;
+}
+
+// Numbers of about 1 that differ.
+std::vector<float> numbers(int64_t count) {
+  std::vector<float> out(static_cast<size_t>(count));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(i * 2654435761 % 4093) * 0x1p-11f;
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ProductParts, testing::Values(kF32, kF16, kBF16, kQ8_0, kQ4_K, kQ6_K),
+                         [](const testing::TestParamInfo<int32_t>& info) {
+                           std::string name;
+                           for (const TypeName& t : kTypeNames)
+                             if (t.type == info.param) name = t.name;
+                           return name;
+                         });
+
+// A product gives what products of its parts' columns give one after another, the bias with the first.
+TEST_P(ProductParts, AreAddedOneAfterAnother) {
+  const int64_t short_by = reference::shape(GetParam()).block == 256 ? 0 : 32;
+  for (const int64_t cols : {8192 - short_by, 8448 - short_by, 14336 - short_by, 16640 - short_by}) {
+    for (const int64_t rows : {200, 67}) {
+      const std::vector<uint8_t> file = ordinary_file(GetParam(), rows, cols, random_);
+      const Packed whole(GetParam(), rows, cols, file);
+      const int64_t groups = (cols + 255) / 256, count = (groups + 31) / 32;
+      std::vector<std::unique_ptr<Packed>> parts;
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t first = groups * i / count * 256, last = std::min(groups * (i + 1) / count * 256, cols);
+        parts.push_back(std::make_unique<Packed>(GetParam(), rows, last - first, columns_of(GetParam(), file, rows, first, last)));
+      }
+      const Guarded bias(numbers(rows));
+      for (const int32_t tokens : {1, 70, 1100}) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << cols << ", " << tokens << " tokens");
+        const Guarded x(random_inputs(Act::kBF16, tokens, cols, cols, random_).bits);
+        Guarded out(numbers(rows * tokens)), want(numbers(rows * tokens));
+        ProductArgs a = adding(whole.weight, x.data(), cols, tokens, out, rows);
+        a.targets[0].bias = bias.as<float>();
+        a.x_scale = 4;
+        ASSERT_EQ(launch_product(a, Stream{}), cudaSuccess);
+        for (int64_t i = 0; i < count; ++i) {
+          const void* const from = x.as<uint16_t>() + groups * i / count * 256;
+          ProductArgs b = adding(parts[static_cast<size_t>(i)]->weight, from, cols, tokens, want, rows);
+          b.targets[0].bias = i == 0 ? bias.as<float>() : nullptr;
+          b.x_scale = 4;
+          b.marks = nullptr;
+          ASSERT_EQ(launch_product(b, Stream{}), cudaSuccess);
+        }
+        ASSERT_TRUE(out.read<uint32_t>() == want.read<uint32_t>());
+        expect_no_marks();
+      }
+    }
+  }
+}
+
+// Products onto one residual stream, launched as programmatic dependents, in every shape: each begins with what the one before stored.
+TEST_P(ProductParts, FollowThoseOfTheProductAhead) {
+  const int64_t cols = 8448;
+  cudaStream_t stream;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  for (const int64_t rows : {200, 1283}) {
+    const Packed packed(GetParam(), rows, cols, ordinary_file(GetParam(), rows, cols, random_));
+    const int32_t tokens = 200;
+    const Guarded x(random_inputs(Act::kBF16, tokens, cols, cols, random_).bits);
+    for (int32_t form = 0; form < kPrefillForms; ++form) {
+      for (const PrefillCluster& cluster : kPrefillClusters) {
+        std::vector<uint32_t> last[2];
+        for (const bool dependent : {false, true}) {
+          Guarded out(numbers(rows * tokens));
+          const ProductArgs a = adding(packed.weight, x.data(), cols, tokens, out, rows);
+          for (int32_t i = 0; i < 12; ++i) {
+            const cudaError_t error = launch_prefill_as({form, cluster}, device_, a, 0, 1, Stream{stream, dependent});
+            ASSERT_TRUE(error == cudaSuccess || error == cudaErrorNotSupported) << cudaGetErrorName(error);
+          }
+          last[dependent] = out.read<uint32_t>();
+          expect_no_marks();
+        }
+        ASSERT_TRUE(last[0] == last[1]) << rows << " rows, form " << form << ", clusters of " << cluster.rows << " x " << cluster.tokens;
+      }
+    }
+  }
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+TEST_P(ProductParts, NeedMarks) {
+  for (const int64_t cols : {8192, 8448}) {
+    const int64_t rows = 16;
+    const Packed packed(GetParam(), rows, cols, ordinary_file(GetParam(), rows, cols, random_));
+    const Guarded x(random_inputs(Act::kBF16, 1, cols, cols, random_).bits);
+    Guarded out(numbers(rows));
+    ProductArgs a = adding(packed.weight, x.data(), cols, 1, out, rows);
+    a.marks = nullptr;
+    EXPECT_EQ(launch_product(a, Stream{}), cols == 8192 ? cudaSuccess : cudaErrorInvalidValue);
+    a.end = ProductEnd::kStoreF32;
+    EXPECT_EQ(launch_product(a, Stream{}), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+}
+
+}  // namespace
+}  // namespace mr::cuda
