@@ -58,7 +58,8 @@ __device__ __forceinline__ Drawn draw_token(CutSpace& s, ListSpace& list, const 
   return draw(s.draw, k, row, filter, random_of(job, p));
 }
 
-// A token that is scored or has the greatest logit, and its rank, are found before the wait for gather; weigh may still be running.
+// A token that is scored or has the greatest logit, and its rank, are found before the wait for gather: by what scan left, for
+// weigh may still be running.
 __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ SampleKernelArgs k) {
   extern __shared__ __align__(16) uint8_t memory[];
   ListSpace& list = *reinterpret_cast<ListSpace*>(memory);

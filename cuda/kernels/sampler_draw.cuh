@@ -33,8 +33,8 @@ struct Place {
   uint64_t left;
 };
 
-// The first piece at which the running sum of sum_of(piece) exceeds `left`, which is below their whole; in every thread, each warp
-// for itself.
+// The first piece at which the running sum of sum_of(piece) exceeds `left`, which is below their whole; in every thread, each
+// warp for itself.
 template <class SumOf>
 __device__ __forceinline__ Place find_piece(SumOf sum_of, uint64_t left) {
   static_assert(kMostPieces == 4 * 32, "four pieces a lane");
@@ -62,7 +62,7 @@ struct DrawSpace {
   uint64_t warps[kWarps];
   Drawn drawn;
 
-  // All in threads that are as many as pieces.
+  // For each of kMostPieces, by a thread.
   __device__ __forceinline__ void set(int32_t piece, uint64_t mass, uint64_t count) {
     masses[piece] = mass;
     low[piece] = high[piece] = 0;

@@ -5,8 +5,8 @@
 
 namespace mr::cuda {
 
-// A list of a job in global memory as a warp sees it. What has no room is only counted, and not all of that: a warp that finds the
-// list full looks no further. `*listed` is above `room` then.
+// A list of a job in global memory as a warp sees it. What has no room is only counted, and not all of that: a warp that finds
+// the list full looks no further. `*listed` is above `room` then.
 struct Found {
   uint32_t* listed;
   uint64_t* tokens;

@@ -77,9 +77,9 @@ struct Cutter {
 };
 
 // Looks at a warp's tokens of the row x, none of which is above `most`.
-__device__ __forceinline__ PieceCut cut_span(const Pending& pending, const Span& span, const float4& first, const float* x, int32_t vocab,
-                                             float most, const Weights& weights, const Bins& bins, const Plan& plan, float floor,
-                                             Found& edge) {
+__device__ __forceinline__ PieceCut cut_span(const Pending& pending, const Span& span, const float4& first, const float* x,
+                                             int32_t vocab, float most, const Weights& weights, const Bins& bins, const Plan& plan,
+                                             float floor, Found& edge) {
   const Band band(weights, bins, plan.edge, plan.edge_end);
   Cutter cutter{weights, bins, plan, floor, edge, PieceCut{0, 0, ~0u, 0, 0}};
   if (!plan.equal && most < band.least) return cutter.cut;

@@ -16,7 +16,7 @@ __device__ __forceinline__ float4 four_of(const float* row, int32_t id, int32_t 
   return v;
 }
 
-// A warp of scan, weigh and gather takes so many pieces, one after another, or shares one with neighbouring warps of its block.
+// A warp of scan, weigh and gather takes this many pieces, one after another; or one that neighbouring warps of its block share.
 __device__ __forceinline__ int32_t turns_of(const SampleKernelArgs& k) { return k.piece_bits > 3 ? 1 << (k.piece_bits - 3) : 1; }
 __device__ __forceinline__ int32_t sharing_bits(const SampleKernelArgs& k) { return max(0, 3 - k.piece_bits); }
 
@@ -34,7 +34,7 @@ struct Span {
     begin = min(last, piece * k.piece + (warp & (sharing - 1)) * each);
     end = min(last, begin + each);
   }
-  // This lane's first four tokens.
+  // This lane's first four tokens; of a short span others.
   __device__ __forceinline__ float4 first_four(const float* row, int32_t vocab) const { return four_at(row, begin, vocab); }
 
   // Calls f(id, logits) for fours of tokens in all lanes at once, where those beyond the span are -inf; first: as above. The
@@ -46,17 +46,25 @@ struct Span {
     if (kAhead == 2) second = four_at(row, begin + 128, vocab);
 #pragma unroll 1
     for (int32_t round = begin; round < end; round += 128) {
-      const float4 v = next;
+      float4 v = next;
       if (kAhead == 2) next = second;
       (kAhead == 2 ? second : next) = four_at(row, round + 128 * kAhead, vocab);
-      f(round + static_cast<int32_t>(threadIdx.x % 32) * 4, v);
+      const int32_t id = round + static_cast<int32_t>(threadIdx.x % 32) * 4;
+      if (round + 128 > end) {
+        v.x = id < end ? v.x : -INFINITY;
+        v.y = id + 1 < end ? v.y : -INFINITY;
+        v.z = id + 2 < end ? v.z : -INFINITY;
+        v.w = id + 3 < end ? v.w : -INFINITY;
+      }
+      f(id, v);
     }
   }
 
  private:
+  // This lane's of a round, or the row's last ones behind them.
   __device__ __forceinline__ float4 four_at(const float* row, int32_t round, int32_t vocab) const {
     const int32_t id = round + static_cast<int32_t>(threadIdx.x % 32) * 4;
-    return id < end ? four_of(row, id, vocab) : float4{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    return *reinterpret_cast<const float4*>(row + min(id, (vocab - 1) / 4 * 4));
   }
 };
 

@@ -1,7 +1,7 @@
 // sampler_select: the shortest run of least keys that reaches a target, in one block.
 //
-// Keys in question are split by their next 8 bits, in shared memory, until few are left, of which each finds its place by looking at
-// all others. At most 8 splits, whatever the keys are. Sums are integers: the order of threads decides nothing.
+// Keys in question are split by their next 8 bits, in shared memory, until few are left, of which each finds its place by looking
+// at all others. At most 8 splits, whatever the keys are. Sums are integers: the order of threads decides nothing.
 #pragma once
 
 #include "kernels/sampler_weights.cuh"
