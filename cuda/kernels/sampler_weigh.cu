@@ -97,7 +97,7 @@ __device__ void add_bins(const Histogram& h, uint64_t* out) {
   }
 }
 
-__global__ void __launch_bounds__(kPieceThreads) weigh(const __grid_constant__ SampleKernelArgs k) {
+__global__ void __launch_bounds__(kPieceThreads, 4) weigh(const __grid_constant__ SampleKernelArgs k) {
   __shared__ __align__(16) Histogram histogram;
   __shared__ Sums parts[kBlockParts];
   const SampleArgs& a = k.a;
