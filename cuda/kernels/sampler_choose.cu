@@ -13,15 +13,13 @@ struct Shared {
   SampleJob job;
   SlotParams params;
   Rules rules;
-  union {  // the latter behind the former
-    CutSpace cut;
-    BestSpace best;
-  };
+  CutSpace cut;
+  BestSpace best;
 };
 
 // The first of the tokens with the greatest logit.
-__device__ __forceinline__ int32_t greatest_token(DrawSpace& s, const SampleKernelArgs& k, int32_t index, bool processed,
-                                                  const float* row, float top) {
+__device__ __forceinline__ Drawn greatest_token(DrawSpace& s, const SampleKernelArgs& k, int32_t index, bool processed,
+                                                const float* row, float top) {
   uint32_t piece = static_cast<uint32_t>(kMostPieces);
   for (int i = 0; i < kMostPieces / 32; ++i) {
     const int32_t at = i * 32 + static_cast<int32_t>(threadIdx.x % 32);
@@ -43,21 +41,25 @@ __device__ __forceinline__ double log_sum_of(const SampleKernelArgs& k, int32_t 
   return log_f64(static_cast<double>(warp_sum_u64(sum)) * 0x1p-44);
 }
 
-// The token of a job that no filter cuts: its masses are those that weigh left.
-__device__ __noinline__ int32_t unfiltered_token(CutSpace& s, const SampleKernelArgs& k, int32_t index, const SampleJob& job,
-                                                 const SlotParams& p, const Rules& rules, const float* row, float top) {
-  if (job.kind == kJobScore) return job.target;
-  if (!rules.draws) return greatest_token(s.draw, k, index, rules.processed, row, top);
-  const int32_t piece = threadIdx.x;
-  if (piece < kMostPieces)
-    s.draw.masses[piece] = piece < k.pieces ? k.space.sums[static_cast<int64_t>(index) * kMostPieces + piece].mass : 0;
-  __syncthreads();
+// Draws the token of a job by its rules.
+__device__ __forceinline__ Drawn draw_token(CutSpace& s, ListSpace& list, const SampleKernelArgs& k, int32_t index,
+                                            const SampleJob& job, const SlotParams& p, const Rules& rules, const float* row,
+                                            float top) {
   Filter filter(Weights(top, p.temperature));
-  filter.floor = p.min_p * kWeightUnit;
+  if (rules.filtered()) {
+    cut_row(s, list, k, index, row, rules, p, filter);
+  } else {  // the masses are those that weigh left
+    const int32_t piece = threadIdx.x;
+    if (piece < kMostPieces)
+      s.draw.set(piece, piece < k.pieces ? k.space.sums[static_cast<int64_t>(index) * kMostPieces + piece].mass : 0, 0);
+    __syncthreads();
+    filter.floor = p.min_p * kWeightUnit;
+  }
   return draw(s.draw, k, row, filter, random_of(job, p));
 }
 
-// What no filter cuts needs nothing that gather finds, and is taken before the wait for it.
+// A token that is scored or has the greatest logit, and its rank, are found before the wait for gather: by what scan left, for
+// weigh may still be running.
 __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ SampleKernelArgs k) {
   extern __shared__ __align__(16) uint8_t memory[];
   ListSpace& list = *reinterpret_cast<ListSpace*>(memory);
@@ -68,46 +70,53 @@ __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ Sa
     s.job = a.jobs[index];
     s.params = params_of(a, s.job);
     s.rules = rules_of(a, s.job, s.params);
+    s.cut.filter.select.few_count = s.best.count = 0;
+    s.cut.draw.drawn = Drawn{};
   }
   __syncthreads();
   const SampleJob& job = s.job;
   const Rules& rules = s.rules;
   const bool sample = job.kind == kJobSample, first = blockIdx.x == 0, last = blockIdx.x == gridDim.x - 1;
-  const bool filtered = rules.filtered(), ranked = sample && !rules.draws && !rules.processed;  // ranked: the rank is 1
-  int32_t status = MR_ROW_NAN, token = 0;
-  uint32_t better = 0;
-  double log_sum = 0;
-  RowTop top{};
+  const bool ranked = sample && !rules.draws && !rules.processed;  // the rank is 1
+  int32_t status = MR_ROW_NAN;
   const float* const raw = raw_row(a, job);
   const float* const x = processed_row(k, index, rules, raw);
+  RowTop top{};
   if (job.kind != kJobNone && !poisoned(a, job)) {
     top = row_top(k, index);
     status = status_of(job, top);
   }
   const int32_t candidates = status == MR_ROW_OK ? min(job.top_n, a.vocab) : 0;
   const bool writes = first || (last && candidates > 0), looks = status == MR_ROW_OK && (writes || !ranked);
+  Part part(raw, a.vocab);
+  Drawn drawn{};
   if (looks) {
-    if (writes) log_sum = log_sum_of(k, index);
-    if (!filtered) {
-      token = unfiltered_token(s.cut, k, index, job, s.params, rules, x, top.processed);
-      if (!ranked) better = count_better(raw, a.vocab, token, raw[token]);
-    }
+    if (!ranked) part.ask();
+    if (!sample) drawn.token = job.target;
+    else if (!rules.draws) drawn = greatest_token(s.cut.draw, k, index, rules.processed, x, top.processed);
   }
-  grid_wait();
-  grid_trigger();
-  if (job.kind == kJobNone) return;
+  const auto wait = [] {
+    grid_wait();
+    grid_trigger();
+  };
+  float logit = 0;
+  uint32_t better = 0;
   if (looks) {
-    if (filtered) {
-      Filter filter(Weights(top.processed, s.params.temperature));
-      cut_row(s.cut, list, k, index, x, rules, s.params, filter);
-      token = draw(s.cut.draw, k, x, filter, random_of(job, s.params));
-      better = count_better(raw, a.vocab, token, raw[token]);
+    if (rules.draws) {
+      wait();
+      drawn = draw_token(s.cut, list, k, index, job, s.params, rules, x, top.processed);
     }
+    logit = sample && !rules.processed ? drawn.logit : raw[drawn.token];
+    if (!ranked) better = part.count_better(drawn.token, logit);
+  }
+  wait();
+  if (job.kind == kJobNone) return;
+  double log_sum = 0;
+  if (looks) {
     if (better != 0 && threadIdx.x % 32 == 0) atomicAdd(&a.results[index].rank, static_cast<int32_t>(better));
-    if (last && candidates > 0) {
-      __syncthreads();
-      best_tokens(s.best, k, index, raw, candidates, top.raw, log_sum, a.candidates + job.candidate_offset);
-    }
+    if (writes) log_sum = log_sum_of(k, index);
+    if (last && candidates > 0)
+      best_tokens(s.best, s.cut.filter.select, k, index, raw, candidates, top.raw, log_sum, a.candidates + job.candidate_offset);
   }
   if (!first || threadIdx.x != 0) return;
   mr_row_result& result = a.results[index];
@@ -115,11 +124,11 @@ __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ Sa
   result.position = sample ? job.position : -1;
   result.status = status;
   result.count = status == MR_ROW_OK ? 1 : 0;
-  result.token = token;
-  result.logprob = status == MR_ROW_OK ? logprob_of(raw[token], top.raw, log_sum) : 0;
+  result.token = drawn.token;
+  result.logprob = status == MR_ROW_OK ? logprob_of(logit, top.raw, log_sum) : 0;
   result.candidate_offset = job.candidate_offset;
   result.candidate_count = candidates;
-  if (sample && (job.flags & kJobFeeds) != 0) a.slots.feeds[job.slot] = SlotFeed{token, status};
+  if (sample && (job.flags & kJobFeeds) != 0) a.slots.feeds[job.slot] = SlotFeed{drawn.token, status};
 }
 
 // Blocks that count the better tokens of a job.

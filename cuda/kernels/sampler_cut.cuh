@@ -10,7 +10,7 @@ struct CutSpace {
   DrawSpace draw;
 };
 
-// Adds the listed tokens that are kept to their pieces.
+// Adds the listed tokens that are kept to their pieces, which all threads then see.
 __device__ __noinline__ void add_kept(DrawSpace& s, const SampleKernelArgs& k, const ListOfTokens& tokens, float floor) {
   tokens.each([&](int32_t i) {
     const float weight = tokens.list.weights[i];
@@ -19,8 +19,6 @@ __device__ __noinline__ void add_kept(DrawSpace& s, const SampleKernelArgs& k, c
       add_mass(s.low + piece, s.high + piece, mass_of(weight));
     }
   });
-  __syncthreads();
-  if (threadIdx.x < kMostPieces) s.masses[threadIdx.x] += static_cast<uint64_t>(s.high[threadIdx.x]) << 32 | s.low[threadIdx.x];
   __syncthreads();
 }
 
@@ -46,12 +44,12 @@ __device__ __noinline__ void cut_equals(CutSpace& s, const SampleKernelArgs& k, 
   const float distance = weights.distance(below(logit, weights.top)), weight = weight_at(distance);
   const uint64_t mass = mass_of(weight), wanted = tokens ? plan.left : (plan.left + mass - 1) / mass;
   const uint64_t kept = min(wanted, count);
-  const Place last = find_piece(s.draw.counts, kept - 1);
+  const Place last = find_piece([&](int32_t piece) { return s.draw.counts[piece]; }, kept - 1);
   const int32_t piece = threadIdx.x;
   if (weight >= filter.floor && piece <= last.at)
     s.draw.masses[piece] += mass * (piece < last.at ? s.draw.counts[piece] : last.left + 1);
   const uint32_t own = ascending(logit);
-  const int32_t id = find_token(s.draw, k, row, last, [&](int32_t, float x) { return uint64_t{ascending(x) == own}; });
+  const int32_t id = find_token(s.draw, k, row, last, [&](int32_t, float x) { return uint64_t{ascending(x) == own}; }).token;
   filter.set_limit(deviation, deviation ? filter.deviation_key(distance, id) : best_first(logit, id));
 }
 
@@ -73,10 +71,12 @@ __device__ __forceinline__ Edge edge_of(const SampleKernelArgs& k, int32_t index
               __reduce_max_sync(0xffffffffu, edge.greatest)};
 }
 
-// Sets s.draw.masses, which all threads see afterwards, and the filter of a row that has filters.
+// Sets the masses of s.draw, which all threads see afterwards, and the filter of a row that has filters.
 __device__ __noinline__ void cut_row(CutSpace& s, ListSpace& list, const SampleKernelArgs& k, int32_t index, const float* row,
                                      const Rules& rules, const SlotParams& p, Filter& filter) {
   const int32_t piece = threadIdx.x;
+  const uint64_t* const listed_tokens = k.space.edges + static_cast<int64_t>(index) * kListed;
+  const uint64_t first = listed_tokens[threadIdx.x];  // asked for before it is known whether it is one
   const Plan plan = k.space.plans[index];
   const Edge edge = edge_of(k, index);  // of a plan that has one
   const ListOfTokens tokens{list, static_cast<int32_t>(edge.count)};
@@ -84,11 +84,9 @@ __device__ __noinline__ void cut_row(CutSpace& s, ListSpace& list, const SampleK
   if (piece < kMostPieces) {
     const bool cuts = plan.mode == kCuts && piece < k.pieces;
     const PieceCut& cut = k.space.cuts[static_cast<int64_t>(index) * kMostPieces + piece];
-    s.draw.masses[piece] = cuts ? cut.mass : 0;
-    s.draw.counts[piece] = cuts ? cut.count : 0;
-    s.draw.low[piece] = s.draw.high[piece] = 0;
+    s.draw.set(piece, cuts ? cut.mass : 0, cuts ? cut.count : 0);
   }
-  if (listed) tokens.load(k.space.edges + static_cast<int64_t>(index) * kListed, filter.weights);
+  if (listed) tokens.load(listed_tokens, first, filter.weights);
   __syncthreads();
   if (plan.mode == kKeepsFew) {
     apply_filters(s.filter, tokens, rules, p, filter);

@@ -33,13 +33,14 @@ struct Place {
   uint64_t left;
 };
 
-// The first piece at which the running sum of `sums` exceeds `left`, which is below their whole; in every thread, each warp for
-// itself.
-__device__ __forceinline__ Place find_piece(const uint64_t* sums, uint64_t left) {
+// The first piece at which the running sum of sum_of(piece) exceeds `left`, which is below their whole; in every thread, each
+// warp for itself.
+template <class SumOf>
+__device__ __forceinline__ Place find_piece(SumOf sum_of, uint64_t left) {
   static_assert(kMostPieces == 4 * 32, "four pieces a lane");
   const int lane = threadIdx.x % 32;
   uint64_t own[4], sum = 0;
-  for (int i = 0; i < 4; ++i) sum += own[i] = sums[lane * 4 + i];
+  for (int i = 0; i < 4; ++i) sum += own[i] = sum_of(lane * 4 + i);
   const uint64_t upto = warp_running(sum);
   const uint32_t beyond = __ballot_sync(0xffffffffu, upto > left);
   const int first = beyond == 0 ? 31 : __ffs(static_cast<int>(beyond)) - 1;
@@ -49,56 +50,69 @@ __device__ __forceinline__ Place find_piece(const uint64_t* sums, uint64_t left)
   return Place{__shfl_sync(0xffffffffu, lane * 4 + i, first), __shfl_sync(0xffffffffu, rest, first)};
 }
 
-__device__ __forceinline__ uint64_t sum_pieces(const uint64_t* sums) {
-  const int lane = threadIdx.x % 32;
-  return warp_sum_u64(sums[lane] + sums[lane + 32] + sums[lane + 64] + sums[lane + 96]);
-}
+struct Drawn {
+  int32_t token;
+  float logit;
+};
 
 struct DrawSpace {
   uint64_t masses[kMostPieces];  // of kept tokens
+  uint32_t low[kMostPieces], high[kMostPieces];  // of further kept tokens, in two words
   uint64_t counts[kMostPieces];  // of tokens of the edge
-  uint32_t low[kMostPieces], high[kMostPieces];  // of masses that are added up
   uint64_t warps[kWarps];
-  int32_t token;
+  Drawn drawn;
+
+  // For each of kMostPieces, by a thread.
+  __device__ __forceinline__ void set(int32_t piece, uint64_t mass, uint64_t count) {
+    masses[piece] = mass;
+    low[piece] = high[piece] = 0;
+    counts[piece] = count;
+  }
+  __device__ __forceinline__ uint64_t mass_of_piece(int32_t piece) const {
+    return masses[piece] + (static_cast<uint64_t>(high[piece]) << 32 | low[piece]);
+  }
 };
 
 // The token of a piece at which the running sum of value(id, x), in ascending order of ids, exceeds place.left, which is below
 // their whole; in every thread.
 template <class Value>
-__device__ __forceinline__ int32_t find_token(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Place& place,
+__device__ __forceinline__ Drawn find_token(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Place& place,
                                                      Value value) {
   static_assert((1 << 18) / kMostPieces <= 4 * kThreads, "four tokens a thread");
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t end = min(k.a.vocab, (place.at + 1) * k.piece), id = place.at * k.piece + static_cast<int32_t>(threadIdx.x) * 4;
   uint64_t values[4] = {}, own = 0;
+  float4 v{};
   if (id < end) {
-    const float4 v = four_of(row, id, k.a.vocab);
+    v = four_of(row, id, k.a.vocab);
     own += values[0] = value(id, v.x);
     own += values[1] = value(id + 1, v.y);
     own += values[2] = value(id + 2, v.z);
     own += values[3] = value(id + 3, v.w);
   }
   uint64_t upto = warp_running(own);
-  __syncthreads();
   if (lane == 31) s.warps[warp] = upto;
-  if (threadIdx.x == 0) s.token = 0;
   __syncthreads();
   for (int w = 0; w < warp; ++w) upto += s.warps[w];
   if (place.left >= upto - own && place.left < upto) {
     uint64_t rest = place.left - (upto - own);
     int i = 0;
     for (; i < 3 && rest >= values[i]; ++i) rest -= values[i];
-    s.token = id + i;
+    s.drawn = Drawn{id + i, i < 2 ? (i == 0 ? v.x : v.y) : (i == 2 ? v.z : v.w)};
   }
   __syncthreads();
-  return s.token;
+  return s.drawn;
 }
 
-// Draws by s.masses, which all threads see.
-__device__ __noinline__ int32_t draw(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Filter& given,
+// Draws by the masses of s, which all threads see.
+__device__ __noinline__ Drawn draw(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Filter& given,
                                      uint64_t random) {
   const Filter filter = given;
-  const Place place = find_piece(s.masses, __umul64hi(random, sum_pieces(s.masses)));
+  const auto mass_of_piece = [&](int32_t piece) { return s.mass_of_piece(piece); };
+  const int lane = threadIdx.x % 32;
+  uint64_t all = 0;
+  for (int i = 0; i < kMostPieces; i += 32) all += s.mass_of_piece(i + lane);
+  const Place place = find_piece(mass_of_piece, __umul64hi(random, warp_sum_u64(all)));
   return find_token(s, k, row, place, [&](int32_t id, float x) {
     Weighed w;
     return filter.keeps(id, x, w) ? w.mass : uint64_t{0};

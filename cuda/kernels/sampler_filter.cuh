@@ -6,9 +6,6 @@
 
 namespace mr::cuda {
 
-constexpr int kThreads = 512;  // of a block of choose
-constexpr int kWarps = kThreads / 32;
-
 // A token that has a mass.
 struct Weighed {
   float distance, weight;  // the weight in units of 2^-40
@@ -87,18 +84,6 @@ __device__ __noinline__ Kept sum_threads(FilterSpace& s, Kept kept) {
   return all;
 }
 
-__device__ __noinline__ uint64_t greatest_of_threads(FilterSpace& s, uint64_t key) {
-  const uint32_t high = static_cast<uint32_t>(key >> 32), greatest = __reduce_max_sync(0xffffffffu, high);
-  const uint32_t low = __reduce_max_sync(0xffffffffu, high == greatest ? static_cast<uint32_t>(key) : 0u);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) s.warps[0][threadIdx.x / 32] = static_cast<uint64_t>(greatest) << 32 | low;
-  __syncthreads();
-  uint64_t all = 0;
-#pragma unroll 4
-  for (int w = 0; w < kWarps; ++w) all = max(all, s.warps[0][w]);
-  return all;
-}
-
 // Tokens in shared memory, each worked out once. A thread looks at the same ones each time.
 struct ListSpace {
   uint64_t keys[kListed];
@@ -115,11 +100,12 @@ struct ListOfTokens {
 #pragma unroll 1
     for (int32_t i = threadIdx.x; i < count; i += kThreads) f(i);
   }
-  // tokens: of a list of gather, in global memory.
-  __device__ __forceinline__ void load(const uint64_t* tokens, const Weights& weights) const {
+  // tokens: of a list of gather, in global memory; first: this thread's first one, which need not be one.
+  __device__ __forceinline__ void load(const uint64_t* tokens, uint64_t first, const Weights& weights) const {
     each([&](int32_t i) {
-      const float x = logit_of(tokens[i]);
-      list.keys[i] = best_first(x, token_id(tokens[i]));
+      const uint64_t token = i < kThreads ? first : tokens[i];
+      const float x = logit_of(token);
+      list.keys[i] = best_first(x, token_id(token));
       list.weights[i] = weight_at(weights.distance(below(x, weights.top)));
       list.logits[i] = x;
     });
@@ -134,26 +120,22 @@ struct ListOfTokens {
     });
   }
   __device__ __noinline__ uint64_t limit(SelectSpace& s, bool tokens, uint64_t target) const {
-    return select_least(s, target, [&](auto f) {
+    return select_least(s, target, count, [&](auto f) {
       each([&](int32_t i) {
         if (list.weights[i] != 0) f(list.keys[i], tokens ? 1 : mass_of(list.weights[i]));
       });
     });
   }
   // The bound by which masses or tokens reach the target, which the filter and the list then have. It is the key of a token of
-  // the list, so that none beside the list lies within it.
+  // the list, so that none beside the list lies within it; or there is none, and all tokens that have a mass are listed.
   __device__ __noinline__ void bound(FilterSpace& s, Filter& filter, bool deviation, bool tokens, uint64_t target) const {
     if (deviation) set_keys(filter, true);
     const uint64_t most = limit(s.select, tokens, target);
-    uint64_t last = 0;
     each([&](int32_t i) {
-      if (list.weights[i] == 0) return;
-      if (list.keys[i] <= most) last = max(last, list.keys[i]);
-      else list.weights[i] = 0;
+      if (list.keys[i] > most) list.weights[i] = 0;
     });
     if (deviation) set_keys(filter, false);
-    last = greatest_of_threads(s, last);
-    filter.set_limit(deviation, last != 0 ? last : kNoKey);
+    filter.set_limit(deviation, most);
   }
   __device__ __noinline__ Kept sum(FilterSpace& s, const Filter& filter) const {
     Kept kept{};
@@ -179,7 +161,7 @@ struct RowOfTokens {
   }
   __device__ __noinline__ void bound(FilterSpace& s, Filter& filter, bool deviation, bool tokens, uint64_t target) const {
     const Filter own = filter;
-    const uint64_t key = select_least(s.select, target, [&](auto f) {
+    const uint64_t key = select_least(s.select, target, count, [&](auto f) {
       each([&](int32_t id, float x) {
         Weighed w;
         if (own.keeps(id, x, w)) f(deviation ? own.deviation_key(w.distance, id) : best_first(x, id), tokens ? 1 : w.mass);

@@ -1,38 +1,30 @@
-// sampler_found: tokens that a block finds and puts into a list of its job, in any order.
+// sampler_found: tokens that warps find and put into a list of their job, in any order.
 #pragma once
 
 #include "kernels/sampler_row.cuh"
 
 namespace mr::cuda {
 
-// Tokens of a block, which go to a list of the job in one go.
-template <int kRoom>
+// A list of a job in global memory as a warp sees it. What has no room is only counted, and not all of that: a warp that finds
+// the list full looks no further. `*listed` is above `room` then.
 struct Found {
-  uint32_t count, place;
-  uint64_t tokens[kRoom];
+  uint32_t* listed;
+  uint64_t* tokens;
+  uint32_t room;
+  bool full = false;
+
+  // Lists a token of each lane where `is`; called in all lanes of a warp at once.
+  __device__ __forceinline__ void list(bool is, uint64_t token) {
+    const uint32_t which = __ballot_sync(0xffffffffu, is);
+    if (which == 0 || full) return;
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t first = 0;
+    if (lane == 0) first = atomicAdd(listed, static_cast<uint32_t>(__popc(which)));
+    first = __shfl_sync(0xffffffffu, first, 0);
+    const uint32_t place = first + __popc(which & ((1u << lane) - 1));
+    if (is && place < room) tokens[place] = token;
+    full = first >= room;
+  }
 };
-
-// Puts a token of each lane where `is`; called in all lanes of a warp at once. What has no room is only counted.
-template <int kRoom>
-__device__ __forceinline__ void find(Found<kRoom>& found, bool is, int32_t id, float logit) {
-  const uint32_t which = __ballot_sync(0xffffffffu, is);
-  if (which == 0) return;
-  const uint32_t lane = threadIdx.x % 32;
-  uint32_t place = 0;
-  if (lane == 0) place = atomicAdd(&found.count, static_cast<uint32_t>(__popc(which)));
-  place = __shfl_sync(0xffffffffu, place, 0) + __popc(which & ((1u << lane) - 1));
-  if (is && place < kRoom) found.tokens[place] = token_of(logit, id);
-}
-
-// Of a list that has no room for all nothing is looked at but that.
-template <int kRoom>
-__device__ void append(Found<kRoom>& found, uint32_t* listed, uint64_t* list) {
-  __syncthreads();
-  if (threadIdx.x == 0) found.place = found.count == 0 ? kRoom : atomicAdd(listed, found.count);
-  __syncthreads();
-  const uint32_t place = found.place, count = found.count;
-  if (place > kRoom || count > kRoom - place) return;
-  for (uint32_t i = threadIdx.x; i < count; i += kPieceThreads) list[place + i] = found.tokens[i];
-}
 
 }  // namespace mr::cuda

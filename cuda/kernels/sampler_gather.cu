@@ -2,6 +2,7 @@
 // and the few tokens that may be candidates.
 //
 // The n best tokens lie within the n pieces that have the greatest greatest logits, so that none is below the least of those.
+#include "kernels/instructions.cuh"
 #include "kernels/sampler_found.cuh"
 #include "kernels/sampler_plan.cuh"
 
@@ -10,13 +11,9 @@ namespace {
 
 struct Shared {
   PlanSpace plan;
-  PieceCut cuts[kPieceWarps];
+  PieceCut cuts[kBlockParts];
   uint32_t greatest[kMostPieces];
   float least_best;
-  union {  // the latter behind the former
-    Found<kListed> edge;
-    Found<kMayBest> may_best;
-  };
 };
 
 // Bounds on the logits of bins [begin, end), which need not be exact.
@@ -32,17 +29,32 @@ struct Band {
 };
 
 // Tokens of a warp that are worked on 32 at once, so that what few tokens need costs little.
-struct Pending {
-  uint64_t tokens[32 + 128];
+class Pending {
+ public:
+  static constexpr int kRoom = 32 + 128;
+
+  // tokens: in shared memory. Its address comes from another lane, so that it is held and not worked out for each token.
+  __device__ __forceinline__ explicit Pending(const uint64_t* tokens)
+      : tokens_(__shfl_sync(0xffffffffu, shared_address(tokens), 0)) {}
+  __device__ __forceinline__ void put(uint32_t at, int32_t id, float logit) const {
+    store_shared8(tokens_ + at * 8, uint2{static_cast<uint32_t>(id), __float_as_uint(logit)});
+  }
+  __device__ __forceinline__ uint64_t get(uint32_t at) const {
+    const uint2 token = load_shared8(tokens_ + at * 8);
+    return token_of(__uint_as_float(token.y), static_cast<int32_t>(token.x));
+  }
+
+ private:
+  uint32_t tokens_;
 };
 
 // What a plan makes of a warp's tokens, in parts.
 struct Cutter {
-  Shared& s;
   const Weights& weights;
   const Bins& bins;
   const Plan& plan;
   float floor;
+  Found& edge;
   PieceCut cut;
 
   __device__ __forceinline__ void meet_edge(float logit) {
@@ -57,17 +69,20 @@ struct Cutter {
     const int32_t bin = static_cast<int32_t>(bins.bin(distance));
     const uint64_t mass = mass_of(weight);
     is = is && bin >= plan.edge && bin < plan.edge_end;
-    const bool inside = bin >= plan.inside && bin < plan.inside_end, edge = is && !inside && mass != 0;
+    const bool inside = bin >= plan.inside && bin < plan.inside_end, of_edge = is && !inside && mass != 0;
     if (is && inside && weight >= floor) cut.mass += mass;
-    if (edge) meet_edge(logit);
-    find(s.edge, edge, token_id(token), logit);
+    if (of_edge) meet_edge(logit);
+    edge.list(of_edge, token);
   }
 };
 
-__device__ __forceinline__ void cut_span(Shared& s, Pending& pending, const Span& span, const float4& first, const float* x,
-                                         int32_t vocab, const Weights& weights, const Bins& bins, const Plan& plan, float floor) {
+// Looks at a warp's tokens of the row x, none of which is above `most`.
+__device__ __forceinline__ PieceCut cut_span(const Pending& pending, const Span& span, const float4& first, const float* x,
+                                             int32_t vocab, float most, const Weights& weights, const Bins& bins, const Plan& plan,
+                                             float floor, Found& edge) {
   const Band band(weights, bins, plan.edge, plan.edge_end);
-  Cutter cutter{s, weights, bins, plan, floor, PieceCut{0, 0, ~0u, 0, 0}};
+  Cutter cutter{weights, bins, plan, floor, edge, PieceCut{0, 0, ~0u, 0, 0}};
+  if (!plan.equal && most < band.least) return cutter.cut;
   const uint32_t lane = threadIdx.x % 32, before = (1u << lane) - 1;
   uint32_t waiting = 0;
   const auto look = [&](int32_t id, const float4& v) {
@@ -76,17 +91,18 @@ __device__ __forceinline__ void cut_span(Shared& s, Pending& pending, const Span
 #pragma unroll
     for (int i = 0; i < 4; ++i) may[i] = logits[i] >= band.least && logits[i] <= band.greatest;
     if (!__any_sync(0xffffffffu, may[0] || may[1] || may[2] || may[3])) return;
+    uint32_t at = waiting;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t which = __ballot_sync(0xffffffffu, may[i]), at = waiting + __popc(which & before);
-      if (may[i]) pending.tokens[at] = token_of(logits[i], id + i);
-      waiting += __popc(which);
-    }
+    for (int i = 0; i < 4; ++i) at += __popc(__ballot_sync(0xffffffffu, may[i]) & before);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (may[i]) pending.put(at++, id + i, logits[i]);
+    waiting = __shfl_sync(0xffffffffu, at, 31);
     __syncwarp();
 #pragma unroll 1
     while (waiting >= 32) {
       waiting -= 32;
-      cutter.take(true, pending.tokens[waiting + lane]);
+      cutter.take(true, pending.get(waiting + lane));
     }
     __syncwarp();
   };
@@ -94,33 +110,34 @@ __device__ __forceinline__ void cut_span(Shared& s, Pending& pending, const Span
     const float logits[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const bool edge = logits[i] > -INFINITY;
-      if (edge) cutter.meet_edge(logits[i]);
-      if (plan.mode == kKeepsFew) find(s.edge, edge, id + i, logits[i]);
+      const bool of_edge = logits[i] > -INFINITY;
+      if (of_edge) cutter.meet_edge(logits[i]);
+      if (plan.mode == kKeepsFew) edge.list(of_edge, token_of(logits[i], id + i));
     }
   };
-  if (plan.equal) span.each_four(first, x, vocab, look_at_equals);
-  else span.each_four(first, x, vocab, look);
-  if (waiting > 0) cutter.take(lane < waiting, lane < waiting ? pending.tokens[lane] : 0);
-  PieceCut& cut = cutter.cut;
+  if (plan.equal) span.each_four<2>(first, x, vocab, look_at_equals);
+  else span.each_four<2>(first, x, vocab, look);
+  if (waiting > 0) cutter.take(lane < waiting, lane < waiting ? pending.get(lane) : 0);
+  __syncwarp();
+  PieceCut cut = cutter.cut;
   cut.mass = warp_sum_u64(cut.mass);
   cut.count = __reduce_add_sync(0xffffffffu, cut.count);
   cut.least = __reduce_min_sync(0xffffffffu, cut.least);
   cut.greatest = __reduce_max_sync(0xffffffffu, cut.greatest);
-  if (lane == 0) s.cuts[threadIdx.x / 32] = cut;
+  return cut;
 }
 
 __device__ __forceinline__ void write_cuts(const SampleKernelArgs& k, int32_t index, const Shared& s) {
-  const int32_t i = threadIdx.x, sharing = kPieceWarps >> k.piece_bits;
-  if (i >= 1 << k.piece_bits || block_piece(k, i) >= k.pieces) return;
-  PieceCut all = s.cuts[i * sharing];
-  for (int32_t w = i * sharing + 1; w < (i + 1) * sharing; ++w) {
-    all.mass += s.cuts[w].mass;
-    all.count += s.cuts[w].count;
-    all.least = min(all.least, s.cuts[w].least);
-    all.greatest = max(all.greatest, s.cuts[w].greatest);
-  }
-  k.space.cuts[static_cast<int64_t>(index) * kMostPieces + block_piece(k, i)] = all;
+  each_piece(k, [&](int32_t first, int32_t count, int32_t piece) {
+    PieceCut all = s.cuts[first];
+    for (int32_t i = first + 1; i < first + count; ++i) {
+      all.mass += s.cuts[i].mass;
+      all.count += s.cuts[i].count;
+      all.least = min(all.least, s.cuts[i].least);
+      all.greatest = max(all.greatest, s.cuts[i].greatest);
+    }
+    k.space.cuts[static_cast<int64_t>(index) * kMostPieces + piece] = all;
+  });
 }
 
 // A logit that none of the `count` best tokens is below.
@@ -141,57 +158,70 @@ __device__ __forceinline__ float least_of_best(Shared& s, const SampleKernelArgs
   return s.least_best;
 }
 
+// A job that neither filters nor wants candidates has nothing to do here: the kernel is short (launch.h) for it.
 __global__ void __launch_bounds__(kPieceThreads, 4) gather(const __grid_constant__ SampleKernelArgs k) {
   __shared__ __align__(16) Shared s;
-  __shared__ Pending pending[kPieceWarps];
+  __shared__ __align__(16) uint64_t pending[kPieceWarps][Pending::kRoom];
   const SampleArgs& a = k.a;
   const int32_t index = blockIdx.y;
   const SampleJob job = a.jobs[index];
   const SlotParams p = params_of(a, job);
   const Rules rules = rules_of(a, job, p);
-  const Span span(k);
-  if (threadIdx.x == 0) s.edge.count = 0;
-  const bool looks = job.kind != kJobNone && !poisoned(a, job);
   const int32_t candidates = min(job.top_n, a.vocab);
+  if (job.kind == kJobNone || poisoned(a, job) || !(rules.filtered() || candidates > 0)) {
+    grid_trigger();
+    grid_wait();
+    return;
+  }
+  const Span first_span(k, 0);
   const float* const raw = raw_row(a, job);
   const float* const x = processed_row(k, index, rules, raw);
   float4 first_raw{}, first_x{};
-  RowTop top{};
-  if (looks) {
-    if (candidates > 0) first_raw = span.first_four(raw, a.vocab);
-    if (rules.filtered()) first_x = span.first_four(x, a.vocab);
-    top = row_top(k, index);
-  }
+  if (candidates > 0) first_raw = first_span.first_four(raw, a.vocab);
+  if (rules.filtered()) first_x = first_span.first_four(x, a.vocab);
+  const RowTop top = row_top(k, index);
   grid_wait();
   grid_trigger();
-  if (job.kind == kJobNone) return;
-  const bool ok = looks && status_of(job, top) == MR_ROW_OK, writes = blockIdx.x == 0 && threadIdx.x == 0;
-  if (writes) a.results[index].rank = ok ? 1 : 0;  // choose adds to it
-  if (!ok) return;
+  if (status_of(job, top) != MR_ROW_OK) return;
+  const int32_t turns = turns_of(k);
+  const PieceTop* const tops = k.space.tops + static_cast<int64_t>(index) * kMostPieces;
   if (rules.filtered()) {
     const Weights weights(top.processed, p.temperature);
     const Bins bins(weights, top.least);
     const Plan plan = make_plan(s.plan, k, index, rules, p, bins);
-    if (writes) k.space.plans[index] = plan;
+    if (blockIdx.x == 0 && threadIdx.x == 0) k.space.plans[index] = plan;
     if (plan.mode != kWholeRow) {
-      cut_span(s, pending[threadIdx.x / 32], span, first_x, x, a.vocab, weights, bins, plan, p.min_p * kWeightUnit);
-      append(s.edge, k.space.listed + index * 2, k.space.edges + static_cast<int64_t>(index) * kListed);
+      const Pending waiting(pending[threadIdx.x / 32]);
+      Found edge{k.space.listed + index * 2, k.space.edges + static_cast<int64_t>(index) * kListed, kListed};
+#pragma unroll 1
+      for (int32_t turn = 0; turn < turns; ++turn) {
+        const Span span(k, turn);
+        if (turn > 0) first_x = span.first_four(x, a.vocab);
+        const float most = span.begin < span.end ? tops[span.piece].processed : -INFINITY;
+        const PieceCut cut = cut_span(waiting, span, first_x, x, a.vocab, most, weights, bins, plan, p.min_p * kWeightUnit, edge);
+        if (threadIdx.x % 32 == 0) s.cuts[span.part] = cut;
+      }
+      __syncthreads();
       write_cuts(k, index, s);
     }
   }
   if (candidates <= 0) return;
-  __syncthreads();
-  if (threadIdx.x == 0) s.may_best.count = 0;
-  __syncthreads();
   const float least = least_of_best(s, k, index, candidates);
   if (least == top.raw) return;  // choose finds those by themselves
-  span.each_four(first_raw, raw, a.vocab, [&](int32_t id, const float4& v) {
-    const float logits[4] = {v.x, v.y, v.z, v.w};
-    if (!__any_sync(0xffffffffu, fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)) >= least)) return;
+  Found may_best{k.space.listed + index * 2 + 1, k.space.may_best + static_cast<int64_t>(index) * kMayBest, kMayBest};
+#pragma unroll 1
+  for (int32_t turn = 0; turn < turns; ++turn) {
+    const Span span(k, turn);
+    if (span.begin >= span.end || tops[span.piece].raw < least) continue;
+    if (turn > 0) first_raw = span.first_four(raw, a.vocab);
+    span.each_four<2>(first_raw, raw, a.vocab, [&](int32_t id, const float4& v) {
+      const float logits[4] = {v.x, v.y, v.z, v.w};
+      if (!__any_sync(0xffffffffu, fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)) >= least)) return;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) find(s.may_best, logits[i] >= least && id + i < min(span.end, a.vocab), id + i, logits[i]);
-  });
-  append(s.may_best, k.space.listed + index * 2 + 1, k.space.may_best + static_cast<int64_t>(index) * kMayBest);
+      for (int i = 0; i < 4; ++i)
+        may_best.list(logits[i] >= least && id + i < min(span.end, a.vocab), token_of(logits[i], id + i));
+    });
+  }
 }
 
 }  // namespace

@@ -16,39 +16,55 @@ __device__ __forceinline__ float4 four_of(const float* row, int32_t id, int32_t 
   return v;
 }
 
-// The tokens of one warp of scan, weigh and gather: of one piece, which it shares with neighbouring warps of its block.
-struct Span {
-  int32_t piece, begin, end;
+// A warp of scan, weigh and gather takes this many pieces, one after another; or one that neighbouring warps of its block share.
+__device__ __forceinline__ int32_t turns_of(const SampleKernelArgs& k) { return k.piece_bits > 3 ? 1 << (k.piece_bits - 3) : 1; }
+__device__ __forceinline__ int32_t sharing_bits(const SampleKernelArgs& k) { return max(0, 3 - k.piece_bits); }
 
-  __device__ __forceinline__ explicit Span(const SampleKernelArgs& k) {
-    const int32_t warp = static_cast<int32_t>(threadIdx.x / 32), share_bits = 3 - k.piece_bits, sharing = 1 << share_bits;
-    static_assert(kPieceWarps == 1 << 3, "a warp has a piece or shares one");
-    piece = (static_cast<int32_t>(blockIdx.x) << k.piece_bits) + (warp >> share_bits);
+// The tokens of one warp at a turn. They are a part of its block's, and neighbouring parts are of one piece where warps share.
+struct Span {
+  int32_t part, piece, begin, end;
+
+  __device__ __forceinline__ Span(const SampleKernelArgs& k, int32_t turn) {
+    static_assert(kPieceWarps == 1 << 3, "a warp has pieces or shares one");
+    const int32_t share_bits = sharing_bits(k), sharing = 1 << share_bits, warp = static_cast<int32_t>(threadIdx.x / 32);
+    part = turn * kPieceWarps + warp;
+    piece = (static_cast<int32_t>(blockIdx.x) << k.piece_bits) + (part >> share_bits);
     const int32_t each = ((k.piece / 4 + sharing - 1) >> share_bits) * 4;
     const int32_t last = min(k.a.vocab, (piece + 1) * k.piece);
     begin = min(last, piece * k.piece + (warp & (sharing - 1)) * each);
     end = min(last, begin + each);
   }
-  // This lane's first four tokens.
+  // This lane's first four tokens; of a short span others.
   __device__ __forceinline__ float4 first_four(const float* row, int32_t vocab) const { return four_at(row, begin, vocab); }
 
   // Calls f(id, logits) for fours of tokens in all lanes at once, where those beyond the span are -inf; first: as above. The
-  // next are asked for before one is worked on.
-  template <class F>
+  // next kAhead are asked for before one is worked on: two where that takes little.
+  template <int kAhead, class F>
   __device__ __forceinline__ void each_four(const float4& first, const float* row, int32_t vocab, F f) const {
-    float4 next = first;
+    static_assert(kAhead == 1 || kAhead == 2, "");
+    float4 next = first, second{};
+    if (kAhead == 2) second = four_at(row, begin + 128, vocab);
 #pragma unroll 1
     for (int32_t round = begin; round < end; round += 128) {
-      const float4 v = next;
-      next = four_at(row, round + 128, vocab);
-      f(round + static_cast<int32_t>(threadIdx.x % 32) * 4, v);
+      float4 v = next;
+      if (kAhead == 2) next = second;
+      (kAhead == 2 ? second : next) = four_at(row, round + 128 * kAhead, vocab);
+      const int32_t id = round + static_cast<int32_t>(threadIdx.x % 32) * 4;
+      if (round + 128 > end) {
+        v.x = id < end ? v.x : -INFINITY;
+        v.y = id + 1 < end ? v.y : -INFINITY;
+        v.z = id + 2 < end ? v.z : -INFINITY;
+        v.w = id + 3 < end ? v.w : -INFINITY;
+      }
+      f(id, v);
     }
   }
 
  private:
+  // This lane's of a round, or the row's last ones behind them.
   __device__ __forceinline__ float4 four_at(const float* row, int32_t round, int32_t vocab) const {
     const int32_t id = round + static_cast<int32_t>(threadIdx.x % 32) * 4;
-    return id < end ? four_of(row, id, vocab) : float4{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    return *reinterpret_cast<const float4*>(row + min(id, (vocab - 1) / 4 * 4));
   }
 };
 
@@ -56,9 +72,11 @@ inline dim3 piece_grid(const SampleKernelArgs& k) {
   return dim3(static_cast<unsigned>((k.pieces + (1 << k.piece_bits) - 1) >> k.piece_bits), static_cast<unsigned>(k.a.job_count));
 }
 
-// Piece i of this block.
-__device__ __forceinline__ int32_t block_piece(const SampleKernelArgs& k, int32_t i) {
-  return (static_cast<int32_t>(blockIdx.x) << k.piece_bits) + i;
+// Calls f(first part, parts, piece) for each piece of the block, in one thread each.
+template <class F>
+__device__ __forceinline__ void each_piece(const SampleKernelArgs& k, F f) {
+  const int32_t i = threadIdx.x, piece = (static_cast<int32_t>(blockIdx.x) << k.piece_bits) + i;
+  if (i < 1 << k.piece_bits && piece < k.pieces) f(i << sharing_bits(k), 1 << sharing_bits(k), piece);
 }
 
 // Greatest logits of a job from its pieces, in every thread; each warp reads them for itself.

@@ -8,7 +8,7 @@ namespace mr::cuda {
 struct PlanSpace {
   uint64_t upto[kBins + 1];  // sums of the bins before each
   uint64_t warps[kPieceWarps];
-  int32_t below_target[2];
+  int32_t below_target[2];  // bins, or steps of a deviation, whose running sums do not reach the target; kBins at first
 };
 
 // s.upto from a job's bins.
@@ -18,7 +18,7 @@ __device__ __forceinline__ void sum_bins(PlanSpace& s, const uint64_t* bins) {
   const ulonglong2 own = reinterpret_cast<const ulonglong2*>(bins)[thread];
   uint64_t upto = warp_running(own.x + own.y);
   if (thread % 32 == 31) s.warps[thread / 32] = upto;
-  if (thread < 2) s.below_target[thread] = 0;
+  if (thread < 2) s.below_target[thread] = kBins;
   __syncthreads();
   for (int w = 0; w < thread / 32; ++w) upto += s.warps[w];
   s.upto[2 * thread + 2] = upto;
@@ -29,12 +29,9 @@ __device__ __forceinline__ void sum_bins(PlanSpace& s, const uint64_t* bins) {
 
 // Filters by logit: bins before the one in which the running sum reaches the target are kept.
 __device__ __forceinline__ void cut_by_logit(PlanSpace& s, uint64_t target, Plan& plan) {
-  if (threadIdx.x < 32) {
-    int32_t before = 0;  // bins whose running sums do not reach the target
-    for (int i = threadIdx.x; i < kBins; i += 32) before += s.upto[i + 1] < target ? 1 : 0;
-    before = static_cast<int32_t>(__reduce_add_sync(0xffffffffu, static_cast<uint32_t>(before)));
-    if (threadIdx.x == 0) s.below_target[0] = before;
-  }
+  const int bin = 2 * static_cast<int>(threadIdx.x);
+  const uint64_t first = s.upto[bin], second = s.upto[bin + 1], last = s.upto[bin + 2];
+  if (first < target && target <= last) s.below_target[0] = target <= second ? bin : bin + 1;
   __syncthreads();
   plan.inside = plan.edge = 0;
   plan.inside_end = s.below_target[0];
@@ -57,17 +54,14 @@ __device__ __forceinline__ void cut_by_deviation(PlanSpace& s, uint64_t target, 
     range(deviation, begin, end);
     return s.upto[end] - s.upto[begin];
   };
-  constexpr int kSteps = 2 * kBins + 4;  // halves of a bin
-  int32_t touched = 0, within = 0;
-  for (int i = threadIdx.x; i < kSteps; i += kPieceThreads) {
-    touched += sum(0.5 * i + kHalf) < target ? 1 : 0;
-    within += sum(0.5 * i - kHalf) < target ? 1 : 0;
-  }
-  touched = static_cast<int32_t>(__reduce_add_sync(0xffffffffu, static_cast<uint32_t>(touched)));
-  within = static_cast<int32_t>(__reduce_add_sync(0xffffffffu, static_cast<uint32_t>(within)));
-  if (threadIdx.x % 32 == 0) {
-    atomicAdd(&s.below_target[0], touched);
-    atomicAdd(&s.below_target[1], within);
+  constexpr int kSteps = 2 * kBins + 4, kOfLane = (kSteps + 31) / 32;  // halves of a bin; sums ascend with them
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp < 2) {
+    const double more = warp == 0 ? kHalf : -kHalf;
+    const auto short_of = [&](int step) { return __popc(__ballot_sync(0xffffffffu, sum(0.5 * step + more) < target)); };
+    static_assert(kOfLane - 1 <= 32, "of the steps of a lane one is known");
+    const int whole = kOfLane * short_of(lane * kOfLane + kOfLane - 1), steps = min(kSteps, whole + short_of(whole + lane));
+    if (lane == 0) s.below_target[warp] = steps;
   }
   __syncthreads();
   const double low = 0.5 * (s.below_target[0] - 1) - kHalf;

@@ -5,22 +5,59 @@
 
 namespace mr::cuda {
 
-// Tokens of this block's part of a row with a greater logit, or an equal one and a lower id; in lane 0 of each warp, which has
-// its own.
-__device__ __noinline__ uint32_t count_better(const float* row, int32_t vocab, int32_t token, float own) {
-  const int32_t part = (vocab + 4 * static_cast<int32_t>(gridDim.x) - 1) / (4 * static_cast<int32_t>(gridDim.x)) * 4;
-  const int32_t begin = static_cast<int32_t>(blockIdx.x) * part, end = min(vocab, begin + part);
-  uint32_t better = 0;
-#pragma unroll 4
-  for (int32_t id = begin + static_cast<int32_t>(threadIdx.x) * 4; id < end; id += 4 * kThreads) {
-    const float4 v = four_of(row, id, vocab);
-    better += v.x > own || (v.x == own && id < token) ? 1 : 0;
-    better += v.y > own || (v.y == own && id + 1 < token) ? 1 : 0;
-    better += v.z > own || (v.z == own && id + 2 < token) ? 1 : 0;
-    better += v.w > own || (v.w == own && id + 3 < token) ? 1 : 0;
+// This block's part of a row, whose first tokens are asked for before it is known which are looked for.
+class Part {
+ public:
+  __device__ __forceinline__ Part(const float* row, int32_t vocab) : row_(row), vocab_(vocab) {
+    const int32_t blocks = static_cast<int32_t>(gridDim.x), part = (vocab + 4 * blocks - 1) / (4 * blocks) * 4;
+    const int32_t begin = static_cast<int32_t>(blockIdx.x) * part;
+    end_ = min(vocab, begin + part);
+    first_ = begin + static_cast<int32_t>(threadIdx.x) * 4;
   }
-  return __reduce_add_sync(0xffffffffu, better);
-}
+  __device__ __forceinline__ void ask() {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) ahead_[i] = four_at(first_ + i * kStep);
+  }
+
+  // Tokens with a greater logit, or an equal one and a lower id; in lane 0 of each warp, which has its own. Behind ask().
+  __device__ __forceinline__ uint32_t count_better(int32_t token, float own) const {
+    const float above = from_ascending(ascending(own) + 1);  // the next greater one, or NaN behind infinity
+    const int32_t own_four = token / 4 * 4;  // in which some of equal logits are better and some are not
+    uint32_t better = 0;
+    const auto look = [&](int32_t id, const float4& v) {
+      const float least = id < own_four ? own : above;
+      better += (v.x >= least ? 1 : 0) + (v.y >= least ? 1 : 0) + (v.z >= least ? 1 : 0) + (v.w >= least ? 1 : 0);
+    };
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) look(first_ + i * kStep, ahead_[i]);
+#pragma unroll 1
+    for (int32_t id = first_ + kAhead * kStep; id < end_; id += kAtOnce * kStep) {
+      float4 fours[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) fours[i] = four_at(id + i * kStep);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) look(id + i * kStep, fours[i]);
+    }
+    if (own_four >= first_ && own_four < end_ && (own_four - first_) % kStep == 0) {
+      const float4 v = four_at(own_four);
+      better += (v.x == own && own_four < token ? 1 : 0) + (v.y == own && own_four + 1 < token ? 1 : 0) +
+                (v.z == own && own_four + 2 < token ? 1 : 0);
+    }
+    return __reduce_add_sync(0xffffffffu, better);
+  }
+
+ private:
+  static constexpr int kAhead = 2, kAtOnce = 4, kStep = 4 * kThreads;
+
+  // NaN, which is no better than any, beyond the part.
+  __device__ __forceinline__ float4 four_at(int32_t id) const {
+    return id < end_ ? four_of(row_, id, vocab_) : float4{NAN, NAN, NAN, NAN};
+  }
+
+  const float* row_;
+  int32_t vocab_, end_, first_;
+  float4 ahead_[kAhead];
+};
 
 __device__ __forceinline__ float logprob_of(float logit, float top, double log_sum) {
   if (logit == top) return static_cast<float>(-log_sum);
@@ -28,12 +65,9 @@ __device__ __forceinline__ float logprob_of(float logit, float top, double log_s
 }
 
 struct BestSpace {
-  union {
-    SelectSpace select;
-    uint32_t warps[kWarps];
-  };
+  uint32_t warps[kWarps];
   uint64_t keys[64];
-  uint32_t count;
+  uint32_t count;  // of keys; 0 at first
 };
 
 // Which of 32 pieces, from `first` on, have the row's greatest raw logit.
@@ -79,8 +113,8 @@ __device__ __noinline__ void first_greatest(BestSpace& s, const SampleKernelArgs
 
 // The `count` <= 64 best tokens by raw logit, best first. Where gather's list of those that may be had no room, all are looked
 // at.
-__device__ __noinline__ void best_tokens(BestSpace& s, const SampleKernelArgs& k, int32_t index, const float* row, int32_t count,
-                                         float top, double log_sum, mr_candidate* out) {
+__device__ __noinline__ void best_tokens(BestSpace& s, SelectSpace& select, const SampleKernelArgs& k, int32_t index,
+                                         const float* row, int32_t count, float top, double log_sum, mr_candidate* out) {
   int32_t greatest = 0;  // pieces that have the greatest logit
   for (int32_t first = 0; first < k.pieces; first += 32) greatest += __popc(greatest_pieces(k, index, first, top));
   if (greatest >= count) {
@@ -95,10 +129,7 @@ __device__ __noinline__ void best_tokens(BestSpace& s, const SampleKernelArgs& k
     for (int32_t i = threadIdx.x; i < tokens; i += kThreads)
       f(list == nullptr ? best_first(row[i], i) : best_first(logit_of(list[i]), token_id(list[i])), uint64_t{1});
   };
-  const uint64_t limit = select_least(s.select, static_cast<uint64_t>(count), each);
-  __syncthreads();
-  if (threadIdx.x == 0) s.count = 0;
-  __syncthreads();
+  const uint64_t limit = select_least(select, static_cast<uint64_t>(count), tokens, each);
   each([&](uint64_t key, uint64_t) {
     if (key > limit) return;
     const uint32_t at = atomicAdd(&s.count, 1u);

@@ -75,28 +75,62 @@ struct Extremes {
   float greatest = -INFINITY, least = INFINITY;
   bool nan = false;
 
-  __device__ __forceinline__ void meet(float x, bool finite_too) {
-    nan = nan || isnan(x);
-    greatest = fmaxf(greatest, x);
-    if (finite_too) least = fminf(least, x == -INFINITY ? INFINITY : x);
-  }
   __device__ __forceinline__ void meet(const float4& v, bool finite_too) {
-    meet(v.x, finite_too);
-    meet(v.y, finite_too);
-    meet(v.z, finite_too);
-    meet(v.w, finite_too);
+    const auto unordered = [](float x, float y) { return !(x <= y) && !(x >= y); };
+    nan = nan || unordered(v.x, v.y) || unordered(v.z, v.w);
+    greatest = fmaxf(greatest, fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)));
+    if (!finite_too) return;
+    const float lowest = fminf(fminf(v.x, v.y), fminf(v.z, v.w));
+    if (lowest > -INFINITY) {
+      least = fminf(least, lowest);
+    } else {
+      const auto finite = [](float x) { return x == -INFINITY ? INFINITY : x; };
+      least = fminf(least, fminf(fminf(finite(v.x), finite(v.y)), fminf(finite(v.z), finite(v.w))));
+    }
   }
 };
 
-__global__ void __launch_bounds__(kPieceThreads) scan(const __grid_constant__ SampleKernelArgs k) {
-  __shared__ PieceTop warps[kPieceWarps];
+// Looks at a warp's tokens of a row; calls edit(id, logits, open_of(id)) for each four of them.
+template <class Open, class Edit>
+__device__ __forceinline__ void meet_span(const Span& span, const float* row, int32_t vocab, bool finite_too, Extremes& met,
+                                          Open open_of, Edit edit) {
+  constexpr int kAtOnce = 4;  // asked for before any is looked at
+#pragma unroll 1
+  for (int32_t round = span.begin + static_cast<int32_t>(threadIdx.x % 32) * 4; round < span.end; round += 128 * kAtOnce) {
+    float4 fours[kAtOnce];
+    uint32_t open[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int32_t id = round + i * 128;
+      if (id >= span.end) continue;
+      fours[i] = four_of(row, id, vocab);
+      open[i] = open_of(id);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (round + i * 128 >= span.end) break;
+      met.meet(fours[i], finite_too);
+      edit(round + i * 128, fours[i], open[i]);
+    }
+  }
+}
+
+__device__ __forceinline__ PieceTop top_of(const Extremes& raw, const Extremes& processed) {
+  const auto greatest = [](float x) { return from_ascending(__reduce_max_sync(0xffffffffu, ascending(x))); };
+  PieceTop top{greatest(raw.greatest), greatest(processed.greatest),
+               from_ascending(__reduce_min_sync(0xffffffffu, ascending(processed.least))), 0};
+  if (__any_sync(0xffffffffu, raw.nan)) top.raw = NAN;
+  return top;
+}
+
+__global__ void __launch_bounds__(kPieceThreads, 4) scan(const __grid_constant__ SampleKernelArgs k) {
+  __shared__ PieceTop parts[kBlockParts];
   __shared__ int32_t counts[kCounts];
   const SampleArgs& a = k.a;
   const int32_t index = blockIdx.y;
   const SampleJob job = a.jobs[index];
   const SlotParams p = params_of(a, job);
   const Rules rules = rules_of(a, job, p);
-  const Span span(k);
   grid_wait();
   grid_trigger();
   if (job.kind == kJobNone || poisoned(a, job)) return;
@@ -108,63 +142,58 @@ __global__ void __launch_bounds__(kPieceThreads) scan(const __grid_constant__ Sa
   const float* const raw = raw_row(a, job);
   float* const out = k.space.processed + index * k.space.stride;
   const bool least = rules.filtered(), edits = p.bias_count > 0 || rules.penalised;
-  Extremes met, processed;
-  const int32_t first = span.begin + static_cast<int32_t>(threadIdx.x % 32) * 4;
-  constexpr int kAtOnce = 4;  // asked for before any is looked at
-  for (int32_t round = first; round < span.end; round += 128 * kAtOnce) {
-    float4 fours[kAtOnce];
-    uint32_t open[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int32_t id = round + i * 128;
-      if (id < span.end) fours[i] = four_of(raw, id, a.vocab);
-      open[i] = rules.processed && id < span.end ? open_tokens(a, job, p, rules, id) : 0xfu;
+  const int32_t turns = turns_of(k);
+#pragma unroll 1
+  for (int32_t turn = 0; turn < turns; ++turn) {
+    const Span span(k, turn);
+    Extremes met, processed;
+    if (!rules.processed) {
+      meet_span(span, raw, a.vocab, least, met, [](int32_t) { return 0xfu; }, [](int32_t, const float4&, uint32_t) {});
+      processed = met;
+    } else {
+      const auto open_of = [&](int32_t id) { return open_tokens(a, job, p, rules, id); };
+      meet_span(span, raw, a.vocab, false, met, open_of, [&](int32_t id, float4 v, uint32_t open) {
+        if ((open & 1) == 0) v.x = -INFINITY;
+        if ((open & 2) == 0) v.y = -INFINITY;
+        if ((open & 4) == 0) v.z = -INFINITY;
+        if ((open & 8) == 0) v.w = -INFINITY;
+        *reinterpret_cast<float4*>(out + id) = v;
+        if (!edits) processed.meet(v, least);
+      });
     }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int32_t id = round + i * 128;
-      if (id >= span.end) continue;
-      float4 v = fours[i];
-      met.meet(v, least && !rules.processed);
-      if (!rules.processed) continue;
-      if ((open[i] & 1) == 0) v.x = -INFINITY;
-      if ((open[i] & 2) == 0) v.y = -INFINITY;
-      if ((open[i] & 4) == 0) v.z = -INFINITY;
-      if ((open[i] & 8) == 0) v.w = -INFINITY;
-      *reinterpret_cast<float4*>(out + id) = v;
-      if (!edits) processed.meet(v, least);
-    }
+    const PieceTop top = top_of(met, processed);
+    if (threadIdx.x % 32 == 0) parts[span.part] = top;
   }
-  if (!rules.processed) {
-    processed = met;
-  } else if (edits) {
-    const int32_t begin = min(a.vocab, block_piece(k, 0) * k.piece);
+  __syncthreads();
+  if (rules.processed && edits) {
+    const int32_t begin = min(a.vocab, (static_cast<int32_t>(blockIdx.x) << k.piece_bits) * k.piece);
     const Tokens own{begin, min(a.vocab, begin + (k.piece << k.piece_bits))};
-    __syncthreads();
     if (p.bias_count > 0) add_biases(a, job, p.bias_count, own, out);
     __syncthreads();
     if (rules.penalised) penalise(a, job, p, own, counts, out);
-    for (int32_t id = first; id < span.end; id += 128) processed.meet(*reinterpret_cast<const float4*>(out + id), least);
+#pragma unroll 1
+    for (int32_t turn = 0; turn < turns; ++turn) {
+      const Span span(k, turn);
+      Extremes processed;
+      for (int32_t id = span.begin + static_cast<int32_t>(threadIdx.x % 32) * 4; id < span.end; id += 128)
+        processed.meet(*reinterpret_cast<const float4*>(out + id), least);
+      const PieceTop top = top_of(Extremes{}, processed);
+      if (threadIdx.x % 32 != 0) continue;
+      parts[span.part].processed = top.processed;
+      parts[span.part].least = top.least;
+    }
+    __syncthreads();
   }
-  const bool nan = __any_sync(0xffffffffu, met.nan);
-  const auto greatest = [](float x) { return from_ascending(__reduce_max_sync(0xffffffffu, ascending(x))); };
-  const PieceTop top{greatest(met.greatest), greatest(processed.greatest),
-                     from_ascending(__reduce_min_sync(0xffffffffu, ascending(processed.least))), 0};
-  if (threadIdx.x % 32 == 0) {
-    warps[threadIdx.x / 32] = top;
-    if (nan) warps[threadIdx.x / 32].raw = NAN;
-  }
-  __syncthreads();
-  const int32_t i = threadIdx.x, sharing = kPieceWarps >> k.piece_bits;
-  if (i >= 1 << k.piece_bits || block_piece(k, i) >= k.pieces) return;
-  PieceTop all = warps[i * sharing];
-  for (int32_t w = 1; w < sharing; ++w) {
-    const PieceTop& other = warps[i * sharing + w];
-    all.raw = isnan(all.raw) || isnan(other.raw) ? NAN : fmaxf(all.raw, other.raw);
-    all.processed = fmaxf(all.processed, other.processed);
-    all.least = fminf(all.least, other.least);
-  }
-  k.space.tops[static_cast<int64_t>(index) * kMostPieces + block_piece(k, i)] = all;
+  each_piece(k, [&](int32_t first, int32_t count, int32_t piece) {
+    PieceTop all = parts[first];
+    for (int32_t i = first + 1; i < first + count; ++i) {
+      const PieceTop& other = parts[i];
+      all.raw = isnan(all.raw) || isnan(other.raw) ? NAN : fmaxf(all.raw, other.raw);
+      all.processed = fmaxf(all.processed, other.processed);
+      all.least = fminf(all.least, other.least);
+    }
+    k.space.tops[static_cast<int64_t>(index) * kMostPieces + piece] = all;
+  });
 }
 
 }  // namespace

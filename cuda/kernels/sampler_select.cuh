@@ -1,18 +1,36 @@
-// sampler_select: the shortest run of least keys that reaches a target, by radix over 64-bit keys in one block.
+// sampler_select: the shortest run of least keys that reaches a target, in one block.
 //
-// Each pass splits the keys that are still in question by their next 8 bits, in shared memory; it ends early when a bin
-// is taken whole. At most 8 passes, whatever the keys are. Sums are integers: the order of threads decides nothing.
+// Keys in question are split by their next 8 bits, in shared memory, until few are left, of which each finds its place by looking
+// at all others. At most 8 splits, whatever the keys are. Sums are integers: the order of threads decides nothing.
 #pragma once
 
 #include "kernels/sampler_weights.cuh"
 
 namespace mr::cuda {
 
+constexpr int kThreads = 512;  // of a block of choose
+constexpr int kWarps = kThreads / 32;
+constexpr int kFew = 256;      // keys that are not split any further
+
+struct alignas(16) KeyedMass {
+  uint64_t key, mass;
+};
+
 struct SelectSpace {
   uint32_t low[256], high[256], count[256];
   unsigned long long least, greatest;
   uint64_t limit, target, chosen;  // chosen: the bits decided so far
-  int32_t shift;                   // of the next digit; < 0: done
+  int32_t narrowed;                // 1: few are left; 0: more; -1: the whole does not reach the target
+  uint32_t few_count;              // 0 before and after each selection
+  KeyedMass few[kFew];
+  uint64_t before[kThreads];
+};
+
+// Of the keys in question `bits` are known to be `prefix`; the masses of those that come next must reach the target.
+struct Question {
+  uint64_t bits, prefix, target;
+
+  __device__ __forceinline__ bool has(uint64_t key) const { return (key & bits) == prefix; }
 };
 
 // Adds to a 64-bit sum in two words: the addition that wraps the low word carries.
@@ -23,16 +41,14 @@ __device__ __forceinline__ void add_mass(uint32_t* low, uint32_t* high, uint64_t
   if (carried != 0) atomicAdd(high, carried);
 }
 
-// visit(f) calls f(key, mass) in some thread for each element; keys are distinct. Gives, in every thread, the greatest key
-// of the shortest run of least keys whose masses reach `target` >= 1: all keys <= it form the run. All ones when the whole
-// does not reach it.
+// Narrows a question about all keys down to one about at most kFew; false where the whole does not reach the target.
 template <class Visit>
-__device__ uint64_t select_least(SelectSpace& s, uint64_t target, Visit visit) {
+__device__ __forceinline__ bool narrow(SelectSpace& s, Question& question, Visit visit) {
   __syncthreads();
   if (threadIdx.x == 0) {
     s.least = ~0ull;
     s.greatest = 0;
-    s.target = target;
+    s.target = question.target;
   }
   __syncthreads();
   unsigned long long least = ~0ull, greatest = 0;
@@ -50,18 +66,18 @@ __device__ uint64_t select_least(SelectSpace& s, uint64_t target, Visit visit) {
     atomicMax(&s.greatest, greatest);
   }
   __syncthreads();
-  if (s.least >= s.greatest) return s.greatest >= s.least ? s.greatest : ~0ull;  // one element, or none
+  if (s.least >= s.greatest) return true;  // one element, or none
   // Digits begin at the highest bit in which keys differ.
   const int top_bit = 63 - __clzll(static_cast<long long>(s.least ^ s.greatest));
-  uint64_t prefix_mask = top_bit == 63 ? 0 : ~0ull << (top_bit + 1);  // bits decided so far
-  uint64_t prefix = s.least & prefix_mask;
+  question.bits = top_bit == 63 ? 0 : ~0ull << (top_bit + 1);
+  question.prefix = s.least & question.bits;
   int shift = top_bit >= 7 ? top_bit - 7 : 0;
   for (;;) {
-    for (int i = threadIdx.x; i < 256; i += blockDim.x) s.low[i] = s.high[i] = s.count[i] = 0;
+    for (int i = threadIdx.x; i < 256; i += kThreads) s.low[i] = s.high[i] = s.count[i] = 0;
     __syncthreads();
     visit([&](uint64_t key, uint64_t mass) {
-      if ((key & prefix_mask) != prefix) return;
-      const int digit = static_cast<int>((key & ~prefix_mask) >> shift);
+      if (!question.has(key)) return;
+      const int digit = static_cast<int>((key & ~question.bits) >> shift);
       add_mass(s.low + digit, s.high + digit, mass);
       atomicAdd(s.count + digit, 1u);
     });
@@ -72,40 +88,70 @@ __device__ uint64_t select_least(SelectSpace& s, uint64_t target, Visit visit) {
       __syncwarp();  // every lane has read it before one of them changes it
       uint64_t own = 0;
       for (int i = 0; i < 8; ++i) own += static_cast<uint64_t>(s.high[lane * 8 + i]) << 32 | s.low[lane * 8 + i];
-      uint64_t upto = own;
-      for (int distance = 1; distance < 32; distance *= 2) {
-        const uint64_t other = __shfl_up_sync(0xffffffffu, upto, distance);
-        if (lane >= distance) upto += other;
-      }
+      const uint64_t upto = warp_running(own);
       const uint32_t reached = __ballot_sync(0xffffffffu, upto >= wanted);
       if (reached == 0) {
-        if (lane == 0) {
-          s.limit = ~0ull;  // only in the first pass: the whole does not reach the target
-          s.shift = -1;
-        }
+        if (lane == 0) s.narrowed = -1;  // only at the first digit
       } else if (lane == __ffs(static_cast<int>(reached)) - 1) {
-        uint64_t before = upto - own, mass = 0;
+        uint64_t before = upto - own;
         int digit = lane * 8;
         for (;; ++digit) {
-          mass = static_cast<uint64_t>(s.high[digit]) << 32 | s.low[digit];
+          const uint64_t mass = static_cast<uint64_t>(s.high[digit]) << 32 | s.low[digit];
           if (before + mass >= wanted) break;
           before += mass;
         }
-        const uint64_t chosen = prefix | static_cast<uint64_t>(digit) << shift;
-        s.limit = chosen | ((1ull << shift) - 1);
-        const bool whole = shift == 0 || s.count[digit] == 1 || before + mass == wanted;
-        s.shift = whole ? -1 : shift;
+        s.narrowed = s.count[digit] <= kFew ? 1 : 0;
         s.target = wanted - before;
-        s.chosen = chosen;
+        s.chosen = question.prefix | static_cast<uint64_t>(digit) << shift;
       }
     }
     __syncthreads();
-    if (s.shift < 0) return s.limit;
-    prefix = s.chosen;
-    prefix_mask = ~0ull << shift;
+    if (s.narrowed < 0) return false;
+    question = Question{~0ull << shift, s.chosen, s.target};
+    if (s.narrowed > 0) return true;
     shift = shift >= 8 ? shift - 8 : 0;
     __syncthreads();
   }
+}
+
+// The answer to a question about the keys of s.few, of which it has all: the key at which their running sum, in ascending order,
+// reaches the target. Several warps look at the others for the same 32 keys.
+__device__ __noinline__ uint64_t place_few(SelectSpace& s, uint64_t target) {
+  const uint32_t n = s.few_count, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t bits = n <= 32 ? 0 : n <= 64 ? 1 : n <= 128 ? 2 : 3;  // 1 << bits warps have a key a lane
+  static_assert(kFew == 32 << 3 && kWarps == 1 << 4, "two warps or more for the same keys");
+  const uint32_t group = warp >> bits, groups = kWarps >> bits, share = (n + groups - 1) >> (4 - bits);
+  const uint32_t own = (warp & ((1u << bits) - 1)) * 32 + lane, end = min(n, (group + 1) * share);
+  const uint64_t key = own < n ? s.few[own].key : 0;
+  uint64_t before = 0;
+#pragma unroll 4
+  for (uint32_t i = group * share; i < end; ++i) {
+    const KeyedMass other = s.few[i];
+    before += other.key < key ? other.mass : 0;
+  }
+  s.before[threadIdx.x] = before;
+  if (threadIdx.x == 0) s.limit = ~0ull;
+  __syncthreads();
+  if (group == 0 && own < n) {
+    for (uint32_t i = 1; i < groups; ++i) before += s.before[(i << bits) * 32 + threadIdx.x];
+    if (before < target && target - before <= s.few[own].mass) s.limit = key;
+  }
+  if (threadIdx.x == 0) s.few_count = 0;
+  __syncthreads();
+  return s.limit;
+}
+
+// visit(f) calls f(key, mass) in some thread for each of at most `most` elements; keys are distinct. Gives, in every thread, the
+// greatest key of the shortest run of least keys whose masses reach `target` >= 1. All ones when the whole does not reach it.
+template <class Visit>
+__device__ uint64_t select_least(SelectSpace& s, uint64_t target, int32_t most, Visit visit) {
+  Question question{0, 0, target};
+  if (most > kFew && !narrow(s, question, visit)) return ~0ull;
+  visit([&](uint64_t key, uint64_t mass) {
+    if (question.has(key)) s.few[atomicAdd(&s.few_count, 1u)] = KeyedMass{key, mass};
+  });
+  __syncthreads();
+  return place_few(s, question.target);
 }
 
 }  // namespace mr::cuda

@@ -10,7 +10,8 @@
 //   choose  the token, its logprob, rank and candidates.
 // The first three take several pieces a block where jobs are many; no result depends on that. Jobs and slot parameters are
 // read before the dependency wait: copies and kernels before the predecessor write them (launch.h). So are raw logits by all but
-// scan, what scan wrote by gather and choose, and what weigh wrote by choose.
+// scan, and what scan wrote by gather and choose: gather lets choose begin before it has waited itself where it has nothing to
+// do and so is short, and weigh may then be running.
 #pragma once
 
 #include "kernels/sampler.h"
@@ -20,6 +21,9 @@ namespace mr::cuda {
 constexpr int kMostPieces = 128;
 constexpr int kPieceThreads = 256;
 constexpr int kPieceWarps = kPieceThreads / 32;
+constexpr int kMostPieceBits = 4;
+constexpr int kBlockParts = 1 << kMostPieceBits;  // of a block's tokens, that one warp adds up each, at most
+constexpr int kMostDoubled = 1920;  // tokens of a piece of which a warp may take two
 constexpr int kBins = 512;       // of the distance to the greatest
 constexpr int kListed = 4096;    // tokens of a row in whose bins a bound lies, as far as they are listed
 constexpr int kMayBest = 1024;   // tokens of a row that may be candidates, as far as they are listed
@@ -74,7 +78,7 @@ struct SampleKernelArgs {
   SamplerSpace space;
   int32_t piece;       // tokens of a piece, a multiple of 4
   int32_t pieces;
-  int32_t piece_bits;  // a block of scan, weigh and gather takes 1 << piece_bits pieces; at most kPieceWarps
+  int32_t piece_bits;  // a block of scan, weigh and gather takes 1 << piece_bits pieces; at most kMostPieceBits
 };
 
 // The kernels' launches, in this order.

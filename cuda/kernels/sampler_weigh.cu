@@ -1,8 +1,8 @@
 // sampler, kernel weigh: what all tokens of a row weigh. Sums are integers, so that their order is free.
 //
 // Histograms are added to in columns of shared memory, so that tokens of one bin meet few others at one address, and in two
-// words of 32 bits, which no block's tokens overflow: a mass has 20 bits in each, and a column takes an eighth of a block's
-// tokens.
+// words of 32 bits, which no block's tokens overflow: a mass has 20 bits in each, and a column takes 16 tokens of each 128 that a
+// warp looks at.
 #include <type_traits>
 
 #include "kernels/sampler_weights.cuh"
@@ -12,7 +12,9 @@ namespace {
 
 constexpr int kColumns = 8;
 constexpr int kLowBits = 20;
-static_assert(kPieceWarps == kColumns && (1 << 18) / kMostPieces <= 1 << (31 - kLowBits), "a column's words do not overflow");
+static_assert(kPieceWarps == kColumns && (1 << 18) / kMostPieces <= 1 << (31 - kLowBits) &&
+                  kBlockParts * ((kMostDoubled + 127) / 128 * 16) < 1 << (32 - kLowBits),
+              "a column's words do not overflow");
 
 struct Histogram {
   uint32_t low[kBins * kColumns], high[kBins * kColumns];
@@ -61,16 +63,16 @@ template <int kFor>
 __device__ void weigh_span(const Span& span, const float4& first, const float* raw, const float* x, int32_t vocab, float raw_top,
                            const Weights& weights, const Bins& bins, float floor, Histogram& h, Sums& sums) {
   if (raw != nullptr || kFor == kNothing)
-    span.each_four(first, raw != nullptr ? raw : x, vocab, [&](int32_t, const float4& v) {
+    span.each_four<2>(first, raw != nullptr ? raw : x, vocab, [&](int32_t, const float4& v) {
       each_of(v, [&](float logit) { sums.exponentials += exponential_of(below(logit, raw_top)); });
     });
   if (kFor == kNothing) return;
   if (raw != nullptr) {
-    span.each_four(span.first_four(x, vocab), x, vocab, [&](int32_t, const float4& v) {
+    span.each_four<1>(span.first_four(x, vocab), x, vocab, [&](int32_t, const float4& v) {
       each_of(v, [&](float logit) { weigh_token<kFor>(below(logit, weights.top), weights, bins, floor, h, sums); });
     });
   } else {
-    span.each_four(first, x, vocab, [&](int32_t, const float4& v) {
+    span.each_four<1>(first, x, vocab, [&](int32_t, const float4& v) {
       each_of(v, [&](float logit) {
         const float under = below(logit, raw_top);
         sums.exponentials += exponential_of(under);
@@ -95,15 +97,15 @@ __device__ void add_bins(const Histogram& h, uint64_t* out) {
   }
 }
 
-__global__ void __launch_bounds__(kPieceThreads) weigh(const __grid_constant__ SampleKernelArgs k) {
+__global__ void __launch_bounds__(kPieceThreads, 4) weigh(const __grid_constant__ SampleKernelArgs k) {
   __shared__ __align__(16) Histogram histogram;
-  __shared__ Sums warps[kPieceWarps];
+  __shared__ Sums parts[kBlockParts];
   const SampleArgs& a = k.a;
   const int32_t index = blockIdx.y;
   const SampleJob job = a.jobs[index];
   const SlotParams p = params_of(a, job);
   const Rules rules = rules_of(a, job, p);
-  const Span span(k);
+  const Span first_span(k, 0);
   const bool filtered = rules.filtered();
   if (filtered) {
     uint4* const words = reinterpret_cast<uint4*>(&histogram);
@@ -114,47 +116,56 @@ __global__ void __launch_bounds__(kPieceThreads) weigh(const __grid_constant__ S
   const bool looks = job.kind != kJobNone && !poisoned(a, job);
   const float* const raw = raw_row(a, job);
   float4 first_four{};
-  if (looks) first_four = span.first_four(raw, a.vocab);
+  if (looks) first_four = first_span.first_four(raw, a.vocab);
   grid_wait();
   grid_trigger();
-  if (!looks) return;
-  const RowTop top = row_top(k, index);
-  if (status_of(job, top) != MR_ROW_OK) return;
+  if (job.kind == kJobNone) return;
+  RowTop top{};
+  if (looks) top = row_top(k, index);
+  const bool ok = looks && status_of(job, top) == MR_ROW_OK;
+  if (blockIdx.x == 0 && threadIdx.x == 0) a.results[index].rank = ok ? 1 : 0;  // choose adds to it
+  if (!ok) return;
   const float* const x = processed_row(k, index, rules, raw);
   const float* const apart = rules.processed ? raw : nullptr;
   const Weights weights(top.processed, p.temperature);
   const Bins bins(weights, top.least);
   const float floor = p.min_p * kWeightUnit;
-  Sums sums;
-  const auto weigh_for = [&](auto what) {
-    weigh_span<decltype(what)::value>(span, first_four, apart, x, a.vocab, top.raw, weights, bins, floor, histogram, sums);
-  };
-  if (!rules.draws) weigh_span<kNothing>(span, first_four, nullptr, raw, a.vocab, top.raw, weights, bins, floor, histogram, sums);
-  else if (filtered && bins.most == 0) weigh_for(std::integral_constant<int, kEquals>());
-  else if (rules.top_k) weigh_for(std::integral_constant<int, kTokens>());
-  else if (rules.typical) weigh_for(std::integral_constant<int, kSurprises>());
-  else if (rules.top_p) weigh_for(std::integral_constant<int, kMasses>());
-  else weigh_for(std::integral_constant<int, kDraw>());
-  if (filtered && bins.most == 0) {  // all tokens that have a mass are of the first bin; a column takes those of a warp
-    const uint32_t tokens = static_cast<uint32_t>(warp_sum_u64(sums.mass));
-    uint32_t* const words = rules.top_k ? histogram.low : histogram.high;
-    if (threadIdx.x % 32 == 0) atomicAdd(words + threadIdx.x / 32, rules.top_k ? tokens : tokens << kLowBits);
+  const int32_t turns = turns_of(k);
+#pragma unroll 1
+  for (int32_t turn = 0; turn < turns; ++turn) {
+    const Span span(k, turn);
+    if (turn > 0) first_four = span.first_four(raw, a.vocab);
+    Sums sums;
+    const auto weigh_for = [&](auto what) {
+      weigh_span<decltype(what)::value>(span, first_four, apart, x, a.vocab, top.raw, weights, bins, floor, histogram, sums);
+    };
+    if (!rules.draws) weigh_span<kNothing>(span, first_four, nullptr, raw, a.vocab, top.raw, weights, bins, floor, histogram, sums);
+    else if (filtered && bins.most == 0) weigh_for(std::integral_constant<int, kEquals>());
+    else if (rules.top_k) weigh_for(std::integral_constant<int, kTokens>());
+    else if (rules.typical) weigh_for(std::integral_constant<int, kSurprises>());
+    else if (rules.top_p) weigh_for(std::integral_constant<int, kMasses>());
+    else weigh_for(std::integral_constant<int, kDraw>());
+    if (filtered && bins.most == 0) {  // all tokens that have a mass are of the first bin; a column takes those of a warp
+      const uint32_t tokens = static_cast<uint32_t>(warp_sum_u64(sums.mass));
+      uint32_t* const words = rules.top_k ? histogram.low : histogram.high;
+      if (threadIdx.x % 32 == 0) atomicAdd(words + threadIdx.x / 32, rules.top_k ? tokens : tokens << kLowBits);
+    }
+    sums.exponentials = warp_sum_u64(sums.exponentials);
+    if (rules.draws) sums.mass = warp_sum_u64(sums.mass);
+    if (rules.typical) sums.surprise = warp_sum_u64(sums.surprise);
+    if (threadIdx.x % 32 == 0) parts[span.part] = sums;
   }
-  sums.exponentials = warp_sum_u64(sums.exponentials);
-  if (rules.draws) sums.mass = warp_sum_u64(sums.mass);
-  if (rules.typical) sums.surprise = warp_sum_u64(sums.surprise);
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sums;
   __syncthreads();
   if (filtered) add_bins(histogram, k.space.bins + static_cast<int64_t>(index) * kBins);
-  const int32_t i = threadIdx.x, sharing = kPieceWarps >> k.piece_bits;
-  if (i >= 1 << k.piece_bits || block_piece(k, i) >= k.pieces) return;
-  PieceSum all{};
-  for (int32_t w = i * sharing; w < (i + 1) * sharing; ++w) {
-    all.exponentials += warps[w].exponentials;
-    all.mass += warps[w].mass;
-    all.surprise += warps[w].surprise;
-  }
-  k.space.sums[static_cast<int64_t>(index) * kMostPieces + block_piece(k, i)] = all;
+  each_piece(k, [&](int32_t first, int32_t count, int32_t piece) {
+    PieceSum all{};
+    for (int32_t i = first; i < first + count; ++i) {
+      all.exponentials += parts[i].exponentials;
+      all.mass += parts[i].mass;
+      all.surprise += parts[i].surprise;
+    }
+    k.space.sums[static_cast<int64_t>(index) * kMostPieces + piece] = all;
+  });
 }
 
 }  // namespace

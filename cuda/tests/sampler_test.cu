@@ -271,7 +271,7 @@ TEST(Sampler, ChoosesWhatTheCpuEngineChoosesFromALargeVocabulary) {
   std::vector<float> flat(static_cast<size_t>(vocab), 0.5f);
   logits.insert(logits.end(), flat.begin(), flat.end());
   std::vector<Request> requests;
-  for (int32_t i = 0; i < 24; ++i) {
+  for (int32_t i = 0; i < 30; ++i) {  // and as many of padding, so that a warp takes two pieces
     Request r;
     r.logits_row = i % 2;
     r.position = i;
@@ -376,6 +376,66 @@ TEST(Sampler, ChoosesFromRowsThatBinsSplitBadly) {
         expect_as_on_cpu(few, logits, vocab, vocab, what);
       }
     }
+  }
+}
+
+// Bounds among so many tokens that all of them are split, that few are left, or that they are few from the start.
+TEST(Sampler, ChoosesAmongFewAndMany) {
+  Numbers n(28);
+  const int32_t vocab = 5003;
+  const int64_t stride = 5004;
+  std::vector<float> logits = n.normals(static_cast<size_t>(2 * stride), 2);
+  for (int64_t i = stride; i < 2 * stride; ++i) logits[static_cast<size_t>(i)] = std::round(4 * logits[static_cast<size_t>(i)]) / 4;
+  for (const int32_t row : {0, 1}) {
+    std::vector<Request> requests;
+    for (const int32_t top_k : {1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513, 1000, 3000}) {
+      Request r;
+      r.logits_row = row;
+      r.params.seed = n.next();
+      r.params.temperature = 1.5f;
+      r.params.top_k = top_k;
+      requests.push_back(r);
+      r.params.seed = n.next();
+      r.params.typical_p = 0.95f, r.params.top_p = 0.9f, r.params.min_p = 0.05f;
+      requests.push_back(r);
+    }
+    expect_as_on_cpu(requests, logits, vocab, stride, "request");
+    for (size_t i = 0; i < requests.size(); i += 5) expect_as_on_cpu({requests[i]}, logits, vocab, stride, "request alone");
+  }
+}
+
+// The rank of every kind of logit: equal ones before and behind, zeros of both signs, infinities.
+TEST(Sampler, RanksTokens) {
+  const int32_t vocab = 20001;
+  const int64_t stride = 20004;
+  const float kinds[] = {0.0f, -0.0f, 1.0f, -INFINITY, 0x1p-149f, -0x1p-149f, -1.0f, 2.0f};
+  std::vector<float> logits(static_cast<size_t>(2 * stride), NAN);
+  for (int32_t i = 0; i < vocab; ++i) {
+    logits[static_cast<size_t>(i)] = kinds[i / 3 % 8];
+    logits[static_cast<size_t>(stride + i)] = i % 5000 == 7 ? INFINITY : kinds[i % 8];
+  }
+  std::vector<Request> requests;
+  for (const int32_t first : {0, 4096, 8190, 16383, 19985})
+    for (int32_t i = 0; i < 16; ++i) {
+      Request r;
+      r.score = true;
+      r.logits_row = i % 2;
+      r.target = first + i;
+      requests.push_back(r);
+    }
+  expect_as_on_cpu(requests, logits, vocab, stride, "request");
+  for (size_t i = 0; i < requests.size(); i += 7) expect_as_on_cpu({requests[i]}, logits, vocab, stride, "request alone");
+}
+
+// Blocks that take as many tokens of one bin as there may be, in vocabularies in which a warp takes two pieces and in which not.
+TEST(Sampler, AddsUpAllThatABinMayHold) {
+  Numbers n(29);
+  for (const int32_t vocab : {245760, 245764, 262144}) {
+    std::vector<float> logits(static_cast<size_t>(vocab), 1.0f);
+    logits[5] = 0.0f;
+    std::vector<Request> requests;
+    for (const Request& r : every_filter(n, vocab, 0, 0.8f)) requests.insert(requests.end(), 2, r);
+    expect_as_on_cpu(requests, logits, vocab, vocab, "request");
   }
 }
 
