@@ -17,7 +17,7 @@
 // grid_trigger() is only a hint, and says nothing about memory. On devices before compute capability 9.0 both are empty, and
 // launches are plain.
 //
-// Short are: rms_norm, finish_qkv, decode attention, gathers.
+// Short are: rms_norm, finish_qkv, decode attention, gathers; of the sampler's jobs those that gather has nothing to do for.
 #pragma once
 
 #include <cuda_runtime.h>
