@@ -97,10 +97,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
   uint32_t q[kDim / 16][2];
   load_queries<T, kDim>(plan, items[0], q, lane);
   clear_padding(a, division.first);
-  // Where the part of a chunk goes: to its unit's place, or the item's if that is one part.
-  const auto place_of = [&](const Item& item, int32_t chunk) {
-    return division.first[item.row] + item.unit + (item.begins ? 0 : chunk - item.chunk0);
-  };
+  // Where the part goes that begins with a chunk.
+  const auto place_of = [&](const Item& item, int32_t chunk) { return division.first[item.row] + item.unit + chunk - item.chunk0; };
   for (int at_hand = 0;; at_hand ^= 1) {
     const Item& item = items[at_hand];
     const int32_t position = item.position;
@@ -190,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
         if (g == 0) stats[warp][2 * t + c] = make_float2(top[c], sum[c]);
       }
       __syncthreads();  // the stats are there; nobody reads the merge's memory any more
-      const bool first = chunk == item.chunk0, fresh = first || !item.begins, done = chunk + 1 == item.chunk1 || !item.begins;
+      const bool first = chunk == item.chunk0, fresh = first || !item.begins;
       if (first && threadIdx.x == kThreads - 1 && !item.last(plan)) items[at_hand ^ 1] = item.next(plan);
       if (threadIdx.x < kTileHeads) {
         const int h = threadIdx.x;
@@ -231,16 +229,25 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode
           x = make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
         }
         float4* const sum_quad = reinterpret_cast<float4*>(sums + at);
-        if (!fresh) x = merge_quads(*sum_quad, x, shares[quad / kQuads<kDim>]);
-        if (!done) *sum_quad = x;
-        else if (item.count == item.units) finish<kDim>(plan, item, quad, x, totals[quad / kQuads<kDim>].y);
+        if (item.begins) *sum_quad = fresh ? x : merge_quads(*sum_quad, x, shares[quad / kQuads<kDim>]);
         else __stcg(quad_at<kDim>(plan, item, place_of(item, chunk), quad), x);
       }
       // The threads that write totals.
-      if (done && item.count < item.units && static_cast<int32_t>(threadIdx.x) < item.heads)
+      if (!item.begins && static_cast<int32_t>(threadIdx.x) < item.heads)
         __stcg(stat_at(plan, item, place_of(item, chunk), threadIdx.x), totals[threadIdx.x]);
     }
-    if (item.count < item.units) deliver<kDim, kAhead<kDim, kTogether>>(plan, item, totals, last);
+    const bool whole = item.count == item.units;
+    if (item.begins) {
+#pragma unroll 1
+      for (int quad = threadIdx.x; quad < item.heads * kQuads<kDim>; quad += kThreads) {
+        const float4 x = *reinterpret_cast<const float4*>(sums + quad / kQuads<kDim> * kMergedRow<kDim> + quad % kQuads<kDim> * 4);
+        if (whole) finish<kDim>(plan, item, quad, x, totals[quad / kQuads<kDim>].y);
+        else __stcg(quad_at<kDim>(plan, item, place_of(item, item.chunk0), quad), x);
+      }
+      if (!whole && static_cast<int32_t>(threadIdx.x) < item.heads)
+        __stcg(stat_at(plan, item, place_of(item, item.chunk0), threadIdx.x), totals[threadIdx.x]);
+    }
+    if (!whole) deliver<kDim, kAhead<kDim, kTogether>>(plan, item, totals, last);
     if (item.last(plan)) return;
     load_queries<T, kDim>(plan, items[at_hand ^ 1], q, lane);
   }

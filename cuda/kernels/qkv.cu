@@ -1,11 +1,13 @@
 // qkv: bias, QK-norm, rotation and cache write (see qkv.h for the operands).
 //
-// A warp takes some heads of one row; heads of Q come first, then of K, then of V. Lane l owns the pairs l, l + 32, ... of
+// A warp takes some heads of one row; heads of Q come first, then of K, then of V. Lane l owns the pairs 2l, 2l + 1, 64 + 2l, ... of
 // a head: the rotated pairs first, (p, p + rope_dims/2) for NEOX and (2p, 2p+1) for NORM, then neighbours of the rest, up
-// to the padded dim. Rotation: (x c - y s, x s + y c) with products rounded before the sum. The norm sums squares over
-// pairs, then lanes. No shared memory. Moves each element of qkv once and writes 2 bytes for it, 1 for an 8-bit cache. How
-// many heads a warp takes depends on the number of rows and changes no bits. Slots, positions, tables and turns are read
+// to the padded dim. Two pairs are loaded and stored at once where shapes allow it. Rotation: (x c - y s, x s + y c) with products
+// rounded before the sum. The norm sums squares over pairs, then lanes. No shared memory. Moves each element of qkv once and writes 2
+// bytes for it, 1 for an 8-bit cache. How many heads a warp takes depends on the number of rows and changes no bits. Slots, positions, tables and turns are read
 // before the dependency wait: the step's first kernels have written them, and the products of q, k and v stand between.
+#include <type_traits>
+
 #include "kernels/act.cuh"
 #include "kernels/f8.cuh"
 #include "kernels/qkv.h"
@@ -15,7 +17,6 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kMostPairs = 4;  // of a lane: padded_dim <= 256
 
 // What the heads of one row share.
 struct RowPlace {
@@ -23,9 +24,10 @@ struct RowPlace {
   int32_t slot, in_block;  // in_block: the row's token in it
 };
 
-// One lane's pairs of one head.
+// One lane's pairs of one head: 2 where padded_dim <= 128, else 4.
+template <int count>
 struct Pairs {
-  float x[kMostPairs], y[kMostPairs];
+  float x[count], y[count];
 };
 
 enum class Part { query, key, value };
@@ -39,46 +41,85 @@ __device__ __forceinline__ uint32_t warp_size_max(uint32_t x) {
   return x;
 }
 
+// A lane's pair k.
+__device__ __forceinline__ int32_t pair_of(int lane, int k) { return 2 * lane + k % 2 + k / 2 * 64; }
+
 // Dims of pair p.
 __device__ __forceinline__ int2 dims_of(const FinishQkvArgs& a, int32_t p) {
   const int32_t half = a.rope_dims / 2;
   return p < half && a.rope_style == MR_ROPE_NEOX ? make_int2(p, p + half) : make_int2(2 * p, 2 * p + 1);
 }
 
-template <class X>
-__device__ __forceinline__ void load_head(const FinishQkvArgs& a, const RowPlace& place, int32_t head, int lane, Pairs& v) {
+// Whether pair p and its neighbour, which are both rotated or both not, are two times two neighbours; else four are.
+__device__ __forceinline__ bool apart(const FinishQkvArgs& a, int32_t p) { return p < a.rope_dims / 2 && a.rope_style == MR_ROPE_NEOX; }
+
+template <class X, bool by_two, int count>
+__device__ __forceinline__ void load_head(const FinishQkvArgs& a, const RowPlace& place, int32_t head, int lane, Pairs<count>& v) {
   const int32_t dim = a.layout.head_dim;
   const X* const in = static_cast<const X*>(a.qkv) + place.row * a.qkv_stride + static_cast<int64_t>(head) * dim;
+  if constexpr (by_two) {
 #pragma unroll
-  for (int k = 0; k < kMostPairs; ++k) {
-    const int2 d = dims_of(a, lane + 32 * k);
-    v.x[k] = place.slot >= 0 && d.x < dim ? load_f32(in + d.x) : 0.0f;
-    v.y[k] = place.slot >= 0 && d.y < dim ? load_f32(in + d.y) : 0.0f;
+    for (int k = 0; k < count; k += 2) {
+      const int32_t p = pair_of(lane, k);
+      float4 both{0, 0, 0, 0};  // x, y, x, y
+      if (place.slot >= 0 && 2 * p < dim) {
+        if (apart(a, p)) {
+          const float2 x = *reinterpret_cast<const float2*>(in + p), y = *reinterpret_cast<const float2*>(in + p + a.rope_dims / 2);
+          both = float4{x.x, y.x, x.y, y.y};
+        } else {
+          both = *reinterpret_cast<const float4*>(in + 2 * p);
+        }
+      }
+      v.x[k] = both.x, v.y[k] = both.y;
+      v.x[k + 1] = both.z, v.y[k + 1] = both.w;
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < count; ++k) {
+      const int2 d = dims_of(a, pair_of(lane, k));
+      v.x[k] = place.slot >= 0 && d.x < dim ? load_f32(in + d.x) : 0.0f;
+      v.y[k] = place.slot >= 0 && d.y < dim ? load_f32(in + d.y) : 0.0f;
+    }
   }
 }
 
-template <class T>
-__device__ __forceinline__ void store_head(const FinishQkvArgs& a, T* out, int lane, const Pairs& v) {
+template <bool by_two, class T, int count>
+__device__ __forceinline__ void store_head(const FinishQkvArgs& a, T* out, int lane, const Pairs<count>& v) {
+  if constexpr (by_two) {
 #pragma unroll
-  for (int k = 0; k < kMostPairs; ++k) {
-    const int32_t p = lane + 32 * k;
-    if (p >= a.layout.padded_dim / 2) continue;
-    const int2 d = dims_of(a, p);
-    out[d.x] = ActOps<T>::from(v.x[k]);
-    out[d.y] = ActOps<T>::from(v.y[k]);
+    for (int k = 0; k < count; k += 2) {
+      const int32_t p = pair_of(lane, k);
+      if (p >= a.layout.padded_dim / 2) continue;
+      if (apart(a, p)) {
+        *reinterpret_cast<uint32_t*>(out + p) = ActOps<T>::pack(v.x[k], v.x[k + 1]);
+        *reinterpret_cast<uint32_t*>(out + p + a.rope_dims / 2) = ActOps<T>::pack(v.y[k], v.y[k + 1]);
+      } else {
+        *reinterpret_cast<uint2*>(out + 2 * p) = make_uint2(ActOps<T>::pack(v.x[k], v.y[k]), ActOps<T>::pack(v.x[k + 1], v.y[k + 1]));
+      }
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < count; ++k) {
+      const int32_t p = pair_of(lane, k);
+      if (p >= a.layout.padded_dim / 2) continue;
+      const int2 d = dims_of(a, p);
+      out[d.x] = ActOps<T>::from(v.x[k]);
+      out[d.y] = ActOps<T>::from(v.y[k]);
+    }
   }
 }
 
 // As f8.cuh says. Pairs beyond the head are zero and change neither the scale nor anything else.
-__device__ __forceinline__ void store_f8(const FinishQkvArgs& a, uint8_t* out, float* scale_out, int lane, const Pairs& v) {
+template <int count>
+__device__ __forceinline__ void store_f8(const FinishQkvArgs& a, uint8_t* out, float* scale_out, int lane, const Pairs<count>& v) {
   uint32_t greatest = 0;
 #pragma unroll
-  for (int k = 0; k < kMostPairs; ++k) greatest = max(greatest, max(f8_size(v.x[k]), f8_size(v.y[k])));
+  for (int k = 0; k < count; ++k) greatest = max(greatest, max(f8_size(v.x[k]), f8_size(v.y[k])));
   const float scale = f8_scale(warp_size_max(greatest));
   if (lane == 0) *scale_out = scale;
 #pragma unroll
-  for (int k = 0; k < kMostPairs; ++k) {
-    const int32_t p = lane + 32 * k;
+  for (int k = 0; k < count; ++k) {
+    const int32_t p = pair_of(lane, k);
     if (p >= a.layout.padded_dim / 2) continue;
     const int2 d = dims_of(a, p);
     out[d.x] = static_cast<uint8_t>(f8_from_f32(v.x[k], scale));
@@ -86,9 +127,9 @@ __device__ __forceinline__ void store_f8(const FinishQkvArgs& a, uint8_t* out, f
   }
 }
 
-template <class T, bool f8>
-__device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPlace& place, const Pairs& turns, int32_t head,
-                                            int lane, Pairs& v) {
+template <class T, bool f8, bool by_two, int count>
+__device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPlace& place, const Pairs<count>& turns,
+                                            int32_t head, int lane, Pairs<count>& v) {
   const int32_t dim = a.layout.head_dim, padded = a.layout.padded_dim;
   const Part part = part_of(a, head);
   if (part != Part::query && place.slot < 0) return;
@@ -97,45 +138,45 @@ __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPla
   const float* const norm = part == Part::query ? a.q_norm : part == Part::key ? a.k_norm : nullptr;
   if (bias != nullptr && place.slot >= 0)
 #pragma unroll
-    for (int k = 0; k < kMostPairs; ++k) {
-      const int2 d = dims_of(a, lane + 32 * k);
+    for (int k = 0; k < count; ++k) {
+      const int2 d = dims_of(a, pair_of(lane, k));
       if (d.x < dim) v.x[k] += bias[static_cast<int64_t>(own) * dim + d.x];
       if (d.y < dim) v.y[k] += bias[static_cast<int64_t>(own) * dim + d.y];
     }
   if (norm != nullptr) {
     float sum = 0;
 #pragma unroll
-    for (int k = 0; k < kMostPairs; ++k) sum = fmaf(v.y[k], v.y[k], fmaf(v.x[k], v.x[k], sum));
+    for (int k = 0; k < count; ++k) sum = fmaf(v.y[k], v.y[k], fmaf(v.x[k], v.x[k], sum));
     const float factor = 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(dim) + a.norm_eps);
 #pragma unroll
-    for (int k = 0; k < kMostPairs; ++k) {
-      const int2 d = dims_of(a, lane + 32 * k);
+    for (int k = 0; k < count; ++k) {
+      const int2 d = dims_of(a, pair_of(lane, k));
       if (d.x < dim) v.x[k] = v.x[k] * factor * norm[d.x];
       if (d.y < dim) v.y[k] = v.y[k] * factor * norm[d.y];
     }
   }
   if (part != Part::value)
 #pragma unroll
-    for (int k = 0; k < kMostPairs; ++k) {
-      if (lane + 32 * k >= a.rope_dims / 2) continue;
+    for (int k = 0; k < count; ++k) {
+      if (pair_of(lane, k) >= a.rope_dims / 2) continue;
       const float x = v.x[k], y = v.y[k];
       v.x[k] = x * turns.x[k] - y * turns.y[k];
       v.y[k] = x * turns.y[k] + y * turns.x[k];
     }
   const KvLayout& l = a.layout;
   if (part == Part::query) {
-    store_head(a, static_cast<T*>(a.q_out) + place.row * a.q_stride + static_cast<int64_t>(own) * padded, lane, v);
+    store_head<by_two>(a, static_cast<T*>(a.q_out) + place.row * a.q_stride + static_cast<int64_t>(own) * padded, lane, v);
   } else if constexpr (f8) {
     uint8_t* const cache = static_cast<uint8_t*>(part == Part::key ? a.keys : a.values);
     store_f8(a, cache + l.f8_at(place.block, own, place.in_block),
              reinterpret_cast<float*>(cache + l.f8_scale_at(place.block, own, place.in_block)), lane, v);
   } else {
     const int64_t at = place.block * l.block_elements() + own * l.head_elements() + static_cast<int64_t>(place.in_block) * padded;
-    store_head(a, static_cast<T*>(part == Part::key ? a.keys : a.values) + at, lane, v);
+    store_head<by_two>(a, static_cast<T*>(part == Part::key ? a.keys : a.values) + at, lane, v);
   }
 }
 
-template <class X, class T, bool f8>
+template <class X, class T, bool f8, bool by_two, int count>
 __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_constant__ FinishQkvArgs a) {
   const int lane = threadIdx.x % 32;
   grid_trigger();  // short (launch.h)
@@ -146,23 +187,23 @@ __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_const
     place.in_block = position % size;
   }
   const int32_t all_heads = a.heads + 2 * a.layout.kv_heads, stride = gridDim.y * kWarps, half = a.rope_dims / 2;
-  Pairs turns;  // cosines and sines
+  Pairs<count> turns;  // cosines and sines
 #pragma unroll
-  for (int k = 0; k < kMostPairs; ++k) {
-    const int32_t p = lane + 32 * k;
+  for (int k = 0; k < count; ++k) {
+    const int32_t p = pair_of(lane, k);
     turns.x[k] = p < half ? a.turns[place.row * a.rope_dims + p] : 0.0f;
     turns.y[k] = p < half ? a.turns[place.row * a.rope_dims + half + p] : 0.0f;
   }
   grid_wait();
   // Three heads are read before the first is written: their loads overlap.
   for (int32_t head = blockIdx.y * kWarps + threadIdx.x / 32; head < all_heads; head += 3 * stride) {
-    Pairs values[3];
+    Pairs<count> values[3];
 #pragma unroll
     for (int i = 0; i < 3; ++i)
-      if (head + i * stride < all_heads) load_head<X>(a, place, head + i * stride, lane, values[i]);
+      if (head + i * stride < all_heads) load_head<X, by_two>(a, place, head + i * stride, lane, values[i]);
 #pragma unroll
     for (int i = 0; i < 3; ++i)
-      if (head + i * stride < all_heads) finish_head<T, f8>(a, place, turns, head + i * stride, lane, values[i]);
+      if (head + i * stride < all_heads) finish_head<T, f8, by_two>(a, place, turns, head + i * stride, lane, values[i]);
   }
 }
 
@@ -178,11 +219,19 @@ cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on) {
   const int32_t all_heads = args.heads + 2 * args.layout.kv_heads;
   const int32_t splits = args.count < 512 ? (all_heads + kWarps - 1) / kWarps : 1;
   const dim3 grid(static_cast<unsigned>(args.count), static_cast<unsigned>(splits)), block(32 * kWarps);
+  const bool aligned = reinterpret_cast<uintptr_t>(args.qkv) % 16 == 0 && reinterpret_cast<uintptr_t>(args.q_out) % 8 == 0 && args.q_stride % 4 == 0;
+  const bool by_two = args.qkv_is_f32 && aligned && (dim | args.rope_dims | args.qkv_stride) % 4 == 0;
   return with_act(args.layout.act, [&](auto element) {
     typedef decltype(element) T;
-    if (args.layout.kv == Kv::kF8)
-      return launch(on, grid, block, 0, args.qkv_is_f32 ? heads_per_warp<float, T, true> : heads_per_warp<T, T, true>, args);
-    return launch(on, grid, block, 0, args.qkv_is_f32 ? heads_per_warp<float, T, false> : heads_per_warp<T, T, false>, args);
+    const auto run = [&](auto count) {
+      constexpr int n = decltype(count)::value;
+      const bool f8 = args.layout.kv == Kv::kF8;
+      if (by_two) return launch(on, grid, block, 0, f8 ? heads_per_warp<float, T, true, true, n> : heads_per_warp<float, T, false, true, n>, args);
+      if (args.qkv_is_f32)
+        return launch(on, grid, block, 0, f8 ? heads_per_warp<float, T, true, false, n> : heads_per_warp<float, T, false, false, n>, args);
+      return launch(on, grid, block, 0, f8 ? heads_per_warp<T, T, true, false, n> : heads_per_warp<T, T, false, false, n>, args);
+    };
+    return args.layout.padded_dim <= 128 ? run(std::integral_constant<int, 2>{}) : run(std::integral_constant<int, 4>{});
   });
 }
 
