@@ -16,6 +16,7 @@ var hostTests = map[string][]string{
 	"tests/prefill_plan_test.cpp":       {"kernels/prefill_plan.cpp"},
 	"tests/engine_copy_groups_test.cpp": {"src/copy_groups.cpp"},
 	"tests/engine_division_test.cpp":    {"src/division.cpp", "cpu/error.cpp"},
+	"tests/engine_fair_mutex_test.cpp":  {},
 }
 
 func TestHostProgramsPass(t *testing.T) {

@@ -5,8 +5,8 @@
 //
 //   1. Each thread that touches memory that kernels write calls grid_wait(), and some thread of every kernel does.
 //   2. Before grid_wait() a thread writes nothing, and reads only what no kernel writes that may still be running (see 4).
-//   3. A block calls grid_trigger() behind its grid_wait(), or not at all; or before it, in a kernel that says it is short: one that
-//      takes little time and little of a multiprocessor, so that a product behind it may ask for its weights meanwhile.
+//   3. A block calls grid_trigger() behind its grid_wait(), or not at all; or before it, in a kernel that says it is short, or in blocks of
+//      which it says so: one that takes little time and little of a multiprocessor, so that what is behind it may begin meanwhile.
 //   4. When a kernel begins, short kernels just before it may be running, all that stand in a row, and the one in front of these. All
 //      others have ended: the one in front let others begin when each of its blocks had waited, for which everything before it had to
 //      end; by 1 no kernel ends before it has waited.
@@ -17,7 +17,7 @@
 // grid_trigger() is only a hint, and says nothing about memory. On devices before compute capability 9.0 both are empty, and
 // launches are plain.
 //
-// Short are: rms_norm, finish_qkv, decode attention, gathers; of the sampler's jobs those that gather has nothing to do for.
+// Short are: rms_norm, finish_qkv, decode attention, gathers between GPUs; of the sampler's kernel gather the blocks that have nothing to do.
 #pragma once
 
 #include <cuda_runtime.h>

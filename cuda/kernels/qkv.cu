@@ -2,10 +2,11 @@
 //
 // A warp takes some heads of one row; heads of Q come first, then of K, then of V. Lane l owns the pairs 2l, 2l + 1, 64 + 2l, ... of
 // a head: the rotated pairs first, (p, p + rope_dims/2) for NEOX and (2p, 2p+1) for NORM, then neighbours of the rest, up
-// to the padded dim. Two pairs are loaded and stored at once where shapes allow it. Rotation: (x c - y s, x s + y c) with products
-// rounded before the sum. The norm sums squares over pairs, then lanes. No shared memory. Moves each element of qkv once and writes 2
-// bytes for it, 1 for an 8-bit cache. How many heads a warp takes depends on the number of rows and changes no bits. Slots, positions, tables and turns are read
-// before the dependency wait: the step's first kernels have written them, and the products of q, k and v stand between.
+// to the padded dim. Two pairs are loaded, and stored but to an 8-bit cache, at once where f32 numbers, shapes and addresses allow it.
+// Rotation: (x c - y s, x s + y c) with products rounded before the sum. The norm sums squares over pairs, then lanes. No shared
+// memory. Moves each element of qkv once and writes 2 bytes for it, 1 for an 8-bit cache. How many heads a warp takes depends on the
+// number of rows and changes no bits. Slots, positions, tables and turns are read before the dependency wait: the step's first kernels
+// have written them, and the products of q, k and v stand between.
 #include <type_traits>
 
 #include "kernels/act.cuh"
@@ -219,7 +220,8 @@ cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on) {
   const int32_t all_heads = args.heads + 2 * args.layout.kv_heads;
   const int32_t splits = args.count < 512 ? (all_heads + kWarps - 1) / kWarps : 1;
   const dim3 grid(static_cast<unsigned>(args.count), static_cast<unsigned>(splits)), block(32 * kWarps);
-  const bool aligned = reinterpret_cast<uintptr_t>(args.qkv) % 16 == 0 && reinterpret_cast<uintptr_t>(args.q_out) % 8 == 0 && args.q_stride % 4 == 0;
+  const uintptr_t written = reinterpret_cast<uintptr_t>(args.q_out) | reinterpret_cast<uintptr_t>(args.keys) | reinterpret_cast<uintptr_t>(args.values);
+  const bool aligned = reinterpret_cast<uintptr_t>(args.qkv) % 16 == 0 && written % 8 == 0 && args.q_stride % 4 == 0;
   const bool by_two = args.qkv_is_f32 && aligned && (dim | args.rope_dims | args.qkv_stride) % 4 == 0;
   return with_act(args.layout.act, [&](auto element) {
     typedef decltype(element) T;

@@ -46,7 +46,7 @@ cudaError_t launch_sample(const SampleArgs& args, const Stream& on) {
   k.piece = ((args.vocab + kMostPieces - 1) / kMostPieces + 3) / 4 * 4;
   k.pieces = (args.vocab + k.piece - 1) / k.piece;
   k.piece_bits = args.job_count <= 4 ? 0 : args.job_count <= 8 ? 1 : args.job_count <= 16 ? 2 : 3;
-  if (args.job_count > 48 && k.piece <= kMostDoubled) k.piece_bits = kMostPieceBits;  // the blocks are resident all at once
+  if (args.job_count > 48 && k.piece <= kMostDoubled) k.piece_bits = kMostPieceBits;  // 64 jobs are 512 blocks, which an H100 holds at once
   for (const auto step : {launch_sampler_scan, launch_sampler_weigh, launch_sampler_gather, launch_sampler_choose}) {
     const cudaError_t error = step(k, on);
     if (error != cudaSuccess) return error;

@@ -61,7 +61,6 @@ constexpr uint64_t kNoKey = ~0ull;
 __device__ __forceinline__ uint64_t best_first(float x, int32_t id) {
   return static_cast<uint64_t>(~ascending(x)) << kIdBits | static_cast<uint32_t>(id);
 }
-__device__ __forceinline__ float value_of(uint64_t key) { return from_ascending(~static_cast<uint32_t>(key >> kIdBits)); }
 __device__ __forceinline__ int32_t id_of(uint64_t key) { return static_cast<int32_t>(key & ((1u << kIdBits) - 1)); }
 
 // A token of a list: its logit above its id.

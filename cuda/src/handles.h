@@ -9,16 +9,17 @@
 #include <utility>
 
 #include "src/error.h"
+#include "src/fair_mutex.h"
 
 namespace mr::cuda {
 
 // Held around calls that take memory from the driver or give it back, or make a graph ready: process-wide. turn.h says what else it
 // keeps them apart from.
-inline std::recursive_mutex& slow_calls() {
-  static std::recursive_mutex mutex;
+inline FairMutex& slow_calls() {
+  static FairMutex mutex;
   return mutex;
 }
-using SlowCall = std::lock_guard<std::recursive_mutex>;
+using SlowCall = std::lock_guard<FairMutex>;
 
 class StreamHandle {
  public:

@@ -8,8 +8,9 @@
 // have none.
 //
 // Nobody waits for ever. In turn, whoever asks for data waits when it has asked for all of a part's units, in the course of which the
-// warps that multiply tell of the part before. Beside each other, blocks wait for those of lower indices alone, which begin first; and
-// the device has room for all at once, as soon as kernels ahead have ended: those behind begin when every block has.
+// warps that multiply tell of the part before. Beside each other, blocks wait for those of lower indices alone, which a device begins
+// first: so the lowest that has not ended waits for nobody, whatever else the device has to do. That blocks begin in the order of their
+// indices is what devices do and no promise of CUDA.
 #pragma once
 
 #include "kernels/linear/prefill.h"

@@ -69,7 +69,8 @@ struct ProductArgs {
   // many tokens take more time; the bits are the same.
   void* terms = nullptr;
   // (kProductMarks), zeros, which they are again when the product has ended, and until then of this product alone. By them blocks
-  // tell each other of the parts that they have added. Without it what prefill adds by wgmma must be of one part.
+  // tell each other of the parts that they have added. Without it what prefill adds by wgmma must be of one part; with it, of fewer than
+  // 2 097 152 columns.
   uint32_t* marks = nullptr;
 };
 

@@ -1,0 +1,52 @@
+// fair_mutex: a lock that comes to its waiters in the order in which they asked.
+//
+// Who takes a std::mutex again as soon as it has given it back keeps out those who sleep until it is free: a thread that asks the driver for
+// memory again and again would let no step be queued.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+namespace mr::cuda {
+
+// Its holder may take it again, and gives it back as often. Meets BasicLockable.
+class FairMutex {
+ public:
+  FairMutex() = default;
+  FairMutex(const FairMutex&) = delete;
+  FairMutex& operator=(const FairMutex&) = delete;
+
+  void lock() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (depth_ == 0 || holder_ != std::this_thread::get_id()) {
+      const uint64_t own = asked_++;
+      served_.wait(lock, [&] { return own == given_ && depth_ == 0; });
+      holder_ = std::this_thread::get_id();
+    }
+    ++depth_;
+  }
+
+  void unlock() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (--depth_ > 0) return;
+    ++given_;
+    served_.notify_all();
+  }
+
+  // How many wait for it.
+  uint64_t waiting() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return asked_ - given_ - (depth_ > 0 ? 1 : 0);
+  }
+
+ private:
+  mutable std::mutex mutex_;  // held for moments alone
+  std::condition_variable served_;
+  uint64_t asked_ = 0, given_ = 0;  // by outermost locks: the next one's number, and that of who holds it or is to have it
+  int32_t depth_ = 0;               // of the holder's locks; 0: nobody holds it
+  std::thread::id holder_;
+};
+
+}  // namespace mr::cuda
