@@ -220,18 +220,20 @@ cudaError_t launch_finish_qkv(const FinishQkvArgs& args, const Stream& on) {
   const int32_t all_heads = args.heads + 2 * args.layout.kv_heads;
   const int32_t splits = args.count < 512 ? (all_heads + kWarps - 1) / kWarps : 1;
   const dim3 grid(static_cast<unsigned>(args.count), static_cast<unsigned>(splits)), block(32 * kWarps);
-  const uintptr_t written = reinterpret_cast<uintptr_t>(args.q_out) | reinterpret_cast<uintptr_t>(args.keys) | reinterpret_cast<uintptr_t>(args.values);
-  const bool aligned = reinterpret_cast<uintptr_t>(args.qkv) % 16 == 0 && written % 8 == 0 && args.q_stride % 4 == 0;
+  const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+  const bool written = (address(args.q_out) | address(args.keys) | address(args.values)) % 8 == 0 && args.q_stride % 4 == 0;
+  const bool aligned = address(args.qkv) % 16 == 0 && written;
   const bool by_two = args.qkv_is_f32 && aligned && (dim | args.rope_dims | args.qkv_stride) % 4 == 0;
   return with_act(args.layout.act, [&](auto element) {
     typedef decltype(element) T;
     const auto run = [&](auto count) {
       constexpr int n = decltype(count)::value;
-      const bool f8 = args.layout.kv == Kv::kF8;
-      if (by_two) return launch(on, grid, block, 0, f8 ? heads_per_warp<float, T, true, true, n> : heads_per_warp<float, T, false, true, n>, args);
-      if (args.qkv_is_f32)
-        return launch(on, grid, block, 0, f8 ? heads_per_warp<float, T, true, false, n> : heads_per_warp<float, T, false, false, n>, args);
-      return launch(on, grid, block, 0, f8 ? heads_per_warp<T, T, true, false, n> : heads_per_warp<T, T, false, false, n>, args);
+      const auto start = [&](auto kernel, auto kernel_f8) {
+        return launch(on, grid, block, 0, args.layout.kv == Kv::kF8 ? kernel_f8 : kernel, args);
+      };
+      if (by_two) return start(heads_per_warp<float, T, false, true, n>, heads_per_warp<float, T, true, true, n>);
+      if (args.qkv_is_f32) return start(heads_per_warp<float, T, false, false, n>, heads_per_warp<float, T, true, false, n>);
+      return start(heads_per_warp<T, T, false, false, n>, heads_per_warp<T, T, true, false, n>);
     };
     return args.layout.padded_dim <= 128 ? run(std::integral_constant<int, 2>{}) : run(std::integral_constant<int, 4>{});
   });

@@ -6,10 +6,10 @@
 //   every step, of whatever model, is queued behind the one before it on all GPUs.
 //
 //   A call of another thread in the middle of a step's queueing that waits for all GPUs, as giving memory back does: it keeps the driver
-//   until the gather ends, and the queueing thread waits for the driver. So such calls and the queueing of a step exclude each other.
+//   until the gather ends, and the queueing thread waits for the driver. So such calls and the queueing of a step exclude each other,
+//   and take turns (fair_mutex.h).
 #pragma once
 
-#include <mutex>
 #include <vector>
 
 #include "src/handles.h"
