@@ -242,6 +242,11 @@ fuzz: $(if $(LIBFUZZER),build/fuzz/engine_abi) ## Run each fuzz target for FUZZT
 		fi
 		status=0
 		out=$$($(CURDIR)/build/fuzz/"$$program" "$${@:3}" 2>&1) || status=1
+		# Where the time ends amid an input, Go may report that as a failure (golang/go#75804); what fails writes its input.
+		if [[ $$out == *'context deadline exceeded'* && $$out != *'Failing input written'* && $$out != *panic:* ]]; then
+			out+=$$'\n''the time ended, and no input failed'
+			status=0
+		fi
 		printf '%s %s\n%s\n' "$$1" "$$2" "$$out"
 		return $$status
 	}
