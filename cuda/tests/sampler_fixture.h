@@ -54,7 +54,7 @@ struct Answer {
 
 // One slot a request; `repeats` launches over one workspace, of which the last is given.
 inline Answer sample(const std::vector<Request>& requests, const std::vector<float>& logits, int32_t vocab, int64_t stride,
-              const std::vector<uint32_t>& masks, const std::vector<int32_t>& poison, int repeats = 2) {
+                     const std::vector<uint32_t>& masks, const std::vector<int32_t>& poison, int repeats = 2) {
   const int32_t count = static_cast<int32_t>(requests.size()), words = (vocab + 31) / 32;
   int32_t longest = 1;
   for (const Request& r : requests) longest = std::max(longest, static_cast<int32_t>(r.history.size()));
@@ -253,7 +253,7 @@ inline std::vector<Request> every_filter(Numbers& n, int32_t vocab, int32_t logi
 }
 
 inline void expect_as_on_cpu(const std::vector<Request>& requests, const std::vector<float>& logits, int32_t vocab, int64_t stride,
-                      const char* what) {
+                             const char* what) {
   const Answer got = sample(requests, logits, vocab, stride, {}, {MR_ROW_OK}, 1);
   for (size_t i = 0; i < requests.size(); ++i)
     expect_same(got, i, on_cpu(requests[i], logits.data() + requests[i].logits_row * stride, vocab, {}), what);
