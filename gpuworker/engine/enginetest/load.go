@@ -1,7 +1,9 @@
 package enginetest
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,10 +47,24 @@ func bind(dev engine.Device, m engine.Model, tensor reference.Tensor) error {
 	return m.Bind(tensor.TensorDesc, b)
 }
 
+// skipUndivided skips the test where a model was refused because its shape cannot be divided among the GPUs of a device.
+func skipUndivided(t *testing.T, dev engine.Device, refusal error) {
+	t.Helper()
+	if !errors.Is(refusal, engine.ErrUnsupported) {
+		return
+	}
+	info, err := dev.Info()
+	require.NoError(t, err)
+	if info.Devices > 1 && strings.Contains(refusal.Error(), fmt.Sprintf("%d GPUs", info.Devices)) {
+		t.Skip(refusal)
+	}
+}
+
 // Load puts a model on a device, sealed; it is closed when the test ends.
 func Load(t *testing.T, dev engine.Device, w *reference.Weights) engine.Model {
 	t.Helper()
 	m, err := dev.NewModel(w.Desc)
+	skipUndivided(t, dev, err)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	for _, tensor := range w.Tensors {

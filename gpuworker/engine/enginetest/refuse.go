@@ -132,6 +132,8 @@ func testRefusedMemory(t *testing.T, opener func(*testing.T) engine.Device, opts
 		refuse := refuser(t, dev)
 		if info, err := dev.Info(); err != nil || info.Kind == "sim" {
 			t.Skip("nothing is refused to a model that holds nothing")
+		} else if info.Devices > 1 {
+			t.Skipf("a buffer makes the first of %d GPUs offer its memory again, and no other", info.Devices)
 		}
 		weights := Random(Small(), all(engine.F32), 3)
 		m, err := dev.NewModel(weights.Desc)

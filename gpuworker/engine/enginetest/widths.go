@@ -45,6 +45,7 @@ func testHeadWidths(t *testing.T, opener func(*testing.T) engine.Device, opts Op
 		for _, width := range []int{258, 320, 512, 4096} {
 			model := headsOf(width)
 			m, err := dev.NewModel(model.desc)
+			skipUndivided(t, dev, err)
 			if err != nil {
 				require.ErrorIs(t, err, engine.ErrUnsupported)
 				require.ErrorContains(t, err, fmt.Sprintf("head_dim is %d", width))

@@ -1,9 +1,7 @@
 package native_test
 
 import (
-	"errors"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -35,24 +33,7 @@ func openCUDAOf(t *testing.T, limit uint64) engine.Device {
 	}
 	dev, err := native.Open(native.Options{Device: device, BytesLimit: limit, EnginePath: os.Getenv(cudaVariable)}, hclog.NewNullLogger())
 	require.NoError(t, err)
-	if strings.Contains(device, ",") {
-		return together{dev.(*native.Device), t}
-	}
 	return dev
-}
-
-// together is GPUs that hold models together. Shapes that they cannot divide are refused by name, and the test that wants one is skipped.
-type together struct {
-	*native.Device
-	t *testing.T
-}
-
-func (d together) NewModel(desc engine.ModelDesc) (engine.Model, error) {
-	m, err := d.Device.NewModel(desc)
-	if errors.Is(err, engine.ErrUnsupported) && strings.Contains(err.Error(), " GPUs") {
-		d.t.Skip(err)
-	}
-	return m, err
 }
 
 func TestTheCUDAEngineKeepsTheContract(t *testing.T) {
