@@ -12,8 +12,6 @@
 
 namespace mr::cuda {
 
-constexpr int32_t kTallSpare = 3;  // a block's last warps, which end tiles meanwhile
-
 template <int32_t tokens>
 struct TallJoinLayout {
   static constexpr int32_t rows = kTallPanels * kPanelRows, stride = rows + 4;  // floats; a token's column
@@ -22,11 +20,12 @@ struct TallJoinLayout {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <class A, int32_t tokens>
+// spare_: a block's last warps, which end tiles meanwhile.
+template <class A, int32_t tokens, int32_t spare_>
 struct TallJoin {
   using Layout = TallJoinLayout<tokens>;
   using Sums = float[tokens / 2];
-  static constexpr int32_t cluster = kTallCluster, spare = kTallSpare;
+  static constexpr int32_t cluster = kTallCluster, spare = spare_;
   static constexpr int32_t own_rows = Layout::rows / cluster, own_pairs = own_rows / 2;  // that a block ends
   static_assert(own_pairs == 32, "a lane has a pair, or two rows");
 
