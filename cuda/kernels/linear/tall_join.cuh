@@ -46,17 +46,14 @@ struct TallJoin {
   // Waits until the tile before was read. phase: 0 for the block's first tile, then alternating.
   __device__ __forceinline__ void await_free(uint32_t phase) const { barrier_wait_cluster(free, phase ^ 1); }
 
-  // This warp's panel of a tile: its sums, or, if `more`, on top of what is there.
-  template <bool more>
-  __device__ __forceinline__ void store(const Sums& sums) const {
+  // put(sum, i) for each sum of this warp's panel of a tile and its index among this thread's.
+  template <class Put>
+  __device__ __forceinline__ void for_sums(Put&& put) const {
     float* at = joins + lane % 4 * 2 * Layout::stride + warp * kPanelRows + lane / 4;
 #pragma unroll
     for (int32_t n = 0; n < tokens / 8; ++n) {
 #pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        float& sum = at[(n * 8 + i % 2) * Layout::stride + i / 2 * 8];
-        sum = more ? sum + sums[n * 4 + i] : sums[n * 4 + i];
-      }
+      for (int32_t i = 0; i < 4; ++i) put(at[(n * 8 + i % 2) * Layout::stride + i / 2 * 8], n * 4 + i);
     }
   }
 

@@ -165,9 +165,9 @@ struct TallBlock : TallJoin<A, tokens, kTallSpare> {
         for (int32_t i = 0; i < tokens / 2; ++i) segments[0][i] = segments[0][i] + segments[1][i];
         if (pair == 0) {
           this->await_free(phase);
-          this->template store<false>(segments[0]);
+          this->for_sums([&](float& sum, int32_t i) { sum = segments[0][i]; });
         } else {
-          this->template store<true>(segments[0]);
+          this->for_sums([&](float& sum, int32_t i) { sum = sum + segments[0][i]; });
         }
       }
       this->signal(ready);

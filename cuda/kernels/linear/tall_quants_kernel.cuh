@@ -4,7 +4,7 @@
 // As in tall_kernel.cuh a cluster of two blocks takes tiles of 128 rows by 128 tokens, each block four of the eight segments of the
 // columns, one after another, and each of its two warpgroups that multiply 64 rows: weights are unpacked once for 128 tokens. A
 // warpgroup multiplies by the halves of the tokens in turn, so that one half's sums are scaled while the other's products are under
-// way. The sums of the first of two segments lie in shared memory while the second's are made. tall_join.cuh adds the blocks' sums.
+// way. What segments gave lies in shared memory while the next ones are multiplied. tall_join.cuh adds the blocks' sums.
 #pragma once
 
 #include "kernels/linear/prefill_layout.cuh"
@@ -235,24 +235,43 @@ struct TallQuantsBlock : TallQuantsRings<T> {
     }
   }
 
-  // This thread's sums of a segment, which it keeps in shared memory, and with those of the next segment.
+  // What this thread keeps in shared memory of a tile's first two segments.
   __device__ __forceinline__ uint32_t kept_at(int32_t i) const { return Rings::kept + (i * 256 + warp * 32 + lane) * 16; }
-  __device__ __forceinline__ void keep(const Halves& acc) const {
+  __device__ __forceinline__ void keep(const Sums& sums) const {
 #pragma unroll
     for (int32_t i = 0; i < Layout::tokens / 8; ++i) {
-      const float* const v = &acc[i / (Layout::tokens / 16)][i % (Layout::tokens / 16) * 4];
-      store_shared16(kept_at(i), make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])));
+      store_shared16(kept_at(i), make_uint4(__float_as_uint(sums[i * 4]), __float_as_uint(sums[i * 4 + 1]),
+                                            __float_as_uint(sums[i * 4 + 2]), __float_as_uint(sums[i * 4 + 3])));
     }
   }
-  __device__ __forceinline__ void add_kept(Sums& sums, const Halves& acc) const {
+  __device__ __forceinline__ void add_kept(Sums& sums) const {
 #pragma unroll
     for (int32_t i = 0; i < Layout::tokens / 8; ++i) {
-      const float* const v = &acc[i / (Layout::tokens / 16)][i % (Layout::tokens / 16) * 4];
       const uint4 bits = load_shared16(kept_at(i));
-      sums[i * 4] = __uint_as_float(bits.x) + v[0];
-      sums[i * 4 + 1] = __uint_as_float(bits.y) + v[1];
-      sums[i * 4 + 2] = __uint_as_float(bits.z) + v[2];
-      sums[i * 4 + 3] = __uint_as_float(bits.w) + v[3];
+      sums[i * 4] = __uint_as_float(bits.x) + sums[i * 4];
+      sums[i * 4 + 1] = __uint_as_float(bits.y) + sums[i * 4 + 1];
+      sums[i * 4 + 2] = __uint_as_float(bits.z) + sums[i * 4 + 2];
+      sums[i * 4 + 3] = __uint_as_float(bits.w) + sums[i * 4 + 3];
+    }
+  }
+
+  // Ends a segment: the first two are kept, the third waits for the last where tiles are joined, which is so long the tile's before.
+  __device__ __forceinline__ void end(int32_t segment, const Halves& acc, uint32_t phase) const {
+    Sums sums;
+#pragma unroll
+    for (int32_t i = 0; i < Layout::tokens / 2; ++i) sums[i] = acc[i / (Layout::tokens / 4)][i % (Layout::tokens / 4)];
+    if (segment == 0) {
+      keep(sums);
+    } else if (segment == 1) {
+      add_kept(sums);
+      keep(sums);
+    } else if (segment == 2) {
+      this->await_free(phase);
+      this->for_sums([&](float& sum, int32_t i) { sum = sums[i]; });
+    } else {
+      this->for_sums([&](float& sum, int32_t i) { sums[i] = sum + sums[i]; });
+      add_kept(sums);
+      this->for_sums([&](float& sum, int32_t i) { sum = sums[i]; });
     }
   }
 
@@ -268,18 +287,7 @@ struct TallQuantsBlock : TallQuantsRings<T> {
       for (int32_t segment = 0; segment < 4; ++segment) {
         Halves acc = {};
         multiply(acc, s, at, segment_begin(segment + 1) - segment_begin(segment));
-        if (segment % 2 == 0) {
-          keep(acc);
-          continue;
-        }
-        Sums sums;
-        add_kept(sums, acc);
-        if (segment == 1) {
-          this->await_free(phase);
-          this->template store<false>(sums);
-        } else {
-          this->template store<true>(sums);
-        }
+        end(segment, acc, phase);
       }
       this->signal(Rings::ready);
       if (this->last(item)) this->template finish<true>(item, phase);
