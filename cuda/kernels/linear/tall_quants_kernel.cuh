@@ -280,7 +280,6 @@ struct TallQuantsBlock : TallQuantsRings<T> {
     Places at;
     at.left = (segment_begin(4) - segment_begin(0)) * ((p.items - first_item() + p.item_stride - 1) / p.item_stride);
     begin(s, at);
-    grid_wait();
     uint32_t phase = 0;
     for (int32_t item = first_item(); item < p.items; item += p.item_stride, phase ^= 1) {
 #pragma unroll 1
@@ -290,7 +289,9 @@ struct TallQuantsBlock : TallQuantsRings<T> {
         end(segment, acc, phase);
       }
       this->signal(Rings::ready);
-      if (this->last(item)) this->template finish<true>(item, phase);
+      if (!this->last(item)) continue;
+      grid_wait();
+      this->template finish<true>(item, phase);
     }
   }
 };
@@ -345,11 +346,12 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
     registers_down<kSpareRegisters>();
     if (block.warp == 8) {
       if (elected()) block.ask_weights();
+    } else if (block.warp == 9) {
+      if (elected()) block.ask_tokens();
     } else {
       grid_wait();
       grid_trigger();
-      if (block.warp > 9) block.end_others();
-      else if (elected()) block.ask_tokens();
+      block.end_others();
     }
   } else {
     registers_up<kRegisters>();

@@ -116,11 +116,14 @@ struct TallQuantsRings : TallJoin<__half, kTallTokens, kTallQuantsSpare> {
     }
   }
 
-  // One thread asks for all tokens and terms, after the kernel ahead has ended.
+  // One thread asks for all tokens and terms. Where blocks fold, the kernel ahead is the one that makes the terms (launch_tall): when this
+  // one begins, whatever wrote the tokens has ended (launch.h, 4), and only terms are waited for.
   __device__ __forceinline__ void ask_tokens() const {
     const int32_t begin = segment_begin(0), end = segment_begin(4);
     Place at;
     uint32_t terms_phase = 0;
+    bool waits = Layout::folds;
+    if (!waits) grid_wait();
     for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
       const int32_t token0 = item % p.token_tiles * Layout::tokens;
 #pragma unroll 1
@@ -133,6 +136,8 @@ struct TallQuantsRings : TallJoin<__half, kTallTokens, kTallQuantsSpare> {
           tensor_copy(rows + at.stage * Layout::rows, &maps.tokens, (group * f.units + u) * kUnitCols, token0, done);
         }
         if constexpr (Layout::folds) {  // behind the group's units: so late they are needed
+          if (waits) grid_wait();
+          waits = false;
           barrier_wait(empty_terms, terms_phase ^ 1);
           barrier_expect(full_terms, Layout::terms);
           tensor_copy(terms, &maps.terms, group * (kTermBytes / 2), token0, full_terms);
