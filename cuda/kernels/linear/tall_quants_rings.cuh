@@ -45,11 +45,11 @@ struct TallQuantsLayout {
   static constexpr int32_t bytes = row_stages * rows + terms + weight_stages * weights + headers * header + join + kept + barriers;
   static constexpr int32_t count = 2 * (row_stages + weight_stages + 1) + 2;  // of barriers
   static_assert(weight_stages >= 3 && count * 8 <= barriers);
-  // A header is asked for with its group's first unit, whose stage is empty when the units before it by as many as there are stages have
-  // been read: the header before the last among them.
+  // A header is asked for with its group's first unit, when the unit has been read that is before it by as many as there are stages, and so
+  // the header that lay in its place.
   static_assert(weight_stages <= headers * 4);
   // Boxes begin at multiples of 128 bytes.
-  static_assert(weights % 128 == 0 && header / 2 % 128 == 0 && plane_bytes(0) % 32 == 0 && plane_bytes(1) % 32 == 0 && plane_bytes(2) % 32 == 0);
+  static_assert(plane_bytes(0) % 32 == 0 && plane_bytes(1) % 32 == 0 && plane_bytes(2) % 32 == 0 && plane_bytes(3) % 32 == 0);
 };
 
 #if MR_HOPPER
