@@ -92,10 +92,11 @@ class Tiles : public testing::TestWithParam<int32_t> {
     return outputs(piece, [](const ProductArgs& a) { return launch_product(a, Stream{}); });
   }
 
-  // Random tokens of the weights' own type, through launch_tall.
+  // Random tokens, of BF16 weights bf16 and else f16, through launch_tall.
   void expect_tall_as_alone(int32_t tokens) {
-    SCOPED_TRACE(testing::Message() << args_.targets[0].weight.rows << " rows, " << tokens << " tokens");
-    give(GetParam() == kF16 ? Act::kF16 : Act::kBF16, tokens);
+    const PackedWeight& weight = args_.targets[0].weight;
+    SCOPED_TRACE(testing::Message() << weight.rows << " x " << weight.cols << ", " << tokens << " tokens");
+    give(GetParam() == kBF16 ? Act::kBF16 : Act::kF16, tokens);
     int device = 0;
     ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
     bool here = true;
@@ -166,9 +167,10 @@ std::string type_name(const testing::TestParamInfo<int32_t>& info) {
   return {};
 }
 
-// Of each type's own activations, also where a cluster takes several tiles and spare warps end them.
+// Of every type that has tall tiles, also where a cluster takes several and spare warps end them, and where segments have no columns, one
+// group or several.
 using TallTiles = Tiles;
-INSTANTIATE_TEST_SUITE_P(All, TallTiles, testing::Values(kF16, kBF16), type_name);
+INSTANTIATE_TEST_SUITE_P(All, TallTiles, testing::Values(kF16, kBF16, kQ8_0, kQ4_0, kQ5_0, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL), type_name);
 
 TEST_P(TallTiles, GiveTheSameBits) {
   const Shape shapes[] = {{{1}, 1, 8, ProductEnd::kStoreF32},
@@ -176,9 +178,11 @@ TEST_P(TallTiles, GiveTheSameBits) {
                           {{300, 17, 130}, 3, 1025, ProductEnd::kStoreF32},
                           {{129, 64}, 2, 72, ProductEnd::kStoreAct},
                           {{150, 150}, 2, 768, ProductEnd::kSwiGLU},
+                          {{200}, 1, 4352, ProductEnd::kStoreF32},
                           {{9000, 9000}, 2, 640, ProductEnd::kSwiGLU},
                           {{26000}, 1, 576, ProductEnd::kAddF32}};
-  for (const Shape& shape : shapes) {
+  for (Shape shape : shapes) {
+    shape.cols = round_up(shape.cols, reference::shape(GetParam()).block);
     make(shape);
     for (const int32_t tokens : {1, 33, 64, 65, 128, 130, 300}) expect_tall_as_alone(tokens);
   }
@@ -294,6 +298,29 @@ TEST_P(SingleTiles, GiveTheSameBits) {
   for (const int32_t tokens : {66, 128}) expect_single_as_alone(tokens);
   make({{2100}, 1, 72, ProductEnd::kStoreAct});
   for (const int32_t tokens : {193, 256}) expect_single_as_alone(tokens);
+}
+
+// More than 64 tokens, through launch_product: rows so few that tiles of 64 rows by 64 tokens take no more rounds than tall ones, and rows
+// that tall tiles are taken for; with terms and without.
+using ManyTokens = Tiles;
+INSTANTIATE_TEST_SUITE_P(All, ManyTokens, testing::Values(kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL), type_name);
+
+TEST_P(ManyTokens, GetTheSameBits) {
+  const Shape shapes[] = {{{300, 17, 130}, 3, 2304, ProductEnd::kStoreF32},
+                          {{4200}, 1, 1024, ProductEnd::kAddF32},
+                          {{4100, 4100}, 2, 768, ProductEnd::kSwiGLU},
+                          {{6000, 1100}, 2, 256, ProductEnd::kStoreAct}};
+  for (const Shape& s : shapes) {
+    make(s);
+    for (const int32_t tokens : {65, 100, 128, 129, 200, 256}) {
+      SCOPED_TRACE(testing::Message() << s.rows[0] << " x " << s.cols << ", " << tokens << " tokens");
+      give(Act::kF16, tokens);
+      const std::vector<uint8_t> alone = outputs(1);
+      ASSERT_TRUE(outputs(tokens) == alone);
+      args_.terms = nullptr;
+      ASSERT_TRUE(outputs(tokens) == alone) << "without terms";
+    }
+  }
 }
 
 // Up to eight tokens, whose inputs a block keeps or streams: segments without columns, of one and two groups, and of many; rows

@@ -12,8 +12,6 @@
 
 namespace mr::cuda {
 
-constexpr int32_t kTallSpare = 3;  // a block's last warps, which end tiles meanwhile
-
 template <int32_t tokens>
 struct TallJoinLayout {
   static constexpr int32_t rows = kTallPanels * kPanelRows, stride = rows + 4;  // floats; a token's column
@@ -22,11 +20,12 @@ struct TallJoinLayout {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <class A, int32_t tokens>
+// spare_: a block's last warps, which end tiles meanwhile.
+template <class A, int32_t tokens, int32_t spare_>
 struct TallJoin {
   using Layout = TallJoinLayout<tokens>;
   using Sums = float[tokens / 2];
-  static constexpr int32_t cluster = kTallCluster, spare = kTallSpare;
+  static constexpr int32_t cluster = kTallCluster, spare = spare_;
   static constexpr int32_t own_rows = Layout::rows / cluster, own_pairs = own_rows / 2;  // that a block ends
   static_assert(own_pairs == 32, "a lane has a pair, or two rows");
 
@@ -47,17 +46,14 @@ struct TallJoin {
   // Waits until the tile before was read. phase: 0 for the block's first tile, then alternating.
   __device__ __forceinline__ void await_free(uint32_t phase) const { barrier_wait_cluster(free, phase ^ 1); }
 
-  // This warp's panel of a tile: its sums, or, if `more`, on top of what is there.
-  template <bool more>
-  __device__ __forceinline__ void store(const Sums& sums) const {
+  // put(sum, i) for each sum of this warp's panel of a tile and its index among this thread's.
+  template <class Put>
+  __device__ __forceinline__ void for_sums(Put&& put) const {
     float* at = joins + lane % 4 * 2 * Layout::stride + warp * kPanelRows + lane / 4;
 #pragma unroll
     for (int32_t n = 0; n < tokens / 8; ++n) {
 #pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        float& sum = at[(n * 8 + i % 2) * Layout::stride + i / 2 * 8];
-        sum = more ? sum + sums[n * 4 + i] : sums[n * 4 + i];
-      }
+      for (int32_t i = 0; i < 4; ++i) put(at[(n * 8 + i % 2) * Layout::stride + i / 2 * 8], n * 4 + i);
     }
   }
 

@@ -13,6 +13,8 @@
 
 namespace mr::cuda {
 
+constexpr int32_t kTallSpare = 3;  // warps behind the one that asks for data
+
 template <int32_t tokens_>
 struct TallLayout {
   static constexpr int32_t tokens = tokens_, panels = kTallPanels;
@@ -37,9 +39,9 @@ struct TallMaps {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class A, int32_t tokens>
-struct TallBlock : TallJoin<A, tokens> {
+struct TallBlock : TallJoin<A, tokens, kTallSpare> {
   using Layout = TallLayout<tokens>;
-  using Join = TallJoin<A, tokens>;
+  using Join = TallJoin<A, tokens, kTallSpare>;
   using typename Join::Sums;
   using Join::first_item, Join::lane, Join::p, Join::rank, Join::ready, Join::warp;
 
@@ -163,9 +165,9 @@ struct TallBlock : TallJoin<A, tokens> {
         for (int32_t i = 0; i < tokens / 2; ++i) segments[0][i] = segments[0][i] + segments[1][i];
         if (pair == 0) {
           this->await_free(phase);
-          this->template store<false>(segments[0]);
+          this->for_sums([&](float& sum, int32_t i) { sum = segments[0][i]; });
         } else {
-          this->template store<true>(segments[0]);
+          this->for_sums([&](float& sum, int32_t i) { sum = sum + segments[0][i]; });
         }
       }
       this->signal(ready);

@@ -13,7 +13,7 @@ constexpr int32_t kTermBytes = 64;  // of one token and one block of 256 inputs:
 constexpr int64_t term_bytes(int64_t tokens, int64_t cols) { return tokens * ((cols + 255) / 256) * kTermBytes; }
 
 struct TermsArgs {
-  const void* x;     // (tokens, cols) f16
+  const void* x;     // (tokens, cols) f16, cols a multiple of 256
   int64_t x_stride;  // elements, a multiple of 8
   int32_t tokens, cols;
   void* terms;       // (tokens, ceil(cols / 256), kTermBytes), 16-byte aligned

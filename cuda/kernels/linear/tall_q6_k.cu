@@ -1,0 +1,11 @@
+// The decode class's kernel of Q6_K weights for many f16 tokens.
+#include "kernels/linear/tall_quants_kernel.cuh"
+
+namespace mr::cuda {
+
+template <>
+PrefillKernel tall_quants_kernel<kQ6_K>() {
+  return tall_quants_kernel_of<kQ6_K>();
+}
+
+}  // namespace mr::cuda
