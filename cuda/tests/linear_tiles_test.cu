@@ -135,6 +135,36 @@ class Tiles : public testing::TestWithParam<int32_t> {
     }
   }
 
+  // A chain of products, each of what the one before gives, launched as programmatic dependents: weights may be asked for before the
+  // product ahead has ended, tokens not. Of one square weight, whose outputs are tokens.
+  template <class Launch>
+  void expect_to_wait(Launch&& launch) {
+    constexpr int32_t kLinks = 6;
+    const int64_t rows = args_.targets[0].weight.rows;
+    cudaStream_t stream;
+    ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+    std::vector<uint16_t> last[2];
+    for (const bool dependent : {false, true}) {
+      std::vector<std::unique_ptr<Guarded>> links;
+      for (int32_t i = 0; i < kLinks; ++i) links.push_back(std::make_unique<Guarded>(static_cast<size_t>(rows * args_.tokens) * 2));
+      ProductArgs a = args_;
+      a.x_scale = 0x1p-4f;  // numbers neither vanish nor grow beyond f16
+      for (const auto& out : links) {
+        a.targets[0].out = out->data();
+        a.targets[0].out_stride = rows;
+        ASSERT_EQ(launch(a, Stream{stream, dependent}), cudaSuccess);
+        a.x = out->data();
+      }
+      ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+      last[dependent] = links.back()->read<uint16_t>();
+    }
+    ASSERT_TRUE(last[0] == last[1]);
+    const int32_t infinite = args_.act == Act::kF16 ? 0x7c00 : 0x7f80;  // NaNs and infinities have all these bits
+    const auto says_nothing = [&](uint16_t bits) { return (bits & infinite) == infinite || (bits & 0x7fff) == 0; };
+    EXPECT_LT(std::count_if(last[0].begin(), last[0].end(), says_nothing), static_cast<int64_t>(last[0].size()) / 2);
+    EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  }
+
   // Likewise through launch_product, which takes one tile of 64 rows by 128 tokens a cluster on devices of 132 SMs.
   void expect_single_as_alone(int32_t tokens) {
     SCOPED_TRACE(testing::Message() << args_.targets[0].weight.rows << " rows, " << tokens << " tokens");
@@ -185,6 +215,19 @@ TEST_P(TallTiles, GiveTheSameBits) {
     shape.cols = round_up(shape.cols, reference::shape(GetParam()).block);
     make(shape);
     for (const int32_t tokens : {1, 33, 64, 65, 128, 130, 300}) expect_tall_as_alone(tokens);
+  }
+}
+
+// Also where tokens are asked for beside the kernel that makes their terms, which all products of the chain have at one place.
+TEST_P(TallTiles, WaitForTheTokens) {
+  int device = 0;
+  ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
+  if (!prefill_available(device)) GTEST_SKIP() << "no wgmma here: GPUs of compute capability 9.0 have it";
+  make({{1280}, 1, 1280, ProductEnd::kStoreAct});
+  for (const int32_t tokens : {70, 128, 300}) {
+    SCOPED_TRACE(testing::Message() << tokens << " tokens");
+    give(GetParam() == kBF16 ? Act::kBF16 : Act::kF16, tokens);
+    expect_to_wait([&](const ProductArgs& a, const Stream& on) { return launch_tall(device, a, 0, 1, on); });
   }
 }
 
@@ -248,41 +291,25 @@ TEST_P(PrefillTiles, GiveTheSameBitsInParts) {
   }
 }
 
-// A chain of products, each of what the one before gives, launched as programmatic dependents: weights may be asked for before the
-// product ahead has ended, tokens not.
 TEST_P(PrefillTiles, WaitForTheTokens) {
   int device = 0;
   ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
   if (!prefill_available(device)) GTEST_SKIP() << "no wgmma here: GPUs of compute capability 9.0 have it";
-  const int64_t rows = 1280;
-  make({{rows}, 1, rows, ProductEnd::kStoreAct});
-  cudaStream_t stream;
-  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  make({{1280}, 1, 1280, ProductEnd::kStoreAct});
   for (const int32_t tokens : {1, 70, 300}) {
     give(Act::kBF16, tokens);
     args_.kind = ProductClass::kPrefill;
     for (int32_t form = 0; form < kPrefillForms; ++form) {
       for (const PrefillCluster& cluster : kPrefillClusters) {
-        std::vector<uint16_t> last[2];
-        for (const bool dependent : {false, true}) {
-          constexpr int32_t links = 12;
-          std::vector<std::unique_ptr<Guarded>> links_out;
-          for (int32_t i = 0; i < links; ++i) links_out.push_back(std::make_unique<Guarded>(static_cast<size_t>(rows * tokens) * 2));
-          ProductArgs a = args_;
-          for (const auto& out : links_out) {
-            a.targets[0].out = out->data();
-            a.targets[0].out_stride = rows;
-            const cudaError_t error = launch_prefill_as({form, cluster}, device, a, 0, 1, Stream{stream, dependent});
-            ASSERT_TRUE(error == cudaSuccess || error == cudaErrorNotSupported) << cudaGetErrorName(error);
-            a.x = out->data();
-          }
-          last[dependent] = links_out.back()->read<uint16_t>();
-        }
-        ASSERT_TRUE(last[0] == last[1]) << tokens << " tokens, form " << form << ", clusters of " << cluster.rows << " x " << cluster.tokens;
+        SCOPED_TRACE(testing::Message() << tokens << " tokens, form " << form << ", clusters of " << cluster.rows << " x "
+                                        << cluster.tokens);
+        expect_to_wait([&](const ProductArgs& a, const Stream& on) {
+          const cudaError_t error = launch_prefill_as({form, cluster}, device, a, 0, 1, on);
+          return error == cudaErrorNotSupported ? cudaSuccess : error;
+        });
       }
     }
   }
-  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 // Tiles of 64 rows by 128 tokens, one a cluster at most, where tiles of 64 tokens are more than the 66 clusters of an H200.

@@ -37,9 +37,9 @@ struct DecodeLayout {
     return S::tokens > 1 || stages * token_slot > kMostNormed * 2 ? stages * token_slot : kMostNormed * 2;
   }
   static constexpr int32_t bytes_of(int32_t stages) { return stages * stage + token_bytes(stages) + exchange + 2 * S::join * 4; }
-  // The most stages of which `blocks` fit, up to 6; of one token two where blocks fold: longer rings were slower, on an H100 by a seventh of
-  // a small model's speed (docs/decisions/059).
-  static constexpr int32_t most_stages = S::tokens == 1 && kFolds<T, A> ? 2 : 6;
+  // The most stages of which `blocks` fit, up to 6; of one token two where blocks fold and there is much room: on an H100 longer rings cost
+  // a small model a seventh of its speed (docs/decisions/059).
+  static constexpr int32_t most_stages = S::tokens == 1 && kFolds<T, A> && room == 228 ? 2 : 6;
   static constexpr int32_t fitting_stages(int32_t blocks) {
     int32_t stages = most_stages;
     while (stages > 0 && bytes_of(stages) > room * 1024 / blocks - 1024) --stages;

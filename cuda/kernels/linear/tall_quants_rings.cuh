@@ -98,17 +98,18 @@ struct TallQuantsRings : TallJoin<__half, kTallTokens, kTallQuantsSpare> {
 #pragma unroll
           for (int32_t half = 0; half < 2; ++half) {
             const CUtensorMap* const planes = maps.weights[p.pair ? half : i];
-            const int32_t panel = p.pair ? first : first + half * 4, from = group * Format<T>::group_bytes;
+            const int32_t panel = p.pair ? first : first + half * 4;
+            const int64_t from = int64_t{group} * Format<T>::group_bytes;
 #pragma unroll
             for (int32_t plane = 0; plane < 3; ++plane) {
               if (Layout::plane_bytes(plane) == 0) continue;
               const int32_t offset = plane == 0 ? Format<T>::quants_at(u) : plane == 1 ? Format<T>::high_at(u) : Format<T>::scales_at(u);
-              tensor_copy(to + Layout::plane_at(plane) + half * 4 * Layout::plane_bytes(plane), planes + plane, (from + offset) / 8, panel,
-                          done);
+              tensor_copy(to + Layout::plane_at(plane) + half * 4 * Layout::plane_bytes(plane), planes + plane,
+                          static_cast<int32_t>((from + offset) / 8), panel, done);
             }
             if (u == 0 && f.header > 0) {
               const uint32_t place = headers + turn * Layout::header + half * 4 * f.header;
-              tensor_copy(place, planes + 3, (from + Format<T>::header_plane) / 8, panel, done);
+              tensor_copy(place, planes + 3, static_cast<int32_t>((from + Format<T>::header_plane) / 8), panel, done);
             }
           }
         }

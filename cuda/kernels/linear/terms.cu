@@ -16,6 +16,7 @@ __device__ __forceinline__ uint32_t load_global4(const uint32_t* p) {
 }
 
 __global__ void __launch_bounds__(kThreads, 1) sum_inputs(TermsArgs a) {
+  // Not before: tall_quants_rings.cuh reads tokens early because whatever wrote them has ended when this kernel lets others begin.
   grid_wait();
   grid_trigger();
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32, blocks = a.cols / 256;
