@@ -182,6 +182,7 @@ inline ProductArgs product_of(const Matrix& m, int32_t type, Act act, ProductCla
   a.x_stride = m.cols;
   a.act = act;
   a.tokens = tokens;
+  a.x_scale = 0x1p-16f;  // a gate of such weights would be far from what a model has, and its sigmoid take a longer way
   a.terms = terms;
   a.marks = static_cast<uint32_t*>(marks.data);
   return a;

@@ -45,7 +45,7 @@ sanitizer() {
     '--gtest_filter=-Pool.LeavesFreeMemory*:Health.*:*Graphs*'
   # Every width of a head is a kernel of another width with zeros: racecheck, which is slow, takes the widths of kernels. Nor does it
   # take prompts around every cut of their keys or every tile, which run the kernels of the other tests many more times.
-  for name in attention attention_prefill attention_f8 normed_product sampler norm linear_repack ops op_product qkv; do
+  for name in attention attention_prefill attention_f8 heads_product normed_product sampler norm linear_repack ops op_product qkv; do
     sanitize racecheck "$name" "$out/cuda_${name}_test" '--gtest_filter=-*EveryEvenWidth*:*AroundCuts*:*AroundTiles*'
     sanitize memcheck "$name" "$out/cuda_${name}_test"
   done

@@ -152,19 +152,19 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// The float at the same shared address in block `rank` of the cluster.
-__device__ __forceinline__ float load_remote(uint32_t address, uint32_t rank) {
-  float v;
-  asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %1, %2;\nld.shared::cluster.f32 %0, [remote];\n}"
-               : "=f"(v)
-               : "r"(address), "r"(rank)
+// 16 bytes of another block of the cluster, at an address of the cluster's (remote of wgmma.cuh).
+__device__ __forceinline__ uint4 load_remote16(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
                : "memory");
   return v;
 }
 #else
 __device__ __forceinline__ uint32_t cluster_rank() { return 0; }
 __device__ __forceinline__ void cluster_sync() {}
-__device__ __forceinline__ float load_remote(uint32_t, uint32_t) { return 0; }
+__device__ __forceinline__ uint4 load_remote16(uint32_t) { return {}; }
 #endif
 
 }  // namespace mr::cuda

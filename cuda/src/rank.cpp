@@ -137,18 +137,34 @@ void Rank::down_product(const Span& span, const Layer& l, const Stream& on) {
   CUDA_CHECK(launch_product(args, on));
 }
 
-// One row is normed by the product's own blocks, where they can.
 void Rank::normed_product(const Span& span, const float* weight, ProductEnd end, int32_t count, const ProductTarget* targets,
                           const Stream& on) {
-  if (span.count == 0) return;
-  ProductArgs args = product_args(span, space_.norm, sizes_.hidden_stride, end, count, targets);
+  if (span.count > 0) normed_product(product_args(span, space_.norm, sizes_.hidden_stride, end, count, targets), span, weight, on);
+}
+
+// One row is normed by the product's own blocks, where they can.
+void Rank::normed_product(ProductArgs args, const Span& span, const float* weight, const Stream& on) {
   if (product_norms(args)) args.norm = {space_.x + span.first * sizes_.hidden_stride, weight, desc_.norm_eps};
   else norm(weight, span, on);
   CUDA_CHECK(launch_product(args, on));
 }
 
+// Whether the product of a step's queries, keys and values ends them too, as it then has.
+bool Rank::end_heads(const StepShape& shape, const Layer& l, uint8_t* keys, const Stream& on) {
+  if (shape.rows != shape.decode_rows || l.q_norm != nullptr || l.k_norm != nullptr) return false;
+  const Span all = spans(shape).decode;
+  const ProductTarget targets[3] = {{l.q, l.q_bias, space_.q, sizes_.q_stride}, {l.k, l.k_bias, keys, 0}, {l.v, l.v_bias, keys + plane_, 0}};
+  ProductArgs args = product_args(all, space_.norm, sizes_.hidden_stride, ProductEnd::kHeads, 3, targets);
+  args.heads = {rows_from(shape, 0), space_.turns, desc_.rope_dims, desc_.rope_style, sizes_.kv};
+  if (!product_ends_heads(args)) return false;
+  normed_product(args, all, l.attn_norm, on);
+  return true;
+}
+
 void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
+  uint8_t* const keys = static_cast<uint8_t*>(kv_.data()) + 2 * static_cast<uint64_t>(index) * plane_;
+  if (end_heads(shape, l, keys, on)) return attention(shape, index, on);
   const int64_t kv_width = int64_t{desc_.kv_heads} * desc_.head_dim;
   const ProductTarget qkv[3] = {{l.q, nullptr, space_.qkv, sizes_.qkv_stride},
                                 {l.k, nullptr, space_.qkv + sizes_.q_width, sizes_.qkv_stride},
@@ -174,8 +190,8 @@ void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
   finish.q_out = space_.q;
   finish.q_stride = sizes_.q_stride;
   finish.layout = sizes_.kv;
-  finish.keys = kv_.data() + 2 * static_cast<uint64_t>(index) * plane_;
-  finish.values = static_cast<uint8_t*>(finish.keys) + plane_;
+  finish.keys = keys;
+  finish.values = keys + plane_;
   CUDA_CHECK(launch_finish_qkv(finish, on));
 
   attention(shape, index, on);

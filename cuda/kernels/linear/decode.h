@@ -16,6 +16,7 @@ struct DecodeTarget {
   void* out;
   int64_t out_stride;
   int32_t rows, panels, first_tile;
+  int32_t part = 0;  // of kHeads: 0 queries, 1 keys, 2 values
 };
 
 struct DecodeParams {
@@ -33,6 +34,7 @@ struct DecodeParams {
   int32_t items, item_stride;    // tiles * token_tiles; tile = item / token_tiles
   ProductEnd end;
   ProductNorm norm;
+  ProductHeads heads;
   float x_scale, pair_share;  // sums are multiplied by it; what a pair gives is
 };
 

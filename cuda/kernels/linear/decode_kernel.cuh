@@ -84,6 +84,7 @@ struct DecodeBlock : DecodeProducts<T, A, S> {
       fill(weights, ahead, s);
       advance(ahead, weights);
     }
+    if (this->ends_heads()) this->aim_heads(first_item, true);
     if (norms()) {
       norm_row();
     } else {
@@ -123,6 +124,7 @@ struct DecodeBlock : DecodeProducts<T, A, S> {
 #pragma unroll
       for (int32_t r = 0; r < S::panels; ++r) put(acc[r], r, sums);
       finish(item, sums);
+      if (this->ends_heads()) this->aim_heads(item + p.item_stride, false);
       buffer ^= 1;
     }
   }

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "kernels/linear/decode_heads.cuh"
 #include "kernels/linear/targets.cuh"
 
 namespace mr::cuda {
@@ -47,6 +48,10 @@ struct DecodeTile {
   const DecodeParams& p;
   float* joins;  // two buffers of S::join: tiles alternate
   int32_t warp, lane;
+  DecodeHeads heads;
+
+  // Whether the block ends heads, which tiles of two panels do not.
+  __device__ __forceinline__ bool ends_heads() const { return S::panels == 1 && p.end == ProductEnd::kHeads; }
 
   __device__ __forceinline__ int32_t tile_of(int32_t item) const { return p.token_tiles == 1 ? item : item / p.token_tiles; }
   __device__ __forceinline__ int32_t first_token(int32_t item) const {
@@ -103,7 +108,22 @@ struct DecodeTile {
       case ProductEnd::kAddF32: static_cast<float*>(target.out)[at] = before + y; break;
       case ProductEnd::kStoreAct: static_cast<A*>(target.out)[at] = A(y); break;
       case ProductEnd::kSwiGLU: break;
+      case ProductEnd::kHeads:
+        if constexpr (S::panels == 1) heads.end(p.heads.layout.act, row, lane, y);
+        break;
     }
+  }
+
+  // Where ends_heads: turns to the row that this thread ends of an item, if there is one. first: of the block's items.
+  __device__ __forceinline__ void aim_heads(int32_t item, bool first) {
+    const int32_t thread = warp * 32 + lane, column = thread / S::rows;
+    if (thread >= S::rows * S::tokens || item >= p.items) return;
+    const int32_t token = first_token(item) + column;
+    if (token >= p.tokens) return;
+    if (first || p.token_tiles > 1) heads.find(p.heads, token);
+    int32_t within;
+    const DecodeTarget& target = target_of(p, tile_of(item), within);
+    heads.aim(p.heads, target, within * S::rows + thread % S::rows, token);
   }
 
   __device__ __forceinline__ void end_pair(int32_t row, int32_t token, float gate, float up) const {

@@ -154,6 +154,7 @@ struct KeptBlock : DecodeTile<__half, S> {
       fill(next, s);
       copies_commit();
     }
+    if (this->ends_heads()) this->aim_heads(first_item, true);
     grid_wait();
     grid_trigger();
     Inputs inputs[kKeptGroups];
@@ -180,6 +181,7 @@ struct KeptBlock : DecodeTile<__half, S> {
         put(acc, panel, sums);
       }
       finish(item, sums);
+      if (this->ends_heads()) this->aim_heads(item + p.item_stride, false);
       buffer ^= 1;
     }
   }

@@ -44,6 +44,7 @@ struct PrefillEnd {
         // The gate's warps keep the first half of the tokens.
         if (rings.panel < half_panels) return end_half<true>(sums, tile, token0, true, at);
         return end_half<false>(sums, tile, token0, !half, at);
+      case ProductEnd::kHeads: return rings.pass(at);
     }
   }
 

@@ -10,6 +10,7 @@
 #include "kernels/linear/prefill.h"
 #include "kernels/linear/tall.h"
 #include "kernels/linear/wide.h"
+#include "millrace/engine.h"
 
 namespace mr::cuda {
 namespace {
@@ -90,7 +91,7 @@ const PreparedKernel& choose(const PreparedKernel (&forms)[kDecodeForms], const 
   if (fits && keeps) return kept;
   if (args.tokens == 1) return one;
   // Tokens of one tile that two panels share move half as often, where every multiprocessor gets two.
-  const bool share = !pair && args.tokens > 4 && args.tokens <= 8 && panels > two_panels.tiles_at_once;
+  const bool share = !pair && args.end != ProductEnd::kHeads && args.tokens > 4 && args.tokens <= 8 && panels > two_panels.tiles_at_once;
   if (share && two_panels.tiles_at_once > 0) return two_panels;
   // Eight tokens may want more shared memory than a device has; then every token is a tile.
   return eight.tiles_at_once > 0 ? eight : one;
@@ -118,7 +119,7 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
     const ProductTarget& t = args.targets[i];
     const int64_t panels = panels_of(t.weight);
     p.targets[i - first] = {t.weight.data, t.bias, t.out, t.out_stride, static_cast<int32_t>(t.weight.rows),
-                            static_cast<int32_t>(panels), static_cast<int32_t>(tiles)};
+                            static_cast<int32_t>(panels), static_cast<int32_t>(tiles), i};
     if (!pair || i == first) tiles += (panels + panels_a_tile - 1) / panels_a_tile;
   }
   p.x = args.x;
@@ -129,6 +130,7 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
   p.token_tiles = (args.tokens + kernel.tokens - 1) / kernel.tokens;
   p.end = args.end;
   p.norm = args.norm;
+  p.heads = args.heads;
   p.x_scale = args.x_scale;
   p.pair_share = 1 / args.pair_scale;
   if (tiles * p.token_tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
@@ -181,6 +183,7 @@ bool valid(const ProductArgs& args) {
     const uintptr_t either = reinterpret_cast<uintptr_t>(args.norm.x) | reinterpret_cast<uintptr_t>(args.norm.weight);
     if (args.norm.x == nullptr || either % 16 != 0 || !product_norms(args)) return false;
   }
+  if (args.end == ProductEnd::kHeads) return product_ends_heads(args);
   if (args.end != ProductEnd::kSwiGLU) return true;
   return args.count == 2 && swiglu_supported(args.targets[0].weight, args.targets[1].weight);
 }
@@ -190,6 +193,15 @@ bool valid(const ProductArgs& args) {
 bool product_norms(const ProductArgs& args) {
   return args.kind == ProductClass::kDecode && args.tokens == 1 && args.targets[0].weight.cols <= kMostNormed &&
          args.targets[0].weight.cols % 4 == 0;
+}
+
+bool product_ends_heads(const ProductArgs& args) {
+  if (args.count != 3 || args.kind != ProductClass::kDecode || args.tokens < 1 || args.tokens > 8) return false;
+  for (const ProductTarget& target : args.targets)
+    if (args.tokens > few(target.weight.type)) return false;
+  const KvLayout& layout = args.heads.layout;
+  return args.heads.rope_style == MR_ROPE_NORM && args.heads.rope_dims % 2 == 0 && args.heads.rope_dims <= layout.head_dim &&
+         layout.kv == Kv::kAct && layout.head_dim == layout.padded_dim && layout.head_dim % kPanelRows == 0;
 }
 
 bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up) {

@@ -19,8 +19,10 @@
 
 #include <cstdint>
 
+#include "kernels/kv.h"
 #include "kernels/launch.h"
 #include "kernels/linear/weight.h"
+#include "kernels/rows.h"
 #include "kernels/types.h"
 
 namespace mr::cuda {
@@ -31,7 +33,8 @@ enum class ProductEnd : int32_t {
   kStoreF32 = 0,  // out = y + bias, f32
   kStoreAct = 1,  // out = y + bias in the activation type
   kAddF32 = 2,    // out += y + bias, f32: the residual stream
-  kSwiGLU = 3     // out = silu(y0 + bias0) * (y1 + bias1) / pair_scale in the activation type, of the pair 0 (gate) and 1 (up)
+  kSwiGLU = 3,    // out = silu(y0 + bias0) * (y1 + bias1) / pair_scale in the activation type, of the pair 0 (gate) and 1 (up)
+  kHeads = 4      // y + bias of 0 (queries), 1 (keys) and 2 (values) as launch_finish_qkv ends them, see ProductHeads
 };
 
 constexpr int32_t kProductMarks = 512;  // of ProductArgs::marks
@@ -51,6 +54,15 @@ struct ProductNorm {
   float eps = 0;
 };
 
+// Of kHeads, how heads are ended, the bits of launch_finish_qkv (qkv.h): queries and keys are rotated, queries are written to their
+// target's out and keys and values into the tokens' places of the cache, whose block 0 of the layer is theirs. All are of the layout's act.
+struct ProductHeads {
+  Rows rows;                     // the tokens'
+  const float* turns = nullptr;  // (tokens, rope_dims), from launch_begin; between it and the product is a kernel that is not short
+  int32_t rope_dims = 0, rope_style = 0;  // MR_ROPE_*
+  KvLayout layout{};
+};
+
 // Up to three weights over the same x: Q, K and V, or gate and up. Weights of one launch may differ in type, except for
 // a kSwiGLU pair, which needs two of one type and shape (swiglu_supported).
 struct ProductArgs {
@@ -63,6 +75,7 @@ struct ProductArgs {
   Act act = Act::kF16;
   int32_t tokens = 0;
   ProductNorm norm;  // only where product_norms
+  ProductHeads heads;  // of kHeads, which is only where product_ends_heads
   // Powers of two, by which an activation that f16 cannot hold is kept smaller than it is, exactly: x lies divided by x_scale,
   // so that sums are multiplied by it; out of a kSwiGLU pair is written divided by pair_scale.
   float x_scale = 1, pair_scale = 1;
@@ -81,6 +94,10 @@ bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up);
 // Whether launch_product norms x itself: of one token, where a block has the threads to.
 bool product_norms(const ProductArgs& args);
 
+// Whether launch_product ends heads: of few tokens of the decode class, one with every type, where neighbours are rotated, the cache holds
+// numbers of the layout's act and heads as wide as they are, and these are whole panels. Heads that are normed are not for it.
+bool product_ends_heads(const ProductArgs& args);
+
 // Raises the kernels' shared memory limits and learns the device's size: once a device, with it current, before the first
 // product and outside of stream capture.
 cudaError_t prepare_products();
@@ -89,7 +106,7 @@ cudaError_t prepare_products();
 // further one; 0 where any number is as good.
 int32_t prefill_grain(int64_t rows);
 
-// Weights may be requested before grid_wait(); x, out and bias are touched after it.
+// Weights may be requested before grid_wait(), and of kHeads rows and turns read; x, out and bias are touched after it.
 cudaError_t launch_product(const ProductArgs& args, const Stream& on);
 
 }  // namespace mr::cuda

@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/linear/packed_access.cuh"
@@ -312,15 +313,16 @@ __device__ float value_of(const PackedRow<T>& row, int64_t k) {
   }
 }
 
+// Row blockIdx.x, some of its columns. Of few rows a thread has one, so that no load waits for another.
 template <int32_t T>
-__global__ void __launch_bounds__(kThreads) row_per_block(DequantRowsArgs a, int64_t groups) {
+__global__ void __launch_bounds__(kThreads) columns_per_block(DequantRowsArgs a, int64_t groups) {
   grid_wait();
   grid_trigger();
   const int32_t id = a.row_ids[blockIdx.x];
   float* out = a.out + static_cast<int64_t>(blockIdx.x) * a.out_stride;
   const bool known = id >= 0 && id < a.weight.rows;
   const PackedRow<T> row{a.weight.data, known ? id : 0, groups};
-  for (int64_t k = threadIdx.x; k < a.weight.cols; k += kThreads) {
+  for (int64_t k = int64_t{blockIdx.y} * kThreads + threadIdx.x; k < a.weight.cols; k += int64_t{gridDim.y} * kThreads) {
     out[k] = known ? value_of<T>(row, k) : __int_as_float(0x7fffffff);
   }
 }
@@ -373,8 +375,10 @@ cudaError_t launch_unpack(const PackedWeight& from, uint64_t offset, uint64_t co
 cudaError_t launch_dequant_rows(const DequantRowsArgs& args, const Stream& on) {
   if (!valid(args.weight)) return cudaErrorInvalidValue;
   if (args.count <= 0) return args.count == 0 ? cudaSuccess : cudaErrorInvalidValue;
+  const int64_t columns = (args.weight.cols + kThreads - 1) / kThreads;
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(columns, std::max(1, 1024 / args.count)));
   return with_type(args.weight.type, [&](auto type) {
-    return launch(on, dim3(static_cast<unsigned>(args.count)), dim3(kThreads), 0, row_per_block<type.value>, args,
+    return launch(on, dim3(static_cast<unsigned>(args.count), blocks), dim3(kThreads), 0, columns_per_block<type.value>, args,
                   groups_of(args.weight));
   });
 }

@@ -51,16 +51,18 @@ const PreparedTall& prepared_of(int32_t device, const ProductArgs& args, int32_t
 
 bool wants_terms(int32_t type) { return type == kQ4_K || type == kQ5_K; }
 
-// A launch's rounds of tiles, as wide_time counts them. A round of quantised weights takes 2.75 times what one of wide.h does, whose tiles
-// have half of the rows and of the tokens; one of pairs, for whose end two warps need longer than the next tile's products last, 4.2
-// times, so that pairs stay with wide.h, of which four tiles do what one does here. On one H100, 8B, us a round (tall, wide): head by
-// Q4_K 20 and 7.3, by Q8_0 26 and 8; qkv 24 and 10; down 60 and 24; gate and up 30 and 7.2.
+// A launch's rounds of tiles, as wide_time counts them. A round of quantised weights takes some times what one of wide.h does, whose tiles
+// have half of the rows and of the tokens: of pairs a little more, and less where blocks fold, since these are scaled once in 256 inputs.
+// On one H200, 8B, 96 to 256 tokens: 2.0 to 3.2 times, of pairs 2.8 to 3.1, where blocks fold; 3.1 to 3.8 and 3.4 to 3.9 elsewhere
+// (docs/decisions/061).
 int64_t tall_time(const PreparedTall& tall, const ProductArgs& args, int32_t first, int32_t last) {
+  const int32_t type = args.targets[first].weight.type;
   const int64_t tiles = prefill_params(args, first, last, kTallPanels).tiles;
   const int64_t items = tiles * ((args.tokens + kTallTokens - 1) / kTallTokens), rounds = (items + tall.clusters - 1) / tall.clusters;
   constexpr int64_t kRound = kTallPanels * kPanelRows + kTallTokens, kWideRound = kRound / 2;
-  if (!tall_quants(args.targets[first].weight.type)) return rounds * kRound;
-  return rounds * kWideRound * (args.end == ProductEnd::kSwiGLU ? 420 : 275) / 100;
+  if (!tall_quants(type)) return rounds * kRound;
+  const bool pair = args.end == ProductEnd::kSwiGLU;
+  return rounds * kWideRound * (wants_terms(type) ? (pair ? 305 : 290) : (pair ? 370 : 340)) / 100;
 }
 
 }  // namespace

@@ -39,9 +39,9 @@ struct TallMaps {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class A, int32_t tokens>
-struct TallBlock : TallJoin<A, tokens, kTallSpare> {
+struct TallBlock : TallJoin<A, tokens, kTallSpare, 8> {
   using Layout = TallLayout<tokens>;
-  using Join = TallJoin<A, tokens, kTallSpare>;
+  using Join = TallJoin<A, tokens, kTallSpare, 8>;
   using typename Join::Sums;
   using Join::first_item, Join::lane, Join::p, Join::rank, Join::ready, Join::warp;
 

@@ -63,9 +63,9 @@ struct TallQuantsMaps {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <int32_t T>
-struct TallQuantsRings : TallJoin<__half, kTallTokens, kTallQuantsSpare> {
+struct TallQuantsRings : TallJoin<__half, kTallTokens, kTallQuantsSpare, 2> {
   using Layout = TallQuantsLayout<T>;
-  using Join = TallJoin<__half, kTallTokens, kTallQuantsSpare>;
+  using Join = TallJoin<__half, kTallTokens, kTallQuantsSpare, 2>;
   using Join::first_item, Join::lane, Join::p, Join::rank, Join::warp;
   static constexpr WeightFormat f = Format<T>::f;
 

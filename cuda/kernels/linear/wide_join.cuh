@@ -8,6 +8,7 @@
 
 #include "kernels/instructions.cuh"
 #include "kernels/linear/prefill.h"
+#include "kernels/linear/silu.cuh"
 #include "kernels/linear/targets.cuh"
 #include "kernels/linear/wgmma.cuh"
 #include "kernels/linear/wide.h"
@@ -122,7 +123,8 @@ struct WideJoin {
           case ProductEnd::kStoreF32: static_cast<float*>(target.out)[at] = y[i]; break;
           case ProductEnd::kAddF32: static_cast<float*>(target.out)[at] = before[k][i] + y[i]; break;
           case ProductEnd::kStoreAct: static_cast<A*>(target.out)[at] = A(y[i]); break;
-          case ProductEnd::kSwiGLU: break;
+          case ProductEnd::kSwiGLU:
+          case ProductEnd::kHeads: break;
         }
       }
     });
@@ -143,14 +145,18 @@ struct WideJoin {
     joined(up, 1, n);
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
-      const int32_t r = row + i / 2 * 8, t = token + i % 2;
-      if (r >= target.rows || t >= p.tokens) continue;
+      const int32_t r = min(row + i / 2 * 8, target.rows - 1);
       gate[i] *= p.x_scale;
       up[i] *= p.x_scale;
       if (target.bias != nullptr) gate[i] += target.bias[r];
       if (p.targets[1].bias != nullptr) up[i] += p.targets[1].bias[r];
-      static_cast<A*>(target.out)[t * target.out_stride + r] =
-          A(gate[i] / (1.0f + expf(-gate[i])) * up[i] * p.pair_share);
+    }
+    silu_each(gate);
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) {
+      const int32_t r = row + i / 2 * 8, t = token + i % 2;
+      if (r >= target.rows || t >= p.tokens) continue;
+      static_cast<A*>(target.out)[t * target.out_stride + r] = A(gate[i] * up[i] * p.pair_share);
     }
   }
 };

@@ -1,0 +1,33 @@
+// silu_each against the expression that it stands for, over every float.
+#include "kernels/linear/silu.cuh"
+
+#include "tests/linear_fixture.h"
+
+namespace mr::cuda {
+namespace {
+
+// Each thread takes four neighbours at a time, of which one may make the others go the long way.
+__global__ void count_differences(uint32_t first, unsigned long long* differences) {
+  const uint32_t at = first + (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+  float x[4], want[4];
+  for (uint32_t i = 0; i < 4; ++i) {
+    x[i] = __uint_as_float(at + i);
+    want[i] = x[i] / (1.0f + expf(-x[i]));
+  }
+  silu_each(x);
+  for (uint32_t i = 0; i < 4; ++i) {
+    const bool both_nan = isnan(x[i]) && isnan(want[i]);
+    if (!both_nan && __float_as_uint(x[i]) != __float_as_uint(want[i])) atomicAdd(differences, 1ull);
+  }
+}
+
+TEST(Silu, IsTheExpressionForEveryFloat) {
+  Guarded differences(std::vector<unsigned long long>{0});
+  for (uint64_t first = 0; first < uint64_t{1} << 32; first += uint64_t{1} << 28)
+    count_differences<<<1 << 18, 256>>>(static_cast<uint32_t>(first), differences.as<unsigned long long>());
+  ASSERT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(differences.read<unsigned long long>()[0], 0u);
+}
+
+}  // namespace
+}  // namespace mr::cuda
