@@ -149,11 +149,13 @@ void Rank::normed_product(ProductArgs args, const Span& span, const float* weigh
   CUDA_CHECK(launch_product(args, on));
 }
 
-// Whether the product of a step's queries, keys and values ends them too, as it then has.
-bool Rank::end_heads(const StepShape& shape, const Layer& l, uint8_t* keys, const Stream& on) {
+// Queues the product of a step's queries, keys and values where it ends them too; false, and nothing done, where it does not.
+bool Rank::try_end_heads(const StepShape& shape, const Layer& l, uint8_t* keys, const Stream& on) {
   if (shape.rows != shape.decode_rows || l.q_norm != nullptr || l.k_norm != nullptr) return false;
   const Span all = spans(shape).decode;
-  const ProductTarget targets[3] = {{l.q, l.q_bias, space_.q, sizes_.q_stride}, {l.k, l.k_bias, keys, 0}, {l.v, l.v_bias, keys + plane_, 0}};
+  const ProductTarget targets[3] = {{l.q, l.q_bias, space_.q, sizes_.q_stride},
+                                    {l.k, l.k_bias, keys, 0},
+                                    {l.v, l.v_bias, keys + plane_, 0}};
   ProductArgs args = product_args(all, space_.norm, sizes_.hidden_stride, ProductEnd::kHeads, 3, targets);
   args.heads = {rows_from(shape, 0), space_.turns, desc_.rope_dims, desc_.rope_style, sizes_.kv};
   if (!product_ends_heads(args)) return false;
@@ -163,8 +165,8 @@ bool Rank::end_heads(const StepShape& shape, const Layer& l, uint8_t* keys, cons
 
 void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
-  uint8_t* const keys = static_cast<uint8_t*>(kv_.data()) + 2 * static_cast<uint64_t>(index) * plane_;
-  if (end_heads(shape, l, keys, on)) return attention(shape, index, on);
+  uint8_t* const keys = kv_.data() + 2 * static_cast<uint64_t>(index) * plane_;
+  if (try_end_heads(shape, l, keys, on)) return attention(shape, index, on);
   const int64_t kv_width = int64_t{desc_.kv_heads} * desc_.head_dim;
   const ProductTarget qkv[3] = {{l.q, nullptr, space_.qkv, sizes_.qkv_stride},
                                 {l.k, nullptr, space_.qkv + sizes_.q_width, sizes_.qkv_stride},

@@ -72,7 +72,7 @@ class Rank {
   void normed_product(const Span& span, const float* weight, ProductEnd end, int32_t count, const ProductTarget* targets,
                       const Stream& on);
   void normed_product(ProductArgs args, const Span& span, const float* weight, const Stream& on);
-  bool end_heads(const StepShape& shape, const Layer& l, uint8_t* keys, const Stream& on);
+  bool try_end_heads(const StepShape& shape, const Layer& l, uint8_t* keys, const Stream& on);
   ProductArgs product_args(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
                            const ProductTarget* targets) const;
 

@@ -142,7 +142,7 @@ TEST(ProductEndsHeads, OfFewTokensWhoseNeighboursTurn) {
   EXPECT_EQ(most_tokens(kQ4_K), 8);
   Guarded memory(16, 0);
   ProductArgs args;
-  for (ProductTarget& t : args.targets) t.weight = {kQ4_K, 64, 256, memory.data()};
+  for (ProductTarget& t : args.targets) t.weight = {kQ4_K, 128, 256, memory.data()};
   args.count = 3;
   args.tokens = 8;
   args.heads.rope_dims = 64;
@@ -162,8 +162,13 @@ TEST(ProductEndsHeads, OfFewTokensWhoseNeighboursTurn) {
   args.heads.layout.kv = Kv::kF8;
   EXPECT_FALSE(product_ends_heads(args));
   args.heads.layout.kv = Kv::kAct;
+  args.targets[1].weight.rows = 192;  // more than the cache has heads for
+  EXPECT_FALSE(product_ends_heads(args));
+  args.targets[1].weight.rows = 128;
+  EXPECT_TRUE(product_ends_heads(args));
   args.heads.rope_dims = 8;
-  for (const int32_t dim : {8, 20, 48, 112}) {
+  for (const int32_t dim : {0, 8, 20, 48, 112}) {
+    for (ProductTarget& t : args.targets) t.weight.rows = 2 * dim;
     args.heads.layout.head_dim = dim;
     args.heads.layout.padded_dim = pad_head_dim(dim);
     EXPECT_FALSE(product_ends_heads(args)) << dim;

@@ -199,9 +199,14 @@ bool product_ends_heads(const ProductArgs& args) {
   if (args.count != 3 || args.kind != ProductClass::kDecode || args.tokens < 1 || args.tokens > 8) return false;
   for (const ProductTarget& target : args.targets)
     if (args.tokens > few(target.weight.type)) return false;
-  const KvLayout& layout = args.heads.layout;
-  return args.heads.rope_style == MR_ROPE_NORM && args.heads.rope_dims % 2 == 0 && args.heads.rope_dims <= layout.head_dim &&
-         layout.kv == Kv::kAct && layout.head_dim == layout.padded_dim && layout.head_dim % kPanelRows == 0;
+  const ProductHeads& heads = args.heads;
+  const KvLayout& layout = heads.layout;
+  const int32_t dim = layout.head_dim;
+  // Every padded width is whole panels.
+  if (layout.kv != Kv::kAct || dim < 1 || dim != layout.padded_dim || dim != pad_head_dim(dim) || layout.block_size < 1) return false;
+  if (heads.rope_style != MR_ROPE_NORM || heads.rope_dims < 0 || heads.rope_dims % 2 != 0 || heads.rope_dims > dim) return false;
+  const int64_t kv_rows = int64_t{layout.kv_heads} * dim;
+  return args.targets[0].weight.rows % dim == 0 && args.targets[1].weight.rows == kv_rows && args.targets[2].weight.rows == kv_rows;
 }
 
 bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up) {

@@ -56,9 +56,10 @@ struct ProductNorm {
 
 // Of kHeads, how heads are ended, the bits of launch_finish_qkv (qkv.h): queries and keys are rotated, queries are written to their
 // target's out and keys and values into the tokens' places of the cache, whose block 0 of the layer is theirs. All are of the layout's act.
+// Rows and turns are read before grid_wait(): between what writes them and the product is a kernel that is not short (launch.h).
 struct ProductHeads {
   Rows rows;                     // the tokens'
-  const float* turns = nullptr;  // (tokens, rope_dims), from launch_begin; between it and the product is a kernel that is not short
+  const float* turns = nullptr;  // (tokens, rope_dims), from launch_begin
   int32_t rope_dims = 0, rope_style = 0;  // MR_ROPE_*
   KvLayout layout{};
 };
@@ -94,8 +95,8 @@ bool swiglu_supported(const PackedWeight& gate, const PackedWeight& up);
 // Whether launch_product norms x itself: of one token, where a block has the threads to.
 bool product_norms(const ProductArgs& args);
 
-// Whether launch_product ends heads: of few tokens of the decode class, one with every type, where neighbours are rotated, the cache holds
-// numbers of the layout's act and heads as wide as they are, and these are whole panels. Heads that are normed are not for it.
+// Whether launch_product ends heads: of few tokens of the decode class, one with every type, where neighbours are rotated, and the cache
+// holds numbers of the layout's act and heads of a padded width. Heads that are normed are not for it.
 bool product_ends_heads(const ProductArgs& args);
 
 // Raises the kernels' shared memory limits and learns the device's size: once a device, with it current, before the first

@@ -51,10 +51,10 @@ const PreparedTall& prepared_of(int32_t device, const ProductArgs& args, int32_t
 
 bool wants_terms(int32_t type) { return type == kQ4_K || type == kQ5_K; }
 
-// A launch's rounds of tiles, as wide_time counts them. A round of quantised weights takes some times what one of wide.h does, whose tiles
-// have half of the rows and of the tokens: of pairs a little more, and less where blocks fold, since these are scaled once in 256 inputs.
-// On one H200, 8B, 96 to 256 tokens: 2.0 to 3.2 times, of pairs 2.8 to 3.1, where blocks fold; 3.1 to 3.8 and 3.4 to 3.9 elsewhere
-// (docs/decisions/061).
+// A launch's rounds of tiles, as wide_time counts them. Tiles of wide.h have half of the rows and of the tokens. A tall round of quantised
+// weights takes as long as some of theirs: on one H200, 8B, 96 to 256 tokens, 2.0 to 3.2, and 2.8 to 3.1 where it ends pairs, of types
+// whose blocks fold and are scaled once in 256 inputs; 3.1 to 3.8 and 3.4 to 3.9 of the others
+// (bench/results/2026-11-26-NVIDIA-H200/tall-quants.txt).
 int64_t tall_time(const PreparedTall& tall, const ProductArgs& args, int32_t first, int32_t last) {
   const int32_t type = args.targets[first].weight.type;
   const int64_t tiles = prefill_params(args, first, last, kTallPanels).tiles;

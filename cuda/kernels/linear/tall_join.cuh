@@ -214,7 +214,7 @@ struct TallJoin {
       float y[together * 4];
 #pragma unroll
       for (int32_t i = 0; i < together * 4; ++i) {
-        y[i] = gate[i / 4][i % 4];
+        y[i] = c + i / 4 * step < columns ? gate[i / 4][i % 4] : 1;  // what is not there must not send what is the long way (silu.cuh)
         if (biased[0]) y[i] += bias[0][i % 4];
         if (biased[1]) up[i / 4][i % 4] += bias[1][i % 4];
       }

@@ -131,8 +131,9 @@ struct WideJoin {
   }
 
   __device__ __forceinline__ void end_pair(int32_t item) const {
+    const int32_t left = p.tokens - item % p.token_tiles * tokens;
 #pragma unroll 1
-    for (int32_t n = warp; n < Layout::eights; n += 8) end_pair(item, n);
+    for (int32_t n = warp; n < Layout::eights && n * 8 < left; n += 8) end_pair(item, n);
   }
 
   // The fragment of tokens [8 n, 8 n + 8).
