@@ -14,13 +14,6 @@ class HeadsProduct : public testing::TestWithParam<TypeName> {
 
 INSTANTIATE_TEST_SUITE_P(All, HeadsProduct, testing::ValuesIn(kTypeNames), name_of);
 
-std::vector<float> normals(int64_t count, float scale, std::mt19937& random) {
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<float> out;
-  for (int64_t i = 0; i < count; ++i) out.push_back(normal(random));
-  return out;
-}
-
 struct Heads {
   int32_t heads, kv_heads, dim, rope_dims, block_size;
   bool bias, normed, padding;
@@ -185,8 +178,9 @@ TEST(HeadsProductArgs, AreRefusedWhereHeadsAreNotEnded) {
   args.x = memory.data();
   args.x_stride = 64;
   args.tokens = 1;
-  args.heads.rope_style = MR_ROPE_NEOX;
   args.heads.layout = {Act::kF16, 16, 1, 64, 64};
+  ASSERT_TRUE(product_ends_heads(args));
+  args.heads.rope_style = MR_ROPE_NEOX;
   EXPECT_EQ(launch_product(args, Stream{}), cudaErrorInvalidValue);
   args.heads.rope_style = MR_ROPE_NORM;
   args.count = 2;

@@ -116,6 +116,13 @@ struct Packed {
   PackedWeight weight;
 };
 
+inline std::vector<float> normals(int64_t count, float scale, std::mt19937& random) {
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> out;
+  for (int64_t i = 0; i < count; ++i) out.push_back(normal(random));
+  return out;
+}
+
 struct Inputs {
   std::vector<uint16_t> bits;   // (tokens, stride); NaN behind the columns
   std::vector<double> values;   // (tokens, cols)

@@ -16,13 +16,6 @@ INSTANTIATE_TEST_SUITE_P(All, NormedProduct, testing::ValuesIn([] {
                            return types;
                          }()));
 
-std::vector<float> normals(int64_t count, float scale, std::mt19937& random) {
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<float> out;
-  for (int64_t i = 0; i < count; ++i) out.push_back(normal(random));
-  return out;
-}
-
 TEST_P(NormedProduct, GivesTheBitsOfBothKernels) {
   const int32_t type = GetParam();
   const int64_t rows = 600, block = reference::shape(type).block;

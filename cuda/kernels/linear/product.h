@@ -3,7 +3,7 @@
 // Two kernel classes. decode: every output element is the sum of at most 8 segments of the columns, cut by type and cols
 // alone, each accumulated 16 inputs at a time in ascending order in f32 and joined as a balanced tree: the same bits for every
 // number of tokens, place in the batch and device width. One pass over the weights serves 64 tokens with wgmma (128 of the
-// weights' own type, and f16 ones of most quantised weights that are no pair and have rows enough), where weights and tokens are
+// weights' own type, and f16 ones of most quantised weights that have rows enough), where weights and tokens are
 // multiplied unsplit, else 8. prefill: one ascending sum, the same bits for every number of tokens; on devices without wgmma it is the
 // decode class.
 //
