@@ -31,15 +31,22 @@ __device__ __forceinline__ Drawn greatest_token(DrawSpace& s, const SampleKernel
   return find_token(s, k, row, Place{static_cast<int32_t>(piece), 0}, [&](int32_t, float x) { return uint64_t{x == top}; });
 }
 
-// ln of the sum of a row's exponentials; each warp for itself.
-__device__ __forceinline__ double log_sum_of(const SampleKernelArgs& k, int32_t index) {
-  uint64_t sum = 0;
-  for (int i = 0; i < kMostPieces / 32; ++i) {
-    const int32_t at = i * 32 + static_cast<int32_t>(threadIdx.x % 32);
-    if (at < k.pieces) sum += k.space.sums[static_cast<int64_t>(index) * kMostPieces + at].exponentials;
+// The sum of a row's exponentials, a part of it in each lane: asked for ahead of other work, and added up behind it by each warp for itself.
+class Exponentials {
+ public:
+  __device__ __forceinline__ void ask(const SampleKernelArgs& k, int32_t index) {
+    sum_ = 0;
+#pragma unroll
+    for (int i = 0; i < kMostPieces / 32; ++i) {
+      const int32_t at = i * 32 + static_cast<int32_t>(threadIdx.x % 32);
+      if (at < k.pieces) sum_ += k.space.sums[static_cast<int64_t>(index) * kMostPieces + at].exponentials;
+    }
   }
-  return log_f64(static_cast<double>(warp_sum_u64(sum)) * 0x1p-44);
-}
+  __device__ __forceinline__ double log() const { return log_f64(static_cast<double>(warp_sum_u64(sum_)) * 0x1p-44); }
+
+ private:
+  uint64_t sum_ = 0;
+};
 
 // Draws the token of a job by its rules.
 __device__ __forceinline__ Drawn draw_token(CutSpace& s, ListSpace& list, const SampleKernelArgs& k, int32_t index,
@@ -70,9 +77,10 @@ __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ Sa
     s.job = a.jobs[index];
     s.params = params_of(a, s.job);
     s.rules = rules_of(a, s.job, s.params);
-    s.cut.filter.select.few_count = s.best.count = 0;
+    s.best.count = 0;
     s.cut.draw.drawn = Drawn{};
   }
+  s.cut.filter.select.clear();
   __syncthreads();
   const SampleJob& job = s.job;
   const Rules& rules = s.rules;
@@ -101,9 +109,11 @@ __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ Sa
   };
   float logit = 0;
   uint32_t better = 0;
+  Exponentials exponentials;
   if (looks) {
     if (rules.draws) {
       wait();
+      if (writes) exponentials.ask(k, index);
       drawn = draw_token(s.cut, list, k, index, job, s.params, rules, x, top.processed);
     }
     logit = sample && !rules.processed ? drawn.logit : raw[drawn.token];
@@ -114,7 +124,8 @@ __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ Sa
   double log_sum = 0;
   if (looks) {
     if (better != 0 && threadIdx.x % 32 == 0) atomicAdd(&a.results[index].rank, static_cast<int32_t>(better));
-    if (writes) log_sum = log_sum_of(k, index);
+    if (writes && !rules.draws) exponentials.ask(k, index);
+    if (writes) log_sum = exponentials.log();
     if (last && candidates > 0)
       best_tokens(s.best, s.cut.filter.select, k, index, raw, candidates, top.raw, log_sum, a.candidates + job.candidate_offset);
   }

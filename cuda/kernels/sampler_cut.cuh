@@ -44,7 +44,7 @@ __device__ __noinline__ void cut_equals(CutSpace& s, const SampleKernelArgs& k, 
   const float distance = weights.distance(below(logit, weights.top)), weight = weight_at(distance);
   const uint64_t mass = mass_of(weight), wanted = tokens ? plan.left : (plan.left + mass - 1) / mass;
   const uint64_t kept = min(wanted, count);
-  const Place last = find_piece([&](int32_t piece) { return s.draw.counts[piece]; }, kept - 1);
+  const Place last = find_piece([&](int32_t piece) { return s.draw.counts[piece]; }, [&](uint64_t) { return kept - 1; });
   const int32_t piece = threadIdx.x;
   if (weight >= filter.floor && piece <= last.at)
     s.draw.masses[piece] += mass * (piece < last.at ? s.draw.counts[piece] : last.left + 1);
@@ -56,6 +56,11 @@ __device__ __noinline__ void cut_equals(CutSpace& s, const SampleKernelArgs& k, 
 // The tokens of a job's edge, and the least and the greatest of their logits, as ascending(); each warp for itself.
 struct Edge {
   uint32_t count, least, greatest;
+
+  // Of their keys by logit.
+  __device__ __forceinline__ KeyRange keys() const {
+    return KeyRange{static_cast<uint64_t>(~greatest) << kIdBits, static_cast<uint64_t>(~least) << kIdBits | ((1u << kIdBits) - 1)};
+  }
 };
 __device__ __forceinline__ Edge edge_of(const SampleKernelArgs& k, int32_t index) {
   Edge edge{0, ~0u, 0};
@@ -79,7 +84,7 @@ __device__ __noinline__ void cut_row(CutSpace& s, ListSpace& list, const SampleK
   const uint64_t first = listed_tokens[threadIdx.x];  // asked for before it is known whether it is one
   const Plan plan = k.space.plans[index];
   const Edge edge = edge_of(k, index);  // of a plan that has one
-  const ListOfTokens tokens{list, static_cast<int32_t>(edge.count)};
+  const ListOfTokens tokens{list, static_cast<int32_t>(edge.count), edge.keys()};
   const bool listed = plan.mode != kWholeRow && edge.count <= kListed;
   if (piece < kMostPieces) {
     const bool cuts = plan.mode == kCuts && piece < k.pieces;

@@ -33,15 +33,15 @@ struct Place {
   uint64_t left;
 };
 
-// The first piece at which the running sum of sum_of(piece) exceeds `left`, which is below their whole; in every thread, each
+// The first piece at which the running sum of sum_of(piece) exceeds left_of(whole), which is below their whole; in every thread, each
 // warp for itself.
-template <class SumOf>
-__device__ __forceinline__ Place find_piece(SumOf sum_of, uint64_t left) {
+template <class SumOf, class LeftOf>
+__device__ __forceinline__ Place find_piece(SumOf sum_of, LeftOf left_of) {
   static_assert(kMostPieces == 4 * 32, "four pieces a lane");
   const int lane = threadIdx.x % 32;
   uint64_t own[4], sum = 0;
   for (int i = 0; i < 4; ++i) sum += own[i] = sum_of(lane * 4 + i);
-  const uint64_t upto = warp_running(sum);
+  const uint64_t upto = warp_running(sum), left = left_of(__shfl_sync(0xffffffffu, upto, 31));
   const uint32_t beyond = __ballot_sync(0xffffffffu, upto > left);
   const int first = beyond == 0 ? 31 : __ffs(static_cast<int>(beyond)) - 1;
   uint64_t rest = left - (upto - sum);
@@ -108,11 +108,8 @@ __device__ __forceinline__ Drawn find_token(DrawSpace& s, const SampleKernelArgs
 __device__ __noinline__ Drawn draw(DrawSpace& s, const SampleKernelArgs& k, const float* row, const Filter& given,
                                      uint64_t random) {
   const Filter filter = given;
-  const auto mass_of_piece = [&](int32_t piece) { return s.mass_of_piece(piece); };
-  const int lane = threadIdx.x % 32;
-  uint64_t all = 0;
-  for (int i = 0; i < kMostPieces; i += 32) all += s.mass_of_piece(i + lane);
-  const Place place = find_piece(mass_of_piece, __umul64hi(random, warp_sum_u64(all)));
+  const Place place = find_piece([&](int32_t piece) { return s.mass_of_piece(piece); },
+                                 [&](uint64_t all) { return __umul64hi(random, all); });
   return find_token(s, k, row, place, [&](int32_t id, float x) {
     Weighed w;
     return filter.keeps(id, x, w) ? w.mass : uint64_t{0};

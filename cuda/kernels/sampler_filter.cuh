@@ -94,6 +94,7 @@ struct ListSpace {
 struct ListOfTokens {
   ListSpace& list;
   int32_t count;
+  KeyRange range;  // of keys by logit
 
   template <class F>
   __device__ __forceinline__ void each(F f) const {
@@ -119,8 +120,8 @@ struct ListOfTokens {
       list.keys[i] = deviation ? filter.deviation_key(distance, id) : best_first(x, id);
     });
   }
-  __device__ __noinline__ uint64_t limit(SelectSpace& s, bool tokens, uint64_t target) const {
-    return select_least(s, target, count, [&](auto f) {
+  __device__ __noinline__ uint64_t limit(SelectSpace& s, KeyRange keys, bool tokens, uint64_t target) const {
+    return select_least(s, target, count, keys, [&](auto f) {
       each([&](int32_t i) {
         if (list.weights[i] != 0) f(list.keys[i], tokens ? 1 : mass_of(list.weights[i]));
       });
@@ -130,7 +131,7 @@ struct ListOfTokens {
   // the list, so that none beside the list lies within it; or there is none, and all tokens that have a mass are listed.
   __device__ __noinline__ void bound(FilterSpace& s, Filter& filter, bool deviation, bool tokens, uint64_t target) const {
     if (deviation) set_keys(filter, true);
-    const uint64_t most = limit(s.select, tokens, target);
+    const uint64_t most = limit(s.select, deviation ? any_keys() : range, tokens, target);
     each([&](int32_t i) {
       if (list.keys[i] > most) list.weights[i] = 0;
     });
@@ -161,7 +162,7 @@ struct RowOfTokens {
   }
   __device__ __noinline__ void bound(FilterSpace& s, Filter& filter, bool deviation, bool tokens, uint64_t target) const {
     const Filter own = filter;
-    const uint64_t key = select_least(s.select, target, count, [&](auto f) {
+    const uint64_t key = select_least(s.select, target, count, any_keys(), [&](auto f) {
       each([&](int32_t id, float x) {
         Weighed w;
         if (own.keeps(id, x, w)) f(deviation ? own.deviation_key(w.distance, id) : best_first(x, id), tokens ? 1 : w.mass);

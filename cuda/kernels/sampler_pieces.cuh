@@ -106,9 +106,13 @@ __device__ __forceinline__ int32_t status_of(const SampleJob& job, const RowTop&
   return top.raw == -INFINITY || (job.kind == kJobSample && top.processed == -INFINITY) ? MR_ROW_EMPTY : MR_ROW_OK;
 }
 
+// The sum over the lanes of a warp, by parts of 27 bits: 32 of those fit in a word.
 __device__ __forceinline__ uint64_t warp_sum_u64(uint64_t x) {
-  for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
-  return x;
+  constexpr uint32_t kPart = (1u << 27) - 1;
+  const uint32_t low = __reduce_add_sync(0xffffffffu, static_cast<uint32_t>(x) & kPart);
+  const uint32_t middle = __reduce_add_sync(0xffffffffu, static_cast<uint32_t>(x >> 27) & kPart);
+  const uint32_t high = __reduce_add_sync(0xffffffffu, static_cast<uint32_t>(x >> 54));
+  return low + (static_cast<uint64_t>(middle) << 27) + (static_cast<uint64_t>(high) << 54);
 }
 
 // Running sums over the lanes of a warp.

@@ -129,7 +129,7 @@ __device__ __noinline__ void best_tokens(BestSpace& s, SelectSpace& select, cons
     for (int32_t i = threadIdx.x; i < tokens; i += kThreads)
       f(list == nullptr ? best_first(row[i], i) : best_first(logit_of(list[i]), token_id(list[i])), uint64_t{1});
   };
-  const uint64_t limit = select_least(select, static_cast<uint64_t>(count), tokens, each);
+  const uint64_t limit = select_least(select, static_cast<uint64_t>(count), tokens, any_keys(), each);
   each([&](uint64_t key, uint64_t) {
     if (key > limit) return;
     const uint32_t at = atomicAdd(&s.count, 1u);

@@ -11,19 +11,37 @@ namespace mr::cuda {
 constexpr int kThreads = 512;  // of a block of choose
 constexpr int kWarps = kThreads / 32;
 constexpr int kFew = 256;      // keys that are not split any further
+constexpr int kDigits = 256;
 
 struct alignas(16) KeyedMass {
   uint64_t key, mass;
 };
 
+// Keys among which those of a selection are.
+struct KeyRange {
+  uint64_t least, greatest;
+
+  __device__ __forceinline__ bool known() const { return least <= greatest; }
+};
+__device__ __forceinline__ KeyRange any_keys() { return KeyRange{~0ull, 0}; }  // not known: to be measured
+
 struct SelectSpace {
-  uint32_t low[256], high[256], count[256];
-  unsigned long long least, greatest;
+  uint32_t low[kDigits], high[kDigits], count[kDigits];  // 0 before and after each selection, as few_count
+  KeyRange warps[kWarps];
   uint64_t limit, target, chosen;  // chosen: the bits decided so far
   int32_t narrowed;                // 1: few are left; 0: more; -1: the whole does not reach the target
-  uint32_t few_count;              // 0 before and after each selection
+  uint32_t few_count;
   KeyedMass few[kFew];
   uint64_t before[kThreads];
+
+  // Before the first selection; threads see it behind their next barrier.
+  __device__ __forceinline__ void clear() {
+    clear_digits();
+    if (threadIdx.x == 0) few_count = 0;
+  }
+  __device__ __forceinline__ void clear_digits() {
+    for (int i = threadIdx.x; i < kDigits; i += kThreads) low[i] = high[i] = count[i] = 0;
+  }
 };
 
 // Of the keys in question `bits` are known to be `prefix`; the masses of those that come next must reach the target.
@@ -41,16 +59,9 @@ __device__ __forceinline__ void add_mass(uint32_t* low, uint32_t* high, uint64_t
   if (carried != 0) atomicAdd(high, carried);
 }
 
-// Narrows a question about all keys down to one about at most kFew; false where the whole does not reach the target.
+// The least and the greatest key; none: not known.
 template <class Visit>
-__device__ __forceinline__ bool narrow(SelectSpace& s, Question& question, Visit visit) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    s.least = ~0ull;
-    s.greatest = 0;
-    s.target = question.target;
-  }
-  __syncthreads();
+__device__ __forceinline__ KeyRange measure(SelectSpace& s, Visit visit) {
   unsigned long long least = ~0ull, greatest = 0;
   visit([&](uint64_t key, uint64_t) {
     least = key < least ? key : least;
@@ -61,20 +72,28 @@ __device__ __forceinline__ bool narrow(SelectSpace& s, Question& question, Visit
     least = a < least ? a : least;
     greatest = b > greatest ? b : greatest;
   }
-  if (threadIdx.x % 32 == 0) {
-    atomicMin(&s.least, least);
-    atomicMax(&s.greatest, greatest);
-  }
+  if (threadIdx.x % 32 == 0) s.warps[threadIdx.x / 32] = KeyRange{least, greatest};
   __syncthreads();
-  if (s.least >= s.greatest) return true;  // one element, or none
+  KeyRange all = any_keys();
+#pragma unroll 4
+  for (int w = 0; w < kWarps; ++w) {
+    all.least = min(all.least, s.warps[w].least);
+    all.greatest = max(all.greatest, s.warps[w].greatest);
+  }
+  return all;
+}
+
+// Narrows a question about all keys down to one about at most kFew; false where the whole does not reach the target.
+template <class Visit>
+__device__ __forceinline__ bool narrow(SelectSpace& s, Question& question, KeyRange keys, Visit visit) {
+  if (!keys.known()) keys = measure(s, visit);
+  if (!keys.known() || keys.least == keys.greatest) return true;  // none, or one
   // Digits begin at the highest bit in which keys differ.
-  const int top_bit = 63 - __clzll(static_cast<long long>(s.least ^ s.greatest));
+  const int top_bit = 63 - __clzll(static_cast<long long>(keys.least ^ keys.greatest));
   question.bits = top_bit == 63 ? 0 : ~0ull << (top_bit + 1);
-  question.prefix = s.least & question.bits;
+  question.prefix = keys.least & question.bits;
   int shift = top_bit >= 7 ? top_bit - 7 : 0;
   for (;;) {
-    for (int i = threadIdx.x; i < 256; i += kThreads) s.low[i] = s.high[i] = s.count[i] = 0;
-    __syncthreads();
     visit([&](uint64_t key, uint64_t mass) {
       if (!question.has(key)) return;
       const int digit = static_cast<int>((key & ~question.bits) >> shift);
@@ -84,8 +103,7 @@ __device__ __forceinline__ bool narrow(SelectSpace& s, Question& question, Visit
     __syncthreads();
     if (threadIdx.x < 32) {  // lane l sums the digits 8l .. 8l+7
       const int lane = threadIdx.x;
-      const uint64_t wanted = s.target;
-      __syncwarp();  // every lane has read it before one of them changes it
+      const uint64_t wanted = question.target;
       uint64_t own = 0;
       for (int i = 0; i < 8; ++i) own += static_cast<uint64_t>(s.high[lane * 8 + i]) << 32 | s.low[lane * 8 + i];
       const uint64_t upto = warp_running(own);
@@ -106,11 +124,13 @@ __device__ __forceinline__ bool narrow(SelectSpace& s, Question& question, Visit
       }
     }
     __syncthreads();
-    if (s.narrowed < 0) return false;
+    s.clear_digits();
+    const int32_t narrowed = s.narrowed;
     question = Question{~0ull << shift, s.chosen, s.target};
-    if (s.narrowed > 0) return true;
     shift = shift >= 8 ? shift - 8 : 0;
+    if (narrowed > 0) return true;  // what comes next waits before anything is counted again
     __syncthreads();
+    if (narrowed < 0) return false;
   }
 }
 
@@ -141,12 +161,12 @@ __device__ __noinline__ uint64_t place_few(SelectSpace& s, uint64_t target) {
   return s.limit;
 }
 
-// visit(f) calls f(key, mass) in some thread for each of at most `most` elements; keys are distinct. Gives, in every thread, the
+// visit(f) calls f(key, mass) in some thread for each of at most `most` elements; keys are distinct, and within `keys`. Gives, in every thread, the
 // greatest key of the shortest run of least keys whose masses reach `target` >= 1. All ones when the whole does not reach it.
 template <class Visit>
-__device__ uint64_t select_least(SelectSpace& s, uint64_t target, int32_t most, Visit visit) {
+__device__ uint64_t select_least(SelectSpace& s, uint64_t target, int32_t most, KeyRange keys, Visit visit) {
   Question question{0, 0, target};
-  if (most > kFew && !narrow(s, question, visit)) return ~0ull;
+  if (most > kFew && !narrow(s, question, keys, visit)) return ~0ull;
   visit([&](uint64_t key, uint64_t mass) {
     if (question.has(key)) s.few[atomicAdd(&s.few_count, 1u)] = KeyedMass{key, mass};
   });

@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kPieceThreads, 4) weigh(const __grid_constant_
       if (threadIdx.x % 32 == 0) atomicAdd(words + threadIdx.x / 32, rules.top_k ? tokens : tokens << kLowBits);
     }
     sums.exponentials = warp_sum_u64(sums.exponentials);
-    if (rules.draws) sums.mass = warp_sum_u64(sums.mass);
+    if (rules.draws && !filtered) sums.mass = warp_sum_u64(sums.mass);
     if (rules.typical) sums.surprise = warp_sum_u64(sums.surprise);
     if (threadIdx.x % 32 == 0) parts[span.part] = sums;
   }
