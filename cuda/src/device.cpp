@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "kernels/gather.h"
+#include "kernels/linear/alike.h"
 #include "kernels/linear/product.h"
 #include "src/digest.h"
 #include "src/error.h"
@@ -157,6 +158,12 @@ Device::Device(const mr_device_options& options)
   CUDA_CHECK(cudaEventRecord(opened_, stream));
   CUDA_CHECK(cudaEventSynchronize(opened_));
   CUDA_CHECK(prepare_products());
+  bool alike = false;
+  CUDA_CHECK(products_add_alike(stream, false, &alike));
+  if (!alike)
+    fail(MR_UNIMPLEMENTED, "GPU %d, %s: mma and wgmma add products in different ways here, so that a row's bits would depend on how many "
+         "stand beside it; a library built with CUDA_ARCHITECTURES=%d%d does without wgmma", index, properties.name, properties.major,
+         properties.minor);
   join(options);
 }
 

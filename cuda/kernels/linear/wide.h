@@ -1,5 +1,5 @@
 // wide: the decode class by wgmma, for more than a few tokens, as data. The same sums in the same order as decode_kernel.cuh,
-// and the same bits: mma.m16n8k16 and wgmma add sixteen products alike.
+// and the same bits: mma.m16n8k16 and wgmma add sixteen products alike (alike.h).
 #pragma once
 
 #include <cstdint>
