@@ -46,8 +46,8 @@ bench() {
   floors=$(floors_file)
   for each in $BENCH; do
     IFS=: read -r shape type kv batches prompt <<<"$each"
-    # What a worker takes on a GPU is bf16; the program itself says so, and looks for floors under that name.
-    file=$models/$shape-$type.gguf key=$shape-$type/${kv/default/bf16}/$prompt log=$work/bench-$shape-$type-${kv/default/bf16}-$prompt
+    # What a worker takes on a GPU is f16; the program itself says so, and looks for floors under that name.
+    file=$models/$shape-$type.gguf key=$shape-$type/${kv/default/f16}/$prompt log=$work/bench-$shape-$type-${kv/default/f16}-$prompt
     [[ -s $file ]] || "$bin/millrace-bench" synth --shape "$shape" --type "$type" -o "$file" >"$log.synth.log" 2>&1
     tokens=64
     ((prompt > 128)) && tokens=8

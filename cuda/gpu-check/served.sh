@@ -26,7 +26,7 @@ served() {
     { row FAIL served "no model: see $work/served-synth.log"; return; }
   # The engine alone has the GPU for itself.
   if [[ " $SERVED " == *' engine '* ]]; then
-    measured "engine $served_model/bf16/mix/" engine engine --device gpu --engine-path "$out" --model "$file" --repeat 3 \
+    measured "engine $served_model/f16/mix/" engine engine --device gpu --engine-path "$out" --model "$file" --repeat 3 \
       --roof-time 200ms --mix "$(IFS=,; echo "${served_mixes[*]}")" || return
   fi
   worker served-worker "$at" --device cuda:0 --models "$models" --metrics-listen "$page"

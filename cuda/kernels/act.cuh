@@ -1,9 +1,19 @@
 // act: conversions between f32 and the activation types, and sums over warps and blocks in a fixed order.
 #pragma once
 
+#include <cmath>
+
 #include "kernels/types.h"
 
 namespace mr::cuda {
+
+// A number as f16 keeps it: a finite one beyond its range as the largest there is. Infinity and NaN stay what they are, and tell of
+// what went wrong before.
+__device__ __forceinline__ float within_f16(float x) {
+  constexpr float kLargest = 65504.0f;
+  const float size = fabsf(x);
+  return size > kLargest && size < INFINITY ? copysignf(kLargest, x) : x;
+}
 
 template <class T>
 struct ActOps;
@@ -13,6 +23,8 @@ struct ActOps<__half> {
   typedef __half2 Pair;
   static __device__ __forceinline__ __half from(float x) { return __float2half_rn(x); }
   static __device__ __forceinline__ float to(__half x) { return __half2float(x); }
+  // Within the type's range.
+  static __device__ __forceinline__ float bounded(float x) { return within_f16(x); }
   static __device__ __forceinline__ uint32_t pack(float low, float high) {
     const __half2 pair = __floats2half2_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&pair);
@@ -24,6 +36,7 @@ struct ActOps<__nv_bfloat16> {
   typedef __nv_bfloat162 Pair;
   static __device__ __forceinline__ __nv_bfloat16 from(float x) { return __float2bfloat16_rn(x); }
   static __device__ __forceinline__ float to(__nv_bfloat16 x) { return __bfloat162float(x); }
+  static __device__ __forceinline__ float bounded(float x) { return x; }
   static __device__ __forceinline__ uint32_t pack(float low, float high) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&pair);

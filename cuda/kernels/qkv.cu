@@ -86,16 +86,17 @@ __device__ __forceinline__ void load_head(const FinishQkvArgs& a, const RowPlace
 
 template <bool by_two, class T, int count>
 __device__ __forceinline__ void store_head(const FinishQkvArgs& a, T* out, int lane, const Pairs<count>& v) {
+  const auto pack = [](float low, float high) { return ActOps<T>::pack(ActOps<T>::bounded(low), ActOps<T>::bounded(high)); };
   if constexpr (by_two) {
 #pragma unroll
     for (int k = 0; k < count; k += 2) {
       const int32_t p = pair_of(lane, k);
       if (p >= a.layout.padded_dim / 2) continue;
       if (apart(a, p)) {
-        *reinterpret_cast<uint32_t*>(out + p) = ActOps<T>::pack(v.x[k], v.x[k + 1]);
-        *reinterpret_cast<uint32_t*>(out + p + a.rope_dims / 2) = ActOps<T>::pack(v.y[k], v.y[k + 1]);
+        *reinterpret_cast<uint32_t*>(out + p) = pack(v.x[k], v.x[k + 1]);
+        *reinterpret_cast<uint32_t*>(out + p + a.rope_dims / 2) = pack(v.y[k], v.y[k + 1]);
       } else {
-        *reinterpret_cast<uint2*>(out + 2 * p) = make_uint2(ActOps<T>::pack(v.x[k], v.y[k]), ActOps<T>::pack(v.x[k + 1], v.y[k + 1]));
+        *reinterpret_cast<uint2*>(out + 2 * p) = make_uint2(pack(v.x[k], v.y[k]), pack(v.x[k + 1], v.y[k + 1]));
       }
     }
   } else {
@@ -104,8 +105,8 @@ __device__ __forceinline__ void store_head(const FinishQkvArgs& a, T* out, int l
       const int32_t p = pair_of(lane, k);
       if (p >= a.layout.padded_dim / 2) continue;
       const int2 d = dims_of(a, p);
-      out[d.x] = ActOps<T>::from(v.x[k]);
-      out[d.y] = ActOps<T>::from(v.y[k]);
+      out[d.x] = ActOps<T>::from(ActOps<T>::bounded(v.x[k]));
+      out[d.y] = ActOps<T>::from(ActOps<T>::bounded(v.y[k]));
     }
   }
 }

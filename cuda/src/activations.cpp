@@ -25,8 +25,7 @@ bool suits_f16(const Shard& shard) {
 }  // namespace
 
 Activations activations_of(const Shard& shard, const mr_runner_config& config) {
-  const bool chosen = config.act_type != 0;
-  const bool f16 = chosen ? config.act_type == MR_KV_F16 : config.kv_type == MR_KV_F16 || suits_f16(shard);
+  const bool f16 = config.act_type != 0 ? config.act_type == MR_KV_F16 : suits_f16(shard);
   // Attention gives means of values; the products of gate and up are what passes 65 504 in real models. Divided by 64 they may
   // reach four million, and lose nothing above 2^-8.
   return {f16 ? Act::kF16 : Act::kBF16, f16 ? 64.0f : 1.0f};

@@ -13,7 +13,7 @@ struct Activations {
 };
 
 // As the configuration says; where it leaves the choice, f16 if every matrix is F16 or quantised and no norm can pass f16's
-// range, else bf16. Of a sealed model, whose shards all give the same.
+// range, else bf16, whatever the cache. Of a sealed model, whose shards all give the same.
 Activations activations_of(const Shard& shard, const mr_runner_config& config);
 
 }  // namespace mr::cuda

@@ -30,8 +30,8 @@ TEST(Activations, AreBF16WhereOneMatrixIsWider) {
   for (size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].desc.role == MR_ROLE_DOWN && tensors[i].desc.layer == desc.layers - 1) tensors[i] = wide[i];
   const auto model = bound_model(device, desc, tensors);
-  EXPECT_EQ(chosen(*model, MR_KV_BF16), Act::kBF16);
-  EXPECT_EQ(activations_of(model->shard(0), config_of(MR_KV_BF16)).ffn_scale, 1);
+  for (const int32_t kv : {int32_t{MR_KV_BF16}, int32_t{MR_KV_F16}, int32_t{MR_KV_F8}}) EXPECT_EQ(chosen(*model, kv), Act::kBF16);
+  EXPECT_EQ(activations_of(model->shard(0), config_of(MR_KV_F16)).ffn_scale, 1);
   EXPECT_EQ(chosen(*model, MR_KV_BF16, MR_KV_F16), Act::kF16);
 }
 

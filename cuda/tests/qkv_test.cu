@@ -1,6 +1,8 @@
 // The begin of a step and the finish of Q, K and V against float64: tokens, histories, rotations, norms, cache writes.
 #include <cuda_fp8.h>
 
+#include <iterator>
+
 #include "kernels/attention.h"
 #include "kernels/f8.cuh"
 #include "kernels/qkv.h"
@@ -226,6 +228,45 @@ TEST(FinishQkv, AgreesWithFloat64) {
   for (const Act act : {Act::kF16, Act::kBF16})
     for (const Kv kv : {Kv::kAct, Kv::kF8})
       for (const auto& [c, count] : cases) check_finish(c, act, count, kv);
+}
+
+// Queries, keys and values beyond f16 are its largest number; what is none, which tells of faults, stays none.
+TEST(FinishQkv, KeepsF16WithinItsRange) {
+  const float some[] = {65504.0f, -65504.0f, 65519.0f, 65520.0f, -65520.0f, 1e6f, -3e38f, INFINITY, -INFINITY, NAN, 6e-8f, 1.0f};
+  for (const int32_t dim : {64, 33})  // stored by pairs, and one by one
+    for (const Act act : {Act::kF16, Act::kBF16}) {
+      const int32_t padded = pad_head_dim(dim);
+      const KvLayout layout{act, 16, 1, dim, padded, Kv::kAct};
+      std::vector<float> qkv(static_cast<size_t>(3 * dim));
+      for (size_t i = 0; i < qkv.size(); ++i) qkv[i] = some[i % std::size(some)];
+      Step step({0}, {0}, {0}, {0}, {0}, std::vector<SlotFeed>(1, SlotFeed{0, 0}), {}, 0, 16, 1);
+      Guarded<float> dqkv(qkv);
+      Guarded<uint16_t> q(static_cast<size_t>(padded)), keys(static_cast<size_t>(layout.block_elements()));
+      Guarded<uint16_t> values(static_cast<size_t>(layout.block_elements()));
+      FinishQkvArgs args{};
+      args.rows = step.begin.rows;
+      args.count = 1;
+      args.qkv = dqkv.data();
+      args.qkv_is_f32 = true;
+      args.qkv_stride = 3 * dim;
+      args.turns = step.turns;
+      args.rope_style = MR_ROPE_NORM;
+      args.heads = 1;
+      args.q_out = q.data();
+      args.q_stride = padded;
+      args.layout = layout;
+      args.keys = keys.data();
+      args.values = values.data();
+      MUST(launch_finish_qkv(args, Stream{}));
+      const std::vector<float> got[3] = {from_acts(act, q.read()), from_acts(act, keys.read()), from_acts(act, values.read())};
+      for (int32_t part = 0; part < 3; ++part)
+        for (int32_t d = 0; d < dim; ++d) {
+          const float x = qkv[static_cast<size_t>(part * dim + d)], y = got[part][static_cast<size_t>(d)];
+          const bool beyond = act == Act::kF16 && std::isfinite(x) && std::fabs(x) > 65504;
+          const float want = beyond ? std::copysign(65504.0f, x) : from_acts(act, to_acts(act, {x}))[0];
+          EXPECT_TRUE(y == want || (std::isnan(y) && std::isnan(x))) << name(act) << " " << x << " is kept as " << y;
+        }
+    }
 }
 
 TEST(FinishQkv, RunsHeadsOfEveryEvenWidth) {

@@ -12,7 +12,7 @@ type RunnerConfig struct {
 	MaxScoreRows     int
 	MaxTopN          int  // 0 .. 64
 	KVType           Type // F32, F16, BF16 or F8
-	ActType          Type // what activations are kept as between kernels: F16 or BF16; 0 = the engine's own for model and KVType
+	ActType          Type // what activations are kept as between kernels: F16 or BF16; 0 = the engine's own for the model
 	HostBlocks       int  // blocks of host memory: ids 0 .. HostBlocks-1; their memory is taken when they are first written
 }
 

@@ -15,7 +15,7 @@ import (
 // divided among change anything: every sum is computed whole on one of them. A model has no adapters.
 func ClassID(info engine.DeviceInfo, kv engine.Type) string { return classID(info, kv, 0) }
 
-// classID is ClassID with a type of activations that is not the engine's own for model and cache; 0: it is.
+// classID is ClassID with a type of activations that is not the engine's own for the model; 0: it is.
 func classID(info engine.DeviceInfo, kv, act engine.Type) string {
 	sms := info.SMCount
 	if info.Kind == "cpu" {
@@ -30,10 +30,11 @@ func classID(info engine.DeviceInfo, kv, act engine.Type) string {
 	return info.Kind + "-" + hex.EncodeToString(sum[:8])
 }
 
-// DefaultKV is the type of the KV cache where nobody chose: exact on a CPU, half the bytes elsewhere.
+// DefaultKV is the type of the KV cache where nobody chose: exact on a CPU; elsewhere of half the bytes, and of these the one that rounds
+// less: keys and values of models lie far within its range.
 func DefaultKV(info engine.DeviceInfo) engine.Type {
 	if info.Kind == "cpu" {
 		return engine.F32
 	}
-	return engine.BF16
+	return engine.F16
 }

@@ -15,7 +15,7 @@ type Options struct {
 	KVTokens     uint64       // tokens of the KV cache
 	Context      uint32       // longest sequence in tokens
 	KVType       *engine.Type // F32, F16, BF16 or F8
-	ActType      engine.Type  // of activations between kernels, F16 or BF16; 0 = the engine's own for model and KVType
+	ActType      engine.Type  // of activations between kernels, F16 or BF16; 0 = the engine's own for the model
 	MaxSequences uint32
 	Pin          *bool // whether it stays until Unload; nil: as it was, and false for one that was not loaded
 }

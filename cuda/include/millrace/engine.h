@@ -237,9 +237,9 @@ typedef struct mr_runner_config {
   int32_t kv_type;           /* MR_KV_* */
   /* Since 1.3. */
   int32_t act_type;          /* what activations are kept as between kernels: MR_KV_F16 or MR_KV_BF16; 0 = the engine's own for
-                                the model and the kv_type (CPU: f32; GPU: f16 beside MR_KV_F16, and where no matrix that is
-                                multiplied is BF16 or F32 and no norm can pass f16's range; else bf16. Beside MR_KV_F8 attention
-                                computes in bf16 unless this is MR_KV_F16). UNIMPLEMENTED: a pair that the engine has no kernels for */
+                                the model (CPU: f32; GPU: f16 where no matrix that is multiplied is BF16 or F32 and no norm can pass
+                                f16's range, else bf16, whatever the kv_type. Beside MR_KV_F8 attention computes in bf16 unless this
+                                is MR_KV_F16). UNIMPLEMENTED: a pair that the engine has no kernels for */
   int32_t host_blocks;       /* blocks of host memory, ids 0 .. host_blocks-1, for MR_PRE_BLOCK_OUT and _IN; >= 0. Their memory is
                                 taken, some blocks at a time, when they are first written */
 } mr_runner_config;

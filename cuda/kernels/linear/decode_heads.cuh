@@ -45,7 +45,7 @@ struct DecodeHeads {
     if (place < 0) y = 0;
     const float other = __shfl_xor_sync(0xffffu << (lane & 16), y, 1);
     if (turns) y = row % 2 == 0 ? y * cosine - other * sine : other * sine + y * cosine;
-    if (to != nullptr) *to = act_bits(act, y);
+    if (to != nullptr) *to = act_bits(act, act == Act::kF16 ? within_f16(y) : y);
   }
 };
 

@@ -83,7 +83,7 @@ func testGolden(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 // does, within 0.5 %: what a cache too coarse for the whole contract must hold.
 func RunPerplexity(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	t.Helper()
-	opener = withCache(opener, opts.Cache)
+	opener = withCache(opener, opts)
 	for _, typ := range []gguf.Type{gguf.F16, gguf.Q8_0, gguf.Q4K} {
 		checkPerplexities(t, opener, typ, opts)
 	}

@@ -22,6 +22,8 @@ type Options struct {
 	RoundedWeights bool
 	// Cache is the type of keys and values where a test has no reason of its own to name one and would take F32; zero = F32.
 	Cache engine.Type
+	// Act is the type of activations beside a cache of that type, where a test names none; zero = the engine's own for the model.
+	Act engine.Type
 	// Types says which types of keys and values an engine keeps with which types of activations (0 = the engine's own). Every
 	// other pair that a configuration may hold is refused by name.
 	Types func(kv, act engine.Type) bool
@@ -33,7 +35,7 @@ type Options struct {
 // Run checks the whole contract. Every subtest opens a device of its own and finds it empty at the end.
 func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	if opts.Cache != engine.F32 {
-		opener = withCache(opener, opts.Cache)
+		opener = withCache(opener, opts)
 	}
 	for _, part := range []struct {
 		name    string
@@ -71,13 +73,16 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	}
 }
 
-// withCache opens devices whose runners keep keys and values in a type where F32 is asked for.
-func withCache(opener func(*testing.T) engine.Device, cache engine.Type) func(*testing.T) engine.Device {
+// withCache opens devices whose runners keep keys and values, and activations, as the options say where nothing else is asked for.
+func withCache(opener func(*testing.T) engine.Device, opts Options) func(*testing.T) engine.Device {
 	return func(t *testing.T) engine.Device {
 		t.Helper()
 		return Intercept(opener(t), Hooks{Configure: func(cfg *engine.RunnerConfig) {
 			if cfg.KVType == engine.F32 {
-				cfg.KVType = cache
+				cfg.KVType = opts.Cache
+			}
+			if cfg.ActType == 0 && cfg.KVType == opts.Cache {
+				cfg.ActType = opts.Act
 			}
 		}})
 	}

@@ -40,17 +40,31 @@ func TestTheCUDAEngineKeepsTheContract(t *testing.T) {
 	if os.Getenv(cudaVariable) == "" {
 		t.Skipf("%s is not set: it names libmillrace_cuda.so on a machine with a GPU", cudaVariable)
 	}
-	for name, activations := range map[string]engine.Type{"f16": engine.F16, "bf16": engine.BF16} {
+	// By default, activations are as wide as a model's widest matrix: BF16 and F32 ones are judged as rounded to bf16, all others as to f16.
+	byModel := map[engine.Type]engine.Type{}
+	for _, weights := range rules.WeightTypes() {
+		byModel[weights] = engine.F16
+	}
+	byModel[engine.BF16], byModel[engine.F32] = engine.BF16, engine.BF16
+	for name, o := range map[string]enginetest.Options{
+		"default": {Cache: engine.F16, Activations: byModel},
+		"f16":     {Cache: engine.F16, Act: engine.F16, Activations: all(engine.F16)},
+		"bf16":    {Cache: engine.BF16, Activations: all(engine.BF16)},
+	} {
 		t.Run(name, func(t *testing.T) {
-			rounded := map[engine.Type]engine.Type{}
-			for _, weights := range rules.WeightTypes() {
-				rounded[weights] = activations
-			}
-			enginetest.Run(t, openCUDA, enginetest.Options{
-				Numeric: true, Activations: rounded, RoundedWeights: true, Cache: activations, Types: typesOfCUDA,
-			})
+			o.Numeric, o.RoundedWeights, o.Types = true, true, typesOfCUDA
+			enginetest.Run(t, openCUDA, o)
 		})
 	}
+}
+
+// all says that products with weights of every type read activations of this one.
+func all(activations engine.Type) map[engine.Type]engine.Type {
+	rounded := map[engine.Type]engine.Type{}
+	for _, weights := range rules.WeightTypes() {
+		rounded[weights] = activations
+	}
+	return rounded
 }
 
 func TestTheCUDAEngineKeepsTheContractOfVectors(t *testing.T) {
