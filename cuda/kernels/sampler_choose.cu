@@ -31,22 +31,15 @@ __device__ __forceinline__ Drawn greatest_token(DrawSpace& s, const SampleKernel
   return find_token(s, k, row, Place{static_cast<int32_t>(piece), 0}, [&](int32_t, float x) { return uint64_t{x == top}; });
 }
 
-// The sum of a row's exponentials, a part of it in each lane: asked for ahead of other work, and added up behind it by each warp for itself.
-class Exponentials {
- public:
-  __device__ __forceinline__ void ask(const SampleKernelArgs& k, int32_t index) {
-    sum_ = 0;
-#pragma unroll
-    for (int i = 0; i < kMostPieces / 32; ++i) {
-      const int32_t at = i * 32 + static_cast<int32_t>(threadIdx.x % 32);
-      if (at < k.pieces) sum_ += k.space.sums[static_cast<int64_t>(index) * kMostPieces + at].exponentials;
-    }
+// ln of the sum of a row's exponentials; each warp for itself.
+__device__ __forceinline__ double log_sum_of(const SampleKernelArgs& k, int32_t index) {
+  uint64_t sum = 0;
+  for (int i = 0; i < kMostPieces / 32; ++i) {
+    const int32_t at = i * 32 + static_cast<int32_t>(threadIdx.x % 32);
+    if (at < k.pieces) sum += k.space.sums[static_cast<int64_t>(index) * kMostPieces + at].exponentials;
   }
-  __device__ __forceinline__ double log() const { return log_f64(static_cast<double>(warp_sum_u64(sum_)) * 0x1p-44); }
-
- private:
-  uint64_t sum_ = 0;
-};
+  return log_f64(static_cast<double>(warp_sum_u64(sum)) * 0x1p-44);
+}
 
 // Draws the token of a job by its rules.
 __device__ __forceinline__ Drawn draw_token(CutSpace& s, ListSpace& list, const SampleKernelArgs& k, int32_t index,
@@ -109,11 +102,9 @@ __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ Sa
   };
   float logit = 0;
   uint32_t better = 0;
-  Exponentials exponentials;
   if (looks) {
     if (rules.draws) {
       wait();
-      if (writes) exponentials.ask(k, index);
       drawn = draw_token(s.cut, list, k, index, job, s.params, rules, x, top.processed);
     }
     logit = sample && !rules.processed ? drawn.logit : raw[drawn.token];
@@ -124,8 +115,7 @@ __global__ void __launch_bounds__(kThreads, 2) choose(const __grid_constant__ Sa
   double log_sum = 0;
   if (looks) {
     if (better != 0 && threadIdx.x % 32 == 0) atomicAdd(&a.results[index].rank, static_cast<int32_t>(better));
-    if (writes && !rules.draws) exponentials.ask(k, index);
-    if (writes) log_sum = exponentials.log();
+    if (writes) log_sum = log_sum_of(k, index);
     if (last && candidates > 0)
       best_tokens(s.best, s.cut.filter.select, k, index, raw, candidates, top.raw, log_sum, a.candidates + job.candidate_offset);
   }

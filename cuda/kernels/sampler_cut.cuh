@@ -16,7 +16,7 @@ __device__ __noinline__ void add_kept(DrawSpace& s, const SampleKernelArgs& k, c
     const float weight = tokens.list.weights[i];
     if (weight != 0 && weight >= floor) {
       const int32_t piece = id_of(tokens.list.keys[i]) / k.piece;
-      add_mass(s.low + piece, s.high + piece, mass_of(weight));
+      s.more.add(piece, mass_of(weight));
     }
   });
   __syncthreads();

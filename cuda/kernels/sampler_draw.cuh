@@ -57,7 +57,7 @@ struct Drawn {
 
 struct DrawSpace {
   uint64_t masses[kMostPieces];  // of kept tokens
-  uint32_t low[kMostPieces], high[kMostPieces];  // of further kept tokens, in two words
+  MassSums<kMostPieces> more;  // of further kept tokens
   uint64_t counts[kMostPieces];  // of tokens of the edge
   uint64_t warps[kWarps];
   Drawn drawn;
@@ -65,11 +65,11 @@ struct DrawSpace {
   // For each of kMostPieces, by a thread.
   __device__ __forceinline__ void set(int32_t piece, uint64_t mass, uint64_t count) {
     masses[piece] = mass;
-    low[piece] = high[piece] = 0;
+    more.clear(piece);
     counts[piece] = count;
   }
   __device__ __forceinline__ uint64_t mass_of_piece(int32_t piece) const {
-    return masses[piece] + (static_cast<uint64_t>(high[piece]) << 32 | low[piece]);
+    return masses[piece] + more.sum(piece);
   }
 };
 

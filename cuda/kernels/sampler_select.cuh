@@ -25,8 +25,29 @@ struct KeyRange {
 };
 __device__ __forceinline__ KeyRange any_keys() { return KeyRange{~0ull, 0}; }  // not known: to be measured
 
+// Sums of masses, each in three words of which one has 14 bits of every mass: a row's 2^18 tokens do not overflow them, so that nothing is
+// carried and no addition waits for another.
+template <int kSize>
+struct MassSums {
+  static constexpr int kBits = 14;
+  uint32_t words[3][kSize];
+
+  __device__ __forceinline__ void clear(int i) { words[0][i] = words[1][i] = words[2][i] = 0; }
+  __device__ __forceinline__ void add(int i, uint64_t mass) {
+    constexpr uint32_t kPart = (1u << kBits) - 1;
+    atomicAdd(&words[0][i], static_cast<uint32_t>(mass) & kPart);
+    if (mass <= kPart) return;
+    atomicAdd(&words[1][i], static_cast<uint32_t>(mass >> kBits) & kPart);
+    atomicAdd(&words[2][i], static_cast<uint32_t>(mass >> 2 * kBits));
+  }
+  __device__ __forceinline__ uint64_t sum(int i) const {
+    return words[0][i] + (static_cast<uint64_t>(words[1][i]) << kBits) + (static_cast<uint64_t>(words[2][i]) << 2 * kBits);
+  }
+};
+
 struct SelectSpace {
-  uint32_t low[kDigits], high[kDigits], count[kDigits];  // 0 before and after each selection, as few_count
+  MassSums<kDigits> masses;  // 0 before and after each selection, as the next and few_count
+  uint32_t count[kDigits];
   KeyRange warps[kWarps];
   uint64_t limit, target, chosen;  // chosen: the bits decided so far
   int32_t narrowed;                // 1: few are left; 0: more; -1: the whole does not reach the target
@@ -40,7 +61,11 @@ struct SelectSpace {
     if (threadIdx.x == 0) few_count = 0;
   }
   __device__ __forceinline__ void clear_digits() {
-    for (int i = threadIdx.x; i < kDigits; i += kThreads) low[i] = high[i] = count[i] = 0;
+    static_assert(kDigits <= kThreads, "a digit a thread");
+    const int i = threadIdx.x;
+    if (i >= kDigits) return;
+    masses.clear(i);
+    count[i] = 0;
   }
 };
 
@@ -50,14 +75,6 @@ struct Question {
 
   __device__ __forceinline__ bool has(uint64_t key) const { return (key & bits) == prefix; }
 };
-
-// Adds to a 64-bit sum in two words: the addition that wraps the low word carries.
-__device__ __forceinline__ void add_mass(uint32_t* low, uint32_t* high, uint64_t mass) {
-  const uint32_t part = static_cast<uint32_t>(mass);
-  const uint32_t before = atomicAdd(low, part);
-  const uint32_t carried = static_cast<uint32_t>(mass >> 32) + (before + part < before ? 1u : 0u);
-  if (carried != 0) atomicAdd(high, carried);
-}
 
 // The least and the greatest key; none: not known.
 template <class Visit>
@@ -97,7 +114,7 @@ __device__ __forceinline__ bool narrow(SelectSpace& s, Question& question, KeyRa
     visit([&](uint64_t key, uint64_t mass) {
       if (!question.has(key)) return;
       const int digit = static_cast<int>((key & ~question.bits) >> shift);
-      add_mass(s.low + digit, s.high + digit, mass);
+      s.masses.add(digit, mass);
       atomicAdd(s.count + digit, 1u);
     });
     __syncthreads();
@@ -105,7 +122,7 @@ __device__ __forceinline__ bool narrow(SelectSpace& s, Question& question, KeyRa
       const int lane = threadIdx.x;
       const uint64_t wanted = question.target;
       uint64_t own = 0;
-      for (int i = 0; i < 8; ++i) own += static_cast<uint64_t>(s.high[lane * 8 + i]) << 32 | s.low[lane * 8 + i];
+      for (int i = 0; i < 8; ++i) own += s.masses.sum(lane * 8 + i);
       const uint64_t upto = warp_running(own);
       const uint32_t reached = __ballot_sync(0xffffffffu, upto >= wanted);
       if (reached == 0) {
@@ -114,7 +131,7 @@ __device__ __forceinline__ bool narrow(SelectSpace& s, Question& question, KeyRa
         uint64_t before = upto - own;
         int digit = lane * 8;
         for (;; ++digit) {
-          const uint64_t mass = static_cast<uint64_t>(s.high[digit]) << 32 | s.low[digit];
+          const uint64_t mass = s.masses.sum(digit);
           if (before + mass >= wanted) break;
           before += mass;
         }
@@ -161,8 +178,8 @@ __device__ __noinline__ uint64_t place_few(SelectSpace& s, uint64_t target) {
   return s.limit;
 }
 
-// visit(f) calls f(key, mass) in some thread for each of at most `most` elements; keys are distinct, and within `keys`. Gives, in every thread, the
-// greatest key of the shortest run of least keys whose masses reach `target` >= 1. All ones when the whole does not reach it.
+// visit(f) calls f(key, mass) in some thread for each of at most `most` elements; keys are distinct, and within `keys`. Gives, in every
+// thread, the greatest key of the shortest run of least keys whose masses reach `target` >= 1. All ones when the whole does not reach it.
 template <class Visit>
 __device__ uint64_t select_least(SelectSpace& s, uint64_t target, int32_t most, KeyRange keys, Visit visit) {
   Question question{0, 0, target};
