@@ -10,7 +10,7 @@
 #                  small shapes; of the products of Hopper on those of up to 64 tokens whose rings do not wrap: racecheck takes
 #                  it for a race when lanes have read a stage, or written sums, and one of them arrives at the mbarrier for the
 #                  warp
-#   conformance    the Go suite that every engine passes, as served by default, with f16 and with bf16 activations
+#   conformance    the Go suite that every engine passes, as served by default, in f16 alone, and with a cache of bf16
 #   sameness       random scenarios of the step loop, with caches of f16, bf16 and f8: the bits of every request alone
 #   transformers   logprobs and greedy tokens as served, beside Hugging Face's transformers in float32 on the same random weights, where
 #                  a Python with torch and transformers is

@@ -1,6 +1,6 @@
 // Times of the kernels beside the matrix products, at the shapes of an 8B model (hidden 4096, 32 heads, 8 kv heads of 128,
-// vocabulary 128256, bf16). Each is captured into a graph of kLaunches launches over rotating buffers, so that keys and
-// values come from memory as in a step; a time is the median of replays divided by the launches.
+// vocabulary 128256; rows of bf16, queries, keys and values of f16). Each is captured into a graph of kLaunches launches over rotating
+// buffers, so that keys and values come from memory as in a step; a time is the median of replays divided by the launches.
 //
 //   cuda_bench_kernels [rows|decode|prefill|sampler]
 #include <algorithm>
@@ -52,11 +52,11 @@ std::vector<float> noise(size_t count, float scale) {
   }
   return x;
 }
-std::vector<uint16_t> noise_act(size_t count) {
+std::vector<uint16_t> noise_f16(size_t count) {
   std::vector<uint16_t> y(count);
   const std::vector<float> x = noise(1 << 20, 1);
   for (size_t i = 0; i < count; ++i) {
-    const __nv_bfloat16 h = __float2bfloat16_rn(x[(i * 7) % x.size()]);
+    const __half h = __float2half_rn(x[(i * 7) % x.size()]);
     std::copy_n(reinterpret_cast<const uint16_t*>(&h), 1, &y[i]);
   }
   return y;
@@ -103,7 +103,7 @@ void line(const char* what, int64_t n, int64_t m, double us, double bytes, doubl
 
 // `rows` sequences of `length` tokens, each in blocks of its own.
 struct Sequences {
-  KvLayout layout{Act::kBF16, kBlock, kKvHeads, kDim, kDim};
+  KvLayout layout{Act::kF16, kBlock, kKvHeads, kDim, kDim};  // what a worker takes
   AttentionArgs common{};
   std::vector<void*> memory;
   int32_t planes;
@@ -117,7 +117,7 @@ struct Sequences {
     const int32_t blocks = (length + kBlock - 1) / kBlock;
     plane = layout.block_bytes() * blocks * sequences;
     planes = static_cast<int32_t>(std::clamp<int64_t>((int64_t{256} << 20) / (plane * 2), 1, kLaunches));
-    const std::vector<uint16_t> fill = noise_act(static_cast<size_t>(plane / 2));
+    const std::vector<uint16_t> fill = noise_f16(static_cast<size_t>(plane / 2));
     keys = device<uint8_t>(static_cast<size_t>(plane * planes));
     values = device<uint8_t>(static_cast<size_t>(plane * planes));
     for (int32_t i = 0; i < planes; ++i) {
@@ -131,7 +131,7 @@ struct Sequences {
     common.layout = layout;
     common.heads = kHeads;
     common.scale = 0.088f;
-    common.q = device(noise_act(slot.size() * kHidden));
+    common.q = device(noise_f16(slot.size() * kHidden));
     common.out = device<uint16_t>(slot.size() * kHidden);
     common.q_stride = common.out_stride = kHidden;
     common.out_act = layout.act;

@@ -178,7 +178,7 @@ void run(const NamedType& type, int32_t size, int32_t context, int32_t layers, i
   config.kv_blocks = size * blocks;
   config.max_sequences = config.max_sample_rows = size;
   config.max_batched_tokens = std::max({size, 2048, prefill});
-  config.kv_type = MR_KV_BF16;  // what a worker takes
+  config.kv_type = MR_KV_F16;  // what a worker takes
   Runner runner(model, config);
   runner.settle();
   Batch batch(runner, size, blocks);

@@ -59,7 +59,7 @@ build_portable() {
 }
 
 conformance() {
-  MILLRACE_TEST_CUDA_ENGINE=$out try conformance 'Go suite, by default, f16 and bf16' conformance \
+  MILLRACE_TEST_CUDA_ENGINE=$out try conformance 'Go suite, by default, in f16, with a cache of bf16' conformance \
     "$bin/native.test" -test.run TestTheCUDAEngine -test.timeout 9m -test.v
   local count
   count=$(grep -c -- '--- PASS' "$work/conformance.log")

@@ -1,9 +1,9 @@
 # The stage transformers of gpu-check.sh, which sources this file: another implementation's word on what is served.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# The largest first: its file is written while the others are checked. Models are held beside transformers' own type of theirs; with a
-# bf16 cache, which nobody has by default, beside its bf16.
-readonly TRANSFORMERS=${TRANSFORMERS:-qwen3-8b:bf16:default:bf16 llama-1b:f16:default:f16 llama-1b:bf16:bf16:bf16
+# The largest first: its file is written while the others are checked. Models are held beside what transformers is in their own type; with
+# a bf16 cache, which nobody has by default, beside its bf16.
+readonly TRANSFORMERS=${TRANSFORMERS:-qwen3-8b:bf16:default:bf16 llama-1b:f16:default:f16 llama-1b:f16:bf16:bf16
   llama-1b:bf16:default:bf16 llama-1b:q8_0:default:f16 llama-1b:q4_k:default:f16 qwen2-1.5b:bf16:default:bf16}
 # Where it runs, cuda or, without a GPU and with a small shape, cpu; tokens of the prompt, tokens generated.
 readonly transformers_on=${TRANSFORMERS_ON:-cuda} transformers_prompt=300 transformers_tokens=48

@@ -7,10 +7,10 @@
 
 namespace mr::cuda {
 
-// A number as f16 keeps it: a finite one beyond its range as the largest there is. Infinity and NaN stay what they are, and tell of
-// what went wrong before.
+// A query, key or value as f16 keeps it: a finite one beyond its range as the largest that is kept. That is less than f16's 65 504, so that
+// means of values, whose weights are rounded, stay finite. Infinity and NaN stay what they are, and tell of what went wrong before.
 __device__ __forceinline__ float within_f16(float x) {
-  constexpr float kLargest = 65504.0f;
+  constexpr float kLargest = 64992.0f;
   const float size = fabsf(x);
   return size > kLargest && size < INFINITY ? copysignf(kLargest, x) : x;
 }

@@ -11,20 +11,18 @@ TEST(ProductsAlike, AddAlikeOnThisGpu) {
   EXPECT_TRUE(alike);
 }
 
-// Each time anew: what was found of the one says nothing of the other.
+// And what was found of the spoilt sums says nothing of the others.
 TEST(ProductsAlike, FindsOneNumberThatDiffers) {
   int device = 0;
   cudaDeviceProp properties{};
   MUST(cudaGetDevice(&device));
   MUST(cudaGetDeviceProperties(&properties, device));
   if (!MR_HOPPER || properties.major != 9) GTEST_SKIP() << "no wgmma here: GPUs of compute capability 9.0 have it";
-  for (int i = 0; i < 2; ++i) {
-    bool alike = true;
-    MUST(products_add_alike(nullptr, true, &alike));
-    EXPECT_FALSE(alike);
-    MUST(products_add_alike(nullptr, false, &alike));
-    EXPECT_TRUE(alike);
-  }
+  bool alike = true;
+  MUST(products_add_alike(nullptr, true, &alike));
+  EXPECT_FALSE(alike);
+  MUST(products_add_alike(nullptr, false, &alike));
+  EXPECT_TRUE(alike);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ var (
 // on is the tolerance of a family on an engine: it rounds no less than the least exact of its products.
 func (f family) on(opts Options) tolerance {
 	within := f.within
-	if f.kv != engine.F32 && opts.Cache != engine.F32 { // activations are of the cache's type
+	if f.kv != engine.F32 && opts.Cache != engine.F32 { // queries, keys and values are of that type, and what products read may be
 		within = tolerance{max(within.rms, activationsIn[f.kv].rms), max(within.max, activationsIn[f.kv].max)}
 	}
 	for i := range f.weights.Tensors {
