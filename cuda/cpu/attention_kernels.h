@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "attention_merge.h"
 #include "millrace/engine.h"
+#include "prefetch.h"
 #include "vecops_simd.h"
 
 namespace mr::cpu {
@@ -59,8 +60,8 @@ MR_INLINE void score_rows(const float* const* q, int32_t dims, const uint8_t* k0
 #pragma GCC unroll 2
     for (int parity = 0; parity < 2; ++parity) {
       const VF x0 = Stored::load(k0), x1 = Stored::load(k1);
-      __builtin_prefetch(ask0);
-      __builtin_prefetch(ask1);
+      prefetch(ask0);
+      prefetch(ask1);
       k0 += stride, k1 += stride, ask0 += stride, ask1 += stride;
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
@@ -101,7 +102,7 @@ MR_INLINE void weigh_rows(const float* p, int32_t tokens, const uint8_t* v, int6
   for (int32_t t = 0; t < tokens; ++t, v += stride, ask += stride) {
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) {
-      __builtin_prefetch(ask + i * vector);
+      prefetch(ask + i * vector);
       const VF x = Stored::load(v + i * vector);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) sum[r][i] = fma(splat(p[r * attention_chunk + t]), x, sum[r][i]);

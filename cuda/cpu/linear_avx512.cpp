@@ -1,13 +1,14 @@
 // Products on AVX-512 with VNNI: 32 rows by 6 tokens of int8 sums, or by 12 tokens of fp32, in registers.
 #if defined(__x86_64__)
 
+#include "prefetch.h"
+
 #pragma GCC optimize("fp-contract=off")
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized" // the compiler's own intrinsics begin from undefined registers
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c,prefer-vector-width=512")
 
 #include <immintrin.h>
 #include <stdint.h>
-#include <unistd.h>
 
 #include "linear_format.h"
 #include "linear_kernels.h"

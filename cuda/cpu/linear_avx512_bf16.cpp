@@ -3,13 +3,14 @@
 // below 2^-126.
 #if defined(__x86_64__)
 
+#include "prefetch.h"
+
 #pragma GCC optimize("fp-contract=off")
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized" // the compiler's own intrinsics begin from undefined registers
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,prefer-vector-width=512")
 
 #include <immintrin.h>
 #include <stdint.h>
-#include <unistd.h>
 
 #include "linear_format.h"
 #include "linear_kernels.h"

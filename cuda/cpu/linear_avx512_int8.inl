@@ -3,22 +3,26 @@
 // one stream: they take a whole stack, whose sums leave the registers between blocks.
 
 // Asks for what a block wants next: two lines a panel with every other of its eight steps, and the rest at its end. All at
-// once they would fill the queue that the weights come through.
+// once they would fill the queue that the weights come through. Where several tiles share a block's lines, each asks for a quarter of its
+// own with every other step.
 template <int P>
 struct Fetch {
   const uint8_t* at;
-  int64_t lines;
+  int64_t lines, quarter;
 
-  Fetch(const uint8_t* from, int64_t lines_a_block) : at(from), lines(lines_a_block) {}
+  Fetch(const uint8_t* from, int64_t lines_a_block) : at(from), lines(lines_a_block), quarter(lines_a_block / 4) {}
   bool steps() const { return lines >= 8 * P; }
   __attribute__((always_inline)) void step() {
-    if (!steps()) return;
+    if (steps()) {
 #pragma GCC unroll 8
-    for (int i = 0; i < 2 * P; ++i) prefetch(at + i * 64);
-    at += 2 * P * 64;
+      for (int i = 0; i < 2 * P; ++i) prefetch(at + i * 64);
+      at += 2 * P * 64;
+    } else {
+      for (int64_t i = 0; i < quarter; ++i, at += 64) prefetch(at);
+    }
   }
   __attribute__((always_inline)) void rest() {
-    for (int64_t i = steps() ? 8 * P : 0; i < lines; ++i, at += 64) prefetch(at);
+    for (int64_t i = steps() ? 8 * P : 4 * quarter; i < lines; ++i, at += 64) prefetch(at);
   }
 };
 
