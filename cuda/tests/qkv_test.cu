@@ -230,6 +230,25 @@ TEST(FinishQkv, AgreesWithFloat64) {
       for (const auto& [c, count] : cases) check_finish(c, act, count, kv);
 }
 
+// One head of queries, of keys and of values a row, as they are: no bias, no norm, nothing rotated.
+void finish_one_head(const Step& step, const float* qkv, const KvLayout& layout, uint16_t* q, void* keys, void* values) {
+  FinishQkvArgs args{};
+  args.rows = step.begin.rows;
+  args.count = step.begin.count;
+  args.qkv = qkv;
+  args.qkv_is_f32 = true;
+  args.qkv_stride = 3 * layout.head_dim;
+  args.turns = step.turns;
+  args.rope_style = MR_ROPE_NORM;
+  args.heads = 1;
+  args.q_out = q;
+  args.q_stride = layout.padded_dim;
+  args.layout = layout;
+  args.keys = keys;
+  args.values = values;
+  MUST(launch_finish_qkv(args, Stream{}));
+}
+
 // Queries, keys and values beyond f16 are the largest number that is kept; what is none, which tells of faults, stays none.
 TEST(FinishQkv, KeepsF16WithinItsRange) {
   const float some[] = {64992.0f, -65000.0f, 65504.0f, 65520.0f, -65520.0f, 1e6f, -3e38f, INFINITY, -INFINITY, NAN, 6e-8f, 1.0f};
@@ -243,21 +262,7 @@ TEST(FinishQkv, KeepsF16WithinItsRange) {
       Guarded<float> dqkv(qkv);
       Guarded<uint16_t> q(static_cast<size_t>(padded)), keys(static_cast<size_t>(layout.block_elements()));
       Guarded<uint16_t> values(static_cast<size_t>(layout.block_elements()));
-      FinishQkvArgs args{};
-      args.rows = step.begin.rows;
-      args.count = 1;
-      args.qkv = dqkv.data();
-      args.qkv_is_f32 = true;
-      args.qkv_stride = 3 * dim;
-      args.turns = step.turns;
-      args.rope_style = MR_ROPE_NORM;
-      args.heads = 1;
-      args.q_out = q.data();
-      args.q_stride = padded;
-      args.layout = layout;
-      args.keys = keys.data();
-      args.values = values.data();
-      MUST(launch_finish_qkv(args, Stream{}));
+      finish_one_head(step, dqkv, layout, q, keys.data(), values.data());
       const std::vector<float> got[3] = {from_acts(act, q.read()), from_acts(act, keys.read()), from_acts(act, values.read())};
       for (int32_t part = 0; part < 3; ++part)
         for (int32_t d = 0; d < dim; ++d) {
@@ -329,21 +334,7 @@ TEST(F8, KeepsEveryKindOfHead) {
       Guarded<uint16_t> q(static_cast<size_t>(count * padded)), out(static_cast<size_t>(count * (dim + 1)));
       const size_t cache = static_cast<size_t>(layout.block_bytes() * count);
       Guarded<uint8_t> keys(cache), values(cache);
-      FinishQkvArgs args{};
-      args.rows = step.begin.rows;
-      args.count = count;
-      args.qkv = dqkv.data();
-      args.qkv_is_f32 = true;
-      args.qkv_stride = width;
-      args.turns = step.turns;
-      args.rope_style = MR_ROPE_NEOX;
-      args.heads = 1;
-      args.q_out = q.data();
-      args.q_stride = padded;
-      args.layout = layout;
-      args.keys = keys.data();
-      args.values = values.data();
-      MUST(launch_finish_qkv(args, Stream{}));
+      finish_one_head(step, dqkv, layout, q, keys.data(), values.data());
       AttentionArgs common{};
       common.rows = step.begin.rows;
       common.layout = layout;
