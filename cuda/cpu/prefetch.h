@@ -11,7 +11,7 @@ namespace mr::cpu {
 // one of 32 KiB would lose it again before it is read. On Zen 4 the second level brings products of Q8_0 from 80 to 94 % of what
 // memory gives, of BF16 from 86 to 97 %, and attention, which asks for 8 KiB ahead, from 46 to 62 % to 71 to 86: there the first level
 // waits for fewer lines at a time than memory has to be asked for. So does Intel's, of whatever size; on Sapphire Rapids the second level
-// brings Q8_0 from 90 to 96 %, and eight tokens a tenth. Elsewhere the first.
+// brings Q8_0 from 90 to 96 %, and eight tokens a tenth (attention there was not measured). Elsewhere the first.
 inline bool asks_first_level() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
