@@ -37,7 +37,7 @@ func (c *console) replay() *cobra.Command {
 	flags.IntVar(&f.limit, "limit", 0, "requests of it, from the first; 0: all, and 4000 of the synthetic one")
 	flags.StringSliceVar(&cfg.Rows, "rows", replay.RowNames(), "what is measured, separated by commas")
 	flags.IntVar(&cfg.Workers, "workers", 8, "workers")
-	flags.IntVar(&cfg.Cache, "cache", 819_200, "tokens of each worker's cache, of the trace's; the default is 100 GiB of a model of 8B in bf16")
+	flags.IntVar(&cfg.Cache, "cache", 819_200, "tokens of each worker's cache, of the trace's; the default is 100 GiB in f16, of a model of 8B")
 	flags.Float64Var(&cfg.Load, "load", 0.7, "share of all workers' time that the prompts would take if none were cached: what a worker computes a second follows")
 	flags.DurationVar(&cfg.Step, "step", 4*time.Millisecond, "time of a worker's step beside that of its prompt tokens, of the trace's; the default is that of a model of 8B in bf16 on an H200")
 	flags.IntVar(&cfg.Sequences, "sequences", 64, "sequences of a worker at once")
