@@ -9,6 +9,9 @@ namespace mr::cuda {
 
 constexpr int32_t kSegments = 8;  // of the columns
 
+// Devices that products may be prepared for, by CUDA's numbers below it: prepare_products refuses others.
+constexpr int32_t kMaxDevices = 64;
+
 // Rows are the weights' outputs; tiles of all targets follow one another.
 struct DecodeTarget {
   const uint8_t* data;

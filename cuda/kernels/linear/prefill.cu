@@ -15,8 +15,6 @@ namespace mr::cuda {
 #if MR_HOPPER
 namespace {
 
-constexpr int32_t kMaxDevices = 64;
-
 struct PreparedPrefill {
   PrefillKernel kernels[kWeightTypeCount][2][kPrefillForms];
   int32_t clusters[kPrefillMostBlocks + 1] = {};  // at once, by the blocks of one, of which a multiprocessor holds one

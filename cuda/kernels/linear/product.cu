@@ -15,8 +15,6 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int32_t kMaxDevices = 64;
-
 struct PreparedKernel {
   DecodeKernel kernel;
   int32_t shared_bytes;

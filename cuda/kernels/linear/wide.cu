@@ -16,8 +16,6 @@ namespace mr::cuda {
 #if MR_HOPPER
 namespace {
 
-constexpr int32_t kMaxDevices = 64;
-
 struct PreparedWide {
   PrefillKernel kernel;
   int32_t clusters;  // at once; 0: not here
