@@ -34,7 +34,9 @@ using namespace decode;
 // Floats of a head in the merge's memory: the four heads that a warp writes at once lie in different banks.
 template <int kDim>
 constexpr int kMergedRow = kDim + 4;
-// Steps at once, kTogether: kDeep for up to kFewRows rows where a block may have the memory, else kShallow.
+// Steps at once, kTogether: kDeep for up to kFewRows rows where a block may have the memory, else kShallow. kDeep is what a warp has of a
+// chunk, or half of it above 128 dims, where all of a 16-bit cache would be more than a block may have. docs/decisions/050 tells what it
+// and the merge by groups give one row together.
 constexpr int32_t kFewRows = 16;
 template <int kDim>
 constexpr int kDeep = kDim <= 128 ? 4 : 2;
@@ -307,7 +309,9 @@ bool attention_supports(int32_t head_dim, int32_t heads, int32_t kv_heads) {
 int32_t decode_attention_capacity(int32_t rows, int32_t positions) {
   const int64_t chunks = (static_cast<int64_t>(positions) + kAttentionChunk - 1) / kAttentionChunk;
   const int64_t groups = (chunks + kChunksAGroup - 1) / kChunksAGroup;
-  constexpr int64_t kSingle = 2048;  // units up to which chunks are divided one by one
+  // Units up to which chunks are divided one by one. A unit's part is a float for every dim of every query head, so that these are 32 MiB
+  // of 32 heads of 128 dims. More chunks than these are more than 128 groups.
+  constexpr int64_t kSingle = 2048;
   return static_cast<int32_t>(std::max(rows * groups, std::min(rows * chunks, kSingle)));
 }
 

@@ -41,7 +41,9 @@ struct DecodeParams {
   float x_scale, pair_share;  // sums are multiplied by it; what a pair gives is
 };
 
-constexpr int32_t kMostNormed = 4096;  // columns
+// Columns of a row that a product norms: what the warps of a block hold as rms_norm holds them, in kNormKept groups of four a thread
+// (norm_row.cuh). More would take more threads than a block has, or another order of the sum.
+constexpr int32_t kMostNormed = 4096;
 
 constexpr int32_t kKeptGroups = 2;  // of a segment, whose inputs a warp keeps in registers
 

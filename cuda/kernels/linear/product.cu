@@ -84,11 +84,13 @@ const PreparedKernel& choose(const PreparedKernel (&forms)[kDecodeForms], const 
   const PreparedKernel& kept = of(pair ? DecodeForm::kKeptPair8 : DecodeForm::kKeptSingle8);
   const PreparedKernel& two_panels = of(DecodeForm::kDouble8);
   const bool fits = kept.tiles_at_once > 0 && groups <= kKeptGroups * kSegments && args.tokens <= 8;
-  // One or two tokens are worth keeping over many tiles alone; one, if another kernel norms it.
+  // A block loads what it keeps before its first product, where rings ask for tokens as they go: one or two tokens are kept over many
+  // tiles alone, and one only if another kernel norms it, since the kept kernel norms nothing.
   const bool keeps = args.tokens > 2 || (args.norm.weight == nullptr && panels > 2 * kept.tiles_at_once);
   if (fits && keeps) return kept;
   if (args.tokens == 1) return one;
-  // Tokens of one tile that two panels share move half as often, where every multiprocessor gets two.
+  // Tokens of one tile that two panels share move half as often, where there are more panels than blocks at once. From five tokens on a
+  // group of theirs is more bytes than a panel's group of Q4_K: 512 a token, and 2 304.
   const bool share = !pair && args.end != ProductEnd::kHeads && args.tokens > 4 && args.tokens <= 8 && panels > two_panels.tiles_at_once;
   if (share && two_panels.tiles_at_once > 0) return two_panels;
   // Eight tokens may want more shared memory than a device has; then every token is a tile.
@@ -151,7 +153,8 @@ cudaError_t launch_decode(const PreparedDevice& device, const ProductArgs& args,
   return cudaLaunchKernelExC(&config, kernel.function, arguments);
 }
 
-// Up to this many tokens the kernels of at most eight are faster than the wide ones.
+// Up to this many tokens the kernels of at most eight are taken, and above it the wide ones, which read tokens once for 64 rows, but share
+// a tile's columns between two blocks, whose sums are joined. One token is never theirs: they do not norm it (product_norms).
 int32_t few(int32_t type) {
   switch (type) {
     case kF16:
@@ -163,7 +166,9 @@ int32_t few(int32_t type) {
 
 // Whether the prefill class's kernels compute targets of a type. A row's class decides, whatever the company: that is sameness.
 // A build with MR_FREE_SPLITS takes the kernels that are faster for so many tokens, in whose order of sums the answers then
-// depend on the batch: it is there to measure what sameness costs, and to be caught.
+// depend on the batch: it is there to measure what sameness costs (bench/results/2026-11-22-NVIDIA-H200/served.txt), and to be caught.
+// Products of a step of 8B by Q8_0 and Q4_K take as long in both classes between 64 and 128 tokens, where tiles have 64 rows, and by BF16
+// less in the decode class to 128 at least (bench/results/2026-11-26-NVIDIA-H200/products.txt).
 bool by_prefill(const ProductArgs& args, int32_t type) {
   if (!MR_FREE_SPLITS) return args.kind == ProductClass::kPrefill;
   const bool unpacked = type == kF32 || type == kF16 || type == kBF16;
