@@ -9,8 +9,8 @@
 
 namespace mr::cuda {
 
-// Every weight once, the embedding by row; keys and values of every position that a segment sees, with their
-// scales. Bytes.
+// Every weight once, though decode and prefill rows of a step have products of their own; the embedding by row; keys and values of every
+// position that a segment sees, with their scales. Bytes.
 uint64_t step_bytes(const Model& model, const KvLayout& kv, const cpu::StepPlan& plan);
 
 }  // namespace mr::cuda

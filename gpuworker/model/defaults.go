@@ -13,7 +13,7 @@ import (
 const largeDevice = 40_000_000_000
 
 // DefaultBatchedTokens is the most tokens of one step of a device unless a worker is told otherwise. A GPU reads its
-// weights once a step: only long steps keep its matrix units busy.
+// weights once for all prompts of a step: only long steps keep its matrix units busy.
 func DefaultBatchedTokens(info engine.DeviceInfo) int {
 	if info.Kind == "cuda" {
 		return 4096
