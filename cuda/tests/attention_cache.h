@@ -21,6 +21,7 @@ struct Cache {
   KvLayout layout;
   std::vector<int32_t> lengths, table, blocks;
   std::vector<float> key, value;  // as stored, by pool element
+  float query = 0;                // every element of every query; 0: queries are random
   std::vector<uint8_t> key_bytes, value_bytes;
   Guarded<uint8_t> keys, values;
 

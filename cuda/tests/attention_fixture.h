@@ -1,6 +1,8 @@
 // attention_fixture: rows of queries over a cache, run through decode or prefill attention, and their float64 reference.
 #pragma once
 
+#include <optional>
+
 #include "attention_cache.h"
 #include "kernels/rows.h"
 #include "millrace/engine.h"
@@ -23,7 +25,7 @@ inline void cut(const Shape& s, int32_t row, int32_t count, std::vector<PrefillT
   for (int32_t at = 0; at < count; at += most) tiles->push_back({row + at, std::min(most, count - at), 0});
 }
 
-// Queries of rows, random but the same for the same sequence and position.
+// Queries of rows, random but the same for the same sequence and position, or all as the cache says.
 inline std::vector<uint16_t> queries_of(const Cache& cache, const std::vector<Row>& rows, int64_t stride) {
   std::vector<uint16_t> q(rows.size() * static_cast<size_t>(stride), 0);
   const int32_t padded = cache.layout.padded_dim;
@@ -31,7 +33,8 @@ inline std::vector<uint16_t> queries_of(const Cache& cache, const std::vector<Ro
     Numbers numbers(static_cast<uint64_t>(rows[r].sequence * 1000003 + rows[r].position));
     for (int32_t h = 0; h < cache.shape.heads; ++h)
       for (int32_t d = 0; d < cache.shape.dim; ++d)
-        q[r * static_cast<size_t>(stride) + static_cast<size_t>(h * padded + d)] = to_act(cache.act, 1.5f * numbers.normal());
+        q[r * static_cast<size_t>(stride) + static_cast<size_t>(h * padded + d)] =
+            to_act(cache.act, cache.query != 0 ? cache.query : 1.5f * numbers.normal());
   }
   return q;
 }
@@ -45,10 +48,10 @@ struct Division {
   int32_t places = 0;  // of prefill's workspace; 0: room for every piece of every row where tiles must be split
 };
 
-// Runs decode (tiles empty) or prefill attention over the rows; gives (rows, heads * dim). Positions of tiles are those of
-// their first rows.
+// Runs decode (tiles empty) or prefill attention over the rows; gives (rows, heads * dim), of the cache's type unless `out_act` is
+// another. Positions of tiles are those of their first rows.
 inline std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& rows, std::vector<PrefillTile> tiles,
-                             const Division& division = {}) {
+                             const Division& division = {}, std::optional<Act> out_act = {}) {
   const int32_t count = static_cast<int32_t>(rows.size()), padded = cache.layout.padded_dim;
   const int64_t q_stride = cache.shape.heads * padded + 8, out_stride = (cache.shape.heads * cache.shape.dim + 7) / 8 * 8;
   std::vector<int32_t> slot, position, table, zero(rows.size(), 0);
@@ -70,7 +73,7 @@ inline std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& 
   common.q_stride = q_stride;
   common.out = out.data();
   common.out_stride = out_stride;
-  common.out_act = cache.layout.act;
+  common.out_act = out_act.value_or(cache.layout.act);
   common.keys = cache.keys.data();
   common.values = cache.values.data();
   if (tiles.empty()) {

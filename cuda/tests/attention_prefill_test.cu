@@ -1,5 +1,5 @@
 // Prefill attention over a paged cache: against float64, and bit for bit in chunks and however its work is divided.
-#include "attention_fixture.h"
+#include "attention_saturated.h"
 
 namespace mr::cuda::testing {
 namespace {
@@ -139,6 +139,27 @@ TEST(PrefillAttention, AgreesWithFloat64AroundTiles) {
             << prefix << ", chunks of " << chunk;
       }
     }
+}
+
+// As in decode attention: values as large as an f16 cache keeps them, over tiles of keys, a cut between pieces, and pieces that are
+// merged where they are computed and from the workspace. Heads of 64 and 128 dims are multiplied by wgmma where that is, others by mma.
+TEST(PrefillAttention, GivesFiniteMeansOfSaturatedValues) {
+  for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{2, 1, 128, 32}, Shape{7, 1, 80, 16}, Shape{2, 2, 256, 16}})
+    with_saturated(shape, kFirstPiece + 76, [&](const Cache& cache, float size) {
+      std::vector<Row> rows = rows_at(0, 0, 150);
+      const std::vector<Row> more = rows_at(0, kFirstPiece - 24, 100);
+      rows.insert(rows.end(), more.begin(), more.end());
+      std::vector<PrefillTile> tiles;
+      cut(shape, 0, 150, &tiles);
+      cut(shape, 150, 100, &tiles);
+      const std::vector<size_t> which = {0, 1, 15, 16, 17, 64, 149, 150, 173, 174, 249};
+      for (const Act out : {Act::kF16, Act::kBF16}) {
+        const std::vector<uint16_t> folded = attend(cache, rows, tiles, {0, 1, PrefillSplit::kNever, 1}, out);
+        expect_means(cache, size, rows, folded, out, which, "folded");
+        const std::vector<uint16_t> split = attend(cache, rows, tiles, {0, 1, PrefillSplit::kAlways, 1000}, out);
+        EXPECT_TRUE(same_bits(split.data(), folded.data(), folded.size())) << "split";
+      }
+    });
 }
 
 // The same work on as many processors as there are blocks of work, and on fewer, which take one after another.

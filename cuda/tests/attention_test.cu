@@ -1,6 +1,6 @@
 // Decode attention over a paged cache, and what holds for prefill too: against float64, and bit for bit alone, among others and
 // in chunks.
-#include "attention_fixture.h"
+#include "attention_saturated.h"
 
 namespace mr::cuda::testing {
 namespace {
@@ -105,6 +105,20 @@ TEST(DecodeAttention, GivesTheSameBitsWhateverTheStepWrites) {
               << "position " << row.position << " in a step of " << step_rows;
       }
     }
+}
+
+// What an f16 cache keeps of values beyond its range leaves room above it, for means whose weights are rounded up.
+TEST(DecodeAttention, GivesFiniteMeansOfSaturatedValues) {
+  for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{2, 1, 128, 32}, Shape{7, 1, 80, 16}, Shape{2, 2, 256, 16}})
+    with_saturated(shape, kAttentionChunk * kChunksAGroup + 104, [&](const Cache& cache, float size) {
+      // One key, a chunk, two, some and more than a group of them.
+      std::vector<Row> rows = {{0, 0}, {0, 16}, {0, 255}, {0, 256}, {0, 599}, {0, cache.lengths[0] - 1}};
+      const std::vector<size_t> which = {0, 1, 2, 3, 4, 5};
+      for (const Act out : {Act::kF16, Act::kBF16})
+        expect_means(cache, size, rows, attend(cache, rows, {}, {}, out), out, which, "few rows");
+      for (int32_t i = 0; i < 12; ++i) rows.push_back({0, 600 + 30 * i});  // more than take several steps at once
+      expect_means(cache, size, rows, attend(cache, rows, {}), Act::kF16, which, "many rows");
+    });
 }
 
 TEST(Attention, SeesKeysBeyond65536) {
