@@ -60,6 +60,95 @@ TEST(BlockCopies, GoThereAndBack) {
   round_trip(300, 2, 1040);
 }
 
+// `count` bytes, a multiple of 16, all the same; and how many are not.
+__global__ void fill_bytes(uint8_t* bytes, int64_t count, uint8_t with) {
+  const uint32_t four = with * 0x01010101u;
+  const int64_t step = int64_t{16} * gridDim.x * blockDim.x;
+  for (int64_t i = 16 * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x); i < count; i += step)
+    *reinterpret_cast<uint4*>(bytes + i) = make_uint4(four, four, four, four);
+}
+__global__ void count_others(const uint8_t* bytes, int64_t count, uint8_t than, unsigned long long* others) {
+  const int64_t step = int64_t{16} * gridDim.x * blockDim.x;
+  unsigned long long own = 0;
+  for (int64_t i = 16 * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x); i < count; i += step) {
+    const uint4 v = *reinterpret_cast<const uint4*>(bytes + i);
+    const uint32_t words[] = {v.x, v.y, v.z, v.w};
+    for (const uint32_t word : words)
+      for (int bit = 0; bit < 32; bit += 8) own += (word >> bit & 0xff) != than;
+  }
+  if (own > 0) atomicAdd(others, own);
+}
+
+// Two planes farther apart than 32 bits count, and blocks on both sides of 2 GiB and of 4 GiB in each. A stride that loses its upper half
+// leads to other bytes of the pool, which are all blank and must stay so.
+TEST(BlockCopies, ReachBeyond4GiB) {
+  constexpr uint8_t kBlank = 0x6b;
+  constexpr int32_t kPlanes = 2;
+  constexpr int64_t kGiB = int64_t{1} << 30, kPlaneBytes = 65552, kBlockBytes = kPlanes * kPlaneBytes;
+  constexpr int64_t kPlaneRoom = kGiB / 2 * 9, kStride = kPlaneRoom + 272, kPoolBytes = kStride + kPlaneRoom;
+  void* memory = nullptr;
+  const cudaError_t allocated = cudaMalloc(&memory, static_cast<size_t>(kPoolBytes));
+  if (allocated == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    GTEST_SKIP() << "this GPU has no " << kPoolBytes << " bytes free for a pool";
+  }
+  MUST(allocated);
+  uint8_t* const pool = static_cast<uint8_t*>(memory);
+  const auto blank = [&] {
+    fill_bytes<<<4096, 256>>>(pool, kPoolBytes, kBlank);
+    MUST(cudaGetLastError());
+  };
+  const auto expect_plane = [&](const uint8_t* at, const uint8_t* want, const char* what) {
+    std::vector<uint8_t> got(static_cast<size_t>(kPlaneBytes));
+    MUST(cudaMemcpy(got.data(), at, got.size(), cudaMemcpyDeviceToHost));
+    EXPECT_EQ(std::memcmp(got.data(), want, got.size()), 0) << what << ", " << at - pool << " bytes into the pool";
+  };
+
+  // Where a block begins in a plane.
+  const int64_t places[] = {0,
+                            2 * kGiB - 2 * kPlaneBytes,
+                            2 * kGiB - 16,
+                            2 * kGiB + kPlaneBytes,
+                            4 * kGiB - kPlaneBytes,
+                            4 * kGiB,
+                            4 * kGiB + 3 * kPlaneBytes,
+                            kPlaneRoom - kPlaneBytes};
+  constexpr int32_t kBlocks = static_cast<int32_t>(std::size(places));
+  const std::vector<uint8_t> content = random_bytes(static_cast<size_t>(kBlocks * kBlockBytes));
+  Guarded<uint8_t> piece(content), back(content.size());
+  std::vector<BlockCopy> in, out;
+  for (int32_t b = 0; b < kBlocks; ++b) {
+    in.push_back({piece.data() + b * kBlockBytes, pool + places[b], kPlaneBytes, kStride});
+    out.push_back({pool + places[b], back.data() + b * kBlockBytes, kStride, kPlaneBytes});
+  }
+  Guarded<BlockCopy> device_in(in), device_out(out);
+  blank();
+  MUST(launch_block_copies({device_in, kBlocks, kPlanes, kPlaneBytes}, Stream{}));
+  MUST(launch_block_copies({device_out, kBlocks, kPlanes, kPlaneBytes}, Stream{}));
+  synchronize();
+  EXPECT_TRUE(back.read() == content) << "there and back";
+  for (int32_t b = 0; b < kBlocks; ++b)
+    for (int32_t p = 0; p < kPlanes; ++p) {
+      uint8_t* const at = pool + p * kStride + places[b];
+      expect_plane(at, content.data() + b * kBlockBytes + p * kPlaneBytes, "into the pool");
+      MUST(cudaMemset(at, kBlank, static_cast<size_t>(kPlaneBytes)));
+    }
+  Guarded<unsigned long long> others(1);
+  others.zero();
+  count_others<<<4096, 256>>>(pool, kPoolBytes, kBlank, others);
+  MUST(cudaGetLastError());
+  EXPECT_EQ(others.read()[0], 0u) << "bytes beside the blocks were written";
+
+  // From one side of 4 GiB to the other.
+  blank();
+  Guarded<BlockCopy> across(std::vector<BlockCopy>{{pool + places[0], pool + places[5], kStride, kStride}});
+  MUST(launch_block_copies({device_in, 1, kPlanes, kPlaneBytes}, Stream{}));
+  MUST(launch_block_copies({across, 1, kPlanes, kPlaneBytes}, Stream{}));
+  synchronize();
+  for (int32_t p = 0; p < kPlanes; ++p) expect_plane(pool + p * kStride + places[5], content.data() + p * kPlaneBytes, "within the pool");
+  MUST(cudaFree(memory));
+}
+
 TEST(BlockCopies, OfNothingAreNone) {
   EXPECT_EQ(launch_block_copies({nullptr, 0, 2, 1024}, Stream{}), cudaSuccess);
   EXPECT_EQ(launch_block_copies({nullptr, 1, 0, 1024}, Stream{}), cudaSuccess);
