@@ -49,5 +49,5 @@ func TestMutantsOfTheCUDAEngineAreCaught(t *testing.T) {
 	if os.Getenv(cudaVariable) == "" {
 		t.Skipf("%s is not set: it names libmillrace_cuda.so on a machine with a GPU", cudaVariable)
 	}
-	catchMutants(t, openCUDA, engine.BF16)
+	catchMutants(t, openCUDA, engine.F16)
 }
