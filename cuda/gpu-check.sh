@@ -19,7 +19,8 @@
 #   two            where there are two GPUs: models that both hold together, the second by itself, a worker on each under one scheduler,
 #                  one of them killed
 #   neighbour      how soon a worker's report shows what another process took of its GPU, and that a refusal counts with it
-#   invariance     what it costs that a row's sums do not depend on the batch: the library beside a build whose sums may
+#   invariance     what it costs that a row's sums do not depend on the batch: the library beside a build whose sums may, which the
+#                  scenarios of sameness must find out
 #   bytes          what ncu counts of one decode step in device memory, beside the bytes that the step claims to read
 #   phases         kernels, products and whole steps by microseconds, under floors
 #   bench          tokens a second of random-weight models, with the roofs measured beside them, under floors

@@ -4,18 +4,37 @@
 # rate CLASS BATCH LOG: tokens a second of a class at a batch, from what a run of millrace-bench engine printed.
 rate() { awk -v kind="$1" -v batch="$2" '$1 == kind && $2 == batch { print $3 }' "$3"; }
 
+# caught FREE ARCHITECTURES: that the scenarios of the stage sameness, which compare every answer's bits with its request alone, find out
+# the build whose sums depend on the batch, and thereby that they can find one. Tokens would not do: random weights may give the same
+# ones from other sums. Without wgmma there is one order of sums, and nothing to find.
+caught() {
+  local log=$work/invariance-caught.log
+  if [[ $gpu_capability != 9.0 || $2 != *90a* ]]; then
+    row skip invariance 'without wgmma no build picks its sums by the batch: there is nothing to catch'
+  elif MILLRACE_TEST_CUDA_ENGINE=$1 "$bin/sametest.test" -test.run '^TestTheCUDAEngineAndTheLoopKeepTheirBits$/^f16$' \
+    -test.timeout 9m30s -test.v >"$log" 2>&1; then
+    row FAIL invariance "no scenario catches the build that is free: see $log"
+  elif grep -q 'run it again with .*: alone .*, here ' "$log"; then
+    row ok invariance "the build that is free is caught by $(sed -n 's/.*\(seed [0-9]*\) (.*: alone .*, here .*/\1/p' "$log" | head -n 1)"
+  else
+    row FAIL invariance "the build that is free fails otherwise than by its bits: see $log"
+  fi
+}
+
 # A second library, whose products and decode attention take the kernels and parts that are fastest for the batch, beside the one
 # that ships, in the same minutes: shipped, free, free, shipped. The better of its two runs counts for each. That the free one gives other
 # tokens in a batch than alone is what it is free to do.
 invariance() {
-  local free=$work/free each prompt batches tokens file kind batch log number a b
-  if ! { configured "$free" "${ARCHITECTURES:-$(image "${gpu_capability//./}")}" -DMILLRACE_CUDA_TESTS=OFF -DMILLRACE_CUDA_BENCH=OFF \
+  local free=$work/free architectures=${ARCHITECTURES:-$(image "${gpu_capability//./}")}
+  local each prompt batches tokens file kind batch log number a b
+  if ! { configured "$free" "$architectures" -DMILLRACE_CUDA_TESTS=OFF -DMILLRACE_CUDA_BENCH=OFF \
     -DMILLRACE_FREE_SPLITS=ON >"$work/invariance-build.log" 2>&1 &&
     cmake --build "$free" --target millrace_cuda >>"$work/invariance-build.log" 2>&1; }; then
     row FAIL invariance "build: see $work/invariance-build.log"
     return
   fi
   row ok invariance 'a build that picks its sums by the batch'
+  caught "$free" "$architectures"
   file=$models/llama-8b-bf16.gguf
   [[ -s $file ]] || "$bin/millrace-bench" synth --shape llama-8b --type bf16 -o "$file" >"$work/invariance-synth.log" 2>&1
   for each in 128:1,64,128,256:64 512:1:8 4096:1:8; do
