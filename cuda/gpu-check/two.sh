@@ -22,6 +22,9 @@ two_together() {
   if [[ -x $out/cuda_engine_divided_test ]]; then
     try two 'models divided between both have the bits of one: cuda_engine_divided_test' two-divided "$out/cuda_engine_divided_test"
   fi
+  if [[ -x $out/cuda_engine_fault_divided_test ]]; then
+    try two 'one that fails or is lost ends the steps of both: cuda_engine_fault_divided_test' two-fault "$out/cuda_engine_fault_divided_test"
+  fi
   if [[ -x $bin/native.test ]]; then
     MILLRACE_TEST_CUDA_ENGINE=$out MILLRACE_TEST_CUDA_DEVICE=cuda:0,1 try two 'Go suite on both together' two-conformance \
       "$bin/native.test" -test.run 'TheCUDAEngine(KeepsTheContract$|With)' -test.timeout 9m -test.v

@@ -194,7 +194,10 @@ void Device::join(const mr_device_options& options) {
 
 Device::~Device() { (void)cudaSetDevice(index); }
 
-void Device::enter() const { CUDA_CHECK(cudaSetDevice(index)); }
+void Device::enter() const {
+  if (const cudaError_t error = cudaSetDevice(index); error != cudaSuccess)
+    check(error, ("cudaSetDevice(" + std::to_string(index) + ")").c_str());
+}
 
 std::string Device::label() const {
   std::string indices = std::to_string(index);
@@ -203,17 +206,42 @@ std::string Device::label() const {
 }
 
 std::string Device::describe(cudaError_t error) const {
-  std::string text = std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ")";
+  const uint64_t number = xid();
+  return number == 0 ? text_of(error) : text_of(error) + ", Xid " + std::to_string(number);
+}
+
+// A fault of one GPU may take the process's contexts on all of them: then it was that of those of which the driver reports an Xid, if it
+// reports any.
+std::string Device::losses() const {
+  if (ranks() == 1) return "";
+  std::string lost, reported;
+  for (int32_t r = 0; r < ranks(); ++r) {
+    const Device& each = rank(r);
+    if (each.state() == cudaSuccess) continue;
+    const std::string name = "cuda:" + std::to_string(each.index);
+    const uint64_t number = each.xid();
+    lost += (lost.empty() ? "" : ", ") + name;
+    if (number != 0) reported += (reported.empty() ? "" : ", ") + name + " with Xid " + std::to_string(number);
+  }
+  (void)cudaSetDevice(index);
+  return lost.empty() ? "" : "; lost: " + (reported.empty() ? lost : reported);
+}
+
+uint64_t Device::xid() const {
   const std::lock_guard<std::mutex> lock(xids_mutex_);
-  if (const uint64_t xid = xids_.last(100); xid != 0) text += ", Xid " + std::to_string(xid);
-  return text;
+  return xids_.last(100);
+}
+
+cudaError_t Device::state() const {
+  (void)cudaSetDevice(index);  // another GPU's loss is not this one's
+  const cudaError_t error = cudaEventQuery(opened_);
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  return error;
 }
 
 void Device::check_alive() const {
-  (void)cudaSetDevice(index);  // another GPU's loss is not this one's
-  const cudaError_t error = cudaEventQuery(opened_);
+  const cudaError_t error = state();
   if (error == cudaSuccess) return;
-  (void)cudaGetLastError();
   throw Error(MR_INTERNAL, error, "the GPU is lost: " + describe(error) + " on cuda:" + std::to_string(index));
 }
 

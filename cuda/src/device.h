@@ -51,6 +51,9 @@ class Device {
   // What is known of an error after which the GPU may be lost: its name, what it says, and the Xid that the driver reports
   // with it. May wait a tenth of a second for that.
   std::string describe(cudaError_t error) const;
+  // Which GPUs of several are lost, as messages end with it: "; lost: cuda:1 with Xid 31". Empty where none is, or for a GPU by itself.
+  // May wait as long for each.
+  std::string losses() const;
   // Makes the GPU the calling thread's: first in every function that calls the runtime.
   void enter() const;
 
@@ -71,7 +74,9 @@ class Device {
   std::atomic<int64_t> buffers{0}, models{0}, runners{0}, trainers{0}, codebooks{0};  // alive
 
  private:
+  cudaError_t state() const;  // an error once the GPU is lost
   void check_alive() const;
+  uint64_t xid() const;  // that the driver reported lately, or reports within a tenth of a second; 0 for none
   Readings ask() const;
   void info_alone(mr_device_info* out) const;
   void join(const mr_device_options& options);  // opens the others

@@ -22,8 +22,9 @@ int32_t code_of(cudaError_t error) {
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   (void)cudaGetLastError();  // an error that is not sticky is reported once
-  throw Error(code_of(error), error,
-              std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ") from " + what);
+  throw Error(code_of(error), error, text_of(error) + " from " + what);
 }
+
+std::string text_of(cudaError_t error) { return std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ")"; }
 
 }  // namespace mr::cuda

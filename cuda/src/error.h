@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include <string>
+
 #include "cpu/error.h"
 
 namespace mr::cuda {
@@ -16,6 +18,8 @@ using mr::cpu::guard;
 // device or driver, UNIMPLEMENTED for what this device or build cannot do, else INTERNAL. The message names the error
 // and what was being done.
 void check(cudaError_t error, const char* what);
+
+std::string text_of(cudaError_t error);  // its name, and what it says
 
 }  // namespace mr::cuda
 

@@ -50,10 +50,9 @@ void Forward::stop() {
 
 template <class Queue>
 void Forward::each(const Lanes& on, Queue queue) {
-  for (int32_t r = ranks(); r-- > 0;) {  // ends with rank 0's GPU as the thread's own
-    if (ranks() > 1) rank(r).device().enter();
-    queue(rank(r), on[static_cast<size_t>(r)]);
-  }
+  if (ranks() == 1) return queue(rank(0), on[0]);
+  for (int32_t r = ranks(); r-- > 0;)  // ends with rank 0's GPU as the thread's own
+    at(r, [&] { queue(rank(r), on[static_cast<size_t>(r)]); });
 }
 
 void Forward::gather(const Divided& what, int32_t rows, int32_t index, int32_t place, const Lanes& on) {

@@ -11,9 +11,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/gather.h"
+#include "src/error.h"
 #include "src/handles.h"
 #include "src/rank.h"
 
@@ -30,6 +32,19 @@ class Forward {
   int32_t ranks() const { return static_cast<int32_t>(ranks_.size()); }
   Rank& rank(int32_t index) { return *ranks_[static_cast<size_t>(index)]; }
   const Rank& rank(int32_t index) const { return *ranks_[static_cast<size_t>(index)]; }
+
+  // Does what is to be done for a rank, with its GPU the thread's own. An error that this throws names the GPU, where there are several.
+  template <class Do>
+  void at(int32_t index, Do what) {
+    const Device& device = rank(index).device();
+    try {
+      device.enter();
+      what();
+    } catch (const Error& e) {
+      if (ranks() == 1) throw;
+      throw Error(e.code, e.native, e.message + " on cuda:" + std::to_string(device.index));
+    }
+  }
 
   // Everything of a step whose input lies in each rank's space().input, and whose masks in its space().masks, but its
   // pre-operations. Depends on shape alone, so that it can be captured for a shape without prefill rows. Jobs of kJobNone are

@@ -68,6 +68,11 @@ struct Runner::State {
     }
   }
 
+  // Makes the first GPU the calling thread's. One that is lost may refuse it: what is asked of it next fails too, and tells of the step.
+  void enter() const {
+    if (cudaSetDevice(model->device()->index) != cudaSuccess) (void)cudaGetLastError();
+  }
+
   // Counts the steps that have ended on every rank. The one that waits for masks has not; its `end` is still of an earlier step.
   void look_locked() {
     while (completed < submitted && !broken) {
@@ -75,8 +80,9 @@ struct Runner::State {
       const Look look = look_at(flights[completed % kInFlight], waits);
       if (look.error == cudaErrorNotReady || (look.error == cudaSuccess && waits)) return;
       if (look.error != cudaSuccess) {
-        const Device& device = model->shard(static_cast<int32_t>(look.rank)).device();
-        return break_locked(look.error, device.describe(look.error) + (model->ranks() > 1 ? " on cuda:" + std::to_string(device.index) : ""));
+        const Device& device = model->device()->rank(static_cast<int32_t>(look.rank));
+        return break_locked(look.error, model->ranks() == 1 ? device.describe(look.error)
+                                                            : text_of(look.error) + " on cuda:" + std::to_string(device.index));
       }
       ++completed;
       running_since = now_ns();  // of the step behind it
@@ -107,11 +113,11 @@ struct Runner::State {
     queue.stop();
   }
 
-  void break_locked(int64_t code, std::string text) {
+  void break_locked(int64_t code, const std::string& text) {
     queue.stop();
     broken = true;
     native = code;
-    failure = std::move(text);
+    failure = text + model->device()->losses();
     failed_from = completed;
   }
 
@@ -187,7 +193,7 @@ void Runner::settle() { state_->queue.settle(); }
 
 void Runner::submit(const mr_step& step) {
   State& s = *state_;
-  s.model->device()->enter();
+  s.enter();
   {
     const std::lock_guard<std::mutex> lock(s.mutex);
     if (s.broken) s.report_failure_locked();
@@ -231,7 +237,7 @@ void Runner::submit(const mr_step& step) {
 
 void Runner::masks(const uint32_t* masks, int64_t words) {
   State& s = *state_;
-  s.model->device()->enter();
+  s.enter();
   {
     const std::lock_guard<std::mutex> lock(s.mutex);
     if (s.broken) s.report_failure_locked();
@@ -259,7 +265,7 @@ void Runner::masks(const uint32_t* masks, int64_t words) {
 
 void Runner::wait(uint64_t timeout_ns, mr_step_result* result) {
   State& s = *state_;
-  s.model->device()->enter();
+  s.enter();
   std::unique_lock<std::mutex> lock(s.mutex);
   if (s.broken && s.collected >= s.failed_from) s.report_failure_locked();
   if (s.collected == s.submitted) fail(MR_FAILED_PRECONDITION, "no step is in flight");
@@ -292,7 +298,7 @@ void Runner::wait(uint64_t timeout_ns, mr_step_result* result) {
 
 void Runner::progress(mr_progress* out) const {
   State& s = *state_;
-  s.model->device()->enter();
+  s.enter();
   const std::lock_guard<std::mutex> lock(s.mutex);
   s.look_locked();
   out->submitted = s.submitted;

@@ -66,10 +66,7 @@ void StepQueue::prepare(Flight& flight) const {
 // For every rank, with its GPU the thread's own. Ends with that of rank 0.
 template <class Do>
 void StepQueue::each(Do what) {
-  for (size_t r = streams_.size(); r-- > 0;) {
-    rank(r).device().enter();
-    what(r);
-  }
+  for (size_t r = streams_.size(); r-- > 0;) forward_.at(static_cast<int32_t>(r), [&] { what(r); });
 }
 
 // A step of one padding row and a copy of bytes to where they are, which write nothing that lasts.

@@ -4,28 +4,10 @@
 #include <thread>
 
 #include "src/forward.h"
-#include "tests/engine_fixture.h"
+#include "tests/engine_together.h"
 
 namespace mr::cuda::test {
 namespace {
-
-int gpus() {
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
-}
-
-#define NEEDS_TWO_GPUS() \
-  if (gpus() < 2) GTEST_SKIP() << "there is one GPU here: these tests need two"
-
-std::shared_ptr<Device> open_together(const std::vector<int32_t>& indices, uint64_t limit = uint64_t{8} << 30) {
-  mr_device_options options{};
-  options.struct_size = sizeof options;
-  options.index = indices[0];
-  options.others = indices.data() + 1;
-  options.other_count = static_cast<int32_t>(indices.size()) - 1;
-  options.bytes_limit = limit;
-  return std::make_shared<Device>(options);
-}
 
 // Prompts in pieces beside decoding, few rows and many.
 std::vector<Request> requests(int32_t count, int32_t vocab) {

@@ -46,19 +46,23 @@ constexpr Watched kWatched[] = {
     {"cuEventRecord", false, MR_DRIVER_EVENT_RECORD},
     {"cuEventSynchronize", false, MR_DRIVER_WAIT},
     {"cuStreamSynchronize", false, MR_DRIVER_WAIT},
+    {"cuLaunchKernelEx", false, MR_DRIVER_LAUNCH},
+    {"cuGraphLaunch", false, MR_DRIVER_LAUNCH},
 };
 
 // All of them take at most six words, and so do both forms of cuGetProcAddress.
 using Word = unsigned long;
 using Function = int (*)(Word, Word, Word, Word, Word, Word);
 
-constexpr int kSlots = 96;
+constexpr int kSlots = 128;
 Function real[kSlots];
 const Watched* watches[kSlots];
 std::atomic<int> slots{0};
 std::atomic<unsigned long> calls{0};
 std::atomic<Function> allocate_managed{nullptr};
 std::atomic<bool> managed{false};
+std::atomic<Function> thread_device{nullptr};  // cuCtxGetDevice
+std::atomic<int> failing_device{-1};           // mr_driver_fail_on
 
 struct Failures {
   unsigned long skip = 0, count = 0, failed = 0;
@@ -71,9 +75,16 @@ std::map<Word, Word>& blocks() {  // of device memory, by address; the driver ma
   return *all;
 }
 
+// Whether calls of this thread may fail.
+bool may_fail_here() {
+  const int wanted = failing_device.load();
+  int own = -1;
+  return wanted < 0 || (thread_device.load()(reinterpret_cast<Word>(&own), 0, 0, 0, 0, 0) == 0 && own == wanted);
+}
+
 // What the call fails with, or 0.
 int failure(int kind) {
-  if (kind < 0) return 0;
+  if (kind < 0 || !may_fail_here()) return 0;
   const std::lock_guard<std::mutex> lock(mutex);
   Failures& of = failures[kind];
   if (of.count == 0) return 0;
@@ -196,6 +207,12 @@ Dlsym real_dlsym() {
   return found;
 }
 
+Function of_driver(const char* name) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver == nullptr) std::abort();
+  return reinterpret_cast<Function>(real_dlsym()(driver, name));
+}
+
 }  // namespace
 
 // Stands before the C library's for every caller of the process.
@@ -235,9 +252,12 @@ MR_EXPORT unsigned long mr_driver_failed(int kind) {
   return failures[kind].failed;
 }
 
+MR_EXPORT void mr_driver_fail_on(int device) {
+  if (device >= 0) thread_device.store(of_driver("cuCtxGetDevice"));
+  failing_device.store(device);
+}
+
 MR_EXPORT void mr_driver_manage(int on) {
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
-  if (driver == nullptr) std::abort();
-  allocate_managed.store(reinterpret_cast<Function>(real_dlsym()(driver, "cuMemAllocManaged")));
+  allocate_managed.store(of_driver("cuMemAllocManaged"));
   managed.store(on != 0);
 }

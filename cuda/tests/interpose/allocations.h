@@ -1,5 +1,5 @@
 // allocations: counts what a process asks of the CUDA driver in device memory and pinned host memory, and lets such calls, and
-// those that copy, fail when a test asks for it.
+// those that copy or launch, fail when a test asks for it.
 //
 // A shared library that stands before dlsym, by which the CUDA runtime, linked into a program or into the engine, finds the
 // driver: linked to a test, or preloaded into any program. Where the environment's MILLRACE_ALLOCATIONS names a file, every
@@ -16,6 +16,7 @@ enum {
   MR_DRIVER_FILL,          // of device memory with a value
   MR_DRIVER_EVENT_RECORD,
   MR_DRIVER_WAIT,          // for an event or a stream
+  MR_DRIVER_LAUNCH,        // of a graph, or of a kernel by cudaLaunchKernelEx
   MR_DRIVER_KINDS
 };
 
@@ -28,6 +29,9 @@ extern "C" __attribute__((visibility("default"))) unsigned long mr_device_bytes(
 // Of the calls of a kind that follow, by any thread, `skip` pass and the `count` behind them fail with `result`, a CUresult,
 // without reaching the driver. A later request for the kind replaces this one; count 0 ends it.
 extern "C" __attribute__((visibility("default"))) void mr_driver_fail(int kind, unsigned long skip, unsigned long count, int result);
+
+// From now on requests count, and let fail, only calls of threads whose GPU is `device`, the driver's number; -1: of any again.
+extern "C" __attribute__((visibility("default"))) void mr_driver_fail_on(int device);
 
 // Calls of a kind that have failed so.
 extern "C" __attribute__((visibility("default"))) unsigned long mr_driver_failed(int kind);
