@@ -1,6 +1,7 @@
 // Models that GPUs hold together: the bits of one GPU, whole or in parts, and what cannot be.
 #include <algorithm>
 #include <atomic>
+#include <string>
 #include <thread>
 
 #include "src/forward.h"
@@ -21,52 +22,80 @@ std::vector<Request> requests(int32_t count, int32_t vocab) {
   return all;
 }
 
-void expect_bits_of_one(const mr_model_desc& desc, int32_t type, int32_t kv_type, RunnerOptions options = {}) {
-  const std::vector<TensorBytes> tensors = random_tensors(desc, type);
-  const auto one = open_device(), two = open_together({0, 1});
-  const auto alone = bound_model(one, desc, tensors), divided = bound_model(two, desc, tensors);
-  for (const int32_t count : {1, 9, 70}) {
-    Runner first(alone, config_of(kv_type), options), second(divided, config_of(kv_type), options);
-    const std::vector<Output> want = play(first, requests(count, desc.vocab)), got = play(second, requests(count, desc.vocab));
-    ASSERT_EQ(want.size(), got.size());
-    for (size_t i = 0; i < want.size(); ++i) {
-      EXPECT_FALSE(want[i].bits.empty());
-      EXPECT_TRUE(want[i] == got[i]) << "request " << i << " of " << count << ", type " << type << ", cache " << kv_type;
+class DividedAmong : public testing::TestWithParam<std::vector<int32_t>> {  // indices of GPUs
+ protected:
+  void SetUp() override {
+    if (gpus() < ranks()) GTEST_SKIP() << "GPUs here: " << gpus() << "; this test needs " << ranks();
+  }
+  static int32_t ranks() { return static_cast<int32_t>(GetParam().size()); }
+  static void expect_bits_of_one(const mr_model_desc& desc, int32_t type, int32_t kv_type, RunnerOptions options = {}) {
+    const std::vector<TensorBytes> tensors = random_tensors(desc, type);
+    const auto one = open_device(), all = open_together(GetParam());
+    const auto alone = bound_model(one, desc, tensors), divided = bound_model(all, desc, tensors);
+    for (const int32_t count : {1, 9, 70}) {
+      Runner first(alone, config_of(kv_type), options), second(divided, config_of(kv_type), options);
+      const std::vector<Output> want = play(first, requests(count, desc.vocab)), got = play(second, requests(count, desc.vocab));
+      ASSERT_EQ(want.size(), got.size());
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_FALSE(want[i].bits.empty());
+        EXPECT_TRUE(want[i] == got[i]) << "request " << i << " of " << count << ", type " << type << ", cache " << kv_type;
+      }
     }
   }
-}
+};
 
-TEST(DividedModels, GiveTheBitsOfOneGpu) {
-  NEEDS_TWO_GPUS();
-  for (const int32_t kv : {MR_KV_F16, MR_KV_BF16, MR_KV_F8}) expect_bits_of_one(desc_of(4, 2, 64), kQ8_0, kv);
+TEST_P(DividedAmong, GiveTheBitsOfOneGpu) {
+  for (const int32_t kv : {MR_KV_F16, MR_KV_BF16, MR_KV_F8}) expect_bits_of_one(desc_of(2 * ranks(), ranks(), 64), kQ8_0, kv);
   expect_bits_of_one(desc_of(8, 8, 32), kF16, MR_KV_F16);
-  expect_bits_of_one(desc_of(14, 2, 64), kF32, MR_KV_BF16);
+  expect_bits_of_one(desc_of(7 * ranks(), ranks(), 64), kF32, MR_KV_BF16);
 }
 
-TEST(DividedModels, GiveThemLaunchByLaunchToo) {
-  NEEDS_TWO_GPUS();
+TEST_P(DividedAmong, GiveThemLaunchByLaunchToo) {
   RunnerOptions plain;
   plain.graphs = false;
-  expect_bits_of_one(desc_of(4, 2, 64), kQ8_0, MR_KV_BF16, plain);
+  expect_bits_of_one(desc_of(2 * ranks(), ranks(), 64), kQ8_0, MR_KV_BF16, plain);
   plain.dependent = false;
-  expect_bits_of_one(desc_of(4, 2, 64), kQ8_0, MR_KV_BF16, plain);
+  expect_bits_of_one(desc_of(2 * ranks(), ranks(), 64), kQ8_0, MR_KV_BF16, plain);
 }
 
-TEST(DividedModels, GiveThemWithWhatModelsMayHave) {
-  NEEDS_TWO_GPUS();
-  mr_model_desc desc = desc_of(6, 2, 80);
+TEST_P(DividedAmong, GiveThemWithWhatModelsMayHave) {
+  mr_model_desc desc = desc_of(3 * ranks(), ranks(), 80);
   desc.qkv_bias = desc.o_bias = desc.qk_norm = desc.tied_head = 1;
-  desc.ffn = 800;   // parts of 400: whole panels, no whole units
-  desc.vocab = 517; // the second part is ragged
+  desc.ffn = 800;   // parts of 400, or of 192 and 208: whole panels, no whole units
+  desc.vocab = 517; // the last part is ragged
   expect_bits_of_one(desc, kQ8_0, MR_KV_BF16);
   desc.hidden = 288;
-  desc.vocab = 33;
+  desc.vocab = 16 * ranks() + 1;
   desc.tied_head = 0;
   expect_bits_of_one(desc, kF16, MR_KV_BF16);
-  mr_model_desc narrow = desc_of(2, 2, 15);  // parts of 30 bytes of attention's rows
+  mr_model_desc narrow = desc_of(ranks(), ranks(), 15);  // parts of 30 bytes of attention's rows
   narrow.rope_dims = 14;
   expect_bits_of_one(narrow, kF16, MR_KV_F16);
 }
+
+TEST_P(DividedAmong, AreRefusedByNameWhereTheyCannotBe) {
+  const auto device = open_together(GetParam());
+  const std::string among = std::to_string(ranks()) + " GPUs";
+  const auto refused = [&](const mr_model_desc& desc, const std::string& part) {
+    try {
+      Model model(device, desc);
+      ADD_FAILURE() << part;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code, MR_UNIMPLEMENTED);
+      EXPECT_NE(e.message.find(part), std::string::npos) << e.message;
+      EXPECT_NE(e.message.find(among), std::string::npos) << e.message;
+    }
+  };
+  const int32_t half = ranks() / 2;
+  refused(desc_of(2 * ranks(), half, 64), "kv_heads is " + std::to_string(half));
+  mr_model_desc desc = desc_of(2 * ranks(), ranks(), 64);
+  desc.vocab = 16 * (ranks() - 1);
+  refused(desc, "vocab is " + std::to_string(desc.vocab));
+  EXPECT_EQ(device->models.load(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, DividedAmong, testing::Values(std::vector<int32_t>{0, 1}, std::vector<int32_t>{0, 1, 2, 3}),
+                         [](const auto& info) { return std::to_string(info.param.size()) + "Gpus"; });
 
 TEST(DividedModels, HoldAsManyBytesAsTheySay) {
   NEEDS_TWO_GPUS();
@@ -143,16 +172,8 @@ TEST(DividedModels, NoticeDamageToEitherCopyOfWhatAllHold) {
   }
 }
 
-TEST(DividedModels, AreRefusedByNameWhereTheyCannotBe) {
+TEST(DividedModels, AreRefusedGpusThatCannotHoldThem) {
   NEEDS_TWO_GPUS();
-  const auto device = open_together({0, 1});
-  try {
-    Model model(device, desc_of(4, 1, 64));
-    ADD_FAILURE() << "a kv head was divided";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code, MR_UNIMPLEMENTED);
-    EXPECT_NE(e.message.find("kv_heads is 1"), std::string::npos) << e.message;
-  }
   const auto refused = [](const std::vector<int32_t>& indices, int32_t code, const char* part) {
     try {
       (void)open_together(indices);

@@ -81,6 +81,9 @@ TEST(Division, NamesWhatCannotBeDivided) {
   EXPECT_NE(refusal(desc_of(4096, 12, 6, 128, 14336, 128256), 4).find("kv_heads is 6"), std::string::npos);
   EXPECT_EQ(refusal(desc_of(64, 2, 2, 1, 64, 64), 2), "");
   EXPECT_EQ(refusal(desc_of(144, 4, 4, 36, 128, 100), 4), "");
+  EXPECT_EQ(refusal(desc_of(64, 4, 4, 16, 64, 65), 4), "");
+  EXPECT_NE(refusal(desc_of(48, 4, 4, 12, 64, 65), 4).find("hidden is 48"), std::string::npos);
+  EXPECT_NE(refusal(desc_of(64, 4, 4, 16, 64, 33), 4).find("vocab is 33: too little for 4 GPUs"), std::string::npos);
   EXPECT_NE(refusal(desc_of(16, 2, 2, 16, 64, 64), 2).find("hidden is 16"), std::string::npos);
   EXPECT_NE(refusal(desc_of(64, 2, 2, 16, 16, 64), 2).find("ffn is 16"), std::string::npos);
   EXPECT_NE(refusal(desc_of(64, 2, 2, 16, 64, 9), 2).find("vocab is 9"), std::string::npos);
