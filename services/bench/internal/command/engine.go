@@ -117,10 +117,10 @@ func (f *engineFlags) ownFloors(set *floor.Set, dev engine.Device) error {
 	kv := enginebench.CacheName(f.CacheType(info))
 	var prefixes []string
 	if len(f.Batches) > 0 {
-		prefixes = append(prefixes, enginebench.Rows(f.Model, kv, f.Prompt))
+		prefixes = append(prefixes, enginebench.Rows(f.Model, info.Devices, kv, f.Prompt))
 	}
 	for _, m := range f.Mixes {
-		prefixes = append(prefixes, enginebench.MixRows(f.Model, kv)+m.String())
+		prefixes = append(prefixes, enginebench.MixRows(f.Model, info.Devices, kv)+m.String())
 	}
 	if *set, err = set.Under(prefixes...); err != nil {
 		return fmt.Errorf("%w: --floors: %w", ErrUsage, err)

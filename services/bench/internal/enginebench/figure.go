@@ -10,15 +10,23 @@ import (
 	"github.com/millrace/millrace/gpuworker/model"
 )
 
-// Rows is what the rows of a run begin with, as floors name them: the name of the model's file without its extension, the type
-// of the KV cache and the tokens of a prompt.
-func Rows(model string, kv string, prompt int) string {
-	return fmt.Sprintf("%s/%s/%d/", strings.TrimSuffix(filepath.Base(model), extension), kv, prompt)
+// Rows is what the rows of a run begin with, as floors name them: the name of the model's file without its extension, where
+// several GPUs hold the model with @ and their number behind it, the type of the KV cache and the tokens of a prompt.
+func Rows(model string, devices int, kv string, prompt int) string {
+	return fmt.Sprintf("%s/%s/%d/", held(model, devices), kv, prompt)
 }
 
 // MixRows is what the rows of a run's mixes begin with; the mix itself follows.
-func MixRows(model string, kv string) string {
-	return fmt.Sprintf("%s/%s/mix/", strings.TrimSuffix(filepath.Base(model), extension), kv)
+func MixRows(model string, devices int, kv string) string {
+	return fmt.Sprintf("%s/%s/mix/", held(model, devices), kv)
+}
+
+func held(model string, devices int) string {
+	name := strings.TrimSuffix(filepath.Base(model), extension)
+	if devices > 1 {
+		return fmt.Sprintf("%s@%d", name, devices)
+	}
+	return name
 }
 
 // CacheType is the type of the KV cache that a run has on a device: what a worker takes there, unless the configuration chose.
@@ -36,7 +44,7 @@ func CacheName(kv engine.Type) string { return strings.ToLower(gguf.Type(kv).Str
 // (tokens a second) and busy (a share) of a mix.
 func (r *Report) Figure(row, metric string) (float64, bool) {
 	figures := map[string]float64{}
-	rows := Rows(r.Model.File, r.Device.KV, r.Prompt)
+	rows := Rows(r.Model.File, r.Device.Devices, r.Device.KV, r.Prompt)
 	if row == rows+"load" {
 		figures = map[string]float64{"verified_gbps": r.Load.Verified.Median / 1e9, "ready_gbps": r.Load.Ready.Median / 1e9}
 	}
@@ -46,7 +54,7 @@ func (r *Report) Figure(row, metric string) (float64, bool) {
 		}
 	}
 	for _, m := range r.Mixes {
-		if row == MixRows(r.Model.File, r.Device.KV)+m.Mix.String() {
+		if row == MixRows(r.Model.File, r.Device.Devices, r.Device.KV)+m.Mix.String() {
 			figures = map[string]float64{"generated": m.Generated.Median, "busy": 1 - m.Idle}
 		}
 	}

@@ -47,6 +47,7 @@ type Device struct {
 	Name    string `json:"name"`
 	Path    string `json:"path"`
 	Threads int    `json:"threads"` // of a CPU; multiprocessors of a GPU
+	Devices int    `json:"devices"` // GPUs that hold the model together; 1 for a CPU
 	KV      string `json:"kv"`
 	Class   string `json:"class_id"`
 }

@@ -77,7 +77,7 @@ func (r *run) describe() error {
 	}
 	r.kv, r.stepTokens = r.cfg.CacheType(info), model.DefaultBatchedTokens(info)
 	r.report.Device = Device{
-		Kind: info.Kind, Name: info.Name, Path: info.Path, Threads: info.SMCount,
+		Kind: info.Kind, Name: info.Name, Path: info.Path, Threads: info.SMCount, Devices: info.Devices,
 		KV: CacheName(r.kv), Class: model.ClassID(info, r.kv),
 	}
 	r.report.Model = Model{
