@@ -16,8 +16,8 @@
 #                  a Python with torch and transformers is
 #   generate       a story through scheduler and worker, twice, and the same from the worker alone, which asks the driver for no
 #                  memory meanwhile
-#   two            where there are two GPUs: models that both hold together, the second by itself, a worker on each under one scheduler,
-#                  one of them killed
+#   two            where there are two GPUs: models that both hold together, their speed and that of gathers under floors, the second by
+#                  itself, a worker on both and one on each under one scheduler, killed amid streams
 #   neighbour      how soon a worker's report shows what another process took of its GPU, and that a refusal counts with it
 #   invariance     what it costs that a row's sums do not depend on the batch: the library beside a build whose sums may, which the
 #                  scenarios of sameness must find out

@@ -30,8 +30,6 @@ func TestTheCheckBesideTransformers(t *testing.T) {
 func TestTheStageInvarianceWantsItsFreeBuildCaught(t *testing.T) {
 	const differs = "seed 7 (crowd, heads of 64, F16: 2 actors, chunk 33; run it again with go test -sametest.seed=7): actor 1, stranger, " +
 		"output 0: generated token 3: alone 5 at position 9, -1 (bf800000), rank 0, here 5 at position 9, -1 (bf800001), rank 0"
-	stage, err := os.ReadFile("gpu-check/invariance.sh")
-	require.NoError(t, err)
 	for name, tc := range map[string]struct {
 		capability string
 		status     int    // of the scenarios
@@ -55,12 +53,13 @@ func TestTheStageInvarianceWantsItsFreeBuildCaught(t *testing.T) {
 			script("sametest.test", fmt.Sprintf("[[ $MILLRACE_TEST_CUDA_ENGINE == %s/free ]] || exit 3\necho '%s'\nexit %d\n",
 				dir, tc.prints, tc.status))
 			script("millrace-bench", "for kind in prefill decode; do for batch in 1 64 128 256; do echo $kind $batch 100; done; done\n")
-			script("stage", string(stage)+`
+			script("stage", `
 work=$1 bin=$1 models=$1 out=$1/cuda gpu_capability=$2
 row() { echo "$1 $3"; }
 configured() { :; }
 cmake() { :; }
 image() { echo "${1/90/90a}"; }
+source gpu-check/invariance.sh
 invariance
 `)
 			out, err := exec.Command("bash", "-u", filepath.Join(dir, "stage"), dir, tc.capability).CombinedOutput()
@@ -74,4 +73,82 @@ invariance
 			}
 		})
 	}
+}
+
+// checked runs lines of the shell with gpu-check's files sourced and a GPU named, beside a file of floors of that name.
+func checked(t *testing.T, floors, lines string) string {
+	t.Helper()
+	root, work := t.TempDir(), t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "bench", "floors"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "bench", "floors", "some-gpu.txt"), []byte(floors), 0o600))
+	parts, err := filepath.Abs("gpu-check")
+	require.NoError(t, err)
+	shell := exec.Command("bash", "-c", `set -uo pipefail
+row() { echo "$1 $2 $3"; }
+for part in "$PARTS"/*.sh; do source "$part" || exit 1; done
+`+lines)
+	shell.Dir = root
+	shell.Env = append(os.Environ(), "PARTS="+parts, "work="+work, "out="+work, "bin="+work, "models="+work, "gpu_name=Some GPU",
+		"gpu_capability=9.0")
+	out, err := shell.CombinedOutput()
+	require.NoError(t, err, string(out))
+	return string(out)
+}
+
+const gathers = `cat >"$work/log" <<'.'
+copies from GPU 0 to GPU 1: 370 GB/s
+     message    halves us     whole us  of roof
+       8 KiB         2.04         2.31       1%
+      64 KiB         6.50         2.90       6%
+.
+gather_figures "$work/log" >"$work/two.txt"
+`
+
+func TestTheCheckHoldsGathersToFloors(t *testing.T) {
+	const hold = "ok two the floors of gathers in bench/floors/some-gpu.txt hold\n"
+	for name, tc := range map[string]struct{ floors, want string }{
+		"what is below the ceiling holds": {"two gather/8KiB us <= 6\n", hold},
+		"what is above it is named":       {"two gather/64KiB us <= 6\n", "FAIL two gather/64KiB us: 6.50, floor <= 6\n"},
+		"what was not measured is missed": {"two gather/32KiB us <= 6\n", "FAIL two gather/32KiB us: not measured, floor <= 6\n"},
+		"other stages' floors are theirs": {"phases gather/8KiB us <= 1\n", hold},
+		"other rows' floors are theirs":   {"two other us <= 1\n", hold},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, tc.want, checked(t, tc.floors, gathers+"hold two gathers \"$work/two.txt\" '^gather/'\n"))
+		})
+	}
+}
+
+func TestTheCheckHoldsStepsAndKernelsApart(t *testing.T) {
+	const floors = "phases norm/1 us <= 1\nphases step/a us <= 1\n"
+	const figures = "printf 'norm/1 us 2\\nstep/a us 3\\n' >\"$work/phases.txt\"\n"
+	require.Equal(t, "FAIL phases norm/1 us: 2, floor <= 1\n", checked(t, floors, figures+`phase_floors kernels "$work/phases.txt"`))
+	require.Equal(t, "FAIL phases step/a us: 3, floor <= 1\n", checked(t, floors, figures+`phase_floors steps "$work/phases.txt"`))
+}
+
+// A program in the stead of millrace-bench that writes down how it was called, and prints a table.
+const program = `cat >"$bin/millrace-bench" <<'.'
+#!/bin/sh
+echo "$@" >>"$work/calls"
+printf 'load  1 GB/s\n  decode  1  388\nmemory  host 0.5 GB\n'
+.
+chmod +x "$bin/millrace-bench"
+echo weights >"$models/llama-8b-bf16.gguf"
+`
+
+func TestTheCheckOfTwoGPUsHasFloorsOfItsOwn(t *testing.T) {
+	const run = program + `model=$(random_model llama-8b bf16)
+engine_figures two llama-8b-bf16@2/f16/128 "$work/two-bench" --device cuda:0,1 --model "$model"
+grep -o -- "--floors [^ ]*" "$work/calls" || echo none`
+	want := "ok two llama-8b-bf16@2/f16/128: load 1 GB/s\nok two llama-8b-bf16@2/f16/128: decode 1 388\n"
+	require.Equal(t, want+"--floors bench/floors/some-gpu.txt\n", checked(t, "engine llama-8b-bf16@2/f16/128/decode/1 tokens >= 380\n", run))
+	require.Equal(t, want+"none\n", checked(t, "engine llama-8b-bf16/f16/128/decode/1 tokens >= 238\n", run))
+}
+
+func TestTheCheckOfOneGPURunsEveryRowThatHasFloorsThere(t *testing.T) {
+	const floors = "engine llama-8b-bf16@2/f16/128/decode/1 tokens >= 380\nengine llama-9b-bf16/f16/128/decode/1 tokens >= 1\n"
+	out := checked(t, floors, program+"bench\n")
+	require.Contains(t, out, "ok bench llama-8b-bf16/f16/128: memory host 0.5 GB\n")
+	require.Contains(t, out, "FAIL bench llama-9b-bf16/f16/128: has floors and is not run\n")
+	require.NotContains(t, out, "@2")
 }

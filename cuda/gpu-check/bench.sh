@@ -41,35 +41,52 @@ q8_0 1
 q4_k 1"
 }
 
+# random_model SHAPE TYPE: the file of a model of random weights, made where there is none.
+random_model() {
+  local file=$models/$1-$2.gguf
+  [[ -s $file ]] || "$bin/millrace-bench" synth --shape "$1" --type "$2" -o "$file" >"$work/synth-$1-$2.log" 2>&1
+  echo "$file"
+}
+
+# engine_figures STAGE KEY LOG ARGUMENT ...: runs `millrace-bench engine`, under the floors of rows below KEY where this GPU has any; its
+# report is LOG.log, and LOG.json the same as JSON.
+engine_figures() {
+  local stage=$1 key=$2 log=$3 line floors options=()
+  shift 3
+  floors=$(floors_file)
+  [[ -z $floors ]] || ! grep -q "^engine $key/" "$floors" || options+=(--floors "$floors")
+  if "$bin/millrace-bench" engine --engine-path "$out" "${options[@]}" --repeat 3 --roof-time 200ms --save "$log.json" "$@" \
+    >"$log.log" 2>&1; then
+    row ok "$stage" "$key: $(grep -m 1 '^load ' "$log.log" | tr -s ' ')"
+    while read -r line; do row ok "$stage" "$key: $line"; done < <(grep -E '^ +(prefill|decode) ' "$log.log" | tr -s ' ')
+  else
+    row FAIL "$stage" "$key: see $log.log"
+    tail -n 15 "$log.log"
+    return 1
+  fi
+}
+
 bench() {
-  local each shape type kv batches prompt file log tokens memory line floors key options
+  local each shape type kv batches prompt file log tokens memory floors key options
   floors=$(floors_file)
   for each in $BENCH; do
     IFS=: read -r shape type kv batches prompt <<<"$each"
     # What a worker takes on a GPU is f16; the program itself says so, and looks for floors under that name.
-    file=$models/$shape-$type.gguf key=$shape-$type/${kv/default/f16}/$prompt log=$work/bench-$shape-$type-${kv/default/f16}-$prompt
-    [[ -s $file ]] || "$bin/millrace-bench" synth --shape "$shape" --type "$type" -o "$file" >"$log.synth.log" 2>&1
+    file=$(random_model "$shape" "$type") key=$shape-$type/${kv/default/f16}/$prompt log=$work/bench-$shape-$type-${kv/default/f16}-$prompt
     tokens=64
     ((prompt > 128)) && tokens=8
     options=()
     [[ $kv == default ]] || options=(--kv "$kv")
-    [[ -z $floors ]] || ! grep -q "^engine $key/" "$floors" || options+=(--floors "$floors")
-    if "$bin/millrace-bench" engine --device gpu --engine-path "$out" --model "$file" "${options[@]}" --batch "$batches" \
-      --prompt "$prompt" --tokens "$tokens" --repeat 3 --roof-time 200ms --save "$log.json" >"$log.log" 2>&1; then
-      row ok bench "$key: $(grep -m 1 '^load ' "$log.log" | tr -s ' ')"
-      memory=$(grep -m 1 '^memory ' "$log.log" | tr -s ' ')
-      if [[ $memory =~ host\ 0\. ]]; then row ok bench "$key: $memory"; else row FAIL bench "$key: $memory, want below 1 GB"; fi
-      while read -r line; do row ok bench "$key: $line"; done < <(grep -E '^ +(prefill|decode) ' "$log.log" | tr -s ' ')
-    else
-      row FAIL bench "$key: see $log.log"
-      tail -n 15 "$log.log"
-    fi
+    engine_figures bench "$key" "$log" --device gpu --model "$file" "${options[@]}" --batch "$batches" --prompt "$prompt" \
+      --tokens "$tokens" || continue
+    memory=$(grep -m 1 '^memory ' "$log.log" | tr -s ' ')
+    if [[ $memory =~ host\ 0\. ]]; then row ok bench "$key: $memory"; else row FAIL bench "$key: $memory, want below 1 GB"; fi
   done
   if [[ -z $floors ]]; then row skip bench "no floors for $gpu_name in bench/floors"; return; fi
   [[ -z $bench_chosen ]] || return 0
   while read -r key; do
     [[ -s $work/bench-${key//\//-}.log ]] || row FAIL bench "$key: has floors and is not run"
-  done < <(awk '$1 == "engine" { split($2, part, "/"); print part[1] "/" part[2] "/" part[3] }' "$floors" | sort -u)
+  done < <(awk '$1 == "engine" && $2 !~ /@/ { split($2, part, "/"); print part[1] "/" part[2] "/" part[3] }' "$floors" | sort -u)
 }
 
 # Each prints its table and fails below a floor.

@@ -62,19 +62,27 @@ step_phases() {
   row ok phases "step $row: $(tail -n 1 "$work/phases.txt" | cut -d' ' -f3) us in kernels"
 }
 
-# phase_floors steps|kernels FILE: holds the figures of steps, or all others, to the floors of this GPU; one that was not measured is
-# missed.
+# phase_floors steps|kernels FILE: holds the figures of steps, or all others, to the floors of this GPU.
 phase_floors() {
+  local rows='^step/'
+  [[ $1 == steps ]] || rows="!$rows"
+  hold phases "$1" "$2" "$rows"
+}
+
+# hold STAGE WHAT FILE ROWS: holds a file of lines `ROW METRIC FIGURE` to the floors of this GPU whose command is the stage and whose rows
+# match a pattern, or do not where it begins with !; one that was not measured is missed.
+hold() {
   local floors missed
   floors=$(floors_file)
-  [[ -n $floors ]] || { row skip phases "no floors for $gpu_name in bench/floors"; return; }
-  missed=$(awk -v which="$1" '
+  [[ -n $floors ]] || { row skip "$1" "no floors for $gpu_name in bench/floors"; return; }
+  missed=$(awk -v stage="$1" -v rows="$4" '
+    BEGIN { others = sub(/^!/, "", rows) }
     NR == FNR { figure[$1 " " $2] = $3; next }
-    $1 == "phases" && (which == "steps") == ($2 ~ /^step\//) {
+    $1 == stage && ($2 ~ rows) != others {
       key = $2 " " $3
       if (!(key in figure)) print key ": not measured, floor " $4 " " $5
       else if ($4 == "<=" ? figure[key] + 0 > $5 + 0 : figure[key] + 0 < $5 + 0) print key ": " figure[key] ", floor " $4 " " $5
-    }' "$2" "$floors")
-  if [[ -z $missed ]]; then row ok phases "the floors of $1 in $floors hold"
-  else while read -r line; do row FAIL phases "$line"; done <<<"$missed"; fi
+    }' "$3" "$floors")
+  if [[ -z $missed ]]; then row ok "$1" "the floors of $2 in $floors hold"
+  else while read -r line; do row FAIL "$1" "$line"; done <<<"$missed"; fi
 }

@@ -12,10 +12,12 @@ worker() {
   servers[$name]=$!
 }
 
-# scheduler NAME ADDRESS WORKERS
+# scheduler NAME ADDRESS WORKERS ARGUMENT ...
 scheduler() {
-  "$bin/millrace-scheduler" --listen "$2" --workers "$3" >"$work/$1.log" 2>&1 &
-  servers[$1]=$!
+  local name=$1 address=$2 workers=$3
+  shift 3
+  "$bin/millrace-scheduler" --listen "$address" --workers "$workers" "$@" >"$work/$name.log" 2>&1 &
+  servers[$name]=$!
 }
 
 stop_servers() {
@@ -23,6 +25,12 @@ stop_servers() {
   kill "${servers[@]}" 2>/dev/null
   wait "${servers[@]}" 2>/dev/null
   servers=()
+}
+
+kill_server() {
+  kill -9 "${servers[$1]}"
+  wait "${servers[$1]}" 2>/dev/null
+  unset "servers[$1]"
 }
 
 stop_server() {

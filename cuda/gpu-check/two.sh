@@ -23,14 +23,22 @@ two_together() {
     try two 'models divided between both have the bits of one: cuda_engine_divided_test' two-divided "$out/cuda_engine_divided_test"
   fi
   if [[ -x $out/cuda_engine_fault_divided_test ]]; then
-    try two 'one that fails or is lost ends the steps of both: cuda_engine_fault_divided_test' two-fault "$out/cuda_engine_fault_divided_test"
+    try two 'one that fails ends the steps of both: cuda_engine_fault_divided_test' two-fault "$out/cuda_engine_fault_divided_test"
   fi
   if [[ -x $bin/native.test ]]; then
     MILLRACE_TEST_CUDA_ENGINE=$out MILLRACE_TEST_CUDA_DEVICE=cuda:0,1 try two 'Go suite on both together' two-conformance \
       "$bin/native.test" -test.run 'TheCUDAEngine(KeepsTheContract$|With)' -test.timeout 9m -test.v
   fi
-  try two 'gathers between both' two-gathers "$out/cuda_bench_gather"
+  if try two 'gathers between both' two-gathers "$out/cuda_bench_gather"; then
+    gather_figures "$work/two-gathers.log" >"$work/two.txt"
+    hold two gathers "$work/two.txt" '^gather/'
+  fi
+  engine_figures two llama-8b-bf16@2/f16/128 "$work/two-bench" --device cuda:0,1 --model "$(random_model llama-8b bf16)" --batch 1,8 \
+    --prompt 128 --tokens 64
 }
+
+# gather_figures FILE: of its lines `SIZE KiB HALVES WHOLE ...` the first times, those of a step, as `gather/SIZEKiB us HALVES`.
+gather_figures() { awk '$2 == "KiB" { printf "gather/%sKiB us %s\n", $1, $3 }' "$1"; }
 
 # The second GPU by itself, then both, then the second again.
 two_served() {
@@ -50,13 +58,47 @@ two_served() {
   if [[ $(story "$over") == "$tale" ]]; then row ok two 'a worker on cuda:0,1 tells the story of cuda:1'
   else row FAIL two "a worker on cuda:0,1 tells another story than cuda:1: see $work/generate.log, two-together.log"; fi
   stop_server two-over-both
-  stop_server two-together
+  two_lose_together "$over" "$at_0,$at_1" "$tale"
 
   worker two-0 "$at_0" --device cuda:0
   scheduler two-both "$over" "$at_0,$at_1"
   within 60 loads "$over" --replicas 2 || { row FAIL two "no model on both: see $work/two-0.log"; return; }
   two_share "$over" "$tale" || return
   two_lose "$over" "$at_1" "$tale"
+}
+
+# two_lose_together SCHEDULER WORKERS STORY: the worker on cuda:0,1 is killed amid stories that it and cuda:1's tell: they go on with the
+# same words. No stream may change its class: the scheduler refuses that.
+two_lose_together() {
+  local i k others moved lost_after began waits=()
+  rm -f "$work"/two-moved-*.log
+  scheduler two-beside "$1" "$2" --inexact-failover refuse
+  if ! within 60 loads "$1" --replicas 2; then
+    row FAIL two "no model on cuda:0,1 and cuda:1 at once: see $work/load.log, two-beside.log"
+    stop_server two-together
+    stop_server two-beside
+    return
+  fi
+  for ((i = 0; i < 32; i++)); do
+    for ((k = 0; k < 30; k++)); do [[ $(story "$1") == "$3" ]] || echo "story $k of $i differs"; done >"$work/two-moved-$i.log" &
+    waits+=($!)
+  done
+  sleep 0.5
+  kill_server two-together
+  began=$SECONDS
+  if ! within 30 one_lost "$1"; then
+    row FAIL two "the scheduler has not noticed for 30 s that the worker on cuda:0,1 was killed: see $work/two-beside.log"
+  fi
+  lost_after=$((SECONDS - began))
+  wait "${waits[@]}"
+  others=$(cat "$work"/two-moved-*.log | wc -l)
+  moved=$(grep -c 'resumes=[1-9]' "$work/two-beside.log")
+  stop_server two-beside
+  if ((others == 0 && moved > 0)); then
+    row ok two "the worker on cuda:0,1 killed, noticed within $((lost_after + 1)) s: $moved of 960 stories went on on cuda:1, all the same"
+  else
+    row FAIL two "the worker on cuda:0,1 killed: $moved of 960 stories went on, $others differ: see $work/generate.log, two-beside.log"
+  fi
 }
 
 # served_by NAME: how many stories a worker ended.
@@ -87,9 +129,7 @@ two_lose() {
   for ((i = 0; i < 40; i++)); do [[ $(story "$2") == "$3" ]] || echo "story $i differs"; done >"$work/two-survivor.log" &
   local teller=$!
   sleep 0.2
-  kill -9 "${servers[two-0]}"
-  wait "${servers[two-0]}" 2>/dev/null
-  unset 'servers[two-0]'
+  kill_server two-0
   local began=$SECONDS
   within 30 one_lost "$1" || { row FAIL two "the scheduler has not noticed for 30 s that a worker was killed: see $work/two-both.log"; return; }
   lost_after=$((SECONDS - began))
