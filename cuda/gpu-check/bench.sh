@@ -4,7 +4,7 @@
 # Of a run that somebody chose no floor is missed for not being measured.
 bench_chosen=${BENCH:+yes}
 readonly bench_chosen BENCH=${BENCH:-llama-8b:bf16:default:1,8,64,128,256:128 llama-8b:q8_0:default:1,8,64,128,256:128
-  llama-8b:q4_k:default:1,8,64,128,256:128 llama-8b:q4_k_m:default:1,8,64,128:128
+  llama-8b:q4_k:default:1,8,64,128,256:128 llama-8b:q4_k_m:default:1,8,64,128,256:128
   llama-1b:bf16:default:1,8,64:128 llama-1b:q8_0:default:1:128 llama-1b:q4_k:default:1:128
   llama-8b:bf16:default:1:64 llama-8b:bf16:default:1:512 llama-8b:q8_0:default:1:512 llama-8b:q4_k:default:1:512
   llama-8b:bf16:default:1:4096 llama-8b:q8_0:default:1:4096 llama-8b:q4_k:default:1:4096}
