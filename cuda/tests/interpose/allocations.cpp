@@ -50,9 +50,10 @@ constexpr Watched kWatched[] = {
     {"cuGraphLaunch", false, MR_DRIVER_LAUNCH},
 };
 
-// All of them take at most six words, and so do both forms of cuGetProcAddress.
+// All of them take at most six words, and so do both forms of cuGetProcAddress. cuLaunchKernel takes eleven.
 using Word = unsigned long;
 using Function = int (*)(Word, Word, Word, Word, Word, Word);
+using Launch = int (*)(Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word);
 
 constexpr int kSlots = 128;
 Function real[kSlots];
@@ -158,9 +159,29 @@ Function counted_of(int index) {
   }
 }
 
+constexpr int kLaunches = 4;  // versions of cuLaunchKernel
+Launch launches[kLaunches];
+
+template <int version>
+int launch(Word a, Word b, Word c, Word d, Word e, Word f, Word g, Word h, Word i, Word j, Word k) {
+  if (const int result = failure(MR_DRIVER_LAUNCH); result != 0) return result;
+  return launches[version](a, b, c, d, e, f, g, h, i, j, k);
+}
+
+void* watched_launch(void* function) {
+  constexpr Launch kWatching[kLaunches] = {&launch<0>, &launch<1>, &launch<2>, &launch<3>};
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (int i = 0; i < kLaunches; ++i) {
+    if (launches[i] == nullptr) launches[i] = reinterpret_cast<Launch>(function);
+    if (reinterpret_cast<void*>(launches[i]) == function) return reinterpret_cast<void*>(kWatching[i]);
+  }
+  std::abort();
+}
+
 // `function`, or what counts its calls and then calls it.
 void* watched(const char* name, void* function) {
   if (function == nullptr) return nullptr;
+  if (std::strcmp(name, "cuLaunchKernel") == 0 || std::strcmp(name, "cuLaunchKernel_ptsz") == 0) return watched_launch(function);
   for (const Watched& each : kWatched) {
     const size_t length = std::strlen(each.name);
     if (std::strncmp(name, each.name, length) != 0 || (name[length] != 0 && name[length] != '_')) continue;

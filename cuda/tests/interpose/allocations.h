@@ -16,7 +16,7 @@ enum {
   MR_DRIVER_FILL,          // of device memory with a value
   MR_DRIVER_EVENT_RECORD,
   MR_DRIVER_WAIT,          // for an event or a stream
-  MR_DRIVER_LAUNCH,        // of a graph, or of a kernel by cudaLaunchKernelEx
+  MR_DRIVER_LAUNCH,        // of a kernel or a graph
   MR_DRIVER_KINDS
 };
 
