@@ -141,6 +141,17 @@ void lose(const Device& device) {
   (void)launch_to_act({nullptr, nullptr, Act::kF16, 4}, Stream{});
 }
 
+// Has the driver load the kernel that lose() takes. While another kernel runs on the GPU it would wait for that.
+void load_what_loses(const Device& device) {
+  const SlowCall alone(slow_calls());
+  device.enter();
+  float* memory = nullptr;
+  CUDA_CHECK(cudaMalloc(&memory, 8 * sizeof(float)));
+  CUDA_CHECK(launch_to_act({memory, memory + 4, Act::kF16, 4}, Stream{}));
+  CUDA_CHECK(cudaDeviceSynchronize());
+  CUDA_CHECK(cudaFree(memory));
+}
+
 struct Together {
   explicit Together(RunnerOptions options)
       : device(open_together({0, 1})), model(random_model(device, desc_of(4, 2, 64), kQ8_0)),
@@ -183,6 +194,7 @@ StepMaker prompt() {
 void lose_while_waiting(int32_t gpu) {
   (void)alarm(kMostSecondsOfAChild);
   Together together({false, true});
+  load_what_loses(together.device->rank(gpu));
   together.runner->fault(MR_FAULT_HANG_STEP, 0, 2'000'000'000);
   together.runner->submit(prompt().step());
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
