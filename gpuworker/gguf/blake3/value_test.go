@@ -30,7 +30,7 @@ func TestValuesMakeTheDigestOfTheLibrary(t *testing.T) {
 
 func TestEveryPathHasTheSameValues(t *testing.T) {
 	if !cpu.X86.HasAVX512F {
-		t.Skip("there is one path on this processor: no AVX-512")
+		t.Skip("there is one path on this processor, which has no AVX-512: run it on one that does")
 	}
 	data := message(Best)
 	for size := Least; size <= Best; size *= 2 {
