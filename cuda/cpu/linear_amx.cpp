@@ -11,12 +11,16 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include <utility>
+
 #include "linear_format.h"
 #include "linear_kernels.h"
 
 namespace mr::cpu {
 
 namespace {
+
+constexpr int lanes = 16;
 
 #include "linear_vector.inl"
 

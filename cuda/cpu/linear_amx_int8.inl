@@ -227,7 +227,7 @@ MR_INLINE void expand_signed(int32_t type, const uint8_t* group, int64_t n, Expa
   const uint8_t* from = expand(type, group, n, e);
   const uint8_t bias = bias_of(type);
   if (bias == 0) return;
-  for (int64_t i = 0; i < n * 512; i += 64) store_as(e.w + i, load_as<u8x64>(from + i) - bias);
+  for (int64_t i = 0; i < n * 512; i += vector_bytes) store_as(e.w + i, load_as<u8v>(from + i) - bias);
 }
 
 template <Mode mode, bool in_place>

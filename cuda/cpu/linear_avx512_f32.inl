@@ -7,7 +7,7 @@ MR_INLINE int64_t wide_f32(int64_t tokens) { return tokens <= 6 ? 4 : 2; }
 template <int32_t type>
 MR_INLINE __m512 weights_at(const uint8_t* w, int64_t k) {
   if constexpr (type == type_f32) return _mm512_load_ps(w + k * 64);
-  if constexpr (type == type_f16) return half16(w + k * 32);
+  if constexpr (type == type_f16) return halves_at(w + k * 32);
   const __m512i pair = _mm512_load_si512(w + k / 2 * 64);
   if (k % 2 == 0) return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
   return _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(int32_t(0xffff0000))));

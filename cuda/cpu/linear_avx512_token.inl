@@ -62,7 +62,7 @@ void token_q8_0(const Matrix& m, const uint8_t* act, float* y, int64_t panel0, i
       const __m512 x_scale = broadcast_f32(x + __builtin_offsetof(ActBlock, d));
 #pragma GCC unroll 4
       for (int p = 0; p < P; ++p) {
-        const __m512 both = _mm512_mul_ps(half16(scales + apart[p]), x_scale);
+        const __m512 both = _mm512_mul_ps(halves_at(scales + apart[p]), x_scale);
         sum[p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[p]), both, sum[p]);
       }
     }

@@ -14,7 +14,7 @@ struct Dot {
   const uint8_t* act;            // int8: ActBlock [block][width]; f32: float [input][width]
   int64_t n;                     // blocks or inputs
   int64_t bias;                  // int8: offset in ActBlock of what a block's sum starts from
-  bool full_bytes;               // int8: weights use all eight bits, stored with 128 added
+  int bits;                      // int8: of a weight, 4 to 8; those of 8 are stored with 128 added
   float* sums[max_panels];       // of the tile's first token
   bool first, last;              // of the groups: sums hold nothing yet; results go to y
   float* y[max_panels];          // of the tile's first token

@@ -1,8 +1,9 @@
 // A group of packed quants as a kernel wants them: one byte a weight, fp32 scales and mins for 16 rows. What is stored is
 // spread out, never rounded: an f16 scale times a 6- or 8-bit integer is exact in fp32.
 //
-// A path provides: half16(p), 16 f16 as fp32; bytes16(p) and signed16(p), 16 bytes as fp32; table16(idx), the biased
-// IQ4_NL values; and high_scaled: whether high nibbles may stay 16 times too large, their scale 16 times smaller.
+// A path provides, for as many rows as a vector has lanes: halves_at(p), f16 as fp32; bytes_at(p) and signed_at(p), bytes as fp32; then
+// table_of(index), the biased IQ4_NL values; and high_scaled: whether high nibbles may stay 16 times too large, their scale 16 times
+// smaller.
 
 struct alignas(64) Expanded {
   uint8_t w[quant_group * panel_rows]; // [block][input / 4][row][input % 4]
@@ -10,74 +11,84 @@ struct alignas(64) Expanded {
   float m[8][panel_rows];              // by 32 inputs; what is added for each unit of sum(x)
 };
 
-MR_INLINE u8x64 low4(const u8x64& v) { return v & 15; }
-MR_INLINE u8x64 high4(const u8x64& v) { return (u8x64)((u16x32)v >> 4) & 15; }
+MR_INLINE u8v low4(const u8v& v) { return v & 15; }
+MR_INLINE u8v high4(const u8v& v) { return (u8v)((u16v)v >> 4) & 15; }
 
 // Bit `from` of each byte, moved to bit `to`, under a mask of the bits wanted there.
 template <int from, int to>
-MR_INLINE u8x64 move_bits(const u8x64& v, uint8_t mask) {
-  if constexpr (from > to) return (u8x64)((u16x32)v >> (from - to)) & mask;
-  else if constexpr (from < to) return (u8x64)((u16x32)v << (to - from)) & mask;
+MR_INLINE u8v move_bits(const u8v& v, uint8_t mask) {
+  if constexpr (from > to) return (u8v)((u16v)v >> (from - to)) & mask;
+  else if constexpr (from < to) return (u8v)((u16v)v << (to - from)) & mask;
   else return v & mask;
 }
 
 MR_INLINE void halves(const uint8_t* plane, int64_t n, float (*out)[panel_rows]) {
-  for (int64_t b = 0; b < n; ++b) store_as(out[b], half16(plane + b * 32));
+  for (int64_t b = 0; b < n; ++b) {
+#pragma GCC unroll 4
+    for (int i = 0; i < panel_vectors; ++i) store_as(out[b] + i * lanes, halves_at(plane + b * 32 + i * lanes * 2));
+  }
 }
 
 // Formats of 32 inputs a block. Nibble plane v holds inputs 4v..4v+3 low and 16+4v.. high.
 template <int32_t type>
 MR_INLINE void expand_simple(const uint8_t* group, int64_t n, Expanded& e) {
+  constexpr bool fifths = type == type_q5_0 || type == type_q5_1; // bit g of a byte belongs to inputs 4g..4g+3
   const uint8_t* p = group;
   const uint8_t* bits = group + n * 256;
   for (int64_t b = 0; b < n; ++b, p += 256) {
-    uint8_t* w = e.w + b * 512;
-    u8x64 low[4], high[4];
+    for (int at = 0; at < 64; at += vector_bytes) {
+      u8v low[4], high[4];
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
-      const u8x64 both = load_as<u8x64>(p + 64 * v);
-      low[v] = low4(both);
-      high[v] = high4(both);
-      if constexpr (type == type_iq4_nl) {
-        low[v] = table16(low[v]);
-        high[v] = table16(high[v]);
+      for (int v = 0; v < 4; ++v) {
+        const u8v both = load_as<u8v>(p + 64 * v + at);
+        low[v] = low4(both);
+        high[v] = high4(both);
+        if constexpr (type == type_iq4_nl) {
+          low[v] = table_of(low[v]);
+          high[v] = table_of(high[v]);
+        }
+      }
+      if constexpr (fifths) {
+        const u8v h = load_as<u8v>(bits + b * 64 + at);
+        low[0] |= move_bits<0, 4>(h, 16);
+        low[1] |= move_bits<1, 4>(h, 16);
+        low[2] |= move_bits<2, 4>(h, 16);
+        low[3] |= move_bits<3, 4>(h, 16);
+        high[0] |= move_bits<4, 4>(h, 16);
+        high[1] |= move_bits<5, 4>(h, 16);
+        high[2] |= move_bits<6, 4>(h, 16);
+        high[3] |= move_bits<7, 4>(h, 16);
+      }
+      uint8_t* w = e.w + b * 512 + at;
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v) {
+        store_as(w + 64 * v, low[v]);
+        store_as(w + 256 + 64 * v, high[v]);
       }
     }
-    if constexpr (type == type_q5_0 || type == type_q5_1) { // bit g of a byte belongs to inputs 4g..4g+3
-      const u8x64 h = load_as<u8x64>(bits + b * 64);
-      low[0] |= move_bits<0, 4>(h, 16);
-      low[1] |= move_bits<1, 4>(h, 16);
-      low[2] |= move_bits<2, 4>(h, 16);
-      low[3] |= move_bits<3, 4>(h, 16);
-      high[0] |= move_bits<4, 4>(h, 16);
-      high[1] |= move_bits<5, 4>(h, 16);
-      high[2] |= move_bits<6, 4>(h, 16);
-      high[3] |= move_bits<7, 4>(h, 16);
-    }
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
-      store_as(w + 64 * v, low[v]);
-      store_as(w + 256 + 64 * v, high[v]);
-    }
   }
-  if constexpr (type == type_q5_0 || type == type_q5_1) p += n * 64;
+  if constexpr (fifths) p += n * 64;
   halves(p, n, e.d);
   if constexpr (type == type_q4_1 || type == type_q5_1) halves(p + n * 32, n, e.m);
 }
 
 // d * scale and -dmin * min of the eight 32-blocks of a K group. `odd` multiplies the scales of odd blocks.
 MR_INLINE void scales_k(const uint8_t* packed, const uint8_t* d, float odd, Expanded& e) {
-  const u8x64 a = load_as<u8x64>(packed), b = load_as<u8x64>(packed + 64), c = load_as<u8x64>(packed + 128);
   alignas(64) uint8_t scale[8][panel_rows], min[8][panel_rows];
-  store_as(scale[0], a & 63);
-  store_as(scale[4], low4(c) | move_bits<6, 4>(a, 0x30));
-  store_as(min[0], b & 63);
-  store_as(min[4], high4(c) | move_bits<6, 4>(b, 0x30));
-  const f32x16 even_d = half16(d), odd_d = even_d * odd, minus_dmin = -half16(d + 32);
+  for (int at = 0; at < 64; at += vector_bytes) {
+    const u8v a = load_as<u8v>(packed + at), b = load_as<u8v>(packed + 64 + at), c = load_as<u8v>(packed + 128 + at);
+    store_as(scale[0] + at, a & 63);
+    store_as(scale[4] + at, low4(c) | move_bits<6, 4>(a, 0x30));
+    store_as(min[0] + at, b & 63);
+    store_as(min[4] + at, high4(c) | move_bits<6, 4>(b, 0x30));
+  }
+  for (int at = 0; at < panel_rows; at += lanes) {
+    const f32v even_d = halves_at(d + at * 2), odd_d = even_d * odd, minus_dmin = -halves_at(d + 32 + at * 2);
 #pragma GCC unroll 8
-  for (int j = 0; j < 8; ++j) {
-    store_as(e.d[j], (j % 2 == 0 ? even_d : odd_d) * bytes16(scale[j]));
-    store_as(e.m[j], minus_dmin * bytes16(min[j]));
+    for (int j = 0; j < 8; ++j) {
+      store_as(e.d[j] + at, (j % 2 == 0 ? even_d : odd_d) * bytes_at(scale[j] + at));
+      store_as(e.m[j] + at, minus_dmin * bytes_at(min[j] + at));
+    }
   }
 }
 
@@ -89,10 +100,10 @@ MR_INLINE void expand_q4_k(const uint8_t* group, Expanded& e) {
   for (int pair = 0; pair < 4; ++pair) { // low nibbles are block 2*pair, high ones block 2*pair+1
     uint8_t* w = e.w + pair * 1024;
 #pragma GCC unroll 8
-    for (int v = 0; v < 8; ++v) {
-      const u8x64 both = load_as<u8x64>(group + pair * 512 + v * 64);
-      store_as(w + v * 64, low4(both));
-      store_as(w + 512 + v * 64, high_scaled ? both & 0xf0 : high4(both));
+    for (int at = 0; at < 512; at += vector_bytes) {
+      const u8v both = load_as<u8v>(group + pair * 512 + at);
+      store_as(w + at, low4(both));
+      store_as(w + 512 + at, high_scaled ? both & 0xf0 : high4(both));
     }
   }
   scales_q4_k(group, e);
@@ -101,10 +112,10 @@ MR_INLINE void expand_q4_k(const uint8_t* group, Expanded& e) {
 template <int pair>
 MR_INLINE void expand_q5_k_pair(const uint8_t* group, Expanded& e) {
   uint8_t* w = e.w + pair * 1024;
-  for (int v = 0; v < 8; ++v) { // bit j of a byte of the second plane belongs to block j
-    const u8x64 both = load_as<u8x64>(group + pair * 512 + v * 64), h = load_as<u8x64>(group + 2048 + v * 64);
-    store_as(w + v * 64, low4(both) | move_bits<2 * pair, 4>(h, 16));
-    store_as(w + 512 + v * 64, high4(both) | move_bits<2 * pair + 1, 4>(h, 16));
+  for (int at = 0; at < 512; at += vector_bytes) { // bit j of a byte of the second plane belongs to block j
+    const u8v both = load_as<u8v>(group + pair * 512 + at), h = load_as<u8v>(group + 2048 + at);
+    store_as(w + at, low4(both) | move_bits<2 * pair, 4>(h, 16));
+    store_as(w + 512 + at, high4(both) | move_bits<2 * pair + 1, 4>(h, 16));
   }
 }
 
@@ -121,17 +132,19 @@ MR_INLINE void expand_q6_k(const uint8_t* group, Expanded& e) {
     const uint8_t* low = group + half * 1024;
     const uint8_t* high = group + 2048 + half * 512;
     uint8_t* w = e.w + half * 2048;
-    for (int v = 0; v < 8; ++v) {
-      const u8x64 a = load_as<u8x64>(low + v * 64), b = load_as<u8x64>(low + 512 + v * 64);
-      const u8x64 h = load_as<u8x64>(high + v * 64);
-      store_as(w + v * 64, low4(a) | move_bits<0, 4>(h, 0x30));
-      store_as(w + 512 + v * 64, low4(b) | move_bits<2, 4>(h, 0x30));
-      store_as(w + 1024 + v * 64, high4(a) | move_bits<4, 4>(h, 0x30));
-      store_as(w + 1536 + v * 64, high4(b) | move_bits<6, 4>(h, 0x30));
+    for (int at = 0; at < 512; at += vector_bytes) {
+      const u8v a = load_as<u8v>(low + at), b = load_as<u8v>(low + 512 + at), h = load_as<u8v>(high + at);
+      store_as(w + at, low4(a) | move_bits<0, 4>(h, 0x30));
+      store_as(w + 512 + at, low4(b) | move_bits<2, 4>(h, 0x30));
+      store_as(w + 1024 + at, high4(a) | move_bits<4, 4>(h, 0x30));
+      store_as(w + 1536 + at, high4(b) | move_bits<6, 4>(h, 0x30));
     }
   }
-  const f32x16 d = half16(group + 3072 + 256);
-  for (int j = 0; j < 16; ++j) store_as(e.d[j], d * signed16(group + 3072 + j * 16));
+  for (int at = 0; at < panel_rows; at += lanes) {
+    const f32v d = halves_at(group + 3072 + 256 + at * 2);
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; ++j) store_as(e.d[j] + at, d * signed_at(group + 3072 + j * 16 + at));
+  }
 }
 
 // Expands a group of n 32-blocks and returns its quants: in place for Q8_0, else e.w.

@@ -12,6 +12,16 @@ MR_INLINE int64_t bias_offset(int32_t type) {
   }
 }
 
+// Of a weight as a kernel wants it.
+MR_INLINE int bits_of(int32_t type) {
+  switch (type) {
+    case type_q8_0: case type_iq4_nl: return 8;
+    case type_q6_k: return 6;
+    case type_q5_0: case type_q5_1: case type_q5_k: return 5;
+    default: return 4;
+  }
+}
+
 MR_INLINE Mode mode_of(int32_t type) {
   if (type == type_q6_k) return Mode::halves;
   if (type == type_q4_1 || type == type_q5_1 || type == type_q4_k || type == type_q5_k) return Mode::mins;
@@ -33,7 +43,7 @@ void multiply_int8(const Matrix& m, const uint8_t* act, int64_t tokens, float* y
     a.d[i] = expanded[i].d[0];
     a.m[i] = expanded[i].m[0];
     a.bias = bias_offset(type);
-    a.full_bytes = type == type_q8_0 || type == type_iq4_nl;
+    a.bits = bits_of(type);
   };
   each_tile(m, act, tokens, y, ldy, panel0, panel1, then, wide_int8(tokens), int8_tile, 32, int64_t(sizeof(ActBlock)),
             quant_group / 32, expand_panel, [&](int panels, int64_t width, const Dot& a) { dot_int8(mode, panels, width, a); });

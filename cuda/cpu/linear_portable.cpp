@@ -3,6 +3,8 @@
 
 #include <stdint.h>
 
+#include <utility>
+
 #include "linear_format.h"
 #include "linear_kernels.h"
 
@@ -10,13 +12,15 @@ namespace mr::cpu {
 
 namespace {
 
+constexpr int lanes = 4;
+
 #include "linear_vector.inl"
 
 constexpr bool high_scaled = true; // sums are 32 bits wide
 
-MR_INLINE int32_t store_bytes(int8_t* p, const i32x16& v) {
-  for (int i = 0; i < 16; ++i) p[i] = int8_t(v[i]);
-  return tree_sum<i32x16, i32x8>(v);
+MR_INLINE void store_block(int8_t* p, const i32v (&q)[8], int32_t (&sums)[2]) {
+  sums[0] = sums[1] = 0;
+  for (int i = 0; i < 32; ++i) sums[i / 16] += p[i] = int8_t(q[i / lanes][i % lanes]);
 }
 
 MR_INLINE float half_at(const uint8_t* p) {
@@ -34,27 +38,15 @@ MR_INLINE float half_at(const uint8_t* p) {
   return load_as<float>(&bits);
 }
 
-MR_INLINE f32x16 half16(const uint8_t* p) {
-  f32x16 v;
-  for (int i = 0; i < 16; ++i) v[i] = half_at(p + 2 * i);
-  return v;
+MR_INLINE f32v halves_at(const uint8_t* p) { return f32v{half_at(p), half_at(p + 2), half_at(p + 4), half_at(p + 6)}; }
+MR_INLINE f32v bytes_at(const uint8_t* p) { return f32v{float(p[0]), float(p[1]), float(p[2]), float(p[3])}; }
+MR_INLINE f32v signed_at(const uint8_t* p) {
+  return f32v{float(int8_t(p[0])), float(int8_t(p[1])), float(int8_t(p[2])), float(int8_t(p[3]))};
 }
 
-MR_INLINE f32x16 bytes16(const uint8_t* p) {
-  f32x16 v;
-  for (int i = 0; i < 16; ++i) v[i] = float(p[i]);
-  return v;
-}
-
-MR_INLINE f32x16 signed16(const uint8_t* p) {
-  f32x16 v;
-  for (int i = 0; i < 16; ++i) v[i] = float(int8_t(p[i]));
-  return v;
-}
-
-MR_INLINE u8x64 table16(const u8x64& index) {
-  u8x64 v;
-  for (int i = 0; i < 64; ++i) v[i] = uint8_t(iq4_nl_values[index[i]] + 128);
+MR_INLINE u8v table_of(const u8v& index) {
+  u8v v;
+  for (int i = 0; i < vector_bytes; ++i) v[i] = uint8_t(iq4_nl_values[index[i]] + 128);
   return v;
 }
 
@@ -65,6 +57,10 @@ MR_INLINE u8x64 table16(const u8x64& index) {
 MR_INLINE int64_t wide_int8(int64_t) { return 1; }
 MR_INLINE int64_t wide_f32(int64_t) { return 1; }
 MR_INLINE bool nibbles_as_they_lie(int64_t) { return false; }
+
+// A number of each row of a panel.
+typedef float f32x16 __attribute__((vector_size(64)));
+typedef uint32_t u32x16 __attribute__((vector_size(64)));
 
 MR_INLINE f32x16 load_sum(const Dot& a, int64_t c) {
   return a.first ? f32x16{} : load_as<f32x16>(a.sums[0] + c * panel_rows);
@@ -108,7 +104,11 @@ void dot_int8(Mode mode, int, int64_t width, const Dot& a) {
 
 MR_INLINE f32x16 weights_at(int32_t type, const uint8_t* w, int64_t k) {
   if (type == type_f32) return load_as<f32x16>(w + k * 64);
-  if (type == type_f16) return half16(w + k * 32);
+  if (type == type_f16) {
+    f32x16 v;
+    for (int r = 0; r < panel_rows; ++r) v[r] = half_at(w + k * 32 + r * 2);
+    return v;
+  }
   const u32x16 pair = load_as<u32x16>(w + k / 2 * 64);
   return (f32x16)(k % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
 }

@@ -1,19 +1,26 @@
-// Activations of one path: int8 blocks with their sums, and tiled fp32. A path provides store_bytes(p, v), which stores 16
-// integers of -128 .. 127 as bytes and gives their sum.
+// Activations of one path: int8 blocks with their sums, and tiled fp32. A path provides store_block(p, q, sums), which stores 32 integers
+// of -127 .. 127 as bytes and gives the sums of the first and of the last 16.
+
+constexpr int block_vectors = 32 / lanes;
 
 // Quantises 32 inputs. Rounding is to nearest even by adding 1.5 * 2^23, whose low mantissa bits then hold the integer.
 MR_INLINE void quantize_block(const float* x, ActBlock* out) {
   constexpr float magic = 0x1.8p23f;
   constexpr int32_t magic_bits = 0x4b400000, infinity_bits = 0x7f800000;
-  const f32x16 a = load_as<f32x16>(x), b = load_as<f32x16>(x + 16);
+  f32v v[block_vectors];
+  i32v magnitudes[block_vectors], q[block_vectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < block_vectors; ++i) {
+    v[i] = load_as<f32v>(x + i * lanes);
+    magnitudes[i] = (i32v)v[i] & 0x7fffffff;
+    q[i] = i32v{};
+  }
   // As integers, magnitudes order like the floats they are, with infinity and then NaN above all numbers.
-  const i32x16 ma = (i32x16)a & 0x7fffffff, mb = (i32x16)b & 0x7fffffff;
-  const int32_t top = lane_max(ma > mb ? ma : mb);
+  const int32_t top = fold(magnitudes, [](const i32v& a, const i32v& b) __attribute__((always_inline)) { return a > b ? a : b; });
   float amax;
   __builtin_memcpy(&amax, &top, 4);
   out->none = 0;
-  out->s = tree_sum<f32x16, f32x8>(a + b);
-  i32x16 qa = {}, qb = {};
+  out->s = fold(v, [](const f32v& a, const f32v& b) __attribute__((always_inline)) { return a + b; });
   if (top >= infinity_bits) {
     out->d = __builtin_nanf("");
   } else {
@@ -21,15 +28,16 @@ MR_INLINE void quantize_block(const float* x, ActBlock* out) {
     const float up = amax < 0x1p-100f ? 0x1p64f : 1.0f;
     const float factor = amax > 0 ? 127.0f / (amax * up) : 0.0f;
     out->d = amax / 127.0f;
-    qa = (i32x16)(a * up * factor + magic) - magic_bits;
-    qb = (i32x16)(b * up * factor + magic) - magic_bits;
+#pragma GCC unroll 8
+    for (int i = 0; i < block_vectors; ++i) q[i] = (i32v)(v[i] * up * factor + magic) - magic_bits;
   }
-  const int32_t sa = store_bytes(out->q, qa), sb = store_bytes(out->q + 16, qb);
-  out->bias8 = -8 * (sa + sb);
-  out->bias16 = -16 * (sa + sb);
-  out->bias128 = -128 * (sa + sb);
-  out->bias32[0] = -32 * sa;
-  out->bias32[1] = -32 * sb;
+  int32_t sums[2];
+  store_block(out->q, q, sums);
+  out->bias8 = -8 * (sums[0] + sums[1]);
+  out->bias16 = -16 * (sums[0] + sums[1]);
+  out->bias128 = -128 * (sums[0] + sums[1]);
+  out->bias32[0] = -32 * sums[0];
+  out->bias32[1] = -32 * sums[1];
 }
 
 [[maybe_unused]] void prepare_int8(const float* x, int64_t ldx, int64_t in, int64_t tokens, int64_t t0, int64_t t1, uint8_t* act) {

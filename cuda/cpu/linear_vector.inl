@@ -1,15 +1,15 @@
-// Vectors of 16 lanes as the compiler's own vector types: on each path they become the widest registers there are. To be
-// included inside the anonymous namespace of one path's file, after its target is chosen.
+// Vectors as the compiler's own vector types. To be included inside the anonymous namespace of one path's file, after its target is chosen
+// and after `lanes` of four bytes are said: as many as one of its registers holds. A wider vector would be kept in memory.
 
 #pragma GCC diagnostic ignored "-Wpsabi" // vectors are passed between inlined functions of one file only
 
-typedef uint8_t u8x64 __attribute__((vector_size(64)));
-typedef uint16_t u16x32 __attribute__((vector_size(64)));
-typedef int32_t i32x16 __attribute__((vector_size(64)));
-typedef uint32_t u32x16 __attribute__((vector_size(64)));
-typedef float f32x16 __attribute__((vector_size(64)));
-typedef int32_t i32x8 __attribute__((vector_size(32)));
-typedef float f32x8 __attribute__((vector_size(32)));
+constexpr int vector_bytes = 4 * lanes;
+constexpr int panel_vectors = int(panel_rows) / lanes; // of one number a row
+
+typedef uint8_t u8v __attribute__((vector_size(vector_bytes)));
+typedef uint16_t u16v __attribute__((vector_size(vector_bytes)));
+typedef int32_t i32v __attribute__((vector_size(vector_bytes)));
+typedef float f32v __attribute__((vector_size(vector_bytes)));
 
 #define MR_INLINE static inline __attribute__((always_inline))
 
@@ -27,24 +27,24 @@ MR_INLINE void store_as(void* p, const V& v) {
 
 MR_INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Sum of the lanes as a balanced tree: lane i with i+8, then i+4, i+2, i+1.
-template <class V, class Half>
-MR_INLINE auto tree_sum(const V& v) {
-  Half h = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  h += __builtin_shufflevector(h, h, 4, 5, 6, 7, 0, 1, 2, 3);
-  h += __builtin_shufflevector(h, h, 2, 3, 0, 1, 6, 7, 4, 5);
-  h += __builtin_shufflevector(h, h, 1, 0, 3, 2, 5, 4, 7, 6);
-  return h[0];
+template <int distance, class V, int... lane>
+MR_INLINE V exchanged(const V& v, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(v, v, (lane ^ distance)...);
 }
 
-MR_INLINE int32_t lane_max(const i32x16& v) {
-  i32x8 a = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), b = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  a = a > b ? a : b;
-  b = __builtin_shufflevector(a, a, 4, 5, 6, 7, 0, 1, 2, 3);
-  a = a > b ? a : b;
-  b = __builtin_shufflevector(a, a, 2, 3, 0, 1, 6, 7, 4, 5);
-  a = a > b ? a : b;
-  b = __builtin_shufflevector(a, a, 1, 0, 3, 2, 5, 4, 7, 6);
-  a = a > b ? a : b;
-  return a[0];
+// Folds n vectors into one value as a balanced tree: of all their lanes, lane i with the one that lies half of them behind it.
+template <int n, class V, class Both>
+MR_INLINE auto fold(const V (&vectors)[n], Both both) {
+  V v[n];
+  for (int i = 0; i < n; ++i) v[i] = vectors[i];
+#pragma GCC unroll 4
+  for (int left = n / 2; left > 0; left /= 2) {
+#pragma GCC unroll 4
+    for (int i = 0; i < left; ++i) v[i] = both(v[i], v[i + left]);
+  }
+  constexpr std::make_integer_sequence<int, lanes> all{};
+  if constexpr (lanes > 8) v[0] = both(v[0], exchanged<8>(v[0], all));
+  if constexpr (lanes > 4) v[0] = both(v[0], exchanged<4>(v[0], all));
+  v[0] = both(v[0], exchanged<2>(v[0], all));
+  return both(v[0], exchanged<1>(v[0], all))[0];
 }
