@@ -1,8 +1,6 @@
 // Products on AVX2 with FMA and F16C: a panel as two halves of 8 rows.
 #if defined(__x86_64__)
 
-#include "prefetch.h"
-
 #pragma GCC optimize("O2") // unrolling is spelled out; more of it only takes the compiler longer
 #pragma GCC optimize("fp-contract=off")
 #pragma GCC target("avx2,fma,f16c")
@@ -53,8 +51,8 @@ MR_INLINE u8v table_of(const u8v& index) {
 #include "linear_dot.inl"
 
 // A whole stack, which lies in memory as one stream; its panels are multiplied one by one.
-MR_INLINE int64_t wide_int8(int64_t tokens) { return tokens <= 16 ? 4 : 2; }
-MR_INLINE int64_t wide_f32(int64_t) { return 1; }
+MR_INLINE int64_t wide_int8(int64_t) { return stack_panels; }
+MR_INLINE int64_t wide_f32(int64_t) { return stack_panels; }
 
 // To part each vector in every tile costs less than to spread a group once, where tiles are few.
 MR_INLINE bool nibbles_as_they_lie(int64_t tokens) { return tokens <= 6 * int8_tile; }
@@ -74,61 +72,22 @@ MR_INLINE __m256 load_half(const Dot& a, int p, int64_t c, int half) {
   return a.first ? _mm256_setzero_ps() : _mm256_load_ps(a.sums[p] + c * panel_rows + 8 * half);
 }
 
+MR_INLINE __m256i broadcast(const uint8_t* p) { return _mm256_set1_epi32(load_as<int32_t>(p)); }
+MR_INLINE __m256 broadcast_f32(const uint8_t* p) { return _mm256_set1_ps(load_as<float>(p)); }
+
+// Weights wanted next: `lines` cache lines with each piece of work. They are asked for into the first level, where they come in time: these
+// kernels take longer over a line than those of AVX-512.
+struct Fetch {
+  const uint8_t* at;
+  int64_t lines;
+
+  __attribute__((always_inline)) void ask() {
+    for (int64_t i = 0; i < lines; ++i, at += 64) __builtin_prefetch(at, 0, 3);
+  }
+};
+
 #include "linear_avx2_int8.inl"
-
-// Weights of 8 rows of input k.
-template <int32_t type>
-MR_INLINE __m256 weights_at(const uint8_t* w, int64_t k, int half) {
-  if constexpr (type == type_f32) return _mm256_load_ps(reinterpret_cast<const float*>(w + k * 64 + half * 32));
-  if constexpr (type == type_f16) return _mm256_cvtph_ps(load_128(w + k * 32 + half * 16));
-  const __m256i pair = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + k / 2 * 64 + half * 32));
-  if (k % 2 == 0) return _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
-  return _mm256_castsi256_ps(_mm256_and_si256(pair, _mm256_set1_epi32(int32_t(0xffff0000))));
-}
-
-template <int32_t type, int C>
-__attribute__((noinline)) void dot_f32_tile(const Dot& a) {
-  for (int half = 0; half < 2; ++half) {
-    __m256 run[C];
-#pragma GCC unroll 12
-    for (int c = 0; c < C; ++c) run[c] = _mm256_setzero_ps();
-    const uint8_t* x = a.act;
-    for (int64_t k = 0; k < a.n; ++k, x += C * 4) {
-      const __m256 w = weights_at<type>(a.w[0], k, half);
-#pragma GCC unroll 12
-      for (int c = 0; c < C; ++c) run[c] = _mm256_fmadd_ps(w, _mm256_set1_ps(load_as<float>(x + c * 4)), run[c]);
-    }
-#pragma GCC unroll 12
-    for (int c = 0; c < C; ++c) store_half(a, 0, c, half, a.first ? run[c] : _mm256_add_ps(load_half(a, 0, c, half), run[c]));
-  }
-}
-
-template <int32_t type>
-void dot_f32_type(int64_t width, const Dot& a) {
-  switch (width) {
-    case 1: return dot_f32_tile<type, 1>(a);
-    case 2: return dot_f32_tile<type, 2>(a);
-    case 3: return dot_f32_tile<type, 3>(a);
-    case 4: return dot_f32_tile<type, 4>(a);
-    case 5: return dot_f32_tile<type, 5>(a);
-    case 6: return dot_f32_tile<type, 6>(a);
-    case 7: return dot_f32_tile<type, 7>(a);
-    case 8: return dot_f32_tile<type, 8>(a);
-    case 9: return dot_f32_tile<type, 9>(a);
-    case 10: return dot_f32_tile<type, 10>(a);
-    case 11: return dot_f32_tile<type, 11>(a);
-    case 12: return dot_f32_tile<type, 12>(a);
-  }
-}
-
-MR_INLINE void dot_f32(int32_t type, int, int64_t width, const Dot& a) {
-  switch (type) {
-    case type_f32: return dot_f32_type<type_f32>(width, a);
-    case type_f16: return dot_f32_type<type_f16>(width, a);
-    case type_bf16: return dot_f32_type<type_bf16>(width, a);
-  }
-}
-
+#include "linear_avx2_f32.inl"
 #include "linear_tiles.inl"
 #include "linear_multiply.inl"
 

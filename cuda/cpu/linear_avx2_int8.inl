@@ -8,22 +8,10 @@
 // whose signs are moved to x; one step fits.
 constexpr int steps_of_4_bits = 8, steps_of_5_bits = 4, steps_of_6_bits = 2, steps_of_full_bytes = 1;
 
-MR_INLINE __m256i broadcast(const uint8_t* p) { return _mm256_set1_epi32(load_as<int32_t>(p)); }
-MR_INLINE __m256 broadcast_f32(const uint8_t* p) { return _mm256_set1_ps(load_as<float>(p)); }
 MR_INLINE __m256i widened(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 
 // Keeps a sum in its register: compilers that see a chain of exact additions make a tree of it, whose leaves they then have no registers for.
 MR_INLINE void keep(__m256i& v) { asm("" : "+x"(v)); }
-
-// Weights wanted next: `lines` cache lines with each block.
-struct Fetch {
-  const uint8_t* at;
-  int64_t lines;
-
-  __attribute__((always_inline)) void block() {
-    for (int64_t i = 0; i < lines; ++i, at += 64) prefetch(at);
-  }
-};
 
 // H halves of panel p, from `half` on, by C tokens.
 template <Mode mode, int fit, int H, int C>
@@ -43,7 +31,7 @@ MR_INLINE void dot_halves(const Dot& a, int p, int half, Fetch& fetch) {
   for (int64_t b = 0; b < n; b += each) {
 #pragma GCC unroll 2
     for (int odd = 0; odd < each; ++odd, act += C * 64, d += parts * panel_rows, m += panel_rows) {
-      fetch.block();
+      fetch.ask();
 #pragma GCC unroll 2
       for (int part = 0; part < parts; ++part) {
         __m256i dot[H][C];

@@ -26,6 +26,7 @@ MR_INLINE void store_as(void* p, const V& v) {
 }
 
 MR_INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+[[maybe_unused]] MR_INLINE int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 template <int distance, class V, int... lane>
 MR_INLINE V exchanged(const V& v, std::integer_sequence<int, lane...>) {
