@@ -1,8 +1,8 @@
 // int8 dot products. vpmaddubsw multiplies unsigned weights by signed activations and adds two products in 16 bits. Weights of a few bits
 // leave room there: the sums of several steps are added before they are widened to 32 bits, which are half of the multiplications.
 //
-// Sixteen registers hold six tokens' sums of two halves of a panel, eight rows each; weights of more bits, whose sums are of 32 bits too, are
-// taken half by half. Sums in fp32 wait in the first-level cache between blocks.
+// Sixteen registers hold six tokens' sums of two halves of a panel, eight rows each; weights of more bits, whose sums are of 32 bits
+// too, are taken half by half. Sums in fp32 wait in the first-level cache between blocks.
 
 // Steps of four inputs whose sums fit 16 bits: steps * 2 * most * 127 <= 32767. Full bytes are taken as magnitudes, at most 128,
 // whose signs are moved to x; one step fits.
@@ -10,7 +10,7 @@ constexpr int steps_of_4_bits = 8, steps_of_5_bits = 4, steps_of_6_bits = 2, ste
 
 MR_INLINE __m256i widened(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 
-// Keeps a sum in its register: compilers that see a chain of exact additions make a tree of it, whose leaves they then have no registers for.
+// Keeps a sum in its register: a compiler that sees a chain of exact additions makes a tree of it, and has no registers for its leaves.
 MR_INLINE void keep(__m256i& v) { asm("" : "+x"(v)); }
 
 // H halves of panel p, from `half` on, by C tokens.

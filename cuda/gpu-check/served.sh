@@ -5,8 +5,17 @@
 readonly served_model=llama-8b-bf16 SERVED=${SERVED:-engine mixes join prefix cancel overload fairness}
 readonly served_mixes=(1x128/256 64x128/256 128x128/256 256x128/256 64x1024/256)
 
-# time_of MIX: so long that the first and the last calls, beside which places are empty, weigh little.
-time_of() { [[ $1 == 64x* ]] && echo 32s || echo 16s; }
+# calls_of MIX: rounds of so many calls as there are places, as in what the engine alone is measured by. Calls of a round begin and end
+# almost together, so that one begun for a part of the places would leave the others empty to its end.
+calls_of() {
+  case $1 in
+    1x*) echo 16 ;;
+    64x128/*) echo $((20 * 64)) ;;
+    128x*) echo $((8 * 128)) ;;
+    256x*) echo $((5 * 256)) ;;
+    64x1024/*) echo $((10 * 64)) ;;
+  esac
+}
 
 # measured PART LOG ARGUMENT ...: a run of millrace-bench, held to the floors of this GPU where they have one of it.
 measured() {
@@ -37,7 +46,7 @@ served() {
         engine) ;;
         mixes)
           for mix in "${served_mixes[@]}"; do
-            measured "load $served_model/$mix/alone " "load-${mix/\//-}" load --target "$over" --mix "$mix" --duration "$(time_of "$mix")" \
+            measured "load $served_model/$mix/alone " "load-${mix/\//-}" load --target "$over" --mix "$mix" --requests "$(calls_of "$mix")" \
               --engine "$work/served-engine.json" --metrics "http://$page/metrics" --no-histogram
           done ;;
         join)
