@@ -63,9 +63,9 @@ MR_INLINE void store_half(const Dot& a, int p, int64_t c, int half, __m256 v) {
   float* y = a.y[p] + c * a.ldy + 8 * half;
   const int64_t rows = a.rows[p] - 8 * half;
   if (rows >= 8) return _mm256_storeu_ps(y, v);
-  alignas(32) float lanes[8];
-  _mm256_store_ps(lanes, v);
-  for (int64_t r = 0; r < rows; ++r) y[r] = lanes[r];
+  alignas(32) float sums[8];
+  _mm256_store_ps(sums, v);
+  for (int64_t r = 0; r < rows; ++r) y[r] = sums[r];
 }
 
 MR_INLINE __m256 load_half(const Dot& a, int p, int64_t c, int half) {
