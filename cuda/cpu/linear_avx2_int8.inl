@@ -81,7 +81,9 @@ MR_INLINE void dot_halves(const Dot& a, int p, int half, Fetch& fetch) {
 #pragma GCC unroll 2
           for (int h = 0; h < H; ++h) {
             if constexpr (!full && !mins) dot[h][c] = _mm256_add_epi32(dot[h][c], broadcast(act + c * 64 + bias + part * 4));
-            const __m256 both = _mm256_mul_ps(_mm256_load_ps(d + part * panel_rows + h * 8), x_scale);
+            const __m256 scale = mode == Mode::bytes ? __m256(halves_at(a.f16[p] + b * 32 + (half + h) * 16))
+                                                     : _mm256_load_ps(d + part * panel_rows + h * 8);
+            const __m256 both = _mm256_mul_ps(scale, x_scale);
             sum[h][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[h][c]), both, sum[h][c]);
           }
           if constexpr (mins) {
@@ -134,5 +136,6 @@ MR_INLINE void dot_int8(Mode mode, int panels, int64_t width, const Dot& a) {
       return dot_int8_mode<Mode::mins, steps_of_4_bits>(panels, width, a);
     case Mode::halves: return dot_int8_mode<Mode::halves, steps_of_6_bits>(panels, width, a);
     case Mode::nibbles: return dot_int8_mode<Mode::nibbles, steps_of_4_bits>(panels, width, a);
+    case Mode::bytes: return dot_int8_mode<Mode::bytes, steps_of_full_bytes>(panels, width, a);
   }
 }

@@ -10,7 +10,7 @@ struct TokenGroup {
 };
 
 // Walks stack after stack, group after group: add(group, fetch, sum).
-template <class Add>
+template <bool near, class Add>
 MR_INLINE void each_stack(const Matrix& m, const uint8_t* act, float* y, int64_t panel0, int64_t panel1,
                           const uint8_t* then, Add add) {
   const Layout layout(*find_format(m.type), m);
@@ -27,7 +27,7 @@ MR_INLINE void each_stack(const Matrix& m, const uint8_t* act, float* y, int64_t
       const uint8_t* next = g + 1 < layout.groups         ? layout.at(panel, g + 1)
                             : panel + token_panels < panel1 ? layout.at(panel + token_panels, 0)
                                                             : then;
-      add(group, Fetch<token_panels>(next, (token_panels * layout.full_bytes / 64 + group.n - 1) / group.n), sum);
+      add(group, Fetch<token_panels, near>(next, (token_panels * layout.full_bytes / 64 + group.n - 1) / group.n), sum);
       group.act += group.n * 64;
     }
     for (int64_t i = 0; i < count; ++i) {
@@ -37,9 +37,10 @@ MR_INLINE void each_stack(const Matrix& m, const uint8_t* act, float* y, int64_t
   }
 }
 
+template <bool near>
 void token_q8_0(const Matrix& m, const uint8_t* act, float* y, int64_t panel0, int64_t panel1, const uint8_t* then) {
   constexpr int P = token_panels;
-  each_stack(m, act, y, panel0, panel1, then, [](const TokenGroup& group, Fetch<P> fetch, __m512 (&sum)[P]) {
+  each_stack<near>(m, act, y, panel0, panel1, then, [](const TokenGroup& group, Fetch<P, near> fetch, __m512 (&sum)[P]) {
     const uint8_t *x = group.act, *scales = group.w[0] + group.n * 512;
     const int64_t apart[P] = {0, group.w[1] - group.w[0], group.w[2] - group.w[0], group.w[3] - group.w[0]};
     const uint8_t* w = group.w[0];
@@ -69,11 +70,12 @@ void token_q8_0(const Matrix& m, const uint8_t* act, float* y, int64_t panel0, i
   });
 }
 
+template <bool near>
 void token_q4_k(const Matrix& m, const uint8_t* act, float* y, int64_t panel0, int64_t panel1, const uint8_t* then) {
   constexpr int P = token_panels;
   const __m512i low_mask = _mm512_set1_epi8(15), high_mask = _mm512_set1_epi8(int8_t(0xf0));
   Expanded expanded[P]; // scales and mins
-  each_stack(m, act, y, panel0, panel1, then, [&](const TokenGroup& group, Fetch<P> fetch, __m512 (&sum)[P]) {
+  each_stack<near>(m, act, y, panel0, panel1, then, [&](const TokenGroup& group, Fetch<P, near> fetch, __m512 (&sum)[P]) {
     fetch.lines *= 2; // two blocks, low and high nibbles, are taken at once
     for (int p = 0; p < P; ++p) scales_q4_k(group.w[p], expanded[p]);
     const uint8_t* x = group.act;
@@ -113,7 +115,7 @@ void token_q4_k(const Matrix& m, const uint8_t* act, float* y, int64_t panel0, i
 
 void multiply_quants(const Matrix& m, const uint8_t* act, int64_t tokens, float* y, int64_t ldy, int64_t panel0,
                      int64_t panel1, const uint8_t* then) {
-  if (tokens == 1 && m.type == type_q8_0) return token_q8_0(m, act, y, panel0, panel1, then);
-  if (tokens == 1 && m.type == type_q4_k) return token_q4_k(m, act, y, panel0, panel1, then);
+  if (tokens == 1 && m.type == type_q8_0) return (first_level ? token_q8_0<true> : token_q8_0<false>)(m, act, y, panel0, panel1, then);
+  if (tokens == 1 && m.type == type_q4_k) return (first_level ? token_q4_k<true> : token_q4_k<false>)(m, act, y, panel0, panel1, then);
   multiply_int8(m, act, tokens, y, ldy, panel0, panel1, then);
 }

@@ -2,14 +2,15 @@
 // sums of a tile wait in `sums`, 16 floats a panel and token; after the last they go to y.
 
 // What a block's dot product meets: a scale; also a min; two scales; a min, and quants that share their bytes with those of
-// the block before it, which have the low halves, or after it.
-enum class Mode { plain, mins, halves, nibbles };
+// the block before it, which have the low halves, or after it; quants and an f16 scale as a group of Q8_0 holds them.
+enum class Mode { plain, mins, halves, nibbles, bytes };
 
 constexpr int max_panels = 4; // that a kernel takes at once
 
 struct Dot {
   const uint8_t* w[max_panels];  // int8: [block][8][64], nibbles: [two blocks][8][64]; f32: packed
-  const float* d[max_panels];    // int8: [block][16], halves: [block][2][16]
+  const float* d[max_panels];    // int8: [block][16], halves: [block][2][16], not of bytes
+  const uint8_t* f16[max_panels]; // bytes: scales, [block][16]
   const float* m[max_panels];    // int8: [block][16]
   const uint8_t* act;            // int8: ActBlock [block][width]; f32: float [input][width]
   int64_t n;                     // blocks or inputs

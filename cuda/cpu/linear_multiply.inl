@@ -23,6 +23,7 @@ MR_INLINE int bits_of(int32_t type) {
 }
 
 MR_INLINE Mode mode_of(int32_t type) {
+  if (type == type_q8_0) return Mode::bytes;
   if (type == type_q6_k) return Mode::halves;
   if (type == type_q4_1 || type == type_q5_1 || type == type_q4_k || type == type_q5_k) return Mode::mins;
   return Mode::plain;
@@ -34,12 +35,9 @@ void multiply_int8(const Matrix& m, const uint8_t* act, int64_t tokens, float* y
   const Mode mode = type == type_q4_k && nibbles_as_they_lie(tokens) ? Mode::nibbles : mode_of(type);
   Expanded expanded[max_panels];
   const auto expand_panel = [&](Dot& a, int64_t i, const uint8_t* group) {
-    if (mode == Mode::nibbles) {
-      a.w[i] = group;
-      scales_q4_k(group, expanded[i]);
-    } else {
-      a.w[i] = expand(type, group, a.n, expanded[i]);
-    }
+    a.w[i] = mode == Mode::bytes || mode == Mode::nibbles ? group : expand(type, group, a.n, expanded[i]);
+    if (mode == Mode::nibbles) scales_q4_k(group, expanded[i]);
+    if (mode == Mode::bytes) a.f16[i] = group + a.n * 512;
     a.d[i] = expanded[i].d[0];
     a.m[i] = expanded[i].m[0];
     a.bias = bias_offset(type);

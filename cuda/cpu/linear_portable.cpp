@@ -62,6 +62,12 @@ MR_INLINE bool nibbles_as_they_lie(int64_t) { return false; }
 typedef float f32x16 __attribute__((vector_size(64)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 
+MR_INLINE f32x16 halves_of_panel(const uint8_t* p) {
+  f32x16 v;
+  for (int r = 0; r < panel_rows; ++r) v[r] = half_at(p + r * 2);
+  return v;
+}
+
 MR_INLINE f32x16 load_sum(const Dot& a, int64_t c) {
   return a.first ? f32x16{} : load_as<f32x16>(a.sums[0] + c * panel_rows);
 }
@@ -91,10 +97,12 @@ void dot_int8(Mode mode, int, int64_t width, const Dot& a) {
       const uint8_t* act = a.act + (b * width + c) * int64_t(sizeof(ActBlock));
       const float d = load_as<float>(act + __builtin_offsetof(ActBlock, d)), s = load_as<float>(act + __builtin_offsetof(ActBlock, s));
       for (int part = 0; part < parts; ++part) {
+        const f32x16 scale = mode == Mode::bytes ? halves_of_panel(a.f16[0] + b * 32)
+                                                 : load_as<f32x16>(a.d[0] + (b * parts + part) * panel_rows);
         alignas(64) float dot[panel_rows];
         dot_rows(a.w[0] + b * 512 + part * steps * 64, reinterpret_cast<const int8_t*>(act) + part * steps * 4, steps,
                  load_as<int32_t>(act + a.bias + part * 4), dot);
-        sum += load_as<f32x16>(dot) * (load_as<f32x16>(a.d[0] + (b * parts + part) * panel_rows) * d);
+        sum += load_as<f32x16>(dot) * (scale * d);
       }
       if (mode == Mode::mins) sum += load_as<f32x16>(a.m[0] + b * panel_rows) * s;
     }
@@ -104,11 +112,7 @@ void dot_int8(Mode mode, int, int64_t width, const Dot& a) {
 
 MR_INLINE f32x16 weights_at(int32_t type, const uint8_t* w, int64_t k) {
   if (type == type_f32) return load_as<f32x16>(w + k * 64);
-  if (type == type_f16) {
-    f32x16 v;
-    for (int r = 0; r < panel_rows; ++r) v[r] = half_at(w + k * 32 + r * 2);
-    return v;
-  }
+  if (type == type_f16) return halves_of_panel(w + k * 32);
   const u32x16 pair = load_as<u32x16>(w + k / 2 * 64);
   return (f32x16)(k % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
 }

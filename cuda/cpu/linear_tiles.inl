@@ -67,6 +67,7 @@ MR_INLINE void each_tile(const Matrix& m, const uint8_t* act, int64_t tokens, fl
           } else {
             a.w[i] = a.w[count - 1];
             a.d[i] = a.d[count - 1];
+            a.f16[i] = a.f16[count - 1];
             a.m[i] = a.m[count - 1];
           }
           a.rows[i] = i < count ? min_of(panel_rows, m.out - (panel + i) * panel_rows) : 0;

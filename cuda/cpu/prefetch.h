@@ -22,9 +22,16 @@ inline bool asks_first_level() {
 }
 inline const bool first_level = asks_first_level();
 
+template <bool near>
+__attribute__((always_inline)) inline void prefetch_to(const void* p) {
+  __builtin_prefetch(p, 0, near ? 3 : 2);
+}
+
+// For loops that wait for memory. One bound by arithmetic is compiled for either level instead: a branch at every hint has taken up to a
+// third of its rate where another process shares the core.
 __attribute__((always_inline)) inline void prefetch(const void* p) {
-  if (first_level) __builtin_prefetch(p, 0, 3);
-  else __builtin_prefetch(p, 0, 2);
+  if (first_level) prefetch_to<true>(p);
+  else prefetch_to<false>(p);
 }
 
 }  // namespace mr::cpu
