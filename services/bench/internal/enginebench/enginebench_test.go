@@ -154,7 +154,8 @@ func (r forgetfulRunner) Wait(timeout time.Duration) (*engine.StepResult, error)
 func TestABatchThatComputesOtherTokensMakesTheRunVoid(t *testing.T) {
 	report, err := enginebench.Run(t.Context(), forgetful{open(t, "sim:step=0s")}, configOf(file(t, gguf.Q8_0)), quiet, rpctest.Logger(t))
 	require.ErrorIs(t, err, enginebench.ErrTokens)
-	require.ErrorContains(t, err, "batch of 3")
+	require.ErrorContains(t, err, "in a batch of 3, 1 sequences have other tokens")
+	require.ErrorContains(t, err, "sequence 0 from token 0 on")
 	require.NotNil(t, report)
 	cfg := configOf(file(t, gguf.Q8_0))
 	cfg.Batches, cfg.Mixes = nil, []gauge.Mix{{Sequences: 2, Prompt: 9, Tokens: 5}}
