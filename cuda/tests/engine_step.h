@@ -154,7 +154,7 @@ inline std::ostream& operator<<(std::ostream& out, const Row& r) {
 
 // Sample rows, then score rows, of the oldest step in flight.
 inline std::vector<Row> collect(Runner& runner, uint64_t timeout_ns = kPatience) {
-  std::vector<mr_row_result> samples(72), scores(1024);
+  std::vector<mr_row_result> samples(256), scores(1024);
   std::vector<mr_candidate> candidates((samples.size() + scores.size()) * 4);
   mr_step_result result{};
   result.struct_size = sizeof result;
