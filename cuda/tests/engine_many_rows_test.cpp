@@ -122,8 +122,10 @@ TEST_P(ManyRows, GetTheSameBitsEveryTime) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ManyRows,
-                         testing::Values(Case{kQ4_K, "Q4_K", 256}, Case{kQ4_K, "Q4_K_of_128256_", 256, 128256}, Case{kQ4_K, "Q4_K", 144},
-                                         Case{kQ4_K, "Q4_K", 128}, Case{kQ4_K, "Q4_K", 64}, Case{kQ8_0, "Q8_0", 256}, Case{kQ6_K, "Q6_K", 256},
+                         testing::Values(Case{kQ4_K, "Q4_K", 256}, Case{kQ4_K, "Q4_K_of_128256_", 256, 128256},
+                                         Case{kQ4_K, "Q4_K", 144},
+                                         Case{kQ4_K, "Q4_K", 128}, Case{kQ4_K, "Q4_K", 64}, Case{kQ8_0, "Q8_0", 256},
+                                         Case{kQ6_K, "Q6_K", 256},
                                          Case{kF16, "F16", 256}, Case{kBF16, "BF16", 256}),
                          [](const testing::TestParamInfo<Case>& info) { return info.param.name + std::to_string(info.param.rows); });
 
