@@ -156,6 +156,7 @@ func TestABatchThatComputesOtherTokensMakesTheRunVoid(t *testing.T) {
 	require.ErrorIs(t, err, enginebench.ErrTokens)
 	require.ErrorContains(t, err, "in a batch of 3, 1 sequences have other tokens")
 	require.ErrorContains(t, err, "sequence 0 from token 0 on")
+	require.ErrorContains(t, err, "so 2 of 2 times")
 	require.NotNil(t, report)
 	cfg := configOf(file(t, gguf.Q8_0))
 	cfg.Batches, cfg.Mixes = nil, []gauge.Mix{{Sequences: 2, Prompt: 9, Tokens: 5}}

@@ -144,14 +144,19 @@ func (r *run) batches(ctx context.Context, m engine.Model, want []int32) (taken 
 	known := answers{0: want}
 	for _, size := range r.cfg.Batches {
 		b := figures{size: size}
+		var wrong error // of the first play that gave other tokens
+		times := 0      // that one did
 		for i := range r.cfg.Repeat {
 			r.tell("batch %d: %d of %d", size, i+1, r.cfg.Repeat)
 			prefill, decode, tokens, err := g.Play(ctx, size)
 			if err != nil {
 				return nil, nil, fmt.Errorf("batch %d: %w", size, err)
 			}
-			if err := known.compare(tokens); err != nil && tokensErr == nil {
-				tokensErr = err
+			if err := known.compare(tokens); err != nil {
+				times++
+				if wrong == nil {
+					wrong = err
+				}
 			}
 			earlier := beside
 			if beside, err = r.readRoof(); err != nil {
@@ -159,6 +164,9 @@ func (r *run) batches(ctx context.Context, m engine.Model, want []int32) (taken 
 			}
 			b.prefill, b.decode = append(b.prefill, prefill), append(b.decode, decode)
 			b.read = append(b.read, max(earlier, beside))
+		}
+		if wrong != nil {
+			tokensErr = errors.Join(tokensErr, fmt.Errorf("%w; so %d of %d times", wrong, times, r.cfg.Repeat))
 		}
 		taken = append(taken, b)
 	}
