@@ -26,7 +26,7 @@ import (
 )
 
 // hang guards tests that wait for something to be shown.
-const hang = time.Minute
+const hang = 3 * time.Minute
 
 // fake is a server whose methods are fields; a nil one is UNIMPLEMENTED, except that it lists one loaded model "m".
 type fake struct {

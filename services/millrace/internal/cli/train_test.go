@@ -184,11 +184,11 @@ func TestEveryFlagOfTrainReachesTheServer(t *testing.T) {
 func TestRowsGoInMessagesOfFourMebibytes(t *testing.T) {
 	server := &vectorServer{}
 	r := serveVectors(t, server)
-	rows := make([]byte, 3000*4096)
+	rows := make([]byte, 2049*4096)
 	for i := range rows {
 		rows[i] = byte(i * 7919 >> 3)
 	}
-	file := npy(t, "base.npy", vectorfile.U8, rows, 3000, 4096)
+	file := npy(t, "base.npy", vectorfile.U8, rows, 2049, 4096)
 	_ = trainedFile(t, r, file, "-k", "2", "--max-iterations", "0", "--init", "random")
 	sum := 0
 	for _, n := range server.pieces[0] {
