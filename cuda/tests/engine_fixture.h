@@ -79,8 +79,9 @@ struct TensorBytes {
   std::vector<uint8_t> bytes;
 };
 
-// All tensors of a model, its matrices of one type.
-inline std::vector<TensorBytes> random_tensors(const mr_model_desc& desc, int32_t type) {
+// All tensors of a model, its matrices of one type, whose bytes matrix(desc, random) gives.
+template <class Matrix>
+std::vector<TensorBytes> random_tensors(const mr_model_desc& desc, int32_t type, Matrix matrix) {
   std::vector<TensorBytes> tensors;
   std::mt19937 random(7);
   for (int32_t role = 0; role < MR_ROLE_COUNT; ++role) {
@@ -94,10 +95,13 @@ inline std::vector<TensorBytes> random_tensors(const mr_model_desc& desc, int32_
       t.type = cpu::is_vector(role) ? kF32 : type;
       t.ndims = cpu::is_vector(role) ? 1 : 2;
       cpu::role_dims(desc, role, t.dims);
-      tensors.push_back({t, random_bytes(t, random)});
+      tensors.push_back({t, t.ndims == 1 ? random_bytes(t, random) : matrix(t, random)});
     }
   }
   return tensors;
+}
+inline std::vector<TensorBytes> random_tensors(const mr_model_desc& desc, int32_t type) {
+  return random_tensors(desc, type, random_bytes);
 }
 
 inline std::shared_ptr<Model> bound_model(const std::shared_ptr<Device>& device, const mr_model_desc& desc,

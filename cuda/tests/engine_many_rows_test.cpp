@@ -24,22 +24,8 @@ mr_model_desc wide_desc(int32_t vocab) {
 
 std::shared_ptr<Model> wide_model(const std::shared_ptr<Device>& device, int32_t type, int32_t vocab) {
   const mr_model_desc desc = wide_desc(vocab);
-  std::vector<TensorBytes> tensors;
-  std::mt19937 random(7);
-  for (int32_t role = 0; role < MR_ROLE_COUNT; ++role) {
-    if (!cpu::has_role(desc, role)) continue;
-    for (int32_t layer = 0; layer < (cpu::in_layer(role) ? desc.layers : 1); ++layer) {
-      mr_tensor_desc t{};
-      t.struct_size = sizeof t;
-      t.role = role;
-      t.layer = cpu::in_layer(role) ? layer : -1;
-      t.type = cpu::is_vector(role) ? kF32 : type;
-      t.ndims = cpu::is_vector(role) ? 1 : 2;
-      cpu::role_dims(desc, role, t.dims);
-      tensors.push_back({t, t.ndims == 1 ? random_bytes(t, random) : ordinary_file(type, t.dims[1], t.dims[0], random)});
-    }
-  }
-  return bound_model(device, desc, tensors);
+  const auto matrix = [](const mr_tensor_desc& t, std::mt19937& random) { return ordinary_file(t.type, t.dims[1], t.dims[0], random); };
+  return bound_model(device, desc, random_tensors(desc, type, matrix));
 }
 
 mr_runner_config wide_config() {

@@ -26,7 +26,7 @@ type Report struct {
 	Mixes   []Mix         `json:"mixes,omitempty"`
 	// Stolen is the share of the processors' time that other virtual machines took meanwhile: a disturbed run is known by it.
 	Stolen float64 `json:"stolen_share"`
-	// Digest is BLAKE3 of the tokens of sequence 0, the same in every batch and in Generate.
+	// Digest is BLAKE3 of the tokens that Generate gives sequence 0. A run whose batches gave it, or any sequence, others is void.
 	Digest string         `json:"tokens_blake3"`
 	Floors *floor.Verdict `json:"floors,omitempty"`
 }

@@ -30,7 +30,7 @@ func (r *Report) Print(w io.Writer) {
 	fmt.Fprintf(w, "\nmemory   device %.2f GB at most in a load (model %.2f + largest tensor %.2f + KV %.2f + workspace %.2f = %.2f GB), "+
 		"host %.2f GB above the page cache", float64(m.DevicePeak)/1e9, float64(m.Model)/1e9, float64(m.Tensor)/1e9,
 		float64(m.KV)/1e9, float64(m.Workspace)/1e9, float64(m.bound())/1e9, float64(m.HostPeak)/1e9)
-	fmt.Fprintf(w, "\ntokens   blake3 %.16s, the same in every batch and from Generate\n", r.Digest)
+	fmt.Fprintf(w, "\ntokens   blake3 %.16s of sequence 0 by Generate; every sequence is held to its own in every batch\n", r.Digest)
 	if len(r.Lines) > 0 {
 		fmt.Fprintf(w, "\nprompts of %d tokens, %d tokens generated each, median of %d (min..max), %d step(s) in flight\n\n",
 			r.Prompt, r.Tokens, r.Repeat, r.Depth)
