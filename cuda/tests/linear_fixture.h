@@ -154,6 +154,14 @@ inline Inputs random_inputs(Act act, int64_t tokens, int64_t cols, int64_t strid
   return in;
 }
 
+// Whether the current device has kernels begin as programmatic dependents.
+inline bool has_dependents() {
+  int device = 0, major = 0;
+  EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+  EXPECT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), cudaSuccess);
+  return major >= 9;
+}
+
 inline int64_t round_up(int64_t n, int64_t m) { return (n + m - 1) / m * m; }
 
 }  // namespace mr::cuda

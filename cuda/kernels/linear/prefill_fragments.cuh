@@ -142,6 +142,7 @@ struct PrefillFragments {
             to.next();
           } else if (unit % f.units == 0) {
             open(header, at.stage);
+            shared_fence();  // the header may be on its way (barrier_arrive)
           }
           rings.release(at.stage);
         }

@@ -48,7 +48,7 @@ struct TallQuantsBlock : TallQuantsRings<T> {
   __device__ __forceinline__ void await_weights(const Places& at) const {
     barrier_wait(full_weights + at.weights.stage * 8, at.weights.phase);
   }
-  // What this warp needs of a stage of weights lies in registers.
+  // Gives a stage of weights back, behind the first products of the last that was loaded of it (barrier_arrive).
   __device__ __forceinline__ void release_weights(Places& at) const {
     release(empty_weights + at.weights.stage * 8);
     at.weights.next();
@@ -73,10 +73,9 @@ struct TallQuantsBlock : TallQuantsRings<T> {
     UnitQuants<T, __half, 1> quants;
     quants.begin(plane(at.weights.stage, 0), plane(at.weights.stage, 1), lane);
     folded_unit<T, u>(s.header, quants, false, s.a[u % 2]);
-    release_weights(at);
   }
 
-  // The products of unit u, asynchronous; those of the unit before end, and its tokens are released.
+  // The products of unit u, asynchronous; its weights are released. Those of the unit before end, and its tokens are released.
   template <int32_t u>
   __device__ __forceinline__ void issue(Folded& s, Places& at, uint32_t& before) const {
     const int32_t stage = at.rows.stage;
@@ -89,6 +88,7 @@ struct TallQuantsBlock : TallQuantsRings<T> {
       for (int32_t step = 1; step < 4; ++step) wgmma_m64<__half>(s.c[half], s.a[u % 2][step], rows_at(stage, half) + step * 2);
       wgmma_commit();
     }
+    release_weights(at);
     if constexpr (u > 0) {
       wgmma_wait<2>();
       release(before);
@@ -156,10 +156,9 @@ struct TallQuantsBlock : TallQuantsRings<T> {
   };
 
   template <int32_t part>
-  __device__ __forceinline__ void unpack(Scaled& s, Places& at) const {
+  __device__ __forceinline__ static void unpack(Scaled& s) {
     s.quants.template take<part * steps>(s.a[part % 2][0]);
     if constexpr (steps == 2) s.quants.template take<part * steps + 1>(s.a[part % 2][1]);
-    if constexpr (part == parts - 1) release_weights(at);
   }
 
   // Begins the next unit, if the cluster has any: its scales, and the fragments of its first part.
@@ -182,7 +181,7 @@ struct TallQuantsBlock : TallQuantsRings<T> {
       s.quants.begin(quants, plane(at.weights.stage, 1), lane);
       s.scales.load(plane(at.weights.stage, 2), s.header, lane);
     }
-    unpack<0>(s, at);
+    unpack<0>(s);
   }
 
   // The products of a part by half of the tokens, asynchronous.
@@ -199,12 +198,13 @@ struct TallQuantsBlock : TallQuantsRings<T> {
   template <int32_t part>
   __device__ __forceinline__ void add_part(Halves& acc, Scaled& s, Places& at, int32_t stage, const float (&factors)[parts][2]) const {
     issue<part>(s, stage, 0);
+    if constexpr (part == parts - 1) release_weights(at);
     if constexpr (part > 0) {
       wgmma_wait<1>();
       add(acc[1], s.c[1], factors[part - 1][0], factors[part - 1][1]);
     }
     issue<part>(s, stage, 1);
-    if constexpr (part + 1 < parts) unpack<part + 1>(s, at);
+    if constexpr (part + 1 < parts) unpack<part + 1>(s);
     else begin(s, at);
     wgmma_wait<1>();
     add(acc[0], s.c[0], factors[part][0], factors[part][1]);

@@ -38,6 +38,9 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+// Arrives once. Loads of shared memory that this thread has begun may still be under way then, and copies that the arrival lets begin have
+// been seen to overtake them, by rows of weights in some of a thousand launches: a place is given back to copies behind products, sums or
+// stores of what was loaded from it, or behind shared_fence().
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -196,7 +199,8 @@ __device__ __forceinline__ uint64_t swizzled_rows64(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | uint64_t{1} << 16 | uint64_t{32} << 32 | uint64_t{2} << 62;
 }
 
-// Makes this thread's writes of shared memory visible to copies and products that begin after a barrier.
+// Makes this thread's writes of shared memory visible to copies and products that begin after a barrier, and ends its loads before what
+// copies then write.
 __device__ __forceinline__ void shared_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // d(64, n) = a(64, 16) * b(n, 16)^T, plus d where `add`. a: this warp's 16 rows as an A fragment of mma.m16n8k16; d likewise,

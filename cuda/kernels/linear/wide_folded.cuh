@@ -51,10 +51,6 @@ struct WideFolded : WideRings<T, A, tokens, given> {
     quants.begin(panel + Format<T>::quants_at(u), panel + Format<T>::high_at(u), lane);
     uint32_t (&a)[4][4] = block.a[u % 2];
     folded_unit<T, u>(block.header, quants, false, a);
-    if constexpr (u == 3) {
-      release(empty_weights, at.weights.stage);
-      at.weights.next();
-    }
     await(at.rows);
     const int32_t stage = at.rows.stage;
     wgmma_fence();
@@ -62,6 +58,10 @@ struct WideFolded : WideRings<T, A, tokens, given> {
 #pragma unroll
     for (int32_t step = 1; step < 4; ++step) wgmma_m64<A>(block.products, a[step], rows_at(at.rows) + step * 2);
     wgmma_commit();
+    if constexpr (u == 3) {
+      release(empty_weights, at.weights.stage);  // behind the products of the last that was loaded of it (barrier_arrive)
+      at.weights.next();
+    }
     if constexpr (!given) add_inputs<u>(block, rows + stage * Layout::rows, terms_at(at.terms));
     if constexpr (u > 0) {
       wgmma_wait<1>();
