@@ -25,13 +25,14 @@ const cannotRun = 3
 // and undefined together, divided by a comma, or thread. Empty: none. `make test-sanitized` sets one after the other.
 const sanitizerVariable = "MILLRACE_TEST_SANITIZER"
 
-// checkedBuild is what the compiler is told about the sanitizer, if there is one; the first finding of any ends its program.
+// checkedBuild is what the compiler is told about the sanitizer, if there is one; the first finding of any ends its program. A null
+// pointer that is followed ends it anyway: asked for besides, it is a third of the time that a compiler takes.
 func checkedBuild() []string {
 	sanitizer := os.Getenv(sanitizerVariable)
 	if sanitizer == "" {
 		return nil
 	}
-	return []string{"-fsanitize=" + sanitizer, "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1", "-O1"}
+	return []string{"-fsanitize=" + sanitizer, "-fno-sanitize=null", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1", "-O1"}
 }
 
 // archive gives the engine's objects as a static library, made once a test run.

@@ -1,4 +1,4 @@
-// Steps of as many rows as one may have give each row the same bits every time.
+// Steps of many rows, up to as many as one may have, give each row the same bits every time.
 //
 // At the widths of a model of 8B, where products take tiles of many tokens and several of them, and kernels begin before those ahead
 // of them have ended: what reads too early, or writes what is still read, shows here and at no smaller shape. Two steps are in flight,

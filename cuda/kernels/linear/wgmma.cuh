@@ -61,8 +61,8 @@ __device__ __forceinline__ void tensor_copy(uint32_t to, const void* map, int32_
       : "memory");
 }
 
-// Arrives at the barrier of the same address in block `rank` of the cluster. Orders what was read before it, and no writes:
-// a release at the cluster's scope would wait for every write of the thread to reach the second level cache.
+// barrier_arrive at the barrier of the same address in block `rank` of the cluster, with what is said there of loads. Orders no writes: a
+// release at the cluster's scope would wait for every write of the thread to reach the second level cache.
 __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
