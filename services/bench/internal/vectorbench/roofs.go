@@ -69,21 +69,27 @@ func (r *run) opsRoof() (p pace, err error) {
 	return p, err
 }
 
-// busBytes is one copy of those that the way to the device is measured with: so many that how a copy begins and how its end is noticed
-// take a thousandth of it. Streamed rows follow each other without a break.
-const busBytes = 512 << 20
+// busBytes is one copy of those that the way to the device is measured with. To a GPU so many that how a copy begins and how its end is
+// noticed take a thousandth of it: streamed rows follow each other without a break.
+func (r *run) busBytes() int {
+	if r.kind == "cuda" {
+		return 512 << 20
+	}
+	return 64 << 20
+}
 
 // bus is the rate at which the caller's memory is copied to the device, of memory that the device gave where it gives some: the
 // best of the copies within the time of a roof.
 func (r *run) bus() (rate float64, err error) {
-	to, err := r.dev.Alloc(busBytes, engine.Workspace)
+	size := r.busBytes()
+	to, err := r.dev.Alloc(uint64(size), engine.Workspace)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, to.Free()) }()
-	from := make([]byte, busBytes)
+	from := make([]byte, size)
 	if stager, ok := r.dev.(engine.Stager); ok {
-		staged, err := stager.Stage(busBytes)
+		staged, err := stager.Stage(size)
 		switch {
 		case err == nil:
 			defer func() { err = errors.Join(err, staged.Free()) }()
@@ -97,7 +103,7 @@ func (r *run) bus() (rate float64, err error) {
 		if _, err := to.WriteAt(from, 0); err != nil {
 			return 0, err
 		}
-		rate = max(rate, busBytes/secondsOf(time.Since(begin)))
+		rate = max(rate, float64(size)/secondsOf(time.Since(begin)))
 	}
 	return rate, nil
 }
