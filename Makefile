@@ -120,10 +120,6 @@ test: ## Run every test that needs no GPU, all but the benchmarks' under the rac
 	$(GO) test $(RACE) $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) $$($(GO) list ./... | grep -v /services/bench/) || status=1
 	exit $$status
 
-.PHONY: test-e2e
-test-e2e: ## Run those of make test that start schedulers, workers and clients
-	@$(GO) test $(RACE) $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) ./services/internal/e2e
-
 # The race detector makes a token twenty times as dear, takes memory of its own, and makes pools forgetful: under it the crowds of
 # these tests are smaller or stay away, fewer random codebooks are trained, and what a decision allocates is not counted.
 .PHONY: test-whole
