@@ -15,7 +15,7 @@ struct Found {
   int first_row, last_row, first_token, last_token;
 };
 
-// (tokens, kRows) words, each two elements of f16 and bf16.
+// (tokens, words_each) words: kRows elements of f32, or two of them in a word of f16 or bf16.
 __global__ void compare(const uint32_t* got, const uint32_t* want, int64_t words, int32_t words_each, Found* found) {
   int others = 0;
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < words; i += int64_t{gridDim.x} * blockDim.x) {
@@ -68,7 +68,8 @@ class Repeated : public testing::TestWithParam<TypeName> {
       return launch_product(a, {stream_, dependent_});
     };
     const cudaError_t first = launch_into(want);
-    if (first == cudaErrorNotSupported) return;  // where a block has too little shared memory for F32
+    // Before 9.0 a block may have too little shared memory for F32.
+    if (first == cudaErrorNotSupported && GetParam().type == kF32 && !dependent_) return;
     ASSERT_EQ(first, cudaSuccess);
     for (int32_t i = 0; i < kLaunches; ++i) {
       ASSERT_EQ(launch_into(got), cudaSuccess);
