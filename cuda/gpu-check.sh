@@ -7,9 +7,9 @@
 #   faults         those of the tests alone in which the driver refuses
 #   portable       the products of devices other than Hopper, built for 9.0 without what only that has, where this is one
 #   sanitizer      compute-sanitizer: memcheck of whole steps, what the engine leaks, memcheck and racecheck of the kernels on
-#                  small shapes; of the products of Hopper on those of up to 64 tokens whose rings do not wrap, and of prompts by
-#                  floats alone: racecheck takes it for a race when lanes have read a stage, or written sums or fragments, and one
-#                  of them arrives at the mbarrier for the warp
+#                  small shapes; of the products of Hopper on those of decoding, of up to 64 tokens whose rings do not wrap:
+#                  racecheck takes it for a race when lanes have read a stage, or written what others read, and one of them
+#                  arrives at the mbarrier for the warp
 #   conformance    the Go suite that every engine passes, as served by default, in f16 alone, and with a cache of bf16
 #   sameness       random scenarios of the step loop, with caches of f16, bf16 and f8: the bits of every request alone
 #   transformers   logprobs and greedy tokens as served, beside Hugging Face's transformers in float32 on the same random weights, where

@@ -18,7 +18,7 @@ sanitize() {
 followed() {
   local log status
   log=$(mktemp) || return
-  timeout 360 compute-sanitizer "$@" >"$log" 2>&1
+  timeout 900 compute-sanitizer "$@" >"$log" 2>&1
   status=$?
   ! grep -iE 'overflow of tracked|Running 0 tests' "$log" >/dev/null || status=1
   cat "$log"
@@ -60,10 +60,9 @@ sanitizer() {
   sanitize memcheck 'steps of small models' "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/*'
   sanitize memcheck products "$out/cuda_linear_product_test" "$few"
   sanitize memcheck tiles "$out/cuda_linear_tiles_test"
-  # A block has up to 66 mbarriers, more than the tool finds by itself. Stages of F32 weights are the largest. Where a warp hands
-  # fragments of quantised weights to another it takes what __syncwarp orders for a race: docs/decisions/066.
+  # A block has up to 66 mbarriers, more than the tool finds by itself. Where a warp writes what others read, or writes again, behind an
+  # mbarrier at which one lane arrives for it, the tool takes what __syncwarp orders for a race: docs/decisions/066.
   [[ $products == "$out" ]] ||
-    sanitize racecheck 'products of Hopper' --num-cuda-barriers 128 "$out/cuda_linear_product_test" \
-      "$few-*/F32_*_prefill:*/Q*_prefill:*/IQ*_prefill"
+    sanitize racecheck 'products of Hopper' --num-cuda-barriers 128 "$out/cuda_linear_product_test" "$few-*_prefill"
   sanitized
 }
