@@ -2,8 +2,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
 # sanitize TOOL NAME PROGRAM ...: begins a run under compute-sanitizer, beside JOBS - 1 others at most: the tool keeps one
-# processor busy, and the device little. GPUs that CUDA_VISIBLE_DEVICES names take turns. sanitized waits for all of them. JUDGE, if
-# set: findings.
+# processor busy, and the device little. GPUs that CUDA_VISIBLE_DEVICES names take turns. sanitized waits for all of them. JUDGE
+# names what judges the run: followed, where it is not set, or findings.
 runs=()
 sanitize() {
   local tool=$1 name=$2 gpus
