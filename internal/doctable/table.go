@@ -3,12 +3,12 @@ package doctable
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/internal/modeltest"
 	"github.com/millrace/millrace/internal/updating"
 )
 
@@ -20,8 +20,7 @@ type Table struct {
 
 // Root is the repository's folder.
 func Root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..")
+	return modeltest.Path("")
 }
 
 func (tb Table) path() string { return filepath.Join(Root(), "docs", tb.Page) }

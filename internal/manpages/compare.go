@@ -3,12 +3,12 @@ package manpages
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/internal/modeltest"
 	"github.com/millrace/millrace/internal/updating"
 )
 
@@ -38,8 +38,7 @@ func add(to map[string]string, c *cobra.Command) {
 }
 
 func folder(program string) string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "docs", "man", program)
+	return modeltest.Path("docs/man/" + program)
 }
 
 // pages are the texts in a folder, by name.

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"path/filepath"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 	"github.com/millrace/millrace/gpuworker/health"
+	"github.com/millrace/millrace/internal/modeltest"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/gpuworker/internal/config"
 	"github.com/millrace/millrace/services/internal/rpc"
@@ -46,10 +46,9 @@ type draining struct {
 func drain(t *testing.T) *draining {
 	t.Helper()
 	rpctest.NoLeaks(t)
-	_, file, _, _ := runtime.Caller(0)
 	c := &config.Config{
 		Listen: "unix:" + filepath.Join(t.TempDir(), "worker"), WorkerID: "w", Load: []string{"stories"}, MaxSequences: 4,
-		Models: filepath.Join(filepath.Dir(file), "..", "..", "..", "..", "models"), DrainTimeout: time.Minute,
+		Models: modeltest.Path("models"), DrainTimeout: time.Minute,
 	}
 	device, err := sim.Open(sim.Options{Reserved: 16, DecodeTime: 100 * time.Millisecond}, rpctest.Logger(t))
 	require.NoError(t, err)

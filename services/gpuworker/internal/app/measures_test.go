@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/enginetest"
 	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/internal/modeltest"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/gpuworker/internal/config"
 	"github.com/millrace/millrace/services/internal/monitor/monitortest"
@@ -83,10 +83,7 @@ func (s *scraper) until(t *testing.T, what string, holds func(map[string]float64
 	}
 }
 
-func root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "..", "..")
-}
+func root() string { return modeltest.Path("") }
 
 func TestAWorkerServesEveryDocumentedMeasureAndTheyMove(t *testing.T) {
 	rpctest.NoLeaks(t)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/template"
 	"github.com/millrace/millrace/gpuworker/vectors"
 	"github.com/millrace/millrace/internal/cputest"
+	"github.com/millrace/millrace/internal/modeltest"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
@@ -58,8 +58,7 @@ type worker struct {
 // modelsDir is a models folder with the shipped model in it.
 func modelsDir(t *testing.T) string {
 	t.Helper()
-	_, file, _, _ := runtime.Caller(0)
-	stories := filepath.Join(filepath.Dir(file), "..", "..", "..", "..", "models", "stories.gguf")
+	stories := modeltest.Path("models/stories.gguf")
 	dir := t.TempDir()
 	data, err := os.ReadFile(stories)
 	require.NoError(t, err)

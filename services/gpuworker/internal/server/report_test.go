@@ -3,9 +3,7 @@ package server
 import (
 	"math"
 	"os"
-	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +15,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/health"
 	"github.com/millrace/millrace/gpuworker/model"
+	"github.com/millrace/millrace/internal/modeltest"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
@@ -126,8 +125,7 @@ func TestCountersOfLoopsOutliveThem(t *testing.T) {
 }
 
 func TestTheContractNamesEveryCheck(t *testing.T) {
-	_, file, _, _ := runtime.Caller(0)
-	contract, err := os.ReadFile(filepath.Join(filepath.Dir(file), "..", "..", "..", "..", "proto", "millrace", "v1", "worker.proto"))
+	contract, err := os.ReadFile(modeltest.Path("proto/millrace/v1/worker.proto"))
 	require.NoError(t, err)
 	_, text, found := strings.Cut(string(contract), "message HealthCheck {")
 	require.True(t, found)

@@ -6,7 +6,6 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/millrace/millrace/internal/modeltest"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
@@ -34,10 +34,9 @@ func TestEverySentinelHasAStatusBareAndWrapped(t *testing.T) {
 
 // Every exported sentinel of the worker's packages must stand in the table: it is compared with the source.
 func TestNoSentinelOfTheCoreIsForgotten(t *testing.T) {
-	_, file, _, _ := runtime.Caller(0)
-	root := filepath.Join(filepath.Dir(file), "..", "..", "..", "..", "gpuworker")
+	root := modeltest.Path("gpuworker")
 	tabled := map[string]bool{}
-	here, err := parser.ParseFile(token.NewFileSet(), filepath.Join(filepath.Dir(file), "status.go"), nil, 0)
+	here, err := parser.ParseFile(token.NewFileSet(), "status.go", nil, 0)
 	require.NoError(t, err)
 	ast.Inspect(here, func(n ast.Node) bool {
 		if s, ok := n.(*ast.SelectorExpr); ok {
