@@ -14,10 +14,13 @@ const harmless engine.Role = -1
 
 var harmlessNames = []string{"attn_rot_embd.weight"}
 
-// weightTypes are the types that engines run matrices in. Norms, biases and factors are F32.
+// weightTypes are the types that engines run matrices in.
 var weightTypes = []gguf.Type{
 	gguf.F32, gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q4K, gguf.Q5K, gguf.Q6K, gguf.IQ4NL,
 }
+
+// vectorTypes are the types of norms, biases and factors. Engines take them as F32 alone; see Binding.Widens.
+var vectorTypes = []gguf.Type{gguf.F32, gguf.F16, gguf.BF16}
 
 type place struct {
 	role  engine.Role
@@ -54,7 +57,11 @@ func (m *Model) bind(f *gguf.File, fam family) error {
 			}
 		}
 		bound[place{role, layer}] = true
-		m.Bindings = append(m.Bindings, Binding{t, engine.TensorDesc{Role: role, Layer: layer, Type: engine.Type(t.Type), Dims: dims}})
+		typ := engine.Type(t.Type)
+		if role.Vector() {
+			typ = engine.F32
+		}
+		m.Bindings = append(m.Bindings, Binding{t, engine.TensorDesc{Role: role, Layer: layer, Type: typ, Dims: dims}})
 		m.Parameters += t.Elements()
 		m.Bytes += t.Size
 	}
@@ -86,19 +93,29 @@ func find(name string, d *engine.ModelDesc) (engine.Role, int, error) {
 // check compares type and dimensions of a tensor with what its role has, and returns these.
 func check(t gguf.Tensor, role engine.Role, d *engine.ModelDesc) ([]int64, error) {
 	want := role.Dims(*d)
-	same := len(want) == len(t.Dims)
-	for i := 0; same && i < len(want); i++ {
-		same = t.Dims[i] == uint64(want[i])
+	same := true
+	for i := range max(len(want), len(t.Dims)) { // dimensions of 1 at the end may be there or not
+		same = same && dim(t.Dims, i) == uint64(dim(want, i))
+	}
+	types := weightTypes
+	if role.Vector() {
+		types = vectorTypes
 	}
 	switch {
 	case !same:
 		return nil, invalid("tensor %s has dimensions %v, want %v", t.Name, t.Dims, want)
-	case role.Vector() && t.Type != gguf.F32:
-		return nil, typeError(t, "F32")
-	case !slices.Contains(weightTypes, t.Type):
-		return nil, typeError(t, weightTypes)
+	case !slices.Contains(types, t.Type):
+		return nil, typeError(t, types)
 	}
 	return want, nil
+}
+
+// dim returns dimension i, which is 1 beyond those that are given.
+func dim[T int64 | uint64](dims []T, i int) T {
+	if i < len(dims) {
+		return dims[i]
+	}
+	return 1
 }
 
 // whole checks that no tensor is missing.

@@ -13,9 +13,10 @@ type feature struct {
 	harmless func(v float64) bool
 }
 
-func zero(v float64) bool      { return v == 0 }
-func zeroOrOne(v float64) bool { return v == 0 || v == 1 }
-func one(v float64) bool       { return v == 1 }
+func zero(v float64) bool        { return v == 0 }
+func zeroOrUnset(v float64) bool { return v == 0 || v == -1 }
+func zeroOrOne(v float64) bool   { return v == 0 || v == 1 }
+func one(v float64) bool         { return v == 1 }
 
 var features = []feature{
 	{"expert_count", "mixture of experts", zero},
@@ -34,6 +35,7 @@ var features = []feature{
 	{"use_parallel_residual", "parallel residual", zero},
 	{"rope.scaling.attn_factor", "rope attention factor", zeroOrOne},
 	{"nextn_predict_layers", "layers that predict further tokens", zero},
+	{"pooling_type", "pooled output: the model computes embeddings and generates no text", zeroOrUnset},
 }
 
 // refuseFeatures returns an error that names the first feature in use that is not built.

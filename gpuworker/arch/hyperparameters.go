@@ -172,8 +172,8 @@ func readVocabulary(f *gguf.File, r *reader, d *engine.ModelDesc) error {
 		return invalid("tensor %s is missing", fileNames[engine.RoleEmbedding])
 	}
 	rows := 0
-	if len(embedding.Dims) == 2 && embedding.Dims[1] <= maxSize {
-		rows = int(embedding.Dims[1])
+	if n := dim(embedding.Dims, 1); len(embedding.Dims) > 1 && n <= maxSize {
+		rows = int(n)
 	}
 	if d.Vocab = r.size("vocab_size", rows); r.err != nil {
 		return r.err

@@ -2,8 +2,12 @@ package arch
 
 import "github.com/millrace/millrace/gpuworker/gguf"
 
-// refuseParts refuses a GGUF file that holds something other than one whole model: a part of one, or what belongs to one.
-func refuseParts(meta *gguf.Metadata) error {
+// refuseParts refuses a GGUF file that holds something other than one whole model: a part of one, or what belongs to one. The file has
+// the given number of tensors.
+func refuseParts(meta *gguf.Metadata, tensors int) error {
+	if _, has := meta.Value("tokenizer.ggml.tokens"); has && tensors == 0 {
+		return unsupported("the file holds a vocabulary and no weights, as llama.cpp's ggml-vocab files do: get the file of the model itself")
+	}
 	count, _, err := meta.Uint("split.count")
 	if err != nil {
 		return err

@@ -1,10 +1,13 @@
 package arch
 
 import (
+	"encoding/binary"
+	"math"
 	"slices"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/gguf/dequant"
 )
 
 // Model is a model file as an engine sees it.
@@ -22,7 +25,42 @@ type Model struct {
 // Binding gives a tensor its role.
 type Binding struct {
 	Tensor gguf.Tensor
-	Desc   engine.TensorDesc
+	Desc   engine.TensorDesc // of what the engine gets, which is what the file has unless Widens
+}
+
+// Widens says whether the file stores a norm, a bias or factors in fewer bits than engines take: then the engine gets each
+// number as F32, which holds it exactly.
+func (b Binding) Widens() bool { return engine.Type(b.Tensor.Type) != b.Desc.Type }
+
+// Bytes is the size of what the engine gets.
+func (b Binding) Bytes() uint64 { return gguf.Type(b.Desc.Type).RowBytes(b.Tensor.Elements()) }
+
+// ReadAt copies len(p) bytes of what the engine gets, from off bytes behind its start, into p. Both are multiples of 4.
+func (b Binding) ReadAt(f *gguf.File, p []byte, off uint64) error {
+	if !b.Widens() {
+		return f.ReadAt(b.Tensor, p, off)
+	}
+	raw := make([]byte, len(p)/2)
+	if err := f.ReadAt(b.Tensor, raw, off/2); err != nil {
+		return err
+	}
+	copy(p, b.Widen(raw))
+	return nil
+}
+
+// Widen converts numbers of the file, which raw holds whole, to what the engine gets. The binding Widens.
+func (b Binding) Widen(raw []byte) []byte {
+	size := b.Tensor.Type.BlockBytes()
+	wide := make([]byte, 0, uint64(len(raw))/size*4)
+	for ; len(raw) > 0; raw = raw[size:] {
+		half := binary.LittleEndian.Uint16(raw)
+		bits := uint32(half) << 16 // of BF16
+		if b.Tensor.Type == gguf.F16 {
+			bits = math.Float32bits(float32(dequant.Half(half)))
+		}
+		wide = binary.LittleEndian.AppendUint32(wide, bits)
+	}
+	return wide
 }
 
 // family is what one architecture does differently.
@@ -52,7 +90,7 @@ func Architectures() []string {
 // gguf.ErrValueType, or what reading f gave. The Model does not refer to f's mapping and outlives it.
 func Parse(f *gguf.File) (*Model, error) {
 	meta := f.Metadata()
-	if err := refuseParts(meta); err != nil {
+	if err := refuseParts(meta, len(f.Tensors())); err != nil {
 		return nil, err
 	}
 	name, ok, err := meta.String("general.architecture")

@@ -2,6 +2,7 @@ package arch_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"math"
@@ -267,10 +268,13 @@ func TestWhatIsNotBuiltOrContradictsItselfIsRefusedByName(t *testing.T) {
 		"a missing norm":                {llama().remove("output_norm.weight"), arch.ErrInvalidModel, "tensor output_norm.weight is missing"},
 		"a missing matrix":              {llama().remove("blk.1.ffn_up.weight"), arch.ErrInvalidModel, "tensor blk.1.ffn_up.weight is missing"},
 		"a matrix turned around":        {llama().replace("blk.1.attn_k.weight", gguf.F32, 48, 96), arch.ErrInvalidModel, "tensor blk.1.attn_k.weight has dimensions [48 96], want [96 48]"},
-		"a norm in two dimensions":      {llama().replace("blk.1.ffn_norm.weight", gguf.F32, 96, 1), arch.ErrInvalidModel, "dimensions [96 1], want [96]"},
+		"a norm in two dimensions":      {llama().replace("blk.1.ffn_norm.weight", gguf.F32, 96, 2), arch.ErrInvalidModel, "dimensions [96 2], want [96]"},
 		"rope factors too many":         {llama().add("rope_freqs.weight", gguf.F32, 24), arch.ErrInvalidModel, "rope_freqs.weight has dimensions [24], want [12]"},
 		"a matrix type not run":         {llama().replace("blk.1.attn_k.weight", gguf.MXFP4, 96, 48), arch.ErrUnsupportedType, "tensor blk.1.attn_k.weight is MXFP4"},
-		"a norm in halves":              {llama().replace("blk.1.ffn_norm.weight", gguf.F16, 96), arch.ErrUnsupportedType, "tensor blk.1.ffn_norm.weight is F16, want F32"},
+		"a norm in blocks":              {llama().replace("blk.1.ffn_norm.weight", gguf.Q8_0, 96), arch.ErrUnsupportedType, "tensor blk.1.ffn_norm.weight is Q8_0, want [F32 F16 BF16]"},
+		"a vocabulary alone":            {(&model{meta: map[string]any{"general.architecture": "command-r", "tokenizer.ggml.tokens": []string{"a"}}}), arch.ErrUnsupportedArch, "the file holds a vocabulary and no weights"},
+		"an embedder":                   {llama().set("llama.pooling_type", uint32(3)), arch.ErrUnsupportedArch, "pooled output: the model computes embeddings and generates no text (metadata llama.pooling_type is 3)"},
+		"rope factors of zero in F16":   {llama().add("rope_freqs.weight", gguf.F16, 12).filled(0), arch.ErrInvalidModel, "tensor rope_freqs.weight: factor 0 is 0"},
 		"a tensor of no role":           {llama().add("blk.0.ffn_gate_inp.weight", gguf.F32, 96, 8), arch.ErrUnsupportedArch, "tensor blk.0.ffn_gate_inp.weight has no role"},
 		"a tensor from elsewhere":       {llama().add("vision.weight", gguf.F32, 96), arch.ErrUnsupportedArch, "tensor vision.weight has no role"},
 		"a layer too many":              {llama().add("blk.2.attn_norm.weight", gguf.F32, 96), arch.ErrInvalidModel, "blk.2.attn_norm.weight is of no layer from 0 to 1"},
@@ -285,6 +289,31 @@ func TestWhatIsNotBuiltOrContradictsItselfIsRefusedByName(t *testing.T) {
 			require.ErrorIs(t, err, tc.kind)
 			require.ErrorContains(t, err, tc.want)
 		})
+	}
+}
+
+func TestVectorsWidenToF32(t *testing.T) {
+	// Norms in F16 or BF16 go to the engine as F32: each number of 16 bits is one of 32.
+	for typ, want := range map[gguf.Type]float32{gguf.F16: 1.8115234, gguf.BF16: 0.74609375} {
+		m, err := llama().replace("blk.1.ffn_norm.weight", typ, 96).parse(t)
+		require.NoError(t, err)
+		b := m.Bindings[len(m.Bindings)-1]
+		require.True(t, b.Widens())
+		require.Equal(t, engine.TensorDesc{Role: engine.RoleFFNNorm, Layer: 1, Type: engine.F32, Dims: []int64{96}}, b.Desc)
+		require.EqualValues(t, 4*96, b.Bytes())
+		require.EqualValues(t, 2*96, b.Tensor.Size)
+		wide := b.Widen([]byte{0x3F, 0x3F})
+		require.Equal(t, want, math.Float32frombits(binary.LittleEndian.Uint32(wide)), "%v", typ)
+		require.Len(t, wide, 4)
+	}
+}
+
+func TestTrailingDimensionsOfOneAreAccepted(t *testing.T) {
+	m, err := llama().replace("blk.1.ffn_norm.weight", gguf.F32, 96, 1, 1).replace("token_embd.weight", gguf.F16, 96, 50, 1, 1).
+		replace("blk.1.attn_k.weight", gguf.F32, 96, 48, 1).set("llama.pooling_type", int32(-1)).parse(t)
+	require.NoError(t, err)
+	for _, b := range m.Bindings[len(m.Bindings)-3:] {
+		require.Equal(t, b.Desc.Role.Dims(m.Desc), b.Desc.Dims, "%s", b.Tensor.Name)
 	}
 }
 

@@ -1,10 +1,10 @@
 package arch
 
 import (
-	"encoding/binary"
 	"math"
 
 	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/gguf/dequant"
 )
 
 // checkRopeFactors refuses factors that make a frequency infinite or no number at all.
@@ -13,9 +13,12 @@ func checkRopeFactors(f *gguf.File, t gguf.Tensor) error {
 	if err := f.ReadAt(t, raw, 0); err != nil {
 		return err
 	}
-	for i := range len(raw) / 4 {
-		v := math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-		if !(v > 0) || math.IsInf(float64(v), 0) {
+	factors := make([]float64, t.Elements())
+	if err := dequant.Dequantize(t.Type, raw, factors); err != nil {
+		return err
+	}
+	for i, v := range factors {
+		if !(v > 0) || math.IsInf(v, 0) {
 			return invalid("tensor %s: factor %d is %v, want a finite number above 0: the file is damaged, download or convert it again", t.Name, i, v)
 		}
 	}

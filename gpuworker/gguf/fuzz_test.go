@@ -63,6 +63,10 @@ func TestTheSeedCorpusIsWhatTheWriterWrites(t *testing.T) {
 		"empty":               file(0, 0).b,
 		"nested-arrays":       file(0, 1).str("k").u32(9).u32(9).u64(2).u32(0).u64(1).bytes(5).u32(8).u64(1).str("s").b,
 		"many-strings":        file(0, 1).str("k").u32(9).u32(8).u64(1 << 40).str("s").str("t").b,
+		"removed-type":        file(1, 0).tensor("x", 31, 0, 32).data(32).b,
+		"trailing-ones":       file(1, 0).tensor("x", gguf.F16, 0, 8, 1, 1, 1).data(32).b,
+		"vocabulary":          file(0, 2).str("tokenizer.ggml.model").u32(8).str("no_vocab").str("tokenizer.ggml.tokens").u32(9).u32(8).u64(1).str("a").b,
+		"suppressed-tokens":   file(0, 1).str("tokenizer.ggml.suppress_tokens").u32(9).u32(5).u64(2).u32(7).u32(1<<32 - 1).b,
 		"overlap":             file(2, 0).tensor("x", gguf.F32, 0, 9).tensor("y", gguf.BF16, 32, 8).data(64).b,
 	} {
 		path := filepath.Join("testdata", "fuzz", "FuzzParse", name)

@@ -205,7 +205,7 @@ func (b *builder) tensor(f info, dimsAt uint64, name string, t Type, dims []uint
 	case !utf8.ValidString(name):
 		return malformed(f.at, "tensor name %q is not UTF-8", name)
 	case !t.Known():
-		return unsupported(f.typeAt, "tensor %q has unknown type %d", name, uint32(t))
+		return unsupported(f.typeAt, "tensor %q has %s", name, unknownType(t))
 	}
 	if _, dup := b.byName[name]; dup {
 		return malformed(f.at, "tensor name %q appears twice", name)

@@ -105,15 +105,19 @@ func TestHostileFilesAreRefusedAtTheOffsetOfTheFault(t *testing.T) {
 			at := r.at()
 			return r.tensor("x", gguf.F32, 32, 1).data(64).b, at
 		}, gguf.ErrFormat, "twice"},
-		"an unknown type":      {func() ([]byte, uint64) { return file(1, 0).tensor("x", 4, 0, 32).data(64).b, 24 + 9 + 4 + 8 }, gguf.ErrUnsupported, "unknown type 4"},
-		"no dimensions":        {dims(gguf.F32), gguf.ErrFormat, "0 dimensions"},
-		"five dimensions":      {dims(gguf.F32, 1, 1, 1, 1, 1), gguf.ErrFormat, "5 dimensions"},
-		"2^32-1 dimensions":    {func() ([]byte, uint64) { return file(1, 0).str("x").u32(math.MaxUint32).data(64).b, 33 }, gguf.ErrFormat, "want 1 to 4"},
-		"a dimension of zero":  {dims(gguf.F32, 4, 0), gguf.ErrFormat, "dimension 1 is zero"},
-		"a product above 2^64": {dims(gguf.F32, 1<<32, 1<<32, 2), gguf.ErrFormat, "overflow"},
-		"a product of 2^63":    {dims(gguf.F32, 1<<62, 2), gguf.ErrFormat, "overflow"},
-		"bytes above 2^63":     {dims(gguf.F64, 1<<61), gguf.ErrFormat, "overflow"},
-		"rows of half a block": {dims(gguf.Q8_0, 48, 2), gguf.ErrFormat, "whole Q8_0 blocks"},
+		"an unknown type":         {func() ([]byte, uint64) { return file(1, 0).tensor("x", 4, 0, 32).data(64).b, 24 + 9 + 4 + 8 }, gguf.ErrUnsupported, `type 4 \(Q4_2\), which ggml removed`},
+		"a type that no ggml had": {func() ([]byte, uint64) { return file(1, 0).tensor("x", 99, 0, 32).data(64).b, 24 + 9 + 4 + 8 }, gguf.ErrUnsupported, "unknown type 99"},
+		"a removed type of 2024": {func() ([]byte, uint64) { return file(1, 0).tensor("x", 33, 0, 32).data(64).b, 24 + 9 + 4 + 8 }, gguf.ErrUnsupported,
+			`type 33 \(Q4_0_8_8\), which ggml removed: get the model in Q4_0 or another type, or quantize it again`},
+		"a removed type of IQ4_NL": {func() ([]byte, uint64) { return file(1, 0).tensor("x", 36, 0, 32).data(64).b, 24 + 9 + 4 + 8 }, gguf.ErrUnsupported, "get the model in IQ4_NL"},
+		"no dimensions":            {dims(gguf.F32), gguf.ErrFormat, "0 dimensions"},
+		"five dimensions":          {dims(gguf.F32, 1, 1, 1, 1, 1), gguf.ErrFormat, "5 dimensions"},
+		"2^32-1 dimensions":        {func() ([]byte, uint64) { return file(1, 0).str("x").u32(math.MaxUint32).data(64).b, 33 }, gguf.ErrFormat, "want 1 to 4"},
+		"a dimension of zero":      {dims(gguf.F32, 4, 0), gguf.ErrFormat, "dimension 1 is zero"},
+		"a product above 2^64":     {dims(gguf.F32, 1<<32, 1<<32, 2), gguf.ErrFormat, "overflow"},
+		"a product of 2^63":        {dims(gguf.F32, 1<<62, 2), gguf.ErrFormat, "overflow"},
+		"bytes above 2^63":         {dims(gguf.F64, 1<<61), gguf.ErrFormat, "overflow"},
+		"rows of half a block":     {dims(gguf.Q8_0, 48, 2), gguf.ErrFormat, "whole Q8_0 blocks"},
 		"a tensor not aligned": {func() ([]byte, uint64) {
 			r := file(1, 0).tensor("x", gguf.F32, 4, 1)
 			return r.data(64).b, 24 + 9 + 4 + 8 + 4

@@ -104,6 +104,24 @@ func (t Type) RowBytes(n uint64) uint64 {
 	return n / l.block * l.bytes
 }
 
+// removed names the types that ggml once had, gave up and numbered no other type as.
+var removed = map[Type]string{
+	4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8",
+}
+
+// unknownType says why the type of a tensor is refused, and what to do.
+func unknownType(t Type) string {
+	name, was := removed[t]
+	if !was {
+		return fmt.Sprintf("unknown type %d", uint32(t))
+	}
+	instead := "Q4_0"
+	if t > 35 {
+		instead = "IQ4_NL"
+	}
+	return fmt.Sprintf("type %d (%s), which ggml removed: get the model in %s or another type, or quantize it again", uint32(t), name, instead)
+}
+
 // maxDims is how many dimensions ggml gives a tensor.
 const maxDims = 4
 

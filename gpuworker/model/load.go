@@ -139,7 +139,7 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 		}
 		inst.sizes = append(inst.sizes, size)
 		weights += size
-		staging = max(staging, b.Tensor.Size)
+		staging = max(staging, b.Bytes())
 	}
 	kv := DefaultKV(info)
 	if l.options.KVType != nil {

@@ -65,7 +65,7 @@ func (l *loader) bind(ctx context.Context, inst *Instance, file *gguf.File, spec
 	}()
 	largest := int64(0)
 	for _, b := range spec.Bindings {
-		largest = max(largest, int64(b.Tensor.Size))
+		largest = max(largest, int64(b.Bytes()))
 	}
 	u := &uploads{
 		file: file, meter: newMeter(Uploading, spec.Bytes, l.progress), room: semaphore.NewWeighted(largest),
@@ -129,12 +129,14 @@ type uploads struct {
 
 // staged is one tensor on its way.
 type staged struct {
-	tensor gguf.Tensor
-	desc   engine.TensorDesc
-	buffer *vram.Buffer // nil: the model has no use for it, but its digest has
-	hash   *gguf.Pieces
-	left   atomic.Int64  // bytes
-	done   chan struct{} // closed when none are left
+	arch.Binding              // without a buffer, the tensor alone
+	buffer       *vram.Buffer // nil: the model has no use for it, but its digest has
+	hash         *gguf.Pieces // of the file's bytes
+	// wide is the hash of the bytes that the engine gets, where the file has fewer; else nil. The engine proves those, and the model's
+	// digest is of the file's.
+	wide *gguf.Pieces
+	left atomic.Int64  // bytes
+	done chan struct{} // closed when none are left
 }
 
 // drop gives back what is not bound.
@@ -143,6 +145,14 @@ func (s *staged) drop() error {
 		return nil
 	}
 	return s.buffer.Free()
+}
+
+// write copies bytes to their place on the device.
+func (s *staged) write(bytes []byte, off uint64) error {
+	if _, err := s.buffer.WriteAt(bytes, int64(off)); err != nil {
+		return fmt.Errorf("upload: %w", err)
+	}
+	return nil
 }
 
 // piece is a run of one tensor's bytes.
@@ -213,14 +223,14 @@ func (u *uploads) stage(ctx context.Context, memory *vram.Pool, spec *arch.Model
 	used := map[string]bool{}
 	for _, b := range spec.Bindings {
 		used[b.Tensor.Name] = true
-		if u.room.Acquire(ctx, int64(b.Tensor.Size)) != nil {
+		if u.room.Acquire(ctx, int64(b.Bytes())) != nil {
 			return context.Cause(ctx)
 		}
-		buffer, err := memory.Alloc(b.Tensor.Size, engine.Staging, b.Tensor.Name)
+		buffer, err := memory.Alloc(b.Bytes(), engine.Staging, b.Tensor.Name)
 		if err != nil {
 			return err
 		}
-		if err := u.hand(ctx, &staged{tensor: b.Tensor, desc: b.Desc, buffer: buffer}); err != nil {
+		if err := u.hand(ctx, &staged{Binding: b, buffer: buffer}); err != nil {
 			return err
 		}
 	}
@@ -228,7 +238,7 @@ func (u *uploads) stage(ctx context.Context, memory *vram.Pool, spec *arch.Model
 		if used[t.Name] {
 			continue
 		}
-		if err := u.hand(ctx, &staged{tensor: t}); err != nil {
+		if err := u.hand(ctx, &staged{Binding: arch.Binding{Tensor: t}}); err != nil {
 			return err
 		}
 	}
@@ -237,10 +247,13 @@ func (u *uploads) stage(ctx context.Context, memory *vram.Pool, spec *arch.Model
 
 func (u *uploads) hand(ctx context.Context, s *staged) error {
 	s.done = make(chan struct{})
-	s.left.Store(int64(s.tensor.Size))
-	s.hash = gguf.NewPieces(s.tensor.Size, hashPiece)
+	s.left.Store(int64(s.Tensor.Size))
+	s.hash = gguf.NewPieces(s.Tensor.Size, hashPiece)
+	if s.buffer != nil && s.Widens() {
+		s.wide = gguf.NewPieces(s.Bytes(), 2*hashPiece)
+	}
 	u.staged <- s
-	for i := 0; uint64(i)*u.piece < s.tensor.Size; i++ {
+	for i := 0; uint64(i)*u.piece < s.Tensor.Size; i++ {
 		select {
 		case u.pieces <- piece{of: s, index: i}:
 		case <-ctx.Done():
@@ -257,18 +270,28 @@ func (u *uploads) copy(ctx context.Context, buffer []byte) error {
 			return context.Cause(ctx)
 		}
 		off := uint64(p.index) * u.piece
-		bytes := buffer[:min(u.piece, p.of.tensor.Size-off)]
+		bytes := buffer[:min(u.piece, p.of.Tensor.Size-off)]
 		for at := uint64(0); at < uint64(len(bytes)); at += hashPiece {
 			part := bytes[at:min(at+hashPiece, uint64(len(bytes)))]
-			if err := u.file.ReadAt(p.of.tensor, part, off+at); err != nil {
+			if err := u.file.ReadAt(p.of.Tensor, part, off+at); err != nil {
 				return err
 			}
-			p.of.hash.Hash(int((off+at)/hashPiece), part)
+			index := int((off + at) / hashPiece)
+			p.of.hash.Hash(index, part)
+			if p.of.wide != nil {
+				wide := p.of.Widen(part)
+				p.of.wide.Hash(index, wide)
+				if err := p.of.write(wide, 2*(off+at)); err != nil {
+					return err
+				}
+			}
+		}
+		if p.of.buffer != nil && p.of.wide == nil {
+			if err := p.of.write(bytes, off); err != nil {
+				return err
+			}
 		}
 		if p.of.buffer != nil {
-			if _, err := p.of.buffer.WriteAt(bytes, int64(off)); err != nil {
-				return fmt.Errorf("upload: %w", err)
-			}
 			u.meter.add(uint64(len(bytes)))
 		}
 		if p.of.left.Add(-int64(len(bytes))) == 0 {
@@ -296,7 +319,7 @@ func (u *uploads) bind(ctx context.Context, inst *Instance, bound chan<- residen
 			return context.Cause(ctx)
 		}
 		digest := s.hash.Sum()
-		u.digests[s.tensor.Name] = digest
+		u.digests[s.Tensor.Name] = digest
 		if s.buffer == nil {
 			continue
 		}
@@ -304,11 +327,14 @@ func (u *uploads) bind(ctx context.Context, inst *Instance, bound chan<- residen
 		if err != nil {
 			return err
 		}
-		if err := inst.model.Bind(s.desc, raw); err != nil {
-			return fmt.Errorf("tensor %q: %w", s.tensor.Name, err)
+		if err := inst.model.Bind(s.Desc, raw); err != nil {
+			return fmt.Errorf("tensor %q: %w", s.Tensor.Name, err)
 		}
-		u.room.Release(int64(s.tensor.Size))
-		t := residency{name: s.tensor.Name, digest: engine.Digest(digest)}
+		u.room.Release(int64(s.Bytes()))
+		if s.wide != nil {
+			digest = s.wide.Sum()
+		}
+		t := residency{name: s.Tensor.Name, digest: engine.Digest(digest)}
 		inst.weights += inst.sizes[len(inst.tensors)]
 		inst.tensors = append(inst.tensors, t)
 		bound <- t

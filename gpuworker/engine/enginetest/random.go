@@ -152,8 +152,8 @@ func FromFile(path string) (*reference.Weights, error) {
 	}
 	w := &reference.Weights{Desc: m.Desc}
 	for _, b := range m.Bindings {
-		t := reference.Tensor{TensorDesc: b.Desc, Bytes: make([]byte, b.Tensor.Size)}
-		if err := f.ReadAt(b.Tensor, t.Bytes, 0); err != nil {
+		t := reference.Tensor{TensorDesc: b.Desc, Bytes: make([]byte, b.Bytes())}
+		if err := b.ReadAt(f, t.Bytes, 0); err != nil {
 			return nil, err
 		}
 		w.Tensors = append(w.Tensors, t)

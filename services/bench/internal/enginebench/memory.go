@@ -52,7 +52,7 @@ func (r *run) weigh(ctx context.Context, manager *model.Manager, name string) er
 	m.DevicePeak = max(m.DevicePeak, used(info))
 	m.Model, m.KV, m.Workspace = info.BytesUsed[engine.Weights], info.BytesUsed[engine.KV], info.BytesUsed[engine.Workspace]
 	for _, b := range r.spec.Bindings {
-		m.Tensor = max(m.Tensor, b.Tensor.Size)
+		m.Tensor = max(m.Tensor, b.Bytes())
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func Load(ctx context.Context, device engine.Device, file *gguf.File, spec *arch
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		buffer, err := upload(device, file, b.Tensor, bytes)
+		buffer, err := upload(device, file, b, bytes)
 		if err == nil {
 			err = m.Bind(b.Desc, buffer)
 		}
@@ -40,14 +40,15 @@ func Load(ctx context.Context, device engine.Device, file *gguf.File, spec *arch
 	return m, m.Seal()
 }
 
-func upload(device engine.Device, file *gguf.File, t gguf.Tensor, bytes []byte) (engine.Buffer, error) {
-	buffer, err := device.Alloc(t.Size, engine.Staging)
+func upload(device engine.Device, file *gguf.File, b arch.Binding, bytes []byte) (engine.Buffer, error) {
+	size := b.Bytes()
+	buffer, err := device.Alloc(size, engine.Staging)
 	if err != nil {
 		return nil, err
 	}
-	for off := uint64(0); off < t.Size; {
-		p := bytes[:min(piece, t.Size-off)]
-		err := file.ReadAt(t, p, off)
+	for off := uint64(0); off < size; {
+		p := bytes[:min(piece, size-off)]
+		err := b.ReadAt(file, p, off)
 		if err == nil {
 			_, err = buffer.WriteAt(p, int64(off))
 		}
