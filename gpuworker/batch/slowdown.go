@@ -12,12 +12,12 @@ import (
 // end, fewer of them decode, until the pace is kept.
 //
 // It is kept over time: what steps lasted less than they may is credit. While there is some, one step at a time may have such prompts;
-// while there is none they wait, and credit grows with every step.
+// while there is none they wait, and credit grows with every step. Debt is bounded, as credit is: see settle.
 //
 // What a tenant alone would have is known from steps that had as many rows; what is not known makes nobody wait.
 type slowdown struct {
 	most   time.Duration // of credit
-	credit time.Duration
+	credit time.Duration // below 0: debt
 	// alone is how long steps last that only decode, by the bit length of their rows less one: 1, 2, 3 to 4, 5 to 8 and so on.
 	alone [33]time.Duration
 	own   map[string]work // what a step has, by tenant; used again
@@ -59,9 +59,10 @@ func (l *Loop) weigh(f *flight, took time.Duration) {
 		}
 		d.own[p.seq.request.Tenant] = own
 	}
-	modest, allowed := false, time.Duration(0)
+	modest, prompts, allowed := false, false, time.Duration(0)
 	for tenant, own := range d.own {
 		if !l.modest(tenant) {
+			prompts = prompts || own.prompt > 0
 			continue
 		}
 		modest = true
@@ -71,12 +72,26 @@ func (l *Loop) weigh(f *flight, took time.Duration) {
 	}
 	switch {
 	case allowed > 0:
-		d.credit = min(d.credit+allowed-took, d.most)
+		d.settle(allowed, took, prompts)
 	case modest: // and nobody knows what it would have alone
 		d.credit = d.most
 	default: // the first step of one that comes has its prompt alone
 		d.credit = 0
 	}
+}
+
+// settle adds a step that took so long and may have taken allowed. prompts is whether it had prompts of tenants that are not modest.
+//
+// Sequences that decode cannot be slowed, so the debt that they make ends at two SharedTargets: otherwise a crowd that decodes for a
+// minute leaves a debt that only the modest tenant's own steps pay back, and prompts wait for minutes on a device that is nearly idle.
+// A step that has prompts is owed whole, because prompts could have waited. The debt is at most that of the longest of those steps.
+func (d *slowdown) settle(allowed, took time.Duration, prompts bool) {
+	floor := -2 * d.most
+	if prompts {
+		floor = min(floor, allowed-took)
+	}
+	floor = min(floor, d.credit) // a step that decodes does not forgive what prompts owe
+	d.credit = max(min(d.credit+allowed-took, d.most), floor)
 }
 
 // lasts is how long a step lasts that has nothing else; 0: not known.
