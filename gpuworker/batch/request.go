@@ -48,8 +48,8 @@ type Request struct {
 	Progress bool
 	// Continuations are at least one. They share the prompt's blocks.
 	Continuations []Continuation
-	// Resumed: its caller has had the beginning of the answer, though of these continuations perhaps nothing. It waits for a place for as
-	// long as it takes.
+	// Resumed: its caller has a token or an end of the answer, though of these continuations perhaps none. MaxQueueTime does not hold
+	// for it.
 	Resumed bool
 	// Priority: higher is more urgent.
 	Priority int32

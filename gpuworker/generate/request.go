@@ -1,6 +1,8 @@
 package generate
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
 )
@@ -36,14 +38,20 @@ type Schedule struct {
 	Keys     []batch.PrefixKey
 }
 
-// Resumed says whether the request continues one that was begun before: nothing of the prompt is reported again.
+// Resumed reports whether the request continues one that was begun before: nothing of the prompt is reported again.
 func (r Request) Resumed() bool { return len(r.Resume) > 0 }
+
+// answered reports whether the caller has a part of the answer: an entry of Resume with tokens or with an end. An entry with neither
+// says only that the prompt was reported. Such a request had no slot yet, so the limit of the queue holds for it.
+func (r Request) answered() bool {
+	return slices.ContainsFunc(r.Resume, func(e Resume) bool { return len(e.IDs) > 0 || e.Finished })
+}
 
 // batch is the loop's request for some of the continuations.
 func (r Request) batch(live []*continuation) batch.Request {
 	b := batch.Request{
 		Prompt: r.Prompt, Class: r.Class, Params: r.Params, MaxTokens: r.MaxTokens, StopIDs: r.StopIDs,
-		PromptTopN: r.PromptTopN, Progress: r.Progress, Resumed: r.Resumed(),
+		PromptTopN: r.PromptTopN, Progress: r.Progress, Resumed: r.answered(),
 		Priority: r.Schedule.Priority, Tenant: r.Schedule.Tenant, Salt: r.Schedule.Salt, Bypass: r.Schedule.Bypass,
 		Keys: r.Schedule.Keys, ID: r.ID,
 	}
