@@ -8,12 +8,14 @@ import (
 
 // bound ends the generations that run when a drain's time is over. Safe for concurrent use; the zero value has none.
 type bound struct {
-	mu    sync.Mutex
-	timer *time.Timer                           // guarded by mu; nil: no bound
-	runs  map[*context.CancelCauseFunc]struct{} // guarded by mu
+	mu      sync.Mutex
+	timer   *time.Timer                           // guarded by mu; nil: no bound
+	reached bool                                  // guarded by mu; timer has fired and was not cleared
+	runs    map[*context.CancelCauseFunc]struct{} // guarded by mu
 }
 
-// join is a context that ends with errDrained when a bound is reached, until leave.
+// join returns a context that ends with errDrained when a bound is reached, until leave. If one was reached already, it has ended: a
+// call may pass admit before a drain begins and join after the drain's bound.
 func (b *bound) join(ctx context.Context) (joined context.Context, leave func()) {
 	joined, cancel := context.WithCancelCause(ctx)
 	b.mu.Lock()
@@ -22,6 +24,9 @@ func (b *bound) join(ctx context.Context) (joined context.Context, leave func())
 		b.runs = map[*context.CancelCauseFunc]struct{}{}
 	}
 	b.runs[&cancel] = struct{}{}
+	if b.reached {
+		cancel(errDrained)
+	}
 	return joined, func() {
 		b.mu.Lock()
 		delete(b.runs, &cancel)
@@ -41,6 +46,7 @@ func (b *bound) set(after time.Duration) {
 		if b.timer != timer { // it was cleared meanwhile
 			return
 		}
+		b.reached = true
 		for cancel := range b.runs {
 			(*cancel)(errDrained)
 		}
@@ -48,10 +54,11 @@ func (b *bound) set(after time.Duration) {
 	b.timer = timer
 }
 
-// clear takes a bound back that is not reached.
+// clear removes the bound. Calls that it ended stay ended; calls that join from now on run.
 func (b *bound) clear() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.reached = false
 	if b.timer != nil {
 		b.timer.Stop()
 		b.timer = nil

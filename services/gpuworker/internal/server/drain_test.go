@@ -265,6 +265,29 @@ func TestABoundEndsWhatRunsAtItsTimeUnlessItIsTakenBack(t *testing.T) {
 	})
 }
 
+// A call that passed admit before the drain and joins after its bound is ended too, until the bound is cleared.
+func TestDrainBoundEndsCallThatJoinsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bound
+		cause := func() error {
+			ctx, leave := b.join(t.Context())
+			defer leave()
+			return context.Cause(ctx)
+		}
+		b.set(time.Second)
+		require.NoError(t, cause())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		for range 2 {
+			require.ErrorIs(t, cause(), errDrained)
+		}
+		b.clear()
+		require.NoError(t, cause())
+		b.set(time.Second)
+		require.NoError(t, cause(), "the next bound is not reached yet")
+	})
+}
+
 // ending reads the rest of a call and returns how it ends; nil: well.
 func ending(t *testing.T, stream grpc.ServerStreamingClient[pb.GenerateResponse]) error {
 	t.Helper()
