@@ -37,7 +37,7 @@ func requireNoNodes(t *testing.T, c *Cache) {
 	require.Empty(t, liveNodes(t, c))
 }
 
-// liveNodes are the nodes that can be found, each of which has a block or a claim, and a parent that lives.
+// liveNodes are the nodes in use, each of which has a block or a claim, and a parent in use. Those that are hidden are in no chain.
 func liveNodes(t *testing.T, c *Cache) map[int32]bool {
 	t.Helper()
 	nodes := map[int32]bool{}
@@ -48,15 +48,23 @@ func liveNodes(t *testing.T, c *Cache) map[int32]bool {
 			nodes[n] = true
 		}
 	}
+	for i, x := range c.tree.nodes {
+		if n := int32(i); x.stamp != 0 && x.hidden {
+			require.False(t, nodes[n], "node %d is hidden and found", n)
+			nodes[n] = true
+		}
+	}
 	unused := 0
 	for n := c.tree.unused; n != none; n = c.tree.nodes[n].next {
 		require.False(t, nodes[n], "node %d is unused and found", n)
 		unused++
 	}
-	require.Equal(t, len(c.tree.nodes), unused+len(nodes), "every node is found or unused")
+	require.Equal(t, len(c.tree.nodes), unused+len(nodes), "every node is found, hidden or unused")
 	for n := range nodes {
 		x := c.tree.nodes[n]
 		require.True(t, x.block != none || x.claims > 0, "node %d has neither a block nor a claim", n)
+		lost := x.hidden || x.parent != none && c.tree.nodes[x.parent].lost
+		require.Equal(t, lost, x.lost, "node %d is lost if it or a node above it is hidden", n)
 		if x.parent == none {
 			continue
 		}
@@ -182,6 +190,7 @@ func checkKeys(t *testing.T, c *Cache, nodes map[int32]bool) {
 	for n := range nodes {
 		x := c.tree.nodes[n]
 		require.True(t, x.block != none || len(x.keys) == 0, "node %d has keys and no block", n)
+		require.True(t, !x.lost || len(x.keys) == 0, "node %d has keys and nobody finds it", n)
 		require.LessOrEqual(t, len(x.keys), c.maxKeys())
 		for i, key := range x.keys {
 			require.False(t, slices.Contains(x.keys[:i], key))

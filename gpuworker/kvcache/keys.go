@@ -28,7 +28,8 @@ func newKeyBook() keyBook {
 }
 
 // Name gives the sequence of t its keys, shortest first. Each is told as cached when the block that holds its last token is
-// published, or now if it is, and as gone when that block is evicted. Keys of no tokens name nothing and are left out.
+// published, or now if it is, and as gone when that block is evicted
+// or forgotten. Keys of no tokens name nothing and are left out.
 func (c *Cache) Name(t *Table, keys []Key) {
 	t.keys = nil
 	for _, k := range keys {
@@ -74,8 +75,9 @@ func (c *Cache) attach(t *Table, i int, n int32) {
 	}
 }
 
+// attach adds a key to n, unless nobody finds n or it has as many as it takes.
 func (b *keyBook) attach(n *node, key uint64, most int) {
-	if len(n.keys) >= most || slices.Contains(n.keys, key) {
+	if n.lost || len(n.keys) >= most || slices.Contains(n.keys, key) {
 		return
 	}
 	n.keys = append(n.keys, key)

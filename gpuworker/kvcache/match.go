@@ -69,15 +69,15 @@ func (c *Cache) Publish(t *Table, r Root, ids []int32, computed int) error {
 }
 
 // Forget makes the shared blocks of t, and all that continues them, findable no more: what they hold is not to be trusted. Who
-// holds some keeps them; the rest is evicted in its turn.
+// holds some keeps them; the rest is evicted in its turn. Their keys are withdrawn, those of other tables included, so that no
+// scheduler routes by a prefix that Match does not find.
 func (c *Cache) Forget(t *Table) {
 	if t.Shared == 0 {
 		return
 	}
-	for _, b := range t.Blocks[:t.Shared] {
-		c.keys.detachAll(&c.tree.nodes[c.nodeOf[b]])
+	for _, n := range c.tree.hide(c.nodeOf[t.Blocks[0]]) {
+		c.keys.detachAll(&c.tree.nodes[n])
 	}
-	c.tree.hide(c.nodeOf[t.Blocks[0]])
 }
 
 // end stands where the shared blocks of t end.

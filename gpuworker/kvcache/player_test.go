@@ -105,6 +105,8 @@ func (p *player) operation() {
 		p.claim(q)
 	case 10:
 		p.name(q)
+	case 11:
+		p.forget(q)
 	default:
 		p.compute(q)
 	}
@@ -176,6 +178,19 @@ func (p *player) name(q *sequence) {
 	p.c.Name(q.table, keys)
 	q.stupid.keys = slices.DeleteFunc(keys, func(k Key) bool { return k.Tokens == 0 })
 	p.s.tell(q.stupid)
+}
+
+// forget is rare: what is forgotten is found by nobody, and scripts are to hit.
+func (p *player) forget(q *sequence) {
+	if p.number(4) > 0 {
+		p.compute(q)
+		return
+	}
+	before := len(p.c.All())
+	p.c.Forget(q.table)
+	p.s.forget(q.stupid)
+	p.did["forget"] += min(q.table.Shared, 1)
+	p.did["withdrawal"] += before - len(p.c.All())
 }
 
 // compute does a step of a few tokens as a loop would: blocks for them, a block of its own for the first, the writes, and what is

@@ -26,7 +26,7 @@ func TestRandomScriptsAgreeWithTheStupidImplementation(t *testing.T) {
 		operations += p.operations
 	}
 	require.Greater(t, operations, 20_000)
-	for _, what := range []string{"hit", "claim", "wait", "full", "copy", "fork", "rollback", "reset", "eviction", "twin"} {
+	for _, what := range []string{"hit", "claim", "wait", "full", "copy", "fork", "rollback", "reset", "eviction", "twin", "forget", "withdrawal"} {
 		require.Greater(t, did[what], 20, "the scripts hardly ever come to: %s", what)
 	}
 }

@@ -14,6 +14,7 @@ type stupid struct {
 	tables           []*stupidTable
 	cached           map[string]*stupidPrefix
 	clock            int
+	forgets          int
 	stats            Stats
 }
 
@@ -40,6 +41,51 @@ func newStupid(cfg Config) *stupid {
 
 func (s *stupid) prefix(r Root, ids []int32, blocks int) string {
 	return fmt.Sprint(r.Salt, "/", ids[:blocks*s.blockSize], "/")
+}
+
+// of is the prefix of ids for a table that goes on where its shared blocks end: among what is forgotten if those are.
+func (s *stupid) of(t *stupidTable, r Root, ids []int32, blocks int) string {
+	text := s.prefix(r, ids, blocks)
+	if t.shared > 0 && strings.HasPrefix(t.blocks[0].prefix, forgotten) {
+		realm, _, _ := strings.Cut(t.blocks[0].prefix, ":")
+		return realm + ":" + text
+	}
+	return text
+}
+
+// forgotten begins the prefixes that nobody finds. A number and a colon follow, so that each call of forget has its own.
+const forgotten = "forgotten "
+
+// forget renames what begins as t does, so that nobody who begins at a root finds it, and takes its keys away.
+func (s *stupid) forget(t *stupidTable) {
+	if t.shared == 0 || strings.HasPrefix(t.blocks[0].prefix, forgotten) {
+		return
+	}
+	first := t.blocks[0].prefix
+	s.forgets++
+	renamed := func(text string) string {
+		if text == first || strings.HasPrefix(text, strings.TrimSuffix(first, "]/")+" ") {
+			return fmt.Sprint(forgotten, s.forgets, ":", text)
+		}
+		return text
+	}
+	for text, p := range s.cached {
+		other := renamed(text)
+		if other == text {
+			continue
+		}
+		delete(s.cached, text)
+		s.cached[other] = p
+		clear(p.keys)
+		for _, b := range p.blocks {
+			b.prefix = other
+		}
+	}
+	for _, t := range s.tables {
+		for i := range t.claims {
+			t.claims[i] = renamed(t.claims[i])
+		}
+	}
 }
 
 func (s *stupid) holders(b *stupidBlock) int {
@@ -164,7 +210,7 @@ func (s *stupid) grow(t *stupidTable, n int) bool {
 
 func (s *stupid) publish(t *stupidTable, r Root, ids []int32, computed int) {
 	for t.shared < computed/s.blockSize {
-		text := s.prefix(r, ids, t.shared+1)
+		text := s.of(t, r, ids, t.shared+1)
 		b := t.blocks[t.shared]
 		b.prefix = text
 		switch p := s.cached[text]; {
@@ -193,7 +239,8 @@ func (s *stupid) tell(t *stupidTable) {
 		if i >= t.shared {
 			return false
 		}
-		if keys := s.cached[t.blocks[i].prefix].keys; len(keys) < 16+s.blockSize {
+		text := t.blocks[i].prefix
+		if keys := s.cached[text].keys; len(keys) < 16+s.blockSize && !strings.HasPrefix(text, forgotten) {
 			keys[k.Key] = true
 		}
 		return true
@@ -203,7 +250,7 @@ func (s *stupid) tell(t *stupidTable) {
 func (s *stupid) claim(t *stupidTable, r Root, ids []int32) {
 	t.claims = nil
 	for n := t.shared + 1; n <= len(ids)/s.blockSize; n++ {
-		t.claims = append(t.claims, s.prefix(r, ids, n))
+		t.claims = append(t.claims, s.of(t, r, ids, n))
 	}
 }
 

@@ -21,6 +21,7 @@ type node struct {
 	claims int32  // tables that are going to compute it
 	stamp  uint64 // tells it from others that were in its place; 0: it is unused
 	hidden bool   // it is in no chain: nobody finds it, nor what continues it
+	lost   bool   // it or a node above it is hidden. len(keys) == 0
 	idle   link
 	keys   []uint64 // each once
 }
@@ -96,6 +97,8 @@ func (t *tree) add(w walk, hash uint64, ids []int32) int32 {
 	*x = node{hash: hash, parent: w.parent, block: none, twin: none, stamp: t.stamps, keys: x.keys[:0]}
 	if w.parent == none {
 		x.salt = w.salt
+	} else {
+		x.lost = t.nodes[w.parent].lost
 	}
 	t.chain(n)
 	return n
@@ -113,13 +116,45 @@ func (t *tree) prune(n int32) {
 	x.salt, x.stamp, x.next, t.unused = "", 0, t.unused, n
 }
 
-// hide keeps n, and what continues it, from being found. Those who stand on it go on, and find what they publish no more either.
-func (t *tree) hide(n int32) {
-	if x := &t.nodes[n]; !x.hidden {
-		t.unchain(n)
-		t.stamps++
-		x.hidden, x.next, x.stamp = true, none, t.stamps
+// hide keeps n, and what continues it, from being found, and returns all of them; none if they are hidden already. Those who stand on
+// one go on, and nobody finds what they publish either.
+func (t *tree) hide(n int32) []int32 {
+	if t.nodes[n].lost {
+		return nil
 	}
+	t.unchain(n)
+	t.nodes[n].hidden, t.nodes[n].next = true, none
+	all := t.below(n)
+	for _, m := range all {
+		t.stamps++ // a Look that stands on it begins again
+		t.nodes[m].lost, t.nodes[m].stamp = true, t.stamps
+	}
+	return all
+}
+
+// below returns n and all nodes that continue it. It looks at every node once.
+func (t *tree) below(n int32) []int32 {
+	var all, way []int32
+	type state struct{ known, below bool }
+	states := make([]state, len(t.nodes))
+	states[n] = state{true, true}
+	for i := range t.nodes {
+		if t.nodes[i].stamp == 0 {
+			continue
+		}
+		at := int32(i)
+		for way = way[:0]; at != none && !states[at].known; at = t.nodes[at].parent {
+			way = append(way, at)
+		}
+		found := state{true, at != none && states[at].below}
+		for _, m := range way {
+			states[m] = found
+		}
+		if states[i].below {
+			all = append(all, int32(i))
+		}
+	}
+	return all
 }
 
 func (t *tree) idsOf(n int32) []int32 {
