@@ -8,13 +8,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/millrace/millrace/gpuworker/arch"
+	"github.com/millrace/millrace/gpuworker/filecache"
 	"github.com/millrace/millrace/gpuworker/gguf"
 	"github.com/millrace/millrace/gpuworker/tokenizer"
 )
@@ -57,17 +56,10 @@ type Facts struct {
 // catalog finds model files below a directory; it never leaves it, by ".." or by symbolic links.
 type catalog struct {
 	dir   string
-	mu    sync.Mutex
-	cache map[string]cached // by name
+	cache filecache.Cache[Entry] // by name
 }
 
-type cached struct {
-	size     int64
-	modified time.Time
-	entry    Entry
-}
-
-func newCatalog(dir string) *catalog { return &catalog{dir: dir, cache: map[string]cached{}} }
+func newCatalog(dir string) *catalog { return &catalog{dir: dir} }
 
 // open opens the file of a name. The caller closes it.
 func (c *catalog) open(name string) (*gguf.File, error) {
@@ -117,7 +109,7 @@ func unopened(root *os.Root, name string, err error) error {
 }
 
 // list describes every model file, sorted by name, and says of those that cannot be offered why. A file that did not
-// change since the last call is not read again. Hidden files and folders are none of its business.
+// change since the last call is not read again, unless the system kept it from being read. Hidden files and folders are none of its business.
 func (c *catalog) list() []Entry {
 	var entries []Entry
 	seen := map[string]bool{}
@@ -153,13 +145,7 @@ func (c *catalog) list() []Entry {
 		}
 		return nil
 	})
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name := range c.cache {
-		if !seen[name] {
-			delete(c.cache, name)
-		}
-	}
+	c.cache.Retain(func(name string) bool { return seen[name] })
 	return entries
 }
 
@@ -182,23 +168,22 @@ func misnamed(path string, d fs.DirEntry, lower bool) Entry {
 }
 
 func (c *catalog) describe(name string, info fs.FileInfo) Entry {
-	c.mu.Lock()
-	hit, ok := c.cache[name]
-	c.mu.Unlock()
-	if ok && hit.size == info.Size() && hit.modified.Equal(info.ModTime()) {
-		return hit.entry
-	}
-	e := Entry{Name: name, Bytes: uint64(max(info.Size(), 0))}
-	if f, err := c.open(name); err != nil {
+	return c.cache.Get(name, info, func() (e Entry, passing bool) {
+		e = Entry{Name: name, Bytes: uint64(max(info.Size(), 0))}
+		f, err := c.open(name)
+		if err == nil {
+			e.Facts, err = facts(f)
+			_ = f.Close() // opened for reading only
+		}
 		e.Problem = err
-	} else {
-		e.Facts, e.Problem = facts(f)
-		_ = f.Close() // opened for reading only
-	}
-	c.mu.Lock()
-	c.cache[name] = cached{size: info.Size(), modified: info.ModTime(), entry: e}
-	c.mu.Unlock()
-	return e
+		return e, ofSystem(err)
+	})
+}
+
+// ofSystem reports whether err is about opening, mapping or reading a file, and not about its bytes. It may pass without a change of the
+// file.
+func ofSystem(err error) bool {
+	return errors.Is(err, ErrNotFound) || errors.Is(err, gguf.ErrFault) || filecache.OfSystem(err)
 }
 
 func facts(f *gguf.File) (Facts, error) {

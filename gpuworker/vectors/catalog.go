@@ -8,16 +8,17 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/filecache"
 	"github.com/millrace/millrace/internal/codebookfile"
 )
 
@@ -32,18 +33,11 @@ type File struct {
 
 // catalog finds codebook files below a directory, and writes them; it never leaves it, by ".." or by symbolic links.
 type catalog struct {
-	dir string
-	mu  sync.Mutex
-	by  map[string]known // by name
+	dir   string
+	cache filecache.Cache[File] // by name
 }
 
-type known struct {
-	size     int64
-	modified time.Time
-	file     File
-}
-
-func newCatalog(dir string) *catalog { return &catalog{dir: dir, by: map[string]known{}} }
+func newCatalog(dir string) *catalog { return &catalog{dir: dir} }
 
 func pathOf(name string) string { return filepath.FromSlash(name) + extension }
 
@@ -111,9 +105,7 @@ func (c *catalog) list() []File {
 		return nil
 	}
 	defer func() { _ = root.Close() }() // only read
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := map[string]known{}
+	files := map[string]File{}
 	// What cannot be read is not offered; such an error comes with a folder or with no entry at all.
 	_ = fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, _ error) error {
 		switch {
@@ -123,30 +115,29 @@ func (c *catalog) list() []File {
 			return fs.SkipDir
 		}
 		if name, is := strings.CutSuffix(filepath.ToSlash(path), extension); is && !d.IsDir() && CheckName(name) == nil {
-			now[name] = c.looked(root, name)
+			files[name] = c.describe(root, name)
 		}
 		return nil
 	})
-	c.by = now
-	files := make([]File, 0, len(now))
-	for _, k := range now {
-		files = append(files, k.file)
-	}
-	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
-	return files
+	c.cache.Retain(func(name string) bool {
+		_, stays := files[name]
+		return stays
+	})
+	return slices.SortedFunc(maps.Values(files), func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// looked is a file as it was read when it was last changed. A link that leads nowhere is read each time, and says so.
-func (c *catalog) looked(root *os.Root, name string) known {
-	var k known
-	if info, err := root.Stat(pathOf(name)); err == nil {
-		k.size, k.modified = info.Size(), info.ModTime()
+// describe is a file as it was read when it was last changed. A link that leads nowhere is read each time, and says so, and so is a file
+// that the system kept from being read.
+func (c *catalog) describe(root *os.Root, name string) File {
+	info, err := root.Stat(pathOf(name))
+	if err != nil {
+		f, _ := c.read(name) // the error is in it
+		return f
 	}
-	if was, ok := c.by[name]; ok && !k.modified.IsZero() && was.size == k.size && was.modified.Equal(k.modified) {
-		return was
-	}
-	k.file, _ = c.read(name) // the error is in it
-	return k
+	return c.cache.Get(name, info, func() (File, bool) {
+		f, err := c.read(name)
+		return f, errors.Is(err, ErrNotFound) || filecache.OfSystem(err)
+	})
 }
 
 // written is the beginning of the names of files that are being written. They are hidden.
