@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/millrace/millrace/services/internal/flood"
 )
 
 // callKey is the context key of *call.
@@ -65,7 +67,7 @@ func WithRequestID(ctx context.Context, id string) context.Context {
 }
 
 // Annotate sets a field of the line that is logged when the call that ctx belongs to ends; of several values of one key the last
-// counts. Outside a handler it does nothing.
+// counts. A text may be the caller's and of any length: flood.Clip bounds it. Outside a handler it does nothing.
 func Annotate(ctx context.Context, key string, value any) {
 	if c := callOf(ctx); c != nil {
 		c.annotate(key, value)
@@ -74,6 +76,12 @@ func Annotate(ctx context.Context, key string, value any) {
 
 // annotate sets a field of the line. A call may wait for hours and say so again and again.
 func (c *call) annotate(key string, value any) {
+	switch v := value.(type) {
+	case string:
+		value = flood.Clip(v)
+	case error:
+		value = flood.Clip(v.Error())
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := 0; i < len(c.fields); i += 2 {

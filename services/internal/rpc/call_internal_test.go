@@ -2,9 +2,11 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -43,6 +45,22 @@ func TestWhatACallSaysAgainTakesThePlaceOfWhatItSaid(t *testing.T) {
 		Annotate(ctx, "queued", i)
 	}
 	require.Equal(t, []any{"request_id", "r1", "model", "m", "queued", 999}, c.logFields())
+}
+
+func TestAnnotateClipsTexts(t *testing.T) {
+	c := &call{id: "r1"}
+	ctx := context.WithValue(t.Context(), callKey{}, c)
+	Annotate(ctx, "model", strings.Repeat("語", 16<<20/3))
+	Annotate(ctx, "why", errors.New(strings.Repeat("a", 16<<20)))
+	Annotate(ctx, "tokens", 7)
+	fields := c.logFields()
+	for _, at := range []int{3, 5} {
+		text := fields[at].(string)
+		require.LessOrEqual(t, len(text), 255)
+		require.Greater(t, len(text), 245)
+		require.True(t, utf8.ValidString(text))
+	}
+	require.Equal(t, 7, fields[7])
 }
 
 // One that is refused takes nothing, not for a moment either: others that fit are taken.

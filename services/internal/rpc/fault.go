@@ -2,15 +2,15 @@ package rpc
 
 import (
 	"maps"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/millrace/millrace/services/internal/flood"
 )
 
 // Domains of ErrorInfo: who says it.
@@ -73,18 +73,17 @@ func (f Fault) Status() *status.Status {
 	return with
 }
 
-// clip cuts a text at maxText, between runes, and replaces what is not UTF-8, which a status cannot carry.
-func clip(text string) string {
-	const ellipsis = "…"
-	text = strings.ToValidUTF8(text, "\ufffd")
-	if len(text) <= maxText {
-		return text
+// clip bounds a text of a status, which cannot carry bytes that are not UTF-8 either.
+func clip(text string) string { return flood.ClipAt(text, maxText) }
+
+// bounded clips the message of a status that no Fault made: a library's, for example, may quote a whole request.
+func bounded(err error) error {
+	if len(status.Convert(err).Message()) <= maxText {
+		return err
 	}
-	end := maxText - len(ellipsis)
-	for !utf8.RuneStart(text[end]) && end > maxText-len(ellipsis)-utf8.UTFMax {
-		end--
-	}
-	return text[:end] + ellipsis
+	p := status.Convert(err).Proto()
+	p.Message = clip(p.GetMessage())
+	return status.FromProto(p).Err()
 }
 
 // Err is Status as an error.

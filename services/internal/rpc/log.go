@@ -37,7 +37,8 @@ var refusals = map[string]bool{
 }
 
 // callLogger writes the one line of a finished call; calls of the standard services are Debug, unless the caller may not make
-// them. Of refused calls the bound may leave lines out, each kind being a code and a reason.
+// them. Of refused calls the bound may leave lines out, each kind being a code and a reason. No text of a line is longer than one of a
+// status.
 func callLogger(logger hclog.Logger, bound *flood.Bound) logging.Logger {
 	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
 		to := hclog.Info
@@ -59,6 +60,11 @@ func callLogger(logger hclog.Logger, bound *flood.Bound) logging.Logger {
 			}
 			if untold > 0 {
 				fields = append(fields, "refused_without_a_line", untold)
+			}
+		}
+		for i, field := range fields {
+			if text, ok := field.(string); ok {
+				fields[i] = clip(text)
 			}
 		}
 		logger.Log(to, msg, fields...)

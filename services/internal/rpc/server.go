@@ -153,7 +153,7 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 		grpc.ReadBufferSize(readBuffer),
 		grpc.UnknownServiceHandler(func(impl any, stream grpc.ServerStream) error {
 			method, _ := grpc.MethodFromServerStream(stream)
-			return s.observed(Method{}, impl, stream, s.chain(&grpc.StreamServerInfo{FullMethod: clip(method)}, false, s.unknown))
+			return s.observed(Method{}, impl, stream, s.chain(&grpc.StreamServerInfo{FullMethod: flood.Clip(method)}, false, s.unknown))
 		}),
 	}
 	options = append(options, serverKeepalives.options()...)
@@ -269,7 +269,7 @@ func (s *Server) recovery() grpc.StreamServerInterceptor {
 	return recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
 		s.panics.Add(1)
 		id := RequestID(ctx)
-		s.logger.Error("handler panicked", "request_id", id, "error", p, "stack", string(debug.Stack()))
+		s.logger.Error("handler panicked", "request_id", id, "error", clip(fmt.Sprint(p)), "stack", string(debug.Stack()))
 		return Fault{
 			Code: codes.Internal, Domain: s.cfg.Domain, Reason: reason.Panic,
 			Message: fmt.Sprintf("request %s failed inside the server, other requests go on: report it with the server's log", id),
@@ -277,7 +277,7 @@ func (s *Server) recovery() grpc.StreamServerInterceptor {
 	}))
 }
 
-// refine refuses what is compressed, checks what is received, makes every error a status and sets the pushback trailer.
+// refine refuses what is compressed, checks what is received, makes every error a status of bounded text and sets the pushback trailer.
 func (s *Server) refine(impl any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	err := uncompressed(stream.Context(), s.cfg.Domain)
 	if err == nil {
@@ -289,6 +289,7 @@ func (s *Server) refine(impl any, stream grpc.ServerStream, _ *grpc.StreamServer
 	if _, ok := status.FromError(err); !ok {
 		err = status.FromContextError(err).Err() // an end of the call's context is no fault of this program
 	}
+	err = bounded(err)
 	if retry := detail[*errdetails.RetryInfo](err); retry != nil {
 		ms := retry.GetRetryDelay().AsDuration().Milliseconds()
 		stream.SetTrailer(metadata.Pairs(PushbackTrailer, strconv.FormatInt(ms, 10)))

@@ -302,6 +302,39 @@ func TestEachCallIsOneLine(t *testing.T) {
 	require.Contains(t, lines[1], "[INFO]")
 }
 
+// A library's error and a panic may quote a request of 16 MB.
+func TestALineOfACallIsBounded(t *testing.T) {
+	rpctest.NoLeaks(t)
+	var log syncBuffer
+	server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain}, hclog.New(&hclog.LoggerOptions{Output: &log}))
+	pb.RegisterInferenceServiceServer(server, quoting{})
+	lis := rpctest.Listener(t)
+	stop := rpctest.Serve(t, server, lis)
+	c := pb.NewInferenceServiceClient(rpctest.Dial(t, lis))
+	long := strings.Repeat("a", 4<<20)
+	for _, in := range []*pb.TokenizeRequest{{Model: long}, {Model: long, Input: &pb.TokenizeRequest_Text{Text: "panic"}}} {
+		_, err := c.Tokenize(within(t), in)
+		require.Equal(t, codes.Internal, status.Code(err))
+		require.LessOrEqual(t, len(status.Convert(err).Message()), 2<<10)
+	}
+	stop()
+	require.Less(t, len(log.String()), 16<<10) // a stack is most of it
+	require.Contains(t, log.String(), `model="`+strings.Repeat("a", 252)+`…"`)
+}
+
+// quoting fails with the whole name of a model.
+type quoting struct {
+	pb.UnimplementedInferenceServiceServer
+}
+
+func (quoting) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.TokenizeResponse, error) {
+	rpc.Annotate(ctx, "model", in.GetModel())
+	if in.GetText() == "panic" {
+		panic(in.GetModel())
+	}
+	return nil, status.Error(codes.Internal, in.GetModel())
+}
+
 func TestASilentConnectionIsClosedAfterTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the ten seconds are those of the bubble's clock
 		server := rpc.NewServer(rpc.ServerConfig{Domain: rpc.WorkerDomain}, hclog.NewNullLogger())

@@ -7,6 +7,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/flood"
 )
 
 // provider is gen_ai.provider.name: whose conventions the requests follow.
@@ -39,7 +40,7 @@ func Operation(chat bool) attribute.KeyValue {
 func OfRequest(in *pb.GenerateRequest) []attribute.KeyValue {
 	out := []attribute.KeyValue{
 		Operation(in.GetChat() != nil), semconv.GenAIProviderNameKey.String(provider),
-		semconv.GenAIRequestModel(in.GetModel()),
+		semconv.GenAIRequestModel(flood.Clip(in.GetModel())),
 	}
 	if s := in.GetSampling(); s != nil {
 		out = known(out, semconv.GenAIRequestTemperature, s.Temperature)

@@ -20,11 +20,9 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace/millrace/services/internal/flood"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
-
-// maxText bounds each text of a span, in bytes, unless OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT does.
-const maxText = 255
 
 // closeTimeout is how long a program that ends waits for a collector to take what is left.
 const closeTimeout = 3 * time.Second
@@ -133,11 +131,12 @@ func resourceOf(ctx context.Context, is Identity) (*resource.Resource, error) {
 	return r, nil
 }
 
-// limits are the libraries', but for texts, which may come from a caller.
+// limits are the libraries', but for texts, which may come from a caller: OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT bounds them, else
+// flood.MaxText.
 func limits() sdktrace.SpanLimits {
 	l := sdktrace.NewSpanLimits() // which reads the environment
 	if l.AttributeValueLengthLimit < 0 {
-		l.AttributeValueLengthLimit = maxText
+		l.AttributeValueLengthLimit = flood.MaxText
 	}
 	return l
 }

@@ -208,7 +208,7 @@ func Invalid(message string, violations ...rpc.Violation) error {
 func UnknownWorker(id string) error {
 	return rpc.Fault{
 		Code: codes.NotFound, Domain: Domain, Reason: reason.UnknownWorker,
-		Message:  fmt.Sprintf("no connected worker has the id %q: see WatchFleet for those there are", id),
+		Message:  fmt.Sprintf("no connected worker has the id %.64q: see WatchFleet for those there are", id),
 		Metadata: map[string]string{"worker_id": id},
 	}.Err()
 }

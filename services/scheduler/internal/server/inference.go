@@ -25,6 +25,9 @@ const (
 	maxSequences   = 16
 )
 
+// maxName is how many bytes the name of a model may have at workers.
+const maxName = 255
+
 // registerInference registers InferenceService with handlers that relay: a generated handler would decode the request
 // and every response.
 func (s *Server) registerInference(r grpc.ServiceRegistrar) {
@@ -133,6 +136,9 @@ func checkName(model string) error {
 	case model == "":
 		return fault.Invalid("the request names no model: set model to the name of a loaded one, see ListModels",
 			rpc.Violation{Field: "model", Description: "must not be empty"})
+	case len(model) > maxName:
+		return fault.Invalid(fmt.Sprintf("the request's model name has %d bytes: must be at most %d, see ListModels", len(model), maxName),
+			rpc.Violation{Field: "model", Description: fmt.Sprintf("must be at most %d bytes", maxName)})
 	case !fs.ValidPath(model):
 		return fault.Invalid("the request names no model file: a name is path steps divided by \"/\", none of them \".\" or \"..\"",
 			rpc.Violation{Field: "model", Description: fmt.Sprintf("%.64q is not the name of a model", model)})

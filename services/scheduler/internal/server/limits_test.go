@@ -53,6 +53,8 @@ func TestRequestsThatCannotBeRoutedAreRefusedPrecisely(t *testing.T) {
 		}{
 			"no model named":                      {ask("", 1), codes.InvalidArgument, reason.InvalidArgument},
 			"a model that nobody has":             {ask("nope", 1), codes.NotFound, reason.UnknownModel},
+			"a model name of 256 bytes":           {ask(strings.Repeat("m", 256), 1), codes.InvalidArgument, reason.InvalidArgument},
+			"a model name of 255 bytes":           {ask(strings.Repeat("m", 255), 1), codes.NotFound, reason.UnknownModel},
 			"a path for a model":                  {ask("../../etc/passwd", 1), codes.InvalidArgument, reason.InvalidArgument},
 			"a model on disk":                     {ask("disk", 1), codes.FailedPrecondition, reason.ModelNotLoaded},
 			"a name with two digests":             {ask("x", 1), codes.FailedPrecondition, reason.AmbiguousModel},

@@ -2,6 +2,7 @@ package vectors_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,16 @@ func onDisk(_ string, w *workertest.Worker) {
 	w.WithVectors("k")
 	w.Change(func(report *pb.WorkerReport) {
 		report.Vectors.Codebooks[0].State = pb.CodebookState_CODEBOOK_STATE_ON_DISK
+	})
+}
+
+func TestLongCodebookNamesAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, vectors.Config{}, []string{"w1"}, onDisk)
+		for bytes, want := range map[int]string{200: reason.UnknownCodebook, 201: reason.InvalidArgument} {
+			_, err := r.LoadCodebook(r.within(), &pb.LoadCodebookRequest{Codebook: strings.Repeat("k", bytes)})
+			require.Equal(t, want, rpc.Reason(err), "%d bytes: %v", bytes, err)
+		}
 	})
 }
 
