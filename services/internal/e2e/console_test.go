@@ -202,27 +202,18 @@ func TestTheKeyboardAloneSufficesForTheConsole(t *testing.T) {
 // markup is a text that would be more than text where somebody takes it for markup.
 const markup = `<img src=x onerror="document.title='taken'"><script>document.title='taken'</script>`
 
-// impostor is a worker that names everything so.
+// impostor is a worker that only reports.
 type impostor struct {
 	pb.UnimplementedWorkerServiceServer
+	report *pb.WorkerReport
 }
 
-func (impostor) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.HealthResponse]) error {
+func (i impostor) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.HealthResponse]) error {
 	if _, err := stream.Recv(); err != nil {
 		return err
 	}
-	report := &pb.WorkerReport{
-		WorkerId: markup, Incarnation: "1", ClassId: markup, State: pb.WorkerState_WORKER_STATE_DEGRADED,
-		Checks: []*pb.HealthCheck{{Name: markup, Message: markup}},
-		Device: &pb.DeviceStatus{Kind: markup, Name: markup, BytesTotal: 100}, Load: &pb.LoadStatus{},
-		Models: []*pb.ModelStatus{{
-			Name: markup, ModelDigest: markup, State: pb.ModelState_MODEL_STATE_READY, Problem: markup,
-			Capabilities: &pb.ModelCapabilities{Architecture: markup, Quantisation: markup},
-		}},
-		Files: []*pb.ModelFile{{Name: "__proto__", Problem: markup}, {Name: "javascript:document.title='taken'"}},
-	}
 	for sequence := uint64(1); ; sequence++ {
-		out := &pb.HealthResponse{Sequence: sequence, Event: &pb.HealthResponse_Full{Full: report}}
+		out := &pb.HealthResponse{Sequence: sequence, Event: &pb.HealthResponse_Full{Full: i.report}}
 		if err := stream.Send(out); err != nil {
 			return err
 		}
@@ -232,15 +223,30 @@ func (impostor) Health(stream grpc.BidiStreamingServer[pb.HealthRequest, pb.Heal
 	}
 }
 
-func TestWhatOthersNameIsTextInTheConsole(t *testing.T) {
-	t.Parallel()
+// reporting serves an impostor until the test ends.
+func reporting(t *testing.T, report *pb.WorkerReport) *server {
+	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := grpc.NewServer()
-	pb.RegisterWorkerServiceServer(s, impostor{})
+	pb.RegisterWorkerServiceServer(s, impostor{report: report})
 	go func() { _ = s.Serve(lis) }()
 	t.Cleanup(s.Stop)
-	_, p := consoled(t, []*server{{address: lis.Addr().String()}})
+	return &server{address: lis.Addr().String()}
+}
+
+func TestWhatOthersNameIsTextInTheConsole(t *testing.T) {
+	t.Parallel()
+	_, p := consoled(t, []*server{reporting(t, &pb.WorkerReport{
+		WorkerId: markup, Incarnation: "1", ClassId: markup, State: pb.WorkerState_WORKER_STATE_DEGRADED,
+		Checks: []*pb.HealthCheck{{Name: markup, Message: markup}},
+		Device: &pb.DeviceStatus{Kind: markup, Name: markup, BytesTotal: 100}, Load: &pb.LoadStatus{},
+		Models: []*pb.ModelStatus{{
+			Name: markup, ModelDigest: markup, State: pb.ModelState_MODEL_STATE_READY, Problem: markup,
+			Capabilities: &pb.ModelCapabilities{Architecture: markup, Quantisation: markup},
+		}},
+		Files: []*pb.ModelFile{{Name: "__proto__", Problem: markup}, {Name: "javascript:document.title='taken'"}},
+	})})
 	p.until(`document.querySelector("#workers .state")?.textContent === "degraded"`)
 	quoted, err := json.Marshal(markup)
 	require.NoError(t, err)
@@ -248,6 +254,8 @@ func TestWhatOthersNameIsTextInTheConsole(t *testing.T) {
 		p.until(fmt.Sprintf("document.getElementById(%q).innerText.includes(%s)", id, quoted))
 	}
 	require.Equal(t, markup, value[string](p, `document.getElementById("model").value`))
+	require.NotContains(t, p.text("models"), "__proto__")
+	p.click("#unusable")
 	require.Contains(t, p.text("models"), "__proto__")
 	p.set("prompt", markup)
 	p.click("#go")

@@ -89,13 +89,8 @@ func statusOf(err error) (*status.Status, bool) {
 // headline is the message without the violations that are listed below it.
 func headline(st *status.Status, violations []rpc.Violation, target string) string {
 	text := st.Message()
-	// What grpc-go says of a connection that was not made, without its own words around it.
-	if _, cause, found := strings.Cut(text, `desc = "`); found && strings.HasPrefix(text, "connection error: ") {
-		cause = strings.TrimPrefix(cause, "transport: ")
-		if _, dial, found := strings.Cut(cause, ": dial "); found {
-			cause = "dial " + dial
-		}
-		return fmt.Sprintf("cannot reach %s: %s", target, strings.TrimSuffix(cause, `"`))
+	if cause, is := rpc.ConnectionError(text); is {
+		return fmt.Sprintf("cannot reach %s: %s", target, cause)
 	}
 	if len(violations) > 0 {
 		if cut := strings.Index(text, ": "+violations[0].Field); cut > 0 {

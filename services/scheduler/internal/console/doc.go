@@ -1,6 +1,6 @@
-// Package console is a page for operators: the fleet as the scheduler sees it, loads and unloads of models, and a playground.
+// Package console is a page for operators: the fleet as the scheduler sees it, drains, loads and unloads, and a playground.
 //
-// Serve answers on a port of its own with three files, and under /api/ with the methods that the page calls: a POST of a request in
+// Serve answers on a port of its own with five files, and under /api/ with the methods that the page calls: a POST of a request in
 // JSON, whose answer is a line of JSON for each message. A call goes to the scheduler's own server over a connection from within, so
 // that it is one like all others there: with its id and its line in the log, its checks, and the rights and quotas of the token that
 // the browser shows.

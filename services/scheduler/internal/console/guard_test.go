@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -18,12 +19,14 @@ func TestThePageIsItsOwnAndNobodyElses(t *testing.T) {
 		code int
 		is   string
 	}{
-		"/":            {http.StatusOK, "text/html; charset=utf-8"},
-		"/console.js":  {http.StatusOK, "text/javascript; charset=utf-8"},
-		"/console.css": {http.StatusOK, "text/css; charset=utf-8"},
-		"/favicon.ico": {http.StatusNoContent, ""},
-		"/index.html":  {http.StatusNotFound, "text/plain; charset=utf-8"},
-		"/metrics":     {http.StatusNotFound, "text/plain; charset=utf-8"},
+		"/":              {http.StatusOK, "text/html; charset=utf-8"},
+		"/console.js":    {http.StatusOK, "text/javascript; charset=utf-8"},
+		"/parts.js":      {http.StatusOK, "text/javascript; charset=utf-8"},
+		"/playground.js": {http.StatusOK, "text/javascript; charset=utf-8"},
+		"/console.css":   {http.StatusOK, "text/css; charset=utf-8"},
+		"/favicon.ico":   {http.StatusNoContent, ""},
+		"/index.html":    {http.StatusNotFound, "text/plain; charset=utf-8"},
+		"/metrics":       {http.StatusNotFound, "text/plain; charset=utf-8"},
 	} {
 		out := ask(t, console.Config{}, http.MethodGet, path, "", nil)
 		require.Equal(t, want.code, out.Code, path)
@@ -36,11 +39,17 @@ func TestThePageIsItsOwnAndNobodyElses(t *testing.T) {
 	}
 }
 
-func TestTheScriptIsShort(t *testing.T) {
-	out := ask(t, console.Config{}, http.MethodGet, "/console.js", "", nil)
-	require.LessOrEqual(t, strings.Count(out.Body.String(), "\n"), 600, "a page that nobody has to build is one that somebody can read")
-	for _, word := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "import ", "https://cdn"} {
-		require.NotContains(t, out.Body.String(), word)
+func TestScriptsAreShortAndOurOwn(t *testing.T) {
+	imports := regexp.MustCompile(`(?m)^import .* from "(.*)";$|import\(`)
+	for _, path := range []string{"/console.js", "/parts.js", "/playground.js"} {
+		script := ask(t, console.Config{}, http.MethodGet, path, "", nil).Body.String()
+		require.LessOrEqual(t, strings.Count(script, "\n"), 400, "a page without a build is one that an operator can read")
+		for _, word := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "https://cdn"} {
+			require.NotContains(t, script, word)
+		}
+		for _, module := range imports.FindAllStringSubmatch(script, -1) {
+			require.Contains(t, []string{"./parts.js", "./playground.js"}, module[1], path)
+		}
 	}
 }
 
@@ -88,7 +97,7 @@ func TestCallsAreRefusedThatNoPageOfOursMakes(t *testing.T) {
 		"as text":                              {http.MethodPost, "/api/LoadModel", "{}", header("Content-Type", "text/plain"), 415, "application/json"},
 		"as nothing":                           {http.MethodPost, "/api/LoadModel", "{}", header("Content-Type", ""), 415, "application/json"},
 		"by GET":                               {http.MethodGet, "/api/LoadModel", "", nil, 405, ""},
-		"of another method":                    {http.MethodPost, "/api/DrainWorker", "{}", nil, 404, "no method of this name"},
+		"of another method":                    {http.MethodPost, "/api/TrainCodebook", "{}", nil, 404, "no method of this name"},
 		"of a path":                            {http.MethodPost, "/api/a/b", "{}", nil, 404, ""},
 		"with more than a request has":         {http.MethodPost, "/api/LoadModel", large, nil, 413, "larger than 1048576 bytes"},
 		"with what is no JSON":                 {http.MethodPost, "/api/LoadModel", `{"model"`, nil, 400, "no millrace.v1.LoadModelRequest"},

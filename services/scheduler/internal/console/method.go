@@ -14,10 +14,12 @@ type method struct {
 
 // methods are those that the page calls, and no others: what is not needed is not reached.
 var methods = map[string]method{
-	"Generate":    {pb.InferenceService_Generate_FullMethodName, &pb.GenerateRequest{}, &pb.GenerateResponse{}},
-	"LoadModel":   {pb.ModelService_LoadModel_FullMethodName, &pb.LoadModelRequest{}, &pb.LoadModelResponse{}},
-	"UnloadModel": {pb.ModelService_UnloadModel_FullMethodName, &pb.UnloadModelRequest{}, &pb.UnloadModelResponse{}},
-	"WatchFleet":  {pb.FleetService_WatchFleet_FullMethodName, &pb.WatchFleetRequest{}, &pb.WatchFleetResponse{}},
+	"DrainWorker":   {pb.FleetService_DrainWorker_FullMethodName, &pb.DrainWorkerRequest{}, &pb.DrainWorkerResponse{}},
+	"Generate":      {pb.InferenceService_Generate_FullMethodName, &pb.GenerateRequest{}, &pb.GenerateResponse{}},
+	"LoadModel":     {pb.ModelService_LoadModel_FullMethodName, &pb.LoadModelRequest{}, &pb.LoadModelResponse{}},
+	"UndrainWorker": {pb.FleetService_UndrainWorker_FullMethodName, &pb.UndrainWorkerRequest{}, &pb.UndrainWorkerResponse{}},
+	"UnloadModel":   {pb.ModelService_UnloadModel_FullMethodName, &pb.UnloadModelRequest{}, &pb.UnloadModelResponse{}},
+	"WatchFleet":    {pb.FleetService_WatchFleet_FullMethodName, &pb.WatchFleetRequest{}, &pb.WatchFleetResponse{}},
 }
 
 // request makes an empty request.

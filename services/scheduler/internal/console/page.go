@@ -5,12 +5,16 @@ import (
 	"net/http"
 )
 
-// The page. The script has no dependencies and is not built.
+// The page. Its scripts have no dependencies and are not built.
 var (
 	//go:embed page/index.html
 	indexHTML []byte
 	//go:embed page/console.js
 	consoleJS []byte
+	//go:embed page/parts.js
+	partsJS []byte
+	//go:embed page/playground.js
+	playgroundJS []byte
 	//go:embed page/console.css
 	consoleCSS []byte
 )
@@ -21,9 +25,11 @@ func servePage(mux *http.ServeMux) {
 		is   string
 		text []byte
 	}{
-		"/{$}":         {"text/html; charset=utf-8", indexHTML},
-		"/console.js":  {"text/javascript; charset=utf-8", consoleJS},
-		"/console.css": {"text/css; charset=utf-8", consoleCSS},
+		"/{$}":           {"text/html; charset=utf-8", indexHTML},
+		"/console.js":    {"text/javascript; charset=utf-8", consoleJS},
+		"/parts.js":      {"text/javascript; charset=utf-8", partsJS},
+		"/playground.js": {"text/javascript; charset=utf-8", playgroundJS},
+		"/console.css":   {"text/css; charset=utf-8", consoleCSS},
 	} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", file.is)

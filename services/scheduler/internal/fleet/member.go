@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/rpc"
 )
 
 // probeEvery is the time between probes of the round trip: each costs a message either way beside those of the worker's own interval.
@@ -124,8 +125,14 @@ func (m *member) workerID() string {
 	return m.tracker.report.GetWorkerId()
 }
 
-// reason is an error's text without gRPC's own words around it.
-func reason(err error) string { return status.Convert(err).Message() }
+// reason returns an error's text without gRPC's own words around it.
+func reason(err error) string {
+	text := status.Convert(err).Message()
+	if cause, is := rpc.ConnectionError(text); is {
+		return cause
+	}
+	return text
+}
 
 // session holds one health stream from dial to end; err is why it ended and never nil. connected is whether the worker
 // reported.

@@ -1,146 +1,7 @@
-// The console: what a scheduler tells of its fleet, and a playground. Everything that others named or wrote becomes text and nothing
-// else: nodes are made by make, and get their text by textContent.
+// The console: the scheduler's fleet.
 
-const $ = (id) => document.getElementById(id);
-
-// ---- Calls ----------------------------------------------------------------------------------------------------------------------
-
-// The token is kept nowhere but here: whoever opens the page anew shows it anew.
-let token = "";
-
-// Failure is a call's status that is not OK.
-class Failure extends Error {
-  constructor({code, reason, message}) {
-    super(message);
-    this.code = code;
-    this.reason = reason;
-  }
-}
-
-// call makes a call of the scheduler and gives its answers one by one. Leaving the loop, or the signal, cancels the call.
-async function* call(method, request, signal) {
-  const headers = {"Content-Type": "application/json"};
-  if (token) headers.Authorization = `Bearer ${token}`;
-  const leave = new AbortController();
-  const response = await fetch(`api/${method}`, {
-    method: "POST", headers, body: JSON.stringify(request), signal: signal ? AbortSignal.any([signal, leave.signal]) : leave.signal,
-  });
-  try {
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    for (let rest = ""; ;) {
-      const {done, value} = await reader.read();
-      if (done) return;
-      const lines = (rest + value).split("\n");
-      rest = lines.pop();
-      for (const line of lines) {
-        const {result, error} = JSON.parse(line);
-        if (error) throw new Failure(error);
-        yield result;
-      }
-    }
-  } finally {
-    leave.abort();
-  }
-}
-
-// ---- Elements -------------------------------------------------------------------------------------------------------------------
-
-// make makes an element with a class, a text and children.
-function make(tag, name = "", text = "", ...children) {
-  const node = document.createElement(tag);
-  if (name) node.className = name;
-  if (text) node.textContent = text;
-  node.append(...children);
-  return node;
-}
-
-// say sets a text, and touches nothing where it is the same: a reader's selection stays.
-function say(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-// dress sets a class in the same way.
-function dress(node, name) {
-  if (node.className !== name) node.className = name;
-}
-
-// rows makes the body of a table one row for each item, in their order. A row stays the same element as long as its item is there, so
-// that a focus in it does.
-function rows(body, items, key, fill) {
-  const labels = [...body.parentElement.querySelectorAll("th")].map((th) => th.textContent);
-  const old = new Map([...body.children].map((row) => [row.dataset.key, row])), kept = new Set();
-  let at = body.firstElementChild;
-  for (const item of items) {
-    let row = old.get(key(item));
-    old.delete(key(item));
-    if (!row) {
-      row = make("tr");
-      row.dataset.key = key(item);
-      for (const label of labels) row.appendChild(make("td")).dataset.label = label;
-    }
-    if (row === at) at = at.nextElementSibling;
-    else body.insertBefore(row, at);
-    kept.add(row);
-    fill(item, ...row.children);
-  }
-  for (const row of [...body.children]) if (!kept.has(row)) row.remove();
-  body.parentElement.hidden = items.length === 0;
-  body.parentElement.nextElementSibling.hidden = items.length > 0;
-}
-
-// part is the n-th child of a cell, made where it is missing.
-function part(cell, n, tag = "div") {
-  while (cell.children.length <= n) cell.append(make(tag));
-  return cell.children[n];
-}
-
-// lines fills a cell: a text, and a note below it.
-function lines(cell, text, note = "", noteClass = "note") {
-  say(part(cell, 0), text);
-  dress(part(cell, 1), noteClass);
-  say(part(cell, 1), note);
-}
-
-// bar fills a cell with a bar of parts of a whole and a text below it.
-function bar(cell, whole, parts, text) {
-  const track = part(cell, 0);
-  dress(track, "bar");
-  parts.forEach(([name, amount, label], i) => {
-    const piece = part(track, i, "span");
-    dress(piece, name);
-    piece.title = label;
-    const width = `${(100 * share(amount, whole)).toFixed(2)}%`;
-    if (piece.style.width !== width) piece.style.width = width;
-  });
-  dress(part(cell, 1), "note");
-  say(part(cell, 1), text);
-}
-
-// ---- Numbers --------------------------------------------------------------------------------------------------------------------
-
-const share = (amount, whole) => (whole > 0 ? Math.min(Math.max(amount / whole, 0), 1) : 0);
-const number = (value) => Number(value ?? 0);
-const seconds = (duration) => (duration === undefined ? undefined : parseFloat(duration));
-const sum = (list, of) => list.reduce((total, item) => total + of(item), 0);
-const three = (v) => (v < 10 && v % 1 ? v.toFixed(2) : v < 100 && v % 1 ? v.toFixed(1) : v.toFixed(0));
-
-function scaled(value, step, units) {
-  let i = 0;
-  for (; value >= step && i < units.length - 1; i++) value /= step;
-  return `${three(value)}${units[i]}`;
-}
-const bytes = (value) => scaled(number(value), 1024, [" B", " KiB", " MiB", " GiB", " TiB", " PiB"]);
-const count = (value) => scaled(number(value), 1000, ["", "k", "M", "G", "T"]);
-
-function time(s) {
-  if (s < 1) return `${three(s * 1000)} ms`;
-  if (s < 120) return `${three(s)} s`;
-  if (s < 7200) return `${Math.round(s / 60)} min`;
-  return `${three(s / 3600)} h`;
-}
-
-// word is the word of an enum's value: WORKER_STATE_NOT_READY is "not ready".
-const word = (value, prefix) => (value ?? "").replace(prefix, "").replaceAll("_", " ").toLowerCase();
+import {$, Failure, bar, bytes, call, count, dress, hasToken, lines, make, number, part, rows, say, seconds, share, sum, time, useToken, word} from "./parts.js";
+import {offer} from "./playground.js";
 
 // ---- Rates ----------------------------------------------------------------------------------------------------------------------
 
@@ -185,11 +46,11 @@ const loadOf = (w) => (heard(w) ? w.report.load ?? {} : {});
 const rateOf = (w) => loadOf(w).tokensPerSecond ?? 0;
 const moods = {ready: "good", degraded: "warn", draining: "warn", starting: "idle", "not ready": "bad"};
 
-function showWorker(w, name, state, device, memory, cache, sequences, rate, step, here) {
+function showWorker(w, name, state, device, memory, cache, sequences, rate, step, here, change) {
   const report = w.report ?? {}, load = loadOf(w), d = report.device ?? {};
   dress(name.parentElement, heard(w) ? "" : "gone");
   lines(name, report.workerId || w.address, report.workerId ? w.address : "");
-  const is = heard(w) ? word(report.state, "WORKER_STATE_") : "unreachable";
+  const is = standing(w);
   const checks = heard(w) ? (report.checks ?? []).filter((c) => !c.ok).map((c) => `${c.name}: ${c.message}`) : [];
   lines(state, is, [w.problem, ...checks].filter(Boolean).join("; "), "problem");
   dress(part(state, 0), `state ${heard(w) ? moods[is] ?? "bad" : "bad"}`);
@@ -198,7 +59,7 @@ function showWorker(w, name, state, device, memory, cache, sequences, rate, step
   if (d.powerMilliwatts !== undefined) readings.push(`${Math.round(d.powerMilliwatts / 1000)} W`);
   lines(device, d.name || d.kind || "–", readings.filter(Boolean).join(" · "));
   if (!heard(w)) {
-    for (const cell of [memory, cache, sequences, rate, step]) cell.replaceChildren();
+    for (const cell of [memory, cache, sequences, rate, step, change]) cell.replaceChildren();
     lines(here, String(w.inFlight ?? 0), w.age ? `silent for ${time(seconds(w.age))}` : "");
     return;
   }
@@ -207,11 +68,88 @@ function showWorker(w, name, state, device, memory, cache, sequences, rate, step
   bar(cache, total, [["held", held, "held by sequences"], ["cached", cached, "cached prefixes"]],
     total ? `${Math.round(100 * share(held, total))} % held, ${Math.round(100 * share(cached, total))} % cached` : "no model");
   lines(sequences, `${load.running ?? 0} running`, load.waiting || load.paused ? `${load.waiting ?? 0} waiting, ${load.paused ?? 0} paused` : "");
-  if (!rate.firstChild) rate.append(make("span"), sparkline());
+  if (!rate.firstChild) rate.append(make("span", "rate"), sparkline());
   say(rate.firstChild, count(rateOf(w)));
   lines(step, ...stepOf(report.progress ?? {}));
   lines(here, String(w.inFlight ?? 0), number(w.outstandingTokens) ? `${count(w.outstandingTokens)} tokens left` : "");
+  showDrain(change, w, is);
 }
+
+// standing is a worker's state in words.
+const standing = (w) => (heard(w) ? word(w.report.state, "WORKER_STATE_") : "unreachable");
+
+// Drains that this page asked for, by worker id: {says, busy, failed}.
+const drains = new Map();
+
+// showDrain offers to drain a worker that serves, and to take back one that drains.
+function showDrain(cell, w, is) {
+  const id = w.report.workerId, job = drains.get(id) ?? {}, drained = is === "draining";
+  const button = part(cell, 0, "button"), says = part(cell, 1);
+  button.type = "button";
+  say(button, drained ? "Undrain" : "Drain");
+  button.setAttribute("aria-label", `${button.textContent} ${id}`);
+  button.hidden = !id || !(drained || is === "ready" || is === "degraded");
+  button.ariaDisabled = String(Boolean(job.busy));
+  button.onclick = () => {
+    if (job.busy) return;
+    if (drained) drain(id, "UndrainWorker");
+    else sure(`Drain ${id}? It finishes its ${w.report.load?.running ?? 0} running sequences, or hands them to other workers, and refuses new requests until it is undrained.`,
+      "Drain", "Cancel", () => drain(id, "DrainWorker"));
+  };
+  dress(says, job.failed ? "problem" : "note");
+  say(says, job.says ?? "");
+}
+
+// drain has a worker drained or taken back. What follows from it is in the worker's state.
+async function drain(id, method) {
+  const job = {says: "asked", busy: true};
+  drains.set(id, job);
+  show();
+  try {
+    for await (const _ of call(method, {workerId: id}));
+    job.says = "";
+  } catch (failure) {
+    Object.assign(job, {says: failure.message, failed: true});
+  }
+  job.busy = false;
+  show();
+}
+
+// ---- Order and selection of workers -----------------------------------------------------------------------------------------------
+
+const orders = {
+  name: (w) => `${heard(w) ? 0 : 1}${w.report?.workerId ?? ""} ${w.address}`,
+  state: standing,
+  device: (w) => w.report?.device?.name ?? "",
+  memory: (w) => 1 - share(number(w.report?.device?.bytesFree), number(w.report?.device?.bytesTotal)),
+  cache: (w) => share(number(loadOf(w).totalBlocks) - number(loadOf(w).freeBlocks), number(loadOf(w).totalBlocks)),
+  sequences: (w) => (loadOf(w).running ?? 0) + (loadOf(w).waiting ?? 0),
+  rate: rateOf,
+  step: (w) => seconds(w.report?.progress?.runningStepAge) ?? -1,
+  here: (w) => w.inFlight ?? 0,
+};
+let order = {by: "name", falls: false};
+
+// chosen are the workers that the filter's words select, in the order chosen. Workers that are equal in it are in the order of their names.
+function chosen(workers) {
+  const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const texts = (w) => [w.report?.workerId, w.address, standing(w), w.report?.device?.name, w.report?.device?.kind].join(" ").toLowerCase();
+  const compare = (of, a, b) => (of(a) < of(b) ? -1 : of(a) > of(b) ? 1 : 0);
+  return workers.filter((w) => words.every((part) => texts(w).includes(part))).sort((a, b) =>
+    (order.falls ? -1 : 1) * compare(orders[order.by], a, b) || compare(orders.name, a, b));
+}
+
+// sort orders the workers by a column: numbers fall at first, and a second press turns the order round.
+function sort(by) {
+  order = {by, falls: order.by === by ? !order.falls : !["name", "state", "device"].includes(by)};
+  for (const th of document.querySelectorAll("#fleet th")) {
+    if (th.firstElementChild?.dataset.sort === by) th.ariaSort = order.falls ? "descending" : "ascending";
+    else th.removeAttribute("aria-sort");
+  }
+  show();
+}
+for (const button of document.querySelectorAll("#fleet th button")) button.onclick = () => sort(button.dataset.sort);
+$("filter").oninput = () => show();
 
 function showMemory(cell, d) {
   const total = number(d.bytesTotal), used = total - Math.min(number(d.bytesFree), total);
@@ -243,6 +181,14 @@ function modelsOf(workers) {
   }
   return [...all.values()].sort((a, b) => (b.copies.length > 0) - (a.copies.length > 0) || (a.name < b.name ? -1 : 1));
 }
+
+// loadable is whether a model is loaded somewhere or could be. The others are shown on request: their error texts are long.
+const loadable = (m) => m.copies.length > 0 || m.files.some((f) => !f.problem);
+let unfolded;
+$("unusable").onclick = () => {
+  unfolded = !unfolded;
+  show();
+};
 
 const stateOf = (copy) => word(copy.state, "MODEL_STATE_");
 
@@ -294,10 +240,11 @@ function showChange(cell, m, usable) {
   unload.setAttribute("aria-label", `Unload ${m.name}`);
   load.hidden = usable <= m.copies.length;
   unload.hidden = m.copies.length === 0;
+  dress(unload, "danger");
   load.ariaDisabled = unload.ariaDisabled = String(Boolean(job.busy));
   load.onclick = () => change(m.name, "LoadModel", {model: m.name, replicas: m.copies.length + 1});
   const where = m.copies.length === 1 ? "its worker" : `its ${m.copies.length} workers`;
-  unload.onclick = () => job.busy || sure(`Unload ${m.name} from ${where}? Requests for it are refused from then on.`,
+  unload.onclick = () => job.busy || sure(`Unload ${m.name} from ${where}? Requests for it are refused from then on.`, "Unload", "Keep",
     () => change(m.name, "UnloadModel", {model: m.name}));
   progress.hidden = !job.busy || !job.total;
   progress.setAttribute("aria-label", `Load of ${m.name}`);
@@ -333,10 +280,12 @@ async function change(name, method, request) {
   show();
 }
 
-// sure asks, and does what is asked about if the answer is yes.
-function sure(question, then) {
+// sure asks a question with two answers, and invokes then if the first one is chosen.
+function sure(question, yes, no, then) {
   const dialog = $("sure");
   say($("question"), question);
+  say($("yes"), yes);
+  say($("no"), no);
   $("no").onclick = () => dialog.close();
   $("yes").onclick = () => {
     dialog.close();
@@ -358,10 +307,18 @@ function show() {
   const total = sum(workers, (w) => number(loadOf(w).totalBlocks)), free = sum(workers, (w) => number(loadOf(w).freeBlocks));
   say($("cache"), `${Math.round(100 * share(total - free, total))} %`);
   say($("rate"), count(sum(workers, rateOf)));
-  const name = (w) => `${heard(w) ? 0 : 1}${w.report?.workerId ?? ""} ${w.address}`;
-  rows($("workers"), [...workers].sort((a, b) => (name(a) < name(b) ? -1 : 1)), (w) => w.address, showWorker);
-  const models = modelsOf(workers);
-  rows($("models"), models, (m) => m.name, showModel);
+  const seen = chosen(workers), known = workers.length > 0;
+  rows($("workers"), seen, (w) => w.address, showWorker);
+  $("find").hidden = workers.length <= 4 && !$("filter").value;
+  say($("shown"), seen.length < workers.length ? `${seen.length} of ${workers.length} workers` : "");
+  say($("rack").lastElementChild, known ? "No worker has these words." : "No worker is known.");
+  const models = modelsOf(workers), refused = models.filter((m) => !loadable(m)).length;
+  unfolded ??= refused > 0 && refused === models.length ? true : undefined;
+  rows($("models"), unfolded ? models : models.filter(loadable), (m) => m.name, showModel);
+  $("unusable").hidden = refused === 0;
+  $("unusable").ariaExpanded = String(Boolean(unfolded));
+  const files = refused === 1 ? "1 file that cannot be loaded" : `${refused} files that cannot be loaded`;
+  say($("unusable"), `${unfolded ? "Hide" : "Show"} ${files}`);
   rows($("generations"), generations, (g) => `${g.requestId} ${g.model} ${g.workerId ?? ""}`, showGeneration);
   const more = (fleet.generationsUnderWay ?? 0) - generations.length;
   $("more").hidden = more <= 0;
@@ -407,7 +364,7 @@ async function follow() {
       says = failure instanceof Failure ? failure.message : "the scheduler does not answer";
       if (["UNAUTHENTICATED", "PERMISSION_DENIED"].includes(failure.code)) {
         tell("a token is wanted", "down");
-        await enter(token || failure.code === "PERMISSION_DENIED" ? failure.message : "");
+        await enter(hasToken() || failure.code === "PERMISSION_DENIED" ? failure.message : "");
         continue;
       }
     }
@@ -426,172 +383,10 @@ function enter(why) {
 
 $("key").onsubmit = (event) => {
   event.preventDefault();
-  token = $("token").value.trim();
+  useToken($("token").value.trim());
   $("token").value = "";
   entered();
 };
 
-// ---- The playground -------------------------------------------------------------------------------------------------------------
-
-// What stops the run under way, if there is one, and the last run that can be made again: {request, ids}.
-let stopper, first;
-
-// offer offers the models that serve, the first of them where nobody has chosen.
-function offer(names) {
-  const list = $("names");
-  if ([...list.children].map((o) => o.value).join("\n") === names.join("\n")) return;
-  list.replaceChildren(...names.map((name) => Object.assign(make("option"), {value: name})));
-  if (!$("model").value && names.length) $("model").value = names[0];
-}
-
-// asked is the request that the form says.
-function asked() {
-  const request = {
-    model: $("model").value,
-    sampling: {temperature: Number($("temperature").value), topP: Number($("top-p").value)},
-    stopping: {maxTokens: Number($("tokens").value)},
-    response: {outputLogprobs: true},
-  };
-  if ($("seed").value) request.sampling.seed = $("seed").value;
-  if ($("chat").checked) request.chat = {messages: [{role: "user", content: $("prompt").value}]};
-  else request.prompt = $("prompt").value;
-  return request;
-}
-
-// shade is the class of a probability.
-const shade = (p) => (p < 0.05 ? "p0" : p < 0.2 ? "p1" : p < 0.5 ? "p2" : p < 0.9 ? "p3" : "");
-
-// pieces are the texts of an event's tokens, each of the shade of its probability.
-function pieces({text = "", tokenIds = [], details = []}) {
-  const all = new TextEncoder().encode(text);
-  let from = 0;
-  return tokenIds.map((id, i) => {
-    const {logprob, rank, textBytes = 0} = details[i], likely = Math.exp(Number(logprob));
-    const end = i + 1 < tokenIds.length ? from + textBytes : all.length; // a worker of an older release does not say
-    const node = make("span", shade(likely), new TextDecoder().decode(all.subarray(from, end)));
-    from = end;
-    node.title = `token ${id}: ${(100 * likely).toPrecision(3)} %, rank ${rank}`;
-    return node;
-  });
-}
-
-// pen writes nodes into an element, which stays scrolled to its end. Each time the browser lays all of the element out anew, so what
-// is written waits for four times as long as the last layout took, and layouts have at most a fifth of the page's time.
-function pen(into) {
-  const waiting = new DocumentFragment();
-  let due = 0, timer;
-  const flush = () => {
-    const begun = performance.now();
-    timer = undefined;
-    into.append(waiting);
-    into.scrollTop = into.scrollHeight; // lays out
-    due = performance.now() + 4 * (performance.now() - begun);
-  };
-  return {
-    write(nodes) {
-      waiting.append(...nodes);
-      timer ??= setTimeout(flush, Math.max(due - performance.now(), 16));
-    },
-    end() {
-      clearTimeout(timer);
-      flush();
-    },
-  };
-}
-
-// generate streams the answer to a request into an element, and gives its ids and what began and ended it. With ids of a run before,
-// the first token that differs is marked.
-async function generate(request, into, status, before) {
-  const run = {ids: [], started: undefined}, answer = pen(into);
-  const begun = performance.now();
-  let firstToken = 0, finished, differs = -1;
-  stopper = new AbortController();
-  allow();
-  into.replaceChildren();
-  dress(status, "");
-  say(status, "waiting for the first token");
-  try {
-    for await (const event of call("Generate", request, stopper.signal)) {
-      if (event.started) run.started = event.started;
-      if (event.finished) finished = event.finished;
-      if (!event.tokens) continue;
-      firstToken ||= performance.now();
-      const nodes = pieces(event.tokens), from = run.ids.length;
-      run.ids.push(...event.tokens.tokenIds);
-      if (before && differs < 0) {
-        differs = run.ids.findIndex((id, i) => i >= from && id !== before[i]);
-        nodes[differs - from]?.classList.add("differs");
-      }
-      answer.write(nodes);
-      say(status, "streaming");
-    }
-    run.says = told(run, begun, firstToken, `ended by ${word(finished?.reason, "FINISH_REASON_")}`);
-  } catch (failure) {
-    const stopped = failure.name === "AbortError";
-    run.stopped = true;
-    dress(status, stopped ? "" : "bad");
-    run.says = stopped ? told(run, begun, firstToken, "stopped") : `${failure.message}${failure.reason ? ` (${failure.reason})` : ""}`;
-  }
-  answer.end();
-  say(status, run.says);
-  stopper = undefined;
-  allow();
-  return run;
-}
-
-// told is what there is to say of a run.
-function told({ids, started}, begun, firstToken, end) {
-  const took = (performance.now() - firstToken) / 1000;
-  return [`${ids.length} tokens, ${end}`, firstToken && `first after ${time((firstToken - begun) / 1000)}`,
-    ids.length > 1 && took > 0 && `${count((ids.length - 1) / took)} tokens/s`, started && `seed ${started.seed}`,
-    started && `on ${started.workerId}`, started?.cachedTokens && `${started.cachedTokens} of ${started.promptTokens} prompt tokens cached`,
-  ].filter(Boolean).join(" · ");
-}
-
-// allow says which buttons do something. The others keep the focus, if they have it: where it is, is the reader's.
-function allow() {
-  for (const [id, is] of [["go", !stopper], ["stop", stopper], ["repeat", !stopper && first]]) $(id).ariaDisabled = String(!is);
-}
-
-async function start(event) {
-  event.preventDefault();
-  if (stopper || !$("ask").reportValidity()) return;
-  $("second").hidden = true;
-  first = undefined;
-  const request = asked();
-  const run = await generate(request, $("answer"), $("said"));
-  if (!run.started || run.stopped) return;
-  first = {request: {...request, sampling: {...request.sampling, seed: run.started.seed}}, ids: run.ids};
-  allow();
-}
-
-// repeat runs the last request again with the seed that it had, and compares every token.
-async function repeat() {
-  if (stopper || !first) return;
-  const {request, ids} = first, status = $("compared");
-  $("second").hidden = false;
-  const run = await generate(request, $("again"), status, ids);
-  if (run.stopped) return;
-  const at = ids.findIndex((id, i) => id !== run.ids[i]), same = at < 0 && ids.length === run.ids.length;
-  dress(status, same ? "good" : "bad");
-  say(status, `${same ? `all ${ids.length} tokens are the same` : `differs from token ${at < 0 ? ids.length : at} on`} · ${run.says}`);
-}
-
-$("ask").onsubmit = start;
-$("stop").onclick = () => stopper?.abort();
-$("repeat").onclick = repeat;
-$("coloured").onchange = colour;
-document.onkeydown = (event) => {
-  if (event.key === "Escape") stopper?.abort();
-  if (event.key === "Enter" && event.ctrlKey && $("playground").contains(event.target)) start(event);
-};
-
-function colour() {
-  for (const node of [$("answer"), $("again")]) node.classList.toggle("coloured", $("coloured").checked);
-  $("legend").hidden = !$("coloured").checked;
-}
-
-colour();
-allow();
 setInterval(sample, 1000);
 follow();
