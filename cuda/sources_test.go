@@ -1,9 +1,12 @@
 package cuda
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -73,4 +76,22 @@ func TestADigestChangesWithEachByteAndEachName(t *testing.T) {
 		seen[name] = digest
 	}
 	require.Equal(t, first, of(fstest.MapFS{"src/a.cpp": file("one"), "src/b.h": file("two"), "src/notes~": file("x")}), "no source")
+}
+
+// TestVersionListEndsAtTheMinor holds the list of versions in engine.h against MR_ABI_MINOR: one line for each, in order.
+func TestVersionListEndsAtTheMinor(t *testing.T) {
+	header, err := os.ReadFile("include/millrace/engine.h")
+	require.NoError(t, err)
+	minor := regexp.MustCompile(`(?m)^#define MR_ABI_MINOR (\d+)u$`).FindSubmatch(header)
+	require.NotNil(t, minor)
+	last, err := strconv.Atoi(string(minor[1]))
+	require.NoError(t, err)
+	var want, got []string
+	for i := range last + 1 {
+		want = append(want, fmt.Sprintf("1.%d", i))
+	}
+	for _, line := range regexp.MustCompile(`(?m)^ \* (1\.\d+)  \S`).FindAllSubmatch(header, -1) {
+		got = append(got, string(line[1]))
+	}
+	require.Equal(t, want, got)
 }

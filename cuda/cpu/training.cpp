@@ -13,7 +13,6 @@
 namespace mr::cpu {
 namespace {
 
-constexpr int64_t kMeasuredBlocks = 8;        // of rows, by one task
 constexpr int64_t kPackedValues = 128 << 10;  // by one task
 
 int64_t pieces(int64_t count, int64_t each) { return (count + each - 1) / each; }
@@ -209,7 +208,7 @@ bool Training::run_step(Clock::time_point deadline, bool alone, const std::atomi
     case Step::judge:
       judge();
       if (over_) {
-        enter(Step::commit);
+        enter(Step::distance_scale);
       } else if (shape_.tallied > 0 && !trims()) {
         enter(Step::tally);
       } else {
@@ -261,6 +260,15 @@ bool Training::run_step(Clock::time_point deadline, bool alone, const std::atomi
       round_.split += split(space_);
       ++space_;
       enter(space_ < shape_.spaces ? Step::find : Step::commit);
+      return true;
+    case Step::distance_scale:
+      if (!share(shape_.spaces * pieces(shape_.blocks, kMeasuredBlocks), [&](int64_t t, TrainingLane*) { distance_scale_task(t); })) return false;
+      set_variance_exponents();
+      enter(Step::distance_sums);
+      return true;
+    case Step::distance_sums:
+      if (!share(shape_.spaces * pieces(shape_.n, kSummedRows), [&](int64_t t, TrainingLane*) { distance_sums_task(t); })) return false;
+      enter(Step::commit);
       return true;
     case Step::commit: commit(); return true;
   }

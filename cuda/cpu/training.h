@@ -50,7 +50,8 @@ class Training {
   // What advance does next. Each step but the last ones is cut into tasks that threads share.
   enum class Step {
     write, seed, spread, weigh, choose, recall_center, recall_pack, recall, center, pack, assign, measure, judge, tally, sort, trim,
-    add, move, farthest, reseed, merge_center, merge_pack, find, maintain, commit, done
+    add, move, farthest, reseed, merge_center, merge_pack, find, maintain, distance_scale, distance_sums, commit,
+    done
   };
   struct Rows {
     const float* data;
@@ -91,6 +92,13 @@ class Training {
   void move_task(int64_t task);
   void after_sums();
   void commit();
+
+  // The last round: the variance of each codeword's rows.
+  double reported_distance(int64_t row, int64_t space) const;
+  void distance_scale_task(int64_t task);
+  void set_variance_exponents();
+  void distance_sums_task(int64_t task);
+  double variance(int64_t i) const;
 
   // LLOYD.
   void move_mean(int64_t space, int64_t c);

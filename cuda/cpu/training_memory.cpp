@@ -70,6 +70,7 @@ TrainingMemory::TrainingMemory(const TrainingShape& s, const VectorKernels& k, u
   all.take(&starts, s.codewords + 1);
   all.take(&cursors, s.codewords);
   all.take(&sums, s.values);
+  all.take(&variance_exponent, s.spaces);
   all.take(&farthest, s.maintained ? book : 0);
   all.take(&nearest, s.maintained ? s.codewords : 0);
   all.take(&left, s.maintained ? s.codewords : 0);

@@ -29,6 +29,8 @@ struct TrainingShape {
 };
 
 constexpr int64_t kSpreadRows = 512;  // that one task compares with a new codeword while seeding
+constexpr int64_t kMeasuredBlocks = 8;      // of kBlockRows rows, that one task measures
+constexpr int64_t kSummedRows = 64 << 10;   // whose distances one task adds to those of their codewords
 
 // One thread's scratch.
 struct TrainingLane {
@@ -61,7 +63,9 @@ struct TrainingMemory {
   uint32_t* order;            // (n) rows by id
   uint64_t* starts;           // (codewords + 1) of a subspace's segments in order
   std::atomic<uint32_t>* cursors;  // (codewords)
-  std::atomic<int64_t>* sums;  // (spaces, codewords, width); 0 before a round's first row is added
+  std::atomic<int64_t>* sums;  // (spaces, codewords, width); 0 before a round's first row is added. Once the training is done the
+                               // first spaces * codewords of them are the sums of the rows' distances
+  int32_t* variance_exponent;  // (spaces) E of these sums
   uint32_t* farthest;         // (spaces, codewords) last kept row; ANNEALED with maintenance
   uint32_t* nearest;          // (codewords) likewise: whom to merge with, or the codeword itself
   uint64_t* left;             // (codewords) likewise: loads between merges and splits

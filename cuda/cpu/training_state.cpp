@@ -95,15 +95,17 @@ void Training::restore(const void* state, uint64_t size) {
 }
 
 uint64_t Training::size(int32_t what) const {
-  if (what < MR_TRAINER_CODEWORDS || what > MR_TRAINER_STATE)
-    fail(MR_INVALID_ARGUMENT, "what is %d: want 0 to %d", what, MR_TRAINER_STATE);
+  if (what < MR_TRAINER_CODEWORDS || what > MR_TRAINER_VARIANCES)
+    fail(MR_INVALID_ARGUMENT, "what is %d: want 0 to %d", what, MR_TRAINER_VARIANCES);
   if (!seeded_) fail(MR_FAILED_PRECONDITION, "no codeword is seeded yet");
   if ((what == MR_TRAINER_IDS || what == MR_TRAINER_LOADS) && !measured_) fail(MR_FAILED_PRECONDITION, "no round has ended yet");
+  if (what == MR_TRAINER_VARIANCES && !done()) fail(MR_FAILED_PRECONDITION, "the training is not done: variances are the last round's");
   const uint64_t book = codebook_size(codebook_of(config_));
   switch (what) {
     case MR_TRAINER_CODEWORDS: return book;
     case MR_TRAINER_IDS: return config_.rows * static_cast<uint64_t>(shape_.spaces) * 4;
-    case MR_TRAINER_LOADS: return static_cast<uint64_t>(shape_.spaces * shape_.codewords) * 8;
+    case MR_TRAINER_LOADS:
+    case MR_TRAINER_VARIANCES: return static_cast<uint64_t>(shape_.spaces * shape_.codewords) * 8;
     default: return state_size(config_, iteration_);
   }
 }
@@ -128,6 +130,12 @@ void Training::read(int32_t what, uint64_t offset, void* dst, uint64_t size) con
     case MR_TRAINER_LOADS:
       out.part(spaces * static_cast<uint64_t>(shape_.codewords), 8,
                [&](uint64_t i, uint8_t* to) { std::memcpy(to, at_.loads + i, 8); });
+      return;
+    case MR_TRAINER_VARIANCES:
+      out.part(spaces * static_cast<uint64_t>(shape_.codewords), 8, [&](uint64_t i, uint8_t* to) {
+        const double v = variance(static_cast<int64_t>(i));
+        std::memcpy(to, &v, 8);
+      });
       return;
     default: break;
   }

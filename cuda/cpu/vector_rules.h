@@ -88,11 +88,11 @@ inline bool codeword_holds(int32_t type, double v) {
   return std::fabs(round_unbounded(type, v)) <= largest_codeword(type);
 }
 
-// E of a column whose largest magnitude is `largest`, in a training of n rows.
-inline int fixed_exponent(double largest, uint64_t n) {
+// E of values whose largest magnitude is `largest`, one for each of n rows.
+MR_HD inline int fixed_exponent(double largest, uint64_t n) {
   if (largest == 0) return 0;
   int a = 0;
-  (void)std::frexp(largest, &a);
+  (void)frexp(largest, &a);
   const int b = n <= 1 ? 0 : 64 - leading_zeros(n - 1);
   return 62 - a - b;
 }
@@ -113,6 +113,11 @@ MR_HD inline float fixed_mean(int32_t type, int64_t sum, uint64_t n, int e) {
 
 // A sum as a real number.
 MR_HD inline double fixed_value(int64_t sum, int e) { return static_cast<double>(sum) * power_of_two(-e); }
+
+// The variance of a codeword with these many rows, whose distances have this sum of fixed_exponent e; 0 without rows.
+MR_HD inline double fixed_variance(int64_t sum, uint64_t rows, int e) {
+  return rows == 0 ? 0 : fixed_value(sum, e) / static_cast<double>(rows);
+}
 
 // Adds eight partial sums, each half to the other until one is left.
 MR_HD inline double fold_eight(double (&a)[8]) {

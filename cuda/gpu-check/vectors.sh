@@ -17,6 +17,9 @@ vectors() {
   stop_servers
   try vectors 'assignment beside its roofs' vectors-assign "$out/cuda_bench_vector_assign" || return
   while read -r line; do row ok vectors "$line" 0; done < <(grep -E '^(matrix|f16|f32|PQ)' "$work/vectors-assign.log" | tr -s ' ')
-  try vectors 'millrace-bench vectors' vectors-bench "$bin/millrace-bench" vectors --device gpu --engine-path "$out" --budget 1s --repeat 3 \
-    --save "$work/vectors.json"
+  local floors options=()
+  floors=$(floors_file)
+  [[ -z $floors ]] || ! grep -q '^vectors ' "$floors" || options=(--floors "$floors")
+  try vectors "millrace-bench vectors${options:+, floors of $floors}" vectors-bench "$bin/millrace-bench" vectors --device gpu \
+    --engine-path "$out" --budget 1s --repeat 3 "${options[@]}" --save "$work/vectors.json"
 }

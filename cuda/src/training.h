@@ -106,6 +106,7 @@ class Training {
   int64_t iteration_ = 0, stable_ = 0;
   double temperature_ = 0, energy_ = 0;
   bool seeded_ = false, measured_ = false;
+  bool variances_ready_ = false;  // sums hold the codewords' variances
   int32_t reason_ = MR_REASON_NONE;
   uint64_t computed_ = 0, recomputed_ = 0;
 

@@ -121,6 +121,7 @@ TrainingMemory::TrainingMemory(const Device& device, const mr_trainer_config& co
   all.take(&a.block_rows, unsign(s.blocks));
   all.take(&a.space_energy, spaces);
   all.take(&a.space_squares, spaces);
+  all.take(&a.space_exponent, spaces);
   all.take(&a.space_empty, spaces);
   all.take(&a.farthest, s.trimmed ? spaces * k : 0);
   all.take(&a.starts, s.trimmed ? k : 0);

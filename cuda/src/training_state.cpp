@@ -116,14 +116,17 @@ void Training::upload_numbers(const uint8_t* from, double* to, int64_t count) {
 }
 
 uint64_t Training::size(int32_t what) const {
-  if (what < MR_TRAINER_CODEWORDS || what > MR_TRAINER_STATE)
-    fail(MR_INVALID_ARGUMENT, "what is %d: want 0 to %d", what, MR_TRAINER_STATE);
+  if (what < MR_TRAINER_CODEWORDS || what > MR_TRAINER_VARIANCES)
+    fail(MR_INVALID_ARGUMENT, "what is %d: want 0 to %d", what, MR_TRAINER_VARIANCES);
   if (!seeded_) fail(MR_FAILED_PRECONDITION, "no codeword is seeded yet");
   if ((what == MR_TRAINER_IDS || what == MR_TRAINER_LOADS) && !measured_) fail(MR_FAILED_PRECONDITION, "no round has ended yet");
+  if (what == MR_TRAINER_VARIANCES && at_ != At::done)
+    fail(MR_FAILED_PRECONDITION, "the training is not done: variances are the last round's");
   switch (what) {
     case MR_TRAINER_CODEWORDS: return cpu::codebook_size(cpu::codebook_of(config_));
     case MR_TRAINER_IDS: return config_.rows * static_cast<uint64_t>(shape_.spaces) * 4;
-    case MR_TRAINER_LOADS: return static_cast<uint64_t>(shape_.spaces * shape_.codewords) * 8;
+    case MR_TRAINER_LOADS:
+    case MR_TRAINER_VARIANCES: return static_cast<uint64_t>(shape_.spaces * shape_.codewords) * 8;
     default: return cpu::state_size(config_, iteration_);
   }
 }
@@ -160,6 +163,13 @@ void Training::read(int32_t what, uint64_t offset, void* dst, uint64_t size) {
   switch (what) {
     case MR_TRAINER_CODEWORDS: codewords(view_.a.now); return;
     case MR_TRAINER_LOADS: plain(view_.a.loads, spaces * static_cast<uint64_t>(shape_.codewords)); return;
+    case MR_TRAINER_VARIANCES:
+      if (!variances_ready_) {
+        CUDA_CHECK(launch_variances(view_, on()));
+        variances_ready_ = true;
+      }
+      plain(view_.a.sums, spaces * static_cast<uint64_t>(shape_.codewords));
+      return;
     case MR_TRAINER_IDS:
       // Whole rows of at most 65 536 ids fit; the device writes them into pinned memory in their order.
       out.part(config_.rows, 4 * spaces, std::max<uint64_t>(1, 2 * kAtOnce / (4 * spaces)), [&](uint64_t i, uint64_t some) -> const uint8_t* {

@@ -34,7 +34,7 @@ struct Job {
 struct Outcome {
   std::vector<mr_round> rounds;
   int32_t reason = 0;
-  std::vector<uint8_t> codewords, ids, loads, state;
+  std::vector<uint8_t> codewords, ids, loads, variances, state;
   std::vector<std::vector<uint8_t>> states;  // before each slice, where something is seeded
 };
 
@@ -232,6 +232,7 @@ inline Outcome trained(Any& trainer, const Job& job, const std::vector<uint8_t>*
   out.codewords = all_of(trainer, MR_TRAINER_CODEWORDS);
   out.ids = all_of(trainer, MR_TRAINER_IDS, 1001);
   out.loads = all_of(trainer, MR_TRAINER_LOADS);
+  out.variances = all_of(trainer, MR_TRAINER_VARIANCES, 24);
   out.state = all_of(trainer, MR_TRAINER_STATE, 777);
   return out;
 }
@@ -248,6 +249,7 @@ inline void compare(const Outcome& got, const Outcome& want, size_t from) {
   ASSERT_EQ(got.reason, want.reason);
   ASSERT_EQ(got.ids, want.ids);
   ASSERT_EQ(got.loads, want.loads);
+  ASSERT_EQ(got.variances, want.variances);
   ASSERT_EQ(got.codewords, want.codewords);
   ASSERT_EQ(got.state, want.state);
 }

@@ -220,7 +220,10 @@ type Trainer interface {
 	Codewords() ([]byte, error)
 	IDs() ([]uint32, error)   // (Rows, Subspaces)
 	Loads() ([]uint64, error) // (Subspaces, Codewords)
-	State() ([]byte, error)   // equal bytes on every engine
+	// Variances returns, per codeword, (Subspaces, Codewords), the mean distance of its rows: with L2 their variance. A codeword
+	// without rows has 0. ErrPrecondition before the training is Done.
+	Variances() ([]float64, error)
+	State() ([]byte, error) // equal bytes on every engine
 	// Close waits for slices in flight, a unit of work each at most, and gives everything back.
 	Close() error
 }

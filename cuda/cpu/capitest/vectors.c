@@ -122,7 +122,7 @@ static void test_a_training(mr_device *device, uint8_t *state) {
   uint8_t codes[ROWS], code = CODEWORDS, piece[STATE];
   float rows[ROWS * DIMENSION], codewords[CODEWORDS * DIMENSION], distances[ROWS], decoded[DIMENSION];
   int32_t count = 0, rounds = 0;
-  double energy = 0;
+  double energy = 0, total = 0, variances[CODEWORDS];
   size_t i;
   fill(rows);
   memset(&last, 0, sizeof last);
@@ -131,7 +131,8 @@ static void test_a_training(mr_device *device, uint8_t *state) {
   FAILS(MR_FAILED_PRECONDITION, "seeded", v->trainer_size(trainer, MR_TRAINER_CODEWORDS, &size));
   for (submit(trainer, 1, 8); wait_for(trainer, 8, &last, &count) != MR_TRAINING_DONE; submit(trainer, 1, 8)) {
     rounds += count;
-    FAILS(MR_INVALID_ARGUMENT, "what", v->trainer_size(trainer, 4, &size));
+    FAILS(MR_INVALID_ARGUMENT, "what", v->trainer_size(trainer, 5, &size));
+    FAILS(MR_FAILED_PRECONDITION, "not done", v->trainer_size(trainer, MR_TRAINER_VARIANCES, &size));
   }
   rounds += count;
   CHECK(rounds == 4 && last.iteration == 3 && last.empty == 0);
@@ -142,6 +143,12 @@ static void test_a_training(mr_device *device, uint8_t *state) {
   OK(v->trainer_read(trainer, MR_TRAINER_LOADS, 0, loads, sizeof loads));
   for (i = 0; i < CODEWORDS; ++i) all += loads[i];
   CHECK(all == ROWS);
+  OK(v->trainer_size(trainer, MR_TRAINER_VARIANCES, &size));
+  CHECK(size == sizeof variances);
+  OK(v->trainer_read(trainer, MR_TRAINER_VARIANCES, 0, variances, 12)); /* pieces that begin and end within a number */
+  OK(v->trainer_read(trainer, MR_TRAINER_VARIANCES, 12, (uint8_t*)variances + 12, sizeof variances - 12));
+  for (i = 0; i < CODEWORDS; ++i) total += variances[i] * (double)loads[i];
+  CHECK(total / ROWS > last.energy * (1 - 1e-12) && total / ROWS < last.energy * (1 + 1e-12));
   OK(v->trainer_read(trainer, MR_TRAINER_CODEWORDS, 0, codewords, sizeof codewords));
   OK(v->trainer_size(trainer, MR_TRAINER_STATE, &size));
   CHECK(size == STATE);

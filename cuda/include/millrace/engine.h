@@ -1,9 +1,8 @@
 /* millrace/engine.h: the one C ABI of every native Millrace engine, with vectors.h beside it. C99.
  *
- * Version    mr_engine_api(MR_ABI_MAJOR) returns a table of function pointers, or NULL when the library does not speak
- *            that major version. Within a major version the table and every struct only grow at the end; struct_size,
- *            their first member, says how much of one the other side knows: whole members. Missing members read as zero. The
- *            same holds for the strides of arrays.
+ * Version    mr_engine_api(MR_ABI_MAJOR) returns a table of function pointers, or NULL when the library does not speak that
+ *            major version. Within a major version the table and every struct only grow at the end; struct_size, their first member,
+ *            says how much of one the other side knows: whole members. Missing ones read as zero. So it is with strides of arrays.
  * Errors     A function that can fail returns mr_error*: NULL is success, anything else belongs to the caller and is
  *            freed by error_destroy. There is no last-error state: callers may change threads between calls.
  * Ownership  An out-pointer to a handle belongs to the caller and is given back to the matching *_close, *_free or
@@ -22,9 +21,10 @@
  * 1.2  mr_device_info: physical_total and what follows it; errors may be unknown; device_fault; ABORTED from step_submit;
  *      MATMUL and MATVEC in f32, MATMUL_F16, MATVEC_F16
  * 1.3  slots that begin with a history; blocks in host memory: host_blocks, MR_PRE_BLOCK_OUT, MR_PRE_BLOCK_IN; masks that come
- *      late: MR_STEP_LATE_MASKS, step_masks; act_type apart from kv_type, MR_KV_F8; one_class; prefill_grain; members reserved
- *      for models that lie on several devices
+ *      late: MR_STEP_LATE_MASKS, step_masks; act_type apart from kv_type, MR_KV_F8; one_class; prefill_grain; reserved members
  * 1.4  vectors: codebooks, as vectors.h has them
+ * 1.5  several GPUs that hold every model together: mr_device_options.others and other_count, mr_device_info.devices
+ * 1.6  MR_TRAINER_VARIANCES
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -37,7 +37,7 @@ extern "C" {
 #endif
 
 #define MR_ABI_MAJOR 1u
-#define MR_ABI_MINOR 5u
+#define MR_ABI_MINOR 6u
 
 typedef struct mr_error mr_error;   /* code, message, native code */
 typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */

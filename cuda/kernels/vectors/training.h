@@ -62,10 +62,11 @@ struct TrainingArrays {
   uint32_t* sum_ids;         // (spaces, n) new_ids of the rows kept, k of the others; where rows are trimmed, else null
   double* distances;         // (spaces, n)
   uint64_t *loads, *new_loads;  // (spaces, k)
-  int64_t* sums;             // (spaces, k, width)
+  int64_t* sums;             // (spaces, k, width); of launch_variances the first spaces * k of them are doubles
   double* block_values;      // (spaces, blocks) sums; of FARTHEST the largest distance
   uint32_t* block_rows;      // (blocks) the row of that
   double *space_energy, *space_squares;  // (spaces)
+  int32_t* space_exponent;   // (spaces) E of the sums of distances
   uint32_t* space_empty;     // (spaces)
   uint32_t* farthest;        // (spaces, k) last kept row; where rows are trimmed
   uint64_t* starts;          // (k) first place of a codeword in the order of the trimmed
@@ -116,6 +117,11 @@ cudaError_t launch_end_round(const TrainingView& t, const Stream& on);
 cudaError_t launch_release(const TrainingView& t, const Stream& on);
 // The ids found are those that changes are counted against.
 cudaError_t launch_adopt_ids(const TrainingView& t, const Stream& on);
+
+// ---- variances: training_variances.cu --------------------------------------------------------------------------------
+
+// Of a training that is done: the variance of each codeword's rows, as doubles in place of the first sums.
+cudaError_t launch_variances(const TrainingView& t, const Stream& on);
 
 // ---- sums and codewords: training_sums.cu, training_sums_distances.cu, training_move.cu ------------------------------
 

@@ -75,6 +75,12 @@ func (t *trainer) Loads() ([]uint64, error) {
 	return loads, err
 }
 
+func (t *trainer) Variances() ([]float64, error) {
+	variances, err := t.Trainer.Variances()
+	t.hooks.Trained(&Outcome{Variances: variances})
+	return variances, err
+}
+
 func (t *trainer) Codewords() ([]byte, error) {
 	codewords, err := t.Trainer.Codewords()
 	t.hooks.Trained(&Outcome{Codewords: codewords})

@@ -33,6 +33,7 @@ type Outcome struct {
 	Reason    engine.Reason
 	IDs       []uint32
 	Loads     []uint64
+	Variances []float64
 	Codewords []byte
 	State     []byte
 }
@@ -155,6 +156,7 @@ func (j *Job) reference() (out Outcome, states [][]byte, err error) {
 		out.Rounds = append(out.Rounds, r)
 	}
 	out.Reason, out.IDs, out.Loads, out.Codewords, out.State = tr.Reason(), tr.IDs(), tr.Loads(), tr.Codewords(), tr.State()
+	out.Variances = tr.Variances()
 	return out, states, nil
 }
 
@@ -226,6 +228,8 @@ func Differ(got, want Outcome) error {
 		return fmt.Errorf("ids differ, first of row and subspace %d", firstDifference(got.IDs, want.IDs))
 	case !slices.Equal(got.Loads, want.Loads):
 		return fmt.Errorf("loads differ, first of codeword %d", firstDifference(got.Loads, want.Loads))
+	case !slices.EqualFunc(got.Variances, want.Variances, sameBits):
+		return fmt.Errorf("variances differ, first of codeword %d", firstDifference(got.Variances, want.Variances))
 	case !bytes.Equal(got.Codewords, want.Codewords):
 		return fmt.Errorf("codewords differ, first in byte %d", firstDifference(got.Codewords, want.Codewords))
 	case !bytes.Equal(got.State, want.State):
@@ -233,6 +237,8 @@ func Differ(got, want Outcome) error {
 	}
 	return nil
 }
+
+func sameBits(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }
 
 func bitsOf(r engine.Round) [9]uint64 {
 	return [9]uint64{

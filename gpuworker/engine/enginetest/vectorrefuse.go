@@ -121,6 +121,8 @@ func testRefusedRows(t *testing.T, dev engine.Vectors, _ VectorOptions) {
 		_, err = tr.Wait(sliceTimeout)
 		require.NoError(t, err)
 		require.ErrorIs(t, tr.Write(50, job.Rows[:row]), engine.ErrPrecondition, "the training has begun")
+		_, err = tr.Variances()
+		require.ErrorIs(t, err, engine.ErrPrecondition, "the training is not done")
 		require.NoError(t, tr.Close())
 	}
 	job := smallJob(func(c *engine.TrainerConfig) { c.Codebook.Type = engine.VectorF16 })

@@ -21,6 +21,7 @@ func TestAWrongBitFailsTheSuite(t *testing.T) {
 		"nothing":                    {func(*Outcome) {}, ""},
 		"an id":                      {func(o *Outcome) { flip(o.IDs, func(ids []uint32) { ids[49] ^= 1 }) }, "ids differ"},
 		"a load":                     {func(o *Outcome) { flip(o.Loads, func(loads []uint64) { loads[2] ^= 1 }) }, "loads differ"},
+		"the last bit of a variance": {func(o *Outcome) { flip(o.Variances, func(v []float64) { v[2] *= 1 + 0x1p-52 }) }, "variances differ"},
 		"the last bit of a codeword": {func(o *Outcome) { flip(o.Codewords, func(b []byte) { b[44] ^= 1 }) }, "codewords differ"},
 		"the last bit of a velocity": {func(o *Outcome) { flip(o.State, func(b []byte) { b[len(b)-8] ^= 1 }) }, "states"},
 		"the last bit of an energy": {func(o *Outcome) {

@@ -94,6 +94,9 @@ func read(tr engine.Trainer, out *Outcome) (err error) {
 	if out.Loads, err = tr.Loads(); err != nil {
 		return err
 	}
+	if out.Variances, err = tr.Variances(); err != nil {
+		return err
+	}
 	if out.Codewords, err = tr.Codewords(); err != nil {
 		return err
 	}

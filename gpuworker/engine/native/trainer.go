@@ -152,6 +152,12 @@ func (t *Trainer) Loads() ([]uint64, error) {
 	return numbers(b, binary.LittleEndian.Uint64), err
 }
 
+// Variances are the codewords' mean distances in the last round.
+func (t *Trainer) Variances() ([]float64, error) {
+	b, err := t.read(C.MR_TRAINER_VARIANCES, "variances")
+	return numbers(b, func(b []byte) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(b)) }), err
+}
+
 func numbers[T any](b []byte, get func([]byte) T) []T {
 	var zero T
 	size := int(unsafe.Sizeof(zero))

@@ -205,6 +205,19 @@ func (t *Trainer) Loads() ([]uint64, error) {
 	return loads, measured(loads == nil)
 }
 
+// Variances are the codewords' mean distances in the last round.
+func (t *Trainer) Variances() ([]float64, error) {
+	tr, err := t.seen()
+	if err != nil {
+		return nil, err
+	}
+	variances := tr.Variances()
+	if variances == nil {
+		return nil, fmt.Errorf("the training is not done: %w", engine.ErrPrecondition)
+	}
+	return variances, nil
+}
+
 func measured(missing bool) error {
 	if missing {
 		return fmt.Errorf("no round has ended: %w", engine.ErrPrecondition)

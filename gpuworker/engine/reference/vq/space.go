@@ -2,6 +2,7 @@ package vq
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/millrace/millrace/gpuworker/engine"
@@ -75,6 +76,26 @@ func (s *space) sums(keep func(row int) bool) []int64 {
 			for j, x := range s.row(i) {
 				out[int(s.ids[i])*s.d+j] += quantised(x, s.e[j])
 			}
+		}
+	}
+	return out
+}
+
+// variances are the mean reported distances of the rows of each codeword, from integer sums.
+func (s *space) variances() []float64 {
+	reports, largest := make([]float64, s.n), 0.0
+	for i, d := range s.distances {
+		reports[i] = reported(s.cfg.Codebook.Metric, d)
+		largest = max(largest, math.Abs(reports[i]))
+	}
+	e := exponent(largest, uint64(s.n))
+	sums, out := make([]int64, len(s.loads)), make([]float64, len(s.loads))
+	for i, d := range reports {
+		sums[s.ids[i]] += quantised(d, e)
+	}
+	for c, n := range s.loads {
+		if n > 0 {
+			out[c] = math.Ldexp(float64(sums[c]), -e) / float64(n)
 		}
 	}
 	return out

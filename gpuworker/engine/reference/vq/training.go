@@ -177,6 +177,17 @@ func (t *Training) IDs() []uint32 {
 	return out
 }
 
+// Variances are the mean distances of the codewords' rows in the last round, (subspaces, codewords); nil before the end.
+func (t *Training) Variances() (out []float64) {
+	if t.reason == engine.Unfinished {
+		return nil
+	}
+	for _, s := range t.spaces {
+		out = append(out, s.variances()...)
+	}
+	return out
+}
+
 // Loads are those of the last round, (subspaces, codewords); nil before it.
 func (t *Training) Loads() (out []uint64) {
 	for _, s := range t.spaces {

@@ -49,6 +49,32 @@ func TestLloydByHand(t *testing.T) {
 	require.Equal(t, []float64{1, 12}, Decode(engine.VectorF32, tr.Codewords()))
 	require.Equal(t, []uint32{0, 0, 1, 1}, tr.IDs())
 	require.Equal(t, []uint64{2, 2}, tr.Loads())
+	require.Equal(t, []float64{1, 4}, tr.Variances())
+}
+
+func TestVariancesAreMeanDistances(t *testing.T) {
+	// No update: codewords stay where they were given. Squared distances are 1 and 9 from the first, 4 from the second.
+	cfg := config(3, 1, 3)
+	cfg.MaxIterations = 0
+	rows, given := []float64{-1, 3, 12}, []float64{0, 10, 1000}
+	tr, err := New(cfg, rows, given)
+	require.NoError(t, err)
+	require.Nil(t, tr.Variances(), "the training has not ended")
+	finish(t, tr)
+	require.Equal(t, []float64{5, 4, 0}, tr.Variances(), "a codeword without rows has 0")
+
+	// By subspaces: the columns of a row are (0, 7), (2, 3) with codewords at 0 and 4, and at 6 and 1.
+	cfg = config(2, 2, 2)
+	cfg.MaxIterations, cfg.Codebook.Kind, cfg.Codebook.Subspaces = 0, engine.Product, 2
+	tr, _ = train(t, cfg, []float64{0, 7, 2, 3}, []float64{0, 4, 6, 1})
+	require.Equal(t, []uint64{2, 0, 1, 1}, tr.Loads(), "2 is a tie")
+	require.Equal(t, []float64{2, 0, 1, 4}, tr.Variances())
+
+	// By cosine: 1 less the cosine of the angle.
+	cfg = config(2, 2, 1)
+	cfg.MaxIterations, cfg.Codebook.Metric = 0, engine.Cosine
+	tr, _ = train(t, cfg, []float64{5, 0, 0, 3}, []float64{1, 0})
+	require.Equal(t, []float64{0.5}, tr.Variances())
 }
 
 func TestAnEmptyCodewordTakesTheFarthestRow(t *testing.T) {

@@ -80,7 +80,10 @@ func tasks(c *Config) []task {
 	for _, p := range matvecs {
 		all = append(all, p.of(1, c.Width, fmt.Sprintf("1 by %dx%d", c.Width, c.Width)))
 	}
-	all = append(all, softmax(c.Width), rmsNorm(c.Width), rope(c.Width))
+	for _, rows := range []int{c.Width, 1} {
+		all = append(all, softmax(rows, c.Width), rmsNorm(rows, c.Width))
+	}
+	all = append(all, rope(c.Width))
 	for _, e := range elements {
 		t := square(e.name, e.op, c.Width, elementBound)
 		t.args.Scale = scale
@@ -109,25 +112,30 @@ func (p product) of(rows, size int, shape string) task {
 	return t
 }
 
-// square is an operation that reads and writes as many elements as a matrix has.
+// square is an operation that reads and writes as many elements as a square matrix has.
 func square(name string, op engine.Op, n int, bound float64) task {
-	shape := fmt.Sprintf("%dx%d", n, n)
+	return matrix(name, op, n, n, bound)
+}
+
+// matrix is an operation that reads and writes as many elements as a matrix has.
+func matrix(name string, op engine.Op, rows, cols int, bound float64) task {
+	shape := fmt.Sprintf("%dx%d", rows, cols)
 	return task{
-		name: name + "/" + shape, shape: shape, args: engine.OpArgs{Op: op, Rows: int64(n), Cols: int64(n), Batch: 1},
-		a: n * n, out: n * n, bytes: 8 * float64(n) * float64(n), roof: Copy, bound: bound,
+		name: name + "/" + shape, shape: shape, args: engine.OpArgs{Op: op, Rows: int64(rows), Cols: int64(cols), Batch: 1},
+		a: rows * cols, out: rows * cols, bytes: 8 * float64(rows) * float64(cols), roof: Copy, bound: bound,
 	}
 }
 
-func softmax(n int) task {
-	t := square("softmax", engine.OpSoftmax, n, rowBound)
-	t.want = softmaxOf(n)
+func softmax(rows, cols int) task {
+	t := matrix("softmax", engine.OpSoftmax, rows, cols, rowBound)
+	t.want = softmaxOf(cols)
 	return t
 }
 
-func rmsNorm(n int) task {
-	t := square("rms_norm", engine.OpRMSNorm, n, rowBound)
-	t.args.Eps, t.b, t.want = eps, n, rmsNormOf(n)
-	t.bytes += 4 * float64(n)
+func rmsNorm(rows, cols int) task {
+	t := matrix("rms_norm", engine.OpRMSNorm, rows, cols, rowBound)
+	t.args.Eps, t.b, t.want = eps, cols, rmsNormOf(cols)
+	t.bytes += 4 * float64(cols)
 	return t
 }
 

@@ -153,7 +153,7 @@ func (r *run) write(j *job, line *Line) (string, error) {
 	})
 }
 
-// trainings are the document's, whose rows are f32, and the same of other elements.
+// trainings are the document's, whose rows are f32, the first two annealed too, and the same of other elements by LLOYD.
 func (r *run) trainings() (all []job) {
 	annealed := engine.Annealing{
 		Temperature: 1, CoolingRate: 0.05, LearningRate: 0.2, Trim: 0.1, MaintenanceInterval: 10, MergeDistance: 0.01, SplitLoad: 3,
@@ -167,14 +167,20 @@ func (r *run) trainings() (all []job) {
 	}
 	large := &add("train/large", engine.VectorF32, 10_000, 128, 256, 31).train
 	large.Algorithm, large.Init, large.Annealing = engine.Annealed, engine.Farthest, annealed
+	sizes := []struct{ rows, dimension, codewords, updates int }{
+		{100_000, 384, 1024, 25}, {1_000_000, 128, 2048, 31}, {1_000_000, 256, 20_000, 25}, {1_000_000, 128, 256, 25},
+	}
+	const annealedToo = 2 // of these sizes, from the first on: those whose program anneals
 	for _, element := range r.cfg.Types {
-		for _, size := range []struct{ rows, dimension, codewords, updates int }{
-			{100_000, 384, 1024, 25}, {1_000_000, 128, 2048, 31}, {1_000_000, 256, 20_000, 25}, {1_000_000, 128, 256, 25},
-		} {
+		for i, size := range sizes {
 			rows := max(int(float64(size.rows)*r.cfg.Scale), 2*size.codewords)
 			updates := min(size.updates, r.cfg.Iterations)
-			row := fmt.Sprintf("train/%s/%dx%dx%d/%d", typeNames[element], rows, size.dimension, size.codewords, updates)
-			add(row, element, rows, size.dimension, size.codewords, updates)
+			row := fmt.Sprintf("%s/%dx%dx%d/%d", typeNames[element], rows, size.dimension, size.codewords, updates)
+			add("train/"+row, element, rows, size.dimension, size.codewords, updates)
+			if i < annealedToo && element == engine.VectorF32 {
+				t := &add("train/annealed/"+row, element, rows, size.dimension, size.codewords, updates).train
+				t.Algorithm, t.Annealing = engine.Annealed, annealed
+			}
 		}
 	}
 	return all

@@ -93,7 +93,8 @@ func TestTrainingsAreTheDocumentsScaledDown(t *testing.T) {
 	}
 	require.Equal(t, []string{
 		"train/large",
-		"train/f32/100000x384x1024/25", "train/f32/1000000x128x2048/31", "train/f32/1000000x256x20000/25", "train/f32/1000000x128x256/25",
+		"train/f32/100000x384x1024/25", "train/annealed/f32/100000x384x1024/25", "train/f32/1000000x128x2048/31",
+		"train/annealed/f32/1000000x128x2048/31", "train/f32/1000000x256x20000/25", "train/f32/1000000x128x256/25",
 		"train/f16/100000x384x1024/25", "train/f16/1000000x128x2048/31", "train/f16/1000000x256x20000/25", "train/f16/1000000x128x256/25",
 	}, names)
 	r.cfg.Scale, r.cfg.Iterations = 0.001, 2
