@@ -42,9 +42,8 @@ func newSampler(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 	return s
 }
 
-// takeLogits replaces the reference's logits by the engine's own, which rounded activations move: what may be drawn and
-// what ranks where is decided by these.
-func (s *sampler) takeLogits() {
+// logprobs are the engine's own, by token. They stand for its logits: a constant apart, and rounded once more.
+func (s *sampler) logprobs() []float32 {
 	s.t.Helper()
 	step := &engine.Step{
 		PreOps:   []engine.PreOp{set(0, 1, Plain(0, 0))},
@@ -56,12 +55,47 @@ func (s *sampler) takeLogits() {
 	require.NoError(s.t, s.r.Submit(step))
 	res, err := s.r.Wait(guard)
 	require.NoError(s.t, err)
-	shift := 0.0 // from logprobs to logits
+	out := make([]float32, len(s.logits))
 	for token, row := range res.Scores {
-		shift += (s.logits[token] - float64(row.Logprob)) / float64(len(s.logits))
+		out[token] = row.Logprob
 	}
-	for token, row := range res.Scores {
-		got := float64(row.Logprob) + shift
+	return out
+}
+
+// checkTokens draws with many seeds and wants the very tokens that docs/sampling.md gives.
+func (s *sampler) checkTokens(change func(*engine.SlotParams)) {
+	s.t.Helper()
+	logits, shift := s.logprobs(), 0.0
+	for token, v := range logits {
+		shift += (s.logits[token] - float64(v)) / float64(len(logits))
+	}
+	for token := range logits { // penalties look at a logit's sign
+		logits[token] = float32(float64(logits[token]) + shift)
+	}
+	position := int32(len(s.prompt))
+	var params []*engine.SlotParams
+	for i := range samplerSlots {
+		p := Plain(uint64(i+1)*0x9e3779b97f4a7c15, 1)
+		p.OutputIndex = int32(i % 3)
+		change(p)
+		params = append(params, p)
+	}
+	for i, row := range s.draw(nil, params...) {
+		want := reference.Choose(logits, params[i], s.prompt, position, nil)
+		require.Equal(s.t, want.Token, row.Token, "draw %d", i)
+	}
+}
+
+// takeLogits replaces the reference's logits by the engine's own, which rounded activations move: what may be drawn and
+// what ranks where is decided by these.
+func (s *sampler) takeLogits() {
+	s.t.Helper()
+	logprobs, shift := s.logprobs(), 0.0 // from logprobs to logits
+	for token, v := range logprobs {
+		shift += (s.logits[token] - float64(v)) / float64(len(s.logits))
+	}
+	for token, v := range logprobs {
+		got := float64(v) + shift
 		require.InDelta(s.t, s.logits[token], got, s.within)
 		s.logits[token] = got
 	}
@@ -143,6 +177,9 @@ func testSampling(t *testing.T, opener func(*testing.T) engine.Device, opts Opti
 	})
 	s.run("draws fit the expected frequencies with", func(name string, change func(*engine.SlotParams)) {
 		s.checkFrequencies(nil, change)
+	})
+	s.run("the written rules give the token with", func(_ string, change func(*engine.SlotParams)) {
+		s.checkTokens(change)
 	})
 	t.Run("a mask rules tokens out", func(t *testing.T) {
 		s.t = t

@@ -1,6 +1,10 @@
 package vq
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/millrace/millrace/gpuworker/engine/reference/philox"
+)
 
 // purpose says what a draw is for: no two uses share numbers. 0 is the sampler's of tokens.
 type purpose uint32
@@ -14,16 +18,7 @@ const (
 
 // draw is Philox4x32-10 with the seed as key and (row, round, purpose, subspace) as counter: 64 uniform bits, the high ones first.
 func draw(seed uint64, row, round uint32, of purpose, subspace int) uint64 {
-	c := [4]uint32{row, round, uint32(of), uint32(subspace)}
-	k := [2]uint32{uint32(seed), uint32(seed >> 32)}
-	for range 10 {
-		h0, l0 := bits.Mul32(0xD2511F53, c[0])
-		h1, l1 := bits.Mul32(0xCD9E8D57, c[2])
-		c = [4]uint32{h1 ^ c[1] ^ k[0], l1, h0 ^ c[3] ^ k[1], l0}
-		k[0] += 0x9E3779B9
-		k[1] += 0xBB67AE85
-	}
-	return uint64(c[0])<<32 | uint64(c[1])
+	return philox.Bits(seed, [4]uint32{row, round, uint32(of), uint32(subspace)})
 }
 
 // below is a number 0..n-1 from 64 uniform bits: the high half of their product.

@@ -547,8 +547,9 @@ func (x *ChatMessage) GetContent() string {
 	return ""
 }
 
-// How the next token is chosen. Order of application: allowed_tokens, logit_bias, penalties, temperature, top_k,
-// typical_p, top_p, min_p, draw.
+// How the next token is chosen. Order of application: allowed_tokens, Stopping.min_tokens, logit_bias, penalties, temperature,
+// top_k, typical_p, top_p, min_p, draw. docs/sampling.md states every rule and has a worked example: it is enough to compute
+// the same tokens from the same logits.
 type Sampling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Divides the logits; [0, 100]. 0 is greedy: the best token, the lowest id on ties. Unset: 1.
@@ -569,11 +570,12 @@ type Sampling struct {
 	FrequencyPenalty *float32 `protobuf:"fixed32,8,opt,name=frequency_penalty,json=frequencyPenalty,proto3,oneof" json:"frequency_penalty,omitempty"`
 	// How many last tokens, the prompt's included, the penalties count; -1 is all. Unset: -1.
 	PenaltyWindow *int32 `protobuf:"varint,9,opt,name=penalty_window,json=penaltyWindow,proto3,oneof" json:"penalty_window,omitempty"`
-	// Added to the logits by token id; each finite or -inf, at most 1024 entries.
+	// Added to the logits by token id; each finite or -inf, which forbids the token; at most 1024 entries.
 	LogitBias map[int32]float32 `protobuf:"bytes,10,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
 	// The only tokens that may be chosen. Unset: every token; empty is refused.
 	AllowedTokens *TokenIds `protobuf:"bytes,11,opt,name=allowed_tokens,json=allowedTokens,proto3" json:"allowed_tokens,omitempty"`
-	// Key of the random numbers. Unset: the server draws one; either way it is echoed in `started`.
+	// Key of the random numbers, which are Philox4x32-10 with the absolute position of the token (prompt included) and the
+	// output_index as counter. Unset: the server draws one; either way `started` reports it.
 	Seed *uint64 `protobuf:"varint,12,opt,name=seed,proto3,oneof" json:"seed,omitempty"`
 	// Continuations to generate, with output_index 0, 1, ...; [1, 16]. Unset: 1.
 	NumSequences  *int32 `protobuf:"varint,13,opt,name=num_sequences,json=numSequences,proto3,oneof" json:"num_sequences,omitempty"`
@@ -708,8 +710,8 @@ type Stopping struct {
 	// Tokens generated at most for each continuation; >= 0, and never more than the context holds behind the prompt. 0
 	// needs response.prompt_logprobs or response.echo_prompt: nothing is generated. Unset: as many as the context holds.
 	MaxTokens *int32 `protobuf:"varint,1,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
-	// No end token is chosen among so many first tokens, and stop strings are looked for in the text behind them only;
-	// [0, max_tokens]. Unset: 0.
+	// Among this many first tokens, neither an end token of the model nor one of stop_token_ids is chosen (with ignore_eos,
+	// only the latter are excluded), and stop strings match only in the text after them; [0, max_tokens]. Unset: 0.
 	MinTokens *int32 `protobuf:"varint,2,opt,name=min_tokens,json=minTokens,proto3,oneof" json:"min_tokens,omitempty"`
 	// Texts that end the stream when generated; at most 16, each 1 to 256 bytes.
 	Stop []string `protobuf:"bytes,3,rep,name=stop,proto3" json:"stop,omitempty"`

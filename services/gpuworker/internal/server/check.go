@@ -79,7 +79,9 @@ func (c *checker) sampling(s *pb.Sampling) {
 		return
 	}
 	c.float("sampling.temperature", s.Temperature, 0, 100, false)
-	c.int("sampling.top_k", s.TopK, 0, math.MaxInt32)
+	if s.TopK != nil && s.GetTopK() < 0 {
+		c.add("sampling.top_k", "is %d, want [0, vocabulary]; 0 keeps all", s.GetTopK())
+	}
 	c.float("sampling.top_p", s.TopP, 0, 1, true)
 	c.float("sampling.min_p", s.MinP, 0, 1, false)
 	c.float("sampling.typical_p", s.TypicalP, 0, 1, true)
