@@ -14,12 +14,17 @@ func (l *Loop) capacity() int {
 // Fit is how many tokens may follow a prompt of so many, of those wanted. ErrTooLong refuses a prompt that does not fit, or that
 // leaves no room where some are wanted. Whoever must know a request's length asks here.
 func (l *Loop) Fit(prompt, wanted int) (most int, err error) {
-	room := l.capacity() - prompt
+	return Fit(prompt, wanted, l.capacity())
+}
+
+// Fit is Loop.Fit for sequences of at most context tokens.
+func Fit(prompt, wanted, context int) (most int, err error) {
+	room := context - prompt
 	switch {
 	case room < 0:
-		return 0, fmt.Errorf("%w: it has %d tokens; this model serves at most %d", ErrTooLong, prompt, l.capacity())
+		return 0, fmt.Errorf("%w: it has %d tokens; this model serves at most %d", ErrTooLong, prompt, context)
 	case room == 0 && wanted > 0:
-		return 0, fmt.Errorf("%w: it has %d tokens, and %d fit with room for an answer", ErrTooLong, prompt, l.capacity()-1)
+		return 0, fmt.Errorf("%w: it has %d tokens, and %d fit with room for an answer", ErrTooLong, prompt, context-1)
 	}
 	return min(wanted, room), nil
 }

@@ -9,6 +9,8 @@ import (
 var (
 	// ErrResume: no stream of the request could have delivered these tokens, or more were to follow. It comes as a *ResumeError.
 	ErrResume = errors.New("cannot be resumed")
+	// ErrResumeTooLong: more tokens were given than a continuation of the request may have. It is an ErrResume too.
+	ErrResumeTooLong = fmt.Errorf("%w", ErrResume)
 	// ErrResumeText: the tokens give another text than was received. It comes as a *TextError.
 	ErrResumeText = errors.New("the text received is not that of the tokens")
 )
@@ -26,6 +28,7 @@ type ResumeError struct {
 	Entry   int // of Request.Resume
 	Token   int // of the entry's IDs
 	Problem string
+	TooLong bool // whether it is an ErrResumeTooLong
 }
 
 // Error implements error.
@@ -33,8 +36,13 @@ func (e *ResumeError) Error() string {
 	return fmt.Sprintf("%v: resume[%d].token_ids[%d]: %s", ErrResume, e.Entry, e.Token, e.Problem)
 }
 
-// Unwrap is ErrResume.
-func (e *ResumeError) Unwrap() error { return ErrResume }
+// Unwrap returns ErrResume or ErrResumeTooLong.
+func (e *ResumeError) Unwrap() error {
+	if e.TooLong {
+		return ErrResumeTooLong
+	}
+	return ErrResume
+}
 
 // TextError says how many bytes of text an entry's tokens give, and how many were received.
 type TextError struct {

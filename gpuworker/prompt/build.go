@@ -5,18 +5,20 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"lukechampine.com/blake3"
 
+	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/generate"
 )
 
-// Build makes the request for a model. It fails with ErrNoTokenizer, ErrNoTemplate, ErrNoTokens, batch.ErrTooLong, the errors
-// of a template, a *generate.ResumeError for more resumed tokens than may be, and the cause of ctx. What it returns holds
+// Build makes the request for a model. It fails with ErrNoTokenizer, ErrNoTemplate, ErrNoTokens, batch.ErrTooLong, a *ContextError, the
+// errors of a template, a *generate.ResumeError for more resumed tokens than may be, and the cause of ctx. What it returns holds
 // no more than a context for each sequence and the options' own lists.
 func Build(ctx context.Context, e *Encoder, m Model, in Input, o Options) (generate.Request, error) {
 	if m.Tokenizer == nil && (!o.NoText || len(in.IDs) == 0) {
@@ -24,10 +26,13 @@ func Build(ctx context.Context, e *Encoder, m Model, in Input, o Options) (gener
 			ErrNoTokenizer, m.Name)
 	}
 	ids, err := e.ids(ctx, m, in)
+	if errors.Is(err, batch.ErrTooLong) && o.Context > m.Context {
+		err = &ContextError{Model: m.Name, Context: m.Context} // a longer context may hold it
+	}
 	if err != nil {
 		return generate.Request{}, err
 	}
-	most, err := m.Loop.Fit(len(ids), o.MaxTokens)
+	most, err := m.fit(len(ids), o)
 	if err != nil {
 		return generate.Request{}, err
 	}
@@ -49,11 +54,26 @@ func Build(ctx context.Context, e *Encoder, m Model, in Input, o Options) (gener
 	return r, nil
 }
 
+// fit returns how many tokens may follow a prompt of n tokens. It depends on Options.Context and not on the model's own context where
+// Options.Context is set: equal requests then have equal lengths and equal refusals, or a *ContextError.
+func (m Model) fit(n int, o Options) (most int, err error) {
+	if o.Context == 0 {
+		return m.Loop.Fit(n, o.MaxTokens)
+	}
+	if most, err = batch.Fit(n, o.MaxTokens, o.Context); err != nil {
+		return 0, err
+	}
+	if own, err := m.Loop.Fit(n, most); err != nil || own < most {
+		return 0, &ContextError{Model: m.Name, Context: m.Context, Needed: n + most}
+	}
+	return most, nil
+}
+
 // fitResume refuses entries with more tokens than a continuation may have.
 func fitResume(entries []generate.Resume, most int) error {
 	for i, r := range entries {
 		if len(r.IDs) > most {
-			return &generate.ResumeError{Entry: i, Token: most, Problem: fmt.Sprintf(
+			return &generate.ResumeError{Entry: i, Token: most, TooLong: true, Problem: fmt.Sprintf(
 				"is beyond the end: a continuation of this request has at most %d tokens, and %d are given", most, len(r.IDs))}
 		}
 	}

@@ -131,6 +131,45 @@ func TestALengthIsDecidedOnce(t *testing.T) {
 	}
 }
 
+// The request's context takes the place of the model's own one, of 16 tokens: lengths and refusals follow from it.
+func TestBuildFitsTheContextOfTheRequest(t *testing.T) {
+	m := stories(t)
+	for name, tc := range map[string]struct {
+		in      Input
+		wanted  int
+		context int
+		most    int
+		err     error
+		text    string // of the error
+	}{
+		"a shorter one shortens":               {Input{IDs: ids(4)}, math.MaxInt32, 10, 6, nil, ""},
+		"a shorter one refuses a prompt":       {Input{IDs: ids(11)}, 0, 10, 0, batch.ErrTooLong, "it has 11 tokens; this model serves at most 10"},
+		"a longer one that this worker holds":  {Input{IDs: ids(4)}, 12, 32, 12, nil, ""},
+		"one token more than it holds":         {Input{IDs: ids(4)}, 13, 32, 0, ErrContext, "it may have 17 tokens, and \"stories\" has a context of 16 here"},
+		"as many as a longer one allows":       {Input{IDs: ids(4)}, math.MaxInt32, 32, 0, ErrContext, "may have 32 tokens"},
+		"a prompt that only a longer one has":  {Input{IDs: ids(20)}, 1, 32, 0, ErrContext, "may have 21 tokens"},
+		"a prompt that fills this worker":      {Input{IDs: ids(16)}, 1, 32, 0, ErrContext, "may have 17 tokens"},
+		"a prompt that no such context has":    {Input{IDs: ids(33)}, 1, 32, 0, batch.ErrTooLong, "it has 33 tokens; this model serves at most 32"},
+		"a text that is not worth encoding":    {Input{Text: strings.Repeat("a", 1<<20)}, 1, 32, 0, ErrContext, "may have more tokens"},
+		"such a text and a shorter context":    {Input{Text: strings.Repeat("a", 1<<20)}, 1, 10, 0, batch.ErrTooLong, "at most 16 tokens"},
+		"no answer, and a prompt that fits":    {Input{IDs: ids(16)}, 0, 32, 0, nil, ""},
+		"the same context as the worker's own": {Input{IDs: ids(1)}, math.MaxInt32, 16, 15, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := Defaults()
+			o.MaxTokens, o.Context = tc.wanted, tc.context
+			r, err := build(t, m, tc.in, o)
+			if tc.err != nil {
+				require.ErrorIs(t, err, tc.err)
+				require.ErrorContains(t, err, tc.text)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, tc.most, r.MaxTokens)
+		})
+	}
+}
+
 func TestMoreResumedTokensThanMayBeAreRefused(t *testing.T) {
 	o := Defaults()
 	o.MaxTokens = 4
@@ -144,6 +183,7 @@ func TestMoreResumedTokensThanMayBeAreRefused(t *testing.T) {
 		var refused *generate.ResumeError
 		require.ErrorAs(t, err, &refused)
 		require.ErrorIs(t, err, generate.ErrResume)
+		require.ErrorIs(t, err, generate.ErrResumeTooLong)
 		require.Equal(t, 1, refused.Entry)
 		require.Equal(t, 4, refused.Token)
 	}

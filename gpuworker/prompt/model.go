@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/millrace/millrace/gpuworker/generate"
 	"github.com/millrace/millrace/gpuworker/template"
@@ -18,7 +19,29 @@ var (
 	ErrNoTemplate = errors.New("the model has no chat template")
 	// ErrNoTokens: the tokenizer wrote the text with no token at all.
 	ErrNoTokens = errors.New("the prompt's text became no tokens")
+	// ErrContext: the stream may have more tokens than the worker's context holds. It comes as a *ContextError.
+	ErrContext = errors.New("the worker's context is too short for the stream")
 )
+
+// ContextError reports a stream that a worker with a longer context can serve.
+type ContextError struct {
+	Model   string
+	Context int // of the model on this worker, in tokens
+	Needed  int // tokens of the prompt and the longest continuation; 0: the text is too long to be encoded here
+}
+
+// Error implements error.
+func (e *ContextError) Error() string {
+	needed := "more"
+	if e.Needed > 0 {
+		needed = strconv.Itoa(e.Needed)
+	}
+	return fmt.Sprintf("%v: it may have %s tokens, and %q has a context of %d here: send it to a worker with a longer context, "+
+		"or load the model with a larger one", ErrContext, needed, e.Model, e.Context)
+}
+
+// Unwrap returns ErrContext.
+func (e *ContextError) Unwrap() error { return ErrContext }
 
 // Model is what a loaded model offers to a request. Every field stays as it is while requests use it.
 type Model struct {

@@ -20,6 +20,7 @@ type Options struct {
 
 	// When to stop.
 	MaxTokens   int
+	Context     int // tokens of the prompt and one continuation together; 0: the model's own context
 	MinTokens   int32
 	Stop        []string
 	StopIDs     []int32

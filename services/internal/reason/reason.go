@@ -105,6 +105,11 @@ const (
 	BadTokenID = "BAD_TOKEN_ID"
 	// PromptTooLong: INVALID_ARGUMENT, the prompt does not fit the context or the cache.
 	PromptTooLong = "PROMPT_TOO_LONG"
+	// ContextTooShort: FAILED_PRECONDITION, the stream may have more tokens than this worker's context holds; one with a longer context
+	// serves it. Metadata: context_length, needed_tokens (absent where the text is too long to be encoded here).
+	ContextTooShort = "CONTEXT_TOO_SHORT"
+	// ResumeTooLong: INVALID_ARGUMENT, more tokens are resumed than a continuation may have.
+	ResumeTooLong = "RESUME_TOO_LONG"
 	// ResumeMismatch: FAILED_PRECONDITION, the resumed tokens give another text than was received. Metadata: output_index,
 	// resumed_tokens, text_bytes, expected_text_bytes.
 	ResumeMismatch = "RESUME_MISMATCH"

@@ -181,7 +181,8 @@ type GenerateRequest struct {
 	// text that it would have had. Needs sampling.seed. A stop condition that the last of the given tokens meets ends a
 	// continuation at once, with nothing computed. Nothing of the prompt is sent again, whatever echo_prompt and prompt_logprobs
 	// say, and nothing of the given tokens; token_index and usage count them. INVALID_ARGUMENT: an output_index that is not in
-	// [0, num_sequences) or is there twice, more tokens than max_tokens, or tokens behind one that meets a stop condition.
+	// [0, num_sequences) or is there twice, more tokens than `started` said (reason RESUME_TOO_LONG), or tokens behind one that meets a
+	// stop condition.
 	// FAILED_PRECONDITION (reason RESUME_MISMATCH): another number of text_bytes than these tokens give.
 	Resume []*Resume `protobuf:"bytes,14,rep,name=resume,proto3" json:"resume,omitempty"`
 	// Refuses with FAILED_PRECONDITION if the prompt's token ids have another digest (64 hex digits). Unset: any.
@@ -191,7 +192,12 @@ type GenerateRequest struct {
 	// Refuses with FAILED_PRECONDITION a worker of another class. Unset: any.
 	ExpectClassId *string `protobuf:"bytes,17,opt,name=expect_class_id,json=expectClassId,proto3,oneof" json:"expect_class_id,omitempty"`
 	// Which kernels compute the prompt; for measuring. Unset: PREFILL.
-	PromptClass   *KernelClass `protobuf:"varint,18,opt,name=prompt_class,json=promptClass,proto3,enum=millrace.v1.KernelClass,oneof" json:"prompt_class,omitempty"`
+	PromptClass *KernelClass `protobuf:"varint,18,opt,name=prompt_class,json=promptClass,proto3,enum=millrace.v1.KernelClass,oneof" json:"prompt_class,omitempty"`
+	// Context of the stream in tokens: a prompt and one continuation together have at most so many; [1, 2^31). It decides max_tokens where
+	// that is unset or larger, so that equal requests have equal lengths on workers whose own contexts differ. A worker whose own context
+	// holds less than the stream may need refuses it with FAILED_PRECONDITION (reason CONTEXT_TOO_SHORT) and does not shorten it. Unset:
+	// the worker's own context; through a scheduler, the largest context that a ready worker of the model's digest offers.
+	ContextLength *uint32 `protobuf:"varint,19,opt,name=context_length,json=contextLength,proto3,oneof" json:"context_length,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -363,6 +369,13 @@ func (x *GenerateRequest) GetPromptClass() KernelClass {
 		return *x.PromptClass
 	}
 	return KernelClass_KERNEL_CLASS_UNSPECIFIED
+}
+
+func (x *GenerateRequest) GetContextLength() uint32 {
+	if x != nil && x.ContextLength != nil {
+		return *x.ContextLength
+	}
+	return 0
 }
 
 type isGenerateRequest_Input interface {
@@ -707,7 +720,8 @@ func (x *Sampling) GetNumSequences() int32 {
 // When to stop.
 type Stopping struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tokens generated at most for each continuation; >= 0, and never more than the context holds behind the prompt. 0
+	// Tokens generated at most for each continuation; >= 0, and never more than the context holds behind the prompt (see
+	// GenerateRequest.context_length); `started` reports the result. 0
 	// needs response.prompt_logprobs or response.echo_prompt: nothing is generated. Unset: as many as the context holds.
 	MaxTokens *int32 `protobuf:"varint,1,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	// Among this many first tokens, neither an end token of the model nor one of stop_token_ids is chosen (with ignore_eos,
@@ -1351,7 +1365,11 @@ type Started struct {
 	ResumedTokens []uint32 `protobuf:"varint,10,rep,packed,name=resumed_tokens,json=resumedTokens,proto3" json:"resumed_tokens,omitempty"`
 	// Set, and false, in a second `started` alone, which a scheduler sends where it could continue a stream only on a worker of
 	// another class: the tokens behind it may differ from those that the first worker would have given.
-	Exact         *bool `protobuf:"varint,11,opt,name=exact,proto3,oneof" json:"exact,omitempty"`
+	Exact *bool `protobuf:"varint,11,opt,name=exact,proto3,oneof" json:"exact,omitempty"`
+	// Most tokens that each continuation may have, those resumed counted: the smaller of max_tokens and what the context holds behind the
+	// prompt. A client that resumes the stream by itself states it as stopping.max_tokens, and prompt_tokens + max_tokens as
+	// context_length: then no worker with a shorter context cuts the stream short. Unset: the worker is of an earlier version.
+	MaxTokens     *uint32 `protobuf:"varint,12,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1461,6 +1479,13 @@ func (x *Started) GetExact() bool {
 		return *x.Exact
 	}
 	return false
+}
+
+func (x *Started) GetMaxTokens() uint32 {
+	if x != nil && x.MaxTokens != nil {
+		return *x.MaxTokens
+	}
+	return 0
 }
 
 // How far the prompt is computed.
@@ -2475,7 +2500,7 @@ var File_millrace_v1_inference_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/v1/inference.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd9\a\n" +
+	"\x1bmillrace/v1/inference.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x98\b\n" +
 	"\x0fGenerateRequest\x12\"\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tH\x01R\trequestId\x88\x01\x01\x12\x14\n" +
@@ -2498,7 +2523,8 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\vaccepted_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"acceptedAt\x12+\n" +
 	"\x0fexpect_class_id\x18\x11 \x01(\tH\x06R\rexpectClassId\x88\x01\x01\x12@\n" +
-	"\fprompt_class\x18\x12 \x01(\x0e2\x18.millrace.v1.KernelClassH\aR\vpromptClass\x88\x01\x01B\a\n" +
+	"\fprompt_class\x18\x12 \x01(\x0e2\x18.millrace.v1.KernelClassH\aR\vpromptClass\x88\x01\x01\x12*\n" +
+	"\x0econtext_length\x18\x13 \x01(\rH\bR\rcontextLength\x88\x01\x01B\a\n" +
 	"\x05inputB\r\n" +
 	"\v_request_idB\x16\n" +
 	"\x14_expect_model_digestB\v\n" +
@@ -2506,7 +2532,8 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\f_fairness_idB\x17\n" +
 	"\x15_expect_prompt_digestB\x12\n" +
 	"\x10_expect_class_idB\x0f\n" +
-	"\r_prompt_class\"\x1c\n" +
+	"\r_prompt_classB\x11\n" +
+	"\x0f_context_length\"\x1c\n" +
 	"\bTokenIds\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\rR\x03ids\"\x8f\x01\n" +
 	"\x04Chat\x124\n" +
@@ -2604,7 +2631,7 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\x06prompt\x18\x03 \x01(\v2\x19.millrace.v1.PromptTokensH\x00R\x06prompt\x12-\n" +
 	"\x06tokens\x18\x04 \x01(\v2\x13.millrace.v1.TokensH\x00R\x06tokens\x123\n" +
 	"\bfinished\x18\x05 \x01(\v2\x15.millrace.v1.FinishedH\x00R\bfinishedB\a\n" +
-	"\x05event\"\xf4\x02\n" +
+	"\x05event\"\xa7\x03\n" +
 	"\aStarted\x12!\n" +
 	"\fmodel_digest\x18\x01 \x01(\tR\vmodelDigest\x12#\n" +
 	"\rprompt_digest\x18\x02 \x01(\tR\fpromptDigest\x12\x19\n" +
@@ -2618,8 +2645,11 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"request_id\x18\t \x01(\tR\trequestId\x12%\n" +
 	"\x0eresumed_tokens\x18\n" +
 	" \x03(\rR\rresumedTokens\x12\x19\n" +
-	"\x05exact\x18\v \x01(\bH\x00R\x05exact\x88\x01\x01B\b\n" +
-	"\x06_exact\"5\n" +
+	"\x05exact\x18\v \x01(\bH\x00R\x05exact\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"max_tokens\x18\f \x01(\rH\x01R\tmaxTokens\x88\x01\x01B\b\n" +
+	"\x06_exactB\r\n" +
+	"\v_max_tokens\"5\n" +
 	"\bProgress\x12)\n" +
 	"\x10prefilled_tokens\x18\x01 \x01(\rR\x0fprefilledTokens\"\x84\x01\n" +
 	"\fPromptTokens\x12\x1f\n" +

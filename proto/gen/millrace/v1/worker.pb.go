@@ -1610,7 +1610,8 @@ type ModelStatus struct {
 	VerifiedAge *durationpb.Duration `protobuf:"bytes,4,opt,name=verified_age,json=verifiedAge,proto3" json:"verified_age,omitempty"`
 	// Why it is out of service.
 	Problem string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
-	// Longest sequence in tokens.
+	// Longest sequence in tokens; 0 is not known. It may differ among workers of one digest: schedulers give a stream only to workers
+	// whose context holds it.
 	ContextLength uint32 `protobuf:"varint,6,opt,name=context_length,json=contextLength,proto3" json:"context_length,omitempty"`
 	// What it can do.
 	Capabilities *ModelCapabilities `protobuf:"bytes,7,opt,name=capabilities,proto3" json:"capabilities,omitempty"`

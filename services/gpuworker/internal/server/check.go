@@ -105,6 +105,9 @@ func (c *checker) sampling(s *pb.Sampling) {
 
 func (c *checker) stopping(in *pb.GenerateRequest) {
 	s := in.GetStopping()
+	if n := in.ContextLength; n != nil && (*n == 0 || *n > math.MaxInt32) {
+		c.add("context_length", "is %d, want [1, %d]: leave it unset for the worker's own", *n, math.MaxInt32)
+	}
 	if s == nil {
 		return
 	}

@@ -43,6 +43,7 @@ var changes = map[string]func(*pb.GenerateRequest){
 	"token_ids.ids": func(r *pb.GenerateRequest) {
 		r.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: []uint32{5, 6}}}
 	},
+	"context_length":       func(r *pb.GenerateRequest) { r.ContextLength = ptr(uint32(20)) },
 	"expect_prompt_digest": func(r *pb.GenerateRequest) { r.ExpectPromptDigest = ptr(strings.Repeat("0", 64)) },
 	"expect_class_id":      func(r *pb.GenerateRequest) { r.ExpectClassId = ptr("cuda-1") },
 	"resume.output_index":  func(r *pb.GenerateRequest) { r.Resume = []*pb.Resume{{OutputIndex: 1}} },

@@ -92,7 +92,7 @@ func (s *Server) started(ctx context.Context, inst *model.Instance, r generate.R
 	return &pb.Started{
 		ModelDigest: hex.EncodeToString(inst.Digest[:]), PromptDigest: r.Digest, ClassId: inst.ClassID,
 		PromptTokens: uint32(len(r.Prompt)), Seed: r.Params.Seed, WorkerId: s.identity.WorkerID,
-		Incarnation: s.identity.Incarnation, RequestId: rpc.RequestID(ctx),
+		Incarnation: s.identity.Incarnation, RequestId: rpc.RequestID(ctx), MaxTokens: proto.Uint32(uint32(r.MaxTokens)),
 	}
 }
 

@@ -102,6 +102,7 @@ func optionsOf(in *pb.GenerateRequest) prompt.Options {
 		o.MinTokens, o.Stop, o.StopIDs = s.GetMinTokens(), s.GetStop(), tokens(s.GetStopTokenIds())
 		o.IncludeStop, o.IgnoreEnds = s.GetIncludeStopInOutput(), s.GetIgnoreEos()
 	}
+	o.Context = int(in.GetContextLength())
 	if r := in.GetResponse(); r != nil {
 		o.PromptTopN = int(orDefault(r.PromptLogprobs, int32(o.PromptTopN)))
 		o.Candidates, o.NoText, o.Progress = r.GetOutputCandidates(), r.GetTokenIdsOnly(), r.GetProgress()

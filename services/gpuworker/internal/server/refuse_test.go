@@ -23,6 +23,44 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 )
 
+// A prompt of 4 tokens on a worker with a context of 512.
+func TestStartedReportsMaxTokens(t *testing.T) {
+	w := start(t, simDevice(t, sim.Options{}), "stories")
+	for name, tc := range map[string]struct {
+		max, resumed int32 // 0: unset
+		context      uint32
+		want         uint32
+	}{
+		"what the context holds":             {0, 0, 0, 508},
+		"max_tokens":                         {5, 0, 0, 5},
+		"max_tokens beyond the context":      {5000, 0, 0, 508},
+		"the request's context":              {0, 0, 24, 20},
+		"a longer context":                   {7, 0, 4096, 7},
+		"max_tokens and the request's":       {5, 0, 24, 5},
+		"a resumed stream counts its tokens": {0, 3, 24, 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := prompted("", 1)
+			in.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: []uint32{1, 400, 401, 402}}}
+			in.Stopping = &pb.Stopping{IgnoreEos: ptr(true)}
+			if tc.max > 0 {
+				in.Stopping.MaxTokens = &tc.max
+			}
+			if tc.context > 0 {
+				in.ContextLength = &tc.context
+			}
+			if tc.resumed > 0 {
+				in.Resume = []*pb.Resume{{TokenIds: []uint32{300, 301, 302}}}
+			}
+			got := w.generate(t.Context(), t, in)
+			require.NoError(t, got.err)
+			require.NotNil(t, got.started.MaxTokens)
+			require.Equal(t, tc.want, got.started.GetMaxTokens())
+			require.Len(t, got.ids[0], int(tc.want)-int(tc.resumed))
+		})
+	}
+}
+
 func TestBadGenerateRequestsAreRefusedPreciselyAndTheWorkerServesOn(t *testing.T) {
 	w := start(t, simDevice(t, sim.Options{}), "stories")
 	long := make([]uint32, 513)
@@ -53,6 +91,14 @@ func TestBadGenerateRequestsAreRefusedPreciselyAndTheWorkerServesOn(t *testing.T
 		"a text whose tokens could never fit": {func(r *pb.GenerateRequest) {
 			r.Input = &pb.GenerateRequest_Prompt{Prompt: strings.Repeat("a ", 5<<20)}
 		}, codes.InvalidArgument, reason.PromptTooLong, ""},
+		"a stream beyond the context": {func(r *pb.GenerateRequest) {
+			r.Input = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: long}}
+			r.ContextLength = ptr(uint32(600))
+		}, codes.FailedPrecondition, reason.ContextTooShort, ""},
+		"a context of 0": {func(r *pb.GenerateRequest) { r.ContextLength = ptr(uint32(0)) },
+			codes.InvalidArgument, reason.InvalidArgument, "context_length"},
+		"a context beyond every number of tokens": {func(r *pb.GenerateRequest) { r.ContextLength = ptr(uint32(1 << 31)) },
+			codes.InvalidArgument, reason.InvalidArgument, "context_length"},
 		"an unknown model": {func(r *pb.GenerateRequest) { r.Model = "nobody" }, codes.NotFound, reason.UnknownModel, ""},
 		"a model name that climbs out": {func(r *pb.GenerateRequest) { r.Model = "../../etc/passwd" },
 			codes.InvalidArgument, reason.BadModelName, ""},

@@ -52,6 +52,8 @@ var table = []row{
 	{prompt.ErrNoTokenizer, codes.FailedPrecondition, reason.NoTokenizer, 0},
 	{prompt.ErrNoTemplate, codes.FailedPrecondition, reason.NoChatTemplate, 0},
 	{generate.ErrResumeText, codes.FailedPrecondition, reason.ResumeMismatch, 0},
+	{prompt.ErrContext, codes.FailedPrecondition, reason.ContextTooShort, 0},
+	{generate.ErrResumeTooLong, codes.InvalidArgument, reason.ResumeTooLong, 0},
 	{generate.ErrResume, codes.InvalidArgument, reason.InvalidArgument, 0},
 	{errExpectation, codes.FailedPrecondition, reason.ExpectationFailed, 0},
 
@@ -151,7 +153,14 @@ func numbersOf(err error) map[string]string {
 	var text *generate.TextError
 	var short *vectors.FitError
 	var wait *batch.WaitError
+	var context *prompt.ContextError
 	switch {
+	case errors.As(err, &context):
+		numbers := map[string]string{"context_length": strconv.Itoa(context.Context)}
+		if context.Needed > 0 {
+			numbers["needed_tokens"] = strconv.Itoa(context.Needed)
+		}
+		return numbers
 	case errors.As(err, &wait):
 		return map[string]string{
 			"waited_ms": strconv.FormatInt(wait.Waited.Milliseconds(), 10), "max_queue_time_ms": strconv.FormatInt(wait.Most.Milliseconds(), 10),

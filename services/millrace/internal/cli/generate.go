@@ -55,6 +55,7 @@ func (a *app) generate() *cobra.Command {
 		"expect_model_digest":  "refuse a model with another digest",
 		"expect_prompt_digest": "refuse if the prompt's token ids have another digest",
 		"expect_class_id":      "refuse a worker of another class",
+		"context_length":       "most tokens of the prompt and one continuation together (unset: the largest context that serves the model)",
 	})
 	fs.StringVar(&f.resume, "resume", "", "continue the stream whose events --json saved in this file; give prompt and knobs again, the seed is in it")
 	samplingFlags(fs, req)
@@ -67,6 +68,7 @@ func (a *app) generate() *cobra.Command {
 func (a *app) generateRequest(cmd *cobra.Command, req *pb.GenerateRequest, f *generateFlags, args []string) error {
 	req.RequestId, req.ExpectModelDigest = f.expect.RequestId, f.expect.ExpectModelDigest
 	req.ExpectPromptDigest, req.ExpectClassId = f.expect.ExpectPromptDigest, f.expect.ExpectClassId
+	req.ContextLength = f.expect.ContextLength
 	var err error
 	if req.PromptClass, err = kernelClass(f.class); err != nil {
 		return err

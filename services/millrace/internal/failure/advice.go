@@ -72,6 +72,8 @@ var advices = map[string]string{
 	reason.NoTokens:            "a prompt of more than white space",
 	reason.BadTokenID:          "token ids of this model; millrace tokenize -m MODEL TARGET makes them",
 	reason.PromptTooLong:       "a shorter prompt, or load the model with a larger --context",
+	reason.ContextTooShort:     "a scheduler, which chooses a worker with a longer context, or load the model with a larger --context",
+	reason.ResumeTooLong:       "the request with which the stream began, its --max-tokens too",
 	reason.ResumeMismatch:      "the request with which the stream began, its stop strings and --min-tokens too; or from the beginning",
 	reason.NoTokenLeft:         "fewer of --allowed-tokens, --logit-bias and --min-tokens: together they forbid every token",
 

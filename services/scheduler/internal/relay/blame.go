@@ -40,7 +40,7 @@ var blames = map[string]blame{
 	reason.InvalidArgument: request, reason.NotBuilt: request, reason.BadModelName: request, reason.NoTokenizer: request,
 	reason.NoChatTemplate: request, reason.ChatTemplateFailed: request, reason.ChatTemplateLimit: request,
 	reason.NoTokens: request, reason.BadTokenID: request, reason.PromptTooLong: request, reason.ResumeMismatch: request,
-	reason.ExpectationFailed: request, reason.RefusedByEngine: request,
+	reason.ResumeTooLong: request, reason.ExpectationFailed: request, reason.RefusedByEngine: request,
 
 	// It is full: a place elsewhere is as good.
 	reason.WorkerFull: worker, reason.TooManyBytesWaiting: worker, reason.OutOfDeviceMemory: worker,
@@ -54,7 +54,7 @@ var blames = map[string]blame{
 	// It no longer has what it had when it was chosen, or has something else.
 	reason.ModelUnloaded: worker, reason.ModelDraining: worker, reason.ModelNotLoaded: worker, reason.UnknownModel: worker,
 	reason.ModelOutOfService: worker, reason.DigestMismatch: worker, reason.NotOnThisDevice: worker,
-	reason.NoDevice: worker, reason.ResidentTensorDiffers: worker, reason.DeviceMemoryHeld: worker,
+	reason.NoDevice: worker, reason.ContextTooShort: worker, reason.ResidentTensorDiffers: worker, reason.DeviceMemoryHeld: worker,
 
 	// It failed in the middle. Every request of the step ends so, and one of them may be why.
 	reason.StepFailed: either, reason.StepTimeout: either, reason.DeviceFailed: either, reason.EngineState: either,
