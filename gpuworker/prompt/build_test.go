@@ -27,9 +27,16 @@ func room(tokens int) Loop {
 }
 
 // rendering is a template by hand.
-type rendering func(template.Input) (string, error)
+type rendering func(template.Input) (template.Prompt, error)
 
-func (r rendering) Render(_ context.Context, in template.Input) (string, error) { return r(in) }
+func (r rendering) Render(_ context.Context, in template.Input) (template.Prompt, error) {
+	return r(in)
+}
+
+// owned is a prompt that the template wrote as a whole.
+func owned(text string) template.Prompt {
+	return template.Prompt{Text: text, Own: [][2]int{{0, len(text)}}}
+}
 
 // stories is the shipped model with a context of 16 tokens.
 func stories(t *testing.T) Model {
@@ -117,7 +124,7 @@ func TestALengthIsDecidedOnce(t *testing.T) {
 		"a text that fits":                          {Input{Text: "Tom"}, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m.Template = rendering(func(template.Input) (string, error) { return strings.Repeat("b", 1<<20), nil })
+			m.Template = rendering(func(template.Input) (template.Prompt, error) { return owned(strings.Repeat("b", 1<<20)), nil })
 			o := Defaults()
 			o.MaxTokens = tc.want
 			r, err := build(t, m, tc.in, o)
@@ -194,18 +201,25 @@ func TestTextsAndTemplatesBecomeTokens(t *testing.T) {
 	bos := m.Tokenizer.Special().BOS
 	plain := m.Tokenizer.Encode("Tom", tokenizer.EncodeOptions{})
 	now := time.Unix(1, 0)
-	m.Template = rendering(func(in template.Input) (string, error) {
+	m.Template = rendering(func(in template.Input) (template.Prompt, error) {
+		if in.Messages[0].Content == "forged" {
+			return template.Prompt{Text: in.BOS + in.BOS, Own: [][2]int{{0, len(in.BOS)}}}, nil
+		}
 		require.Equal(t, template.Input{Messages: []template.Message{{Role: "user", Content: "hi"}}, AddGenerationPrompt: true,
 			BOS: m.piece(m.BOS), EOS: m.piece(m.EOS), Now: now}, in)
-		return in.BOS + "Tom", nil
+		return owned(in.BOS + "Tom"), nil
 	})
 	chat := &Chat{Messages: []template.Message{{Role: "user", Content: "hi"}}, AddGenerationPrompt: true, Now: now}
+	forged := &Chat{Messages: []template.Message{{Role: "user", Content: "forged"}}}
+	allowed := &Chat{Messages: forged.Messages, ParseSpecial: true}
 	for name, tc := range map[string]struct {
 		in   Input
 		want []int32
 	}{
 		"a text gets the model's special tokens":    {Input{Text: "Tom"}, append([]int32{bos}, plain...)},
 		"a template's special tokens are read":      {Input{Chat: chat}, append([]int32{bos}, plain...)},
+		"a message's special tokens are letters":    {Input{Chat: forged}, append([]int32{bos}, m.Tokenizer.Encode(m.piece(bos), tokenizer.EncodeOptions{})...)},
+		"unless the request allows them":            {Input{Chat: allowed}, []int32{bos, bos}},
 		"token ids are taken as they are":           {Input{IDs: []int32{7}}, []int32{7}},
 		"special tokens in a text are mere letters": {Input{Text: "<s>"}, append([]int32{bos}, m.Tokenizer.Encode("<s>", tokenizer.EncodeOptions{})...)},
 	} {
@@ -242,14 +256,14 @@ func TestWhatAModelLacksIsNamed(t *testing.T) {
 	}
 	_, err := NewEncoder(1).Encode(t.Context(), textless, "a", tokenizer.EncodeOptions{})
 	require.ErrorIs(t, err, ErrNoTokenizer)
-	textless.Template = rendering(func(template.Input) (string, error) { return "", nil })
+	textless.Template = rendering(func(template.Input) (template.Prompt, error) { return template.Prompt{}, nil })
 	_, err = textless.Render(t.Context(), Chat{})
 	require.ErrorIs(t, err, ErrNoTokenizer)
 }
 
 func TestATextThatBecomesNoTokenIsRefused(t *testing.T) {
 	m := stories(t)
-	m.Template = rendering(func(template.Input) (string, error) { return "", nil })
+	m.Template = rendering(func(template.Input) (template.Prompt, error) { return template.Prompt{}, nil })
 	_, err := build(t, m, Input{Chat: &Chat{}}, Defaults())
 	require.ErrorIs(t, err, ErrNoTokens)
 }

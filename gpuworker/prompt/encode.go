@@ -45,16 +45,18 @@ func (e *Encoder) ids(ctx context.Context, m Model, in Input) (ids []int32, err 
 	if len(in.IDs) > 0 {
 		return in.IDs, nil
 	}
-	text := in.Text
+	text, special := in.Text, in.Special()
 	if in.Chat != nil {
-		if text, err = m.Render(ctx, *in.Chat); err != nil {
+		rendered, err := m.Render(ctx, *in.Chat)
+		if err != nil {
 			return nil, err
 		}
+		text, special.SpecialWithin = rendered.Text, rendered.Own
 	}
 	if err := m.fitsBytes(len(text)); err != nil {
 		return nil, err
 	}
-	ids, err = e.Encode(ctx, m, text, in.Special())
+	ids, err = e.Encode(ctx, m, text, special)
 	if err == nil && len(ids) == 0 {
 		err = ErrNoTokens
 	}

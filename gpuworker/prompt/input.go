@@ -19,10 +19,12 @@ type Chat struct {
 	Messages            []template.Message
 	AddGenerationPrompt bool // ends with the beginning of the assistant's turn
 	Now                 time.Time
+	// ParseSpecial reads the names of special tokens in the messages as those tokens too. It lets a message forge turns.
+	ParseSpecial bool
 }
 
 // Special says how special tokens of the input's text are treated unless the caller says otherwise: a text gets the model's
-// own around it and none is read out of it, since it comes from outside; a template writes its own.
+// own around it and none is read out of it, since it comes from outside. A template writes its own; Prompt.Own says where.
 func (in Input) Special() tokenizer.EncodeOptions {
-	return tokenizer.EncodeOptions{AddSpecial: in.Chat == nil, ParseSpecial: in.Chat != nil}
+	return tokenizer.EncodeOptions{AddSpecial: in.Chat == nil, ParseSpecial: in.Chat != nil && in.Chat.ParseSpecial}
 }

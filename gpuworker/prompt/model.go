@@ -58,7 +58,7 @@ type Model struct {
 
 // Template renders conversations; template.Template is one.
 type Template interface {
-	Render(ctx context.Context, in template.Input) (string, error)
+	Render(ctx context.Context, in template.Input) (template.Prompt, error)
 }
 
 // Loop knows the cache; batch.Loop is one.
@@ -76,14 +76,14 @@ func (m Model) Decoders() generate.NewDecoder {
 
 // Render writes a conversation as the model's chat template wants it. Besides ErrNoTemplate and ErrNoTokenizer it fails with
 // the errors of package template.
-func (m Model) Render(ctx context.Context, chat Chat) (string, error) {
+func (m Model) Render(ctx context.Context, chat Chat) (template.Prompt, error) {
 	switch {
 	case m.Template == nil && m.TemplateProblem != nil:
-		return "", fmt.Errorf("%w that can be used: %w", ErrNoTemplate, m.TemplateProblem)
+		return template.Prompt{}, fmt.Errorf("%w that can be used: %w", ErrNoTemplate, m.TemplateProblem)
 	case m.Template == nil:
-		return "", fmt.Errorf("%w: %q takes prompts and token ids", ErrNoTemplate, m.Name)
+		return template.Prompt{}, fmt.Errorf("%w: %q takes prompts and token ids", ErrNoTemplate, m.Name)
 	case m.Tokenizer == nil:
-		return "", fmt.Errorf("%w: %q works by token ids", ErrNoTokenizer, m.Name)
+		return template.Prompt{}, fmt.Errorf("%w: %q works by token ids", ErrNoTokenizer, m.Name)
 	}
 	return m.Template.Render(ctx, template.Input{
 		Messages: chat.Messages, AddGenerationPrompt: chat.AddGenerationPrompt, Now: chat.Now,

@@ -71,7 +71,7 @@ const graceTime = 500 * time.Millisecond
 const stoppedTime = 50 * time.Millisecond
 
 // ask sends a request and waits for the reply. Whatever keeps the reply from coming, the child is dead afterwards.
-func (c *child) ask(ctx context.Context, req request, timeout time.Duration) (string, error) {
+func (c *child) ask(ctx context.Context, req request, timeout time.Duration) (pieces, error) {
 	type answer struct {
 		reply reply
 		err   error
@@ -98,30 +98,30 @@ func (c *child) ask(ctx context.Context, req request, timeout time.Duration) (st
 		case <-ctx.Done():
 			c.kill()
 			<-done
-			return "", ctx.Err()
+			return nil, ctx.Err()
 		case <-look.C:
 			if c.stopped() {
 				c.kill()
 				<-done
-				return "", fmt.Errorf("%w: it was stopped by a signal", ErrChild)
+				return nil, fmt.Errorf("%w: it was stopped by a signal", ErrChild)
 			}
 		case <-timer.C:
 			c.kill()
 			<-done
-			return "", fmt.Errorf("no result after %v: %w", timeout, ErrLimit)
+			return nil, fmt.Errorf("no result after %v: %w", timeout, ErrLimit)
 		}
 	}
 	if a.err != nil {
-		return "", c.postMortem(timeout, a.err)
+		return nil, c.postMortem(timeout, a.err)
 	}
 	switch a.reply.Fault {
 	case faultTemplate:
-		return "", fmt.Errorf("%w: %s", ErrTemplate, a.reply.Text)
+		return nil, fmt.Errorf("%w: %s", ErrTemplate, a.reply.Text)
 	case faultLimit:
-		return "", fmt.Errorf("%w: %s", ErrLimit, a.reply.Text)
+		return nil, fmt.Errorf("%w: %s", ErrLimit, a.reply.Text)
 	case faultNone:
 	}
-	return a.reply.Text, nil
+	return a.reply.Pieces, nil
 }
 
 // stopped tells whether a signal has stopped the process: it would neither answer nor end when its time is up.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,9 +83,12 @@ func compareTemplate(t *testing.T, source string, want map[string]answer, refusa
 				require.True(t, ok, "no answer for %s", key)
 				got, failure := "", err
 				if failure == nil {
-					got, failure = tmpl.Render(context.Background(), template.Input{
+					var out template.Prompt
+					out, failure = tmpl.Render(context.Background(), template.Input{
 						Messages: messages, AddGenerationPrompt: prompt == "True", BOS: ends[0], EOS: ends[1], Now: noon,
 					})
+					got = out.Text
+					requireMarkersOwned(t, out, messages)
 				}
 				expected.compare(t, key, got, failure)
 				seen++
@@ -114,4 +119,21 @@ func readJSON(t *testing.T, path string, out any) {
 	raw, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(raw, out))
+}
+
+// markers are how special tokens look in the families' templates.
+var markers = regexp.MustCompile(`<\|[^|<>]*\|>|</?[a-z_]+>|\[/?[A-Z_]+\]`)
+
+// requireMarkersOwned requires that each marker of a prompt lies within the template's bytes, unless it was in a message.
+func requireMarkersOwned(t *testing.T, p template.Prompt, messages []template.Message) {
+	t.Helper()
+	for _, m := range messages {
+		if markers.MatchString(m.Content) || m.Role == "critic" { // a role that is none of the usual ones is text too
+			return
+		}
+	}
+	for _, at := range markers.FindAllStringIndex(p.Text, -1) {
+		require.True(t, slices.ContainsFunc(p.Own, func(span [2]int) bool { return span[0] <= at[0] && at[1] <= span[1] }),
+			"%q at %d of %q is not the template's: %v", p.Text[at[0]:at[1]], at[0], p.Text, p.Own)
+	}
 }

@@ -10,5 +10,8 @@
 // template and the Input alone. Templates see what transformers shows them: messages, add_generation_prompt, bos_token,
 // eos_token, tools and documents, which are none, and the functions raise_exception and strftime_now.
 //
+// A Prompt says which of its bytes the template wrote. Everything else came from the caller, and special tokens in it are text.
+// Content is always the caller's; a role is, unless it is one of the usual ones, which some templates write into tokens.
+//
 // The package knows nothing of tokens, models or requests.
 package template

@@ -62,7 +62,7 @@ func TestHostileTemplatesAreRefusedInBoundedTimeAndMemory(t *testing.T) {
 				defer func() { require.NoError(t, tmpl.Close()) }()
 				ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second) // a guard against hanging
 				defer cancel()
-				var out string
+				var out template.Prompt
 				out, err = tmpl.Render(ctx, template.Input{})
 				require.NotErrorIs(t, err, context.DeadlineExceeded)
 				require.Empty(t, out)
@@ -142,7 +142,7 @@ func TestATemplateServesAgainAfterItWasStopped(t *testing.T) {
 		require.ErrorContains(t, err, "memory")
 		got, err := tmpl.Render(context.Background(), template.Input{Messages: dialogue})
 		require.NoError(t, err)
-		require.Equal(t, "Be brief.", got)
+		require.Equal(t, "Be brief.", got.Text)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestAChildThatSomebodyKilledOrStoppedIsReplaced(t *testing.T) {
 				require.NoError(t, tmpl.Signal(signal))
 				got, err := tmpl.Render(context.Background(), template.Input{Messages: []template.Message{{Role: "user", Content: text}}})
 				require.NoError(t, err)
-				require.Equal(t, text, got)
+				require.Equal(t, text, got.Text)
 			}
 		})
 	}
@@ -171,7 +171,7 @@ func TestACancelledRenderingEndsAtOnce(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	got, err := tmpl.Render(context.Background(), template.Input{})
 	require.NoError(t, err)
-	require.Equal(t, "ok", got)
+	require.Equal(t, "ok", got.Text)
 }
 
 func TestAClosedTemplateRefusesAndLeavesNothing(t *testing.T) {
@@ -197,8 +197,8 @@ func TestRenderingsAtOnceDoNotMix(t *testing.T) {
 		wg.Go(func() {
 			text := strings.Repeat("x", i)
 			got, err := tmpl.Render(context.Background(), template.Input{Messages: []template.Message{{Role: "user", Content: text}}})
-			if err != nil || got != text {
-				t.Errorf("rendering %d gave %q, %v", i, got, err)
+			if err != nil || got.Text != text {
+				t.Errorf("rendering %d gave %q, %v", i, got.Text, err)
 			}
 		})
 	}
@@ -214,7 +214,7 @@ func TestALongConversationFits(t *testing.T) {
 		tmpl := parse(t, family.source, patient)
 		got, err := tmpl.Render(context.Background(), in)
 		require.NoError(t, err, family.name)
-		require.Greater(t, len(got), 1_200_000, family.name)
+		require.Greater(t, len(got.Text), 1_200_000, family.name)
 		require.NoError(t, tmpl.Close())
 	}
 }

@@ -45,5 +45,6 @@ func render(t testing.TB, source string, in template.Input) (string, error) {
 		return "", err
 	}
 	defer func() { require.NoError(t, tmpl.Close()) }()
-	return tmpl.Render(context.Background(), in)
+	out, err := tmpl.Render(context.Background(), in)
+	return out.Text, err
 }

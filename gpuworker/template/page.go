@@ -25,21 +25,35 @@ func parsePage(source string, limits Options) (*page, reply) {
 func (p *page) render(in *renderArgs) reply {
 	messages := make([]jinja.Value, len(in.Messages))
 	for i, m := range in.Messages {
-		messages[i] = jinja.NewDict("role", m.Role, "content", m.Content)
+		messages[i] = jinja.NewDict(jinja.Own("role"), role(m.Role), jinja.Own("content"), m.Content)
 	}
 	text, err := p.template.Render(map[string]jinja.Value{
 		"messages":              jinja.NewList(messages...),
 		"tools":                 nil,
 		"documents":             nil,
 		"add_generation_prompt": in.AddGenerationPrompt,
-		"bos_token":             in.BOS,
-		"eos_token":             in.EOS,
+		"bos_token":             jinja.Own(in.BOS),
+		"eos_token":             jinja.Own(in.EOS),
 		"strftime_now":          strftimeNow(in.Now),
 	})
 	if err != nil {
 		return refusal(err)
 	}
-	return reply{Text: text}
+	return reply{Pieces: cut(text.Text, text.Own)}
+}
+
+// usualRoles are the names that templates make turns of. Some write them into a special token, as in "<|" + role + "|>", so
+// these count as the template's own words. Any other role is text from the caller.
+var usualRoles = map[string]bool{
+	"system": true, "developer": true, "user": true, "assistant": true, "model": true, "tool": true, "function": true,
+	"ipython": true, "observation": true,
+}
+
+func role(name string) jinja.Value {
+	if usualRoles[name] {
+		return jinja.Own(name)
+	}
+	return name
 }
 
 func refusal(err error) reply {

@@ -14,6 +14,13 @@ type Message struct {
 	Content string
 }
 
+// Prompt is a rendered conversation. Own are the ranges of its bytes that the template wrote, ascending and apart: special
+// tokens in them are the template's. All other bytes came from the caller.
+type Prompt struct {
+	Text string
+	Own  [][2]int
+}
+
 // Input is what a template is rendered from.
 type Input struct {
 	Messages            []Message
@@ -52,18 +59,18 @@ func New(source string, opts Options) (*Template, error) {
 
 // Render returns the prompt for a conversation. It fails with ErrTemplate, ErrLimit, ErrChild, ErrClosed or the context's
 // error, and the template stays usable after all but ErrClosed.
-func (t *Template) Render(ctx context.Context, in Input) (string, error) {
+func (t *Template) Render(ctx context.Context, in Input) (Prompt, error) {
 	select {
 	case t.lock <- struct{}{}:
 	case <-ctx.Done():
-		return "", ctx.Err()
+		return Prompt{}, ctx.Err()
 	}
 	defer func() { <-t.lock }()
 	if t.closed {
-		return "", ErrClosed
+		return Prompt{}, ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
-		return "", err
+		return Prompt{}, err
 	}
 	used := t.child != nil
 	out, err := t.render(ctx, in)
@@ -78,19 +85,19 @@ func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 }
 
 // render asks the child, or a new one if there is none. A child that fails is gone afterwards.
-func (t *Template) render(ctx context.Context, in Input) (string, error) {
+func (t *Template) render(ctx context.Context, in Input) (Prompt, error) {
 	if t.child == nil {
 		c, err := startChild(ctx, t.source, t.opts)
 		if err != nil {
-			return "", err
+			return Prompt{}, err
 		}
 		t.child = c
 	}
-	out, err := t.child.ask(ctx, request{Render: newRenderArgs(in)}, t.opts.Timeout)
+	pieces, err := t.child.ask(ctx, request{Render: newRenderArgs(in)}, t.opts.Timeout)
 	if t.child.dead {
 		t.child = nil
 	}
-	return out, err
+	return joined(pieces), err
 }
 
 // Close ends the child process. A rendering under way is finished first. Closing twice does nothing.

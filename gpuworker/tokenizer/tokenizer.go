@@ -118,10 +118,10 @@ func (t *Tokenizer) index(modelName string) {
 		}
 		switch t.vocab.kinds[i] {
 		case KindUserDefined:
-			t.always.add(p, id)
-			t.all.add(p, id)
+			t.always.add(p, id, true)
+			t.all.add(p, id, true)
 		case KindControl, KindUnknown:
-			t.all.add(p, id)
+			t.all.add(p, id, false)
 		}
 	}
 }
@@ -137,6 +137,10 @@ type EncodeOptions struct {
 	// ParseSpecial reads the names of control tokens in the text as those tokens. Leave it off for text from outside:
 	// then no text can become a control token.
 	ParseSpecial bool
+	// SpecialWithin are ranges of the text's bytes, ascending and apart: the name of a control token that lies wholly in one of
+	// them is read as that token, also where ParseSpecial is off. They do not cut the text: what lies between two tokens is
+	// encoded as a whole.
+	SpecialWithin [][2]int
 }
 
 // Encode returns the ids of a text; user-defined pieces in it are always taken whole. Equal texts and options give equal
@@ -147,13 +151,16 @@ func (t *Tokenizer) Encode(text string, opts EncodeOptions) []int32 {
 	if opts.AddSpecial && t.addBOS {
 		ids = append(ids, t.special.BOS)
 	}
-	find := t.always
+	find, within := t.always, spans(opts.SpecialWithin)
 	if opts.ParseSpecial {
+		within = spans{{0, len(text)}}
+	}
+	if len(within) > 0 {
 		find = t.all
 	}
 	first := true
 	for at := 0; at < len(text); {
-		start, end, id := find.find(text, at)
+		start, end, id := find.find(text, at, &within)
 		if start > at {
 			ids = t.coder.encode(ids, text[at:start], first)
 			first = false

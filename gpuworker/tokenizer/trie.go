@@ -5,13 +5,14 @@ type trie struct {
 	first [256]bool // bytes that begin a string
 	edges map[uint64]int32
 	ids   []int32 // of the string that ends in a node, None if none does
+	free  []bool  // of a node: its string is found anywhere, also outside of the spans
 }
 
 func newTrie() *trie {
-	return &trie{edges: map[uint64]int32{}, ids: []int32{None}}
+	return &trie{edges: map[uint64]int32{}, ids: []int32{None}, free: []bool{false}}
 }
 
-func (t *trie) add(s string, id int32) {
+func (t *trie) add(s string, id int32, free bool) {
 	t.first[s[0]] = true
 	node := int32(0)
 	for i := range len(s) {
@@ -19,27 +20,29 @@ func (t *trie) add(s string, id int32) {
 		child, ok := t.edges[key]
 		if !ok {
 			child = int32(len(t.ids))
-			t.ids = append(t.ids, None)
+			t.ids, t.free = append(t.ids, None), append(t.free, false)
 			t.edges[key] = child
 		}
 		node = child
 	}
-	t.ids[node] = id
+	t.ids[node], t.free[node] = id, free
 }
 
-// find returns the first match at or after from, and of those that begin there the longest; id is None if there is none.
-func (t *trie) find(s string, from int) (start, end int, id int32) {
+// find returns the first match at or after from, and of those that begin there the longest; id is None if there is none. A
+// string that is not free must lie within one of the spans.
+func (t *trie) find(s string, from int, within *spans) (start, end int, id int32) {
 	for ; from < len(s); from++ {
 		if !t.first[s[from]] {
 			continue
 		}
 		node, best, at := int32(0), None, 0
+		reach := within.reach(from)
 		for i := from; i < len(s); i++ {
 			child, ok := t.edges[uint64(node)<<8|uint64(s[i])]
 			if !ok {
 				break
 			}
-			if node = child; t.ids[node] != None {
+			if node = child; t.ids[node] != None && (t.free[node] || i < reach) {
 				best, at = t.ids[node], i+1
 			}
 		}
@@ -48,4 +51,18 @@ func (t *trie) find(s string, from int) (start, end int, id int32) {
 		}
 	}
 	return len(s), len(s), None
+}
+
+// spans are ranges of bytes of a text, ascending and apart, that are passed from left to right.
+type spans [][2]int
+
+// reach is the end of the span that holds a byte, or 0. Later calls name later bytes.
+func (s *spans) reach(at int) int {
+	for len(*s) > 0 && (*s)[0][1] <= at {
+		*s = (*s)[1:]
+	}
+	if len(*s) == 0 || at < (*s)[0][0] {
+		return 0
+	}
+	return (*s)[0][1]
 }

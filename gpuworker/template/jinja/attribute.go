@@ -34,13 +34,13 @@ func (r *run) subscript(v, key Value) Value {
 			return found
 		}
 	}
-	if name, ok := textOf(key); ok {
+	if name, ok := plainOf(key); ok {
 		if m, ok := r.member(v, name); ok {
 			return m
 		}
 		return noAttribute(v, name)
 	}
-	what := r.text(key)
+	what := r.text(key).text
 	if _, ok := key.(*undefined); ok {
 		what = "Undefined"
 	}
@@ -53,12 +53,12 @@ func (r *run) member(v Value, name string) (Value, bool) {
 		return unsafe(v, name), true
 	}
 	switch v := v.(type) {
-	case string:
+	case str:
 		return member(r.strings, unsupportedString, v, name)
 	case markup:
 		if safeMethods[name] {
 			m := r.strings[name]
-			return &function{name, func(r *run, a *callArguments) Value { return markup(m.call(r, string(v), a).(string)) }}, true
+			return &function{name, func(r *run, a *callArguments) Value { return markup{m.call(r, v.str, a).(str)} }}, true
 		}
 		if _, ok := r.strings[name]; ok || contains(unsupportedString, name) {
 			r.fail("the method %s of text marked as safe is not supported", name)
@@ -158,7 +158,7 @@ func objectName(v Value) string {
 // the way becomes the default, if that is not nil.
 func (r *run) path(v, path, otherwise Value) Value {
 	parts := []Value{path}
-	if name, ok := textOf(path); ok {
+	if name, ok := plainOf(path); ok {
 		parts = nil
 		for part := range strings.SplitSeq(name, ".") {
 			parts = append(parts, pathKey(part))
@@ -175,7 +175,7 @@ func (r *run) path(v, path, otherwise Value) Value {
 
 func pathKey(part string) Value {
 	if part == "" || strings.Trim(part, "0123456789") != "" {
-		return part
+		return str{text: part}
 	}
 	n, _ := new(big.Int).SetString(part, 10)
 	return whole(n)

@@ -4,8 +4,8 @@ import "strings"
 
 // equal is Python's ==.
 func (r *run) equal(a, b Value) bool {
-	if s, ok := textOf(a); ok {
-		t, also := textOf(b)
+	if s, ok := plainOf(a); ok {
+		t, also := plainOf(b)
 		return also && s == t
 	}
 	if isNumber(a) {
@@ -77,8 +77,14 @@ func (r *run) equalDicts(a, b *Dict) bool {
 
 // identical is Python's "is", as far as it does not depend on how Python keeps numbers and texts.
 func identical(a, b Value) bool {
-	switch a.(type) {
-	case nil, bool, int, string, markup, *List, *tuple, *Dict, *undefined, *namespace, *interval, *view, *iterator:
+	switch x := a.(type) {
+	case str:
+		y, ok := b.(str)
+		return ok && x.text == y.text
+	case markup:
+		y, ok := b.(markup)
+		return ok && x.text == y.text
+	case nil, bool, int, *List, *tuple, *Dict, *undefined, *namespace, *interval, *view, *iterator:
 		return a == b
 	}
 	return false
@@ -106,8 +112,8 @@ func (r *run) order(op string, a, b Value) (int, bool) {
 	if isNumber(a) && isNumber(b) {
 		return order(a, b)
 	}
-	if s, ok := textOf(a); ok {
-		if t, ok := textOf(b); ok {
+	if s, ok := plainOf(a); ok {
+		if t, ok := plainOf(b); ok {
 			return strings.Compare(s, t), true // UTF-8 keeps the order of characters
 		}
 	}
@@ -141,8 +147,8 @@ func (r *run) orderItems(op string, a, b []Value) (int, bool) {
 
 // contains is "item in container".
 func (r *run) contains(container, wanted Value) bool {
-	if text, ok := textOf(container); ok {
-		part, ok := textOf(wanted)
+	if text, ok := plainOf(container); ok {
+		part, ok := plainOf(wanted)
 		if !ok {
 			r.defined(wanted)
 			r.fail("'in <string>' requires string as left operand, not %s", typeName(wanted))

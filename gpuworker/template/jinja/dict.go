@@ -21,11 +21,12 @@ type entry struct {
 // few is up to how many entries looking at each is as good as a map.
 const few = 8
 
-// NewDict makes a dictionary of keys, which are strings, and values in turn.
+// NewDict makes a dictionary of keys, which are strings or made by Own, and values in turn.
 func NewDict(pairs ...Value) *Dict {
 	d := &Dict{entries: make([]entry, 0, len(pairs)/2)}
 	for i := 0; i+1 < len(pairs); i += 2 {
-		d.put(pairs[i], pairs[i].(string), pairs[i+1])
+		key := valueOf(pairs[i]).(str)
+		d.put(key, key.text, valueOf(pairs[i+1]))
 	}
 	return d
 }
@@ -88,10 +89,12 @@ func (r *run) hash(v Value) (any, bool) {
 			return 1, true
 		}
 		return 0, true
-	case int, string:
+	case int:
 		return v, true
+	case str:
+		return v.text, true
 	case markup:
-		return string(v), true
+		return v.text, true
 	case *big.Int:
 		return bigHash(v.String()), true
 	case float64:

@@ -11,13 +11,13 @@ func takesArguments(name, params string, call func(r *run, v Value, a []Value) V
 	return &filter{func(r *run, v Value, a *callArguments) Value { return call(r, v, r.bind(name, &s, a)) }}
 }
 
-// ofText makes a filter of the text of whatever it is given.
-func ofText(name string, call func(r *run, s string) string) *filter {
+// ofCase makes a filter that changes the case of the text of whatever it is given.
+func ofCase(name string, change func(string) string) *filter {
 	return takesArguments(name, "", func(r *run, v Value, _ []Value) Value {
 		if s, ok := v.(markup); ok {
-			return markup(call(r, string(s)))
+			return markup{r.mapCase(s.str, change)}
 		}
-		return call(r, r.text(v))
+		return r.mapCase(r.text(v), change)
 	})
 }
 
@@ -25,7 +25,7 @@ var filters = map[string]*filter{
 	"abs":            takesArguments("abs", "", filterAbs),
 	"attr":           takesArguments("attr", "name", filterAttr),
 	"batch":          takesArguments("batch", "linecount fill_with?", filterBatch),
-	"capitalize":     ofText("capitalize", func(_ *run, s string) string { return capitalized(s) }),
+	"capitalize":     ofCase("capitalize", capitalized),
 	"center":         takesArguments("center", "width?", filterCenter),
 	"count":          takesArguments("count", "", filterLength),
 	"d":              takesArguments("default", "default_value? boolean?", filterDefault),
@@ -45,7 +45,7 @@ var filters = map[string]*filter{
 	"last":           takesArguments("last", "", filterLast),
 	"length":         takesArguments("length", "", filterLength),
 	"list":           takesArguments("list", "", filterList),
-	"lower":          ofText("lower", func(_ *run, s string) string { return lowered(s) }),
+	"lower":          ofCase("lower", lowered),
 	"map":            {filterMap},
 	"max":            takesArguments("max", "case_sensitive? attribute?", filterMax),
 	"min":            takesArguments("min", "case_sensitive? attribute?", filterMin),
@@ -65,7 +65,7 @@ var filters = map[string]*filter{
 	"tojson":         takesArguments("tojson", "ensure_ascii? indent? separators? sort_keys?", filterToJSON),
 	"trim":           takesArguments("trim", "chars?", filterTrim),
 	"unique":         takesArguments("unique", "case_sensitive? attribute?", filterUnique),
-	"upper":          ofText("upper", func(_ *run, s string) string { return uppered(s) }),
+	"upper":          ofCase("upper", uppered),
 	"wordcount":      takesArguments("wordcount", "", filterWordCount),
 	"filesizeformat": nil, "pprint": nil, "random": nil, "striptags": nil, "truncate": nil, "urlencode": nil, "urlize": nil,
 	"wordwrap": nil, "xmlattr": nil,
@@ -83,7 +83,7 @@ func (r *run) filter(f *filter, name string, v Value, a *callArguments) Value {
 func filterDefault(_ *run, v Value, a []Value) Value {
 	_, gone := v.(*undefined)
 	if gone || flag(a[1]) && !truth(v) {
-		return or(a[0], "")
+		return or(a[0], own(""))
 	}
 	return v
 }
@@ -105,7 +105,7 @@ func filterLength(r *run, v Value, _ []Value) Value {
 	return n
 }
 
-func filterSafe(r *run, v Value, _ []Value) Value { return markup(r.text(v)) }
+func filterSafe(r *run, v Value, _ []Value) Value { return markup{r.text(v)} }
 
 func filterEscape(r *run, v Value, _ []Value) Value {
 	if _, safe := v.(markup); safe {
@@ -115,9 +115,7 @@ func filterEscape(r *run, v Value, _ []Value) Value {
 }
 
 func filterForceEscape(r *run, v Value, _ []Value) Value {
-	s := escaped.Replace(r.text(v))
-	r.room(len(s))
-	return markup(s)
+	return markup{r.mapRuns(r.text(v), escaped.Replace)}
 }
 
 func filterString(r *run, v Value, _ []Value) Value {

@@ -28,12 +28,8 @@ func filterLast(r *run, v Value, _ []Value) Value {
 
 func filterReverse(r *run, v Value, _ []Value) Value {
 	if s, ok := textOf(v); ok {
-		runes := []rune(s)
-		slices.Reverse(runes)
-		if _, safe := v.(markup); safe {
-			return markup(runes)
-		}
-		return string(runes)
+		n, _ := length(v)
+		return like(v, r.pickText(s, n-1, -1, n))
 	}
 	items := slices.Clone(r.items(v))
 	slices.Reverse(items)
@@ -44,13 +40,13 @@ func filterReverse(r *run, v Value, _ []Value) Value {
 }
 
 func filterJoin(r *run, v Value, a []Value) Value {
-	separator := r.text(or(a[0], ""))
+	separator := r.text(or(a[0], own("")))
 	out := r.buffer()
 	next := r.iterate(v)
 	for n := 0; ; n++ {
 		item, ok := next()
 		if !ok {
-			return out.String()
+			return out.str()
 		}
 		r.step(1)
 		if given(a[1]) && a[1] != nil {

@@ -26,7 +26,7 @@ func filterInt(r *run, v Value, a []Value) Value {
 		r.fail("int: a base of %d is not supported", base)
 	}
 	r.defined(v)
-	if s, ok := textOf(v); ok {
+	if s, ok := plainOf(v); ok {
 		if n, ok := readInteger(s, base); ok {
 			return n
 		}
@@ -79,7 +79,7 @@ func readInteger(s string, base int) (Value, bool) {
 func filterFloat(r *run, v Value, a []Value) Value {
 	otherwise := or(a[0], 0.0)
 	r.defined(v)
-	if s, ok := textOf(v); ok {
+	if s, ok := plainOf(v); ok {
 		if f, ok := readFloat(s); ok {
 			return f
 		}
@@ -109,7 +109,7 @@ func readFloat(s string) (float64, bool) {
 
 func filterRound(r *run, v Value, a []Value) Value {
 	precision := r.whole(a[0], 0)
-	method := r.string(or(a[1], "common"), "round: the method")
+	method := r.string(or(a[1], own("common")), "round: the method")
 	if method != "common" && method != "ceil" && method != "floor" {
 		r.fail("round: the method must be common, ceil or floor, not %q", method)
 	}

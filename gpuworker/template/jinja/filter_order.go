@@ -1,6 +1,9 @@
 package jinja
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // sortBy orders a list by keys, equal ones in their order.
 func sortBy[T any](r *run, list []T, key func(T) Value, reverse bool) {
@@ -38,8 +41,8 @@ func (r *run) keyOf(attribute Value, sensitive bool) func(Value) Value {
 		if given(attribute) && attribute != nil {
 			v = r.path(v, attribute, nil)
 		}
-		if s, ok := textOf(v); ok && !sensitive {
-			return lowered(s)
+		if s, ok := plainOf(v); ok && !sensitive {
+			return str{text: lowered(s)} // for comparisons alone
 		}
 		return v
 	}
@@ -55,10 +58,10 @@ func filterSort(r *run, v Value, a []Value) Value {
 // keysOf returns lists of keys: of the attributes with commas between, or of the item itself.
 func (r *run) keysOf(attributes Value, sensitive bool) func(Value) Value {
 	names := []Value{attributes}
-	if s, ok := textOf(attributes); ok {
+	if s, ok := plainOf(attributes); ok {
 		names = nil
-		for _, name := range splitText(s, ",", -1) {
-			names = append(names, name)
+		for name := range strings.SplitSeq(s, ",") {
+			names = append(names, str{text: name})
 		}
 	}
 	return func(v Value) Value {
@@ -77,7 +80,7 @@ func filterDictSort(r *run, v Value, a []Value) Value {
 		r.fail("dictsort takes a dict, not %s", typeName(v))
 	}
 	at := 0
-	switch by := r.string(or(a[1], "key"), "dictsort: by"); by {
+	switch by := r.string(or(a[1], own("key")), "dictsort: by"); by {
 	case "key":
 	case "value":
 		at = 1

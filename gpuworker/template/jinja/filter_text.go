@@ -7,10 +7,7 @@ import (
 )
 
 func filterTrim(r *run, v Value, a []Value) Value {
-	if s, ok := v.(markup); ok {
-		return markup(r.strip(string(s), or(a[0], nil), true, true))
-	}
-	return r.strip(r.text(v), or(a[0], nil), true, true)
+	return like(v, r.strip(r.text(v), or(a[0], nil), true, true))
 }
 
 func filterReplace(r *run, v Value, a []Value) Value {
@@ -18,27 +15,25 @@ func filterReplace(r *run, v Value, a []Value) Value {
 	if given(a[2]) && a[2] != nil {
 		count = r.whole(a[2], -1)
 	}
-	return r.replace(r.text(v), r.text(a[0]), r.text(a[1]), count)
+	return r.replace(r.text(v), r.text(a[0]).text, r.text(a[1]), count)
 }
 
 func filterCenter(r *run, v Value, a []Value) Value {
-	out := r.pad(r.text(v), r.whole(a[0], 80), " ", '^')
-	if _, safe := v.(markup); safe {
-		return markup(out)
-	}
-	return out
+	return like(v, r.pad(r.text(v), r.whole(a[0], 80), own(" "), '^'))
 }
 
 var words = regexp.MustCompile(`[\p{L}\p{N}_]+`)
 
 func filterWordCount(r *run, v Value, _ []Value) Value {
-	return len(words.FindAllString(r.text(v), -1))
+	return len(words.FindAllString(r.text(v).text, -1))
 }
 
 // filterTitle begins a word after a blank, a hyphen or an opening bracket; apostrophes do not.
-func filterTitle(r *run, v Value, _ []Value) Value {
+func filterTitle(r *run, v Value, _ []Value) Value { return r.mapCase(r.text(v), titleWords) }
+
+func titleWords(s string) string {
 	var out strings.Builder
-	for rest := r.text(v); rest != ""; {
+	for rest := s; rest != ""; {
 		end := strings.IndexFunc(rest, beginsWord)
 		if end < 0 {
 			end = len(rest)
@@ -51,7 +46,6 @@ func filterTitle(r *run, v Value, _ []Value) Value {
 		out.WriteString(rest[end : end+between])
 		rest = rest[end+between:]
 	}
-	r.room(out.Len())
 	return out.String()
 }
 
@@ -60,14 +54,18 @@ func beginsWord(c rune) bool { return isSpace(c) || strings.ContainsRune("-({[<"
 // lineBreaks are what Python's splitlines cuts at.
 const lineBreaks = "\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029"
 
+// part is a range of a text's bytes.
+type part struct{ from, to int }
+
 // lines cuts text into lines, with their ends if asked.
-func lines(s string, ends bool) []string {
-	var out []string
-	for s != "" {
-		at := strings.IndexAny(s, lineBreaks)
+func lines(s string, ends bool) []part {
+	var out []part
+	for from := 0; from < len(s); {
+		at := strings.IndexAny(s[from:], lineBreaks)
 		if at < 0 {
-			return append(out, s)
+			return append(out, part{from, len(s)})
 		}
+		at += from
 		_, width := utf8.DecodeRuneInString(s[at:])
 		if strings.HasPrefix(s[at:], "\r\n") {
 			width = 2
@@ -76,8 +74,8 @@ func lines(s string, ends bool) []string {
 		if ends {
 			end += width
 		}
-		out = append(out, s[:end])
-		s = s[at+width:]
+		out = append(out, part{from, end})
+		from = at + width
 	}
 	return out
 }
@@ -86,7 +84,7 @@ func lines(s string, ends bool) []string {
 func filterIndent(r *run, v Value, a []Value) Value {
 	blanks, ok := textOf(or(a[0], 4))
 	if !ok {
-		blanks = r.repeatText(" ", max(r.whole(a[0], 4), 0))
+		blanks = r.repeatText(own(" "), max(r.whole(a[0], 4), 0))
 	}
 	first, blank := flag(a[1]), flag(a[2])
 	s, ok := textOf(v)
@@ -98,19 +96,18 @@ func filterIndent(r *run, v Value, a []Value) Value {
 	if first {
 		out.write(blanks)
 	}
-	for i, line := range lines(s+"\n", false) {
+	end := 0
+	for i, line := range lines(s.text+"\n", false) {
 		if i > 0 {
-			out.write("\n")
-			if blank || line != "" {
+			out.write(str{"\n", s.slice(end, line.from).originOf()}) // for whichever line break it was
+			if blank || line.from < line.to {
 				out.write(blanks)
 			}
 		}
-		out.write(line)
+		out.write(s.slice(line.from, line.to))
+		end = line.to
 	}
-	if _, safe := v.(markup); safe {
-		return markup(out.String())
-	}
-	return out.String()
+	return like(v, out.str())
 }
 
 func filterFormat(r *run, v Value, a *callArguments) Value {
@@ -120,7 +117,7 @@ func filterFormat(r *run, v Value, a *callArguments) Value {
 	if len(a.names) > 0 {
 		d := &Dict{}
 		for i, name := range a.names {
-			d.put(name, name, a.named[i])
+			d.put(str{text: name}, name, a.named[i])
 		}
 		return r.percent(r.text(v), d)
 	}

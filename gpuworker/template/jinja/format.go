@@ -11,18 +11,19 @@ var (
 )
 
 // format is Python's method format of a string: fields in braces, by place or name.
-func (r *run) format(s string, a *callArguments) string {
+func (r *run) format(format str, a *callArguments) str {
 	out := r.buffer()
 	auto, placed := 0, false
-	for s != "" {
-		at := strings.IndexAny(s, "{}")
+	whole := format.text
+	for s := whole; s != ""; {
+		from, at := len(whole)-len(s), strings.IndexAny(s, "{}")
 		if at < 0 {
-			out.write(s)
+			out.write(format.slice(from, len(whole)))
 			break
 		}
-		out.write(s[:at])
+		out.write(format.slice(from, from+at))
 		if at+1 < len(s) && s[at+1] == s[at] {
-			out.write(s[at : at+1])
+			out.write(format.slice(from+at, from+at+1))
 			s = s[at+2:]
 			continue
 		}
@@ -48,9 +49,9 @@ func (r *run) format(s string, a *callArguments) string {
 		if auto > 0 && placed {
 			r.fail("a format string mixes fields with numbers and without")
 		}
-		out.write(r.field(v, m[2], m[3], m[4]))
+		out.write(r.field(v, m[2], m[3], str{m[4], format.originOf()}))
 	}
-	return out.String()
+	return out.str()
 }
 
 func (r *run) placed(a *callArguments, i int) Value {
@@ -71,7 +72,7 @@ func (r *run) namedArgument(a *callArguments, name string) Value {
 }
 
 // field writes a value's part, converted and by its specifier.
-func (r *run) field(v Value, path, conversion, by string) string {
+func (r *run) field(v Value, path, conversion string, by str) str {
 	for _, part := range partPattern.FindAllStringSubmatch(path, -1) {
 		if part[1] != "" {
 			v = r.attribute(v, part[1])
@@ -83,9 +84,7 @@ func (r *run) field(v Value, path, conversion, by string) string {
 	case "a":
 		r.fail("!a in a format string is not supported")
 	case "r":
-		b := r.buffer()
-		b.repr(v)
-		v = b.String()
+		v = r.repr(v)
 	case "s":
 		v = r.text(v)
 	}

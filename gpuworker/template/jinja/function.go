@@ -6,21 +6,30 @@ type function struct {
 	call func(r *run, a *callArguments) Value
 }
 
-// NewFunction makes a function of up to as many arguments as it has parameters; those that are left out are nil.
+// NewFunction makes a function of up to as many arguments as it has parameters; those that are left out are nil. A text
+// arrives as a string. A string that call returns counts as the template's if every argument does.
 func NewFunction(name string, params []string, call func(args []Value) (Value, error)) Value {
 	s := &signature{names: params}
 	return &function{name, func(r *run, a *callArguments) Value {
-		args := r.bind(name, s, a)
+		args, pure := r.bind(name, s, a), true
 		for i, v := range args {
 			if !given(v) {
 				args[i] = nil
+				continue
+			}
+			text, ok := textOf(v)
+			if pure = pure && (ok && text.pure() || v == nil || isNumber(v)); ok {
+				args[i] = text.text
 			}
 		}
 		out, err := call(args)
 		if err != nil {
 			r.fail("%s: %v", name, err)
 		}
-		return out
+		if text, ok := out.(string); ok && pure {
+			return own(text)
+		}
+		return valueOf(out)
 	}}
 }
 

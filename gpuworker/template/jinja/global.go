@@ -12,7 +12,7 @@ var globals = map[string]Value{
 		return nil
 	}},
 	"raise_exception": simple("raise_exception", "message", func(r *run, a []Value) Value {
-		panic(&Error{Kind: Raised, Line: r.line, Text: r.text(a[0])})
+		panic(&Error{Kind: Raised, Line: r.line, Text: r.text(a[0]).text})
 	}),
 }
 
@@ -66,7 +66,7 @@ func globalDict(r *run, a *callArguments) Value {
 		}
 	}
 	for i, name := range a.names {
-		d.put(name, name, a.named[i])
+		d.put(str{text: name}, name, a.named[i])
 	}
 	return d
 }
@@ -103,8 +103,8 @@ func globalJoiner(r *run, a []Value) Value {
 	return simple("joiner", "", func(*run, []Value) Value {
 		if !used {
 			used = true
-			return ""
+			return own("")
 		}
-		return or(a[0], ", ")
+		return or(a[0], own(", "))
 	})
 }

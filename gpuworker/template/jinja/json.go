@@ -13,39 +13,39 @@ import (
 // jsonWriter writes as Python's json.dumps does.
 type jsonWriter struct {
 	*buffer
-	item, key string // separators
-	indent    string // a line break and one level's blanks, or empty
+	item, key str // separators
+	indent    str // a line break and one level's blanks, or empty
 	ascii     bool
 	sorted    bool
 }
 
 // filterToJSON is the field's tojson: no HTML escapes, and every character as it is unless ensure_ascii asks otherwise.
 func filterToJSON(r *run, v Value, a []Value) Value {
-	w := &jsonWriter{buffer: r.buffer(), item: ", ", key: ": ", ascii: flag(a[0]), sorted: flag(a[3])}
+	w := &jsonWriter{buffer: r.buffer(), item: own(", "), key: own(": "), ascii: flag(a[0]), sorted: flag(a[3])}
 	if given(a[1]) && a[1] != nil {
-		w.item = ","
-		if blanks, ok := textOf(a[1]); ok {
-			w.indent = "\n" + blanks
-		} else {
-			w.indent = "\n" + r.repeatText(" ", max(r.whole(a[1], 0), 0))
+		w.item = own(",")
+		blanks, ok := textOf(a[1])
+		if !ok {
+			blanks = r.repeatText(own(" "), max(r.whole(a[1], 0), 0))
 		}
+		w.indent = r.join(own("\n"), blanks)
 	}
 	if given(a[2]) && a[2] != nil {
 		parts := r.items(a[2])
 		if len(parts) != 2 {
 			r.fail("tojson: separators are two strings, not %d", len(parts))
 		}
-		w.item, w.key = r.string(parts[0], "tojson: a separator"), r.string(parts[1], "tojson: a separator")
+		w.item, w.key = r.str(parts[0], "tojson: a separator"), r.str(parts[1], "tojson: a separator")
 	}
 	w.value(v, 0)
-	return w.String()
+	return w.str()
 }
 
 func (w *jsonWriter) line(depth int) {
-	if w.indent != "" {
-		w.write("\n")
+	if w.indent.text != "" {
+		w.own("\n")
 		for range depth {
-			w.write(w.indent[1:])
+			w.write(w.indent.slice(1, len(w.indent.text)))
 		}
 	}
 }
@@ -53,19 +53,19 @@ func (w *jsonWriter) line(depth int) {
 func (w *jsonWriter) value(v Value, depth int) {
 	switch v := v.(type) {
 	case nil:
-		w.write("null")
+		w.own("null")
 	case bool:
-		w.write(strconv.FormatBool(v))
+		w.own(strconv.FormatBool(v))
 	case int:
-		w.write(strconv.Itoa(v))
+		w.own(strconv.Itoa(v))
 	case *big.Int:
-		w.write(w.run.digits(v))
+		w.own(w.run.digits(v))
 	case float64:
-		w.write(jsonFloat(v))
-	case string:
+		w.own(jsonFloat(v))
+	case str:
 		w.string(v)
 	case markup:
-		w.string(string(v))
+		w.string(v.str)
 	case *List:
 		w.list(v.items, depth)
 	case *tuple:
@@ -79,7 +79,7 @@ func (w *jsonWriter) value(v Value, depth int) {
 
 func (w *jsonWriter) list(items []Value, depth int) {
 	w.run.enter()
-	w.write("[")
+	w.own("[")
 	for i, item := range items {
 		if i > 0 {
 			w.write(w.item)
@@ -90,13 +90,13 @@ func (w *jsonWriter) list(items []Value, depth int) {
 	if len(items) > 0 {
 		w.line(depth)
 	}
-	w.write("]")
+	w.own("]")
 	w.run.leave()
 }
 
 func (w *jsonWriter) dict(d *Dict, depth int) {
 	w.run.enter()
-	w.write("{")
+	w.own("{")
 	entries := d.entries
 	if w.sorted {
 		entries = slices.Clone(entries)
@@ -114,21 +114,21 @@ func (w *jsonWriter) dict(d *Dict, depth int) {
 	if len(entries) > 0 {
 		w.line(depth)
 	}
-	w.write("}")
+	w.own("}")
 	w.run.leave()
 }
 
 // name writes a key, which JSON wants to be a string.
 func (w *jsonWriter) name(key Value) {
 	switch k := key.(type) {
-	case string:
+	case str:
 		w.string(k)
 	case markup:
-		w.string(string(k))
+		w.string(k.str)
 	case nil, bool, int, *big.Int, float64:
-		w.write(`"`)
+		w.own(`"`)
 		w.value(k, 0)
-		w.write(`"`)
+		w.own(`"`)
 	default:
 		w.run.fail("keys must be str, int, float, bool or None, not %s", typeName(key))
 	}
@@ -148,13 +148,18 @@ func jsonFloat(f float64) string {
 
 var jsonEscapes = strings.NewReplacer(`"`, `\"`, `\`, `\\`, "\n", `\n`, "\r", `\r`, "\t", `\t`, "\b", `\b`, "\f", `\f`)
 
-func (w *jsonWriter) string(s string) {
+func (w *jsonWriter) string(s str) {
+	w.own(`"`)
+	w.write(w.run.mapRuns(s, w.escape))
+	w.own(`"`)
+}
+
+func (w *jsonWriter) escape(s string) string {
 	s = jsonEscapes.Replace(s)
 	if !strings.ContainsFunc(s, w.coded) {
-		w.write(`"` + s + `"`)
-		return
+		return s
 	}
-	out := []byte{'"'}
+	var out []byte
 	for _, c := range s {
 		switch {
 		case !w.coded(c):
@@ -166,7 +171,7 @@ func (w *jsonWriter) string(s string) {
 			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
 		}
 	}
-	w.write(string(append(out, '"')))
+	return string(out)
 }
 
 // coded tells which characters are written as their numbers.

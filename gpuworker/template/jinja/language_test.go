@@ -75,7 +75,8 @@ func render(t testing.TB, source string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return tmpl.Render(variables(t))
+	out, err := tmpl.Render(variables(t))
+	return out.Text, err
 }
 
 // variables are those of variables.json, and a strftime_now like the one that the golden file was made with.

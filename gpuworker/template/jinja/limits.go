@@ -31,7 +31,7 @@ type run struct {
 	line   int // of what is evaluated
 	out    *buffer
 	*library
-	body string // of the block whose filters are evaluated
+	body str // of the block whose filters are evaluated
 }
 
 // fail ends the rendering: the template does what it cannot.
@@ -61,29 +61,12 @@ func (r *run) room(bytes int) {
 	}
 }
 
-// buffer collects a text under the limit.
-type buffer struct {
-	run   *run
-	bytes []byte
-}
-
-func (r *run) buffer() *buffer { return &buffer{run: r} }
-
-func (b *buffer) write(s string) {
-	if len(s) > b.run.limits.Text-len(b.bytes) {
-		exceedAt(b.run.line, "more than %d bytes of output", b.run.limits.Text)
-	}
-	b.bytes = append(b.bytes, s...)
-}
-
-func (b *buffer) String() string { return string(b.bytes) }
-
 // capture returns what f outputs.
-func (r *run) capture(f func()) string {
+func (r *run) capture(f func()) str {
 	outer := r.out
 	r.out = r.buffer()
 	f()
-	text := r.out.String()
+	text := r.out.str()
 	r.out = outer
 	return text
 }

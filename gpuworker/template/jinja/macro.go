@@ -87,7 +87,7 @@ func (m *macroValue) bind(r *run, s *scope, a *callArguments) {
 		case contains(m.params.names, name) && !taken, name == "caller" && m.params.caller:
 			s.set(name, a.named[i])
 		case m.params.kwargs:
-			rest.put(name, name, a.named[i])
+			rest.put(str{text: name}, name, a.named[i])
 		default:
 			r.fail("macro '%s' takes no keyword argument '%s'", m.name, name)
 		}
@@ -106,11 +106,11 @@ func (m *macroValue) bind(r *run, s *scope, a *callArguments) {
 func (m *macroValue) member(name string) (Value, bool) {
 	switch name {
 	case "name":
-		return m.name, true
+		return own(m.name), true
 	case "arguments":
 		t := &tuple{}
 		for _, p := range m.params.names {
-			t.items = append(t.items, p)
+			t.items = append(t.items, own(p))
 		}
 		return t, true
 	case "caller":

@@ -56,21 +56,11 @@ func (e *signExpression) eval(r *run, s *scope) Value {
 func (e *concatExpression) eval(r *run, s *scope) Value {
 	parts := r.evalAll(e.parts, s)
 	r.line = e.line
-	texts := make([]string, len(parts))
+	texts := make([]str, len(parts))
 	for i, v := range parts {
 		texts[i] = r.text(v)
 	}
-	return r.join(texts)
-}
-
-// join puts texts together under the limit.
-func (r *run) join(texts []string) string {
-	total := 0
-	for _, t := range texts {
-		total += len(t)
-		r.room(total)
-	}
-	return strings.Join(texts, "")
+	return r.join(texts...)
 }
 
 // compareExpression is a chain: each operand is evaluated once, and none after the first comparison that is false.
@@ -104,10 +94,9 @@ func (r *run) holds(op string, a, b Value) bool {
 func (e *binaryExpression) eval(r *run, s *scope) Value {
 	a, b := r.eval(e.a, s), r.eval(e.b, s)
 	r.line = e.line
-	if x, ok := a.(string); ok && e.op == "+" {
-		if y, ok := b.(string); ok {
-			r.room(len(x) + len(y))
-			return x + y
+	if x, ok := a.(str); ok && e.op == "+" {
+		if y, ok := b.(str); ok {
+			return r.join(x, y)
 		}
 	}
 	return r.binary(e.op, a, b)
@@ -148,7 +137,7 @@ func (r *run) binary(op string, a, b Value) Value {
 
 func repeats(v Value) bool {
 	switch v.(type) {
-	case string, markup, *List, *tuple:
+	case str, markup, *List, *tuple:
 		return true
 	}
 	return false
@@ -165,7 +154,7 @@ func (r *run) add(a, b Value) Value {
 		if y, ok := b.(*tuple); ok {
 			return newTuple(r.addItems(x.items, y.items)...)
 		}
-	case string, markup:
+	case str, markup:
 		s, _ := textOf(a)
 		t, ok := textOf(b)
 		if !ok {
@@ -174,15 +163,15 @@ func (r *run) add(a, b Value) Value {
 		_, safeA := a.(markup)
 		_, safeB := b.(markup)
 		if !safeA && !safeB {
-			return r.join([]string{s, t})
+			return r.join(s, t)
 		}
 		if !safeA {
-			s = escaped.Replace(s)
+			s = r.mapRuns(s, escaped.Replace)
 		}
 		if !safeB {
-			t = escaped.Replace(t)
+			t = r.mapRuns(t, escaped.Replace)
 		}
-		return markup(r.join([]string{s, t}))
+		return markup{r.join(s, t)}
 	}
 	return nil
 }

@@ -184,7 +184,7 @@ func (p *parser) primary() expression {
 		for p.now().kind == tokenString {
 			text.WriteString(p.next().text)
 		}
-		return &literalExpression{text.String()}
+		return &literalExpression{own(text.String())}
 	case t.kind == tokenInteger || t.kind == tokenFloat:
 		return &literalExpression{numberOf(t)}
 	case t.is(tokenOperator, "("):

@@ -87,7 +87,7 @@ func (p *parser) statements(opening string, until ...string) []statement {
 	for {
 		switch t := p.next(); t.kind {
 		case tokenData:
-			body = append(body, textStatement(t.text))
+			body = append(body, textStatement{own(t.text)})
 		case tokenOpen:
 			body = append(body, &outputStatement{t.line, p.tuple()})
 			if p.now().kind != tokenClose {

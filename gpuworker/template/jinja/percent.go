@@ -11,7 +11,8 @@ import (
 var percentPattern = regexp.MustCompile(`^%(?:\(([^()]*)\))?([#0\- +]*)(\*|\d*)(?:\.(\*|\d*))?[hlL]?((?s:.))`)
 
 // percent is Python's % of a string and one value, a tuple of them, or a dictionary.
-func (r *run) percent(format string, v Value) string {
+func (r *run) percent(from str, v Value) str {
+	format := from.text
 	args, place, named := []Value{v}, 0, false
 	if t, ok := v.(*tuple); ok {
 		args = t.items
@@ -24,13 +25,17 @@ func (r *run) percent(format string, v Value) string {
 		return args[place-1]
 	}
 	out := r.buffer()
+	copied := func(n int) { // the next bytes of the format
+		at := len(from.text) - len(format)
+		out.write(from.slice(at, at+n))
+		format = format[n:]
+	}
 	for {
 		at := strings.IndexByte(format, '%')
 		if at < 0 {
 			break
 		}
-		out.write(format[:at])
-		format = format[at:]
+		copied(at)
 		m := percentPattern.FindStringSubmatchIndex(format)
 		if m == nil {
 			r.fail("incomplete format: %.40q", format)
@@ -42,7 +47,7 @@ func (r *run) percent(format string, v Value) string {
 			return format[m[2*i]:m[2*i+1]]
 		}
 		if group(5) == "%" {
-			out.write("%")
+			out.write(str{"%", from.originOf()})
 			format = format[m[1]:]
 			continue
 		}
@@ -59,7 +64,7 @@ func (r *run) percent(format string, v Value) string {
 			}
 			arg = func() Value { return found }
 		}
-		p := r.percentSpec(group(2), group(3), group(4), m[8] >= 0, next)
+		p := r.percentSpec(from.originOf(), group(2), group(3), group(4), m[8] >= 0, next)
 		p.kind = group(5)[0]
 		out.write(r.padTo(r.percentText(arg(), p), p, '>'))
 		format = format[m[1]:]
@@ -71,12 +76,12 @@ func (r *run) percent(format string, v Value) string {
 			r.fail("not all arguments converted during string formatting")
 		}
 	}
-	out.write(format)
-	return out.String()
+	copied(len(format))
+	return out.str()
 }
 
-func (r *run) percentSpec(flags, width, precision string, precise bool, next func() Value) spec {
-	p := spec{fill: " ", precision: -1, alternate: strings.Contains(flags, "#")}
+func (r *run) percentSpec(from *origin, flags, width, precision string, precise bool, next func() Value) spec {
+	p := spec{fill: str{" ", from}, precision: -1, alternate: strings.Contains(flags, "#")}
 	count := func(text string, most int) int {
 		if text == "*" {
 			text = strconv.Itoa(r.whole(next(), 0))
@@ -100,42 +105,40 @@ func (r *run) percentSpec(flags, width, precision string, precise bool, next fun
 	if strings.Contains(flags, "-") {
 		p.align = '<'
 	} else if strings.Contains(flags, "0") && p.align == 0 {
-		p.fill, p.align = "0", '='
+		p.fill.text, p.align = "0", '='
 	}
 	return p
 }
 
 // percentText writes one value.
-func (r *run) percentText(v Value, p spec) string {
+func (r *run) percentText(v Value, p spec) str {
 	switch p.kind {
 	case 's', 'r':
 		s := r.text(v)
 		if p.kind == 'r' {
-			b := r.buffer()
-			b.repr(v)
-			s = b.String()
+			s = r.repr(v)
 		}
 		if p.precision >= 0 {
-			s = r.cut(s, nil, p.precision, nil).(string)
+			s = r.cut(s, nil, p.precision, nil).(str)
 		}
 		return r.unzeroed(s, p)
 	case 'd', 'i', 'u', 'o', 'x', 'X':
-		return r.percentInteger(v, p)
+		return own(r.percentInteger(v, p))
 	case 'e', 'E', 'f', 'F', 'g', 'G':
 		if !isNumber(v) {
 			r.defined(v)
 			r.fail("must be real number, not %s", typeName(v))
 		}
-		return r.floatTextBy(r.float(v), p)
+		return own(r.floatTextBy(r.float(v), p))
 	}
 	r.fail("the format character %q is not supported", p.kind)
-	return ""
+	return str{}
 }
 
 // unzeroed pads text with blanks where the flag for zeros is set: it means numbers.
-func (r *run) unzeroed(s string, p spec) string {
+func (r *run) unzeroed(s str, p spec) str {
 	if p.align == '=' {
-		p.fill, p.align = " ", '>'
+		p.fill.text, p.align = " ", '>'
 		return r.padTo(s, p, '>')
 	}
 	return s

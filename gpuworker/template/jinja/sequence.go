@@ -3,17 +3,16 @@ package jinja
 import (
 	"math"
 	"math/big"
-	"strings"
 	"unicode/utf8"
 )
 
 // length is the number of characters, items or entries. Iterators have none.
 func length(v Value) (int, bool) {
 	switch v := v.(type) {
-	case string:
-		return utf8.RuneCountInString(v), true
+	case str:
+		return utf8.RuneCountInString(v.text), true
 	case markup:
-		return utf8.RuneCountInString(string(v)), true
+		return utf8.RuneCountInString(v.text), true
 	case *List:
 		return len(v.items), true
 	case *tuple:
@@ -33,16 +32,16 @@ func length(v Value) (int, bool) {
 // iterate returns a function that gives the items of a value in turn, or false if it has none to give.
 func iterate(v Value) (func() (Value, bool), bool) {
 	switch v := v.(type) {
-	case string, markup:
-		text, _ := textOf(v)
+	case str, markup:
+		s, _ := textOf(v)
+		at := 0
 		return func() (Value, bool) {
-			if text == "" {
+			if at == len(s.text) {
 				return nil, false
 			}
-			_, width := utf8.DecodeRuneInString(text)
-			c := text[:width]
-			text = text[width:]
-			return c, true
+			_, width := utf8.DecodeRuneInString(s.text[at:])
+			at += width
+			return s.slice(at-width, at), true
 		}, true
 	case *List:
 		return each(v.items), true
@@ -114,10 +113,10 @@ func item(v Value, i int) (Value, bool) {
 		return nil, false
 	}
 	switch v := v.(type) {
-	case string:
+	case str:
 		return character(v, i), true
 	case markup:
-		return markup(character(string(v), i)), true
+		return markup{character(v.str, i)}, true
 	case *List:
 		return v.items[i], true
 	case *tuple:
@@ -128,13 +127,18 @@ func item(v Value, i int) (Value, bool) {
 	return nil, false
 }
 
-func character(s string, i int) string {
-	for ; i > 0; i-- {
-		_, width := utf8.DecodeRuneInString(s)
-		s = s[width:]
+func character(s str, i int) str {
+	at := skip(s.text, 0, i)
+	return s.slice(at, skip(s.text, at, 1))
+}
+
+// skip is the place so many characters after another one.
+func skip(s string, at, characters int) int {
+	for ; characters > 0; characters-- {
+		_, width := utf8.DecodeRuneInString(s[at:])
+		at += width
 	}
-	_, width := utf8.DecodeRuneInString(s)
-	return s[:width]
+	return at
 }
 
 // cut is v[from:to:stride]; bounds that are nil are left out.
@@ -196,10 +200,10 @@ func (r *run) bound(v Value) int {
 // pick makes the part of a sequence that begins at start.
 func (r *run) pick(v Value, start, step, count int) Value {
 	switch v := v.(type) {
-	case string:
-		return pickText(v, start, step, count)
+	case str:
+		return r.pickText(v, start, step, count)
 	case markup:
-		return markup(pickText(string(v), start, step, count))
+		return markup{r.pickText(v.str, start, step, count)}
 	case *interval:
 		return &interval{v.at(start), v.at(start + count*step), v.stride * step, count}
 	case *tuple:
@@ -220,44 +224,42 @@ func (r *run) pickItems(items []Value, start, step, count int) []Value {
 	return out
 }
 
-func pickText(s string, start, step, count int) string {
-	if count == 0 {
-		return ""
+func (r *run) pickText(s str, start, step, count int) str {
+	ascii := len(s.text) == utf8.RuneCountInString(s.text)
+	switch {
+	case count == 0:
+		return own("")
+	case step == 1 && ascii:
+		return s.slice(start, start+count)
+	case step == 1:
+		from := skip(s.text, 0, start)
+		return s.slice(from, skip(s.text, from, count))
 	}
-	if step == 1 && len(s) == utf8.RuneCountInString(s) {
-		return s[start : start+count]
+	places := make([]int, 0, len(s.text)+1) // where each character begins, and the end
+	for at := range s.text {
+		places = append(places, at)
 	}
-	runes := []rune(s)
-	out := make([]rune, count)
-	for i := range out {
-		out[i] = runes[start+i*step]
+	places = append(places, len(s.text))
+	out := r.buffer()
+	for i := range count {
+		at := start + i*step
+		out.write(s.slice(places[at], places[at+1]))
 	}
-	return string(out)
+	return out.str()
 }
 
 // repeat is a sequence n times over.
 func (r *run) repeat(v Value, n int) Value {
 	n = max(n, 0)
 	switch v := v.(type) {
-	case string:
+	case str:
 		return r.repeatText(v, n)
 	case markup:
-		return markup(r.repeatText(string(v), n))
+		return markup{r.repeatText(v.str, n)}
 	case *tuple:
 		return newTuple(r.repeatItems(v.items, n)...)
 	}
 	return &List{r.repeatItems(v.(*List).items, n)}
-}
-
-func (r *run) repeatText(s string, n int) string {
-	if s == "" || n == 0 {
-		return ""
-	}
-	if n > r.limits.Text {
-		r.room(-1)
-	}
-	r.room(len(s) * n)
-	return strings.Repeat(s, n)
 }
 
 func (r *run) repeatItems(items []Value, n int) []Value {

@@ -91,8 +91,11 @@ func (r *run) whole(v Value, otherwise int) int {
 	return n
 }
 
-// string is an argument that is text.
-func (r *run) string(v Value, what string) string {
+// string is an argument that is text and of which no text is made.
+func (r *run) string(v Value, what string) string { return r.str(v, what).text }
+
+// str is an argument that is text.
+func (r *run) str(v Value, what string) str {
 	s, ok := textOf(v)
 	if !ok {
 		r.defined(v)

@@ -11,7 +11,7 @@ import (
 
 // spec is how a value is written by % and format.
 type spec struct {
-	fill      string
+	fill      str
 	align     byte // '<', '>', '^', '=' or 0
 	sign      byte // '+', ' ' or '-'
 	alternate bool // with 0x and the like
@@ -25,26 +25,26 @@ type spec struct {
 const maxPrecision = 1000
 
 // padTo brings a text to the width; zeros go between the sign and the digits.
-func (r *run) padTo(s string, p spec, align byte) string {
+func (r *run) padTo(s str, p spec, align byte) str {
 	if p.align != 0 {
 		align = p.align
 	}
-	n := p.width - utf8.RuneCountInString(s)
+	n := p.width - utf8.RuneCountInString(s.text)
 	if n <= 0 {
 		return s
 	}
 	if align == '=' {
 		digits := 0
-		if s[0] == '-' || s[0] == '+' || s[0] == ' ' {
+		if s.text[0] == '-' || s.text[0] == '+' || s.text[0] == ' ' {
 			digits = 1
 		}
-		if rest := s[digits:]; len(rest) > 1 && rest[0] == '0' && strings.ContainsAny(rest[1:2], "xXoObB") {
+		if rest := s.text[digits:]; len(rest) > 1 && rest[0] == '0' && strings.ContainsAny(rest[1:2], "xXoObB") {
 			digits += 2
 		}
-		return r.join([]string{s[:digits], r.repeatText(p.fill, n), s[digits:]})
+		return r.join(s.slice(0, digits), r.repeatText(p.fill, n), s.slice(digits, len(s.text)))
 	}
 	left := map[byte]int{'<': 0, '>': n, '^': n / 2}[align]
-	return r.join([]string{r.repeatText(p.fill, left), s, r.repeatText(p.fill, n-left)})
+	return r.join(r.repeatText(p.fill, left), s, r.repeatText(p.fill, n-left))
 }
 
 func (p spec) signed(negative bool, digits string) string {
@@ -140,23 +140,24 @@ func (r *run) countOf(digits string, most int) int {
 var specPattern = regexp.MustCompile(`^(?:((?s:.)?)([<>=^]))?([+\- ]?)(#?)(0?)(\d*)([,_]?)(?:\.(\d+))?([a-zA-Z%]?)$`)
 
 // readSpec reads what follows the colon in format.
-func (r *run) readSpec(text string) spec {
+func (r *run) readSpec(by str) spec {
+	text := by.text
 	m := specPattern.FindStringSubmatch(text)
 	if m == nil {
 		r.fail("the format specifier %q is not supported", text)
 	}
-	p := spec{fill: " ", alternate: m[4] != "", grouping: m[7], precision: -1}
+	p := spec{fill: str{" ", by.originOf()}, alternate: m[4] != "", grouping: m[7], precision: -1}
 	if m[2] != "" {
 		p.align = m[2][0]
 		if m[1] != "" {
-			p.fill = m[1]
+			p.fill.text = m[1]
 		}
 	}
 	if m[3] != "" {
 		p.sign = m[3][0]
 	}
 	if m[5] != "" && m[2] == "" {
-		p.fill, p.align = "0", '='
+		p.fill.text, p.align = "0", '='
 	}
 	if m[6] != "" {
 		p.width = r.countOf(m[6], r.limits.Text)
@@ -167,27 +168,28 @@ func (r *run) readSpec(text string) spec {
 	if m[9] != "" {
 		p.kind = m[9][0]
 	}
-	if p.grouping != "" && p.align == '=' && p.fill == "0" {
+	if p.grouping != "" && p.align == '=' && p.fill.text == "0" {
 		r.fail("the format specifier %q is not supported", text)
 	}
 	return p
 }
 
 // formatted is Python's format of a value by a specifier.
-func (r *run) formatted(v Value, text string) string {
+func (r *run) formatted(v Value, by str) str {
+	text := by.text
 	if text == "" {
 		return r.text(v)
 	}
-	p := r.readSpec(text)
+	p := r.readSpec(by)
 	if s, ok := textOf(v); ok {
-		if p.kind != 0 && p.kind != 's' || p.sign != 0 || p.alternate || p.grouping != "" || p.align == '=' && p.fill != "0" {
+		if p.kind != 0 && p.kind != 's' || p.sign != 0 || p.alternate || p.grouping != "" || p.align == '=' && p.fill.text != "0" {
 			r.fail("the format specifier %q does not fit a string", text)
 		}
 		if p.align == '=' {
 			p.align = '<'
 		}
 		if p.precision >= 0 {
-			s = r.cut(s, nil, p.precision, nil).(string)
+			s = r.cut(s, nil, p.precision, nil).(str)
 		}
 		return r.padTo(s, p, '<')
 	}
@@ -199,16 +201,16 @@ func (r *run) formatted(v Value, text string) string {
 	switch p.kind {
 	case 0, 'd', 'b', 'o', 'x', 'X':
 		if isFloat && p.kind == 0 && p.precision < 0 {
-			return r.padTo(p.signed(math.Signbit(f), strings.TrimPrefix(floatText(f), "-")), p, '>')
+			return r.padTo(own(p.signed(math.Signbit(f), strings.TrimPrefix(floatText(f), "-"))), p, '>')
 		}
 		if isFloat || p.precision >= 0 {
 			break
 		}
 		n, _ := bigInteger(v)
-		return r.padTo(r.integerText(n, p), p, '>')
+		return r.padTo(own(r.integerText(n, p)), p, '>')
 	case 'e', 'E', 'f', 'F', 'g', 'G', '%':
-		return r.padTo(r.floatTextBy(r.float(v), p), p, '>')
+		return r.padTo(own(r.floatTextBy(r.float(v), p)), p, '>')
 	}
 	r.fail("the format specifier %q is not supported for %s", text, typeName(v))
-	return ""
+	return str{}
 }

@@ -27,7 +27,7 @@ func (r *run) execute(body []statement, s *scope) signal {
 }
 
 type (
-	textStatement   string
+	textStatement   struct{ text str }
 	jumpStatement   signal
 	outputStatement struct {
 		line int
@@ -67,7 +67,7 @@ type (
 )
 
 func (st textStatement) execute(r *run, _ *scope) signal {
-	r.out.write(string(st))
+	r.out.write(st.text)
 	return goesOn
 }
 
@@ -154,7 +154,7 @@ func (t *attributeTarget) assign(r *run, s *scope, v Value) {
 		r.fail("cannot assign attribute on non-namespace object")
 	}
 	r.step(1)
-	ns.attributes.put(t.name, t.name, v)
+	ns.attributes.put(own(t.name), t.name, v)
 }
 
 func (t *tupleTarget) assign(r *run, s *scope, v Value) {

@@ -15,15 +15,24 @@ func Parse(source string, limits Limits) (t *Template, err error) {
 	return &Template{body: p.template(), limits: limits.withDefaults()}, nil
 }
 
-// Render returns the text for variables, whose values are nil, bool, int, float64, string, or made by NewList, NewDict and
-// NewFunction. It fails with an *Error.
-func (t *Template) Render(variables map[string]Value) (text string, err error) {
+// Text is a rendered text. Own are the ranges of its bytes that the template wrote, ascending and with something between
+// them; the rest came from the caller in variables.
+type Text struct {
+	Text string
+	Own  [][2]int
+}
+
+// Render returns the text for variables, whose values are nil, bool, int, float64, string, or made by Own, NewList, NewDict
+// and NewFunction. A string counts as text from the caller. Render fails with an *Error.
+func (t *Template) Render(variables map[string]Value) (text Text, err error) {
 	defer caught(&err)
 	r := &run{limits: t.limits, library: &library{filters, tests, stringMethods}}
 	top := &scope{names: maps.Clone(globals)}
-	maps.Copy(top.names, variables)
-	text = r.capture(func() { r.execute(t.body, &scope{outer: top}) })
-	return text, nil
+	for name, v := range variables {
+		top.names[name] = valueOf(v)
+	}
+	out := r.capture(func() { r.execute(t.body, &scope{outer: top}) })
+	return Text{out.text, out.spans()}, nil
 }
 
 // scope holds the variables of the template, of a round of a loop, of a macro or of a block, before those outside of it.
@@ -54,5 +63,5 @@ func (s *scope) set(name string, v Value) {
 type library struct {
 	filters map[string]*filter
 	tests   map[string]*test
-	strings map[string]method[string]
+	strings map[string]method[str]
 }

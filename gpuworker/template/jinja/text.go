@@ -8,40 +8,46 @@ import (
 	"unicode"
 )
 
-// text is Python's str of a value, which is what {{ }} prints.
-func (r *run) text(v Value) string {
+// text is Python's str of a value, which is what {{ }} prints. Numbers and the names of none, true and false are the
+// template's text, whoever gave them.
+func (r *run) text(v Value) str {
 	switch v := v.(type) {
-	case string:
+	case str:
 		return v
 	case markup:
-		return string(v)
+		return v.str
 	case *undefined:
-		return ""
+		return own("")
 	}
+	return r.repr(v)
+}
+
+// repr is Python's repr of a value.
+func (r *run) repr(v Value) str {
 	out := r.buffer()
 	out.repr(v)
-	return out.String()
+	return out.str()
 }
 
 // repr writes a value as Python writes it in a list.
 func (b *buffer) repr(v Value) {
 	switch v := v.(type) {
 	case nil:
-		b.write("None")
+		b.own("None")
 	case bool:
-		b.write(map[bool]string{true: "True", false: "False"}[v])
+		b.own(map[bool]string{true: "True", false: "False"}[v])
 	case int:
-		b.write(strconv.Itoa(v))
+		b.own(strconv.Itoa(v))
 	case *big.Int:
-		b.write(b.run.digits(v))
+		b.own(b.run.digits(v))
 	case float64:
-		b.write(floatText(v))
-	case string:
+		b.own(floatText(v))
+	case str:
 		b.quoted(v)
 	case markup:
-		b.write("Markup(")
-		b.quoted(string(v))
-		b.write(")")
+		b.own("Markup(")
+		b.quoted(v.str)
+		b.own(")")
 	case *List:
 		b.list("[", "]", v.items)
 	case *tuple:
@@ -53,20 +59,20 @@ func (b *buffer) repr(v Value) {
 	case *Dict:
 		b.dict(v)
 	case *undefined:
-		b.write("Undefined")
+		b.own("Undefined")
 	case *interval:
-		b.write("range(" + strconv.Itoa(v.start) + ", " + strconv.Itoa(v.stop))
+		b.own("range(" + strconv.Itoa(v.start) + ", " + strconv.Itoa(v.stop))
 		if v.stride != 1 {
-			b.write(", " + strconv.Itoa(v.stride))
+			b.own(", " + strconv.Itoa(v.stride))
 		}
-		b.write(")")
+		b.own(")")
 	case *view:
-		b.write("dict_" + v.kind)
+		b.own("dict_" + v.kind)
 		b.list("([", "])", v.items())
 	case *namespace:
-		b.write("<Namespace ")
+		b.own("<Namespace ")
 		b.dict(v.attributes)
-		b.write(">")
+		b.own(">")
 	default:
 		// Python prints where in memory it lies.
 		b.run.fail("printing a %s is not supported", typeName(v))
@@ -75,40 +81,46 @@ func (b *buffer) repr(v Value) {
 
 func (b *buffer) list(begin, end string, items []Value) {
 	b.run.enter()
-	b.write(begin)
+	b.own(begin)
 	for i, item := range items {
 		if i > 0 {
-			b.write(", ")
+			b.own(", ")
 		}
 		b.repr(item)
 	}
-	b.write(end)
+	b.own(end)
 	b.run.leave()
 }
 
 func (b *buffer) dict(d *Dict) {
 	b.run.enter()
-	b.write("{")
+	b.own("{")
 	for i, e := range d.entries {
 		if i > 0 {
-			b.write(", ")
+			b.own(", ")
 		}
 		b.repr(e.key)
-		b.write(": ")
+		b.own(": ")
 		b.repr(e.value)
 	}
-	b.write("}")
+	b.own("}")
 	b.run.leave()
 }
 
 // quoted writes a string in the quotes that Python chooses, with escapes for what cannot be seen.
-func (b *buffer) quoted(s string) {
-	quote := byte('\'')
-	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
-		quote = '"'
+func (b *buffer) quoted(s str) {
+	quote := "'"
+	if strings.Contains(s.text, "'") && !strings.Contains(s.text, `"`) {
+		quote = `"`
 	}
-	out := make([]byte, 0, len(s)+2)
-	out = append(out, quote)
+	b.own(quote)
+	b.write(b.run.mapRuns(s, func(part string) string { return escapedIn(part, quote[0]) }))
+	b.own(quote)
+}
+
+// escapedIn writes characters as they stand between two quotes.
+func escapedIn(s string, quote byte) string {
+	out := make([]byte, 0, len(s))
 	for _, c := range s {
 		switch {
 		case c == rune(quote) || c == '\\':
@@ -125,7 +137,7 @@ func (b *buffer) quoted(s string) {
 			out = append(out, escapeRune(c)...)
 		}
 	}
-	b.write(string(append(out, quote)))
+	return string(out)
 }
 
 // digits writes a large number; maxBits is within what Python writes.

@@ -2,12 +2,23 @@ package jinja
 
 import "math/big"
 
-// Value is what expressions give: nil, bool, int, *big.Int beyond int, float64, string, markup, or a pointer to one of this
+// Value is what expressions give: nil, bool, int, *big.Int beyond int, float64, str, markup, or a pointer to one of this
 // package's types. No value changes once it is made, but for namespaces and for what iterators have left.
 type Value = any
 
 // markup is text marked as safe by the filters safe and escape. Joined with other text by + it escapes that.
-type markup string
+type markup struct{ str }
+
+// Own makes a text that the template may use as its own: special tokens in it are recognised.
+func Own(text string) Value { return own(text) }
+
+// valueOf makes a value of what a caller of this package gives: a string is text from outside.
+func valueOf(v any) Value {
+	if text, ok := v.(string); ok {
+		return str{text: text}
+	}
+	return v
+}
 
 // List and tuple differ as in Python: by their look, and because tuples can be keys.
 type List struct{ items []Value }
@@ -20,7 +31,12 @@ type tuple struct {
 func newTuple(items ...Value) *tuple { return &tuple{items: items} }
 
 // NewList makes a list, which keeps the slice.
-func NewList(items ...Value) *List { return &List{items} }
+func NewList(items ...Value) *List {
+	for i, v := range items {
+		items[i] = valueOf(v)
+	}
+	return &List{items}
+}
 
 // undefined is what is not there. It prints as nothing, is false and empty, and fails with its text when more is asked of
 // it.
@@ -72,7 +88,7 @@ func typeName(v Value) string {
 		return "int"
 	case float64:
 		return "float"
-	case string:
+	case string, str: // a string is a hash
 		return "str"
 	case markup:
 		return "Markup"
@@ -118,13 +134,27 @@ func truth(v Value) bool {
 	return true
 }
 
-// textOf returns the text of a string or a safe one.
-func textOf(v Value) (string, bool) {
+// textOf returns a string or the text of a safe one.
+func textOf(v Value) (str, bool) {
 	switch v := v.(type) {
-	case string:
+	case str:
 		return v, true
 	case markup:
-		return string(v), true
+		return v.str, true
 	}
-	return "", false
+	return str{}, false
+}
+
+// plainOf is textOf without origins, for what looks at a text and makes none of it.
+func plainOf(v Value) (string, bool) {
+	s, ok := textOf(v)
+	return s.text, ok
+}
+
+// like is a text that is marked as safe if v is.
+func like(v Value, s str) Value {
+	if _, safe := v.(markup); safe {
+		return markup{s}
+	}
+	return s
 }

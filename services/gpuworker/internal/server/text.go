@@ -35,14 +35,19 @@ func (s *Server) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.Toke
 	input := prompt.Input{Text: in.GetText()}
 	if chat := in.GetChat(); chat != nil {
 		input.Chat = chatOf(chat, time.Now())
-		if out.Rendered, err = offer.Render(ctx, *input.Chat); err != nil {
-			return nil, statusOf(err)
-		}
-		input.Text = out.Rendered
 	}
 	special := input.Special()
+	if input.Chat != nil {
+		rendered, err := offer.Render(ctx, *input.Chat)
+		if err != nil {
+			return nil, statusOf(err)
+		}
+		out.Rendered, input.Text, special.SpecialWithin = rendered.Text, rendered.Text, rendered.Own
+	}
 	set(&special.AddSpecial, in.AddSpecial)
-	set(&special.ParseSpecial, in.ParseSpecial)
+	if in.ParseSpecial != nil { // everywhere or nowhere, whoever wrote it
+		special.ParseSpecial, special.SpecialWithin = in.GetParseSpecial(), nil
+	}
 	ids, err := s.encoder.Encode(ctx, offer, input.Text, special)
 	if err != nil {
 		return nil, statusOf(err)
