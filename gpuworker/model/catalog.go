@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"unicode"
@@ -51,6 +52,8 @@ type Facts struct {
 	HasTemplate  bool
 	BOS, EOS     int32 // -1: none
 	EndIDs       []int32
+	// SuppressedIDs are the tokens that the file forbids to generate, ascending.
+	SuppressedIDs []int32
 }
 
 // catalog finds model files below a directory; it never leaves it, by ".." or by symbolic links.
@@ -199,10 +202,10 @@ func facts(f *gguf.File) (Facts, error) {
 	if err != nil {
 		return Facts{}, err
 	}
-	return describe(m, tok, source != ""), nil
+	return describe(f, m, tok, source != "")
 }
 
-func describe(m *arch.Model, tok *tokenizer.Tokenizer, hasTemplate bool) Facts {
+func describe(f *gguf.File, m *arch.Model, tok *tokenizer.Tokenizer, hasTemplate bool) (Facts, error) {
 	facts := Facts{
 		Architecture: m.Architecture, Quantization: m.Quantization, Context: m.Desc.Context, Vocabulary: m.Desc.Vocab,
 		Parameters: m.Parameters, WeightBytes: m.Bytes, HasTokenizer: tok != nil, HasTemplate: hasTemplate,
@@ -211,12 +214,32 @@ func describe(m *arch.Model, tok *tokenizer.Tokenizer, hasTemplate bool) Facts {
 	if tok != nil {
 		facts.BOS, facts.EOS, facts.EndIDs = tok.Special().BOS, tok.Special().EOS, tok.EndOfGeneration()
 	}
-	return facts
+	var err error
+	facts.SuppressedIDs, err = suppressedIDs(f.Metadata(), m.Desc.Vocab)
+	return facts, err
 }
 
-// readTokenizer gives nil for a file without one: such a model works by token ids.
+// suppressedIDs returns the tokens that the file forbids to generate, ascending. Numbers that are no token's forbid nothing.
+func suppressedIDs(meta *gguf.Metadata, vocabulary int) ([]int32, error) {
+	listed, _, err := meta.Ints("tokenizer.ggml.suppress_tokens")
+	if err != nil {
+		return nil, err
+	}
+	var ids []int32
+	for _, id := range listed {
+		if id >= 0 && id < int64(vocabulary) {
+			ids = append(ids, int32(id))
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// readTokenizer returns nil for a file without one, or whose tokenizer is called "no_vocab" or "none", as converters write where
+// they left it out: such a model works by token ids.
 func readTokenizer(f *gguf.File) (*tokenizer.Tokenizer, error) {
-	if _, ok, err := f.Metadata().String("tokenizer.ggml.model"); err != nil || !ok {
+	kind, ok, err := f.Metadata().String("tokenizer.ggml.model")
+	if err != nil || !ok || kind == "no_vocab" || kind == "none" {
 		return nil, err
 	}
 	return tokenizer.New(f.Metadata())

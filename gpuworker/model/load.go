@@ -125,7 +125,9 @@ func (l *loader) language(inst *Instance, file *gguf.File, spec *arch.Model) (er
 	if source != "" {
 		inst.Template, inst.TemplateProblem = template.New(source, template.Options{})
 	}
-	inst.Facts = describe(spec, inst.Tokenizer, source != "")
+	if inst.Facts, err = describe(file, spec, inst.Tokenizer, source != ""); err != nil {
+		return err
+	}
 	return l.options.check(spec.Desc.Context)
 }
 

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"lukechampine.com/blake3"
@@ -51,6 +50,7 @@ func Build(ctx context.Context, e *Encoder, m Model, in Input, o Options) (gener
 	if r.Params.MinTokens > 0 {
 		r.Params.Suppressed = r.StopIDs
 	}
+	forbid(&r.Params, m.SuppressedIDs, m.Vocabulary)
 	return r, nil
 }
 
@@ -86,11 +86,9 @@ func (o Options) params() engine.SlotParams {
 		MinTokens: o.MinTokens, TopN: o.Candidates, Temperature: o.Temperature, TopK: o.TopK, TopP: o.TopP, MinP: o.MinP,
 		TypicalP: o.TypicalP, RepetitionPenalty: o.RepetitionPenalty, PresencePenalty: o.PresencePenalty,
 		FrequencyPenalty: o.FrequencyPenalty, PenaltyWindow: o.PenaltyWindow,
-		BiasIDs: slices.Sorted(maps.Keys(o.Bias)), Allowed: sorted(o.Allowed),
+		Allowed: sorted(o.Allowed),
 	}
-	for _, id := range p.BiasIDs {
-		p.BiasValues = append(p.BiasValues, o.Bias[id])
-	}
+	p.BiasIDs, p.BiasValues = ordered(o.Bias)
 	if o.Seed != nil {
 		p.Seed = *o.Seed
 		return p

@@ -52,6 +52,8 @@ type Model struct {
 	TemplateProblem error
 	BOS, EOS        int32   // -1: none
 	EndIDs          []int32 // the tokens after which a generation is over
+	SuppressedIDs   []int32 // the tokens that are never generated, ascending
+	Vocabulary      int     // number of token ids; needed with SuppressedIDs
 	Context         int     // tokens of the longest sequence
 	Loop            Loop
 }

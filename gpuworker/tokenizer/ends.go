@@ -13,11 +13,13 @@ var endNames = []struct {
 	{"<|eom_id|>", false}, {"<|return|>", false}, {"<|call|>", false}, {"<|calls|>", false}, {"<|flush|>", false}, {"<turn|>", false},
 	// What lies behind one of these belongs to another file.
 	{"<|fim_pad|>", false}, {"<fim-pad>", false}, {"<|fim_repo|>", false}, {"<|repo_name|>", false}, {"<fim-repo>", false},
-	{"<|file_sep|>", false},
+	{"<|file_sep|>", false}, {"<fim_pad>", false},
+	// A model that opens this waits for what a tool answered.
+	{"<|tool_response>", false},
 }
 
 // controlEndNames end a generation where they are control pieces, and could else be text that a vocabulary has learned.
-var controlEndNames = []string{"</s>", "<EOT>", "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "<|EOT|>", "<REPO>"}
+var controlEndNames = []string{"</s>", "<EOT>", "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "<|EOT|>", "<REPO>", "<reponame>", "<eos>", "[e~["}
 
 // endKeys name further tokens that end a generation.
 var endKeys = []string{"tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id"}

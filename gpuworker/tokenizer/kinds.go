@@ -37,14 +37,14 @@ var markers = []string{
 	"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>",
 	"<end_of_utterance>", "<|eom_id|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<turn|>",
 	"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|fim_repo|>", "<|repo_name|>", "<|file_sep|>",
-	"<fim-prefix>", "<fim-suffix>", "<fim-middle>", "<fim-pad>", "<fim-repo>",
+	"<fim-prefix>", "<fim-suffix>", "<fim-middle>", "<fim-pad>", "<fim-repo>", "<fim_pad>", "<|tool_response>",
 	"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>",
 }
 
 // typedMarkers are structure where the file marks them as something special, and could else be text that a vocabulary
 // has learned.
 var typedMarkers = []string{
-	"<EOT>", "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "<|EOT|>", "<PRE>", "<SUF>", "<MID>", "<PAD>", "<REPO>",
+	"<EOT>", "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "<|EOT|>", "<PRE>", "<SUF>", "<MID>", "<PAD>", "<REPO>", "<reponame>", "<eos>", "[e~[",
 }
 
 // correctStrike makes "</s>" a control piece where "<s>" is one: phi-3 types the pair unlike. Where both are

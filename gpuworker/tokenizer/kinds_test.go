@@ -44,6 +44,12 @@ func TestStructureThatAFileTypesAsTextIsControl(t *testing.T) {
 		"an end that may be learned text":    {src: extended(normal, "[EOS]"), id: first, text: "[EOS]", isText: true},
 		"a hole to fill":                     {src: extended(user, "<｜fim▁hole｜>"), id: first, text: "<｜fim▁hole｜>"},
 		"a boundary between files":           {src: extended(user, "<|file_sep|>"), id: first, text: "<|file_sep|>", ends: true},
+		"granite's padding for holes":        {src: extended(normal, "<fim_pad>"), id: first, text: "<fim_pad>", ends: true},
+		"the name of a repository":           {src: extended(ctrl, "<reponame>"), id: first, text: "<reponame>", ends: true},
+		"a tag that may be learned text":     {src: extended(normal, "<reponame>"), id: first, text: "<reponame>", isText: true},
+		"gemma's end beside its end of turn": {src: extended(user, "<eos>"), id: first, text: "<eos>", ends: true},
+		"gemma's wait for a tool":            {src: extended(user, "<|tool_response>"), id: first, text: "<|tool_response>", ends: true},
+		"minimax's end":                      {src: extended(ctrl, "[e~["), id: first, text: "[e~[", ends: true},
 		"a row that a converter filled in":   {src: extended(user, "[PAD268]"), id: first, text: "[PAD268]"},
 		"a piece that looks like such a row": {src: extended(user, "[PAD7]"), id: first, text: "[PAD7]", isText: true},
 		"an EOS typed as user-defined": {

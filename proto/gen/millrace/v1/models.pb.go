@@ -1024,9 +1024,11 @@ type ModelCapabilities struct {
 	// The token after a text.
 	EosTokenId *uint32 `protobuf:"varint,9,opt,name=eos_token_id,json=eosTokenId,proto3,oneof" json:"eos_token_id,omitempty"`
 	// Every token that ends a generation.
-	EndTokenIds   []uint32 `protobuf:"varint,10,rep,packed,name=end_token_ids,json=endTokenIds,proto3" json:"end_token_ids,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	EndTokenIds []uint32 `protobuf:"varint,10,rep,packed,name=end_token_ids,json=endTokenIds,proto3" json:"end_token_ids,omitempty"`
+	// Tokens that its file forbids to generate (tokenizer.ggml.suppress_tokens): they are never chosen, whatever a request says.
+	SuppressedTokenIds []uint32 `protobuf:"varint,11,rep,packed,name=suppressed_token_ids,json=suppressedTokenIds,proto3" json:"suppressed_token_ids,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ModelCapabilities) Reset() {
@@ -1129,6 +1131,13 @@ func (x *ModelCapabilities) GetEndTokenIds() []uint32 {
 	return nil
 }
 
+func (x *ModelCapabilities) GetSuppressedTokenIds() []uint32 {
+	if x != nil {
+		return x.SuppressedTokenIds
+	}
+	return nil
+}
+
 var File_millrace_v1_models_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_models_proto_rawDesc = "" +
@@ -1204,7 +1213,7 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"\x06loaded\x18\b \x01(\v2\x17.millrace.v1.LoadResultR\x06loaded\x12*\n" +
 	"\x11pinned_worker_ids\x18\t \x03(\tR\x0fpinnedWorkerIds\x124\n" +
 	"\bidle_age\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\aidleAge\"\x99\x03\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\aidleAge\"\xcb\x03\n" +
 	"\x11ModelCapabilities\x12\"\n" +
 	"\farchitecture\x18\x01 \x01(\tR\farchitecture\x12\"\n" +
 	"\fquantisation\x18\x02 \x01(\tR\fquantisation\x12%\n" +
@@ -1222,7 +1231,8 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"\feos_token_id\x18\t \x01(\rH\x01R\n" +
 	"eosTokenId\x88\x01\x01\x12\"\n" +
 	"\rend_token_ids\x18\n" +
-	" \x03(\rR\vendTokenIdsB\x0f\n" +
+	" \x03(\rR\vendTokenIds\x120\n" +
+	"\x14suppressed_token_ids\x18\v \x03(\rR\x12suppressedTokenIdsB\x0f\n" +
 	"\r_bos_token_idB\x0f\n" +
 	"\r_eos_token_id*e\n" +
 	"\x06KvType\x12\x17\n" +

@@ -49,7 +49,8 @@ func expectations(in *pb.GenerateRequest, inst *model.Instance) error {
 func offerOf(inst *model.Instance) prompt.Model {
 	m := prompt.Model{
 		Name: inst.Name, Tokenizer: inst.Tokenizer, TemplateProblem: inst.TemplateProblem,
-		BOS: inst.Facts.BOS, EOS: inst.Facts.EOS, EndIDs: inst.Facts.EndIDs, Context: inst.Context, Loop: inst.Loop,
+		BOS: inst.Facts.BOS, EOS: inst.Facts.EOS, EndIDs: inst.Facts.EndIDs,
+		SuppressedIDs: inst.Facts.SuppressedIDs, Vocabulary: inst.Facts.Vocabulary, Context: inst.Context, Loop: inst.Loop,
 	}
 	if inst.Template != nil { // an interface that holds a nil pointer is not nil
 		m.Template = inst.Template

@@ -153,5 +153,8 @@ func capabilitiesOf(f model.Facts) *pb.ModelCapabilities {
 	for _, id := range f.EndIDs {
 		c.EndTokenIds = append(c.EndTokenIds, uint32(id))
 	}
+	for _, id := range f.SuppressedIDs {
+		c.SuppressedTokenIds = append(c.SuppressedTokenIds, uint32(id))
+	}
 	return c
 }

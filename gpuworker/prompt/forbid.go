@@ -1,0 +1,63 @@
+package prompt
+
+import (
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+)
+
+// maxBiases is how many biases every engine takes.
+const maxBiases = 1024
+
+// forbid makes sure that none of ids, which are ascending, is ever chosen: by a bias of -inf for each, or, if those are too many
+// beside the request's own, by a list of all other tokens. Both give the same tokens.
+func forbid(p *engine.SlotParams, ids []int32, vocabulary int) {
+	if len(ids) == 0 {
+		return
+	}
+	biases := map[int32]float32{}
+	for i, id := range p.BiasIDs {
+		biases[id] = p.BiasValues[i]
+	}
+	for _, id := range ids {
+		biases[id] = float32(math.Inf(-1))
+	}
+	if len(biases) > maxBiases {
+		allowOthers(p, ids, vocabulary)
+		return
+	}
+	p.BiasIDs, p.BiasValues = ordered(biases)
+}
+
+// allowOthers takes ids out of the allowed tokens.
+func allowOthers(p *engine.SlotParams, ids []int32, vocabulary int) {
+	allowed := p.Allowed
+	if allowed == nil {
+		for id := range int32(vocabulary) {
+			allowed = append(allowed, id)
+		}
+	}
+	left := slices.DeleteFunc(slices.Clone(allowed), func(id int32) bool {
+		_, found := slices.BinarySearch(ids, id)
+		return found
+	})
+	if len(left) == 0 {
+		// An engine takes no empty list: one token is left, which the one bias that then matters forbids.
+		left = ids[:1:1]
+		p.BiasIDs, p.BiasValues = left, []float32{float32(math.Inf(-1))}
+	}
+	p.Allowed = left
+}
+
+// ordered returns biases by ascending id.
+func ordered(biases map[int32]float32) (ids []int32, values []float32) {
+	for id := range biases {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		values = append(values, biases[id])
+	}
+	return ids, values
+}
