@@ -27,7 +27,7 @@ import (
 
 // Sentinels of this edge.
 var (
-	errExpectation = errors.New("the worker is not the one expected")
+	errExpectation = errors.New("an expectation of the request does not hold")
 	errDeadline    = errors.New("the deadline is reached")
 	errDrained     = errors.New("the worker drains, and the time that an operator gave what runs is over")
 )

@@ -211,7 +211,7 @@ func (c *conversation) answer(ctx context.Context, line string) error {
 	_, tty := terminal(c.app.Out)
 	out := newOutputs(c.app.Out, tty, 1)
 	var said strings.Builder
-	done, err := stream(ctx, c.conn, c.req, func(event *pb.GenerateResponse) error {
+	done, err := stream(ctx, c.conn, c.app.others(), c.req, func(event *pb.GenerateResponse) error {
 		said.WriteString(event.GetTokens().GetText())
 		out.text(0, event.GetTokens().GetText())
 		return out.err
@@ -226,7 +226,7 @@ func (c *conversation) answer(ctx context.Context, line string) error {
 		if stopped {
 			note = ", stopped"
 		}
-		fmt.Fprintf(c.app.Err, "(%s%s)\n", done, note)
+		fmt.Fprintln(c.app.Err, c.app.faint(fmt.Sprintf("(%s%s)", done, note)))
 	}
 	if err != nil && !stopped {
 		return err

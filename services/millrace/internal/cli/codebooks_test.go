@@ -151,9 +151,9 @@ func TestAShapeThatCannotBeIsNotBelieved(t *testing.T) {
 func TestVectorsAndEachOfItsCommandsHaveHelp(t *testing.T) {
 	r := &rig{target: "127.0.0.1:1"}
 	require.Equal(t, 0, r.run(t, "--help"))
-	require.Contains(t, r.out.String(), "vectors     Train vector codebooks")
+	require.Contains(t, r.out.String(), "vectors      Train vector codebooks")
 	for command, texts := range map[string][]string{
-		"":         {"train ", "encode ", "decode ", "inspect ", "selftest ", "list ", "put ", "load ", "unload ", ".fvecs", "as faiss packs them"},
+		"":         {"train ", "encode ", "decode ", "inspect ", "selftest ", "list ", "put ", "load ", "unload ", ".fvecs", "packs them"},
 		"train":    {"-k, --codewords", "-o, --output", "--kind flat|product", "--metric l2|inner-product|cosine", "--algorithm lloyd|annealed", "--resume", "--checkpoint", "--split-load"},
 		"encode":   {"-c, --codebook", "--neighbours", "--distances", "--in-flight"},
 		"decode":   {"-c, --codebook", ".fvecs"},

@@ -207,7 +207,7 @@ func TestARefusalOfAPieceSaysWhichRowsItHas(t *testing.T) {
 		return nil
 	}})
 	require.Equal(t, 4, r.run(t, "vectors", "encode", path, "-c", cb, "-o", filepath.Join(t.TempDir(), "codes.npy")))
-	require.Contains(t, r.err.String(), "millrace: rows 16380 to 23999, numbered from 0 there: row 7 is bad\n  reason: INVALID_ARGUMENT (INVALID_ARGUMENT, said by worker")
+	require.Contains(t, r.err.String(), "millrace: rows 16380 to 23999, numbered from 0 there: row 7 is bad\n  reason: INVALID_ARGUMENT (from worker")
 }
 
 func TestManyNeighboursMakeSmallPieces(t *testing.T) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ type generateFlags struct {
 	tokenIDs string
 	class    string
 	resume   string
+	inexact  bool
 	expect   pb.GenerateRequest // the expect_ fields and request_id
 }
 
@@ -38,7 +40,12 @@ func (a *app) generate() *cobra.Command {
 			"  millrace generate -m synthetic --token-ids 1,2,3 --max-tokens 8\n" +
 			"  millrace generate -m stories \"Once\" --json --resume cut.jsonl > rest.jsonl",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.generateRequest(cmd, req, &f, args); err != nil {
+			err := a.generateRequest(cmd, req, &f, args)
+			if errors.Is(err, errNothingLeft) {
+				fmt.Fprintf(a.Err, "the stream in %s is finished: there is nothing to continue\n", render.Line(f.resume))
+				return nil
+			}
+			if err != nil {
 				return err
 			}
 			return a.runGenerate(cmd.Context(), req, &f)
@@ -57,7 +64,12 @@ func (a *app) generate() *cobra.Command {
 		"expect_class_id":      "refuse a worker of another class",
 		"context_length":       "most tokens of the prompt and one continuation together (unset: the largest context that serves the model)",
 	})
-	fs.StringVar(&f.resume, "resume", "", "continue the stream whose events --json saved in this file; give prompt and knobs again, the seed is in it")
+	group(fs, "Resuming", func() {
+		fs.StringVar(&f.resume, "resume", "",
+			"continue the stream whose events --json saved in this `file`; give prompt and knobs again, the seed is in it")
+		fs.BoolVar(&f.inexact, "resume-inexact", false,
+			"continue it also on a worker of another class, whose tokens may differ")
+	})
 	samplingFlags(fs, req)
 	responseFlags(fs, req)
 	scheduleFlags(fs, req)
@@ -74,7 +86,7 @@ func (a *app) generateRequest(cmd *cobra.Command, req *pb.GenerateRequest, f *ge
 		return err
 	}
 	if f.resume != "" {
-		if err := resumeFrom(f.resume, req); err != nil {
+		if err := resumeFrom(f.resume, req, f.inexact); err != nil {
 			return err
 		}
 	}
@@ -135,13 +147,13 @@ func (a *app) runGenerate(ctx context.Context, req *pb.GenerateRequest, f *gener
 	} else {
 		show = a.show(req)
 	}
-	done, err := stream(ctx, conn, req, show)
+	done, err := stream(ctx, conn, a.others(), req, show)
 	done.repeat = repeatBy("--seed", req.GetSampling())
 	if !f.json && err != nil && done.tokens > 0 {
 		fmt.Fprintln(a.Out) // the cut text ends its line
 	}
 	if !f.quiet && !f.json && (err == nil || done.tokens > 0) {
-		fmt.Fprintln(a.Err, done.String())
+		fmt.Fprintln(a.Err, a.faint(done.String()))
 	}
 	return err
 }

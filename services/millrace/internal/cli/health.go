@@ -15,7 +15,7 @@ const healthTimeout = 2 * time.Second
 // health asks a server how it is.
 func (a *app) health() *cobra.Command {
 	return &cobra.Command{
-		Use: "health", Short: "Exit 0 if the server says that it serves, else 1", Args: cobra.NoArgs,
+		Use: "health", Short: "Exit 0 if every server of --target serves, else 1", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := a.deadline(cmd.Context(), healthTimeout)
 			defer cancel()
@@ -23,8 +23,14 @@ func (a *app) health() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := rpc.CheckHealth(ctx, a.target, program, creds...); err != nil {
-				return &exitError{code: failure.Failed, err: err}
+			targets, err := a.targets()
+			if err != nil {
+				return err
+			}
+			for _, t := range targets {
+				if err := rpc.CheckHealth(ctx, t, program, creds...); err != nil {
+					return &exitError{code: failure.Failed, err: err}
+				}
 			}
 			return nil
 		},

@@ -49,22 +49,24 @@ var scheduleUsage = map[string]string{
 // scheduleFlags adds the flags of how a request stands among others and which cached prefixes it shares, filling req.
 func scheduleFlags(fs *pflag.FlagSet, req *pb.GenerateRequest) {
 	req.Cache = &pb.CacheOptions{}
-	knobs.Register(fs, req, scheduleUsage)
-	knobs.RegisterAs(fs, req.Cache, "salt", "cache-salt",
-		"keep cached prefixes apart from those of requests with another salt (unset: shared with all who say nothing)")
-	knobs.RegisterAs(fs, req.Cache, "bypass_prefix_cache", "no-prefix-cache",
-		"compute the whole prompt anew and leave nothing of it in the cache")
+	group(fs, "Scheduling and cache", func() {
+		knobs.Register(fs, req, scheduleUsage)
+		knobs.RegisterAs(fs, req.Cache, "salt", "cache-salt",
+			"keep cached prefixes apart from those of requests with another salt (unset: shared with all who say nothing)")
+		knobs.RegisterAs(fs, req.Cache, "bypass_prefix_cache", "no-prefix-cache",
+			"compute the whole prompt and leave nothing of it in the cache")
+	})
 }
 
 // samplingFlags adds the flags of how tokens are chosen and when to stop, filling req.
 func samplingFlags(fs *pflag.FlagSet, req *pb.GenerateRequest) {
 	req.Sampling, req.Stopping = &pb.Sampling{}, &pb.Stopping{}
-	knobs.Register(fs, req.Sampling, samplingUsage)
-	knobs.Register(fs, req.Stopping, stoppingUsage)
+	group(fs, "Sampling", func() { knobs.Register(fs, req.Sampling, samplingUsage) })
+	group(fs, "Stopping", func() { knobs.Register(fs, req.Stopping, stoppingUsage) })
 }
 
 // responseFlags adds the flags of what is reported, filling req.
 func responseFlags(fs *pflag.FlagSet, req *pb.GenerateRequest) {
 	req.Response = &pb.ResponseOptions{}
-	knobs.Register(fs, req.Response, responseUsage)
+	group(fs, "Output", func() { knobs.Register(fs, req.Response, responseUsage) })
 }

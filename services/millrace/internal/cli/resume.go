@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"slices"
 
@@ -11,15 +13,91 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// resumeFrom makes req continue the stream whose events a file has, as generate --json printed them: several attempts one
-// behind the other are one stream, and a last line that was cut is left out. The seed is the stream's, and another model or
-// prompt than it had is refused by the server.
-func resumeFrom(path string, req *pb.GenerateRequest) error {
+// errNothingLeft means that a stream to be continued is finished.
+var errNothingLeft = errors.New("the stream is finished")
+
+// received is what a client has of a stream, which is all that a server needs to continue it.
+type received struct {
+	started *pb.Started // nil: nothing has begun
+	outputs []*pb.Resume
+}
+
+// receivedBefore returns what a request that continues a stream says of it.
+func receivedBefore(req *pb.GenerateRequest) *received {
+	var r received
+	for _, entry := range req.GetResume() {
+		o := proto.CloneOf(entry)
+		o.TextBytes = proto.Uint64(o.GetTextBytes())
+		r.outputs = append(r.outputs, o)
+	}
+	return &r
+}
+
+// add takes one event. It returns an error if events are missing before it.
+func (r *received) add(event *pb.GenerateResponse) error {
+	switch e := event.GetEvent().(type) {
+	case *pb.GenerateResponse_Started:
+		r.started = e.Started
+	case *pb.GenerateResponse_Tokens:
+		o := r.output(e.Tokens.GetOutputIndex())
+		if n := len(o.GetTokenIds()); n != int(e.Tokens.GetTokenIndex()) {
+			return fmt.Errorf("token %d of output %d comes where token %d is next: lines are missing or of another stream",
+				e.Tokens.GetTokenIndex(), e.Tokens.GetOutputIndex(), n)
+		}
+		o.TokenIds = append(o.TokenIds, e.Tokens.GetTokenIds()...)
+		*o.TextBytes += uint64(len(e.Tokens.GetText()))
+	case *pb.GenerateResponse_Finished:
+		r.output(e.Finished.GetOutputIndex()).Finished = true
+	}
+	return nil
+}
+
+// output returns the entry of an output, made if there is none.
+func (r *received) output(index uint32) *pb.Resume {
+	at := slices.IndexFunc(r.outputs, func(o *pb.Resume) bool { return o.GetOutputIndex() == index })
+	if at < 0 {
+		at = len(r.outputs)
+		r.outputs = append(r.outputs, &pb.Resume{OutputIndex: index, TextBytes: proto.Uint64(0)})
+	}
+	return r.outputs[at]
+}
+
+// resume makes req continue the stream: with its seed, and on nothing but the same model, prompt and class of worker, unless req
+// expects something else already. With inexact any class may continue it.
+func (r *received) resume(req *pb.GenerateRequest, inexact bool) {
+	req.Resume = nil
+	for _, o := range r.outputs {
+		req.Resume = append(req.Resume, proto.CloneOf(o))
+	}
+	if len(req.GetResume()) == 0 { // it began, and no token came
+		req.Resume = []*pb.Resume{{TextBytes: proto.Uint64(0)}}
+	}
+	if req.Sampling == nil {
+		req.Sampling = &pb.Sampling{}
+	}
+	req.Sampling.Seed = proto.Uint64(r.started.GetSeed())
+	expect(&req.ExpectModelDigest, r.started.GetModelDigest())
+	expect(&req.ExpectPromptDigest, r.started.GetPromptDigest())
+	if !inexact {
+		expect(&req.ExpectClassId, r.started.GetClassId())
+	}
+}
+
+// expect sets an expectation that the command line leaves open.
+func expect(field **string, value string) {
+	if *field == nil && value != "" {
+		*field = &value
+	}
+}
+
+// resumeFrom makes req continue the stream whose events a file has, as generate --json printed them. Several attempts one after
+// another are one stream, and a last line that was cut is left out.
+func resumeFrom(path string, req *pb.GenerateRequest, inexact bool) error {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return usagef("--resume: %w", err)
 	}
-	var started *pb.Started
+	var got received
 	for i, line := range bytes.SplitAfter(raw, []byte("\n")) {
 		if len(bytes.TrimSpace(line)) == 0 {
 			continue
@@ -31,49 +109,20 @@ func resumeFrom(path string, req *pb.GenerateRequest) error {
 			}
 			return usagef("--resume: line %d of %s is no event of generate --json: %w", i+1, path, err)
 		}
-		switch e := event.GetEvent().(type) {
-		case *pb.GenerateResponse_Started:
-			started = e.Started
-		case *pb.GenerateResponse_Tokens:
-			r := resumeOf(req, e.Tokens.GetOutputIndex())
-			if n := len(r.GetTokenIds()); n != int(e.Tokens.GetTokenIndex()) {
-				return usagef("--resume: line %d of %s has token %d of output %d where token %d comes next: lines are missing or of another stream",
-					i+1, path, e.Tokens.GetTokenIndex(), e.Tokens.GetOutputIndex(), n)
-			}
-			r.TokenIds = append(r.TokenIds, e.Tokens.GetTokenIds()...)
-			*r.TextBytes += uint64(len(e.Tokens.GetText()))
-		case *pb.GenerateResponse_Finished:
-			resumeOf(req, e.Finished.GetOutputIndex()).Finished = true
+		if err := got.add(event); err != nil {
+			return usagef("--resume: line %d of %s: %w", i+1, path, err)
 		}
 	}
-	if started == nil {
+	if got.started == nil {
 		return usagef("--resume: %s has no `started` event: nothing was begun, so leave --resume out", path)
 	}
-	if req.GetSampling().Seed != nil && req.GetSampling().GetSeed() != started.GetSeed() {
-		return usagef("--seed %d: the stream in %s has the seed %d", req.GetSampling().GetSeed(), path, started.GetSeed())
+	if req.GetSampling().Seed != nil && req.GetSampling().GetSeed() != got.started.GetSeed() {
+		return usagef("--seed %d: the stream in %s has the seed %d", req.GetSampling().GetSeed(), path, got.started.GetSeed())
 	}
-	req.Sampling.Seed = proto.Uint64(started.GetSeed())
-	expect(&req.ExpectModelDigest, started.GetModelDigest())
-	expect(&req.ExpectPromptDigest, started.GetPromptDigest())
-	if len(req.GetResume()) == 0 { // it was begun, and no token came
-		resumeOf(req, 0)
+	want := max(1, int(req.GetSampling().GetNumSequences()))
+	if ended := slices.DeleteFunc(slices.Clone(got.outputs), func(o *pb.Resume) bool { return !o.GetFinished() }); len(ended) == want {
+		return errNothingLeft
 	}
+	got.resume(req, inexact)
 	return nil
-}
-
-// expect sets an expectation that the command line leaves open.
-func expect(field **string, digest string) {
-	if *field == nil && digest != "" {
-		*field = &digest
-	}
-}
-
-// resumeOf is the entry of an output, made if there is none.
-func resumeOf(req *pb.GenerateRequest, output uint32) *pb.Resume {
-	at := slices.IndexFunc(req.GetResume(), func(r *pb.Resume) bool { return r.GetOutputIndex() == output })
-	if at < 0 {
-		at = len(req.GetResume())
-		req.Resume = append(req.Resume, &pb.Resume{OutputIndex: output, TextBytes: proto.Uint64(0)})
-	}
-	return req.GetResume()[at]
 }

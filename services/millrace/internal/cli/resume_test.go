@@ -73,6 +73,7 @@ func TestAStreamSavedAsJSONIsResumed(t *testing.T) {
 			}
 			require.EqualValues(t, 42, got.GetSampling().GetSeed(), "the seed that was told, though none was given")
 			require.Equal(t, strings.Repeat("ab", 32), got.GetExpectModelDigest())
+			require.Equal(t, "class", got.GetExpectClassId(), "another class may give other tokens")
 			require.Equal(t, "--- 1 of 2 ---\n a time\n\n--- 2 of 2 ---\n\n", out.String(), "only what is new")
 			require.Contains(t, complaints.String(), "2 tokens, ")
 		})
@@ -81,7 +82,7 @@ func TestAStreamSavedAsJSONIsResumed(t *testing.T) {
 
 func TestAStreamThatBroughtNoTokenIsResumedFromItsBeginning(t *testing.T) {
 	var got *pb.GenerateRequest
-	r := serve(t, &fake{generate: cutting(&got)})
+	r := serve(t, &fake{generate: teller(&got, " upon")})
 	file := filepath.Join(t.TempDir(), "cut.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(`{"started":{"seed":"7"}}`+"\n"), 0o600))
 	require.Equal(t, 0, r.run(t, "generate", "-m", "m", "--resume", file, "--seed", "7", "Once"), r.err.String())
@@ -112,4 +113,22 @@ func TestAFileThatCannotBeResumedIsNamed(t *testing.T) {
 		})
 	}
 	require.Equal(t, 2, r.run(t, "generate", "--resume", filepath.Join(t.TempDir(), "none"), "Once"))
+}
+
+func TestResumeInexactTakesAnyClass(t *testing.T) {
+	var got *pb.GenerateRequest
+	r := serve(t, &fake{generate: teller(&got, " upon")})
+	file := filepath.Join(t.TempDir(), "cut.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(`{"started":{"seed":"7","classId":"c"}}`+"\n"), 0o600))
+	require.Equal(t, 0, r.run(t, "generate", "-m", "m", "--resume", file, "--resume-inexact", "Once"), r.err.String())
+	require.Nil(t, got.ExpectClassId)
+}
+
+func TestResumeOfAFinishedStreamDoesNothing(t *testing.T) {
+	r := serve(t, &fake{})
+	file := filepath.Join(t.TempDir(), "whole.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(`{"started":{"seed":"7"}}`+"\n"+`{"finished":{}}`+"\n"), 0o600))
+	require.Equal(t, 0, r.run(t, "generate", "-m", "m", "--json", "--resume", file, "Once"))
+	require.Empty(t, r.out.String())
+	require.Contains(t, r.err.String(), "is finished: there is nothing to continue")
 }

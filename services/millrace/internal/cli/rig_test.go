@@ -121,6 +121,7 @@ type rig struct {
 	out     buffer
 	err     buffer
 	release int
+	colours bool
 }
 
 // serve starts the fake over loopback, since the client dials by itself.
@@ -159,7 +160,7 @@ func (r *rig) start(in io.Reader, out, err io.Writer, args ...string) (wait func
 	done := make(chan int, 1)
 	go func() {
 		done <- cli.Run(context.Background(), &cli.System{
-			In: in, Out: out, Err: err, Signals: r.signals, Release: func() { r.release++ }, Config: config.Config{Target: r.target},
+			In: in, Out: out, Err: err, Signals: r.signals, Release: func() { r.release++ }, Config: config.Config{Target: r.target, Plain: !r.colours},
 		}, args)
 	}()
 	return func(t *testing.T) int {

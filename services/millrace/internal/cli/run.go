@@ -15,8 +15,8 @@ import (
 	"golang.org/x/term"
 	"google.golang.org/grpc"
 
-	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/telemetry"
+	"github.com/millrace/millrace/services/internal/transport"
 	"github.com/millrace/millrace/services/millrace/internal/config"
 	"github.com/millrace/millrace/services/millrace/internal/failure"
 )
@@ -50,7 +50,8 @@ func Run(ctx context.Context, sys *System, args []string) int {
 	root.SetIn(sys.In)
 	root.SetOut(sys.Out)
 	root.SetErr(sys.Err)
-	err := root.ExecuteContext(ctx)
+	called, err := root.ExecuteContextC(ctx)
+	a.command = called.CommandPath()
 	a.endTraces()
 	if err != nil && !a.begun {
 		err = fmt.Errorf("%w: %w", failure.ErrUsage, err)
@@ -68,6 +69,7 @@ func Run(ctx context.Context, sys *System, args []string) int {
 type app struct {
 	*System
 	begun   bool                 // the command line was understood
+	command string               // what was called, with its parents
 	sent    *telemetry.Telemetry // nil before the first call
 	target  string
 	timeout time.Duration
@@ -138,7 +140,11 @@ func (a *app) explain(err error) {
 
 // request is what advice needs to know of the command line.
 func (a *app) request() failure.Request {
-	return failure.Request{Target: a.target, TargetGiven: a.target != config.DefaultTarget}
+	r := failure.Request{Target: a.target, TargetGiven: a.target != config.DefaultTarget}
+	if !a.begun {
+		r.Help = a.command
+	}
+	return r
 }
 
 // exitError is an error with an exit code of its own.
@@ -160,7 +166,11 @@ func (a *app) dial() (conn *grpc.ClientConn, closeConn func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, err = rpc.Dial(a.target, program, append(creds, traces...)...)
+	targets, err := a.targets()
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err = connect(targets, append(creds, traces...)...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: --target: %w", failure.ErrUsage, err)
 	}
@@ -170,8 +180,18 @@ func (a *app) dial() (conn *grpc.ClientConn, closeConn func(), err error) {
 // credentials are what connections to the target are made with, and the token that it is shown.
 func (a *app) credentials() ([]grpc.DialOption, error) {
 	flags, keys := &a.Config.Transport, &a.Config.Auth
-	if err := errors.Join(flags.CheckClient("--target", a.target), keys.CheckDial(flags, "--target", a.target)); err != nil {
-		return nil, fmt.Errorf("%w: %w", failure.ErrUsage, err)
+	targets, err := a.targets()
+	if err != nil {
+		return nil, err
+	}
+	farthest := targets[0] // the token is shown as the strictest of the servers wants
+	for _, t := range targets {
+		if err := errors.Join(flags.CheckClient("--target", t), keys.CheckDial(flags, "--target", t)); err != nil {
+			return nil, fmt.Errorf("%w: %w", failure.ErrUsage, err)
+		}
+		if !transport.StaysHere(t) {
+			farthest = t
+		}
 	}
 	creds, err := flags.Dialer(hclog.NewNullLogger())
 	if err != nil {
@@ -181,7 +201,7 @@ func (a *app) credentials() ([]grpc.DialOption, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", failure.ErrUsage, err)
 	}
-	return []grpc.DialOption{grpc.WithTransportCredentials(creds), token(a.target)}, nil
+	return []grpc.DialOption{grpc.WithTransportCredentials(creds), token(farthest)}, nil
 }
 
 // deadline applies --timeout, or unless where it is not given; 0 is no deadline.
@@ -203,6 +223,14 @@ func terminal(stream any) (fd int, ok bool) {
 		return 0, false
 	}
 	return int(f.Fd()), true
+}
+
+// faint is text that stands back on a terminal, behind what was asked for.
+func (a *app) faint(text string) string {
+	if _, tty := terminal(a.Err); !tty || a.Config.Plain {
+		return text
+	}
+	return "\x1b[2m" + text + "\x1b[0m"
 }
 
 // usagef is a complaint about the command line.
@@ -233,6 +261,7 @@ func (a *app) root() *cobra.Command {
 			"  MILLRACE_TOKEN   token to show to the server, when there is no file of it\n" +
 			"  MILLRACE_TOKEN_FILE\n" +
 			"                   the same for --token-file\n" +
+			"  NO_COLOR         no colours on a terminal, if it is set\n" +
 			"  OTEL_EXPORTER_OTLP_ENDPOINT and the other variables of OpenTelemetry\n" +
 			"                   where traces of calls are sent to; none are without them\n\n" + failure.Documentation,
 		Example: "  millrace load stories\n  millrace generate -m stories --temperature 0.7 --top-p 0.9 \"Once upon a time\"",
@@ -248,14 +277,17 @@ func (a *app) root() *cobra.Command {
 		return nil
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.target, "target", a.Config.Target, "address of a scheduler or worker: host:port, dns:///name:port or unix:PATH")
+	flags.StringVar(&a.target, "target", a.Config.Target, "addresses of schedulers or workers, separated by commas: calls go to the first that answers; host:port, unix:PATH, or, alone, dns:///name:port")
 	a.Config.Transport.Dials(flags)
 	a.Config.Auth.Dials(flags, "token-file", "the server")
 	flags.DurationVar(&a.timeout, "timeout", 0, "longest time for each call, sent to the server as its deadline "+
 		"(default: 2s for health, 30s for models, drain, undrain, tokenize, detokenize and vectors list, none for the rest)")
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetUsageFunc(usage)
+	root.SetHelpFunc(help)
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	versions(root)
 	root.AddCommand(a.generate(), a.chat(), a.load(), a.unload(), a.models(), a.workers(), a.drain(), a.undrain(), a.tokenize(),
-		a.detokenize(), a.score(), a.vectors(), a.certs(), a.keys(), a.health())
+		a.detokenize(), a.score(), a.vectors(), local(a.certs()), local(a.keys()), a.health())
+	a.complete(root)
 	return root
 }

@@ -10,8 +10,13 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/millrace/internal/render"
 )
 
@@ -23,6 +28,7 @@ type statistics struct {
 	started  *pb.Started
 	finished []*pb.Finished
 	tokens   int // generated, over all continuations
+	began    time.Time
 	toFirst  time.Duration
 	total    time.Duration
 	repeat   string     // how the same seed is given again, "" where there is nothing to say
@@ -38,90 +44,139 @@ func repeatBy(how string, sampling *pb.Sampling) string {
 	return how
 }
 
-// stream runs a generation and gives every event to show; an error of show cancels the call and is returned. What came
-// before a failure is in the statistics.
-func stream(ctx context.Context, conn grpc.ClientConnInterface, req *pb.GenerateRequest,
+// lostInARow is how many servers in a row may be lost without a new token before a client gives a stream up.
+const lostInARow = 4
+
+// stream runs a generation and gives every event to show; an error of show cancels the call and is returned. If the server is lost
+// and there are others, one of them continues the stream, and show sees nothing of it. What came before a failure is in the statistics.
+func stream(ctx context.Context, conn grpc.ClientConnInterface, others int, req *pb.GenerateRequest,
 	show func(*pb.GenerateResponse) error,
 ) (s statistics, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // a call that is left unread ends
-	began := time.Now()
-	defer func() { s.total = time.Since(began) }()
-	in, err := pb.NewInferenceServiceClient(conn).Generate(ctx, req)
-	if err != nil {
-		return s, failed(err, req.GetModel(), nil)
-	}
-	for {
-		event, err := in.Recv()
-		if errors.Is(err, io.EOF) {
-			want := max(1, int(req.GetSampling().GetNumSequences()))
-			for _, r := range req.GetResume() {
-				if r.GetFinished() {
-					want-- // its end was told before
-				}
+	s.began = time.Now()
+	defer func() { s.total = time.Since(s.began) }()
+	got := receivedBefore(req)
+	next := req
+	for lost, had := 0, 0; ; {
+		err := s.receive(ctx, conn, next, func(event *pb.GenerateResponse) error {
+			if event.GetStarted() != nil && next != req && event.GetStarted().Exact == nil {
+				return nil // the stream that goes on has its own
 			}
-			if len(s.finished) < want {
-				return s, fmt.Errorf("%w: %d of %d continuations were finished: send it again", errCut, len(s.finished), want)
+			if err := got.add(event); err != nil {
+				return fmt.Errorf("%w: %w", errCut, err)
 			}
-			return s, nil
+			return show(event)
+		})
+		if s.tokens > had {
+			lost, had = 0, s.tokens
 		}
-		if err != nil {
-			return s, failed(err, req.GetModel(), in.Trailer())
-		}
-		switch e := event.GetEvent().(type) {
-		case *pb.GenerateResponse_Started:
-			if s.started != nil { // in mid-stream: it went on where tokens may differ
-				s.inexact = true
-				break
-			}
-			s.started = e.Started
-			s.traceStarted(in.Context(), req)
-		case *pb.GenerateResponse_Tokens:
-			if s.tokens == 0 {
-				s.toFirst = time.Since(began)
-			}
-			s.tokens += len(e.Tokens.GetTokenIds())
-		case *pb.GenerateResponse_Finished:
-			s.finished = append(s.finished, e.Finished)
-			s.traceFinished()
-		}
-		if err := show(event); err != nil {
+		if lost++; err == nil || others == 0 || lost == lostInARow || !serverLost(err) || ctx.Err() != nil {
 			return s, err
+		}
+		if got.started != nil {
+			next = proto.CloneOf(req)
+			got.resume(next, false)
 		}
 	}
 }
 
-// String is one line for people.
+// serverLost returns whether a call failed because its server went away or is leaving, so that another one may continue it.
+func serverLost(err error) bool {
+	switch rpc.Reason(err) {
+	case "", reason.Stopping, reason.WorkerStopping, reason.WorkerDraining, reason.WorkerLost, reason.FleetUnknown:
+		return status.Code(err) == codes.Unavailable
+	}
+	return false
+}
+
+// receive reads one attempt to its end.
+func (s *statistics) receive(ctx context.Context, conn grpc.ClientConnInterface, req *pb.GenerateRequest,
+	show func(*pb.GenerateResponse) error,
+) error {
+	in, err := pb.NewInferenceServiceClient(conn).Generate(ctx, req)
+	if err != nil {
+		return failed(err, req.GetModel(), nil)
+	}
+	ended := 0 // continuations that earlier attempts or the file of --resume ended
+	for _, r := range req.GetResume() {
+		if r.GetFinished() {
+			ended++
+		}
+	}
+	for {
+		event, err := in.Recv()
+		if errors.Is(err, io.EOF) {
+			if want := max(1, int(req.GetSampling().GetNumSequences())); ended < want {
+				return fmt.Errorf("%w: %d of %d continuations were finished: send it again", errCut, ended, want)
+			}
+			return nil
+		}
+		if err != nil {
+			return failed(err, req.GetModel(), in.Trailer())
+		}
+		switch e := event.GetEvent().(type) {
+		case *pb.GenerateResponse_Started:
+			s.inexact = s.inexact || e.Started.Exact != nil // in mid-stream: it went on where tokens may differ
+			if s.started == nil {
+				s.started = e.Started
+				s.traceStarted(in.Context(), req)
+			}
+		case *pb.GenerateResponse_Tokens:
+			if s.tokens == 0 {
+				s.toFirst = time.Since(s.began)
+			}
+			s.tokens += len(e.Tokens.GetTokenIds())
+		case *pb.GenerateResponse_Finished:
+			ended++
+			s.finished = append(s.finished, e.Finished)
+			s.traceFinished()
+		}
+		if err := show(event); err != nil {
+			return err
+		}
+	}
+}
+
+// String is one line for people, short enough for most terminals.
 func (s statistics) String() string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
-	add("%d tokens", s.tokens)
+	add("%s", plural(s.tokens, "token"))
+	if rate := s.rate(); rate > 0 {
+		add("%s/s", render.Rate(rate))
+	}
 	if s.tokens > 0 {
 		add("first after %s", render.Duration(s.toFirst))
 	}
-	if rate := s.rate(); rate > 0 {
-		add("%s tokens/s", render.Rate(rate))
-	}
 	if cached := s.started.GetCachedTokens(); cached > 0 {
-		add("%d prompt tokens (%d cached)", s.started.GetPromptTokens(), cached)
+		add("prompt %d (%d cached)", s.started.GetPromptTokens(), cached)
 	} else {
-		add("%d prompt tokens", s.started.GetPromptTokens())
+		add("prompt %d", s.started.GetPromptTokens())
 	}
 	if s.repeat != "" && !s.inexact {
-		add("seed %d (%s %d repeats it)", s.started.GetSeed(), s.repeat, s.started.GetSeed())
+		add("%s %d", s.repeat, s.started.GetSeed())
 	} else {
 		add("seed %d", s.started.GetSeed())
 	}
-	if reason := s.ending(); reason != "" {
-		add("%s", reason)
+	if how := s.ending(); how != "" {
+		add("%s", how)
 	}
 	if s.inexact {
 		add("continued on another class of worker")
 	}
 	if id := s.started.GetWorkerId(); id != "" {
-		add("worker %s", render.Line(id))
+		add("%s", render.Line(id))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// plural is a count with its noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // rate is tokens a second by the server's own clock: the network may bring at once what took a while to make. Without the
@@ -161,7 +216,7 @@ func (s statistics) ending() string {
 		return fmt.Sprintf("ended by token %d", m.StopTokenId)
 	}
 	if f.GetReason() == pb.FinishReason_FINISH_REASON_LENGTH {
-		return "ended by length"
+		return "length reached"
 	}
 	return ""
 }

@@ -108,7 +108,7 @@ func TestAConversationOnATerminal(t *testing.T) {
 	s.sees(t, `for ever`)
 	r.signals <- syscall.SIGINT // the terminal is not raw now: Ctrl-C is a signal
 	<-stopped
-	s.sees(t, `worker w1, stopped\)`)
+	s.sees(t, `w1, stopped\)`)
 	s.sees(t, `(?s)stopped\).*> `)
 	s.types(t, "fail\r") // a failure does not end the program
 	s.sees(t, `reason: PANIC`)
@@ -230,4 +230,14 @@ func TestScoreOnATerminalCountsWindows(t *testing.T) {
 	require.Equal(t, 0, s.start(r, "score", "--window", "8", write(t, strings.Repeat("x", 80)))(t))
 	s.sees(t, `windows 10 of 10 +\[#+\]`)
 	s.sees(t, `perplexity \d`)
+}
+
+func TestStatisticsAreFaintOnATerminal(t *testing.T) {
+	var got *pb.GenerateRequest
+	r := serve(t, &fake{generate: teller(&got, " upon")})
+	r.colours = true
+	s := openScreen(t)
+	wait := s.start(r, "generate", "-m", "m", "Once")
+	s.sees(t, ` upon\r\n\x1b\[2m1 token, .*w1\x1b\[0m`)
+	require.Equal(t, 0, wait(t))
 }

@@ -12,10 +12,10 @@ import (
 func versions(root *cobra.Command) {
 	root.Version = version.String()
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.AddCommand(&cobra.Command{
+	root.AddCommand(local(&cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", program, version.String())
 		},
-	})
+	}))
 }

@@ -21,6 +21,8 @@ type Config struct {
 	Transport transport.Flags
 	// Auth is the token that the server is shown. MILLRACE_TOKEN is the token itself, MILLRACE_TOKEN_FILE a file of it; none.
 	Auth auth.Flags
+	// Plain means that terminals get no colours: NO_COLOR is set and not empty, or TERM is dumb.
+	Plain bool
 	// Telemetry is whether traces are sent: the OTEL_ variables.
 	Telemetry telemetry.Settings
 }
@@ -33,6 +35,7 @@ func Load() Config {
 			CA: os.Getenv("MILLRACE_TLS_CA"), Cert: os.Getenv("MILLRACE_TLS_CERT"), Key: os.Getenv("MILLRACE_TLS_KEY"),
 			ServerName: os.Getenv("MILLRACE_TLS_SERVER_NAME"),
 		},
+		Plain:     os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb",
 		Telemetry: telemetry.FromEnvironment(os.Getenv),
 		Auth:      auth.Flags{Token: os.Getenv("MILLRACE_TOKEN"), TokenFile: os.Getenv("MILLRACE_TOKEN_FILE")},
 	}

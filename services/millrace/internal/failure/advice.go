@@ -62,7 +62,7 @@ var advices = map[string]string{
 	reason.AmbiguousModel:    "name one with --expect-model-digest; " + whichDigest,
 	reason.DigestMismatch:    whichDigest,
 	reason.ClassMismatch:     whoIsThere,
-	reason.ExpectationFailed: "without what is expected, or another worker",
+	reason.ExpectationFailed: "the prompt and the settings with which the stream began; or, for another class of worker, --resume-inexact",
 
 	reason.NoTokenizer:         "millrace generate -m MODEL TARGET --token-ids 1,2,3",
 	reason.NoChatTemplate:      "millrace generate -m MODEL TARGET \"Once upon a time\": this model continues texts and has no chat template",

@@ -19,6 +19,7 @@ const (
 	Precondition  = 5
 	Deadline      = 6
 	Exhausted     = 7
+	Refused       = 8
 	Interrupted   = 130
 	Terminated    = 143
 	Documentation = `Exit codes:
@@ -30,6 +31,7 @@ const (
   5    not found, or not in the state that the request needs (not loaded, another digest)
   6    the deadline passed
   7    everything is full, or it does not fit
+  8    the token or the certificate does not allow the call
   130  interrupted by Ctrl-C; 143 by SIGTERM
 health gives 0 or 1 only.`
 )
@@ -73,6 +75,8 @@ func Code(err error) int {
 		return Deadline
 	case codes.ResourceExhausted:
 		return Exhausted
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return Refused
 	default:
 		return Failed
 	}

@@ -25,6 +25,8 @@ type Request struct {
 	Model string
 	// Usage is what was done before the failure, nil if not known.
 	Usage *pb.Usage
+	// Help is the command whose help explains the error, "" if the message says all.
+	Help string
 }
 
 // TargetFlag is the flag that advice must repeat, with a space before it, or "".
@@ -50,8 +52,8 @@ func Explain(err error, r Request) string {
 			}
 			add("%s", line)
 		}
-		if errors.Is(err, ErrUsage) {
-			add("  see --help")
+		if errors.Is(err, ErrUsage) && r.Help != "" {
+			add("  try: %s --help", r.Help)
 		}
 		return strings.Join(lines, "\n")
 	}
@@ -61,7 +63,11 @@ func Explain(err error, r Request) string {
 		add("  %s %s", v.Field, v.Description)
 	}
 	if info := rpc.Info(err); info != nil {
-		add("  reason: %s (%s, said by %s)", info.GetReason(), CodeName(st.Code()), info.GetDomain())
+		code := CodeName(st.Code()) + ", "
+		if info.GetReason() == CodeName(st.Code()) {
+			code = ""
+		}
+		add("  reason: %s (%sfrom %s)", info.GetReason(), code, info.GetDomain())
 		for _, key := range slices.Sorted(maps.Keys(info.GetMetadata())) {
 			add("  %s: %s", key, number(key, info.GetMetadata()[key]))
 		}

@@ -19,9 +19,9 @@ import (
 func TestEveryCodeHasItsExitCodeBareAndWrapped(t *testing.T) {
 	want := map[codes.Code]int{
 		codes.OK: 0, codes.Canceled: 1, codes.Unknown: 1, codes.InvalidArgument: 4, codes.DeadlineExceeded: 6, codes.NotFound: 5,
-		codes.AlreadyExists: 5, codes.PermissionDenied: 1, codes.ResourceExhausted: 7, codes.FailedPrecondition: 5,
+		codes.AlreadyExists: 5, codes.PermissionDenied: 8, codes.ResourceExhausted: 7, codes.FailedPrecondition: 5,
 		codes.Aborted: 1, codes.OutOfRange: 4, codes.Unimplemented: 4, codes.Internal: 1, codes.Unavailable: 3,
-		codes.DataLoss: 1, codes.Unauthenticated: 1,
+		codes.DataLoss: 1, codes.Unauthenticated: 8,
 	}
 	require.Len(t, want, 17)
 	for code, exit := range want {
@@ -66,20 +66,20 @@ func TestErrorsSayWhatHappenedAndWhatToDo(t *testing.T) {
 		want    string
 	}{
 		"a model not loaded names the command": {worker(codes.FailedPrecondition, "MODEL_NOT_LOADED", "not loaded").Err(), there,
-			"not loaded\n  reason: MODEL_NOT_LOADED (FAILED_PRECONDITION, said by worker.millrace.dev)\n  try: millrace load m --target there:1"},
+			"not loaded\n  reason: MODEL_NOT_LOADED (FAILED_PRECONDITION, from worker.millrace.dev)\n  try: millrace load m --target there:1"},
 		"advice leaves out the usual target": {worker(codes.FailedPrecondition, "MODEL_NOT_LOADED", "not loaded").Err(), here,
-			"not loaded\n  reason: MODEL_NOT_LOADED (FAILED_PRECONDITION, said by worker.millrace.dev)\n  try: millrace load m"},
+			"not loaded\n  reason: MODEL_NOT_LOADED (FAILED_PRECONDITION, from worker.millrace.dev)\n  try: millrace load m"},
 		"unloading what is not loaded shows what is": {worker(codes.NotFound, "MODEL_NOT_LOADED", "not loaded").Err(), here,
-			"not loaded\n  reason: MODEL_NOT_LOADED (NOT_FOUND, said by worker.millrace.dev)\n  try: millrace models shows what is loaded"},
+			"not loaded\n  reason: MODEL_NOT_LOADED (NOT_FOUND, from worker.millrace.dev)\n  try: millrace models shows what is loaded"},
 		"every violation is listed once": {violations.Err(), here,
-			"invalid request\n  a is 1\n  b is 2\n  reason: INVALID_ARGUMENT (INVALID_ARGUMENT, said by worker.millrace.dev)"},
+			"invalid request\n  a is 1\n  b is 2\n  reason: INVALID_ARGUMENT (from worker.millrace.dev)"},
 		"numbers come with sizes": {noFit.Err(), here,
-			"does not fit\n  reason: MODEL_DOES_NOT_FIT (RESOURCE_EXHAUSTED, said by worker.millrace.dev)\n  free_bytes: 10\n" +
+			"does not fit\n  reason: MODEL_DOES_NOT_FIT (RESOURCE_EXHAUSTED, from worker.millrace.dev)\n  free_bytes: 10\n" +
 				"  needed_bytes: 2097152 (2.00 MiB)\n  try: unload another model, or load with fewer --kv-tokens or a smaller --context"},
 		"a time to wait is told": {full.Err(), here,
-			"full\n  reason: WORKER_FULL (RESOURCE_EXHAUSTED, said by worker.millrace.dev)\n  try: again in 250ms"},
+			"full\n  reason: WORKER_FULL (RESOURCE_EXHAUSTED, from worker.millrace.dev)\n  try: again in 250ms"},
 		"tokens so far are told": {worker(codes.DeadlineExceeded, "DEADLINE", "late").Err(), used,
-			"late\n  reason: DEADLINE (DEADLINE_EXCEEDED, said by worker.millrace.dev)\n  so far: 3 prompt tokens, 7 generated\n  try: a longer --timeout"},
+			"late\n  reason: DEADLINE (DEADLINE_EXCEEDED, from worker.millrace.dev)\n  so far: 3 prompt tokens, 7 generated\n  try: a longer --timeout"},
 		"an unreachable server is named": {status.Error(codes.Unavailable, `connection error: desc = "transport: some words: dial tcp: refused"`), there,
 			"cannot reach there:1: dial tcp: refused\n  reason: UNAVAILABLE\n  try: start a server at there:1, or name another with --target"},
 		"a server that wants a certificate": {status.Error(codes.Unavailable, `connection error: desc = "error reading server preface: remote error: tls: certificate required"`), there,
@@ -103,7 +103,8 @@ func TestErrorsSayWhatHappenedAndWhatToDo(t *testing.T) {
 				"  try: the address of a scheduler or worker of this client's version with --target; there:1 does not serve this call"},
 		"a status without a message names its code": {status.Error(codes.DataLoss, ""), here,
 			"the server answered DATA_LOSS\n  reason: DATA_LOSS"},
-		"usage points to the help":        {fmt.Errorf("%w: no flag", failure.ErrUsage), here, "no flag\n  see --help"},
+		"usage points to the help":        {fmt.Errorf("%w: no flag", failure.ErrUsage), failure.Request{Help: "millrace load"}, "no flag\n  try: millrace load --help"},
+		"a message that says all":         {fmt.Errorf("%w: want -k", failure.ErrUsage), here, "want -k"},
 		"a state speaks for itself":       {fmt.Errorf("%w: no\ntry: that", failure.ErrState), here, "no\n  try: that"},
 		"other errors are told as is":     {errors.New("x"), here, "x"},
 		"control characters are disarmed": {status.Error(codes.Unknown, "a\x1b[2J\nb"), here, "a [2J b\n  reason: UNKNOWN"},
