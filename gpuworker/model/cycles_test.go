@@ -48,7 +48,7 @@ func TestHundredsOfLoadsLeaveNothingBehind(t *testing.T) {
 		}
 		freed, err := m.Unload(t.Context(), "small", false)
 		require.NoError(t, err)
-		require.Equal(t, inst.DeviceBytes, freed)
+		require.Equal(t, Unloaded{Freed: inst.DeviceBytes}, freed)
 	}
 	after, err := device.Info()
 	require.NoError(t, err)

@@ -12,6 +12,8 @@ var (
 	ErrNotLoaded = errors.New("model is not loaded")
 	// ErrOption: a load option is out of range.
 	ErrOption = errors.New("bad load option")
+	// ErrOptions: the model is loaded, or is being loaded, with other options. It comes as a *OptionsError.
+	ErrOptions = errors.New("model has other options")
 	// ErrDigest: the model's digest is not the one expected.
 	ErrDigest = errors.New("model digest differs")
 	// ErrNoFit: the device has too little memory; the error is a *FitError.
@@ -24,6 +26,8 @@ var (
 	ErrDraining = errors.New("model is being unloaded")
 	// ErrUnloaded: the model was unloaded under a running request.
 	ErrUnloaded = errors.New("model was unloaded")
+	// ErrLoadEnded: the model was unloaded while it was being loaded.
+	ErrLoadEnded = errors.New("the load was ended by an unload")
 	// ErrFailed: the model is out of service; the error says why.
 	ErrFailed = errors.New("model is out of service")
 	// ErrHeld: the device does not take memory of the model back; the model is out of service and holds it, others serve on.

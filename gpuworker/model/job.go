@@ -7,6 +7,10 @@ import (
 
 // job is a load that any number of callers wait for.
 type job struct {
+	options Options
+	ctx     context.Context
+	end     context.CancelCauseFunc // of ctx: ends the load
+
 	mu       sync.Mutex
 	progress Progress
 	changed  chan struct{} // closed and replaced at every report
@@ -15,7 +19,11 @@ type job struct {
 	err      error
 }
 
-func newJob() *job { return &job{changed: make(chan struct{})} }
+func newJob(ctx context.Context, o Options) *job {
+	j := &job{options: o, changed: make(chan struct{})}
+	j.ctx, j.end = context.WithCancelCause(ctx)
+	return j
+}
 
 func (j *job) report(p Progress) { j.update(func() { j.progress = p }) }
 

@@ -82,8 +82,9 @@ func (m *Manager) VerifyInterval() time.Duration { return max(m.cfg.VerifyInterv
 func (m *Manager) Leaked() uint64 { return uint64(max(m.leaked.Load(), 0)) }
 
 // Load brings a model into service and returns it. Calls for a model being loaded join its load and see its progress;
-// one for a loaded model returns it at once, with already true. The load goes on when ctx ends, for Config.LoadTime at most;
-// ErrTooManyLoads refuses one beside Config.MaxLoads others.
+// one for a loaded model returns it at once, with already true. Either is refused with a *OptionsError if o sets an option to another
+// value than the model has; what o leaves open matches all values. The load goes on when ctx ends, for Config.LoadTime at most, and ends
+// with ErrLoadEnded when Unload is called. ErrTooManyLoads refuses one beside Config.MaxLoads others.
 func (m *Manager) Load(ctx context.Context, name string, o Options, progress func(Progress)) (inst *Instance, already bool, err error) {
 	if err := CheckName(name); err != nil {
 		return nil, false, err
@@ -94,9 +95,13 @@ func (m *Manager) Load(ctx context.Context, name string, o Options, progress fun
 			m.mu.Unlock()
 			return nil, false, ErrStopped
 		}
-		if inst := m.mu.instances[name]; inst != nil && inst.keep(o.Pin) {
-			m.mu.Unlock()
-			return inst, true, expect(inst, o)
+		if inst := m.mu.instances[name]; inst != nil && !inst.leaving() {
+			err := inst.meets(o)
+			kept := err == nil && inst.keep(o.Pin)
+			if err != nil || kept {
+				m.mu.Unlock()
+				return inst, kept, err
+			}
 		}
 		j, joined := m.mu.loads[name]
 		if !joined {
@@ -104,34 +109,35 @@ func (m *Manager) Load(ctx context.Context, name string, o Options, progress fun
 				m.mu.Unlock()
 				return nil, false, fmt.Errorf("%w: %d; try again later", ErrTooManyLoads, n)
 			}
-			j = newJob()
+			j = newJob(m.ctx, o)
 			m.mu.loads[name] = j
-			m.work.Go(func() { m.run(name, o, j) })
+			m.work.Go(func() { m.run(name, j) })
 		}
 		m.mu.Unlock()
+		if err := j.options.differ(name, "is being loaded", o, m.cfg.BlockSize); err != nil {
+			return nil, false, err
+		}
 		inst, err = j.wait(ctx, progress)
 		switch {
-		case joined && errors.Is(err, ErrDigest) && ctx.Err() == nil:
+		case joined && (errors.Is(err, ErrDigest) || errors.Is(err, ErrOption)) && ctx.Err() == nil:
 			continue // what another caller expected says nothing of what this one does
-		case err != nil:
+		case err == nil:
+			err = inst.meets(o)
+		}
+		if err != nil {
 			return nil, false, err
 		}
 		inst.keep(o.Pin)
-		return inst, false, expect(inst, o)
+		return inst, false, nil
 	}
-}
-
-func expect(inst *Instance, o Options) error {
-	if o.ExpectDigest != nil && *o.ExpectDigest != inst.Digest {
-		return fmt.Errorf("%w: %q is loaded with %x, expected %x", ErrDigest, inst.Name, inst.Digest, *o.ExpectDigest)
-	}
-	return nil
 }
 
 // run is one load.
-func (m *Manager) run(name string, o Options, j *job) {
+func (m *Manager) run(name string, j *job) {
 	j.report(Progress{Stage: Queued})
-	ctx, end := context.WithTimeoutCause(m.ctx, m.cfg.LoadTime, fmt.Errorf("%w: model %q was not loaded within %v",
+	defer j.end(nil)
+	o := j.options
+	ctx, end := context.WithTimeoutCause(j.ctx, m.cfg.LoadTime, fmt.Errorf("%w: model %q was not loaded within %v",
 		context.DeadlineExceeded, name, m.cfg.LoadTime))
 	defer end()
 	begin := time.Now()
@@ -256,43 +262,6 @@ func (m *Manager) acquire(name string, request bool) (*Instance, func(), error) 
 		return nil, nil, err
 	}
 	return nil, nil, fmt.Errorf("%w: %q; call LoadModel first", ErrNotLoaded, name)
-}
-
-// Unload takes a model out: it refuses new requests, waits for the running ones or cancels them, and gives the memory
-// back; freed is how much. That goes on when ctx ends. Where the device refuses the memory, the model stays, out of
-// service, and Unload may be called again.
-func (m *Manager) Unload(ctx context.Context, name string, cancel bool) (freed uint64, err error) {
-	if err := CheckName(name); err != nil {
-		return 0, err
-	}
-	m.mu.Lock()
-	inst := m.mu.instances[name]
-	if inst == nil || m.mu.stopped {
-		m.mu.Unlock()
-		if inst != nil {
-			return 0, ErrStopped
-		}
-		return 0, fmt.Errorf("%w: %q", ErrNotLoaded, name)
-	}
-	idle, removed, held := inst.drain(), make(chan error, 1), inst.held.Load()
-	m.work.Go(func() {
-		select {
-		case <-idle:
-			removed <- m.remove(inst, ErrUnloaded)
-		case <-m.ctx.Done():
-			removed <- context.Cause(m.ctx)
-		}
-	})
-	m.mu.Unlock()
-	if cancel {
-		inst.stop(fmt.Errorf("%w: %q", ErrUnloaded, name))
-	}
-	select {
-	case err := <-removed:
-		return held - inst.held.Load(), err
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
-	}
 }
 
 // Status is a model on this worker.

@@ -126,7 +126,7 @@ func TestLoadServeUnload(t *testing.T) {
 	release()
 	freed, err := m.Unload(t.Context(), "small", false)
 	require.NoError(t, err)
-	require.Equal(t, inst.DeviceBytes, freed)
+	require.Equal(t, Unloaded{Freed: inst.DeviceBytes}, freed)
 	_, _, err = m.Acquire("small")
 	require.ErrorIs(t, err, ErrNotLoaded)
 }

@@ -187,7 +187,7 @@ func TestAModelWhoseMemoryTheDeviceRefusesStaysUntilItIsFree(t *testing.T) {
 			left := m.Loaded()[1].DeviceBytes
 			freed, err := m.Unload(t.Context(), "small", true)
 			require.NoError(t, err)
-			require.Equal(t, left, freed)
+			require.Equal(t, Unloaded{Freed: left}, freed)
 			require.Len(t, m.Loaded(), 1)
 			agrees(t, m)
 			fresh, _, err := m.Load(t.Context(), "small", Options{}, nil)

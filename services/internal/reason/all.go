@@ -20,7 +20,7 @@ func All() []string {
 		FleetUnknown, NoWorker, UnknownWorker, WorkerLost, WorkerFull, WorkersFull, Displaced, TooLate, QueueTimeout, WorkerStopping,
 		WorkerDraining, Stopping, TooManyVectorCalls, SlowReader,
 
-		BadLoadOption, ModelDoesNotFit, TooManyLoads, TooFewWorkers, LoadIncomplete, InvalidModelFile,
+		BadLoadOption, LoadOptionsDiffer, LoadEnded, ModelDoesNotFit, TooManyLoads, TooFewWorkers, LoadIncomplete, InvalidModelFile,
 		ModelFileUnreadable, ModelFileClosed, UnsupportedArchitecture, UnsupportedTensorType, UnsupportedTokenizer,
 
 		BadCodebookName, UnknownCodebook, CodebookNotLoaded, CodebookExists, CodebookDigestMismatch, CodebookOutOfService,

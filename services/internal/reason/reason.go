@@ -158,6 +158,10 @@ const (
 const (
 	// BadLoadOption: INVALID_ARGUMENT, the model cannot be loaded as asked.
 	BadLoadOption = "BAD_LOAD_OPTION"
+	// LoadOptionsDiffer: FAILED_PRECONDITION, it is loaded, or being loaded, with other options than the load sets.
+	LoadOptionsDiffer = "LOAD_OPTIONS_DIFFER"
+	// LoadEnded: ABORTED, it was unloaded while it was being loaded.
+	LoadEnded = "LOAD_ENDED"
 	// ModelDoesNotFit: RESOURCE_EXHAUSTED, the device has too little memory. Metadata: needed_bytes, free_bytes, weight_bytes,
 	// kv_bytes, idle_models: those that could be unloaded, the longest unused first.
 	ModelDoesNotFit = "MODEL_DOES_NOT_FIT"

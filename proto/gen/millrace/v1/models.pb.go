@@ -687,7 +687,8 @@ type UnloadModelRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of a loaded model. Required.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// Whether running requests are cancelled (UNAVAILABLE, reason MODEL_UNLOADED) instead of waited for. Unset: false.
+	// Whether running requests are cancelled (UNAVAILABLE, reason MODEL_UNLOADED) instead of waited for. A load under way is ended
+	// in either case. Unset: false.
 	CancelRunning *bool `protobuf:"varint,2,opt,name=cancel_running,json=cancelRunning,proto3,oneof" json:"cancel_running,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -743,9 +744,11 @@ type UnloadModelResponse struct {
 	// Workers that unloaded it.
 	WorkerIds []string `protobuf:"bytes,1,rep,name=worker_ids,json=workerIds,proto3" json:"worker_ids,omitempty"`
 	// Device bytes freed.
-	FreedBytes    uint64 `protobuf:"varint,2,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	FreedBytes uint64 `protobuf:"varint,2,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"`
+	// Of worker_ids, those where a load was under way and has ended without a model.
+	LoadEndedWorkerIds []string `protobuf:"bytes,3,rep,name=load_ended_worker_ids,json=loadEndedWorkerIds,proto3" json:"load_ended_worker_ids,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *UnloadModelResponse) Reset() {
@@ -790,6 +793,13 @@ func (x *UnloadModelResponse) GetFreedBytes() uint64 {
 		return x.FreedBytes
 	}
 	return 0
+}
+
+func (x *UnloadModelResponse) GetLoadEndedWorkerIds() []string {
+	if x != nil {
+		return x.LoadEndedWorkerIds
+	}
+	return nil
 }
 
 // Which models to list.
@@ -1191,12 +1201,13 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"\x12UnloadModelRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12*\n" +
 	"\x0ecancel_running\x18\x02 \x01(\bH\x00R\rcancelRunning\x88\x01\x01B\x11\n" +
-	"\x0f_cancel_running\"U\n" +
+	"\x0f_cancel_running\"\x88\x01\n" +
 	"\x13UnloadModelResponse\x12\x1d\n" +
 	"\n" +
 	"worker_ids\x18\x01 \x03(\tR\tworkerIds\x12\x1f\n" +
 	"\vfreed_bytes\x18\x02 \x01(\x04R\n" +
-	"freedBytes\"\x13\n" +
+	"freedBytes\x121\n" +
+	"\x15load_ended_worker_ids\x18\x03 \x03(\tR\x12loadEndedWorkerIds\"\x13\n" +
 	"\x11ListModelsRequest\"D\n" +
 	"\x12ListModelsResponse\x12.\n" +
 	"\x06models\x18\x01 \x03(\v2\x16.millrace.v1.ModelInfoR\x06models\"\xa0\x03\n" +

@@ -35,15 +35,20 @@ const (
 // Brings models into device memory and takes them out.
 type ModelServiceClient interface {
 	// Loads a model and streams its progress, ending with one `result` for each copy. Idempotent and single-flight by
-	// model and digest: a call for a model being loaded joins, one for a loaded model gets its result at once. The load
-	// goes on when the caller leaves. Through a scheduler, ensures `replicas` loaded copies. A worker that may unload idle models
-	// to make room does so, the longest unused first.
+	// model and digest: a call for a model being loaded joins, one for a loaded model gets its result at once. Of the options
+	// kv_tokens, context_length, kv_type and max_sequences those that such a call sets must be the model's own; one that is unset
+	// matches any value. The load goes on when the caller leaves, until UnloadModel ends it. Through a scheduler, ensures `replicas`
+	// loaded copies. A worker that may unload idle models to make room does so, the longest unused first.
 	// INVALID_ARGUMENT: the name is not a plain name, or an option is out of range. NOT_FOUND: no such file.
 	// FAILED_PRECONDITION: the file is not a usable model (reason INVALID_MODEL_FILE, UNSUPPORTED_ARCHITECTURE, ...) or
-	// has another digest. RESOURCE_EXHAUSTED: it does not fit; decided before the file is read, with the numbers.
+	// has another digest; or the model is loaded, or being loaded, with other options (reason LOAD_OPTIONS_DIFFER, with both
+	// values of each). ABORTED: UnloadModel ended the load. RESOURCE_EXHAUSTED: it does not fit; decided before the file is read,
+	// with the numbers.
 	// DATA_LOSS: a tensor's resident bytes differ from the file's.
 	LoadModel(ctx context.Context, in *LoadModelRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LoadModelResponse], error)
-	// Unloads a model: waits for its running requests, or cancels them. Idempotent. NOT_FOUND: it is not loaded.
+	// Unloads a model: waits for its running requests, or cancels them. A load of it that is under way ends with ABORTED (reason
+	// LOAD_ENDED). OK means that no worker that the server reaches has the model or loads it. Idempotent. NOT_FOUND: it is neither
+	// loaded nor being loaded.
 	UnloadModel(ctx context.Context, in *UnloadModelRequest, opts ...grpc.CallOption) (*UnloadModelResponse, error)
 	// Lists the models loaded and the model files that could be.
 	ListModels(ctx context.Context, in *ListModelsRequest, opts ...grpc.CallOption) (*ListModelsResponse, error)
@@ -103,15 +108,20 @@ func (c *modelServiceClient) ListModels(ctx context.Context, in *ListModelsReque
 // Brings models into device memory and takes them out.
 type ModelServiceServer interface {
 	// Loads a model and streams its progress, ending with one `result` for each copy. Idempotent and single-flight by
-	// model and digest: a call for a model being loaded joins, one for a loaded model gets its result at once. The load
-	// goes on when the caller leaves. Through a scheduler, ensures `replicas` loaded copies. A worker that may unload idle models
-	// to make room does so, the longest unused first.
+	// model and digest: a call for a model being loaded joins, one for a loaded model gets its result at once. Of the options
+	// kv_tokens, context_length, kv_type and max_sequences those that such a call sets must be the model's own; one that is unset
+	// matches any value. The load goes on when the caller leaves, until UnloadModel ends it. Through a scheduler, ensures `replicas`
+	// loaded copies. A worker that may unload idle models to make room does so, the longest unused first.
 	// INVALID_ARGUMENT: the name is not a plain name, or an option is out of range. NOT_FOUND: no such file.
 	// FAILED_PRECONDITION: the file is not a usable model (reason INVALID_MODEL_FILE, UNSUPPORTED_ARCHITECTURE, ...) or
-	// has another digest. RESOURCE_EXHAUSTED: it does not fit; decided before the file is read, with the numbers.
+	// has another digest; or the model is loaded, or being loaded, with other options (reason LOAD_OPTIONS_DIFFER, with both
+	// values of each). ABORTED: UnloadModel ended the load. RESOURCE_EXHAUSTED: it does not fit; decided before the file is read,
+	// with the numbers.
 	// DATA_LOSS: a tensor's resident bytes differ from the file's.
 	LoadModel(*LoadModelRequest, grpc.ServerStreamingServer[LoadModelResponse]) error
-	// Unloads a model: waits for its running requests, or cancels them. Idempotent. NOT_FOUND: it is not loaded.
+	// Unloads a model: waits for its running requests, or cancels them. A load of it that is under way ends with ABORTED (reason
+	// LOAD_ENDED). OK means that no worker that the server reaches has the model or loads it. Idempotent. NOT_FOUND: it is neither
+	// loaded nor being loaded.
 	UnloadModel(context.Context, *UnloadModelRequest) (*UnloadModelResponse, error)
 	// Lists the models loaded and the model files that could be.
 	ListModels(context.Context, *ListModelsRequest) (*ListModelsResponse, error)

@@ -101,11 +101,15 @@ func loadOptions(in *pb.LoadModelRequest) (o model.Options, err error) {
 // UnloadModel implements ModelService.
 func (s *Server) UnloadModel(ctx context.Context, in *pb.UnloadModelRequest) (*pb.UnloadModelResponse, error) {
 	rpc.Annotate(ctx, "model", in.GetModel())
-	freed, err := s.models.Unload(ctx, in.GetModel(), in.GetCancelRunning())
+	done, err := s.models.Unload(ctx, in.GetModel(), in.GetCancelRunning())
 	if err != nil {
 		return nil, statusOf(notLoadedIsNotFound(err))
 	}
-	return &pb.UnloadModelResponse{WorkerIds: []string{s.identity.WorkerID}, FreedBytes: freed}, nil
+	out := &pb.UnloadModelResponse{WorkerIds: []string{s.identity.WorkerID}, FreedBytes: done.Freed}
+	if done.LoadEnded {
+		out.LoadEndedWorkerIds = out.WorkerIds
+	}
+	return out, nil
 }
 
 // ListModels implements ModelService.

@@ -62,6 +62,8 @@ var table = []row{
 	{model.ErrNotFound, codes.NotFound, reason.UnknownModel, 0},
 	{model.ErrNotLoaded, codes.FailedPrecondition, reason.ModelNotLoaded, 0},
 	{model.ErrOption, codes.InvalidArgument, reason.BadLoadOption, 0},
+	{model.ErrOptions, codes.FailedPrecondition, reason.LoadOptionsDiffer, 0},
+	{model.ErrLoadEnded, codes.Aborted, reason.LoadEnded, 0},
 	{model.ErrDigest, codes.FailedPrecondition, reason.DigestMismatch, 0},
 	{model.ErrNoFit, codes.ResourceExhausted, reason.ModelDoesNotFit, 0},
 	{model.ErrTooManyLoads, codes.ResourceExhausted, reason.TooManyLoads, time.Second},
@@ -154,11 +156,18 @@ func numbersOf(err error) map[string]string {
 	var short *vectors.FitError
 	var wait *batch.WaitError
 	var context *prompt.ContextError
+	var options *model.OptionsError
 	switch {
 	case errors.As(err, &context):
 		numbers := map[string]string{"context_length": strconv.Itoa(context.Context)}
 		if context.Needed > 0 {
 			numbers["needed_tokens"] = strconv.Itoa(context.Needed)
+		}
+		return numbers
+	case errors.As(err, &options):
+		numbers := map[string]string{}
+		for _, d := range options.All {
+			numbers["loaded_"+d.Name], numbers["wanted_"+d.Name] = d.Have, d.Want
 		}
 		return numbers
 	case errors.As(err, &wait):

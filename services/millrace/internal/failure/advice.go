@@ -93,6 +93,8 @@ var advices = map[string]string{
 	reason.SlowReader:         "send it again, and read the answer as it comes",
 
 	reason.BadLoadOption:           "millrace load --help lists what a load takes",
+	reason.LoadOptionsDiffer:       "without these options, to use the model as it is; or millrace unload MODEL TARGET, then load it again",
+	reason.LoadEnded:               loadIt,
 	reason.ModelDoesNotFit:         less,
 	reason.TooManyLoads:            "again when one has ended; millrace models TARGET shows those under way",
 	reason.TooFewWorkers:           "fewer --replicas, or more workers; millrace workers TARGET shows them",

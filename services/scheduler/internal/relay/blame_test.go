@@ -102,7 +102,7 @@ var elsewhere = []string{
 	reason.Stopping, reason.BadLoadOption, reason.ModelDoesNotFit, reason.TooManyLoads, reason.TooFewWorkers, reason.LoadIncomplete,
 	reason.InvalidModelFile, reason.ModelFileUnreadable, reason.ModelFileClosed, reason.UnsupportedArchitecture,
 	reason.UnsupportedTensorType, reason.UnsupportedTokenizer, reason.ModelLoading, reason.UnknownWorker,
-	reason.Displaced, reason.TooLate,
+	reason.Displaced, reason.TooLate, reason.LoadOptionsDiffer, reason.LoadEnded,
 	reason.BadCodebookName, reason.UnknownCodebook, reason.CodebookNotLoaded, reason.CodebookExists, reason.CodebookDigestMismatch,
 	reason.CodebookOutOfService, reason.InvalidCodebookFile, reason.CodebookNotWritten, reason.ResidentCodebookDiffers,
 	reason.DoesNotFit, reason.NoTrainings, reason.TooManyTrainings, reason.BadTrainingInput, reason.CheckpointMismatch,
