@@ -180,11 +180,20 @@ func NotTriedAgain(failure error, after time.Duration) error {
 	return status.FromProto(p).Err()
 }
 
+// LoadEnded is ABORTED for a load that an unload has ended before its next worker was asked.
+func LoadEnded(model string) error {
+	return rpc.Fault{
+		Code: codes.Aborted, Domain: Domain, Reason: reason.LoadEnded,
+		Message:  fmt.Sprintf("the load of %q was ended by an unload", model),
+		Metadata: map[string]string{"model": model},
+	}.Err()
+}
+
 // NotLoaded is NOT_FOUND for a model that no worker has in memory.
 func NotLoaded(model string) error {
 	return rpc.Fault{
 		Code: codes.NotFound, Domain: Domain, Reason: reason.ModelNotLoaded,
-		Message:  fmt.Sprintf("model %q is loaded on no worker", model),
+		Message:  fmt.Sprintf("model %q is loaded on no worker, and none loads it", model),
 		Metadata: map[string]string{"model": model},
 	}.Err()
 }

@@ -31,6 +31,7 @@ type member struct {
 	entry     entry   // what snapshots have of it
 	failure   string  // why its last stream ended; empty while one is open
 	last      time.Time
+	modelsAt  time.Time // when the report's models came
 	roundTrip time.Duration
 	link      *Link // of the session under way; nil between sessions
 	load      *told
@@ -279,6 +280,9 @@ func (f *Fleet) take(m *member, link *Link, in *pb.HealthResponse, now time.Time
 		}
 	}
 	m.last = now
+	if full != nil || in.GetDelta().GetModelsChanged() {
+		m.modelsAt = now
+	}
 	if in.GetProbe() == probe.number {
 		m.roundTrip = now.Sub(probe.sent)
 	}

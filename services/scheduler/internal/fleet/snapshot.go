@@ -32,6 +32,8 @@ type Member struct {
 	Report *pb.WorkerReport
 	// LastMessage is when the last message came; zero before the first.
 	LastMessage time.Time
+	// ModelsAt is when the report's models came: their ages are as of then. Zero before the first report.
+	ModelsAt time.Time
 	// RoundTrip is that of the last probe; 0 before the first.
 	RoundTrip time.Duration
 	// Link is nil unless Connected.
@@ -61,7 +63,7 @@ func (m *member) memberLocked() Member {
 	t := &m.tracker
 	is := Member{
 		Address: m.address, Connected: m.link != nil && t.offered(), Report: t.report,
-		LastMessage: m.last, RoundTrip: m.roundTrip, Load: &m.load.Load,
+		LastMessage: m.last, ModelsAt: m.modelsAt, RoundTrip: m.roundTrip, Load: &m.load.Load,
 	}
 	switch problem := t.problem(); {
 	case is.Connected:

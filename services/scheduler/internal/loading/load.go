@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -28,7 +29,9 @@ type Load struct {
 	events  chan *pb.LoadModelResponse
 	gone    chan struct{} // closed when nobody reads any more
 	leave   sync.Once
-	err     error // set before events is closed
+	err     error         // set before events is closed
+	over    chan struct{} // closed when all copies have ended
+	ended   atomic.Bool   // by an unload: no further worker is asked
 
 	mu      sync.Mutex
 	standby []string // guarded by mu; workers not asked yet, best first
@@ -49,7 +52,11 @@ func (l *Loader) start(o Order, ids []string, members []fleet.Member) *Load {
 		fleet:   l.fleet,
 		request: proto.CloneOf(o.Request), wanted: o.wanted(), standby: ids, members: map[string]*fleet.Member{},
 		events: make(chan *pb.LoadModelResponse, 16), gone: make(chan struct{}),
+		over: make(chan struct{}),
 	}
+	l.mu.Lock()
+	l.underWay[j] = struct{}{}
+	l.mu.Unlock()
 	j.request.Replicas = nil
 	for i := range members {
 		if m := &members[i]; slices.Contains(ids, m.Report.GetWorkerId()) {
@@ -70,6 +77,10 @@ func (l *Loader) start(o Order, ids []string, members []fleet.Member) *Load {
 	}
 	l.wait.Go(func() {
 		copies.Wait()
+		l.mu.Lock()
+		delete(l.underWay, j)
+		l.mu.Unlock()
+		close(j.over)
 		timer.Stop()
 		end(nil)
 		j.err = j.outcome(failures)
@@ -97,15 +108,18 @@ func (j *Load) next() string {
 	return id
 }
 
-// copy loads one copy: on the worker given, and if that is lost or full, on the next that could hold it.
+// copy loads one copy: on the worker given, and if that is lost or full, on the next that could hold it, until an unload ends the load.
 func (j *Load) copy(ctx context.Context, id string) error {
 	for {
+		if j.ended.Load() {
+			return fault.LoadEnded(j.request.GetModel())
+		}
 		err := j.on(ctx, id)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
 		other := ""
-		if code := status.Code(err); code == codes.ResourceExhausted || code == codes.Unavailable {
+		if code := status.Code(err); (code == codes.ResourceExhausted || code == codes.Unavailable) && !j.ended.Load() {
 			other = j.next()
 		}
 		if j.wanted > 1 || other != "" {

@@ -45,6 +45,9 @@ type Loader struct {
 	wait   sync.WaitGroup
 	tokens chan struct{} // one for each load under way
 
+	mu       sync.Mutex
+	underWay map[*Load]struct{} // guarded by mu
+
 	loaded, failed atomic.Uint64 // loads that have ended
 }
 
@@ -54,9 +57,24 @@ func (l *Loader) Loads() (loaded, failed uint64) { return l.loaded.Load(), l.fai
 // New makes a loader over a fleet. Close it.
 func New(f Fleet, cfg Config, logger hclog.Logger) *Loader {
 	cfg.setDefaults()
-	l := &Loader{cfg: cfg, fleet: f, logger: logger.Named("loading"), tokens: make(chan struct{}, cfg.MaxLoads)}
+	l := &Loader{cfg: cfg, fleet: f, logger: logger.Named("loading"), tokens: make(chan struct{}, cfg.MaxLoads),
+		underWay: map[*Load]struct{}{}}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l
+}
+
+// end has the loads of a model ask no further worker, and returns them. What their workers load goes on until those are told.
+func (l *Loader) end(model string) []*Load {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var ended []*Load
+	for j := range l.underWay {
+		if j.request.GetModel() == model {
+			j.ended.Store(true)
+			ended = append(ended, j)
+		}
+	}
+	return ended
 }
 
 // Close lets go of loads under way, which their workers finish, and waits for their goroutines.

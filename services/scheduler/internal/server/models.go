@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -12,6 +13,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
+	"github.com/millrace/millrace/services/scheduler/internal/fleet"
 	"github.com/millrace/millrace/services/scheduler/internal/loading"
 )
 
@@ -62,6 +64,7 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 	if err != nil {
 		return nil, fault.Status(err)
 	}
+	ages := agesOf(s.fleet.Members(), time.Now())
 	merged := map[string]*pb.ModelInfo{}
 	add := func(worker string, info *pb.ModelInfo) {
 		one := merged[key(info)]
@@ -79,7 +82,7 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 			info := &pb.ModelInfo{
 				Name: model.GetName(), State: model.GetState(), ModelDigest: model.GetModelDigest(),
 				FileBytes: m.File(model.GetName()).GetFileBytes(), Capabilities: model.GetCapabilities(),
-				Problem: model.GetProblem(), Loaded: model.GetLoaded(), IdleAge: model.GetIdleAge(),
+				Problem: model.GetProblem(), Loaded: model.GetLoaded(), IdleAge: ages[use{id, model.GetName()}],
 			}
 			add(id, info)
 			if model.GetPinned() {
@@ -111,6 +114,27 @@ func (s *Server) ListModels(context.Context, *pb.ListModelsRequest) (*pb.ListMod
 // key is what models are merged by.
 func key(info *pb.ModelInfo) string {
 	return fmt.Sprintf("%s\x00%d\x00%s\x00%s", info.GetName(), info.GetState(), info.GetModelDigest(), info.GetProblem())
+}
+
+// use is a model on a worker.
+type use struct{ worker, model string }
+
+// agesOf returns how long ago each model was used, as of now: what its worker reported, and the time since the report. It is 0 while a
+// request runs. A fleet's snapshot has it as of the last change of something that routing decides by, so members are not from one.
+func agesOf(members []fleet.Member, now time.Time) map[use]*durationpb.Duration {
+	ages := map[use]*durationpb.Duration{}
+	for i := range members {
+		for _, m := range members[i].Report.GetModels() {
+			age := m.GetIdleAge()
+			if age.AsDuration() > 0 {
+				age = durationpb.New(age.AsDuration() + now.Sub(members[i].ModelsAt))
+			}
+			if age != nil && members[i].Connected {
+				ages[use{members[i].Report.GetWorkerId(), m.GetName()}] = age
+			}
+		}
+	}
+	return ages
 }
 
 // younger is the lesser of two ages, of which one that is unset is not known.
