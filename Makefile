@@ -14,6 +14,13 @@ GO ?= go
 BIN := build/bin
 TOOLS := build/tools
 
+# Of what is built or tested, file names begin with the module's path and not with this folder's, so that a clone in another folder
+# finds in Go's cache what this one compiled.
+export GOFLAGS := $(strip $(shell $(GO) env GOFLAGS) -trimpath)
+# 1: a build prints the path of each package that it compiles, not their number.
+V ?=
+PROGRESS := $(if $(filter 1,$(V)),cat,awk -v terminal="$$(test -t 2 && echo 1)" -f tools/progress.awk)
+
 # Printed by --version.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X github.com/millrace/millrace/services/internal/version.Version=$(VERSION)
@@ -74,14 +81,14 @@ all: build test lint ## Build, test and lint
 
 ## Build
 
-# $(call binary,NAME,PACKAGE): -v names each package as it is compiled, which is the progress of a cold build.
+# $(call binary,NAME,PACKAGE): -v is the progress of a cold build.
 define binary
 	echo 'building $(BIN)/$(1)'
-	$(GO) build -v -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/$(1) $(2)
+	$(GO) build -v -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/$(1) $(2) 2>&1 | $(PROGRESS) >&2
 endef
 
 .PHONY: build
-build: ## Build the four programs into build/bin
+build: ## Build the four programs into build/bin; V=1 names each package that is compiled
 	@export CGO_ENABLED=1
 	$(call binary,millrace-worker,./services/gpuworker)
 	$(call binary,millrace-bench,./services/bench)
@@ -354,6 +361,9 @@ proto-lint: $(BUF) ## Lint the contract: formatting, buf STANDARD and COMMENTS
 
 .PHONY: tools
 tools: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(GOLANGCI_LINT) $(GOVULNCHECK) $(GRPCURL) $(GHZ) ## Install every pinned tool into build/tools
+
+.PHONY: grpcurl
+grpcurl: $(GRPCURL) ## Install grpcurl alone into build/tools
 
 .PHONY: check-tools
 check-tools: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(GOLANGCI_LINT) ## Install those of them that check the contract and the code

@@ -144,7 +144,7 @@ The scheduler listens on $scheduler, the worker on $worker; logs are in $run, ma
   $grpcurl -plaintext localhost:${scheduler#*:} list
   $grpcurl -plaintext -d '{"model":"$model","prompt":"Tom had a big red","sampling":{"temperature":0.7,"topP":0.9},"stopping":{"maxTokens":40}}' localhost:${scheduler#*:} millrace.v1.InferenceService/Generate
 END
-  [[ $grpcurl == grpcurl || -x $grpcurl ]] || printf '\nmake tools installs grpcurl into build/tools.\n'
+  [[ $grpcurl == grpcurl || -x $grpcurl ]] || printf '\nmake grpcurl installs grpcurl into build/tools.\n'
   ;;
 down)
   if ! alive millrace-scheduler && ! alive millrace-worker; then

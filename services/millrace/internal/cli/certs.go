@@ -68,7 +68,8 @@ func (a *app) certs() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&dir, "dir", "certs", "folder of the certificates, made if it is not there")
 	cmd.Flags().StringSliceVar(&sans, "san", nil, "further names of each certificate: dns:NAME, uri:URI or ip:ADDRESS, separated by commas")
-	cmd.Flags().DurationVar(&valid, "valid", 90*24*time.Hour, "how long the certificates are valid")
+	cmd.Flags().DurationVar(&valid, "valid", 90*24*time.Hour, "how long the certificates are valid (default: 2160h, 90 days)")
+	cmd.Flags().Lookup("valid").DefValue = "0s" // pflag would print 2160h0m0s
 	return cmd
 }
 
@@ -109,7 +110,7 @@ func makeCertificates(dir string, names []string, more []transport.SAN, from tim
 		return nil, err
 	}
 	for i, f := range files {
-		if err := writeNew(f.path, f.text); err != nil {
+		if err := writeNew(f.path, f.text, "remove it with its pair, or choose another name or --dir"); err != nil {
 			for _, made := range files[:i] {
 				err = errors.Join(err, os.Remove(made.path))
 			}
@@ -146,10 +147,10 @@ func pairFiles(dir, name string) (cert, key string) {
 }
 
 // writeNew writes a file that was not there, for its owner alone.
-func writeNew(path string, text []byte) (err error) {
+func writeNew(path string, text []byte, instead string) (err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s is there already: remove it with its pair, or choose another name or --dir", path)
+		return fmt.Errorf("%s is there already: %s", path, instead)
 	}
 	if err != nil {
 		return err

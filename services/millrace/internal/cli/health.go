@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,7 +33,8 @@ func (a *app) health() *cobra.Command {
 					return &exitError{code: failure.Failed, err: err}
 				}
 			}
-			return nil
+			_, err = fmt.Fprintf(a.Out, "%s serves\n", a.target)
+			return err
 		},
 	}
 }

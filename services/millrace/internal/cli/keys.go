@@ -57,7 +57,7 @@ func (a *app) keysNew() *cobra.Command {
 				return usagef("%w", err)
 			}
 			if into != "" {
-				if err := writeNew(into, []byte(token+"\n")); err != nil {
+				if err := writeNew(into, []byte(token+"\n"), "remove it, or choose another name for --save"); err != nil {
 					return err
 				}
 			} else {
@@ -83,7 +83,7 @@ func (a *app) keysNew() *cobra.Command {
 // keysCheck reads a file as a server does.
 func (a *app) keysCheck() *cobra.Command {
 	return &cobra.Command{
-		Use: "check FILE", Short: "Say whether a server would take a file of keys, and what is in it", Args: one("the file of keys"),
+		Use: "check FILE", Short: "Say whether a server would take a file of keys, and what each key allows", Args: one("the file of keys"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			text, err := reread.File(args[0])
 			if err != nil {
@@ -97,20 +97,44 @@ func (a *app) keysCheck() *cobra.Command {
 				fmt.Fprintln(a.Out, "nobody may call")
 			}
 			for _, k := range keys.All() {
-				rights := make([]string, len(k.Rights))
-				for i, r := range k.Rights {
-					rights[i] = string(r)
-				}
-				expires := "for good"
-				switch {
-				case !k.Expires.IsZero() && time.Now().After(k.Expires):
-					expires = "ended " + k.Expires.UTC().Format(time.RFC3339)
-				case !k.Expires.IsZero():
-					expires = "until " + k.Expires.UTC().Format(time.RFC3339)
-				}
-				fmt.Fprintln(a.Out, render.Line(fmt.Sprintf("%s of tenant %s may %s, %s", k.ID, k.Tenant, strings.Join(rights, ", "), expires)))
+				fmt.Fprintln(a.Out, render.Line(allowance(k, time.Now())))
 			}
 			return nil
 		},
 	}
+}
+
+// allowance describes what a key may do: its tenant, rights, limits, highest priority and the time that it has at now.
+func allowance(k *auth.Key, now time.Time) string {
+	rights := make([]string, len(k.Rights))
+	for i, r := range k.Rights {
+		rights[i] = string(r)
+	}
+	var limits []string
+	limit := func(n int, one, many string) {
+		switch {
+		case n == 1:
+			limits = append(limits, "1 "+one)
+		case n > 0:
+			limits = append(limits, fmt.Sprintf("%d %s", n, many))
+		}
+	}
+	limit(k.Limits.Streams, "stream", "streams")
+	limit(k.Limits.RequestsPerMinute, "request a minute", "requests a minute")
+	limit(k.Limits.TokensPerMinute, "token a minute", "tokens a minute")
+	if limits == nil {
+		limits = []string{"no limits"}
+	}
+	priority := "any priority"
+	if k.Limits.Priority != nil {
+		priority = fmt.Sprintf("priority up to %d", *k.Limits.Priority)
+	}
+	expires := "for good"
+	switch {
+	case !k.Expires.IsZero() && now.After(k.Expires):
+		expires = "ended " + k.Expires.UTC().Format(time.RFC3339)
+	case !k.Expires.IsZero():
+		expires = "until " + k.Expires.UTC().Format(time.RFC3339)
+	}
+	return fmt.Sprintf("%s of tenant %s may %s; %s; %s; %s", k.ID, k.Tenant, strings.Join(rights, ", "), strings.Join(limits, ", "), priority, expires)
 }

@@ -48,6 +48,7 @@ func TestKeysMakesATokenAndTheLineThatKnowsIt(t *testing.T) {
 	r.out = buffer{}
 	require.NotEqual(t, 0, r.run(t, all...), "no token is replaced")
 	require.Empty(t, r.out.String(), "and there is no line without its token")
+	require.Contains(t, r.err.String(), "web.token is there already: remove it, or choose another name for --save")
 }
 
 func TestKeysRefusesWhatAServerWould(t *testing.T) {
@@ -79,8 +80,15 @@ func TestKeysCheckSaysWhatAFileAllows(t *testing.T) {
 		"- {id: new, hash: '" + c + "', rights: [load], expires: 2199-01-01T00:00:00Z}\n")
 	r := &rig{target: "127.0.0.1:1"}
 	require.Equal(t, 0, r.run(t, "keys", "check", file), r.err.String())
-	require.Equal(t, "web of tenant shop may generate, health, for good\nold of tenant old may load, ended 2020-01-01T00:00:00Z\n"+
-		"new of tenant new may load, until 2199-01-01T00:00:00Z\n", r.out.String())
+	require.Equal(t, "web of tenant shop may generate, health; no limits; priority up to 0; for good\n"+
+		"old of tenant old may load; no limits; priority up to 0; ended 2020-01-01T00:00:00Z\n"+
+		"new of tenant new may load; no limits; priority up to 0; until 2199-01-01T00:00:00Z\n", r.out.String())
+	write("- {id: web, hash: '" + a + "', rights: [generate], limits: {streams: 2, requests_per_minute: 1, tokens_per_minute: 200, priority: 3}}\n" +
+		"- {id: all, tenant: '*', hash: '" + b + "', rights: [generate]}\n")
+	r = &rig{target: "127.0.0.1:1"}
+	require.Equal(t, 0, r.run(t, "keys", "check", file), r.err.String())
+	require.Equal(t, "web of tenant web may generate; 2 streams, 1 request a minute, 200 tokens a minute; priority up to 3; for good\n"+
+		"all of tenant * may generate; no limits; any priority; for good\n", r.out.String())
 	write("[]\n")
 	r = &rig{target: "127.0.0.1:1"}
 	require.Equal(t, 0, r.run(t, "keys", "check", file), r.err.String())

@@ -152,12 +152,3 @@ func TestNoModelsIsSaid(t *testing.T) {
 	require.Empty(t, r.out.String())
 	require.Contains(t, r.err.String(), "--models")
 }
-
-func TestHealthIsAnExitCode(t *testing.T) {
-	r := serve(t, &fake{})
-	require.Equal(t, 0, r.run(t, "health", "--timeout", hang.String()))
-	require.Empty(t, r.out.String()+r.err.String())
-	r.target = "127.0.0.1:1"
-	require.Equal(t, 1, r.run(t, "health", "--timeout", hang.String()))
-	require.Contains(t, r.err.String(), "cannot reach 127.0.0.1:1")
-}

@@ -73,11 +73,12 @@ func TestAFailureAsJSONIsExplainedApartAndHasItsExitCode(t *testing.T) {
 	}
 }
 
-func TestHealthSaysNothingAndExitsByWhatTheServerIs(t *testing.T) {
+func TestHealthPrintsAndExitsByState(t *testing.T) {
 	r := serve(t, &fake{})
 	require.Equal(t, 0, r.run(t, "health", "--timeout", hang.String()), r.err.String())
-	require.Empty(t, r.out.String()+r.err.String())
-	r.target = "127.0.0.1:1"
+	require.Equal(t, r.target+" serves\n", r.out.String())
+	require.Empty(t, r.err.String())
+	r.target, r.out = "127.0.0.1:1", buffer{}
 	require.Equal(t, 1, r.run(t, "health", "--timeout", hang.String()))
 	require.Empty(t, r.out.String())
 	require.Contains(t, r.err.String(), "127.0.0.1:1")

@@ -1,0 +1,33 @@
+package arch
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestModelsPageListsWhatLoads(t *testing.T) {
+	// docs/models.md says which architectures and types of weights load: all of them, and in the order of this package.
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "models.md"))
+	require.NoError(t, err)
+	row := func(begin string) string {
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "| "+begin) {
+				return line
+			}
+		}
+		t.Fatalf("docs/models.md has no row %q", begin)
+		return ""
+	}
+	for _, name := range Architectures() {
+		require.Contains(t, row("architecture"), "`"+name+"`")
+	}
+	var types []string
+	for _, weight := range weightTypes {
+		types = append(types, weight.String())
+	}
+	require.Contains(t, row("weight types"), "| "+strings.Join(types, ", ")+" |")
+}
