@@ -93,9 +93,9 @@ func unopened(root *os.Root, name string, err error) error {
 	if info, statErr := root.Lstat(filepath.FromSlash(name) + extension); statErr == nil {
 		link = info.Mode()&fs.ModeSymlink != 0
 	}
-	missing := errors.Is(err, fs.ErrNotExist)
+	absent := errors.Is(err, fs.ErrNotExist)
 	switch {
-	case link && missing:
+	case link && absent:
 		return fmt.Errorf("%w: %q; the file is a symbolic link to nothing: remove it, or bring back what it leads to", ErrNotFound, name)
 	case link && errors.Is(err, syscall.ELOOP):
 		return fmt.Errorf("%w: %q; the file is a symbolic link that leads back to itself: remove it, or put the file there",
@@ -103,19 +103,20 @@ func unopened(root *os.Root, name string, err error) error {
 	case link && !errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %q; the file is a symbolic link that leads out of the models directory: put the file itself there, "+
 			"or give the worker the folder that holds it", ErrNotFound, name)
-	case missing:
-		return fmt.Errorf("%w: %q; there is no file %q in the models directory", ErrNotFound, name, name+extension)
+	case absent:
+		return missing(root, name)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %q; the worker may not read the file: give it permission", ErrNotFound, name)
 	}
 	return fmt.Errorf("%w: %q: %w", ErrNotFound, name, err)
 }
 
-// list describes every model file, sorted by name, and says of those that cannot be offered why. A file that did not
+// list describes every model file, and every folder that holds a model in another format, and says of those that cannot be
+// offered why. A file that did not
 // change since the last call is not read again, unless the system kept it from being read. Hidden files and folders are none of its business.
 func (c *catalog) list() []Entry {
 	var entries []Entry
-	seen := map[string]bool{}
+	seen, folders := map[string]bool{}, layouts{}
 	root, err := os.OpenRoot(c.dir)
 	if err != nil {
 		return nil
@@ -131,7 +132,10 @@ func (c *catalog) list() []Entry {
 				return fs.SkipDir
 			}
 			return nil
-		case d.IsDir() || !strings.EqualFold(filepath.Ext(path), extension):
+		case d.IsDir():
+			return nil
+		case !strings.EqualFold(filepath.Ext(path), extension):
+			folders.add(path, d)
 			return nil
 		}
 		name, good := strings.CutSuffix(filepath.ToSlash(path), extension)
@@ -149,7 +153,7 @@ func (c *catalog) list() []Entry {
 		return nil
 	})
 	c.cache.Retain(func(name string) bool { return seen[name] })
-	return entries
+	return append(entries, folders.entries(seen)...)
 }
 
 // misnamed is the entry of a file that no name leads to; lower tells whether its extension is written in small letters.
@@ -161,13 +165,18 @@ func misnamed(path string, d fs.DirEntry, lower bool) Entry {
 	if info, err := d.Info(); err == nil {
 		e.Bytes = uint64(max(info.Size(), 0))
 	}
-	e.Name = strings.Map(func(r rune) rune {
+	e.Name = printable(filepath.ToSlash(path))
+	return e
+}
+
+// printable is a path as a terminal can show it.
+func printable(path string) string {
+	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return utf8.RuneError
 		}
 		return r
-	}, filepath.ToSlash(path))
-	return e
+	}, path)
 }
 
 func (c *catalog) describe(name string, info fs.FileInfo) Entry {

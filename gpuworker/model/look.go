@@ -3,7 +3,6 @@ package model
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -20,11 +19,8 @@ func (c *catalog) look(name string) error {
 	}
 	defer func() { _ = root.Close() }() // only read
 	info, err := root.Stat(filepath.FromSlash(name) + extension)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: %q; there is no file %q in the models directory", ErrNotFound, name, name+extension)
-	case err != nil:
-		return fmt.Errorf("%w: %q: %w", ErrNotFound, name, err)
+	if err != nil {
+		return unopened(root, name, err)
 	}
 	return c.describe(name, info).Problem
 }

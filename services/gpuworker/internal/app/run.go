@@ -122,6 +122,11 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 		})
 	}
 	work.Go(func() {
+		if advice := model.Advice(models.Files()); advice != "" {
+			logger.Warn("the models folder has no model that can be loaded", "folder", c.Models, "reason", advice)
+		}
+	})
+	work.Go(func() {
 		if loadErr = loadAll(ctx, c.Load, models); loadErr != nil {
 			cancel()
 			return

@@ -157,8 +157,8 @@ func (c *Config) Validate() error {
 		fail("--log-level %q: want trace, debug, info, warn or error", c.LogLevel)
 	}
 	if !c.SelfTest {
-		if info, err := os.Stat(c.Models); err != nil || !info.IsDir() {
-			fail("--models %q: there is no such folder", c.Models)
+		if err := checkModels(c.Models); err != nil {
+			errs = append(errs, err)
 		}
 	}
 	if c.WorkerID == "" {

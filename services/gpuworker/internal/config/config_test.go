@@ -1,6 +1,8 @@
 package config
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -34,6 +36,25 @@ func TestBadValuesAreNamedAllAtOnce(t *testing.T) {
 	for _, flag := range []string{"--threads", "--max-sequences", "--log-level", "--memory-limit", "--models", "--device", "--step-target",
 		"--swap-space", "--metrics-listen", "--metrics-aliases", "--pprof-listen"} {
 		require.ErrorContains(t, err, flag)
+	}
+}
+
+func TestModelsFolderErrorsSayWhatToGive(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "qwen.gguf"), []byte("x"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte("x"), 0o644))
+	for path, want := range map[string]string{
+		dir:                               "",
+		filepath.Join(dir, "nowhere"):     "there is no such folder: make it and put model files NAME.gguf there",
+		filepath.Join(dir, "qwen.gguf"):   fmt.Sprintf("is a file, want its folder: give --models %q --load \"qwen\"", dir),
+		filepath.Join(dir, "config.json"): "is a file, want a folder with model files NAME.gguf",
+	} {
+		_, err := parse(t, "--models="+path)
+		if want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, want)
 	}
 }
 

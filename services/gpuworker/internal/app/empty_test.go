@@ -1,0 +1,55 @@
+package app
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine/sim"
+	"github.com/millrace/millrace/internal/modeltest"
+	"github.com/millrace/millrace/services/gpuworker/internal/config"
+	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+)
+
+// lines collects what is logged.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func TestAWorkerWithoutModelsWarnsAtStart(t *testing.T) {
+	rpctest.NoLeaks(t)
+	for models, warns := range map[string]bool{t.TempDir(): true, modeltest.Path("models"): false} {
+		var log lines
+		device, err := sim.Open(sim.Options{}, rpctest.Logger(t))
+		require.NoError(t, err)
+		c := &config.Config{Listen: "unix:" + filepath.Join(t.TempDir(), "worker"), WorkerID: "w", Models: models, DrainTimeout: time.Second}
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- serve(ctx, c, device, hclog.New(&hclog.LoggerOptions{Output: &log})) }()
+		require.Eventually(t, func() bool {
+			return strings.Contains(log.String(), "worker serves") && (!warns || strings.Contains(log.String(), "it holds no file NAME.gguf"))
+		}, time.Minute, time.Millisecond)
+		end()
+		require.NoError(t, <-ended)
+		require.Equal(t, warns, strings.Contains(log.String(), "has no model that can be loaded"), log.String())
+	}
+}
