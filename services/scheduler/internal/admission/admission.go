@@ -171,7 +171,7 @@ func (a *Admission) try(i *item) (*Lease, error) {
 			choosy, request.Exclude = false, nil
 			continue
 		}
-		if err != nil {
+		if i.reach = choice.Reach; err != nil {
 			i.returns = a.returns(snapshot, &i.request, err)
 			return nil, err
 		}
@@ -185,6 +185,7 @@ func (a *Admission) try(i *item) (*Lease, error) {
 			a.lineOf(request.Model).placed.Add(1)
 			return &Lease{
 				WorkerID: m.Report.GetWorkerId(), ClassID: choice.ClassID, Link: m.Link, Cached: choice.Cached,
+				Context: choice.Context, Longest: choice.Longest,
 				choice: choice, ended: a.ended, model: request.Model, class: i.class(), left: request.Tokens,
 			}, nil
 		}

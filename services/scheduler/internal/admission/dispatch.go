@@ -59,7 +59,7 @@ func (q *queue) first(now time.Time, grace time.Duration, try func(*item) (*Leas
 		}
 		passed, failed = append(passed, i), append(failed, i)
 		switch {
-		case !i.request.Pinned() && i.full, // it may go anywhere with any size: nobody behind it finds a place
+		case !i.request.Pinned() && i.full && i.reach == 0, // it may go anywhere with any size: nobody behind it finds a place
 			i.passed >= mostPassed && (i.full || i.tight):
 			return nil, again
 		}
@@ -90,7 +90,8 @@ func like(i *item, failed []*item) *item {
 	for _, f := range failed {
 		b := &f.request
 		switch {
-		case len(b.Exclude)+len(b.Unloaded) > 0, b.Digest != "" && a.Digest != b.Digest, b.ClassID != "" && a.ClassID != b.ClassID:
+		case f.reach > 0 && !a.Reaches(b, f.reach),
+			len(b.Exclude)+len(b.Unloaded) > 0, b.Digest != "" && a.Digest != b.Digest, b.ClassID != "" && a.ClassID != b.ClassID:
 		case f.full && (b.Resumes || !a.Resumes),
 			f.tight && (b.Resumes || !a.Resumes) && a.Sequences >= b.Sequences && a.Prompt >= b.Prompt,
 			!f.full && !f.tight && b.Resumes == a.Resumes && b.Pinned() == a.Pinned() && b.Digest == a.Digest && b.ClassID == a.ClassID:

@@ -20,6 +20,7 @@ type item struct {
 	away     time.Time // since when no worker could serve it at all; zero: one can, or it was not tried
 	full     bool      // when it was tried last, no worker had a place
 	tight    bool      // then, a worker had a place, and it needs more
+	reach    int64     // then, route.Choice.Reach
 	returns  bool      // then, a worker that has the digest and the class it is pinned to was lost a moment ago, or is starting
 	granted  chan grant
 }

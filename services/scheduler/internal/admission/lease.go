@@ -15,6 +15,8 @@ type Lease struct {
 	Link *fleet.Link
 	// Cached is how many tokens of the prompt the worker was taken to have, estimated.
 	Cached int64
+	// Context is the worker's, Longest that of the workers which serve the digest; 0 is not known.
+	Context, Longest int64
 
 	choice  route.Choice
 	ended   func(l *Lease)

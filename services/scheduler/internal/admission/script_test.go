@@ -19,10 +19,10 @@ import (
 //
 //	queue [most=N] [grace=SECONDS] [longest=SECONDS]
 //	at SECONDS
-//	worker ID [lost] [places=N] [class=C] [rate=N] [cache=N] [free=N]
+//	worker ID [lost] [places=N] [class=C] [rate=N] [cache=N] [free=N] [context=N]
 //	report ID sequences=N
 //	ask NAME [prompt=N] [tokens=N] [sequences=N] [priority=N] [tenant=T] [class=C] [resumes] [exclude=ID] [unloaded=ID]
-//	    [deadline=SECONDS] [arrived=SECONDS]
+//	    [length=N] [atleast=N] [deadline=SECONDS] [arrived=SECONDS]
 //	asks N NAME ...                          NAME1 to NAMEN
 //	end NAME [used=N]                        tokens computed, all that it asked for where not said
 //	cancel NAME
@@ -119,6 +119,7 @@ func (p *player) ask(name string, o map[string]string) {
 	i := &item{granted: make(chan grant, 1), request: route.Request{
 		Model: "m", Prompt: p.number(o, "prompt"), Tokens: p.number(o, "tokens"), Sequences: 1, Priority: int32(p.number(o, "priority")),
 		Tenant: o["tenant"], ClassID: o["class"], Resumes: resumes,
+		Length: p.number(o, "length"), Context: p.number(o, "atleast"),
 	}}
 	if _, stated := o["sequences"]; stated {
 		i.request.Sequences = p.number(o, "sequences")
@@ -156,7 +157,7 @@ func (p *player) ask(name string, o map[string]string) {
 func (p *player) try(i *item) (*Lease, error) {
 	s := route.NewSnapshot(true, p.workers)
 	choice, err := route.Pick(&s, i.request)
-	if err != nil {
+	if i.reach = choice.Reach; err != nil {
 		i.returns = i.request.Pinned() && len(i.request.Exclude)+len(i.request.Unloaded) == 0 &&
 			slices.ContainsFunc(p.workers, func(w route.Worker) bool { return !w.Connected && copyFor(&i.request)(&w.Models[0]) })
 		return nil, err
@@ -219,7 +220,7 @@ func (p *player) worker(id string, o map[string]string) {
 	}
 	w := route.Worker{ID: id, Address: id, Connected: !lost, State: route.Ready, Load: &route.Load{}, Models: []route.Model{{
 		Name: "m", Digest: "d", ClassID: class, Ready: true, MaxSequences: p.number(o, "places"), PrefillRate: float64(p.number(o, "rate")),
-		CacheTokens: p.number(o, "cache"), FreeTokens: p.number(o, "free"),
+		CacheTokens: p.number(o, "cache"), FreeTokens: p.number(o, "free"), ContextLength: p.number(o, "context"),
 	}}}
 	p.workers = slices.Clone(p.workers)
 	if at := p.find(id); at >= 0 {

@@ -33,6 +33,13 @@ func otherClass(r *Request) error {
 		"start one, or leave expect_class_id out", r.ClassID, r.Model), "model", r.Model, "expected", r.ClassID)
 }
 
+// tooShort is the refusal of a request that may need a longer context than the workers have that have not failed it.
+func tooShort(r *Request, needs, longest int64) error {
+	return refuse(ErrNoWorker, fmt.Sprintf("no worker that may take it serves model %q with a context of %d tokens, which it may need; "+
+		"the longest has %d: try again, or load the model with a larger --context", r.Model, needs, longest),
+		"model", r.Model, "context_length", strconv.FormatInt(longest, 10), "needed_tokens", strconv.FormatInt(needs, 10))
+}
+
 // absent says why no worker serves the model.
 func absent(s *Snapshot, r *Request) error {
 	connected, could, starting, digests := 0, []string{}, []string{}, []string{}

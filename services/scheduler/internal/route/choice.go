@@ -8,6 +8,10 @@ type Choice struct {
 	ClassID string
 	// Cached is how many of the prompt's tokens it has, estimated.
 	Cached int64
+	// Context is the worker's; Longest is that of the workers which serve the digest. 0 is not known.
+	Context, Longest int64
+	// Reach comes with an error too: the shortest context that may serve the request, if that left workers out; else 0.
+	Reach int64
 
 	id        string // of the worker
 	digest    string
@@ -26,6 +30,7 @@ type Choice struct {
 func (w *work) choice(at int32, is room) Choice {
 	e, r := &w.pool.entries[at], &w.request
 	c := Choice{
+		Context: e.context, Longest: w.longest, Reach: w.reach,
 		Index: int(e.index), ClassID: e.model.ClassID, Cached: min(w.cached[at], r.Prompt),
 		id: e.id, digest: e.model.Digest, worker: e.worker, model: e.load, prefixes: e.model.Prefixes, keys: r.Keys,
 		tokens: r.Tokens, sequences: e.needs(r), most: e.most(is), inFlight: r.MaxInFlight,
@@ -77,5 +82,6 @@ func (c *Choice) Crowded() bool { return c.inFlight > 0 && c.worker.InFlight() >
 
 // Suits is whether another request may go to the worker too, were there room for it.
 func (c *Choice) Suits(r *Request) bool {
-	return (r.Digest == "" || r.Digest == c.digest) && (r.ClassID == "" || r.ClassID == c.ClassID) && !r.passes(c.id)
+	return (r.Digest == "" || r.Digest == c.digest) && (r.ClassID == "" || r.ClassID == c.ClassID) && !r.passes(c.id) &&
+		(c.Context == 0 || r.context(c.Longest) <= c.Context)
 }

@@ -20,15 +20,15 @@ func Pick(s *Snapshot, r Request) (Choice, error) {
 	w.pool, w.request = p, r
 	defer w.forget()
 	if err := w.filter(s); err != nil {
-		return Choice{}, err
+		return Choice{Reach: w.reach}, err
 	}
 	w.look()
 	is := w.weigh()
 	switch {
 	case is == none:
-		return Choice{}, ErrWorkersFull
+		return Choice{Reach: w.reach}, ErrWorkersFull
 	case is == tight:
-		return Choice{}, ErrTight
+		return Choice{Reach: w.reach}, ErrTight
 	case r.RoutingKey != "":
 		return w.choice(w.pointed(), is), nil
 	}
@@ -42,12 +42,14 @@ type work struct {
 	able    []int32 // entries that may serve the request, in the end those with the best room
 	cached  []int64 // by entry: tokens of the request that it has
 	costs   []int64 // by place in able, once they are weighed
+	longest int64   // context of the workers that serve the request's digest and class, those that have failed it included
+	reach   int64   // as in Choice
 }
 
 var works = sync.Pool{New: func() any { return &work{} }}
 
 // forget lets go of what the decision was about.
-func (w *work) forget() { w.pool, w.request = nil, Request{} }
+func (w *work) forget() { w.pool, w.request, w.longest, w.reach = nil, Request{}, 0, 0 }
 
 // filter sets able; the error says why nobody is.
 func (w *work) filter(s *Snapshot) error {
@@ -59,7 +61,11 @@ func (w *work) filter(s *Snapshot) error {
 			return otherDigest(r, w.digests())
 		}
 	} else if len(w.pool.digests) > 1 {
-		if digests := w.digests(); len(digests) > 1 {
+		switch digests := w.digests(); len(digests) {
+		case 0:
+		case 1:
+			digest = int32(slices.Index(w.pool.digests, digests[0]))
+		default:
 			return ambiguous(r, digests)
 		}
 	}
@@ -68,24 +74,42 @@ func (w *work) filter(s *Snapshot) error {
 			return otherClass(r)
 		}
 	}
-	fits := false // whether the prompt fits a context
 	for i := range w.pool.entries {
 		e := &w.pool.entries[i]
-		if digest >= 0 && e.digest != digest || class >= 0 && e.class != class ||
-			r.passes(e.id) {
+		if digest >= 0 && e.digest != digest || class >= 0 && e.class != class {
 			continue
 		}
-		w.able = append(w.able, int32(i))
-		fits = fits || e.context == 0 || r.PromptTokens <= e.context
+		if e.context > w.longest && !slices.Contains(r.Unloaded, e.id) {
+			w.longest = e.context
+		}
+		if !r.passes(e.id) {
+			w.able = append(w.able, int32(i))
+		}
 	}
 	if len(w.able) == 0 {
 		return w.nobody(s)
 	}
-	if fits { // a prompt that fits nowhere goes to a worker all the same: it knows the exact length and refuses with it
-		w.able = slices.DeleteFunc(w.able, func(i int32) bool {
-			context := w.pool.entries[i].context
-			return context != 0 && r.PromptTokens > context
-		})
+	return w.fit()
+}
+
+// fit removes from able the workers whose context is too short; a context that is not known is long enough. The longest context counts
+// even if its workers have failed the request: a shorter answer elsewhere would be another answer. A prompt that fits no context goes to
+// a worker with the longest one, which refuses it with the exact length.
+func (w *work) fit() error {
+	needs := w.request.context(w.longest)
+	if needs <= w.pool.shortest || w.pool.shortest == 0 {
+		return nil
+	}
+	before := len(w.able)
+	w.able = slices.DeleteFunc(w.able, func(i int32) bool {
+		context := w.pool.entries[i].context
+		return context != 0 && context < needs
+	})
+	if len(w.able) < before {
+		w.reach = needs
+	}
+	if len(w.able) == 0 {
+		return tooShort(&w.request, needs, w.longest)
 	}
 	return nil
 }

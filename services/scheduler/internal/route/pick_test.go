@@ -115,4 +115,16 @@ func TestADecisionAllocatesNothing(t *testing.T) {
 		_, err := route.Pick(s, route.Request{Model: "m", Prompt: 5000, Sequences: 1, Keys: keys})
 		require.NoError(t, err)
 	}))
+	for i := range s.Workers {
+		s.Workers[i].Models[1].ContextLength = int64(1+i%3) << 12
+	}
+	uneven := route.NewSnapshot(true, s.Workers)
+	for _, length := range []int64{5000, route.Unbounded} {
+		require.Zero(t, testing.AllocsPerRun(1000, func() {
+			c, err := route.Pick(&uneven, route.Request{Model: "m", Prompt: 5000, Length: length, Sequences: 1, Keys: keys})
+			if err != nil || c.Context < min(length, 3<<12) { // which allocates nothing either
+				t.Errorf("a context of %d: %v", c.Context, err)
+			}
+		}), "contexts differ")
+	}
 }

@@ -8,6 +8,8 @@ type pool struct {
 	digests []string
 	classes []string
 	cached  []mapping // one for each digest whose workers tell of cached prefixes
+	// shortest is the shortest context of all entries that report one; 0: none does. What fits it fits every entry.
+	shortest int64
 }
 
 // entry is one worker that serves the model, with what a decision reads of it side by side.
@@ -41,6 +43,9 @@ func (p *pool) add(index int, w *Worker, m *Model) {
 	e.company = fullBatch << 8 / unknownPlaces
 	if e.places > 0 {
 		e.company = fullBatch << 8 / e.places
+	}
+	if e.context > 0 && (p.shortest == 0 || e.context < p.shortest) {
+		p.shortest = e.context
 	}
 	p.entries = append(p.entries, e)
 	x, slot := m.Prefixes.place()

@@ -1,6 +1,9 @@
 package route
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // Request is what routing needs of a request.
 type Request struct {
@@ -8,8 +11,12 @@ type Request struct {
 	Model string
 	// Digest and ClassID are what the model and the worker must have; empty is any.
 	Digest, ClassID string
-	// PromptTokens is a lower bound of the prompt's length; 0 is not known.
-	PromptTokens int64
+	// Length is how many tokens its longest sequence may have, the prompt counted: exact for token ids, likely for text, which nobody has
+	// tokenised here. Unbounded: as many as a context holds. It is met by the longest context that serves the model even if that is
+	// shorter. 0: no context is too short.
+	Length int64
+	// Context is the shortest context that it may go to, even if no worker has one; 0 is any.
+	Context int64
 	// Prompt is an estimate of the prompt's length; 0 for what computes none.
 	Prompt int64
 	// Sequences is how many places it takes; 0 for what is no generation.
@@ -41,6 +48,18 @@ type Request struct {
 	Tie uint64
 }
 
+// Unbounded is the length of a request that states no max_tokens.
+const Unbounded = math.MaxInt64
+
+// context returns the shortest context that may serve the request where the longest one that serves the model has so many tokens. Two
+// equal requests thereby have equal lengths, whichever worker is chosen.
+func (r *Request) context(longest int64) int64 { return max(r.Context, min(r.Length, longest)) }
+
+// Reaches is whether no worker suits the request that does not suit another, which needs a context of at least reach tokens.
+func (r *Request) Reaches(other *Request, reach int64) bool {
+	return max(r.Context, r.Length) >= reach && r.Digest == other.Digest && r.ClassID == other.ClassID && len(r.Unloaded) == 0
+}
+
 // Key is one prefix of a request.
 type Key struct {
 	Key    uint64
@@ -49,7 +68,7 @@ type Key struct {
 
 // Pinned is whether only some of a model's workers may serve it.
 func (r *Request) Pinned() bool {
-	return r.Digest != "" || r.ClassID != "" || len(r.Exclude)+len(r.Unloaded) > 0
+	return r.Context > 0 || r.Digest != "" || r.ClassID != "" || len(r.Exclude)+len(r.Unloaded) > 0
 }
 
 // passes is whether a worker is passed over.

@@ -21,7 +21,7 @@ import (
 //	gone ID
 //	report ID [sequences=N] [waiting=N] [stalled=N] [prefill=N]     of model m
 //	told ID [add=K,...] [remove=K,...]       of model m
-//	pick MODEL [digest=D] [class=C] [prompt=N] [tokens=N] [sequences=N] [keys=K:TOKENS,...] [key=S] [resumes] [exclude=ID]... [unloaded=ID]...
+//	pick MODEL [digest=D] [class=C] [prompt=N] [length=N|all] [atleast=N] [tokens=N] [sequences=N] [keys=K:TOKENS,...] [key=S] [resumes] [exclude=ID]... [unloaded=ID]...
 //	     [max=N] [tie=N]
 //	started ID, end ID                       of the oldest request there
 //
@@ -86,7 +86,7 @@ func (p *player) pick(model string, o map[string][]string) string {
 	_, resumes := o["resumes"]
 	r := route.Request{
 		Model: model, Digest: one(o, "digest"), ClassID: one(o, "class"), Exclude: o["exclude"], Unloaded: o["unloaded"],
-		PromptTokens: p.number(o, "prompt"), Prompt: p.number(o, "prompt"), Tokens: p.number(o, "tokens"), Sequences: 1,
+		Length: p.length(o), Context: p.number(o, "atleast"), Prompt: p.number(o, "prompt"), Tokens: p.number(o, "tokens"), Sequences: 1,
 		MaxInFlight: p.number(o, "max"), Tie: uint64(p.number(o, "tie")), RoutingKey: one(o, "key"), Resumes: resumes,
 	}
 	if len(o["sequences"]) > 0 {
@@ -176,6 +176,18 @@ func one(o map[string][]string, key string) string {
 		return ""
 	}
 	return o[key][0]
+}
+
+// length is the longest sequence of a request: its prompt's where it is not stated.
+func (p *player) length(o map[string][]string) int64 {
+	p.Helper()
+	switch one(o, "length") {
+	case "":
+		return p.number(o, "prompt")
+	case "all":
+		return route.Unbounded
+	}
+	return p.number(o, "length")
 }
 
 func (p *player) number(o map[string][]string, key string) int64 {

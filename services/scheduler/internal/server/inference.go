@@ -25,6 +25,10 @@ const (
 	maxSequences   = 16
 )
 
+// leastBytesPerToken is how few bytes of a text request seldom make a token. A worker that is chosen by it and finds that its context
+// is too short after all refuses with CONTEXT_TOO_SHORT before it computes anything, and the request goes to one with a longer context.
+const leastBytesPerToken = 2
+
 // maxName is how many bytes the name of a model may have at workers.
 const maxName = 255
 
@@ -76,11 +80,27 @@ func generation(ctx context.Context, raw []byte) (relay.Request, error) {
 	return relay.Request{
 		Route: route.Request{
 			Model: in.GetModel(), Digest: in.GetExpectModelDigest(), ClassID: in.GetExpectClassId(),
-			PromptTokens: ids, Prompt: prompt, Sequences: sequences, Tokens: prompt + generated*sequences,
+			Length: length(in, raw), Prompt: prompt, Sequences: sequences, Tokens: prompt + generated*sequences,
 			Keys: keys(in, prompt), RoutingKey: routingKey(ctx), Priority: in.GetPriority(), Tenant: in.GetFairnessId(),
 		},
 		Prompt: prompt, ID: in.GetRequestId(), Generation: in,
 	}, nil
+}
+
+// length returns how many tokens the longest sequence of a request may have.
+func length(in *pb.GenerateRequest, raw []byte) int64 {
+	all := int64(route.Unbounded)
+	if in.GetStopping() != nil && in.GetStopping().MaxTokens != nil {
+		prompt := int64(len(in.GetTokenIds().GetIds()))
+		if prompt == 0 {
+			prompt = int64(len(raw)) / leastBytesPerToken
+		}
+		all = prompt + max(int64(in.GetStopping().GetMaxTokens()), 0)
+	}
+	if in.ContextLength != nil {
+		all = min(all, int64(in.GetContextLength()))
+	}
+	return all
 }
 
 // ended is how many of so many outputs their caller has to the end: nothing is computed for them.
