@@ -17,6 +17,7 @@ type Log struct {
 	request []byte // as the client sent it, and accepted_at
 	resumed bool   // whether the client's request has `resume` itself
 	scores  bool   // whether `prompt` events are due
+	least   int32  // min_tokens of the request
 
 	known   known    // of the stream: from the request, then from its first `started`
 	started int      // the attempt whose `started` the client has; 0: it has none
@@ -40,6 +41,8 @@ type known struct {
 	seed                       uint64
 	seeded                     bool
 	promptTokens               uint32
+	limit                      uint32 // most tokens of a continuation
+	limited                    bool   // whether a worker has reported limit; those of earlier versions do not
 }
 
 // output is what the client has of one continuation.
@@ -75,7 +78,7 @@ func New(raw []byte, in *pb.GenerateRequest, now time.Time) *Log {
 	}
 	l := &Log{
 		request: append(append(make([]byte, 0, len(raw)+len(accepted)), raw...), accepted...),
-		resumed: len(in.GetResume()) > 0,
+		resumed: len(in.GetResume()) > 0, least: in.GetStopping().GetMinTokens(),
 		known: known{
 			model: in.GetExpectModelDigest(), class: in.GetExpectClassId(), promptDigest: in.GetExpectPromptDigest(),
 		},
@@ -123,6 +126,23 @@ func (l *Log) Brought() int64 { return l.brought }
 
 // PromptTokens is how many tokens the prompt has; 0 before `started`.
 func (l *Log) PromptTokens() uint32 { return l.known.promptTokens }
+
+// Length returns how many tokens the prompt and a continuation together may have: a worker with a shorter context cannot go on with the
+// stream. If its worker reported no limit, it returns how many were delivered of the longest continuation. 0 before `started`.
+func (l *Log) Length() int64 {
+	if !l.Started() {
+		return 0
+	}
+	longest := int64(l.known.limit)
+	if !l.known.limited {
+		for i := range l.outputs {
+			if o := &l.outputs[i]; !o.finished {
+				longest = max(longest, int64(len(o.ids)))
+			}
+		}
+	}
+	return int64(l.known.promptTokens) + longest
+}
 
 // CachedTokens is how many of these the first worker had cached; 0 before `started`.
 func (l *Log) CachedTokens() uint32 { return l.cached }

@@ -8,11 +8,16 @@ import (
 const (
 	requestDigest       = 3
 	requestSampling     = 7
+	requestStopping     = 8
 	requestResume       = 14
 	requestPromptDigest = 15
 	requestClass        = 17
+	requestContext      = 19
 
 	samplingSeed = 12
+
+	stoppingMaxTokens = 1
+	stoppingMinTokens = 2
 
 	resumeOutputIndex = 1
 	resumeTokenIDs    = 2
@@ -48,11 +53,19 @@ func (l *Log) Next(inexact bool, spent Spent) (request, rest []byte) {
 	return l.request, rest
 }
 
+// AppendContext appends the context_length of a request that has none to its bytes.
+func AppendContext(b []byte, context int64) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(b, requestContext, protowire.VarintType), uint64(context))
+}
+
 // appendKnown appends what was drawn, and what the next worker must be: a message in a message is merged with the one before,
 // and of numbers and texts the last counts.
 func (l *Log) appendKnown(b []byte) []byte {
 	seed := protowire.AppendVarint(protowire.AppendTag(nil, samplingSeed, protowire.VarintType), l.known.seed)
 	b = protowire.AppendBytes(protowire.AppendTag(b, requestSampling, protowire.BytesType), seed)
+	if l.known.limited {
+		b = protowire.AppendBytes(protowire.AppendTag(b, requestStopping, protowire.BytesType), l.appendLimit(nil))
+	}
 	for _, expect := range []struct {
 		num   protowire.Number
 		value string
@@ -60,6 +73,15 @@ func (l *Log) appendKnown(b []byte) []byte {
 		if expect.value != "" && (expect.num != requestClass || !l.attempt.inexact) {
 			b = protowire.AppendString(protowire.AppendTag(b, expect.num, protowire.BytesType), expect.value)
 		}
+	}
+	return b
+}
+
+// appendLimit appends what the stream's context left of the request's lengths. More min_tokens than max_tokens would be refused.
+func (l *Log) appendLimit(b []byte) []byte {
+	b = protowire.AppendVarint(protowire.AppendTag(b, stoppingMaxTokens, protowire.VarintType), uint64(l.known.limit))
+	if int64(l.least) > int64(l.known.limit) {
+		b = protowire.AppendVarint(protowire.AppendTag(b, stoppingMinTokens, protowire.VarintType), uint64(l.known.limit))
 	}
 	return b
 }

@@ -26,8 +26,10 @@ func TestScanAndNextKnowTheContractsNumbers(t *testing.T) {
 			tokensOutputIndex: "output_index", tokensTokenIndex: "token_index", tokensTokenIDs: "token_ids", tokensText: "text"}},
 		{&pb.Finished{}, map[protowire.Number]string{finishedOutputIndex: "output_index"}},
 		{&pb.GenerateRequest{}, map[protowire.Number]string{
-			requestDigest: "expect_model_digest", requestSampling: "sampling", requestResume: "resume",
-			requestPromptDigest: "expect_prompt_digest", requestClass: "expect_class_id"}},
+			requestDigest: "expect_model_digest", requestSampling: "sampling", requestStopping: "stopping", requestResume: "resume",
+			requestPromptDigest: "expect_prompt_digest", requestClass: "expect_class_id",
+			requestContext: "context_length"}},
+		{&pb.Stopping{}, map[protowire.Number]string{stoppingMaxTokens: "max_tokens", stoppingMinTokens: "min_tokens"}},
 		{&pb.Sampling{}, map[protowire.Number]string{samplingSeed: "seed"}},
 		{&pb.Resume{}, map[protowire.Number]string{
 			resumeOutputIndex: "output_index", resumeTokenIDs: "token_ids", resumeFinished: "finished", resumeTextBytes: "text_bytes"}},

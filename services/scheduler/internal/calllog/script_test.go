@@ -108,7 +108,7 @@ func state(t *testing.T, l *calllog.Log) string {
 	t.Helper()
 	usage := &pb.Usage{}
 	require.NoError(t, proto.Unmarshal(l.Usage(), usage))
-	return fmt.Sprintf("started=%v complete=%v tokens=%d class=%q digest=%q usage={%s}", l.Started(), l.Complete(), l.Tokens(),
+	return fmt.Sprintf("started=%v complete=%v tokens=%d length=%d class=%q digest=%q usage={%s}", l.Started(), l.Complete(), l.Tokens(), l.Length(),
 		l.Class(), l.Digest(), text(usage))
 }
 

@@ -69,7 +69,11 @@ func (l *Log) takeStarted(s *scanned) (Verdict, error) {
 		return Verdict{}, err
 	}
 	l.attempt.started = true
+	if told.MaxTokens != nil {
+		l.known.limit, l.known.limited = told.GetMaxTokens(), true
+	}
 	l.known = known{
+		limit: l.known.limit, limited: l.known.limited,
 		model: told.GetModelDigest(), class: told.GetClassId(), promptDigest: told.GetPromptDigest(),
 		seed: told.GetSeed(), seeded: true, promptTokens: told.GetPromptTokens(),
 	}
@@ -96,6 +100,8 @@ func (l *Log) agree(told *pb.Started) (inexact bool, err error) {
 			told.GetPromptTokens(), told.GetPromptDigest(), k.promptTokens, k.promptDigest)
 	case k.seeded && k.seed != told.GetSeed():
 		return false, violation("seed %d, and the stream's is %d", told.GetSeed(), k.seed)
+	case k.limited && told.MaxTokens != nil && k.limit != told.GetMaxTokens():
+		return false, violation("at most %d tokens a continuation, and the stream may have %d", told.GetMaxTokens(), k.limit)
 	case !l.confirms(told.GetResumedTokens()):
 		return false, violation("it resumed behind %d tokens, and not behind those delivered", told.GetResumedTokens())
 	case !differs(k.class, told.GetClassId()):

@@ -27,7 +27,7 @@ func (e *ending) unsent() bool { return e.lost && e.of == worker }
 func (c *call) again(end *ending) (lease *admission.Lease, err error) {
 	f := &c.failover
 	request := c.rest(int(c.route.Sequences))
-	request.Exclude, request.Unloaded = f.exclude, f.unloaded
+	request.Exclude, request.Unloaded, request.Context = f.exclude, f.unloaded, c.longer
 	lease, err = c.places.Place(c.ctx, request)
 	if err == nil || !end.gone() || errors.Is(err, admission.ErrQueueTimeout) {
 		return lease, err

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
 	"github.com/millrace/millrace/services/scheduler/internal/calllog"
@@ -38,21 +39,23 @@ type ending struct {
 	of    blame
 	lost  bool // whether err is this program's, of a worker that went without a word
 	moved *admission.Lease
+	given bool // whether the worker found its context shorter than the one that the request was given here
 }
 
 // attempt is one stream of one worker.
 type attempt struct {
 	*call
 	lease    *admission.Lease
-	answered bool // whether a frame came
-	open     int  // outputs that have not ended, as handover knows
+	answered bool  // whether a frame came
+	open     int   // outputs that have not ended, as handover knows
+	context  int64 // context_length that the request was given here; 0: none
 	handover handover
 }
 
 // try runs one attempt to its end and gives the lease back.
 func (c *call) try(lease *admission.Lease, inexact bool) ending {
 	defer lease.End()
-	a := &attempt{call: c, lease: lease}
+	a := &attempt{call: c, lease: lease, context: c.contextFor(lease)}
 	c.failover.begin(lease.WorkerID)
 	c.shown.worker.Store(&lease.WorkerID)
 	defer c.shown.worker.Store(nil)
@@ -64,6 +67,7 @@ func (c *call) try(lease *admission.Lease, inexact bool) ending {
 	if c.log != nil {
 		a.open = c.log.Open()
 		a.handover.leaves(a.open)
+		a.handover.holds(c.needs(lease))
 		defer lease.Link.OnDrain(func() { a.handOver(up, cancel) })()
 	}
 	err := a.stream(up, inexact)
@@ -88,14 +92,17 @@ func (a *attempt) end(lost context.Context, err error) ending {
 	case errors.Is(err, errGone):
 		return ending{err: err}
 	case rpc.Domain(err) == rpc.WorkerDomain || rpc.Domain(err) == rpc.SchedulerDomain:
-		of := blameOf(err, a.resumable() && !a.answered)
+		of := a.blame(err)
 		if !of.ends() && a.ctx.Err() != nil {
 			return ending{err: a.ended()}
+		}
+		if of == short {
+			a.outgrown(err)
 		}
 		if fault.RefusesScheduler(err) {
 			err = fault.Lost(a.lease.WorkerID, a.delivered(), err)
 		}
-		return ending{err: err, of: of}
+		return ending{err: err, of: of, given: of == short && a.longer <= a.context}
 	case a.ctx.Err() != nil:
 		return ending{err: a.ended()}
 	case a.log == nil && lost.Err() == nil && blameOfCode(status.Code(err)) == request:
@@ -111,6 +118,18 @@ func (a *attempt) end(lost context.Context, err error) ending {
 	return ending{err: fault.Lost(a.lease.WorkerID, a.delivered(), err), of: of, lost: true}
 }
 
+// blame is of whom a worker's own status speaks.
+func (a *attempt) blame(err error) blame {
+	of := blameOf(err, a.resumable() && !a.answered)
+	switch {
+	case a.context > 0 && rpc.Reason(err) == reason.UnknownField: // it is of an earlier version, and has the shorter context
+		return short
+	case of == short && (a.answered || a.lease.Context == 0 || a.stated > 0 && rpc.Reason(err) != reason.ContextTooShort):
+		return request // the request's own context decided it, or nothing is known of the worker's
+	}
+	return of
+}
+
 // delivered is how many tokens the caller has.
 func (c *call) delivered() int64 {
 	if c.log == nil {
@@ -122,6 +141,9 @@ func (c *call) delivered() int64 {
 // stream asks the worker and passes on what it answers; the error is the worker's status, the transport's, or one of the above.
 func (a *attempt) stream(ctx context.Context, inexact bool) error {
 	out := rpc.Frame{Data: a.message(inexact)}
+	if a.context > 0 {
+		out.Data = append(out.Data, mem.SliceBuffer(calllog.AppendContext(nil, a.context)))
+	}
 	up, err := a.lease.Link.Conn().NewStream(ctx, upstream, a.method, a.codec)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnsent, err)
@@ -219,7 +241,7 @@ func (a *attempt) answer() {
 	a.retries.answered()
 	a.lease.Progress(a.prompt + a.delivered())
 	if a.resumable() {
-		a.handover.started(a.log.Class(), a.log.Digest())
+		a.handover.started(a.log.Class(), a.log.Digest(), a.log.Length())
 		if digest := a.log.Digest(); digest != "" { // not every worker tells
 			a.lease.Link.Served(a.route.Model, digest)
 		}

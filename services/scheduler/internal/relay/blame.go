@@ -18,6 +18,9 @@ const (
 	request
 	// worker: this one cannot serve the request now, whatever the request is. Another may, and nothing is held against the request.
 	worker
+	// short: this one's context is too short for the request. One with a longer context may serve it; where there is none, it is the end
+	// of the call, so that the verdict does not depend on the worker that was chosen.
+	short
 	// waited: the request has waited for a place there for as long as one may. Elsewhere it would wait anew: the end of the call, unless
 	// another worker has begun it; then this one is as good as full.
 	waited
@@ -39,8 +42,11 @@ var blames = map[string]blame{
 	reason.UnknownField: request, reason.MalformedMessage: request, reason.MessageTooLarge: request,
 	reason.InvalidArgument: request, reason.NotBuilt: request, reason.BadModelName: request, reason.NoTokenizer: request,
 	reason.NoChatTemplate: request, reason.ChatTemplateFailed: request, reason.ChatTemplateLimit: request,
-	reason.NoTokens: request, reason.BadTokenID: request, reason.PromptTooLong: request, reason.ResumeMismatch: request,
-	reason.ResumeTooLong: request, reason.ExpectationFailed: request, reason.RefusedByEngine: request,
+	reason.NoTokens: request, reason.BadTokenID: request, reason.ResumeMismatch: request,
+	reason.ExpectationFailed: request, reason.RefusedByEngine: request,
+
+	// It is longer than this worker's context, or may become so.
+	reason.PromptTooLong: short, reason.ResumeTooLong: short, reason.ContextTooShort: short,
 
 	// It is full: a place elsewhere is as good.
 	reason.WorkerFull: worker, reason.TooManyBytesWaiting: worker, reason.OutOfDeviceMemory: worker,
@@ -54,7 +60,7 @@ var blames = map[string]blame{
 	// It no longer has what it had when it was chosen, or has something else.
 	reason.ModelUnloaded: worker, reason.ModelDraining: worker, reason.ModelNotLoaded: worker, reason.UnknownModel: worker,
 	reason.ModelOutOfService: worker, reason.DigestMismatch: worker, reason.NotOnThisDevice: worker,
-	reason.NoDevice: worker, reason.ContextTooShort: worker, reason.ResidentTensorDiffers: worker, reason.DeviceMemoryHeld: worker,
+	reason.NoDevice: worker, reason.ResidentTensorDiffers: worker, reason.DeviceMemoryHeld: worker,
 
 	// It failed in the middle. Every request of the step ends so, and one of them may be why.
 	reason.StepFailed: either, reason.StepTimeout: either, reason.DeviceFailed: either, reason.EngineState: either,
@@ -69,7 +75,7 @@ func blameOf(err error, accepted bool) blame {
 		of = blameOfCode(status.Code(err))
 	}
 	switch {
-	case of == request && accepted:
+	case (of == request || of == short) && accepted:
 		return either
 	case of == waited && accepted:
 		return worker

@@ -65,7 +65,7 @@ var rows = []row{
 	{reason.ModelOutOfService, codes.Unavailable, false, false},
 	{reason.DigestMismatch, codes.FailedPrecondition, false, false},
 	{reason.NotOnThisDevice, codes.Unimplemented, false, false},
-	{reason.ContextTooShort, codes.FailedPrecondition, false, false},
+	{reason.ContextTooShort, codes.FailedPrecondition, true, true},
 	{reason.NoDevice, codes.Internal, false, false},
 	{reason.CallerNotAllowed, codes.PermissionDenied, false, false},
 	{reason.NoToken, codes.Unauthenticated, false, false},

@@ -30,6 +30,8 @@ type call struct {
 	method string
 	route  route.Request
 	prompt int64
+	stated uint32 // context_length of the request; 0: unset
+	longer int64  // workers with a shorter context have refused the call; 0: none
 
 	// log is nil for methods that are no generation; then body is the request.
 	log  *calllog.Log
@@ -61,6 +63,7 @@ func newCall(r *Relay, down grpc.ServerStream, method string, in Request, raw []
 	c.traced.call = rpc.Span(c.ctx)
 	if in.Generation != nil {
 		c.shown = shown{id: rpc.RequestID(c.ctx), model: in.Route.Model, arrived: c.arrived}
+		c.stated = in.Generation.GetContextLength()
 		c.log, c.chat = calllog.New(raw, in.Generation, c.arrived), in.Generation.GetChat() != nil
 		if c.traced.call != nil {
 			c.traced.call.SetAttributes(telemetry.OfRequest(in.Generation)...)
@@ -156,13 +159,16 @@ func (c *call) next(end *ending) (lease *admission.Lease, inexact bool, err erro
 	}
 	lease, err = c.again(end)
 	switch {
-	case err == nil && (end.unsent() || c.retries.take()): // what no worker has heard of is no storm
+	case err == nil && (end.unsent() || end.of == short || c.retries.take()): // what no worker has begun is no storm
 		c.goesOn, c.tells = Retried, true
 		return lease, false, nil
 	case err == nil:
 		lease.End()
 	case c.ctx.Err() != nil:
 		return nil, false, c.ended()
+	}
+	if end.of == short && end.given { // the workers that have the context are there, and failed the call before
+		return nil, false, fault.Status(err)
 	}
 	return nil, false, end.err // what the worker that was there said is nearer the truth than why nobody else is
 }

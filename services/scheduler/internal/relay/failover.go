@@ -104,6 +104,7 @@ func (c *call) resume(end *ending) (lease *admission.Lease, inexact bool, err er
 		request := c.rest(c.log.Open())
 		request.Resumes, request.Digest, request.ClassID = true, c.log.Digest(), c.log.Class()
 		request.Exclude, request.Unloaded = f.exclude, f.unloaded
+		request.Length, request.Context = c.log.Length(), c.log.Length()
 		if time.Now().After(exactUntil) {
 			request.ClassID = ""
 		}
@@ -126,8 +127,8 @@ func (c *call) unplaced(end *ending, refusal error) error {
 		c.usage()
 		return fault.Status(context.DeadlineExceeded)
 	}
-	return c.over(end, fmt.Sprintf("no other worker took it within %v (%s)", c.options.FailoverWait,
-		status.Convert(refusal).Message()))
+	return c.over(end, fmt.Sprintf("no other worker took it within %v (%s), and it may need a context of %d tokens",
+		c.options.FailoverWait, status.Convert(refusal).Message(), c.log.Length()))
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -25,7 +25,9 @@ import (
 // requests are those whose streams differ in kind.
 func requests() map[string]*pb.GenerateRequest {
 	all := map[string]*pb.GenerateRequest{"plain": ask(5), "nothing but the prompt": ask(0), "seeded": ask(4), "of several outputs": ask(3),
-		"all there is": ask(3), "resumed by its client": ask(6), "resumed behind an end": ask(3)}
+		"all there is": ask(3), "resumed by its client": ask(6), "resumed behind an end": ask(3),
+		"as long as the context": {Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "once"}},
+		"least and no most":      {Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "once"}, Stopping: &pb.Stopping{MinTokens: proto.Int32(500)}}}
 	all["nothing but the prompt"].Response = &pb.ResponseOptions{EchoPrompt: proto.Bool(true)}
 	all["seeded"].Sampling = &pb.Sampling{Seed: proto.Uint64(99)}
 	all["of several outputs"].Sampling = &pb.Sampling{NumSequences: proto.Int32(3)}
@@ -62,35 +64,43 @@ var ways = map[string]error{
 	"with a stranger's status":    rpc.Fault{Code: codes.NotFound, Domain: "proxy.example", Reason: "NO", Message: "no"}.Err(),
 }
 
+// The workers' contexts are equal, or one of them holds the shorter streams alone: an answer must not become shorter by moving.
 func TestWhereverAStreamBreaksItsClientGetsTheUndisturbedOne(t *testing.T) {
-	for name, in := range requests() {
-		for way, err := range ways {
-			t.Run(name+" lost "+way, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					want := whole(t, in)
-					var cut atomic.Int64
-					r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
-					var attempts atomic.Int64
-					for id, w := range r.workers {
-						w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
-							a := workertest.Whole(id)
-							if attempts.Add(1) == 1 { // whoever is asked first breaks off
-								a.Events, a.Err = int(cut.Load()), err
+	fleets := map[string]map[string]workertest.Answer{
+		"equal":   {"w1": {Context: long}, "w2": {Context: long}},
+		"unequal": {"w1": {Context: long}, "w2": {Context: long}, "w3": {Context: short}, "w4": {Context: short}},
+	}
+	for contexts, fleet := range fleets {
+		for name, in := range requests() {
+			for way, err := range ways {
+				t.Run(name+" lost "+way+" with "+contexts+" contexts", func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						want := wholeOf(t, long, in)
+						var cut atomic.Int64
+						r := newRig(t, relay.Options{}, fleet)
+						var attempts atomic.Int64
+						for id, w := range r.workers {
+							w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+								a := workertest.Whole(id)
+								a.Context = fleet[id].Context
+								if attempts.Add(1) == 1 { // whoever is asked first breaks off
+									a.Events, a.Err = int(cut.Load()), err
+								}
+								return a.Generate(in, stream)
 							}
-							return a.Generate(in, stream)
 						}
-					}
-					for k := 0; k < len(want); k++ {
-						attempts.Store(0)
-						cut.Store(int64(k))
-						got, err := r.generate(in)
-						require.NoError(t, err, "cut behind %d events", k)
-						requireEqual(t, want, got)
-						require.EqualValues(t, 2, attempts.Load(), "cut behind %d events", k)
-					}
-					r.idle()
+						for k := 0; k < len(want); k++ {
+							attempts.Store(0)
+							cut.Store(int64(k))
+							got, err := r.generate(in)
+							require.NoError(t, err, "cut behind %d events", k)
+							requireEqual(t, want, got)
+							require.EqualValues(t, 2, attempts.Load(), "cut behind %d events", k)
+						}
+						r.idle()
+					})
 				})
-			})
+			}
 		}
 	}
 }

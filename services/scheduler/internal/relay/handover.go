@@ -18,6 +18,7 @@ type handover struct {
 	class   string           // guarded by mu, as all below; of the stream, once it has started
 	digest  string           // of the stream's model
 	resumes bool             // whether the caller has a part of the stream
+	context int64            // the shortest that holds the stream
 	open    int              // outputs that have not ended: a peer computes these
 	over    bool             // the attempt has ended
 	looks   bool             // a peer is looked for, or was found
@@ -25,10 +26,17 @@ type handover struct {
 	lease   *admission.Lease // the place at the peer
 }
 
-// started notes what the peer must be.
-func (h *handover) started(class, digest string) {
+// holds notes the context that a peer must have before the stream has started.
+func (h *handover) holds(context int64) {
 	h.mu.Lock()
-	h.class, h.digest, h.resumes = class, digest, true
+	h.context = context
+	h.mu.Unlock()
+}
+
+// started notes what the peer must be.
+func (h *handover) started(class, digest string, context int64) {
+	h.mu.Lock()
+	h.class, h.digest, h.context, h.resumes = class, digest, context, true
 	h.mu.Unlock()
 }
 
@@ -84,13 +92,15 @@ func (a *attempt) handOver(up context.Context, cancel context.CancelCauseFunc) {
 	}
 }
 
-// peer is a place on another worker of the same class; nil: none has one in time.
+// peer is a place on another worker of the same class whose context holds the stream; nil: none has one in time.
 func (a *attempt) peer(up context.Context) *admission.Lease {
 	h := &a.handover
 	h.mu.Lock()
 	request := a.rest(h.open)
 	request.Unloaded = []string{a.lease.WorkerID} // which its report may not say yet
+	request.Context = h.context
 	if request.Resumes = request.Resumes || h.resumes; h.resumes {
+		request.Length = h.context
 		request.ClassID, request.Digest = h.class, h.digest
 	} else {
 		request.ClassID = a.lease.ClassID

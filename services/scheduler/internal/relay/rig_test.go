@@ -88,6 +88,9 @@ func (r *rig) start(id string, a workertest.Answer) {
 	if a.Class != "" {
 		w.Change(func(report *pb.WorkerReport) { report.ClassId = a.Class })
 	}
+	if a.Context > 0 {
+		w.Change(func(report *pb.WorkerReport) { report.GetModels()[0].ContextLength = uint32(a.Context) })
+	}
 	r.workers[id], r.processes[id] = w, r.net.Start(r.TB, id+":1", w)
 }
 
@@ -169,6 +172,16 @@ func all(stream grpc.ServerStreamingClient[pb.GenerateResponse]) ([]*pb.Generate
 func whole(t *testing.T, in *pb.GenerateRequest) []*pb.GenerateResponse {
 	t.Helper()
 	events, err := workertest.Whole("").Of(in)
+	require.NoError(t, err)
+	return events
+}
+
+// wholeOf is what a worker with such a context answers undisturbed.
+func wholeOf(t *testing.T, context int, in *pb.GenerateRequest) []*pb.GenerateResponse {
+	t.Helper()
+	a := workertest.Whole("")
+	a.Context = context
+	events, err := a.Of(in)
 	require.NoError(t, err)
 	return events
 }

@@ -1,6 +1,8 @@
 package workertest
 
 import (
+	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -24,6 +26,11 @@ const drawn = 4711
 type Answer struct {
 	// Worker, Class, Digest are what `started` says; an empty class is "class", an empty digest that of Model.
 	Worker, Class, Digest string
+	// Context is the worker's own in tokens, of which every prompt has PromptTokens. 0: no stream is too long for it, and one that states no
+	// max_tokens has no tokens.
+	Context int
+	// Old is a worker of an earlier version: it reports no max_tokens and refuses context_length as an unknown field.
+	Old bool
 	// Cached is what the worker says of its prefix cache.
 	Cached uint32
 	// Pause comes before each token.
@@ -92,7 +99,14 @@ func (a Answer) Of(in *pb.GenerateRequest) ([]*pb.GenerateResponse, error) {
 	if err := expectations(in, started); err != nil {
 		return nil, err
 	}
-	outputs, limit := int(max(1, in.GetSampling().GetNumSequences())), int(in.GetStopping().GetMaxTokens())
+	limit, err := a.fit(in)
+	if err != nil {
+		return nil, err
+	}
+	if !a.Old {
+		started.MaxTokens = proto.Uint32(uint32(limit))
+	}
+	outputs := int(max(1, in.GetSampling().GetNumSequences()))
 	had := make([]*pb.Resume, outputs)
 	for _, r := range in.GetResume() {
 		had[r.GetOutputIndex()] = r
@@ -135,6 +149,38 @@ func (a Answer) Of(in *pb.GenerateRequest) ([]*pb.GenerateResponse, error) {
 		}
 	}
 	return events, nil
+}
+
+// fit is the most tokens of a continuation, or why the request does not fit.
+func (a Answer) fit(in *pb.GenerateRequest) (int, error) {
+	own, wanted := a.Context, a.Context
+	if own == 0 {
+		own = math.MaxInt32
+	}
+	if in.GetStopping() != nil && in.GetStopping().MaxTokens != nil {
+		wanted = int(in.GetStopping().GetMaxTokens())
+	}
+	context := own
+	switch {
+	case in.ContextLength != nil && a.Old:
+		return 0, Refusal(codes.InvalidArgument, reason.UnknownField, "there is no context_length")
+	case in.ContextLength != nil:
+		context = int(in.GetContextLength())
+	}
+	room := context - PromptTokens
+	limit := min(wanted, room)
+	switch {
+	case room < 0, room == 0 && wanted > 0:
+		return 0, Refusal(codes.InvalidArgument, reason.PromptTooLong, fmt.Sprintf("the context has %d tokens", context))
+	case PromptTokens+limit > own:
+		return 0, Refusal(codes.FailedPrecondition, reason.ContextTooShort, fmt.Sprintf("the context has %d tokens here", own))
+	}
+	for _, r := range in.GetResume() {
+		if len(r.GetTokenIds()) > limit {
+			return 0, Refusal(codes.InvalidArgument, reason.ResumeTooLong, fmt.Sprintf("%d tokens at most", limit))
+		}
+	}
+	return limit, nil
 }
 
 // expectations refuses what is not the stream that is asked for.

@@ -62,9 +62,9 @@ func New(id, incarnation string, models ...string) *Worker {
 	return w
 }
 
-// Model is a model that serves.
+// Model is a model that serves, with a context that is longer than the streams of tests.
 func Model(name string) *pb.ModelStatus {
-	return &pb.ModelStatus{Name: name, ModelDigest: "d-" + name, State: pb.ModelState_MODEL_STATE_READY, ContextLength: 4096}
+	return &pb.ModelStatus{Name: name, ModelDigest: "d-" + name, State: pb.ModelState_MODEL_STATE_READY, ContextLength: 1 << 20}
 }
 
 // Change changes the report; Health streams tell it as a delta.

@@ -1,0 +1,191 @@
+package relay_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
+	"github.com/millrace/millrace/services/scheduler/internal/relay"
+	"github.com/millrace/millrace/services/scheduler/internal/workertest"
+)
+
+// Contexts of workers. Every prompt has 6 tokens, and the scheduler takes that of ask for as many.
+const long, short = 60, 18
+
+// open is a request that states no max_tokens.
+func open() *pb.GenerateRequest {
+	return &pb.GenerateRequest{Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "once"}}
+}
+
+// of is an answer of a worker with such a context.
+func of(context int) workertest.Answer {
+	a := workertest.Whole("")
+	a.Context = context
+	return a
+}
+
+func TestEqualRequestsHaveEqualLengths(t *testing.T) {
+	tiny := ask(10) // whose prompt the scheduler takes for 5 tokens
+	tiny.Input = &pb.GenerateRequest_Prompt{Prompt: "o"}
+	stated := open()
+	stated.ContextLength = proto.Uint32(30)
+	few := open()
+	few.ContextLength = proto.Uint32(10)
+	resumed := open()
+	resumed.Sampling = &pb.Sampling{Seed: proto.Uint64(7)}
+	for _, e := range wholeOf(t, long, resumed)[1:31] {
+		if len(resumed.Resume) == 0 {
+			resumed.Resume = []*pb.Resume{{}}
+		}
+		resumed.Resume[0].TokenIds = append(resumed.Resume[0].TokenIds, e.GetTokens().GetTokenIds()...)
+	}
+	for name, tc := range map[string]struct {
+		in         *pb.GenerateRequest
+		short, old int  // context of w2; whether w2 is of an earlier version
+		moves      bool // w2 is asked, and refuses
+		serves     bool // w2 serves some
+	}{
+		"no max_tokens":                                  {in: open(), short: short},
+		"more than a context holds":                      {in: ask(40), short: short},
+		"more than every context holds":                  {in: ask(400), short: short},
+		"few":                                            {in: ask(5), short: short, serves: true},
+		"a context between":                              {in: stated, short: short},
+		"a context that every worker has":                {in: few, short: short, serves: true},
+		"resumed by its client":                          {in: resumed, short: short},
+		"more tokens than the text suggests":             {in: tiny, short: 15, moves: true},
+		"more than the text suggests, at an old version": {in: tiny, short: 15, old: 1, moves: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				brief := of(tc.short)
+				brief.Old = tc.old > 0
+				r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": of(long), "w2": brief})
+				want := wholeOf(t, long, tc.in)
+				for range 200 { // more than the budget of retries
+					got, err := r.generate(tc.in)
+					require.NoError(t, err)
+					requireEqual(t, want, got)
+				}
+				require.Equal(t, tc.moves || tc.serves, r.workers["w2"].Generations.Load() > 0)
+				require.Equal(t, !tc.serves, r.workers["w1"].Generations.Load() == 200)
+			})
+		})
+	}
+}
+
+func TestEqualRequestsHaveEqualVerdicts(t *testing.T) {
+	beyond := ask(3)
+	beyond.Sampling = &pb.Sampling{Seed: proto.Uint64(7)}
+	beyond.Resume = []*pb.Resume{{TokenIds: make([]uint32, 4)}}
+	stated := open()
+	stated.ContextLength = proto.Uint32(5)
+	far := open()
+	far.ContextLength = proto.Uint32(100)
+	for name, tc := range map[string]struct {
+		in          *pb.GenerateRequest
+		long, short int
+		reason      string
+	}{
+		"a prompt that fits no context":           {open(), 6, 5, reason.PromptTooLong},
+		"a prompt beyond the request's context":   {stated, long, short, reason.PromptTooLong},
+		"a context that no worker has":            {far, long, short, reason.ContextTooShort},
+		"more resumed tokens than a stream has":   {beyond, long, short, reason.ResumeTooLong},
+		"a prompt that the shorter context holds": {ask(1), 5, 4, reason.PromptTooLong},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": of(tc.long), "w2": of(tc.short)})
+				said := ""
+				for range 20 {
+					_, err := r.generate(tc.in)
+					require.Equal(t, tc.reason, rpc.Reason(err), "%v", err)
+					require.Equal(t, rpc.WorkerDomain, rpc.Domain(err))
+					if said == "" {
+						said = err.Error()
+					}
+					require.Equal(t, said, err.Error())
+				}
+			})
+		})
+	}
+}
+
+// A worker with a longer context becomes ready while another refuses the prompt.
+func TestAPromptTooLongGoesToALongerContext(t *testing.T) {
+	for _, why := range []string{reason.PromptTooLong, reason.ResumeTooLong, reason.ContextTooShort} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": of(5), "w2": of(5)})
+			for id, w := range r.workers {
+				w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+					if id == "w2" {
+						return of(long).Generate(in, stream)
+					}
+					r.workers["w2"].Change(func(report *pb.WorkerReport) { report.GetModels()[0].ContextLength = long })
+					time.Sleep(100 * time.Millisecond)
+					return workertest.Refusal(codes.InvalidArgument, why, "said")
+				}
+			}
+			r.drain("w2", true)
+			require.Eventually(t, func() bool { return !r.fleet.Snapshot().Route.Workers[1].Serves() }, hang, time.Millisecond)
+			in := open()
+			stream, err := r.inference.Generate(r.patient(), in)
+			require.NoError(t, err)
+			r.drain("w2", false)
+			got, err := all(stream)
+			require.NoError(t, err, why)
+			requireEqual(t, wholeOf(t, long, in), got)
+		})
+	}
+}
+
+func TestAStreamNeverGoesOnInAShorterContext(t *testing.T) {
+	for name, from := range map[string]int{"started": 1, "behind tokens": 5} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				paced := of(long)
+				paced.Pause = 5 * time.Millisecond
+				r := newRig(t, relay.Options{FailoverWait: 2 * time.Second}, map[string]workertest.Answer{"w1": paced, "w2": of(short)})
+				stream, got := r.begin(open(), from)
+				require.Equal(t, "w1", got[0].GetStarted().GetWorkerId())
+				require.EqualValues(t, long-workertest.PromptTokens, got[0].GetStarted().GetMaxTokens())
+				// It is left to a worker that drains while no other holds it.
+				r.drain("w1", true)
+				for range 3 {
+					m, err := stream.Recv()
+					require.NoError(t, err)
+					got = append(got, m)
+				}
+				r.processes["w1"].Kill()
+				_, err := all(stream)
+				require.Equal(t, codes.Unavailable, status.Code(err))
+				require.Equal(t, reason.WorkerLost, rpc.Reason(err))
+				require.ErrorContains(t, err, "context of 60 tokens")
+				require.Zero(t, r.workers["w2"].Generations.Load())
+			})
+		})
+	}
+}
+
+func TestADrainMovesStreamsToContextsThatHoldThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		paced := of(long)
+		paced.Pause = 5 * time.Millisecond
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": paced, "w2": of(short), "w3": of(short), "w4": paced})
+		stream, got := r.begin(open(), 4)
+		r.drain(got[0].GetStarted().GetWorkerId(), true)
+		rest, err := all(stream)
+		require.NoError(t, err)
+		requireEqual(t, wholeOf(t, long, open()), append(got, rest...))
+		require.Zero(t, r.workers["w2"].Generations.Load()+r.workers["w3"].Generations.Load())
+		require.EqualValues(t, 2, r.workers["w1"].Generations.Load()+r.workers["w4"].Generations.Load(), "it was not moved")
+	})
+}
