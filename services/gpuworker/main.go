@@ -23,7 +23,7 @@ import (
 // Exit codes.
 const (
 	exitFailed = 1
-	exitUsage  = 2 // a wrong flag, or a device that this machine does not have
+	exitUsage  = 2 // a wrong flag, a device that this machine does not have, or no file for a model of --load
 )
 
 // help is what --help prints, with the flags in it.
@@ -39,8 +39,8 @@ Examples:
 
 Flags:
 %s
-Exit codes: 0 stopped as asked; 1 failed, as when its GPU is lost; 2 a wrong flag, or a device that this machine does not
-have. The first SIGINT or SIGTERM lets running requests end, the second ends the program at once.
+Exit codes: 0 stopped as asked; 1 failed, as when its GPU is lost; 2 a wrong flag, a device that this machine does not
+have, or a model of --load that has no file. The first SIGINT or SIGTERM lets running requests end, the second ends the program at once.
 `
 
 func main() {
@@ -87,7 +87,7 @@ func run(args []string, out io.Writer) int {
 	}
 	if err := serve(); err != nil {
 		fmt.Fprintf(os.Stderr, "millrace-worker: %v\n", err)
-		if errors.Is(err, engine.ErrNoDevice) {
+		if errors.Is(err, engine.ErrNoDevice) || errors.Is(err, app.ErrNoModel) {
 			return exitUsage
 		}
 		return exitFailed

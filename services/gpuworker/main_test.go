@@ -27,3 +27,12 @@ func TestAWrongCommandLinePrintsNoResult(t *testing.T) {
 		require.Empty(t, out.String(), "%v", args)
 	}
 }
+
+// A worker whose --load names no file ends with the code that supervisors do not start again for.
+func TestLoadOfMissingModelIsUsageError(t *testing.T) {
+	for _, name := range []string{"nosuch", "../nosuch"} {
+		var out bytes.Buffer
+		args := []string{"--models", t.TempDir(), "--device", "sim", "--listen", "127.0.0.1:0", "--log-level", "error", "--load", name}
+		require.Equal(t, exitUsage, run(args, &out), name)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/filecache"
 	"github.com/millrace/millrace/gpuworker/model"
 	"github.com/millrace/millrace/gpuworker/vectors"
 	"github.com/millrace/millrace/services/gpuworker/internal/config"
@@ -127,7 +128,7 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 		}
 	})
 	work.Go(func() {
-		if loadErr = loadAll(ctx, c.Load, models); loadErr != nil {
+		if loadErr = loadAll(ctx, c.Load, models, logger); loadErr != nil {
 			cancel()
 			return
 		}
@@ -146,11 +147,21 @@ func onGPU(device engine.Device) bool {
 	return err == nil && info.Kind == "cuda"
 }
 
-// loadAll loads the models wanted from the start, one after another, and pins them.
-func loadAll(ctx context.Context, names []string, models *model.Manager) error {
+// ErrNoModel: a model that is wanted from the start has no file in the models folder. Starting the worker again does not help.
+var ErrNoModel = errors.New("there is no such model to load at the start")
+
+// loadAll loads the models wanted from the start, one after another, and pins them. One that an operator unloads meanwhile is left out.
+func loadAll(ctx context.Context, names []string, models *model.Manager, logger hclog.Logger) error {
 	pin := true
 	for _, name := range names {
-		if _, _, err := models.Load(ctx, name, model.Options{Pin: &pin}, nil); err != nil && ctx.Err() == nil {
+		_, _, err := models.Load(ctx, name, model.Options{Pin: &pin}, nil)
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, model.ErrLoadEnded):
+			logger.Warn("model not loaded at the start", "model", name, "error", err)
+		case errors.Is(err, model.ErrName), errors.Is(err, model.ErrNotFound) && !filecache.OfSystem(err):
+			return fmt.Errorf("--load %s: %w: %w", name, ErrNoModel, err)
+		default:
 			return fmt.Errorf("load %q at start: %w", name, err)
 		}
 	}

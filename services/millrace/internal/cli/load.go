@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -30,8 +31,9 @@ func (a *app) load() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load NAME",
 		Short: "Load a model and show how far it is",
-		Long: "Loads the file NAME.gguf of the workers' model folders. Loading again what is loaded does nothing. The load goes\n" +
-			"on in the server if this command is stopped.",
+		Long: "Loads the file NAME.gguf of the workers' model folders. Loading again what is loaded does nothing, and is refused\n" +
+			"where it sets an option to another value than the model has. The load goes on in the server if this command is\n" +
+			"stopped; millrace unload NAME ends it.",
 		Example: "  millrace load stories\n  millrace load stories --replicas 2 --kv-tokens 8192",
 		Args:    one("NAME, a model as millrace models lists it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -123,14 +125,32 @@ func loaded(model, worker string, r *pb.LoadResult) string {
 		r.GetContextLength(), r.GetModelDigest())
 }
 
+// unloaded is one line about what an unload did.
+func unloaded(model string, out *pb.UnloadModelResponse) string {
+	ended := listed(out.GetLoadEndedWorkerIds())
+	had := slices.DeleteFunc(slices.Clone(out.GetWorkerIds()), func(id string) bool {
+		return slices.Contains(out.GetLoadEndedWorkerIds(), id)
+	})
+	freed := fmt.Sprintf("%s unloaded from %s: %s freed", model, listed(had), render.Bytes(out.GetFreedBytes()))
+	switch {
+	case len(out.GetLoadEndedWorkerIds()) == 0:
+		return freed
+	case len(had) == 0:
+		return fmt.Sprintf("%s: its load on %s has ended, and nothing of it is left", model, ended)
+	default:
+		return fmt.Sprintf("%s; its load on %s has ended", freed, ended)
+	}
+}
+
 // unload takes a model out of device memory.
 func (a *app) unload() *cobra.Command {
 	var cancelRunning, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "unload NAME",
-		Short: "Unload a model from every worker that has it",
-		Long:  "Unloads a model: waits for its running requests, or cancels them with --cancel. New requests are refused meanwhile.",
-		Args:  one("NAME, a model as millrace models lists it"),
+		Short: "Unload a model from every worker that has it or loads it",
+		Long: "Unloads a model: ends its loads that are under way, and waits for its running requests, or cancels those with --cancel.\n" +
+			"New requests are refused meanwhile. Exit code 0 means that no worker that the server reaches has the model any more.",
+		Args: one("NAME, a model as millrace models lists it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			conn, hangUp, err := a.dial()
 			if err != nil {
@@ -150,8 +170,7 @@ func (a *app) unload() *cobra.Command {
 			if asJSON {
 				return printJSON(a.Out, out)
 			}
-			fmt.Fprintln(a.Out, render.Line(fmt.Sprintf("%s unloaded from %s: %s freed", args[0], listed(out.GetWorkerIds()),
-				render.Bytes(out.GetFreedBytes()))))
+			fmt.Fprintln(a.Out, render.Line(unloaded(args[0], out)))
 			return nil
 		},
 	}

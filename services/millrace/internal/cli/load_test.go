@@ -123,6 +123,29 @@ func TestUnloadTellsWhatWasFreed(t *testing.T) {
 	require.Contains(t, r.err.String(), "shows what is loaded")
 }
 
+// unload names the workers where it ended a load apart from those that had the model.
+func TestUnloadNamesEndedLoads(t *testing.T) {
+	for name, tc := range map[string]struct {
+		out  *pb.UnloadModelResponse
+		says string
+	}{
+		"a load alone": {
+			&pb.UnloadModelResponse{WorkerIds: []string{"w1"}, LoadEndedWorkerIds: []string{"w1"}},
+			"m: its load on w1 has ended, and nothing of it is left\n",
+		},
+		"a load and a model": {
+			&pb.UnloadModelResponse{WorkerIds: []string{"w1", "w2"}, LoadEndedWorkerIds: []string{"w1"}, FreedBytes: 3 << 20},
+			"m unloaded from w2: 3.00 MiB freed; its load on w1 has ended\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := serve(t, &fake{unload: func(context.Context, *pb.UnloadModelRequest) (*pb.UnloadModelResponse, error) { return tc.out, nil }})
+			require.Equal(t, 0, r.run(t, "unload", "m"))
+			require.Equal(t, tc.says, r.out.String())
+		})
+	}
+}
+
 func TestModelsAreATable(t *testing.T) {
 	broken := &pb.ModelInfo{Name: "broken", State: pb.ModelState_MODEL_STATE_ON_DISK, FileBytes: 10, WorkerIds: []string{"w1"}, Problem: "truncated\nat 5"}
 	busy, idle, some := model("busy"), model("idle"), model("some")
