@@ -31,48 +31,70 @@ func (s selftestShape) ratio() float64 {
 	return float64(2*s.codewords*s.dimension+4*s.rows) / float64(4*s.rows*s.dimension)
 }
 
-// selftestResult is what a test gave.
+// selftestResult is what a test gave: the plain training's figures, and those of one with momentum, merges and splits.
 type selftestResult struct {
 	Rows             int     `json:"rows"`
 	Dimension        int     `json:"dimension"`
 	Codewords        int     `json:"codewords"`
-	Worker           string  `json:"worker"`
-	Seconds          float64 `json:"seconds"` // of the whole call
-	DeviceSeconds    float64 `json:"device_seconds"`
-	ReferenceSeconds float64 `json:"reference_seconds"`
-	Iterations       uint64  `json:"iterations"`
-	ReferenceRounds  int64   `json:"reference_iterations"`
-	Energy           float64 `json:"energy"`
-	EnergyDifference float64 `json:"energy_difference"` // the largest of all rounds
 	Ratio            float64 `json:"ratio"`             // with ids of 4 bytes, as the test was first described
 	CompressionRatio float64 `json:"compression_ratio"` // with codes of one byte
-	SameCodebook     bool    `json:"same_codebook"`
-	OK               bool    `json:"ok"`
+	selftestTraining
+	Maintained *selftestTraining `json:"maintained"`
+	OK         bool              `json:"ok"` // of both
+}
+
+// selftestTraining is one training of a test, compared with the reference.
+type selftestTraining struct {
+	Worker           string           `json:"worker"`
+	Seconds          float64          `json:"seconds"` // of the whole call
+	DeviceSeconds    float64          `json:"device_seconds"`
+	ReferenceSeconds float64          `json:"reference_seconds"`
+	Speedup          float64          `json:"speedup"`          // the reference's time over the device's
+	Beside           *selftestBesides `json:"beside,omitempty"` // the same on another worker
+	Iterations       uint64           `json:"iterations"`
+	ReferenceRounds  int64            `json:"reference_iterations"`
+	Merged           int64            `json:"merged"` // codewords, of all updates
+	Split            int64            `json:"split"`
+	Energy           float64          `json:"energy"`
+	EnergyDifference float64          `json:"energy_difference"` // the largest of all rounds
+	SameCodebook     bool             `json:"same_codebook"`
+	ok               bool
+}
+
+// selftestBesides is the same training on the worker that --beside names.
+type selftestBesides struct {
+	Worker        string  `json:"worker"`
+	DeviceSeconds float64 `json:"device_seconds"`
+	Speedup       float64 `json:"speedup"` // its device's time over the target's
+	SameCodebook  bool    `json:"same_codebook"`
 }
 
 // vectorsSelftest trains where the answer is known.
 func (a *app) vectorsSelftest() *cobra.Command {
-	large, asJSON := false, false
+	large, asJSON, beside := false, false, ""
 	cmd := &cobra.Command{
 		Use:   "selftest",
 		Short: "Train on three circles and compare every round with a float64 reference",
 		Long: "Trains an annealed codebook on three circles, 1 000 rows of 64 with 32 codewords, or with --large 10 000 of 128 with 256,\n" +
-			"on the target, and does the same in plain float64 here. Iterations, the energy of every round and the codebook's bytes\n" +
-			"must be equal; else the exit code is 1.",
-		Args: cobra.NoArgs,
+			"on the target, and does the same in plain float64 here; then once more with momentum, merges and splits. Iterations, the\n" +
+			"energy of every round and the codebook's bytes must be equal; else the exit code is 1. The speed-up is the reference's time\n" +
+			"over that of the target's device. With --beside another worker, such as one on the CPU, trains the same, and the\n" +
+			"speed-up over its device is printed too.",
+		Example: "  millrace vectors selftest --large --target gpu-0:7071 --beside cpu-0:7071",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			shape := smallTest
 			if large {
 				shape = largeTest
 			}
-			client, hangUp, err := a.vectorService()
+			clients, hangUp, err := a.selftestClients(beside)
 			if err != nil {
 				return err
 			}
 			defer hangUp()
 			ctx, cancel := a.deadline(cmd.Context(), 0)
 			defer cancel()
-			out, err := a.selftest(ctx, client, shape, asJSON)
+			out, err := a.selftest(ctx, clients, shape, asJSON)
 			if err != nil {
 				return err
 			}
@@ -88,8 +110,24 @@ func (a *app) vectorsSelftest() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&large, "large", false, "the larger test: the reference takes some seconds")
+	cmd.Flags().StringVar(&beside, "beside", "", "worker that trains the same, to print the speed-up over its device: host:port or unix:PATH")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
+}
+
+// selftestClients are those of the target and, where one is named, of the worker beside it.
+func (a *app) selftestClients(beside string) ([]pb.VectorServiceClient, func(), error) {
+	client, hangUp, err := a.vectorService()
+	if err != nil || beside == "" {
+		return []pb.VectorServiceClient{client}, hangUp, err
+	}
+	to := &app{System: a.System, command: a.command, sent: a.sent, target: beside, timeout: a.timeout}
+	other, hangUpOther, err := to.vectorService()
+	if err != nil {
+		hangUp()
+		return nil, nil, fmt.Errorf("--beside: %w", err)
+	}
+	return []pb.VectorServiceClient{client, other}, func() { hangUp(); hangUpOther() }, nil
 }
 
 // selftestConfig is annealing with a tenth of the rows trimmed, until the energy rests.
@@ -107,6 +145,18 @@ func selftestConfig(s selftestShape) *pb.TrainingConfig {
 	}
 }
 
+// maintainedConfig is the same with momentum, merges and splits, of which there are some of each within its iterations.
+func maintainedConfig(s selftestShape) *pb.TrainingConfig {
+	cfg := selftestConfig(s)
+	cfg.MaxIterations = proto.Uint32(40)
+	if s == largeTest {
+		cfg.MaxIterations = proto.Uint32(12)
+	}
+	cfg.Annealing.Momentum, cfg.Annealing.MaintenanceInterval = proto.Float64(0.5), proto.Uint32(5)
+	cfg.Annealing.MergeDistance, cfg.Annealing.SplitLoad = proto.Float64(32/float64(s.codewords)), proto.Float64(1.5)
+	return cfg
+}
+
 // selftestTolerance ends the small test after 31 iterations and the large one after 43.
 const selftestTolerance = 1e-5
 
@@ -122,43 +172,92 @@ func referenceConfig(cfg *pb.TrainingConfig) engine.TrainerConfig {
 		StableRounds: int(cfg.GetStableIterations()),
 		Annealing: engine.Annealing{
 			Temperature: a.GetTemperature(), CoolingRate: a.GetCoolingRate(), LearningRate: a.GetLearningRate(), Momentum: a.GetMomentum(),
-			Trim: a.GetTrim(),
+			Trim: a.GetTrim(), MaintenanceInterval: int(a.GetMaintenanceInterval()), MergeDistance: a.GetMergeDistance(), SplitLoad: a.GetSplitLoad(),
 		},
 	}
 }
 
-func (a *app) selftest(ctx context.Context, client pb.VectorServiceClient, s selftestShape, quiet bool) (*selftestResult, error) {
+func (a *app) selftest(ctx context.Context, clients []pb.VectorServiceClient, s selftestShape, quiet bool) (*selftestResult, error) {
+	out := &selftestResult{Rows: s.rows, Dimension: s.dimension, Codewords: s.codewords, Ratio: s.ratio()}
 	rows := circles(s.rows, s.dimension)
-	t := &training{config: selftestConfig(s), rows: rows}
-	told := int64(-1)
+	plain, err := a.selftrain(ctx, clients, rows, selftestConfig(s), quiet)
+	if err != nil {
+		return nil, err
+	}
+	if !quiet {
+		fmt.Fprintln(a.Err, "with momentum, merges and splits ...")
+	}
+	maintained, err := a.selftrain(ctx, clients, rows, maintainedConfig(s), quiet)
+	if err != nil {
+		return nil, err
+	}
+	out.selftestTraining, out.Maintained, out.CompressionRatio = plain.selftestTraining, &maintained.selftestTraining, plain.compression
+	out.OK = plain.ok && maintained.ok && maintained.Merged > 0 && maintained.Split > 0
+	return out, nil
+}
+
+// selftrained is a training of the test before its figures are put together.
+type selftrained struct {
+	selftestTraining
+	compression float64
+}
+
+// selftrain trains on the target, on the worker beside it where there is one, and on the reference.
+func (a *app) selftrain(ctx context.Context, clients []pb.VectorServiceClient, rows *memoryRows, cfg *pb.TrainingConfig, quiet bool) (*selftrained, error) {
+	t := &training{config: proto.CloneOf(cfg), rows: rows}
+	shown := int64(-1)
 	t.event = func(event *pb.TrainCodebookResponse) error {
 		p := event.GetProgress()
-		if !quiet && p != nil && p.Iteration != nil && int64(p.GetIteration()) > told && p.GetIteration()%10 == 0 {
-			told = int64(p.GetIteration())
-			fmt.Fprintf(a.Err, "iteration %3d  T %.4f  E %.6f  dE %+.2e  changes %d\n", told, p.GetTemperature(), p.GetEnergy(),
+		if !quiet && p != nil && p.Iteration != nil && int64(p.GetIteration()) > shown && p.GetIteration()%10 == 0 {
+			shown = int64(p.GetIteration())
+			fmt.Fprintf(a.Err, "iteration %3d  T %.4f  E %.6f  dE %+.2e  changes %d\n", shown, p.GetTemperature(), p.GetEnergy(),
 				p.GetEnergyDelta(), p.GetChanges())
 		}
 		return nil
 	}
 	began := time.Now()
-	done, err := t.run(ctx, client)
+	done, err := t.run(ctx, clients[0])
 	if err != nil {
 		return nil, err
 	}
-	out := &selftestResult{
-		Rows: s.rows, Dimension: s.dimension, Codewords: s.codewords, Worker: done.worker, Seconds: time.Since(began).Seconds(),
-		DeviceSeconds: done.finished.GetTimings().GetDevice().AsDuration().Seconds(),
-		Iterations:    done.finished.GetIterations(), Energy: done.finished.GetEnergy(), CompressionRatio: done.finished.GetCompressionRatio(),
-		Ratio: s.ratio(),
+	out := &selftrained{compression: done.finished.GetCompressionRatio(), selftestTraining: selftestTraining{
+		Worker: done.worker, Seconds: time.Since(began).Seconds(), DeviceSeconds: done.deviceSeconds(),
+		Iterations: done.finished.GetIterations(), Energy: done.finished.GetEnergy(),
+	}}
+	same := true
+	for _, client := range clients[1:] {
+		other, err := (&training{config: proto.CloneOf(cfg), rows: rows}).run(ctx, client)
+		if err != nil {
+			return nil, fmt.Errorf("--beside: %w", err)
+		}
+		out.Beside = &selftestBesides{
+			Worker: other.worker, DeviceSeconds: other.deviceSeconds(), SameCodebook: bytes.Equal(done.codewords, other.codewords),
+		}
+		out.Beside.Speedup = speedup(out.Beside.DeviceSeconds, out.DeviceSeconds)
+		same = out.Beside.SameCodebook
 	}
 	if !quiet {
 		fmt.Fprintln(a.Err, "the same in float64, here ...")
 	}
-	return out, a.compare(ctx, out, done, rows, referenceConfig(t.config))
+	err = a.compare(ctx, &out.selftestTraining, done, rows, referenceConfig(cfg))
+	out.ok = out.ok && same
+	return out, err
+}
+
+func (d *trained) deviceSeconds() float64 {
+	return d.finished.GetTimings().GetDevice().AsDuration().Seconds()
+}
+
+// speedup is 0 where a device did not say how long it worked.
+func speedup(slow, fast float64) float64 {
+	if fast <= 0 {
+		return 0
+	}
+	return slow / fast
 }
 
 // compare trains the reference beside what a worker gave.
-func (a *app) compare(ctx context.Context, out *selftestResult, done *trained, rows *memoryRows, cfg engine.TrainerConfig) error {
+func (a *app) compare(ctx context.Context, out *selftestTraining, done *trained, rows *memoryRows, cfg engine.TrainerConfig) error {
 	began := time.Now()
 	reference, err := vq.New(cfg, vq.Decode(engine.VectorF32, rows.bytes), nil)
 	if err != nil {
@@ -174,30 +273,48 @@ func (a *app) compare(ctx context.Context, out *selftestResult, done *trained, r
 		if err != nil {
 			return err
 		}
+		out.Merged += r.Merged
+		out.Split += r.Split
 		if out.ReferenceRounds = r.Iteration; int(r.Iteration) < len(done.energies) {
 			out.EnergyDifference = max(out.EnergyDifference, math.Abs(done.energies[r.Iteration]-r.Energy))
 		}
 		show.set(int(r.Iteration) + 1)
 	}
 	out.ReferenceSeconds = time.Since(began).Seconds()
+	out.Speedup = speedup(out.ReferenceSeconds, out.DeviceSeconds)
 	out.SameCodebook = bytes.Equal(done.codewords, reference.Codewords())
-	out.OK = out.SameCodebook && out.EnergyDifference == 0 && int64(out.Iterations) == out.ReferenceRounds &&
+	out.ok = out.SameCodebook && out.EnergyDifference == 0 && int64(out.Iterations) == out.ReferenceRounds &&
 		len(done.energies) == int(out.Iterations)+1
 	return nil
 }
 
 func (r *selftestResult) text() string {
-	verdict := "passed"
-	if !r.OK {
-		verdict = "FAILED"
-	}
-	return fmt.Sprintf("%d rows of %d, %d codewords: %s\n", r.Rows, r.Dimension, r.Codewords, verdict) +
-		fmt.Sprintf("  time        %s, the device worked %s, the reference %s\n", seconds(r.Seconds), seconds(r.DeviceSeconds), seconds(r.ReferenceSeconds)) +
-		fmt.Sprintf("  iterations  %d, the reference's %d\n", r.Iterations, r.ReferenceRounds) +
-		fmt.Sprintf("  energy      %.6g, at most %g from the reference's in any round\n", r.Energy, r.EnergyDifference) +
-		fmt.Sprintf("  codebook    %s\n", map[bool]string{true: "the same bytes", false: "other bytes"}[r.SameCodebook]) +
+	return fmt.Sprintf("%d rows of %d, %d codewords: %s\n", r.Rows, r.Dimension, r.Codewords, verdict(r.ok)) +
+		r.lines() +
 		fmt.Sprintf("  ratio       %.2f %% with ids of 4 bytes, %.2f %% with codes of 1\n", 100*r.Ratio, 100*r.CompressionRatio) +
-		render.Line("  worker      "+r.Worker) + "\n"
+		fmt.Sprintf("with momentum, %d merges and %d splits: %s\n", r.Maintained.Merged, r.Maintained.Split,
+			verdict(r.Maintained.ok && r.Maintained.Merged > 0 && r.Maintained.Split > 0)) +
+		r.Maintained.lines() +
+		render.Line("worker      "+r.Worker) + "\n"
+}
+
+func verdict(ok bool) string {
+	if ok {
+		return "passed"
+	}
+	return "FAILED"
+}
+
+func (t *selftestTraining) lines() string {
+	bytes := map[bool]string{true: "the same bytes", false: "other bytes"}
+	text := fmt.Sprintf("  time        %s, the device worked %s, the reference %s\n", seconds(t.Seconds), seconds(t.DeviceSeconds), seconds(t.ReferenceSeconds)) +
+		fmt.Sprintf("  speed-up    %.1f over the reference, one thread of float64 here\n", t.Speedup)
+	if b := t.Beside; b != nil {
+		text += render.Line(fmt.Sprintf("  beside      %.1f over the device of %s, which worked %s: %s", b.Speedup, b.Worker, seconds(b.DeviceSeconds), bytes[b.SameCodebook])) + "\n"
+	}
+	return text + fmt.Sprintf("  iterations  %d, the reference's %d\n", t.Iterations, t.ReferenceRounds) +
+		fmt.Sprintf("  energy      %.6g, at most %g from the reference's in any round\n", t.Energy, t.EnergyDifference) +
+		fmt.Sprintf("  codebook    %s\n", bytes[t.SameCodebook])
 }
 
 func seconds(s float64) string { return render.Duration(time.Duration(s * 1e9)) }

@@ -5,9 +5,11 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
@@ -21,8 +23,34 @@ func TestSelftestPassesWhereEveryBitIsRight(t *testing.T) {
 	} {
 		require.Contains(t, r.out.String(), text)
 	}
+	require.Regexp(t, `with momentum, [1-9]\d* merges and [1-9]\d* splits: passed\n(.*\n){2}  iterations  40, the reference's 40\n`, r.out.String())
 	require.Regexp(t, `^iteration   0  T 1\.0000  E 0\.\d{6}  dE \S+  changes 1000\niteration  10  T 0\.5987  .*\niteration  20 .*\niteration  30 .*\n`, r.err.String())
-	require.Equal(t, 5, strings.Count(r.err.String(), "\n"))
+	require.Equal(t, 4+1+1+5+1, strings.Count(r.err.String(), "\n"))
+}
+
+// workedFor has a worker say how long its device worked.
+func workedFor(d time.Duration) func(*pb.TrainCodebookResponse) error {
+	return func(m *pb.TrainCodebookResponse) error {
+		if f := m.GetFinished(); f != nil {
+			f.Timings = &pb.TrainingTimings{Device: durationpb.New(d)}
+		}
+		return nil
+	}
+}
+
+func TestSelftestPrintsSpeedUps(t *testing.T) {
+	beside := &vectorServer{worker: "w2", reply: workedFor(120 * time.Millisecond)}
+	r, other := serveVectors(t, &vectorServer{reply: workedFor(10 * time.Millisecond)}), serveVectors(t, beside)
+	require.Equal(t, 0, r.run(t, "vectors", "selftest", "--beside", other.target), r.err.String())
+	require.Equal(t, 2, strings.Count(r.out.String(), "beside      12.0 over the device of w2, which worked 120 ms: the same bytes\n"), r.out.String())
+	require.Regexp(t, `speed-up    \d+\.\d over the reference, one thread of float64 here\n`, r.out.String())
+
+	beside.draws = 1 // it draws wrongly: its codebook is another
+	r = &rig{target: r.target, signals: r.signals, in: r.in}
+	require.Equal(t, 1, r.run(t, "vectors", "selftest", "--beside", other.target))
+	require.Contains(t, r.out.String(), "32 codewords: FAILED\n")
+	require.Contains(t, r.out.String(), "which worked 120 ms: other bytes\n")
+	require.Contains(t, r.out.String(), "codebook    the same bytes\n", "the target's")
 }
 
 func TestSelftestAsJSONIsOneObject(t *testing.T) {
@@ -34,6 +62,11 @@ func TestSelftestAsJSONIsOneObject(t *testing.T) {
 	require.Equal(t, true, told["ok"])
 	require.EqualValues(t, 31, told["iterations"])
 	require.EqualValues(t, 0, told["energy_difference"])
+	require.Contains(t, told, "speedup")
+	maintained := told["maintained"].(map[string]any)
+	require.EqualValues(t, 40, maintained["iterations"])
+	require.Positive(t, maintained["merged"])
+	require.Positive(t, maintained["split"])
 }
 
 func TestSelftestFailsOnEveryDifference(t *testing.T) {
@@ -64,6 +97,17 @@ func TestSelftestFailsOnEveryDifference(t *testing.T) {
 			require.Contains(t, r.err.String(), "differs from the float64 reference")
 		})
 	}
+	t.Run("only merges and splits", func(t *testing.T) {
+		r := serveVectors(t, &vectorServer{reply: func(m *pb.TrainCodebookResponse) error {
+			if p := m.GetProgress(); p != nil && p.GetIteration() == 35 { // the first training has 31
+				p.Energy = proto.Float64(p.GetEnergy() + 1)
+			}
+			return nil
+		}})
+		require.Equal(t, 1, r.run(t, "vectors", "selftest"))
+		require.Contains(t, r.out.String(), "32 codewords: passed\n")
+		require.Regexp(t, "with momentum, .* splits: FAILED\n", r.out.String())
+	})
 	t.Run("another codebook", func(t *testing.T) {
 		r := serveVectors(t, &vectorServer{draws: 1})
 		require.Equal(t, 1, r.run(t, "vectors", "selftest"))
