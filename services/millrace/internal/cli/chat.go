@@ -10,19 +10,24 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
+	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/millrace/internal/failure"
 	"github.com/millrace/millrace/services/millrace/internal/knobs"
 	"github.com/millrace/millrace/services/millrace/internal/render"
 )
 
 const chatHelp = `/help           this list
+/show           the model, the settings and how long the conversation is
 /reset          forget the conversation, the system message excepted
 /system TEXT    set the system message and forget the conversation; without TEXT: none
 /seed N         set the seed; without N: a new one for each answer
 /set NAME VALUE set any knob, such as /set temperature 0.7; without VALUE: its default
+"""             begin and end a message of several lines; pasted lines are one message
 /quit           leave, as Ctrl-D does
 Ctrl-C stops an answer; what there is of it stays in the conversation.
 `
@@ -104,6 +109,11 @@ func (c *conversation) run(ctx context.Context, in lineReader) error {
 			return err
 		}
 		line = strings.TrimSpace(line)
+		if line == quotes {
+			if line, err = quoted(ctx, in); err != nil {
+				return err
+			}
+		}
 		switch {
 		case line == "":
 		case line == "/quit":
@@ -118,9 +128,30 @@ func (c *conversation) run(ctx context.Context, in lineReader) error {
 			return err
 		case err != nil:
 			c.app.explain(err)
+			if rpc.Reason(err) == reason.PromptTooLong && len(c.messages) > 0 {
+				fmt.Fprintln(c.app.Err, "  /reset forgets the conversation so far")
+			}
 		}
 	}
 	return context.Cause(ctx)
+}
+
+// quotes is the line that begins and ends a message of several lines.
+const quotes = `"""`
+
+// quoted reads the lines of a message up to the closing quotes, or to the end of input.
+func quoted(ctx context.Context, in lineReader) (string, error) {
+	var lines []string
+	for {
+		line, err := ask(ctx, in)
+		switch {
+		case errors.Is(err, io.EOF) || err == nil && strings.TrimSpace(line) == quotes:
+			return strings.TrimSpace(strings.Join(lines, "\n")), nil
+		case err != nil:
+			return "", err
+		}
+		lines = append(lines, line)
+	}
 }
 
 // ask reads a line, unless ctx ends first; then the read is left behind, for the program to end.
@@ -149,6 +180,8 @@ func (c *conversation) command(line string) error {
 	switch word {
 	case "/help":
 		fmt.Fprint(c.app.Err, chatHelp)
+	case "/show":
+		c.show()
 	case "/reset":
 		c.messages = nil
 	case "/system":
@@ -162,6 +195,19 @@ func (c *conversation) command(line string) error {
 		return usagef("there is no command %s; /help lists them", word)
 	}
 	return nil
+}
+
+// show prints what the next answer depends on.
+func (c *conversation) show() {
+	fmt.Fprintf(c.app.Err, "model %s, %s so far\n", render.Line(c.req.GetModel()), plural(len(c.messages), "message"))
+	if c.system != "" {
+		fmt.Fprintf(c.app.Err, "system: %s\n", render.Line(c.system))
+	}
+	for _, m := range []proto.Message{c.req.GetSampling(), c.req.GetStopping()} {
+		if text := (prototext.MarshalOptions{}).Format(m); text != "" {
+			fmt.Fprintln(c.app.Err, render.Line(text))
+		}
+	}
 }
 
 // set changes a knob of sampling or stopping; no value is the default. On a wrong value nothing changes.
@@ -178,6 +224,9 @@ func (c *conversation) set(name, value string) error {
 		before := proto.Clone(m)
 		m.ProtoReflect().Clear(fd)
 		if value == "" {
+			if c.tty {
+				fmt.Fprintf(c.app.Err, "%s has its default again\n", field)
+			}
 			return nil
 		}
 		if err := knobs.Set(m, name, value); err != nil {

@@ -127,3 +127,20 @@ func (r reading) Read(p []byte) (int, error) {
 	r.tell()
 	return r.Reader.Read(p)
 }
+
+func TestChatTakesMessagesOfSeveralLines(t *testing.T) {
+	var a answers
+	r := serve(t, &fake{generate: a.generate})
+	r.in = strings.NewReader("\"\"\"\none\n  two\n\"\"\"\nthree\n")
+	require.Equal(t, 0, r.run(t, "chat"), r.err.String())
+	require.Equal(t, []string{"user: one\n  two"}, talk(a.all[0]))
+	require.Len(t, a.all, 2)
+}
+
+func TestChatShowsItsSettings(t *testing.T) {
+	var a answers
+	r := serve(t, &fake{generate: a.generate})
+	r.in = strings.NewReader("/set temperature 0.5\n/show\n/set temperature\n/show\n")
+	require.Equal(t, 0, r.run(t, "chat"), r.err.String())
+	require.Regexp(t, `(?s)^model m, 0 messages so far\ntemperature: ?0.5\nmodel m, 0 messages so far\n$`, r.err.String())
+}

@@ -15,8 +15,9 @@ var deviceHead = []string{
 	"POOLED", "POOL HITS", "MISSES", "LEAKED", "FAILED FREES", "VERIFIED", "IDLE",
 }
 
-// deviceTable is one row a worker about its device; what is not known is an empty cell, never 0.
-func deviceTable(workers []*pb.FleetWorker) string {
+// deviceTable is one row a worker about its device, on a screen of width columns (0: no limit) over several tables; what is not known
+// is an empty cell, never 0.
+func deviceTable(workers []*pb.FleetWorker, width int) string {
 	var rows [][]string
 	for _, w := range workers {
 		d := w.GetReport().GetDevice()
@@ -33,7 +34,7 @@ func deviceTable(workers []*pb.FleetWorker) string {
 		}
 		rows = append(rows, row)
 	}
-	return render.Table(deviceHead, rows)
+	return render.Stack(deviceHead, rows, width)
 }
 
 func temperature(d *pb.DeviceStatus) string {

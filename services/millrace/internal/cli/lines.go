@@ -3,8 +3,10 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 
 	"golang.org/x/term"
@@ -69,7 +71,16 @@ func (e *editedLines) read() (string, error) {
 	if width, height, err := term.GetSize(e.fd); err == nil && width > 0 {
 		_ = e.terminal.SetSize(width, height) // the prompt is not drawn yet, so nothing is written
 	}
-	return e.terminal.ReadLine()
+	e.terminal.SetBracketedPasteMode(true)
+	defer e.terminal.SetBracketedPasteMode(false)
+	var pasted strings.Builder // lines of a paste, which are one message with what is typed after them
+	for {
+		line, err := e.terminal.ReadLine()
+		if !errors.Is(err, term.ErrPasteIndicator) {
+			return pasted.String() + line, err
+		}
+		pasted.WriteString(line + "\n")
+	}
 }
 
 func (e *editedLines) raw() error {

@@ -180,7 +180,8 @@ func TestWorkersOnATerminalIsRedrawn(t *testing.T) {
 	wait := s.start(r, "workers")
 	s.sees(t, `w1 +degraded`)
 	close(seen)
-	s.sees(t, `(?s)\x1b\[8A\r.*w1 +degraded.*\x1b\[J`)
+	s.sees(t, `(?s)\x1b\[9A\r.*w1 +degraded.*\x1b\[J`)
+	s.sees(t, `\(not shown at this width: address, last step, device\)`)
 	for _, line := range strings.Split(s.seen.String(), "\n") {
 		require.LessOrEqual(t, len(strings.TrimSuffix(line, "\x1b[K\r")), 100+len("\x1b[8A\r\x1b[J\r"), "a line is cut at the screen's width")
 	}
@@ -240,4 +241,17 @@ func TestStatisticsAreFaintOnATerminal(t *testing.T) {
 	wait := s.start(r, "generate", "-m", "m", "Once")
 	s.sees(t, ` upon\r\n\x1b\[2m1 token, .*w1\x1b\[0m`)
 	require.Equal(t, 0, wait(t))
+}
+
+func TestPastedLinesAreOneMessage(t *testing.T) {
+	var a answers
+	r := serve(t, &fake{generate: a.generate})
+	s := openScreen(t)
+	wait := s.start(r, "chat")
+	s.sees(t, `> `)
+	s.types(t, "\x1b[200~one\rtwo\x1b[201~ and three\r")
+	s.sees(t, `(?s)2 tokens.*> `)
+	s.types(t, "\x04")
+	require.Equal(t, 0, wait(t))
+	require.Equal(t, []string{"user: one\ntwo and three"}, talk(a.all[0]))
 }

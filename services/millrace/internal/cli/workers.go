@@ -82,6 +82,10 @@ func (a *app) watchFleet(ctx context.Context, conn grpc.ClientConnInterface, f *
 		return err
 	}
 	fd, tty := terminal(a.Out)
+	screen := 0 // columns of the terminal, 0 elsewhere
+	if tty {
+		screen, _, _ = term.GetSize(fd) // 0 where not known
+	}
 	live := tty && !f.once && !f.json
 	goOn := live || f.watch
 	for lines, first := 0, true; ; first = false {
@@ -96,14 +100,14 @@ func (a *app) watchFleet(ctx context.Context, conn grpc.ClientConnInterface, f *
 		case live:
 			width, height, _ := term.GetSize(fd) // 0 where not known: no limit
 			var text string
-			text, lines = render.Redraw(fleetText(fleet.GetWorkers(), f.wide), lines, width, height)
+			text, lines = render.Redraw(fleetText(fleet.GetWorkers(), f.wide, width), lines, width, height)
 			_, err = io.WriteString(a.Out, text)
 		default:
 			gap := "\n"
 			if first {
 				gap = ""
 			}
-			_, err = io.WriteString(a.Out, gap+fleetText(fleet.GetWorkers(), f.wide))
+			_, err = io.WriteString(a.Out, gap+fleetText(fleet.GetWorkers(), f.wide, screen))
 		}
 		if err != nil || !goOn {
 			return err
@@ -111,39 +115,44 @@ func (a *app) watchFleet(ctx context.Context, conn grpc.ClientConnInterface, f *
 	}
 }
 
-// fleetText is a table of one row a worker, with wide a second one about its device, and below why workers are not well.
-func fleetText(workers []*pb.FleetWorker, wide bool) string {
+// fleetText is a table of one row a worker, with wide a second one about its device, and below why workers are not well and which
+// columns do not fit a screen of width columns (0: no limit).
+func fleetText(workers []*pb.FleetWorker, wide bool, width int) string {
 	if len(workers) == 0 {
 		return "no workers: start millrace-scheduler with --workers a,b\n"
 	}
-	text := fleetTable(workers)
+	text, hidden := fleetTable(workers, width)
 	if wide {
-		text += "\n" + deviceTable(workers)
+		text += "\n" + deviceTable(workers, width)
 	}
 	for _, w := range workers {
 		for _, problem := range workerProblems(w, wide) {
 			text += render.Line(problem) + "\n"
 		}
 	}
+	if len(hidden) > 0 {
+		text += fmt.Sprintf("(not shown at this width: %s)\n", strings.ToLower(strings.Join(hidden, ", ")))
+	}
 	return text
 }
 
-// fleetTable is one row a worker.
-func fleetTable(workers []*pb.FleetWorker) string {
+// fleetTable is one row a worker, and the columns that do not fit.
+func fleetTable(workers []*pb.FleetWorker, width int) (table string, hidden []string) {
 	var rows [][]string
 	for _, w := range workers {
 		r := w.GetReport()
 		if !heard(w) { // what it said last is not so any more
-			rows = append(rows, []string{workerName(w), workerState(w), device(r.GetDevice()), "", "", "", "", "", ""})
+			rows = append(rows, []string{workerName(w), workerState(w), device(r.GetDevice()), "", "", "", "", "", "", w.GetAddress()})
 			continue
 		}
 		rows = append(rows, []string{
 			workerName(w), workerState(w), device(r.GetDevice()),
 			memory(r.GetDevice()), fmt.Sprint(r.GetLoad().GetRunning()), fmt.Sprint(r.GetLoad().GetWaiting()),
-			render.Rate(r.GetLoad().GetTokensPerSecond()), stepAge(r.GetProgress()), modelList(r.GetModels()),
+			render.Rate(r.GetLoad().GetTokensPerSecond()), stepAge(r.GetProgress()), modelList(r.GetModels()), w.GetAddress(),
 		})
 	}
-	return render.Table([]string{"WORKER", "STATE", "DEVICE", "MEMORY", "RUNNING", "WAITING", "TOKENS/S", "LAST STEP", "MODELS"}, rows)
+	return render.Fit([]string{"WORKER", "STATE", "DEVICE", "MEMORY", "RUNNING", "WAITING", "TOKENS/S", "LAST STEP", "MODELS", "ADDRESS"},
+		rows, width, "ADDRESS", "LAST STEP", "DEVICE", "TOKENS/S", "MEMORY", "WAITING")
 }
 
 // heard tells whether a worker's report is of now.
@@ -180,10 +189,10 @@ func device(d *pb.DeviceStatus) string {
 	return strings.TrimSpace(text)
 }
 
-// memory is a bar of what is used and the numbers.
+// memory is what is used of a device.
 func memory(d *pb.DeviceStatus) string {
 	used := d.GetBytesTotal() - min(d.GetBytesFree(), d.GetBytesTotal())
-	return fmt.Sprintf("[%s] %s of %s", render.Bar(used, d.GetBytesTotal(), 10), render.Bytes(used), render.Bytes(d.GetBytesTotal()))
+	return fmt.Sprintf("%s of %s", render.Bytes(used), render.Bytes(d.GetBytesTotal()))
 }
 
 // stepAge is how long ago the last step ended, or how long the one that runs has run.

@@ -37,10 +37,10 @@ func fleetOf(running uint32) *pb.WatchFleetResponse {
 }
 
 const fleetText = "" +
-	"WORKER   STATE        DEVICE              MEMORY                              RUNNING  WAITING  TOKENS/S  LAST STEP    MODELS\n" +
-	"w1       degraded     cpu Some Processor  [######....] 6.00 GiB of 10.0 GiB  1        2        123       5.00 ms ago  m, n (failed)\n" +
-	"there:2  unreachable  -                   -                                   -        -        -         -            -\n" +
-	"w3       unreachable  sim: nothing        -                                   -        -        -         -            -\n" +
+	"WORKER   STATE        DEVICE              MEMORY                RUNNING  WAITING  TOKENS/S  LAST STEP    MODELS         ADDRESS\n" +
+	"w1       degraded     cpu Some Processor  6.00 GiB of 10.0 GiB  1        2        123       5.00 ms ago  m, n (failed)  there:1\n" +
+	"there:2  unreachable  -                   -                     -        -        -         -            -              there:2\n" +
+	"w3       unreachable  sim: nothing        -                     -        -        -         -            -              there:3\n" +
 	"w1: residency/m: bits flipped\n" +
 	"w1: model n: out of service\n" +
 	"there:2: connection [31m refused\n" +

@@ -75,7 +75,7 @@ func Bar(done, total uint64, width int) string {
 // Table aligns rows under a head; cells hold no line ends.
 func Table(head []string, rows [][]string) string {
 	var out strings.Builder
-	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(&out, 0, 0, tableGap, ' ', 0)
 	for _, row := range append([][]string{head}, rows...) {
 		cells := make([]string, len(row))
 		for i, cell := range row {
