@@ -54,6 +54,8 @@ type Facts struct {
 	EndIDs       []int32
 	// SuppressedIDs are the tokens that the file forbids to generate, ascending.
 	SuppressedIDs []int32
+	// Sampling is how the file recommends to sample.
+	Sampling Sampling
 }
 
 // catalog finds model files below a directory; it never leaves it, by ".." or by symbolic links.
@@ -223,6 +225,7 @@ func describe(f *gguf.File, m *arch.Model, tok *tokenizer.Tokenizer, hasTemplate
 	if tok != nil {
 		facts.BOS, facts.EOS, facts.EndIDs = tok.Special().BOS, tok.Special().EOS, tok.EndOfGeneration()
 	}
+	facts.Sampling = readSampling(f.Metadata(), m.Desc.Vocab)
 	var err error
 	facts.SuppressedIDs, err = suppressedIDs(f.Metadata(), m.Desc.Vocab)
 	return facts, err

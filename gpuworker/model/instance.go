@@ -37,7 +37,9 @@ type Instance struct {
 	Loop            *batch.Loop
 	Runner          engine.RunnerConfig
 	ClassID         string
-	DeviceBytes     uint64
+	// Defaults are what unset knobs of a request have; nil: those of the contract.
+	Defaults    *Sampling
+	DeviceBytes uint64
 
 	model   engine.Model
 	runner  engine.Runner

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -166,7 +167,13 @@ func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) e
 	}
 	inst.Runner.HostBlocks = l.swap.blocks(inst.Runner.KVBlocks, price.HostBytesPerBlock)
 	inst.oneClass = info.OneClass
-	inst.ClassID = classID(info, kv, l.options.ActType)
+	if l.cfg.SamplingDefaults && !inst.Facts.Sampling.Empty() {
+		inst.Defaults = &inst.Facts.Sampling
+	}
+	if unapplied := inst.Facts.Sampling.Unapplied; l.cfg.SamplingDefaults && len(unapplied) > 0 {
+		l.logger.Warn("not every recommendation for sampling is followed", "model", l.name, "keys", strings.Join(unapplied, "; "))
+	}
+	inst.ClassID = classID(info, kv, l.options.ActType, inst.Defaults != nil)
 	inst.cache = price.KVBytes + price.WorkspaceBytes
 	inst.DeviceBytes = weights + inst.cache
 	// The staging buffer is gone before the cache is allocated.

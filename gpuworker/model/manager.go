@@ -273,6 +273,7 @@ type Status struct {
 	Facts       Facts
 	Context     int
 	ClassID     string
+	Defaults    bool // whether unset knobs have the values of Facts.Sampling
 	Runner      engine.RunnerConfig
 	DeviceBytes uint64        // held now
 	VerifiedAge time.Duration // since the last complete check of its resident bytes; 0 before the first
@@ -290,7 +291,7 @@ func (i *Instance) Status() Status {
 	defer i.mu.Unlock()
 	return Status{
 		Name: i.Name, State: i.mu.state, Problem: i.mu.problem, Digest: i.Digest, Facts: i.Facts, Context: i.Context,
-		ClassID: i.ClassID, Runner: i.Runner, DeviceBytes: i.held.Load(), VerifiedAge: i.verifiedAgeLocked(),
+		ClassID: i.ClassID, Defaults: i.Defaults != nil, Runner: i.Runner, DeviceBytes: i.held.Load(), VerifiedAge: i.verifiedAgeLocked(),
 		Pinned: i.mu.pinned, IdleAge: i.idleLocked(time.Now()), Steps: i.stepStats(),
 	}
 }

@@ -451,10 +451,13 @@ func TestClassesDifferByWhatDecidesBitsOnly(t *testing.T) {
 	}
 	for _, kv := range []engine.Type{engine.BF16, engine.F8} {
 		for _, act := range []engine.Type{0, engine.F16, engine.BF16} {
-			require.False(t, seen[classID(base, kv, act)], "cache %d, activations %d", kv, act)
-			seen[classID(base, kv, act)] = true
+			for _, defaults := range []bool{false, true} {
+				id := classID(base, kv, act, defaults)
+				require.False(t, seen[id], "cache %d, activations %d, defaults %v", kv, act, defaults)
+				seen[id] = true
+			}
 		}
-		require.Equal(t, ClassID(base, kv), classID(base, kv, 0))
+		require.Equal(t, ClassID(base, kv), classID(base, kv, 0, false))
 	}
 }
 

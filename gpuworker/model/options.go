@@ -41,6 +41,8 @@ type Config struct {
 	// EvictIdle is the time without requests after which a model that is not pinned may be unloaded for a load that does not fit;
 	// 0 = never. It bounds how often models that do not fit together can take each other's place: each stays as long at least.
 	EvictIdle time.Duration
+	// SamplingDefaults gives unset knobs of a request the values that the model's file recommends, and the model another class.
+	SamplingDefaults bool
 	// Observe makes what a model's step loop tells its measures to; nil: nobody is told. It is called once for each load.
 	Observe func(model string) batch.Observer
 }

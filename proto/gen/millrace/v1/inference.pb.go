@@ -160,7 +160,8 @@ type GenerateRequest struct {
 	//	*GenerateRequest_TokenIds
 	//	*GenerateRequest_Chat
 	Input isGenerateRequest_Input `protobuf_oneof:"input"`
-	// How the next token is chosen. Unset: every default.
+	// How the next token is chosen. Unset, as a field of it that is unset: the default stated there, or what the model's file
+	// recommends if LoadResult.sampling_defaults is true.
 	Sampling *Sampling `protobuf:"bytes,7,opt,name=sampling,proto3" json:"sampling,omitempty"`
 	// When to stop. Unset: every default.
 	Stopping *Stopping `protobuf:"bytes,8,opt,name=stopping,proto3" json:"stopping,omitempty"`

@@ -535,8 +535,11 @@ type LoadResult struct {
 	ContextLength uint32 `protobuf:"varint,6,opt,name=context_length,json=contextLength,proto3" json:"context_length,omitempty"`
 	// Whether it was loaded before this call.
 	AlreadyLoaded bool `protobuf:"varint,7,opt,name=already_loaded,json=alreadyLoaded,proto3" json:"already_loaded,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Whether unset fields of a request's Sampling have the values of capabilities.sampling where it sets them. The model's class_id is
+	// another one then.
+	SamplingDefaults bool `protobuf:"varint,8,opt,name=sampling_defaults,json=samplingDefaults,proto3" json:"sampling_defaults,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *LoadResult) Reset() {
@@ -614,6 +617,13 @@ func (x *LoadResult) GetContextLength() uint32 {
 func (x *LoadResult) GetAlreadyLoaded() bool {
 	if x != nil {
 		return x.AlreadyLoaded
+	}
+	return false
+}
+
+func (x *LoadResult) GetSamplingDefaults() bool {
+	if x != nil {
+		return x.SamplingDefaults
 	}
 	return false
 }
@@ -1037,8 +1047,11 @@ type ModelCapabilities struct {
 	EndTokenIds []uint32 `protobuf:"varint,10,rep,packed,name=end_token_ids,json=endTokenIds,proto3" json:"end_token_ids,omitempty"`
 	// Tokens that its file forbids to generate (tokenizer.ggml.suppress_tokens): they are never chosen, whatever a request says.
 	SuppressedTokenIds []uint32 `protobuf:"varint,11,rep,packed,name=suppressed_token_ids,json=suppressedTokenIds,proto3" json:"suppressed_token_ids,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// What its file recommends (general.sampling.*): of temperature, top_k, top_p, min_p, repetition_penalty and penalty_window those that
+	// are set. A request has them only where LoadResult.sampling_defaults is true. Unset: it recommends nothing.
+	Sampling      *Sampling `protobuf:"bytes,12,opt,name=sampling,proto3" json:"sampling,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ModelCapabilities) Reset() {
@@ -1148,11 +1161,18 @@ func (x *ModelCapabilities) GetSuppressedTokenIds() []uint32 {
 	return nil
 }
 
+func (x *ModelCapabilities) GetSampling() *Sampling {
+	if x != nil {
+		return x.Sampling
+	}
+	return nil
+}
+
 var File_millrace_v1_models_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_models_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/models.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\"\xac\x03\n" +
+	"\x18millrace/v1/models.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bmillrace/v1/inference.proto\"\xac\x03\n" +
 	"\x10LoadModelRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x123\n" +
 	"\x13expect_model_digest\x18\x02 \x01(\tH\x00R\x11expectModelDigest\x88\x01\x01\x12 \n" +
@@ -1183,7 +1203,7 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"bytes_done\x18\x02 \x01(\x04R\tbytesDone\x12\x1f\n" +
 	"\vbytes_total\x18\x03 \x01(\x04R\n" +
 	"bytesTotal\x12+\n" +
-	"\x03eta\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03eta\"\x81\x02\n" +
+	"\x03eta\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03eta\"\xae\x02\n" +
 	"\n" +
 	"LoadResult\x12!\n" +
 	"\fmodel_digest\x18\x01 \x01(\tR\vmodelDigest\x12!\n" +
@@ -1193,7 +1213,8 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"block_size\x18\x04 \x01(\rR\tblockSize\x12#\n" +
 	"\rmax_sequences\x18\x05 \x01(\rR\fmaxSequences\x12%\n" +
 	"\x0econtext_length\x18\x06 \x01(\rR\rcontextLength\x12%\n" +
-	"\x0ealready_loaded\x18\a \x01(\bR\ralreadyLoaded\"S\n" +
+	"\x0ealready_loaded\x18\a \x01(\bR\ralreadyLoaded\x12+\n" +
+	"\x11sampling_defaults\x18\b \x01(\bR\x10samplingDefaults\"S\n" +
 	"\vLoadFailure\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x16\n" +
@@ -1224,7 +1245,7 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"\x06loaded\x18\b \x01(\v2\x17.millrace.v1.LoadResultR\x06loaded\x12*\n" +
 	"\x11pinned_worker_ids\x18\t \x03(\tR\x0fpinnedWorkerIds\x124\n" +
 	"\bidle_age\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\aidleAge\"\xcb\x03\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\aidleAge\"\xfe\x03\n" +
 	"\x11ModelCapabilities\x12\"\n" +
 	"\farchitecture\x18\x01 \x01(\tR\farchitecture\x12\"\n" +
 	"\fquantisation\x18\x02 \x01(\tR\fquantisation\x12%\n" +
@@ -1243,7 +1264,8 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"eosTokenId\x88\x01\x01\x12\"\n" +
 	"\rend_token_ids\x18\n" +
 	" \x03(\rR\vendTokenIds\x120\n" +
-	"\x14suppressed_token_ids\x18\v \x03(\rR\x12suppressedTokenIdsB\x0f\n" +
+	"\x14suppressed_token_ids\x18\v \x03(\rR\x12suppressedTokenIds\x121\n" +
+	"\bsampling\x18\f \x01(\v2\x15.millrace.v1.SamplingR\bsamplingB\x0f\n" +
 	"\r_bos_token_idB\x0f\n" +
 	"\r_eos_token_id*e\n" +
 	"\x06KvType\x12\x17\n" +
@@ -1306,6 +1328,7 @@ var file_millrace_v1_models_proto_goTypes = []any{
 	(*ModelInfo)(nil),           // 12: millrace.v1.ModelInfo
 	(*ModelCapabilities)(nil),   // 13: millrace.v1.ModelCapabilities
 	(*durationpb.Duration)(nil), // 14: google.protobuf.Duration
+	(*Sampling)(nil),            // 15: millrace.v1.Sampling
 }
 var file_millrace_v1_models_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.LoadModelRequest.kv_type:type_name -> millrace.v1.KvType
@@ -1319,17 +1342,18 @@ var file_millrace_v1_models_proto_depIdxs = []int32{
 	13, // 8: millrace.v1.ModelInfo.capabilities:type_name -> millrace.v1.ModelCapabilities
 	6,  // 9: millrace.v1.ModelInfo.loaded:type_name -> millrace.v1.LoadResult
 	14, // 10: millrace.v1.ModelInfo.idle_age:type_name -> google.protobuf.Duration
-	3,  // 11: millrace.v1.ModelService.LoadModel:input_type -> millrace.v1.LoadModelRequest
-	8,  // 12: millrace.v1.ModelService.UnloadModel:input_type -> millrace.v1.UnloadModelRequest
-	10, // 13: millrace.v1.ModelService.ListModels:input_type -> millrace.v1.ListModelsRequest
-	4,  // 14: millrace.v1.ModelService.LoadModel:output_type -> millrace.v1.LoadModelResponse
-	9,  // 15: millrace.v1.ModelService.UnloadModel:output_type -> millrace.v1.UnloadModelResponse
-	11, // 16: millrace.v1.ModelService.ListModels:output_type -> millrace.v1.ListModelsResponse
-	14, // [14:17] is the sub-list for method output_type
-	11, // [11:14] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	15, // 11: millrace.v1.ModelCapabilities.sampling:type_name -> millrace.v1.Sampling
+	3,  // 12: millrace.v1.ModelService.LoadModel:input_type -> millrace.v1.LoadModelRequest
+	8,  // 13: millrace.v1.ModelService.UnloadModel:input_type -> millrace.v1.UnloadModelRequest
+	10, // 14: millrace.v1.ModelService.ListModels:input_type -> millrace.v1.ListModelsRequest
+	4,  // 15: millrace.v1.ModelService.LoadModel:output_type -> millrace.v1.LoadModelResponse
+	9,  // 16: millrace.v1.ModelService.UnloadModel:output_type -> millrace.v1.UnloadModelResponse
+	11, // 17: millrace.v1.ModelService.ListModels:output_type -> millrace.v1.ListModelsResponse
+	15, // [15:18] is the sub-list for method output_type
+	12, // [12:15] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_models_proto_init() }
@@ -1337,6 +1361,7 @@ func file_millrace_v1_models_proto_init() {
 	if File_millrace_v1_models_proto != nil {
 		return
 	}
+	file_millrace_v1_inference_proto_init()
 	file_millrace_v1_models_proto_msgTypes[0].OneofWrappers = []any{}
 	file_millrace_v1_models_proto_msgTypes[1].OneofWrappers = []any{
 		(*LoadModelResponse_Progress)(nil),

@@ -53,3 +53,27 @@ func TestAWorkerWithoutModelsWarnsAtStart(t *testing.T) {
 		require.Equal(t, warns, strings.Contains(log.String(), "has no model that can be loaded"), log.String())
 	}
 }
+
+func TestTheDefaultsFlagReachesLoads(t *testing.T) {
+	rpctest.NoLeaks(t)
+	dir := t.TempDir()
+	modeltest.WithMetadata(t, modeltest.Path("models/stories.gguf"), filepath.Join(dir, "advised.gguf"), map[string]any{
+		"general.sampling.temp": float32(0.5), "general.sampling.mirostat": int32(2),
+	})
+	for defaults, follows := range map[string]bool{config.Contract: false, config.ModelFile: true} {
+		var log lines
+		device, err := sim.Open(sim.Options{}, rpctest.Logger(t))
+		require.NoError(t, err)
+		c := &config.Config{
+			Listen: "unix:" + filepath.Join(t.TempDir(), "worker"), WorkerID: "w", Models: dir, Load: []string{"advised"},
+			Defaults: defaults, DrainTimeout: time.Second,
+		}
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- serve(ctx, c, device, hclog.New(&hclog.LoggerOptions{Output: &log})) }()
+		require.Eventually(t, func() bool { return strings.Contains(log.String(), "model loaded") }, time.Minute, time.Millisecond)
+		end()
+		require.NoError(t, <-ended)
+		require.Equal(t, follows, strings.Contains(log.String(), "general.sampling.mirostat asks for what Millrace does not have"), log.String())
+	}
+}

@@ -51,7 +51,8 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	models := model.NewManager(model.Config{
 		Dir: c.Models, MaxSequences: c.MaxSequences, MaxBatchedTokens: c.MaxBatched, VerifyInterval: verify,
 		StepTarget: c.StepTarget, MaxQueueTime: c.MaxQueueTime, SwapSpace: c.Swap(), IdleUnload: c.IdleUnload, EvictIdle: c.EvictIdle,
-		Observe: measured.observe(),
+		SamplingDefaults: c.Defaults == config.ModelFile,
+		Observe:          measured.observe(),
 	}, device, logger)
 	books := vectors.NewManager(vectors.Config{
 		Dir: c.Vectors.Codebooks, MaxTrainings: c.Vectors.MaxTrainings, SpoolSpace: c.Vectors.Spool(onGPU(device)), Share: c.Vectors.Share,

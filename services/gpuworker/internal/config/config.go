@@ -40,6 +40,12 @@ const (
 // VLLM is the value of MetricsAliases that gives measures the names of vLLM too.
 const VLLM = "vllm"
 
+// Values of Defaults.
+const (
+	Contract  = "contract"
+	ModelFile = "model"
+)
+
 // Config of a worker.
 type Config struct {
 	Listen         string
@@ -58,6 +64,7 @@ type Config struct {
 	Vectors        Vectors
 	IdleUnload     time.Duration // 0: never
 	EvictIdle      time.Duration // 0: never
+	Defaults       string        // Contract or ModelFile; empty: Contract
 	DrainTimeout   time.Duration
 	LogLevel       string
 	LogJSON        bool
@@ -90,6 +97,7 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.DurationVar(&c.VerifyInterval, "verify-interval", time.Minute, "time from one check of the loaded models' bytes on the device to the next; 0: they are checked at load only")
 	f.DurationVar(&c.IdleUnload, "idle-unload", 0, "time without requests after which a model is unloaded, those of --load and pinned ones aside; 0: never")
 	f.DurationVar(&c.EvictIdle, "evict-idle", 0, "time without requests after which such a model may be unloaded for one that would not fit, the longest unused first; models that do not fit together take each other's place no oftener; 0: never")
+	f.StringVar(&c.Defaults, "sampling-defaults", Contract, "what unset knobs of a request have: contract, or model: what the model's file recommends where it does; equal requests may then give other tokens than at workers without it, so the class of such a model is another one")
 	c.Vectors.register(f)
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
 	f.StringVar(&c.MetricsListen, "metrics-listen", "", "address to serve Prometheus measures and health checks on, such as 127.0.0.1:9071: /metrics, /healthz, /readyz (default: none)")
@@ -148,6 +156,9 @@ func (c *Config) Validate() error {
 	}
 	if c.EvictIdle != 0 && c.EvictIdle < leastIdle {
 		fail("--evict-idle %v: want 0 for never, or at least %v", c.EvictIdle, leastIdle)
+	}
+	if c.Defaults != Contract && c.Defaults != ModelFile {
+		fail("--sampling-defaults %q: want contract or model", c.Defaults)
 	}
 	errs = append(errs, c.Vectors.validate(c.Models)...)
 	if c.DrainTimeout < 0 {

@@ -32,9 +32,9 @@ func TestDefaultsAreValid(t *testing.T) {
 func TestBadValuesAreNamedAllAtOnce(t *testing.T) {
 	_, err := parse(t, "--threads=-1", "--max-sequences=-1", "--log-level=loud", "--memory-limit=much", "--models=/nowhere",
 		"--device=sim:x=1", "--step-target=1us", "--swap-space=0.5", "--listen=a:1", "--metrics-listen=a:1",
-		"--metrics-aliases=tgi", "--pprof-listen=0.0.0.0:1")
+		"--metrics-aliases=tgi", "--pprof-listen=0.0.0.0:1", "--sampling-defaults=file")
 	for _, flag := range []string{"--threads", "--max-sequences", "--log-level", "--memory-limit", "--models", "--device", "--step-target",
-		"--swap-space", "--metrics-listen", "--metrics-aliases", "--pprof-listen"} {
+		"--swap-space", "--metrics-listen", "--metrics-aliases", "--pprof-listen", "--sampling-defaults"} {
 		require.ErrorContains(t, err, flag)
 	}
 }

@@ -89,9 +89,16 @@ func start(t *testing.T, device engine.Device, load ...string) *worker {
 // startWith is start of a worker that change changes before it serves.
 func startWith(t *testing.T, device engine.Device, change func(*Server, *rpc.ServerConfig), load ...string) *worker {
 	t.Helper()
+	return startConfigured(t, device, model.Config{VerifyInterval: -1}, change, load...)
+}
+
+// startConfigured is startWith with a configuration of models, whose folder is the worker's own.
+func startConfigured(t *testing.T, device engine.Device, cfg model.Config, change func(*Server, *rpc.ServerConfig), load ...string) *worker {
+	t.Helper()
 	logger := rpctest.Logger(t)
 	w := &worker{dir: modelsDir(t)}
-	w.manager = model.NewManager(model.Config{Dir: w.dir, VerifyInterval: -1}, device, logger)
+	cfg.Dir = w.dir
+	w.manager = model.NewManager(cfg, device, logger)
 	w.codebooks = filepath.Join(t.TempDir(), "codebooks")
 	w.books = vectors.NewManager(vectors.Config{
 		Dir: w.codebooks, MaxTrainings: 2, Tokens: TokensOf(w.manager),

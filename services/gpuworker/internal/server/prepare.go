@@ -23,7 +23,7 @@ func (s *Server) prepare(ctx context.Context, in *pb.GenerateRequest, inst *mode
 	if err := invalid(checkAgainst(in, inst)); err != nil {
 		return generate.Request{}, err
 	}
-	r, err := prompt.Build(ctx, s.encoder, offerOf(inst), inputOf(in), optionsOf(in))
+	r, err := prompt.Build(ctx, s.encoder, offerOf(inst), inputOf(in), optionsOf(in, inst.Defaults))
 	if err != nil {
 		return generate.Request{}, err
 	}
@@ -82,9 +82,24 @@ func chatOf(in *pb.Chat, now time.Time) *prompt.Chat {
 	return chat
 }
 
-// optionsOf is all else that a request says, over the defaults.
-func optionsOf(in *pb.GenerateRequest) prompt.Options {
+// defaultsOf is what holds where a request says nothing: the contract's defaults, and over them what the model's file recommends, if
+// the worker follows that.
+func defaultsOf(s *model.Sampling) prompt.Options {
 	o := prompt.Defaults()
+	if s != nil {
+		set(&o.Temperature, s.Temperature)
+		set(&o.TopK, s.TopK)
+		set(&o.TopP, s.TopP)
+		set(&o.MinP, s.MinP)
+		set(&o.RepetitionPenalty, s.RepetitionPenalty)
+		set(&o.PenaltyWindow, s.PenaltyWindow)
+	}
+	return o
+}
+
+// optionsOf is all else that a request says, over the defaults.
+func optionsOf(in *pb.GenerateRequest, defaults *model.Sampling) prompt.Options {
+	o := defaultsOf(defaults)
 	if s := in.GetSampling(); s != nil {
 		set(&o.Temperature, s.Temperature)
 		set(&o.TopK, s.TopK)

@@ -134,6 +134,7 @@ func resultOf(m model.Status) *pb.LoadResult {
 	return &pb.LoadResult{
 		ModelDigest: digestOf(m), DeviceBytes: m.DeviceBytes, KvBlocks: uint32(m.Runner.KVBlocks),
 		BlockSize: uint32(m.Runner.BlockSize), MaxSequences: uint32(m.Runner.MaxSequences), ContextLength: uint32(m.Context),
+		SamplingDefaults: m.Defaults,
 	}
 }
 
@@ -152,6 +153,12 @@ func capabilitiesOf(f model.Facts) *pb.ModelCapabilities {
 	}
 	for _, id := range f.EndIDs {
 		c.EndTokenIds = append(c.EndTokenIds, uint32(id))
+	}
+	if s := f.Sampling; !s.Empty() {
+		c.Sampling = &pb.Sampling{
+			Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP,
+			RepetitionPenalty: s.RepetitionPenalty, PenaltyWindow: s.PenaltyWindow,
+		}
 	}
 	for _, id := range f.SuppressedIDs {
 		c.SuppressedTokenIds = append(c.SuppressedTokenIds, uint32(id))

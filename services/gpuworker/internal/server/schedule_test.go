@@ -15,10 +15,10 @@ import (
 
 func TestHowARequestStandsAmongOthersReachesTheStepLoop(t *testing.T) {
 	in := prompted("Once upon a time", 5)
-	require.Equal(t, generate.Schedule{}, optionsOf(in).Schedule)
+	require.Equal(t, generate.Schedule{}, optionsOf(in, nil).Schedule)
 	in.Priority, in.FairnessId = ptr(int32(-3)), ptr("tenant 7")
 	in.Cache = &pb.CacheOptions{Salt: ptr("s\x00lt"), BypassPrefixCache: ptr(true)}
-	require.Equal(t, generate.Schedule{Priority: -3, Tenant: "tenant 7", Salt: "s\x00lt", Bypass: true}, optionsOf(in).Schedule)
+	require.Equal(t, generate.Schedule{Priority: -3, Tenant: "tenant 7", Salt: "s\x00lt", Bypass: true}, optionsOf(in, nil).Schedule)
 }
 
 func TestTheNamesOfASharesOwnerAndOfACacheHaveLimits(t *testing.T) {

@@ -43,7 +43,7 @@ func (a *app) models() *cobra.Command {
 	return cmd
 }
 
-// modelTable is one row a model and state, and below it why some cannot be used.
+// modelTable is one row a model and state, and below it why some cannot be used and how others recommend to sample.
 func modelTable(models []*pb.ModelInfo) string {
 	var rows [][]string
 	problems := ""
@@ -65,9 +65,35 @@ func modelTable(models []*pb.ModelInfo) string {
 			}
 			problems += render.Line(fmt.Sprintf("%s: %s", m.GetName(), m.GetProblem())) + "\n"
 		}
+		problems += recommended(m)
 		rows = append(rows, row)
 	}
 	return render.Table([]string{"NAME", "STATE", "ARCH", "QUANT", "PARAMS", "CONTEXT", "SIZE", "DIGEST", "LAST USE", "WORKERS"}, rows) + problems
+}
+
+// recommended is a line with the flags by which a model's file recommends to sample, nothing where it recommends none.
+func recommended(m *pb.ModelInfo) string {
+	s := m.GetCapabilities().GetSampling()
+	if s == nil {
+		return ""
+	}
+	var flags strings.Builder
+	add := func(set bool, flag string, value any) {
+		if set {
+			fmt.Fprintf(&flags, " --%s %v", flag, value)
+		}
+	}
+	add(s.Temperature != nil, "temperature", s.GetTemperature())
+	add(s.TopK != nil, "top-k", s.GetTopK())
+	add(s.TopP != nil, "top-p", s.GetTopP())
+	add(s.MinP != nil, "min-p", s.GetMinP())
+	add(s.RepetitionPenalty != nil, "repetition-penalty", s.GetRepetitionPenalty())
+	add(s.PenaltyWindow != nil, "penalty-window", s.GetPenaltyWindow())
+	what := "its file recommends" + flags.String()
+	if m.GetLoaded().GetSamplingDefaults() {
+		what = "unset knobs have" + flags.String() + ", as its file recommends"
+	}
+	return render.Line(m.GetName()+": "+what) + "\n"
 }
 
 // lastUse is how long ago a model's last request ended, and whether it stays without any; nothing where that is not known.
