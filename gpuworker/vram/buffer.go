@@ -30,6 +30,9 @@ func (b *held) Name() string { return b.usage.Name }
 // Size is the bytes asked for, also after Free.
 func (b *held) Size() uint64 { return b.usage.Size }
 
+// Device returns the device that holds the memory, also after Free.
+func (b *held) Device() engine.Device { return b.pool.dev }
+
 // use runs f on the memory, or fails with ErrFreed.
 func (b *held) use(what string, f func(engine.Buffer) error) error {
 	b.mu.RLock()

@@ -55,6 +55,7 @@ func TestABufferHoldsWhatWasWritten(t *testing.T) {
 	require.Equal(t, engine.Digest(blake3.Sum256(data[1:])), digest)
 	require.Equal(t, []Usage{{"a", 1000, engine.Weights}, {"b", 500, engine.KV}}, p.Live())
 	require.Equal(t, [engine.PurposeCount]uint64{0, 1000, 500, 0}, p.Used())
+	require.Same(t, p.dev, a.Device())
 	require.NoError(t, a.Free())
 	require.NoError(t, b.Free())
 	require.Empty(t, p.Live())

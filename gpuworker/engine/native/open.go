@@ -16,8 +16,8 @@ import (
 
 // Options choose and size a device. The zero value is the best device of this machine with the engine's defaults.
 type Options struct {
-	// Device is "auto" (or empty), "cpu", "gpu" (the first GPU that can be used), "cuda:N" (the driver's number N), or "cuda:N,M,..."
-	// (GPUs that hold every model together).
+	// Device is "auto" (or empty), "cpu", "gpu" or "cuda" (the first GPU that can be used), "cuda:N" (the driver's number N), or
+	// "cuda:N,M,..." (GPUs that hold every model together).
 	Device string
 	// Threads of the CPU engine; 0 = as many as the CPU quota and affinity allow. Never changes results.
 	Threads int
@@ -64,7 +64,7 @@ func parseDevice(s string) (choice, error) {
 			return choice{}, fmt.Errorf("device %q: %w: %w", s, err, engine.ErrInvalid)
 		}
 	}
-	return choice{}, fmt.Errorf("device %q: want auto, cpu, gpu, cuda:N or cuda:N,M: %w", s, engine.ErrInvalid)
+	return choice{}, fmt.Errorf("device %q: want auto, cpu, gpu, cuda, cuda:N or cuda:N,M: %w", s, engine.ErrInvalid)
 }
 
 // parseIndices reads GPUs' numbers, divided by commas, each once.

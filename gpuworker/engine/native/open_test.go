@@ -58,7 +58,7 @@ func TestDeviceNamesParse(t *testing.T) {
 	for _, in := range []string{"CPU", "cuda:", "cuda:-1", "cuda:x", "cuda:99999999999", "cuda:0,", "cuda:,1", "cuda:0,,1", "cuda:0,x", "sim", "tpu:0", " cpu"} {
 		_, err := Open(Options{Device: in}, hclog.NewNullLogger())
 		require.ErrorIs(t, err, engine.ErrInvalid, in)
-		require.ErrorContains(t, err, "want auto, cpu, gpu, cuda:N or cuda:N,M")
+		require.ErrorContains(t, err, "want auto, cpu, gpu, cuda, cuda:N or cuda:N,M")
 	}
 }
 

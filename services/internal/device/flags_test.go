@@ -28,14 +28,14 @@ func TestTheBestDeviceIsTheDefault(t *testing.T) {
 }
 
 func TestBadValuesAreNamedAllAtOnce(t *testing.T) {
-	_, err := parse(t, nothing, "--device=sim:x=1", "--threads=-1", "--memory-limit=8GB")
-	for _, flag := range []string{"--device", "--threads -1", `--memory-limit "8GB"`} {
+	_, err := parse(t, nothing, "--device=sim:x=1", "--threads=-1", "--memory-limit=8GB", "--pool-limit=101%")
+	for _, flag := range []string{"--device", "--threads -1", `--memory-limit "8GB"`, `--pool-limit "101%"`} {
 		require.ErrorContains(t, err, flag)
 	}
 }
 
 func TestADeviceThatHasNoSuchNameIsRefusedBeforeAnythingBegins(t *testing.T) {
-	for _, good := range [][]string{{"--device=cpu"}, {"--device=gpu"}, {"--device=cuda:7"}, {"--device=sim"}, {"--device=sim:step=1ms"},
+	for _, good := range [][]string{{"--device=cpu"}, {"--device=gpu"}, {"--device=cuda"}, {"--device=cuda:7"}, {"--device=sim"}, {"--device=sim:step=1ms"},
 		{"--device=cpu", "--cpu-path=avx2"}} {
 		_, err := parse(t, nothing, good...)
 		require.NoError(t, err, good)
@@ -71,7 +71,7 @@ func TestTheEnvironmentSaysWhereTheEngineIsUnlessAFlagDoes(t *testing.T) {
 func TestArgumentsSayTheSameDeviceAgain(t *testing.T) {
 	for _, want := range []device.Flags{
 		{Name: "auto"},
-		{Name: "cpu", CPUPath: "avx2", EnginePath: "/a b:/c", AnyBuild: true, Threads: 3, MemoryLimit: "0.5"},
+		{Name: "cpu", CPUPath: "avx2", EnginePath: "/a b:/c", AnyBuild: true, Threads: 3, MemoryLimit: "0.5", PoolLimit: "50%"},
 	} {
 		require.NoError(t, want.Validate(nothing))
 		got, err := parse(t, nothing, want.Arguments()...)

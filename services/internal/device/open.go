@@ -11,14 +11,20 @@ import (
 )
 
 // Open opens the device that validated flags name. The caller closes it.
-func (d *Flags) Open(logger hclog.Logger) (engine.Device, error) { return d.open(0, logger) }
+func (d *Flags) Open(logger hclog.Logger) (engine.Device, error) {
+	pool, err := parsePool(d.PoolLimit)
+	if err != nil {
+		return nil, err
+	}
+	return d.open(pool, logger)
+}
 
 // OpenWithoutPool opens a device that gives freed bytes back at once. The sim engine has no pool in any case.
 func (d *Flags) OpenWithoutPool(logger hclog.Logger) (engine.Device, error) {
-	return d.open(native.NoPool, logger)
+	return d.open(pool{none: true}, logger)
 }
 
-func (d *Flags) open(pool uint64, logger hclog.Logger) (engine.Device, error) {
+func (d *Flags) open(pool pool, logger hclog.Logger) (engine.Device, error) {
 	limit, err := ParseAmount(d.MemoryLimit)
 	if err != nil {
 		return nil, err
@@ -34,7 +40,7 @@ func (d *Flags) open(pool uint64, logger hclog.Logger) (engine.Device, error) {
 		return sim.Open(o, logger)
 	}
 	o := native.Options{
-		Device: d.Name, Threads: d.Threads, Path: d.CPUPath, EnginePath: d.EnginePath, AnyBuild: d.AnyBuild, PoolLimit: pool,
+		Device: d.Name, Threads: d.Threads, Path: d.CPUPath, EnginePath: d.EnginePath, AnyBuild: d.AnyBuild,
 	}
 	total := uint64(0)
 	if limit.Fraction() {
@@ -43,6 +49,14 @@ func (d *Flags) open(pool uint64, logger hclog.Logger) (engine.Device, error) {
 		}
 	}
 	o.BytesLimit = limit.Of(total)
+	if pool.amount.Fraction() {
+		if total = o.BytesLimit; total == 0 {
+			if total, err = defaultLimit(o); err != nil {
+				return nil, err
+			}
+		}
+	}
+	o.PoolLimit = pool.of(total)
 	return native.Open(o, logger)
 }
 

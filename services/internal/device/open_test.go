@@ -63,10 +63,26 @@ func TestADeviceKeepsFreedBytesUnlessItHasNoPool(t *testing.T) {
 	require.Zero(t, without.BytesPooled)
 }
 
+// The buffers have 64 KiB and the device 64 MiB: a pool that holds less than one buffer keeps none.
+func TestPoolLimitBoundsWhatIsKept(t *testing.T) {
+	for limit, keeps := range map[string]bool{
+		"0": false, "0%": false, "32KiB": false, "0.0005": false, "0.05%": false, "128KiB": true, "0.5": true, "50%": true, "100 %": true,
+	} {
+		d := cpu("64MiB")
+		d.PoolLimit = limit
+		info := opened(t, d.Open)
+		require.Equal(t, keeps, info.PoolHits > 0, limit)
+		require.Equal(t, keeps, info.BytesPooled > 0, limit)
+	}
+	d := cpu("") // a share of what the engine takes by itself
+	d.PoolLimit = "1%"
+	require.Positive(t, opened(t, d.Open).BytesPooled)
+}
+
 func TestWhatIsNotThereIsNotOpened(t *testing.T) {
 	for _, d := range []device.Flags{
 		{Name: "cuda:0", EnginePath: "/nowhere"}, {Name: "cpu", CPUPath: "abacus"}, {Name: "cpu", CPUPath: "abacus", MemoryLimit: "0.5"},
-		{Name: "sim:x=1"}, {Name: "cpu", MemoryLimit: "8GB"},
+		{Name: "sim:x=1"}, {Name: "cpu", MemoryLimit: "8GB"}, {Name: "cpu", PoolLimit: "8GB"},
 	} {
 		_, err := d.Open(hclog.NewNullLogger())
 		require.Error(t, err, d.Name)
