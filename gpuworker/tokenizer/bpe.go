@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -85,16 +86,19 @@ func newBPE(src Source, v *vocab, pre pretokenizer, unk int32) (*bpe, error) {
 }
 
 // encode appends the ids of a text that holds no special token.
-func (b *bpe) encode(dst []int32, text string, _ bool) []int32 {
+func (b *bpe) encode(dst []int32, text string, _ bool, opts EncodeOptions) []int32 {
 	m := b.mergers.Get().(*merger)
-	b.split.each(text, func(word string) {
+	b.split.each(text, func(word string) (goOn bool) {
+		if opts.beyond(len(dst)) {
+			return false
+		}
 		if b.ignoreMerges {
 			if id, ok := b.words[word]; ok {
 				dst = append(dst, id)
-				return
+				return true
 			}
 		}
-		m.syms = m.syms[:0]
+		m.syms = slices.Grow(m.syms[:0], len(word))
 		for i := range len(word) {
 			s := b.byteSym[word[i]]
 			if s == None {
@@ -106,6 +110,7 @@ func (b *bpe) encode(dst []int32, text string, _ bool) []int32 {
 		for _, s := range m.syms {
 			dst = b.emit(dst, s)
 		}
+		return true
 	})
 	if cap(m.syms) <= maxScratch {
 		b.mergers.Put(m)

@@ -7,24 +7,25 @@ type matcher func(s string, from int) (start, end int)
 // pattern sees each piece by itself.
 type splitter []matcher
 
-func (p splitter) each(s string, word func(string)) {
+// each calls word for every piece until word returns false, and reports whether it never did.
+func (p splitter) each(s string, word func(string) bool) bool {
 	if len(s) == 0 {
-		return
+		return true
 	}
 	if len(p) == 0 {
-		word(s)
-		return
+		return word(s)
 	}
 	for done := 0; done < len(s); {
 		start, end := p[0](s, done)
-		if start > done {
-			p[1:].each(s[done:start], word)
+		if start > done && !p[1:].each(s[done:start], word) {
+			return false
 		}
-		if end > start {
-			p[1:].each(s[start:end], word)
+		if end > start && !p[1:].each(s[start:end], word) {
+			return false
 		}
 		done = end
 	}
+	return true
 }
 
 // contraction returns the end of 's 't 're 've 'm 'll 'd at i, or i.

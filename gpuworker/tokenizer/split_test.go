@@ -134,7 +134,7 @@ func TestSplittersEqualTheirRegularExpressions(t *testing.T) {
 				}
 				text := b.String()
 				var got []string
-				pretokenizers[name].split.each(text, func(w string) { got = append(got, w) })
+				pretokenizers[name].split.each(text, func(w string) bool { got = append(got, w); return true })
 				require.Equal(t, splitByPatterns(t, res, []string{text}), got, "%q", text)
 			}
 		})
@@ -150,9 +150,10 @@ func TestSplittersKeepEveryByteOfAnyInput(t *testing.T) {
 				raw[i] = byte(rng.IntN(256))
 			}
 			var got string
-			pre.split.each(string(raw), func(w string) {
+			pre.split.each(string(raw), func(w string) bool {
 				require.NotEmpty(t, w)
 				got += w
+				return true
 			})
 			require.Equal(t, string(raw), got, name)
 		}

@@ -148,7 +148,7 @@ func scoreRanks(scores []float64) []uint32 {
 
 // encode appends the ids of a text that holds no special token. first tells whether the text begins the whole or follows
 // a special token, where the space prefix belongs.
-func (s *spm) encode(dst []int32, text string, first bool) []int32 {
+func (s *spm) encode(dst []int32, text string, first bool, opts EncodeOptions) []int32 {
 	m := s.mergers.Get().(*merger)
 	m.syms = m.syms[:0]
 	last := rune(-1)
@@ -158,7 +158,7 @@ func (s *spm) encode(dst []int32, text string, first bool) []int32 {
 			m.syms[0] = unknownRune('▁')
 		}
 	}
-	for i := 0; i < len(text); {
+	for i := 0; i < len(text) && !opts.beyond(len(dst)); {
 		r, n := rune(text[i]), 1
 		if r >= utf8.RuneSelf {
 			r, n = utf8.DecodeRuneInString(text[i:])

@@ -26,9 +26,9 @@ type Tokenizer struct {
 	bytes   [][]byte // of each id
 }
 
-// coder encodes text without special tokens and knows the bytes of each piece.
+// coder encodes text without special tokens and knows the bytes of each piece. encode may stop where dst is beyond opts.
 type coder interface {
-	encode(dst []int32, text string, first bool) []int32
+	encode(dst []int32, text string, first bool, opts EncodeOptions) []int32
 	piece(id int32) []byte
 }
 
@@ -141,13 +141,23 @@ type EncodeOptions struct {
 	// them is read as that token, also where ParseSpecial is off. They do not cut the text: what lies between two tokens is
 	// encoded as a whole.
 	SpecialWithin [][2]int
+	// MaxIDs bounds the work for a text whose ids are of no use if they are many: Encode may stop once it has more than MaxIDs
+	// ids, and returns more than MaxIDs then. Zero sets no bound.
+	MaxIDs int
 }
+
+// beyond reports whether n ids are more than the caller can use.
+func (o EncodeOptions) beyond(n int) bool { return o.MaxIDs > 0 && n > o.MaxIDs }
 
 // Encode returns the ids of a text; user-defined pieces in it are always taken whole. Equal texts and options give equal
 // ids. Time is at most n log n in the length of the text. Bytes that are not UTF-8 are encoded as bytes; text that a
 // vocabulary without byte pieces cannot write becomes the unknown token, or is left out if there is none.
 func (t *Tokenizer) Encode(text string, opts EncodeOptions) []int32 {
-	ids := make([]int32, 0, len(text)/3+2)
+	room := len(text)/3 + 2
+	if opts.MaxIDs > 0 {
+		room = min(room, opts.MaxIDs+2)
+	}
+	ids := make([]int32, 0, room)
 	if opts.AddSpecial && t.addBOS {
 		ids = append(ids, t.special.BOS)
 	}
@@ -159,10 +169,10 @@ func (t *Tokenizer) Encode(text string, opts EncodeOptions) []int32 {
 		find = t.all
 	}
 	first := true
-	for at := 0; at < len(text); {
+	for at := 0; at < len(text) && !opts.beyond(len(ids)); {
 		start, end, id := find.find(text, at, &within)
 		if start > at {
-			ids = t.coder.encode(ids, text[at:start], first)
+			ids = t.coder.encode(ids, text[at:start], first, opts)
 			first = false
 		}
 		if id != None {
