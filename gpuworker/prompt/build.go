@@ -24,7 +24,7 @@ func Build(ctx context.Context, e *Encoder, m Model, in Input, o Options) (gener
 		return generate.Request{}, fmt.Errorf("%w: %q works by token ids: give token_ids and set response.token_ids_only",
 			ErrNoTokenizer, m.Name)
 	}
-	ids, err := e.ids(ctx, m, in)
+	ids, err := e.ids(ctx, m, o.Schedule.Tenant, in)
 	if errors.Is(err, batch.ErrTooLong) && o.Context > m.Context {
 		err = &ContextError{Model: m.Name, Context: m.Context} // a longer context may hold it
 	}

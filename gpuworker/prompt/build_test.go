@@ -254,7 +254,7 @@ func TestWhatAModelLacksIsNamed(t *testing.T) {
 			require.ErrorIs(t, err, tc.want)
 		})
 	}
-	_, err := NewEncoder(1).Encode(t.Context(), textless, "a", tokenizer.EncodeOptions{})
+	_, err := NewEncoder(1).Encode(t.Context(), textless, "", "a", tokenizer.EncodeOptions{})
 	require.ErrorIs(t, err, ErrNoTokenizer)
 	textless.Template = rendering(func(template.Input) (template.Prompt, error) { return template.Prompt{}, nil })
 	_, err = textless.Render(t.Context(), Chat{})
@@ -270,7 +270,7 @@ func TestATextThatBecomesNoTokenIsRefused(t *testing.T) {
 
 func TestTextsWaitForTheirTurn(t *testing.T) {
 	e := NewEncoder(1)
-	giveBack, err := e.Take(t.Context())
+	release, err := e.Acquire(t.Context(), "", 1)
 	require.NoError(t, err)
 	cause := errors.New("too late")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -279,16 +279,37 @@ func TestTextsWaitForTheirTurn(t *testing.T) {
 	require.ErrorIs(t, err, cause)
 	_, err = Build(ctx, e, stories(t), Input{IDs: ids(1)}, Defaults())
 	require.NoError(t, err, "ids need no turn")
-	giveBack()
+	release()
 	_, err = Build(t.Context(), e, stories(t), Input{Text: "Tom"}, Defaults())
 	require.NoError(t, err)
+}
+
+func TestALargeTextDoesNotDelayASmallOne(t *testing.T) {
+	e := NewEncoder(2)
+	release, err := e.Acquire(t.Context(), "large", largeText) // the only slot for large texts
+	require.NoError(t, err)
+	defer release()
+	_, err = e.Encode(t.Context(), stories(t), "small", strings.Repeat("a", largeText-1), tokenizer.EncodeOptions{})
+	require.NoError(t, err)
+}
+
+func TestAPromptOfManyContextsIsNotEncoded(t *testing.T) {
+	// Its refusal states a bound instead of the number of its tokens: up to four contexts the number is exact.
+	m := stories(t)
+	fits := 2 * (m.Context + 1) * m.Tokenizer.LongestPiece()
+	_, err := build(t, m, Input{Text: strings.Repeat("\x01", fits)}, Defaults())
+	require.ErrorIs(t, err, batch.ErrTooLong)
+	require.ErrorContains(t, err, "more than 68 tokens")
+	_, err = build(t, m, Input{Text: strings.Repeat("\x01", 30)}, Defaults())
+	require.ErrorIs(t, err, batch.ErrTooLong)
+	require.ErrorContains(t, err, "has 31 tokens")
 }
 
 func TestAnEncoderThatPanicsGivesItsTurnBack(t *testing.T) {
 	e, m := NewEncoder(1), stories(t)
 	m.Tokenizer = &tokenizer.Tokenizer{} // knows no vocabulary
-	require.Panics(t, func() { _, _ = e.Encode(t.Context(), m, "Tom", tokenizer.EncodeOptions{}) })
-	_, err := e.Encode(t.Context(), stories(t), "Tom", tokenizer.EncodeOptions{})
+	require.Panics(t, func() { _, _ = e.Encode(t.Context(), m, "", "Tom", tokenizer.EncodeOptions{}) })
+	_, err := e.Encode(t.Context(), stories(t), "", "Tom", tokenizer.EncodeOptions{})
 	require.NoError(t, err)
 }
 

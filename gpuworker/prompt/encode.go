@@ -6,42 +6,46 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/tokenizer"
+	"github.com/millrace/millrace/internal/fairsem"
 )
 
-// Encoder encodes texts, a bounded number at once, since each takes many times its bytes while it is encoded. The texts that
-// wait are the caller's to bound. Make it with NewEncoder.
-type Encoder struct {
-	turns chan struct{} // holds one token for each text being encoded
+const (
+	// largeText is the length from which encoding a text takes milliseconds.
+	largeText = 64 << 10
+	// largeTexts bounds the large texts that are encoded at once, together: encoding takes up to 28 bytes for each of theirs.
+	largeTexts = 4 << 20
+)
+
+// Encoder encodes texts, a bounded number at once, by tenant and by size: a text below 64 KiB never waits for a larger one. The
+// texts that wait are the caller's to bound. Make it with NewEncoder. Safe for concurrent use.
+type Encoder struct{ slots *fairsem.Semaphore }
+
+// NewEncoder returns an encoder of at most so many small texts and half as many large ones at once; as many as there are
+// processors is a good number.
+func NewEncoder(atOnce int) *Encoder {
+	return &Encoder{fairsem.New(fairsem.Config{Small: atOnce, Large: atOnce / 2, LargeFrom: largeText, LargeBytes: largeTexts})}
 }
 
-// NewEncoder returns an encoder of at most so many texts at once; as many as there are processors is a good number.
-func NewEncoder(atOnce int) *Encoder { return &Encoder{turns: make(chan struct{}, atOnce)} }
-
-// Take waits for a turn. The caller gives it back, also when it panics.
-func (e *Encoder) Take(ctx context.Context) (giveBack func(), err error) {
-	select {
-	case e.turns <- struct{}{}:
-		return func() { <-e.turns }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+// Acquire waits for a slot for a text of size bytes of a tenant. The caller calls release, also when it panics.
+func (e *Encoder) Acquire(ctx context.Context, tenant string, size int) (release func(), err error) {
+	return e.slots.Acquire(ctx, tenant, size)
 }
 
-// Encode turns a text into token ids when it is its turn.
-func (e *Encoder) Encode(ctx context.Context, m Model, text string, o tokenizer.EncodeOptions) ([]int32, error) {
+// Encode turns a text of a tenant into token ids when it has a slot.
+func (e *Encoder) Encode(ctx context.Context, m Model, tenant, text string, o tokenizer.EncodeOptions) ([]int32, error) {
 	if m.Tokenizer == nil {
 		return nil, fmt.Errorf("%w: %q works by token ids", ErrNoTokenizer, m.Name)
 	}
-	giveBack, err := e.Take(ctx)
+	release, err := e.Acquire(ctx, tenant, len(text))
 	if err != nil {
 		return nil, err
 	}
-	defer giveBack()
+	defer release()
 	return m.Tokenizer.Encode(text, o), nil
 }
 
-// ids is the prompt of an input.
-func (e *Encoder) ids(ctx context.Context, m Model, in Input) (ids []int32, err error) {
+// ids is the prompt of an input of a tenant.
+func (e *Encoder) ids(ctx context.Context, m Model, tenant string, in Input) (ids []int32, err error) {
 	if len(in.IDs) > 0 {
 		return in.IDs, nil
 	}
@@ -56,12 +60,21 @@ func (e *Encoder) ids(ctx context.Context, m Model, in Input) (ids []int32, err 
 	if err := m.fitsBytes(len(text)); err != nil {
 		return nil, err
 	}
-	ids, err = e.Encode(ctx, m, text, special)
-	if err == nil && len(ids) == 0 {
-		err = ErrNoTokens
+	special.MaxIDs = exactWithin * (m.Context + 1)
+	switch ids, err = e.Encode(ctx, m, tenant, text, special); {
+	case err != nil:
+		return nil, err
+	case len(ids) == 0:
+		return nil, ErrNoTokens
+	case len(ids) > special.MaxIDs:
+		return nil, fmt.Errorf("%w: it has more than %d tokens; this model serves at most %d", batch.ErrTooLong, special.MaxIDs, m.Context)
 	}
-	return ids, err
+	return ids, nil
 }
+
+// exactWithin is how many contexts a prompt may have for its refusal to state its exact number of tokens. A longer one is not
+// encoded to its end.
+const exactWithin = 4
 
 // fitsBytes refuses a text so long that its tokens cannot fit the context: it is not worth encoding. The model has a tokenizer.
 func (m Model) fitsBytes(n int) error {

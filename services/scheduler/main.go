@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/services/internal/loadreport"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/telemetry"
+	"github.com/millrace/millrace/services/internal/textlimit"
 	"github.com/millrace/millrace/services/internal/transport"
 	"github.com/millrace/millrace/services/internal/version"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
@@ -183,6 +184,7 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 	serving := rpc.ServerConfig{
 		Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout, MaxWaitingBytes: cfg.MaxHeldBytes,
 		Observer: measured.ofCalls(), Tracer: sent.Tracer(), Options: reports.Options(),
+		MaxMethodBytes: textlimit.Methods(),
 	}
 	if err := cfg.Transport.Serve(&serving, logger); err != nil {
 		return err

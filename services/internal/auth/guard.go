@@ -10,7 +10,6 @@ import (
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
 	"google.golang.org/grpc"
 
-	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
@@ -100,7 +99,7 @@ func (g *Guard) admit(impl any, stream grpc.ServerStream, info *grpc.StreamServe
 	defer cancel(nil)
 	defer g.book.enter(&visit{key, info.FullMethod, account, cancel})()
 	err := next(impl, &guarded{ServerStream: stream, ctx: ctx, guard: g, key: key, account: account,
-		generates: info.FullMethod == pb.InferenceService_Generate_FullMethodName})
+		tenanted: tenanted[info.FullMethod]})
 	var cut cutOff
 	if err != nil && errors.As(context.Cause(ctx), &cut) {
 		return cut.error // whatever the handler makes of the end of its context
@@ -111,11 +110,11 @@ func (g *Guard) admit(impl any, stream grpc.ServerStream, info *grpc.StreamServe
 // guarded is a call's stream.
 type guarded struct {
 	grpc.ServerStream
-	ctx       context.Context
-	guard     *Guard
-	key       *Key
-	account   *account
-	generates bool
+	ctx      context.Context
+	guard    *Guard
+	key      *Key
+	account  *account
+	tenanted bool // its request has a tenant
 }
 
 func (s *guarded) Context() context.Context { return s.ctx }
@@ -130,7 +129,7 @@ func (s *guarded) RecvMsg(m any) error {
 		free(m)
 		return cut.error
 	}
-	if !s.generates {
+	if !s.tenanted {
 		return nil
 	}
 	if refusal := s.key.stamp(m); refusal != nil {

@@ -8,7 +8,14 @@ import (
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
-// Field numbers of GenerateRequest; a test ties them to the contract.
+// tenanted are the methods whose requests have a tenant.
+var tenanted = map[string]bool{
+	pb.InferenceService_Generate_FullMethodName:   true,
+	pb.InferenceService_Tokenize_FullMethodName:   true,
+	pb.InferenceService_Detokenize_FullMethodName: true,
+}
+
+// Field numbers of the requests that have a tenant, GenerateRequest's alone for the priority; a test ties them to the contract.
 const (
 	requestPriority = 12
 	requestTenant   = 13
@@ -31,15 +38,15 @@ func (k *Key) check(priority int32, tenant string) (refusal *rpc.Fault, give boo
 	return nil, true
 }
 
-// stamp checks a received generation, decoded or as its bytes, and makes it the key's tenant's.
+// stamp checks a received request of a method in tenanted, decoded or as its bytes, and makes it the key's tenant's.
 func (k *Key) stamp(m any) *rpc.Fault {
 	switch in := m.(type) {
 	case *pb.GenerateRequest:
-		refusal, give := k.check(in.GetPriority(), in.GetFairnessId())
-		if give {
-			in.FairnessId = &k.Tenant
-		}
-		return refusal
+		return k.own(in.GetPriority(), &in.FairnessId)
+	case *pb.TokenizeRequest:
+		return k.own(0, &in.FairnessId)
+	case *pb.DetokenizeRequest:
+		return k.own(0, &in.FairnessId)
 	case *rpc.Frame:
 		whole := in.Data.MaterializeToBuffer(mem.DefaultBufferPool())
 		priority, tenant, ends := read(whole.ReadOnlyData())
@@ -52,6 +59,19 @@ func (k *Key) stamp(m any) *rpc.Fault {
 		return refusal
 	}
 	return nil
+}
+
+// own is check of a decoded request, whose tenant it sets.
+func (k *Key) own(priority int32, tenant **string) *rpc.Fault {
+	named := ""
+	if *tenant != nil {
+		named = **tenant
+	}
+	refusal, give := k.check(priority, named)
+	if give {
+		*tenant = &k.Tenant
+	}
+	return refusal
 }
 
 // read is what a request's bytes say of priority and tenant, as decoding them would. ends is whether they end where a field does: else

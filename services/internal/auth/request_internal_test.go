@@ -16,7 +16,15 @@ import (
 func TestTheFieldNumbersAreThoseOfTheContract(t *testing.T) {
 	fields := (&pb.GenerateRequest{}).ProtoReflect().Descriptor().Fields()
 	require.EqualValues(t, requestPriority, fields.ByName("priority").Number())
-	require.EqualValues(t, requestTenant, fields.ByName("fairness_id").Number())
+	service := pb.File_millrace_v1_inference_proto.Services().ByName("InferenceService")
+	for i := range service.Methods().Len() {
+		m := service.Methods().Get(i)
+		field := m.Input().Fields().ByName("fairness_id")
+		require.Equal(t, field != nil, tenanted["/"+string(service.FullName())+"/"+string(m.Name())], m.Name())
+		if field != nil {
+			require.EqualValues(t, requestTenant, field.Number(), m.Name())
+		}
+	}
 }
 
 // frame is a message in two buffers.
@@ -70,7 +78,11 @@ func TestAGenerationIsOfItsKeysTenantAndNotAboveItsPriority(t *testing.T) {
 			bytes.Free()
 		})
 	}
-	require.Nil(t, own.stamp(&pb.TokenizeRequest{}), "no other message has a tenant")
+	text, ids := &pb.TokenizeRequest{}, &pb.DetokenizeRequest{FairnessId: proto.String("other")}
+	require.Nil(t, own.stamp(text))
+	require.Equal(t, "own", text.GetFairnessId())
+	require.Equal(t, reason.OtherTenant, own.stamp(ids).Reason)
+	require.Nil(t, own.stamp(&pb.EmbedRequest{}), "no other message has a tenant")
 }
 
 func TestTheLastOfSeveralTenantsCounts(t *testing.T) {

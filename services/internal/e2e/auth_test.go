@@ -245,6 +245,7 @@ func TestCallersBeyondTheirKeysAreRefusedCountedAndLoggedOnce(t *testing.T) {
 	soon := time.Now().Add(-time.Minute)
 	k := keep(t, 1, func(f *keyFile) {
 		f.add("web", func(k *auth.Key) { k.Tenant = "shop" }, auth.Generate)
+		f.add("texts", nil, auth.Generate)
 		f.add("old", func(k *auth.Key) { k.Expires = soon }, auth.Generate)
 		f.add("few", func(k *auth.Key) { k.Limits.RequestsPerMinute = 1 }, auth.Generate)
 		f.add("short", func(k *auth.Key) { k.Limits.TokensPerMinute = 12 }, auth.Generate)
@@ -259,6 +260,8 @@ func TestCallersBeyondTheirKeysAreRefusedCountedAndLoggedOnce(t *testing.T) {
 	requireSame(t, want, got, "with keys")
 	_, body := page(t, k.ofMeasures, "/metrics")
 	require.InDelta(t, got.started.GetPromptTokens()+20, monitortest.Series(t, body)["millrace_key_tokens_total key=web"], 0)
+
+	requireTextsCounted(t, k)
 
 	with := func(change func(*pb.GenerateRequest)) *pb.GenerateRequest {
 		in := ask(long, 20)

@@ -15,7 +15,7 @@ func All() []string {
 		AmbiguousCodebook, DigestMismatch, ClassMismatch, ExpectationFailed,
 
 		NoTokenizer, NoChatTemplate, ChatTemplateFailed, ChatTemplateLimit, ChatTemplateProcess, NoTokens, BadTokenID,
-		PromptTooLong, ContextTooShort, ResumeTooLong, ResumeMismatch, NoTokenLeft,
+		PromptTooLong, ResponseTooLarge, ContextTooShort, ResumeTooLong, ResumeMismatch, NoTokenLeft,
 
 		FleetUnknown, NoWorker, UnknownWorker, WorkerLost, WorkerFull, WorkersFull, Displaced, TooLate, QueueTimeout, WorkerStopping,
 		WorkerDraining, Stopping, TooManyVectorCalls, SlowReader,

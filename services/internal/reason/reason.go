@@ -110,6 +110,8 @@ const (
 	ContextTooShort = "CONTEXT_TOO_SHORT"
 	// ResumeTooLong: INVALID_ARGUMENT, more tokens are resumed than a continuation may have.
 	ResumeTooLong = "RESUME_TOO_LONG"
+	// ResponseTooLarge: INVALID_ARGUMENT, the response of Tokenize or Detokenize would be above its limit. Metadata: bytes, max_bytes.
+	ResponseTooLarge = "RESPONSE_TOO_LARGE"
 	// ResumeMismatch: FAILED_PRECONDITION, the resumed tokens give another text than was received. Metadata: output_index,
 	// resumed_tokens, text_bytes, expected_text_bytes.
 	ResumeMismatch = "RESUME_MISMATCH"

@@ -51,21 +51,36 @@ func (c *call) hold(m any, domain string) error {
 	if bytes <= uncountedBytes {
 		return nil
 	}
+	return c.take("request", bytes, domain)
+}
+
+// take counts bytes of a request or response with those that the call holds, or refuses them.
+func (c *call) take(what string, bytes int64, domain string) error {
 	used, ok := c.waiting.take(bytes)
 	if !ok {
 		return Fault{
 			Code: codes.ResourceExhausted, Domain: domain, Reason: reason.TooManyBytesWaiting, RetryAfter: waitingRetry,
-			Message: fmt.Sprintf("the request takes %d bytes, requests of %d bytes wait on this server and it holds %d at most: "+
-				"try again later, or send less", bytes, used, c.waiting.max),
+			Message: fmt.Sprintf("the %s takes %d bytes, requests of %d bytes wait on this server and it holds %d at most: "+
+				"try again later, or send less", what, bytes, used, c.waiting.max),
 			Metadata: map[string]string{"bytes": strconv.FormatInt(bytes, 10), "waiting_bytes": strconv.FormatInt(used, 10),
 				"max_waiting_bytes": strconv.FormatInt(c.waiting.max, 10)},
 		}.Err()
 	}
-	c.held.Store(bytes)
+	c.held.Add(bytes)
 	if c.over.Load() { // a goroutine that the handler has left behind received it
 		c.letGo()
 	}
 	return nil
+}
+
+// HoldResponse counts the memory of the response that the handler of ctx's call is about to make, until LetGo or the end of the
+// call, or returns the status that refuses it. A server that holds nothing else takes any. Outside a handler it does nothing.
+func HoldResponse(ctx context.Context, bytes int64, domain string) error {
+	c := callOf(ctx)
+	if c == nil || bytes <= uncountedBytes {
+		return nil
+	}
+	return c.take("response", min(bytes, c.waiting.max-c.held.Load()), domain)
 }
 
 // end lets go of the call's request for good: what is received later counts no more.

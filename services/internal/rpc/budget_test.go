@@ -1,6 +1,7 @@
 package rpc_test
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"testing"
@@ -66,6 +67,59 @@ func TestRequestsThatWaitAreBoundedByTheirBytes(t *testing.T) {
 
 	cancels[0]()
 	require.Eventually(t, func() bool { return open(large) == nil }, hang, retry, "the end of a call makes room")
+}
+
+// maker answers a Tokenize with a response for which it holds as many bytes as the text says, when its caller leaves.
+type maker struct {
+	pb.UnimplementedInferenceServiceServer
+	held chan struct{}
+}
+
+func (m maker) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.TokenizeResponse, error) {
+	bytes, _ := strconv.Atoi(in.GetText())
+	if err := rpc.HoldResponse(ctx, int64(bytes), rpc.WorkerDomain); err != nil {
+		return nil, err
+	}
+	m.held <- struct{}{}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestResponsesCountInTheHeldBytes(t *testing.T) {
+	rpctest.NoLeaks(t)
+	m := maker{held: make(chan struct{})}
+	cfg := rpc.ServerConfig{MaxReceiveBytes: 1 << 20, MaxWaitingBytes: 1 << 20}
+	c := pb.NewInferenceServiceClient(rpctest.Pair(t, cfg, func(r grpc.ServiceRegistrar) { pb.RegisterInferenceServiceServer(r, m) }))
+	ask := func(bytes int) (answer chan error, leave func()) {
+		ctx, cancel := contextWithCancel(t)
+		answer = make(chan error, 1)
+		go func() {
+			_, err := c.Tokenize(ctx, &pb.TokenizeRequest{Input: &pb.TokenizeRequest_Text{Text: strconv.Itoa(bytes)}})
+			answer <- err
+		}()
+		return answer, cancel
+	}
+	first, leave := ask(8 << 20) // more than the budget: a server that holds nothing else takes it
+	<-m.held
+	second, _ := ask(100 << 10)
+	err := <-second
+	require.Equal(t, reason.TooManyBytesWaiting, rpc.Reason(err), "%v", err)
+	require.Contains(t, err.Error(), "the response takes 102400 bytes")
+	_, leaveSmall := ask(100)
+	<-m.held
+	leaveSmall()
+	leave()
+	require.Error(t, <-first)
+	require.Eventually(t, func() bool {
+		answer, leave := ask(100 << 10)
+		defer leave()
+		select {
+		case <-m.held:
+			return true
+		case <-answer:
+			return false
+		}
+	}, hang, retry, "the end of a call makes room")
 }
 
 func TestARequestThatIsLetGoMakesRoom(t *testing.T) {

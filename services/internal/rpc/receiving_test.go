@@ -211,6 +211,18 @@ func TestARequestThatIsTooLargeIsRefusedBeforeItComes(t *testing.T) {
 	})
 }
 
+func TestMaxMethodBytesBoundsOneMethod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := meet(t, rpc.ServerConfig{MaxMethodBytes: map[string]int{pb.InferenceService_Tokenize_FullMethodName: 1 << 20}})
+		s.call(1, tokenize)
+		s.send(1, false, prefix(1<<20+1))
+		require.Contains(t, s.end(1), "8 the request has 1048577 bytes and this server takes 1048576: send less")
+		s.call(3, pb.InferenceService_Detokenize_FullMethodName)
+		s.send(3, false, prefix(16<<20+1))
+		require.Contains(t, s.end(3), "this server takes 16777216: send less")
+	})
+}
+
 func TestWhatNoLibrarySendsIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := meet(t, rpc.ServerConfig{})

@@ -71,6 +71,8 @@ type ServerConfig struct {
 	Domain string
 	// MaxReceiveBytes bounds one request. 0: DefaultMaxReceiveBytes.
 	MaxReceiveBytes int
+	// MaxMethodBytes bounds one request of the methods that it names, by their full names, below MaxReceiveBytes.
+	MaxMethodBytes map[string]int
 	// MaxWaitingBytes bounds all the requests together that handlers hold; see LetGo. At least one of the largest is always
 	// taken. 0: DefaultMaxWaitingBytes.
 	MaxWaitingBytes int64

@@ -2224,7 +2224,11 @@ type TokenizeRequest struct {
 	// Whether the model's leading and trailing special tokens are added. Unset: true for text, false for chat.
 	AddSpecial *bool `protobuf:"varint,4,opt,name=add_special,json=addSpecial,proto3,oneof" json:"add_special,omitempty"`
 	// Whether special tokens in the text are recognised. Unset: false for text, true for chat.
-	ParseSpecial  *bool `protobuf:"varint,5,opt,name=parse_special,json=parseSpecial,proto3,oneof" json:"parse_special,omitempty"`
+	ParseSpecial *bool `protobuf:"varint,5,opt,name=parse_special,json=parseSpecial,proto3,oneof" json:"parse_special,omitempty"`
+	// Whose share of the tokenizer the request uses, as GenerateRequest.fairness_id says; at most 128 printable ASCII characters.
+	// Texts that wait to be tokenised are taken by tenant. Unset: the share of all who say nothing; on a server with keys the tenant
+	// of the caller's key, which it must be where it is set.
+	FairnessId    *string `protobuf:"bytes,13,opt,name=fairness_id,json=fairnessId,proto3,oneof" json:"fairness_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2303,6 +2307,13 @@ func (x *TokenizeRequest) GetParseSpecial() bool {
 		return *x.ParseSpecial
 	}
 	return false
+}
+
+func (x *TokenizeRequest) GetFairnessId() string {
+	if x != nil && x.FairnessId != nil {
+		return *x.FairnessId
+	}
+	return ""
 }
 
 type isTokenizeRequest_Input interface {
@@ -2396,6 +2407,8 @@ type DetokenizeRequest struct {
 	TokenIds []uint32 `protobuf:"varint,2,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
 	// Whether special tokens are written out. Unset: false.
 	RenderSpecial *bool `protobuf:"varint,3,opt,name=render_special,json=renderSpecial,proto3,oneof" json:"render_special,omitempty"`
+	// Whose share of the tokenizer the request uses; see TokenizeRequest.fairness_id.
+	FairnessId    *string `protobuf:"bytes,13,opt,name=fairness_id,json=fairnessId,proto3,oneof" json:"fairness_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2449,6 +2462,13 @@ func (x *DetokenizeRequest) GetRenderSpecial() bool {
 		return *x.RenderSpecial
 	}
 	return false
+}
+
+func (x *DetokenizeRequest) GetFairnessId() string {
+	if x != nil && x.FairnessId != nil {
+		return *x.FairnessId
+	}
+	return ""
 }
 
 // A text.
@@ -2703,26 +2723,32 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"embeddings\x18\x01 \x03(\v2\x16.millrace.v1.EmbeddingR\n" +
 	"embeddings\"'\n" +
 	"\tEmbedding\x12\x1a\n" +
-	"\x06values\x18\x01 \x03(\x02B\x02\x10\x01R\x06values\"\xe1\x01\n" +
+	"\x06values\x18\x01 \x03(\x02B\x02\x10\x01R\x06values\"\x97\x02\n" +
 	"\x0fTokenizeRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x14\n" +
 	"\x04text\x18\x02 \x01(\tH\x00R\x04text\x12'\n" +
 	"\x04chat\x18\x03 \x01(\v2\x11.millrace.v1.ChatH\x00R\x04chat\x12$\n" +
 	"\vadd_special\x18\x04 \x01(\bH\x01R\n" +
 	"addSpecial\x88\x01\x01\x12(\n" +
-	"\rparse_special\x18\x05 \x01(\bH\x02R\fparseSpecial\x88\x01\x01B\a\n" +
+	"\rparse_special\x18\x05 \x01(\bH\x02R\fparseSpecial\x88\x01\x01\x12$\n" +
+	"\vfairness_id\x18\r \x01(\tH\x03R\n" +
+	"fairnessId\x88\x01\x01B\a\n" +
 	"\x05inputB\x0e\n" +
 	"\f_add_specialB\x10\n" +
-	"\x0e_parse_special\"g\n" +
+	"\x0e_parse_specialB\x0e\n" +
+	"\f_fairness_id\"g\n" +
 	"\x10TokenizeResponse\x12\x1f\n" +
 	"\ttoken_ids\x18\x01 \x03(\rB\x02\x10\x01R\btokenIds\x12\x16\n" +
 	"\x06pieces\x18\x02 \x03(\fR\x06pieces\x12\x1a\n" +
-	"\brendered\x18\x03 \x01(\tR\brendered\"\x89\x01\n" +
+	"\brendered\x18\x03 \x01(\tR\brendered\"\xbf\x01\n" +
 	"\x11DetokenizeRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1f\n" +
 	"\ttoken_ids\x18\x02 \x03(\rB\x02\x10\x01R\btokenIds\x12*\n" +
-	"\x0erender_special\x18\x03 \x01(\bH\x00R\rrenderSpecial\x88\x01\x01B\x11\n" +
-	"\x0f_render_special\"(\n" +
+	"\x0erender_special\x18\x03 \x01(\bH\x00R\rrenderSpecial\x88\x01\x01\x12$\n" +
+	"\vfairness_id\x18\r \x01(\tH\x01R\n" +
+	"fairnessId\x88\x01\x01B\x11\n" +
+	"\x0f_render_specialB\x0e\n" +
+	"\f_fairness_id\"(\n" +
 	"\x12DetokenizeResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text*^\n" +
 	"\vKernelClass\x12\x1c\n" +

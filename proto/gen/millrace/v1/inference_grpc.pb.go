@@ -65,9 +65,15 @@ type InferenceServiceClient interface {
 	Generate(ctx context.Context, in *GenerateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GenerateResponse], error)
 	// Computes an embedding of a text. UNIMPLEMENTED until a model with pooled output is supported.
 	Embed(ctx context.Context, in *EmbedRequest, opts ...grpc.CallOption) (*EmbedResponse, error)
-	// Turns text into token ids. Idempotent. FAILED_PRECONDITION: the model has no tokenizer or is not loaded.
+	// Turns text into token ids. Idempotent. The request and its response have at most 4 MiB each, which is what a gRPC client
+	// receives by default: tokenise a longer text in parts. The token ids count as tokens of the caller's key.
+	// FAILED_PRECONDITION: the model has no tokenizer or is not loaded. RESOURCE_EXHAUSTED (reason MESSAGE_TOO_LARGE): the request
+	// is larger; it is refused before it is received. INVALID_ARGUMENT (reason RESPONSE_TOO_LARGE): the response would be larger;
+	// it is refused before it is made, and before the text is tokenised if the text alone shows that.
 	Tokenize(ctx context.Context, in *TokenizeRequest, opts ...grpc.CallOption) (*TokenizeResponse, error)
-	// Turns token ids into text. Idempotent. FAILED_PRECONDITION: the model has no tokenizer or is not loaded.
+	// Turns token ids into text. Idempotent. The request and its response have at most 4 MiB each, as those of Tokenize have, with
+	// the same statuses. The token ids count as tokens of the caller's key. FAILED_PRECONDITION: the model has no tokenizer or is
+	// not loaded.
 	Detokenize(ctx context.Context, in *DetokenizeRequest, opts ...grpc.CallOption) (*DetokenizeResponse, error)
 }
 
@@ -154,9 +160,15 @@ type InferenceServiceServer interface {
 	Generate(*GenerateRequest, grpc.ServerStreamingServer[GenerateResponse]) error
 	// Computes an embedding of a text. UNIMPLEMENTED until a model with pooled output is supported.
 	Embed(context.Context, *EmbedRequest) (*EmbedResponse, error)
-	// Turns text into token ids. Idempotent. FAILED_PRECONDITION: the model has no tokenizer or is not loaded.
+	// Turns text into token ids. Idempotent. The request and its response have at most 4 MiB each, which is what a gRPC client
+	// receives by default: tokenise a longer text in parts. The token ids count as tokens of the caller's key.
+	// FAILED_PRECONDITION: the model has no tokenizer or is not loaded. RESOURCE_EXHAUSTED (reason MESSAGE_TOO_LARGE): the request
+	// is larger; it is refused before it is received. INVALID_ARGUMENT (reason RESPONSE_TOO_LARGE): the response would be larger;
+	// it is refused before it is made, and before the text is tokenised if the text alone shows that.
 	Tokenize(context.Context, *TokenizeRequest) (*TokenizeResponse, error)
-	// Turns token ids into text. Idempotent. FAILED_PRECONDITION: the model has no tokenizer or is not loaded.
+	// Turns token ids into text. Idempotent. The request and its response have at most 4 MiB each, as those of Tokenize have, with
+	// the same statuses. The token ids count as tokens of the caller's key. FAILED_PRECONDITION: the model has no tokenizer or is
+	// not loaded.
 	Detokenize(context.Context, *DetokenizeRequest) (*DetokenizeResponse, error)
 	mustEmbedUnimplementedInferenceServiceServer()
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/services/internal/longids"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/telemetry"
+	"github.com/millrace/millrace/services/internal/textlimit"
 	"github.com/millrace/millrace/services/internal/version"
 )
 
@@ -84,7 +85,7 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	serving := rpc.ServerConfig{
 		Domain: rpc.WorkerDomain, DrainTimeout: c.DrainTimeout, Options: s.Options(),
 		MaxReceiveBytes: rpc.DefaultMaxReceiveBytes + rpc.ResumeBytes, Observer: measured.observer(), Tracer: sent.Tracer(),
-		Unmarshal: longids.Unmarshal,
+		Unmarshal: longids.Unmarshal, MaxMethodBytes: textlimit.Methods(),
 	}
 	if err := c.Transport.Serve(&serving, logger); err != nil {
 		return errors.Join(err, measured.close(), lis.Close())

@@ -190,12 +190,15 @@ func (c *checker) resume(in *pb.GenerateRequest) {
 
 // schedule checks what says how a request stands among others.
 func (c *checker) schedule(in *pb.GenerateRequest) {
-	id := in.GetFairnessId()
-	if len(id) > maxFairnessID || strings.ContainsFunc(id, func(r rune) bool { return r < ' ' || r > '~' }) {
-		c.add("fairness_id", "want at most %d printable ASCII characters", maxFairnessID)
-	}
+	c.fairnessID(in.GetFairnessId())
 	if n := len(in.GetCache().GetSalt()); n > maxSaltBytes {
 		c.add("cache.salt", "has %d bytes, at most %d", n, maxSaltBytes)
+	}
+}
+
+func (c *checker) fairnessID(id string) {
+	if len(id) > maxFairnessID || strings.ContainsFunc(id, func(r rune) bool { return r < ' ' || r > '~' }) {
+		c.add("fairness_id", "want at most %d printable ASCII characters", maxFairnessID)
 	}
 }
 

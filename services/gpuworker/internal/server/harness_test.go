@@ -24,6 +24,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
+	"github.com/millrace/millrace/services/internal/textlimit"
 )
 
 func TestMain(m *testing.M) {
@@ -108,7 +109,7 @@ func startConfigured(t *testing.T, device engine.Device, cfg model.Config, chang
 	w.server.ReportLoad()
 	serving := rpc.ServerConfig{
 		Domain: rpc.WorkerDomain, DrainTimeout: hang, MaxWaitingBytes: rpc.DefaultMaxReceiveBytes,
-		Options: w.server.Options(),
+		Options: w.server.Options(), MaxMethodBytes: textlimit.Methods(),
 	}
 	change(w.server, &serving)
 	r := rpc.NewServer(serving, logger)

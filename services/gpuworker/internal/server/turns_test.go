@@ -41,9 +41,9 @@ func TestTextsThatWaitForTheirTurnAreBoundedByTheirBytes(t *testing.T) {
 	free := w.takeTurns(t)
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
-	large := &pb.TokenizeRequest{Model: "stories", Input: &pb.TokenizeRequest_Text{Text: strings.Repeat("x", 5<<20)}}
+	large := &pb.TokenizeRequest{Model: "stories", Input: &pb.TokenizeRequest_Text{Text: strings.Repeat("x", 3<<20)}}
 	waiting, leave := context.WithCancel(ctx)
-	const calls, fit = 8, 3 // of 5 MiB, in the 16 MiB of this worker
+	const calls, fit = 8, 5 // of 3 MiB, in the 16 MiB of this worker
 	outcomes := make(chan error, calls)
 	for range calls {
 		go func() {
@@ -68,10 +68,15 @@ func TestTextsThatWaitForTheirTurnAreBoundedByTheirBytes(t *testing.T) {
 // takeTurns takes every turn to encode a text; free gives one back.
 func (w *worker) takeTurns(t *testing.T) (free func()) {
 	t.Helper()
-	for range runtime.GOMAXPROCS(0) {
-		giveBack, err := w.server.encoder.Take(t.Context())
+	slots := max(runtime.GOMAXPROCS(0)/2, 1) + runtime.GOMAXPROCS(0)
+	for i := range slots {
+		size := 1
+		if i < max(runtime.GOMAXPROCS(0)/2, 1) {
+			size = 64 << 10
+		}
+		release, err := w.server.encoder.Acquire(t.Context(), "", size)
 		require.NoError(t, err)
-		free = giveBack
+		free = release
 	}
 	return free
 }

@@ -71,6 +71,7 @@ var advices = map[string]string{
 	reason.ChatTemplateProcess: seeLog,
 	reason.NoTokens:            "a prompt of more than white space",
 	reason.BadTokenID:          "token ids of this model; millrace tokenize -m MODEL TARGET makes them",
+	reason.ResponseTooLarge:    "send the text or the token ids in parts; a response has at most 4 MiB",
 	reason.PromptTooLong:       "a shorter prompt, or load the model with a larger --context",
 	reason.ContextTooShort:     "a scheduler, which chooses a worker with a longer context, or load the model with a larger --context",
 	reason.ResumeTooLong:       "the request with which the stream began, its --max-tokens too",

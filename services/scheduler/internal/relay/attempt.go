@@ -201,6 +201,11 @@ func (a *attempt) pass(frame *rpc.Frame, up grpc.ClientStream) error {
 		a.handover.leaves(a.open)
 	}
 	a.answer()
+	if a.tokens != nil {
+		whole := rpc.Whole(frame.Data)
+		a.meter.Add(a.tokens(whole.ReadOnlyData()))
+		whole.Free()
+	}
 	if !a.begun {
 		if err := a.begin(up); err != nil {
 			return err

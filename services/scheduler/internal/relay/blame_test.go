@@ -47,6 +47,7 @@ var rows = []row{
 	{reason.BadTokenID, codes.InvalidArgument, true, true},
 	{reason.PromptTooLong, codes.InvalidArgument, true, true},
 	{reason.ResumeTooLong, codes.InvalidArgument, true, true},
+	{reason.ResponseTooLarge, codes.InvalidArgument, true, true},
 	{reason.ResumeMismatch, codes.FailedPrecondition, true, true},
 	{reason.ExpectationFailed, codes.FailedPrecondition, true, true},
 	{reason.RefusedByEngine, codes.InvalidArgument, true, true},

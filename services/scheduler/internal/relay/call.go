@@ -33,9 +33,10 @@ type call struct {
 	stated uint32 // context_length of the request; 0: unset
 	longer int64  // workers with a shorter context have refused the call; 0: none
 
-	// log is nil for methods that are no generation; then body is the request.
-	log  *calllog.Log
-	body []byte
+	// log is nil for methods that are no generation; then body is the request, and tokens is Request.Tokens.
+	log    *calllog.Log
+	body   []byte
+	tokens func(response []byte) int64
 
 	begun   bool        // whether a frame went down
 	lost    int         // attempts that were lost, of a call without log
@@ -69,7 +70,7 @@ func newCall(r *Relay, down grpc.ServerStream, method string, in Request, raw []
 			c.traced.call.SetAttributes(telemetry.OfRequest(in.Generation)...)
 		}
 	} else {
-		c.body = append([]byte(nil), raw...)
+		c.body, c.tokens = append([]byte(nil), raw...), in.Tokens
 	}
 	return c
 }

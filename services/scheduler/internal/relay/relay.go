@@ -48,6 +48,8 @@ type Request struct {
 	Generation *pb.GenerateRequest
 	// ID names the request; empty leaves the call's own.
 	ID string
+	// Tokens returns how many tokens a response of a method that is no generation counts for the caller's key. nil: none.
+	Tokens func(response []byte) int64
 }
 
 // Decode reads a request's bytes and its call's metadata; its error is a status.

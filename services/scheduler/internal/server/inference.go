@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -41,8 +42,8 @@ func (s *Server) registerInference(r grpc.ServiceRegistrar) {
 	desc.Streams = []grpc.StreamDesc{
 		{StreamName: "Generate", ServerStreams: true, Handler: s.relayed(pb.InferenceService_Generate_FullMethodName, generation)},
 		{StreamName: "Embed", Handler: s.relayed(pb.InferenceService_Embed_FullMethodName, named[*pb.EmbedRequest])},
-		{StreamName: "Tokenize", Handler: s.relayed(pb.InferenceService_Tokenize_FullMethodName, named[*pb.TokenizeRequest])},
-		{StreamName: "Detokenize", Handler: s.relayed(pb.InferenceService_Detokenize_FullMethodName, named[*pb.DetokenizeRequest])},
+		{StreamName: "Tokenize", Handler: s.relayed(pb.InferenceService_Tokenize_FullMethodName, tokenized)},
+		{StreamName: "Detokenize", Handler: s.relayed(pb.InferenceService_Detokenize_FullMethodName, detokenized)},
 	}
 	r.RegisterService(&desc, s)
 }
@@ -148,6 +149,56 @@ func named[M interface {
 		return relay.Request{}, err
 	}
 	return relay.Request{Route: route.Request{Model: in.GetModel()}}, nil
+}
+
+// tokenized reads what routing a Tokenize needs. Its response says how many tokens the caller used.
+func tokenized(ctx context.Context, raw []byte) (relay.Request, error) {
+	r, err := named[*pb.TokenizeRequest](ctx, raw)
+	r.Tokens = func(response []byte) int64 { return packedNumbers(response, tokenIDsField) }
+	return r, err
+}
+
+// detokenized reads what routing a Detokenize needs. Its request says how many tokens the caller used.
+func detokenized(ctx context.Context, raw []byte) (relay.Request, error) {
+	r, err := named[*pb.DetokenizeRequest](ctx, raw)
+	ids := packedNumbers(raw, detokenizedField)
+	r.Tokens = func([]byte) int64 { return ids }
+	return r, err
+}
+
+// Field numbers of token_ids, in TokenizeResponse and in DetokenizeRequest; a test ties them to the contract.
+const (
+	tokenIDsField    = 1
+	detokenizedField = 2
+)
+
+// packedNumbers is how many numbers a message's list of varints has, packed or not, without decoding it.
+func packedNumbers(message []byte, field protowire.Number) (count int64) {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return count
+		}
+		size := protowire.ConsumeFieldValue(number, kind, message[n:])
+		if size < 0 {
+			return count
+		}
+		value := message[n : n+size]
+		message = message[n+size:]
+		switch {
+		case number != field:
+		case kind == protowire.VarintType:
+			count++
+		case kind == protowire.BytesType:
+			packed, _ := protowire.ConsumeBytes(value)
+			for _, b := range packed {
+				if b < 0x80 { // the last byte of a number
+					count++
+				}
+			}
+		}
+	}
+	return count
 }
 
 // checkName refuses what is no model's name: it can be routed nowhere.
