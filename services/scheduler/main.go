@@ -133,7 +133,7 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 	}
 	defer func() { err = errors.Join(err, profiled()) }()
 	logger := hclog.New(&hclog.LoggerOptions{
-		Name: "scheduler", Output: logs, Level: hclog.LevelFromString(cfg.LogLevel), JSONFormat: cfg.LogJSON,
+		Name: "millrace-scheduler", Output: logs, Level: hclog.LevelFromString(cfg.LogLevel), JSONFormat: cfg.LogJSON,
 	})
 	rpc.LogGRPC(logger)
 	logger.Info("starting", append([]any{"version", version.String()}, cfg.Fields()...)...)

@@ -406,7 +406,7 @@ func TestTheConsoleAsksLessOftenAboutALargeFleet(t *testing.T) {
 	for i := range workers {
 		workers[i] = &server{address: fmt.Sprintf("127.1.%d.%d:1", i/200, 1+i%200)}
 	}
-	s, p := consoled(t, workers)
+	s, p := consoled(t, workers, "--log-level", "debug")
 	p.until(fmt.Sprintf(`document.getElementById("ready").textContent === "0 of %d"`, many))
 	p.until(fmt.Sprintf(`document.querySelectorAll("#workers tr.gone").length === %d`, many))
 	require.Eventually(t, func() bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
@@ -36,8 +37,15 @@ var refusals = map[string]bool{
 	codes.Unimplemented.String(): true,
 }
 
-// callLogger writes the one line of a finished call; calls of the standard services are Debug, unless the caller may not make
-// them. Of refused calls the bound may leave lines out, each kind being a code and a reason. No text of a line is longer than one of a
+// routine reports whether a call is one that programs repeat and that changes nothing: a list, a watch or a health stream that ended
+// without a failure. A watch ends when its caller leaves, so that Canceled is no failure of it.
+func routine(method, code string) bool {
+	reads := strings.HasPrefix(method, "List") || strings.HasPrefix(method, "Watch") || method == "Health"
+	return reads && (code == codes.OK.String() || code == codes.Canceled.String())
+}
+
+// callLogger writes the one line of a finished call. Calls of the standard services and routine calls are Debug, unless the caller may not
+// make them. Of refused calls the bound may leave lines out, each kind being a code and a reason. No text of a line is longer than one of a
 // status.
 func callLogger(logger hclog.Logger, bound *flood.Bound) logging.Logger {
 	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
@@ -50,7 +58,7 @@ func callLogger(logger hclog.Logger, bound *flood.Bound) logging.Logger {
 		}
 		code := fieldOf(fields, "grpc.code")
 		refused := code == codes.PermissionDenied.String() || code == codes.Unauthenticated.String()
-		if !refused && infrastructure("/"+fieldOf(fields, logging.ServiceFieldKey)) {
+		if !refused && infrastructure("/"+fieldOf(fields, logging.ServiceFieldKey)) || routine(fieldOf(fields, logging.MethodFieldKey), code) {
 			to = hclog.Debug
 		}
 		if refusals[code] {
@@ -62,13 +70,32 @@ func callLogger(logger hclog.Logger, bound *flood.Bound) logging.Logger {
 				fields = append(fields, "refused_without_a_line", untold)
 			}
 		}
-		for i, field := range fields {
-			if text, ok := field.(string); ok {
-				fields[i] = clip(text)
-			}
-		}
-		logger.Log(to, msg, fields...)
+		logger.Log(to, msg, printable(fields)...)
 	})
+}
+
+// printable returns the fields of a line with texts clipped and the time of the call as a number, which is a number in JSON too. The
+// time at which the call began is left out: the line has the time of its end.
+func printable(fields []any) []any {
+	out := make([]any, 0, len(fields))
+	for i := 0; i+1 < len(fields); i += 2 {
+		value := fields[i+1]
+		switch text, isText := value.(string); {
+		case fields[i] == "grpc.start_time":
+			continue
+		case fields[i] == "grpc.time_ms" && isText:
+			if ms, err := strconv.ParseFloat(text, 64); err == nil {
+				value = ms
+			}
+		case isText:
+			if _, message, found := strings.Cut(text, " desc = "); found && fields[i] == "grpc.error" {
+				text = message // the line has the code
+			}
+			value = clip(text)
+		}
+		out = append(out, fields[i], value)
+	}
+	return out
 }
 
 // fieldOf reads one of the log fields, "" if it is not there.

@@ -291,12 +291,30 @@ func (s *Server) refine(impl any, stream grpc.ServerStream, _ *grpc.StreamServer
 	if _, ok := status.FromError(err); !ok {
 		err = status.FromContextError(err).Err() // an end of the call's context is no fault of this program
 	}
+	if atDeadline(stream.Context(), err) {
+		err = Fault{
+			Code: codes.DeadlineExceeded, Domain: s.cfg.Domain, Reason: reason.DeadlineExceeded, Message: context.DeadlineExceeded.Error(),
+		}.Err()
+	}
 	err = bounded(err)
 	if retry := detail[*errdetails.RetryInfo](err); retry != nil {
 		ms := retry.GetRetryDelay().AsDuration().Milliseconds()
 		stream.SetTrailer(metadata.Pairs(PushbackTrailer, strconv.FormatInt(ms, 10)))
 	}
 	return err
+}
+
+// deadlineSlack is how much earlier than the server's timer a caller's own may end a call at its deadline.
+const deadlineSlack = 100 * time.Millisecond
+
+// atDeadline reports whether a call that was canceled has in truth ended by its deadline. A caller has the same deadline, and cancels the
+// stream when it passes: that message may overtake the server's timer.
+func atDeadline(ctx context.Context, err error) bool {
+	if info := Info(err); status.Code(err) != codes.Canceled || info != nil && info.GetReason() != reason.Cancelled {
+		return false
+	}
+	deadline, has := ctx.Deadline()
+	return has && time.Until(deadline) < deadlineSlack
 }
 
 // unknown answers methods that nobody registered.

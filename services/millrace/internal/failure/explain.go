@@ -1,6 +1,7 @@
 package failure
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -97,6 +98,9 @@ func headline(st *status.Status, violations []rpc.Violation, target string) stri
 	text := st.Message()
 	if cause, is := rpc.ConnectionError(text); is {
 		return fmt.Sprintf("cannot reach %s: %s", target, cause)
+	}
+	if text == context.DeadlineExceeded.Error() {
+		return "the call's deadline passed before it ended"
 	}
 	if len(violations) > 0 {
 		if cut := strings.Index(text, ": "+violations[0].Field); cut > 0 {

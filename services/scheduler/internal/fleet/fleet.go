@@ -37,7 +37,8 @@ type Fleet struct {
 	problems map[string]string // guarded by mu; configured entry without any address to why
 
 	order    []*member         // guarded by mu; members by address
-	shadowed map[*entry]string // guarded by mu; of the last snapshot
+	shadowed map[*entry]shadow // guarded by mu; of the last snapshot
+	warned   map[string]bool   // guarded by mu; addresses left out as duplicates that the log has
 }
 
 // run is one run of a worker.
@@ -48,7 +49,7 @@ func New(cfg Config, logger hclog.Logger) (*Fleet, error) {
 	f := &Fleet{
 		cfg: cfg.withDefaults(), logger: logger.Named("fleet"), dirty: make(chan struct{}, 1), counts: make(chan struct{}, 1),
 		members: map[string]*member{}, entries: map[string][]string{}, loads: map[run]*told{},
-		problems: map[string]string{},
+		problems: map[string]string{}, warned: map[string]bool{},
 	}
 	for _, target := range cfg.Workers {
 		if err := CheckTarget(target); err != nil {

@@ -1,12 +1,15 @@
 package fleet_test
 
 import (
+	"bytes"
 	"context"
+	"regexp"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -392,6 +395,30 @@ func TestOneWorkerUnderTwoAddressesIsOne(t *testing.T) {
 		require.True(t, connected(1)(s))
 		require.Equal(t, "the same worker as a:1", s.Members[1].Problem)
 		require.Contains(t, s.Members[2].Problem, "give each worker its own")
+	})
+}
+
+func TestDuplicateWorkersAreLoggedOnce(t *testing.T) {
+	// Two processes have one worker_id: the scheduler's log names both addresses, once, however often the fleet changes.
+	synctest.Test(t, func(t *testing.T) {
+		rpctest.NoLeaks(t)
+		n := workertest.NewNet()
+		n.Start(t, "a:1", workertest.New("w", "one", "m"))
+		n.Start(t, "b:1", workertest.New("w", "two", "m"))
+		var log bytes.Buffer
+		f, err := fleet.New(fleet.Config{Workers: []string{"a:1", "b:1", "c:1"}, Dial: n.Dial, Interval: 10 * time.Millisecond},
+			hclog.New(&hclog.LoggerOptions{Output: &log}))
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- f.Run(ctx) }()
+		s := until(t, f, func(s *fleet.Snapshot) bool { return len(s.Members) == 3 && s.Members[1].Duplicate })
+		require.False(t, s.Members[0].Duplicate)
+		n.Start(t, "c:1", workertest.New("other", "three", "m"))
+		until(t, f, connected(2))
+		cancel()
+		require.NoError(t, <-done)
+		require.Len(t, regexp.MustCompile(`two workers have one id.*worker=w serves=a:1 left_out=b:1`).FindAllString(log.String(), -1), 1)
 	})
 }
 

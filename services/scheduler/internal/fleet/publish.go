@@ -66,6 +66,7 @@ func (f *Fleet) publish() {
 	}
 	if identities {
 		f.shadowed = shadows(entries)
+		f.warnLocked(f.shadowed)
 	}
 	for _, m := range f.unnamedLocked() {
 		entries = append(entries, &entry{m, routed(&m, nil)})
@@ -76,6 +77,23 @@ func (f *Fleet) publish() {
 	now := assemble(known || f.grace, entries, f.shadowed)
 	f.mu.Unlock()
 	close(f.snapshot.Swap(now).next)
+}
+
+// warnLocked logs each duplicate once: an address that is left out because the process at another one has its worker_id. When the
+// duplicate is gone, the next one is logged again.
+func (f *Fleet) warnLocked(shadowed map[*entry]shadow) {
+	now := map[string]bool{}
+	for e, why := range shadowed {
+		if !why.duplicate {
+			continue
+		}
+		now[e.Address] = true
+		if !f.warned[e.Address] {
+			f.logger.Warn("two workers have one id, the second gets no requests: give each worker its own --worker-id",
+				"worker", e.Report.GetWorkerId(), "serves", why.by, "left_out", e.Address)
+		}
+	}
+	f.warned = now
 }
 
 // Members are the members as of now, newer than any snapshot in what changes with every heartbeat.

@@ -28,6 +28,8 @@ type Member struct {
 	Connected bool
 	// Problem is why not.
 	Problem string
+	// Duplicate is whether another process, which the fleet follows at another address, has its worker_id.
+	Duplicate bool
 	// Report is the last one, nil before the first; never changed.
 	Report *pb.WorkerReport
 	// LastMessage is when the last message came; zero before the first.
@@ -82,16 +84,25 @@ func (m *member) viewLocked() entry {
 	return entry{is, routed(&is, m.tracker.prefixes)}
 }
 
-// assemble makes a snapshot of entries sorted by address; shadowed has the problem of each that another member stands for.
-func assemble(known bool, entries []*entry, shadowed map[*entry]string) *Snapshot {
+// shadow is why an entry is left out of routing: another entry has its worker_id.
+type shadow struct {
+	problem string
+	// by is the address of the entry that stays.
+	by string
+	// duplicate is whether that entry is another process.
+	duplicate bool
+}
+
+// assemble makes a snapshot of entries sorted by address; shadowed has each that another member stands for.
+func assemble(known bool, entries []*entry, shadowed map[*entry]shadow) *Snapshot {
 	s := &Snapshot{Members: make([]Member, len(entries)), next: make(chan struct{})}
 	s.Next = s.next
 	workers := make([]route.Worker, len(entries))
 	for i, e := range entries {
 		s.Members[i], workers[i] = e.Member, e.routed
-		if problem, is := shadowed[e]; is {
+		if why, is := shadowed[e]; is {
 			m := &s.Members[i]
-			m.Connected, m.Link, m.Problem = false, nil, problem
+			m.Connected, m.Link, m.Problem, m.Duplicate = false, nil, why.problem, why.duplicate
 			workers[i].Connected = false
 		}
 	}
@@ -100,8 +111,8 @@ func assemble(known bool, entries []*entry, shadowed map[*entry]string) *Snapsho
 }
 
 // shadows finds the connected entries whose worker_id an earlier one has: of those with one id the first by address stays.
-func shadows(entries []*entry) map[*entry]string {
-	first, found := make(map[string]*entry, len(entries)), map[*entry]string{}
+func shadows(entries []*entry) map[*entry]shadow {
+	first, found := make(map[string]*entry, len(entries)), map[*entry]shadow{}
 	for _, e := range entries {
 		if !e.Connected {
 			continue
@@ -116,13 +127,15 @@ func shadows(entries []*entry) map[*entry]string {
 	return found
 }
 
-// duplicate says what two members with one worker_id are.
-func duplicate(m, before *Member) string {
+// duplicate compares two members that have one worker_id.
+func duplicate(m, before *Member) shadow {
 	if m.Report.GetIncarnation() == before.Report.GetIncarnation() {
-		return fmt.Sprintf("the same worker as %s", before.Address)
+		return shadow{problem: fmt.Sprintf("the same worker as %s", before.Address), by: before.Address}
 	}
-	return fmt.Sprintf("another process at %s has the same worker_id %q: give each worker its own",
-		before.Address, m.Report.GetWorkerId())
+	return shadow{
+		problem: fmt.Sprintf("another process at %s has the same worker_id %q: give each worker its own", before.Address, m.Report.GetWorkerId()),
+		by:      before.Address, duplicate: true,
+	}
 }
 
 // routed is a member in routing's terms.

@@ -87,7 +87,7 @@ func TestReadings(t *testing.T) {
 	lost := member("lost")
 	lost.Connected, lost.RoundTrip = false, 0
 	lost.Report.Load = &pb.LoadStatus{FreeBlocks: 7, TotalBlocks: 3} // nonsense is not told as a huge number
-	silent := fleet.Member{Address: "silent:1", Load: &route.Load{}}
+	silent := fleet.Member{Address: "silent:1", Load: &route.Load{}, Duplicate: true}
 	r.members = []fleet.Member{lost, silent, w}
 	r.events = fleet.Events{Resyncs: 1, Unreached: 2, Silent: 3, Stalled: 4, Disbelieved: 5, Closed: 6}
 	r.queues = []admission.Stats{{
@@ -113,6 +113,7 @@ func TestReadings(t *testing.T) {
 		"millrace_scheduler_workers state=lost":                                           2,
 		"millrace_scheduler_workers state=ready":                                          1,
 		"millrace_scheduler_workers state=draining":                                       0,
+		"millrace_scheduler_duplicate_workers":                                            1,
 		"millrace_scheduler_health_resyncs_total":                                         1,
 		"millrace_scheduler_health_streams_ended_total cause=unreached":                   2,
 		"millrace_scheduler_health_streams_ended_total cause=silent":                      3,

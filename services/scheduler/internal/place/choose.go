@@ -11,7 +11,7 @@ import (
 // Sentinels of Choose.
 var (
 	// ErrNowhere: no candidate has the model, in memory or on disk.
-	ErrNowhere = errors.New("no worker has the model's file")
+	ErrNowhere = errors.New("no worker has a file of this name")
 	// ErrTooFew: fewer workers than copies wanted can hold one.
 	ErrTooFew = errors.New("too few workers for the copies wanted")
 )
@@ -79,11 +79,11 @@ func Choose(model string, n int, from []Candidate) ([]string, error) {
 	case len(able) >= n:
 		return able, nil
 	case len(able) == 0 && len(have) == 0:
-		return nil, fmt.Errorf("place %q: %w", model, ErrNowhere)
+		return nil, fmt.Errorf("model %q: %w", model, ErrNowhere)
 	case n == 1:
 		return have[:1], nil
 	}
-	return nil, fmt.Errorf("place %d copies of %q: %d of %d workers can hold one: %w", n, model, len(able), len(from), ErrTooFew)
+	return nil, fmt.Errorf("%d copies of model %q: %d of %d workers can hold one: %w", n, model, len(able), len(from), ErrTooFew)
 }
 
 // Rank is the weight of a worker for a model; the highest is chosen.
