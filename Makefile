@@ -28,10 +28,12 @@ LDFLAGS := -X github.com/millrace/millrace/services/internal/version.Version=$(V
 TAGS ?=
 # The first words of the story that make run tells.
 PROMPT ?= Once upon a time
-# Compose profile to start beside the default services: empty, gpu, monitoring, or sim, which stands in for the CPU workers.
+# Compose profile to start beside the default services: empty, gpu, monitoring, tracing, or sim, which stands in for the CPU workers.
 PROFILE ?=
 # CPU workers that make compose-up starts; empty: 2, or with PROFILE=sim none.
 CPU_WORKERS ?=
+# GPUs for which compose-up PROFILE=gpu starts a worker; empty: those that nvidia-smi lists. docker-compose.yml has services for 8.
+GPUS ?=
 # What make rig-test breaks, divided by commas; empty: everything.
 RIG ?=
 # Base of the GPU workers' image; empty: ubuntu:24.04.
@@ -307,8 +309,25 @@ local-bases: ## Make the image's base images from Debian packages, where no cont
 
 .PHONY: compose-up
 compose-up: export CPU_WORKERS := $(or $(CPU_WORKERS),$(if $(filter sim,$(PROFILE)),0,2))
-compose-up: ## Start two schedulers and CPU_WORKERS (2) CPU workers in containers; PROFILE=gpu adds a worker per GPU, sim simulated ones, monitoring Prometheus
+compose-up: ## Start two schedulers and CPU_WORKERS (2) CPU workers in containers; PROFILE=gpu adds a worker per GPU, sim simulated ones, monitoring Prometheus, tracing Jaeger
+	@gpus='$(GPUS)'
+	if [[ '$(PROFILE)' == gpu ]]; then
+		gpus=$${gpus:-$$(nvidia-smi -L 2>/dev/null | wc -l || true)}
+		((gpus > 0)) || { echo 'nvidia-smi lists no GPU here: say how many there are, GPUS=2' >&2; exit 1; }
+		((gpus <= 8)) || { echo "docker-compose.yml has services for 8 of the $$gpus GPUs" >&2; gpus=8; }
+		for n in {0..7}; do export "GPU_$$n=$$((n < gpus))"; done
+	fi
+	if [[ '$(PROFILE)' == tracing ]]; then
+		export OTEL_EXPORTER_OTLP_ENDPOINT="$${OTEL_EXPORTER_OTLP_ENDPOINT:-http://jaeger:4318}"
+	fi
 	$(COMPOSE) $(if $(PROFILE),--profile $(PROFILE),) up -d --build
+
+.PHONY: compose-console
+compose-console: build ## Run a scheduler on this host over the workers in containers, with its console at http://127.0.0.1:8070
+	@ids=$$($(COMPOSE) --profile gpu --profile sim ps -q $$($(COMPOSE) --profile gpu --profile sim config --services | grep -E '^(worker|sim|gpu-)'))
+	[[ -n $$ids ]] || { echo 'no worker runs in a container: make compose-up' >&2; exit 1; }
+	workers=$$(docker inspect -f '{{range .NetworkSettings.Networks}}{{.IPAddress}}:7071{{end}}' $$ids | paste -sd ,)
+	$(BIN)/millrace-scheduler --listen 127.0.0.1:7270 --workers "$$workers" --insecure --console-listen 127.0.0.1:8070
 
 .PHONY: compose-check
 compose-check: build ## Prove the containers on this machine: they serve, come back under their names, and need a GPU or say so
@@ -320,7 +339,7 @@ rig-test: build ## Break containers under load and prove that nothing is lost; R
 
 .PHONY: compose-down
 compose-down: ## Stop the containers
-	$(COMPOSE) --profile gpu --profile sim --profile monitoring down --remove-orphans
+	$(COMPOSE) --profile gpu --profile sim --profile monitoring --profile tracing down --remove-orphans
 
 ## Release
 

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -32,6 +33,7 @@ func Run(ctx context.Context, c *config.Config, logger hclog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("open device: %w", err)
 	}
+	warnNeighbours(c, device, os.DirFS("/proc"), os.Getpid(), logger)
 	return serve(ctx, c, device, logger)
 }
 
