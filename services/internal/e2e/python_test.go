@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,4 +46,48 @@ func python(t *testing.T) (command, env []string) {
 		t.Skipf("the protobuf of this Python does not take the stubs of this protoc: apt install python3-grpcio protobuf-compiler, which are of one Debian: %v: %s", err, out)
 	}
 	return []string{interpreter, filepath.Join(root, "examples", "python", "story.py")}, env
+}
+
+// pythonScript runs another script of examples/python, with text on its standard input.
+func pythonScript(t *testing.T, script, input string, args ...string) (printed, complaint string, err error) {
+	t.Helper()
+	command, env := python(t)
+	cmd := exec.CommandContext(within(t), command[0], append([]string{filepath.Join(root, "examples", "python", script)}, args...)...)
+	cmd.Env = env
+	cmd.Stdin = strings.NewReader(input)
+	var out, complaints strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	err = cmd.Run()
+	return out.String(), complaints.String(), err
+}
+
+func TestPythonChatLoadsAndGivesReasons(t *testing.T) {
+	t.Parallel()
+	w := startWorker(t, "w1", "--device", "cpu")
+	_, complaint, err := pythonScript(t, "chat.py", "hello\n", "--target", w.address, "--max-tokens", "5")
+	require.Error(t, err)
+	require.Contains(t, complaint, "loading 100 %", "it loads the model by the reason of the first answer")
+	require.Contains(t, complaint, "(NO_CHAT_TEMPLATE)")
+	_, complaint, err = pythonScript(t, "chat.py", "hello\n", "--target", w.address, "--model", "nosuch")
+	require.Error(t, err)
+	require.Contains(t, complaint, "(UNKNOWN_MODEL)")
+}
+
+func TestPythonTrainsFromNumpyArrays(t *testing.T) {
+	t.Parallel()
+	command, env := python(t)
+	numpy := exec.Command(command[0], "-c", "import numpy")
+	if numpy.Env = env; numpy.Run() != nil {
+		t.Skip("no numpy: apt install python3-numpy")
+	}
+	w := startWorker(t, "w1", "--device", "cpu", "--codebooks", t.TempDir())
+	for name, args := range map[string][]string{"flat": nil, "product": {"--subspaces", "4"}} {
+		printed, complaint, err := pythonScript(t, "codebook.py", "", append([]string{"--target", w.address, "--name", name,
+			"--rows", "3000", "--dimension", "16", "--codewords", "32"}, args...)...)
+		require.NoError(t, err, complaint)
+		said := regexp.MustCompile(`codes (.*) uint8, energy ([\d.]+), mean squared error ([\d.]+),`).FindStringSubmatch(printed)
+		require.NotNil(t, said, printed)
+		require.Equal(t, map[string]string{"flat": "(3000,)", "product": "(3000, 4)"}[name], said[1])
+		require.Equal(t, said[2], said[3], "energy is the mean squared error of the rows")
+	}
 }
