@@ -103,7 +103,24 @@ func (r *Report) Print(w io.Writer) {
 			fmt.Fprintf(w, "\n%s: %s", s.Name, p)
 		}
 	}
+	for _, text := range r.unproven() {
+		fmt.Fprintf(w, "\nnot proven: %s", text)
+	}
 	fmt.Fprintf(w, "\n")
+}
+
+// unproven names the kinds of fault that were made and met no stream between two tokens: the run says nothing about them. A run in
+// which no kind met one fails, see Stage.err.
+func (r *Report) unproven() []string {
+	var out []string
+	for _, s := range r.Stages {
+		for _, g := range s.Gaps {
+			if g.Faults > 0 && g.Resumes == 0 {
+				out = append(out, fmt.Sprintf("%s of %s met no stream in %d faults: take more --streams, or a longer --duration", g.Kind, s.Name, g.Faults))
+			}
+		}
+	}
+	return out
 }
 
 // faults counts by kind.
