@@ -52,7 +52,7 @@ func codebookTable(books []*pb.CodebookInfo) string {
 	for _, b := range books {
 		state, verified := readable(b.GetState().String(), "CODEBOOK_STATE_"), ""
 		if b.GetVerifiedAge() != nil {
-			verified = render.Duration(b.GetVerifiedAge().AsDuration()) + " ago"
+			verified = render.Age(b.GetVerifiedAge().AsDuration())
 		}
 		if b.GetProblem() != "" {
 			if b.GetState() == pb.CodebookState_CODEBOOK_STATE_ON_DISK {

@@ -33,8 +33,8 @@ func TestCodebooksAreATable(t *testing.T) {
 	require.Regexp(t, ""+
 		`^NAME +STATE +SHAPE +DEVICE +DIGEST +VERIFIED +WORKERS\n`+
 		`broken +unusable +- +- +- +- +w1\n`+
-		`flat +ready +flat 9 x 4 f16, l2 +72 B +[0-9a-f]{12} +60\.0 s ago +w1\n`+
-		`pq +on disk +product 4 x 4 in 2 f16, l2 +32 B +[0-9a-f]{12} +60\.0 s ago +w1\n`+
+		`flat +ready +flat 9 x 4 f16, l2 +72 B +[0-9a-f]{12} +60 s ago +w1\n`+
+		`pq +on disk +product 4 x 4 in 2 f16, l2 +32 B +[0-9a-f]{12} +60 s ago +w1\n`+
 		`broken: truncated at 5\n$`, r.out.String())
 	r.out = buffer{}
 	require.Equal(t, 0, r.run(t, "vectors", "list", "--json"))

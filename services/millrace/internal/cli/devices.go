@@ -79,7 +79,7 @@ func verified(models []*pb.ModelStatus) string {
 	for _, m := range models {
 		age := "never"
 		if m.GetVerifiedAge() != nil {
-			age = render.Duration(m.GetVerifiedAge().AsDuration()) + " ago"
+			age = render.Age(m.GetVerifiedAge().AsDuration())
 		}
 		all = append(all, m.GetName()+" "+age)
 	}

@@ -155,12 +155,12 @@ func TestModelsAreATable(t *testing.T) {
 	r := serve(t, &fake{models: []*pb.ModelInfo{broken, model("m"), busy, idle, some}})
 	require.Equal(t, 0, r.run(t, "models"))
 	require.Equal(t, ""+
-		"NAME    STATE     ARCH   QUANT  PARAMS  CONTEXT  SIZE      DIGEST        LAST USE                  WORKERS\n"+
-		"broken  unusable  -      -      -       -        10 B      -             -                         w1\n"+
-		"m       ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  -                         w1\n"+
-		"busy    ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  now                       w1\n"+
-		"idle    ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  90.0 s ago, pinned        w1\n"+
-		"some    ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  1.00 s ago, pinned on w2  w1 w2\n"+
+		"NAME    STATE     ARCH   QUANT  PARAMS  CONTEXT  SIZE      DIGEST        LAST USE                 WORKERS\n"+
+		"broken  unusable  -      -      -       -        10 B      -             -                        w1\n"+
+		"m       ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  -                        w1\n"+
+		"busy    ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  now                      w1\n"+
+		"idle    ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  90 s ago, pinned         w1\n"+
+		"some    ready     llama  Q8_0   5.25M   64       5.00 MiB  abababababab  1.0 s ago, pinned on w2  w1 w2\n"+
 		"broken: truncated at 5\n", r.out.String())
 	r.out = buffer{}
 	require.Equal(t, 0, r.run(t, "models", "--json"))

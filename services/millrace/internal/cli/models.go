@@ -103,7 +103,7 @@ func lastUse(m *pb.ModelInfo) string {
 	case age == nil:
 		return ""
 	case age.AsDuration() > 0:
-		text = render.Duration(age.AsDuration()) + " ago"
+		text = render.Age(age.AsDuration())
 	}
 	switch n := len(m.GetPinnedWorkerIds()); {
 	case n == 0:

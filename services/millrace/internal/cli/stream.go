@@ -203,12 +203,26 @@ func (s statistics) rate() float64 {
 	return 0
 }
 
-// ending says why one continuation ended, "" for several or none.
+// ending says why the continuations ended, and of several how many for each reason; "" for none.
 func (s statistics) ending() string {
-	if len(s.finished) != 1 {
-		return ""
+	var reasons []string
+	counts := map[string]int{}
+	for _, f := range s.finished {
+		reason := endingOf(f)
+		if counts[reason]++; counts[reason] == 1 {
+			reasons = append(reasons, reason)
+		}
 	}
-	f := s.finished[0]
+	for i, reason := range reasons {
+		if len(s.finished) > 1 {
+			reasons[i] = fmt.Sprintf("%d: %s", counts[reason], reason)
+		}
+	}
+	return strings.Join(reasons, ", ")
+}
+
+// endingOf says why one continuation ended.
+func endingOf(f *pb.Finished) string {
 	switch m := f.GetMatched().(type) {
 	case *pb.Finished_Stop:
 		return fmt.Sprintf("ended by %q", m.Stop)
@@ -218,5 +232,5 @@ func (s statistics) ending() string {
 	if f.GetReason() == pb.FinishReason_FINISH_REASON_LENGTH {
 		return "length reached"
 	}
-	return ""
+	return "ended"
 }

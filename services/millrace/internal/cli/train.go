@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace/internal/vectorfile"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -198,7 +200,7 @@ func (a *app) follow(ctx context.Context, client pb.VectorServiceClient, t *trai
 			fmt.Fprintf(a.Err, "the training has ended; it goes on as before with --resume %s\n", f.resume)
 		case f.checkpoint != "":
 			fmt.Fprintln(a.Err, "the training has ended before its first checkpoint")
-		default:
+		case status.Code(err) != codes.InvalidArgument: // which speaks of the rows or the flags, and says all
 			fmt.Fprintln(a.Err, "the training has ended and left nothing; --checkpoint FILE keeps how far one has come")
 		}
 	}

@@ -150,7 +150,7 @@ func roundText(p *pb.TrainingProgress, iterations uint32) string {
 		parts = append(parts, fmt.Sprintf("T %.3g", p.GetTemperature()))
 	}
 	if p.Changes != nil {
-		parts = append(parts, render.Count(p.GetChanges())+" changes")
+		parts = append(parts, changes(p.GetChanges()))
 	}
 	if p.GetEmpty() > 0 {
 		parts = append(parts, fmt.Sprintf("%d without rows", p.GetEmpty()))
@@ -162,4 +162,12 @@ func roundText(p *pb.TrainingProgress, iterations uint32) string {
 		parts = append(parts, render.Duration(p.GetEta().AsDuration())+" left")
 	}
 	return strings.Join(parts, ", ")
+}
+
+// changes is a count of ids that changed.
+func changes(n uint64) string {
+	if n == 1 {
+		return "1 change"
+	}
+	return render.Count(n) + " changes"
 }

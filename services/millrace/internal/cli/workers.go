@@ -201,7 +201,7 @@ func stepAge(p *pb.StepProgress) string {
 	case p.GetRunningStepAge() != nil:
 		return "running " + render.Duration(p.GetRunningStepAge().AsDuration())
 	case p.GetLastStepAge() != nil:
-		return render.Duration(p.GetLastStepAge().AsDuration()) + " ago"
+		return render.Age(p.GetLastStepAge().AsDuration())
 	}
 	return "none yet"
 }
@@ -226,7 +226,7 @@ func workerProblems(w *pb.FleetWorker, wide bool) []string {
 	if w.GetProblem() != "" {
 		since := ""
 		if w.GetAge() != nil && !w.GetConnected() {
-			since = fmt.Sprintf(" (last heard %s ago)", render.Duration(w.GetAge().AsDuration()))
+			since = fmt.Sprintf(" (last heard %s)", render.Age(w.GetAge().AsDuration()))
 		}
 		all = append(all, fmt.Sprintf("%s: %s%s", id, w.GetProblem(), since))
 	}

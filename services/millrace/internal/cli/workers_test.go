@@ -38,13 +38,13 @@ func fleetOf(running uint32) *pb.WatchFleetResponse {
 
 const fleetText = "" +
 	"WORKER   STATE        DEVICE              MEMORY                RUNNING  WAITING  TOKENS/S  LAST STEP    MODELS         ADDRESS\n" +
-	"w1       degraded     cpu Some Processor  6.00 GiB of 10.0 GiB  1        2        123       5.00 ms ago  m, n (failed)  there:1\n" +
+	"w1       degraded     cpu Some Processor  6.00 GiB of 10.0 GiB  1        2        123       just now     m, n (failed)  there:1\n" +
 	"there:2  unreachable  -                   -                     -        -        -         -            -              there:2\n" +
 	"w3       unreachable  sim: nothing        -                     -        -        -         -            -              there:3\n" +
 	"w1: residency/m: bits flipped\n" +
 	"w1: model n: out of service\n" +
 	"there:2: connection [31m refused\n" +
-	"w3: gone (last heard 3.00 s ago)\n"
+	"w3: gone (last heard 3.0 s ago)\n"
 
 func squeeze(text string) string {
 	var lines []string
@@ -162,7 +162,7 @@ func wideFleet() *pb.WatchFleetResponse {
 
 const wideText = "" +
 	"WORKER TEMP POWER ECC ERRORS CORRECTED DEVICE USED DEVICE FREE LEDGER USED LEDGER FREE POOLED POOL HITS MISSES LEAKED FAILED FREES VERIFIED IDLE\n" +
-	"w1 54 C 312 W 2 0 61.0 GiB 80.0 GiB 40.0 GiB 100 GiB 3.00 MiB 1234 56 1 7 m 12.0 s ago, n never, o never, p never m 3.00 s of 5m0s, o in use, p 1.00 s (pinned)\n" +
+	"w1 54 C 312 W 2 0 61.0 GiB 80.0 GiB 40.0 GiB 100 GiB 3.00 MiB 1234 56 1 7 m 12 s ago, n never, o never, p never m 3.00 s of 5m0s, o in use, p 1.00 s (pinned)\n" +
 	"w2 - - - - - - 0 B 80.0 GiB 0 B 0 0 0 0 - -\n" +
 	"w3 - - - - - - - - - - - - - - -\n" +
 	"there:4 - - - - - - - - - - - - - - -\n"

@@ -60,6 +60,19 @@ func Duration(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
+// Age is how long ago something was, no finer than people care.
+func Age(d time.Duration) string {
+	switch {
+	case d < 100*time.Millisecond:
+		return "just now"
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s ago", d.Seconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%.0f s ago", d.Seconds())
+	}
+	return d.Round(time.Second).String() + " ago"
+}
+
 // Rate is a number of tokens a second with about three digits.
 func Rate(v float64) string { return three(v) }
 

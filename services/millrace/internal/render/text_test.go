@@ -9,6 +9,15 @@ import (
 	"github.com/millrace/millrace/services/millrace/internal/render"
 )
 
+func TestAgesAreNoFinerThanPeopleCare(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "just now", 43 * time.Microsecond: "just now", 400 * time.Millisecond: "0.4 s ago", 64 * time.Second: "64 s ago",
+		10*time.Minute + 400*time.Millisecond: "10m0s ago",
+	} {
+		require.Equal(t, want, render.Age(d))
+	}
+}
+
 func TestNumbersHaveAboutThreeDigits(t *testing.T) {
 	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 5648096: "5.39 MiB", 16 << 30: "16.0 GiB", 1 << 63: "8.00 EiB"} {
 		require.Equal(t, want, render.Bytes(n))
