@@ -28,26 +28,39 @@ func TestSelftestPassesWhereEveryBitIsRight(t *testing.T) {
 	require.Equal(t, 4+1+1+5+1, strings.Count(r.err.String(), "\n"))
 }
 
-// workedFor has a worker say how long its device worked.
-func workedFor(d time.Duration) func(*pb.TrainCodebookResponse) error {
-	return func(m *pb.TrainCodebookResponse) error {
+// besides makes a server two workers in turn: the devices of its first, third, ... trainings work for 10 ms, those of the others for
+// 120 ms, and draw wrongly if told so.
+func besides(v *vectorServer, wrong bool) *vectorServer {
+	trainings := 0
+	v.reply = func(m *pb.TrainCodebookResponse) error {
+		if m.GetAccepted() != nil {
+			trainings++
+		}
+		beside := trainings%2 == 0
+		if v.draws = 0; beside && wrong {
+			v.draws = 1
+		}
 		if f := m.GetFinished(); f != nil {
-			f.Timings = &pb.TrainingTimings{Device: durationpb.New(d)}
+			f.Timings = &pb.TrainingTimings{Device: durationpb.New(10 * time.Millisecond)}
+			if beside {
+				f.Timings.Device = durationpb.New(120 * time.Millisecond)
+			}
 		}
 		return nil
 	}
+	return v
 }
 
 func TestSelftestPrintsSpeedUps(t *testing.T) {
-	beside := &vectorServer{worker: "w2", reply: workedFor(120 * time.Millisecond)}
-	r, other := serveVectors(t, &vectorServer{reply: workedFor(10 * time.Millisecond)}), serveVectors(t, beside)
-	require.Equal(t, 0, r.run(t, "vectors", "selftest", "--beside", other.target), r.err.String())
-	require.Equal(t, 2, strings.Count(r.out.String(), "beside      12.0 over the device of w2, which worked 120 ms: the same bytes\n"), r.out.String())
+	r := serveVectors(t, besides(&vectorServer{}, false))
+	require.Equal(t, 0, r.run(t, "vectors", "selftest", "--beside", r.target), r.err.String())
+	require.Equal(t, 2, strings.Count(r.out.String(), "beside      12.0 over the device of w1, which worked 120 ms: the same bytes\n"), r.out.String())
 	require.Regexp(t, `speed-up    \d+\.\d over the reference, one thread of float64 here\n`, r.out.String())
+}
 
-	beside.draws = 1 // it draws wrongly: its codebook is another
-	r = &rig{target: r.target, signals: r.signals, in: r.in}
-	require.Equal(t, 1, r.run(t, "vectors", "selftest", "--beside", other.target))
+func TestSelftestComparesTheWorkerBeside(t *testing.T) {
+	r := serveVectors(t, besides(&vectorServer{}, true))
+	require.Equal(t, 1, r.run(t, "vectors", "selftest", "--beside", r.target))
 	require.Contains(t, r.out.String(), "32 codewords: FAILED\n")
 	require.Contains(t, r.out.String(), "which worked 120 ms: other bytes\n")
 	require.Contains(t, r.out.String(), "codebook    the same bytes\n", "the target's")
