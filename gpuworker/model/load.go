@@ -60,14 +60,18 @@ func (l *loader) load(ctx context.Context) (_ *Instance, refused int, err error)
 		return nil, 0, err
 	}
 	defer func() { _ = file.Close() }() // opened for reading only
-	spec, err := arch.Parse(file)
+	var spec *arch.Model
+	err = guarded(l.logger, func() (err error) {
+		spec, err = arch.Parse(file)
+		return err
+	})
 	if err != nil {
 		return nil, 0, fmt.Errorf("model %q: %w", l.name, err)
 	}
 	inst := &Instance{Name: l.name, ended: make(chan struct{}), stop: func(error) {}}
 	inst.closing.Lock()
 	defer inst.closing.Unlock()
-	if err := l.fill(ctx, inst, file, spec); err != nil {
+	if err := guarded(l.logger, func() error { return l.fill(ctx, inst, file, spec) }); err != nil {
 		refused, freeErr := inst.release()
 		err = errors.Join(err, freeErr)
 		if refused == 0 {

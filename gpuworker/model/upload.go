@@ -88,17 +88,18 @@ func (l *loader) bind(ctx context.Context, inst *Instance, file *gguf.File, spec
 		}
 	}()
 	group, ctx := errgroup.WithContext(ctx)
+	start := func(f func() error) { group.Go(func() error { return guarded(l.logger, f) }) }
 	for _, buffer := range buffers {
-		group.Go(func() error { return u.copy(ctx, buffer) })
+		start(func() error { return u.copy(ctx, buffer) })
 	}
-	group.Go(func() error { return u.stage(ctx, memory, spec) })
+	start(func() error { return u.stage(ctx, memory, spec) })
 	bound := make(chan residency, len(spec.Bindings)) // holds all of them, so that sending never waits
 	done := make(chan struct{})
-	group.Go(func() error {
+	start(func() error {
 		defer close(done)
 		return u.bind(ctx, inst, bound)
 	})
-	group.Go(func() (err error) {
+	start(func() (err error) {
 		verified, err = inst.follow(ctx, bound, done)
 		return err
 	})
@@ -327,7 +328,7 @@ func (u *uploads) bind(ctx context.Context, inst *Instance, bound chan<- residen
 		if err != nil {
 			return err
 		}
-		if err := inst.model.Bind(s.Desc, raw); err != nil {
+		if err := bind(inst.model, s.Desc, raw); err != nil {
 			return fmt.Errorf("tensor %q: %w", s.Tensor.Name, err)
 		}
 		u.room.Release(int64(s.Bytes()))
