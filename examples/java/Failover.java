@@ -112,6 +112,9 @@ final class Failover implements Iterator<GenerateResponse>, AutoCloseable {
     if (started != null) {
       request.getSamplingBuilder().setSeed(started.getSeed());
       request.setExpectModelDigest(started.getModelDigest()).setExpectPromptDigest(started.getPromptDigest());
+      if (started.hasMaxTokens()) { // a server with another context makes the stream neither longer nor shorter
+        request.setContextLength(started.getPromptTokens() + started.getMaxTokens());
+      }
       request.clearResume().addResume(Resume.newBuilder().setOutputIndex(0).addAllTokenIds(ids).setTextBytes(textBytes));
     }
     InferenceServiceGrpc.InferenceServiceBlockingStub stub = InferenceServiceGrpc.newBlockingStub(channels.get(lost % channels.size()));

@@ -66,6 +66,8 @@ async function* stream(clients, request, { deadline } = {}) {
         sampling: { ...request.sampling, seed: started.seed },
         expectModelDigest: started.modelDigest,
         expectPromptDigest: started.promptDigest,
+        // A server with another context makes the stream neither longer nor shorter.
+        ...(started.maxTokens === undefined ? {} : { contextLength: started.promptTokens + started.maxTokens }),
         resume: [{ outputIndex: 0, tokenIds: ids, textBytes }],
       };
     }

@@ -54,5 +54,7 @@ def stream(channels, request, timeout=None):
         if started is not None:
             request.sampling.seed = started.seed
             request.expect_model_digest, request.expect_prompt_digest = started.model_digest, started.prompt_digest
+            if started.HasField("max_tokens"):  # a server with another context makes the stream neither longer nor shorter
+                request.context_length = started.prompt_tokens + started.max_tokens
             del request.resume[:]
             request.resume.append(pb.Resume(output_index=0, token_ids=ids, text_bytes=text_bytes))

@@ -1368,8 +1368,8 @@ type Started struct {
 	// another class: the tokens behind it may differ from those that the first worker would have given.
 	Exact *bool `protobuf:"varint,11,opt,name=exact,proto3,oneof" json:"exact,omitempty"`
 	// Most tokens that each continuation may have, those resumed counted: the smaller of max_tokens and what the context holds behind the
-	// prompt. A client that resumes the stream by itself states it as stopping.max_tokens, and prompt_tokens + max_tokens as
-	// context_length: then no worker with a shorter context cuts the stream short. Unset: the worker is of an earlier version.
+	// prompt. A client that resumes the stream by itself states prompt_tokens + max_tokens as context_length: then no worker with another
+	// context makes the stream longer or shorter. Unset: the worker is of an earlier version.
 	MaxTokens     *uint32 `protobuf:"varint,12,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -55,6 +55,9 @@ func (a *answer) rest(in *pb.GenerateRequest) *pb.GenerateRequest {
 	}
 	in = proto.Clone(in).(*pb.GenerateRequest)
 	in.ExpectModelDigest, in.ExpectPromptDigest = &a.started.ModelDigest, &a.started.PromptDigest
+	if a.started.MaxTokens != nil {
+		in.ContextLength = proto.Uint32(a.started.GetPromptTokens() + a.started.GetMaxTokens())
+	}
 	in.Resume = []*pb.Resume{{TokenIds: a.ids, TextBytes: proto.Uint64(uint64(len(a.text)))}}
 	return in
 }

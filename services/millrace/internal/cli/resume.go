@@ -62,7 +62,7 @@ func (r *received) output(index uint32) *pb.Resume {
 	return r.outputs[at]
 }
 
-// resume makes req continue the stream: with its seed, and on nothing but the same model, prompt and class of worker, unless req
+// resume makes req continue the stream: with its seed and its length, and on nothing but the same model, prompt and class of worker, unless req
 // expects something else already. With inexact any class may continue it.
 func (r *received) resume(req *pb.GenerateRequest, inexact bool) {
 	req.Resume = nil
@@ -76,10 +76,20 @@ func (r *received) resume(req *pb.GenerateRequest, inexact bool) {
 		req.Sampling = &pb.Sampling{}
 	}
 	req.Sampling.Seed = proto.Uint64(r.started.GetSeed())
+	limit(req, r.started)
 	expect(&req.ExpectModelDigest, r.started.GetModelDigest())
 	expect(&req.ExpectPromptDigest, r.started.GetPromptDigest())
 	if !inexact {
 		expect(&req.ExpectClassId, r.started.GetClassId())
+	}
+}
+
+// limit gives a request the context of the stream that it continues, so that no worker with another one makes it longer or shorter. A
+// server of an earlier version reported no length.
+func limit(req *pb.GenerateRequest, started *pb.Started) {
+	context := started.GetPromptTokens() + started.GetMaxTokens()
+	if started.MaxTokens != nil && (req.ContextLength == nil || req.GetContextLength() > context) {
+		req.ContextLength = &context
 	}
 }
 

@@ -91,6 +91,30 @@ func TestAStreamThatBroughtNoTokenIsResumedFromItsBeginning(t *testing.T) {
 	require.Nil(t, got.ExpectModelDigest)
 }
 
+func TestResumeStatesTheContextOfTheStream(t *testing.T) {
+	for name, tc := range map[string]struct {
+		started string // of the stream
+		args    []string
+		context *uint32
+	}{
+		"as started reported":        {`"maxTokens":507,"promptTokens":5`, nil, proto.Uint32(512)},
+		"whatever --max-tokens says": {`"maxTokens":507,"promptTokens":5`, []string{"--max-tokens", "900"}, proto.Uint32(512)},
+		"a larger --context-length":  {`"maxTokens":9,"promptTokens":5`, []string{"--context-length", "40"}, proto.Uint32(14)},
+		"a smaller --context-length": {`"maxTokens":9,"promptTokens":5`, []string{"--context-length", "12"}, proto.Uint32(12)},
+		"no tokens":                  {`"maxTokens":0,"promptTokens":5`, nil, proto.Uint32(5)},
+		"an earlier version's":       {`"promptTokens":5`, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got *pb.GenerateRequest
+			r := serve(t, &fake{generate: teller(&got, " upon")})
+			file := filepath.Join(t.TempDir(), "cut.jsonl")
+			require.NoError(t, os.WriteFile(file, []byte(`{"started":{"seed":"7",`+tc.started+"}}\n"), 0o600))
+			require.Equal(t, 0, r.run(t, append([]string{"generate", "-m", "m", "--resume", file, "Once"}, tc.args...)...), r.err.String())
+			require.Equal(t, tc.context, got.ContextLength)
+		})
+	}
+}
+
 func TestAFileThatCannotBeResumedIsNamed(t *testing.T) {
 	r := serve(t, &fake{})
 	for name, tc := range map[string]struct {

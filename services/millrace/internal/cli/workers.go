@@ -130,6 +130,9 @@ func fleetText(workers []*pb.FleetWorker, wide bool, width int) string {
 			text += render.Line(problem) + "\n"
 		}
 	}
+	for _, warning := range unevenContexts(workers) {
+		text += render.Line(warning) + "\n"
+	}
 	if len(hidden) > 0 {
 		text += fmt.Sprintf("(not shown at this width: %s)\n", strings.ToLower(strings.Join(hidden, ", ")))
 	}

@@ -54,6 +54,39 @@ func squeeze(text string) string {
 	return strings.Join(lines, "\n")
 }
 
+func TestWorkersWarnsOfUnevenContexts(t *testing.T) {
+	worker := func(id, digest string, state pb.ModelState, context uint32) *pb.FleetWorker {
+		return &pb.FleetWorker{Address: id + ":1", Connected: true, Report: &pb.WorkerReport{WorkerId: id,
+			State:  pb.WorkerState_WORKER_STATE_READY,
+			Models: []*pb.ModelStatus{{Name: "m", ModelDigest: digest, State: state, ContextLength: context}}}}
+	}
+	const ready = pb.ModelState_MODEL_STATE_READY
+	for name, tc := range map[string]struct {
+		workers []*pb.FleetWorker
+		says    string // "": nothing of contexts
+	}{
+		"they differ": {[]*pb.FleetWorker{worker("w1", "d", ready, 512), worker("w2", "d", ready, 4096), worker("w3", "d", ready, 512)},
+			"model m: contexts differ: 4096 on w2; 512 on w1, w3; requests without max_tokens go to the longest alone"},
+		"they are equal":          {[]*pb.FleetWorker{worker("w1", "d", ready, 512), worker("w2", "d", ready, 512)}, ""},
+		"of different digests":    {[]*pb.FleetWorker{worker("w1", "d", ready, 512), worker("w2", "e", ready, 4096)}, ""},
+		"one does not serve":      {[]*pb.FleetWorker{worker("w1", "d", ready, 512), worker("w2", "d", pb.ModelState_MODEL_STATE_FAILED, 4096)}, ""},
+		"one reports no context":  {[]*pb.FleetWorker{worker("w1", "d", ready, 512), worker("w2", "d", ready, 0)}, ""},
+		"one is not heard of now": {[]*pb.FleetWorker{worker("w1", "d", ready, 512), {Report: worker("w2", "d", ready, 4096).GetReport()}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := serve(t, &fake{watch: func(_ *pb.WatchFleetRequest, s watching) error {
+				return s.Send(&pb.WatchFleetResponse{Workers: tc.workers})
+			}})
+			require.Equal(t, 0, r.run(t, "workers", "--once"), r.err.String())
+			if tc.says == "" {
+				require.NotContains(t, r.out.String(), "contexts differ")
+				return
+			}
+			require.Contains(t, r.out.String(), tc.says)
+		})
+	}
+}
+
 func TestWorkersOnceIsOneTable(t *testing.T) {
 	ended := make(chan time.Duration, 1)
 	r := serve(t, &fake{watch: func(in *pb.WatchFleetRequest, s watching) error {

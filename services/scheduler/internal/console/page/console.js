@@ -1,6 +1,6 @@
 // The console: the scheduler's fleet.
 
-import {$, Failure, bar, bytes, call, count, dress, hasToken, lines, make, number, part, rows, say, seconds, share, sum, time, useToken, word} from "./parts.js";
+import {$, Failure, bar, bytes, call, contexts, count, dress, hasToken, lines, make, number, part, rows, say, seconds, share, sum, time, useToken, word} from "./parts.js";
 import {offer} from "./playground.js";
 
 // ---- Rates ----------------------------------------------------------------------------------------------------------------------
@@ -196,9 +196,10 @@ function showModel(m, name, state, digest, copies, memory, residency, sequences,
   const about = m.copies[0]?.capabilities ?? m.files[0]?.capabilities ?? {};
   const usable = m.files.filter((f) => !f.problem);
   lines(name, m.name, [about.architecture, about.quantisation, about.parameters && `${count(about.parameters)} weights`,
-    about.contextLength && `${count(m.copies[0]?.contextLength || about.contextLength)} tokens`].filter(Boolean).join(" · "));
+    about.contextLength && `${count(contexts(m.copies).longest || about.contextLength)} tokens`].filter(Boolean).join(" · "));
   const states = [...new Set(m.copies.map(stateOf))];
   const problems = [...new Set([...m.copies, ...(m.copies.length ? [] : m.files)].map((c) => c.problem).filter(Boolean))];
+  problems.push(...contexts(m.copies).differ);
   lines(state, states.join(", ") || (usable.length ? "on disk" : "unusable"), problems.join("; "), "problem");
   const mood = {ready: "good", loading: "warn", draining: "warn"};
   dress(part(state, 0), `state ${states.length ? states.map((s) => mood[s] ?? "bad").sort()[0] : usable.length ? "idle" : "bad"}`);

@@ -148,3 +148,16 @@ export function time(s) {
 
 // word is the word of an enum's value: WORKER_STATE_NOT_READY is "not ready".
 export const word = (value, prefix) => (value ?? "").replace(prefix, "").replaceAll("_", " ").toLowerCase();
+
+// contexts returns the longest context of a model's ready copies, and a sentence for each digest whose copies have different ones.
+export function contexts(copies) {
+  const ready = copies.filter((c) => word(c.state, "MODEL_STATE_") === "ready" && c.contextLength);
+  const workers = new Map(); // by context, by digest
+  for (const c of ready) {
+    const of = workers.get(c.modelDigest) ?? workers.set(c.modelDigest, new Map()).get(c.modelDigest);
+    of.set(c.contextLength, [...(of.get(c.contextLength) ?? []), c.worker]);
+  }
+  const differ = [...workers.values()].filter((of) => of.size > 1).map((of) => [...of].sort((a, b) => b[0] - a[0]))
+    .map((of) => `contexts differ: ${of.map(([n, ids]) => `${n} on ${ids.join(", ")}`).join("; ")}; requests without max_tokens go to the longest alone`);
+  return {longest: Math.max(0, ...ready.map((c) => c.contextLength)), differ};
+}
