@@ -26,7 +26,7 @@ func (l *Loop) reap(now time.Time) {
 			continue
 		}
 		switch stalled := s.stalled(now, othersWait); {
-		case stalled > l.cfg.StallLimit:
+		case stalled > l.cfg.StallLimit && !s.stream.withheld.Load():
 			s.stream.end(fmt.Errorf("%w: it left %d events unread for %v while others waited",
 				ErrSlowReader, bufferLimit, l.cfg.StallLimit))
 			l.retire(s)

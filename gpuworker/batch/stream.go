@@ -15,6 +15,7 @@ const bufferLimit = 64
 type Stream struct {
 	loop        *Loop
 	cancelled   atomic.Bool
+	withheld    atomic.Bool // the reader does not read on purpose
 	cached      atomic.Int64
 	cancelledAt struct { // when it was cancelled; under loop.mail
 		step  uint64 // the last one submitted before
@@ -78,6 +79,11 @@ func (s *Stream) Cancel() {
 	s.cancelled.Store(true)
 	s.loop.nudge()
 }
+
+// Withhold states whether the reader reads nothing on purpose, because another stream of its request comes first. The sequence
+// pauses as for any reader, and gives up its slot while others wait for one, but ErrSlowReader does not end it. Before the reader
+// withdraws the statement it reads what has come.
+func (s *Stream) Withhold(on bool) { s.withheld.Store(on) }
 
 // lastStep is the last step that a cancelled sequence may be in.
 func (s *Stream) lastStep() uint64 {

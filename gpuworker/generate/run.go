@@ -126,9 +126,19 @@ func (r *run) follow(ctx context.Context, s *batch.Stream, c *continuation) erro
 		if ctx.Err() != nil { // a loop that is faster than the sink always has events, and Recv gives those first
 			return context.Cause(ctx)
 		}
+		withheld := len(rows) >= heldRows
+		if withheld { // they wait for the prompt's scores: the sequence pauses
+			s.Withhold(true)
+			if err := r.awaitScores(ctx); err != nil {
+				return err
+			}
+		}
 		var err error
 		if events, err = s.Recv(ctx, events[:0]); err != nil {
 			return err
+		}
+		if withheld {
+			s.Withhold(false)
 		}
 		done := false
 		for _, e := range events {
@@ -151,13 +161,28 @@ func (r *run) follow(ctx context.Context, s *batch.Stream, c *continuation) erro
 			r.scoredOnce()
 		}
 		if !done && !r.mayTell() {
-			continue // reading on: a stream that is not read pauses its sequence, and the reader counts as slow
+			continue // the others generate meanwhile, up to heldRows
 		}
 		ended, err := r.deliver(ctx, s, c, rows, done)
 		if err != nil || ended {
 			return err
 		}
 		rows = rows[:0]
+	}
+}
+
+// heldRows is how many tokens of a continuation wait for the prompt's scores before its sequence pauses: as many as a stream
+// holds. Without a bound a caller that reads no scores had a worker keep every token of its other continuations, about 1 KiB each
+// with 64 candidates.
+const heldRows = 64
+
+// awaitScores waits until every prompt score is delivered. It fails with the cause of ctx.
+func (r *run) awaitScores(ctx context.Context) error {
+	select {
+	case <-r.scored:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -184,10 +209,8 @@ func (r *run) deliver(ctx context.Context, s *batch.Stream, c *continuation, row
 	if len(rows) == 0 && !done {
 		return false, nil
 	}
-	select {
-	case <-r.scored:
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
+	if err := r.awaitScores(ctx); err != nil {
+		return false, err
 	}
 	out, err := c.take(rows)
 	if err != nil {

@@ -48,7 +48,41 @@ func (s *sink) Started(is generate.Started) error {
 	return nil
 }
 
+// maxEventBytes bounds one event of a generation. A caller's library receives 4 MiB by default, and a message is sent whole,
+// whatever its caller reads.
+const maxEventBytes = 1 << 20
+
+const (
+	idMost        = 5             // bytes of a token id on the wire, at most
+	candidateMost = 2 + 1 + 5 + 5 // of a candidate: tag and length, id, logprob
+	detailMost    = 3 + 5 + 6 + 6 // of a TokenDetail without candidates: tag and length, logprob, rank, text_bytes
+)
+
+// rowMost is the most bytes that a token takes of an event, its text aside, with or without a detail of so many candidates.
+func rowMost(detailed bool, candidates int) int {
+	if !detailed {
+		return idMost
+	}
+	return idMost + detailMost + candidates*candidateMost
+}
+
+// sendPrompt sends count prompt tokens from an index on, in as many events as they need.
 func (s *sink) sendPrompt(from int, details []*pb.TokenDetail, count int) error {
+	most := maxEventBytes / rowMost(details != nil, int(s.response.GetPromptLogprobs()))
+	for ; count > most; count -= most {
+		var head []*pb.TokenDetail
+		if details != nil {
+			head, details = details[:most], details[most:]
+		}
+		if err := s.sendPromptEvent(from, head, most); err != nil {
+			return err
+		}
+		from += most
+	}
+	return s.sendPromptEvent(from, details, count)
+}
+
+func (s *sink) sendPromptEvent(from int, details []*pb.TokenDetail, count int) error {
 	p := &pb.PromptTokens{TokenIndex: uint32(from), Details: details}
 	if s.response.GetEchoPrompt() {
 		for _, id := range s.request.Prompt[from : from+count] {
@@ -77,18 +111,44 @@ func (s *sink) Scored(from int, rows []engine.RowResult) error {
 // Tokens implements generate.Sink.
 func (s *sink) Tokens(t generate.Tokens) error {
 	s.meter.Add(int64(len(t.Rows)))
+	return s.sendTokens(t)
+}
+
+// sendTokens sends a run of tokens, in halves where it may be above maxEventBytes.
+func (s *sink) sendTokens(t generate.Tokens) error {
+	r := s.response
+	detailed := r.GetOutputLogprobs() || r.GetOutputCandidates() > 0
+	if n := len(t.Rows); n > 1 && n*rowMost(detailed, int(r.GetOutputCandidates()))+len(t.Text) > maxEventBytes {
+		head, rest := halves(t)
+		if err := s.sendTokens(head); err != nil {
+			return err
+		}
+		return s.sendTokens(rest)
+	}
 	out := &pb.Tokens{OutputIndex: uint32(t.OutputIndex), TokenIndex: uint32(t.TokenIndex), Text: t.Text}
 	out.TokenIds = make([]uint32, len(t.Rows))
-	r := s.response
 	for i := range t.Rows {
 		out.TokenIds[i] = uint32(t.Rows[i].Token)
-		if r.GetOutputLogprobs() || r.GetOutputCandidates() > 0 {
+		if detailed {
 			detail := detailOf(&t.Rows[i])
 			detail.TextBytes = uint32(t.TextBytes[i])
 			out.Details = append(out.Details, detail)
 		}
 	}
 	return s.stream.SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{Tokens: out}})
+}
+
+// halves cuts a run of tokens in two, each with the text that its tokens complete.
+func halves(t generate.Tokens) (head, rest generate.Tokens) {
+	at, bytes := len(t.Rows)/2, 0
+	for _, n := range t.TextBytes[:at] {
+		bytes += n
+	}
+	head, rest = t, t
+	head.Rows, head.TextBytes, head.Text = t.Rows[:at], t.TextBytes[:at], t.Text[:bytes]
+	rest.Rows, rest.TextBytes, rest.Text = t.Rows[at:], t.TextBytes[at:], t.Text[bytes:]
+	rest.TokenIndex += at
+	return head, rest
 }
 
 // Finished implements generate.Sink.
