@@ -38,6 +38,8 @@ func owned(text string) template.Prompt {
 	return template.Prompt{Text: text, Own: [][2]int{{0, len(text)}}}
 }
 
+func (rendering) WritesMessages(context.Context) bool { return true }
+
 // stories is the shipped model with a context of 16 tokens.
 func stories(t *testing.T) Model {
 	t.Helper()
@@ -257,8 +259,45 @@ func TestWhatAModelLacksIsNamed(t *testing.T) {
 	_, err := NewEncoder(1).Encode(t.Context(), textless, "", "a", tokenizer.EncodeOptions{})
 	require.ErrorIs(t, err, ErrNoTokenizer)
 	textless.Template = rendering(func(template.Input) (template.Prompt, error) { return template.Prompt{}, nil })
-	_, err = textless.Render(t.Context(), Chat{})
+	_, err = textless.Render(t.Context(), "", Chat{})
 	require.ErrorIs(t, err, ErrNoTokenizer)
+}
+
+// deaf is a template that leaves messages out.
+type deaf struct{ rendering }
+
+func (deaf) WritesMessages(context.Context) bool { return false }
+
+func TestALargeChatIsRefusedBeforeItIsRendered(t *testing.T) {
+	m, rendered := stories(t), 0
+	render := rendering(func(template.Input) (template.Prompt, error) { rendered++; return template.Prompt{Text: "Tom"}, nil })
+	long, fits := strings.Repeat("a", 1<<20), 2*(m.Context+1)*m.Tokenizer.LongestPiece()
+	for name, tc := range map[string]struct {
+		template Template
+		message  template.Message
+		refused  bool
+	}{
+		"too long":                            {render, template.Message{Role: "user", Content: long}, true},
+		"one byte too long":                   {render, template.Message{Role: "user", Content: long[:fits+1]}, true},
+		"as long as may be":                   {render, template.Message{Role: "user", Content: long[:fits]}, false},
+		"white space around it":               {render, template.Message{Role: "user", Content: strings.Repeat(" ", 1<<20) + "hi\n"}, false},
+		"reasoning that a template takes out": {render, template.Message{Role: "assistant", Content: "<think>" + long + "</think>hi"}, false},
+		"reasoning of a user":                 {render, template.Message{Role: "user", Content: "<think>" + long + "</think>hi"}, true},
+		"a template that leaves messages out": {deaf{render}, template.Message{Role: "user", Content: long}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rendered = 0
+			m.Template = tc.template
+			_, err := build(t, m, Input{Chat: &Chat{Messages: []template.Message{tc.message}}}, Defaults())
+			if tc.refused {
+				require.ErrorIs(t, err, batch.ErrTooLong)
+				require.Zero(t, rendered)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, 1, rendered)
+		})
+	}
 }
 
 func TestATextThatBecomesNoTokenIsRefused(t *testing.T) {

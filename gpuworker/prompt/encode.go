@@ -3,8 +3,10 @@ package prompt
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/template"
 	"github.com/millrace/millrace/gpuworker/tokenizer"
 	"github.com/millrace/millrace/internal/fairsem"
 )
@@ -51,7 +53,10 @@ func (e *Encoder) ids(ctx context.Context, m Model, tenant string, in Input) (id
 	}
 	text, special := in.Text, in.Special()
 	if in.Chat != nil {
-		rendered, err := m.Render(ctx, *in.Chat)
+		if err := m.fitsChat(ctx, *in.Chat); err != nil {
+			return nil, err
+		}
+		rendered, err := m.Render(ctx, tenant, *in.Chat)
 		if err != nil {
 			return nil, err
 		}
@@ -83,4 +88,34 @@ func (m Model) fitsBytes(n int) error {
 		return fmt.Errorf("%w: it has %d bytes; this model serves at most %d tokens", batch.ErrTooLong, n, m.Context)
 	}
 	return nil
+}
+
+// fitsChat refuses a conversation so long that the tokens of its messages cannot fit the context: it is not worth rendering.
+//
+// A conversation that would fit must not be refused, and a template may write less than it is given. What templates take away is not
+// counted: white space around a message, and the reasoning of the assistant up to its end mark. A template that leaves out whole
+// messages is found by WritesMessages; then nothing is refused here, and the limits of package template hold. Beyond that, fitsBytes
+// allows twice the longest piece for each token of the context, where text has about four bytes.
+func (m Model) fitsChat(ctx context.Context, chat Chat) error {
+	sum := 0
+	for _, msg := range chat.Messages {
+		sum += leastBytes(msg)
+	}
+	if m.Template == nil || m.Tokenizer == nil { // Render says so
+		return nil
+	}
+	if err := m.fitsBytes(sum); err != nil && m.Template.WritesMessages(ctx) {
+		return err
+	}
+	return nil
+}
+
+// leastBytes is the fewest bytes of a message that a template writes.
+func leastBytes(m template.Message) int {
+	const reasoned = "</think>"
+	content := m.Content
+	if at := strings.LastIndex(content, reasoned); at >= 0 && m.Role == "assistant" {
+		content = content[at+len(reasoned):]
+	}
+	return len(strings.TrimSpace(content))
 }

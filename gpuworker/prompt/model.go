@@ -61,6 +61,8 @@ type Model struct {
 // Template renders conversations; template.Template is one.
 type Template interface {
 	Render(ctx context.Context, in template.Input) (template.Prompt, error)
+	// WritesMessages reports whether the template is known to write the content of every message.
+	WritesMessages(ctx context.Context) bool
 }
 
 // Loop knows the cache; batch.Loop is one.
@@ -76,9 +78,9 @@ func (m Model) Decoders() generate.NewDecoder {
 	}
 }
 
-// Render writes a conversation as the model's chat template wants it. Besides ErrNoTemplate and ErrNoTokenizer it fails with
+// Render writes a conversation of a tenant as the model's chat template wants it. Besides ErrNoTemplate and ErrNoTokenizer it fails with
 // the errors of package template.
-func (m Model) Render(ctx context.Context, chat Chat) (template.Prompt, error) {
+func (m Model) Render(ctx context.Context, tenant string, chat Chat) (template.Prompt, error) {
 	switch {
 	case m.Template == nil && m.TemplateProblem != nil:
 		return template.Prompt{}, fmt.Errorf("%w that can be used: %w", ErrNoTemplate, m.TemplateProblem)
@@ -88,6 +90,7 @@ func (m Model) Render(ctx context.Context, chat Chat) (template.Prompt, error) {
 		return template.Prompt{}, fmt.Errorf("%w: %q works by token ids", ErrNoTokenizer, m.Name)
 	}
 	return m.Template.Render(ctx, template.Input{
+		Tenant:   tenant,
 		Messages: chat.Messages, AddGenerationPrompt: chat.AddGenerationPrompt, Now: chat.Now,
 		BOS: m.piece(m.BOS), EOS: m.piece(m.EOS),
 	})

@@ -26,6 +26,7 @@ type child struct {
 	in     *json.Encoder
 	stderr *headBuffer
 	dead   bool // killed and waited for; of no more use
+	used   time.Time
 }
 
 // startChild starts a process and has it parse the template.

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/fairsem"
 )
 
 // Message is one turn of a conversation.
@@ -27,15 +31,27 @@ type Input struct {
 	AddGenerationPrompt bool // end with the beginning of the assistant's turn
 	BOS, EOS            string
 	Now                 time.Time // for templates that write the date; in its own time zone
+	Tenant              string    // whose turn the rendering takes; templates do not see it
 }
 
-// Template is one parsed chat template. It is safe for concurrent use; renderings happen one after another.
+const (
+	// mostChildren bounds the small conversations that one template renders at once, each in a child of its own; half as many
+	// large ones are rendered beside them.
+	mostChildren = 4
+	// largeInput is the length from which rendering a conversation takes milliseconds, largeInputs how many bytes of such
+	// conversations are rendered at once.
+	largeInput  = 64 << 10
+	largeInputs = 16 << 20
+)
+
+// Template is one parsed chat template. It is safe for concurrent use. Conversations are rendered side by side where there are
+// processors, by tenant and by size: one below 64 KiB never waits for a larger one.
 type Template struct {
 	source string
 	opts   Options
-	lock   chan struct{} // holds one token while child and closed are in use
-	child  *child        // nil when the last one was killed
-	closed bool
+	slots  *fairsem.Semaphore
+	pool   pool
+	writes atomic.Int32 // what WritesMessages found
 }
 
 // New parses a template. It fails with ErrTemplate, ErrLimit or ErrChild. The caller closes the template.
@@ -50,33 +66,36 @@ func New(source string, opts Options) (*Template, error) {
 	if !utf8.ValidString(source) {
 		return nil, fmt.Errorf("%w: it is not UTF-8", ErrTemplate) // the protocol could not carry it
 	}
-	t := &Template{source: source, opts: opts, lock: make(chan struct{}, 1)}
-	if t.child, err = startChild(context.Background(), source, opts); err != nil {
+	atOnce := min(runtime.GOMAXPROCS(0), mostChildren)
+	t := &Template{source: source, opts: opts, slots: fairsem.New(fairsem.Config{
+		Small: atOnce, Large: atOnce / 2, LargeFrom: largeInput, LargeBytes: largeInputs,
+	})}
+	c, err := startChild(context.Background(), source, opts)
+	if err != nil {
 		return nil, err
 	}
+	t.pool.idle = []*child{c}
 	return t, nil
 }
 
 // Render returns the prompt for a conversation. It fails with ErrTemplate, ErrLimit, ErrChild, ErrClosed or the context's
 // error, and the template stays usable after all but ErrClosed.
 func (t *Template) Render(ctx context.Context, in Input) (Prompt, error) {
-	select {
-	case t.lock <- struct{}{}:
-	case <-ctx.Done():
+	release, err := t.slots.Acquire(ctx, in.Tenant, in.bytes())
+	if err != nil {
 		return Prompt{}, ctx.Err()
 	}
-	defer func() { <-t.lock }()
-	if t.closed {
-		return Prompt{}, ErrClosed
-	}
-	if err := ctx.Err(); err != nil {
+	defer release()
+	c, err := t.pool.take()
+	if err != nil {
 		return Prompt{}, err
 	}
-	used := t.child != nil
-	out, err := t.render(ctx, in)
+	used := c != nil
+	defer func() { t.pool.giveBack(c) }()
+	out, err := t.render(ctx, &c, in)
 	if used && errors.Is(err, ErrChild) && ctx.Err() == nil {
 		// It was killed or stopped from outside since it was last used: a new one is as good.
-		out, err = t.render(ctx, in)
+		out, err = t.render(ctx, &c, in)
 	}
 	if err != nil && errors.Is(err, ErrChild) && ctx.Err() != nil {
 		err = ctx.Err()
@@ -84,30 +103,33 @@ func (t *Template) Render(ctx context.Context, in Input) (Prompt, error) {
 	return out, err
 }
 
-// render asks the child, or a new one if there is none. A child that fails is gone afterwards.
-func (t *Template) render(ctx context.Context, in Input) (Prompt, error) {
-	if t.child == nil {
-		c, err := startChild(ctx, t.source, t.opts)
+// render asks a child, or a new one if there is none. A child that fails is gone afterwards.
+func (t *Template) render(ctx context.Context, c **child, in Input) (Prompt, error) {
+	if *c == nil {
+		started, err := startChild(ctx, t.source, t.opts)
 		if err != nil {
 			return Prompt{}, err
 		}
-		t.child = c
+		*c = started
 	}
-	pieces, err := t.child.ask(ctx, request{Render: newRenderArgs(in)}, t.opts.Timeout)
-	if t.child.dead {
-		t.child = nil
+	pieces, err := (*c).ask(ctx, request{Render: newRenderArgs(in)}, t.opts.Timeout)
+	if (*c).dead {
+		*c = nil
 	}
 	return joined(pieces), err
 }
 
-// Close ends the child process. A rendering under way is finished first. Closing twice does nothing.
+// Close ends the child processes. Renderings under way are finished first. Closing twice does nothing.
 func (t *Template) Close() error {
-	t.lock <- struct{}{}
-	defer func() { <-t.lock }()
-	t.closed = true
-	if t.child != nil {
-		t.child.kill()
-		t.child = nil
-	}
+	t.pool.close()
 	return nil
+}
+
+// bytes is the length of the messages.
+func (in Input) bytes() int {
+	sum := 0
+	for _, m := range in.Messages {
+		sum += len(m.Role) + len(m.Content)
+	}
+	return sum
 }

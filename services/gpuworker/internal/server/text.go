@@ -44,7 +44,7 @@ func (s *Server) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.Toke
 	}
 	special := input.Special()
 	if input.Chat != nil {
-		rendered, err := offer.Render(ctx, *input.Chat)
+		rendered, err := offer.Render(ctx, in.GetFairnessId(), *input.Chat)
 		if err != nil {
 			return nil, statusOf(err)
 		}
