@@ -47,9 +47,12 @@ func readSampling(meta *gguf.Metadata, vocabulary int) (s Sampling) {
 
 // set applies one recommendation. What the file's own tools read as "off" is off here too.
 func (s *Sampling) set(name string, v float64, vocabulary int) error {
-	float := func(to **float32, least, most float64, open bool) error {
-		if !(v >= least && v <= most) || open && v == least {
-			return fmt.Errorf("is %v, want %v to %v", v, least, most)
+	float := func(to **float32, most float64, above0 bool) error {
+		if !(v >= 0 && v <= most) || above0 && v == 0 {
+			if above0 {
+				return fmt.Errorf("is %v, want a number above 0 and at most %v", v, most)
+			}
+			return fmt.Errorf("is %v, want 0 to %v", v, most)
 		}
 		x := float32(v)
 		*to = &x
@@ -66,13 +69,13 @@ func (s *Sampling) set(name string, v float64, vocabulary int) error {
 	switch name {
 	case "temp":
 		v = max(v, 0) // below 0 is greedy
-		return float(&s.Temperature, 0, 100, false)
+		return float(&s.Temperature, 100, false)
 	case "top_p":
-		return float(&s.TopP, 0, 1, true)
+		return float(&s.TopP, 1, true)
 	case "min_p":
-		return float(&s.MinP, 0, 1, false)
+		return float(&s.MinP, 1, false)
 	case "penalty_repeat":
-		return float(&s.RepetitionPenalty, 0, 100, true)
+		return float(&s.RepetitionPenalty, 100, true)
 	case "top_k":
 		if v < 0 || v > float64(vocabulary) { // all tokens
 			v = 0

@@ -41,7 +41,7 @@ func TestSamplingRecommendationsOfAFile(t *testing.T) {
 		"a penalty":              {"general.sampling.penalty_repeat", float32(1.05), Sampling{RepetitionPenalty: float(1.05)}},
 		"a window":               {"general.sampling.penalty_last_n", int32(-1), Sampling{PenaltyWindow: whole(-1)}},
 		"out of range":           {"general.sampling.temp", float32(500), Sampling{Unapplied: []string{"general.sampling.temp is 500, want 0 to 100"}}},
-		"a share of nothing":     {"general.sampling.top_p", float32(0), Sampling{Unapplied: []string{"general.sampling.top_p is 0, want 0 to 1"}}},
+		"a share of nothing":     {"general.sampling.top_p", float32(0), Sampling{Unapplied: []string{"general.sampling.top_p is 0, want a number above 0 and at most 1"}}},
 		"half a window": {"general.sampling.penalty_last_n", float32(0.5),
 			Sampling{Unapplied: []string{"general.sampling.penalty_last_n is 0.5, want a whole number of at least -1"}}},
 		"another sampler": {"general.sampling.mirostat", int32(2), Sampling{Unapplied: []string{"general.sampling.mirostat asks for what Millrace does not have"}}},

@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ import (
 func example() string {
 	logits := []float32{1.25, 3.5, -0.5, 4.125, 2.75, 4.125, 0.5, 3.875, 2.5, 3}
 	prompt, generated := []int32{3, 1, 4, 1, 5}, []int32{7, 9}
-	history := append(prompt, generated...)
+	history := slices.Concat(prompt, generated)
 	p := &engine.SlotParams{
 		Seed: 20, OutputIndex: 1, PromptLength: int32(len(prompt)), MinTokens: 4, Temperature: 0.8,
 		TopK: 6, TypicalP: 0.95, TopP: 0.9, MinP: 0.2,
