@@ -34,6 +34,16 @@ type Job struct {
 	Checkpoint  int    // iterations from one checkpoint to the next; 0: none
 	ResumeBytes uint64 // of the checkpoint that comes first; 0: it begins anew
 	SaveAs      string // name of the file; empty: it is not saved
+	Statistics  bool   // End has the rows and the variance of each codeword
+}
+
+// MaxStatistics is the most codewords, of all subspaces, of which an End has statistics: with more the host memory of a worker would
+// grow with what its callers ask for.
+const MaxStatistics = 1 << 22
+
+// codewords are those of all subspaces.
+func (j Job) codewords() int {
+	return j.Trainer.Codebook.Codewords * j.Trainer.Codebook.Subspaces
 }
 
 // Sampled is the rows that are trained on.

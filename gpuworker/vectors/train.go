@@ -39,6 +39,8 @@ type End struct {
 	Recomputed               float64       // share of the ids
 	Writing, Seeding, Rounds time.Duration // from Begin to Train, to the first round, to the end
 	Device                   time.Duration // of the last two, that the device worked
+	Variances                *Spread       // of the codewords that have rows; nil of more than MaxStatistics codewords
+	Statistics               *Statistics   // nil unless the job asks for them
 }
 
 const (
@@ -254,6 +256,9 @@ func (r *run) end() (End, error) {
 		Codewords: codewords, Digest: Digest(r.job.Trainer.Codebook, blake3.Sum256(codewords)), Reason: r.seen.Reason, Last: *r.last,
 		Ratio: r.job.Ratio(), Writing: r.begun.Sub(r.Training.begun), Seeding: r.seeded.Sub(r.begun), Rounds: time.Since(r.seeded),
 		Device: r.device,
+	}
+	if err := r.measure(&e); err != nil {
+		return End{}, err
 	}
 	if r.seen.Computed > 0 {
 		e.Recomputed = float64(r.seen.Recomputed) / float64(r.seen.Computed)

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,7 +81,11 @@ func TestCodebooksComeBack(t *testing.T) {
 			for i := range loads {
 				loads[i] = int64(i) << 33
 			}
-			for _, h := range []codebookfile.History{{}, {Energies: []float64{}}, {Energies: []float64{2.5, 1.25}, Loads: loads}} {
+			variances := make([]float64, len(loads))
+			for i := range variances {
+				variances[i] = float64(i) / 3
+			}
+			for _, h := range []codebookfile.History{{}, {Energies: []float64{}}, {Energies: []float64{2.5, 1.25}, Loads: loads}, {Variances: variances}} {
 				f, err := parse(written(t, c, codewords, h))
 				require.NoError(t, err)
 				require.Equal(t, c, f.Codebook)
@@ -95,6 +100,9 @@ func TestCodebooksComeBack(t *testing.T) {
 				got2, err := f.Loads()
 				require.NoError(t, err)
 				require.Equal(t, h.Loads, got2)
+				got3, err := f.Variances()
+				require.NoError(t, err)
+				require.Equal(t, h.Variances, got3)
 				require.NoError(t, f.Close())
 			}
 		})
@@ -167,6 +175,7 @@ func TestWhatIsNoCodebookIsRefusedByName(t *testing.T) {
 		"energies in F32":           {with: []source{tensor("energies", safetensors.F32, 2)}, says: "energies is F32 [2]"},
 		"energies in two lengths":   {with: []source{tensor("energies", safetensors.F64, 2, 1)}, says: "energies is F64 [2 1]"},
 		"loads in U64":              {with: []source{tensor("loads", safetensors.U64, 2, 4)}, says: "loads is U64 [2 4]"},
+		"variances in F32":          {with: []source{tensor("variances", safetensors.F32, 2, 4)}, says: "variances is F32 [2 4], want F64 [2 4]"},
 		"loads of other codewords":  {with: []source{tensor("loads", safetensors.I64, 8)}, says: "want I64 [2 4]"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +187,7 @@ func TestWhatIsNoCodebookIsRefusedByName(t *testing.T) {
 				}
 			}
 			sources := tc.with
-			if len(sources) == 0 || sources[0].Name == "energies" || sources[0].Name == "loads" {
+			if len(sources) == 0 || slices.Contains([]string{"energies", "loads", "variances"}, sources[0].Name) {
 				sources = append(sources, tensor("codewords", safetensors.F16, 2, 4, 3))
 			}
 			var file bytes.Buffer
@@ -234,6 +243,7 @@ func TestWriteRefusesWhatDoesNotFit(t *testing.T) {
 		"a byte too few":          {data: func(b []byte) []byte { return b[1:] }, kind: safetensors.ErrWrite},
 		"a byte too many":         {data: func(b []byte) []byte { return append(b, 0) }, kind: safetensors.ErrWrite},
 		"other codewords":         {data: func(b []byte) []byte { b[3]++; return b }, kind: codebookfile.ErrCodebook},
+		"too few variances":       {h: codebookfile.History{Variances: make([]float64, 9)}, kind: codebookfile.ErrCodebook},
 		"too few loads":           {h: codebookfile.History{Loads: make([]int64, 7)}, kind: codebookfile.ErrCodebook},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -271,11 +281,13 @@ func FuzzParse(f *testing.F) {
 		require.NoError(t, err)
 		loads, err := file.Loads()
 		require.NoError(t, err)
+		variances, err := file.Variances()
+		require.NoError(t, err)
 		if file.Verify() != nil {
 			return
 		}
 		var again bytes.Buffer
-		require.NoError(t, codebookfile.Write(&again, file.Codebook, file.Data(), codebookfile.History{Energies: energies, Loads: loads}))
+		require.NoError(t, codebookfile.Write(&again, file.Codebook, file.Data(), codebookfile.History{Energies: energies, Loads: loads, Variances: variances}))
 		second, err := parse(again.Bytes())
 		require.NoError(t, err)
 		require.Equal(t, file.Codebook, second.Codebook)

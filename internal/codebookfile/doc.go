@@ -1,9 +1,9 @@
 // Package codebookfile keeps vector codebooks in safetensors files.
 //
 // A file has the tensor codewords: (codewords, dimension) for a FLAT codebook, (subspaces, codewords, dimension/subspaces) for a
-// PRODUCT one, in F32, F16 or BF16. Two more tell how it came about, where that is known: energies, F64, one for each round of
-// the training, and loads, I64, the rows of each codeword, in the shape of the codewords without the last length. The metadata
-// are texts:
+// PRODUCT one, in F32, F16 or BF16. Three more record the training, where it is known: energies, F64, one for each round;
+// loads, I64, the rows of each codeword; and variances, F64, the mean distance of these rows from it, with L2 squared, 0 without
+// rows. The last two have the shape of the codewords without the last length. The metadata are texts:
 //
 //	format        millrace.codebook.v1
 //	kind          FLAT or PRODUCT

@@ -17,6 +17,7 @@ const (
 	codewordsName = "codewords"
 	energiesName  = "energies"
 	loadsName     = "loads"
+	variancesName = "variances"
 )
 
 // File is a codebook in a file. It is safe for concurrent use.
@@ -78,6 +79,9 @@ func Parse(file io.ReaderAt, size int64) (*File, error) {
 	if t, ok := s.Tensor(loadsName); ok && (t.Type != safetensors.I64 || !slices.Equal(t.Shape, loads)) {
 		return nil, fmt.Errorf("tensor %s is %v %v, want I64 %v: %w", loadsName, t.Type, t.Shape, loads, ErrCodebook)
 	}
+	if t, ok := s.Tensor(variancesName); ok && (t.Type != safetensors.F64 || !slices.Equal(t.Shape, loads)) {
+		return nil, fmt.Errorf("tensor %s is %v %v, want F64 %v: %w", variancesName, t.Type, t.Shape, loads, ErrCodebook)
+	}
 	return &File{Codebook: c, file: s}, nil
 }
 
@@ -116,6 +120,9 @@ func (f *File) Energies() ([]float64, error) { return values[float64](f.file, en
 
 // Loads returns how many rows each codeword has, (subspaces, codewords); nil if the file has none.
 func (f *File) Loads() ([]int64, error) { return values[int64](f.file, loadsName) }
+
+// Variances returns the variance of each codeword's rows, (subspaces, codewords); nil if the file has none.
+func (f *File) Variances() ([]float64, error) { return values[float64](f.file, variancesName) }
 
 func values[T float64 | int64](file *safetensors.File, name string) ([]T, error) {
 	t, ok := file.Tensor(name)

@@ -16,6 +16,8 @@ import (
 type History struct {
 	Energies []float64 // of each round
 	Loads    []int64   // rows of each codeword, (subspaces, codewords)
+	// Variances are the mean distances of these rows from each codeword, likewise: with L2 squared ones, 0 without rows.
+	Variances []float64
 	// Training are further texts, by name: which rows and parameters made it.
 	Training map[string]string
 }
@@ -37,6 +39,12 @@ func Write(w io.Writer, c Codebook, codewords io.Reader, history History) error 
 			return fmt.Errorf("%d loads, want one for each of %d codewords: %w", len(history.Loads), want, ErrCodebook)
 		}
 		sources = append(sources, list(loadsName, safetensors.I64, history.Loads, func(n int64) uint64 { return uint64(n) }, shape[:len(shape)-1]...))
+	}
+	if history.Variances != nil {
+		if want := c.Subspaces * c.Codewords; len(history.Variances) != want {
+			return fmt.Errorf("%d variances, want one for each of %d codewords: %w", len(history.Variances), want, ErrCodebook)
+		}
+		sources = append(sources, list(variancesName, safetensors.F64, history.Variances, math.Float64bits, shape[:len(shape)-1]...))
 	}
 	metadata := c.metadata()
 	for name, text := range history.Training {

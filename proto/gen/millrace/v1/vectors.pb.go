@@ -412,9 +412,11 @@ type TrainingConfig struct {
 	ResumeBytes *uint64 `protobuf:"varint,19,opt,name=resume_bytes,json=resumeBytes,proto3,oneof" json:"resume_bytes,omitempty"`
 	// Writes the codebook to the worker's codebooks directory under this name and loads it; letters, digits, "._-", and "/" between
 	// such names. Unset: it is only sent.
-	SaveAs        *string `protobuf:"bytes,20,opt,name=save_as,json=saveAs,proto3,oneof" json:"save_as,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	SaveAs *string `protobuf:"bytes,20,opt,name=save_as,json=saveAs,proto3,oneof" json:"save_as,omitempty"`
+	// Sends `statistics` of all codewords before `finished`; refused for more than 4 194 304 of them, of all subspaces. Unset: false.
+	ReturnStatistics *bool `protobuf:"varint,21,opt,name=return_statistics,json=returnStatistics,proto3,oneof" json:"return_statistics,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *TrainingConfig) Reset() {
@@ -587,6 +589,13 @@ func (x *TrainingConfig) GetSaveAs() string {
 	return ""
 }
 
+func (x *TrainingConfig) GetReturnStatistics() bool {
+	if x != nil && x.ReturnStatistics != nil {
+		return *x.ReturnStatistics
+	}
+	return false
+}
+
 // Parameters of ANNEALED. T is the temperature of an update.
 type Annealing struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -719,6 +728,7 @@ type TrainCodebookResponse struct {
 	//	*TrainCodebookResponse_Checkpoint
 	//	*TrainCodebookResponse_Codebook
 	//	*TrainCodebookResponse_Finished
+	//	*TrainCodebookResponse_Statistics
 	Event         isTrainCodebookResponse_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -813,6 +823,15 @@ func (x *TrainCodebookResponse) GetFinished() *TrainingFinished {
 	return nil
 }
 
+func (x *TrainCodebookResponse) GetStatistics() *CodewordStatistics {
+	if x != nil {
+		if x, ok := x.Event.(*TrainCodebookResponse_Statistics); ok {
+			return x.Statistics
+		}
+	}
+	return nil
+}
+
 type isTrainCodebookResponse_Event interface {
 	isTrainCodebookResponse_Event()
 }
@@ -843,6 +862,11 @@ type TrainCodebookResponse_Finished struct {
 	Finished *TrainingFinished `protobuf:"bytes,6,opt,name=finished,proto3,oneof"`
 }
 
+type TrainCodebookResponse_Statistics struct {
+	// Statistics of some codewords; in order, before `finished`, if `return_statistics` asks for them.
+	Statistics *CodewordStatistics `protobuf:"bytes,7,opt,name=statistics,proto3,oneof"`
+}
+
 func (*TrainCodebookResponse_Accepted) isTrainCodebookResponse_Event() {}
 
 func (*TrainCodebookResponse_Progress) isTrainCodebookResponse_Event() {}
@@ -852,6 +876,8 @@ func (*TrainCodebookResponse_Checkpoint) isTrainCodebookResponse_Event() {}
 func (*TrainCodebookResponse_Codebook) isTrainCodebookResponse_Event() {}
 
 func (*TrainCodebookResponse_Finished) isTrainCodebookResponse_Event() {}
+
+func (*TrainCodebookResponse_Statistics) isTrainCodebookResponse_Event() {}
 
 // A training that has its memory.
 type TrainingAccepted struct {
@@ -1163,6 +1189,144 @@ func (x *TrainingCheckpoint) GetChunk() []byte {
 	return nil
 }
 
+// What the last round measured of each codeword, of (subspaces, codewords) a run. All rows are those that are trained on.
+type CodewordStatistics struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the first codeword of the run, of all subspaces * codewords.
+	First uint64 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	// Rows of each codeword, 64-bit integers, little-endian.
+	Rows []byte `protobuf:"bytes,2,opt,name=rows,proto3" json:"rows,omitempty"`
+	// Variance of each codeword, 64-bit floats, little-endian: the mean distance of its rows from it, with L2 the mean squared
+	// distance. 0 of a codeword without rows.
+	Variances     []byte `protobuf:"bytes,3,opt,name=variances,proto3" json:"variances,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodewordStatistics) Reset() {
+	*x = CodewordStatistics{}
+	mi := &file_millrace_v1_vectors_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodewordStatistics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodewordStatistics) ProtoMessage() {}
+
+func (x *CodewordStatistics) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_vectors_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodewordStatistics.ProtoReflect.Descriptor instead.
+func (*CodewordStatistics) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *CodewordStatistics) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *CodewordStatistics) GetRows() []byte {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+func (x *CodewordStatistics) GetVariances() []byte {
+	if x != nil {
+		return x.Variances
+	}
+	return nil
+}
+
+// How the variances of the codewords that have rows spread.
+type VarianceSummary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The least.
+	Least float64 `protobuf:"fixed64,1,opt,name=least,proto3" json:"least,omitempty"`
+	// The median; of an even number the higher of the two in the middle.
+	Median float64 `protobuf:"fixed64,2,opt,name=median,proto3" json:"median,omitempty"`
+	// The most.
+	Most float64 `protobuf:"fixed64,3,opt,name=most,proto3" json:"most,omitempty"`
+	// The mean, each codeword counting once.
+	Mean          float64 `protobuf:"fixed64,4,opt,name=mean,proto3" json:"mean,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VarianceSummary) Reset() {
+	*x = VarianceSummary{}
+	mi := &file_millrace_v1_vectors_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VarianceSummary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VarianceSummary) ProtoMessage() {}
+
+func (x *VarianceSummary) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_vectors_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VarianceSummary.ProtoReflect.Descriptor instead.
+func (*VarianceSummary) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *VarianceSummary) GetLeast() float64 {
+	if x != nil {
+		return x.Least
+	}
+	return 0
+}
+
+func (x *VarianceSummary) GetMedian() float64 {
+	if x != nil {
+		return x.Median
+	}
+	return 0
+}
+
+func (x *VarianceSummary) GetMost() float64 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+func (x *VarianceSummary) GetMean() float64 {
+	if x != nil {
+		return x.Mean
+	}
+	return 0
+}
+
 // The end of a training.
 type TrainingFinished struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1183,14 +1347,16 @@ type TrainingFinished struct {
 	// Share of the ids that float64 had to decide; differs by device and says nothing of bits.
 	RecomputedShare float64 `protobuf:"fixed64,8,opt,name=recomputed_share,json=recomputedShare,proto3" json:"recomputed_share,omitempty"`
 	// Where the time went.
-	Timings       *TrainingTimings `protobuf:"bytes,9,opt,name=timings,proto3" json:"timings,omitempty"`
+	Timings *TrainingTimings `protobuf:"bytes,9,opt,name=timings,proto3" json:"timings,omitempty"`
+	// The codewords' variances, see CodewordStatistics. Unset with more than 4 194 304 codewords, of all subspaces.
+	Variances     *VarianceSummary `protobuf:"bytes,10,opt,name=variances,proto3" json:"variances,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TrainingFinished) Reset() {
 	*x = TrainingFinished{}
-	mi := &file_millrace_v1_vectors_proto_msgTypes[7]
+	mi := &file_millrace_v1_vectors_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1368,7 @@ func (x *TrainingFinished) String() string {
 func (*TrainingFinished) ProtoMessage() {}
 
 func (x *TrainingFinished) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_vectors_proto_msgTypes[7]
+	mi := &file_millrace_v1_vectors_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1381,7 @@ func (x *TrainingFinished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrainingFinished.ProtoReflect.Descriptor instead.
 func (*TrainingFinished) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TrainingFinished) GetCodebookDigest() string {
@@ -1281,6 +1447,13 @@ func (x *TrainingFinished) GetTimings() *TrainingTimings {
 	return nil
 }
 
+func (x *TrainingFinished) GetVariances() *VarianceSummary {
+	if x != nil {
+		return x.Variances
+	}
+	return nil
+}
+
 // Where the time of a training went.
 type TrainingTimings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1298,7 +1471,7 @@ type TrainingTimings struct {
 
 func (x *TrainingTimings) Reset() {
 	*x = TrainingTimings{}
-	mi := &file_millrace_v1_vectors_proto_msgTypes[8]
+	mi := &file_millrace_v1_vectors_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1310,7 +1483,7 @@ func (x *TrainingTimings) String() string {
 func (*TrainingTimings) ProtoMessage() {}
 
 func (x *TrainingTimings) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_vectors_proto_msgTypes[8]
+	mi := &file_millrace_v1_vectors_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1323,7 +1496,7 @@ func (x *TrainingTimings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrainingTimings.ProtoReflect.Descriptor instead.
 func (*TrainingTimings) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{8}
+	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TrainingTimings) GetWriting() *durationpb.Duration {
@@ -1376,7 +1549,7 @@ type EncodeRequest struct {
 
 func (x *EncodeRequest) Reset() {
 	*x = EncodeRequest{}
-	mi := &file_millrace_v1_vectors_proto_msgTypes[9]
+	mi := &file_millrace_v1_vectors_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1561,7 @@ func (x *EncodeRequest) String() string {
 func (*EncodeRequest) ProtoMessage() {}
 
 func (x *EncodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_vectors_proto_msgTypes[9]
+	mi := &file_millrace_v1_vectors_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1574,7 @@ func (x *EncodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EncodeRequest.ProtoReflect.Descriptor instead.
 func (*EncodeRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{9}
+	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EncodeRequest) GetCodebook() string {
@@ -1463,7 +1636,7 @@ type EncodeResponse struct {
 
 func (x *EncodeResponse) Reset() {
 	*x = EncodeResponse{}
-	mi := &file_millrace_v1_vectors_proto_msgTypes[10]
+	mi := &file_millrace_v1_vectors_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1475,7 +1648,7 @@ func (x *EncodeResponse) String() string {
 func (*EncodeResponse) ProtoMessage() {}
 
 func (x *EncodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_vectors_proto_msgTypes[10]
+	mi := &file_millrace_v1_vectors_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1488,7 +1661,7 @@ func (x *EncodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EncodeResponse.ProtoReflect.Descriptor instead.
 func (*EncodeResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{10}
+	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EncodeResponse) GetCodes() []byte {
@@ -1534,7 +1707,7 @@ type DecodeRequest struct {
 
 func (x *DecodeRequest) Reset() {
 	*x = DecodeRequest{}
-	mi := &file_millrace_v1_vectors_proto_msgTypes[11]
+	mi := &file_millrace_v1_vectors_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1719,7 @@ func (x *DecodeRequest) String() string {
 func (*DecodeRequest) ProtoMessage() {}
 
 func (x *DecodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_vectors_proto_msgTypes[11]
+	mi := &file_millrace_v1_vectors_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1732,7 @@ func (x *DecodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecodeRequest.ProtoReflect.Descriptor instead.
 func (*DecodeRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{11}
+	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DecodeRequest) GetCodebook() string {
@@ -1598,7 +1771,7 @@ type DecodeResponse struct {
 
 func (x *DecodeResponse) Reset() {
 	*x = DecodeResponse{}
-	mi := &file_millrace_v1_vectors_proto_msgTypes[12]
+	mi := &file_millrace_v1_vectors_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1783,7 @@ func (x *DecodeResponse) String() string {
 func (*DecodeResponse) ProtoMessage() {}
 
 func (x *DecodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_vectors_proto_msgTypes[12]
+	mi := &file_millrace_v1_vectors_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1796,7 @@ func (x *DecodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecodeResponse.ProtoReflect.Descriptor instead.
 func (*DecodeResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{12}
+	return file_millrace_v1_vectors_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DecodeResponse) GetRows() []byte {
@@ -1656,7 +1829,7 @@ const file_millrace_v1_vectors_proto_rawDesc = "" +
 	"\x06config\x18\x01 \x01(\v2\x1b.millrace.v1.TrainingConfigH\x00R\x06config\x12\x14\n" +
 	"\x04rows\x18\x02 \x01(\fH\x00R\x04rows\x12\x1c\n" +
 	"\bprologue\x18\x03 \x01(\fH\x00R\bprologueB\a\n" +
-	"\x05event\"\xb9\b\n" +
+	"\x05event\"\x81\t\n" +
 	"\x0eTrainingConfig\x12\x1c\n" +
 	"\tdimension\x18\x01 \x01(\rR\tdimension\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\x04R\x04rows\x12;\n" +
@@ -1679,7 +1852,9 @@ const file_millrace_v1_vectors_proto_rawDesc = "" +
 	"\tannealing\x18\x11 \x01(\v2\x16.millrace.v1.AnnealingR\tannealing\x124\n" +
 	"\x13checkpoint_interval\x18\x12 \x01(\rH\aR\x12checkpointInterval\x88\x01\x01\x12&\n" +
 	"\fresume_bytes\x18\x13 \x01(\x04H\bR\vresumeBytes\x88\x01\x01\x12\x1c\n" +
-	"\asave_as\x18\x14 \x01(\tH\tR\x06saveAs\x88\x01\x01B\f\n" +
+	"\asave_as\x18\x14 \x01(\tH\tR\x06saveAs\x88\x01\x01\x120\n" +
+	"\x11return_statistics\x18\x15 \x01(\bH\n" +
+	"R\x10returnStatistics\x88\x01\x01B\f\n" +
 	"\n" +
 	"_subspacesB\a\n" +
 	"\x05_seedB\x11\n" +
@@ -1691,7 +1866,8 @@ const file_millrace_v1_vectors_proto_rawDesc = "" +
 	"\x14_checkpoint_intervalB\x0f\n" +
 	"\r_resume_bytesB\n" +
 	"\n" +
-	"\b_save_as\"\xfd\x03\n" +
+	"\b_save_asB\x14\n" +
+	"\x12_return_statistics\"\xfd\x03\n" +
 	"\tAnnealing\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x01H\x00R\vtemperature\x88\x01\x01\x12&\n" +
 	"\fcooling_rate\x18\x02 \x01(\x01H\x01R\vcoolingRate\x88\x01\x01\x12(\n" +
@@ -1712,7 +1888,7 @@ const file_millrace_v1_vectors_proto_rawDesc = "" +
 	"\v_step_limitB\x17\n" +
 	"\x15_maintenance_intervalB\x11\n" +
 	"\x0f_merge_distanceB\r\n" +
-	"\v_split_load\"\xd5\x02\n" +
+	"\v_split_load\"\x98\x03\n" +
 	"\x15TrainCodebookResponse\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12;\n" +
 	"\baccepted\x18\x02 \x01(\v2\x1d.millrace.v1.TrainingAcceptedH\x00R\baccepted\x12;\n" +
@@ -1721,7 +1897,10 @@ const file_millrace_v1_vectors_proto_rawDesc = "" +
 	"checkpoint\x18\x04 \x01(\v2\x1f.millrace.v1.TrainingCheckpointH\x00R\n" +
 	"checkpoint\x12\x1c\n" +
 	"\bcodebook\x18\x05 \x01(\fH\x00R\bcodebook\x12;\n" +
-	"\bfinished\x18\x06 \x01(\v2\x1d.millrace.v1.TrainingFinishedH\x00R\bfinishedB\a\n" +
+	"\bfinished\x18\x06 \x01(\v2\x1d.millrace.v1.TrainingFinishedH\x00R\bfinished\x12A\n" +
+	"\n" +
+	"statistics\x18\a \x01(\v2\x1f.millrace.v1.CodewordStatisticsH\x00R\n" +
+	"statisticsB\a\n" +
 	"\x05event\"\x8d\x01\n" +
 	"\x10TrainingAccepted\x12\x12\n" +
 	"\x04seed\x18\x01 \x01(\x04R\x04seed\x12!\n" +
@@ -1764,7 +1943,16 @@ const file_millrace_v1_vectors_proto_rawDesc = "" +
 	"\titeration\x18\x01 \x01(\x04R\titeration\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x04R\x05total\x12\x14\n" +
-	"\x05chunk\x18\x04 \x01(\fR\x05chunk\"\xea\x02\n" +
+	"\x05chunk\x18\x04 \x01(\fR\x05chunk\"\\\n" +
+	"\x12CodewordStatistics\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x12\n" +
+	"\x04rows\x18\x02 \x01(\fR\x04rows\x12\x1c\n" +
+	"\tvariances\x18\x03 \x01(\fR\tvariances\"g\n" +
+	"\x0fVarianceSummary\x12\x14\n" +
+	"\x05least\x18\x01 \x01(\x01R\x05least\x12\x16\n" +
+	"\x06median\x18\x02 \x01(\x01R\x06median\x12\x12\n" +
+	"\x04most\x18\x03 \x01(\x01R\x04most\x12\x12\n" +
+	"\x04mean\x18\x04 \x01(\x01R\x04mean\"\xa6\x03\n" +
 	"\x10TrainingFinished\x12'\n" +
 	"\x0fcodebook_digest\x18\x01 \x01(\tR\x0ecodebookDigest\x123\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x1b.millrace.v1.TrainingReasonR\x06reason\x12\x1e\n" +
@@ -1776,7 +1964,9 @@ const file_millrace_v1_vectors_proto_rawDesc = "" +
 	"\x11compression_ratio\x18\x06 \x01(\x01R\x10compressionRatio\x12\x1a\n" +
 	"\bnumerics\x18\a \x01(\tR\bnumerics\x12)\n" +
 	"\x10recomputed_share\x18\b \x01(\x01R\x0frecomputedShare\x126\n" +
-	"\atimings\x18\t \x01(\v2\x1c.millrace.v1.TrainingTimingsR\atimings\"\xe1\x01\n" +
+	"\atimings\x18\t \x01(\v2\x1c.millrace.v1.TrainingTimingsR\atimings\x12:\n" +
+	"\tvariances\x18\n" +
+	" \x01(\v2\x1c.millrace.v1.VarianceSummaryR\tvariances\"\xe1\x01\n" +
 	"\x0fTrainingTimings\x123\n" +
 	"\awriting\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\awriting\x123\n" +
 	"\aseeding\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\aseeding\x121\n" +
@@ -1852,7 +2042,7 @@ func file_millrace_v1_vectors_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_vectors_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_millrace_v1_vectors_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_millrace_v1_vectors_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_millrace_v1_vectors_proto_goTypes = []any{
 	(TrainingAlgorithm)(0),         // 0: millrace.v1.TrainingAlgorithm
 	(CodebookInit)(0),              // 1: millrace.v1.CodebookInit
@@ -1865,67 +2055,71 @@ var file_millrace_v1_vectors_proto_goTypes = []any{
 	(*TrainingAccepted)(nil),       // 8: millrace.v1.TrainingAccepted
 	(*TrainingProgress)(nil),       // 9: millrace.v1.TrainingProgress
 	(*TrainingCheckpoint)(nil),     // 10: millrace.v1.TrainingCheckpoint
-	(*TrainingFinished)(nil),       // 11: millrace.v1.TrainingFinished
-	(*TrainingTimings)(nil),        // 12: millrace.v1.TrainingTimings
-	(*EncodeRequest)(nil),          // 13: millrace.v1.EncodeRequest
-	(*EncodeResponse)(nil),         // 14: millrace.v1.EncodeResponse
-	(*DecodeRequest)(nil),          // 15: millrace.v1.DecodeRequest
-	(*DecodeResponse)(nil),         // 16: millrace.v1.DecodeResponse
-	(ElementType)(0),               // 17: millrace.v1.ElementType
-	(CodebookKind)(0),              // 18: millrace.v1.CodebookKind
-	(VectorMetric)(0),              // 19: millrace.v1.VectorMetric
-	(*durationpb.Duration)(nil),    // 20: google.protobuf.Duration
-	(*PutCodebookRequest)(nil),     // 21: millrace.v1.PutCodebookRequest
-	(*LoadCodebookRequest)(nil),    // 22: millrace.v1.LoadCodebookRequest
-	(*UnloadCodebookRequest)(nil),  // 23: millrace.v1.UnloadCodebookRequest
-	(*ListCodebooksRequest)(nil),   // 24: millrace.v1.ListCodebooksRequest
-	(*PutCodebookResponse)(nil),    // 25: millrace.v1.PutCodebookResponse
-	(*LoadCodebookResponse)(nil),   // 26: millrace.v1.LoadCodebookResponse
-	(*UnloadCodebookResponse)(nil), // 27: millrace.v1.UnloadCodebookResponse
-	(*ListCodebooksResponse)(nil),  // 28: millrace.v1.ListCodebooksResponse
+	(*CodewordStatistics)(nil),     // 11: millrace.v1.CodewordStatistics
+	(*VarianceSummary)(nil),        // 12: millrace.v1.VarianceSummary
+	(*TrainingFinished)(nil),       // 13: millrace.v1.TrainingFinished
+	(*TrainingTimings)(nil),        // 14: millrace.v1.TrainingTimings
+	(*EncodeRequest)(nil),          // 15: millrace.v1.EncodeRequest
+	(*EncodeResponse)(nil),         // 16: millrace.v1.EncodeResponse
+	(*DecodeRequest)(nil),          // 17: millrace.v1.DecodeRequest
+	(*DecodeResponse)(nil),         // 18: millrace.v1.DecodeResponse
+	(ElementType)(0),               // 19: millrace.v1.ElementType
+	(CodebookKind)(0),              // 20: millrace.v1.CodebookKind
+	(VectorMetric)(0),              // 21: millrace.v1.VectorMetric
+	(*durationpb.Duration)(nil),    // 22: google.protobuf.Duration
+	(*PutCodebookRequest)(nil),     // 23: millrace.v1.PutCodebookRequest
+	(*LoadCodebookRequest)(nil),    // 24: millrace.v1.LoadCodebookRequest
+	(*UnloadCodebookRequest)(nil),  // 25: millrace.v1.UnloadCodebookRequest
+	(*ListCodebooksRequest)(nil),   // 26: millrace.v1.ListCodebooksRequest
+	(*PutCodebookResponse)(nil),    // 27: millrace.v1.PutCodebookResponse
+	(*LoadCodebookResponse)(nil),   // 28: millrace.v1.LoadCodebookResponse
+	(*UnloadCodebookResponse)(nil), // 29: millrace.v1.UnloadCodebookResponse
+	(*ListCodebooksResponse)(nil),  // 30: millrace.v1.ListCodebooksResponse
 }
 var file_millrace_v1_vectors_proto_depIdxs = []int32{
 	5,  // 0: millrace.v1.TrainCodebookRequest.config:type_name -> millrace.v1.TrainingConfig
-	17, // 1: millrace.v1.TrainingConfig.element_type:type_name -> millrace.v1.ElementType
-	18, // 2: millrace.v1.TrainingConfig.kind:type_name -> millrace.v1.CodebookKind
-	17, // 3: millrace.v1.TrainingConfig.codeword_type:type_name -> millrace.v1.ElementType
-	19, // 4: millrace.v1.TrainingConfig.metric:type_name -> millrace.v1.VectorMetric
+	19, // 1: millrace.v1.TrainingConfig.element_type:type_name -> millrace.v1.ElementType
+	20, // 2: millrace.v1.TrainingConfig.kind:type_name -> millrace.v1.CodebookKind
+	19, // 3: millrace.v1.TrainingConfig.codeword_type:type_name -> millrace.v1.ElementType
+	21, // 4: millrace.v1.TrainingConfig.metric:type_name -> millrace.v1.VectorMetric
 	0,  // 5: millrace.v1.TrainingConfig.algorithm:type_name -> millrace.v1.TrainingAlgorithm
 	1,  // 6: millrace.v1.TrainingConfig.init:type_name -> millrace.v1.CodebookInit
 	6,  // 7: millrace.v1.TrainingConfig.annealing:type_name -> millrace.v1.Annealing
 	8,  // 8: millrace.v1.TrainCodebookResponse.accepted:type_name -> millrace.v1.TrainingAccepted
 	9,  // 9: millrace.v1.TrainCodebookResponse.progress:type_name -> millrace.v1.TrainingProgress
 	10, // 10: millrace.v1.TrainCodebookResponse.checkpoint:type_name -> millrace.v1.TrainingCheckpoint
-	11, // 11: millrace.v1.TrainCodebookResponse.finished:type_name -> millrace.v1.TrainingFinished
-	2,  // 12: millrace.v1.TrainingProgress.phase:type_name -> millrace.v1.TrainingPhase
-	20, // 13: millrace.v1.TrainingProgress.eta:type_name -> google.protobuf.Duration
-	3,  // 14: millrace.v1.TrainingFinished.reason:type_name -> millrace.v1.TrainingReason
-	12, // 15: millrace.v1.TrainingFinished.timings:type_name -> millrace.v1.TrainingTimings
-	20, // 16: millrace.v1.TrainingTimings.writing:type_name -> google.protobuf.Duration
-	20, // 17: millrace.v1.TrainingTimings.seeding:type_name -> google.protobuf.Duration
-	20, // 18: millrace.v1.TrainingTimings.rounds:type_name -> google.protobuf.Duration
-	20, // 19: millrace.v1.TrainingTimings.device:type_name -> google.protobuf.Duration
-	17, // 20: millrace.v1.EncodeRequest.element_type:type_name -> millrace.v1.ElementType
-	17, // 21: millrace.v1.DecodeResponse.element_type:type_name -> millrace.v1.ElementType
-	4,  // 22: millrace.v1.VectorService.TrainCodebook:input_type -> millrace.v1.TrainCodebookRequest
-	13, // 23: millrace.v1.VectorService.Encode:input_type -> millrace.v1.EncodeRequest
-	15, // 24: millrace.v1.VectorService.Decode:input_type -> millrace.v1.DecodeRequest
-	21, // 25: millrace.v1.VectorService.PutCodebook:input_type -> millrace.v1.PutCodebookRequest
-	22, // 26: millrace.v1.VectorService.LoadCodebook:input_type -> millrace.v1.LoadCodebookRequest
-	23, // 27: millrace.v1.VectorService.UnloadCodebook:input_type -> millrace.v1.UnloadCodebookRequest
-	24, // 28: millrace.v1.VectorService.ListCodebooks:input_type -> millrace.v1.ListCodebooksRequest
-	7,  // 29: millrace.v1.VectorService.TrainCodebook:output_type -> millrace.v1.TrainCodebookResponse
-	14, // 30: millrace.v1.VectorService.Encode:output_type -> millrace.v1.EncodeResponse
-	16, // 31: millrace.v1.VectorService.Decode:output_type -> millrace.v1.DecodeResponse
-	25, // 32: millrace.v1.VectorService.PutCodebook:output_type -> millrace.v1.PutCodebookResponse
-	26, // 33: millrace.v1.VectorService.LoadCodebook:output_type -> millrace.v1.LoadCodebookResponse
-	27, // 34: millrace.v1.VectorService.UnloadCodebook:output_type -> millrace.v1.UnloadCodebookResponse
-	28, // 35: millrace.v1.VectorService.ListCodebooks:output_type -> millrace.v1.ListCodebooksResponse
-	29, // [29:36] is the sub-list for method output_type
-	22, // [22:29] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	13, // 11: millrace.v1.TrainCodebookResponse.finished:type_name -> millrace.v1.TrainingFinished
+	11, // 12: millrace.v1.TrainCodebookResponse.statistics:type_name -> millrace.v1.CodewordStatistics
+	2,  // 13: millrace.v1.TrainingProgress.phase:type_name -> millrace.v1.TrainingPhase
+	22, // 14: millrace.v1.TrainingProgress.eta:type_name -> google.protobuf.Duration
+	3,  // 15: millrace.v1.TrainingFinished.reason:type_name -> millrace.v1.TrainingReason
+	14, // 16: millrace.v1.TrainingFinished.timings:type_name -> millrace.v1.TrainingTimings
+	12, // 17: millrace.v1.TrainingFinished.variances:type_name -> millrace.v1.VarianceSummary
+	22, // 18: millrace.v1.TrainingTimings.writing:type_name -> google.protobuf.Duration
+	22, // 19: millrace.v1.TrainingTimings.seeding:type_name -> google.protobuf.Duration
+	22, // 20: millrace.v1.TrainingTimings.rounds:type_name -> google.protobuf.Duration
+	22, // 21: millrace.v1.TrainingTimings.device:type_name -> google.protobuf.Duration
+	19, // 22: millrace.v1.EncodeRequest.element_type:type_name -> millrace.v1.ElementType
+	19, // 23: millrace.v1.DecodeResponse.element_type:type_name -> millrace.v1.ElementType
+	4,  // 24: millrace.v1.VectorService.TrainCodebook:input_type -> millrace.v1.TrainCodebookRequest
+	15, // 25: millrace.v1.VectorService.Encode:input_type -> millrace.v1.EncodeRequest
+	17, // 26: millrace.v1.VectorService.Decode:input_type -> millrace.v1.DecodeRequest
+	23, // 27: millrace.v1.VectorService.PutCodebook:input_type -> millrace.v1.PutCodebookRequest
+	24, // 28: millrace.v1.VectorService.LoadCodebook:input_type -> millrace.v1.LoadCodebookRequest
+	25, // 29: millrace.v1.VectorService.UnloadCodebook:input_type -> millrace.v1.UnloadCodebookRequest
+	26, // 30: millrace.v1.VectorService.ListCodebooks:input_type -> millrace.v1.ListCodebooksRequest
+	7,  // 31: millrace.v1.VectorService.TrainCodebook:output_type -> millrace.v1.TrainCodebookResponse
+	16, // 32: millrace.v1.VectorService.Encode:output_type -> millrace.v1.EncodeResponse
+	18, // 33: millrace.v1.VectorService.Decode:output_type -> millrace.v1.DecodeResponse
+	27, // 34: millrace.v1.VectorService.PutCodebook:output_type -> millrace.v1.PutCodebookResponse
+	28, // 35: millrace.v1.VectorService.LoadCodebook:output_type -> millrace.v1.LoadCodebookResponse
+	29, // 36: millrace.v1.VectorService.UnloadCodebook:output_type -> millrace.v1.UnloadCodebookResponse
+	30, // 37: millrace.v1.VectorService.ListCodebooks:output_type -> millrace.v1.ListCodebooksResponse
+	31, // [31:38] is the sub-list for method output_type
+	24, // [24:31] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_vectors_proto_init() }
@@ -1947,17 +2141,18 @@ func file_millrace_v1_vectors_proto_init() {
 		(*TrainCodebookResponse_Checkpoint)(nil),
 		(*TrainCodebookResponse_Codebook)(nil),
 		(*TrainCodebookResponse_Finished)(nil),
+		(*TrainCodebookResponse_Statistics)(nil),
 	}
 	file_millrace_v1_vectors_proto_msgTypes[5].OneofWrappers = []any{}
-	file_millrace_v1_vectors_proto_msgTypes[9].OneofWrappers = []any{}
 	file_millrace_v1_vectors_proto_msgTypes[11].OneofWrappers = []any{}
+	file_millrace_v1_vectors_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_vectors_proto_rawDesc), len(file_millrace_v1_vectors_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

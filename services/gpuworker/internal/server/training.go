@@ -3,9 +3,11 @@ package server
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"io"
+	"math"
 	"time"
 
 	"google.golang.org/grpc"
@@ -184,6 +186,9 @@ func (c *trainingCall) finish(ctx context.Context, end vectors.End) error {
 		}
 		rest = rest[n:]
 	}
+	if err := c.sendStatistics(ctx, end.Statistics); err != nil {
+		return err
+	}
 	var unsaved error
 	if c.job.SaveAs != "" {
 		unsaved = c.training.Save(ctx, end)
@@ -201,8 +206,38 @@ func (c *trainingCall) finish(ctx context.Context, end vectors.End) error {
 			Writing: durationpb.New(end.Writing), Seeding: durationpb.New(end.Seeding), Rounds: durationpb.New(end.Rounds),
 			Device: durationpb.New(end.Device),
 		},
+		Variances: summaryOf(end.Variances),
 	}}})
 	return cmp.Or(err, unsaved)
+}
+
+// statisticsAtOnce are the codewords of one message, of 16 bytes each.
+const statisticsAtOnce = pieceBytes / 16
+
+// sendStatistics sends what was measured of each codeword, if it is asked for.
+func (c *trainingCall) sendStatistics(ctx context.Context, s *vectors.Statistics) error {
+	if s == nil {
+		return nil
+	}
+	for first := 0; first < len(s.Rows); first += statisticsAtOnce {
+		last := min(first+statisticsAtOnce, len(s.Rows))
+		m := &pb.CodewordStatistics{First: uint64(first)}
+		for i := first; i < last; i++ {
+			m.Rows = binary.LittleEndian.AppendUint64(m.Rows, s.Rows[i])
+			m.Variances = binary.LittleEndian.AppendUint64(m.Variances, math.Float64bits(s.Variances[i]))
+		}
+		if err := c.send(ctx, &pb.TrainCodebookResponse{Event: &pb.TrainCodebookResponse_Statistics{Statistics: m}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func summaryOf(s *vectors.Spread) *pb.VarianceSummary {
+	if s == nil {
+		return nil
+	}
+	return &pb.VarianceSummary{Least: s.Least, Median: s.Median, Most: s.Most, Mean: s.Mean}
 }
 
 func (c *trainingCall) send(ctx context.Context, m *pb.TrainCodebookResponse) error {

@@ -52,6 +52,7 @@ type result struct {
 	progress    []*pb.TrainingProgress
 	checkpoints map[uint64][]byte
 	codebook    []byte
+	statistics  []*pb.CodewordStatistics
 	finished    *pb.TrainingFinished
 	err         error
 }
@@ -84,6 +85,8 @@ func hear(t *testing.T, stream grpc.BidiStreamingClient[pb.TrainCodebookRequest,
 			out.checkpoints[c.GetIteration()] = append(out.checkpoints[c.GetIteration()], c.GetChunk()...)
 		case *pb.TrainCodebookResponse_Codebook:
 			out.codebook = append(out.codebook, e.Codebook...)
+		case *pb.TrainCodebookResponse_Statistics:
+			out.statistics = append(out.statistics, e.Statistics)
 		case *pb.TrainCodebookResponse_Finished:
 			out.finished = e.Finished
 		}

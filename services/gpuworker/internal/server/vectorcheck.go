@@ -139,6 +139,10 @@ func jobOf(in *pb.TrainingConfig) (vectors.Job, error) {
 			c.add("config.save_as", "%v", err)
 		}
 	}
+	j.Statistics = in.GetReturnStatistics()
+	if n := t.Codebook.Codewords * t.Codebook.Subspaces; j.Statistics && n > vectors.MaxStatistics {
+		c.add("config.return_statistics", "is true for %d codewords, of all subspaces: want at most %d of them", n, vectors.MaxStatistics)
+	}
 	return j, invalid(c.violations)
 }
 

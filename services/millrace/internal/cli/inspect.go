@@ -35,6 +35,7 @@ type inspected struct {
 	Training     map[string]string `json:"training,omitempty"`
 	Energies     []float64         `json:"energies,omitempty"`
 	Loads        *loadSummary      `json:"loads,omitempty"`
+	Variances    *varianceSummary  `json:"variances,omitempty"`
 }
 
 // loadSummary is how rows spread over codewords.
@@ -47,6 +48,14 @@ type loadSummary struct {
 	Imbalance float64 `json:"imbalance"` // codewords * sum of squared loads / rows^2, the mean over subspaces; 1 is even
 }
 
+// varianceSummary is how the variances of the codewords that have rows spread: of each the mean distance of its rows, with L2 squared.
+type varianceSummary struct {
+	Least  float64 `json:"least"`
+	Median float64 `json:"median"`
+	Most   float64 `json:"most"`
+	Mean   float64 `json:"mean"` // each codeword counts once
+}
+
 // vectorsInspect shows a codebook's file.
 func (a *app) vectorsInspect() *cobra.Command {
 	var codes, drawing string
@@ -54,7 +63,8 @@ func (a *app) vectorsInspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect FILE",
 		Short: "Show what a codebook's file says, its digest computed anew",
-		Long: "Shows shape, digest and training of a codebook's file, and with --codes how many rows each codeword has. The digest is\n" +
+		Long: "Shows shape, digest and training of a codebook's file, how many rows each codeword had in it and how far these lie from\n" +
+			"it, which is its variance, and with --codes how many rows each codeword has of those that were encoded. The digest is\n" +
 			"computed from the codewords; a file whose codewords are not those it was written with is refused. No server is asked.",
 		Example: "  millrace vectors inspect cb.safetensors --codes codes.npy --plot cb.svg",
 		Args:    one("FILE, a codebook's"),
@@ -82,6 +92,11 @@ func (a *app) runInspect(path, codes, drawing string, asJSON bool) error {
 	if err != nil {
 		return usagef("%s: %w", path, err)
 	}
+	variances, err := file.Variances()
+	if err != nil {
+		return usagef("%s: %w", path, err)
+	}
+	spread := spreadOf(variances, loads)
 	if codes != "" {
 		if loads, err = count(file.Codebook, path, codes); err != nil {
 			return err
@@ -98,6 +113,7 @@ func (a *app) runInspect(path, codes, drawing string, asJSON bool) error {
 		}
 	}
 	out := inspect(file, energies, loads)
+	out.Variances = spread
 	if asJSON {
 		return json.NewEncoder(a.Out).Encode(out)
 	}
@@ -173,6 +189,23 @@ func summary(loads []int64, subspaces int) *loadSummary {
 	return s
 }
 
+// spreadOf sums up the variances of the codewords that have rows; nil if there is none. loads are those of the same training.
+func spreadOf(variances []float64, loads []int64) *varianceSummary {
+	var of []float64
+	total := 0.0
+	for c, v := range variances {
+		if c >= len(loads) || loads[c] > 0 {
+			of = append(of, v)
+			total += v
+		}
+	}
+	if len(of) == 0 {
+		return nil
+	}
+	slices.Sort(of)
+	return &varianceSummary{Least: of[0], Median: of[len(of)/2], Most: of[len(of)-1], Mean: total / float64(len(of))}
+}
+
 // table is a line for each thing known.
 func (i inspected) table() string {
 	var rows [][]string
@@ -204,6 +237,9 @@ func (i inspected) table() string {
 		add("rows per codeword", fmt.Sprintf("least %d, median %d, most %d", l.Least, l.Median, l.Most))
 		add("without rows", fmt.Sprint(l.Empty))
 		add("imbalance", fmt.Sprintf("%.4g", l.Imbalance))
+	}
+	if v := i.Variances; v != nil {
+		add("variance", fmt.Sprintf("least %.6g, median %.6g, most %.6g, mean %.6g", v.Least, v.Median, v.Most, v.Mean))
 	}
 	return render.Table([]string{"FIELD", "VALUE"}, rows)
 }

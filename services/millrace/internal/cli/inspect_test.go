@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/internal/vectorfile"
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
 func TestInspectShowsWhatMadeACodebookAndItsLoads(t *testing.T) {
@@ -23,7 +24,7 @@ func TestInspectShowsWhatMadeACodebookAndItsLoads(t *testing.T) {
 		`kind +PRODUCT`, `metric +L2`, `dimension +4`, `codewords +3`, `subspaces +2`, `codeword type +F16`, `size +24 B`, `digest +[0-9a-f]{64}`,
 		`algorithm +LLOYD`, `element type +F32`, `seed +1`, `numerics +vectors-1`, `training rows +100`, `training rows digest +[0-9a-f]{64}`,
 		`training init +random`, `training max iterations +3`, `energies +\d rounds, from \S+ to \S+`, `rows +4`,
-		`rows per codeword +least 0, median 1, most 3`, `without rows +2`, `imbalance +1\.875`,
+		`rows per codeword +least 0, median 1, most 3`, `without rows +2`, `imbalance +1\.875`, `variance +least \S+, median \S+, most \S+, mean \S+`,
 	} {
 		require.Regexp(t, `(?m)^`+line+`$`, r.out.String())
 	}
@@ -37,9 +38,34 @@ func TestInspectShowsWhatMadeACodebookAndItsLoads(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(r.out.String()), &told))
 	require.Equal(t, "PRODUCT", told["kind"])
 	require.Equal(t, "1", told["seed"])
-	require.NotContains(t, told, "loads")
+	require.EqualValues(t, 100, told["loads"].(map[string]any)["rows"], "those of the training")
+	variances := told["variances"].(map[string]any)
+	require.Positive(t, variances["least"])
+	require.LessOrEqual(t, variances["least"], variances["median"])
+	require.LessOrEqual(t, variances["median"], variances["most"])
 	require.NotEmpty(t, told["energies"])
 	require.Equal(t, 1, strings.Count(r.out.String(), "\n"))
+}
+
+// TestVariancesComeInTheirOrder has a server send statistics that do not fit together.
+func TestVariancesComeInTheirOrder(t *testing.T) {
+	for name, change := range map[string]func(*pb.CodewordStatistics){
+		"a gap":              func(s *pb.CodewordStatistics) { s.First++ },
+		"half a number":      func(s *pb.CodewordStatistics) { s.Rows = s.Rows[1:] },
+		"rows alone":         func(s *pb.CodewordStatistics) { s.Variances = nil },
+		"too many codewords": func(s *pb.CodewordStatistics) { s.Rows, s.Variances = make([]byte, 8000), make([]byte, 8000) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := serveVectors(t, &vectorServer{reply: func(m *pb.TrainCodebookResponse) error {
+				if s := m.GetStatistics(); s != nil {
+					change(s)
+				}
+				return nil
+			}})
+			require.Equal(t, 1, r.run(t, "vectors", "train", base(t, 100, 4), "-k", "3", "-o", filepath.Join(t.TempDir(), "cb.safetensors")))
+			require.Contains(t, r.err.String(), "statistics of codewords from")
+		})
+	}
 }
 
 func TestInspectRefusesWhatIsNoCodebook(t *testing.T) {

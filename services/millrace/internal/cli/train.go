@@ -83,7 +83,7 @@ func (a *app) vectorsTrain() *cobra.Command {
 	fs.StringVar(&f.from, "from", "", "begin with the codewords of this codebook's file, and take its shape")
 	fs.StringVar(&f.checkpoint, "checkpoint", "", "keep the last checkpoint in this file")
 	fs.StringVar(&f.resume, "resume", "", "go on from this checkpoint's file")
-	fs.StringVar(&f.plot, "plot", "", "draw energy over iterations into this file, .svg")
+	fs.StringVar(&f.plot, "plot", "", "draw energy over iterations, and rows per codeword, into this file, .svg")
 	fs.BoolVar(&f.json, "json", false, "print one event a line as JSON and nothing else, the codebook's and checkpoints' bytes left out")
 	return cmd
 }
@@ -110,6 +110,9 @@ func (a *app) runTrain(cmd *cobra.Command, cfg *pb.TrainingConfig, f *trainFlags
 		return err
 	}
 	defer drawing.discard()
+	if out != nil || drawing != nil {
+		t.askForStatistics()
+	}
 	client, hangUp, err := a.vectorService()
 	if err != nil {
 		return err

@@ -158,13 +158,14 @@ func TestEveryFlagOfTrainReachesTheServer(t *testing.T) {
 		"--algorithm", "annealed", "--init", "farthest", "--seed", "0", "--max-iterations", "0", "--energy-tolerance", "0", "--min-changes", "0",
 		"--stable-iterations", "3", "--max-rows-per-codeword", "4", "--checkpoint", filepath.Join(t.TempDir(), "c"), "--checkpoint-interval", "6",
 		"--save-as", "a/b", "--temperature", "0.5", "--cooling-rate", "0", "--learning-rate", "1", "--momentum", "0.25", "--trim", "0.125", "--step-limit", "7",
-		"--maintenance-interval", "8", "--merge-distance", "9", "--split-load", "10"))
+		"--maintenance-interval", "8", "--merge-distance", "9", "--split-load", "10", "--output", filepath.Join(t.TempDir(), "o.safetensors")))
 	want := &pb.TrainingConfig{
 		Dimension: 4, Rows: 20, ElementType: pb.ElementType_ELEMENT_TYPE_F32, Kind: pb.CodebookKind_CODEBOOK_KIND_PRODUCT, Codewords: 2,
 		Subspaces: proto.Uint32(2), CodewordType: pb.ElementType_ELEMENT_TYPE_BF16, Metric: pb.VectorMetric_VECTOR_METRIC_COSINE,
 		Algorithm: pb.TrainingAlgorithm_TRAINING_ALGORITHM_ANNEALED, Init: pb.CodebookInit_CODEBOOK_INIT_FARTHEST, Seed: proto.Uint64(0),
 		MaxIterations: proto.Uint32(0), EnergyTolerance: proto.Float64(0), MinChanges: proto.Uint64(0), StableIterations: proto.Uint32(3),
 		MaxRowsPerCodeword: proto.Uint64(4), CheckpointInterval: proto.Uint32(6), SaveAs: proto.String("a/b"),
+		ReturnStatistics: proto.Bool(true), // of a file that is written
 		Annealing: &pb.Annealing{
 			Temperature: proto.Float64(0.5), CoolingRate: proto.Float64(0), LearningRate: proto.Float64(1), Momentum: proto.Float64(0.25),
 			Trim: proto.Float64(0.125), StepLimit: proto.Float64(7), MaintenanceInterval: proto.Uint32(8), MergeDistance: proto.Float64(9), SplitLoad: proto.Float64(10),

@@ -24,6 +24,8 @@ type trained struct {
 	book      codebookfile.Codebook
 	codewords []byte
 	energies  []float64 // nil if a round was not told
+	loads     []int64   // nil if the server did not send those of all codewords
+	variances []float64 // likewise
 	worker    string
 	accepted  *pb.TrainingAccepted
 	finished  *pb.TrainingFinished
@@ -61,6 +63,9 @@ func (t *training) end(f *pb.TrainingFinished) (*trained, error) {
 	}
 	out := &trained{book: c, codewords: t.codewords, energies: t.energies, worker: t.worker, accepted: t.accepted, finished: f, rows: t.rowsDigest,
 		unsaved: t.unsaved}
+	if uint64(len(t.loads)) == codewordsOf(cfg) {
+		out.loads, out.variances = t.loads, t.variances
+	}
 	if t.missed || uint64(len(t.energies)) != f.GetIterations()+1 {
 		out.energies = nil
 	}
@@ -78,11 +83,13 @@ func (d *trained) write(w io.Writer, t *training) error {
 	texts["reason"] = reasonText(d.finished.GetReason())
 	texts["energy"] = strconv.FormatFloat(d.finished.GetEnergy(), 'g', -1, 64)
 	texts["empty"] = fmt.Sprint(d.finished.GetEmpty())
-	return codebookfile.Write(w, d.book, bytes.NewReader(d.codewords), codebookfile.History{Energies: d.energies, Training: texts})
+	return codebookfile.Write(w, d.book, bytes.NewReader(d.codewords), codebookfile.History{
+		Energies: d.energies, Loads: d.loads, Variances: d.variances, Training: texts,
+	})
 }
 
 func (d *trained) figure(path string) plot.Figure {
-	return plot.Figure{Title: fmt.Sprintf("%s: %s", filepath.Base(path), shapeText(shapeOf(d.book))), Energies: d.energies}
+	return plot.Figure{Title: fmt.Sprintf("%s: %s", filepath.Base(path), shapeText(shapeOf(d.book))), Energies: d.energies, Loads: d.loads}
 }
 
 func reasonText(r pb.TrainingReason) string {
@@ -114,10 +121,11 @@ func (d *trained) line(file string, cfg *pb.TrainingConfig, took time.Duration) 
 	return render.Line(text + ", worker " + d.worker)
 }
 
-// printEvent writes an event as JSON: pieces of a codebook and of a checkpoint without their bytes, and of those only the last.
+// printEvent writes an event as JSON, without the bytes of codebooks, checkpoints and statistics: of a checkpoint the last piece, of
+// the others none.
 func printEvent(w io.Writer, event *pb.TrainCodebookResponse) error {
 	switch e := event.GetEvent().(type) {
-	case *pb.TrainCodebookResponse_Codebook:
+	case *pb.TrainCodebookResponse_Codebook, *pb.TrainCodebookResponse_Statistics:
 		return nil
 	case *pb.TrainCodebookResponse_Checkpoint:
 		if e.Checkpoint.GetOffset()+uint64(len(e.Checkpoint.GetChunk())) < e.Checkpoint.GetTotal() {

@@ -21,7 +21,7 @@ const annealingPrefix = "annealing."
 var limits = []string{"max_iterations", "energy_tolerance", "min_changes", "stable_iterations"}
 
 // unrecorded are the fields that do not decide what a training gives.
-var unrecorded = []string{"checkpoint_interval", "resume_bytes", "save_as"}
+var unrecorded = []string{"checkpoint_interval", "resume_bytes", "save_as", "return_statistics"}
 
 // complete makes the training that the flags ask for.
 func (t *training) complete(fs *pflag.FlagSet, f *trainFlags, path string) error {

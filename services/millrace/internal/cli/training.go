@@ -3,9 +3,11 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sync"
 
@@ -50,8 +52,10 @@ type training struct {
 	accepted  *pb.TrainingAccepted // nil before
 	state     []byte               // of the checkpoint that is coming
 	codewords []byte
-	missed    bool  // a round was not told: energies are not whole
-	unsaved   error // why the worker does not have the codebook under the name that it was to save it as; nil where it has
+	loads     []int64   // rows of each codeword, if return_statistics asks for them
+	variances []float64 // likewise
+	missed    bool      // a round was not told: energies are not whole
+	unsaved   error     // why the worker does not have the codebook under the name that it was to save it as; nil where it has
 }
 
 func (t *training) close() {
@@ -92,7 +96,7 @@ func (t *training) run(ctx context.Context, client pb.VectorServiceClient) (*tra
 func (t *training) goOn(c *checkpoint) {
 	t.config.ResumeBytes = proto.Uint64(uint64(len(c.state)))
 	t.prologue, t.energies, t.rowsDigest = bytes.NewReader(c.state), slices.Clone(c.energies), c.training[rowsDigestText]
-	t.accepted, t.state, t.codewords = nil, nil, nil
+	t.accepted, t.state, t.codewords, t.loads, t.variances = nil, nil, nil, nil, nil
 }
 
 // receive takes what comes until the last message.
@@ -127,6 +131,10 @@ func (t *training) receive(stream pb.VectorService_TrainCodebookClient, s *sende
 				return nil, fmt.Errorf("%w: it sent more than the %d bytes of the codebook", errReply, t.size())
 			}
 			t.codewords = append(t.codewords, e.Codebook...)
+		case *pb.TrainCodebookResponse_Statistics:
+			if err := t.statistics(e.Statistics); err != nil {
+				return nil, err
+			}
 		}
 		if t.event != nil {
 			if err := t.event(event); err != nil {
@@ -160,6 +168,35 @@ func (t *training) size() int {
 		each = 4
 	}
 	return int(t.config.GetCodewords()) * int(t.config.GetDimension()) * each
+}
+
+// mostStatistics is the most codewords, of all subspaces, of which a server sends statistics.
+const mostStatistics = 1 << 22
+
+// askForStatistics has the server send the rows and the variance of each codeword, if there are not more of them than it sends.
+func (t *training) askForStatistics() {
+	if codewordsOf(t.config) <= mostStatistics {
+		t.config.ReturnStatistics = proto.Bool(true)
+	}
+}
+
+// codewordsOf are those of all subspaces.
+func codewordsOf(cfg *pb.TrainingConfig) uint64 {
+	return uint64(cfg.GetCodewords()) * uint64(max(1, cfg.GetSubspaces()))
+}
+
+// statistics takes those of some codewords.
+func (t *training) statistics(s *pb.CodewordStatistics) error {
+	n := len(s.GetRows()) / 8
+	if len(s.GetRows()) != 8*n || len(s.GetVariances()) != 8*n || s.GetFirst() != uint64(len(t.loads)) || uint64(len(t.loads)+n) > codewordsOf(t.config) {
+		return fmt.Errorf("%w: statistics of codewords from %d on, in %d and %d bytes, where %d of %d codewords have come", errReply,
+			s.GetFirst(), len(s.GetRows()), len(s.GetVariances()), len(t.loads), codewordsOf(t.config))
+	}
+	for i := range n {
+		t.loads = append(t.loads, int64(binary.LittleEndian.Uint64(s.GetRows()[8*i:])))
+		t.variances = append(t.variances, math.Float64frombits(binary.LittleEndian.Uint64(s.GetVariances()[8*i:])))
+	}
+	return nil
 }
 
 // round notes a round's energy.

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -270,6 +271,19 @@ func (v *vectorServer) train(ctx context.Context, cfg *pb.TrainingConfig, c engi
 	for piece := range slices.Chunk(codewords, 1000) {
 		if err := send(&pb.TrainCodebookResponse{Event: &pb.TrainCodebookResponse_Codebook{Codebook: piece}}); err != nil {
 			return err
+		}
+	}
+	if cfg.GetReturnStatistics() {
+		loads, variances := t.Loads(), t.Variances()
+		for first := 0; first < len(loads); first += 2 { // in messages of two codewords
+			m := &pb.CodewordStatistics{First: uint64(first)}
+			for i := first; i < min(first+2, len(loads)); i++ {
+				m.Rows = binary.LittleEndian.AppendUint64(m.Rows, loads[i])
+				m.Variances = binary.LittleEndian.AppendUint64(m.Variances, math.Float64bits(variances[i]))
+			}
+			if err := send(&pb.TrainCodebookResponse{Event: &pb.TrainCodebookResponse_Statistics{Statistics: m}}); err != nil {
+				return err
+			}
 		}
 	}
 	if cfg.SaveAs != nil && v.unsaved == nil {
