@@ -98,8 +98,9 @@ func (r *reader) key(node *yaml.Node) *Key {
 		"tenant": func(n *yaml.Node) {
 			r.text(n, "tenant", &k.Tenant, func(s string) (string, error) { return s, checkTenant(s) })
 		},
-		"rights":  func(n *yaml.Node) { k.Rights = r.rights(n) },
-		"expires": func(n *yaml.Node) { parsed(r, n, "expires", &k.Expires, parseTime) },
+		"prefix_cache": func(n *yaml.Node) { parsed(r, n, "prefix_cache", &k.SharesPrefixes, parsePrefixCache) },
+		"rights":       func(n *yaml.Node) { k.Rights = r.rights(n) },
+		"expires":      func(n *yaml.Node) { parsed(r, n, "expires", &k.Expires, parseTime) },
 		"limits": func(n *yaml.Node) {
 			limits := r.fields(n, "limits.", map[string]func(*yaml.Node){
 				"requests_per_minute": func(n *yaml.Node) { parsed(r, n, "limits.requests_per_minute", &k.Limits.RequestsPerMinute, positive) },
@@ -222,6 +223,19 @@ func checkTenant(s string) error {
 		return fmt.Errorf("want 1 to %d printable ASCII characters, or %s for whatever requests say", maxTenant, AnyTenant)
 	}
 	return nil
+}
+
+// Values of prefix_cache.
+const (
+	ofTenant = "tenant"
+	shared   = "shared"
+)
+
+func parsePrefixCache(s string) (shares bool, err error) {
+	if s != ofTenant && s != shared {
+		return false, fmt.Errorf("want %s, so that tenants share no cached prefixes, or %s", ofTenant, shared)
+	}
+	return s == shared, nil
 }
 
 func parseTime(s string) (time.Time, error) {

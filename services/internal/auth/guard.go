@@ -10,6 +10,7 @@ import (
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
 	"google.golang.org/grpc"
 
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/rpc"
 )
 
@@ -17,11 +18,14 @@ import (
 const scheme = "bearer"
 
 // Guard stands before the methods of a server. Make it with Serve. Safe for concurrent use.
-type Guard struct{ book *book }
+type Guard struct {
+	book   *book
+	worker bool // the server is a worker
+}
 
 // newGuard makes a guard of a server with a domain.
 func newGuard(domain string, keys func() *Keys, now func() time.Time, later func(time.Duration, func())) *Guard {
-	return &Guard{&book{
+	return &Guard{worker: domain == rpc.WorkerDomain, book: &book{
 		keys: keys, now: now, later: later, accounts: map[string]*account{}, running: map[*visit]struct{}{},
 		fault: func(f rpc.Fault) error { f.Domain = domain; return f.Err() },
 	}}
@@ -99,7 +103,7 @@ func (g *Guard) admit(impl any, stream grpc.ServerStream, info *grpc.StreamServe
 	defer cancel(nil)
 	defer g.book.enter(&visit{key, info.FullMethod, account, cancel})()
 	err := next(impl, &guarded{ServerStream: stream, ctx: ctx, guard: g, key: key, account: account,
-		tenanted: tenanted[info.FullMethod]})
+		tenanted: tenanted[info.FullMethod], generates: info.FullMethod == pb.InferenceService_Generate_FullMethodName})
 	var cut cutOff
 	if err != nil && errors.As(context.Cause(ctx), &cut) {
 		return cut.error // whatever the handler makes of the end of its context
@@ -110,11 +114,12 @@ func (g *Guard) admit(impl any, stream grpc.ServerStream, info *grpc.StreamServe
 // guarded is a call's stream.
 type guarded struct {
 	grpc.ServerStream
-	ctx      context.Context
-	guard    *Guard
-	key      *Key
-	account  *account
-	tenanted bool // its request has a tenant
+	ctx       context.Context
+	guard     *Guard
+	key       *Key
+	account   *account
+	tenanted  bool // its request has a tenant
+	generates bool // it is a Generate
 }
 
 func (s *guarded) Context() context.Context { return s.ctx }
@@ -132,7 +137,7 @@ func (s *guarded) RecvMsg(m any) error {
 	if !s.tenanted {
 		return nil
 	}
-	if refusal := s.key.stamp(m); refusal != nil {
+	if refusal := s.key.stamp(m, place{generates: s.generates, worker: s.guard.worker}); refusal != nil {
 		free(m)
 		s.account.refuse()
 		return s.guard.book.fault(*refusal)

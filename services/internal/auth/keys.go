@@ -18,7 +18,9 @@ type Key struct {
 	Hashes []Hash
 	// Tenant is the fairness_id of its generations, or AnyTenant.
 	Tenant string
-	Rights []Right
+	// SharesPrefixes is whether its generations use the cached prefixes of all others who share. Else those of its tenant alone.
+	SharesPrefixes bool
+	Rights         []Right
 	// Expires is when it ends; zero: never.
 	Expires time.Time
 	Limits  Limits

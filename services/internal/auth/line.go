@@ -23,6 +23,9 @@ func (k *Key) Line() (string, error) {
 	if k.Tenant != "" && k.Tenant != k.ID {
 		add("tenant: %q", k.Tenant)
 	}
+	if k.SharesPrefixes {
+		add("prefix_cache: %s", shared)
+	}
 	add("rights: [%s]", list(k.Rights))
 	if !k.Expires.IsZero() {
 		add("expires: %s", k.Expires.UTC().Format(time.RFC3339))

@@ -25,7 +25,12 @@ func TestTheFieldNumbersAreThoseOfTheContract(t *testing.T) {
 			require.EqualValues(t, requestTenant, field.Number(), m.Name())
 		}
 	}
+	require.EqualValues(t, requestCache, fields.ByName("cache").Number())
+	require.EqualValues(t, cacheSalt, (&pb.CacheOptions{}).ProtoReflect().Descriptor().Fields().ByName("salt").Number())
 }
+
+// generating is a Generate at a scheduler.
+var generating = place{generates: true}
 
 // frame is a message in two buffers.
 func frame(t *testing.T, m proto.Message) *rpc.Frame {
@@ -61,7 +66,7 @@ func TestAGenerationIsOfItsKeysTenantAndNotAboveItsPriority(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := &pb.GenerateRequest{Model: "m", Input: &pb.GenerateRequest_Prompt{Prompt: "Once"}, Priority: &tc.priority, FairnessId: tc.tenant}
 			bytes := frame(t, in)
-			for _, refusal := range []*rpc.Fault{tc.key.stamp(bytes), tc.key.stamp(in)} {
+			for _, refusal := range []*rpc.Fault{tc.key.stamp(bytes, generating), tc.key.stamp(in, generating)} {
 				if tc.reason != "" {
 					require.Equal(t, tc.reason, refusal.Reason)
 					continue
@@ -79,17 +84,22 @@ func TestAGenerationIsOfItsKeysTenantAndNotAboveItsPriority(t *testing.T) {
 		})
 	}
 	text, ids := &pb.TokenizeRequest{}, &pb.DetokenizeRequest{FairnessId: proto.String("other")}
-	require.Nil(t, own.stamp(text))
+	require.Nil(t, own.stamp(text, place{}))
 	require.Equal(t, "own", text.GetFairnessId())
-	require.Equal(t, reason.OtherTenant, own.stamp(ids).Reason)
-	require.Nil(t, own.stamp(&pb.EmbedRequest{}), "no other message has a tenant")
+	require.Equal(t, reason.OtherTenant, own.stamp(ids, place{}).Reason)
+	bytes := frame(t, &pb.TokenizeRequest{Model: "m"})
+	require.Nil(t, own.stamp(bytes, place{}))
+	require.NoError(t, proto.Unmarshal(bytes.Data.Materialize(), text))
+	require.True(t, proto.Equal(&pb.TokenizeRequest{Model: "m", FairnessId: proto.String("own")}, text), "it has no salt: %v", text)
+	bytes.Free()
+	require.Nil(t, own.stamp(&pb.EmbedRequest{}, place{}), "no other message has a tenant")
 }
 
 func TestTheLastOfSeveralTenantsCounts(t *testing.T) {
 	k := &Key{ID: "k", Tenant: "own", Limits: Limits{Priority: new(int32)}}
 	raw := protowire.AppendString(protowire.AppendTag(nil, requestTenant, protowire.BytesType), "own")
 	raw = protowire.AppendString(protowire.AppendTag(raw, requestTenant, protowire.BytesType), "other")
-	refusal := k.stamp(&rpc.Frame{Data: mem.BufferSlice{mem.SliceBuffer(raw)}})
+	refusal := k.stamp(&rpc.Frame{Data: mem.BufferSlice{mem.SliceBuffer(raw)}}, generating)
 	require.NotNil(t, refusal)
 	require.Equal(t, reason.OtherTenant, refusal.Reason)
 }
@@ -103,7 +113,7 @@ func TestAMessageThatIsCutOffDoesNotSwallowTheTenantThatItGets(t *testing.T) {
 			raw := protowire.AppendTag(nil, field, protowire.BytesType)
 			raw = append(protowire.AppendVarint(raw, uint64(len("mine")+len(stamp))), "mine"...)
 			in := &rpc.Frame{Data: mem.BufferSlice{mem.SliceBuffer(raw)}}
-			require.Nil(t, k.stamp(in))
+			require.Nil(t, k.stamp(in, generating))
 			require.Error(t, proto.Unmarshal(in.Data.Materialize(), &pb.GenerateRequest{}))
 		})
 	}
@@ -112,6 +122,7 @@ func TestAMessageThatIsCutOffDoesNotSwallowTheTenantThatItGets(t *testing.T) {
 func FuzzWhatIsReadIsWhatIsDecoded(f *testing.F) {
 	for _, in := range []*pb.GenerateRequest{
 		{}, {Priority: proto.Int32(-7), FairnessId: proto.String("a")}, {Priority: proto.Int32(9), Model: "m"},
+		{Cache: &pb.CacheOptions{Salt: proto.String("s"), BypassPrefixCache: proto.Bool(true)}},
 	} {
 		raw, err := proto.Marshal(in)
 		require.NoError(f, err)
@@ -122,19 +133,22 @@ func FuzzWhatIsReadIsWhatIsDecoded(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		in := &pb.GenerateRequest{}
 		bad := proto.Unmarshal(raw, in) != nil
-		priority, tenant, _ := read(raw)
+		of, _ := read(raw)
 		if !bad {
-			require.Equal(t, in.GetPriority(), priority)
-			require.Equal(t, in.GetFairnessId(), tenant)
+			require.Equal(t, facts{in.GetPriority(), in.GetFairnessId(), in.GetCache().GetSalt()}, of)
 		}
+		salt := in.GetCache().GetSalt()
 		stamped := &rpc.Frame{Data: mem.BufferSlice{mem.SliceBuffer(raw)}}
-		if key.stamp(stamped) != nil {
+		if key.stamp(stamped, generating) != nil {
 			return
 		}
 		err := proto.Unmarshal(stamped.Data.Materialize(), in)
 		require.Equal(t, bad, err != nil, "what is no message does not become one")
 		if !bad {
 			require.Equal(t, key.Tenant, in.GetFairnessId())
+			if len(salt) <= maxSalt {
+				require.Equal(t, saltOf(key.Tenant, salt), in.GetCache().GetSalt())
+			}
 		}
 	})
 }

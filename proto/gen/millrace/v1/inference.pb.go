@@ -908,7 +908,7 @@ func (x *ResponseOptions) GetProgress() bool {
 type CacheOptions struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Keeps this request's cached prefixes apart from those with another salt; at most 128 bytes. Unset: shared with all who say
-	// nothing.
+	// nothing. On a server with keys each tenant has salts of its own, unless its key shares its prefixes.
 	Salt *string `protobuf:"bytes,1,opt,name=salt,proto3,oneof" json:"salt,omitempty"`
 	// Computes the whole prompt anew and leaves nothing of it in the cache. Unset: false.
 	BypassPrefixCache *bool `protobuf:"varint,2,opt,name=bypass_prefix_cache,json=bypassPrefixCache,proto3,oneof" json:"bypass_prefix_cache,omitempty"`

@@ -70,6 +70,7 @@ func (a *app) keysNew() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&key.ID, "id", "", "name of the key in logs and measures")
 	flags.StringVar(&key.Tenant, "tenant", "", "fairness_id of its generations; * for those that requests have (default: the id)")
+	flags.BoolVar(&key.SharesPrefixes, "share-prefixes", false, "share cached prefixes with the other tenants whose keys say so (default: with nobody)")
 	flags.StringSliceVar(&rights, "rights", []string{string(auth.Generate)}, "what it may do: generate, vectors, load, admin, health, separated by commas")
 	flags.DurationVar(&valid, "valid", 0, "how long it is valid (default: until it is taken out of the file)")
 	flags.IntVar(&key.Limits.RequestsPerMinute, "requests-per-minute", 0, "calls a minute, at each server (default: no bound)")
@@ -129,6 +130,10 @@ func allowance(k *auth.Key, now time.Time) string {
 	if k.Limits.Priority != nil {
 		priority = fmt.Sprintf("priority up to %d", *k.Limits.Priority)
 	}
+	prefixes := ""
+	if k.SharesPrefixes {
+		prefixes = "; cached prefixes shared"
+	}
 	expires := "for good"
 	switch {
 	case !k.Expires.IsZero() && now.After(k.Expires):
@@ -136,5 +141,6 @@ func allowance(k *auth.Key, now time.Time) string {
 	case !k.Expires.IsZero():
 		expires = "until " + k.Expires.UTC().Format(time.RFC3339)
 	}
-	return fmt.Sprintf("%s of tenant %s may %s; %s; %s; %s", k.ID, k.Tenant, strings.Join(rights, ", "), strings.Join(limits, ", "), priority, expires)
+	return fmt.Sprintf("%s of tenant %s may %s; %s; %s%s; %s", k.ID, k.Tenant, strings.Join(rights, ", "), strings.Join(limits, ", "),
+		priority, prefixes, expires)
 }
