@@ -21,13 +21,14 @@ func TestAFileIsReadWithEveryField(t *testing.T) {
 - id: web
   hash: ` + one + `
   rights: [generate, health]
-- {id: "batch.7", hash: "` + two + `", tenant: "a team", rights: [load], expires: 2027-01-31T12:00:00+01:00,
+- {id: "batch.7", hash: "` + two + `", tenant: "a team", rights: [load], prefix_cache: shared, expires: 2027-01-31T12:00:00+01:00,
    limits: {requests_per_minute: 600, tokens_per_minute: 1000, streams: 4, priority: -3}}
 - id: scheduler
   hash:
   - sha256:` + strings.Repeat("aB", 32) + `
   - sha256:` + strings.Repeat("03", 32) + `
   tenant: "*"
+  prefix_cache: tenant
   rights:
   - admin
 `)
@@ -41,10 +42,11 @@ func TestAFileIsReadWithEveryField(t *testing.T) {
 	require.True(t, time.Date(2027, 1, 31, 11, 0, 0, 0, time.UTC).Equal(all[1].Expires))
 	all[1].Expires = time.Time{}
 	require.Equal(t, &auth.Key{
-		ID: "batch.7", Hashes: []auth.Hash{auth.HashOf("two")}, Tenant: "a team", Rights: []auth.Right{auth.Load},
+		ID: "batch.7", Hashes: []auth.Hash{auth.HashOf("two")}, Tenant: "a team", Rights: []auth.Right{auth.Load}, SharesPrefixes: true,
 		Limits: auth.Limits{RequestsPerMinute: 600, TokensPerMinute: 1000, Streams: 4, Priority: &low},
 	}, all[1])
 	require.Equal(t, auth.AnyTenant, all[2].Tenant)
+	require.False(t, all[2].SharesPrefixes)
 	require.Len(t, all[2].Hashes, 2)
 	require.Nil(t, all[2].Limits.Priority, "it carries the priorities of others")
 
@@ -82,6 +84,7 @@ func TestAMistakeIsToldWithItsLineAndField(t *testing.T) {
 		"an empty tenant":       {"- " + good + ", tenant: ''}\n", "line 1: tenant: want 1 to 128 printable ASCII"},
 		"a long tenant":         {"- " + good + ", tenant: " + strings.Repeat("a", 129) + "}\n", "line 1: tenant: want 1 to 128"},
 		"a foreign tenant":      {"- " + good + ", tenant: ж}\n", "line 1: tenant: want 1 to 128"},
+		"a foreign sharing":     {"- " + good + ", prefix_cache: true}\n", "line 1: prefix_cache: want tenant"},
 		"no value":              {"- " + good + ", tenant: }\n", "line 1: tenant: want a single value"},
 		"an unknown right":      {"- {id: a, hash: '" + one + "', rights: [generate,\n  root]}\n", `line 2: rights: "root" is none`},
 		"a right twice":         {"- {id: a, hash: '" + one + "', rights: [load, load]}\n", "line 1: rights: load is there twice"},

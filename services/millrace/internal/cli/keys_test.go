@@ -28,7 +28,7 @@ func TestKeysMakesATokenAndTheLineThatKnowsIt(t *testing.T) {
 	r.out, r.err = buffer{}, buffer{}
 	file := filepath.Join(t.TempDir(), "web.token")
 	all := []string{"keys", "new", "--id", "batch", "--tenant", "a team", "--rights", "load,admin", "--valid", "1h", "--requests-per-minute", "1",
-		"--tokens-per-minute", "2", "--streams", "3", "--priority", "4", "--save", file}
+		"--tokens-per-minute", "2", "--streams", "3", "--priority", "4", "--share-prefixes", "--save", file}
 	require.Equal(t, 0, r.run(t, all...), r.err.String())
 	require.Empty(t, r.err.String(), "the token is in the file")
 	saved, err := os.ReadFile(file)
@@ -43,7 +43,8 @@ func TestKeysMakesATokenAndTheLineThatKnowsIt(t *testing.T) {
 	key.Expires = time.Time{}
 	require.Equal(t, &auth.Key{
 		ID: "batch", Hashes: []auth.Hash{auth.HashOf(strings.TrimSuffix(string(saved), "\n"))}, Tenant: "a team", Rights: []auth.Right{auth.Load, auth.Admin},
-		Limits: auth.Limits{RequestsPerMinute: 1, TokensPerMinute: 2, Streams: 3, Priority: &four},
+		SharesPrefixes: true,
+		Limits:         auth.Limits{RequestsPerMinute: 1, TokensPerMinute: 2, Streams: 3, Priority: &four},
 	}, key)
 	r.out = buffer{}
 	require.NotEqual(t, 0, r.run(t, all...), "no token is replaced")
