@@ -15,15 +15,18 @@ import (
 	"github.com/millrace/millrace/gpuworker/filecache"
 )
 
+// said is the value of the tests: what a file says.
+type said struct{ problem error }
+
 // reader counts how often it is asked.
 type reader struct {
 	err   error
 	count int
 }
 
-func (r *reader) read() (error, bool) { //nolint:staticcheck // the error is the value
+func (r *reader) read() (said, bool) {
 	r.count++
-	return r.err, filecache.OfSystem(r.err)
+	return said{r.err}, filecache.OfSystem(r.err)
 }
 
 func TestGetRemembersWhatBytesSay(t *testing.T) {
@@ -48,15 +51,15 @@ func TestGetRemembersWhatBytesSay(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
 			info, err := os.Stat(path)
 			require.NoError(t, err)
-			var c filecache.Cache[error]
+			var c filecache.Cache[said]
 			r := &reader{err: tc.says}
 			for range 3 {
-				require.Equal(t, tc.says, c.Get("f", info, r.read))
+				require.Equal(t, said{tc.says}, c.Get("f", info, r.read))
 			}
 			require.Equal(t, tc.reads, r.count)
 			r.err = nil
 			c.Retain(func(string) bool { return false })
-			require.NoError(t, c.Get("f", info, r.read), "what is not retained is read again")
+			require.NoError(t, c.Get("f", info, r.read).problem, "what is not retained is read again")
 		})
 	}
 }
@@ -87,12 +90,12 @@ func TestGetReadsChangedFileAgain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var c filecache.Cache[error]
+			var c filecache.Cache[said]
 			r := &reader{}
 			get := func() {
 				info, err := os.Stat(path)
 				require.NoError(t, err)
-				require.NoError(t, c.Get("f", info, r.read))
+				require.NoError(t, c.Get("f", info, r.read).problem)
 			}
 			get()
 			get()

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -96,7 +95,6 @@ func TestBadOptionFailsNoOtherCaller(t *testing.T) {
 	}()
 	require.Equal(t, Queued, <-stages)
 	m.turn.Release(1)
-	err := <-first
-	require.True(t, errors.Is(err, ErrOption), "%v", err)
+	require.ErrorIs(t, <-first, ErrOption)
 	require.NoError(t, <-joined)
 }

@@ -53,7 +53,7 @@ func TestCatalogReadsUnchangedFileOnce(t *testing.T) {
 	c := newCatalog(folder(t))
 	first := c.list()
 	again := c.list()
-	require.Equal(t, len(first), len(again))
+	require.Len(t, again, len(first))
 	for i := range first {
 		if first[i].Problem != nil && first[i].Name != "link" {
 			require.Same(t, first[i].Problem, again[i].Problem, first[i].Name)

@@ -151,7 +151,7 @@ func onGPU(device engine.Device) bool {
 	return err == nil && info.Kind == "cuda"
 }
 
-// ErrNoModel: a model that is wanted from the start has no file in the models folder. Starting the worker again does not help.
+// ErrNoModel is the error of a model of --load that has no file in the models folder. Starting the worker again does not help.
 var ErrNoModel = errors.New("there is no such model to load at the start")
 
 // loadAll loads the models wanted from the start, one after another, and pins them. One that an operator unloads meanwhile is left out.
