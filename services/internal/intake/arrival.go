@@ -34,7 +34,9 @@ var (
 // Arrival is what has come of the messages of one call. The goroutine that reads the connection tells it, and the one that receives
 // the messages asks it.
 type Arrival struct {
-	done <-chan struct{} // the call has ended
+	done   <-chan struct{} // the call has ended
+	conn   *conn
+	stream uint32
 
 	taken int // messages that were asked for; of who receives
 

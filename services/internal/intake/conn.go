@@ -35,11 +35,13 @@ type conn struct {
 	settled  func()      // called when the client has shown that it speaks HTTP/2; nil when it was
 	begun    time.Time   // when the block of headers began that comes; zero: none does
 	refused  func(error) // is told why the connection ends that the client does not end
+	resets   resets
 }
 
 // watch follows what is read from a connection. plain is whether that is what the operating system reads.
 func watch(inner net.Conn, plain bool, settled func(), refused func(error)) *conn {
 	c := &conn{Conn: inner, arrivals: map[uint32]*Arrival{}, sweepAt: sweepFrom, settled: settled, refused: refused}
+	c.resets.gone = make(chan struct{})
 	c.frames.to = c
 	if plain {
 		c.ready = readinessOf(inner)
@@ -49,24 +51,36 @@ func watch(inner net.Conn, plain bool, settled func(), refused func(error)) *con
 
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
-	if len(c.rest) == 0 && c.err == nil {
+	for {
+		if c.resets.any.Load() {
+			if n := c.inject(p); n > 0 {
+				return n, nil
+			}
+		}
+		if len(c.rest) > 0 || c.err != nil {
+			return c.again(p)
+		}
 		c.hurry()
 		n, err := c.Conn.Read(p)
+		if n == 0 && c.woken(err) {
+			continue
+		}
 		return c.take(p[:n], c.late(err))
 	}
-	return c.again(p)
 }
 
 // ReadOnReady lets grpc-go wait for what comes without a buffer for it.
 func (c *conn) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
-	if c.ready != nil && len(c.rest) == 0 && c.err == nil {
+	if c.ready != nil && len(c.rest) == 0 && c.err == nil && !c.resets.any.Load() {
 		c.hurry()
 		b, n, err := c.ready.read(size, pool)
-		if b == nil {
+		switch {
+		case b != nil:
+			n, err = c.take((*b)[:n], nil)
+			return b, n, err
+		case !c.woken(err):
 			return nil, 0, c.late(err)
 		}
-		n, err = c.take((*b)[:n], nil)
-		return b, n, err
 	}
 	b := pool.Get(size)
 	n, err := c.Read(*b)
@@ -128,7 +142,7 @@ func (c *conn) opened(stream uint32, closed bool) { c.last, c.closed = stream, c
 
 // open makes the arrival of the stream whose headers came last.
 func (c *conn) open(done <-chan struct{}) *Arrival {
-	a := &Arrival{done: done, ended: c.closed}
+	a := &Arrival{done: done, ended: c.closed, conn: c, stream: c.last}
 	if a.ended {
 		return a
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	protocodec "google.golang.org/grpc/encoding/proto"
@@ -40,14 +41,20 @@ func (raw) Unmarshal(data mem.BufferSlice, v any) error {
 // serve runs a server of grpc-go whose calls are handled by handler, and gives a connection to it.
 func serve(t *testing.T, handler grpc.StreamHandler) *grpc.ClientConn {
 	t.Helper()
+	return serveWith(t, nil, insecure.NewCredentials(), handler)
+}
+
+// serveWith is serve with credentials of server and client.
+func serveWith(t *testing.T, theirs, ours credentials.TransportCredentials, handler grpc.StreamHandler) *grpc.ClientConn {
+	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := grpc.NewServer(grpc.Creds(Credentials(nil)), grpc.InTapHandle(Tap), grpc.StaticStreamWindowSize(Window),
+	s := grpc.NewServer(grpc.Creds(Credentials(theirs)), grpc.InTapHandle(Tap), grpc.StaticStreamWindowSize(Window),
 		grpc.ForceServerCodecV2(raw{}), grpc.MaxRecvMsgSize(1<<24), grpc.UnknownServiceHandler(handler))
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(Limit(lis, Limits{PerAddress: 8, Unsettled: 8})) }()
 	t.Cleanup(func() { s.Stop(); require.NoError(t, <-done) })
-	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(ours))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn

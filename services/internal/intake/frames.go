@@ -34,9 +34,10 @@ type frames struct {
 	block   bool            // a block of headers has begun and not ended
 	closed  bool            // nothing follows the block of headers that comes
 	whole   int             // frames that have come
+	pause   bool            // scan stops where something can be put between two frames
 }
 
-// scan follows p and returns how much of it: all, or what is up to the end of a block of headers.
+// scan follows p and returns how much of it: all, or what is up to the end of a block of headers, or, if pause is set, of a frame.
 func (f *frames) scan(p []byte) int {
 	n := min(prefaceBytes-f.preface, len(p))
 	f.preface += n
@@ -59,12 +60,15 @@ func (f *frames) scan(p []byte) int {
 		}
 		f.have = 0
 		f.whole++
-		if f.end() {
+		if f.end() || f.pause && f.between() {
 			return n
 		}
 	}
 	return n
 }
+
+// between reports whether what has come ends where another frame may stand: not in a frame, nor in a block of headers.
+func (f *frames) between() bool { return f.preface == prefaceBytes && f.have == 0 && !f.block }
 
 // settled is whether the client has shown that it speaks HTTP/2: its first frame has come.
 func (f *frames) settled() bool { return f.whole > 0 }

@@ -142,3 +142,48 @@ func TestNeverIsMoreInsideThanThereIsRoomFor(t *testing.T) {
 	require.Zero(t, g.Waiting())
 	require.Empty(t, g.inside)
 }
+
+func TestSendGateSharesItsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewSendGate(100, 50)
+		ctx := t.Context()
+		first, ok := g.TryEnter(from(1), 70)
+		require.True(t, ok, "one message of an address always passes")
+		_, ok = g.TryEnter(from(1), 1)
+		require.False(t, ok, "it has more than half of the room")
+		second := enter(ctx, g, from(1), 30)
+		require.False(t, second.in())
+		other := enter(ctx, g, from(2), 30)
+		require.True(t, other.in(), "who waits for its own address holds up no other")
+		small := enter(ctx, g, from(1), 10)
+		require.False(t, small.in(), "nobody passes one of the same address who waits longer")
+		_, err := g.Enter(ctx, from(3), 11)
+		require.ErrorIs(t, err, ErrCrowded, "they are in memory while they wait")
+		first()
+		require.True(t, second.in())
+		require.True(t, small.in())
+		for _, one := range []guest{second, other, small} {
+			(<-one.inside)()
+		}
+		require.Zero(t, g.Used())
+		require.Zero(t, g.queued)
+		require.Empty(t, g.inside)
+	})
+}
+
+func TestSendGateLetsOneLargeMessageWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewSendGate(100, 50)
+		leave, ok := g.TryEnter(from(1), 1000)
+		require.True(t, ok)
+		require.EqualValues(t, 100, g.Used())
+		ctx, cancel := context.WithCancel(t.Context())
+		waits := enter(ctx, g, from(1), 1000)
+		require.False(t, waits.in())
+		cancel()
+		require.ErrorIs(t, <-waits.failed, context.Canceled)
+		require.Zero(t, g.queued)
+		leave()
+		require.Zero(t, g.Used())
+	})
+}
