@@ -182,7 +182,7 @@ func serve(ctx context.Context, cfg *config.Config, logs io.Writer) (err error) 
 		Generations: sent.Generations, Reports: reports,
 	}), loader)
 	serving := rpc.ServerConfig{
-		Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout, MaxWaitingBytes: cfg.MaxHeldBytes,
+		Domain: fault.Domain, DrainTimeout: cfg.DrainTimeout, MaxWaitingBytes: cfg.MaxHeldBytes, SendStall: cfg.SendStall,
 		Observer: measured.ofCalls(), Tracer: sent.Tracer(), Options: reports.Options(),
 		MaxMethodBytes: textlimit.Methods(),
 	}

@@ -3,6 +3,7 @@ package auth
 import (
 	"bytes"
 	"context"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -401,4 +402,29 @@ func TestStreamsAtOnceAreCountedByKey(t *testing.T) {
 		err := r.conn.Invoke(as(r.within(), text), pb.InferenceService_Embed_FullMethodName, &emptypb.Empty{}, &emptypb.Empty{})
 		return status.Code(err) == codes.Unimplemented
 	}, hang, time.Millisecond, "the place is free again")
+}
+
+// An answer that its caller does not read is under way: else one stream would be any number of answers in memory.
+func TestUnreadAnswersCountAsStreams(t *testing.T) {
+	token, key := newToken("web", Generate)
+	key.Limits.Streams = 1
+	r := newRig(t, key)
+	r.served.generate = func(_ *pb.GenerateRequest, stream grpc.ServerStream) error {
+		return rpc.Bare(stream).SendMsg(&pb.GenerateResponse{Event: &pb.GenerateResponse_Tokens{
+			Tokens: &pb.Tokens{Text: strings.Repeat("x", 1<<20)}}})
+	}
+	c := pb.NewInferenceServiceClient(r.conn)
+	unread, err := c.Generate(as(r.within(), token), &pb.GenerateRequest{})
+	require.NoError(t, err)
+	_, err = unread.Header() // comes with the answer's first bytes
+	require.NoError(t, err)
+	_, err = r.call(token, &pb.GenerateRequest{})
+	requireFault(t, codes.ResourceExhausted, reason.TooManyStreams, err)
+	require.Equal(t, 1, r.guard.Usage()[0].UnderWay)
+	_, err = unread.Recv()
+	require.NoError(t, err)
+	_, err = unread.Recv()
+	require.ErrorIs(t, err, io.EOF)
+	_, err = r.call(token, &pb.GenerateRequest{})
+	require.NoError(t, err)
 }

@@ -99,6 +99,10 @@ func TestCallsAreCountedByWhatTheyEndWith(t *testing.T) {
 		"millrace_refused_connections_total cause=handshake":                                             0,
 		"millrace_refused_connections_total cause=headers":                                               0,
 		"millrace_held_request_bytes":                                                                    0,
+		"millrace_sending_response_bytes":                                                                0,
+		"millrace_max_sending_response_bytes":                                                            rpc.DefaultMaxSendingBytes,
+		"millrace_responses_waiting_to_be_sent":                                                          0,
+		"millrace_stalled_calls_total":                                                                   0,
 		"millrace_max_held_request_bytes":                                                                rpc.DefaultMaxWaitingBytes,
 		"grpc_server_started_total grpc_method=Check grpc_service=grpc.health.v1.Health grpc_type=unary": 1,
 	}

@@ -3,7 +3,7 @@ package reason
 // All is every reason, in the order of their definition.
 func All() []string {
 	return []string{
-		UnknownField, MalformedMessage, MessageTooLarge, TooManyBytesWaiting, InvalidArgument, NotBuilt,
+		UnknownField, MalformedMessage, MessageTooLarge, TooManyBytesWaiting, TooManyBytesSending, InvalidArgument, NotBuilt,
 		CallerNotAllowed,
 
 		NoToken, UnknownToken, TokenExpired, TokenRevoked, RightMissing, OtherTenant, PriorityTooHigh, TooManyRequests, TooManyTokens,

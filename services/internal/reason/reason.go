@@ -11,6 +11,9 @@ const (
 	// TooManyBytesWaiting: RESOURCE_EXHAUSTED, the requests that the server holds leave no room for this one; try later.
 	// Metadata: bytes, waiting_bytes, max_waiting_bytes.
 	TooManyBytesWaiting = "TOO_MANY_BYTES_WAITING"
+	// TooManyBytesSending: RESOURCE_EXHAUSTED, the answers that the server is sending leave no room for this one; try later. Metadata:
+	// bytes, sending_bytes, max_sending_bytes.
+	TooManyBytesSending = "TOO_MANY_BYTES_SENDING"
 	// InvalidArgument: INVALID_ARGUMENT, values are out of range, each listed as a violation.
 	InvalidArgument = "INVALID_ARGUMENT"
 	// NotBuilt: UNIMPLEMENTED, this server has no such method, does not honour such a field, or takes no compressed messages.
@@ -152,7 +155,8 @@ const (
 	// TooManyVectorCalls: RESOURCE_EXHAUSTED, as many calls of vectors are under way at this scheduler as may; try later. Metadata:
 	// max_calls.
 	TooManyVectorCalls = "TOO_MANY_VECTOR_CALLS"
-	// SlowReader: RESOURCE_EXHAUSTED, the reader held up others for too long.
+	// SlowReader: RESOURCE_EXHAUSTED, the reader held up others for too long, or read nothing of its answer for longer than a server waits.
+	// Metadata of the latter: waited_ms.
 	SlowReader = "SLOW_READER"
 )
 

@@ -103,11 +103,9 @@ func Draining(ctx context.Context) <-chan struct{} {
 }
 
 // Bare is the stream below the server's chain, for sending many messages: what the chain adds to a send is a clock read
-// before and after. Of small messages no more than 1 KiB waits for a caller that does not read: sending waits then, no longer than
-// the context of stream lasts, which an interceptor may end. Receiving from it skips the checks. One goroutine may send. Outside a handler it is stream itself.
+// before and after. Receiving from it skips the checks. One goroutine may send. Outside a handler it is stream itself.
 func Bare(stream grpc.ServerStream) grpc.ServerStream {
 	if c := callOf(stream.Context()); c != nil {
-		c.bare.until(stream.Context())
 		return c.bare
 	}
 	return stream
@@ -134,9 +132,9 @@ func NewRequestID() string {
 }
 
 // newCall reads the caller's request id or makes one.
-func newCall(stream grpc.ServerStream, draining <-chan struct{}, waiting *budget, turns turns) *call {
+func newCall(stream grpc.ServerStream, draining <-chan struct{}, waiting *budget, sends *sends, turns turns) *call {
 	ctx := stream.Context()
-	c := &call{draining: draining, bare: &outbox{ServerStream: stream}, waiting: waiting, turns: turns}
+	c := &call{draining: draining, bare: &outbox{ServerStream: stream, sends: sends}, waiting: waiting, turns: turns}
 	c.in, _ = stream.(*receiving)
 	if ids := metadata.ValueFromIncomingContext(ctx, RequestIDKey); len(ids) > 0 && ValidRequestID(ids[0]) {
 		c.id = ids[0]

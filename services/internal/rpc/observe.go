@@ -49,5 +49,17 @@ func (s *Server) ReceivingBytes() int64 { return s.gate.Used() }
 // MaxReceivingBytes is how many they may have.
 func (s *Server) MaxReceivingBytes() int64 { return s.gate.Max() }
 
+// SendingBytes is how many bytes the messages above 1 KiB have that are being sent.
+func (s *Server) SendingBytes() int64 { return s.sends.streamed.Used() + s.sends.large.Used() }
+
+// MaxSendingBytes is how many they may have.
+func (s *Server) MaxSendingBytes() int64 { return s.sends.streamed.Max() + s.sends.large.Max() }
+
+// WaitingToSend is how many messages wait for room to be sent in.
+func (s *Server) WaitingToSend() int { return s.sends.streamed.Waiting() + s.sends.large.Waiting() }
+
+// StalledCalls counts the calls that ended because their answer did not move.
+func (s *Server) StalledCalls() uint64 { return s.sends.stalled.Load() }
+
 // WaitingToReceive is how many large requests wait for room to be received in.
 func (s *Server) WaitingToReceive() int { return s.gate.Waiting() }

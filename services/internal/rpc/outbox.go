@@ -2,8 +2,11 @@ package rpc
 
 import (
 	"context"
+	"errors"
+	"net/netip"
 	"runtime"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
@@ -18,12 +21,13 @@ const (
 	pooledBytes = 1 << 10
 )
 
-// outbox is a stream whose small messages do not pile up behind a caller that does not read. grpc-go bounds what it queues for
+// outbox is a stream whose messages do not pile up before a caller that does not read. Small ones: grpc-go bounds what it queues for
 // a stream by the bytes of the messages, at 64 KiB, and adds some two hundred of its own to each: ten times as much as a token
 // takes. An outbox lays the messages side by side in one page and waits when the page is full until all of it is on the
-// wire. One goroutine may send.
+// wire. Larger ones go through the budget of sends, and SendMsg returns when the transport has written them. One goroutine may send.
 type outbox struct {
 	grpc.ServerStream
+	sends *sends
 
 	mu     sync.Mutex
 	ctx    context.Context // guarded by mu; ends waiting; nil: the stream's own
@@ -45,7 +49,7 @@ func (o *outbox) SendMsg(m any) error {
 	case *Frame:
 		n := m.Data.Len()
 		if n > outboxBytes {
-			return o.ServerStream.SendMsg(m)
+			return o.sendLarge(n, m)
 		}
 		defer m.Free()
 		var err error
@@ -56,7 +60,7 @@ func (o *outbox) SendMsg(m any) error {
 	case proto.Message:
 		n := proto.Size(m)
 		if n > outboxBytes {
-			return o.ServerStream.SendMsg(m)
+			return o.sendLarge(n, m)
 		}
 		var err error
 		if message, err = o.reserve(n); err != nil {
@@ -72,11 +76,68 @@ func (o *outbox) SendMsg(m any) error {
 	return o.ServerStream.SendMsg(&Frame{Data: mem.BufferSlice{mem.NewBuffer(&message, o)}})
 }
 
+// sendLarge sends a message of so many bytes, above outboxBytes, and waits until the transport has written it. A Frame is emptied.
+func (o *outbox) sendLarge(bytes int, m any) error {
+	if bytes > maxSendBytes {
+		return o.ServerStream.SendMsg(m) // which says so
+	}
+	ctx := o.context()
+	in, _ := o.ServerStream.(*receiving)
+	var from netip.Addr
+	if in != nil {
+		from = in.from
+	}
+	release, err := o.sends.enter(ctx, from, bytes)
+	if err != nil {
+		free(m)
+		return asStatus(err)
+	}
+	data, err := FrameCodec().Marshal(m)
+	if err != nil {
+		release()
+		return o.ServerStream.SendMsg(m) // which says why it cannot be sent
+	}
+	message, data := newInflight(data, release)
+	if err := o.ServerStream.SendMsg(&Frame{Data: data}); err != nil {
+		return err // nothing was queued
+	}
+	if err = message.await(ctx, o.sends.stall); err == nil {
+		return nil
+	}
+	if in == nil { // no connection of ours is under it
+		message.release()
+	} else {
+		go o.sends.drop(message, in)
+	}
+	if errors.Is(err, errStalled) {
+		return o.sends.slow()
+	}
+	return asStatus(err)
+}
+
+// asStatus is the status of an error of enter or await.
+func asStatus(err error) error {
+	if _, is := status.FromError(err); is {
+		return err
+	}
+	return status.FromContextError(err).Err()
+}
+
 // until ends waiting with a context too, which is of the stream's own.
 func (o *outbox) until(ctx context.Context) {
 	o.mu.Lock()
 	o.ctx = ctx
 	o.mu.Unlock()
+}
+
+// context is what ends waiting.
+func (o *outbox) context() context.Context {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ctx == nil {
+		return o.ServerStream.Context()
+	}
+	return o.ctx
 }
 
 // reserve takes n bytes of the page, which it waits for. Put gives them back.
@@ -108,11 +169,15 @@ func (o *outbox) waitLocked() error {
 	if ctx == nil {
 		ctx = o.ServerStream.Context()
 	}
+	timer := time.NewTimer(o.sends.stall)
+	defer timer.Stop()
 	select {
 	case <-empty:
 		return nil
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
+	case <-timer.C:
+		return o.sends.slow()
 	}
 }
 

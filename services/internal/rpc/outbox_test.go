@@ -51,7 +51,7 @@ func send(o *outbox, b byte, n int) error {
 
 func TestMessagesArriveWholeAndInOrder(t *testing.T) {
 	l := newLine(t.Context())
-	o := &outbox{ServerStream: l}
+	o := &outbox{ServerStream: l, sends: testSends()}
 	sizes := []int{0, 1, 20, outboxBytes, 1, outboxBytes + 1, 70_000, 3, outboxBytes - 1, 1, 1}
 	failed := make(chan error, 1)
 	go func() {
@@ -73,7 +73,7 @@ func TestMessagesArriveWholeAndInOrder(t *testing.T) {
 
 func TestSmallMessagesWaitForASlowCaller(t *testing.T) {
 	l := newLine(t.Context())
-	o := &outbox{ServerStream: l}
+	o := &outbox{ServerStream: l, sends: testSends()}
 	done := make(chan error, 1)
 	const messages = 3 * outboxBytes / 20
 	go func() {
@@ -100,7 +100,7 @@ func TestSmallMessagesWaitForASlowCaller(t *testing.T) {
 
 func TestAMessageThatIsHeldElsewhereKeepsItsPage(t *testing.T) {
 	l := newLine(t.Context())
-	o := &outbox{ServerStream: l}
+	o := &outbox{ServerStream: l, sends: testSends()}
 	require.NoError(t, send(o, 1, 20))
 	held := <-l.sent
 	for range 5 {
@@ -115,7 +115,7 @@ func TestAMessageThatIsHeldElsewhereKeepsItsPage(t *testing.T) {
 func TestACallThatEndsWaitsForNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := newLine(ctx)
-	o := &outbox{ServerStream: l}
+	o := &outbox{ServerStream: l, sends: testSends()}
 	require.NoError(t, send(o, 1, outboxBytes))
 	done := make(chan error, 1)
 	go func() { done <- send(o, 2, 1) }()
@@ -126,27 +126,34 @@ func TestACallThatEndsWaitsForNobody(t *testing.T) {
 
 func TestOtherMessagesPassAnOutboxBy(t *testing.T) {
 	l := newLine(t.Context())
-	o := &outbox{ServerStream: l}
+	o := &outbox{ServerStream: l, sends: testSends()}
 	require.Error(t, o.SendMsg("no message"), "the stream's own word")
 }
 
 func TestMessagesThatAreNotEncodedAreLaidInThePageAsWell(t *testing.T) {
 	l := newLine(t.Context())
-	o := &outbox{ServerStream: l}
+	o := &outbox{ServerStream: l, sends: testSends()}
 	for _, n := range []int{0, 1, 300, outboxBytes - 3, outboxBytes - 2, outboxBytes, 70_000} {
 		in := wrapperspb.String(strings.Repeat("x", n))
-		require.NoError(t, o.SendMsg(in))
-		require.Equal(t, proto.Size(in) <= outboxBytes, o.page != nil, "%d bytes", n)
+		small, sent := proto.Size(in) <= outboxBytes, make(chan error, 1)
+		if small {
+			require.NoError(t, o.SendMsg(in))
+			sent <- nil
+		} else {
+			go func() { sent <- o.SendMsg(in) }() // returns when it is on the wire
+		}
+		require.Equal(t, small, o.page != nil, "%d bytes", n)
 		var out wrapperspb.StringValue
 		require.NoError(t, proto.Unmarshal(l.take(), &out))
 		require.Equal(t, in.GetValue(), out.GetValue(), "%d bytes", n)
 		require.Nil(t, o.page, "an idle stream holds no page")
+		require.NoError(t, <-sent)
 	}
 }
 
 func TestAMessageThatCannotBeEncodedHoldsNoPage(t *testing.T) {
 	l := newLine(t.Context())
-	o := &outbox{ServerStream: l}
+	o := &outbox{ServerStream: l, sends: testSends()}
 	require.ErrorContains(t, o.SendMsg(wrapperspb.String("\xff")), "UTF-8")
 	require.Nil(t, o.page)
 	require.NoError(t, send(o, 1, 20))
@@ -155,7 +162,7 @@ func TestAMessageThatCannotBeEncodedHoldsNoPage(t *testing.T) {
 
 func BenchmarkOutbox(b *testing.B) {
 	l := newLine(b.Context())
-	o := &outbox{ServerStream: l}
+	o := &outbox{ServerStream: l, sends: testSends()}
 	data := mem.SliceBuffer(bytes.Repeat([]byte{7}, 24))
 	for b.Loop() {
 		if err := o.SendMsg(&Frame{Data: mem.BufferSlice{data}}); err != nil {

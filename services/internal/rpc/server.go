@@ -79,6 +79,10 @@ type ServerConfig struct {
 	// MaxReceivingBytes bounds the requests above 32 KiB that are being received. At least one of the largest is always taken. 0: eight
 	// of the largest.
 	MaxReceivingBytes int64
+	// MaxSendingBytes bounds the messages above 1 KiB that are being sent. One of the largest is always taken. 0: DefaultMaxSendingBytes.
+	MaxSendingBytes int64
+	// SendStall is how long an answer may not move before its call ends with SLOW_READER. 0: DefaultSendStall.
+	SendStall time.Duration
 	// MaxConnectionsPerAddress is how many connections one address may have. 0: no bound.
 	MaxConnectionsPerAddress int
 	// DrainTimeout bounds the wait for running calls when the server stops. 0: they are cut off at once.
@@ -110,6 +114,7 @@ type Server struct {
 	waiting  budget
 	within   *bufconn.Listener // nil: there are no connections from within
 	gate     *intake.Gate      // of the requests that are being received
+	sends    *sends            // of what is being sent
 	turns    turns
 	lines    flood.Bound // of calls that were refused
 	refused  refused     // connections
@@ -131,6 +136,13 @@ func NewServer(cfg ServerConfig, logger hclog.Logger) *Server {
 	if cfg.MaxReceivingBytes == 0 {
 		cfg.MaxReceivingBytes = receivingRequests * int64(cfg.MaxReceiveBytes)
 	}
+	if cfg.SendStall == 0 {
+		cfg.SendStall = DefaultSendStall
+	}
+	if cfg.MaxSendingBytes == 0 {
+		cfg.MaxSendingBytes = DefaultMaxSendingBytes
+	}
+	s.sends = newSends(&cfg, s.logger)
 	s.gate = intake.NewGate(max(cfg.MaxReceivingBytes, int64(cfg.MaxReceiveBytes)))
 	s.waiting.max = max(cfg.MaxWaitingBytes, int64(cfg.MaxReceiveBytes))
 	s.draining, s.drain = context.WithCancel(context.Background())
@@ -204,6 +216,13 @@ func (s *Server) chain(info *grpc.StreamServerInfo, traced bool, handler grpc.St
 	if traced && s.cfg.Tracer != nil {
 		interceptors = append(interceptors, s.trace)
 	}
+	innermost := handler
+	handler = func(impl any, stream grpc.ServerStream) error {
+		if c := callOf(stream.Context()); c != nil {
+			c.bare.until(stream.Context()) // an interceptor may end it
+		}
+		return innermost(impl, stream)
+	}
 	for _, in := range slices.Backward(interceptors) {
 		next := handler
 		handler = func(impl any, stream grpc.ServerStream) error { return in(impl, stream, info, next) }
@@ -242,7 +261,7 @@ func (s *Server) Panics() uint64 { return s.panics.Load() }
 // enter gives the call its id and takes its request out of the count in the end. It ends calls of standard services (health
 // watchers, reflection) when the server stops: they would last until their callers leave.
 func (s *Server) enter(impl any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	c := newCall(stream, s.draining.Done(), &s.waiting, s.turns)
+	c := newCall(stream, s.draining.Done(), &s.waiting, s.sends, s.turns)
 	defer c.end()
 	ctx := context.WithValue(stream.Context(), callKey{}, c)
 	if infrastructure(info.FullMethod) {
@@ -252,7 +271,7 @@ func (s *Server) enter(impl any, stream grpc.ServerStream, info *grpc.StreamServ
 		stop := context.AfterFunc(s.draining, func() { time.AfterFunc(watchersNotice, cancel) })
 		defer stop()
 	}
-	return next(impl, &serverStream{ServerStream: stream, ctx: ctx})
+	return next(impl, &serverStream{ServerStream: c.bare, ctx: ctx})
 }
 
 // logging writes one line when a call ends.

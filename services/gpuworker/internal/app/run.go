@@ -87,7 +87,7 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 	serving := rpc.ServerConfig{
 		Domain: rpc.WorkerDomain, DrainTimeout: c.DrainTimeout, Options: s.Options(),
 		MaxReceiveBytes: rpc.DefaultMaxReceiveBytes + rpc.ResumeBytes, Observer: measured.observer(), Tracer: sent.Tracer(),
-		Unmarshal: longids.Unmarshal, MaxMethodBytes: textlimit.Methods(),
+		Unmarshal: longids.Unmarshal, MaxMethodBytes: textlimit.Methods(), SendStall: c.SendStall,
 	}
 	if err := c.Transport.Serve(&serving, logger); err != nil {
 		return errors.Join(err, measured.close(), lis.Close())

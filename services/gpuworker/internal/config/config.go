@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/services/internal/auth"
 	"github.com/millrace/millrace/services/internal/device"
 	"github.com/millrace/millrace/services/internal/monitor"
+	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/telemetry"
 	"github.com/millrace/millrace/services/internal/transport"
 )
@@ -66,6 +67,7 @@ type Config struct {
 	EvictIdle      time.Duration // 0: never
 	Defaults       string        // Contract or ModelFile; empty: Contract
 	DrainTimeout   time.Duration
+	SendStall      time.Duration // how long an answer may not move before its call ends
 	LogLevel       string
 	LogJSON        bool
 	LogPrompts     bool   // whether the log has what callers ask for
@@ -100,6 +102,7 @@ func (c *Config) Register(f *pflag.FlagSet) {
 	f.StringVar(&c.Defaults, "sampling-defaults", Contract, "what unset knobs of a request have: contract, or model: what the model's file recommends where it does; equal requests may then give other tokens than at workers without it, so the class of such a model is another one")
 	c.Vectors.register(f)
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
+	f.DurationVar(&c.SendStall, "send-stall", rpc.DefaultSendStall, "how long a caller may read nothing of an answer that waits for it; then its call ends")
 	f.StringVar(&c.MetricsListen, "metrics-listen", "", "address to serve Prometheus measures and health checks on, such as 127.0.0.1:9071: /metrics, /healthz, /readyz (default: none)")
 	f.StringVar(&c.MetricsAliases, "metrics-aliases", "", "give measures under the names of another server too, for its dashboards: vllm (default: none)")
 	f.BoolVar(&c.MetricsTLS, "metrics-tls", false, "serve measures and health checks over TLS with the certificate of --tls-cert, measures then only to callers that --tls-client-ca and --tls-client-san accept")
@@ -161,6 +164,9 @@ func (c *Config) Validate() error {
 		fail("--sampling-defaults %q: want contract or model", c.Defaults)
 	}
 	errs = append(errs, c.Vectors.validate(c.Models)...)
+	if err := rpc.CheckSendStall(c.SendStall); err != nil {
+		errs = append(errs, err)
+	}
 	if c.DrainTimeout < 0 {
 		fail("--drain-timeout %v: want no negative time", c.DrainTimeout)
 	}

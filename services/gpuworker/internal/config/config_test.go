@@ -137,12 +137,12 @@ func TestTheEdgesOfWhatTrainingsAreTold(t *testing.T) {
 
 func TestTheEdgesOfWhatTheLoopIsTold(t *testing.T) {
 	for _, good := range []string{"--max-sequences=0", "--max-sequences=1", "--max-sequences=1024", "--step-target=0", "--step-target=1ms",
-		"--step-target=10s", "--max-queue-time=0", "--max-queue-time=1ms", "--max-queue-time=24h"} {
+		"--step-target=10s", "--max-queue-time=0", "--max-queue-time=1ms", "--max-queue-time=24h", "--send-stall=1s", "--send-stall=1h"} {
 		_, err := parse(t, good)
 		require.NoError(t, err, good)
 	}
 	for _, bad := range []string{"--max-sequences=-1", "--max-sequences=1025", "--step-target=-1ms", "--step-target=999us",
-		"--step-target=10001ms", "--max-queue-time=-1s", "--max-queue-time=1us", "--max-queue-time=25h"} {
+		"--step-target=10001ms", "--max-queue-time=-1s", "--max-queue-time=1us", "--max-queue-time=25h", "--send-stall=999ms", "--send-stall=61m"} {
 		_, err := parse(t, bad)
 		require.Error(t, err, bad)
 	}

@@ -30,6 +30,7 @@ var advices = map[string]string{
 	reason.UnknownField:        "a client and a server of the same version",
 	reason.MalformedMessage:    "a client and a server of the same version",
 	reason.MessageTooLarge:     "a shorter prompt",
+	reason.TooManyBytesSending: "again when others have read their answers, or ask for less at once",
 	reason.TooManyBytesWaiting: "again when others have been served, or a shorter prompt",
 	reason.InvalidArgument:     "",
 	reason.NotBuilt:            "",

@@ -67,6 +67,8 @@ type Config struct {
 	WorkerGrace time.Duration
 	// DrainTimeout bounds the wait for running calls at the end; [0, 1 h].
 	DrainTimeout time.Duration
+	// SendStall is how long an answer may not move before its call ends; [1 s, 1 h].
+	SendStall time.Duration
 	// Processors is how many processors are used; 0: as many as the load needs, unless GOMAXPROCS is set; see Follows.
 	Processors int
 	// CPUProfile is a file for a profile of the whole run; empty: none.
@@ -118,6 +120,7 @@ func Flags(fs *pflag.FlagSet) *Config {
 	fs.Int64Var(&c.MaxVectorBytes, "max-vector-bytes", vectors.DefaultMaxBytes, "bytes of messages that such calls hold; calls beyond it are refused")
 	fs.DurationVar(&c.WorkerGrace, "worker-grace", admission.DefaultGrace, "how long a model may be without a worker before its requests are refused, or it is loaded elsewhere")
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "longest wait for running calls when stopping")
+	fs.DurationVar(&c.SendStall, "send-stall", rpc.DefaultSendStall, "how long a caller may read nothing of an answer that waits for it; then its call ends")
 	fs.IntVar(&c.Processors, "processors", 0, "processors to use; 0: as many as the load needs, or $GOMAXPROCS if set")
 	fs.StringVar(&c.CPUProfile, "cpu-profile", "", "file for a CPU profile of the whole run (default: none)")
 	fs.StringVar(&c.MetricsListen, "metrics-listen", "", "address to serve Prometheus measures and health checks on, such as 127.0.0.1:9070: /metrics, /healthz, /readyz (default: none)")
@@ -206,6 +209,9 @@ func (c *Config) Validate() error {
 	if c.DrainTimeout < 0 || c.DrainTimeout > time.Hour {
 		refuse("--drain-timeout is %v: must be in [0, 1h]", c.DrainTimeout)
 	}
+	if err := rpc.CheckSendStall(c.SendStall); err != nil {
+		refuse("%w", err)
+	}
 	if hclog.LevelFromString(c.LogLevel) == hclog.NoLevel {
 		refuse("--log-level is %q: must be trace, debug, info, warn or error", c.LogLevel)
 	}
@@ -242,7 +248,7 @@ func (c *Config) Fields() []any {
 		"failover_wait", c.FailoverWait, "inexact_failover", c.InexactFailover, "max_held_bytes", c.MaxHeldBytes,
 		"max_vector_calls", c.MaxVectorCalls, "max_vector_bytes", c.MaxVectorBytes,
 		"max_queue", c.MaxQueue, "max_queue_time", c.MaxQueueTime, "worker_grace", c.WorkerGrace,
-		"drain_timeout", c.DrainTimeout, "processors", c.Processors,
+		"drain_timeout", c.DrainTimeout, "send_stall", c.SendStall, "processors", c.Processors,
 		"metrics_listen", c.MetricsListen, "metrics_tls", c.MetricsTLS, "pprof_listen", c.PprofListen, "console_listen", c.ConsoleListen,
 		"load_reports", c.LoadReports,
 		"traces", c.Telemetry.Traces, "measures_sent", c.Telemetry.Metrics, "log_level", c.LogLevel, "log_json", c.LogJSON,

@@ -45,6 +45,8 @@ func TestValidateNamesTheFlagThatIsWrong(t *testing.T) {
 		"a silence of no time":            {append(ok, "--stale", "999ms"), "--stale"},
 		"a silence of an hour":            {append(ok, "--stale", "1h"), "--stale"},
 		"a negative queue":                {append(ok, "--max-queue", "-1"), "--max-queue"},
+		"a short stall":                   {append(ok, "--send-stall", "999ms"), "--send-stall"},
+		"a long stall":                    {append(ok, "--send-stall", "61m"), "--send-stall"},
 		"a negative time in the queue":    {append(ok, "--max-queue-time", "-1s"), "--max-queue-time"},
 		"days in the queue":               {append(ok, "--max-queue-time", "25h"), "--max-queue-time"},
 		"a queue without end":             {append(ok, "--max-queue", "1048577"), "--max-queue"},

@@ -29,6 +29,8 @@ var (
 	errUnsent = errors.New("the worker could not be asked")
 	// errGone: the caller takes no more frames.
 	errGone = errors.New("the caller is gone")
+	// errUndelivered: this server does not deliver the frame, and its status says why.
+	errUndelivered = errors.New("the caller's frame was not sent")
 	// errMoved: the worker drains, and another has a place for the stream.
 	errMoved = errors.New("the stream was handed over")
 )
@@ -50,6 +52,8 @@ type attempt struct {
 	open     int   // outputs that have not ended, as handover knows
 	context  int64 // context_length that the request was given here; 0: none
 	handover handover
+
+	undelivered error // of errUndelivered
 }
 
 // try runs one attempt to its end and gives the lease back.
@@ -87,6 +91,8 @@ func (c *call) try(lease *admission.Lease, inexact bool) ending {
 // OK or not; one that ends behind every `finished` has ended well, whatever is said then.
 func (a *attempt) end(lost context.Context, err error) ending {
 	switch {
+	case errors.Is(err, errUndelivered):
+		return ending{err: a.undelivered}
 	case a.log != nil && a.log.Complete(), a.log == nil && err == nil:
 		return ending{}
 	case errors.Is(err, errGone):
@@ -214,7 +220,11 @@ func (a *attempt) pass(frame *rpc.Frame, up grpc.ClientStream) error {
 	if a.log != nil && a.log.Complete() {
 		a.lease.Vacate() // a caller who has the last frame and asks again finds the place free, and no other worker given one too many
 	}
-	if err := a.down.SendMsg(frame); err != nil {
+	switch err := a.down.SendMsg(frame); {
+	case rpc.Reason(err) != "":
+		a.undelivered = err
+		return errUndelivered
+	case err != nil:
 		return fmt.Errorf("%w: %w", errGone, err)
 	}
 	if first {

@@ -49,7 +49,7 @@ var blames = map[string]blame{
 	reason.PromptTooLong: short, reason.ResumeTooLong: short, reason.ContextTooShort: short,
 
 	// It is full: a place elsewhere is as good.
-	reason.WorkerFull: worker, reason.TooManyBytesWaiting: worker, reason.OutOfDeviceMemory: worker,
+	reason.WorkerFull: worker, reason.TooManyBytesWaiting: worker, reason.TooManyBytesSending: worker, reason.OutOfDeviceMemory: worker,
 	reason.QueueTimeout: waited,
 	// It stops, and ends its calls. The caller's own cancelling is seen before its word is.
 	reason.WorkerStopping: worker, reason.WorkerDraining: worker, reason.Cancelled: worker,

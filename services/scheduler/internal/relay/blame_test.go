@@ -55,6 +55,7 @@ var rows = []row{
 	{reason.WorkerFull, codes.ResourceExhausted, false, false},
 	{reason.QueueTimeout, codes.ResourceExhausted, true, true},
 	{reason.TooManyBytesWaiting, codes.ResourceExhausted, false, false},
+	{reason.TooManyBytesSending, codes.ResourceExhausted, false, false},
 	{reason.OutOfDeviceMemory, codes.ResourceExhausted, false, false},
 	{reason.WorkerStopping, codes.Unavailable, false, false},
 	{reason.WorkerDraining, codes.Unavailable, false, false},

@@ -1,0 +1,229 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+
+	"github.com/millrace/millrace/services/internal/flood"
+	"github.com/millrace/millrace/services/internal/intake"
+	"github.com/millrace/millrace/services/internal/reason"
+)
+
+const (
+	// DefaultSendStall is how long an answer may not move before its call ends.
+	DefaultSendStall = 30 * time.Second
+	// DefaultMaxSendingBytes bounds the messages above outboxBytes that are being sent, all calls together.
+	DefaultMaxSendingBytes = 128 << 20
+	// streamedBytes is the size up to which a message belongs to a stream of tokens. A quarter of the budget is for these alone, so that
+	// large answers that nobody reads hold up no stream.
+	streamedBytes = 64 << 10
+	// sendingRetry is the RetryInfo delay of an answer that finds no room.
+	sendingRetry = time.Second
+	// dropTime is what the transport gets to drop the queue of a stream that has ended. One that takes longer cannot write.
+	dropTime = 5 * time.Second
+)
+
+// errStuck: a connection cannot be written to, so that what is queued for its ended calls stays.
+var errStuck = errors.New("nothing can be written to it, and calls that have ended wait for that")
+
+// sends is the budget of a server's messages above outboxBytes that are being sent.
+//
+// grpc-go's own bound is a write quota of 64 KiB a stream, and it lets a message of any size pass while the quota is above zero. The
+// first large message of a call is therefore queued whole, and SendMsg returns although the caller has read nothing. So a sender takes
+// the bytes of a large message from this budget, and waits until the transport has written all of them. The budget gets them back when
+// the transport frees the message's buffers, or when the connection is closed.
+//
+//	SendMsg -> enter -> transport's queue -> framer -> connection
+//	           |          \__ frees each chunk: moved ____/
+//	           \__ waits for room, or refuses
+//
+// A message that finds no room waits for it, no longer than the stall time and the call's deadline: it is there already, its handler
+// produces no other one meanwhile, and a stream that was refused in the middle would be lost. Waiting messages are in memory too. So
+// half of a gate's room bounds them as well, or one message, and beyond that a message is refused.
+//
+// Bound: 1.5 times the budget, plus one message of each call that has just made it.
+type sends struct {
+	streamed, large *intake.Gate
+	stall           time.Duration
+	domain          string
+	stalled         atomic.Uint64 // calls that ended because their answer did not move
+	logger          hclog.Logger
+	lines           flood.Bound // of connections that are closed
+}
+
+// CheckSendStall refuses a value of --send-stall: a healthy caller on a slow network may read nothing for a second.
+func CheckSendStall(stall time.Duration) error {
+	if stall < time.Second || stall > time.Hour {
+		return fmt.Errorf("--send-stall is %v: must be in [1s, 1h]", stall)
+	}
+	return nil
+}
+
+func newSends(cfg *ServerConfig, logger hclog.Logger) *sends {
+	streamed := cfg.MaxSendingBytes / 4
+	large := cfg.MaxSendingBytes - streamed
+	return &sends{
+		streamed: intake.NewSendGate(streamed, streamed/2), large: intake.NewSendGate(large, large/2), stall: cfg.SendStall,
+		domain: cfg.Domain, logger: logger,
+	}
+}
+
+// enter takes the bytes of a message from the budget. leave gives them back, once.
+func (s *sends) enter(ctx context.Context, from netip.Addr, bytes int) (leave func(), err error) {
+	gate := s.large
+	if bytes <= streamedBytes {
+		gate = s.streamed
+	}
+	if leave, ok := gate.TryEnter(from, int64(bytes)); ok {
+		return leave, nil
+	}
+	waiting, cancel := context.WithTimeout(ctx, s.stall)
+	defer cancel()
+	leave, err = gate.Enter(waiting, from, int64(bytes))
+	switch {
+	case err == nil:
+		return leave, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	}
+	return nil, Fault{
+		Code: codes.ResourceExhausted, Domain: s.domain, Reason: reason.TooManyBytesSending, RetryAfter: sendingRetry,
+		Message: fmt.Sprintf("the answer takes %d bytes, and answers of %d bytes are being sent of %d that may be: try again later, ask for less, "+
+			"and read answers as they come", bytes, gate.Used(), gate.Max()),
+		Metadata: map[string]string{"bytes": strconv.Itoa(bytes), "sending_bytes": strconv.FormatInt(gate.Used(), 10),
+			"max_sending_bytes": strconv.FormatInt(gate.Max(), 10)},
+	}.Err()
+}
+
+// slow is the status of a call whose answer did not move.
+func (s *sends) slow() error {
+	s.stalled.Add(1)
+	return Fault{
+		Code: codes.ResourceExhausted, Domain: s.domain, Reason: reason.SlowReader,
+		Message:  fmt.Sprintf("nothing of the answer was read for %v: read it as it comes", s.stall),
+		Metadata: map[string]string{"waited_ms": strconv.FormatInt(s.stall.Milliseconds(), 10)},
+	}.Err()
+}
+
+// drop ends the stream of a call whose message the transport still has, waits until the transport has dropped it, and closes a connection that cannot even write the end of
+// a stream: its queue would stay, whatever is read.
+func (s *sends) drop(m *inflight, in *receiving) {
+	in.arrival.Reset() // also where the caller or the deadline has: the handler's return alone leaves the queue as it is
+	timer := time.NewTimer(dropTime)
+	defer timer.Stop()
+	select {
+	case <-m.gone:
+		return
+	case <-in.arrival.Gone():
+	case <-timer.C:
+		if untold, ok := s.lines.Tell(""); ok {
+			s.logger.Warn("connection closed", "peer", in.from.String(), "error", errStuck, "closed_without_a_line", untold)
+		}
+		in.arrival.CloseConnection()
+	}
+	m.release() // what the transport still has goes with it
+}
+
+// inflight is a message on its way to the connection, in chunks that the transport frees one by one. Buffers come back to their own pool
+// only by way of the transport, which may still read them.
+type inflight struct {
+	chunks  []chunk
+	left    atomic.Int32 // chunks that the transport has not freed
+	begun   time.Time
+	moved   atomic.Int64  // when it last freed one, in nanoseconds behind begun
+	gone    chan struct{} // closed when none is left
+	release func()        // gives the bytes back to the budget, once
+}
+
+// chunkBytes is what is seen to move: a frame of HTTP/2.
+const chunkBytes = 16 << 10
+
+// chunk is a part of a message, and the pool to which the transport gives it back.
+type chunk struct {
+	of    *inflight
+	bytes []byte
+	under mem.Buffer // is freed with the chunk, the last one of its buffer; else nil
+}
+
+// newInflight makes chunks of a message, whose references it takes over.
+func newInflight(data mem.BufferSlice, release func()) (*inflight, mem.BufferSlice) {
+	m := &inflight{begun: time.Now(), gone: make(chan struct{}), release: sync.OnceFunc(release)}
+	m.chunks = make([]chunk, 0, len(data)+data.Len()/chunkBytes)
+	for _, buffer := range data {
+		rest := buffer.ReadOnlyData()
+		if len(rest) == 0 {
+			buffer.Free()
+		}
+		for len(rest) > 0 {
+			n := min(chunkBytes, len(rest))
+			c := chunk{of: m, bytes: rest[:n]}
+			if rest = rest[n:]; len(rest) == 0 {
+				c.under = buffer
+			}
+			if cap(c.bytes) <= pooledBytes { // else the transport would not say when it has written it
+				c.bytes = append(make([]byte, 0, pooledBytes+1), c.bytes...)
+			}
+			m.chunks = append(m.chunks, c)
+		}
+	}
+	m.left.Store(int32(len(m.chunks)))
+	out := make(mem.BufferSlice, len(m.chunks))
+	for i := range m.chunks {
+		out[i] = mem.NewBuffer(&m.chunks[i].bytes, &m.chunks[i])
+	}
+	return m, out
+}
+
+// Put is called by the transport when it has written or dropped the chunk.
+func (c *chunk) Put(*[]byte) {
+	m := c.of
+	if c.under != nil {
+		c.under.Free()
+	}
+	m.moved.Store(int64(time.Since(m.begun)))
+	if m.left.Add(-1) == 0 {
+		m.release()
+		close(m.gone)
+	}
+}
+
+// Get is never called: the transport gets no buffer of a chunk.
+func (c *chunk) Get(length int) *[]byte {
+	b := make([]byte, length)
+	return &b
+}
+
+// await waits until the transport has freed the message. It returns ctx's error, or errStalled when nothing has moved for so long.
+func (m *inflight) await(ctx context.Context, stall time.Duration) error {
+	timer := time.NewTimer(stall)
+	defer timer.Stop()
+	for {
+		select {
+		case <-m.gone:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			still := time.Since(m.begun) - time.Duration(m.moved.Load())
+			if still >= stall {
+				return errStalled
+			}
+			timer.Reset(stall - still)
+		}
+	}
+}
+
+// errStalled: an answer did not move for the stall time.
+var errStalled = errors.New("the answer does not move")
+
+var _ mem.BufferPool = (*chunk)(nil)

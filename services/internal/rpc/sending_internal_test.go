@@ -1,0 +1,69 @@
+package rpc
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/mem"
+)
+
+// testSends is the budget of a server that nobody configured.
+func testSends() *sends {
+	return newSends(&ServerConfig{MaxSendingBytes: DefaultMaxSendingBytes, SendStall: DefaultSendStall, Domain: WorkerDomain}, hclog.NewNullLogger())
+}
+
+// counted is a pool that counts what comes back.
+type counted struct{ back int }
+
+func (c *counted) Get(n int) *[]byte { b := make([]byte, n); return &b }
+func (c *counted) Put(*[]byte)       { c.back++ }
+
+func TestChunksCarryTheMessageAndFreeIt(t *testing.T) {
+	for _, lengths := range [][]int{
+		{1025}, {0, 1025}, {16 << 10}, {16<<10 + 1}, {16379, 16384, 5}, {700, 700, 700}, {5, 4 << 20, 0, 3}, {1 << 20},
+	} {
+		pool, data, want, released := &counted{}, mem.BufferSlice{}, []byte(nil), 0
+		for i, n := range lengths {
+			part := slices.Repeat([]byte{byte(i + 1)}, n)
+			want = append(want, part...)
+			part = slices.Grow(part, max(0, pooledBytes+1-n))
+			data = append(data, mem.NewBuffer(&part, pool))
+		}
+		m, out := newInflight(data, func() { released++ })
+		require.Equal(t, want, out.Materialize())
+		r := out.Reader()
+		out.Free()
+		for r.Remaining() > 0 {
+			require.Zero(t, released)
+			n := min(16<<10, r.Remaining())
+			_, err := r.Discard(n)
+			require.NoError(t, err)
+		}
+		<-m.gone
+		require.Equal(t, len(lengths), pool.back, "%v", lengths)
+		require.Equal(t, 1, released)
+		m.release()
+		require.Equal(t, 1, released)
+	}
+}
+
+func TestAwaitCountsFromTheLastChunk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, out := newInflight(mem.BufferSlice{mem.SliceBuffer(make([]byte, 4*chunkBytes))}, func() {})
+		go func() {
+			for _, c := range out[:3] { // a slow caller
+				time.Sleep(29 * time.Second)
+				c.Free()
+			}
+		}()
+		begun := time.Now()
+		require.ErrorIs(t, m.await(t.Context(), 30*time.Second), errStalled)
+		require.Equal(t, 3*29*time.Second+30*time.Second, time.Since(begun))
+		out[3].Free()
+		require.NoError(t, m.await(t.Context(), time.Second))
+	})
+}
