@@ -20,13 +20,19 @@ type layout struct {
 	bytes           uint64 // of the weights
 }
 
+const configName = "config.json"
+
+// isWeights reports whether a file of this name holds weights in that layout.
+func isWeights(name string) bool {
+	return strings.HasSuffix(name, ".safetensors") || strings.HasPrefix(name, "pytorch_model") && strings.HasSuffix(name, ".bin")
+}
+
 // add counts a file of the folder.
 func (l *layout) add(d fs.DirEntry) {
-	name := d.Name()
-	switch {
-	case name == "config.json":
+	switch name := d.Name(); {
+	case name == configName:
 		l.config = true
-	case strings.HasSuffix(name, ".safetensors"), strings.HasPrefix(name, "pytorch_model") && strings.HasSuffix(name, ".bin"):
+	case isWeights(name):
 		l.weights = true
 		if info, err := d.Info(); err == nil {
 			l.bytes += uint64(max(info.Size(), 0))
@@ -49,8 +55,12 @@ func (l *layout) problem(name string) error {
 // layouts collects the folders of a walk.
 type layouts map[string]*layout // by path
 
-// add counts a file at a path below the models directory.
+// add counts a file at a path below the models directory. A file that is no part of a model takes no memory: the directory may
+// hold anything.
 func (l layouts) add(file string, d fs.DirEntry) {
+	if d.Name() != configName && !isWeights(d.Name()) {
+		return
+	}
 	dir := path.Dir(file)
 	if l[dir] == nil {
 		l[dir] = &layout{}
