@@ -12,12 +12,15 @@ type Config struct {
 	Dir          string // of codebook files; it is made when the first is written
 	MaxTrainings int    // at once; 0: none
 	SpoolSpace   uint64 // bytes of host memory for rows that the device does not hold, of all trainings together
+	PutSpace     uint64 // bytes of host memory for codebooks that are being put, of all together; 0: 2 GiB
 	// Share of the time that trainings compute while models have work; (0, 1]. 0: a tenth.
 	Share          float64
 	VerifyInterval time.Duration // from one check of the resident codebooks to the next; 0 or less: they are checked at load only
 	// Tokens says what the models do. nil: nothing ever.
 	Tokens func() Tokens
 }
+
+const defaultPutSpace = 2 << 30
 
 // Tokens is what the models of the same device do.
 type Tokens struct {

@@ -60,12 +60,17 @@ type FitError struct {
 	Needed, Free uint64 // device bytes
 	// Of a training whose rows the device does not hold: host bytes that they take, and that there are for them.
 	Spool, FreeSpool uint64
+	// Of a codebook that is being put: host bytes that it takes until it is on the device, and that there are for such.
+	Host, FreeHost uint64
 }
 
 func (e *FitError) Error() string {
 	text := fmt.Sprintf("%s %v: it needs %d bytes of device memory and %d are free", e.What, ErrNoFit, e.Needed, e.Free)
 	if e.Spool > e.FreeSpool {
 		text += fmt.Sprintf("; its rows need %d bytes of host memory beside that, and %d are free", e.Spool, e.FreeSpool)
+	}
+	if e.Host > e.FreeHost {
+		text += fmt.Sprintf("; on its way it needs %d bytes of host memory, and %d are free for codebooks that are being put", e.Host, e.FreeHost)
 	}
 	return text
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -30,8 +31,8 @@ type Manager struct {
 	turn    *semaphore.Weighted // held by the training that computes while models have work
 	counted counters
 
-	admission sync.Mutex // held while it is decided whether something fits, which asks the device
-	arriving  uint64     // guarded by admission; device bytes of codebooks on their way here
+	admission sync.Mutex    // held while it is decided whether something fits, which asks the device
+	arriving  atomic.Uint64 // written under admission; bytes of codebooks on their way here, of the device and of the host: <= PutSpace
 
 	mu struct {
 		sync.Mutex
@@ -50,6 +51,7 @@ type closer interface{ Close() error }
 // refuses everything with engine.ErrUnsupported.
 func NewManager(cfg Config, device engine.Device, logger hclog.Logger) *Manager {
 	cfg.Share = cmp.Or(cfg.Share, defaultShare)
+	cfg.PutSpace = cmp.Or(cfg.PutSpace, defaultPutSpace)
 	if cfg.Tokens == nil {
 		cfg.Tokens = func() Tokens { return Tokens{} }
 	}

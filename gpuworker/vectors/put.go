@@ -22,7 +22,8 @@ type Arrival struct {
 	closed    bool
 }
 
-// Put begins to bring a codebook to the directory and into service: device memory for it is set aside. expect, unless nil, is the
+// Put begins to bring a codebook to the directory and into service: device memory and, until Close, host memory for it are set aside.
+// expect, unless nil, is the
 // digest that it must have.
 func (m *Manager) Put(name string, desc engine.CodebookDesc, expect *engine.Digest, replace bool) (*Arrival, error) {
 	if err := errors.Join(m.usable(), CheckName(name)); err != nil {
@@ -33,10 +34,18 @@ func (m *Manager) Put(name string, desc engine.CodebookDesc, expect *engine.Dige
 	}
 	m.admission.Lock()
 	defer m.admission.Unlock()
-	if err := m.fit(fmt.Sprintf("codebook %q", name), desc.Bytes()+m.arriving, 0, 0); err != nil {
+	info, err := m.device.Info()
+	if err != nil {
 		return nil, err
 	}
-	m.arriving += desc.Bytes()
+	bytes, arriving := desc.Bytes(), m.arriving.Load()
+	short := &FitError{
+		What: fmt.Sprintf("codebook %q", name), Needed: bytes + arriving, Free: info.FreeOnOne(), Host: bytes, FreeHost: m.cfg.PutSpace - arriving,
+	}
+	if short.Needed > short.Free || short.Host > short.FreeHost {
+		return nil, short
+	}
+	m.arriving.Store(arriving + bytes)
 	return &Arrival{m: m, name: name, desc: desc, expect: expect, replace: replace}, nil
 }
 
@@ -44,6 +53,9 @@ func (m *Manager) Put(name string, desc engine.CodebookDesc, expect *engine.Dige
 func (a *Arrival) Write(chunk []byte) error {
 	if left := a.desc.Bytes() - uint64(len(a.codewords)); uint64(len(chunk)) > left {
 		return input("chunk", "%d bytes come where %d are left of the %d that the shape says", len(chunk), left, a.desc.Bytes())
+	}
+	if a.codewords == nil { // growing by append would take twice as much
+		a.codewords = make([]byte, 0, a.desc.Bytes())
 	}
 	a.codewords = append(a.codewords, chunk...)
 	return nil
@@ -69,7 +81,7 @@ func (a *Arrival) Close() {
 	a.closed, a.codewords = true, nil
 	a.m.admission.Lock()
 	defer a.m.admission.Unlock()
-	a.m.arriving -= a.desc.Bytes()
+	a.m.arriving.Store(a.m.arriving.Load() - a.desc.Bytes())
 }
 
 // putOptions are how a codebook is put.

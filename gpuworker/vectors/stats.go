@@ -20,6 +20,7 @@ type Stats struct {
 	Trainings, MaxTrainings         int
 	TrainingBytes                   uint64 // of device memory
 	SpoolBytes, FreeSpool           uint64 // of host memory
+	PutBytes, FreePut               uint64 // of host memory, of codebooks that are being put
 	Finished, Cancelled, Failed     uint64 // trainings; cancelled ones were ended by their callers
 	Rounds, Rows                    uint64 // of trainings: rounds done, rows received
 	Computed, Recomputed            uint64 // ids that trainings found; of these, those that needed float64
@@ -42,6 +43,8 @@ func (m *Manager) Stats() Stats {
 		DeviceTime: time.Duration(c.device.Load()), EncodedRows: c.encoded.Load(), DecodedRows: c.decoded.Load(),
 		EncodedRecomputed: c.encodedRecomputed.Load(), DamagedCodebooks: c.damaged.Load(),
 	}
+	s.PutBytes = m.arriving.Load()
+	s.FreePut = m.cfg.PutSpace - s.PutBytes
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.Trainings, s.TrainingBytes, s.SpoolBytes = m.mu.trainings, m.mu.bytes, m.mu.spool

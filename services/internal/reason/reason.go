@@ -212,7 +212,8 @@ const (
 	// ResidentCodebookDiffers: DATA_LOSS, codewords in device memory are not those that were loaded.
 	ResidentCodebookDiffers = "RESIDENT_CODEBOOK_DIFFERS"
 	// DoesNotFit: RESOURCE_EXHAUSTED, a training or a codebook needs more memory than there is. Metadata: needed_bytes, free_bytes
-	// of the device, spool_bytes, free_spool_bytes of the host.
+	// of the device, spool_bytes, free_spool_bytes of the host for a training's rows, host_bytes, free_host_bytes for codebooks on
+	// their way.
 	DoesNotFit = "DOES_NOT_FIT"
 	// NoTrainings: UNAVAILABLE, this worker is told to take none.
 	NoTrainings = "NO_TRAININGS"

@@ -58,7 +58,7 @@ func serve(ctx context.Context, c *config.Config, device engine.Device, logger h
 		Observe:          measured.observe(),
 	}, device, logger)
 	books := vectors.NewManager(vectors.Config{
-		Dir: c.Vectors.Codebooks, MaxTrainings: c.Vectors.MaxTrainings, SpoolSpace: c.Vectors.Spool(onGPU(device)), Share: c.Vectors.Share,
+		Dir: c.Vectors.Codebooks, MaxTrainings: c.Vectors.MaxTrainings, SpoolSpace: c.Vectors.Spool(onGPU(device)), PutSpace: c.Vectors.Put(), Share: c.Vectors.Share,
 		VerifyInterval: c.VerifyInterval, Tokens: server.TokensOf(models),
 	}, device, logger)
 	defer func() {

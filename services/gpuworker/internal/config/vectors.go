@@ -21,6 +21,7 @@ type Vectors struct {
 	Patience     time.Duration // with a caller that sends or reads nothing
 	Share        float64       // of the time, while models have work; (0, 1]
 	SpoolSpace   string        // bytes, or bytes with a unit; see Spool
+	PutSpace     string        // the same; see Put
 }
 
 func (v *Vectors) register(f *pflag.FlagSet) {
@@ -28,6 +29,7 @@ func (v *Vectors) register(f *pflag.FlagSet) {
 	f.IntVar(&v.MaxTrainings, "max-trainings", 1, "trainings of codebooks at once; 0: none")
 	f.DurationVar(&v.Patience, "training-timeout", time.Minute, "how long a caller may send no rows of a training, or read nothing of what it is sent, before the call ends")
 	f.Float64Var(&v.Share, "training-share", 0.1, "share of the time that trainings compute while models have work, above 0 and at most 1; at other times they have all of it")
+	f.StringVar(&v.PutSpace, "put-space", "2GiB", "host memory for codebooks that PutCodebook is sending, of all together: bytes, such as 64GiB")
 	f.StringVar(&v.SpoolSpace, "spool-space", "", "host memory for rows that the device does not hold, of all trainings together: bytes, such as 64GiB; 0: rows must fit the device (default: 4GiB on a GPU, 0 on a CPU)")
 }
 
@@ -49,7 +51,19 @@ func (v *Vectors) validate(models string) (errs []error) {
 	if _, err := parseSwap(v.SpoolSpace); err != nil {
 		fail("--spool-space %q: %w", v.SpoolSpace, err)
 	}
+	if n, err := parseSwap(v.PutSpace); err != nil || n <= 0 && v.PutSpace != "" {
+		fail("--put-space %q: want bytes above 0, such as 2GiB", v.PutSpace)
+	}
 	return errs
+}
+
+// Put is the host memory for codebooks on their way, in bytes.
+func (v *Vectors) Put() uint64 {
+	n, err := parseSwap(v.PutSpace) // validate has checked it
+	if err != nil || n < 0 {
+		return 0
+	}
+	return uint64(n)
 }
 
 // Spool is the host memory for rows in bytes; the device decides where nothing is said.

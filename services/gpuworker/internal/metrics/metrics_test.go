@@ -184,7 +184,7 @@ func TestReadings(t *testing.T) {
 		CorrectedErrors: &corrected, PhysicalTotal: &physical, PhysicalFree: &free,
 	}
 	r.vectors = vectors.Stats{
-		Supported: true, Trainings: 1, MaxTrainings: 2, TrainingBytes: 3, SpoolBytes: 4, FreeSpool: 5, Finished: 6, Cancelled: 7, Failed: 8,
+		Supported: true, Trainings: 1, MaxTrainings: 2, TrainingBytes: 3, SpoolBytes: 4, FreeSpool: 5, PutBytes: 310, FreePut: 311, Finished: 6, Cancelled: 7, Failed: 8,
 		Rounds: 9, Rows: 10, Computed: 31, Recomputed: 11, DeviceTime: 12 * time.Second, EncodedRows: 13, DecodedRows: 14,
 		EncodedRecomputed: 15, ReadyCodebooks: 16, FailedCodebooks: 17, CodebookBytes: 18, DamagedCodebooks: 19, RefusedFrees: 21,
 	}
@@ -192,6 +192,7 @@ func TestReadings(t *testing.T) {
 	want := map[string]float64{
 		"millrace_vectors_trainings": 1, "millrace_vectors_max_trainings": 2, "millrace_vectors_training_device_bytes": 3,
 		"millrace_vectors_training_spool_bytes state=held": 4, "millrace_vectors_training_spool_bytes state=free": 5,
+		"millrace_vectors_put_bytes state=held": 310, "millrace_vectors_put_bytes state=free": 311,
 		"millrace_vectors_trainings_total result=finished": 6, "millrace_vectors_trainings_total result=cancelled": 7,
 		"millrace_vectors_trainings_total result=failed": 8, "millrace_vectors_training_rounds_total": 9,
 		"millrace_vectors_training_rows_total": 10, "millrace_vectors_training_ids_total by=bound": 20,

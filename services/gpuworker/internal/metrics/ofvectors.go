@@ -23,6 +23,10 @@ var ofVectors = []monitor.Reading[vectors.Stats]{
 		Read: func(s vectors.Stats) float64 { return float64(s.SpoolBytes) }},
 	{Name: "millrace_vectors_training_spool_bytes", Kind: monitor.Gauge, Help: helpSpool, Label: "state", Value: "free",
 		Read: func(s vectors.Stats) float64 { return float64(s.FreeSpool) }},
+	{Name: "millrace_vectors_put_bytes", Kind: monitor.Gauge, Help: helpPut, Label: "state", Value: "held",
+		Read: func(s vectors.Stats) float64 { return float64(s.PutBytes) }},
+	{Name: "millrace_vectors_put_bytes", Kind: monitor.Gauge, Help: helpPut, Label: "state", Value: "free",
+		Read: func(s vectors.Stats) float64 { return float64(s.FreePut) }},
 	{Name: "millrace_vectors_training_rows_total", Kind: monitor.Counter, Help: "Rows that trainings received.",
 		Read: func(s vectors.Stats) float64 { return float64(s.Rows) }},
 	{Name: "millrace_vectors_training_rounds_total", Kind: monitor.Counter, Help: "Rounds of trainings.",
@@ -54,6 +58,7 @@ var ofVectors = []monitor.Reading[vectors.Stats]{
 
 const (
 	helpTrainings = "Trainings by how they ended; cancelled ones by their callers."
+	helpPut       = "Host memory for codebooks that PutCodebook is sending."
 	helpSpool     = "Host memory for rows of trainings that the device does not hold."
 	helpIDs       = "Codewords found for rows of trainings, by what decided: the bound of the fast pass, or float64."
 )

@@ -177,7 +177,7 @@ func numbersOf(err error) map[string]string {
 	case errors.As(err, &short):
 		return map[string]string{
 			"needed_bytes": number(short.Needed), "free_bytes": number(short.Free), "spool_bytes": number(short.Spool),
-			"free_spool_bytes": number(short.FreeSpool),
+			"free_spool_bytes": number(short.FreeSpool), "host_bytes": number(short.Host), "free_host_bytes": number(short.FreeHost),
 		}
 	case errors.As(err, &fit):
 		var idle []string
