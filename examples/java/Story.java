@@ -62,7 +62,7 @@ final class Story {
         }
       }
     } catch (StatusRuntimeException e) {
-      System.err.println("\n" + e.getStatus().getCode() + ": " + e.getStatus().getDescription());
+      System.err.println("\n" + e.getStatus().getCode() + ": " + explain(e));
       code = 1;
     } finally {
       for (ManagedChannel channel : channels) {
@@ -77,5 +77,16 @@ final class Story {
       }
     }
     System.exit(code);
+  }
+
+  /** The status's text, and the causes that this client has for it: "io exception" alone does not say that a connection was refused. */
+  private static String explain(StatusRuntimeException e) {
+    StringBuilder text = new StringBuilder(String.valueOf(e.getStatus().getDescription()));
+    for (Throwable cause = e.getStatus().getCause(); cause != null; cause = cause.getCause()) {
+      if (cause.getMessage() != null && text.indexOf(cause.getMessage()) < 0) {
+        text.append(": ").append(cause.getMessage());
+      }
+    }
+    return text.toString();
   }
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -67,5 +68,11 @@ func java(t *testing.T) (command, env []string) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	return []string{"java", "-XX:TieredStopAtLevel=1", "-cp", classes + ":" + jars + "/*", "Story"}, os.Environ()
+	path := []string{classes}
+	for _, needed := range []string{"grpc-", "netty-", "perfmark-", "protobuf", "guava", "gson"} {
+		found, err := filepath.Glob(filepath.Join(jars, needed+"*.jar"))
+		require.NoError(t, err)
+		path = append(path, found...)
+	}
+	return []string{"java", "-XX:TieredStopAtLevel=1", "-cp", strings.Join(path, ":"), "Story"}, os.Environ()
 }

@@ -99,6 +99,17 @@ func TestClientsOfOtherLanguagesStreamAndCancel(t *testing.T) {
 	})
 }
 
+func TestLanguagesNameARefusedConnection(t *testing.T) {
+	t.Parallel()
+	inEach(t, func(tell teller) {
+		_, complaint, err := tell.story(nil, "--target", freeAddress(t))
+		require.Error(tell, err)
+		require.Contains(tell, complaint, "UNAVAILABLE")
+		require.Regexp(tell, "(?i)connection refused|ECONNREFUSED", complaint)
+		require.NotContains(tell, complaint, "SLF4J")
+	})
+}
+
 func TestClientsOfOtherLanguagesHaveADeadline(t *testing.T) {
 	t.Parallel()
 	inEach(t, func(tell teller) {
