@@ -65,7 +65,9 @@ func (a *app) vectorsInspect() *cobra.Command {
 		Short: "Show what a codebook's file says, its digest computed anew",
 		Long: "Shows shape, digest and training of a codebook's file, how many rows each codeword had in it and how far these lie from\n" +
 			"it, which is its variance, and with --codes how many rows each codeword has of those that were encoded. The digest is\n" +
-			"computed from the codewords; a file whose codewords are not those it was written with is refused. No server is asked.",
+			"computed from the codewords; a file whose codewords are not those it was written with is refused. No server is asked.\n\n" +
+			"Energy is the mean distance of the rows from their codewords: of the metric l2 the mean squared error of a row. Imbalance\n" +
+			"says how evenly rows are spread over codewords: codewords x sum of squared rows of each / square of all rows; 1 is even.",
 		Example: "  millrace vectors inspect cb.safetensors --codes codes.npy --plot cb.svg",
 		Args:    one("FILE, a codebook's"),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -65,7 +65,9 @@ func (a *app) vectorsTrain() *cobra.Command {
 			"flags made it, and has the same bytes whatever worker trained it. Ctrl-C cancels the training; with --checkpoint it\n" +
 			"goes on from there, on any worker, to the same bytes: at once where a worker is lost and another one is there, else with\n" +
 			"--resume FILE and the same rows. That takes the other flags from the checkpoint; of these only --max-iterations,\n" +
-			"--energy-tolerance, --min-changes and --stable-iterations may differ.",
+			"--energy-tolerance, --min-changes and --stable-iterations may differ.\n\n" +
+			"Energy is the mean distance of the rows from their codewords: of the metric l2 the mean squared error of a row. Imbalance\n" +
+			"says how evenly rows are spread over codewords: codewords x sum of squared rows of each / square of all rows; 1 is even.",
 		Example: "  millrace vectors train base.fvecs -k 4096 -o cb.safetensors\n" +
 			"  millrace vectors train base.fvecs -k 256 --subspaces 16 -o pq.safetensors --checkpoint pq.checkpoint --plot pq.svg\n" +
 			"  millrace vectors train base.fvecs --resume pq.checkpoint -o pq.safetensors",
