@@ -7,7 +7,7 @@ import (
 
 // ConnectionError returns the cause inside the message that grpc-go gives to a connection that could not be made:
 //
-//	connection error: desc = "transport: Error while dialing: dial tcp 10.0.0.7:7071: connect: connection refused"
+//	connection error: desc = "transport: ...: dial tcp 10.0.0.7:7071: connect: connection refused"
 //
 // becomes "dial tcp 10.0.0.7:7071: connect: connection refused". It reports false for any other message.
 func ConnectionError(message string) (cause string, is bool) {
