@@ -127,7 +127,15 @@ test: ## Run every test that needs no GPU, all but the benchmarks' under the rac
 	@status=0
 	$(GO) test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) ./services/bench/... || status=1
 	$(GO) test $(RACE) $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) $$($(GO) list ./... | grep -v /services/bench/) || status=1
+	$(MAKE) --no-print-directory test-skipped
 	exit $$status
+
+# go test prints no skipped test of a package that passes.
+.PHONY: test-skipped
+test-skipped: ## List the tests of the CUDA engine that this machine skips for want of a tool
+	@echo '#include <gtest/gtest.h>' | g++ -x c++ -fsyntax-only - 2>/dev/null ||
+		echo 'skipped: the CUDA trainer, search and attention on an emulated device, and host programs: GoogleTest is missing (Debian: libgtest-dev)'
+	command -v nvcc >/dev/null || echo 'skipped: compiling the CUDA kernels: nvcc is missing'
 
 # The race detector makes a token twenty times as dear, takes memory of its own, and makes pools forgetful: under it the crowds of
 # these tests are smaller or stay away, fewer random codebooks are trained, and what a decision allocates is not counted.
