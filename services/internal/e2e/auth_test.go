@@ -341,7 +341,7 @@ func TestCallersBeyondTheirKeysAreRefusedCountedAndLoggedOnce(t *testing.T) {
 	require.Contains(t, out, "try: --token-file")
 	out, err = run([]string{"MILLRACE_TOKEN_FILE=" + file}, "workers")
 	require.Error(t, err)
-	require.Contains(t, out, "reason: RIGHT_MISSING (PERMISSION_DENIED, said by scheduler.millrace.dev)")
+	require.Contains(t, out, "reason: RIGHT_MISSING (PERMISSION_DENIED, from scheduler.millrace.dev)")
 	_, err = run(nil, "health")
 	require.NoError(t, err, "a probe has no token")
 	k.requireNoToken(t, told...)
