@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -49,8 +50,9 @@ type Facts struct {
 	Parameters   uint64
 	WeightBytes  uint64
 	HasTokenizer bool
-	HasTemplate  bool
-	BOS, EOS     int32 // -1: none
+	HasTemplate  bool     // that no name chooses
+	Templates    []string // names of further ones, ascending
+	BOS, EOS     int32    // -1: none
 	EndIDs       []int32
 	// SuppressedIDs are the tokens that the file forbids to generate, ascending.
 	SuppressedIDs []int32
@@ -209,18 +211,19 @@ func facts(f *gguf.File) (Facts, error) {
 	if err != nil {
 		return Facts{}, err
 	}
-	source, err := templateSource(f)
+	all, err := readTemplates(f)
 	if err != nil {
 		return Facts{}, err
 	}
-	return describe(f, m, tok, source != "")
+	return describe(f, m, tok, all)
 }
 
-func describe(f *gguf.File, m *arch.Model, tok *tokenizer.Tokenizer, hasTemplate bool) (Facts, error) {
+func describe(f *gguf.File, m *arch.Model, tok *tokenizer.Tokenizer, all templates) (Facts, error) {
 	facts := Facts{
 		Architecture: m.Architecture, Quantization: m.Quantization, Context: m.Desc.Context, Vocabulary: m.Desc.Vocab,
-		Parameters: m.Parameters, WeightBytes: m.Bytes, HasTokenizer: tok != nil, HasTemplate: hasTemplate,
-		BOS: tokenizer.None, EOS: tokenizer.None,
+		Parameters: m.Parameters, WeightBytes: m.Bytes, HasTokenizer: tok != nil, HasTemplate: all.unnamed != "",
+		Templates: slices.Sorted(maps.Keys(all.named)),
+		BOS:       tokenizer.None, EOS: tokenizer.None,
 	}
 	if tok != nil {
 		facts.BOS, facts.EOS, facts.EndIDs = tok.Special().BOS, tok.Special().EOS, tok.EndOfGeneration()
@@ -255,9 +258,4 @@ func readTokenizer(f *gguf.File) (*tokenizer.Tokenizer, error) {
 		return nil, err
 	}
 	return tokenizer.New(f.Metadata())
-}
-
-func templateSource(f *gguf.File) (string, error) {
-	source, _, err := f.Metadata().String("tokenizer.chat_template")
-	return source, err
 }

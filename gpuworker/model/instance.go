@@ -34,6 +34,7 @@ type Instance struct {
 	Template  *template.Template
 	// TemplateProblem says why a chat template that the file has cannot be used.
 	TemplateProblem error
+	Named           map[string]NamedTemplate
 	Loop            *batch.Loop
 	Runner          engine.RunnerConfig
 	ClassID         string
@@ -157,9 +158,7 @@ func (i *Instance) close(cause error) (refused int, err error) {
 
 // release gives back what is held. The caller holds closing.
 func (i *Instance) release() (refused int, err error) {
-	if i.Template != nil {
-		_ = i.Template.Close() // it has no errors, and closing twice does nothing
-	}
+	i.closeTemplates()
 	if refused, err = i.holds.release(); err != nil {
 		err = fmt.Errorf("model %q holds %d bytes, unload it to try again: %w: %w", i.Name, i.holds.bytes(), ErrHeld, err)
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/gguf"
-	"github.com/millrace/millrace/gpuworker/template"
 )
 
 // Stage of a load.
@@ -123,14 +122,12 @@ func (l *loader) language(inst *Instance, file *gguf.File, spec *arch.Model) (er
 		return fmt.Errorf("%w: the tokenizer has %d tokens, the embedding %d", arch.ErrInvalidModel,
 			inst.Tokenizer.VocabSize(), spec.Desc.Vocab)
 	}
-	source, err := templateSource(file)
+	all, err := readTemplates(file)
 	if err != nil {
 		return err
 	}
-	if source != "" {
-		inst.Template, inst.TemplateProblem = template.New(source, template.Options{})
-	}
-	if inst.Facts, err = describe(file, spec, inst.Tokenizer, source != ""); err != nil {
+	inst.parse(all)
+	if inst.Facts, err = describe(file, spec, inst.Tokenizer, all); err != nil {
 		return err
 	}
 	return l.options.check(spec.Desc.Context)

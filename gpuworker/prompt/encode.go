@@ -101,10 +101,11 @@ func (m Model) fitsChat(ctx context.Context, chat Chat) error {
 	for _, msg := range chat.Messages {
 		sum += leastBytes(msg)
 	}
-	if m.Template == nil || m.Tokenizer == nil { // Render says so
+	by, _, _ := m.choose(chat)
+	if by == nil || m.Tokenizer == nil { // Render says so
 		return nil
 	}
-	if err := m.fitsBytes(sum); err != nil && m.Template.WritesMessages(ctx) {
+	if err := m.fitsBytes(sum); err != nil && by.WritesMessages(ctx) {
 		return err
 	}
 	return nil

@@ -19,6 +19,8 @@ type Chat struct {
 	Messages            []template.Message
 	AddGenerationPrompt bool // ends with the beginning of the assistant's turn
 	Now                 time.Time
+	Variables           map[string]any // further ones of the template; template.Input says what they may be
+	Template            string         // which of the model's templates; "": the default one
 	// ParseSpecial reads the names of special tokens in the messages as those tokens too. It lets a message forge turns.
 	ParseSpecial bool
 }

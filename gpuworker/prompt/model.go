@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/millrace/millrace/gpuworker/generate"
@@ -17,6 +19,8 @@ var (
 	ErrNoTokenizer = errors.New("the model has no tokenizer")
 	// ErrNoTemplate: the request is a conversation, and the model's file has no chat template that can be used.
 	ErrNoTemplate = errors.New("the model has no chat template")
+	// ErrNoSuchTemplate: the conversation chooses a chat template by a name that the model does not have.
+	ErrNoSuchTemplate = errors.New("the model has no chat template named")
 	// ErrNoTokens: the tokenizer wrote the text with no token at all.
 	ErrNoTokens = errors.New("the prompt's text became no tokens")
 	// ErrContext: the stream may have more tokens than the worker's context holds. It comes as a *ContextError.
@@ -48,6 +52,8 @@ type Model struct {
 	Name      string
 	Tokenizer *tokenizer.Tokenizer // nil: it works by token ids
 	Template  Template             // nil: it takes no conversations
+	// Named are the templates that a conversation may choose by name.
+	Named map[string]Named
 	// TemplateProblem says why a chat template that the file has cannot be used; nil where there is none.
 	TemplateProblem error
 	BOS, EOS        int32   // -1: none
@@ -56,6 +62,12 @@ type Model struct {
 	Vocabulary      int     // number of token ids; needed with SuppressedIDs
 	Context         int     // tokens of the longest sequence
 	Loop            Loop
+}
+
+// Named is a template with a name. If Problem is not nil it cannot be used.
+type Named struct {
+	Template Template
+	Problem  error
 }
 
 // Template renders conversations; template.Template is one.
@@ -78,21 +90,40 @@ func (m Model) Decoders() generate.NewDecoder {
 	}
 }
 
-// Render writes a conversation of a tenant as the model's chat template wants it. Besides ErrNoTemplate and ErrNoTokenizer it fails with
-// the errors of package template.
+// choose returns the template that a conversation chooses, nil with the problem of one that cannot be used. It fails with
+// ErrNoSuchTemplate.
+func (m Model) choose(chat Chat) (by Template, problem, err error) {
+	if chat.Template == "" {
+		return m.Template, m.TemplateProblem, nil
+	}
+	named, ok := m.Named[chat.Template]
+	if !ok {
+		return nil, nil, fmt.Errorf("%w %.64q: it has %q", ErrNoSuchTemplate, chat.Template, slices.Sorted(maps.Keys(m.Named)))
+	}
+	return named.Template, named.Problem, nil
+}
+
+// Render writes a conversation of a tenant as the chat template that it chooses wants it. Besides ErrNoTemplate, ErrNoSuchTemplate
+// and ErrNoTokenizer it fails with the errors of package template.
 func (m Model) Render(ctx context.Context, tenant string, chat Chat) (template.Prompt, error) {
+	by, problem, err := m.choose(chat)
+	if err != nil {
+		return template.Prompt{}, err
+	}
 	switch {
-	case m.Template == nil && m.TemplateProblem != nil:
-		return template.Prompt{}, fmt.Errorf("%w that can be used: %w", ErrNoTemplate, m.TemplateProblem)
-	case m.Template == nil:
+	case by == nil && problem != nil:
+		return template.Prompt{}, fmt.Errorf("%w that can be used: %w", ErrNoTemplate, problem)
+	case by == nil && len(m.Named) > 0:
+		return template.Prompt{}, fmt.Errorf("%w without a name: choose one of %q", ErrNoTemplate, slices.Sorted(maps.Keys(m.Named)))
+	case by == nil:
 		return template.Prompt{}, fmt.Errorf("%w: %q takes prompts and token ids", ErrNoTemplate, m.Name)
 	case m.Tokenizer == nil:
 		return template.Prompt{}, fmt.Errorf("%w: %q works by token ids", ErrNoTokenizer, m.Name)
 	}
-	return m.Template.Render(ctx, template.Input{
+	return by.Render(ctx, template.Input{
 		Tenant:   tenant,
 		Messages: chat.Messages, AddGenerationPrompt: chat.AddGenerationPrompt, Now: chat.Now,
-		BOS: m.piece(m.BOS), EOS: m.piece(m.EOS),
+		BOS: m.piece(m.BOS), EOS: m.piece(m.EOS), Variables: chat.Variables,
 	})
 }
 

@@ -12,6 +12,7 @@ type Options struct {
 	MaxSteps  int           // loop rounds, calls and items of lists of one rendering; 1 000 000
 	MaxMemory int64         // bytes of the child beyond what it has at its start; 256 MiB, at least 64 MiB
 	Timeout   time.Duration // of parsing and of one rendering; 5 s
+	Lazy      bool          // keep no process between New and the first rendering
 }
 
 const minMemory = 64 << 20

@@ -3,6 +3,7 @@ package template
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/millrace/millrace/gpuworker/template/jinja"
@@ -27,7 +28,11 @@ func (p *page) render(in *renderArgs) reply {
 	for i, m := range in.Messages {
 		messages[i] = jinja.NewDict(jinja.Own("role"), role(m.Role), jinja.Own("content"), m.Content)
 	}
-	text, err := p.template.Render(map[string]jinja.Value{
+	variables := make(map[string]jinja.Value, len(in.Variables)+8)
+	for name, v := range in.Variables {
+		variables[name] = variable(v)
+	}
+	maps.Copy(variables, map[string]jinja.Value{
 		"messages":              jinja.NewList(messages...),
 		"tools":                 nil,
 		"documents":             nil,
@@ -36,6 +41,7 @@ func (p *page) render(in *renderArgs) reply {
 		"eos_token":             jinja.Own(in.EOS),
 		"strftime_now":          strftimeNow(in.Now),
 	})
+	text, err := p.template.Render(variables)
 	if err != nil {
 		return refusal(err)
 	}

@@ -23,10 +23,11 @@ type renderArgs struct {
 	AddGenerationPrompt bool
 	BOS, EOS            string
 	Now                 time.Time
+	Variables           map[string]any `json:",omitempty"` // JSON writes maps in the order of their keys
 }
 
 func newRenderArgs(in Input) *renderArgs {
-	return &renderArgs{in.Messages, in.AddGenerationPrompt, in.BOS, in.EOS, in.Now}
+	return &renderArgs{in.Messages, in.AddGenerationPrompt, in.BOS, in.EOS, in.Now, in.Variables}
 }
 
 // reply carries the rendered text, or says what went wrong.

@@ -32,6 +32,9 @@ type Input struct {
 	BOS, EOS            string
 	Now                 time.Time // for templates that write the date; in its own time zone
 	Tenant              string    // whose turn the rendering takes; templates do not see it
+	// Variables are further ones by name: nil, bool, float64, string, []any and map[string]any. NameProblem says which names
+	// may be; the template's own come before them. Whole numbers up to 2^53 are int there.
+	Variables map[string]any
 }
 
 const (
@@ -73,6 +76,10 @@ func New(source string, opts Options) (*Template, error) {
 	c, err := startChild(context.Background(), source, opts)
 	if err != nil {
 		return nil, err
+	}
+	if opts.Lazy {
+		c.kill()
+		return t, nil
 	}
 	t.pool.idle = []*child{c}
 	return t, nil

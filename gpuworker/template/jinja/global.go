@@ -16,6 +16,9 @@ var globals = map[string]Value{
 	}),
 }
 
+// IsGlobal reports whether every template has a name of its own.
+func IsGlobal(name string) bool { return globals[name] != nil }
+
 // maxRange is how long Jinja2's sandbox lets a range be.
 const maxRange = 100_000
 

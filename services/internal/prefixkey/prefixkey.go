@@ -48,6 +48,7 @@ func Of(in *pb.GenerateRequest) (prefixes []Prefix, total int) {
 		c.addIDs(input.TokenIds.GetIds())
 	case *pb.GenerateRequest_Chat:
 		c.begin(ofChat, salt)
+		c.choose(input.Chat)
 		for _, m := range input.Chat.GetMessages() {
 			c.add(m.GetRole())
 			c.add(afterRole)

@@ -14,7 +14,7 @@ func All() []string {
 		BadModelName, UnknownModel, ModelNotLoaded, ModelLoading, ModelDraining, ModelUnloaded, ModelOutOfService, AmbiguousModel,
 		AmbiguousCodebook, DigestMismatch, ClassMismatch, ExpectationFailed,
 
-		NoTokenizer, NoChatTemplate, ChatTemplateFailed, ChatTemplateLimit, ChatTemplateProcess, NoTokens, BadTokenID,
+		NoTokenizer, NoChatTemplate, ChatTemplateFailed, ChatTemplateLimit, ChatTemplateProcess, NoSuchTemplate, NoTokens, BadTokenID,
 		PromptTooLong, ResponseTooLarge, ContextTooShort, ResumeTooLong, ResumeMismatch, NoTokenLeft,
 
 		FleetUnknown, NoWorker, UnknownWorker, WorkerLost, WorkerFull, WorkersFull, Displaced, TooLate, QueueTimeout, WorkerStopping,

@@ -102,6 +102,8 @@ const (
 	ChatTemplateLimit = "CHAT_TEMPLATE_LIMIT"
 	// ChatTemplateProcess: INTERNAL, the process that renders failed.
 	ChatTemplateProcess = "CHAT_TEMPLATE_PROCESS"
+	// NoSuchTemplate: INVALID_ARGUMENT, the conversation names a chat template that the model does not have.
+	NoSuchTemplate = "NO_SUCH_TEMPLATE"
 	// NoTokens: INVALID_ARGUMENT, the prompt's text became no tokens.
 	NoTokens = "NO_TOKENS"
 	// BadTokenID: INVALID_ARGUMENT, a token id is outside the vocabulary.

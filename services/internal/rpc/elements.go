@@ -23,12 +23,20 @@ func crowded(raw []byte, md protoreflect.MessageDescriptor) bool {
 		return false
 	}
 	left := maxElements
-	countElements(raw, md, &left)
+	countElements(raw, md, &left, maxNesting)
 	return left < 0
 }
 
-// countElements takes the elements of raw off left, until it is negative.
-func countElements(raw []byte, md protoreflect.MessageDescriptor, left *int) {
+// maxNesting bounds how deep messages lie within each other where crowded looks. google.protobuf.Struct, which nests without a bound, may
+// be in a request; a request has a use for a few levels.
+const maxNesting = 200
+
+// countElements takes the elements of raw off left, until it is negative. What is deeper than depth makes it negative.
+func countElements(raw []byte, md protoreflect.MessageDescriptor, left *int, depth int) {
+	if depth < 0 {
+		*left = -1
+		return
+	}
 	for len(raw) > 0 && *left >= 0 {
 		num, typ, n := protowire.ConsumeTag(raw)
 		if n < 0 {
@@ -49,7 +57,7 @@ func countElements(raw []byte, md protoreflect.MessageDescriptor, left *int) {
 		}
 		if inner := fd.Message(); inner != nil {
 			body, _ := protowire.ConsumeBytes(value)
-			countElements(body, inner, left)
+			countElements(body, inner, left, depth-1)
 		}
 	}
 }
@@ -68,7 +76,8 @@ func packable(fd protoreflect.FieldDescriptor) bool {
 func tooMany(md protoreflect.MessageDescriptor, domain string) error {
 	return Fault{
 		Code: codes.InvalidArgument, Domain: domain, Reason: reason.MalformedMessage,
-		Message:  fmt.Sprintf("%s has more than %d messages, texts and map entries in its lists: send fewer", md.FullName(), maxElements),
+		Message: fmt.Sprintf("%s has more than %d messages, texts and map entries in its lists, or nests deeper than %d: send fewer",
+			md.FullName(), maxElements, maxNesting),
 		Metadata: map[string]string{"message": string(md.FullName()), "max_elements": strconv.Itoa(maxElements)},
 	}.Err()
 }

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/reason"
@@ -20,6 +21,16 @@ func repeated[T any](n int, v T) []T {
 		out[i] = v
 	}
 	return out
+}
+
+// nested is a request of more than 128 KiB, which is where elements are counted, with so many messages within each other.
+func nested(deep int) *pb.GenerateRequest {
+	v := structpb.NewStringValue(string(make([]byte, 1<<17)))
+	for range deep/2 - 2 {
+		v = structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{v}})
+	}
+	return &pb.GenerateRequest{Input: &pb.GenerateRequest_Chat{Chat: &pb.Chat{
+		TemplateKwargs: &structpb.Struct{Fields: map[string]*structpb.Value{"a": v}}}}}
 }
 
 func TestMessagesOfTooManyElementsAreNotDecoded(t *testing.T) {
@@ -36,8 +47,10 @@ func TestMessagesOfTooManyElementsAreNotDecoded(t *testing.T) {
 		"too many texts": {in: &pb.GenerateRequest{Stopping: &pb.Stopping{Stop: repeated(most+1, "")}}, refused: true},
 		"too many of both together": {refused: true, in: &pb.GenerateRequest{
 			Resume: repeated(most/2, &pb.Resume{}), Stopping: &pb.Stopping{Stop: repeated(most/2+1, "")}}},
-		"numbers, however many": {in: &pb.GenerateRequest{Resume: []*pb.Resume{{TokenIds: repeated(3<<20, uint32(1))}}}},
-		"one long text":         {in: &pb.GenerateRequest{Input: &pb.GenerateRequest_Prompt{Prompt: string(make([]byte, 3<<20))}}},
+		"a struct nested too deeply": {refused: true, in: nested(208)},
+		"a struct nested deeply":     {in: nested(192)},
+		"numbers, however many":      {in: &pb.GenerateRequest{Resume: []*pb.Resume{{TokenIds: repeated(3<<20, uint32(1))}}}},
+		"one long text":              {in: &pb.GenerateRequest{Input: &pb.GenerateRequest_Prompt{Prompt: string(make([]byte, 3<<20))}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw, err := proto.Marshal(tc.in)

@@ -24,6 +24,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -395,7 +396,8 @@ type GenerateRequest_TokenIds struct {
 }
 
 type GenerateRequest_Chat struct {
-	// Messages, rendered by the model's chat template; special tokens of the template are recognised.
+	// Messages, rendered by the model's chat template. Special tokens that the template writes are recognised. What the caller
+	// gives is text: it cannot end a turn or begin one. See Chat.parse_special_in_content.
 	Chat *Chat `protobuf:"bytes,6,opt,name=chat,proto3,oneof"`
 }
 
@@ -458,8 +460,25 @@ type Chat struct {
 	Messages []*ChatMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
 	// Whether the template opens the assistant's answer. Unset: true.
 	AddGenerationPrompt *bool `protobuf:"varint,2,opt,name=add_generation_prompt,json=addGenerationPrompt,proto3,oneof" json:"add_generation_prompt,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// Further variables of the template, such as {"enable_thinking": false}; what they mean is the template's affair, and one that
+	// the template does not read changes nothing. Each name is a name of the template language, at most 64 bytes, and none that
+	// the template has already (messages, add_generation_prompt, bos_token, tools, range and the like). Numbers that are integral
+	// and at most 2^53 are whole numbers. Keys are in ascending order of their bytes. At most 256 values in all, 8 levels deep,
+	// with 64 KiB of names and texts; every number is finite.
+	TemplateKwargs *structpb.Struct `protobuf:"bytes,3,opt,name=template_kwargs,json=templateKwargs,proto3" json:"template_kwargs,omitempty"`
+	// Which of the model's chat templates renders the messages; ModelCapabilities.chat_templates lists the names. A name that the
+	// model does not have is INVALID_ARGUMENT (reason NO_SUCH_TEMPLATE), and the list is in the message. Unset: the default one.
+	TemplateName *string `protobuf:"bytes,4,opt,name=template_name,json=templateName,proto3,oneof" json:"template_name,omitempty"`
+	// Whether the names of special tokens are recognised also in what the caller gives: contents, texts in template_kwargs, and
+	// roles. Unset: false, such a name is text there, whatever the template does with it: it may cut, join, escape or change
+	// the text. A special token is recognised where the template wrote every byte of its name. Of roles, "system", "developer",
+	// "user", "assistant", "model", "tool", "function", "ipython" and "observation" count as the template's own words, because
+	// some templates write them into a token; any other role is text. Numbers and truth values in template_kwargs count as
+	// the template's words. Pieces of the vocabulary that are user-defined and not control are taken whole everywhere, as in a
+	// prompt. With true, whoever writes a message can forge turns.
+	ParseSpecialInContent *bool `protobuf:"varint,5,opt,name=parse_special_in_content,json=parseSpecialInContent,proto3,oneof" json:"parse_special_in_content,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *Chat) Reset() {
@@ -502,6 +521,27 @@ func (x *Chat) GetMessages() []*ChatMessage {
 func (x *Chat) GetAddGenerationPrompt() bool {
 	if x != nil && x.AddGenerationPrompt != nil {
 		return *x.AddGenerationPrompt
+	}
+	return false
+}
+
+func (x *Chat) GetTemplateKwargs() *structpb.Struct {
+	if x != nil {
+		return x.TemplateKwargs
+	}
+	return nil
+}
+
+func (x *Chat) GetTemplateName() string {
+	if x != nil && x.TemplateName != nil {
+		return *x.TemplateName
+	}
+	return ""
+}
+
+func (x *Chat) GetParseSpecialInContent() bool {
+	if x != nil && x.ParseSpecialInContent != nil {
+		return *x.ParseSpecialInContent
 	}
 	return false
 }
@@ -2223,7 +2263,8 @@ type TokenizeRequest struct {
 	Input isTokenizeRequest_Input `protobuf_oneof:"input"`
 	// Whether the model's leading and trailing special tokens are added. Unset: true for text, false for chat.
 	AddSpecial *bool `protobuf:"varint,4,opt,name=add_special,json=addSpecial,proto3,oneof" json:"add_special,omitempty"`
-	// Whether special tokens in the text are recognised. Unset: false for text, true for chat.
+	// Whether special tokens in the text are recognised. Unset: false for text; for chat those that the template wrote, and with
+	// parse_special_in_content all, as Generate does. Of a chat, true recognises all and false none, whoever wrote them.
 	ParseSpecial *bool `protobuf:"varint,5,opt,name=parse_special,json=parseSpecial,proto3,oneof" json:"parse_special,omitempty"`
 	// Whose share of the tokenizer the request uses, as GenerateRequest.fairness_id says; at most 128 printable ASCII characters.
 	// Texts that wait to be tokenised are taken by tenant. Unset: the share of all who say nothing; on a server with keys the tenant
@@ -2521,7 +2562,7 @@ var File_millrace_v1_inference_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/v1/inference.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x98\b\n" +
+	"\x1bmillrace/v1/inference.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x98\b\n" +
 	"\x0fGenerateRequest\x12\"\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tH\x01R\trequestId\x88\x01\x01\x12\x14\n" +
@@ -2556,11 +2597,16 @@ const file_millrace_v1_inference_proto_rawDesc = "" +
 	"\r_prompt_classB\x11\n" +
 	"\x0f_context_length\"\x1c\n" +
 	"\bTokenIds\x12\x10\n" +
-	"\x03ids\x18\x01 \x03(\rR\x03ids\"\x8f\x01\n" +
+	"\x03ids\x18\x01 \x03(\rR\x03ids\"\xe8\x02\n" +
 	"\x04Chat\x124\n" +
 	"\bmessages\x18\x01 \x03(\v2\x18.millrace.v1.ChatMessageR\bmessages\x127\n" +
-	"\x15add_generation_prompt\x18\x02 \x01(\bH\x00R\x13addGenerationPrompt\x88\x01\x01B\x18\n" +
-	"\x16_add_generation_prompt\";\n" +
+	"\x15add_generation_prompt\x18\x02 \x01(\bH\x00R\x13addGenerationPrompt\x88\x01\x01\x12@\n" +
+	"\x0ftemplate_kwargs\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x0etemplateKwargs\x12(\n" +
+	"\rtemplate_name\x18\x04 \x01(\tH\x01R\ftemplateName\x88\x01\x01\x12<\n" +
+	"\x18parse_special_in_content\x18\x05 \x01(\bH\x02R\x15parseSpecialInContent\x88\x01\x01B\x18\n" +
+	"\x16_add_generation_promptB\x10\n" +
+	"\x0e_template_nameB\x1b\n" +
+	"\x19_parse_special_in_content\";\n" +
 	"\vChatMessage\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\tR\acontent\"\x93\x06\n" +
@@ -2814,7 +2860,8 @@ var file_millrace_v1_inference_proto_goTypes = []any{
 	(*DetokenizeResponse)(nil),    // 29: millrace.v1.DetokenizeResponse
 	nil,                           // 30: millrace.v1.Sampling.LogitBiasEntry
 	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 32: google.protobuf.Duration
+	(*structpb.Struct)(nil),       // 32: google.protobuf.Struct
+	(*durationpb.Duration)(nil),   // 33: google.protobuf.Duration
 }
 var file_millrace_v1_inference_proto_depIdxs = []int32{
 	3,  // 0: millrace.v1.GenerateRequest.token_ids:type_name -> millrace.v1.TokenIds
@@ -2828,38 +2875,39 @@ var file_millrace_v1_inference_proto_depIdxs = []int32{
 	31, // 8: millrace.v1.GenerateRequest.accepted_at:type_name -> google.protobuf.Timestamp
 	0,  // 9: millrace.v1.GenerateRequest.prompt_class:type_name -> millrace.v1.KernelClass
 	5,  // 10: millrace.v1.Chat.messages:type_name -> millrace.v1.ChatMessage
-	30, // 11: millrace.v1.Sampling.logit_bias:type_name -> millrace.v1.Sampling.LogitBiasEntry
-	3,  // 12: millrace.v1.Sampling.allowed_tokens:type_name -> millrace.v1.TokenIds
-	11, // 13: millrace.v1.Guided.choice:type_name -> millrace.v1.Choice
-	14, // 14: millrace.v1.GenerateResponse.started:type_name -> millrace.v1.Started
-	15, // 15: millrace.v1.GenerateResponse.progress:type_name -> millrace.v1.Progress
-	16, // 16: millrace.v1.GenerateResponse.prompt:type_name -> millrace.v1.PromptTokens
-	17, // 17: millrace.v1.GenerateResponse.tokens:type_name -> millrace.v1.Tokens
-	20, // 18: millrace.v1.GenerateResponse.finished:type_name -> millrace.v1.Finished
-	18, // 19: millrace.v1.PromptTokens.details:type_name -> millrace.v1.TokenDetail
-	18, // 20: millrace.v1.Tokens.details:type_name -> millrace.v1.TokenDetail
-	19, // 21: millrace.v1.TokenDetail.candidates:type_name -> millrace.v1.Candidate
-	1,  // 22: millrace.v1.Finished.reason:type_name -> millrace.v1.FinishReason
-	21, // 23: millrace.v1.Finished.usage:type_name -> millrace.v1.Usage
-	22, // 24: millrace.v1.Finished.timings:type_name -> millrace.v1.Timings
-	32, // 25: millrace.v1.Timings.queue:type_name -> google.protobuf.Duration
-	32, // 26: millrace.v1.Timings.prefill:type_name -> google.protobuf.Duration
-	32, // 27: millrace.v1.Timings.decode:type_name -> google.protobuf.Duration
-	25, // 28: millrace.v1.EmbedResponse.embeddings:type_name -> millrace.v1.Embedding
-	4,  // 29: millrace.v1.TokenizeRequest.chat:type_name -> millrace.v1.Chat
-	2,  // 30: millrace.v1.InferenceService.Generate:input_type -> millrace.v1.GenerateRequest
-	23, // 31: millrace.v1.InferenceService.Embed:input_type -> millrace.v1.EmbedRequest
-	26, // 32: millrace.v1.InferenceService.Tokenize:input_type -> millrace.v1.TokenizeRequest
-	28, // 33: millrace.v1.InferenceService.Detokenize:input_type -> millrace.v1.DetokenizeRequest
-	13, // 34: millrace.v1.InferenceService.Generate:output_type -> millrace.v1.GenerateResponse
-	24, // 35: millrace.v1.InferenceService.Embed:output_type -> millrace.v1.EmbedResponse
-	27, // 36: millrace.v1.InferenceService.Tokenize:output_type -> millrace.v1.TokenizeResponse
-	29, // 37: millrace.v1.InferenceService.Detokenize:output_type -> millrace.v1.DetokenizeResponse
-	34, // [34:38] is the sub-list for method output_type
-	30, // [30:34] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	32, // 11: millrace.v1.Chat.template_kwargs:type_name -> google.protobuf.Struct
+	30, // 12: millrace.v1.Sampling.logit_bias:type_name -> millrace.v1.Sampling.LogitBiasEntry
+	3,  // 13: millrace.v1.Sampling.allowed_tokens:type_name -> millrace.v1.TokenIds
+	11, // 14: millrace.v1.Guided.choice:type_name -> millrace.v1.Choice
+	14, // 15: millrace.v1.GenerateResponse.started:type_name -> millrace.v1.Started
+	15, // 16: millrace.v1.GenerateResponse.progress:type_name -> millrace.v1.Progress
+	16, // 17: millrace.v1.GenerateResponse.prompt:type_name -> millrace.v1.PromptTokens
+	17, // 18: millrace.v1.GenerateResponse.tokens:type_name -> millrace.v1.Tokens
+	20, // 19: millrace.v1.GenerateResponse.finished:type_name -> millrace.v1.Finished
+	18, // 20: millrace.v1.PromptTokens.details:type_name -> millrace.v1.TokenDetail
+	18, // 21: millrace.v1.Tokens.details:type_name -> millrace.v1.TokenDetail
+	19, // 22: millrace.v1.TokenDetail.candidates:type_name -> millrace.v1.Candidate
+	1,  // 23: millrace.v1.Finished.reason:type_name -> millrace.v1.FinishReason
+	21, // 24: millrace.v1.Finished.usage:type_name -> millrace.v1.Usage
+	22, // 25: millrace.v1.Finished.timings:type_name -> millrace.v1.Timings
+	33, // 26: millrace.v1.Timings.queue:type_name -> google.protobuf.Duration
+	33, // 27: millrace.v1.Timings.prefill:type_name -> google.protobuf.Duration
+	33, // 28: millrace.v1.Timings.decode:type_name -> google.protobuf.Duration
+	25, // 29: millrace.v1.EmbedResponse.embeddings:type_name -> millrace.v1.Embedding
+	4,  // 30: millrace.v1.TokenizeRequest.chat:type_name -> millrace.v1.Chat
+	2,  // 31: millrace.v1.InferenceService.Generate:input_type -> millrace.v1.GenerateRequest
+	23, // 32: millrace.v1.InferenceService.Embed:input_type -> millrace.v1.EmbedRequest
+	26, // 33: millrace.v1.InferenceService.Tokenize:input_type -> millrace.v1.TokenizeRequest
+	28, // 34: millrace.v1.InferenceService.Detokenize:input_type -> millrace.v1.DetokenizeRequest
+	13, // 35: millrace.v1.InferenceService.Generate:output_type -> millrace.v1.GenerateResponse
+	24, // 36: millrace.v1.InferenceService.Embed:output_type -> millrace.v1.EmbedResponse
+	27, // 37: millrace.v1.InferenceService.Tokenize:output_type -> millrace.v1.TokenizeResponse
+	29, // 38: millrace.v1.InferenceService.Detokenize:output_type -> millrace.v1.DetokenizeResponse
+	35, // [35:39] is the sub-list for method output_type
+	31, // [31:35] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_inference_proto_init() }

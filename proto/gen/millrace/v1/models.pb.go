@@ -1037,7 +1037,7 @@ type ModelCapabilities struct {
 	Parameters uint64 `protobuf:"varint,5,opt,name=parameters,proto3" json:"parameters,omitempty"`
 	// Whether it has a tokenizer.
 	Tokenizer bool `protobuf:"varint,6,opt,name=tokenizer,proto3" json:"tokenizer,omitempty"`
-	// Whether it has a chat template.
+	// Whether it has a chat template that is used if a chat names none.
 	ChatTemplate bool `protobuf:"varint,7,opt,name=chat_template,json=chatTemplate,proto3" json:"chat_template,omitempty"`
 	// The token before a text.
 	BosTokenId *uint32 `protobuf:"varint,8,opt,name=bos_token_id,json=bosTokenId,proto3,oneof" json:"bos_token_id,omitempty"`
@@ -1049,7 +1049,9 @@ type ModelCapabilities struct {
 	SuppressedTokenIds []uint32 `protobuf:"varint,11,rep,packed,name=suppressed_token_ids,json=suppressedTokenIds,proto3" json:"suppressed_token_ids,omitempty"`
 	// What its file recommends (general.sampling.*): of temperature, top_k, top_p, min_p, repetition_penalty and penalty_window those that
 	// are set. A request has them only where LoadResult.sampling_defaults is true. Unset: it recommends nothing.
-	Sampling      *Sampling `protobuf:"bytes,12,opt,name=sampling,proto3" json:"sampling,omitempty"`
+	Sampling *Sampling `protobuf:"bytes,12,opt,name=sampling,proto3" json:"sampling,omitempty"`
+	// Names of its further chat templates (Chat.template_name), in ascending order, at most 16.
+	ChatTemplates []string `protobuf:"bytes,13,rep,name=chat_templates,json=chatTemplates,proto3" json:"chat_templates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1168,6 +1170,13 @@ func (x *ModelCapabilities) GetSampling() *Sampling {
 	return nil
 }
 
+func (x *ModelCapabilities) GetChatTemplates() []string {
+	if x != nil {
+		return x.ChatTemplates
+	}
+	return nil
+}
+
 var File_millrace_v1_models_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_models_proto_rawDesc = "" +
@@ -1245,7 +1254,7 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"\x06loaded\x18\b \x01(\v2\x17.millrace.v1.LoadResultR\x06loaded\x12*\n" +
 	"\x11pinned_worker_ids\x18\t \x03(\tR\x0fpinnedWorkerIds\x124\n" +
 	"\bidle_age\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\aidleAge\"\xfe\x03\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\aidleAge\"\xa5\x04\n" +
 	"\x11ModelCapabilities\x12\"\n" +
 	"\farchitecture\x18\x01 \x01(\tR\farchitecture\x12\"\n" +
 	"\fquantisation\x18\x02 \x01(\tR\fquantisation\x12%\n" +
@@ -1265,7 +1274,8 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"\rend_token_ids\x18\n" +
 	" \x03(\rR\vendTokenIds\x120\n" +
 	"\x14suppressed_token_ids\x18\v \x03(\rR\x12suppressedTokenIds\x121\n" +
-	"\bsampling\x18\f \x01(\v2\x15.millrace.v1.SamplingR\bsamplingB\x0f\n" +
+	"\bsampling\x18\f \x01(\v2\x15.millrace.v1.SamplingR\bsampling\x12%\n" +
+	"\x0echat_templates\x18\r \x03(\tR\rchatTemplatesB\x0f\n" +
 	"\r_bos_token_idB\x0f\n" +
 	"\r_eos_token_id*e\n" +
 	"\x06KvType\x12\x17\n" +

@@ -72,6 +72,7 @@ func (c *checker) chat(chat *pb.Chat) {
 			c.add(fmt.Sprintf("chat.messages[%d].role", i), "is required, such as \"user\"")
 		}
 	}
+	c.kwargs(chat.GetTemplateKwargs())
 }
 
 func (c *checker) sampling(s *pb.Sampling) {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -100,6 +101,10 @@ var chatOnly = map[string]func(*pb.GenerateRequest){
 	"chat.messages.role":         chatting(&pb.Chat{Messages: []*pb.ChatMessage{{Role: "user"}}}),
 	"chat.messages.content":      chatting(&pb.Chat{Messages: []*pb.ChatMessage{{Role: "user", Content: "hi"}}}),
 	"chat.add_generation_prompt": chatting(&pb.Chat{Messages: []*pb.ChatMessage{{Role: "user"}}, AddGenerationPrompt: ptr(false)}),
+	"chat.template_kwargs.fields": chatting(&pb.Chat{Messages: []*pb.ChatMessage{{Role: "user"}},
+		TemplateKwargs: &structpb.Struct{Fields: map[string]*structpb.Value{"a": structpb.NewBoolValue(true)}}}),
+	"chat.template_name":            chatting(&pb.Chat{Messages: []*pb.ChatMessage{{Role: "user"}}, TemplateName: ptr("rag")}),
+	"chat.parse_special_in_content": chatting(&pb.Chat{Messages: []*pb.ChatMessage{{Role: "user"}}, ParseSpecialInContent: ptr(true)}),
 }
 
 // silent fields decide when and where a token is computed and never which, or what this model does not show: values that are

@@ -52,6 +52,14 @@ func offerOf(inst *model.Instance) prompt.Model {
 		BOS: inst.Facts.BOS, EOS: inst.Facts.EOS, EndIDs: inst.Facts.EndIDs,
 		SuppressedIDs: inst.Facts.SuppressedIDs, Vocabulary: inst.Facts.Vocabulary, Context: inst.Context, Loop: inst.Loop,
 	}
+	m.Named = make(map[string]prompt.Named, len(inst.Named))
+	for name, t := range inst.Named {
+		named := prompt.Named{Problem: t.Problem}
+		if t.Template != nil {
+			named.Template = t.Template
+		}
+		m.Named[name] = named
+	}
 	if inst.Template != nil { // an interface that holds a nil pointer is not nil
 		m.Template = inst.Template
 	}
@@ -75,7 +83,13 @@ func inputOf(in *pb.GenerateRequest) prompt.Input {
 }
 
 func chatOf(in *pb.Chat, now time.Time) *prompt.Chat {
-	chat := &prompt.Chat{AddGenerationPrompt: orDefault(in.AddGenerationPrompt, true), Now: now}
+	chat := &prompt.Chat{
+		AddGenerationPrompt: orDefault(in.AddGenerationPrompt, true), Now: now,
+		Template: in.GetTemplateName(), ParseSpecial: in.GetParseSpecialInContent(),
+	}
+	if args := in.GetTemplateKwargs(); args != nil {
+		chat.Variables = args.AsMap()
+	}
 	for _, m := range in.GetMessages() {
 		chat.Messages = append(chat.Messages, template.Message{Role: m.GetRole(), Content: m.GetContent()})
 	}

@@ -142,6 +142,7 @@ func capabilitiesOf(f model.Facts) *pb.ModelCapabilities {
 	c := &pb.ModelCapabilities{
 		Architecture: f.Architecture, Quantisation: f.Quantization, ContextLength: uint32(f.Context),
 		Vocabulary: uint32(f.Vocabulary), Parameters: f.Parameters, Tokenizer: f.HasTokenizer, ChatTemplate: f.HasTemplate,
+		ChatTemplates: f.Templates,
 	}
 	if f.BOS != tokenizer.None {
 		id := uint32(f.BOS)

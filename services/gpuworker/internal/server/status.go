@@ -50,6 +50,7 @@ var table = []row{
 	{context.Canceled, codes.Canceled, reason.Cancelled, 0},
 	{batch.ErrCancelled, codes.Canceled, reason.Cancelled, 0},
 	{prompt.ErrNoTokenizer, codes.FailedPrecondition, reason.NoTokenizer, 0},
+	{prompt.ErrNoSuchTemplate, codes.InvalidArgument, reason.NoSuchTemplate, 0},
 	{prompt.ErrNoTemplate, codes.FailedPrecondition, reason.NoChatTemplate, 0},
 	{generate.ErrResumeText, codes.FailedPrecondition, reason.ResumeMismatch, 0},
 	{prompt.ErrContext, codes.FailedPrecondition, reason.ContextTooShort, 0},

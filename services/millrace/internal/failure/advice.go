@@ -70,6 +70,7 @@ var advices = map[string]string{
 	reason.ChatTemplateFailed:  "other roles, or another order of messages: the model's template does not take these",
 	reason.ChatTemplateLimit:   "a shorter conversation; if that fails too, the model's template is unfit",
 	reason.ChatTemplateProcess: seeLog,
+	reason.NoSuchTemplate:      "millrace models: a template's name that it lists for the model, or none",
 	reason.NoTokens:            "a prompt of more than white space",
 	reason.BadTokenID:          "token ids of this model; millrace tokenize -m MODEL TARGET makes them",
 	reason.ResponseTooLarge:    "send the text or the token ids in parts; a response has at most 4 MiB",

@@ -42,7 +42,8 @@ var blames = map[string]blame{
 	reason.UnknownField: request, reason.MalformedMessage: request, reason.MessageTooLarge: request,
 	reason.InvalidArgument: request, reason.NotBuilt: request, reason.BadModelName: request, reason.NoTokenizer: request,
 	reason.NoChatTemplate: request, reason.ChatTemplateFailed: request, reason.ChatTemplateLimit: request,
-	reason.NoTokens: request, reason.ResponseTooLarge: request, reason.BadTokenID: request, reason.ResumeMismatch: request,
+	reason.NoSuchTemplate: request,
+	reason.NoTokens:       request, reason.ResponseTooLarge: request, reason.BadTokenID: request, reason.ResumeMismatch: request,
 	reason.ExpectationFailed: request, reason.RefusedByEngine: request,
 
 	// It is longer than this worker's context, or may become so.

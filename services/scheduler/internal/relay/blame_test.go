@@ -44,6 +44,7 @@ var rows = []row{
 	{reason.ChatTemplateFailed, codes.InvalidArgument, true, true},
 	{reason.ChatTemplateLimit, codes.FailedPrecondition, true, true},
 	{reason.NoTokens, codes.InvalidArgument, true, true},
+	{reason.NoSuchTemplate, codes.InvalidArgument, true, true},
 	{reason.BadTokenID, codes.InvalidArgument, true, true},
 	{reason.PromptTooLong, codes.InvalidArgument, true, true},
 	{reason.ResumeTooLong, codes.InvalidArgument, true, true},

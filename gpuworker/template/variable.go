@@ -1,0 +1,63 @@
+package template
+
+import (
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+
+	"github.com/millrace/millrace/gpuworker/template/jinja"
+)
+
+// reserved are the names of variables that a template has already, or that its language gives a meaning.
+var reserved = map[string]bool{
+	"messages": true, "tools": true, "documents": true, "add_generation_prompt": true, "bos_token": true, "eos_token": true,
+	"strftime_now": true, "loop": true, "self": true, "super": true, "caller": true, "varargs": true, "kwargs": true,
+	"true": true, "false": true, "none": true, "True": true, "False": true, "None": true,
+	"and": true, "or": true, "not": true, "in": true, "is": true, "if": true, "else": true,
+}
+
+// maxName is how many bytes the name of a variable may have.
+const maxName = 64
+
+var namePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// NameProblem says why a variable of Input.Variables cannot have a name, and "" if it can.
+func NameProblem(name string) string {
+	switch {
+	case len(name) > maxName:
+		return "is longer than 64 bytes"
+	case !namePattern.MatchString(name):
+		return "is no name of the template language: want letters, digits and underscores, a digit not first"
+	case reserved[name] || jinja.IsGlobal(name):
+		return "is a name that the template has already"
+	}
+	return ""
+}
+
+// maxWhole is up to which magnitude each whole number is a float64 of its own.
+const maxWhole = 1 << 53
+
+// variable makes a template's value of a decoded JSON value. The entries of a mapping are in the order of their keys' bytes.
+// All text in it is the caller's.
+func variable(v any) jinja.Value {
+	switch v := v.(type) {
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) <= maxWhole {
+			return int(v)
+		}
+	case []any:
+		items := make([]jinja.Value, len(v))
+		for i, item := range v {
+			items[i] = variable(item)
+		}
+		return jinja.NewList(items...)
+	case map[string]any:
+		var pairs []jinja.Value
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			pairs = append(pairs, key, variable(v[key]))
+		}
+		return jinja.NewDict(pairs...)
+	}
+	return v
+}
