@@ -34,7 +34,7 @@ Ctrl-C stops an answer; what there is of it stays in the conversation.
 
 // chat converses.
 func (a *app) chat() *cobra.Command {
-	req := &pb.GenerateRequest{}
+	req, by := &pb.GenerateRequest{}, &pb.Chat{}
 	var system string
 	var quiet bool
 	cmd := &cobra.Command{
@@ -44,12 +44,13 @@ func (a *app) chat() *cobra.Command {
 			"recalled with the up key. Lines from elsewhere are taken one by one, and the first failure ends the program.\n" +
 			"--timeout bounds each answer.\n\n" + chatHelp,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runChat(cmd.Context(), req, system, quiet) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runChat(cmd.Context(), req, by, system, quiet) },
 	}
 	fs := cmd.Flags()
 	modelFlag(fs, &req.Model)
 	fs.StringVar(&system, "system", "", "system message")
 	fs.BoolVarP(&quiet, "quiet", "q", false, "print no statistics")
+	group(fs, "Chat template", func() { chatFlags(fs, by) })
 	samplingFlags(fs, req)
 	scheduleFlags(fs, req)
 	if err := fs.MarkHidden("num-sequences"); err != nil {
@@ -63,13 +64,14 @@ type conversation struct {
 	app      *app
 	conn     grpc.ClientConnInterface
 	req      *pb.GenerateRequest // with the knobs; its chat is set for each answer
+	by       *pb.Chat            // how the messages are rendered; it has none
 	system   string
 	messages []*pb.ChatMessage // without the system message
 	tty      bool              // a person types
 	quiet    bool
 }
 
-func (a *app) runChat(ctx context.Context, req *pb.GenerateRequest, system string, quiet bool) error {
+func (a *app) runChat(ctx context.Context, req *pb.GenerateRequest, by *pb.Chat, system string, quiet bool) error {
 	if req.GetSampling().GetNumSequences() > 1 {
 		return usagef("--num-sequences: a conversation has one answer at a time")
 	}
@@ -85,13 +87,13 @@ func (a *app) runChat(ctx context.Context, req *pb.GenerateRequest, system strin
 		return err
 	}
 	req.Model = model.GetName()
-	if c := model.GetCapabilities(); c != nil && !c.GetChatTemplate() {
+	if c := model.GetCapabilities(); c != nil && !c.GetChatTemplate() && by.TemplateName == nil {
 		return fmt.Errorf("%w: model %q has no chat template: it continues texts and holds no conversation\n"+
 			"try: millrace generate -m %s%s \"Once upon a time\"", failure.ErrState, req.GetModel(), req.GetModel(), a.request().TargetFlag())
 	}
 	in := a.lineReader()
 	defer in.close()
-	c := &conversation{app: a, conn: conn, req: req, system: system, tty: in.interactive(), quiet: quiet}
+	c := &conversation{app: a, conn: conn, req: req, by: by, system: system, tty: in.interactive(), quiet: quiet}
 	if c.tty {
 		fmt.Fprintf(a.Err, "%s; /help lists the commands, Ctrl-D leaves\n", render.Line(req.GetModel()))
 	}
@@ -243,7 +245,8 @@ func (c *conversation) set(name, value string) error {
 // failure the conversation is as it was.
 func (c *conversation) answer(ctx context.Context, line string) error {
 	messages := slices.Concat(c.messages, []*pb.ChatMessage{{Role: "user", Content: line}})
-	chat := &pb.Chat{Messages: messages}
+	chat := proto.CloneOf(c.by)
+	chat.Messages = messages
 	if c.system != "" {
 		chat.Messages = append([]*pb.ChatMessage{{Role: "system", Content: c.system}}, messages...)
 	}

@@ -21,6 +21,8 @@ type generateFlags struct {
 	resume   string
 	inexact  bool
 	expect   pb.GenerateRequest // the expect_ fields and request_id
+	asChat   bool
+	chat     pb.Chat // how --chat renders; it has no messages
 }
 
 // generate continues a prompt.
@@ -36,6 +38,7 @@ func (a *app) generate() *cobra.Command {
 			"would: small models read better with --temperature 0.7 --top-p 0.9, and --temperature 0 always takes the best token.",
 		Example: "  millrace generate -m stories \"Once upon a time\" --temperature 0.7 --top-p 0.9\n" +
 			"  millrace generate -m stories \"Once upon a time\" --max-tokens 100 --seed 7\n" +
+			"  millrace generate -m qwen3 --chat --template-arg enable_thinking=false \"Name three rivers\"\n" +
 			"  echo \"Tom had a big red\" | millrace generate -m stories --json\n" +
 			"  millrace generate -m synthetic --token-ids 1,2,3 --max-tokens 8\n" +
 			"  millrace generate -m stories \"Once\" --json --resume cut.jsonl > rest.jsonl",
@@ -70,6 +73,10 @@ func (a *app) generate() *cobra.Command {
 		fs.BoolVar(&f.inexact, "resume-inexact", false,
 			"continue it also on a worker of another class, whose tokens may differ")
 	})
+	group(fs, "Chat template", func() {
+		fs.BoolVar(&f.asChat, "chat", false, "take the prompt as a user's message and render it with the model's chat template")
+		chatFlags(fs, &f.chat)
+	})
 	samplingFlags(fs, req)
 	responseFlags(fs, req)
 	scheduleFlags(fs, req)
@@ -94,7 +101,15 @@ func (a *app) generateRequest(cmd *cobra.Command, req *pb.GenerateRequest, f *ge
 	if !f.json && (r.OutputLogprobs != nil || r.OutputCandidates != nil || r.PromptLogprobs != nil) {
 		return usagef("--output-logprobs, --output-candidates and --prompt-logprobs need --json: there is no place for them in plain text")
 	}
+	if !f.asChat {
+		if err := onlyWithChat(cmd.Flags()); err != nil {
+			return err
+		}
+	}
 	if cmd.Flags().Changed("token-ids") {
+		if f.asChat {
+			return usagef("give --chat or --token-ids, not both: token ids are taken as they are")
+		}
 		if len(args) > 0 {
 			return usagef("give a prompt or --token-ids, not both")
 		}
@@ -114,6 +129,9 @@ func (a *app) generateRequest(cmd *cobra.Command, req *pb.GenerateRequest, f *ge
 	}
 	prompt, err := a.text(args, "prompt")
 	req.Input = &pb.GenerateRequest_Prompt{Prompt: prompt}
+	if f.asChat {
+		req.Input = &pb.GenerateRequest_Chat{Chat: asMessage(&f.chat, prompt)}
+	}
 	return err
 }
 

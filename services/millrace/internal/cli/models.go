@@ -43,7 +43,8 @@ func (a *app) models() *cobra.Command {
 	return cmd
 }
 
-// modelTable is one row a model and state, and below it why some cannot be used and how others recommend to sample.
+// modelTable is one row a model and state, and below it why some cannot be used, how others recommend to sample and which named
+// chat templates they have.
 func modelTable(models []*pb.ModelInfo) string {
 	var rows [][]string
 	problems := ""
@@ -66,6 +67,9 @@ func modelTable(models []*pb.ModelInfo) string {
 			problems += render.Line(fmt.Sprintf("%s: %s", m.GetName(), m.GetProblem())) + "\n"
 		}
 		problems += recommended(m)
+		if names := c.GetChatTemplates(); len(names) > 0 {
+			problems += render.Line(fmt.Sprintf("%s: chat templates for --template: %s", m.GetName(), strings.Join(names, ", "))) + "\n"
+		}
 		rows = append(rows, row)
 	}
 	return render.Table([]string{"NAME", "STATE", "ARCH", "QUANT", "PARAMS", "CONTEXT", "SIZE", "DIGEST", "LAST USE", "WORKERS"}, rows) + problems

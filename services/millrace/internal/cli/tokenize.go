@@ -14,22 +14,28 @@ import (
 
 // tokenize shows the tokens of a text.
 func (a *app) tokenize() *cobra.Command {
-	req := &pb.TokenizeRequest{}
+	req, chat := &pb.TokenizeRequest{}, &pb.Chat{}
 	var asChat, idsOnly, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "tokenize [TEXT]",
 		Short: "Show the tokens of a text",
 		Long: "Shows the token ids of a text, given as arguments or on standard input (whose last line end is dropped), and the\n" +
 			"bytes of each, quoted.",
-		Example: "  millrace tokenize -m stories \"Once upon a time\"\n  millrace tokenize --ids \"Once upon a time\"",
+		Example: "  millrace tokenize -m stories \"Once upon a time\"\n  millrace tokenize --ids \"Once upon a time\"\n" +
+			"  millrace tokenize -m qwen3 --chat --template-arg enable_thinking=false \"Hello\"",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if !asChat {
+				if err := onlyWithChat(cmd.Flags()); err != nil {
+					return err
+				}
+			}
 			text, err := a.text(args, "text")
 			if err != nil {
 				return err
 			}
 			req.Input = &pb.TokenizeRequest_Text{Text: text}
 			if asChat {
-				req.Input = &pb.TokenizeRequest_Chat{Chat: &pb.Chat{Messages: []*pb.ChatMessage{{Role: "user", Content: text}}}}
+				req.Input = &pb.TokenizeRequest_Chat{Chat: asMessage(chat, text)}
 			}
 			conn, hangUp, err := a.dial()
 			if err != nil {
@@ -62,9 +68,12 @@ func (a *app) tokenize() *cobra.Command {
 	modelFlag(fs, &req.Model)
 	knobs.Register(fs, req, map[string]string{
 		"add_special":   "add the model's leading and trailing special tokens (unset: true for text, false with --chat)",
-		"parse_special": "recognise special tokens in the text (unset: false for text, true with --chat)",
+		"parse_special": "recognise special tokens in the text (unset: false for text; with --chat those that the template wrote)",
 	})
-	fs.BoolVar(&asChat, "chat", false, "take the text as a user's message and render it with the model's chat template")
+	group(fs, "Chat template", func() {
+		fs.BoolVar(&asChat, "chat", false, "take the text as a user's message and render it with the model's chat template")
+		chatFlags(fs, chat)
+	})
 	fs.BoolVar(&idsOnly, "ids", false, "print only the ids, separated by commas")
 	fs.BoolVar(&asJSON, "json", false, "print the answer as JSON; pieces are base64")
 	return cmd
