@@ -1,6 +1,9 @@
 package relay_test
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -188,4 +191,67 @@ func TestADrainMovesStreamsToContextsThatHoldThem(t *testing.T) {
 		require.Zero(t, r.workers["w2"].Generations.Load()+r.workers["w3"].Generations.Load())
 		require.EqualValues(t, 2, r.workers["w1"].Generations.Load()+r.workers["w4"].Generations.Load(), "it was not moved")
 	})
+}
+
+// The worker that has the context is full, and the other one too short: the caller may come again, and is not told that its request is wrong.
+func TestAFullLongContextIsRetryable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": of(long), "w2": of(15)})
+		r.workers["w1"].OnGenerate = func(*pb.GenerateRequest, grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+			return workertest.Refusal(codes.ResourceExhausted, reason.WorkerFull, "full")
+		}
+		in := ask(10)
+		in.Input = &pb.GenerateRequest_Prompt{Prompt: "o"}
+		for range 20 {
+			_, err := r.generate(in)
+			require.Contains(t, []string{reason.WorkerFull, reason.NoWorker}, rpc.Reason(err), "%v", err)
+		}
+	})
+}
+
+// Random fleets, requests and breaks: each answer is that of a worker with the longest context, or the refusal that it would give.
+func TestRandomContextsChangeNoAnswer(t *testing.T) {
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				random := rand.New(rand.NewPCG(seed, 36))
+				longest := 8 + random.IntN(40)
+				answers := map[string]workertest.Answer{"w1": of(longest), "w2": of(longest), "w3": of(1 + random.IntN(longest)), "w4": of(1 + random.IntN(longest))}
+				r := newRig(t, relay.Options{}, answers)
+				breaks := 0
+				for id, w := range r.workers {
+					w.OnGenerate = func(in *pb.GenerateRequest, stream grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+						a := answers[id]
+						a.Worker = id
+						if breaks > 0 && random.IntN(2) == 0 {
+							breaks--
+							a.Events, a.Err = random.IntN(longest), ways["with the connection's error"]
+						}
+						return a.Generate(in, stream)
+					}
+				}
+				for range 40 {
+					in := open()
+					in.Input = &pb.GenerateRequest_Prompt{Prompt: strings.Repeat("o", 1+random.IntN(20))}
+					in.Sampling = &pb.Sampling{Seed: proto.Uint64(random.Uint64N(1000)), NumSequences: proto.Int32(1 + random.Int32N(3))}
+					if random.IntN(3) > 0 {
+						in.Stopping = &pb.Stopping{MaxTokens: proto.Int32(1 + random.Int32N(50))}
+					}
+					if random.IntN(4) == 0 {
+						in.ContextLength = proto.Uint32(1 + random.Uint32N(50))
+					}
+					want, refusal := of(longest).Of(in)
+					breaks = random.IntN(3)
+					got, err := r.generate(in)
+					if refusal != nil {
+						require.Equal(t, rpc.Reason(refusal), rpc.Reason(err), "%v: %v", in, err)
+						continue
+					}
+					require.NoError(t, err, "%v", in)
+					requireEqual(t, want, got)
+				}
+				r.idle()
+			})
+		})
+	}
 }
