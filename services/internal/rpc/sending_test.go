@@ -114,6 +114,7 @@ type sender struct {
 }
 
 func newSender(t *testing.T, cfg rpc.ServerConfig, service talker) *sender {
+	t.Helper()
 	s := &sender{ends: &ends{}}
 	cfg.Domain, cfg.Observer = rpc.WorkerDomain, s.ends
 	s.Server = rpc.NewServer(cfg, hclog.NewNullLogger())
