@@ -48,6 +48,8 @@ VULNDB ?= https://vuln.go.dev
 BENCH ?= engine
 # Flags of make chaos.
 CHAOS ?=
+# How long make soak sends random requests.
+SOAK ?= 20m
 # A hung test ends with the stacks of all goroutines after this long.
 TEST_TIMEOUT ?= 15m
 # Flags of every go test besides.
@@ -277,6 +279,10 @@ bench: build ## Measure the engine against this machine's roofs; BENCH="load ...
 .PHONY: chaos
 chaos: build ## Kill, freeze and cut off workers under 200 streams and compare every bit; CHAOS="--streams 60 ..." gives flags
 	@$(BIN)/millrace-bench chaos $(CHAOS)
+
+.PHONY: soak
+soak: ## Compare random requests through a fleet of unequal contexts with those of one worker, for SOAK (20m)
+	@MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -timeout 0 -v -run '^TestSoak' ./services/internal/e2e
 
 ## Run
 
