@@ -2,6 +2,7 @@ package template
 
 import (
 	"os/exec"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,14 @@ import (
 
 // idleChild is a child whose process has ended already.
 func idleChild() *child { return &child{cmd: &exec.Cmd{}, dead: true} }
+
+// idleOf is the idle children when the pool's timer, if it was due, has run.
+func idleOf(p *pool) []*child {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.idle)
+}
 
 func TestIdleChildrenBeyondTheFirstEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -29,10 +38,9 @@ func TestIdleChildrenBeyondTheFirstEnd(t *testing.T) {
 		p.giveBack(all[1])
 		p.giveBack(nil)
 		time.Sleep(idleTime / 2)
-		require.Len(t, p.idle, 2)
+		require.Len(t, idleOf(p), 2)
 		time.Sleep(idleTime)
-		require.Len(t, p.idle, 1)
-		require.Same(t, all[1], p.idle[0])
+		require.Equal(t, []*child{all[1]}, idleOf(p))
 		p.close()
 		_, err := p.take()
 		require.ErrorIs(t, err, ErrClosed)

@@ -116,8 +116,8 @@ func TestResponsesCountInTheHeldBytes(t *testing.T) {
 		select {
 		case <-m.held:
 			return true
-		case <-answer:
-			return false
+		case err := <-answer:
+			return err == nil
 		}
 	}, hang, retry, "the end of a call makes room")
 }

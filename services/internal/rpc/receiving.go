@@ -59,8 +59,8 @@ func (s *Server) receiving(m Method, stream grpc.ServerStream) grpc.ServerStream
 		return stream
 	}
 	in := &receiving{ServerStream: stream, arrival: a, gate: s.gate, from: intake.From(stream.Context()), max: int64(s.cfg.MaxReceiveBytes), domain: s.cfg.Domain}
-	if max, bounded := s.cfg.MaxMethodBytes[m.Name]; bounded {
-		in.max = min(in.max, int64(max))
+	if bytes, bounded := s.cfg.MaxMethodBytes[m.Name]; bounded {
+		in.max = min(in.max, int64(bytes))
 	}
 	if !m.ClientStreams {
 		a.Single()
