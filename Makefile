@@ -173,6 +173,13 @@ test-sanitized: ## Run the CPU engine's native tests and its C program under ASa
 	wait $$second || status=1
 	exit $$status
 
+# Takes many minutes: meant for once a week and before a release.
+.PHONY: test-valgrind
+test-valgrind: ## Run the CPU engine's native tests and its C program under Valgrind's memcheck; needs valgrind
+	@command -v valgrind >/dev/null || { echo 'valgrind is missing: install it, on Debian and Ubuntu the package valgrind' >&2; exit 1; }
+	MILLRACE_TEST_VALGRIND=1 $(GO) test -count=1 $(TEST_FLAGS) -timeout 3h -run '^(TestAC99Program|TestUnitPrograms)' \
+		-skip /fuzz_corpus ./cuda/cpu
+
 .PHONY: tidy-check
 tidy-check: ## Fail if go mod tidy would change a go.mod or go.sum
 	@$(GO) mod tidy -diff

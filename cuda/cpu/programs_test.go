@@ -25,6 +25,22 @@ const cannotRun = 3
 // and undefined together, divided by a comma, or thread. Empty: none. `make test-sanitized` sets one after the other.
 const sanitizerVariable = "MILLRACE_TEST_SANITIZER"
 
+// valgrindVariable, if set, has every program run under Valgrind's memcheck. `make test-valgrind` sets it. Valgrind has no AVX-512 and
+// no AMX, and shows its programs a processor without them: the paths that need them are skipped.
+const valgrindVariable = "MILLRACE_TEST_VALGRIND"
+
+// checkedRun is the command that runs a program, and how long it may take: a hang guard. Valgrind runs it about 30 times as long.
+func checkedRun(program string, arguments []string) (command []string, limit time.Duration) {
+	command = append([]string{program}, arguments...)
+	if os.Getenv(valgrindVariable) == "" {
+		return command, 5 * time.Minute
+	}
+	return append([]string{
+		"valgrind", "--quiet", "--error-exitcode=99", "--leak-check=full", "--show-leak-kinds=definite,possible",
+		"--errors-for-leak-kinds=definite,possible", "--track-fds=no", "--suppressions=valgrind.supp",
+	}, command...), time.Hour
+}
+
 // checkedBuild is what the compiler is told about the sanitizer, if there is one; the first finding of any ends its program. A null
 // pointer that is followed ends it anyway: asked for besides, it is a third of the time that a compiler takes.
 func checkedBuild() []string {
@@ -176,9 +192,10 @@ func buildC(t *testing.T) string {
 // run gives what the program prints; a processor without the path skips the test.
 func run(t *testing.T, program string, arguments ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a hang guard
+	command, limit := checkedRun(program, arguments)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	c := exec.CommandContext(ctx, program, arguments...)
+	c := exec.CommandContext(ctx, command[0], command[1:]...)
 	var stderr strings.Builder
 	c.Stderr = &stderr
 	out, err := c.Output()
