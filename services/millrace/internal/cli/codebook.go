@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -19,11 +21,12 @@ const codebookEnding = ".safetensors"
 type codebook struct {
 	name, digest string
 	shape        *pb.CodebookShape
+	putOn        []string // ids of the workers on which bring put it
 }
 
 // codebookFlag adds -c.
 func codebookFlag(fs *pflag.FlagSet, c *string) {
-	fs.StringVarP(c, "codebook", "c", "", "codebook: a file "+codebookEnding+", which is put on a worker that lacks it, or the name of one on the workers")
+	fs.StringVarP(c, "codebook", "c", "", "codebook: a file "+codebookEnding+", which is put on a worker if none has it, and stays there; or the name of one on the workers")
 }
 
 // codebook finds the codebook of -c, and brings a file to a worker where no worker has it, which it says unless it is quiet.
@@ -41,9 +44,11 @@ func (a *app) codebook(ctx context.Context, client pb.VectorServiceClient, c str
 	var names []string
 	for _, b := range list.GetCodebooks() {
 		if b.GetName() == c && b.GetState() == pb.CodebookState_CODEBOOK_STATE_READY {
-			return &codebook{b.GetName(), b.GetCodebookDigest(), b.GetShape()}, usable(b.GetShape())
+			return &codebook{name: b.GetName(), digest: b.GetCodebookDigest(), shape: b.GetShape()}, usable(b.GetShape())
 		}
-		names = append(names, b.GetName())
+		if !slices.Contains(names, b.GetName()) { // one name may be in two states
+			names = append(names, b.GetName())
+		}
 	}
 	for _, b := range list.GetCodebooks() {
 		if b.GetName() == c {
@@ -54,29 +59,71 @@ func (a *app) codebook(ctx context.Context, client pb.VectorServiceClient, c str
 	return nil, fmt.Errorf("%w: there is no codebook %q; there are: %s", failure.ErrState, c, listed(names))
 }
 
-// bring finds a file's codebook among those that workers have, whatever it is called there, or puts it there by its digest.
+// bring returns the codebook of a file. If workers have a codebook with this digest, bring uses it under the name that it has there;
+// else it puts the file on a worker under the name that putName returns.
 func (a *app) bring(ctx context.Context, client pb.VectorServiceClient, path string, have []*pb.CodebookInfo, quiet bool) (*codebook, error) {
 	file, err := openCodebook(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	out := &codebook{"", publicDigest(file.Codebook), shapeOf(file.Codebook)}
+	out := &codebook{digest: publicDigest(file.Codebook), shape: shapeOf(file.Codebook)}
+	out.name = putName(path, out.digest)
 	for _, b := range have {
-		if b.GetState() == pb.CodebookState_CODEBOOK_STATE_READY && b.GetCodebookDigest() == out.digest {
+		if b.GetCodebookDigest() != out.digest {
+			continue
+		}
+		switch b.GetState() {
+		case pb.CodebookState_CODEBOOK_STATE_READY:
 			out.name = b.GetName()
 			return out, nil
+		case pb.CodebookState_CODEBOOK_STATE_ON_DISK:
+			if b.GetProblem() == "" {
+				out.name = b.GetName() // the put loads this file instead of writing a second one
+			}
 		}
 	}
-	out.name = out.digest
 	done, err := putCodebook(ctx, client, file, &pb.PutCodebookHeader{Codebook: out.name})
 	if err != nil {
 		return nil, err
 	}
 	for _, c := range done.GetCopies() {
-		if !quiet && !c.GetAlreadyLoaded() {
+		if c.GetAlreadyLoaded() {
+			continue
+		}
+		out.putOn = append(out.putOn, c.GetWorkerId())
+		if !quiet {
 			fmt.Fprintln(a.Err, render.Line(fmt.Sprintf("put %s on %s as %s", path, c.GetWorkerId(), out.name)))
 		}
 	}
 	return out, nil
+}
+
+// longestBase is the most characters that a name of putName has of its file's.
+const longestBase = 40
+
+// putName returns the name under which a codebook's file is put if the caller gives none: the file's base name and 12 digits of the
+// codebook's digest. Characters that names cannot have become "-".
+func putName(path, digest string) string {
+	base := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_':
+			return r
+		}
+		return '-'
+	}, strings.TrimSuffix(filepath.Base(path), codebookEnding))
+	base = strings.Trim(base[:min(len(base), longestBase)], "-") // all of it is ASCII
+	if base == "" {
+		return shortDigest(digest)
+	}
+	return base + "-" + shortDigest(digest)
+}
+
+// printStays says where a codebook that bring put stays, and how it is removed.
+func (a *app) printStays(c *codebook) {
+	if len(c.putOn) == 0 {
+		return
+	}
+	fmt.Fprintln(a.Err, render.Line(fmt.Sprintf("codebook %s stays on %s for the next call; to remove it: millrace vectors unload %s%s, "+
+		"then delete %s%s in the folder --codebooks of the worker", c.name, listed(c.putOn), c.name, a.request().TargetFlag(), c.name, codebookEnding)))
 }

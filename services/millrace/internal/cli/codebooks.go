@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/millrace/millrace/internal/codebookfile"
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
@@ -37,7 +38,11 @@ func (a *app) vectorsList() *cobra.Command {
 				fmt.Fprintln(a.Err, "no codebooks: millrace vectors train --save-as NAME makes one, millrace vectors put FILE brings one")
 				return nil
 			}
-			fmt.Fprint(a.Out, codebookTable(out.GetCodebooks()))
+			width := 0 // columns of the terminal, 0 elsewhere
+			if fd, tty := terminal(a.Out); tty {
+				width, _, _ = term.GetSize(fd) // 0 where not known
+			}
+			fmt.Fprint(a.Out, codebookTable(out.GetCodebooks(), width))
 			return nil
 		},
 	}
@@ -45,8 +50,9 @@ func (a *app) vectorsList() *cobra.Command {
 	return cmd
 }
 
-// codebookTable is one row a codebook and state, and below it why some cannot be used.
-func codebookTable(books []*pb.CodebookInfo) string {
+// codebookTable is one row a codebook and state, and below it why some cannot be used. If the table is wider than width columns (0: no
+// limit), it lacks columns, and a line says which. Names are the last to be cut, because the other commands need them whole.
+func codebookTable(books []*pb.CodebookInfo, width int) string {
 	var rows [][]string
 	problems := ""
 	for _, b := range books {
@@ -72,7 +78,12 @@ func codebookTable(books []*pb.CodebookInfo) string {
 			rows[len(rows)-1][2] = ""
 		}
 	}
-	return render.Table([]string{"NAME", "STATE", "SHAPE", "DEVICE", "DIGEST", "VERIFIED", "WORKERS"}, rows) + problems
+	table, hidden := render.Fit([]string{"NAME", "STATE", "SHAPE", "DEVICE", "DIGEST", "VERIFIED", "WORKERS"}, rows, width,
+		"DIGEST", "VERIFIED", "DEVICE", "WORKERS", "SHAPE")
+	if len(hidden) > 0 {
+		problems += fmt.Sprintf("(not shown at this width: %s)\n", strings.ToLower(strings.Join(hidden, ", ")))
+	}
+	return table + problems
 }
 
 // vectorsPut brings a file to workers.
@@ -82,8 +93,8 @@ func (a *app) vectorsPut() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put FILE [NAME]",
 		Short: "Put a codebook on a worker and load it",
-		Long: "Writes a codebook to the worker's codebooks folder under NAME (default: the digits of its digest), and loads it.\n" +
-			"Putting again what is there does nothing.",
+		Long: "Writes a codebook to the worker's codebooks folder under NAME (default: the file's base name and 12\n" +
+			"digits of its digest), and loads it. Putting again what is there does nothing.",
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, err := openCodebook(args[0])
@@ -91,7 +102,7 @@ func (a *app) vectorsPut() *cobra.Command {
 				return err
 			}
 			defer func() { _ = file.Close() }() // it was only read
-			header.Codebook = publicDigest(file.Codebook)
+			header.Codebook = putName(args[0], publicDigest(file.Codebook))
 			if len(args) == 2 {
 				header.Codebook = args[1]
 			}

@@ -59,7 +59,7 @@ func TestPutBringsAFile(t *testing.T) {
 	require.Equal(t, 0, r.run(t, "vectors", "put", other, "mine", "--replace", "--replicas", "1", "--json"), r.err.String())
 	r.out = buffer{}
 	require.Equal(t, 0, r.run(t, "vectors", "put", one), r.err.String())
-	require.Regexp(t, `^([0-9a-f]{64}) put on w1`, r.out.String())
+	require.Regexp(t, `^cb-[0-9a-f]{12} put on w1`, r.out.String())
 	require.Equal(t, 2, r.run(t, "vectors", "put", rows))
 	require.Equal(t, 2, r.run(t, "vectors", "put"))
 }

@@ -56,6 +56,9 @@ func (a *app) runDecode(ctx context.Context, f *pieceFlags, path string) error {
 	if err != nil {
 		return err
 	}
+	if !f.json {
+		defer a.printStays(book)
+	}
 	d := &decoding{client: client, codes: codes.Matrix, book: book, fvecs: strings.HasSuffix(f.out, ".fvecs")}
 	if err := fitting(codes.Matrix, path, book); err != nil {
 		return err

@@ -79,7 +79,9 @@ func (a *app) vectorsEncode() *cobra.Command {
 		Short: "Encode rows: the number of the nearest codeword of each",
 		Long: "Encodes the rows of a file in pieces, several at a time; a piece whose worker is lost is computed elsewhere, to the same\n" +
 			"codes. Codes of a flat codebook are u1 up to 256 codewords and u2 above, one a row or, with --neighbours, (rows,\n" +
-			"neighbours); those of a product codebook are (rows, bytes), packed into as few bits as they need, as faiss packs them.",
+			"neighbours); those of a product codebook are (rows, bytes), packed into as few bits as they need, as faiss packs them.\n\n" +
+			"A codebook's file that no worker has is put on one, named after the file and its digest. It stays there, in memory and in\n" +
+			"the worker's codebooks folder, so that the next call need not send it; the command's end says how to remove it.",
 		Example: "  millrace vectors encode base.fvecs -c cb.safetensors -o codes.npy\n" +
 			"  millrace vectors encode query.fvecs -c base -o nearest.npy --neighbours 10 --distances distances.npy",
 		Args: one("ROWS, a file of vectors"),
@@ -122,6 +124,9 @@ func (a *app) runEncode(ctx context.Context, req *pb.EncodeRequest, f *pieceFlag
 	book, err := a.codebook(ctx, client, f.codebook, f.json)
 	if err != nil {
 		return err
+	}
+	if !f.json {
+		defer a.printStays(book)
 	}
 	if got, want := uint32(rows.Dimension()), book.shape.GetDimension(); got != want {
 		return usagef("%s has dimension %d, codebook %s has %d: give rows like those that it was trained on", path, got, f.codebook, want)

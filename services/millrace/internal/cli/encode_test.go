@@ -121,7 +121,8 @@ func TestFilesAreEncodedAndDecoded(t *testing.T) {
 			require.Equal(t, wide, decoded)
 
 			require.Equal(t, 1, server.puts, "it is put once")
-			require.Equal(t, 1, strings.Count(r.err.String(), "put "+cb+" on w1 as "))
+			require.Equal(t, 1, strings.Count(r.err.String(), "put "+cb+" on w1 as cb-"))
+			require.Equal(t, 1, strings.Count(r.err.String(), " stays on w1 "), "the call that put it says so")
 			require.Equal(t, 4, countFiles(t, dir))
 		})
 	}
@@ -347,4 +348,17 @@ func TestEncodeAndDecodeRefuseWhatCannotBe(t *testing.T) {
 			require.Zero(t, countFiles(t, dir))
 		})
 	}
+}
+
+func TestEncodeReusesAnUnloadedCodebook(t *testing.T) {
+	// A file that workers have on disk under another name is loaded, not written a second time.
+	rows := base(t, 50, 4)
+	cb, out := trainedCodebook(t, rows, "-k", "9"), filepath.Join(t.TempDir(), "codes.npy")
+	server := &vectorServer{}
+	r := serveVectors(t, server)
+	require.Equal(t, 0, r.run(t, "vectors", "put", cb, "mine"), r.err.String())
+	require.Equal(t, 0, r.run(t, "vectors", "unload", "mine"), r.err.String())
+	require.Equal(t, 0, r.run(t, "vectors", "encode", rows, "-c", cb, "-o", out), r.err.String())
+	require.Len(t, server.books, 1)
+	require.Contains(t, r.out.String(), "codebook mine ")
 }

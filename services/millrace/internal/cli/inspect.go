@@ -146,7 +146,7 @@ func count(c codebookfile.Codebook, path, codes string) ([]int64, error) {
 		return nil, usagef("%w", err)
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	book := &codebook{path, "", shapeOf(c)}
+	book := &codebook{name: path, shape: shapeOf(c)}
 	if err := fitting(file.Matrix, codes, book); err != nil {
 		return nil, err
 	}
