@@ -72,6 +72,7 @@ var table = []row{
 	{model.ErrUnloaded, codes.Unavailable, reason.ModelUnloaded, 0},
 	{model.ErrFailed, codes.Unavailable, reason.ModelOutOfService, 0},
 	{model.ErrCorrupt, codes.DataLoss, reason.ResidentTensorDiffers, 0},
+	{model.ErrPanicked, codes.Internal, reason.Panic, 0},
 
 	{vectors.ErrStopped, codes.Unavailable, reason.WorkerStopping, 0},
 	{vectors.ErrName, codes.InvalidArgument, reason.BadCodebookName, 0},
