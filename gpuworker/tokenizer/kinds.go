@@ -45,6 +45,10 @@ var markers = []string{
 // has learned.
 var typedMarkers = []string{
 	"<EOT>", "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "<|EOT|>", "<PRE>", "<SUF>", "<MID>", "<PAD>", "<REPO>", "<reponame>", "<eos>", "[e~[",
+	// The beginnings of turns, which the early files of Gemma, Phi-3 and of many models with ChatML mark as user-defined. A
+	// message could begin a turn with them.
+	"<|im_start|>", "<|im_sep|>", "<start_of_turn>", "<|turn>", "<|start_header_id|>", "<|end_header_id|>", "<|start_of_role|>",
+	"<|end_of_role|>", "<|system|>", "<|user|>", "<|assistant|>", "<｜User｜>", "<｜Assistant｜>",
 }
 
 // correctStrike makes "</s>" a control piece where "<s>" is one: phi-3 types the pair unlike. Where both are

@@ -50,6 +50,10 @@ func TestStructureThatAFileTypesAsTextIsControl(t *testing.T) {
 		"gemma's end beside its end of turn": {src: extended(user, "<eos>"), id: first, text: "<eos>", ends: true},
 		"gemma's wait for a tool":            {src: extended(user, "<|tool_response>"), id: first, text: "<|tool_response>", ends: true},
 		"minimax's end":                      {src: extended(ctrl, "[e~["), id: first, text: "[e~[", ends: true},
+		"a beginning of a turn":              {src: extended(user, "<|im_start|>"), id: first, text: "<|im_start|>"},
+		"gemma's beginning of a turn":        {src: extended(user, "<start_of_turn>"), id: first, text: "<start_of_turn>"},
+		"phi-3's user":                       {src: extended(user, "<|user|>"), id: first, text: "<|user|>"},
+		"a beginning that is learned text":   {src: extended(normal, "<|user|>"), id: first, text: "<|user|>", isText: true},
 		"a row that a converter filled in":   {src: extended(user, "[PAD268]"), id: first, text: "[PAD268]"},
 		"a piece that looks like such a row": {src: extended(user, "[PAD7]"), id: first, text: "[PAD7]", isText: true},
 		"an EOS typed as user-defined": {
