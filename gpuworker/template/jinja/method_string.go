@@ -47,7 +47,7 @@ var stringMethods = map[string]method[str]{
 		if at < 0 {
 			return newTuple(s, own(""), own(""))
 		}
-		return newTuple(s.slice(0, at), sep, s.slice(at+len(sep.text), len(s.text)))
+		return partitioned(s, sep, at)
 	}),
 	"removeprefix": does("removeprefix", "prefix /", affixCut(true)),
 	"removesuffix": does("removesuffix", "suffix /", affixCut(false)),
@@ -63,7 +63,7 @@ var stringMethods = map[string]method[str]{
 		if at < 0 {
 			return newTuple(own(""), own(""), s)
 		}
-		return newTuple(s.slice(0, at), sep, s.slice(at+len(sep.text), len(s.text)))
+		return partitioned(s, sep, at)
 	}),
 	"rsplit": does("rsplit", "sep? maxsplit?", splitMethod(splitTextRight)),
 	"rstrip": does("rstrip", "chars? /", stripMethod(false, true)),
@@ -239,6 +239,17 @@ func (r *run) separator(v Value) str {
 		r.fail("empty separator")
 	}
 	return sep
+}
+
+// partitioned is a text cut at a separator that begins at a byte of it. The separator is the template's only if both the text
+// and the argument are.
+func partitioned(s, sep str, at int) Value {
+	end := at + len(sep.text)
+	middle := s.slice(at, end)
+	if !sep.pure() {
+		middle.origin = nil
+	}
+	return newTuple(s.slice(0, at), middle, s.slice(end, len(s.text)))
 }
 
 func splitMethod(split func(s, sep string, n int) []part) func(*run, str, []Value) Value {

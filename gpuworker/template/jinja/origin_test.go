@@ -72,6 +72,7 @@ func TestOriginSurvivesEveryOperation(t *testing.T) {
 		`{{ (x + ' a ' + x).rsplit(none, 1) | join('-') }}`:                                                       `«x» a-«x»`,
 		`{{ ('a=' + x).partition('=') | join(' ') }}{{ ('a=' + x).rpartition('=')[2] }}{{ x.partition('=')[0] }}`: `a = «xxx»`,
 		`{{ 'axb'.partition(x)[1] }}`:                                                                             `«x»`,
+		`{{ c.partition('B') | join('|') }}{{ c.rpartition('B')[1] }}`:                                            `« a»|«B»|« é B»`, // the separator is the caller's where it is found there
 		`{{ lines.splitlines() | join('-') }}{{ ('a\n' + x).splitlines(true) | join }}`:                           "«a»-«b»-«c»a\n«x»",
 		// Replacements.
 		`{{ 'a-b'.replace('-', x) }}{{ c.replace('B', 'b') }}{{ x.replace('x', 'a') }}`: `a«x»b« a»b« é »a`,
