@@ -44,6 +44,7 @@ func TestWritesMessagesFindsTemplatesThatDrop(t *testing.T) {
 		want   bool
 	}{
 		"every message":                   {all, true},
+		"every message and the date":      {`{{ strftime_now('%d %b %Y') }}` + all, true},
 		"the last message":                {`{{ messages[-1].content }}`, false},
 		"no system message":               {`{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('none') }}{% endif %}{{ m.content }}{% endfor %}`, true},
 		"system messages are left out":    {`{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}`, false},

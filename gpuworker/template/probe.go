@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 )
 
 // What WritesMessages found.
@@ -26,8 +27,9 @@ func (t *Template) WritesMessages(ctx context.Context) bool {
 		{Role: "user", Content: "Then the last."},
 	}
 	found := writes
+	now := time.Unix(0, 0).UTC() // for templates that write the date
 	for _, messages := range [][]Message{turns, append([]Message{{Role: "system", Content: "Count well."}}, turns...)} {
-		out, err := t.Render(ctx, Input{Messages: messages, AddGenerationPrompt: true})
+		out, err := t.Render(ctx, Input{Messages: messages, AddGenerationPrompt: true, Now: now})
 		switch {
 		case errors.Is(err, ErrTemplate) && len(messages) > len(turns): // it takes no system message at all
 			continue
