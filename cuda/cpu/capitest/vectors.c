@@ -132,7 +132,7 @@ static void test_a_training(mr_device *device, uint8_t *state) {
   for (submit(trainer, 1, 8); wait_for(trainer, 8, &last, &count) != MR_TRAINING_DONE; submit(trainer, 1, 8)) {
     rounds += count;
     FAILS(MR_INVALID_ARGUMENT, "what", v->trainer_size(trainer, 5, &size));
-    FAILS(MR_FAILED_PRECONDITION, "not done", v->trainer_size(trainer, MR_TRAINER_VARIANCES, &size));
+    FAILS(MR_FAILED_PRECONDITION, "", v->trainer_size(trainer, MR_TRAINER_VARIANCES, &size)); /* not seeded, or not done */
   }
   rounds += count;
   CHECK(rounds == 4 && last.iteration == 3 && last.empty == 0);
