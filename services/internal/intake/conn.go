@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,6 +37,7 @@ type conn struct {
 	begun    time.Time   // when the block of headers began that comes; zero: none does
 	refused  func(error) // is told why the connection ends that the client does not end
 	resets   resets
+	writes   atomic.Uint64 // begun and ended; one goroutine writes
 }
 
 // watch follows what is read from a connection. plain is whether that is what the operating system reads.

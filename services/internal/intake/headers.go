@@ -37,9 +37,12 @@ func (c *conn) hurry() {
 
 // late is how a wait ended: err, or that headers took too long.
 func (c *conn) late(err error) error {
-	if !errors.Is(err, os.ErrDeadlineExceeded) || c.begun.IsZero() || time.Since(c.begun) < headersPatience {
+	if !errors.Is(err, os.ErrDeadlineExceeded) || !c.hurried() {
 		return err
 	}
 	c.refused(ErrSlowHeaders)
 	return ErrSlowHeaders
 }
+
+// hurried reports whether the block of headers that comes has taken as long as it may.
+func (c *conn) hurried() bool { return !c.begun.IsZero() && time.Since(c.begun) >= headersPatience }

@@ -3,6 +3,7 @@ package intake
 import (
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,9 +58,10 @@ func (c *conn) inject(p []byte) (n int) {
 	return n
 }
 
-// woken reports whether a wait has ended because of a reset, and lets the next one wait.
+// woken reports whether a wait has ended because of a reset, and lets the next one wait. A wait for headers that has taken as long as
+// it may ends for good.
 func (c *conn) woken(err error) bool {
-	if timeout, is := errors.AsType[net.Error](err); !is || !timeout.Timeout() {
+	if timeout, is := errors.AsType[net.Error](err); !is || !timeout.Timeout() || c.hurried() {
 		return false
 	}
 	c.resets.mu.Lock()
@@ -69,6 +71,20 @@ func (c *conn) woken(err error) bool {
 	}
 	_ = c.SetReadDeadline(time.Time{}) // what is wrong with the connection, reading says
 	return true
+}
+
+// resetting reports whether the transport has not read the reset of a stream.
+func (c *conn) resetting(stream uint32) bool {
+	c.resets.mu.Lock()
+	defer c.resets.mu.Unlock()
+	return slices.Contains(c.resets.streams, stream)
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	defer c.writes.Add(1)
+	return c.Conn.Write(p)
 }
 
 // Close implements net.Conn.
@@ -81,6 +97,12 @@ func (c *conn) Close() error {
 // reports INTERNAL. It returns at once; a transport that cannot write, or a caller that stops in the middle of a frame, holds it
 // up.
 func (a *Arrival) Reset() { a.conn.reset(a.stream) }
+
+// Resetting reports whether the transport has not read the stream's Reset.
+func (a *Arrival) Resetting() bool { return a.conn.resetting(a.stream) }
+
+// Writes returns a number that changes when the transport begins or ends a write of the call's connection. It is odd during one.
+func (a *Arrival) Writes() uint64 { return a.conn.writes.Load() }
 
 // Gone is closed when the call's connection is.
 func (a *Arrival) Gone() <-chan struct{} { return a.conn.resets.gone }

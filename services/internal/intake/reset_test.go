@@ -97,6 +97,26 @@ func TestResetsStandBetweenFrames(t *testing.T) {
 	}
 }
 
+// A reset waits for the end of a block of headers, which has a time of its own.
+func TestResetProlongsNoHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		c := watch(near, false, func() {}, func(error) {})
+		go func() {
+			fr := http2.NewFramer(far, nil)
+			_, _ = io.WriteString(far, http2.ClientPreface)
+			_ = fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x82}})
+			time.Sleep(headersPatience - time.Second)
+			c.reset(1)
+		}()
+		begun := time.Now()
+		_, err := io.ReadAll(c)
+		require.ErrorIs(t, err, ErrSlowHeaders)
+		require.Equal(t, headersPatience, time.Since(begun))
+		_ = far.Close()
+	})
+}
+
 // selfSigned is a certificate of 127.0.0.1.
 func selfSigned(t *testing.T) tls.Certificate {
 	t.Helper()

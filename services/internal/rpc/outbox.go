@@ -107,7 +107,7 @@ func (o *outbox) sendLarge(bytes int, m any) error {
 	if in == nil { // no connection of ours is under it
 		message.release()
 	} else {
-		go o.sends.drop(message, in)
+		go o.sends.drop(message, in, errors.Is(err, errStalled) || in.Context().Err() != nil)
 	}
 	if errors.Is(err, errStalled) {
 		return o.sends.slow()

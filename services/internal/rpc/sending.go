@@ -115,30 +115,48 @@ func (s *sends) slow() error {
 	}.Err()
 }
 
-// drop ends the stream of a call whose message the transport still has, waits until the transport has dropped it, and closes a connection that cannot even write the end of
-// a stream: its queue would stay, whatever is read.
-func (s *sends) drop(m *inflight, in *receiving) {
-	in.arrival.Reset() // also where the caller or the deadline has: the handler's return alone leaves the queue as it is
+// drop ends the stream of a call whose message the transport still has, and waits until the transport has dropped it. It closes a
+// connection on which the transport cannot even write the end of a stream: the stream's queue would stay, whatever is read. ended is
+// whether the caller, its deadline or the stall time has ended the call; else this program has, and the caller gets the status if it
+// reads in dropTime.
+//
+// A message that comes to the transport when its stream has just ended is dropped and never freed. So a message that stays proves
+// nothing: what counts is whether the transport has read the reset and writes.
+func (s *sends) drop(m *inflight, in *receiving, ended bool) {
+	defer m.release() // what the transport still has goes with its stream, or with the connection
 	timer := time.NewTimer(dropTime)
 	defer timer.Stop()
-	select {
-	case <-m.gone:
-		return
-	case <-in.arrival.Gone():
-	case <-timer.C:
-		if untold, ok := s.lines.Tell(""); ok {
-			s.logger.Warn("connection closed", "peer", in.from.String(), "error", errStuck, "closed_without_a_line", untold)
+	if !ended {
+		if m.left(in, timer) {
+			return
 		}
-		in.arrival.CloseConnection()
+		timer.Reset(dropTime)
 	}
-	m.release() // what the transport still has goes with it
+	in.arrival.Reset() // also where the caller or the deadline has: the handler's return alone leaves the queue as it is
+	for {
+		before := in.arrival.Writes()
+		if m.left(in, timer) {
+			return
+		}
+		switch now := in.arrival.Writes(); {
+		case in.arrival.Resetting(), now%2 == 1 && now == before:
+			if untold, ok := s.lines.Tell(""); ok {
+				s.logger.Warn("connection closed", "peer", in.from.String(), "error", errStuck, "closed_without_a_line", untold)
+			}
+			in.arrival.CloseConnection()
+			return
+		case now%2 == 0:
+			return
+		}
+		timer.Reset(dropTime)
+	}
 }
 
 // inflight is a message on its way to the connection, in chunks that the transport frees one by one. Buffers come back to their own pool
 // only by way of the transport, which may still read them.
 type inflight struct {
 	chunks  []chunk
-	left    atomic.Int32 // chunks that the transport has not freed
+	unfreed atomic.Int32 // chunks that the transport has not freed
 	begun   time.Time
 	moved   atomic.Int64  // when it last freed one, in nanoseconds behind begun
 	gone    chan struct{} // closed when none is left
@@ -176,7 +194,7 @@ func newInflight(data mem.BufferSlice, release func()) (*inflight, mem.BufferSli
 			m.chunks = append(m.chunks, c)
 		}
 	}
-	m.left.Store(int32(len(m.chunks)))
+	m.unfreed.Store(int32(len(m.chunks)))
 	out := make(mem.BufferSlice, len(m.chunks))
 	for i := range m.chunks {
 		out[i] = mem.NewBuffer(&m.chunks[i].bytes, &m.chunks[i])
@@ -191,7 +209,7 @@ func (c *chunk) Put(*[]byte) {
 		c.under.Free()
 	}
 	m.moved.Store(int64(time.Since(m.begun)))
-	if m.left.Add(-1) == 0 {
+	if m.unfreed.Add(-1) == 0 {
 		m.release()
 		close(m.gone)
 	}
@@ -220,6 +238,18 @@ func (m *inflight) await(ctx context.Context, stall time.Duration) error {
 			}
 			timer.Reset(stall - still)
 		}
+	}
+}
+
+// left waits until the transport has freed the message or its connection is closed; false: the timer ended the wait.
+func (m *inflight) left(in *receiving, timer *time.Timer) bool {
+	select {
+	case <-m.gone:
+		return true
+	case <-in.arrival.Gone():
+		return true
+	case <-timer.C:
+		return false
 	}
 }
 

@@ -1,6 +1,8 @@
 package rpc
 
 import (
+	"context"
+	"net"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -8,7 +10,14 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
 // testSends is the budget of a server that nobody configured.
@@ -65,5 +74,47 @@ func TestAwaitCountsFromTheLastChunk(t *testing.T) {
 		require.Equal(t, 3*29*time.Second+30*time.Second, time.Since(begun))
 		out[3].Free()
 		require.NoError(t, m.await(t.Context(), time.Second))
+	})
+}
+
+// forgetter ends a call whose message the transport dropped and never freed.
+type forgetter struct {
+	pb.UnimplementedInferenceServiceServer
+	released chan time.Time
+}
+
+func (f forgetter) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.TokenizeResponse, error) {
+	if in.GetText() == "" {
+		return &pb.TokenizeResponse{}, nil
+	}
+	c := callOf(ctx)
+	m, _ := newInflight(mem.BufferSlice{mem.SliceBuffer(make([]byte, 2<<10))}, func() { f.released <- time.Now() })
+	go c.bare.sends.drop(m, c.in, true)
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A cancel that comes while a message is given to the transport makes grpc-go forget the message.
+func TestForgottenMessageClosesNoConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, released := NewServer(ServerConfig{Domain: WorkerDomain}, hclog.NewNullLogger()), make(chan time.Time, 1)
+		pb.RegisterInferenceServiceServer(s, forgetter{released: released})
+		lis, served := bufconn.Listen(64<<10), make(chan error, 1)
+		go func() { served <- s.grpc.Serve(lis) }()
+		dials := 0
+		conn, err := grpc.NewClient("passthrough:x", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { dials++; return lis.DialContext(ctx) }))
+		require.NoError(t, err)
+		c, begun := pb.NewInferenceServiceClient(conn), time.Now()
+		_, err = c.Tokenize(t.Context(), &pb.TokenizeRequest{Input: &pb.TokenizeRequest_Text{Text: "x"}})
+		require.Equal(t, codes.Internal, status.Code(err), "%v", err)
+		require.Equal(t, dropTime, (<-released).Sub(begun))
+		time.Sleep(time.Minute)
+		_, err = c.Tokenize(t.Context(), &pb.TokenizeRequest{})
+		require.NoError(t, err)
+		require.Equal(t, 1, dials)
+		require.NoError(t, conn.Close())
+		s.grpc.Stop()
+		require.NoError(t, <-served)
 	})
 }

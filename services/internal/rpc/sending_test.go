@@ -319,3 +319,37 @@ func TestBudgetComesBackAfterAPanic(t *testing.T) {
 		require.Zero(t, s.SendingBytes())
 	})
 }
+
+// A caller that reads gets the status with which an interceptor ends its call, for example of a key that was revoked.
+func TestReaderGetsTheStatusOfItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := status.Error(codes.Unauthenticated, "the key was revoked")
+		s := newSender(t, rpc.ServerConfig{Interceptors: []grpc.StreamServerInterceptor{
+			func(impl any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+				ctx, cancel := context.WithCancel(stream.Context())
+				defer cancel()
+				time.AfterFunc(2*time.Second, cancel)
+				_ = next(impl, bounded{stream, ctx})
+				return ended
+			},
+		}}, talker{})
+		stream := s.unread(t.Context(), t, generating, 1<<20)
+		time.Sleep(3 * time.Second)
+		var err error
+		for err == nil {
+			err = stream.RecvMsg(&pb.GenerateResponse{})
+		}
+		require.Equal(t, codes.Unauthenticated, status.Code(err), "%v", err)
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		require.Zero(t, s.SendingBytes())
+	})
+}
+
+// bounded is a stream with a context of its own.
+type bounded struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (b bounded) Context() context.Context { return b.ctx }
