@@ -47,14 +47,16 @@ type NamedTemplate struct {
 	Problem  error
 }
 
-// parse makes the instance's templates. Named ones have no process until one of them is used.
+// parse makes the instance's templates, which share slots: a file with many templates has no more processes that render at once than
+// one with a single template. Named ones have no process until one of them is used.
 func (i *Instance) parse(all templates) {
+	slots := template.NewSlots()
 	if all.unnamed != "" {
-		i.Template, i.TemplateProblem = template.New(all.unnamed, template.Options{})
+		i.Template, i.TemplateProblem = template.New(all.unnamed, template.Options{Slots: slots})
 	}
 	i.Named = map[string]NamedTemplate{}
 	for name, source := range all.named {
-		t, err := template.New(source, template.Options{Lazy: true})
+		t, err := template.New(source, template.Options{Lazy: true, Slots: slots})
 		i.Named[name] = NamedTemplate{t, err}
 	}
 }

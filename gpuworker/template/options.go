@@ -13,6 +13,7 @@ type Options struct {
 	MaxMemory int64         // bytes of the child beyond what it has at its start; 256 MiB, at least 64 MiB
 	Timeout   time.Duration // of parsing and of one rendering; 5 s
 	Lazy      bool          // keep no process between New and the first rendering
+	Slots     *Slots        `json:"-"` // shared with other templates; nil: the template has slots of its own
 }
 
 const minMemory = 64 << 20

@@ -2,6 +2,7 @@ package template_test
 
 import (
 	"context"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,35 @@ func TestSmallChatsDoNotWaitForLargeOnes(t *testing.T) {
 	for range callers {
 		require.ErrorIs(t, <-large, context.Canceled)
 	}
+}
+
+func TestTemplatesShareSlots(t *testing.T) {
+	// While one template renders in every slot, another one with the same slots waits.
+	const callers = 4
+	slots := template.NewSlots()
+	busy := parse(t, endless, template.Options{Timeout: time.Hour, MaxSteps: 1 << 40, Slots: slots})
+	other := parse(t, `{{ messages[0].content }}`, template.Options{Slots: slots})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	for range callers {
+		go func() {
+			_, err := busy.Render(ctx, template.Input{Messages: []template.Message{{Role: "user", Content: strings.Repeat("a", 60001)}}})
+			done <- err
+		}()
+	}
+	waiting := callers - min(runtime.GOMAXPROCS(0), callers)
+	require.Eventually(t, func() bool { return busy.Children() == 0 && slots.Waiting() == waiting }, time.Minute, time.Millisecond)
+	waited := make(chan error)
+	go func() {
+		_, err := other.Render(t.Context(), template.Input{Messages: dialogue})
+		waited <- err
+	}()
+	require.Eventually(t, func() bool { return slots.Waiting() == waiting+1 }, time.Minute, time.Millisecond)
+	cancel()
+	for range callers {
+		require.ErrorIs(t, <-done, context.Canceled)
+	}
+	require.NoError(t, <-waited)
 }
 
 func TestWritesMessagesFindsTemplatesThatDrop(t *testing.T) {

@@ -38,8 +38,8 @@ type Input struct {
 }
 
 const (
-	// mostChildren bounds the small conversations that one template renders at once, each in a child of its own; half as many
-	// large ones are rendered beside them.
+	// mostChildren bounds the small conversations that are rendered at once, each in a child of its own; half as many large ones
+	// are rendered besides.
 	mostChildren = 4
 	// largeInput is the length from which rendering a conversation takes milliseconds, largeInputs how many bytes of such
 	// conversations are rendered at once.
@@ -47,12 +47,21 @@ const (
 	largeInputs = 16 << 20
 )
 
+// Slots bounds the conversations that all templates which share it render at once. Make it with NewSlots. Safe for concurrent use.
+type Slots struct{ *fairsem.Semaphore }
+
+// NewSlots returns slots for as many small conversations as there are processors, at most 4, and half as many large ones.
+func NewSlots() *Slots {
+	atOnce := min(runtime.GOMAXPROCS(0), mostChildren)
+	return &Slots{fairsem.New(fairsem.Config{Small: atOnce, Large: atOnce / 2, LargeFrom: largeInput, LargeBytes: largeInputs})}
+}
+
 // Template is one parsed chat template. It is safe for concurrent use. Conversations are rendered side by side where there are
 // processors, by tenant and by size: one below 64 KiB never waits for a larger one.
 type Template struct {
 	source string
 	opts   Options
-	slots  *fairsem.Semaphore
+	slots  *Slots
 	pool   pool
 	writes atomic.Int32 // what WritesMessages found
 }
@@ -69,10 +78,10 @@ func New(source string, opts Options) (*Template, error) {
 	if !utf8.ValidString(source) {
 		return nil, fmt.Errorf("%w: it is not UTF-8", ErrTemplate) // the protocol could not carry it
 	}
-	atOnce := min(runtime.GOMAXPROCS(0), mostChildren)
-	t := &Template{source: source, opts: opts, slots: fairsem.New(fairsem.Config{
-		Small: atOnce, Large: atOnce / 2, LargeFrom: largeInput, LargeBytes: largeInputs,
-	})}
+	t := &Template{source: source, opts: opts, slots: opts.Slots}
+	if t.slots == nil {
+		t.slots = NewSlots()
+	}
 	c, err := startChild(context.Background(), source, opts)
 	if err != nil {
 		return nil, err
