@@ -100,7 +100,7 @@ func wrapped(text string) string {
 }
 
 // groupOrder is the order of the groups in a help.
-var groupOrder = []string{"Flags", "Sampling", "Stopping", "Output", "Scheduling and cache", "Resuming"}
+var groupOrder = []string{"Flags", "Chat template", "Sampling", "Stopping", "Output", "Scheduling and cache", "Resuming"}
 
 // flagGroups prints the flags of a command by group.
 func flagGroups(b *strings.Builder, c *cobra.Command) {

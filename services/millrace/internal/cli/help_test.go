@@ -26,6 +26,23 @@ func TestHelpFitsAndListsGlobalFlagsOnce(t *testing.T) {
 	}
 }
 
+// Every flag that a command adds is in its help, whatever group it is in.
+func TestHelpListsEveryFlag(t *testing.T) {
+	for command, flags := range map[string][]string{
+		"generate": {"chat", "template", "template-arg", "parse-special-in-content", "context-length", "top-p", "resume", "json"},
+		"chat":     {"template", "template-arg", "parse-special-in-content", "top-p", "fairness-id", "system"},
+		"tokenize": {"chat", "template", "template-arg"},
+	} {
+		t.Run(command, func(t *testing.T) {
+			r := &rig{target: "127.0.0.1:1"}
+			require.Equal(t, 0, r.run(t, command, "--help"))
+			for _, name := range flags {
+				require.Regexp(t, `(?m)^ +(-., )?--`+name+` `, r.out.String())
+			}
+		})
+	}
+}
+
 func TestHelpGroupsTheFlagsOfGenerate(t *testing.T) {
 	r := &rig{target: "127.0.0.1:1"}
 	require.Equal(t, 0, r.run(t, "generate", "--help"))
