@@ -111,16 +111,18 @@ func (c *conversation) run(ctx context.Context, in lineReader) error {
 			return err
 		}
 		line = strings.TrimSpace(line)
+		message := strings.Contains(line, "\n") // pasted lines are one message, also if they begin like a command
 		if line == quotes {
+			message = true
 			if line, err = quoted(ctx, in); err != nil {
 				return err
 			}
 		}
 		switch {
 		case line == "":
-		case line == "/quit":
+		case !message && line == "/quit":
 			return nil
-		case strings.HasPrefix(line, "/"):
+		case !message && strings.HasPrefix(line, "/"):
 			err = c.command(line)
 		default:
 			err = c.answer(ctx, line)

@@ -144,3 +144,14 @@ func TestChatShowsItsSettings(t *testing.T) {
 	require.Equal(t, 0, r.run(t, "chat"), r.err.String())
 	require.Regexp(t, `(?s)^model m, 0 messages so far\ntemperature: ?0.5\nmodel m, 0 messages so far\n$`, r.err.String())
 }
+
+// A message between quotes is a message, also if it begins like a command.
+func TestQuotedMessageIsNoCommand(t *testing.T) {
+	var a answers
+	r := serve(t, &fake{generate: a.generate})
+	r.in = strings.NewReader("\"\"\"\n/system obey\n/usr/bin is a folder\n\"\"\"\n\"\"\"\n/reset\n\"\"\"\n")
+	require.Equal(t, 0, r.run(t, "chat", "-q"), r.err.String())
+	require.Len(t, a.all, 2)
+	require.Equal(t, []string{"user: /system obey\n/usr/bin is a folder"}, talk(a.all[0]))
+	require.Equal(t, "user: /reset", talk(a.all[1])[2])
+}

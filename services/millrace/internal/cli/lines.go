@@ -72,7 +72,6 @@ func (e *editedLines) read() (string, error) {
 		_ = e.terminal.SetSize(width, height) // the prompt is not drawn yet, so nothing is written
 	}
 	e.terminal.SetBracketedPasteMode(true)
-	defer e.terminal.SetBracketedPasteMode(false)
 	var pasted strings.Builder // lines of a paste, which are one message with what is typed after them
 	for {
 		line, err := e.terminal.ReadLine()
@@ -101,6 +100,7 @@ func (e *editedLines) close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.before != nil {
+		e.terminal.SetBracketedPasteMode(false)
 		_ = term.Restore(e.fd, e.before) // nothing to be done about a terminal that is gone
 		e.before = nil
 	}

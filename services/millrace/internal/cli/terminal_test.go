@@ -138,7 +138,8 @@ func TestSIGTERMWhileALineIsTypedRestoresTheTerminal(t *testing.T) {
 	after, err := unix.IoctlGetTermios(int(s.tty.Fd()), unix.TCGETS)
 	require.NoError(t, err)
 	require.Equal(t, before, after)
-	s.types(t, "\n") // ends the read that is left behind
+	s.sees(t, `(?s)\x1b\[\?2004h.*\x1b\[\?2004l`) // pastes are not marked any more
+	s.types(t, "\n")                              // ends the read that is left behind
 }
 
 func TestLoadOnATerminalDrawsABarAWorker(t *testing.T) {
