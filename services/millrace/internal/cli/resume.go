@@ -19,6 +19,7 @@ var errNothingLeft = errors.New("the stream is finished")
 // received is what a client has of a stream, which is all that a server needs to continue it.
 type received struct {
 	started *pb.Started // nil: nothing has begun
+	prompt  int         // tokens of the prompt whose events came
 	outputs []*pb.Resume
 }
 
@@ -38,6 +39,8 @@ func (r *received) add(event *pb.GenerateResponse) error {
 	switch e := event.GetEvent().(type) {
 	case *pb.GenerateResponse_Started:
 		r.started = e.Started
+	case *pb.GenerateResponse_Prompt:
+		r.prompt = int(e.Prompt.GetTokenIndex()) + max(len(e.Prompt.GetTokenIds()), len(e.Prompt.GetDetails()))
 	case *pb.GenerateResponse_Tokens:
 		o := r.output(e.Tokens.GetOutputIndex())
 		if n := len(o.GetTokenIds()); n != int(e.Tokens.GetTokenIndex()) {
@@ -50,6 +53,13 @@ func (r *received) add(event *pb.GenerateResponse) error {
 		r.output(e.Finished.GetOutputIndex()).Finished = true
 	}
 	return nil
+}
+
+// lacksPrompt reports whether the stream broke off before all events of the prompt that req asks for.
+// A request that resumes it cannot have the rest of them.
+func (r *received) lacksPrompt(req *pb.GenerateRequest) bool {
+	asked := req.GetResponse().GetEchoPrompt() || req.GetResponse() != nil && req.GetResponse().PromptLogprobs != nil
+	return asked && len(req.GetResume()) == 0 && r.prompt < int(r.started.GetPromptTokens())
 }
 
 // output returns the entry of an output, made if there is none.
@@ -125,6 +135,10 @@ func resumeFrom(path string, req *pb.GenerateRequest, inexact bool) error {
 	}
 	if got.started == nil {
 		return usagef("--resume: %s has no `started` event: nothing was begun, so leave --resume out", path)
+	}
+	if got.lacksPrompt(req) {
+		return usagef("--resume: %s ends before the last event of the prompt, and a resumed stream has none: leave --resume out, or "+
+			"--prompt-logprobs and --echo-prompt", path)
 	}
 	if req.GetSampling().Seed != nil && req.GetSampling().GetSeed() != got.started.GetSeed() {
 		return usagef("--seed %d: the stream in %s has the seed %d", req.GetSampling().GetSeed(), path, got.started.GetSeed())

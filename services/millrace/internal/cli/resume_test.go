@@ -46,6 +46,18 @@ func cutting(got **pb.GenerateRequest) func(*pb.GenerateRequest, generating) err
 	}
 }
 
+func TestResumeRefusesAFileWithoutAllOfThePrompt(t *testing.T) {
+	// A resumed stream has nothing of the prompt, so that its logprobs would be missing in silence.
+	var got *pb.GenerateRequest
+	r := serve(t, &fake{generate: teller(&got)})
+	path := filepath.Join(t.TempDir(), "cut.jsonl")
+	require.NoError(t, os.WriteFile(path, []byte(`{"started":{"promptTokens":3,"seed":"7"}}`+"\n"), 0o600))
+	require.Equal(t, 2, r.run(t, "generate", "-m", "m", "--json", "--prompt-logprobs", "0", "--resume", path, "Once"))
+	require.Contains(t, r.err.String(), "ends before the last event of the prompt")
+	require.Nil(t, got)
+	require.Equal(t, 0, r.run(t, "generate", "-m", "m", "--json", "--resume", path, "Once"), r.err.String())
+}
+
 func TestAStreamSavedAsJSONIsResumed(t *testing.T) {
 	var got *pb.GenerateRequest
 	r := serve(t, &fake{generate: cutting(&got)})

@@ -31,9 +31,11 @@ type statistics struct {
 	began    time.Time
 	toFirst  time.Duration
 	total    time.Duration
-	repeat   string     // how the same seed is given again, "" where there is nothing to say
-	inexact  bool       // went on, at a class of worker that may give other tokens
-	span     trace.Span // nil: it is not recorded
+	repeat   string        // how the same seed is given again, "" where there is nothing to say
+	inexact  bool          // went on, at a class of worker that may give other tokens
+	decoded  uint32        // tokens that servers timed: all but the first of each continuation in each attempt
+	longest  time.Duration // that any of them took to decode theirs
+	span     trace.Span    // nil: it is not recorded
 }
 
 // repeatBy is how a drawn seed is given again; nothing for one that was given, and where nothing is drawn.
@@ -75,6 +77,9 @@ func stream(ctx context.Context, conn grpc.ClientConnInterface, others int, req 
 			return s, err
 		}
 		if got.started != nil {
+			if got.lacksPrompt(req) {
+				return s, err // the next server would report nothing of the prompt
+			}
 			next = proto.CloneOf(req)
 			got.resume(next, false)
 		}
@@ -98,7 +103,8 @@ func (s *statistics) receive(ctx context.Context, conn grpc.ClientConnInterface,
 	if err != nil {
 		return failed(err, req.GetModel(), nil)
 	}
-	ended := 0 // continuations that earlier attempts or the file of --resume ended
+	var resumed []uint32 // tokens of each continuation that this attempt did not make
+	ended := 0           // continuations that earlier attempts or the file of --resume ended
 	for _, r := range req.GetResume() {
 		if r.GetFinished() {
 			ended++
@@ -117,6 +123,9 @@ func (s *statistics) receive(ctx context.Context, conn grpc.ClientConnInterface,
 		}
 		switch e := event.GetEvent().(type) {
 		case *pb.GenerateResponse_Started:
+			if e.Started.Exact == nil {
+				resumed = e.Started.GetResumedTokens()
+			}
 			s.inexact = s.inexact || e.Started.Exact != nil // in mid-stream: it went on where tokens may differ
 			if s.started == nil {
 				s.started = e.Started
@@ -130,6 +139,7 @@ func (s *statistics) receive(ctx context.Context, conn grpc.ClientConnInterface,
 		case *pb.GenerateResponse_Finished:
 			ended++
 			s.finished = append(s.finished, e.Finished)
+			s.timed(e.Finished, resumed)
 			s.traceFinished()
 		}
 		if err := show(event); err != nil {
@@ -182,25 +192,25 @@ func plural(n int, noun string) string {
 // rate is tokens a second by the server's own clock: the network may bring at once what took a while to make. Without the
 // server's timings it is what arrived in the time that the call took, so that it is never more than the truth.
 func (s statistics) rate() float64 {
-	var decoded uint32
-	var longest time.Duration
-	for _, f := range s.finished {
-		n := f.GetUsage().GetCompletionTokens()
-		if resumed := s.started.GetResumedTokens(); int(f.GetOutputIndex()) < len(resumed) {
-			n -= min(n, resumed[f.GetOutputIndex()]) // another stream's
-		}
-		if n > 1 {
-			decoded += n - 1
-			longest = max(longest, f.GetTimings().GetDecode().AsDuration())
-		}
-	}
 	switch {
-	case longest > 0:
-		return float64(decoded) / longest.Seconds()
+	case s.longest > 0:
+		return float64(s.decoded) / s.longest.Seconds()
 	case s.tokens > 1 && s.total > 0:
 		return float64(s.tokens) / s.total.Seconds()
 	}
 	return 0
+}
+
+// timed counts the tokens that an attempt made of a finished continuation, and their time.
+func (s *statistics) timed(f *pb.Finished, resumed []uint32) {
+	n := f.GetUsage().GetCompletionTokens()
+	if int(f.GetOutputIndex()) < len(resumed) {
+		n -= min(n, resumed[f.GetOutputIndex()]) // another attempt's or stream's
+	}
+	if n > 1 {
+		s.decoded += n - 1
+		s.longest = max(s.longest, f.GetTimings().GetDecode().AsDuration())
+	}
 }
 
 // ending says why the continuations ended, and of several how many for each reason; "" for none.

@@ -3,10 +3,12 @@ package cli_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/reason"
@@ -49,6 +51,67 @@ func TestGenerateContinuesOnAnotherTarget(t *testing.T) {
 	require.Equal(t, "class", asked[1].GetExpectClassId())
 	require.Equal(t, 1, strings.Count(r.out.String(), "started"))
 	require.Equal(t, 3, strings.Count(r.out.String(), "tokenIds"))
+}
+
+// lostAfter is a generation whose first attempt ends with the events given and the loss of the server.
+func lostAfter(asked *[]*pb.GenerateRequest, first, rest []*pb.GenerateResponse) func(*pb.GenerateRequest, generating) error {
+	return func(in *pb.GenerateRequest, s generating) error {
+		*asked = append(*asked, in)
+		events := rest
+		if len(*asked) == 1 {
+			events = first
+		}
+		for _, event := range events {
+			if err := s.Send(event); err != nil {
+				return err
+			}
+		}
+		if len(*asked) == 1 {
+			return refusal(codes.Unavailable, reason.Stopping, "the scheduler is stopping")
+		}
+		return nil
+	}
+}
+
+// A server reports nothing of the prompt to a request that resumes a stream. So the command fails if it
+// has not all logprobs of the prompt when the first server is lost.
+func TestGenerateLosesNoLogprobsOfThePrompt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first []*pb.GenerateResponse
+		code  int
+		asked int
+	}{
+		"the prompt is not complete": {[]*pb.GenerateResponse{begun(nil)}, 3, 1},
+		"the prompt is complete":     {[]*pb.GenerateResponse{begun(nil), promptOf(3)}, 0, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked []*pb.GenerateRequest
+			r := serve(t, &fake{generate: lostAfter(&asked, tc.first, []*pb.GenerateResponse{begun(nil), tokens(0, 0, " upon"), finished(0)})})
+			r.target += ",127.0.0.1:1"
+			require.Equal(t, tc.code, r.run(t, "generate", "-m", "m", "--json", "--prompt-logprobs", "0", "Once"), r.err.String())
+			require.Len(t, asked, tc.asked)
+		})
+	}
+}
+
+// promptOf is the event of a prompt's first tokens.
+func promptOf(count int) *pb.GenerateResponse {
+	return &pb.GenerateResponse{Event: &pb.GenerateResponse_Prompt{Prompt: &pb.PromptTokens{Details: make([]*pb.TokenDetail, count)}}}
+}
+
+// The rate counts, for the time of the second server, only the tokens that the second server made.
+func TestRateOfContinuedStreamIsNoHigher(t *testing.T) {
+	first, second, last := begun(nil), begun(nil), finished(0)
+	second.GetStarted().ResumedTokens = []uint32{2}
+	last.GetFinished().Usage = &pb.Usage{CompletionTokens: 4}
+	last.GetFinished().Timings = &pb.Timings{Decode: durationpb.New(time.Second)}
+	var asked []*pb.GenerateRequest
+	r := serve(t, &fake{generate: lostAfter(&asked,
+		[]*pb.GenerateResponse{first, tokens(0, 0, " upon"), tokens(0, 1, " a")},
+		[]*pb.GenerateResponse{second, tokens(0, 2, " time"), tokens(0, 3, "."), last})})
+	r.target += ",127.0.0.1:1"
+	require.Equal(t, 0, r.run(t, "generate", "-m", "m", "Once"), r.err.String())
+	require.Contains(t, r.err.String(), "4 tokens, 1.00/s")
 }
 
 // A server that is alone is not asked again, and a server that refuses is not lost.
