@@ -108,6 +108,17 @@ func (j *Load) next() string {
 	return id
 }
 
+// addAsked adds the workers that the load was sent to.
+func (j *Load) addAsked(workers map[string]bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for id := range j.members {
+		if !slices.Contains(j.standby, id) {
+			workers[id] = true
+		}
+	}
+}
+
 // copy loads one copy: on the worker given, and if that is lost or full, on the next that could hold it, until an unload ends the load.
 func (j *Load) copy(ctx context.Context, id string) error {
 	for {

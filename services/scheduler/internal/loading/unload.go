@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/fault"
 	"github.com/millrace/millrace/services/scheduler/internal/fleet"
@@ -25,8 +26,11 @@ const unloadAgain = 100 * time.Millisecond
 // A LoadModel that this Loader has just sent may reach its worker after the UnloadModel does. So the workers are asked again for as long
 // as such a load is under way, and once more when none is: then no worker that is reached has the model.
 func (l *Loader) Unload(ctx context.Context, in *pb.UnloadModelRequest, id string) (*pb.UnloadModelResponse, error) {
-	u := unload{fleet: l.fleet, request: in, id: id, did: map[string]*pb.UnloadModelResponse{}}
+	u := unload{fleet: l.fleet, request: in, id: id, asked: map[string]bool{}, did: map[string]*pb.UnloadModelResponse{}}
 	loads := l.end(in.GetModel())
+	for _, j := range loads {
+		j.addAsked(u.asked)
+	}
 	for {
 		loads = slices.DeleteFunc(loads, func(j *Load) bool {
 			select {
@@ -56,6 +60,7 @@ type unload struct {
 	fleet   Fleet
 	request *pb.UnloadModelRequest
 	id      string
+	asked   map[string]bool                    // workers that a load of the model was sent to
 	did     map[string]*pb.UnloadModelResponse // by worker, of those that had the model or loaded it
 }
 
@@ -81,6 +86,8 @@ func (u *unload) round(ctx context.Context) error {
 	for i := range members {
 		switch {
 		case status.Code(failures[i]) == codes.NotFound: // gone already: that is what was asked for
+		case rpc.Reason(failures[i]) == reason.WorkerLost && members[i].Model(u.request.GetModel()) == nil &&
+			!u.asked[members[i].Report.GetWorkerId()]: // it has the file alone, and nothing is unloaded there
 		case failures[i] != nil:
 			return failures[i]
 		case answers[i] != nil:

@@ -130,6 +130,38 @@ func TestUnloadFindsLoadThatArrivesLate(t *testing.T) {
 	})
 }
 
+// A worker that has the model's file alone and refuses the scheduler does not fail the unload of another
+// worker's model. It fails the unload if it may be loading the model.
+func TestUnloadPassesRefusalOfWorkerWithoutModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, workers := three(t)
+		workers[0].Change(func(r *pb.WorkerReport) { r.Models = append(r.Models, workertest.Model("m")) })
+		workers[1].OnUnload = func(*pb.UnloadModelRequest) (*pb.UnloadModelResponse, error) {
+			return nil, workertest.Refusal(codes.PermissionDenied, reason.RightMissing, "the key has no right")
+		}
+		require.Eventually(t, func() bool {
+			list, err := r.models().ListModels(r.within(), &pb.ListModelsRequest{})
+			return err == nil && list.GetModels()[0].GetState() == pb.ModelState_MODEL_STATE_READY
+		}, hang, time.Millisecond)
+		out, err := r.models().UnloadModel(r.within(), &pb.UnloadModelRequest{Model: "m"})
+		require.NoError(t, err)
+		require.Equal(t, []string{"w1"}, out.GetWorkerIds())
+
+		refuses := workers[1].OnUnload
+		for i, id := range []string{"w1", "w2", "w3"} {
+			endless(workers[i], id)
+		}
+		end := workers[1].OnUnload
+		workers[1].OnUnload = refuses
+		ended := r.begun(copies(3), workers, 3)
+		_, err = r.models().UnloadModel(r.within(), &pb.UnloadModelRequest{Model: "m"})
+		require.Equal(t, reason.WorkerLost, rpc.Reason(err), "%v", err)
+		_, err = end(nil)
+		require.NoError(t, err)
+		require.Error(t, <-ended)
+	})
+}
+
 // A copy that its worker refuses, because the model has other options there, is reported with the worker's words and reason.
 func TestReplicaWithOtherOptionsIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
