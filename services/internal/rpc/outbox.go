@@ -35,6 +35,8 @@ type outbox struct {
 	used   int             // guarded by mu; bytes of page
 	queued int             // guarded by mu; messages in page that are not yet on the wire
 	empty  chan struct{}   // guarded by mu; closed when page is given back; nil while nobody waits for that
+
+	timer *time.Timer // of who sends; nil: it has not waited yet
 }
 
 // page has room for outboxBytes wherever a message begins.
@@ -101,7 +103,7 @@ func (o *outbox) sendLarge(bytes int, m any) error {
 	if err := o.ServerStream.SendMsg(&Frame{Data: data}); err != nil {
 		return err // nothing was queued
 	}
-	if err = message.await(ctx, o.sends.stall); err == nil {
+	if err = message.await(ctx, o.stalls(), o.sends.stall); err == nil {
 		return nil
 	}
 	if in == nil { // no connection of ours is under it
@@ -169,7 +171,7 @@ func (o *outbox) waitLocked() error {
 	if ctx == nil {
 		ctx = o.ServerStream.Context()
 	}
-	timer := time.NewTimer(o.sends.stall)
+	timer := o.stalls()
 	defer timer.Stop()
 	select {
 	case <-empty:
@@ -179,6 +181,16 @@ func (o *outbox) waitLocked() error {
 	case <-timer.C:
 		return o.sends.slow()
 	}
+}
+
+// stalls is a timer of the stall time, the same one for all waits of the call. Whoever waits stops it.
+func (o *outbox) stalls() *time.Timer {
+	if o.timer == nil {
+		o.timer = time.NewTimer(o.sends.stall)
+	} else {
+		o.timer.Reset(o.sends.stall)
+	}
+	return o.timer
 }
 
 // LetOut gives the processor to the goroutine that writes a connection, until what was just sent on it is on the wire. Otherwise

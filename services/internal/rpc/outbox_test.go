@@ -3,6 +3,7 @@ package rpc
 import (
 	"bytes"
 	"context"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -169,5 +170,25 @@ func BenchmarkOutbox(b *testing.B) {
 			b.Fatal(err)
 		}
 		(<-l.sent).Free()
+	}
+}
+
+// A caller that is slower than its worker: each message fills the page and waits until the one before is on the wire.
+func BenchmarkFullOutbox(b *testing.B) {
+	l := newLine(b.Context())
+	o := &outbox{ServerStream: l, sends: testSends()}
+	data := mem.SliceBuffer(bytes.Repeat([]byte{7}, outboxBytes))
+	go func() {
+		for sent := range l.sent {
+			runtime.Gosched() // until the next one waits
+			sent.Free()
+		}
+	}()
+	defer close(l.sent)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := o.SendMsg(&Frame{Data: mem.BufferSlice{data}}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

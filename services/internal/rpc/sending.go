@@ -221,9 +221,9 @@ func (c *chunk) Get(length int) *[]byte {
 	return &b
 }
 
-// await waits until the transport has freed the message. It returns ctx's error, or errStalled when nothing has moved for so long.
-func (m *inflight) await(ctx context.Context, stall time.Duration) error {
-	timer := time.NewTimer(stall)
+// await waits until the transport has freed the message. It returns ctx's error, or errStalled when nothing has moved for so long. The
+// timer has just been set to that.
+func (m *inflight) await(ctx context.Context, timer *time.Timer, stall time.Duration) error {
 	defer timer.Stop()
 	for {
 		select {

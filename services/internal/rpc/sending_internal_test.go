@@ -70,10 +70,10 @@ func TestAwaitCountsFromTheLastChunk(t *testing.T) {
 			}
 		}()
 		begun := time.Now()
-		require.ErrorIs(t, m.await(t.Context(), 30*time.Second), errStalled)
+		require.ErrorIs(t, m.await(t.Context(), time.NewTimer(30*time.Second), 30*time.Second), errStalled)
 		require.Equal(t, 3*29*time.Second+30*time.Second, time.Since(begun))
 		out[3].Free()
-		require.NoError(t, m.await(t.Context(), time.Second))
+		require.NoError(t, m.await(t.Context(), time.NewTimer(time.Second), time.Second))
 	})
 }
 
