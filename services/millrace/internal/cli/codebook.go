@@ -73,14 +73,12 @@ func (a *app) bring(ctx context.Context, client pb.VectorServiceClient, path str
 		if b.GetCodebookDigest() != out.digest {
 			continue
 		}
-		switch b.GetState() {
-		case pb.CodebookState_CODEBOOK_STATE_READY:
+		if b.GetState() == pb.CodebookState_CODEBOOK_STATE_READY {
 			out.name = b.GetName()
 			return out, nil
-		case pb.CodebookState_CODEBOOK_STATE_ON_DISK:
-			if b.GetProblem() == "" {
-				out.name = b.GetName() // the put loads this file instead of writing a second one
-			}
+		}
+		if b.GetState() == pb.CodebookState_CODEBOOK_STATE_ON_DISK && b.GetProblem() == "" {
+			out.name = b.GetName() // the put loads this file instead of writing a second one
 		}
 	}
 	done, err := putCodebook(ctx, client, file, &pb.PutCodebookHeader{Codebook: out.name})

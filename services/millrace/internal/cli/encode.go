@@ -59,10 +59,11 @@ func (a *app) tell(d piecesDone, asJSON bool) error {
 		return json.NewEncoder(a.Out).Encode(d)
 	}
 	name := d.Codebook
-	if name != d.Digest {
-		name += " " + shortDigest(d.Digest)
-	} else {
+	switch {
+	case name == d.Digest:
 		name = shortDigest(name)
+	case !strings.HasSuffix(name, shortDigest(d.Digest)): // putName's names end with it
+		name += " " + shortDigest(d.Digest)
 	}
 	fmt.Fprintln(a.Out, render.Line(fmt.Sprintf("%s: %d rows of %s, codebook %s, %s, %s rows/s", d.File, d.Rows, render.Bytes(uint64(d.RowBytes)), name,
 		render.Duration(time.Duration(d.Seconds*1e9)), render.Count(uint64(float64(d.Rows)/max(d.Seconds, 1e-9))))))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -56,10 +55,15 @@ type varianceSummary struct {
 	Mean   float64 `json:"mean"` // each codeword counts once
 }
 
+// inspectFlags are those of inspect.
+type inspectFlags struct {
+	codes, plot, rows string
+	json              bool
+}
+
 // vectorsInspect shows a codebook's file.
 func (a *app) vectorsInspect() *cobra.Command {
-	var codes, drawing string
-	asJSON := false
+	var f inspectFlags
 	cmd := &cobra.Command{
 		Use:   "inspect FILE",
 		Short: "Show what a codebook's file says, its digest computed anew",
@@ -71,42 +75,51 @@ func (a *app) vectorsInspect() *cobra.Command {
 		Example: "  millrace vectors inspect cb.safetensors --codes codes.npy --plot cb.svg",
 		Args:    one("FILE, a codebook's"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return a.runInspect(args[0], codes, drawing, asJSON)
+			return a.runInspect(args[0], &f)
 		},
 	}
-	cmd.Flags().StringVar(&codes, "codes", "", "codes that encode wrote with this codebook: count the rows of each codeword")
-	cmd.Flags().StringVar(&drawing, "plot", "", "draw energy over iterations, and rows per codeword, into this file, .svg")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	cmd.Flags().StringVar(&f.codes, "codes", "", "codes that encode wrote with this codebook: count the rows of each codeword")
+	cmd.Flags().StringVar(&f.plot, "plot", "", "draw energy over iterations, rows and variance of each codeword, and codewords of dimension 2, into this file, .svg")
+	cmd.Flags().StringVar(&f.rows, "rows", "", "rows of dimension 2 to draw with the codewords; needs --plot")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 	return cmd
 }
 
-func (a *app) runInspect(path, codes, drawing string, asJSON bool) error {
+func (a *app) runInspect(path string, f *inspectFlags) error {
+	if f.rows != "" && f.plot == "" {
+		return usagef("--rows needs --plot FILE: the rows are only drawn")
+	}
 	file, err := openCodebook(path)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	energies, err := file.Energies()
+	var s trainingStatistics
+	s.energies, err = file.Energies()
 	if err != nil {
 		return usagef("%s: %w", path, err)
 	}
-	loads, err := file.Loads()
+	s.loads, err = file.Loads()
 	if err != nil {
 		return usagef("%s: %w", path, err)
 	}
-	variances, err := file.Variances()
+	s.variances, err = file.Variances()
 	if err != nil {
 		return usagef("%s: %w", path, err)
 	}
-	spread := spreadOf(variances, loads)
-	if codes != "" {
-		if loads, err = count(file.Codebook, path, codes); err != nil {
+	loads := s.loads
+	if f.codes != "" {
+		if loads, err = count(file.Codebook, path, f.codes); err != nil {
 			return err
 		}
 	}
-	if drawing != "" {
-		figure := plot.Figure{Title: fmt.Sprintf("%s: %s", filepath.Base(path), shapeText(shapeOf(file.Codebook))), Energies: energies, Loads: loads}
-		err := writeWhole(drawing, func(w *os.File) error {
+	if f.plot != "" {
+		figure := s.figure(path, file.Codebook)
+		figure.Loads = loads
+		if figure.Scatter, err = f.scatter(path, file); err != nil {
+			return err
+		}
+		err := writeWhole(f.plot, func(w *os.File) error {
 			_, err := w.Write(figure.SVG())
 			return err
 		})
@@ -114,13 +127,32 @@ func (a *app) runInspect(path, codes, drawing string, asJSON bool) error {
 			return err
 		}
 	}
-	out := inspect(file, energies, loads)
-	out.Variances = spread
-	if asJSON {
+	out := inspect(file, s.energies, loads)
+	out.Variances = spreadOf(s.withRows())
+	if f.json {
 		return json.NewEncoder(a.Out).Encode(out)
 	}
 	fmt.Fprint(a.Out, out.table())
 	return nil
+}
+
+// scatter returns the codewords of a file and the rows of --rows as they are drawn.
+func (f *inspectFlags) scatter(path string, file *codebookfile.File) (*plot.Scatter, error) {
+	if f.rows == "" {
+		return scatter(file.Codebook, file.Data(), nil, 0)
+	}
+	rows, err := vectorfile.OpenRows(f.rows)
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	defer func() { _ = rows.Close() }() // it was only read
+	switch {
+	case file.Dimension != 2:
+		return nil, usagef("--rows: %s has dimension %d, and only rows of dimension 2 can be drawn: leave the flag out", path, file.Dimension)
+	case rows.Dimension() != 2:
+		return nil, usagef("%s has dimension %d, codebook %s has 2: give rows like those that it was trained on", f.rows, rows.Dimension(), path)
+	}
+	return scatter(file.Codebook, file.Data(), rows, rows.ElementType())
 }
 
 func inspect(file *codebookfile.File, energies []float64, loads []int64) inspected {
@@ -191,21 +223,25 @@ func summary(loads []int64, subspaces int) *loadSummary {
 	return s
 }
 
-// spreadOf sums up the variances of the codewords that have rows; nil if there is none. loads are those of the same training.
-func spreadOf(variances []float64, loads []int64) *varianceSummary {
-	var of []float64
-	total := 0.0
-	for c, v := range variances {
-		if c >= len(loads) || loads[c] > 0 {
-			of = append(of, v)
-			total += v
-		}
-	}
-	if len(of) == 0 {
+// spreadOf sums up variances; it returns nil if there are none.
+func spreadOf(variances []float64) *varianceSummary {
+	if len(variances) == 0 {
 		return nil
 	}
-	slices.Sort(of)
+	total := 0.0
+	for _, v := range variances {
+		total += v
+	}
+	of := slices.Sorted(slices.Values(variances))
 	return &varianceSummary{Least: of[0], Median: of[len(of)/2], Most: of[len(of)-1], Mean: total / float64(len(of))}
+}
+
+// iterations is a count of updates: there is one energy more, that of the codewords before the first update.
+func iterations(n int) string {
+	if n == 1 {
+		return "1 iteration"
+	}
+	return fmt.Sprintf("%d iterations", n)
 }
 
 // table is a line for each thing known.
@@ -232,7 +268,7 @@ func (i inspected) table() string {
 		add("training "+readable(name, ""), i.Training[name])
 	}
 	if n := len(i.Energies); n > 0 {
-		add("energies", fmt.Sprintf("%d rounds, from %.6g to %.6g", n, i.Energies[0], i.Energies[n-1]))
+		add("energy", fmt.Sprintf("%s, from %.6g to %.6g", iterations(n-1), i.Energies[0], i.Energies[n-1]))
 	}
 	if l := i.Loads; l != nil {
 		add("rows", fmt.Sprint(l.Rows))

@@ -23,7 +23,7 @@ func TestInspectShowsWhatMadeACodebookAndItsLoads(t *testing.T) {
 	for _, line := range []string{
 		`kind +PRODUCT`, `metric +L2`, `dimension +4`, `codewords +3`, `subspaces +2`, `codeword type +F16`, `size +24 B`, `digest +[0-9a-f]{64}`,
 		`algorithm +LLOYD`, `element type +F32`, `seed +1`, `numerics +vectors-1`, `training rows +100`, `training rows digest +[0-9a-f]{64}`,
-		`training init +random`, `training max iterations +3`, `energies +\d rounds, from \S+ to \S+`, `rows +4`,
+		`training init +random`, `training max iterations +3`, `energy +\d iterations?, from \S+ to \S+`, `rows +4`,
 		`rows per codeword +least 0, median 1, most 3`, `without rows +2`, `imbalance +1\.875`, `variance +least \S+, median \S+, most \S+, mean \S+`,
 	} {
 		require.Regexp(t, `(?m)^`+line+`$`, r.out.String())

@@ -85,7 +85,7 @@ func (a *app) vectorsTrain() *cobra.Command {
 	fs.StringVar(&f.from, "from", "", "begin with the codewords of this codebook's file, and take its shape")
 	fs.StringVar(&f.checkpoint, "checkpoint", "", "keep the last checkpoint in this file")
 	fs.StringVar(&f.resume, "resume", "", "go on from this checkpoint's file")
-	fs.StringVar(&f.plot, "plot", "", "draw energy over iterations, and rows per codeword, into this file, .svg")
+	fs.StringVar(&f.plot, "plot", "", "draw energy over iterations, rows and variance of each codeword, and rows of dimension 2, into this file, .svg")
 	fs.BoolVar(&f.json, "json", false, "print one event a line as JSON and nothing else, the codebook's and checkpoints' bytes left out")
 	return cmd
 }
@@ -136,7 +136,11 @@ func (a *app) runTrain(cmd *cobra.Command, cfg *pb.TrainingConfig, f *trainFlags
 		}
 	}
 	if drawing != nil {
-		if _, err := drawing.Write(done.figure(path).SVG()); err != nil {
+		figure, err := done.figure(path, t)
+		if err != nil {
+			return err
+		}
+		if _, err := drawing.Write(figure.SVG()); err != nil {
 			return err
 		}
 		if err := drawing.keep(); err != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -88,8 +87,12 @@ func (d *trained) write(w io.Writer, t *training) error {
 	})
 }
 
-func (d *trained) figure(path string) plot.Figure {
-	return plot.Figure{Title: fmt.Sprintf("%s: %s", filepath.Base(path), shapeText(shapeOf(d.book))), Energies: d.energies, Loads: d.loads}
+// figure returns the picture of a training on the rows of the file path.
+func (d *trained) figure(path string, t *training) (plot.Figure, error) {
+	f := trainingStatistics{d.energies, d.loads, d.variances}.figure(path, d.book)
+	var err error
+	f.Scatter, err = scatter(d.book, bytes.NewReader(d.codewords), t.rows, d.book.ElementType)
+	return f, err
 }
 
 func reasonText(r pb.TrainingReason) string {
@@ -109,8 +112,8 @@ func (d *trained) line(file string, cfg *pb.TrainingConfig, took time.Duration) 
 	if len(where) == 0 {
 		where = append(where, "kept nowhere")
 	}
-	text := fmt.Sprintf("%s: %s, %s, energy %.9g, %d iterations (%s), %.3g %% of the rows' bytes, seed %d, digest %s, %s",
-		strings.Join(where, " and "), shapeText(shapeOf(d.book)), render.Bytes(uint64(len(d.codewords))), f.GetEnergy(), f.GetIterations(),
+	text := fmt.Sprintf("%s: %s, %s, energy %.9g, %s (%s), %.3g %% of the rows' bytes, seed %d, digest %s, %s",
+		strings.Join(where, " and "), shapeText(shapeOf(d.book)), render.Bytes(uint64(len(d.codewords))), f.GetEnergy(), iterations(int(f.GetIterations())),
 		reasonText(f.GetReason()), 100*f.GetCompressionRatio(), d.accepted.GetSeed(), shortDigest(f.GetCodebookDigest()), render.Duration(took))
 	if f.GetEmpty() > 0 {
 		text += fmt.Sprintf(", %d codewords without rows", f.GetEmpty())

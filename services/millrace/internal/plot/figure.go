@@ -15,18 +15,26 @@ type Figure struct {
 	Title string // any text; what has no room is cut
 	// Energies are those of the iterations, the first one's number is 0. What is not finite, or beyond 1e300, is a gap.
 	Energies []float64
-	// Loads are the rows of each codeword, 0 or more, in any order.
-	Loads []int64
+	// Loads are the rows of each codeword, 0 or more, in any order within a subspace: (subspaces, codewords).
+	Loads     []int64
+	Subspaces int // of a product codebook; 0 and 1 are a flat one
+	// Variances are those of the codewords that have rows, in any order. Drawn of a flat codebook; empty: not drawn.
+	Variances []float64
+	// SubspaceEnergies are the energies of a product codebook's subspaces; empty: not drawn.
+	SubspaceEnergies []float64
+	Scatter          *Scatter // nil: not drawn
 }
 
 // The picture's parts, in pixels.
 const (
-	width, height = 940, 360
-	panelTop      = 84
-	panelWidth    = 360
-	panelHeight   = 210
-	energyLeft    = 78
-	loadLeft      = 526
+	width       = 940
+	panelTop    = 84
+	panelWidth  = 360
+	panelHeight = 210
+	panelPitch  = 314 // from one row of panels to the next
+	leftColumn  = 78
+	rightColumn = 526
+	margin      = 26 // at the bottom
 )
 
 // style has the colours of a light page, and of a dark one for those who prefer it. It is put into the picture as it is.
@@ -34,24 +42,72 @@ const (
 //go:embed style.css
 var style string
 
+// part is a panel that is to be drawn, and the words that say what it shows.
+type part struct {
+	name, summary string
+	draw          func(*canvas, panel)
+}
+
+// parts returns the panels of the grid. A product codebook's histograms are below it.
+func (f Figure) parts() []part {
+	list := []part{{"Energy", f.describeEnergies(), func(c *canvas, p panel) { c.drawEnergies(p, f) }}}
+	if product := f.subspaces() > 1; !product {
+		list = append(list, part{"Loads", f.describeLoads(), func(c *canvas, p panel) { c.drawLoads(p, f) }})
+		if len(f.Variances) > 0 {
+			list = append(list, part{"Variances", f.describeVariances(), func(c *canvas, p panel) { c.drawVariances(p, f) }})
+		}
+	} else if len(f.SubspaceEnergies) > 0 {
+		list = append(list, part{"Subspaces", f.describeShares(), func(c *canvas, p panel) { c.drawShares(p, f) }})
+	}
+	if f.Scatter != nil {
+		list = append(list, part{"Scatter", f.Scatter.describe(), func(c *canvas, p panel) { c.drawScatter(p, f.Scatter) }})
+	}
+	return list
+}
+
+// subspaces returns the number of subspaces that have loads, 1 if there is no more than one.
+func (f Figure) subspaces() int {
+	if f.Subspaces > 1 && len(f.Loads) > 0 && len(f.Loads)%f.Subspaces == 0 {
+		return f.Subspaces
+	}
+	return 1
+}
+
 // SVG returns the picture, a whole document in UTF-8.
 func (f Figure) SVG() []byte {
-	energies, loads := f.describeEnergies(), f.describeLoads()
+	parts, s := f.parts(), f.subspaces()
+	rows := (len(parts) + 1) / 2
+	height := panelTop + float64(rows-1)*panelPitch + panelHeight + 40 + margin
+	below := height + panelTop - 30 // where the histograms begin
+	if s > 1 {
+		height = below + smallHeightOf(s)
+	}
 	c := &canvas{}
-	fmt.Fprintf(c, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n", width, height, width, height)
+	fmt.Fprintf(c, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %s" width="%d" height="%[2]s" role="img">`+"\n", width, px(height), width)
 	title := clip(f.Title)
-	fmt.Fprintf(c, "<title>%s</title>\n<desc>Energy: %s. Loads: %s.</desc>\n", escaped(title), escaped(energies), escaped(loads))
-	fmt.Fprintf(c, "<style>\n%s</style>\n", style)
-	fmt.Fprintf(c, `<rect class="page" width="%d" height="%d"/>`+"\n", width, height)
-	c.text(energyLeft, 30, "title", "start", title)
-
-	c.text(energyLeft, 56, "", "start", "Energy over iterations")
-	c.text(energyLeft, 74, "note", "start", energies)
-	c.drawEnergies(energyLeft, f.Energies)
-
-	c.text(loadLeft, 56, "", "start", "Rows of each codeword, most first")
-	c.text(loadLeft, 74, "note", "start", loads)
-	c.drawLoads(loadLeft, f.Loads)
+	fmt.Fprintf(c, "<title>%s</title>\n<desc>", escaped(title))
+	for i, part := range parts {
+		if i > 0 {
+			c.WriteString(" ")
+		}
+		fmt.Fprintf(c, "%s: %s.", part.name, escaped(part.summary))
+	}
+	if s > 1 {
+		fmt.Fprintf(c, " Loads: %s.", escaped(f.describeLoads()))
+	}
+	fmt.Fprintf(c, "</desc>\n<style>\n%s</style>\n", style)
+	fmt.Fprintf(c, `<rect class="page" width="%d" height="%s"/>`+"\n", width, px(height))
+	c.text(leftColumn, 30, "title", "start", title)
+	for i, part := range parts {
+		left := float64(leftColumn)
+		if i%2 == 1 {
+			left = rightColumn
+		}
+		part.draw(c, panel{left, panelTop + float64(i/2)*panelPitch, panelWidth, panelHeight})
+	}
+	if s > 1 {
+		c.drawSubspaces(panel{leftColumn, below, rightColumn + panelWidth - leftColumn, smallHeight}, f)
+	}
 	c.WriteString("</svg>\n")
 	return c.Bytes()
 }
