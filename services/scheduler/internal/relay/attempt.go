@@ -75,6 +75,9 @@ func (c *call) try(lease *admission.Lease, inexact bool) ending {
 		defer lease.Link.OnDrain(func() { a.handOver(up, cancel) })()
 	}
 	err := a.stream(up, inexact)
+	if c.withoutTenant(err) {
+		err = a.stream(up, inexact)
+	}
 	end := a.end(lost, err)
 	if moved := a.handover.close(); moved != nil {
 		if end.of.ends() {

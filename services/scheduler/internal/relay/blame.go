@@ -39,7 +39,7 @@ var blames = map[string]blame{
 	reason.NoTokenLeft: final, reason.BadLogits: final,
 
 	// What arrived is no request, or asks for what is not there.
-	reason.UnknownField: request, reason.MalformedMessage: request, reason.MessageTooLarge: request,
+	reason.MalformedMessage: request, reason.MessageTooLarge: request,
 	reason.InvalidArgument: request, reason.NotBuilt: request, reason.BadModelName: request, reason.NoTokenizer: request,
 	reason.NoChatTemplate: request, reason.ChatTemplateFailed: request, reason.ChatTemplateLimit: request,
 	reason.NoSuchTemplate: request,
@@ -58,6 +58,8 @@ var blames = map[string]blame{
 	reason.CallerNotAllowed: worker, reason.NoToken: worker, reason.UnknownToken: worker, reason.TokenExpired: worker,
 	reason.TokenRevoked: worker, reason.RightMissing: worker, reason.OtherTenant: worker, reason.PriorityTooHigh: worker,
 	reason.TooManyRequests: worker, reason.TooManyTokens: worker, reason.TooManyStreams: worker,
+	// It is of an earlier version: the scheduler itself has refused what its own version does not know.
+	reason.UnknownField: worker,
 	// It no longer has what it had when it was chosen, or has something else.
 	reason.ModelUnloaded: worker, reason.ModelDraining: worker, reason.ModelNotLoaded: worker, reason.UnknownModel: worker,
 	reason.ModelOutOfService: worker, reason.DigestMismatch: worker, reason.NotOnThisDevice: worker,

@@ -33,7 +33,7 @@ var rows = []row{
 	{reason.NoTokenLeft, codes.FailedPrecondition, true, true},
 	{reason.BadLogits, codes.Internal, true, true},
 
-	{reason.UnknownField, codes.InvalidArgument, true, true},
+	{reason.UnknownField, codes.InvalidArgument, false, false},
 	{reason.MalformedMessage, codes.InvalidArgument, true, true},
 	{reason.MessageTooLarge, codes.ResourceExhausted, true, true},
 	{reason.InvalidArgument, codes.InvalidArgument, true, true},

@@ -451,7 +451,7 @@ func TestOtherMethodsAreTriedAgainUntilTheirFirstFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, relay.Options{}, map[string]workertest.Answer{"w1": {}, "w2": {}})
 		for id, w := range r.workers {
-			w.OnTokenize = func() error {
+			w.OnTokenize = func(*pb.TokenizeRequest) error {
 				if id == "w1" {
 					return status.Error(codes.Unavailable, "gone")
 				}
@@ -464,7 +464,7 @@ func TestOtherMethodsAreTriedAgainUntilTheirFirstFrame(t *testing.T) {
 			require.Len(t, out.GetTokenIds(), 2)
 		}
 		for _, w := range r.workers {
-			w.OnTokenize = func() error { return status.Error(codes.Unavailable, "gone") }
+			w.OnTokenize = func(*pb.TokenizeRequest) error { return status.Error(codes.Unavailable, "gone") }
 		}
 		_, err := r.inference.Tokenize(r.patient(), &pb.TokenizeRequest{Model: "m"})
 		require.Equal(t, reason.WorkerLost, rpc.Reason(err))

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/internal/rpc/rpctest"
 	"github.com/millrace/millrace/services/scheduler/internal/workertest"
@@ -55,6 +56,24 @@ func TestUnaryMethodsAreRelayedToo(t *testing.T) {
 		require.Equal(t, []uint32{'a', 'b'}, out.GetTokenIds())
 		_, err = r.inference().Embed(r.within(), &pb.EmbedRequest{Model: "m"})
 		require.Equal(t, codes.Unimplemented, status.Code(err), "the worker's own word")
+	})
+}
+
+func TestAnOlderWorkerIsAskedWithoutTenant(t *testing.T) {
+	// A worker of the release before does not know fairness_id of Tokenize, which a scheduler with keys puts into each request.
+	synctest.Test(t, func(t *testing.T) {
+		w := workertest.New("w1", "i1", "m")
+		w.OnTokenize = func(in *pb.TokenizeRequest) error {
+			if in.FairnessId != nil {
+				return workertest.Refusal(codes.InvalidArgument, reason.UnknownField, "there is no fairness_id")
+			}
+			return nil
+		}
+		r, _ := one(t, w)
+		in := &pb.TokenizeRequest{Model: "m", Input: &pb.TokenizeRequest_Text{Text: "ab"}, FairnessId: proto.String("a")}
+		out, err := r.inference().Tokenize(r.within(), in)
+		require.NoError(t, err)
+		require.Equal(t, []uint32{'a', 'b'}, out.GetTokenIds())
 	})
 }
 

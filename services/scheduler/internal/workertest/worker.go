@@ -27,7 +27,7 @@ type Worker struct {
 	// OnGenerate replaces Stream.
 	OnGenerate func(*pb.GenerateRequest, grpc.ServerStreamingServer[pb.GenerateResponse]) error
 	// OnTokenize comes before the answer; its error is one.
-	OnTokenize func() error
+	OnTokenize func(*pb.TokenizeRequest) error
 	// OnLoad replaces a load that succeeds after two events of progress.
 	OnLoad func(*pb.LoadModelRequest, grpc.ServerStreamingServer[pb.LoadModelResponse]) error
 	// OnUnload replaces an unload that frees 100 bytes of a model that is reported.
@@ -244,7 +244,7 @@ func Finished(tokens int) *pb.GenerateResponse {
 func (w *Worker) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.TokenizeResponse, error) {
 	w.see(ctx)
 	if w.OnTokenize != nil {
-		if err := w.OnTokenize(); err != nil {
+		if err := w.OnTokenize(in); err != nil {
 			return nil, err
 		}
 	}
