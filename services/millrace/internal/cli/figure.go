@@ -69,7 +69,8 @@ var engineElements = map[vectorfile.ElementType]engine.Element{
 // maxCrossings is the most codewords of a product codebook of dimension 2 that are drawn: they are where those of both subspaces cross.
 const maxCrossings = 400
 
-// scatter returns rows and codewords of dimension 2 as they are drawn, nil for other dimensions. rows may be nil.
+// scatter returns rows and codewords of dimension 2 as they are drawn. It returns nil for other dimensions, and if there are neither rows
+// nor codewords to draw. rows may be nil.
 func scatter(c codebookfile.Codebook, codewords io.Reader, rows rowSource, element vectorfile.ElementType) (*plot.Scatter, error) {
 	if c.Dimension != 2 {
 		return nil, nil
@@ -88,6 +89,9 @@ func scatter(c codebookfile.Codebook, codewords io.Reader, rows rowSource, eleme
 				s.Codewords = append(s.Codewords, plot.Point{x, y})
 			}
 		}
+	}
+	if rows == nil && len(s.Codewords) == 0 {
+		return nil, nil
 	}
 	if rows == nil {
 		return s, nil

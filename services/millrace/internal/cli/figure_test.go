@@ -52,6 +52,9 @@ func TestOnlyPlanesHaveAScatter(t *testing.T) {
 	require.Contains(t, draw(flat, "--rows", plane), "Scatter: 1200 of 2000 rows (small), 9 codewords (large).")
 	require.Contains(t, draw(trainedCodebook(t, plane, "-k", "3", "--subspaces", "2")), "Scatter: 9 codewords.", "where those of the subspaces cross")
 	require.NotContains(t, draw(trainedCodebook(t, base(t, 50, 4), "-k", "9")), "Scatter")
+	crossings := trainedCodebook(t, plane, "-k", "21", "--subspaces", "2") // 441 are more than are drawn
+	require.NotContains(t, draw(crossings), "Scatter")
+	require.Contains(t, draw(crossings, "--rows", plane), "Scatter: 1200 of 2000 rows.")
 
 	r := serveVectors(t, &vectorServer{})
 	require.Equal(t, 0, r.run(t, "vectors", "train", plane, "-k", "9", "-o", dir+"/cb.safetensors", "--plot", dir+"/t.svg"), r.err.String())

@@ -92,6 +92,7 @@ func figures() map[string]plot.Figure {
 		"plane":                  {Title: "plane", Energies: falling(12), Loads: uneven(24), Variances: falling(24), Scatter: &plot.Scatter{Rows: circle(900), AllRows: 50_000, Codewords: circle(24)}},
 		"a full plane":           {Energies: falling(5000), Loads: uneven(5000), Variances: falling(5000), Scatter: &plot.Scatter{Rows: circle(9000), Codewords: circle(5000)}},
 		"codewords alone":        {Loads: uneven(9), Scatter: &plot.Scatter{Codewords: circle(9)}},
+		"rows alone":             {Scatter: &plot.Scatter{Rows: circle(20)}},
 		"one point":              {Scatter: &plot.Scatter{Codewords: []plot.Point{{2, 2}, {nan, 1}, {1, inf}}}},
 		"no point":               {Scatter: &plot.Scatter{}, Variances: []float64{nan}},
 		"negative variances":     {Loads: uneven(4), Variances: []float64{-0.5, -2, 0.25, inf}},
@@ -197,6 +198,7 @@ func TestWordsSayWhatThePictureShows(t *testing.T) {
 		"a wide product":  "; subspaces 0 to 63 are drawn<",
 		"plane":           "Variances: 24 codewords with rows, least 0.01338, largest 0.0613, mean 0.01917. Scatter: 900 of 50000 rows (small), 24 codewords (large).",
 		"a full plane":    "Scatter: 1200 of 9000 rows (small), 400 of 5000 codewords (large).",
+		"rows alone":      "Scatter: 20 rows.",
 		"codewords alone": "Scatter: 9 codewords.",
 		"log":             ">Energy over iterations, log scale<",
 	} {

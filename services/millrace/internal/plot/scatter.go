@@ -34,14 +34,21 @@ func (s *Scatter) describe() string {
 	if len(s.Rows) == 0 {
 		return codewords
 	}
-	return some(len(evenly(s.Rows, MaxRows)), max(s.AllRows, int64(len(s.Rows))), "row") + " (small), " + codewords + " (large)"
+	rows := some(len(evenly(s.Rows, MaxRows)), max(s.AllRows, int64(len(s.Rows))), "row")
+	if len(s.Codewords) == 0 {
+		return rows
+	}
+	return rows + " (small), " + codewords + " (large)"
 }
 
 func (c *canvas) drawScatter(p panel, s *Scatter) {
 	rows, codewords := evenly(s.Rows, MaxRows), evenly(s.Codewords, maxCodewords)
-	name := "Codewords"
-	if len(rows) > 0 {
-		name = "Rows and codewords"
+	name := "Rows and codewords"
+	switch {
+	case len(rows) == 0:
+		name = "Codewords"
+	case len(codewords) == 0:
+		name = "Rows"
 	}
 	c.heading(p, name, s.describe())
 	var ends [2][]float64
