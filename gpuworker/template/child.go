@@ -72,7 +72,7 @@ const graceTime = 500 * time.Millisecond
 const stoppedTime = 50 * time.Millisecond
 
 // ask sends a request and waits for the reply. Whatever keeps the reply from coming, the child is dead afterwards.
-func (c *child) ask(ctx context.Context, req request, timeout time.Duration) (pieces, error) {
+func (c *child) ask(ctx context.Context, req request, timeout time.Duration) (reply, error) {
 	type answer struct {
 		reply reply
 		err   error
@@ -99,30 +99,30 @@ func (c *child) ask(ctx context.Context, req request, timeout time.Duration) (pi
 		case <-ctx.Done():
 			c.kill()
 			<-done
-			return nil, ctx.Err()
+			return reply{}, ctx.Err()
 		case <-look.C:
 			if c.stopped() {
 				c.kill()
 				<-done
-				return nil, fmt.Errorf("%w: it was stopped by a signal", ErrChild)
+				return reply{}, fmt.Errorf("%w: it was stopped by a signal", ErrChild)
 			}
 		case <-timer.C:
 			c.kill()
 			<-done
-			return nil, fmt.Errorf("no result after %v: %w", timeout, ErrLimit)
+			return reply{}, fmt.Errorf("no result after %v: %w", timeout, ErrLimit)
 		}
 	}
 	if a.err != nil {
-		return nil, c.postMortem(timeout, a.err)
+		return reply{}, c.postMortem(timeout, a.err)
 	}
 	switch a.reply.Fault {
 	case faultTemplate:
-		return nil, fmt.Errorf("%w: %s", ErrTemplate, a.reply.Text)
+		return reply{}, fmt.Errorf("%w: %s", ErrTemplate, a.reply.Text)
 	case faultLimit:
-		return nil, fmt.Errorf("%w: %s", ErrLimit, a.reply.Text)
+		return reply{}, fmt.Errorf("%w: %s", ErrLimit, a.reply.Text)
 	case faultNone:
 	}
-	return a.reply.Pieces, nil
+	return a.reply, nil
 }
 
 // stopped tells whether a signal has stopped the process: it would neither answer nor end when its time is up.

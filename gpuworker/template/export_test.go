@@ -7,11 +7,11 @@ func (t *Template) Signal(s syscall.Signal) error {
 	return t.pool.idle[len(t.pool.idle)-1].cmd.Process.Signal(s)
 }
 
-// Cut and Joined are the two ends of what a child sends.
-func Cut(text string, own [][2]int) []string { return cut(text, own) }
+// Runs and Joined are the two ends of what a child sends.
+func Runs(n int, own [][2]int) []byte { return runs(n, own) }
 
-// Joined is the inverse of Cut.
-func Joined(of []string) Prompt { return joined(of) }
+// Joined is the inverse of Runs.
+func Joined(text string, runs []byte) (Prompt, error) { return reply{Text: text, Runs: runs}.prompt() }
 
 // Children is how many children render nothing now.
 func (t *Template) Children() int {

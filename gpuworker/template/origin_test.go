@@ -2,7 +2,6 @@ package template_test
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -57,29 +56,44 @@ func TestRolesAreTextUnlessTheyAreUsual(t *testing.T) {
 	}
 }
 
-func TestPiecesKeepTheirBorders(t *testing.T) {
-	// What the child sends is cut at the borders, whatever JSON does to the bytes.
+func TestRunsKeepTheirBorders(t *testing.T) {
 	for name, tc := range map[string]struct {
 		text string
 		own  [][2]int
-		want []string
+		want []byte
 	}{
 		"nothing":           {"", nil, nil},
-		"own":               {"ab", [][2]int{{0, 2}}, []string{"ab"}},
-		"the caller's":      {"ab", nil, []string{"", "ab"}},
-		"own first":         {"abc", [][2]int{{0, 1}, {2, 3}}, []string{"a", "b", "c"}},
-		"own last":          {"abc", [][2]int{{1, 3}}, []string{"", "a", "bc"}},
-		"own in the middle": {"abc", [][2]int{{1, 2}}, []string{"", "a", "b", "c"}},
+		"own":               {"ab", [][2]int{{0, 2}}, []byte{2}},
+		"the caller's":      {"ab", nil, []byte{0, 2}},
+		"own first":         {"abc", [][2]int{{0, 1}, {2, 3}}, []byte{1, 1, 1}},
+		"own last":          {"abc", [][2]int{{1, 3}}, []byte{0, 1, 2}},
+		"long ones":         {strings.Repeat("a", 300), [][2]int{{0, 130}}, []byte{0x82, 1, 0xaa, 1}},
+		"own in the middle": {"abc", [][2]int{{1, 2}}, []byte{0, 1, 1, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pieces := template.Cut(tc.text, tc.own)
-			require.Equal(t, tc.want, pieces)
-			raw, err := json.Marshal(pieces)
+			runs := template.Runs(len(tc.text), tc.own)
+			require.Equal(t, tc.want, runs)
+			back, err := template.Joined(tc.text, runs)
 			require.NoError(t, err)
-			var back []string
-			require.NoError(t, json.Unmarshal(raw, &back))
-			require.Equal(t, template.Prompt{Text: tc.text, Own: tc.own}, template.Joined(back))
+			require.Equal(t, template.Prompt{Text: tc.text, Own: tc.own}, back)
 		})
 	}
-	require.Equal(t, template.Prompt{Text: "a\ufffd", Own: [][2]int{{0, 1}}}, template.Joined([]string{"a", "\ufffd"}))
+	for name, runs := range map[string][]byte{
+		"a byte that JSON replaced by three": {1, 1}, "a border beyond the end": {0, 5}, "a length that is cut off": {2, 0x82}, "none": nil,
+	} {
+		_, err := template.Joined("a\ufffd", runs)
+		require.ErrorIs(t, err, template.ErrChild, name)
+	}
+}
+
+func TestAlternatingPromptsTakeLittleMemory(t *testing.T) {
+	// A caller makes the origin change at every byte. The worker allocates nothing for each change.
+	tmpl := parse(t, `{{ messages[0].content | replace('"', '\\"') }}`, patient)
+	in := template.Input{Messages: []template.Message{{Role: "user", Content: strings.Repeat(`a"`, 50000)}}}
+	allocations := testing.AllocsPerRun(1, func() {
+		got, err := tmpl.Render(context.Background(), in)
+		require.NoError(t, err)
+		require.Len(t, got.Own, 50000)
+	})
+	require.Less(t, allocations, 5000.0)
 }

@@ -45,7 +45,7 @@ func (p *page) render(in *renderArgs) reply {
 	if err != nil {
 		return refusal(err)
 	}
-	return reply{Pieces: cut(text.Text, text.Own)}
+	return reply{Text: text.Text, Runs: runs(len(text.Text), text.Own)}
 }
 
 // usualRoles are the names that templates make turns of. Some write them into a special token, as in "<|" + role + "|>", so

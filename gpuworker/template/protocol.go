@@ -1,7 +1,8 @@
 package template
 
 import (
-	"strings"
+	"encoding/binary"
+	"fmt"
 	"time"
 )
 
@@ -32,51 +33,65 @@ func newRenderArgs(in Input) *renderArgs {
 
 // reply carries the rendered text, or says what went wrong.
 type reply struct {
-	Pieces pieces `json:",omitempty"`
-	Text   string `json:",omitempty"` // of a fault
-	Fault  fault  `json:",omitempty"`
+	Text  string
+	Runs  []byte `json:",omitempty"` // of a rendered text
+	Fault fault  `json:",omitempty"`
 }
 
-// pieces are a text: what the template wrote and what the caller gave in turn, beginning with the template. Whatever JSON
-// makes of a piece, it cannot move a border.
-type pieces []string
-
-// cut makes pieces of a text whose ranges own the template wrote.
-func cut(text string, own [][2]int) pieces {
-	var out pieces
+// runs returns the lengths of what the template wrote and of what the caller gave in turn, as uvarints, beginning with the template.
+// own are the ranges of a text of n bytes that the template wrote. A caller can make a prompt alternate at every byte, so the lengths
+// must be small: a list of the parts took 70 bytes of the worker's memory for each of the prompt's.
+func runs(n int, own [][2]int) (out []byte) {
 	at := 0
-	for _, span := range own {
-		if span[0] > 0 {
-			if at == 0 {
-				out = append(out, "")
+	for i, span := range own {
+		if i > 0 || span[0] > 0 {
+			if i == 0 {
+				out = binary.AppendUvarint(out, 0)
 			}
-			out = append(out, text[at:span[0]])
+			out = binary.AppendUvarint(out, uint64(span[0]-at))
 		}
-		out = append(out, text[span[0]:span[1]])
+		out = binary.AppendUvarint(out, uint64(span[1]-span[0]))
 		at = span[1]
 	}
-	if at < len(text) {
+	if at < n {
 		if at == 0 {
-			out = append(out, "")
+			out = binary.AppendUvarint(out, 0)
 		}
-		out = append(out, text[at:])
+		out = binary.AppendUvarint(out, uint64(n-at))
 	}
 	return out
 }
 
-// joined is the text of pieces.
-func joined(of pieces) Prompt {
-	var p Prompt
-	at := 0
-	for i, piece := range of {
-		if i%2 == 0 && piece != "" {
-			p.Own = append(p.Own, [2]int{at, at + len(piece)})
+// prompt is the rendered text. It fails if the lengths are not the text's: JSON replaces bytes that are not UTF-8 by longer ones, and no
+// border may move.
+func (r reply) prompt() (Prompt, error) {
+	count := 0
+	for _, b := range r.Runs {
+		if b < 0x80 { // the last byte of a length
+			count++
 		}
-		at += len(piece)
 	}
-	p.Text = strings.Join(of, "")
-	return p
+	p, at, rest := Prompt{Text: r.Text}, 0, r.Runs
+	for template := true; len(rest) > 0; template = !template {
+		n, width := binary.Uvarint(rest)
+		if width <= 0 || n > uint64(len(r.Text)-at) {
+			return Prompt{}, errBorders
+		}
+		if rest = rest[width:]; template && n > 0 {
+			if p.Own == nil {
+				p.Own = make([][2]int, 0, (count+1)/2)
+			}
+			p.Own = append(p.Own, [2]int{at, at + int(n)})
+		}
+		at += int(n)
+	}
+	if at != len(r.Text) {
+		return Prompt{}, errBorders
+	}
+	return p, nil
 }
+
+var errBorders = fmt.Errorf("%w: its text is not as long as it says", ErrChild)
 
 type fault int
 

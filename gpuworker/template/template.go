@@ -128,11 +128,14 @@ func (t *Template) render(ctx context.Context, c **child, in Input) (Prompt, err
 		}
 		*c = started
 	}
-	pieces, err := (*c).ask(ctx, request{Render: newRenderArgs(in)}, t.opts.Timeout)
+	rep, err := (*c).ask(ctx, request{Render: newRenderArgs(in)}, t.opts.Timeout)
 	if (*c).dead {
 		*c = nil
 	}
-	return joined(pieces), err
+	if err != nil {
+		return Prompt{}, err
+	}
+	return rep.prompt()
 }
 
 // Close ends the child processes. Renderings under way are finished first. Closing twice does nothing.
