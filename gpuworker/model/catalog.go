@@ -115,9 +115,9 @@ func unopened(root *os.Root, name string, err error) error {
 	return fmt.Errorf("%w: %q: %w", ErrNotFound, name, err)
 }
 
-// list describes every model file, and every folder that holds a model in another format, and says of those that cannot be
-// offered why. A file that did not
-// change since the last call is not read again, unless the system kept it from being read. Hidden files and folders are none of its business.
+// list describes every model file, and every folder that holds a model in another format. An entry that cannot be offered has the
+// reason. A file that has not changed since the last call is not read again, unless reading it failed in the system. Hidden files and
+// folders are left out.
 func (c *catalog) list() []Entry {
 	var entries []Entry
 	seen, folders := map[string]bool{}, layouts{}

@@ -10,8 +10,8 @@ import (
 // maxBiases is how many biases every engine takes.
 const maxBiases = 1024
 
-// forbid makes sure that none of ids, which are ascending, is ever chosen: by a bias of -inf for each, or, if those are too many
-// beside the request's own, by a list of all other tokens. Both give the same tokens.
+// forbid prevents that any of ids, which are ascending, is chosen: by a bias of -inf for each, or, if these and the request's own are
+// more than maxBiases, by a list of all other tokens. Both give the same tokens.
 func forbid(p *engine.SlotParams, ids []int32, vocabulary int) {
 	if len(ids) == 0 {
 		return

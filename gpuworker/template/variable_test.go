@@ -2,6 +2,7 @@ package template_test
 
 import (
 	"context"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,7 +22,7 @@ func TestVariablesAreValuesOfTheTemplate(t *testing.T) {
 		"2^53":                {float64(1 << 53), "9007199254740992|True|"},
 		"beyond 2^53":         {float64(1 << 54), "1.8014398509481984e+16|False|"},
 		"a fraction":          {0.1, "0.1|False|"},
-		"a negative zero":     {0.0, "0|True|"},
+		"a negative zero":     {math.Copysign(0, -1), "0|True|"},
 		"a text":              {"x", "x|False|"},
 		"a list":              {[]any{1.0, "x", []any{}}, "[1, 'x', []]|False|"},
 		"a mapping, in order": {map[string]any{"b": 1.0, "a": map[string]any{}}, "{'a': {}, 'b': 1}|False|"},
