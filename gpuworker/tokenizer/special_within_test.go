@@ -35,6 +35,31 @@ func TestEncodeReadsSpecialsWithinSpans(t *testing.T) {
 	}
 }
 
+func TestUserDefinedPiecesLeaveSpecialsWhole(t *testing.T) {
+	// "<<" and ">>" are user-defined: they are taken whole wherever they lie, but for where a text from outside would take the
+	// first byte of a special token of the template.
+	tok := mustNew(t, extended(user, "<<", "a<", ">>"))
+	for name, tc := range map[string]struct {
+		text   string
+		within [][2]int
+		want   string
+	}{
+		"before a special token":               {"<<|begin|>", [][2]int{{1, 10}}, "<|<|begin|>"},
+		"a shorter one before it":              {"<<<|begin|>", [][2]int{{2, 11}}, "<<|<|begin|>"},
+		"one with a letter":                    {"ba<|begin|>", [][2]int{{2, 11}}, "b|a|<|begin|>"},
+		"across a border, and no special":      {"<<|b", [][2]int{{1, 4}}, "<<|||b"},
+		"across a border behind a special":     {"<|begin|>>", [][2]int{{0, 9}}, "<|begin|>|>"},
+		"written by the template":              {"<<|begin|>", [][2]int{{0, 10}}, "<<|||b|e|g|i|n|||>"},
+		"a special token later in the span":    {"<<a<|begin|>", [][2]int{{1, 12}}, "<<|a<|||b|e|g|i|n|||>"},
+		"a special token that another's hides": {"<<|begin|>", nil, "<<|||b|e|g|i|n|||>"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ids := tok.Encode(tc.text, tokenizer.EncodeOptions{SpecialWithin: tc.within})
+			require.Equal(t, tc.want, pieces(t, tok, ids))
+		})
+	}
+}
+
 func TestEncodeGivesNoSpecialOutsideOfSpans(t *testing.T) {
 	// Random pieces of two origins. The result has as many control tokens as there are names within spans. A text without such
 	// a name outside of the spans has the ids that it has where names are read everywhere.

@@ -29,7 +29,8 @@ func (t *trie) add(s string, id int32, free bool) {
 }
 
 // find returns the first match at or after from, and of those that begin there the longest; id is None if there is none. A
-// string that is not free must lie within one of the spans.
+// string that is not free must lie within one of the spans. A free one that begins outside of the spans does not take a byte of
+// such a string: text from outside cannot break a special token of the template.
 func (t *trie) find(s string, from int, within *spans) (start, end int, id int32) {
 	for ; from < len(s); from++ {
 		if !t.first[s[from]] {
@@ -42,15 +43,39 @@ func (t *trie) find(s string, from int, within *spans) (start, end int, id int32
 			if !ok {
 				break
 			}
-			if node = child; t.ids[node] != None && (t.free[node] || i < reach) {
-				best, at = t.ids[node], i+1
+			if node = child; t.ids[node] == None || !t.free[node] && i >= reach {
+				continue
 			}
+			if reach == 0 && t.breaks(s, i+1, *within) {
+				break
+			}
+			best, at = t.ids[node], i+1
 		}
 		if best != None {
 			return from, at, best
 		}
 	}
 	return len(s), len(s), None
+}
+
+// breaks reports whether a match up to a byte takes a part of a string that is not free and lies in the next span.
+func (t *trie) breaks(s string, to int, next spans) bool {
+	if len(next) == 0 {
+		return false
+	}
+	for from := next[0][0]; from < to; from++ {
+		node := int32(0)
+		for i := from; i < next[0][1]; i++ {
+			child, ok := t.edges[uint64(node)<<8|uint64(s[i])]
+			if !ok {
+				break
+			}
+			if node = child; t.ids[node] != None && !t.free[node] {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // spans are ranges of bytes of a text, ascending and apart, that are passed from left to right.
