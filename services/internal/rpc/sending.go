@@ -110,7 +110,7 @@ func (s *sends) slow() error {
 	s.stalled.Add(1)
 	return Fault{
 		Code: codes.ResourceExhausted, Domain: s.domain, Reason: reason.SlowReader,
-		Message:  fmt.Sprintf("nothing of the answer was read for %v: read it as it comes", s.stall),
+		Message:  fmt.Sprintf("so little of the answer was read that it did not move for %v: read it as it comes", s.stall),
 		Metadata: map[string]string{"waited_ms": strconv.FormatInt(s.stall.Milliseconds(), 10)},
 	}.Err()
 }
