@@ -89,7 +89,8 @@ func (o *outbox) sendLarge(bytes int, m any) error {
 	if in != nil {
 		from = in.from
 	}
-	release, err := o.sends.enter(ctx, from, bytes)
+	gate := o.sends.gate(bytes)
+	release, err := o.sends.enter(ctx, gate, from, bytes)
 	if err != nil {
 		free(m)
 		return asStatus(err)
@@ -103,16 +104,17 @@ func (o *outbox) sendLarge(bytes int, m any) error {
 	if err := o.ServerStream.SendMsg(&Frame{Data: data}); err != nil {
 		return err // nothing was queued
 	}
-	if err = message.await(ctx, o.stalls(), o.sends.stall); err == nil {
+	if err = message.await(ctx, o.stalls(), o.sends.stall, gate); err == nil {
 		return nil
 	}
+	still, stalled := errors.AsType[stalledFor](err)
 	if in == nil { // no connection of ours is under it
 		message.release()
 	} else {
-		go o.sends.drop(message, in, errors.Is(err, errStalled) || in.Context().Err() != nil)
+		go o.sends.drop(message, in, stalled || in.Context().Err() != nil)
 	}
-	if errors.Is(err, errStalled) {
-		return o.sends.slow()
+	if stalled {
+		return o.sends.slow(time.Duration(still))
 	}
 	return asStatus(err)
 }
@@ -179,7 +181,7 @@ func (o *outbox) waitLocked() error {
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
 	case <-timer.C:
-		return o.sends.slow()
+		return o.sends.slow(o.sends.stall)
 	}
 }
 

@@ -22,6 +22,10 @@ import (
 const (
 	// DefaultSendStall is how long an answer may not move before its call ends.
 	DefaultSendStall = 30 * time.Second
+	// crowdedStall is how long one may not move while others wait for its room, which is looked at so often behind that (crowdedLook).
+	// Without it, who reads nothing of many answers keeps room for the whole stall time: all that one address may have, which behind a
+	// scheduler is all callers', or everything with two addresses.
+	crowdedStall = 5 * time.Second
 	// DefaultMaxSendingBytes bounds the messages above outboxBytes that are being sent, all calls together.
 	DefaultMaxSendingBytes = 128 << 20
 	// streamedBytes is the size up to which a message belongs to a stream of tokens. A quarter of the budget is for these alone, so that
@@ -49,7 +53,8 @@ var errStuck = errors.New("nothing can be written to it, and calls that have end
 //
 // A message that finds no room waits for it, no longer than the stall time and the call's deadline: it is there already, its handler
 // produces no other one meanwhile, and a stream that was refused in the middle would be lost. Waiting messages are in memory too. So
-// half of a gate's room bounds them as well, or one message, and beyond that a message is refused.
+// half of a gate's room bounds them as well, or one message, and beyond that a message is refused. While there are some, a message that
+// does not move ends its call sooner.
 //
 // Bound: 1.5 times the budget, plus one message of each call that has just made it.
 type sends struct {
@@ -78,12 +83,16 @@ func newSends(cfg *ServerConfig, logger hclog.Logger) *sends {
 	}
 }
 
-// enter takes the bytes of a message from the budget. leave gives them back, once.
-func (s *sends) enter(ctx context.Context, from netip.Addr, bytes int) (leave func(), err error) {
-	gate := s.large
+// gate is the part of the budget for a message of so many bytes.
+func (s *sends) gate(bytes int) *intake.Gate {
 	if bytes <= streamedBytes {
-		gate = s.streamed
+		return s.streamed
 	}
+	return s.large
+}
+
+// enter takes the bytes of a message from the budget. leave gives them back, once.
+func (s *sends) enter(ctx context.Context, gate *intake.Gate, from netip.Addr, bytes int) (leave func(), err error) {
 	if leave, ok := gate.TryEnter(from, int64(bytes)); ok {
 		return leave, nil
 	}
@@ -105,13 +114,13 @@ func (s *sends) enter(ctx context.Context, from netip.Addr, bytes int) (leave fu
 	}.Err()
 }
 
-// slow is the status of a call whose answer did not move.
-func (s *sends) slow() error {
+// slow is the status of a call whose answer did not move for so long.
+func (s *sends) slow(waited time.Duration) error {
 	s.stalled.Add(1)
 	return Fault{
 		Code: codes.ResourceExhausted, Domain: s.domain, Reason: reason.SlowReader,
-		Message:  fmt.Sprintf("so little of the answer was read that it did not move for %v: read it as it comes", s.stall),
-		Metadata: map[string]string{"waited_ms": strconv.FormatInt(s.stall.Milliseconds(), 10)},
+		Message:  fmt.Sprintf("so little of the answer was read that it did not move for %v: read it as it comes", waited.Round(time.Millisecond)),
+		Metadata: map[string]string{"waited_ms": strconv.FormatInt(waited.Milliseconds(), 10)},
 	}.Err()
 }
 
@@ -221,9 +230,10 @@ func (c *chunk) Get(length int) *[]byte {
 	return &b
 }
 
-// await waits until the transport has freed the message. It returns ctx's error, or errStalled when nothing has moved for so long. The
-// timer has just been set to that.
-func (m *inflight) await(ctx context.Context, timer *time.Timer, stall time.Duration) error {
+// await waits until the transport has freed the message. It returns ctx's error, or a stalledFor when nothing has moved for the stall
+// time, or for crowdedStall while others wait for room in the gate. The timer is the caller's.
+func (m *inflight) await(ctx context.Context, timer *time.Timer, stall time.Duration, gate *intake.Gate) error {
+	timer.Reset(min(stall, crowdedStall))
 	defer timer.Stop()
 	for {
 		select {
@@ -232,11 +242,15 @@ func (m *inflight) await(ctx context.Context, timer *time.Timer, stall time.Dura
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-timer.C:
-			still := time.Since(m.begun) - time.Duration(m.moved.Load())
-			if still >= stall {
-				return errStalled
-			}
-			timer.Reset(stall - still)
+		}
+		still := time.Since(m.begun) - time.Duration(m.moved.Load())
+		switch {
+		case still >= stall, still >= crowdedStall && gate.Waiting() > 0:
+			return stalledFor(still)
+		case still < crowdedStall:
+			timer.Reset(min(stall, crowdedStall) - still)
+		default:
+			timer.Reset(min(stall-still, crowdedLook))
 		}
 	}
 }
@@ -253,7 +267,11 @@ func (m *inflight) left(in *receiving, timer *time.Timer) bool {
 	}
 }
 
-// errStalled: an answer did not move for the stall time.
-var errStalled = errors.New("the answer does not move")
+// stalledFor is the error of an answer that did not move for so long.
+type stalledFor time.Duration
+
+func (s stalledFor) Error() string {
+	return fmt.Sprintf("the answer did not move for %v", time.Duration(s))
+}
 
 var _ mem.BufferPool = (*chunk)(nil)

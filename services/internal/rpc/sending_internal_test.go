@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"net"
+	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -61,20 +62,38 @@ func TestChunksCarryTheMessageAndFreeIt(t *testing.T) {
 }
 
 func TestAwaitCountsFromTheLastChunk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, out := newInflight(mem.BufferSlice{mem.SliceBuffer(make([]byte, 4*chunkBytes))}, func() {})
-		go func() {
-			for _, c := range out[:3] { // a slow caller
-				time.Sleep(29 * time.Second)
-				c.Free()
-			}
-		}()
-		begun := time.Now()
-		require.ErrorIs(t, m.await(t.Context(), time.NewTimer(30*time.Second), 30*time.Second), errStalled)
-		require.Equal(t, 3*29*time.Second+30*time.Second, time.Since(begun))
-		out[3].Free()
-		require.NoError(t, m.await(t.Context(), time.NewTimer(time.Second), time.Second))
-	})
+	for name, tc := range map[string]struct {
+		crowd bool
+		want  time.Duration // from the last chunk
+	}{"nobody waits": {false, 30 * time.Second}, "others wait for its room": {true, crowdedStall}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				gate := testSends().streamed
+				leave, ok := gate.TryEnter(netip.Addr{}, gate.Max())
+				require.True(t, ok)
+				waits, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if tc.crowd {
+					go func() { _, _ = gate.Enter(waits, netip.Addr{}, 1) }()
+				}
+				m, out := newInflight(mem.BufferSlice{mem.SliceBuffer(make([]byte, 4*chunkBytes))}, leave)
+				step := tc.want - time.Second
+				go func() {
+					for _, c := range out[:3] { // a slow caller
+						time.Sleep(step)
+						c.Free()
+					}
+				}()
+				begun := time.Now()
+				var still stalledFor
+				require.ErrorAs(t, m.await(t.Context(), time.NewTimer(time.Hour), 30*time.Second, gate), &still)
+				require.EqualValues(t, tc.want, still)
+				require.Equal(t, 3*step+tc.want, time.Since(begun))
+				out[3].Free()
+				require.NoError(t, m.await(t.Context(), time.NewTimer(time.Hour), time.Second, gate))
+			})
+		})
+	}
 }
 
 // forgetter ends a call whose message the transport dropped and never freed.

@@ -253,6 +253,24 @@ func TestStalledStreamOfSmallMessagesEnds(t *testing.T) {
 	})
 }
 
+// Callers behind one address, as those of a scheduler are: who reads nothing keeps the others' room for seconds.
+func TestUnreadAnswersMakeRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSender(t, rpc.ServerConfig{MaxSendingBytes: 32 << 20}, talker{})
+		for range 4 { // 12 MiB are an address's half of the room for large answers
+			s.unread(t.Context(), t, tokenizing, 4<<20)
+		}
+		synctest.Wait()
+		begun := time.Now()
+		_, err := pb.NewInferenceServiceClient(s.conn).Tokenize(t.Context(), text("4000000"))
+		require.NoError(t, err)
+		require.LessOrEqual(t, time.Since(begun), 10*time.Second)
+		for _, e := range s.ends.take()[:1] {
+			require.Equal(t, reason.SlowReader, rpc.Reason(e.err), "%v", e.err)
+		}
+	})
+}
+
 func TestBudgetComesBackHoweverACallEnds(t *testing.T) {
 	const bytes = 1 << 20
 	for name, end := range map[string]func(t *testing.T, s *sender, cancel func()){
