@@ -27,6 +27,7 @@ func (m *Manager) Unload(ctx context.Context, name string, cancel bool) (Unloade
 		j.end(fmt.Errorf("%w: %q", ErrLoadEnded, name))
 		_, err := j.wait(ctx, nil)
 		if ctx.Err() != nil {
+			m.unloadAfter(j, name, cancel)
 			return Unloaded{}, context.Cause(ctx)
 		}
 		out.LoadEnded = err != nil // else it was done before it could be ended, and the model is there
@@ -37,6 +38,20 @@ func (m *Manager) Unload(ctx context.Context, name string, cancel bool) (Unloade
 		err = nil
 	}
 	return out, err
+}
+
+// unloadAfter unloads what a load that was ended leaves, without a caller: the load may be too far to be
+// ended, and it may have found a model that drains. Close does the same.
+func (m *Manager) unloadAfter(j *job, name string, cancel bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.stopped {
+		return
+	}
+	m.work.Go(func() {
+		_, _ = j.wait(m.ctx, nil)                    // how it ends is its callers' matter
+		_, _ = m.unloadInstance(m.ctx, name, cancel) // what fails is in the log
+	})
 }
 
 // unloadInstance is Unload of a model that is loaded.

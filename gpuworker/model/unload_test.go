@@ -129,3 +129,20 @@ func TestUnloadEndsLoadBehindDrainingModel(t *testing.T) {
 	require.Equal(t, Unloaded{Freed: old.DeviceBytes, LoadEnded: true}, <-unloaded)
 	require.Zero(t, listed(m))
 }
+
+// Unload goes on when its caller leaves: a model whose load was too far to be ended is unloaded when it is there.
+func TestUnloadGoesOnWithoutItsCaller(t *testing.T) {
+	g := newGate()
+	device, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	m := managerOf(t, enginetest.Intercept(device, enginetest.Hooks{Wait: g.pass}))
+	ended := loading(m, Options{})
+	<-g.reached
+	ctx, leave := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer leave()
+	_, err = m.Unload(ctx, "small", false)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	close(g.open)
+	require.NoError(t, <-ended)
+	require.Eventually(t, func() bool { return listed(m) == 0 }, 10*time.Second, time.Millisecond)
+}
