@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/millrace/millrace/services/internal/flood"
 	"github.com/millrace/millrace/services/internal/reason"
 )
 
@@ -50,7 +51,8 @@ func check(m proto.Message, domain string) error {
 	if !strings.HasPrefix(string(r.Descriptor().FullName()), ours) {
 		return nil
 	}
-	if at, field, ok := findUnknown(r, ""); ok {
+	if found := findUnknown(r); found != nil {
+		at, field := found.String(), found.field
 		return Fault{
 			Code: codes.InvalidArgument, Domain: domain, Reason: reason.UnknownField,
 			Message: fmt.Sprintf("%s has a field %d that this server does not know: "+
@@ -61,35 +63,74 @@ func check(m proto.Message, domain string) error {
 	return nil
 }
 
-// findUnknown returns the first message with an unknown field, as "full.Name" or "full.Name at path", and its number.
-func findUnknown(m protoreflect.Message, path string) (at string, field protowire.Number, found bool) {
+// unknown is a message with an unknown field.
+type unknown struct {
+	in    protoreflect.MessageDescriptor
+	field protowire.Number
+	path  path // to the message
+}
+
+// String is "full.Name" or "full.Name at path".
+func (u *unknown) String() string {
+	if len(u.path) == 0 {
+		return string(u.in.FullName())
+	}
+	return fmt.Sprintf("%s at %s", u.in.FullName(), u.path)
+}
+
+// findUnknown returns the first message with an unknown field, or nil. Paths are made of what is found and of nothing else: a
+// google.protobuf.Struct nests deeply and has keys of any length, so a path for each message would take more than the request.
+func findUnknown(m protoreflect.Message) (found *unknown) {
 	if raw := m.GetUnknown(); len(raw) > 0 {
-		field, _, _ = protowire.ConsumeField(raw)
-		return place(m.Descriptor(), path), field, true
+		field, _, _ := protowire.ConsumeField(raw)
+		return &unknown{in: m.Descriptor(), field: field}
 	}
 	for _, fd := range holders(m.Descriptor()) {
 		if !m.Has(fd) {
 			continue
 		}
-		below := join(path, string(fd.Name()))
+		key := ""
 		switch v := m.Get(fd); {
 		case fd.IsMap():
 			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-				at, field, found = findUnknown(v.Message(), fmt.Sprintf("%s[%v]", below, k))
-				return !found
+				if found = findUnknown(v.Message()); found != nil {
+					key = "[" + flood.ClipAt(k.String(), maxKey) + "]"
+				}
+				return found == nil
 			})
 		case fd.IsList():
-			for i := 0; i < v.List().Len() && !found; i++ {
-				at, field, found = findUnknown(v.List().Get(i).Message(), fmt.Sprintf("%s[%d]", below, i))
+			for i := 0; i < v.List().Len() && found == nil; i++ {
+				if found = findUnknown(v.List().Get(i).Message()); found != nil {
+					key = "[" + strconv.Itoa(i) + "]"
+				}
 			}
 		default:
-			at, field, found = findUnknown(v.Message(), below)
+			found = findUnknown(v.Message())
 		}
-		if found {
-			return at, field, true
+		if found != nil {
+			found.path = append(found.path, string(fd.Name())+key)
+			return found
 		}
 	}
-	return "", 0, false
+	return nil
+}
+
+// path is the names of fields from the innermost outwards.
+type path []string
+
+// maxKey is how many bytes of a map's key a path has.
+const maxKey = 64
+
+// String is the path from the outermost field inwards, clipped.
+func (p path) String() string {
+	var out strings.Builder
+	for i := len(p) - 1; i >= 0 && out.Len() <= flood.MaxText; i-- {
+		if out.Len() > 0 {
+			out.WriteByte('.')
+		}
+		out.WriteString(p[i])
+	}
+	return flood.Clip(out.String())
 }
 
 // held are the holders of each message type that was asked for, a []protoreflect.FieldDescriptor by protoreflect.MessageDescriptor.
@@ -122,7 +163,8 @@ func malformed(raw []byte, m proto.Message, cause error, domain string) error {
 	// The library varies the space behind its prefix so that nobody compares texts.
 	text := strings.TrimLeft(strings.TrimPrefix(cause.Error(), "proto:"), " \u00a0")
 	what := "is not a valid protobuf message: " + text
-	if field, ok := findInvalidUTF8(raw, md, ""); ok {
+	if at := findInvalidUTF8(raw, md); at != nil {
+		field := at.String()
 		meta["field"] = field
 		what = fmt.Sprintf("has text that is not UTF-8 in field %s: encode it as UTF-8, or send token ids", field)
 	}
@@ -137,17 +179,17 @@ func malformed(raw []byte, m proto.Message, cause error, domain string) error {
 	return f.Err()
 }
 
-// findInvalidUTF8 walks well-formed bytes in order and returns the path of the first string field that is not UTF-8.
-func findInvalidUTF8(raw []byte, md protoreflect.MessageDescriptor, path string) (string, bool) {
+// findInvalidUTF8 walks well-formed bytes in order and returns the path of the first string field that is not UTF-8, or nil.
+func findInvalidUTF8(raw []byte, md protoreflect.MessageDescriptor) path {
 	seen := map[protowire.Number]int{}
 	for len(raw) > 0 {
 		num, typ, n := protowire.ConsumeTag(raw)
 		if n < 0 {
-			return "", false
+			return nil
 		}
 		size := protowire.ConsumeFieldValue(num, typ, raw[n:])
 		if size < 0 {
-			return "", false
+			return nil
 		}
 		value := raw[n : n+size]
 		raw = raw[n+size:]
@@ -156,35 +198,25 @@ func findInvalidUTF8(raw []byte, md protoreflect.MessageDescriptor, path string)
 			continue
 		}
 		body, _ := protowire.ConsumeBytes(value)
-		below := join(path, string(fd.Name()))
+		var within path
+		found := false
+		switch fd.Kind() {
+		case protoreflect.StringKind:
+			found = !utf8.Valid(body)
+		case protoreflect.MessageKind:
+			within = findInvalidUTF8(body, fd.Message())
+			found = within != nil
+		}
+		if found {
+			name := string(fd.Name())
+			if fd.IsList() {
+				name += "[" + strconv.Itoa(seen[num]) + "]"
+			}
+			return append(within, name)
+		}
 		if fd.IsList() {
-			below += "[" + strconv.Itoa(seen[num]) + "]"
 			seen[num]++
 		}
-		switch {
-		case fd.Kind() == protoreflect.StringKind && !utf8.Valid(body):
-			return below, true
-		case fd.Kind() == protoreflect.MessageKind:
-			if at, ok := findInvalidUTF8(body, fd.Message(), below); ok {
-				return at, true
-			}
-		}
 	}
-	return "", false
-}
-
-// place names a message and where it is in its request.
-func place(md protoreflect.MessageDescriptor, path string) string {
-	if path == "" {
-		return string(md.FullName())
-	}
-	return fmt.Sprintf("%s at %s", md.FullName(), path)
-}
-
-// join appends a name to a path.
-func join(path, name string) string {
-	if path == "" {
-		return name
-	}
-	return path + "." + name
+	return nil
 }

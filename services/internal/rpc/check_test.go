@@ -1,6 +1,9 @@
 package rpc_test
 
 import (
+	"bytes"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -8,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 	"github.com/millrace/millrace/services/internal/reason"
@@ -83,4 +87,41 @@ func FuzzDecodeNeverPanicsAndRefusesWithAReason(f *testing.F) {
 			require.NotEmpty(t, rpc.Reason(err))
 		}
 	})
+}
+
+// deep is a request whose variables nest n levels below a key.
+func deep(t *testing.T, n int, key string, innermost *structpb.Value) []byte {
+	t.Helper()
+	for range n {
+		innermost = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"": innermost}})
+	}
+	args := &structpb.Struct{Fields: map[string]*structpb.Value{key: innermost}}
+	raw, err := proto.Marshal(&pb.GenerateRequest{Input: &pb.GenerateRequest_Chat{Chat: &pb.Chat{TemplateKwargs: args}}})
+	require.NoError(t, err)
+	return raw
+}
+
+func TestDecodeWalksDeepRequestsCheaply(t *testing.T) {
+	// A path for each message would take the length of the key times the depth: a gigabyte for this request of 100 kB.
+	raw := deep(t, 3000, strings.Repeat("k", 60000), structpb.NewNullValue())
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	require.NoError(t, rpc.Decode(raw, &pb.GenerateRequest{}, "d"))
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
+}
+
+func TestDecodeClipsPathsInStatuses(t *testing.T) {
+	odd := structpb.NewNullValue()
+	odd.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 900, protowire.VarintType), 1))
+	err := rpc.Decode(deep(t, 1000, strings.Repeat("k", 60000), odd), &pb.GenerateRequest{}, "d")
+	require.Equal(t, reason.UnknownField, rpc.Reason(err))
+	require.Less(t, len(err.Error()), 1000)
+	require.ErrorContains(t, err, "google.protobuf.Value at chat.template_kwargs.fields[kkkk")
+
+	raw := deep(t, 1000, "k", structpb.NewStringValue("not UTF-8: @@@@"))
+	err = rpc.Decode(bytes.ReplaceAll(raw, []byte("@@@@"), []byte("\xff\xff\xff\xff")), &pb.GenerateRequest{}, "d")
+	require.Equal(t, reason.MalformedMessage, rpc.Reason(err))
+	require.Less(t, len(err.Error()), 2000)
+	require.ErrorContains(t, err, "chat.template_kwargs.fields")
 }
