@@ -199,13 +199,12 @@ func findInvalidUTF8(raw []byte, md protoreflect.MessageDescriptor) path {
 		}
 		body, _ := protowire.ConsumeBytes(value)
 		var within path
-		found := false
-		switch fd.Kind() {
-		case protoreflect.StringKind:
-			found = !utf8.Valid(body)
-		case protoreflect.MessageKind:
-			within = findInvalidUTF8(body, fd.Message())
+		var found bool
+		if inner := fd.Message(); inner != nil {
+			within = findInvalidUTF8(body, inner)
 			found = within != nil
+		} else {
+			found = fd.Kind() == protoreflect.StringKind && !utf8.Valid(body)
 		}
 		if found {
 			name := string(fd.Name())
