@@ -265,7 +265,7 @@ func (c *conversation) answer(ctx context.Context, line string) error {
 	_, tty := terminal(c.app.Out)
 	out := newOutputs(c.app.Out, tty, 1)
 	var said strings.Builder
-	done, err := stream(ctx, c.conn, c.app.others(), c.req, func(event *pb.GenerateResponse) error {
+	done, err := stream(ctx, c.conn, c.app.leave, c.req, func(event *pb.GenerateResponse) error {
 		said.WriteString(event.GetTokens().GetText())
 		out.text(0, event.GetTokens().GetText())
 		return out.err

@@ -165,7 +165,7 @@ func (a *app) runGenerate(ctx context.Context, req *pb.GenerateRequest, f *gener
 	} else {
 		show = a.show(req)
 	}
-	done, err := stream(ctx, conn, a.others(), req, show)
+	done, err := stream(ctx, conn, a.leave, req, show)
 	done.repeat = repeatBy("--seed", req.GetSampling())
 	if !f.json && err != nil && done.tokens > 0 {
 		fmt.Fprintln(a.Out) // the cut text ends its line

@@ -73,6 +73,7 @@ type app struct {
 	sent    *telemetry.Telemetry // nil before the first call
 	target  string
 	timeout time.Duration
+	leave   func() // has calls go to another server of --target; nil before dial, and where there is none
 
 	mu        sync.Mutex
 	interrupt func() // guarded by mu; takes SIGINT instead of the command's end, nil if nobody does
@@ -170,7 +171,7 @@ func (a *app) dial() (conn *grpc.ClientConn, closeConn func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, err = connect(targets, append(creds, traces...)...)
+	conn, a.leave, err = connect(targets, append(creds, traces...)...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: --target: %w", failure.ErrUsage, err)
 	}

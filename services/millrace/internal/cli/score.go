@@ -202,7 +202,7 @@ func scoreWindow(ctx context.Context, conn grpc.ClientConnInterface, model strin
 	none, only := int32(0), true
 	logprobs := make([]float32, len(window))
 	have := 1 // the first token has none
-	done, err := stream(ctx, conn, 0, &pb.GenerateRequest{
+	done, err := stream(ctx, conn, nil, &pb.GenerateRequest{
 		Model: model, Input: &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: window}},
 		Stopping:    &pb.Stopping{MaxTokens: &none},
 		Response:    &pb.ResponseOptions{PromptLogprobs: &none, TokenIdsOnly: &only},

@@ -49,9 +49,11 @@ func repeatBy(how string, sampling *pb.Sampling) string {
 // lostInARow is how many servers in a row may be lost without a new token before a client gives a stream up.
 const lostInARow = 4
 
-// stream runs a generation and gives every event to show; an error of show cancels the call and is returned. If the server is lost
-// and there are others, one of them continues the stream, and show sees nothing of it. What came before a failure is in the statistics.
-func stream(ctx context.Context, conn grpc.ClientConnInterface, others int, req *pb.GenerateRequest,
+// stream runs a generation and gives every event to show; an error of show cancels the call and is
+// returned. If the server is lost, another one continues the stream, and show sees nothing of it; leave
+// has calls go there, and is nil if there is no other server. What came before a failure is in the
+// statistics.
+func stream(ctx context.Context, conn grpc.ClientConnInterface, leave func(), req *pb.GenerateRequest,
 	show func(*pb.GenerateResponse) error,
 ) (s statistics, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -73,7 +75,7 @@ func stream(ctx context.Context, conn grpc.ClientConnInterface, others int, req 
 		if s.tokens > had {
 			lost, had = 0, s.tokens
 		}
-		if lost++; err == nil || others == 0 || lost == lostInARow || !serverLost(err) || ctx.Err() != nil {
+		if lost++; err == nil || leave == nil || lost == lostInARow || !serverLost(err) || ctx.Err() != nil {
 			return s, err
 		}
 		if got.started != nil {
@@ -82,6 +84,9 @@ func stream(ctx context.Context, conn grpc.ClientConnInterface, others int, req 
 			}
 			next = proto.CloneOf(req)
 			got.resume(next, false)
+		}
+		if rpc.Reason(err) != "" {
+			leave() // it answered, so that its connection is whole
 		}
 	}
 }

@@ -31,30 +31,36 @@ func (a *app) targets() ([]string, error) {
 	return all, nil
 }
 
-// others returns how many servers beside the one in use --target names.
-func (a *app) others() int { return strings.Count(a.target, ",") }
-
-// connect makes a connection to the first of some servers that answers; when that one is lost, the next call goes to the next.
-func connect(targets []string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+// connect makes a connection to the first of some servers that answers. When that server is lost, the
+// next call goes to the next server. leave closes the connection to the server in use, so that calls go to
+// another one: a server that drains refuses calls and keeps its connection. leave is nil for one server.
+// It must not be called concurrently.
+func connect(targets []string, options ...grpc.DialOption) (conn *grpc.ClientConn, leave func(), err error) {
 	target := targets[0]
 	if len(targets) > 1 {
 		list := manual.NewBuilderWithScheme(targetsScheme)
-		var state resolver.State
+		var all []resolver.Address
 		for _, t := range targets {
 			host, _, err := net.SplitHostPort(t)
 			if err != nil && !strings.HasPrefix(t, "unix:") {
-				return nil, fmt.Errorf("%q: want host:port or unix:PATH", t)
+				return nil, nil, fmt.Errorf("%q: want host:port or unix:PATH", t)
 			}
 			// Each server's certificate is checked against its own name.
-			state.Addresses = append(state.Addresses, resolver.Address{Addr: t, ServerName: host})
+			all = append(all, resolver.Address{Addr: t, ServerName: host})
 		}
-		list.InitialState(state)
+		list.InitialState(resolver.State{Addresses: all})
+		leave = func() {
+			all = append(all[1:len(all):len(all)], all[0])
+			// Without its address the first server's connection is dropped.
+			list.UpdateState(resolver.State{Addresses: all[:len(all)-1]})
+			list.UpdateState(resolver.State{Addresses: all})
+		}
 		target = targetsScheme + ":///" + targets[0]
 		options = append(options, grpc.WithResolvers(list))
 	}
-	conn, err := rpc.Dial(target, program, options...)
+	conn, err = rpc.Dial(target, program, options...)
 	if err != nil {
-		return nil, fmt.Errorf("%w", err)
+		return nil, nil, fmt.Errorf("%w", err)
 	}
-	return conn, nil
+	return conn, leave, nil
 }

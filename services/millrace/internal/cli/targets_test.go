@@ -1,12 +1,15 @@
 package cli_test
 
 import (
+	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -51,6 +54,34 @@ func TestGenerateContinuesOnAnotherTarget(t *testing.T) {
 	require.Equal(t, "class", asked[1].GetExpectClassId())
 	require.Equal(t, 1, strings.Count(r.out.String(), "started"))
 	require.Equal(t, 3, strings.Count(r.out.String(), "tokenIds"))
+}
+
+// A server that drains refuses new calls and keeps its connection: the client goes to another server. Here
+// the first connection has the server that drains, and any other connection the one that serves.
+func TestGenerateLeavesAServerThatDrains(t *testing.T) {
+	drains := ""
+	r := serve(t, &fake{generate: func(in *pb.GenerateRequest, s generating) error {
+		from, _ := peer.FromContext(s.Context())
+		if drains == "" {
+			drains = from.Addr.String()
+		}
+		if drains == from.Addr.String() {
+			return refusal(codes.Unavailable, reason.WorkerDraining, "the worker drains")
+		}
+		return errors.Join(s.Send(begun(in)), say(s, 0, " upon"))
+	}})
+	_, port, err := net.SplitHostPort(r.target)
+	require.NoError(t, err)
+	both := r.target + ",localhost:" + port
+	for name, target := range map[string]string{
+		"the first": both, "the second, where the first is not there": "127.0.0.1:1," + both,
+	} {
+		t.Run(name, func(t *testing.T) {
+			drains, r.target, r.out = "", target, buffer{}
+			require.Equal(t, 0, r.run(t, "generate", "-m", "m", "-q", "Once"), r.err.String())
+			require.Equal(t, " upon\n", r.out.String())
+		})
+	}
 }
 
 // lostAfter is a generation whose first attempt ends with the events given and the loss of the server.
