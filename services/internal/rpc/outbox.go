@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -37,6 +38,8 @@ type outbox struct {
 	empty  chan struct{}   // guarded by mu; closed when page is given back; nil while nobody waits for that
 
 	timer *time.Timer // of who sends; nil: it has not waited yet
+
+	returned atomic.Bool // the handler has, so that the end of the stream's context is this program's doing
 }
 
 // page has room for outboxBytes wherever a message begins.
@@ -111,7 +114,7 @@ func (o *outbox) sendLarge(bytes int, m any) error {
 	if in == nil { // no connection of ours is under it
 		message.release()
 	} else {
-		go o.sends.drop(message, in, stalled || in.Context().Err() != nil)
+		go o.sends.drop(message, in, stalled || in.Context().Err() != nil && !o.returned.Load())
 	}
 	if stalled {
 		return o.sends.slow(time.Duration(still))

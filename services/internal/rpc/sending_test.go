@@ -115,11 +115,17 @@ type sender struct {
 
 func newSender(t *testing.T, cfg rpc.ServerConfig, service talker) *sender {
 	t.Helper()
+	return newSenderOver(t, 64<<10, cfg, service)
+}
+
+// newSenderOver is newSender over a connection that buffers so many bytes.
+func newSenderOver(t *testing.T, buffer int, cfg rpc.ServerConfig, service talker) *sender {
+	t.Helper()
 	s := &sender{ends: &ends{}}
 	cfg.Domain, cfg.Observer = rpc.WorkerDomain, s.ends
 	s.Server = rpc.NewServer(cfg, hclog.NewNullLogger())
 	pb.RegisterInferenceServiceServer(s, service)
-	lis := bufconn.Listen(64 << 10)
+	lis := bufconn.Listen(buffer)
 	t.Cleanup(func() { _ = lis.Close() })
 	rpctest.Serve(t, s.Server, lis)
 	s.conn = rpctest.Dial(t, lis, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -302,7 +308,7 @@ func TestBudgetComesBackHoweverACallEnds(t *testing.T) {
 // A caller that takes nothing from its connection holds up the end of its streams too.
 func TestStuckConnectionIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSender(t, rpc.ServerConfig{}, talker{})
+		s := newSenderOver(t, 16<<10, rpc.ServerConfig{}, talker{}) // far below the window of 64 KiB: the writer blocks
 		_, err := pb.NewInferenceServiceClient(s.conn).Tokenize(t.Context(), text("1"))
 		require.NoError(t, err)
 		close(s.deaf.stop)
@@ -330,7 +336,7 @@ func TestBudgetComesBackAfterAPanic(t *testing.T) {
 			time.Sleep(time.Second) // until it waits
 		}})
 		s.unread(t.Context(), t, generating, 1<<20)
-		time.Sleep(2 * time.Second)
+		time.Sleep(10 * time.Second) // the status of the panic may be read until then
 		synctest.Wait()
 		require.Len(t, s.ends.take(), 1)
 		require.Equal(t, reason.Panic, rpc.Reason(s.ends.take()[0].err))
@@ -358,6 +364,30 @@ func TestReaderGetsTheStatusOfItsEnd(t *testing.T) {
 			err = stream.RecvMsg(&pb.GenerateResponse{})
 		}
 		require.Equal(t, codes.Unauthenticated, status.Code(err), "%v", err)
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		require.Zero(t, s.SendingBytes())
+	})
+}
+
+// A handler may return while another goroutine of its call still sends, as trainings do. The caller gets the status all the same.
+func TestReaderGetsTheStatusOfAReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := status.Error(codes.ResourceExhausted, "nothing was read")
+		s := newSender(t, rpc.ServerConfig{Interceptors: []grpc.StreamServerInterceptor{
+			func(impl any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+				go func() { _ = next(impl, stream) }()
+				time.Sleep(2 * time.Second)
+				return ended
+			},
+		}}, talker{})
+		stream := s.unread(t.Context(), t, generating, 1<<20)
+		time.Sleep(3 * time.Second)
+		var err error
+		for err == nil {
+			err = stream.RecvMsg(&pb.GenerateResponse{})
+		}
+		require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		require.Zero(t, s.SendingBytes())

@@ -263,6 +263,7 @@ func (s *Server) Panics() uint64 { return s.panics.Load() }
 func (s *Server) enter(impl any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	c := newCall(stream, s.draining.Done(), &s.waiting, s.sends, s.turns)
 	defer c.end()
+	defer c.bare.returned.Store(true) // before the transport ends the stream's context
 	ctx := context.WithValue(stream.Context(), callKey{}, c)
 	if infrastructure(info.FullMethod) {
 		var cancel context.CancelFunc
