@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,9 @@ import (
 // soakEnv is how long the soak runs. Unset: a few dozen requests, so that every run of the tests sees some of them.
 const soakEnv = "MILLRACE_SOAK"
 
+// soakSeedEnv is the first seed. Unset: one that is another every day.
+const soakSeedEnv = "MILLRACE_SOAK_SEED"
+
 // soakContexts are the contexts of the fleet's workers. The first worker is never disturbed, so the largest context of the
 // fleet stays what it is, and the answer of every request is defined: that of a lone worker with the largest context.
 var soakContexts = []uint32{512, 512, 200, 96}
@@ -41,6 +45,11 @@ func TestSoakWithUnequalContexts(t *testing.T) {
 		requests = math.MaxInt
 	}
 	first := uint64(time.Now().Unix()) / (24 * 60 * 60) << 32
+	if raw := os.Getenv(soakSeedEnv); raw != "" {
+		var err error
+		first, err = strconv.ParseUint(raw, 10, 64)
+		require.NoError(t, err, "%s is a number", soakSeedEnv)
+	}
 	t.Logf("requests are those of seed %d and the next ones", first)
 
 	s := startSoak(t)
