@@ -127,9 +127,9 @@ clean: ## Remove build/, installed tools included
 .PHONY: test
 test: ## Run every test that needs no GPU, all but the benchmarks' under the race detector
 	@status=0
+	$(MAKE) --no-print-directory test-skipped
 	$(GO) test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) ./services/bench/... || status=1
 	$(GO) test $(RACE) $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) $$($(GO) list ./... | grep -v /services/bench/) || status=1
-	$(MAKE) --no-print-directory test-skipped
 	exit $$status
 
 # go test prints no skipped test of a package that passes.
