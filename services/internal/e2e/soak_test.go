@@ -172,7 +172,7 @@ func (s *soak) compare(ctx context.Context, seed uint64, resumed *atomic.Int64) 
 	want, refusal := listen(ctx, s.reference.infer, in)
 	got, err := listen(ctx, s.scheduler.infer, in)
 	if status.Code(refusal) != status.Code(err) || rpc.Reason(refusal) != rpc.Reason(err) {
-		return codes.OK, fmt.Errorf("alone: %v; through the scheduler: %v", refusal, err)
+		return codes.OK, fmt.Errorf("alone %s, and through the scheduler %s", status.Convert(refusal), status.Convert(err))
 	}
 	switch code := status.Code(refusal); code {
 	case codes.OK:
