@@ -195,7 +195,7 @@ type GenerateRequest struct {
 	ExpectClassId *string `protobuf:"bytes,17,opt,name=expect_class_id,json=expectClassId,proto3,oneof" json:"expect_class_id,omitempty"`
 	// Which kernels compute the prompt; for measuring. Unset: PREFILL.
 	PromptClass *KernelClass `protobuf:"varint,18,opt,name=prompt_class,json=promptClass,proto3,enum=millrace.v1.KernelClass,oneof" json:"prompt_class,omitempty"`
-	// Context of the stream in tokens: a prompt and one continuation together have at most so many; [1, 2^31). It decides max_tokens where
+	// Context of the stream in tokens: the most that a prompt and one continuation have together; [1, 2^31). It decides max_tokens if
 	// that is unset or larger, so that equal requests have equal lengths on workers whose own contexts differ. A worker whose own context
 	// holds less than the stream may need refuses it with FAILED_PRECONDITION (reason CONTEXT_TOO_SHORT) and does not shorten it. Unset:
 	// the worker's own context; through a scheduler, the largest context that a ready worker of the model's digest offers.

@@ -12,7 +12,7 @@ import (
 func TestContextsThatDifferAreNamed(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {
-		t.Skip("node is not installed; the browser tests load the script")
+		t.Skip("node is missing (Debian: nodejs); the browser tests load the same script")
 	}
 	parts, err := os.ReadFile("page/parts.js")
 	require.NoError(t, err)
