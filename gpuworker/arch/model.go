@@ -25,17 +25,17 @@ type Model struct {
 // Binding gives a tensor its role.
 type Binding struct {
 	Tensor gguf.Tensor
-	Desc   engine.TensorDesc // of what the engine gets, which is what the file has unless Widens
+	Desc   engine.TensorDesc // as the engine gets it, which is as the file has it unless Widens
 }
 
 // Widens says whether the file stores a norm, a bias or factors in fewer bits than engines take: then the engine gets each
 // number as F32, which holds it exactly.
 func (b Binding) Widens() bool { return engine.Type(b.Tensor.Type) != b.Desc.Type }
 
-// Bytes is the size of what the engine gets.
+// Bytes is the size of the tensor as the engine gets it.
 func (b Binding) Bytes() uint64 { return gguf.Type(b.Desc.Type).RowBytes(b.Tensor.Elements()) }
 
-// ReadAt copies len(p) bytes of what the engine gets, from off bytes behind its start, into p. Both are multiples of 4.
+// ReadAt copies len(p) bytes of the tensor as the engine gets it, from offset off, into p. Both are multiples of 4.
 func (b Binding) ReadAt(f *gguf.File, p []byte, off uint64) error {
 	if !b.Widens() {
 		return f.ReadAt(b.Tensor, p, off)
@@ -48,7 +48,7 @@ func (b Binding) ReadAt(f *gguf.File, p []byte, off uint64) error {
 	return nil
 }
 
-// Widen converts numbers of the file, which raw holds whole, to what the engine gets. The binding Widens.
+// Widen converts numbers of the file, which raw holds whole, to the type that the engine gets. Call it only if Widens.
 func (b Binding) Widen(raw []byte) []byte {
 	size := b.Tensor.Type.BlockBytes()
 	wide := make([]byte, 0, uint64(len(raw))/size*4)

@@ -80,7 +80,7 @@ func (l *Loop) weigh(f *flight, took time.Duration) {
 	}
 }
 
-// settle adds a step that took so long and may have taken allowed. prompts is whether it had prompts of tenants that are not modest.
+// settle adds a step that took the time took and had the time allowed. prompts reports whether it had prompts of the crowd.
 //
 // Sequences that decode cannot be slowed, so the debt that they make ends at two SharedTargets: otherwise a crowd that decodes for a
 // minute leaves a debt that only the modest tenant's own steps pay back, and prompts wait for minutes on a device that is nearly idle.

@@ -1,4 +1,4 @@
-// Package filecache remembers what the bytes of files say, so that a file that has not changed is not read again.
+// Package filecache caches what it parsed from files, so that a file that has not changed is not read again.
 //
 // A folder's catalog keeps a Cache and calls Get for each file that it lists. The Cache reads a file if its identity differs from the
 // last time: device, inode, size, time of modification and time of change. The last one sees what the others miss: a new mode, and bytes

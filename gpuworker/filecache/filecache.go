@@ -69,7 +69,7 @@ func (c *Cache[V]) Retain(stays func(name string) bool) {
 	}
 }
 
-// OfSystem reports whether err comes from the operating system, and not from what was read.
+// OfSystem reports whether err comes from the operating system, not from the content of the file.
 func OfSystem(err error) bool {
 	var number syscall.Errno
 	return errors.As(err, &number)

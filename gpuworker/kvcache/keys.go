@@ -75,7 +75,7 @@ func (c *Cache) attach(t *Table, i int, n int32) {
 	}
 }
 
-// attach adds a key to n, unless nobody finds n or it has as many as it takes.
+// attach adds a key to n, unless n is hidden or has the most keys that a node may have.
 func (b *keyBook) attach(n *node, key uint64, most int) {
 	if n.lost || len(n.keys) >= most || slices.Contains(n.keys, key) {
 		return

@@ -116,8 +116,8 @@ func (t *tree) prune(n int32) {
 	x.salt, x.stamp, x.next, t.unused = "", 0, t.unused, n
 }
 
-// hide keeps n, and what continues it, from being found, and returns all of them; none if they are hidden already. Those who stand on
-// one go on, and nobody finds what they publish either.
+// hide removes n and all nodes below it from lookup and returns them; it returns nil if they are hidden already. Sequences that
+// hold one of them continue, and the nodes that they publish are hidden too.
 func (t *tree) hide(n int32) []int32 {
 	if t.nodes[n].lost {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// layout is what a folder holds of a model as Hugging Face distributes it.
+// layout counts the files of a folder in the form in which Hugging Face distributes models.
 type layout struct {
 	config, weights bool
 	bytes           uint64 // of the weights
@@ -42,7 +42,7 @@ func (l *layout) add(d fs.DirEntry) {
 
 func (l *layout) whole() bool { return l.config && l.weights }
 
-// problem says what the folder is and what to do. name is "." for the models directory itself.
+// problem describes the folder and the next step. name is "." for the models directory itself.
 func (l *layout) problem(name string) error {
 	what, result := fmt.Sprintf("%q is a folder", name), path.Base(name)+extension
 	if name == "." {
@@ -55,7 +55,7 @@ func (l *layout) problem(name string) error {
 // layouts collects the folders of a walk.
 type layouts map[string]*layout // by path
 
-// add counts a file at a path below the models directory. A file that is no part of a model takes no memory: the directory may
+// add counts a file at a path below the models directory. A file that belongs to no model takes no memory: the directory may
 // hold anything.
 func (l layouts) add(file string, d fs.DirEntry) {
 	if d.Name() != configName && !isWeights(d.Name()) {
@@ -78,7 +78,7 @@ func (l layouts) entries(taken map[string]bool) (entries []Entry) {
 	return entries
 }
 
-// missing says that there is no file of a name, and what there is instead.
+// missing returns the error for a name without a file; it names the files that exist instead.
 func missing(root *os.Root, name string) error {
 	files, err := fs.ReadDir(root.FS(), filepath.ToSlash(name))
 	if err != nil { // no such folder, or none that can be read

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// look says what is wrong with the file of a name, nil if it can be loaded as far as its header tells. A header is read again
+// look returns the problem of the file of a name, nil if its header allows a load. A header is read again
 // when the file has changed.
 func (c *catalog) look(name string) error {
 	if err := CheckName(name); err != nil {

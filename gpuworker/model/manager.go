@@ -84,7 +84,7 @@ func (m *Manager) Leaked() uint64 { return uint64(max(m.leaked.Load(), 0)) }
 // Load brings a model into service and returns it. Calls for a model being loaded join its load and see its progress;
 // one for a loaded model returns it at once, with already true. Either is refused with a *OptionsError if o sets an option to another
 // value than the model has; what o leaves open matches all values. The load goes on when ctx ends, for Config.LoadTime at most, and ends
-// with ErrLoadEnded when Unload is called. ErrTooManyLoads refuses one beside Config.MaxLoads others.
+// with ErrLoadEnded when Unload is called. ErrTooManyLoads refuses a load if Config.MaxLoads others run.
 func (m *Manager) Load(ctx context.Context, name string, o Options, progress func(Progress)) (inst *Instance, already bool, err error) {
 	if err := CheckName(name); err != nil {
 		return nil, false, err

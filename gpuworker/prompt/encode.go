@@ -22,7 +22,7 @@ const (
 // texts that wait are the caller's to bound. Make it with NewEncoder. Safe for concurrent use.
 type Encoder struct{ slots *fairsem.Semaphore }
 
-// NewEncoder returns an encoder of at most so many small texts and half as many large ones at once; as many as there are
+// NewEncoder returns an encoder that runs at most atOnce small texts and half as many large ones at once; as many as there are
 // processors is a good number.
 func NewEncoder(atOnce int) *Encoder {
 	return &Encoder{fairsem.New(fairsem.Config{Small: atOnce, Large: atOnce / 2, LargeFrom: largeText, LargeBytes: largeTexts})}
@@ -90,7 +90,7 @@ func (m Model) fitsBytes(n int) error {
 	return nil
 }
 
-// fitsChat refuses a conversation so long that the tokens of its messages cannot fit the context: it is not worth rendering.
+// fitsChat refuses a conversation before it is rendered, if the tokens of its messages cannot fit the context.
 //
 // A conversation that would fit must not be refused, and a template may write less than it is given. What templates take away is not
 // counted: white space around a message, and the reasoning of the assistant up to its end mark. A template that leaves out whole

@@ -18,7 +18,7 @@ type Key struct {
 	Hashes []Hash
 	// Tenant is the fairness_id of its generations, or AnyTenant.
 	Tenant string
-	// SharesPrefixes is whether its generations use the cached prefixes of all others who share. Else those of its tenant alone.
+	// SharesPrefixes reports whether its generations use the cached prefixes of all keys that share. If not, only those of its tenant.
 	SharesPrefixes bool
 	Rights         []Right
 	// Expires is when it ends; zero: never.

@@ -35,7 +35,7 @@ func (k *Key) salt(tenant, salt string, worker bool) (made string, change bool) 
 	return salt, false
 }
 
-// saltOf is the salt of a tenant's salt; the tenant is empty for those who share.
+// saltOf returns the salt that replaces a tenant's own; the tenant is empty for keys that share.
 func saltOf(tenant, salt string) string {
 	h := sha256.New()
 	var length [4]byte

@@ -30,7 +30,7 @@ func parsePool(s string) (pool, error) {
 	return pool{amount: a}, err
 }
 
-// of is the engine's number of bytes, of a ledger of so many.
+// of returns the limit in bytes for a ledger of the given bytes.
 func (p pool) of(total uint64) uint64 {
 	if p.none {
 		return native.NoPool

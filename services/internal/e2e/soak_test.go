@@ -164,7 +164,7 @@ func (s *soak) disturb(t *testing.T, stop <-chan struct{}) {
 	}
 }
 
-// compare sends the request of a seed to both, and what it gives again with a part of the answer in resume.
+// compare sends the request of a seed to both, and resumes a part of the answer through the scheduler.
 func (s *soak) compare(ctx context.Context, seed uint64, resumed *atomic.Int64) (codes.Code, error) {
 	ctx, cancel := context.WithTimeout(ctx, hang)
 	defer cancel()

@@ -44,7 +44,7 @@ func NewSendGate(bytes, waiting int64) *Gate {
 	return &Gate{max: bytes, share: bytes / 2, mostWaiting: waiting, inside: map[netip.Addr]int64{}}
 }
 
-// TryEnter is Enter for who would not wait. ok is whether there is room, and nobody in line for it.
+// TryEnter is Enter without waiting. ok reports whether there was room and no message waited.
 func (g *Gate) TryEnter(from netip.Addr, bytes int64) (leave func(), ok bool) {
 	w := &waiter{from: from, bytes: min(bytes, g.max)}
 	g.mu.Lock()
@@ -137,12 +137,12 @@ func (g *Gate) admitLocked() {
 	}
 }
 
-// sharesLocked is whether a message leaves others of the room what is theirs.
+// sharesLocked reports whether a message stays within the share of its address.
 func (g *Gate) sharesLocked(w *waiter) bool {
 	return g.share == 0 || g.inside[w.from] == 0 || g.inside[w.from]+w.bytes <= g.share
 }
 
-// fitsLocked is whether there is room for a message.
+// fitsLocked reports whether there is room for a message.
 func (g *Gate) fitsLocked(w *waiter) bool { return w.bytes <= g.max-g.used && g.sharesLocked(w) }
 
 func (g *Gate) enterLocked(w *waiter) {

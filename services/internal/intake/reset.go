@@ -14,8 +14,8 @@ const typeWindow = 0x8
 
 // resets are the streams of a connection that the server wants reset.
 //
-// grpc-go has no call by which a server drops what it has queued for a stream: the status of a handler that returns is queued after the
-// data, and the data stay until the caller reads them. The transport does drop them on a stream error in what it reads. A WINDOW_UPDATE
+// grpc-go has no call with which a server drops the data that it has queued for a stream: the status of a handler that returns is queued
+// after the data, and the data stay until the caller reads them. The transport does drop them if it reads a stream error. A WINDOW_UPDATE
 // of 0 is one (RFC 9113, section 6.9), and touches nothing else of the connection: the transport answers it with RST_STREAM,
 // PROTOCOL_ERROR, and forgets the stream. So reset puts such a frame between two frames of the caller's. A read that waits is woken
 // by a deadline in the past.
@@ -93,7 +93,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Reset ends the call's stream at the transport, which drops what it has queued for it and sends RST_STREAM. The caller's library
+// Reset ends the call's stream at the transport, which drops its queue and sends RST_STREAM. The caller's library
 // reports INTERNAL. It returns at once; a transport that cannot write, or a caller that stops in the middle of a frame, holds it
 // up.
 func (a *Arrival) Reset() { a.conn.reset(a.stream) }
@@ -108,4 +108,4 @@ func (a *Arrival) Writes() uint64 { return a.conn.writes.Load() }
 func (a *Arrival) Gone() <-chan struct{} { return a.conn.resets.gone }
 
 // CloseConnection closes the call's connection under all its calls.
-func (a *Arrival) CloseConnection() { _ = a.conn.Close() } // nobody is told
+func (a *Arrival) CloseConnection() { _ = a.conn.Close() } // the transport notices

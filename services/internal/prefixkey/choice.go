@@ -11,7 +11,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// choose changes state 0 by what a chat says of its template besides the messages. A chat that says nothing leaves it as it is.
+// choose changes state 0 by the template fields of a chat. A chat that sets none of them leaves it unchanged.
 func (c *chain) choose(chat *pb.Chat) {
 	name, special, args := chat.GetTemplateName(), chat.GetParseSpecialInContent(), chat.GetTemplateKwargs()
 	if name == "" && !special && len(args.GetFields()) == 0 {

@@ -78,7 +78,7 @@ func (u *unknown) String() string {
 	return fmt.Sprintf("%s at %s", u.in.FullName(), u.path)
 }
 
-// findUnknown returns the first message with an unknown field, or nil. Paths are made of what is found and of nothing else: a
+// findUnknown returns the first message with an unknown field, or nil. A path is built only for a field that is found: a
 // google.protobuf.Struct nests deeply and has keys of any length, so a path for each message would take more than the request.
 func findUnknown(m protoreflect.Message) (found *unknown) {
 	if raw := m.GetUnknown(); len(raw) > 0 {

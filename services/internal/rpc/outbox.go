@@ -22,10 +22,10 @@ const (
 	pooledBytes = 1 << 10
 )
 
-// outbox is a stream whose messages do not pile up before a caller that does not read. Small ones: grpc-go bounds what it queues for
-// a stream by the bytes of the messages, at 64 KiB, and adds some two hundred of its own to each: ten times as much as a token
-// takes. An outbox lays the messages side by side in one page and waits when the page is full until all of it is on the
-// wire. Larger ones go through the budget of sends, and SendMsg returns when the transport has written them. One goroutine may send.
+// outbox is a stream that applies backpressure to a slow consumer. Small messages: grpc-go bounds the queue of a stream at 64 KiB of
+// message bytes and does not count its own bookkeeping, about 200 bytes a message, ten times the size of a token. An outbox copies
+// small messages into one page, and waits when the page is full until all of it is on the wire. Larger messages go through the
+// budget of sends, and SendMsg returns when the transport has written them. One goroutine may send.
 type outbox struct {
 	grpc.ServerStream
 	sends *sends
@@ -37,7 +37,7 @@ type outbox struct {
 	queued int             // guarded by mu; messages in page that are not yet on the wire
 	empty  chan struct{}   // guarded by mu; closed when page is given back; nil while nobody waits for that
 
-	timer *time.Timer // of who sends; nil: it has not waited yet
+	timer *time.Timer // of the sending goroutine; nil: it has not waited yet
 
 	returned atomic.Bool // the handler has, so that the end of the stream's context is this program's doing
 }
@@ -81,7 +81,7 @@ func (o *outbox) SendMsg(m any) error {
 	return o.ServerStream.SendMsg(&Frame{Data: mem.BufferSlice{mem.NewBuffer(&message, o)}})
 }
 
-// sendLarge sends a message of so many bytes, above outboxBytes, and waits until the transport has written it. A Frame is emptied.
+// sendLarge sends a message of more than outboxBytes and waits until the transport has written it. A Frame is emptied.
 func (o *outbox) sendLarge(bytes int, m any) error {
 	if bytes > maxSendBytes {
 		return o.ServerStream.SendMsg(m) // which says so

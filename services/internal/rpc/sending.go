@@ -23,21 +23,21 @@ const (
 	// DefaultSendStall is how long an answer may not move before its call ends.
 	DefaultSendStall = 30 * time.Second
 	// crowdedStall is how long one may not move while others wait for its room, which is looked at so often behind that (crowdedLook).
-	// Without it, who reads nothing of many answers keeps room for the whole stall time: all that one address may have, which behind a
-	// scheduler is all callers', or everything with two addresses.
+	// Without it, a caller that reads nothing of many answers keeps its room for the whole stall time: the whole share of its address,
+	// which all callers of a scheduler have in common, or with two addresses the whole budget.
 	crowdedStall = 5 * time.Second
 	// DefaultMaxSendingBytes bounds the messages above outboxBytes that are being sent, all calls together.
 	DefaultMaxSendingBytes = 128 << 20
 	// streamedBytes is the size up to which a message belongs to a stream of tokens. A quarter of the budget is for these alone, so that
-	// large answers that nobody reads hold up no stream.
+	// large unread answers delay no stream.
 	streamedBytes = 64 << 10
 	// sendingRetry is the RetryInfo delay of an answer that finds no room.
 	sendingRetry = time.Second
-	// dropTime is what the transport gets to drop the queue of a stream that has ended. One that takes longer cannot write.
+	// dropTime is how long the transport has to drop the queue of a stream that has ended. One that takes longer cannot write.
 	dropTime = 5 * time.Second
 )
 
-// errStuck: a connection cannot be written to, so that what is queued for its ended calls stays.
+// errStuck: a connection cannot be written to, so the queues of its ended calls stay.
 var errStuck = errors.New("nothing can be written to it, and calls that have ended wait for that")
 
 // sends is the budget of a server's messages above outboxBytes that are being sent.
@@ -83,7 +83,7 @@ func newSends(cfg *ServerConfig, logger hclog.Logger) *sends {
 	}
 }
 
-// gate is the part of the budget for a message of so many bytes.
+// gate returns the part of the budget for a message of the given size.
 func (s *sends) gate(bytes int) *intake.Gate {
 	if bytes <= streamedBytes {
 		return s.streamed
@@ -114,7 +114,7 @@ func (s *sends) enter(ctx context.Context, gate *intake.Gate, from netip.Addr, b
 	}.Err()
 }
 
-// slow is the status of a call whose answer did not move for so long.
+// slow returns the status of a call whose answer did not move for the time waited.
 func (s *sends) slow(waited time.Duration) error {
 	s.stalled.Add(1)
 	return Fault{
@@ -132,7 +132,7 @@ func (s *sends) slow(waited time.Duration) error {
 // A message that comes to the transport when its stream has just ended is dropped and never freed. So a message that stays proves
 // nothing: what counts is whether the transport has read the reset and writes.
 func (s *sends) drop(m *inflight, in *receiving, ended bool) {
-	defer m.release() // what the transport still has goes with its stream, or with the connection
+	defer m.release() // the transport frees the rest with its stream or its connection
 	timer := time.NewTimer(dropTime)
 	defer timer.Stop()
 	if !ended {
@@ -167,12 +167,12 @@ type inflight struct {
 	chunks  []chunk
 	unfreed atomic.Int32 // chunks that the transport has not freed
 	begun   time.Time
-	moved   atomic.Int64  // when it last freed one, in nanoseconds behind begun
+	moved   atomic.Int64  // when it last freed one, in nanoseconds after begun
 	gone    chan struct{} // closed when none is left
 	release func()        // gives the bytes back to the budget, once
 }
 
-// chunkBytes is what is seen to move: a frame of HTTP/2.
+// chunkBytes is the unit in which progress is seen: a frame of HTTP/2.
 const chunkBytes = 16 << 10
 
 // chunk is a part of a message, and the pool to which the transport gives it back.
@@ -267,7 +267,7 @@ func (m *inflight) left(in *receiving, timer *time.Timer) bool {
 	}
 }
 
-// stalledFor is the error of an answer that did not move for so long.
+// stalledFor is the error of an answer that did not move; its value is for how long.
 type stalledFor time.Duration
 
 func (s stalledFor) Error() string {

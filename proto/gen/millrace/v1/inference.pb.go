@@ -475,7 +475,7 @@ type Chat struct {
 	// "user", "assistant", "model", "tool", "function", "ipython" and "observation" count as the template's own words, because
 	// some templates write them into a token; any other role is text. Numbers and truth values in template_kwargs count as
 	// the template's words. Pieces of the vocabulary that are user-defined and not control are taken whole everywhere, as in a
-	// prompt. With true, whoever writes a message can forge turns.
+	// prompt. With true, the author of a message can forge turns.
 	ParseSpecialInContent *bool `protobuf:"varint,5,opt,name=parse_special_in_content,json=parseSpecialInContent,proto3,oneof" json:"parse_special_in_content,omitempty"`
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
@@ -1407,8 +1407,8 @@ type Started struct {
 	// Set, and false, in a second `started` alone, which a scheduler sends where it could continue a stream only on a worker of
 	// another class: the tokens behind it may differ from those that the first worker would have given.
 	Exact *bool `protobuf:"varint,11,opt,name=exact,proto3,oneof" json:"exact,omitempty"`
-	// Most tokens that each continuation may have, those resumed counted: the smaller of max_tokens and what the context holds behind the
-	// prompt. A client that resumes the stream by itself states prompt_tokens + max_tokens as context_length: then no worker with another
+	// Most tokens that each continuation may have, those resumed counted: the smaller of max_tokens and the room that the context has after
+	// the prompt. A client that resumes the stream by itself states prompt_tokens + max_tokens as context_length: then no worker with another
 	// context makes the stream longer or shorter. Unset: the worker is of an earlier version.
 	MaxTokens     *uint32 `protobuf:"varint,12,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2264,7 +2264,7 @@ type TokenizeRequest struct {
 	// Whether the model's leading and trailing special tokens are added. Unset: true for text, false for chat.
 	AddSpecial *bool `protobuf:"varint,4,opt,name=add_special,json=addSpecial,proto3,oneof" json:"add_special,omitempty"`
 	// Whether special tokens in the text are recognised. Unset: false for text; for chat those that the template wrote, and with
-	// parse_special_in_content all, as Generate does. Of a chat, true recognises all and false none, whoever wrote them.
+	// parse_special_in_content all, as Generate does. Of a chat, true recognises all and false none, in template and messages alike.
 	ParseSpecial *bool `protobuf:"varint,5,opt,name=parse_special,json=parseSpecial,proto3,oneof" json:"parse_special,omitempty"`
 	// Whose share of the tokenizer the request uses, as GenerateRequest.fairness_id says; at most 128 printable ASCII characters.
 	// Texts that wait to be tokenised are taken by tenant. Unset: the share of all who say nothing; on a server with keys the tenant

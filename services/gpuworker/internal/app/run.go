@@ -154,7 +154,7 @@ func onGPU(device engine.Device) bool {
 // ErrNoModel is the error of a model of --load that has no file in the models folder. Starting the worker again does not help.
 var ErrNoModel = errors.New("there is no such model to load at the start")
 
-// loadAll loads the models wanted from the start, one after another, and pins them. One that an operator unloads meanwhile is left out.
+// loadAll loads the models wanted from the start, one after another, and pins them. A load that UnloadModel ends is left out.
 func loadAll(ctx context.Context, names []string, models *model.Manager, logger hclog.Logger) error {
 	pin := true
 	for _, name := range names {

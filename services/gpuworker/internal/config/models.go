@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// checkModels says what is wrong with the value of --models, and what to give instead.
+// checkModels returns the problem of the value of --models and a value that works.
 func checkModels(path string) error {
 	info, err := os.Stat(path)
 	name, isModel := strings.CutSuffix(filepath.Base(path), ".gguf")

@@ -96,7 +96,7 @@ func chatOf(in *pb.Chat, now time.Time) *prompt.Chat {
 	return chat
 }
 
-// defaultsOf is what holds where a request says nothing: the contract's defaults, and over them what the model's file recommends, if
+// defaultsOf returns the values of unset fields: the contract's defaults, replaced by those that the model's file recommends, if
 // the worker follows that.
 func defaultsOf(s *model.Sampling) prompt.Options {
 	o := prompt.Defaults()

@@ -51,7 +51,7 @@ func (s *Server) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.Toke
 		out.Rendered, input.Text, special.SpecialWithin = rendered.Text, rendered.Text, rendered.Own
 	}
 	set(&special.AddSpecial, in.AddSpecial)
-	if in.ParseSpecial != nil { // everywhere or nowhere, whoever wrote it
+	if in.ParseSpecial != nil { // everywhere or nowhere, in template and messages alike
 		special.ParseSpecial, special.SpecialWithin = in.GetParseSpecial(), nil
 	}
 	// A text too long for any response is refused here; one that has too many ids after all is not encoded to its end.
@@ -80,7 +80,7 @@ func (s *Server) Tokenize(ctx context.Context, in *pb.TokenizeRequest) (*pb.Toke
 	return out, nil
 }
 
-// checkTokenize lists what is wrong with a request whatever its model is.
+// checkTokenize returns the violations of a request that do not depend on its model.
 func checkTokenize(in *pb.TokenizeRequest) []rpc.Violation {
 	c := &checker{}
 	if in.GetModel() == "" {
@@ -157,7 +157,7 @@ func (s *Server) Detokenize(ctx context.Context, in *pb.DetokenizeRequest) (*pb.
 // detokenizeBytes is the size of a DetokenizeResponse with a text of n bytes.
 func detokenizeBytes(n int) int { return 1 + protowire.SizeBytes(n) }
 
-// textBytes is the fewest and the most bytes that the text of ids has: a space in front may be left out, and a byte that is no
+// textBytes returns the least and the most bytes that the text of ids may have: a space in front may be left out, and a byte that is no
 // character becomes U+FFFD, which has three.
 func textBytes(t *tokenizer.Tokenizer, ids []uint32, special bool) (fewest, most int) {
 	for _, id := range ids {
@@ -175,7 +175,7 @@ func textBytes(t *tokenizer.Tokenizer, ids []uint32, special bool) (fewest, most
 	return max(fewest-1, 0), most
 }
 
-// tooLarge refuses a request whose response would have so many bytes, or more.
+// tooLarge returns the refusal of a request whose response would have at least bytes bytes.
 func tooLarge(bytes int) error {
 	return rpc.Fault{
 		Code: codes.InvalidArgument, Domain: rpc.WorkerDomain, Reason: reason.ResponseTooLarge,

@@ -214,7 +214,7 @@ func (c *trainingCall) finish(ctx context.Context, end vectors.End) error {
 // statisticsAtOnce are the codewords of one message, of 16 bytes each.
 const statisticsAtOnce = pieceBytes / 16
 
-// sendStatistics sends what was measured of each codeword, if it is asked for.
+// sendStatistics sends rows and variance of each codeword if the request asks for them.
 func (c *trainingCall) sendStatistics(ctx context.Context, s *vectors.Statistics) error {
 	if s == nil {
 		return nil

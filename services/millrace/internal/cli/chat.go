@@ -201,7 +201,7 @@ func (c *conversation) command(line string) error {
 	return nil
 }
 
-// show prints what the next answer depends on.
+// show prints the model, the settings and the length of the conversation.
 func (c *conversation) show() {
 	fmt.Fprintf(c.app.Err, "model %s, %s so far\n", render.Line(c.req.GetModel()), plural(len(c.messages), "message"))
 	if c.system != "" {

@@ -12,7 +12,7 @@ import (
 	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
 )
 
-// completionTimeout bounds what a shell waits for names from a server.
+// completionTimeout bounds how long a shell waits for names from a server.
 const completionTimeout = time.Second
 
 // lister returns names that a server has.

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/services/millrace/internal/plot"
 )
 
-// trainingStatistics are what a training recorded of a codebook; nil where it recorded nothing.
+// trainingStatistics are the loads and variances that a training recorded; nil if it recorded none.
 type trainingStatistics struct {
 	energies  []float64
 	loads     []int64   // rows of each codeword, (subspaces, codewords)

@@ -63,7 +63,7 @@ func usage(c *cobra.Command) error {
 	return nil
 }
 
-// help prints what a command is and how it is called.
+// help prints the description and the usage of a command.
 func help(c *cobra.Command, _ []string) {
 	about := c.Long
 	if about == "" {

@@ -16,14 +16,14 @@ import (
 // errNothingLeft means that a stream to be continued is finished.
 var errNothingLeft = errors.New("the stream is finished")
 
-// received is what a client has of a stream, which is all that a server needs to continue it.
+// received is the part of a stream that a client has, which is all that a server needs to continue it.
 type received struct {
 	started *pb.Started // nil: nothing has begun
 	prompt  int         // tokens of the prompt whose events came
 	outputs []*pb.Resume
 }
 
-// receivedBefore returns what a request that continues a stream says of it.
+// receivedBefore returns the part of a stream that a request resumes.
 func receivedBefore(req *pb.GenerateRequest) *received {
 	var r received
 	for _, entry := range req.GetResume() {
@@ -62,7 +62,7 @@ func (r *received) lacksPrompt(req *pb.GenerateRequest) bool {
 	return asked && len(req.GetResume()) == 0 && r.prompt < int(r.started.GetPromptTokens())
 }
 
-// output returns the entry of an output, made if there is none.
+// output returns the entry of an output and creates it if it is missing.
 func (r *received) output(index uint32) *pb.Resume {
 	at := slices.IndexFunc(r.outputs, func(o *pb.Resume) bool { return o.GetOutputIndex() == index })
 	if at < 0 {

@@ -69,7 +69,7 @@ func Run(ctx context.Context, sys *System, args []string) int {
 type app struct {
 	*System
 	begun   bool                 // the command line was understood
-	command string               // what was called, with its parents
+	command string               // path of the command that was called
 	sent    *telemetry.Telemetry // nil before the first call
 	target  string
 	timeout time.Duration
@@ -226,7 +226,7 @@ func terminal(stream any) (fd int, ok bool) {
 	return int(f.Fd()), true
 }
 
-// faint is text that stands back on a terminal, behind what was asked for.
+// faint returns text in a dim style if standard error is a terminal with colours.
 func (a *app) faint(text string) string {
 	if _, tty := terminal(a.Err); !tty || a.Config.Plain {
 		return text

@@ -31,7 +31,7 @@ func (s selftestShape) ratio() float64 {
 	return float64(2*s.codewords*s.dimension+4*s.rows) / float64(4*s.rows*s.dimension)
 }
 
-// selftestResult is what a test gave: the plain training's figures, and those of one with momentum, merges and splits.
+// selftestResult is the result of a test: the plain training's figures, and those of one with momentum, merges and splits.
 type selftestResult struct {
 	Rows             int     `json:"rows"`
 	Dimension        int     `json:"dimension"`

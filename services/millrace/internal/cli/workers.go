@@ -192,7 +192,7 @@ func device(d *pb.DeviceStatus) string {
 	return strings.TrimSpace(text)
 }
 
-// memory is what is used of a device.
+// memory returns the used and the total bytes of a device.
 func memory(d *pb.DeviceStatus) string {
 	used := d.GetBytesTotal() - min(d.GetBytesFree(), d.GetBytesTotal())
 	return fmt.Sprintf("%s of %s", render.Bytes(used), render.Bytes(d.GetBytesTotal()))

@@ -37,7 +37,7 @@ func (c *canvas) path(class, more, d string) {
 	fmt.Fprintf(c, `<path class="%s"%s d="%s"/>`+"\n", class, more, d)
 }
 
-// heading writes above a panel what it shows, and a summary in words.
+// heading writes the title of a panel and a summary above it.
 func (c *canvas) heading(p panel, name, summary string) {
 	c.text(p.left, p.top-28, "", "start", name)
 	c.text(p.left, p.top-10, "note", "start", summary)

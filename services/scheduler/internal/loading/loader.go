@@ -63,7 +63,7 @@ func New(f Fleet, cfg Config, logger hclog.Logger) *Loader {
 	return l
 }
 
-// end has the loads of a model ask no further worker, and returns them. What their workers load goes on until those are told.
+// end has the loads of a model ask no further worker, and returns them. Loads on their workers continue until the workers get the unload.
 func (l *Loader) end(model string) []*Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()

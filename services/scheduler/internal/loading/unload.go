@@ -111,7 +111,7 @@ func (u *unload) on(ctx context.Context, m *fleet.Member) (*pb.UnloadModelRespon
 	return answer, err
 }
 
-// add adds what a worker did, in this round and those before.
+// add adds the result of a worker, over all rounds.
 func (u *unload) add(worker string, answer *pb.UnloadModelResponse) {
 	all := u.did[worker]
 	if all == nil {

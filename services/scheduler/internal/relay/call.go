@@ -160,7 +160,7 @@ func (c *call) next(end *ending) (lease *admission.Lease, inexact bool, err erro
 	}
 	lease, err = c.again(end)
 	switch {
-	case err == nil && (end.unsent() || end.of == short || c.retries.take()): // what no worker has begun is no storm
+	case err == nil && (end.unsent() || end.of == short || c.retries.take()): // a call that no worker has begun adds to no retry storm
 		c.goesOn, c.tells = Retried, true
 		return lease, false, nil
 	case err == nil:

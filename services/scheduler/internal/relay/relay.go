@@ -48,7 +48,7 @@ type Request struct {
 	Generation *pb.GenerateRequest
 	// ID names the request; empty leaves the call's own.
 	ID string
-	// Tokens returns how many tokens a response of a method that is no generation counts for the caller's key. nil: none.
+	// Tokens returns the tokens that a response, not of a generation, costs the caller's key. nil: it costs none.
 	Tokens func(response []byte) int64
 }
 

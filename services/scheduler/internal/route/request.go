@@ -52,7 +52,7 @@ type Request struct {
 const Unbounded = math.MaxInt64
 
 // context returns the shortest context that may serve the request where the longest one that serves the model has so many tokens. Two
-// equal requests thereby have equal lengths, whichever worker is chosen.
+// equal requests have equal lengths, so, whichever worker is chosen.
 func (r *Request) context(longest int64) int64 { return max(r.Context, min(r.Length, longest)) }
 
 // Reaches is whether no worker suits the request that does not suit another, which needs a context of at least reach tokens.
