@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace/services/internal/reason"
 	"github.com/millrace/millrace/services/internal/rpc"
 	"github.com/millrace/millrace/services/scheduler/internal/admission"
+	"github.com/millrace/millrace/services/scheduler/internal/route"
 )
 
 // gone is whether the worker went without a word, or said that it is about to go.
@@ -21,6 +22,9 @@ func (e *ending) gone() bool {
 // unsent is whether the worker has heard nothing of the request.
 func (e *ending) unsent() bool { return e.lost && e.of == worker }
 
+// unreadyPause is the time between two looks at a worker that is not ready.
+const unreadyPause = 100 * time.Millisecond
+
 // again places a call whose caller has nothing of its answer once more, in the turn that it had: on a worker that has not failed it.
 // Where nobody else is left because the last one is gone, it is placed as a new call would be: it waits for a worker to come, also for
 // that one. The search is bounded as that of a stream is.
@@ -29,6 +33,10 @@ func (c *call) again(end *ending) (lease *admission.Lease, err error) {
 	request := c.rest(int(c.route.Sequences))
 	request.Exclude, request.Unloaded, request.Context = f.exclude, f.unloaded, c.longer
 	lease, err = c.places.Place(c.ctx, request)
+	// A verdict on the request must not depend on a step that took long: the worker that has the context may serve in a moment.
+	for begun := time.Now(); route.Unready(err) && time.Since(begun) < c.options.FailoverWait && sleep(c.ctx, unreadyPause); {
+		lease, err = c.places.Place(c.ctx, request)
+	}
 	if err == nil || !end.gone() || errors.Is(err, admission.ErrQueueTimeout) {
 		return lease, err
 	}

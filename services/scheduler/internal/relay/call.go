@@ -168,7 +168,7 @@ func (c *call) next(end *ending) (lease *admission.Lease, inexact bool, err erro
 	case c.ctx.Err() != nil:
 		return nil, false, c.ended()
 	}
-	if end.of == short && end.given { // the workers that have the context are there, and failed the call before
+	if end.of == short && (end.given || route.Unready(err)) { // the workers that have the context are there, and failed the call before
 		return nil, false, fault.Status(err)
 	}
 	return nil, false, end.err // what the worker that was there said is nearer the truth than why nobody else is

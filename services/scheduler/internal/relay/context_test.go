@@ -255,3 +255,30 @@ func TestRandomContextsChangeNoAnswer(t *testing.T) {
 		})
 	}
 }
+
+// A worker with the longer context that is NOT_READY for a moment exists: a prompt that fits only there waits, and is not refused.
+func TestAPromptWaitsForALongContextThatIsNotReady(t *testing.T) {
+	for name, back := range map[string]bool{"it comes back": true, "it does not": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, relay.Options{FailoverWait: 10 * time.Second}, map[string]workertest.Answer{"w1": of(5), "w2": of(long)})
+				state := func(s pb.WorkerState) func(*pb.WorkerReport) {
+					return func(report *pb.WorkerReport) { report.State = s }
+				}
+				r.workers["w2"].Change(state(pb.WorkerState_WORKER_STATE_NOT_READY))
+				require.Eventually(t, func() bool { return !r.fleet.Snapshot().Route.Workers[1].Serves() }, hang, time.Millisecond)
+				if back {
+					time.AfterFunc(time.Second, func() { r.workers["w2"].Change(state(pb.WorkerState_WORKER_STATE_READY)) })
+				}
+				in := ask(3)
+				got, err := r.generate(in)
+				if !back {
+					require.Equal(t, reason.NoWorker, rpc.Reason(err), "%v", err)
+					return
+				}
+				require.NoError(t, err)
+				requireEqual(t, wholeOf(t, long, in), got)
+			})
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -33,11 +34,30 @@ func otherClass(r *Request) error {
 		"start one, or leave expect_class_id out", r.ClassID, r.Model), "model", r.Model, "expected", r.ClassID)
 }
 
-// tooShort is the refusal of a request that may need a longer context than the workers have that have not failed it.
-func tooShort(r *Request, needs, longest int64) error {
-	return refuse(ErrNoWorker, fmt.Sprintf("no worker that may take it serves model %q with a context of %d tokens, which it may need; "+
-		"the longest has %d: try again, or load the model with a larger --context", r.Model, needs, longest),
-		"model", r.Model, "context_length", strconv.FormatInt(longest, 10), "needed_tokens", strconv.FormatInt(needs, 10))
+// tooShort returns the refusal of a request that may need a longer context than the workers have that have not failed it.
+func (w *work) tooShort(s *Snapshot, needs int64) error {
+	r := &w.request
+	refusal := refuse(ErrNoWorker, fmt.Sprintf("no worker that may take it serves model %q with a context of %d tokens, which it may need; "+
+		"the longest has %d: try again, or load the model with a larger --context", r.Model, needs, w.longest),
+		"model", r.Model, "context_length", strconv.FormatInt(w.longest, 10), "needed_tokens", strconv.FormatInt(needs, 10))
+	refusal.Unready = w.unready(s, needs)
+	return refusal
+}
+
+// unready reports whether a worker that has the request's model, with a context of at least needs tokens, is connected and NOT_READY.
+func (w *work) unready(s *Snapshot, needs int64) bool {
+	r := &w.request
+	return slices.ContainsFunc(s.Workers, func(other Worker) bool {
+		m := other.model(r.Model)
+		return other.Connected && other.State == NotReady && m != nil && m.ContextLength >= needs &&
+			slices.Contains(w.pool.digests, m.Digest) && (r.Digest == "" || r.Digest == m.Digest)
+	})
+}
+
+// Unready reports whether a refusal speaks of a moment only: a worker with a context that is long enough is connected and NOT_READY.
+func Unready(err error) bool {
+	var refusal *Refusal
+	return errors.As(err, &refusal) && refusal.Unready
 }
 
 // absent says why no worker serves the model.

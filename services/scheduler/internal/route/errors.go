@@ -42,6 +42,8 @@ type Refusal struct {
 	Digest string
 	// Returns is whether a worker that has it loaded may be back by itself: it is lost, or starting. Then a load is for later.
 	Returns bool
+	// Unready is whether a worker that has the context which the request needs is connected and NOT_READY.
+	Unready bool
 	// RetryMillis is in how many milliseconds it may be tried again; 0: nobody knows.
 	RetryMillis int64
 }

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"errors"
 	"slices"
 	"sync"
 )
@@ -89,13 +90,13 @@ func (w *work) filter(s *Snapshot) error {
 	if len(w.able) == 0 {
 		return w.nobody(s)
 	}
-	return w.fit()
+	return w.fit(s)
 }
 
 // fit removes from able the workers whose context is too short; a context that is not known is long enough. The longest context counts
 // even if its workers have failed the request: a shorter answer elsewhere would be another answer. A prompt that fits no context goes to
 // a worker with the longest one, which refuses it with the exact length.
-func (w *work) fit() error {
+func (w *work) fit(s *Snapshot) error {
 	needs := w.request.context(w.longest)
 	if needs <= w.pool.shortest || w.pool.shortest == 0 {
 		return nil
@@ -109,13 +110,22 @@ func (w *work) fit() error {
 		w.reach = needs
 	}
 	if len(w.able) == 0 {
-		return tooShort(&w.request, needs, w.longest)
+		return w.tooShort(s, needs)
 	}
 	return nil
 }
 
 // nobody says why no worker that has not been tried is able.
 func (w *work) nobody(s *Snapshot) error {
+	err := w.absence(s)
+	var refusal *Refusal
+	if w.request.Context > 0 && errors.As(err, &refusal) {
+		refusal.Unready = w.unready(s, w.request.Context)
+	}
+	return err
+}
+
+func (w *work) absence(s *Snapshot) error {
 	r := &w.request
 	switch digests := w.digests(); {
 	case len(digests) == 0:
