@@ -344,54 +344,40 @@ func TestBudgetComesBackAfterAPanic(t *testing.T) {
 	})
 }
 
-// A caller that reads gets the status with which an interceptor ends its call, for example of a key that was revoked.
+// A caller that reads in time gets the status of a call that this program ends while a large message waits.
 func TestReaderGetsTheStatusOfItsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ended := status.Error(codes.Unauthenticated, "the key was revoked")
-		s := newSender(t, rpc.ServerConfig{Interceptors: []grpc.StreamServerInterceptor{
-			func(impl any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-				ctx, cancel := context.WithCancel(stream.Context())
-				defer cancel()
-				time.AfterFunc(2*time.Second, cancel)
-				_ = next(impl, bounded{stream, ctx})
-				return ended
-			},
-		}}, talker{})
-		stream := s.unread(t.Context(), t, generating, 1<<20)
-		time.Sleep(3 * time.Second)
-		var err error
-		for err == nil {
-			err = stream.RecvMsg(&pb.GenerateResponse{})
-		}
-		require.Equal(t, codes.Unauthenticated, status.Code(err), "%v", err)
-		time.Sleep(20 * time.Second)
-		synctest.Wait()
-		require.Zero(t, s.SendingBytes())
-	})
-}
-
-// A handler may return while another goroutine of its call still sends, as trainings do. The caller gets the status all the same.
-func TestReaderGetsTheStatusOfAReturn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ended := status.Error(codes.ResourceExhausted, "nothing was read")
-		s := newSender(t, rpc.ServerConfig{Interceptors: []grpc.StreamServerInterceptor{
-			func(impl any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-				go func() { _ = next(impl, stream) }()
-				time.Sleep(2 * time.Second)
-				return ended
-			},
-		}}, talker{})
-		stream := s.unread(t.Context(), t, generating, 1<<20)
-		time.Sleep(3 * time.Second)
-		var err error
-		for err == nil {
-			err = stream.RecvMsg(&pb.GenerateResponse{})
-		}
-		require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
-		time.Sleep(20 * time.Second)
-		synctest.Wait()
-		require.Zero(t, s.SendingBytes())
-	})
+	ended := status.Error(codes.Unauthenticated, "the key was revoked")
+	for name, end := range map[string]grpc.StreamServerInterceptor{
+		"an interceptor ends the context of the handler": func(impl any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			ctx, cancel := context.WithCancel(stream.Context())
+			defer cancel()
+			time.AfterFunc(2*time.Second, cancel)
+			_ = next(impl, bounded{stream, ctx})
+			return ended
+		},
+		// As trainings do.
+		"the handler returns while another goroutine sends": func(impl any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			go func() { _ = next(impl, stream) }()
+			time.Sleep(2 * time.Second)
+			return ended
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSender(t, rpc.ServerConfig{Interceptors: []grpc.StreamServerInterceptor{end}}, talker{})
+				stream := s.unread(t.Context(), t, generating, 1<<20)
+				time.Sleep(3 * time.Second)
+				var err error
+				for err == nil {
+					err = stream.RecvMsg(&pb.GenerateResponse{})
+				}
+				require.Equal(t, codes.Unauthenticated, status.Code(err), "%v", err)
+				time.Sleep(20 * time.Second)
+				synctest.Wait()
+				require.Zero(t, s.SendingBytes())
+			})
+		})
+	}
 }
 
 // bounded is a stream with a context of its own.
