@@ -46,13 +46,10 @@ func repeatBy(how string, sampling *pb.Sampling) string {
 	return how
 }
 
-// lostInARow is how many servers in a row may be lost without a new token before a client gives a stream up.
-const lostInARow = 4
-
 // stream runs a generation and gives every event to show; an error of show cancels the call and is
 // returned. If the server is lost, another one continues the stream, and show sees nothing of it; leave
-// has calls go there, and is nil if there is no other server. What came before a failure is in the
-// statistics.
+// has calls go there, and is nil if there is no other server. Attempts that bring no token are paced and
+// bounded as those of retries are. What came before a failure is in the statistics.
 func stream(ctx context.Context, conn grpc.ClientConnInterface, leave func(), req *pb.GenerateRequest,
 	show func(*pb.GenerateResponse) error,
 ) (s statistics, err error) {
@@ -62,7 +59,8 @@ func stream(ctx context.Context, conn grpc.ClientConnInterface, leave func(), re
 	defer func() { s.total = time.Since(s.began) }()
 	got := receivedBefore(req)
 	next := req
-	for lost, had := 0, 0; ; {
+	tries := retries{}
+	for had := 0; ; {
 		err := s.receive(ctx, conn, next, func(event *pb.GenerateResponse) error {
 			if event.GetStarted() != nil && next != req && event.GetStarted().Exact == nil {
 				return nil // the stream that goes on has its own
@@ -73,9 +71,9 @@ func stream(ctx context.Context, conn grpc.ClientConnInterface, leave func(), re
 			return show(event)
 		})
 		if s.tokens > had {
-			lost, had = 0, s.tokens
+			tries, had = retries{}, s.tokens
 		}
-		if lost++; err == nil || leave == nil || lost == lostInARow || !serverLost(err) || ctx.Err() != nil {
+		if err == nil || leave == nil || !serverLost(err) || !tries.wait(ctx, err) {
 			return s, err
 		}
 		if got.started != nil {

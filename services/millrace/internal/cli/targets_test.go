@@ -158,10 +158,10 @@ func TestGenerateGivesUpWhatNoOtherContinues(t *testing.T) {
 	require.Equal(t, 1, calls)
 	r.target = alone + "," + alone
 	require.Equal(t, 3, r.run(t, "generate", "-m", "m", "Once"))
-	require.Equal(t, 1+4, calls)
+	require.Equal(t, 1+6, calls)
 	code, why = codes.ResourceExhausted, reason.WorkersFull
 	require.Equal(t, 7, r.run(t, "generate", "-m", "m", "Once"))
-	require.Equal(t, 1+4+1, calls)
+	require.Equal(t, 1+6+1, calls)
 }
 
 func TestTargetRefusesListsThatMakeNoSense(t *testing.T) {
