@@ -1045,7 +1045,8 @@ type ModelCapabilities struct {
 	EosTokenId *uint32 `protobuf:"varint,9,opt,name=eos_token_id,json=eosTokenId,proto3,oneof" json:"eos_token_id,omitempty"`
 	// Every token that ends a generation.
 	EndTokenIds []uint32 `protobuf:"varint,10,rep,packed,name=end_token_ids,json=endTokenIds,proto3" json:"end_token_ids,omitempty"`
-	// Tokens that its file forbids to generate (tokenizer.ggml.suppress_tokens): they are never chosen, whatever a request says.
+	// Tokens that its file forbids to generate (tokenizer.ggml.suppress_tokens): they are never chosen, whatever a request says. Of more
+	// than 1024 the first 1024.
 	SuppressedTokenIds []uint32 `protobuf:"varint,11,rep,packed,name=suppressed_token_ids,json=suppressedTokenIds,proto3" json:"suppressed_token_ids,omitempty"`
 	// What its file recommends (general.sampling.*): of temperature, top_k, top_p, min_p, repetition_penalty and penalty_window those that
 	// are set. A request has them only where LoadResult.sampling_defaults is true. Unset: it recommends nothing.

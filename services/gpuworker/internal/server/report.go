@@ -122,6 +122,9 @@ func idleAge(m model.Status) *durationpb.Duration {
 	return durationpb.New(m.IdleAge)
 }
 
+// shownSuppressed bounds the suppressed ids of a report: a file may list its whole vocabulary, and a report goes to every scheduler.
+const shownSuppressed = 1024
+
 // digestOf is a model's digest in hex, "" while it is not known: of one being loaded, or that failed before all was read.
 func digestOf(m model.Status) string {
 	if m.Digest == (engine.Digest{}) {
@@ -161,7 +164,7 @@ func capabilitiesOf(f model.Facts) *pb.ModelCapabilities {
 			RepetitionPenalty: s.RepetitionPenalty, PenaltyWindow: s.PenaltyWindow,
 		}
 	}
-	for _, id := range f.SuppressedIDs {
+	for _, id := range f.SuppressedIDs[:min(len(f.SuppressedIDs), shownSuppressed)] {
 		c.SuppressedTokenIds = append(c.SuppressedTokenIds, uint32(id))
 	}
 	return c

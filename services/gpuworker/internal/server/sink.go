@@ -48,9 +48,10 @@ func (s *sink) Started(is generate.Started) error {
 	return nil
 }
 
-// maxEventBytes bounds one event of a generation. A caller's library receives 4 MiB by default, and a message is sent whole,
-// whatever its caller reads.
-const maxEventBytes = 1 << 20
+// maxEventBytes bounds one event of a generation. A message is sent whole, however slowly its caller reads, and one that does not move for
+// --send-stall ends the call: a small one moves even to a slow reader. Below 64 KiB it is in the part of the send budget that is for
+// streams of tokens.
+const maxEventBytes = 60 << 10
 
 const (
 	idMost        = 5             // bytes of a token id on the wire, at most

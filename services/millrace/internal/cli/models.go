@@ -93,6 +93,9 @@ func recommended(m *pb.ModelInfo) string {
 	add(s.MinP != nil, "min-p", s.GetMinP())
 	add(s.RepetitionPenalty != nil, "repetition-penalty", s.GetRepetitionPenalty())
 	add(s.PenaltyWindow != nil, "penalty-window", s.GetPenaltyWindow())
+	if flags.Len() == 0 {
+		return ""
+	}
 	what := "its file recommends" + flags.String()
 	if m.GetLoaded().GetSamplingDefaults() {
 		what = "unset knobs have" + flags.String() + ", as its file recommends"
