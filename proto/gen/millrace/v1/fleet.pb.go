@@ -31,8 +31,8 @@ type WatchFleetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Time between messages at least; [100 ms, 1 h]. Unset: 500 ms.
 	Interval *durationpb.Duration `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
-	// How many of the generations under way at this scheduler are told, the longest under way first; [0, 1000]. Unset: nothing is
-	// told of them.
+	// How many generations in flight at this scheduler are listed, the longest-running first; [0, 1000]. Unset: none is
+	// listed.
 	MaxGenerations *uint32 `protobuf:"varint,2,opt,name=max_generations,json=maxGenerations,proto3,oneof" json:"max_generations,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

@@ -32,7 +32,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What a scheduler tells operators. Served by schedulers only.
+// The fleet, for operators. Served by schedulers only.
 type FleetServiceClient interface {
 	// Streams the whole fleet: once at once, then on change, at most once an interval. Ends when the caller cancels.
 	// INVALID_ARGUMENT: a value is out of range.
@@ -97,7 +97,7 @@ func (c *fleetServiceClient) UndrainWorker(ctx context.Context, in *UndrainWorke
 // All implementations must embed UnimplementedFleetServiceServer
 // for forward compatibility.
 //
-// What a scheduler tells operators. Served by schedulers only.
+// The fleet, for operators. Served by schedulers only.
 type FleetServiceServer interface {
 	// Streams the whole fleet: once at once, then on change, at most once an interval. Ends when the caller cancels.
 	// INVALID_ARGUMENT: a value is out of range.

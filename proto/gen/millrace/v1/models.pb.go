@@ -1025,7 +1025,7 @@ func (x *ModelInfo) GetIdleAge() *durationpb.Duration {
 // What a model can do.
 type ModelCapabilities struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "llama", "qwen2", "qwen3".
+	// Its family, general.architecture of the file, e.g. "llama".
 	Architecture string `protobuf:"bytes,1,opt,name=architecture,proto3" json:"architecture,omitempty"`
 	// Type of most of its weights, e.g. "Q4_K".
 	Quantisation string `protobuf:"bytes,2,opt,name=quantisation,proto3" json:"quantisation,omitempty"`
@@ -1053,6 +1053,18 @@ type ModelCapabilities struct {
 	Sampling *Sampling `protobuf:"bytes,12,opt,name=sampling,proto3" json:"sampling,omitempty"`
 	// Names of its further chat templates (Chat.template_name), in ascending order, at most 16.
 	ChatTemplates []string `protobuf:"bytes,13,rep,name=chat_templates,json=chatTemplates,proto3" json:"chat_templates,omitempty"`
+	// Types of its matrices, e.g. "Q4_K", "Q6_K": the one with most bytes first.
+	WeightTypes []string `protobuf:"bytes,14,rep,name=weight_types,json=weightTypes,proto3" json:"weight_types,omitempty"`
+	// Positions that its layers with the smallest sliding window see. 0: every layer sees all positions.
+	SlidingWindow uint32 `protobuf:"varint,15,opt,name=sliding_window,json=slidingWindow,proto3" json:"sliding_window,omitempty"`
+	// What its file states as pooling_type: how it makes vectors of texts. Unset: nothing.
+	Pooling *Pooling `protobuf:"varint,16,opt,name=pooling,proto3,enum=millrace.v1.Pooling,oneof" json:"pooling,omitempty"`
+	// Width of its vectors.
+	EmbeddingWidth uint32 `protobuf:"varint,17,opt,name=embedding_width,json=embeddingWidth,proto3" json:"embedding_width,omitempty"`
+	// Whether it can rerank; see Rerank.
+	Rerank bool `protobuf:"varint,18,opt,name=rerank,proto3" json:"rerank,omitempty"`
+	// Whether its file makes it a reranker alone (pooling_type "rank"): it neither generates nor embeds.
+	RerankOnly    bool `protobuf:"varint,19,opt,name=rerank_only,json=rerankOnly,proto3" json:"rerank_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1178,6 +1190,48 @@ func (x *ModelCapabilities) GetChatTemplates() []string {
 	return nil
 }
 
+func (x *ModelCapabilities) GetWeightTypes() []string {
+	if x != nil {
+		return x.WeightTypes
+	}
+	return nil
+}
+
+func (x *ModelCapabilities) GetSlidingWindow() uint32 {
+	if x != nil {
+		return x.SlidingWindow
+	}
+	return 0
+}
+
+func (x *ModelCapabilities) GetPooling() Pooling {
+	if x != nil && x.Pooling != nil {
+		return *x.Pooling
+	}
+	return Pooling_POOLING_UNSPECIFIED
+}
+
+func (x *ModelCapabilities) GetEmbeddingWidth() uint32 {
+	if x != nil {
+		return x.EmbeddingWidth
+	}
+	return 0
+}
+
+func (x *ModelCapabilities) GetRerank() bool {
+	if x != nil {
+		return x.Rerank
+	}
+	return false
+}
+
+func (x *ModelCapabilities) GetRerankOnly() bool {
+	if x != nil {
+		return x.RerankOnly
+	}
+	return false
+}
+
 var File_millrace_v1_models_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_models_proto_rawDesc = "" +
@@ -1255,7 +1309,7 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	"\x06loaded\x18\b \x01(\v2\x17.millrace.v1.LoadResultR\x06loaded\x12*\n" +
 	"\x11pinned_worker_ids\x18\t \x03(\tR\x0fpinnedWorkerIds\x124\n" +
 	"\bidle_age\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\aidleAge\"\xa5\x04\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\aidleAge\"\x92\x06\n" +
 	"\x11ModelCapabilities\x12\"\n" +
 	"\farchitecture\x18\x01 \x01(\tR\farchitecture\x12\"\n" +
 	"\fquantisation\x18\x02 \x01(\tR\fquantisation\x12%\n" +
@@ -1276,9 +1330,18 @@ const file_millrace_v1_models_proto_rawDesc = "" +
 	" \x03(\rR\vendTokenIds\x120\n" +
 	"\x14suppressed_token_ids\x18\v \x03(\rR\x12suppressedTokenIds\x121\n" +
 	"\bsampling\x18\f \x01(\v2\x15.millrace.v1.SamplingR\bsampling\x12%\n" +
-	"\x0echat_templates\x18\r \x03(\tR\rchatTemplatesB\x0f\n" +
+	"\x0echat_templates\x18\r \x03(\tR\rchatTemplates\x12!\n" +
+	"\fweight_types\x18\x0e \x03(\tR\vweightTypes\x12%\n" +
+	"\x0esliding_window\x18\x0f \x01(\rR\rslidingWindow\x123\n" +
+	"\apooling\x18\x10 \x01(\x0e2\x14.millrace.v1.PoolingH\x02R\apooling\x88\x01\x01\x12'\n" +
+	"\x0fembedding_width\x18\x11 \x01(\rR\x0eembeddingWidth\x12\x16\n" +
+	"\x06rerank\x18\x12 \x01(\bR\x06rerank\x12\x1f\n" +
+	"\vrerank_only\x18\x13 \x01(\bR\n" +
+	"rerankOnlyB\x0f\n" +
 	"\r_bos_token_idB\x0f\n" +
-	"\r_eos_token_id*e\n" +
+	"\r_eos_token_idB\n" +
+	"\n" +
+	"\b_pooling*e\n" +
 	"\x06KvType\x12\x17\n" +
 	"\x13KV_TYPE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vKV_TYPE_F32\x10\x01\x12\x0f\n" +
@@ -1340,6 +1403,7 @@ var file_millrace_v1_models_proto_goTypes = []any{
 	(*ModelCapabilities)(nil),   // 13: millrace.v1.ModelCapabilities
 	(*durationpb.Duration)(nil), // 14: google.protobuf.Duration
 	(*Sampling)(nil),            // 15: millrace.v1.Sampling
+	(Pooling)(0),                // 16: millrace.v1.Pooling
 }
 var file_millrace_v1_models_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.LoadModelRequest.kv_type:type_name -> millrace.v1.KvType
@@ -1354,17 +1418,18 @@ var file_millrace_v1_models_proto_depIdxs = []int32{
 	6,  // 9: millrace.v1.ModelInfo.loaded:type_name -> millrace.v1.LoadResult
 	14, // 10: millrace.v1.ModelInfo.idle_age:type_name -> google.protobuf.Duration
 	15, // 11: millrace.v1.ModelCapabilities.sampling:type_name -> millrace.v1.Sampling
-	3,  // 12: millrace.v1.ModelService.LoadModel:input_type -> millrace.v1.LoadModelRequest
-	8,  // 13: millrace.v1.ModelService.UnloadModel:input_type -> millrace.v1.UnloadModelRequest
-	10, // 14: millrace.v1.ModelService.ListModels:input_type -> millrace.v1.ListModelsRequest
-	4,  // 15: millrace.v1.ModelService.LoadModel:output_type -> millrace.v1.LoadModelResponse
-	9,  // 16: millrace.v1.ModelService.UnloadModel:output_type -> millrace.v1.UnloadModelResponse
-	11, // 17: millrace.v1.ModelService.ListModels:output_type -> millrace.v1.ListModelsResponse
-	15, // [15:18] is the sub-list for method output_type
-	12, // [12:15] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	16, // 12: millrace.v1.ModelCapabilities.pooling:type_name -> millrace.v1.Pooling
+	3,  // 13: millrace.v1.ModelService.LoadModel:input_type -> millrace.v1.LoadModelRequest
+	8,  // 14: millrace.v1.ModelService.UnloadModel:input_type -> millrace.v1.UnloadModelRequest
+	10, // 15: millrace.v1.ModelService.ListModels:input_type -> millrace.v1.ListModelsRequest
+	4,  // 16: millrace.v1.ModelService.LoadModel:output_type -> millrace.v1.LoadModelResponse
+	9,  // 17: millrace.v1.ModelService.UnloadModel:output_type -> millrace.v1.UnloadModelResponse
+	11, // 18: millrace.v1.ModelService.ListModels:output_type -> millrace.v1.ListModelsResponse
+	16, // [16:19] is the sub-list for method output_type
+	13, // [13:16] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_models_proto_init() }

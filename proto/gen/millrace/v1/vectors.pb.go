@@ -388,7 +388,7 @@ type TrainingConfig struct {
 	Algorithm TrainingAlgorithm `protobuf:"varint,9,opt,name=algorithm,proto3,enum=millrace.v1.TrainingAlgorithm" json:"algorithm,omitempty"`
 	// Unset: see CodebookInit.
 	Init CodebookInit `protobuf:"varint,10,opt,name=init,proto3,enum=millrace.v1.CodebookInit" json:"init,omitempty"`
-	// Decides every draw. Unset: one is chosen, and `accepted` tells it.
+	// Determines every draw. Unset: the server chooses one and reports it in `accepted`.
 	Seed *uint64 `protobuf:"varint,11,opt,name=seed,proto3,oneof" json:"seed,omitempty"`
 	// Updates of the codebook; [0, 1000000]. Unset: 25.
 	MaxIterations *uint32 `protobuf:"varint,12,opt,name=max_iterations,json=maxIterations,proto3,oneof" json:"max_iterations,omitempty"`
@@ -400,11 +400,11 @@ type TrainingConfig struct {
 	MinChanges *uint64 `protobuf:"varint,14,opt,name=min_changes,json=minChanges,proto3,oneof" json:"min_changes,omitempty"`
 	// Stable rounds in a row that end the training; [1, 1000000]. Unset: 1.
 	StableIterations *uint32 `protobuf:"varint,15,opt,name=stable_iterations,json=stableIterations,proto3,oneof" json:"stable_iterations,omitempty"`
-	// Trains on at most so many rows a codeword, drawn evenly; [1, 2^32). Unset: every row.
+	// Trains on at most this many rows a codeword, drawn evenly; [1, 2^32). Unset: every row.
 	MaxRowsPerCodeword *uint64 `protobuf:"varint,16,opt,name=max_rows_per_codeword,json=maxRowsPerCodeword,proto3,oneof" json:"max_rows_per_codeword,omitempty"`
 	// Parameters of ANNEALED; refused with LLOYD.
 	Annealing *Annealing `protobuf:"bytes,17,opt,name=annealing,proto3" json:"annealing,omitempty"`
-	// Sends a `checkpoint` behind every so many iterations; [1, 1000000]. Unset: none.
+	// Sends a `checkpoint` after this many iterations, again and again; [1, 1000000]. Unset: never.
 	CheckpointInterval *uint32 `protobuf:"varint,18,opt,name=checkpoint_interval,json=checkpointInterval,proto3,oneof" json:"checkpoint_interval,omitempty"`
 	// Bytes of a checkpoint that follow as `prologue`: the training goes on from it. It must be of a training with the same rows
 	// and the same config, limits of the end apart. Unset: it begins anew. Not together with CODEBOOK_INIT_GIVEN's own prologue: a
@@ -615,7 +615,7 @@ type Annealing struct {
 	MaintenanceInterval *uint32 `protobuf:"varint,7,opt,name=maintenance_interval,json=maintenanceInterval,proto3,oneof" json:"maintenance_interval,omitempty"`
 	// Codewords nearer than this become one, in the rows' unit; finite, above 0. Unset: none do.
 	MergeDistance *float64 `protobuf:"fixed64,8,opt,name=merge_distance,json=mergeDistance,proto3,oneof" json:"merge_distance,omitempty"`
-	// A codeword with more than so many times its share of the rows is split; finite, above 1. Unset: none is.
+	// A codeword with more than this many times its share of the rows is split; finite, above 1. Unset: never.
 	SplitLoad     *float64 `protobuf:"fixed64,9,opt,name=split_load,json=splitLoad,proto3,oneof" json:"split_load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -38,7 +38,7 @@ const (
 	WorkerState_WORKER_STATE_READY WorkerState = 2
 	// Serving with a failed check that an operator should look at.
 	WorkerState_WORKER_STATE_DEGRADED WorkerState = 3
-	// Finishing what runs, refusing what is new.
+	// Finishes running calls and refuses new ones.
 	WorkerState_WORKER_STATE_DRAINING WorkerState = 4
 	// Not serving.
 	WorkerState_WORKER_STATE_NOT_READY WorkerState = 5
@@ -258,7 +258,7 @@ func (*UndrainResponse) Descriptor() ([]byte, []int) {
 	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{3}
 }
 
-// What the scheduler tells the worker.
+// A message from the scheduler to the worker.
 type HealthRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Last sequence number received; 0 asks for a full report.
@@ -322,7 +322,7 @@ func (x *HealthRequest) GetProbe() uint64 {
 	return 0
 }
 
-// What the worker tells the scheduler.
+// A message from the worker to the scheduler.
 type HealthResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of this message on its stream, from 1.
@@ -461,7 +461,7 @@ func (*HealthResponse_Heartbeat) isHealthResponse_Event() {}
 
 func (*HealthResponse_PrefixKeys) isHealthResponse_Event() {}
 
-// Cached prefixes of one model, as keys of what requests send (see services/internal/prefixkey): who has a request's longest key
+// Cached prefixes of one model, as keys of what requests send (see services/internal/prefixhash): who has a request's longest key
 // can answer it soonest. A stream gets every key once after a full report, in one or more messages of which the first has
 // `reset`, and then what changes.
 type PrefixKeys struct {
@@ -470,7 +470,7 @@ type PrefixKeys struct {
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	// Its digest, 64 hex digits.
 	ModelDigest string `protobuf:"bytes,2,opt,name=model_digest,json=modelDigest,proto3" json:"model_digest,omitempty"`
-	// Whether every key told before is void.
+	// Whether every key sent before is void.
 	Reset_ bool `protobuf:"varint,3,opt,name=reset,proto3" json:"reset,omitempty"`
 	// Keys gained.
 	Added []uint64 `protobuf:"fixed64,4,rep,packed,name=added,proto3" json:"added,omitempty"`
@@ -545,7 +545,7 @@ func (x *PrefixKeys) GetRemoved() []uint64 {
 	return nil
 }
 
-// Everything a worker tells.
+// The complete report of a worker.
 type WorkerReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Who it is: stable over restarts.
@@ -995,7 +995,7 @@ type DeviceStatus struct {
 	FailedFrees uint64 `protobuf:"varint,19,opt,name=failed_frees,json=failedFrees,proto3" json:"failed_frees,omitempty"`
 	// Buffers that live.
 	LiveBuffers uint64 `protobuf:"varint,20,opt,name=live_buffers,json=liveBuffers,proto3" json:"live_buffers,omitempty"`
-	// Buffers that nobody holds any more and that were never freed.
+	// Buffers without an owner that were never freed.
 	LeakedBuffers uint64 `protobuf:"varint,21,opt,name=leaked_buffers,json=leakedBuffers,proto3" json:"leaked_buffers,omitempty"`
 	// Why readings are unset that a device of this kind has; empty where there is nothing to say.
 	ManagementProblem string `protobuf:"bytes,22,opt,name=management_problem,json=managementProblem,proto3" json:"management_problem,omitempty"`

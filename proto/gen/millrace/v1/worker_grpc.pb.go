@@ -32,7 +32,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What a worker tells its schedulers. Any number of schedulers may hold a stream.
+// A worker's reports to its schedulers. Any number of schedulers may hold a stream.
 type WorkerServiceClient interface {
 	// The scheduler sends acks and wishes; the worker answers at once with a full report, then with deltas on change and
 	// heartbeats when nothing changes. Numbers that always move, such as a temperature, are at most 2 s old at the scheduler,
@@ -90,7 +90,7 @@ func (c *workerServiceClient) Undrain(ctx context.Context, in *UndrainRequest, o
 // All implementations must embed UnimplementedWorkerServiceServer
 // for forward compatibility.
 //
-// What a worker tells its schedulers. Any number of schedulers may hold a stream.
+// A worker's reports to its schedulers. Any number of schedulers may hold a stream.
 type WorkerServiceServer interface {
 	// The scheduler sends acks and wishes; the worker answers at once with a full report, then with deltas on change and
 	// heartbeats when nothing changes. Numbers that always move, such as a temperature, are at most 2 s old at the scheduler,
