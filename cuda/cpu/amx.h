@@ -15,8 +15,8 @@
 #if MR_AMX
 namespace mr::cpu {
 
-// What the compiler is told before tiles are loaded or shaped from memory: its own intrinsics do not say that they read it, and
-// what was written there for them alone might be left out.
+// Declares to the compiler that memory is read. Must be called before tiles are loaded or shaped from memory: the compiler's
+// intrinsics do not declare it, so the compiler may drop a store whose only reader is a tile.
 __attribute__((always_inline)) static inline void before_tiles_read(const void* memory) {
   asm volatile("" : : "r"(memory) : "memory");
 }

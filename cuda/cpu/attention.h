@@ -4,10 +4,11 @@
 // holds one dim of as many keys. A value block holds, for each kv head, (block_size, padded_dim). Dims beyond head_dim
 // are zero in values and never read in keys.
 //
-// Bits: a row sees keys 0 .. visible-1, cut into chunks of 256 absolute positions. A score is the sum of the products of
-// even dims plus that of odd dims, each in ascending order, times the scale. Each chunk has its own maximum, sum of
-// exponentials and weighted values (tokens ascending); chunks are merged in ascending order, whoever
-// computes them. Neither the other rows of a call nor the ids of the blocks have any influence.
+// Bits: a row sees keys 0 .. visible-1, or the last `window` of them, cut into chunks of 256 absolute positions. A score is the
+// sum of the products of even dims plus that of odd dims, each in ascending order, times the scale, then capped. Each chunk has
+// its own maximum, sum of exponentials and weighted values (tokens ascending); chunks are merged in ascending order, from the
+// first that has a key the row sees, on any thread. A window masks keys and moves no chunk. Neither the other rows of a
+// call nor the ids of the blocks have any influence.
 #pragma once
 
 #include <stdint.h>
@@ -16,7 +17,7 @@ namespace mr::cpu {
 
 constexpr int32_t attention_chunk = 256;
 
-// Chunks that so many keys lie in.
+// Returns the number of chunks that hold `keys` keys.
 constexpr int32_t attention_chunks(int32_t keys) { return (keys + attention_chunk - 1) / attention_chunk; }
 
 constexpr int32_t pad_dim(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
@@ -39,15 +40,21 @@ struct AttentionArgs {
   const int32_t* visible;  // keys each row sees: >= 1, ascending
   int32_t rows;            // <= attention_rows
   float scale;
+  float cap;               // scores become cap * tanh(score / cap); 0 = no cap
+  int32_t window;          // keys a row sees at most; 0 = all
   KvLayout layout;
   int32_t kv_head;
   const int32_t* blocks;   // block table of the sequence
   const uint8_t* keys;     // block 0 of the layer
   const uint8_t* values;
   float* scratch;          // attention_scratch(rows, padded_dim) floats, 64-byte aligned
+
+  // The first key that a row sees, and its chunk. Both ascend with the row.
+  int32_t first_key(int32_t row) const { return window == 0 || visible[row] <= window ? 0 : visible[row] - window; }
+  int32_t first_chunk(int32_t row) const { return first_key(row) / attention_chunk; }
 };
 
-// Floats of what the rows of a call have seen of one chunk: a multiple of 16.
+// Floats of the partial results of a call's rows for one chunk: a multiple of 16.
 constexpr int64_t attention_record(int64_t rows, int64_t padded_dim) {
   return rows * padded_dim + (2 * rows + 15) / 16 * 16;
 }

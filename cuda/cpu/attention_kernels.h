@@ -140,14 +140,15 @@ struct Attention {
     return key(least(token, longest() - 1)) + (a.kv_head + 1 < l.kv_heads ? l.head_stride() : 0);
   }
 
+  // Keys [from, count) of the chunk; from is a multiple of 2 W.
   template <int R>
-  __attribute__((noinline)) void scores(const float* const* q, int32_t base, int32_t count, float* out) const {
+  __attribute__((noinline)) void scores(const float* const* q, int32_t base, int32_t from, int32_t count, float* out) const {
     const int64_t stride = l.block_size * element;
     const auto second = [&](int32_t first) { return first + W < count ? first + W : first; };
     // The values' first two blocks, or every line of the first one where those are `stride` bytes apart.
-    const uint8_t* const v0 = value(base);
-    const uint8_t* const v1 = stride > 64 ? v0 + 64 : count > l.block_size ? value(base + l.block_size) : v0;
-    for (int32_t t = 0; t < count; t += 2 * W) {
+    const uint8_t* const v0 = value(base + from);
+    const uint8_t* const v1 = stride > 64 ? v0 + 64 : count > from + l.block_size ? value(base + from + l.block_size) : v0;
+    for (int32_t t = from; t < count; t += 2 * W) {
       const int32_t next = t + 2 * W;
       const bool more = next < count;
       score_rows<Stored, R>(q, l.head_dim, key(base + t), key(base + second(t)), stride, a.scale,
@@ -175,15 +176,15 @@ struct Attention {
     }
   }
 
-  void scores_of(int rows, const float* const* q, int32_t base, int32_t count, float* out) const {
+  void scores_of(int rows, const float* const* q, int32_t base, int32_t from, int32_t count, float* out) const {
     switch (rows) {
-      case 1: return scores<1>(q, base, count, out);
-      case 2: return scores<2>(q, base, count, out);
-      case 3: return scores<3>(q, base, count, out);
+      case 1: return scores<1>(q, base, from, count, out);
+      case 2: return scores<2>(q, base, from, count, out);
+      case 3: return scores<3>(q, base, from, count, out);
 #if MR_VEC_WIDTH == 16
-      case 4: return scores<4>(q, base, count, out);
-      case 5: return scores<5>(q, base, count, out);
-      default: return scores<6>(q, base, count, out);
+      case 4: return scores<4>(q, base, from, count, out);
+      case 5: return scores<5>(q, base, from, count, out);
+      default: return scores<6>(q, base, from, count, out);
 #endif
     }
   }
@@ -202,16 +203,23 @@ struct Attention {
     }
   }
 
-  // Turns the first `count` scores into exp(score - maximum), zeros up to the next whole vector; gives maximum and sum.
-  static void exponentials(float* s, int32_t count, float* maximum, float* sum) {
+  // Caps scores [from, count), which are whole vectors from a multiple of W on.
+  void cap(float* s, int32_t from, int32_t count) const {
+    for (int32_t i = from; i < count; i += W) store(s + i, cap_of(load(s + i), a.cap, 1.0f / a.cap));
+  }
+
+  // Turns scores [low, count) into exp(score - maximum), with zeros from the whole vector before to the whole vector after; gives
+  // maximum and sum. `from` is a multiple of W, at most low.
+  static void exponentials(float* s, int32_t from, int32_t low, int32_t count, float* maximum, float* sum) {
     const VF none = splat(-__builtin_inff());
+    for (int32_t i = from; i < low; ++i) s[i] = -__builtin_inff();
     for (int32_t i = count; i % W != 0; ++i) s[i] = -__builtin_inff();
     VF top = none;
-    for (int32_t i = 0; i < count; i += W) top = greater_of(load(s + i), top);
+    for (int32_t i = from; i < count; i += W) top = greater_of(load(s + i), top);
     *maximum = fold_max(top);
     const VF base = splat(*maximum == -__builtin_inff() ? 0.0f : *maximum);
     VF total = {};
-    for (int32_t i = 0; i < count; i += W) {
+    for (int32_t i = from; i < count; i += W) {
       const VF e = exp(load(s + i) - base);
       store(s + i, e);
       total += e;
@@ -219,37 +227,59 @@ struct Attention {
     *sum = fold_sum(total);
   }
 
-  // What the rows from `begin` on, the first that sees any of the chunk at position base, see of it.
-  void chunk(int32_t base, int32_t begin, const ChunkRecord& out) const {
+  // What rows [begin, end), all of which see some of it, see of the chunk at position base.
+  void chunk(int32_t base, int32_t begin, int32_t end, const ChunkRecord& out) const {
     const int64_t dim = l.padded_dim;
-    const int32_t rows = a.rows - begin, groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
-    const auto seen = [&](int32_t r) {
-      const int32_t n = a.visible[r] - base;
-      return n < attention_chunk ? n : attention_chunk;
+    const int32_t rows = end - begin, groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
+    const auto seen = [&](int32_t r) { return least(a.visible[r] - base, attention_chunk); };
+    const auto low = [&](int32_t r) {
+      const int32_t n = a.first_key(r) - base;
+      return n < 0 ? 0 : n;
     };
     for (int32_t g = 0; g < groups; ++g) {
       const int32_t r0 = begin + rows * g / groups, r1 = begin + rows * (g + 1) / groups;
+      const int32_t from = low(r0) / (2 * W) * (2 * W);
       float* p = a.scratch + r0 * attention_chunk;
       float* sum = out.sum + r0 * dim;
-      scores_of(r1 - r0, a.q + r0, base, seen(r1 - 1), p);
+      scores_of(r1 - r0, a.q + r0, base, from, seen(r1 - 1), p);
       __builtin_memset(sum, 0, static_cast<size_t>((r1 - r0) * dim) * sizeof(float));
+      for (int32_t r = r0; r < r1; ++r) {
+        float* const s = a.scratch + r * attention_chunk;
+        if (a.cap != 0) cap(s, from, seen(r));
+        exponentials(s, from, low(r), seen(r), out.top + r, out.weight + r);
+      }
+      // Keys that all rows of the group see are weighed together, those before and after them row by row.
+      const int32_t common = low(r1 - 1), shared = seen(r0) > common ? seen(r0) : common;
       for (int32_t r = r0; r < r1; ++r)
-        exponentials(a.scratch + r * attention_chunk, seen(r), out.top + r, out.weight + r);
-      weigh_of(r1 - r0, p, base, 0, seen(r0), sum);
-      for (int32_t r = r0 + 1; r < r1; ++r)
-        weigh_of(1, a.scratch + r * attention_chunk, base, seen(r0), seen(r), sum + (r - r0) * dim);
+        weigh_of(1, a.scratch + r * attention_chunk, base, low(r), least(common, seen(r)), sum + (r - r0) * dim);
+      weigh_of(r1 - r0, p, base, common, seen(r0), sum);
+      for (int32_t r = r0; r < r1; ++r)
+        weigh_of(1, a.scratch + r * attention_chunk, base, shared, seen(r), sum + (r - r0) * dim);
     }
+  }
+
+  // Rows whose first key is in chunk c or before it.
+  int32_t begun(int32_t c) const {
+    int32_t end = a.rows;
+    while (a.first_chunk(end - 1) > c) --end;
+    return end;
   }
 
   void run() const {
     float* const records = a.scratch + a.rows * attention_chunk;
     const ChunkRecord all(records, a.rows, l.padded_dim);
     const ChunkRecord one(records + attention_record(a.rows, l.padded_dim), a.rows, l.padded_dim);
-    int32_t begin = 0;
-    for (int32_t base = 0; base < longest(); base += attention_chunk) {
-      while (a.visible[begin] <= base) ++begin;
-      chunk(base, begin, base == 0 ? all : one);
-      if (base != 0) merge_chunk(all, one, begin, a.rows, l.padded_dim);
+    int32_t begin = 0, before = 0;
+    for (int32_t c = a.first_chunk(0); c * attention_chunk < longest(); ++c) {
+      while (a.visible[begin] <= c * attention_chunk) ++begin;
+      const int32_t end = begun(c);
+      const bool first = before <= begin;  // of every row that sees this chunk
+      chunk(c * attention_chunk, begin, end, first ? all : one);
+      if (!first) {
+        merge_chunk(all, one, begin, before, l.padded_dim);
+        begin_rows(all, one, before, end, l.padded_dim);
+      }
+      before = end;
     }
     give_rows(a, all);
   }
@@ -258,7 +288,8 @@ struct Attention {
     int32_t begin = 0;
     for (int32_t c = from; c < to; ++c, records += attention_record(a.rows, l.padded_dim)) {
       while (a.visible[begin] <= c * attention_chunk) ++begin;
-      chunk(c * attention_chunk, begin, ChunkRecord(records, a.rows, l.padded_dim));
+      const int32_t end = begun(c);
+      if (begin < end) chunk(c * attention_chunk, begin, end, ChunkRecord(records, a.rows, l.padded_dim));
     }
   }
 };

@@ -40,6 +40,16 @@ void merge_chunk(const ChunkRecord& all, const ChunkRecord& one, int32_t begin, 
   }
 }
 
+// Rows [begin, end) of `all` begin with those of `one`.
+void begin_rows(const ChunkRecord& all, const ChunkRecord& one, int32_t begin, int32_t end, int64_t dim) {
+  if (begin >= end) return;
+  __builtin_memcpy(all.sum + begin * dim, one.sum + begin * dim, static_cast<size_t>((end - begin) * dim) * sizeof(float));
+  for (int32_t r = begin; r < end; ++r) {
+    all.top[r] = one.top[r];
+    all.weight[r] = one.weight[r];
+  }
+}
+
 // The rows' outputs, when `all` has seen all of theirs.
 void give_rows(const AttentionArgs& a, const ChunkRecord& all) {
   const int64_t dim = a.layout.padded_dim;
@@ -54,11 +64,15 @@ void give_rows(const AttentionArgs& a, const ChunkRecord& all) {
 void merge_chunks(const AttentionArgs& args, int32_t from, int32_t to, float* records, float* state) {
   const int64_t dim = args.layout.padded_dim, size = attention_record(args.rows, dim);
   const ChunkRecord all(state, args.rows, dim);
-  int32_t begin = 0;
+  int32_t begin = 0, before = 0;
   for (int32_t c = from; c < to; ++c, records += size) {
     while (args.visible[begin] <= c * attention_chunk) ++begin;
-    if (c == 0) __builtin_memcpy(state, records, static_cast<size_t>(size) * sizeof(float));
-    else merge_chunk(all, ChunkRecord(records, args.rows, dim), begin, args.rows, dim);
+    while (before < args.rows && args.first_chunk(before) < c) ++before;
+    int32_t end = before;
+    while (end < args.rows && args.first_chunk(end) == c) ++end;
+    const ChunkRecord one(records, args.rows, dim);
+    if (begin < before) merge_chunk(all, one, begin, before, dim);
+    begin_rows(all, one, before, end, dim);
   }
   if (to == attention_chunks(args.visible[args.rows - 1])) give_rows(args, all);
 }

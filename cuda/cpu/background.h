@@ -18,7 +18,7 @@ class Background {
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
-  // Calls job() on the background thread and returns when it is done; throws what it threw.
+  // Calls job() on the background thread and returns when it is done; rethrows its exception.
   void run(const std::function<void()>& job);
 
  private:

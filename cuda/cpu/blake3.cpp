@@ -5,7 +5,7 @@
 
 #include "blake3_core.h"
 
-namespace mr::cpu {
+namespace mr {
 namespace {
 
 using namespace blake3_core;
@@ -61,7 +61,7 @@ void hash_one(const Job& job, uint32_t value[8]) {
 }
 
 // `count` inputs by the widest kernel that they fill.
-void hash_many(Isa isa, Job job, size_t count, uint32_t (*value)[8]) {
+void hash_many(cpu::Isa isa, Job job, size_t count, uint32_t (*value)[8]) {
   const auto step = [&](size_t lanes) {
     job.data += lanes * job.stride;
     job.counter += lanes * job.counter_step;
@@ -69,9 +69,9 @@ void hash_many(Isa isa, Job job, size_t count, uint32_t (*value)[8]) {
     count -= lanes;
   };
 #if defined(__x86_64__)
-  if (isa >= Isa::avx512vnni)
+  if (isa >= cpu::Isa::avx512vnni)
     for (; count >= 16; step(16)) hash_lanes_avx512(job, value);
-  if (isa >= Isa::avx2)
+  if (isa >= cpu::Isa::avx2)
     for (; count >= 8; step(8)) hash_lanes_avx2(job, value);
 #else
   (void)isa;
@@ -79,7 +79,7 @@ void hash_many(Isa isa, Job job, size_t count, uint32_t (*value)[8]) {
   for (; count > 0; step(1)) hash_one(job, *value);
 }
 
-void hash_chunks(Isa isa, const uint8_t* data, size_t count, uint64_t first_chunk, uint32_t (*value)[8]) {
+void hash_chunks(cpu::Isa isa, const uint8_t* data, size_t count, uint64_t first_chunk, uint32_t (*value)[8]) {
   hash_many(isa, Job{data, kBlake3Chunk, 16, first_chunk, 1, 0, kChunkStart, kChunkEnd}, count, value);
 }
 
@@ -90,7 +90,7 @@ void parent_block(const uint32_t left[8], const uint32_t right[8], uint8_t block
 }
 
 // Folds a power of two of neighbouring values into their common ancestor, value[0].
-void fold(Isa isa, uint32_t (*value)[8], size_t count) {
+void fold(cpu::Isa isa, uint32_t (*value)[8], size_t count) {
   uint8_t blocks[kBlake3Subtree / kBlake3Chunk * 32];
   for (; count > 1; count /= 2) {
     for (size_t i = 0; i < count; ++i) store_words(value[i], blocks + i * 32);
@@ -100,7 +100,7 @@ void fold(Isa isa, uint32_t (*value)[8], size_t count) {
 
 }  // namespace
 
-void Blake3::subtree(Isa isa, const uint8_t* data, uint64_t offset, uint32_t value[8]) {
+void Blake3::subtree(cpu::Isa isa, const uint8_t* data, uint64_t offset, uint32_t value[8]) {
   constexpr size_t kChunks = kBlake3Subtree / kBlake3Chunk;
   uint32_t values[kChunks][8];
   hash_chunks(isa, data, kChunks, offset / kBlake3Chunk, values);
@@ -108,7 +108,7 @@ void Blake3::subtree(Isa isa, const uint8_t* data, uint64_t offset, uint32_t val
   std::copy(values[0], values[0] + 8, value);
 }
 
-// Pushes the value of a subtree of `chunks` (a power of two) and joins what it completes.
+// Pushes the value of a subtree of `chunks` (a power of two) and joins the subtrees that it completes.
 void Blake3::add_value(const uint32_t value[8], uint64_t chunks) {
   uint32_t joined[8];
   std::copy(value, value + 8, joined);
@@ -178,10 +178,10 @@ void Blake3::finish(uint8_t out[32]) const {
   store_words(h, out);
 }
 
-void blake3(Isa isa, const void* data, size_t size, uint8_t out[32]) {
+void blake3(cpu::Isa isa, const void* data, size_t size, uint8_t out[32]) {
   Blake3 hash(isa);
   hash.update(data, size);
   hash.finish(out);
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace mr::cpu::blake3_core {
+namespace mr::blake3_core {
 
 constexpr uint32_t kIv[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
 
@@ -33,4 +33,4 @@ struct Job {
 void hash_lanes_avx2(const Job& job, uint32_t (*value)[8]);
 void hash_lanes_avx512(const Job& job, uint32_t (*value)[8]);
 
-}  // namespace mr::cpu::blake3_core
+}  // namespace mr::blake3_core

@@ -6,7 +6,7 @@
 
 #pragma GCC push_options
 #pragma GCC target("avx2")
-namespace mr::cpu::blake3_core::avx2 {
+namespace mr::blake3_core::avx2 {
 
 using Vec = __m256i;
 constexpr int kLanes = 8;
@@ -61,16 +61,16 @@ inline void load_block(const uint8_t* data, size_t stride, Vec (&m)[16]) {
 
 #include "blake3_lanes.h"
 
-}  // namespace mr::cpu::blake3_core::avx2
+}  // namespace mr::blake3_core::avx2
 
-namespace mr::cpu::blake3_core {
+namespace mr::blake3_core {
 void hash_lanes_avx2(const Job& job, uint32_t (*value)[8]) { avx2::hash_lanes(job, value); }
-}  // namespace mr::cpu::blake3_core
+}  // namespace mr::blake3_core
 #pragma GCC pop_options
 
 #pragma GCC push_options
 #pragma GCC target("avx512f")
-namespace mr::cpu::blake3_core::avx512 {
+namespace mr::blake3_core::avx512 {
 
 using Vec = __m512i;
 constexpr int kLanes = 16;
@@ -117,11 +117,11 @@ inline void load_block(const uint8_t* data, size_t stride, Vec (&m)[16]) {
 
 #include "blake3_lanes.h"
 
-}  // namespace mr::cpu::blake3_core::avx512
+}  // namespace mr::blake3_core::avx512
 
-namespace mr::cpu::blake3_core {
+namespace mr::blake3_core {
 void hash_lanes_avx512(const Job& job, uint32_t (*value)[8]) { avx512::hash_lanes(job, value); }
-}  // namespace mr::cpu::blake3_core
+}  // namespace mr::blake3_core
 #pragma GCC pop_options
 
 #endif  // __x86_64__

@@ -11,7 +11,7 @@
 namespace mr::cpu {
 
 // Calls from several threads are safe; overlapping writes by several threads leave one of the values in each byte.
-// Fresh bytes read as zero without being cleared first: only what is read before it was written is cleared.
+// Fresh bytes read as zero. They are cleared lazily: only bytes that are read before they are written are cleared.
 // Every function throws OUT_OF_RANGE when [offset, offset + size) does not lie within the buffer.
 class Buffer {
  public:

@@ -9,7 +9,7 @@
 namespace mr::cpu {
 namespace {
 
-// A file's first word; empty when there is no such file.
+// A file's first word; empty if the file does not exist.
 std::string word_of(const std::string& path) {
   std::ifstream file(path);
   std::string word;
@@ -47,7 +47,7 @@ std::vector<int> allowed_processors() {
 }
 
 uint64_t last_level_cache_bytes(const std::vector<int>& processors, const std::string& root) {
-  std::set<std::string> seen;  // by who shares them
+  std::set<std::string> seen;  // by the set of sharers
   uint64_t sum = 0;
   for (const int processor : processors) {
     const std::string caches = root + "/cpu" + std::to_string(processor) + "/cache/index";

@@ -9,7 +9,7 @@
 namespace mr::cpu {
 namespace {
 
-// A control file's first word as a number; false when there is no such file or it says "max".
+// Reads a control file's first word as a number. Returns false if the file does not exist or contains "max".
 bool read_number(const std::string& path, double* value) {
   std::ifstream file(path);
   std::string word;
@@ -20,7 +20,7 @@ bool read_number(const std::string& path, double* value) {
 }
 
 // Calls visit(folder) for this process's group of a controller and each group above it. Inside a container the path
-// that /proc names may lie outside of what is mounted: then the root of the mount is the container's own group.
+// that /proc names may lie outside the mount: then the root of the mount is the container's own group.
 template <class Visit>
 void each_group(const std::string& controller, const std::string& mount, Visit visit) {
   std::ifstream file("/proc/self/cgroup");

@@ -1,4 +1,4 @@
-// cgroup: what the control groups of this process (v2 or v1) allow it. Reads the kernel's own files below /proc and /sys.
+// cgroup: the limits of this process's control groups (v2 or v1). Reads the kernel's own files below /proc and /sys.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// codebook: codewords in memory, and what is made of rows and codes with them.
+// codebook: codewords in memory, and encoding and decoding with them.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,8 @@ var table = sync.OnceValue(func() unsafe.Pointer {
 	return unsafe.Pointer(C.mr_engine_api(C.MR_ABI_MAJOR, nil))
 })
 
-// sourceDigest hashes names and contents in the order of the names; 16 hexadecimal digits tell builds apart.
+// sourceDigest hashes names and contents in the order of the names. Its 16 hexadecimal digits
+// identify a build.
 func sourceDigest() string {
 	hash := sha256.New()
 	names, err := fs.Glob(sources, "*") // sorted

@@ -28,7 +28,7 @@ int choose_threads(int32_t threads) {
   return threads != 0 ? threads : std::min(allowed_cpus(), kMostThreads);
 }
 
-// The processor's own name; its architecture where the kernel does not tell.
+// The processor's name, or its architecture if the kernel does not report one.
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -97,6 +97,7 @@ void Device::info(mr_device_info* out) const {
   out->failed_frees = counts.failed_frees;
   copy_text(out->management_problem, "");
   out->one_class = 1;
+  out->hidden_rows = 1;
   out->devices = 1;
 }
 

@@ -22,13 +22,13 @@ class Device {
   explicit Device(const mr_device_options& options);  // options already completed; throws
 
   void info(mr_device_info* out) const;
-  std::string label() const;  // for messages that tell devices apart
+  std::string label() const;  // for messages, to distinguish devices
   // Throws FAILED_PRECONDITION while anything of the device lives.
   void check_idle() const;
 
-  // Work beside the steps: repacking, digests. While no runner lives it is done by all threads of the team; while one
-  // lives it is done by a single background thread of low priority, so that a step never waits for it. `tasks` are
-  // small (about a megabyte each), since the choice is made anew with every call. fn(task, thread) as in Threads::run.
+  // Runs work that is not part of a step: repacking, digests. All threads of the team do it while no runner lives. While
+  // one lives, a single background thread of low priority does it, so that a step never waits for it. Tasks must be
+  // small (about a megabyte each), because every call chooses again. fn(task, thread) as in Threads::run.
   template <class F>
   void aside(int64_t tasks, F&& fn) {
     if (runners.load() == 0) {

@@ -12,8 +12,8 @@ namespace mr::cpu {
 // Of bytes in memory.
 void digest_memory(Device& device, const uint8_t* data, uint64_t size, uint8_t out[32]);
 
-// Of the file bytes of a packed matrix, unpacked some megabytes at a time beside what else reads it. Takes its scratch
-// from the heap, not from the ledger: verification works on a full device.
+// Digests the file bytes of a packed matrix, which it unpacks some megabytes at a time while steps may read the matrix.
+// Its scratch memory is from the heap, not from the ledger: verification works on a full device.
 void digest_matrix(Device& device, const Matrix& matrix, uint8_t out[32]);
 
 }  // namespace mr::cpu

@@ -1,5 +1,5 @@
-// edge: the ABI over any engine. Every function turns handles into objects, completes structs, calls one function of the
-// inside and turns what it throws into an mr_error.
+// edge: the ABI over any engine. Every function resolves handles to objects, completes structs, calls one function of the
+// engine and converts an exception into an mr_error.
 //
 // Engine names what an engine is made of: the types Device, Buffer, Model, Runner and Operands, and the functions
 // device_count, run_op, measure_roof, host_alloc and host_free. Their members throw Error as engine.h documents their C faces.
@@ -13,9 +13,10 @@
 #include "error.h"
 #include "millrace/engine.h"
 #include "registry.h"
+#include "shape.h"
 #include "structs.h"
 
-namespace mr::cpu {
+namespace mr {
 
 template <class Engine>
 struct Edge {
@@ -138,7 +139,7 @@ struct Edge {
       if (buffer == nullptr) return;
       std::shared_ptr<Buffer> leaving = handles().buffers.withdraw(buffer);
       if (leaving.use_count() == 1) {  // else a call in another thread still uses it and frees it at its end
-        std::atomic_thread_fence(std::memory_order_acquire);  // after what the last of those calls did
+        std::atomic_thread_fence(std::memory_order_acquire);  // after the effects of the last of those calls
         try {
           leaving->release();
         } catch (...) {
@@ -168,8 +169,8 @@ struct Edge {
   static mr_error* model_create(mr_device* device, const mr_model_desc* desc, mr_model** out) {
     return guard([&] {
       check_out(out, "out");
-      const mr_model_desc complete = read_struct(desc, "mr_model_desc");
-      *out = handles().models.add(std::make_shared<Model>(handles().devices.get(device), complete));
+      Description complete = read_description(read_struct(desc, "mr_model_desc"));
+      *out = handles().models.add(std::make_shared<Model>(handles().devices.get(device), std::move(complete)));
     });
   }
 
@@ -306,4 +307,4 @@ struct Edge {
   }
 };
 
-}  // namespace mr::cpu
+}  // namespace mr

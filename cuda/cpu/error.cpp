@@ -6,7 +6,7 @@
 #include <new>
 #include <system_error>
 
-namespace mr::cpu {
+namespace mr {
 namespace {
 
 std::string format_message(const char* format, va_list arguments) {
@@ -15,8 +15,8 @@ std::string format_message(const char* format, va_list arguments) {
   return text;
 }
 
-// What an error is when there is no memory for another one. Its message fits the string's own storage or was taken when
-// the library was loaded.
+// Returns the error for the case that no memory is left for another one. Its message fits the string's own storage, or was
+// allocated when the library was loaded.
 mr_error& out_of_memory() {
   static mr_error error{MR_RESOURCE_EXHAUSTED, 0, "out of host memory"};
   return error;
@@ -71,4 +71,4 @@ void destroy_error(mr_error* error) noexcept {
   if (error != &preloaded) delete error;
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -14,7 +14,7 @@ struct mr_error {
   std::string message;
 };
 
-namespace mr::cpu {
+namespace mr {
 
 class Error : public std::exception {
  public:
@@ -49,4 +49,4 @@ mr_error* guard(F&& f) noexcept {
   }
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-namespace mr::cpu {
+namespace mr {
 namespace {
 
 inline float half_to_float(uint16_t h) {
@@ -47,4 +47,4 @@ inline uint16_t float_to_half(float f) {  // nearest even; beyond 65504 + half a
 }
 
 }  // namespace
-}  // namespace mr::cpu
+}  // namespace mr

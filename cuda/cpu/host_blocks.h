@@ -9,7 +9,7 @@
 #include "millrace/engine.h"
 #include "step_plan.h"
 
-namespace mr::cpu {
+namespace mr {
 
 // Piece is memory of an engine's own kind: data() is its first byte, its destructor gives it back. Used by the
 // submitting thread only, but for the bytes of the blocks: those belong to the steps that name them. Blocks never move.
@@ -54,4 +54,4 @@ class HostBlocks {
   std::vector<std::unique_ptr<Piece>> pieces_;  // by block / piece_blocks_; null or absent until written
 };
 
-}  // namespace mr::cpu
+}  // namespace mr

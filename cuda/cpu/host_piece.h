@@ -1,4 +1,4 @@
-// host_piece: memory that blocks of host memory lie in, taken from the system beside the ledger.
+// host_piece: memory for blocks of host memory, taken from the system outside the ledger.
 #pragma once
 
 #include <cstdint>

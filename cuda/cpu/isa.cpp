@@ -17,7 +17,8 @@ namespace {
 
 #if defined(__x86_64__)
 #if MR_AMX
-// Linux keeps the state of tiles, 8 KiB a thread, only for processes that asked; what it does not know or allow it refuses.
+// Linux keeps the state of tiles, 8 KiB a thread, only for processes that requested it. It refuses the request if it does not
+// support or permit tiles.
 bool tiles_permitted() {
   constexpr long request_permission = 0x1023, tile_data = 18; // ARCH_REQ_XCOMP_PERM and XFEATURE_XTILEDATA
   static const bool permitted = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;

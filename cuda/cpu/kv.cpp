@@ -5,40 +5,69 @@
 #include "runner_config.h"
 
 namespace mr::cpu {
+namespace {
 
-KvLayout KvCache::layout(const mr_model_desc& model, const mr_runner_config& config) {
-  return KvLayout{config.kv_type, config.block_size, model.kv_heads, model.head_dim, pad_dim(model.head_dim)};
+KvLayout layout_of(const mr_mixer_desc& m, const mr_runner_config& config) {
+  return KvLayout{config.kv_type, config.block_size, m.kv_heads, m.key_dim, pad_dim(m.key_dim)};
 }
 
-uint64_t KvCache::bytes_per_block(const mr_model_desc& model, const mr_runner_config& config) {
-  return 2 * static_cast<uint64_t>(model.layers) * static_cast<uint64_t>(layout(model, config).block_stride());
+}  // namespace
+
+uint64_t KvCache::bytes_per_block(const Description& model, const mr_runner_config& config) {
+  uint64_t bytes = 0;
+  for (const mr_layer_desc& layer : model.layers)
+    if (layer.mixer.kv_layer == 0) bytes += 2 * static_cast<uint64_t>(layout_of(layer.mixer, config).block_stride());
+  return bytes;
 }
 
-KvCache::KvCache(Ledger& ledger, const mr_model_desc& model, const mr_runner_config& config)
-    : layout_(layout(model, config)),
-      layers_(model.layers),
-      plane_(static_cast<uint64_t>(config.kv_blocks) * static_cast<uint64_t>(layout_.block_stride())),
-      memory_(ledger.allocate(pool_bytes(config, bytes_per_block(model, config)), MR_PURPOSE_KV, false)) {}
-
-void KvCache::copy_block(int32_t src, int32_t dst) {
-  if (src == dst) return;
-  const uint64_t size = static_cast<uint64_t>(layout_.block_stride());
-  for (uint64_t plane = 0; plane < 2 * static_cast<uint64_t>(layers_); ++plane) {
-    uint8_t* base = memory_.as<uint8_t>() + plane * plane_;
-    std::memcpy(base + static_cast<uint64_t>(dst) * size, base + static_cast<uint64_t>(src) * size, size);
+KvCache::KvCache(Ledger& ledger, const Description& model, const mr_runner_config& config)
+    : memory_(ledger.allocate(pool_bytes(config, bytes_per_block(model, config)), MR_PURPOSE_KV, false)) {
+  uint64_t begin = 0;
+  for (const mr_layer_desc& layer : model.layers) {
+    if (layer.mixer.kv_layer != 0) {
+      Layer shared = layers_[layers_.size() - static_cast<size_t>(layer.mixer.kv_layer)];
+      shared.own = false;
+      layers_.push_back(shared);
+      continue;
+    }
+    const KvLayout layout = layout_of(layer.mixer, config);
+    const uint64_t plane = static_cast<uint64_t>(config.kv_blocks) * static_cast<uint64_t>(layout.block_stride());
+    layers_.push_back(Layer{layout, begin, plane, true});
+    begin += 2 * plane;
   }
 }
 
+// Calls copy(place, size) with the block's bytes in each plane.
+template <class Copy>
+void KvCache::each_plane(int32_t block, Copy copy) const {
+  for (const Layer& layer : layers_) {
+    if (!layer.own) continue;
+    const uint64_t size = static_cast<uint64_t>(layer.layout.block_stride());
+    uint8_t* const keys = memory_.as<uint8_t>() + layer.begin + static_cast<uint64_t>(block) * size;
+    copy(keys, size);
+    copy(keys + layer.plane, size);
+  }
+}
+
+void KvCache::copy_block(int32_t src, int32_t dst) {
+  if (src == dst) return;
+  each_plane(dst, [&](uint8_t* to, uint64_t size) {
+    std::memcpy(to, to + (src - static_cast<int64_t>(dst)) * static_cast<int64_t>(size), size);
+  });
+}
+
 void KvCache::copy_out(int32_t src, uint8_t* host) const {
-  const uint64_t size = static_cast<uint64_t>(layout_.block_stride());
-  for (uint64_t plane = 0; plane < 2 * static_cast<uint64_t>(layers_); ++plane)
-    std::memcpy(host + plane * size, memory_.as<uint8_t>() + plane * plane_ + static_cast<uint64_t>(src) * size, size);
+  each_plane(src, [&](const uint8_t* from, uint64_t size) {
+    std::memcpy(host, from, size);
+    host += size;
+  });
 }
 
 void KvCache::copy_in(const uint8_t* host, int32_t dst) {
-  const uint64_t size = static_cast<uint64_t>(layout_.block_stride());
-  for (uint64_t plane = 0; plane < 2 * static_cast<uint64_t>(layers_); ++plane)
-    std::memcpy(memory_.as<uint8_t>() + plane * plane_ + static_cast<uint64_t>(dst) * size, host + plane * size, size);
+  each_plane(dst, [&](uint8_t* to, uint64_t size) {
+    std::memcpy(to, host, size);
+    host += size;
+  });
 }
 
 }  // namespace mr::cpu

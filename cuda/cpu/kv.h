@@ -2,34 +2,44 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "attention.h"
 #include "ledger.h"
 #include "millrace/engine.h"
+#include "shape.h"
 
 namespace mr::cpu {
 
-// Memory: layers x {keys, values} x blocks x block_stride bytes. Block b of a layer's keys begins at
-// keys(layer) + b * layout.block_stride(). Fresh blocks hold anything: attention reads only what was stored.
+// Memory: for each layer with keys of its own, the keys of all blocks and then their values. Block b of a layer's keys begins at
+// keys(layer) + b * layout(layer).block_stride(). Fresh blocks hold anything: attention reads only what was stored. A layer that
+// reads the keys of another has that layer's layout and planes.
 class KvCache {
  public:
-  static KvLayout layout(const mr_model_desc& model, const mr_runner_config& config);
-  static uint64_t bytes_per_block(const mr_model_desc& model, const mr_runner_config& config);  // over all layers
+  static uint64_t bytes_per_block(const Description& model, const mr_runner_config& config);  // over all layers
 
-  KvCache(Ledger& ledger, const mr_model_desc& model, const mr_runner_config& config);  // throws RESOURCE_EXHAUSTED
+  KvCache(Ledger& ledger, const Description& model, const mr_runner_config& config);  // throws RESOURCE_EXHAUSTED
 
-  const KvLayout& layout() const { return layout_; }
-  uint8_t* keys(int32_t layer) const { return memory_.as<uint8_t>() + 2 * static_cast<uint64_t>(layer) * plane_; }
-  uint8_t* values(int32_t layer) const { return keys(layer) + plane_; }
+  const KvLayout& layout(int32_t layer) const { return at(layer).layout; }
+  uint8_t* keys(int32_t layer) const { return memory_.as<uint8_t>() + at(layer).begin; }
+  uint8_t* values(int32_t layer) const { return keys(layer) + at(layer).plane; }
   void copy_block(int32_t src, int32_t dst);  // ids 0 .. blocks-1; src == dst does nothing
-  // The bytes_per_block of a block lie at `host` plane by plane: keys and values of layer 0, of layer 1, ...
+  // The bytes_per_block of a block lie at `host` plane by plane: keys and values of the first layer that has its own, and so on.
   void copy_out(int32_t src, uint8_t* host) const;
   void copy_in(const uint8_t* host, int32_t dst);
 
  private:
-  const KvLayout layout_;
-  const int32_t layers_;
-  const uint64_t plane_;  // bytes of all keys of one layer
+  struct Layer {
+    KvLayout layout;
+    uint64_t begin;  // of its keys
+    uint64_t plane;  // bytes of its keys, and of its values
+    bool own;        // has keys of its own
+  };
+  const Layer& at(int32_t layer) const { return layers_[static_cast<size_t>(layer)]; }
+  template <class Copy>
+  void each_plane(int32_t block, Copy copy) const;
+
+  std::vector<Layer> layers_;
   const Memory memory_;
 };
 

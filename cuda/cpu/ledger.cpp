@@ -167,7 +167,7 @@ int Ledger::release(void* data, uint64_t size, uint64_t capacity, int32_t purpos
     const uint64_t others = used_locked() - size + stuck_;
     keep = keep && others + capacity <= limit_;
     if (keep && (pooled_ + capacity > pool_limit_ || others + pooled_ + capacity > limit_)) {
-      out.swap(pool_);  // a pool full of other sizes serves nobody: begin anew
+      out.swap(pool_);  // a pool full of other sizes is useless: empty it
       pooled_ = 0;
     }
     if (keep) {
@@ -220,7 +220,7 @@ void Ledger::adopt_locked(const Refused& block) noexcept {
   try {
     refused_.push_back(block);
   } catch (const std::bad_alloc&) {
-    // It stays counted, and nobody offers it again.
+    // It stays counted and is not offered again.
   }
 }
 

@@ -31,7 +31,7 @@ class Memory {
   void* data() const { return data_; }
   template <class T>
   T* as() const { return static_cast<T*>(data_); }
-  uint64_t size() const { return size_; }      // bytes asked for: what the ledger counts
+  uint64_t size() const { return size_; }      // requested bytes, which the ledger counts
   bool zeroed() const { return zeroed_; }      // every byte was zero when allocated
   explicit operator bool() const { return data_ != nullptr; }
   int reset() noexcept;  // gives the bytes back now: 0, or the errno of a system that refuses them, and nothing has changed
@@ -75,7 +75,7 @@ class Ledger {
   LedgerCounts counts() const;
   void trim() noexcept;  // gives every pooled block, and those refused before, back to the system
   void refuse(int32_t fault, int32_t skip, uint64_t count) { refusals_.ask(fault, skip, count); }  // for tests
-  // Whether such a fault refuses memory that is taken beside the ledger, which blocks of host memory are.
+  // Whether the injected fault refuses memory outside the ledger, such as blocks of host memory.
   bool refuses_outside() noexcept { return refusals_.take(MR_FAULT_REFUSE_ALLOC); }
 
  private:
@@ -111,7 +111,7 @@ class Ledger {
   std::vector<Refused> refused_;
 };
 
-// Bytes this process can still take: the least of what the system has available and what is left of the control group.
+// Bytes that this process can still allocate: the smaller of the system's available memory and the rest of the control group.
 uint64_t available_memory();
 
 }  // namespace mr::cpu

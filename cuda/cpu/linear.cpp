@@ -83,25 +83,40 @@ void move_bits(const Field& f, int64_t count, int64_t block_bytes, uint8_t* plan
 
 // One row's share of a group of `count` blocks.
 template <Way way>
-void move_row(const Format& f, int64_t count, uint8_t* group, int64_t lane, uint8_t* file) {
+void move_fields(const Format& f, int64_t count, uint8_t* group, int64_t lane, uint8_t* file) {
+  const int64_t block_bytes = f.coded != 0 ? f.coded : f.block_bytes;
   uint8_t* plane = group;
   for (int32_t i = 0; i < f.field_count; ++i) {
     const Field& field = f.fields[i];
     const uint32_t flip = i == 0 ? f.flip * 0x01010101u : 0;
     uint8_t* at = plane + lane * field.cell;
-    if (field.turned) move_bits<way>(field, count, f.block_bytes, at, file);
-    else if (field.cell == 4) move_field<way, 4>(field, flip, count, f.block_bytes, at, file);
-    else if (field.cell == 2) move_field<way, 2>(field, flip, count, f.block_bytes, at, file);
-    else move_field<way, 1>(field, flip, count, f.block_bytes, at, file);
+    if (field.turned) move_bits<way>(field, count, block_bytes, at, file);
+    else if (field.cell == 4) move_field<way, 4>(field, flip, count, block_bytes, at, file);
+    else if (field.cell == 2) move_field<way, 2>(field, flip, count, block_bytes, at, file);
+    else move_field<way, 1>(field, flip, count, block_bytes, at, file);
     plane += plane_bytes(field, count);
   }
 }
 
+// The same from or to file bytes. Returns false if no file has what the group holds.
 template <Way way>
-void move_rows(const Matrix& m, uint8_t* file_rows, int64_t row0, int64_t n) {
+bool move_row(const Format& f, int64_t count, uint8_t* group, int64_t lane, uint8_t* file) {
+  if (f.coded == 0) {
+    move_fields<way>(f, count, group, lane, file);
+    return true;
+  }
+  uint8_t coded[most_coded_bytes]; // a group is one block
+  if (way == Way::pack) code_block(f.type, file, coded);
+  move_fields<way>(f, count, group, lane, coded);
+  return way == Way::pack || uncode_block(f.type, coded, file);
+}
+
+template <Way way>
+bool move_rows(const Matrix& m, uint8_t* file_rows, int64_t row0, int64_t n) {
   const Format& f = *find_format(m.type);
   const Layout layout(f, m);
   const int64_t row_bytes = m.in / f.block * f.block_bytes;
+  bool whole = true;
   for (int64_t first = row0; first < row0 + n; first += panel_rows) {
     const int64_t rows = row0 + n - first < panel_rows ? row0 + n - first : panel_rows;
     const int64_t panel = first / panel_rows;
@@ -111,10 +126,11 @@ void move_rows(const Matrix& m, uint8_t* file_rows, int64_t row0, int64_t n) {
       uint8_t* group = layout.at(panel, g);
       if (way == Way::pack && rows < panel_rows) memset(group, 0, size_t(group_bytes(f, inputs)));
       for (int64_t r = 0; r < rows; ++r) {
-        move_row<way>(f, inputs / f.block, group, r, file + r * row_bytes + g * f.group / f.block * f.block_bytes);
+        whole &= move_row<way>(f, inputs / f.block, group, r, file + r * row_bytes + g * f.group / f.block * f.block_bytes);
       }
     }
   }
+  return whole;
 }
 
 const Kernels& kernels_of(Isa isa, Activation kind) {
@@ -141,11 +157,11 @@ const Kernels& kernels_of(Isa isa, Activation kind) {
 } // namespace
 
 void pack_rows(Matrix& m, const uint8_t* file_rows, int64_t row0, int64_t n) {
-  move_rows<Way::pack>(m, const_cast<uint8_t*>(file_rows), row0, n); // packing only reads the file's bytes
+  (void)move_rows<Way::pack>(m, const_cast<uint8_t*>(file_rows), row0, n); // packing only reads the file's bytes
 }
 
-void unpack_rows(const Matrix& m, int64_t row0, int64_t n, uint8_t* file_rows) {
-  move_rows<Way::unpack>(m, file_rows, row0, n);
+bool unpack_rows(const Matrix& m, int64_t row0, int64_t n, uint8_t* file_rows) {
+  return move_rows<Way::unpack>(m, file_rows, row0, n);
 }
 
 void dequantize_row(const Matrix& m, int64_t row, float* out) {
@@ -154,7 +170,7 @@ void dequantize_row(const Matrix& m, int64_t row, float* out) {
   uint8_t file[float_group * 4]; // no group of one row is longer: 128 F32, 256 Q8_0
   for (int64_t g = 0; g < layout.groups; ++g) {
     const int64_t count = layout.inputs(g) / f.block;
-    move_row<Way::unpack>(f, count, layout.at(row / panel_rows, g), row % panel_rows, file);
+    (void)move_row<Way::unpack>(f, count, layout.at(row / panel_rows, g), row % panel_rows, file); // damage is the digest's to find
     decode_blocks(m.type, file, count, out + g * f.group);
   }
 }

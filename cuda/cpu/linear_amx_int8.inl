@@ -12,13 +12,15 @@ constexpr int64_t amx_sums = 1024;           // bytes of 16 x 16 sums
 constexpr int64_t amx_fetch_ahead = 32 << 10; // bytes between a weight that is asked for and one that is read, where tokens are few
 
 // Activations of a tile of w tokens over a group lie block after block in the w * 64 bytes of its ActBlocks: w times 32 int8, w
-// scales, w sums, w times what sums of unsigned weights start from. A kernel reads eight of each whatever w is, which stays in the block.
-static_assert(amx_least >= 8, "no tile is narrower, and of nine tokens the last eight of sixteen begin at 40 * 9 + 32");
-static_assert(40 * 9 + 32 + 4 * 8 <= 64 * 9 && 40 * 8 + 4 * 8 <= 64 * 8, "a block holds what is read of it");
+// scales, w sums, w times what sums of unsigned weights start from, and twice w times bias32, of inputs 0..15 and of 16..31. A kernel
+// reads eight of each whatever w is, which stays in the block.
+static_assert(amx_least >= 8, "no tile is narrower, and of nine tokens the last eight of sixteen begin at 48 * 9 + 32");
+static_assert(48 * 9 + 32 + 4 * 8 <= 64 * 9 && 48 * 8 + 4 * 8 <= 64 * 8, "a block holds what is read of it");
 
 MR_INLINE uint8_t* scales_of(uint8_t* block, int64_t w) { return block + 32 * w; }
 MR_INLINE uint8_t* sums_of(uint8_t* block, int64_t w) { return block + 36 * w; }
 MR_INLINE uint8_t* biases_of(uint8_t* block, int64_t w) { return block + 40 * w; }
+MR_INLINE uint8_t* half_sums_of(uint8_t* block, int64_t w, int64_t half) { return block + (44 + 4 * half) * w; }
 
 void prepare_tiles(const float* x, int64_t ldx, int64_t in, int64_t tokens, int64_t t0, int64_t t1, uint8_t* act) {
   if (tokens < amx_least) return kernels_avx512vnni[1].prepare(x, ldx, in, tokens, t0, t1, act);
@@ -35,6 +37,7 @@ void prepare_tiles(const float* x, int64_t ldx, int64_t in, int64_t tokens, int6
         __builtin_memcpy(scales_of(out, w) + 4 * place, &block.d, 4);
         __builtin_memcpy(sums_of(out, w) + 4 * place, &block.s, 4);
         __builtin_memcpy(biases_of(out, w) + 4 * place, &block.bias128, 4);
+        for (int half = 0; half < 2; ++half) __builtin_memcpy(half_sums_of(out, w, half) + 4 * place, &block.bias32[half], 4);
       }
     }
   }
@@ -103,7 +106,7 @@ struct AmxFetch {
 // not repay a signed copy.
 template <Mode mode, bool in_place>
 struct AmxKernel {
-  static constexpr int parts = mode == Mode::halves ? 2 : 1, inputs = 32 / parts; // of a block; of a part
+  static constexpr int parts = parts_of(mode), inputs = 32 / parts; // of a block; of a part
 
   MR_INLINE uint8_t* block_of(const AmxDot& a, int64_t k) { return a.act + k / parts * a.width * 64; }
 
@@ -176,6 +179,17 @@ struct AmxKernel {
         sum[1][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot1), _mm512_mul_ps(scale1, x), sum[1][c]);
         if (c == 3) AmxFetch::step(fetch);
       }
+      if constexpr (mode == Mode::halves_mins) {
+        const uint8_t* halves = half_sums_of(block, a.width, k % parts) + t * 4;
+        const __m512 least0 = _mm512_load_ps(m0 + k * panel_rows), least1 = _mm512_load_ps(m1 + k * panel_rows);
+#pragma GCC unroll 8
+        for (int c = 0; c < amx_rows; ++c) {
+          const __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_set1_epi32(load_as<int32_t>(halves + 4 * c))),
+                                         _mm512_set1_ps(load_as<float>(d + 4 * c)));
+          sum[0][c] = _mm512_fmadd_ps(least0, x, sum[0][c]);
+          sum[1][c] = _mm512_fmadd_ps(least1, x, sum[1][c]);
+        }
+      }
       if constexpr (mode == Mode::mins) {
         const __m512 least0 = _mm512_load_ps(m0 + k * panel_rows), least1 = _mm512_load_ps(m1 + k * panel_rows);
 #pragma GCC unroll 8
@@ -214,10 +228,11 @@ struct AmxKernel {
 // What was added to the signed quants of a type to store them unsigned, modulo 256.
 MR_INLINE uint8_t bias_of(int32_t type) {
   switch (type) {
-    case type_q8_0: case type_iq4_nl: return 128;
+    case type_q8_0: case type_iq4_nl: case type_iq4_xs: case type_iq3_xxs: case type_iq3_s: case type_iq2_xxs: return 128;
     case type_q4_0: return 8;
     case type_q5_0: return 16;
-    case type_q6_k: return 32;
+    case type_q3_k: case type_q6_k: return 32;
+    case type_iq2_xs: case type_iq2_s: return 64;
     default: return 0;
   }
 }
@@ -277,7 +292,7 @@ void multiply_mode(const Matrix& m, uint8_t* act, int64_t tokens, float* y, int6
                 const int64_t from = min_of(i, count - 1);
                 a.w[i] = (in_place ? layout.at(pair + from, g) : expanded[from].w) + part * Kernel::inputs * 16;
                 a.d[i] = expanded[from].d[part];
-                a.m[i] = mode == Mode::mins ? expanded[from].m[part] : nullptr;
+                a.m[i] = mode == Mode::mins || mode == Mode::halves_mins ? expanded[from].m[part] : nullptr;
                 a.sums[i] = sums[pair - panel + i][tile * amx_tile];
                 a.y[i] = y + t * ldy + (pair + from) * panel_rows;
                 a.rows[i] = i < count ? min_of(panel_rows, m.out - (pair + i) * panel_rows) : 0;
@@ -305,7 +320,9 @@ void multiply_tiles(const Matrix& m, const uint8_t* act, int64_t tokens, float* 
     return multiply_mode<Mode::plain, true>(m, blocks, tokens, y, ldy, panel0, panel1, then);
   }
   switch (m.type) {
-    case type_q6_k: return multiply_mode<Mode::halves, false>(m, blocks, tokens, y, ldy, panel0, panel1, then);
+    case type_q2_k: return multiply_mode<Mode::halves_mins, false>(m, blocks, tokens, y, ldy, panel0, panel1, then);
+    case type_q3_k: case type_q6_k: case type_iq2_xs: case type_iq2_s:
+      return multiply_mode<Mode::halves, false>(m, blocks, tokens, y, ldy, panel0, panel1, then);
     case type_q4_1: case type_q5_1: case type_q4_k: case type_q5_k:
       return multiply_mode<Mode::mins, false>(m, blocks, tokens, y, ldy, panel0, panel1, then);
     default: return multiply_mode<Mode::plain, false>(m, blocks, tokens, y, ldy, panel0, panel1, then);

@@ -41,8 +41,8 @@ MR_INLINE f32v halves_at(const uint8_t* p) { return _mm256_cvtph_ps(load_128(p))
 MR_INLINE f32v bytes_at(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_64(p))); }
 MR_INLINE f32v signed_at(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_64(p))); }
 
-MR_INLINE u8v table_of(const u8v& index) {
-  const __m128i biased = _mm_add_epi8(load_128(iq4_nl_values), _mm_set1_epi8(-128));
+MR_INLINE u8v table_of(const int8_t (&values)[16], int bias, const u8v& index) {
+  const __m128i biased = _mm_add_epi8(load_128(values), _mm_set1_epi8(int8_t(bias)));
   return (u8v)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(biased), (__m256i)index);
 }
 

@@ -4,9 +4,9 @@
 // Sixteen registers hold six tokens' sums of two halves of a panel, eight rows each; weights of more bits, whose sums are of 32 bits
 // too, are taken half by half. Sums in fp32 wait in the first-level cache between blocks.
 
-// Steps of four inputs whose sums fit 16 bits: steps * 2 * most * 127 <= 32767. Full bytes are taken as magnitudes, at most 128,
+// Steps of four inputs whose sums fit 16 bits: steps * 2 * most * 127 <= 32767, within a scale. Full bytes are taken as magnitudes, at most 128,
 // whose signs are moved to x; one step fits.
-constexpr int steps_of_4_bits = 8, steps_of_5_bits = 4, steps_of_6_bits = 2, steps_of_full_bytes = 1;
+constexpr int steps_of_2_bits = 4, steps_of_4_bits = 8, steps_of_5_bits = 4, steps_of_6_bits = 2, steps_of_7_bits = 1, steps_of_full_bytes = 1;
 
 MR_INLINE __m256i widened(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 
@@ -16,8 +16,8 @@ MR_INLINE void keep(__m256i& v) { asm("" : "+x"(v)); }
 // H halves of panel p, from `half` on, by C tokens.
 template <Mode mode, int fit, int H, int C>
 MR_INLINE void dot_halves(const Dot& a, int p, int half, Fetch& fetch) {
-  constexpr int parts = mode == Mode::halves ? 2 : 1, steps = 8 / parts;
-  constexpr bool full = fit == steps_of_full_bytes, mins = mode == Mode::mins || mode == Mode::nibbles;
+  constexpr int parts = parts_of(mode), steps = 8 / parts;
+  constexpr bool wide = mode == Mode::halves_wide, full = fit == steps_of_full_bytes && !wide, mins = mode == Mode::mins || mode == Mode::nibbles, half_mins = mode == Mode::halves_mins;
   __m256 sum[H][C];
 #pragma GCC unroll 2
   for (int h = 0; h < H; ++h) {
@@ -30,7 +30,7 @@ MR_INLINE void dot_halves(const Dot& a, int p, int half, Fetch& fetch) {
   constexpr int each = mode == Mode::nibbles ? 2 : 1; // blocks that share bytes
   for (int64_t b = 0; b < n; b += each) {
 #pragma GCC unroll 2
-    for (int odd = 0; odd < each; ++odd, act += C * 64, d += parts * panel_rows, m += panel_rows) {
+    for (int odd = 0; odd < each; ++odd, act += C * 64, d += parts * panel_rows, m += (half_mins ? parts : 1) * panel_rows) {
       fetch.ask();
 #pragma GCC unroll 2
       for (int part = 0; part < parts; ++part) {
@@ -80,11 +80,19 @@ MR_INLINE void dot_halves(const Dot& a, int p, int half, Fetch& fetch) {
           const __m256 x_scale = broadcast_f32(act + c * 64 + __builtin_offsetof(ActBlock, d));
 #pragma GCC unroll 2
           for (int h = 0; h < H; ++h) {
-            if constexpr (!full && !mins) dot[h][c] = _mm256_add_epi32(dot[h][c], broadcast(act + c * 64 + bias + part * 4));
+            if constexpr (!full && !mins && !half_mins) {
+              const __m256i start = broadcast(act + c * 64 + bias + part * 4);
+              dot[h][c] = _mm256_add_epi32(dot[h][c], wide ? _mm256_add_epi32(start, start) : start);
+            }
             const __m256 scale = mode == Mode::bytes ? __m256(halves_at(a.f16[p] + b * 32 + (half + h) * 16))
                                                      : _mm256_load_ps(d + part * panel_rows + h * 8);
             const __m256 both = _mm256_mul_ps(scale, x_scale);
             sum[h][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[h][c]), both, sum[h][c]);
+          }
+          if constexpr (half_mins) {
+            const __m256 x_sum = _mm256_mul_ps(_mm256_cvtepi32_ps(broadcast(act + c * 64 + bias + part * 4)), x_scale);
+#pragma GCC unroll 2
+            for (int h = 0; h < H; ++h) sum[h][c] = _mm256_fmadd_ps(_mm256_load_ps(m + part * panel_rows + h * 8), x_sum, sum[h][c]);
           }
           if constexpr (mins) {
             const __m256 x_sum = broadcast_f32(act + c * 64 + __builtin_offsetof(ActBlock, s));
@@ -135,6 +143,8 @@ MR_INLINE void dot_int8(Mode mode, int panels, int64_t width, const Dot& a) {
       if (a.bits == 5) return dot_int8_mode<Mode::mins, steps_of_5_bits>(panels, width, a);
       return dot_int8_mode<Mode::mins, steps_of_4_bits>(panels, width, a);
     case Mode::halves: return dot_int8_mode<Mode::halves, steps_of_6_bits>(panels, width, a);
+    case Mode::halves_wide: return dot_int8_mode<Mode::halves_wide, steps_of_7_bits>(panels, width, a);
+    case Mode::halves_mins: return dot_int8_mode<Mode::halves_mins, steps_of_2_bits>(panels, width, a);
     case Mode::nibbles: return dot_int8_mode<Mode::nibbles, steps_of_4_bits>(panels, width, a);
     case Mode::bytes: return dot_int8_mode<Mode::bytes, steps_of_full_bytes>(panels, width, a);
   }

@@ -1,6 +1,6 @@
 // Products of BF16 weights on AVX-512 BF16: 32 rows by 12 tokens of fp32 sums in registers, two inputs an instruction.
-// vdpbf16ps adds the two products to a lane one after the other, rounds to nearest even, and takes and gives zero for what is
-// below 2^-126.
+// vdpbf16ps adds the two products to a lane one after the other, rounds to nearest even, and treats inputs and results below
+// 2^-126 as zero.
 #if defined(__x86_64__)
 
 #include "prefetch.h"

@@ -38,7 +38,7 @@ MR_INLINE void add_products(__m512i& sum, __m512i weights, __m512i x) {
 
 template <Mode mode, bool near, int P, int C>
 __attribute__((noinline)) void dot_int8_tile(const Dot& a) {
-  constexpr int parts = mode == Mode::halves ? 2 : 1;
+  constexpr int parts = parts_of(mode);
   __m512 sum[P][C];
   load_sums(a, sum);
   const uint8_t *act = a.act, *w[P];
@@ -59,7 +59,8 @@ __attribute__((noinline)) void dot_int8_tile(const Dot& a) {
       __m512i dot[P][C];
 #pragma GCC unroll 6
       for (int c = 0; c < C; ++c) {
-        const __m512i start = broadcast(act + c * 64 + bias + part * 4);
+        __m512i start = mode == Mode::halves_mins ? _mm512_setzero_si512() : broadcast(act + c * 64 + bias + part * 4);
+        if (mode == Mode::halves_wide) start = _mm512_add_epi32(start, start);
 #pragma GCC unroll 4
         for (int p = 0; p < P; ++p) dot[p][c] = start;
       }
@@ -90,6 +91,15 @@ __attribute__((noinline)) void dot_int8_tile(const Dot& a) {
         for (int c = 0; c < C; ++c) {
           const __m512 both = _mm512_mul_ps(scale, broadcast_f32(act + c * 64 + __builtin_offsetof(ActBlock, d)));
           sum[p][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[p][c]), both, sum[p][c]);
+        }
+        if constexpr (mode == Mode::halves_mins) {
+          const __m512 least = _mm512_load_ps(m[p] + (b * parts + part) * panel_rows);
+#pragma GCC unroll 6
+          for (int c = 0; c < C; ++c) {
+            const __m512 x_sum = _mm512_mul_ps(_mm512_cvtepi32_ps(broadcast(act + c * 64 + bias + part * 4)),
+                                               broadcast_f32(act + c * 64 + __builtin_offsetof(ActBlock, d)));
+            sum[p][c] = _mm512_fmadd_ps(least, x_sum, sum[p][c]);
+          }
         }
         if constexpr (mode == Mode::mins || mode == Mode::nibbles) {
           const __m512 least = _mm512_load_ps(m[p] + b * panel_rows);
@@ -133,6 +143,8 @@ MR_INLINE void dot_int8_near(Mode mode, int panels, int64_t width, const Dot& a)
     case Mode::plain: return dot_int8_mode<Mode::plain, near>(panels, width, a);
     case Mode::mins: return dot_int8_mode<Mode::mins, near>(panels, width, a);
     case Mode::halves: return dot_int8_mode<Mode::halves, near>(panels, width, a);
+    case Mode::halves_wide: return dot_int8_mode<Mode::halves_wide, near>(panels, width, a);
+    case Mode::halves_mins: return dot_int8_mode<Mode::halves_mins, near>(panels, width, a);
     case Mode::nibbles: return dot_int8_mode<Mode::nibbles, near>(panels, width, a);
     case Mode::bytes: return dot_int8_mode<Mode::bytes, near>(panels, width, a);
   }

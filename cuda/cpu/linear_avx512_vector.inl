@@ -16,7 +16,7 @@ MR_INLINE f32v halves_at(const uint8_t* p) { return _mm512_cvtph_ps(_mm256_loadu
 MR_INLINE f32v bytes_at(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_128(p))); }
 MR_INLINE f32v signed_at(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_128(p))); }
 
-MR_INLINE u8v table_of(const u8v& index) {
-  const __m128i biased = _mm_add_epi8(load_128(iq4_nl_values), _mm_set1_epi8(-128));
+MR_INLINE u8v table_of(const int8_t (&values)[16], int bias, const u8v& index) {
+  const __m128i biased = _mm_add_epi8(load_128(values), _mm_set1_epi8(int8_t(bias)));
   return (u8v)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(biased), (__m512i)index);
 }

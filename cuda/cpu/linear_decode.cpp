@@ -1,6 +1,7 @@
 // Blocks of one row, from file bytes to fp32: the plain statement of what each format means.
 #include <string.h>
 
+#include "lattices.h"
 #include "linear_format.h"
 #include "linear_kernels.h"
 
@@ -49,6 +50,57 @@ void scale_min(const uint8_t* s, int j, int* scale, int* min) {
   }
 }
 
+// Eight signs from seven bits: an even number of them are negative.
+int sign(uint32_t seven, int i) {
+  const uint32_t eight = seven | (uint32_t(__builtin_popcount(seven)) & 1) << 7;
+  return (eight >> i & 1) != 0 ? -1 : 1;
+}
+
+// Magnitudes of weight i of 8 in IQ2, of 4 in IQ3.
+int magnitude_2(uint32_t entry, int i) { return iq2_values[entry >> 2 * i & 3]; }
+int magnitude_3(uint32_t entry, int i, const int8_t* values) { return values[entry >> 3 * i & 7]; }
+
+uint32_t word_at(const uint8_t* p) { return uint32_t(p[0]) | uint32_t(p[1]) << 8 | uint32_t(p[2]) << 16 | uint32_t(p[3]) << 24; }
+
+// The scale of d from four bits, and a weight.
+float lattice_scale(float d, int nibble, float factor) { return d * float(2 * nibble + 1) * factor; }
+
+void decode_lattice(int32_t type, const uint8_t* p, float* out) {
+  const float d = f16(p);
+  for (int i = 0; i < 256; ++i) {
+    const int b = i / 32, eight = i / 8, four = i / 4;
+    switch (type) {
+      case type_iq2_xxs: {
+        const uint32_t word = word_at(p + 6 + 8 * b);
+        out[i] = lattice_scale(d, int(word >> 28), 0.125f) * float(magnitude_2(lattice_2xxs[p[2 + 8 * b + eight % 4]], i % 8) * sign(word >> eight % 4 * 7 & 127, i % 8));
+        break;
+      }
+      case type_iq2_xs: {
+        const uint32_t word = uint32_t(p[2 + 2 * eight]) | uint32_t(p[3 + 2 * eight]) << 8;
+        out[i] = lattice_scale(d, p[66 + b] >> i / 16 % 2 * 4 & 15, 0.125f) * float(magnitude_2(lattice_2xs[word & 511], i % 8) * sign(word >> 9, i % 8));
+        break;
+      }
+      case type_iq2_s: {
+        const uint32_t index = p[2 + eight] | (p[66 + b] >> eight % 4 * 2 & 3u) << 8;
+        const int v = magnitude_2(lattice_2s[index], i % 8);
+        out[i] = lattice_scale(d, p[74 + b] >> i / 16 % 2 * 4 & 15, 0.125f) * float((p[34 + eight] >> i % 8 & 1) != 0 ? -v : v);
+        break;
+      }
+      case type_iq3_xxs: {
+        const uint32_t word = word_at(p + 66 + 4 * b);
+        out[i] = lattice_scale(d, int(word >> 28), 0.25f) * float(magnitude_3(lattice_3xxs[p[2 + four]], i % 4, iq3_xxs_values) * sign(word >> eight % 4 * 7 & 127, i % 8));
+        break;
+      }
+      default: { // IQ3_S
+        const uint32_t index = p[2 + four] | (p[66 + b] >> four % 8 & 1u) << 8;
+        const int v = magnitude_3(lattice_3s[index], i % 4, iq3_s_values);
+        out[i] = lattice_scale(d, p[106 + b / 2] >> b % 2 * 4 & 15, 1.0f) * float((p[74 + eight] >> i % 8 & 1) != 0 ? -v : v);
+        break;
+      }
+    }
+  }
+}
+
 void decode_block(int32_t type, const uint8_t* p, float* out) {
   switch (type) {
     case type_f32: memcpy(out, p, 4); return;
@@ -76,6 +128,20 @@ void decode_block(int32_t type, const uint8_t* p, float* out) {
     case type_q5_1:
       for (int i = 0; i < 32; ++i) out[i] = float(nibble(p + 8, i) | fifth(p + 4, i)) * f16(p) + f16(p + 2);
       return;
+    case type_q2_k:
+      for (int i = 0; i < 256; ++i) {
+        const uint8_t both = p[i / 16];
+        const float d = f16(p + 80) * float(both & 15), m = f16(p + 82) * float(both >> 4);
+        out[i] = d * float(p[16 + i / 128 * 32 + i % 32] >> i / 32 % 4 * 2 & 3) - m;
+      }
+      return;
+    case type_q3_k:
+      for (int i = 0; i < 256; ++i) {
+        const int j = i / 16, scale = (p[96 + j % 8] >> j / 8 * 4 & 15) | (p[104 + j % 4] >> j / 4 * 2 & 3) << 4;
+        const int v = (p[32 + i / 128 * 32 + i % 32] >> i / 32 % 4 * 2 & 3) | (p[i % 32] >> i / 32 & 1) << 2;
+        out[i] = f16(p + 108) * float(scale - 32) * float(v - 4);
+      }
+      return;
     case type_q4_k:
     case type_q5_k:
       for (int j = 0; j < 8; ++j) {
@@ -98,6 +164,13 @@ void decode_block(int32_t type, const uint8_t* p, float* out) {
         out[i] = f16(p + 208) * float(int8_t(p[192 + i / 16])) * float(v);
       }
       return;
+    case type_iq4_xs:
+      for (int i = 0; i < 256; ++i) {
+        const int j = i / 32, scale = (p[4 + j / 2] >> j % 2 * 4 & 15) | (p[2 + j / 4] >> j % 4 * 2 & 3) << 4;
+        out[i] = f16(p) * float(scale - 32) * float(iq4_nl_values[nibble(p + 8 + 16 * j, i % 32)]);
+      }
+      return;
+    case type_iq2_xxs: case type_iq2_xs: case type_iq2_s: case type_iq3_xxs: case type_iq3_s: return decode_lattice(type, p, out);
     default: return; // callers hold a supported matrix
   }
 }

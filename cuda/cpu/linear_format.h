@@ -12,8 +12,9 @@
 #include <stdint.h>
 
 #include "linear.h"
+#include "linear_codes.h"
 
-namespace mr::cpu {
+namespace mr {
 
 struct Field {
   int32_t offset; // bytes from the start of a block in the file
@@ -30,6 +31,7 @@ struct Format {
   uint8_t flip;        // xor of every byte of the first field: signed quants are stored biased by 128
   int32_t field_count;
   Field fields[5];     // in the order of the planes
+  int32_t coded = 0;   // bytes of the block that the fields are of, if memory has another than the file; 0: block_bytes
 };
 
 constexpr int32_t quant_group = 256; // inputs, quantised types
@@ -46,9 +48,17 @@ constexpr Format formats[] = {
     {type_q4_1, 32, 20, quant_group, 0, 3, {{4, 16, 4}, {0, 2, 2}, {2, 2, 2}}},
     {type_q5_0, 32, 22, quant_group, 0, 3, {{6, 16, 4}, {2, 4, 4, true}, {0, 2, 2}}},
     {type_q5_1, 32, 24, quant_group, 0, 4, {{8, 16, 4}, {4, 4, 4, true}, {0, 2, 2}, {2, 2, 2}}},
+    {type_q2_k, 256, 84, quant_group, 0, 4, {{16, 64, 4}, {0, 16, 1}, {80, 2, 2}, {82, 2, 2}}},
+    {type_q3_k, 256, 110, quant_group, 0, 4, {{32, 64, 4}, {0, 32, 4}, {96, 12, 1}, {108, 2, 2}}},
     {type_q4_k, 256, 144, quant_group, 0, 4, {{16, 128, 4}, {4, 12, 1}, {0, 2, 2}, {2, 2, 2}}},
     {type_q5_k, 256, 176, quant_group, 0, 5, {{48, 128, 4}, {16, 32, 4}, {4, 12, 1}, {0, 2, 2}, {2, 2, 2}}},
     {type_q6_k, 256, 210, quant_group, 0, 4, {{0, 128, 4}, {128, 64, 4}, {192, 16, 1}, {208, 2, 2}}},
+    {type_iq4_xs, 256, 136, quant_group, 0, 4, {{8, 128, 4}, {4, 4, 1}, {2, 2, 1}, {0, 2, 2}}},
+    {type_iq3_xxs, 256, 98, quant_group, 0, 3, {{0, 128, 4}, {128, 4, 1}, {132, 2, 2}}, iq3_coded_bytes},
+    {type_iq3_s, 256, 110, quant_group, 0, 3, {{0, 128, 4}, {128, 4, 1}, {132, 2, 2}}, iq3_coded_bytes},
+    {type_iq2_xxs, 256, 66, quant_group, 0, 4, {{0, 64, 4}, {64, 32, 4}, {96, 4, 1}, {100, 2, 2}}, iq2_xxs_coded_bytes},
+    {type_iq2_xs, 256, 74, quant_group, 0, 4, {{0, 64, 4}, {64, 32, 4}, {96, 8, 1}, {104, 2, 2}}, iq2_coded_bytes},
+    {type_iq2_s, 256, 82, quant_group, 0, 4, {{0, 64, 4}, {64, 32, 4}, {96, 8, 1}, {104, 2, 2}}, iq2_coded_bytes},
 };
 
 // NULL for an unknown type.
@@ -100,7 +110,7 @@ struct Layout {
   int64_t full;                    // inputs of a group
 
   Layout(const Format& f, const Matrix& m)
-      : data(m.data), panels(cpu::panels(m.out)), groups((m.in + f.group - 1) / f.group),
+      : data(m.data), panels(mr::panels(m.out)), groups((m.in + f.group - 1) / f.group),
         last(m.in - (groups - 1) * f.group), full_bytes(full_group_bytes(f)),
         last_bytes(last == f.group ? full_bytes : group_bytes(f, last)),
         panel_bytes((groups - 1) * full_bytes + last_bytes), full(f.group) {}
@@ -115,9 +125,14 @@ struct Layout {
 
 }  // namespace
 
-// IQ4_NL's sixteen values.
+// The sixteen values of IQ4_NL and IQ4_XS.
 constexpr int8_t iq4_nl_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
-} // namespace mr::cpu
+// What a code of linear_codes.h stands for. IQ2 has codes of three bits; no block has a magnitude of 3.
+constexpr int8_t iq3_xxs_values[16] = {4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62};
+constexpr int8_t iq3_s_values[16] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
+constexpr int8_t iq2_values[16] = {8, 25, 43, 0, -8, -25, -43, 0};
+
+} // namespace mr
 
 #endif

@@ -1,4 +1,4 @@
-// Products in plain C++: what every processor runs, and the shortest statement of what the other paths compute.
+// Products in plain C++: every processor runs them, and they are the shortest statement of the other paths' results.
 #pragma GCC optimize("fp-contract=off")
 
 #include <stdint.h>
@@ -44,9 +44,9 @@ MR_INLINE f32v signed_at(const uint8_t* p) {
   return f32v{float(int8_t(p[0])), float(int8_t(p[1])), float(int8_t(p[2])), float(int8_t(p[3]))};
 }
 
-MR_INLINE u8v table_of(const u8v& index) {
+MR_INLINE u8v table_of(const int8_t (&values)[16], int bias, const u8v& index) {
   u8v v;
-  for (int i = 0; i < vector_bytes; ++i) v[i] = uint8_t(iq4_nl_values[index[i]] + 128);
+  for (int i = 0; i < vector_bytes; ++i) v[i] = uint8_t(values[index[i]] + bias);
   return v;
 }
 
@@ -90,7 +90,7 @@ MR_INLINE void dot_rows(const uint8_t* w, const int8_t* x, int steps, int32_t st
 }
 
 void dot_int8(Mode mode, int, int64_t width, const Dot& a) {
-  const int parts = mode == Mode::halves ? 2 : 1, steps = 8 / parts;
+  const int parts = parts_of(mode), steps = 8 / parts;
   for (int64_t c = 0; c < width; ++c) {
     f32x16 sum = load_sum(a, c);
     for (int64_t b = 0; b < a.n; ++b) {
@@ -101,8 +101,11 @@ void dot_int8(Mode mode, int, int64_t width, const Dot& a) {
                                                  : load_as<f32x16>(a.d[0] + (b * parts + part) * panel_rows);
         alignas(64) float dot[panel_rows];
         dot_rows(a.w[0] + b * 512 + part * steps * 64, reinterpret_cast<const int8_t*>(act) + part * steps * 4, steps,
-                 load_as<int32_t>(act + a.bias + part * 4), dot);
+                 mode == Mode::halves_mins ? 0 : load_as<int32_t>(act + a.bias + part * 4) * (mode == Mode::halves_wide ? 2 : 1), dot);
         sum += load_as<f32x16>(dot) * (scale * d);
+        if (mode == Mode::halves_mins) {
+          sum += load_as<f32x16>(a.m[0] + (b * parts + part) * panel_rows) * (float(load_as<int32_t>(act + a.bias + part * 4)) * d);
+        }
       }
       if (mode == Mode::mins) sum += load_as<f32x16>(a.m[0] + b * panel_rows) * s;
     }

@@ -1,8 +1,8 @@
-// Sizes of weight matrices: what a type can hold, in a file and in memory.
+// Sizes of weight matrices of each type, in a file and in memory.
 #include "linear.h"
 #include "linear_format.h"
 
-namespace mr::cpu {
+namespace mr {
 
 namespace {
 
@@ -32,4 +32,4 @@ uint64_t packed_size(int32_t type, int64_t in, int64_t out) {
   return uint64_t(bytes);
 }
 
-} // namespace mr::cpu
+} // namespace mr

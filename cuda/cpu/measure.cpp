@@ -159,7 +159,7 @@ MR_AVX2 double int8_avx2(int64_t rounds, float* sink) {
   for (int64_t r = 0; r < rounds; ++r) {
 #pragma GCC unroll 10
     for (int i = 0; i < 10; ++i) {
-      asm("" : "+x"(x)); // every product is computed anew
+      asm("" : "+x"(x)); // every product is computed again
       const __m256i wide = _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), one);
       asm("vpaddd %1, %0, %0" : "+x"(sum[i]) : "x"(wide));
     }

@@ -25,7 +25,7 @@ void pack(Device& device, Matrix* matrix, const uint8_t* file) {
   const uint64_t row_bytes = file_size(matrix->type, matrix->in, 1);
   const int64_t all = panels(matrix->out);
   const int64_t grain = std::max<int64_t>(1, static_cast<int64_t>(kTaskBytes / (row_bytes * panel_rows)));
-  // Some tasks at a time, so that a runner begun meanwhile finds the threads free.
+  // A few tasks at a time, so that a runner that starts in between finds the threads free.
   const int64_t wave = grain * 16 * device.threads.size();
   for (int64_t first = 0; first < all; first += wave) {
     const int64_t last = std::min(all, first + wave);
@@ -39,9 +39,9 @@ void pack(Device& device, Matrix* matrix, const uint8_t* file) {
 
 }  // namespace
 
-Model::Model(std::shared_ptr<Device> device, const mr_model_desc& desc) : device_(std::move(device)), desc_(desc), bindings_(desc) {
-  check_desc(desc);
-  weights_.layers.resize(static_cast<size_t>(desc.layers));
+Model::Model(std::shared_ptr<Device> device, Description desc)
+    : device_(std::move(device)), desc_(std::move(desc)), bindings_(desc_) {
+  weights_.layers.resize(desc_.layers.size());
   device_->models.fetch_add(1);
 }
 
@@ -82,7 +82,7 @@ void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
     const std::lock_guard<std::mutex> lock(tensors_mutex_);
     tensors_.push_back(std::move(tensor));
     const Tensor& bound = *tensors_.back();
-    weights_.place(desc_, desc, bound.memory.as<float>(), &bound.matrix);
+    weights_.place(desc_.tied_head, desc, bound.memory.as<float>(), &bound.matrix);
   }
   bindings_.add(desc);
 }

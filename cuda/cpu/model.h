@@ -1,6 +1,7 @@
 // model: the weights of one decoder, repacked for the kernels of its device's path.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -18,11 +19,15 @@ namespace mr::cpu {
 
 using Layer = LayerWeights<const Matrix*>;
 
+// The matrices of a layer in the order in which a step multiplies by them; null where it has none.
+inline std::array<const Matrix*, 9> matrices_of(const Layer& l) {
+  return {l.q, l.k, l.v, l.o, l.gate, l.up, l.down, l.input_gate, l.input_down};
+}
+
 // A sealed model does not change (flip_bit excepted) and may be read by any number of threads.
 class Model {
  public:
-  // Throws INVALID_ARGUMENT naming the field and its value.
-  Model(std::shared_ptr<Device> device, const mr_model_desc& desc);
+  Model(std::shared_ptr<Device> device, Description desc);
   ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
@@ -37,14 +42,17 @@ class Model {
   void flip_bit(int32_t tensor, uint64_t bit);
 
   const std::shared_ptr<Device>& device() const { return device_; }
-  const mr_model_desc& desc() const { return desc_; }
+  const Description& desc() const { return desc_; }
   bool sealed() const { return bindings_.sealed(); }
 
   // The following are complete once the model is sealed.
   const Matrix& embedding() const { return *weights_.embedding; }    // (hidden, vocab), read by row
   const Matrix& head() const { return *weights_.head; }              // (hidden, vocab); the embedding when tied
   const float* output_norm() const { return weights_.output_norm; }  // (hidden)
-  const float* rope_factors() const { return weights_.rope_factors; }  // (rope_dims/2), or null without them
+  // Of the inputs of layers; null without them.
+  const Matrix* input_embedding() const { return weights_.input_embedding; }    // (layers*layer_input_width, vocab), read by row
+  const Matrix* input_projection() const { return weights_.input_projection; }  // (hidden, layers*layer_input_width)
+  const float* input_norm() const { return weights_.input_norm; }               // (layer_input_width)
   const Layer& layer(int32_t index) const { return weights_.layers[static_cast<size_t>(index)]; }
 
   mutable std::atomic<int64_t> runners{0};  // alive
@@ -55,7 +63,7 @@ class Model {
   Tensor& at(int32_t index) const;
 
   const std::shared_ptr<Device> device_;
-  const mr_model_desc desc_;
+  const Description desc_;
   std::mutex building_;        // held by bind and seal
   Bindings bindings_;          // sealed() excepted, guarded by building_
   mutable std::mutex tensors_mutex_;

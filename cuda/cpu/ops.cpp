@@ -92,7 +92,7 @@ uint64_t rope(const Call& call) {
   call.device.threads.split(args.rows, 1, [&](int64_t begin, int64_t end, int) {
     std::vector<float> turns(static_cast<size_t>(rope_floats(dims)));
     for (int64_t row = begin; row < end; ++row) {
-      rope_turns(frequencies.data(), dims, args.rope_style, args.first_position + row, turns.data());
+      rope_turns(frequencies.data(), dims, args.rope_style, args.first_position + row, 1.0f, turns.data());
       for (int64_t batch = 0; batch < args.batch; ++batch) {
         const int64_t at = (batch * args.rows + row) * width;
         std::memmove(out + at, a + at, static_cast<size_t>(width) * sizeof(float));

@@ -1,4 +1,4 @@
-// ops_call: what the plain operations share: a call's checked operands, and the time its kernels take.
+// ops_call: shared by the plain operations: a call's checked operands, and the time of its kernels.
 #pragma once
 
 #include <chrono>

@@ -1,10 +1,10 @@
 // philox: the counter-based generator Philox4x32-10 (Salmon et al., 2011). A draw is a pure function of its key and
-// counter; there is no state.
+// counter; it has no state.
 #pragma once
 
 #include <stdint.h>
 
-namespace mr::cpu {
+namespace mr {
 
 struct Philox {
   uint32_t word[4];
@@ -38,4 +38,4 @@ inline uint64_t random_bits(uint64_t seed, uint32_t position, uint32_t output_in
   return (static_cast<uint64_t>(r.word[0]) << 32) | r.word[1];
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -1,4 +1,5 @@
-// prefetch: hints of what a kernel reads soon. A file of one instruction-set path includes it before it allows that path's instructions.
+// prefetch: hints for addresses that a kernel reads soon. A file of one instruction-set path includes it before it allows
+// that path's instructions.
 #pragma once
 
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-// refusals: what a test asks a ledger to be refused by the system: memory it takes, or memory it gives back.
+// refusals: injected faults of a ledger: allocations or frees that the system refuses.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include "error.h"
 #include "millrace/engine.h"
 
-namespace mr::cpu {
+namespace mr {
 
 // Safe for use by any number of threads.
 class Refusals {
@@ -50,4 +50,4 @@ class Refusals {
   Plan plans_[2];
 };
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -12,10 +12,10 @@
 
 #include "error.h"
 
-namespace mr::cpu {
+namespace mr {
 
 // Safe for use by any number of threads. An object taken out lives on until the calls that still use it have returned.
-// kKind (1 to 255) tells registries apart.
+// kKind (1 to 255) distinguishes registries.
 template <class Handle, class Object, uint8_t kKind>
 class Registry {
  public:
@@ -48,8 +48,8 @@ class Registry {
     return object;
   }
 
-  // The same in two steps, for what may be refused in between: from withdraw on every other call finds the handle given
-  // back. Then the one who withdrew it calls drop, after which it is stale, or restore, after which it is as before.
+  // The same in two steps, for a release that may be refused between them: after withdraw, every other call finds the handle
+  // released. The caller of withdraw then calls drop, which makes the handle stale, or restore, which undoes withdraw.
   std::shared_ptr<Object> withdraw(const Handle* handle) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(places_[find_locked(handle)].object, nullptr);
@@ -100,4 +100,4 @@ class Registry {
   size_t free_ = kNone;
 };
 
-}  // namespace mr::cpu
+}  // namespace mr

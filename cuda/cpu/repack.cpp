@@ -102,58 +102,74 @@ bool tiled(const Format& f, int64_t in) {
 }
 
 template <Way way>
-void move_panel(const Format& f, const Layout& layout, int64_t panel, uint8_t* file, int64_t row_bytes) {
+bool move_panel(const Format& f, const Layout& layout, int64_t panel, uint8_t* file, int64_t row_bytes) {
+  bool whole = true;
+  const int64_t block_bytes = f.coded != 0 ? f.coded : f.block_bytes;
+  uint8_t coded[panel_rows * most_coded_bytes];  // the blocks of a group, which is one a row
   for (int64_t g = 0; g < layout.groups; ++g) {
     const int64_t count = layout.inputs(g) / f.block;
-    uint8_t* const blocks = file + g * f.group / f.block * f.block_bytes;
+    uint8_t* const in_file = file + g * f.group / f.block * f.block_bytes;
+    uint8_t* const blocks = f.coded != 0 ? coded : in_file;
+    const int64_t stride = f.coded != 0 ? f.coded : row_bytes;
+    for (int64_t row = 0; way == Way::pack && f.coded != 0 && row < panel_rows; ++row)
+      code_block(f.type, in_file + row * row_bytes, coded + row * f.coded);
     uint8_t* plane = layout.at(panel, g);
     for (int32_t i = 0; i < f.field_count; ++i) {
       const Field& field = f.fields[i];
       const uint8_t flip = i == 0 ? f.flip : 0;
-      if (field.bytes == f.block_bytes) {  // nothing between the blocks: one run
-        move_run<way>(plane, blocks, row_bytes, count * field.bytes, field.cell, flip);
+      if (field.bytes == block_bytes) {  // nothing between the blocks: one run
+        move_run<way>(plane, blocks, stride, count * field.bytes, field.cell, flip);
       } else {
         for (int64_t b = 0; b < count; ++b)
-          move_run<way>(plane + b * field.bytes * panel_rows, blocks + b * f.block_bytes + field.offset, row_bytes,
-                        field.bytes, field.cell, flip);
+          move_run<way>(plane + b * field.bytes * panel_rows, blocks + b * block_bytes + field.offset, stride, field.bytes,
+                        field.cell, flip);
       }
       plane += plane_bytes(field, count);
     }
+    for (int64_t row = 0; way == Way::restore && f.coded != 0 && row < panel_rows; ++row)
+      whole &= uncode_block(f.type, coded + row * f.coded, in_file + row * row_bytes);
   }
+  return whole;
 }
 
-// Calls whole(format, layout, panel, file, row_bytes) for each full panel and rest(row0, rows, file) for what is not one.
+// Calls whole(format, layout, panel, file, row_bytes) for each full panel and rest(row0, rows, file) for the rows that remain.
+// Returns whether all of them returned true.
 template <class Whole, class Rest>
-void each_panel(const Matrix& m, int64_t row0, int64_t n, Whole whole, Rest rest) {
+bool each_panel(const Matrix& m, int64_t row0, int64_t n, Whole whole, Rest rest) {
   const Format& f = *find_format(m.type);
   const int64_t row_bytes = m.in / f.block * f.block_bytes;
   const Layout layout(f, m);
   if (!tiled(f, m.in)) return rest(row0, n, int64_t{0});
+  bool all = true;
   int64_t row = row0;
   for (; row + panel_rows <= row0 + n; row += panel_rows)
-    whole(f, layout, row / panel_rows, (row - row0) * row_bytes, row_bytes);
-  if (row < row0 + n) rest(row, row0 + n - row, (row - row0) * row_bytes);
+    all &= whole(f, layout, row / panel_rows, (row - row0) * row_bytes, row_bytes);
+  if (row < row0 + n) all &= rest(row, row0 + n - row, (row - row0) * row_bytes);
+  return all;
 }
 
 }  // namespace
 
 void repack_rows(Matrix& m, const uint8_t* file_rows, int64_t row0, int64_t n) {
   uint8_t* const file = const_cast<uint8_t*>(file_rows);  // packing only reads it
-  each_panel(
+  (void)each_panel(
       m, row0, n,
       [&](const Format& f, const Layout& layout, int64_t panel, int64_t at, int64_t row_bytes) {
-        move_panel<Way::pack>(f, layout, panel, file + at, row_bytes);
+        return move_panel<Way::pack>(f, layout, panel, file + at, row_bytes);
       },
-      [&](int64_t row, int64_t rows, int64_t at) { pack_rows(m, file_rows + at, row, rows); });
+      [&](int64_t row, int64_t rows, int64_t at) {
+        pack_rows(m, file_rows + at, row, rows);
+        return true;
+      });
 }
 
-void restore_rows(const Matrix& m, int64_t row0, int64_t n, uint8_t* file_rows) {
-  each_panel(
+bool restore_rows(const Matrix& m, int64_t row0, int64_t n, uint8_t* file_rows) {
+  return each_panel(
       m, row0, n,
       [&](const Format& f, const Layout& layout, int64_t panel, int64_t at, int64_t row_bytes) {
-        move_panel<Way::restore>(f, layout, panel, file_rows + at, row_bytes);
+        return move_panel<Way::restore>(f, layout, panel, file_rows + at, row_bytes);
       },
-      [&](int64_t row, int64_t rows, int64_t at) { unpack_rows(m, row, rows, file_rows + at); });
+      [&](int64_t row, int64_t rows, int64_t at) { return unpack_rows(m, row, rows, file_rows + at); });
 }
 
 }  // namespace mr::cpu

@@ -12,6 +12,6 @@ namespace mr::cpu {
 
 // As pack_rows and unpack_rows, with their requirements.
 void repack_rows(Matrix& m, const uint8_t* file_rows, int64_t row0, int64_t n);
-void restore_rows(const Matrix& m, int64_t row0, int64_t n, uint8_t* file_rows);
+bool restore_rows(const Matrix& m, int64_t row0, int64_t n, uint8_t* file_rows);
 
 }  // namespace mr::cpu

@@ -36,13 +36,14 @@ double sum_of_rates(Device& device, uint64_t duration_ns, Work work) {
 double measure_read(Device& device, uint64_t duration_ns) {
   constexpr uint64_t kLeast = uint64_t{256} << 20, kPage = 4096;
   const uint64_t threads = static_cast<uint64_t>(device.threads.size());
-  // Others need memory meanwhile, so that half of what is free is all it takes where caches are large.
+  // It uses at most half of the free memory, also if caches are large, because others need memory at the same time.
   const uint64_t cached = last_level_cache_bytes(allowed_processors());
   const uint64_t wanted = std::max(kLeast, std::min(cached * 8, device.ledger.counts().free() / 2));
   const uint64_t slice = (wanted / threads + kPage - 1) / kPage * kPage;
   const Memory memory = device.ledger.allocate(slice * threads, MR_PURPOSE_WORKSPACE, false);
   uint8_t* const data = memory.as<uint8_t>();
-  // Written by its reader: pages never written are all the same page of zeros, and a page lies near who touches it first.
+  // Each thread writes the part that it reads: pages that were never written are all one page of zeros, and the system places
+  // a page near the thread that touches it first.
   device.threads.run_each([&](int thread) { std::memset(data + slice * static_cast<uint64_t>(thread), 1 + thread, slice); });
   std::vector<uint64_t> folds(threads * 8);
   return sum_of_rates(device, duration_ns, [&](int thread) {

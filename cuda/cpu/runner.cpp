@@ -50,6 +50,11 @@ std::shared_ptr<const Model> usable(std::shared_ptr<const Model> model, const mr
   return model;
 }
 
+// Floats of the hidden rows of one step.
+uint64_t hidden_floats(const Model& model, const mr_runner_config& config) {
+  return static_cast<uint64_t>(config.max_hidden_rows) * static_cast<uint64_t>(model.desc().hidden);
+}
+
 // Counts a runner in its model and device while it lives.
 class Presence {
  public:
@@ -78,8 +83,12 @@ struct Runner::State {
         checker(c, model->desc().vocab, model->desc().context,
                 static_cast<int32_t>(StepWorkspace::history_positions(model->desc(), c))),
         forward(model, c),
-        host(c.host_blocks, KvCache::bytes_per_block(model->desc(), c)) {
-    for (StepPlan& plan : plans) checker.reserve(plan);
+        host(c.host_blocks, KvCache::bytes_per_block(model->desc(), c)),
+        hidden(model->device()->ledger.allocate(kInFlight * hidden_floats(*model, c) * sizeof(float), MR_PURPOSE_WORKSPACE, false)) {
+    for (uint64_t i = 0; i < kInFlight; ++i) {
+      checker.reserve(plans[i]);
+      plans[i].hidden_rows = hidden.as<float>() + i * hidden_floats(*model, c);
+    }
     thread = std::thread([this] { work(); });
   }
 
@@ -133,8 +142,8 @@ struct Runner::State {
     }
   }
 
-  // Waits until the step in progress has its masks; false when the runner is destroyed first. What is waited for them is no time
-  // of the step.
+  // Waits until the step in progress has its masks. Returns false if the runner is destroyed first. The step's time does not
+  // include this wait.
   bool await_masks() {
     const auto there = [this, step = done + 1] { return masks_wanted.load() != step; };
     if (there()) return true;
@@ -157,6 +166,7 @@ struct Runner::State {
   StepChecker checker;   // submitting thread only
   StepForward forward;   // runner's thread only
   HostBlocks<HostPiece> host;  // submitting thread only, but for the blocks' bytes: those are the steps'
+  Memory hidden;               // rows of both plans
   const std::function<bool()> masks_there = [this] { return await_masks(); };
   uint64_t masks_ns = 0;  // runner's thread only: how long the step in progress waited for masks
   uint64_t next_hang_ns = 0;
@@ -180,7 +190,8 @@ void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_
   const uint64_t block = KvCache::bytes_per_block(model.desc(), config);
   out->bytes_per_block = out->host_bytes_per_block = block;
   out->kv_bytes = pool_bytes(config, block);
-  out->workspace_bytes = StepWorkspace(model, config, model.device()->threads.size(), nullptr).bytes;
+  out->workspace_bytes = StepWorkspace(model, config, model.device()->threads.size(), nullptr).bytes +
+                         kInFlight * hidden_floats(model, config) * sizeof(float);
 }
 
 Runner::Runner(std::shared_ptr<const Model> model, const mr_runner_config& config)
@@ -246,7 +257,7 @@ void Runner::wait(uint64_t timeout_ns, mr_step_result* result) {
   const StepPlan& plan = s.plans[s.collected % kInFlight];
   lock.unlock();
 
-  give_results(plan, result);
+  give_results(plan, s.model->desc().hidden, result);
   lock.lock();
   ++s.collected;
 }

@@ -2,7 +2,7 @@
 
 #include "error.h"
 
-namespace mr::cpu {
+namespace mr {
 namespace {
 
 void check_field(const char* field, int64_t value, int64_t low, int64_t high) {
@@ -22,6 +22,8 @@ void check_config(const mr_runner_config& c) {
   check_field("max_batched_tokens", c.max_batched_tokens, 1, many);
   check_field("max_sample_rows", c.max_sample_rows, 1, many);
   check_field("max_score_rows", c.max_score_rows, 0, many);
+  check_field("max_hidden_rows", c.max_hidden_rows, 0, many);
+  if (c.reserved0 != 0) fail(MR_UNIMPLEMENTED, "runner configuration: reserved0 is %d, wanted 0", c.reserved0);
   check_field("max_top_n", c.max_top_n, 0, 64);
   if (c.kv_type != MR_KV_F32 && c.kv_type != MR_KV_F16 && c.kv_type != MR_KV_BF16 && c.kv_type != MR_KV_F8)
     fail(MR_INVALID_ARGUMENT, "runner configuration: kv_type is %d, wanted 0 (f32), 1 (f16), 30 (bf16) or 256 (f8)", c.kv_type);
@@ -38,4 +40,4 @@ uint64_t pool_bytes(const mr_runner_config& c, uint64_t block_bytes) {
   return bytes;
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

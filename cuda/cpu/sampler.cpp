@@ -176,7 +176,7 @@ int64_t keep_typical(const SlotParams& p, float top, float temperature, const fl
   for (int64_t i = 0; i < n; ++i) mean += static_cast<double>(e[i].mass) * log_weight(e[i]);
   mean /= static_cast<double>(total);
   // -ln p = log_total - log weight and the entropy = log_total - mean: their difference needs no log_total, but keeping
-  // both terms shows what is compared.
+  // both terms shows the comparison.
   for (int64_t i = 0; i < n; ++i) {
     const double surprise = log_total - log_weight(e[i]), entropy = log_total - mean;
     const float deviation = static_cast<float>(std::fabs(surprise - entropy));

@@ -7,8 +7,8 @@
 //              so that their sums are exact in any order. A token of mass 0 is never drawn.
 //   Filters    top-k keeps the k greatest; typical-p, of those left, the least |-ln p - entropy| until their mass reaches
 //              typical_p of it; top-p the most probable until their mass reaches top_p of it; min-p those with w >=
-//              min_p * greatest w. Each works on what the one before left, renormalised. The lowest id goes first among
-//              equals. At least one token is kept.
+//              min_p * greatest w. Each works on the tokens that the previous filter kept, renormalised. The
+//              lowest id goes first among equals. At least one token is kept.
 //   Draw       t = floor(r * total / 2^64) with r = random_bits(seed, position, output_index, random_sample); the token
 //              is the first, in ascending order of ids, at which the running sum of kept masses exceeds t.
 //   +infinity  Tokens with an infinite logit share the whole probability.
@@ -23,7 +23,7 @@
 
 namespace mr::cpu {
 
-// The raw logits of a row, summed up once for all who ask about it.
+// Statistics of a row's raw logits, computed once for all of its uses.
 struct RowStats {
   int32_t status;  // MR_ROW_OK, MR_ROW_NAN, or MR_ROW_EMPTY when every logit is -inf
   float greatest;

@@ -114,7 +114,7 @@ int64_t Search::nearest(const float* rows, int64_t stride, int64_t count, const 
       k_.scan(scratch.packed + t * tile * s_.width, s_.width, s_.panels + first * wide * s_.width, s_.halves + first * wide,
               first * wide, std::min(step, all - first), scratch.best + t * tile, scratch.second + t * tile, scratch.id + t * tile);
     }
-  // Squares that are no numbers are those of rows too large for f32, or of what is not finite.
+  // A square is not finite if the row is too large for f32, or has a value that is not finite.
   if (!std::all_of(scratch.squares, scratch.squares + tiles * tile, [](float v) { return v < kInfinity; }))
     for (int64_t i = 0; i < count; ++i)
       if (!k_.finite(MR_VECTOR_F32, rows + i * stride, s_.width)) return -1;

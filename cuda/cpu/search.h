@@ -16,7 +16,7 @@
 
 namespace mr::cpu {
 
-// One subspace's codewords, made ready. The arrays belong to whoever prepares it.
+// One subspace's codewords, prepared. The caller owns the arrays.
 struct Searchable {
   int32_t metric = 0;           // MR_METRIC_*
   int64_t codewords = 0, width = 0;

@@ -4,9 +4,12 @@
 
 #include "error.h"
 #include "linear.h"
+#include "structs.h"
 
-namespace mr::cpu {
+namespace mr {
 namespace {
+
+constexpr int32_t kMostHeadDim = 4096;
 
 struct Role {
   const char* name;
@@ -14,89 +17,191 @@ struct Role {
 };
 
 constexpr Role kRoles[MR_ROLE_COUNT] = {
-    {"token_embedding", false, false}, {"output_norm", false, true}, {"output", false, false},
-    {"rope_factors", false, true},     {"attn_norm", true, true},    {"attn_q", true, false},
-    {"attn_k", true, false},           {"attn_v", true, false},      {"attn_q_bias", true, true},
-    {"attn_k_bias", true, true},       {"attn_v_bias", true, true},  {"attn_q_norm", true, true},
-    {"attn_k_norm", true, true},       {"attn_output", true, false}, {"attn_output_bias", true, true},
-    {"ffn_norm", true, true},          {"ffn_gate", true, false},    {"ffn_up", true, false},
-    {"ffn_down", true, false}};
+    {"token_embedding", false, false}, {"output_norm", false, true},  {"output", false, false},
+    {"attn_norm", true, true},         {"attn_q", true, false},       {"attn_k", true, false},
+    {"attn_v", true, false},           {"attn_q_bias", true, true},   {"attn_k_bias", true, true},
+    {"attn_v_bias", true, true},       {"attn_q_norm", true, true},   {"attn_k_norm", true, true},
+    {"attn_output", true, false},      {"attn_output_bias", true, true}, {"attn_end_norm", true, true},
+    {"ffn_norm", true, true},          {"ffn_gate", true, false},     {"ffn_up", true, false},
+    {"ffn_down", true, false},         {"ffn_end_norm", true, true},  {"layer_scale", true, true},
+    {"layer_input_embedding", false, false}, {"layer_input_projection", false, false}, {"layer_input_norm", false, true},
+    {"layer_input_gate", true, false}, {"layer_input_down", true, false}, {"layer_input_end_norm", true, true}};
 
-void check_range(const char* field, int64_t value, int64_t low, int64_t high) {
-  if (value < low || value > high)
-    fail(MR_INVALID_ARGUMENT, "model %s is %lld: want %lld to %lld", field, static_cast<long long>(value),
-         static_cast<long long>(low), static_cast<long long>(high));
+// Checker names a member by its place, such as "layer 3 ", and its own name.
+struct Checker {
+  std::string at;
+
+  void range(const char* member, int64_t value, int64_t low, int64_t high) const {
+    if (value < low || value > high)
+      fail(MR_INVALID_ARGUMENT, "model %s%s is %lld: want %lld to %lld", at.c_str(), member, static_cast<long long>(value),
+           static_cast<long long>(low), static_cast<long long>(high));
+  }
+  void flag(const char* member, int32_t value) const { range(member, value, 0, 1); }
+  void positive(const char* member, float value) const {
+    if (!std::isfinite(value) || value <= 0)
+      fail(MR_INVALID_ARGUMENT, "model %s%s is %g: want a finite number above 0", at.c_str(), member, static_cast<double>(value));
+  }
+  void not_negative(const char* member, float value) const {
+    if (!std::isfinite(value) || value < 0)
+      fail(MR_INVALID_ARGUMENT, "model %s%s is %g: want a finite number not below 0", at.c_str(), member, static_cast<double>(value));
+  }
+  template <size_t N>
+  void reserved(const int32_t (&values)[N]) const {
+    for (const int32_t value : values)
+      if (value != 0) fail(MR_UNIMPLEMENTED, "model %ssets a reserved member: want 0", at.c_str());
+  }
+};
+
+// Element i of an array whose elements the caller knows `stride` bytes of.
+template <class T>
+T element(const T* base, size_t stride, int32_t i) {
+  return read_struct(reinterpret_cast<const T*>(reinterpret_cast<const uint8_t*>(base) + static_cast<size_t>(i) * stride), "an element of mr_model_desc");
 }
 
-void check_bool(const char* field, int32_t value) { check_range(field, value, 0, 1); }
-
-void check_positive(const char* field, float value) {
-  if (!std::isfinite(value) || value <= 0)
-    fail(MR_INVALID_ARGUMENT, "model %s is %g: want a finite number above 0", field, static_cast<double>(value));
+template <class T>
+void check_array(const Checker& check, const char* what, const T* data, size_t stride, int32_t count, int32_t least, int32_t most) {
+  check.range(what, count, least, most);
+  if (count == 0) return;
+  if (data == nullptr) fail(MR_INVALID_ARGUMENT, "model has %d %s, but their array is null", count, what);
+  if (stride < sizeof(size_t) || stride > kLargestStruct)
+    fail(MR_INVALID_ARGUMENT, "the stride of the model's %s is %zu bytes: want %zu", what, stride, sizeof(T));
 }
 
-void check_not_negative(const char* field, float value) {
-  if (!std::isfinite(value) || value < 0)
-    fail(MR_INVALID_ARGUMENT, "model %s is %g: want a finite number not below 0", field, static_cast<double>(value));
+Rope read_rope(const mr_rope_desc& r, int32_t index) {
+  const Checker check{"rope " + std::to_string(index) + " "};
+  check.range("dims", r.dims, 0, kMostHeadDim);
+  if (r.dims % 2 != 0) fail(MR_INVALID_ARGUMENT, "model %sdims is %d: want an even number", check.at.c_str(), r.dims);
+  check.range("style", r.style, MR_ROPE_NORM, MR_ROPE_NEOX);
+  check.positive("base", r.base);
+  check.positive("scale", r.scale);
+  check.not_negative("magnitude", r.magnitude);
+  check.reserved({r.reserved0});
+  Rope rope{r.dims, r.style, r.base, r.scale, r.magnitude == 0 ? 1 : r.magnitude, {}};
+  if (r.divisors != nullptr) rope.divisors.assign(r.divisors, r.divisors + r.dims / 2);
+  for (size_t i = 0; i < rope.divisors.size(); ++i)
+    if (!(rope.divisors[i] > 0))
+      fail(MR_INVALID_ARGUMENT, "model %sdivisor %zu is %g: want a number above 0", check.at.c_str(), i, rope.divisors[i]);
+  return rope;
 }
 
-void check_reserved(const char* field, bool unset) {
-  if (!unset) fail(MR_UNIMPLEMENTED, "model %s is set: want 0, this engine runs no model that lies on several devices", field);
+void check_mixer(const Description& desc, int32_t index) {
+  const mr_mixer_desc& m = desc.mixer(index);
+  const Checker check{"layer " + std::to_string(index) + " "};
+  const char* const at = check.at.c_str();
+  if (m.kind == MR_MIX_LATENT) fail(MR_UNIMPLEMENTED, "model %smixer is latent attention, which no engine computes yet", at);
+  if (m.kind == MR_MIX_DELTA) fail(MR_UNIMPLEMENTED, "model %smixer is a gated delta rule, which no engine computes yet", at);
+  check.range("mixer kind", m.kind, MR_MIX_ATTENTION, MR_MIX_ATTENTION);
+  if ((m.flags & ~uint32_t{MR_MIX_FLAGS}) != 0) fail(MR_UNIMPLEMENTED, "model %smixer has unknown flags 0x%x", at, m.flags);
+  check.reserved(m.reserved);
+  check.range("heads", m.heads, 1, 1 << 14);
+  check.range("kv_heads", m.kv_heads, 1, m.heads);
+  if (m.heads % m.kv_heads != 0)
+    fail(MR_INVALID_ARGUMENT, "model %skv_heads is %d: want a divisor of heads, which is %d", at, m.kv_heads, m.heads);
+  check.range("key_dim", m.key_dim, 1, kMostHeadDim);
+  check.range("value_dim", m.value_dim, 1, kMostHeadDim);
+  if (m.value_dim != m.key_dim)
+    fail(MR_UNIMPLEMENTED, "model %svalue_dim is %d and key_dim %d: no engine computes unlike widths yet", at, m.value_dim, m.key_dim);
+  check.range("rope", m.rope, -1, static_cast<int64_t>(desc.ropes.size()) - 1);
+  if (m.rope >= 0) {
+    const int32_t dims = desc.ropes[static_cast<size_t>(m.rope)].dims;
+    if (dims > m.key_dim) fail(MR_INVALID_ARGUMENT, "model %srotates %d dims of heads of %d", at, dims, m.key_dim);
+  }
+  check.range("window", m.window, 0, kMostPositions);
+  check.not_negative("scale", m.scale);
+  check.not_negative("score_cap", m.score_cap);
+  check.not_negative("temperature_scale", m.temperature_scale);
+  check.range("temperature_length", m.temperature_length, 0, kMostPositions);
+  if ((m.temperature_scale != 0) != (m.temperature_length != 0))
+    fail(MR_INVALID_ARGUMENT, "model %shas temperature_scale %g and temperature_length %d: want both or neither", at,
+         static_cast<double>(m.temperature_scale), m.temperature_length);
+  if ((m.flags & MR_MIX_QK_NORM) != 0 && (m.flags & MR_MIX_QK_ROW_NORM) != 0)
+    fail(MR_INVALID_ARGUMENT, "model %snorms Q and K by head and by row: want one of them", at);
+  check.range("kv_layer", m.kv_layer, 0, index);
+  if (m.kv_layer == 0) return;
+  const mr_mixer_desc& of = desc.mixer(index - m.kv_layer);
+  if (of.kv_layer != 0 || of.kv_heads != m.kv_heads || of.key_dim != m.key_dim || of.value_dim != m.value_dim)
+    fail(MR_INVALID_ARGUMENT, "model %sreads the keys of layer %d, which has others or none of its own", at, index - m.kv_layer);
+}
+
+void check_mlp(const mr_mlp_desc& m, int32_t index) {
+  const Checker check{"layer " + std::to_string(index) + " "};
+  const char* const at = check.at.c_str();
+  if (m.kind == MR_MLP_EXPERTS) fail(MR_UNIMPLEMENTED, "model %smlp is a mixture of experts, which no engine computes yet", at);
+  check.range("mlp kind", m.kind, MR_MLP_DENSE, MR_MLP_DENSE);
+  if ((m.flags & ~uint32_t{MR_MLP_FLAGS}) != 0) fail(MR_UNIMPLEMENTED, "model %smlp has unknown flags 0x%x", at, m.flags);
+  check.reserved(m.reserved);
+  check.range("activation", m.activation, MR_ACT_SILU, MR_ACT_GELU_TANH);
+  check.range("ffn", m.width, 1, 1 << 22);
 }
 
 }  // namespace
 
 // The limits are above any model and keep every product of two of them inside 64 bits.
-void check_desc(const mr_model_desc& desc) {
-  check_range("layers", desc.layers, 1, 4096);
-  check_range("hidden", desc.hidden, 1, 1 << 20);
-  check_range("heads", desc.heads, 1, 1 << 14);
-  check_range("kv_heads", desc.kv_heads, 1, desc.heads);
-  if (desc.heads % desc.kv_heads != 0)
-    fail(MR_INVALID_ARGUMENT, "model kv_heads is %d: want a divisor of heads, which is %d", desc.kv_heads, desc.heads);
-  check_range("head_dim", desc.head_dim, 1, 4096);
-  check_range("ffn", desc.ffn, 1, 1 << 22);
-  check_range("vocab", desc.vocab, 1, 1 << 24);
-  check_range("context", desc.context, 1, kMostPositions);
-  check_range("rope_dims", desc.rope_dims, 0, desc.head_dim);
-  if (desc.rope_dims % 2 != 0) fail(MR_INVALID_ARGUMENT, "model rope_dims is %d: want an even number", desc.rope_dims);
-  check_range("rope_style", desc.rope_style, MR_ROPE_NORM, MR_ROPE_NEOX);
-  check_positive("rope_base", desc.rope_base);
-  check_positive("rope_scale", desc.rope_scale);
-  check_not_negative("norm_eps", desc.norm_eps);
-  check_not_negative("attn_scale", desc.attn_scale);
-  check_bool("qkv_bias", desc.qkv_bias);
-  check_bool("o_bias", desc.o_bias);
-  check_bool("qk_norm", desc.qk_norm);
-  check_bool("tied_head", desc.tied_head);
-  check_bool("rope_factors", desc.rope_factors);
-  if (desc.rope_factors != 0 && desc.rope_dims == 0)
-    fail(MR_INVALID_ARGUMENT, "model rope_factors is 1: want 0 where rope_dims is 0");
-  check_reserved("parallel_rank", desc.parallel_rank == 0);
-  check_reserved("parallel_size", desc.parallel_size == 0);
-  check_reserved("communicator", desc.communicator == nullptr);
+Description read_description(const mr_model_desc& d) {
+  const Checker check{""};
+  check.range("hidden", d.hidden, 1, 1 << 20);
+  check.range("vocab", d.vocab, 1, 1 << 24);
+  check.range("context", d.context, 1, kMostPositions);
+  check.flag("tied_head", d.tied_head);
+  check.not_negative("norm_eps", d.norm_eps);
+  check.not_negative("embedding_scale", d.embedding_scale);
+  check.not_negative("residual_scale", d.residual_scale);
+  check.not_negative("logit_scale", d.logit_scale);
+  check.not_negative("logit_cap", d.logit_cap);
+  check.range("layer_input_width", d.layer_input_width, 0, 1 << 16);
+  check_array(check, "ropes", d.ropes, d.rope_stride, d.rope_count, 0, 16);
+  check_array(check, "layers", d.layers, d.layer_stride, d.layer_count, 1, 4096);
+  const auto or_one = [](float scale) { return scale == 0 ? 1.0f : scale; };
+  Description desc{d.hidden, d.vocab, d.context, d.tied_head != 0, d.norm_eps, or_one(d.embedding_scale), or_one(d.residual_scale),
+                   or_one(d.logit_scale), d.logit_cap, {}, {}};
+  for (int32_t i = 0; i < d.rope_count; ++i) desc.ropes.push_back(read_rope(element(d.ropes, d.rope_stride, i), i));
+  for (int32_t i = 0; i < d.layer_count; ++i) {
+    desc.layers.push_back(element(d.layers, d.layer_stride, i));
+    const mr_layer_desc& layer = desc.layers.back();
+    check_mixer(desc, i);
+    check_mlp(layer.mlp, i);
+    const Checker of_layer{"layer " + std::to_string(i) + " "};
+    of_layer.flag("output_scale", layer.output_scale);
+    of_layer.reserved({layer.reserved0});
+  }
+  desc.layer_input_width = d.layer_input_width;
+  return desc;
+}
+
+float attention_scale(const mr_mixer_desc& m) {
+  return m.scale != 0 ? m.scale : 1.0f / std::sqrt(static_cast<float>(m.key_dim));
 }
 
 bool known_role(int32_t role) { return role >= 0 && role < MR_ROLE_COUNT; }
 bool in_layer(int32_t role) { return kRoles[role].in_layer; }
 bool is_vector(int32_t role) { return kRoles[role].vector; }
 
-bool has_role(const mr_model_desc& desc, int32_t role) {
+bool has_role(const Description& desc, int32_t role, int32_t layer) {
+  if (role >= MR_ROLE_LAYER_INPUT_EMBEDDING) return desc.layer_input_width != 0;
+  if (!in_layer(role)) return role != MR_ROLE_OUTPUT || !desc.tied_head;
+  const mr_layer_desc& l = desc.layers[static_cast<size_t>(layer)];
+  const auto mixer = [&](uint32_t flags) { return (l.mixer.flags & flags) != 0; };
+  const bool own_keys = l.mixer.kv_layer == 0, own_values = own_keys && !mixer(MR_MIX_VALUE_IS_KEY);
   switch (role) {
-    case MR_ROLE_OUTPUT: return desc.tied_head == 0;
-    case MR_ROLE_ROPE_FACTORS: return desc.rope_factors != 0;
-    case MR_ROLE_Q_BIAS:
-    case MR_ROLE_K_BIAS:
-    case MR_ROLE_V_BIAS: return desc.qkv_bias != 0;
-    case MR_ROLE_O_BIAS: return desc.o_bias != 0;
-    case MR_ROLE_Q_NORM:
-    case MR_ROLE_K_NORM: return desc.qk_norm != 0;
+    case MR_ROLE_ATTN_NORM: return !mixer(MR_MIX_NO_NORM);
+    case MR_ROLE_K: return own_keys;
+    case MR_ROLE_V: return own_values;
+    case MR_ROLE_Q_BIAS: return mixer(MR_MIX_QKV_BIAS);
+    case MR_ROLE_K_BIAS: return mixer(MR_MIX_QKV_BIAS) && own_keys;
+    case MR_ROLE_V_BIAS: return mixer(MR_MIX_QKV_BIAS) && own_values;
+    case MR_ROLE_Q_NORM: return mixer(MR_MIX_QK_NORM | MR_MIX_QK_ROW_NORM);
+    case MR_ROLE_K_NORM: return mixer(MR_MIX_QK_NORM | MR_MIX_QK_ROW_NORM) && own_keys;
+    case MR_ROLE_O_BIAS: return mixer(MR_MIX_OUT_BIAS);
+    case MR_ROLE_ATTN_END_NORM: return mixer(MR_MIX_END_NORM);
+    case MR_ROLE_FFN_NORM: return (l.mlp.flags & MR_MLP_NO_NORM) == 0;
+    case MR_ROLE_FFN_END_NORM: return (l.mlp.flags & MR_MLP_END_NORM) != 0;
+    case MR_ROLE_LAYER_SCALE: return l.output_scale != 0;
     default: return true;
   }
 }
 
-void role_dims(const mr_model_desc& desc, int32_t role, int64_t dims[2]) {
-  const int64_t hidden = desc.hidden, q = int64_t{desc.heads} * desc.head_dim, kv = int64_t{desc.kv_heads} * desc.head_dim;
+void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dims[2]) {
+  const int64_t hidden = desc.hidden;
   const auto set = [&](int64_t in, int64_t out) {
     dims[0] = in;
     dims[1] = out;
@@ -104,20 +209,32 @@ void role_dims(const mr_model_desc& desc, int32_t role, int64_t dims[2]) {
   switch (role) {
     case MR_ROLE_EMBEDDING:
     case MR_ROLE_OUTPUT: return set(hidden, desc.vocab);
-    case MR_ROLE_ROPE_FACTORS: return set(desc.rope_dims / 2, 1);
-    case MR_ROLE_Q: return set(hidden, q);
-    case MR_ROLE_K:
-    case MR_ROLE_V: return set(hidden, kv);
-    case MR_ROLE_Q_BIAS: return set(q, 1);
-    case MR_ROLE_K_BIAS:
-    case MR_ROLE_V_BIAS: return set(kv, 1);
-    case MR_ROLE_Q_NORM:
-    case MR_ROLE_K_NORM: return set(desc.head_dim, 1);
-    case MR_ROLE_O: return set(q, hidden);
+    case MR_ROLE_OUTPUT_NORM: return set(hidden, 1);
+    case MR_ROLE_LAYER_INPUT_EMBEDDING: return set(layer_inputs_width(desc), desc.vocab);
+    case MR_ROLE_LAYER_INPUT_PROJECTION: return set(hidden, layer_inputs_width(desc));
+    case MR_ROLE_LAYER_INPUT_NORM: return set(desc.layer_input_width, 1);
+    default: break;
+  }
+  const mr_mixer_desc& m = desc.mixer(layer);
+  const int64_t width = desc.mlp(layer).width;
+  const bool by_row = (m.flags & MR_MIX_QK_ROW_NORM) != 0;
+  switch (role) {
+    case MR_ROLE_Q: return set(hidden, query_width(m));
+    case MR_ROLE_K: return set(hidden, key_width(m));
+    case MR_ROLE_V: return set(hidden, value_width(m));
+    case MR_ROLE_Q_BIAS: return set(query_width(m), 1);
+    case MR_ROLE_K_BIAS: return set(key_width(m), 1);
+    case MR_ROLE_V_BIAS: return set(value_width(m), 1);
+    case MR_ROLE_Q_NORM: return set(by_row ? query_width(m) : m.key_dim, 1);
+    case MR_ROLE_K_NORM: return set(by_row ? key_width(m) : m.key_dim, 1);
+    case MR_ROLE_O: return set(attended_width(m), hidden);
     case MR_ROLE_GATE:
-    case MR_ROLE_UP: return set(hidden, desc.ffn);
-    case MR_ROLE_DOWN: return set(desc.ffn, hidden);
-    default: return set(hidden, 1);  // the norms and the bias of O
+    case MR_ROLE_UP: return set(hidden, width);
+    case MR_ROLE_DOWN: return set(width, hidden);
+    case MR_ROLE_LAYER_SCALE: return set(1, 1);
+    case MR_ROLE_LAYER_INPUT_GATE: return set(hidden, desc.layer_input_width);
+    case MR_ROLE_LAYER_INPUT_DOWN: return set(desc.layer_input_width, hidden);
+    default: return set(hidden, 1);  // norms and the bias of O
   }
 }
 
@@ -126,6 +243,32 @@ std::string tensor_name(int32_t role, int32_t layer) {
   std::string name = kRoles[role].name;
   if (in_layer(role)) name += " of layer " + std::to_string(layer);
   return name;
+}
+
+const char* weight_type_name(int32_t type) {
+  switch (type) {
+    case type_f32: return "F32";
+    case type_f16: return "F16";
+    case type_bf16: return "BF16";
+    case type_q8_0: return "Q8_0";
+    case type_q4_0: return "Q4_0";
+    case type_q4_1: return "Q4_1";
+    case type_q5_0: return "Q5_0";
+    case type_q5_1: return "Q5_1";
+    case type_q2_k: return "Q2_K";
+    case type_q3_k: return "Q3_K";
+    case type_q4_k: return "Q4_K";
+    case type_q5_k: return "Q5_K";
+    case type_q6_k: return "Q6_K";
+    case type_iq4_nl: return "IQ4_NL";
+    case type_iq4_xs: return "IQ4_XS";
+    case type_iq3_xxs: return "IQ3_XXS";
+    case type_iq3_s: return "IQ3_S";
+    case type_iq2_xxs: return "IQ2_XXS";
+    case type_iq2_xs: return "IQ2_XS";
+    case type_iq2_s: return "IQ2_S";
+    default: return "unknown";
+  }
 }
 
 uint64_t tensor_file_size(const mr_tensor_desc& tensor) {
@@ -151,16 +294,16 @@ uint64_t tensor_file_size(const mr_tensor_desc& tensor) {
   return size;
 }
 
-void check_tensor(const mr_model_desc& desc, const mr_tensor_desc& tensor) {
+void check_tensor(const Description& desc, const mr_tensor_desc& tensor) {
   (void)tensor_file_size(tensor);
   const std::string name = tensor_name(tensor.role, tensor.layer);
   const int32_t layer = tensor.layer;
-  if (in_layer(tensor.role) ? layer < 0 || layer >= desc.layers : layer != -1)
+  if (in_layer(tensor.role) ? layer < 0 || layer >= desc.layer_count() : layer != -1)
     fail(MR_INVALID_ARGUMENT, "%s is bound to layer %d: want %s%d", name.c_str(), layer,
-         in_layer(tensor.role) ? "0 to " : "", in_layer(tensor.role) ? desc.layers - 1 : -1);
-  if (!has_role(desc, tensor.role)) fail(MR_INVALID_ARGUMENT, "a model of this description has no %s", name.c_str());
+         in_layer(tensor.role) ? "0 to " : "", in_layer(tensor.role) ? desc.layer_count() - 1 : -1);
+  if (!has_role(desc, tensor.role, layer)) fail(MR_INVALID_ARGUMENT, "a model of this description has no %s", name.c_str());
   int64_t want[2];
-  role_dims(desc, tensor.role, want);
+  role_dims(desc, tensor.role, layer, want);
   const int64_t out = is_vector(tensor.role) ? 1 : tensor.dims[1];
   if (tensor.dims[0] != want[0] || out != want[1])
     fail(MR_INVALID_ARGUMENT, "%s is (%lld, %lld): want (%lld, %lld)", name.c_str(),
@@ -168,4 +311,4 @@ void check_tensor(const mr_model_desc& desc, const mr_tensor_desc& tensor) {
          static_cast<long long>(want[1]));
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -1,34 +1,73 @@
-// shape: which tensors a model of a description has, and what each must look like.
+// shape: the description of a model as an engine keeps it, and the tensors that a model of a description has.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "millrace/engine.h"
 
-namespace mr::cpu {
+namespace mr {
 
-// Positions of the longest sequence: what the sines of rope are exact for at frequency 1.
+// Positions of the longest sequence: the sines of rope are exact up to it at frequency 1.
 constexpr int32_t kMostPositions = 1 << 21;
 
-// Throws INVALID_ARGUMENT naming the first field outside its range, and its value; UNIMPLEMENTED naming the first reserved
-// one that is set.
-void check_desc(const mr_model_desc& desc);
+// One rotation. divisors is empty or has dims/2 entries.
+struct Rope {
+  int32_t dims, style;
+  float base, scale;
+  float magnitude;  // 1 = none
+  std::vector<double> divisors;
+};
+
+// An mr_model_desc whose arrays are copied and whose members are in range. A scale that is absent is 1, a cap 0.
+struct Description {
+  int32_t hidden, vocab, context;
+  bool tied_head;
+  float norm_eps, embedding_scale, residual_scale, logit_scale, logit_cap;
+  std::vector<Rope> ropes;
+  std::vector<mr_layer_desc> layers;
+  int32_t layer_input_width = 0;
+
+  int32_t layer_count() const { return static_cast<int32_t>(layers.size()); }
+  const mr_mixer_desc& mixer(int32_t layer) const { return layers[static_cast<size_t>(layer)].mixer; }
+  const mr_mlp_desc& mlp(int32_t layer) const { return layers[static_cast<size_t>(layer)].mlp; }
+};
+
+// Throws INVALID_ARGUMENT naming the first member outside its range, and its value; UNIMPLEMENTED naming a block that no
+// engine computes yet, or a reserved member that is set.
+Description read_description(const mr_model_desc& desc);
+
+// Widths of the rows of a mixer: all heads of Q, of K and of V, and of the values that O reads.
+constexpr int64_t query_width(const mr_mixer_desc& m) { return int64_t{m.heads} * m.key_dim; }
+constexpr int64_t key_width(const mr_mixer_desc& m) { return int64_t{m.kv_heads} * m.key_dim; }
+constexpr int64_t value_width(const mr_mixer_desc& m) { return int64_t{m.kv_heads} * m.value_dim; }
+constexpr int64_t attended_width(const mr_mixer_desc& m) { return int64_t{m.heads} * m.value_dim; }
+
+// Width of a token's inputs of all layers.
+inline int64_t layer_inputs_width(const Description& d) { return int64_t{d.layer_count()} * d.layer_input_width; }
+
+// The factor of scores: desc.scale, or 1/sqrt(key_dim) where that is 0.
+float attention_scale(const mr_mixer_desc& m);
 
 bool known_role(int32_t role);
-bool in_layer(int32_t role);     // one a layer, or one a model
-bool is_vector(int32_t role);    // F32 of one dimension, or a matrix
-bool has_role(const mr_model_desc& desc, int32_t role);
-void role_dims(const mr_model_desc& desc, int32_t role, int64_t dims[2]);  // dims[1] of a vector is 1
+bool in_layer(int32_t role);   // a tensor of layers, or of the model
+bool is_vector(int32_t role);  // F32 of one dimension, or a matrix
+// The layer is ignored for roles outside the layers.
+bool has_role(const Description& desc, int32_t role, int32_t layer);
+void role_dims(const Description& desc, int32_t role, int32_t layer, int64_t dims[2]);  // dims[1] of a vector is 1
 
 // "attn_q of layer 3", "output_norm".
 std::string tensor_name(int32_t role, int32_t layer);
 
-// Bytes of the tensor's data in a file. Throws INVALID_ARGUMENT when the role is unknown, or the type or the number or
-// size of the dims is none that such a tensor can have.
+// ggml's name of a weight type, or "unknown".
+const char* weight_type_name(int32_t type);
+
+// Bytes of the tensor's data in a file. Throws INVALID_ARGUMENT if the role is unknown, or if a tensor of this role cannot
+// have the type, or the number or size of the dims.
 uint64_t tensor_file_size(const mr_tensor_desc& tensor);
 
 // Throws INVALID_ARGUMENT unless the tensor belongs to the model and has the type and the dims its role wants.
-void check_tensor(const mr_model_desc& desc, const mr_tensor_desc& tensor);
+void check_tensor(const Description& desc, const mr_tensor_desc& tensor);
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -7,7 +7,7 @@
 
 #include "error.h"
 
-namespace mr::cpu {
+namespace mr {
 
 Slices::Slices(std::function<void()> begin, std::function<void(Slice*, const std::atomic<bool>&)> run)
     : begin_(std::move(begin)), run_(std::move(run)), thread_([this] { work(); }) {}
@@ -110,4 +110,4 @@ void Slices::wait(uint64_t timeout_ns, mr_training* out) {
   told_done_ = told_done_ || slice.told.phase == MR_TRAINING_DONE;
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -12,9 +12,9 @@
 
 #include "millrace/vectors.h"
 
-namespace mr::cpu {
+namespace mr {
 
-// One slice: what is asked, and what whoever does it tells.
+// One slice: the caller's limits, and the progress that the thread reports.
 struct Slice {
   uint64_t budget_ns = 0;
   int64_t most_rounds = 1;
@@ -55,4 +55,4 @@ class Slices {
   std::thread thread_;
 };
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -7,7 +7,7 @@
 #include "error.h"
 #include "structs.h"
 
-namespace mr::cpu {
+namespace mr {
 namespace {
 
 void check_int(const char* where, const char* field, int64_t value, int64_t low, int64_t high) {
@@ -84,4 +84,4 @@ SlotParams SlotParams::copy(const mr_slot_params& params, int32_t vocab, int32_t
   return s;
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -1,4 +1,4 @@
-// slot: what a runner remembers of one sequence: its sampling parameters, identity and token history.
+// slot: a runner's state of one sequence: its sampling parameters, identity and token history.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 #include "millrace/engine.h"
 
-namespace mr::cpu {
+namespace mr {
 
 // A checked copy of mr_slot_params; see there for meaning and units.
 struct SlotParams {
@@ -32,8 +32,8 @@ struct Slot {
   SlotParams params;
   int32_t* history = nullptr;  // token ids by absolute position; length entries are valid
   int32_t length = 0;
-  int32_t sampled = 0;         // what the last sample row of this slot gave; 0 unless its status is OK
+  int32_t sampled = 0;         // the token of this slot's last sample row; 0 unless its status is OK
   int32_t sampled_status = MR_ROW_OK;
 };
 
-}  // namespace mr::cpu
+}  // namespace mr

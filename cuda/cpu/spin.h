@@ -1,5 +1,5 @@
-// spin: waits without sleep, for what is expected within microseconds: a thread that sleeps takes longer to wake than a phase
-// of a step takes.
+// spin: waits without sleep, for events that are expected within microseconds: a thread that sleeps takes longer to wake than
+// a phase of a step takes.
 #pragma once
 
 #include <sched.h>
@@ -12,8 +12,8 @@
 
 namespace mr::cpu {
 
-// For so long the processor is kept, which covers the serial parts within a step; from then on it is offered to any other
-// thread at every look, until the second limit, which covers the way from one step to the next. Idle devices cost nothing.
+// A waiting thread keeps its processor until the first limit, which covers the serial parts within a step. Until the second
+// limit, which covers the time between two steps, it yields after every check. Then it sleeps, so that idle devices cost nothing.
 constexpr auto spin_alone = std::chrono::microseconds(30);
 constexpr auto spin_yielding = std::chrono::microseconds(300);
 

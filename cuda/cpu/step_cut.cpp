@@ -6,6 +6,7 @@ namespace mr::cpu {
 
 Cut::Cut(std::initializer_list<const Matrix*> of, int64_t panels_a_task) : chunk(panels_a_task) {
   for (const Matrix* m : of) {
+    if (m == nullptr) continue;
     matrices[count] = m;
     tasks += (panels(m->out) + chunk - 1) / chunk;
     end[count++] = tasks;

@@ -24,7 +24,7 @@ struct Cut {
   int64_t end[most] = {};  // the task behind each matrix's last
   int64_t tasks = 0;
 
-  // panels_a_task >= 1; at least one and at most three matrices, which must outlive the cut.
+  // panels_a_task >= 1; at least one and at most three matrices, which must outlive the cut. Null ones are left out.
   Cut(std::initializer_list<const Matrix*> of, int64_t panels_a_task);
 
   Piece at(int64_t task) const;  // 0 <= task < tasks

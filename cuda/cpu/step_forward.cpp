@@ -6,12 +6,13 @@
 #include <cstring>
 #include <limits>
 
+#include "step_phase.h"
+
 namespace mr::cpu {
 namespace {
 
-constexpr int64_t kTokensATask = 8;    // of embedding, norms and preparation
-constexpr int64_t kTasksAThread = 6;   // that a product is cut into, at least, where its size allows
-constexpr int64_t kHeadPanels = 16;    // of the head in a task, at most
+constexpr int64_t kTasksAThread = 6;  // least number of tasks of a GEMM for each thread, if the matrix has so many panels
+constexpr int64_t kHeadPanels = 16;   // most panels of the head in one task
 
 }  // namespace
 
@@ -27,56 +28,46 @@ StepForward::StepForward(std::shared_ptr<const Model> model, const mr_runner_con
                                                 MR_PURPOSE_WORKSPACE, false)),
       space_(*model_, config, threads_.size(), memory_.as<uint8_t>()),
       slots_(static_cast<size_t>(config.max_sequences)),
-      attn_scale_(attn_scale(desc_)),
       ranges_(new Range[static_cast<size_t>(threads_.size())]) {
   for (size_t s = 0; s < slots_.size(); ++s) slots_[s].history = space_.history + static_cast<int64_t>(s) * space_.positions;
   for (const auto& t : space_.threads) samplers_.emplace_back(t.sampler, desc_.vocab);
-  rope_frequencies(desc_.rope_dims, desc_.rope_base, desc_.rope_scale, model_->rope_factors(), space_.frequencies);
+  int64_t at = 0;
+  for (const Rope& rope : desc_.ropes) {
+    rope_at_.push_back(at);
+    rope_frequencies(rope.dims, rope.base, rope.scale, rope.divisors.empty() ? nullptr : rope.divisors.data(), space_.frequencies + at / 4);
+    at += rope_floats(rope.dims);
+  }
   const size_t tokens = static_cast<size_t>(config.max_batched_tokens);
-  poison_.resize(tokens);
+  token_status_.resize(tokens);
   positions_.resize(tokens);
   tiles_.reserve(tokens);
   long_tiles_.reserve(tokens);
   rows_.reserve(static_cast<size_t>(config.max_sample_rows) + static_cast<size_t>(config.max_score_rows));
 }
 
-// Every thread runs prologue(thread) and then tasks until none is left: body(task, thread). A thread has a range of its own,
-// so that what one task asks the memory for ahead of its end is what its next one reads; then it helps the others. A thread
-// that comes too late for any of it is not waited for.
-template <class Prologue, class Body>
-void StepForward::phase(int64_t tasks, Prologue prologue, Body body) {
-  const int count = threads_.size();
-  for (int t = 0; t < count; ++t) {
-    ranges_[t].next.store(tasks * t / count, std::memory_order_relaxed);
-    ranges_[t].end = tasks * (t + 1) / count;
-  }
-  threads_.run_present([&](int thread) {
-    prologue(thread);
-    for (int i = 0; i < count; ++i) {
-      Range& range = ranges_[thread + i < count ? thread + i : thread + i - count];
-      for (int64_t task; (task = range.next.fetch_add(1, std::memory_order_relaxed)) < range.end;) body(task, thread);
-    }
-  });
-}
-
-// Whole stacks for few tokens, where every thread gets one: there a product waits for the memory, which is fastest so.
+// Panels in a task. A GEMM of few tokens is bound by memory, which is read fastest in whole stacks; so tasks are whole stacks if
+// every thread gets one.
 int64_t StepForward::task_panels(int64_t total_panels) const {
   const bool stacks = few() && total_panels >= stack_panels * threads_.size();
   const int64_t fair = total_panels / (kTasksAThread * threads_.size()), unit = stacks ? stack_panels : 1;
   return std::clamp<int64_t>(fair / unit * unit, unit, StepWorkspace::task_panels(tokens_));
 }
 
-// What the thread reads behind a task: the next one of its range, or what it begins the product after this one with.
-const uint8_t* StepForward::behind(const Cut& cut, int64_t task, int thread, const Cut& then) const {
+// Returns the weights that the thread reads after a task: its next task's, or those of its first task of the next GEMM.
+const uint8_t* StepForward::weights_after(const Cut& cut, int64_t task, int thread, const Cut& then) const {
   if (task + 1 != ranges_[thread].end && task + 1 < cut.tasks) return cut.begin(task + 1);
   return then.begin(then.tasks * thread / threads_.size());
 }
 
-Cut StepForward::qkv_cut(const Layer& l) const {
+Cut StepForward::qkv_cut(int32_t index) const {
+  const Layer& l = model_->layer(index);
   // Where heads are whole panels a task is whole heads.
-  const int64_t grain = desc_.head_dim % panel_rows == 0 ? desc_.head_dim / panel_rows : 1;
-  const int64_t fair = task_panels(panels(l.q->out) + panels(l.k->out) + panels(l.v->out));
-  return Cut({l.q, l.k, l.v}, std::max<int64_t>(1, fair / grain) * grain);
+  const int32_t dim = desc_.mixer(index).key_dim;
+  const int64_t grain = dim % panel_rows == 0 ? dim / panel_rows : 1;
+  int64_t total = 0;
+  for (const Matrix* m : {l.q, l.k, l.v})
+    if (m != nullptr) total += panels(m->out);
+  return Cut({l.q, l.k, l.v}, std::max<int64_t>(1, task_panels(total) / grain) * grain);
 }
 
 Cut StepForward::cut(const Matrix* m) const { return Cut({m}, task_panels(panels(m->out))); }
@@ -90,9 +81,11 @@ Cut StepForward::head_cut() const {
 void StepForward::run(StepPlan& plan, const std::function<bool()>& masks) {
   begin(plan);
   if (tokens_ != 0) {
-    cut_tiles(plan);
+    tiled_ = nullptr;
     embed(plan);
-    for (int32_t i = 0; i < desc_.layers; ++i) layer(plan, i);
+    if (desc_.layer_input_width != 0) layer_inputs(plan);
+    for (int32_t i = 0; i < desc_.layer_count(); ++i) layer(plan, i);
+    hidden_rows(plan);
   }
   heads(plan, masks);
   if (!plan.tokens.empty()) read_bytes(plan);
@@ -122,10 +115,10 @@ void StepForward::begin(StepPlan& plan) {
   for (const mr_segment& s : plan.segments) {
     Slot& slot = slots_[static_cast<size_t>(s.slot)];
     for (int32_t i = 0; i < s.count; ++i, ++at) {
-      poison_[at] = MR_ROW_OK;
+      token_status_[at] = MR_ROW_OK;
       if (plan.tokens[at] < 0) {
         plan.tokens[at] = slot.sampled;
-        poison_[at] = slot.sampled_status;
+        token_status_[at] = slot.sampled_status;
       }
       positions_[at] = s.first_position + i;
       slot.history[s.first_position + i] = plan.tokens[at];
@@ -146,56 +139,16 @@ void StepForward::begin(StepPlan& plan) {
   plan.candidates.assign(static_cast<size_t>(candidates), mr_candidate{});
 }
 
-void StepForward::cut_tiles(const StepPlan& plan) {
-  const int32_t group = desc_.heads / desc_.kv_heads;
-  const int32_t tile = std::max(1, space_.tile_rows / group);
-  tiles_.clear();
-  int32_t at = 0;
-  for (int32_t i = 0; i < static_cast<int32_t>(plan.segments.size()); ++i) {
-    const int32_t count = plan.segments[static_cast<size_t>(i)].count;
-    for (int32_t t = 0; t < count; t += tile) tiles_.push_back(Tile{i, at + t, std::min(tile, count - t)});
-    at += count;
-  }
-  std::sort(tiles_.begin(), tiles_.end(), [this](const Tile& a, const Tile& b) {
-    const int32_t pa = positions_[static_cast<size_t>(a.token)], pb = positions_[static_cast<size_t>(b.token)];
-    return pa != pb ? pa > pb : a.token < b.token;
-  });
-  share_long_tiles();
-}
-
-int32_t StepForward::last_position(const Tile& tile) const {
-  return positions_[static_cast<size_t>(tile.token + tile.count - 1)];
-}
-
-// A tile's head is the least that one thread attends to, unless that is too much of the step's attention: then the threads share
-// its chunks. A single token behind a long prefix is the common case.
-void StepForward::share_long_tiles() {
-  long_tiles_.clear();
-  if (space_.chunk_floats == 0) return;
-  const auto cost = [this](const Tile& tile) { return int64_t{tile.count} * attention_chunks(last_position(tile) + 1); };
-  int64_t all = 0;
-  for (const Tile& tile : tiles_) all += cost(tile) * desc_.kv_heads;
-  const auto shared = [&](const Tile& tile) {
-    return attention_chunks(last_position(tile) + 1) >= StepWorkspace::shared_chunks &&
-           cost(tile) * StepWorkspace::shared_parts * threads_.size() > all;
-  };
-  for (const Tile& tile : tiles_)
-    if (shared(tile)) long_tiles_.push_back(tile);
-  tiles_.erase(std::remove_if(tiles_.begin(), tiles_.end(), shared), tiles_.end());
-}
-
 void StepForward::embed(const StepPlan& plan) {
-  const auto one = [&](int64_t t) {
-    dequantize_row(model_->embedding(), plan.tokens[static_cast<size_t>(t)], space_.x + t * desc_.hidden);
-    rope_turns(space_.frequencies, desc_.rope_dims, desc_.rope_style, positions_[static_cast<size_t>(t)],
-               space_.turns + t * rope_floats(desc_.rope_dims));
-  };
-  if (few()) {
-    for (int64_t t = 0; t < tokens_; ++t) one(t);
-    return;
-  }
-  phase((tokens_ + kTokensATask - 1) / kTokensATask, [](int) {}, [&](int64_t task, int) {
-    for (int64_t t = task * kTokensATask; t < std::min(tokens_, (task + 1) * kTokensATask); ++t) one(t);
+  each_token([&](int64_t t) {
+    float* const x = space_.x + t * desc_.hidden;
+    dequantize_row(model_->embedding(), plan.tokens[static_cast<size_t>(t)], x);
+    if (desc_.embedding_scale != 1) ops_.scale(x, desc_.embedding_scale, desc_.hidden, x);
+    for (size_t r = 0; r < desc_.ropes.size(); ++r) {
+      const Rope& rope = desc_.ropes[r];
+      rope_turns(space_.frequencies + rope_at_[r] / 4, rope.dims, rope.style, positions_[static_cast<size_t>(t)], rope.magnitude,
+                 space_.rotations + t * space_.rotation_width + rope_at_[r]);
+    }
   });
 }
 
@@ -210,165 +163,60 @@ void StepForward::prepare(const float* x, int64_t width, const Cut& cut, int64_t
   }
 }
 
-template <class Body>
-void StepForward::with_prepared(const float* x, int64_t width, const float* weight, const Cut& cut, int64_t tasks, Body body) {
-  const auto fill = [&](int64_t t0, int64_t t1, float* rows, const Prepared& into) {
-    if (weight == nullptr) {
-      prepare(x, width, cut, t0, t1, into);
-      return;
-    }
-    for (int64_t t = t0; t < t1; ++t) ops_.rms_norm(x + t * width, weight, desc_.norm_eps, width, rows + t * width);
-    prepare(rows, width, cut, t0, t1, into);
-  };
-  if (few()) {
-    phase(tasks,
-          [&](int thread) {
-            const auto& own = space_.threads[static_cast<size_t>(thread)];
-            fill(0, tokens_, own.rows, own.prepared);
-          },
-          [&](int64_t task, int thread) { body(task, thread, space_.threads[static_cast<size_t>(thread)].prepared); });
-    return;
-  }
-  phase((tokens_ + kTokensATask - 1) / kTokensATask, [](int) {}, [&](int64_t task, int) {
-    fill(task * kTokensATask, std::min(tokens_, (task + 1) * kTokensATask), space_.norm, space_.prepared);
-  });
-  phase(tasks, [](int) {}, [&](int64_t task, int thread) { body(task, thread, space_.prepared); });
-}
-
 void StepForward::layer(const StepPlan& plan, int32_t index) {
   const Layer& l = model_->layer(index);
-  const int64_t q_width = static_cast<int64_t>(desc_.heads) * desc_.head_dim;
-  const int64_t kv_width = static_cast<int64_t>(desc_.kv_heads) * desc_.head_dim;
-
-  // Q, K and V: the tasks of the three products follow one another. A task of whole heads finishes them while they are in
-  // its cache.
-  float* const outputs[3] = {space_.qkv, space_.qkv + q_width, space_.qkv + q_width + kv_width};
-  const bool whole = desc_.head_dim % panel_rows == 0;
-  const Cut qkv = qkv_cut(l), o = cut(l.o), gate = cut(l.gate), down = cut(l.down);
-  with_prepared(space_.x, desc_.hidden, l.attn_norm, qkv, qkv.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
-    const Piece p = qkv.at(task);
-    multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), tokens_, outputs[p.index],
-             space_.qkv_width, p.first, p.last, behind(qkv, task, thread, o));
-    if (!whole) return;
-    const int64_t head_panels = desc_.head_dim / panel_rows;
-    for (int64_t h = p.first / head_panels; h < p.last / head_panels; ++h)
-      finish_head(plan, l, index, static_cast<Part>(p.index), static_cast<int32_t>(h));
-  });
-  if (!whole) {
-    const int64_t heads = desc_.heads, kv_heads = desc_.kv_heads;
-    phase(heads + 2 * kv_heads, [](int) {}, [&](int64_t task, int) {
-      const Part part = task < heads ? Part::query : task < heads + kv_heads ? Part::key : Part::value;
-      const int64_t before = part == Part::query ? 0 : part == Part::key ? heads : heads + kv_heads;
-      finish_head(plan, l, index, part, static_cast<int32_t>(task - before));
-    });
+  const Cut o = cut(l.o), gate = cut(l.gate), down = cut(l.down);
+  mix(plan, index, o);
+  project(space_.attention, attended_width(desc_.mixer(index)), o, l.o_bias, l.attn_end_norm, gate);
+  feed_forward(index, gate, down);
+  const Cut next = index + 1 < desc_.layer_count() ? qkv_cut(index + 1) : head_cut();
+  if (l.input_gate == nullptr) {
+    project(space_.ffn, desc_.mlp(index).width, down, nullptr, l.ffn_end_norm, next);
+  } else {
+    const Cut input_gate = cut(l.input_gate);
+    project(space_.ffn, desc_.mlp(index).width, down, nullptr, l.ffn_end_norm, input_gate);
+    add_layer_input(index, input_gate, next);
   }
-  attend(plan, index);
-  project(space_.attention, q_width, o, l.o_bias, gate);
-  feed_forward(l, gate, down);
-  project(space_.ffn, desc_.ffn, down, nullptr, index + 1 < desc_.layers ? qkv_cut(model_->layer(index + 1)) : head_cut());
+  if (l.scale != nullptr)
+    each_token([&](int64_t t) { ops_.scale(space_.x + t * desc_.hidden, *l.scale, desc_.hidden, space_.x + t * desc_.hidden); });
 }
 
-// Bias, norm and rotation of one head of all tokens; keys and values go into the cache.
-void StepForward::finish_head(const StepPlan& plan, const Layer& l, int32_t index, Part part, int32_t head) {
-  const int32_t dim = desc_.head_dim;
-  const int64_t first_head = part == Part::query ? 0 : part == Part::key ? desc_.heads : desc_.heads + desc_.kv_heads;
-  const float* bias = part == Part::query ? l.q_bias : part == Part::key ? l.k_bias : l.v_bias;
-  const float* const norm = part == Part::query ? l.q_norm : part == Part::key ? l.k_norm : nullptr;
-  if (bias != nullptr) bias += static_cast<int64_t>(head) * dim;
-  float* values = space_.qkv + (first_head + head) * dim;
-  int32_t token = 0;
-  for (const mr_segment& s : plan.segments) {
-    const int32_t* const blocks = plan.block_ids.data() + s.block_offset;
-    for (int32_t position = s.first_position; position < s.first_position + s.count; ++position, ++token) {
-      if (bias != nullptr) ops_.add(values, bias, dim, values);
-      if (norm != nullptr) ops_.rms_norm(values, norm, desc_.norm_eps, dim, values);
-      if (part != Part::value)
-        ops_.rope(values, space_.turns + token * rope_floats(desc_.rope_dims), desc_.rope_dims, desc_.rope_style);
-      if (part != Part::query)
-        ops_.kv_store(part == Part::key ? values : nullptr, part == Part::value ? values : nullptr, kv_.layout(),
-                      blocks[position / config_.block_size], position % config_.block_size, head, kv_.keys(index),
-                      kv_.values(index));
-      values += space_.qkv_width;
-    }
-  }
-}
-
-AttentionArgs StepForward::attention_of(const StepPlan& plan, const Tile& tile, int32_t kv_head, int32_t index, int thread) {
-  const auto& own = space_.threads[static_cast<size_t>(thread)];
-  const int32_t dim = desc_.head_dim, group = desc_.heads / desc_.kv_heads;
-  const int64_t out_width = static_cast<int64_t>(desc_.heads) * dim;
-  int32_t rows = 0;
-  for (int32_t t = tile.token; t < tile.token + tile.count; ++t)
-    for (int32_t h = kv_head * group; h < (kv_head + 1) * group; ++h, ++rows) {
-      own.q[rows] = space_.qkv + t * space_.qkv_width + static_cast<int64_t>(h) * dim;
-      own.out[rows] = space_.attention + t * out_width + static_cast<int64_t>(h) * dim;
-      own.visible[rows] = positions_[static_cast<size_t>(t)] + 1;
-    }
-  AttentionArgs args;
-  args.q = own.q;
-  args.out = own.out;
-  args.visible = own.visible;
-  args.rows = rows;
-  args.scale = attn_scale_;
-  args.layout = kv_.layout();
-  args.kv_head = kv_head;
-  args.blocks = plan.block_ids.data() + plan.segments[static_cast<size_t>(tile.segment)].block_offset;
-  args.keys = kv_.keys(index);
-  args.values = kv_.values(index);
-  args.scratch = own.attention;
-  return args;
-}
-
-void StepForward::attend(const StepPlan& plan, int32_t index) {
-  const int64_t kv_heads = desc_.kv_heads;
-  for (const Tile& tile : long_tiles_) attend_in_chunks(plan, tile, index);
-  phase(static_cast<int64_t>(tiles_.size()) * kv_heads, [](int) {}, [&](int64_t task, int thread) {
-    ops_.attend(attention_of(plan, tiles_[static_cast<size_t>(task / kv_heads)], static_cast<int32_t>(task % kv_heads), index,
-                             thread));
-  });
-}
-
-// As many chunks at a time as there is room for: of each head a state, and the records of the chunks behind it.
-void StepForward::attend_in_chunks(const StepPlan& plan, const Tile& tile, int32_t index) {
-  const int64_t kv_heads = desc_.kv_heads;
-  const int64_t record = attention_record(int64_t{tile.count} * (desc_.heads / desc_.kv_heads), pad_dim(desc_.head_dim));
-  const int32_t chunks = attention_chunks(last_position(tile) + 1);
-  const int32_t room = static_cast<int32_t>(std::min<int64_t>(space_.chunk_floats / kv_heads / record - 1, chunks));
-  const auto state = [&](int64_t head) { return space_.chunks + head * (room + 1) * record; };
-  for (int32_t from = 0; from < chunks; from += room) {
-    const int32_t to = std::min(chunks, from + room);
-    phase((to - from) * kv_heads, [](int) {}, [&](int64_t task, int thread) {
-      const int32_t head = static_cast<int32_t>(task / (to - from)), chunk = static_cast<int32_t>(task % (to - from));
-      ops_.attend_chunks(attention_of(plan, tile, head, index, thread), from + chunk, from + chunk + 1,
-                         state(head) + (1 + chunk) * record);
-    });
-    phase(kv_heads, [](int) {}, [&](int64_t head, int thread) {
-      ops_.merge_chunks(attention_of(plan, tile, static_cast<int32_t>(head), index, thread), from, to, state(head) + record,
-                        state(head));
-    });
-  }
-}
-
-// residual += x * m^T (+ bias)
-void StepForward::project(const float* x, int64_t width, const Cut& cut, const float* bias, const Cut& then) {
+// Adds a branch to the residual stream: x * m^T (+ bias), after its end norm where it has one, times the residual scale.
+void StepForward::project(const float* x, int64_t width, const Cut& cut, const float* bias, const float* end_norm, const Cut& then) {
   const int64_t ld = cut.chunk * panel_rows;
   with_prepared(x, width, nullptr, cut, cut.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
     float* const y = space_.threads[static_cast<size_t>(thread)].panel[0];
     const Piece p = cut.at(task);
     const int64_t row = p.first * panel_rows, n = std::min(p.matrix.out, p.last * panel_rows) - row;
     multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), tokens_, y - row, ld, p.first, p.last,
-             behind(cut, task, thread, then));
+             weights_after(cut, task, thread, then));
     for (int64_t t = 0; t < tokens_; ++t) {
-      if (bias != nullptr) ops_.add(y + t * ld, bias + row, n, y + t * ld);
+      float* const part = y + t * ld;
+      if (bias != nullptr) ops_.add(part, bias + row, n, part);
+      if (end_norm != nullptr) {
+        std::copy(part, part + n, space_.branch + t * desc_.hidden + row);
+        continue;
+      }
+      if (desc_.residual_scale != 1) ops_.scale(part, desc_.residual_scale, n, part);
       float* const to = space_.x + t * desc_.hidden + row;
-      ops_.add(to, y + t * ld, n, to);
+      ops_.add(to, part, n, to);
     }
+  });
+  if (end_norm == nullptr) return;
+  each_token([&](int64_t t) {
+    float* const branch = space_.branch + t * desc_.hidden;
+    float* const to = space_.x + t * desc_.hidden;
+    ops_.rms_norm(branch, end_norm, desc_.norm_eps, desc_.hidden, branch);
+    if (desc_.residual_scale != 1) ops_.scale(branch, desc_.residual_scale, desc_.hidden, branch);
+    ops_.add(to, branch, desc_.hidden, to);
   });
 }
 
-// ffn = silu(gate) * up of the normed residual
-void StepForward::feed_forward(const Layer& l, const Cut& gate, const Cut& then) {
-  const int64_t ld = gate.chunk * panel_rows;
+// ffn = activation(gate) * up of the normed residual
+void StepForward::feed_forward(int32_t index, const Cut& gate, const Cut& then) {
+  const Layer& l = model_->layer(index);
+  const int64_t ld = gate.chunk * panel_rows, width = desc_.mlp(index).width;
+  const auto gated = desc_.mlp(index).activation == MR_ACT_GELU_TANH ? ops_.geglu : ops_.swiglu;
   const Cut both({l.gate, l.up}, gate.chunk);
   with_prepared(space_.x, desc_.hidden, l.ffn_norm, both, gate.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
     const auto& own = space_.threads[static_cast<size_t>(thread)];
@@ -378,10 +226,64 @@ void StepForward::feed_forward(const Layer& l, const Cut& gate, const Cut& then)
       multiply(isa_, m, prepared.of(activation_kind(isa_, m.type)), tokens_, y - row, ld, p.first, p.last, next);
     };
     product(*l.gate, own.panel[0], begin_of(*l.up, p.first));
-    product(*l.up, own.panel[1], behind(gate, task, thread, then));
-    for (int64_t t = 0; t < tokens_; ++t)
-      ops_.swiglu(own.panel[0] + t * ld, own.panel[1] + t * ld, n, space_.ffn + t * desc_.ffn + row);
+    product(*l.up, own.panel[1], weights_after(gate, task, thread, then));
+    for (int64_t t = 0; t < tokens_; ++t) gated(own.panel[0] + t * ld, own.panel[1] + t * ld, n, space_.ffn + t * width + row);
   });
+}
+
+// The states that the head would multiply; NaN where the token itself is unknown.
+void StepForward::hidden_rows(StepPlan& plan) {
+  if (plan.hidden.empty()) return;
+  const int64_t rows = static_cast<int64_t>(plan.hidden.size()), hidden = desc_.hidden;
+  phase((rows + kTokensATask - 1) / kTokensATask, [](int) {}, [&](int64_t task, int) {
+    for (int64_t i = task * kTokensATask; i < std::min(rows, (task + 1) * kTokensATask); ++i) {
+      const int64_t token = plan.hidden[static_cast<size_t>(i)];
+      float* const to = plan.hidden_rows + i * hidden;
+      ops_.rms_norm(space_.x + token * hidden, model_->output_norm(), desc_.norm_eps, hidden, to);
+      if (token_status_[static_cast<size_t>(token)] != MR_ROW_OK) std::fill_n(to, hidden, std::numeric_limits<float>::quiet_NaN());
+    }
+  });
+}
+
+// The inputs of all layers of all tokens, from their embeddings and rows of the second embedding.
+void StepForward::layer_inputs(const StepPlan& plan) {
+  const int64_t width = desc_.layer_input_width, all = layer_inputs_width(desc_);
+  const Cut projection = cut(model_->input_projection()), first = qkv_cut(0);
+  with_prepared(space_.x, desc_.hidden, nullptr, projection, projection.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
+    const Piece p = projection.at(task);
+    multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), tokens_, space_.layer_inputs, all, p.first, p.last,
+             weights_after(projection, task, thread, first));
+  });
+  const float from_hidden = 1 / std::sqrt(static_cast<float>(desc_.hidden)), from_embedding = std::sqrt(static_cast<float>(width));
+  const float both = 1 / std::sqrt(2.0f);
+  phase(tokens_, [](int) {}, [&](int64_t t, int thread) {
+    float* const row = space_.threads[static_cast<size_t>(thread)].input_row;
+    float* const inputs = space_.layer_inputs + t * all;
+    dequantize_row(*model_->input_embedding(), plan.tokens[static_cast<size_t>(t)], row);
+    ops_.scale(row, from_embedding, all, row);
+    ops_.scale(inputs, from_hidden, all, inputs);
+    for (int64_t i = 0; i < all; i += width) ops_.rms_norm(inputs + i, model_->input_norm(), desc_.norm_eps, width, inputs + i);
+    ops_.add(inputs, row, all, inputs);
+    ops_.scale(inputs, both, all, inputs);
+  });
+}
+
+// Adds the branch of a layer's input: down(activation(gate(x)) * input), after its norm.
+void StepForward::add_layer_input(int32_t index, const Cut& gate, const Cut& then) {
+  const Layer& l = model_->layer(index);
+  const int64_t ld = gate.chunk * panel_rows, width = desc_.layer_input_width;
+  const float* const inputs = space_.layer_inputs + index * width;
+  const auto gated = desc_.mlp(index).activation == MR_ACT_GELU_TANH ? ops_.geglu : ops_.swiglu;
+  const Cut down = cut(l.input_down);
+  with_prepared(space_.x, desc_.hidden, nullptr, gate, gate.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
+    float* const y = space_.threads[static_cast<size_t>(thread)].panel[0];
+    const Piece p = gate.at(task);
+    const int64_t row = p.first * panel_rows, n = std::min(p.matrix.out, p.last * panel_rows) - row;
+    multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), tokens_, y - row, ld, p.first, p.last,
+             weights_after(gate, task, thread, down));
+    for (int64_t t = 0; t < tokens_; ++t) gated(y + t * ld, inputs + t * layer_inputs_width(desc_) + row, n, space_.ffn + t * width + row);
+  });
+  project(space_.ffn, width, down, nullptr, l.input_end_norm, then);
 }
 
 // Final norm, head and results for the tokens that rows name, a few distinct tokens at a time. The first product needs no mask.
@@ -398,7 +300,7 @@ void StepForward::heads(StepPlan& plan, const std::function<bool()>& masks) {
     (void)masks();
     return;
   }
-  const Cut head = head_cut(), first = qkv_cut(model_->layer(0));
+  const Cut head = head_cut(), first = qkv_cut(0);
   const int64_t hidden = desc_.hidden;
   for (size_t begin = 0; begin < rows_.size();) {
     // The residual rows move to the front of the norm buffer; tokens_ counts them, so that products see a batch.
@@ -417,7 +319,13 @@ void StepForward::heads(StepPlan& plan, const std::function<bool()>& masks) {
     with_prepared(space_.norm, hidden, nullptr, head, head.tasks, [&](int64_t task, int thread, const Prepared& prepared) {
       const Piece p = head.at(task);
       multiply(isa_, p.matrix, prepared.of(activation_kind(isa_, p.matrix.type)), distinct, space_.logits,
-               space_.vocab_stride, p.first, p.last, behind(head, task, thread, first));
+               space_.vocab_stride, p.first, p.last, weights_after(head, task, thread, first));
+      const int64_t row = p.first * panel_rows, n = std::min(p.matrix.out, p.last * panel_rows) - row;
+      for (int64_t i = 0; i < distinct; ++i) {
+        float* const logits = space_.logits + i * space_.vocab_stride + row;
+        if (desc_.logit_scale != 1) ops_.scale(logits, desc_.logit_scale, n, logits);
+        if (desc_.logit_cap != 0) ops_.cap(logits, desc_.logit_cap, n, logits);
+      }
     });
     if (begin == 0 && !masks()) return;
     const auto result = [&](int64_t task, int thread) {
@@ -430,7 +338,7 @@ void StepForward::heads(StepPlan& plan, const std::function<bool()>& masks) {
     else phase(static_cast<int64_t>(end - begin), [](int) {}, result);
     begin = end;
   }
-  // Of several rows of one slot the last stays: what the slot's token -1 stands for.
+  // If a slot has several rows, the last one is kept: its token replaces the slot's token -1.
   for (size_t i = 0; i < plan.samples.size(); ++i) {
     Slot& slot = slots_[static_cast<size_t>(plan.samples[i].slot)];
     const mr_row_result& r = plan.sample_results[i];
@@ -445,7 +353,7 @@ void StepForward::row(StepPlan& plan, const LogitRow& r, const float* logits, in
   mr_row_result& out = sample ? plan.sample_results[static_cast<size_t>(r.index)]
                               : plan.score_results[static_cast<size_t>(~r.index)];
   out.slot = out.position = -1;
-  int32_t top_n = 0, status = poison_[static_cast<size_t>(r.token)];
+  int32_t top_n = 0, status = token_status_[static_cast<size_t>(r.token)];
   if (sample) {
     const mr_sample_row& s = plan.samples[static_cast<size_t>(r.index)];
     out.slot = s.slot;
@@ -483,17 +391,21 @@ void StepForward::row(StepPlan& plan, const LogitRow& r, const float* logits, in
 // Every weight once, the embedding by row; keys and values of every position a segment sees.
 void StepForward::read_bytes(StepPlan& plan) const {
   uint64_t bytes = 0;
-  for (int32_t i = 0; i < desc_.layers; ++i) {
-    const Layer& l = model_->layer(i);
-    for (const Matrix* m : {l.q, l.k, l.v, l.o, l.gate, l.up, l.down}) bytes += m->bytes;
+  for (int32_t i = 0; i < desc_.layer_count(); ++i) {
+    for (const Matrix* m : matrices_of(model_->layer(i)))
+      if (m != nullptr) bytes += m->bytes;
     bytes += 2 * sizeof(float) * static_cast<uint64_t>(desc_.hidden);
+    const mr_mixer_desc& m = desc_.mixer(i);
+    const uint64_t position = static_cast<uint64_t>((key_width(m) + value_width(m)) * kv_.layout(i).element());
+    for (const mr_segment& s : plan.segments) {
+      const int32_t positions = s.first_position + s.count;
+      bytes += position * static_cast<uint64_t>(m.window == 0 ? positions : std::min(positions, m.window + s.count - 1));
+    }
   }
   if (!rows_.empty()) bytes += model_->head().bytes;
   bytes += plan.tokens.size() * (model_->embedding().bytes / static_cast<uint64_t>(desc_.vocab));
-  const uint64_t position = 2 * static_cast<uint64_t>(desc_.layers) * static_cast<uint64_t>(desc_.kv_heads) *
-                            static_cast<uint64_t>(desc_.head_dim) * static_cast<uint64_t>(kv_.layout().element());
-  for (const mr_segment& s : plan.segments)
-    bytes += position * (static_cast<uint64_t>(s.first_position) + static_cast<uint64_t>(s.count));
+  if (desc_.layer_input_width != 0)
+    bytes += model_->input_projection()->bytes + plan.tokens.size() * (model_->input_embedding()->bytes / static_cast<uint64_t>(desc_.vocab));
   plan.bytes_read = bytes;
 }
 

@@ -51,33 +51,41 @@ class StepForward {
 
   void begin(StepPlan& plan);
   void embed(const StepPlan& plan);
-  void cut_tiles(const StepPlan& plan);
-  void share_long_tiles();
+  void cut_tiles(const StepPlan& plan, const mr_mixer_desc& m);
+  void share_long_tiles(const mr_mixer_desc& m);
   int32_t last_position(const Tile& tile) const;
+  int32_t chunks_of(const Tile& tile, const mr_mixer_desc& m) const;
   void layer(const StepPlan& plan, int32_t index);
-  Cut qkv_cut(const Layer& l) const;
+  void layer_inputs(const StepPlan& plan);
+  void add_layer_input(int32_t index, const Cut& gate, const Cut& then);
+  Cut qkv_cut(int32_t index) const;
   Cut cut(const Matrix* m) const;
   Cut head_cut() const;
-  const uint8_t* behind(const Cut& cut, int64_t task, int thread, const Cut& then) const;
+  const uint8_t* weights_after(const Cut& cut, int64_t task, int thread, const Cut& then) const;
   // Prepares x (or its norms with `weight`) of all tokens for products with the cut's matrices, then runs body over tasks.
   template <class Body>
   void with_prepared(const float* x, int64_t width, const float* weight, const Cut& cut, int64_t tasks, Body body);
   void prepare(const float* x, int64_t width, const Cut& cut, int64_t t0, int64_t t1, const Prepared& into) const;
-  void finish_head(const StepPlan& plan, const Layer& l, int32_t index, Part part, int32_t head);
+  void mix(const StepPlan& plan, int32_t index, const Cut& o);
+  void norm_rows(int32_t index);
+  void finish_head(const StepPlan& plan, int32_t index, Part part, int32_t head);
   AttentionArgs attention_of(const StepPlan& plan, const Tile& tile, int32_t kv_head, int32_t index, int thread);
   void attend(const StepPlan& plan, int32_t index);
   void attend_in_chunks(const StepPlan& plan, const Tile& tile, int32_t index);
   // `then` is the product after this one.
-  void project(const float* x, int64_t width, const Cut& cut, const float* bias, const Cut& then);
-  void feed_forward(const Layer& l, const Cut& gate, const Cut& then);
+  void project(const float* x, int64_t width, const Cut& cut, const float* bias, const float* end_norm, const Cut& then);
+  void feed_forward(int32_t index, const Cut& gate, const Cut& then);
+  template <class Body>
+  void each_token(Body body);
   void pre_op(StepPlan::PreOp& op);
+  void hidden_rows(StepPlan& plan);
   void heads(StepPlan& plan, const std::function<bool()>& masks);
   void row(StepPlan& plan, const LogitRow& r, const float* logits, int thread);
   void read_bytes(StepPlan& plan) const;
 
   const std::shared_ptr<const Model> model_;
   const mr_runner_config config_;
-  const mr_model_desc& desc_;
+  const Description& desc_;
   const Isa isa_;
   const VecOps& ops_;
   Threads& threads_;
@@ -86,14 +94,15 @@ class StepForward {
   StepWorkspace space_;
   std::vector<Slot> slots_;
   std::vector<SamplerSpace> samplers_;  // by thread
-  const float attn_scale_;
   const std::unique_ptr<Range[]> ranges_;  // of the phase's tasks, by thread
 
   // The step in progress.
   int64_t tokens_ = 0;
-  std::vector<int32_t> poison_;   // by token: the status its rows must give (MR_ROW_OK: none)
+  std::vector<int32_t> token_status_;   // by token: the status its rows must give (MR_ROW_OK: none)
   std::vector<int32_t> positions_;// by token
+  std::vector<int64_t> rope_at_;  // of a token's rotations, where those of each rope begin
   std::vector<Tile> tiles_;       // for attention, longest history first
+  const mr_mixer_desc* tiled_ = nullptr;  // the mixer that the tiles are cut for
   std::vector<Tile> long_tiles_;  // those of tiles_ whose chunks the threads share: they are in this list alone
   std::vector<LogitRow> rows_;    // by token
 };

@@ -6,10 +6,10 @@
 
 #include "error.h"
 
-namespace mr::cpu {
+namespace mr {
 namespace {
 
-// Element i of an array whose elements are `stride` bytes apart; what the caller does not know of reads as zero.
+// Element i of an array whose elements are `stride` bytes apart; members that the caller's version lacks read as zero.
 template <class T>
 T element(const T* base, size_t stride, int64_t i) {
   T value{};
@@ -49,6 +49,7 @@ void StepChecker::reserve(StepPlan& plan) const {
   plan.block_ids.reserve(static_cast<size_t>(config_.kv_blocks) + tokens);
   plan.samples.reserve(samples);
   plan.scores.reserve(scores);
+  plan.hidden.reserve(static_cast<size_t>(config_.max_hidden_rows));
   plan.sample_results.reserve(samples);
   plan.score_results.reserve(scores);
   plan.candidates.reserve((samples + scores) * static_cast<size_t>(config_.max_top_n));
@@ -93,6 +94,7 @@ void StepChecker::accept(const mr_step& step, StepPlan& plan, const std::functio
   plan.block_ids.clear();
   plan.samples.clear();
   plan.scores.clear();
+  plan.hidden.clear();
   plan.masks.clear();
   try {
     take_flags(step, plan);
@@ -100,6 +102,7 @@ void StepChecker::accept(const mr_step& step, StepPlan& plan, const std::functio
     take_segments(step, plan);
     take_samples(step, plan);
     take_scores(step, plan);
+    take_hidden(step, plan);
     if (also) also(plan);
   } catch (...) {
     undo();
@@ -124,6 +127,7 @@ void StepChecker::take_flags(const mr_step& step, StepPlan& plan) const {
   if ((step.flags & ~uint32_t{MR_STEP_LATE_MASKS}) != 0)
     fail(MR_UNIMPLEMENTED, "step: flags are %#x, this engine knows %#x", step.flags, MR_STEP_LATE_MASKS);
   if (step.reserved0 != 0) fail(MR_UNIMPLEMENTED, "step: reserved0 is %u, which this engine does not know", step.reserved0);
+  if (step.reserved1 != 0) fail(MR_UNIMPLEMENTED, "step: reserved1 is %d, which this engine does not know", step.reserved1);
   plan.masks_late = (step.flags & MR_STEP_LATE_MASKS) != 0;
   plan.mask_words = plan.masks_late ? step.mask_words : 0;
   if (!plan.masks_late) return;
@@ -315,7 +319,17 @@ void StepChecker::take_scores(const mr_step& step, StepPlan& plan) {
   }
 }
 
-void give_results(const StepPlan& plan, mr_step_result* result) {
+void StepChecker::take_hidden(const mr_step& step, StepPlan& plan) const {
+  check_array("hidden rows", step.hidden_rows, sizeof(int32_t), step.hidden_count, config_.max_hidden_rows);
+  for (int32_t i = 0; i < step.hidden_count; ++i) {
+    const int32_t token = step.hidden_rows[i];
+    if (token < 0 || token >= step.token_count)
+      fail(MR_INVALID_ARGUMENT, "hidden row %d: token index is %d, wanted 0 .. %d", i, token, step.token_count - 1);
+    plan.hidden.push_back(token);
+  }
+}
+
+void give_results(const StepPlan& plan, int32_t width, mr_step_result* result) {
   const auto check_room = [](const char* what, const void* data, int64_t capacity, size_t count) {
     if (count > 0 && (data == nullptr || capacity < static_cast<int64_t>(count)))
       fail(MR_INVALID_ARGUMENT, "step result: room for %lld %s, wanted %zu; the step can be waited for again",
@@ -327,6 +341,8 @@ void give_results(const StepPlan& plan, mr_step_result* result) {
   check_room("sample rows", result->samples, result->sample_capacity, plan.sample_results.size());
   check_room("score rows", result->scores, result->score_capacity, plan.score_results.size());
   check_room("candidates", result->candidates, result->candidate_capacity, candidates);
+  const size_t floats = plan.hidden.size() * static_cast<size_t>(width);
+  check_room("floats of hidden rows", result->hidden, result->hidden_capacity, floats);
   if (plan.sample_results.size() + plan.score_results.size() > 0 && result->row_stride < sizeof(int32_t))
     fail(MR_INVALID_ARGUMENT, "step result: row_stride is %zu bytes", result->row_stride);
 
@@ -346,8 +362,10 @@ void give_results(const StepPlan& plan, mr_step_result* result) {
   result->sample_count = static_cast<int32_t>(plan.sample_results.size());
   result->score_count = static_cast<int32_t>(plan.score_results.size());
   result->candidate_count = used;
+  std::copy_n(plan.hidden_rows, floats, result->hidden);
+  result->hidden_count = static_cast<int32_t>(plan.hidden.size());
   result->device_ns = plan.device_ns;
   result->bytes_read = plan.bytes_read;
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -1,4 +1,4 @@
-// step_plan: an accepted step: a checked copy of mr_step, and room for what it gives.
+// step_plan: an accepted step: a checked copy of mr_step, and memory for its results.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include "millrace/engine.h"
 #include "slot.h"
 
-namespace mr::cpu {
+namespace mr {
 
 struct StepPlan {
   struct PreOp {
@@ -27,6 +27,7 @@ struct StepPlan {
   std::vector<int32_t> block_ids;
   std::vector<mr_sample_row> samples;
   std::vector<mr_score_row> scores;
+  std::vector<int32_t> hidden;        // indexes into tokens
   std::vector<uint32_t> masks;        // empty when no row has one, and until they are there
   bool masks_late = false;            // they come after the step was submitted
   int64_t mask_words = 0;             // of masks that come late
@@ -36,12 +37,13 @@ struct StepPlan {
   // Results, filled by the step. Row i may use candidates [offset, offset + its top_n).
   std::vector<mr_row_result> sample_results, score_results;
   std::vector<mr_candidate> candidates;
+  float* hidden_rows = nullptr;       // one row for each of `hidden`; the engine's memory for most a step may have
   uint64_t device_ns = 0, bytes_read = 0;
 };
 
-// Copies a finished step's results to the caller's struct, candidates closed up. Throws INVALID_ARGUMENT, having written
-// nothing, when there is too little room.
-void give_results(const StepPlan& plan, mr_step_result* result);
+// Copies a finished step's results to the caller's struct, candidates closed up; `width` is that of a hidden row. Throws
+// INVALID_ARGUMENT, having written nothing, when there is too little room.
+void give_results(const StepPlan& plan, int32_t width, mr_step_result* result);
 
 // Checks steps against the rules of engine.h and follows what accepted steps will have done to the slots.
 // Used by the submitting thread only.
@@ -86,6 +88,7 @@ class StepChecker {
   void take_tokens(const mr_step& step, const mr_segment& segment, int32_t index, int32_t first, StepPlan& plan);
   void take_samples(const mr_step& step, StepPlan& plan);
   void take_scores(const mr_step& step, StepPlan& plan);
+  void take_hidden(const mr_step& step, StepPlan& plan) const;
 
   const mr_runner_config config_;
   const int32_t vocab_, context_, positions_;
@@ -96,4 +99,4 @@ class StepChecker {
   std::vector<int32_t> undo_written_;  // blocks that the step accepted last is the first to write
 };
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -43,10 +43,10 @@ Kinds kinds_of(const Model& model) {
     return kinds;
   }
   kinds.add(&model.head());
-  for (int32_t i = 0; i < model.desc().layers; ++i) {
-    const Layer& l = model.layer(i);
-    for (const Matrix* m : {l.q, l.k, l.v, l.o, l.gate, l.up, l.down}) kinds.add(m);
-  }
+  if (model.input_projection() != nullptr) kinds.add(model.input_projection());
+  for (int32_t i = 0; i < model.desc().layer_count(); ++i)
+    for (const Matrix* m : matrices_of(model.layer(i)))
+      if (m != nullptr) kinds.add(m);
   return kinds;
 }
 
@@ -62,22 +62,37 @@ Prepared prepared_for(Layout& layout, const Kinds& kinds, int64_t widest, int64_
 
 }  // namespace
 
-int64_t StepWorkspace::history_positions(const mr_model_desc& model, const mr_runner_config& config) {
+int64_t StepWorkspace::history_positions(const Description& model, const mr_runner_config& config) {
   return std::min<int64_t>(model.context, static_cast<int64_t>(config.kv_blocks) * config.block_size);
 }
 
 StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config, int thread_count, uint8_t* base) {
-  const mr_model_desc& d = model.desc();
+  const Description& d = model.desc();
   const uint64_t tokens = static_cast<uint64_t>(config.max_batched_tokens);
-  const int64_t q_width = static_cast<int64_t>(d.heads) * d.head_dim;
-  const int64_t widest = (std::max<int64_t>({d.hidden, q_width, d.ffn}) + 255) / 256 * 256;
+  const int64_t inputs_width = layer_inputs_width(d);
+  int64_t attended = 0, inner = d.layer_input_width;
+  int32_t most_heads = 0, least_heads = INT32_MAX, most_group = 0, most_dim = 0;
+  bool branches = d.layer_input_width != 0;
+  qkv_width = rotation_width = 0;
+  for (const mr_layer_desc& l : d.layers) {
+    const mr_mixer_desc& m = l.mixer;
+    qkv_width = std::max(qkv_width, query_width(m) + key_width(m) + value_width(m));
+    attended = std::max(attended, attended_width(m));
+    inner = std::max<int64_t>(inner, l.mlp.width);
+    most_heads = std::max(most_heads, m.kv_heads);
+    least_heads = std::min(least_heads, m.kv_heads);
+    most_group = std::max(most_group, m.heads / m.kv_heads);
+    most_dim = std::max(most_dim, m.key_dim);
+    branches = branches || (m.flags & MR_MIX_END_NORM) != 0 || (l.mlp.flags & MR_MLP_END_NORM) != 0;
+  }
+  for (const Rope& rope : d.ropes) rotation_width += rope_floats(rope.dims);
+  const int64_t widest = (std::max<int64_t>({d.hidden, attended, inner}) + 255) / 256 * 256;
   const Kinds kinds = kinds_of(model);
-  qkv_width = q_width + 2 * static_cast<int64_t>(d.kv_heads) * d.head_dim;
   logit_rows = std::min<int64_t>({head_rows, static_cast<int64_t>(config.max_sample_rows) + config.max_score_rows,
                                   config.max_batched_tokens});
   vocab_stride = (static_cast<int64_t>(d.vocab) + 15) / 16 * 16;
   positions = history_positions(d, config);
-  tile_rows = std::max(vec_ops(model.device()->isa).attention_tile, d.heads / d.kv_heads);
+  tile_rows = std::max(vec_ops(model.device()->isa).attention_tile, most_group);
 
   Layout layout(base);
   const auto floats = [&layout](uint64_t rows, int64_t width) {
@@ -86,16 +101,18 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
   x = floats(tokens, d.hidden);
   norm = floats(tokens, d.hidden);
   qkv = floats(tokens, qkv_width);
-  attention = floats(tokens, q_width);
-  ffn = floats(tokens, d.ffn);
-  turns = floats(tokens, rope_floats(d.rope_dims));
+  attention = floats(tokens, attended);
+  ffn = floats(tokens, inner);
+  branch = branches ? floats(tokens, d.hidden) : nullptr;
+  rotations = floats(tokens, rotation_width);
+  layer_inputs = inputs_width == 0 ? nullptr : floats(tokens, inputs_width);
   logits = floats(static_cast<uint64_t>(logit_rows), vocab_stride);
   const int32_t most_chunks = attention_chunks(static_cast<int32_t>(positions));
-  const bool shares = most_chunks >= shared_chunks && d.kv_heads < shared_parts * thread_count && thread_count > 1;
-  chunk_floats = shares ? d.kv_heads * attention_record(tile_rows, pad_dim(d.head_dim)) *
+  const bool shares = most_chunks >= shared_chunks && least_heads < shared_parts * thread_count && thread_count > 1;
+  chunk_floats = shares ? most_heads * attention_record(tile_rows, pad_dim(most_dim)) *
                               (1 + std::min(most_chunks, largest_wave)) : 0;
   chunks = chunk_floats == 0 ? nullptr : floats(1, chunk_floats);
-  frequencies = layout.take<double>(static_cast<uint64_t>(d.rope_dims / 2));
+  frequencies = layout.take<double>(static_cast<uint64_t>(rotation_width / 4));
   history = layout.take<int32_t>(static_cast<uint64_t>(config.max_sequences) * static_cast<uint64_t>(positions));
   prepared = prepared_for(layout, kinds, widest, config.max_batched_tokens);
   int64_t panel_floats = 0;
@@ -109,7 +126,8 @@ StepWorkspace::StepWorkspace(const Model& model, const mr_runner_config& config,
     p.prepared = prepared_for(layout, kinds, widest, few_tokens);
     p.panel[0] = floats(1, panel_floats);
     p.panel[1] = floats(1, panel_floats);
-    p.attention = floats(1, attention_scratch(tile_rows, pad_dim(d.head_dim)));
+    p.input_row = inputs_width == 0 ? nullptr : floats(1, inputs_width);
+    p.attention = floats(1, attention_scratch(tile_rows, pad_dim(most_dim)));
     p.q = layout.take<const float *>(static_cast<uint64_t>(tile_rows));
     p.out = layout.take<float *>(static_cast<uint64_t>(tile_rows));
     p.visible = layout.take<int32_t>(static_cast<uint64_t>(tile_rows));

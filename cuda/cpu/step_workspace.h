@@ -22,17 +22,18 @@ struct StepWorkspace {
   static constexpr int32_t few_tokens = 4;
   // Distinct rows of logits that are held at once.
   static constexpr int32_t head_rows = 32;
-  // Panels of a product in one task, at most; fewer for many tokens, so that what a task gives stays in the cache.
+  // Most panels of a GEMM in one task; fewer for many tokens, so that a task's results stay in the cache.
   static constexpr int64_t task_panels(int64_t tokens) { return tokens <= 64 ? 8 : tokens <= 256 ? 4 : 2; }
 
-  // A tile of at least so many chunks whose one head is more than this share of a thread's part of a step's attention has its
-  // chunks shared among the threads.
+  // The threads share a tile's chunks if it has at least shared_chunks, and if one of its heads is more than a shared_parts-th
+  // of a thread's part of the step's attention.
   static constexpr int32_t shared_chunks = 8, shared_parts = 3;
 
   struct PerThread {
     float* rows;           // few_tokens rows of the widest activation
     Prepared prepared;     // of few_tokens tokens
-    float* panel[2];       // what a task's product gives: tokens x 16 * task_panels
+    float* panel[2];       // results of a task's GEMM: tokens x 16 * task_panels
+    float* input_row;      // inputs of all layers of one token; null without them
     float* attention;      // scratch of one attention tile
     const float** q;       // rows of a tile
     float** out;
@@ -43,18 +44,20 @@ struct StepWorkspace {
   // Tokens T = max_batched_tokens; f32 unless stated.
   float* x;          // (T, hidden) residual stream
   float* norm;       // (T, hidden)
-  float* qkv;        // (T, qkv_width): Q, K, V behind one another
-  float* attention;  // (T, heads * head_dim)
-  float* ffn;        // (T, ffn): silu(gate) * up
-  float* turns;      // (T, rope_floats(rope_dims))
+  float* qkv;        // (T, qkv_width): a layer's Q, K and V, one after another
+  float* attention;  // (T, attended width): what attention gives
+  float* ffn;        // (T, width): activation(gate) * up
+  float* branch;     // (T, hidden): a branch before its end norm; null where no layer has one
+  float* layer_inputs;  // (T, layers*layer_input_width); null without them
+  float* rotations;  // (T, rotation_width): cosines and sines of each rope, one after another
   float* logits;     // (logit_rows, vocab_stride)
   float* chunks;     // (chunk_floats): records of attention's chunks that threads share; null where they never do
-  double* frequencies;  // (rope_dims / 2)
+  double* frequencies;  // (rotation_width / 4): those of each rope, one after another
   int32_t* history;     // (max_sequences, positions)
   Prepared prepared;    // of T tokens
   std::vector<PerThread> threads;
 
-  int64_t qkv_width, logit_rows, vocab_stride, positions, chunk_floats;
+  int64_t qkv_width, rotation_width, logit_rows, vocab_stride, positions, chunk_floats;
   int32_t tile_rows;  // rows of one attention tile, at most
   uint64_t bytes;     // of all of the above
 
@@ -62,7 +65,7 @@ struct StepWorkspace {
   StepWorkspace(const Model& model, const mr_runner_config& config, int threads, uint8_t* base);
 
   // Tokens of history a slot can have: the context, or the whole pool if that is less.
-  static int64_t history_positions(const mr_model_desc& model, const mr_runner_config& config);
+  static int64_t history_positions(const Description& model, const mr_runner_config& config);
 };
 
 }  // namespace mr::cpu

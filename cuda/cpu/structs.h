@@ -8,7 +8,7 @@
 
 #include "error.h"
 
-namespace mr::cpu {
+namespace mr {
 
 constexpr size_t kLargestStruct = 4096;  // far above any struct of the ABI: more is a caller's mistake
 
@@ -37,7 +37,7 @@ T read_struct(const T* in, const char* noun) {
   return out;
 }
 
-// The same for a struct that this engine fills: what a newer caller adds to it may hold anything.
+// The same for a struct that this engine fills: members that a newer caller adds may hold anything.
 template <class T>
 T read_output(const T* in, const char* noun) {
   const size_t size = struct_size(in, noun);
@@ -56,4 +56,4 @@ void write_struct(const T& from, T* out) {
                 reinterpret_cast<const unsigned char*>(&from) + sizeof(size_t), size - sizeof(size_t));
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

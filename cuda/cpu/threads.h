@@ -74,8 +74,8 @@ class Threads {
              const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
-  // Calls fn(thread) once on thread 0 and on every other that comes before fn has returned there: a thread that the system
-  // keeps from running delays nobody. What fn returns from on thread 0 must need no thread that has not come.
+  // Calls fn(thread) once on thread 0, and on every other thread that arrives before fn has returned on thread 0: a thread
+  // that the system does not run delays no other. On thread 0, fn must not wait for a thread that has not arrived.
   template <class F>
   void run_present(F&& fn) {
     using Fn = std::remove_reference_t<F>;

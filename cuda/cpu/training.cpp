@@ -103,7 +103,7 @@ void Training::advance(Clock::time_point deadline, int64_t rounds, bool alone, c
   } while (Clock::now() < deadline && !stop);
 }
 
-// Lets threads take tasks of the step until there are none or the time is over; true when none is left.
+// Lets threads take tasks of the step until all are taken or the time is over. Returns true if all are done.
 template <class F>
 bool Training::share(int64_t tasks, F&& task) {
   tasks_ = tasks;
@@ -384,7 +384,7 @@ void Training::after_sums() {
   }
 }
 
-// Ends the round: what it made is what can be read.
+// Ends the round and publishes its result.
 void Training::commit() {
   std::swap(at_.ids, at_.new_ids);
   std::swap(at_.loads, at_.new_loads);

@@ -42,7 +42,7 @@ class Training {
 
   // Phase, reason, rows and counts.
   void report(mr_training* out) const;
-  // Throws FAILED_PRECONDITION where there is nothing yet, INVALID_ARGUMENT for what nobody knows, OUT_OF_RANGE.
+  // Throws FAILED_PRECONDITION if there is nothing yet, INVALID_ARGUMENT for an unknown part, OUT_OF_RANGE.
   uint64_t size(int32_t what) const;
   void read(int32_t what, uint64_t offset, void* dst, uint64_t size) const;
 

@@ -43,7 +43,7 @@ struct TrainingLane {
   uint32_t* counts;     // kCountedCodewords
 };
 constexpr int64_t kSortedRows = 16 << 10;    // that one task puts into their codewords' segments
-constexpr int64_t kCountedCodewords = 1024;  // up to so many, loads are counted by thread before they are added
+constexpr int64_t kCountedCodewords = 1024;  // up to this many, threads count loads separately and then add them
 
 struct TrainingMemory {
   // Lays the arrays out from `base` on; null: only `bytes` is meaningful.

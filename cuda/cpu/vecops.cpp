@@ -27,20 +27,20 @@ const VecOps& vec_ops(Isa isa) {
   return vec_ops_portable;
 }
 
-void rope_frequencies(int32_t dims, float base, float scale, const float* factors, double* frequencies) {
+void rope_frequencies(int32_t dims, float base, float scale, const double* divisors, double* frequencies) {
   for (int32_t i = 0; i < dims / 2; ++i) {
     double f = pow_f64(base, -2.0 * i / dims) / scale;
-    if (factors != nullptr) f /= factors[i];
+    if (divisors != nullptr) f /= divisors[i];
     frequencies[i] = f;
   }
 }
 
-void rope_turns(const double* frequencies, int32_t dims, int32_t style, int64_t position, float* turns) {
+void rope_turns(const double* frequencies, int32_t dims, int32_t style, int64_t position, float magnitude, float* turns) {
   const int32_t half = dims / 2;
   for (int32_t i = 0; i < half; ++i) {
     double sine, cosine;
     sincos_f64(static_cast<double>(position) * frequencies[i], &sine, &cosine);
-    const float s = static_cast<float>(sine), c = static_cast<float>(cosine);
+    const float s = static_cast<float>(sine) * magnitude, c = static_cast<float>(cosine) * magnitude;
     if (style == MR_ROPE_NEOX) {
       turns[i] = c;
       turns[half + i] = s;

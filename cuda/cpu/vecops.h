@@ -14,13 +14,17 @@
 namespace mr::cpu {
 
 struct VecOps {
-  // out[i] = a[i] * (1 / sqrt(mean(a^2) + eps)) * weight[i]; out may be a.
+  // out[i] = a[i] * (1 / sqrt(mean(a^2) + eps)) * weight[i]; a null weight is ones; out may be a.
   void (*rms_norm)(const float* a, const float* weight, float eps, int64_t n, float* out);
   // out = exp(a - max) / sum; a row of -inf gives zeros, one with NaN gives NaN; out may be a.
   void (*softmax)(const float* a, int64_t n, float* out);
   // out = a / (1 + exp(-a)), and that times b; out may be an input.
   void (*silu)(const float* a, int64_t n, float* out);
   void (*swiglu)(const float* a, const float* b, int64_t n, float* out);
+  // out = gelu(a) * b, where gelu(a) = a / (1 + exp(-2 sqrt(2/pi) (a + 0.044715 a^3))); out may be an input.
+  void (*geglu)(const float* a, const float* b, int64_t n, float* out);
+  // out = limit * tanh(a / limit), at most 1e-6 * limit off; out may be a.
+  void (*cap)(const float* a, float limit, int64_t n, float* out);
   void (*add)(const float* a, const float* b, int64_t n, float* out);
   void (*mul)(const float* a, const float* b, int64_t n, float* out);
   void (*scale)(const float* a, float factor, int64_t n, float* out);
@@ -34,9 +38,10 @@ struct VecOps {
                    int32_t kv_head, uint8_t* keys, uint8_t* values);
   // Causal attention of up to attention_rows(group) rows that share one kv head.
   void (*attend)(const AttentionArgs& args);
-  // The same in parts, whose chunks several threads may compute: what the rows see of chunks [from, to), a record of
-  // attention_record floats each (of a row that sees nothing of its chunk, anything); and then, from chunk 0 on and in order, the
-  // records into `state`, which is such a record, too. With the last chunk that any row sees, the rows' outputs are given.
+  // The same in two parts, so that several threads can compute the chunks. attend_chunks writes a record of attention_record
+  // floats for each row and each of chunks [from, to); a row that sees no key of a chunk gets any record. The second function
+  // merges the records into `state`, which is also a record, from chunk 0 on and in order. With the last chunk that any row
+  // sees, it writes the rows' outputs.
   void (*attend_chunks)(const AttentionArgs& args, int32_t from, int32_t to, float* records);
   void (*merge_chunks)(const AttentionArgs& args, int32_t from, int32_t to, float* records, float* state);
   int32_t attention_tile;  // rows that one call of attend works on best
@@ -69,11 +74,11 @@ inline uint64_t mass(float weight) {
   return static_cast<uint64_t>((static_cast<double>(weight) * mass_unit + round) - round);
 }
 
-// What rope needs at one position, rope_floats(dims) floats: the cosines and sines of position * frequency[i], in the
+// What rope needs at one position, rope_floats(dims) floats: the cosines and sines of position * frequency[i], times magnitude, in the
 // order its style reads them. frequencies has dims/2 entries.
 constexpr int64_t rope_floats(int32_t dims) { return 2 * static_cast<int64_t>(dims); }
-void rope_turns(const double* frequencies, int32_t dims, int32_t style, int64_t position, float* turns);
-// frequencies[i] = base^(-2i/dims) / scale / factor[i]; factors may be null.
-void rope_frequencies(int32_t dims, float base, float scale, const float* factors, double* frequencies);
+void rope_turns(const double* frequencies, int32_t dims, int32_t style, int64_t position, float magnitude, float* turns);
+// frequencies[i] = base^(-2i/dims) / scale / divisors[i]; divisors may be null.
+void rope_frequencies(int32_t dims, float base, float scale, const double* divisors, double* frequencies);
 
 }  // namespace mr::cpu

@@ -22,23 +22,31 @@ MR_INLINE void map(const float* a, const float* b, int64_t n, float* out, F f) {
 }
 
 MR_INLINE VF silu_of(VF a) { return a / (1.0f + exp(-a)); }
+// 2 sqrt(2/pi) = 1.5957692
+MR_INLINE VF gelu_of(VF a) { return a / (1.0f + exp(-1.5957691216f * (a + 0.044715f * a * a * a))); }
 
 // Named functions rather than lambdas: a lambda without captures also becomes a plain function, which GCC compiles
 // without the path's instructions.
 struct Silu { MR_INLINE VF operator()(VF x) const { return silu_of(x); } };
 struct Swiglu { MR_INLINE VF operator()(VF x, VF y) const { return silu_of(x) * y; } };
+struct Geglu { MR_INLINE VF operator()(VF x, VF y) const { return gelu_of(x) * y; } };
 struct Add { MR_INLINE VF operator()(VF x, VF y) const { return x + y; } };
 struct Mul { MR_INLINE VF operator()(VF x, VF y) const { return x * y; } };
 struct Exp { MR_INLINE VF operator()(VF x) const { return exp(x); } };
 
 void silu(const float* a, int64_t n, float* out) { map(a, n, out, Silu{}); }
 void swiglu(const float* a, const float* b, int64_t n, float* out) { map(a, b, n, out, Swiglu{}); }
+void geglu(const float* a, const float* b, int64_t n, float* out) { map(a, b, n, out, Geglu{}); }
 void add(const float* a, const float* b, int64_t n, float* out) { map(a, b, n, out, Add{}); }
 void mul(const float* a, const float* b, int64_t n, float* out) { map(a, b, n, out, Mul{}); }
 void exp_row(const float* a, int64_t n, float* out) { map(a, n, out, Exp{}); }
 void scale(const float* a, float factor, int64_t n, float* out) {
   const VF s = splat(factor);
   map(a, n, out, [s](VF x) { return x * s; });
+}
+void cap(const float* a, float limit, int64_t n, float* out) {
+  const float inverse = 1.0f / limit;
+  map(a, n, out, [limit, inverse](VF x) { return cap_of(x, limit, inverse); });
 }
 void rms_norm(const float* a, const float* weight, float eps, int64_t n, float* out) {
   VF sums[4] = {};
@@ -54,7 +62,8 @@ void rms_norm(const float* a, const float* weight, float eps, int64_t n, float* 
   }
   const float square = fold_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
   const VF factor = splat(1.0f / __builtin_sqrtf(square / static_cast<float>(n) + eps));
-  map(a, weight, n, out, [factor](VF x, VF w) { return x * factor * w; });
+  if (weight == nullptr) map(a, n, out, [factor](VF x) { return x * factor; });
+  else map(a, weight, n, out, [factor](VF x, VF w) { return x * factor * w; });
 }
 
 float greatest(const float* x, int64_t n) {

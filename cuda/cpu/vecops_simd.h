@@ -121,6 +121,11 @@ MR_INLINE VF exp(VF x) {
   return choose(x < splat(-87.3f), VF{}, p);
 }
 
+// limit * tanh(x / limit) as limit * (1 - 2 / (1 + exp(2 x / limit))).
+MR_INLINE VF cap_of(VF x, float limit, float inverse) {
+  return splat(limit) * (1.0f - 2.0f / (1.0f + exp(2.0f * inverse * x)));
+}
+
 // Storage formats of the cache: load W values as floats, store one.
 struct StoredF32 {
   typedef float Element;

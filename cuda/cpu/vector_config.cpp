@@ -6,7 +6,7 @@
 
 #include "error.h"
 
-namespace mr::cpu {
+namespace mr {
 namespace {
 
 void check_field(const char* field, int64_t value, int64_t low, int64_t high) {
@@ -85,7 +85,7 @@ void check_trainer(const mr_trainer_config& c) {
   if (c.algorithm == MR_ALGORITHM_ANNEALED) check_annealing(c);
 }
 
-void check_codewords(const VectorKernels& kernels, const mr_codebook_desc& d, const void* codewords) {
+void check_codewords(const cpu::VectorKernels& kernels, const mr_codebook_desc& d, const void* codewords) {
   const int64_t width = d.dimension / d.subspaces, count = int64_t{d.codewords} * d.subspaces;
   const uint64_t bytes = static_cast<uint64_t>(width) * element_size(d.codeword_type);
   for (int64_t c = 0; c < count; ++c)
@@ -103,4 +103,4 @@ void check_encoding(const mr_codebook_desc& d, const mr_encode_args& a) {
   if (a.codes == nullptr) fail(MR_INVALID_ARGUMENT, "codes is null");
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -6,7 +6,7 @@
 #include "millrace/vectors.h"
 #include "vector_kernels.h"
 
-namespace mr::cpu {
+namespace mr {
 
 constexpr uint64_t kMostRows = uint64_t{1} << 40;  // of one encode or decode: keeps the arithmetic from overflowing
 constexpr int64_t kMostIterations = 1'000'000;    // of a training
@@ -19,7 +19,7 @@ constexpr uint64_t element_size(int32_t type) {
 void check_codebook(const mr_codebook_desc& desc);
 void check_trainer(const mr_trainer_config& config);
 // Throws where a codeword is not finite, naming it.
-void check_codewords(const VectorKernels& kernels, const mr_codebook_desc& desc, const void* codewords);
+void check_codewords(const cpu::VectorKernels& kernels, const mr_codebook_desc& desc, const void* codewords);
 void check_encoding(const mr_codebook_desc& desc, const mr_encode_args& args);
 
 // The codebook that a training makes.
@@ -31,4 +31,4 @@ uint64_t codebook_size(const mr_codebook_desc& desc);
 // Bytes of one code.
 constexpr uint64_t code_size(const mr_codebook_desc& desc) { return desc.codewords <= 256 ? 1 : 2; }
 
-}  // namespace mr::cpu
+}  // namespace mr

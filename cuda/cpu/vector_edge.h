@@ -1,7 +1,6 @@
 // vector_edge: the ABI of vector codebooks over any engine that has them, as edge.h is that of the rest.
 //
-// Engine names the types Trainer and Codebook beside those that edge.h wants; their members throw as vectors.h documents their C
-// faces.
+// Engine must also define the types Trainer and Codebook; their members throw as vectors.h documents the C functions.
 #pragma once
 
 #include <memory>
@@ -9,7 +8,7 @@
 #include "edge.h"
 #include "millrace/vectors.h"
 
-namespace mr::cpu {
+namespace mr {
 
 template <class Engine>
 struct VectorEdge {
@@ -142,4 +141,4 @@ struct VectorEdge {
   }
 };
 
-}  // namespace mr::cpu
+}  // namespace mr

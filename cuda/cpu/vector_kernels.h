@@ -1,4 +1,4 @@
-// vector_kernels: what the work on vectors spends its time in, once for each path. Everything that decides bits is the same on
+// vector_kernels: the inner loops of codebooks, once for each path. Everything that decides bits is the same on
 // all of them, since it is in binary64, in one order, never fused; the fast pass over a codebook alone differs.
 #pragma once
 
@@ -39,7 +39,7 @@ struct VectorKernels {
   // `first`. Equal scores: the lower codeword is the best, the second one equals it.
   void (*scan)(const float* x, int64_t width, const float* panels, const float* halves, int64_t first, int64_t count, float* best,
                float* second, int32_t* id);
-  // limits[i]: scores at or above it, and those that are no numbers, are the candidates of row i. n is a multiple of `rows`.
+  // limits[i]: scores at or above it, and NaN scores, are the candidates of row i. n is a multiple of `rows`.
   void (*limit)(const Margin& margin, const float* best, const float* squares, int64_t n, float* limits);
   // The scores of one row, less center already, against panels: (count, codewords).
   void (*score)(const float* x, int64_t width, const float* panels, const float* halves, int64_t count, float* scores);

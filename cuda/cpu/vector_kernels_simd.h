@@ -16,7 +16,7 @@ extern const VectorKernels vector_kernels_avx512;
 
 namespace {
 
-// R vectors of rows by C codewords are summed in registers, beside R vectors of a tile and one broadcast.
+// Registers hold the sums of R vectors of rows by C codewords, R vectors of a tile and one broadcast.
 #if MR_VEC_WIDTH == 16
 constexpr int R = 3, C = 8;
 #elif MR_VEC_WIDTH == 8
@@ -325,7 +325,7 @@ void score(const float* x, int64_t width, const float* panels, const float* halv
 
 // ---- exact sums -----------------------------------------------------------------------------------------------------
 
-// Eight doubles: the partial sums, and what is added to them.
+// Eight doubles: the partial sums and the addends.
 #if MR_VEC_WIDTH == 16
 struct Eight {
   __m512d v;

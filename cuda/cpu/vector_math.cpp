@@ -7,7 +7,7 @@
 
 #include "half.h"
 
-namespace mr::cpu {
+namespace mr {
 namespace {
 
 template <class T>
@@ -57,4 +57,4 @@ double block_sum(const double* v, int64_t n, double plus) {
   return a[0];
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -6,7 +6,7 @@
 
 #include "vector_rules.h"
 
-namespace mr::cpu {
+namespace mr {
 
 // The bytes of values that the type holds.
 void encode_codewords(int32_t type, const float* values, int64_t n, void* to);
@@ -21,4 +21,4 @@ void normalise(const float* x, int64_t n, float* to);
 // Sum of v over a block of at most kBlockRows rows: row i goes to partial sum i mod kBlockLanes.
 double block_sum(const double* v, int64_t n, double plus);  // of v + plus
 
-}  // namespace mr::cpu
+}  // namespace mr

@@ -14,7 +14,7 @@
 #define MR_HD
 #endif
 
-namespace mr::cpu {
+namespace mr {
 
 template <class To, class From>
 MR_HD inline To bits_as(From from) {
@@ -67,7 +67,8 @@ MR_HD inline double largest_codeword(int32_t type) {
 
 // v rounded to such a format as if exponents had no upper end.
 MR_HD inline double round_unbounded(int32_t type, double v) {
-  const int exponent = static_cast<int>(bits_as<uint64_t>(v) >> 52 & 0x7ff) - 1022;  // |v| < 2^exponent, and but for what is tiny half of it
+  // 2^(exponent-1) <= |v| < 2^exponent, unless v is subnormal.
+  const int exponent = static_cast<int>(bits_as<uint64_t>(v) >> 52 & 0x7ff) - 1022;
   const int natural = exponent - significand_bits(type), least = least_exponent(type);
   const int step = natural < least ? least : natural;
   // |scaled| <= 2^11, so that adding 1.5 * 2^52 rounds it to an integer.
@@ -228,4 +229,4 @@ MR_HD inline uint64_t order_of(double q) {
   return bits >> 63 != 0 ? ~bits : bits | uint64_t{1} << 63;
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

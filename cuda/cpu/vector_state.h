@@ -8,7 +8,7 @@
 #include "vector_config.h"
 #include "vector_rules.h"
 
-namespace mr::cpu {
+namespace mr {
 
 // What a state begins with. Behind it: the codebook; from iteration 1 on the one before; for ANNEALED of each subspace places and
 // velocities as float64.
@@ -53,4 +53,4 @@ inline StateHeader state_header(int64_t iteration, double temperature, int64_t s
   return h;
 }
 
-}  // namespace mr::cpu
+}  // namespace mr

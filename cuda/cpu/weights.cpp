@@ -1,12 +1,11 @@
 #include "weights.h"
 
-#include <cmath>
 #include <string>
 
 #include "error.h"
 #include "shape.h"
 
-namespace mr::cpu {
+namespace mr {
 
 void Bindings::expect(const mr_tensor_desc& tensor, bool same_device, uint64_t staged) const {
   if (sealed()) fail(MR_FAILED_PRECONDITION, "the model is sealed: no tensor can be bound any more");
@@ -27,16 +26,12 @@ void Bindings::seal() {
     if (bound_.count({role, layer}) == 0) missing += (missing.empty() ? "" : ", ") + tensor_name(role, layer);
   };
   for (int32_t role = 0; role < MR_ROLE_COUNT; ++role) {
-    if (!has_role(desc_, role)) continue;
-    if (!in_layer(role)) need(role, -1);
-    for (int32_t layer = 0; in_layer(role) && layer < desc_.layers; ++layer) need(role, layer);
+    if (!in_layer(role) && has_role(desc_, role, -1)) need(role, -1);
+    for (int32_t layer = 0; in_layer(role) && layer < desc_.layer_count(); ++layer)
+      if (has_role(desc_, role, layer)) need(role, layer);
   }
   if (!missing.empty()) throw Error(MR_FAILED_PRECONDITION, 0, "the model lacks " + missing);
   sealed_.store(true);
 }
 
-float attn_scale(const mr_model_desc& desc) {
-  return desc.attn_scale != 0 ? desc.attn_scale : 1.0f / std::sqrt(static_cast<float>(desc.head_dim));
-}
-
-}  // namespace mr::cpu
+}  // namespace mr

@@ -8,28 +8,35 @@
 #include <vector>
 
 #include "millrace/engine.h"
+#include "shape.h"
 
-namespace mr::cpu {
+namespace mr {
 
 // What a layer's kernels read. Matrices are (in, out), vectors f32. Null, or a default Matrix, where the description has no
 // such tensor; valid for the model's life.
 template <class Matrix>
 struct LayerWeights {
-  const float* attn_norm = nullptr;  // (hidden)
-  Matrix q = {};                     // (hidden, heads*head_dim)
-  Matrix k = {};                     // (hidden, kv_heads*head_dim)
-  Matrix v = {};
-  const float* q_bias = nullptr;     // (heads*head_dim)
-  const float* k_bias = nullptr;     // (kv_heads*head_dim)
-  const float* v_bias = nullptr;
-  const float* q_norm = nullptr;     // (head_dim)
-  const float* k_norm = nullptr;
-  Matrix o = {};                     // (heads*head_dim, hidden)
+  const float* attn_norm = nullptr;      // (hidden)
+  Matrix q = {};                         // (hidden, heads*key_dim)
+  Matrix k = {};                         // (hidden, kv_heads*key_dim)
+  Matrix v = {};                         // (hidden, kv_heads*value_dim)
+  const float* q_bias = nullptr;         // (heads*key_dim)
+  const float* k_bias = nullptr;         // (kv_heads*key_dim)
+  const float* v_bias = nullptr;         // (kv_heads*value_dim)
+  const float* q_norm = nullptr;         // (key_dim), or (heads*key_dim) by row
+  const float* k_norm = nullptr;         // (key_dim), or (kv_heads*key_dim) by row
+  Matrix o = {};                         // (heads*value_dim, hidden)
   const float* o_bias = nullptr;
-  const float* ffn_norm = nullptr;   // (hidden)
-  Matrix gate = {};                  // (hidden, ffn)
+  const float* attn_end_norm = nullptr;  // (hidden)
+  const float* ffn_norm = nullptr;       // (hidden)
+  Matrix gate = {};                      // (hidden, width)
   Matrix up = {};
-  Matrix down = {};                  // (ffn, hidden)
+  Matrix down = {};                      // (width, hidden)
+  const float* ffn_end_norm = nullptr;   // (hidden)
+  const float* scale = nullptr;          // (1)
+  Matrix input_gate = {};                // (hidden, layer_input_width)
+  Matrix input_down = {};                // (layer_input_width, hidden)
+  const float* input_end_norm = nullptr; // (hidden)
 };
 
 template <class Matrix>
@@ -37,20 +44,21 @@ struct Weights {
   Matrix embedding = {};                // (hidden, vocab), read by row
   Matrix head = {};                     // (hidden, vocab); the embedding when tied
   const float* output_norm = nullptr;   // (hidden)
-  const float* rope_factors = nullptr;  // (rope_dims/2), or null without them
+  Matrix input_embedding = {};          // (layers*layer_input_width, vocab), read by row
+  Matrix input_projection = {};         // (hidden, layers*layer_input_width)
+  const float* input_norm = nullptr;    // (layer_input_width)
   std::vector<LayerWeights<Matrix>> layers;
 
   // Files a tensor that check_tensor has let pass under its role: the vector or the matrix, as the role wants.
-  void place(const mr_model_desc& desc, const mr_tensor_desc& tensor, const float* vector, const Matrix& matrix) {
+  void place(bool tied_head, const mr_tensor_desc& tensor, const float* vector, const Matrix& matrix) {
     LayerWeights<Matrix>* const layer = tensor.layer >= 0 ? &layers[static_cast<size_t>(tensor.layer)] : nullptr;
     switch (tensor.role) {
       case MR_ROLE_EMBEDDING:
         embedding = matrix;
-        if (desc.tied_head != 0) head = matrix;
+        if (tied_head) head = matrix;
         break;
       case MR_ROLE_OUTPUT_NORM: output_norm = vector; break;
       case MR_ROLE_OUTPUT: head = matrix; break;
-      case MR_ROLE_ROPE_FACTORS: rope_factors = vector; break;
       case MR_ROLE_ATTN_NORM: layer->attn_norm = vector; break;
       case MR_ROLE_Q: layer->q = matrix; break;
       case MR_ROLE_K: layer->k = matrix; break;
@@ -62,10 +70,19 @@ struct Weights {
       case MR_ROLE_K_NORM: layer->k_norm = vector; break;
       case MR_ROLE_O: layer->o = matrix; break;
       case MR_ROLE_O_BIAS: layer->o_bias = vector; break;
+      case MR_ROLE_ATTN_END_NORM: layer->attn_end_norm = vector; break;
       case MR_ROLE_FFN_NORM: layer->ffn_norm = vector; break;
       case MR_ROLE_GATE: layer->gate = matrix; break;
       case MR_ROLE_UP: layer->up = matrix; break;
       case MR_ROLE_DOWN: layer->down = matrix; break;
+      case MR_ROLE_FFN_END_NORM: layer->ffn_end_norm = vector; break;
+      case MR_ROLE_LAYER_SCALE: layer->scale = vector; break;
+      case MR_ROLE_LAYER_INPUT_EMBEDDING: input_embedding = matrix; break;
+      case MR_ROLE_LAYER_INPUT_PROJECTION: input_projection = matrix; break;
+      case MR_ROLE_LAYER_INPUT_NORM: input_norm = vector; break;
+      case MR_ROLE_LAYER_INPUT_GATE: layer->input_gate = matrix; break;
+      case MR_ROLE_LAYER_INPUT_DOWN: layer->input_down = matrix; break;
+      case MR_ROLE_LAYER_INPUT_END_NORM: layer->input_end_norm = vector; break;
     }
   }
 };
@@ -73,7 +90,7 @@ struct Weights {
 // Which tensors a model has so far. The caller serialises all but sealed().
 class Bindings {
  public:
-  explicit Bindings(const mr_model_desc& desc) : desc_(desc) {}
+  explicit Bindings(const Description& desc) : desc_(desc) {}
 
   // Throws unless the tensor may be bound now from a buffer of `staged` bytes: FAILED_PRECONDITION when sealed,
   // ALREADY_EXISTS when it is bound, INVALID_ARGUMENT naming what does not fit.
@@ -85,12 +102,9 @@ class Bindings {
   bool sealed() const { return sealed_.load(); }
 
  private:
-  const mr_model_desc desc_;
+  const Description desc_;
   std::set<std::pair<int32_t, int32_t>> bound_;  // (role, layer)
   std::atomic<bool> sealed_{false};
 };
 
-// desc.attn_scale, or 1/sqrt(head_dim) where that is 0.
-float attn_scale(const mr_model_desc& desc);
-
-}  // namespace mr::cpu
+}  // namespace mr

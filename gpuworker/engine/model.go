@@ -5,22 +5,30 @@ type Type uint32
 
 // Weight types an engine may run. Norms and biases are F32.
 const (
-	F32   Type = 0
-	F16   Type = 1
-	Q4_0  Type = 2
-	Q4_1  Type = 3
-	Q5_0  Type = 6
-	Q5_1  Type = 7
-	Q8_0  Type = 8
-	Q4_K  Type = 12
-	Q5_K  Type = 13
-	Q6_K  Type = 14
-	IQ4NL Type = 20
-	BF16  Type = 30
-	F8    Type = 256 // E4M3 with a scale for each head of each token; of the KV cache only, and no ggml type
+	F32    Type = 0
+	F16    Type = 1
+	Q4_0   Type = 2
+	Q4_1   Type = 3
+	Q5_0   Type = 6
+	Q5_1   Type = 7
+	Q8_0   Type = 8
+	Q2_K   Type = 10
+	Q3_K   Type = 11
+	Q4_K   Type = 12
+	Q5_K   Type = 13
+	Q6_K   Type = 14
+	IQ2XXS Type = 16
+	IQ2XS  Type = 17
+	IQ3XXS Type = 18
+	IQ4NL  Type = 20
+	IQ3S   Type = 21
+	IQ2S   Type = 22
+	IQ4XS  Type = 23
+	BF16   Type = 30
+	F8     Type = 256 // E4M3 with a scale for each head of each token; for the KV cache only, and not a ggml type
 )
 
-// RopeStyle says which dims of a head rotate together.
+// RopeStyle selects the pairs of dims of a head that rotate together.
 type RopeStyle int32
 
 // Rope styles.
@@ -29,21 +37,117 @@ const (
 	RopeNeox RopeStyle = 1 // (i, i + dims/2)
 )
 
-// MaxContext is the longest context of any model, in tokens: engines compute rotation angles exactly up to there.
+// MaxContext is the longest context of any model, in tokens. Engines compute rotation angles
+// exactly up to it.
 const MaxContext = 1 << 21
 
-// ModelDesc is the shape of a decoder: norm, attention with rope, norm, SwiGLU, by layers.
+// ModelDesc describes a decoder as data: an embedding, a list of layers, a norm and a head. Engines
+// compute the description and do not depend on an architecture. The zero value of a number, except of the sizes,
+// means that the operation is absent.
 type ModelDesc struct {
-	Layers, Hidden, Heads, KVHeads, HeadDim, FFN, Vocab int
-	Context                                             int // largest position + 1
-	RopeDims                                            int // rotated leading dims of a head; even
-	RopeStyle                                           RopeStyle
-	RopeBase                                            float32 // theta
-	RopeScale                                           float32 // positions are divided by it; 1 = none
-	NormEps                                             float32
-	AttnScale                                           float32 // 0 = 1/sqrt(HeadDim)
-	QKVBias, OBias, QKNorm, TiedHead                    bool
-	RopeFactors                                         bool // frequency i is divided by factor i of RoleRopeFactors
+	Hidden, Vocab  int
+	Context        int     // largest position + 1
+	NormEps        float32 // added to the mean square of every norm
+	EmbeddingScale float32 // multiplies the embedding; 0 = 1
+	ResidualScale  float32 // multiplies the output of every branch before it is added; 0 = 1
+	LogitScale     float32 // multiplies the logits; 0 = 1
+	LogitCap       float32 // logits become cap * tanh(logit / cap), after the scale; 0 = no cap
+	TiedHead       bool    // the head is the embedding matrix
+	// LayerInputWidth is the width of an input that each layer has of each token, besides the residual
+	// stream; 0 = none. With w this width, e the token's row of RoleLayerInputEmbedding and p the
+	// product of RoleLayerInputProjection and the embedding that enters layer 0, layer i reads
+	//
+	//	input = (norm(p[i*w:] / sqrt(Hidden)) + sqrt(w)*e[i*w:]) / sqrt(2)
+	//
+	// and adds, after its MLP, a third branch: norm(down(activation(gate(x)) * input)), with the MLP's
+	// activation.
+	LayerInputWidth int
+	Ropes           []Rope // that mixers refer to by index
+	Layers          []Layer
+}
+
+// Rope is a rotation of the leading dims of a head by its position. Frequency i is
+// Base^(-2i/Dims) / (Scale * Divisors[i]).
+type Rope struct {
+	Dims      int // rotated leading dims of a head; even
+	Style     RopeStyle
+	Base      float32   // theta
+	Scale     float32   // positions are divided by it; 1 = none
+	Magnitude float32   // multiplies cosines and sines; 0 = 1
+	Divisors  []float64 // Dims/2 of them, above 0; nil = ones. +Inf leaves a pair in place
+}
+
+// Layer is one mixer and one MLP. Each is a branch that reads the residual stream and is added to
+// it.
+type Layer struct {
+	Mixer       Mixer
+	MLP         MLP
+	OutputScale bool // RoleLayerScale: one number that multiplies the residual stream after the layer
+}
+
+// MixerKind is a way to mix positions.
+type MixerKind int32
+
+// Kinds of mixers. Engines refuse those that they cannot compute with ErrUnsupported.
+const (
+	MixAttention MixerKind = 1
+	MixLatent    MixerKind = 2 // attention over a latent that all heads share
+	MixDelta     MixerKind = 3 // gated delta rule with a recurrent state
+)
+
+// NoRope is the Mixer.Rope of a layer that does not encode positions.
+const NoRope = -1
+
+// Mixer is attention over the positions of a sequence. The order of operations is: norm, Q, K and V
+// with their biases, norms of Q and K, rotation, temperature, cache, scores times Scale, cap, window,
+// softmax, values, O with its bias, end norm.
+type Mixer struct {
+	Kind             MixerKind
+	Heads, KVHeads   int
+	KeyDim, ValueDim int     // of a head
+	Rope             int     // index into ModelDesc.Ropes, or NoRope
+	Window           int     // position p sees positions max(0, p-Window+1) to p; 0 = all
+	Scale            float32 // of scores; 0 = 1/sqrt(KeyDim)
+	ScoreCap         float32 // scores become cap * tanh(score / cap), after the scale; 0 = no cap
+	// Attention temperature: Q of position p is multiplied by 1 + TemperatureScale * ln(1 +
+	// floor(p / TemperatureLength)). Both 0 = none.
+	TemperatureScale  float32
+	TemperatureLength int // positions
+	KVLayer           int // keys and values are those of the layer that is KVLayer layers below; 0 = its own
+	QKVBias, OutBias  bool
+	QKNorm            bool // RMS norm over each head of Q and of K, before the rotation
+	QKRowNorm         bool // RMS norm over all heads of Q and of K together, before the rotation
+	VNorm             bool // RMS norm without weights over each head of V
+	ValueIsKey        bool // V is K, with its bias, before its norm and rotation; there is no RoleV
+	NoNorm            bool // no norm before the branch
+	EndNorm           bool // RMS norm of the branch before it is added
+}
+
+// MLPKind is a kind of feed-forward branch.
+type MLPKind int32
+
+// Kinds of MLPs. Engines refuse those that they cannot compute with ErrUnsupported.
+const (
+	MLPDense   MLPKind = 1
+	MLPExperts MLPKind = 2
+)
+
+// Activation is the function of an MLP's gate.
+type Activation int32
+
+// Activations.
+const (
+	SiLU     Activation = 0 // x / (1 + exp(-x))
+	GELUTanh Activation = 1 // x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3)))
+)
+
+// MLP is down(activation(gate(x)) * up(x)) of the normed residual stream.
+type MLP struct {
+	Kind       MLPKind
+	Activation Activation
+	Width      int
+	NoNorm     bool // no norm before the branch
+	EndNorm    bool // RMS norm of the branch before it is added
 }
 
 // TensorDesc describes one tensor to bind. Layer is -1 outside the layers.
@@ -54,22 +158,24 @@ type TensorDesc struct {
 	Dims  []int64 // 1 or 2 entries, ne[0] first
 }
 
-// Model holds the weights of one model. Digest and NewRunner may be called from any goroutine once sealed.
+// Model holds the weights of one model. Digest and NewRunner may be called from any goroutine once
+// sealed.
 type Model interface {
-	// Bind consumes the uploaded buffer, also when it fails, and repacks it. Tensors get indexes 0, 1, ... in order.
+	// Bind consumes the uploaded buffer, even if it fails, and repacks it. Tensors get indexes 0,
+	// 1, ... in order.
 	Bind(TensorDesc, Buffer) error
-	// Seal checks that the model is whole; ErrPrecondition names what is missing.
+	// Seal checks that the model is complete. ErrPrecondition names the missing tensor.
 	Seal() error
-	// Digest is BLAKE3 of the tensor's file bytes, computed from the resident bytes.
+	// Digest returns BLAKE3 of the tensor's file bytes, computed from the resident bytes.
 	Digest(tensor int) (Digest, error)
-	// RunnerCost prices a runner; before Seal it is an upper bound.
+	// RunnerCost returns the cost of a runner. Before Seal it is an upper bound.
 	RunnerCost(RunnerConfig) (RunnerCost, error)
 	NewRunner(RunnerConfig) (Runner, error)
-	// Close fails with ErrPrecondition while runners live.
+	// Close returns ErrPrecondition while runners live.
 	Close() error
 }
 
-// BitFlipper is a fault a test may ask of a model.
+// BitFlipper is the ability of a model to inject a flipped bit.
 type BitFlipper interface {
 	// FlipBit flips one bit of a tensor's resident bytes.
 	FlipBit(tensor int, bit uint64) error

@@ -2,7 +2,7 @@ package engine
 
 import "time"
 
-// Op is one plain operation; see MR_OP_* in engine.h for shapes and formulas.
+// Op is one plain operation. MR_OP_* in engine.h has the shapes and formulas.
 type Op int32
 
 // Plain operations.
@@ -37,8 +37,8 @@ type OpArgs struct {
 	A, B, C, Out      Buffer
 }
 
-// Operator is the ability to run plain operations; both native engines have it.
+// Operator is the ability to run plain operations. Both native engines have it.
 type Operator interface {
-	// Run returns when the operation is done, with the time the device took.
+	// Run runs the operation and returns the time on the device.
 	Run(OpArgs) (time.Duration, error)
 }

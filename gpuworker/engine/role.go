@@ -2,16 +2,16 @@ package engine
 
 import "fmt"
 
-// Role says what a tensor is to the model. What is known of a role stands in one table, which file readers, writers, engines in
-// Go and the tests of all engines use; the native engines have it once more, held to this one by package enginetest.
+// Role is the role of a tensor in its model. File readers, writers, engines in Go and the tests of
+// all engines use one table of roles. The native engines have a second one, and package enginetest
+// compares the two.
 type Role int32
 
-// Roles, in the order in which a model is best bound: the outer tensors, then those of each layer. Their numbers are the ABI's.
+// Roles. The ABI has the same numbers.
 const (
 	RoleEmbedding Role = iota
 	RoleOutputNorm
 	RoleOutput
-	RoleRopeFactors
 	RoleAttnNorm
 	RoleQ
 	RoleK
@@ -23,70 +23,122 @@ const (
 	RoleKNorm
 	RoleO
 	RoleOBias
+	RoleAttnEndNorm
 	RoleFFNNorm
 	RoleGate
 	RoleUp
 	RoleDown
+	RoleFFNEndNorm
+	RoleLayerScale
+	RoleLayerInputEmbedding
+	RoleLayerInputProjection
+	RoleLayerInputNorm
+	RoleLayerInputGate
+	RoleLayerInputDown
+	RoleLayerInputEndNorm
 	RoleCount
 )
 
-// firstInLayer divides the outer roles from those that every layer has.
-const firstInLayer = RoleAttnNorm
-
-// roles is the table: what messages call a tensor, its dims (in, out), ggml's ne[0], ne[1], and which models have it, nil for all.
-// One dim is a vector: a norm, a bias or factors.
+// roles is the table: the name of a tensor in messages, its dims (in, out), which are ggml's ne[0]
+// and ne[1], and which models and layers have it (nil: all). A vector has one dim: a norm, a bias
+// or a scale. Functions of outer roles ignore the layer.
 var roles = [RoleCount]struct {
-	name string
-	dims func(ModelDesc) []int64
-	of   func(ModelDesc) bool
+	name   string
+	vector bool
+	dims   func(*ModelDesc, *Layer) []int64
+	of     func(*ModelDesc, *Layer) bool
 }{
-	RoleEmbedding:   {"embedding", matrix(hidden, vocab), nil},
-	RoleOutputNorm:  {"output norm", vector(hidden), nil},
-	RoleOutput:      {"output", matrix(hidden, vocab), func(d ModelDesc) bool { return !d.TiedHead }},
-	RoleRopeFactors: {"rope factors", vector(frequencies), func(d ModelDesc) bool { return d.RopeFactors }},
-	RoleAttnNorm:    {"attention norm", vector(hidden), nil},
-	RoleQ:           {"q", matrix(hidden, queries), nil},
-	RoleK:           {"k", matrix(hidden, keys), nil},
-	RoleV:           {"v", matrix(hidden, keys), nil},
-	RoleQBias:       {"q bias", vector(queries), qkvBias},
-	RoleKBias:       {"k bias", vector(keys), qkvBias},
-	RoleVBias:       {"v bias", vector(keys), qkvBias},
-	RoleQNorm:       {"q norm", vector(head), qkNorm},
-	RoleKNorm:       {"k norm", vector(head), qkNorm},
-	RoleO:           {"o", matrix(queries, hidden), nil},
-	RoleOBias:       {"o bias", vector(hidden), func(d ModelDesc) bool { return d.OBias }},
-	RoleFFNNorm:     {"ffn norm", vector(hidden), nil},
-	RoleGate:        {"gate", matrix(hidden, inner), nil},
-	RoleUp:          {"up", matrix(hidden, inner), nil},
-	RoleDown:        {"down", matrix(inner, hidden), nil},
+	RoleEmbedding:   {"embedding", false, dims(hidden, vocab), nil},
+	RoleOutputNorm:  {"output norm", true, dims(hidden), nil},
+	RoleOutput:      {"output", false, dims(hidden, vocab), func(d *ModelDesc, _ *Layer) bool { return !d.TiedHead }},
+	RoleAttnNorm:    {"attention norm", true, dims(hidden), attention(func(m *Mixer) bool { return !m.NoNorm })},
+	RoleQ:           {"q", false, dims(hidden, queries), attention(always)},
+	RoleK:           {"k", false, dims(hidden, keys), attention(ownKeys)},
+	RoleV:           {"v", false, dims(hidden, values), attention(func(m *Mixer) bool { return ownKeys(m) && !m.ValueIsKey })},
+	RoleQBias:       {"q bias", true, dims(queries), attention(func(m *Mixer) bool { return m.QKVBias })},
+	RoleKBias:       {"k bias", true, dims(keys), attention(func(m *Mixer) bool { return m.QKVBias && ownKeys(m) })},
+	RoleVBias:       {"v bias", true, dims(values), attention(func(m *Mixer) bool { return m.QKVBias && ownKeys(m) && !m.ValueIsKey })},
+	RoleQNorm:       {"q norm", true, dims(queryNorm), attention(qkNorm)},
+	RoleKNorm:       {"k norm", true, dims(keyNorm), attention(func(m *Mixer) bool { return qkNorm(m) && ownKeys(m) })},
+	RoleO:           {"o", false, dims(attended, hidden), attention(always)},
+	RoleOBias:       {"o bias", true, dims(hidden), attention(func(m *Mixer) bool { return m.OutBias })},
+	RoleAttnEndNorm: {"attention end norm", true, dims(hidden), attention(func(m *Mixer) bool { return m.EndNorm })},
+	RoleFFNNorm:     {"ffn norm", true, dims(hidden), dense(func(m *MLP) bool { return !m.NoNorm })},
+	RoleGate:        {"gate", false, dims(hidden, inner), dense(nil)},
+	RoleUp:          {"up", false, dims(hidden, inner), dense(nil)},
+	RoleDown:        {"down", false, dims(inner, hidden), dense(nil)},
+	RoleFFNEndNorm:  {"ffn end norm", true, dims(hidden), dense(func(m *MLP) bool { return m.EndNorm })},
+	RoleLayerScale:  {"layer scale", true, dims(one), func(_ *ModelDesc, l *Layer) bool { return l.OutputScale }},
+
+	RoleLayerInputEmbedding:  {"layer input embedding", false, dims(inputs, vocab), hasInputs},
+	RoleLayerInputProjection: {"layer input projection", false, dims(hidden, inputs), hasInputs},
+	RoleLayerInputNorm:       {"layer input norm", true, dims(input), hasInputs},
+	RoleLayerInputGate:       {"layer input gate", false, dims(hidden, input), hasInputs},
+	RoleLayerInputDown:       {"layer input down", false, dims(input, hidden), hasInputs},
+	RoleLayerInputEndNorm:    {"layer input end norm", true, dims(hidden), hasInputs},
 }
 
-// size is one dim of a tensor.
-type size func(ModelDesc) int64
+// size returns one dim of a tensor.
+type size func(*ModelDesc, *Layer) int64
 
-func hidden(d ModelDesc) int64      { return int64(d.Hidden) }
-func vocab(d ModelDesc) int64       { return int64(d.Vocab) }
-func inner(d ModelDesc) int64       { return int64(d.FFN) }
-func head(d ModelDesc) int64        { return int64(d.HeadDim) }
-func queries(d ModelDesc) int64     { return int64(d.Heads) * int64(d.HeadDim) }
-func keys(d ModelDesc) int64        { return int64(d.KVHeads) * int64(d.HeadDim) }
-func frequencies(d ModelDesc) int64 { return int64(d.RopeDims / 2) }
+func one(*ModelDesc, *Layer) int64        { return 1 }
+func hidden(d *ModelDesc, _ *Layer) int64 { return int64(d.Hidden) }
+func vocab(d *ModelDesc, _ *Layer) int64  { return int64(d.Vocab) }
+func inner(_ *ModelDesc, l *Layer) int64  { return int64(l.MLP.Width) }
 
-func qkvBias(d ModelDesc) bool { return d.QKVBias }
-func qkNorm(d ModelDesc) bool  { return d.QKNorm }
+// input is the width of a layer's input, inputs that of all layers.
+func input(d *ModelDesc, _ *Layer) int64  { return int64(d.LayerInputWidth) }
+func inputs(d *ModelDesc, _ *Layer) int64 { return int64(d.LayerInputWidth) * int64(len(d.Layers)) }
 
-func matrix(in, out size) func(ModelDesc) []int64 {
-	return func(d ModelDesc) []int64 { return []int64{in(d), out(d)} }
+func hasInputs(d *ModelDesc, _ *Layer) bool { return d.LayerInputWidth != 0 }
+
+func queries(_ *ModelDesc, l *Layer) int64 { return int64(l.Mixer.Heads) * int64(l.Mixer.KeyDim) }
+func keys(_ *ModelDesc, l *Layer) int64    { return int64(l.Mixer.KVHeads) * int64(l.Mixer.KeyDim) }
+func values(_ *ModelDesc, l *Layer) int64  { return int64(l.Mixer.KVHeads) * int64(l.Mixer.ValueDim) }
+
+// attended is the width of what attention returns: values of every head.
+func attended(_ *ModelDesc, l *Layer) int64 { return int64(l.Mixer.Heads) * int64(l.Mixer.ValueDim) }
+
+func queryNorm(d *ModelDesc, l *Layer) int64 {
+	if l.Mixer.QKRowNorm {
+		return queries(d, l)
+	}
+	return int64(l.Mixer.KeyDim)
 }
 
-func vector(n size) func(ModelDesc) []int64 {
-	return func(d ModelDesc) []int64 { return []int64{n(d)} }
+func keyNorm(d *ModelDesc, l *Layer) int64 {
+	if l.Mixer.QKRowNorm {
+		return keys(d, l)
+	}
+	return int64(l.Mixer.KeyDim)
 }
 
-// Known says whether there is such a role. The other methods but String are of known roles.
+func always(*Mixer) bool    { return true }
+func ownKeys(m *Mixer) bool { return m.KVLayer == 0 }
+func qkNorm(m *Mixer) bool  { return m.QKNorm || m.QKRowNorm }
+
+func attention(of func(*Mixer) bool) func(*ModelDesc, *Layer) bool {
+	return func(_ *ModelDesc, l *Layer) bool { return l.Mixer.Kind == MixAttention && of(&l.Mixer) }
+}
+
+func dense(of func(*MLP) bool) func(*ModelDesc, *Layer) bool {
+	return func(_ *ModelDesc, l *Layer) bool { return l.MLP.Kind == MLPDense && (of == nil || of(&l.MLP)) }
+}
+
+func dims(sizes ...size) func(*ModelDesc, *Layer) []int64 {
+	return func(d *ModelDesc, l *Layer) []int64 {
+		out := make([]int64, len(sizes))
+		for i, size := range sizes {
+			out[i] = size(d, l)
+		}
+		return out
+	}
+}
+
+// Known reports whether the role exists. Only Known and String may be called on others.
 func (r Role) Known() bool { return r >= 0 && r < RoleCount }
 
-// String is what messages call it.
+// String returns the name of the role in messages.
 func (r Role) String() string {
 	if !r.Known() {
 		return fmt.Sprintf("role %d", int32(r))
@@ -94,14 +146,32 @@ func (r Role) String() string {
 	return roles[r].name
 }
 
-// InLayer says whether every layer has one; else the model has one, and its layer is -1.
-func (r Role) InLayer() bool { return r >= firstInLayer }
+// InLayer reports whether layers have such tensors. If not, the model has one, and its layer is -1.
+func (r Role) InLayer() bool {
+	switch r {
+	case RoleEmbedding, RoleOutputNorm, RoleOutput, RoleLayerInputEmbedding, RoleLayerInputProjection, RoleLayerInputNorm:
+		return false
+	default:
+		return true
+	}
+}
 
-// Vector says whether it has one dim; then its type is F32.
-func (r Role) Vector() bool { return len(r.Dims(ModelDesc{})) == 1 }
+// Vector reports whether the tensor has one dim. Its type is F32 then.
+func (r Role) Vector() bool { return roles[r].vector }
 
-// Dims are the tensor's in a model of this shape, ne[0] first.
-func (r Role) Dims(d ModelDesc) []int64 { return roles[r].dims(d) }
+// Dims returns the dims of the tensor in a layer of the model, ne[0] first. The layer is ignored
+// for outer roles.
+func (r Role) Dims(d *ModelDesc, layer int) []int64 { return roles[r].dims(d, r.layer(d, layer)) }
 
-// Of says whether a model of this shape has such a tensor; then it cannot do without.
-func (r Role) Of(d ModelDesc) bool { return roles[r].of == nil || roles[r].of(d) }
+// Of reports whether a layer of the model has the tensor. If so, it must be bound. The layer is
+// ignored for outer roles.
+func (r Role) Of(d *ModelDesc, layer int) bool {
+	return roles[r].of == nil || roles[r].of(d, r.layer(d, layer))
+}
+
+func (r Role) layer(d *ModelDesc, layer int) *Layer {
+	if !r.InLayer() {
+		return nil
+	}
+	return &d.Layers[layer]
+}

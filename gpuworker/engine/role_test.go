@@ -8,43 +8,79 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-func TestEveryRoleStandsInTheTable(t *testing.T) {
+// plain is a model of one layer whose sizes are different primes.
+func plain() engine.ModelDesc {
+	return engine.Uniform{Layers: 1, Hidden: 2, Heads: 3, KVHeads: 5, HeadDim: 7, FFN: 11, Vocab: 13}.Model()
+}
+
+func TestTableHasEveryRole(t *testing.T) {
 	names := map[string]bool{}
-	d := engine.ModelDesc{Hidden: 2, Heads: 3, KVHeads: 5, HeadDim: 7, FFN: 11, Vocab: 13, RopeDims: 34}
-	outer := 0
+	d := plain()
+	d.LayerInputWidth = 17
+	var outer []engine.Role
 	for role := range engine.RoleCount {
 		require.True(t, role.Known())
 		require.NotEmpty(t, role.String())
 		require.False(t, names[role.String()], "%v stands twice", role)
 		names[role.String()] = true
-		require.Equal(t, role.Vector(), len(role.Dims(d)) == 1)
-		for _, n := range role.Dims(d) {
+		require.Equal(t, role.Vector(), len(role.Dims(&d, 0)) == 1)
+		for _, n := range role.Dims(&d, 0) {
 			require.Positive(t, n)
 		}
 		if !role.InLayer() {
-			require.Equal(t, outer, int(role), "outer roles come first")
-			outer++
+			outer = append(outer, role)
 		}
 	}
-	require.Equal(t, 4, outer)
-	require.Equal(t, []int64{2, 35}, engine.RoleK.Dims(d))
-	require.Equal(t, []int64{21, 2}, engine.RoleO.Dims(d))
-	require.Equal(t, []int64{17}, engine.RoleRopeFactors.Dims(d))
+	require.Equal(t, []engine.Role{engine.RoleEmbedding, engine.RoleOutputNorm, engine.RoleOutput,
+		engine.RoleLayerInputEmbedding, engine.RoleLayerInputProjection, engine.RoleLayerInputNorm}, outer)
+	require.Equal(t, []int64{2, 35}, engine.RoleK.Dims(&d, 0))
+	require.Equal(t, []int64{21, 2}, engine.RoleO.Dims(&d, 0))
+	d.Layers[0].Mixer.ValueDim = 17
+	require.Equal(t, []int64{2, 85}, engine.RoleV.Dims(&d, 0))
+	require.Equal(t, []int64{51, 2}, engine.RoleO.Dims(&d, 0), "O reads values")
+	require.Equal(t, []int64{7}, engine.RoleQNorm.Dims(&d, 0))
+	d.Layers[0].Mixer.QKRowNorm = true
+	require.Equal(t, []int64{21}, engine.RoleQNorm.Dims(&d, 0))
+	require.Equal(t, []int64{35}, engine.RoleKNorm.Dims(&d, 0))
 	for _, unknown := range []engine.Role{-1, engine.RoleCount} {
 		require.False(t, unknown.Known())
 		require.Contains(t, unknown.String(), "role ")
 	}
 }
 
-func TestAModelHasTheTensorsThatItsShapeSays(t *testing.T) {
-	for role, d := range map[engine.Role]engine.ModelDesc{
-		engine.RoleRopeFactors: {RopeFactors: true}, engine.RoleQBias: {QKVBias: true}, engine.RoleKBias: {QKVBias: true},
-		engine.RoleVBias: {QKVBias: true}, engine.RoleOBias: {OBias: true}, engine.RoleQNorm: {QKNorm: true}, engine.RoleKNorm: {QKNorm: true},
+func TestLayerSelectsTheTensors(t *testing.T) {
+	for role, set := range map[engine.Role]func(*engine.Layer){
+		engine.RoleQBias:       func(l *engine.Layer) { l.Mixer.QKVBias = true },
+		engine.RoleKBias:       func(l *engine.Layer) { l.Mixer.QKVBias = true },
+		engine.RoleVBias:       func(l *engine.Layer) { l.Mixer.QKVBias = true },
+		engine.RoleOBias:       func(l *engine.Layer) { l.Mixer.OutBias = true },
+		engine.RoleQNorm:       func(l *engine.Layer) { l.Mixer.QKNorm = true },
+		engine.RoleKNorm:       func(l *engine.Layer) { l.Mixer.QKRowNorm = true },
+		engine.RoleAttnEndNorm: func(l *engine.Layer) { l.Mixer.EndNorm = true },
+		engine.RoleFFNEndNorm:  func(l *engine.Layer) { l.MLP.EndNorm = true },
+		engine.RoleLayerScale:  func(l *engine.Layer) { l.OutputScale = true },
 	} {
-		require.True(t, role.Of(d), "%v", role)
-		require.False(t, role.Of(engine.ModelDesc{}), "%v", role)
+		d := plain()
+		require.False(t, role.Of(&d, 0), "%v", role)
+		set(&d.Layers[0])
+		require.True(t, role.Of(&d, 0), "%v", role)
 	}
-	require.True(t, engine.RoleOutput.Of(engine.ModelDesc{}))
-	require.False(t, engine.RoleOutput.Of(engine.ModelDesc{TiedHead: true}))
-	require.True(t, engine.RoleDown.Of(engine.ModelDesc{}))
+	for role := engine.RoleLayerInputEmbedding; role <= engine.RoleLayerInputEndNorm; role++ {
+		d := plain()
+		require.False(t, role.Of(&d, 0), "%v", role)
+		d.LayerInputWidth = 1
+		require.True(t, role.Of(&d, 0), "%v", role)
+	}
+	for role, clear := range map[engine.Role]func(*engine.ModelDesc, *engine.Layer){
+		engine.RoleOutput:   func(d *engine.ModelDesc, _ *engine.Layer) { d.TiedHead = true },
+		engine.RoleAttnNorm: func(_ *engine.ModelDesc, l *engine.Layer) { l.Mixer.NoNorm = true },
+		engine.RoleFFNNorm:  func(_ *engine.ModelDesc, l *engine.Layer) { l.MLP.NoNorm = true },
+		engine.RoleK:        func(_ *engine.ModelDesc, l *engine.Layer) { l.Mixer.KVLayer = 1 },
+		engine.RoleV:        func(_ *engine.ModelDesc, l *engine.Layer) { l.Mixer.ValueIsKey = true },
+	} {
+		d := plain()
+		require.True(t, role.Of(&d, 0), "%v", role)
+		clear(&d, &d.Layers[0])
+		require.False(t, role.Of(&d, 0), "%v", role)
+	}
 }

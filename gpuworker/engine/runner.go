@@ -10,40 +10,45 @@ type RunnerConfig struct {
 	MaxBatchedTokens int // tokens a step
 	MaxSampleRows    int
 	MaxScoreRows     int
+	MaxHiddenRows    int  // 0 unless DeviceInfo.HiddenRows
 	MaxTopN          int  // 0 .. 64
 	KVType           Type // F32, F16, BF16 or F8
-	ActType          Type // what activations are kept as between kernels: F16 or BF16; 0 = the engine's own for the model
-	HostBlocks       int  // blocks of host memory: ids 0 .. HostBlocks-1; their memory is taken when they are first written
+	ActType          Type // type of activations between kernels: F16 or BF16; 0 = the engine's choice for the model
+	HostBlocks       int  // blocks of host memory: ids 0 .. HostBlocks-1; each is allocated when it is first written
 }
 
-// RunnerCost is the device memory a runner takes.
+// RunnerCost is the device memory that a runner allocates.
 type RunnerCost struct {
 	KVBytes, WorkspaceBytes, BytesPerBlock uint64
 	HostBytesPerBlock                      uint64 // of host memory, which the device's ledger does not count
-	// PrefillGrain: a step whose prefill tokens are a multiple of so many leaves the fewest processors idle; 0: any number is as good.
+	// PrefillGrain: a step whose prefill tokens are a multiple of it leaves the fewest processors
+	// idle. 0: any number is as good.
 	PrefillGrain int
 }
 
-// Runner owns the KV cache and slots of one model and runs steps. One goroutine uses it, Progress excepted.
+// Runner owns the KV cache and slots of one model and runs steps. One goroutine must make all
+// calls, except Progress.
 type Runner interface {
-	// Submit starts a step and returns; at most two are in flight. Any error but ErrDevice is a refusal that changes nothing:
-	// ErrInvalid by the rules, ErrPrecondition where the driver did not take the step, which may be submitted again.
+	// Submit starts a step and returns. At most two are in flight. Every error except ErrDevice is
+	// a refusal that changes nothing: ErrInvalid if the step breaks the rules, ErrPrecondition if
+	// the driver did not accept it. Such a step may be submitted again.
 	Submit(*Step) error
-	// Wait returns the oldest step in flight; any error but ErrDevice leaves it in flight, to be waited for again. The result
-	// is valid until the next Wait.
+	// Wait returns the result of the oldest step in flight. After an error other than ErrDevice the
+	// step is still in flight. The result is valid until the next Wait.
 	Wait(timeout time.Duration) (*StepResult, error)
-	// Progress may be called from any goroutine, also while a step hangs.
+	// Progress may be called from any goroutine, even while a step hangs.
 	Progress() Progress
 	Close() error
 }
 
-// Progress is how far a runner has come.
+// Progress counts the steps of a runner.
 type Progress struct {
 	Submitted, Completed uint64        // steps
 	Running              time.Duration // age of the step on the device; 0 = none
 }
 
-// KernelClass says which kernels compute a segment: prompts Prefill, generated tokens Decode.
+// KernelClass selects the kernels that compute a segment: Prefill for prompts, Decode for generated
+// tokens.
 type KernelClass int32
 
 // Kernel classes.
@@ -52,7 +57,7 @@ const (
 	Decode  KernelClass = 1
 )
 
-// PreviousSample stands for the token that the slot sampled in the step before.
+// PreviousSample is the id of a token that the previous step samples for the same slot.
 const PreviousSample int32 = -1
 
 // Segment is a run of consecutive positions of one slot.
@@ -60,23 +65,23 @@ type Segment struct {
 	Slot           int32
 	SlotGeneration uint32
 	Class          KernelClass
-	FirstPosition  int32   // at most the slot's length; a longer history is dropped first
+	FirstPosition  int32   // at most the slot's length; the history from there on is dropped
 	Tokens         []int32 // ids; PreviousSample only as the single token of a Decode segment
-	// Blocks is the block table covering positions 0 .. FirstPosition+len(Tokens)-1. A block may stand in it several times, and in
-	// those of others, as long as no step writes a token to it.
+	// Blocks is the block table of positions 0 .. FirstPosition+len(Tokens)-1. A block may be in it
+	// several times, and in the tables of other slots, unless a step writes a token to it.
 	Blocks []int32
 }
 
-// SampleRow samples one token for a slot from the logits of one token of the step. Several rows may name one token, and several
-// one slot, at different positions: each sees the history below its own position, and the sample of the last of them is what
-// PreviousSample stands for.
+// SampleRow samples one token for a slot from the logits of one token of the step. Several rows may
+// name the same token. Several rows may name the same slot at different positions: each sees the
+// history below its own position, and PreviousSample then means the sample of the last of them.
 type SampleRow struct {
 	TokenIndex     int32 // into the concatenated tokens of the step's segments
 	Slot           int32
 	SlotGeneration uint32
 	Position       int32    // absolute position of the token to be sampled
 	Mask           []uint32 // allowed-token bitmask of ceil(vocab/32) words; nil = all
-	MaskLate       bool     // the mask comes by LateMasker.Masks; Mask is nil
+	MaskLate       bool     // LateMasker.Masks brings the mask; Mask is nil
 }
 
 // ScoreRow scores a given next token against the logits of one token of the step.
@@ -86,8 +91,8 @@ type ScoreRow struct {
 	TopN       int32
 }
 
-// SlotParams are the sampling parameters and the identity of a slot. Order of application: mask, allowed, suppressed,
-// bias, penalties, temperature, top-k, typical-p, top-p, min-p, draw.
+// SlotParams are the sampling parameters and the identity of a slot. Order of application: mask,
+// allowed, suppressed, bias, penalties, temperature, top-k, typical-p, top-p, min-p, draw.
 type SlotParams struct {
 	Seed              uint64
 	OutputIndex       int32
@@ -109,26 +114,28 @@ type SlotParams struct {
 	Suppressed        []int32 // forbidden while fewer than MinTokens are generated
 }
 
-// PreOpKind says what a PreOp does.
+// PreOpKind is the kind of a PreOp.
 type PreOpKind int32
 
 // Kinds of pre-operations.
 const (
-	SlotSet   PreOpKind = 0 // gives a slot parameters and a history
+	SlotSet   PreOpKind = 0 // sets the parameters and the history of a slot
 	BlockCopy PreOpKind = 1 // Src to Dst, both on the device
-	// BlockOut copies Src on the device to Dst in host memory. ErrOutOfMemory from Submit: the host has none, nothing changed.
+	// BlockOut copies Src on the device to Dst in host memory. If the host has no memory, Submit
+	// returns ErrOutOfMemory and changes nothing.
 	BlockOut PreOpKind = 2
-	BlockIn  PreOpKind = 3 // Src in host memory, written by a BlockOut before, to Dst on the device
+	BlockIn  PreOpKind = 3 // Src in host memory, which an earlier BlockOut wrote, to Dst on the device
 )
 
-// PreOp is done before the step's segments, in order.
+// PreOp is an operation before the step's segments. A step runs its PreOps in order.
 type PreOp struct {
 	Kind           PreOpKind
-	Slot           int32 // of SlotSet, as are the next three
+	Slot           int32 // of SlotSet, like the next three fields
 	SlotGeneration uint32
 	Params         *SlotParams
-	// History is the ids of positions 0 .. len-1, whose keys and values are in the blocks that the slot's segments name: the
-	// caller's word. The slot's length becomes len, so that its first segment may begin there.
+	// History has the ids of positions 0 .. len-1. The caller guarantees that their keys and values
+	// are in the blocks of the slot's segments. The slot's length becomes len, so that its first
+	// segment may begin there.
 	History  []int32
 	Src, Dst int32 // of a block
 }
@@ -139,16 +146,19 @@ type Step struct {
 	Segments []Segment
 	Samples  []SampleRow
 	Scores   []ScoreRow
+	// Hidden has indexes into the concatenated tokens of the step's segments. Of each, the hidden
+	// state after the last layer and the output norm is wanted, which the head would multiply.
+	Hidden []int32
 }
 
-// RowStatus says what became of a row.
+// RowStatus is the status of a sample or score row.
 type RowStatus int32
 
 // Row statuses.
 const (
 	RowOK    RowStatus = 0
-	RowNaN   RowStatus = 1 // the logits held NaN
-	RowEmpty RowStatus = 2 // no token was left to choose from
+	RowNaN   RowStatus = 1 // the logits have a NaN
+	RowEmpty RowStatus = 2 // every token is excluded
 )
 
 // Candidate is a likely token.
@@ -157,7 +167,7 @@ type Candidate struct {
 	Logprob float32
 }
 
-// RowResult is the outcome of a sample or score row. Logprobs are of the raw logits.
+// RowResult is the result of a sample or score row. Logprobs are of the raw logits.
 type RowResult struct {
 	Slot, Position int32 // of a sample row; -1 for a score row
 	Status         RowStatus
@@ -167,14 +177,17 @@ type RowResult struct {
 	Candidates     []Candidate
 }
 
-// StepResult has one row a SampleRow and one a ScoreRow, in their order.
+// StepResult has one row for each SampleRow and one for each ScoreRow, in their order.
 type StepResult struct {
 	Samples, Scores []RowResult
-	DeviceTime      time.Duration
-	BytesRead       uint64 // weight and KV bytes the step had to read
+	// Hidden has ModelDesc.Hidden numbers for each entry of Step.Hidden, in their order. Like the
+	// logits of a token, they depend on the tokens of its sequence up to it alone.
+	Hidden     []float32
+	DeviceTime time.Duration
+	BytesRead  uint64 // weight and KV bytes the step had to read
 }
 
-// Fault is something a test asks of a runner.
+// Fault is a fault that a test injects into a runner.
 type Fault int32
 
 // Runner faults.
@@ -183,15 +196,17 @@ const (
 	FaultNaNLogits Fault = 2 // the logits of sample row index of the next step are NaN
 )
 
-// LateMasker is the ability of a runner to take masks after a step was submitted: all but the sampling is done meanwhile.
+// LateMasker is the ability of a runner to receive masks after a step was submitted. Until they
+// arrive it does everything except the sampling.
 type LateMasker interface {
-	// Masks gives the masks of the rows with MaskLate of the step submitted last, in their order. Before that Wait answers
-	// ErrTimeout for that step, and Submit ErrPrecondition. ErrPrecondition: no step waits for masks. ErrInvalid: another number of
-	// masks, or one of another length; the step still waits.
+	// Masks sets the masks of the rows with MaskLate of the step that was submitted last, in their
+	// order. Until then Wait returns ErrTimeout for that step, and Submit ErrPrecondition. Masks
+	// returns ErrPrecondition if no step waits for masks, and ErrInvalid if their number or a
+	// length is wrong; the step then still waits.
 	Masks(masks [][]uint32) error
 }
 
-// Faulter is the ability to misbehave on request.
+// Faulter is the ability of a runner to inject faults.
 type Faulter interface {
 	Fault(f Fault, index int32, value uint64) error
 }

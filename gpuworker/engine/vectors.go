@@ -2,7 +2,8 @@ package engine
 
 import "time"
 
-// VectorNumerics is the version of every rule that decides the bits of codebooks: docs/decisions/029-vector-numerics.md.
+// VectorNumerics is the version of every rule that decides the bits of codebooks:
+// docs/decisions/029-vector-numerics.md.
 const VectorNumerics = "vectors-1"
 
 // Element is a type of a vector's elements.
@@ -18,7 +19,7 @@ const (
 	ElementCount
 )
 
-// Size is the bytes of one element.
+// Size returns the bytes of one element.
 func (e Element) Size() int {
 	switch e {
 	case VectorF32:
@@ -30,7 +31,7 @@ func (e Element) Size() int {
 	}
 }
 
-// CodebookKind says what a code names.
+// CodebookKind is the kind of a codebook.
 type CodebookKind int32
 
 // Kinds of codebooks.
@@ -39,29 +40,30 @@ const (
 	Product                     // the row is cut into subspaces, each with codewords and a code of its own
 )
 
-// Metric says which codeword is the nearest.
+// Metric is the distance by which the nearest codeword is found.
 type Metric int32
 
-// Metrics. A product codebook knows L2 alone.
+// Metrics. A product codebook supports L2 only.
 const (
 	L2           Metric = iota // the least sum of squared differences
 	InnerProduct               // the largest inner product with a codeword of length 1
 	Cosine                     // InnerProduct of the row divided by its length
 )
 
-// Algorithm says how a round moves codewords.
+// Algorithm is the update of the codewords in a round.
 type Algorithm int32
 
-// Algorithms. Annealed knows L2 alone.
+// Algorithms. Annealed supports L2 only.
 const (
 	Lloyd    Algorithm = iota // each to the mean of its rows
-	Annealed                  // each some way to the trimmed mean of its rows, less from round to round
+	Annealed                  // each towards the trimmed mean of its rows, by less from round to round
 )
 
-// Init says where codewords begin.
+// Init selects the first codewords.
 type Init int32
 
-// Inits. KMeansPlusPlus and Farthest take one step a codeword: at most MaxSequential of them, and not with InnerProduct.
+// Inits. KMeansPlusPlus and Farthest take one step a codeword: at most MaxSequential codewords, and
+// not with InnerProduct.
 const (
 	Random Init = iota
 	KMeansPlusPlus
@@ -80,7 +82,8 @@ const (
 	MaxIterations     = 1000000
 )
 
-// CodebookDesc is the shape of a codebook. Its bytes are (Subspaces, Codewords, Dimension/Subspaces) of Type, little-endian.
+// CodebookDesc is the shape of a codebook. Its bytes are (Subspaces, Codewords,
+// Dimension/Subspaces) of Type, little-endian.
 type CodebookDesc struct {
 	Kind      CodebookKind
 	Metric    Metric
@@ -90,15 +93,15 @@ type CodebookDesc struct {
 	Type      Element // VectorF32, VectorF16 or VectorBF16
 }
 
-// Width is the elements of one codeword.
+// Width returns the elements of one codeword.
 func (d CodebookDesc) Width() int { return d.Dimension / d.Subspaces }
 
-// Bytes are those of all codewords.
+// Bytes returns the bytes of all codewords.
 func (d CodebookDesc) Bytes() uint64 {
 	return uint64(d.Codewords) * uint64(d.Dimension) * uint64(d.Type.Size())
 }
 
-// CodeSize is the bytes of one code: a uint8 up to 256 codewords, else a uint16.
+// CodeSize returns the bytes of one code: that of a uint8 up to 256 codewords, else of a uint16.
 func (d CodebookDesc) CodeSize() int {
 	if d.Codewords <= 256 {
 		return 1
@@ -106,7 +109,7 @@ func (d CodebookDesc) CodeSize() int {
 	return 2
 }
 
-// Annealing are the parameters of Annealed; each is explained at mr_trainer_config in vectors.h.
+// Annealing has the parameters of Annealed. mr_trainer_config in vectors.h explains each.
 type Annealing struct {
 	Temperature         float64 // (0, 1]
 	CoolingRate         float64 // [0, 1)
@@ -130,45 +133,48 @@ type TrainerConfig struct {
 	MaxIterations   int     // updates, 0..MaxIterations
 	EnergyTolerance float64 // >= 0; -1 = energy does not matter
 	MinChanges      int64   // >= 0; -1 = ids do not matter
-	StableRounds    int     // >= 1: so many stable rounds in a row end the training
+	StableRounds    int     // >= 1; this number of stable rounds in a row ends the training
 	Annealing       Annealing
-	SpoolBytes      uint64 // host memory for rows that device memory does not hold; 0 = none
+	SpoolBytes      uint64 // host memory for rows that do not fit into device memory; 0 = none
 }
 
-// TrainerCost is what a trainer takes if it is made now; it takes no more later. Rows are spooled only where they do not fit in
-// what is free.
+// TrainerCost is the memory of a trainer that is made now. It allocates no more later. Rows are
+// spooled only if they do not fit into the free device memory.
 type TrainerCost struct {
 	DeviceBytes uint64
 	SpoolBytes  uint64 // of host memory; 0 = the rows are resident
 }
 
-// Vectors is the ability of a device to train, hold and use codebooks. ErrUnsupported: this engine has it not.
+// Vectors is the ability of a device to train, hold and use codebooks. ErrUnsupported: this engine
+// lacks it.
 type Vectors interface {
 	TrainerCost(TrainerConfig) (TrainerCost, error)
-	// NewTrainer takes all of a training's memory; ErrOutOfMemory carries bytes asked and free.
+	// NewTrainer allocates all memory of a training. ErrOutOfMemory has the bytes requested and
+	// free.
 	NewTrainer(TrainerConfig) (Trainer, error)
 	// NewCodebook copies codewords, which must be finite.
 	NewCodebook(desc CodebookDesc, codewords []byte) (Codebook, error)
 }
 
-// Slice bounds a piece of a training's work. It ends when either is reached, after one unit of the engine's work at least.
+// Slice bounds a part of a training's work. It ends at the first bound, but after at least one unit
+// of the engine's work.
 type Slice struct {
 	Budget time.Duration // of device time; 0 = no bound
 	Rounds int           // >= 1
 }
 
-// Round is one assignment of every row, and the update behind it.
+// Round is one assignment of every row, and the update that follows.
 type Round struct {
 	Iteration     int64   // updates before it
 	Energy        float64 // mean distance of the rows from their codewords
 	Changes       int64   // ids that differ from the round before; all in round 0
 	Temperature   float64 // of its update; 0 for Lloyd
 	Empty         int64   // codewords without a row
-	Merged, Split int64   // in the maintenance behind its update
+	Merged, Split int64   // in the maintenance after its update
 	Imbalance     float64 // mean over subspaces of codewords * sum of squared loads / rows^2; 1 = even
 }
 
-// Phase says what a training does.
+// Phase is the phase of a training.
 type Phase int32
 
 // Phases.
@@ -180,7 +186,7 @@ const (
 	Done
 )
 
-// Reason says why a training ended.
+// Reason is why a training ended.
 type Reason int32
 
 // Reasons.
@@ -190,55 +196,62 @@ const (
 	Converged
 )
 
-// Training is how far a training is when a slice has ended.
+// Training is the progress of a training at the end of a slice.
 type Training struct {
 	Rounds              []Round // those that the slice ended, in order
 	Phase               Phase
 	Reason              Reason
 	RowsDone, RowsTotal uint64 // of the phase
 	Computed            uint64 // ids found since the trainer was made
-	Recomputed          uint64 // of these, those that needed float64; differs by device and says nothing of bits
+	Recomputed          uint64 // of these, those that needed float64; differs by device and does not affect the bits
 	DeviceTime          time.Duration
 }
 
-// Trainer holds the rows of one training, its codebook and its workspace. It is used by one goroutine at a time.
+// Trainer holds the rows of one training, its codebook and its workspace. It is used by one
+// goroutine at a time.
 type Trainer interface {
-	// Write appends rows, whole ones; first is how many were written before. ErrInvalid names the first row that is not finite,
-	// and nothing of the chunk is written.
+	// Write appends whole rows. first is the number of rows written before. ErrInvalid names the
+	// first row that is not finite; no row of the chunk is written then.
 	Write(first uint64, rows []byte) error
-	// Give sets the codewords of Init Given, before the first Submit.
+	// Give sets the codewords for Init Given. Call it before the first Submit.
 	Give(codewords []byte) error
-	// Restore sets what State gave of a trainer with the same rows and the same configuration, limits of the end apart, before
-	// the first Submit.
+	// Restore sets a state that State returned for the same rows and the same configuration, except
+	// the limits that end a training. Call it before the first Submit.
 	Restore(state []byte) error
-	// Submit begins a slice; at most two are in flight. ErrPrecondition: rows or given codewords are missing, or the training is
-	// Done. ErrInvalid: codewords cannot hold the rows' largest value.
+	// Submit starts a slice. At most two are in flight. ErrPrecondition: rows or given codewords
+	// are missing, or the training is Done. ErrInvalid: the codewords' type cannot hold the rows'
+	// largest value.
 	Submit(Slice) error
-	// Wait returns the oldest slice's end. ErrTimeout: not yet, wait again. ErrPrecondition: none is in flight.
+	// Wait returns the progress at the end of the oldest slice. ErrTimeout: it has not ended.
+	// ErrPrecondition: none is in flight.
 	Wait(timeout time.Duration) (Training, error)
-	// Codewords, IDs, Loads and State are of the last round; no slice may be in flight (ErrPrecondition).
+	// Codewords, IDs, Loads and State are of the last round; no slice may be in flight
+	// (ErrPrecondition).
 	Codewords() ([]byte, error)
 	IDs() ([]uint32, error)   // (Rows, Subspaces)
 	Loads() ([]uint64, error) // (Subspaces, Codewords)
-	// Variances returns, per codeword, (Subspaces, Codewords), the mean distance of its rows: with L2 their variance. A codeword
-	// without rows has 0. ErrPrecondition before the training is Done.
+	// Variances returns the mean distance of each codeword's rows, (Subspaces, Codewords): with L2
+	// their variance. It is 0 for a codeword without rows. ErrPrecondition: the training is not
+	// Done.
 	Variances() ([]float64, error)
 	State() ([]byte, error) // equal bytes on every engine
-	// Close waits for slices in flight, a unit of work each at most, and gives everything back.
+	// Close waits for slices in flight, at most one unit of work each, and frees all memory.
 	Close() error
 }
 
-// Codes are what rows were encoded to.
+// Codes are the codes of encoded rows.
 type Codes struct {
-	// Codes are (rows, Subspaces), or (rows, neighbours) nearest first, of CodeSize bytes each, little-endian.
+	// Codes are (rows, Subspaces), or (rows, neighbours) nearest first, of CodeSize bytes each,
+	// little-endian.
 	Codes []byte
-	// Distances are one for each code, of a product codebook one for each row; nil where none were asked for.
+	// Distances has one for each code, or one for each row of a product codebook; nil if none were
+	// requested.
 	Distances []float32
-	// Recomputed are the ids that needed float64.
+	// Recomputed counts the ids that needed float64.
 	Recomputed uint64
 }
 
-// Encoding is what to encode and how.
+// Encoding is a request to encode rows.
 type Encoding struct {
 	Element    Element
 	Rows       []byte // whole rows, finite
@@ -246,18 +259,20 @@ type Encoding struct {
 	Distances  bool
 }
 
-// Codebook is a codebook in device memory. Its methods may be called from any goroutine.
+// Codebook is a codebook in device memory. It is safe for concurrent use.
 type Codebook interface {
-	// Encode is pure: equal rows get equal codes, whatever they come with. ErrInvalid names the first row that is not finite.
+	// Encode is pure: equal rows get equal codes, whatever other rows are in the call. ErrInvalid
+	// names the first row that is not finite.
 	Encode(Encoding) (Codes, error)
-	// Decode gathers codewords: (rows, Dimension) of Type. ErrInvalid names the first code that is no codeword's.
+	// Decode returns codewords, (rows, Dimension) of Type. ErrInvalid names the first code without
+	// a codeword.
 	Decode(codes []byte) ([]byte, error)
-	// Digest is BLAKE3 of the codewords' bytes, computed from the resident ones.
+	// Digest returns BLAKE3 of the codewords' resident bytes.
 	Digest() (Digest, error)
 	Close() error
 }
 
-// CodebookBitFlipper is a fault a test may ask of a codebook.
+// CodebookBitFlipper is the ability of a codebook to inject a flipped bit.
 type CodebookBitFlipper interface {
 	// FlipBit flips one bit of the codewords' bytes.
 	FlipBit(bit uint64) error

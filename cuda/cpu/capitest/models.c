@@ -5,24 +5,29 @@
 
 #include "check.h"
 
-mr_model_desc tiny_desc(void) {
-  mr_model_desc desc;
-  memset(&desc, 0, sizeof desc);
-  desc.struct_size = sizeof desc;
-  desc.layers = 2;
-  desc.hidden = 256;
-  desc.heads = 4;
-  desc.kv_heads = 2;
-  desc.head_dim = 64;
-  desc.ffn = 512;
-  desc.vocab = 83; /* not a whole number of panels */
-  desc.context = 512;
-  desc.rope_dims = 64;
-  desc.rope_style = MR_ROPE_NEOX;
-  desc.rope_base = 10000;
-  desc.rope_scale = 1;
-  desc.norm_eps = 1e-5f;
-  return desc;
+plain_model tiny_model(void) {
+  plain_model m;
+  memset(&m, 0, sizeof m);
+  m.layers = 2;
+  m.hidden = 256;
+  m.heads = 4;
+  m.kv_heads = 2;
+  m.head_dim = 64;
+  m.ffn = 512;
+  m.vocab = 83; /* not a whole number of panels */
+  m.context = 512;
+  m.rope_dims = 64;
+  m.rope_style = MR_ROPE_NEOX;
+  m.rope_base = 10000;
+  m.rope_scale = 1;
+  m.norm_eps = 1e-5f;
+  return m;
+}
+
+mr_error *create(mr_device *device, const plain_model *m, mr_model **model) {
+  plain_arrays arrays;
+  const mr_model_desc desc = plain_desc(m, &arrays);
+  return api->model_create(device, &desc, model);
 }
 
 mr_tensor_desc tensor_of(int32_t role, int32_t layer, int32_t type, int64_t in, int64_t out) {
@@ -41,8 +46,9 @@ mr_tensor_desc tensor_of(int32_t role, int32_t layer, int32_t type, int64_t in, 
 /* ggml's formats: id, elements and bytes of a block. */
 static const struct { int32_t type, elements, bytes; } formats[] = {
     {0, 1, 4},     {1, 1, 2},     {2, 32, 18},    {3, 32, 20},    {6, 32, 22},    {7, 32, 24},
-    {8, 32, 34},   {12, 256, 144}, {13, 256, 176}, {14, 256, 210}, {20, 32, 18},  {30, 1, 2}};
-enum { format_count = sizeof formats / sizeof formats[0] };
+    {8, 32, 34},   {12, 256, 144}, {13, 256, 176}, {14, 256, 210}, {20, 32, 18},  {30, 1, 2},
+    {10, 256, 84}, {11, 256, 110}, {16, 256, 66}, {17, 256, 74}, {18, 256, 98}, {21, 256, 110}, {22, 256, 82}, {23, 256, 136}};
+enum { format_count = sizeof formats / sizeof formats[0], common_formats = 12 }; /* a GPU has no kernels for those after the common ones */
 
 static uint64_t bytes_of(const mr_tensor_desc *tensor) {
   int i;
@@ -80,7 +86,7 @@ static void bind_random(mr_device *device, mr_model *model, mr_tensor_desc tenso
   free(bytes);
 }
 
-void bind_all(mr_device *device, mr_model *model, const mr_model_desc *d, int mixed) {
+void bind_all(mr_device *device, mr_model *model, const plain_model *d, int mixed) {
   const int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
   int32_t index = 0, layer;
   const int32_t types[2][7] = {{0, 0, 0, 0, 0, 0, 0}, {2, 3, 6, 7, 8, 12, 13}};
@@ -103,57 +109,74 @@ void bind_all(mr_device *device, mr_model *model, const mr_model_desc *d, int mi
   }
 }
 
-static void refuse(mr_device *device, mr_model_desc desc, const char *text) {
-  mr_model *model = NULL;
-  FAILS(MR_INVALID_ARGUMENT, text, api->model_create(device, &desc, &model));
-  CHECK(model == NULL);
-}
+/* tiny_model with one member of the description, of layer 1 or of the rope changed is refused. */
+#define REFUSED(of, member, value, code, text)                         \
+  do {                                                                 \
+    plain_arrays arrays;                                               \
+    const plain_model m = tiny_model();                                \
+    mr_model_desc desc = plain_desc(&m, &arrays);                      \
+    mr_layer_desc *layer = &arrays.layers[1];                          \
+    mr_rope_desc *rope = &arrays.rope;                                 \
+    mr_model *model = NULL;                                            \
+    (void)layer, (void)rope;                                           \
+    of member = (value);                                               \
+    FAILS(code, text, api->model_create(device, &desc, &model));       \
+    CHECK(model == NULL);                                              \
+  } while (0)
 
 static void test_descriptions(mr_device *device) {
-  mr_model_desc desc = tiny_desc();
-#define REFUSE(member, value, text) \
-  desc = tiny_desc();               \
-  desc.member = (value);            \
-  refuse(device, desc, text)
-  REFUSE(layers, 0, "layers is 0");
-  REFUSE(hidden, -3, "hidden is -3");
-  REFUSE(heads, 0, "heads is 0");
-  REFUSE(kv_heads, 3, "kv_heads is 3");
-  REFUSE(kv_heads, 8, "kv_heads is 8");
-  REFUSE(head_dim, 1 << 20, "head_dim is 1048576");
-  REFUSE(ffn, INT32_MAX, "ffn is 2147483647");
-  REFUSE(vocab, 0, "vocab is 0");
-  REFUSE(context, 0, "context is 0");
-  REFUSE(rope_dims, 63, "rope_dims is 63");
-  REFUSE(rope_dims, 66, "rope_dims is 66");
-  REFUSE(rope_style, 2, "rope_style is 2");
-  REFUSE(rope_base, 0, "rope_base is 0");
-  REFUSE(rope_base, NAN, "rope_base is");
-  REFUSE(rope_scale, -1, "rope_scale is -1");
-  REFUSE(norm_eps, INFINITY, "norm_eps is inf");
-  REFUSE(attn_scale, -1, "attn_scale is -1");
-  REFUSE(qkv_bias, 2, "qkv_bias is 2");
-  REFUSE(tied_head, -1, "tied_head is -1");
+  const double zeros[32] = {0};
+#define REFUSE(of, member, value, text) REFUSED(of, member, value, MR_INVALID_ARGUMENT, text)
+  REFUSE(desc., layer_count, 0, "layers is 0");
+  REFUSE(desc., layer_count, 1 << 20, "layers is 1048576");
+  REFUSE(desc., layers, NULL, "array is null");
+  REFUSE(desc., layer_stride, 4, "stride");
+  REFUSE(desc., hidden, -3, "hidden is -3");
+  REFUSE(desc., vocab, 0, "vocab is 0");
+  REFUSE(desc., context, 0, "context is 0");
+  REFUSE(desc., norm_eps, INFINITY, "norm_eps is inf");
+  REFUSE(desc., logit_cap, -1, "logit_cap is -1");
+  REFUSE(desc., tied_head, -1, "tied_head is -1");
+  REFUSE(desc., layer_input_width, -1, "layer_input_width is -1");
+  REFUSE(desc., rope_count, 17, "ropes is 17");
+  REFUSE(layer->mixer., kind, 9, "layer 1 mixer kind is 9");
+  REFUSE(layer->mixer., heads, 0, "layer 1 heads is 0");
+  REFUSE(layer->mixer., kv_heads, 3, "layer 1 kv_heads is 3");
+  REFUSE(layer->mixer., kv_heads, 8, "layer 1 kv_heads is 8");
+  REFUSE(layer->mixer., key_dim, 1 << 20, "layer 1 key_dim is 1048576");
+  REFUSE(layer->mixer., rope, 1, "layer 1 rope is 1");
+  REFUSE(layer->mixer., window, -1, "layer 1 window is -1");
+  REFUSE(layer->mixer., scale, -1, "layer 1 scale is -1");
+  REFUSE(layer->mixer., score_cap, NAN, "layer 1 score_cap is");
+  REFUSE(layer->mixer., temperature_scale, -1, "layer 1 temperature_scale is -1");
+  REFUSE(layer->mixer., temperature_scale, 1, "layer 1 has temperature_scale 1 and temperature_length 0: want both");
+  REFUSE(layer->mixer., temperature_length, 1 << 30, "layer 1 temperature_length is 1073741824");
+  REFUSE(layer->mixer., temperature_length, 8, "layer 1 has temperature_scale 0 and temperature_length 8: want both");
+  REFUSE(layer->mixer., kv_layer, 2, "layer 1 kv_layer is 2");
+  REFUSE(layer->mixer., flags, MR_MIX_QK_NORM | MR_MIX_QK_ROW_NORM, "by head and by row");
+  REFUSE(layer->mlp., width, INT32_MAX, "layer 1 ffn is 2147483647");
+  REFUSE(layer->mlp., activation, 2, "layer 1 activation is 2");
+  REFUSE(layer->, output_scale, 2, "layer 1 output_scale is 2");
+  REFUSE(layer->, struct_size, 0, "struct_size");
+  REFUSE(rope->, dims, 63, "rope 0 dims is 63");
+  REFUSE(rope->, dims, 66, "rotates 66 dims");
+  REFUSE(rope->, style, 2, "rope 0 style is 2");
+  REFUSE(rope->, base, 0, "rope 0 base is 0");
+  REFUSE(rope->, base, NAN, "rope 0 base is");
+  REFUSE(rope->, scale, -1, "rope 0 scale is -1");
+  REFUSE(rope->, divisors, zeros, "rope 0 divisor 0 is 0");
 #undef REFUSE
-  {
-    mr_model *model = NULL;
-#define RESERVED(member, value, text)                                               \
-  desc = tiny_desc();                                                               \
-  desc.member = (value);                                                            \
-  FAILS(MR_UNIMPLEMENTED, text, api->model_create(device, &desc, &model));          \
-  CHECK(model == NULL)
-    RESERVED(parallel_rank, 1, "parallel_rank");
-    RESERVED(parallel_rank, -1, "parallel_rank");
-    RESERVED(parallel_size, 1, "parallel_size");
-    RESERVED(parallel_size, 8, "parallel_size");
-    RESERVED(communicator, device, "communicator");
-#undef RESERVED
-    desc = tiny_desc(); /* of a caller that knows nothing of them */
-    desc.communicator = device;
-    desc.struct_size = offsetof(mr_model_desc, parallel_rank);
-    OK(api->model_create(device, &desc, &model));
-    OK(api->model_destroy(model));
-  }
+#define UNKNOWN(of, member, value, text) REFUSED(of, member, value, MR_UNIMPLEMENTED, text)
+  UNKNOWN(layer->mixer., kind, MR_MIX_LATENT, "layer 1 mixer is latent attention");
+  UNKNOWN(layer->mixer., kind, MR_MIX_DELTA, "layer 1 mixer is a gated delta rule");
+  UNKNOWN(layer->mlp., kind, MR_MLP_EXPERTS, "layer 1 mlp is a mixture of experts");
+  UNKNOWN(layer->mixer., value_dim, 32, "layer 1 value_dim is 32");
+  UNKNOWN(layer->mixer., flags, 1u << 30, "unknown flags");
+  UNKNOWN(layer->mlp., flags, 1u << 30, "unknown flags");
+  UNKNOWN(layer->mixer., reserved[2], 1, "layer 1 sets a reserved member");
+  UNKNOWN(layer->mlp., reserved[0], 1, "layer 1 sets a reserved member");
+  UNKNOWN(rope->, reserved0, 1, "rope 0 sets a reserved member");
+#undef UNKNOWN
 }
 
 static void refuse_tensor(mr_device *device, mr_model *model, mr_tensor_desc tensor, uint64_t size, int32_t code, const char *text) {
@@ -165,14 +188,14 @@ static void refuse_tensor(mr_device *device, mr_model *model, mr_tensor_desc ten
 }
 
 static void test_binding(mr_device *device) {
-  const mr_model_desc desc = tiny_desc();
+  const plain_model desc = tiny_model();
   const mr_tensor_desc norm = tensor_of(MR_ROLE_ATTN_NORM, 0, 0, 256, 0);
   mr_model *model = NULL;
   mr_digest digest;
   mr_tensor_desc tensor;
   uint64_t bytes = 0;
-  OK(api->model_create(device, &desc, &model));
-  refuse_tensor(device, model, tensor_of(MR_ROLE_COUNT, 0, 0, 256, 0), 64, MR_INVALID_ARGUMENT, "role is 19");
+  OK(create(device, &desc, &model));
+  refuse_tensor(device, model, tensor_of(MR_ROLE_COUNT, 0, 0, 256, 0), 64, MR_INVALID_ARGUMENT, "role is 27");
   refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 2, 0, 256, 0), 1024, MR_INVALID_ARGUMENT, "layer 2");
   refuse_tensor(device, model, tensor_of(MR_ROLE_OUTPUT_NORM, 0, 0, 256, 0), 1024, MR_INVALID_ARGUMENT, "layer 0");
   refuse_tensor(device, model, tensor_of(MR_ROLE_ATTN_NORM, 0, 0, 255, 0), 1020, MR_INVALID_ARGUMENT, "want (256, 1)");
@@ -205,24 +228,31 @@ static void test_binding(mr_device *device) {
 
 /* Every format, any bits, rows that do not fill a panel, and tensors above what is hashed at once. */
 static void test_digests(mr_device *device) {
-  mr_model_desc desc = tiny_desc();
+  plain_model desc = tiny_model();
   int32_t i;
   for (i = 0; i < format_count * 2; ++i) {
     mr_model *model = NULL;
     desc.vocab = i < format_count ? 33 : 4099;
     desc.hidden = 768;
-    OK(api->model_create(device, &desc, &model));
-    bind_random(device, model, tensor_of(MR_ROLE_EMBEDDING, -1, formats[i % format_count].type, 768, desc.vocab), 0, (uint64_t)i);
+    OK(create(device, &desc, &model));
+    const mr_tensor_desc tensor = tensor_of(MR_ROLE_EMBEDDING, -1, formats[i % format_count].type, 768, desc.vocab);
+    if (gpu && i % format_count >= common_formats) {
+      uint64_t bytes = 0;
+      FAILS(MR_UNIMPLEMENTED, "CPU worker", api->model_resident_size(device, &tensor, &bytes));
+      refuse_tensor(device, model, tensor, bytes_of(&tensor), MR_UNIMPLEMENTED, "no kernels");
+    } else {
+      bind_random(device, model, tensor, 0, (uint64_t)i);
+    }
     OK(api->model_destroy(model));
   }
 }
 
 static void test_seal_and_faults(mr_device *device) {
-  mr_model_desc desc = tiny_desc();
+  plain_model desc = tiny_model();
   mr_model *model = NULL;
   mr_digest before, after;
   desc.tied_head = 1;
-  OK(api->model_create(device, &desc, &model));
+  OK(create(device, &desc, &model));
   FAILS(MR_FAILED_PRECONDITION, "1 models", api->device_close(device));
   bind_all(device, model, &desc, 1);
   OK(api->model_seal(model));

@@ -4,7 +4,7 @@
 #include "check.h"
 #include "models.h"
 
-enum { prompt_length = 5, block_size = 16, top_n = 3 };
+enum { prompt_length = 5, block_size = 16, top_n = 3, hidden_width = 256 };
 
 static const int32_t prompt[prompt_length] = {7, 1, 80, 33, 7};
 
@@ -19,6 +19,7 @@ static mr_runner_config tiny_config(void) {
   config.max_sample_rows = 4;
   config.max_score_rows = 8;
   config.max_top_n = top_n;
+  config.max_hidden_rows = gpu ? 0 : 2;
   config.kv_type = gpu ? MR_KV_F16 : MR_KV_F32;
   return config;
 }
@@ -33,12 +34,14 @@ typedef struct request {
   mr_slot_params params;
   int32_t tokens[prompt_length];
   int32_t blocks[2];
+  int32_t hidden[2];
 } request;
 
 typedef struct answer {
   mr_step_result result;
   mr_row_result samples[4], scores[8];
   mr_candidate candidates[64];
+  float hidden[2 * hidden_width];
 } answer;
 
 static void begin(request *r, const int32_t *tokens, int32_t count, int32_t position, int32_t kernel_class) {
@@ -98,6 +101,8 @@ static void prepare(answer *a) {
   a->result.score_capacity = 8;
   a->result.candidates = a->candidates;
   a->result.candidate_capacity = 64;
+  a->result.hidden = a->hidden;
+  a->result.hidden_capacity = 2 * hidden_width;
 }
 
 static mr_progress progress_of(const mr_runner *runner) {
@@ -129,6 +134,10 @@ static void generate(mr_model *model, double *out) {
   r.score.top_n = 2;
   r.step.scores = &r.score;
   r.step.score_count = 1;
+  r.hidden[0] = prompt_length - 1;
+  r.hidden[1] = 0;
+  r.step.hidden_rows = r.hidden;
+  r.step.hidden_count = gpu ? 0 : 2;
   OK(api->step_submit(runner, &r.step));
   begin(&r, &previous, 1, prompt_length, MR_CLASS_DECODE);
   OK(api->step_submit(runner, &r.step));
@@ -151,6 +160,8 @@ static void generate(mr_model *model, double *out) {
     CHECK(isfinite(a.samples[0].logprob) && a.samples[0].logprob <= 0);
     CHECK(a.result.device_ns > 0 && a.result.bytes_read > 0);
     CHECK(a.result.score_count == (i == 0));
+    CHECK(a.result.hidden_count == (i == 0 && !gpu ? 2 : 0));
+    if (i == 0 && !gpu) CHECK(isfinite(a.hidden[0]) && a.hidden[0] != 0 && isfinite(a.hidden[hidden_width]) && a.hidden[0] != a.hidden[hidden_width]);
     if (i == 0) {
       CHECK(a.scores[0].slot == -1 && a.scores[0].position == -1 && a.scores[0].token == prompt[2]);
       CHECK(a.scores[0].candidate_count == 2 && isfinite(a.scores[0].logprob));
@@ -339,11 +350,11 @@ static void test_generation(const char *path) {
   int32_t threads;
   for (threads = 1; threads <= 3; ++threads) {
     mr_device *device = open_device(path, threads);
-    const mr_model_desc desc = tiny_desc();
+    const plain_model desc = tiny_model();
     mr_model *model = NULL;
     mr_runner *runner = NULL;
     const mr_runner_config config = tiny_config();
-    OK(api->model_create(device, &desc, &model));
+    OK(create(device, &desc, &model));
     FAILS(MR_FAILED_PRECONDITION, NULL, api->runner_create(model, &config, &runner));
     bind_all(device, model, &desc, 0);
     OK(api->model_seal(model));

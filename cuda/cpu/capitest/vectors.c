@@ -203,7 +203,7 @@ static void test_a_training(mr_device *device, uint8_t *state) {
 
 /* While a runner lives trainings leave the team to it: the bits are the same. */
 static void test_beside_a_runner(mr_device *device, const uint8_t *want) {
-  const mr_model_desc desc = tiny_desc();
+  const plain_model desc = tiny_model();
   mr_model *model = NULL;
   mr_runner *runner = NULL;
   mr_runner_config config;
@@ -215,7 +215,7 @@ static void test_beside_a_runner(mr_device *device, const uint8_t *want) {
   config.max_sequences = config.max_sample_rows = 1;
   config.max_batched_tokens = 16;
   config.kv_type = gpu ? MR_KV_F16 : MR_KV_F32;
-  OK(api->model_create(device, &desc, &model));
+  OK(create(device, &desc, &model));
   bind_all(device, model, &desc, 0);
   OK(api->model_seal(model));
   OK(api->runner_create(model, &config, &runner));

@@ -6,6 +6,7 @@
 #include "b2_check.h"
 #include "vecops.h"
 
+using namespace mr;
 using namespace mr::cpu;
 
 namespace {
@@ -70,7 +71,7 @@ void attend(Isa isa, const Sequence& s, Rows& r, int32_t head, int32_t first, in
   float* scratch = reinterpret_cast<float *>((reinterpret_cast<uintptr_t>(space.data()) + 63) / 64 * 64);
   float* guard = scratch + attention_scratch(count, s.layout.padded_dim);
   for (int i = 0; i < 32; ++i) guard[i] = 77;
-  AttentionArgs a;
+  AttentionArgs a{};
   a.q = r.q_rows.data() + first;
   a.out = r.out_rows.data() + first;
   a.visible = r.visible.data() + first;

@@ -1,4 +1,4 @@
-// Checks for the C++ unit programs: a failed one prints where and what, and the program's exit status tells.
+// Checks for the C++ unit programs: a failed one prints its place and values, and the exit status is 1.
 #pragma once
 
 #include <cmath>

@@ -6,6 +6,7 @@
 #include "philox.h"
 #include "vecops.h"
 
+using namespace mr;
 using namespace mr::cpu;
 
 namespace {

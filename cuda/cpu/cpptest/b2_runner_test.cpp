@@ -9,12 +9,13 @@
 #include "error.h"
 #include "runner.h"
 
+using namespace mr;
 using namespace mr::cpu;
 using namespace tiny;
 
 namespace {
 
-// The logprob bits of every next token of `ids`, computed in chunks of the given sizes (repeated), beside `strangers`.
+// The logprob bits of every next token of `ids`, computed in chunks of the given sizes (repeated), in a batch with `strangers`.
 std::vector<float> score_in_chunks(Runner& runner, const std::vector<int32_t>& ids, const std::vector<int32_t>& chunks,
                                    int32_t slot, int32_t first_block, int32_t stride, int32_t strangers, int32_t kernel_class) {
   const mr_slot_params p = greedy();
@@ -213,7 +214,7 @@ void rules(const tiny::Weights& weights) {
     CHECK(next.sample_results[0].token == same.sample_results[0].token && next.sample_results[0].logprob == same.sample_results[0].logprob,
           "a refused step left something behind");
 
-    // NaN: the row fails, and so does what is fed from it; others do not.
+    // NaN: the row and its successors fail; others do not.
     runner.fault(MR_FAULT_NAN_LOGITS, 0, 0);
     Step nan;
     nan.feed(0, 1, 4, {5}, table, MR_CLASS_DECODE).sample(0, 1, 5).feed(1, 4, 1, {5}, table_of(40, 5, 1), MR_CLASS_DECODE).sample(1, 4, 2);

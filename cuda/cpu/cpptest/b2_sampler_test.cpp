@@ -9,6 +9,7 @@
 #include "philox.h"
 #include "sampler.h"
 
+using namespace mr;
 using namespace mr::cpu;
 
 namespace {

@@ -9,6 +9,7 @@
 
 namespace tiny {
 
+using namespace mr;
 using namespace mr::cpu;
 
 inline mr_runner_config config_of(int32_t kv_type) {
@@ -42,7 +43,7 @@ struct Step {
   std::vector<mr_score_row> scores;
   std::vector<mr_pre_op> pre_ops;
   std::vector<uint32_t> masks;
-  int64_t late_words = 0;  // > 0: so many words of masks come late, and `masks` are none of the step's
+  int64_t late_words = 0;  // > 0: number of mask words that come late; `masks` then do not belong to the step
   std::vector<mr_row_result> sample_results, score_results;
   std::vector<mr_candidate> candidates;
   mr_step_result result{};

@@ -1,4 +1,4 @@
-// What a step may carry beside its tokens: histories of slots, blocks in host memory, masks that come late; and attention whose
+// The optional parts of a step: histories of slots, blocks in host memory, masks that come late; and attention whose
 // chunks several threads share.
 #include <functional>
 #include <stdexcept>
@@ -10,6 +10,7 @@
 #include "runner.h"
 #include "step_plan.h"
 
+using namespace mr;
 using namespace mr::cpu;
 using namespace tiny;
 
@@ -185,7 +186,7 @@ void pieces() {
 
 // Tokens behind a long prefix: few tasks, or many; one thread or several.
 void shared_chunks(const char* path) {
-  mr_model_desc d = llama_shape();
+  plain_model d = llama_shape();
   d.layers = 1;
   d.kv_heads = 1;
   d.context = 4000;

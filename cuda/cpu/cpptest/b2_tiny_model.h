@@ -10,14 +10,15 @@
 #include "buffer.h"
 #include "device.h"
 #include "model.h"
+#include "plain_model.h"
 
 namespace tiny {
 
+using namespace mr;
 using namespace mr::cpu;
 
-inline mr_model_desc llama_shape() {  // adjacent pairs, grouped queries, a head of its own
-  mr_model_desc d{};
-  d.struct_size = sizeof d;
+inline plain_model llama_shape() {  // adjacent pairs, grouped queries, a head of its own
+  plain_model d{};
   d.layers = 2;
   d.hidden = 64;
   d.heads = 4;
@@ -34,8 +35,8 @@ inline mr_model_desc llama_shape() {  // adjacent pairs, grouped queries, a head
   return d;
 }
 
-inline mr_model_desc qwen_shape() {  // split halves, biases, norms of Q and K, a head of odd size, rope factors
-  mr_model_desc d = llama_shape();
+inline plain_model qwen_shape() {  // split halves, biases, norms of Q and K, a head of odd size, rope factors
+  plain_model d = llama_shape();
   d.hidden = 80;
   d.heads = 6;
   d.head_dim = 22;
@@ -58,10 +59,10 @@ inline std::shared_ptr<Device> open_device(const char* path, int32_t threads) {
 }
 
 struct Weights {
-  mr_model_desc desc;
+  plain_model desc;
   std::map<std::pair<int, int>, std::vector<float>> tensor;  // by role and layer
 
-  explicit Weights(const mr_model_desc& d) : desc(d) {
+  explicit Weights(const plain_model& d) : desc(d) {
     check::Numbers n(42);
     const auto add = [&](int role, int layer, int64_t count, float centre, float spread) {
       std::vector<float>& t = tensor[{role, layer}];
@@ -71,7 +72,6 @@ struct Weights {
     add(MR_ROLE_EMBEDDING, -1, static_cast<int64_t>(d.vocab) * d.hidden, 0, 1);
     add(MR_ROLE_OUTPUT_NORM, -1, d.hidden, 1, 0.1f);
     if (!d.tied_head) add(MR_ROLE_OUTPUT, -1, static_cast<int64_t>(d.vocab) * d.hidden, 0, 0.2f);
-    if (d.rope_factors) add(MR_ROLE_ROPE_FACTORS, -1, d.rope_dims / 2, 2, 0.1f);
     for (int l = 0; l < d.layers; ++l) {
       add(MR_ROLE_ATTN_NORM, l, d.hidden, 1, 0.1f);
       add(MR_ROLE_FFN_NORM, l, d.hidden, 1, 0.1f);
@@ -98,7 +98,8 @@ struct Weights {
   const std::vector<float>& at(int role, int layer = -1) const { return tensor.at({role, layer}); }
 
   std::shared_ptr<Model> bind(std::shared_ptr<Device> device) const {
-    auto model = std::make_shared<Model>(device, desc);
+    plain_arrays arrays;
+    auto model = std::make_shared<Model>(device, read_description(plain_desc(&desc, &arrays)));
     for (const auto& [key, values] : tensor) {
       mr_tensor_desc t{};
       t.struct_size = sizeof t;
@@ -159,7 +160,7 @@ struct Weights {
           const int half = desc.rope_dims / 2;
           for (int i = 0; i < half; ++i) {
             double f = std::pow(static_cast<double>(desc.rope_base), -2.0 * i / desc.rope_dims) / static_cast<double>(desc.rope_scale);
-            if (desc.rope_factors) f /= static_cast<double>(at(MR_ROLE_ROPE_FACTORS)[static_cast<size_t>(i)]);
+            if (desc.rope_factors) f /= plain_divisor(i);
             const double c = std::cos(f * static_cast<double>(t)), s = std::sin(f * static_cast<double>(t));
             double& a = head[desc.rope_style == MR_ROPE_NEOX ? i : 2 * i];
             double& b = head[desc.rope_style == MR_ROPE_NEOX ? i + half : 2 * i + 1];

@@ -6,6 +6,7 @@
 #include "mathfn.h"
 #include "vecops.h"
 
+using namespace mr;
 using namespace mr::cpu;
 using check::Guarded;
 
@@ -112,11 +113,11 @@ void rope(Isa isa) {
       for (const int64_t position : {int64_t{0}, int64_t{1}, int64_t{511}, int64_t{131071}, int64_t{1000000}}) {
         check::Numbers numbers(static_cast<uint64_t>(dims) + static_cast<uint64_t>(position));
         std::vector<double> frequencies(static_cast<size_t>(dims / 2));
-        std::vector<float> factors(frequencies.size());
-        for (float& f : factors) f = static_cast<float>(1 + numbers.uniform());
+        std::vector<double> factors(frequencies.size());
+        for (double& f : factors) f = 1 + static_cast<double>(numbers.uniform());
         rope_frequencies(dims, 500000, 2, factors.data(), frequencies.data());
         std::vector<float> turns(static_cast<size_t>(rope_floats(dims)));
-        rope_turns(frequencies.data(), dims, style, position, turns.data());
+        rope_turns(frequencies.data(), dims, style, position, 1.0f, turns.data());
         Guarded head(dims);
         std::vector<double> want(static_cast<size_t>(dims));
         for (int32_t i = 0; i < dims; ++i) want[static_cast<size_t>(i)] = head[i] = numbers.normal();

@@ -1,4 +1,4 @@
-// bench: what the benchmarks of this folder share: two threads, their time, and memory in huge pages.
+// bench: shared by the benchmarks of this folder: two threads, their time, and memory in huge pages.
 #pragma once
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-// Rates of the weight products with two threads, each beside the roof measured right before it.
+// Rates of the weight products with two threads, each next to the roof measured right before it.
 // Usage: bench_linear [in out [path [types [tokens,...]]]], types and tokens separated by commas; tokens 0 = decode only.
 #include <string.h>
 
@@ -6,6 +6,7 @@
 #include "../measure.h"
 #include "bench.h"
 
+using namespace mr;
 using namespace mr::cpu;
 
 namespace {
@@ -44,6 +45,8 @@ double bf16_roof(Isa isa) {
 struct Line { const char* name; int32_t type; };
 constexpr Line lines[] = {{"q8_0", type_q8_0}, {"q4_k", type_q4_k}, {"bf16", type_bf16}, {"q4_0", type_q4_0}, {"q4_1", type_q4_1},
                           {"q5_0", type_q5_0}, {"q5_1", type_q5_1}, {"q5_k", type_q5_k}, {"q6_k", type_q6_k}, {"iq4_nl", type_iq4_nl},
+                          {"q2_k", type_q2_k}, {"q3_k", type_q3_k}, {"iq4_xs", type_iq4_xs},
+                          {"iq3_xxs", type_iq3_xxs}, {"iq3_s", type_iq3_s}, {"iq2_xxs", type_iq2_xxs}, {"iq2_xs", type_iq2_xs}, {"iq2_s", type_iq2_s},
                           {"f16", type_f16}, {"f32", type_f32}};
 
 } // namespace

@@ -7,6 +7,7 @@
 
 #include "b2_check.h"
 
+using namespace mr;
 using namespace mr::cpu;
 
 namespace {

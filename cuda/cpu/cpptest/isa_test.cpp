@@ -7,6 +7,7 @@
 #include "../amx.h"
 #include "../isa.h"
 
+using namespace mr;
 using namespace mr::cpu;
 
 namespace {

@@ -1,4 +1,4 @@
-// What a ledger counts when the system refuses blocks back that nobody owns any more.
+// The counters of a ledger if the system refuses to free blocks without an owner.
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -48,7 +48,7 @@ void a_refused_reset_changes_nothing() {
 
 void many_threads_agree() {
   Ledger ledger(256 * kMiB, 16 * kMiB);
-  ledger.refuse(MR_FAULT_REFUSE_FREE, 0, 200);  // at once: how often memory is given back later depends on who finds what in the pool
+  ledger.refuse(MR_FAULT_REFUSE_FREE, 0, 200);  // at once: how often memory is freed later depends on the content of the pool
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i)
     threads.emplace_back([&ledger, i] {

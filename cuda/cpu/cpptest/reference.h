@@ -10,10 +10,12 @@
 #include <random>
 #include <vector>
 
+#include "../lattices.h"
 #include "../linear.h"
 
 namespace reference {
 
+using namespace mr;
 using namespace mr::cpu;
 
 struct Shape { int64_t block, bytes; int half_count; int64_t halves[2]; bool float_type; };
@@ -27,6 +29,14 @@ inline Shape shape(int32_t type) {
     case type_q4_1: return {32, 20, 2, {0, 2}, false};
     case type_q5_0: return {32, 22, 1, {0, 0}, false};
     case type_q5_1: return {32, 24, 2, {0, 2}, false};
+    case type_q2_k: return {256, 84, 2, {80, 82}, false};
+    case type_q3_k: return {256, 110, 1, {108, 0}, false};
+    case type_iq4_xs: return {256, 136, 1, {0, 0}, false};
+    case type_iq2_xxs: return {256, 66, 1, {0, 0}, false};
+    case type_iq2_xs: return {256, 74, 1, {0, 0}, false};
+    case type_iq2_s: return {256, 82, 1, {0, 0}, false};
+    case type_iq3_xxs: return {256, 98, 1, {0, 0}, false};
+    case type_iq3_s: return {256, 110, 1, {0, 0}, false};
     case type_q4_k: return {256, 144, 2, {0, 2}, false};
     case type_q5_k: return {256, 176, 2, {0, 2}, false};
     default: return {256, 210, 1, {208, 0}, false};
@@ -39,7 +49,52 @@ inline double half_value(const uint8_t* p) {
   return h & 0x8000 ? -magnitude : magnitude;
 }
 
-struct Weight { double scaled, shift; }; // the weight is scaled + shift; shift is what formats with mins add
+// The weight is scaled + shift; shift is what formats with mins add. It is multiplied by x, or by x rounded like the rest.
+struct Weight { double scaled, shift; bool rounded = false; };
+
+inline bool negative(uint32_t seven, int i) {
+  int ones = 0;
+  for (int bit = 0; bit < 7; ++bit) ones += seven >> bit & 1;
+  return i < 7 ? (seven >> i & 1) != 0 : ones % 2 == 1;
+}
+
+inline double lattice_weight(int32_t type, const uint8_t* p, int i) {
+  static const int twos[4] = {8, 25, 43, -1000}, threes[8] = {4, 12, 20, 28, 36, 44, 52, 62};
+  const int block = i / 32, l = i % 32 / 8, j = i % 8;
+  uint32_t word = 0;
+  double d = half_value(p), v = 0;
+  bool minus = false;
+  switch (type) {
+    case type_iq2_xxs:
+      memcpy(&word, p + 2 + 8 * block + 4, 4);
+      d *= (0.5 + (word >> 28)) * 0.25;
+      v = twos[lattice_2xxs[p[2 + 8 * block + l]] >> 2 * j & 3];
+      minus = negative(word >> 7 * l & 127, j);
+      break;
+    case type_iq2_xs:
+      word = uint32_t(p[2 + 2 * (4 * block + l)] | p[3 + 2 * (4 * block + l)] << 8);
+      d *= (0.5 + (l < 2 ? p[66 + block] % 16 : p[66 + block] / 16)) * 0.25;
+      v = twos[lattice_2xs[word % 512] >> 2 * j & 3];
+      minus = negative(word / 512, j);
+      break;
+    case type_iq2_s:
+      d *= (0.5 + (l < 2 ? p[74 + block] % 16 : p[74 + block] / 16)) * 0.25;
+      v = twos[lattice_2s[p[2 + 4 * block + l] + 256 * (p[66 + block] >> 2 * l & 3)] >> 2 * j & 3];
+      minus = (p[34 + 4 * block + l] >> j & 1) != 0;
+      break;
+    case type_iq3_xxs:
+      memcpy(&word, p + 66 + 4 * block, 4);
+      d *= (0.5 + (word >> 28)) * 0.5;
+      v = threes[lattice_3xxs[p[2 + 8 * block + 2 * l + j / 4]] >> 3 * (j % 4) & 7];
+      minus = negative(word >> 7 * l & 127, j);
+      break;
+    default: // IQ3_S
+      d *= 1 + 2 * (block % 2 == 0 ? p[106 + block / 2] % 16 : p[106 + block / 2] / 16);
+      v = 1 + 2 * (lattice_3s[p[2 + 8 * block + 2 * l + j / 4] + 256 * (p[66 + block] >> (2 * l + j / 4) & 1)] >> 3 * (j % 4) & 7);
+      minus = (p[74 + 4 * block + l] >> j & 1) != 0;
+  }
+  return minus ? -d * v : d * v;
+}
 
 inline Weight weight(int32_t type, const uint8_t* p, int i) {
   static const int table[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -55,6 +110,25 @@ inline Weight weight(int32_t type, const uint8_t* p, int i) {
     case type_q4_1: return {half_value(p) * four(4), half_value(p + 2)};
     case type_q5_0: return {half_value(p) * (five(6, 2) - 16), 0};
     case type_q5_1: return {half_value(p) * five(8, 4), half_value(p + 2)};
+    case type_q2_k: {
+      const int q = p[16 + i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3;
+      return {half_value(p + 80) * (p[i / 16] % 16) * q, -half_value(p + 82) * (p[i / 16] / 16), true};
+    }
+    case type_q3_k: {
+      const int j = i / 16, low = j < 8 ? p[96 + j] % 16 : p[96 + j - 8] / 16, high = p[104 + j % 4] >> 2 * (j / 4) & 3;
+      const int q = (p[32 + i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3) - ((p[i % 32] & 1 << i / 32) != 0 ? 0 : 4);
+      return {half_value(p + 108) * (low + 16 * high - 32) * q, 0};
+    }
+    case type_iq4_xs: {
+      const int j = i / 32, high = (p[2] | p[3] << 8) >> 2 * j & 3, low = p[4 + j / 2] >> 4 * (j % 2) & 15;
+      const int byte = p[8 + 16 * j + i % 16];
+      return {half_value(p) * (low + 16 * high - 32) * table[i % 32 < 16 ? byte % 16 : byte / 16], 0};
+    }
+    case type_iq2_xxs:
+    case type_iq2_xs:
+    case type_iq2_s:
+    case type_iq3_xxs:
+    case type_iq3_s: return {lattice_weight(type, p, i), 0};
     case type_q4_k:
     case type_q5_k: {
       const uint8_t* s = p + 4;
@@ -140,11 +214,11 @@ inline Product multiply(int32_t type, const Weight* w, const Token& t) {
   double value = 0, exact = 0, magnitude = 0, loss = 0;
   const size_t in = t.x.size();
   for (size_t k = 0; k < in; ++k) {
-    const double shifted = w[k].shift * t.x[k];
+    const double shifted = w[k].shift * (w[k].rounded ? t.rounded[k] : t.x[k]);
     value += w[k].scaled * t.rounded[k] + shifted;
     exact += (w[k].scaled + w[k].shift) * t.x[k];
     magnitude += fabs(w[k].scaled * t.rounded[k]) + fabs(shifted);
-    loss += fabs(w[k].scaled) * (0.501 * t.quantum[k] + (s.float_type ? 0 : 127 * 0x1p-149));
+    loss += (fabs(w[k].scaled) + (w[k].rounded ? fabs(w[k].shift) : 0)) * (0.501 * t.quantum[k] + (s.float_type ? 0 : 127 * 0x1p-149));
   }
   const double n = double(in), steps = s.float_type ? 128 + n / 128 : n / 16 + 40, tiny = n * (t.least + (s.float_type ? 1 : 0x1p15) * 0x1p-148);
   Product p{value, steps * 0x1p-23 * magnitude + tiny};
@@ -152,7 +226,7 @@ inline Product multiply(int32_t type, const Weight* w, const Token& t) {
   return p;
 }
 
-// Equal, or ordered and within a finite bound: what is not a number never passes.
+// Equal, or ordered and within a finite bound: NaN never passes.
 inline bool close(float got, Product want) {
   uint32_t bits;
   memcpy(&bits, &got, 4);

@@ -13,6 +13,7 @@
 #include "threads.h"
 #include "vector_math.h"
 
+using namespace mr;
 using namespace mr::cpu;
 
 namespace {
@@ -209,7 +210,7 @@ double scores_are_bounded(Isa isa, const Data& of, int32_t metric, Shape shape) 
   return worst;
 }
 
-// What is not finite is told, what is too large for f32 is not.
+// Non-finite rows are reported; rows too large for f32 are not.
 void what_is_not_finite_is_told(Isa isa) {
   const VectorKernels& kernels = vector_kernels(isa);
   Ready ready(kernels, MR_METRIC_L2, std::vector<float>(20, 1), 5, 100);

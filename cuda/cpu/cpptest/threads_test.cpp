@@ -9,6 +9,7 @@
 
 #include "b2_check.h"
 
+using namespace mr;
 using namespace mr::cpu;
 
 namespace {
@@ -27,7 +28,7 @@ void each_thread_comes_once(Threads& team) {
   }
 }
 
-// Runs that wait for nobody: the work is done whoever came, by calls that are over when the run is.
+// Runs that do not wait: the work is done by whichever threads came, and their calls end with the run.
 void present_threads_leave_nothing(Threads& team) {
   for (int run = 0; run < kRuns; ++run) {
     std::atomic<int> next{0}, done{0}, inside{0};
@@ -67,7 +68,7 @@ void late_threads_help(Threads& team) {
   }
 }
 
-// Both kinds of runs and tasks, by turns: what the last one left at the gate must not let a thread in twice.
+// Both kinds of runs and tasks alternate: the gate's state after one run must not let a thread enter the next one twice.
 void kinds_of_runs_mix(Threads& team) {
   for (int run = 0; run < kRuns; ++run) {
     std::atomic<int> calls{0}, tasks{0};

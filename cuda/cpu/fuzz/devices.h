@@ -12,7 +12,7 @@ inline mr_device_options device_options(const char* path, int32_t threads) {
   options.struct_size = sizeof options;
   options.threads = threads;
   options.bytes_limit = kDeviceBytes;
-  options.pool_limit = UINT64_MAX;  // freed bytes leave, so that the address sanitizer sees who uses them
+  options.pool_limit = UINT64_MAX;  // freed bytes leave the pool, so that the address sanitizer finds later uses
   options.path = path;
   return options;
 }
@@ -114,7 +114,7 @@ inline void run_op(World& w, Input& in) {
   args.rope_base = 1e4f;
   in.bend(&args);
   while (w.buffers.size() < 3) {
-    mr_buffer* buffer = nullptr;  // of up to 16 KiB: enough for what is not bent
+    mr_buffer* buffer = nullptr;  // of up to 16 KiB: enough for unmodified calls
     must(api->buffer_alloc(w.devices.live()[0].first, 64u << in.below(9), MR_PURPOSE_STAGING, &buffer), "a small buffer is there");
     w.buffers.add(buffer, {0});
   }

@@ -1,7 +1,7 @@
-// engine_abi: one fuzz input is a program of calls of the C ABI. Each begins as what a careful caller would send; then the input
-// bends members, handles and sizes. What the header makes the caller's duty is kept: pointers point to as many bytes as said,
-// outputs have the room they claim, and nobody waits for what only he could give. Everything else must be refused with an error
-// or done, and every handle can be given back in the end.
+// engine_abi: one fuzz input is a program of calls of the C ABI. Each begins as a valid call; then the input
+// bends members, handles and sizes. The caller's duties of the header are met: pointers point to as many bytes as said,
+// outputs have the room they claim, and no call waits for a later call of the same thread. Everything else must be refused
+// with an error or done, and every handle can be released in the end.
 //
 // What an input may ask for is small, so that one takes milliseconds: structs that mean large work are only priced.
 #pragma once
@@ -20,16 +20,17 @@ struct Ground {
   Ground(const char* path, int32_t threads) {
     const mr_device_options options = device_options(path, threads);
     must(api->device_open(&options, &device), "a device opens");
-    small = make(small_desc(), [](int32_t) { return 0; });
-    rich = make(rich_desc(), rich_type);
+    small = make(small_model(), [](int32_t) { return 0; });
+    rich = make(rich_model(), rich_type);
   }
 
   template <class TypeOf>
-  mr_model* make(const mr_model_desc& desc, TypeOf type_of) const {
+  mr_model* make(const plain_model& plain, TypeOf type_of) const {
     World world;
     mr_model* model = nullptr;
-    must(api->model_create(device, &desc, &model), "a model is made");
-    require(complete(world, device, model, desc, type_of), "a model takes its tensors");
+    const Described described(plain);
+    must(api->model_create(device, &described.desc, &model), "a model is made");
+    require(complete(world, device, model, described.desc, type_of), "a model takes its tensors");
     return model;
   }
 
@@ -55,8 +56,8 @@ inline void run(const uint8_t* data, size_t size) {
   {
     World world;
     world.devices.add(ground.device, {true});
-    world.models.add(ground.small, {small_desc(), true, true});
-    world.models.add(ground.rich, {rich_desc(), true, true});
+    world.models.add(ground.small, {Described(small_model()), true, true});
+    world.models.add(ground.rich, {Described(rich_model()), true, true});
     for (int i = 0; i < 48 && !in.done(); ++i) calls[in.below(std::size(calls))](world, in);
     world.close();
   }

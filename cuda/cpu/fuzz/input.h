@@ -30,7 +30,7 @@ class Input {
     return value;
   }
 
-  // Bounds of the ABI and of its types, bits of odd floats, or what the input says.
+  // Bounds of the ABI and of its types, bits of odd floats, or a value from the input.
   uint32_t hostile32() {
     static constexpr uint32_t odd[] = {
         0, 1, 2, 3, 15, 16, 17, 31, 32, 33, 64, 65, 255, 256, 257, 4096, 65535, 65536, 65537, 1u << 20, (1u << 20) + 1,
@@ -79,7 +79,7 @@ size_t whole(size_t size) {
   return size < sizeof(T) ? size / alignof(T) * alignof(T) : size;
 }
 
-// A struct as the engine knows it, if it takes it at all: without what is behind its struct_size.
+// A struct as the engine knows it, if it takes it at all: without the bytes after its struct_size.
 template <class T>
 T known(T value) {
   const size_t size = std::clamp(whole<T>(value.struct_size), sizeof value.struct_size, sizeof value);
@@ -88,7 +88,7 @@ T known(T value) {
 }
 
 // The memory of one call: every piece is a block of its own and exactly as long as the ABI says, so that the address
-// sanitizer sees whoever goes beyond it.
+// sanitizer reports every access beyond it.
 class Arena {
  public:
   uint8_t* bytes(size_t size) {

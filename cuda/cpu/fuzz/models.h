@@ -10,36 +10,9 @@ struct Format {
   int32_t type, elements, bytes;
 };
 constexpr Format kFormats[] = {{0, 1, 4},      {1, 1, 2},      {30, 1, 2},     {2, 32, 18},    {3, 32, 20},    {6, 32, 22},
-                               {7, 32, 24},    {8, 32, 34},    {20, 32, 18},   {12, 256, 144}, {13, 256, 176}, {14, 256, 210}};
-
-inline mr_model_desc small_desc() {
-  mr_model_desc d{};
-  d.struct_size = sizeof d;
-  d.layers = 1;
-  d.hidden = d.ffn = 32;
-  d.heads = 2;
-  d.kv_heads = 1;
-  d.head_dim = d.rope_dims = 16;
-  d.vocab = 40;
-  d.context = 100;
-  d.rope_base = 1e4f;
-  d.rope_scale = 1;
-  d.norm_eps = 1e-5f;
-  return d;
-}
-
-inline mr_model_desc rich_desc() {  // every option, and matrices that every format takes
-  mr_model_desc d = small_desc();
-  d.layers = d.kv_heads = 2;
-  d.hidden = 256;
-  d.heads = 4;
-  d.rope_dims = 12;
-  d.vocab = 33;
-  d.rope_style = MR_ROPE_NEOX;
-  d.attn_scale = 0.2f;
-  d.qkv_bias = d.o_bias = d.qk_norm = d.tied_head = d.rope_factors = 1;
-  return d;
-}
+                               {7, 32, 24},    {8, 32, 34},    {20, 32, 18},   {12, 256, 144}, {13, 256, 176}, {14, 256, 210},
+                               {10, 256, 84},  {11, 256, 110}, {23, 256, 136},
+                               {16, 256, 66},  {17, 256, 74},  {18, 256, 98},  {21, 256, 110}, {22, 256, 82}};
 
 inline int32_t rich_type(int32_t role) {
   switch (role) {
@@ -56,20 +29,40 @@ inline int32_t rich_type(int32_t role) {
 
 // A tensor of the role as the description wants it; false: it wants none.
 inline bool tensor_of(const mr_model_desc& d, int32_t role, int32_t layer, int32_t type, mr_tensor_desc* tensor) {
-  const int64_t q = int64_t{d.heads} * d.head_dim, kv = int64_t{d.kv_heads} * d.head_dim;
+  const mr_layer_desc& l = d.layers[std::clamp(layer, 0, d.layer_count - 1)];
+  const mr_mixer_desc& m = l.mixer;
+  const int64_t q = int64_t{m.heads} * m.key_dim, k = int64_t{m.kv_heads} * m.key_dim, v = int64_t{m.kv_heads} * m.value_dim;
+  const int64_t hidden = d.hidden, width = l.mlp.width;
+  const int64_t inputs = int64_t{d.layer_count} * d.layer_input_width;
+  const bool by_row = (m.flags & MR_MIX_QK_ROW_NORM) != 0;
   const int64_t wide[MR_ROLE_COUNT][2] = {
-      {d.hidden, d.vocab}, {d.hidden, 0}, {d.hidden, d.vocab}, {d.rope_dims / 2, 0}, {d.hidden, 0}, {d.hidden, q}, {d.hidden, kv},
-      {d.hidden, kv},      {q, 0},        {kv, 0},             {kv, 0},              {d.head_dim, 0}, {d.head_dim, 0},
-      {q, d.hidden},       {d.hidden, 0}, {d.hidden, 0},       {d.hidden, d.ffn},    {d.hidden, d.ffn}, {d.ffn, d.hidden}};
+      {hidden, d.vocab}, {hidden, 0}, {hidden, d.vocab}, {hidden, 0}, {hidden, q}, {hidden, k}, {hidden, v}, {q, 0}, {k, 0}, {v, 0},
+      {by_row ? q : m.key_dim, 0}, {by_row ? k : m.key_dim, 0}, {int64_t{m.heads} * m.value_dim, hidden}, {hidden, 0}, {hidden, 0},
+      {hidden, 0}, {hidden, width}, {hidden, width}, {width, hidden}, {hidden, 0}, {1, 0},
+      {inputs, d.vocab}, {hidden, inputs}, {d.layer_input_width, 0}, {hidden, d.layer_input_width}, {d.layer_input_width, hidden}, {hidden, 0}};
   const bool vector = wide[role][1] == 0;
-  *tensor = {sizeof *tensor, role, role < MR_ROLE_ATTN_NORM ? -1 : layer, vector ? 0 : type, vector ? 1 : 2,
+  const bool outer = role < MR_ROLE_ATTN_NORM || (role >= MR_ROLE_LAYER_INPUT_EMBEDDING && role <= MR_ROLE_LAYER_INPUT_NORM);
+  *tensor = {sizeof *tensor, role, outer ? -1 : layer, vector ? 0 : type, vector ? 1 : 2,
              {wide[role][0], wide[role][1]}};
+  const auto has = [&](uint32_t flags) { return (m.flags & flags) != 0; };
+  const bool own_keys = m.kv_layer == 0, own_values = own_keys && !has(MR_MIX_VALUE_IS_KEY);
+  const bool norms = has(MR_MIX_QK_NORM | MR_MIX_QK_ROW_NORM);
+  if (role >= MR_ROLE_LAYER_INPUT_EMBEDDING) return d.layer_input_width != 0;
   switch (role) {
     case MR_ROLE_OUTPUT: return d.tied_head == 0;
-    case MR_ROLE_ROPE_FACTORS: return d.rope_factors != 0;
-    case MR_ROLE_Q_BIAS: case MR_ROLE_K_BIAS: case MR_ROLE_V_BIAS: return d.qkv_bias != 0;
-    case MR_ROLE_O_BIAS: return d.o_bias != 0;
-    case MR_ROLE_Q_NORM: case MR_ROLE_K_NORM: return d.qk_norm != 0;
+    case MR_ROLE_ATTN_NORM: return !has(MR_MIX_NO_NORM);
+    case MR_ROLE_K: return own_keys;
+    case MR_ROLE_V: return own_values;
+    case MR_ROLE_Q_BIAS: return has(MR_MIX_QKV_BIAS);
+    case MR_ROLE_K_BIAS: return has(MR_MIX_QKV_BIAS) && own_keys;
+    case MR_ROLE_V_BIAS: return has(MR_MIX_QKV_BIAS) && own_values;
+    case MR_ROLE_Q_NORM: return norms;
+    case MR_ROLE_K_NORM: return norms && own_keys;
+    case MR_ROLE_O_BIAS: return has(MR_MIX_OUT_BIAS);
+    case MR_ROLE_ATTN_END_NORM: return has(MR_MIX_END_NORM);
+    case MR_ROLE_FFN_NORM: return (l.mlp.flags & MR_MLP_NO_NORM) == 0;
+    case MR_ROLE_FFN_END_NORM: return (l.mlp.flags & MR_MLP_END_NORM) != 0;
+    case MR_ROLE_LAYER_SCALE: return l.output_scale != 0;
     default: return true;
   }
 }
@@ -101,7 +94,7 @@ inline mr_buffer* weights(World& w, mr_device* device, const mr_tensor_desc& ten
 // Binds every tensor that the description wants and seals the model; type_of chooses the format of a role.
 template <class TypeOf>
 bool complete(World& w, mr_device* device, mr_model* model, const mr_model_desc& d, TypeOf type_of) {
-  for (int32_t layer = 0; layer < d.layers; ++layer)
+  for (int32_t layer = 0; layer < d.layer_count; ++layer)
     for (int32_t role = 0; role < MR_ROLE_COUNT; ++role) {
       mr_tensor_desc tensor;
       if (!tensor_of(d, role, layer, type_of(role), &tensor) || (layer > 0 && tensor.layer < 0)) continue;
@@ -113,28 +106,46 @@ bool complete(World& w, mr_device* device, mr_model* model, const mr_model_desc&
 
 inline void create_model(World& w, Input& in) {
   Arena arena;
-  mr_model_desc desc = in.once_in(2) ? rich_desc() : small_desc();
-  in.bend(&desc);
+  Described model_of(in.once_in(2) ? rich_model() : small_model());
+  plain_arrays& arrays = model_of.arrays;
+  const int32_t layers = model_of.desc.layer_count;
+  in.bend(&model_of.desc);
+  if (in.once_in(2)) {
+    in.bend(&arrays.rope);
+    const int32_t dims = arrays.rope.dims;
+    if (arrays.rope.divisors != nullptr && (dims < 0 || dims > 512)) arrays.rope.divisors = nullptr;
+  }
+  if (in.once_in(2)) in.bend(&arrays.layers[in.below(static_cast<uint32_t>(layers))]);
+  model_of.point();
+  mr_model_desc& desc = model_of.desc;
+  // What the counts say is there; strides are those of the arrays, or refused.
+  if (desc.layer_count > layers) desc.layers = nullptr;
+  if (desc.rope_count > 1) desc.ropes = nullptr;
+  if (desc.layer_stride != sizeof(mr_layer_desc) && desc.layer_stride >= sizeof(size_t)) desc.layer_stride = sizeof(mr_layer_desc);
+  if (desc.rope_stride != sizeof(mr_rope_desc) && desc.rope_stride >= sizeof(size_t)) desc.rope_stride = sizeof(mr_rope_desc);
   if (w.models.size() >= kMostHandles) return;
   const auto device = w.devices.pick(in);
   mr_model* model = nullptr;
   mr_model_desc* const given = in.once_in(32) ? nullptr : arena.place(desc);
   if (w.code(api->model_create(device.handle, given, &model)) != MR_OK) return;
-  desc = known(desc);
-  const bool little = desc.layers <= 2 && desc.hidden <= 256 && desc.ffn <= 256 && desc.vocab <= 64 && desc.heads <= 4 &&
-                      desc.head_dim <= 64;
+  bool little = desc.hidden <= 256 && desc.vocab <= 64;
+  for (int32_t i = 0; i < desc.layer_count; ++i) {
+    arrays.layers[i] = known(arrays.layers[i]);
+    const mr_layer_desc& l = arrays.layers[i];
+    little = little && l.mlp.width <= 256 && l.mixer.heads <= 4 && l.mixer.key_dim <= 64;
+  }
   const uint8_t first = in.byte();
   const auto type_of = [first](int32_t role) { return first < 64 ? 0 : kFormats[(first + role) % std::size(kFormats)].type; };
   const bool sealed = little && first % 4 != 3 && complete(w, device.handle, model, desc, type_of);
-  w.models.add(model, {desc, false, sealed});
+  w.models.add(model, {model_of, false, sealed});
 }
 
 inline void bind_tensor(World& w, Input& in) {
   Arena arena;
   const auto model = w.models.pick(in);
-  const mr_model_desc desc = model.known != nullptr ? model.known->desc : small_desc();
+  const Described described = model.known != nullptr ? model.known->described : Described(small_model());
   mr_tensor_desc tensor;
-  (void)tensor_of(desc, static_cast<int32_t>(in.below(MR_ROLE_COUNT)), static_cast<int32_t>(in.below(2)),
+  (void)tensor_of(described.desc, static_cast<int32_t>(in.below(MR_ROLE_COUNT)), static_cast<int32_t>(in.below(2)),
                   kFormats[in.below(std::size(kFormats))].type, &tensor);
   in.bend(&tensor);
   uint64_t resident = 0;

@@ -15,6 +15,7 @@ inline mr_runner_config small_config() {
   c.max_sample_rows = 4;
   c.max_score_rows = 3;
   c.max_top_n = 3;
+  c.max_hidden_rows = 3;
   c.host_blocks = 2;
   return c;
 }
@@ -23,7 +24,7 @@ inline mr_runner_config small_config() {
 inline bool little(const mr_runner_config& c) {
   const auto in_between = [](int32_t value, int32_t most) { return value > most && value <= 1 << 20; };
   return !in_between(c.max_sequences, 64) && !in_between(c.max_batched_tokens, 64) && !in_between(c.max_sample_rows, 64) &&
-         !in_between(c.max_score_rows, 64) && c.kv_blocks <= 4096 && c.host_blocks <= 64;
+         !in_between(c.max_score_rows, 64) && !in_between(c.max_hidden_rows, 64) && c.kv_blocks <= 4096 && c.host_blocks <= 64;
 }
 
 inline void create_runner(World& w, Input& in) {
@@ -46,7 +47,7 @@ inline void create_runner(World& w, Input& in) {
   if (!little(config) || w.runners.size() >= kMostHandles) return;
   mr_runner* runner = nullptr;
   if (w.code(api->runner_create(model.handle, given, &runner)) != MR_OK) return;
-  const mr_model_desc& desc = model.known->desc;
+  const mr_model_desc& desc = model.known->described.desc;
   w.runners.add(runner, {config, desc.vocab, desc.context, std::vector<Slot>(static_cast<size_t>(config.max_sequences)), 0});
 }
 
@@ -105,6 +106,7 @@ inline void wait_step(World& w, Input& in) {
   result.row_stride = sizeof(mr_row_result);
   result.sample_capacity = result.score_capacity = 64;
   result.candidate_capacity = 64 * 2 * 64;
+  result.hidden_capacity = 64 * 1024;
   in.bend(&result);
   const auto rows = [&](int32_t capacity) {
     if (result.row_stride > 256 || capacity < 0) return static_cast<mr_row_result*>(nullptr);
@@ -114,6 +116,8 @@ inline void wait_step(World& w, Input& in) {
   result.scores = rows(result.score_capacity);
   result.candidates = result.candidate_capacity < 0 ? nullptr : reinterpret_cast<mr_candidate*>(
       arena.room(static_cast<uint64_t>(result.candidate_capacity), sizeof(mr_candidate)));
+  result.hidden = result.hidden_capacity < 0 ? nullptr : reinterpret_cast<float*>(
+      arena.room(static_cast<uint64_t>(result.hidden_capacity), sizeof(float)));
   constexpr uint64_t seconds = 1'000'000'000, timeouts[] = {UINT64_MAX, 0, 1, 10 * seconds};
   uint64_t timeout = timeouts[in.below(std::size(timeouts))];
   if (runner.known == nullptr || runner.known->late_words != 0) timeout %= 1000;  // masks come from this thread

@@ -1,4 +1,4 @@
-// steps: fuzzed steps, which begin as what a careful caller would send.
+// steps: fuzzed steps, which begin as valid ones.
 #pragma once
 
 #include <cmath>
@@ -51,12 +51,12 @@ inline mr_slot_params* slot_params(Input& in, Arena& arena, int32_t vocab) {
   return arena.place(p);
 }
 
-// A step under construction: what it will be if the engine takes it.
+// A step under construction: its state if the engine accepts it.
 struct Draft {
   KnownRunner runner;
   std::vector<mr_pre_op> pre_ops;
   std::vector<mr_segment> segments;
-  std::vector<int32_t> tokens, blocks;
+  std::vector<int32_t> tokens, blocks, hidden;
   std::vector<mr_sample_row> samples;
   std::vector<mr_score_row> scores;
   std::vector<uint32_t> masks;
@@ -125,6 +125,8 @@ inline void add_rows(Draft& d, Input& in) {
     in.bend(&row);
     d.scores.push_back(row);
   }
+  for (uint32_t i = in.once_in(3) ? in.below(4) : 0; i > 0; --i)
+    d.hidden.push_back(in.once_in(16) ? static_cast<int32_t>(in.hostile32()) : static_cast<int32_t>(in.below(tokens)));
   if (in.once_in(2) && words > 0 && words <= 8)
     for (int32_t i = words * 2; i > 0; --i) d.masks.push_back(in.raw<uint32_t>());
 }
@@ -151,6 +153,7 @@ inline void submit_step(World& w, Input& in) {
   s.score_count = static_cast<int32_t>(d.scores.size());
   s.pre_op_count = static_cast<int32_t>(d.pre_ops.size());
   s.mask_words = static_cast<int64_t>(d.masks.size());
+  s.hidden_count = static_cast<int32_t>(d.hidden.size());
   s.flags = !d.masks.empty() && in.once_in(4) ? MR_STEP_LATE_MASKS : 0;
   in.bend(&s);
   s.segments = arena.array(d.segments, s.segment_count, s.segment_stride);
@@ -158,6 +161,7 @@ inline void submit_step(World& w, Input& in) {
   s.block_ids = arena.array(d.blocks, s.block_id_count);
   s.samples = arena.array(d.samples, s.sample_count, s.sample_stride);
   s.scores = arena.array(d.scores, s.score_count, s.score_stride);
+  s.hidden_rows = arena.array(d.hidden, s.hidden_count);
   s.pre_op_stride = whole<mr_pre_op>(s.pre_op_stride);
   for (mr_pre_op& op : d.pre_ops) op.struct_size = whole<mr_pre_op>(op.struct_size);
   s.pre_ops = arena.array(d.pre_ops, s.pre_op_count, s.pre_op_stride);

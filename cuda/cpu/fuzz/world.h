@@ -1,4 +1,4 @@
-// world: the handles of one fuzz input, live and given back, and what is known of them.
+// world: the handles of one fuzz input, live and freed, and their known state.
 #pragma once
 
 #include <cstdio>
@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "fuzz/described.h"
 #include "fuzz/input.h"
 #include "millrace/vectors.h"
 
@@ -37,7 +38,7 @@ inline void must(mr_error* error, const char* what) {
   require(error == nullptr, what);
 }
 
-// Handles of one kind with what is known of each.
+// Handles of one kind with the known state of each.
 template <class Handle, class Known>
 class Handles {
  public:
@@ -84,7 +85,7 @@ struct KnownDevice {
   bool faulty = false;
 };
 struct KnownModel {
-  mr_model_desc desc;
+  Described described;
   bool lasting, sealed;
 };
 struct Slot {

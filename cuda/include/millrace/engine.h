@@ -1,4 +1,4 @@
-/* millrace/engine.h: the one C ABI of every native Millrace engine, with vectors.h beside it. C99.
+/* millrace/engine.h: the one C ABI of every native Millrace engine, with model.h and vectors.h. C99.
  *
  * Version    mr_engine_api(MR_ABI_MAJOR) returns a table of function pointers, or NULL when the library does not speak that
  *            major version. Within a major version the table and every struct only grow at the end; struct_size, their first member,
@@ -16,15 +16,10 @@
  *            engine never calls back into its caller, opens no file and prints nothing.
  * Units      Sizes in bytes, times in nanoseconds, positions and counts in tokens. "bool" members are int32_t 0 or 1.
  *
- * 1.0  first version
- * 1.1  host_alloc, host_free
- * 1.2  mr_device_info: physical_total and what follows it; errors may be unknown; device_fault; ABORTED from step_submit;
- *      MATMUL and MATVEC in f32, MATMUL_F16, MATVEC_F16
- * 1.3  slots that begin with a history; blocks in host memory: host_blocks, MR_PRE_BLOCK_OUT, MR_PRE_BLOCK_IN; masks that come
- *      late: MR_STEP_LATE_MASKS, step_masks; act_type apart from kv_type, MR_KV_F8; one_class; prefill_grain; reserved members
- * 1.4  vectors: codebooks, as vectors.h has them
- * 1.5  several GPUs that hold every model together: mr_device_options.others and other_count, mr_device_info.devices
- * 1.6  MR_TRAINER_VARIANCES
+ * 2.0  models as data: mr_model_desc has ropes and layers. Major version 1, which knew one decoder, ended with 1.7
+ * 2.1  hidden rows of a step: mr_runner_config.max_hidden_rows, mr_device_info.hidden_rows
+ * 2.2  attention temperature: temperature_scale and temperature_length of a mixer
+ * 2.3  inputs of layers: mr_model_desc.layer_input_width and the roles of LAYER_INPUT
  */
 #ifndef MILLRACE_ENGINE_H
 #define MILLRACE_ENGINE_H
@@ -32,12 +27,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "millrace/model.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define MR_ABI_MAJOR 1u
-#define MR_ABI_MINOR 6u
+#define MR_ABI_MAJOR 2u
+#define MR_ABI_MINOR 3u
 
 typedef struct mr_error mr_error;   /* code, message, native code */
 typedef struct mr_device mr_device; /* one CPU or GPU with a ledger of the bytes it holds */
@@ -78,7 +75,7 @@ typedef struct mr_device_options {
                             free less a margin for the driver, which is also the most) */
   uint64_t pool_limit;   /* freed bytes kept for reuse; 0 = default, UINT64_MAX = none kept */
   const char *path;      /* CPU: force an instruction-set path ("amx", "avx512bf16", "avx512vnni", "avx2", "portable"); NULL = best */
-  /* Since 1.5. Further GPUs, of the same kind and connected to each other, that hold every model together with `index`: NULL and
+  /* Further GPUs, of the same kind and connected to each other, that hold every model together with `index`: NULL and
      0 = none. Limits and sizes are those of all together. Buffers, plain operations and vectors are the first GPU's. */
   const int32_t *others;
   int32_t other_count;
@@ -106,17 +103,17 @@ typedef struct mr_device_info {
   int32_t temperature_c; /* INT32_MIN = unknown */
   int32_t power_mw;      /* INT32_MIN = unknown */
   uint64_t errors;       /* uncorrected memory errors since the driver was loaded; UINT64_MAX = unknown */
-  /* Since 1.2. */
   uint64_t physical_total;   /* bytes of the whole device as its driver counts them, whoever holds them; UINT64_MAX = unknown */
   uint64_t physical_free;    /* of these, free; UINT64_MAX = unknown */
   uint64_t corrected_errors; /* corrected memory errors since the driver was loaded; UINT64_MAX = unknown */
   uint64_t failed_frees;     /* frees that the driver refused since the device was opened */
   char management_problem[128]; /* why readings of the driver's management library are unknown; empty where none should be */
-  /* Since 1.3. */
   int32_t one_class;         /* bool: both kernel classes give the same bits, so that what one has computed stands for the other */
-  int32_t devices;           /* since 1.5: how many GPUs hold every model together, 1 on a CPU. bytes_total and bytes_free are what
+  int32_t devices;           /* how many GPUs hold every model together, 1 on a CPU. bytes_total and bytes_free are what
                                 the tightest has times their number, all other counts sums, the temperature the highest. Buffers, plain
                                 operations and vectors lie on the first. How a model is divided changes no bits */
+  int32_t hidden_rows;       /* bool: runners of this device give hidden rows */
+  int32_t reserved1;
 } mr_device_info;
 
 /* ---- buffer and digest ----------------------------------------------------------------------------------------- */
@@ -162,63 +159,6 @@ typedef struct mr_op_args {
   mr_buffer *out;
 } mr_op_args;
 
-/* ---- model ----------------------------------------------------------------------------------------------------- */
-
-enum { MR_ROPE_NORM = 0 /* pairs (2i, 2i+1) */, MR_ROPE_NEOX = 1 /* pairs (i, i + dims/2) */ };
-
-typedef struct mr_model_desc {
-  size_t struct_size;
-  int32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
-  int32_t context;       /* largest position + 1 */
-  int32_t rope_dims;     /* rotated leading dims of a head, even, <= head_dim */
-  int32_t rope_style;    /* MR_ROPE_* */
-  float rope_base;       /* theta */
-  float rope_scale;      /* positions are divided by it; 1 = none */
-  float norm_eps;
-  float attn_scale;      /* scores are multiplied by it; 0 = 1/sqrt(head_dim) */
-  int32_t qkv_bias;      /* bool: Q, K and V have biases */
-  int32_t o_bias;        /* bool */
-  int32_t qk_norm;       /* bool: RMS norm over each head of Q and K before rope */
-  int32_t tied_head;     /* bool: the head is the embedding matrix */
-  int32_t rope_factors;  /* bool: MR_ROLE_ROPE_FACTORS is bound; frequency i is divided by factor i */
-  /* Since 1.3. Reserved for models that lie on devices of several processes: 0, 0 and NULL, anything else is UNIMPLEMENTED. */
-  int32_t parallel_rank, parallel_size; /* which part of how many this process holds */
-  const void *communicator;             /* what the parts exchange their sums through; the caller's until the model is destroyed */
-} mr_model_desc;
-
-/* Tensor roles. Layer is -1 for those outside the layers. Dims are (in, out) = ggml's ne[0], ne[1]. */
-enum {
-  MR_ROLE_EMBEDDING = 0,   /* (hidden, vocab) */
-  MR_ROLE_OUTPUT_NORM = 1, /* (hidden) F32 */
-  MR_ROLE_OUTPUT = 2,      /* (hidden, vocab); absent when tied */
-  MR_ROLE_ROPE_FACTORS = 3,/* (rope_dims/2) F32 */
-  MR_ROLE_ATTN_NORM = 4,   /* (hidden) F32 */
-  MR_ROLE_Q = 5,           /* (hidden, heads*head_dim) */
-  MR_ROLE_K = 6,           /* (hidden, kv_heads*head_dim) */
-  MR_ROLE_V = 7,           /* (hidden, kv_heads*head_dim) */
-  MR_ROLE_Q_BIAS = 8,      /* F32 */
-  MR_ROLE_K_BIAS = 9,
-  MR_ROLE_V_BIAS = 10,
-  MR_ROLE_Q_NORM = 11,     /* (head_dim) F32 */
-  MR_ROLE_K_NORM = 12,
-  MR_ROLE_O = 13,          /* (heads*head_dim, hidden) */
-  MR_ROLE_O_BIAS = 14,
-  MR_ROLE_FFN_NORM = 15,   /* (hidden) F32 */
-  MR_ROLE_GATE = 16,       /* (hidden, ffn) */
-  MR_ROLE_UP = 17,         /* (hidden, ffn) */
-  MR_ROLE_DOWN = 18,       /* (ffn, hidden) */
-  MR_ROLE_COUNT = 19
-};
-
-typedef struct mr_tensor_desc {
-  size_t struct_size;
-  int32_t role;   /* MR_ROLE_* */
-  int32_t layer;  /* 0 .. layers-1, or -1 */
-  int32_t type;   /* ggml type id */
-  int32_t ndims;  /* 1 or 2 */
-  int64_t dims[2];
-} mr_tensor_desc;
-
 /* ---- runner and steps ------------------------------------------------------------------------------------------ */
 
 /* What keys and values are kept as. The first three are ggml type ids. F8 is E4M3: each head of each token has an f32 scale
@@ -235,13 +175,14 @@ typedef struct mr_runner_config {
   int32_t max_score_rows;    /* score rows a step, >= 0 */
   int32_t max_top_n;         /* candidates a row, 0 .. 64 */
   int32_t kv_type;           /* MR_KV_* */
-  /* Since 1.3. */
   int32_t act_type;          /* what activations are kept as between kernels: MR_KV_F16 or MR_KV_BF16; 0 = the engine's own for
                                 the model (CPU: f32; GPU: f16 where no matrix that is multiplied is BF16 or F32 and no norm can pass
                                 f16's range, else bf16, whatever the kv_type. Beside MR_KV_F8 attention computes in bf16 unless this
                                 is MR_KV_F16). UNIMPLEMENTED: a pair that the engine has no kernels for */
   int32_t host_blocks;       /* blocks of host memory, ids 0 .. host_blocks-1, for MR_PRE_BLOCK_OUT and _IN; >= 0. Their memory is
                                 taken, some blocks at a time, when they are first written */
+  int32_t max_hidden_rows;   /* hidden rows a step, >= 0. UNIMPLEMENTED unless 0: the engine does not give them */
+  int32_t reserved0;
 } mr_runner_config;
 
 /* Bytes a runner of this configuration takes, by purpose; nothing is allocated. Of a model that is not sealed yet it is
@@ -249,7 +190,6 @@ typedef struct mr_runner_config {
 typedef struct mr_runner_cost {
   size_t struct_size;
   uint64_t kv_bytes, workspace_bytes, bytes_per_block;
-  /* Since 1.3. */
   uint64_t host_bytes_per_block; /* of host memory, counted nowhere in the device's ledger */
   int32_t prefill_grain;         /* a step whose PREFILL tokens are a multiple of so many leaves the fewest processors idle; 0 = any
                                     number is as good. A hint: it changes no bits */
@@ -323,7 +263,7 @@ typedef struct mr_pre_op {
   int32_t kind;
   int32_t slot; uint32_t slot_generation; const mr_slot_params *params; /* SLOT_SET */
   int32_t src_block, dst_block;                                         /* BLOCK_* */
-  /* Since 1.3. SLOT_SET: ids of positions 0 .. history_count-1, 0..vocab-1 each; the slot's length becomes history_count, so that
+  /* SLOT_SET: ids of positions 0 .. history_count-1, 0..vocab-1 each; the slot's length becomes history_count, so that
    * its first segment may begin there. Their keys and values are in the blocks that the segment's table names, where an earlier
    * step (of any slot), a BLOCK_COPY or a BLOCK_IN has put them: that is the caller's word. */
   int32_t history_count;
@@ -349,9 +289,12 @@ typedef struct mr_step {
   int32_t pre_op_count;
   const mr_pre_op *pre_ops;
   const uint32_t *masks; int64_t mask_words; /* with MR_STEP_LATE_MASKS: NULL, and how many words step_masks will give */
-  /* Since 1.3. */
   uint32_t flags;               /* MR_STEP_* */
   uint32_t reserved0;
+  /* Indexes into tokens, in any order: of each, the hidden state behind the last layer and the output norm is wanted, which the
+   * head would multiply. A row's bits depend on the slot's tokens up to its own alone, as those of its logits do. */
+  const int32_t *hidden_rows; int32_t hidden_count;
+  int32_t reserved1;
 } mr_step;
 
 enum { MR_ROW_OK = 0, MR_ROW_NAN = 1 /* logits held NaN */, MR_ROW_EMPTY = 2 /* no token left to choose from */ };
@@ -379,6 +322,9 @@ typedef struct mr_step_result {
   mr_candidate *candidates; int32_t candidate_capacity; int32_t candidate_count;
   uint64_t device_ns;                          /* time the device worked on the step */
   uint64_t bytes_read;                         /* weight and KV bytes the step had to read */
+  float *hidden; int64_t hidden_capacity;      /* in floats: mr_model_desc.hidden for each hidden row of the step */
+  int32_t hidden_count;                        /* rows given, in the step's order */
+  int32_t reserved0;
 } mr_step_result;
 
 /* Readable while a step runs, or hangs. */
@@ -474,13 +420,13 @@ typedef struct mr_api {
   /* A fault of the device's memory: MR_FAULT_REFUSE_*. A later one of the same kind replaces it; value 0 ends it. */
   mr_error *(*device_fault)(mr_device *, int32_t fault, int32_t index, uint64_t value);
 
-  /* Since 1.3. The masks of the step submitted last, which has MR_STEP_LATE_MASKS: as many words as it said, copied before the
+  /* The masks of the step submitted last, which has MR_STEP_LATE_MASKS: as many words as it said, copied before the
    * call returns. Until then step_wait answers DEADLINE_EXCEEDED for that step, and step_submit FAILED_PRECONDITION: a step
    * behind it needs its samples. However late they come, the samples are the same. FAILED_PRECONDITION: no step waits for
    * masks. INVALID_ARGUMENT: another number of words; the step still waits. */
   mr_error *(*step_masks)(mr_runner *, const uint32_t *masks, int64_t mask_words);
 
-  const mr_vector_api *vectors; /* since 1.4; NULL: this engine has no vector codebooks */
+  const mr_vector_api *vectors;  /* NULL: this engine has no vector codebooks */
 } mr_api;
 
 /* What device_measure measures, in units a second. */

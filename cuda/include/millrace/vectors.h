@@ -133,7 +133,7 @@ enum {
   MR_TRAINER_LOADS = 2,       /* (subspaces, codewords) uint64 of the last round; FAILED_PRECONDITION before its end */
   MR_TRAINER_STATE = 3,       /* what trainer_restore takes, as of the last round's end: equal bytes on every engine.
                                  FAILED_PRECONDITION before the codebook is seeded */
-  MR_TRAINER_VARIANCES = 4    /* since 1.6. (subspaces, codewords) doubles: the mean distance of a codeword's rows from it, which
+  MR_TRAINER_VARIANCES = 4    /* (subspaces, codewords) doubles: the mean distance of a codeword's rows from it, which
                                  with L2 is their variance; 0 without rows. FAILED_PRECONDITION before the training is DONE */
 };
 

@@ -70,7 +70,7 @@ func testDevice(t *testing.T, opener func(*testing.T) engine.Device, _ Options) 
 		_, err = b.WriteAt([]byte{1}, 0)
 		require.NoError(t, err, "a refused close changes nothing")
 		require.NoError(t, b.Free())
-		m, err := dev.NewModel(Small())
+		m, err := dev.NewModel(Small().Model())
 		require.NoError(t, err)
 		require.ErrorIs(t, dev.Close(), engine.ErrPrecondition)
 		require.NoError(t, m.Close())
@@ -106,7 +106,7 @@ func testDevice(t *testing.T, opener func(*testing.T) engine.Device, _ Options) 
 	})
 }
 
-// pattern is n bytes that differ from place to place, within 64 KiB.
+// pattern returns n bytes that do not repeat within 64 KiB.
 func pattern(n int, seed byte) []byte {
 	p := make([]byte, n)
 	const period = 1 << 16

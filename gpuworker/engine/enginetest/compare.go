@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Close says which element is outside its bound, or nil: an element passes if it equals the wanted one or if its error is
-// ordered and inside a finite bound, so that NaN always fails.
+// Close returns an error for the first element outside its bound. An element passes if it equals
+// the wanted one, or if its error is ordered and inside a finite bound, so that NaN always fails.
 func Close(got []float32, want, bound []float64) error {
 	if len(got) != len(want) || len(bound) != len(want) {
 		return fmt.Errorf("%d elements, want %d with %d bounds", len(got), len(want), len(bound))

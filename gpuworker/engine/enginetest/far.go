@@ -16,17 +16,18 @@ func farEdge(opts Options) int {
 	return 1 << 16
 }
 
-// testFar: behind so many keys, a request gives the same bits computed in chunks of whatever size, by any number of threads, and
-// from a cached prefix that ends anywhere, alone and beside others.
+// testFar checks a request with many keys before it: its bits must not depend on the size of
+// chunks, on the number of threads, on the end of a cached prefix, or on other requests in the
+// batch.
 func testFar(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	const tokens = 6
 	edge := farEdge(opts)
 	n := edge + 24
-	desc := engine.ModelDesc{
+	desc := engine.Uniform{
 		Layers: 1, Hidden: 16, Heads: 1, KVHeads: 1, HeadDim: 4, FFN: 16, Vocab: 100, Context: n + 64, RopeDims: 4,
 		RopeBase: 1e6, RopeScale: 1, NormEps: 1e-5,
 	}
-	weights := Random(desc, all(engine.F16), 77)
+	weights := Random(desc.Model(), all(engine.F16), 77)
 	prompt := numbers(77, n, desc.Vocab)
 	each := int32((n+tokens)/16 + 1) // blocks
 	cfg := Sizes()
@@ -36,7 +37,8 @@ func testFar(t *testing.T, opener func(*testing.T) engine.Device, opts Options) 
 	}
 	owner := &line{prompt: n, params: penalised(-1), blocks: blocksFrom(256, each)}
 
-	// compute is a runner of the device that has the owner's sequence in its blocks, and the rows it gave.
+	// compute returns a runner with the owner's sequence in its blocks, and the rows of that
+	// sequence.
 	compute := func(opener func(*testing.T) engine.Device, chunk int) (*rig, []engine.RowResult) {
 		g := &rig{t: t, desc: desc, cfg: cfg}
 		g.model = Load(t, open(t, opener), weights)

@@ -11,27 +11,29 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/reference"
 )
 
-// Two sequences of farPeriod tokens are computed. The keys of a third are theirs, a period of the one or of the other, as
-// farSecond says: so an engine that loses a bit of a position, or what lies beyond some number of keys, reads others.
+// Two sequences of farPeriod tokens are computed. A third sequence has their keys, one period after
+// another of the first or of the second, as farSecond selects. So an engine that loses a bit of a
+// position, or the keys beyond some number, reads wrong keys.
 const (
 	farPeriod = 1024
 	farRows   = 24 // computed behind them
 )
 
-// farBelow are how many keys lie before the rows, which cross 65 536 and 131 072.
+// farBelow are the numbers of keys before the rows. They cross 65 536 and 131 072.
 func farBelow() []int { return []int{1<<16 - 16, 1<<17 - 16} }
 
-// farSecond says whether a position has keys of the second sequence. Without any one of its bits from 10 to 16 a third of all
-// positions would have others.
+// farSecond reports whether a position has the keys of the second sequence. If any of its bits from
+// 10 to 16 were lost, a third of all positions would have the wrong keys.
 func farSecond(position int) bool { return bits.OnesCount(uint(position/farPeriod)) > 3 }
 
-// farModel has one query for both heads, which is the key, too: so a row looks at itself as much as at all that lies far behind it.
-func farModel() (engine.ModelDesc, *reference.Weights) {
-	desc := engine.ModelDesc{
+// farModel has one query for both heads, which equals the key. So a row attends to itself as much
+// as to far keys.
+func farModel() (engine.Uniform, *reference.Weights) {
+	desc := engine.Uniform{
 		Layers: 1, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 64, Vocab: 120, Context: 1<<17 + 64, RopeDims: 32,
 		RopeBase: 1e6, RopeScale: 1, NormEps: 1e-5, AttnScale: 0.4,
 	}
-	weights := Random(desc, all(engine.F32), 88)
+	weights := Random(desc.Model(), all(engine.F32), 88)
 	q, k := &weights.Tensors[weights.Find(engine.RoleQ, 0)], &weights.Tensors[weights.Find(engine.RoleK, 0)]
 	copy(q.Bytes[len(q.Bytes)/2:], q.Bytes)
 	copy(k.Bytes, q.Bytes)
@@ -43,7 +45,7 @@ var (
 	farLogprobs kept[int, [][]float64]
 )
 
-// farWant are the reference's logprobs of the rows behind n keys.
+// farWant returns the reference's logprobs of the rows after n keys.
 func farWant(weights *reference.Weights, first, second, rows []int32, n int) ([][]float64, error) {
 	return farLogprobs.get(n, func() ([][]float64, error) {
 		d, err := reference.NewDecoder(weights)
@@ -72,14 +74,15 @@ func farWant(weights *reference.Weights, first, second, rows []int32, n int) ([]
 	})
 }
 
-// testFarLogits: rows behind more keys than 16 bits count have the reference's logprobs, by either kind of kernels.
+// testFarLogits checks that rows after more than 65 536 keys have the reference's logprobs, by both
+// kernel classes.
 func testFarLogits(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	desc, weights := farModel()
 	within := family{weights, engine.F32, tolerance{2e-5, 1e-4}}.on(opts) // so many weights add up
 	first, second, rows := numbers(88, farPeriod, desc.Vocab), numbers(89, farPeriod, desc.Vocab), numbers(90, farRows+1, desc.Vocab)
 	const size, period = 16, farPeriod / 16
 	cfg := Sizes()
-	// Few of the blocks are used; as many as there are bound the positions.
+	// Few of the blocks are used, but their number bounds the positions.
 	cfg.BlockSize, cfg.KVBlocks, cfg.KVType, cfg.MaxBatchedTokens = size, 1<<17/size+4, engine.F32, farPeriod
 
 	for _, n := range farBelow() {

@@ -13,15 +13,13 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/engine/reference"
 	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/modeltest"
 	"github.com/millrace/millrace/gpuworker/tokenizer"
-	"github.com/millrace/millrace/internal/modeltest"
+	"github.com/millrace/millrace/internal/repotest"
 )
 
-var (
-	update = flag.Bool("update", false, "compute the golden continuations and perplexities anew; takes many minutes")
-	only   = flag.String("variants", "", "with -update: compute the perplexities of these weight types alone, on the recorded "+
-		"texts: q6_k,iq4_nl")
-)
+var only = flag.String("variants", "", "with -update: compute the perplexities of these weight types alone, on the recorded "+
+	"texts: q6_k,iq4_nl")
 
 func decoder(t *testing.T, typ gguf.Type) *reference.Decoder {
 	t.Helper()
@@ -34,10 +32,10 @@ func writeGolden(t *testing.T, file string, v any) {
 	t.Helper()
 	data, err := json.MarshalIndent(v, "", " ")
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(modeltest.Path(file), append(data, '\n'), 0o644))
+	require.NoError(t, os.WriteFile(repotest.Path(file), append(data, '\n'), 0o644))
 }
 
-func TestTheReferenceAgreesWithAnIndependentImplementation(t *testing.T) {
+func TestReferenceMatchesIndependentLogprobs(t *testing.T) {
 	d := decoder(t, gguf.F16)
 	for name, text := range modeltest.ReadGolden(t) {
 		logits := d.NewSequence().Append(text.TokenIDs)
@@ -57,7 +55,7 @@ func TestGoldenContinuationsAreTheReferences(t *testing.T) {
 	texts := modeltest.ReadGolden(t)
 	const length = 64
 	check := 4 // of the recorded tokens
-	anew := *update && *only == ""
+	anew := *repotest.Update && *only == ""
 	if anew {
 		check = length
 	}
@@ -91,8 +89,8 @@ func TestGoldenContinuationsAreTheReferences(t *testing.T) {
 }
 
 func TestGoldenPerplexitiesAreTheReferences(t *testing.T) {
-	require.False(t, *only != "" && !*update, "-variants says what -update computes")
-	if *update {
+	require.False(t, *only != "" && !*repotest.Update, "-variants says what -update computes")
+	if *repotest.Update {
 		updatePerplexities(t)
 	}
 	var windows []window

@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// testHistory: a slot that begins behind a history gives the bits of one that computed it, whoever did.
+// testHistory checks that a slot that starts after a history has the bits of a slot that computed
+// the history itself.
 func testHistory(t *testing.T, opener func(*testing.T) engine.Device, _ Options) {
 	const n, tokens = 100, 6 // of the prompt, and behind it
 	for _, size := range []int{16, 32} {
@@ -24,14 +25,15 @@ func testHistory(t *testing.T, opener func(*testing.T) engine.Device, _ Options)
 				want := g.generate(owner, nil, prompt, tokens)
 				all := append(append([]int32(nil), prompt...), tokensOf(want)...)
 				for i, at := range []int{1, 2, size - 1, size, size + 1, 2*size - 1, 2 * size, 2*size + 1, n - 1, n, n + 1, n + tokens - 2} {
-					// Whole blocks are shared; that of the next position is the line's own, with what it holds so far.
+					// Whole blocks are shared. The block of the next position is a copy of the
+					// line's own.
 					l := &line{slot: 1 + int32(i%7), prompt: n, params: penalised(window), blocks: blocksFrom(100, 8)}
 					whole := at / size
 					copy(l.blocks, owner.blocks[:whole])
 					g.do(&engine.Step{PreOps: []engine.PreOp{
 						{Kind: engine.BlockCopy, Src: owner.blocks[whole], Dst: l.blocks[whole]},
 					}})
-					behind := max(n, at+1) // what is computed ends here, and sampling begins
+					behind := max(n, at+1) // the prompt ends here, and sampling begins
 					got := g.generate(l, all[:at], all[at:behind], tokens-(behind-n))
 					require.NoError(t, sameRows(want[behind-n:], got), "computed and begun at position %d", at)
 				}

@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/gpuworker/engine"
-	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
 func out(src, dst int32) engine.PreOp { return engine.PreOp{Kind: engine.BlockOut, Src: src, Dst: dst} }
@@ -14,7 +13,7 @@ func in(src, dst int32) engine.PreOp  { return engine.PreOp{Kind: engine.BlockIn
 
 func ops(of ...engine.PreOp) *engine.Step { return &engine.Step{PreOps: of} }
 
-// overwrite fills blocks 4 and 2 with a stranger's tokens.
+// overwrite fills blocks 4 and 2 with tokens of another sequence.
 func overwrite() *engine.Step {
 	l := &line{slot: 6, prompt: 32, params: Plain(1, 1), blocks: []int32{4, 2}}
 	step := ops(l.set(nil))
@@ -22,7 +21,7 @@ func overwrite() *engine.Step {
 	return step
 }
 
-// behind is the step behind prompt, over these blocks.
+// behind returns the step after prompt, over these blocks.
 func behind(blocks ...int32) *engine.Step {
 	step := next(20, 11)
 	step.Segments[0].Blocks = blocks
@@ -144,7 +143,7 @@ func testHostBlocks(t *testing.T, opener func(*testing.T) engine.Device, _ Optio
 		require.Equal(t, want, g.do(step).Samples[0])
 	})
 	t.Run("have a size that is known before, and a number", func(t *testing.T) {
-		m := Load(t, open(t, opener), Random(Small(), all(engine.F16), 1))
+		m := Load(t, open(t, opener), Random(Small().Model(), all(engine.F16), 1))
 		cfg := Sizes()
 		plain, err := m.RunnerCost(cfg)
 		require.NoError(t, err)
@@ -152,7 +151,7 @@ func testHostBlocks(t *testing.T, opener func(*testing.T) engine.Device, _ Optio
 		cost, err := m.RunnerCost(cfg)
 		require.NoError(t, err)
 		cfg.KVType = engine.F16 // the smallest that every engine has
-		require.GreaterOrEqual(t, cost.HostBytesPerBlock, rules.BlockBytes(Small(), cfg))
+		require.GreaterOrEqual(t, cost.HostBytesPerBlock, blockBytes(Small(), cfg))
 		require.Equal(t, plain.KVBytes, cost.KVBytes, "host blocks take nothing of the device")
 		require.NoError(t, NewRunner(t, m, cfg).Submit(ops(out(0, 1<<30-1))), "and of the host only what is written")
 		for _, n := range []int{-1, 1 << 31, 1 << 40} {
@@ -163,7 +162,7 @@ func testHostBlocks(t *testing.T, opener func(*testing.T) engine.Device, _ Optio
 	})
 }
 
-// keptOpen is a device that somebody else closes.
+// keptOpen is a device whose Close does nothing, because its owner closes it.
 type keptOpen struct{ engine.Device }
 
 func (keptOpen) Close() error { return nil }

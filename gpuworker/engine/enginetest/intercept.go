@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Hooks change what a device does. A nil hook leaves its call alone; an error from one is what the call returns, without
-// reaching the device.
+// Hooks change the behaviour of a device. A nil hook changes nothing. If a hook returns an error,
+// the call returns it and does not reach the device.
 type Hooks struct {
 	Alloc     func(size uint64, purpose engine.Purpose) error
 	Stage     func(size int) error          // set, the device stages: plain memory, if it has none of its own to give
@@ -19,23 +19,24 @@ type Hooks struct {
 	Seal      func() error
 	Digest    func(tensor int) error
 	NewRunner func(engine.RunnerConfig) error
-	Configure func(*engine.RunnerConfig) // may change what a runner, or its cost, is asked of the device
+	Configure func(*engine.RunnerConfig) // may change the configuration of a runner or of its cost
 	Submit    func(*engine.Step) error
 	Wait      func() error
-	// Result may change the result of a step, which it is given with a copy of the step's shape.
+	// Result may change the result of a step. It gets the result with a copy of the step's shape.
 	Result func(StepShape, *engine.StepResult)
 
 	NewTrainer func(engine.TrainerConfig) error
-	Trained    func(*Outcome)      // may change, in place, what a trainer gives: the one part of it that is set
+	Trained    func(*Outcome)      // may change a result of a trainer in place: the one field that is set
 	Encoded    func(*engine.Codes) // may change what rows are encoded to
 }
 
-// StepShape is how large a step was.
+// StepShape is the size of a step.
 type StepShape struct{ Segments, Tokens int }
 
-// Intercept is the device with hooks on it and on its models and runners. Buffers stay the device's own, abilities are
-// kept where the device has them: Operator, Stager, Refuser and Vectors by asking the device, BitFlipper, LateMasker and Faulter always,
-// with ErrUnsupported.
+// Intercept returns the device with hooks on it and on its models and runners. Buffers have no
+// hooks. The result has the abilities Operator, Stager, Refuser and Vectors if the device has them.
+// It always has BitFlipper, LateMasker and Faulter, which return ErrUnsupported if the device lacks
+// them.
 func Intercept(dev engine.Device, hooks Hooks) engine.Device {
 	return &device{Device: dev, hooks: hooks}
 }

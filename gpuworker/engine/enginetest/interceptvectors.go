@@ -51,7 +51,7 @@ func (d *device) NewCodebook(desc engine.CodebookDesc, codewords []byte) (engine
 	return &codebook{Codebook: book, hooks: d.hooks}, nil
 }
 
-// trainer is one whose slices' ends and results a hook may change, each by itself, before they are read.
+// trainer is a trainer with a hook on the end of each slice and on each result.
 type trainer struct {
 	engine.Trainer
 	hooks Hooks

@@ -2,14 +2,14 @@ package enginetest
 
 import "sync"
 
-// kept are values that take long to make and that nobody changes, by key: one process checks an engine on several paths,
-// and needs each of them once.
+// kept caches read-only values that are expensive to make, by key, because one process checks an
+// engine on several paths.
 type kept[K comparable, V any] struct {
 	mu     sync.Mutex
 	values map[K]V
 }
 
-// get returns the value of a key, made at the first call that succeeds.
+// get returns the value of a key. The first call that succeeds makes it.
 func (k *kept[K, V]) get(key K, create func() (V, error)) (V, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

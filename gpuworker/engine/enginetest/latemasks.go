@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// allowing is a mask of these tokens.
+// allowing returns a mask that allows these tokens.
 func allowing(vocab int, tokens ...int32) []uint32 {
 	mask := make([]uint32, (vocab+31)/32)
 	for _, token := range tokens {
@@ -19,7 +19,8 @@ func allowing(vocab int, tokens ...int32) []uint32 {
 	return mask
 }
 
-// masked is a step over 20 tokens with a row for each mask (nil = none), each of a slot of its own.
+// masked returns a step over 20 tokens with a row for each mask (nil = none), each for its own
+// slot.
 func masked(masks ...[]uint32) *engine.Step {
 	step := prompt()
 	step.PreOps, step.Samples = nil, nil
@@ -35,7 +36,7 @@ func masked(masks ...[]uint32) *engine.Step {
 	return step
 }
 
-// late is the step with the masks of these rows to come, and those masks.
+// late returns the step with late masks for these rows, and those masks.
 func late(step *engine.Step, rows ...int) (*engine.Step, [][]uint32) {
 	out := *step
 	out.Samples = slices.Clone(step.Samples)

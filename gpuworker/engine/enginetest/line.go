@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// line is one sequence in a slot, for tests that say themselves where each of its steps begins.
+// line is one sequence in a slot, for tests that choose where each of its steps begins.
 type line struct {
 	slot   int32
 	prompt int // positions below it are computed by the kernels of prompts, all others by those of decoding
@@ -15,13 +15,13 @@ type line struct {
 	blocks []int32
 }
 
-// set is the pre-operation that begins the line behind a history.
+// set returns the pre-operation that starts the line after a history.
 func (l *line) set(history []int32) engine.PreOp {
 	return engine.PreOp{Slot: l.slot, SlotGeneration: 1, Params: l.params, History: history}
 }
 
-// feed appends segments with the tokens of positions from .. from+len-1, each by its own kernels, and returns the index in the
-// step of the first of them.
+// feed appends segments with the tokens of positions from .. from+len-1, each by its own kernels,
+// and returns the index in the step of the first of them.
 func (l *line) feed(step *engine.Step, from int, tokens ...int32) int32 {
 	first := int32(0)
 	for i := range step.Segments {
@@ -47,7 +47,8 @@ func (l *line) sample(step *engine.Step, index int32, position int) {
 	})
 }
 
-// generate begins the line behind history, computes rest, and gives the rows of n tokens: one token a step.
+// generate starts the line after history, computes rest, and returns the rows of n tokens, one
+// token a step.
 func (g *rig) generate(l *line, history, rest []int32, n int) []engine.RowResult {
 	g.t.Helper()
 	at := len(history)
@@ -66,7 +67,7 @@ func (g *rig) generate(l *line, history, rest []int32, n int) []engine.RowResult
 	}
 }
 
-// tokensOf are the sampled tokens of rows.
+// tokensOf returns the sampled tokens of rows.
 func tokensOf(rows []engine.RowResult) []int32 {
 	var out []int32
 	for _, r := range rows {
@@ -75,7 +76,7 @@ func tokensOf(rows []engine.RowResult) []int32 {
 	return out
 }
 
-// sameRows says where rows differ in anything but their slots, or nil.
+// sameRows returns an error for the first rows that differ in more than their slots.
 func sameRows(want, got []engine.RowResult) error {
 	if len(want) != len(got) {
 		return fmt.Errorf("%d rows and %d", len(want), len(got))
@@ -93,12 +94,13 @@ func sameRows(want, got []engine.RowResult) error {
 	return nil
 }
 
-// penalised are parameters whose samples depend on every token of the window (-1 = the whole history).
+// penalised returns parameters whose samples depend on every token of the window (-1 = the whole
+// history).
 func penalised(window int32) *engine.SlotParams {
 	p := Plain(3, 1.1)
 	p.RepetitionPenalty, p.FrequencyPenalty, p.PresencePenalty, p.PenaltyWindow, p.TopN = 1.3, 0.6, 0.4, window, 4
 	return p
 }
 
-// blocksFrom are n block ids, one after another.
+// blocksFrom returns n consecutive block ids.
 func blocksFrom(first, n int32) []int32 { return span(first, first+n) }

@@ -10,9 +10,10 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/reference"
+	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
-// open opens a device that must be empty again when the test ends.
+// open opens a device, and checks that it is empty when the test ends.
 func open(t *testing.T, opener func(*testing.T) engine.Device) engine.Device {
 	t.Helper()
 	dev := opener(t)
@@ -47,7 +48,8 @@ func bind(dev engine.Device, m engine.Model, tensor reference.Tensor) error {
 	return m.Bind(tensor.TensorDesc, b)
 }
 
-// skipUndivided skips the test where a model was refused because its shape cannot be divided among the GPUs of a device.
+// skipUndivided skips the test if a model was refused because its shape cannot be divided among the
+// GPUs of a device.
 func skipUndivided(t *testing.T, dev engine.Device, refusal error) {
 	t.Helper()
 	if !errors.Is(refusal, engine.ErrUnsupported) {
@@ -60,7 +62,7 @@ func skipUndivided(t *testing.T, dev engine.Device, refusal error) {
 	}
 }
 
-// Load puts a model on a device, sealed; it is closed when the test ends.
+// Load returns a sealed model on a device. The test closes it when it ends.
 func Load(t *testing.T, dev engine.Device, w *reference.Weights) engine.Model {
 	t.Helper()
 	m, err := dev.NewModel(w.Desc)
@@ -74,7 +76,7 @@ func Load(t *testing.T, dev engine.Device, w *reference.Weights) engine.Model {
 	return m
 }
 
-// NewRunner makes a runner that is closed when the test ends.
+// NewRunner returns a runner. The test closes it when it ends.
 func NewRunner(t *testing.T, m engine.Model, cfg engine.RunnerConfig) engine.Runner {
 	t.Helper()
 	r, err := m.NewRunner(cfg)
@@ -83,20 +85,27 @@ func NewRunner(t *testing.T, m engine.Model, cfg engine.RunnerConfig) engine.Run
 	return r
 }
 
-// Small is a shape with nothing round about it: odd widths, grouped heads, a vocabulary that ends inside a word.
-func Small() engine.ModelDesc {
-	return engine.ModelDesc{
+// Small is a shape without round numbers: odd widths, grouped heads, a vocabulary that ends inside
+// a mask word.
+func Small() engine.Uniform {
+	return engine.Uniform{
 		Layers: 2, Hidden: 72, Heads: 6, KVHeads: 2, HeadDim: 20, FFN: 104, Vocab: 301, Context: 512, RopeDims: 20,
 		RopeStyle: engine.RopeNorm, RopeBase: 10000, RopeScale: 1, NormEps: 1e-5,
 	}
 }
 
-// all gives every matrix one type.
+// blockBytes returns the bytes of keys and values in one KV block.
+func blockBytes(shape engine.Uniform, cfg engine.RunnerConfig) uint64 {
+	d := shape.Model()
+	return rules.BlockBytes(&d, cfg)
+}
+
+// all returns one type for every matrix.
 func all(t engine.Type) func(engine.Role) engine.Type {
 	return func(engine.Role) engine.Type { return t }
 }
 
-// Sizes is a runner's configuration that fits most tests.
+// Sizes returns a configuration of a runner that fits most tests.
 func Sizes() engine.RunnerConfig {
 	return engine.RunnerConfig{
 		KVBlocks: 128, BlockSize: 16, MaxSequences: 8, MaxBatchedTokens: 256, MaxSampleRows: 8, MaxScoreRows: 256, MaxTopN: 16,
@@ -104,7 +113,7 @@ func Sizes() engine.RunnerConfig {
 	}
 }
 
-// Plain are sampling parameters without effect beyond seed and temperature.
+// Plain returns sampling parameters without effect except the seed and the temperature.
 func Plain(seed uint64, temperature float32) *engine.SlotParams {
 	return &engine.SlotParams{Seed: seed, Temperature: temperature, TopP: 1, TypicalP: 1, RepetitionPenalty: 1}
 }

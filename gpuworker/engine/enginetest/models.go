@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,15 +16,15 @@ import (
 func testModel(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	t.Run("digests equal those of the file bytes for every type", func(t *testing.T) {
 		dev := open(t, opener)
-		for i, weights := range rules.WeightTypes() {
+		for i, weights := range opts.weightTypes() {
 			desc := Small()
 			desc.Hidden, desc.FFN, desc.Heads, desc.HeadDim, desc.Layers = 256, 256, 8, 32, 1
 			desc.Vocab, desc.RopeDims = 301-i, 32 // rows that end inside a panel
 			desc.QKVBias, desc.OBias, desc.QKNorm, desc.RopeFactors = i%2 == 0, i%2 == 0, i%3 == 0, i%2 == 1
-			w := Random(desc, all(weights), uint64(i))
+			w := Random(desc.Model(), all(weights), uint64(i))
 			before, err := dev.Info()
 			require.NoError(t, err)
-			m, err := dev.NewModel(desc)
+			m, err := dev.NewModel(desc.Model())
 			require.NoError(t, err)
 			for _, tensor := range w.Tensors {
 				size, err := dev.ResidentSize(tensor.TensorDesc)
@@ -46,7 +47,7 @@ func testModel(t *testing.T, opener func(*testing.T) engine.Device, opts Options
 	})
 	t.Run("digests come out right from several goroutines", func(t *testing.T) {
 		dev := open(t, opener)
-		w := Random(Small(), all(engine.F16), 1)
+		w := Random(Small().Model(), all(engine.F16), 1)
 		m := Load(t, dev, w)
 		var wg sync.WaitGroup
 		for i := range 4 {
@@ -65,7 +66,7 @@ func testModel(t *testing.T, opener func(*testing.T) engine.Device, opts Options
 		dev := open(t, opener)
 		desc := Small()
 		desc.QKVBias = true
-		w := Random(desc, all(engine.F32), 1)
+		w := Random(desc.Model(), all(engine.F32), 1)
 		for _, missing := range []struct {
 			role  engine.Role
 			layer int
@@ -74,7 +75,7 @@ func testModel(t *testing.T, opener func(*testing.T) engine.Device, opts Options
 			{engine.RoleDown, 1, []string{"down", "1"}}, {engine.RoleEmbedding, -1, []string{"embed"}},
 			{engine.RoleKBias, 0, []string{"k", "bias", "0"}},
 		} {
-			m, err := dev.NewModel(desc)
+			m, err := dev.NewModel(desc.Model())
 			require.NoError(t, err)
 			for _, tensor := range w.Tensors {
 				if tensor.Role != missing.role || tensor.Layer != missing.layer {
@@ -95,7 +96,7 @@ func testModel(t *testing.T, opener func(*testing.T) engine.Device, opts Options
 	})
 	t.Run("a wrong tensor is refused and its buffer consumed", func(t *testing.T) {
 		dev := open(t, opener)
-		w := Random(Small(), all(engine.F32), 1)
+		w := Random(Small().Model(), all(engine.F32), 1)
 		q := w.Tensors[w.Find(engine.RoleQ, 0)]
 		norm := w.Tensors[w.Find(engine.RoleAttnNorm, 0)]
 		m, err := dev.NewModel(w.Desc)
@@ -136,27 +137,27 @@ func testModel(t *testing.T, opener func(*testing.T) engine.Device, opts Options
 	})
 	t.Run("a shape that cannot be is refused", func(t *testing.T) {
 		dev := open(t, opener)
-		for name, spoil := range map[string]func(*engine.ModelDesc){
-			"no layers":                   func(d *engine.ModelDesc) { d.Layers = 0 },
-			"a negative width":            func(d *engine.ModelDesc) { d.Hidden = -4 },
-			"heads that do not divide":    func(d *engine.ModelDesc) { d.KVHeads = 4 },
-			"odd rope dims":               func(d *engine.ModelDesc) { d.RopeDims = 7 },
-			"more rope dims than dims":    func(d *engine.ModelDesc) { d.RopeDims = 22 },
-			"an unknown rope style":       func(d *engine.ModelDesc) { d.RopeStyle = 9 },
-			"a rope base of zero":         func(d *engine.ModelDesc) { d.RopeBase = 0 },
-			"no context":                  func(d *engine.ModelDesc) { d.Context = 0 },
-			"a width beyond 32 bits":      func(d *engine.ModelDesc) { d.FFN = 1 << 40 },
-			"a vocabulary without tokens": func(d *engine.ModelDesc) { d.Vocab = 0 },
+		for name, spoil := range map[string]func(*engine.Uniform){
+			"no layers":                   func(d *engine.Uniform) { d.Layers = 0 },
+			"a negative width":            func(d *engine.Uniform) { d.Hidden = -4 },
+			"heads that do not divide":    func(d *engine.Uniform) { d.KVHeads = 4 },
+			"odd rope dims":               func(d *engine.Uniform) { d.RopeDims = 7 },
+			"more rope dims than dims":    func(d *engine.Uniform) { d.RopeDims = 22 },
+			"an unknown rope style":       func(d *engine.Uniform) { d.RopeStyle = 9 },
+			"a rope base of zero":         func(d *engine.Uniform) { d.RopeBase = 0 },
+			"no context":                  func(d *engine.Uniform) { d.Context = 0 },
+			"a width beyond 32 bits":      func(d *engine.Uniform) { d.FFN = 1 << 40 },
+			"a vocabulary without tokens": func(d *engine.Uniform) { d.Vocab = 0 },
 		} {
 			desc := Small()
 			spoil(&desc)
-			_, err := dev.NewModel(desc)
+			_, err := dev.NewModel(desc.Model())
 			require.ErrorIs(t, err, engine.ErrInvalid, name)
 		}
 	})
 	t.Run("memory is counted, and refused when there is none", func(t *testing.T) {
 		dev := open(t, opener)
-		m := Load(t, dev, Random(Small(), all(engine.F16), 1))
+		m := Load(t, dev, Random(Small().Model(), all(engine.F16), 1))
 		before, err := dev.Info()
 		require.NoError(t, err)
 		cost, err := m.RunnerCost(Sizes())
@@ -165,7 +166,7 @@ func testModel(t *testing.T, opener func(*testing.T) engine.Device, opts Options
 		if opts.Cache != engine.F32 {
 			least.KVType = opts.Cache
 		}
-		require.GreaterOrEqual(t, cost.BytesPerBlock, rules.BlockBytes(Small(), least))
+		require.GreaterOrEqual(t, cost.BytesPerBlock, blockBytes(Small(), least))
 		require.GreaterOrEqual(t, cost.KVBytes, cost.BytesPerBlock*uint64(Sizes().KVBlocks))
 		r, err := m.NewRunner(Sizes())
 		require.NoError(t, err)
@@ -189,7 +190,7 @@ func testModel(t *testing.T, opener func(*testing.T) engine.Device, opts Options
 		require.Equal(t, before.BytesUsed, after.BytesUsed, "a refused runner keeps nothing")
 	})
 	t.Run("a runner's sizes out of range are refused", func(t *testing.T) {
-		m := Load(t, open(t, opener), Random(Small(), all(engine.F16), 1))
+		m := Load(t, open(t, opener), Random(Small().Model(), all(engine.F16), 1))
 		for name, spoil := range map[string]func(*engine.RunnerConfig){
 			"no blocks":             func(c *engine.RunnerConfig) { c.KVBlocks = 0 },
 			"blocks of 24":          func(c *engine.RunnerConfig) { c.BlockSize = 24 },
@@ -211,7 +212,7 @@ func testModel(t *testing.T, opener func(*testing.T) engine.Device, opts Options
 	})
 	t.Run("is an error once closed", func(t *testing.T) {
 		dev := open(t, opener)
-		w := Random(Small(), all(engine.F16), 1)
+		w := Random(Small().Model(), all(engine.F16), 1)
 		m, err := dev.NewModel(w.Desc)
 		require.NoError(t, err)
 		require.NoError(t, m.Close())
@@ -225,9 +226,12 @@ func testModel(t *testing.T, opener func(*testing.T) engine.Device, opts Options
 		dev := open(t, opener)
 		desc := Small()
 		desc.Hidden, desc.FFN, desc.Layers = 256, 256, 1
-		for _, weights := range []engine.Type{engine.F32, engine.BF16, engine.Q8_0, engine.Q4_0, engine.Q4_K} {
+		for _, weights := range []engine.Type{engine.F32, engine.BF16, engine.Q8_0, engine.Q4_0, engine.Q4_K, engine.Q2_K, engine.IQ3XXS, engine.IQ2S} {
+			if slices.Contains(opts.Refused, weights) {
+				continue
+			}
 			desc.Heads, desc.HeadDim, desc.RopeDims = 8, 32, 32
-			w := Random(desc, all(weights), 1)
+			w := Random(desc.Model(), all(weights), 1)
 			m := Load(t, dev, w)
 			for _, at := range []int{w.Find(engine.RoleGate, 0), w.Find(engine.RoleOutputNorm, -1)} {
 				size := uint64(len(w.Tensors[at].Bytes))

@@ -11,13 +11,15 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/reference"
 )
 
-// ulp is the relative rounding error of one f32 operation; tiny is what flushed or subnormal results may lose.
+// ulp is the relative rounding error of one f32 operation; tiny is what flushed or subnormal
+// results may lose.
 const (
 	ulp  = 1.0 / (1 << 24)
 	tiny = 2e-38
 )
 
-// opCase is a plain operation with its operands, what it gives in float64, and the bound on each element.
+// opCase is a plain operation with its operands, its result in float64, and the bound of each
+// element.
 type opCase struct {
 	args        engine.OpArgs
 	a, b, c     []float32
@@ -25,8 +27,8 @@ type opCase struct {
 	want, bound []float64
 }
 
-// run does the operation into a buffer with guard words on both sides of nothing but itself: the output has exactly the
-// wanted size, so that a write outside is refused or overwrites nothing of ours.
+// run runs the operation. Its output buffer has exactly the wanted size, so that a write outside is
+// refused.
 func (c *opCase) run(dev engine.Device) ([]float32, error) {
 	op, ok := dev.(engine.Operator)
 	if !ok {
@@ -60,7 +62,7 @@ func (c *opCase) run(dev engine.Device) ([]float32, error) {
 	}
 	out := make([]float32, len(c.want))
 	for i := range out {
-		out[i] = float32(math.NaN()) // what is not written fails
+		out[i] = float32(math.NaN()) // an element that is not written fails
 	}
 	args.Out = put(bytesOf(out))
 	if _, err := op.Run(args); err != nil {
@@ -69,7 +71,7 @@ func (c *opCase) run(dev engine.Device) ([]float32, error) {
 	return floatsIn(args.Out)
 }
 
-// bent fills n numbers: normal ones, some large, some equal, some tiny.
+// bent returns n normally distributed numbers with some large, some equal and some tiny ones.
 func bent(seed uint64, n int) []float32 {
 	rng := generator(seed)
 	out := make([]float32, n)
@@ -182,7 +184,7 @@ func rope(rows, dim int64, batch, heads int32, style engine.RopeStyle, first int
 	for i := range n * int(heads) {
 		head := widen(c.a[i*int(dim) : (i+1)*int(dim)])
 		position := float64(first) + float64(i/int(heads)%int(rows))
-		for j, v := range reference.Rope(head, int(dim), style, position, 10000, 1, nil) {
+		for j, v := range reference.Rotate(head, &engine.Rope{Dims: int(dim), Style: style, Base: 10000, Scale: 1}, position) {
 			partner := j ^ 1
 			if style == engine.RopeNeox {
 				partner = (j + int(dim)/2) % int(dim)
@@ -224,7 +226,8 @@ func attention(rows, keys, dim int64, batch, heads, kvHeads int32) opCase {
 		q := widen(c.a[i*int(dim) : (i+1)*int(dim)])
 		seen := int(keys-rows) + row + 1
 		value := at(c.c)
-		// A score's error is ulp * dim * the sum of |q k|, which moves its weight by twice that; sums over the keys follow.
+		// A score's error is ulp * dim * the sum of |q k|, which moves its weight by twice that;
+		// sums over the keys follow.
 		worst, large := 0.0, 0.0
 		for p := range seen {
 			sum := 0.0
@@ -237,7 +240,7 @@ func attention(rows, keys, dim int64, batch, heads, kvHeads int32) opCase {
 			}
 		}
 		bound := large * ulp * (2*worst*float64(dim)/4 + float64(seen) + 32)
-		for _, v := range reference.Attention(q, seen, at(c.b), value, scale) {
+		for _, v := range reference.Attention(q, seen, at(c.b), value, scale, 0) {
 			c.want, c.bound = append(c.want, v), append(c.bound, bound)
 		}
 	}

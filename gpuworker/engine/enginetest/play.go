@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// guard is how long a step may take before a test gives up on it.
+// guard bounds the time of a step.
 const guard = 2 * time.Minute
 
 // Request is one sequence for Play.
@@ -23,17 +23,19 @@ type Request struct {
 	Slot   int32
 	Blocks []int32 // nil = taken from the pool in order
 	Score  bool    // score every prompt token but the first
+	Hidden []int   // positions of the prompt whose hidden rows are wanted, ascending
 }
 
-// Output is what a request gave.
+// Output is the result of a request.
 type Output struct {
 	Tokens   []int32
 	Logprobs []float32          // of Tokens, raw
 	Tops     []engine.Candidate // of every generated token, one after another
 	Scores   []engine.RowResult // of prompt tokens 1 .. len-1; candidates are copied
+	Hidden   []float32          // the wanted hidden rows
 }
 
-// equal says where two outputs differ in tokens or in bits, or nil.
+// equal returns an error for the first difference of two outputs in tokens or bits.
 func (o Output) equal(other Output) error {
 	if !slices.Equal(o.Tokens, other.Tokens) {
 		return fmt.Errorf("tokens %v and %v", o.Tokens, other.Tokens)
@@ -45,6 +47,14 @@ func (o Output) equal(other Output) error {
 	}
 	if err := equalCandidates(o.Tops, other.Tops); err != nil {
 		return err
+	}
+	if len(o.Hidden) != len(other.Hidden) {
+		return fmt.Errorf("%d numbers of hidden rows and %d", len(o.Hidden), len(other.Hidden))
+	}
+	for i := range o.Hidden {
+		if math.Float32bits(o.Hidden[i]) != math.Float32bits(other.Hidden[i]) {
+			return fmt.Errorf("number %d of the hidden rows: %v and %v", i, o.Hidden[i], other.Hidden[i])
+		}
 	}
 	if len(o.Scores) != len(other.Scores) {
 		return fmt.Errorf("%d scores and %d", len(o.Scores), len(other.Scores))
@@ -73,14 +83,15 @@ func equalCandidates(a, b []engine.Candidate) error {
 	return nil
 }
 
-// playing is a request under way.
+// playing is a running request.
 type playing struct {
 	Request
 	out  Output
 	done int // positions computed
 }
 
-// Play runs requests together on a fresh runner, every step with one piece of each unfinished request, in their order.
+// Play runs requests together on a new runner. Every step has one piece of each unfinished request,
+// in their order.
 func Play(m engine.Model, cfg engine.RunnerConfig, requests ...Request) (outputs []Output, err error) {
 	r, err := m.NewRunner(cfg)
 	if err != nil {
@@ -94,8 +105,8 @@ func Play(m engine.Model, cfg engine.RunnerConfig, requests ...Request) (outputs
 	return PlayOn(r, cfg, requests...)
 }
 
-// PlayOn runs requests together on a runner of that configuration that has nothing in flight; what it did before does not
-// matter.
+// PlayOn runs requests together on a runner of that configuration. The runner must have no step in
+// flight; its earlier steps do not matter.
 func PlayOn(r engine.Runner, cfg engine.RunnerConfig, requests ...Request) (outputs []Output, err error) {
 	active := make([]*playing, len(requests))
 	pool := int32(0)
@@ -147,7 +158,8 @@ func PlayOn(r engine.Runner, cfg engine.RunnerConfig, requests ...Request) (outp
 	return outputs, nil
 }
 
-// add puts the next piece of the request into the step; what it returns takes its rows from the result.
+// add adds the next piece of the request to the step. It returns the function that reads its rows
+// from the result.
 func (p *playing) add(step *engine.Step) func(*engine.StepResult) error {
 	seg := engine.Segment{Slot: p.Slot, SlotGeneration: 1, FirstPosition: int32(p.done), Class: p.Class}
 	if p.done == 0 {
@@ -174,6 +186,13 @@ func (p *playing) add(step *engine.Step) func(*engine.StepResult) error {
 		}
 	}
 	scores := len(step.Scores) - scoreAt
+	hiddenAt := len(step.Hidden)
+	for _, position := range p.Hidden {
+		if position >= p.done && position < end {
+			step.Hidden = append(step.Hidden, int32(first+position-p.done))
+		}
+	}
+	hidden := len(step.Hidden) - hiddenAt
 	sampleAt := -1
 	if end >= len(p.Prompt) && p.Tokens > 0 {
 		sampleAt = len(step.Samples)
@@ -186,6 +205,10 @@ func (p *playing) add(step *engine.Step) func(*engine.StepResult) error {
 		for _, s := range res.Scores[scoreAt : scoreAt+scores] {
 			s.Candidates = slices.Clone(s.Candidates)
 			p.out.Scores = append(p.out.Scores, s)
+		}
+		if hidden > 0 {
+			width := len(res.Hidden) / len(step.Hidden)
+			p.out.Hidden = append(p.out.Hidden, res.Hidden[hiddenAt*width:(hiddenAt+hidden)*width]...)
 		}
 		if sampleAt < 0 {
 			return nil

@@ -12,13 +12,15 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
-// quantBytes are the bytes of a block that hold quantised numbers: with them zero the block gives the weights' offsets,
-// the part that the rounding of activations does not touch in types with minimums.
+// quantBytes returns the bytes of a block that have quantised numbers. If they are zero, the block
+// has the offsets of the weights, which the rounding of activations does not affect in types with
+// minimums.
 var quantBytes = map[engine.Type][2]int{
-	engine.Q4_1: {4, 20}, engine.Q5_1: {4, 24}, engine.Q4_K: {16, 144}, engine.Q5_K: {16, 176},
+	engine.Q4_1: {4, 20}, engine.Q5_1: {4, 24}, engine.Q2_K: {16, 80}, engine.Q4_K: {16, 144}, engine.Q5_K: {16, 176},
 }
 
-// form is one of the two forms of the products: with a matrix and with a vector, and what their operands are rounded to.
+// form is one of the two forms of a matrix product, GEMM and GEMV, with the types that its operands
+// are rounded to.
 type form struct {
 	matmul, matvec engine.Op
 	halves         bool // operands are rounded to f16, else stay f32
@@ -29,14 +31,14 @@ var forms = map[string]form{
 	"f16": {engine.OpMatmulF16, engine.OpMatvecF16, true},
 }
 
-// product is a product with the float64 of the same dequantised weights, and the spread of what each element's roundings
-// explain, which is far below their bound.
+// product is a GEMM with its float64 result from the same dequantised weights, and the spread of
+// each element's rounding errors, which is far below their bound.
 type product struct {
 	opCase
 	sigma []float64
 }
 
-// productShape is what a product is made from.
+// productShape is the shape and the types of a product.
 type productShape struct {
 	form                     form
 	weights                  engine.Type
@@ -45,7 +47,7 @@ type productShape struct {
 
 var products kept[productShape, *product]
 
-// keptProduct is newProduct, made once; nobody may change it.
+// keptProduct returns newProduct, made once. It is read-only.
 func keptProduct(s productShape) (*product, error) {
 	return products.get(s, func() (*product, error) { return newProduct(s) })
 }
@@ -66,7 +68,7 @@ func newProduct(s productShape) (*product, error) {
 	if err != nil {
 		return nil, err
 	}
-	offsets := make([]float64, len(w)) // what a weight's minimum adds: taking it out rounds relative to it
+	offsets := make([]float64, len(w)) // the part of a weight's minimum: removing it rounds relative to it
 	if at, ok := quantBytes[weights]; ok {
 		block, _ := rules.BlockOf(weights)
 		flat := append([]byte(nil), p.aBytes...)
@@ -100,7 +102,7 @@ func newProduct(s productShape) (*product, error) {
 
 func testProducts(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	for name, f := range forms {
-		for _, weights := range rules.WeightTypes() {
+		for _, weights := range opts.weightTypes() {
 			t.Run(fmt.Sprintf("%s of weights of type %d", name, weights), func(t *testing.T) {
 				dev := open(t, opener)
 				block, _ := rules.BlockOf(weights)
@@ -127,7 +129,7 @@ func testProducts(t *testing.T, opener func(*testing.T) engine.Device, opts Opti
 		})
 		t.Run(name+" follow a number that is none", func(t *testing.T) {
 			dev := open(t, opener)
-			for _, weights := range rules.WeightTypes() {
+			for _, weights := range opts.weightTypes() {
 				p, err := newProduct(productShape{f, weights, 3, 20, 256, 1})
 				require.NoError(t, err)
 				p.b[256+100] = float32(math.NaN())
@@ -198,7 +200,8 @@ func checkProduct(t *testing.T, dev engine.Device, s productShape, opts Options)
 	if rows == 1 {
 		return
 	}
-	// The first rows alone: the same bits; with a vector inside the same bounds, and the same bits where the classes are one.
+	// The first rows alone have the same bits. With a vector they are within the same bounds, and
+	// have the same bits if the device has one class.
 	for r := range min(rows*batch, 4) {
 		single := &opCase{args: p.args, aBytes: p.aBytes, b: p.b[r*inner : (r+1)*inner], want: p.want[r*cols : (r+1)*cols]}
 		single.args.Rows, single.args.Batch = 1, 1
@@ -215,8 +218,9 @@ func checkProduct(t *testing.T, dev engine.Device, s productShape, opts Options)
 	}
 }
 
-// checkSpread holds the errors to the spread that rounding explains, which is far below the bound: operands of fewer bits
-// than promised, a lost low bit of the weights or a wrong minimum show here first.
+// checkSpread compares the errors with the spread that rounding explains, which is far below the
+// bound. Operands of fewer bits than promised, a lost low bit of the weights or a wrong minimum
+// exceed it.
 func checkSpread(t *testing.T, p *product, got []float32, what string) {
 	t.Helper()
 	sum, n := 0.0, 0

@@ -2,7 +2,8 @@
 
 package enginetest
 
+// Raced is true under the race detector.
 const (
-	raced      = false
+	Raced      = false
 	randomJobs = 200 // trainings that are compared with the reference
 )

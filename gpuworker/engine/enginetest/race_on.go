@@ -2,9 +2,9 @@
 
 package enginetest
 
-// raced: the race detector makes the float64 reference some forty times as slow, so that fewer random codebooks are trained, and
-// none of many codewords.
+// Raced is true under the race detector. It makes the float64 reference some forty times as slow,
+// so that fewer random codebooks are trained, and none with many codewords.
 const (
-	raced      = true
+	Raced      = true
 	randomJobs = 50
 )

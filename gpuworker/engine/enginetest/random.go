@@ -16,14 +16,15 @@ import (
 // generator is a seeded source: the same seed gives the same numbers everywhere.
 func generator(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x6d696c6c72616365)) }
 
-// Random makes a model of a shape with random weights. typeOf gives the type of a matrix; vectors are F32. Weights are
-// scaled by 1/sqrt(in), so that activations keep their size through the layers.
+// Random makes a model of a shape with random weights. typeOf gives the type of a matrix; vectors
+// are F32. Weights are scaled by 1/sqrt(in), so that activations keep their size through the
+// layers.
 func Random(desc engine.ModelDesc, typeOf func(engine.Role) engine.Type, seed uint64) *reference.Weights {
 	return randomOf(desc, typeOf, func(engine.Role) float64 { return 1 }, seed)
 }
 
-// largeActivations makes a model whose products of gate and up reach a million, which f16 cannot hold, as some of real models
-// do not fit it either.
+// largeActivations makes a model whose products of gate and up reach a million, which f16 cannot
+// hold, as some of real models do not fit it either.
 func largeActivations(desc engine.ModelDesc, weights engine.Type, seed uint64) *reference.Weights {
 	return randomOf(desc, all(weights), func(role engine.Role) float64 {
 		switch role {
@@ -41,7 +42,7 @@ func largeActivations(desc engine.ModelDesc, weights engine.Type, seed uint64) *
 func randomOf(desc engine.ModelDesc, typeOf func(engine.Role) engine.Type, gainOf func(engine.Role) float64, seed uint64) *reference.Weights {
 	rng := generator(seed)
 	w := &reference.Weights{Desc: desc}
-	for _, want := range rules.Tensors(desc) {
+	for _, want := range rules.Tensors(&desc) {
 		t := reference.Tensor{TensorDesc: engine.TensorDesc{Role: want.Role, Layer: want.Layer, Type: engine.F32, Dims: want.Dims}}
 		if want.F32 {
 			t.Bytes = randomVector(rng, want.Role, int(want.Dims[0]))
@@ -63,8 +64,6 @@ func randomVector(rng *rand.Rand, role engine.Role, n int) []byte {
 	for range n {
 		v := rng.NormFloat64() * 0.1 // biases
 		switch role {
-		case engine.RoleRopeFactors:
-			v = 1 + 7*rng.Float64()
 		case engine.RoleQBias, engine.RoleKBias, engine.RoleVBias, engine.RoleOBias:
 		default:
 			v += 1 // norms
@@ -74,8 +73,9 @@ func randomVector(rng *rand.Rand, role engine.Role, n int) []byte {
 	return out
 }
 
-// scaleFields are the halves of a block that are scales, and the bits behind them are random: offset in the block, and
-// the spread of a weight when that half is 1. A second half of a type with minimums shifts weights to about mean zero.
+// scaleFields are the halves of a block that are scales, and the bits behind them are random:
+// offset in the block, and the spread of a weight when that half is 1. A second half of a type with
+// minimums shifts weights to about mean zero.
 var scaleFields = map[engine.Type]struct {
 	scale, min int // offsets; min -1 = none
 	spread     float64
@@ -83,11 +83,12 @@ var scaleFields = map[engine.Type]struct {
 }{
 	engine.Q4_0: {0, -1, 4.6, 0}, engine.Q4_1: {0, 2, 4.6, -7.5}, engine.Q5_0: {0, -1, 9.2, 0}, engine.Q5_1: {0, 2, 9.2, -15.5},
 	engine.Q8_0: {0, -1, 74, 0}, engine.IQ4NL: {0, -1, 70, 0}, engine.Q4_K: {0, 2, 240, 7.5}, engine.Q5_K: {0, 2, 500, 15.5},
-	engine.Q6_K: {208, -1, 1360, 0},
+	engine.Q6_K: {208, -1, 1360, 0}, engine.Q2_K: {80, 82, 13.9, 1.5}, engine.Q3_K: {108, -1, 43, 0}, engine.IQ4XS: {0, -1, 1250, 0},
+	engine.IQ2XXS: {0, -1, 53, 0}, engine.IQ2XS: {0, -1, 56, 0}, engine.IQ2S: {0, -1, 56, 0}, engine.IQ3XXS: {0, -1, 142, 0}, engine.IQ3S: {0, -1, 140, 0},
 }
 
-// RandomMatrix makes the file bytes of rows*in weights whose standard deviation is about spread. Every bit pattern of the
-// quantised numbers occurs, and the scales differ from block to block.
+// RandomMatrix makes the file bytes of rows*in weights whose standard deviation is about spread.
+// Every bit pattern of the quantised numbers occurs, and the scales differ from block to block.
 func RandomMatrix(rng *rand.Rand, t engine.Type, in, rows int, spread float64) []byte {
 	block, ok := rules.BlockOf(t)
 	if !ok || in%int(block.Elements) != 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Books is what a device says of its memory: what a failed call leaves as it was.
+// Books is the ledger of a device, which a failed call must not change.
 type Books struct {
 	Used         [engine.PurposeCount]uint64
 	Free         uint64
@@ -17,7 +17,7 @@ type Books struct {
 	WithoutOwner uint64 // frees that were refused
 }
 
-// BooksOf asks a device.
+// BooksOf reads the ledger of a device.
 func BooksOf(t *testing.T, dev engine.Device) Books {
 	t.Helper()
 	info, err := dev.Info()
@@ -25,7 +25,7 @@ func BooksOf(t *testing.T, dev engine.Device) Books {
 	return Books{Used: info.BytesUsed, Free: info.BytesFree, LiveBuffers: info.LiveBuffers, WithoutOwner: info.FailedFrees}
 }
 
-// refuser is the device's ability to refuse memory, or a skipped test.
+// refuser returns the device's Refuser, or skips the test.
 func refuser(t *testing.T, dev engine.Device) func(what engine.Refusal, skip int, count uint64) {
 	t.Helper()
 	r, ok := dev.(engine.Refuser)
@@ -90,7 +90,7 @@ func testRefusedMemory(t *testing.T, opener func(*testing.T) engine.Device, opts
 	t.Run("of a bind consume the buffer and give its bytes back", func(t *testing.T) {
 		dev := open(t, opener)
 		refuse := refuser(t, dev)
-		weights := Random(Small(), all(engine.F32), 3)
+		weights := Random(Small().Model(), all(engine.F32), 3)
 		m, err := dev.NewModel(weights.Desc)
 		require.NoError(t, err)
 		before := BooksOf(t, dev)
@@ -109,7 +109,7 @@ func testRefusedMemory(t *testing.T, opener func(*testing.T) engine.Device, opts
 	t.Run("of a runner leave nothing", func(t *testing.T) {
 		dev := open(t, opener)
 		refuse := refuser(t, dev)
-		m := Load(t, dev, Random(Small(), all(engine.F32), 3))
+		m := Load(t, dev, Random(Small().Model(), all(engine.F32), 3))
 		before := BooksOf(t, dev)
 		refused := 0
 		for skip := range 8 { // more than a runner takes
@@ -135,7 +135,7 @@ func testRefusedMemory(t *testing.T, opener func(*testing.T) engine.Device, opts
 		} else if info.Devices > 1 {
 			t.Skipf("a buffer makes the first of %d GPUs offer its memory again, and no other", info.Devices)
 		}
-		weights := Random(Small(), all(engine.F32), 3)
+		weights := Random(Small().Model(), all(engine.F32), 3)
 		m, err := dev.NewModel(weights.Desc)
 		require.NoError(t, err)
 		for _, tensor := range weights.Tensors {

@@ -11,35 +11,36 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
-// roleShapes are models that differ in which tensors they have. No two of Small's sizes are equal, so that the dims of one
-// role are not those of another by chance.
-var roleShapes = map[string]func(*engine.ModelDesc){
-	"nothing optional": func(d *engine.ModelDesc) { d.TiedHead = true },
-	"a head":           func(*engine.ModelDesc) {},
-	"rope factors":     func(d *engine.ModelDesc) { d.RopeFactors = true },
-	"qkv biases":       func(d *engine.ModelDesc) { d.QKVBias = true },
-	"an output bias":   func(d *engine.ModelDesc) { d.OBias = true },
-	"head norms":       func(d *engine.ModelDesc) { d.QKNorm = true },
-	"everything": func(d *engine.ModelDesc) {
-		d.RopeFactors, d.QKVBias, d.OBias, d.QKNorm = true, true, true, true
+// roleShapes are models with different tensors. No two of Small's sizes are equal, so that the dims
+// of two roles are not equal by chance.
+var roleShapes = map[string]func(*engine.Uniform){
+	"nothing optional": func(d *engine.Uniform) { d.TiedHead = true },
+	"a head":           func(*engine.Uniform) {},
+	"qkv biases":       func(d *engine.Uniform) { d.QKVBias = true },
+	"an output bias":   func(d *engine.Uniform) { d.OBias = true },
+	"head norms":       func(d *engine.Uniform) { d.QKNorm = true },
+	"everything": func(d *engine.Uniform) {
+		d.QKVBias, d.OBias, d.QKNorm = true, true, true
 	},
 }
 
-// testRoles holds an engine's own table of roles to the library's, see engine.Role: which tensors a model has, in the layers
-// and outside, their dims, and which are vectors.
+// testRoles compares an engine's table of roles with that of engine.Role: which tensors a model
+// has, in the layers and outside, their dims, and which are vectors.
 func testRoles(t *testing.T, opener func(*testing.T) engine.Device, _ Options) {
 	for name, change := range roleShapes {
 		t.Run(name, func(t *testing.T) {
 			dev := open(t, opener)
-			desc := Small()
-			change(&desc)
+			shape := Small()
+			change(&shape)
+			desc := shape.Model()
 			m, err := dev.NewModel(desc)
 			require.NoError(t, err)
 			for role := range engine.RoleCount {
-				refuseOthers(t, dev, m, desc, role)
+				refuseOthers(t, dev, m, &desc, role)
 			}
-			// What was refused left nothing behind: the model is whole with all that the table wants, and with no less.
-			tensors := rules.Tensors(desc)
+			// What was refused left nothing behind: the model is whole with all that the table
+			// wants, and with no less.
+			tensors := rules.Tensors(&desc)
 			for _, want := range tensors {
 				require.NoError(t, bindZeros(dev, m, want.Role, want.Layer, engine.F32, want.Dims), "%v of layer %d", want.Role, want.Layer)
 			}
@@ -54,15 +55,15 @@ func testRoles(t *testing.T, opener func(*testing.T) engine.Device, _ Options) {
 	}
 }
 
-// refuseOthers binds a role with everything but what the table says of it.
-func refuseOthers(t *testing.T, dev engine.Device, m engine.Model, desc engine.ModelDesc, role engine.Role) {
+// refuseOthers checks that a role is refused with anything except the entry of the table.
+func refuseOthers(t *testing.T, dev engine.Device, m engine.Model, desc *engine.ModelDesc, role engine.Role) {
 	t.Helper()
 	layer, other := -1, 0
 	if role.InLayer() {
 		layer, other = 0, -1
 	}
-	dims := role.Dims(desc)
-	if !role.Of(desc) {
+	dims := role.Dims(desc, max(layer, 0))
+	if !role.Of(desc, max(layer, 0)) {
 		require.ErrorIs(t, bindZeros(dev, m, role, layer, engine.F32, dims), engine.ErrInvalid, "%v is not of this model", role)
 		return
 	}
@@ -82,12 +83,12 @@ func refuseOthers(t *testing.T, dev engine.Device, m engine.Model, desc engine.M
 	}
 }
 
-// sealsOnlyWith binds all tensors but one.
+// sealsOnlyWith checks that Seal fails if one tensor is missing.
 func sealsOnlyWith(t *testing.T, dev engine.Device, desc engine.ModelDesc, left rules.Wanted) {
 	t.Helper()
 	m, err := dev.NewModel(desc)
 	require.NoError(t, err)
-	for _, w := range rules.Tensors(desc) {
+	for _, w := range rules.Tensors(&desc) {
 		if w.Role != left.Role || w.Layer != left.Layer {
 			require.NoError(t, bindZeros(dev, m, w.Role, w.Layer, engine.F32, w.Dims))
 		}
@@ -96,7 +97,7 @@ func sealsOnlyWith(t *testing.T, dev engine.Device, desc engine.ModelDesc, left 
 	require.NoError(t, m.Close())
 }
 
-// bindZeros binds a tensor of zeros that has bytes enough.
+// bindZeros binds a tensor of enough zeros.
 func bindZeros(dev engine.Device, m engine.Model, role engine.Role, layer int, typ engine.Type, dims []int64) error {
 	n := int64(4)
 	for _, d := range dims {

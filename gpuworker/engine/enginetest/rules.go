@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
-// guess is a number that is mostly within 0 .. most, and else just outside or far.
+// guess returns a number that is mostly within 0 .. most, and otherwise just or far outside.
 func guess(rng *rand.Rand, most int) int32 {
 	switch rng.IntN(60) {
 	case 0:
@@ -23,8 +23,9 @@ func guess(rng *rand.Rand, most int) int32 {
 	}
 }
 
-// randomStep is a step that the rules are likely to accept, given the slots, and else break once or twice.
-func randomStep(rng *rand.Rand, d engine.ModelDesc, c engine.RunnerConfig, slots *rules.Slots) *engine.Step {
+// randomStep returns a step that is likely to be valid for the slots, and otherwise breaks a rule
+// or two.
+func randomStep(rng *rand.Rand, d engine.Uniform, c engine.RunnerConfig, slots *rules.Slots) *engine.Step {
 	step := &engine.Step{}
 	next := make([]rules.Slot, c.MaxSequences)
 	for i := range next {
@@ -97,13 +98,13 @@ func randomStep(rng *rand.Rand, d engine.ModelDesc, c engine.RunnerConfig, slots
 	return step
 }
 
-// testRules: the rules in Go and the engine's own accept the same steps.
+// testRules checks that package rules and the engine accept the same steps.
 func testRules(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	g := newRig(t, opener, func(c *engine.RunnerConfig) {
 		c.KVBlocks, c.MaxSequences, c.HostBlocks, c.MaxSampleRows, c.MaxBatchedTokens = 12, 3, 4, 3, 24
 	})
 	desc := g.desc
-	slots := rules.NewSlots(desc, g.cfg)
+	slots := rules.NewSlots(desc.Model(), g.cfg)
 	rng := generator(2026)
 	steps, accepted := 4000, 0
 	if opts.Slow {

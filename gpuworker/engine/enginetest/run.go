@@ -1,38 +1,57 @@
 package enginetest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/reference"
+	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
-// Options say which parts of the contract apply to an engine.
+// CPUOnly are the weight types that have no kernels on GPUs.
+var CPUOnly = []engine.Type{
+	engine.Q2_K, engine.Q3_K, engine.IQ4XS, engine.IQ3S, engine.IQ3XXS, engine.IQ2S, engine.IQ2XS, engine.IQ2XXS,
+}
+
+// Options select the parts of the contract that apply to an engine.
 type Options struct {
-	// Numeric: logits are a model's, so they, the plain operations and the sampling are judged by the reference, and the
-	// stories models by their golden data.
+	// Numeric is true if the engine computes models. The reference then judges logits, plain
+	// operations and sampling, and the golden data judge the stories models.
 	Numeric bool
-	// OneClass: prefill and decode kernels give the same bits, as the device's own OneClass must say.
+	// OneClass is true if prefill and decode kernels give the same bits. The device's OneClass must
+	// be equal.
 	OneClass bool
-	// Threads opens the device with a number of threads, which must not change bits; nil = it has no such number.
+	// HiddenRows is true if runners give hidden rows. The device's HiddenRows must be equal. If not,
+	// a runner with such rows must be refused by name.
+	HiddenRows bool
+	// Threads opens the device with a number of threads, which must not change bits; nil = the
+	// engine has no such option.
 	Threads func(t *testing.T, threads int) engine.Device
-	// Activations is the type that products round their inputs to, F16 or BF16, by the type of the weights. Absent: int8 of
-	// 32 for quantised weights, and no rounding for the others.
+	// Activations is the type that products round their inputs to, F16 or BF16, by the type of the
+	// weights. Absent: int8 of 32 for quantised weights, and no rounding for the others.
 	Activations map[engine.Type]engine.Type
-	// RoundedWeights: products of prompts round weights, too, to the type of their activations.
+	// RoundedWeights is true if the GEMMs of prompts also round weights to the type of their
+	// activations.
 	RoundedWeights bool
-	// Cache is the type of keys and values where a test has no reason of its own to name one and would take F32; zero = F32.
+	// Cache is the type of keys and values in tests that do not need a particular one; zero = F32.
 	Cache engine.Type
-	// Act is the type of activations beside a cache of that type, where a test names none; zero = the engine's own for the model.
+	// Act is the type of activations with that cache in such tests; zero = the engine's choice for
+	// the model.
 	Act engine.Type
-	// Types says which types of keys and values an engine keeps with which types of activations (0 = the engine's own). Every
-	// other pair that a configuration may hold is refused by name.
+	// Types has the types of keys and values with the types of activations that the engine supports
+	// (0 = the engine's choice). Every other pair must be refused by name.
 	Types func(kv, act engine.Type) bool
-	// Slow engines score fewer texts for perplexity, and get shorter prompts at width 4096 and where sameness behind many keys is
-	// judged.
+	// Refused are the weight types that the engine has no kernels for. It must refuse a tensor of
+	// one by name before it reads the tensor.
+	Refused []engine.Type
+	// Slow engines score fewer texts for perplexity, and get shorter prompts at width 4096 and in
+	// tests of sameness after many keys.
 	Slow bool
 }
 
-// Run checks the whole contract. Every subtest opens a device of its own and finds it empty at the end.
+// Run checks the whole contract. Every subtest opens its own device and checks that it is empty at
+// the end.
 func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	if opts.Cache != engine.F32 {
 		opener = withCache(opener, opts)
@@ -58,9 +77,11 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 		{"speculation", true, testSpeculation},
 		{"host blocks", true, testHostBlocks},
 		{"late masks", true, testLateMasks},
+		{"hidden rows", true, testHiddenRows},
 		{"logits", opts.Numeric, testLogits},
 		{"head widths", true, testHeadWidths},
 		{"shapes", true, testShapes},
+		{"descriptions", true, testDescriptions},
 		{"sampling", opts.Numeric, testSampling},
 		{"sameness", true, testSameness},
 		{"far keys", true, testFar},
@@ -73,7 +94,8 @@ func Run(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
 	}
 }
 
-// withCache opens devices whose runners keep keys and values, and activations, as the options say where nothing else is asked for.
+// withCache opens devices whose runners have the cache and activations of the options, unless a
+// test sets others.
 func withCache(opener func(*testing.T) engine.Device, opts Options) func(*testing.T) engine.Device {
 	return func(t *testing.T) engine.Device {
 		t.Helper()
@@ -88,8 +110,18 @@ func withCache(opener func(*testing.T) engine.Device, opts Options) func(*testin
 	}
 }
 
-// logprobBound is how far a logprob of a model of such weights may be from the reference's: `least`, or what the rounding
-// of activations asks for where that is more.
+// weightTypes returns the types that the engine runs matrices in.
+func (o Options) weightTypes() []engine.Type {
+	return slices.DeleteFunc(rules.WeightTypes(), func(t engine.Type) bool { return slices.Contains(o.Refused, t) })
+}
+
+// refuses reports whether a model has weights of a type that the engine refuses.
+func (o Options) refuses(w *reference.Weights) bool {
+	return slices.ContainsFunc(w.Tensors, func(t reference.Tensor) bool { return slices.Contains(o.Refused, t.Type) })
+}
+
+// logprobBound returns the bound of a logprob's error for a model with such weights: `least`, or
+// the bound of rounded activations if that is larger.
 func (o Options) logprobBound(weights engine.Type, least float64) float64 {
 	return max(least, activationsIn[o.Activations[weights]].max)
 }

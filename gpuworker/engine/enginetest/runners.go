@@ -16,7 +16,7 @@ type rig struct {
 	t     *testing.T
 	model engine.Model
 	r     engine.Runner
-	desc  engine.ModelDesc
+	desc  engine.Uniform
 	cfg   engine.RunnerConfig
 }
 
@@ -27,12 +27,12 @@ func newRig(t *testing.T, opener func(*testing.T) engine.Device, spoil func(*eng
 	if spoil != nil {
 		spoil(&g.cfg)
 	}
-	g.model = Load(t, open(t, opener), Random(g.desc, all(engine.F16), 42))
+	g.model = Load(t, open(t, opener), Random(g.desc.Model(), all(engine.F16), 42))
 	g.r = NewRunner(t, g.model, g.cfg)
 	return g
 }
 
-// do runs a step and copies its result.
+// do runs a step and returns a copy of its result.
 func (g *rig) do(s *engine.Step) *engine.StepResult {
 	g.t.Helper()
 	require.NoError(g.t, g.r.Submit(s))
@@ -68,7 +68,7 @@ func span(from, to int32) []int32 {
 	return out
 }
 
-// prompt is a step that sets slot 0 and runs 20 tokens of it, with a sample and a score.
+// prompt returns a step that sets slot 0 and runs 20 tokens of it, with a sample and a score.
 func prompt() *engine.Step {
 	return &engine.Step{
 		PreOps:   []engine.PreOp{set(0, 1, Plain(7, 1))},
@@ -78,7 +78,7 @@ func prompt() *engine.Step {
 	}
 }
 
-// next is a decode step of slot 0 at a position.
+// next returns a decode step of slot 0 at a position.
 func next(at int32, token int32) *engine.Step {
 	return &engine.Step{
 		Segments: []engine.Segment{{
@@ -343,7 +343,8 @@ func testFaults(t *testing.T, opener func(*testing.T) engine.Device, _ Options) 
 	t.Run("a timeout leaves the step in flight and a hang shows in progress", func(t *testing.T) {
 		g := newRig(t, opener, nil)
 		want := g.do(prompt()).Samples[0]
-		// Where the machine stood still for as long as the step hangs, one that hangs for longer is looked at.
+		// Where the machine stood still for as long as the step hangs, one that hangs for longer is
+		// looked at.
 		for hang := 400 * time.Millisecond; ; hang *= 2 {
 			require.Less(t, hang, guard)
 			before := g.r.Progress()

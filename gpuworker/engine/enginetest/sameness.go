@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/reference"
 )
 
-// subject is a model that sameness is checked on, with a prompt and how much of it.
+// subject is a model and a prompt on which sameness is checked.
 type subject struct {
 	weights *reference.Weights
 	prompt  []int32
@@ -21,21 +21,22 @@ type subject struct {
 	slow    int // tokens of the prompt that slow engines get; 0 = all
 }
 
-// keptSubjects are the subjects, made once; nobody may change them.
+// keptSubjects are the subjects, made once. They are read-only.
 var keptSubjects = sync.OnceValue(subjects)
 
-// subjects are cheap enough for every path: a small model, one of width 4096 whose products run over long rows, one with a
-// prompt that chunks of 512 and 128 cut, and one with more keys than 8192.
+// subjects are cheap enough for every path: a small model, one of width 4096 whose products run
+// over long rows, one with a prompt that chunks of 512 and 128 cut, and one with more keys than
+// 8192.
 func subjects() map[string]subject {
-	wide := engine.ModelDesc{
+	wide := engine.Uniform{
 		Layers: 1, Hidden: 4096, Heads: 8, KVHeads: 2, HeadDim: 128, FFN: 512, Vocab: 320, Context: 512, RopeDims: 128,
 		RopeBase: 10000, RopeScale: 1, NormEps: 1e-5,
 	}
-	deep := engine.ModelDesc{
+	deep := engine.Uniform{
 		Layers: 1, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 64, Vocab: 200, Context: 9000, RopeDims: 32,
 		RopeBase: 500_000, RopeScale: 1, NormEps: 1e-5,
 	}
-	long := engine.ModelDesc{
+	long := engine.Uniform{
 		Layers: 2, Hidden: 512, Heads: 4, KVHeads: 2, HeadDim: 128, FFN: 1024, Vocab: 320, Context: 1200, RopeDims: 128,
 		RopeBase: 10000, RopeScale: 1, NormEps: 1e-5,
 	}
@@ -43,14 +44,14 @@ func subjects() map[string]subject {
 		return []engine.Type{engine.Q8_0, engine.Q4_K, engine.BF16, engine.Q6_K, engine.F16, engine.Q4_0}[int(r)%6]
 	}
 	return map[string]subject{
-		"a small model":         {Random(Small(), all(engine.F32), 1), numbers(1, 70, 301), 10, []int{1, 7, 64}, engine.F32, 20},
-		"a model of width 4096": {Random(wide, byRole, 2), numbers(2, 70, 320), 4, []int{1, 7, 64}, engine.F32, 20},
-		"a prompt of 1100":      {Random(long, byRole, 4), numbers(4, 1100, 320), 4, []int{512, 128, 37}, engine.F32, 140},
-		"keys beyond 8192":      {Random(deep, all(engine.Q8_0), 3), numbers(3, 8300, 200), 6, []int{257}, engine.BF16, 0},
+		"a small model":         {Random(Small().Model(), all(engine.F32), 1), numbers(1, 70, 301), 10, []int{1, 7, 64}, engine.F32, 20},
+		"a model of width 4096": {Random(wide.Model(), byRole, 2), numbers(2, 70, 320), 4, []int{1, 7, 64}, engine.F32, 20},
+		"a prompt of 1100":      {Random(long.Model(), byRole, 4), numbers(4, 1100, 320), 4, []int{512, 128, 37}, engine.F32, 140},
+		"keys beyond 8192":      {Random(deep.Model(), all(engine.Q8_0), 3), numbers(3, 8300, 200), 6, []int{257}, engine.BF16, 0},
 	}
 }
 
-// strangers are three other requests that begin at other steps.
+// strangers are three other requests in the batch, which start at other steps.
 func strangers(vocab int) []Request {
 	return []Request{
 		{Prompt: numbers(11, 5, vocab), Tokens: 14, Params: Plain(1, 1), Slot: 4},
@@ -59,8 +60,8 @@ func strangers(vocab int) []Request {
 	}
 }
 
-// sameness says how the outputs of a model differ when only the company, the chunks, the slot, the blocks, or (with
-// oneClass) the kernel class of a request differ; nil when not one bit does.
+// sameness returns an error if an output of a model depends on the other requests in the batch, the
+// chunks, the slot, the blocks, or (with oneClass) the kernel class of a request.
 func sameness(m engine.Model, s subject, oneClass bool) (Output, error) {
 	cfg := Sizes()
 	cfg.KVType, cfg.MaxScoreRows = s.kv, len(s.prompt)+200
@@ -126,8 +127,8 @@ func sameness(m engine.Model, s subject, oneClass bool) (Output, error) {
 	return want, err
 }
 
-// replays says how outputs differ when the prompt goes through the decode kernels, as tokens do that were generated before a
-// preemption, one at a time, eight and sixty-four.
+// replays returns an error if outputs differ when the decode kernels compute the prompt, one, eight
+// or sixty-four tokens at a time. After a preemption, generated tokens are computed in this way.
 func replays(m engine.Model, cfg engine.RunnerConfig, request Request) error {
 	request.Class, request.Chunk = engine.Decode, 1
 	single, err := Play(m, cfg, request)

@@ -27,7 +27,7 @@ func newSampler(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 	t.Helper()
 	desc := Small()
 	desc.Layers, desc.Vocab = 1, 77
-	w := Random(desc, all(engine.F32), 3)
+	w := Random(desc.Model(), all(engine.F32), 3)
 	d, err := reference.NewDecoder(w)
 	require.NoError(t, err)
 	s := &sampler{t: t, within: opts.logprobBound(engine.F32, 1e-4), prompt: []int32{5, 9, 5, 30, 31, 5, 60, 76, 0, 9, 30, 12}}
@@ -42,7 +42,8 @@ func newSampler(t *testing.T, opener func(*testing.T) engine.Device, opts Option
 	return s
 }
 
-// logprobs are the engine's own, by token. They stand for its logits: a constant apart, and rounded once more.
+// logprobs returns the engine's logprobs by token. They replace its logits, from which they differ
+// by a constant and one rounding.
 func (s *sampler) logprobs() []float32 {
 	s.t.Helper()
 	step := &engine.Step{
@@ -62,7 +63,7 @@ func (s *sampler) logprobs() []float32 {
 	return out
 }
 
-// checkTokens draws with many seeds and wants the very tokens that docs/sampling.md gives.
+// checkTokens draws with many seeds and checks for the exact tokens that docs/sampling.md defines.
 func (s *sampler) checkTokens(change func(*engine.SlotParams)) {
 	s.t.Helper()
 	logits, shift := s.logprobs(), 0.0
@@ -86,8 +87,8 @@ func (s *sampler) checkTokens(change func(*engine.SlotParams)) {
 	}
 }
 
-// takeLogits replaces the reference's logits by the engine's own, which rounded activations move: what may be drawn and
-// what ranks where is decided by these.
+// takeLogits replaces the reference's logits by those of the engine, which rounded activations
+// change: they decide which tokens may be drawn and their ranks.
 func (s *sampler) takeLogits() {
 	s.t.Helper()
 	logprobs, shift := s.logprobs(), 0.0 // from logprobs to logits
@@ -101,8 +102,9 @@ func (s *sampler) takeLogits() {
 	}
 }
 
-// draw samples the position behind the prompt once for each of the parameters. Slots whose parameters look at the history
-// compute the prompt; the others sample from the first one's logits.
+// draw samples the position after the prompt once for each of the parameters. Slots whose
+// parameters depend on the history compute the prompt; the others sample from the logits of the
+// first one.
 func (s *sampler) draw(mask []uint32, params ...*engine.SlotParams) []engine.RowResult {
 	s.t.Helper()
 	step := &engine.Step{}
@@ -223,7 +225,8 @@ func testSampling(t *testing.T, opener func(*testing.T) engine.Device, opts Opti
 	})
 	t.Run("the lowest id wins a tie", func(t *testing.T) {
 		s.t = t
-		// A bias that lifts several tokens far above the rest to the same f32: the sum is rounded to the bias.
+		// A bias that lifts several tokens far above the rest to the same f32: the sum is rounded
+		// to the bias.
 		p := Plain(1, 0)
 		p.BiasIDs, p.BiasValues = []int32{70, 33, 44, 34}, []float32{1e9, 1e9, 1e9, 1e9}
 		require.EqualValues(t, 33, s.draw(nil, p)[0].Token)
@@ -260,7 +263,7 @@ func testSampling(t *testing.T, opener func(*testing.T) engine.Device, opts Opti
 	})
 }
 
-// run does a check for every sampling case as a subtest.
+// run runs a check for every sampling case as a subtest.
 func (s *sampler) run(prefix string, check func(name string, change func(*engine.SlotParams))) {
 	t := s.t
 	for name, change := range samplingCases() {
@@ -272,8 +275,8 @@ func (s *sampler) run(prefix string, check func(name string, change func(*engine
 	s.t = t
 }
 
-// checkFrequencies draws with many seeds and compares with the reference by chi-square; seeds are fixed, so the outcome is
-// too.
+// checkFrequencies draws with many seeds and compares the frequencies with the reference by
+// chi-square. The seeds are fixed, so the result is deterministic.
 func (s *sampler) checkFrequencies(mask []uint32, change func(*engine.SlotParams)) {
 	s.t.Helper()
 	const draws = 20 * samplerSlots
@@ -313,7 +316,8 @@ func (s *sampler) checkFrequencies(mask []uint32, change func(*engine.SlotParams
 	}
 }
 
-// chiSquareLimit is exceeded once in a hundred thousand times, by the Wilson-Hilferty approximation.
+// chiSquareLimit returns a limit that chance exceeds once in a hundred thousand times, by the
+// Wilson-Hilferty approximation.
 func chiSquareLimit(degrees int) float64 {
 	k := float64(degrees)
 	root := 1 - 2/(9*k) + 4.265*math.Sqrt(2/(9*k))

@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// verify feeds the token of position at and drafts behind it, and samples behind each of them: len(drafts)+1 rows.
+// verify feeds the token of position at and the drafts after it, and samples after each of them:
+// len(drafts)+1 rows.
 func (l *line) verify(at int, token int32, drafts []int32) *engine.Step {
 	step := &engine.Step{}
 	l.feed(step, at, append([]int32{token}, drafts...)...)
@@ -19,8 +20,8 @@ func (l *line) verify(at int, token int32, drafts []int32) *engine.Step {
 	return step
 }
 
-// speculate is generate with k drafts a step, of which accept are right (0 <= accept <= k) and the others wrong: what they cost
-// is dropped by the step behind them.
+// speculate is like generate with k drafts a step, of which accept are right (0 <= accept <= k) and
+// the others wrong. The next step drops the wrong ones.
 func (g *rig) speculate(l *line, prompt []int32, right []int32, n, k, accept int) []engine.RowResult {
 	g.t.Helper()
 	rows := g.generate(l, nil, prompt, 1)

@@ -39,7 +39,7 @@ func (d *device) stage(size int) (engine.Staged, error) {
 	return &plainStaged{d: d, memory: make([]byte, size)}, nil
 }
 
-// hookedStaged asks a hook before it is freed.
+// hookedStaged calls a hook before it is freed.
 type hookedStaged struct {
 	engine.Staged
 	unstage func() error
@@ -52,7 +52,7 @@ func (s *hookedStaged) Free() error {
 	return s.Staged.Free()
 }
 
-// plainStaged is memory of Go's own.
+// plainStaged is memory of the Go heap.
 type plainStaged struct {
 	d      *device
 	memory []byte
@@ -70,7 +70,7 @@ func (s *plainStaged) Free() error {
 	if s.freed.Swap(true) {
 		return fmt.Errorf("staged memory is freed: %w", engine.ErrPrecondition)
 	}
-	clear(s.memory) // so that the race detector sees who still uses it
+	clear(s.memory) // so that the race detector reports late uses
 	s.d.plain.Add(-1)
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// staged is memory that the device has given, or a skipped test where any memory is as good to it.
+// staged returns staged memory of the device, or skips the test if any memory is as fast.
 func staged(t *testing.T, dev engine.Device, size int) (memory engine.Staged) {
 	t.Helper()
 	stager, ok := dev.(engine.Stager)
@@ -123,7 +123,7 @@ func testStaging(t *testing.T, opener func(*testing.T) engine.Device, _ Options)
 					if bytes == nil {
 						return
 					}
-					// What it fails with is not told here: a close under way refuses it, too.
+					// Its error is not checked: a running close refuses it, too.
 					_, _ = b.WriteAt(bytes, 0)
 				}
 			})

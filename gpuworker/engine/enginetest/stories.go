@@ -8,7 +8,7 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/engine/reference"
 	"github.com/millrace/millrace/gpuworker/gguf"
-	"github.com/millrace/millrace/internal/modeltest"
+	"github.com/millrace/millrace/gpuworker/modeltest"
 )
 
 // scored are the weight types of the stories model whose perplexities are golden data.
@@ -23,8 +23,8 @@ func variant(typ gguf.Type) string { return strings.ToLower(typ.String()) }
 
 var stories kept[gguf.Type, *reference.Weights]
 
-// story returns the stories model in a weight type: quantised, where the repository does not hold it, and read once a
-// process. Nobody may change it.
+// story returns the stories model in a weight type. It quantises the model if the repository does
+// not have the file, and reads it once a process. The model is read-only.
 func story(t *testing.T, typ gguf.Type) *reference.Weights {
 	t.Helper()
 	w, err := stories.get(typ, func() (*reference.Weights, error) { return FromFile(modeltest.Stories(t, typ)) })

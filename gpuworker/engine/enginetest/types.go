@@ -3,21 +3,45 @@ package enginetest
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/rules"
+	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// testTypes: every pair of types that a configuration may hold runs, or is refused by name.
+// testWeightTypes checks that an engine tells the size of a matrix of every weight type that it
+// runs, and that it refuses every other one by name before there are bytes of it.
+func testWeightTypes(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
+	dev := open(t, opener)
+	for _, weights := range rules.WeightTypes() {
+		t.Run(fmt.Sprintf("weights of %v", gguf.Type(weights)), func(t *testing.T) {
+			q := engine.TensorDesc{Role: engine.RoleQ, Layer: 0, Type: weights, Dims: []int64{256, 256}}
+			size, err := dev.ResidentSize(q)
+			if slices.Contains(opts.Refused, weights) {
+				require.ErrorIs(t, err, engine.ErrUnsupported)
+				require.ErrorContains(t, err, "weights of type "+gguf.Type(weights).String()+",")
+				require.ErrorContains(t, err, "CPU worker")
+				return
+			}
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, size, gguf.Type(weights).RowBytes(256*256))
+		})
+	}
+}
+
+// testTypes checks that every pair of types of a configuration runs or is refused by name.
 func testTypes(t *testing.T, opener func(*testing.T) engine.Device, opts Options) {
+	testWeightTypes(t, opener, opts)
 	dev := open(t, opener)
 	info, err := dev.Info()
 	require.NoError(t, err)
 	require.Equal(t, opts.OneClass, info.OneClass, "what the device says of its kernel classes")
-	m := Load(t, dev, Random(Small(), all(engine.F16), 42))
+	m := Load(t, dev, Random(Small().Model(), all(engine.F16), 42))
 	for _, kv := range []engine.Type{engine.F32, engine.F16, engine.BF16, engine.F8} {
 		if kv == engine.F32 && opts.Cache != engine.F32 {
 			continue // runs as the engine's own

@@ -14,7 +14,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/reference/vq"
 )
 
-// CheckEncoding encodes rows on the device, all at once and in pieces, decodes the codes, and says what is not the reference's.
+// CheckEncoding encodes rows on the device, all at once and in pieces, and decodes the codes. It
+// returns an error for the first difference from the reference.
 func CheckEncoding(dev engine.Vectors, desc engine.CodebookDesc, codewords []byte, e engine.Encoding, piece int) (err error) {
 	book, err := dev.NewCodebook(desc, codewords)
 	if err != nil {
@@ -62,7 +63,7 @@ func CheckEncoding(dev engine.Vectors, desc engine.CodebookDesc, codewords []byt
 	return nil
 }
 
-// firstCodes are the nearest neighbours' alone.
+// firstCodes returns the codes of the nearest neighbours only.
 func firstCodes(codes []byte, desc engine.CodebookDesc, neighbours int) []byte {
 	var out []byte
 	each := desc.CodeSize() * desc.Subspaces
@@ -90,7 +91,8 @@ func testEncoding(t *testing.T, dev engine.Vectors, opts VectorOptions) {
 	}
 }
 
-// testWideCodes has codes of two bytes, and every tie goes to the lower one: codeword c + 300 is codeword c.
+// testWideCodes has codes of two bytes, and every tie goes to the lower one: codeword c + 300 is
+// codeword c.
 func testWideCodes(t *testing.T, dev engine.Vectors, _ VectorOptions) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, k := range []int{255, 256, 257, 600, 4096} {
@@ -103,7 +105,7 @@ func testWideCodes(t *testing.T, dev engine.Vectors, _ VectorOptions) {
 	}
 }
 
-// testResidentCodebook checks that the digest is of the bytes that are there.
+// testResidentCodebook checks that the digest is of the resident bytes.
 func testResidentCodebook(t *testing.T, dev engine.Vectors, _ VectorOptions) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, of := range []engine.Element{engine.VectorF32, engine.VectorF16, engine.VectorBF16} {

@@ -9,14 +9,14 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/reference/vq"
 )
 
-// shape of a job's rows: what makes them hard.
+// shape is the shape of a job's rows, which makes them hard.
 type shape struct {
 	name string
 	// value is element j of row i.
 	value func(r *rand.Rand, i, j int) float64
 }
 
-// shapes of rows. What an element type does not hold is rounded to it, or for integers wrapped into it.
+// shapes of rows. Values that an element type cannot hold are rounded, or wrapped for integers.
 var rowShapes = []shape{
 	{"gaussian", func(r *rand.Rand, _, _ int) float64 { return r.NormFloat64() }},
 	{"ties", func(r *rand.Rand, _, _ int) float64 { return float64(r.IntN(3)) }},
@@ -31,7 +31,8 @@ var rowShapes = []shape{
 	{"largest", func(r *rand.Rand, _, _ int) float64 { return (2*r.Float64() - 1) * math.MaxFloat32 }},
 }
 
-// rowsOf are rows of a shape as bytes of an element type that codewords hold. Values too large for an F16 are divided down.
+// rowsOf returns rows of a shape as bytes of an element type. Values that are too large for an F16
+// are scaled down.
 func rowsOf(s shape, r *rand.Rand, element, codeword engine.Element, rows, dimension int) []byte {
 	out := make([]float64, 0, rows*dimension)
 	for i := range rows {
@@ -60,7 +61,7 @@ func rowsOf(s shape, r *rand.Rand, element, codeword engine.Element, rows, dimen
 	return vq.Encode(element, out)
 }
 
-// with puts a NaN or an infinity in place of an element of a floating-point type.
+// with replaces an element of a floating-point type by a NaN or an infinity.
 func with(rows []byte, element engine.Element, at int, v float64) []byte {
 	out := append([]byte(nil), rows...)
 	bits := math.Float32bits(float32(v))

@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/reference/vq"
 )
 
-// Job is one training, with the chunks in which its rows are written and the slices in which it is done.
+// Job is one training, with the chunks in which its rows are written and the slices in which it
+// runs.
 type Job struct {
 	Config engine.TrainerConfig
 	Rows   []byte
@@ -22,12 +23,12 @@ type Job struct {
 	Slice  engine.Slice
 }
 
-// String is what a failure tells.
+// String describes the job in a failure.
 func (j *Job) String() string {
 	return fmt.Sprintf("%s rows in chunks of %d and slices of %+v: %+v", j.Shape, j.Chunk, j.Slice, j.Config)
 }
 
-// Outcome is all that a training gives.
+// Outcome has all results of a training.
 type Outcome struct {
 	Rounds    []engine.Round
 	Reason    engine.Reason
@@ -38,7 +39,7 @@ type Outcome struct {
 	State     []byte
 }
 
-// RandomJob is a small training that an engine accepts; equal seeds give equal jobs.
+// RandomJob returns a small valid training. Equal seeds give equal jobs.
 func RandomJob(seed uint64) *Job {
 	r := rand.New(rand.NewPCG(seed, 12))
 	one := func(of ...int) int { return of[r.IntN(len(of))] }
@@ -104,7 +105,7 @@ func randomAnnealing(r *rand.Rand) engine.Annealing {
 	}
 }
 
-// cornerJobs are those that chance rarely takes, by name.
+// cornerJobs are jobs that RandomJob rarely makes, by name.
 func cornerJobs() map[string]*Job {
 	r := rand.New(rand.NewPCG(3, 4))
 	out := map[string]*Job{}
@@ -141,7 +142,7 @@ func cornerJobs() map[string]*Job {
 	return out
 }
 
-// reference is what the job gives, and the state before each round.
+// reference returns the expected outcome of the job, and the state before each round.
 func (j *Job) reference() (out Outcome, states [][]byte, err error) {
 	tr, err := vq.New(j.Config, vq.Decode(j.Config.Element, j.Rows), vq.Decode(j.Config.Codebook.Type, j.Given))
 	if err != nil {
@@ -160,7 +161,7 @@ func (j *Job) reference() (out Outcome, states [][]byte, err error) {
 	return out, states, nil
 }
 
-// Check trains on the device and says what differs from the reference.
+// Check trains on the device and returns an error for the first difference from the reference.
 func (j *Job) Check(dev engine.Vectors) error {
 	want, _, err := j.reference()
 	if err != nil {
@@ -173,7 +174,7 @@ func (j *Job) Check(dev engine.Vectors) error {
 	return Differ(got, want)
 }
 
-// CheckResumed trains from each state that the reference passes through.
+// CheckResumed trains from each state of the reference.
 func (j *Job) CheckResumed(dev engine.Vectors) error {
 	want, states, err := j.reference()
 	if err != nil {
@@ -193,7 +194,8 @@ func (j *Job) CheckResumed(dev engine.Vectors) error {
 	return nil
 }
 
-// CheckPastItsEnd resumes with fewer updates than the state has behind it: a round tells how things stand, and is the last.
+// CheckPastItsEnd resumes with a limit of updates that the state has passed: one round reports the
+// state, and is the last.
 func (j *Job) CheckPastItsEnd(dev engine.Vectors) error {
 	_, states, err := j.reference()
 	last := len(states) - 1
@@ -212,7 +214,8 @@ func (j *Job) CheckPastItsEnd(dev engine.Vectors) error {
 	return nil
 }
 
-// Differ says where an outcome is not the one that is wanted; numbers are compared by their bits.
+// Differ returns an error for the first difference from the wanted outcome. Numbers are compared by
+// their bits.
 func Differ(got, want Outcome) error {
 	for i := range min(len(got.Rounds), len(want.Rounds)) {
 		if g, w := bitsOf(got.Rounds[i]), bitsOf(want.Rounds[i]); g != w {

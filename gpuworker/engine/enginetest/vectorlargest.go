@@ -9,8 +9,9 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// testLargest takes the dimension and the number of codewords to their ends, one after the other, with rows of one shape each. All shapes,
-// and both ends at once, which are 1 GiB of F32 codewords, are for VectorOptions.Largest.
+// testLargest tests the largest dimension and the largest number of codewords, each with rows of
+// one shape. All shapes, and both maxima at once, which are 1 GiB of F32 codewords, need
+// VectorOptions.Largest.
 func testLargest(t *testing.T, dev engine.Vectors, opts VectorOptions) {
 	type size struct{ dimension, codewords, rows int }
 	sizes := []size{

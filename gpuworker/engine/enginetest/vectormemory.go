@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// bytesUsed is what the ledger counts.
+// bytesUsed returns the bytes of the ledger.
 func bytesUsed(t *testing.T, dev engine.Device) (sum uint64) {
 	t.Helper()
 	info, err := dev.Info()
@@ -19,8 +19,8 @@ func bytesUsed(t *testing.T, dev engine.Device) (sum uint64) {
 	return sum
 }
 
-// testVectorMemory checks the ledger: a trainer takes what its cost said, all of it at once, and what does not fit is refused
-// with the numbers.
+// testVectorMemory checks the ledger: a trainer allocates its cost at once, and a trainer that does
+// not fit is refused with the numbers.
 func testVectorMemory(t *testing.T, dev engine.Device) {
 	vectors, ok := dev.(engine.Vectors)
 	require.True(t, ok)
@@ -68,7 +68,8 @@ func testVectorMemory(t *testing.T, dev engine.Device) {
 	require.NoError(t, dev.Close())
 }
 
-// testVectorRefusals has each allocation of a trainer and of a codebook refused once: nothing stays behind.
+// testVectorRefusals refuses each allocation of a trainer and of a codebook once, and checks that
+// no memory leaks.
 func testVectorRefusals(t *testing.T, dev engine.Device) {
 	refuser, ok := dev.(engine.Refuser)
 	require.True(t, ok)
@@ -101,7 +102,7 @@ func testVectorRefusals(t *testing.T, dev engine.Device) {
 
 func zeros(job *Job) []byte { return make([]byte, job.Config.Codebook.Bytes()) }
 
-// testSpooled trains on rows that device memory does not hold, to the same bits.
+// testSpooled checks that rows that do not fit into device memory give the same bits.
 func testSpooled(t *testing.T, limited func(*testing.T, uint64) engine.Device) {
 	for _, change := range []func(*engine.TrainerConfig){
 		func(*engine.TrainerConfig) {},

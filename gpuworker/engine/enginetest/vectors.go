@@ -9,20 +9,24 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// VectorOptions say how much of an engine's codebooks is checked.
+// VectorOptions select the checks of an engine's codebooks.
 type VectorOptions struct {
-	// Jobs is how many random trainings are compared with the reference; 0 = 200, under the race detector 50.
+	// Jobs is the number of random trainings that are compared with the reference; 0 = 200, under
+	// the race detector 50.
 	Jobs int
-	// Largest adds codebooks of 65 536 codewords of dimension 4 096, which take minutes and 5 GB of host memory.
+	// Largest adds codebooks of 65 536 codewords of dimension 4 096, which take minutes and 5 GB of
+	// host memory.
 	Largest bool
-	// Threads opens the device with a number of threads, which must not change bits; nil = it has no such number.
+	// Threads opens the device with a number of threads, which must not change bits; nil = the
+	// engine has no such option.
 	Threads func(t *testing.T, threads int) engine.Device
-	// Limited opens the device with a ledger of so many bytes, beyond which it spools rows; nil = it does not spool.
+	// Limited opens the device with a ledger of this number of bytes, beyond which it spools rows;
+	// nil = it does not spool.
 	Limited func(t *testing.T, bytes uint64) engine.Device
 }
 
-// RunVectors checks the whole contract of engine.Vectors: every result, down to the last bit, is the reference's. Every
-// subtest opens a device of its own and finds it empty at the end.
+// RunVectors checks the whole contract of engine.Vectors: every bit of every result must be that of
+// the reference. Every subtest opens its own device and checks that it is empty at the end.
 func RunVectors(t *testing.T, opener func(*testing.T) engine.Device, opts VectorOptions) {
 	if opts.Jobs == 0 {
 		opts.Jobs = randomJobs
@@ -64,7 +68,7 @@ func RunVectors(t *testing.T, opener func(*testing.T) engine.Device, opts Vector
 	}
 }
 
-// openVectors opens a device, and closes it when the test ends, which finds what was not given back.
+// openVectors opens a device. The test closes it when it ends, which fails if memory was not freed.
 func openVectors(t *testing.T, opener func(*testing.T) engine.Device) engine.Vectors {
 	t.Helper()
 	dev := opener(t)
@@ -94,12 +98,12 @@ func testResumed(t *testing.T, dev engine.Vectors, opts VectorOptions) {
 	}
 }
 
-// testKnownTrainings are the corners that chance rarely takes.
+// testKnownTrainings checks the jobs that chance rarely makes.
 func testKnownTrainings(t *testing.T, dev engine.Vectors, _ VectorOptions) {
 	for name, job := range cornerJobs() {
 		t.Run(name, func(t *testing.T) {
-			if raced && strings.HasPrefix(name, "many codewords") {
-				t.Skip("the reference takes minutes for them under the race detector: run it without -race, as CI does besides")
+			if Raced && strings.HasPrefix(name, "many codewords") {
+				t.Skip("the reference takes minutes for them under the race detector: run make test, which CI does too")
 			}
 			require.NoError(t, job.Check(dev), "%v", job)
 		})

@@ -40,7 +40,7 @@ func TestAWrongBitFailsTheSuite(t *testing.T) {
 	}
 }
 
-// flip changes what is there.
+// flip flips a bit of the result.
 func flip[T any](v []T, change func([]T)) {
 	if len(v) > 0 {
 		change(v)
@@ -69,7 +69,7 @@ func simWith(t *testing.T, hooks Hooks) engine.Vectors {
 	return Intercept(dev, hooks).(engine.Vectors)
 }
 
-// TestRandomJobsReachWhatTheyAreFor counts what the first jobs of the suite pass through.
+// TestRandomJobsReachWhatTheyAreFor counts the features that the first jobs of the suite use.
 func TestRandomJobsReachWhatTheyAreFor(t *testing.T) {
 	seen := map[string]int{}
 	count := func(what string, is bool) {

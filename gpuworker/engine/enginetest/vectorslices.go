@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// testSlices checks what may be asked of a trainer when.
+// testSlices checks which calls a trainer accepts in which state.
 func testSlices(t *testing.T, dev engine.Vectors, _ VectorOptions) {
 	job := smallJob(func(c *engine.TrainerConfig) { c.Init = engine.Given })
 	tr, err := dev.NewTrainer(job.Config)

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/reference/vq"
 )
 
-// testNearTies encodes rows whose nearest codewords float32 cannot tell apart, so that only float64 sums in the stated order,
-// and the lowest id where those are equal, give the id.
+// testNearTies encodes rows whose nearest codewords are equal in float32, so that only float64 sums
+// in the documented order, and the lowest id if those are equal, give the right id.
 func testNearTies(t *testing.T, dev engine.Vectors, _ VectorOptions) {
 	for name, make := range map[string]func(r *rand.Rand, d, k int) (codewords, rows []float64){
 		"the middle of two codewords": middles,
@@ -48,7 +48,7 @@ func gaussian(r *rand.Rand, n int) []float64 {
 	return out
 }
 
-// middles are rows half way between two codewords, as near as F32 can be.
+// middles returns rows half way between two codewords, as near as F32 allows.
 func middles(r *rand.Rand, d, k int) (codewords, rows []float64) {
 	codewords = gaussian(r, k*d)
 	for range 100 {
@@ -60,7 +60,8 @@ func middles(r *rand.Rand, d, k int) (codewords, rows []float64) {
 	return codewords, rows
 }
 
-// orders are codewords with the same elements in other orders, and rows with equal elements: real distances are all the same.
+// orders returns codewords with the same elements in other orders, and rows with equal elements:
+// all exact distances are equal.
 func orders(r *rand.Rand, d, k int) (codewords, rows []float64) {
 	one := gaussian(r, d)
 	for range k {
@@ -76,7 +77,7 @@ func orders(r *rand.Rand, d, k int) (codewords, rows []float64) {
 	return codewords, rows
 }
 
-// bitsApart are codewords that differ from one in the last bit of one element.
+// bitsApart returns codewords that differ from one in the last bit of one element.
 func bitsApart(r *rand.Rand, d, k int) (codewords, rows []float64) {
 	one := gaussian(r, d)
 	for c := range k {
@@ -92,7 +93,7 @@ func bitsApart(r *rand.Rand, d, k int) (codewords, rows []float64) {
 	return codewords, rows
 }
 
-// farClusters are codewords and rows near 1e6 in every element.
+// farClusters returns codewords and rows near 1e6 in every element.
 func farClusters(r *rand.Rand, d, k int) (codewords, rows []float64) {
 	codewords, rows = gaussian(r, k*d), gaussian(r, 100*d)
 	for _, v := range [][]float64{codewords, rows} {

@@ -8,11 +8,11 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// sliceTimeout is far above what a slice of any job takes; a slice that lasts as long hangs.
+// sliceTimeout is far above the time of a slice of any job.
 const sliceTimeout = 2 * time.Minute
 
-// Train runs the job on a device, from a state or from its beginning, and closes the trainer. Slices go in pairs, so that
-// one is in flight while another is waited for.
+// Train runs the job on a device, from a state or from its start, and closes the trainer. Two
+// slices are in flight at once.
 func (j *Job) Train(dev engine.Vectors, from []byte) (out Outcome, err error) {
 	tr, err := dev.NewTrainer(j.Config)
 	if err != nil {
@@ -39,7 +39,7 @@ func (j *Job) Train(dev engine.Vectors, from []byte) (out Outcome, err error) {
 	return out, err
 }
 
-// prepare gives a trainer everything that it needs before its first slice.
+// prepare makes all calls of a trainer that must precede its first slice.
 func (j *Job) prepare(tr engine.Trainer, from []byte) error {
 	if from != nil {
 		if err := tr.Restore(from); err != nil {
@@ -60,7 +60,7 @@ func (j *Job) prepare(tr engine.Trainer, from []byte) error {
 	return nil
 }
 
-// wait takes one slice's end and checks what holds of every one.
+// wait waits for one slice and checks the invariants of its result.
 func (j *Job) wait(tr engine.Trainer, out *Outcome) error {
 	told, err := tr.Wait(sliceTimeout)
 	if err != nil {
@@ -86,7 +86,7 @@ func (j *Job) wait(tr engine.Trainer, out *Outcome) error {
 	return nil
 }
 
-// read takes what a trainer has between slices.
+// read reads the results of a trainer between slices.
 func read(tr engine.Trainer, out *Outcome) (err error) {
 	if out.IDs, err = tr.IDs(); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Buffer is bytes in device memory.
+// Buffer is device memory.
 type Buffer struct {
 	lease
 	d    *Device
@@ -20,7 +20,7 @@ type Buffer struct {
 	size uint64
 }
 
-// Size is the bytes asked for, also after Free.
+// Size returns the bytes requested, even after Free.
 func (b *Buffer) Size() uint64 { return b.size }
 
 // WriteAt copies p to the device; it writes all of p or nothing.
@@ -40,7 +40,8 @@ func (b *Buffer) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// ReadAt copies len(p) bytes from the device, all or nothing: a range that ends outside is ErrInvalid, not io.EOF.
+// ReadAt copies len(p) bytes from the device, all or nothing. A range that ends outside is
+// ErrInvalid, not io.EOF.
 func (b *Buffer) ReadAt(p []byte, off int64) (int, error) {
 	if err := b.acquireAt(off); err != nil {
 		return 0, err
@@ -64,7 +65,7 @@ func (b *Buffer) acquireAt(off int64) error {
 	return b.acquire("buffer")
 }
 
-// CopyTo copies on the device; dst is a buffer of the same engine.
+// CopyTo copies on the device. dst must be a buffer of the same engine.
 func (b *Buffer) CopyTo(dst engine.Buffer, dstOff, srcOff, n uint64) error {
 	to, err := b.t.buffer(dst)
 	if err != nil {
@@ -97,7 +98,7 @@ func (b *Buffer) Fill(value byte, off, n uint64) error {
 	return nil
 }
 
-// Digest is BLAKE3 of n bytes from off on.
+// Digest returns BLAKE3 of n bytes from off on.
 func (b *Buffer) Digest(off, n uint64) (engine.Digest, error) {
 	if err := b.acquire("buffer"); err != nil {
 		return engine.Digest{}, err
@@ -117,7 +118,8 @@ func digestOf(in *C.mr_digest) (out engine.Digest) {
 	return out
 }
 
-// Free gives the bytes back after calls under way have ended. Refused by the device, it leaves the buffer as it was.
+// Free frees the bytes after running calls have ended. If the device refuses, the buffer is
+// unchanged.
 func (b *Buffer) Free() error {
 	if err := b.close("buffer"); err != nil {
 		return err
@@ -129,7 +131,7 @@ func (b *Buffer) Free() error {
 	return nil
 }
 
-// buffer is b as a buffer of this engine.
+// buffer returns b as a buffer of this engine.
 func (t *table) buffer(b engine.Buffer) (*Buffer, error) {
 	if own, ok := b.(*Buffer); ok && own != nil && own.t.api == t.api {
 		return own, nil

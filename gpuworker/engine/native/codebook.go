@@ -23,9 +23,9 @@ type Codebook struct {
 	desc engine.CodebookDesc
 }
 
-// Encode gives the codes of rows.
+// Encode returns the codes of rows.
 func (b *Codebook) Encode(e engine.Encoding) (engine.Codes, error) {
-	if err := rules.CheckEncoding(b.desc, e); err != nil { // before room is made by it
+	if err := rules.CheckEncoding(b.desc, e); err != nil { // before memory is allocated by its sizes
 		return engine.Codes{}, fmt.Errorf("encode: %w", err)
 	}
 	if err := b.acquire("codebook"); err != nil {
@@ -59,7 +59,7 @@ func (b *Codebook) Encode(e engine.Encoding) (engine.Codes, error) {
 	return out, nil
 }
 
-// Decode gathers codewords.
+// Decode returns the codewords of codes.
 func (b *Codebook) Decode(codes []byte) ([]byte, error) {
 	size := b.desc.Subspaces * b.desc.CodeSize()
 	if len(codes)%size != 0 {
@@ -78,7 +78,7 @@ func (b *Codebook) Decode(codes []byte) ([]byte, error) {
 	return out, nil
 }
 
-// Digest is BLAKE3 of the codewords' bytes.
+// Digest returns BLAKE3 of the codewords' bytes.
 func (b *Codebook) Digest() (engine.Digest, error) {
 	if err := b.acquire("codebook"); err != nil {
 		return engine.Digest{}, err
@@ -91,7 +91,7 @@ func (b *Codebook) Digest() (engine.Digest, error) {
 	return digestOf(&out), nil
 }
 
-// FlipBit flips one bit of the codewords: a fault for tests.
+// FlipBit injects a flipped bit into the codewords.
 func (b *Codebook) FlipBit(bit uint64) error {
 	if err := b.acquire("codebook"); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (b *Codebook) FlipBit(bit uint64) error {
 	return nil
 }
 
-// Close gives the codebook's memory back.
+// Close frees the codebook's memory.
 func (b *Codebook) Close() error {
 	if err := b.close("codebook"); err != nil {
 		return err

@@ -13,8 +13,9 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
-// cudaVariable names the CUDA engine's library, or its folder, for the tests that need a GPU; deviceVariable the GPU, or GPUs that
-// hold models together, where that is not the first that can be used.
+// cudaVariable names the CUDA engine's library, or its folder, for the tests that need a GPU.
+// deviceVariable names the GPU, or the GPUs that hold models together, if it is not the first
+// usable one.
 const (
 	cudaVariable   = "MILLRACE_TEST_CUDA_ENGINE"
 	deviceVariable = "MILLRACE_TEST_CUDA_DEVICE"
@@ -40,7 +41,8 @@ func TestTheCUDAEngineKeepsTheContract(t *testing.T) {
 	if os.Getenv(cudaVariable) == "" {
 		t.Skipf("%s is not set: it names libmillrace_cuda.so on a machine with a GPU", cudaVariable)
 	}
-	// By default, activations are as wide as a model's widest matrix: BF16 and F32 ones are judged as rounded to bf16, all others as to f16.
+	// By default, activations are as wide as a model's widest matrix. The bounds assume bf16 for
+	// BF16 and F32 matrices, and f16 for all others.
 	byModel := map[engine.Type]engine.Type{}
 	for _, weights := range rules.WeightTypes() {
 		byModel[weights] = engine.F16
@@ -52,13 +54,13 @@ func TestTheCUDAEngineKeepsTheContract(t *testing.T) {
 		"bf16":    {Cache: engine.BF16, Activations: all(engine.BF16)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o.Numeric, o.RoundedWeights, o.Types = true, true, typesOfCUDA
+			o.Numeric, o.RoundedWeights, o.Types, o.Refused = true, true, typesOfCUDA, enginetest.CPUOnly
 			enginetest.Run(t, openCUDA, o)
 		})
 	}
 }
 
-// all says that products with weights of every type read activations of this one.
+// all maps every weight type to the type of activations that its GEMMs read.
 func all(activations engine.Type) map[engine.Type]engine.Type {
 	rounded := map[engine.Type]engine.Type{}
 	for _, weights := range rules.WeightTypes() {
@@ -86,7 +88,7 @@ func TestTheCUDAEngineKeepsTheContractOfVectors(t *testing.T) {
 			got, err := job.Train(gpu.(engine.Vectors), nil)
 			require.NoError(t, err)
 			require.NoError(t, enginetest.Differ(got, want), "seed %d: %v", 5000+seed, job)
-			// A training may go on where the other engine left it.
+			// A training may resume from the state of the other engine.
 			if len(want.Rounds) > 0 {
 				job.Config.MaxIterations += 2
 				want, err = job.Train(cpu.(engine.Vectors), got.State)
@@ -101,16 +103,17 @@ func TestTheCUDAEngineKeepsTheContractOfVectors(t *testing.T) {
 	})
 }
 
-// Keys and values of 8 bits move single logprobs too far for the bounds of the contract; what they cost a text is bounded here,
-// and that they cost nobody his bits by the scenarios of sameness.
-func TestTheCUDAEngineWithAnEightBitCachePredictsAsWell(t *testing.T) {
+// Keys and values of 8 bits move single logprobs too far for the bounds of the contract. This test
+// bounds their cost for a text. The scenarios of sameness test that they change no bits between
+// requests.
+func TestCUDAEightBitCachePredictsAsWell(t *testing.T) {
 	if os.Getenv(cudaVariable) == "" {
 		t.Skipf("%s is not set: it names libmillrace_cuda.so on a machine with a GPU", cudaVariable)
 	}
 	enginetest.RunPerplexity(t, openCUDA, enginetest.Options{Numeric: true, Cache: engine.F8, Types: typesOfCUDA})
 }
 
-// typesOfCUDA: activations are kept as either half, whatever keys and values are kept as.
+// typesOfCUDA has activations of either half type with every type of keys and values.
 func typesOfCUDA(kv, act engine.Type) bool {
 	return kv != engine.F32 && (act == 0 || act == engine.F16 || act == engine.BF16)
 }

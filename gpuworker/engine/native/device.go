@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"runtime"
 	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
@@ -14,18 +15,18 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Device is a device of a native engine. Besides engine.Device it is an engine.Meter, an engine.Operator, an engine.Stager
-// and an engine.Refuser.
+// Device is a device of a native engine. Besides engine.Device it is an engine.Meter, an
+// engine.Operator, an engine.Stager and an engine.Refuser.
 type Device struct {
 	lease
 	t       *table
 	h       *C.mr_device
 	logger  hclog.Logger
 	staged  stagings
-	refused atomic.Uint64 // of the frees that the engine counts as refused, those that were logged
+	refused atomic.Uint64 // refused frees that were logged
 }
 
-// Info describes the device and its ledger now.
+// Info returns the device and its ledger.
 func (d *Device) Info() (engine.DeviceInfo, error) {
 	if err := d.acquire("device"); err != nil {
 		return engine.DeviceInfo{}, err
@@ -38,12 +39,13 @@ func (d *Device) Info() (engine.DeviceInfo, error) {
 	return infoOf(&info, d.t.build), nil
 }
 
-// watchFrees logs what the device has refused to take back since it was last asked. Where a model or a runner is closed
-// there is nobody to fail to: the engine keeps such bytes counted and offers them again.
+// watchFrees logs the frees that the device has refused since the last call. The close of a model
+// or a runner cannot return such an error: the engine keeps the bytes counted and frees them again
+// later.
 func (d *Device) watchFrees(after string) {
 	info, err := d.Info()
 	if err != nil {
-		return // a lost or closed device has told so already
+		return // a lost or closed device has returned an error already
 	}
 	if before := d.refused.Swap(info.FailedFrees); info.FailedFrees > before {
 		d.logger.Error("device refused memory that was given back, it stays counted", "after", after,
@@ -51,7 +53,7 @@ func (d *Device) watchFrees(after string) {
 	}
 }
 
-// Alloc gives size zeroed bytes.
+// Alloc returns size zeroed bytes.
 func (d *Device) Alloc(size uint64, purpose engine.Purpose) (engine.Buffer, error) {
 	if err := d.acquire("device"); err != nil {
 		return nil, err
@@ -64,7 +66,7 @@ func (d *Device) Alloc(size uint64, purpose engine.Purpose) (engine.Buffer, erro
 	return &Buffer{d: d, t: d.t, h: handle, size: size}, nil
 }
 
-// ResidentSize is the device bytes a tensor takes once bound.
+// ResidentSize returns the device bytes of a tensor once it is bound.
 func (d *Device) ResidentSize(desc engine.TensorDesc) (uint64, error) {
 	cdesc, err := tensorDesc(desc)
 	if err != nil {
@@ -81,9 +83,11 @@ func (d *Device) ResidentSize(desc engine.TensorDesc) (uint64, error) {
 	return uint64(size), nil
 }
 
-// NewModel begins a model.
+// NewModel returns an empty model.
 func (d *Device) NewModel(desc engine.ModelDesc) (engine.Model, error) {
-	cdesc, err := modelDesc(desc)
+	var pins runtime.Pinner
+	defer pins.Unpin()
+	cdesc, err := modelDesc(&desc, &pins)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +99,7 @@ func (d *Device) NewModel(desc engine.ModelDesc) (engine.Model, error) {
 	if err := d.t.check(C.mrt_model_create(d.t.api, d.h, &cdesc, &handle)); err != nil {
 		return nil, fmt.Errorf("create model: %w", err)
 	}
-	return &Model{d: d, t: d.t, h: handle, vocab: desc.Vocab}, nil
+	return &Model{d: d, t: d.t, h: handle, desc: desc}, nil
 }
 
 // Measure measures a roof of the device for about durationNS nanoseconds.
@@ -112,7 +116,7 @@ func (d *Device) Measure(what engine.Measure, durationNS uint64) (float64, error
 	return float64(rate), nil
 }
 
-// Refuse makes the device refuse memory: a fault for tests.
+// Refuse injects memory faults.
 func (d *Device) Refuse(what engine.Refusal, skip int, count uint64) error {
 	var n narrow
 	index := n.i32("skip", skip)
@@ -129,12 +133,13 @@ func (d *Device) Refuse(what engine.Refusal, skip int, count uint64) error {
 	return nil
 }
 
-// Close fails with ErrPrecondition, and changes nothing, while buffers, models, runners or staged memory live.
+// Close returns ErrPrecondition, and changes nothing, while buffers, models, runners or staged
+// memory live.
 func (d *Device) Close() error {
 	if err := d.close("device"); err != nil {
 		return err
 	}
-	if n := d.staged.count.Load(); n > 0 { // of any engine: one that closes frees it under its users
+	if n := d.staged.count.Load(); n > 0 { // checked for every engine: one that closes would free memory in use
 		d.reopen()
 		return fmt.Errorf("close device: %d pieces of staged memory live: %w", n, engine.ErrPrecondition)
 	}

@@ -12,11 +12,11 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Error is what an engine said. It unwraps to the sentinel of its code.
+// Error is an error of an engine. It unwraps to the sentinel of its code.
 type Error struct {
 	Code    int32  // canonical gRPC code
 	Native  int64  // cudaError_t, errno, or 0
-	Message string // the engine's own words
+	Message string // of the engine
 }
 
 func (e *Error) Error() string {
@@ -26,7 +26,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%v: %s", e.Unwrap(), e.Message)
 }
 
-// sentinels of the canonical codes; a code that is not here is a failure of the device.
+// sentinels of the canonical codes. Any other code is a failure of the device.
 var sentinels = map[int32]error{
 	C.MR_INVALID_ARGUMENT:    engine.ErrInvalid,
 	C.MR_OUT_OF_RANGE:        engine.ErrInvalid,
@@ -48,13 +48,14 @@ func (e *Error) Unwrap() error {
 	return engine.ErrDevice
 }
 
-// unavailable says whether an engine has no device for this process now: another process may hold it alone.
+// unavailable reports whether the device exists but cannot be opened now: another process may hold
+// it exclusively.
 func unavailable(err error) bool {
 	var said *Error
 	return errors.As(err, &said) && said.Code == C.MR_UNAVAILABLE
 }
 
-// check takes over an engine's error and frees it.
+// check converts an engine's error and frees it.
 func (t *table) check(e *C.mr_error) error {
 	if e == nil {
 		return nil

@@ -7,16 +7,17 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// lease guards a handle: calls use it together, a close waits for them and makes later ones fail. The zero value is an
-// open handle without users. acquire never blocks, so several leases can be held in any order.
+// lease guards a handle. Any number of calls hold it at once; close waits for them, and later calls
+// fail. The zero value is an open handle without users. acquire never blocks, so several leases can
+// be held in any order.
 type lease struct {
 	mu     sync.Mutex
 	users  int
 	closed bool
-	idle   chan struct{} // made by a close that waits for users
+	idle   chan struct{} // set by a close that waits for users
 }
 
-// acquire admits one call, or fails with ErrPrecondition.
+// acquire admits one call. It returns ErrPrecondition after close.
 func (l *lease) acquire(what string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,7 +38,7 @@ func (l *lease) release() {
 	}
 }
 
-// close refuses new calls and waits for those under way. Only one caller of close succeeds.
+// close refuses new calls and waits for the running ones. Only one caller of close succeeds.
 func (l *lease) close(what string) error {
 	l.mu.Lock()
 	if l.closed {
@@ -57,7 +58,7 @@ func (l *lease) close(what string) error {
 	return nil
 }
 
-// reopen undoes close when the engine refused it.
+// reopen undoes close after the engine refused it.
 func (l *lease) reopen() {
 	l.mu.Lock()
 	l.closed = false

@@ -34,12 +34,12 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// libraryName is the file that the CUDA engine is installed as.
+// libraryName is the file name of the CUDA engine.
 const libraryName = "libmillrace_cuda.so"
 
-// places are the files where a library may be, in order of precedence: the search path, whose entries are files or
-// folders divided by colons, then the binary's own folder, the lib folder beside it, and the cuda folder beside it, where
-// `make cuda` leaves the library of a binary in build/bin.
+// places returns the files where a library may be, in order of precedence: the search path, whose
+// entries are files or folders separated by colons, the binary's folder, and the folders lib and
+// cuda next to it. `make cuda` leaves the library of a binary in build/bin in the latter.
 func places(searchPath, binary string) []string {
 	var out []string
 	for _, entry := range filepath.SplitList(searchPath) {
@@ -60,8 +60,9 @@ func places(searchPath, binary string) []string {
 	return out
 }
 
-// library opens the first of the places that exists. A library that exists and cannot be used is an error: a later one
-// would hide it. One of other sources than this program's is refused, unless anyBuild.
+// library opens the first file that exists. If it cannot be used, library returns an error, because
+// a later file would hide the problem. It refuses an engine of other sources than this program's,
+// unless anyBuild is true.
 func library(places []string, anyBuild bool) (*table, error) {
 	for _, path := range places {
 		if _, err := os.Stat(path); err != nil {
@@ -76,12 +77,12 @@ func library(places []string, anyBuild bool) (*table, error) {
 		}
 		return t, nil
 	}
-	return nil, fmt.Errorf("no CUDA engine: looked for %s: build it with `make cuda`, or name its place with --engine-path: %w",
+	return nil, fmt.Errorf("no CUDA engine: looked for %s: build it with `make cuda`, or give its path with --engine-path: %w",
 		strings.Join(places, ", "), engine.ErrNoDevice)
 }
 
-// sameSources refuses an engine that was built from other sources than those this program was built beside: it may compute
-// otherwise, and lack what was mended since.
+// sameSources refuses an engine that was built from other sources than this program: it may compute
+// other bits, and lack fixes.
 func sameSources(t *table) error {
 	const mark = "sources "
 	want, has := cuda.Sources(), "unknown"
@@ -95,13 +96,14 @@ func sameSources(t *table) error {
 		"as it is with --engine-any-build: %w", t.from, has, want, engine.ErrNoDevice)
 }
 
-// openLibrary opens one library. It stays open until the process ends, because the engine's threads may outlive a device.
+// openLibrary opens one library. It stays open until the process ends, because the engine's threads
+// may outlive a device.
 func openLibrary(path string) (*table, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("engine %s: %w", path, err)
 	}
-	cpath := cString(abs) // with a slash, so that dlopen searches nowhere else
+	cpath := cString(abs) // it has a slash, so dlopen searches no other folder
 	defer cFree(unsafe.Pointer(cpath))
 	var why *C.char
 	handle := C.mrt_dlopen(cpath, &why)

@@ -13,16 +13,17 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// maskArgs holds the masks of a step in C memory, one behind the other. Rows that follow each other with the same mask share it.
-// Where one row's mask comes late, all of the step's are given to the engine late: those that are there wait here for the others.
+// maskArgs has the masks of a step in C memory, contiguously. Consecutive rows with the same mask
+// share it. If the mask of one row comes late, the engine gets all masks of the step late, and the
+// others wait here.
 type maskArgs struct {
 	words   int     // of every mask: one bit a token of the vocabulary
-	offsets []int32 // by sample row of the step being packed: words before its mask, or -1
-	late    []int32 // of those, the rows' whose masks come late
+	offsets []int32 // by sample row of the step that is packed: words before its mask, or -1
+	late    []int32 // offsets of the rows whose masks come late
 	total   int     // words
 	memory  arena[uint32]
 
-	// Of the step submitted last, while it waits.
+	// The step that was submitted last, while it waits.
 	waiting struct {
 		late   []int32
 		total  int
@@ -30,7 +31,7 @@ type maskArgs struct {
 	}
 }
 
-// place copies the masks that are there.
+// place copies the masks that are not late.
 func (m *maskArgs) place(rows []engine.SampleRow) error {
 	m.offsets, m.late, m.total = m.offsets[:0], m.late[:0], 0
 	for i := range rows {
@@ -39,7 +40,7 @@ func (m *maskArgs) place(rows []engine.SampleRow) error {
 		switch {
 		case row.Mask != nil && row.MaskLate:
 			return fmt.Errorf("sample row %d has a mask that is to come late: %w", i, engine.ErrInvalid)
-		case row.Mask != nil && len(row.Mask) != m.words: // a short one would be read into the next row's
+		case row.Mask != nil && len(row.Mask) != m.words: // the engine would read a short one into that of the next row
 			return fmt.Errorf("sample row %d has a mask of %d words, want %d: %w", i, len(row.Mask), m.words, engine.ErrInvalid)
 		case m.total > math.MaxInt32-m.words:
 			return fmt.Errorf("masks do not fit 32-bit counts: %w", engine.ErrInvalid)
@@ -63,7 +64,7 @@ func (m *maskArgs) place(rows []engine.SampleRow) error {
 	return nil
 }
 
-// next is the place behind the masks placed so far.
+// next returns the offset after the masks that were placed.
 func (m *maskArgs) next() int32 {
 	at := m.total
 	m.total += m.words
@@ -72,7 +73,7 @@ func (m *maskArgs) next() int32 {
 
 func (m *maskArgs) offset(row int) C.int32_t { return C.int32_t(m.offsets[row]) }
 
-// describe tells a step of its masks.
+// describe sets the masks of a C step.
 func (m *maskArgs) describe(step *C.mr_step) {
 	step.mask_words = C.int64_t(m.total)
 	if len(m.late) > 0 {
@@ -82,7 +83,7 @@ func (m *maskArgs) describe(step *C.mr_step) {
 	}
 }
 
-// submitted keeps what the step that the engine has just taken waits for; one that waits for nothing leaves nothing.
+// submitted stores the late masks of the step that the engine has accepted, if it has any.
 func (m *maskArgs) submitted() {
 	w := &m.waiting
 	w.late, m.late = m.late, w.late
@@ -90,7 +91,8 @@ func (m *maskArgs) submitted() {
 	w.total = m.total
 }
 
-// fill puts masks beside those that were there, and returns all of the step's. ErrInvalid changes nothing that counts.
+// fill adds late masks to the others, and returns all masks of the step. After ErrInvalid the step
+// still waits.
 func (m *maskArgs) fill(masks [][]uint32) ([]uint32, error) {
 	w := &m.waiting
 	if len(w.late) == 0 {
@@ -109,7 +111,7 @@ func (m *maskArgs) fill(masks [][]uint32) ([]uint32, error) {
 	return memory, nil
 }
 
-// given forgets what was waited for.
+// given ends the wait for masks.
 func (m *maskArgs) given() { m.waiting.late = m.waiting.late[:0] }
 
 func (m *maskArgs) free() {

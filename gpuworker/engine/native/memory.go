@@ -13,13 +13,15 @@ func cNew[T any]() *T                 { var zero T; return (*T)(C.calloc(1, C.si
 func cDelete[T any](p *T)             { C.free(unsafe.Pointer(p)) }
 func bytesOf(p []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(p)) }
 
-// arena is a C array that is reused from call to call, so that a step makes no garbage and needs no pinning.
+// arena is a C array that is reused from call to call, so that a step makes no garbage and needs no
+// pinning.
 type arena[T any] struct {
 	p   unsafe.Pointer
 	cap int
 }
 
-// take returns n elements with undefined contents, valid until the next take. Earlier elements are lost.
+// take returns n elements with undefined contents, valid until the next take. Earlier elements are
+// lost.
 func (a *arena[T]) take(n int) []T {
 	if n > a.cap {
 		var zero T

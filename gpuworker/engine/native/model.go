@@ -15,13 +15,13 @@ import (
 // Model is a model of a native engine, and an engine.BitFlipper.
 type Model struct {
 	lease
-	d     *Device
-	t     *table
-	h     *C.mr_model
-	vocab int
+	d    *Device
+	t    *table
+	h    *C.mr_model
+	desc engine.ModelDesc
 }
 
-// Bind consumes the buffer, also when it fails.
+// Bind consumes the buffer, even if it fails.
 func (m *Model) Bind(desc engine.TensorDesc, buf engine.Buffer) error {
 	own, err := m.t.buffer(buf)
 	if err != nil {
@@ -47,7 +47,7 @@ func (m *Model) Bind(desc engine.TensorDesc, buf engine.Buffer) error {
 	return nil
 }
 
-// Seal checks that the model is whole.
+// Seal checks that the model is complete.
 func (m *Model) Seal() error {
 	if err := m.acquire("model"); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (m *Model) Seal() error {
 	return nil
 }
 
-// Digest is BLAKE3 of the tensor's file bytes, computed from the resident bytes.
+// Digest returns BLAKE3 of the tensor's file bytes, computed from the resident bytes.
 func (m *Model) Digest(tensor int) (engine.Digest, error) {
 	var n narrow
 	index := n.i32("tensor", tensor)
@@ -77,7 +77,7 @@ func (m *Model) Digest(tensor int) (engine.Digest, error) {
 	return digestOf(&out), nil
 }
 
-// FlipBit flips one bit of a tensor's resident bytes: a fault for tests.
+// FlipBit injects a flipped bit into a tensor's resident bytes.
 func (m *Model) FlipBit(tensor int, bit uint64) error {
 	var n narrow
 	index := n.i32("tensor", tensor)
@@ -94,7 +94,7 @@ func (m *Model) FlipBit(tensor int, bit uint64) error {
 	return nil
 }
 
-// RunnerCost is the device memory a runner would take; nothing is allocated.
+// RunnerCost returns the device memory that a runner would allocate.
 func (m *Model) RunnerCost(cfg engine.RunnerConfig) (engine.RunnerCost, error) {
 	ccfg, err := runnerConfig(cfg)
 	if err != nil {
@@ -115,7 +115,7 @@ func (m *Model) RunnerCost(cfg engine.RunnerConfig) (engine.RunnerCost, error) {
 	}, nil
 }
 
-// NewRunner makes a runner of a sealed model.
+// NewRunner returns a runner of a sealed model.
 func (m *Model) NewRunner(cfg engine.RunnerConfig) (engine.Runner, error) {
 	ccfg, err := runnerConfig(cfg)
 	if err != nil {
@@ -129,10 +129,10 @@ func (m *Model) NewRunner(cfg engine.RunnerConfig) (engine.Runner, error) {
 	if err := m.t.check(C.mrt_runner_create(m.t.api, m.h, &ccfg, &handle)); err != nil {
 		return nil, fmt.Errorf("create runner: %w", err)
 	}
-	return newRunner(m.d, handle, cfg, m.vocab), nil
+	return newRunner(m.d, handle, cfg, &m.desc), nil
 }
 
-// Close fails with ErrPrecondition, and changes nothing, while runners live.
+// Close returns ErrPrecondition, and changes nothing, while runners live.
 func (m *Model) Close() error {
 	if err := m.close("model"); err != nil {
 		return err

@@ -14,26 +14,31 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Options choose and size a device. The zero value is the best device of this machine with the engine's defaults.
+// Options choose and size a device. The zero value is the best device of this machine with the
+// engine's defaults.
 type Options struct {
-	// Device is "auto" (or empty), "cpu", "gpu" or "cuda" (the first GPU that can be used), "cuda:N" (the driver's number N), or
-	// "cuda:N,M,..." (GPUs that hold every model together).
+	// Device is "auto" (or empty), "cpu", "gpu" or "cuda" (the first usable GPU), "cuda:N" (the GPU
+	// with the driver's number N), or "cuda:N,M,..." (GPUs that hold every model together).
 	Device string
-	// Threads of the CPU engine; 0 = as many as the CPU quota and affinity allow. Never changes results.
+	// Threads of the CPU engine; 0 = as many as the CPU quota and affinity allow. They never change
+	// results.
 	Threads int
 	// BytesLimit is the ceiling of the device's ledger in bytes; 0 = the engine's default.
 	BytesLimit uint64
-	// PoolLimit is how many freed bytes the device keeps for reuse; 0 = the engine's default, NoPool = none.
+	// PoolLimit is how many freed bytes the device keeps for reuse; 0 = the engine's default,
+	// NoPool = none.
 	PoolLimit uint64
-	// Path forces an instruction-set path of the CPU engine: "amx", "avx512bf16", "avx512vnni", "avx2" or "portable"; empty = the best.
+	// Path forces an instruction-set path of the CPU engine: "amx", "avx512bf16", "avx512vnni",
+	// "avx2" or "portable"; empty = the best.
 	Path string
-	// EnginePath lists files or folders, divided by colons, where the CUDA engine is looked for first.
+	// EnginePath lists files or folders, separated by colons, in which the CUDA engine is searched
+	// first.
 	EnginePath string
-	// AnyBuild takes a CUDA engine that was built from other sources than this program's.
+	// AnyBuild accepts a CUDA engine that was built from other sources than this program's.
 	AnyBuild bool
 }
 
-// NoPool makes a device give freed bytes back at once.
+// NoPool makes a device return freed bytes to the driver at once.
 const NoPool uint64 = math.MaxUint64
 
 // choice is a parsed Options.Device.
@@ -67,7 +72,7 @@ func parseDevice(s string) (choice, error) {
 	return choice{}, fmt.Errorf("device %q: want auto, cpu, gpu, cuda, cuda:N or cuda:N,M: %w", s, engine.ErrInvalid)
 }
 
-// parseIndices reads GPUs' numbers, divided by commas, each once.
+// parseIndices parses the numbers of GPUs, separated by commas. Each may occur once.
 func parseIndices(s string) ([]int, error) {
 	var indices []int
 	for n := range strings.SplitSeq(s, ",") {
@@ -83,7 +88,7 @@ func parseIndices(s string) ([]int, error) {
 	return indices, nil
 }
 
-// Check refuses a device that has no such name, or a path that it cannot have, with ErrInvalid.
+// Check returns ErrInvalid for a wrong name of a device or of an instruction-set path.
 func (o Options) Check() error {
 	_, err := o.choice()
 	return err
@@ -97,15 +102,15 @@ func (o Options) choice() (choice, error) {
 	return want, err
 }
 
-// Open opens a device and logs in one line which, and why. A GPU that is asked for by number and cannot be used is
-// ErrNoDevice, naming the places looked at; numbers are the driver's, whatever else can be used. "gpu" takes the first that
-// can be used, and "auto" that or else the CPU.
+// Open opens a device and logs one line with its name and why it was chosen. A GPU that is named by
+// its number and cannot be used is ErrNoDevice, with the folders that were searched. Numbers are
+// the driver's. "gpu" opens the first usable GPU, and "auto" that GPU or else the CPU.
 func Open(opts Options, logger hclog.Logger) (engine.Device, error) {
 	want, err := opts.choice()
 	if err != nil {
 		return nil, err
 	}
-	why := "asked for"
+	why := "requested"
 	if want.gpu || want.auto {
 		dev, skipped, err := openGPU(opts, want, logger)
 		switch {
@@ -129,14 +134,14 @@ func Open(opts Options, logger hclog.Logger) (engine.Device, error) {
 	return dev, nil
 }
 
-// openGPU opens the GPU that is wanted through the library, and says why it took none before it.
+// openGPU opens the GPU through the library, and logs why it skipped those before it.
 func openGPU(opts Options, want choice, logger hclog.Logger) (dev *Device, skipped []string, err error) {
 	if opts.Path != "" {
 		return nil, nil, fmt.Errorf("instruction-set path %q is the CPU's: %w", opts.Path, engine.ErrNoDevice)
 	}
 	binary, err := os.Executable()
 	if err != nil {
-		binary = "" // the folders beside it are then not looked at
+		binary = "" // its neighbour folders are not searched then
 	}
 	t, err := library(places(opts.EnginePath, binary), opts.AnyBuild)
 	if err != nil {
@@ -158,7 +163,7 @@ func openGPU(opts Options, want choice, logger hclog.Logger) (dev *Device, skipp
 			return dev, skipped, nil
 		}
 		if unusable := errors.Is(err, engine.ErrUnsupported) || unavailable(err); !unusable || !want.any || index+1 >= n {
-			if unusable { // by this engine, or while others use it: to its caller it is as good as not there
+			if unusable { // by this engine, or while other processes use it: the same as no GPU for the caller
 				err = fmt.Errorf("%w: %w", engine.ErrNoDevice, err)
 			}
 			return nil, nil, fmt.Errorf("engine %s: %w", strings.Join(append([]string{t.from}, skipped...), "; "), err)

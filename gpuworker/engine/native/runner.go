@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Runner runs steps of one model, and is an engine.LateMasker and an engine.Faulter. Arguments and results travel through C arrays that are
-// reused, so a step in a steady state allocates nothing in Go.
+// Runner runs steps of one model, and is an engine.LateMasker and an engine.Faulter. Arguments and
+// results are in C arrays that are reused, so a step in a steady state allocates nothing in Go.
 type Runner struct {
 	lease
 	d    *Device
@@ -24,15 +24,16 @@ type Runner struct {
 	res  stepResults
 }
 
-func newRunner(d *Device, h *C.mr_runner, cfg engine.RunnerConfig, vocab int) *Runner {
+func newRunner(d *Device, h *C.mr_runner, cfg engine.RunnerConfig, desc *engine.ModelDesc) *Runner {
 	r := &Runner{d: d, t: d.t, h: h}
-	r.args.make(vocab)
-	r.res.make(cfg)
+	r.args.make(desc.Vocab)
+	r.res.make(cfg, desc.Hidden)
 	return r
 }
 
-// Submit starts a step and returns; the engine has copied what it needs. ErrPrecondition is also what a driver's refusal
-// becomes that left everything as it was: the step may be submitted again.
+// Submit starts a step and returns; the engine has copied its arguments. It also returns
+// ErrPrecondition if the driver refused the step and nothing changed: the step may be submitted
+// again.
 func (r *Runner) Submit(s *engine.Step) error {
 	if err := r.acquire("runner"); err != nil {
 		return err
@@ -48,7 +49,7 @@ func (r *Runner) Submit(s *engine.Step) error {
 	return nil
 }
 
-// Masks gives the masks that the step submitted last waits for.
+// Masks sets the masks that the step submitted last waits for.
 func (r *Runner) Masks(masks [][]uint32) error {
 	if err := r.acquire("runner"); err != nil {
 		return err
@@ -65,8 +66,8 @@ func (r *Runner) Masks(masks [][]uint32) error {
 	return nil
 }
 
-// Wait blocks its thread in the engine until the oldest step is done or the timeout has passed; a negative timeout counts
-// as zero. The result is valid until the next Wait or Close.
+// Wait blocks its thread in the engine until the oldest step has ended or the timeout has passed. A
+// negative timeout counts as zero. The result is valid until the next Wait or Close.
 func (r *Runner) Wait(timeout time.Duration) (*engine.StepResult, error) {
 	if err := r.acquire("runner"); err != nil {
 		return nil, err
@@ -94,7 +95,7 @@ func (r *Runner) Progress() engine.Progress {
 	}
 }
 
-// Fault asks for a fault in the next step.
+// Fault injects a fault into the next step.
 func (r *Runner) Fault(f engine.Fault, index int32, value uint64) error {
 	if err := r.acquire("runner"); err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// staging is host memory that an engine gave. Its lease is held by the copies that use it. While it lives its device
-// does not close, so that it needs no lease of the device to be freed.
+// staging is staged host memory. The copies that use it hold its lease. Its device cannot close
+// while it lives, so freeing it needs no lease of the device.
 type staging struct {
 	lease
 	d     *Device
@@ -24,14 +24,15 @@ type staging struct {
 	freed atomic.Bool
 }
 
-// stagings are the pieces of staged memory of a device that live.
+// stagings are the live pieces of staged memory of a device.
 type stagings struct {
 	count atomic.Int64 // of all; grows only under a lease of the device
 	mu    sync.Mutex
 	all   map[*staging]struct{}
 }
 
-// Stage gives host memory that buffers are written from and read into at the full rate of the device's link.
+// Stage returns host memory that is copied to and from buffers at the full rate of the device's
+// link.
 func (d *Device) Stage(size int) (engine.Staged, error) {
 	if size < 1 {
 		return nil, fmt.Errorf("stage %d bytes: %w", size, engine.ErrInvalid)
@@ -62,17 +63,18 @@ func (s *staging) Bytes() []byte {
 	return unsafe.Slice((*byte)(s.p), s.size)
 }
 
-// spoiled is how far apart the bytes are that Free changes: to change all would cost a load as much as its upload.
+// spoiled is the distance between the bytes that Free changes. To change all would cost as much as
+// the upload of a load.
 const spoiled = 4096
 
-// Free waits for the copies that use the memory, spoils a byte of each of its pages and gives it back.
+// Free waits for the copies that use the memory, changes a byte of each of its pages and frees it.
 func (s *staging) Free() error {
 	if err := s.close("staged memory"); err != nil {
 		return err
 	}
 	memory := s.Bytes()
 	for i := 0; i < len(memory); i += spoiled {
-		memory[i]++ // another byte than before, also where a free is repeated
+		memory[i]++ // a new value, even if a free is repeated
 	}
 	if err := s.d.t.check(C.mrt_host_free(s.d.t.api, s.d.h, s.p)); err != nil {
 		s.reopen()
@@ -86,7 +88,8 @@ func (s *staging) Free() error {
 	return nil
 }
 
-// hold takes the lease of the staged memory that p lies in, if it lies in any, until the function it returns is called.
+// hold acquires the lease of the staged memory that p is in, if any. The caller must call the
+// returned function.
 func (s *stagings) hold(p []byte) (release func(), err error) {
 	if s.count.Load() == 0 || len(p) == 0 {
 		return func() {}, nil
@@ -99,7 +102,7 @@ func (s *stagings) hold(p []byte) (release func(), err error) {
 		if begin := uintptr(piece.p); at < begin || at >= begin+uintptr(piece.size) {
 			continue
 		}
-		// One that is closed may be given back already, and the engine may have given its address to another piece.
+		// A closed piece may be freed already, and its address may belong to another piece.
 		if err := piece.acquire("staged memory"); err != nil {
 			refused = err
 			continue

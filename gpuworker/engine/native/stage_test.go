@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// stagingEngine gives one piece of host memory at a time, always the same, and would close over it.
+// stagingEngine has one piece of host memory, always the same, and would close while it is in use.
 const stagingEngine = `#include "millrace/engine.h"
 static char device, broken;
 static unsigned char memory[64];
@@ -49,7 +49,7 @@ static const mr_api t = {.struct_size = sizeof(mr_api), .abi_major = MR_ABI_MAJO
 const mr_api *mr_engine_api(uint32_t m, uint32_t *s) { (void)m; (void)s; return &t; }
 `
 
-func TestStagedMemoryIsFreedOnceAndBeforeItsDeviceCloses(t *testing.T) {
+func TestStagedMemoryIsFreedBeforeDeviceCloses(t *testing.T) {
 	dev := openStaging(t)
 	for _, size := range []int{-1, 0} {
 		_, err := dev.Stage(size)
@@ -86,11 +86,11 @@ func openStaging(t *testing.T) *Device {
 	return dev
 }
 
-func TestAFreeOfStagedMemoryIsNotLostToACloseUnderWay(t *testing.T) {
+func TestStagedFreeDuringDeviceCloseIsNotLost(t *testing.T) {
 	dev := openStaging(t)
 	memory, err := dev.Stage(64)
 	require.NoError(t, err)
-	require.NoError(t, dev.acquire("device")) // a call under way holds up the close
+	require.NoError(t, dev.acquire("device")) // a running call delays the close
 	closed := make(chan error)
 	go func() { closed <- dev.Close() }()
 	require.Eventually(t, func() bool { return dev.acquire("device") != nil || dev.releaseOnce() }, time.Minute, time.Millisecond)
@@ -105,16 +105,16 @@ func (d *Device) releaseOnce() bool {
 	return false
 }
 
-func TestStagedMemoryThatIsBeingFreedDoesNotHideAnotherAtItsAddress(t *testing.T) {
+func TestFreedPieceDoesNotHideItsSuccessor(t *testing.T) {
 	dev := openStaging(t)
 	memory, err := dev.Stage(64)
 	require.NoError(t, err)
-	leaving := &staging{d: dev, p: dev.pieceAt(memory), size: 64} // the engine has taken it back, its Free has not returned
+	leaving := &staging{d: dev, p: dev.pieceAt(memory), size: 64} // the engine has freed it, but its Free has not returned
 	require.NoError(t, leaving.close("staged memory"))
 	dev.staged.mu.Lock()
 	dev.staged.all[leaving] = struct{}{}
 	dev.staged.mu.Unlock()
-	for range 100 { // pieces are looked at in any order
+	for range 100 { // pieces are searched in any order
 		release, err := dev.staged.hold(memory.Bytes())
 		require.NoError(t, err)
 		release()
@@ -122,12 +122,12 @@ func TestStagedMemoryThatIsBeingFreedDoesNotHideAnotherAtItsAddress(t *testing.T
 	require.NoError(t, memory.Free())
 }
 
-// pieceAt is where staged memory lies.
+// pieceAt returns the address of staged memory.
 func (d *Device) pieceAt(memory engine.Staged) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(memory.Bytes()))
 }
 
-func TestAFreeOfStagedMemoryWaitsForTheWriteThatCopiesFromIt(t *testing.T) {
+func TestStagedFreeWaitsForRunningWrite(t *testing.T) {
 	dev := openStaging(t)
 	memory, err := dev.Stage(64)
 	require.NoError(t, err)
@@ -157,9 +157,9 @@ func TestAFreeOfStagedMemoryWaitsForTheWriteThatCopiesFromIt(t *testing.T) {
 	require.NoError(t, dev.Close())
 }
 
-func TestAFreeOfStagedMemoryThatIsRefusedMayBeRepeated(t *testing.T) {
+func TestRefusedStagedFreeMayBeRepeated(t *testing.T) {
 	dev := openStaging(t)
-	memory, err := dev.Stage(13) // which this engine takes back at the second time
+	memory, err := dev.Stage(13) // this engine frees it at the second attempt
 	require.NoError(t, err)
 	require.ErrorIs(t, memory.Free(), engine.ErrOutOfMemory)
 	require.Len(t, memory.Bytes(), 13)

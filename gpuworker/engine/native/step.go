@@ -20,7 +20,7 @@ type stepArgs struct {
 	scores   arena[C.mr_score_row]
 	preOps   arena[C.mr_pre_op]
 	params   arena[C.mr_slot_params]
-	ints     arena[int32]   // tokens, block ids, and the id lists of parameters
+	ints     arena[int32]   // tokens, block ids, hidden rows, and the id lists of parameters
 	floats   arena[float32] // bias values
 	masks    maskArgs
 }
@@ -41,7 +41,8 @@ func (a *stepArgs) free() {
 	a.masks.free()
 }
 
-// sizes counts what a step needs of every arena: arenas move when they grow, so they are sized before they are filled.
+// sizes counts the elements of every arena for a step. Arenas move when they grow, so they are
+// sized before they are filled.
 type sizes struct{ tokens, blocks, params, ids, floats int }
 
 func sizesOf(s *engine.Step) (n sizes, err error) {
@@ -61,7 +62,7 @@ func sizesOf(s *engine.Step) (n sizes, err error) {
 			n.floats += len(p.BiasValues)
 		}
 	}
-	if max(n.tokens, n.blocks, n.ids, len(s.Segments), len(s.Samples), len(s.Scores), len(s.PreOps)) > math.MaxInt32 {
+	if max(n.tokens, n.blocks, n.ids, len(s.Segments), len(s.Samples), len(s.Scores), len(s.Hidden), len(s.PreOps)) > math.MaxInt32 {
 		return n, fmt.Errorf("step does not fit 32-bit counts: %w", engine.ErrInvalid)
 	}
 	return n, nil
@@ -76,8 +77,10 @@ func (a *stepArgs) pack(s *engine.Step) error {
 	if err := a.masks.place(s.Samples); err != nil {
 		return err
 	}
-	ints := a.ints.take(n.tokens + n.blocks + n.ids)
-	tokens, blocks, ids := ints[:n.tokens], ints[n.tokens:n.tokens+n.blocks], ints[n.tokens+n.blocks:]
+	ints := a.ints.take(n.tokens + n.blocks + len(s.Hidden) + n.ids)
+	tokens, ints := ints[:n.tokens], ints[n.tokens:]
+	blocks, ints := ints[:n.blocks], ints[n.blocks:]
+	hidden, ids := ints[:copy(ints, s.Hidden)], ints[len(s.Hidden):]
 
 	segments := a.segments.take(len(s.Segments))
 	tokenAt, blockAt := 0, 0
@@ -121,12 +124,13 @@ func (a *stepArgs) pack(s *engine.Step) error {
 		sample_count: C.int32_t(len(s.Samples)), samples: a.samples.ptr(),
 		scores: a.scores.ptr(), score_count: C.int32_t(len(s.Scores)),
 		pre_op_count: C.int32_t(len(s.PreOps)), pre_ops: a.preOps.ptr(),
+		hidden_rows: ptr(hidden), hidden_count: C.int32_t(len(hidden)),
 	}
 	a.masks.describe(a.step)
 	return nil
 }
 
-// packPreOps puts the id lists of parameters into ids, one after another.
+// packPreOps appends the id lists of parameters to ids.
 func (a *stepArgs) packPreOps(s *engine.Step, n sizes, ids []int32) {
 	preOps := a.preOps.take(len(s.PreOps))
 	params := a.params.take(n.params)
@@ -172,7 +176,7 @@ func (a *stepArgs) packPreOps(s *engine.Step, n sizes, ids []int32) {
 	}
 }
 
-// ptr is the first element of a slice of C memory, or nil when it is empty.
+// ptr returns the first element of a slice of C memory, or nil if it is empty.
 func ptr(s []int32) *C.int32_t {
 	if len(s) == 0 {
 		return nil

@@ -60,8 +60,8 @@ func (t *table) deviceCount() (int, error) {
 	return int(n), nil
 }
 
-// open opens a device of this engine, and others that hold models together with it, of a size that o gives. What frees later
-// refuse is logged to logger.
+// open opens a device of this engine, and others that hold models together with it, of a size that
+// o gives. What frees later refuse is logged to logger.
 func (t *table) open(index int, others []int, o Options, logger hclog.Logger) (*Device, error) {
 	var n narrow
 	opts := C.mr_device_options{

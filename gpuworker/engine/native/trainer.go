@@ -23,10 +23,10 @@ type Trainer struct {
 	v      *C.mr_vector_api
 	h      *C.mr_trainer
 	row    int   // bytes of one
-	rounds []int // most rounds of the slices in flight, the oldest first
+	rounds []int // maximum of rounds of each slice in flight, the oldest first
 }
 
-// call runs one function of the trainer and says of a failure what was being done.
+// call runs one function of the trainer. Its error has the name of the operation.
 func (t *Trainer) call(what string, f func() *C.mr_error) error {
 	if err := t.acquire("trainer"); err != nil {
 		return err
@@ -48,21 +48,21 @@ func (t *Trainer) Write(first uint64, rows []byte) error {
 	})
 }
 
-// Give sets the codewords that a training of Init Given begins with.
+// Give sets the first codewords of a training with Init Given.
 func (t *Trainer) Give(codewords []byte) error {
 	return t.call("give codewords", func() *C.mr_error {
 		return C.mrt_trainer_give(t.v, t.h, bytesOf(codewords), C.uint64_t(len(codewords)))
 	})
 }
 
-// Restore sets what State gave.
+// Restore sets a state that State returned.
 func (t *Trainer) Restore(state []byte) error {
 	return t.call("restore", func() *C.mr_error {
 		return C.mrt_trainer_restore(t.v, t.h, bytesOf(state), C.uint64_t(len(state)))
 	})
 }
 
-// Submit begins a slice.
+// Submit starts a slice.
 func (t *Trainer) Submit(s engine.Slice) error {
 	var n narrow
 	slice := C.mr_slice{struct_size: C.sizeof_mr_slice, budget_ns: C.uint64_t(max(s.Budget, 0)), max_rounds: n.i32("rounds", s.Rounds)}
@@ -76,7 +76,8 @@ func (t *Trainer) Submit(s engine.Slice) error {
 	return nil
 }
 
-// Wait blocks its thread in the engine until the oldest slice is done or the timeout has passed; a negative timeout counts as zero.
+// Wait blocks its thread in the engine until the oldest slice has ended or the timeout has passed.
+// A negative timeout counts as zero.
 func (t *Trainer) Wait(timeout time.Duration) (engine.Training, error) {
 	room := 1
 	if len(t.rounds) > 0 {
@@ -117,7 +118,7 @@ func trainingOf(in *C.mr_training, rounds []C.mr_round) engine.Training {
 	return out
 }
 
-// read reads all of what is asked for.
+// read reads one of the arrays of the trainer.
 func (t *Trainer) read(what C.int32_t, noun string) ([]byte, error) {
 	var size C.uint64_t
 	if err := t.call("size of "+noun, func() *C.mr_error { return C.mrt_trainer_size(t.v, t.h, what, &size) }); err != nil {
@@ -134,25 +135,25 @@ func (t *Trainer) read(what C.int32_t, noun string) ([]byte, error) {
 	return out, nil
 }
 
-// Codewords is the codebook.
+// Codewords returns the codebook.
 func (t *Trainer) Codewords() ([]byte, error) { return t.read(C.MR_TRAINER_CODEWORDS, "codewords") }
 
-// State is what Restore takes.
+// State returns the state for Restore.
 func (t *Trainer) State() ([]byte, error) { return t.read(C.MR_TRAINER_STATE, "state") }
 
-// IDs are those of the last round.
+// IDs returns the ids of the last round.
 func (t *Trainer) IDs() ([]uint32, error) {
 	b, err := t.read(C.MR_TRAINER_IDS, "ids")
 	return numbers(b, binary.LittleEndian.Uint32), err
 }
 
-// Loads are those of the last round.
+// Loads returns the loads of the last round.
 func (t *Trainer) Loads() ([]uint64, error) {
 	b, err := t.read(C.MR_TRAINER_LOADS, "loads")
 	return numbers(b, binary.LittleEndian.Uint64), err
 }
 
-// Variances are the codewords' mean distances in the last round.
+// Variances returns the codewords' mean distances in the last round.
 func (t *Trainer) Variances() ([]float64, error) {
 	b, err := t.read(C.MR_TRAINER_VARIANCES, "variances")
 	return numbers(b, func(b []byte) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(b)) }), err
@@ -168,7 +169,7 @@ func numbers[T any](b []byte, get func([]byte) T) []T {
 	return out
 }
 
-// Close gives everything back.
+// Close frees all memory.
 func (t *Trainer) Close() error {
 	if err := t.close("trainer"); err != nil {
 		return err

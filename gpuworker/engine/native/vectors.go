@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// vectors is the engine's functions of vector codebooks; ErrUnsupported names an engine without them.
+// vectors returns the engine's functions of vector codebooks, or ErrUnsupported.
 func (t *table) vectors() (*C.mr_vector_api, error) {
 	v := C.mrt_vectors(t.api)
 	if v == nil {
@@ -46,7 +46,7 @@ func trainerConfig(c engine.TrainerConfig) (C.mr_trainer_config, error) {
 	}, n.err
 }
 
-// TrainerCost is what a trainer would take; nothing is allocated.
+// TrainerCost returns the memory that a trainer would allocate.
 func (d *Device) TrainerCost(cfg engine.TrainerConfig) (engine.TrainerCost, error) {
 	v, err := d.t.vectors()
 	if err != nil {
@@ -67,7 +67,7 @@ func (d *Device) TrainerCost(cfg engine.TrainerConfig) (engine.TrainerCost, erro
 	return engine.TrainerCost{DeviceBytes: uint64(cost.device_bytes), SpoolBytes: uint64(cost.spool_bytes)}, nil
 }
 
-// NewTrainer takes all of a training's memory.
+// NewTrainer allocates all memory of a training.
 func (d *Device) NewTrainer(cfg engine.TrainerConfig) (engine.Trainer, error) {
 	v, err := d.t.vectors()
 	if err != nil {

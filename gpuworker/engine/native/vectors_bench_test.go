@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/cputest"
 )
 
-// gaussian are n normally distributed F32 values.
+// gaussian returns n normally distributed F32 values.
 func gaussian(n int) []byte {
 	r := rand.New(rand.NewPCG(1, 2))
 	out := make([]byte, 0, 4*n)
@@ -24,7 +24,8 @@ func gaussian(n int) []byte {
 	return out
 }
 
-// roof is the f32 rate of the device, in operations a second: the best of some short measurements, since others may use the machine.
+// roof returns the f32 rate of the device in operations a second: the best of some short
+// measurements, because other programs may use the machine.
 func roof(b *testing.B, dev engine.Device) (best float64) {
 	b.Helper()
 	for range 6 {
@@ -42,7 +43,8 @@ func openBench(b *testing.B) engine.Device {
 	return dev
 }
 
-// BenchmarkEncode tells vectors/s, and what share of the f32 rate, measured before and behind it, their 2*k*d operations are.
+// BenchmarkEncode reports vectors/s, and the share of the f32 rate of their 2*k*d operations. The
+// rate is measured before and after.
 func BenchmarkEncode(b *testing.B) {
 	for _, c := range []struct{ d, k, subspaces, rows int }{
 		{128, 256, 1, 1 << 18},
@@ -96,7 +98,7 @@ func train(b *testing.B, dev engine.Device, cfg engine.TrainerConfig, rows []byt
 	return rounds, told
 }
 
-// BenchmarkTrain tells whole trainings, from the making of the trainer to the codebook.
+// BenchmarkTrain measures whole trainings, from the new trainer to the codebook.
 func BenchmarkTrain(b *testing.B) {
 	annealed := engine.Annealing{
 		Temperature: 1, CoolingRate: 0.05, LearningRate: 0.2, Trim: 0.1, MaintenanceInterval: 10, MergeDistance: 0.01, SplitLoad: 3,

@@ -13,20 +13,22 @@ import (
 // sampling is the purpose of a draw of tokens: the third word of the counter.
 const sampling = 0
 
-// Choice is one token chosen by the rules of docs/sampling.md, and what each rule gave. Slices are by token id.
+// Choice is one token that was chosen by the rules of docs/sampling.md, with the results of each
+// rule. Slices are by token id.
 type Choice struct {
 	Processed []float32
-	Weights   []float32 // nil when greedy, as is all that follows but Token
+	Weights   []float32 // nil if greedy, like all following fields except Token
 	Masses    []uint64  // in units of 2^-40
-	// The ids that each filter kept, ascending. A filter that is off keeps what it gets.
+	// The ids that each filter kept, ascending. A filter that is off keeps all.
 	TopK, TypicalP, TopP, MinP []int32
 	Random                     uint64
 	Total, Threshold           uint64 // masses
-	Token                      int32  // -1: no token is left
+	Token                      int32  // -1: every token is excluded
 }
 
-// Choose chooses the token at a position, after history, which is every token before it. mask may be nil. Where Probabilities says
-// how often a token is drawn, Choose says which one is: its arithmetic is that of the engines, in float32 and integers.
+// Choose chooses the token at a position. history has every token before it, and mask may be nil.
+// Probabilities returns how often each token is drawn; Choose returns the one that is drawn, by the
+// arithmetic of the engines in float32 and integers.
 func Choose(logits []float32, p *engine.SlotParams, history []int32, position int32, mask []uint32) Choice {
 	c := Choice{Processed: process(logits, p, history, position, mask), Token: -1}
 	top := slices.Max(c.Processed)
@@ -139,14 +141,14 @@ func (c *Choice) filter(p *engine.SlotParams, top, temperature float32) {
 	c.MinP = slices.DeleteFunc(slices.Clone(c.TopP), func(id int32) bool { return c.Weights[id] < floor })
 }
 
-// order returns ids by a key, the least first and the lowest id among equals.
+// order returns ids sorted by a key, ascending, with the lowest id first among equals.
 func order(ids []int32, key func(int32) float32) []int32 {
 	return slices.SortedFunc(slices.Values(ids), func(a, b int32) int {
 		return cmp.Or(cmp.Compare(key(a), key(b)), cmp.Compare(a, b))
 	})
 }
 
-// reach returns the first of ids whose masses together reach a share of the mass of all, ascending.
+// reach returns the shortest prefix of ids whose masses reach a share of the total, sorted by id.
 func (c *Choice) reach(ids []int32, share float32) []int32 {
 	total := c.mass(ids)
 	target := uint64(max(1, min(math.Ceil(float64(share)*float64(total)), float64(total))))
@@ -167,7 +169,7 @@ func (c *Choice) mass(ids []int32) (sum uint64) {
 	return sum
 }
 
-// exp is the engines' e^x for x <= 0, bit for bit.
+// exp returns the engines' e^x for x <= 0, bit for bit.
 func exp(x float32) float32 {
 	if x < -87.3 {
 		return 0
@@ -183,14 +185,14 @@ func exp(x float32) float32 {
 	return float32(math.Ldexp(float64(p), int(n))) // exact: no result is subnormal
 }
 
-// fma is a*b + c, rounded to float32 once.
+// fma returns a*b + c, rounded to float32 once.
 func fma(a, b, c float32) float32 {
 	product := float64(a) * float64(b) // exact
 	sum := product + float64(c)
 	part := sum - product
-	rest := (product - (sum - part)) + (float64(c) - part) // what the sum lacks
+	rest := (product - (sum - part)) + (float64(c) - part) // the rest of the sum
 	if raw := math.Float64bits(sum); rest != 0 && raw&1 == 0 {
-		// Round to odd, so that rounding again to float32 is right.
+		// Round to odd, so that the second rounding to float32 is correct.
 		if (rest > 0) == (sum > 0) {
 			raw++
 		} else {

@@ -16,8 +16,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/reference"
 	"github.com/millrace/millrace/gpuworker/engine/reference/philox"
-	"github.com/millrace/millrace/internal/modeltest"
-	"github.com/millrace/millrace/internal/updating"
+	"github.com/millrace/millrace/internal/repotest"
 )
 
 // example is the worked example of docs/sampling.md.
@@ -74,14 +73,14 @@ func example() string {
 
 func TestSamplingPageExampleIsRight(t *testing.T) {
 	const begin, end = "## A worked example\n\n```text\n", "```\n"
-	path := modeltest.Path("docs/sampling.md")
+	path := repotest.Path("docs/sampling.md")
 	raw, err := os.ReadFile(path)
 	require.NoError(t, err)
 	before, rest, ok := strings.Cut(string(raw), begin)
 	require.True(t, ok, "docs/sampling.md has no worked example")
 	shown, behind, ok := strings.Cut(rest, end)
 	require.True(t, ok)
-	if *updating.Wanted {
+	if *repotest.Update {
 		raw = []byte(before + begin + example() + end + behind)
 		require.NoError(t, os.WriteFile(path, raw, 0o644))
 		return
@@ -91,7 +90,8 @@ func TestSamplingPageExampleIsRight(t *testing.T) {
 }
 
 func TestChooseDrawsByProbabilities(t *testing.T) {
-	// Where the rules in integers and the ones in float64 say how often a token is drawn, they agree.
+	// Where the rules in integers and the ones in float64 say how often a token is drawn, they
+	// agree.
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 40 {
 		logits, exact := make([]float32, 50), make([]float64, 50)
@@ -129,7 +129,8 @@ func TestChooseTakesTheLowestIDOfTies(t *testing.T) {
 }
 
 func TestWeightsAreRoundedOnce(t *testing.T) {
-	// The engines' exponential is within 1.01 units in the last place of e^x, which a fused multiply-add in float32 is needed for.
+	// The engines' exponential is within 1.01 units in the last place of e^x, which a fused
+	// multiply-add in float32 is needed for.
 	random := rand.New(rand.NewPCG(5, 6))
 	p := &engine.SlotParams{Temperature: 1, TopP: 1, TypicalP: 1, RepetitionPenalty: 1}
 	for range 20000 {

@@ -3,6 +3,7 @@ package reference
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 )
@@ -12,7 +13,7 @@ type name struct {
 	layer int
 }
 
-// Decoder is a model in float64. It is immutable: any number of sequences may use it at once.
+// Decoder is a model in float64. It is immutable, so any number of sequences may use it at once.
 type Decoder struct {
 	desc    engine.ModelDesc
 	tensors map[name][]float64
@@ -31,27 +32,29 @@ func NewDecoder(w *Weights) (*Decoder, error) {
 	return d, nil
 }
 
-// Sequence is the keys and values of one sequence.
+// Sequence has the keys and values of one sequence.
 type Sequence struct {
 	d            *Decoder
 	keys, values [][][]float64 // layer, position, kv heads * head dim
 	length       int
 }
 
-// NewSequence begins at position 0.
+// NewSequence returns an empty sequence.
 func (d *Decoder) NewSequence() *Sequence {
-	return &Sequence{d: d, keys: make([][][]float64, d.desc.Layers), values: make([][][]float64, d.desc.Layers)}
+	return &Sequence{d: d, keys: make([][][]float64, len(d.desc.Layers)), values: make([][][]float64, len(d.desc.Layers))}
 }
 
-// Behind begins a sequence whose first n positions have the keys and values that `of` gives for each: a sequence and a position of it,
-// whose rotation they keep.
+// Behind returns a sequence whose first n positions have keys and values of other sequences. `of`
+// returns the source of each: a sequence and a position, whose rotation the key keeps.
 func (d *Decoder) Behind(n int, of func(position int) (*Sequence, int)) *Sequence {
 	s := d.NewSequence()
 	for i := range n {
 		from, at := of(i)
 		for layer := range s.keys {
-			s.keys[layer] = append(s.keys[layer], from.keys[layer][at])
-			s.values[layer] = append(s.values[layer], from.values[layer][at])
+			if d.desc.Layers[layer].Mixer.KVLayer == 0 {
+				s.keys[layer] = append(s.keys[layer], from.keys[layer][at])
+				s.values[layer] = append(s.values[layer], from.values[layer][at])
+			}
 		}
 	}
 	s.length = n
@@ -60,31 +63,60 @@ func (d *Decoder) Behind(n int, of func(position int) (*Sequence, int)) *Sequenc
 
 // Append runs tokens at the next positions and returns the logits of each: (tokens, vocab).
 func (s *Sequence) Append(tokens []int32) [][]float64 {
+	return s.d.logits(s.Hidden(tokens), len(tokens))
+}
+
+// Hidden runs tokens at the next positions and returns the hidden state of each behind the last
+// layer and the output norm: tokens * hidden numbers.
+func (s *Sequence) Hidden(tokens []int32) []float64 {
 	d, n := &s.d.desc, len(tokens)
 	embedding := s.d.tensors[name{engine.RoleEmbedding, -1}]
 	x := make([]float64, 0, n*d.Hidden) // (tokens, hidden), the residual stream
 	for _, token := range tokens {
 		x = append(x, embedding[int(token)*d.Hidden:(int(token)+1)*d.Hidden]...)
 	}
+	scaleBy(x, d.EmbeddingScale)
+	inputs := s.d.layerInputs(tokens, x)
 	for layer := range d.Layers {
-		addTo(x, s.attention(layer, s.d.norm(x, engine.RoleAttnNorm, layer), n))
-		addTo(x, s.d.feedForward(layer, s.d.norm(x, engine.RoleFFNNorm, layer), n))
+		l := &d.Layers[layer]
+		h := s.d.norm(x, !l.Mixer.NoNorm, engine.RoleAttnNorm, layer)
+		s.d.add(x, s.attention(layer, h, n), l.Mixer.EndNorm, engine.RoleAttnEndNorm, layer)
+		h = s.d.norm(x, !l.MLP.NoNorm, engine.RoleFFNNorm, layer)
+		s.d.add(x, s.d.feedForward(layer, h, n), l.MLP.EndNorm, engine.RoleFFNEndNorm, layer)
+		if inputs != nil {
+			s.d.add(x, s.d.inputBranch(layer, x, inputs[layer]), true, engine.RoleLayerInputEndNorm, layer)
+		}
+		if l.OutputScale {
+			scaleBy(x, float32(s.d.tensors[name{engine.RoleLayerScale, layer}][0]))
+		}
 	}
 	s.length += n
-	head := embedding
-	if !d.TiedHead {
-		head = s.d.tensors[name{engine.RoleOutput, -1}]
+	return s.d.norm(x, true, engine.RoleOutputNorm, -1)
+}
+
+// logits multiplies n hidden states by the head.
+func (d *Decoder) logits(hidden []float64, n int) [][]float64 {
+	role, vocab := engine.RoleOutput, d.desc.Vocab
+	if d.desc.TiedHead {
+		role = engine.RoleEmbedding
 	}
-	flat := Matmul(head, s.d.norm(x, engine.RoleOutputNorm, -1), n, d.Vocab, d.Hidden)
+	flat := Matmul(d.tensors[name{role, -1}], hidden, n, vocab, d.desc.Hidden)
+	scaleBy(flat, d.desc.LogitScale)
+	for i, v := range flat {
+		flat[i] = Cap(v, float64(d.desc.LogitCap))
+	}
 	logits := make([][]float64, n)
 	for i := range logits {
-		logits[i] = flat[i*d.Vocab : (i+1)*d.Vocab]
+		logits[i] = flat[i*vocab : (i+1)*vocab]
 	}
 	return logits
 }
 
-// norm of every row of x(tokens, hidden).
-func (d *Decoder) norm(x []float64, role engine.Role, layer int) []float64 {
+// norm normalises every row of x(tokens, hidden), or returns x if the branch has no norm.
+func (d *Decoder) norm(x []float64, has bool, role engine.Role, layer int) []float64 {
+	if !has {
+		return x
+	}
 	weight := d.tensors[name{role, layer}]
 	out := make([]float64, 0, len(x))
 	for i := 0; i < len(x); i += d.desc.Hidden {
@@ -93,8 +125,18 @@ func (d *Decoder) norm(x []float64, role engine.Role, layer int) []float64 {
 	return out
 }
 
-// project multiplies h(n, in) by a matrix of the layer and adds its bias where the model has one.
-func (d *Decoder) project(h []float64, n, in, out int, role engine.Role, hasBias bool, bias engine.Role, layer int) []float64 {
+// add adds the output of a branch to the residual stream, after its end norm, if it has one, and
+// the residual scale.
+func (d *Decoder) add(x, branch []float64, endNorm bool, role engine.Role, layer int) {
+	branch = d.norm(branch, endNorm, role, layer)
+	scaleBy(branch, d.desc.ResidualScale)
+	addTo(x, branch)
+}
+
+// project multiplies h(n, in) by a matrix of the layer and adds its bias, if the model has one.
+func (d *Decoder) project(h []float64, n int, role engine.Role, hasBias bool, bias engine.Role, layer int) []float64 {
+	dims := role.Dims(&d.desc, layer)
+	in, out := int(dims[0]), int(dims[1])
 	y := Matmul(d.tensors[name{role, layer}], h, n, out, in)
 	if hasBias {
 		for i := range n {
@@ -104,62 +146,150 @@ func (d *Decoder) project(h []float64, n, in, out int, role engine.Role, hasBias
 	return y
 }
 
-// heads norms (where the model does) and rotates every head of rows(n, count*head dim), whose first position is first.
+// heads rotates every head of rows(n, count*width), after a norm if the layer has one. Q is then
+// multiplied by the temperature of its position. first is the position of the first row.
 func (d *Decoder) heads(rows []float64, n, count, first int, role engine.Role, layer int) {
-	width := d.desc.HeadDim
-	for i := range n * count {
-		head := rows[i*width : (i+1)*width]
-		if d.desc.QKNorm {
-			copy(head, RMSNorm(head, d.tensors[name{role, layer}], float64(d.desc.NormEps)))
+	m := &d.desc.Layers[layer].Mixer
+	width, eps, weight := m.KeyDim, float64(d.desc.NormEps), d.tensors[name{role, layer}]
+	for i := range n {
+		row := rows[i*count*width : (i+1)*count*width]
+		if m.QKRowNorm {
+			copy(row, RMSNorm(row, weight, eps))
 		}
-		var factors []float64
-		if d.desc.RopeFactors {
-			factors = d.tensors[name{engine.RoleRopeFactors, -1}]
+		for h := range count {
+			head := row[h*width : (h+1)*width]
+			if m.QKNorm {
+				copy(head, RMSNorm(head, weight, eps))
+			}
+			if m.Rope != engine.NoRope {
+				copy(head, Rotate(head, &d.desc.Ropes[m.Rope], float64(first+i)))
+			}
+			if role == engine.RoleQNorm && m.TemperatureLength != 0 {
+				factor := Temperature(m, first+i)
+				for j := range head {
+					head[j] *= factor
+				}
+			}
 		}
-		copy(head, Rope(head, d.desc.RopeDims, d.desc.RopeStyle, float64(first+i/count), float64(d.desc.RopeBase),
-			float64(d.desc.RopeScale), factors))
 	}
 }
 
 func (s *Sequence) attention(layer int, h []float64, n int) []float64 {
-	d := &s.d.desc
-	width, kvWidth := d.Heads*d.HeadDim, d.KVHeads*d.HeadDim
-	q := s.d.project(h, n, d.Hidden, width, engine.RoleQ, d.QKVBias, engine.RoleQBias, layer)
-	k := s.d.project(h, n, d.Hidden, kvWidth, engine.RoleK, d.QKVBias, engine.RoleKBias, layer)
-	v := s.d.project(h, n, d.Hidden, kvWidth, engine.RoleV, d.QKVBias, engine.RoleVBias, layer)
-	s.d.heads(q, n, d.Heads, s.length, engine.RoleQNorm, layer)
-	s.d.heads(k, n, d.KVHeads, s.length, engine.RoleKNorm, layer)
-	for i := range n {
-		s.keys[layer] = append(s.keys[layer], k[i*kvWidth:(i+1)*kvWidth])
-		s.values[layer] = append(s.values[layer], v[i*kvWidth:(i+1)*kvWidth])
+	m := &s.d.desc.Layers[layer].Mixer
+	q := s.d.project(h, n, engine.RoleQ, m.QKVBias, engine.RoleQBias, layer)
+	s.d.heads(q, n, m.Heads, s.length, engine.RoleQNorm, layer)
+	if m.KVLayer == 0 {
+		s.store(layer, h, n)
 	}
-	scale := float64(d.AttnScale)
+	keys, values := s.keys[layer-m.KVLayer], s.values[layer-m.KVLayer]
+	scale := float64(m.Scale)
 	if scale == 0 {
-		scale = 1 / math.Sqrt(float64(d.HeadDim))
+		scale = 1 / math.Sqrt(float64(m.KeyDim))
 	}
-	out := make([]float64, n*width)
+	out := make([]float64, 0, n*m.Heads*m.ValueDim)
 	for i := range n {
-		for head := range d.Heads {
-			at, kvAt := i*width+head*d.HeadDim, head/(d.Heads/d.KVHeads)*d.HeadDim
-			copy(out[at:], Attention(q[at:at+d.HeadDim], s.length+i+1,
-				func(p int) []float64 { return s.keys[layer][p][kvAt:] },
-				func(p int) []float64 { return s.values[layer][p][kvAt:] }, scale))
+		position, first := s.length+i, 0
+		if m.Window > 0 {
+			first = max(0, position-m.Window+1)
+		}
+		for head := range m.Heads {
+			at, group := (i*m.Heads+head)*m.KeyDim, head/(m.Heads/m.KVHeads)
+			out = append(out, Attention(q[at:at+m.KeyDim], position+1-first,
+				func(p int) []float64 { return keys[first+p][group*m.KeyDim:] },
+				func(p int) []float64 { return values[first+p][group*m.ValueDim : (group+1)*m.ValueDim] },
+				scale, float64(m.ScoreCap))...)
 		}
 	}
-	return s.d.project(out, n, width, d.Hidden, engine.RoleO, d.OBias, engine.RoleOBias, layer)
+	return s.d.project(out, n, engine.RoleO, m.OutBias, engine.RoleOBias, layer)
+}
+
+// store appends the keys and values of n tokens.
+func (s *Sequence) store(layer int, h []float64, n int) {
+	m := &s.d.desc.Layers[layer].Mixer
+	k := s.d.project(h, n, engine.RoleK, m.QKVBias, engine.RoleKBias, layer)
+	var v []float64
+	if m.ValueIsKey {
+		v = slices.Clone(k)
+	} else {
+		v = s.d.project(h, n, engine.RoleV, m.QKVBias, engine.RoleVBias, layer)
+	}
+	s.d.heads(k, n, m.KVHeads, s.length, engine.RoleKNorm, layer)
+	if m.VNorm {
+		ones := slices.Repeat([]float64{1}, m.ValueDim)
+		for i := 0; i < len(v); i += m.ValueDim {
+			copy(v[i:], RMSNorm(v[i:i+m.ValueDim], ones, float64(s.d.desc.NormEps)))
+		}
+	}
+	for i := range n {
+		s.keys[layer] = append(s.keys[layer], k[i*m.KVHeads*m.KeyDim:(i+1)*m.KVHeads*m.KeyDim])
+		s.values[layer] = append(s.values[layer], v[i*m.KVHeads*m.ValueDim:(i+1)*m.KVHeads*m.ValueDim])
+	}
 }
 
 func (d *Decoder) feedForward(layer int, h []float64, n int) []float64 {
-	gate := Matmul(d.tensors[name{engine.RoleGate, layer}], h, n, d.desc.FFN, d.desc.Hidden)
-	up := Matmul(d.tensors[name{engine.RoleUp, layer}], h, n, d.desc.FFN, d.desc.Hidden)
-	for i := range gate {
-		gate[i] = SiLU(gate[i]) * up[i]
+	gate := d.project(h, n, engine.RoleGate, false, 0, layer)
+	up := d.project(h, n, engine.RoleUp, false, 0, layer)
+	d.gated(layer, gate, up)
+	return d.project(gate, n, engine.RoleDown, false, 0, layer)
+}
+
+// layerInputs returns the inputs of each layer, (tokens, width), from the embeddings x of tokens. nil
+// = none.
+func (d *Decoder) layerInputs(tokens []int32, x []float64) [][]float64 {
+	width, layers, n := d.desc.LayerInputWidth, len(d.desc.Layers), len(tokens)
+	if width == 0 {
+		return nil
 	}
-	return Matmul(d.tensors[name{engine.RoleDown, layer}], gate, n, d.desc.Hidden, d.desc.FFN)
+	all := width * layers
+	projected := Matmul(d.tensors[name{engine.RoleLayerInputProjection, -1}], x, n, all, d.desc.Hidden)
+	embedding, weight := d.tensors[name{engine.RoleLayerInputEmbedding, -1}], d.tensors[name{engine.RoleLayerInputNorm, -1}]
+	inputs := make([][]float64, layers)
+	for i, token := range tokens {
+		for layer := range layers {
+			slice := projected[i*all+layer*width : i*all+(layer+1)*width]
+			for j := range slice {
+				slice[j] /= math.Sqrt(float64(d.desc.Hidden))
+			}
+			row := embedding[int(token)*all+layer*width:]
+			for j, v := range RMSNorm(slice, weight, float64(d.desc.NormEps)) {
+				inputs[layer] = append(inputs[layer], (v+math.Sqrt(float64(width))*row[j])/math.Sqrt2)
+			}
+		}
+	}
+	return inputs
+}
+
+// inputBranch returns the branch of a layer's input before its norm.
+func (d *Decoder) inputBranch(layer int, x, input []float64) []float64 {
+	n := len(x) / d.desc.Hidden
+	gate := d.project(x, n, engine.RoleLayerInputGate, false, 0, layer)
+	d.gated(layer, gate, input)
+	return d.project(gate, n, engine.RoleLayerInputDown, false, 0, layer)
+}
+
+// gated computes activation(gate) * up in place of gate.
+func (d *Decoder) gated(layer int, gate, up []float64) {
+	activation := SiLU
+	if d.desc.Layers[layer].MLP.Activation == engine.GELUTanh {
+		activation = GELUTanh
+	}
+	for i := range gate {
+		gate[i] = activation(gate[i]) * up[i]
+	}
 }
 
 func addTo(x, y []float64) {
 	for i, v := range y {
 		x[i] += v
+	}
+}
+
+// scaleBy multiplies every number by a factor; 0 means 1.
+func scaleBy(x []float64, factor float32) {
+	if factor == 0 {
+		return
+	}
+	for i := range x {
+		x[i] *= float64(factor)
 	}
 }

@@ -1,9 +1,9 @@
-// Package reference is a second, plain implementation of what engines compute, in float64: every operation, and a whole
-// decoder over the dequantised weights of a model.
+// Package reference is a second, plain implementation of the engines' arithmetic in float64: every
+// operation, and a whole decoder over the dequantised weights of a model.
 //
-// Matmul, Softmax and the others take and return slices; a Decoder runs token ids to logits through a Sequence, which
-// keeps keys and values. Everything is written for reading: no blocking of loops, no approximation, no state outside the
-// values in hand.
+// Matmul, Softmax and the others are functions of slices. A Decoder computes the logits of token
+// ids for a Sequence, which has the keys and values. The code is written for reading: no blocked
+// loops, no approximations, no hidden state.
 //
-// It refuses to know engines, devices and batches, so that no mistake can be shared with what it judges.
+// It shares no code with engines, devices and batches, so that no mistake can be shared.
 package reference

@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Matmul is out(rows, cols) = b(rows, inner) * a(cols, inner)^T. Columns are spread over the processors.
+// Matmul computes out(rows, cols) = b(rows, inner) * a(cols, inner)^T. Columns are divided among
+// the processors.
 func Matmul(a, b []float64, rows, cols, inner int) []float64 {
 	out := make([]float64, rows*cols)
 	workers := runtime.GOMAXPROCS(0)
@@ -30,8 +31,8 @@ func Matmul(a, b []float64, rows, cols, inner int) []float64 {
 	return out
 }
 
-// dot is where the reference spends its time. It only reads what its callers own, so the race detector has nothing to
-// find in it and would make it ten times slower.
+// dot takes most of the reference's time. It only reads memory that its callers own, so the race
+// detector is off: it could find nothing, and would make dot ten times slower.
 //
 //go:norace
 func dot(a, b []float64) float64 {
@@ -50,7 +51,7 @@ func dot(a, b []float64) float64 {
 	return s0 + s1 + s2 + s3
 }
 
-// Softmax of one row; a row of -inf gives zeros.
+// Softmax returns the softmax of one row, and zeros for a row of -inf.
 func Softmax(a []float64) []float64 {
 	out := make([]float64, len(a))
 	top := math.Inf(-1)
@@ -71,7 +72,7 @@ func Softmax(a []float64) []float64 {
 	return out
 }
 
-// LogSoftmax of one row.
+// LogSoftmax returns the log-softmax of one row.
 func LogSoftmax(a []float64) []float64 {
 	top := math.Inf(-1)
 	for _, v := range a {
@@ -88,7 +89,7 @@ func LogSoftmax(a []float64) []float64 {
 	return out
 }
 
-// RMSNorm of one row: a / sqrt(mean(a^2) + eps) * weight.
+// RMSNorm returns a / sqrt(mean(a^2) + eps) * weight of one row.
 func RMSNorm(a, weight []float64, eps float64) []float64 {
 	sum := 0.0
 	for _, v := range a {
@@ -102,40 +103,61 @@ func RMSNorm(a, weight []float64, eps float64) []float64 {
 	return out
 }
 
-// SiLU is a / (1 + exp(-a)).
+// SiLU returns a / (1 + exp(-a)).
 func SiLU(a float64) float64 { return a / (1 + math.Exp(-a)) }
 
-// Rope rotates the leading dims of one head at a position; factors is nil or has dims/2.
-func Rope(head []float64, dims int, style engine.RopeStyle, position, base, scale float64, factors []float64) []float64 {
+// GELUTanh returns a * sigmoid(2 sqrt(2/pi) (a + 0.044715 a^3)), the approximation of GELU by tanh.
+func GELUTanh(a float64) float64 {
+	return a / (1 + math.Exp(-2*math.Sqrt(2/math.Pi)*(a+0.044715*a*a*a)))
+}
+
+// Cap returns cap * tanh(v / cap), or v if cap is 0.
+func Cap(v, limit float64) float64 {
+	if limit == 0 {
+		return v
+	}
+	return limit * math.Tanh(v/limit)
+}
+
+// Rotate rotates the leading dims of one head at a position.
+func Rotate(head []float64, r *engine.Rope, position float64) []float64 {
 	out := append([]float64(nil), head...)
-	frequencies := make([]float64, dims/2)
-	for i := range frequencies {
-		frequencies[i] = math.Pow(base, -2*float64(i)/float64(dims)) / scale
+	magnitude := 1.0
+	if r.Magnitude != 0 {
+		magnitude = float64(r.Magnitude)
 	}
-	for i, f := range factors {
-		frequencies[i] /= f
-	}
-	for i, frequency := range frequencies {
+	for i := range r.Dims / 2 {
+		frequency := math.Pow(float64(r.Base), -2*float64(i)/float64(r.Dims)) / float64(r.Scale)
+		if r.Divisors != nil {
+			frequency /= r.Divisors[i]
+		}
 		first, second := 2*i, 2*i+1
-		if style == engine.RopeNeox {
-			first, second = i, i+dims/2
+		if r.Style == engine.RopeNeox {
+			first, second = i, i+r.Dims/2
 		}
 		sin, cos := math.Sincos(position * frequency)
+		sin, cos = sin*magnitude, cos*magnitude
 		out[first] = head[first]*cos - head[second]*sin
 		out[second] = head[first]*sin + head[second]*cos
 	}
 	return out
 }
 
-// Attention of one query head over n keys and values; key and value give those of a position.
-func Attention(q []float64, n int, key, value func(i int) []float64, scale float64) []float64 {
+// Temperature returns the factor of the queries at a position.
+func Temperature(m *engine.Mixer, position int) float64 {
+	return 1 + float64(m.TemperatureScale)*math.Log(1+math.Floor(float64(position)/float64(m.TemperatureLength)))
+}
+
+// Attention returns the attention of one query head over n keys and values. key and value return
+// those of a position. Scores are capped unless limit is 0.
+func Attention(q []float64, n int, key, value func(i int) []float64, scale, limit float64) []float64 {
 	scores := make([]float64, n)
 	for i := range n {
-		scores[i] = dot(q, key(i)) * scale
+		scores[i] = Cap(dot(q, key(i))*scale, limit)
 	}
-	out := make([]float64, len(q))
+	out := make([]float64, len(value(0)))
 	for i, p := range Softmax(scores) {
-		for j, v := range value(i)[:len(q)] {
+		for j, v := range value(i)[:len(out)] {
 			out[j] += p * v
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Processed are the logits after mask, allowed, suppressed, bias and penalties, in that order. history is every token
-// before position; mask may be nil.
+// Processed returns the logits after mask, allowed, suppressed, bias and penalties, in that order.
+// history has every token before position, and mask may be nil.
 func Processed(logits []float64, p *engine.SlotParams, history []int32, position int32, mask []uint32) []float64 {
 	out := slices.Clone(logits)
 	for i := range out {
@@ -43,8 +43,9 @@ func Processed(logits []float64, p *engine.SlotParams, history []int32, position
 	return out
 }
 
-// Probabilities are those of a draw from processed logits at a temperature above 0, after top-k, typical-p, top-p and
-// min-p, each on what the one before left, renormalised. Tokens that cannot be drawn have 0.
+// Probabilities returns the probabilities of a draw from processed logits at a temperature above 0,
+// after top-k, typical-p, top-p and min-p. Each filter gets the renormalised result of the one
+// before. Tokens that cannot be drawn have 0.
 func Probabilities(processed []float64, p *engine.SlotParams) []float64 {
 	scaled := make([]float64, len(processed))
 	ids := []int{}
@@ -55,7 +56,7 @@ func Probabilities(processed []float64, p *engine.SlotParams) []float64 {
 		}
 	}
 	probs := Softmax(scaled)
-	// keep shortens ids to the best by a key, lowest first, until their mass reaches share of the whole.
+	// keep shortens ids to those with the lowest keys whose mass reaches a share of the total.
 	keep := func(key func(id int) float64, share float64) {
 		slices.SortStableFunc(ids, func(a, b int) int { return cmp.Compare(key(a), key(b)) })
 		sum, total := 0.0, 0.0

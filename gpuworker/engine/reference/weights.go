@@ -8,13 +8,13 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf/dequant"
 )
 
-// Tensor is a tensor as it lies in a file.
+// Tensor is a tensor of a file.
 type Tensor struct {
 	engine.TensorDesc
 	Bytes []byte
 }
 
-// Elements is the product of the dims.
+// Elements returns the product of the dims.
 func (t Tensor) Elements() int {
 	n := int64(1)
 	for _, d := range t.Dims {
@@ -23,7 +23,7 @@ func (t Tensor) Elements() int {
 	return int(n)
 }
 
-// Weights are a whole model in memory.
+// Weights is a whole model in memory.
 type Weights struct {
 	Desc    engine.ModelDesc
 	Tensors []Tensor

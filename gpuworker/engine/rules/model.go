@@ -7,7 +7,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Wanted is a tensor that a model must have. F32 says that only F32 will do: norms, biases and factors.
+// Wanted is a tensor that a model must have. F32 is true if its type must be F32: norms, biases and
+// factors.
 type Wanted struct {
 	Role  engine.Role
 	Layer int
@@ -15,13 +16,14 @@ type Wanted struct {
 	F32   bool
 }
 
-// Tensors lists what a model of this shape must bind: the outer tensors first, then layer by layer.
-func Tensors(d engine.ModelDesc) []Wanted {
+// Tensors returns the tensors that a model of this description must bind: the outer tensors first,
+// then layer by layer.
+func Tensors(d *engine.ModelDesc) []Wanted {
 	var out []Wanted
 	want := func(inLayer bool, layer int) {
 		for role := range engine.RoleCount {
-			if role.InLayer() == inLayer && role.Of(d) {
-				out = append(out, Wanted{Role: role, Layer: layer, Dims: role.Dims(d), F32: role.Vector()})
+			if role.InLayer() == inLayer && role.Of(d, layer) {
+				out = append(out, Wanted{Role: role, Layer: layer, Dims: role.Dims(d, layer), F32: role.Vector()})
 			}
 		}
 	}
@@ -32,32 +34,174 @@ func Tensors(d engine.ModelDesc) []Wanted {
 	return out
 }
 
-// CheckModel refuses a shape that no engine can run, naming a member at fault.
-func CheckModel(d engine.ModelDesc) error {
-	for name, v := range map[string]int{
-		"layers": d.Layers, "hidden": d.Hidden, "heads": d.Heads, "kv heads": d.KVHeads, "head dim": d.HeadDim,
-		"ffn": d.FFN, "vocab": d.Vocab, "context": d.Context,
+// Limits of a description. They are above any model and keep every product of two sizes inside 64
+// bits.
+const (
+	maxLayers  = 4096
+	maxHidden  = 1 << 20
+	maxHeads   = 1 << 14
+	maxHeadDim = 4096
+	maxWidth   = 1 << 22
+	maxVocab   = 1 << 24
+	maxRopes   = 16
+
+	maxInputWidth = 1 << 16
+)
+
+// CheckModel refuses a description that no engine can run. The error names the wrong member. It
+// wraps ErrUnsupported for blocks that are described and not built, else ErrInvalid.
+func CheckModel(d *engine.ModelDesc) error {
+	c := checker{}
+	c.between("layers", len(d.Layers), 1, maxLayers)
+	c.between("hidden", d.Hidden, 1, maxHidden)
+	c.between("vocab", d.Vocab, 1, maxVocab)
+	c.between("context", d.Context, 1, engine.MaxContext)
+	c.between("ropes", len(d.Ropes), 0, maxRopes)
+	c.between("layer input width", d.LayerInputWidth, 0, maxInputWidth)
+	for _, v := range []struct {
+		name  string
+		value float32
+	}{
+		{"norm eps", d.NormEps}, {"embedding scale", d.EmbeddingScale}, {"residual scale", d.ResidualScale},
+		{"logit scale", d.LogitScale}, {"logit cap", d.LogitCap},
 	} {
-		if v < 1 || v > math.MaxInt32 {
-			return fmt.Errorf("model %s is %d: %w", name, v, engine.ErrInvalid)
+		c.notNegative(v.name, v.value)
+	}
+	for i := range d.Ropes {
+		c.rope(fmt.Sprintf("rope %d ", i), &d.Ropes[i])
+	}
+	for i := range d.Layers {
+		if c.err == nil {
+			c.mixer(fmt.Sprintf("layer %d ", i), d, i)
+			c.mlp(fmt.Sprintf("layer %d ", i), &d.Layers[i].MLP)
 		}
 	}
-	switch {
-	case d.Heads%d.KVHeads != 0:
-		return fmt.Errorf("model has %d heads, which %d kv heads do not divide: %w", d.Heads, d.KVHeads, engine.ErrInvalid)
-	case d.RopeDims < 0 || d.RopeDims > d.HeadDim || d.RopeDims%2 != 0:
-		return fmt.Errorf("model rotates %d dims of heads of %d: %w", d.RopeDims, d.HeadDim, engine.ErrInvalid)
-	case d.RopeStyle != engine.RopeNorm && d.RopeStyle != engine.RopeNeox:
-		return fmt.Errorf("model rope style is %d: %w", d.RopeStyle, engine.ErrInvalid)
-	case !(d.RopeBase > 0) || !(d.RopeScale > 0) || !finite(d.RopeBase, d.RopeScale):
-		return fmt.Errorf("model rope base is %v and scale %v: %w", d.RopeBase, d.RopeScale, engine.ErrInvalid)
-	case !(d.NormEps >= 0) || !(d.AttnScale >= 0) || !finite(d.NormEps, d.AttnScale):
-		return fmt.Errorf("model norm eps is %v and attention scale %v: %w", d.NormEps, d.AttnScale, engine.ErrInvalid)
-	}
-	return nil
+	return c.err
 }
 
-// CheckConfig refuses a runner's sizes that are out of range.
+// checker keeps the first error of a description.
+type checker struct{ err error }
+
+func (c *checker) invalid(format string, args ...any) {
+	if c.err == nil {
+		c.err = fmt.Errorf("model "+format+": %w", append(args, engine.ErrInvalid)...)
+	}
+}
+
+func (c *checker) unsupported(format string, args ...any) {
+	if c.err == nil {
+		c.err = fmt.Errorf("model "+format+": %w", append(args, engine.ErrUnsupported)...)
+	}
+}
+
+func (c *checker) between(name string, v, low, high int) {
+	if v < low || v > high {
+		c.invalid("%s is %d, want %d to %d", name, v, low, high)
+	}
+}
+
+func (c *checker) notNegative(name string, v float32) {
+	if !(v >= 0) || !finite(v) {
+		c.invalid("%s is %v, want a finite number not below 0", name, v)
+	}
+}
+
+func (c *checker) positive(name string, v float32) {
+	if !(v > 0) || !finite(v) {
+		c.invalid("%s is %v, want a finite number above 0", name, v)
+	}
+}
+
+func (c *checker) rope(at string, r *engine.Rope) {
+	c.between(at+"dims", r.Dims, 0, maxHeadDim)
+	if r.Dims%2 != 0 {
+		c.invalid("%sdims is %d, want an even number", at, r.Dims)
+	}
+	if r.Style != engine.RopeNorm && r.Style != engine.RopeNeox {
+		c.invalid("%sstyle is %d, want %d or %d", at, r.Style, engine.RopeNorm, engine.RopeNeox)
+	}
+	c.positive(at+"base", r.Base)
+	c.positive(at+"scale", r.Scale)
+	c.notNegative(at+"magnitude", r.Magnitude)
+	if r.Divisors != nil && len(r.Divisors) != r.Dims/2 {
+		c.invalid("%shas %d divisors, want %d", at, len(r.Divisors), r.Dims/2)
+	}
+	for i, v := range r.Divisors {
+		if !(v > 0) {
+			c.invalid("%sdivisor %d is %v, want a number above 0", at, i, v)
+		}
+	}
+}
+
+func (c *checker) mixer(at string, d *engine.ModelDesc, index int) {
+	m := &d.Layers[index].Mixer
+	switch m.Kind {
+	case engine.MixAttention:
+	case engine.MixLatent:
+		c.unsupported("%smixer is latent attention", at)
+	case engine.MixDelta:
+		c.unsupported("%smixer is a gated delta rule", at)
+	default:
+		c.invalid("%smixer kind is %d, want %d", at, m.Kind, engine.MixAttention)
+	}
+	c.between(at+"heads", m.Heads, 1, maxHeads)
+	c.between(at+"kv heads", m.KVHeads, 1, maxHeads)
+	c.between(at+"key dim", m.KeyDim, 1, maxHeadDim)
+	c.between(at+"value dim", m.ValueDim, 1, maxHeadDim)
+	c.between(at+"window", m.Window, 0, engine.MaxContext)
+	c.between(at+"rope", m.Rope, engine.NoRope, len(d.Ropes)-1)
+	c.between(at+"kv layer", m.KVLayer, 0, index)
+	c.notNegative(at+"attention scale", m.Scale)
+	c.notNegative(at+"score cap", m.ScoreCap)
+	c.notNegative(at+"temperature scale", m.TemperatureScale)
+	c.between(at+"temperature length", m.TemperatureLength, 0, engine.MaxContext)
+	if (m.TemperatureScale != 0) != (m.TemperatureLength != 0) {
+		c.invalid("%shas a temperature scale of %v and a length of %d, want both or neither", at, m.TemperatureScale, m.TemperatureLength)
+	}
+	if c.err != nil {
+		return
+	}
+	if m.Heads%m.KVHeads != 0 {
+		c.invalid("%shas %d heads, which %d kv heads do not divide", at, m.Heads, m.KVHeads)
+	}
+	if m.KeyDim != m.ValueDim {
+		c.unsupported("%svalue dim is %d and key dim %d, which must be equal", at, m.ValueDim, m.KeyDim)
+	}
+	if m.Rope != engine.NoRope && d.Ropes[m.Rope].Dims > m.KeyDim {
+		c.invalid("%srotates %d dims of heads of %d", at, d.Ropes[m.Rope].Dims, m.KeyDim)
+	}
+	if m.QKNorm && m.QKRowNorm {
+		c.invalid("%snorms Q and K by head and by row, want one of them", at)
+	}
+	if m.KVLayer > 0 {
+		c.shared(at, d, index)
+	}
+}
+
+// shared checks a layer that reads the keys and values of another.
+func (c *checker) shared(at string, d *engine.ModelDesc, index int) {
+	m := &d.Layers[index].Mixer
+	of := &d.Layers[index-m.KVLayer].Mixer
+	if of.KVLayer != 0 || of.KVHeads != m.KVHeads || of.KeyDim != m.KeyDim || of.ValueDim != m.ValueDim {
+		c.invalid("%sreads the keys of layer %d, which has others or none of its own", at, index-m.KVLayer)
+	}
+}
+
+func (c *checker) mlp(at string, m *engine.MLP) {
+	switch m.Kind {
+	case engine.MLPDense:
+	case engine.MLPExperts:
+		c.unsupported("%smlp is a mixture of experts", at)
+	default:
+		c.invalid("%smlp kind is %d, want %d", at, m.Kind, engine.MLPDense)
+	}
+	if m.Activation != engine.SiLU && m.Activation != engine.GELUTanh {
+		c.invalid("%sactivation is %d, want %d or %d", at, m.Activation, engine.SiLU, engine.GELUTanh)
+	}
+	c.between(at+"ffn", m.Width, 1, maxWidth)
+}
+
+// CheckConfig refuses sizes of a runner that are out of range.
 func CheckConfig(c engine.RunnerConfig) error {
 	switch {
 	case c.KVBlocks < 1 || c.KVBlocks > math.MaxInt32/64:
@@ -70,6 +214,8 @@ func CheckConfig(c engine.RunnerConfig) error {
 		return fmt.Errorf("runner batches %d tokens: %w", c.MaxBatchedTokens, engine.ErrInvalid)
 	case c.MaxSampleRows < 1 || c.MaxSampleRows > 1<<20 || c.MaxScoreRows < 0 || c.MaxScoreRows > 1<<20:
 		return fmt.Errorf("runner has %d sample rows and %d score rows: %w", c.MaxSampleRows, c.MaxScoreRows, engine.ErrInvalid)
+	case c.MaxHiddenRows < 0 || c.MaxHiddenRows > 1<<20:
+		return fmt.Errorf("runner has %d hidden rows: %w", c.MaxHiddenRows, engine.ErrInvalid)
 	case c.MaxTopN < 0 || c.MaxTopN > 64:
 		return fmt.Errorf("runner reports %d candidates, want 0 to 64: %w", c.MaxTopN, engine.ErrInvalid)
 	case c.KVType != engine.F32 && c.KVType != engine.F16 && c.KVType != engine.BF16 && c.KVType != engine.F8:
@@ -82,17 +228,32 @@ func CheckConfig(c engine.RunnerConfig) error {
 	return nil
 }
 
-// BlockBytes is the bytes of keys and values that one KV block holds.
-func BlockBytes(d engine.ModelDesc, c engine.RunnerConfig) uint64 {
-	head := 2 * uint64(d.HeadDim) // bytes of one token's
-	switch c.KVType {
-	case engine.F32:
-		head = 4 * uint64(d.HeadDim)
-	case engine.F8:
-		head = uint64(d.HeadDim) + 4 // and its scale
-	default: // F16 and BF16
+// BlockBytes returns the bytes of keys and values in one KV block, over all layers that have their
+// own.
+func BlockBytes(d *engine.ModelDesc, c engine.RunnerConfig) uint64 {
+	var heads uint64 // bytes of one token's keys and values
+	for i := range d.Layers {
+		m := &d.Layers[i].Mixer
+		if m.KVLayer != 0 {
+			continue
+		}
+		for _, dim := range []int{m.KeyDim, m.ValueDim} {
+			heads += uint64(m.KVHeads) * headBytes(c.KVType, uint64(dim))
+		}
 	}
-	return 2 * uint64(d.Layers) * uint64(d.KVHeads) * uint64(c.BlockSize) * head
+	return uint64(c.BlockSize) * heads
+}
+
+// headBytes returns the bytes of one head of one token.
+func headBytes(t engine.Type, dim uint64) uint64 {
+	switch t {
+	case engine.F32:
+		return 4 * dim
+	case engine.F8:
+		return dim + 4 // and its scale
+	default: // F16 and BF16
+		return 2 * dim
+	}
 }
 
 func finite(values ...float32) bool {

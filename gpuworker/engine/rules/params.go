@@ -7,7 +7,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// CheckParams refuses sampling parameters that are out of range for a vocabulary and a number of candidates.
+// CheckParams refuses sampling parameters that are out of range for a vocabulary and a number of
+// candidates.
 func CheckParams(p *engine.SlotParams, vocab, maxTopN int) error {
 	inside := func(name string, v, low, high float32, lowIn bool) error {
 		if v > low && v <= high || lowIn && v == low {

@@ -8,39 +8,80 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-func desc() engine.ModelDesc {
-	return engine.ModelDesc{
+func desc() engine.Uniform {
+	return engine.Uniform{
 		Layers: 2, Hidden: 64, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, Vocab: 100, Context: 256, RopeDims: 16,
 		RopeBase: 10000, RopeScale: 1, NormEps: 1e-5,
 	}
 }
 
-func TestTensorsOfAShape(t *testing.T) {
+func TestTensorsOfADescription(t *testing.T) {
 	d := desc()
-	require.Len(t, Tensors(d), 3+2*9)
-	d.TiedHead, d.QKVBias, d.OBias, d.QKNorm, d.RopeFactors = true, true, true, true, true
-	all := Tensors(d)
-	require.Len(t, all, 3+2*15)
+	plain := d.Model()
+	require.Len(t, Tensors(&plain), 3+2*9)
+	d.TiedHead, d.QKVBias, d.OBias, d.QKNorm = true, true, true, true
+	whole := d.Model()
+	all := Tensors(&whole)
+	require.Len(t, all, 2+2*15)
 	require.Equal(t, Wanted{Role: engine.RoleDown, Layer: 1, Dims: []int64{96, 64}}, all[len(all)-1])
-	require.NoError(t, CheckModel(d))
+	require.NoError(t, CheckModel(&whole))
+	whole.Layers[1].Mixer.KVLayer = 1
+	require.NoError(t, CheckModel(&whole))
+	require.Len(t, Tensors(&whole), 2+15+10, "the second layer has no K and V of its own")
 }
 
 func TestModelsThatCannotRunAreRefused(t *testing.T) {
-	for name, break_ := range map[string]func(*engine.ModelDesc){
-		"no layers":                     func(d *engine.ModelDesc) { d.Layers = 0 },
-		"heads not divided":             func(d *engine.ModelDesc) { d.KVHeads = 3 },
-		"odd rope dims":                 func(d *engine.ModelDesc) { d.RopeDims = 7 },
-		"more rope dims than head":      func(d *engine.ModelDesc) { d.RopeDims = 18 },
-		"a rope base that is no number": func(d *engine.ModelDesc) { d.RopeBase = nan() },
-		"a rope scale of zero":          func(d *engine.ModelDesc) { d.RopeScale = 0 },
-		"a rope style nobody has":       func(d *engine.ModelDesc) { d.RopeStyle = 2 },
-		"a negative eps":                func(d *engine.ModelDesc) { d.NormEps = -1 },
+	for name, tc := range map[string]struct {
+		spoil func(*engine.ModelDesc)
+		want  string
+	}{
+		"no layers":                       {func(d *engine.ModelDesc) { d.Layers = nil }, "model layers is 0"},
+		"heads not divided":               {func(d *engine.ModelDesc) { d.Layers[1].Mixer.KVHeads = 3 }, "layer 1 has 4 heads, which 3 kv heads"},
+		"odd rope dims":                   {func(d *engine.ModelDesc) { d.Ropes[0].Dims = 7 }, "rope 0 dims is 7, want an even number"},
+		"more rope dims than head":        {func(d *engine.ModelDesc) { d.Ropes[0].Dims = 18 }, "layer 0 rotates 18 dims of heads of 16"},
+		"a rope base that is no number":   {func(d *engine.ModelDesc) { d.Ropes[0].Base = nan() }, "rope 0 base is NaN"},
+		"a rope scale of zero":            {func(d *engine.ModelDesc) { d.Ropes[0].Scale = 0 }, "rope 0 scale is 0"},
+		"a rope style that is unknown":    {func(d *engine.ModelDesc) { d.Ropes[0].Style = 2 }, "rope 0 style is 2"},
+		"too few divisors":                {func(d *engine.ModelDesc) { d.Ropes[0].Divisors = []float64{1} }, "rope 0 has 1 divisors, want 8"},
+		"a divisor of zero":               {func(d *engine.ModelDesc) { d.Ropes[0].Divisors = make([]float64, 8) }, "rope 0 divisor 0 is 0"},
+		"a rope that is not there":        {func(d *engine.ModelDesc) { d.Layers[0].Mixer.Rope = 1 }, "layer 0 rope is 1, want -1 to 0"},
+		"a negative eps":                  {func(d *engine.ModelDesc) { d.NormEps = -1 }, "norm eps is -1"},
+		"a cap that is no number":         {func(d *engine.ModelDesc) { d.LogitCap = nan() }, "logit cap is NaN"},
+		"a negative score cap":            {func(d *engine.ModelDesc) { d.Layers[0].Mixer.ScoreCap = -1 }, "layer 0 score cap is -1"},
+		"a negative width of inputs":      {func(d *engine.ModelDesc) { d.LayerInputWidth = -1 }, "layer input width is -1, want 0 to 65536"},
+		"a temperature of no length":      {func(d *engine.ModelDesc) { d.Layers[0].Mixer.TemperatureScale = 0.1 }, "layer 0 has a temperature scale of 0.1 and a length of 0, want both"},
+		"a temperature that is no number": {func(d *engine.ModelDesc) { d.Layers[0].Mixer.TemperatureScale = nan() }, "layer 0 temperature scale is NaN"},
+		"a length of no temperature":      {func(d *engine.ModelDesc) { d.Layers[0].Mixer.TemperatureLength = 8 }, "a length of 8, want both"},
+		"a negative window":               {func(d *engine.ModelDesc) { d.Layers[0].Mixer.Window = -1 }, "layer 0 window is -1"},
+		"keys of a layer above":           {func(d *engine.ModelDesc) { d.Layers[0].Mixer.KVLayer = 1 }, "layer 0 kv layer is 1"},
+		"keys of another shape":           {func(d *engine.ModelDesc) { d.Layers[1].Mixer.KVLayer, d.Layers[1].Mixer.KVHeads = 1, 1 }, "layer 1 reads the keys of layer 0"},
+		"norms by head and by row":        {func(d *engine.ModelDesc) { m := &d.Layers[0].Mixer; m.QKNorm, m.QKRowNorm = true, true }, "by head and by row"},
+		"an activation that is unknown":   {func(d *engine.ModelDesc) { d.Layers[1].MLP.Activation = 9 }, "layer 1 activation is 9"},
+		"an mlp without a width":          {func(d *engine.ModelDesc) { d.Layers[1].MLP.Width = 0 }, "layer 1 ffn is 0"},
+		"a kind of mixer that is unknown": {func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = 0 }, "layer 1 mixer kind is 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := desc()
-			break_(&d)
-			require.ErrorIs(t, CheckModel(d), engine.ErrInvalid)
+			d := desc().Model()
+			tc.spoil(&d)
+			err := CheckModel(&d)
+			require.ErrorIs(t, err, engine.ErrInvalid)
+			require.ErrorContains(t, err, tc.want)
 		})
+	}
+}
+
+func TestBlocksThatAreNotBuiltAreRefusedByName(t *testing.T) {
+	for want, spoil := range map[string]func(*engine.ModelDesc){
+		"layer 1 mixer is latent attention":            func(d *engine.ModelDesc) { d.Layers[1].Mixer.Kind = engine.MixLatent },
+		"layer 0 mixer is a gated delta rule":          func(d *engine.ModelDesc) { d.Layers[0].Mixer.Kind = engine.MixDelta },
+		"layer 1 mlp is a mixture of experts":          func(d *engine.ModelDesc) { d.Layers[1].MLP.Kind = engine.MLPExperts },
+		"layer 0 value dim is 8 and key dim 16, which": func(d *engine.ModelDesc) { d.Layers[0].Mixer.ValueDim = 8 },
+	} {
+		d := desc().Model()
+		spoil(&d)
+		err := CheckModel(&d)
+		require.ErrorIs(t, err, engine.ErrUnsupported)
+		require.ErrorContains(t, err, want)
 	}
 }
 
@@ -69,7 +110,7 @@ func TestSizesOfTensors(t *testing.T) {
 func TestARefusedStepLeavesTheSlotsAsTheyWere(t *testing.T) {
 	cfg := engine.RunnerConfig{KVBlocks: 8, BlockSize: 16, MaxSequences: 2, MaxBatchedTokens: 32, MaxSampleRows: 2, KVType: engine.F32}
 	require.NoError(t, CheckConfig(cfg))
-	s := NewSlots(desc(), cfg)
+	s := NewSlots(desc().Model(), cfg)
 	set := engine.PreOp{Slot: 1, SlotGeneration: 5, Params: &engine.SlotParams{TopP: 1, TypicalP: 1, RepetitionPenalty: 1}}
 	seg := engine.Segment{Slot: 1, SlotGeneration: 5, Tokens: []int32{1, 2, 3}, Blocks: []int32{0}}
 	row := engine.SampleRow{TokenIndex: 2, Slot: 1, SlotGeneration: 5, Position: 3}
@@ -107,7 +148,7 @@ func plain() *engine.SlotParams {
 }
 
 func TestABlockComesInFromWhereOneWentOut(t *testing.T) {
-	s := NewSlots(desc(), pool())
+	s := NewSlots(desc().Model(), pool())
 	ops := func(ops ...engine.PreOp) *engine.Step { return &engine.Step{PreOps: ops} }
 	out := func(to int32) engine.PreOp { return engine.PreOp{Kind: engine.BlockOut, Src: 7, Dst: to} }
 	in := func(from int32) engine.PreOp { return engine.PreOp{Kind: engine.BlockIn, Src: from, Dst: 0} }
@@ -128,7 +169,7 @@ func TestABlockComesInFromWhereOneWentOut(t *testing.T) {
 func TestASlotBeginsWithItsHistory(t *testing.T) {
 	d := desc()
 	d.Context = 100
-	s := NewSlots(d, pool())
+	s := NewSlots(d.Model(), pool())
 	begin := func(history []int32, at int32) *engine.Step {
 		return &engine.Step{
 			PreOps:   []engine.PreOp{{SlotGeneration: 1, Params: plain(), History: history}},
@@ -146,7 +187,7 @@ func TestASlotBeginsWithItsHistory(t *testing.T) {
 }
 
 func TestSegmentsOfOneSlotFollowEachOther(t *testing.T) {
-	s := NewSlots(desc(), pool())
+	s := NewSlots(desc().Model(), pool())
 	step := &engine.Step{PreOps: []engine.PreOp{{SlotGeneration: 1, Params: plain()}}}
 	for _, at := range []int32{0, 2} {
 		step.Segments = append(step.Segments, engine.Segment{SlotGeneration: 1, FirstPosition: at, Tokens: []int32{1, 2}, Blocks: []int32{0}})
@@ -157,7 +198,7 @@ func TestSegmentsOfOneSlotFollowEachOther(t *testing.T) {
 }
 
 func TestAMaskIsThereOrComesLate(t *testing.T) {
-	s := NewSlots(desc(), pool())
+	s := NewSlots(desc().Model(), pool())
 	step := &engine.Step{
 		PreOps:   []engine.PreOp{{SlotGeneration: 1, Params: plain()}},
 		Segments: []engine.Segment{{SlotGeneration: 1, Tokens: []int32{1}, Blocks: []int32{0}}},
@@ -169,6 +210,7 @@ func TestAMaskIsThereOrComesLate(t *testing.T) {
 }
 
 func TestConfigsThatNoEngineKnowsAreRefused(t *testing.T) {
+	d := desc().Model()
 	for name, change := range map[string]func(*engine.RunnerConfig){
 		"a cache of quantised blocks": func(c *engine.RunnerConfig) { c.KVType = engine.Q8_0 },
 		"activations of eight bits":   func(c *engine.RunnerConfig) { c.ActType = engine.F8 },
@@ -185,5 +227,5 @@ func TestConfigsThatNoEngineKnowsAreRefused(t *testing.T) {
 	c := pool()
 	c.KVType, c.ActType = engine.F8, engine.BF16
 	require.NoError(t, CheckConfig(c))
-	require.EqualValues(t, 2*2*2*16*(16+4), BlockBytes(desc(), c), "a byte an element, and a scale for each head of each token")
+	require.EqualValues(t, 2*2*2*16*(16+4), BlockBytes(&d, c), "a byte an element, and a scale for each head of each token")
 }

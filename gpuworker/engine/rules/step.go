@@ -6,28 +6,28 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Slot is what is known of a slot of a runner.
+// Slot is the state of a slot of a runner.
 type Slot struct {
 	Set        bool
 	Generation uint32
 	Length     int32 // positions in its history
-	Sampled    bool  // the last admitted step samples for it, so that the next may say PreviousSample
+	Sampled    bool  // the last admitted step samples for it, so that the next may use PreviousSample
 }
 
-// Slots mirrors the slots and the host blocks of one runner from the steps it was given.
+// Slots mirrors the slots and the host blocks of one runner, from its steps.
 type Slots struct {
 	desc    engine.ModelDesc
 	cfg     engine.RunnerConfig
 	slots   []Slot
 	written map[int32]bool // host blocks that an admitted step writes
 
-	// Scratch of the step being admitted.
+	// Scratch of the step that is checked.
 	next  []Slot
 	wrote []int32 // host blocks that it is the first to write
 	fed   []bool  // slots that an earlier segment of it feeds
 }
 
-// NewSlots begins with every slot unset.
+// NewSlots returns slots that are all unset.
 func NewSlots(desc engine.ModelDesc, cfg engine.RunnerConfig) *Slots {
 	return &Slots{
 		desc: desc, cfg: cfg, slots: make([]Slot, cfg.MaxSequences), written: map[int32]bool{},
@@ -35,11 +35,12 @@ func NewSlots(desc engine.ModelDesc, cfg engine.RunnerConfig) *Slots {
 	}
 }
 
-// Slot is the state of slot i after the last admitted step.
+// Slot returns the state of slot i after the last admitted step.
 func (s *Slots) Slot(i int32) Slot { return s.slots[i] }
 
-// Admit checks a step against the slots and host blocks. ErrInvalid changes nothing; nil moves them on as the step does. Where
-// the rules have nothing against the step, `also` may refuse it, to the same effect; nil = it does not.
+// Admit checks a step against the slots and host blocks, and updates them if the step is valid. If
+// it returns ErrInvalid, nothing has changed. also, if not nil, may refuse a valid step, with the
+// same effect.
 func (s *Slots) Admit(step *engine.Step, also func() error) error {
 	copy(s.next, s.slots)
 	s.wrote = s.wrote[:0]
@@ -70,7 +71,7 @@ func (s *Slots) check(step *engine.Step) error {
 	return s.rows(step, tokens)
 }
 
-// preOp's error goes on from the words "pre-operation N".
+// preOp checks a pre-operation. Its error continues the words "pre-operation N".
 func (s *Slots) preOp(op *engine.PreOp) error {
 	switch op.Kind {
 	case engine.SlotSet:
@@ -122,10 +123,10 @@ func (s *Slots) set(op *engine.PreOp) error {
 	return nil
 }
 
-// positions are those of the whole block pool.
+// positions returns the number of positions of the whole block pool.
 func (s *Slots) positions() int { return s.cfg.KVBlocks * s.cfg.BlockSize }
 
-// segments returns how many tokens they have.
+// segments checks the segments and returns their number of tokens.
 func (s *Slots) segments(segs []engine.Segment) (int, error) {
 	tokens := 0
 	clear(s.fed)
@@ -186,6 +187,8 @@ func (s *Slots) rows(step *engine.Step, tokens int) error {
 		return refuse("step has %d sample rows of at most %d", len(step.Samples), s.cfg.MaxSampleRows)
 	case len(step.Scores) > s.cfg.MaxScoreRows:
 		return refuse("step has %d score rows of at most %d", len(step.Scores), s.cfg.MaxScoreRows)
+	case len(step.Hidden) > s.cfg.MaxHiddenRows:
+		return refuse("step has %d hidden rows of at most %d", len(step.Hidden), s.cfg.MaxHiddenRows)
 	}
 	for i := range s.next {
 		s.next[i].Sampled = false
@@ -218,10 +221,15 @@ func (s *Slots) rows(step *engine.Step, tokens int) error {
 			return refuse("score row %d wants %d candidates of at most %d", i, row.TopN, s.cfg.MaxTopN)
 		}
 	}
+	for i, token := range step.Hidden {
+		if token < 0 || int(token) >= tokens {
+			return refuse("hidden row %d is of token %d of %d", i, token, tokens)
+		}
+	}
 	return nil
 }
 
-// named checks that a slot exists, is set, and is of that generation.
+// named checks that a slot exists, is set, and has the generation.
 func (s *Slots) named(i int32, generation uint32) error {
 	switch {
 	case !s.slot(i):

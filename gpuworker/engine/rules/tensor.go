@@ -14,24 +14,27 @@ type Block struct{ Elements, Bytes uint64 }
 var blocks = map[engine.Type]Block{
 	engine.F32: {1, 4}, engine.F16: {1, 2}, engine.BF16: {1, 2},
 	engine.Q4_0: {32, 18}, engine.Q4_1: {32, 20}, engine.Q5_0: {32, 22}, engine.Q5_1: {32, 24}, engine.Q8_0: {32, 34},
+	engine.Q2_K: {256, 84}, engine.Q3_K: {256, 110}, engine.IQ4XS: {256, 136},
+	engine.IQ2XXS: {256, 66}, engine.IQ2XS: {256, 74}, engine.IQ2S: {256, 82}, engine.IQ3XXS: {256, 98}, engine.IQ3S: {256, 110},
 	engine.Q4_K: {256, 144}, engine.Q5_K: {256, 176}, engine.Q6_K: {256, 210}, engine.IQ4NL: {32, 18},
 }
 
-// WeightTypes are the types an engine may run, in the order of their ids.
+// WeightTypes are the types that an engine may run, in the order of their ids.
 func WeightTypes() []engine.Type {
 	return []engine.Type{
 		engine.F32, engine.F16, engine.Q4_0, engine.Q4_1, engine.Q5_0, engine.Q5_1, engine.Q8_0,
-		engine.Q4_K, engine.Q5_K, engine.Q6_K, engine.IQ4NL, engine.BF16,
+		engine.Q2_K, engine.Q3_K, engine.Q4_K, engine.Q5_K, engine.Q6_K,
+		engine.IQ2XXS, engine.IQ2XS, engine.IQ3XXS, engine.IQ4NL, engine.IQ3S, engine.IQ2S, engine.IQ4XS, engine.BF16,
 	}
 }
 
-// BlockOf is the layout of a type; ok is false for a type that no engine runs.
+// BlockOf returns the layout of a type. ok is false for a type that no engine runs.
 func BlockOf(t engine.Type) (b Block, ok bool) {
 	b, ok = blocks[t]
 	return b, ok
 }
 
-// TensorSize is the bytes of a tensor in a file, or ErrInvalid when there is no such tensor.
+// TensorSize returns the bytes of a tensor in a file, or ErrInvalid if there is no such tensor.
 func TensorSize(d engine.TensorDesc) (uint64, error) {
 	block, ok := blocks[d.Type]
 	switch {
@@ -55,7 +58,7 @@ func TensorSize(d engine.TensorDesc) (uint64, error) {
 	return elements / block.Elements * block.Bytes, nil
 }
 
-// Name is what messages call a tensor, such as "layer 3 gate".
+// Name returns the name of a tensor in messages, such as "layer 3 gate".
 func Name(role engine.Role, layer int) string {
 	if layer >= 0 {
 		return fmt.Sprintf("layer %d %v", layer, role)

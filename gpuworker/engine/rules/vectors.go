@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// CheckCodebook says which field of a codebook's shape is out of its range.
+// CheckCodebook refuses a shape of a codebook, and names the field that is out of range.
 func CheckCodebook(d engine.CodebookDesc) error {
 	switch {
 	case d.Kind != engine.Flat && d.Kind != engine.Product:
@@ -32,7 +32,7 @@ func CheckCodebook(d engine.CodebookDesc) error {
 	return nil
 }
 
-// CheckTrainer says which field of a training is out of its range.
+// CheckTrainer refuses a configuration of a training, and names the field that is out of range.
 func CheckTrainer(c engine.TrainerConfig) error {
 	if err := CheckCodebook(c.Codebook); err != nil {
 		return err
@@ -92,10 +92,10 @@ func checkAnnealing(a engine.Annealing) error {
 	return nil
 }
 
-// within is false for a NaN.
+// within reports whether v is in the range. It is false for a NaN.
 func within(v, low, high float64) bool { return v >= low && v <= high }
 
-// CheckEncoding says what of an encoding a codebook cannot do.
+// CheckEncoding refuses an encoding that a codebook cannot do.
 func CheckEncoding(d engine.CodebookDesc, e engine.Encoding) error {
 	if e.Element < 0 || e.Element >= engine.ElementCount {
 		return invalid("element type is %d: want 0 to %d", e.Element, engine.ElementCount-1)

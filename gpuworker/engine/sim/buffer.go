@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Buffer is bytes of a simulated device; they take memory from the first write on.
+// Buffer is memory of a simulated device. It is allocated at the first write.
 type Buffer struct {
 	dev     *Device
 	size    uint64
@@ -21,7 +21,7 @@ type Buffer struct {
 	}
 }
 
-// Size is the bytes asked for, also after Free.
+// Size returns the bytes requested, even after Free.
 func (b *Buffer) Size() uint64 { return b.size }
 
 // checkLocked refuses a freed buffer and a range outside it.
@@ -66,7 +66,7 @@ func (b *Buffer) ReadAt(p []byte, off int64) (int, error) {
 	return copy(p, b.mu.data[off:]), nil
 }
 
-// CopyTo copies to a buffer of this engine through memory of its own, so that ranges may overlap.
+// CopyTo copies to a buffer of this engine through a copy, so that ranges may overlap.
 func (b *Buffer) CopyTo(dst engine.Buffer, dstOff, srcOff, n uint64) error {
 	to, ok := dst.(*Buffer)
 	if !ok || to == nil {
@@ -103,7 +103,7 @@ func (b *Buffer) Fill(value byte, off, n uint64) error {
 	return nil
 }
 
-// Digest is BLAKE3 of n bytes from off on.
+// Digest returns BLAKE3 of n bytes from off on.
 func (b *Buffer) Digest(off, n uint64) (engine.Digest, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,7 +113,7 @@ func (b *Buffer) Digest(off, n uint64) (engine.Digest, error) {
 	return blake3.Sum256(b.bytesLocked()[off : off+n]), nil
 }
 
-// Free gives the bytes back. Refused, it leaves the buffer as it was.
+// Free frees the bytes. If it is refused, the buffer is unchanged.
 func (b *Buffer) Free() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

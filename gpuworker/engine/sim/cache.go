@@ -1,21 +1,24 @@
 package sim
 
-// piece is how many tokens are hashed as one. Every size of a block is a multiple of it, so that no size changes a token.
+// piece is the number of tokens that are hashed together. Every block size is a multiple of it, so
+// that the block size changes no token.
 const piece = 16
 
-// cell is what a position of a block holds behind the cell of the position before it, 0 at a piece's begin.
+// cell returns the value of a position after the cell of the position before it, which is 0 at the
+// start of a piece.
 func cell(before uint64, token int32) uint64 { return mix(before, uint64(uint32(token))+1) | 1 }
 
-// cache is what the KV blocks hold: for every position of a block the hash of its piece's tokens up to it. A cell of 0 was
-// never written since its block was begun.
+// cache has the contents of the KV blocks: for every position of a block, the hash of its piece's
+// tokens up to it. A cell is 0 if it was not written since the start of its block.
 type cache struct {
 	blockSize int
 	cells     []uint64
 	host      map[int32][]uint64 // blocks in host memory that were written
 }
 
-// write puts tokens at the positions from one on; what the blocks held behind them is void. cells are those of a history with the same
-// tokens there: a piece that begins here is the same as the history's, one that goes on follows what its block holds.
+// write stores tokens at consecutive positions, and clears the positions after them in their
+// blocks. cells are those of a history with the same tokens: a piece that starts here is copied
+// from it, and a piece that started before continues from the contents of its block.
 func (c *cache) write(blocks []int32, position int, tokens []int32, cells []uint64) {
 	for len(tokens) > 0 {
 		off := position % c.blockSize
@@ -50,7 +53,7 @@ func (c *cache) copyOut(dst, src int32) {
 // copyIn: src was written.
 func (c *cache) copyIn(dst, src int32) { copy(c.block(dst), c.host[src]) }
 
-// context is the hash of positions 0 .. position as the blocks hold them now.
+// context returns the hash of positions 0 .. position from the blocks.
 func (c *cache) context(blocks []int32, position int) uint64 {
 	h := uint64(1)
 	for end := piece - 1; end < position; end += piece {

@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
-// Device is a simulated device. Its memory is counted, not taken: only buffers that were written to hold bytes.
+// Device is a simulated device. Its memory is counted and not allocated, except for buffers that
+// were written.
 type Device struct {
 	opts     Options
 	logger   hclog.Logger
@@ -25,7 +26,7 @@ type Device struct {
 	}
 }
 
-// Open makes a device; every one has memory of its own.
+// Open returns a device with its own memory.
 func Open(opts Options, logger hclog.Logger) (*Device, error) {
 	if opts.Memory == 0 {
 		opts.Memory = 16 << 30
@@ -33,13 +34,13 @@ func Open(opts Options, logger hclog.Logger) (*Device, error) {
 	if opts.StepTime < 0 || opts.PrefillTime < 0 || opts.DecodeTime < 0 || opts.Reserved < 0 {
 		return nil, fmt.Errorf("sim options %+v: %w", opts, engine.ErrInvalid)
 	}
-	logger.Info("device chosen", "kind", "sim", "name", name, "reason", "asked for")
+	logger.Info("device chosen", "kind", "sim", "name", name, "reason", "requested")
 	return &Device{opts: opts, logger: logger}, nil
 }
 
 const name = "sim: no model is computed, tokens are hashes"
 
-// Info describes the device and its ledger now.
+// Info returns the device and its ledger.
 func (d *Device) Info() (engine.DeviceInfo, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -49,7 +50,7 @@ func (d *Device) Info() (engine.DeviceInfo, error) {
 	info := engine.DeviceInfo{
 		Kind: "sim", Name: name, Path: "sim", Numerics: "sim-1", Build: "millrace sim engine",
 		SMCount: 1, BytesTotal: d.opts.Memory, BytesUsed: d.mu.used, LiveBuffers: d.mu.buffers,
-		FailedFrees: d.refusals.failed.Load(), OneClass: !d.opts.TwoClasses,
+		FailedFrees: d.refusals.failed.Load(), OneClass: !d.opts.TwoClasses, HiddenRows: true,
 	}
 	info.BytesFree = info.BytesTotal - d.usedLocked()
 	return info, nil
@@ -62,7 +63,7 @@ func (d *Device) usedLocked() (sum uint64) {
 	return sum
 }
 
-// take counts size bytes, or fails with ErrOutOfMemory.
+// take counts size bytes, or returns ErrOutOfMemory.
 func (d *Device) take(size uint64, purpose engine.Purpose) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,7 +86,7 @@ func (d *Device) give(size uint64, purpose engine.Purpose) {
 	d.mu.used[purpose] -= size
 }
 
-// Alloc gives size zeroed bytes.
+// Alloc returns size zeroed bytes.
 func (d *Device) Alloc(size uint64, purpose engine.Purpose) (engine.Buffer, error) {
 	if size == 0 {
 		return nil, fmt.Errorf("alloc 0 bytes: %w", engine.ErrInvalid)
@@ -99,12 +100,12 @@ func (d *Device) Alloc(size uint64, purpose engine.Purpose) (engine.Buffer, erro
 	return &Buffer{dev: d, size: size, purpose: purpose}, nil
 }
 
-// ResidentSize is the size of the tensor in a file: nothing is repacked.
+// ResidentSize returns the size of the tensor in a file: nothing is repacked.
 func (d *Device) ResidentSize(desc engine.TensorDesc) (uint64, error) { return rules.TensorSize(desc) }
 
-// NewModel begins a model.
+// NewModel returns an empty model.
 func (d *Device) NewModel(desc engine.ModelDesc) (engine.Model, error) {
-	if err := rules.CheckModel(desc); err != nil {
+	if err := rules.CheckModel(&desc); err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
@@ -116,7 +117,7 @@ func (d *Device) NewModel(desc engine.ModelDesc) (engine.Model, error) {
 	return newModel(d, desc), nil
 }
 
-// Close fails with ErrPrecondition while buffers or models live.
+// Close returns ErrPrecondition while buffers or models live.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -132,7 +133,7 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// Refuse makes the device refuse memory: a fault for tests.
+// Refuse injects memory faults.
 func (d *Device) Refuse(what engine.Refusal, skip int, count uint64) error {
 	return d.refusals.ask(what, skip, count)
 }

@@ -2,19 +2,19 @@ package sim
 
 import "slices"
 
-// history is what the blocks of a slot should hold: the cells of its own tokens, as a cache would write them.
+// history has the cells that the blocks of a slot should have: those of its own tokens.
 type history struct {
 	cells  []uint64 // by position
 	chains []uint64 // [n]: the hash of the first n whole pieces
 }
 
-// begin forgets all but the first positions.
+// begin drops all positions except the first.
 func (h *history) begin(length int32) {
 	h.cells = h.cells[:length]
 	h.chains = h.chains[:min(len(h.chains), int(length)/piece+1)]
 }
 
-// add gives the cells of the tokens.
+// add appends tokens and returns their cells.
 func (h *history) add(tokens []int32) []uint64 {
 	first, before := len(h.cells), uint64(0)
 	if first%piece > 0 {
@@ -35,7 +35,7 @@ func (h *history) add(tokens []int32) []uint64 {
 	return h.cells[first:]
 }
 
-// context is what the cache's context is where the blocks hold the history.
+// context returns the context of the cache if the blocks have the history.
 func (h *history) context(position int) uint64 {
 	return mix(h.chains[position/piece], h.cells[position])
 }

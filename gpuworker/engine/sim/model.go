@@ -19,14 +19,14 @@ type key struct {
 	layer int
 }
 
-// tensor is what is kept of a bound tensor.
+// tensor is a bound tensor without its bytes.
 type tensor struct {
 	digest  engine.Digest
 	size    uint64
-	flipped map[uint64]bool // bits that differ from what was bound
+	flipped map[uint64]bool // flipped bits
 }
 
-// Model is the digests of a model's tensors.
+// Model has the digests of a model's tensors.
 type Model struct {
 	dev  *Device
 	desc engine.ModelDesc
@@ -44,13 +44,13 @@ type Model struct {
 func newModel(d *Device, desc engine.ModelDesc) *Model {
 	m := &Model{dev: d, desc: desc, want: map[key]rules.Wanted{}}
 	m.mu.bound = map[key]bool{}
-	for _, w := range rules.Tensors(desc) {
+	for _, w := range rules.Tensors(&desc) {
 		m.want[key{w.Role, w.Layer}] = w
 	}
 	return m
 }
 
-// Bind consumes the buffer, also when it fails.
+// Bind consumes the buffer, even if it fails.
 func (m *Model) Bind(desc engine.TensorDesc, buf engine.Buffer) error {
 	if buf == nil {
 		return fmt.Errorf("bind %s: no buffer: %w", rules.Name(desc.Role, desc.Layer), engine.ErrInvalid)
@@ -99,7 +99,7 @@ func (m *Model) bind(desc engine.TensorDesc, buf engine.Buffer) error {
 	return nil
 }
 
-// Seal checks that the model is whole.
+// Seal checks that the model is complete.
 func (m *Model) Seal() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -109,7 +109,7 @@ func (m *Model) Seal() error {
 	case m.mu.sealed:
 		return fmt.Errorf("model is already sealed: %w", engine.ErrPrecondition)
 	}
-	for _, w := range rules.Tensors(m.desc) {
+	for _, w := range rules.Tensors(&m.desc) {
 		if !m.mu.bound[key{w.Role, w.Layer}] {
 			return fmt.Errorf("seal: %s is not bound: %w", rules.Name(w.Role, w.Layer), engine.ErrPrecondition)
 		}
@@ -118,7 +118,7 @@ func (m *Model) Seal() error {
 	return nil
 }
 
-// Digest is BLAKE3 of the tensor's file bytes, or another value while bits of it are flipped.
+// Digest returns BLAKE3 of the tensor's file bytes, or another value while bits of it are flipped.
 func (m *Model) Digest(index int) (engine.Digest, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -168,19 +168,19 @@ func (m *Model) tensorLocked(index int) (*tensor, error) {
 	return &m.mu.tensors[index], nil
 }
 
-// RunnerCost is the memory a runner would take; nothing is allocated.
+// RunnerCost returns the memory that a runner would allocate.
 func (m *Model) RunnerCost(cfg engine.RunnerConfig) (engine.RunnerCost, error) {
 	if err := rules.CheckConfig(cfg); err != nil {
 		return engine.RunnerCost{}, err
 	}
-	block := rules.BlockBytes(m.desc, cfg)
+	block := rules.BlockBytes(&m.desc, cfg)
 	return engine.RunnerCost{
-		BytesPerBlock: block, KVBytes: block * uint64(cfg.KVBlocks), WorkspaceBytes: 64 * uint64(cfg.MaxBatchedTokens),
+		BytesPerBlock: block, KVBytes: block * uint64(cfg.KVBlocks), WorkspaceBytes: 64*uint64(cfg.MaxBatchedTokens) + 8*uint64(cfg.MaxHiddenRows)*uint64(m.desc.Hidden),
 		HostBytesPerBlock: block,
 	}, nil
 }
 
-// NewRunner makes a runner of a sealed model.
+// NewRunner returns a runner of a sealed model.
 func (m *Model) NewRunner(cfg engine.RunnerConfig) (engine.Runner, error) {
 	cost, err := m.RunnerCost(cfg)
 	if err != nil {
@@ -205,7 +205,7 @@ func (m *Model) NewRunner(cfg engine.RunnerConfig) (engine.Runner, error) {
 	return newRunner(m, cfg, cost, m.mu.bytes), nil
 }
 
-// Close fails with ErrPrecondition while runners live.
+// Close returns ErrPrecondition while runners live.
 func (m *Model) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

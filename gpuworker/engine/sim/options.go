@@ -9,21 +9,21 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Options are the modelled device. Zero times mean that steps take no time.
+// Options describe the modelled device. With zero times, steps take no time.
 type Options struct {
 	StepTime    time.Duration // of every step
 	PrefillTime time.Duration // of every prompt token
 	DecodeTime  time.Duration // of every generated token
 	Memory      uint64        // bytes of the device; 0 = 16 GiB
-	// Reserved ids, 0 <= id < Reserved, are not sampled unless a mask or a list of allowed tokens asks for them: special
-	// tokens live there in many vocabularies, and a stream that ends at random is of no use to a rig.
+	// Reserved ids, 0 <= id < Reserved, are not sampled unless a mask or a list of allowed tokens
+	// names them: many vocabularies have special tokens there, and a stream must not end at random.
 	Reserved int
-	// TwoClasses makes the device say that its kernel classes give different bits, as a GPU's do. Its own never do; one that says
-	// so is used as a GPU is.
+	// TwoClasses makes the device report that its kernel classes give different bits, like those of
+	// a GPU. Callers then use it like a GPU, although its bits do not differ.
 	TwoClasses bool
 }
 
-// Default is a device that decodes 100 sequences at about 40 000 tokens a second.
+// Default returns a device that decodes 100 sequences at about 40 000 tokens a second.
 func Default() Options {
 	return Options{
 		StepTime: 500 * time.Microsecond, PrefillTime: 2 * time.Microsecond, DecodeTime: 20 * time.Microsecond,
@@ -31,8 +31,9 @@ func Default() Options {
 	}
 }
 
-// ParseOptions reads "sim" or "sim:key=value,...", whose keys are step, prefill and decode (durations), memory (bytes),
-// reserved (ids) and two-classes (true or false). What is not named is as in Default.
+// ParseOptions parses "sim" or "sim:key=value,...". The keys are step, prefill and decode
+// (durations), memory (bytes), reserved (ids) and two-classes (true or false). Other options are
+// those of Default.
 func ParseOptions(s string) (Options, error) {
 	o := Default()
 	rest, ok := strings.CutPrefix(s, "sim")

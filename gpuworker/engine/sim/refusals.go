@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// refusals are the faults of its memory that a device was asked for.
+// refusals are the injected memory faults of a device.
 type refusals struct {
 	failed atomic.Uint64 // frees that were refused
 	mu     struct {
@@ -17,7 +17,7 @@ type refusals struct {
 	}
 }
 
-// plan: skip pass, and count behind them are refused.
+// plan lets skip calls succeed and the following count fail.
 type plan struct {
 	skip  int
 	count uint64
@@ -39,7 +39,7 @@ func (r *refusals) ask(what engine.Refusal, skip int, count uint64) error {
 	return nil
 }
 
-// take says whether this block is refused, and counts it.
+// take reports whether this call is refused, and counts it.
 func (r *refusals) take(what engine.Refusal) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// lateLocked is the step in flight that waits for masks, or nil. None is behind it.
+// lateLocked returns the step in flight that waits for masks, or nil. It is the last one.
 func (r *Runner) lateLocked() *flight {
 	if r.mu.submitted == r.mu.waited {
 		return nil
@@ -19,7 +19,7 @@ func (r *Runner) lateLocked() *flight {
 	return nil
 }
 
-// Masks gives the masks that the step submitted last waits for, and samples it.
+// Masks sets the masks that the step submitted last waits for, and samples it.
 func (r *Runner) Masks(masks [][]uint32) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,7 +58,8 @@ func (r *Runner) Masks(masks [][]uint32) error {
 
 func (r *Runner) maskWords() int { return (r.model.desc.Vocab + 31) / 32 }
 
-// takeRows notes the rows to be sampled, whose masks are the caller's again when the step waits for others.
+// takeRows notes the rows to be sampled, whose masks are the caller's again when the step waits for
+// others.
 func (r *Runner) takeRows(s *engine.Step, f *flight) {
 	for i := range s.Samples {
 		f.rows = append(f.rows, s.Samples[i])
@@ -72,8 +73,8 @@ func (r *Runner) takeRows(s *engine.Step, f *flight) {
 	}
 }
 
-// contextOf is what the blocks of a token's segment hold up to it. Where that is not the slot's own history, which a real engine
-// cannot know, the context is one that neither of the two has.
+// contextOf returns the context of a token from the blocks of its segment. If that is not the
+// slot's history, which a real engine could not detect, it returns a third context.
 func (r *Runner) contextOf(s *engine.Step, token int32) uint64 {
 	i, first := slices.BinarySearch(r.starts, token)
 	if !first {
@@ -88,7 +89,7 @@ func (r *Runner) contextOf(s *engine.Step, token int32) uint64 {
 	return holds
 }
 
-// sampleAll samples all rows of a step in their order: a slot's last is what PreviousSample stands for.
+// sampleAll samples all rows of a step in order. PreviousSample then means the last row of a slot.
 func (r *Runner) sampleAll(f *flight) {
 	for i := range f.rows {
 		f.result.Samples = append(f.result.Samples, r.sample(f, i))
@@ -115,7 +116,7 @@ func (r *Runner) sample(f *flight, i int) engine.RowResult {
 	return out
 }
 
-// candidates come from the flight's own memory; a part of it that was left behind by growth stays valid.
+// candidates returns a slice of the flight's memory. Slices from before the memory grew stay valid.
 func (r *Runner) candidates(f *flight, d distribution, n int32) []engine.Candidate {
 	if n == 0 {
 		return nil
@@ -123,4 +124,12 @@ func (r *Runner) candidates(f *flight, d distribution, n int32) []engine.Candida
 	at := len(f.candidates)
 	f.candidates = d.candidates(f.candidates, int(n))
 	return f.candidates[at:len(f.candidates):len(f.candidates)]
+}
+
+// appendHidden appends the hidden row of a context: numbers in [-1, 1).
+func appendHidden(to []float32, context uint64, width int) []float32 {
+	for i := range width {
+		to = append(to, float32(int32(mix(context, uint64(i))>>40)-1<<23)/(1<<23))
+	}
+	return to
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
-// depth is how many steps may be in flight.
+// depth is the number of steps that may be in flight.
 const depth = 2
 
-// flight is a step between Submit and Wait. Tokens are known at once, or as soon as late masks are there; only their time has to
-// come.
+// flight is a step between Submit and Wait. Its tokens are computed at once, or when its late masks
+// arrive. Wait sleeps until its modelled end.
 type flight struct {
 	result     engine.StepResult
 	candidates []engine.Candidate
@@ -25,7 +25,7 @@ type flight struct {
 	begin, end time.Time
 }
 
-// Runner keeps hashes in place of keys and values.
+// Runner has hashes in place of keys and values.
 type Runner struct {
 	model   *Model
 	cost    engine.RunnerCost
@@ -58,7 +58,7 @@ func newRunner(m *Model, cfg engine.RunnerConfig, cost engine.RunnerCost, weight
 	return r
 }
 
-// Submit computes the step and lets its time begin when the step before ends.
+// Submit computes the step. Its modelled time starts at the end of the step before it.
 func (r *Runner) Submit(s *engine.Step) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +76,7 @@ func (r *Runner) Submit(s *engine.Step) error {
 	}
 	f := r.flightLocked(r.mu.submitted)
 	*f = flight{
-		result:     engine.StepResult{Samples: f.result.Samples[:0], Scores: f.result.Scores[:0]},
+		result:     engine.StepResult{Samples: f.result.Samples[:0], Scores: f.result.Scores[:0], Hidden: f.result.Hidden[:0]},
 		candidates: f.candidates[:0], rows: f.rows[:0], contexts: f.contexts[:0], nan: r.fault.nan,
 	}
 	took := r.compute(s, f)
@@ -93,23 +93,24 @@ func (r *Runner) Submit(s *engine.Step) error {
 	return nil
 }
 
-// flightLocked is step n, counted from 0, while it is in flight and until the next Wait.
+// flightLocked returns step n, counted from 0. It is valid until the Wait after its own.
 func (r *Runner) flightLocked(n uint64) *flight { return &r.mu.flights[n%uint64(len(r.mu.flights))] }
 
-// hostMemory refuses a step that writes host blocks for the first time when a test wants memory refused.
+// hostMemory refuses a step that is the first to write a host block, if a test injected a memory
+// fault.
 func (r *Runner) hostMemory(s *engine.Step) error {
 	for i := range s.PreOps {
 		if op := &s.PreOps[i]; op.Kind == engine.BlockOut && r.cache.host[op.Dst] == nil {
 			if r.model.dev.refusals.take(engine.RefuseAlloc) {
 				return fmt.Errorf("%d bytes of host memory asked: %w", r.cost.HostBytesPerBlock, engine.ErrOutOfMemory)
 			}
-			return nil // one piece of memory for all
+			return nil // one allocation for all
 		}
 	}
 	return nil
 }
 
-// compute runs the step and returns the time a device would take.
+// compute runs the step and returns its modelled time.
 func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 	vocab, opts := r.model.desc.Vocab, &r.model.dev.opts
 	for i := range s.PreOps {
@@ -153,10 +154,13 @@ func (r *Runner) compute(s *engine.Step, f *flight) time.Duration {
 			Candidates: r.candidates(f, d, row.TopN),
 		})
 	}
+	for _, token := range s.Hidden {
+		f.result.Hidden = appendHidden(f.result.Hidden, r.contextOf(s, token), r.model.desc.Hidden)
+	}
 	return took
 }
 
-// tokensOf are the tokens of a segment, those that the step before sampled too.
+// tokensOf returns the tokens of a segment, with the samples of the previous step filled in.
 func (r *Runner) tokensOf(seg *engine.Segment) []int32 {
 	if !slices.Contains(seg.Tokens, engine.PreviousSample) {
 		return seg.Tokens
@@ -170,7 +174,7 @@ func (r *Runner) tokensOf(seg *engine.Segment) []int32 {
 	return r.sampled
 }
 
-// Wait sleeps until the oldest step has had its time.
+// Wait sleeps until the modelled end of the oldest step.
 func (r *Runner) Wait(timeout time.Duration) (*engine.StepResult, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,7 +191,7 @@ func (r *Runner) Wait(timeout time.Duration) (*engine.StepResult, error) {
 		time.Sleep(sleep)
 		r.mu.Lock()
 	}
-	if f.late { // its masks come from the caller, who would wait in vain for them here
+	if f.late { // the caller must set its masks first
 		return nil, fmt.Errorf("the step waits for its masks: %w", engine.ErrTimeout)
 	}
 	if left > timeout {
@@ -197,7 +201,7 @@ func (r *Runner) Wait(timeout time.Duration) (*engine.StepResult, error) {
 	return &f.result, nil
 }
 
-// Progress is what a device would have done by now; after Close it is zero.
+// Progress returns the progress of the modelled device. After Close it is zero.
 func (r *Runner) Progress() engine.Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -217,7 +221,7 @@ func (r *Runner) Progress() engine.Progress {
 	return p
 }
 
-// Fault asks for a fault in the next step.
+// Fault injects a fault into the next step.
 func (r *Runner) Fault(f engine.Fault, index int32, value uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,7 +238,7 @@ func (r *Runner) Fault(f engine.Fault, index int32, value uint64) error {
 	return nil
 }
 
-// Close forgets the steps in flight and gives the memory back.
+// Close drops the steps in flight and frees the memory.
 func (r *Runner) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

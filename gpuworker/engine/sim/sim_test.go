@@ -13,11 +13,16 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
+func tensors() []rules.Wanted {
+	d := desc()
+	return rules.Tensors(&d)
+}
+
 func desc() engine.ModelDesc {
-	return engine.ModelDesc{
+	return engine.Uniform{
 		Layers: 1, Hidden: 32, Heads: 2, KVHeads: 1, HeadDim: 16, FFN: 32, Vocab: 1000, Context: 4096, RopeDims: 16,
 		RopeBase: 10000, RopeScale: 1, NormEps: 1e-5, TiedHead: true,
-	}
+	}.Model()
 }
 
 // runner makes a device, a model and a runner, and closes them when the test ends.
@@ -27,7 +32,7 @@ func runner(t testing.TB, opts Options, cfg engine.RunnerConfig) engine.Runner {
 	require.NoError(t, err)
 	m, err := dev.NewModel(desc())
 	require.NoError(t, err)
-	for _, w := range rules.Tensors(desc()) {
+	for _, w := range tensors() {
 		d := engine.TensorDesc{Role: w.Role, Layer: w.Layer, Type: engine.F32, Dims: w.Dims}
 		size, err := dev.ResidentSize(d)
 		require.NoError(t, err)
@@ -107,7 +112,7 @@ func TestTokensDependOnSeedAndOnEveryEarlierToken(t *testing.T) {
 	}
 }
 
-func TestABlockThatSomebodyElseWroteChangesTheContinuation(t *testing.T) {
+func TestOverwrittenBlockChangesTheContinuation(t *testing.T) {
 	c := cache{blockSize: 16, cells: make([]uint64, 4*16)}
 	blocks := []int32{0, 1, 2}
 	tokens := func(first, n int) (run []int32) {
@@ -136,7 +141,7 @@ func TestABlockThatSomebodyElseWroteChangesTheContinuation(t *testing.T) {
 	require.Equal(t, want, c.context([]int32{0, 1, 3}, 39))
 }
 
-func TestAHistoryThatItsBlocksDoNotHoldChangesTheContinuation(t *testing.T) {
+func TestWrongHistoryChangesTheContinuation(t *testing.T) {
 	r := runner(t, Options{Reserved: 16}, config())
 	prompt := make([]int32, 40)
 	for i := range prompt {
@@ -250,7 +255,8 @@ func BenchmarkPrefill(b *testing.B) {
 	}
 }
 
-// BenchmarkDecode100 reports how many tokens a second one core makes for 100 sequences of 1000 tokens.
+// BenchmarkDecode100 reports how many tokens a second one core makes for 100 sequences of 1000
+// tokens.
 func BenchmarkDecode100(b *testing.B) {
 	const sequences, length = 100, 1000
 	cfg := config()

@@ -36,7 +36,7 @@ func (s *slot) set(p *engine.SlotParams, tokens []int32, vocab int) {
 	}
 }
 
-// permits says whether a token may be sampled at a position.
+// permits reports whether a token may be sampled at a position.
 func (s *slot) permits(token, position int32, mask []uint32, reserved int) bool {
 	bit := func(words []uint32) bool { return words == nil || words[token/32]>>(token%32)&1 == 1 }
 	switch {
@@ -50,7 +50,7 @@ func (s *slot) permits(token, position int32, mask []uint32, reserved int) bool 
 	return !slices.Contains(s.forbidden, token)
 }
 
-// sample is the rank that the slot takes, or 0 when no token is left.
+// sample returns the rank of the sampled token, or 0 if every token is excluded.
 func (s *slot) sample(d distribution, context uint64, row *engine.SampleRow, reserved int) int {
 	if reserved >= d.vocab {
 		reserved = 0

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// mix folds x into h; every bit of both reaches every bit of the result.
+// mix hashes x into h. Every bit of both affects every bit of the result.
 func mix(h, x uint64) uint64 {
 	h = (h ^ x) * 0x9e3779b97f4a7c15
 	h = (h ^ h>>29) * 0xbf58476d1ce4e5b9
@@ -16,10 +16,10 @@ func mix(h, x uint64) uint64 {
 // ratio of the geometric distribution: every token is 0.9 times as likely as the one before it.
 const ratio = 0.9
 
-// distribution is a geometric one over the ids base, base+1, ... round the vocabulary.
+// distribution is a geometric distribution over the ids base, base+1, ..., modulo the vocabulary.
 type distribution struct {
 	base, vocab int
-	logRest     float64 // log of what the truncation at the vocabulary leaves
+	logRest     float64 // log of the mass within the vocabulary
 }
 
 func newDistribution(context uint64, vocab int) distribution {
@@ -30,7 +30,7 @@ func newDistribution(context uint64, vocab int) distribution {
 
 func (d distribution) token(rank int) int32 { return int32((d.base + rank - 1) % d.vocab) }
 
-// rank of a token: 1 is the best.
+// rank returns the rank of a token: 1 is the best.
 func (d distribution) rank(token int32) int { return (int(token)-d.base+d.vocab)%d.vocab + 1 }
 
 func (d distribution) logprob(rank int) float32 {
@@ -44,7 +44,8 @@ func (d distribution) candidates(dst []engine.Candidate, n int) []engine.Candida
 	return dst
 }
 
-// draw is the rank that a slot's seed, output index and position pick before tokens are ruled out.
+// draw returns the rank that a slot's seed, output index and position pick before tokens are
+// excluded.
 func (d distribution) draw(p *engine.SlotParams, context uint64, position int32) int {
 	if p.Temperature == 0 {
 		return 1

@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/reference/vq"
 )
 
-// Trainer is a training of the reference. Its unit of work is a round, done when its slice is submitted.
+// Trainer is a training of the reference. Its unit of work is a round. Submit computes the whole
+// slice.
 type Trainer struct {
 	dev      *Device
 	cfg      engine.TrainerConfig
@@ -20,13 +21,14 @@ type Trainer struct {
 	state    []byte
 	training *vq.Training // nil before the first Submit
 	computed uint64
-	told     bool              // that the training is done
+	reported bool              // that the training is done
 	ended    []engine.Training // slices in flight
 }
 
 func (t *Trainer) written() uint64 { return uint64(len(t.rows) / t.cfg.Codebook.Dimension) }
 
-// ready is ErrPrecondition once the trainer is closed, and for what comes before the first slice once there was one.
+// ready returns ErrPrecondition if the trainer is closed, or if the call must precede the first
+// slice and does not.
 func (t *Trainer) ready(before bool) error {
 	switch {
 	case t.shut:
@@ -60,7 +62,7 @@ func (t *Trainer) Write(first uint64, rows []byte) error {
 	return nil
 }
 
-// Give sets the codewords that a training of Init Given begins with.
+// Give sets the first codewords of a training with Init Given.
 func (t *Trainer) Give(codewords []byte) error {
 	if err := t.ready(true); err != nil {
 		return err
@@ -75,7 +77,7 @@ func (t *Trainer) Give(codewords []byte) error {
 	return nil
 }
 
-// Restore keeps a state for the first slice, which has all rows.
+// Restore stores a state for the first slice, when all rows are known.
 func (t *Trainer) Restore(state []byte) error {
 	if err := t.ready(true); err != nil {
 		return err
@@ -87,7 +89,7 @@ func (t *Trainer) Restore(state []byte) error {
 	return nil
 }
 
-// Submit does a slice.
+// Submit computes a slice.
 func (t *Trainer) Submit(s engine.Slice) error {
 	if err := t.ready(false); err != nil {
 		return err
@@ -97,7 +99,7 @@ func (t *Trainer) Submit(s engine.Slice) error {
 		return fmt.Errorf("a slice of %d rounds: %w", s.Rounds, engine.ErrInvalid)
 	case len(t.ended) == 2:
 		return fmt.Errorf("two slices are in flight: %w", engine.ErrPrecondition)
-	case t.told:
+	case t.reported:
 		return fmt.Errorf("the training is done: %w", engine.ErrPrecondition)
 	}
 	if t.training == nil {
@@ -120,7 +122,7 @@ func (t *Trainer) Submit(s engine.Slice) error {
 	if out.Reason = t.training.Reason(); out.Reason != engine.Unfinished {
 		out.Phase, out.RowsDone = engine.Done, t.cfg.Rows
 	}
-	out.Computed, out.Recomputed = t.computed, t.computed // every one is found in float64
+	out.Computed, out.Recomputed = t.computed, t.computed // all of them use float64
 	t.ended = append(t.ended, out)
 	return nil
 }
@@ -139,7 +141,7 @@ func (t *Trainer) begin() (err error) {
 	return err
 }
 
-// Wait tells of the oldest slice.
+// Wait returns the progress of the oldest slice.
 func (t *Trainer) Wait(time.Duration) (engine.Training, error) {
 	if err := t.ready(false); err != nil {
 		return engine.Training{}, err
@@ -149,11 +151,11 @@ func (t *Trainer) Wait(time.Duration) (engine.Training, error) {
 	}
 	out := t.ended[0]
 	t.ended = t.ended[1:]
-	t.told = t.told || out.Phase == engine.Done
+	t.reported = t.reported || out.Phase == engine.Done
 	return out, nil
 }
 
-// seen is the training between slices.
+// seen returns the training between slices.
 func (t *Trainer) seen() (*vq.Training, error) {
 	if err := t.ready(false); err != nil {
 		return nil, err
@@ -167,7 +169,7 @@ func (t *Trainer) seen() (*vq.Training, error) {
 	return t.training, nil
 }
 
-// Codewords is the codebook.
+// Codewords returns the codebook.
 func (t *Trainer) Codewords() ([]byte, error) {
 	tr, err := t.seen()
 	if err != nil {
@@ -176,7 +178,7 @@ func (t *Trainer) Codewords() ([]byte, error) {
 	return tr.Codewords(), nil
 }
 
-// State is what Restore takes.
+// State returns the state for Restore.
 func (t *Trainer) State() ([]byte, error) {
 	tr, err := t.seen()
 	if err != nil {
@@ -185,7 +187,7 @@ func (t *Trainer) State() ([]byte, error) {
 	return tr.State(), nil
 }
 
-// IDs are those of the last round.
+// IDs returns the ids of the last round.
 func (t *Trainer) IDs() ([]uint32, error) {
 	tr, err := t.seen()
 	if err != nil {
@@ -195,7 +197,7 @@ func (t *Trainer) IDs() ([]uint32, error) {
 	return ids, measured(ids == nil)
 }
 
-// Loads are those of the last round.
+// Loads returns the loads of the last round.
 func (t *Trainer) Loads() ([]uint64, error) {
 	tr, err := t.seen()
 	if err != nil {
@@ -205,7 +207,7 @@ func (t *Trainer) Loads() ([]uint64, error) {
 	return loads, measured(loads == nil)
 }
 
-// Variances are the codewords' mean distances in the last round.
+// Variances returns the codewords' mean distances in the last round.
 func (t *Trainer) Variances() ([]float64, error) {
 	tr, err := t.seen()
 	if err != nil {
@@ -225,7 +227,7 @@ func measured(missing bool) error {
 	return nil
 }
 
-// Close gives everything back.
+// Close frees all memory.
 func (t *Trainer) Close() error {
 	if err := t.ready(false); err != nil {
 		return err

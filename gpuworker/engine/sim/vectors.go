@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
-// TrainerCost is the rows, and what a round keeps of them and of the codewords.
+// TrainerCost returns the memory of the rows, and of the state of a round.
 func (d *Device) TrainerCost(cfg engine.TrainerConfig) (engine.TrainerCost, error) {
 	if err := rules.CheckTrainer(cfg); err != nil {
 		return engine.TrainerCost{}, err
@@ -19,8 +19,8 @@ func (d *Device) TrainerCost(cfg engine.TrainerConfig) (engine.TrainerCost, erro
 	return engine.TrainerCost{DeviceBytes: cfg.Rows*each + 2*book.Bytes()}, nil
 }
 
-// NewTrainer counts the memory of a training. Rows are kept as they come, and rounds are those of package vq: of
-// vectors, unlike of tokens, the sim engine gives what every engine gives.
+// NewTrainer counts the memory of a training. Package vq computes the rounds: unlike tokens,
+// codebooks of the sim engine have the same bits as those of every engine.
 func (d *Device) NewTrainer(cfg engine.TrainerConfig) (engine.Trainer, error) {
 	cost, err := d.TrainerCost(cfg)
 	if err != nil {
@@ -48,7 +48,7 @@ func (d *Device) NewCodebook(desc engine.CodebookDesc, codewords []byte) (engine
 	return b, nil
 }
 
-// count counts trainers and codebooks that live.
+// count counts live trainers and codebooks.
 func (d *Device) count(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,7 +75,7 @@ func (b *Codebook) open() (*vq.Codebook, error) {
 	return b.mu.book, nil
 }
 
-// Encode gives the codes of rows.
+// Encode returns the codes of rows.
 func (b *Codebook) Encode(e engine.Encoding) (engine.Codes, error) {
 	book, err := b.open()
 	if err != nil {
@@ -84,7 +84,7 @@ func (b *Codebook) Encode(e engine.Encoding) (engine.Codes, error) {
 	return book.Encode(e)
 }
 
-// Decode gathers codewords.
+// Decode returns the codewords of codes.
 func (b *Codebook) Decode(codes []byte) ([]byte, error) {
 	book, err := b.open()
 	if err != nil {
@@ -93,7 +93,7 @@ func (b *Codebook) Decode(codes []byte) ([]byte, error) {
 	return book.Decode(codes)
 }
 
-// Digest is BLAKE3 of the codewords' bytes.
+// Digest returns BLAKE3 of the codewords' bytes.
 func (b *Codebook) Digest() (engine.Digest, error) {
 	book, err := b.open()
 	if err != nil {
@@ -102,7 +102,7 @@ func (b *Codebook) Digest() (engine.Digest, error) {
 	return book.Digest(), nil
 }
 
-// FlipBit flips one bit of the codewords: a fault for tests.
+// FlipBit injects a flipped bit into the codewords.
 func (b *Codebook) FlipBit(bit uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,7 +117,7 @@ func (b *Codebook) FlipBit(bit uint64) error {
 	return nil
 }
 
-// Close gives the codebook's memory back.
+// Close frees the codebook's memory.
 func (b *Codebook) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

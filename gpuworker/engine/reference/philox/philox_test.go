@@ -7,7 +7,8 @@ import (
 )
 
 func TestWordsAreThePublishedAnswers(t *testing.T) {
-	// The known answers that the authors publish: key and counter all zero, all ones, and digits of pi.
+	// The known answers that the authors publish: key and counter all zero, all ones, and digits of
+	// pi.
 	for _, tc := range []struct {
 		key     uint64
 		counter [4]uint32

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// anneal moves each codeword some way to the mean of the rows that trimming leaves it. One without rows rests.
+// anneal moves each codeword towards the trimmed mean of its rows. A codeword without rows does not
+// move.
 func (s *space) anneal(temperature float64) {
 	s.last = slices.Clone(s.c)
 	a := &s.cfg.Annealing
@@ -43,18 +44,18 @@ func (s *space) anneal(temperature float64) {
 	}
 }
 
-// kept is how many of n rows trimming keeps.
+// kept returns how many of n rows trimming keeps.
 func (s *space) kept(n int) int { return n - int(math.Floor(s.cfg.Annealing.Trim*float64(n))) }
 
-// place rounds a codeword's place to its value.
+// place rounds the position of a codeword to its value.
 func (s *space) place(c int) {
 	for j := range s.d {
 		s.codeword(c)[j] = s.round(s.p[c*s.d+j])
 	}
 }
 
-// maintain merges codewords that are near and splits those with too many rows, on the loads and distances of the assignment and
-// the codewords of the update behind it.
+// maintain merges near codewords and splits those with too many rows. It uses the loads and
+// distances of the assignment, and the codewords of the update that followed.
 func (s *space) maintain() (merged, split int64) {
 	loads, touched := slices.Clone(s.loads), make([]bool, len(s.loads))
 	if s.cfg.Annealing.MergeDistance > 0 {
@@ -66,9 +67,9 @@ func (s *space) maintain() (merged, split int64) {
 	return merged, split
 }
 
-// merge joins each codeword, in ascending order, with the nearest other one of those with rows, if that is near enough and
-// neither was joined already. The lower one gets both loads and the weighted mean of their places, the higher one the same place
-// and no load.
+// merge joins each codeword, in ascending order, with the nearest other codeword that has rows, if
+// it is near enough and neither was joined before. The lower one gets both loads and the weighted
+// mean of their positions. The higher one gets the same position and no load.
 func (s *space) merge(loads []uint64, touched []bool) (merged int64) {
 	limit := s.cfg.Annealing.MergeDistance * s.cfg.Annealing.MergeDistance
 	before := slices.Clone(s.c)
@@ -102,8 +103,9 @@ func (s *space) merge(loads []uint64, touched []bool) (merged int64) {
 	return merged
 }
 
-// split gives codewords without a load, in ascending order, the farthest kept row of those with too large a one, the largest
-// first. A merged codeword is not split, nor is one whose kept rows all lie where it does.
+// split moves codewords without a load, in ascending order, to the farthest kept rows of codewords
+// with too large a load, the largest first. It splits no merged codeword, and none whose kept rows
+// all equal it.
 func (s *space) split(loads []uint64, touched []bool) (split int64) {
 	limit := s.cfg.Annealing.SplitLoad * (float64(s.n) / float64(len(loads)))
 	members := s.members()

@@ -36,18 +36,18 @@ func NewCodebook(desc engine.CodebookDesc, codewords []byte) (*Codebook, error) 
 	return Resident(desc, codewords), nil
 }
 
-// Resident is a codebook of the bytes that are there, whatever they have become.
+// Resident returns a codebook of resident bytes without checking them.
 func Resident(desc engine.CodebookDesc, codewords []byte) *Codebook {
 	return &Codebook{desc: desc, bytes: slices.Clone(codewords), values: Decode(desc.Type, codewords)}
 }
 
-// part is the codewords of a subspace.
+// part returns the codewords of a subspace.
 func (b *Codebook) part(s int) []float64 {
 	size := b.desc.Codewords * b.desc.Width()
 	return b.values[s*size : (s+1)*size]
 }
 
-// Encode gives the codes of rows.
+// Encode returns the codes of rows.
 func (b *Codebook) Encode(e engine.Encoding) (engine.Codes, error) {
 	if err := rules.CheckEncoding(b.desc, e); err != nil {
 		return engine.Codes{}, err
@@ -74,7 +74,8 @@ func (b *Codebook) Encode(e engine.Encoding) (engine.Codes, error) {
 	return out, nil
 }
 
-// row gives the codes of one row, and a reported distance for each, or one in all of a product.
+// row returns the codes of one row, and a reported distance for each, or one for a product
+// codebook.
 func (b *Codebook) row(x []float64, neighbours int) (ids []int, distances []float64) {
 	if b.desc.Kind == engine.Product {
 		d, all := b.desc.Width(), 0.0
@@ -113,7 +114,7 @@ func (b *Codebook) appendCode(to []byte, id int) []byte {
 	return binary.LittleEndian.AppendUint16(to, uint16(id))
 }
 
-// Decode gathers codewords.
+// Decode returns the codewords of codes.
 func (b *Codebook) Decode(codes []byte) ([]byte, error) {
 	size, width := b.desc.CodeSize(), b.desc.Width()*b.desc.Type.Size()
 	if len(codes)%(size*b.desc.Subspaces) != 0 {
@@ -135,5 +136,5 @@ func (b *Codebook) Decode(codes []byte) ([]byte, error) {
 	return out, nil
 }
 
-// Digest is BLAKE3 of the codewords' bytes.
+// Digest returns BLAKE3 of the codewords' bytes.
 func (b *Codebook) Digest() engine.Digest { return blake3.Sum256(b.bytes) }

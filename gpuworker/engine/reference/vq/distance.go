@@ -6,10 +6,11 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// lanes is how many partial sums a sum over a row's elements has: element j is added to sum j % lanes, in ascending order.
+// lanes is the number of partial sums in a sum over a row's elements. Element j is added to sum
+// j % lanes, in ascending order.
 const lanes = 8
 
-// total adds the partial sums: each half to the other until one is left.
+// total adds the partial sums: one half to the other, until one sum is left.
 func total(a []float64) float64 {
 	for n := len(a) / 2; n > 0; n /= 2 {
 		for i := range n {
@@ -19,7 +20,8 @@ func total(a []float64) float64 {
 	return a[0]
 }
 
-// squared is the sum of (x-c)^2. Every operation is rounded by itself: the conversions forbid a fused one.
+// squared returns the sum of (x-c)^2. Every operation is rounded separately: the conversions forbid
+// a fused multiply-add.
 func squared(x, c []float64) float64 {
 	var a [lanes]float64
 	for j := range x {
@@ -29,7 +31,7 @@ func squared(x, c []float64) float64 {
 	return total(a[:])
 }
 
-// dot is the sum of x*c, likewise.
+// dot returns the sum of x*c, likewise.
 func dot(x, c []float64) float64 {
 	var a [lanes]float64
 	for j := range x {
@@ -38,7 +40,7 @@ func dot(x, c []float64) float64 {
 	return total(a[:])
 }
 
-// distance is what the id minimises.
+// distance returns the value that the id minimises.
 func distance(m engine.Metric, x, c []float64) float64 {
 	if m == engine.L2 {
 		return squared(x, c)
@@ -46,7 +48,7 @@ func distance(m engine.Metric, x, c []float64) float64 {
 	return -dot(x, c)
 }
 
-// reported is what is told of a distance, and what the energy is the mean of.
+// reported returns the distance as it is reported. The energy is the mean of these.
 func reported(m engine.Metric, d float64) float64 {
 	if m == engine.Cosine {
 		return 1 + d
@@ -54,7 +56,7 @@ func reported(m engine.Metric, d float64) float64 {
 	return d
 }
 
-// nearest is the argmin of the distance over codewords of a width, the lowest id on ties.
+// nearest returns the argmin of the distance over codewords of a width, and the lowest id on ties.
 func nearest(m engine.Metric, x, codewords []float64) (id int, least float64) {
 	least = math.Inf(1)
 	for c := 0; c*len(x) < len(codewords); c++ {
@@ -65,7 +67,7 @@ func nearest(m engine.Metric, x, codewords []float64) (id int, least float64) {
 	return id, least
 }
 
-// normalised divides x by its length; where that is 0 it stays.
+// normalised returns x divided by its length, and x itself if that is 0.
 func normalised(x []float64) []float64 {
 	out := make([]float64, len(x))
 	length := math.Sqrt(dot(x, x))
@@ -77,7 +79,8 @@ func normalised(x []float64) []float64 {
 	return out
 }
 
-// Rows are the values that a metric sees: as they came, or for Cosine divided by their length and rounded to F32.
+// Rows returns the values that a metric compares: unchanged, or for Cosine divided by their length
+// and rounded to F32.
 func Rows(m engine.Metric, dimension int, values []float64) []float64 {
 	if m != engine.Cosine {
 		return values
@@ -91,10 +94,11 @@ func Rows(m engine.Metric, dimension int, values []float64) []float64 {
 	return out
 }
 
-// blockRows is how many rows, by their absolute numbers, one partial sum of the energy is of; it has blockLanes of its own.
+// blockRows is the number of consecutive rows in one partial sum of the energy, which has
+// blockLanes lanes.
 const blockRows, blockLanes = 4096, 256
 
-// blockSums are the sums of v over blocks: row i of a block is added to lane i % blockLanes.
+// blockSums returns the sums of v over blocks. Row i of a block is added to lane i % blockLanes.
 func blockSums(v []float64) []float64 {
 	var out []float64
 	for ; len(v) > 0; v = v[min(blockRows, len(v)):] {

@@ -21,26 +21,28 @@ var formats = map[engine.Element]format{
 	engine.VectorBF16: {8, -133, 0x1.fep127},
 }
 
-// unbounded rounds v once, to the nearest value of the format with ties to even, as if exponents had no upper end.
+// unbounded rounds v once, to the nearest value of the format with ties to even, as if exponents
+// had no upper bound.
 func (f format) unbounded(v float64) float64 {
 	_, exponent := math.Frexp(v) // |v| in [2^(exponent-1), 2^exponent)
 	step := max(exponent-f.bits, f.smallest)
 	return math.Ldexp(math.RoundToEven(math.Ldexp(v, -step)), step)
 }
 
-// Round is the nearest value of the type, ties to even; beyond its largest finite value it is that value.
+// Round returns the nearest value of the type, with ties to even. Beyond the largest finite value
+// it returns that value.
 func Round(to engine.Element, v float64) float64 {
 	f := formats[to]
 	return min(max(f.unbounded(v), -f.largest), f.largest)
 }
 
-// Holds says whether v rounds to a finite value of the type.
+// Holds reports whether v rounds to a finite value of the type.
 func Holds(to engine.Element, v float64) bool {
 	f := formats[to]
 	return math.Abs(f.unbounded(v)) <= f.largest
 }
 
-// Decode gives the exact values of elements.
+// Decode returns the exact values of elements.
 func Decode(from engine.Element, b []byte) []float64 {
 	size := from.Size()
 	out := make([]float64, len(b)/size)
@@ -62,7 +64,7 @@ func Decode(from engine.Element, b []byte) []float64 {
 	return out
 }
 
-// half is the value of an IEEE binary16.
+// half returns the value of an IEEE binary16.
 func half(bits uint16) float64 {
 	sign, exponent, fraction := 1-2*float64(bits>>15), int(bits>>10&31), float64(bits&1023)
 	switch exponent {
@@ -78,7 +80,7 @@ func half(bits uint16) float64 {
 	}
 }
 
-// Encode gives the bytes of values that the type holds exactly.
+// Encode returns the bytes of values that the type holds exactly.
 func Encode(to engine.Element, values []float64) []byte {
 	out := make([]byte, 0, len(values)*to.Size())
 	for _, v := range values {
@@ -96,7 +98,7 @@ func Encode(to engine.Element, values []float64) []byte {
 	return out
 }
 
-// halfBits is the binary16 of a value that it holds exactly.
+// halfBits returns the binary16 of a value that it holds exactly.
 func halfBits(v float64) uint16 {
 	sign := uint16(math.Float64bits(v)>>63) << 15
 	v = math.Abs(v)
@@ -107,7 +109,8 @@ func halfBits(v float64) uint16 {
 	return sign | uint16(exponent+14)<<10 | uint16(math.Ldexp(fraction, 11))&1023
 }
 
-// Finite is ErrInvalid, with the number of the first row, where one holds a NaN or an infinity. first is the number of row 0.
+// Finite returns ErrInvalid with the number of the first row that has a NaN or an infinity. first
+// is the number of row 0.
 func Finite(values []float64, dimension int, first uint64) error {
 	for i, v := range values {
 		if math.IsNaN(v) || math.IsInf(v, 0) {

@@ -66,7 +66,8 @@ func TestAMeanIsRoundedOnce(t *testing.T) {
 		n    uint64
 		want float64
 	}{
-		// 2049 + 1/3 * 2^-20: a rounding to 11 bits would see a tie between 2048 and 2050 if the rest were lost.
+		// 2049 + 1/3 * 2^-20: a rounding to 11 bits would see a tie between 2048 and 2050 if the
+		// rest were lost.
 		"a rest above a tie counts": {3*2049<<20 + 1, 3, 2050},
 		"a tie is one":              {3 * 2049 << 20, 3, 2048},
 		"below a tie, too":          {-(3*2051<<20 - 1), 3, -2050},

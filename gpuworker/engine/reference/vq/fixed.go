@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// exponent is E of a column: an element x counts as the integer nearest to x * 2^E, so that n of them, none larger than
-// largest, add up to at most 2^62.
+// exponent returns E of a column: an element x is summed as the integer nearest to x * 2^E, so that
+// the sum of n elements, none larger than largest, is at most 2^62.
 func exponent(largest float64, n uint64) int {
 	if largest == 0 {
 		return 0
@@ -17,13 +17,13 @@ func exponent(largest float64, n uint64) int {
 	return 62 - a - bits.Len64(n-1) // n <= 2^b
 }
 
-// quantised is the integer nearest to x * 2^e, ties to even.
+// quantised returns the integer nearest to x * 2^e, with ties to even.
 func quantised(x float64, e int) int64 { return int64(math.RoundToEven(math.Ldexp(x, e))) }
 
-// mean rounds sum / n / 2^e once. 1 <= n < 2^32.
+// mean returns sum / n / 2^e, rounded once. 1 <= n < 2^32.
 //
-// The quotient is made with at least 30 bits, and a lost remainder sets its last bit, so that rounding it is rounding the
-// exact one.
+// The quotient has at least 30 bits, and a remainder sets its last bit, so that rounding it gives
+// the same result as rounding the exact quotient.
 func mean(to engine.Element, sum int64, n uint64, e int) float64 {
 	if sum == 0 {
 		return 0

@@ -7,7 +7,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// lloyd moves each codeword to the mean of its rows, rounded once, and then gives those without rows the farthest rows.
+// lloyd moves each codeword to the mean of its rows, rounded once. It then moves codewords without
+// rows to the farthest rows.
 func (s *space) lloyd() {
 	s.last = slices.Clone(s.c)
 	sums := s.sums(func(int) bool { return true })
@@ -26,7 +27,8 @@ func (s *space) lloyd() {
 	s.reseed()
 }
 
-// direct gives a codeword the direction of a sum and the length 1; a sum of 0 has no direction and changes nothing.
+// direct sets a codeword to the direction of a sum with length 1. A sum of 0 has no direction and
+// changes nothing.
 func (s *space) direct(c int, sums []int64) {
 	m := make([]float64, s.d)
 	for j := range m {
@@ -39,8 +41,9 @@ func (s *space) direct(c int, sums []int64) {
 	}
 }
 
-// reseed gives the codewords without rows, in ascending order, the rows that are farthest from theirs, one each. With L2 a
-// row at distance 0 is none of them: where there are fewer different rows than codewords, the others keep their place.
+// reseed moves the codewords without rows, in ascending order, to the rows that are farthest from
+// their codewords, one each. With L2 it skips rows at distance 0: if there are fewer different rows
+// than codewords, the other codewords do not move.
 func (s *space) reseed() {
 	empty := s.empty()
 	if len(empty) == 0 {

@@ -30,7 +30,8 @@ func TestAMeanIsTheNearestToTheExactQuotient(t *testing.T) {
 	}
 }
 
-// TestLloydIsThatOfFloats compares energies with those of a plain one: sums in float64, means rounded to the same type.
+// TestLloydIsThatOfFloats compares energies with those of a plain one: sums in float64, means
+// rounded to the same type.
 func TestLloydIsThatOfFloats(t *testing.T) {
 	const n, d, k, rounds = 2000, 6, 12, 15
 	for _, of := range []engine.Element{engine.VectorF32, engine.VectorF16, engine.VectorBF16} {

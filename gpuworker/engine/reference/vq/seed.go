@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// seed gives the codewords their first values.
+// seed sets the first codewords.
 func (s *space) seed(given []float64) {
 	k := s.cfg.Codebook.Codewords
 	switch s.cfg.Init {
@@ -26,7 +26,7 @@ func (s *space) seed(given []float64) {
 	}
 }
 
-// take appends a row as a codeword: for inner products divided by its length, then rounded.
+// take appends a row as a codeword, rounded, and for inner products divided by its length before.
 func (s *space) take(row int) {
 	s.c = append(s.c, s.asCodeword(s.row(row))...)
 }
@@ -42,8 +42,8 @@ func (s *space) asCodeword(x []float64) []float64 {
 	return out
 }
 
-// spread takes one row after another: the first as drawn, each later one by choose, from the squared distance of every row to
-// the nearest codeword so far and a draw.
+// spread takes one row after another as codewords. The first is drawn. choose selects each later
+// one by a draw and the squared distance of every row to its nearest codeword so far.
 func (s *space) spread(of purpose, choose func(least []float64, u uint64) int) {
 	least := make([]float64, s.n)
 	for i := range least {
@@ -58,8 +58,9 @@ func (s *space) spread(of purpose, choose func(least []float64, u uint64) int) {
 	}
 }
 
-// weighted is a row with a probability proportional to its weight: the block in which the running sum over blocks passes the
-// target, and in it the row in which the running sum over rows passes what is left of it.
+// weighted returns a row with a probability proportional to its weight. It finds the block in which
+// the running sum over blocks passes the target, and in it the row in which the running sum over
+// rows passes the rest of the target.
 func (s *space) weighted(weights []float64, u uint64) int {
 	blocks := blockSums(weights)
 	all := sum(blocks)
@@ -73,8 +74,8 @@ func (s *space) weighted(weights []float64, u uint64) int {
 	return block*blockRows + row
 }
 
-// pass is the first place whose running sum is above the target, and the running sum before it; where rounding leaves none, the
-// last place that is not 0.
+// pass returns the first index whose running sum is above the target, and the running sum before
+// it. If rounding leaves no such index, it returns the last one that is not 0.
 func pass(v []float64, target float64) (at int, before float64) {
 	running := 0.0
 	for i, x := range v {
@@ -88,7 +89,7 @@ func pass(v []float64, target float64) (at int, before float64) {
 	return at, before
 }
 
-// farthest is the row with the largest value, the lowest on ties.
+// farthest returns the row with the largest value, and the lowest row on ties.
 func farthest(v []float64) (row int) {
 	for i := range v {
 		if v[i] > v[row] {

@@ -19,7 +19,7 @@ type space struct {
 	last   []float64 // c of the round before; nil in round 0
 
 	ids       []uint32  // (n) of the last assignment; nil before
-	distances []float64 // (n) likewise, not reported but as minimised
+	distances []float64 // (n) likewise, as minimised and not as reported
 	loads     []uint64  // (codewords) likewise
 
 	p, v []float64 // (codewords, d) Annealed: places and velocities
@@ -41,7 +41,7 @@ func newSpace(cfg *engine.TrainerConfig, number int, rows []float64) *space {
 func (s *space) row(i int) []float64      { return s.x[i*s.d : (i+1)*s.d] }
 func (s *space) codeword(c int) []float64 { return s.c[c*s.d : (c+1)*s.d] }
 
-// largest is max |x| of a column.
+// largest returns max |x| of a column.
 func (s *space) largest(j int) (a float64) {
 	for i := range s.n {
 		a = max(a, s.row(i)[j], -s.row(i)[j])
@@ -51,7 +51,8 @@ func (s *space) largest(j int) (a float64) {
 
 func (s *space) round(v float64) float64 { return Round(s.cfg.Codebook.Type, v) }
 
-// assign finds the id of every row, and returns how many changed and the sum of the reported distances.
+// assign finds the id of every row, and returns how many changed and the sum of the reported
+// distances.
 func (s *space) assign() (changes int64, energy float64) {
 	k := s.cfg.Codebook.Codewords
 	before := s.ids
@@ -68,7 +69,7 @@ func (s *space) assign() (changes int64, energy float64) {
 	return changes, sum(blockSums(told))
 }
 
-// sums are the integer sums of the rows of each codeword, of those that keep holds true for.
+// sums returns the integer sums of the rows of each codeword for which keep returns true.
 func (s *space) sums(keep func(row int) bool) []int64 {
 	out := make([]int64, len(s.c))
 	for i := range s.n {
@@ -81,7 +82,7 @@ func (s *space) sums(keep func(row int) bool) []int64 {
 	return out
 }
 
-// variances are the mean reported distances of the rows of each codeword, from integer sums.
+// variances returns the mean reported distances of the rows of each codeword, from integer sums.
 func (s *space) variances() []float64 {
 	reports, largest := make([]float64, s.n), 0.0
 	for i, d := range s.distances {
@@ -106,7 +107,7 @@ func (s *space) far(a, b int) int {
 	return cmp.Or(cmp.Compare(s.distances[b], s.distances[a]), cmp.Compare(a, b))
 }
 
-// members are the rows of each codeword, the nearest first, and of equals the lowest.
+// members returns the rows of each codeword, the nearest first, and the lowest row among equals.
 func (s *space) members() [][]int {
 	out := make([][]int, s.cfg.Codebook.Codewords)
 	for i, id := range s.ids {
@@ -118,7 +119,7 @@ func (s *space) members() [][]int {
 	return out
 }
 
-// empty are the codewords without a row, in ascending order.
+// empty returns the codewords without a row, in ascending order.
 func (s *space) empty() (out []int) {
 	for c, n := range s.loads {
 		if n == 0 {

@@ -9,13 +9,13 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// stateMark begins every state; its last byte is the version of what follows.
+// stateMark is the start of every state. Its last byte is the version of the format.
 const stateMark = "MRVSTAT\x01"
 
 // state is a training before a round.
 type state []byte
 
-// header is what of a state does not depend on the codebook's shape.
+// header is the part of a state that does not depend on the codebook's shape.
 type header struct {
 	Iteration   int64
 	Temperature float64
@@ -23,8 +23,8 @@ type header struct {
 	Energy      float64 // of the round before; 0 in round 0
 }
 
-// state writes the training: mark, header, codewords, those of the round before (but in round 0), and of Annealed each
-// subspace's places and velocities.
+// state returns the training as bytes: mark, header, codewords, those of the round before (except
+// in round 0), and for Annealed each subspace's positions and velocities.
 func (t *Training) state() state {
 	var b bytes.Buffer
 	b.WriteString(stateMark)
@@ -52,7 +52,8 @@ func put(b *bytes.Buffer, v any) {
 	}
 }
 
-// State is what Resume takes: the training before its last round, or before its next one where none was done.
+// State returns the state for Resume: the training before its last round, or before its next one if
+// it has done none.
 func (t *Training) State() []byte {
 	if t.reason == engine.Unfinished {
 		return t.state()
@@ -60,7 +61,8 @@ func (t *Training) State() []byte {
 	return t.begun
 }
 
-// Resume is a training of the same rows and configuration, limits of the end apart, that goes on from a state.
+// Resume returns a training that continues from a state, with the same rows and configuration
+// except the limits that end a training.
 func Resume(cfg engine.TrainerConfig, rows []float64, from []byte) (*Training, error) {
 	t, err := bare(cfg, rows)
 	if err != nil {
@@ -76,13 +78,13 @@ func Resume(cfg engine.TrainerConfig, rows []float64, from []byte) (*Training, e
 	return t, nil
 }
 
-// CheckState says whether a state can be one of this configuration's.
+// CheckState checks that a state fits the configuration.
 func CheckState(cfg engine.TrainerConfig, from []byte) error {
 	_, _, err := open(cfg, from)
 	return err
 }
 
-// open reads the header of a state and returns what lies behind it.
+// open reads the header of a state and returns the bytes after it.
 func open(cfg engine.TrainerConfig, from []byte) (h header, values []byte, err error) {
 	size := len(stateMark) + binary.Size(h)
 	if len(from) < size || string(from[:len(stateMark)]) != stateMark {
@@ -120,7 +122,7 @@ func open(cfg engine.TrainerConfig, from []byte) (h header, values []byte, err e
 	return h, from[size:], nil
 }
 
-// fill reads the arrays of a state, which was checked. The ids of the round before are found again.
+// fill reads the arrays of a checked state. It computes the ids of the round before again.
 func (t *Training) fill(b []byte) {
 	next := func(of engine.Element, n int) []float64 {
 		out := Decode(of, b[:n*of.Size()])
@@ -147,7 +149,7 @@ func (t *Training) fill(b []byte) {
 	}
 }
 
-// recall finds the ids of the round before.
+// recall computes the ids of the round before.
 func (s *space) recall() {
 	now := s.c
 	s.c = s.last

@@ -19,7 +19,7 @@ type Training struct {
 	temperature float64
 	stable      int     // stable rounds in a row
 	energy      float64 // of the last round
-	begun       state   // as it was before the last round: that is what a resumed training repeats
+	begun       state   // before the last round, which a resumed training repeats
 }
 
 // New seeds a training of rows, (cfg.Rows, Dimension). given are the codewords of Init Given.
@@ -46,7 +46,7 @@ func New(cfg engine.TrainerConfig, rows, given []float64) (*Training, error) {
 	return t, nil
 }
 
-// bare is a training without codewords.
+// bare returns a training without codewords.
 func bare(cfg engine.TrainerConfig, rows []float64) (*Training, error) {
 	if err := rules.CheckTrainer(cfg); err != nil {
 		return nil, err
@@ -71,10 +71,11 @@ func bare(cfg engine.TrainerConfig, rows []float64) (*Training, error) {
 	return t, nil
 }
 
-// Reason says why the training ended, or Unfinished.
+// Reason returns why the training ended, or Unfinished.
 func (t *Training) Reason() engine.Reason { return t.reason }
 
-// Round assigns every row and measures; then it ends the training or updates the codebook. ErrPrecondition: it has ended.
+// Round assigns every row and computes the measures of the round. It then ends the training or
+// updates the codebook. ErrPrecondition: the training has ended.
 func (t *Training) Round() (engine.Round, error) {
 	if t.reason != engine.Unfinished {
 		return engine.Round{}, fmt.Errorf("the training has ended: %w", engine.ErrPrecondition)
@@ -100,7 +101,7 @@ func (t *Training) Round() (engine.Round, error) {
 	switch {
 	case t.stable >= t.cfg.StableRounds:
 		t.reason = engine.Converged
-	case t.iteration >= int64(t.cfg.MaxIterations): // a state may have more behind it
+	case t.iteration >= int64(t.cfg.MaxIterations): // a resumed state may have passed the limit
 		t.reason = engine.ReachedMaxIterations
 	default:
 		t.update(&r)
@@ -108,7 +109,7 @@ func (t *Training) Round() (engine.Round, error) {
 	return r, nil
 }
 
-// isStable says whether little has changed since the round before.
+// isStable reports whether little has changed since the round before.
 func (t *Training) isStable(r engine.Round) bool {
 	if r.Iteration == 0 {
 		return false
@@ -122,7 +123,7 @@ func (t *Training) isStable(r engine.Round) bool {
 func (t *Training) update(r *engine.Round) {
 	a := t.cfg.Annealing
 	if t.cfg.Algorithm == engine.Lloyd {
-		a = engine.Annealing{} // which it does not read
+		a = engine.Annealing{} // Lloyd does not use it
 	}
 	maintenance := a.MaintenanceInterval > 0 && (t.iteration+1)%int64(max(a.MaintenanceInterval, 1)) == 0
 	for _, s := range t.spaces {
@@ -144,7 +145,7 @@ func (t *Training) update(r *engine.Round) {
 	t.temperature *= 1 - a.CoolingRate
 }
 
-// imbalance is codewords * sum of squared loads / rows^2.
+// imbalance returns codewords * sum of squared loads / rows^2.
 func (s *space) imbalance() float64 {
 	squares := 0.0
 	for _, n := range s.loads {
@@ -154,7 +155,7 @@ func (s *space) imbalance() float64 {
 	return float64(len(s.loads)) * squares / n / n
 }
 
-// Codewords are the bytes of the codebook.
+// Codewords returns the bytes of the codebook.
 func (t *Training) Codewords() []byte {
 	var out []byte
 	for _, s := range t.spaces {
@@ -163,7 +164,7 @@ func (t *Training) Codewords() []byte {
 	return out
 }
 
-// IDs are those of the last round, (rows, subspaces); nil before it.
+// IDs returns the ids of the last round, (rows, subspaces), and nil before the first.
 func (t *Training) IDs() []uint32 {
 	if t.spaces[0].loads == nil {
 		return nil
@@ -177,7 +178,8 @@ func (t *Training) IDs() []uint32 {
 	return out
 }
 
-// Variances are the mean distances of the codewords' rows in the last round, (subspaces, codewords); nil before the end.
+// Variances returns the mean distances of the codewords' rows in the last round, (subspaces,
+// codewords), and nil before the end.
 func (t *Training) Variances() (out []float64) {
 	if t.reason == engine.Unfinished {
 		return nil
@@ -188,7 +190,7 @@ func (t *Training) Variances() (out []float64) {
 	return out
 }
 
-// Loads are those of the last round, (subspaces, codewords); nil before it.
+// Loads returns the loads of the last round, (subspaces, codewords), and nil before the first.
 func (t *Training) Loads() (out []uint64) {
 	for _, s := range t.spaces {
 		out = append(out, s.loads...)

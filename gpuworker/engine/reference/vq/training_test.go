@@ -39,7 +39,8 @@ func finish(t *testing.T, tr *Training) (rounds []engine.Round) {
 }
 
 func TestLloydByHand(t *testing.T) {
-	// Rows 0, 2, 10, 14 on a line and codewords at 0 and 4: ids 0 0 1 1 (2 is a tie and goes to the lower id), means 1 and 12.
+	// Rows 0, 2, 10, 14 on a line and codewords at 0 and 4: ids 0 0 1 1 (2 is a tie and goes to the
+	// lower id), means 1 and 12.
 	tr, rounds := train(t, config(4, 1, 2), []float64{0, 2, 10, 14}, []float64{0, 4})
 	require.Equal(t, []engine.Round{
 		{Iteration: 0, Energy: (0 + 4 + 36 + 100) / 4.0, Changes: 4, Imbalance: 1},
@@ -53,7 +54,8 @@ func TestLloydByHand(t *testing.T) {
 }
 
 func TestVariancesAreMeanDistances(t *testing.T) {
-	// No update: codewords stay where they were given. Squared distances are 1 and 9 from the first, 4 from the second.
+	// No update: codewords stay where they were given. Squared distances are 1 and 9 from the
+	// first, 4 from the second.
 	cfg := config(3, 1, 3)
 	cfg.MaxIterations = 0
 	rows, given := []float64{-1, 3, 12}, []float64{0, 10, 1000}
@@ -63,7 +65,8 @@ func TestVariancesAreMeanDistances(t *testing.T) {
 	finish(t, tr)
 	require.Equal(t, []float64{5, 4, 0}, tr.Variances(), "a codeword without rows has 0")
 
-	// By subspaces: the columns of a row are (0, 7), (2, 3) with codewords at 0 and 4, and at 6 and 1.
+	// By subspaces: the columns of a row are (0, 7), (2, 3) with codewords at 0 and 4, and at 6 and
+	// 1.
 	cfg = config(2, 2, 2)
 	cfg.MaxIterations, cfg.Codebook.Kind, cfg.Codebook.Subspaces = 0, engine.Product, 2
 	tr, _ = train(t, cfg, []float64{0, 7, 2, 3}, []float64{0, 4, 6, 1})
@@ -194,7 +197,7 @@ func TestCosineKeepsDirectionsOfLengthOne(t *testing.T) {
 	require.Equal(t, 0.25, rounds[0].Energy, "a row of zeros is at distance 1")
 }
 
-func TestAStateGoesOnToTheSameBits(t *testing.T) {
+func TestTrainingFromStateEndsInTheSameBits(t *testing.T) {
 	rows := gaussian(200, 4, 9)
 	for name, change := range map[string]func(*engine.TrainerConfig){
 		"lloyd":   func(*engine.TrainerConfig) {},
@@ -236,7 +239,8 @@ func annealing() engine.Annealing {
 }
 
 func TestAnnealingByHand(t *testing.T) {
-	// Rows 0 1 2 3 10 near codeword 1: trimming a fifth leaves out 10, the mean of the others is 1.5, half way there is 1.25.
+	// Rows 0 1 2 3 10 near codeword 1: trimming a fifth leaves out 10, the mean of the others is
+	// 1.5, half way there is 1.25.
 	cfg := config(5, 1, 1)
 	cfg.Algorithm, cfg.MaxIterations = engine.Annealed, 2
 	cfg.Annealing = engine.Annealing{Temperature: 0.5, CoolingRate: 0.5, LearningRate: 1, Momentum: 0.5, Trim: 0.2}
@@ -251,8 +255,9 @@ func TestAnnealingByHand(t *testing.T) {
 	require.Equal(t, []float64{1.125}, tr.spaces[0].p)
 }
 
-func TestMaintenanceMergesNeighboursAndSplitsTheFullest(t *testing.T) {
-	// Codewords 0 and 0.5 are near each other with 1 and 2 rows; codeword 10 has six rows of nine, more than 1.5 of its share of 3.
+func TestMaintenanceMergesAndSplitsCodewords(t *testing.T) {
+	// Codewords 0 and 0.5 are near each other with 1 and 2 rows; codeword 10 has six rows of nine,
+	// more than 1.5 of its share of 3.
 	cfg := config(9, 1, 3)
 	cfg.Algorithm, cfg.MaxIterations = engine.Annealed, 1
 	cfg.Annealing = engine.Annealing{Temperature: 1, LearningRate: 1, MaintenanceInterval: 1, MergeDistance: 1, SplitLoad: 1.5}

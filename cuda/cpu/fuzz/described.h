@@ -1,0 +1,57 @@
+// described: descriptions of small models, with the memory that they point to.
+#pragma once
+
+#include "cpptest/plain_model.h"
+
+namespace fuzz {
+
+inline plain_model small_model() {
+  plain_model m{};
+  m.layers = 1;
+  m.hidden = m.ffn = 32;
+  m.heads = 2;
+  m.kv_heads = 1;
+  m.head_dim = m.rope_dims = 16;
+  m.vocab = 40;
+  m.context = 100;
+  m.rope_base = 1e4f;
+  m.rope_scale = 1;
+  m.norm_eps = 1e-5f;
+  return m;
+}
+
+inline plain_model rich_model() {  // every option of a plain model, and matrices that every format takes
+  plain_model m = small_model();
+  m.layers = m.kv_heads = 2;
+  m.hidden = 256;
+  m.heads = 4;
+  m.rope_dims = 12;
+  m.vocab = 33;
+  m.rope_style = MR_ROPE_NEOX;
+  m.attn_scale = 0.2f;
+  m.qkv_bias = m.o_bias = m.qk_norm = m.tied_head = m.rope_factors = 1;
+  return m;
+}
+
+// A description with the memory that it points to. Copies point to their own.
+struct Described {
+  plain_arrays arrays;
+  mr_model_desc desc;
+
+  explicit Described(const plain_model& m) : desc(plain_desc(&m, &arrays)) { point(); }
+  Described(const Described& other) : arrays(other.arrays), desc(other.desc) { point(); }
+  Described& operator=(const Described& other) {
+    arrays = other.arrays;
+    desc = other.desc;
+    point();
+    return *this;
+  }
+  // At most as many ropes and layers as there are.
+  void point() {
+    desc.ropes = &arrays.rope;
+    desc.layers = arrays.layers;
+    if (arrays.rope.divisors != nullptr) arrays.rope.divisors = arrays.divisors;
+  }
+};
+
+}  // namespace fuzz

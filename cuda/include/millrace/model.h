@@ -1,0 +1,165 @@
+/* millrace/model.h: a decoder as data, and the tensors that it binds; part of the ABI of engine.h. C99.
+ *
+ * A description is an embedding, a list of layers, a norm and a head. A layer is one mixer and one MLP. Engines compute the
+ * description and do not depend on an architecture; a block that an engine cannot compute is refused by name when the model is
+ * created. The zero value of a number, except of the sizes, means that the operation is absent.
+ */
+#ifndef MILLRACE_MODEL_H
+#define MILLRACE_MODEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MR_ROPE_NORM = 0 /* pairs (2i, 2i+1) */, MR_ROPE_NEOX = 1 /* pairs (i, i + dims/2) */ };
+
+/* A rotation of the leading dims of a head. Frequency i is base^(-2i/dims) / (scale * divisors[i]). */
+typedef struct mr_rope_desc {
+  size_t struct_size;
+  int32_t dims;           /* rotated leading dims of a head; even */
+  int32_t style;          /* MR_ROPE_* */
+  float base;             /* theta */
+  float scale;            /* positions are divided by it; 1 = none */
+  float magnitude;        /* multiplies cosines and sines; 0 = 1 */
+  int32_t reserved0;
+  const double *divisors; /* dims/2 numbers above 0, which are copied; infinity leaves a pair in place. NULL = ones */
+} mr_rope_desc;
+
+/* Kinds of mixers. An engine refuses a kind that it cannot compute with UNIMPLEMENTED. LATENT is attention over a latent that
+ * all heads share, DELTA a gated delta rule with a recurrent state; no engine computes them yet. */
+enum { MR_MIX_ATTENTION = 1, MR_MIX_LATENT = 2, MR_MIX_DELTA = 3 };
+
+/* Flags of a mixer. */
+enum {
+  MR_MIX_QKV_BIAS = 1,
+  MR_MIX_OUT_BIAS = 2,
+  MR_MIX_QK_NORM = 4,      /* RMS norm over each head of Q and of K, before the rotation */
+  MR_MIX_QK_ROW_NORM = 8,  /* RMS norm over all heads of Q and of K together, before the rotation */
+  MR_MIX_V_NORM = 16,      /* RMS norm without weights over each head of V */
+  MR_MIX_VALUE_IS_KEY = 32,/* V is K, with its bias, before its norm and rotation; there is no MR_ROLE_V */
+  MR_MIX_NO_NORM = 64,     /* no norm before the branch */
+  MR_MIX_END_NORM = 128,   /* RMS norm of the branch before it is added */
+  MR_MIX_FLAGS = 255
+};
+
+/* Attention. Order of operations: norm, Q, K and V with their biases, norms, rotation, temperature, cache, scores times scale, cap,
+ * window, softmax, values, O with its bias, end norm. */
+typedef struct mr_mixer_desc {
+  int32_t kind;               /* MR_MIX_* */
+  uint32_t flags;
+  int32_t heads, kv_heads;
+  int32_t key_dim, value_dim; /* of a head */
+  int32_t rope;               /* index into mr_model_desc.ropes; -1 = positions are not encoded */
+  int32_t window;             /* position p sees positions max(0, p - window + 1) to p; 0 = all */
+  float scale;                /* of scores; 0 = 1/sqrt(key_dim) */
+  float score_cap;            /* scores become cap * tanh(score / cap), after the scale; 0 = no cap */
+  int32_t kv_layer;           /* keys and values are those of the layer that is kv_layer layers below; 0 = its own */
+  /* Attention temperature: Q of position p is multiplied by 1 + scale * ln(1 + floor(p / length)). Both 0 = none */
+  float temperature_scale;
+  int32_t temperature_length; /* positions */
+  int32_t reserved[3];        /* 0 */
+} mr_mixer_desc;
+
+/* Kinds of MLPs; no engine computes a mixture of experts yet. */
+enum { MR_MLP_DENSE = 1, MR_MLP_EXPERTS = 2 };
+enum {
+  MR_MLP_NO_NORM = 1,  /* no norm before the branch */
+  MR_MLP_END_NORM = 2, /* RMS norm of the branch before it is added */
+  MR_MLP_FLAGS = 3
+};
+enum {
+  MR_ACT_SILU = 0,     /* x / (1 + exp(-x)) */
+  MR_ACT_GELU_TANH = 1 /* x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3))) */
+};
+
+/* down(activation(gate(x)) * up(x)) of the normed residual stream. */
+typedef struct mr_mlp_desc {
+  int32_t kind;       /* MR_MLP_* */
+  uint32_t flags;
+  int32_t activation; /* MR_ACT_* */
+  int32_t width;
+  int32_t reserved[4];/* 0 */
+} mr_mlp_desc;
+
+/* A layer is one mixer and one MLP; the output of each is added to the residual stream. */
+typedef struct mr_layer_desc {
+  size_t struct_size;
+  mr_mixer_desc mixer;
+  mr_mlp_desc mlp;
+  int32_t output_scale; /* bool: MR_ROLE_LAYER_SCALE is one number that multiplies the residual stream after the layer */
+  int32_t reserved0;
+} mr_layer_desc;
+
+/* A decoder: an embedding, layers, a norm and a head. */
+typedef struct mr_model_desc {
+  size_t struct_size;
+  int32_t hidden, vocab;
+  int32_t context;       /* largest position + 1 */
+  int32_t tied_head;     /* bool: the head is the embedding matrix */
+  float norm_eps;        /* added to the mean square of every norm */
+  float embedding_scale; /* multiplies the embedding; 0 = 1 */
+  float residual_scale;  /* multiplies the output of every branch before it is added; 0 = 1 */
+  float logit_scale;     /* multiplies the logits; 0 = 1 */
+  float logit_cap;       /* logits become cap * tanh(logit / cap), after the scale; 0 = no cap */
+  int32_t rope_count, layer_count;
+  /* Width of an input that each layer has of each token, besides the residual stream; 0 = none. With w this width, e the token's row
+   * of LAYER_INPUT_EMBEDDING and p the product of LAYER_INPUT_PROJECTION and the embedding that enters layer 0, layer i reads
+   * input = (norm(p[i w ..] / sqrt(hidden)) + sqrt(w) e[i w ..]) / sqrt(2)
+   * and adds, after its MLP, a third branch: norm(down(activation(gate(x)) * input)), with the MLP's activation. */
+  int32_t layer_input_width;
+  const mr_rope_desc *ropes;
+  const mr_layer_desc *layers;
+  size_t rope_stride, layer_stride; /* sizeof the caller's element types */
+} mr_model_desc;
+
+/* Tensor roles. Layer is -1 for those outside the layers. Dims are (in, out) = ggml's ne[0], ne[1]; vectors are F32. Layers have
+ * those roles that their mixer and their MLP want. q = heads*key_dim, k = kv_heads*key_dim, v = kv_heads*value_dim. */
+enum {
+  MR_ROLE_EMBEDDING = 0,     /* (hidden, vocab) */
+  MR_ROLE_OUTPUT_NORM = 1,   /* (hidden) */
+  MR_ROLE_OUTPUT = 2,        /* (hidden, vocab); absent when tied */
+  MR_ROLE_ATTN_NORM = 3,     /* (hidden); absent with MR_MIX_NO_NORM */
+  MR_ROLE_Q = 4,             /* (hidden, q) */
+  MR_ROLE_K = 5,             /* (hidden, k); absent where kv_layer is not 0 */
+  MR_ROLE_V = 6,             /* (hidden, v); absent where kv_layer is not 0, and with MR_MIX_VALUE_IS_KEY */
+  MR_ROLE_Q_BIAS = 7,        /* (q), MR_MIX_QKV_BIAS */
+  MR_ROLE_K_BIAS = 8,        /* (k), the same where there is a K */
+  MR_ROLE_V_BIAS = 9,        /* (v), the same where there is a V */
+  MR_ROLE_Q_NORM = 10,       /* (key_dim), MR_MIX_QK_NORM; (q), MR_MIX_QK_ROW_NORM */
+  MR_ROLE_K_NORM = 11,       /* (key_dim) or (k), the same where there is a K */
+  MR_ROLE_O = 12,            /* (heads*value_dim, hidden) */
+  MR_ROLE_O_BIAS = 13,       /* (hidden), MR_MIX_OUT_BIAS */
+  MR_ROLE_ATTN_END_NORM = 14,/* (hidden), MR_MIX_END_NORM */
+  MR_ROLE_FFN_NORM = 15,     /* (hidden); absent with MR_MLP_NO_NORM */
+  MR_ROLE_GATE = 16,         /* (hidden, width) */
+  MR_ROLE_UP = 17,           /* (hidden, width) */
+  MR_ROLE_DOWN = 18,         /* (width, hidden) */
+  MR_ROLE_FFN_END_NORM = 19, /* (hidden), MR_MLP_END_NORM */
+  MR_ROLE_LAYER_SCALE = 20,  /* (1), output_scale */
+  MR_ROLE_LAYER_INPUT_EMBEDDING = 21,  /* (layer_count*w, vocab), w = layer_input_width; outside the layers; all six if it is not 0 */
+  MR_ROLE_LAYER_INPUT_PROJECTION = 22, /* (hidden, layer_count*w), outside the layers */
+  MR_ROLE_LAYER_INPUT_NORM = 23,       /* (w), outside the layers */
+  MR_ROLE_LAYER_INPUT_GATE = 24,       /* (hidden, w) */
+  MR_ROLE_LAYER_INPUT_DOWN = 25,       /* (w, hidden) */
+  MR_ROLE_LAYER_INPUT_END_NORM = 26,   /* (hidden) */
+  MR_ROLE_COUNT = 27
+};
+
+typedef struct mr_tensor_desc {
+  size_t struct_size;
+  int32_t role;   /* MR_ROLE_* */
+  int32_t layer;  /* 0 .. layer_count-1, or -1 */
+  int32_t type;   /* ggml type id. Of a matrix F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, Q2_K, Q3_K,
+                     IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS or IQ2_XXS. An engine without kernels for a type answers
+                     UNIMPLEMENTED, naming it, to model_resident_size and model_bind */
+  int32_t ndims;  /* 1 or 2 */
+  int64_t dims[2];
+} mr_tensor_desc;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
