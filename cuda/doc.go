@@ -1,6 +1,7 @@
-// Package cuda names the sources of the CUDA engine, which lie beside it: C++ and CUDA that cmake builds into
-// libmillrace_cuda.so, and that no Go program is linked with.
+// Package cuda embeds the sources of the CUDA engine, which lie in its folders. CMake builds them
+// into libmillrace_cuda.so; no Go program links that library.
 //
-// Sources gives the digest that a library of the same sources carries, so that a worker can refuse another one. The package
-// refuses to know everything else of the engine: gpuworker/engine/native opens it.
+// Sources returns the digest that a library built from the same sources carries, so that a worker
+// can refuse any other library. The package contains nothing else of the engine:
+// gpuworker/engine/native opens it.
 package cuda

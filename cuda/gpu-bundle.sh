@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# gpu-bundle.sh DIR: packs what a GPU host without Go needs into DIR: the sources of cuda/, the programs and the Go test
-# binaries without symbols, the shipped model, test data and gpu-check.sh. The programs of `make build` are not used: these
-# are built with -trimpath, so that tests find their data beside them.
+# gpu-bundle.sh DIR: packs into DIR what a GPU host without Go needs: the sources of cuda/, the programs and the Go test
+# binaries without symbols, the shipped model, test data and gpu-check.sh. It does not use the programs of `make build`,
+# because these are built with -trimpath, so that tests find their data beside them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly to=${1:?usage: gpu-bundle.sh DIR}
@@ -21,7 +21,7 @@ cp -r cuda models testdata go.mod "$to/"
 mkdir "$to/bench"
 cp -r bench/floors "$to/bench/"
 cp cuda/gpu-check.sh "$to/gpu-check.sh"
-# Programs compress to under half: gpu-check.sh unpacks them.
+# Compressed programs are less than half the size; gpu-check.sh unpacks them.
 tar -C "$to" -czf "$to/bin.tar.gz" bin
 rm -r "${to:?}/bin"
 size=$(du -sm "$to" | cut -f1)

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTheCheckBesideTransformers runs the tests of what gpu-check's stage transformers reads, arranges and judges.
-func TestTheCheckBesideTransformers(t *testing.T) {
+// TestLogprobsUnitTestsPass runs the Python unit tests of gpu-check's stage transformers.
+func TestLogprobsUnitTestsPass(t *testing.T) {
 	for _, interpreter := range []string{"python3", "/usr/bin/python3"} {
 		if exec.Command(interpreter, "-c", "import numpy").Run() != nil {
 			continue
@@ -26,8 +26,9 @@ func TestTheCheckBesideTransformers(t *testing.T) {
 	t.Skip("no python3 with numpy: apt install python3-numpy")
 }
 
-// TestTheStageInvarianceWantsItsFreeBuildCaught runs gpu-check's stage invariance with scripts in the place of its programs.
-func TestTheStageInvarianceWantsItsFreeBuildCaught(t *testing.T) {
+// TestInvarianceRequiresThatFreeBuildIsCaught runs gpu-check's stage invariance with scripts
+// instead of its programs.
+func TestInvarianceRequiresThatFreeBuildIsCaught(t *testing.T) {
 	const differs = "seed 7 (crowd, heads of 64, F16: 2 actors, chunk 33; run it again with go test -sametest.seed=7): actor 1, stranger, " +
 		"output 0: generated token 3: alone 5 at position 9, -1 (bf800000), rank 0, here 5 at position 9, -1 (bf800001), rank 0"
 	for name, tc := range map[string]struct {
@@ -37,13 +38,13 @@ func TestTheStageInvarianceWantsItsFreeBuildCaught(t *testing.T) {
 		want       string // row of the table
 		fails      bool
 	}{
-		"bits that differ are what is wanted": {"9.0", 1, differs, "ok the build that is free is caught by seed 7", false},
-		"bits that agree fail":                {"9.0", 0, "PASS", "FAIL no scenario catches the build that is free", true},
-		"another failure does not do": {
+		"differing bits pass": {"9.0", 1, differs, "ok the build that is free is caught by seed 7", false},
+		"equal bits fail":     {"9.0", 0, "PASS", "FAIL no scenario catches the build that is free", true},
+		"another failure fails": {
 			"9.0", 1, "seed 7 (crowd; run it again with x7): alone, at position 9: the device is lost",
 			"FAIL the build that is free fails otherwise than by its bits", true,
 		},
-		"a GPU without wgmma has nothing to catch": {"8.0", 1, "", "skip without wgmma", false},
+		"without wgmma there is nothing to catch": {"8.0", 1, "", "skip without wgmma", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -75,7 +76,8 @@ invariance
 	}
 }
 
-// checked runs lines of the shell with gpu-check's files sourced and a GPU named, beside a file of floors of that name.
+// checked runs shell lines with gpu-check's files sourced, for a fake GPU that has a file of
+// floors, and returns the output.
 func checked(t *testing.T, floors, lines string) string {
 	t.Helper()
 	root, work := t.TempDir(), t.TempDir()
@@ -104,14 +106,14 @@ copies from GPU 0 to GPU 1: 370 GB/s
 gather_figures "$work/log" >"$work/two.txt"
 `
 
-func TestTheCheckHoldsGathersToFloors(t *testing.T) {
+func TestGathersAreHeldToFloors(t *testing.T) {
 	const hold = "ok two the floors of gathers in bench/floors/some-gpu.txt hold\n"
 	for name, tc := range map[string]struct{ floors, want string }{
-		"what is below the ceiling holds": {"two gather/8KiB us <= 6\n", hold},
-		"what is above it is named":       {"two gather/64KiB us <= 6\n", "FAIL two gather/64KiB us: 6.50, floor <= 6\n"},
-		"what was not measured is missed": {"two gather/32KiB us <= 6\n", "FAIL two gather/32KiB us: not measured, floor <= 6\n"},
-		"other stages' floors are theirs": {"phases gather/8KiB us <= 1\n", hold},
-		"other rows' floors are theirs":   {"two other us <= 1\n", hold},
+		"a value below the ceiling holds":    {"two gather/8KiB us <= 6\n", hold},
+		"a value above the ceiling is named": {"two gather/64KiB us <= 6\n", "FAIL two gather/64KiB us: 6.50, floor <= 6\n"},
+		"a missing value fails":              {"two gather/32KiB us <= 6\n", "FAIL two gather/32KiB us: not measured, floor <= 6\n"},
+		"floors of other stages are ignored": {"phases gather/8KiB us <= 1\n", hold},
+		"floors of other rows are ignored":   {"two other us <= 1\n", hold},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, tc.want, checked(t, tc.floors, gathers+"hold two gathers \"$work/two.txt\" '^gather/'\n"))
@@ -119,14 +121,14 @@ func TestTheCheckHoldsGathersToFloors(t *testing.T) {
 	}
 }
 
-func TestTheCheckHoldsStepsAndKernelsApart(t *testing.T) {
+func TestStepAndKernelFloorsAreSeparate(t *testing.T) {
 	const floors = "phases norm/1 us <= 1\nphases step/a us <= 1\n"
 	const figures = "printf 'norm/1 us 2\\nstep/a us 3\\n' >\"$work/phases.txt\"\n"
 	require.Equal(t, "FAIL phases norm/1 us: 2, floor <= 1\n", checked(t, floors, figures+`phase_floors kernels "$work/phases.txt"`))
 	require.Equal(t, "FAIL phases step/a us: 3, floor <= 1\n", checked(t, floors, figures+`phase_floors steps "$work/phases.txt"`))
 }
 
-// A program in the stead of millrace-bench that writes down how it was called, and prints a table.
+// program installs a fake millrace-bench that records its arguments and prints a table.
 const program = `cat >"$bin/millrace-bench" <<'.'
 #!/bin/sh
 echo "$@" >>"$work/calls"
@@ -136,7 +138,7 @@ chmod +x "$bin/millrace-bench"
 echo weights >"$models/llama-8b-bf16.gguf"
 `
 
-func TestTheCheckOfTwoGPUsHasFloorsOfItsOwn(t *testing.T) {
+func TestTwoGPUsHaveTheirOwnFloors(t *testing.T) {
 	const run = program + `model=$(random_model llama-8b bf16)
 engine_figures two llama-8b-bf16@2/f16/128 "$work/two-bench" --device cuda:0,1 --model "$model"
 grep -o -- "--floors [^ ]*" "$work/calls" || echo none`
@@ -145,7 +147,7 @@ grep -o -- "--floors [^ ]*" "$work/calls" || echo none`
 	require.Equal(t, want+"none\n", checked(t, "engine llama-8b-bf16/f16/128/decode/1 tokens >= 238\n", run))
 }
 
-func TestTheCheckOfOneGPURunsEveryRowThatHasFloorsThere(t *testing.T) {
+func TestOneGPURunsEveryRowWithFloors(t *testing.T) {
 	const floors = "engine llama-8b-bf16@2/f16/128/decode/1 tokens >= 380\nengine llama-9b-bf16/f16/128/decode/1 tokens >= 1\n"
 	out := checked(t, floors, program+"bench\n")
 	require.Contains(t, out, "ok bench llama-8b-bf16/f16/128: memory host 0.5 GB\n")
@@ -153,8 +155,8 @@ func TestTheCheckOfOneGPURunsEveryRowThatHasFloorsThere(t *testing.T) {
 	require.NotContains(t, out, "@2")
 }
 
-// TestTheCheckOfTestsThatAnswerOtherwiseUnderTheTool runs a script in the place of compute-sanitizer.
-func TestTheCheckOfTestsThatAnswerOtherwiseUnderTheTool(t *testing.T) {
+// TestSanitizerJudgesChangedAnswers runs a script instead of compute-sanitizer.
+func TestSanitizerJudgesChangedAnswers(t *testing.T) {
 	const ran = "[==========] 2 tests from 1 test suite ran. (3 ms total)\n"
 	for name, tc := range map[string]struct {
 		prints             string
@@ -170,9 +172,9 @@ func TestTheCheckOfTestsThatAnswerOtherwiseUnderTheTool(t *testing.T) {
 			"Running 0 tests\n[==========] 0 tests from 0 test suites ran.\n========= ERROR SUMMARY: 0 errors\n",
 			"0", "FAIL", "FAIL",
 		},
-		"an end before the tests'": {"[ RUN      ] Sampler\n========= ERROR SUMMARY: 0 errors\n", "1", "FAIL", "FAIL"},
-		"no end of the tool's":     {ran, "1", "FAIL", "FAIL"},
-		"too many barriers":        {"overflow of tracked barriers\n" + ran + "========= RACECHECK SUMMARY: 0 hazards\n", "0", "FAIL", "FAIL"},
+		"an end before the tests end": {"[ RUN      ] Sampler\n========= ERROR SUMMARY: 0 errors\n", "1", "FAIL", "FAIL"},
+		"no summary of the tool":      {ran, "1", "FAIL", "FAIL"},
+		"too many barriers":           {"overflow of tracked barriers\n" + ran + "========= RACECHECK SUMMARY: 0 hazards\n", "0", "FAIL", "FAIL"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := checked(t, "", fmt.Sprintf(`printf '#!/bin/sh\ncat "$work/prints"\nexit %s\n' >"$work/compute-sanitizer"

@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hostTests are the engine's tests that need neither a GPU nor CUDA, each with the sources beside it.
+// hostTests maps the engine's tests that need neither a GPU nor CUDA to the sources that they test.
 var hostTests = map[string][]string{
-	"tests/prefill_plan_test.cpp":       {"kernels/prefill_plan.cpp"},
+	"tests/prefill_plan_test.cpp":       {"kernels/attention/prefill_plan.cpp"},
 	"tests/engine_copy_groups_test.cpp": {"src/copy_groups.cpp"},
 	"tests/engine_division_test.cpp":    {"src/division.cpp", "cpu/error.cpp"},
 	"tests/engine_fair_mutex_test.cpp":  {},
@@ -32,7 +32,7 @@ func TestHostProgramsPass(t *testing.T) {
 	}
 }
 
-// TestNVMLProgramPasses runs the test of the management library's reader against the library that stands for the driver's.
+// TestNVMLProgramPasses runs the test of the management library's reader against a fake library.
 func TestNVMLProgramPasses(t *testing.T) {
 	needGoogleTest(t)
 	dir := t.TempDir()
@@ -45,9 +45,9 @@ func TestNVMLProgramPasses(t *testing.T) {
 	require.NoError(t, err, string(out))
 }
 
-// TestTheEmulatedTrainerIsTheCPUs runs the trainer of the device with its kernels on a device that is the host, beside the CPU
-// engine, whose objects are those that cgo compiled.
-func TestTheEmulatedTrainerIsTheCPUs(t *testing.T) {
+// TestEmulatedTrainerMatchesCPU runs the device's trainer with its kernels on an emulated device,
+// and compares it with the CPU engine, whose objects cgo has compiled.
+func TestEmulatedTrainerMatchesCPU(t *testing.T) {
 	needGoogleTest(t)
 	dir := t.TempDir()
 	exported, err := exec.Command("go", "list", "-export", "-f", "{{.Export}}", "./cpu").Output()
@@ -63,10 +63,10 @@ func TestTheEmulatedTrainerIsTheCPUs(t *testing.T) {
 	require.NoError(t, err, string(out))
 
 	arguments := []string{"-ffp-contract=off", "-U_FORTIFY_SOURCE", "-Wno-unknown-pragmas", "-o", program}
-	arguments = slices.Insert(arguments, 0, "-Itests/emulated") // before the folders of what it stands for
+	arguments = slices.Insert(arguments, 0, "-Itests/emulated") // before the folders of the originals
 	for _, pattern := range []string{
-		"kernels/vectors/training_*.cu", "src/training*.cpp", "src/trainer.cpp", "src/ledger.cpp", "src/transfer.cpp", "src/nap.cpp",
-		"src/error.cpp", "tests/emulated/*.cpp",
+		"kernels/vectors/training_*.cu", "src/vectors/training*.cpp", "src/vectors/trainer.cpp",
+		"src/ledger.cpp", "src/transfer.cpp", "src/event_wait.cpp", "kernels/check.cpp", "tests/emulated/*.cpp",
 	} {
 		sources, err := filepath.Glob(pattern)
 		require.NoError(t, err)
@@ -84,15 +84,15 @@ func TestTheEmulatedTrainerIsTheCPUs(t *testing.T) {
 	require.NoError(t, err, string(out))
 }
 
-// TestTheEmulatedSearchIsBinary64s runs the certified search on a device that is the host, its matrix units, ring and barriers
-// included.
-func TestTheEmulatedSearchIsBinary64s(t *testing.T) {
+// TestEmulatedSearchMatchesBinary64 runs the certified search on an emulated device, with its
+// tensor cores, pipeline and barriers.
+func TestEmulatedSearchMatchesBinary64(t *testing.T) {
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
 	arguments := []string{
 		"-Itests/emulated", "-ffp-contract=off", "-D__CUDA_ARCH_FEAT_SM90_ALL", "-DMR_HOPPER=1", "-Wno-unknown-pragmas", "-o", program,
 		"tests/emulated/search/search_test.cpp", "tests/emulated/runtime.cpp", "kernels/vectors/search.cpp", "kernels/vectors/search_plan.cpp",
-		"src/error.cpp", "cpu/error.cpp", "-x", "c++",
+		"kernels/check.cpp", "cpu/error.cpp", "-x", "c++",
 	}
 	for _, name := range []string{"prepare", "distance", "f16", "bf16"} {
 		arguments = append(arguments, "kernels/vectors/search_"+name+".cu")
@@ -102,13 +102,13 @@ func TestTheEmulatedSearchIsBinary64s(t *testing.T) {
 	require.NoError(t, err, string(out))
 }
 
-// TestTheEmulatedAttentionIsFloat64s runs prefill attention by Hopper's matrix products on a device that is the host.
-func TestTheEmulatedAttentionIsFloat64s(t *testing.T) {
+// TestEmulatedAttentionMatchesFloat64 runs prefill attention by wgmma on an emulated device.
+func TestEmulatedAttentionMatchesFloat64(t *testing.T) {
 	needGoogleTest(t)
 	program := filepath.Join(t.TempDir(), "test")
 	build(t, "-Itests/emulated/attention", "-Itests/emulated", "-ffp-contract=off", "-fno-strict-aliasing", "-D__CUDA_ARCH_FEAT_SM90_ALL",
 		"-DMR_HOPPER=1", "-DMR_FREE_SPLITS=0", "-Wno-unknown-pragmas", "-o", program, "tests/emulated/attention/attention_test.cpp",
-		"tests/emulated/runtime.cpp", "kernels/prefill_plan.cpp", "-lgtest", "-lgtest_main", "-lpthread")
+		"tests/emulated/runtime.cpp", "kernels/attention/prefill_plan.cpp", "-lgtest", "-lgtest_main", "-lpthread")
 	out, err := exec.Command(program).CombinedOutput()
 	require.NoError(t, err, string(out))
 }
@@ -116,7 +116,7 @@ func TestTheEmulatedAttentionIsFloat64s(t *testing.T) {
 func needGoogleTest(t *testing.T) {
 	t.Helper()
 	if err := exec.Command("g++", "-x", "c++", "-fsyntax-only", "-include", "gtest/gtest.h", os.DevNull).Run(); err != nil {
-		t.Skip("GoogleTest is not here: install its headers and library, on Debian and Ubuntu of the package libgtest-dev")
+		t.Skip("no GoogleTest: apt install libgtest-dev")
 	}
 }
 

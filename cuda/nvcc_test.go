@@ -1,33 +1,100 @@
-package cuda_test
+package cuda
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// A machine without a GPU that has nvcc reads every CUDA source as a build for Hopper does, without making machine code of it.
+// readers are how nvcc reads a source without a GPU: CUDA for Hopper as far as PTX, without
+// optimisation, and host sources as CMake has them compiled.
+var readers = map[string][]string{
+	".cu":  {"--generate-code=arch=compute_90a,code=compute_90a", "-fmad=false", "-Werror=all-warnings", "-Xcicc", "-O0", "-ptx"},
+	".cpp": {"-O0", "-Xcompiler=-Wall,-Wextra,-Werror,-ffp-contract=off", "-c"},
+}
+
 func TestNvccReadsEverySource(t *testing.T) {
+	nvcc := needNvcc(t)
+	sources := append(instances(t), found(t, "kernels/*.cu", "kernels/*/*.cu", "src/*.cu", "src/*.cpp", "src/*/*.cpp")...)
+	readAll(t, nvcc, sources, "-DMILLRACE_SOURCES=\"none\"")
+}
+
+func TestNvccReadsEveryTestAndBench(t *testing.T) {
+	nvcc := needNvcc(t)
+	readAll(t, nvcc, found(t, "bench/*.cu", "bench/*.cpp"))
+	needGoogleTest(t)
+	readAll(t, nvcc, found(t, "tests/*.cu", "tests/*.cpp"))
+}
+
+func needNvcc(t *testing.T) string {
+	t.Helper()
 	nvcc, err := exec.LookPath("nvcc")
 	if err != nil {
-		t.Skip("nvcc is not here: it reads every CUDA source, and needs no GPU for that; it comes with NVIDIA's CUDA toolkit, 12.4 or newer")
+		t.Skip("no nvcc, which reads every CUDA source and needs no GPU for it: install NVIDIA's CUDA toolkit, 12.4 or newer")
 	}
-	var sources []string
-	for _, pattern := range []string{"kernels/*.cu", "kernels/linear/*.cu", "kernels/vectors/*.cu", "src/*.cu"} {
-		found, err := filepath.Glob(pattern)
+	return nvcc
+}
+
+// found returns the files of patterns, each of which must match some.
+func found(t *testing.T, patterns ...string) (files []string) {
+	t.Helper()
+	for _, pattern := range patterns {
+		matches, err := filepath.Glob(pattern)
 		require.NoError(t, err)
-		require.NotEmpty(t, found, pattern)
-		sources = append(sources, found...)
+		require.NotEmpty(t, matches, pattern)
+		files = append(files, matches...)
 	}
+	return files
+}
+
+func readAll(t *testing.T, nvcc string, sources []string, flags ...string) {
+	t.Helper()
 	for _, source := range sources {
-		t.Run(source, func(t *testing.T) {
+		t.Run(filepath.Base(source), func(t *testing.T) {
 			t.Parallel()
-			out, err := exec.Command(nvcc, "-std=c++17", "-Iinclude", "-I.", "-DMR_HOPPER=1", "-DMR_FREE_SPLITS=0",
-				"--generate-code=arch=compute_90a,code=compute_90a", "-fmad=false", "-Werror=all-warnings", "-Xcicc", "-O0",
-				"-ptx", "-o", filepath.Join(t.TempDir(), "out.ptx"), source).CombinedOutput()
+			arguments := slices.Concat([]string{"-std=c++17", "-Iinclude", "-I.", "-DMR_HOPPER=1", "-DMR_FREE_SPLITS=0"}, flags,
+				readers[filepath.Ext(source)], []string{"-o", filepath.Join(t.TempDir(), "out"), source})
+			out, err := exec.Command(nvcc, arguments...).CombinedOutput()
 			require.NoError(t, err, string(out))
 		})
 	}
+}
+
+// instances writes the sources that CMake makes of the templates of kernels/gemm/instances, for the
+// types that CMakeLists.txt names, and returns their paths.
+func instances(t *testing.T) []string {
+	t.Helper()
+	cmake, err := os.ReadFile("CMakeLists.txt")
+	require.NoError(t, err)
+	types := func(list string) []string {
+		match := regexp.MustCompile(`(?m)^set\(` + list + ` ([A-Z0-9_ ]+)\)$`).FindSubmatch(cmake)
+		require.NotNil(t, match, list)
+		return strings.Fields(string(match[1]))
+	}
+	templates, err := filepath.Glob("kernels/gemm/instances/*.cu.in")
+	require.NoError(t, err)
+	require.Len(t, templates, 4)
+	dir := t.TempDir()
+	var sources []string
+	for _, template := range templates {
+		text, err := os.ReadFile(template)
+		require.NoError(t, err)
+		family := strings.TrimSuffix(filepath.Base(template), ".cu.in")
+		list := "weight_types"
+		if family == "m128_wgmma_quant" {
+			list = "m128_quant_types"
+		}
+		for _, name := range types(list) {
+			source := filepath.Join(dir, family+"_"+strings.ToLower(name)+".cu")
+			require.NoError(t, os.WriteFile(source, []byte(strings.ReplaceAll(string(text), "@TYPE@", name)), 0o600))
+			sources = append(sources, source)
+		}
+	}
+	return sources
 }

@@ -1,11 +1,11 @@
-# The digest of the sources that the CUDA engine is built from, into MILLRACE_SOURCE_DIGEST. cuda/sources.go computes the same
-# in Go from what is embedded there, so the two lists are one; `cmake -P sources.cmake` prints it.
+# Sets MILLRACE_SOURCE_DIGEST, the digest of the sources that the CUDA engine is built from. `cmake -P sources.cmake` prints it.
+# cuda/sources.go computes the same digest from the embedded sources: a test compares the two, so both lists must agree.
 file(GLOB_RECURSE digest_inputs RELATIVE ${CMAKE_CURRENT_LIST_DIR} LIST_DIRECTORIES false
   ${CMAKE_CURRENT_LIST_DIR}/include/*.h
   ${CMAKE_CURRENT_LIST_DIR}/src/*.h ${CMAKE_CURRENT_LIST_DIR}/src/*.cpp ${CMAKE_CURRENT_LIST_DIR}/src/*.cu
   ${CMAKE_CURRENT_LIST_DIR}/src/*.cuh ${CMAKE_CURRENT_LIST_DIR}/src/*.map
   ${CMAKE_CURRENT_LIST_DIR}/kernels/*.h ${CMAKE_CURRENT_LIST_DIR}/kernels/*.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/kernels/*.cpp ${CMAKE_CURRENT_LIST_DIR}/kernels/*.cu)
+  ${CMAKE_CURRENT_LIST_DIR}/kernels/*.cpp ${CMAKE_CURRENT_LIST_DIR}/kernels/*.cu ${CMAKE_CURRENT_LIST_DIR}/kernels/*.cu.in)
 file(GLOB shared_headers RELATIVE ${CMAKE_CURRENT_LIST_DIR} ${CMAKE_CURRENT_LIST_DIR}/cpu/*.h)
 # Host code that both engines share.
 set(shared_sources cpu/error.cpp cpu/shape.cpp cpu/weights.cpp cpu/slot.cpp cpu/step_plan.cpp cpu/runner_config.cpp

@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// The sources that the CUDA engine is built from, as sources.cmake lists them.
+// sources holds the files that the CUDA engine is built from, as sources.cmake lists them.
 //
 //go:embed CMakeLists.txt include src kernels cpu/*.h
 //go:embed cpu/error.cpp cpu/shape.cpp cpu/weights.cpp cpu/slot.cpp cpu/step_plan.cpp cpu/runner_config.cpp
@@ -19,11 +19,13 @@ import (
 //go:embed cpu/linear_size.cpp cpu/isa.cpp cpu/blake3.cpp cpu/blake3_x86.cpp
 var sources embed.FS
 
-// extensions of files that are compiled, or say how.
-var extensions = []string{".h", ".cuh", ".cpp", ".cu", ".map", ".txt"}
+// extensions lists the files that are compiled or control how: .in is a template from which CMake
+// writes a source.
+var extensions = []string{".h", ".cuh", ".cpp", ".cu", ".in", ".map", ".txt"}
 
-// Sources is the digest of the sources this program was built beside: 16 hexadecimal digits, which a CUDA engine of the
-// same sources carries in its build text.
+// Sources returns the digest of the CUDA sources in the tree that this program was built from, as
+// 16 hexadecimal digits. A CUDA engine built from the same sources carries the same digest in its
+// build text.
 var Sources = sync.OnceValue(func() string {
 	digest, err := digestOf(sources)
 	if err != nil {
@@ -32,7 +34,7 @@ var Sources = sync.OnceValue(func() string {
 	return digest
 })
 
-// digestOf hashes a line "PATH SHA256" for each source, in the order of the paths' bytes.
+// digestOf hashes one line "PATH SHA256" for each source, sorted by the bytes of the path.
 func digestOf(tree fs.FS) (string, error) {
 	var names []string
 	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {

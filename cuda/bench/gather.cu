@@ -1,7 +1,7 @@
-// How long two GPUs take to make rows whole on both, of messages from 8 KiB to 32 MiB. Each figure is the median of replays of a graph of
-// kGathers gathers, one behind the other as in a step, divided by them. `halves` is what a step of a divided model does: a rank
-// sends half of the message. `whole` is as much traffic as a sum of both ranks' messages would be. The roof is what one GPU copies to the
-// other, measured here with 256 MiB.
+// gather: the time in which two GPUs make rows whole on both, for messages from 8 KiB to 32 MiB. Each figure is the
+// median of replays of a graph of kGathers back-to-back gathers, divided by their number. `halves` is the gather of a
+// step of a divided model: a rank sends half of the message. `whole` has the traffic of a sum of both ranks' messages.
+// The roof is the copy rate from one GPU to the other, measured here with 256 MiB.
 //
 //   cuda_bench_gather [FIRST SECOND]      numbers of the GPUs; 0 1
 #include <algorithm>
@@ -68,7 +68,7 @@ double copy_rate(const Rank& from, const Rank& to, int64_t bytes) {
   return median(rates);
 }
 
-// Microseconds of one gather of `rows` rows of `width` bytes, of which each rank sends `part`.
+// Returns the microseconds of one gather of `rows` rows of `width` bytes, of which each rank sends `part`.
 double time_of(Rank (&ranks)[2], int32_t* stop, int32_t rows, int64_t width, int64_t part) {
   cudaGraphExec_t execs[2];
   for (int r = 0; r < 2; ++r) {
@@ -93,7 +93,7 @@ double time_of(Rank (&ranks)[2], int32_t* stop, int32_t rows, int64_t width, int
       args.index = i;
       args.most = kGathers;
       args.place = i % 2;
-      MUST(launch_gather(args, {ranks[r].stream, i > 0}));  // the first begins when the step is counted
+      MUST(launch_gather(args, {ranks[r].stream, i > 0}));  // the first one needs the step counter
     }
     MUST(cudaStreamEndCapture(ranks[r].stream, &graph));
     MUST(cudaGraphInstantiateWithFlags(&execs[r], graph, 0));

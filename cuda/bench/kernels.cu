@@ -1,6 +1,7 @@
-// Times of the kernels beside the matrix products, at the shapes of an 8B model (hidden 4096, 32 heads, 8 kv heads of 128,
-// vocabulary 128256; rows of bf16, queries, keys and values of f16). Each is captured into a graph of kLaunches launches over rotating
-// buffers, so that keys and values come from memory as in a step; a time is the median of replays divided by the launches.
+// kernels: times of all kernels except the GEMMs, at the shapes of an 8B model (hidden 4096, 32 heads, 8 kv heads of
+// 128, vocabulary 128256; rows of bf16, queries, keys and values of f16). Each is captured into a graph of kLaunches
+// launches over rotating buffers, so that keys and values come from memory as in a step; a time is the median of
+// replays divided by the launches.
 //
 //   cuda_bench_kernels [rows|decode|prefill|sampler]
 #include <algorithm>
@@ -10,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/norm.h"
 #include "kernels/qkv.h"
-#include "kernels/sampler.h"
+#include "kernels/sampler/sampler.h"
 #include "millrace/engine.h"
 
 using namespace mr::cuda;
@@ -62,7 +63,7 @@ std::vector<uint16_t> noise_f16(size_t count) {
   return y;
 }
 
-// Microseconds of one launch; run(i, stream) launches the i-th.
+// Returns the microseconds of one launch; run(i, stream) does the i-th.
 double time_of(const std::function<cudaError_t(int, const Stream&)>& run, int launches = kLaunches) {
   cudaStream_t stream;
   MUST(cudaStreamCreate(&stream));
@@ -101,16 +102,16 @@ void line(const char* what, int64_t n, int64_t m, double us, double bytes, doubl
   std::printf("\n");
 }
 
-// `rows` sequences of `length` tokens, each in blocks of its own.
+// Sequences is `rows` sequences of `length` tokens, each in blocks of its own.
 struct Sequences {
-  KvLayout layout{Act::kF16, kBlock, kKvHeads, kDim, kDim};  // what a worker takes
+  KvLayout layout{Act::kF16, kBlock, kKvHeads, kDim, kDim};  // a worker's default
   AttentionArgs common{};
   std::vector<void*> memory;
   int32_t planes;
   uint8_t *keys, *values;
   int64_t plane;  // bytes
 
-  // Of 8 bits, elements and scales are what the bytes of the noise say: nothing here depends on numbers.
+  // With 8 bits, elements and scales are whatever the noise is: times do not depend on the numbers.
   Sequences(const std::vector<int32_t>& slot, const std::vector<int32_t>& position, int32_t sequences, int32_t length,
             Kv kv = Kv::kAct) {
     layout.kv = kv;
@@ -161,7 +162,7 @@ void decode(int32_t rows, int32_t length, int32_t sm_count, Kv kv) {
   begin.rows = s.common.rows;
   begin.count = begin.decode_rows = rows;
   begin.token_in = begin.token = scratch;
-  begin.poison = scratch + rows;
+  begin.nan_flags = scratch + rows;
   begin.history = history;
   begin.history_stride = length;
   begin.plan = DecodePlan{scratch + 2 * rows, scratch + 3 * rows + 2, capacity};
@@ -174,7 +175,7 @@ void decode(int32_t rows, int32_t length, int32_t sm_count, Kv kv) {
   for (void* p : {static_cast<void*>(workspace), static_cast<void*>(scratch), static_cast<void*>(history)}) cudaFree(p);
 }
 
-// `rows` tokens of a prompt behind `prefix` others.
+// `rows` tokens of a prompt after `prefix` others.
 void prefill(int32_t prefix, int32_t rows, int32_t sm_count, Kv kv) {
   const int32_t length = prefix + rows;
   std::vector<int32_t> slot(static_cast<size_t>(rows), 0), position;
@@ -211,7 +212,7 @@ void rows_kernels(int32_t rows) {
   std::vector<int32_t> slot(static_cast<size_t>(rows), 0), position;
   for (int32_t r = 0; r < rows; ++r) position.push_back(r);
   Sequences s(slot, position, 1, rows);
-  float* const turns = device<float>(static_cast<size_t>(rows) * kDim);
+  float* const rope_table = device<float>(static_cast<size_t>(rows) * kDim);
   uint16_t* const out = device<uint16_t>(static_cast<size_t>(rows) * kHidden);
   line("rms norm", rows, kHidden, time_of([&](int, const Stream& on) {
          return launch_rms_norm({x, weight, nullptr, out, Act::kBF16, rows, kHidden, kHidden, kHidden, 1e-5f}, on);
@@ -224,7 +225,7 @@ void rows_kernels(int32_t rows) {
          a.qkv = x;
          a.qkv_is_f32 = true;
          a.qkv_stride = 6144;
-         a.turns = turns;
+         a.rope_table = rope_table;
          a.rope_dims = kDim;
          a.heads = kHeads;
          a.q_out = out;
@@ -234,7 +235,7 @@ void rows_kernels(int32_t rows) {
          a.values = const_cast<void*>(layer.values);
          return launch_finish_qkv(a, on);
        }), 6.0 * rows * 6144, 0);
-  for (void* p : {static_cast<void*>(x), static_cast<void*>(weight), static_cast<void*>(turns), static_cast<void*>(out)}) cudaFree(p);
+  for (void* p : {static_cast<void*>(x), static_cast<void*>(weight), static_cast<void*>(rope_table), static_cast<void*>(out)}) cudaFree(p);
 }
 
 // row: of logits; null: a few far above the rest.

@@ -1,15 +1,16 @@
-// What the driver itself does with memory, and the ledger's pool without the ABI around it: millrace-bench memory runs this
-// program and puts its figures beside those of the engine. Prints lines of words:
+// memory: the driver's own memory operations, and the ledger's pool without the ABI. millrace-bench memory runs this
+// program and compares the engine with it. Prints lines of words:
 //
-//   gpu BUS                     the GPU's place on the PCI bus
+//   gpu BUS                     the GPU's address on the PCI bus
 //   peak RATE                   bytes a second: twice the memory clock times the width of the memory bus
-//   allocate SIZE DRIVER POOL   microseconds of cudaMalloc and cudaFree, and of the same from the pool; nothing is zeroed
-//   copy WAY SIZE RATE          bytes a second of cudaMemcpyAsync and the wait for it; h2d and d2h with pinned memory, d2d
-//                               with bytes read and written counted together
+//   allocate SIZE DRIVER POOL   microseconds of cudaMalloc and cudaFree, and of the same from the pool; nothing is
+//                               zeroed
+//   copy WAY SIZE RATE          bytes a second of cudaMemcpyAsync and the wait for it; h2d and d2h with pinned memory,
+//                               d2d with bytes read and written counted together
 //
 //   cuda_bench_memory [--device 0] [--largest 1073741824]
 //
-// Each figure is the median of groups of calls, a group lasting a millisecond or one call.
+// Each figure is the median of groups of calls; a group lasts a millisecond, or one call.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -37,7 +38,7 @@ template <class Call>
 double median_of(Call call) {
   constexpr double kGroup = 1e-3, kEnough = 0.2;  // seconds
   constexpr size_t kLeast = 5, kMost = 1000;      // groups
-  call();                                         // what is done but once
+  call();                                         // one-time work
   Clock::time_point begin = Clock::now();
   call();
   const int calls = static_cast<int>(std::clamp(kGroup / std::max(seconds_since(begin), 1e-9), 1.0, 1e5));
@@ -52,7 +53,7 @@ double median_of(Call call) {
   return each[each.size() / 2];
 }
 
-// Device memory straight from the driver.
+// Block is device memory directly from the driver.
 class Block {
  public:
   explicit Block(uint64_t bytes) { CUDA_CHECK(cudaMalloc(&data_, bytes)); }

@@ -1,11 +1,13 @@
-// Blocks of a cache on their way to host memory and back: one kernel for all of them, as a step does it, beside a strided copy
-// of the driver for each block, and beside one copy of as many bytes in one piece, which is the link's rate. Prints lines
+// memory_blocks: KV blocks copied to host memory and back: by one kernel for all of them, as a step does it; by a
+// strided driver copy for each block; and as one contiguous copy of the same size, which is the rate of the link.
+// Prints lines
 //
 //   blocks WAY COUNT BLOCK_BYTES KERNEL COPIES ROOF    bytes a second; WAY is out or in
 //
 //   cuda_bench_memory_blocks [--device 0] [--layers 32] [--plane 32768]
 //
-// A block has two planes a layer, of --plane bytes each (16 tokens of 8 heads of 128 dims of 2 bytes), in a pool of 4096 blocks.
+// A block has two planes a layer, of --plane bytes each (16 tokens of 8 heads of 128 dims of 2 bytes), in a pool of
+// 4096 blocks.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -28,7 +30,7 @@ using namespace mr::cuda;
 
 constexpr int64_t kPool = 4096;  // blocks
 
-// Bytes a second of what `queue` puts on the stream: the median of some runs, by events.
+// Returns bytes a second of what `queue` puts on the stream: the median of some runs, by events.
 template <class Queue>
 double rate_of(cudaStream_t stream, double bytes, Queue queue) {
   const EventHandle begin(cudaEventDefault), end(cudaEventDefault);
@@ -52,7 +54,7 @@ void measure(Device& device, cudaStream_t stream, uint8_t* pool, uint8_t* host, 
   for (const bool out : {true, false}) {
     std::vector<BlockCopy> copies;
     for (int64_t i = 0; i < count; ++i) {
-      uint8_t* const near = pool + i * 2654435761 % kPool * plane;  // blocks that lie anywhere
+      uint8_t* const near = pool + i * 2654435761 % kPool * plane;  // scattered blocks
       uint8_t* const far = host + i * block;
       copies.push_back(out ? BlockCopy{near, far, stride, plane} : BlockCopy{far, near, plane, stride});
     }

@@ -1,8 +1,9 @@
-// A process that takes memory of the first GPU, touches it and keeps it for a while: a neighbour of the one that is measured.
+// neighbour: a process that allocates memory of the first GPU, touches it and holds it for a while, to test a worker
+// next to it.
 //
 //   cuda_bench_neighbour BYTES SECONDS
 //
-// Prints when it had the memory, in seconds since 1970.
+// Prints the time at which it had the memory, in seconds since 1970.
 #include <cuda_runtime.h>
 
 #include <chrono>

@@ -1,6 +1,6 @@
-// One step under a profiler: a profiler that is told to wait for the program's word sees that step alone, and what it counts
-// can be held against the bytes that the step claims to read. Prints the claim. The step decodes a token of each sequence, or,
-// with --prefill, computes a prompt of so many tokens.
+// step_bytes: one step under a profiler. A profiler that starts when the program says so sees that step alone, so its
+// counters can be compared with the bytes that the step claims to read. Prints the claim. The step decodes a token of
+// each sequence or, with --prefill, computes a prompt of that many tokens.
 //
 //   cuda_bench_step_bytes [--type bf16] [--batch 1] [--context 128] [--layers 8] [--prefill 512]
 //
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "cpu/shape.h"
-#include "kernels/linear/weight.h"
+#include "kernels/gemm/weight.h"
 #include "src/buffer.h"
 #include "src/error.h"
 #include "src/model.h"
@@ -33,14 +33,14 @@ struct NamedType {
 };
 constexpr NamedType kTypes[] = {{"bf16", kBF16, 2, 0}, {"f16", kF16, 2, 0}, {"q8_0", kQ8_0, 34, 1}, {"q4_k", kQ4_K, 144, 2}};
 
-// Blocks of random bits that stand for small finite numbers.
+// Returns blocks of random bits that are small finite numbers.
 std::vector<uint8_t> random_blocks(const NamedType& type) {
   constexpr size_t kBlocks = size_t{1} << 18;
   std::vector<uint8_t> bytes(kBlocks * static_cast<size_t>(type.block_bytes));
   std::mt19937 random(1);
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(type.block_bytes)) {
-    // Below 2^-6 in f16 and in bf16 alike.
+    // Below 2^-6, both in f16 and in bf16.
     for (int32_t i = 0; i < std::max(type.halves, type.block_bytes == 2 ? 1 : 0); ++i) {
       uint8_t& high = bytes[at + static_cast<size_t>(i) * 2 + 1];
       high = static_cast<uint8_t>(type.type == kBF16 ? (high & 0x80) | 0x3c : (high & 0x80) | 0x10);
@@ -49,9 +49,8 @@ std::vector<uint8_t> random_blocks(const NamedType& type) {
   return bytes;
 }
 
-mr_model_desc desc_of(int32_t layers) {
-  mr_model_desc d{};
-  d.struct_size = sizeof d;
+UniformShape desc_of(int32_t layers) {
+  UniformShape d{};
   d.layers = layers;
   d.hidden = 4096;
   d.heads = 32;
@@ -66,23 +65,24 @@ mr_model_desc desc_of(int32_t layers) {
   return d;
 }
 
-std::shared_ptr<Model> make_model(const std::shared_ptr<Device>& device, const mr_model_desc& desc, const NamedType& type) {
-  auto model = std::make_shared<Model>(device, desc);
+std::shared_ptr<Model> make_model(const std::shared_ptr<Device>& device, const UniformShape& desc, const NamedType& type) {
+  const mr::Description described = description_of(desc);
+  auto model = std::make_shared<Model>(device, described);
   const std::vector<uint8_t> blocks = random_blocks(type);
   const std::vector<float> ones(static_cast<size_t>(desc.hidden), 1.0f);
   for (int32_t role = 0; role < MR_ROLE_COUNT; ++role) {
-    if (!mr::cpu::has_role(desc, role)) continue;
-    for (int32_t layer = 0; layer < (mr::cpu::in_layer(role) ? desc.layers : 1); ++layer) {
+    if (!mr::has_role(described, role, 0)) continue;
+    for (int32_t layer = 0; layer < (mr::in_layer(role) ? desc.layers : 1); ++layer) {
       mr_tensor_desc t{};
       t.struct_size = sizeof t;
       t.role = role;
-      t.layer = mr::cpu::in_layer(role) ? layer : -1;
-      t.type = mr::cpu::is_vector(role) ? kF32 : type.type;
-      t.ndims = mr::cpu::is_vector(role) ? 1 : 2;
-      mr::cpu::role_dims(desc, role, t.dims);
-      const uint64_t size = mr::cpu::tensor_file_size(t);
+      t.layer = mr::in_layer(role) ? layer : -1;
+      t.type = mr::is_vector(role) ? kF32 : type.type;
+      t.ndims = mr::is_vector(role) ? 1 : 2;
+      mr::role_dims(described, role, 0, t.dims);
+      const uint64_t size = mr::tensor_file_size(t);
       auto staging = std::make_shared<Buffer>(device, size, MR_PURPOSE_STAGING);
-      const void* const source = mr::cpu::is_vector(role) ? static_cast<const void*>(ones.data()) : blocks.data();
+      const void* const source = mr::is_vector(role) ? static_cast<const void*>(ones.data()) : blocks.data();
       for (uint64_t at = 0; at < size; at += blocks.size())
         staging->write(at, source, std::min<uint64_t>(blocks.size(), size - at));
       model->bind(t, std::move(staging));
@@ -92,7 +92,7 @@ std::shared_ptr<Model> make_model(const std::shared_ptr<Device>& device, const m
   return model;
 }
 
-// Sequences that take steps together, every one with blocks of its own.
+// Batch is sequences that step together, each with blocks of its own.
 class Batch {
  public:
   Batch(Runner& runner, int32_t size, int32_t blocks) : runner_(runner), blocks_(blocks), results_(static_cast<size_t>(size)) {
@@ -102,7 +102,8 @@ class Batch {
     params_.allowed_count = -1;
   }
 
-  // Position `first` on, `count` tokens of sequence `slot`, or of every one (-1); those at 0 begin. The bytes claimed.
+  // Adds `count` tokens of sequence `slot`, or of every one (-1), from position `first` on; a position of 0 begins a
+  // sequence. Returns the bytes claimed.
   uint64_t step(int32_t slot, int32_t first, int32_t count, int32_t kernel_class) {
     std::vector<mr_segment> segments;
     std::vector<mr_sample_row> samples;
@@ -178,7 +179,7 @@ void run(const NamedType& type, int32_t size, int32_t context, int32_t layers, i
   config.kv_blocks = size * blocks;
   config.max_sequences = config.max_sample_rows = size;
   config.max_batched_tokens = std::max({size, 2048, prefill});
-  config.kv_type = MR_KV_F16;  // what a worker takes
+  config.kv_type = MR_KV_F16;  // a worker's default
   Runner runner(model, config);
   runner.settle();
   Batch batch(runner, size, blocks);

@@ -1,9 +1,10 @@
-// vector_assign: certified assignment beside the roof of the same run: matrix units without loads.
+// vector_assign: certified assignment, against the roof of the same run: tensor cores without loads.
 //
 //   cuda_bench_vector_assign [rows] [work]
 //
-// work: measure only what has this in its name. Rows and codewords are Gaussian and resident, d = 128. A line: rows a second, multiplications and additions of the shape (not
-// of its terms) a second, their share of the roof, and the rows that were computed again.
+// work: measure only what has this in its name. Rows and codewords are Gaussian and resident, d = 128. A line: rows a
+// second, multiplications and additions of the shape (not of its terms) a second, their share of the roof, and the rows
+// that were computed again.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -36,7 +37,7 @@ __device__ uint32_t hash(uint32_t h) {
   return h ^ h >> 16;
 }
 
-// Sums of twelve uniform numbers, less 6: as f16, or as float32, which `round` makes values of f16.
+// Sums of twelve uniform numbers, minus 6: as f16, or as float32, which `round` rounds to values of f16.
 __global__ void fill_normal(float* floats, __half* halves, size_t count, uint32_t seed, bool round) {
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count; i += size_t{gridDim.x} * blockDim.x) {
     float sum = -6;
@@ -54,7 +55,7 @@ __global__ void fill_normal(float* floats, __half* halves, size_t count, uint32_
 // Two finite f16.
 __device__ uint32_t number(uint32_t i) { return hash(i) & 0xbfffbfffu; }
 
-// Four warpgroups that multiply what lies in shared memory, and nothing else.
+// Four warpgroups multiply the contents of shared memory, and nothing else.
 __global__ void __launch_bounds__(512, 1) multiply_only(int32_t rounds, float* out) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t memory[];
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(512, 1) multiply_only(int32_t rounds, float* o
 }
 #endif
 
-// Seconds of one run, the median of 7 behind a first.
+// Returns the seconds of one run, the median of 7 after a warm-up.
 template <class F>
 double time_of(cudaStream_t stream, F run) {
   cudaEvent_t begin, end;
@@ -107,7 +108,7 @@ double time_of(cudaStream_t stream, F run) {
   return static_cast<double>(times[times.size() / 2]) * 1e-3;
 }
 
-// Multiplications and additions a second; 0 where the device has no wgmma.
+// Returns multiplications and additions a second; 0 if the device has no wgmma.
 double measure_roof(cudaStream_t stream) {
 #if MR_HOPPER
   int major = 0, processors = 0;
@@ -133,7 +134,7 @@ struct Work {
   int64_t spaces, codewords, width;
   double terms;       // products of each pair of columns that are multiplied
   double required;    // rows a second
-  bool encodes;       // codes of one byte are written too
+  bool encodes;       // also write codes of one byte
 };
 
 const Work kWorks[] = {

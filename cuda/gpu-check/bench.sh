@@ -1,7 +1,7 @@
 # The stages bytes, bench and figures of gpu-check.sh, which sources this file.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# Of a run that somebody chose no floor is missed for not being measured.
+# If BENCH is set, rows with floors that are not run do not count as missing.
 bench_chosen=${BENCH:+yes}
 readonly bench_chosen BENCH=${BENCH:-llama-8b:bf16:default:1,8,64,128,256:128 llama-8b:q8_0:default:1,8,64,128,256:128
   llama-8b:q4_k:default:1,8,64,128,256:128 llama-8b:q4_k_m:default:1,8,64,128,256:128
@@ -9,7 +9,7 @@ readonly bench_chosen BENCH=${BENCH:-llama-8b:bf16:default:1,8,64,128,256:128 ll
   llama-8b:bf16:default:1:64 llama-8b:bf16:default:1:512 llama-8b:q8_0:default:1:512 llama-8b:q4_k:default:1:512
   llama-8b:bf16:default:1:4096 llama-8b:q8_0:default:1:4096 llama-8b:q4_k:default:1:4096}
 
-# floors_file: the floors of this GPU, whose file is named after it; empty where there is none.
+# floors_file: prints the file of floors named after this GPU; nothing if there is none.
 floors_file() {
   local each name=${gpu_name// /-}
   for each in bench/floors/*.txt; do
@@ -41,15 +41,15 @@ q8_0 1
 q4_k 1"
 }
 
-# random_model SHAPE TYPE: the file of a model of random weights, made where there is none.
+# random_model SHAPE TYPE: prints the file of a model of random weights, and makes it if needed.
 random_model() {
   local file=$models/$1-$2.gguf
   [[ -s $file ]] || "$bin/millrace-bench" synth --shape "$1" --type "$2" -o "$file" >"$work/synth-$1-$2.log" 2>&1
   echo "$file"
 }
 
-# engine_figures STAGE KEY LOG ARGUMENT ...: runs `millrace-bench engine`, under the floors of rows below KEY where this GPU has any; its
-# report is LOG.log, and LOG.json the same as JSON.
+# engine_figures STAGE KEY LOG ARGUMENT ...: runs `millrace-bench engine` with the floors of rows below KEY, if this GPU
+# has any; writes LOG.log and LOG.json.
 engine_figures() {
   local stage=$1 key=$2 log=$3 line floors options=()
   shift 3
@@ -71,7 +71,7 @@ bench() {
   floors=$(floors_file)
   for each in $BENCH; do
     IFS=: read -r shape type kv batches prompt <<<"$each"
-    # What a worker takes on a GPU is f16; the program itself says so, and looks for floors under that name.
+    # A worker's default on a GPU is f16; the program reports it, and its floors are under that name.
     file=$(random_model "$shape" "$type") key=$shape-$type/${kv/default/f16}/$prompt log=$work/bench-$shape-$type-${kv/default/f16}-$prompt
     tokens=64
     ((prompt > 128)) && tokens=8
@@ -89,7 +89,7 @@ bench() {
   done < <(awk '$1 == "engine" && $2 !~ /@/ { split($2, part, "/"); print part[1] "/" part[2] "/" part[3] }' "$floors" | sort -u)
 }
 
-# Each prints its table and fails below a floor.
+# Each command prints its table and fails below a floor.
 figures() {
   local each floors options=()
   floors=$(floors_file)

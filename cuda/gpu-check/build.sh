@@ -1,10 +1,10 @@
 # The stages build and architectures of gpu-check.sh, which sources this file.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# What ships, as cuda/CMakeLists.txt has it.
+# The shipped architectures, as in cuda/CMakeLists.txt.
 readonly shipped='80 86 89 90a 100 120'
 
-# image CAPABILITY: the shipped machine code that a GPU of it runs: of its generation, and no newer than it.
+# image CAPABILITY: prints the shipped architecture whose code a GPU of it runs: of the same generation, and not newer.
 image() {
   local each best=
   [[ $1 == [0-9]*[0-9] ]] || return
@@ -14,7 +14,7 @@ image() {
   echo "$best"
 }
 
-# compilable ARCHITECTURE: nvcc knows it. Some compilers list 90a beside 90 and some do not.
+# compilable ARCHITECTURE: succeeds if nvcc supports it. Some compilers list 90a separately and some do not.
 compilable() { nvcc --list-gpu-arch | grep -qE "^compute_${1//[a-z]/}[af]?$"; }
 
 # configured FOLDER ARCHITECTURES CMAKE-ARGUMENT ...: configures a build.
@@ -27,7 +27,7 @@ configured() {
 build() {
   local architectures=${ARCHITECTURES:-$(image "${gpu_capability//./}")}
   [[ -n $architectures ]] || { row FAIL build "no machine code ships for $gpu_name, compute capability $gpu_capability"; return; }
-  # Required by name: cmake fails where GoogleTest is not found.
+  # Required explicitly, so that cmake fails if GoogleTest is not found.
   try build configure configure configured "$out" "$architectures" -DMILLRACE_CUDA_TESTS=ON || return
   try build "compile for $architectures" compile cmake --build "$out"
 }

@@ -1,12 +1,13 @@
-# The stage invariance of gpu-check.sh, which sources this file: what it costs that a row's sums do not depend on the batch.
+# The stage invariance of gpu-check.sh, which sources this file: the cost of sums that do not depend on the batch.
 # shellcheck shell=bash disable=SC2154 # variables are shared with gpu-check.sh
 
-# rate CLASS BATCH LOG: tokens a second of a class at a batch, from what a run of millrace-bench engine printed.
+# rate CLASS BATCH LOG: prints tokens a second of a class at a batch, from the output of millrace-bench engine.
 rate() { awk -v kind="$1" -v batch="$2" '$1 == kind && $2 == batch { print $3 }' "$3"; }
 
-# caught FREE ARCHITECTURES: that the scenarios of the stage sameness, which compare every answer's bits with its request alone, find out
-# the build whose sums depend on the batch, and thereby that they can find one. Tokens would not do: random weights may give the same
-# ones from other sums. Without wgmma there is one order of sums, and nothing to find.
+# caught FREE ARCHITECTURES: the scenarios of the stage sameness, which compare the bits of every answer with its request
+# alone, must detect the build whose sums depend on the batch. This proves that they can detect such a build. Comparing
+# tokens would not do, because random weights may give the same tokens from different sums. Without wgmma there is only
+# one order of sums, and nothing to detect.
 caught() {
   local log=$work/invariance-caught.log
   if [[ $gpu_capability != 9.0 || $2 != *90a* ]]; then
@@ -21,9 +22,9 @@ caught() {
   fi
 }
 
-# A second library, whose products and decode attention take the kernels and parts that are fastest for the batch, beside the one
-# that ships, in the same minutes: shipped, free, free, shipped. The better of its two runs counts for each. That the free one gives other
-# tokens in a batch than alone is what it is free to do.
+# Compares the shipped library with one whose GEMMs and decode attention use the kernels and splits that are fastest for
+# the batch (free), run alternately: shipped, free, free, shipped. The better of its two runs counts for each. The free
+# build may give other tokens in a batch than alone.
 invariance() {
   local free=$work/free architectures=${ARCHITECTURES:-$(image "${gpu_capability//./}")}
   local each prompt batches tokens file kind batch log number a b

@@ -1,10 +1,11 @@
 # The stage neighbour of gpu-check.sh, which sources this file.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# What the neighbour takes, and the share of it that must be seen: the driver counts by pages, and others may come and go.
+# Memory of the neighbour process, and the share of it that must be visible: the driver counts in pages, and other
+# processes may start and end.
 readonly neighbour_bytes=20000000000 neighbour_seen=19000000000
 
-# physical_free ADDRESS: bytes of the whole GPU that are free, as a scheduler's only worker reports.
+# physical_free ADDRESS: prints the free bytes of the whole GPU, as a scheduler's only worker reports them.
 physical_free() { fleet "$1" | grep -o '"physicalBytesFree":"[0-9]*"' | head -n 1 | tr -dc '0-9'; }
 
 neighbour() {
@@ -24,7 +25,7 @@ neighbour_comes() {
   "$out/cuda_bench_neighbour" "$neighbour_bytes" 120 >"$log" 2>&1 &
   servers[neighbour]=$!
   within 30 grep -q '^took' "$log" || { row FAIL neighbour "the neighbour takes nothing: see $log"; return; }
-  # took BYTES at SECONDS-SINCE-1970.MILLISECONDS
+  # output: took BYTES at SECONDS-SINCE-1970.MILLISECONDS
   came=$(sed -n 's/^took .* at \([0-9]*\)\.\([0-9]*\)$/\1\2/p' "$log")
   for (( ; ; )); do
     after=$(physical_free "$1")
@@ -38,8 +39,8 @@ neighbour_comes() {
   neighbour_refused "$1" "$after"
 }
 
-# neighbour_refused ADDRESS BYTES: a model whose cache would have fitted without the neighbour is refused, and the refusal says
-# how much is free beside it: about the bytes that the report shows, less what the load has taken by then.
+# neighbour_refused ADDRESS BYTES: a model whose cache would fit without the neighbour must be refused, and the refusal
+# must name the free bytes: about those of the report, minus what the load has allocated by then.
 neighbour_refused() {
   local log=$work/neighbour-refusal.log report cache tokens number said=''
   report=$(fleet "$1")
@@ -57,7 +58,7 @@ neighbour_refused() {
   else row FAIL neighbour "the next refusal does not say that about $2 bytes are free on the GPU: see $log"; fi
 }
 
-# number NAME: the first such number of JSON on standard input; 0 where there is none.
+# number NAME: prints the first number of this name in the JSON on standard input; 0 if there is none.
 number() {
   local found
   found=$(grep -o "\"$1\":[0-9]*" | head -n 1)

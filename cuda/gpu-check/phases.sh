@@ -1,17 +1,17 @@
 # The stage phases of gpu-check.sh, which sources this file.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# phases: the kernels beside the products, the products by type and tokens, and where counters are permitted whole steps kernel by
-# kernel. Every figure is a line `ROW us MICROSECONDS` of $work/phases.txt, which floors of the command `phases` bound.
+# phases: all other kernels, the GEMMs by type and tokens and, if counters are permitted, whole steps kernel by kernel.
+# Every figure is a line `ROW us MICROSECONDS` of $work/phases.txt, which floors of the command `phases` bound.
 phases() {
   local figures=$work/phases.txt type rows prompt
   : >"$figures"
-  if try phases 'kernels beside the products' phases-kernels "$out/cuda_bench_kernels"; then
+  if try phases 'all other kernels' phases-kernels "$out/cuda_bench_kernels"; then
     kernel_figures "$work/phases-kernels.log" >>"$figures"
   fi
-  if try phases 'products' phases-products "$out/cuda_bench_linear_products" --types bf16,q8_0,q4_k --models 8B \
+  if try phases 'GEMMs' phases-gemm "$out/cuda_bench_gemm" --types bf16,q8_0,q4_k --models 8B \
     --tokens 1,8,64,128,256 --prefill 64,128,512,4096; then
-    awk '$1 == "8B" { printf "%s/%s/%s/%s us %s\n", $1, $2, $3, $4, $5 }' "$work/phases-products.log" >>"$figures"
+    awk '$1 == "8B" { printf "%s/%s/%s/%s us %s\n", $1, $2, $3, $4, $5 }' "$work/phases-gemm.log" >>"$figures"
   fi
   phase_floors kernels "$figures"
   for type in bf16 q8_0 q4_k; do
@@ -21,7 +21,7 @@ phases() {
   phase_floors steps "$figures"
 }
 
-# kernel_figures FILE: its lines `NAME ROWS WIDTH MICROSECONDS us ...` as `NAME/ROWSxWIDTH us MICROSECONDS`.
+# kernel_figures FILE: converts its lines `NAME ROWS WIDTH MICROSECONDS us ...` to `NAME/ROWSxWIDTH us MICROSECONDS`.
 kernel_figures() {
   awk '{
     for (at = 4; at <= NF && $at != "us"; ++at) {}
@@ -33,8 +33,8 @@ kernel_figures() {
   }' "$1"
 }
 
-# step_phases ROW ARGUMENT ...: one step of eight layers of an 8B model by ncu, each kernel by itself: how often it ran, and its
-# microseconds. Fails where counters are not to be had.
+# step_phases ROW ARGUMENT ...: profiles one step of eight layers of an 8B model with ncu: how often each kernel ran, and
+# its microseconds. Fails if counters are not permitted.
 step_phases() {
   local row=$1 log=$work/phases-step-${1//\//-}.csv
   shift
@@ -45,7 +45,7 @@ step_phases() {
     else row FAIL phases "step $row: see $log"; fi
     return 1
   fi
-  # Of ncu's columns the fifth is the kernel and the fifteenth, or the last, the nanoseconds.
+  # In ncu's output the fifth column is the kernel, and the fifteenth, or the last, the nanoseconds.
   awk -F'","' -v row="step/$row" '
     $1 ~ /^"[0-9]+$/ {
       kernel = $5
@@ -62,15 +62,15 @@ step_phases() {
   row ok phases "step $row: $(tail -n 1 "$work/phases.txt" | cut -d' ' -f3) us in kernels"
 }
 
-# phase_floors steps|kernels FILE: holds the figures of steps, or all others, to the floors of this GPU.
+# phase_floors steps|kernels FILE: compares the figures of steps, or all others, with the floors of this GPU.
 phase_floors() {
   local rows='^step/'
   [[ $1 == steps ]] || rows="!$rows"
   hold phases "$1" "$2" "$rows"
 }
 
-# hold STAGE WHAT FILE ROWS: holds a file of lines `ROW METRIC FIGURE` to the floors of this GPU whose command is the stage and whose rows
-# match a pattern, or do not where it begins with !; one that was not measured is missed.
+# hold STAGE WHAT FILE ROWS: compares a file of lines `ROW METRIC FIGURE` with the floors of this GPU whose command is
+# the stage and whose rows match a pattern, or do not match it if it begins with !. A missing figure fails.
 hold() {
   local floors missed
   floors=$(floors_file)

@@ -1,9 +1,9 @@
 # The stage sanitizer of gpu-check.sh, which sources this file.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# sanitize TOOL NAME PROGRAM ...: begins a run under compute-sanitizer, beside JOBS - 1 others at most: the tool keeps one
-# processor busy, and the device little. GPUs that CUDA_VISIBLE_DEVICES names take turns. sanitized waits for all of them. JUDGE
-# names what judges the run: followed, where it is not set, or findings.
+# sanitize TOOL NAME PROGRAM ...: starts a run under compute-sanitizer, with at most JOBS runs at once: the tool occupies
+# one processor, and the device little. GPUs of CUDA_VISIBLE_DEVICES are used in rotation. sanitized waits for all runs.
+# JUDGE is the function that judges the run: followed (the default) or findings.
 runs=()
 sanitize() {
   local tool=$1 name=$2 gpus
@@ -15,7 +15,7 @@ sanitize() {
   runs+=($!)
 }
 
-# One run, which fails too where the tool could not follow all of it or no test ran.
+# Runs once. Fails also if the tool could not follow the whole run or no test ran.
 followed() {
   local log status
   log=$(mktemp) || return
@@ -27,8 +27,8 @@ followed() {
   return "$status"
 }
 
-# The same of tests that give other answers under the tool: what they say does not count, but that they ran to their end does, and
-# what the tool finds.
+# The same for tests whose answers change under the tool: their verdict does not count, but they must run to the end, and
+# the tool's findings count.
 findings() {
   local log status=1
   log=$(mktemp) || return
@@ -48,37 +48,38 @@ sanitized() {
 
 sanitizer() {
   command -v compute-sanitizer >/dev/null || { row skip sanitizer 'compute-sanitizer is not here'; return; }
-  # Small shapes of every type; the rest of the products' tests are large.
-  local name change few='--gtest_filter=All/Product.KeepsANaN*:All/Product.JoinsGate*BF16*:All/Product.AddsBias*Q4_K*'
-  # Those that take longest begin first.
+  # Small shapes of every type; the other GEMM tests are large.
+  local name change few='--gtest_filter=All/Gemm.KeepsANaN*:All/Gemm.JoinsGate*BF16*:All/Gemm.AddsBias*Q4_K*'
+  # Start the longest ones first.
   if build_portable; then
-    sanitize racecheck 'portable tiles of a few tokens' "$products/cuda_linear_tiles_test" '--gtest_filter=All/FewTokens*/Q4_K'
-    sanitize racecheck 'portable products' "$products/cuda_linear_product_test" "$few"
+    sanitize racecheck 'portable tiles of a few tokens' "$portable_build/cuda_gemm_tiles_test" '--gtest_filter=All/FewTokens*/Q4_K'
+    sanitize racecheck 'portable GEMMs' "$portable_build/cuda_gemm_test" "$few"
   fi
-  # Memory that is not given back by the end of the program counts as an error; a refusal that a test provokes does not. Tests
-  # that watch how much of the device is free want it for themselves, and run among the tests alone.
+  # Memory that is not freed by the end of the program is an error; a refusal that a test provokes is not. Tests that
+  # measure how much of the device is free need it alone, so they run only in the stage tests.
   sanitize memcheck 'leaks of the engine' --leak-check full --report-api-errors no "$out/cuda_engine_memory_test" \
     '--gtest_filter=-Pool.LeavesFreeMemory*:Health.*:*Graphs*'
-  # Every width of a head is a kernel of another width with zeros: racecheck, which is slow, takes the widths of kernels. Nor does it
-  # take prompts around every cut of their keys or every tile, which run the kernels of the other tests many more times.
-  for name in attention attention_prefill attention_f8 heads_product normed_product norm linear_repack ops op_product qkv; do
+  # Other head widths run the kernel of a wider head, padded with zeros, so racecheck, which is slow, tests the compiled
+  # widths only. It also skips prompts around every cut of keys and every tile, which run the same kernels many more times.
+  for name in attention attention_prefill attention_f8 heads_gemm normed_gemm norm gemm_repack ops op_matmul qkv; do
     sanitize racecheck "$name" "$out/cuda_${name}_test" '--gtest_filter=-*EveryEvenWidth*:*AroundCuts*:*AroundTiles*'
     sanitize memcheck "$name" "$out/cuda_${name}_test"
   done
-  # Two tests choose other candidates under the tool than without it: docs/decisions/066.
+  # Two tests choose other candidates under the tool than without it: see cuda/kernels/README.md.
   change='*AtTheBordersOfParts:*ThatBinsSplitBadly'
   for name in racecheck memcheck; do
     sanitize "$name" sampler "$out/cuda_sampler_test" "--gtest_filter=-$change"
     JUDGE=findings sanitize "$name" 'sampler, answers aside' "$out/cuda_sampler_test" "--gtest_filter=$change"
   done
-  # Kernels without shared memory, in which racecheck finds nothing.
+  # Kernels without shared memory, for which racecheck has nothing to check.
   for name in slots block_copy; do sanitize memcheck "$name" "$out/cuda_${name}_test"; done
   sanitize memcheck 'steps of small models' "$out/cuda_engine_runner_test" '--gtest_filter=Shapes/Sameness.OfGraphsAndLaunches/*'
-  sanitize memcheck products "$out/cuda_linear_product_test" "$few"
-  sanitize memcheck tiles "$out/cuda_linear_tiles_test"
-  # A block has up to 66 mbarriers, more than the tool finds by itself. Where a warp writes what others read, or writes again, behind an
-  # mbarrier at which one lane arrives for it, the tool takes what __syncwarp orders for a race: docs/decisions/066.
-  [[ $products == "$out" ]] ||
-    sanitize racecheck 'products of Hopper' --num-cuda-barriers 128 "$out/cuda_linear_product_test" "$few-*_prefill"
+  sanitize memcheck GEMMs "$out/cuda_gemm_test" "$few"
+  sanitize memcheck tiles "$out/cuda_gemm_tiles_test"
+  # A block has up to 66 mbarriers, more than the tool tracks by default. If a warp writes data for others, or overwrites
+  # it, after an mbarrier at which one lane arrives for the warp, the tool reports a race that __syncwarp excludes: see
+  # cuda/kernels/README.md.
+  [[ $portable_build == "$out" ]] ||
+    sanitize racecheck 'GEMMs of Hopper' --num-cuda-barriers 128 "$out/cuda_gemm_test" "$few-*_prefill"
   sanitized
 }

@@ -1,7 +1,7 @@
 # The stages generate, two and neighbour of gpu-check.sh, which sources this file: workers and schedulers on loopback.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# Process ids of the servers by the names that they were begun with; $work/NAME.log is the log of each.
+# Process ids of the servers by name; $work/NAME.log is the log of each.
 declare -A servers=()
 
 # worker NAME ADDRESS ARGUMENT ...
@@ -39,7 +39,7 @@ stop_server() {
   unset "servers[$1]"
 }
 
-# within SECONDS COMMAND ...: tries until it succeeds.
+# within SECONDS COMMAND ...: retries until the command succeeds.
 within() {
   local until=$((SECONDS + $1))
   shift
@@ -49,18 +49,18 @@ within() {
   done
 }
 
-# loads ADDRESS ARGUMENT ...: a server loads the shipped model.
+# loads ADDRESS ARGUMENT ...: makes a server load the shipped model.
 loads() { "$bin/millrace" load stories --target "$@" >>"$work/load.log" 2>&1; }
 
-# story ADDRESS: the same words each time.
+# story ADDRESS: prints a story, which has the same words each time.
 story() {
   "$bin/millrace" generate -m stories 'Once upon a time' --max-tokens 64 --seed 1 --temperature 0.8 --target "$1" 2>>"$work/generate.log"
 }
 
-# fleet ADDRESS: the workers that a scheduler sees, as JSON without spaces.
+# fleet ADDRESS: prints the workers of a scheduler, as JSON without spaces.
 fleet() { "$bin/millrace" workers --once --json --target "$1" 2>>"$work/fleet.log" | tr -d ' \n'; }
 
-# The folder of models that the workers serve: the shipped one, under two names.
+# The folder of models that the workers serve: the shipped model under two names.
 served=$work/served
 readonly served
 serve_models() { mkdir -p "$served" && cp models/stories.gguf "$served/stories.gguf" && cp models/stories.gguf "$served/twin.gguf"; }

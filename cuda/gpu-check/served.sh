@@ -1,12 +1,12 @@
-# The stage served of gpu-check.sh, which sources this file: a large model through scheduler and worker, all types as by default.
+# The stage served of gpu-check.sh, which sources this file: a large model through scheduler and worker, with default types.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# The parts, in this order; engine is what the mixes are held against, and its file stays for later runs.
+# The parts, in this order; engine is the reference of the mixes, and its file stays for later runs.
 readonly served_model=llama-8b-bf16 SERVED=${SERVED:-engine mixes join prefix cancel overload fairness}
 readonly served_mixes=(1x128/256 64x128/256 128x128/256 256x128/256 64x1024/256)
 
-# calls_of MIX: rounds of so many calls as there are places, as in what the engine alone is measured by. Calls of a round begin and end
-# almost together, so that one begun for a part of the places would leave the others empty to its end.
+# calls_of MIX: prints a number of calls that fills whole rounds of slots, like the measurement of the engine alone. The
+# calls of a round begin and end almost together, so a partial round would leave the other slots empty to its end.
 calls_of() {
   case $1 in
     1x*) echo 16 ;;
@@ -17,7 +17,7 @@ calls_of() {
   esac
 }
 
-# measured PART LOG ARGUMENT ...: a run of millrace-bench, held to the floors of this GPU where they have one of it.
+# measured PART LOG ARGUMENT ...: runs millrace-bench, with the floors of this GPU if it has any.
 measured() {
   local part=$1 log=$2 floors options=() line
   shift 2
@@ -33,7 +33,7 @@ served() {
   local file=$models/$served_model.gguf at=127.0.0.1:17071 over=127.0.0.1:17070 page=127.0.0.1:17072 part mix
   [[ -s $file ]] || "$bin/millrace-bench" synth --shape llama-8b --type bf16 -o "$file" >"$work/served-synth.log" 2>&1 ||
     { row FAIL served "no model: see $work/served-synth.log"; return; }
-  # The engine alone has the GPU for itself.
+  # The engine alone must have the GPU to itself.
   if [[ " $SERVED " == *' engine '* ]]; then
     measured "engine $served_model/f16/mix/" engine engine --device gpu --engine-path "$out" --model "$file" --repeat 3 \
       --roof-time 200ms --mix "$(IFS=,; echo "${served_mixes[*]}")" || return

@@ -1,8 +1,8 @@
 # The stages tests, faults, portable, conformance and sameness of gpu-check.sh, which sources this file.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# program STAGE NAME [FOLDER]: runs a GoogleTest program of a build, in which some test must pass or say why it is skipped; adds to $ran and
-# $programs.
+# program STAGE NAME [FOLDER]: runs a GoogleTest program of a build, in which some test must pass or say why it is
+# skipped; adds to $ran and $programs.
 program() {
   local stage=$1 name=$2 log=$work/$2.log count skipped
   try "$stage" "$name" "$name" "${3:-$out}/$name" || return
@@ -35,24 +35,24 @@ faults() {
   else row ok faults "$ran GoogleTests of $programs programs passed"; fi
 }
 
-# Where the products and the attention run that devices other than Hopper run.
-products=$out
-[[ $gpu_capability != 9.0 ]] || products=$work/portable
-readonly products
+# The build whose GEMMs and attention are those of devices other than Hopper.
+portable_build=$out
+[[ $gpu_capability != 9.0 ]] || portable_build=$work/portable
+readonly portable_build
 
 portable() {
-  [[ $products != "$out" ]] || { row skip portable 'every test here runs what devices other than Hopper run'; return; }
+  [[ $portable_build != "$out" ]] || { row skip portable 'every test on this GPU already runs the portable kernels'; return; }
   build_portable || return
   local name
-  for name in linear_product linear_tiles attention_prefill; do
-    try portable "cuda_${name}_test for 90" "portable-$name" "$products/cuda_${name}_test"
+  for name in gemm gemm_tiles attention_prefill; do
+    try portable "cuda_${name}_test for 90" "portable-$name" "$portable_build/cuda_${name}_test"
   done
 }
 
 build_portable() {
-  [[ $products != "$out" ]] || return 0
-  configured "$products" 90 -DMILLRACE_CUDA_TESTS=ON >"$work/portable-build.log" 2>&1 &&
-    cmake --build "$products" --target cuda_linear_product_test cuda_linear_tiles_test cuda_attention_prefill_test \
+  [[ $portable_build != "$out" ]] || return 0
+  configured "$portable_build" 90 -DMILLRACE_CUDA_TESTS=ON >"$work/portable-build.log" 2>&1 &&
+    cmake --build "$portable_build" --target cuda_gemm_test cuda_gemm_tiles_test cuda_attention_prefill_test \
       >>"$work/portable-build.log" 2>&1 && return
   row FAIL portable "build for 90: see $work/portable-build.log"
   return 1
@@ -67,8 +67,8 @@ conformance() {
   MILLRACE_ENGINE_PATH=$out try conformance "the worker's self-test" selftest "$bin/millrace-worker" --self-test --device gpu
 }
 
-# Random scenarios of the step loop over the engine, every answer compared bit for bit with its request alone. The log has how often
-# each thing happened; a failure in it names the seed that draws the scenario again.
+# Random scenarios of the step loop over the engine; every answer is compared bit for bit with its request alone. The log
+# counts what happened; a failure names the seed that repeats the scenario.
 sameness() {
   local log=$work/sameness.log cache
   MILLRACE_TEST_CUDA_ENGINE=$out try sameness 'scenarios of the step loop against each request alone, and mutants' sameness \

@@ -1,11 +1,11 @@
-# The stage transformers of gpu-check.sh, which sources this file: another implementation's word on what is served.
+# The stage transformers of gpu-check.sh, which sources this file: compares served results with another implementation.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# The largest first: its file is written while the others are checked. Models are held beside what transformers is in their own type; with
-# a bf16 cache, which nobody has by default, beside its bf16.
+# The largest comes first, because its file is written while the others are checked. A model is compared with
+# transformers in the model's own type, or in bf16 for a bf16 cache, which is not a default.
 readonly TRANSFORMERS=${TRANSFORMERS:-qwen3-8b:bf16:default:bf16 llama-1b:f16:default:f16 llama-1b:f16:bf16:bf16
   llama-1b:bf16:default:bf16 llama-1b:q8_0:default:f16 llama-1b:q4_k:default:f16 qwen2-1.5b:bf16:default:bf16}
-# Where it runs, cuda or, without a GPU and with a small shape, cpu; tokens of the prompt, tokens generated.
+# Device: cuda or, without a GPU and with a small shape, cpu; tokens of the prompt; tokens to generate.
 readonly transformers_on=${TRANSFORMERS_ON:-cuda} transformers_prompt=300 transformers_tokens=48
 
 transformers() {
@@ -29,7 +29,7 @@ transformers() {
     writing[$file]=$!
   done
   worker transformers-worker "$at" --device "${transformers_on/cuda/cuda:0}" --models "$models"
-  # The first comes last, when the worker has given the GPU back: it may need most of it.
+  # The first one is checked last, after the worker has released the GPU, because it may need most of it.
   for each in "${cases[@]:1}" "${cases[0]}"; do
     IFS=: read -r shape type kv own <<<"$each"
     file=$models/$shape-$type.gguf case=$work/transformers-$shape-$type-$kv
@@ -52,12 +52,12 @@ transformers() {
     wait "${judging[$case]}" || grep -q '^FAIL' "$case.txt" || row FAIL transformers "$each: see $case.log"
     while read -r result text; do row "$result" transformers "$text"; done <"$case.txt"
   done
-  # What no other stage wrote no other stage wants.
+  # Delete only files that this stage wrote.
   ((${#writing[@]} == 0)) || rm -f "${!writing[@]}"
 }
 
-# transformers_answers ADDRESS MODEL KV CASE: what the worker says of a prompt and the greedy tokens behind it, and of the same prompt
-# where the kernels of decoding compute it.
+# transformers_answers ADDRESS MODEL KV CASE: the worker's answers for a prompt and the greedy tokens after it, and for
+# the same prompt computed by the decode kernels.
 transformers_answers() {
   local ids options=() ask
   ids=$(awk -v n="$transformers_prompt" 'BEGIN { for (i = 1; i <= n; ++i) printf "%s%d", (i > 1 ? "," : ""), (i * 7919 + 101) % 32000 }')

@@ -6,7 +6,7 @@ two() {
   gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
   ((gpus >= 2)) || { row skip two "$gpus GPU here, two are wanted"; return; }
   serve_models || { row FAIL two "models/stories.gguf cannot be copied to $served"; return; }
-  # The driver's numbers are nvidia-smi's.
+  # Make the driver's device numbers equal nvidia-smi's.
   export CUDA_DEVICE_ORDER=PCI_BUS_ID
   MILLRACE_ENGINE_PATH=$out try two "the worker's self-test on cuda:1" selftest-cuda1 "$bin/millrace-worker" --self-test --device cuda:1
   [[ ! -x $out/cuda_engine_two_devices_test ]] ||
@@ -17,7 +17,7 @@ two() {
   unset CUDA_DEVICE_ORDER
 }
 
-# Models that both GPUs hold together: the bits of one, the contract's suite, and how long gathers take.
+# Models that both GPUs hold together: the bits of one GPU, the conformance suite, and the time of gathers.
 two_together() {
   if [[ -x $out/cuda_engine_divided_test ]]; then
     try two 'models divided between both have the bits of one: cuda_engine_divided_test' two-divided "$out/cuda_engine_divided_test"
@@ -37,10 +37,10 @@ two_together() {
     --prompt 128 --tokens 64
 }
 
-# gather_figures FILE: of its lines `SIZE KiB HALVES WHOLE ...` the first times, those of a step, as `gather/SIZEKiB us HALVES`.
+# gather_figures FILE: prints the first times of its lines `SIZE KiB HALVES WHOLE ...` as `gather/SIZEKiB us HALVES`.
 gather_figures() { awk '$2 == "KiB" { printf "gather/%sKiB us %s\n", $1, $3 }' "$1"; }
 
-# The second GPU by itself, then both, then the second again.
+# The second GPU alone, then both, then the second again.
 two_served() {
   local at_0=127.0.0.1:17071 at_1=127.0.0.1:17072 over_1=127.0.0.1:17070 over=127.0.0.1:17073 uuid tale
   uuid=$(nvidia-smi -L | sed -n '2s/.*UUID: \([^)]*\)).*/\1/p')
@@ -67,8 +67,8 @@ two_served() {
   two_lose "$over" "$at_1" "$tale"
 }
 
-# two_lose_together SCHEDULER WORKERS STORY: the worker on cuda:0,1 is killed amid stories that it and cuda:1's tell: they go on with the
-# same words. No stream may change its class: the scheduler refuses that.
+# two_lose_together SCHEDULER WORKERS STORY: the worker on cuda:0,1 is killed while it and cuda:1's worker stream stories.
+# The stories must continue with the same words. No stream may change its class: the scheduler refuses that.
 two_lose_together() {
   local i k others moved lost_after began waits=()
   rm -f "$work"/two-moved-*.log
@@ -101,10 +101,10 @@ two_lose_together() {
   fi
 }
 
-# served_by NAME: how many stories a worker ended.
+# served_by NAME: prints how many stories a worker completed.
 served_by() { grep 'finished call' "$work/$1.log" | grep 'grpc.method=Generate' | grep -c 'grpc.code=OK'; }
 
-# two_share ADDRESS STORY: stories at once go to both and are the same.
+# two_share ADDRESS STORY: concurrent stories must reach both workers and be equal.
 two_share() {
   local i began_0 began_1 others waits=()
   began_0=$(served_by two-0) began_1=$(served_by two-1)
@@ -120,10 +120,10 @@ two_share() {
   else row FAIL two "32 stories at once: $by_0 from cuda:0, $by_1 from cuda:1, $others differ: see $work/generate.log"; return 1; fi
 }
 
-# one_lost ADDRESS: the scheduler counts one worker as connected.
+# one_lost ADDRESS: succeeds if the scheduler counts one worker as connected.
 one_lost() { [[ $(fleet "$1" | grep -o '"connected":true' | wc -l) == 1 ]]; }
 
-# two_lose SCHEDULER SURVIVOR STORY: cuda:0's worker is killed while the other tells stories.
+# two_lose SCHEDULER SURVIVOR STORY: cuda:0's worker is killed while the other streams stories.
 two_lose() {
   local i lost_after good=0 bad
   for ((i = 0; i < 40; i++)); do [[ $(story "$2") == "$3" ]] || echo "story $i differs"; done >"$work/two-survivor.log" &

@@ -1,7 +1,7 @@
 # The stage vectors of gpu-check.sh, which sources this file.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are shared with gpu-check.sh
 
-# Codebooks through a worker and beside their roofs.
+# Codebooks through a worker, and against their roofs.
 vectors() {
   local at=127.0.0.1:17071 line size
   mkdir -p "$work/codebooks" "$served"

@@ -7,8 +7,9 @@
 
 namespace mr::cuda {
 
-// A query, key or value as f16 keeps it: a finite one beyond its range as the largest that is kept. That is less than f16's 65 504, so that
-// means of values, whose weights are rounded, stay finite. Infinity and NaN stay what they are, and tell of what went wrong before.
+// Returns a query, key or value as f16 stores it: a finite number beyond the range becomes the largest stored one. That
+// is below f16's 65 504, so that means of values, whose weights are rounded, stay finite. Infinity and NaN are kept,
+// because they show that something went wrong before.
 __device__ __forceinline__ float within_f16(float x) {
   constexpr float kLargest = 64992.0f;
   const float size = fabsf(x);
@@ -23,7 +24,7 @@ struct ActOps<__half> {
   typedef __half2 Pair;
   static __device__ __forceinline__ __half from(float x) { return __float2half_rn(x); }
   static __device__ __forceinline__ float to(__half x) { return __half2float(x); }
-  // Within the type's range.
+  // Bounds x to the range of the type.
   static __device__ __forceinline__ float bounded(float x) { return within_f16(x); }
   static __device__ __forceinline__ uint32_t pack(float low, float high) {
     const __half2 pair = __floats2half2_rn(low, high);
@@ -43,8 +44,8 @@ struct ActOps<__nv_bfloat16> {
   }
 };
 
-// The bits of one element, and of two, of a type that is known when the kernel runs. Both types are rounded to and one is taken:
-// a branch for each element would cost the kernels registers.
+// Returns the bits of one element, or of two, of a type that is known only at run time. Both types are rounded to and
+// one is selected, because a branch for each element would cost registers.
 __device__ __forceinline__ uint16_t act_bits(Act act, float x) {
   const __half f16 = ActOps<__half>::from(x);
   const __nv_bfloat16 bf16 = ActOps<__nv_bfloat16>::from(x);
@@ -55,21 +56,21 @@ __device__ __forceinline__ uint32_t act_bits(Act act, float low, float high) {
   return act == Act::kF16 ? f16 : bf16;
 }
 
-// An element as f32, whatever its type.
+// Loads an element as f32, whatever its type.
 __device__ __forceinline__ float load_f32(const float* p) { return *p; }
 template <class T>
 __device__ __forceinline__ float load_f32(const T* p) {
   return ActOps<T>::to(*p);
 }
 
-// The same value in every lane: partner lanes at distance 16, 8, 4, 2, 1.
+// Sums over a warp; every lane gets the result. The order is fixed: partner lanes at distance 16, 8, 4, 2, 1.
 __device__ __forceinline__ float warp_sum(float x) {
   for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
   return x;
 }
 
-// Sum over the block in every thread: warps in ascending order. scratch: one float a warp; the block synchronises twice,
-// after which scratch is free.
+// Sums over the block; every thread gets the result. Warps are added in ascending order. scratch: one float for each
+// warp. The block synchronises twice; afterwards scratch may be reused.
 __device__ __forceinline__ float block_sum(float x, float* scratch) {
   const int warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
   x = warp_sum(x);

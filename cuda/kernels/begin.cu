@@ -1,9 +1,11 @@
-// begin: what every step does first. One thread for each row and pair of rotated dims; the threads of pair 0 also resolve
-// their row's token and write it into the history. Block 0 plans decode attention. The first thread counts the step.
+// begin: the first kernel of every step. One thread for each row and pair of rotated dims computes the RoPE table; the
+// threads of pair 0 also resolve their row's token and write it into the history. Block 0 plans decode attention. The
+// first thread counts the step.
 //
-// turns (count, rope_dims) f32: cosines of position * frequencies[i] in [0, rope_dims/2), sines behind them, both computed
-// in double and rounded once. A step's rows are distinct positions of their slots, so no two threads write one place.
-#include "kernels/attention.h"
+// rope_table (count, rope_dims) f32: cosines of position * frequencies[i] in [0, rope_dims/2), then sines, both
+// computed in double and rounded once. The rows of a step have distinct positions in their slots, so no two threads
+// write one address.
+#include "kernels/attention/attention.h"
 #include "kernels/math.cuh"
 #include "kernels/rows.h"
 
@@ -13,7 +15,7 @@ namespace {
 constexpr int kThreads = 256;
 static_assert(kThreads >= kMaxDecodeRows, "one thread a decode row plans");
 
-// first = exclusive sums of the rows' units, in units of one chunk or, where those do not fit, of one group.
+// first = exclusive sums of the rows' units. A unit is one chunk or, if these do not fit the workspace, one group.
 __device__ void plan_decode(const BeginArgs& a) {
   __shared__ int32_t sums[kThreads];
   const int r = threadIdx.x;
@@ -44,14 +46,14 @@ __device__ void plan_decode(const BeginArgs& a) {
 
 __device__ void resolve(const BeginArgs& a, int32_t row) {
   const int32_t slot = a.rows.slot[row];
-  int32_t token = slot < 0 ? 0 : a.token_in[row], poison = MR_ROW_OK;
+  int32_t token = slot < 0 ? 0 : a.token_in[row], nan_flags = MR_ROW_OK;
   if (token < 0) {
     const SlotFeed feed = a.feeds[slot];
     token = feed.token;
-    poison = feed.status;
+    nan_flags = feed.status;
   }
   a.token[row] = token;
-  a.poison[row] = poison;
+  a.nan_flags[row] = nan_flags;
   if (slot >= 0) a.history[slot * a.history_stride + a.rows.position[row]] = token;
 }
 
@@ -66,9 +68,9 @@ __global__ void __launch_bounds__(kThreads) begin_rows(BeginArgs a) {
     if (half > 0) {
       double sine, cosine;
       sincos_f64(static_cast<double>(a.rows.position[row]) * a.frequencies[pair], &sine, &cosine);
-      float* const turns = a.turns + static_cast<int64_t>(row) * a.rope_dims;
-      turns[pair] = static_cast<float>(cosine);
-      turns[half + pair] = static_cast<float>(sine);
+      float* const rope_table = a.rope_table + static_cast<int64_t>(row) * a.rope_dims;
+      rope_table[pair] = static_cast<float>(cosine);
+      rope_table[half + pair] = static_cast<float>(sine);
     }
   }
   if (i == 0 && a.step != nullptr) ++*a.step;
@@ -87,11 +89,11 @@ cudaError_t launch_begin(const BeginArgs& args, const Stream& on) {
   return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, begin_rows, args);
 }
 
-void rope_frequencies(int32_t dims, float base, float scale, const float* factors, double* frequencies) {
+void rope_frequencies(int32_t dims, float base, float scale, const double* divisors, double* frequencies) {
   for (int32_t i = 0; i < dims / 2; ++i) {
     const double exponent = -2.0 * i / dims;
     double f = exp_f64(exponent * log_f64(static_cast<double>(base))) / static_cast<double>(scale);
-    if (factors != nullptr) f /= static_cast<double>(factors[i]);
+    if (divisors != nullptr) f /= divisors[i];
     frequencies[i] = f;
   }
 }

@@ -1,8 +1,8 @@
-// block_copy: one grid for all copies of a step. A copy engine would take one command a block, each of them strided; this takes
-// one launch, and has enough requests under way to fill the link to the host in either direction.
+// block_copy: one grid for all KV block copies of a step. A copy engine would need one strided command for each block;
+// one launch has enough requests in flight to fill the link to the host in either direction.
 //
-// Block (i, c) of kThreads moves kPart bytes of copy c: part i % parts of plane i / parts. Each thread loads all of its words
-// before it stores the first, so that they are under way together: a word from the host takes over a microsecond.
+// Block (i, c) of kThreads moves kPart bytes of copy c: part i % parts of plane i / parts. Each thread loads all of its
+// words before it stores the first, so that all are in flight together: a word from the host takes over a microsecond.
 #include <cstdint>
 
 #include "kernels/block_copy.h"
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads) copy_parts(BlockCopyArgs a, int32_t 
   grid_wait();
   const BlockCopy copy = a.copies[blockIdx.y];
   const int64_t plane = static_cast<int64_t>(blockIdx.x) / parts, at = static_cast<int64_t>(blockIdx.x) % parts * kPart;
-  const int64_t words = (a.plane_bytes - at) / 16;  // from here to the plane's end
+  const int64_t words = (a.plane_bytes - at) / 16;  // from here to the end of the plane
   const uint4* const from = reinterpret_cast<const uint4*>(copy.src + plane * copy.src_stride + at);
   uint4* const to = reinterpret_cast<uint4*>(copy.dst + plane * copy.dst_stride + at);
   uint4 held[kWords] = {};

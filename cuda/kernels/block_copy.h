@@ -1,6 +1,6 @@
-// block_copy: whole blocks of the key-value cache, between places that the device reads and writes: its own memory, and pinned
-// host memory. A block is `planes` pieces of `plane_bytes`, which lie a stride apart: a pool's blocks have one for each layer's
-// keys and values, far apart, where a block in host memory is of one piece.
+// block_copy: copies whole KV blocks between memory that the device can address: its own, and pinned host memory. A
+// block is `planes` pieces of `plane_bytes` at a stride: in a pool, one for the keys and values of each layer, far
+// apart; in host memory, contiguous.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct BlockCopyArgs {
   int32_t planes;
   int64_t plane_bytes;      // a multiple of 16
 };
-// All at once, in no order: no copy's source or destination may be another one's destination.
+// Copies all blocks in no particular order. No copy's source or destination may be another copy's destination.
 cudaError_t launch_block_copies(const BlockCopyArgs& args, const Stream& on);
 
 }  // namespace mr::cuda

@@ -10,7 +10,7 @@ namespace mr::cuda {
 
 namespace {
 
-constexpr uint64_t kMostRows = INT32_MAX;  // that a coordinate can name
+constexpr uint64_t kMostRows = INT32_MAX;  // that a coordinate can address
 
 }  // namespace
 

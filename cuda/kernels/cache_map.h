@@ -1,4 +1,4 @@
-// cache_map: a layer's keys, or values, as tensor copies see them.
+// cache_map: describes a layer's keys, or values, to TMA copies.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,15 @@
 
 namespace mr::cuda {
 
-// A CUtensorMap; copies read it where a kernel's parameters lie.
+// CacheMap is a CUtensorMap; it must be a kernel parameter.
 struct alignas(64) CacheMap {
   uint64_t words[16];
 };
 
-// The half rows of 64 dims of every head of every token, in the order they lie in: coordinates are the dim, 0 or 64, and the row,
-// (block * kv_heads + head) * block_size + token. A box is those of one head in one block, swizzled in 128 bytes. The layout's elements
-// are of its act, padded_dim is 64 or 128. block0: 16-byte aligned. Which blocks there are the map does not know.
+// Describes the half rows of 64 dims of every head of every token, in memory order: the coordinates are the dim, 0 or
+// 64, and the row, (block * kv_heads + head) * block_size + token. A box is the half rows of one head in one block,
+// with 128-byte swizzle. The layout must have elements of its activation type and a padded_dim of 64 or 128. block0:
+// 16-byte aligned. The map does not bound the blocks.
 cudaError_t map_cache(const KvLayout& layout, const void* block0, CacheMap* map);
 
 }  // namespace mr::cuda

@@ -1,5 +1,5 @@
-// elementwise: residual additions, SwiGLU and conversions. One thread a group of 4 elements where shapes allow, else one
-// element; computed in f32. No two threads touch one element, so outputs may be inputs.
+// elementwise: residual additions, SwiGLU and conversions, computed in f32. One thread for 4 elements if shapes allow,
+// otherwise one for each element. No two threads touch one element, so outputs may be inputs.
 #include "kernels/act.cuh"
 #include "kernels/elementwise.h"
 #include "kernels/math.cuh"
@@ -39,7 +39,7 @@ __device__ __forceinline__ void store_many(T* p, const float* x) {
   }
 }
 
-// Row and first column of this thread's group of n elements; false beyond the last.
+// Finds the row and first column of this thread's group of n elements; returns false past the last.
 template <int n>
 __device__ __forceinline__ bool place(int32_t rows, int32_t dim, int64_t* row, int32_t* column) {
   const int32_t groups = dim / n;

@@ -1,5 +1,5 @@
-// elementwise: plain movements of activations: adding to the residual stream, SwiGLU, conversion to the activation type.
-// Rows of the embedding matrix are dequantised by kernels/linear.
+// elementwise: additions to the residual stream, SwiGLU, and conversion to the activation type. Rows of the embedding
+// matrix are dequantised by gemm/repack.h.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace mr::cuda {
 struct AddResidualArgs {
   float* residual;      // (rows, dim), row stride residual_stride
   const void* y;        // (rows, dim), row stride y_stride
-  bool y_is_f32;        // else of type act
+  bool y_is_f32;        // otherwise of type act
   Act act;
   const float* bias;    // (dim), may be null
   int32_t rows, dim;
@@ -21,10 +21,11 @@ struct AddResidualArgs {
 };
 cudaError_t launch_add_residual(const AddResidualArgs& args, const Stream& on);
 
-// out[r, i] = silu(gate[r, i]) * up[r, i] * scale, computed in f32. gate, up: f32 or the activation type; out: activation type.
+// out[r, i] = silu(gate[r, i]) * up[r, i] * scale, computed in f32. gate, up: f32 or the activation type; out:
+// activation type.
 struct SwigluArgs {
   const void* gate;     // (rows, dim), row stride in_stride
-  const void* up;       // likewise
+  const void* up;       // the same shape
   bool in_is_f32;
   Act act;
   void* out;            // (rows, dim), row stride out_stride
@@ -34,7 +35,7 @@ struct SwigluArgs {
 };
 cudaError_t launch_swiglu(const SwigluArgs& args, const Stream& on);
 
-// out = x as the activation type; nearest even, beyond the largest f16 number infinity.
+// out = x in the activation type, to nearest even; beyond the largest f16 number it becomes infinity.
 struct ToActArgs {
   const float* x;
   void* out;

@@ -1,11 +1,12 @@
-// gather: rank r's part of every row into the same place of the rows of all other ranks.
+// gather: an all-gather of rows. Rank r's part of every row is written to the same place of the rows of all other
+// ranks.
 //
-// Packets: one thread 8 bytes of data, at most kPacketData a part. Two gathers in a row have different places: a rank that sends
-// one has had every packet of the gather before, whose senders had ended those before that, so that nobody reads what it
-// overwrites. A number has 32 bits here: a packet that lies where nothing was written for exactly 2^32 gathers, days of them, would pass
-// for a new one.
-// Rows: a block copies a stretch of the part to every rank, makes that visible, and leaves its number; then it waits for the
-// numbers of the blocks that copy the same stretch of the other parts to here. Numbers only grow: a faster rank may be one ahead.
+// Packets: one thread for 8 bytes of data, at most kPacketData a part. Two consecutive gathers use different buffers. A
+// rank that sends one has received every packet of the gather before, whose senders had finished the one before that,
+// so no block still reads what it overwrites. A sequence number has 32 bits here: a packet slot that is not written for
+// exactly 2^32 gathers, which takes days, would be taken for a new packet. Rows: a block copies a stretch of the part
+// to every rank, makes it visible, and writes its number; then it waits for the numbers of the blocks that copy the
+// same stretch of the other parts to here. Numbers only grow: a faster rank may be one ahead.
 //
 // One H200 sends another 370 GB/s; a packet takes about a microsecond.
 #include "kernels/gather.h"
@@ -16,10 +17,10 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kPacketThreads = 256, kRowThreads = 512;
-constexpr int64_t kPacketData = 64 << 10;              // bytes of a part that travels as packets, at most
-constexpr int64_t kPacketSpace = 2 * kPacketData;      // what they take
-constexpr int64_t kLeastUnit = 2;                      // bytes that parts are whole numbers of; fast are those of 16
-constexpr uint32_t kPatience = 1024;                   // looks between those at `stop`
+constexpr int64_t kPacketData = 64 << 10;              // a larger part is copied as rows
+constexpr int64_t kPacketSpace = 2 * kPacketData;      // half of a packet is its number
+constexpr int64_t kLeastUnit = 2;                      // parts are multiples of it; multiples of 16 are fast
+constexpr uint32_t kPatience = 1024;                   // polls between two checks of `stop`
 
 __device__ __forceinline__ void send_packet(uint8_t* to, uint2 data, uint32_t number) {
   asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(to), "r"(data.x), "r"(number), "r"(data.y) : "memory");
@@ -41,12 +42,12 @@ __device__ __forceinline__ uint64_t number_of(const GatherArgs& a) {
 }
 
 __global__ void __launch_bounds__(kPacketThreads) gather_packets(const __grid_constant__ GatherArgs a) {
-  grid_trigger();  // short (launch.h)
+  grid_trigger();  // this kernel is short (launch.h)
   const GatherLinks& l = a.links;
   const uint32_t number = static_cast<uint32_t>(number_of(a));
   const int64_t lane = static_cast<int64_t>(a.place) * l.ranks * kPacketSpace;  // of rank 0's packets
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kPacketThreads + threadIdx.x;
-  const auto place = [&](const GatherPart& part) {  // of this thread's data in the rows, or -1
+  const auto place = [&](const GatherPart& part) {  // returns this thread's data in the rows, or -1
     const uint32_t in_row = static_cast<uint32_t>(part.bytes / 8), row = static_cast<uint32_t>(i) / in_row;
     return row < static_cast<uint32_t>(a.rows) ? row * a.stride + part.first + static_cast<uint32_t>(i) % in_row * 8 : -1;
   };
@@ -68,11 +69,11 @@ __global__ void __launch_bounds__(kPacketThreads) gather_packets(const __grid_co
   }
 }
 
-// Unit: what parts are whole numbers of.
+// Unit: the type of which parts are whole numbers.
 template <class Unit>
 __global__ void __launch_bounds__(kRowThreads) gather_rows(const __grid_constant__ GatherArgs a) {
   constexpr int64_t kUnit = sizeof(Unit);
-  grid_trigger();  // short (launch.h)
+  grid_trigger();  // this kernel is short (launch.h)
   const GatherLinks& l = a.links;
   const uint64_t number = number_of(a);
   const GatherPart part = a.parts[l.rank];
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(kRowThreads) gather_rows(const __grid_constant
   __syncthreads();
   const int32_t other = static_cast<int32_t>(threadIdx.x);
   if (other < l.ranks && other != l.rank) {
-    __threadfence_system();  // what the block has written, before its number
+    __threadfence_system();  // the block's rows must be visible before its number
     uint64_t* const there = l.arrived[other] + l.rank * kGatherBlocks + blockIdx.x;
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(there), "l"(number) : "memory");
     const uint64_t* const here = l.arrived[l.rank] + other * kGatherBlocks + blockIdx.x;
@@ -129,7 +130,7 @@ int64_t gather_packet_bytes(int32_t ranks) { return int64_t{kPacketPlaces} * ran
 
 cudaError_t launch_gather(const GatherArgs& args, const Stream& on) {
   if (!valid(args)) return cudaErrorInvalidValue;
-  int64_t most = 0, borders = 0;  // alike on all ranks, and so are the grids
+  int64_t most = 0, borders = 0;  // the same on all ranks, and so are the grids
   for (int32_t r = 0; r < args.links.ranks; ++r) {
     most = std::max(most, args.rows * args.parts[r].bytes);
     borders |= args.parts[r].first | args.parts[r].bytes;

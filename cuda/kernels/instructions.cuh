@@ -1,5 +1,5 @@
-// instructions: what products, attention and searches ask of the machine, by name: copies into shared memory, matrices out
-// of it, matrix products, barriers and clusters.
+// instructions: PTX instructions by name, for GEMMs, attention and vector search: asynchronous copies to shared memory,
+// matrix loads, matrix products, barriers and clusters.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,7 +14,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// How the second level cache treats what is read once.
+// L2 cache policy for data that is read once.
 __device__ __forceinline__ uint64_t evict_first_policy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -27,7 +27,7 @@ __device__ __forceinline__ uint64_t evict_normal_policy() {
   return policy;
 }
 
-// 16 bytes from global to shared memory, asynchronous until copies_wait.
+// Copies 16 bytes from global to shared memory, asynchronously until copies_wait.
 __device__ __forceinline__ void copy16(uint32_t to, const void* from, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
 }
@@ -36,25 +36,25 @@ __device__ __forceinline__ void copy16_through(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-// The first `bytes` (0..16) of 16, the rest zeros. With 0 nothing is read.
+// Copies the first `bytes` (0..16) of 16 and zeros the rest. With 0 nothing is read.
 __device__ __forceinline__ void copy16_or_zero(uint32_t to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// 4 bytes, or zeros when `bytes` is 0.
+// Copies 4 bytes, or writes zeros if `bytes` is 0.
 __device__ __forceinline__ void copy4_or_zero(uint32_t to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `pending` of this thread's commits are still under way.
+// Waits until at most `pending` of this thread's committed copies are in flight.
 template <int pending>
 __device__ __forceinline__ void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l%8 of matrix l/8.
+// Loads four 8x8 matrices of 16-bit elements; lane l passes the address of row l%8 of matrix l/8.
 __device__ __forceinline__ void load_matrices(uint32_t (&out)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
@@ -70,14 +70,14 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&out)[4], uin
                : "memory");
 }
 
-// An 8x8 matrix of 16-bit elements, lane 4 g + t holding row g, columns {2t, 2t+1}, transposed.
+// Transposes an 8x8 matrix of 16-bit elements; lane 4 g + t has row g, columns {2t, 2t+1}.
 __device__ __forceinline__ uint32_t transpose(uint32_t x) {
   uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
 }
 
-// Bytes of shared memory, at an address that is a multiple of as many.
+// Loads this many bytes of shared memory; the address must be a multiple of the size.
 __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
@@ -96,7 +96,7 @@ __device__ __forceinline__ uint32_t load_shared4(uint32_t address) {
   return v;
 }
 
-// Two floats, at an address that is a multiple of 8; and one.
+// Loads two floats, at an address that is a multiple of 8; or one float.
 __device__ __forceinline__ float2 load_shared_floats(uint32_t address) {
   float2 v;
   asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
@@ -135,7 +135,7 @@ __device__ __forceinline__ void mma16816(float (&c)[4], const uint32_t (&a)[4], 
   }
 }
 
-// Barrier `id` (1..15) of `threads` threads.
+// Waits at barrier `id` (1..15) for `threads` threads.
 __device__ __forceinline__ void named_barrier(int32_t id, int32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -147,12 +147,12 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// All threads of the cluster; shared memory written before is visible to all after.
+// Synchronises all threads of the cluster; shared memory written before is visible to all after it.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// 16 bytes of another block of the cluster, at an address of the cluster's (remote of wgmma.cuh).
+// Loads 16 bytes of another block of the cluster, at an address from remote() of wgmma.cuh.
 __device__ __forceinline__ uint4 load_remote16(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"

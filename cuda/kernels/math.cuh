@@ -1,5 +1,5 @@
-// math: elementary functions whose bits equal those of the CPU engine (cpu/mathfn.cpp and the exp of cpu/vecops_simd.h
-// where it fuses): the same operations in the same order, fused only where fmaf is written.
+// math: elementary functions with the bits of the CPU engine (cpu/mathfn.cpp, and the exp of cpu/vecops_simd.h where it
+// fuses): the same operations in the same order, fused only where fmaf is written.
 #pragma once
 
 #include <cmath>
@@ -163,7 +163,7 @@ __device__ __forceinline__ float exp_f32(float x) {
 
 __device__ __forceinline__ float silu_f32(float x) { return x / (1.0f + exp_f32(-x)); }
 
-// 2^x by the hardware's approximation (2 ulp), results below the normal numbers 0.
+// 2^x by the hardware's approximation (2 ulp); subnormal results are 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -1,6 +1,8 @@
 // rms_norm: out[r, d] = x[s, d] / sqrt(mean_d x[s, d]^2 + eps) * weight[d], x f32, out f16 or bf16 (s: see norm.h).
 //
-// One block a row; see norm_row.cuh for the order of its sum. Moves 6 bytes an element and the weights once a row from L2. Test bound: half a step of the output type plus 2^-20 of the double reference.
+// One block for a row; norm_row.cuh has the order of the sum. Moves 6 bytes an element, and the weights once a row from
+// L2.
+// Test bound: half a step of the output type plus 2^-20 of the double reference.
 #include "kernels/norm.h"
 #include "kernels/norm_row.cuh"
 
@@ -9,7 +11,7 @@ namespace {
 
 constexpr int kKept = kNormKept;
 
-// Group i of a row of `dim`, zeros beyond it; `whole` says that dim and the strides are multiples of 4.
+// Loads group i of a row of `dim`, zeros beyond it; `whole`: dim and the strides are multiples of 4.
 template <bool whole>
 __device__ __forceinline__ float4 load_group(const float* row, int32_t i, int32_t dim) {
   if constexpr (whole) return reinterpret_cast<const float4*>(row)[i];
@@ -34,7 +36,7 @@ __global__ void __launch_bounds__(1024) row_per_block(RmsNormArgs a) {
   __shared__ float scratch[32];
   const int32_t groups = (a.dim + 3) / 4, threads = blockDim.x;
   float4 weight[kKept], kept[kKept];
-  grid_trigger();  // short (launch.h)
+  grid_trigger();  // this kernel is short (launch.h)
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int32_t i = threadIdx.x + k * threads;

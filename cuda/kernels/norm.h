@@ -8,8 +8,8 @@
 
 namespace mr::cuda {
 
-// out[r] = x[s] / sqrt(mean(x[s]^2) + eps) * weight with s = gather == nullptr ? r : gather[r]; a row with gather[r] < 0
-// becomes zeros. A row's bits depend on that row of x alone.
+// out[r] = x[s] / sqrt(mean(x[s]^2) + eps) * weight, where s = gather == nullptr ? r : gather[r]. A row with gather[r]
+// < 0 becomes zeros. A row's bits depend on that row of x alone.
 struct RmsNormArgs {
   const float* x;         // (*, dim), row stride x_stride
   const float* weight;    // (dim)

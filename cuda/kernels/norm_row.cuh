@@ -1,7 +1,7 @@
-// norm_row: what the RMS norm of a row is made of, for the kernel of norm.cu and for products that norm their one token.
+// norm_row: the parts of a row's RMS norm, for the kernel of norm.cu and for GEMMs that norm their one token.
 //
-// A row is cut into groups of 4 dims; thread t owns the groups t, t + threads, ... The number of threads follows from dim
-// alone, and so does the order of the sum: a thread's groups, lanes, then warps.
+// A row is cut into groups of 4 dims; thread t has the groups t, t + threads, ... The number of threads depends on dim
+// alone, and so does the order of the sum: a thread's groups, then lanes, then warps.
 #pragma once
 
 #include "kernels/act.cuh"
@@ -18,7 +18,7 @@ __device__ __forceinline__ float norm_square(float4 x, float sum) {
   return fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, fmaf(x.x, x.x, sum))));
 }
 
-// What a row is multiplied by, from the sum of its squares.
+// Returns the factor of a row, from the sum of its squares.
 __device__ __forceinline__ float norm_factor(float sum, int32_t dim, float eps) {
   return 1.0f / sqrtf(sum / static_cast<float>(dim) + eps);
 }

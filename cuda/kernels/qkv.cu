@@ -1,12 +1,13 @@
 // qkv: bias, QK-norm, rotation and cache write (see qkv.h for the operands).
 //
-// A warp takes some heads of one row; heads of Q come first, then of K, then of V. Lane l owns the pairs 2l, 2l + 1, 64 + 2l, ... of
-// a head: the rotated pairs first, (p, p + rope_dims/2) for NEOX and (2p, 2p+1) for NORM, then neighbours of the rest, up
-// to the padded dim. Two pairs are loaded, and stored but to an 8-bit cache, at once where f32 numbers, shapes and addresses allow it.
-// Rotation: (x c - y s, x s + y c) with products rounded before the sum. The norm sums squares over pairs, then lanes. No shared
-// memory. Moves each element of qkv once and writes 2 bytes for it, 1 for an 8-bit cache. How many heads a warp takes depends on the
-// number of rows and changes no bits. Slots, positions, tables and turns are read before the dependency wait: the step's first kernels
-// have written them, and the products of q, k and v stand between.
+// A warp has some heads of one row; heads of Q come first, then those of K and V. Lane l has the pairs 2l, 2l + 1, 64 +
+// 2l, ... of a head: first the rotated pairs, (p, p + rope_dims/2) for NEOX and (2p, 2p+1) for NORM, then neighbours of
+// the rest, up to the padded dim. Two pairs are loaded at once, and stored at once unless the cache has 8 bits, if f32
+// numbers, shapes and addresses allow it. Rotation: (x c - y s, x s + y c), where products are rounded before the sum.
+// The norm sums squares over pairs, then lanes. No shared memory. It reads each element of qkv once and writes 2 bytes
+// for it, 1 for an 8-bit cache. How many heads a warp has depends on the number of rows and changes no bits. Slots,
+// positions, block tables and the RoPE table are read before the dependency wait: the step's first kernels have written
+// them, and the QKV GEMMs run in between.
 #include <type_traits>
 
 #include "kernels/act.cuh"
@@ -19,13 +20,13 @@ namespace {
 
 constexpr int kWarps = 8;
 
-// What the heads of one row share.
+// RowPlace is the data shared by the heads of one row.
 struct RowPlace {
   int64_t row, block;      // block: of the cache
   int32_t slot, in_block;  // in_block: the row's token in it
 };
 
-// One lane's pairs of one head: 2 where padded_dim <= 128, else 4.
+// Pairs is one lane's pairs of one head: 2 if padded_dim <= 128, else 4.
 template <int count>
 struct Pairs {
   float x[count], y[count];
@@ -36,22 +37,23 @@ __device__ __forceinline__ Part part_of(const FinishQkvArgs& a, int32_t head) {
   return head < a.heads ? Part::query : head < a.heads + a.layout.kv_heads ? Part::key : Part::value;
 }
 
-// The largest size of 32 lanes, as f8_size orders them: NaN is above all numbers.
+// Returns the largest size of 32 lanes, in the order of f8_size, where NaN is above all numbers.
 __device__ __forceinline__ uint32_t warp_size_max(uint32_t x) {
   for (int lane = 16; lane > 0; lane /= 2) x = max(x, __shfl_xor_sync(0xffffffffu, x, lane));
   return x;
 }
 
-// A lane's pair k.
+// Returns a lane's pair k.
 __device__ __forceinline__ int32_t pair_of(int lane, int k) { return 2 * lane + k % 2 + k / 2 * 64; }
 
-// Dims of pair p.
+// Returns the dims of pair p.
 __device__ __forceinline__ int2 dims_of(const FinishQkvArgs& a, int32_t p) {
   const int32_t half = a.rope_dims / 2;
   return p < half && a.rope_style == MR_ROPE_NEOX ? make_int2(p, p + half) : make_int2(2 * p, 2 * p + 1);
 }
 
-// Whether pair p and its neighbour, which are both rotated or both not, are two times two neighbours; else four are.
+// Returns whether pair p and its neighbour, both rotated or both not, are two runs of two dims; otherwise they are one
+// run of four.
 __device__ __forceinline__ bool apart(const FinishQkvArgs& a, int32_t p) { return p < a.rope_dims / 2 && a.rope_style == MR_ROPE_NEOX; }
 
 template <class X, bool by_two, int count>
@@ -111,7 +113,8 @@ __device__ __forceinline__ void store_head(const FinishQkvArgs& a, T* out, int l
   }
 }
 
-// As f8.cuh says. Pairs beyond the head are zero and change neither the scale nor anything else.
+// Writes a head as f8.cuh describes. Pairs beyond the head are zero, which changes neither the scale nor the other
+// elements.
 template <int count>
 __device__ __forceinline__ void store_f8(const FinishQkvArgs& a, uint8_t* out, float* scale_out, int lane, const Pairs<count>& v) {
   uint32_t greatest = 0;
@@ -130,7 +133,7 @@ __device__ __forceinline__ void store_f8(const FinishQkvArgs& a, uint8_t* out, f
 }
 
 template <class T, bool f8, bool by_two, int count>
-__device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPlace& place, const Pairs<count>& turns,
+__device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPlace& place, const Pairs<count>& rope_table,
                                             int32_t head, int lane, Pairs<count>& v) {
   const int32_t dim = a.layout.head_dim, padded = a.layout.padded_dim;
   const Part part = part_of(a, head);
@@ -162,8 +165,8 @@ __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPla
     for (int k = 0; k < count; ++k) {
       if (pair_of(lane, k) >= a.rope_dims / 2) continue;
       const float x = v.x[k], y = v.y[k];
-      v.x[k] = x * turns.x[k] - y * turns.y[k];
-      v.y[k] = x * turns.y[k] + y * turns.x[k];
+      v.x[k] = x * rope_table.x[k] - y * rope_table.y[k];
+      v.y[k] = x * rope_table.y[k] + y * rope_table.x[k];
     }
   const KvLayout& l = a.layout;
   if (part == Part::query) {
@@ -181,7 +184,7 @@ __device__ __forceinline__ void finish_head(const FinishQkvArgs& a, const RowPla
 template <class X, class T, bool f8, bool by_two, int count>
 __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_constant__ FinishQkvArgs a) {
   const int lane = threadIdx.x % 32;
-  grid_trigger();  // short (launch.h)
+  grid_trigger();  // this kernel is short (launch.h)
   RowPlace place{blockIdx.x, 0, a.rows.slot[blockIdx.x], 0};
   if (place.slot >= 0) {
     const int32_t position = a.rows.position[place.row], size = a.layout.block_size;
@@ -189,15 +192,15 @@ __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_const
     place.in_block = position % size;
   }
   const int32_t all_heads = a.heads + 2 * a.layout.kv_heads, stride = gridDim.y * kWarps, half = a.rope_dims / 2;
-  Pairs<count> turns;  // cosines and sines
+  Pairs<count> rope_table;  // cosines and sines
 #pragma unroll
   for (int k = 0; k < count; ++k) {
     const int32_t p = pair_of(lane, k);
-    turns.x[k] = p < half ? a.turns[place.row * a.rope_dims + p] : 0.0f;
-    turns.y[k] = p < half ? a.turns[place.row * a.rope_dims + half + p] : 0.0f;
+    rope_table.x[k] = p < half ? a.rope_table[place.row * a.rope_dims + p] : 0.0f;
+    rope_table.y[k] = p < half ? a.rope_table[place.row * a.rope_dims + half + p] : 0.0f;
   }
   grid_wait();
-  // Three heads are read before the first is written: their loads overlap.
+  // Three heads are read before the first is written, so that their loads overlap.
   for (int32_t head = blockIdx.y * kWarps + threadIdx.x / 32; head < all_heads; head += 3 * stride) {
     Pairs<count> values[3];
 #pragma unroll
@@ -205,7 +208,7 @@ __global__ void __launch_bounds__(32 * kWarps) heads_per_warp(const __grid_const
       if (head + i * stride < all_heads) load_head<X, by_two>(a, place, head + i * stride, lane, values[i]);
 #pragma unroll
     for (int i = 0; i < 3; ++i)
-      if (head + i * stride < all_heads) finish_head<T, f8, by_two>(a, place, turns, head + i * stride, lane, values[i]);
+      if (head + i * stride < all_heads) finish_head<T, f8, by_two>(a, place, rope_table, head + i * stride, lane, values[i]);
   }
 }
 

@@ -1,4 +1,4 @@
-// qkv: what lies between the QKV product and attention: bias, QK-norm, rotation, and the writes of keys and values.
+// qkv: the step between the QKV GEMM and attention: bias, QK-norm, rotation, and the writes of keys and values.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,20 @@
 
 namespace mr::cuda {
 
-// For each row: adds the biases to Q, K and V, norms each head of Q and K where norms are given, rotates the first
-// rope_dims dims of each head of Q and K by the row's turns, all in f32; then writes Q as the layout's act, and K and V
-// as the cache's into the row's position of it. Padding rows write zeros to q_out and nothing to the cache.
+// For each row it adds the biases to Q, K and V, norms each head of Q and K if norms are given, and rotates the first
+// rope_dims dims of each head of Q and K by the row's entries of the RoPE table, all in f32. Then it writes Q in the
+// layout's activation type, and K and V in the cache's type to the row's position. Padding rows write zeros to q_out
+// and nothing to the cache.
 struct FinishQkvArgs {
   Rows rows;
   int32_t count;
   const void* qkv;        // (count, qkv_stride): heads of Q, of K, of V one after another
-  bool qkv_is_f32;        // else of the layout's act
+  bool qkv_is_f32;        // otherwise of the layout's activation type
   int64_t qkv_stride;     // elements
-  const float *q_bias, *k_bias, *v_bias;  // (heads * head_dim), (kv_heads * head_dim) twice; null where absent
-  const float *q_norm, *k_norm;           // (head_dim); null where absent
+  const float *q_bias, *k_bias, *v_bias;  // (heads * head_dim), (kv_heads * head_dim) twice; null if absent
+  const float *q_norm, *k_norm;           // (head_dim); null if absent
   float norm_eps;
-  const float* turns;     // (count, rope_dims), from launch_begin
+  const float* rope_table;     // (count, rope_dims), from launch_begin
   int32_t rope_dims, rope_style;  // MR_ROPE_*
   int32_t heads;
   void* q_out;            // (count, heads * padded_dim): zeros from head_dim on in each head

@@ -1,13 +1,13 @@
 // rows: the tokens of one step as kernels see them, one row each, and the kernel that begins a step.
 //
-// All arrays lie in device memory. A row with slot -1 is padding: its token is 0, its position 0, and no kernel writes
+// All arrays are in device memory. A row with slot -1 is padding: its token and position are 0, and no kernel writes
 // anything of it outside the step's own activations.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/launch.h"
-#include "kernels/sampler_state.h"
+#include "kernels/sampler/state.h"
 #include "kernels/types.h"
 
 namespace mr::cuda {
@@ -19,35 +19,35 @@ struct Rows {
   const int32_t* block_ids;  // block b of a row covers its positions [b * block_size, (b+1) * block_size)
 };
 
-// What decode attention divides: row r takes the units [first[r], first[r+1]) of `span` chunks each.
+// DecodePlan divides decode attention: row r has the units [first[r], first[r+1]) of `span` chunks each.
 struct DecodePlan {
   int32_t* first;  // (decode_rows + 1)
-  int32_t* span;   // (1)  chunks a unit: 1, or kChunksAGroup where single chunks are more than the workspace holds
+  int32_t* span;   // (1)  chunks a unit: 1, or kChunksAGroup if the workspace cannot hold single chunks
   int32_t capacity;  // units that the workspace of decode attention holds, see decode_attention_capacity
 };
 
-// Begins a step: resolves the token ids (-1: what the slot sampled last), takes them into the slots' histories, computes
-// the rotations of each position and plans decode attention of the first decode_rows rows.
+// Begins a step: resolves the token ids (-1: the token that the slot sampled last), writes them to the slots'
+// histories, computes the RoPE table of each position, and plans decode attention of the first decode_rows rows.
 struct BeginArgs {
   Rows rows;
   int32_t count;               // rows, padding included
-  int32_t decode_rows;         // of them; these come first
+  int32_t decode_rows;         // of the rows; they come first
   const int32_t* token_in;     // (count)  ids, or -1
   int32_t* token;              // (count)  ids, resolved
-  int32_t* poison;             // (count)  MR_ROW_*: the status that every result of this row must have; MR_ROW_OK: none
+  int32_t* nan_flags;             // (count)  MR_ROW_*: the status of every result of this row; MR_ROW_OK if it is not predetermined
   SlotFeed* feeds;             // by slot
   int32_t* history;            // (slots, history_stride)
   int64_t history_stride;
   const double* frequencies;   // (rope_dims / 2), from rope_frequencies
   int32_t rope_dims;
-  float* turns;                // (count, rope_dims): cosines of each pair, then sines
+  float* rope_table;                // (count, rope_dims): cosines of each pair, then sines
   DecodePlan plan;             // first == nullptr: none
-  uint64_t* step = nullptr;    // counts one more; null: nothing
+  uint64_t* step = nullptr;    // incremented; null: no counter
 };
 cudaError_t launch_begin(const BeginArgs& args, const Stream& on);
 
-// frequencies[i] = base^(-2i/dims) / scale / factor[i] on the host; factors (host memory) may be null. The same bits as
-// the CPU engine's.
-void rope_frequencies(int32_t dims, float base, float scale, const float* factors, double* frequencies);
+// Computes frequencies[i] = base^(-2i/dims) / scale / divisors[i] on the host, with the bits of the CPU engine;
+// divisors (host memory) may be null.
+void rope_frequencies(int32_t dims, float base, float scale, const double* divisors, double* frequencies);
 
 }  // namespace mr::cuda

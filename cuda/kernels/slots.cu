@@ -1,11 +1,12 @@
 // slots: SLOT_SET on the device. A record holds, each part padded to 16 bytes: SlotParams; bias ids; bias values; the
-// allowed bitmask unless every token is allowed; the suppressed bitmask if any token is; the history. Block (s, 0) copies the
-// lists of set s, and block (s, i) its history from token i * kHistoryPiece on: a long history is copied by many blocks.
+// allowed bitmask unless every token is allowed; the suppressed bitmask if any token is; the history. Block (s, 0)
+// copies the lists of set s, and block (s, i) its history from token i * kHistoryPiece on, so that many blocks copy a
+// long history.
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "kernels/sampler_state.h"
+#include "kernels/sampler/state.h"
 
 namespace mr::cuda {
 namespace {
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) set_slots(SlotTables tables, const S
   const Record at = parts_of(p, tables.mask_words, set.history_count);
   const int64_t slot = set.slot, words = tables.mask_words;
   const int32_t first = static_cast<int32_t>(blockIdx.y) * kHistoryPiece;
-  const int32_t left = set.history_count - first;  // below 1 where another set's history is longer
+  const int32_t left = set.history_count - first;  // below 1 if another set's history is longer
   copy(tables.history + slot * tables.history_stride + first, record + at.history + int64_t{4} * first,
        left < kHistoryPiece ? left : static_cast<int32_t>(kHistoryPiece));
   if (blockIdx.y != 0) return;
@@ -85,7 +86,7 @@ void pack_slot_record(const SlotSource& source, int32_t vocab, void* record) {
   uint8_t* const base = static_cast<uint8_t*>(record);
   std::memset(base, 0, static_cast<size_t>(at.size));
   std::memcpy(base, &p, sizeof p);
-  // Entries of one id stay in their order: they are added one after another.
+  // A stable order, because entries of one id are added one after another.
   std::vector<int32_t> order(static_cast<size_t>(p.bias_count));
   for (int32_t i = 0; i < p.bias_count; ++i) order[static_cast<size_t>(i)] = i;
   std::stable_sort(order.begin(), order.end(),

@@ -1,4 +1,4 @@
-// tensor_map: the driver's function that describes memory to tensor copies.
+// tensor_map: looks up the driver's function that encodes tensor maps for TMA copies.
 #pragma once
 
 #include <cuda.h>
@@ -7,7 +7,7 @@
 
 namespace mr::cuda {
 
-// Found once a process. cudaErrorNotSupported: the driver has none.
+// The lookup is done once for each process. cudaErrorNotSupported: the driver has no such function.
 inline cudaError_t find_tensor_map_encoder(PFN_cuTensorMapEncodeTiled_v12000* encoder) {
   static void* entry = nullptr;
   static const cudaError_t error = [] {

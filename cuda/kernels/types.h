@@ -1,4 +1,4 @@
-// types: the element types that kernels are compiled for, and how a kernel is launched.
+// types: the element types for which kernels are compiled, and the dispatch by type.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,13 +9,13 @@
 
 namespace mr::cuda {
 
-// Half types: what matrix products read is of one, and what queries, keys and values are stored as of one, which may be another.
-// The residual stream and every sum are f32.
+// Activation types. GEMM inputs are of one type, and queries, keys and values are stored in one, which may be the
+// other. The residual stream and every sum are f32.
 enum class Act : int32_t { kF16 = 0, kBF16 = 1 };
 
 constexpr size_t kActBytes = 2;  // of either type
 
-// Rows of one step that are computed by decode kernels: the largest bucket.
+// Rows of one step that decode kernels compute: the largest bucket.
 constexpr int32_t kMaxDecodeRows = 256;
 
 // Calls f with a value of the element type of act.

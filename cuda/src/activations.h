@@ -1,4 +1,4 @@
-// activations: what the matrix products of a runner read.
+// activations: the inputs of a runner's GEMMs.
 #pragma once
 
 #include "kernels/types.h"

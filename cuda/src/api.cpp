@@ -4,13 +4,13 @@
 #include "kernels/types.h"
 #include "millrace/engine.h"
 #include "src/buffer.h"
-#include "src/codebook.h"
+#include "src/vectors/codebook.h"
 #include "src/device.h"
 #include "src/measure.h"
 #include "src/model.h"
 #include "src/ops.h"
 #include "src/runner.h"
-#include "src/trainer.h"
+#include "src/vectors/trainer.h"
 
 namespace mr::cuda {
 namespace {
@@ -40,8 +40,8 @@ struct CudaEngine {
 constexpr char build_text[] =
     "millrace-cuda; cuda " MILLRACE_NUMBER(CUDART_VERSION) "; g++ " __VERSION__ "; sources " MILLRACE_SOURCES;
 
-const mr_vector_api vectors = cpu::VectorEdge<CudaEngine>::table();
-const mr_api table = cpu::Edge<CudaEngine>::table(build_text, &vectors);
+const mr_vector_api vectors = VectorEdge<CudaEngine>::table();
+const mr_api table = mr::Edge<CudaEngine>::table(build_text, &vectors);
 
 }  // namespace
 }  // namespace mr::cuda

@@ -28,11 +28,11 @@ Blocks::Blocks(Ledger& ledger, uint8_t* pool, int32_t layers, const mr_runner_co
     : ledger_(ledger), pool_(pool), planes_(2 * layers), plane_bytes_(sizes.kv.block_bytes()),
       stride_(config.kv_blocks * plane_bytes_), host_(config.host_blocks, sizes.kv_block_bytes) {}
 
-void Blocks::hold(const cpu::StepPlan& plan) {
+void Blocks::hold(const StepPlan& plan) {
   host_.hold(plan, [this](uint64_t bytes) { return host_memory(ledger_, bytes); });
 }
 
-bool Blocks::copies(const cpu::StepPlan::PreOp& op) {
+bool Blocks::copies(const StepPlan::PreOp& op) {
   switch (op.kind) {
     case MR_PRE_BLOCK_COPY: return op.src != op.dst;
     case MR_PRE_BLOCK_OUT:
@@ -41,7 +41,7 @@ bool Blocks::copies(const cpu::StepPlan::PreOp& op) {
   }
 }
 
-BlockCopy Blocks::copy_of(const cpu::StepPlan::PreOp& op) const {
+BlockCopy Blocks::copy_of(const StepPlan::PreOp& op) const {
   BlockCopy copy{nullptr, nullptr, stride_, stride_};
   if (op.kind == MR_PRE_BLOCK_IN) {
     copy.src = host_.block(op.src);

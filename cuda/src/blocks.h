@@ -23,13 +23,13 @@ class Blocks {
 
   // Takes the host memory that a step's OUTs write for the first time. Throws RESOURCE_EXHAUSTED, having changed nothing, when
   // the driver refuses it.
-  void hold(const cpu::StepPlan& plan);
+  void hold(const StepPlan& plan);
 
   int32_t planes() const { return planes_; }
   int64_t plane_bytes() const { return plane_bytes_; }
   // Operations that copies are made of: every MR_PRE_BLOCK_*, except a block's copy to itself.
-  static bool copies(const cpu::StepPlan::PreOp& op);
-  BlockCopy copy_of(const cpu::StepPlan::PreOp& op) const;  // of one that hold was told of
+  static bool copies(const StepPlan::PreOp& op);
+  BlockCopy copy_of(const StepPlan::PreOp& op) const;  // of an operation that was passed to hold
 
  private:
   uint8_t* in_pool(int32_t block) const { return pool_ + block * plane_bytes_; }
@@ -38,7 +38,7 @@ class Blocks {
   uint8_t* const pool_;
   const int32_t planes_;                // of a block: keys and values of each layer
   const int64_t plane_bytes_, stride_;  // stride_: between the planes of a block of the pool
-  cpu::HostBlocks<Pinned> host_;
+  mr::HostBlocks<Pinned> host_;
 };
 
 }  // namespace mr::cuda

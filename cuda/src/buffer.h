@@ -10,7 +10,7 @@
 namespace mr::cuda {
 
 // Calls from several threads are safe; overlapping writes by several threads leave one of the values in each byte. A call
-// returns when the device has done what was asked. Every function throws OUT_OF_RANGE when [offset, offset + size) does
+// returns when the device has finished. Every function throws OUT_OF_RANGE when [offset, offset + size) does
 // not lie within the buffer.
 class Buffer {
  public:

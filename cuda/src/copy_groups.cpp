@@ -8,7 +8,7 @@ void CopyGroups::clear() {
   written_.clear();
 }
 
-void CopyGroups::add(const cpu::StepPlan::PreOp& op) {
+void CopyGroups::add(const StepPlan::PreOp& op) {
   const int64_t src = op.kind == MR_PRE_BLOCK_IN ? ~int64_t{op.src} : op.src;
   const int64_t dst = op.kind == MR_PRE_BLOCK_OUT ? ~int64_t{op.dst} : op.dst;
   const bool waits = written_.count(src) + written_.count(dst) + read_.count(dst) != 0;

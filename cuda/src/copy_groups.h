@@ -9,12 +9,12 @@
 
 namespace mr::cuda {
 
-// Cuts block operations, told of in their order, into groups. Within a group none reads or writes what another one writes, so
+// Cuts block operations, added in their order, into groups. Within a group none reads or writes what another one writes, so
 // that its order does not matter; the groups run one after another. A step seldom has more than one.
 class CopyGroups {
  public:
   void clear();
-  void add(const cpu::StepPlan::PreOp& op);  // a MR_PRE_BLOCK_*
+  void add(const StepPlan::PreOp& op);  // a MR_PRE_BLOCK_*
   const std::vector<int32_t>& ends() const { return ends_; }  // by group: operations in it and in those before it; ascending
 
  private:

@@ -9,8 +9,8 @@
 #include <iterator>
 
 #include "kernels/gather.h"
-#include "kernels/linear/alike.h"
-#include "kernels/linear/product.h"
+#include "kernels/gemm/mma_agreement.h"
+#include "kernels/gemm/gemm.h"
 #include "src/digest.h"
 #include "src/error.h"
 #include "src/images.h"
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kLeastMajor = 8;  // compute capability
 
-// Opens the driver where the loader does not look for it: the runtime finds by name what is open already.
+// Opens the driver in places that the loader does not search: the runtime then finds the open library by name.
 void find_driver() {
   static const bool once = [] {
     if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr)
@@ -94,8 +94,8 @@ int stream_priority(bool high) {
   return high ? greatest : least;
 }
 
-// What is wanted (0: all), but at most what is free now, less a margin for what the driver and the libraries take beside the
-// ledger: kernels' code, graphs, streams.
+// Returns the requested limit (0: all), at most the free memory less a margin for allocations of the driver and the libraries
+// outside the ledger: kernels' code, graphs, streams.
 uint64_t ledger_limit(int index, uint64_t wanted) {
   CUDA_CHECK(cudaSetDevice(index));
   size_t free = 0, total = 0;
@@ -105,7 +105,7 @@ uint64_t ledger_limit(int index, uint64_t wanted) {
   return wanted == 0 ? most : std::min(wanted, most);
 }
 
-// What the device can still give this ledger: what was free when it was read, what the ledger has given back since then or
+// The bytes that the device can still give this ledger: those free when it was read, those that the ledger has returned since then or
 // taken, and the blocks of the pool.
 uint64_t bytes_left(const Readings& readings, const LedgerCounts& counts) {
   if (readings.bytes_free == UINT64_MAX) return UINT64_MAX;
@@ -157,9 +157,9 @@ Device::Device(const mr_device_options& options)
   const StreamHandle stream(priority_low);
   CUDA_CHECK(cudaEventRecord(opened_, stream));
   CUDA_CHECK(cudaEventSynchronize(opened_));
-  CUDA_CHECK(prepare_products());
+  CUDA_CHECK(prepare_gemms());
   bool alike = false;
-  CUDA_CHECK(products_add_alike(stream, false, &alike));
+  CUDA_CHECK(mma_and_wgmma_agree(stream, false, &alike));
   if (!alike)
     fail(MR_UNIMPLEMENTED, "GPU %d, %s: mma and wgmma add products in different ways here, so that a row's bits would depend on how many "
          "stand beside it; a library built with CUDA_ARCHITECTURES=%d%d does without wgmma", index, properties.name, properties.major,
@@ -245,7 +245,7 @@ void Device::check_alive() const {
   throw Error(MR_INTERNAL, error, "the GPU is lost: " + describe(error) + " on cuda:" + std::to_string(index));
 }
 
-// What the management library says now; of the device's bytes what the runtime says, where the library does not.
+// The readings of the management library; the device's bytes come from the runtime if the library has none.
 Readings Device::ask() const {
   const uint64_t held = ledger.counts().held;
   Readings readings = read_nvml(pci_.c_str());
@@ -264,7 +264,7 @@ Readings Device::ask() const {
   return readings;
 }
 
-// Of GPUs that hold models together: what the tightest of them has, as often as there are GPUs, since each holds about the same.
+// For GPUs that hold models together: the smallest value times the number of GPUs, because each holds about the same.
 void Device::info(mr_device_info* out) const {
   info_alone(out);
   for (int32_t r = 1; r < ranks(); ++r) {
@@ -325,7 +325,7 @@ void Device::info_alone(mr_device_info* out) const {
   out->corrected_errors = readings.corrected_errors;
   out->failed_frees = counts.failed_frees + transfers.failed_frees();
   copy_text(out->management_problem, readings.problem);
-  out->one_class = 0;  // products and attention of the two classes add in different orders
+  out->one_class = 0;  // GEMMs and attention of the two classes add in different orders
   out->devices = 1;
 }
 

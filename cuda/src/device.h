@@ -30,7 +30,7 @@ constexpr char kNumerics[] = "cuda-6";
 #endif
 
 // GPUs that the driver shows this process, usable or not: their indices are the driver's, so that none shifts when another
-// cannot be used. Throws UNAVAILABLE where there is no driver.
+// cannot be used. Throws UNAVAILABLE without a driver.
 int32_t device_count();
 
 // Safe for use by any number of threads.
@@ -45,10 +45,10 @@ class Device {
   // Throws INTERNAL with the error's name once the GPU is lost: after a failure that every later call of the process meets, or
   // when the driver's management library says so.
   void info(mr_device_info* out) const;
-  std::string label() const;  // for messages that tell devices apart
+  std::string label() const;  // for messages, to distinguish devices
   // Throws FAILED_PRECONDITION while buffers, models, runners, trainers or codebooks live.
   void check_idle() const;
-  // What is known of an error after which the GPU may be lost: its name, what it says, and the Xid that the driver reports
+  // An error after which the GPU may be lost: its name, its text, and the Xid that the driver reports
   // with it. May wait a tenth of a second for that.
   std::string describe(cudaError_t error) const;
   // Which GPUs of several are lost, as messages end with it: "; lost: cuda:1 with Xid 31". Empty where none is, or for a GPU by itself.
@@ -83,7 +83,7 @@ class Device {
 
   const int64_t number_;   // of the devices this process has opened
   const std::string pci_;  // bus id
-  EventHandle opened_;     // happened when the device was opened: asking for it tells what failed since
+  EventHandle opened_;     // recorded when the device was opened: querying it returns errors since then
   mutable std::mutex xids_mutex_;
   mutable XidWatch xids_;
   mutable Management management_;

@@ -5,14 +5,14 @@
 #include "src/device.h"
 #include "src/digest_kernel.h"
 #include "src/error.h"
-#include "src/nap.h"
+#include "src/event_wait.h"
 
 namespace mr::cuda {
 namespace {
 
 constexpr uint64_t kScratch = uint64_t{32} << 20;  // bytes restored or aligned at once
 constexpr uint64_t kPiece = uint64_t{64} << 20;    // bytes hashed by one kernel where they lie
-constexpr uint64_t kSubtree = cpu::kBlake3Subtree;
+constexpr uint64_t kSubtree = kBlake3Subtree;
 // Subtrees hashed between two waits: 256 MiB. A wait is longer than the hashing of many pieces.
 constexpr int64_t kRun = 4096;
 constexpr uint64_t kValueBytes = 32;
@@ -41,16 +41,16 @@ void Digester::prepare() {
   ready_ = true;
 }
 
-void Digester::collect(cpu::Blake3& hash, int64_t count, uint64_t rest) {
+void Digester::collect(Blake3& hash, int64_t count, uint64_t rest) {
   const uint64_t values = static_cast<uint64_t>(count) * kValueBytes;
   CUDA_CHECK(cudaEventRecord(done_, stream_));
-  nap_until(done_);
+  wait_for_event(done_);
   for (int64_t i = 0; i < count; ++i) hash.append(back_.as<uint32_t>() + i * 8);
   hash.update(back_.data() + values, rest);
 }
 
 void Digester::message(uint64_t size, uint64_t piece, const Source& source, uint8_t out[32]) {
-  cpu::Blake3 hash(cpu::detect());
+  Blake3 hash(cpu::detect());
   int64_t held = 0;  // values under way
   const Rest rest(stream_);
   for (uint64_t at = 0; at < size; at += piece) {
@@ -64,7 +64,7 @@ void Digester::message(uint64_t size, uint64_t piece, const Source& source, uint
     }
     const uint8_t* const data = source(at, count);
     uint8_t* const behind = back_.data() + static_cast<uint64_t>(held) * kValueBytes;
-    CUDA_CHECK(launch_blake3_subtrees({data, at / cpu::kBlake3Chunk, n, reinterpret_cast<uint32_t*>(behind)}, stream_));
+    CUDA_CHECK(launch_blake3_subtrees({data, at / kBlake3Chunk, n, reinterpret_cast<uint32_t*>(behind)}, stream_));
     held += n;
     if (!last) continue;
     CUDA_CHECK(cudaMemcpyAsync(behind + static_cast<uint64_t>(n) * kValueBytes, data + whole, count - whole,

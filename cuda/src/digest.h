@@ -13,7 +13,7 @@ namespace mr::cuda {
 class Device;
 
 // One digest at a time, on a stream of the lowest priority and in small kernels, so that running steps go first. Its
-// working memory is taken at the first use and lies beside the ledger, in the margin that the ledger leaves.
+// working memory is allocated at the first use, outside the ledger, in the margin that the ledger leaves.
 class Digester {
  public:
   explicit Digester(const Device& device) : device_(device) {}
@@ -27,20 +27,20 @@ class Digester {
   void restored(uint64_t size, const Restore& restore, uint8_t out[32]);
 
  private:
-  // Where bytes [offset, offset + count) of a message lie, 16-byte aligned, once what is on the stream has run.
+  // Address of bytes [offset, offset + count) of a message, 16-byte aligned, valid after the work on the stream.
   using Source = std::function<const uint8_t*(uint64_t offset, uint64_t count)>;
 
   void prepare();
   void message(uint64_t size, uint64_t piece, const Source& source, uint8_t out[32]);
   // Waits for `count` values and `rest` bytes behind them, and adds them to the hash.
-  void collect(cpu::Blake3& hash, int64_t count, uint64_t rest);
+  void collect(Blake3& hash, int64_t count, uint64_t rest);
 
   const Device& device_;
   std::mutex mutex_;
   StreamHandle stream_;
   EventHandle done_;
   uint8_t* scratch_ = nullptr;  // device: a piece of a message
-  Pinned back_;                 // what the device writes: chaining values, the last bytes
+  Pinned back_;                 // written by the device: chaining values, the last bytes
   bool ready_ = false;
 };
 

@@ -8,9 +8,9 @@
 namespace mr::cuda {
 namespace {
 
-using cpu::blake3_core::kChunkEnd;
-using cpu::blake3_core::kChunkStart;
-using cpu::blake3_core::kParent;
+using mr::blake3_core::kChunkEnd;
+using mr::blake3_core::kChunkStart;
+using mr::blake3_core::kParent;
 
 constexpr int kChunks = 64;  // of a subtree
 

@@ -5,9 +5,6 @@
 #include "cpu/error.h"
 
 namespace mr::cuda {
-
-using cpu::fail;
-
 namespace {
 
 constexpr int64_t kGrain = 16;  // rows: panels of weights, and parts of rows of activations in whole 16 bytes
@@ -40,7 +37,7 @@ RowRange rows_of(int32_t role, int64_t rows, int32_t rank, int32_t ranks) {
   }
 }
 
-void check_division(const mr_model_desc& desc, int32_t ranks) {
+void check_division(const UniformShape& desc, int32_t ranks) {
   if (ranks == 1) return;
   if (desc.kv_heads % ranks != 0)
     fail(MR_UNIMPLEMENTED, "model kv_heads is %d: %d GPUs divide a multiple of %d", desc.kv_heads, ranks, ranks);
@@ -54,8 +51,8 @@ void check_division(const mr_model_desc& desc, int32_t ranks) {
   wide("vocab", desc.vocab);
 }
 
-mr_model_desc part_of(const mr_model_desc& desc, int32_t rank, int32_t ranks) {
-  mr_model_desc part = desc;
+UniformShape part_of(const UniformShape& desc, int32_t rank, int32_t ranks) {
+  UniformShape part = desc;
   part.heads /= ranks;
   part.kv_heads /= ranks;
   part.ffn = static_cast<int32_t>(rows_of(MR_ROLE_GATE, desc.ffn, rank, ranks).count);

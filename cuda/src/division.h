@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "millrace/engine.h"
+#include "src/uniform.h"
 
 namespace mr::cuda {
 
@@ -23,9 +24,9 @@ bool held_by_all(int32_t role);
 RowRange rows_of(int32_t role, int64_t rows, int32_t rank, int32_t ranks);
 
 // Throws UNIMPLEMENTED naming what cannot be divided, and its value.
-void check_division(const mr_model_desc& desc, int32_t ranks);
+void check_division(const UniformShape& desc, int32_t ranks);
 
 // A description whose heads, kv_heads and ffn are those of one rank; all else is the model's.
-mr_model_desc part_of(const mr_model_desc& desc, int32_t rank, int32_t ranks);
+UniformShape part_of(const UniformShape& desc, int32_t rank, int32_t ranks);
 
 }  // namespace mr::cuda

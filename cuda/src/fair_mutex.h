@@ -1,7 +1,7 @@
 // fair_mutex: a lock that comes to its waiters in the order in which they asked.
 //
-// Who takes a std::mutex again as soon as it has given it back keeps out those who sleep until it is free: a thread that asks the driver for
-// memory again and again would let no step be queued.
+// A std::mutex is unfair: a thread that locks it again right after it has unlocked it can starve threads that sleep until it is
+// free. Then a thread that allocates from the driver in a loop would let no step be queued.
 #pragma once
 
 #include <condition_variable>
@@ -44,8 +44,8 @@ class FairMutex {
  private:
   mutable std::mutex mutex_;  // held for moments alone
   std::condition_variable served_;
-  uint64_t asked_ = 0, given_ = 0;  // by outermost locks: the next one's number, and that of who holds it or is to have it
-  int32_t depth_ = 0;               // of the holder's locks; 0: nobody holds it
+  uint64_t asked_ = 0, given_ = 0;  // tickets of outermost locks: the next to issue, and the one that holds or gets the lock
+  int32_t depth_ = 0;               // of the holder's locks; 0: it is free
   std::thread::id holder_;
 };
 

@@ -33,7 +33,7 @@ class Forward {
   Rank& rank(int32_t index) { return *ranks_[static_cast<size_t>(index)]; }
   const Rank& rank(int32_t index) const { return *ranks_[static_cast<size_t>(index)]; }
 
-  // Does what is to be done for a rank, with its GPU the thread's own. An error that this throws names the GPU, where there are several.
+  // Calls what(...) for a rank while its GPU is the thread's current device. If there are several GPUs, an error names the GPU.
   template <class Do>
   void at(int32_t index, Do what) {
     const Device& device = rank(index).device();

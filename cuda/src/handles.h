@@ -60,8 +60,8 @@ class EventHandle {
   cudaEvent_t event_ = nullptr;
 };
 
-// Waits for what a stream still does when a scope ends by an exception: the bytes that it uses are given back then. Declared
-// behind the owners of such bytes.
+// Waits for a stream's work if a scope ends by an exception, because the scope then frees the bytes that the work uses. Must
+// be declared after the owners of those bytes.
 class Rest {
  public:
   explicit Rest(cudaStream_t stream) : stream_(stream) {}

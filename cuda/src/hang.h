@@ -1,4 +1,4 @@
-// hang: a kernel that lasts: what a test asks for to see a step hang.
+// hang: a kernel that does not end, for tests of hung steps.
 #pragma once
 
 #include <cuda_runtime.h>

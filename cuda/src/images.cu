@@ -1,4 +1,4 @@
-// A kernel that every device of the build has, and the list of what the compiler was asked for.
+// A kernel that every device of the build has, and the list of the compiled architectures.
 #include "src/images.h"
 
 namespace mr::cuda {

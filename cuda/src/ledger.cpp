@@ -12,7 +12,7 @@
 namespace mr::cuda {
 namespace {
 
-constexpr uint64_t kPage = uint64_t{2} << 20;     // what the driver maps large blocks in
+constexpr uint64_t kPage = uint64_t{2} << 20;     // the driver's mapping unit for large blocks
 constexpr uint64_t kLargest = uint64_t{1} << 46;  // beyond any GPU; keeps the arithmetic from overflowing
 constexpr const char* kPurposes[MR_PURPOSE_COUNT] = {"staging", "weights", "kv cache", "workspace"};
 
@@ -63,7 +63,7 @@ cudaError_t Ledger::driver_take(uint64_t capacity, void** data) const {
   if (error == cudaSuccess) error = cudaMalloc(data, capacity);
   if (error == cudaSuccess) return error;
   *data = nullptr;
-  (void)cudaGetLastError();  // out of memory is no lasting state
+  (void)cudaGetLastError();  // clear the error: out of memory does not persist
   return error;
 }
 
@@ -156,7 +156,7 @@ cudaError_t Ledger::release(void* data, uint64_t size, uint64_t capacity, int32_
     const uint64_t others = used_locked() - size + stuck_;
     keep = keep && others + capacity <= limit_;
     if (keep && (pooled_ + capacity > pool_limit_ || others + pooled_ + capacity > limit_)) {
-      out.swap(pool_);  // a pool full of other sizes serves nobody: begin anew
+      out.swap(pool_);  // a pool full of other sizes is useless: empty it
       pooled_ = 0;
     }
     if (keep) {
@@ -213,7 +213,7 @@ void Ledger::adopt_locked(const Refused& block) noexcept {
   try {
     refused_.push_back(block);
   } catch (const std::bad_alloc&) {
-    // It stays counted, and nobody offers it again.
+    // It stays counted and is not offered again.
   }
 }
 

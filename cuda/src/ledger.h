@@ -33,7 +33,7 @@ class Memory {
   template <class T>
   T* as() const { return static_cast<T*>(data_); }
   uint8_t* data() const { return as<uint8_t>(); }
-  uint64_t size() const { return size_; }  // bytes asked for: what the ledger counts
+  uint64_t size() const { return size_; }  // requested bytes, which the ledger counts
   explicit operator bool() const { return data_ != nullptr; }
   cudaError_t reset() noexcept;  // gives the bytes back now; nothing has changed when the driver refuses them
   void swap(Memory& other) noexcept;
@@ -76,7 +76,7 @@ class Ledger {
   LedgerCounts counts() const;
   void trim() noexcept;  // gives every pooled block, and those refused before, back to the driver
   void refuse(int32_t fault, int32_t skip, uint64_t count) { refusals_.ask(fault, skip, count); }  // for tests
-  // Whether such a fault refuses memory that is taken beside the ledger: blocks of host memory.
+  // Whether the injected fault refuses memory outside the ledger: blocks of host memory.
   bool refuses_outside() noexcept { return refusals_.take(MR_FAULT_REFUSE_ALLOC); }
 
  private:
@@ -107,7 +107,7 @@ class Ledger {
 
   const int device_;
   const uint64_t limit_, pool_limit_;
-  cpu::Refusals refusals_;
+  Refusals refusals_;
   mutable std::mutex mutex_;
   std::array<uint64_t, MR_PURPOSE_COUNT> used_{};
   uint64_t pooled_ = 0, stuck_ = 0, held_ = 0, hits_ = 0, misses_ = 0, failed_frees_ = 0;

@@ -1,37 +1,45 @@
 #include "src/model.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "cpu/shape.h"
+#include "kernels/gemm/weight.h"
 #include "kernels/kv.h"
 #include "src/digest.h"
 #include "src/error.h"
 
 namespace mr::cuda {
-
-using cpu::check_desc;
-using cpu::tensor_file_size;
-
 namespace {
 
 constexpr int32_t kMostVocab = 1 << 18;  // of the sampler
 
 // Throws UNIMPLEMENTED naming the first field of a description that no kernel runs, and what they do.
-void check_kernels(const mr_model_desc& desc) {
+void check_kernels(const UniformShape& desc) {
   if (pad_head_dim(desc.head_dim) == 0)
     fail(MR_UNIMPLEMENTED, "model head_dim is %d: this engine runs heads of 1 to 256 dims", desc.head_dim);
   if (desc.vocab > kMostVocab)
     fail(MR_UNIMPLEMENTED, "model vocab is %d: this engine samples from at most %d tokens", desc.vocab, kMostVocab);
 }
 
+// Throws UNIMPLEMENTED if no kernel runs matrices of the type. The message names the type and lists those that run.
+void check_weight_type(const mr_tensor_desc& tensor) {
+  if (is_vector(tensor.role) || weight_format_index(tensor.type) != kWeightTypeCount) return;
+  std::string types;
+  for (const WeightFormat& format : kWeightFormats) types += (types.empty() ? "" : ", ") + std::string(weight_type_name(format.type));
+  fail(MR_UNIMPLEMENTED,
+       "%s has weights of type %s, for which this engine has no kernels: load the model on a CPU worker, or take a file of other types (%s)",
+       tensor_name(tensor.role, tensor.layer).c_str(), weight_type_name(tensor.type), types.c_str());
+}
+
 }  // namespace
 
-Model::Model(std::shared_ptr<Device> device, const mr_model_desc& desc) : device_(std::move(device)), desc_(desc), bindings_(desc) {
-  check_desc(desc);
-  check_kernels(desc);
-  check_division(desc, device_->ranks());
-  for (int32_t rank = 0; rank < device_->ranks(); ++rank) shards_.push_back(std::make_unique<Shard>(*device_, desc, rank));
+Model::Model(std::shared_ptr<Device> device, const Description& desc)
+    : device_(std::move(device)), desc_(uniform_shape(desc)), bindings_(desc) {
+  check_kernels(desc_);
+  check_division(desc_, device_->ranks());
+  for (int32_t rank = 0; rank < device_->ranks(); ++rank) shards_.push_back(std::make_unique<Shard>(*device_, desc_, rank));
   device_->models.fetch_add(1);
 }
 
@@ -42,6 +50,7 @@ Model::~Model() {
 
 uint64_t Model::resident_size(const Device& device, const mr_tensor_desc& tensor) {
   (void)tensor_file_size(tensor);  // refuses what no model has
+  check_weight_type(tensor);
   uint64_t size = 0;
   for (int32_t rank = 0; rank < device.ranks(); ++rank) size += Shard::resident_size(tensor, rank, device.ranks());
   return size;
@@ -57,6 +66,7 @@ mr_tensor_desc Model::tensor(int32_t index) const {
 void Model::bind(const mr_tensor_desc& desc, std::shared_ptr<Buffer> staging) {
   const std::lock_guard<std::mutex> building(building_);
   bindings_.expect(desc, staging->device() == device_, staging->size());
+  check_weight_type(desc);
   try {
     for (const std::unique_ptr<Shard>& shard : shards_) shard->bind(desc, staging->data());
   } catch (...) {

@@ -12,6 +12,7 @@
 #include "src/buffer.h"
 #include "src/device.h"
 #include "src/shard.h"
+#include "src/uniform.h"
 
 namespace mr::cuda {
 
@@ -19,7 +20,7 @@ namespace mr::cuda {
 class Model {
  public:
   // Throws INVALID_ARGUMENT, or UNIMPLEMENTED where no kernel of this engine runs it, naming the field and its value.
-  Model(std::shared_ptr<Device> device, const mr_model_desc& desc);
+  Model(std::shared_ptr<Device> device, const Description& desc);
   ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
@@ -30,12 +31,13 @@ class Model {
   // Packs the staged file bytes on the devices and frees them. The buffer belongs to the call, also when it throws.
   void bind(const mr_tensor_desc& tensor, std::shared_ptr<Buffer> staging);
   void seal();  // also throws INTERNAL naming a tensor that does not lie in its device's memory
-  // Of the file bytes, from what is resident. Of a tensor that every device holds whole, where two differ: one that no file has.
+  // Digest of the file bytes, computed from device memory. If every device holds the tensor whole and two copies differ, the
+  // digest is one that no file has.
   void digest(int32_t tensor, uint8_t out[32]) const;
   void flip_bit(int32_t tensor, uint64_t bit);  // bits count through the ranks' bytes, one after another
 
   const std::shared_ptr<Device>& device() const { return device_; }
-  const mr_model_desc& desc() const { return desc_; }
+  const UniformShape& desc() const { return desc_; }
   bool sealed() const { return bindings_.sealed(); }
 
   int32_t ranks() const { return device_->ranks(); }
@@ -47,9 +49,9 @@ class Model {
   mr_tensor_desc tensor(int32_t index) const;  // throws OUT_OF_RANGE
 
   const std::shared_ptr<Device> device_;
-  const mr_model_desc desc_;
+  const UniformShape desc_;
   std::mutex building_;                        // held by bind and seal
-  cpu::Bindings bindings_;                     // sealed() excepted, guarded by building_
+  Bindings bindings_;                     // sealed() excepted, guarded by building_
   mutable std::mutex tensors_mutex_;           // guards tensors_, and that the shards have each of them
   std::vector<mr_tensor_desc> tensors_;        // by index
   std::vector<std::unique_ptr<Shard>> shards_; // by rank

@@ -74,7 +74,7 @@ const Nvml& nvml() {
   return *library;
 }
 
-// Notes what a failed function says. A reading that this kind of device does not have is no problem.
+// Records why a function failed. A reading that this kind of device does not have does not count.
 void note(Readings* readings, const char* function, int status) {
   if (status == kNotSupported) return;
   if ((status == kGpuIsLost || status == kResetRequired) && readings->lost[0] == 0)

@@ -1,4 +1,4 @@
-// nvml: what the driver's management library knows of a GPU. The library is opened at run time: where it is missing, every
+// nvml: readings of a GPU from the driver's management library. The library is opened at run time: where it is missing, every
 // reading is unknown, says so, and nothing fails.
 #pragma once
 
@@ -17,17 +17,17 @@ struct Readings {
   uint64_t errors = UINT64_MAX;  // uncorrected
   uint64_t corrected_errors = UINT64_MAX;
   uint64_t bytes_total = UINT64_MAX, bytes_free = UINT64_MAX;
-  uint64_t held = 0;        // what the reader itself held of the device just before
-  char problem[128] = "";   // why a reading is unknown that devices have: the first reason; what a device has not is none
-  char lost[128] = "";      // who says that the GPU is lost, or has to be reset; empty where nobody does
+  uint64_t held = 0;        // bytes that the reader itself held just before
+  char problem[128] = "";   // first reason why a supported reading is unknown; an unsupported reading does not count
+  char lost[128] = "";      // the source that reports the GPU as lost or in need of a reset; empty if none does
 };
 
 // pci is the device's bus id as cudaDeviceGetPCIBusId writes it. Any thread; some microseconds to a millisecond. `library`
 // names another one than the driver's.
 Readings read_nvml(const char* pci, const char* library = nullptr) noexcept;
 
-// Readings that are asked for at most once in `age`, whoever wants them: all others get the last ones, also while somebody
-// asks. Only before the first are there do callers wait for each other. Any thread.
+// Caches readings: the library is called at most once in `age`, and all other calls get the last readings, also while one is
+// in progress. Only before the first readings exist do callers wait for each other. Safe for any thread.
 class Management {
  public:
   // ask() does not throw.
@@ -55,14 +55,14 @@ class XidWatch {
   XidWatch(const XidWatch&) = delete;
   XidWatch& operator=(const XidWatch&) = delete;
 
-  // Takes note of what was reported until now; called now and then, it dates each report.
+  // Collects the reports so far; regular calls give each report its date.
   void listen() noexcept;
   // The number of the last recent one, or of one that is reported within wait_ms; 0 for none. An older one explains nothing
   // that happens now: some are of other processes' faults.
   uint64_t last(uint32_t wait_ms) noexcept;
 
  private:
-  void hear(uint32_t wait_ms) noexcept;  // what is reported by then, and all that waits behind it
+  void hear(uint32_t wait_ms) noexcept;  // reports until then, and all that are queued
 
   const std::chrono::milliseconds recent_;
   void* events_ = nullptr;

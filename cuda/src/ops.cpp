@@ -6,9 +6,9 @@
 
 #include "cpu/shape.h"
 #include "kernels/elementwise.h"
-#include "kernels/linear/product.h"
-#include "kernels/linear/repack.h"
-#include "kernels/ops.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/repack.h"
+#include "kernels/ops/ops.h"
 #include "kernels/rows.h"
 #include "src/error.h"
 
@@ -83,7 +83,7 @@ struct Call {
   }
 };
 
-// The operands of a product, checked.
+// The operands of a GEMM, checked.
 struct Product {
   const mr_op_args& args;
   bool alone, halves;  // with vectors, one after another; operands in f16
@@ -115,7 +115,7 @@ struct Product {
 // Straight from the file's bytes, which nothing packs.
 uint64_t product_f32(const Call& call, const Product& of) {
   const mr_op_args& args = call.args;
-  OpProductArgs p{};
+  OpMatmulArgs p{};
   p.a = call.operands.a->data();
   p.a_type = args.a_type;
   p.b = of.x;
@@ -155,18 +155,18 @@ uint64_t product_f16(const Call& call, const Product& of) {
                                static_cast<size_t>(of.tokens), cudaMemcpyDeviceToDevice, call.stream));
   CUDA_CHECK(launch_to_act({wide.as<float>(), activations.data(), Act::kF16, static_cast<int64_t>(padded)}, call.on()));
 
-  ProductArgs p;
+  GemmArgs p;
   p.count = 1;
   p.targets[0].weight = weight;
   p.targets[0].out_stride = args.cols;
-  p.kind = of.alone ? ProductClass::kDecode : ProductClass::kPrefill;
+  p.kind = of.alone ? GemmClass::kDecode : GemmClass::kPrefill;
   p.x_stride = stride;
   p.tokens = of.alone ? 1 : of.tokens;
   return call.timed([&] {
     for (int32_t first = 0; first < of.tokens; first += p.tokens) {
       p.x = activations.data() + static_cast<uint64_t>(first) * static_cast<uint64_t>(stride) * kActBytes;
       p.targets[0].out = of.y + int64_t{first} * args.cols;
-      CUDA_CHECK(launch_product(p, call.on()));
+      CUDA_CHECK(launch_gemm(p, call.on()));
     }
   });
 }
@@ -219,9 +219,9 @@ uint64_t rope(const Call& call) {
     fail(MR_INVALID_ARGUMENT, "rope_style is %d: want 0 or 1", args.rope_style);
   check_finite("rope_base", args.rope_base);
   if (args.rope_base <= 0) fail(MR_INVALID_ARGUMENT, "rope_base is %g: want more than 0", static_cast<double>(args.rope_base));
-  if (args.first_position < 0 || args.rows > cpu::kMostPositions - std::min(args.first_position, cpu::kMostPositions))
+  if (args.first_position < 0 || args.rows > kMostPositions - std::min(args.first_position, kMostPositions))
     fail(MR_INVALID_ARGUMENT, "first_position is %d with %lld rows: want positions 0 to %d", args.first_position,
-         static_cast<long long>(args.rows), cpu::kMostPositions - 1);
+         static_cast<long long>(args.rows), kMostPositions - 1);
   const uint64_t floats = product({args.batch, args.rows, args.heads, args.cols});
   const float* const a = call.read("a", call.operands.a, floats);
   float* const out = call.write(floats);
@@ -246,9 +246,9 @@ uint64_t attention(const Call& call) {
   if (args.heads % args.kv_heads != 0)
     fail(MR_INVALID_ARGUMENT, "kv_heads is %d: want a divisor of heads, which is %d", args.kv_heads, args.heads);
   if (args.cols > 4096) fail(MR_INVALID_ARGUMENT, "cols is %lld: want at most 4096", static_cast<long long>(args.cols));
-  if (args.inner < args.rows || args.inner > cpu::kMostPositions)
+  if (args.inner < args.rows || args.inner > kMostPositions)
     fail(MR_INVALID_ARGUMENT, "inner is %lld: want rows (%lld) to %d keys", static_cast<long long>(args.inner),
-         static_cast<long long>(args.rows), cpu::kMostPositions);
+         static_cast<long long>(args.rows), kMostPositions);
   const uint64_t all_q = product({args.batch, args.rows, args.heads, args.cols});
   const uint64_t all_kv = product({args.batch, args.inner, args.kv_heads, args.cols});
   call.check_apart("a", call.operands.a);

@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "cpu/runner_config.h"
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/elementwise.h"
-#include "kernels/linear/repack.h"
+#include "kernels/gemm/repack.h"
 #include "kernels/norm.h"
 #include "kernels/qkv.h"
 #include "kernels/rows.h"
-#include "kernels/sampler.h"
+#include "kernels/sampler/sampler.h"
 #include "src/error.h"
 
 namespace mr::cuda {
@@ -27,14 +27,15 @@ void* act_row(void* base, int64_t row, int64_t stride) {
 Rank::Rank(std::shared_ptr<const Model> model, int32_t rank, const mr_runner_config& config, const Sizes& sizes)
     : model_(std::move(model)), shard_(model_->shard(rank)), desc_(shard_.desc()), config_(config), sizes_(sizes),
       activations_(activations_of(shard_, config)),
-      kv_(device().ledger.allocate(cpu::pool_bytes(config, sizes.kv_block_bytes), MR_PURPOSE_KV)),
+      kv_(device().ledger.allocate(pool_bytes(config, sizes.kv_block_bytes), MR_PURPOSE_KV)),
       memory_(device().ledger.allocate(Workspace(*model_, config, sizes, nullptr).bytes, MR_PURPOSE_WORKSPACE)),
       space_(*model_, config, sizes, memory_.data()),
       plane_(static_cast<uint64_t>(config.kv_blocks) * static_cast<uint64_t>(sizes.kv.block_bytes())) {
   device().enter();
   device().transfers.fill(memory_.data(), 0, memory_.size());  // padding behind activation rows stays zero, marks return to it
   std::vector<double> frequencies(static_cast<size_t>(desc_.rope_dims / 2));
-  rope_frequencies(desc_.rope_dims, desc_.rope_base, desc_.rope_scale, shard_.rope_factors(), frequencies.data());
+  rope_frequencies(desc_.rope_dims, desc_.rope_base, desc_.rope_scale, desc_.divisors.empty() ? nullptr : desc_.divisors.data(),
+                   frequencies.data());
   device().transfers.upload(space_.frequencies, frequencies.data(), frequencies.size() * sizeof(double));
 }
 
@@ -51,8 +52,8 @@ Rows Rank::rows_from(const StepShape& shape, int32_t first) const {
 }
 
 Rank::Spans Rank::spans(const StepShape& shape) {
-  return {{0, shape.decode_rows, ProductClass::kDecode},
-          {shape.decode_rows, shape.rows - shape.decode_rows, ProductClass::kPrefill}};
+  return {{0, shape.decode_rows, GemmClass::kDecode},
+          {shape.decode_rows, shape.rows - shape.decode_rows, GemmClass::kPrefill}};
 }
 
 void Rank::begin(const StepShape& shape, const Stream& on) {
@@ -71,13 +72,13 @@ void Rank::begin_rows(const StepShape& shape, const Stream& on) {
     args.decode_rows = decode ? count : 0;
     args.token_in = reinterpret_cast<const int32_t*>(space_.input + shape.token) + first;
     args.token = space_.token + first;
-    args.poison = space_.poison + first;
+    args.nan_flags = space_.nan_flags + first;
     args.feeds = space_.slots.feeds;
     args.history = space_.slots.history;
     args.history_stride = space_.slots.history_stride;
     args.frequencies = space_.frequencies;
     args.rope_dims = desc_.rope_dims;
-    args.turns = space_.turns + int64_t{first} * desc_.rope_dims;
+    args.rope_table = space_.rope_table + int64_t{first} * desc_.rope_dims;
     if (decode)
       args.plan = {space_.plan_first + int64_t{part} * (sizes_.decode_rows + 1), space_.plan_span + part, sizes_.decode_units};
     if (part == 0) args.step = space_.step;
@@ -99,10 +100,10 @@ void Rank::norm(const float* weight, const Span& span, const Stream& on) {
   CUDA_CHECK(launch_rms_norm(args, on));
 }
 
-ProductArgs Rank::product_args(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
-                               const ProductTarget* targets) const {
-  ProductArgs args;
-  const bool f32 = end == ProductEnd::kStoreF32 || end == ProductEnd::kAddF32;
+GemmArgs Rank::gemm_args(const Span& span, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count,
+                         const GemmTarget* targets) const {
+  GemmArgs args;
+  const bool f32 = epilogue == Epilogue::kStoreF32 || epilogue == Epilogue::kAddF32;
   for (int32_t i = 0; i < count; ++i) {
     args.targets[i] = targets[i];
     if (targets[i].out == nullptr) continue;
@@ -111,67 +112,68 @@ ProductArgs Rank::product_args(const Span& span, const void* x, int64_t x_stride
                               : act_row(targets[i].out, span.first, targets[i].out_stride);
   }
   args.count = count;
-  args.end = end;
+  args.epilogue = epilogue;
   args.kind = span.kind;
   args.x = act_row(const_cast<void*>(x), span.first, x_stride);
   args.x_stride = x_stride;
   args.act = activations_.act;
   args.tokens = span.count;
-  if (end == ProductEnd::kSwiGLU) args.pair_scale = activations_.ffn_scale;
-  args.terms = space_.terms;
-  args.marks = space_.marks;
+  if (epilogue == Epilogue::kSwiGLU) args.pair_scale = activations_.ffn_scale;
+  args.input_sums = space_.input_sums;
+  args.semaphores = space_.semaphores;
   return args;
 }
 
-void Rank::product(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
-                   const ProductTarget* targets, const Stream& on) {
-  if (span.count > 0) CUDA_CHECK(launch_product(product_args(span, x, x_stride, end, count, targets), on));
+void Rank::gemm(const Span& span, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count, const GemmTarget* targets,
+                const Stream& on) {
+  if (span.count > 0) CUDA_CHECK(launch_gemm(gemm_args(span, x, x_stride, epilogue, count, targets), on));
 }
 
-// What SwiGLU gave, into the residual stream.
-void Rank::down_product(const Span& span, const Layer& l, const Stream& on) {
+// Multiplies the result of SwiGLU and adds it to the residual stream.
+void Rank::down_gemm(const Span& span, const Layer& l, const Stream& on) {
   if (span.count == 0) return;
-  const ProductTarget down{l.down, nullptr, space_.x + shard_.hidden().first, sizes_.hidden_stride};
-  ProductArgs args = product_args(span, space_.ffn, sizes_.ffn_stride, ProductEnd::kAddF32, 1, &down);
+  const GemmTarget down{l.down, nullptr, space_.x + shard_.hidden().first, sizes_.hidden_stride};
+  GemmArgs args = gemm_args(span, space_.ffn, sizes_.ffn_stride, Epilogue::kAddF32, 1, &down);
   args.x_scale = activations_.ffn_scale;
-  CUDA_CHECK(launch_product(args, on));
+  CUDA_CHECK(launch_gemm(args, on));
 }
 
-void Rank::normed_product(const Span& span, const float* weight, ProductEnd end, int32_t count, const ProductTarget* targets,
-                          const Stream& on) {
-  if (span.count > 0) normed_product(product_args(span, space_.norm, sizes_.hidden_stride, end, count, targets), span, weight, on);
+void Rank::normed_gemm(const Span& span, const float* weight, Epilogue epilogue, int32_t count, const GemmTarget* targets,
+                       const Stream& on) {
+  if (span.count > 0) normed_gemm(gemm_args(span, space_.norm, sizes_.hidden_stride, epilogue, count, targets), span, weight, on);
 }
 
-// One row is normed by the product's own blocks, where they can.
-void Rank::normed_product(ProductArgs args, const Span& span, const float* weight, const Stream& on) {
-  if (product_norms(args)) args.norm = {space_.x + span.first * sizes_.hidden_stride, weight, desc_.norm_eps};
+// If the kernel can, its own blocks norm a single row.
+void Rank::normed_gemm(GemmArgs args, const Span& span, const float* weight, const Stream& on) {
+  if (gemm_fuses_norm(args)) args.norm = {space_.x + span.first * sizes_.hidden_stride, weight, desc_.norm_eps};
   else norm(weight, span, on);
-  CUDA_CHECK(launch_product(args, on));
+  CUDA_CHECK(launch_gemm(args, on));
 }
 
-// Queues the product of a step's queries, keys and values where it ends them too; false, and nothing done, where it does not.
-bool Rank::try_end_heads(const StepShape& shape, const Layer& l, uint8_t* keys, const Stream& on) {
+// Queues the GEMM of a step's queries, keys and values if its epilogue can finish them too. Otherwise does nothing and returns
+// false.
+bool Rank::try_heads_epilogue(const StepShape& shape, const Layer& l, uint8_t* keys, const Stream& on) {
   if (shape.rows != shape.decode_rows || l.q_norm != nullptr || l.k_norm != nullptr) return false;
   const Span all = spans(shape).decode;
-  const ProductTarget targets[3] = {{l.q, l.q_bias, space_.q, sizes_.q_stride},
-                                    {l.k, l.k_bias, keys, 0},
-                                    {l.v, l.v_bias, keys + plane_, 0}};
-  ProductArgs args = product_args(all, space_.norm, sizes_.hidden_stride, ProductEnd::kHeads, 3, targets);
-  args.heads = {rows_from(shape, 0), space_.turns, desc_.rope_dims, desc_.rope_style, sizes_.kv};
-  if (!product_ends_heads(args)) return false;
-  normed_product(args, all, l.attn_norm, on);
+  const GemmTarget targets[3] = {{l.q, l.q_bias, space_.q, sizes_.q_stride},
+                                 {l.k, l.k_bias, keys, 0},
+                                 {l.v, l.v_bias, keys + plane_, 0}};
+  GemmArgs args = gemm_args(all, space_.norm, sizes_.hidden_stride, Epilogue::kHeads, 3, targets);
+  args.heads = {rows_from(shape, 0), space_.rope_table, desc_.rope_dims, desc_.rope_style, sizes_.kv};
+  if (!gemm_fuses_heads(args)) return false;
+  normed_gemm(args, all, l.attn_norm, on);
   return true;
 }
 
 void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
   uint8_t* const keys = kv_.data() + 2 * static_cast<uint64_t>(index) * plane_;
-  if (try_end_heads(shape, l, keys, on)) return attention(shape, index, on);
+  if (try_heads_epilogue(shape, l, keys, on)) return attention(shape, index, on);
   const int64_t kv_width = int64_t{desc_.kv_heads} * desc_.head_dim;
-  const ProductTarget qkv[3] = {{l.q, nullptr, space_.qkv, sizes_.qkv_stride},
-                                {l.k, nullptr, space_.qkv + sizes_.q_width, sizes_.qkv_stride},
-                                {l.v, nullptr, space_.qkv + sizes_.q_width + kv_width, sizes_.qkv_stride}};
-  for (const Span& span : spans(shape)) normed_product(span, l.attn_norm, ProductEnd::kStoreF32, 3, qkv, on);
+  const GemmTarget qkv[3] = {{l.q, nullptr, space_.qkv, sizes_.qkv_stride},
+                             {l.k, nullptr, space_.qkv + sizes_.q_width, sizes_.qkv_stride},
+                             {l.v, nullptr, space_.qkv + sizes_.q_width + kv_width, sizes_.qkv_stride}};
+  for (const Span& span : spans(shape)) normed_gemm(span, l.attn_norm, Epilogue::kStoreF32, 3, qkv, on);
 
   FinishQkvArgs finish{};
   finish.rows = rows_from(shape, 0);
@@ -185,7 +187,7 @@ void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
   finish.q_norm = l.q_norm;
   finish.k_norm = l.k_norm;
   finish.norm_eps = desc_.norm_eps;
-  finish.turns = space_.turns;
+  finish.rope_table = space_.rope_table;
   finish.rope_dims = desc_.rope_dims;
   finish.rope_style = desc_.rope_style;
   finish.heads = desc_.heads;
@@ -201,8 +203,8 @@ void Rank::attend(const StepShape& shape, int32_t index, const Stream& on) {
 
 void Rank::project(const StepShape& shape, int32_t index, const Stream& on) {
   const Layer& l = shard_.layer(index);
-  const ProductTarget o{l.o, l.o_bias, space_.x + shard_.hidden().first, sizes_.hidden_stride};
-  for (const Span& span : spans(shape)) product(span, space_.attention, sizes_.attention_stride, ProductEnd::kAddF32, 1, &o, on);
+  const GemmTarget o{l.o, l.o_bias, space_.x + shard_.hidden().first, sizes_.hidden_stride};
+  for (const Span& span : spans(shape)) gemm(span, space_.attention, sizes_.attention_stride, Epilogue::kAddF32, 1, &o, on);
 }
 
 void Rank::feed_forward(const StepShape& shape, int32_t index, const Stream& on) {
@@ -210,14 +212,14 @@ void Rank::feed_forward(const StepShape& shape, int32_t index, const Stream& on)
 }
 
 void Rank::project_down(const StepShape& shape, int32_t index, const Stream& on) {
-  for (const Span& span : spans(shape)) down_product(span, shard_.layer(index), on);
+  for (const Span& span : spans(shape)) down_gemm(span, shard_.layer(index), on);
 }
 
 void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
   AttentionArgs args{};
   args.layout = sizes_.kv;
   args.heads = desc_.heads;
-  args.scale = cpu::attn_scale(desc_);
+  args.scale = desc_.attn_scale;
   args.q_stride = sizes_.q_stride;
   args.out_stride = sizes_.attention_stride;
   args.out_act = activations_.act;
@@ -257,29 +259,29 @@ void Rank::attention(const StepShape& shape, int32_t index, const Stream& on) {
   }
 }
 
-// ffn = silu(gate) * up of the normed rows: in one kernel where the pair allows it, else by way of both products.
+// ffn = silu(gate) * up of the normed rows: in one kernel where the pair allows it, else through both GEMMs.
 void Rank::feed_forward(const Span& span, const Layer& l, const Stream& on) {
   void* const part = static_cast<uint8_t*>(space_.ffn) + shard_.ffn().first * static_cast<int64_t>(kActBytes);
   if (swiglu_supported(l.gate, l.up)) {
-    const ProductTarget pair[2] = {{l.gate, nullptr, part, sizes_.ffn_stride}, {l.up, nullptr, nullptr, 0}};
-    normed_product(span, l.ffn_norm, ProductEnd::kSwiGLU, 2, pair, on);
+    const GemmTarget pair[2] = {{l.gate, nullptr, part, sizes_.ffn_stride}, {l.up, nullptr, nullptr, 0}};
+    normed_gemm(span, l.ffn_norm, Epilogue::kSwiGLU, 2, pair, on);
     return;
   }
   norm(l.ffn_norm, span, on);
   for (int32_t done = 0; done < span.count; done += kGateRows) {
     const int32_t count = std::min(kGateRows, span.count - done);
-    ProductArgs args;
+    GemmArgs args;
     args.targets[0] = {l.gate, nullptr, space_.gate, sizes_.ffn_stride};
     args.targets[1] = {l.up, nullptr, space_.up, sizes_.ffn_stride};
     args.count = 2;
-    args.end = ProductEnd::kStoreF32;
+    args.epilogue = Epilogue::kStoreF32;
     args.kind = span.kind;
     args.x = act_row(space_.norm, span.first + done, sizes_.hidden_stride);
     args.x_stride = sizes_.hidden_stride;
     args.act = activations_.act;
     args.tokens = count;
-    args.terms = space_.terms;
-    CUDA_CHECK(launch_product(args, on));
+    args.input_sums = space_.input_sums;
+    CUDA_CHECK(launch_gemm(args, on));
     SwigluArgs swiglu{};
     swiglu.gate = space_.gate;
     swiglu.up = space_.up;
@@ -306,8 +308,8 @@ void Rank::head(const StepShape& shape, int32_t first, int32_t count, const Stre
   norm.x_stride = norm.out_stride = sizes_.hidden_stride;
   norm.eps = desc_.norm_eps;
   CUDA_CHECK(launch_rms_norm(norm, on));
-  const ProductTarget head{shard_.head(), nullptr, space_.logits + shard_.vocab().first, sizes_.vocab_stride};
-  product({0, count, ProductClass::kDecode}, space_.norm, sizes_.hidden_stride, ProductEnd::kStoreF32, 1, &head, on);
+  const GemmTarget head{shard_.head(), nullptr, space_.logits + shard_.vocab().first, sizes_.vocab_stride};
+  gemm({0, count, GemmClass::kDecode}, space_.norm, sizes_.hidden_stride, Epilogue::kStoreF32, 1, &head, on);
 }
 
 void Rank::sample(const StepShape& shape, int32_t first, int32_t count, const Stream& on) {
@@ -317,7 +319,7 @@ void Rank::sample(const StepShape& shape, int32_t first, int32_t count, const St
   args.logits = space_.logits;
   args.logits_stride = sizes_.vocab_stride;
   args.vocab = desc_.vocab;
-  args.poison = space_.poison;
+  args.nan_flags = space_.nan_flags;
   args.masks = space_.masks;
   args.slots = space_.slots;
   args.results = space_.results + first;

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "kernels/launch.h"
-#include "kernels/linear/product.h"
+#include "kernels/gemm/gemm.h"
 #include "millrace/engine.h"
 #include "src/activations.h"
 #include "src/model.h"
@@ -49,7 +49,7 @@ class Rank {
  private:
   struct Span {  // rows of one kernel class
     int32_t first, count;
-    ProductClass kind;
+    GemmClass kind;
   };
 
   Rows rows_from(const StepShape& shape, int32_t first) const;
@@ -63,22 +63,23 @@ class Rank {
   void begin_rows(const StepShape& shape, const Stream& on);
   void attention(const StepShape& shape, int32_t layer, const Stream& on);
   void feed_forward(const Span& span, const Layer& l, const Stream& on);
-  void down_product(const Span& span, const Layer& l, const Stream& on);
+  void down_gemm(const Span& span, const Layer& l, const Stream& on);
   void norm(const float* weight, const Span& span, const Stream& on);
-  // The product of rows [span.first, + count) of x with weights that end alike; out of each target is its row 0. Of the residual
-  // stream, normed with `weight`, in the second. Outputs of a rank's part lie where the part begins.
-  void product(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count, const ProductTarget* targets,
-               const Stream& on);
-  void normed_product(const Span& span, const float* weight, ProductEnd end, int32_t count, const ProductTarget* targets,
-                      const Stream& on);
-  void normed_product(ProductArgs args, const Span& span, const float* weight, const Stream& on);
-  bool try_end_heads(const StepShape& shape, const Layer& l, uint8_t* keys, const Stream& on);
-  ProductArgs product_args(const Span& span, const void* x, int64_t x_stride, ProductEnd end, int32_t count,
-                           const ProductTarget* targets) const;
+  // Queues one GEMM of rows [span.first, + count) of x with the weights of `count` targets, which share an epilogue; out of each
+  // target is its row 0. normed_gemm multiplies the residual stream, normed with `weight`. A rank writes its part of the columns
+  // to where the part begins.
+  void gemm(const Span& span, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count, const GemmTarget* targets,
+            const Stream& on);
+  void normed_gemm(const Span& span, const float* weight, Epilogue epilogue, int32_t count, const GemmTarget* targets,
+                   const Stream& on);
+  void normed_gemm(GemmArgs args, const Span& span, const float* weight, const Stream& on);
+  bool try_heads_epilogue(const StepShape& shape, const Layer& l, uint8_t* keys, const Stream& on);
+  GemmArgs gemm_args(const Span& span, const void* x, int64_t x_stride, Epilogue epilogue, int32_t count,
+                     const GemmTarget* targets) const;
 
   const std::shared_ptr<const Model> model_;
   const Shard& shard_;
-  const mr_model_desc& desc_;  // of the shard
+  const UniformShape& desc_;  // of the shard
   const mr_runner_config config_;
   const Sizes sizes_;
   const Activations activations_;

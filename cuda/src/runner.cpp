@@ -32,7 +32,7 @@ uint64_t now_ns() {
 
 std::shared_ptr<const Model> usable(std::shared_ptr<const Model> model, const mr_runner_config& config) {
   if (!model->sealed()) fail(MR_FAILED_PRECONDITION, "runner: the model is not sealed");
-  cpu::check_config(config);
+  check_config(config);
   model->device()->enter();
   return model;
 }
@@ -68,7 +68,8 @@ struct Runner::State {
     }
   }
 
-  // Makes the first GPU the calling thread's. One that is lost may refuse it: what is asked of it next fails too, and tells of the step.
+  // Makes the first GPU the calling thread's current device. A lost GPU may refuse; the error is dropped here, because the next
+  // call fails too and its message names the step.
   void enter() const {
     if (cudaSetDevice(model->device()->index) != cudaSuccess) (void)cudaGetLastError();
   }
@@ -128,7 +129,7 @@ struct Runner::State {
 
   // Results of a finished step as the CPU engine's plan has them: in order, with candidates by offset.
   void read_results(Flight& flight) const {
-    cpu::StepPlan& plan = flight.plan;
+    StepPlan& plan = flight.plan;
     const mr_row_result* const rows = flight.rows.as<mr_row_result>();
     plan.sample_results.assign(rows, rows + plan.samples.size());
     plan.score_results.assign(rows + plan.samples.size(), rows + flight.row_count);
@@ -143,7 +144,7 @@ struct Runner::State {
     plan.bytes_read = step_bytes(*model, sizes.kv, plan);
   }
 
-  // ns; 0 where a GPU that was lost behind the step does not tell, whose results are here all the same.
+  // ns; 0 if the GPU was lost after the step and cannot say. The step's results are valid nevertheless.
   static uint64_t between(cudaEvent_t first, cudaEvent_t second) {
     float milliseconds = 0;
     if (cudaEventElapsedTime(&milliseconds, first, second) != cudaSuccess) {
@@ -157,7 +158,7 @@ struct Runner::State {
   const Presence presence;
   const mr_runner_config config;
   const Sizes sizes;
-  cpu::StepChecker checker;
+  StepChecker checker;
   uint64_t next_hang_ns = 0;
   int32_t next_nan_row = -1;
 
@@ -176,14 +177,14 @@ struct Runner::State {
 };
 
 void Runner::cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out) {
-  cpu::check_config(config);
+  check_config(config);
   const Sizes sizes(model.desc(), config, model.ranks());
   const uint64_t ranks = static_cast<uint64_t>(model.ranks());
   out->bytes_per_block = ranks * sizes.kv_block_bytes;
-  out->kv_bytes = cpu::pool_bytes(config, ranks * sizes.kv_block_bytes);
+  out->kv_bytes = pool_bytes(config, ranks * sizes.kv_block_bytes);
   out->workspace_bytes = ranks * Workspace(model, config, sizes, nullptr).bytes;
   out->host_bytes_per_block = ranks * sizes.kv_block_bytes;
-  // The products with the fewest rows, which are as many as the model is wide, are the hardest to fill the device with.
+  // The GEMMs with the fewest rows, which are as many as the model is wide, are the hardest to fill the device with.
   model.device()->enter();
   out->prefill_grain = prefill_grain(model.shard(0).hidden().count);
 }
@@ -206,7 +207,7 @@ void Runner::submit(const mr_step& step) {
       fail(MR_FAILED_PRECONDITION, "%llu steps are in flight; wait for one first", static_cast<unsigned long long>(kInFlight));
   }
   Flight& flight = s.flights[s.submitted % kInFlight];
-  s.checker.accept(step, flight.plan, [&s](const cpu::StepPlan& plan) {
+  s.checker.accept(step, flight.plan, [&s](const StepPlan& plan) {
     s.queue.check(plan);
   });
   flight.plan.hang_ns = std::exchange(s.next_hang_ns, 0);
@@ -249,12 +250,12 @@ void Runner::masks(const uint32_t* masks, int64_t words) {
   }
   const uint64_t step = s.submitted - 1;
   Flight& flight = s.flights[step % kInFlight];
-  cpu::StepChecker::accept_masks(masks, words, flight.plan);
+  StepChecker::accept_masks(masks, words, flight.plan);
   try {
     s.queue.put_behind_masks(flight);
   } catch (const Error& e) {
     s.stop_behind(step);
-    (void)s.queue.drained();  // what the driver took of it ends, and the step before it
+    (void)s.queue.drained();  // the part that the driver accepted ends, and the step before it
     const std::lock_guard<std::mutex> lock(s.mutex);
     s.look_locked();
     if (!s.broken) {
@@ -295,7 +296,7 @@ void Runner::wait(uint64_t timeout_ns, mr_step_result* result) {
   lock.unlock();
   Flight& flight = s.flights[s.collected % kInFlight];
   s.read_results(flight);
-  cpu::give_results(flight.plan, result);
+  give_results(flight.plan, 0, result);
   lock.lock();
   ++s.collected;
 }

@@ -1,4 +1,26 @@
-// runner: the KV cache, the slots and the workspace of one model, and the stream that runs its steps.
+// runner: the KV cache, the slots and the workspace of one model, and the streams that run its steps.
+//
+// A step passes through these files. submit queues all of its work on one stream for each GPU and waits for no device, so
+// that the next step can be prepared while this one runs.
+//
+//   submit      cpu/step_plan  checks the step against engine.h's rules and makes a StepPlan; a refused step changes nothing
+//     |
+//   put         step_input     packs rows, jobs and block tables into one region of pinned memory
+//     |         step_queue     copies the region to every GPU, copies KV blocks, sets slots
+//     |
+//     +-- decode rows alone, and a captured graph is large enough -->  graphs: one launch
+//     +-- otherwise  ----------------------------------------------->  forward: a launch for each kernel
+//     |
+//   queue       rank           the kernels on one GPU: attend *  project *  feed_forward *  project_down *  for every layer,
+//     |                        then head *  sample  for a few rows of logits at a time
+//     |         forward        at each * the GPUs that hold a model together exchange their parts of the rows (gather)
+//     |
+//   end         step_queue     copies the results of the first GPU to pinned memory and records the end events
+//     |
+//   wait        runner         polls the end events and copies the results into the caller's arrays
+//
+// A step with late masks pauses before it samples, until Runner::masks. A step that the driver refuses before a device may have
+// changed anything is undone (MR_ABORTED); any later failure breaks the runner.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +46,9 @@ class Runner {
   static void cost(const Model& model, const mr_runner_config& config, mr_runner_cost* out);
 
   // Takes all of its memory at once, host memory for blocks excepted: no device memory is allocated by a step later. Captures
-  // its first graph, and the others in a thread of its own; their memory is the driver's, of the margin that the device leaves
-  // beside its ledger. Counts itself in model->runners and in the device's runners while it lives. Throws FAILED_PRECONDITION
-  // for an unsealed model, RESOURCE_EXHAUSTED when the ledger does not allow it, UNIMPLEMENTED naming what no kernel runs.
+  // its first graph, and the others in a thread of its own; the driver allocates their memory, from the margin that the ledger
+  // leaves. Counts itself in model->runners and in the device's runners while it lives. Throws FAILED_PRECONDITION
+  // for an unsealed model, RESOURCE_EXHAUSTED if the ledger has no room, UNIMPLEMENTED naming what no kernel runs.
   Runner(std::shared_ptr<const Model> model, const mr_runner_config& config, RunnerOptions options = {});
   ~Runner();  // waits for the steps in flight
   Runner(const Runner& ) = delete;

@@ -4,25 +4,25 @@
 #include <cmath>
 
 #include "cpu/shape.h"
-#include "kernels/linear/repack.h"
+#include "kernels/gemm/repack.h"
 #include "src/error.h"
-#include "src/place.h"
+#include "src/device_memory.h"
 
 namespace mr::cuda {
 namespace {
 
 // Elements of a vector, rows of a matrix.
-int64_t rows_in(const mr_tensor_desc& tensor) { return cpu::is_vector(tensor.role) ? tensor.dims[0] : tensor.dims[1]; }
+int64_t rows_in(const mr_tensor_desc& tensor) { return is_vector(tensor.role) ? tensor.dims[0] : tensor.dims[1]; }
 
 uint64_t file_bytes_of(const mr_tensor_desc& tensor, int64_t rows) {
   if (rows == 0) return 0;
-  return cpu::is_vector(tensor.role) ? static_cast<uint64_t>(rows) * sizeof(float)
+  return is_vector(tensor.role) ? static_cast<uint64_t>(rows) * sizeof(float)
                                      : weight_file_bytes(tensor.type, rows, tensor.dims[0]);
 }
 
 }  // namespace
 
-Shard::Shard(Device& lead, const mr_model_desc& model, int32_t rank)
+Shard::Shard(Device& lead, const UniformShape& model, int32_t rank)
     : device_(lead.rank(rank)), rank_(rank), ranks_(lead.ranks()), desc_(part_of(model, rank, ranks_)),
       hidden_(rows_of(MR_ROLE_O, model.hidden, rank, ranks_)), ffn_(rows_of(MR_ROLE_GATE, model.ffn, rank, ranks_)),
       queries_(rows_of(MR_ROLE_Q, int64_t{model.heads} * model.head_dim, rank, ranks_)),
@@ -38,7 +38,7 @@ Shard::~Shard() { (void)cudaSetDevice(device_.index); }
 uint64_t Shard::resident_size(const mr_tensor_desc& tensor, int32_t rank, int32_t ranks) {
   const RowRange range = rows_of(tensor.role, rows_in(tensor), rank, ranks);
   if (range.count == 0) return 0;
-  return cpu::is_vector(tensor.role) ? file_bytes_of(tensor, range.count)
+  return is_vector(tensor.role) ? file_bytes_of(tensor, range.count)
                                      : weight_packed_bytes(tensor.type, range.count, tensor.dims[0]);
 }
 
@@ -50,7 +50,7 @@ void Shard::bind(const mr_tensor_desc& tensor, const uint8_t* file) {
   part->file_bytes = file_bytes_of(tensor, range.count);
   part->memory = device_.ledger.allocate(resident_size(tensor, rank_, ranks_), MR_PURPOSE_WEIGHTS);
   file += file_bytes_of(tensor, range.first);
-  if (cpu::is_vector(tensor.role)) {
+  if (is_vector(tensor.role)) {
     keep_vector(tensor, file, *part);
   } else {
     part->weight = PackedWeight{tensor.type, range.count, tensor.dims[0], part->memory.data()};
@@ -61,18 +61,13 @@ void Shard::bind(const mr_tensor_desc& tensor, const uint8_t* file) {
 
 void Shard::keep_vector(const mr_tensor_desc& tensor, const uint8_t* file, Part& part) {
   device_.transfers.copy(part.memory.data(), file, part.file_bytes);
-  const float* vector = part.memory.as<float>();
-  if (tensor.role == MR_ROLE_ROPE_FACTORS) {
-    rope_factors_.resize(static_cast<size_t>(tensor.dims[0]));
-    device_.transfers.download(rope_factors_.data(), part.memory.data(), part.file_bytes);
-    vector = rope_factors_.data();
-  }
+  const float* const vector = part.memory.as<float>();
   if (tensor.role == MR_ROLE_ATTN_NORM || tensor.role == MR_ROLE_FFN_NORM || tensor.role == MR_ROLE_OUTPUT_NORM) {
     std::vector<float> weights(static_cast<size_t>(tensor.dims[0]));
     device_.transfers.download(weights.data(), part.memory.data(), part.file_bytes);
     for (const float weight : weights) part.largest_norm = std::max(part.largest_norm, std::fabs(weight));
   }
-  weights_.place(desc_, tensor, vector, {});
+  weights_.place(desc_.tied_head != 0, tensor, vector, {});
 }
 
 void Shard::keep_matrix(const uint8_t* file, Part& part) {
@@ -80,7 +75,7 @@ void Shard::keep_matrix(const uint8_t* file, Part& part) {
   const cudaError_t error = cudaStreamSynchronize(stream_);
   if (error != cudaSuccess) (void)cudaStreamSynchronize(stream_);  // what both ends are given back for has ended then
   check(error, "waiting for a tensor's repacking");
-  weights_.place(desc_, part.desc, nullptr, part.weight);
+  weights_.place(desc_.tied_head != 0, part.desc, nullptr, part.weight);
   place_head();
 }
 
@@ -104,12 +99,12 @@ void Shard::forget(size_t count) {
 
 void Shard::check_places() const {
   for (const std::unique_ptr<Part>& part : parts_)
-    check_place(part->memory.data(), device_.index, cpu::tensor_name(part->desc.role, part->desc.layer));
+    check_device_memory(part->memory.data(), device_.index, tensor_name(part->desc.role, part->desc.layer));
 }
 
 void Shard::restore(int32_t tensor, uint64_t offset, uint64_t count, uint8_t* to, cudaStream_t stream) const {
   const Part& part = at(tensor);
-  if (cpu::is_vector(part.desc.role)) {
+  if (is_vector(part.desc.role)) {
     CUDA_CHECK(cudaMemcpyAsync(to, part.memory.data() + offset, count, cudaMemcpyDefault, stream));
   } else {
     CUDA_CHECK(launch_unpack(part.weight, offset, count, to, {stream, false}));

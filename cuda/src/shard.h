@@ -6,20 +6,20 @@
 #include <vector>
 
 #include "cpu/weights.h"
-#include "kernels/linear/weight.h"
+#include "kernels/gemm/weight.h"
 #include "millrace/engine.h"
 #include "src/device.h"
 #include "src/division.h"
 
 namespace mr::cuda {
 
-using Layer = cpu::LayerWeights<PackedWeight>;  // in device memory
+using Layer = mr::LayerWeights<PackedWeight>;  // in device memory
 
 // Changed by its model alone.
 class Shard {
  public:
   // Rank `rank` of the devices that `lead` leads.
-  Shard(Device& lead, const mr_model_desc& model, int32_t rank);
+  Shard(Device& lead, const UniformShape& model, int32_t rank);
   ~Shard();
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
@@ -41,8 +41,8 @@ class Shard {
 
   int32_t rank() const { return rank_; }
   Device& device() const { return device_; }
-  const mr_model_desc& desc() const { return desc_; }    // heads, kv_heads and ffn are those of this part
-  const RowRange& hidden() const { return hidden_; }     // what its products o and down give of the residual stream
+  const UniformShape& desc() const { return desc_; }    // heads, kv_heads and ffn are those of this part
+  const RowRange& hidden() const { return hidden_; }     // its GEMMs o and down write this part of the residual stream
   const RowRange& ffn() const { return ffn_; }           // of the feed forward network's width
   const RowRange& queries() const { return queries_; }   // of all heads' outputs
   const RowRange& vocab() const { return vocab_; }       // of the logits
@@ -51,8 +51,6 @@ class Shard {
   const PackedWeight& embedding() const { return weights_.embedding; }  // (hidden, vocab), read by row
   const PackedWeight& head() const { return head_; }                    // (hidden, vocab().count)
   const float* output_norm() const { return weights_.output_norm; }     // (hidden)
-  // (rope_dims/2) in host memory, or null without them.
-  const float* rope_factors() const { return weights_.rope_factors; }
   float largest_norm() const;                                           // absolute weight of the norms over hidden
   const Layer& layer(int32_t index) const { return weights_.layers[static_cast<size_t>(index)]; }
 
@@ -72,13 +70,12 @@ class Shard {
 
   Device& device_;
   const int32_t rank_, ranks_;
-  const mr_model_desc desc_;
+  const UniformShape desc_;
   const RowRange hidden_, ffn_, queries_, vocab_;
   StreamHandle stream_;                        // of the packing kernels
   std::vector<std::unique_ptr<Part>> parts_;   // by tensor
-  cpu::Weights<PackedWeight> weights_;
+  mr::Weights<PackedWeight> weights_;
   PackedWeight head_;
-  std::vector<float> rope_factors_;            // what the host reads of them
 };
 
 }  // namespace mr::cuda

@@ -9,9 +9,9 @@ uint64_t bytes_of(const PackedWeight& weight) { return weight_packed_bytes(weigh
 
 }  // namespace
 
-uint64_t step_bytes(const Model& model, const KvLayout& kv, const cpu::StepPlan& plan) {
+uint64_t step_bytes(const Model& model, const KvLayout& kv, const StepPlan& plan) {
   if (plan.tokens.empty()) return 0;
-  const mr_model_desc& d = model.desc();
+  const UniformShape& d = model.desc();
   uint64_t bytes = static_cast<uint64_t>(d.layers) * 2 * sizeof(float) * static_cast<uint64_t>(d.hidden);
   for (int32_t rank = 0; rank < model.ranks(); ++rank) {
     const Shard& shard = model.shard(rank);

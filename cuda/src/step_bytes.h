@@ -1,4 +1,4 @@
-// step_bytes: what a step has to read, for holding its time against the memory's rate.
+// step_bytes: the bytes that a step must read, to compare its time with the memory rate.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace mr::cuda {
 
-// Every weight once, though decode and prefill rows of a step have products of their own; the embedding by row; keys and values of every
+// Every weight once, though decode and prefill rows of a step have GEMMs of their own; the embedding by row; keys and values of every
 // position that a segment sees, with their scales. Bytes.
-uint64_t step_bytes(const Model& model, const KvLayout& kv, const cpu::StepPlan& plan);
+uint64_t step_bytes(const Model& model, const KvLayout& kv, const StepPlan& plan);
 
 }  // namespace mr::cuda

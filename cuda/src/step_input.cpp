@@ -16,8 +16,8 @@ constexpr uint64_t kMostCopies = 32768;                // of blocks in one step
 
 uint64_t align(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-SlotSource source_of(const cpu::StepPlan::PreOp& set) {
-  const cpu::SlotParams& from = set.params;
+SlotSource source_of(const StepPlan::PreOp& set) {
+  const mr::SlotParams& from = set.params;
   SlotSource to{};
   SlotParams& p = to.params;
   p.seed = from.seed;
@@ -89,12 +89,12 @@ StepShape::StepShape(int32_t rows_, int32_t decode_rows_, int32_t jobs_)
   block_ids = bytes;
 }
 
-uint64_t StepInput::record_capacity(const mr_model_desc& model, const mr_runner_config& config, int32_t positions) {
+uint64_t StepInput::record_capacity(const UniformShape& model, const mr_runner_config& config, int32_t positions) {
   const uint64_t largest = largest_record(model.vocab, positions);
   return std::min(static_cast<uint64_t>(config.max_sequences) * largest, std::max(kMostOfAKind, largest));
 }
 
-uint64_t StepInput::mask_capacity(const mr_model_desc& model, const mr_runner_config& config) {
+uint64_t StepInput::mask_capacity(const UniformShape& model, const mr_runner_config& config) {
   const uint64_t row = mask_words(model.vocab) * sizeof(uint32_t);
   return std::min(static_cast<uint64_t>(config.max_sample_rows) * row, std::max(kMostOfAKind / row * row, row));
 }
@@ -109,7 +109,7 @@ uint64_t StepInput::capacity(const mr_runner_config& config, const Sizes& sizes)
          align(most_copies(config) * sizeof(BlockCopy));
 }
 
-StepInput::StepInput(const mr_model_desc& model, const mr_runner_config& config, const Sizes& sizes, int32_t sm_count)
+StepInput::StepInput(const UniformShape& model, const mr_runner_config& config, const Sizes& sizes, int32_t sm_count)
     : vocab_(model.vocab), block_size_(config.block_size),
       tile_rows_(prefill_tile_rows(model.head_dim, model.heads, model.kv_heads)),
       most_ids_(table_entries(config, sizes.positions)), most_words_(sizes.mask_bytes / sizeof(uint32_t)),
@@ -120,7 +120,7 @@ StepInput::StepInput(const mr_model_desc& model, const mr_runner_config& config,
   tiles_.reserve(row_of_.size());
 }
 
-void StepInput::check(const cpu::StepPlan& plan) const {
+void StepInput::check(const StepPlan& plan) const {
   const auto refuse = [](const char* what, uint64_t asked, uint64_t most) {
     fail(MR_RESOURCE_EXHAUSTED, "step: %llu %s in one step, room for %llu: split the step",
          static_cast<unsigned long long>(asked), what, static_cast<unsigned long long>(most));
@@ -129,7 +129,7 @@ void StepInput::check(const cpu::StepPlan& plan) const {
   const uint64_t words = plan.masks_late ? static_cast<uint64_t>(plan.mask_words) : plan.masks.size();
   if (words > most_words_) refuse("words of masks", words, most_words_);
   uint64_t records = 0, copies = 0;
-  for (const cpu::StepPlan::PreOp& op : plan.pre_ops) {
+  for (const StepPlan::PreOp& op : plan.pre_ops) {
     if (op.kind != MR_PRE_SLOT_SET) {
       copies += Blocks::copies(op) ? 1 : 0;
       continue;
@@ -143,9 +143,9 @@ void StepInput::check(const cpu::StepPlan& plan) const {
   if (copies > most_copies_) refuse("copies of blocks", copies, most_copies_);
 }
 
-StepShape StepInput::pack(const cpu::StepPlan& plan, int32_t bucket, int32_t bucket_jobs, std::vector<SlotView>& views,
+StepShape StepInput::pack(const StepPlan& plan, int32_t bucket, int32_t bucket_jobs, std::vector<SlotView>& views,
                           const Blocks& blocks, uint8_t* host, const uint8_t* device) {
-  for (const cpu::StepPlan::PreOp& op : plan.pre_ops)
+  for (const StepPlan::PreOp& op : plan.pre_ops)
     if (op.kind == MR_PRE_SLOT_SET)
       views[static_cast<size_t>(op.slot)] = {static_cast<int32_t>(op.history.size()), op.params.top_n};
   const int32_t tokens = static_cast<int32_t>(plan.tokens.size());
@@ -164,7 +164,7 @@ StepShape StepInput::pack(const cpu::StepPlan& plan, int32_t bucket, int32_t buc
 }
 
 // Rows of decode segments first; padding behind them.
-void StepInput::pack_rows(const cpu::StepPlan& plan, const StepShape& shape, std::vector<SlotView>& views, uint8_t* host) {
+void StepInput::pack_rows(const StepPlan& plan, const StepShape& shape, std::vector<SlotView>& views, uint8_t* host) {
   int32_t* const slot = reinterpret_cast<int32_t*>(host + shape.slot);
   int32_t* const position = reinterpret_cast<int32_t*>(host + shape.position);
   int32_t* const table = reinterpret_cast<int32_t*>(host + shape.table);
@@ -197,7 +197,7 @@ void StepInput::pack_rows(const cpu::StepPlan& plan, const StepShape& shape, std
   for (const mr_segment& s : plan.segments) views[static_cast<size_t>(s.slot)].length = s.first_position + s.count;
 }
 
-void StepInput::pack_jobs(const cpu::StepPlan& plan, const StepShape& shape, const std::vector<SlotView>& views,
+void StepInput::pack_jobs(const StepPlan& plan, const StepShape& shape, const std::vector<SlotView>& views,
                           uint8_t* host) {
   int32_t* const gather = reinterpret_cast<int32_t*>(host + shape.gather);
   SampleJob* const jobs = reinterpret_cast<SampleJob*>(host + shape.job);
@@ -257,11 +257,11 @@ void StepInput::pack_prefill(StepShape& shape, uint8_t* host) {
 }
 
 // The last SLOT_SET of each slot; the ones before it have no effect.
-void StepInput::pack_sets(const cpu::StepPlan& plan, StepShape& shape, uint8_t* host, const uint8_t* device) {
+void StepInput::pack_sets(const StepPlan& plan, StepShape& shape, uint8_t* host, const uint8_t* device) {
   for (size_t i = 0; i < plan.pre_ops.size(); ++i)
     if (plan.pre_ops[i].kind == MR_PRE_SLOT_SET) setter_[static_cast<size_t>(plan.pre_ops[i].slot)] = static_cast<int32_t>(i);
   const auto last = [&](size_t i) {
-    const cpu::StepPlan::PreOp& op = plan.pre_ops[i];
+    const StepPlan::PreOp& op = plan.pre_ops[i];
     return op.kind == MR_PRE_SLOT_SET && setter_[static_cast<size_t>(op.slot)] == static_cast<int32_t>(i);
   };
   for (size_t i = 0; i < plan.pre_ops.size(); ++i) shape.sets += last(i) ? 1 : 0;
@@ -271,7 +271,7 @@ void StepInput::pack_sets(const cpu::StepPlan& plan, StepShape& shape, uint8_t* 
   uint64_t record = shape.bytes + align(static_cast<uint64_t>(shape.sets) * sizeof(SlotSet));
   for (size_t i = 0; i < plan.pre_ops.size(); ++i) {
     if (!last(i)) continue;
-    const cpu::StepPlan::PreOp& op = plan.pre_ops[i];
+    const StepPlan::PreOp& op = plan.pre_ops[i];
     const SlotSource source = source_of(op);
     pack_slot_record(source, vocab_, host + record);
     *to++ = {op.slot, source.history_count, device + record};
@@ -281,11 +281,11 @@ void StepInput::pack_sets(const cpu::StepPlan& plan, StepShape& shape, uint8_t* 
   shape.bytes = align(record);
 }
 
-void StepInput::pack_copies(const cpu::StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host) {
+void StepInput::pack_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host) {
   groups_.clear();
   shape.copy = shape.bytes;
   BlockCopy* to = reinterpret_cast<BlockCopy*>(host + shape.copy);
-  for (const cpu::StepPlan::PreOp& op : plan.pre_ops) {
+  for (const StepPlan::PreOp& op : plan.pre_ops) {
     if (!Blocks::copies(op)) continue;
     groups_.add(op);
     *to++ = blocks.copy_of(op);

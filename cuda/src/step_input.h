@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "cpu/step_plan.h"
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/block_copy.h"
 #include "kernels/rows.h"
-#include "kernels/sampler.h"
+#include "kernels/sampler/sampler.h"
 #include "millrace/engine.h"
 #include "src/copy_groups.h"
+#include "src/uniform.h"
 
 namespace mr::cuda {
 
@@ -25,7 +26,7 @@ struct SlotView {
 
 // Where a step's arrays lie in the input region, and how many elements they have. Decode rows come first, then prefill
 // rows; job i is sample row i, then the score rows follow. Everything up to the block ids lies where rows and jobs alone
-// say, so that a graph captured for a bucket finds it. Masks are no part of it: they lie at a place of their own.
+// say, so that a graph captured for a bucket finds it. Masks are no part of it: they have a region of their own.
 struct StepShape {
   int32_t rows = 0, decode_rows = 0;  // padding included
   int32_t jobs = 0;                   // padding included
@@ -47,30 +48,30 @@ struct StepShape {
 class StepInput {
  public:
   // positions: as in Sizes
-  static uint64_t record_capacity(const mr_model_desc& model, const mr_runner_config& config, int32_t positions);
-  static uint64_t mask_capacity(const mr_model_desc& model, const mr_runner_config& config);  // bytes of one step's masks
+  static uint64_t record_capacity(const UniformShape& model, const mr_runner_config& config, int32_t positions);
+  static uint64_t mask_capacity(const UniformShape& model, const mr_runner_config& config);  // bytes of one step's masks
   static uint64_t capacity(const mr_runner_config& config, const Sizes& sizes);
 
   // sm_count: of the device.
-  StepInput(const mr_model_desc& model, const mr_runner_config& config, const Sizes& sizes, int32_t sm_count);
+  StepInput(const UniformShape& model, const mr_runner_config& config, const Sizes& sizes, int32_t sm_count);
 
-  // Throws what a step within engine.h's rules may still ask too much of: biases of a slot, lists and histories of all slots at
-  // once, entries of block tables, words of masks, copies of blocks.
-  void check(const cpu::StepPlan& plan) const;
+  // Throws if a step that meets engine.h's rules still exceeds the runner's memory: biases of a slot, lists and histories of
+  // all slots at once, entries of block tables, words of masks, copies of blocks.
+  void check(const StepPlan& plan) const;
 
   // Writes the plan to host memory of `input_bytes` that will be copied to `device`. Rows and jobs are padded to `bucket`
   // and `bucket_jobs` where those are not 0: for steps of decode segments alone. Moves the views along.
-  StepShape pack(const cpu::StepPlan& plan, int32_t bucket, int32_t bucket_jobs, std::vector<SlotView>& views,
+  StepShape pack(const StepPlan& plan, int32_t bucket, int32_t bucket_jobs, std::vector<SlotView>& views,
                  const Blocks& blocks, uint8_t* host, const uint8_t* device);
   // Of the step packed last: by group of copies that may run at once, the copy behind its last.
   const std::vector<int32_t>& copy_ends() const { return groups_.ends(); }
 
  private:
-  void pack_rows(const cpu::StepPlan& plan, const StepShape& shape, std::vector<SlotView>& views, uint8_t* host);
-  void pack_jobs(const cpu::StepPlan& plan, const StepShape& shape, const std::vector<SlotView>& views, uint8_t* host);
+  void pack_rows(const StepPlan& plan, const StepShape& shape, std::vector<SlotView>& views, uint8_t* host);
+  void pack_jobs(const StepPlan& plan, const StepShape& shape, const std::vector<SlotView>& views, uint8_t* host);
   void pack_prefill(StepShape& shape, uint8_t* host);
-  void pack_sets(const cpu::StepPlan& plan, StepShape& shape, uint8_t* host, const uint8_t* device);
-  void pack_copies(const cpu::StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host);
+  void pack_sets(const StepPlan& plan, StepShape& shape, uint8_t* host, const uint8_t* device);
+  void pack_copies(const StepPlan& plan, StepShape& shape, const Blocks& blocks, uint8_t* host);
 
   const int32_t vocab_, block_size_, tile_rows_;
   const uint64_t most_ids_, most_words_, most_records_, most_copies_;

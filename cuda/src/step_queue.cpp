@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "kernels/block_copy.h"
+#include "src/device_memory.h"
 #include "src/error.h"
 #include "src/hang.h"
-#include "src/place.h"
 
 namespace mr::cuda {
 namespace {
@@ -35,8 +35,8 @@ StepQueue::StepQueue(const std::shared_ptr<const Model>& model, const mr_runner_
     blocks_.emplace_back(rank.device().ledger, rank.cache(), model->desc().layers, c, sizes);
     streams_.emplace_back(rank.device().priority_high);
     lanes_.push_back({streams_.back(), dependent});
-    check_place(rank.cache(), rank.device().index, "the cache of keys and values");
-    check_place(rank.space().x, rank.device().index, "the workspace of steps");
+    check_device_memory(rank.cache(), rank.device().index, "the cache of keys and values");
+    check_device_memory(rank.space().x, rank.device().index, "the workspace of steps");
   }
   views_before_.reserve(views_.size());
   try {
@@ -44,7 +44,7 @@ StepQueue::StepQueue(const std::shared_ptr<const Model>& model, const mr_runner_
     if (graphs) graphs_.capture(forward_, sizes.decode_rows, sizes.logit_rows, lanes_);
   } catch (...) {
     forward_.stop();
-    (void)drained();  // what is queued uses memory that is given back now
+    (void)drained();  // queued work uses memory that is freed now
     throw;
   }
 }
@@ -80,14 +80,14 @@ void StepQueue::warm() {
   forward_.run_padding(StepShape(1, 0, 1), lanes_);
 }
 
-void StepQueue::check(const cpu::StepPlan& plan) {
+void StepQueue::check(const StepPlan& plan) {
   input_.check(plan);
   for (Blocks& blocks : blocks_) blocks.hold(plan);
 }
 
 void StepQueue::put(Flight& flight, bool* begun) {
   views_before_.assign(views_.begin(), views_.end());
-  const cpu::StepPlan& plan = flight.plan;
+  const StepPlan& plan = flight.plan;
   const int32_t tokens = static_cast<int32_t>(plan.tokens.size());
   const int32_t jobs = static_cast<int32_t>(plan.samples.size() + plan.scores.size());
   const bool decode = std::all_of(plan.segments.begin(), plan.segments.end(),
@@ -115,7 +115,7 @@ void StepQueue::put(Flight& flight, bool* begun) {
 
 // A step's input to a rank, and its pre-operations there.
 void StepQueue::send(Flight& flight, size_t r, const Graphs::Bucket* bucket, bool* begun) {
-  const cpu::StepPlan& plan = flight.plan;
+  const StepPlan& plan = flight.plan;
   const Workspace& space = rank(r).space();
   const cudaStream_t stream = streams_[r];
   Leg& leg = flight.legs[r];
@@ -179,7 +179,7 @@ void StepQueue::end(Flight& flight) {
 }
 
 void StepQueue::fetch(Flight& flight) {
-  const cpu::StepPlan& plan = flight.plan;
+  const StepPlan& plan = flight.plan;
   const Workspace& space = forward_.rank(0).space();
   if (flight.row_count > 0)
     twice("fetching a step's rows", [&] {
@@ -193,7 +193,7 @@ void StepQueue::fetch(Flight& flight) {
   if (plan.hang_ns != 0) CUDA_CHECK(launch_hang(plan.hang_ns, streams_[0]));
 }
 
-uint64_t StepQueue::candidate_bytes(const cpu::StepPlan& plan) const {
+uint64_t StepQueue::candidate_bytes(const StepPlan& plan) const {
   uint64_t count = 0;
   for (const mr_sample_row& r : plan.samples) count += static_cast<uint64_t>(views_[static_cast<size_t>(r.slot)].top_n);
   for (const mr_score_row& r : plan.scores) count += static_cast<uint64_t>(r.top_n);

@@ -22,7 +22,7 @@ struct Leg {
 
 // A step between submit and wait. Its host memory is the devices' while submitted, the caller's thread's otherwise.
 struct Flight {
-  cpu::StepPlan plan;
+  StepPlan plan;
   StepShape shape;  // the same on every rank
   Pinned masks;
   Pinned rows, candidates;  // results, of rank 0: all ranks have the same
@@ -35,15 +35,15 @@ class StepQueue {
  public:
   // Takes the memory of steps, loads the kernels that prefill steps and copies of blocks use, and captures graphs if asked for.
   StepQueue(const std::shared_ptr<const Model>& model, const mr_runner_config& config, const Sizes& sizes, bool graphs, bool dependent);
-  ~StepQueue();  // waits for what the devices were given
+  ~StepQueue();  // waits for submitted work
   StepQueue(const StepQueue&) = delete;
   StepQueue& operator=(const StepQueue&) = delete;
 
   void prepare(Flight& flight) const;  // host memory and marks of steps; once
   void settle() { graphs_.settle(); }
 
-  // Throws what a plan asks too much of, having changed nothing but host memory for blocks.
-  void check(const cpu::StepPlan& plan);
+  // Throws if a plan exceeds the runner's memory. It changes nothing but host memory for blocks.
+  void check(const StepPlan& plan);
   // A step: whole, or up to where it waits for its masks. Moves the views of slots along. Sets *begun once a device may have changed
   // anything that a later step reads.
   void put(Flight& flight, bool* begun);
@@ -51,8 +51,8 @@ class StepQueue {
   void take_back() { views_.swap(views_before_); }  // the views as they were before the step put last
 
   void stop() { forward_.stop(); }
-  // Waits for what the devices were given, which an aborted step may have begun: that reads host memory which the next step writes.
-  // Whether they still do what they are asked for.
+  // Waits for all queued work of the devices, because an aborted step's work reads host memory that the next step writes.
+  // Returns whether the devices still work.
   bool drained() { return forward_.settle(lanes_); }
 
  private:
@@ -64,7 +64,7 @@ class StepQueue {
   cudaError_t send_masks(Flight& flight, size_t r);
   void end(Flight& flight);
   void fetch(Flight& flight);
-  uint64_t candidate_bytes(const cpu::StepPlan& plan) const;
+  uint64_t candidate_bytes(const StepPlan& plan) const;
   Rank& rank(size_t r) { return forward_.rank(static_cast<int32_t>(r)); }
 
   const Sizes sizes_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "src/nap.h"
+#include "src/event_wait.h"
 
 namespace mr::cuda {
 
@@ -32,7 +32,7 @@ Transfers::Hold::Hold(Transfers& transfers) : transfers_(transfers) {
 }
 
 Transfers::Hold::~Hold() {
-  // A call that failed half way: what it began still reads or writes memory that the caller may now give back.
+  // The call has failed half way, and its copies still use memory that the caller may free as soon as it returns.
   if (waits_) (void)cudaStreamSynchronize(lane_->stream);
   transfers_.give_back(lane_);
 }
@@ -50,7 +50,7 @@ void Transfers::Lane::take_halves() {
     if (each.size() == 0) each = Pinned(kHalf);
 }
 
-// Gives up what is kept before it fails.
+// Frees the kept memory before it fails.
 Pinned Transfers::pin(uint64_t size) {
   try {
     return Pinned(size);
@@ -142,10 +142,10 @@ Transfers::Use::~Use() {
   --given_->users;
 }
 
-// Bytes of a copy that is over sooner than a thread that sleeps wakes up, and how long it may be waited for awake: others may
-// be queued before it.
+// A copy of at most kShort bytes ends sooner than a sleeping thread wakes up, so its caller spins for it. Not longer than
+// kSpin, because other copies may be queued before it.
 constexpr uint64_t kShort = uint64_t{1} << 20;
-constexpr std::chrono::microseconds kAwake{100};
+constexpr std::chrono::microseconds kSpin{100};
 
 void Transfers::copy_direct(void* dst, const void* src, uint64_t size, cudaMemcpyKind way, cudaStream_t stream,
                             cudaEvent_t copied) {
@@ -153,7 +153,7 @@ void Transfers::copy_direct(void* dst, const void* src, uint64_t size, cudaMemcp
   CUDA_CHECK(cudaMemcpyAsync(dst, src, size, way, stream));
   try {
     CUDA_CHECK(cudaEventRecord(copied, stream));
-    nap_until(copied, size <= kShort ? kAwake : std::chrono::microseconds(0));
+    wait_for_event(copied, size <= kShort ? kSpin : std::chrono::microseconds(0));
   } catch (...) {
     (void)cudaStreamSynchronize(stream);  // the copy is under way, and its caller may give both ends of it back
     throw;

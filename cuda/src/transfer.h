@@ -16,14 +16,14 @@ namespace mr::cuda {
 // empties the other. A call holds one lane and returns when its bytes are where they should be, or throws when nothing of it
 // is under way any more. Any number of threads; those beyond the lanes wait for one. A lane's memory is taken at its first use.
 //
-// What host_alloc gave is pinned already: the device copies straight from it, one caller's bytes after the other's, and
-// the callers nap meanwhile. They need no lane.
+// Memory from host_alloc is pinned already: the device copies straight from it, one caller's bytes after the other's, and
+// the callers sleep until their copy has ended. They need no lane.
 class Transfers {
  public:
   explicit Transfers(int device);
 
-  // Memory for callers to upload from, one at a time from each. Given back, some of it is kept for the next who asks for as
-  // much.
+  // Returns pinned memory to upload from, one upload at a time from each piece. Freed pieces are kept, up to a limit, for a
+  // later call with the same size.
   void* host_alloc(uint64_t size);
   // Throws INVALID_ARGUMENT for what host_alloc did not give, FAILED_PRECONDITION while an upload reads it, INTERNAL when the
   // driver refuses it: then it is the caller's as before.
@@ -38,7 +38,7 @@ class Transfers {
  private:
   static constexpr int kLanes = 8;
   static constexpr uint64_t kHalf = uint64_t{4} << 20;        // bytes
-  static constexpr uint64_t kMostKept = uint64_t{256} << 20;  // bytes of what was given back
+  static constexpr uint64_t kMostKept = uint64_t{256} << 20;  // bytes of returned memory
 
   struct Lane {
     StreamHandle stream;
@@ -69,7 +69,7 @@ class Transfers {
     int users = 0;                     // copies under way
   };
 
-  // A copy from or to what host_alloc gave, if `memory` is that: nobody gives it back meanwhile.
+  // A copy from or to `memory`. If host_alloc returned the memory, it cannot be freed until the copy ends.
   class Use {
    public:
     Use(Transfers& transfers, const void* memory, uint64_t size);
@@ -93,7 +93,7 @@ class Transfers {
   std::condition_variable freed_;
   Lane lanes_[kLanes];
   std::vector<Lane*> free_;
-  StreamHandle up_, down_;                 // of copies from and to what was given; made with the first
+  StreamHandle up_, down_;                 // of copies from and to memory of host_alloc; made with the first
   std::map<const uint8_t*, Given> given_;  // by address
   std::multimap<uint64_t, Given> kept_;    // by size
   uint64_t kept_bytes_ = 0;

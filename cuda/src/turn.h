@@ -1,4 +1,4 @@
-// turn: whose step GPUs that hold models together run, and when the driver may be asked for what it waits for all of them for.
+// turn: the order of steps on GPUs that hold models together, and when a call that makes the driver wait for all GPUs may run.
 //
 // A gather spins on one GPU until another has come to it. Two things could keep the other from coming, and are kept away:
 //

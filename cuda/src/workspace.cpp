@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/gather.h"
-#include "kernels/linear/product.h"
-#include "kernels/linear/terms.h"
-#include "kernels/sampler.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/input_sums.h"
+#include "kernels/sampler/sampler.h"
 #include "src/error.h"
 #include "src/step_input.h"
 
@@ -37,7 +37,8 @@ class Pieces {
   uint64_t used_ = 0;
 };
 
-// What queries, keys and values are multiplied as: a 16-bit cache's own type; beside an 8-bit one bf16 unless f16 is asked for.
+// Type in which queries, keys and values are multiplied: the cache's own if it has 16 bits; for an 8-bit cache bf16, unless f16
+// is configured.
 Act attention_act(const mr_runner_config& config) {
   if (config.kv_type == MR_KV_F8) return config.act_type == MR_KV_F16 ? Act::kF16 : Act::kBF16;
   if (config.kv_type != MR_KV_F16 && config.kv_type != MR_KV_BF16)
@@ -46,10 +47,16 @@ Act attention_act(const mr_runner_config& config) {
   return config.kv_type == MR_KV_F16 ? Act::kF16 : Act::kBF16;
 }
 
+void check_hidden_rows(const mr_runner_config& config) {
+  if (config.max_hidden_rows != 0)
+    fail(MR_UNIMPLEMENTED, "runner configuration: max_hidden_rows is %d: this engine gives no hidden rows, want 0", config.max_hidden_rows);
+}
+
 }  // namespace
 
-Sizes::Sizes(const mr_model_desc& d, const mr_runner_config& c, int32_t ranks) {
-  const mr_model_desc part = part_of(d, 0, ranks);
+Sizes::Sizes(const UniformShape& d, const mr_runner_config& c, int32_t ranks) {
+  check_hidden_rows(c);
+  const UniformShape part = part_of(d, 0, ranks);
   kv = KvLayout{attention_act(c), c.block_size, part.kv_heads, d.head_dim, pad_head_dim(d.head_dim),
                 c.kv_type == MR_KV_F8 ? Kv::kF8 : Kv::kAct};
   q_width = int64_t{part.heads} * d.head_dim;
@@ -76,7 +83,7 @@ Sizes::Sizes(const mr_model_desc& d, const mr_runner_config& c, int32_t ranks) {
 }
 
 Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes& s, uint8_t* base) {
-  const mr_model_desc& d = model.desc();
+  const UniformShape& d = model.desc();
   Pieces pieces(base);
   const int64_t t = s.tokens;
   x = pieces.take<float>(t * s.hidden_stride);
@@ -86,13 +93,13 @@ Workspace::Workspace(const Model& model, const mr_runner_config& c, const Sizes&
   attention = pieces.act(t * s.attention_stride);
   ffn = pieces.act(t * s.ffn_stride);
   const int64_t widest = std::max({s.hidden_stride, s.attention_stride, s.ffn_stride});
-  terms = pieces.bytes(static_cast<uint64_t>(term_bytes(std::max<int64_t>(t, s.logit_rows), widest)));
-  marks = pieces.take<uint32_t>(kProductMarks);
+  input_sums = pieces.bytes(static_cast<uint64_t>(input_sum_bytes(std::max<int64_t>(t, s.logit_rows), widest)));
+  semaphores = pieces.take<uint32_t>(kGemmSemaphores);
   gate = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.ffn_stride);
   up = pieces.take<float>(std::min<int64_t>(t, kGateRows) * s.ffn_stride);
-  turns = pieces.take<float>(t * std::max(d.rope_dims, 1));
+  rope_table = pieces.take<float>(t * std::max(d.rope_dims, 1));
   token = pieces.take<int32_t>(t);
-  poison = pieces.take<int32_t>(t);
+  nan_flags = pieces.take<int32_t>(t);
   logits = pieces.take<float>(int64_t{s.logit_rows} * s.vocab_stride);
   frequencies = pieces.take<double>(std::max(d.rope_dims / 2, 1));
   plan_first = pieces.take<int32_t>(int64_t{s.decode_parts} * (s.decode_rows + 1));

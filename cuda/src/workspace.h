@@ -5,7 +5,7 @@
 
 #include "kernels/kv.h"
 #include "kernels/rows.h"
-#include "kernels/sampler_state.h"
+#include "kernels/sampler/state.h"
 #include "kernels/types.h"
 #include "millrace/engine.h"
 #include "src/model.h"
@@ -13,14 +13,14 @@
 namespace mr::cuda {
 
 constexpr int32_t kLogitRows = 256;      // rows of logits held at once, at most
-constexpr int32_t kGateRows = 512;       // rows of separate gate and up products held at once, at most
+constexpr int32_t kGateRows = 512;       // most rows of separate gate and up GEMMs held at once
 constexpr int32_t kBiasCapacity = 1024;  // logit biases a slot may have
 constexpr int64_t kRowAlign = 64;        // elements: activation rows are padded with zeros to whole units of weights
 
 // Sizes that follow from a model and a configuration; of one rank, and the same on each.
 struct Sizes {
   KvLayout kv;         // of the rank's heads
-  // Activations between products have all of a row; what lies between q, k and v and attention has the rank's heads.
+  // Activations between GEMMs have all of a row; those between q, k and v and attention have the rank's heads.
   int64_t hidden_stride, q_width, q_stride, attention_stride, qkv_stride, ffn_stride, vocab_stride;  // elements
   int32_t tokens;         // rows of one step, at most
   int32_t decode_rows;    // rows that decode attention takes at once, at most
@@ -37,7 +37,7 @@ struct Sizes {
   uint64_t mask_bytes;      // of the masks of one step, at most
 
   // Throws INVALID_ARGUMENT or UNIMPLEMENTED naming what this engine does not run.
-  Sizes(const mr_model_desc& model, const mr_runner_config& config, int32_t ranks = 1);
+  Sizes(const UniformShape& model, const mr_runner_config& config, int32_t ranks = 1);
 };
 
 // f32 unless stated; T = tokens, L = logit_rows.
@@ -48,12 +48,12 @@ struct Workspace {
   void* q;         // (T, q_stride) of the cache's act: heads of padded_dim
   void* attention; // (T, attention_stride) act: heads of head_dim
   void* ffn;       // (T, ffn_stride) act
-  void* terms;     // of a product of T or L rows (terms.h)
-  uint32_t* marks; // (kProductMarks) zeros between products (product.h)
+  void* input_sums;     // of a GEMM of T or L rows (input_sums.h)
+  uint32_t* semaphores; // (kGemmSemaphores) zeros between GEMMs (gemm.h)
   float *gate, *up;  // (min(T, kGateRows), ffn_stride) each
-  float* turns;    // (T, rope_dims)
+  float* rope_table;    // (T, rope_dims)
   int32_t* token;  // (T) resolved ids
-  int32_t* poison; // (T)
+  int32_t* nan_flags; // (T)
   float* logits;   // (L, vocab_stride)
   double* frequencies;  // (rope_dims / 2)
   int32_t* plan_first;  // (decode_parts, decode_rows + 1)
@@ -64,7 +64,7 @@ struct Workspace {
   SlotTables slots;
   mr_row_result* results;   // (rows_wanted)
   mr_candidate* candidates; // (candidates)
-  uint8_t* input;           // (input_bytes) what a step uploads
+  uint8_t* input;           // (input_bytes) the input that a step uploads
   uint32_t* masks;          // (mask_bytes) and its masks: at one place, which captured graphs know
   // Of several ranks (gather.h):
   uint64_t* step;           // (1)

@@ -1,12 +1,13 @@
-// attention_cache: a paged cache of random keys and values, in device memory and as what it holds, for tests of attention.
+// attention_cache: a paged cache of random keys and values, in device memory and as host numbers, for tests of
+// attention.
 #pragma once
 
 #include <algorithm>
 #include <utility>
 
-#include "kernels/attention.h"
-#include "kernels/f8.cuh"
 #include "kernel_fixture.h"
+#include "kernels/attention/attention.h"
+#include "kernels/f8.cuh"
 
 namespace mr::cuda::testing {
 
@@ -14,7 +15,8 @@ struct Shape {
   int32_t heads, kv_heads, dim, block_size;
 };
 
-// Sequences with random keys and values, each in blocks of its own in shuffled order; what is not of a sequence is NaN.
+// Cache holds sequences with random keys and values, each in blocks of its own in shuffled order; all other memory is
+// NaN.
 struct Cache {
   Act act;
   Shape shape;
@@ -46,7 +48,7 @@ struct Cache {
     for (size_t i = 0; i < n.size(); ++i)
       for (int32_t p = 0; p < n[i]; ++p)
         for (int32_t h = 0; h < s.kv_heads; ++h) {
-          // Scales of 8-bit tokens differ.
+          // Tokens of an 8-bit cache get different scales.
           const float size = kv == Kv::kF8 ? 1.0f / static_cast<float>(1 + numbers.below(8)) : 1.0f;
           for (int32_t d = 0; d < s.dim; ++d) {
             k[static_cast<size_t>(d)] = size * numbers.normal();
@@ -61,7 +63,7 @@ struct Cache {
     keys.write(key_bytes);
     values.write(value_bytes);
   }
-  // One head of one token, as kernels write it.
+  // Stores one head of one token as the kernels write it.
   void put(size_t sequence, int32_t position, int32_t head, const std::vector<float>& x, std::vector<float>& stored,
            std::vector<uint8_t>& bytes) const {
     const int64_t block = blocks[static_cast<size_t>(table[sequence] + position / layout.block_size)];

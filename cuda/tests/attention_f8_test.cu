@@ -1,11 +1,11 @@
-// Decode and prefill attention over a cache of 8 bits: tokens without a scale, and scales of any size.
+// Decode and prefill attention over an 8-bit cache: tokens without a scale, and scales of any size.
 #include "attention_fixture.h"
 
 namespace mr::cuda::testing {
 namespace {
 
-// A token of an 8-bit cache whose key, or value, was NaN or infinite: every row that sees it fails as NaN in the heads that
-// read it, and no bit of any other changes.
+// If a token of an 8-bit cache had a NaN or infinite key or value, every row that sees it fails as NaN in the heads
+// that read it, and no bit of any other row changes.
 TEST(Attention, FailsRowsThatSeeAnF8TokenWithoutAScale) {
   for (const Act act : {Act::kF16, Act::kBF16})
     for (const float bad : {NAN, INFINITY, -INFINITY})

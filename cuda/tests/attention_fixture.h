@@ -1,4 +1,5 @@
-// attention_fixture: rows of queries over a cache, run through decode or prefill attention, and their float64 reference.
+// attention_fixture: runs rows of queries over a cache through decode or prefill attention, and computes a float64
+// reference.
 #pragma once
 
 #include <optional>
@@ -25,7 +26,7 @@ inline void cut(const Shape& s, int32_t row, int32_t count, std::vector<PrefillT
   for (int32_t at = 0; at < count; at += most) tiles->push_back({row + at, std::min(most, count - at), 0});
 }
 
-// Queries of rows, random but the same for the same sequence and position, or all as the cache says.
+// Queries of rows: random, but equal for equal sequence and position; or all of them cache.query.
 inline std::vector<uint16_t> queries_of(const Cache& cache, const std::vector<Row>& rows, int64_t stride) {
   std::vector<uint16_t> q(rows.size() * static_cast<size_t>(stride), 0);
   const int32_t padded = cache.layout.padded_dim;
@@ -39,17 +40,17 @@ inline std::vector<uint16_t> queries_of(const Cache& cache, const std::vector<Ro
   return q;
 }
 
-// How the work is divided; none of it may change bits.
+// Division is how the work is divided. No member may change bits.
 struct Division {
-  int32_t capacity = 0;  // of decode's workspace; 0: what a runner has
+  int32_t capacity = 0;  // of decode's workspace; 0: the size that a runner uses
   int runs = 1;
   PrefillSplit split = PrefillSplit::kByWork;
   int32_t sm_count = 7;
-  int32_t places = 0;  // of prefill's workspace; 0: room for every piece of every row where tiles must be split
+  int32_t places = 0;  // slots of prefill's workspace; 0: room for every piece of every row if tiles must be split
 };
 
-// Runs decode (tiles empty) or prefill attention over the rows; gives (rows, heads * dim), of the cache's type unless `out_act` is
-// another. Positions of tiles are those of their first rows.
+// Runs decode (tiles empty) or prefill attention over the rows. Returns (rows, heads * dim), of the cache's type unless
+// `out_act` is another. Positions of tiles are those of their first rows.
 inline std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& rows, std::vector<PrefillTile> tiles,
                              const Division& division = {}, std::optional<Act> out_act = {}) {
   const int32_t count = static_cast<int32_t>(rows.size()), padded = cache.layout.padded_dim;
@@ -62,7 +63,7 @@ inline std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& 
     table.push_back(r.sequence < 0 ? 0 : cache.table[static_cast<size_t>(r.sequence)]);
     longest = std::max(longest, r.position + 1);
   }
-  Guarded<int32_t> dslot(slot), dposition(position), dtable(table), dblocks(cache.blocks), dtoken(zero), dout(zero), dpoison(zero);
+  Guarded<int32_t> dslot(slot), dposition(position), dtable(table), dblocks(cache.blocks), dtoken(zero), dout(zero), dnan_flags(zero);
   Guarded<uint16_t> q(queries_of(cache, rows, q_stride)), out(static_cast<size_t>(count * out_stride));
   AttentionArgs common{};
   common.rows = Rows{dslot, dposition, dtable, dblocks};
@@ -89,7 +90,7 @@ inline std::vector<uint16_t> attend(const Cache& cache, const std::vector<Row>& 
     begin.count = begin.decode_rows = count;
     begin.token_in = dtoken;
     begin.token = dout;
-    begin.poison = dpoison;
+    begin.nan_flags = dnan_flags;
     begin.feeds = feeds;
     begin.history = history;
     begin.history_stride = longest;
@@ -160,7 +161,7 @@ inline Bound bound_of(Act act) { return {act == Act::kF16 ? 0x1p-10 : 0x1p-7, ha
 inline const Shape kShapes[] = {{4, 2, 64, 16},  {8, 8, 64, 32}, {32, 8, 128, 16}, {7, 1, 80, 16},  {6, 2, 96, 32},
                          {20, 1, 32, 16}, {6, 2, 34, 16}, {6, 3, 20, 32},   {4, 2, 256, 16}, {3, 3, 33, 16}};
 
-// Rows of results, as many as `rows` names, against float64. The more keys, the more the errors of weights average out: the
+// Compares the rows of results named by `rows` with float64. With more keys the errors of weights average out, so the
 // bound is `parts` times narrower.
 inline void expect_near(const Cache& cache, const std::vector<Row>& rows, const std::vector<uint16_t>& got,
                  const std::vector<size_t>& which, double parts, const char* what) {

@@ -1,4 +1,4 @@
-// Prefill attention over a paged cache: against float64, and bit for bit in chunks and however its work is divided.
+// Prefill attention over a paged cache: against float64, and bit for bit across chunkings and divisions of the work.
 #include "attention_saturated.h"
 
 namespace mr::cuda::testing {
@@ -53,7 +53,7 @@ TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {
     for (const int32_t cut_at : {1024, 2048, 4096})
       for (const int32_t prefix : {cut_at - 150, cut_at - 1, cut_at, cut_at + 1})
         for (const int32_t count : {1, 300}) {
-          // Strangers are in the step: a prompt of its own, and rows behind another prefix.
+          // The step also has a prompt of another sequence, and rows after another prefix.
           std::vector<Row> rows = rows_at(0, prefix, count);
           std::vector<PrefillTile> tiles;
           cut(shape, 0, count, &tiles);
@@ -63,7 +63,8 @@ TEST(PrefillAttention, AgreesWithFloat64AroundCutsHoweverItsWorkIsDivided) {
           expect_near(cache, rows, folded, which, 8, "folded");
           const std::vector<uint16_t> split = attend(cache, rows, tiles, {0, 1, PrefillSplit::kAlways, 1});
           EXPECT_TRUE(same_bits(split.data(), folded.data(), folded.size())) << "split, dim " << shape.dim << " behind " << prefix;
-          // Room for one tile of up to three pieces beside what all rows need where they are not split: groups follow.
+          // Room for one tile of up to three pieces in addition to what all unsplit rows need, so that several groups
+          // follow.
           const int32_t room = count + 3 * prefill_tile_rows(shape.dim, shape.heads, shape.kv_heads);
           const std::vector<uint16_t> groups = attend(cache, rows, tiles, {0, 1, PrefillSplit::kAlways, 1, room});
           EXPECT_TRUE(same_bits(groups.data(), folded.data(), folded.size()))
@@ -104,8 +105,8 @@ TEST(PrefillAttention, DoesNotSeeChunksAcrossCuts) {
   }
 }
 
-// Tiles of keys are 64 or 128 long and tiles of rows 128 packed rows, of whatever kernel: rows and prefixes around both, by how many
-// query heads share a kv head.
+// Tiles of keys are 64 or 128 long and tiles of rows 128 packed rows, depending on the kernel: tests rows and prefixes
+// around both, for several numbers of query heads per kv head.
 TEST(PrefillAttention, AgreesWithFloat64AroundTiles) {
   const Shape shapes[] = {{1, 1, 128, 16}, {2, 2, 64, 32},   {8, 2, 128, 32}, {7, 1, 128, 16},
                           {8, 1, 64, 16},  {17, 1, 128, 16}, {4, 1, 100, 32}, {3, 1, 63, 16}, {9, 3, 64, 16}};
@@ -115,7 +116,7 @@ TEST(PrefillAttention, AgreesWithFloat64AroundTiles) {
   for (const Shape& shape : shapes)
     for (const auto& [prefix, count] : works) {
       const Act act = turn++ % 2 == 0 ? Act::kBF16 : Act::kF16;
-      // What is behind the last row, in its block too, is NaN.
+      // Everything after the last row, also in its block, is NaN.
       const Cache cache(act, shape, {prefix + count}, static_cast<uint64_t>(prefix + count));
       const std::vector<Row> rows = rows_at(0, prefix, count);
       std::vector<PrefillTile> tiles;
@@ -141,8 +142,9 @@ TEST(PrefillAttention, AgreesWithFloat64AroundTiles) {
     }
 }
 
-// As in decode attention: values as large as an f16 cache keeps them, over tiles of keys, a cut between pieces, and pieces that are
-// merged where they are computed and from the workspace. Heads of 64 and 128 dims are multiplied by wgmma where that is, others by mma.
+// As in decode attention: values as large as an f16 cache stores them, over tiles of keys, a border between pieces, and
+// pieces merged in the block or from the workspace. Heads of 64 and 128 dims use wgmma if the device has it, others
+// mma.
 TEST(PrefillAttention, GivesFiniteMeansOfSaturatedValues) {
   for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{2, 1, 128, 32}, Shape{7, 1, 80, 16}, Shape{2, 2, 256, 16}})
     with_saturated(shape, kFirstPiece + 76, [&](const Cache& cache, float size) {
@@ -162,7 +164,7 @@ TEST(PrefillAttention, GivesFiniteMeansOfSaturatedValues) {
     });
 }
 
-// The same work on as many processors as there are blocks of work, and on fewer, which take one after another.
+// The same work on as many SMs as there are blocks of work, and on fewer, which then process several.
 TEST(PrefillAttention, DoesNotSeeHowManyProcessorsThereAre) {
   for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{14, 2, 64, 32}}) {
     const int32_t lengths[] = {700, 65, 1, 1300};

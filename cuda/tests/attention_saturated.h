@@ -1,4 +1,4 @@
-// attention_saturated: caches of f16 whose values are all of the largest size that such a cache keeps, and what their means may be.
+// attention_saturated: f16 caches whose values all have the largest stored size, and the bounds of their means.
 #pragma once
 
 #include "attention_fixture.h"
@@ -8,7 +8,7 @@ namespace mr::cuda::testing {
 
 static __global__ void keep_within_f16(float x, float* kept) { *kept = within_f16(x); }
 
-// What kernels keep of a value beyond f16's range.
+// Returns the number that kernels store for a value beyond f16's range.
 inline float largest_kept() {
   Guarded<float> kept(1);
   keep_within_f16<<<1, 1>>>(1e30f, kept.data());
@@ -16,16 +16,16 @@ inline float largest_kept() {
   return kept.read()[0];
 }
 
-// How a row's weights are spread: 1 for the key `first` and every `every`th behind it, `others` for all others, as far as the row sees
-// them. others == 0: queries and keys are random.
+// Spread is how a row's weights are distributed: 1 for the key `first` and every `every`th after it, `others` for all
+// others that the row sees. others == 0: queries and keys are random.
 struct Spread {
   const char* name;
   double others;
   int32_t first, every;
 };
 
-// Weights are multiplied as f16 and summed as f32, so that a mean grows by as much as its weights are rounded up: at most 2^-11 of it,
-// nearly all of which the third spread takes.
+// Weights are multiplied as f16 and summed as f32, so a mean grows by as much as its weights are rounded up: at most by
+// 2^-11 of itself, most of which the third spread reaches.
 inline const Spread kSpreads[] = {
     {"random", 0, 0, 1},
     {"all equal", 1, 0, 1},
@@ -37,8 +37,8 @@ inline const Spread kSpreads[] = {
 enum class Signs { kOne, kByHeadAndColumn, kByPosition };
 inline const Signs kSigns[] = {Signs::kOne, Signs::kByHeadAndColumn, Signs::kByPosition};
 
-// Makes all values of a cache's only sequence +size or -size, and its queries and keys what a spread needs: queries of ones, and keys
-// whose first two elements add up to a score.
+// Sets all values of a cache's only sequence to +size or -size, and its queries and keys as a spread needs them:
+// queries of ones, and keys whose first two elements add up to a score.
 inline void saturate(Cache& cache, float size, const Spread& spread, Signs signs) {
   const int32_t dim = cache.shape.dim;
   std::vector<float> value(static_cast<size_t>(dim)), key(value);
@@ -62,8 +62,8 @@ inline void saturate(Cache& cache, float size, const Spread& spread, Signs signs
   cache.upload();
 }
 
-// Means of +size and -size, as `out` keeps them: no element is beyond a mean of `size` whose weights were all rounded up, and the rows
-// `which` are near float64. NaN and infinity pass neither.
+// Checks means of +size and -size: no element exceeds a mean of `size` whose weights were all rounded up, and the rows
+// `which` are near float64. NaN and infinity fail both.
 inline void expect_means(const Cache& cache, float size, const std::vector<Row>& rows, const std::vector<uint16_t>& got, Act out,
                          const std::vector<size_t>& which, const char* what) {
   const std::vector<float> means = from_acts(out, got);
@@ -82,7 +82,7 @@ inline void expect_means(const Cache& cache, float size, const std::vector<Row>&
   }
 }
 
-// Every spread and every division of signs, over a cache of `length` positions: check(cache, size).
+// Calls check(cache, size) for every spread and every distribution of signs, over a cache of `length` positions.
 template <class Check>
 void with_saturated(const Shape& shape, int32_t length, Check check) {
   const float size = largest_kept();

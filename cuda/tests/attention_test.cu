@@ -1,5 +1,5 @@
-// Decode attention over a paged cache, and what holds for prefill too: against float64, and bit for bit alone, among others and
-// in chunks.
+// Decode attention over a paged cache, and properties that prefill shares: against float64, and bit for bit alone, in a
+// batch and in chunks.
 #include "attention_saturated.h"
 
 namespace mr::cuda::testing {
@@ -41,7 +41,7 @@ TEST(DecodeAttention, GivesTheSameBitsAloneAmongOthersAndWhateverAUnitIs) {
   }
 }
 
-// Rows of one chunk, of one group and of several, with padding between them, on one workspace, launch after launch.
+// Rows of one chunk, one group and several groups, with padding between them, on one workspace, launch after launch.
 TEST(DecodeAttention, MergesAnyNumberOfGroups) {
   const int32_t group = kAttentionChunk * kChunksAGroup;
   for (const Kv kv : {Kv::kAct, Kv::kF8})
@@ -55,7 +55,7 @@ TEST(DecodeAttention, MergesAnyNumberOfGroups) {
       const size_t width = static_cast<size_t>(shape.heads * shape.dim);
       for (size_t r = 0; r < rows.size(); ++r)
         EXPECT_TRUE(same_bits(attend(cache, {rows[r]}, {}).data(), together.data() + r * width, width)) << "row " << r << " alone";
-      for (const int32_t sm_count : {1, 3, 50, 132}) {  // other shares: parts of groups and rows of other lengths
+      for (const int32_t sm_count : {1, 3, 50, 132}) {  // other shares, so other parts of groups and rows
         const std::vector<uint16_t> got = attend(cache, rows, {}, {0, 3, PrefillSplit::kByWork, sm_count});
         EXPECT_TRUE(same_bits(got.data(), together.data(), together.size())) << sm_count << " SMs, three runs";
         const std::vector<uint16_t> groups = attend(cache, rows, {}, {40, 3, PrefillSplit::kByWork, sm_count});
@@ -67,7 +67,7 @@ TEST(DecodeAttention, MergesAnyNumberOfGroups) {
     }
 }
 
-// Decode attention of one row in a step of so many, twice.
+// Runs decode attention of one row twice, in a step of `step_rows` rows.
 std::vector<uint16_t> attend_in_step(const Cache& cache, const Row& row, int32_t step_rows) {
   const int32_t padded = cache.layout.padded_dim, capacity = decode_attention_capacity(1, row.position + 1);
   const int64_t q_stride = cache.shape.heads * padded + 8, width = cache.shape.heads * cache.shape.dim;
@@ -92,7 +92,7 @@ std::vector<uint16_t> attend_in_step(const Cache& cache, const Row& row, int32_t
   return out.read();
 }
 
-// Keys of earlier steps may be asked for before the kernel in front has ended; which those are changes no bits.
+// Keys of earlier steps may be loaded before the kernel ahead has ended. Which keys those are must change no bits.
 TEST(DecodeAttention, GivesTheSameBitsWhateverTheStepWrites) {
   for (const Kv kv : {Kv::kAct, Kv::kF8})
     for (const Shape& shape : {Shape{8, 2, 128, 16}, Shape{2, 2, 64, 32}, Shape{2, 1, 256, 16}}) {
@@ -107,16 +107,16 @@ TEST(DecodeAttention, GivesTheSameBitsWhateverTheStepWrites) {
     }
 }
 
-// What an f16 cache keeps of values beyond its range leaves room above it, for means whose weights are rounded up.
+// The largest stored value of an f16 cache leaves headroom for means whose weights are rounded up.
 TEST(DecodeAttention, GivesFiniteMeansOfSaturatedValues) {
   for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{2, 1, 128, 32}, Shape{7, 1, 80, 16}, Shape{2, 2, 256, 16}})
     with_saturated(shape, kAttentionChunk * kChunksAGroup + 104, [&](const Cache& cache, float size) {
-      // One key, a chunk, two, some and more than a group of them.
+      // One key, a chunk, two chunks, several, and more than a group of them.
       std::vector<Row> rows = {{0, 0}, {0, 16}, {0, 255}, {0, 256}, {0, 599}, {0, cache.lengths[0] - 1}};
       const std::vector<size_t> which = {0, 1, 2, 3, 4, 5};
       for (const Act out : {Act::kF16, Act::kBF16})
         expect_means(cache, size, rows, attend(cache, rows, {}, {}, out), out, which, "few rows");
-      for (int32_t i = 0; i < 12; ++i) rows.push_back({0, 600 + 30 * i});  // more than take several steps at once
+      for (int32_t i = 0; i < 12; ++i) rows.push_back({0, 600 + 30 * i});  // more rows than use several steps at once
       expect_means(cache, size, rows, attend(cache, rows, {}), Act::kF16, which, "many rows");
     });
 }

@@ -1,9 +1,10 @@
-// Copies of whole blocks: between pools of planes far apart and blocks of one piece, in device memory and in pinned host memory.
+// Copies of whole blocks between pools, whose planes are far apart, and contiguous blocks, in device memory and in
+// pinned host memory.
 #include <cstring>
 #include <random>
 
-#include "kernels/block_copy.h"
 #include "kernel_fixture.h"
+#include "kernels/block_copy.h"
 
 namespace mr::cuda::testing {
 namespace {
@@ -23,8 +24,8 @@ std::vector<uint8_t> random_bytes(size_t count) {
   return bytes;
 }
 
-// Copies blocks of a pool to the host, in reverse order, and from there to another pool: this gives the first pool again, block
-// by block reversed.
+// Copies blocks of a pool to the host in reverse order, and from there to another pool, which then is the first pool
+// with its blocks reversed.
 void round_trip(int32_t blocks, int32_t planes, int64_t plane_bytes) {
   SCOPED_TRACE(::testing::Message() << blocks << " blocks of " << planes << " planes of " << plane_bytes << " bytes");
   const int64_t stride = blocks * plane_bytes, block_bytes = planes * plane_bytes;
@@ -60,7 +61,7 @@ TEST(BlockCopies, GoThereAndBack) {
   round_trip(300, 2, 1040);
 }
 
-// `count` bytes, a multiple of 16, all the same; and how many are not.
+// Fills `count` bytes, a multiple of 16, with one value; counts bytes that differ.
 __global__ void fill_bytes(uint8_t* bytes, int64_t count, uint8_t with) {
   const uint32_t four = with * 0x01010101u;
   const int64_t step = int64_t{16} * gridDim.x * blockDim.x;
@@ -79,8 +80,8 @@ __global__ void count_others(const uint8_t* bytes, int64_t count, uint8_t than, 
   if (own > 0) atomicAdd(others, own);
 }
 
-// Two planes farther apart than 32 bits count, and blocks on both sides of 2 GiB and of 4 GiB in each. A stride that loses its upper half
-// leads to other bytes of the pool, which are all blank and must stay so.
+// Two planes more than 4 GiB apart, and blocks on both sides of 2 GiB and of 4 GiB in each. If a stride loses its upper
+// half, the copy goes to other bytes of the pool, which are blank and must stay blank.
 TEST(BlockCopies, ReachBeyond4GiB) {
   constexpr uint8_t kBlank = 0x6b;
   constexpr int32_t kPlanes = 2;
@@ -104,7 +105,7 @@ TEST(BlockCopies, ReachBeyond4GiB) {
     EXPECT_EQ(std::memcmp(got.data(), want, got.size()), 0) << what << ", " << at - pool << " bytes into the pool";
   };
 
-  // Where a block begins in a plane.
+  // Offsets of blocks in a plane.
   const int64_t places[] = {0,
                             2 * kGiB - 2 * kPlaneBytes,
                             2 * kGiB - 16,

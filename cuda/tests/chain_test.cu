@@ -1,10 +1,11 @@
-// Layers' products give the same bits launched in turn and as programmatic dependents, time after time.
+// The GEMMs of several layers give the same bits launched one by one and as programmatic dependents, again and again.
 //
-// At the widths of a model of 8B: norm, o, norm, gate and up, down, by one residual stream, each with buffers of its own that hold NaN
-// before: what is read before it is written shows as NaN, what is added to too early as another number.
-#include "kernels/linear/terms.h"
+// At the widths of an 8B model: norm, o, norm, gate and up, down, over one residual stream, each with buffers of its
+// own that start as NaN. A value that is read before it is written shows as NaN, and one that is added to too early as
+// another number.
+#include "kernels/gemm/input_sums.h"
 #include "kernels/norm.h"
-#include "tests/linear_fixture.h"
+#include "tests/gemm_fixture.h"
 
 namespace mr::cuda {
 namespace {
@@ -12,23 +13,23 @@ namespace {
 constexpr int32_t kHidden = 4096, kFfn = 14336, kLayers = 3;
 
 struct Layer {
-  Guarded before_o, before_gate, ffn, terms;
+  Guarded before_o, before_gate, ffn, input_sums;
   explicit Layer(int32_t tokens)
       : before_o(static_cast<size_t>(tokens) * kHidden * 2, 0xff), before_gate(static_cast<size_t>(tokens) * kHidden * 2, 0xff),
-        ffn(static_cast<size_t>(tokens) * kFfn * 2, 0xff), terms(static_cast<size_t>(term_bytes(tokens, kFfn)), 0xff) {}
+        ffn(static_cast<size_t>(tokens) * kFfn * 2, 0xff), input_sums(static_cast<size_t>(input_sum_bytes(tokens, kFfn)), 0xff) {}
 
   void spoil(int32_t tokens, cudaStream_t stream) const {
     EXPECT_EQ(cudaMemsetAsync(before_o.data(), 0xff, static_cast<size_t>(tokens) * kHidden * 2, stream), cudaSuccess);
     EXPECT_EQ(cudaMemsetAsync(before_gate.data(), 0xff, static_cast<size_t>(tokens) * kHidden * 2, stream), cudaSuccess);
     EXPECT_EQ(cudaMemsetAsync(ffn.data(), 0xff, static_cast<size_t>(tokens) * kFfn * 2, stream), cudaSuccess);
-    EXPECT_EQ(cudaMemsetAsync(terms.data(), 0xff, static_cast<size_t>(term_bytes(tokens, kFfn)), stream), cudaSuccess);
+    EXPECT_EQ(cudaMemsetAsync(input_sums.data(), 0xff, static_cast<size_t>(input_sum_bytes(tokens, kFfn)), stream), cudaSuccess);
   }
 };
 
 class Chain : public testing::TestWithParam<TypeName> {
  protected:
   void SetUp() override {
-    ASSERT_EQ(prepare_products(), cudaSuccess);
+    ASSERT_EQ(prepare_gemms(), cudaSuccess);
     const int32_t type = GetParam().type;
     act_ = type == kBF16 ? Act::kBF16 : Act::kF16;
     const auto make = [&](int64_t rows, int64_t cols) {
@@ -51,33 +52,33 @@ class Chain : public testing::TestWithParam<TypeName> {
       ASSERT_EQ(launch_rms_norm(a, on), cudaSuccess);
     };
     for (const auto& layer : layers) {
-      ProductArgs a;
+      GemmArgs a;
       a.act = act_;
       a.tokens = tokens;
-      a.terms = layer->terms.data();
+      a.input_sums = layer->input_sums.data();
       a.count = 1;
       normed(layer->before_o);
       a.x = layer->before_o.data();
       a.x_stride = kHidden;
-      a.end = ProductEnd::kAddF32;
+      a.epilogue = Epilogue::kAddF32;
       a.targets[0] = {o_->weight, nullptr, x, kHidden};
-      ASSERT_EQ(launch_product(a, on), cudaSuccess);
+      ASSERT_EQ(launch_gemm(a, on), cudaSuccess);
       normed(layer->before_gate);
       a.x = layer->before_gate.data();
-      a.end = ProductEnd::kSwiGLU;
+      a.epilogue = Epilogue::kSwiGLU;
       a.count = 2;
       a.pair_scale = 16;
       a.targets[0] = {gate_->weight, nullptr, layer->ffn.data(), kFfn};
       a.targets[1] = {up_->weight, nullptr, nullptr, 0};
-      ASSERT_EQ(launch_product(a, on), cudaSuccess);
+      ASSERT_EQ(launch_gemm(a, on), cudaSuccess);
       a.x = layer->ffn.data();
       a.x_stride = kFfn;
-      a.end = ProductEnd::kAddF32;
+      a.epilogue = Epilogue::kAddF32;
       a.count = 1;
       a.pair_scale = 1;
       a.x_scale = 16;
       a.targets[0] = {down_->weight, nullptr, x, kHidden};
-      ASSERT_EQ(launch_product(a, on), cudaSuccess);
+      ASSERT_EQ(launch_gemm(a, on), cudaSuccess);
     }
   }
 

@@ -1,4 +1,4 @@
-// What products read, by the model and the configuration.
+// The activation type of the GEMM inputs, by model and configuration.
 #include "src/activations.h"
 
 #include "tests/engine_fixture.h"
@@ -24,7 +24,7 @@ TEST(Activations, AreF16BesideQuantisedAndF16Matrices) {
 
 TEST(Activations, AreBF16WhereOneMatrixIsWider) {
   const auto device = open_device();
-  const mr_model_desc desc = desc_of(4, 2, 64);
+  const UniformShape desc = desc_of(4, 2, 64);
   std::vector<TensorBytes> tensors = random_tensors(desc, kF16);
   const std::vector<TensorBytes> wide = random_tensors(desc, kF32);
   for (size_t i = 0; i < tensors.size(); ++i)
@@ -37,7 +37,7 @@ TEST(Activations, AreBF16WhereOneMatrixIsWider) {
 
 TEST(Activations, AreBF16WhereANormMayPassF16) {
   const auto device = open_device();
-  const mr_model_desc desc = desc_of(4, 2, 64);
+  const UniformShape desc = desc_of(4, 2, 64);
   for (const int32_t role : {int32_t{MR_ROLE_ATTN_NORM}, int32_t{MR_ROLE_FFN_NORM}, int32_t{MR_ROLE_OUTPUT_NORM}}) {
     std::vector<TensorBytes> tensors = random_tensors(desc, kQ8_0);
     for (TensorBytes& t : tensors) {

@@ -1,4 +1,4 @@
-// Once its runner is made, a model serves without asking the driver for memory.
+// Once its runner exists, a model serves without asking the driver for memory.
 #include <thread>
 
 #include "tests/engine_fixture.h"
@@ -35,7 +35,7 @@ TEST(Allocations, OfHostMemoryGivenBackAreKeptUpToALimit) {
     for (void* memory : given) device->transfers.host_free(memory);
     given.clear();
   };
-  constexpr uint64_t kPart = 64 << 20;  // a quarter of what is kept
+  constexpr uint64_t kPart = 64 << 20;  // a quarter of the retained memory
   for (int i = 0; i < 5; ++i) take(kPart);
   give_back();
   const unsigned long before = mr_allocations();
@@ -56,8 +56,8 @@ TEST(Allocations, HaveHappenedWhenTheModelIsReady) {
     };
     verify();
     Runner runner(model, config_of(kv));
-    const unsigned long ready = mr_allocations();  // graphs are still in the making
-    // Prompts whole and in chunks, decode steps with graphs of every size, and a pass over the resident bytes beside them.
+    const unsigned long ready = mr_allocations();  // graphs are still being made
+    // Prompts whole and in chunks, decode steps with graphs of every size, and a digest of the resident bytes.
     (void)play(runner, {{3, numbers(1, 70), 70, 12}});
     (void)play(runner, {{3, numbers(1, 70), 7, 30}, {9, numbers(5, 31), 9, 20}});
     std::thread beside([&] {

@@ -1,4 +1,4 @@
-// What this engine has no kernels for is refused by name, before anything is allocated.
+// Configurations for which this engine has no kernels are refused by name, before anything is allocated.
 #include "tests/engine_step.h"
 
 namespace mr::cuda::test {
@@ -43,17 +43,19 @@ TEST_F(Config, OfNegativeHostBlocksIsRefused) {
   EXPECT_EQ(refusal_of([&] { const Runner runner(model_, config); }).code, MR_INVALID_ARGUMENT);
 }
 
-TEST_F(Config, RefusesModelsThatLieOnSeveralDevices) {
-  for (int field = 0; field < 3; ++field) {
-    mr_model_desc desc = desc_of(4, 2, 64);
-    if (field == 0) desc.parallel_rank = 1;
-    if (field == 1) desc.parallel_size = 2;
-    if (field == 2) desc.communicator = &desc;
-    const Refusal refused = refusal_of([&] { const Model model(device_, desc); });
-    EXPECT_EQ(refused.code, MR_UNIMPLEMENTED);
-    const char* const names[] = {"parallel_rank", "parallel_size", "communicator"};
-    EXPECT_NE(refused.message.find(names[field]), std::string::npos) << refused.message;
-  }
+TEST_F(Config, RefusesBlocksWithoutKernelsByName) {
+  const auto refused = [&](const char* name, auto change) {
+    Description desc = description_of(desc_of(4, 2, 64));
+    change(desc, desc.layers[1]);
+    const Refusal refusal = refusal_of([&] { const Model model(device_, desc); });
+    EXPECT_EQ(refusal.code, MR_UNIMPLEMENTED);
+    EXPECT_NE(refusal.message.find(name), std::string::npos) << refusal.message;
+  };
+  refused("layer 1 has a sliding window", [](Description&, mr_layer_desc& l) { l.mixer.window = 16; });
+  refused("layer 1 has a norm after a branch", [](Description&, mr_layer_desc& l) { l.mlp.flags = MR_MLP_END_NORM; });
+  refused("layer 1 has an activation other than SiLU", [](Description&, mr_layer_desc& l) { l.mlp.activation = MR_ACT_GELU_TANH; });
+  refused("layer 1 has other sizes or options than layer 0", [](Description&, mr_layer_desc& l) { l.mlp.width = 512; });
+  refused("logit_cap is set", [](Description& d, mr_layer_desc&) { d.logit_cap = 30; });
 }
 
 TEST_F(Config, SaysThatItsClassesDiffer) {

@@ -1,4 +1,4 @@
-// Copies in groups leave what copies one after another leave, in whatever order a group's own are done.
+// Copies in groups have the effect of copies one after another, in whatever order the copies of a group run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,15 +13,15 @@ namespace {
 
 using Place = std::pair<bool, int32_t>;  // whether in host memory, which block
 
-cpu::StepPlan::PreOp op_of(int32_t kind, int32_t src, int32_t dst) {
-  cpu::StepPlan::PreOp op{};
+StepPlan::PreOp op_of(int32_t kind, int32_t src, int32_t dst) {
+  StepPlan::PreOp op{};
   op.kind = kind;
   op.src = src;
   op.dst = dst;
   return op;
 }
 
-void carry_out(const cpu::StepPlan::PreOp& op, std::map<Place, int32_t>& blocks) {
+void carry_out(const StepPlan::PreOp& op, std::map<Place, int32_t>& blocks) {
   blocks[{op.kind == MR_PRE_BLOCK_OUT, op.dst}] = blocks[{op.kind == MR_PRE_BLOCK_IN, op.src}];
 }
 
@@ -39,7 +39,7 @@ TEST(CopyGroups, LeaveWhatTheirOrderLeaves) {
   CopyGroups groups;
   for (int round = 0; round < 2000; ++round) {
     const int32_t count = static_cast<int32_t>(random() % 40), range = 2 + static_cast<int32_t>(random() % 62);
-    std::vector<cpu::StepPlan::PreOp> ops;
+    std::vector<StepPlan::PreOp> ops;
     std::map<Place, int32_t> want = fresh(), got = fresh();
     groups.clear();
     for (int32_t i = 0; i < count; ++i) {
@@ -68,7 +68,7 @@ TEST(CopyGroups, AreOneWhereNothingMeets) {
     groups.add(op_of(MR_PRE_BLOCK_OUT, i, i));
     groups.add(op_of(MR_PRE_BLOCK_IN, 100 + i, 100 + i));
   }
-  for (int32_t i = 0; i < 10; ++i) groups.add(op_of(MR_PRE_BLOCK_COPY, 0, 200 + i));  // of one that is only read
+  for (int32_t i = 0; i < 10; ++i) groups.add(op_of(MR_PRE_BLOCK_COPY, 0, 200 + i));  // all copy the same block
   EXPECT_EQ(groups.ends(), std::vector<int32_t>{210});
 }
 

@@ -1,4 +1,4 @@
-// Models that GPUs hold together: the bits of one GPU, whole or in parts, and what cannot be.
+// Models that several GPUs hold together: the bits of one GPU, for whole and uneven parts, and refusals.
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -10,7 +10,7 @@
 namespace mr::cuda::test {
 namespace {
 
-// Prompts in pieces beside decoding, few rows and many.
+// Prompts in chunks together with decoding, few rows and many.
 std::vector<Request> requests(int32_t count, int32_t vocab) {
   std::vector<Request> all;
   for (int32_t slot = 0; slot < count; ++slot) {
@@ -28,7 +28,7 @@ class DividedAmong : public testing::TestWithParam<std::vector<int32_t>> {  // i
     if (gpus() < ranks()) GTEST_SKIP() << "GPUs here: " << gpus() << "; this test needs " << ranks();
   }
   static int32_t ranks() { return static_cast<int32_t>(GetParam().size()); }
-  static void expect_bits_of_one(const mr_model_desc& desc, int32_t type, int32_t kv_type, RunnerOptions options = {}) {
+  static void expect_bits_of_one(const UniformShape& desc, int32_t type, int32_t kv_type, RunnerOptions options = {}) {
     const std::vector<TensorBytes> tensors = random_tensors(desc, type);
     const auto one = open_device(), all = open_together(GetParam());
     const auto alone = bound_model(one, desc, tensors), divided = bound_model(all, desc, tensors);
@@ -59,7 +59,7 @@ TEST_P(DividedAmong, GiveThemLaunchByLaunchToo) {
 }
 
 TEST_P(DividedAmong, GiveThemWithWhatModelsMayHave) {
-  mr_model_desc desc = desc_of(3 * ranks(), ranks(), 80);
+  UniformShape desc = desc_of(3 * ranks(), ranks(), 80);
   desc.qkv_bias = desc.o_bias = desc.qk_norm = desc.tied_head = 1;
   desc.ffn = 800;   // parts of 400, or of 192 and 208: whole panels, no whole units
   desc.vocab = 517; // the last part is ragged
@@ -68,7 +68,7 @@ TEST_P(DividedAmong, GiveThemWithWhatModelsMayHave) {
   desc.vocab = 16 * ranks() + 1;
   desc.tied_head = 0;
   expect_bits_of_one(desc, kF16, MR_KV_BF16);
-  mr_model_desc narrow = desc_of(ranks(), ranks(), 15);  // parts of 30 bytes of attention's rows
+  UniformShape narrow = desc_of(ranks(), ranks(), 15);  // parts of 30 bytes of attention's rows
   narrow.rope_dims = 14;
   expect_bits_of_one(narrow, kF16, MR_KV_F16);
 }
@@ -76,9 +76,9 @@ TEST_P(DividedAmong, GiveThemWithWhatModelsMayHave) {
 TEST_P(DividedAmong, AreRefusedByNameWhereTheyCannotBe) {
   const auto device = open_together(GetParam());
   const std::string among = std::to_string(ranks()) + " GPUs";
-  const auto refused = [&](const mr_model_desc& desc, const std::string& part) {
+  const auto refused = [&](const UniformShape& desc, const std::string& part) {
     try {
-      Model model(device, desc);
+      Model model(device, description_of(desc));
       ADD_FAILURE() << part;
     } catch (const Error& e) {
       EXPECT_EQ(e.code, MR_UNIMPLEMENTED);
@@ -88,7 +88,7 @@ TEST_P(DividedAmong, AreRefusedByNameWhereTheyCannotBe) {
   };
   const int32_t half = ranks() / 2;
   refused(desc_of(2 * ranks(), half, 64), "kv_heads is " + std::to_string(half));
-  mr_model_desc desc = desc_of(2 * ranks(), ranks(), 64);
+  UniformShape desc = desc_of(2 * ranks(), ranks(), 64);
   desc.vocab = 16 * (ranks() - 1);
   refused(desc, "vocab is " + std::to_string(desc.vocab));
   EXPECT_EQ(device->models.load(), 0);
@@ -104,7 +104,7 @@ TEST(DividedModels, HoldAsManyBytesAsTheySay) {
   device->info(&before);
   EXPECT_EQ(before.devices, 2);
   EXPECT_LE(before.bytes_total, uint64_t{8} << 30);
-  const mr_model_desc desc = desc_of(4, 2, 64);
+  const UniformShape desc = desc_of(4, 2, 64);
   const std::vector<TensorBytes> tensors = random_tensors(desc, kQ8_0);
   uint64_t said = 0;
   for (const TensorBytes& t : tensors) said += Model::resident_size(*device, t.desc);
@@ -127,7 +127,7 @@ TEST(DividedModels, HoldAsManyBytesAsTheySay) {
 
 TEST(DividedModels, AreDigestedAsTheirFiles) {
   NEEDS_TWO_GPUS();
-  mr_model_desc desc = desc_of(4, 2, 64);
+  UniformShape desc = desc_of(4, 2, 64);
   desc.qkv_bias = 1;
   const std::vector<TensorBytes> tensors = random_tensors(desc, kQ8_0);
   const auto one = open_device(), two = open_together({0, 1});
@@ -137,12 +137,12 @@ TEST(DividedModels, AreDigestedAsTheirFiles) {
     alone->digest(i, want);
     divided->digest(i, got);
     EXPECT_TRUE(std::equal(want, want + 32, got)) << "tensor " << i << ", role " << tensors[static_cast<size_t>(i)].desc.role;
-    // The first and the last bit of what is resident, on the first rank and on the last.
+    // Flips the first and the last resident bit, on the first rank and on the last.
     const uint64_t bits = 8 * Model::resident_size(*two, tensors[static_cast<size_t>(i)].desc);
     for (const uint64_t bit : {uint64_t{0}, bits - 1}) {
       divided->flip_bit(i, bit);
       divided->digest(i, got);
-      const bool padding = bit != 0 && std::equal(want, want + 32, got);  // rows and columns behind the matrix are in no file
+      const bool padding = bit != 0 && std::equal(want, want + 32, got);  // padding rows and columns are in no file
       EXPECT_TRUE(padding || !std::equal(want, want + 32, got)) << "tensor " << i << ", bit " << bit;
       divided->flip_bit(i, bit);
       divided->digest(i, got);
@@ -154,7 +154,7 @@ TEST(DividedModels, AreDigestedAsTheirFiles) {
 
 TEST(DividedModels, NoticeDamageToEitherCopyOfWhatAllHold) {
   NEEDS_TWO_GPUS();
-  const mr_model_desc desc = desc_of(4, 2, 64);
+  const UniformShape desc = desc_of(4, 2, 64);
   const std::vector<TensorBytes> tensors = random_tensors(desc, kQ8_0);
   const auto device = open_together({0, 1});
   const auto model = bound_model(device, desc, tensors);
@@ -189,11 +189,11 @@ TEST(DividedModels, AreRefusedGpusThatCannotHoldThem) {
   refused({0, 1, 2, 3, 4, 5, 6, 7, 8}, MR_UNIMPLEMENTED, "other_count is 8");
 }
 
-// And from one order of the GPUs to the other.
+// And after a reload with the GPUs in the other order.
 TEST(DividedModels, GiveTheSameFromRunToRun) {
   NEEDS_TWO_GPUS();
   const auto device = open_together({0, 1}), turned = open_together({1, 0});
-  const mr_model_desc desc = desc_of(4, 2, 64);
+  const UniformShape desc = desc_of(4, 2, 64);
   const auto model = random_model(device, desc, kQ8_0), other = random_model(turned, desc, kQ8_0);
   Runner first(model, config_of(MR_KV_BF16)), second(other, config_of(MR_KV_BF16));
   const std::vector<Output> want = play(first, requests(40, desc.vocab));
@@ -203,12 +203,12 @@ TEST(DividedModels, GiveTheSameFromRunToRun) {
   }
 }
 
-// Each product fills the GPUs: steps of two models that began in a different order on them would wait for each other for ever. Beside them
-// memory comes and goes that the driver is asked for.
+// Each GEMM fills the GPUs, so steps of two models that began in different orders on them would deadlock. At the same
+// time the driver allocates and frees memory.
 TEST(DividedModels, RunBesideEachOther) {
   NEEDS_TWO_GPUS();
   const auto device = open_together({0, 1});
-  mr_model_desc desc = desc_of(16, 4, 128);
+  UniformShape desc = desc_of(16, 4, 128);
   desc.hidden = 2048;
   desc.ffn = 8192;
   const std::vector<TensorBytes> tensors = random_tensors(desc, kQ8_0);

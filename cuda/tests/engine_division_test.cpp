@@ -1,4 +1,4 @@
-// What each of the GPUs that hold a model together has of it: no GPU is needed for this.
+// The part of a model that each of several GPUs holds. No GPU is needed.
 #include "src/division.h"
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 namespace mr::cuda::test {
 namespace {
 
-mr_model_desc desc_of(int32_t hidden, int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t ffn, int32_t vocab) {
-  mr_model_desc d{};
+UniformShape desc_of(int32_t hidden, int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t ffn, int32_t vocab) {
+  UniformShape d{};
   d.hidden = hidden;
   d.heads = heads;
   d.kv_heads = kv_heads;
@@ -19,10 +19,10 @@ mr_model_desc desc_of(int32_t hidden, int32_t heads, int32_t kv_heads, int32_t h
   return d;
 }
 
-std::string refusal(const mr_model_desc& desc, int32_t ranks) {
+std::string refusal(const UniformShape& desc, int32_t ranks) {
   try {
     check_division(desc, ranks);
-  } catch (const cpu::Error& e) {
+  } catch (const mr::Error& e) {
     EXPECT_EQ(e.code, MR_UNIMPLEMENTED);
     return e.message;
   }
@@ -53,7 +53,7 @@ TEST(Division, HeadsAreDividedWhole) {
     EXPECT_EQ(second.first, 3 * 80);
     EXPECT_EQ(second.count, 3 * 80);
   }
-  const mr_model_desc part = part_of(desc_of(4096, 32, 8, 128, 14336, 128256), 1, 2);
+  const UniformShape part = part_of(desc_of(4096, 32, 8, 128, 14336, 128256), 1, 2);
   EXPECT_EQ(part.heads, 16);
   EXPECT_EQ(part.kv_heads, 4);
   EXPECT_EQ(part.ffn, 7168);
@@ -62,8 +62,8 @@ TEST(Division, HeadsAreDividedWhole) {
 }
 
 TEST(Division, WhatIsReadWholeIsHeldByAll) {
-  for (const int32_t role : {MR_ROLE_EMBEDDING, MR_ROLE_OUTPUT_NORM, MR_ROLE_ATTN_NORM, MR_ROLE_FFN_NORM, MR_ROLE_Q_NORM, MR_ROLE_K_NORM,
-                             MR_ROLE_ROPE_FACTORS}) {
+  for (const int32_t role : {MR_ROLE_EMBEDDING, MR_ROLE_OUTPUT_NORM, MR_ROLE_ATTN_NORM, MR_ROLE_FFN_NORM, MR_ROLE_Q_NORM,
+                             MR_ROLE_K_NORM}) {
     EXPECT_TRUE(held_by_all(role));
     EXPECT_EQ(rows_of(role, 100, 1, 2).first, 0);
     EXPECT_EQ(rows_of(role, 100, 1, 2).count, 100);

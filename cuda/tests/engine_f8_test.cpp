@@ -1,4 +1,4 @@
-// What an 8-bit cache costs, and what its steps claim to read.
+// The size of an 8-bit cache, and the bytes that its steps claim to read.
 #include "src/step_bytes.h"
 #include "src/workspace.h"
 #include "tests/engine_fixture.h"
@@ -9,7 +9,7 @@ namespace {
 TEST(F8Cache, TakesAByteAnElementAndAScaleAHead) {
   const auto device = open_device();
   for (const int32_t head_dim : {32, 40, 64, 80, 96, 128, 256}) {
-    const mr_model_desc desc = desc_of(4, 2, head_dim);
+    const UniformShape desc = desc_of(4, 2, head_dim);
     const auto model = random_model(device, desc, kF16);
     mr_runner_cost cost{};
     Runner::cost(*model, config_of(MR_KV_F8), &cost);
@@ -18,7 +18,7 @@ TEST(F8Cache, TakesAByteAnElementAndAScaleAHead) {
     EXPECT_EQ(cost.bytes_per_block, planes * kv_heads * 16 * static_cast<uint64_t>(padded + 4)) << head_dim;
     EXPECT_EQ(cost.kv_bytes, cost.bytes_per_block * 512u);
 
-    cpu::StepPlan plan;
+    StepPlan plan;
     plan.tokens = {1};
     mr_segment segment{};
     segment.first_position = 99;

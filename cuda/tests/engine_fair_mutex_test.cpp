@@ -1,4 +1,4 @@
-// The order in which a lock comes to those who wait: no GPU is needed for this.
+// The order in which waiting threads get a fair mutex. No GPU is needed.
 #include "src/fair_mutex.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(FairMutex, ComesToWaitersInTheirOrder) {
     until_waiting(mutex, static_cast<uint64_t>(i) + 1);
   }
   mutex.unlock();
-  mutex.lock();  // at once again: behind all who waited
+  mutex.lock();  // again at once: after all that waited
   order.push_back(4);
   mutex.unlock();
   for (std::thread& t : threads) t.join();
@@ -45,7 +45,7 @@ TEST(FairMutex, MayBeTakenAgainByItsHolder) {
   until_waiting(mutex, 1);
   mutex.unlock();
   EXPECT_EQ(mutex.waiting(), 1u);
-  mutex.lock();  // its holder still
+  mutex.lock();  // the same holder
   mutex.unlock();
   mutex.unlock();
   other.join();

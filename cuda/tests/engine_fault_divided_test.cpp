@@ -1,5 +1,5 @@
-// Models that GPUs hold together when one GPU fails: the driver refuses it a launch, or it is lost. The others, which wait for it, end;
-// what it was is named, and told by every later call.
+// Models that several GPUs hold together, if one GPU fails: the driver refuses it a launch, or it is lost. The other
+// GPUs, which wait for it, end, and every later call returns an error that names the cause.
 #include <unistd.h>
 
 #include <chrono>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kBroken = 304;  // CUDA_ERROR_OPERATING_SYSTEM
 constexpr int32_t kWords = (509 + 31) / 32;
-constexpr unsigned kMostSeconds = 55, kMostSecondsOfAChild = 40;  // then the process is killed: what waits for ever fails by that
+constexpr unsigned kMostSeconds = 55, kMostSecondsOfAChild = 40;  // then the process is killed, so that a deadlock fails the test
 
 std::string name_of(int32_t gpu) { return "cuda:" + std::to_string(gpu); }
 
@@ -36,13 +36,13 @@ class DividedFaults : public testing::TestWithParam<int32_t> {  // the GPU whose
     (void)alarm(0);
   }
 
-  // With a story told in slot 1.
+  // Returns a runner that has played a story in slot 1.
   std::unique_ptr<Runner> new_runner(bool graphs) {
     auto runner = std::make_unique<Runner>(model_, config_of(MR_KV_F16), RunnerOptions{graphs, true});
     story_ = tell(*runner, 1, params_of(5), random_ids(4, 5), table_, 2);
     return runner;
   }
-  // The second token of the story again; with a mask of step_masks that allows all, or without one.
+  // Repeats the story's second token; with a mask of step_masks that allows all, or without one.
   StepMaker again(bool late = false) const {
     StepMaker maker;
     maker.sample(maker.feed(1, MR_CLASS_DECODE, 5, story_.ids(5, 6), table_), 1, 6, late ? 0 : -1);
@@ -82,7 +82,8 @@ class DividedFaults : public testing::TestWithParam<int32_t> {  // the GPU whose
   Story story_;
 };
 
-// Each third launch of a step by turns, before a gather and behind it. The step before has ended by then, and is still collected.
+// Every third launch of a step, alternately before and after a gather. The step before has ended by then, and is still
+// collected.
 TEST_P(DividedFaults, OfALaunchOnOneEndTheStepOnAll) {
   int refusals = 0;
   for (unsigned long skip = 0;; skip += 3) {
@@ -105,7 +106,7 @@ TEST_P(DividedFaults, OfALaunchOnOneEndTheStepOnAll) {
   expect_others_go_on();
 }
 
-// The last GPU is given its graph first: when that is refused no GPU has begun, and the step may come again.
+// The last GPU gets its graph first: if that is refused no GPU has begun, and the step may be repeated.
 TEST_P(DividedFaults, OfAGraphOnOneEndTheStepOnAll) {
   const auto runner = new_runner(true);
   refuse(0);
@@ -134,14 +135,15 @@ TEST_P(DividedFaults, BehindMasksEndTheStepOnAll) {
 
 INSTANTIATE_TEST_SUITE_P(On, DividedFaults, testing::Values(0, 1), case_of);
 
-// Loses a GPU by a kernel that reads where nothing is. Kept apart from the queueing of steps: the driver may load the kernel now (turn.h).
+// Loses a GPU with a kernel that reads an invalid address. It must not run while steps are queued: the driver may load
+// the kernel now (turn.h).
 void lose(const Device& device) {
   const SlowCall alone(slow_calls());
   device.enter();
   (void)launch_to_act({nullptr, nullptr, Act::kF16, 4}, Stream{});
 }
 
-// Has the driver load the kernel that lose() takes. While another kernel runs on the GPU it would wait for that.
+// Makes the driver load the kernel of lose(). While another kernel runs on the GPU the driver would wait for that one.
 void load_what_loses(const Device& device) {
   const SlowCall alone(slow_calls());
   device.enter();
@@ -169,7 +171,8 @@ StepMaker prompt() {
   return maker;
 }
 
-// Ends the process, with 0 if the call that met the loss failed, later ones fail of the same, and everything is given back.
+// Ends the process; with 0 if the call that met the loss failed, later ones fail with the same error, and everything is
+// released.
 [[noreturn]] void end_of(Together& together, const Refusal& met) {
   std::fprintf(stderr, "%s\n", met.message.c_str());
   if (met.code != MR_INTERNAL) _exit(2);
@@ -190,7 +193,7 @@ StepMaker prompt() {
   _exit(0);
 }
 
-// A step is done on the second GPU and lasts on the first.
+// Loses a GPU while a step has ended on the second GPU and still runs on the first.
 void lose_while_waiting(int32_t gpu) {
   (void)alarm(kMostSecondsOfAChild);
   Together together({false, true});
@@ -202,7 +205,7 @@ void lose_while_waiting(int32_t gpu) {
   end_of(together, refusal_of([&] { (void)collect(*together.runner); }));
 }
 
-// Steps follow one another, each with gathers, when another thread loses the GPU.
+// Loses the GPU from another thread while steps with gathers follow one another.
 void lose_while_playing(int32_t gpu) {
   (void)alarm(kMostSecondsOfAChild);
   Together together({});
@@ -216,7 +219,7 @@ void lose_while_playing(int32_t gpu) {
   end_of(together, met);
 }
 
-// A process that has used a GPU cannot fork one that does: each of these begins anew.
+// A process that has used a GPU cannot fork one that does, so each of these tests re-executes itself.
 class LostRankDeathTest : public testing::TestWithParam<int32_t> {  // the GPU that is lost
  protected:
   LostRankDeathTest() { testing::GTEST_FLAG(death_test_style) = "threadsafe"; }

@@ -1,5 +1,5 @@
-// Calls of the driver that fail, one by one, under every call of the ABI that asks it for something: each failure ends one
-// call with a code, the next call succeeds, and ledger, driver and live handles agree.
+// Driver calls that fail, one by one, in every ABI call that makes them: each failure ends one call with a code, the
+// next call succeeds, and ledger, driver and live handles agree.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -38,7 +38,7 @@ Outcome outcome(mr_error* error) {
     ASSERT_EQ(call_made.code, MR_OK) << call_made.message; \
   } while (0)
 
-// What must be as before once a call has failed.
+// Books are the counters that must be unchanged after a failed call.
 struct Books {
   uint64_t used[MR_PURPOSE_COUNT], free, live;
   bool operator==(const Books& other) const { return std::memcmp(this, &other, sizeof other) == 0; }
@@ -50,11 +50,11 @@ class DriverFaults : public testing::Test {
     mr_device_options options{};
     options.struct_size = sizeof options;
     options.bytes_limit = uint64_t{2} << 30;
-    options.pool_limit = UINT64_MAX;  // every block comes from the driver and goes back to it
+    options.pool_limit = UINT64_MAX;  // every block is allocated from the driver and freed to it
     OK(api->device_open(&options, &device_));
     OK(api->buffer_alloc(device_, kSize, MR_PURPOSE_STAGING, &a_));
     OK(api->buffer_alloc(device_, kSize, MR_PURPOSE_KV, &b_));
-    // What is taken at the first use and kept.
+    // Make the allocations that are kept after the first use.
     mr_digest digest;
     OK(api->buffer_digest(a_, 0, kSize, &digest));
     std::vector<uint8_t> bytes(kSize);
@@ -78,8 +78,8 @@ class DriverFaults : public testing::Test {
     return out;
   }
 
-  // Lets each call of a kind that `call` makes of the driver fail once, `times` in a row, until it makes no more of them.
-  // `undo` gives back what a call that succeeds has made. A call that goes on without what failed may succeed if `spared`.
+  // Makes each driver call of a kind within `call` fail once, `times` in a row, until none is left. `undo`
+  // releases what a successful call has made. If `spared`, a call may succeed without the part that failed.
   void fail_each(int kind, const std::function<mr_error*()>& call, const std::function<void()>& undo = {},
                  unsigned long times = 1, int result = kBroken, bool spared = false) {
     const Books before = books();
@@ -117,7 +117,7 @@ TEST_F(DriverFaults, OfAnAllocation) {
   const auto call = [&] { return api->buffer_alloc(device_, kSize, MR_PURPOSE_WEIGHTS, &made); };
   const auto undo = [&] { OK(api->buffer_free(made)); };
   fail_each(MR_DRIVER_ALLOC, call, undo);
-  fail_each(MR_DRIVER_ALLOC, call, undo, 2, kOutOfMemory);  // it is asked for twice
+  fail_each(MR_DRIVER_ALLOC, call, undo, 2, kOutOfMemory);  // it retries once
   fail_each(MR_DRIVER_FILL, call, undo);
   fail_each(MR_DRIVER_WAIT, call, undo);
   mr_driver_fail(MR_DRIVER_ALLOC, 0, 2, kOutOfMemory);
@@ -188,7 +188,7 @@ TEST_F(DriverFaults, OfARead) {
   OK(api->host_free(device_, memory));
 }
 
-// Its kernels have ended when it fails, so that what it was to write is the caller's again.
+// Its kernels have ended when it fails, so the caller may reuse its outputs.
 TEST_F(DriverFaults, OfAnOperation) {
   constexpr int64_t kSide = 4096;
   constexpr uint64_t kBytes = uint64_t{kSide} * kSide * sizeof(float);
@@ -205,11 +205,11 @@ TEST_F(DriverFaults, OfAnOperation) {
   for (const int32_t op : {MR_OP_MATMUL, MR_OP_MATMUL_F16}) {
     args.op = op;
     for (const int kind : {MR_DRIVER_EVENT_RECORD, MR_DRIVER_WAIT}) fail_each(kind, call);
-    mr_driver_fail(MR_DRIVER_EVENT_RECORD, 1, 1, kBroken);  // the mark behind the kernels
+    mr_driver_fail(MR_DRIVER_EVENT_RECORD, 1, 1, kBroken);  // the event after the kernels
     EXPECT_EQ(outcome(call()).code, MR_INTERNAL);
     OK(api->buffer_fill(out, 0, 7, kBytes));
     args.out = other;
-    OK(call());  // takes as long as what might still run
+    OK(call());  // waits for what may still run
     args.out = out;
     std::vector<uint8_t> bytes(kBytes);
     OK(api->buffer_read(out, 0, bytes.data(), kBytes));
@@ -245,7 +245,7 @@ TEST_F(DriverFaults, OfADigest) {
 }
 
 TEST_F(DriverFaults, OfHostMemory) {
-  constexpr uint64_t kLarge = uint64_t{300} << 20;  // more than is kept
+  constexpr uint64_t kLarge = uint64_t{300} << 20;  // more than is retained
   void* memory = nullptr;
   const auto take = [&] { return api->host_alloc(device_, kLarge, &memory); };
   const auto give = [&] { OK(api->host_free(device_, memory)); };
@@ -264,7 +264,7 @@ TEST_F(DriverFaults, OfHostMemory) {
   EXPECT_EQ(info.failed_frees, 1u);
 }
 
-// A pool whose blocks the driver refuses when they are given up.
+// A pool whose blocks the driver refuses to free.
 TEST(LedgerFaults, OfAPoolKeepItsBlocksCountedUntilTheyAreTaken) {
   const auto device = open_device(uint64_t{64} << 20);
   Ledger& ledger = device->ledger;
@@ -280,7 +280,7 @@ TEST(LedgerFaults, OfAPoolKeepItsBlocksCountedUntilTheyAreTaken) {
   EXPECT_EQ(refused.free(), refused.total - refused.stuck);
   EXPECT_EQ(refused.failed_frees, 2u);
   EXPECT_EQ(mr_device_bytes() - bytes, refused.held);
-  {  // which offers them again, since they are in its way
+  {  // which offers them again, because they are in its way
     const Memory most = ledger.allocate(uint64_t{60} << 20, MR_PURPOSE_KV);
     EXPECT_EQ(ledger.counts().stuck, 0u);
     EXPECT_EQ(mr_device_bytes() - bytes, ledger.counts().held);

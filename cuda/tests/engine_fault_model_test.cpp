@@ -1,4 +1,4 @@
-// Calls of the driver that fail while a model is loaded, checked, run and given up.
+// Driver calls that fail while a model is loaded, verified, run and released.
 #include <functional>
 #include <string>
 
@@ -28,8 +28,8 @@ Failure failure_of(const std::function<void()>& call) {
 class ModelFaults : public testing::Test {
  protected:
   void SetUp() override {
-    device_ = open_device(uint64_t{2} << 30, UINT64_MAX);  // every block comes from the driver and goes back to it
-    for (const TensorBytes& t : tensors_) buffer_of(t);    // what is taken at the first use and kept
+    device_ = open_device(uint64_t{2} << 30, UINT64_MAX);  // every block is allocated from the driver and freed to it
+    for (const TensorBytes& t : tensors_) buffer_of(t);    // allocations that are kept after the first use
     bytes_ = mr_device_bytes();
   }
   void TearDown() override {
@@ -47,10 +47,10 @@ class ModelFaults : public testing::Test {
     return staging;
   }
 
-  // Ledger and driver hold the same.
+  // Checks that ledger and driver agree.
   void expect_agreement() const { EXPECT_EQ(mr_device_bytes() - bytes_, device_->ledger.counts().held); }
 
-  // A step of one sequence's prompt of three tokens, with one sample.
+  // OneStep is a step of one sequence's prompt of three tokens, with one sample.
   struct OneStep {
     mr_slot_params params{};
     mr_pre_op set{};
@@ -102,18 +102,18 @@ class ModelFaults : public testing::Test {
     return row;
   }
 
-  const mr_model_desc desc_ = desc_of(4, 2, 64);
+  const UniformShape desc_ = desc_of(4, 2, 64);
   const std::vector<TensorBytes> tensors_ = random_tensors(desc_, kQ8_0);
   std::shared_ptr<Device> device_;
   unsigned long bytes_ = 0;
 };
 
 TEST_F(ModelFaults, OfABindConsumeItsBufferAndLeaveTheModelAsItWas) {
-  Model model(device_, desc_);
+  Model model(device_, description_of(desc_));
   for (const TensorBytes& t : tensors_) {
     const LedgerCounts before = device_->ledger.counts();
     for (const int kind : {MR_DRIVER_ALLOC, MR_DRIVER_COPY, MR_DRIVER_WAIT}) {
-      if (kind == MR_DRIVER_COPY && !cpu::is_vector(t.desc.role)) continue;  // kernels move it
+      if (kind == MR_DRIVER_COPY && !is_vector(t.desc.role)) continue;  // kernels move it
       auto staging = buffer_of(t);
       mr_driver_fail(kind, 0, 1, kBroken);
       const Failure failed = failure_of([&] { model.bind(t.desc, std::move(staging)); });
@@ -129,7 +129,7 @@ TEST_F(ModelFaults, OfABindConsumeItsBufferAndLeaveTheModelAsItWas) {
 }
 
 TEST_F(ModelFaults, OfTheFreeOfABoundBufferAreNoFailureOfTheBind) {
-  Model model(device_, desc_);
+  Model model(device_, description_of(desc_));
   const TensorBytes& t = tensors_.front();
   auto staging = buffer_of(t);
   mr_driver_fail(MR_DRIVER_FREE, 0, 1, kBroken);
@@ -157,7 +157,7 @@ TEST_F(ModelFaults, OfFreeingAModelStayCountedUntilTheDriverTakesItsBytes) {
 }
 
 TEST_F(ModelFaults, OfMemoryThatIsNotTheDevicesAreFoundWhenTheModelIsSealed) {
-  Model model(device_, desc_);
+  Model model(device_, description_of(desc_));
   for (size_t i = 0; i < tensors_.size(); ++i) {
     auto staging = buffer_of(tensors_[i]);
     mr_driver_manage(i == 3);
@@ -166,7 +166,7 @@ TEST_F(ModelFaults, OfMemoryThatIsNotTheDevicesAreFoundWhenTheModelIsSealed) {
   }
   const Failure found = failure_of([&] { model.seal(); });
   EXPECT_EQ(found.code, MR_INTERNAL);
-  const std::string name = cpu::tensor_name(tensors_[3].desc.role, tensors_[3].desc.layer);
+  const std::string name = tensor_name(tensors_[3].desc.role, tensors_[3].desc.layer);
   EXPECT_EQ(found.message.find(name + " lies in managed memory"), 0u) << found.message;
   EXPECT_FALSE(model.sealed());
 }
@@ -203,7 +203,7 @@ TEST_F(ModelFaults, OfMakingARunnerLeaveNothing) {
         EXPECT_EQ(made.code, MR_OK) << made.message;
         break;
       }
-      // A graph beyond the first that cannot be made is left out, and its steps are launched kernel by kernel.
+      // If a graph after the first cannot be made, it is left out, and its steps are launched kernel by kernel.
       if (made.code != MR_OK) ++failures;
     }
     EXPECT_TRUE(failures > 0 || kind == MR_DRIVER_EVENT_RECORD) << "kind " << kind;
@@ -214,7 +214,7 @@ TEST_F(ModelFaults, OfMakingARunnerLeaveNothing) {
   EXPECT_EQ(wait(runner).status, MR_ROW_OK);
 }
 
-// A step that the driver does not take leaves everything as it was; results are fetched again.
+// A step that the driver refuses leaves everything unchanged; results can be fetched again.
 TEST_F(ModelFaults, OfASubmittedStepEndItAlone) {
   const auto model = bound_model(device_, desc_, tensors_);
   for (const bool graphs : {false, true}) {
@@ -247,12 +247,12 @@ TEST_F(ModelFaults, OfASubmittedStepEndItAlone) {
         if (!asked) break;
       }
     }
-    EXPECT_GE(aborted, 2);  // the input's copy, and the mark before it
-    EXPECT_GE(spared, 3);   // rows, candidates, and the mark behind them
+    EXPECT_GE(aborted, 2);  // the input's copy, and the event before it
+    EXPECT_GE(spared, 3);   // rows, candidates, and the event after them
   }
 }
 
-// What a refused step would have done to its slot is undone.
+// The effect of a refused step on its slot is undone.
 TEST_F(ModelFaults, OfASubmittedStepLeaveItsSlotAsItWas) {
   const auto model = bound_model(device_, desc_, tensors_);
   Runner runner(model, config_of(MR_KV_F16));
@@ -266,7 +266,7 @@ TEST_F(ModelFaults, OfASubmittedStepLeaveItsSlotAsItWas) {
   EXPECT_EQ(wait(runner).status, MR_ROW_OK);
 }
 
-// A step whose results cannot be fetched at all breaks its runner, and no other.
+// A step whose results cannot be fetched breaks its runner, and no other.
 TEST_F(ModelFaults, ThatLastBreakTheRunnerAlone) {
   const auto model = bound_model(device_, desc_, tensors_);
   OneStep one;

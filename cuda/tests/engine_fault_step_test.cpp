@@ -1,4 +1,4 @@
-// Calls of the driver that fail under a step: host memory for its blocks, and masks, early and late.
+// Driver calls that fail during a step: host memory for its blocks, and masks, early and late.
 #include "tests/engine_step.h"
 #include "tests/interpose/allocations.h"
 
@@ -23,7 +23,7 @@ class StepFaults : public testing::TestWithParam<bool> {  // whether decode step
     runner->settle();
     return runner;
   }
-  // The second token of the story again, with a mask that allows all: of its own, or of step_masks.
+  // The story's second token again, with a mask that allows all: the step's own, or of step_masks.
   StepMaker masked(bool late) const {
     StepMaker maker;
     maker.sample(maker.feed(1, MR_CLASS_DECODE, 5, story_.ids(5, 6), table_), 1, 6, 0);
@@ -101,7 +101,7 @@ TEST_P(StepFaults, OfAStepThatWillWaitEndItAlone) {
       if (mr_driver_failed(kind) == failed) break;
     }
   }
-  EXPECT_GE(aborted, 3);  // the input's copy, the jobs' fill, and the mark before them
+  EXPECT_GE(aborted, 3);  // the input's copy, the jobs' fill, and the event before them
 }
 
 TEST_P(StepFaults, OfLateMasksAreTriedTwice) {
@@ -119,7 +119,7 @@ TEST_P(StepFaults, OfLateMasksAreTriedTwice) {
       ++spared;
     }
   }
-  EXPECT_GE(spared, 5);  // masks, jobs and rows; the marks before and behind
+  EXPECT_GE(spared, 5);  // masks, jobs and rows; the events before and after
 }
 
 TEST_P(StepFaults, OfLateMasksThatLastBreakTheRunnerAlone) {
@@ -139,7 +139,7 @@ TEST_P(StepFaults, OfLateMasksThatLastBreakTheRunnerAlone) {
   EXPECT_EQ(run(*runner_, masked(false))[0], story_.rows[1]);
 }
 
-// A step that was in flight when the masks behind it were lost has ended, and is still collected.
+// A step in flight, followed by masks that are lost, ends and is still collected.
 TEST_P(StepFaults, OfLateMasksLeaveTheStepBefore) {
   runner_->submit(masked(false).step());
   runner_->submit(masked(true).step());

@@ -1,4 +1,5 @@
-// What the engine says of a GPU that failed. The failures are real, each in a process of its own: no call of it works after.
+// What the engine reports of a GPU that failed. The failures are real, each in a process of its own, in which no later
+// call works.
 #include <unistd.h>
 
 #include <cstdio>
@@ -10,13 +11,13 @@
 namespace mr::cuda::test {
 namespace {
 
-// A kernel reads where nothing is.
+// Runs a kernel that reads an invalid address.
 void lose_the_gpu() {
   (void)launch_to_act({nullptr, nullptr, Act::kF16, 4}, Stream{});
   (void)cudaDeviceSynchronize();
 }
 
-// Ends the process with the code of the error that call() fails of, whose message goes to stderr; with 0 if it does not fail.
+// Ends the process with the code of the error of call(), and prints its message to stderr; with 0 if it does not fail.
 template <class F>
 [[noreturn]] void exit_of(F&& call) {
   int code = 0;
@@ -29,7 +30,7 @@ template <class F>
   _exit(code);
 }
 
-// A process that has used the GPU cannot fork one that does: it begins anew.
+// A process that has used the GPU cannot fork one that does, so the test re-executes itself.
 class LostGpuDeathTest : public testing::Test {
  protected:
   LostGpuDeathTest() { testing::GTEST_FLAG(death_test_style) = "threadsafe"; }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cpu/shape.h"
-#include "kernels/linear/weight.h"
+#include "kernels/gemm/weight.h"
 #include "millrace/engine.h"
 #include "src/buffer.h"
 #include "src/device.h"
@@ -30,9 +30,8 @@ inline std::shared_ptr<Device> open_device(uint64_t limit = uint64_t{4} << 30, u
   return std::make_shared<Device>(options);
 }
 
-inline mr_model_desc desc_of(int32_t heads, int32_t kv_heads, int32_t head_dim) {
-  mr_model_desc d{};
-  d.struct_size = sizeof d;
+inline UniformShape desc_of(int32_t heads, int32_t kv_heads, int32_t head_dim) {
+  UniformShape d{};
   d.layers = 2;
   d.hidden = 256;
   d.heads = heads;
@@ -48,12 +47,12 @@ inline mr_model_desc desc_of(int32_t heads, int32_t kv_heads, int32_t head_dim) 
   return d;
 }
 
-// File bytes of a tensor: normal numbers of a spread that keeps activations their size. F32, F16 or Q8_0.
+// Returns file bytes of a tensor: normal numbers with a variance that keeps the size of activations. F32, F16 or Q8_0.
 inline std::vector<uint8_t> random_bytes(const mr_tensor_desc& t, std::mt19937& random) {
   const int64_t in = t.dims[0], out = t.ndims == 1 ? 1 : t.dims[1];
   std::normal_distribution<float> normal;
   const float spread = t.ndims == 1 ? 0.1f : 1.0f / std::sqrt(static_cast<float>(in));
-  std::vector<uint8_t> bytes(cpu::tensor_file_size(t));
+  std::vector<uint8_t> bytes(tensor_file_size(t));
   if (t.type == kQ8_0) {
     for (size_t at = 0; at < bytes.size(); at += 34) {
       const __half scale = __float2half(spread / 74 * (0.5f + static_cast<float>(random() % 1024) / 1024));
@@ -79,34 +78,35 @@ struct TensorBytes {
   std::vector<uint8_t> bytes;
 };
 
-// All tensors of a model, its matrices of one type, whose bytes matrix(desc, random) gives.
+// Returns all tensors of a model. Its matrices have one type, and their bytes come from matrix(desc, random).
 template <class Matrix>
-std::vector<TensorBytes> random_tensors(const mr_model_desc& desc, int32_t type, Matrix matrix) {
+std::vector<TensorBytes> random_tensors(const UniformShape& desc, int32_t type, Matrix matrix) {
+  const Description described = description_of(desc);
   std::vector<TensorBytes> tensors;
   std::mt19937 random(7);
   for (int32_t role = 0; role < MR_ROLE_COUNT; ++role) {
-    if (!cpu::has_role(desc, role)) continue;
-    const int32_t layers = cpu::in_layer(role) ? desc.layers : 1;
+    if (!has_role(described, role, 0)) continue;
+    const int32_t layers = in_layer(role) ? desc.layers : 1;
     for (int32_t layer = 0; layer < layers; ++layer) {
       mr_tensor_desc t{};
       t.struct_size = sizeof t;
       t.role = role;
-      t.layer = cpu::in_layer(role) ? layer : -1;
-      t.type = cpu::is_vector(role) ? kF32 : type;
-      t.ndims = cpu::is_vector(role) ? 1 : 2;
-      cpu::role_dims(desc, role, t.dims);
+      t.layer = in_layer(role) ? layer : -1;
+      t.type = is_vector(role) ? kF32 : type;
+      t.ndims = is_vector(role) ? 1 : 2;
+      role_dims(described, role, 0, t.dims);
       tensors.push_back({t, t.ndims == 1 ? random_bytes(t, random) : matrix(t, random)});
     }
   }
   return tensors;
 }
-inline std::vector<TensorBytes> random_tensors(const mr_model_desc& desc, int32_t type) {
+inline std::vector<TensorBytes> random_tensors(const UniformShape& desc, int32_t type) {
   return random_tensors(desc, type, random_bytes);
 }
 
-inline std::shared_ptr<Model> bound_model(const std::shared_ptr<Device>& device, const mr_model_desc& desc,
+inline std::shared_ptr<Model> bound_model(const std::shared_ptr<Device>& device, const UniformShape& desc,
                                           const std::vector<TensorBytes>& tensors) {
-  auto model = std::make_shared<Model>(device, desc);
+  auto model = std::make_shared<Model>(device, description_of(desc));
   for (const TensorBytes& t : tensors) {
     auto staging = std::make_shared<Buffer>(device, t.bytes.size(), MR_PURPOSE_STAGING);
     staging->write(0, t.bytes.data(), t.bytes.size());
@@ -116,7 +116,7 @@ inline std::shared_ptr<Model> bound_model(const std::shared_ptr<Device>& device,
   return model;
 }
 
-inline std::shared_ptr<Model> random_model(const std::shared_ptr<Device>& device, const mr_model_desc& desc, int32_t type) {
+inline std::shared_ptr<Model> random_model(const std::shared_ptr<Device>& device, const UniformShape& desc, int32_t type) {
   return bound_model(device, desc, random_tensors(desc, type));
 }
 
@@ -143,13 +143,14 @@ struct Request {
   float temperature = 0.8f;
 };
 
-// What a request gave, to the bit: the logprob of each prompt token but the first, then token and logprob of each generated.
+// Output is a request's exact result: the logprob of each prompt token but the first, then token and logprob of each
+// generated one.
 struct Output {
   std::vector<uint32_t> bits;
   bool operator==(const Output& other) const { return bits == other.bits; }
 };
 
-// Plays requests together to their ends; slot s takes the blocks from s * 7 on, 7 of them.
+// Plays requests together to their ends; slot s has 7 blocks from s * 7 on.
 inline std::vector<Output> play(Runner& runner, const std::vector<Request>& requests) {
   std::vector<Output> outputs(requests.size());
   std::vector<int32_t> done(requests.size(), 0), last(requests.size(), -1);

@@ -1,4 +1,5 @@
-// Slots that begin with a history, several samples of a slot in one step, and rollback: all give what one token a step gives.
+// Slots that begin with a history, several samples of a slot in one step, and rollback: all give the result of one
+// token a step.
 #include "tests/engine_step.h"
 
 namespace mr::cuda::test {
@@ -23,7 +24,7 @@ class History : public testing::TestWithParam<bool> {  // whether decode steps a
   Story story_;
 };
 
-// What the other tests compare depends on the history.
+// The history does influence the tokens that the other tests compare.
 TEST_P(History, DecidesTheTokens) {
   const Story free = tell(*runner_, 4, params_of(kPrompt), random_ids(1, kPrompt), range(16, 5), kCount);
   EXPECT_NE(story_.ids(0, kPrompt + kCount), free.ids(0, kPrompt + kCount));
@@ -36,7 +37,7 @@ TEST_P(History, OfAnotherSlotIsContinued) {
     maker.sample(maker.feed(9, MR_CLASS_DECODE, from, story_.ids(from, from + 1), table_), 9, from + 1);
     const std::vector<Row> rows = run(*runner_, maker);
     ASSERT_EQ(rows[0], story_.rows[static_cast<size_t>(from + 1 - kPrompt)]) << from;
-    // And the step behind it, which takes the token that was sampled.
+    // And the step after it, which uses the token that was sampled.
     StepMaker next;
     if (from + 2 >= kPrompt + kCount) continue;
     next.sample(next.feed(9, MR_CLASS_DECODE, from + 1, {-1}, table_), 9, from + 2);
@@ -62,7 +63,8 @@ TEST_P(History, IsReplacedByALaterSetOfTheSameStep) {
   EXPECT_EQ(run(*runner_, maker)[0], story_.rows[1]);
 }
 
-// Continuations of one prompt share its computation: each has the prompt as its history, and samples the same token's logits.
+// Continuations of one prompt share its computation: each has the prompt as its history and samples the same token's
+// logits.
 TEST_P(History, OfSlotsThatComputeNothingThemselves) {
   StepMaker maker;
   maker.set(3, penalised_params(kPrompt));
@@ -70,7 +72,7 @@ TEST_P(History, OfSlotsThatComputeNothingThemselves) {
   maker.sample(at, 3, kPrompt);
   maker.set(9, penalised_params(kPrompt), story_.prompt);
   maker.sample(at, 9, kPrompt);
-  maker.set(10, penalised_params(kPrompt), story_.ids(0, 1));  // knows less of it
+  maker.set(10, penalised_params(kPrompt), story_.ids(0, 1));  // has a shorter history
   maker.sample(at, 10, kPrompt);
   const std::vector<Row> rows = run(*runner_, maker);
   EXPECT_EQ(rows[0], story_.rows[0]);
@@ -94,7 +96,7 @@ TEST_P(History, OfManySlotsAtOnce) {
 
 TEST_P(History, IsSeenBelowItsOwnPositionByEachRow) {
   for (const int32_t count : {2, 3, 8, 17}) {
-    StepMaker maker;  // slot 3 goes back to where its prompt ended
+    StepMaker maker;  // slot 3 rolls back to the end of its prompt
     const int32_t at = maker.feed(3, MR_CLASS_DECODE, kPrompt, story_.ids(kPrompt, kPrompt + count), table_);
     for (int32_t i = 0; i < count; ++i) maker.sample(at + i, 3, kPrompt + i + 1);
     const std::vector<Row> rows = run(*runner_, maker);

@@ -1,4 +1,4 @@
-// Blocks that go to host memory and come back: a slot goes on from them as if they had never left.
+// Blocks that move to host memory and back: a slot continues from them as if they had never moved.
 #include "tests/engine_step.h"
 
 namespace mr::cuda::test {
@@ -25,9 +25,10 @@ class HostBlocks : public testing::TestWithParam<bool> {  // whether decode step
     runner->settle();
     return runner;
   }
-  // Another story in the blocks of the first.
+  // Writes another story into the blocks of the first.
   void overwrite() { (void)tell(*runner_, 4, params_of(kPrompt, 1), random_ids(99, kPrompt), table_, kCount); }
-  // A slot that begins behind the story's prompt, with its blocks in `table`, says what the story said. `maker` comes first.
+  // A slot that begins after the story's prompt, with its blocks in `table`, must continue the story. Parts of `maker`
+  // come first.
   void expect_story(StepMaker& maker, const std::vector<int32_t>& table) {
     for (int32_t from = kPrompt; from < kPrompt + kCount - 1; ++from) {
       StepMaker next;
@@ -57,7 +58,7 @@ TEST_P(HostBlocks, ComeBackElsewhere) {
   const int32_t places[kBlocks] = {kPiece + 4, 0, kPiece - 1};  // of two pieces, both ends of each
   StepMaker out;
   for (int32_t b = 0; b < kBlocks; ++b) out.block(MR_PRE_BLOCK_OUT, table_[static_cast<size_t>(b)], places[b]);
-  EXPECT_TRUE(run(*runner_, out).empty());  // a step of nothing else
+  EXPECT_TRUE(run(*runner_, out).empty());  // a step without rows
   overwrite();
   StepMaker in;
   for (int32_t b = 0; b < kBlocks; ++b) in.block(MR_PRE_BLOCK_IN, places[b], 511 - b);
@@ -75,7 +76,7 @@ TEST_P(HostBlocks, GoOutBeforeTheSegmentsOfTheirStep) {
   expect_story(in, table_);
 }
 
-// Each operation needs what the one before it wrote, or writes what that one read.
+// Each operation reads the output of the one before, or overwrites its input.
 TEST_P(HostBlocks, MoveInOrder) {
   StepMaker maker;
   for (int32_t b = 0; b < kBlocks; ++b) {
@@ -83,7 +84,7 @@ TEST_P(HostBlocks, MoveInOrder) {
     maker.block(MR_PRE_BLOCK_COPY, at, 100);
     maker.block(MR_PRE_BLOCK_OUT, 100, 7);
     maker.block(MR_PRE_BLOCK_IN, 7, 101);
-    maker.block(MR_PRE_BLOCK_COPY, 200, at);  // what was there is gone
+    maker.block(MR_PRE_BLOCK_COPY, 200, at);  // overwrites the old contents
     maker.block(MR_PRE_BLOCK_COPY, 101, 110 + b);
     maker.block(MR_PRE_BLOCK_COPY, 110 + b, 110 + b);
   }
@@ -133,7 +134,7 @@ TEST_P(HostBlocks, BeyondTheirNumberAreRefused) {
   EXPECT_EQ(refusal_of([&] { none->submit(out.step()); }).code, MR_INVALID_ARGUMENT);
 }
 
-// A step whose second piece of host memory is refused has taken no first one either.
+// A step that is refused its second piece of host memory must not have changed the first one either.
 TEST_P(HostBlocks, WithoutMemoryChangeNothing) {
   StepMaker out;
   out.block(MR_PRE_BLOCK_OUT, 8, 0);

@@ -1,21 +1,21 @@
-// Steps of many rows, up to as many as one may have, give each row the same bits every time.
+// Steps of many rows, up to the maximum, give each row the same bits every time.
 //
-// At the widths of a model of 8B, where products take tiles of many tokens and several of them, and kernels begin before those ahead
-// of them have ended: what reads too early, or writes what is still read, shows here and at no smaller shape. Two steps are in flight,
-// as while serving. A failure says from which step on rows differ, and which: all of them at once tell of a product, one alone of what
-// it alone meets.
+// At the widths of an 8B model GEMMs use several tiles of many tokens, and kernels begin before those ahead have ended.
+// A read that is too early, or a write that is too early, shows here and in no smaller shape. Two steps are in
+// flight, as in serving. A failure reports from which step on rows differ, and which: all rows at once point to a GEMM,
+// a single row to something of its own.
 #include <sstream>
 
 #include "tests/engine_step.h"
-#include "tests/linear_fixture.h"
+#include "tests/gemm_fixture.h"
 
 namespace mr::cuda::test {
 namespace {
 
 constexpr int32_t kSteps = 80, kBlocks = (kSteps + 16) / 16, kRows = 256;
 
-mr_model_desc wide_desc(int32_t vocab) {
-  mr_model_desc d = desc_of(32, 8, 128);
+UniformShape wide_desc(int32_t vocab) {
+  UniformShape d = desc_of(32, 8, 128);
   d.hidden = 4096;
   d.ffn = 14336;
   d.vocab = vocab;
@@ -23,7 +23,7 @@ mr_model_desc wide_desc(int32_t vocab) {
 }
 
 std::shared_ptr<Model> wide_model(const std::shared_ptr<Device>& device, int32_t type, int32_t vocab) {
-  const mr_model_desc desc = wide_desc(vocab);
+  const UniformShape desc = wide_desc(vocab);
   const auto matrix = [](const mr_tensor_desc& t, std::mt19937& random) { return ordinary_file(t.type, t.dims[1], t.dims[0], random); };
   return bound_model(device, desc, random_tensors(desc, type, matrix));
 }
@@ -41,7 +41,7 @@ struct Case {
   int32_t rows, vocab = 8192;
 };
 
-// Rows of one token each: step 0 computes their prompts, every further one takes what the one before it sampled.
+// Rows of one token each: step 0 computes their prompts, every later one uses the tokens that the one before sampled.
 StepMaker step_of(int32_t rows, int32_t at) {
   StepMaker maker;
   for (int32_t slot = 0; slot < rows; ++slot) {
@@ -64,7 +64,7 @@ std::vector<std::vector<Row>> play(Runner& runner, int32_t rows) {
   return steps;
 }
 
-// Nothing, or where two plays differ first.
+// Returns "", or where two plays first differ.
 std::string difference(const std::vector<std::vector<Row>>& want, const std::vector<std::vector<Row>>& got) {
   for (size_t at = 0; at < want.size(); ++at) {
     std::ostringstream rows;

@@ -1,4 +1,4 @@
-// Masks lie at one place, whatever the step: with graphs and without, early and late, they give the same tokens.
+// Masks with graphs and without, early and late, give the same tokens.
 #include <algorithm>
 
 #include "tests/engine_step.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int32_t kVocab = 509, kWords = (kVocab + 31) / 32;
 
-// Allows each `step`th token from `first` on.
+// Returns a mask that allows each `step`th token from `first` on.
 std::vector<uint32_t> mask_of(int32_t first, int32_t step) {
   std::vector<uint32_t> mask(kWords);
   for (int32_t id = first; id < kVocab; id += step) mask[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
@@ -40,7 +40,7 @@ class Masks : public testing::Test {
     runner->settle();
     return runner;
   }
-  // A step whose masks are these, given as `late` says.
+  // Runs a step with these masks, passed early or late.
   static std::vector<Row> run_masked(Runner& runner, StepMaker& maker, const std::vector<uint32_t>& masks, bool late) {
     if (!late) {
       maker.masks(masks);
@@ -209,7 +209,7 @@ TEST_P(LateMasks, LetTheStepsAroundThemBeInFlight) {
   EXPECT_EQ(collect(runner)[0].status, MR_ROW_OK);  // while the second waits for masks
   EXPECT_EQ(refusal_of([&] { (void)collect(runner, 1000); }).code, MR_DEADLINE_EXCEEDED);
   runner.masks(all_.data(), kWords);
-  StepMaker behind;  // takes what the late step samples, and nothing of what it might have sampled without its masks
+  StepMaker behind;  // uses the late step's sample, not the one without masks
   behind.sample(behind.feed(1, MR_CLASS_DECODE, 6, {-1}, table_), 1, 7);
   runner.submit(behind.step());
   const Row late = collect(runner)[0], last = collect(runner)[0];

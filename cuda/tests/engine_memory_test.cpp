@@ -1,4 +1,4 @@
-// Device memory: contexts, buffers, the pool and what is reported of it.
+// Device memory: contexts, buffers, the pool, and its reports.
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::vector<uint8_t> pattern(uint64_t size, uint32_t seed) {
   return bytes;
 }
 
-// The code of the Error that f throws; MR_OK if it throws none.
+// Returns the code of the Error that f throws; MR_OK if it throws none.
 template <class F>
 int32_t code_of(F f) {
   try {
@@ -69,11 +69,11 @@ TEST(Buffer, KeepsBytesOfEverySize) {
     uint8_t one[32], two[32], want[32];
     buffer.digest(0, size, one);
     other.digest(0, size, two);
-    cpu::blake3(cpu::detect(), bytes.data(), size, want);
+    mr::blake3(cpu::detect(), bytes.data(), size, want);
     ASSERT_EQ(std::memcmp(one, want, 32), 0) << size;
     ASSERT_EQ(std::memcmp(two, want, 32), 0) << size;
     buffer.digest(1, size - 1, one);
-    cpu::blake3(cpu::detect(), bytes.data() + 1, size - 1, want);
+    mr::blake3(cpu::detect(), bytes.data() + 1, size - 1, want);
     ASSERT_EQ(std::memcmp(one, want, 32), 0) << size << ", unaligned";
     buffer.fill(size / 2, 0x5a, size - size / 2);
     buffer.read(size - 1, got.data(), 1);
@@ -247,7 +247,7 @@ TEST(Health, ReadingsAgreeWithTheRuntime) {
   EXPECT_NEAR(static_cast<double>(free), static_cast<double>(readings.bytes_free), slack);
 }
 
-// What others take of the device is missed in what this one says is free, and named when it refuses.
+// Memory that other processes use is subtracted from the free bytes, and named in a refusal.
 TEST(Health, SeesWhatIsTakenBesideTheLedger) {
   const auto device = open_device(0);
   const mr_device_info before = info_of(*device);
@@ -255,7 +255,7 @@ TEST(Health, SeesWhatIsTakenBesideTheLedger) {
   const uint64_t taken = (before.physical_free - before.bytes_free) + (uint64_t{2} << 30);  // the margin and more
   void* theirs = nullptr;
   if (cudaMalloc(&theirs, taken) != cudaSuccess) GTEST_SKIP() << "the GPU has too little free memory";
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // the driver is asked once a second
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // the driver is queried once a second
   const mr_device_info after = info_of(*device);
   EXPECT_LE(after.physical_free, before.physical_free - taken + (64 << 20));
   EXPECT_LE(after.bytes_free, before.bytes_free - (uint64_t{1} << 30));
@@ -272,7 +272,7 @@ TEST(Health, SeesWhatIsTakenBesideTheLedger) {
   CUDA_CHECK(cudaFree(theirs));
 }
 
-// Bytes that this ledger takes and gives back show at once, however old the readings are.
+// Bytes that this ledger allocates and frees count at once, however old the readings are.
 TEST(Health, CountsItsOwnBytesAtOnce) {
   const auto device = open_device(0, UINT64_MAX);
   const uint64_t before = info_of(*device).bytes_free;
@@ -288,10 +288,10 @@ TEST(Health, DescribesAnErrorWithoutAnXidWhereNoneWasReported) {
   EXPECT_EQ(text, "cudaErrorLaunchFailure (unspecified launch failure)");
 }
 
-// The driver's memory for graphs and the code of their kernels is no part of the ledger: Device leaves 512 MiB and more beside it.
+// The driver's memory for graphs and kernel code is not in the ledger: Device leaves 512 MiB and more for it.
 TEST(Model, GraphsOfAWholeModelTakeLittleOfTheMargin) {
   const auto device = open_device();
-  mr_model_desc desc = desc_of(4, 2, 64);
+  UniformShape desc = desc_of(4, 2, 64);
   desc.layers = 96;
   const auto model = random_model(device, desc, kQ8_0);
   mr_runner_config config = config_of(MR_KV_F16);
@@ -302,14 +302,14 @@ TEST(Model, GraphsOfAWholeModelTakeLittleOfTheMargin) {
     runner.settle();
     return before.device - free_bytes(*device).device;
   };
-  const long long plain = used(false), bytes = used(true) - plain;  // before any others: the driver keeps what it took
+  const long long plain = used(false), bytes = used(true) - plain;  // first, because the driver keeps its allocations
   std::printf("  graphs of %d layers for batches to 256: %lld bytes of device memory\n", desc.layers, bytes);
   EXPECT_LE(bytes, 256 << 20);
 }
 
 TEST(Model, LoadsAndUnloadsAThousandTimesWithoutALoss) {
   const auto device = open_device();
-  const mr_model_desc desc = desc_of(4, 2, 64);
+  const UniformShape desc = desc_of(4, 2, 64);
   const std::vector<TensorBytes> tensors = random_tensors(desc, kQ8_0);
   mr_runner_config config = config_of(MR_KV_F16);
   config.max_batched_tokens = 8;  // few buckets
@@ -318,7 +318,7 @@ TEST(Model, LoadsAndUnloadsAThousandTimesWithoutALoss) {
     const auto model = bound_model(device, desc, tensors);
     const Runner runner(model, config);
   };
-  // What the driver keeps of the first cycles, it uses again.
+  // The driver reuses its allocations of the first cycles.
   for (int i = 0; i < 20; ++i) cycle();
   const FreeBytes before = free_bytes(*device);
   const auto begin = std::chrono::steady_clock::now();

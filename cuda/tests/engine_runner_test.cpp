@@ -1,4 +1,4 @@
-// Steps give the same bits whatever the company, the chunks, graphs or programmatic launches.
+// Steps give the same bits whatever the batch, the chunks, graphs or programmatic launches.
 #include "tests/engine_fixture.h"
 
 namespace mr::cuda::test {
@@ -13,7 +13,7 @@ std::vector<int32_t> numbers(uint32_t seed, int32_t count) {
 
 Request request(int32_t chunk) { return {3, numbers(1, 70), chunk, 12}; }
 
-// The first place where two outputs differ; prompt scores come first. -1: nowhere.
+// Returns the first index at which two outputs differ; prompt scores come first. -1: none.
 int64_t difference(const Output& a, const Output& b) {
   for (size_t i = 0; i < std::max(a.bits.size(), b.bits.size()); ++i)
     if (i >= a.bits.size() || i >= b.bits.size() || a.bits[i] != b.bits[i]) return static_cast<int64_t>(i / 2);
@@ -63,7 +63,7 @@ TEST_P(Sameness, OfCompany) {
     for (int32_t i = 0; i < strangers; ++i)
       requests.push_back({i < 3 ? i : i + 1, numbers(100 + static_cast<uint32_t>(i), 3 + i % 11), 5, 6 + i % 9, 5, 1.0f});
     Runner runner(model_, config_of(GetParam().kv_type), {});
-    if (strangers == 7) runner.settle();  // 63 meet graphs in the making
+    if (strangers == 7) runner.settle();  // 63 run while graphs are being made
     EXPECT_EQ(difference(whole, play(runner, requests)[0]), -1) << strangers;
   }
 }

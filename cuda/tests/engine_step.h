@@ -1,4 +1,4 @@
-// engine_step: steps written down one part after another, for tests of the engine that need more than whole requests.
+// engine_step: builds steps part by part, for tests of the engine that need more than whole requests.
 #pragma once
 
 #include <cstring>
@@ -26,8 +26,8 @@ inline mr_slot_params params_of(int32_t prompt_length, float temperature = 0) {
   return p;
 }
 
-// A greedy slot whose choice depends on all of its history: a token that is there comes before all others, the more the less
-// often it is there.
+// A greedy slot whose choice depends on all of its history: a token of the history precedes all others, the more so the
+// less often it occurs.
 inline mr_slot_params penalised_params(int32_t prompt_length) {
   mr_slot_params p = params_of(prompt_length);
   p.repetition_penalty = 1.2f;
@@ -50,7 +50,8 @@ inline std::vector<int32_t> range(int32_t first, int32_t count) {
   return out;
 }
 
-// Parts are added in the order in which a step has them. Slots are of generation 1 unless it says otherwise.
+// StepMaker collects the parts of a step, which must be added in the order in which a step has them. Slots have
+// generation 1 by default.
 class StepMaker {
  public:
   void set(int32_t slot, const mr_slot_params& params, std::vector<int32_t> history = {}) {
@@ -74,7 +75,7 @@ class StepMaker {
     op.dst_block = dst;
     ops_.push_back(op);
   }
-  // Gives the step's index of the segment's first token.
+  // Returns the step's index of the segment's first token.
   int32_t feed(int32_t slot, int32_t kernel_class, int32_t first_position, const std::vector<int32_t>& ids,
                const std::vector<int32_t>& table) {
     mr_segment s{};
@@ -127,7 +128,7 @@ class StepMaker {
   }
 
  private:
-  std::deque<mr_slot_params> params_;  // where ops point to
+  std::deque<mr_slot_params> params_;  // ops point into it
   std::deque<std::vector<int32_t>> histories_;
   std::vector<mr_pre_op> ops_;
   std::vector<mr_segment> segments_;
@@ -138,7 +139,7 @@ class StepMaker {
   int64_t late_ = 0;
 };
 
-// A result to the bit.
+// Row is an exact result.
 struct Row {
   int32_t status, token, rank, position;
   uint32_t logprob;
@@ -152,7 +153,7 @@ inline std::ostream& operator<<(std::ostream& out, const Row& r) {
              << ", logprob bits " << r.logprob << "}";
 }
 
-// Sample rows, then score rows, of the oldest step in flight.
+// Collects the sample rows, then the score rows, of the oldest step in flight.
 inline std::vector<Row> collect(Runner& runner, uint64_t timeout_ns = kPatience) {
   std::vector<mr_row_result> samples(256), scores(1024);
   std::vector<mr_candidate> candidates((samples.size() + scores.size()) * 4);
@@ -197,13 +198,14 @@ inline Refusal refusal_of(const std::function<void()>& call) {
   return {};
 }
 
-// A prompt computed at once, and `count` tokens sampled behind it, one a step: how others are expected to go on.
+// Story is a prompt computed at once and `count` tokens sampled after it, one a step: the expected continuation for
+// other tests.
 struct Story {
   std::vector<int32_t> prompt;
   std::vector<Row> rows;  // row i: the token at position prompt.size() + i
 
   int32_t length() const { return static_cast<int32_t>(prompt.size()); }
-  // Ids of positions [first, last), of the prompt and what came behind it.
+  // Returns the ids of positions [first, last), of the prompt and the tokens after it.
   std::vector<int32_t> ids(int32_t first, int32_t last) const {
     std::vector<int32_t> out;
     for (int32_t p = first; p < last; ++p)

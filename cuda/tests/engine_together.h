@@ -1,4 +1,4 @@
-// engine_together: GPUs opened as one device, for tests of models that they hold together.
+// engine_together: opens several GPUs as one device, for tests of models that they hold together.
 #pragma once
 
 #include <memory>

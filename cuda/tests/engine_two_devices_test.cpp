@@ -1,4 +1,4 @@
-// Two GPUs in one process: each opened by itself and beside the other, with memory, models and steps of its own.
+// Two GPUs in one process, each opened alone and together with the other, with memory, models and steps of its own.
 #include <unistd.h>
 
 #include <cstdio>
@@ -31,7 +31,7 @@ std::shared_ptr<Device> open_at(int32_t index) {
 
 std::vector<Request> requests() { return {{3, std::vector<int32_t>{5, 6, 7, 8, 9, 10, 11}, 4, 20}}; }
 
-// Where a device's bytes lie by what the driver says.
+// Returns the device of an address, as the driver reports it.
 int device_of(const void* data) {
   cudaPointerAttributes attributes{};
   CUDA_CHECK(cudaPointerGetAttributes(&attributes, data));
@@ -57,7 +57,7 @@ TEST(TwoDevices, HoldBytesApart) {
   EXPECT_EQ(device_of(two.data()), 1);
   one.fill(0, 1, one.size());
   two.fill(0, 2, two.size());
-  std::thread beside([&] {  // a thread that has called nothing begins with the first GPU
+  std::thread beside([&] {  // a new thread starts with the first GPU as current
     uint8_t byte = 0;
     two.read(two.size() - 1, &byte, 1);
     EXPECT_EQ(byte, 2);
@@ -121,14 +121,14 @@ TEST(TwoDevices, RunStepsAtOnceAndOneGoesOnWhenTheOtherCloses) {
   EXPECT_TRUE(play(runner, requests())[0] == alone);
 }
 
-// A process that has used a GPU cannot fork one that does: each of these begins anew.
+// A process that has used a GPU cannot fork one that does, so each of these tests re-executes itself.
 class TwoDevicesDeathTest : public testing::Test {
  protected:
   TwoDevicesDeathTest() { testing::GTEST_FLAG(death_test_style) = "threadsafe"; }
 };
 
-// A kernel reads where nothing is: the driver takes the whole process's contexts with it, on every GPU. So a worker whose GPUs hold
-// models together ends with any of them. Other processes go on, on the other GPU and on the same.
+// If a kernel reads an invalid address, the driver destroys the process's contexts on every GPU. So a worker whose GPUs
+// hold models together ends with any of them. Other processes continue, on the other GPU and on the same one.
 TEST_F(TwoDevicesDeathTest, OthersServeWhileAProcessLosesOne) {
   NEEDS_TWO_GPUS();
   const auto first = open_at(0);

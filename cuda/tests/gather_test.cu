@@ -1,5 +1,5 @@
-// Gathers between ranks: on as many GPUs where there are, else with all ranks on the first. Every byte of every rank, one gather straight behind
-// the other, of sizes that travel as packets and as rows by turns.
+// Gathers between ranks, on several GPUs if there are, otherwise with all ranks on the first. Checks every byte of
+// every rank, with gathers back to back and sizes that alternate between packets and rows.
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -25,7 +25,8 @@ __global__ void write_part(uint32_t* rows, int64_t stride, int32_t count, Gather
   }
 }
 
-// Every word of the first `width` bytes of every row; the rest of the stride is no part's, and keeps what it had.
+// Checks every word of the first `width` bytes of every row. The rest of the stride belongs to no part and must not
+// change.
 __global__ void check_rows(const uint32_t* rows, int64_t stride, int32_t count, int64_t width, int32_t gather, uint32_t* wrong) {
   const int64_t words = stride / 4, all = count * words;
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < all; i += int64_t{gridDim.x} * blockDim.x) {
@@ -127,12 +128,13 @@ void run(int32_t count) {
   Ranks ranks(count);
   Numbers numbers(static_cast<uint64_t>(count));
   for (int32_t i = 0; i < 600; ++i) {
-    // Few rows and many, narrow and wide, parts of very different sizes: from 16 bytes to 16 MiB.
+    // Few rows and many, narrow and wide, with parts of very different sizes: 16 bytes to 16 MiB.
     const int32_t rows = i % 3 == 0 ? 1 : 1 + numbers.below(i % 3 == 1 ? 16 : 700);
     const int64_t width = 16 * (count + numbers.below(i % 2 == 0 ? 20 : 1500)), stride = width + 16 * numbers.below(3);
-    const int64_t unit = i % 5 == 0 ? 4 : 16;  // that parts are whole numbers of
+    const int64_t unit = i % 5 == 0 ? 4 : 16;  // the unit of parts
     const std::vector<GatherPart> parts = halves(width, count, unit * (1 + numbers.below(width / unit - count + 1)), unit);
-    // Gathers come in twos: one of no rows, before which every rank has cleared what the next one writes, and that one.
+    // Gathers come in pairs: a gather of no rows, before which every rank has cleared the target of the next one, and
+    // that one.
     const int32_t gather = 2 * i;
     for (int32_t r = 0; r < count; ++r) {
       ranks.enter(r);
@@ -172,7 +174,7 @@ TEST(Gather, WaitsUntilItIsStopped) {
   const std::vector<GatherPart> parts = halves(4096, 2, 2048);
   for (const int32_t rows : {1, 4000}) {  // as packets, and as rows
     *ranks.stop = 0;
-    MUST(launch_gather(ranks.args(0, rows == 1 ? 0 : 1, rows, 4096, parts), {ranks.stream[0], false}));  // rank 1 never comes
+    MUST(launch_gather(ranks.args(0, rows == 1 ? 0 : 1, rows, 4096, parts), {ranks.stream[0], false}));  // rank 1 never arrives
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_EQ(cudaStreamQuery(ranks.stream[0]), cudaErrorNotReady) << rows;
     *static_cast<volatile int32_t*>(ranks.stop) = 1;

@@ -1,5 +1,5 @@
-// kernel_fixture: what the tests of kernels share: seeded numbers, device memory between guard words, and comparisons that
-// NaN never passes.
+// kernel_fixture: seeded numbers, device memory between guard words, and comparisons that NaN never passes, for tests
+// of kernels.
 #pragma once
 
 // GoogleTest's TEST declares a static member that nothing reads.
@@ -24,7 +24,7 @@ namespace mr::cuda::testing {
 inline void must(cudaError_t error, const char* what) {
   if (error != cudaSuccess) {
     ADD_FAILURE() << what << ": " << cudaGetErrorName(error) << ", " << cudaGetErrorString(error);
-    std::exit(1);  // what follows would only fail for the same reason
+    std::exit(1);  // later tests would only fail for the same reason
   }
 }
 #define MUST(call) ::mr::cuda::testing::must((call), #call)
@@ -57,8 +57,8 @@ class Numbers {  // splitmix64
   uint64_t state_;
 };
 
-// `count` elements in device memory with guard words on both sides; fresh elements are all-ones bytes, which is NaN in
-// every float type. check() says whether the guards are intact.
+// Guarded is `count` elements in device memory between guard words. Fresh elements are all-ones bytes, which is NaN in
+// every float type. check() returns whether the guards are intact.
 template <class T>
 class Guarded {
  public:
@@ -139,7 +139,7 @@ inline std::vector<float> from_acts(Act act, const std::vector<uint16_t>& x) {
   for (size_t i = 0; i < x.size(); ++i) y[i] = from_act(act, x[i]);
   return y;
 }
-// Half a step of an activation type, relative to the value, and in absolute terms near 0.
+// Half a step of an activation type, relative to the value; near 0 it is absolute.
 inline double half_step(Act act) { return act == Act::kF16 ? 0x1p-11 : 0x1p-8; }
 inline double half_least(Act act) { return act == Act::kF16 ? 0x1p-25 : 0x1p-134; }
 inline const char* name(Act act) { return act == Act::kF16 ? "f16" : "bf16"; }

@@ -1,7 +1,7 @@
 // RMS norm, residual additions, SwiGLU and conversions against float64 on odd shapes.
+#include "kernel_fixture.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
-#include "kernel_fixture.h"
 
 namespace mr::cuda::testing {
 namespace {

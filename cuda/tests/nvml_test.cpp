@@ -1,4 +1,4 @@
-// What is read of the driver's management library, from one that the test speaks through.
+// What the engine reads from the driver's management library, for which a fake library stands in.
 #include "src/nvml.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ constexpr char kPci[] = "0000:01:00.0";
 
 constexpr int kNotSupported = 3, kGpuIsLost = 15, kResetRequired = 16, kUnknown = 999;
 
-// A function that answers with a status while this lives.
+// Answer makes a function return a status during its lifetime.
 class Answer {
  public:
   Answer(const char* function, int status) : function_(function) { fake_nvml_answer(function, status); }
@@ -133,7 +133,7 @@ TEST(Management, GivesTheLastReadingsWhileSomebodyAsks) {
 }
 
 TEST(XidWatch, TellsTheLastOfWhatItHeard) {
-  fake_nvml_report(79);  // of the time before
+  fake_nvml_report(79);  // an event from before
   XidWatch watch(kPci);
   EXPECT_EQ(watch.last(0), 0u);
   fake_nvml_report(13);

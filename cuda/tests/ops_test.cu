@@ -2,9 +2,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/ops.h"
-#include "kernels/rows.h"
 #include "kernel_fixture.h"
+#include "kernels/ops/ops.h"
+#include "kernels/rows.h"
 
 namespace mr::cuda::testing {
 namespace {
@@ -58,7 +58,7 @@ TEST(Ops, Elementwise) {
   for (const size_t count : {size_t{1}, size_t{2}, size_t{3}, size_t{255}, size_t{256}, size_t{100003}}) {
     const std::vector<float> x = n.normals(count, 4), y = n.normals(count);
     Guarded<float> a(x), b(y), out(count);
-    // Operands that begin at no multiple of 16 bytes.
+    // Operands that are not 16-byte aligned.
     Guarded<float> odd_a(count + 1), odd_out(count + 1);
     MUST(cudaMemcpy(odd_a + 1, x.data(), count * sizeof(float), cudaMemcpyHostToDevice));
     for (const int32_t op : {MR_OP_ADD, MR_OP_MUL, MR_OP_SCALE, MR_OP_SILU, MR_OP_SWIGLU, MR_OP_COPY}) {
@@ -137,7 +137,7 @@ TEST(Ops, Attention) {
             for (int32_t d = 0; d < s.cols; ++d)
               want[at + static_cast<size_t>(d)] += weight[static_cast<size_t>(t)] / sum * v[kv + static_cast<size_t>(t) * kv_width + static_cast<size_t>(d)];
         }
-    // Scores are of size 10, sums of up to 300 products: errors of 1e-6 and more in what exp sees.
+    // Scores are of size 10, sums of up to 300 products, so exp sees errors of 1e-6 and more.
     EXPECT_TRUE(near(out.read(), want, {2e-5, 2e-5})) << s.inner << " " << s.cols;
   }
 }

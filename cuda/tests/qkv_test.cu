@@ -1,44 +1,44 @@
-// The begin of a step and the finish of Q, K and V against float64: tokens, histories, rotations, norms, cache writes.
+// launch_begin and launch_finish_qkv against float64: tokens, histories, rotations, norms, cache writes.
 #include <cuda_fp8.h>
 
 #include <iterator>
 
-#include "kernels/attention.h"
+#include "kernel_fixture.h"
+#include "kernels/attention/attention.h"
 #include "kernels/f8.cuh"
 #include "kernels/qkv.h"
 #include "kernels/rows.h"
-#include "kernel_fixture.h"
 #include "millrace/engine.h"
 
 namespace mr::cuda::testing {
 namespace {
 
-// Device arrays of one step's rows, begun by launch_begin.
+// Step is the device arrays of one step's rows, initialised by launch_begin.
 struct Step {
-  Guarded<int32_t> slot, position, table, block_ids, token_in, token, poison, history, first, span;
+  Guarded<int32_t> slot, position, table, block_ids, token_in, token, nan_flags, history, first, span;
   Guarded<SlotFeed> feeds;
   Guarded<double> frequencies;
-  Guarded<float> turns;
+  Guarded<float> rope_table;
   BeginArgs begin;
 
   Step(const std::vector<int32_t>& slots, const std::vector<int32_t>& positions, const std::vector<int32_t>& tables,
        const std::vector<int32_t>& blocks, const std::vector<int32_t>& tokens, const std::vector<SlotFeed>& fed,
        const std::vector<double>& frequency, int32_t decode_rows, int32_t history_stride, int32_t capacity)
       : slot(slots), position(positions), table(tables), block_ids(blocks), token_in(tokens), token(slots.size()),
-        poison(slots.size()), history(fed.size() * static_cast<size_t>(history_stride)), first(static_cast<size_t>(decode_rows) + 1),
-        span(1), feeds(fed), frequencies(frequency), turns(slots.size() * frequency.size() * 2), begin{} {
+        nan_flags(slots.size()), history(fed.size() * static_cast<size_t>(history_stride)), first(static_cast<size_t>(decode_rows) + 1),
+        span(1), feeds(fed), frequencies(frequency), rope_table(slots.size() * frequency.size() * 2), begin{} {
     begin.rows = Rows{slot, position, table, block_ids};
     begin.count = static_cast<int32_t>(slots.size());
     begin.decode_rows = decode_rows;
     begin.token_in = token_in;
     begin.token = token;
-    begin.poison = poison;
+    begin.nan_flags = nan_flags;
     begin.feeds = feeds;
     begin.history = history;
     begin.history_stride = history_stride;
     begin.frequencies = frequencies;
     begin.rope_dims = static_cast<int32_t>(frequency.size()) * 2;
-    begin.turns = turns;
+    begin.rope_table = rope_table;
     begin.plan = DecodePlan{first, span, capacity};
     MUST(launch_begin(begin, Stream{}));
   }
@@ -47,21 +47,21 @@ struct Step {
 TEST(Begin, ResolvesTokensAndKeepsHistories) {
   std::vector<double> frequency(3);
   rope_frequencies(6, 10000, 1, nullptr, frequency.data());
-  // Slot 1 feeds its sample back, slot 2 one that failed, two tokens of slot 0 follow, the last row is padding.
+  // Slot 1 feeds its sample back, slot 2 a failed one, two tokens of slot 0 follow, and the last row is padding.
   Step step({1, 2, 0, 0, -1}, {7, 3, 4, 5, 0}, {0, 0, 0, 0, 0}, {0}, {-1, -1, 21, 22, 99},
             {{5, MR_ROW_OK}, {11, MR_ROW_OK}, {0, MR_ROW_NAN}}, frequency, 2, 10, 100);
   EXPECT_EQ(step.token.read(), (std::vector<int32_t>{11, 0, 21, 22, 0}));
-  EXPECT_EQ(step.poison.read(), (std::vector<int32_t>{MR_ROW_OK, MR_ROW_NAN, MR_ROW_OK, MR_ROW_OK, MR_ROW_OK}));
+  EXPECT_EQ(step.nan_flags.read(), (std::vector<int32_t>{MR_ROW_OK, MR_ROW_NAN, MR_ROW_OK, MR_ROW_OK, MR_ROW_OK}));
   std::vector<int32_t> want(30, -1);
   want[4] = 21, want[5] = 22, want[17] = 11, want[23] = 0;
   EXPECT_EQ(step.history.read(), want);
-  const std::vector<float> turns = step.turns.read();
+  const std::vector<float> rope_table = step.rope_table.read();
   const int positions[] = {7, 3, 4, 5, 0};
   for (size_t r = 0; r < 5; ++r)
     for (size_t i = 0; i < 3; ++i) {
       const double angle = positions[r] * std::pow(10000.0, -2.0 * static_cast<double>(i) / 6);
-      EXPECT_NEAR(turns[r * 6 + i], std::cos(angle), 1e-7);
-      EXPECT_NEAR(turns[r * 6 + 3 + i], std::sin(angle), 1e-7);
+      EXPECT_NEAR(rope_table[r * 6 + i], std::cos(angle), 1e-7);
+      EXPECT_NEAR(rope_table[r * 6 + 3 + i], std::sin(angle), 1e-7);
     }
 }
 
@@ -85,8 +85,9 @@ struct Case {
   bool bias, norm, f32, factors;
 };
 
-// One head of one token of an 8-bit cache: the scale that the largest |want| asks for, every element within half a step of
-// the wanted one, and the largest at the end of the range. Wanted values are float64, so results may be a little off.
+// Checks one head of one token of an 8-bit cache: the scale is that of the largest |want|, every element is within half
+// a step of the wanted one, and the largest is at the end of the range. Wanted values are float64, so results may be
+// slightly off.
 ::testing::AssertionResult near_f8(const uint8_t* got, float scale, const std::vector<double>& want) {
   double greatest = 0;
   for (const double x : want) greatest = std::max(greatest, std::fabs(x));
@@ -109,8 +110,8 @@ void check_finish(const Case& c, Act act, int32_t count, Kv kv) {
   const int32_t all_heads = c.heads + 2 * c.kv_heads, width = all_heads * c.dim, stride = width + 8;
   const int32_t padded = pad_head_dim(c.dim), q_stride = c.heads * padded + 8;
   const KvLayout layout{act, c.block_size, c.kv_heads, c.dim, padded, kv};
-  std::vector<float> factor(static_cast<size_t>(c.rope_dims / 2) + 1);
-  for (float& f : factor) f = static_cast<float>(1 + numbers.uniform());
+  std::vector<double> factor(static_cast<size_t>(c.rope_dims / 2) + 1);
+  for (double& f : factor) f = 1 + numbers.uniform();
   std::vector<double> frequency(static_cast<size_t>(c.rope_dims / 2));
   rope_frequencies(c.rope_dims, 500000.0f, 4.0f, c.factors ? factor.data() : nullptr, frequency.data());
   std::vector<int32_t> slots, positions, tables, blocks, tokens;
@@ -141,7 +142,7 @@ void check_finish(const Case& c, Act act, int32_t count, Kv kv) {
   if (c.bias) args.q_bias = dbias, args.k_bias = dbias + c.heads * c.dim, args.v_bias = dbias + (c.heads + c.kv_heads) * c.dim;
   if (c.norm) args.q_norm = dnorm, args.k_norm = dnorm + c.dim;
   args.norm_eps = 1e-6f;
-  args.turns = step.turns;
+  args.rope_table = step.rope_table;
   args.rope_dims = c.rope_dims;
   args.rope_style = c.style;
   args.heads = c.heads;
@@ -230,7 +231,7 @@ TEST(FinishQkv, AgreesWithFloat64) {
       for (const auto& [c, count] : cases) check_finish(c, act, count, kv);
 }
 
-// One head of queries, of keys and of values a row, as they are: no bias, no norm, nothing rotated.
+// One head of queries, keys and values for each row, without bias, norm or rotation.
 void finish_one_head(const Step& step, const float* qkv, const KvLayout& layout, uint16_t* q, void* keys, void* values) {
   FinishQkvArgs args{};
   args.rows = step.begin.rows;
@@ -238,7 +239,7 @@ void finish_one_head(const Step& step, const float* qkv, const KvLayout& layout,
   args.qkv = qkv;
   args.qkv_is_f32 = true;
   args.qkv_stride = 3 * layout.head_dim;
-  args.turns = step.turns;
+  args.rope_table = step.rope_table;
   args.rope_style = MR_ROPE_NORM;
   args.heads = 1;
   args.q_out = q;
@@ -249,10 +250,11 @@ void finish_one_head(const Step& step, const float* qkv, const KvLayout& layout,
   MUST(launch_finish_qkv(args, Stream{}));
 }
 
-// Queries, keys and values beyond f16 are the largest number that is kept; what is none, which tells of faults, stays none.
+// Queries, keys and values beyond f16 become the largest stored number. NaN and infinity, which indicate faults, are
+// kept.
 TEST(FinishQkv, KeepsF16WithinItsRange) {
   const float some[] = {64992.0f, -65000.0f, 65504.0f, 65520.0f, -65520.0f, 1e6f, -3e38f, INFINITY, -INFINITY, NAN, 6e-8f, 1.0f};
-  for (const int32_t dim : {64, 33})  // stored by pairs, and one by one
+  for (const int32_t dim : {64, 33})  // stored in pairs, and one by one
     for (const Act act : {Act::kF16, Act::kBF16}) {
       const int32_t padded = pad_head_dim(dim);
       const KvLayout layout{act, 16, 1, dim, padded, Kv::kAct};
@@ -288,7 +290,7 @@ TEST(F8, ConvertsAsTheToolkitDoes) {
   std::vector<float> some = {0.0f,     -0.0f,   0x1p-10f, 0x1.8p-10f, 0x1p-9f, 0x1.8p-9f, 0x1.cp-7f, 0x1.fp-7f,
                              0x1p-6f, 447.9f, 448.0f,  463.9f,    464.0f, 1e9f,     1e-40f};
   for (int i = 0; i < 100000; ++i) some.push_back(std::ldexp(numbers.normal(), numbers.below(24) - 14));
-  for (uint32_t e = 0; e < 0x7e; ++e)  // halfway between neighbours, and beside it
+  for (uint32_t e = 0; e < 0x7e; ++e)  // halfway between neighbours, and next to it
     for (const float side : {0.0f, 1.0f, 500.0f}) {
       const float half = (f8_to_f32(e) + f8_to_f32(e + 1)) / 2;
       some.push_back(side == 1 ? half : std::nextafter(half, side));
@@ -302,8 +304,8 @@ TEST(F8, ConvertsAsTheToolkitDoes) {
     }
 }
 
-// Values as finish_qkv writes them, bit for bit as f8.cuh says, and as attention reads them: row r is alone in its sequence,
-// so what it attends to is its own value.
+// Values as finish_qkv writes them, bit for bit as f8.cuh specifies, and as attention reads them: row r is alone in its
+// sequence, so its attention is its own value.
 TEST(F8, KeepsEveryKindOfHead) {
   for (const int32_t dim : {1, 33, 64, 80, 96, 128, 255, 256})
     for (const Act act : {Act::kF16, Act::kBF16}) {
@@ -316,11 +318,11 @@ TEST(F8, KeepsEveryKindOfHead) {
         const float x = numbers.normal();
         value(0, d) = 0.0f;
         value(1, d) = x;
-        value(2, d) = x;                                     // one huge beside it
+        value(2, d) = x;                                     // next to a huge one
         value(3, d) = std::ldexp(x, -140);                   // below the normal numbers
         value(4, d) = std::ldexp(x, -120);                   // the scale would be
-        value(5, d) = x;                                     // NaN beside it
-        value(6, d) = x;                                     // infinity beside it
+        value(5, d) = x;                                     // next to NaN
+        value(6, d) = x;                                     // next to infinity
         value(7, d) = -0.0f;
         value(8, d) = std::ldexp(x, act == Act::kF16 ? 10 : 80);
       }

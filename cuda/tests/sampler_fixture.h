@@ -1,4 +1,4 @@
-// sampler_fixture: requests for the sampler, what the device answers, and what the CPU engine's sampler says to the same logits.
+// sampler_fixture: requests for the sampler, the device's answers, and the CPU sampler's answers to the same logits.
 #pragma once
 
 #include <algorithm>
@@ -9,15 +9,15 @@
 
 #include "cpu/isa.h"
 #include "cpu/sampler.h"
-#include "kernels/sampler.h"
 #include "kernel_fixture.h"
+#include "kernels/sampler/sampler.h"
 
 namespace mr::cuda::testing {
 
 constexpr int32_t kBiases = 16;
 
 struct Request {
-  cpu::SlotParams params;
+  mr::SlotParams params;
   std::vector<int32_t> history;
   int32_t position = 0, logits_row = 0, mask_offset = -1, row = 0;
   uint32_t flags = kJobFeeds;
@@ -25,7 +25,7 @@ struct Request {
   int32_t target = 0;
 };
 
-inline SlotParams device_params(const cpu::SlotParams& p) {
+inline SlotParams device_params(const mr::SlotParams& p) {
   SlotParams d{};
   d.seed = p.seed;
   d.output_index = p.output_index;
@@ -52,9 +52,9 @@ struct Answer {
   std::vector<SlotFeed> feeds;
 };
 
-// One slot a request; `repeats` launches over one workspace, of which the last is given.
+// Runs one slot for each request; launches `repeats` times over one workspace and returns the last answer.
 inline Answer sample(const std::vector<Request>& requests, const std::vector<float>& logits, int32_t vocab, int64_t stride,
-                     const std::vector<uint32_t>& masks, const std::vector<int32_t>& poison, int repeats = 2) {
+                     const std::vector<uint32_t>& masks, const std::vector<int32_t>& nan_flags, int repeats = 2) {
   const int32_t count = static_cast<int32_t>(requests.size()), words = (vocab + 31) / 32;
   int32_t longest = 1;
   for (const Request& r : requests) longest = std::max(longest, static_cast<int32_t>(r.history.size()));
@@ -64,7 +64,7 @@ inline Answer sample(const std::vector<Request>& requests, const std::vector<flo
   Guarded<int32_t> bias_ids(requests.size() * kBiases), history(requests.size() * static_cast<size_t>(longest));
   Guarded<float> bias_values(requests.size() * kBiases), dlogits(logits);
   Guarded<uint32_t> dmasks(masks.empty() ? std::vector<uint32_t>(1) : masks);
-  Guarded<int32_t> dpoison(poison);
+  Guarded<int32_t> dnan_flags(nan_flags);
   const SlotTables tables{params, feeds, allowed, suppressed, bias_ids, bias_values, history, longest, words, kBiases};
 
   std::vector<SlotSet> sets;
@@ -111,7 +111,7 @@ inline Answer sample(const std::vector<Request>& requests, const std::vector<flo
   args.logits = dlogits;
   args.logits_stride = stride;
   args.vocab = vocab;
-  args.poison = dpoison;
+  args.nan_flags = dnan_flags;
   args.masks = masks.empty() ? nullptr : dmasks.data();
   args.slots = tables;
   args.results = results;
@@ -177,7 +177,7 @@ inline void expect_same(const Answer& got, size_t i, const Reference& want, cons
 
 inline Request random_request(Numbers& n, int32_t vocab) {
   Request r;
-  cpu::SlotParams& p = r.params;
+  mr::SlotParams& p = r.params;
   p.seed = n.next();
   p.output_index = n.below(3);
   p.prompt_length = n.below(6);
@@ -210,7 +210,7 @@ inline Request random_request(Numbers& n, int32_t vocab) {
   return r;
 }
 
-// Rows of logits of several characters: spread, flat, peaked, with many equal values, with infinities.
+// Rows of logits of several kinds: spread, flat, peaked, with many equal values, with infinities.
 inline std::vector<float> random_row(Numbers& n, int32_t vocab) {
   const int32_t kind = n.below(6);
   std::vector<float> row = n.normals(static_cast<size_t>(vocab), kind == 1 ? 0.01f : kind == 2 ? 12.0f : 3.0f);
@@ -223,7 +223,7 @@ inline std::vector<float> random_row(Numbers& n, int32_t vocab) {
   return row;
 }
 
-// One request a filter, and some of several.
+// One request for each filter, and some with several.
 inline std::vector<Request> every_filter(Numbers& n, int32_t vocab, int32_t logits_row, float temperature) {
   const auto base = [&] {
     Request r;

@@ -1,6 +1,6 @@
-// The sampler against the CPU engine's: the same tokens, ranks and candidates from the same logits, on many random
-// settings, on rows that bins split badly, and where parts of a row meet; then its answers to rows it cannot sample from, and
-// its independence of other rows. Launches of few jobs share a row among more blocks than launches of many.
+// The sampler against the CPU engine's: the same tokens, ranks and candidates from the same logits, for many random
+// settings, rows whose histogram splits badly, and the borders of a row's parts; then rows that it cannot sample from,
+// and independence of other rows. Launches of few jobs share a row among more blocks than launches of many.
 #include "sampler_fixture.h"
 
 namespace mr::cuda::testing {
@@ -53,7 +53,7 @@ TEST(Sampler, ChoosesWhatTheCpuEngineChoosesFromALargeVocabulary) {
   std::vector<float> flat(static_cast<size_t>(vocab), 0.5f);
   logits.insert(logits.end(), flat.begin(), flat.end());
   std::vector<Request> requests;
-  for (int32_t i = 0; i < 30; ++i) {  // and as many of padding, so that a warp takes two pieces
+  for (int32_t i = 0; i < 30; ++i) {  // padding jobs, so that a warp has two pieces
     Request r;
     r.logits_row = i % 2;
     r.position = i;
@@ -78,7 +78,7 @@ TEST(Sampler, ChoosesAtTheBordersOfParts) {
     const int64_t stride = (vocab + 3) / 4 * 4;
     std::vector<float> logits;
     const auto add_row = [&](auto logit_of) {
-      logits.resize(logits.size() + static_cast<size_t>(stride), NAN);  // NaN behind the row is not of it
+      logits.resize(logits.size() + static_cast<size_t>(stride), NAN);  // NaN after the row must not matter
       for (int32_t i = 0; i < vocab; ++i) logits[logits.size() - static_cast<size_t>(stride) + static_cast<size_t>(i)] = logit_of(i);
     };
     add_row([&](int32_t) { return -2.0f; });
@@ -96,7 +96,7 @@ TEST(Sampler, ChoosesAtTheBordersOfParts) {
   }
 }
 
-// Rows whose tokens crowd in few bins, in a vocabulary in which no list holds them.
+// Rows whose tokens are crowded in few bins, in a vocabulary in which no list holds them.
 TEST(Sampler, ChoosesFromRowsThatBinsSplitBadly) {
   Numbers n(25);
   const int32_t vocab = 128256;
@@ -125,7 +125,7 @@ TEST(Sampler, ChoosesFromRowsThatBinsSplitBadly) {
   }
 }
 
-// Bounds among so many tokens that all of them are split, that few are left, or that they are few from the start.
+// Bounds among tokens of which all are split, few are left after a split, or few exist from the start.
 TEST(Sampler, ChoosesAmongFewAndMany) {
   Numbers n(28);
   const int32_t vocab = 5003;
@@ -150,7 +150,7 @@ TEST(Sampler, ChoosesAmongFewAndMany) {
   }
 }
 
-// The rank of every kind of logit: equal ones before and behind, zeros of both signs, infinities.
+// The rank of every kind of logit: equal ones before and after, zeros of both signs, infinities.
 TEST(Sampler, RanksTokens) {
   const int32_t vocab = 20001;
   const int64_t stride = 20004;
@@ -173,7 +173,8 @@ TEST(Sampler, RanksTokens) {
   for (size_t i = 0; i < requests.size(); i += 7) expect_as_on_cpu({requests[i]}, logits, vocab, stride, "request alone");
 }
 
-// Blocks that take as many tokens of one bin as there may be, in vocabularies in which a warp takes two pieces and in which not.
+// Blocks with as many tokens of one bin as possible, in vocabularies in which a warp has two pieces and in which it has
+// one.
 TEST(Sampler, AddsUpAllThatABinMayHold) {
   Numbers n(29);
   for (const int32_t vocab : {245760, 245764, 262144}) {
@@ -255,7 +256,7 @@ TEST(Sampler, SaysWhatItCannotSampleFrom) {
   }
   requests[3].mask_offset = 0;
   requests[5].flags |= kJobNanFault;
-  requests[6].row = 1;  // poisoned
+  requests[6].row = 1;  // has a NaN flag
   requests[7].params.temperature = 0;
   requests[7].flags = 0;  // does not feed
   const Answer got = sample(requests, logits, vocab, vocab, masks, {MR_ROW_OK, MR_ROW_EMPTY});

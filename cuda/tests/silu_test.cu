@@ -1,12 +1,13 @@
-// silu_each against the expression that it stands for, over every float.
-#include "kernels/linear/silu.cuh"
+// silu_each against the expression that it replaces, over every float.
+#include "kernels/gemm/silu.cuh"
 
-#include "tests/linear_fixture.h"
+#include "tests/gemm_fixture.h"
 
 namespace mr::cuda {
 namespace {
 
-// Each thread takes four neighbours at a time, of which one may make the others go the long way, and each of them with itself.
+// Each thread tests four neighbouring floats together, so that one may send the others down the slow path, and each of
+// them alone.
 __global__ void count_differences(uint32_t first, unsigned long long* differences) {
   const uint32_t at = first + (blockIdx.x * blockDim.x + threadIdx.x) * 4;
   float x[4], want[4];

@@ -1,16 +1,17 @@
-// SLOT_SET of slots with a history: the tokens lie where they belong, and those of other slots and behind them are untouched.
+// SLOT_SET of slots with a history: the tokens are written to their positions, and other slots and later positions do
+// not change.
 #include <algorithm>
 #include <memory>
 
-#include "kernels/sampler_state.h"
 #include "kernel_fixture.h"
+#include "kernels/sampler/state.h"
 
 namespace mr::cuda::testing {
 namespace {
 
 constexpr int32_t kVocab = 77, kWords = 3, kBiases = 4, kStride = 3 * 4096 + 5;
 
-// What is written of the slots: one a length, from slot 1 on and in descending order; slot 0 is never set.
+// Returns the histories after setting slots of these lengths, from slot 1 on in descending order; slot 0 is never set.
 std::vector<int32_t> histories_after(const std::vector<int32_t>& lengths, const std::vector<bool>& lists) {
   const size_t slots = lengths.size() + 1;
   Guarded<SlotParams> params(slots);

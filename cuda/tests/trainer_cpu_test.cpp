@@ -1,5 +1,5 @@
-// Trainings on the GPU beside those of the CPU engine, which is linked to this test: every bit is the same.
-#include "src/trainer.h"
+// Trainings on the GPU against those of the CPU engine, which is linked to this test: every bit is the same.
+#include "src/vectors/trainer.h"
 
 #include "src/error.h"
 #include "tests/engine_fixture.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kPlenty = uint64_t{8} << 30;
 
-// One device serves all that have plenty.
+// One device serves all tests with plenty of memory.
 std::shared_ptr<Device> device_of(uint64_t bytes) {
   if (bytes != kPlenty) return test::open_device(bytes);
   static const std::shared_ptr<Device> device = test::open_device(kPlenty);
@@ -65,7 +65,7 @@ TEST(TrainerOnTheGPU, ResumedTrainingsGoOnAsTheyWould) {
   }
 }
 
-// Shapes that take the wide paths: many rows and many codewords, of each element type, in graphs and by ranges.
+// Shapes of the wide kernels: many rows and many codewords, of each element type, in graphs and in ranges.
 TEST(TrainerOnTheGPU, LargerJobsAreThoseOfTheCPU) {
   for (const int32_t element : {MR_VECTOR_F32, MR_VECTOR_F16, MR_VECTOR_BF16, MR_VECTOR_U8, MR_VECTOR_I8})
     for (const int32_t dimension : {128, 31}) {

@@ -1,4 +1,4 @@
-// trainer_fixture: trainings and their outcomes, of the CPU engine and of another that is to give the same bits.
+// trainer_fixture: trainings and their outcomes, on the CPU engine and on another engine that must give the same bits.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,13 +35,13 @@ struct Outcome {
   std::vector<mr_round> rounds;
   int32_t reason = 0;
   std::vector<uint8_t> codewords, ids, loads, variances, state;
-  std::vector<std::vector<uint8_t>> states;  // before each slice, where something is seeded
+  std::vector<std::vector<uint8_t>> states;  // before each slice, if something is seeded
 };
 
 inline int64_t one_of(Random& r, std::initializer_list<int64_t> of) { return *(of.begin() + r() % of.size()); }
 inline double number_of(Random& r, std::initializer_list<double> of) { return *(of.begin() + r() % of.size()); }
 
-// Rows of a shape that makes them hard.
+// Returns an element of a row, in shapes chosen to be hard.
 inline double value(Random& r, int shape, int64_t i, int64_t j) {
   const double normal = std::normal_distribution<double>()(r);
   switch (shape) {
@@ -59,18 +59,18 @@ inline double value(Random& r, int shape, int64_t i, int64_t j) {
 }
 
 inline std::vector<uint8_t> encoded(Random& r, int32_t type, int32_t codeword_type, int shape, int64_t rows, int64_t width) {
-  std::vector<uint8_t> out(static_cast<size_t>(rows * width) * cpu::element_size(type));
+  std::vector<uint8_t> out(static_cast<size_t>(rows * width) * element_size(type));
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < width; ++j) {
       double v = value(r, shape, i, j);
-      uint8_t* const to = out.data() + static_cast<size_t>(i * width + j) * cpu::element_size(type);
+      uint8_t* const to = out.data() + static_cast<size_t>(i * width + j) * element_size(type);
       if (type == MR_VECTOR_U8 || type == MR_VECTOR_I8) {
         *to = static_cast<uint8_t>(static_cast<int64_t>(std::fmod(v * 16, 256)));
         continue;
       }
       while ((type == MR_VECTOR_F16 || codeword_type == MR_VECTOR_F16) && std::fabs(v) > 60000) v /= 1024;
-      const float f = cpu::round_codeword(type, v);
-      cpu::encode_codewords(type, &f, 1, to);
+      const float f = round_codeword(type, v);
+      encode_codewords(type, &f, 1, to);
     }
   return out;
 }
@@ -139,7 +139,7 @@ inline std::string text_of(const Job& job) {
   return text;
 }
 
-// One face for both engines.
+// Any is one interface to both engines.
 class Any {
  public:
   virtual ~Any() = default;
@@ -204,7 +204,7 @@ inline Outcome trained(Any& trainer, const Job& job, const std::vector<uint8_t>*
   const mr_trainer_config& c = job.config;
   if (from != nullptr) trainer.restore(*from);
   else if (c.init == MR_INIT_GIVEN) trainer.give(job.given);
-  const uint64_t bytes = static_cast<uint64_t>(c.dimension) * cpu::element_size(c.element_type);
+  const uint64_t bytes = static_cast<uint64_t>(c.dimension) * element_size(c.element_type);
   for (uint64_t first = 0; first < c.rows; first += job.chunk)
     trainer.write(first, job.rows.data() + first * bytes, std::min(job.chunk, c.rows - first));
   Outcome out;
@@ -275,7 +275,7 @@ inline Job shaped(uint64_t seed, int shape, int64_t rows, int32_t dimension, int
   return job;
 }
 
-// Where sums and distances come from one reading of the rows, and beside each border of that.
+// Shapes whose sums and distances come from one pass over the rows, and shapes on both sides of each limit of that.
 inline std::vector<Job> jobs_of_wide_rows() {
   std::vector<Job> jobs;
   for (const int32_t type : {MR_VECTOR_F32, MR_VECTOR_F16, MR_VECTOR_BF16, MR_VECTOR_U8, MR_VECTOR_I8})

@@ -1,4 +1,4 @@
-// The sorts that trainings use, beside the host's stable sort.
+// The sorts that trainings use, against the host's stable sort.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ TEST(TrainerSort, RowsByCodewordAreSortedStably) {
     const Array<uint32_t> identity(static_cast<size_t>(most)), sorted(static_cast<size_t>(most)), order(static_cast<size_t>(most));
     ASSERT_EQ(cudaSuccess, launch_count_up(identity.get(), most, {}));
     for (const uint32_t codewords : {1u, 2u, 256u, 257u, 65'536u})
-      for (const int64_t count : {int64_t{1}, most / 3 + 1, most}) {  // less than the scratch is for, too
+      for (const int64_t count : {int64_t{1}, most / 3 + 1, most}) {  // also fewer than the scratch is for
         std::vector<uint32_t> keys(static_cast<size_t>(count));
         for (uint32_t& key : keys) key = static_cast<uint32_t>(random()) % codewords;
         const Array<uint32_t> from(keys);
@@ -114,19 +114,19 @@ TEST(TrainerSort, RowsByDistanceAndThenByCodewordAreSortedStably) {
 __global__ void round_all(const double* v, int32_t type, float* rounded, float* means, int64_t count) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= count) return;
-  rounded[i] = cpu::round_codeword(type, v[i]);
-  const int64_t sum = cpu::bits_as<int64_t>(v[i]) >> 2;
-  means[i] = cpu::fixed_mean(type, sum, 1 + static_cast<uint64_t>(i) * 7919 % 0xffffffffu, static_cast<int>(i % 300) - 98);
+  rounded[i] = round_codeword(type, v[i]);
+  const int64_t sum = bits_as<int64_t>(v[i]) >> 2;
+  means[i] = fixed_mean(type, sum, 1 + static_cast<uint64_t>(i) * 7919 % 0xffffffffu, static_cast<int>(i % 300) - 98);
 }
 
-// The rules give the device the bits that they give the host, of any numbers.
+// The rounding rules give the device the bits that they give the host, for any numbers.
 TEST(TrainerRules, TheDeviceRoundsAsTheHost) {
   std::mt19937_64 random(3);
   std::vector<double> v;
   for (int i = 0; i < 200'000; ++i) {
-    double x = cpu::bits_as<double>(random());
-    if (i % 2 == 0) x = cpu::bits_as<double>(random() >> 63 << 63 | (random() % 300 + 880) << 52 | random() >> 12 >> (i % 50) << (i % 50));
-    if (cpu::is_finite(x)) v.push_back(x);
+    double x = bits_as<double>(random());
+    if (i % 2 == 0) x = bits_as<double>(random() >> 63 << 63 | (random() % 300 + 880) << 52 | random() >> 12 >> (i % 50) << (i % 50));
+    if (is_finite(x)) v.push_back(x);
   }
   for (const double x : {0.0, -0.0, 65504.0, 65519.0, 65520.0, 0x1p-24, 0x1p-25, 0x1p-149, 0x1p-150, 0x1.8p-149, 0x1p-133, 0x1p-134})
     for (const double s : {1.0, -1.0}) v.push_back(s * x);
@@ -138,9 +138,9 @@ TEST(TrainerRules, TheDeviceRoundsAsTheHost) {
     ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
     const std::vector<float> r = rounded.host(), m = means.host();
     for (size_t i = 0; i < v.size(); ++i) {
-      ASSERT_EQ(cpu::bits_as<uint32_t>(cpu::round_codeword(type, v[i])), cpu::bits_as<uint32_t>(r[i])) << v[i] << " in type " << type;
-      const float mean = cpu::fixed_mean(type, cpu::bits_as<int64_t>(v[i]) >> 2, 1 + i * 7919 % 0xffffffffu, static_cast<int>(i % 300) - 98);
-      ASSERT_EQ(cpu::bits_as<uint32_t>(mean), cpu::bits_as<uint32_t>(m[i])) << v[i] << " in type " << type;
+      ASSERT_EQ(bits_as<uint32_t>(round_codeword(type, v[i])), bits_as<uint32_t>(r[i])) << v[i] << " in type " << type;
+      const float mean = fixed_mean(type, bits_as<int64_t>(v[i]) >> 2, 1 + i * 7919 % 0xffffffffu, static_cast<int>(i % 300) - 98);
+      ASSERT_EQ(bits_as<uint32_t>(mean), bits_as<uint32_t>(m[i])) << v[i] << " in type " << type;
     }
   }
 }

@@ -1,10 +1,10 @@
-// Codebooks on the device: codes, neighbours, distances as they are told, and what is refused, against binary64 on the host.
+// Codebooks on the device against binary64 on the host: codes, neighbours, reported distances, and refusals.
 #include <algorithm>
 #include <numeric>
 #include <string>
 
 #include "cpu/error.h"
-#include "src/codebook.h"
+#include "src/vectors/codebook.h"
 #include "vector_fixture.h"
 
 namespace mr::cuda::testing {
@@ -50,12 +50,12 @@ Encoded encode(const Codebook& book, const mr_codebook_desc& d, const Values& ro
   return out;
 }
 
-// What message a call is refused with; "" when it is not.
+// Returns the message with which a call is refused; "" if it is not.
 template <class F>
 std::string refusal(F call) {
   try {
     call();
-  } catch (const cpu::Error& e) {
+  } catch (const mr::Error& e) {
     return e.code == MR_INVALID_ARGUMENT ? e.what() : "another code";
   }
   return "";

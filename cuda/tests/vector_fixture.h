@@ -1,4 +1,4 @@
-// vector_fixture: rows and codewords of every type, and the binary64 search that the device is held to.
+// vector_fixture: rows and codewords of every type, and the binary64 search against which the device is tested.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -18,7 +18,7 @@ inline const char* type_name(int32_t type) {
 
 inline size_t type_bytes(int32_t type) { return type == MR_VECTOR_F32 ? 4 : type <= MR_VECTOR_BF16 ? 2 : 1; }
 
-// The value of the type next to v, and its bytes behind the others.
+// Appends the bytes of the value of the type nearest to v, and returns that value.
 inline float append(int32_t type, double v, std::vector<uint8_t>* bytes) {
   uint8_t raw[4];
   float value = static_cast<float>(v);
@@ -55,7 +55,7 @@ inline Values values_of(int32_t type, size_t count, const std::function<double(s
   return v;
 }
 
-// Q as the record of vector numerics states it.
+// Computes Q as docs/decisions/029-vector-numerics.md specifies.
 inline double reference_distance(const float* x, const float* c, int64_t width, int32_t metric) {
   double sum[8] = {};
   for (int64_t j = 0; j < width; ++j) {

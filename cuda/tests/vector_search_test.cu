@@ -25,7 +25,8 @@ struct Found {
   uint64_t recomputed;
 };
 
-// Searches rows that begin `skew` bytes behind an aligned place, with ids `gap` entries further apart than there are rows.
+// Searches rows that begin `skew` bytes after an aligned address, with id strides `gap` entries longer than there are
+// rows.
 Found search(const Problem& p, const Values& rows, const Values& codewords, size_t skew = 0, int64_t gap = 0, bool distances = true) {
   const SearchShape shape{p.metric, p.row_type, p.codeword_type, p.spaces, p.codewords, p.width, p.rows + 3};
   Guarded<uint8_t> memory(Search::bytes(shape, 0)), bytes(rows.bytes.size() + 256);
@@ -63,13 +64,13 @@ void expect_reference(const Problem& p, const Values& rows, const Values& codewo
     }
 }
 
-// Values of a plain distribution in each type's range.
+// Returns values of a simple distribution in each type's range.
 double plain(int32_t type, Numbers& numbers) {
   const double v = static_cast<double>(numbers.normal());
   return type == MR_VECTOR_U8 ? 128 + 40 * v : type == MR_VECTOR_I8 ? 40 * v : v;
 }
 
-// Codewords lie where the rows do.
+// Codewords are distributed like the rows.
 void expect_plain(const Problem& p, uint64_t seed, size_t skew = 0, int64_t gap = 0) {
   Numbers numbers(seed);
   const Values rows = values_of(p.row_type, static_cast<size_t>(p.rows * p.spaces * p.width), [&](size_t) { return plain(p.row_type, numbers); });
@@ -100,7 +101,7 @@ TEST(VectorSearch, FindsWhatBinary64FindsInEveryShape) {
   expect_plain({MR_METRIC_L2, MR_VECTOR_BF16, MR_VECTOR_BF16, 1, 2, 65536, 3}, seed++);
 }
 
-// A kernel is one for searches of every size, of which the smaller ones come and go.
+// One kernel serves searches of every size, so a smaller search must not lower the limit of a larger one.
 TEST(VectorSearch, LeavesOtherSearchesTheirSharedMemory) {
   const Problem large{MR_METRIC_L2, MR_VECTOR_F32, MR_VECTOR_F32, 1, 300, 160, 100};
   const SearchShape shape{large.metric, large.row_type, large.codeword_type, 1, large.codewords, large.width, large.rows};
@@ -133,7 +134,7 @@ TEST(VectorSearch, FindsRowsOfEveryCountAndPlace) {
   for (const size_t skew : {0, 1, 7, 8}) expect_plain({MR_METRIC_L2, MR_VECTOR_U8, MR_VECTOR_F32, 1, 70, 24, 90}, seed++, skew);
 }
 
-// So many rows that every multiprocessor has several tiles, one after the other, of one subspace and then of the next.
+// So many rows that every SM has several tiles, one after another, of one subspace and then of the next.
 TEST(VectorSearch, FindsRowsOfTileAfterTile) {
   uint64_t seed = 550;
   for (const int64_t width : {16, 40, 72}) {
@@ -188,7 +189,7 @@ TEST(VectorSearch, FindsDataFarFromZero) {
     const Values codewords = values_of(p.codeword_type, static_cast<size_t>(p.codewords * p.width), far);
     expect_reference(p, rows, codewords, search(p, rows, codewords));
   }
-  // Of a type that needs no center, moved all the same.
+  // A type that needs no center, with one all the same.
   const Problem p{MR_METRIC_L2, MR_VECTOR_F16, MR_VECTOR_F16, 1, 500, 128, 300};
   const auto far = [&](size_t) { return 1000 + 2 * static_cast<double>(numbers.normal()); };
   const Values rows = values_of(p.row_type, static_cast<size_t>(p.rows * p.width), far);
@@ -241,7 +242,7 @@ TEST(VectorSearch, RecomputesFewRowsOfGaussians) {
     const auto value = [&](size_t) { return static_cast<double>(numbers.normal()); };
     const Values rows = values_of(type, static_cast<size_t>(p.rows * p.width), value);
     const Values codewords = values_of(type, static_cast<size_t>(p.codewords * p.width), value);
-    // What the three products of an F32 row leave out is as much again as units may be off.
+    // The three products of an F32 row leave out as much again as the tensor cores may be off.
     const int64_t percent = type == MR_VECTOR_F16 ? 1 : 2;
     EXPECT_LE(search(p, rows, codewords).recomputed, static_cast<uint64_t>(p.rows * percent / 100)) << p.name();
   }

@@ -1,4 +1,5 @@
-// The matrix units' own error against exact sums: half of what the search's proof counts for it holds even rows made to cancel.
+// The tensor cores' own error against exact sums: at most half of the error that the proof of the search allows, even
+// for rows made to cancel.
 #include <algorithm>
 
 #include "kernels/vectors/search_kernel.cuh"
@@ -48,11 +49,11 @@ template <class E>
 __global__ void __launch_bounds__(kSearchThreads + 128, 1) scores_by_wgmma(const __grid_constant__ SearchParams p, float* out) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const SearchShared s(launch_memory(), p.form);
-  open_ring(p.form, s);
+  init_pipeline(p.form, s);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0), lane = static_cast<int32_t>(threadIdx.x) % 32;
   if (warp >= kSearchWarps) {
     registers_down<32>();
-    if (warp == kSearchWarps && lane == 0) fill_ring<WorkOfAll>(p, s);
+    if (warp == kSearchWarps && lane == 0) produce_codewords<WorkOfAll>(p, s);
   } else {
     registers_up<112>();
     SearchByWgmma<E, true> products{p, s, warp / 4, warp % 4, lane};
@@ -84,7 +85,8 @@ double value_of(Data data, size_t i, size_t width, Numbers& numbers) {
   }
 }
 
-// The largest |score - exact| / S a step, S = |x| R + R^2 / 2, over 256 rows and 128 codewords without a center.
+// Returns the largest |score - exact| / S of a step, S = |x| R + R^2 / 2, over 256 rows and 128 codewords without a
+// center.
 double error_per_step(int32_t type, int64_t width, Data data) {
   const SearchShape shape{MR_METRIC_L2, type, type, 1, kSearchWide, width, kRows};
   const SearchPlan plan = search_plan(shape, 0);
@@ -93,7 +95,7 @@ double error_per_step(int32_t type, int64_t width, Data data) {
   Numbers numbers(static_cast<uint64_t>(width) * 31 + static_cast<uint64_t>(type) * 7 + static_cast<uint64_t>(data));
   const size_t columns = static_cast<size_t>(width);
   const Values rows = values_of(type, kRows * columns, [&](size_t i) { return value_of(data, i, columns, numbers); });
-  // Centered on 0, so that the search takes them as they are: each codeword and its negative.
+  // Centered on 0, so that the search needs no center: each codeword and its negative.
   std::vector<double> halves(kSearchWide / 2 * columns);
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = value_of(data, i + columns, columns, numbers);
   const Values codewords = values_of(type, kSearchWide * columns, [&](size_t i) {

@@ -1,4 +1,4 @@
-"""Reads what `millrace generate --json` printed: ids, and what was said of their logprobs."""
+"""Reads the output of `millrace generate --json`: ids and their logprobs."""
 
 import json
 
@@ -32,7 +32,7 @@ class Answer:
 
     @staticmethod
     def take(part, ids, before, said):
-        """Takes an event, whose fields are left out where they are zero."""
+        """Adds an event. Fields that are zero are missing."""
         if part.get("tokenIndex", 0) != len(ids):
             raise ValueError(f"tokens {part.get('tokenIndex', 0)} and on come after {len(ids)} tokens")
         details = part.get("details", [])

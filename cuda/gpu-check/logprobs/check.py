@@ -1,4 +1,4 @@
-"""Holds logprobs and greedy tokens that Millrace gave to transformers in float32 on the same weights.
+"""Compares logprobs and greedy tokens of Millrace with transformers in float32 on the same weights.
 
 Prints one line a verdict, `ok` or `FAIL` first, and ends with 1 if a bound is not kept.
 """
@@ -15,13 +15,13 @@ from reference import Reference, require_float32
 
 
 def at(table, answer):
-    """What a table of logprobs says of the tokens of an answer. Row i is of what follows token i."""
+    """Returns the logprobs of an answer's tokens from a table. Row i is for the token after token i."""
     index = torch.from_numpy(answer.positions - 1), torch.from_numpy(answer.tokens)
     return table[index[0].to(table.device), index[1].to(table.device)].double().cpu().numpy()
 
 
 def judge(reference, quantised, kind, generated, replayed):
-    """Verdicts on a generation, whose prompt went through the kernels of prompts, and on the same prompt, one token a step."""
+    """Judges a generation, whose prompt the prefill kernels computed, and the same prompt computed one token a step."""
     if replayed.ids != generated.ids[: generated.prompt] or replayed.prompt != generated.prompt:
         raise ValueError("the two answers are not of one prompt")
     exact, own = reference.logprobs(generated.ids, "f32"), reference.logprobs(generated.ids, kind)

@@ -5,11 +5,11 @@ import struct
 
 import numpy as np
 
-# Metadata values by their type's number, as struct spells them; strings and arrays have a shape of their own.
+# struct formats of metadata values by type number; strings and arrays are read separately.
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 STRING, ARRAY = 8, 9
 
-AT_ONCE = 8  # tensors that are widened beside each other
+AT_ONCE = 8  # tensors that are widened at the same time
 
 
 def widen_f32(raw):
@@ -25,7 +25,7 @@ def widen_bf16(raw):
 
 
 def half(blocks, at):
-    """The f16 at a byte of every block, one a row."""
+    """Returns the f16 at a byte offset of every block, one in each row."""
     return blocks[:, at : at + 2].copy().view(np.float16).astype(np.float32)
 
 
@@ -47,7 +47,7 @@ def widen_q4_k(raw):
     return (half(blocks, 0) * scales)[:, :, None] * quants - (half(blocks, 2) * minima)[:, :, None]
 
 
-# Of each type's number: its name, the bytes and weights of a block, and what makes float32 of bytes.
+# By type number: the name, the bytes and weights of a block, and the function that converts bytes to float32.
 TYPES = {
     0: ("F32", 4, 1, widen_f32),
     1: ("F16", 2, 1, widen_f16),
@@ -99,11 +99,11 @@ class File:
         return self.number(SCALARS[kind])
 
     def quantised(self):
-        """Whether a tensor's weights come in blocks."""
+        """Returns whether a tensor's weights are stored in blocks."""
         return any(TYPES[kind][2] > 1 for kind, _ in self.places.values() if kind in TYPES)
 
     def read(self, name):
-        """A tensor as float32, in its shape. Of quantised ones the dequantised weights."""
+        """Returns a tensor as float32 in its shape; quantised weights are dequantised."""
         kind, offset = self.places[name]
         if kind not in TYPES:
             raise ValueError(f"tensor {name} is of type {kind}, want one of {', '.join(t[0] for t in TYPES.values())}")
@@ -113,7 +113,7 @@ class File:
         return widen(self.data[begin : begin + int(np.prod(shape)) // weights * size]).reshape(shape)
 
     def read_all(self):
-        """Every tensor as (name, float32), a few at a time in memory."""
+        """Yields every tensor as (name, float32), with a few in memory at a time."""
         names = list(self.shapes)
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
             for first in range(0, len(names), AT_ONCE):

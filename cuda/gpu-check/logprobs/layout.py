@@ -1,4 +1,4 @@
-"""Where a GGUF file's tensors and hyperparameters stand in the models of transformers."""
+"""Maps a GGUF file's tensors and hyperparameters to the models of transformers."""
 
 import re
 
@@ -20,7 +20,7 @@ INNER = {
 }
 ROPE_FACTORS = "rope_freqs.weight"
 
-# What Llama 3 was extended by, which a file keeps as factors alone.
+# The context extension of Llama 3, of which a file stores only the factors.
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -29,7 +29,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 8192,
 }
 
-# Metadata that changes what a model computes and has no place here.
+# Metadata that changes what a model computes and is not supported here.
 REFUSED = ("attention.scale", "rope.scaling.type", "attention.sliding_window", "expert_count")
 
 
@@ -64,16 +64,16 @@ class Layout:
         }
 
     def rope(self):
-        """Parameters of the rotations as transformers names them, but for the base."""
+        """Returns the RoPE parameters under transformers' names, without the base."""
         return LLAMA3 if self.extended else {"rope_type": "default"}
 
     def frequencies(self, factors):
-        """What positions are multiplied by, in float64; factors are the file's, or None."""
+        """Returns the RoPE frequencies in float64; factors are the file's, or None."""
         plain = float(self.base) ** (-np.arange(0, self.head, 2) / self.head)
         return plain if factors is None else plain / factors.astype(np.float64)
 
     def parameters(self, name):
-        """The parameters that a tensor of the file fills: two where the head is the embedding, none for factors."""
+        """Returns the parameters that a tensor of the file fills: two if the head is the embedding, none for factors."""
         if name == ROPE_FACTORS:
             return []
         stem, kind = name.rsplit(".", 1)

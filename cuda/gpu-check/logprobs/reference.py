@@ -13,7 +13,7 @@ CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 
 
 def require_float32(device):
-    """Asks for products of float32 that are not rounded to TF32, and fails where the environment has them rounded all the same."""
+    """Disables TF32 for float32 products, and fails if the environment enables it all the same."""
     torch.set_float32_matmul_precision("highest")
     a, b = torch.rand(2, 512, 512, generator=torch.Generator().manual_seed(1)).to(device)
     error = (((a @ b).double() - a.double() @ b.double()) / (a.double() @ b.double())).abs().max().item()
@@ -36,14 +36,14 @@ class Reference:
         self.weights = {key: p.data for key, p in self.model.named_parameters()}
 
     def config(self, kind):
-        """Releases from 5 on keep the base beside what else is said of rotations."""
+        """Releases from 5 on store the base together with the other RoPE parameters."""
         rope, base, shape = self.layout.rope(), self.layout.base, self.layout.config
         if hasattr(kind(), "rope_parameters"):
             return kind(**shape, rope_parameters={**rope, "rope_theta": base})
         return kind(**shape, rope_theta=base, rope_scaling=rope if self.layout.extended else None)
 
     def fill(self, file):
-        """Gives every parameter its tensor, and fails where one of either is left over."""
+        """Assigns every parameter its tensor, and fails if a parameter or a tensor is left over."""
         parameters = dict(self.model.named_parameters(remove_duplicate=False))
         missing = set(parameters)
         for name, values in file.read_all():
@@ -60,7 +60,7 @@ class Reference:
             raise ValueError(f"the file has nothing for {sorted(missing)}")
 
     def check_rotations(self, file):
-        """Holds the frequencies that transformers computes by its own rules to the file's."""
+        """Compares the frequencies that transformers computes with the file's."""
         factors = file.read(layout.ROPE_FACTORS) if self.layout.extended else None
         want = torch.from_numpy(self.layout.frequencies(factors))
         got = self.model.model.rotary_emb.inv_freq.double().cpu()

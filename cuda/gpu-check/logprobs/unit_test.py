@@ -1,4 +1,4 @@
-"""Tests of what needs neither torch nor a GPU. Run by `python3 -m unittest discover -s cuda/gpu-check/logprobs -p '*_test.py'`."""
+"""Tests of the parts that need neither torch nor a GPU. Run by `python3 -m unittest discover -s cuda/gpu-check/logprobs -p '*_test.py'`."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def f16(raw):
 
 
 def plain_q4_k(block):
-    """One block, a weight at a time."""
+    """Dequantises one block, one weight at a time."""
     d, least, packed, quants = f16(block[:2]), f16(block[2:4]), block[4:16], block[16:]
     weights = []
     for i in range(256):
@@ -97,7 +97,7 @@ def metadata(architecture, **changed):
 
 
 def rotated(head, angles, side_by_side):
-    """A head after its rotation, in which pairs lie side by side, or half a head apart."""
+    """Rotates a head whose pairs are adjacent, or half a head apart."""
     half = len(head) // 2
     a, b = (head[0::2], head[1::2]) if side_by_side else (head[:half], head[half:])
     return a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)

@@ -1,30 +1,30 @@
-"""Judges logprobs and greedy tokens beside float32's."""
+"""Judges logprobs and greedy tokens against float32's."""
 
 import dataclasses
 
 import numpy as np
 
-# The share of transformers' own error in a type that the engine's may reach; of models whose matrices are quantised, which transformers
-# multiplies dequantised, all of it.
+# The engine's error may reach this share of transformers' own error in a type. For quantised models, which transformers
+# multiplies dequantised, it may reach all of it.
 SHARES = {"f16": 1 / 4, "bf16": 1 / 2}
 QUANTISED_SHARE = 1
 
 
 @dataclasses.dataclass
 class Verdict:
-    """kept says whether the bound is; text names the figure and the bound."""
+    """kept is whether the bound holds; text names the figure and the bound."""
 
     kept: bool
     text: str
 
 
 def largest(got, want):
-    """The largest difference; not a number where one of them is none."""
+    """Returns the largest difference; NaN if any difference is NaN."""
     return float(np.max(np.abs(np.asarray(got, np.float64) - want)))
 
 
 def mean(got, want):
-    """The average difference."""
+    """Returns the average difference."""
     return float(np.mean(np.abs(np.asarray(got, np.float64) - want)))
 
 

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) put_distances(const double* q, int64
   }
 }
 
-// Eight lanes a row and a codeword.
+// Eight lanes for a row and a codeword.
 __global__ void __launch_bounds__(kThreads) all_distances(NeighboursArgs a) {
   grid_wait();
   const int64_t all = a.count * a.codewords;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) all_distances(NeighboursArgs a) {
   }
 }
 
-// Orders by Q, then id; no number is behind all numbers.
+// Orders by Q, then id; NaN is last.
 struct Key {
   double q;
   uint32_t id;
@@ -74,7 +74,7 @@ struct Key {
   }
 };
 
-// A block a row: one neighbour after the other, each the first behind the one before.
+// One block for a row. It finds one neighbour after another, each the first one after its predecessor in the order.
 __global__ void __launch_bounds__(kThreads) select_neighbours(NeighboursArgs a) {
   grid_wait();
   __shared__ Key keys[kThreads / 32];

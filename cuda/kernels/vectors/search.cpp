@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/check.h"
 #include "kernels/vectors/search_layout.h"
 #include "kernels/vectors/search_pass.h"
 #include "kernels/vectors/search_prepare.h"
 #include "millrace/vectors.h"
-#include "src/error.h"
 
 namespace mr::cuda {
 namespace {
@@ -22,7 +22,7 @@ int32_t bytes_of(const SearchForm& f, SearchPass pass) { return f.shared_bytes +
 
 int64_t element_bytes(int32_t type) { return type == MR_VECTOR_F32 ? 4 : type == MR_VECTOR_F16 || type == MR_VECTOR_BF16 ? 2 : 1; }
 
-// Whether eight elements can be read at once wherever a piece of a row begins.
+// Returns whether eight elements can be read at once at the start of any piece of a row.
 bool reads_pieces(const SearchShape& shape, const void* rows) {
   const int64_t bytes = element_bytes(shape.row_type), want = std::min<int64_t>(16, 8 * bytes);
   return reinterpret_cast<uintptr_t>(rows) % static_cast<uintptr_t>(want) == 0 && shape.width * bytes % want == 0;
@@ -39,7 +39,7 @@ int64_t Search::tile_rows(const SearchShape& shape, int device) {
 
 Search::Search(const SearchShape& shape, int device, void* memory) : shape_(shape), device_(device), memory_(static_cast<char*>(memory)) {
   const SearchPlan plan = search_plan(shape_, device_);
-  // A kernel serves forms and searches of many sizes, so that each of them allows it the most that any asks.
+  // A kernel serves forms and searches of many sizes, so each search raises its limit to the most that any needs.
   for (const SearchForm* f : {&plan.plain, &plan.moved})
     for (const SearchPass pass : kPasses)
       for (const bool pieces : {false, true})

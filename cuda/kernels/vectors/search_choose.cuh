@@ -1,8 +1,9 @@
-// search_choose: from the scores of tiles to the best and the second best of each row, and whether they say which codeword it is.
+// search_choose: from the scores of tiles to the best and the second best of each row, and whether they determine the
+// codeword.
 //
-// A thread has two rows of its warp's tile, lane / 4 and 8 further on, and of each a quarter of the columns. It compares groups of
-// `kEach` columns, 4 or 8, by the best of each. The scores of a row's best group are kept in shared memory, where they are until the
-// last tile has been taken: registers cannot be chosen among by a number.
+// A thread has two rows of its warp's tile, lane / 4 and 8 further, and of each a quarter of the columns. It compares
+// groups of `kEach` columns, 4 or 8, by the best of each. The scores of a row's best group stay in shared memory until
+// the last tile, because registers cannot be indexed by a variable.
 #pragma once
 
 #include "kernels/vectors/search_tile.cuh"
@@ -11,26 +12,26 @@ namespace mr::cuda {
 
 struct Leader {
   float best = kNoScore, second = kNoScore;
-  int32_t group = 0;  // of the best, counted from the first tile's
+  int32_t group = 0;  // index of the best group, counted from the first tile's
 };
 
-// Where a warp keeps the scores of each lane's best group of each of its two rows: pair by pair, and a pair of all lanes side by side.
-// Of each row and half of a group the lanes of a row change places in another way, so that those who choose, four at once of what
-// may be one lane's, read from different banks.
+// KeptScores is where a warp keeps the scores of each lane's best group of each of its two rows: pair by pair, with the
+// pairs of all lanes side by side. For each row and half of a group the lanes of a row are permuted differently, so
+// that threads that read four scores of one lane at once read from different banks.
 template <int32_t kEach>
 struct KeptScores {
   static constexpr uint32_t kHalf = kEach / 4, kPair = 32 * 8;  // pairs of a half, bytes of a pair
   uint32_t warp;
   __device__ __forceinline__ KeptScores(const SearchShared& s, int32_t number)
       : warp(s.kept + static_cast<uint32_t>(number) * 4 * kHalf * kPair) {}
-  // The first pair of a half of the scores of a lane's row `which`.
+  // Returns the address of the first pair of a half of the scores of a lane's row `which`.
   __device__ __forceinline__ uint32_t at(int32_t which, int32_t half, int32_t lane) const {
     const int32_t part = which * 2 + half;
     return warp + static_cast<uint32_t>(part) * kHalf * kPair + static_cast<uint32_t>((lane ^ part) * 8);
   }
 };
 
-// Goes on with a tile's scores.
+// Updates the best with a tile's scores.
 template <int32_t kEach>
 __device__ __forceinline__ void take_scores(const float (&sums)[kSearchSums], int32_t tile, Leader (&leaders)[2],
                                             const KeptScores<kEach>& kept, int32_t lane) {
@@ -47,7 +48,7 @@ __device__ __forceinline__ void take_scores(const float (&sums)[kSearchSums], in
       most[g] = fmaxf(half[0], half[1]);
       if constexpr (kEach == 8) most[g] = fmaxf(most[g], fmaxf(half[2], half[3]));
     }
-    // The largest and the second of them, pairs first.
+    // The largest and the second largest of them, pairs first.
 #pragma unroll
     for (int32_t i = 0; i < kGroups / 2; ++i) {
       top[i] = fmaxf(most[2 * i], most[2 * i + 1]);
@@ -68,7 +69,7 @@ __device__ __forceinline__ void take_scores(const float (&sums)[kSearchSums], in
     leader.best = top[0];
     const uint32_t halves[2] = {kept.at(h, 0, lane), kept.at(h, 1, lane)};
 #pragma unroll
-    for (int32_t g = 0; g < kGroups; ++g) {  // of two as good either will do: the row is listed
+    for (int32_t g = 0; g < kGroups; ++g) {  // if two are equal either will do: the row is listed
       if (most[g] != top[0]) continue;
       leader.group = tile * kGroups + g;
 #pragma unroll
@@ -78,35 +79,36 @@ __device__ __forceinline__ void take_scores(const float (&sums)[kSearchSums], in
   }
 }
 
-// How far below a row's best score a candidate may lie, by what the row does not change: a square polynomial of |x|, of which the
-// slack of each sum covers the rounding of these float32.
+// Reach is how far below a row's best score a candidate may lie: a square polynomial of |x|. The slack of each sum
+// covers the rounding of these float32.
 struct Reach {
   float square, linear, constant;
-  float longest;  // of rows with it or more a score might overflow
+  float longest;  // rows at least this long might overflow a score
 
   Reach() = default;
   __device__ __forceinline__ Reach(const SearchParams& p, int64_t space) {
     const float radius = p.radius[space];
-    // Where units or sums lose what is below the normal numbers: each product, each sum, and with subnormal terms their product
-    // with a whole row or codeword.
+    // What the tensor cores or sums lose below the normal numbers: each product, each sum, and subnormal terms times a
+    // whole row or codeword.
     const float absolute = (static_cast<float>(p.width) * 8 + 256) * 0x1p-126f;
     const float slack = 1 + 0x1p-10f, relative = p.form.relative;
-    // Twice e of a score, and what Q of candidates may differ by: curve (|x| + R)^2, of inner products curve |x| R.
+    // Twice the error e of a score, and the range of Q of candidates: curve (|x| + R)^2, for inner products curve |x|
+    // R.
     square = p.inner ? 0.0f : p.curve * slack;
     linear = ((p.inner ? 1.0f : 2.0f) * p.curve * radius + 2 * (relative * radius + absolute)) * slack;
     const float squares = p.inner ? 0.0f : p.curve * radius * radius + relative * radius * radius;
     constant = (squares + 2 * absolute * (1 + radius)) * slack + 0x1p-125f;
     longest = kMostReach - radius;
   }
-  // At least |x|.
+  // Returns at least |x|.
   __device__ __forceinline__ static float length(float square) { return near_root(square + 0x1p-126f) * (1 + 0x1p-10f); }
   __device__ __forceinline__ float margin(float length) const {
     return length < longest ? (square * length + linear) * length + constant : __uint_as_float(0x7f800000u);
   }
 };
 
-// What is known of a row: its best score, the second, and the codeword of the best, or the first one of its group. Of two that are as
-// good either will do, because the row is listed.
+// Found is the result of a row so far: its best score, the second, and the codeword of the best, or the first one of
+// its group. If two are equal either will do, because the row is listed.
 struct Found {
   float best, second;
   int32_t codeword;
@@ -121,14 +123,14 @@ struct Found {
     if (score > best) codeword = of;
     best = fmaxf(best, score);
   }
-  // Joins what the lane across gives.
+  // Merges what lane `across` has.
   __device__ __forceinline__ void join_lane(const Found& given, int32_t across) {
     join({__shfl_xor_sync(0xffffffffu, given.best, across), __shfl_xor_sync(0xffffffffu, given.second, across),
           __shfl_xor_sync(0xffffffffu, given.codeword, across)});
   }
 };
 
-// Writes the id of a row of |x|^2 = square, and lists it if it has more than one candidate.
+// Writes the id of a row of |x|^2 = square, and lists the row if it has more than one candidate.
 __device__ __forceinline__ void write_found(const SearchParams& p, const Reach& reach, int64_t space, int64_t row, const Found& found,
                                             float square) {
   const float margin = reach.margin(Reach::length(square));
@@ -142,20 +144,21 @@ __device__ __forceinline__ void write_found(const SearchParams& p, const Reach& 
   p.limits[space * p.most_rows + place] = limit == limit ? limit : -__uint_as_float(0x7f800000u);
 }
 
-// Ends a tile of rows: writes ids, and lists the rows that have more than one candidate. first: number of the warp's first row,
-// many: of the rows there are, squares: of the thread's two rows. Behind it other scores may be kept.
+// Ends a tile of rows: writes ids, and lists the rows that have more than one candidate. first: number of the warp's
+// first row; many: rows that exist; squares: of the thread's two rows. Afterwards the kept scores may be overwritten.
 template <int32_t kEach>
 __device__ __forceinline__ void choose(const SearchParams& p, const Reach& reach, int64_t space, int64_t first, int64_t many,
                                        const float (&squares)[2], const Leader (&leaders)[2], const KeptScores<kEach>& kept, int32_t lane) {
-  // Lanes of even numbers go on with the first row and the others with the second: each gets a neighbour's part of its row.
+  // Even lanes continue with the first row and odd lanes with the second: each receives its neighbour's part of that
+  // row.
   const int32_t which = lane % 2, half = lane / 2 % 2;
   const Leader own = which != 0 ? leaders[1] : leaders[0], other = which != 0 ? leaders[0] : leaders[1];
   const auto found_by = [&](const Leader& l) { return Found{l.best, l.second, l.group * 4 * kEach + 2 * (lane % 4)}; };
   Found found = found_by(own);
   found.join_lane(found_by(other), 1);
   found.join_lane(found, 2);
-  __syncwarp();  // what other lanes kept is there
-  // Two lanes have a half of the group's scores each: codewords 0, 1, 8, 9, ... from its first one on.
+  __syncwarp();  // other lanes' scores are visible
+  // Two lanes have half of the group's scores each: codewords 0, 1, 8, 9, ... from its first one on.
   const uint32_t at = kept.at(which, half, lane / 4 * 4 + (found.codeword >> 1 & 3));
   const int32_t begin = found.codeword + half * 2 * kEach;
   float scores[kEach / 2];

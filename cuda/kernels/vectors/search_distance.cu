@@ -6,7 +6,7 @@ namespace {
 
 constexpr int32_t kThreads = 256;
 
-// Eight lanes a row of a subspace; rows of a subspace lie side by side.
+// Eight lanes for a row of a subspace; rows of a subspace are adjacent.
 template <int32_t type>
 __global__ void __launch_bounds__(kThreads) find_distances(SearchDistanceArgs a) {
   const int64_t all = a.spaces * a.count, step = int64_t{gridDim.x} * (kThreads / 8);

@@ -1,4 +1,4 @@
-// search_element: elements of rows as floats, which hold them exactly, one by one and eight at once.
+// search_element: loads elements of rows as floats, which represent them exactly, one at a time or eight at once.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -33,12 +33,12 @@ __device__ __forceinline__ float load_element(const void* rows, int32_t type, in
   }
 }
 
-// Eight elements as they lie in memory.
+// Piece is eight elements as they are in memory.
 struct Piece {
   uint4 low, high;  // high: of float32 alone
 };
 
-// `vector`: they start at a multiple of their own bytes. `columns` (1 .. 8) are there, the others count as zeros.
+// vector: they are aligned to their total size. columns (1 .. 8): elements that exist; the others count as zeros.
 __device__ __forceinline__ Piece load_piece(const void* rows, int32_t type, int64_t i, int32_t columns, bool vector) {
   Piece p{make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
   if (vector && columns == 8) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ void piece_floats(const Piece& p, int32_t type, float
   }
 }
 
-// Eight floats of float32 memory, `columns` of them there.
+// Loads eight float32 values, of which `columns` exist.
 __device__ __forceinline__ void load_floats(const float* at, int32_t columns, bool vector, float (&v)[8]) {
   if (vector && columns == 8) {
     const float4 a = reinterpret_cast<const float4*>(at)[0], b = reinterpret_cast<const float4*>(at)[1];
@@ -104,7 +104,7 @@ __device__ __forceinline__ uint32_t pack_bf16(float a, float b) {
   return bits;
 }
 
-// The first term of eight floats as bf16, which v then lacks.
+// Removes the first bf16 term of eight floats from v and returns it.
 __device__ __forceinline__ uint4 take_term(float (&v)[8]) {
   uint32_t word[4];
 #pragma unroll

@@ -1,17 +1,17 @@
-// search_exact: Q in binary64, in the order that docs/decisions/029-vector-numerics.md states.
+// search_exact: computes Q in binary64, in the order that docs/decisions/029-vector-numerics.md specifies.
 #pragma once
 
 #include "kernels/vectors/search_element.cuh"
 
 namespace mr::cuda {
 
-// Every eighth column of a row from j on; those from `width` on are zeros.
+// Loads every eighth column of a row from j on; columns from `width` on are zeros.
 template <int32_t type>
 __device__ __forceinline__ void load_eight(const void* rows, int64_t offset, int64_t j, int64_t width, float (&x)[8]) {
 #pragma unroll
   for (int32_t i = 0; i < 8; ++i) x[i] = j + 8 * i < width ? load_element<type>(rows, offset + j + 8 * i) : 0.0f;
 }
-// One branch for all eight: they are asked for together.
+// One branch for all eight, so that their loads are issued together.
 __device__ __forceinline__ void load_eight(const void* rows, int32_t type, int64_t offset, int64_t j, int64_t width, float (&x)[8]) {
   switch (type) {
     case MR_VECTOR_F32: load_eight<MR_VECTOR_F32>(rows, offset, j, width, x); break;
@@ -22,8 +22,8 @@ __device__ __forceinline__ void load_eight(const void* rows, int32_t type, int64
   }
 }
 
-// Q of a row and a codeword, by eight aligned lanes: lane i of them has partial sum i. All lanes of the warp call; all eight get
-// it. `eight(j, x)` is load_eight of the row.
+// Computes Q of a row and a codeword with eight aligned lanes: lane i of them has partial sum i. All lanes of the warp
+// must call it; all eight get the result. eight(j, x) is load_eight of the row.
 template <class F>
 __device__ __forceinline__ double octet_distance(const F& eight, const float* codeword, int64_t width, bool inner) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 8;

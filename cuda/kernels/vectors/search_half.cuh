@@ -1,5 +1,6 @@
-// search_half: the fast pass over f16 rows, which are operands as they lie: bulk copies bring them into shared memory while others are
-// multiplied, and every step of it is as short as its shape allows, because few codewords leave a tile of rows 6 us.
+// search_half: the fast pass over f16 rows, which are operands as they are: bulk copies load them into shared memory
+// while others are multiplied. Every step is kept as short as its shape allows, because with few codewords a tile of
+// rows takes only 6 us.
 #pragma once
 
 #include "kernels/vectors/search_choose.cuh"
@@ -12,12 +13,12 @@ namespace mr::cuda {
 // A warpgroup's part of the pass; kEach scores are compared as a group.
 template <int32_t kEach>
 struct HalfPass {
-  static constexpr uint64_t kStep = kRowBlock >> 4, kBlock = kCodewordBlock >> 4;  // as descriptors count
+  static constexpr uint64_t kStep = kRowBlock >> 4, kBlock = kCodewordBlock >> 4;  // in descriptor units
 
   const SearchParams& p;
   const SearchShared& s;
   int32_t group, warp, lane;
-  int32_t each;  // stages of a tile of codewords that the ring holds
+  int32_t each;  // stages of a tile of codewords, if the pipeline holds them all
   SearchPlace at{}, rows_at{};
 
   __device__ __forceinline__ HalfPass(const SearchParams& params, const SearchShared& shared, int32_t number, int32_t thread)
@@ -29,16 +30,16 @@ struct HalfPass {
     barrier_wait(s.rows_full(group, rows_at.stage), rows_at.phase);
     return s.row_buffer(p.form, group, rows_at.stage);
   }
-  // Gives their place back: this warp has multiplied and measured them.
+  // Releases their buffer: this warp has multiplied and measured them.
   __device__ __forceinline__ void give_rows() {
     __syncwarp();
     if (lane == 0) barrier_arrive(s.rows_empty(group, rows_at.stage));
     rows_at.next(p.form.row_buffers);
   }
 
-  // |x|^2 of the rows lane / 4 and 8 further on of this warp: the diagonal of the products of its rows with themselves, of which a
-  // lane's part of the first operand is its two of the second. Off by less than 2^-11 of itself, which Reach::length allows for: 18
-  // units of 2^-23 a step, and no more than 83 steps lie in shared memory.
+  // Computes |x|^2 of the rows lane / 4 and 8 further of this warp, as the diagonal of the products of its rows with
+  // themselves: a lane's part of the first operand is its two elements of the second. The relative error is below
+  // 2^-11, which Reach::length allows for: 18 units of 2^-23 a step, and at most 83 steps fit shared memory.
   __device__ __forceinline__ void measure(uint32_t rows, float (&squares)[2]) const {
     float low[4] = {}, high[4] = {};
 #pragma unroll 2
@@ -66,7 +67,7 @@ struct HalfPass {
   }
   __device__ __forceinline__ uint64_t open() const {
     barrier_wait(s.full + static_cast<uint32_t>(at.stage * 8), at.phase);
-    return swizzled_rows32(s.ring + static_cast<uint32_t>(at.stage * kStageBytes));
+    return swizzled_rows32(s.stage_memory + static_cast<uint32_t>(at.stage * kStageBytes));
   }
 
   // Adds the products of a run of blocks of codewords and as many steps of rows.
@@ -78,21 +79,21 @@ struct HalfPass {
     else if (many == 1) multiply<1>(sums, rows, codewords);
   }
 
-  // Begins the scores of a tile of codewords that the ring holds: a space's begin at the same stage, and none goes around the
-  // ring's end.
+  // Begins the scores of a tile of codewords that the pipeline holds. The codewords of each space begin at the same
+  // stage, and no tile wraps around.
   __device__ __forceinline__ void begin_held(float (&sums)[kSearchSums], uint64_t rows, int32_t tile, bool first) const {
     const int32_t stage = at.stage + tile * each;
     if (first) {
       for (int32_t i = 0; i < each; ++i) barrier_wait(s.full + static_cast<uint32_t>((stage + i) * 8), at.phase);
     }
-    const uint64_t codewords = swizzled_rows32(s.ring + static_cast<uint32_t>(stage * kStageBytes));
+    const uint64_t codewords = swizzled_rows32(s.stage_memory + static_cast<uint32_t>(stage * kStageBytes));
     wgmma_fence();
     wgmma_blocks<__nv_bfloat16, false>(sums, swizzled_rows32(s.ones), codewords);
     multiply_run(sums, rows, codewords + kBlock, p.form.steps);
     wgmma_commit();
   }
 
-  // The space's codewords are done with.
+  // Releases the space's codewords.
   __device__ __forceinline__ void close_held() {
     for (int32_t i = 0; i < static_cast<int32_t>(p.tiles) * each; ++i) {
       release(at.stage);
@@ -100,7 +101,7 @@ struct HalfPass {
     }
   }
 
-  // The scores of the next tile of codewords that comes through the ring.
+  // Computes the scores of the next tile of codewords that arrives through the pipeline.
   __device__ __forceinline__ void scores(float (&sums)[kSearchSums], uint64_t rows) {
     uint64_t stage = open();
     wgmma_fence();
@@ -129,7 +130,7 @@ struct HalfPass {
 
   __device__ __forceinline__ KeptScores<kEach> kept() const { return KeptScores<kEach>(s, group * 4 + warp); }
 
-  // A tile of rows whose ids are still to be written.
+  // Ended is a tile of rows whose ids are not written yet.
   struct Ended {
     int64_t space, first;  // first: the warp's first row
     float squares[2];
@@ -139,8 +140,9 @@ struct HalfPass {
     choose<kEach>(p, reach, tile.space, tile.first, p.count, tile.squares, tile.leaders, kept(), lane);
   }
 
-  // All of a block's rows, of which the ring holds the codewords. The ids of a tile of rows are written behind the first products of
-  // the next: before them they would keep the units waiting, and beside them these would end later.
+  // Processes all of a block's rows if the pipeline holds the codewords. The ids of a tile of rows are written after
+  // the first products of the next tile have been issued: before them the tensor cores would wait, and together with
+  // them these would end later.
   __device__ __forceinline__ void run_held() {
     Ended tile{-1, 0, {}, {}};
     Reach reach{};
@@ -169,7 +171,7 @@ struct HalfPass {
     if (tile.space >= 0) end(reach, tile);
   }
 
-  // All of a block's rows, each of them with codewords that come through the ring.
+  // Processes all of a block's rows, each with codewords that stream through the pipeline.
   __device__ __forceinline__ void run() {
     for (WorkOfAll work(p); work.next();) {
       const uint32_t rows = take_rows();
@@ -187,7 +189,8 @@ struct HalfPass {
   }
 };
 
-// Brings the rows of every tile to every warpgroup, by one thread; those behind the last are zeros, and so are columns.
+// Loads the rows of every tile for every warpgroup; run by one thread. Rows past the last are zeros, and so are
+// columns.
 __device__ __forceinline__ void fill_rows(const SearchParams& p, const SearchShared& s) {
   SearchPlace at;
   for (WorkOfAll work(p); work.next(); at.next(p.form.row_buffers)) {
@@ -213,11 +216,11 @@ __global__ void __launch_bounds__(kSearchThreads + 128, 1) search_half(const __g
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   if (p.state->moved != p.moved) return;
   const SearchShared s(launch_memory(), p.form);
-  open_ring(p.form, s);
+  init_pipeline(p.form, s);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0), lane = static_cast<int32_t>(threadIdx.x) % 32;
   if (warp >= kSearchWarps) {
     registers_down<32>();
-    if (warp == kSearchWarps && lane == 0) fill_ring<WorkOfAll>(p, s);
+    if (warp == kSearchWarps && lane == 0) produce_codewords<WorkOfAll>(p, s);
     if (warp == kSearchWarps + 1 && lane == 0) fill_rows(p, s);
   } else {
     registers_up<112>();

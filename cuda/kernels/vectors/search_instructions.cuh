@@ -1,28 +1,28 @@
-// search_instructions: the instructions that only a search uses, by name.
+// search_instructions: PTX instructions that only the search uses, by name.
 #pragma once
 
+#include "kernels/gemm/wgmma.cuh"
 #include "kernels/instructions.cuh"
-#include "kernels/linear/wgmma.cuh"
 #include "kernels/vectors/search_layout.h"
 
 namespace mr::cuda {
 
 constexpr int32_t kSearchSums = kSearchWide / 2;  // of a thread
 
-// The shared memory that a launch asked for.
+// Returns the dynamic shared memory of the launch.
 __device__ __forceinline__ uint8_t* launch_memory() {
   extern __shared__ uint8_t memory[];
   return memory;
 }
 
-// Stays where it is written.
+// The compiler must not move this load.
 __device__ __forceinline__ uint32_t load_global4(const void* from) {
   uint32_t v;
   asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(from));
   return v;
 }
 
-// Two floats of shared memory, 8-byte aligned.
+// Stores two floats in shared memory, 8-byte aligned.
 __device__ __forceinline__ void store_pair(uint32_t to, float a, float b) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
 }
@@ -30,7 +30,7 @@ __device__ __forceinline__ void load_pair(uint32_t from, float& a, float& b) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(from) : "memory");
 }
 
-// The square root of a normal number, off by 2^-21 of itself at most.
+// Returns the square root of a normal number, with a relative error of at most 2^-21.
 __device__ __forceinline__ float near_root(float v) {
   float root;
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(v));
@@ -39,12 +39,12 @@ __device__ __forceinline__ float near_root(float v) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// A block, 256-byte aligned.
+// Describes a block, 256-byte aligned.
 __device__ __forceinline__ uint64_t swizzled_rows32(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | uint64_t{1} << 16 | uint64_t{16} << 32 | uint64_t{3} << 62;
 }
 
-// The block of rows at (column, row) of a subspace, completing on a barrier.
+// Copies the block of rows at (column, row) of a subspace; completes on a barrier.
 __device__ __forceinline__ void copy_rows(uint32_t to, const RowsMap& map, int32_t column, int32_t row, int32_t space, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to), "l"(&map),
@@ -52,7 +52,7 @@ __device__ __forceinline__ void copy_rows(uint32_t to, const RowsMap& map, int32
       : "memory");
 }
 
-// d(64, 128) = a(64, 16) * b(128, 16)^T, plus d where `add`. Asynchronous until wgmma_wait.
+// d(64, 128) = a(64, 16) * b(128, 16)^T, plus d if `add`. Asynchronous until wgmma_wait.
 template <class E, bool add = true>
 __device__ __forceinline__ void wgmma_blocks(float (&d)[kSearchSums], uint64_t a, uint64_t b) {
   if constexpr (std::is_same_v<E, __half>) {

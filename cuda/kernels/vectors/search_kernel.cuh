@@ -1,8 +1,9 @@
-// search_kernel: the passes of a search over tiles of rows: the fast pass over all rows, and the one that settles listed rows.
+// search_kernel: the two passes of a search over tiles of rows: the fast pass over all rows, and the pass that settles
+// listed rows.
 //
-// Up to four warpgroups of a block have 64 rows each and multiply them with every tile of 128 codewords: while one waits for the matrix
-// units, others compare. By wgmma a fifth gives its registers away and fills the ring that the codewords come through; by mma
-// there is no ring.
+// Up to four warpgroups of a block have 64 rows each and multiply them with every tile of 128 codewords: while one
+// waits for the tensor cores, others compare scores. With wgmma a fifth warpgroup donates its registers and produces
+// the pipeline of codewords; mma needs no pipeline.
 #pragma once
 
 #include "kernels/vectors/search_choose.cuh"
@@ -14,9 +15,10 @@ namespace mr::cuda {
 template <SearchPass pass>
 using SearchWork = std::conditional_t<pass == SearchPass::kSettle, WorkOfListed, WorkOfAll>;
 
-// Lists of a warpgroup's places of a tile of listed rows; those without a row stand for the first one, and nothing is listed there.
+// Clears the lists of a warpgroup's part of a tile of listed rows. Missing rows repeat the first one, and nothing is
+// listed for them.
 __device__ __forceinline__ void open_lists(const SearchParams& p, const WorkOfListed& work, const SearchLists& lists, int32_t group) {
-  named_barrier(1 + group, 128);  // the lists before are done with
+  named_barrier(1 + group, 128);  // the lists of the tile before are no longer used
   const int32_t r = static_cast<int32_t>(threadIdx.x) % 128;
   if (r < kSearchRows) {
     const int32_t place = group * kSearchRows + r, i = row_at(place, p.form.groups * 4);
@@ -50,7 +52,7 @@ __device__ __forceinline__ void search_rows(const SearchParams& p, const SearchS
     Leader leaders[2];
     const bool keep = !listed && p.form.held && !work.last_of_space();
     if constexpr (resident) {
-      named_barrier(1 + group, 128);  // every warp has multiplied what lies there, and is done with its squares
+      named_barrier(1 + group, 128);  // every warp has multiplied these rows and used their squares
       rows.template load<E, 4>(0, p.form.steps, false);
       products.settle_writes();
     }
@@ -79,7 +81,7 @@ __device__ __forceinline__ void search_rows(const SearchParams& p, const SearchS
   }
 }
 
-// Where codewords do not come through a ring: everything before 9.0, and builds without 90a.
+// For devices before 9.0 and builds without sm_90a: codewords are read from global memory.
 template <class E, SearchPass pass, bool resident>
 __global__ void __launch_bounds__(kSearchThreads) search_by_mma(const __grid_constant__ SearchParams p) {
   if (p.state->moved != p.moved) return;
@@ -98,11 +100,11 @@ __global__ void __launch_bounds__(kSearchThreads + 128, 1) search_by_wgmma(const
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   if (p.state->moved != p.moved) return;
   const SearchShared s(launch_memory(), p.form);
-  open_ring(p.form, s);
+  init_pipeline(p.form, s);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0), lane = static_cast<int32_t>(threadIdx.x) % 32;
   if (warp >= kSearchWarps) {
     registers_down<32>();
-    if (warp == kSearchWarps && lane == 0) fill_ring<SearchWork<pass>>(p, s);
+    if (warp == kSearchWarps && lane == 0) produce_codewords<SearchWork<pass>>(p, s);
   } else {
     registers_up<112>();
     if (warp / 4 >= p.form.groups) return;

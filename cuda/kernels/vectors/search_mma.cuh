@@ -1,23 +1,23 @@
-// search_mma: products of a tile of rows and a tile of codewords through matrix units: by wgmma with codewords in a ring of shared
-// memory, or by mma with codewords where they lie. Both leave sums in the same places: of the thread of lane l in warp w the sum
-// 4 i + e is that of row 16 w + l / 4 + 8 (e / 2) and codeword 8 i + 2 (l % 4) + e % 2.
+// search_mma: multiplies a tile of rows and a tile of codewords on the tensor cores: by wgmma with codewords in a
+// shared memory pipeline, or by mma with codewords in global memory. Both leave sums in the same places: the thread of
+// lane l in warp w has, as sum 4 i + e, row 16 w + l / 4 + 8 (e / 2) and codeword 8 i + 2 (l % 4) + e % 2.
 #pragma once
 
 #include "kernels/vectors/search_instructions.cuh"
 
 namespace mr::cuda {
 
-// The address of the 16-byte piece h of row r of a block.
+// Returns the offset of the 16-byte piece h of row r of a block.
 __device__ __forceinline__ uint32_t piece_offset(int32_t r, int32_t h) {
   return static_cast<uint32_t>(r * 32 + ((h ^ (r >> 2 & 1)) << 4));
 }
 
-// Lane 0..31 of this warp's rows of a block as an A fragment of mma.m16n8k16.
+// Loads this warp's rows of a block as an A fragment of mma.m16n8k16.
 __device__ __forceinline__ void load_rows_fragment(uint32_t (&a)[4], uint32_t block, int32_t row, int32_t lane) {
   load_matrices(a, block + piece_offset(row + lane % 16, lane / 16));
 }
 
-// sums += rows * codewords^T of one block each, codewords in global memory.
+// sums += rows * codewords^T of one block each, with codewords in global memory.
 template <class E>
 __device__ __forceinline__ void multiply_block(float (&sums)[kSearchSums], uint32_t rows, const uint8_t* codewords, int32_t warp,
                                                int32_t lane) {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void multiply_block(float (&sums)[kSearchSums], uint3
   for (int32_t i = 0; i < kSearchSums / 4; i += 4) {
     uint32_t b[4][2];
 #pragma unroll
-    for (int32_t k = 0; k < 8; ++k)  // in this order: no more of them at once than registers hold
+    for (int32_t k = 0; k < 8; ++k)  // this order needs no more registers than there are
       b[k / 2][k % 2] = load_global4(codewords + piece_offset(8 * (i + k / 2) + lane / 4, k % 2) + lane % 4 * 4);
 #pragma unroll
     for (int32_t k = 0; k < 4; ++k) {

@@ -1,4 +1,4 @@
-// search_pass: the kernels that a search is made of.
+// search_pass: the kernels of a search.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,13 @@ enum class SearchPass {
 };
 
 struct SearchKernel {
-  const void* function;  // of one SearchParams
+  const void* function;  // its parameter is one SearchParams
   int32_t threads;       // of a block
 };
 
-// The kernels of f16 and bf16 terms, of rows that lie in shared memory whole, or chunk by chunk. pieces: 16 bytes of a row lie
-// wherever eight of its elements begin, and its last ones are eight too. compared: that of the form.
+// Kernels for f16 and bf16 terms. resident: rows are in shared memory whole, otherwise chunk by chunk. pieces: the 16
+// bytes of a row at any eight of its elements can be copied, and its last ones are eight too. compared: that of the
+// form.
 SearchKernel search_kernel_f16(SearchPass pass, bool resident, bool hopper, bool pieces, int32_t compared);
 SearchKernel search_kernel_bf16(SearchPass pass, bool resident, bool hopper);
 

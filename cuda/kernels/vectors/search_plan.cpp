@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/check.h"
 #include "kernels/vectors/search_layout.h"
 #include "millrace/vectors.h"
-#include "src/error.h"
 
 namespace mr::cuda {
 namespace {
@@ -11,10 +11,10 @@ namespace {
 constexpr int32_t kBarriers = (2 * kMostStages + kRowBarriers) * 8, kOnes = kRowBlock;
 constexpr int32_t kNorms = kSearchTile * 4;
 constexpr int32_t kAlign = 1024;
-constexpr int32_t kFewStages = 3;  // with which a ring still runs ahead
+constexpr int32_t kFewStages = 3;  // with fewer the producer cannot run ahead
 constexpr int32_t kFixed = kBarriers + kOnes + kNorms + kAlign;
 
-// Bytes that a block of threads uses, alone on its processor; lists, or what is kept of scores, come to it.
+// Bytes that a block may use if it is alone on its SM; lists, or kept scores, are added to it.
 constexpr int32_t kRoom = 226 * 1024 - kSearchLists;
 
 int32_t terms_of(int32_t type) { return type == MR_VECTOR_F32 || type == MR_VECTOR_F16 ? 2 : 1; }
@@ -28,7 +28,8 @@ SearchForm form_of(const SearchShape& shape, int64_t tiles, bool moved, bool hop
   f.blocks = f.codeword_terms * f.steps + 1;
   const int32_t room = std::min(kRoom, most_shared - kSearchLists);
   const auto step_of = [&](int32_t groups) { return groups * f.row_terms * kRowBlock; };
-  // Rows that are read and cut again for every tile of codewords cost more than units that wait for fewer warpgroups.
+  // Reading and cutting rows again for every tile of codewords costs more than tensor cores that serve fewer
+  // warpgroups.
   for (const int32_t groups : {4, 2, 1}) {
     if (!hopper || f.steps * step_of(groups) > room - kFixed - kFewStages * kStageBytes) continue;
     f.groups = groups;
@@ -36,7 +37,7 @@ SearchForm form_of(const SearchShape& shape, int64_t tiles, bool moved, bool hop
   }
   const int32_t step_bytes = step_of(f.groups);
   f.chunk_steps = std::min(f.steps, (room - kFixed - (hopper ? 2 : 0) * kStageBytes) / step_bytes);
-  // Where rows are read again for every tile, codewords have room to run ahead.
+  // If rows are read again for every tile, leave room for codewords to run ahead.
   if (f.chunk_steps < f.steps && hopper) f.chunk_steps = std::min(f.chunk_steps, (room - kFixed - 4 * kStageBytes) / step_bytes);
   f.chunks = (f.steps + f.chunk_steps - 1) / f.chunk_steps;
   int32_t rows = f.chunk_steps * step_bytes;
@@ -44,7 +45,7 @@ SearchForm form_of(const SearchShape& shape, int64_t tiles, bool moved, bool hop
   f.stages = hopper ? static_cast<int32_t>(std::min<int64_t>({(room - kFixed - rows) / kStageBytes, kMostStages, std::max<int64_t>(whole, 2)}))
                     : 0;
   f.held = whole <= f.stages;
-  // The next rows come meanwhile where few codewords follow on each, and leave them the ring.
+  // Double-buffer the rows if few codewords follow on each, and the pipeline keeps its stages.
   if (f.held && f.half && f.stages <= (room - kFixed - 2 * rows) / kStageBytes) {
     f.row_buffers = 2;
     rows *= 2;
@@ -74,7 +75,7 @@ SearchPlan search_plan(const SearchShape& shape, int device) {
   CUDA_CHECK(cudaDeviceGetAttribute(&plan.processors, cudaDevAttrMultiProcessorCount, device));
   plan.hopper = MR_HOPPER && major == 9;
   plan.tiles = (shape.codewords + kSearchWide - 1) / kSearchWide;
-  // Less center F32 rows are no larger operands than they are; others are moved where codewords lie far from 0.
+  // Minus the center, F32 rows are no longer operands than before; others are moved only if codewords are far from 0.
   const bool l2 = shape.metric == MR_METRIC_L2;
   plan.may_move = l2;
   plan.may_be_plain = !l2 || shape.row_type != MR_VECTOR_F32;

@@ -1,16 +1,16 @@
-// search_prepare. The center of a subspace is the mean of some of its codewords; any vector would do. Everything here is a
-// function of the codewords' values alone.
+// search_prepare. The center of a subspace is the mean of some of its codewords; any vector would be correct.
+// Everything here is a function of the codewords' values alone.
 #include "kernels/vectors/search_prepare.h"
 
-#include "kernels/vectors/search_mma.cuh"
 #include "kernels/vectors/search_element.cuh"
+#include "kernels/vectors/search_mma.cuh"
 
 namespace mr::cuda {
 namespace {
 
 constexpr int32_t kThreads = 256;
 constexpr int32_t kCenterThreads = 1024;
-constexpr int64_t kSome = 256;  // codewords that a center is the mean of
+constexpr int64_t kSome = 256;  // codewords that are averaged for a center
 
 struct Params {
   SearchForm form;
@@ -23,8 +23,9 @@ struct Params {
   int32_t inner, always;  // always: operands are moved whatever the codewords are
 };
 
-// A block a subspace, so many threads a column as it has room for. Where operands may be exact as they are, they are moved if the
-// codewords' mean is more than four times as long as their spread: then differences are smaller by more than their splitting loses.
+// One block for a subspace, with as many threads for a column as fit. If operands may be exact without a center, they
+// are moved only if the codewords' mean is more than four times as long as their spread: then the differences are
+// smaller by more than splitting them loses.
 __global__ void __launch_bounds__(kCenterThreads) find_centers(Params p) {
   __shared__ double sums[2][kCenterThreads];
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
@@ -73,7 +74,7 @@ __device__ __forceinline__ float operand(const Params& p, int64_t space, int64_t
   return p.moved ? v - p.center[space * p.width + j] : v;
 }
 
-// A warp a codeword of a tile: its length, and the row of its tile's first block.
+// One warp for a codeword of a tile: its length, and its row of the tile's first block.
 __global__ void __launch_bounds__(kThreads) measure_codewords(Params p) {
   if (p.state->moved != p.moved) return;
   const int64_t each = p.tiles * kSearchWide, all = p.spaces * each, warps = int64_t{gridDim.x} * (kThreads / 32);
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) measure_codewords(Params p) {
   }
 }
 
-// A thread a piece of 8 columns of a block of terms.
+// One thread for a piece of 8 columns of a block of terms.
 __global__ void __launch_bounds__(kThreads) pack_codewords(Params p) {
   if (p.state->moved != p.moved) return;
   const SearchForm& f = p.form;

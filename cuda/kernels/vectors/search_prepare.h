@@ -1,4 +1,4 @@
-// search_prepare: from codewords to what a search multiplies by.
+// search_prepare: makes the operands of a search from codewords.
 #pragma once
 
 #include "kernels/vectors/search_layout.h"
@@ -12,7 +12,7 @@ struct SearchPrepareArgs {
   char* memory;            // of the search
 };
 
-// Chooses the center, packs the images, and finds the largest codewords.
+// Chooses the center, packs the images, and finds the longest codewords.
 cudaError_t launch_search_prepare(const SearchPrepareArgs& args, cudaStream_t stream);
 
 struct SearchDistanceArgs {
@@ -24,7 +24,7 @@ struct SearchDistanceArgs {
   int32_t row_type, inner, processors;
 };
 
-// Q of each row and the codeword that its id names.
+// Computes Q of each row and the codeword of its id.
 cudaError_t launch_search_distances(const SearchDistanceArgs& args, cudaStream_t stream);
 
 }  // namespace mr::cuda

@@ -1,4 +1,4 @@
-// search_rows: a warpgroup's rows on their way into shared memory as blocks of 16-bit terms.
+// search_rows: loads a warpgroup's rows into shared memory as blocks of 16-bit terms.
 #pragma once
 
 #include "kernels/vectors/search_element.cuh"
@@ -6,18 +6,18 @@
 
 namespace mr::cuda {
 
-// The rows of one warpgroup: `many` of them, 0 .. 64, row r at element offset(r).
+// SearchRows is the rows of one warpgroup: `many` of them, 0 .. 64, row r at element offset(r).
 template <class Offset>
 struct SearchRows {
   const SearchParams& p;
-  const float* center;  // of the subspace, null: none
+  const float* center;  // of the subspace, or null
   Offset offset;
   int32_t many;
   uint32_t blocks;      // shared address: (row_terms, chunk_steps) blocks
-  float* squares;       // shared, (64): |x less center|^2
+  float* squares;       // shared, (64): |x minus center|^2
 
-  // Steps [first, first + steps) of all rows by the warpgroup's 128 threads; `at_once` rows of a thread are on their way together.
-  // `add`: to squares that earlier steps left. Rows behind the last are zeros.
+  // Loads steps [first, first + steps) of all rows with the warpgroup's 128 threads; `at_once` rows of a thread are in
+  // flight together. add: to the squares of earlier steps. Rows past the last are zeros.
   template <class E, int32_t at_once>
   __device__ __forceinline__ void load(int32_t first, int32_t steps, bool add) const {
     const int32_t thread = static_cast<int32_t>(threadIdx.x) % 128, pieces = 2 * steps;

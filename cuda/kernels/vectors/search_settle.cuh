@@ -1,5 +1,5 @@
-// search_settle: rows with more than one candidate. A second pass over their scores finds the groups of four codewords with one at
-// or above the row's limit, and Q in binary64 decides between them.
+// search_settle: rows with more than one candidate. A second pass over their scores finds the groups of four codewords
+// with a score at or above the row's limit, and Q in binary64 decides between them.
 #pragma once
 
 #include "kernels/vectors/search_choose.cuh"
@@ -7,10 +7,10 @@
 
 namespace mr::cuda {
 
-// Of a tile of rows, in shared memory.
+// SearchLists are the lists of a tile of rows, in shared memory.
 struct SearchLists {
   uint32_t* groups;  // (kSearchTile, kListed): the first codeword of each
-  uint32_t* counts;  // (kSearchTile): groups found, which may be more
+  uint32_t* counts;  // (kSearchTile): groups found, possibly more than fit
   uint32_t* rows;    // (kSearchTile): numbers
   float* limits;     // (kSearchTile)
 
@@ -22,7 +22,7 @@ struct SearchLists {
   }
 };
 
-// Lists what is at or above the limits, and what is no number; place: the thread's first row within the tile.
+// Lists groups with a score at or above the limit, or NaN; place: the thread's first row within the tile.
 __device__ __forceinline__ void list_scores(const float (&sums)[kSearchSums], int32_t tile, const SearchLists& lists, int32_t place,
                                             int32_t lane) {
 #pragma unroll
@@ -39,9 +39,9 @@ __device__ __forceinline__ void list_scores(const float (&sums)[kSearchSums], in
   }
 }
 
-// Decides the rows of this warp, four codewords at a time: eight lanes have one. Of the tile's rows the one numbered i lies in the
-// place of place_of(i), so that all `warps` have as many. Where the codewords are searched in segments, the last one that a warp
-// settles takes the least of all.
+// Settles the rows of this warp, four codewords at a time: eight lanes for one. Row i of the tile is stored at
+// place_of(i), so that all `warps` have equally many. If the codewords are searched in segments, the warp that settles
+// the last one takes the least of all.
 __device__ __forceinline__ int32_t place_of(int32_t i, int32_t warps) { return i % warps * 16 + i / warps; }
 __device__ __forceinline__ int32_t row_at(int32_t place, int32_t warps) { return place % 16 * warps + place / 16; }
 
@@ -103,7 +103,7 @@ __device__ __forceinline__ void settle_rows(const SearchParams& p, const WorkOfL
   const volatile uint32_t* const ids = p.least_ids + work.first_unit() * kSearchTile + place_of(i, warps);
   double least = found[0];
   uint32_t id = ids[0];
-  for (int64_t s = 1; s < work.segments; ++s) {  // ids rise from segment to segment: of equal ones the first stays
+  for (int64_t s = 1; s < work.segments; ++s) {  // ids ascend from segment to segment, so of equal ones the first stays
     const double q = found[s * kSearchTile];
     if (q < least) {
       least = q;

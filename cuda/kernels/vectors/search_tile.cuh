@@ -1,5 +1,5 @@
-// search_tile: what the warpgroups of a search share: their shared memory, and the products of their rows with one tile of
-// codewords after the other.
+// search_tile: shared by the warpgroups of a search: their shared memory, and the products of their rows with one tile
+// of codewords after another.
 #pragma once
 
 #include "kernels/vectors/search_rows.cuh"
@@ -7,24 +7,24 @@
 
 namespace mr::cuda {
 
-constexpr int32_t kSearchThreads = 128 * kSearchGroups;  // that multiply; where codewords come through a ring, 128 more
+constexpr int32_t kSearchThreads = 128 * kSearchGroups;  // that multiply; a pipeline of codewords has 128 more
 
 struct SearchShared {
-  uint32_t full, empty;      // barriers of the ring's stages, and behind them two of each buffer of rows
+  uint32_t full, empty;      // barriers of the stages, then two of each buffer of rows
   uint32_t ones;             // a block of rows 1, 1, 1, 0, ...
-  uint32_t rows, group_bytes;  // blocks of each warpgroup, in as many buffers as the form has
-  uint32_t ring;
-  uint32_t kept;             // kept_bytes, where rows are not listed ones
+  uint32_t rows, group_bytes;  // blocks of each warpgroup, in the form's number of buffers
+  uint32_t stage_memory;
+  uint32_t kept;             // kept_bytes, unless rows are listed ones
   float* squares;            // (kSearchTile)
-  uint8_t* lists;            // kSearchLists bytes in the same place, where listed rows are settled
+  uint8_t* lists;            // kSearchLists bytes at the same address, if listed rows are settled
 
   __device__ __forceinline__ SearchShared(uint8_t* memory, const SearchForm& f) {
     const uint32_t start = shared_address(memory), base = (start + 1023) & ~1023u;
     rows = base;
     group_bytes = static_cast<uint32_t>(f.row_buffers * f.row_terms * f.chunk_steps * kRowBlock);
     ones = rows + static_cast<uint32_t>(f.groups) * group_bytes;
-    ring = ones + kRowBlock;
-    full = ring + static_cast<uint32_t>(f.stages * kStageBytes);
+    stage_memory = ones + kRowBlock;
+    full = stage_memory + static_cast<uint32_t>(f.stages * kStageBytes);
     empty = full + kMostStages * 8;
     uint8_t* const behind = memory + (empty + kMostStages * 8 + kRowBarriers * 8 - start);
     squares = reinterpret_cast<float*>(behind);
@@ -32,7 +32,7 @@ struct SearchShared {
     kept = empty + kMostStages * 8 + kRowBarriers * 8 + kSearchTile * 4;
   }
 
-  // Of a warpgroup's buffer of rows.
+  // Returns the address of a warpgroup's buffer of rows.
   __device__ __forceinline__ uint32_t row_buffer(const SearchForm& f, int32_t group, int32_t buffer) const {
     return rows + static_cast<uint32_t>(group) * group_bytes + static_cast<uint32_t>(buffer * f.steps * kRowBlock);
   }
@@ -44,7 +44,7 @@ struct SearchShared {
   }
 };
 
-// The block of ones, by the first warpgroup.
+// Writes the block of ones; run by the first warpgroup.
 __device__ __forceinline__ void write_ones(uint32_t ones) {
   const int32_t r = static_cast<int32_t>(threadIdx.x) / 2, h = static_cast<int32_t>(threadIdx.x) % 2;
   if (threadIdx.x < 128)
@@ -55,7 +55,7 @@ __device__ __forceinline__ const uint8_t* image_of(const SearchParams& p, int64_
   return p.images + (space * p.tiles + tile) * p.form.blocks * kCodewordBlock;
 }
 
-// Multiplies by mma, codewords straight from global memory.
+// SearchByMma multiplies by mma, with codewords read from global memory.
 template <class E, bool resident>
 struct SearchByMma {
   const SearchParams& p;
@@ -65,7 +65,8 @@ struct SearchByMma {
   __device__ __forceinline__ void settle_writes() const { named_barrier(1 + group, 128); }
   __device__ __forceinline__ void rewind() const {}
 
-  // The scores of a tile; load(first, steps) brings the rows' columns into shared memory where they are not resident.
+  // Computes the scores of a tile; load(first, steps) loads the rows' columns into shared memory if they are not
+  // resident.
   template <class Load>
   __device__ __forceinline__ void scores(float (&sums)[kSearchSums], int64_t space, int64_t tile, bool, const Load& load) {
     const SearchForm& f = p.form;
@@ -92,7 +93,7 @@ struct SearchByMma {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Where in the ring the next stage is.
+// SearchPlace is the next stage of the pipeline.
 struct SearchPlace {
   int32_t stage = 0;
   uint32_t phase = 0;
@@ -103,8 +104,8 @@ struct SearchPlace {
   }
 };
 
-// Makes what all threads share ready, by all of them.
-__device__ __forceinline__ void open_ring(const SearchForm& f, const SearchShared& s) {
+// Initialises what all threads share; all threads must call it.
+__device__ __forceinline__ void init_pipeline(const SearchForm& f, const SearchShared& s) {
   if (threadIdx.x == 0) {
     for (int32_t i = 0; i < f.stages; ++i) {
       barrier_init(s.full + static_cast<uint32_t>(i * 8), 1);
@@ -121,10 +122,10 @@ __device__ __forceinline__ void open_ring(const SearchForm& f, const SearchShare
   __syncthreads();
 }
 
-// Fills the ring, by one thread: the tiles of codewords of each tile of rows, or once for a space that the ring holds. No stage
-// has blocks of two chunks.
+// Produces the pipeline; run by one thread: the tiles of codewords for each tile of rows, or once for a space that the
+// pipeline holds. No stage has blocks of two chunks.
 template <class Work>
-__device__ __forceinline__ void fill_ring(const SearchParams& p, const SearchShared& s) {
+__device__ __forceinline__ void produce_codewords(const SearchParams& p, const SearchShared& s) {
   const SearchForm& f = p.form;
   SearchPlace at;
   int64_t held = -1;
@@ -144,7 +145,7 @@ __device__ __forceinline__ void fill_ring(const SearchParams& p, const SearchSha
           const uint32_t full = s.full + static_cast<uint32_t>(at.stage * 8);
           barrier_wait(s.empty + static_cast<uint32_t>(at.stage * 8), at.phase ^ 1);
           barrier_expect(full, bytes);
-          bulk_copy(s.ring + static_cast<uint32_t>(at.stage * kStageBytes), from, bytes, full);
+          bulk_copy(s.stage_memory + static_cast<uint32_t>(at.stage * kStageBytes), from, bytes, full);
           from += bytes;
           at.next(f.stages);
         }
@@ -154,15 +155,15 @@ __device__ __forceinline__ void fill_ring(const SearchParams& p, const SearchSha
   }
 }
 
-// Multiplies by wgmma, codewords from the ring.
+// SearchByWgmma multiplies by wgmma, with codewords from the pipeline.
 template <class E, bool resident>
 struct SearchByWgmma {
   const SearchParams& p;
   const SearchShared& s;
   int32_t group, warp, lane;
-  SearchPlace at{}, begun{};  // begun: where the ring's tiles of this row tile begin
+  SearchPlace at{}, begun{};  // begun: the stage at which this row tile's codewords begin
 
-  // Rows that this warpgroup has written become its operands.
+  // Makes rows that this warpgroup has written visible as operands.
   __device__ __forceinline__ void settle_writes() const {
     shared_fence();
     named_barrier(1 + group, 128);
@@ -173,14 +174,14 @@ struct SearchByWgmma {
     if (lane == 0) barrier_arrive(s.empty + static_cast<uint32_t>(stage * 8));
   }
 
-  // The blocks of the stage that comes, once they are there.
+  // Waits for the next stage and returns its blocks.
   __device__ __forceinline__ uint64_t open() const {
     barrier_wait(s.full + static_cast<uint32_t>(at.stage * 8), at.phase);
     wgmma_fence();
-    return swizzled_rows32(s.ring + static_cast<uint32_t>(at.stage * kStageBytes));
+    return swizzled_rows32(s.stage_memory + static_cast<uint32_t>(at.stage * kStageBytes));
   }
 
-  // `keep`: the tiles stay in the ring for the next rows.
+  // keep: the tiles stay in the pipeline for the next rows.
   template <class Load>
   __device__ __forceinline__ void scores(float (&sums)[kSearchSums], int64_t, int64_t tile, bool keep, const Load& load) {
     const SearchForm& f = p.form;
@@ -191,7 +192,7 @@ struct SearchByWgmma {
     uint64_t codewords = open();
     wgmma_blocks<__nv_bfloat16, false>(sums, swizzled_rows32(s.ones), codewords);
     codewords += kCodewordBlock >> 4;
-    int32_t room = kStageBlocks - 1;  // blocks of the stage that are left
+    int32_t room = kStageBlocks - 1;  // blocks left in the stage
     if constexpr (resident) {
       multiply(sums, rows, term, codewords, room, f.steps, keep);
     } else {
@@ -207,17 +208,17 @@ struct SearchByWgmma {
     }
   }
 
-  // Behind the last tile of codewords of a row tile that kept them: the next rows begin where these began.
+  // After the last tile of codewords of a row tile that kept them: the next rows begin at the same stage.
   __device__ __forceinline__ void rewind() { at = begun; }
 
  private:
   struct Operands {
     uint64_t rows, codewords;  // of block 0
-    uint32_t term;             // from the rows' first terms to the second
+    uint32_t term;             // offset from the rows' first terms to the second
     int32_t steps;
   };
 
-  // Adds the products of `many` blocks from `block` on, and where `twice` also those of the rows' second terms.
+  // Adds the products of `many` blocks from `block` on and, if `twice`, also those of the rows' second terms.
   template <int32_t many, bool twice>
   __device__ __forceinline__ static void products(float (&sums)[kSearchSums], const Operands& from, int32_t block) {
 #pragma unroll
@@ -231,17 +232,17 @@ struct SearchByWgmma {
     wgmma_commit();
   }
 
-  // Adds the products of a chunk of `steps` steps, of which the open stage has `room` blocks; nothing is under way behind it.
+  // Adds the products of a chunk of `steps` steps, of which the open stage has `room` blocks; waits for all of them.
   __device__ __forceinline__ void multiply(float (&sums)[kSearchSums], uint64_t rows, uint32_t term, uint64_t codewords, int32_t room,
                                            int32_t steps, bool keep) {
     const int32_t blocks = p.form.codeword_terms * steps;
-    int32_t before = -1;  // a stage whose products may still be under way
+    int32_t before = -1;  // a stage whose products may still be running
 #pragma unroll 1
     for (int32_t block = 0;;) {
       const int32_t end = blocks - block < room ? blocks : block + room;
       const Operands from{rows, codewords - static_cast<uint32_t>(block * (kCodewordBlock >> 4)), term, steps};
       const int32_t twice = std::is_same_v<E, __half> || p.form.row_terms == 1 ? block : end < steps ? end : steps > block ? steps : block;
-      // Runs that products follow each other in without a break; any other takes its time.
+      // The common runs are written out, so that their products follow one another without a break.
       if (twice == block && end - block == 3) {
         products<3, false>(sums, from, block);
       } else if (twice == block && end - block == 2) {

@@ -1,14 +1,14 @@
-// search_work: which rows and which codewords a block of threads of a search has, one tile of rows after the other.
+// search_work: which rows and codewords a block of a search has, one tile of rows after another.
 #pragma once
 
 #include "kernels/vectors/search_layout.h"
 
 namespace mr::cuda {
 
-// Of all rows: an even share of consecutive tiles, subspace by subspace, each with all codewords.
+// WorkOfAll: an equal share of consecutive tiles of all rows, subspace by subspace, each with all codewords.
 struct WorkOfAll {
   const SearchParams& p;
-  int32_t space, tile, left;  // tiles: a device's memory holds ids of fewer than 2^31 of them
+  int32_t space, tile, left;  // tiles: device memory holds ids of fewer than 2^31 of them
   int32_t across, most;       // tiles of a subspace, and rows of a tile
   int64_t begin = 0, end;     // tiles of codewords
 
@@ -28,14 +28,14 @@ struct WorkOfAll {
     ++space;
     return true;
   }
-  // The tile after this one is of another space, or there is none.
+  // Returns whether the next tile is of another space, or there is none.
   __device__ __forceinline__ bool last_of_space() const { return left <= 0 || tile + 1 >= across; }
   __device__ __forceinline__ int64_t first() const { return int64_t{tile} * most; }
   __device__ __forceinline__ int64_t rows() const { return p.count - first() < most ? p.count - first() : most; }
 };
 
-// Of listed rows, which are few: every gridDim-th unit. So that no multiprocessor rests, a space's rows are cut into tiles of
-// `each`, and the codewords that a tile is multiplied with into segments: units of one tile are settled together.
+// WorkOfListed: every gridDim-th unit of listed rows, which are few. To occupy every SM, a space's rows are cut into
+// tiles of `each`, and the codewords of a tile into segments; the units of one tile are settled together.
 struct WorkOfListed {
   const SearchParams& p;
   int64_t space = -1, tile = 0, unit, units = 0, many = 0, share;
@@ -61,7 +61,7 @@ struct WorkOfListed {
   __device__ __forceinline__ bool last_of_space() const { return true; }
   __device__ __forceinline__ int64_t first() const { return tile * each; }
   __device__ __forceinline__ int64_t rows() const { return many - first() < each ? many - first() : each; }
-  // Of this tile, below gridDim where there are several segments.
+  // Returns this tile's first unit; below gridDim if there are several segments.
   __device__ __forceinline__ int64_t first_unit() const { return space * share + tile * segments; }
 
  private:

@@ -23,14 +23,14 @@ __global__ void count_up(uint32_t* order, int64_t count) {
 __global__ void distance_keys(const double* v, uint64_t* keys, int64_t count, bool descending) {
   grid_wait();
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads) {
-    const uint64_t key = cpu::order_of(v[i]);
+    const uint64_t key = order_of(v[i]);
     keys[i] = descending ? ~key : key;
   }
 }
 
 }  // namespace
 
-int bits_of(uint64_t most) { return most == 0 ? 1 : 64 - cpu::leading_zeros(most); }
+int bits_of(uint64_t most) { return most == 0 ? 1 : 64 - leading_zeros(most); }
 
 cudaError_t sort_bytes(int64_t count, uint64_t* bytes) {
   size_t need = 0;

@@ -1,4 +1,4 @@
-// Trimming, merging and splitting.
+// training_annealed: trimming, merging and splitting of codewords.
 #include "kernels/vectors/training.cuh"
 
 namespace mr::cuda {
@@ -16,7 +16,7 @@ __global__ void keys_of(TrainingView t, const uint32_t* order, uint32_t* keys, i
     keys[i] = ids[order[i]];
 }
 
-// One block: the first place of each codeword's rows.
+// One block: finds the first index of each codeword's rows.
 __global__ void find_starts(TrainingView t, int64_t space) {
   __shared__ uint64_t sums[kTrainingThreads];
   grid_wait();
@@ -42,7 +42,7 @@ __global__ void trim(TrainingView t, const uint32_t* keys, const uint32_t* order
   const uint64_t* const loads = t.a.new_loads + space * t.p.codewords;
   for (int64_t i = int64_t{blockIdx.x} * kTrainingThreads + threadIdx.x; i < t.p.n; i += int64_t{gridDim.x} * kTrainingThreads) {
     const uint32_t c = keys[i], row = order[i];
-    const uint64_t rank = static_cast<uint64_t>(i) - t.a.starts[c], kept = cpu::kept_rows(t.p.trim, loads[c]);
+    const uint64_t rank = static_cast<uint64_t>(i) - t.a.starts[c], kept = kept_rows(t.p.trim, loads[c]);
     t.a.sum_ids[space * t.p.n + row] = rank < kept ? c : static_cast<uint32_t>(t.p.codewords);
     if (rank + 1 == kept) t.a.farthest[space * t.p.codewords + c] = row;
   }
@@ -55,8 +55,8 @@ struct Near {
 
 __device__ Near nearer(Near a, Near b) { return b.q < a.q || (b.q == a.q && b.c < a.c) ? b : a; }
 
-// A block finds the nearest other codeword of one with rows, if it is near enough; else the codeword itself. Eight lanes compute
-// one distance.
+// One block for a codeword with rows: finds the nearest other codeword, if it is near enough, otherwise itself. Eight
+// lanes compute one distance.
 __global__ void find_near(TrainingView t, int64_t space, int64_t first) {
   __shared__ Near all[kOctets];
   grid_wait();
@@ -83,7 +83,7 @@ __global__ void find_near(TrainingView t, int64_t space, int64_t first) {
       const double other = __shfl_down_sync(kWholeWarp, sum, half, kOctet);
       if (lane < half) sum += other;
     }
-    if (wanted && lane == 0 && sum < mine.q) mine = {sum, static_cast<uint32_t>(a)};  // ascending: the lowest on ties
+    if (wanted && lane == 0 && sum < mine.q) mine = {sum, static_cast<uint32_t>(a)};  // ascending, so ties go to the lowest
   }
   if (lane == 0) all[octet] = mine;
   __syncthreads();
@@ -97,10 +97,11 @@ __global__ void find_near(TrainingView t, int64_t space, int64_t first) {
 __device__ void place(const TrainingView& t, int64_t i, double p) {
   t.a.next_place[i] = p;
   t.a.next_velocity[i] = 0;
-  t.a.next[i] = cpu::round_codeword(t.p.codeword_type, p);
+  t.a.next[i] = round_codeword(t.p.codeword_type, p);
 }
 
-// One block goes through the codewords in ascending order: its first thread finds the next two to merge, all threads merge them.
+// One block walks through the codewords in ascending order: its first thread finds the next two to merge, all threads
+// merge them.
 __global__ void merge(TrainingView t, int64_t space) {
   __shared__ int64_t at, low, high;
   __shared__ double low_load, high_load, both;
@@ -138,7 +139,7 @@ __global__ void merge(TrainingView t, int64_t space) {
     if (low < 0) return;
     for (int64_t j = threadIdx.x; j < width; j += kTrainingThreads) {
       const int64_t i = (space * k + low) * width + j, other = (space * k + high) * width + j;
-      const double p = cpu::merged_place(low_load, t.a.next_place[i], high_load, t.a.next_place[other], both);
+      const double p = merged_place(low_load, t.a.next_place[i], high_load, t.a.next_place[other], both);
       place(t, i, p);
       place(t, other, p);
     }
@@ -152,7 +153,7 @@ __device__ bool donates(const TrainingView& t, int64_t space, int64_t c) {
          t.a.distances[space * t.p.n + t.a.farthest[space * t.p.codewords + c]] > 0;
 }
 
-// A warp a codeword: a donor's place in the order (load descending, id ascending).
+// One warp for a codeword: a donor's rank in the order (load descending, id ascending).
 __global__ void list_donors(TrainingView t, int64_t space) {
   grid_wait();
   if (rests(*t.a.control)) return;
@@ -170,14 +171,14 @@ __global__ void list_donors(TrainingView t, int64_t space) {
   atomicAdd(reinterpret_cast<unsigned long long*>(&t.a.control->donors), 1ull);
 }
 
-// A warp a codeword: a free one takes the last kept row of its donor.
+// One warp for a codeword: a free one becomes the last kept row of its donor.
 __global__ void split(TrainingView t, int64_t space) {
   grid_wait();
   Control& control = *t.a.control;
   if (rests(control)) return;
   const int64_t c = (int64_t{blockIdx.x} * kTrainingThreads + threadIdx.x) / 32;
   if (c >= t.p.codewords || t.a.left[c] != 0) return;
-  unsigned before = 0;  // free ones
+  unsigned before = 0;  // free codewords
   for (int64_t i = threadIdx.x % 32; i < c; i += 32) before += t.a.left[i] == 0 ? 1 : 0;
   before = __reduce_add_sync(kWholeWarp, before);
   if (before >= control.donors) return;

@@ -1,4 +1,4 @@
-// The next codebook from the sums: a warp a codeword.
+// training_move: the next codebook from the sums; one warp for a codeword.
 #include "kernels/vectors/training.cuh"
 
 namespace mr::cuda {
@@ -6,28 +6,28 @@ namespace {
 
 __device__ int warp_lane() { return static_cast<int>(threadIdx.x % 32); }
 
-// L2: the mean of the codeword's rows. One without rows stays.
+// L2: the mean of the codeword's rows. A codeword without rows stays.
 __device__ void move_mean(const TrainingView& t, int64_t first, const int32_t* e, uint64_t load) {
   for (int64_t j = warp_lane(); j < t.p.width; j += 32) {
     const int64_t sum = t.a.sums[first + j];
     t.a.sums[first + j] = 0;
-    t.a.next[first + j] = load == 0 ? t.a.now[first + j] : cpu::fixed_mean(t.p.codeword_type, sum, load, e[j]);
+    t.a.next[first + j] = load == 0 ? t.a.now[first + j] : fixed_mean(t.p.codeword_type, sum, load, e[j]);
   }
 }
 
-// Inner products: the direction of the mean. A sum without one changes nothing.
+// Inner products: the direction of the mean. A zero sum changes nothing.
 __device__ void move_direction(const TrainingView& t, int64_t first, const int32_t* e, uint64_t load) {
   const double length =
-      sqrt(warp_length_squared(t.p.width, [&](int64_t j) { return cpu::fixed_value(t.a.sums[first + j], e[j]); }));
+      sqrt(warp_length_squared(t.p.width, [&](int64_t j) { return fixed_value(t.a.sums[first + j], e[j]); }));
   __syncwarp();  // all sums are read
   for (int64_t j = warp_lane(); j < t.p.width; j += 32) {
-    const double m = cpu::fixed_value(t.a.sums[first + j], e[j]);
+    const double m = fixed_value(t.a.sums[first + j], e[j]);
     t.a.sums[first + j] = 0;
-    t.a.next[first + j] = load != 0 && length > 0 ? cpu::round_codeword(t.p.codeword_type, m / length) : t.a.now[first + j];
+    t.a.next[first + j] = load != 0 && length > 0 ? round_codeword(t.p.codeword_type, m / length) : t.a.now[first + j];
   }
 }
 
-// Some way to the mean of the rows kept.
+// Moves a fraction of the way to the mean of the rows kept.
 __device__ void move_some(const TrainingView& t, int64_t first, const int32_t* e, uint64_t rows) {
   if (rows == 0) {
     for (int64_t j = warp_lane(); j < t.p.width; j += 32) {
@@ -39,9 +39,9 @@ __device__ void move_some(const TrainingView& t, int64_t first, const int32_t* e
   }
   const double rate = t.p.learning_rate * t.a.control->temperature;
   for (int64_t j = warp_lane(); j < t.p.width; j += 32) {
-    const double m = cpu::fixed_value(t.a.sums[first + j], e[j]) / static_cast<double>(rows);
+    const double m = fixed_value(t.a.sums[first + j], e[j]) / static_cast<double>(rows);
     t.a.sums[first + j] = 0;
-    t.a.next_velocity[first + j] = cpu::next_velocity(t.p.momentum, t.a.velocity[first + j], rate, m, t.a.place[first + j]);
+    t.a.next_velocity[first + j] = mr::next_velocity(t.p.momentum, t.a.velocity[first + j], rate, m, t.a.place[first + j]);
   }
   double factor = 1;
   bool shortened = false;
@@ -58,7 +58,7 @@ __device__ void move_some(const TrainingView& t, int64_t first, const int32_t* e
     const double p = t.a.place[first + j] + v;
     t.a.next_velocity[first + j] = v;
     t.a.next_place[first + j] = p;
-    t.a.next[first + j] = cpu::round_codeword(t.p.codeword_type, p);
+    t.a.next[first + j] = round_codeword(t.p.codeword_type, p);
   }
 }
 
@@ -70,7 +70,7 @@ __global__ void move(TrainingView t) {
   if (w >= t.p.spaces * t.p.codewords) return;
   const uint64_t load = t.a.new_loads[w];
   const int32_t* const e = t.a.exponent + w / t.p.codewords * t.p.width;
-  if (t.p.annealed != 0) move_some(t, w * t.p.width, e, cpu::kept_rows(t.p.trim, load));
+  if (t.p.annealed != 0) move_some(t, w * t.p.width, e, kept_rows(t.p.trim, load));
   else if (t.p.metric == MR_METRIC_L2) move_mean(t, w * t.p.width, e, load);
   else move_direction(t, w * t.p.width, e, load);
 }

@@ -1,11 +1,11 @@
-// What a round measures, and its end.
+// training_round: the measurements of a round, and its end.
 #include "kernels/vectors/training.cuh"
 
 namespace mr::cuda {
 namespace {
 
-constexpr int64_t kCounted = 1024;          // codewords up to which a block counts loads by itself first
-constexpr uint64_t kExactRows = 94'906'265;  // of up to so many rows the squares of loads sum up to less than 2^53
+constexpr int64_t kCounted = 1024;          // codewords up to which a block first counts loads in shared memory
+constexpr uint64_t kExactRows = 94'906'265;  // up to this many rows the squares of loads sum up to less than 2^53
 constexpr int64_t kCopied = 4096;           // blocks of a copy
 
 __device__ int64_t grid_first() { return int64_t{blockIdx.x} * kTrainingThreads + threadIdx.x; }
@@ -26,17 +26,17 @@ __global__ void begin_round(TrainingView t) {
   for (int64_t i = grid_first(); i < all; i += grid_step()) t.a.new_loads[i] = 0;
 }
 
-// A block of rows of a subspace: the sum of its distances, its loads, its changes. Lane i has rows i, i + 256, ...
+// One block for rows of a subspace: the sum of its distances, its loads, its changes. Lane i has rows i, i + 256, ...
 __global__ void measure(TrainingView t) {
   __shared__ double sums[kTrainingThreads];
   __shared__ unsigned counts[kCounted];
   __shared__ unsigned changed;
-  static_assert(kTrainingThreads == cpu::kBlockLanes, "a thread a partial sum");
+  static_assert(kTrainingThreads == kBlockLanes, "a thread a partial sum");
   grid_wait();
   Control& control = *t.a.control;
   if (control.skip != 0) return;
   const int64_t space = blockIdx.x / t.p.blocks, block = blockIdx.x % t.p.blocks;
-  const int64_t first = block * cpu::kBlockRows, count = min(cpu::kBlockRows, t.p.n - first);
+  const int64_t first = block * kBlockRows, count = min(kBlockRows, t.p.n - first);
   const int64_t at = space * t.p.n + first;
   unsigned long long* const loads = reinterpret_cast<unsigned long long*>(t.a.new_loads + space * t.p.codewords);
   const bool counted = t.p.codewords <= kCounted, known = control.has_ids != 0;
@@ -70,7 +70,7 @@ __global__ void measure(TrainingView t) {
       if (counts[c] != 0) atomicAdd(&loads[c], static_cast<unsigned long long>(counts[c]));
 }
 
-// One thread: the round's figures, and what follows from them.
+// One thread: the round's figures and their consequences.
 __device__ void decide(const TrainingView& t) {
   Control& control = *t.a.control;
   const double n = static_cast<double>(t.p.n), k = static_cast<double>(t.p.codewords);
@@ -84,16 +84,17 @@ __device__ void decide(const TrainingView& t) {
   control.empty = empty;
   control.next_energy = total / n;
   control.imbalance = uneven / static_cast<double>(t.p.spaces);
-  const bool stable = cpu::is_stable(t.p.end, control.iteration, control.energy, control.next_energy,
+  const bool stable = is_stable(t.p.end, control.iteration, control.energy, control.next_energy,
                                      static_cast<int64_t>(control.changes));
   control.next_stable = stable ? control.stable + 1 : 0;
-  const int32_t reason = cpu::end_reason(t.p.end, control.iteration, control.next_stable);
+  const int32_t reason = end_reason(t.p.end, control.iteration, control.next_stable);
   control.reason = reason;
   control.over = reason != MR_REASON_NONE ? 1 : 0;
   control.hold = control.over == 0 && t.p.annealed == 0 && empty > 0 ? 1 : 0;
 }
 
-// A subspace a block: its energy, its squared loads, both in ascending order, and its codewords without rows. The only one decides too.
+// One block for a subspace: its energy and squared loads, in ascending order, and its codewords without rows. If it is
+// the only one, it also decides.
 __global__ void measure_space(TrainingView t) {
   __shared__ double tile[kTrainingThreads];
   __shared__ unsigned long long squares, empty;
@@ -142,7 +143,7 @@ __global__ void judge(TrainingView t) {
   if (t.a.control->skip == 0) decide(t);
 }
 
-// What the round made becomes what can be read.
+// Publishes the result of the round.
 __global__ void commit(TrainingView t) {
   grid_wait();
   const Control& control = *t.a.control;
@@ -150,7 +151,7 @@ __global__ void commit(TrainingView t) {
   const int64_t rows = t.p.spaces * t.p.n, books = t.p.spaces * t.p.codewords, values = books * t.p.width;
   for (int64_t i = grid_first(); i < rows; i += grid_step()) t.a.ids[i] = t.a.new_ids[i];
   for (int64_t i = grid_first(); i < books; i += grid_step()) t.a.loads[i] = t.a.new_loads[i];
-  if (control.over != 0) return;  // the state stays that of the round's beginning
+  if (control.over != 0) return;  // the state stays as it was at the start of the round
   for (int64_t i = grid_first(); i < values; i += grid_step()) {
     t.a.last[i] = t.a.now[i];
     t.a.now[i] = t.a.next[i];
@@ -199,7 +200,7 @@ __global__ void end_round(TrainingView t) {
   ++control.sequence;
 }
 
-// Held rounds of which others were skipped go on as if these had not been.
+// Held rounds between which others were skipped continue as if these had not been.
 __global__ void release(TrainingView t) {
   grid_wait();
   t.a.control->hold = 0;

@@ -6,7 +6,7 @@ namespace {
 constexpr int kColumns = 128;        // of a block
 constexpr int64_t kInspected = 64;   // rows of a block
 
-// A thread looks at one column of some rows.
+// A thread inspects one column of some rows.
 __global__ void inspect_rows(const void* rows, int32_t type, int64_t count, int64_t full, int64_t tiles, uint64_t first,
                              unsigned long long* bad, uint32_t* largest) {
   grid_wait();
@@ -15,7 +15,7 @@ __global__ void inspect_rows(const void* rows, int32_t type, int64_t count, int6
   const int64_t begin = blockIdx.x / tiles * kInspected, end = min(begin + kInspected, count);
   uint32_t most = 0;
   for (int64_t i = begin; i < end; ++i) {
-    const uint32_t bits = cpu::bits_as<uint32_t>(cpu::decode_element(type, rows, i * full + j)) & 0x7fffffffu;
+    const uint32_t bits = bits_as<uint32_t>(decode_element(type, rows, i * full + j)) & 0x7fffffffu;
     if (bits >= 0x7f800000u) {
       if (bad != nullptr) atomicMin(bad, static_cast<unsigned long long>(first + static_cast<uint64_t>(i)));
     } else if (bits > most) {
@@ -31,7 +31,7 @@ __global__ void raise_largest(uint32_t* to, const uint32_t* from, int64_t full) 
   if (j < full && from[j] > to[j]) to[j] = from[j];
 }
 
-// A warp divides a row by its length.
+// One warp divides a row by its length.
 __global__ void normalise_rows(const void* rows, int32_t type, int64_t count, int64_t full, float* to) {
   grid_wait();
   const int64_t i = (int64_t{blockIdx.x} * kTrainingThreads + threadIdx.x) / 32;

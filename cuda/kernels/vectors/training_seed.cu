@@ -1,4 +1,4 @@
-// The first codewords of a training.
+// training_seed: the first codewords of a training (k-means++ for the random choice).
 #include "kernels/vectors/training.cuh"
 
 namespace mr::cuda {
@@ -8,18 +8,18 @@ constexpr int kOctet = 8;  // lanes that compute one row's distance: one for eac
 constexpr int kOctets = kTrainingThreads / kOctet;
 constexpr int64_t kMostGrid = int64_t{1} << 20;
 
-// A warp takes one codeword's row.
+// One warp copies one codeword's row.
 __global__ void seed_random(TrainingView t) {
   grid_wait();
   const int64_t w = (int64_t{blockIdx.x} * kTrainingThreads + threadIdx.x) / 32;
   if (w >= t.p.spaces * t.p.codewords) return;
   const int64_t space = w / t.p.codewords, c = w % t.p.codewords;
-  const uint64_t row = cpu::draw_pick(t.p.seed, static_cast<uint64_t>(c), static_cast<uint64_t>(t.p.codewords),
-                                      static_cast<uint64_t>(t.p.n), cpu::draw_random, static_cast<uint32_t>(space));
+  const uint64_t row = draw_pick(t.p.seed, static_cast<uint64_t>(c), static_cast<uint64_t>(t.p.codewords),
+                                      static_cast<uint64_t>(t.p.n), draw_random, static_cast<uint32_t>(space));
   take_row(t, static_cast<int64_t>(row), space, t.a.now + w * t.p.width);
 }
 
-// Lane l of eight adds elements l, l + 8, ... of a row. Every lane of a warp goes through the same number of rounds.
+// Lane l of eight adds elements l, l + 8, ... of a row. Every lane of a warp runs the same number of rounds.
 __global__ void spread(TrainingView t, const void* rows, int64_t first, int64_t count, int64_t space, int64_t c) {
   grid_wait();
   const int lane = static_cast<int>(threadIdx.x % kOctet);
@@ -43,12 +43,12 @@ __global__ void spread(TrainingView t, const void* rows, int64_t first, int64_t 
   }
 }
 
-// A block of rows' least distances: their sum in the order of blocks of rows.
+// One block of rows' least distances: their sum in the order of blocks of rows.
 __global__ void weigh(TrainingView t, int64_t space) {
   __shared__ double sums[kTrainingThreads];
-  static_assert(kTrainingThreads == cpu::kBlockLanes, "a thread a partial sum");
+  static_assert(kTrainingThreads == kBlockLanes, "a thread a partial sum");
   grid_wait();
-  const int64_t first = int64_t{blockIdx.x} * cpu::kBlockRows, count = min(cpu::kBlockRows, t.p.n - first);
+  const int64_t first = int64_t{blockIdx.x} * kBlockRows, count = min(kBlockRows, t.p.n - first);
   const double* const least = t.a.distances + space * t.p.n + first;
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += kTrainingThreads) sum += least[i];
@@ -66,7 +66,7 @@ struct Far {
   int64_t row;
 };
 
-// The larger value, the lower row on ties.
+// Returns the larger value; ties go to the lower row.
 __device__ Far farther(Far a, Far b) { return b.value > a.value || (b.value == a.value && b.row < a.row) ? b : a; }
 
 __device__ Far farthest_of(Far mine, Far* all) {
@@ -79,11 +79,11 @@ __device__ Far farthest_of(Far mine, Far* all) {
   return all[0];
 }
 
-// A block of rows' farthest one.
+// One block finds its farthest row.
 __global__ void find_far(TrainingView t, int64_t space) {
   __shared__ Far all[kTrainingThreads];
   grid_wait();
-  const int64_t first = int64_t{blockIdx.x} * cpu::kBlockRows, end = min(first + cpu::kBlockRows, t.p.n);
+  const int64_t first = int64_t{blockIdx.x} * kBlockRows, end = min(first + kBlockRows, t.p.n);
   const double* const least = t.a.distances + space * t.p.n;
   Far mine{-1, t.p.n};
   for (int64_t i = first + threadIdx.x; i < end; i += kTrainingThreads) mine = farther(mine, {least[i], i});
@@ -94,12 +94,12 @@ __global__ void find_far(TrainingView t, int64_t space) {
   }
 }
 
-// Values one after another, by way of shared memory: f(i, v) by the first thread, until it gives true.
+// Visits values one after another through shared memory: the first thread calls f(i, v) until it returns true.
 template <class F>
 __device__ void in_order(const double* v, int64_t n, double* tile, bool* stop, F&& f) {
   for (int64_t first = 0; first < n; first += kTrainingThreads) {
     const int64_t count = min(int64_t{kTrainingThreads}, n - first);
-    __syncthreads();  // the first thread is through with the last tile
+    __syncthreads();  // the first thread is done with the last tile
     if (threadIdx.x < count) tile[threadIdx.x] = v[first + threadIdx.x];
     if (threadIdx.x == 0) *stop = false;
     __syncthreads();
@@ -111,7 +111,7 @@ __device__ void in_order(const double* v, int64_t n, double* tile, bool* stop, F
   __syncthreads();
 }
 
-// One block: a row with a probability proportional to its least distance, known to the first thread.
+// One block: draws a row with a probability proportional to its least distance; the first thread has it.
 __device__ int64_t weighted(const TrainingView& t, int64_t space, uint64_t bits) {
   __shared__ double tile[kTrainingThreads];
   __shared__ bool stop;
@@ -125,19 +125,19 @@ __device__ int64_t weighted(const TrainingView& t, int64_t space, uint64_t bits)
   if (threadIdx.x == 0) shared_all = sum;
   __syncthreads();
   const double all = shared_all;
-  if (all == 0) return static_cast<int64_t>(cpu::draw_below(bits, static_cast<uint64_t>(t.p.n)));
-  const double target = cpu::draw_unit(bits) * all;
-  cpu::RunningPass blocks;
+  if (all == 0) return static_cast<int64_t>(draw_below(bits, static_cast<uint64_t>(t.p.n)));
+  const double target = draw_unit(bits) * all;
+  RunningPass blocks;
   in_order(t.a.block_values, t.p.blocks, tile, &stop, [&](int64_t i, double v) { return blocks.take(i, v, target); });
   if (threadIdx.x == 0) {
     shared_block = blocks.at;
     shared_left = target - blocks.before;
   }
   __syncthreads();
-  const int64_t first = shared_block * cpu::kBlockRows;
+  const int64_t first = shared_block * kBlockRows;
   const double left = shared_left;
-  cpu::RunningPass rows;
-  in_order(t.a.distances + space * t.p.n + first, min(cpu::kBlockRows, t.p.n - first), tile, &stop,
+  RunningPass rows;
+  in_order(t.a.distances + space * t.p.n + first, min(kBlockRows, t.p.n - first), tile, &stop,
            [&](int64_t i, double v) { return rows.take(i, v, left); });
   return first + rows.at;
 }
@@ -146,11 +146,11 @@ __global__ void choose(TrainingView t, bool far, int64_t space, int64_t c) {
   __shared__ Far all[kTrainingThreads];
   __shared__ int64_t chosen;
   grid_wait();
-  const uint32_t purpose = far ? cpu::draw_far : cpu::draw_plus;
-  const uint64_t bits = cpu::vector_draw(t.p.seed, 0, static_cast<uint32_t>(c), purpose, static_cast<uint32_t>(space));
+  const uint32_t purpose = far ? draw_far : draw_plus;
+  const uint64_t bits = vector_draw(t.p.seed, 0, static_cast<uint32_t>(c), purpose, static_cast<uint32_t>(space));
   int64_t row;
   if (c == 0) {
-    row = static_cast<int64_t>(cpu::draw_below(bits, static_cast<uint64_t>(t.p.n)));
+    row = static_cast<int64_t>(draw_below(bits, static_cast<uint64_t>(t.p.n)));
   } else if (far) {
     Far mine{-1, t.p.n};
     for (int64_t b = threadIdx.x; b < t.p.blocks; b += kTrainingThreads)

@@ -1,18 +1,18 @@
-// Sums of rows by codeword, in integers, from rows sorted by codeword.
+// training_sums: sums of rows by codeword, in integers, from rows sorted by codeword.
 //
-// A thread has some columns of some places of the order, keeps their sums in registers while the codeword stays the same, and
-// adds them to those of all when it changes: no order of these additions shows in the bits of an integer.
+// A thread has some columns of some entries of the order. It keeps their sums in registers while the codeword stays the
+// same, and adds them to global memory when it changes. Integer addition is associative, so the order changes no bit.
 #include "kernels/vectors/training.cuh"
 
 namespace mr::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kFetched = 8;                              // rows whose elements are on their way at once
+constexpr int kFetched = 8;                              // rows whose elements are in flight at once
 constexpr int64_t kLeastPlaces = 8, kMostPlaces = 256;   // of a thread
-constexpr int64_t kBusy = 3072;                          // threads a multiprocessor: some waves of them
+constexpr int64_t kBusy = 3072;                          // threads of an SM: several waves of them
 
-// V elements as they are stored, fetched at once.
+// V elements as they are stored, loaded at once.
 template <int32_t kType, int V>
 struct Stored;
 template <> struct Stored<MR_VECTOR_F32, 4> { using Whole = float4; };
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) add_rows(TrainingView t, const void*
       }
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        const double x = static_cast<double>(cpu::decode_element(kType, &fetched[i], v));
+        const double x = static_cast<double>(decode_element(kType, &fetched[i], v));
         sum[v] += __double2ll_rn(x * scale[v]);
       }
     }

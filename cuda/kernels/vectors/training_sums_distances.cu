@@ -1,21 +1,21 @@
-// Sums of rows by codeword and each row's Q, from rows sorted by codeword that are read once.
+// training_sums_distances: sums of rows by codeword and each row's Q in one pass over rows sorted by codeword.
 //
-// Eight lanes have 64 columns of a row, lane i those that are i mod 8, as Q is summed; so many parts of a row lie side by side in a
-// warp as its columns need. Rows come as pieces of eight columns and are exchanged in shared memory. Codeword, scales and sums stay in
-// registers while the codeword stays the same.
+// Eight lanes have 64 columns of a row, lane i those that are i mod 8, in the order of Q; a warp has as many parts of a
+// row side by side as its columns need. Rows are loaded as pieces of eight columns and exchanged in shared memory.
+// Codeword, scales and sums stay in registers while the codeword stays the same.
 //
-// Only of squared distances. x 2^E rounded to an integer is what x + 1.5 * 2^(52 - E) holds in its lowest bits, because |x 2^E| < 2^51
-// with more than 1 024 rows.
+// Only for squared distances. x 2^E rounded to an integer is in the lowest bits of x + 1.5 * 2^(52 - E), because |x
+// 2^E| < 2^51 for more than 1 024 rows.
 #include "kernels/vectors/search_element.cuh"
 #include "kernels/vectors/training.cuh"
 
 namespace mr::cuda {
 namespace {
 
-constexpr int kThreads = 128, kBlocks = 4;              // so many of them share a multiprocessor's registers
-constexpr int kTogether = 2;                            // rows whose sums are under way at once
+constexpr int kThreads = 128, kBlocks = 4;              // this many of them share an SM's registers
+constexpr int kTogether = 2;                            // rows whose sums are computed at once
 constexpr int64_t kLeastPlaces = 8, kMostPlaces = 256;  // of a row's lanes
-constexpr int64_t kBusy = 2048;                         // threads a multiprocessor
+constexpr int64_t kBusy = 2048;                         // threads of an SM
 constexpr int64_t kPartColumns = 64;
 
 template <int32_t kType>
@@ -29,7 +29,7 @@ struct alignas(kBytes < 16 ? kBytes : 16) Piece {
 
 __device__ __forceinline__ uint64_t bits_of(double v) { return static_cast<uint64_t>(__double_as_longlong(v)); }
 
-// A row of the range and the codeword that it belongs to.
+// Place is a row of the range and its codeword.
 struct Place {
   uint32_t codeword, row;
 };
@@ -39,9 +39,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) add_rows_with_distances(Tra
                                                                              const uint32_t* order, int64_t count, int64_t first,
                                                                              int64_t space, int32_t places) {
   constexpr int kLanes = 8 * kParts, kFetched = kType == MR_VECTOR_F32 ? 2 : 4;  // rows on their way at once
-  constexpr uint32_t kNone = ~0u;                                                // the codeword of what is no row of these lanes
+  constexpr uint32_t kNone = ~0u;                                                // the codeword of an entry without a row
   using Whole = Piece<8 * kElement<kType>>;
-  __shared__ Whole staged[kThreads / 32][kFetched][4][9];  // the ninth keeps the four off each other's banks
+  __shared__ Whole staged[kThreads / 32][kFetched][4][9];  // padding: the ninth puts the four into different banks
   __shared__ Place placed[kThreads / 32][kFetched][4];
   grid_wait();
   if (t.a.control->skip != 0) return;
@@ -95,21 +95,21 @@ __global__ void __launch_bounds__(kThreads, kBlocks) add_rows_with_distances(Tra
   };
   ask(0);
 #pragma unroll 1
-  for (int32_t base = 0; base < places; base += kFetched) {  // all lanes of a warp as often
+  for (int32_t base = 0; base < places; base += kFetched) {  // all lanes of a warp loop equally often
 #pragma unroll
     for (int f = 0; f < kFetched; ++f) {
       stage[f][octet][i] = fetched[f];
       place[f][octet] = next[f];
     }
     __syncwarp();
-    ask(base + kFetched);  // comes meanwhile
+    ask(base + kFetched);  // in flight during the sums
 #pragma unroll kTogether
     for (int f = 0; f < kFetched; ++f) {
       const Place now = place[f][octet];
       if (now.codeword != at) change(now.codeword);
       double q[8];
 #pragma unroll
-      for (int m = 0; m < 8; ++m) {  // columns behind the last are zeros, which change no sum
+      for (int m = 0; m < 8; ++m) {  // columns past the last are zeros, which change no sum
         const double x = static_cast<double>(load_element<kType>(&stage[f][octet][m], i)), apart = x - codeword[m];
         q[m] = apart * apart;
         sum[m] += bits_of(x + magic[m]);
@@ -117,12 +117,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks) add_rows_with_distances(Tra
       ++added;
       double partial = 0;
 #pragma unroll
-      for (int turn = 0; turn < kParts; ++turn) {  // each part goes on with the sums of the one before
-        if (turn > 0) {
+      for (int round = 0; round < kParts; ++round) {  // each part continues the sums of the one before
+        if (round > 0) {
           const double before = __shfl_sync(kWholeWarp, partial, (lane + 24) % 32);
-          if (part == turn) partial = before;
+          if (part == round) partial = before;
         }
-        if (part == turn) {
+        if (part == round) {
 #pragma unroll
           for (int m = 0; m < 8; ++m) partial += q[m];
         }

@@ -1,15 +1,15 @@
-// The variances of a training that is done: for each codeword the mean distance of its rows. The sums are integers, so that no order
-// of the additions shows in the bits.
+// training_variances: for each codeword the mean distance of its rows, after a training. The sums are integers, so the
+// order of additions changes no bit.
 #include "kernels/vectors/training.cuh"
 
 namespace mr::cuda {
 namespace {
 
-constexpr int64_t kShared = 1024;  // codewords up to which a block adds by itself first
+constexpr int64_t kShared = 1024;  // codewords up to which a block first adds in shared memory
 
 __device__ double reported_distance(const TrainingView& t, int64_t at) { return (t.p.metric == MR_METRIC_COSINE ? 1.0 : 0.0) + t.a.distances[at]; }
 
-// The largest value that the threads of a block have, in thread 0.
+// Returns the largest value of the threads of a block, in thread 0.
 __device__ double block_largest(double mine) {
   __shared__ double all[kTrainingThreads];
   all[threadIdx.x] = mine;
@@ -21,11 +21,11 @@ __device__ double block_largest(double mine) {
   return all[0];
 }
 
-// A block of rows of a subspace: the largest magnitude of its distances. It also clears the sums.
+// One block of rows of a subspace: the largest magnitude of its distances. It also clears the sums.
 __global__ void distance_scale(TrainingView t) {
   grid_wait();
   const int64_t space = blockIdx.x / t.p.blocks, block = blockIdx.x % t.p.blocks;
-  const int64_t first = block * cpu::kBlockRows, count = min(cpu::kBlockRows, t.p.n - first), at = space * t.p.n + first;
+  const int64_t first = block * kBlockRows, count = min(kBlockRows, t.p.n - first), at = space * t.p.n + first;
   double most = 0;
   for (int64_t i = threadIdx.x; i < count; i += kTrainingThreads) most = fmax(most, fabs(reported_distance(t, at + i)));
   most = block_largest(most);
@@ -34,23 +34,23 @@ __global__ void distance_scale(TrainingView t) {
   for (int64_t i = int64_t{blockIdx.x} * kTrainingThreads + threadIdx.x; i < all; i += step) t.a.sums[i] = 0;
 }
 
-// A subspace a block: E of the sums of its distances.
+// One block for a subspace: E of the sums of its distances.
 __global__ void set_exponents(TrainingView t) {
   grid_wait();
   const double* const blocks = t.a.block_values + blockIdx.x * t.p.blocks;
   double most = 0;
   for (int64_t i = threadIdx.x; i < t.p.blocks; i += kTrainingThreads) most = fmax(most, blocks[i]);
   most = block_largest(most);
-  if (threadIdx.x == 0) t.a.space_exponent[blockIdx.x] = cpu::fixed_exponent(most, static_cast<uint64_t>(t.p.n));
+  if (threadIdx.x == 0) t.a.space_exponent[blockIdx.x] = fixed_exponent(most, static_cast<uint64_t>(t.p.n));
 }
 
-// A block of rows of a subspace: adds their distances to their codewords' sums.
+// One block of rows of a subspace: adds their distances to their codewords' sums.
 __global__ void distance_sums(TrainingView t) {
   __shared__ unsigned long long own[kShared];
   grid_wait();
   const int64_t space = blockIdx.x / t.p.blocks, block = blockIdx.x % t.p.blocks;
-  const int64_t first = block * cpu::kBlockRows, count = min(cpu::kBlockRows, t.p.n - first), at = space * t.p.n + first;
-  const double scale = cpu::power_of_two(t.a.space_exponent[space]);
+  const int64_t first = block * kBlockRows, count = min(kBlockRows, t.p.n - first), at = space * t.p.n + first;
+  const double scale = power_of_two(t.a.space_exponent[space]);
   unsigned long long* const sums = reinterpret_cast<unsigned long long*>(t.a.sums + space * t.p.codewords);
   const bool shared = t.p.codewords <= kShared;
   if (shared)
@@ -70,7 +70,7 @@ __global__ void mean_distances(TrainingView t) {
   grid_wait();
   const int64_t all = t.p.spaces * t.p.codewords, step = int64_t{gridDim.x} * kTrainingThreads;
   for (int64_t i = int64_t{blockIdx.x} * kTrainingThreads + threadIdx.x; i < all; i += step)
-    t.a.sums[i] = cpu::bits_as<int64_t>(cpu::fixed_variance(t.a.sums[i], t.a.loads[i], t.a.space_exponent[i / t.p.codewords]));
+    t.a.sums[i] = bits_as<int64_t>(fixed_variance(t.a.sums[i], t.a.loads[i], t.a.space_exponent[i / t.p.codewords]));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// cuda_bf16: bf16 on the host; no NaN is rounded.
+// cuda_bf16: bf16 on the host; NaN is not rounded.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -13,8 +13,8 @@ struct __half2 {
   __half x, y;
 };
 
-inline float __half2float(__half h) { return mr::cpu::half_to_float(h.bits); }
-inline __half __float2half_rn(float v) { return {mr::cpu::float_to_half(v)}; }
+inline float __half2float(__half h) { return mr::half_to_float(h.bits); }
+inline __half __float2half_rn(float v) { return {mr::float_to_half(v)}; }
 inline __half __ushort_as_half(uint16_t bits) { return {bits}; }
 inline uint16_t __half_as_ushort(__half h) { return h.bits; }
 inline __half2 __floats2half2_rn(float a, float b) { return {__float2half_rn(a), __float2half_rn(b)}; }

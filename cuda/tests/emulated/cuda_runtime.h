@@ -1,8 +1,9 @@
-// cuda_runtime: a device that is the host, for tests of kernels and of what launches them where no GPU is.
+// cuda_runtime: the host emulates a device, for tests of kernels and launches without a GPU.
 //
-// Device memory is the host's. Work is done when it is put on a stream; while a stream is captured it is kept instead, and done by
-// every launch of the graph. The threads of a block are fibers that run one after another, in turns in ascending and in
-// descending order, from one barrier to the next: what lacks a barrier gives other results. Nothing here is fast.
+// Device memory is host memory. Work runs when it is put on a stream; while a stream is captured it is recorded
+// instead, and runs with every launch of the graph. The threads of a block are fibers that run one after another,
+// alternately in ascending and in descending order, from one barrier to the next, so a missing barrier changes results.
+// Nothing here is fast.
 #pragma once
 
 #include <math.h>
@@ -41,7 +42,7 @@ constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventBlo
                    cudaHostAllocPortable = 1;
 
 namespace emulated {
-struct Work;   // kept of a capture
+struct Work;   // recorded during capture
 struct Happened;
 }  // namespace emulated
 using cudaStream_t = struct EmulatedStream*;
@@ -74,7 +75,7 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
-// What a program that asks for them defines: attributes of the device, and launches by a kernel's address.
+// Must be defined by programs that need them: attributes of the device, and launches by a kernel's address.
 enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor, cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrMultiProcessorCount };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device);
@@ -120,7 +121,7 @@ struct Index {
 // Of the fiber that runs.
 extern thread_local Index thread_index, block_index, block_size, grid_size;
 
-// Does the work, or keeps it while a stream is captured.
+// Runs the work, or records it while a stream is captured.
 cudaError_t put(std::function<void()> work);
 // Runs a kernel's threads, block by block.
 cudaError_t run_grid(dim3 grid, dim3 block, std::function<void()> thread);
@@ -128,7 +129,7 @@ extern uint64_t graphs_launched;
 
 void yield();          // lets the block's other threads run
 void barrier();        // of the block's threads that have not ended
-void warp_barrier();   // of all 32 threads of a warp; ends the program where one of them has ended
+void warp_barrier();   // of all 32 threads of a warp; aborts if one of them has ended
 uint64_t* warp_slots();  // 32, of the warp
 
 template <class T>

@@ -1,4 +1,4 @@
-// The runtime of the host as a device: memory, streams, graphs, and blocks of fibers.
+// The runtime of the emulated device: memory, streams, graphs, and blocks of fibers.
 #include <cuda_runtime.h>
 #include <setjmp.h>
 #include <ucontext.h>
@@ -28,7 +28,7 @@ thread_local Work* kept = nullptr;
 constexpr size_t kStack = 64 << 10;
 constexpr int kMostThreads = 1024;
 
-// A thread of a block. Its stack serves one thread after another.
+// Fiber is a thread of a block. Its stack is reused by later threads.
 struct Fiber {
   ucontext_t first;
   jmp_buf at;
@@ -37,7 +37,7 @@ struct Fiber {
   int waits = 0;  // 0: runs, 1: for its warp, 2: for its block
 };
 
-// One for each thread of the host: the fibers of the block that it runs.
+// Block is the fibers that a host thread runs; there is one for each host thread.
 struct Block {
   std::vector<std::unique_ptr<Fiber>> fibers;
   ucontext_t outside;
@@ -78,7 +78,7 @@ void resume(int i) {
   setcontext(&fiber.first);
 }
 
-// Lets those go on whose barrier all have come to; false where none did.
+// Releases the threads whose barrier is complete; returns false if no thread was released.
 bool release(int threads) {
   bool any = false;
   int alive = 0, at_block = 0;
@@ -173,7 +173,7 @@ cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t) { return "an error of the emulated device"; }
 const char* cudaGetErrorString(cudaError_t) { return "it is told by its number"; }
-// Fresh memory holds anything.
+// Fresh memory has arbitrary contents.
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   *data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   if (*data == nullptr) return cudaErrorMemoryAllocation;

@@ -1,4 +1,4 @@
-// What stands for the certified search and for the sorts of the device: plain ones, put on streams as theirs are.
+// Simple replacements of the certified search and the device's sorts, put on streams like the originals.
 #include <algorithm>
 #include <vector>
 
@@ -15,7 +15,7 @@ double distance(int32_t metric, const float* x, const float* c, int64_t n) {
     const double a = static_cast<double>(x[j]), b = static_cast<double>(c[j]);
     partial[j % 8] += metric == MR_METRIC_L2 ? (a - b) * (a - b) : a * b;
   }
-  const double sum = cpu::fold_eight(partial);
+  const double sum = fold_eight(partial);
   return metric == MR_METRIC_L2 ? sum : -sum;
 }
 
@@ -24,7 +24,7 @@ double distance(int32_t metric, const float* x, const float* c, int64_t n) {
 uint64_t Search::bytes(const SearchShape&, int) { return 256; }
 int64_t Search::tile_rows(const SearchShape&, int) { return 320; }
 
-// The memory remembers what was prepared.
+// The memory stores the prepared codewords.
 Search::Search(const SearchShape& shape, int device, void* memory)
     : shape_(shape), device_(device), memory_(static_cast<char*>(memory)) {}
 
@@ -41,7 +41,7 @@ void Search::nearest(const void* rows, int64_t count, uint32_t* ids, double* dis
     for (int64_t i = 0; i < count; ++i)
       for (int64_t space = 0; space < s.spaces; ++space) {
         for (int64_t j = 0; j < s.width; ++j)
-          x[static_cast<size_t>(j)] = cpu::decode_element(s.row_type, rows, (i * s.spaces + space) * s.width + j);
+          x[static_cast<size_t>(j)] = decode_element(s.row_type, rows, (i * s.spaces + space) * s.width + j);
         double least = 0;
         for (int64_t c = 0; c < s.codewords; ++c) {
           const double q = distance(s.metric, x.data(), book + (space * s.codewords + c) * s.width, s.width);
@@ -55,7 +55,7 @@ void Search::nearest(const void* rows, int64_t count, uint32_t* ids, double* dis
   });
 }
 
-int bits_of(uint64_t most) { return most == 0 ? 1 : 64 - cpu::leading_zeros(most); }
+int bits_of(uint64_t most) { return most == 0 ? 1 : 64 - leading_zeros(most); }
 
 cudaError_t sort_bytes(int64_t, uint64_t* bytes) {
   *bytes = 256;
@@ -71,13 +71,13 @@ cudaError_t launch_count_up(uint32_t* order, int64_t count, const Stream&) {
 
 cudaError_t launch_distance_keys(const double* v, uint64_t* keys, int64_t count, bool descending, const Stream&) {
   return emulated::put([=] {
-    for (int64_t i = 0; i < count; ++i) keys[i] = descending ? ~cpu::order_of(v[i]) : cpu::order_of(v[i]);
+    for (int64_t i = 0; i < count; ++i) keys[i] = descending ? ~order_of(v[i]) : order_of(v[i]);
   });
 }
 
 namespace {
 
-// Stable, by the low bits alone; sources keep what they hold or not, as those of the device.
+// Stable, by the low bits alone. Like the device's, it may or may not preserve its sources.
 template <class Key>
 void sort_rows(const Key* keys, Key* sorted_keys, const uint32_t* rows, uint32_t* order, int64_t count, int bits) {
   const Key mask = bits == static_cast<int>(8 * sizeof(Key)) ? ~Key{0} : static_cast<Key>((Key{1} << bits) - 1);

@@ -1,9 +1,8 @@
-// The trainer of the device, with its kernels, on a device that is the host: whatever a training is, every bit is the CPU
-// engine's.
-#include "src/trainer.h"
+// The device's trainer, with its kernels, on the emulated device: every bit of a training is the CPU engine's.
+#include "src/vectors/trainer.h"
 
 #include "src/error.h"
-#include "src/training_memory.h"
+#include "src/vectors/training_memory.h"
 #include "tests/trainer_fixture.h"
 
 namespace emulated {
@@ -70,11 +69,11 @@ TEST(EmulatedTrainer, CornersAreThoseOfTheCPU) {
   check(shaped(3, 0, 700, 4, 257));
   check(shaped(4, 0, 40, 4097, 5));
   check(shaped(5, 0, 2 * 4096 + 1, 2, 3));
-  check(shaped(6, 0, 3000, 2, 1500));  // more codewords than a block counts by itself
+  check(shaped(6, 0, 3000, 2, 1500));  // more codewords than a block counts in shared memory
   Job far = shaped(7, 7, 100, 3, 20);
   far.config.init = MR_INIT_FARTHEST;
   check(far);
-  Job many = shaped(8, 0, 100, 40, 8);  // more subspaces than one unit takes
+  Job many = shaped(8, 0, 100, 40, 8);  // more subspaces than one unit has
   many.config.kind = MR_CODEBOOK_PRODUCT;
   many.config.subspaces = 40;
   check(many);
@@ -118,7 +117,7 @@ TEST(EmulatedTrainer, SpooledRowsGiveTheSameBits) {
       c.maintenance_interval = 1;
       c.split_load = 1.1;
     }
-    if (which == 4) {  // codewords without rows, from rows that are equal but for some
+    if (which == 4) {  // codewords without rows, because almost all rows are equal
       job = shaped(30, 2, 3000, 64, 40);
       c.init = MR_INIT_RANDOM;
     }
@@ -138,7 +137,7 @@ TEST(EmulatedTrainer, SpooledRowsGiveTheSameBits) {
   }
 }
 
-// No multiprocessor rests in the last tiles of a range, however dear a row is; few rows are one range.
+// No SM idles in the last tiles of a range, however expensive a row is; few rows make one range.
 TEST(EmulatedTrainer, RangesAreWholeWavesOfTiles) {
   const Device device(kPlenty);
   for (const int32_t type : {MR_VECTOR_F32, MR_VECTOR_F16})

@@ -15,10 +15,10 @@
 
 namespace {
 
-// A function of the driver that is watched, whatever its version.
+// Watched is a driver function that is watched, in any version.
 struct Watched {
   const char* name;
-  bool counted;  // it takes memory of the device, or pinned memory of the host
+  bool counted;  // it allocates device memory, or pinned host memory
   int kind;      // MR_DRIVER_*, or -1: it never fails
 };
 constexpr Watched kWatched[] = {
@@ -50,7 +50,7 @@ constexpr Watched kWatched[] = {
     {"cuGraphLaunch", false, MR_DRIVER_LAUNCH},
 };
 
-// All of them take at most six words, and so do both forms of cuGetProcAddress. cuLaunchKernel takes eleven.
+// All of them have at most six words of arguments, and so do both forms of cuGetProcAddress. cuLaunchKernel has eleven.
 using Word = unsigned long;
 using Function = int (*)(Word, Word, Word, Word, Word, Word);
 using Launch = int (*)(Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word);
@@ -71,19 +71,19 @@ struct Failures {
 };
 std::mutex mutex;  // guards what follows
 Failures failures[MR_DRIVER_KINDS];
-std::map<Word, Word>& blocks() {  // of device memory, by address; the driver may be called when this library has ended
+std::map<Word, Word>& blocks() {  // of device memory, by address; the driver may be called after this library's destructors
   static std::map<Word, Word>* const all = new std::map<Word, Word>;
   return *all;
 }
 
-// Whether calls of this thread may fail.
+// Returns whether calls of this thread may fail.
 bool may_fail_here() {
   const int wanted = failing_device.load();
   int own = -1;
   return wanted < 0 || (thread_device.load()(reinterpret_cast<Word>(&own), 0, 0, 0, 0, 0) == 0 && own == wanted);
 }
 
-// What the call fails with, or 0.
+// Returns the error with which the call fails, or 0.
 int failure(int kind) {
   if (kind < 0 || !may_fail_here()) return 0;
   const std::lock_guard<std::mutex> lock(mutex);
@@ -108,7 +108,7 @@ void count(const char* name) {
   const size_t length = strnlen(name, sizeof line - 1);
   std::memcpy(line, name, length);
   line[length] = '\n';
-  if (write(file, line, length + 1) < 0) std::abort();  // a count that is lost is no proof
+  if (write(file, line, length + 1) < 0) std::abort();  // a lost count would prove nothing
   close(file);
 }
 
@@ -117,7 +117,7 @@ void remember(Word address, Word size) {
   blocks()[address] = size;
 }
 
-// Its size, or 0 where it is unknown.
+// Removes the block and returns its size, or 0 if it is unknown.
 Word forget(Word address) {
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = blocks().find(address);
@@ -141,7 +141,7 @@ int counted(Word a, Word b, Word c, Word d, Word e, Word f) {
       return result;
     }
     case MR_DRIVER_FREE: {
-      const Word size = forget(a);  // before the driver gives the address to another thread
+      const Word size = forget(a);  // before the driver reuses the address in another thread
       const int result = real[slot](a, b, c, d, e, f);
       if (result != 0 && size != 0) remember(a, size);
       return result;
@@ -178,7 +178,7 @@ void* watched_launch(void* function) {
   std::abort();
 }
 
-// `function`, or what counts its calls and then calls it.
+// Returns `function`, or a wrapper that counts its calls.
 void* watched(const char* name, void* function) {
   if (function == nullptr) return nullptr;
   if (std::strcmp(name, "cuLaunchKernel") == 0 || std::strcmp(name, "cuLaunchKernel_ptsz") == 0) return watched_launch(function);
@@ -198,7 +198,7 @@ void* watched(const char* name, void* function) {
   return function;
 }
 
-// How the runtime finds the driver's functions: each version of cuGetProcAddress gives functions that are watched.
+// The runtime finds the driver's functions through these: each version of cuGetProcAddress returns watched functions.
 Function lookups[2];
 
 template <int version>
@@ -236,7 +236,7 @@ Function of_driver(const char* name) {
 
 }  // namespace
 
-// Stands before the C library's for every caller of the process.
+// Precedes the C library's dlsym for every caller of the process.
 MR_EXPORT void* dlsym(void* handle, const char* name) noexcept {
   void* const found = real_dlsym()(handle, name);
   if (found == nullptr || std::strncmp(name, "cu", 2) != 0) return found;

@@ -1,5 +1,5 @@
-// Prefill attention by Hopper's matrix products on a device that is the host, its swizzles, rings, barriers and turns included: against
-// float64, and bit for bit however its work is divided.
+// Prefill attention by wgmma on the emulated device, with its swizzles, pipelines, barriers and alternation: against
+// float64, and bit for bit however the work is divided.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/attention_prefill_merge.cuh"
-#include "kernels/attention_prefill_wgmma_kernel.cuh"
+#include "kernels/attention/prefill_merge.cuh"
+#include "kernels/attention/prefill_wgmma_kernel.cuh"
 
 namespace mr::cuda {
 namespace {
@@ -30,7 +30,8 @@ uint16_t bits_of(float v) {
   else return __bfloat16_as_ushort(__float2bfloat16_rn(v));
 }
 
-// One sequence of `length` tokens whose rows behind `prefix` are queries; blocks are shuffled, and what is not of the sequence is NaN.
+// One sequence of `length` tokens whose rows after `prefix` are queries; blocks are shuffled, and all other memory is
+// NaN.
 template <class T>
 struct Problem {
   Case c;
@@ -82,7 +83,7 @@ struct Problem {
     return out;
   }
 
-  // Rows [first, first + count) as one chunk; (count, heads * dim) of the result.
+  // Computes rows [first, first + count) as one chunk; returns (count, heads * dim).
   std::vector<uint16_t> attend(int32_t first, int32_t count, PrefillSplit split, int32_t sm_count) const {
     const int32_t group = c.heads / c.kv_heads, tile_heads = std::min(group, 16), tiles = (group + tile_heads - 1) / tile_heads;
     std::vector<PrefillTile> cut;

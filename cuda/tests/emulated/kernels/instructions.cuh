@@ -1,4 +1,4 @@
-// instructions: matrix units and shared memory of one block at a time, on the host.
+// instructions: tensor cores and shared memory of one block at a time, on the host.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -32,7 +32,7 @@ inline void store_shared16(uint32_t address, uint4 v) { memcpy(shared_at(address
 
 inline void store_shared8(uint32_t address, uint2 v) { memcpy(shared_at(address), &v, sizeof v); }
 
-// Asynchronous copies of this thread, which are done no sooner than they are waited for.
+// This thread's asynchronous copies, which run only when they are waited for.
 inline std::vector<std::function<void()>> emulated_copies[1024];
 inline void copy16_or_zero(uint32_t to, const void* from, uint32_t bytes) {
   emulated_copies[threadIdx.x].push_back([=] {
@@ -65,7 +65,7 @@ inline void named_barrier(int32_t id, int32_t threads) {
 
 template <class E>
 double term_of(uint32_t bits) {
-  if constexpr (std::is_same_v<E, __half>) return static_cast<double>(mr::cpu::half_to_float(static_cast<uint16_t>(bits)));
+  if constexpr (std::is_same_v<E, __half>) return static_cast<double>(half_to_float(static_cast<uint16_t>(bits)));
   else return static_cast<double>(__uint_as_float(bits << 16));
 }
 

@@ -1,5 +1,5 @@
-// The certified search on a device that is the host, by wgmma through the ring and by mma: every id and every bit of Q is that of
-// binary64 brute force.
+// The certified search on the emulated device, by wgmma with its pipeline and by mma: every id and every bit of Q is
+// that of binary64 brute force.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace {
 int capability = 9;
-std::map<const void*, size_t> shared_allowed;  // bytes a launch, by kernel
+std::map<const void*, size_t> shared_allowed;  // bytes allowed for a launch, by kernel
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -49,7 +49,7 @@ struct Problem {
   int32_t metric, row_type, codeword_type;
   int64_t spaces, codewords, width, rows;
   double shift, scale;
-  bool coarse;  // values 0 and 1 alone, so that many are as near
+  bool coarse;  // only the values 0 and 1, so that many distances are equal
 };
 
 double distance(const float* x, const float* c, int64_t width, bool inner) {
@@ -58,7 +58,7 @@ double distance(const float* x, const float* c, int64_t width, bool inner) {
     const double a = static_cast<double>(x[j]), b = static_cast<double>(c[j]);
     sum[j % 8] += inner ? a * b : (a - b) * (a - b);
   }
-  return inner ? -cpu::fold_eight(sum) : cpu::fold_eight(sum);
+  return inner ? -fold_eight(sum) : fold_eight(sum);
 }
 
 void expect_reference(const Problem& p, uint64_t seed) {
@@ -70,7 +70,7 @@ void expect_reference(const Problem& p, uint64_t seed) {
   std::vector<uint8_t> bytes(elements * 4);
   size_t size = 4;
   for (size_t i = 0; i < elements; ++i) {
-    float v = cpu::round_codeword(p.row_type <= MR_VECTOR_BF16 ? p.row_type : MR_VECTOR_F32, draw());
+    float v = round_codeword(p.row_type <= MR_VECTOR_BF16 ? p.row_type : MR_VECTOR_F32, draw());
     if (p.row_type >= MR_VECTOR_U8) {
       const int whole = static_cast<int>(std::fmin(127, std::fabs(40 * static_cast<double>(v))));
       v = static_cast<float>(whole);
@@ -85,7 +85,7 @@ void expect_reference(const Problem& p, uint64_t seed) {
     }
     rows[i] = v;
   }
-  for (float& v : codewords) v = cpu::round_codeword(p.codeword_type, p.row_type >= MR_VECTOR_U8 ? 40 * std::fabs(draw()) : draw());
+  for (float& v : codewords) v = round_codeword(p.codeword_type, p.row_type >= MR_VECTOR_U8 ? 40 * std::fabs(draw()) : draw());
 
   const SearchShape shape{p.metric, p.row_type, p.codeword_type, p.spaces, p.codewords, p.width, p.rows};
   void *memory, *given_rows, *given_codewords;
@@ -99,7 +99,7 @@ void expect_reference(const Problem& p, uint64_t seed) {
   std::vector<double> q(ids.size());
   uint64_t recomputed = 0;
   Search search(shape, 0, memory);
-  const Search other({MR_METRIC_L2, p.row_type, p.codeword_type, 1, 1, 1, 1}, 0, nullptr);  // which leaves this one its shared memory
+  const Search other({MR_METRIC_L2, p.row_type, p.codeword_type, 1, 1, 1, 1}, 0, nullptr);  // must not lower this one's limit
   search.prepare(static_cast<const float*>(given_codewords), Stream{});
   search.nearest(given_rows, p.rows, ids.data(), q.data(), static_cast<int64_t>(stride), &recomputed, Stream{});
   for (int64_t s = 0; s < p.spaces; ++s)
@@ -139,11 +139,11 @@ void expect_all() {
       {l2, f32, f32, 1, 140, 1200, 66, 0, 1, false},      {l2, f32, f32, 1, 300, 260, 150, 0, 1, true},
       {inner, f16, f16, 1, 150, 1200, 70, 0, 1, false},         {l2, f32, f32, 1, 140, 420, 66, 0, 1, false},
       {l2, bf16, f16, 1, 70, 350, 66, 0, 1, false},       {inner, f16, f32, 1, 140, 700, 40, 0, 1, false},
-      // Narrow rows; of the first two many have no score above 0.
+      // Narrow rows; in the first two cases many have no score above 0.
       {inner, f16, f16, 3, 2, 8, 200, 0, 1, false},       {l2, f16, f16, 1, 300, 8, 66, 0, 1e-3, false},
       {inner, f16, f16, 2, 257, 16, 131, 0, 1, false},    {l2, f16, f16, 5, 512, 8, 129, 0, 1, true},
       {l2, f16, f16, 1, 1, 8, 3, 0, 1, false},            {l2, f16, f16, 3, 2, 16, 17, 0, 1, false},
-      // Several tiles of rows a multiprocessor, of two subspaces.
+      // Several tiles of rows for each SM, of two subspaces.
       {l2, f16, f16, 2, 20, 16, 1700, 0, 1, false},       {l2, f16, f16, 1, 12, 40, 1601, 0, 1, false},
   };
   uint64_t seed = 1;

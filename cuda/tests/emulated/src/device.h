@@ -1,4 +1,4 @@
-// device: what a trainer needs of a device, on the host.
+// device: the part of a device that a trainer needs, on the host.
 #pragma once
 
 #include <cuda_runtime.h>

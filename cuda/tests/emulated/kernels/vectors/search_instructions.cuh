@@ -1,8 +1,8 @@
-// search_instructions: the instructions of a search on the host; descriptors are read as the matrix units read them.
+// search_instructions: the instructions of the search on the host; descriptors are decoded as the hardware does.
 #pragma once
 
+#include "kernels/gemm/wgmma.cuh"
 #include "kernels/instructions.cuh"
-#include "kernels/linear/wgmma.cuh"
 #include "kernels/vectors/search_layout.h"
 
 namespace mr::cuda {
@@ -29,7 +29,8 @@ inline float near_root(float v) { return std::sqrt(v); }
 
 inline uint64_t swizzled_rows32(uint32_t address) { return (address & 0x3ffffu) >> 4; }
 
-// Column k of a row of a block: eight rows of 32 bytes, then the next eight; bit 4 of an address differs where bit 7 is set.
+// Column k of a row of a block: eight rows of 32 bytes, then the next eight; bit 4 of an address differs where bit 7 is
+// set.
 inline uint16_t operand(uint64_t block, int32_t row, int32_t k) {
   const uint32_t plain = static_cast<uint32_t>(block << 4) + static_cast<uint32_t>(row * 32 + k * 2);
   uint16_t v;
@@ -37,7 +38,7 @@ inline uint16_t operand(uint64_t block, int32_t row, int32_t k) {
   return v;
 }
 
-// What a RowsMap holds here.
+// The contents of a RowsMap here.
 struct EmulatedRows {
   const uint8_t* rows;
   int64_t count, spaces, width;

@@ -1,0 +1,358 @@
+// Decode attention: every row by itself; the query heads of one kv head share the keys that they read (GQA). It is
+// bound by memory: what counts is that loads are always in flight.
+//
+// Work      A unit is `span` chunks of kAttentionChunk keys of one row, for one kv head and a tile of up to 8 query
+//           heads. All units are numbered, and blocks take equal shares (stream-K); the number of blocks changes no
+//           bit.
+// Products  Keys are the 16 rows of a fragment and query heads its 8 columns: scores^T = keys * queries^T, and out^T +=
+//           values^T * weights^T, whose weights are transposed in registers.
+// Chunk     Warp w computes the keys [16 (w + kWarps s), +16) of the chunk, s ascending, with a softmax of its own; the
+//           four warps are merged in ascending order.
+// Merge     Chunks of one group (kChunksAGroup) are merged in ascending order, then groups. A block merges in registers
+//           its chunks of a group if it has the group's first chunk. The other parts are merged by the last block of
+//           the group, and the groups by the last block of the row (attention/decode_merge.cuh).
+// Memory    A warp has its own buffers for the keys and values of kTogether steps of 16. The next keys are requested as
+//           soon as the scores are computed, the next values as soon as the last are weighed, also across chunks and
+//           items, so loads never wait for a merge. If there are few rows, large blocks compute several steps at once,
+//           so that a chunk costs one latency; many rows use small blocks, which hide each other's latency. Keys past
+//           the row's position are loaded as zeros, so that stale cache contents have no influence.
+// 8 bits    Elements are loaded as they are and widened exactly to the layout's type on their way into fragments. A
+//           score is (product * key's scale) * the scores' scale. A weight times the value's scale is rounded to the
+//           layout's type; the softmax sums weights without that scale.
+// Plan, positions, tables and block ids are written by the step's first kernels, and the QKV GEMMs run between them and
+// this kernel (launch.h). So they are read before the dependency wait, and so are the keys and values of the first
+// round that this step does not write. A padding row (slot -1) has no units; its output is zeroed.
+// Test bound: 2^-7 (f16: 2^-10) of the values' size against the double reference.
+#include <algorithm>
+
+#include "kernels/attention/decode_merge.cuh"
+#include "kernels/attention/decode_step.cuh"
+
+namespace mr::cuda {
+namespace {
+
+using namespace decode;
+
+// Floats of a head in the merge buffer. The padding puts the four heads that a warp writes at once into different
+// banks.
+template <int kDim>
+constexpr int kMergedRow = kDim + 4;
+// Steps at once, kTogether: kDeep for up to kFewRows rows if a block may have the memory, otherwise kShallow. kDeep
+// covers a warp's share of a chunk, or half of it above 128 dims, where all of a 16-bit cache would exceed a block's
+// shared memory. cuda/kernels/README.md has the measurements.
+constexpr int32_t kFewRows = 16;
+template <int kDim>
+constexpr int kDeep = kDim <= 128 ? 4 : 2;
+constexpr int kShallow = 1;
+template <int kDim, int kTogether>
+constexpr int kBlocksAnSm = kDim <= 128 && kTogether == kShallow ? 4 : 2;
+// Parts that a merge loads at once: as many as fit the registers.
+template <int kDim, int kTogether>
+constexpr int kAhead = kBlocksAnSm<kDim, kTogether> == 4 ? 4 : kDim <= 128 ? 16 : 8;
+
+// Writes zeros for rows without units.
+__device__ __forceinline__ void clear_padding(const DecodeAttentionArgs& a, const int32_t* first) {
+  const int32_t width = a.common.heads * a.common.layout.head_dim;
+  for (int32_t r = blockIdx.x; r < a.count; r += gridDim.x)
+    if (first[r + 1] == first[r])
+      for (int32_t i = threadIdx.x; i < width; i += kThreads)
+        static_cast<uint16_t*>(a.common.out)[r * a.common.out_stride + i] = 0;  // of either type
+}
+
+template <class T, int kDim, bool kF8, int kTogether>
+__global__ void __launch_bounds__(kThreads, kBlocksAnSm<kDim, kTogether>) decode_attention(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  __shared__ float2 stats[kWarps][kTileHeads], shares[kTileHeads], totals[kTileHeads];
+  __shared__ Division division;
+  __shared__ Item items[2];  // the current one and the next
+  __shared__ Ahead ahead[kWarps];
+  __shared__ bool last;
+  const DecodeAttentionArgs& a = p.args;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  grid_trigger();  // this kernel is short (launch.h)
+  const Plan plan{p, division};
+  plan.read();
+  if (division.begin >= division.end) {
+    grid_wait();
+    clear_padding(a, division.first);
+    return;
+  }
+  if (lane == 0) {
+    const Item item(plan);
+    ahead[warp] = {item, item.chunk0};
+    if (warp == 0) items[0] = item;
+  }
+  __syncthreads();
+  typedef Room<kDim, kF8, kTogether> WarpRoom;
+  const WarpRoom room{shared_address(memory) + warp * WarpRoom::kBytes};
+  // (kWarps, tile_heads, kMergedRow) of a chunk, and (tile_heads, kMergedRow) of the chunks so far.
+  float* const merged = reinterpret_cast<float*>(memory + kWarps * WarpRoom::kBytes);
+  const int warp_merged = p.tile_heads * kMergedRow<kDim>;
+  float* const sums = merged + kWarps * warp_merged;
+  Loader<T, kDim, kF8, kTogether> loader(plan, ahead[warp], warp, lane);
+#pragma unroll 1
+  for (int waited = 0; waited < 2; ++waited) {
+    if (waited) grid_wait();
+    loader.fetch_keys(room, waited ? Fetch::fresh : Fetch::old);
+    copies_commit();
+    loader.fetch_values(room, waited ? Fetch::fresh : Fetch::old);
+    copies_commit();
+  }
+  loader.advance();
+  uint32_t q[kDim / 16][2];
+  load_queries<T, kDim>(plan, items[0], q, lane);
+  clear_padding(a, division.first);
+  // Workspace slot of the part that begins with a chunk.
+  const auto place_of = [&](const Item& item, int32_t chunk) { return division.first[item.row] + item.unit + chunk - item.chunk0; };
+  for (int at_hand = 0;; at_hand ^= 1) {
+    const Item& item = items[at_hand];
+    const int32_t position = item.position;
+    for (int32_t chunk = item.chunk0; chunk < item.chunk1; ++chunk) {
+      float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};  // of heads 2t and 2t + 1; sums of this lane's keys
+      float out[kDim / 16][4];
+#pragma unroll
+      for (int m = 0; m < kDim / 16; ++m)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[m][i] = 0;
+#pragma unroll 1
+      for (int s = 0; s < kSteps; s += kTogether) {
+        const auto key_of = [&](int j) { return chunk * kAttentionChunk + 16 * (warp + kWarps * (s + j)); };
+        const auto seen = [&](int j) { return key_of(j) <= position; };
+        float scores[kTogether][4], greatest[kTogether][2], decays[kTogether][2];
+        [[maybe_unused]] float key_scale[kTogether][2], value_scale[kTogether][2];  // of keys g and g + 8
+        copies_wait<1>();  // all but the last group, which loads values
+        __syncwarp();
+        // With several steps, those that the row does not see are scored too: that is hidden by the others, and the
+        // scores are masked.
+        if (kTogether > 1 || seen(0)) {
+          score_keys<T, kDim, kF8, kTogether>(q, room, lane, scores);
+          if constexpr (kF8)
+#pragma unroll
+            for (int j = 0; j < kTogether; ++j)
+#pragma unroll
+              for (int r = 0; r < 2; ++r) {
+                const uint32_t at = room.scales_of(j) + (g + 8 * r) * 4;
+                key_scale[j][r] = load_shared_float(at) * WideF8<T>::kFactor;
+                value_scale[j][r] = load_shared_float(at + kScaleBytes) * WideF8<T>::kFactor;
+              }
+        }
+        __syncwarp();
+        loader.fetch_keys(room, Fetch::all);
+        copies_commit();
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          if (kTogether == 1 && !seen(j)) continue;
+          float(&x)[4] = scores[j];
+          if constexpr (kF8)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) x[i] *= key_scale[j][i / 2];
+#pragma unroll
+          for (int i = 0; i < 4; ++i)  // rows g, g + 8; columns 2t, 2t + 1
+            x[i] = key_of(j) + g + 8 * (i / 2) <= position ? x[i] * p.scale_log2 : -INFINITY;
+#pragma unroll
+          for (int c = 0; c < 2; ++c) greatest[j][c] = column_max(fmaxf(x[c], x[c + 2]));
+        }
+        uint32_t weights[kTogether][2];
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          if (!seen(j)) continue;
+          float(&x)[4] = scores[j];
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            const float before = top[c];
+            top[c] = fmaxf(before, greatest[j][c]);
+            decays[j][c] = exp2_approx(before - top[c]);
+            x[c] = exp2_approx(x[c] - top[c]);
+            x[c + 2] = exp2_approx(x[c + 2] - top[c]);
+            sum[c] = fmaf(sum[c], decays[j][c], x[c] + x[c + 2]);
+          }
+          if constexpr (kF8)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) x[i] *= value_scale[j][i / 2];
+          weights[j][0] = transpose(ActOps<T>::pack(x[0], x[1]));
+          weights[j][1] = transpose(ActOps<T>::pack(x[2], x[3]));
+        }
+        copies_wait<1>();  // all but the last group, which loads keys
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          if (!seen(j)) continue;
+#pragma unroll
+          for (int m = 0; m < kDim / 16; ++m)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) out[m][i] *= decays[j][i % 2];
+          weigh_values<T, kDim, kF8>(weights[j][0], weights[j][1], room.values_of(j), lane, out);
+        }
+        __syncwarp();
+        loader.fetch_values(room, Fetch::all);
+        copies_commit();
+        loader.advance();
+      }
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        sum[c] = column_sum(sum[c]);
+        if (g == 0) stats[warp][2 * t + c] = make_float2(top[c], sum[c]);
+      }
+      __syncthreads();  // the stats are written; the merge buffer has been read
+      const bool first = chunk == item.chunk0, fresh = first || !item.begins;
+      if (first && threadIdx.x == kThreads - 1 && !item.last(plan)) items[at_hand ^ 1] = item.next(plan);
+      if (threadIdx.x < kTileHeads) {
+        const int h = threadIdx.x;
+        Part all{stats[0][h].x, 0};
+        for (int w = 1; w < kWarps; ++w) all.top = fmaxf(all.top, stats[w][h].x);
+        for (int w = 0; w < kWarps; ++w) all.sum = fmaf(stats[w][h].y, exp2_approx(stats[w][h].x - all.top), all.sum);
+        if (!fresh) {
+          Part total{totals[h].x, totals[h].y};
+          shares[h] = merge(total, all);
+          all = total;
+        }
+        totals[h] = make_float2(all.top, all.sum);
+      }
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int h = 2 * t + c;
+        float all_top = stats[0][h].x;
+        for (int w = 1; w < kWarps; ++w) all_top = fmaxf(all_top, stats[w][h].x);
+        const float share = exp2_approx(top[c] - all_top);
+        float* const own = merged + warp * warp_merged + h * kMergedRow<kDim> + first_dim<kF8>(g);
+        if (h < item.heads)
+#pragma unroll
+          for (int m = 0; m < kDim / 16; ++m) {
+            own[16 * m] = out[m][c] * share;
+            own[16 * m + kNextDim<kF8>] = out[m][c + 2] * share;
+          }
+      }
+      __syncthreads();
+      // A thread owns the quads threadIdx.x, threadIdx.x + kThreads, ... of the tile.
+#pragma unroll 1
+      for (int quad = threadIdx.x; quad < item.heads * kQuads<kDim>; quad += kThreads) {
+        const int at = quad / kQuads<kDim> * kMergedRow<kDim> + quad % kQuads<kDim> * 4;
+        const auto warp_quad = [&](int w) { return *reinterpret_cast<const float4*>(merged + w * warp_merged + at); };
+        float4 x = warp_quad(0);
+#pragma unroll
+        for (int w = 1; w < kWarps; ++w) {
+          const float4 y = warp_quad(w);
+          x = make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+        }
+        float4* const sum_quad = reinterpret_cast<float4*>(sums + at);
+        if (item.begins) *sum_quad = fresh ? x : merge_quads(*sum_quad, x, shares[quad / kQuads<kDim>]);
+        else __stcg(quad_at<kDim>(plan, item, place_of(item, chunk), quad), x);
+      }
+      // These are the threads that wrote totals.
+      if (!item.begins && static_cast<int32_t>(threadIdx.x) < item.heads)
+        __stcg(stat_at(plan, item, place_of(item, chunk), threadIdx.x), totals[threadIdx.x]);
+    }
+    const bool whole = item.count == item.units;
+    if (item.begins) {
+#pragma unroll 1
+      for (int quad = threadIdx.x; quad < item.heads * kQuads<kDim>; quad += kThreads) {
+        const float4 x = *reinterpret_cast<const float4*>(sums + quad / kQuads<kDim> * kMergedRow<kDim> + quad % kQuads<kDim> * 4);
+        if (whole) finish<kDim>(plan, item, quad, x, totals[quad / kQuads<kDim>].y);
+        else __stcg(quad_at<kDim>(plan, item, place_of(item, item.chunk0), quad), x);
+      }
+      if (!whole && static_cast<int32_t>(threadIdx.x) < item.heads)
+        __stcg(stat_at(plan, item, place_of(item, item.chunk0), threadIdx.x), totals[threadIdx.x]);
+    }
+    if (!whole) deliver<kDim, kAhead<kDim, kTogether>>(plan, item, totals, last);
+    if (item.last(plan)) return;
+    load_queries<T, kDim>(plan, items[at_hand ^ 1], q, lane);
+  }
+}
+
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Launches with kTogether steps at once. fits: whether a block may have the memory; if not, nothing is launched.
+template <class T, int kDim, bool kF8, int kTogether>
+cudaError_t run_together(Params p, const Stream& on, bool* fits) {
+  int most = 0, an_sm = 0;
+  cudaError_t error = shared_limit(&most);
+  if (error == cudaSuccess) error = shared_an_sm(&an_sm);
+  if (error != cudaSuccess) return error;
+  constexpr int kOwnShared = 5120;  // static, and reserved by the system for each block
+  // A block that may not have the memory takes fewer heads a tile. Heads never meet, so no bits change.
+  const auto bytes_of = [](int32_t heads) {
+    return kWarps * Room<kDim, kF8, kTogether>::kBytes + (kWarps + 1) * heads * kMergedRow<kDim> * 4;
+  };
+  const auto has_room = [&](int32_t heads) { return bytes_of(heads) + kOwnShared <= most; };
+  int32_t most_heads = kTileHeads;
+  *fits = kTogether == kShallow || has_room(most_heads);
+  if (!*fits) return cudaSuccess;
+  while (most_heads > 1 && !has_room(most_heads)) --most_heads;
+  p.tile_heads = std::min(p.group, most_heads);
+  p.tiles = (p.group + p.tile_heads - 1) / p.tile_heads;
+  const int bytes = bytes_of(p.tile_heads);
+  // Reserve for the largest tile: the limit belongs to the kernel, and runners of other models launch it from other
+  // threads.
+  error = reserve_shared(decode_attention<T, kDim, kF8, kTogether>, bytes_of(most_heads));
+  if (error != cudaSuccess) return error;
+  const DecodeAttentionArgs& a = p.args;
+  const int64_t items = static_cast<int64_t>(a.plan.capacity) * a.common.layout.kv_heads * p.tiles;
+  // As many blocks as run at once, because a block's share is spread over the whole launch.
+  const int resident = std::max(1, std::min(kBlocksAnSm<kDim, kTogether>, an_sm / (bytes + kOwnShared)));
+  const int64_t blocks = std::min<int64_t>(items, static_cast<int64_t>(a.sm_count) * resident);
+  return launch(on, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), static_cast<size_t>(bytes),
+                decode_attention<T, kDim, kF8, kTogether>, p);
+}
+
+template <class T, int kDim, bool kF8>
+cudaError_t run(const Params& p, const Stream& on) {
+  bool fits = false;
+  if (p.args.count <= kFewRows) {
+    const cudaError_t error = run_together<T, kDim, kF8, kDeep<kDim>>(p, on, &fits);
+    if (error != cudaSuccess || fits) return error;
+  }
+  return run_together<T, kDim, kF8, kShallow>(p, on, &fits);
+}
+
+}  // namespace
+
+bool attention_supports(int32_t head_dim, int32_t heads, int32_t kv_heads) {
+  return pad_head_dim(head_dim) != 0 && heads >= 1 && kv_heads >= 1 && heads % kv_heads == 0;
+}
+
+int32_t decode_attention_capacity(int32_t rows, int32_t positions) {
+  const int64_t chunks = (static_cast<int64_t>(positions) + kAttentionChunk - 1) / kAttentionChunk;
+  const int64_t groups = (chunks + kChunksAGroup - 1) / kChunksAGroup;
+  // Up to this many units, every chunk is a unit. A unit's part is a float for every dim of every query head, so these
+  // are 32 MiB for 32 heads of 128 dims. More chunks than these make more than 128 groups.
+  constexpr int64_t kSingle = 2048;
+  return static_cast<int32_t>(std::max(rows * groups, std::min(rows * chunks, kSingle)));
+}
+
+int64_t decode_attention_bytes(int32_t rows, int32_t capacity, int32_t heads, int32_t head_dim) {
+  const int64_t parts = static_cast<int64_t>(capacity) * heads;
+  return aligned(parts * pad_head_dim(head_dim) * 4) + aligned(parts * 8) + aligned(parts * 4) +
+         aligned(static_cast<int64_t>(rows) * heads * 4);
+}
+
+cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, const Stream& on) {
+  const AttentionArgs& c = args.common;
+  if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.count < 0 || args.count > kMaxDecodeRows ||
+      args.plan.capacity < 1 || args.sm_count < 1 || !(c.scale > 0) || c.layout.padded_dim != pad_head_dim(c.layout.head_dim) ||
+      (c.layout.block_size != 16 && c.layout.block_size != 32))
+    return cudaErrorInvalidValue;
+  if (args.count == 0) return cudaSuccess;
+  Params p;
+  p.args = args;
+  p.scale_log2 = c.scale * 1.44269504f;
+  p.group = c.heads / c.layout.kv_heads;
+  p.tile_heads = p.tiles = 0;  // set by run_together
+  const int64_t parts = static_cast<int64_t>(args.plan.capacity) * c.heads;
+  uint8_t* workspace = static_cast<uint8_t*>(args.workspace);
+  p.out = reinterpret_cast<float*>(workspace);
+  workspace += aligned(parts * c.layout.padded_dim * 4);
+  p.stat = reinterpret_cast<float2*>(workspace);
+  workspace += aligned(parts * 8);
+  p.group_done = reinterpret_cast<int32_t*>(workspace);
+  workspace += aligned(parts * 4);
+  p.row_done = reinterpret_cast<int32_t*>(workspace);
+  return with_act(c.layout.act, [&](auto element) {
+    return with_head_dim(c.layout.padded_dim, [&](auto dim) {
+      typedef decltype(element) T;
+      constexpr int kDim = decltype(dim)::value;
+      return c.layout.kv == Kv::kF8 ? run<T, kDim, true>(p, on) : run<T, kDim, false>(p, on);
+    });
+  });
+}
+
+}  // namespace mr::cuda

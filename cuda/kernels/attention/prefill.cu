@@ -1,0 +1,284 @@
+// Prefill attention: tiles of query rows of one segment against its keys, with a running softmax (FlashAttention).
+//
+// On compute capability 9.0, caches of two-byte elements with heads of 64 or 128 dims use a kernel of their own
+// (attention/prefill_wgmma.h), which has other tiles of keys but the same pieces, merges and workspace. This is the
+// kernel of all other cases.
+//
+// Tile      One block computes up to kBlocks * 64 packed rows, token by token, each with the query heads (up to 16) of
+//           one kv head, so that the heads share the loaded keys. A warp owns kBlocks groups of 16 rows and never
+//           exchanges values with another warp.
+// Keys      are cut into pieces at absolute positions (prefill_piece_of). Each piece starts a new softmax. Its keys are
+//           loaded in tiles of kKeys absolute positions, kAhead tiles ahead. A row's softmax advances tile by tile; a
+//           tile that the row does not see leaves it unchanged, and a piece that it does not see is skipped for it.
+// Merge     A row's result is its pieces merged in ascending order, always two by merge(). A block with a whole tile
+//           merges each piece into the rows' results so far, which stay in the workspace (L2). Blocks of a split tile
+//           store their pieces there, and merge_pieces merges them with the same functions. So neither the chunking of
+//           a prompt, nor the tiles of a chunk, nor the blocks of a tile change any bit.
+// Memory    kBlocks * 64 queries, kAhead + 1 times kKeys keys and values. kBlocks is 2 if a block may have that much
+//           and there is work for all SMs, otherwise 1; kAhead is 1, or 3 if an SM has at most one block. Neither
+//           changes bits. The block ids of a tile are loaded kAhead tiles earlier still, so that no load waits for
+//           another.
+// 8 bits    Keys and values are loaded as they are into kAhead buffers, and each thread widens what it has loaded
+//           exactly to the layout's type, so only one tile of that type is needed. A score is (product * key's scale) *
+//           the scores' scale. A weight times the value's scale is rounded to the layout's type; the softmax sums
+//           weights without that scale. Weights of keys that a row does not see are 0 whatever their scale.
+// Test bound: that of decode attention.
+#include <algorithm>
+
+#include "kernels/attention/prefill_merge.cuh"
+#include "kernels/attention/prefill_piece.cuh"
+#include "kernels/attention/prefill_tile.cuh"
+#include "kernels/attention/prefill_wgmma.h"
+
+namespace mr::cuda {
+namespace {
+
+using namespace prefill;
+
+constexpr int kTileRows = 128;  // packed rows of one PrefillTile
+
+template <int kDim>
+constexpr int kMostBlocks = kDim <= 128 ? 2 : 1;
+// 8 bits: one tile of the layout's type, kAhead tiles of 8 bits, and kAhead + 1 tiles' scales.
+template <int kDim, int kBlocks, int kAhead, bool kF8>
+constexpr int kSharedBytes =
+    kF8 ? (kBlocks * 64 + 2 * kKeys<kDim>) * kSharedRow<kDim> + 2 * kAhead * kF8Side<kDim> + 2 * (kAhead + 1) * kScaleSide<kDim>
+        : (kBlocks * 64 + 2 * (kAhead + 1) * kKeys<kDim>) * kSharedRow<kDim>;
+
+template <class T, int kDim, int kBlocks, int kAhead, bool kF8>
+__global__ void __launch_bounds__(kThreads) prefill_attention(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  const AttentionArgs& c = p.args.common;
+  constexpr int kRows = kBlocks * 64, kScoreTiles = kKeys<kDim> / 8;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  grid_wait();
+  grid_trigger();
+  const PrefillItem item = p.args.items[blockIdx.x];
+  const int32_t kv_head = blockIdx.y / p.tiles, head_tile = static_cast<int32_t>(blockIdx.y) % p.tiles;
+  BlockRows<kBlocks> rows;
+  rows.row0 = item.row;
+  rows.first_position = item.position;
+  rows.packed0 = blockIdx.z * kRows;
+  rows.packed = item.count * p.tile_heads;  // row i: token i / tile_heads
+  rows.head0 = kv_head * p.group + head_tile * p.tile_heads;
+  rows.heads = min(p.tile_heads, p.group - head_tile * p.tile_heads);
+  rows.place = item.place;
+  if (rows.packed0 >= rows.packed) return;
+  const int32_t packed0 = rows.packed0, packed = rows.packed, head0 = rows.head0, heads = rows.heads;
+  const bool alone = item.piece >= 0;
+  int32_t piece = alone ? item.piece : 0, piece_end = prefill_piece_begin(piece + 1);
+  const int32_t last_token = min(packed, packed0 + kRows) - 1;
+  const int32_t last_seen = rows.first_position + last_token / p.tile_heads;
+  const int32_t longest = alone ? min(last_seen, piece_end - 1) : last_seen;
+  const int32_t shortest = rows.first_position + packed0 / p.tile_heads;
+  const int32_t first_key = prefill_piece_begin(piece);
+  if (first_key > longest) return;  // no row of the block sees the piece
+  const int32_t* const table = c.rows.block_ids + c.rows.table[item.row];
+
+  const uint32_t queries = shared_address(memory), stages = queries + kRows * kSharedRow<kDim>;
+  constexpr uint32_t kStageBytes = 2 * kKeys<kDim> * kSharedRow<kDim>;
+  for (int i = threadIdx.x; i < kRows * (kDim / 8); i += kThreads) {
+    const int32_t r = i / (kDim / 8), piece = i % (kDim / 8), token = (packed0 + r) / p.tile_heads;
+    const int32_t head = (packed0 + r) % p.tile_heads;
+    const bool valid = packed0 + r < packed && head < heads;
+    const int64_t at = valid ? (item.row + token) * c.q_stride + static_cast<int64_t>(head0 + head) * kDim + piece * 8 : 0;
+    copy_valid(queries + r * kSharedRow<kDim> + piece * 16, static_cast<const T*>(c.q) + at, valid);
+  }
+  // Stages for 16 bits: kAhead + 1 tiles. For 8 bits: the wide tile, then kAhead tiles of 8 bits, then kAhead + 1 of
+  // scales.
+  constexpr int kStages = kAhead + 1;
+  [[maybe_unused]] const uint32_t raws = stages + kStageBytes;
+  [[maybe_unused]] const uint32_t all_scales = raws + kAhead * 2 * kF8Side<kDim>;
+  const auto fetch_tile = [&](int32_t j) {  // tile j of the block, and the ids of the tile kAhead after it
+    const int32_t key = first_key + j * kKeys<kDim>;
+    if (key <= longest) {
+      const uint32_t ids = ids_of<kDim>(queries, j % kStages);
+      if constexpr (kF8)
+        fetch_f8<kDim>(c, ids, kv_head, key, longest, raws + j % kAhead * 2 * kF8Side<kDim>,
+                       all_scales + j % kStages * 2 * kScaleSide<kDim>);
+      else
+        fetch<T, kDim>(c, ids, kv_head, key, longest, stages + j % kStages * kStageBytes);
+    }
+    const int32_t later = key + kAhead * kKeys<kDim>;
+    if (later <= longest) fetch_ids<kDim>(c, table, later, longest, ids_of<kDim>(queries, (j + kAhead) % kStages));
+    copies_commit();
+  };
+  for (int32_t j = 0; j < kAhead; ++j) fetch_ids<kDim>(c, table, first_key + j * kKeys<kDim>, longest, ids_of<kDim>(queries, j));
+  copies_commit();
+  copies_wait<0>();
+  __syncthreads();  // the first ids have arrived
+  for (int32_t j = 0; j < kAhead; ++j) {
+    if (j > 0) __syncthreads();  // every warp has read the ids of tile j - 1, which those of tile j + kAhead replace
+    fetch_tile(j);
+  }
+
+  float out[kBlocks][kDim / 8][4] = {};
+  RowSoftmax softmax[kBlocks][2];
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) softmax[b][0] = softmax[b][1] = RowSoftmax{-INFINITY, 0.0f};
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b)
+    for (int r = 0; r < 2; ++r)
+      rows.position[b][r] = rows.first_position + (packed0 + (warp * kBlocks + b) * 16 + g + 8 * r) / p.tile_heads;
+  int32_t key = first_key, j = 0;
+#pragma unroll 1
+  for (;;) {  // pieces
+    const int32_t end = min(piece_end, longest + 1);
+#pragma unroll 1
+    for (; key < end; key += kKeys<kDim>, ++j) {
+      const int32_t next = key + kKeys<kDim>;
+      const uint32_t stage = kF8 ? stages : stages + j % kStages * kStageBytes;
+      [[maybe_unused]] const uint32_t scales = all_scales + j % kStages * 2 * kScaleSide<kDim>;
+      copies_wait<kAhead - 1>();
+      __syncthreads();  // the tile has arrived, and every warp is done with the one before
+      if constexpr (kF8) {
+        widen_tile<T, kDim>(raws + j % kAhead * 2 * kF8Side<kDim>, stage);
+        __syncthreads();  // the tile is widened
+      }
+      fetch_tile(j + kAhead);
+      float scores[kBlocks][kScoreTiles][4] = {};
+      const uint32_t q_row = queries + (warp * kBlocks * 16 + lane % 16) * kSharedRow<kDim> + lane / 16 * 16;
+      const uint32_t k_row = stage + (lane / 16 * 8 + lane % 8) * kSharedRow<kDim> + lane / 8 % 2 * 16;
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k) {
+        uint32_t q[kBlocks][4];
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) load_matrices(q[b], q_row + b * 16 * kSharedRow<kDim> + k * 32);
+#pragma unroll
+        for (int n = 0; n < kScoreTiles / 2; ++n) {
+          uint32_t keys[4];
+          load_matrices(keys, k_row + n * 16 * kSharedRow<kDim> + k * 32);
+#pragma unroll
+          for (int b = 0; b < kBlocks; ++b) {
+            mma16816<T>(scores[b][2 * n], q[b], keys[0], keys[1]);
+            mma16816<T>(scores[b][2 * n + 1], q[b], keys[2], keys[3]);
+          }
+        }
+      }
+      const bool masks = next - 1 > shortest;  // some row does not see the whole tile
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        if constexpr (kF8) multiply_scales<T>(scores[b], scales, t);
+        if (masks) mask(scores[b], key, t, rows.position[b], -INFINITY);
+      }
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        weigh_scores(scores[b], p.scale_log2, softmax[b], out[b]);
+        if constexpr (kF8) {
+          multiply_scales<T>(scores[b], scales + kScaleSide<kDim>, t);
+          if (masks) mask(scores[b], key, t, rows.position[b], 0.0f);
+        }
+      }
+      const uint32_t v_row = stage + (kKeys<kDim> + lane % 16) * kSharedRow<kDim> + lane / 16 * 16;
+#pragma unroll
+      for (int n = 0; n < kScoreTiles / 2; ++n) {
+        uint32_t weights[kBlocks][4];
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) pack_weights<T>(scores[b][2 * n], scores[b][2 * n + 1], weights[b]);
+#pragma unroll
+        for (int d = 0; d < kDim / 16; ++d) {
+          uint32_t values[4];
+          load_matrices_transposed(values, v_row + n * 16 * kSharedRow<kDim> + d * 32);
+#pragma unroll
+          for (int b = 0; b < kBlocks; ++b) {
+            mma16816<T>(out[b][2 * d], weights[b], values[0], values[1]);
+            mma16816<T>(out[b][2 * d + 1], weights[b], values[2], values[3]);
+          }
+        }
+      }
+    }
+    end_piece<T, kDim, kBlocks>(p, rows, piece, alone, softmax, out);
+    if (key > longest) return;
+    piece_end = prefill_piece_begin(++piece + 1);
+  }
+}
+
+template <class T, int kDim, int kBlocks, int kAhead, bool kF8>
+cudaError_t run(const Params& p, const Stream& on) {
+  constexpr int kBytes = kSharedBytes<kDim, kBlocks, kAhead, kF8>;
+  const cudaError_t error = reserve_shared(prefill_attention<T, kDim, kBlocks, kAhead, kF8>, kBytes);
+  if (error != cudaSuccess) return error;
+  const dim3 grid(static_cast<unsigned>(p.args.item_count), static_cast<unsigned>(p.columns()), kTileRows / (64 * kBlocks));
+  return launch(on, grid, dim3(kThreads), kBytes, prefill_attention<T, kDim, kBlocks, kAhead, kF8>, p);
+}
+
+// Uses as many rows a block as its memory allows while every SM has a block; otherwise loads as many tiles ahead as
+// fit, if every SM has at most one block.
+template <class T, int kDim, bool kF8>
+cudaError_t run_blocks(const Params& p, int most, const Stream& on) {
+  const int64_t tiles = static_cast<int64_t>(p.args.item_count) * p.columns();
+  if constexpr (kMostBlocks<kDim> == 2)
+    if (kSharedBytes<kDim, 2, 1, kF8> <= most && tiles >= p.args.sm_count) return run<T, kDim, 2, 1, kF8>(p, on);
+  if (kSharedBytes<kDim, 1, 3, kF8> <= most && 2 * tiles <= p.args.sm_count) return run<T, kDim, 1, 3, kF8>(p, on);
+  return run<T, kDim, 1, 1, kF8>(p, on);
+}
+
+cudaError_t run_any(const Params& p, const Stream& on) {
+  const KvLayout& layout = p.args.common.layout;
+  int most = 0;
+  const cudaError_t error = shared_limit(&most);
+  if (error != cudaSuccess) return error;
+  return with_act(layout.act, [&](auto element) {
+    return with_head_dim(layout.padded_dim, [&](auto dim) {
+      typedef decltype(element) T;
+      constexpr int kDim = decltype(dim)::value;
+      return layout.kv == Kv::kF8 ? run_blocks<T, kDim, true>(p, most, on) : run_blocks<T, kDim, false>(p, most, on);
+    });
+  });
+}
+
+template <int kDim>
+cudaError_t run_merges(const Params& p, const Stream& on) {
+  const int64_t quads = static_cast<int64_t>(p.args.common.heads) * (kDim / 4);
+  const dim3 grid(static_cast<unsigned>(p.args.merge_count), static_cast<unsigned>((quads + kMergeThreads - 1) / kMergeThreads));
+  return launch(on, grid, dim3(kMergeThreads), 0, merge_pieces<kDim>, p);
+}
+
+// Query heads of one kv head in one tile: all of them up to 16.
+int32_t heads_a_tile(int32_t group) { return group < 16 ? group : 16; }
+int32_t tiles_a_group(int32_t group) { return (group + heads_a_tile(group) - 1) / heads_a_tile(group); }
+
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+int64_t value_bytes(int32_t capacity, int32_t heads, int32_t padded_dim) {
+  return aligned(static_cast<int64_t>(capacity) * heads * padded_dim * static_cast<int64_t>(sizeof(float)));
+}
+
+}  // namespace
+
+int32_t prefill_tile_rows(int32_t, int32_t heads, int32_t kv_heads) {
+  return kTileRows / heads_a_tile(heads / kv_heads);
+}
+
+int32_t prefill_columns(int32_t heads, int32_t kv_heads) { return kv_heads * tiles_a_group(heads / kv_heads); }
+
+int64_t prefill_attention_bytes(int32_t capacity, int32_t heads, int32_t head_dim) {
+  return value_bytes(capacity, heads, pad_head_dim(head_dim)) +
+         aligned(static_cast<int64_t>(capacity) * heads * static_cast<int64_t>(sizeof(float2)));
+}
+
+cudaError_t launch_prefill_attention(const PrefillAttentionArgs& args, const Stream& on) {
+  const AttentionArgs& c = args.common;
+  if (!attention_supports(c.layout.head_dim, c.heads, c.layout.kv_heads) || args.item_count < 0 || args.merge_count < 0 ||
+      args.capacity < 0 || args.sm_count < 1 || !(c.scale > 0) || c.layout.padded_dim != pad_head_dim(c.layout.head_dim) ||
+      (c.layout.block_size != 16 && c.layout.block_size != 32))
+    return cudaErrorInvalidValue;
+  if (args.item_count == 0) return cudaSuccess;
+  Params p;
+  p.args = args;
+  p.scale_log2 = c.scale * 1.44269504f;
+  p.group = c.heads / c.layout.kv_heads;
+  p.tile_heads = heads_a_tile(p.group);
+  p.tiles = tiles_a_group(p.group);
+  p.tile_share = (1 << 16) / p.tile_heads + 1;
+  p.values = static_cast<float*>(args.workspace);
+  p.parts = reinterpret_cast<float2*>(static_cast<uint8_t*>(args.workspace) +
+                                      value_bytes(args.capacity, c.heads, c.layout.padded_dim));
+  bool wgmma = false;
+  cudaError_t error = wgmma_supports(c.layout, &wgmma);
+  if (error != cudaSuccess) return error;
+  error = wgmma ? launch_wgmma(p, on) : run_any(p, on);
+  if (error != cudaSuccess || args.merge_count == 0) return error;
+  return with_head_dim(c.layout.padded_dim, [&](auto dim) { return run_merges<decltype(dim)::value>(p, on); });
+}
+
+}  // namespace mr::cuda

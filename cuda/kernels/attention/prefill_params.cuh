@@ -1,0 +1,42 @@
+// attention/prefill_params: the parameters of every prefill attention kernel, and where results are written: partial
+// ones to the workspace, those of a row's last piece to the output.
+#pragma once
+
+#include "kernels/act.cuh"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/softmax.cuh"
+
+namespace mr::cuda::prefill {
+
+struct Params {
+  PrefillAttentionArgs args;
+  float scale_log2;
+  int32_t group, tile_heads, tiles;  // query heads a kv head, a tile; tiles a kv head
+  int32_t tile_share;                // row * tile_share >> 16 is row / tile_heads for the rows of a tile: no division
+  // Workspace: partial results by slot and query head.
+  float* values;  // (capacity, heads, padded_dim): sum of weighted values, dims in the order of quads
+  float2* parts;  // (capacity, heads): top and sum of a Part
+
+  __host__ __device__ int32_t columns() const { return args.common.layout.kv_heads * tiles; }
+};
+
+// Partial results are stored in quads, four neighbouring floats: quad 4 k + t holds what a lane with that t has of the
+// dims [16 k, +16), namely 16 k + 2 t, + 1, + 8 and + 9, so that a lane writes 16 bytes at once.
+__device__ __forceinline__ int32_t quad_dim(int32_t quad) { return quad / 4 * 16 + quad % 4 * 2; }
+
+// Returns the output of a head of a row; store_pair writes its dims d and d + 1 below `dim`. Heads begin at even
+// elements if dim is even.
+__device__ __forceinline__ uint16_t* output_of(const AttentionArgs& c, int64_t row, int32_t head) {
+  return static_cast<uint16_t*>(c.out) + row * c.out_stride + static_cast<int64_t>(head) * c.layout.head_dim;
+}
+__device__ __forceinline__ void store_pair(Act act, uint16_t* to, int32_t d, int32_t dim, float x, float y) {
+  const uint32_t bits = act_bits(act, x, y);
+  if (dim % 2 == 0) {
+    if (d < dim) *reinterpret_cast<uint32_t*>(to + d) = bits;
+  } else {
+    if (d < dim) to[d] = static_cast<uint16_t>(bits);
+    if (d + 1 < dim) to[d + 1] = static_cast<uint16_t>(bits >> 16);
+  }
+}
+
+}  // namespace mr::cuda::prefill

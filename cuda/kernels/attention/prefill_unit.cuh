@@ -1,0 +1,75 @@
+// attention/prefill_unit: the unit of work of a prefill_wgmma block, and the layout of its shared memory.
+#pragma once
+
+#include "kernels/attention/prefill_params.cuh"
+
+namespace mr::cuda::prefill {
+
+constexpr int32_t kUnitRows = 128;  // packed rows of a unit: two warpgroups of 64
+constexpr int32_t kTileKeys = 128;  // absolute positions
+constexpr int32_t kConsumers = 256, kBlockThreads = kConsumers + 128;
+
+static_assert(kFirstPiece % kTileKeys == 0 && kWholePiece % kFirstPiece == 0, "tiles of keys do not cross borders of pieces");
+
+// UnitLayout is the shared memory, in bytes. Queries, keys and values are half rows, see attention/wgmma.cuh.
+template <int32_t dim>
+struct UnitLayout {
+  static_assert(dim == 64 || dim == 128);
+  static constexpr int32_t halves = dim / 64, half = kTileKeys * 128;  // of queries too
+  static constexpr int32_t side = halves * half;                      // keys, or values, of a tile; queries of a unit
+  static constexpr int32_t stages = dim == 64 ? 4 : 2;
+  static constexpr int32_t queries = 0, keys = queries + side, values = keys + stages * side;
+  static constexpr int32_t totals = values + stages * side;  // each thread's rows over the pieces before, f32
+  // Barriers of each stage: keys full and empty, values full and empty; and one for values whose last rows are not
+  // zeroed yet.
+  static constexpr int32_t barriers = totals + kUnitRows * dim * 4;
+  static constexpr int32_t keys_full = barriers, keys_empty = keys_full + stages * 8, values_full = keys_empty + stages * 8,
+                           values_empty = values_full + stages * 8, values_came = values_empty + stages * 8;
+  static constexpr int32_t bytes = values_came + 8;
+  static_assert(kUnitRows == kTileKeys && bytes <= 227 * 1024);
+};
+
+// UnitSchedule deals the units (items times columns, longest first) to persistent blocks, as many as the device holds.
+// The direction alternates, so the block with the longest unit of one round gets the shortest of the next.
+struct UnitSchedule {
+  int32_t count, round = 0;
+  __device__ __forceinline__ explicit UnitSchedule(const Params& p) : count(p.args.item_count * p.columns()) {}
+  __device__ __forceinline__ int32_t unit() const {
+    const int32_t blocks = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
+    return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
+  }
+  __device__ __forceinline__ bool there() const { return unit() < count; }
+};
+
+// Unit is one column of an item: the query heads of one kv head, or up to 16 of them.
+struct Unit {
+  PrefillItem item;
+  int32_t kv_head, head0, heads;  // query heads [head0, head0 + heads)
+
+  __device__ __forceinline__ Unit(const Params& p, int32_t unit) {
+    const int32_t i = unit / p.columns(), column = unit % p.columns(), tile = column % p.tiles;
+    item = p.args.items[i];
+    kv_head = column / p.tiles;
+    head0 = kv_head * p.group + tile * p.tile_heads;
+    heads = min(p.tile_heads, p.group - tile * p.tile_heads);
+  }
+  __device__ __forceinline__ bool alone() const { return item.piece >= 0; }
+  __device__ __forceinline__ int32_t first_piece() const { return max(item.piece, 0); }
+  __device__ __forceinline__ int32_t first_key() const { return prefill_piece_begin(first_piece()); }
+  // Returns the last key that a row sees in the unit's pieces. There is one, because an item has only pieces that its
+  // last row sees.
+  __device__ __forceinline__ int32_t last_key() const {
+    const int32_t last = item.position + item.count - 1;
+    return alone() ? min(last, prefill_piece_begin(item.piece + 1) - 1) : last;
+  }
+};
+
+// PackedRow is a packed row of a unit: token by token, each with tile_heads heads.
+struct PackedRow {
+  int32_t token, head;
+  bool valid;
+  __device__ __forceinline__ PackedRow(const Params& p, const Unit& u, int32_t row)
+      : token(row * p.tile_share >> 16), head(row - token * p.tile_heads), valid(token < u.item.count && head < u.heads) {}
+};
+
+}  // namespace mr::cuda::prefill

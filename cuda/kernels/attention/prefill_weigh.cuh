@@ -1,0 +1,152 @@
+// attention/prefill_weigh: how a thread of prefill_wgmma turns its scores (two rows by a tile of keys) into weights,
+// and where it writes its sums. Element 4 j + 2 r + i of a fragment is of row r, column 8 j + 2 t + i.
+#pragma once
+
+#include "kernels/attention/prefill_unit.cuh"
+#include "kernels/attention/wgmma.cuh"
+
+namespace mr::cuda::prefill {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// RowPair is the two rows of a thread.
+struct RowPair {
+  int32_t position[2];
+  int32_t shortest;  // the least position of the warp's rows
+};
+
+// Masks the scores of keys that rows do not see.
+__device__ __forceinline__ void mask_scores(float (&scores)[64], int32_t key, int32_t t, const RowPair& rows) {
+#pragma unroll
+  for (int32_t r = 0; r < 2; ++r) {
+    const int32_t last = rows.position[r] - key - 2 * t;
+#pragma unroll
+    for (int32_t j = 0; j < 16; ++j)
+#pragma unroll
+      for (int32_t i = 0; i < 2; ++i)
+        if (8 * j + i > last) scores[4 * j + 2 * r + i] = -INFINITY;
+  }
+}
+
+// Turns scores into weights, 2^(score * scale - top); earlier sums must be multiplied by `decay`. scale > 0.
+// For a row that has seen no key yet they are NaN.
+__device__ __forceinline__ void weigh_tile(float (&scores)[64], float scale, RowSoftmax (&row)[2], float (&decay)[2]) {
+#pragma unroll
+  for (int32_t r = 0; r < 2; ++r) {
+    float greatest = scores[2 * r];
+#pragma unroll
+    for (int32_t j = 0; j < 16; ++j) greatest = fmaxf(greatest, fmaxf(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
+    const float top = fmaxf(row[r].top, quad_max(greatest) * scale);
+    decay[r] = exp2_approx(row[r].top - top);
+    float sum = 0;
+#pragma unroll
+    for (int32_t j = 0; j < 16; ++j)
+#pragma unroll
+      for (int32_t i = 0; i < 2; ++i) {
+        float& score = scores[4 * j + 2 * r + i];
+        score = exp2_approx(fmaf(score, scale, -top));
+        sum += score;
+      }
+    row[r].sum = fmaf(row[r].sum, decay[r], sum);
+    row[r].top = top;
+  }
+}
+
+// Packs weights into fragments of 16 keys each.
+template <class T>
+__device__ __forceinline__ void pack_tile(const float (&scores)[64], uint32_t (&weights)[8][4]) {
+#pragma unroll
+  for (int32_t n = 0; n < 8; ++n)
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) weights[n][i] = ActOps<T>::pack(scores[8 * n + 2 * i], scores[8 * n + 2 * i + 1]);
+}
+
+// Usually no row of a warp has seen a greater score, and multiplying by 1 would change nothing.
+template <int32_t count>
+__device__ __forceinline__ void decay_rows(float (&out)[count], const float (&decay)[2]) {
+  if (!__any_sync(0xffffffffu, decay[0] != 1 || decay[1] != 1)) return;
+#pragma unroll
+  for (int32_t i = 0; i < count; ++i) out[i] *= decay[i / 2 % 2];
+}
+
+// Requests the queries of a warpgroup's rows; invalid rows become zeros. A barrier must have followed all reads of the
+// queries before.
+template <class T, int32_t dim>
+__device__ __forceinline__ void fetch_queries(const Params& p, const Unit& unit, uint32_t queries, int32_t group) {
+  constexpr int32_t kPieces = dim / 8;  // of 16 bytes, a row
+  const AttentionArgs& c = p.args.common;
+  const int32_t thread = static_cast<int32_t>(threadIdx.x) % 128, piece = thread % kPieces;
+#pragma unroll 4
+  for (int32_t row = group * 64 + thread / kPieces; row < group * 64 + 64; row += 128 / kPieces) {
+    const PackedRow at(p, unit, row);
+    const int64_t from = (unit.item.row + at.token) * c.q_stride + static_cast<int64_t>(unit.head0 + at.head) * dim + piece * 8;
+    const uint32_t to = queries + static_cast<uint32_t>(piece / 8 * UnitLayout<dim>::half + row * 128 + ((piece ^ row) % 8) * 16);
+    copy16_or_zero(to, static_cast<const T*>(c.q) + (at.valid ? from : 0), at.valid ? 16 : 0);
+  }
+  copies_commit();
+}
+
+// Merges a piece's sums into those of the pieces before, if the row sees the piece; first: there are none before. They
+// are in shared memory, each thread's in its own place. If `keep`, the result is written there; otherwise it stays in
+// `out`.
+template <bool keep, int32_t count>
+__device__ __forceinline__ void merge_piece(float (&out)[count], const Part (&piece)[2], Part (&total)[2], const bool (&sees)[2],
+                                            bool first, uint32_t totals) {
+  float2 shares[2];
+#pragma unroll
+  for (int32_t r = 0; r < 2; ++r) {
+    Part both = total[r];
+    shares[r] = merge(both, piece[r]);
+    if (sees[r]) total[r] = first ? piece[r] : both;
+  }
+#pragma unroll
+  for (int32_t i = 0; i < count; i += 4) {
+    const uint32_t at = totals + static_cast<uint32_t>(i / 4 * kConsumers * 16);
+    if (!first) {
+      const uint4 bits = load_shared16(at);
+      const float before[4] = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z), __uint_as_float(bits.w)};
+#pragma unroll
+      for (int32_t j = 0; j < 4; ++j) out[i + j] = sees[j / 2] ? merge_values(before[j], out[i + j], shares[j / 2]) : before[j];
+    }
+    if (keep)
+      store_shared16(at, make_uint4(__float_as_uint(out[i]), __float_as_uint(out[i + 1]), __float_as_uint(out[i + 2]),
+                                    __float_as_uint(out[i + 3])));
+  }
+}
+
+// Writes the sums of rows that see the unit's last piece, or its only one, to the workspace or the output.
+template <int32_t dim>
+__device__ __forceinline__ void store_result_rows(const Params& p, const Unit& unit, int32_t row0, int32_t t, const float (&out)[dim / 2],
+                                           const Part (&total)[2], const bool (&sees)[2]) {
+  const AttentionArgs& c = p.args.common;
+#pragma unroll
+  for (int32_t r = 0; r < 2; ++r) {
+    const PackedRow at(p, unit, row0 + 8 * r);
+    if (!at.valid || !sees[r]) continue;
+    const int32_t head = unit.head0 + at.head;
+    if (unit.alone()) {
+      const int64_t place = static_cast<int64_t>(unit.item.place + at.token) * c.heads + head;
+      float4* const values = reinterpret_cast<float4*>(p.values + place * dim) + t;
+#pragma unroll
+      for (int32_t i = 0; i < dim / 2; i += 8)
+        __stcg(values + i / 2, make_float4(out[i + 2 * r], out[i + 2 * r + 1], out[i + 2 * r + 4], out[i + 2 * r + 5]));
+      if (t == 0) __stcg(p.parts + place, make_float2(total[r].top, total[r].sum));
+    } else {
+      uint16_t* const to = output_of(c, unit.item.row + at.token, head);
+      const float share = 1.0f / total[r].sum;
+      if (c.layout.head_dim == dim) {
+#pragma unroll
+        for (int32_t i = 0; i < dim / 2; i += 4)
+          reinterpret_cast<uint32_t*>(to + i * 2)[t] = act_bits(c.out_act, out[i + 2 * r] * share, out[i + 2 * r + 1] * share);
+      } else {
+#pragma unroll
+        for (int32_t i = 0; i < dim / 2; i += 4)
+          store_pair(c.out_act, to, i * 2 + 2 * t, c.layout.head_dim, out[i + 2 * r] * share, out[i + 2 * r + 1] * share);
+      }
+    }
+  }
+}
+
+#endif
+
+}  // namespace mr::cuda::prefill

@@ -1,0 +1,194 @@
+// gemv_async: the decode class's kernel for tiles of one or of eight tokens; see gemm.h for the contract.
+//
+// A block processes one tile of `panels` panels of 16 rows after another, and each of its 8 warps has one of the 8
+// split-K slices. A warp streams the units of its slice, and the tokens', by cp.async through a pipeline of shared
+// memory stages of its own, `units` units to a stage. No other warp reads them, so no block barrier is needed, and the
+// pipeline is not drained between tiles. Weights bypass L1. The 8 slices are added as a balanced tree through shared
+// memory. Of a pair, gate and up are the two panels of a tile. A GEMV is bound by memory: what matters is that every
+// warp always has loads in flight.
+#pragma once
+
+#include "kernels/gemm/gemv_async_mma.cuh"
+#include "kernels/gemm/gemv_registers.cuh"
+#include "kernels/norm_row.cuh"
+
+namespace mr::cuda {
+
+template <int32_t T, class A, class S>
+struct GemvAsyncBlock : GemvAsyncMma<T, A, S> {
+  using Tile = GemvTile<A, S>;
+  using Pipeline = GemvAsyncPipeline<T, A, S>;
+  using Products = GemvAsyncMma<T, A, S>;
+  using typename Products::Group;
+  using typename Products::Sums;
+  using typename Pipeline::Cursor;
+  using typename Pipeline::Layout;
+  using typename Pipeline::TokenFeed;
+  using typename Pipeline::WeightFeed;
+  using Products::multiply, Products::norms;
+  using Pipeline::advance, Pipeline::aim, Pipeline::fill;
+  using Pipeline::f, Pipeline::normed, Pipeline::unit_begin, Pipeline::unit_end;
+  using Tile::finish, Tile::partial_sums, Tile::lane, Tile::p, Tile::put, Tile::warp;
+
+  // Writes the normed row, and zeros after it up to whole units. It waits for the kernel before; the weights of the
+  // first stages must already have been requested.
+  __device__ __forceinline__ void norm_row() const {
+    static_assert(norm_warps(kMostNormed) <= kSlices, "a row is normed by the warps of one block");
+    const int32_t thread = warp * 32 + lane, warps = norm_warps(p.cols), threads = warps * 32, groups = p.cols / 4;
+    float* const scratch = partial_sums;
+    float4 weight[kNormKept], x[kNormKept];
+#pragma unroll
+    for (int32_t k = 0; k < kNormKept; ++k) {
+      const int32_t i = thread + k * threads;
+      if (warp < warps && i < groups) weight[k] = reinterpret_cast<const float4*>(p.norm.weight)[i];
+    }
+    grid_wait();
+    grid_trigger();
+    float sum = 0;
+#pragma unroll
+    for (int32_t k = 0; k < kNormKept; ++k) {
+      const int32_t i = thread + k * threads;
+      if (warp >= warps || i >= groups) continue;
+      x[k] = __ldcg(reinterpret_cast<const float4*>(p.norm.x) + i);
+      sum = norm_square(x[k], sum);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) scratch[warp] = sum;
+    __syncthreads();
+    sum = scratch[0];
+    for (int32_t w = 1; w < warps; ++w) sum += scratch[w];
+    const float factor = norm_factor(sum, p.cols, p.norm.eps);
+    uint2* const row = reinterpret_cast<uint2*>(normed);
+#pragma unroll
+    for (int32_t k = 0; k < kNormKept; ++k) {
+      const int32_t i = thread + k * threads;
+      if (warp < warps && i < groups) row[i] = norm_pack<A>(x[k], factor, weight[k]);
+    }
+    const int32_t padded = min((p.cols + 255) / 256 * 256, kMostNormed) / 4;
+    if (groups + thread < padded) row[groups + thread] = make_uint2(0, 0);
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void run() {
+    // Slices are cut at whole groups.
+    unit_begin = p.groups * warp / kSlices * f.units;
+    unit_end = p.groups * (warp + 1) / kSlices * f.units;
+    const int32_t first_item = static_cast<int32_t>(blockIdx.x);
+    Cursor next{unit_begin < unit_end ? first_item : p.items, unit_begin};
+    WeightFeed weights;
+    TokenFeed tokens;
+    aim(weights, next);
+
+    // Weights first: the kernel before may still be writing the tokens.
+    Cursor ahead = next;
+#pragma unroll 1
+    for (int32_t s = 0; s < Layout::stages - 1 && ahead.item < p.items; ++s) {
+      fill(weights, ahead, s);
+      advance(ahead, weights);
+    }
+    if (this->ends_heads()) this->aim_heads(first_item, true);
+    if (norms()) {
+      norm_row();
+    } else {
+      grid_wait();
+      grid_trigger();
+    }
+    aim(tokens, next);
+#pragma unroll 1
+    for (int32_t s = 0; s < Layout::stages - 1; ++s) {
+      if (next.item < p.items) {
+        if (!norms()) fill(tokens, next, s);
+        advance(next, tokens);
+      }
+      copies_commit();
+    }
+
+    int32_t stage = 0, free_stage = Layout::stages - 1, buffer = 0;
+#pragma unroll 1
+    for (int32_t item = first_item; item < p.items; item += p.item_stride) {
+      Sums acc = {};
+      Group group;
+#pragma unroll 1
+      for (int32_t unit = unit_begin; unit < unit_end; unit += S::units) {
+        copies_wait<Layout::stages - 2>();
+        __syncwarp();
+        if (next.item < p.items) {
+          fill(weights, next, free_stage);
+          if (!norms()) fill(tokens, next, free_stage);
+          advance(next, weights, tokens);
+        }
+        copies_commit();
+        multiply(acc, group, stage, unit);
+        free_stage = stage;
+        stage = stage + 1 == Layout::stages ? 0 : stage + 1;
+      }
+      float* const sums = partial_sums + buffer * S::reduction;
+#pragma unroll
+      for (int32_t r = 0; r < S::panels; ++r) put(acc[r], r, sums);
+      finish(item, sums);
+      if (this->ends_heads()) this->aim_heads(item + p.item_stride, false);
+      buffer ^= 1;
+    }
+  }
+};
+
+template <int32_t T, class A, class S>
+__global__ void __launch_bounds__(S::threads, S::blocks_per_sm) gemv_async(const __grid_constant__ GemvParams p) {
+  using Layout = GemvAsyncLayout<T, A, S, kGemvSharedKiB>;
+  extern __shared__ __align__(128) uint8_t stage_memory[];
+  GemvAsyncBlock<T, A, S> block{{{{p}}}};
+  block.shared = shared_address(stage_memory);
+  block.partial_sums = reinterpret_cast<float*>(stage_memory + Layout::partial_sums_at);
+  block.normed = stage_memory + Layout::tokens_at;
+  block.warp = static_cast<int32_t>(threadIdx.x) / 32;
+  block.lane = static_cast<int32_t>(threadIdx.x) % 32;
+  block.policy = p.token_tiles > 1 ? evict_normal_policy() : evict_first_policy();
+  block.run();
+}
+
+template <int32_t T, class A, class S>
+GemvKernel gemv_async_kernel() {
+  return {reinterpret_cast<const void*>(&gemv_async<T, A, S>),
+          [](int32_t capability) {
+            return gemv_shared_bytes(capability, [](auto room) { return GemvAsyncLayout<T, A, S, decltype(room)::value>::bytes; });
+          },
+          S::threads, S::panels, S::tokens};
+}
+
+// Picks the shape with the most units in a stage, up to `units`, whose pipeline has two stages if two blocks share 228
+// KiB. With one token the pipeline must fit every device; F32 needs more than some have.
+template <int32_t T, class A, int32_t panels, int32_t tokens, int32_t units, int32_t blocks>
+GemvKernel fitting() {
+  using S = GemvShape<panels, tokens, units, blocks>;
+  constexpr bool everywhere = tokens > 1 || T == kF32 || GemvAsyncLayout<T, A, S, 100>::alone >= 2;
+  if constexpr (GemvAsyncLayout<T, A, S, 228>::many >= 2 && everywhere) {
+    return gemv_async_kernel<T, A, S>();
+  } else {
+    static_assert(units > 1, "the rings do not fit");
+    return fitting<T, A, panels, tokens, units / 2, blocks>();
+  }
+}
+
+template <int32_t T, class A>
+GemvKernel gemv_kernel_for(GemvForm form) {
+  constexpr bool number = Format<T>::is_float, folds = kFolds<T, A>;
+  constexpr int32_t blocks = T == kF32 ? 1 : 2, most = number ? 1 : 4;
+  switch (form) {
+    case GemvForm::kSingle1: return fitting<T, A, 1, 1, number ? 2 : 4, blocks>();
+    case GemvForm::kPair1: return fitting<T, A, 2, 1, Format<T>::superblock ? 2 : most, blocks>();
+    case GemvForm::kSingle8: return fitting<T, A, 1, 8, most, blocks>();
+    case GemvForm::kPair8: return fitting<T, A, 2, 8, most, blocks>();
+    case GemvForm::kDouble8:
+      if constexpr (folds) return fitting<T, A, 2, 8, 2, 1>();
+      break;
+    case GemvForm::kRegistersSingle8:
+      if constexpr (folds) return gemv_registers_kernel<T, 1>();
+      break;
+    case GemvForm::kRegistersPair8:
+      if constexpr (folds) return gemv_registers_kernel<T, 2>();
+      break;
+  }
+  return {};
+}
+
+}  // namespace mr::cuda

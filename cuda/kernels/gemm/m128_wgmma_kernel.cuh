@@ -1,0 +1,244 @@
+// m128_wgmma_kernel: the decode class by wgmma for float weights and many tokens; see gemm.h for the contract.
+//
+// A cluster of two blocks processes tiles of 128 rows by `tokens` tokens. Each block has four of the eight split-K
+// slices and multiplies them one after another. Its two consumer warpgroups have 64 rows each (of a pair the gate's and
+// the up's) and read one pipeline that a producer warp fills: a stage is one unit of 64 inputs, with the panels'
+// weights and the tokens as swizzled rows of 128 bytes. m128_wgmma_reduction.cuh adds the sums of the two blocks.
+#pragma once
+
+#include "kernels/gemm/fragment.cuh"
+#include "kernels/gemm/m128_wgmma_reduction.cuh"
+#include "kernels/gemm/prefill_wgmma_layout.cuh"
+#include "kernels/launch.h"
+
+namespace mr::cuda {
+
+constexpr int32_t kM128SpareWarps = 3;  // warps of the producer warpgroup that run epilogues
+
+template <int32_t tokens_>
+struct M128Layout {
+  static constexpr int32_t tokens = tokens_, panels = kM128Panels;
+  static constexpr int32_t panel = 2048;  // bytes of one unit: 16 rows of 64 two-byte weights
+  static constexpr int32_t weights = panels * panel, rows = tokens * 128;
+  static constexpr int32_t stage = weights + rows;
+  static constexpr int32_t reduction = M128ReductionLayout<tokens>::bytes;
+  static constexpr int32_t barriers = 256;
+  static constexpr int32_t stages_that_fit = (227 * 1024 - reduction - barriers) / stage;
+  static constexpr int32_t stages = stages_that_fit > 8 ? 8 : stages_that_fit;
+  static constexpr int32_t bytes = stages * stage + reduction + barriers;
+  static_assert(stages >= 3 && (2 * stages + 2) * 8 <= barriers);
+};
+
+#if MR_HOPPER
+struct M128Maps {
+  CUtensorMap tokens;      // boxes of one unit's columns and a tile's tokens
+  CUtensorMap weights[3];  // of each target: boxes of one unit of four panels, in eight bytes
+};
+#endif
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <class A, int32_t tokens>
+struct M128Block : M128Reduction<A, tokens, kM128SpareWarps, 8> {
+  using Layout = M128Layout<tokens>;
+  using Join = M128Reduction<A, tokens, kM128SpareWarps, 8>;
+  using typename Join::Sums;
+  using Join::first_item, Join::lane, Join::p, Join::rank, Join::ready, Join::warp;
+
+  const M128Maps& maps;
+  uint32_t stage_memory, full, empty;  // shared memory addresses
+
+  using StageCursor = PipelineState<Layout::stages>;
+
+  // Returns the first unit of this block's slice s, 0..4.
+  __device__ __forceinline__ int32_t slice_begin(int32_t s) const { return p.groups * (rank * 4 + s) / 8; }
+
+  // Panels says where the four panels of each warpgroup are: the map of their weight, and the first panel.
+  struct Panels {
+    const CUtensorMap* map[2];
+    int32_t first[2];
+  };
+  __device__ __forceinline__ Panels panel_of(int32_t item) const {
+    const int32_t tile = item / p.token_tiles;
+    if (p.pair) return {{&maps.weights[0], &maps.weights[1]}, {tile * 4, tile * 4}};
+    const int32_t i = target_index(p, tile), within = tile - p.targets[i].first_tile;
+    const CUtensorMap* map = &maps.weights[i];
+    return {{map, map}, {within * 8, within * 8 + 4}};
+  }
+
+  // Panels past the last become zeros.
+  __device__ __forceinline__ void produce_weights(const Panels& panels, int32_t unit, int32_t stage) const {
+    const uint32_t done = full + stage * 8, to = stage_memory + stage * Layout::stage;
+    barrier_expect(done, Layout::stage);
+#pragma unroll
+    for (int32_t g = 0; g < 2; ++g)
+      tensor_copy(to + g * 4 * Layout::panel, panels.map[g], unit * (Layout::panel / 8), panels.first[g], done);
+  }
+
+  __device__ __forceinline__ void produce_tokens(int32_t item, int32_t unit, int32_t stage) const {
+    const uint32_t to = stage_memory + stage * Layout::stage + Layout::weights;
+    tensor_copy(to, &maps.tokens, unit * kUnitCols, item % p.token_tiles * tokens, full + stage * 8);
+  }
+
+  // Runs in one thread.
+  __device__ __forceinline__ void produce() const {
+    // The first round of stages requests weights before the kernel ahead has ended, and tokens after it.
+    const int32_t begin = slice_begin(0), end = slice_begin(4);
+    int32_t early = 0;
+    for (int32_t item = first_item(); item < p.items && early < Layout::stages && begin < end; item += p.item_stride) {
+      const auto panel = panel_of(item);
+      for (int32_t unit = begin; unit < end && early < Layout::stages; ++unit) produce_weights(panel, unit, early++);
+    }
+    grid_wait();
+    grid_trigger();
+    StageCursor cursor;
+    int32_t asked = 0;
+    for (int32_t item = first_item(); item < p.items; item += p.item_stride) {
+      const auto panel = panel_of(item);
+      for (int32_t unit = begin; unit < end; ++unit, ++asked, cursor.next()) {
+        if (asked >= early) {
+          barrier_wait(empty + cursor.stage * 8, cursor.phase ^ 1);
+          produce_weights(panel, unit, cursor.stage);
+        }
+        produce_tokens(item, unit, cursor.stage);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void load(uint32_t (&a)[4][4], const StageCursor& cursor) const {
+    const uint32_t panel = stage_memory + cursor.stage * Layout::stage + warp * Layout::panel;
+#pragma unroll
+    for (int32_t step = 0; step < 4; ++step) {
+      const uint4 v = load_shared16(panel + step * 512 + lane * 16);
+      a[step][0] = v.x;
+      a[step][1] = v.y;
+      a[step][2] = v.z;
+      a[step][3] = v.w;
+    }
+  }
+
+  __device__ __forceinline__ void release(int32_t stage) const {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(empty + stage * 8);
+  }
+
+  // Adds the products of `units` units. The next unit's fragments are loaded while this unit's products run.
+  __device__ __forceinline__ void multiply(Sums& acc, StageCursor& cursor, int32_t units) const {
+    if (units == 0) return;
+    uint32_t a[2][4][4];
+    barrier_wait(full + cursor.stage * 8, cursor.phase);
+    load(a[0], cursor);
+#pragma unroll 1
+    for (int32_t unit = 0; unit < units; unit += 2) {
+#pragma unroll
+      for (int32_t i = 0; i < 2; ++i) {
+        if (unit + i >= units) break;
+        const int32_t stage = cursor.stage;
+        const uint64_t rows = swizzled_rows(stage_memory + stage * Layout::stage + Layout::weights);
+        wgmma_fence();
+#pragma unroll
+        for (int32_t step = 0; step < 4; ++step) wgmma_m64<A>(acc, a[i][step], rows + step * 2);
+        wgmma_commit();
+        cursor.next();
+        if (unit + i + 1 < units) {
+          barrier_wait(full + cursor.stage * 8, cursor.phase);
+          load(a[1 - i], cursor);
+        }
+        wgmma_wait<0>();
+        release(stage);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void consume() const {
+    grid_wait();
+    StageCursor cursor;
+    uint32_t phase = 0;
+    for (int32_t item = first_item(); item < p.items; item += p.item_stride, phase ^= 1) {
+#pragma unroll 1
+      for (int32_t pair = 0; pair < 2; ++pair) {
+        Sums slices[2] = {};
+#pragma unroll
+        for (int32_t s = 0; s < 2; ++s)
+          multiply(slices[s], cursor, slice_begin(pair * 2 + s + 1) - slice_begin(pair * 2 + s));
+#pragma unroll
+        for (int32_t i = 0; i < tokens / 2; ++i) slices[0][i] = slices[0][i] + slices[1][i];
+        if (pair == 0) {
+          this->wait_until_free(phase);
+          this->for_sums([&](float& sum, int32_t i) { sum = slices[0][i]; });
+        } else {
+          this->for_sums([&](float& sum, int32_t i) { sum = sum + slices[0][i]; });
+        }
+      }
+      this->signal(ready);
+      if (this->last(item)) this->template finish<true>(item, phase);
+    }
+  }
+};
+
+#endif
+
+#if MR_HOPPER
+template <class A, int32_t tokens>
+__global__ void __launch_bounds__(kWgmmaThreads, 1)
+    gemm_m128_wgmma(const __grid_constant__ WgmmaParams p, const __grid_constant__ M128Maps maps) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Layout = M128Layout<tokens>;
+  extern __shared__ __align__(1024) uint8_t m128_memory[];
+  constexpr int32_t kRegisters = 208, kSpareRegisters = 88;
+  static_assert(kRegistersFit<kRegisters, kSpareRegisters>);
+  M128Block<A, tokens> block{{p}, maps};
+  block.rank = static_cast<int32_t>(cluster_rank());
+  block.warp = static_cast<int32_t>(threadIdx.x) / 32;
+  block.lane = static_cast<int32_t>(threadIdx.x) % 32;
+  block.stage_memory = kept_address(m128_memory);
+  block.reduction = block.stage_memory + Layout::stages * Layout::stage;
+  block.partial_sums = reinterpret_cast<float*>(m128_memory + Layout::stages * Layout::stage);
+  block.full = block.reduction + Layout::reduction;
+  block.empty = block.full + Layout::stages * 8;
+  block.ready = block.empty + Layout::stages * 8;
+  block.free = block.ready + 8;
+  if (threadIdx.x == 0) {
+    for (int32_t s = 0; s < Layout::stages; ++s) {
+      barrier_init(block.full + s * 8, 1);
+      barrier_init(block.empty + s * 8, 8);
+    }
+    barrier_init(block.ready, 8 * kM128Cluster);
+    barrier_init(block.free, kM128SpareWarps * kM128Cluster);
+    barrier_init_fence();
+  }
+  cluster_sync();
+  if (block.warp >= 8) {
+    registers_down<kSpareRegisters>();
+    if (block.warp == 8) {
+      if (elected()) block.produce();
+    } else {
+      grid_wait();
+      block.finish_others();
+    }
+  } else {
+    registers_up<kRegisters>();
+    block.consume();
+  }
+  __syncwarp();
+  cluster_sync();  // the other block may still read this block's sums
+#endif
+}
+
+template <class A, int32_t tokens>
+WgmmaKernel m128_wgmma_kernel_of() {
+  return {reinterpret_cast<const void*>(&gemm_m128_wgmma<A, tokens>), M128Layout<tokens>::bytes, kWgmmaThreads, tokens};
+}
+#else
+template <class A, int32_t tokens>
+WgmmaKernel m128_wgmma_kernel_of() {
+  return {};
+}
+#endif
+
+template <class A>
+WgmmaKernel m128_wgmma_kernel_for() {
+  return m128_wgmma_kernel_of<A, kM128Tokens>();
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,381 @@
+// m128_wgmma_quant_kernel: the decode class by wgmma for quantised weights and many f16 tokens; see gemm.h for the
+// contract.
+//
+// Like m128_wgmma_kernel.cuh it processes tiles of 128 rows by 128 tokens with clusters of two blocks, so weights are
+// unpacked once for 128 tokens. A consumer warpgroup alternates between the two halves of the tokens: while one half's
+// products run, the other half's sums are scaled on the CUDA cores. Finished slices are saved in shared memory, because
+// accumulators of a further slice do not fit the registers. m128_wgmma_reduction.cuh adds the sums of the two blocks.
+#pragma once
+
+#include "kernels/gemm/m128_wgmma_quant_pipeline.cuh"
+#include "kernels/gemm/prefill_wgmma_layout.cuh"
+
+namespace mr::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <int32_t T>
+struct M128QuantBlock : M128QuantPipeline<T> {
+  using Pipeline = M128QuantPipeline<T>;
+  using typename Pipeline::Layout;
+  using typename Pipeline::StageCursor;
+  using typename Pipeline::WeightCursor;
+  using typename Pipeline::Join::Sums;
+  using Pipeline::empty, Pipeline::empty_sums, Pipeline::empty_weights, Pipeline::full, Pipeline::full_sums, Pipeline::full_weights;
+  using Pipeline::f, Pipeline::first_item, Pipeline::lane, Pipeline::p, Pipeline::plane, Pipeline::release,
+      Pipeline::slice_begin, Pipeline::warp;
+
+  using Half = float[Layout::tokens / 4];  // half of the tokens
+  using Halves = Half[2];
+
+  // Cursors is a warpgroup's position in its pipelines; left: groups of weights that it has not begun to unpack.
+  struct Cursors {
+    StageCursor rows;
+    WeightCursor weights;
+    uint32_t sums_phase = 0, header_slot = 0;
+    int32_t left;
+  };
+
+  __device__ __forceinline__ uint64_t rows_at(int32_t stage, int32_t half) const {
+    return swizzled_rows(Pipeline::rows + stage * Layout::rows + half * (Layout::rows / 2));
+  }
+  __device__ __forceinline__ uint64_t sums_at(int32_t half) const {
+    return swizzled_rows64(Pipeline::input_sums + half * (Layout::input_sums / 2));
+  }
+
+  __device__ __forceinline__ static void add(Half& acc, const Half& c, float row_g, float row_g8) {
+#pragma unroll
+    for (int32_t i = 0; i < Layout::tokens / 4; ++i) acc[i] = fmaf(i % 4 < 2 ? row_g : row_g8, c[i], acc[i]);
+  }
+
+  __device__ __forceinline__ void await_weights(const Cursors& cursor) const {
+    barrier_wait(full_weights + cursor.weights.stage * 8, cursor.weights.phase);
+  }
+  // Releases a stage of weights. It must come after the first products of its contents (see barrier_arrive).
+  __device__ __forceinline__ void release_weights(Cursors& cursor) const {
+    release(empty_weights + cursor.weights.stage * 8);
+    cursor.weights.next();
+  }
+
+  // Folded is the state from a block's first unit to its last, for types that fold.
+  struct Folded {
+    FoldedHeader header;
+    Halves c;  // the products, then the products of mins
+    uint32_t a[2][4][4];
+  };
+
+  // Unpacks the fragments of unit u of the current group.
+  template <int32_t u>
+  __device__ __forceinline__ void unpack(Folded& s, Cursors& cursor) const {
+    await_weights(cursor);
+    if constexpr (u == 0) {
+      s.header.load(Pipeline::header_at(cursor.header_slot), lane);
+      cursor.header_slot ^= 1;
+      --cursor.left;
+    }
+    UnitQuants<T, __half, 1> quants;
+    quants.begin(plane(cursor.weights.stage, 0), plane(cursor.weights.stage, 1), lane);
+    folded_unit<T, u>(s.header, quants, false, s.a[u % 2]);
+  }
+
+  // Issues the products of unit u and releases its weights. Waits for the unit before, and releases that unit's tokens.
+  template <int32_t u>
+  __device__ __forceinline__ void issue(Folded& s, Cursors& cursor, uint32_t& before) const {
+    const int32_t stage = cursor.rows.stage;
+    barrier_wait(full + stage * 8, cursor.rows.phase);
+    wgmma_fence();
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+      wgmma_m64<__half, u != 0>(s.c[half], s.a[u % 2][0], rows_at(stage, half));
+#pragma unroll
+      for (int32_t step = 1; step < 4; ++step) wgmma_m64<__half>(s.c[half], s.a[u % 2][step], rows_at(stage, half) + step * 2);
+      wgmma_commit();
+    }
+    release_weights(cursor);
+    if constexpr (u > 0) {
+      wgmma_wait<2>();
+      release(before);
+    }
+    before = empty + stage * 8;
+    cursor.rows.next();
+  }
+
+  template <int32_t half>
+  __device__ __forceinline__ void issue_mins(Folded& s, const uint32_t (&mins)[4]) const {
+    wgmma_fence();
+    wgmma_m64<__nv_bfloat16, false>(s.c[half], mins, sums_at(half));
+    wgmma_m64<__nv_bfloat16>(s.c[half], mins, sums_at(half) + 2);
+    wgmma_commit();
+  }
+
+  // Begins the block's first group, if it has any.
+  __device__ __forceinline__ void begin(Folded& s, Cursors& cursor) const {
+    if (cursor.left > 0) unpack<0>(s, cursor);
+  }
+
+  // Adds the products of `groups` groups, the first of which has begun, and begins the group after them.
+  __device__ __forceinline__ void multiply(Halves& acc, Folded& s, Cursors& cursor, int32_t groups) const {
+#pragma unroll 1
+    for (; groups > 0; --groups) {
+      uint32_t before;
+      issue<0>(s, cursor, before);
+      unpack<1>(s, cursor);
+      issue<1>(s, cursor, before);
+      unpack<2>(s, cursor);
+      issue<2>(s, cursor, before);
+      unpack<3>(s, cursor);
+      const float d[2] = {s.header.d[0], s.header.d[1]}, dmin[2] = {s.header.dmin[0], s.header.dmin[1]};
+      const uint32_t mins[4] = {s.header.mins[0], s.header.mins[1], s.header.mins[0], s.header.mins[1]};
+      issue<3>(s, cursor, before);
+      begin(s, cursor);
+      barrier_wait(full_sums, cursor.sums_phase);
+      wgmma_wait<1>();
+      add(acc[0], s.c[0], d[0], d[1]);
+      issue_mins<0>(s, mins);
+      wgmma_wait<1>();
+      release(before);
+      add(acc[1], s.c[1], d[0], d[1]);
+      issue_mins<1>(s, mins);
+      wgmma_wait<1>();
+      add(acc[0], s.c[0], dmin[0], dmin[1]);
+      wgmma_wait<0>();
+      release(empty_sums);
+      cursor.sums_phase ^= 1;
+      add(acc[1], s.c[1], dmin[0], dmin[1]);
+    }
+  }
+
+  // A unit of blocks of 32 or of 16 inputs has this many parts, each with a scale of its own.
+  static constexpr int32_t parts = UnitScales<T, __half>::blocks, steps = 4 / parts;
+
+  // Scaled is the state from unit to unit, for types whose blocks are scaled one by one.
+  struct Scaled {
+    UnitQuants<T, __half, 1> quants;
+    GroupHeader<T, __half> header;
+    UnitScales<T, __half> scales;
+    Halves c;
+    uint32_t a[2][steps][1][4];
+    int32_t u = 0;  // index of the current unit in its group
+  };
+
+  template <int32_t part>
+  __device__ __forceinline__ static void unpack(Scaled& s) {
+    s.quants.template take<part * steps>(s.a[part % 2][0]);
+    if constexpr (steps == 2) s.quants.template take<part * steps + 1>(s.a[part % 2][1]);
+  }
+
+  // Begins the next unit, if there is one: loads its scales and unpacks the fragments of its first part.
+  __device__ __forceinline__ void begin(Scaled& s, Cursors& cursor) const {
+    if (s.u == 0) {
+      if (cursor.left == 0) return;
+      --cursor.left;
+    }
+    await_weights(cursor);
+    const uint32_t quants = plane(cursor.weights.stage, 0);
+    if constexpr (f.units == 1) {
+      s.quants.begin(quants, quants + f.quants, lane);
+      s.scales.load(quants + f.quants + f.high, s.header, lane);
+    } else {
+      if (s.u == 0) {
+        s.header.load(Pipeline::header_at(cursor.header_slot), lane);
+        cursor.header_slot ^= 1;
+      }
+      s.u = (s.u + 1) % f.units;
+      s.quants.begin(quants, plane(cursor.weights.stage, 1), lane);
+      s.scales.load(plane(cursor.weights.stage, 2), s.header, lane);
+    }
+    unpack<0>(s);
+  }
+
+  // Issues the products of a part with half of the tokens.
+  template <int32_t part>
+  __device__ __forceinline__ void issue(Scaled& s, int32_t stage, int32_t half) const {
+    const uint64_t x = rows_at(stage, half) + part * steps * 2;
+    wgmma_fence();
+    wgmma_m64<__half, false>(s.c[half], s.a[part % 2][0][0], x);
+    if constexpr (steps == 2) wgmma_m64<__half>(s.c[half], s.a[part % 2][1][0], x + 2);
+    wgmma_commit();
+  }
+
+  // Adds the products of a part with the first half of the tokens, and of the part before with the second half, which
+  // are running.
+  template <int32_t part>
+  __device__ __forceinline__ void add_part(Halves& acc, Scaled& s, Cursors& cursor, int32_t stage, const float (&factors)[parts][2]) const {
+    issue<part>(s, stage, 0);
+    if constexpr (part == parts - 1) release_weights(cursor);
+    if constexpr (part > 0) {
+      wgmma_wait<1>();
+      add(acc[1], s.c[1], factors[part - 1][0], factors[part - 1][1]);
+    }
+    issue<part>(s, stage, 1);
+    if constexpr (part + 1 < parts) unpack<part + 1>(s);
+    else begin(s, cursor);
+    wgmma_wait<1>();
+    add(acc[0], s.c[0], factors[part][0], factors[part][1]);
+  }
+
+  // Adds the products of `groups` groups, the first unit of which has begun, and begins the group after them.
+  __device__ __forceinline__ void multiply(Halves& acc, Scaled& s, Cursors& cursor, int32_t groups) const {
+#pragma unroll 1
+    for (int32_t units = groups * f.units; units > 0; --units) {
+      float factors[parts][2];
+#pragma unroll
+      for (int32_t part = 0; part < parts; ++part) {
+        factors[part][0] = s.scales.scale[0][part];
+        factors[part][1] = s.scales.scale[1][part];
+      }
+      const int32_t stage = cursor.rows.stage;
+      barrier_wait(full + stage * 8, cursor.rows.phase);
+      add_part<0>(acc, s, cursor, stage, factors);
+      add_part<1>(acc, s, cursor, stage, factors);
+      if constexpr (parts == 4) {
+        add_part<2>(acc, s, cursor, stage, factors);
+        add_part<3>(acc, s, cursor, stage, factors);
+      }
+      wgmma_wait<0>();
+      release(empty + stage * 8);
+      cursor.rows.next();
+      add(acc[1], s.c[1], factors[parts - 1][0], factors[parts - 1][1]);
+    }
+  }
+
+  // Address of what this thread saves of a tile's first two slices.
+  __device__ __forceinline__ uint32_t saved_at(int32_t i) const { return Pipeline::saved + (i * 256 + warp * 32 + lane) * 16; }
+  __device__ __forceinline__ void save(const Sums& sums) const {
+#pragma unroll
+    for (int32_t i = 0; i < Layout::tokens / 8; ++i) {
+      store_shared16(saved_at(i), make_uint4(__float_as_uint(sums[i * 4]), __float_as_uint(sums[i * 4 + 1]),
+                                            __float_as_uint(sums[i * 4 + 2]), __float_as_uint(sums[i * 4 + 3])));
+    }
+  }
+  __device__ __forceinline__ void add_saved(Sums& sums) const {
+#pragma unroll
+    for (int32_t i = 0; i < Layout::tokens / 8; ++i) {
+      const uint4 bits = load_shared16(saved_at(i));
+      sums[i * 4] = __uint_as_float(bits.x) + sums[i * 4];
+      sums[i * 4 + 1] = __uint_as_float(bits.y) + sums[i * 4 + 1];
+      sums[i * 4 + 2] = __uint_as_float(bits.z) + sums[i * 4 + 2];
+      sums[i * 4 + 3] = __uint_as_float(bits.w) + sums[i * 4 + 3];
+    }
+  }
+
+  // Ends a slice. The first two are saved. The third goes to the reduction buffer, which holds the tile before until
+  // then, and the fourth is added to it.
+  __device__ __forceinline__ void end(int32_t slice, const Halves& acc, uint32_t phase) const {
+    Sums sums;
+#pragma unroll
+    for (int32_t i = 0; i < Layout::tokens / 2; ++i) sums[i] = acc[i / (Layout::tokens / 4)][i % (Layout::tokens / 4)];
+    if (slice == 0) {
+      save(sums);
+    } else if (slice == 1) {
+      add_saved(sums);
+      save(sums);
+    } else if (slice == 2) {
+      this->wait_until_free(phase);
+      this->for_sums([&](float& sum, int32_t i) { sum = sums[i]; });
+    } else {
+      this->for_sums([&](float& sum, int32_t i) { sums[i] = sum + sums[i]; });
+      add_saved(sums);
+      this->for_sums([&](float& sum, int32_t i) { sum = sums[i]; });
+    }
+  }
+
+  __device__ __forceinline__ void consume() const {
+    std::conditional_t<Layout::folds, Folded, Scaled> s;
+    Cursors cursor;
+    cursor.left = (slice_begin(4) - slice_begin(0)) * ((p.items - first_item() + p.item_stride - 1) / p.item_stride);
+    begin(s, cursor);
+    uint32_t phase = 0;
+    for (int32_t item = first_item(); item < p.items; item += p.item_stride, phase ^= 1) {
+#pragma unroll 1
+      for (int32_t slice = 0; slice < 4; ++slice) {
+        Halves acc = {};
+        multiply(acc, s, cursor, slice_begin(slice + 1) - slice_begin(slice));
+        end(slice, acc, phase);
+      }
+      this->signal(Pipeline::ready);
+      if (!this->last(item)) continue;
+      grid_wait();
+      this->template finish<true>(item, phase);
+    }
+  }
+};
+
+#endif
+
+#if MR_HOPPER
+template <int32_t T>
+__global__ void __launch_bounds__(kWgmmaThreads, 1)
+    gemm_m128_wgmma_quant(const __grid_constant__ WgmmaParams p, const __grid_constant__ M128QuantMaps maps) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Layout = M128QuantLayout<T>;
+  extern __shared__ __align__(1024) uint8_t m128_memory[];
+  constexpr int32_t kRegisters = 208, kSpareRegisters = 88;
+  static_assert(kRegistersFit<kRegisters, kSpareRegisters>);
+  M128QuantBlock<T> block{{{p}, maps}};
+  block.rank = static_cast<int32_t>(cluster_rank());
+  block.warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);  // the shuffle makes it uniform for the compiler
+  block.lane = static_cast<int32_t>(threadIdx.x) % 32;
+  block.rows = kept_address(m128_memory);
+  block.input_sums = block.rows + Layout::row_stages * Layout::rows;
+  block.weights = block.input_sums + Layout::input_sums;
+  block.headers = block.weights + Layout::weight_stages * Layout::weights;
+  block.saved = block.headers + Layout::headers * Layout::header;
+  block.reduction = block.saved + Layout::saved;
+  block.partial_sums = reinterpret_cast<float*>(m128_memory + (block.reduction - block.rows));
+  block.full = block.reduction + Layout::reduction;
+  block.empty = block.full + Layout::row_stages * 8;
+  block.full_weights = block.empty + Layout::row_stages * 8;
+  block.empty_weights = block.full_weights + Layout::weight_stages * 8;
+  block.full_sums = block.empty_weights + Layout::weight_stages * 8;
+  block.empty_sums = block.full_sums + 8;
+  block.ready = block.empty_sums + 8;
+  block.free = block.ready + 8;
+  if (threadIdx.x == 0) {
+    for (int32_t i = 0; i < Layout::row_stages; ++i) {
+      barrier_init(block.full + i * 8, 1);
+      barrier_init(block.empty + i * 8, 8);  // the consumer warps
+    }
+    for (int32_t i = 0; i < Layout::weight_stages; ++i) {
+      barrier_init(block.full_weights + i * 8, 1);
+      barrier_init(block.empty_weights + i * 8, 8);
+    }
+    barrier_init(block.full_sums, 1);
+    barrier_init(block.empty_sums, 8);
+    barrier_init(block.ready, 8 * kM128Cluster);
+    barrier_init(block.free, kM128QuantSpareWarps * kM128Cluster);
+    barrier_init_fence();
+  }
+  cluster_sync();
+  if (block.warp >= 8) {
+    registers_down<kSpareRegisters>();
+    if (block.warp == 8) {
+      if (elected()) block.produce_weights();
+    } else if (block.warp == 9) {
+      if (elected()) block.produce_tokens();
+    } else {
+      grid_wait();
+      grid_trigger();
+      block.finish_others();
+    }
+  } else {
+    registers_up<kRegisters>();
+    block.consume();
+  }
+  __syncwarp();
+  cluster_sync();  // the other block may still read this block's sums
+#endif
+}
+
+template <int32_t T>
+WgmmaKernel m128_wgmma_quant_kernel_of() {
+  return {reinterpret_cast<const void*>(&gemm_m128_wgmma_quant<T>), M128QuantLayout<T>::bytes, kWgmmaThreads, kM128Tokens};
+}
+#else
+template <int32_t T>
+WgmmaKernel m128_wgmma_quant_kernel_of() {
+  return {};
+}
+#endif
+
+}  // namespace mr::cuda

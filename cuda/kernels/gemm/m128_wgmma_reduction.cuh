@@ -1,0 +1,236 @@
+// m128_wgmma_reduction: how the two blocks of a cluster add their sums of a tile of 128 rows, and the epilogue.
+//
+// Each block stores its sums of a tile in its shared memory, one column for each token, and reads the other block's
+// through distributed shared memory. Each block finishes half of the rows. Spare warps do this while the consumers
+// multiply the next tile; the consumers themselves finish the last tile. Of a pair the first 64 rows are the gate's.
+#pragma once
+
+#include "kernels/act.cuh"
+#include "kernels/gemm/m128_wgmma.h"
+#include "kernels/gemm/prefill_wgmma.h"
+#include "kernels/gemm/silu.cuh"
+#include "kernels/gemm/targets.cuh"
+#include "kernels/gemm/wgmma.cuh"
+
+namespace mr::cuda {
+
+template <int32_t tokens>
+struct M128ReductionLayout {
+  static constexpr int32_t rows = kM128Panels * kPanelRows, stride = rows + 4;  // floats; a token's column
+  static constexpr int32_t bytes = tokens * stride * 4;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// spare_warps_: the block's last warps, which run epilogues. sets_: pairs of columns whose residual a consumer warp
+// prefetches.
+template <class A, int32_t tokens, int32_t spare_warps_, int32_t sets_>
+struct M128Reduction {
+  using Layout = M128ReductionLayout<tokens>;
+  using Sums = float[tokens / 2];
+  static constexpr int32_t cluster = kM128Cluster, spare_warps = spare_warps_;
+  static constexpr int32_t own_rows = Layout::rows / cluster, own_pairs = own_rows / 2;  // that a block finishes
+  static_assert(cluster == 2, "sums are this block's and the other's");
+
+  const WgmmaParams& p;
+  uint32_t reduction, ready, free;  // addresses; barriers of a tile's sums: all stored, all read
+  float* partial_sums;                // the buffer whose address is `reduction`
+  int32_t rank, warp, lane;
+
+  __device__ __forceinline__ int32_t first_item() const { return static_cast<int32_t>(blockIdx.x) / cluster; }
+  __device__ __forceinline__ bool last(int32_t item) const { return item + p.item_stride >= p.items; }
+
+  // Arrives at the barrier in every block of the cluster: this warp has stored, or read, the sums.
+  __device__ __forceinline__ void signal(uint32_t barrier) const {
+    __syncwarp();
+    if (lane < cluster) barrier_publish_at(barrier, lane);
+  }
+
+  // Waits until the tile before was read. phase: 0 for the block's first tile, then alternating.
+  __device__ __forceinline__ void wait_until_free(uint32_t phase) const { barrier_wait_cluster(free, phase ^ 1); }
+
+  // Calls put(sum, i) for each sum of this warp's panel of a tile; i is its index among this thread's sums.
+  template <class Put>
+  __device__ __forceinline__ void for_sums(Put&& put) const {
+    float* first = partial_sums + lane % 4 * 2 * Layout::stride + warp * kPanelRows + lane / 4;
+#pragma unroll
+    for (int32_t n = 0; n < tokens / 8; ++n) {
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) put(first[(n * 8 + i % 2) * Layout::stride + i / 2 * 8], n * 4 + i);
+    }
+  }
+
+  // Runs in the spare warps: they finish every tile but the last.
+  __device__ __forceinline__ void finish_others() const {
+    uint32_t phase = 0;
+    for (int32_t item = first_item(); item < p.items && !last(item); item += p.item_stride, phase ^= 1) {
+      finish<false>(item, phase);
+      signal(free);
+    }
+  }
+
+  // Finishes this block's share of the tile's rows, by the consumer warps or by the spare warps; each takes some
+  // columns.
+  template <bool multiplying>
+  __device__ __forceinline__ void finish(int32_t item, uint32_t phase) const {
+    constexpr int32_t workers = multiplying ? 8 : spare_warps;
+    const int32_t tile = item / p.token_tiles, token0 = item % p.token_tiles * tokens;
+    const int32_t worker = multiplying ? warp : warp - (12 - spare_warps), columns = min(p.tokens - token0, tokens);
+    // Consumers load the residual before they wait. Spare warps without a column must wait too, before they signal.
+    const bool waits = !multiplying || p.pair;
+    if (waits) barrier_wait_cluster(ready, phase);
+    if (p.pair) return end_pair<workers>(tile, token0, columns, worker);
+    const uint32_t wait_for = waits ? 0 : 1 + phase;
+    switch (p.epilogue) {
+      case Epilogue::kStoreF32: return end_rows<Epilogue::kStoreF32, workers>(tile, token0, columns, worker, wait_for);
+      case Epilogue::kAddF32: return end_rows<Epilogue::kAddF32, workers>(tile, token0, columns, worker, wait_for);
+      case Epilogue::kStoreAct: return end_rows<Epilogue::kStoreAct, workers>(tile, token0, columns, worker, wait_for);
+      case Epilogue::kSwiGLU:
+      case Epilogue::kHeads: return;
+    }
+  }
+
+  using Four = float[4];  // neighbouring rows that a lane finishes together
+
+  // Source is the sums of four rows, from `row` of the tile on.
+  struct Source {
+    uint32_t own, other;  // where this block's sums of them begin, and the other's
+
+    // Adds the two blocks' sums of a column; columns past the last are read as the last.
+    __device__ __forceinline__ void reduced(Four& y, int32_t column, float scale) const {
+      const uint32_t offset = min(column, tokens - 1) * (Layout::stride * 4);
+      const uint4 a = load_shared16(own + offset), b = load_remote16(other + offset);
+      y[0] = (__uint_as_float(a.x) + __uint_as_float(b.x)) * scale;
+      y[1] = (__uint_as_float(a.y) + __uint_as_float(b.y)) * scale;
+      y[2] = (__uint_as_float(a.z) + __uint_as_float(b.z)) * scale;
+      y[3] = (__uint_as_float(a.w) + __uint_as_float(b.w)) * scale;
+    }
+  };
+  __device__ __forceinline__ Source source(int32_t row) const { return {reduction + row * 4, remote(reduction + row * 4, rank ^ 1)}; }
+
+  // Result is where four rows of a target are written.
+  template <class E>
+  struct Result {
+    E* first;      // of column 0
+    int64_t stride;
+    int32_t has;   // rows that exist
+    bool at_once;  // all four exist and are aligned
+
+    __device__ __forceinline__ Result(const KernelTarget& target, int32_t row)
+        : first(static_cast<E*>(target.out) + row), stride(target.out_stride), has(target.rows - row),
+          at_once(has >= 4 && (reinterpret_cast<uintptr_t>(target.out) | stride * sizeof(E)) % (4 * sizeof(E)) == 0) {}
+
+    __device__ __forceinline__ void read(Four& y, int64_t column) const {
+      const E* const from = first + column * stride;
+      if (at_once) {
+        const float4 v = *reinterpret_cast<const float4*>(from);
+        y[0] = v.x, y[1] = v.y, y[2] = v.z, y[3] = v.w;
+      } else {
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) y[i] = i < has ? from[i] : 0;
+      }
+    }
+    __device__ __forceinline__ void write(const Four& y, int64_t column) const {
+      E* const to = first + column * stride;
+      if (at_once) {
+        if constexpr (sizeof(E) == 4) *reinterpret_cast<float4*>(to) = make_float4(y[0], y[1], y[2], y[3]);
+        else *reinterpret_cast<uint2*>(to) = make_uint2(ActOps<E>::pack(y[0], y[1]), ActOps<E>::pack(y[2], y[3]));
+      } else {
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) {
+          if (i < has) to[i] = E(y[i]);
+        }
+      }
+    }
+  };
+
+  __device__ __forceinline__ static void load_bias(Four& bias, const KernelTarget& target, int32_t row) {
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) bias[i] = target.bias != nullptr && row + i < target.rows ? target.bias[row + i] : 0;
+  }
+
+  // A warp has two columns at a time, of a pair four. wait_for: 0, or 1 + the phase of the sums' barrier.
+  template <Epilogue kind, int32_t workers>
+  __device__ __forceinline__ void end_rows(int32_t tile, int32_t token0, int32_t columns, int32_t worker, uint32_t wait_for) const {
+    constexpr int32_t lanes = own_rows / 4, step = 32 / lanes * workers;
+    constexpr int32_t sets = workers == 8 ? sets_ : 2, together = 2;
+    static_assert(sets % together == 0);
+    int32_t within;
+    const KernelTarget& target = target_of(p, tile, within);
+    const int32_t local = rank * own_rows + lane % lanes * 4, row = within * Layout::rows + local;
+    const Source sums = source(local);
+    const Result<std::conditional_t<kind == Epilogue::kStoreAct, A, float>> result(target, row);
+    const bool biased = target.bias != nullptr;
+    Four bias;
+    load_bias(bias, target, row);
+#pragma unroll 1
+    for (int32_t c = worker * (32 / lanes) + lane / lanes; c - lane / lanes < columns; c += step * sets) {
+      Four before[sets];
+      if constexpr (kind == Epilogue::kAddF32) {
+#pragma unroll
+        for (int32_t j = 0; j < sets; ++j) {
+          if (c + j * step < columns) result.read(before[j], token0 + c + j * step);
+        }
+      }
+      if (wait_for != 0) barrier_wait_cluster(ready, wait_for - 1);
+#pragma unroll
+      for (int32_t first = 0; first < sets; first += together) {
+        Four y[together];
+#pragma unroll
+        for (int32_t j = 0; j < together; ++j) sums.reduced(y[j], c + (first + j) * step, p.x_scale);
+#pragma unroll
+        for (int32_t j = 0; j < together; ++j) {
+          const int32_t column = c + (first + j) * step;
+          if (column >= columns) continue;
+#pragma unroll
+          for (int32_t i = 0; i < 4; ++i) {
+            if (biased) y[j][i] += bias[i];
+            if constexpr (kind == Epilogue::kAddF32) y[j][i] = before[first + j][i] + y[j][i];
+          }
+          result.write(y[j], token0 + column);
+        }
+      }
+    }
+  }
+
+  // The same for a pair: the gate's rows together with the up's.
+  template <int32_t workers>
+  __device__ __forceinline__ void end_pair(int32_t tile, int32_t token0, int32_t columns, int32_t worker) const {
+    constexpr int32_t lanes = own_pairs / 4, step = 32 / lanes * workers, together = 2;
+    const int32_t local = rank * own_pairs + lane % lanes * 4, row = tile * (Layout::rows / 2) + local;
+    const Source gates = source(local), ups = source(local + Layout::rows / 2);
+    const Result<A> result(p.targets[0], row);
+    const bool biased[2] = {p.targets[0].bias != nullptr, p.targets[1].bias != nullptr};
+    Four bias[2];
+    load_bias(bias[0], p.targets[0], row);
+    load_bias(bias[1], p.targets[1], row);
+#pragma unroll 1
+    for (int32_t c = worker * (32 / lanes) + lane / lanes; c - lane / lanes < columns; c += step * together) {
+      Four gate[together], up[together];
+#pragma unroll
+      for (int32_t j = 0; j < together; ++j) {
+        gates.reduced(gate[j], c + j * step, p.x_scale);
+        ups.reduced(up[j], c + j * step, p.x_scale);
+      }
+      float y[together * 4];
+#pragma unroll
+      for (int32_t i = 0; i < together * 4; ++i) {
+        y[i] = c + i / 4 * step < columns ? gate[i / 4][i % 4] : 1;  // missing columns must not trigger silu's slow path
+        if (biased[0]) y[i] += bias[0][i % 4];
+        if (biased[1]) up[i / 4][i % 4] += bias[1][i % 4];
+      }
+      silu_each(y);
+#pragma unroll
+      for (int32_t j = 0; j < together; ++j) {
+        if (c + j * step >= columns) continue;
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) gate[j][i] = y[j * 4 + i] * up[j][i] * p.pair_share;
+        result.write(gate[j], token0 + c + j * step);
+      }
+    }
+  }
+};
+
+#endif
+
+}  // namespace mr::cuda

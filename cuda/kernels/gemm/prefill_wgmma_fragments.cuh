@@ -1,0 +1,176 @@
+// prefill_wgmma_fragments: turns a unit of a panel's packed bytes into A fragments of the activation type, scaled in
+// f32 and rounded once.
+//
+// If only one warpgroup multiplies quantised weights, a second one makes the fragments of every other unit and hands
+// them over.
+#pragma once
+
+#include "kernels/gemm/fragment.cuh"
+#include "kernels/gemm/prefill_wgmma_pipeline.cuh"
+
+namespace mr::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// RoundedUnit makes A fragments of the activation type from one unit of a panel.
+template <int32_t T, class A>
+struct RoundedUnit {
+  static constexpr bool same = (T == kF16 && std::is_same_v<A, __half>) || (T == kBF16 && std::is_same_v<A, __nv_bfloat16>);
+
+  __device__ __forceinline__ static uint32_t pack(float low, float high) {
+    if constexpr (std::is_same_v<A, __half>) return bits_of(__floats2half2_rn(low, high));
+    else return bits_of(__floats2bfloat162_rn(low, high));
+  }
+
+  __device__ __forceinline__ static float2 floats(uint32_t pair) {
+    if constexpr (std::is_same_v<A, __half>) return half_pair(pair);
+    else return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+  }
+
+  template <int32_t step, class Quants, class Scales>
+  __device__ __forceinline__ static void take(Quants& quants, const Scales& scales, uint32_t unit, int32_t lane, uint32_t (&a)[4]) {
+    if constexpr (T == kF32) {
+      const uint4 g = load_shared16(unit + (step * 2) * 512 + lane * 16), g8 = load_shared16(unit + (step * 2 + 1) * 512 + lane * 16);
+      a[0] = pack(__uint_as_float(g.x), __uint_as_float(g.y));
+      a[1] = pack(__uint_as_float(g8.x), __uint_as_float(g8.y));
+      a[2] = pack(__uint_as_float(g.z), __uint_as_float(g.w));
+      a[3] = pack(__uint_as_float(g8.z), __uint_as_float(g8.w));
+    } else if constexpr (Format<T>::is_float) {
+      const uint4 v = load_shared16(unit + step * 512 + lane * 16);
+      const uint32_t r[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) {
+        if constexpr (same) {
+          a[i] = r[i];
+        } else if constexpr (T == kF16) {
+          const float2 w = half_pair(r[i]);
+          a[i] = pack(w.x, w.y);
+        } else {
+          a[i] = pack(__uint_as_float(r[i] << 16), __uint_as_float(r[i] & 0xffff0000u));
+        }
+      }
+    } else {
+      constexpr int32_t block = T == kQ6_K ? step : step / 2;
+      uint32_t q[1][4];
+      quants.template take<step>(q);
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) {
+        const float2 w = floats(q[0][i]);
+        const float scale = scales.scale[i & 1][block];
+        if constexpr (Format<T>::has_min) {
+          const float min = scales.min[i & 1][block];
+          a[i] = pack(fmaf(scale, w.x, min), fmaf(scale, w.y, min));
+        } else {
+          a[i] = pack(scale * w.x, scale * w.y);
+        }
+      }
+    }
+  }
+};
+
+template <int32_t T, class A, int32_t rows, int32_t tokens>
+struct PrefillFragments {
+  using Pipeline = PrefillPipeline<T, rows, tokens>;
+  using Layout = typename Pipeline::Layout;
+  using StageCursor = typename Pipeline::StageCursor;
+  using Slot = PipelineState<Layout::slots>;
+  using Header = GroupHeader<T, A>;
+  static constexpr WeightFormat f = Pipeline::f;
+  static constexpr int32_t half_panels = Pipeline::half_panels;
+
+  const Pipeline& pipeline;
+  uint32_t exchange, handoff, ready, consumed;  // addresses; ready, consumed: a barrier for each slot and warp
+
+  // Returns the address of this warp's plane i in a stage.
+  __device__ __forceinline__ uint32_t plane(int32_t stage, int32_t i) const {
+    return pipeline.stage_memory + stage * Layout::stage + Layout::plane_at(i) + pipeline.panel / half_panels * Layout::half_bytes(i) +
+           pipeline.panel % half_panels * Layout::plane_bytes(i);
+  }
+  __device__ __forceinline__ uint32_t published() const { return exchange + pipeline.warp * Layout::exchange_each; }
+
+  // Loads a group's header, which its first unit carries.
+  __device__ __forceinline__ void open(Header& header, int32_t stage) const {
+    header.load(plane(stage, 3), pipeline.lane);
+    if constexpr (Layout::publishes) {
+      __syncwarp();
+      header.template publish<f.units>(published(), 0, pipeline.lane);
+      __syncwarp();
+    }
+  }
+
+  // Makes the A fragments of a unit in a stage. Units are counted from the start of a partition, where groups begin.
+  static_assert(kGroupUnits % f.units == 0);
+  __device__ __forceinline__ void load(uint32_t (&a)[4][4], Header& header, int32_t stage, int32_t unit) const {
+    const uint32_t first_plane = plane(stage, 0);
+    UnitQuants<T, A, 1> quants;
+    UnitScales<T, A> scales;
+    if constexpr (!Format<T>::is_float) {
+      const bool alone = f.units == 1;  // the unit has one plane
+      const int32_t u = unit % f.units;
+      quants.begin(first_plane, alone ? first_plane + f.quants : plane(stage, 1), pipeline.lane);
+      if (u == 0) open(header, stage);
+      scales.load(Layout::publishes ? published() + u * 256 : alone ? first_plane + f.quants + f.high : plane(stage, 2), header, pipeline.lane);
+    }
+    using Unit = RoundedUnit<T, A>;
+    Unit::template take<0>(quants, scales, first_plane, pipeline.lane, a[0]);
+    Unit::template take<1>(quants, scales, first_plane, pipeline.lane, a[1]);
+    Unit::template take<2>(quants, scales, first_plane, pipeline.lane, a[2]);
+    Unit::template take<3>(quants, scales, first_plane, pipeline.lane, a[3]);
+  }
+
+  // Runs in a helper warp: makes the fragments of every other unit of a partition for the consumer warp of this panel.
+  __device__ __forceinline__ void help() const {
+    StageCursor cursor;
+    Slot to;
+    Header header;
+    int32_t partition = pipeline.partitions.first();
+    for (int32_t item = pipeline.partitions.first_item(); item < pipeline.p.items; item += pipeline.p.item_stride) {
+      do {
+        const int32_t units = pipeline.partitions.units(partition);
+        for (int32_t unit = 0; unit < units; ++unit, cursor.next()) {
+          pipeline.await(cursor);
+          if (unit % 2 == 1) {
+            uint32_t a[4][4];
+            load(a, header, cursor.stage, unit);
+            const int32_t slot = to.stage * Layout::helpers + pipeline.panel;
+            barrier_wait(consumed + slot * 8, to.phase ^ 1);
+#pragma unroll
+            for (int32_t step = 0; step < 4; ++step) {
+              const uint4 v = make_uint4(a[step][0], a[step][1], a[step][2], a[step][3]);
+              store_shared16(handoff + slot * 2048 + step * 512 + pipeline.lane * 16, v);
+            }
+            __syncwarp();
+            if (pipeline.lane == 0) barrier_arrive(ready + slot * 8);
+            to.next();
+          } else if (unit % f.units == 0) {
+            open(header, cursor.stage);
+            shared_fence();  // the header's loads may still be in flight (barrier_arrive)
+          }
+          pipeline.release(cursor.stage);
+        }
+        pipeline.pass(cursor);
+      } while (pipeline.partitions.next(partition));
+    }
+  }
+
+  // Receives the fragments that this warp's helper made.
+  __device__ __forceinline__ void take(uint32_t (&a)[4][4], Slot& from) const {
+    const int32_t slot = from.stage * Layout::helpers + pipeline.panel;
+    barrier_wait(ready + slot * 8, from.phase);
+#pragma unroll
+    for (int32_t step = 0; step < 4; ++step) {
+      const uint4 v = load_shared16(handoff + slot * 2048 + step * 512 + pipeline.lane * 16);
+      a[step][0] = v.x;
+      a[step][1] = v.y;
+      a[step][2] = v.z;
+      a[step][3] = v.w;
+    }
+    __syncwarp();
+    if (pipeline.lane == 0) barrier_arrive(consumed + slot * 8);
+    from.next();
+  }
+};
+
+#endif
+
+}  // namespace mr::cuda

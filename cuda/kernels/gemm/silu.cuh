@@ -1,0 +1,41 @@
+// silu: x / (1 + e^-x) for several numbers at once.
+#pragma once
+
+#include <cstdint>
+
+namespace mr::cuda {
+
+// 1 / x, within 1 ulp.
+__device__ __forceinline__ float reciprocal_near(float x) {
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Replaces each x by x / (1.0f + expf(-x)), with the rounding of this expression.
+//
+// A division checks whether its operands need the slow path, and a thread that may branch does one division after
+// another. Here all operands are checked together, so that the divisions overlap. The fast path corrects the quotient
+// by a reciprocal with two Newton steps, which round correctly as long as nothing is too small or too large: that is
+// the purpose of the limits below.
+template <int32_t n>
+__device__ __forceinline__ void silu_each(float (&x)[n]) {
+  float y[n];
+  bool plain = true;
+#pragma unroll
+  for (int32_t i = 0; i < n; ++i) {
+    const float size = fabsf(x[i]), d = 1.0f + expf(-x[i]);
+    plain = plain && size >= 0x1p-60f && size <= 80.0f;
+    float r = reciprocal_near(d);
+    r = fmaf(r, fmaf(-d, r, 1.0f), r);
+    const float q = x[i] * r, near = fmaf(r, fmaf(-d, q, x[i]), q);
+    y[i] = fmaf(r, fmaf(-d, near, x[i]), near);
+  }
+#pragma unroll
+  for (int32_t i = 0; i < n; ++i) {
+    if (!plain) y[i] = x[i] / (1.0f + expf(-x[i]));
+    x[i] = y[i];
+  }
+}
+
+}  // namespace mr::cuda

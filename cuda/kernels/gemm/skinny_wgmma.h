@@ -1,0 +1,38 @@
+// skinny_wgmma: the decode class by wgmma for more than a few tokens. It has the sums, the order and so the bits of
+// gemv_async.cuh, because mma.m16n8k16 and wgmma add sixteen products alike (mma_agreement.h).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/gemm/gemv.h"
+#include "kernels/gemm/prefill_wgmma.h"
+
+namespace mr::cuda {
+
+constexpr int32_t kSkinnyCluster = 2;  // blocks that share a tile along K
+constexpr int32_t kSkinnyPanels = 4;   // of a tile: 64 rows
+constexpr int32_t kSkinnyMaxTokens = 128;   // of a tile
+
+// Forms are tiles of 8, 16, 32 and 64 tokens. kSkinnySingle has 128 tokens of one float type, for clusters that take a
+// single tile. kSkinnyWithSums has 64 tokens whose input sums are precomputed for all tiles (input_sums.h), for types
+// that fold.
+constexpr int32_t kSkinnyForms = 6, kSkinnySingle = 4, kSkinnyWithSums = 5;
+
+// Blocks that an SM holds at once. Tiles of more than 16 tokens, and the fragments of types that fold, need the
+// registers.
+constexpr int32_t skinny_blocks(int32_t tokens, bool folds) { return tokens <= 16 && !folds ? 2 : 1; }
+
+// Defined once for each type, see instances/. Null if weights or tokens need several terms, or without sm_90a.
+template <int32_t T>
+WgmmaKernel skinny_wgmma_kernel(Act act, int32_t form);
+
+// prepare and launch as in prefill_wgmma.h; prepare must come after prepare_prefill_wgmma. skinny_wgmma_available
+// returns whether the kernel runs on the device for a type. skinny_wgmma_time estimates a launch as the rows plus
+// tokens of the tiles that one cluster processes, since float tiles are bound by their bytes; INT64_MAX if no kernel
+// runs.
+cudaError_t prepare_skinny_wgmma(int32_t device);
+bool skinny_wgmma_available(int32_t device, int32_t type, Act act);
+int64_t skinny_wgmma_time(int32_t device, const GemmArgs& args, int32_t first, int32_t last);
+cudaError_t launch_skinny_wgmma(int32_t device, const GemmArgs& args, int32_t first, int32_t last, const Stream& on);
+
+}  // namespace mr::cuda

@@ -1,0 +1,97 @@
+// wgmma: barriers in shared memory and copies that complete on them, on the host. A copy runs when it is issued, except
+// late ones.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "kernels/instructions.cuh"
+
+namespace mr::cuda {
+
+struct EmulatedBarrier {
+  int64_t arrivals, left, bytes;
+  uint32_t phase;
+};
+inline EmulatedBarrier emulated_barriers[64];
+
+inline EmulatedBarrier& barrier_at(uint32_t address) { return emulated_barriers[address / 8 % 64]; }
+inline void end_phase(EmulatedBarrier& b) {
+  if (b.left < 0) {
+    std::fprintf(stderr, "a barrier has more arrivals than it waits for\n");
+    std::abort();
+  }
+  if (b.left > 0 || b.bytes != 0) return;
+  b.phase ^= 1;
+  b.left = b.arrivals;
+}
+inline void barrier_init(uint32_t barrier, uint32_t arrivals) { barrier_at(barrier) = {arrivals, arrivals, 0, 0}; }
+inline void barrier_init_fence() {}
+inline void barrier_arrive(uint32_t barrier) {
+  --barrier_at(barrier).left;
+  end_phase(barrier_at(barrier));
+}
+inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  barrier_at(barrier).bytes += bytes;
+  barrier_arrive(barrier);
+}
+// Late copies by the barrier on which they complete; they run only when a thread waits for it.
+inline std::vector<std::function<void()>> late_copies[64];
+inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+  for (;; emulated::yield()) {
+    std::vector<std::function<void()>> copies;
+    copies.swap(late_copies[barrier / 8 % 64]);
+    for (const auto& copy : copies) copy();
+    if (barrier_at(barrier).phase != parity) return;
+  }
+}
+inline void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  memcpy(shared_at(to), from, bytes);
+  barrier_at(barrier).bytes -= bytes;
+  end_phase(barrier_at(barrier));
+}
+template <int32_t count>
+void registers_up() {}
+template <int32_t count>
+void registers_down() {}
+template <int32_t up, int32_t down>
+constexpr bool kRegistersFit = 2 * up + down <= 3 * 168;
+inline void shared_fence() {}
+inline bool elected() { return threadIdx.x % 32 == 0; }
+inline uint32_t kept_address(const void* p) { return shared_address(p); }
+
+template <int32_t stages>
+struct PipelineState {
+  int32_t stage = 0;
+  uint32_t phase = 0;
+  void next() {
+    if (++stage < stages) return;
+    stage = 0;
+    phase ^= 1;
+  }
+};
+
+// Products by thread and commit; they run only when they are waited for.
+inline std::vector<std::vector<std::function<void()>>> emulated_products[1024];
+inline void wgmma_fence() {
+  auto& mine = emulated_products[threadIdx.x];
+  if (mine.empty()) mine.emplace_back();
+}
+inline void wgmma_commit() {
+  wgmma_fence();
+  emulated_products[threadIdx.x].emplace_back();
+  emulated::yield();
+}
+template <int32_t pending>
+void wgmma_wait() {
+  auto& mine = emulated_products[threadIdx.x];
+  while (mine.size() > pending + 1) {
+    for (const auto& product : mine.front()) product();
+    mine.erase(mine.begin());
+  }
+}
+inline uint64_t swizzled_rows(uint32_t address) { return (address & 0x3ffffu) >> 4 | uint64_t{64} << 32; }
+
+}  // namespace mr::cuda
