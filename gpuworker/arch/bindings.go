@@ -9,17 +9,19 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// harmless stands for the role of tensors of old files that hold only what the hyperparameters say anyway.
-const harmless engine.Role = -1
-
+// harmlessNames are the suffixes of tensors that an engine does not need: those of old files that
+// repeat hyperparameters.
 var harmlessNames = []string{"attn_rot_embd.weight"}
 
 // weightTypes are the types that engines run matrices in.
 var weightTypes = []gguf.Type{
-	gguf.F32, gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q4K, gguf.Q5K, gguf.Q6K, gguf.IQ4NL,
+	gguf.F32, gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q2K, gguf.Q3K,
+	gguf.Q4K, gguf.Q5K, gguf.Q6K, gguf.IQ4NL, gguf.IQ4XS,
+	gguf.IQ3S, gguf.IQ3XXS, gguf.IQ2S, gguf.IQ2XS, gguf.IQ2XXS,
 }
 
-// vectorTypes are the types of norms, biases and factors. Engines take them as F32 alone; see Binding.Widens.
+// vectorTypes are the types of norms, biases and factors. Engines take them as F32 alone; see
+// Binding.Widens.
 var vectorTypes = []gguf.Type{gguf.F32, gguf.F16, gguf.BF16}
 
 type place struct {
@@ -27,90 +29,102 @@ type place struct {
 	layer int
 }
 
-// bind gives every tensor of f its role, sets what the presence of tensors says about the shape, and checks that the
-// model is whole.
-func (m *Model) bind(f *gguf.File, fam family) error {
-	d := &m.Desc
-	_, hasHead := f.Tensor("output.weight")
-	_, d.RopeFactors = f.Tensor("rope_freqs.weight")
-	_, d.QKVBias = f.Tensor("blk.0.attn_q.bias")
-	_, d.OBias = f.Tensor("blk.0.attn_output.bias")
-	d.TiedHead = !hasHead
-	d.QKVBias = d.QKVBias || fam.needQKVBias
-
-	bound := map[place]bool{}
-	for _, t := range f.Tensors() {
-		role, layer, err := find(t.Name, d)
-		if err != nil {
-			return err
-		}
-		if role == harmless {
+// bind assigns roles to every tensor of the file that an engine needs, and checks that the model is
+// complete.
+func (m *Model) bind(r *reader) error {
+	bound := map[place]string{}
+	for _, t := range r.file.Tensors() {
+		if m.isClassifier(t) {
 			continue
 		}
-		dims, err := check(t, role, d)
+		roles, layer, err := r.find(t.Name, &m.Desc)
 		if err != nil {
 			return err
 		}
-		if role == engine.RoleRopeFactors {
-			if err := checkRopeFactors(f, t); err != nil {
+		if len(roles) == 0 {
+			continue
+		}
+		tensors, err := views(t, roles, &m.Desc, layer)
+		if err != nil {
+			return err
+		}
+		for i, role := range roles {
+			if other, ok := bound[place{role, layer}]; ok {
+				return invalid("tensor %s holds %v of layer %d, which tensor %s holds too", t.Name, role, layer, other)
+			}
+			bound[place{role, layer}] = t.Name
+			b, err := binding(tensors[i], role, layer, &m.Desc)
+			if err != nil {
 				return err
 			}
+			b.File = t.Name
+			m.Bindings = append(m.Bindings, b)
+			m.Parameters += b.Tensor.Elements()
+			m.Bytes += b.Tensor.Size
 		}
-		bound[place{role, layer}] = true
-		typ := engine.Type(t.Type)
-		if role.Vector() {
-			typ = engine.F32
-		}
-		m.Bindings = append(m.Bindings, Binding{t, engine.TensorDesc{Role: role, Layer: layer, Type: typ, Dims: dims}})
-		m.Parameters += t.Elements()
-		m.Bytes += t.Size
 	}
-	return whole(bound, d)
+	return r.whole(bound, &m.Desc)
 }
 
-// find returns the role of a tensor and its layer, -1 outside the layers.
-func find(name string, d *engine.ModelDesc) (engine.Role, int, error) {
-	if role := slices.Index(fileNames[:], name); role >= 0 && !engine.Role(role).InLayer() {
-		return engine.Role(role), -1, nil
+// binding binds a tensor, or a view of one, to a role.
+func binding(t gguf.Tensor, role engine.Role, layer int, d *engine.ModelDesc) (Binding, error) {
+	dims, types, typ := role.Dims(d, layer), weightTypes, engine.Type(t.Type)
+	if role.Vector() {
+		types, typ = vectorTypes, engine.F32
+	}
+	if err := check(t, dims, types); err != nil {
+		return Binding{}, err
+	}
+	return Binding{Tensor: t, Desc: engine.TensorDesc{Role: role, Layer: layer, Type: typ, Dims: dims}}, nil
+}
+
+// find returns the roles of a tensor, none if an engine does not need it, and its layer, -1 outside
+// the layers.
+func (r *reader) find(name string, d *engine.ModelDesc) ([]engine.Role, int, error) {
+	if role, ok := roleOf(name); ok && !role.InLayer() && role.Of(d, -1) {
+		return []engine.Role{role}, -1, nil
+	}
+	if r.unused[name] {
+		return nil, -1, nil
 	}
 	if rest, ok := strings.CutPrefix(name, "blk."); ok {
 		number, suffix, _ := strings.Cut(rest, ".")
 		layer, err := strconv.Atoi(number)
-		if err != nil || strconv.Itoa(layer) != number || layer < 0 || layer >= d.Layers {
-			return 0, 0, invalid("tensor %s is of no layer from 0 to %d", name, d.Layers-1)
+		if err != nil || strconv.Itoa(layer) != number || layer < 0 || layer >= len(d.Layers) {
+			return nil, 0, invalid("tensor %s is of no layer from 0 to %d", name, len(d.Layers)-1)
 		}
-		role := engine.Role(slices.Index(fileNames[:], suffix))
-		switch {
-		case role >= 0 && role.InLayer() && role.Of(*d):
-			return role, layer, nil
-		case slices.Contains(harmlessNames, suffix):
-			return harmless, layer, nil
+		if roles := r.fused.rolesOf(suffix, d, layer); roles != nil {
+			return roles, layer, nil
+		}
+		if slices.Contains(harmlessNames, suffix) {
+			return nil, layer, nil
 		}
 	}
-	return 0, 0, unsupported("tensor %s has no role in this architecture", name)
+	return nil, 0, unsupported("tensor %s has no role in this architecture", name)
 }
 
-// check compares type and dimensions of a tensor with what its role has, and returns these.
-func check(t gguf.Tensor, role engine.Role, d *engine.ModelDesc) ([]int64, error) {
-	want := role.Dims(*d)
-	same := true
-	for i := range max(len(want), len(t.Dims)) { // dimensions of 1 at the end may be there or not
-		same = same && dim(t.Dims, i) == uint64(dim(want, i))
-	}
-	types := weightTypes
-	if role.Vector() {
-		types = vectorTypes
-	}
+// check compares type and dimensions of a tensor with those that it must have. Trailing dimensions
+// of 1 are optional.
+func check(t gguf.Tensor, want []int64, types []gguf.Type) error {
 	switch {
-	case !same:
-		return nil, invalid("tensor %s has dimensions %v, want %v", t.Name, t.Dims, want)
+	case !sameDims(t, want):
+		return invalid("tensor %s has dimensions %v, want %v", t.Name, t.Dims, want)
 	case !slices.Contains(types, t.Type):
-		return nil, typeError(t, types)
+		return typeError(t, types)
 	}
-	return want, nil
+	return nil
 }
 
-// dim returns dimension i, which is 1 beyond those that are given.
+func sameDims(t gguf.Tensor, want []int64) bool {
+	for i := range max(len(want), len(t.Dims)) {
+		if dim(t.Dims, i) != uint64(dim(want, i)) {
+			return false
+		}
+	}
+	return true
+}
+
+// dim returns dimension i; missing ones are 1.
 func dim[T int64 | uint64](dims []T, i int) T {
 	if i < len(dims) {
 		return dims[i]
@@ -119,17 +133,21 @@ func dim[T int64 | uint64](dims []T, i int) T {
 }
 
 // whole checks that no tensor is missing.
-func whole(bound map[place]bool, d *engine.ModelDesc) error {
-	for role := range engine.RoleCount {
-		if !role.InLayer() && role.Of(*d) && !bound[place{role, -1}] {
-			return invalid("tensor %s is missing", TensorName(role, -1))
+func (r *reader) whole(bound map[place]string, d *engine.ModelDesc) error {
+	missing := func(inLayer bool, layer int) error {
+		for role := range engine.RoleCount {
+			if role.InLayer() == inLayer && role.Of(d, layer) && bound[place{role, layer}] == "" {
+				return invalid("tensor %s is missing", r.fused.name(role, layer))
+			}
 		}
+		return nil
+	}
+	if err := missing(false, -1); err != nil {
+		return err
 	}
 	for layer := range d.Layers {
-		for role := range engine.RoleCount {
-			if role.InLayer() && role.Of(*d) && !bound[place{role, layer}] {
-				return invalid("tensor %s is missing", TensorName(role, layer))
-			}
+		if err := missing(true, layer); err != nil {
+			return err
 		}
 	}
 	return nil

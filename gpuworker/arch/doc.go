@@ -1,11 +1,15 @@
-// Package arch reads from a model file what an engine must be told: the shape of the decoder, and which tensor plays
-// which role.
+// Package arch reads the description of a model from its file: the shape of the decoder, and which
+// tensor has which role.
 //
-// Parse takes an open gguf.File of one of the architectures that Architectures lists and returns a Model: hyperparameters
-// as an engine.ModelDesc, and one Binding per tensor, in file order, with dimensions already checked against them. The
-// caller uploads and binds them in that order. Whatever would change results and is not built - experts, sliding windows,
-// soft caps, rope scalings other than linear and by factors - is refused by name, and so is every tensor without a role:
-// a model either runs as its file says or does not load.
+// Parse takes an open gguf.File of one of the Architectures and returns a Model: hyperparameters as
+// an engine.ModelDesc, and one Binding per tensor, in file order, with checked dimensions. The
+// caller uploads and binds them in that order. Parse refuses by name every key that changes results
+// and that the family does not read, such as those of experts, and every tensor without a role. A
+// model either runs as its file says or does not load.
 //
-// The package reads descriptions only. It knows nothing of tensor bytes, devices or tokenizers.
+// A family is one file: a function from keys to a description. It is accepted when synth has a small
+// model of it whose logprobs are those of another implementation (testdata).
+//
+// The package reads descriptions only, not tensor bytes. It has no knowledge of devices or
+// tokenizers.
 package arch

@@ -6,43 +6,74 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// feature is metadata that changes results in a way that is not built. harmless says whether a value leaves them alone.
+// feature is metadata that changes results. harmless reports whether a value changes nothing.
 type feature struct {
 	key      string
 	name     string
 	harmless func(v float64) bool
 }
 
-func zero(v float64) bool        { return v == 0 }
-func zeroOrUnset(v float64) bool { return v == 0 || v == -1 }
-func zeroOrOne(v float64) bool   { return v == 0 || v == 1 }
-func one(v float64) bool         { return v == 1 }
+func zero(v float64) bool      { return v == 0 }
+func zeroOrOne(v float64) bool { return v == 0 || v == 1 }
+func one(v float64) bool       { return v == 1 }
 
+// features are the keys that change results in some families. A family that reads a key implements
+// it. In a family that does not, a file with a value that is not harmless is refused.
 var features = []feature{
 	{"expert_count", "mixture of experts", zero},
 	{"expert_used_count", "mixture of experts", zero},
 	{"expert_shared_count", "mixture of experts", zero},
+	{"expert_feed_forward_length", "mixture of experts", zero},
+	{"expert_shared_feed_forward_length", "mixture of experts", zero},
+	{"leading_dense_block_count", "mixture of experts", zero},
 	{"attn_logit_softcapping", "attention soft cap", zero},
 	{"final_logit_softcapping", "logit soft cap", zero},
 	{"logit_scale", "logit scale", zeroOrOne},
 	{"embedding_scale", "embedding scale", zeroOrOne},
 	{"residual_scale", "residual scale", zeroOrOne},
+	{"embedding_length_per_layer_input", "embeddings by layer", zero},
 	{"attention.clamp_kqv", "clamped attention inputs", zero},
 	{"attention.max_alibi_bias", "alibi", zero},
+	{"attention.output_scale", "scale of the attention's output", zeroOrOne},
+	{"attention.value_scale", "scale of values", zeroOrOne},
 	{"attention.temperature_length", "attention temperature", zero},
 	{"attention.temperature_scale", "attention temperature", zero},
 	{"attention.causal", "attention that is not causal", one},
+	{"attention.key_length_mla", "latent attention", zero},
+	{"attention.value_length_mla", "latent attention", zero},
+	{"attention.q_lora_rank", "latent attention", zero},
+	{"attention.kv_lora_rank", "latent attention", zero},
+	{"attention.key_length_swa", "heads of another width in layers with a window", zero},
+	{"attention.value_length_swa", "heads of another width in layers with a window", zero},
+	{"attention.shared_kv_layers", "layers that share keys and values", zero},
+	{"attention.group_norm_groups", "group norms", zero},
+	{"full_attention_interval", "layers of another kind than attention", zeroOrOne},
 	{"use_parallel_residual", "parallel residual", zero},
-	{"rope.scaling.attn_factor", "rope attention factor", zeroOrOne},
+	{"swin_norm", "norms after the residual", zero},
+	{"rope.scaling.alpha", "rope scaling by alpha", zero},
+	{"rope.freq_base_swa", "another rope in layers with a window", zero},
+	{"rope.dimension_count_swa", "another rope in layers with a window", zero},
 	{"nextn_predict_layers", "layers that predict further tokens", zero},
-	{"pooling_type", "pooled output: the model computes embeddings and generates no text", zeroOrUnset},
+	{"dense_2_feat_out", "dense layers after the decoder", zero},
+	{"dense_3_feat_out", "dense layers after the decoder", zero},
 }
 
-// refuseFeatures returns an error that names the first feature in use that is not built.
-func refuseFeatures(meta *gguf.Metadata, name string) error {
+// lists are keys that change results whatever their value is, if the file has them.
+var lists = []feature{
+	{key: "rope.dimension_sections", name: "rope in sections"},
+	{key: "attention.sliding_window_pattern", name: "sliding window by layer"},
+	{key: "attention.recurrent_layers", name: "layers with a recurrent state"},
+	{key: "deepstack_mapping", name: "inputs between layers"},
+}
+
+// refuseUnread returns an error that names the first feature in use that the family does not read.
+func (r *reader) refuseUnread() error {
 	for _, f := range features {
-		key := name + "." + f.key
-		v, ok, err := number(meta, key)
+		key := r.prefix + f.key
+		if r.read[key] {
+			continue
+		}
+		v, ok, err := number(r.meta, key)
 		if err != nil {
 			return err
 		}
@@ -50,20 +81,26 @@ func refuseFeatures(meta *gguf.Metadata, name string) error {
 			return unsupported("%s (metadata %s is %v)", f.name, key, v)
 		}
 	}
-	if key := name + ".rope.dimension_sections"; present(meta, key) {
-		return unsupported("rope in sections (metadata %s)", key)
+	for _, f := range lists {
+		if key := r.prefix + f.key; present(r.meta, key) && !r.read[key] {
+			return unsupported("%s (metadata %s)", f.name, key)
+		}
 	}
-	return refuseWindow(meta, name)
+	return r.refuseWindow()
 }
 
-// refuseWindow refuses a sliding window unless it spans the whole context.
-func refuseWindow(meta *gguf.Metadata, name string) error {
-	key := name + ".attention.sliding_window"
-	window, ok, err := meta.Uint(key)
+// refuseWindow refuses a sliding window that the family does not read, unless it spans the whole
+// context.
+func (r *reader) refuseWindow() error {
+	key := r.prefix + "attention.sliding_window"
+	if r.read[key] {
+		return nil
+	}
+	window, ok, err := r.meta.Uint(key)
 	if err != nil {
 		return unsupported("sliding window (%v)", err)
 	}
-	context, _, err := meta.Uint(name + ".context_length")
+	context, _, err := r.meta.Uint(r.prefix + "context_length")
 	if err != nil {
 		return err
 	}
@@ -78,7 +115,7 @@ func present(meta *gguf.Metadata, key string) bool {
 	return ok
 }
 
-// number returns a number of any type, or a truth value as 0 or 1.
+// number returns a number of any type, or a bool as 0 or 1.
 func number(meta *gguf.Metadata, key string) (float64, bool, error) {
 	v, ok := meta.Value(key)
 	if !ok {

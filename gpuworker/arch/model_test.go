@@ -17,7 +17,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// model is a small model file that tests spoil: width 96, 2 layers, 4 heads of 24, 2 key-value heads, vocabulary 50.
+// model is a small model file that tests spoil: width 96, 2 layers, 4 heads of 24, 2 key-value
+// heads, vocabulary 50.
 type model struct {
 	meta    map[string]any
 	tensors []tensor
@@ -125,45 +126,51 @@ func qwen3() *model {
 }
 
 func TestEveryArchitectureGivesItsShape(t *testing.T) {
-	base := engine.ModelDesc{Layers: 2, Hidden: 96, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 160, Vocab: 50, Context: 64,
+	base := engine.Uniform{Layers: 2, Hidden: 96, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 160, Vocab: 50, Context: 64,
 		RopeDims: 24, RopeBase: 10000, RopeScale: 1, NormEps: 1e-5}
-	with := func(change func(d *engine.ModelDesc)) engine.ModelDesc { d := base; change(&d); return d }
+	with := func(change func(d *engine.Uniform)) engine.Uniform { d := base; change(&d); return d }
 	for name, tc := range map[string]struct {
 		model *model
-		want  engine.ModelDesc
+		want  engine.Uniform
 	}{
 		"llama": {llama(), base},
 		"llama without key-value heads of its own": {llama().unset("llama.attention.head_count_kv").
 			replace("blk.0.attn_k.weight", gguf.F16, 96, 96).replace("blk.0.attn_v.weight", gguf.F16, 96, 96).
 			replace("blk.1.attn_k.weight", gguf.F16, 96, 96).replace("blk.1.attn_v.weight", gguf.F16, 96, 96),
-			with(func(d *engine.ModelDesc) { d.KVHeads = 4 })},
-		"llama with a tied head":     {llama().remove("output.weight"), with(func(d *engine.ModelDesc) { d.TiedHead = true })},
-		"llama with rope factors":    {llama().add("rope_freqs.weight", gguf.F32, 12), with(func(d *engine.ModelDesc) { d.RopeFactors = true })},
-		"llama with linear scaling":  {llama().set("llama.rope.scaling.type", "linear").set("llama.rope.scaling.factor", float32(4)), with(func(d *engine.ModelDesc) { d.RopeScale = 4 })},
-		"a factor without a type":    {llama().set("llama.rope.scaling.factor", float32(2)), with(func(d *engine.ModelDesc) { d.RopeScale = 2 })},
-		"the old name of the factor": {llama().set("llama.rope.scale_linear", float32(8)), with(func(d *engine.ModelDesc) { d.RopeScale = 8 })},
+			with(func(d *engine.Uniform) { d.KVHeads = 4 })},
+		"llama with a tied head":     {llama().remove("output.weight"), with(func(d *engine.Uniform) { d.TiedHead = true })},
+		"llama with linear scaling":  {llama().set("llama.rope.scaling.type", "linear").set("llama.rope.scaling.factor", float32(4)), with(func(d *engine.Uniform) { d.RopeScale = 4 })},
+		"a factor without a type":    {llama().set("llama.rope.scaling.factor", float32(2)), with(func(d *engine.Uniform) { d.RopeScale = 2 })},
+		"the old name of the factor": {llama().set("llama.rope.scale_linear", float32(8)), with(func(d *engine.Uniform) { d.RopeScale = 8 })},
 		"scaling none":               {llama().set("llama.rope.scaling.type", "none").set("llama.rope.scaling.factor", float32(2)), base},
-		"rope on half of a head":     {llama().set("llama.rope.dimension_count", uint32(12)), with(func(d *engine.ModelDesc) { d.RopeDims = 12 })},
-		"an attention scale":         {llama().set("llama.attention.scale", float32(0.125)), with(func(d *engine.ModelDesc) { d.AttnScale = 0.125 })},
+		"rope on half of a head":     {llama().set("llama.rope.dimension_count", uint32(12)), with(func(d *engine.Uniform) { d.RopeDims = 12 })},
+		"an attention scale":         {llama().set("llama.attention.scale", float32(0.125)), with(func(d *engine.Uniform) { d.AttnScale = 0.125 })},
 		"heads by layer, all equal":  {llama().set("llama.attention.head_count_kv", []int32{2, 2}), base},
 		"a vocabulary size":          {llama().set("llama.vocab_size", uint32(50)), base},
 		"a window over the context":  {llama().set("llama.attention.sliding_window", uint32(64)), base},
 		"no experts":                 {llama().set("llama.expert_count", uint32(0)), base},
 		"a tensor of old files":      {llama().add("blk.0.attn_rot_embd.weight", gguf.F32, 12), base},
-		"llama with biases":          {biased(llama()), with(func(d *engine.ModelDesc) { d.QKVBias = true })},
+		"llama with biases":          {biased(llama()), with(func(d *engine.Uniform) { d.QKVBias = true })},
 		"llama with an output bias": {llama().add("blk.0.attn_output.bias", gguf.F32, 96).add("blk.1.attn_output.bias", gguf.F32, 96),
-			with(func(d *engine.ModelDesc) { d.OBias = true })},
-		"qwen2": {biased(small("qwen2", 24)), with(func(d *engine.ModelDesc) { d.QKVBias, d.RopeStyle = true, engine.RopeNeox })},
-		"qwen3": {qwen3(), with(func(d *engine.ModelDesc) {
+			with(func(d *engine.Uniform) { d.OBias = true })},
+		"qwen2": {biased(small("qwen2", 24)), with(func(d *engine.Uniform) { d.QKVBias, d.RopeStyle = true, engine.RopeNeox })},
+		"qwen3": {qwen3(), with(func(d *engine.Uniform) {
 			d.HeadDim, d.RopeDims, d.RopeStyle, d.QKNorm, d.RopeBase = 32, 32, engine.RopeNeox, true, 1e6
 		})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, err := tc.model.parse(t)
 			require.NoError(t, err)
-			require.Equal(t, tc.want, m.Desc)
+			require.Equal(t, tc.want.Model(), m.Desc)
 		})
 	}
+}
+
+func TestRopeFactorsArePartOfTheDescription(t *testing.T) {
+	m, err := llama().add("rope_freqs.weight", gguf.F32, 12).parse(t)
+	require.NoError(t, err)
+	require.Equal(t, slices.Repeat([]float64{float64(math.Float32frombits(0x3F3F3F3F))}, 12), m.Desc.Ropes[0].Divisors)
+	require.Len(t, m.Bindings, 3+2*9, "an engine gets them with the description")
 }
 
 func TestEveryTensorGetsItsRoleInFileOrder(t *testing.T) {
@@ -191,7 +198,8 @@ func TestEveryTensorGetsItsRoleInFileOrder(t *testing.T) {
 	require.Equal(t, engine.TensorDesc{Role: engine.RoleEmbedding, Layer: -1, Type: engine.Q8_0, Dims: []int64{96, 50}}, m.Bindings[0].Desc)
 }
 
-func TestTheQuantisationIsTheFilesOwnLabelOrTheCommonestType(t *testing.T) {
+func TestQuantizationLabel(t *testing.T) {
+	// The quantisation is the file's own label or the commonest type.
 	for name, tc := range map[string]struct {
 		model *model
 		want  string
@@ -211,7 +219,8 @@ func TestTheQuantisationIsTheFilesOwnLabelOrTheCommonestType(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotBuiltOrContradictsItselfIsRefusedByName(t *testing.T) {
+func TestUnsupportedModelsAreRefusedByName(t *testing.T) {
+	// Features that are not implemented, and contradictions, are refused by name.
 	for name, tc := range map[string]struct {
 		model *model
 		kind  error
@@ -219,17 +228,26 @@ func TestWhatIsNotBuiltOrContradictsItselfIsRefusedByName(t *testing.T) {
 	}{
 		"no architecture":               {llama().unset("general.architecture"), arch.ErrInvalidModel, "general.architecture is missing"},
 		"an architecture in numbers":    {llama().set("general.architecture", uint32(1)), gguf.ErrValueType, "general.architecture"},
-		"another architecture":          {llama().set("general.architecture", "mamba"), arch.ErrUnsupportedArch, `"mamba", want one of [llama qwen2 qwen3]`},
+		"another architecture":          {llama().set("general.architecture", "resnet"), arch.ErrUnsupportedArch, `architecture "resnet", want one of [`},
+		"a recurrent architecture":      {llama().set("general.architecture", "mamba"), arch.ErrUnsupportedArch, `architecture "mamba" needs layers with a recurrent state, which no engine computes yet: want one of [`},
+		"Command R":                     {llama().set("general.architecture", "command-r"), arch.ErrUnsupportedArch, `architecture "command-r" needs layer norms, and an MLP that reads the input of attention`},
 		"experts":                       {llama().set("llama.expert_count", uint32(8)), arch.ErrUnsupportedArch, "mixture of experts (metadata llama.expert_count is 8)"},
-		"a sliding window":              {llama().set("llama.attention.sliding_window", uint32(63)), arch.ErrUnsupportedArch, "sliding window"},
-		"windows by layer":              {llama().set("llama.attention.sliding_window", []uint32{1}), arch.ErrUnsupportedArch, "sliding window"},
+		"a sliding window":              {qwen3().set("qwen3.attention.sliding_window", uint32(63)), arch.ErrUnsupportedArch, "sliding window (metadata qwen3.attention.sliding_window is 63, context 64)"},
+		"windows by layer":              {qwen3().set("qwen3.attention.sliding_window", []uint32{1}), arch.ErrUnsupportedArch, "sliding window"},
+		"a window in words":             {llama().set("llama.attention.sliding_window", "63"), gguf.ErrValueType, "attention.sliding_window"},
+		"a window beyond every context": {llama().set("llama.attention.sliding_window", uint32(1<<21+1)), arch.ErrInvalidModel, "attention.sliding_window is 2097153, want at most 2097152"},
+		"a pattern of three layers":     {llama().set("llama.attention.sliding_window", uint32(8)).set("llama.attention.sliding_window_pattern", []bool{true, false, true}), arch.ErrInvalidModel, "sliding_window_pattern has 3 values, want one for each of 2 layers"},
+		"a pattern in words":            {llama().set("llama.attention.sliding_window", uint32(8)).set("llama.attention.sliding_window_pattern", []string{"a", "b"}), gguf.ErrValueType, "sliding_window_pattern"},
 		"a logit soft cap":              {llama().set("llama.final_logit_softcapping", float32(30)), arch.ErrUnsupportedArch, "soft cap"},
 		"attention to the future":       {llama().set("llama.attention.causal", false), arch.ErrUnsupportedArch, "not causal"},
 		"a residual scale":              {llama().set("llama.residual_scale", float32(0.2)), arch.ErrUnsupportedArch, "residual scale"},
 		"experts in words":              {llama().set("llama.expert_count", "8"), gguf.ErrValueType, "expert_count"},
 		"rope in sections":              {llama().set("llama.rope.dimension_sections", []int32{1, 2}), arch.ErrUnsupportedArch, "rope in sections"},
-		"yarn":                          {llama().set("llama.rope.scaling.type", "yarn"), arch.ErrUnsupportedArch, `rope scaling "yarn"`},
-		"heads that differ":             {llama().set("llama.attention.head_count_kv", []int32{2, 4}), arch.ErrUnsupportedArch, "differs from layer to layer"},
+		"heads of another layer":        {llama().set("llama.attention.head_count_kv", []int32{2, 4}), arch.ErrInvalidModel, "tensor blk.1.attn_k.weight has dimensions [96 48], want [96 96]"},
+		"heads of three layers":         {llama().set("llama.attention.head_count_kv", []int32{2, 2, 2}), arch.ErrInvalidModel, "head_count_kv has 3 values, want one for each of 2 layers"},
+		"a layer without heads":         {llama().set("llama.attention.head_count_kv", []int32{2, 0}), arch.ErrInvalidModel, "head_count_kv has 0 for layer 1, want 1 to"},
+		"widths in words":               {llama().set("llama.feed_forward_length", []string{"1", "2"}), gguf.ErrValueType, "feed_forward_length"},
+		"layers as a list":              {llama().set("llama.block_count", []int32{2, 2}), gguf.ErrValueType, "block_count"},
 		"values apart from keys":        {llama().set("llama.attention.value_length", uint32(12)), arch.ErrUnsupportedArch, "value length 12"},
 		"no layer count":                {llama().unset("llama.block_count"), arch.ErrInvalidModel, "llama.block_count is missing"},
 		"a context beyond every engine": {llama().set("llama.context_length", uint32(1<<21+1)), arch.ErrInvalidModel, "context_length is 2097153"},
@@ -255,7 +273,7 @@ func TestWhatIsNotBuiltOrContradictsItselfIsRefusedByName(t *testing.T) {
 		"a scaling factor of zero":      {llama().set("llama.rope.scaling.factor", float32(0)), arch.ErrInvalidModel, "rope.scaling.factor is 0"},
 		"no layers":                     {llama().set("llama.block_count", uint32(0)), arch.ErrInvalidModel, "block_count is 0"},
 		"2^60 layers":                   {llama().set("llama.block_count", uint64(1<<60)), arch.ErrInvalidModel, "want 1 to"},
-		"a million layers":              {llama().set("llama.block_count", uint32(1e6)), arch.ErrInvalidModel, "tensor blk.2.attn_norm.weight is missing"},
+		"a million layers":              {llama().set("llama.block_count", uint32(1e6)), arch.ErrInvalidModel, "block_count is 1000000, want 1 to 4096"},
 		"a negative width":              {llama().set("llama.embedding_length", int32(-96)), gguf.ErrValueType, "embedding_length"},
 		"three heads for two":           {llama().set("llama.attention.head_count", uint32(3)), arch.ErrInvalidModel, "3 heads do not share 2"},
 		"heads that do not divide":      {llama().set("llama.attention.head_count", uint32(10)).set("llama.attention.head_count_kv", uint32(5)), arch.ErrInvalidModel, "96 is not divisible by 10 heads"},
@@ -273,7 +291,12 @@ func TestWhatIsNotBuiltOrContradictsItselfIsRefusedByName(t *testing.T) {
 		"a matrix type not run":         {llama().replace("blk.1.attn_k.weight", gguf.MXFP4, 96, 48), arch.ErrUnsupportedType, "tensor blk.1.attn_k.weight is MXFP4"},
 		"a norm in blocks":              {llama().replace("blk.1.ffn_norm.weight", gguf.Q8_0, 96), arch.ErrUnsupportedType, "tensor blk.1.ffn_norm.weight is Q8_0, want [F32 F16 BF16]"},
 		"a vocabulary alone":            {(&model{meta: map[string]any{"general.architecture": "command-r", "tokenizer.ggml.tokens": []string{"a"}}}), arch.ErrUnsupportedArch, "the file holds a vocabulary and no weights"},
-		"an embedder":                   {llama().set("llama.pooling_type", uint32(3)), arch.ErrUnsupportedArch, "pooled output: the model computes embeddings and generates no text (metadata llama.pooling_type is 3)"},
+		"a pooling of no kind":          {llama().set("llama.pooling_type", uint32(5)), arch.ErrUnsupportedArch, "pooling of an unknown kind (metadata llama.pooling_type is 5)"},
+		"a classifier of other labels":  {reranker("relevant", "no"), arch.ErrUnsupportedArch, "a classifier with the labels [\"relevant\" \"no\"]"},
+		"a classifier of three labels":  {reranker("yes", "no", "perhaps"), arch.ErrUnsupportedArch, "a classifier with the labels"},
+		"a reranker without its head":   {reranker("yes", "no").remove("cls.output.weight"), arch.ErrUnsupportedArch, "reranking without tensor cls.output.weight"},
+		"a reranker's head too wide":    {reranker("yes", "no").replace("cls.output.weight", gguf.F32, 97, 2), arch.ErrInvalidModel, "cls.output.weight has dimensions [97 2], want [96 2]"},
+		"a classifier of an embedder":   {reranker("yes", "no").set("qwen3.pooling_type", uint32(3)), arch.ErrUnsupportedArch, "tensor cls.output.weight has no role"},
 		"rope factors of zero in F16":   {llama().add("rope_freqs.weight", gguf.F16, 12).filled(0), arch.ErrInvalidModel, "tensor rope_freqs.weight: factor 0 is 0"},
 		"a tensor of no role":           {llama().add("blk.0.ffn_gate_inp.weight", gguf.F32, 96, 8), arch.ErrUnsupportedArch, "tensor blk.0.ffn_gate_inp.weight has no role"},
 		"a tensor from elsewhere":       {llama().add("vision.weight", gguf.F32, 96), arch.ErrUnsupportedArch, "tensor vision.weight has no role"},
@@ -313,7 +336,7 @@ func TestTrailingDimensionsOfOneAreAccepted(t *testing.T) {
 		replace("blk.1.attn_k.weight", gguf.F32, 96, 48, 1).set("llama.pooling_type", int32(-1)).parse(t)
 	require.NoError(t, err)
 	for _, b := range m.Bindings[len(m.Bindings)-3:] {
-		require.Equal(t, b.Desc.Role.Dims(m.Desc), b.Desc.Dims, "%s", b.Tensor.Name)
+		require.Equal(t, b.Desc.Role.Dims(&m.Desc, b.Desc.Layer), b.Desc.Dims, "%s", b.Tensor.Name)
 	}
 }
 

@@ -2,16 +2,16 @@ package arch
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// fileNames are what model files call the tensors of each role; TensorName completes them.
+// fileNames are the names of the tensors of each role in model files; TensorName completes them.
 var fileNames = [engine.RoleCount]string{
-	engine.RoleEmbedding:   "token_embd.weight",
+	engine.RoleEmbedding:   embeddingName,
 	engine.RoleOutputNorm:  "output_norm.weight",
-	engine.RoleOutput:      "output.weight",
-	engine.RoleRopeFactors: "rope_freqs.weight",
+	engine.RoleOutput:      headName,
 	engine.RoleAttnNorm:    "attn_norm.weight",
 	engine.RoleQ:           "attn_q.weight",
 	engine.RoleK:           "attn_k.weight",
@@ -23,16 +23,32 @@ var fileNames = [engine.RoleCount]string{
 	engine.RoleKNorm:       "attn_k_norm.weight",
 	engine.RoleO:           "attn_output.weight",
 	engine.RoleOBias:       "attn_output.bias",
+	engine.RoleAttnEndNorm: "post_attention_norm.weight",
 	engine.RoleFFNNorm:     "ffn_norm.weight",
 	engine.RoleGate:        "ffn_gate.weight",
 	engine.RoleUp:          "ffn_up.weight",
 	engine.RoleDown:        "ffn_down.weight",
+	engine.RoleFFNEndNorm:  "post_ffw_norm.weight",
+	engine.RoleLayerScale:  "layer_output_scale.weight",
+
+	engine.RoleLayerInputEmbedding:  "per_layer_token_embd.weight",
+	engine.RoleLayerInputProjection: "per_layer_model_proj.weight",
+	engine.RoleLayerInputNorm:       "per_layer_proj_norm.weight",
+	engine.RoleLayerInputGate:       "inp_gate.weight",
+	engine.RoleLayerInputDown:       "proj.weight",
+	engine.RoleLayerInputEndNorm:    "post_norm.weight",
 }
 
-// TensorName is what model files call a tensor; layer counts for roles in layers alone.
+// TensorName is the name of a tensor in model files. layer is ignored for roles outside the layers.
 func TensorName(role engine.Role, layer int) string {
 	if role.InLayer() {
 		return fmt.Sprintf("blk.%d.%s", layer, fileNames[role])
 	}
 	return fileNames[role]
+}
+
+// roleOf returns the role of tensors of this name, which is without its layer.
+func roleOf(name string) (engine.Role, bool) {
+	role := slices.Index(fileNames[:], name)
+	return engine.Role(role), role >= 0
 }

@@ -2,14 +2,15 @@ package gguf
 
 import "encoding/binary"
 
-// cursor reads fields off an encoded header. s may be a view of the mapped file: nothing of it is retained by reading.
+// cursor reads fields of an encoded header. s may be a view of the mapped file: reading retains
+// nothing of it.
 type cursor struct {
 	s   string
 	pos uint64 // <= len(s)
 }
 
-// take returns the next n bytes, or refuses when they are not there.
-func (c *cursor) take(n uint64, what string) (string, error) {
+// next returns the next n bytes, or an error if they are missing.
+func (c *cursor) next(n uint64, what string) (string, error) {
 	if left := uint64(len(c.s)) - c.pos; n > left {
 		return "", malformed(c.pos, "truncated: %s needs %d bytes and %d are left: %s", what, n, left, again)
 	}
@@ -19,7 +20,7 @@ func (c *cursor) take(n uint64, what string) (string, error) {
 }
 
 func (c *cursor) u32(what string) (uint32, error) {
-	field, err := c.take(4, what)
+	field, err := c.next(4, what)
 	if err != nil {
 		return 0, err
 	}
@@ -27,7 +28,7 @@ func (c *cursor) u32(what string) (uint32, error) {
 }
 
 func (c *cursor) u64(what string) (uint64, error) {
-	field, err := c.take(8, what)
+	field, err := c.next(8, what)
 	if err != nil {
 		return 0, err
 	}
@@ -40,20 +41,20 @@ func (c *cursor) str(what string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return c.take(n, what)
+	return c.next(n, what)
 }
 
-// maxNesting is how deep arrays of arrays may go.
+// maxNesting is how deep arrays of arrays may nest.
 const maxNesting = 4
 
-// array steps over the elements of an array whose type and count have been read at offset at.
-func (c *cursor) array(elem ValueType, n uint64, depth int, at uint64) error {
+// array skips the elements of an array whose type and count were read at offset at.
+func (c *cursor) array(elem ValueType, n uint64, depth int, offset uint64) error {
 	switch {
 	case elem >= numValueTypes:
-		return malformed(at, "array of unknown %v", elem)
+		return malformed(offset, "array of unknown %v", elem)
 	case elem == String:
 		if n > (uint64(len(c.s))-c.pos)/8 {
-			return malformed(at, "array of %d strings is longer than the file, which is cut short or damaged: %s", n, again)
+			return malformed(offset, "array of %d strings is longer than the file, which is cut short or damaged: %s", n, again)
 		}
 		for range n {
 			if _, err := c.str("array string"); err != nil {
@@ -63,10 +64,10 @@ func (c *cursor) array(elem ValueType, n uint64, depth int, at uint64) error {
 		return nil
 	case elem == Array:
 		if depth == maxNesting {
-			return malformed(at, "arrays nested deeper than %d", maxNesting)
+			return malformed(offset, "arrays nested deeper than %d", maxNesting)
 		}
 		if n > (uint64(len(c.s))-c.pos)/12 {
-			return malformed(at, "array of %d arrays is longer than the file, which is cut short or damaged: %s", n, again)
+			return malformed(offset, "array of %d arrays is longer than the file, which is cut short or damaged: %s", n, again)
 		}
 		for range n {
 			if _, _, err := c.arrayHead(depth + 1); err != nil {
@@ -77,9 +78,9 @@ func (c *cursor) array(elem ValueType, n uint64, depth int, at uint64) error {
 	}
 	width := valueSizes[elem]
 	if n > (uint64(len(c.s))-c.pos)/width {
-		return malformed(at, "array of %d %v is longer than the file, which is cut short or damaged: %s", n, elem, again)
+		return malformed(offset, "array of %d %v is longer than the file, which is cut short or damaged: %s", n, elem, again)
 	}
-	field, err := c.take(n*width, "array")
+	field, err := c.next(n*width, "array")
 	if err != nil {
 		return err
 	}
@@ -89,9 +90,9 @@ func (c *cursor) array(elem ValueType, n uint64, depth int, at uint64) error {
 	return nil
 }
 
-// arrayHead reads type and count of an array and steps over its elements.
+// arrayHead reads type and count of an array and skips its elements.
 func (c *cursor) arrayHead(depth int) (elem ValueType, n uint64, err error) {
-	at := c.pos
+	offset := c.pos
 	t, err := c.u32("array element type")
 	if err != nil {
 		return 0, 0, err
@@ -99,36 +100,36 @@ func (c *cursor) arrayHead(depth int) (elem ValueType, n uint64, err error) {
 	if n, err = c.u64("array length"); err != nil {
 		return 0, 0, err
 	}
-	return ValueType(t), n, c.array(ValueType(t), n, depth, at)
+	return ValueType(t), n, c.array(ValueType(t), n, depth, offset)
 }
 
 // value reads a value of the given type; at is the offset of that type, for messages.
-func (c *cursor) value(t ValueType, at uint64) (Value, error) {
+func (c *cursor) value(t ValueType, offset uint64) (Value, error) {
 	v := Value{Type: t}
 	var err error
 	switch {
 	case t >= numValueTypes:
-		return v, malformed(at, "unknown %v", t)
+		return v, malformed(offset, "unknown %v", t)
 	case t == Array:
 		if v.Elem, v.Len, err = c.arrayHead(1); err != nil {
 			return v, err
 		}
-		v.raw = c.s[at+16 : c.pos] // behind type, element type and length
+		v.raw = c.s[offset+16 : c.pos] // after type, element type and length
 	case t == String:
 		v.raw, err = c.str("string")
 		v.Len = uint64(len(v.raw))
 	default:
-		if v.raw, err = c.take(valueSizes[t], t.String()); err == nil && t == Bool {
+		if v.raw, err = c.next(valueSizes[t], t.String()); err == nil && t == Bool {
 			err = checkBools(v.raw, c.pos-1)
 		}
 	}
 	return v, err
 }
 
-func checkBools(field string, at uint64) error {
+func checkBools(field string, offset uint64) error {
 	for i := range len(field) {
 		if field[i] > 1 {
-			return malformed(at+uint64(i), "bool is %d, want 0 or 1", field[i])
+			return malformed(offset+uint64(i), "bool is %d, want 0 or 1", field[i])
 		}
 	}
 	return nil

@@ -8,21 +8,22 @@ import (
 var (
 	// ErrFormat means that the bytes are not a well-formed GGUF file.
 	ErrFormat = errors.New("not a valid gguf file")
-	// ErrUnsupported means that the file may be well formed but uses a version, byte order or tensor type that this
-	// package does not read.
+	// ErrUnsupported means that the file may be well formed but uses a version, byte order or
+	// tensor type that this package does not read.
 	ErrUnsupported = errors.New("unsupported gguf file")
-	// ErrValueType means that a metadata key holds a value of another type than the one asked for.
+	// ErrValueType means that a metadata key holds a value of another type than requested.
 	ErrValueType = errors.New("wrong metadata type")
-	// ErrFault means that mapped bytes could not be read: the file was truncated, or its storage failed, after Open.
+	// ErrFault means that mapped bytes could not be read: the file was truncated, or its storage
+	// failed, after Open.
 	ErrFault = errors.New("model file cannot be read any more")
 	// ErrClosed means that the file was used after Close.
 	ErrClosed = errors.New("model file is closed")
 )
 
-// FormatError says where in the file and why a file was refused. It unwraps to ErrFormat or ErrUnsupported.
+// FormatError states where and why a file was refused. It unwraps to ErrFormat or ErrUnsupported.
 type FormatError struct {
-	Offset uint64 // bytes from the start of the file to the field at fault
-	What   string // what is wrong there
+	Offset uint64 // of the field in question, from the start of the file
+	What   string // the problem
 	Kind   error  // ErrFormat or ErrUnsupported
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -16,9 +18,10 @@ import (
 type Tensor struct {
 	Name   string
 	Type   Type
-	Dims   []uint64 // 1 to 4 sizes, none zero; Dims[0] is the length of a row, whose elements lie together
-	Offset uint64   // bytes from the start of the file, a multiple of the file's alignment
-	Size   uint64   // bytes; Offset + Size <= file size
+	Dims   []uint64 // 1 to 4 sizes, none zero; Dims[0] is the row length, contiguous in memory
+	Offset uint64   // bytes from the start of the part, a multiple of the part's alignment unless it is a view
+	Size   uint64   // bytes; Offset + Size <= size of the part
+	Part   int      // index of the file that holds it, of a model split into several; else 0
 }
 
 // Elements returns how many elements the tensor has.
@@ -30,40 +33,133 @@ func (t Tensor) Elements() uint64 {
 	return n
 }
 
-// File is an open model file. Its methods are safe for concurrent use, except that Close must come after the last use
-// of a view that Bytes returned.
+// Rows returns a view of the tensor: rows [first, end) of a matrix, or elements of a vector. Its
+// name is NAME[first:end]. The view is a tensor like others: it can be read and counts in a model's
+// digest. It fails if the tensor has more than two dimensions, or not so many rows.
+func (t Tensor) Rows(first, end uint64) (Tensor, error) {
+	last := len(t.Dims) - 1 // the dimension that counts rows, after which all are 1
+	for last > 0 && t.Dims[last] == 1 {
+		last--
+	}
+	row := uint64(1) // elements
+	if last > 0 {
+		row = t.Dims[0]
+	}
+	rows := t.Dims[last]
+	if last > 1 || row%t.Type.BlockSize() != 0 || first >= end || end > rows {
+		return Tensor{}, fmt.Errorf("%w: tensor %s of type %v and dimensions %v has no rows %d to %d", ErrFormat, t.Name, t.Type, t.Dims, first, end)
+	}
+	view := t
+	view.Name = fmt.Sprintf("%s[%d:%d]", t.Name, first, end)
+	view.Dims = slices.Clone(t.Dims[:last+1])
+	view.Dims[last] = end - first
+	view.Offset += first * t.Type.RowBytes(row)
+	view.Size = (end - first) * t.Type.RowBytes(row)
+	return view, nil
+}
+
+// File is an open model file, or the open files of a split model. Its methods are safe for
+// concurrent use, except that Close must follow the last use of a view that Bytes returned.
 type File struct {
 	header
-	size uint64
+	size uint64 // of all parts
 	mu   struct {
 		sync.RWMutex
 		closed bool
-		data   []byte // the mapping, or the caller's bytes
-		src    io.ReaderAt
-		close  func() error
+		parts  []source // one, unless the model is split
 	}
 }
 
-// Open maps the file at path read-only and checks its header. It refuses everything that is not a regular file. The
-// caller owns the File and closes it.
-func Open(path string) (*File, error) {
-	fd, err := os.OpenFile(path, OpenFlags, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open model file %s: %w", path, errors.Unwrap(err))
+// source holds the bytes of one file.
+type source struct {
+	data  []byte // the mapping, or the caller's bytes
+	src   io.ReaderAt
+	close func() error
+}
+
+func (s source) size() uint64 { return uint64(len(s.data)) }
+
+// header reads and checks the header.
+func (s source) header() (h *header, err error) {
+	if fault := Guard(func() { h, err = parse(unsafe.String(unsafe.SliceData(s.data), len(s.data))) }); fault != nil {
+		return nil, fault
 	}
-	f, err := OpenFile(fd)
+	return h, err
+}
+
+// Open maps the file at path read-only and checks its header. It refuses everything but a regular
+// file. If the name is that of the first part of a split model, Open also opens the other parts,
+// which must be in the same folder. The caller closes the File.
+func Open(path string) (*File, error) {
+	dir, name := filepath.Split(path)
+	prefix, number, count, split := ParsePartName(name)
+	if !split {
+		fd, err := openReadOnly(path)
+		if err != nil {
+			return nil, err
+		}
+		f, err := OpenFile(fd)
+		if err != nil {
+			return nil, fmt.Errorf("open model file %s: %w", path, err)
+		}
+		return f, nil
+	}
+	if number != 1 {
+		return nil, fmt.Errorf("open model file %s: %w: it is part %d of a split model: give its first part, %s",
+			path, ErrFormat, number, PartName(prefix, 1, count))
+	}
+	if err := CheckPartCount(count); err != nil {
+		return nil, fmt.Errorf("open model file %s: %w", path, err)
+	}
+	fds := make([]*os.File, 0, count)
+	for i := range count {
+		fd, err := openReadOnly(dir + PartName(prefix, i+1, count))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%w: all %d parts must be in one folder", err, count), closeFiles(fds))
+		}
+		fds = append(fds, fd)
+	}
+	f, err := OpenParts(fds)
 	if err != nil {
 		return nil, fmt.Errorf("open model file %s: %w", path, err)
 	}
 	return f, nil
 }
 
-// OpenFlags are the flags of a file for OpenFile: reading only, and non-blocking, so that a FIFO is refused instead of
-// waiting for its writer.
+func openReadOnly(path string) (*os.File, error) {
+	fd, err := os.OpenFile(path, OpenFlags, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open model file %s: %w", path, errors.Unwrap(err))
+	}
+	return fd, nil
+}
+
+func closeFiles(fds []*os.File) (err error) {
+	for _, fd := range fds {
+		err = errors.Join(err, fd.Close())
+	}
+	return err
+}
+
+// OpenFlags are the flags of a file for OpenFile: read-only, and non-blocking so that a FIFO is
+// refused instead of waiting for its writer.
 const OpenFlags = os.O_RDONLY | unix.O_NONBLOCK
 
-// OpenFile is Open for a file that is open already. It owns fd, also when it fails; its errors name no path.
-func OpenFile(fd *os.File) (_ *File, err error) {
+// OpenFile is Open for one open file. It owns fd, even if it fails. Its errors name no path.
+func OpenFile(fd *os.File) (*File, error) {
+	src, err := mapFile(fd)
+	if err != nil {
+		return nil, err
+	}
+	f, err := newFile(src)
+	if err != nil {
+		return nil, errors.Join(err, src.close())
+	}
+	return f, nil
+}
+
+// mapFile maps an open file, which it owns, even if it fails.
+func mapFile(fd *os.File) (_ source, err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, fd.Close())
@@ -71,69 +167,66 @@ func OpenFile(fd *os.File) (_ *File, err error) {
 	}()
 	st, err := fd.Stat()
 	if err != nil {
-		return nil, err
+		return source{}, err
 	}
 	switch {
 	case st.IsDir():
-		return nil, malformed(0, "is a directory, want a regular file")
+		return source{}, malformed(0, "is a directory, want a regular file")
 	case !st.Mode().IsRegular():
-		return nil, malformed(0, "is a special file (%v), want a regular file", st.Mode().Type())
+		return source{}, malformed(0, "is a special file (%v), want a regular file", st.Mode().Type())
 	case st.Size() == 0:
-		return nil, malformed(0, "the file is empty: %s", again)
+		return source{}, malformed(0, "the file is empty: %s", again)
 	case uint64(st.Size()) > uint64(^uint(0)>>1):
-		return nil, unsupported(0, "file of %d bytes is larger than the address space", st.Size())
+		return source{}, unsupported(0, "file of %d bytes is larger than the address space", st.Size())
 	}
 	data, err := unix.Mmap(int(fd.Fd()), 0, int(st.Size()), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("map %d bytes: %w", st.Size(), err)
+		return source{}, fmt.Errorf("map %d bytes: %w", st.Size(), err)
 	}
-	f, err := newFile(data, fd, func() error { return errors.Join(unix.Munmap(data), fd.Close()) })
-	if err != nil {
-		return nil, errors.Join(err, unix.Munmap(data))
-	}
-	return f, nil
+	return source{data, fd, func() error { return errors.Join(unix.Munmap(data), fd.Close()) }}, nil
 }
 
-// Parse reads a file that is in memory. The File keeps data, which the caller must not change while it is in use.
-func Parse(data []byte) (*File, error) {
-	return newFile(data, bytes.NewReader(data), func() error { return nil })
+// Parse reads a file in memory. The File keeps data, which the caller must not change while it is
+// in use.
+func Parse(data []byte) (*File, error) { return newFile(inMemory(data)) }
+
+func inMemory(data []byte) source {
+	return source{data, bytes.NewReader(data), func() error { return nil }}
 }
 
-func newFile(data []byte, src io.ReaderAt, closer func() error) (*File, error) {
-	var h *header
-	var err error
-	if fault := Guard(func() { h, err = parse(unsafe.String(unsafe.SliceData(data), len(data))) }); fault != nil {
-		return nil, fault
-	}
+func newFile(src source) (*File, error) {
+	h, err := src.header()
 	if err != nil {
 		return nil, err
 	}
-	f := &File{header: *h, size: uint64(len(data))}
-	f.mu.data, f.mu.src, f.mu.close = data, src, closer
+	f := &File{header: *h, size: src.size()}
+	f.mu.parts = []source{src}
 	return f, nil
 }
 
-// Close unmaps the file. Views of it become invalid; tensors and metadata stay. Further calls do nothing.
+// Close unmaps the file. Views of it become invalid; tensors and metadata stay. Further calls do
+// nothing.
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mu.closed {
 		return nil
 	}
-	f.mu.closed, f.mu.data = true, nil
-	return f.mu.close()
+	var err error
+	for _, p := range f.mu.parts {
+		err = errors.Join(err, p.close())
+	}
+	f.mu.closed, f.mu.parts = true, nil
+	return err
 }
 
-// Size returns the bytes of the file.
+// Size returns the bytes of the file, of all parts if the model is split.
 func (f *File) Size() uint64 { return f.size }
 
 // Version returns the format version, 2 or 3.
 func (f *File) Version() uint32 { return f.version }
 
-// Alignment returns the bytes that tensors are aligned to.
-func (f *File) Alignment() uint64 { return f.alignment }
-
-// Metadata returns the key-value pairs.
+// Metadata returns the key-value pairs, of a split model those of its first part without split.*.
 func (f *File) Metadata() *Metadata { return &f.meta }
 
 // Tensors returns all tensors in file order. The caller must not change the slice.
@@ -148,31 +241,45 @@ func (f *File) Tensor(name string) (Tensor, bool) {
 	return f.tensors[i], true
 }
 
-// Bytes returns a view of the tensor's bytes in the mapping, valid until Close, or nil after Close and for a tensor that
-// is not of this file. Reading a view can fault when the file shrinks: do it inside Guard, in Go code only. To give
-// bytes to C, copy them with ReadAt.
+// Bytes returns a view of the tensor's bytes in the mapping, valid until Close. It returns nil
+// after Close and for a tensor of another file. Reading a view can fault if the file shrinks: do it
+// inside Guard, in Go code only. To give bytes to C, copy them with ReadAt.
 func (f *File) Bytes(t Tensor) []byte {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	if f.mu.closed || t.Offset > f.size || t.Size > f.size-t.Offset {
+	if !f.holds(t) {
 		return nil
 	}
-	return f.mu.data[t.Offset : t.Offset+t.Size : t.Offset+t.Size]
+	return f.mu.parts[t.Part].data[t.Offset : t.Offset+t.Size : t.Offset+t.Size]
 }
 
-// ReadAt copies len(p) bytes of the tensor, from off bytes behind its start, into p. It never faults: a file that has
-// shrunk gives ErrFault. Reading in pieces of 256 KiB to a few MiB is as fast as the view, and the kernel reads ahead.
+// holds reports whether the tensor's bytes are inside an open part. The caller holds the lock.
+func (f *File) holds(t Tensor) bool {
+	if t.Part < 0 || t.Part >= len(f.mu.parts) {
+		return false
+	}
+	size := f.mu.parts[t.Part].size()
+	return t.Offset <= size && t.Size <= size-t.Offset
+}
+
+// ReadAt copies len(p) bytes of the tensor, from offset off, into p. It never faults: if the file
+// has shrunk it returns ErrFault. Reading in pieces of 256 KiB to a few MiB is as fast as the view,
+// with the kernel's read-ahead.
 func (f *File) ReadAt(t Tensor, p []byte, off uint64) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	switch {
 	case f.mu.closed:
 		return ErrClosed
-	case t.Offset > f.size || t.Size > f.size-t.Offset || off > t.Size || uint64(len(p)) > t.Size-off:
+	case !f.holds(t) || off > t.Size || uint64(len(p)) > t.Size-off:
 		return fmt.Errorf("read tensor %s: %d bytes at %d are outside its %d bytes", t.Name, len(p), off, t.Size)
 	}
-	if n, err := f.mu.src.ReadAt(p, int64(t.Offset+off)); n < len(p) {
-		return fmt.Errorf("read tensor %s: file ends or fails at offset %d: %w", t.Name, t.Offset+off+uint64(n), errors.Join(ErrFault, err))
+	if n, err := f.mu.parts[t.Part].src.ReadAt(p, int64(t.Offset+off)); n < len(p) {
+		where := "file"
+		if len(f.mu.parts) > 1 {
+			where = fmt.Sprintf("part %d of %d", t.Part+1, len(f.mu.parts))
+		}
+		return fmt.Errorf("read tensor %s: %s ends or fails at offset %d: %w", t.Name, where, t.Offset+off+uint64(n), errors.Join(ErrFault, err))
 	}
 	return nil
 }

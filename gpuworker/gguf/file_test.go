@@ -156,7 +156,8 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-func TestAFileTruncatedUnderTheMappingIsAnErrorAndNotADeath(t *testing.T) {
+func TestTruncatedMappingIsAnError(t *testing.T) {
+	// A file that is truncated under the mapping causes an error, not the end of the process.
 	var buf bytes.Buffer
 	w := gguf.NewWriter(&buf)
 	w.Tensor("big", gguf.I8, 1<<20)

@@ -9,17 +9,17 @@ import (
 	"unicode/utf8"
 )
 
-// again is what to do about a file whose bytes are not all there.
+// again is the advice for a file with missing bytes.
 const again = "download or copy it again"
 
-// sniffed bounds how much of a foreign file is looked at.
+// sniffed bounds how much of a foreign file is inspected.
 const sniffed = 4 << 10
 
 // signature recognises a kind of file by the bytes at an offset.
 type signature struct {
-	at    int
-	magic string
-	is    string
+	offset int
+	magic  string
+	is     string
 }
 
 const (
@@ -46,11 +46,11 @@ var signatures = []signature{
 	{257, "ustar", "a tar archive: " + unpackFirst},
 }
 
-// foreign says what a file is that does not begin as GGUF does, and what to do about it.
+// foreign explains which kind of file a non-GGUF file is, and what to do about it.
 func foreign(s string) string {
 	head := strings.Clone(s[:min(len(s), sniffed)])
 	for _, sig := range signatures {
-		if len(head) >= sig.at && strings.HasPrefix(head[sig.at:], sig.magic) {
+		if len(head) >= sig.offset && strings.HasPrefix(head[sig.offset:], sig.magic) {
 			return "the file is " + sig.is
 		}
 	}
@@ -69,10 +69,10 @@ func foreign(s string) string {
 	case isText(head):
 		return text(head)
 	}
-	return fmt.Sprintf("magic is %q, want %q: the file is no GGUF model, whatever its name says", head[:4], magic)
+	return fmt.Sprintf("magic is %q, want %q: the file is not a GGUF model, in spite of its name", head[:4], magic)
 }
 
-// pointer describes a Git LFS pointer, which tells the size of the file that it stands for.
+// pointer describes a Git LFS pointer, which contains the size of the real file.
 func pointer(head string) string {
 	size := ""
 	for line := range strings.Lines(head) {
@@ -84,7 +84,8 @@ func pointer(head string) string {
 		": run git lfs pull where it was cloned and copy the model from there, or download the model itself"
 }
 
-// safetensors tells whether a file of so many bytes begins with the length of a JSON header and that header.
+// safetensors reports whether a file of this size starts with the length of a JSON header and that
+// header.
 func safetensors(head string, size uint64) bool {
 	if len(head) < 10 || head[8:10] != `{"` {
 		return false
@@ -93,14 +94,14 @@ func safetensors(head string, size uint64) bool {
 	return n >= 2 && n <= size-8
 }
 
-// text describes a file that is text: mostly what a server said in place of the model.
+// text describes a file that is text: usually a server's error page instead of the model.
 func text(head string) string {
 	start := strings.TrimLeftFunc(strings.TrimPrefix(head, "\ufeff"), unicode.IsSpace)
 	lower := strings.ToLower(start[:min(len(start), 16)])
 	const direct = "download the model again, by its direct link and logged in if that is needed"
 	for _, tag := range []string{"<!doctype", "<html", "<head", "<?xml", "<!--"} {
 		if strings.HasPrefix(lower, tag) {
-			return "the file is a web page, as a server sends it in place of a model that it does not give: " + direct
+			return "the file is a web page, which a server sends in place of a model that it refuses: " + direct
 		}
 	}
 	if strings.HasPrefix(start, "{") || strings.HasPrefix(start, "[") {
@@ -109,7 +110,7 @@ func text(head string) string {
 	return fmt.Sprintf("the file is text (%.48q) and no model: %s", start, direct)
 }
 
-// isText tells whether head is readable; a character cut at its end does not count.
+// isText reports whether head is readable text. A character that is cut at its end is ignored.
 func isText(head string) bool {
 	for i := 0; i < len(head); {
 		r, n := utf8.DecodeRuneInString(head[i:])

@@ -1,7 +1,6 @@
 package gguf_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,11 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/internal/repotest"
 )
 
-var update = flag.Bool("update", false, "rewrite the seed corpus of FuzzParse")
-
-// FuzzParse asks that any bytes are refused with an offset inside the file, or give a File whose every promise holds.
+// FuzzParse asks that any bytes are refused with an offset inside the file, or give a File whose
+// every promise holds.
 func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := gguf.Parse(data)
@@ -67,11 +66,12 @@ func TestTheSeedCorpusIsWhatTheWriterWrites(t *testing.T) {
 		"trailing-ones":       file(1, 0).tensor("x", gguf.F16, 0, 8, 1, 1, 1).data(32).b,
 		"vocabulary":          file(0, 2).str("tokenizer.ggml.model").u32(8).str("no_vocab").str("tokenizer.ggml.tokens").u32(9).u32(8).u64(1).str("a").b,
 		"suppressed-tokens":   file(0, 1).str("tokenizer.ggml.suppress_tokens").u32(9).u32(5).u64(2).u32(7).u32(1<<32 - 1).b,
+		"part":                file(0, 3).str("split.no").u32(2).bytes(0, 0).str("split.count").u32(2).bytes(2, 0).str("split.tensors.count").u32(5).u32(7).b,
 		"overlap":             file(2, 0).tensor("x", gguf.F32, 0, 9).tensor("y", gguf.BF16, 32, 8).data(64).b,
 	} {
 		path := filepath.Join("testdata", "fuzz", "FuzzParse", name)
 		want := fmt.Sprintf("go test fuzz v1\n[]byte(%q)\n", data)
-		if *update {
+		if *repotest.Update {
 			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 			require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
 		}

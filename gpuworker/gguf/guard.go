@@ -6,9 +6,9 @@ import (
 	"runtime/debug"
 )
 
-// Guard runs f, which reads mapped bytes, and returns ErrFault if the mapping has lost its file underneath. It protects
-// the calling goroutine while f runs, and no other: f must not hand the view to goroutines of its own, nor to C, where a
-// fault still ends the process. Other panics of f pass through.
+// Guard runs f, which reads mapped bytes, and returns ErrFault if the mapping lost its file. It
+// protects only the calling goroutine while f runs. f must not pass the view to other goroutines or
+// to C, where a fault would end the process. Other panics of f pass through.
 func Guard(f func()) (err error) {
 	old := debug.SetPanicOnFault(true)
 	defer debug.SetPanicOnFault(old)

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf/blake3"
 )
 
-// Hasher computes a BLAKE3 digest of a stream in the calling goroutine, at the speed of the vector unit when it is
-// written to in large pieces. The zero value is ready to use. It is not safe for concurrent use.
+// Hasher computes a BLAKE3 digest of a stream in the calling goroutine, at the speed of the vector
+// unit if written in large pieces. The zero value is ready. It is not safe for concurrent use.
 type Hasher struct {
 	base   uint64        // chunks of the message before the first one written here
 	stack  [64][8]uint32 // one root per set bit of chunks, at the height of that bit
@@ -41,7 +41,7 @@ func (h *Hasher) Write(p []byte) (int, error) {
 	return total, nil
 }
 
-// subtree adds a power of two of chunks, of which those so far are a multiple.
+// subtree adds a power of two of chunks that divides the number of chunks so far.
 func (h *Hasher) subtree(data []byte) {
 	value, n := blake3.Value(data, h.base+h.chunks), uint64(len(data))/guts.ChunkSize
 	height := bits.TrailingZeros64(n)

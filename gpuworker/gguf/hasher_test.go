@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-func TestTheHasherAgreesWithTheLibraryAtEveryBorder(t *testing.T) {
+func TestHasherAgreesWithTheLibrary(t *testing.T) {
+	// The hasher agrees with the library at every border.
 	data := make([]byte, 600<<10)
 	for i := range data {
 		data[i] = byte(i*i>>7 + i)

@@ -24,25 +24,26 @@ const (
 	minTensorInfo    = 8 + 4 + 8 + 4 + 8
 )
 
-// header is what stands before the tensor data.
+// header is the part before the tensor data.
 type header struct {
 	version   uint32
 	alignment uint64
 	meta      Metadata
 	tensors   []Tensor
 	byName    map[string]int
-	end       uint64 // offset behind the last tensor info
+	end       uint64 // offset after the last tensor info
 	data      uint64 // offset of the tensor data, aligned
 }
 
 // info is a tensor info with the offsets of its fields, kept while the header is checked.
 type info struct {
-	at, typeAt, offsetAt uint64
-	relative             uint64
+	offset, typeAt, offsetAt uint64
+	relative                 uint64
 }
 
-// walk reads the header at the start of s, which is the file or a copy of its header, and calls keep for every pair and
-// every tensor info. It checks structure only; keep may be nil, and then nothing is allocated.
+// walk reads the header at the start of s, which is the file or a copy of its header, and calls
+// keep for every pair and every tensor info. It checks structure only. With a nil keep it allocates
+// nothing.
 func walk(s string, keep *builder) (version uint32, end uint64, err error) {
 	c := &cursor{s: s}
 	version, tensors, pairs, err := c.prologue()
@@ -73,7 +74,7 @@ const bigEndian = "the file is in big-endian byte order: download the usual litt
 
 // prologue reads magic, version and counts.
 func (c *cursor) prologue() (version uint32, tensors, pairs uint64, err error) {
-	m, err := c.take(4, "magic")
+	m, err := c.next(4, "magic")
 	switch {
 	case err != nil:
 		return 0, 0, 0, err
@@ -115,7 +116,7 @@ func (c *cursor) prologue() (version uint32, tensors, pairs uint64, err error) {
 }
 
 func (c *cursor) pair(keep *builder) error {
-	at := c.pos
+	offset := c.pos
 	key, err := c.str("metadata key")
 	if err != nil {
 		return err
@@ -130,11 +131,11 @@ func (c *cursor) pair(keep *builder) error {
 	if err != nil || keep == nil {
 		return err
 	}
-	return keep.pair(at, key, entry{v, c.s[start:c.pos]})
+	return keep.pair(offset, key, entry{v, c.s[start:c.pos]})
 }
 
 func (c *cursor) tensorInfo(keep *builder) error {
-	f := info{at: c.pos}
+	f := info{offset: c.pos}
 	name, err := c.str("tensor name")
 	if err != nil {
 		return err
@@ -171,22 +172,22 @@ type builder struct {
 	infos []info
 }
 
-func (b *builder) pair(at uint64, key string, e entry) error {
+func (b *builder) pair(offset uint64, key string, e entry) error {
 	switch {
 	case key == "":
-		return malformed(at, "metadata key is empty")
+		return malformed(offset, "metadata key is empty")
 	case len(key) > maxKey:
-		return malformed(at, "metadata key has %d bytes, want at most %d", len(key), maxKey)
+		return malformed(offset, "metadata key has %d bytes, want at most %d", len(key), maxKey)
 	case !utf8.ValidString(key):
-		return malformed(at, "metadata key %.64q is not UTF-8", key)
+		return malformed(offset, "metadata key %.64q is not UTF-8", key)
 	}
 	if _, dup := b.meta.values[key]; dup {
-		return malformed(at, "metadata key %.64q appears twice", key)
+		return malformed(offset, "metadata key %.64q appears twice", key)
 	}
 	if key == alignmentKey {
 		a, ok := uintOf(e.value.Type, e.value.raw)
 		if !ok || a < minAlignment || a > maxAlignment || bits.OnesCount64(a) != 1 {
-			return malformed(at, "metadata %s is %s, want a power of two from %d to %d: the tool that wrote the file is at fault, "+
+			return malformed(offset, "metadata %s is %s, want a power of two from %d to %d: the tool that wrote the file is at fault, "+
 				"get the model from elsewhere", alignmentKey, e.value.shown(), minAlignment, maxAlignment)
 		}
 		b.alignment = a
@@ -199,16 +200,16 @@ func (b *builder) pair(at uint64, key string, e entry) error {
 func (b *builder) tensor(f info, dimsAt uint64, name string, t Type, dims []uint64) error {
 	switch {
 	case name == "":
-		return malformed(f.at, "tensor name is empty")
+		return malformed(f.offset, "tensor name is empty")
 	case len(name) > maxTensorName:
-		return malformed(f.at, "tensor name has %d bytes, want at most %d", len(name), maxTensorName)
+		return malformed(f.offset, "tensor name has %d bytes, want at most %d", len(name), maxTensorName)
 	case !utf8.ValidString(name):
-		return malformed(f.at, "tensor name %q is not UTF-8", name)
+		return malformed(f.offset, "tensor name %q is not UTF-8", name)
 	case !t.Known():
 		return unsupported(f.typeAt, "tensor %q has %s", name, unknownType(t))
 	}
 	if _, dup := b.byName[name]; dup {
-		return malformed(f.at, "tensor name %q appears twice", name)
+		return malformed(f.offset, "tensor name %q appears twice", name)
 	}
 	size, err := tensorSize(t, dims)
 	if err != nil {
@@ -220,7 +221,7 @@ func (b *builder) tensor(f info, dimsAt uint64, name string, t Type, dims []uint
 	return nil
 }
 
-// wanted says how large the file must be for all its tensors, or nothing where that is beyond reason.
+// wanted states how large the file must be for all its tensors, or "" if the size is absurd.
 func (b *builder) wanted() string {
 	var end uint64
 	for i, t := range b.tensors {
@@ -233,8 +234,8 @@ func (b *builder) wanted() string {
 	return fmt.Sprintf(" of %d", end)
 }
 
-// place turns relative offsets into offsets in a file of the given size, and refuses tensors that are not aligned,
-// reach beyond the file, or share bytes.
+// place turns relative offsets into offsets in a file of the given size, and refuses tensors that
+// are misaligned, reach beyond the file, or overlap.
 func (b *builder) place(fileSize uint64) error {
 	b.data = alignUp(b.end, b.alignment)
 	order := make([]int, len(b.tensors))
@@ -267,8 +268,8 @@ func (b *builder) place(fileSize uint64) error {
 
 func alignUp(n, alignment uint64) uint64 { return (n + alignment - 1) &^ (alignment - 1) }
 
-// parse reads the header of a file, which s views. The header is copied before its meaning is checked, so that a file
-// written to meanwhile cannot change what has been checked.
+// parse reads the header of a file, of which s is a view. It copies the header before it checks its
+// meaning, so that a concurrent write to the file cannot change what was checked.
 func parse(s string) (*header, error) {
 	_, end, err := walk(s, nil)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// raw builds a file field by field, so that tests can put wrong fields anywhere and know where they are.
+// raw builds a file field by field, so that tests can put wrong fields anywhere and know where they
+// are.
 type raw struct{ b []byte }
 
 func (r *raw) bytes(p ...byte) *raw { r.b = append(r.b, p...); return r }

@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// Metadata holds the key-value pairs of a file. It lives on the Go heap, outlives the File, and is safe for concurrent
-// use. Every getter returns ok = false with a nil error for a key that is absent, and an error that wraps ErrValueType
-// and names key, type found and type wanted for a value it cannot give.
+// Metadata holds the key-value pairs of a file. It is on the Go heap, outlives the File, and is
+// safe for concurrent use. Every getter returns ok = false with a nil error if the key is absent.
+// If the value has another type, the error wraps ErrValueType and names the key and both types.
 type Metadata struct {
 	keys   []string
 	values map[string]entry
@@ -16,7 +16,7 @@ type Metadata struct {
 
 type entry struct {
 	value   Value
-	encoded string // the value as in the file, behind its type
+	encoded string // the value as in the file, after its type
 }
 
 // Keys returns the keys in file order. The caller must not change the slice.
@@ -57,15 +57,15 @@ func (m *Metadata) Float(key string) (float64, bool, error) {
 	return scalar(m, key, "float32 or float64", floatOf)
 }
 
-// Bool returns a truth value.
+// Bool returns a bool.
 func (m *Metadata) Bool(key string) (v, ok bool, err error) {
 	return scalar(m, key, "bool", func(t ValueType, raw string) (bool, bool) {
 		return t == Bool && raw[0] != 0, t == Bool
 	})
 }
 
-// Strings returns an array of strings. The strings share one copy of the file's header; they may hold any bytes, since
-// vocabularies do. Decoding is one pass without copying, and is done anew by each call.
+// Strings returns an array of strings. They share one copy of the file's header, and may hold any
+// bytes, as vocabularies do. Each call decodes the array again, in one pass without copying.
 func (m *Metadata) Strings(key string) ([]string, bool, error) {
 	e, ok := m.values[key]
 	if !ok {
@@ -89,16 +89,16 @@ func (m *Metadata) Ints(key string) ([]int64, bool, error) {
 	return array(m, key, "array of integers", intOf)
 }
 
-// Floats returns an array of floating-point numbers of either width.
-func (m *Metadata) Floats(key string) ([]float64, bool, error) {
-	return array(m, key, "array of float32 or float64", floatOf)
-}
-
-// Bools returns an array of truth values.
+// Bools returns an array of bools.
 func (m *Metadata) Bools(key string) ([]bool, bool, error) {
 	return array(m, key, "array of bool", func(t ValueType, raw string) (bool, bool) {
 		return t == Bool && raw[0] != 0, t == Bool
 	})
+}
+
+// Floats returns an array of floating-point numbers of either width.
+func (m *Metadata) Floats(key string) ([]float64, bool, error) {
+	return array(m, key, "array of float32 or float64", floatOf)
 }
 
 func scalar[T any](m *Metadata, key, want string, decode func(ValueType, string) (T, bool)) (T, bool, error) {

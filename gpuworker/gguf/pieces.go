@@ -8,15 +8,16 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf/blake3"
 )
 
-// Pieces computes the BLAKE3 digest of a message that several goroutines hash piece by piece, in any order.
+// Pieces computes the BLAKE3 digest of a message whose pieces several goroutines hash, in any
+// order.
 type Pieces struct {
 	size, piece uint64
-	roots       [][8]uint32 // of every piece but the last
+	roots       [][8]uint32 // of all pieces but the last
 	last        Hasher      // of the last piece, which ends the message
 }
 
-// NewPieces prepares the digest of size bytes in pieces of piece bytes, a power of two of at least 16 KiB. The last piece
-// may be shorter. It panics when piece is no such number: that is a mistake of the caller's.
+// NewPieces prepares the digest of size bytes in pieces of piece bytes, a power of two of at least
+// 16 KiB. The last piece may be shorter. Another piece size is a bug of the caller and panics.
 func NewPieces(size, piece uint64) *Pieces {
 	if piece < blake3.Least || piece&(piece-1) != 0 {
 		panic("gguf: pieces are a power of two of at least 16 KiB")
@@ -24,7 +25,8 @@ func NewPieces(size, piece uint64) *Pieces {
 	return &Pieces{size: size, piece: piece, roots: make([][8]uint32, (max(size, 1)-1)/piece)}
 }
 
-// Hash takes piece number i, whose bytes are data. Every piece is taken exactly once, each by any goroutine.
+// Hash hashes piece number i, whose bytes are data. Every piece must be hashed exactly once, by any
+// goroutine.
 func (p *Pieces) Hash(i int, data []byte) {
 	base := uint64(i) * p.piece / guts.ChunkSize
 	if i == len(p.roots) {
@@ -35,7 +37,7 @@ func (p *Pieces) Hash(i int, data []byte) {
 	p.roots[i] = blake3.Value(data, base)
 }
 
-// Sum returns the digest once every piece was taken.
+// Sum returns the digest after every piece was hashed.
 func (p *Pieces) Sum() Digest {
 	var stack [64][8]uint32 // one root per set bit of the pieces so far
 	for i, cv := range p.roots {

@@ -14,12 +14,13 @@ import (
 // spoil returns a file and the offset at which it must be refused.
 type spoil func() (data []byte, offset uint64)
 
-// pair builds a file with one pair of the given type and encoding; it is refused at the value, or before it by back bytes.
+// pair builds a file with one pair of the given type and encoding; it is refused at the value, or
+// before it by back bytes.
 func pair(t gguf.ValueType, back uint64, encoded *raw) spoil {
 	return func() ([]byte, uint64) {
 		r := file(0, 1).str("key").u32(uint32(t))
-		at := r.at() - back
-		return r.bytes(encoded.b...).bytes(make([]byte, 64)...).b, at
+		offset := r.at() - back
+		return r.bytes(encoded.b...).bytes(make([]byte, 64)...).b, offset
 	}
 }
 
@@ -27,12 +28,12 @@ func pair(t gguf.ValueType, back uint64, encoded *raw) spoil {
 func dims(t gguf.Type, d ...uint64) spoil {
 	return func() ([]byte, uint64) {
 		r := file(1, 0)
-		at := r.at() + 8 + 1
-		return r.tensor("x", t, 0, d...).data(4096).b, at
+		offset := r.at() + 8 + 1
+		return r.tensor("x", t, 0, d...).data(4096).b, offset
 	}
 }
 
-func TestHostileFilesAreRefusedAtTheOffsetOfTheFault(t *testing.T) {
+func TestHostileFilesAreRefusedAtTheirOffset(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spoil spoil
 		kind  error
@@ -102,8 +103,8 @@ func TestHostileFilesAreRefusedAtTheOffsetOfTheFault(t *testing.T) {
 		"a name not in UTF-8": {func() ([]byte, uint64) { return file(1, 0).tensor("\xc3(", gguf.F32, 0, 1).data(64).b, 24 }, gguf.ErrFormat, "UTF-8"},
 		"a tensor name twice": {func() ([]byte, uint64) {
 			r := file(2, 0).tensor("x", gguf.F32, 0, 1)
-			at := r.at()
-			return r.tensor("x", gguf.F32, 32, 1).data(64).b, at
+			offset := r.at()
+			return r.tensor("x", gguf.F32, 32, 1).data(64).b, offset
 		}, gguf.ErrFormat, "twice"},
 		"an unknown type":         {func() ([]byte, uint64) { return file(1, 0).tensor("x", 4, 0, 32).data(64).b, 24 + 9 + 4 + 8 }, gguf.ErrUnsupported, `type 4 \(Q4_2\), which ggml removed`},
 		"a type that no ggml had": {func() ([]byte, uint64) { return file(1, 0).tensor("x", 99, 0, 32).data(64).b, 24 + 9 + 4 + 8 }, gguf.ErrUnsupported, "unknown type 99"},

@@ -9,7 +9,7 @@ import (
 // Type is the storage type of a tensor, numbered as ggml numbers it in files.
 type Type uint32
 
-// The tensor types of ggml. Numbers missing here were withdrawn by ggml and are refused.
+// The tensor types of ggml. Missing numbers were withdrawn by ggml and are refused.
 const (
 	F32    Type = 0
 	F16    Type = 1
@@ -68,7 +68,7 @@ var layouts = map[Type]layout{
 	Q1_0: {"Q1_0", 128, 18}, Q2_0: {"Q2_0", 64, 18},
 }
 
-// Known reports whether the size of the type is known. The methods below return zero for a type that is not.
+// Known reports whether the size of the type is known. If not, the methods below return zero.
 func (t Type) Known() bool { return layouts[t].block != 0 }
 
 // String returns ggml's name of the type, such as Q4_K.
@@ -104,12 +104,12 @@ func (t Type) RowBytes(n uint64) uint64 {
 	return n / l.block * l.bytes
 }
 
-// removed names the types that ggml once had, gave up and numbered no other type as.
+// removed names the types that ggml withdrew without reusing their numbers.
 var removed = map[Type]string{
 	4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8",
 }
 
-// unknownType says why the type of a tensor is refused, and what to do.
+// unknownType explains why the type of a tensor is refused, and what to do.
 func unknownType(t Type) string {
 	name, was := removed[t]
 	if !was {
@@ -122,10 +122,10 @@ func unknownType(t Type) string {
 	return fmt.Sprintf("type %d (%s), which ggml removed: get the model in %s or another type, or quantize it again", uint32(t), name, instead)
 }
 
-// maxDims is how many dimensions ggml gives a tensor.
+// maxDims is ggml's limit of dimensions.
 const maxDims = 4
 
-// tensorSize returns the bytes of a tensor, or the reason why there is no such tensor.
+// tensorSize returns the bytes of a tensor, or the reason why such a tensor is impossible.
 func tensorSize(t Type, dims []uint64) (uint64, error) {
 	l, ok := layouts[t]
 	switch {

@@ -41,12 +41,12 @@ func (t ValueType) String() string {
 	return fmt.Sprintf("value type %d", uint32(t))
 }
 
-// Value is one metadata value, still encoded. The zero Value is not valid; values come from Metadata.
+// Value is one metadata value, still encoded. The zero Value is invalid; values come from Metadata.
 type Value struct {
 	Type ValueType
 	Elem ValueType // element type of an Array
 	Len  uint64    // elements of an Array, bytes of a String
-	raw  string    // the encoding: of the elements for an Array, of the bytes for a String, of the number otherwise
+	raw  string    // encoding of the elements (Array), the bytes (String) or the number
 }
 
 // bitsOf reads the first bytes of raw as a little-endian number of t's width.
@@ -56,7 +56,7 @@ func bitsOf(t ValueType, raw string) uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// uintOf returns an integer of any type as uint64, and whether it is one and not negative.
+// uintOf returns an integer of any type as uint64; false if it is none or negative.
 func uintOf(t ValueType, raw string) (uint64, bool) {
 	switch t {
 	case Uint8, Uint16, Uint32, Uint64:
@@ -68,7 +68,7 @@ func uintOf(t ValueType, raw string) (uint64, bool) {
 	return 0, false
 }
 
-// intOf returns an integer of any type as int64, and whether it is one and fits.
+// intOf returns an integer of any type as int64; false if it is none or does not fit.
 func intOf(t ValueType, raw string) (int64, bool) {
 	switch t {
 	case Uint8, Uint16, Uint32, Uint64:
@@ -86,7 +86,7 @@ func intOf(t ValueType, raw string) (int64, bool) {
 	return 0, false
 }
 
-// floatOf returns a floating-point value of either width, and whether it is one.
+// floatOf returns a float of either width; false if it is none.
 func floatOf(t ValueType, raw string) (float64, bool) {
 	switch t {
 	case Float32:
@@ -105,7 +105,7 @@ func (v Value) name() string {
 	return v.Type.String()
 }
 
-// shown is an integer in digits, and a value of another type by the name of its type.
+// shown formats an integer as digits, and another value as the name of its type.
 func (v Value) shown() string {
 	if i, ok := intOf(v.Type, v.raw); ok {
 		return fmt.Sprint(i)

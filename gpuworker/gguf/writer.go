@@ -12,9 +12,9 @@ import (
 // ErrWriter means that a Writer was used out of order or given a value that no file can hold.
 var ErrWriter = errors.New("gguf writer misused")
 
-// Writer writes a version 3 file as a stream: first all metadata and tensor descriptions, then Begin, then the bytes of
-// every tensor in the order described, then Close. The first error is kept and returned by every later call. It is not
-// safe for concurrent use.
+// Writer writes a version 3 file as a stream: first all metadata and tensor descriptions, then
+// Begin, then the bytes of every tensor in that order, then Close. The first error is kept and
+// returned by every later call. It is not safe for concurrent use.
 type Writer struct {
 	w         *bufio.Writer
 	err       error
@@ -28,7 +28,7 @@ type Writer struct {
 	next      uint64 // data offset of the next tensor
 	begun     bool
 	current   int    // tensor being written
-	left      uint64 // bytes it still needs
+	left      uint64 // bytes that it still needs
 }
 
 // NewWriter returns a Writer onto w. The Writer buffers; Close flushes and does not close w.
@@ -36,15 +36,16 @@ func NewWriter(w io.Writer) *Writer {
 	return &Writer{w: bufio.NewWriterSize(w, 64<<10), alignment: defaultAlignment, names: map[string]bool{}, keys: map[string]bool{}}
 }
 
-// ArrayOf is an array of arrays, or any array given by its element type. Each item has the Go type of the element type,
-// and is itself an ArrayOf or a slice when Elem is Array.
+// ArrayOf is an array of arrays, or any array with an explicit element type. Each item has the Go
+// type of the element type, and is an ArrayOf or a slice if Elem is Array.
 type ArrayOf struct {
 	Elem  ValueType
 	Items []any
 }
 
-// Set adds a metadata pair. The value's Go type gives its type in the file: bool, string, intN, uintN, floatN, a slice
-// of one of these, or ArrayOf. Setting general.alignment, as a uint32 before any tensor, aligns the tensors.
+// Set adds a metadata pair. The value's Go type decides its type in the file: bool, string, intN,
+// uintN, floatN, a slice of one of these, or ArrayOf. Setting general.alignment, as a uint32 before
+// any tensor, aligns the tensors.
 func (w *Writer) Set(key string, value any) {
 	switch {
 	case w.err != nil:
@@ -121,14 +122,15 @@ func (w *Writer) Begin() error {
 	return w.err
 }
 
-// Write appends p to the tensors' bytes. p may end inside a tensor and may span several; padding is added between them.
+// Write appends p to the tensors' bytes. p may end inside a tensor and may span several; Write adds
+// the padding.
 func (w *Writer) Write(p []byte) (n int, err error) {
 	if !w.begun {
 		w.fail("Write before Begin")
 	}
 	for len(p) > 0 && w.err == nil {
 		if w.current == len(w.sizes) {
-			w.fail("Write of %d bytes behind the last tensor", len(p))
+			w.fail("Write of %d bytes after the last tensor", len(p))
 			break
 		}
 		k := min(uint64(len(p)), w.left)
@@ -167,7 +169,7 @@ func (w *Writer) put(p []byte) {
 	}
 }
 
-// pad fills up to the alignment behind n bytes.
+// pad fills up to the alignment after n bytes.
 func (w *Writer) pad(n uint64) { w.put(make([]byte, alignUp(n, w.alignment)-n)) }
 
 func appendString(b []byte, s string) []byte {
@@ -221,7 +223,8 @@ func arrayHeader(elem ValueType, n int) []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, uint32(elem)), uint64(n))
 }
 
-// fixedType returns the type of a fixed-size value or of the elements of a slice of them; numValueTypes if it is neither.
+// fixedType returns the type of a fixed-size value or of the elements of a slice of them;
+// numValueTypes for anything else.
 func fixedType(value any) (t ValueType, elems int, isArray bool) {
 	switch v := value.(type) {
 	case uint8:

@@ -16,9 +16,10 @@ import (
 	"github.com/millrace/millrace/gpuworker/generate"
 )
 
-// Build makes the request for a model. It fails with ErrNoTokenizer, ErrNoTemplate, ErrNoTokens, batch.ErrTooLong, a *ContextError, the
-// errors of a template, a *generate.ResumeError for more resumed tokens than may be, and the cause of ctx. What it returns holds
-// no more than a context for each sequence and the options' own lists.
+// Build returns the request for a model. It returns ErrNoTokenizer, ErrNoTemplate, ErrNoTokens,
+// batch.ErrTooLong, a *ContextError, the errors of a template, a *generate.ResumeError for too many
+// resumed tokens, or the cause of ctx. The request holds no more than one context for each sequence
+// and the options' own lists.
 func Build(ctx context.Context, e *Encoder, m Model, in Input, o Options) (generate.Request, error) {
 	if m.Tokenizer == nil && (!o.NoText || len(in.IDs) == 0) {
 		return generate.Request{}, fmt.Errorf("%w: %q works by token ids: give token_ids and set response.token_ids_only",
@@ -45,7 +46,10 @@ func Build(ctx context.Context, e *Encoder, m Model, in Input, o Options) (gener
 	r := generate.Request{
 		Prompt: ids, Digest: Digest(ids), Class: o.Class, Params: o.params(), Sequences: o.Sequences, MaxTokens: most,
 		Stop: o.Stop, StopIDs: sorted(stops), IncludeStop: o.IncludeStop, NoText: o.NoText,
-		PromptTopN: o.PromptTopN, Progress: o.Progress, Schedule: o.Schedule, Resume: o.Resume,
+		Grammar: o.Grammar, PromptTopN: o.PromptTopN, Progress: o.Progress, Schedule: o.Schedule, Resume: o.Resume,
+	}
+	if r.Grammar != nil && !r.Grammar.CanEnd(r.StopIDs) {
+		return generate.Request{}, ErrNoEnd
 	}
 	if r.Params.MinTokens > 0 {
 		r.Params.Suppressed = r.StopIDs
@@ -54,8 +58,9 @@ func Build(ctx context.Context, e *Encoder, m Model, in Input, o Options) (gener
 	return r, nil
 }
 
-// fit returns how many tokens may follow a prompt of n tokens. It depends on Options.Context and not on the model's own context where
-// Options.Context is set: equal requests then have equal lengths and equal refusals, or a *ContextError.
+// fit returns how many tokens may follow a prompt of n tokens. If Options.Context is set, the
+// result depends on it and not on the model's context: equal requests then have equal lengths and
+// equal refusals on every worker, or a *ContextError.
 func (m Model) fit(n int, o Options) (most int, err error) {
 	if o.Context == 0 {
 		return m.Loop.Fit(n, o.MaxTokens)
@@ -63,7 +68,7 @@ func (m Model) fit(n int, o Options) (most int, err error) {
 	if most, err = batch.Fit(n, o.MaxTokens, o.Context); err != nil {
 		return 0, err
 	}
-	if own, err := m.Loop.Fit(n, most); err != nil || own < most {
+	if room, err := m.Loop.Fit(n, most); err != nil || room < most {
 		return 0, &ContextError{Model: m.Name, Context: m.Context, Needed: n + most}
 	}
 	return most, nil
@@ -80,7 +85,7 @@ func fitResume(entries []generate.Resume, most int) error {
 	return nil
 }
 
-// params are the parameters of sampling. A request without a seed gets one.
+// params are the sampling parameters. A request without a seed gets a random one.
 func (o Options) params() engine.SlotParams {
 	p := engine.SlotParams{
 		MinTokens: o.MinTokens, TopN: o.Candidates, Temperature: o.Temperature, TopK: o.TopK, TopP: o.TopP, MinP: o.MinP,
@@ -99,7 +104,7 @@ func (o Options) params() engine.SlotParams {
 	return p
 }
 
-// sorted is ids in ascending order, each once; nil stays nil. The caller's list is left as it is.
+// sorted returns the distinct ids in ascending order; nil stays nil. It does not modify ids.
 func sorted(ids []int32) []int32 {
 	ids = slices.Clone(ids)
 	slices.Sort(ids)

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/tokenizer"
 )
 
-// room is the step loop of a cache of so many tokens.
+// room is a step loop whose cache holds this many tokens.
 func room(tokens int) Loop {
 	return batch.New(batch.Config{Context: tokens, Runner: engine.RunnerConfig{KVBlocks: tokens, BlockSize: 1, MaxSequences: 1}},
 		nil, hclog.NewNullLogger())
@@ -43,7 +43,7 @@ func (rendering) WritesMessages(context.Context) bool { return true }
 // stories is the shipped model with a context of 16 tokens.
 func stories(t *testing.T) Model {
 	t.Helper()
-	f, err := gguf.Open(filepath.Join("..", "..", "models", "stories.gguf"))
+	f, err := gguf.Open(filepath.Join("..", "..", "testdata", "models", "stories-5m-q8_0.gguf"))
 	require.NoError(t, err)
 	tok, err := tokenizer.New(f.Metadata())
 	require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestALengthIsDecidedOnce(t *testing.T) {
 	}
 }
 
-// The request's context takes the place of the model's own one, of 16 tokens: lengths and refusals follow from it.
+// The request's context replaces the model's, of 16 tokens: lengths and refusals follow from it.
 func TestBuildFitsTheContextOfTheRequest(t *testing.T) {
 	m := stories(t)
 	for name, tc := range map[string]struct {
@@ -333,7 +333,8 @@ func TestALargeTextDoesNotDelayASmallOne(t *testing.T) {
 }
 
 func TestAPromptOfManyContextsIsNotEncoded(t *testing.T) {
-	// Its refusal states a bound instead of the number of its tokens: up to four contexts the number is exact.
+	// Its refusal states a bound instead of the number of its tokens: up to four contexts the
+	// number is exact.
 	m := stories(t)
 	fits := 2 * (m.Context + 1) * m.Tokenizer.LongestPiece()
 	_, err := build(t, m, Input{Text: strings.Repeat("\x01", fits)}, Defaults())

@@ -1,9 +1,11 @@
-// Package prompt turns what a caller wants of a model into a generate.Request: the one place where a conversation becomes text,
-// text becomes token ids, what is left open gets its default, and a prompt is found to be too long.
+// Package prompt turns a caller's input into a generate.Request. It is the one place where a
+// conversation becomes text, text becomes token ids, unset options get their defaults and a prompt
+// is found too long.
 //
-// A caller describes the model once (Model), fills an Input and Options, which Defaults begins, and calls Build. Whoever wants
-// ids alone renders and encodes with the same functions. All of it may be called by many goroutines at once.
+// A caller describes the model once (Model), fills an Input and Options, starting from Defaults,
+// and calls Build. Callers that need only ids use the same functions to render and encode. All
+// functions may be called from many goroutines at once.
 //
-// It knows texts, ids and parameters. It refuses to know messages, statuses and how a model was loaded; ranges of values are
-// the caller's to check, with the numbers of its own contract.
+// The package handles texts, ids and parameters. It has no knowledge of messages, statuses or
+// loading. The caller checks ranges of values, with the numbers of its own API.
 package prompt

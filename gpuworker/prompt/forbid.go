@@ -7,11 +7,12 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// maxBiases is how many biases every engine takes.
+// maxBiases is how many biases every engine accepts.
 const maxBiases = 1024
 
-// forbid prevents that any of ids, which are ascending, is chosen: by a bias of -inf for each, or, if these and the request's own are
-// more than maxBiases, by a list of all other tokens. Both give the same tokens.
+// forbid prevents that any of ids, which are ascending, is sampled: by a bias of -inf for each, or,
+// if these and the request's own exceed maxBiases, by a list of all other tokens. Both give the
+// same tokens.
 func forbid(p *engine.SlotParams, ids []int32, vocabulary int) {
 	if len(ids) == 0 {
 		return
@@ -30,7 +31,7 @@ func forbid(p *engine.SlotParams, ids []int32, vocabulary int) {
 	p.BiasIDs, p.BiasValues = ordered(biases)
 }
 
-// allowOthers takes ids out of the allowed tokens.
+// allowOthers removes ids from the allowed tokens.
 func allowOthers(p *engine.SlotParams, ids []int32, vocabulary int) {
 	allowed := p.Allowed
 	if allowed == nil {
@@ -43,7 +44,8 @@ func allowOthers(p *engine.SlotParams, ids []int32, vocabulary int) {
 		return found
 	})
 	if len(left) == 0 {
-		// An engine takes no empty list: one token is left, which the one bias that then matters forbids.
+		// An engine accepts no empty list. Allow one token, and forbid it with the one bias that
+		// matters now.
 		left = ids[:1:1]
 		p.BiasIDs, p.BiasValues = left, []float32{float32(math.Inf(-1))}
 	}

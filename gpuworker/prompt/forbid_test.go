@@ -13,7 +13,8 @@ import (
 )
 
 func TestSuppressedTokensAreNeverChosen(t *testing.T) {
-	// Few are forbidden by biases and many by a list of the others; either way every token is as if the logits had lacked them.
+	// Few are forbidden by biases and many by a list of the others; either way every token is as if
+	// the logits had lacked them.
 	const vocabulary = 3000
 	random := rand.New(rand.NewPCG(1, 2))
 	logits := make([]float32, vocabulary)

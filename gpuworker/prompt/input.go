@@ -7,26 +7,28 @@ import (
 	"github.com/millrace/millrace/gpuworker/tokenizer"
 )
 
-// Input is what a request begins with. Of its parts one is used: IDs if there are any, else Chat if there is one, else Text.
+// Input is the start of a request. Build uses IDs if there are any, else Chat if set, else Text.
 type Input struct {
 	Text string
-	IDs  []int32 // taken as they are, each in the vocabulary
+	IDs  []int32 // used unchanged, each in the vocabulary
 	Chat *Chat
 }
 
 // Chat is a conversation.
 type Chat struct {
 	Messages            []template.Message
-	AddGenerationPrompt bool // ends with the beginning of the assistant's turn
+	AddGenerationPrompt bool // end with the start of the assistant's message
 	Now                 time.Time
-	Variables           map[string]any // further ones of the template; template.Input says what they may be
-	Template            string         // which of the model's templates; "": the default one
-	// ParseSpecial reads the names of special tokens in the messages as those tokens too. It lets a message forge turns.
+	Variables           map[string]any // further variables of the template; see template.Input
+	Template            string         // name of the template; "": the default one
+	// ParseSpecial also parses the names of special tokens in messages. A message can then forge
+	// messages of other roles.
 	ParseSpecial bool
 }
 
-// Special says how special tokens of the input's text are treated unless the caller says otherwise: a text gets the model's
-// own around it and none is read out of it, since it comes from outside. A template writes its own; Prompt.Own says where.
+// Special is the default treatment of special tokens: the tokenizer adds the model's own to a text
+// and parses none in it, because the text comes from outside. A template writes its own; Prompt.Own
+// locates them.
 func (in Input) Special() tokenizer.EncodeOptions {
 	return tokenizer.EncodeOptions{AddSpecial: in.Chat == nil, ParseSpecial: in.Chat != nil && in.Chat.ParseSpecial}
 }

@@ -13,17 +13,21 @@ import (
 	"github.com/millrace/millrace/gpuworker/tokenizer"
 )
 
-// Sentinels of a request that a model cannot serve; match with errors.Is. batch.ErrTooLong is the one of lengths.
+// Errors of a request that a model cannot serve, for errors.Is. batch.ErrTooLong is the one for
+// lengths.
 var (
-	// ErrNoTokenizer: the request needs text, and the model's file has no tokenizer.
+	// ErrNoTokenizer: the request needs text, but the model's file has no tokenizer.
 	ErrNoTokenizer = errors.New("the model has no tokenizer")
-	// ErrNoTemplate: the request is a conversation, and the model's file has no chat template that can be used.
+	// ErrNoTemplate: the request is a conversation, but the model's file has no usable chat
+	// template.
 	ErrNoTemplate = errors.New("the model has no chat template")
-	// ErrNoSuchTemplate: the conversation chooses a chat template by a name that the model does not have.
+	// ErrNoSuchTemplate: the model has no chat template of the chosen name.
 	ErrNoSuchTemplate = errors.New("the model has no chat template named")
-	// ErrNoTokens: the tokenizer wrote the text with no token at all.
+	// ErrNoTokens: the tokenizer encoded the text to no token.
 	ErrNoTokens = errors.New("the prompt's text became no tokens")
-	// ErrContext: the stream may have more tokens than the worker's context holds. It comes as a *ContextError.
+	// ErrNoEnd: the answer obeys a grammar, and no end token could end it.
+	ErrNoEnd = errors.New("guided needs an end token, and the model has none: give one that is no text in stopping.stop_token_ids")
+	// ErrContext: the stream may be longer than the worker's context. It comes as a *ContextError.
 	ErrContext = errors.New("the worker's context is too short for the stream")
 )
 
@@ -31,7 +35,7 @@ var (
 type ContextError struct {
 	Model   string
 	Context int // of the model on this worker, in tokens
-	Needed  int // tokens of the prompt and the longest continuation; 0: the text is too long to be encoded here
+	Needed  int // tokens of prompt and longest continuation; 0: the text was too long to encode
 }
 
 // Error implements error.
@@ -47,18 +51,19 @@ func (e *ContextError) Error() string {
 // Unwrap returns ErrContext.
 func (e *ContextError) Unwrap() error { return ErrContext }
 
-// Model is what a loaded model offers to a request. Every field stays as it is while requests use it.
+// Model is the part of a loaded model that a request uses. Its fields do not change while requests
+// use it.
 type Model struct {
 	Name      string
-	Tokenizer *tokenizer.Tokenizer // nil: it works by token ids
-	Template  Template             // nil: it takes no conversations
+	Tokenizer *tokenizer.Tokenizer // nil: it works on token ids
+	Template  Template             // nil: no conversations
 	// Named are the templates that a conversation may choose by name.
 	Named map[string]Named
-	// TemplateProblem says why a chat template that the file has cannot be used; nil where there is none.
+	// TemplateProblem is why the file's chat template cannot be used; nil if it can.
 	TemplateProblem error
 	BOS, EOS        int32   // -1: none
-	EndIDs          []int32 // the tokens after which a generation is over
-	SuppressedIDs   []int32 // the tokens that are never generated, ascending
+	EndIDs          []int32 // tokens that end a generation
+	SuppressedIDs   []int32 // tokens that are never generated, ascending
 	Vocabulary      int     // number of token ids; needed with SuppressedIDs
 	Context         int     // tokens of the longest sequence
 	Loop            Loop
@@ -77,21 +82,22 @@ type Template interface {
 	WritesMessages(ctx context.Context) bool
 }
 
-// Loop knows the cache; batch.Loop is one.
+// Loop is the part of a step loop that Build uses; batch.Loop is one.
 type Loop interface {
-	// Fit is how many tokens may follow a prompt of so many, of those wanted, or batch.ErrTooLong.
+	// Fit returns how many of the wanted tokens may follow a prompt of this length, or
+	// batch.ErrTooLong.
 	Fit(prompt, wanted int) (most int, err error)
 }
 
-// Decoders makes the text decoders of a generation; the model has a tokenizer.
+// Decoders returns the text decoders of a generation. The model must have a tokenizer.
 func (m Model) Decoders() generate.NewDecoder {
 	return func(special bool) generate.TextDecoder {
 		return m.Tokenizer.NewDecoder(tokenizer.DecodeOptions{ShowSpecial: special, Continues: true})
 	}
 }
 
-// choose returns the template that a conversation chooses, nil with the problem of one that cannot be used. It fails with
-// ErrNoSuchTemplate.
+// choose returns the template that a conversation chooses, or nil and its problem if it cannot be
+// used. It returns ErrNoSuchTemplate for an unknown name.
 func (m Model) choose(chat Chat) (by Template, problem, err error) {
 	if chat.Template == "" {
 		return m.Template, m.TemplateProblem, nil
@@ -103,31 +109,31 @@ func (m Model) choose(chat Chat) (by Template, problem, err error) {
 	return named.Template, named.Problem, nil
 }
 
-// Render writes a conversation of a tenant as the chat template that it chooses wants it. Besides ErrNoTemplate, ErrNoSuchTemplate
-// and ErrNoTokenizer it fails with the errors of package template.
+// Render writes a tenant's conversation with the chat template that it chooses. Besides
+// ErrNoTemplate, ErrNoSuchTemplate and ErrNoTokenizer it returns the errors of package template.
 func (m Model) Render(ctx context.Context, tenant string, chat Chat) (template.Prompt, error) {
-	by, problem, err := m.choose(chat)
+	tmpl, problem, err := m.choose(chat)
 	if err != nil {
 		return template.Prompt{}, err
 	}
 	switch {
-	case by == nil && problem != nil:
+	case tmpl == nil && problem != nil:
 		return template.Prompt{}, fmt.Errorf("%w that can be used: %w", ErrNoTemplate, problem)
-	case by == nil && len(m.Named) > 0:
+	case tmpl == nil && len(m.Named) > 0:
 		return template.Prompt{}, fmt.Errorf("%w without a name: choose one of %q", ErrNoTemplate, slices.Sorted(maps.Keys(m.Named)))
-	case by == nil:
+	case tmpl == nil:
 		return template.Prompt{}, fmt.Errorf("%w: %q takes prompts and token ids", ErrNoTemplate, m.Name)
 	case m.Tokenizer == nil:
 		return template.Prompt{}, fmt.Errorf("%w: %q works by token ids", ErrNoTokenizer, m.Name)
 	}
-	return by.Render(ctx, template.Input{
+	return tmpl.Render(ctx, template.Input{
 		Tenant:   tenant,
 		Messages: chat.Messages, AddGenerationPrompt: chat.AddGenerationPrompt, Now: chat.Now,
 		BOS: m.piece(m.BOS), EOS: m.piece(m.EOS), Variables: chat.Variables,
 	})
 }
 
-// piece is the text of a token, "" for none.
+// piece is the text of a token; "" for no token.
 func (m Model) piece(id int32) string {
 	piece, _ := m.Tokenizer.Piece(id)
 	return string(piece)

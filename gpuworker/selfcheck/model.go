@@ -14,12 +14,13 @@ import (
 	"github.com/millrace/millrace/gpuworker/synth"
 )
 
-// shape is a short model with everything that a long one has.
-var shape = synth.Shape{Name: "self-test", Architecture: "llama", Desc: engine.ModelDesc{
+// shape is a short model with every feature of a long one.
+var shape = synth.Shape{Name: "self-test", Architecture: "llama", Desc: engine.Uniform{
 	Layers: 2, Hidden: 256, Heads: 4, KVHeads: 2, FFN: 512, Vocab: 1000, Context: 128,
 }}
 
-// bounds of logprobs, in nats: rounding of f32 for types computed exactly, of int8 activations for the others.
+// bounds of logprobs, in nats: rounding of f32 for types computed exactly, of int8 activations for
+// the others.
 var bounds = map[engine.Type]float64{engine.F16: 2e-3, engine.Q8_0: 0.15, engine.Q4_K: 0.15}
 
 // checkModel scores a prompt on a short model of random weights.
@@ -84,7 +85,7 @@ func (r *Row) score(device engine.Device, w *reference.Weights) (err error) {
 		return err
 	}
 	if info.Kind == "cuda" {
-		r.Bound = max(r.Bound, 2e-2) // activations, keys and values are f16 there
+		r.Bound = max(r.Bound, 2e-2) // activations, keys and values are F16 there
 	}
 	runner, err := m.NewRunner(engine.RunnerConfig{
 		KVBlocks: 4, BlockSize: 16, MaxSequences: 1, MaxBatchedTokens: tokens, MaxSampleRows: 1, MaxScoreRows: tokens, KVType: cacheOf(info),
@@ -129,7 +130,7 @@ func (r *Row) score(device engine.Device, w *reference.Weights) (err error) {
 	return nil
 }
 
-// cacheOf is the most exact cache of a device.
+// cacheOf is the most exact type of KV cache of a device.
 func cacheOf(info engine.DeviceInfo) engine.Type {
 	if info.Kind == "cuda" {
 		return engine.F16

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/reference"
 )
 
-// operation is one plain operation on random operands, with what it gives in float64.
+// operation is one plain operation on random operands, with its result in float64.
 type operation struct {
 	name    string
 	shape   string
@@ -19,7 +19,7 @@ type operation struct {
 	a, b, c []float32
 	want    []float64
 	bound   float64 // of distance: f32 rounding errors of the longest sum in it
-	work    float64 // floating-point operations, for the rate; 0: bytes are what matters
+	work    float64 // floating-point operations, for the rate; 0: it is bound by memory
 }
 
 func random(n int, seed uint64) []float32 {
@@ -73,7 +73,7 @@ func operations() []operation {
 	}
 }
 
-// product is rows rows of 768 times a matrix of 1000 by 768.
+// product is a GEMM of rows rows of 768 with a matrix of 1000 by 768.
 func product(name string, op engine.Op, rows int64) operation {
 	const cols, inner = 1000, 768
 	a, b := random(int(cols*inner), 3), random(int(rows*inner), 4)
@@ -111,7 +111,7 @@ func rope() operation {
 	o := operation{name: "rope", shape: fmt.Sprintf("%dx%dx%d", rows, heads, dim), a: random(rows*heads*dim, 8), bound: 1e-5,
 		args: engine.OpArgs{Op: engine.OpRope, Rows: rows, Cols: dim, Heads: heads, Batch: 1, FirstPosition: first, Base: 10000}}
 	for i := range rows * heads {
-		o.want = append(o.want, reference.Rope(wide(o.a[i*dim:(i+1)*dim]), dim, engine.RopeNorm, float64(first+i/heads), 10000, 1, nil)...)
+		o.want = append(o.want, reference.Rotate(wide(o.a[i*dim:(i+1)*dim]), &engine.Rope{Dims: dim, Style: engine.RopeNorm, Base: 10000, Scale: 1}, float64(first+i/heads))...)
 	}
 	return o
 }
@@ -130,7 +130,7 @@ func attention() operation {
 			kv := h / (heads / kvHeads) * dim
 			o.want = append(o.want, reference.Attention(q[(r*heads+h)*dim:][:dim], keys-rows+r+1,
 				func(i int) []float64 { return k[i*kvHeads*dim+kv:][:dim] },
-				func(i int) []float64 { return v[i*kvHeads*dim+kv:][:dim] }, float64(scale))...)
+				func(i int) []float64 { return v[i*kvHeads*dim+kv:][:dim] }, float64(scale), 0)...)
 		}
 	}
 	return o

@@ -14,18 +14,18 @@ import (
 // ErrFailed means that a result of the device is outside its bound.
 var ErrFailed = errors.New("self-test failed")
 
-// Row is the outcome of one check.
+// Row is the result of one check.
 type Row struct {
 	Name  string
 	Shape string
-	Error float64 // largest difference to the reference, as a share of the reference's root mean square
+	Error float64 // largest difference, relative to the reference's root mean square
 	Bound float64
-	Time  time.Duration // that the device took, the best of several runs
-	Note  string        // rate, or what went wrong
+	Time  time.Duration // on the device, best of several runs
+	Note  string        // rate, or the problem
 	OK    bool
 }
 
-// Run does every check; the error is ErrFailed when one fails, or says why none could be done.
+// Run executes every check. It returns ErrFailed if one fails, or the reason if none could run.
 func Run(device engine.Device) ([]Row, error) {
 	operator, ok := device.(engine.Operator)
 	if !ok {
@@ -61,7 +61,8 @@ func Print(w io.Writer, info engine.DeviceInfo, rows []Row) error {
 	return table.Flush()
 }
 
-// distance is the largest difference as a share of the root mean square of want; what is not a number is infinitely far.
+// distance is the largest difference, relative to the root mean square of want. NaN is infinitely
+// far.
 func distance(got []float32, want []float64) float64 {
 	var worst, square float64
 	for i, w := range want {

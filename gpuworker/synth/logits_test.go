@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// decoder runs one token alone at position 0 in float64, where attention gives back the values and rope turns nothing.
+// decoder runs one token alone at position 0 in float64, where attention gives back the values and
+// rope turns nothing.
 type decoder struct {
 	t     testing.TB
 	f     *gguf.File
@@ -77,7 +78,8 @@ func (d decoder) logits(token, layers, queries, keys, headDim int) []float64 {
 	return d.matmul("output.weight", d.norm("output_norm.weight", x))
 }
 
-func TestLogitsAreSpreadOutAndDifferFromTokenToToken(t *testing.T) {
+func TestLogitsAreSpreadOut(t *testing.T) {
+	// Logits are spread out and differ from token to token.
 	for _, typ := range []gguf.Type{gguf.BF16, gguf.Q8_0, gguf.Q5_0, gguf.Q4K, gguf.Q6K} {
 		d := decoder{t, write(t, small(), typ, 1), map[string][]float64{}}
 		best := map[int]bool{}

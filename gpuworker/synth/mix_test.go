@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/synth"
 )
 
-// Of 24 layers the first three, the last three and every third between give values and outputs more bits.
+// Of 24 layers the first three, the last three and every third between give values and outputs more
+// bits.
 func TestAMixGivesMoreBitsToWhatLosesMostByFew(t *testing.T) {
 	picked := map[string]bool{}
 	for _, layer := range []string{"0", "1", "2", "5", "8", "11", "14", "17", "20", "21", "22", "23"} {

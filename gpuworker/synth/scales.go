@@ -5,9 +5,10 @@ import (
 	"math"
 
 	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/gguf/dequant"
 )
 
-// Scales are drawn from a stream of their own that depends on nothing, so that all tensors of one row length share them.
+// Scales come from a fixed stream of their own, so that all tensors of one row length share them.
 var scaleStream = newStream(0x7363616c6573, 0)
 
 // Standard deviations of uniform quants of four, five and six bits, and of IQ4_NL levels.
@@ -16,6 +17,16 @@ var (
 	std5  = math.Sqrt((32*32 - 1) / 12.0)
 	std6  = math.Sqrt((64*64 - 1) / 12.0)
 	stdNL = 67.4 // root mean square of the levels, whose sign is drawn
+)
+
+// Root mean squares of weights whose scale and quant are drawn from all bits: of Q2_K if dmin is
+// q2Shift times d, of Q3_K, and of a scale of six bits.
+const (
+	rms2K   = 13.87
+	rms3K   = 43.34
+	rmsSix  = 18.48
+	rmsOdd  = 18.47 // of twice a scale of four bits plus one
+	q2Shift = 1.5
 )
 
 // subScale is the middle of the scales of K-quant sub-blocks, in six or seven bits.
@@ -30,9 +41,10 @@ func spread(i int, signed bool) float64 {
 	return f
 }
 
-// blockScales returns the sets of scales of a quantised type whose weights have standard deviation std, and the offset in
-// a block at which they stand. Formats whose quants have a mean beside zero and no minimum draw the sign of the scale too.
-func blockScales(t gguf.Type, std float64) (sets [][]byte, at int) {
+// blockScales returns the sets of scales of a quantised type for weights of standard deviation std,
+// and their offset in a block. Formats whose quants have a mean other than zero and no minimum draw
+// the scale's sign too.
+func blockScales(t gguf.Type, std float64) (sets [][]byte, offset int) {
 	switch t {
 	case gguf.Q4_0:
 		return scalesOnly(std/std4, true), 0
@@ -48,8 +60,20 @@ func blockScales(t gguf.Type, std float64) (sets [][]byte, at int) {
 		return packedScales(std/std4/subScale, 7.5), 0
 	case gguf.Q5K:
 		return packedScales(std/std5/subScale, 15.5), 0
+	case gguf.Q2K:
+		return drawnScales(std/rms2K, q2Shift), 80
+	case gguf.Q3K:
+		return scalesOnly(std/rms3K, false), 108
+	case gguf.IQ4XS:
+		return scalesOnly(std/rmsSix/stdNL, false), 0
+	case gguf.IQ2XXS, gguf.IQ2XS, gguf.IQ2S:
+		return scalesOnly(std/(rmsOdd/8*rmsOf(t)), false), 0
+	case gguf.IQ3XXS:
+		return scalesOnly(std/(rmsOdd/4*rmsOf(t)), false), 0
+	case gguf.IQ3S:
+		return scalesOnly(std/(rmsOdd*rmsOf(t)), false), 0
 	}
-	return signedScales(std / std6 / subScale), 192 // Q6_K, behind the quants
+	return signedScales(std / std6 / subScale), 192 // Q6_K, after the quants
 }
 
 // scalesOnly returns half d.
@@ -63,6 +87,29 @@ func scalesAndMinima(d, middle float64) [][]byte {
 		scale := d * spread(i, false)
 		return half(half(nil, scale), -scale*(middle+spread(i*7%variants, false)-1))
 	})
+}
+
+// rmsOf returns the root mean square of the magnitudes of a lattice.
+func rmsOf(t gguf.Type) float64 {
+	entries, values := dequant.Lattice(t)
+	bits, digits := 2, 8
+	if len(values) == 8 {
+		bits, digits = 3, 4
+	}
+	sum := 0
+	for _, entry := range entries {
+		for j := range digits {
+			v := values[int(entry)>>(bits*j)&(1<<bits-1)]
+			sum += v * v
+		}
+	}
+	return math.Sqrt(float64(sum) / float64(len(entries)*digits))
+}
+
+// drawnScales returns half d and half dmin of a type whose scales and minimums are drawn from all
+// bits.
+func drawnScales(d, shift float64) [][]byte {
+	return each(func(i int) []byte { return half(half(nil, d*spread(i, false)), d*spread(i, false)*shift) })
 }
 
 // packedScales returns half d, half dmin and eight scales and minima of six bits each, in 12 bytes.
@@ -110,7 +157,8 @@ func each(set func(i int) []byte) [][]byte {
 
 func half(b []byte, v float64) []byte { return binary.LittleEndian.AppendUint16(b, halfBits(v)) }
 
-// halfBits returns the half-precision number nearest to v, ties to even. v is finite and within its range.
+// halfBits returns the half-precision number nearest to v, ties to even. v is finite and within its
+// range.
 func halfBits(v float64) uint16 {
 	sign := uint16(0)
 	if math.Signbit(v) {
@@ -119,6 +167,7 @@ func halfBits(v float64) uint16 {
 	_, exponent := math.Frexp(v) // v < 2^exponent
 	ulp := max(exponent-11, -24)
 	steps := math.RoundToEven(math.Ldexp(v, -ulp)) // up to 2048
-	// Numbers of one exponent are 1024 steps; a step count of 2048 carries into the next exponent by itself.
+	// Numbers of one exponent are 1024 steps; a step count of 2048 carries into the next exponent
+	// by itself.
 	return sign | uint16(int(steps)+(ulp+24)*1024)
 }

@@ -13,27 +13,31 @@ var ErrShape = errors.New("impossible model shape")
 // Shape is a decoder to write.
 type Shape struct {
 	Name         string // general.name
-	Architecture string // llama, qwen2 or qwen3
+	Architecture string // with Desc llama, qwen2 or qwen3
 
-	// Desc gives the sizes. Layers, Hidden, Heads, FFN and Vocab are needed. Zero means: KVHeads = Heads,
-	// HeadDim = Hidden/Heads, RopeDims = HeadDim, Context = 16384, RopeBase = 10000, RopeScale = 1, NormEps = 1e-5.
-	// RopeStyle, and for qwen2 QKVBias and for qwen3 QKNorm, follow from the architecture. RopeFactors writes the factors
-	// of Llama 3, for a context extended from 8192 positions.
-	Desc engine.ModelDesc
+	// Desc gives the sizes. Layers, Hidden, Heads, FFN and Vocab are needed. Zero means: KVHeads =
+	// Heads, HeadDim = Hidden/Heads, RopeDims = HeadDim, Context = 16384, RopeBase = 10000,
+	// RopeScale = 1, NormEps = 1e-5. RopeStyle, and for qwen2 QKVBias and for qwen3 QKNorm, follow
+	// from the architecture. RopeFactors writes the factors of Llama 3, for a context extended 8 times
+	// from 8192 positions.
+	Desc engine.Uniform
+
+	// Family replaces Desc for architectures whose layers are not those of a Uniform.
+	Family *Family
 }
 
 var shapes = []Shape{
-	{"llama-0.1b", "llama", engine.ModelDesc{Layers: 12, Hidden: 768, Heads: 12, KVHeads: 12, FFN: 2048, Vocab: 32000}},
-	{"llama-1b", "llama", engine.ModelDesc{Layers: 16, Hidden: 2048, Heads: 32, KVHeads: 8, HeadDim: 64, FFN: 8192, Vocab: 128256,
-		Context: 131072, RopeBase: 500000, RopeFactors: true, TiedHead: true}},
-	{"qwen2-1.5b", "qwen2", engine.ModelDesc{Layers: 28, Hidden: 1536, Heads: 12, KVHeads: 2, HeadDim: 128, FFN: 8960, Vocab: 151936,
-		Context: 32768, RopeBase: 1e6, NormEps: 1e-6, TiedHead: true}},
-	{"llama-8b", "llama", engine.ModelDesc{Layers: 32, Hidden: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 14336, Vocab: 128256,
-		Context: 131072, RopeBase: 500000, RopeFactors: true}},
-	{"qwen3-8b", "qwen3", engine.ModelDesc{Layers: 36, Hidden: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 12288, Vocab: 151936,
-		Context: 40960, RopeBase: 1e6, NormEps: 1e-6}},
-	{"llama-70b", "llama", engine.ModelDesc{Layers: 80, Hidden: 8192, Heads: 64, KVHeads: 8, HeadDim: 128, FFN: 28672, Vocab: 128256,
-		Context: 131072, RopeBase: 500000, RopeFactors: true}},
+	{"llama-0.1b", "llama", engine.Uniform{Layers: 12, Hidden: 768, Heads: 12, KVHeads: 12, FFN: 2048, Vocab: 32000}, nil},
+	{"llama-1b", "llama", engine.Uniform{Layers: 16, Hidden: 2048, Heads: 32, KVHeads: 8, HeadDim: 64, FFN: 8192, Vocab: 128256,
+		Context: 131072, RopeBase: 500000, RopeFactors: true, TiedHead: true}, nil},
+	{"qwen2-1.5b", "qwen2", engine.Uniform{Layers: 28, Hidden: 1536, Heads: 12, KVHeads: 2, HeadDim: 128, FFN: 8960, Vocab: 151936,
+		Context: 32768, RopeBase: 1e6, NormEps: 1e-6, TiedHead: true}, nil},
+	{"llama-8b", "llama", engine.Uniform{Layers: 32, Hidden: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 14336, Vocab: 128256,
+		Context: 131072, RopeBase: 500000, RopeFactors: true}, nil},
+	{"qwen3-8b", "qwen3", engine.Uniform{Layers: 36, Hidden: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 12288, Vocab: 151936,
+		Context: 40960, RopeBase: 1e6, NormEps: 1e-6}, nil},
+	{"llama-70b", "llama", engine.Uniform{Layers: 80, Hidden: 8192, Heads: 64, KVHeads: 8, HeadDim: 128, FFN: 28672, Vocab: 128256,
+		Context: 131072, RopeBase: 500000, RopeFactors: true}, nil},
 }
 
 // Names lists the shapes that Lookup knows, smallest first.
@@ -56,7 +60,7 @@ func Lookup(name string) (Shape, bool) {
 }
 
 // complete returns the description with all defaults filled in, or an error that wraps ErrShape.
-func (s Shape) complete() (engine.ModelDesc, error) {
+func (s Shape) complete() (engine.Uniform, error) {
 	d := s.Desc
 	for _, size := range []struct {
 		name  string

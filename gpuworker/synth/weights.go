@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// pieceBytes is about how much is made before it is written.
+// pieceBytes is about how much is generated between two writes.
 const pieceBytes = 256 << 10
 
 func (t tensor) elements() uint64 {
@@ -32,18 +32,19 @@ func (t tensor) write(w io.Writer, s stream) error {
 	fill := newFill(t.typ, 1/math.Sqrt(float64(t.dims[0])))
 	group := 8 * t.typ.BlockBytes() // whole blocks and whole words
 	piece := make([]byte, max(1, pieceBytes/group)*group)
-	for at, size := uint64(0), t.typ.RowBytes(t.elements()); at < size; {
-		n := min(size-at, uint64(len(piece)))
-		fill(piece[:(n+group-1)/group*group], s, at/8)
+	for offset, size := uint64(0), t.typ.RowBytes(t.elements()); offset < size; {
+		n := min(size-offset, uint64(len(piece)))
+		fill(piece[:(n+group-1)/group*group], s, offset/8)
 		if _, err := w.Write(piece[:n]); err != nil {
 			return err
 		}
-		at += n
+		offset += n
 	}
 	return nil
 }
 
-// fill makes weights: it fills dst, whose length is a multiple of 8 and of a block, from the stream's word first on.
+// fill makes weights: it fills dst, whose length is a multiple of 8 and of a block, from the
+// stream's word first on.
 type fill func(dst []byte, s stream, first uint64)
 
 // newFill returns the fill of weights of a type with standard deviation std.
@@ -58,8 +59,8 @@ func newFill(t gguf.Type, std float64) fill {
 	case gguf.Q8_0:
 		return scaled(sums, int(t.BlockBytes()), 0, scalesOnly(std/std8, false))
 	}
-	scales, at := blockScales(t, std)
-	return scaled(words, int(t.BlockBytes()), at, scales)
+	scales, offset := blockScales(t, std)
+	return scaled(words, int(t.BlockBytes()), offset, scales)
 }
 
 // words fills dst with random bits.
@@ -73,8 +74,8 @@ func words(dst []byte, s stream, first uint64) {
 // std8 is the standard deviation of the sum of two uniform seven-bit numbers.
 var std8 = math.Sqrt(2 * (128*128 - 1) / 12.0)
 
-// sums fills dst with bytes that are each the sum of two seven-bit numbers less 127: from -127 to 127, as quantisers make
-// quants of eight bits, and near zero more often than far from it.
+// sums fills dst with bytes that are each the sum of two seven-bit numbers less 127: from -127 to
+// 127, like quants of eight bits, and more often near zero than far from it.
 func sums(dst []byte, s stream, first uint64) {
 	const sevens, ones, tops = 0x7f7f7f7f7f7f7f7f, 0x0101010101010101, 0x8080808080808080
 	for ; len(dst) >= 8; dst = dst[8:] {
@@ -87,9 +88,10 @@ func sums(dst []byte, s stream, first uint64) {
 // variants is how many different sets of scales the blocks of a tensor draw from.
 const variants = 256
 
-// scaled returns a fill that makes blocks with bits and then puts one of the sets of scales at offset at of each. The
-// byte that bits left there picks the set, times an odd number so that a frequent byte picks no extreme set.
-func scaled(bits fill, block, at int, sets [][]byte) fill {
+// scaled returns a fill that fills blocks with bits and then writes one of the sets of scales at
+// offset at of each. The byte that bits left there selects the set, times an odd number so that a
+// frequent byte does not select an extreme set.
+func scaled(bits fill, block, offset int, sets [][]byte) fill {
 	var table [variants][18]byte
 	n := len(sets[0])
 	for i, set := range sets {
@@ -98,7 +100,7 @@ func scaled(bits fill, block, at int, sets [][]byte) fill {
 	return func(dst []byte, s stream, first uint64) {
 		bits(dst, s, first)
 		for ; len(dst) >= block; dst = dst[block:] {
-			b := dst[at : at+n]
+			b := dst[offset : offset+n]
 			set := &table[b[0]*157]
 			switch n {
 			case 2:
@@ -112,7 +114,7 @@ func scaled(bits fill, block, at int, sets [][]byte) fill {
 	}
 }
 
-// levels is how many values of the normal distribution a float is drawn from.
+// levels is how many values of the normal distribution floats are drawn from.
 const levels = 4096
 
 // normal returns quantile (i + 1/2)/levels of the normal distribution with standard deviation std.
@@ -151,4 +153,26 @@ func floats32(std float64) fill {
 			binary.LittleEndian.PutUint64(dst, uint64(a)|uint64(b)<<32)
 		}
 	}
+}
+
+// stream is a counter-based generator: word i is a hash of the tensor's key and i, so that any part
+// of a tensor can be generated without the parts before it.
+type stream struct{ key uint64 }
+
+const golden = 0x9e3779b97f4a7c15
+
+// newStream returns the stream of tensor number index of a model.
+func newStream(seed, index uint64) stream {
+	return stream{mix(mix(seed+golden) ^ mix(index*golden+1))}
+}
+
+// word returns the word at position i.
+func (s stream) word(i uint64) uint64 { return mix(s.key + i*golden) }
+
+// mix is the output function of SplitMix64, a bijection of 64 bits in which every input bit affects
+// every output bit.
+func mix(z uint64) uint64 {
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
 }

@@ -3,7 +3,6 @@ package synth
 import (
 	"fmt"
 	"io"
-	"math"
 
 	"github.com/millrace/millrace/gpuworker/arch"
 	"github.com/millrace/millrace/gpuworker/engine"
@@ -18,9 +17,10 @@ type tensor struct {
 	fill func(s stream, i int) float32
 }
 
-// Write writes a complete file of the shape with matrices of the mix to w, as a stream. Errors wrap ErrShape, or are w's own.
+// Write writes a complete file of the shape with matrices of the mix to w, as a stream. Errors wrap
+// ErrShape, or come from w.
 func Write(w io.Writer, shape Shape, mix Mix, seed uint64) error {
-	d, err := shape.complete()
+	p, err := newPlan(shape)
 	if err != nil {
 		return fmt.Errorf("write model %q: %w", shape.Name, err)
 	}
@@ -28,8 +28,15 @@ func Write(w io.Writer, shape Shape, mix Mix, seed uint64) error {
 		return fmt.Errorf("write model %q: no weights of type %v: %w", shape.Name, mix, ErrShape)
 	}
 	out := gguf.NewWriter(w)
-	describe(out, shape, d, mix.fileType, seed)
-	tensors := list(d, mix)
+	out.Set("general.architecture", shape.Architecture)
+	out.Set("general.name", shape.Name)
+	out.Set("general.description", fmt.Sprintf("Random weights, seed %d.", seed))
+	out.Set("general.file_type", mix.fileType)
+	out.Set("general.quantization_version", uint32(2))
+	for _, pair := range p.pairs {
+		out.Set(shape.Architecture+"."+pair.key, pair.value)
+	}
+	tensors := p.list(mix)
 	for _, t := range tensors {
 		out.Tensor(t.name, t.typ, t.dims...)
 	}
@@ -44,9 +51,10 @@ func Write(w io.Writer, shape Shape, mix Mix, seed uint64) error {
 	return out.Close()
 }
 
-// TensorBytes returns the bytes of all tensors that Write would write: the file's size but for its header.
+// TensorBytes returns the bytes of all tensors that Write would write: the file's size without its
+// header.
 func TensorBytes(shape Shape, mix Mix) (uint64, error) {
-	d, err := shape.complete()
+	p, err := newPlan(shape)
 	if err != nil {
 		return 0, err
 	}
@@ -54,60 +62,95 @@ func TensorBytes(shape Shape, mix Mix) (uint64, error) {
 		return 0, fmt.Errorf("no weights of type %v: %w", mix, ErrShape)
 	}
 	var total uint64
-	for _, t := range list(d, mix) {
+	for _, t := range p.list(mix) {
 		total += t.typ.RowBytes(t.elements())
 	}
 	return total, nil
 }
 
-func describe(out *gguf.Writer, shape Shape, d engine.ModelDesc, fileType uint32, seed uint64) {
-	out.Set("general.architecture", shape.Architecture)
-	out.Set("general.name", shape.Name)
-	out.Set("general.description", fmt.Sprintf("Random weights, seed %d.", seed))
-	out.Set("general.file_type", fileType)
-	out.Set("general.quantization_version", uint32(2))
-	set := func(key string, value any) { out.Set(shape.Architecture+"."+key, value) }
-	set("block_count", uint32(d.Layers))
-	set("context_length", uint32(d.Context))
-	set("embedding_length", uint32(d.Hidden))
-	set("feed_forward_length", uint32(d.FFN))
-	set("vocab_size", uint32(d.Vocab))
-	set("attention.head_count", uint32(d.Heads))
-	set("attention.head_count_kv", uint32(d.KVHeads))
-	set("attention.key_length", uint32(d.HeadDim))
-	set("attention.value_length", uint32(d.HeadDim))
-	set("attention.layer_norm_rms_epsilon", d.NormEps)
-	set("rope.dimension_count", uint32(d.RopeDims))
-	set("rope.freq_base", d.RopeBase)
-	if d.RopeScale != 1 {
-		set("rope.scaling.type", "linear")
-		set("rope.scaling.factor", d.RopeScale)
-	}
-	if d.AttnScale != 0 {
-		set("attention.scale", d.AttnScale)
-	}
+// pair is a key without the architecture's prefix, and its value.
+type pair struct {
+	key   string
+	value any
 }
 
-// list returns the tensors of a model in file order: the head and its norm come behind the layers.
-func list(d engine.ModelDesc, mix Mix) []tensor {
+// plan is what a file of a shape has besides the bytes of its tensors.
+type plan struct {
+	pairs   []pair
+	layout  *arch.Layout
+	factors []tensor // divisors of frequencies
+}
+
+func newPlan(shape Shape) (*plan, error) {
+	if shape.Family != nil {
+		return shape.Family.plan(shape.Architecture)
+	}
+	u, err := shape.complete()
+	if err != nil {
+		return nil, err
+	}
+	d := u.Model()
+	p := &plan{pairs: pairs(u), layout: &arch.Layout{Desc: d}}
+	p.divide(arch.RopeFactorsName, d.Ropes[0].Divisors)
+	return p, nil
+}
+
+func pairs(d engine.Uniform) []pair {
+	out := []pair{
+		{"block_count", uint32(d.Layers)},
+		{"context_length", uint32(d.Context)},
+		{"embedding_length", uint32(d.Hidden)},
+		{"feed_forward_length", uint32(d.FFN)},
+		{"vocab_size", uint32(d.Vocab)},
+		{"attention.head_count", uint32(d.Heads)},
+		{"attention.head_count_kv", uint32(d.KVHeads)},
+		{"attention.key_length", uint32(d.HeadDim)},
+		{"attention.value_length", uint32(d.HeadDim)},
+		{"attention.layer_norm_rms_epsilon", d.NormEps},
+		{"rope.dimension_count", uint32(d.RopeDims)},
+		{"rope.freq_base", d.RopeBase},
+	}
+	if d.RopeScale != 1 {
+		out = append(out, pair{"rope.scaling.type", "linear"}, pair{"rope.scaling.factor", d.RopeScale})
+	}
+	if d.AttnScale != 0 {
+		out = append(out, pair{"attention.scale", d.AttnScale})
+	}
+	return out
+}
+
+// list returns the tensors of a model in file order: the head and its norm follow the layers.
+func (p *plan) list(mix Mix) []tensor {
+	d := &p.layout.Desc
 	var ts []tensor
 	add := func(role engine.Role, layer int) {
-		if !role.Of(d) {
+		if !role.Of(d, layer) {
 			return
 		}
-		t := tensor{name: arch.TensorName(role, layer), typ: gguf.F32}
-		for _, n := range role.Dims(d) {
+		name, roles := p.layout.Tensor(role, layer)
+		if roles[0] != role {
+			return // a part of the tensor of another role
+		}
+		t := tensor{name: name, typ: gguf.F32}
+		for _, n := range role.Dims(d, layer) {
 			t.dims = append(t.dims, uint64(n))
 		}
+		last := len(t.dims) - 1
+		for _, part := range roles[1:] {
+			t.dims[last] += uint64(part.Dims(d, layer)[last])
+		}
 		if role.Vector() {
-			t.fill = fillOf(role, d)
+			t.fill = fillOf(role)
 		} else {
 			t.typ = fit(mix.of(role, layer, d), int(t.dims[0]))
 		}
 		ts = append(ts, t)
 	}
 	add(engine.RoleEmbedding, -1)
-	add(engine.RoleRopeFactors, -1)
+	for role := engine.RoleLayerInputEmbedding; role <= engine.RoleLayerInputNorm; role++ {
+		add(role, -1)
+	}
+	ts = append(ts, p.factors...)
 	for layer := range d.Layers {
 		for role := range engine.RoleCount {
 			if role.InLayer() {
@@ -120,11 +163,17 @@ func list(d engine.ModelDesc, mix Mix) []tensor {
 	return ts
 }
 
+// divide adds a tensor of divisors, if there are any.
+func (p *plan) divide(name string, divisors []float64) {
+	if divisors != nil {
+		fill := func(_ stream, i int) float32 { return float32(divisors[i]) }
+		p.factors = append(p.factors, tensor{name, gguf.F32, []uint64{uint64(len(divisors))}, fill})
+	}
+}
+
 // fillOf makes the numbers of a vector.
-func fillOf(role engine.Role, d engine.ModelDesc) func(stream, int) float32 {
+func fillOf(role engine.Role) func(stream, int) float32 {
 	switch role {
-	case engine.RoleRopeFactors:
-		return func(_ stream, i int) float32 { return ropeFactor(d, i) }
 	case engine.RoleQBias, engine.RoleKBias, engine.RoleVBias, engine.RoleOBias:
 		return bias
 	default:
@@ -132,10 +181,12 @@ func fillOf(role engine.Role, d engine.ModelDesc) func(stream, int) float32 {
 	}
 }
 
-// fit returns the type a matrix with rows of n gets when typ is asked for.
+// fit returns the type of a matrix with rows of n if typ is requested.
 func fit(typ gguf.Type, n int) gguf.Type {
 	if n%256 != 0 {
 		switch typ {
+		case gguf.Q2K, gguf.Q3K, gguf.IQ4XS, gguf.IQ2XXS, gguf.IQ2XS, gguf.IQ2S, gguf.IQ3XXS, gguf.IQ3S:
+			typ = gguf.IQ4NL
 		case gguf.Q4K:
 			typ = gguf.Q5_0
 		case gguf.Q5K:
@@ -156,12 +207,3 @@ func bias(s stream, i int) float32 { return unit(s.word(uint64(i)))/2 - 0.25 }
 
 // unit returns a number from 0 up to and without 1.
 func unit(w uint64) float32 { return float32(w>>40) / (1 << 24) }
-
-// ropeFactor returns what frequency i is divided by for a context extended 8 times from 8192 positions: nothing for
-// wavelengths below a quarter of the old context, 8 for those beyond it, and a blend between.
-func ropeFactor(d engine.ModelDesc, i int) float32 {
-	const old, factor, low, high = 8192.0, 8.0, 1.0, 4.0
-	wavelength := 2 * math.Pi * math.Pow(float64(d.RopeBase), 2*float64(i)/float64(d.RopeDims))
-	smooth := min(1, max(0, (old/wavelength-low)/(high-low)))
-	return float32(1 / ((1-smooth)/factor + smooth))
-}

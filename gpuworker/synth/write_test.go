@@ -19,11 +19,12 @@ import (
 // weightTypes are all types Write takes.
 var weightTypes = []gguf.Type{
 	gguf.F32, gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q4K, gguf.Q5K, gguf.Q6K, gguf.IQ4NL,
+	gguf.Q2K, gguf.Q3K, gguf.IQ4XS, gguf.IQ2XXS, gguf.IQ2XS, gguf.IQ2S, gguf.IQ3XXS, gguf.IQ3S,
 }
 
 // small is a shape whose rows suit every type: 256 wide with an FFN of 512.
 func small() synth.Shape {
-	return synth.Shape{Name: "small", Architecture: "llama", Desc: engine.ModelDesc{Layers: 2, Hidden: 256, Heads: 4, KVHeads: 2, FFN: 512, Vocab: 300}}
+	return synth.Shape{Name: "small", Architecture: "llama", Desc: engine.Uniform{Layers: 2, Hidden: 256, Heads: 4, KVHeads: 2, FFN: 512, Vocab: 300}}
 }
 
 func write(t testing.TB, shape synth.Shape, typ gguf.Type, seed uint64) *gguf.File {
@@ -42,7 +43,8 @@ func weights(t testing.TB, f *gguf.File, tensor gguf.Tensor) []float64 {
 	return dst
 }
 
-func TestWeightsOfEveryTypeAreCenteredAndScaledByTheRowLength(t *testing.T) {
+func TestWeightsAreCenteredAndScaled(t *testing.T) {
+	// Weights of every type are centred and scaled by the row length.
 	for _, typ := range weightTypes {
 		t.Run(typ.String(), func(t *testing.T) {
 			f := write(t, small(), typ, 1)
@@ -74,13 +76,13 @@ func TestEveryQuantAndEverySubBlockScaleIsInUse(t *testing.T) {
 		f := write(t, small(), typ, 1)
 		tensor, _ := f.Tensor("blk.0.ffn_up.weight")
 		raw, size := f.Bytes(tensor), int(typ.BlockBytes())
-		for at := range size {
+		for offset := range size {
 			seen := map[byte]bool{}
-			for b := at; b < len(raw); b += size {
+			for b := offset; b < len(raw); b += size {
 				seen[raw[b]] = true
 			}
-			require.Greater(t, len(seen), 2, "byte %d of %v blocks varies", at, typ)
-			if typ == gguf.Q8_0 && at >= 2 {
+			require.Greater(t, len(seen), 2, "byte %d of %v blocks varies", offset, typ)
+			if typ == gguf.Q8_0 && offset >= 2 {
 				require.False(t, seen[0x80], "-128 is no quant of a quantiser")
 			}
 		}
@@ -90,36 +92,43 @@ func TestEveryQuantAndEverySubBlockScaleIsInUse(t *testing.T) {
 func TestTheFileDescribesExactlyTheShapeAskedFor(t *testing.T) {
 	for name, tc := range map[string]struct {
 		shape synth.Shape
-		want  engine.ModelDesc
+		want  engine.Uniform
 	}{
-		"defaults": {small(), engine.ModelDesc{Layers: 2, Hidden: 256, Heads: 4, KVHeads: 2, HeadDim: 64, FFN: 512, Vocab: 300,
+		"defaults": {small(), engine.Uniform{Layers: 2, Hidden: 256, Heads: 4, KVHeads: 2, HeadDim: 64, FFN: 512, Vocab: 300,
 			Context: 16384, RopeDims: 64, RopeBase: 10000, RopeScale: 1, NormEps: 1e-5}},
-		"everything a llama may have": {synth.Shape{Architecture: "llama", Desc: engine.ModelDesc{Layers: 1, Hidden: 96, Heads: 6, KVHeads: 3, HeadDim: 10,
+		"everything a llama may have": {synth.Shape{Architecture: "llama", Desc: engine.Uniform{Layers: 1, Hidden: 96, Heads: 6, KVHeads: 3, HeadDim: 10,
 			FFN: 33, Vocab: 7, Context: 99, RopeDims: 8, RopeBase: 5e5, RopeScale: 2, NormEps: 1e-6, AttnScale: 0.5, QKVBias: true, OBias: true, TiedHead: true, RopeFactors: true}},
-			engine.ModelDesc{Layers: 1, Hidden: 96, Heads: 6, KVHeads: 3, HeadDim: 10, FFN: 33, Vocab: 7, Context: 99, RopeDims: 8, RopeBase: 5e5, RopeScale: 2,
+			engine.Uniform{Layers: 1, Hidden: 96, Heads: 6, KVHeads: 3, HeadDim: 10, FFN: 33, Vocab: 7, Context: 99, RopeDims: 8, RopeBase: 5e5, RopeScale: 2,
 				NormEps: 1e-6, AttnScale: 0.5, QKVBias: true, OBias: true, TiedHead: true, RopeFactors: true}},
-		"qwen2": {synth.Shape{Architecture: "qwen2", Desc: engine.ModelDesc{Layers: 1, Hidden: 64, Heads: 2, FFN: 32, Vocab: 9}},
-			engine.ModelDesc{Layers: 1, Hidden: 64, Heads: 2, KVHeads: 2, HeadDim: 32, FFN: 32, Vocab: 9, Context: 16384, RopeDims: 32, RopeStyle: engine.RopeNeox,
+		"qwen2": {synth.Shape{Architecture: "qwen2", Desc: engine.Uniform{Layers: 1, Hidden: 64, Heads: 2, FFN: 32, Vocab: 9}},
+			engine.Uniform{Layers: 1, Hidden: 64, Heads: 2, KVHeads: 2, HeadDim: 32, FFN: 32, Vocab: 9, Context: 16384, RopeDims: 32, RopeStyle: engine.RopeNeox,
 				RopeBase: 10000, RopeScale: 1, NormEps: 1e-5, QKVBias: true}},
-		"qwen3": {synth.Shape{Architecture: "qwen3", Desc: engine.ModelDesc{Layers: 1, Hidden: 64, Heads: 2, HeadDim: 48, FFN: 32, Vocab: 9}},
-			engine.ModelDesc{Layers: 1, Hidden: 64, Heads: 2, KVHeads: 2, HeadDim: 48, FFN: 32, Vocab: 9, Context: 16384, RopeDims: 48, RopeStyle: engine.RopeNeox,
+		"qwen3": {synth.Shape{Architecture: "qwen3", Desc: engine.Uniform{Layers: 1, Hidden: 64, Heads: 2, HeadDim: 48, FFN: 32, Vocab: 9}},
+			engine.Uniform{Layers: 1, Hidden: 64, Heads: 2, KVHeads: 2, HeadDim: 48, FFN: 32, Vocab: 9, Context: 16384, RopeDims: 48, RopeStyle: engine.RopeNeox,
 				RopeBase: 10000, RopeScale: 1, NormEps: 1e-5, QKNorm: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, err := arch.Parse(write(t, tc.shape, gguf.Q4K, 1))
+			f := write(t, tc.shape, gguf.Q4K, 1)
+			m, err := arch.Parse(f)
 			require.NoError(t, err)
-			require.Equal(t, tc.want, m.Desc)
+			require.Equal(t, tc.want.Model(), m.Desc)
+			var all uint64
+			for _, tensor := range f.Tensors() {
+				all += tensor.Size
+			}
 			size, err := synth.TensorBytes(tc.shape, synth.Only(gguf.Q4K))
 			require.NoError(t, err)
-			require.Equal(t, m.Bytes, size)
+			require.Equal(t, all, size)
 		})
 	}
 }
 
 func TestRowsThatDoNotFitATypeFallBackAsDocumented(t *testing.T) {
-	shape := synth.Shape{Architecture: "llama", Desc: engine.ModelDesc{Layers: 1, Hidden: 256, Heads: 4, HeadDim: 24, FFN: 100, Vocab: 9}}
+	shape := synth.Shape{Architecture: "llama", Desc: engine.Uniform{Layers: 1, Hidden: 256, Heads: 4, HeadDim: 24, FFN: 100, Vocab: 9}}
 	for typ, want := range map[gguf.Type]struct{ rows256, rows96, rows100 gguf.Type }{
 		gguf.Q4K: {gguf.Q4K, gguf.Q5_0, gguf.F16}, gguf.Q5K: {gguf.Q5K, gguf.Q5_1, gguf.F16}, gguf.Q6K: {gguf.Q6K, gguf.Q8_0, gguf.F16},
+		gguf.Q2K: {gguf.Q2K, gguf.IQ4NL, gguf.F16}, gguf.Q3K: {gguf.Q3K, gguf.IQ4NL, gguf.F16}, gguf.IQ4XS: {gguf.IQ4XS, gguf.IQ4NL, gguf.F16},
+		gguf.IQ2XXS: {gguf.IQ2XXS, gguf.IQ4NL, gguf.F16}, gguf.IQ3S: {gguf.IQ3S, gguf.IQ4NL, gguf.F16},
 		gguf.Q8_0: {gguf.Q8_0, gguf.Q8_0, gguf.F16}, gguf.IQ4NL: {gguf.IQ4NL, gguf.IQ4NL, gguf.F16}, gguf.BF16: {gguf.BF16, gguf.BF16, gguf.BF16},
 	} {
 		f := write(t, shape, typ, 1)
@@ -165,7 +174,7 @@ func TestNormsScatterAroundOneAndRopeFactorsGrow(t *testing.T) {
 	}
 }
 
-func TestTheNamedShapesAreTheModelsTheyAreNamedAfter(t *testing.T) {
+func TestNamedShapesMatchTheirModels(t *testing.T) {
 	want := map[string]uint64{"llama-0.1b": 134105856, "llama-1b": 1235814432, "qwen2-1.5b": 1543714304, "llama-8b": 8030261312, "qwen3-8b": 8190735360,
 		"llama-70b": 70553706560}
 	require.Len(t, synth.Names(), len(want))

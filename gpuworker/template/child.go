@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// hosted tells that MaybeChild has run, so that starting this binary again gives a template child and not another server.
+// hosted reports that MaybeChild has run, so that executing this binary again starts a template
+// child and not another server.
 var hosted atomic.Bool
 
 // child is the parent's side of one process that holds one parsed template.
@@ -25,11 +26,11 @@ type child struct {
 	out    *json.Decoder
 	in     *json.Encoder
 	stderr *headBuffer
-	dead   bool // killed and waited for; of no more use
+	dead   bool // killed and waited for; unusable
 	used   time.Time
 }
 
-// startChild starts a process and has it parse the template.
+// startChild starts a process and makes it parse the template.
 func startChild(ctx context.Context, source string, opts Options) (*child, error) {
 	if !hosted.Load() {
 		return nil, fmt.Errorf("template.MaybeChild was not called at the start of main: %w", ErrChild)
@@ -37,7 +38,8 @@ func startChild(ctx context.Context, source string, opts Options) (*child, error
 	cmd := exec.CommandContext(context.Background(), "/proc/self/exe", childArgument) // outlives ctx
 	cmd.Env = []string{"GOMAXPROCS=2", "GOTRACEBACK=none", "GOGC=50"}
 	cmd.Dir = "/"
-	// A group of its own: a Ctrl-C for the server is not for the child, which ends when its standard input does.
+	// A process group of its own: a Ctrl-C for the server must not reach the child, which ends with
+	// its standard input.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c := &child{cmd: cmd, stderr: &headBuffer{}}
 	cmd.Stderr = c.stderr
@@ -53,7 +55,7 @@ func startChild(ctx context.Context, source string, opts Options) (*child, error
 		return nil, fmt.Errorf("start: %w: %w", ErrChild, err)
 	}
 	c.in, c.out = json.NewEncoder(c.stdin), json.NewDecoder(stdout)
-	// Starting the process takes time that is not the template's.
+	// Starting the process is not part of the template's time.
 	_, err = c.ask(ctx, request{Parse: &parseArgs{source, opts}}, opts.Timeout+startTimeout)
 	if err != nil {
 		c.kill()
@@ -62,16 +64,19 @@ func startChild(ctx context.Context, source string, opts Options) (*child, error
 	return c, nil
 }
 
-// startTimeout is for starting the process on a busy machine.
+// startTimeout allows for starting the process on a busy machine.
 const startTimeout = 10 * time.Second
 
-// graceTime is how much longer the parent waits than the child, which then says itself that its time is up.
+// graceTime is how much longer than the child the parent waits, so that the child reports the
+// timeout itself.
 const graceTime = 500 * time.Millisecond
 
-// stoppedTime is how often the parent looks whether a child that it waits for has been stopped.
+// stoppedTime is how often the parent checks whether a child that it waits for was stopped by a
+// signal.
 const stoppedTime = 50 * time.Millisecond
 
-// ask sends a request and waits for the reply. Whatever keeps the reply from coming, the child is dead afterwards.
+// ask sends a request and waits for the reply. If none comes, for any reason, the child is dead
+// afterwards.
 func (c *child) ask(ctx context.Context, req request, timeout time.Duration) (reply, error) {
 	type answer struct {
 		reply reply
@@ -125,18 +130,19 @@ func (c *child) ask(ctx context.Context, req request, timeout time.Duration) (re
 	return a.reply, nil
 }
 
-// stopped tells whether a signal has stopped the process: it would neither answer nor end when its time is up.
+// stopped reports whether a signal has stopped the process. It would neither answer nor end at its
+// timeout.
 func (c *child) stopped() bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
 	if err != nil {
-		return false // the timeout remains
+		return false // the timeout still applies
 	}
-	// The state follows the program's name, which is in brackets and may hold any.
+	// The state follows the program's name, which is in brackets and may contain brackets.
 	name := bytes.LastIndexByte(stat, ')')
 	return bytes.HasPrefix(stat[name+1:], []byte(" T"))
 }
 
-// postMortem ends a child that broke off and says why it did.
+// postMortem ends a child that failed and explains why it failed.
 func (c *child) postMortem(timeout time.Duration, cause error) error {
 	c.kill()
 	text := c.stderr.Bytes()
@@ -153,18 +159,18 @@ func (c *child) postMortem(timeout time.Duration, cause error) error {
 	return fmt.Errorf("%w: %w (%v, %q)", ErrChild, cause, state, first)
 }
 
-// saysAny tells whether the runtime's last words hold one of the phrases.
+// saysAny reports whether the runtime's last output contains one of the phrases.
 func saysAny(text []byte, phrases ...string) bool {
 	return slices.ContainsFunc(phrases, func(p string) bool { return bytes.Contains(text, []byte(p)) })
 }
 
-// kill ends the process and releases what it holds.
+// kill ends the process and releases its resources.
 func (c *child) kill() {
 	if c.dead {
 		return
 	}
 	c.dead = true
-	_ = c.cmd.Process.Kill() // it may have ended by itself
+	_ = c.cmd.Process.Kill() // it may have ended already
 	_ = c.stdin.Close()
 	_ = c.cmd.Wait() // its exit status is in ProcessState
 }
@@ -179,8 +185,9 @@ func (b *headBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// MaybeChild turns this process into a template child if it was started as one, and then does not return. Main calls it
-// before anything else, tests call it in TestMain; a binary that does not cannot use templates.
+// MaybeChild turns this process into a template child if it was started as one, and then does not
+// return. Main must call it before anything else, and tests in TestMain. A binary that does not
+// cannot use templates.
 func MaybeChild() {
 	if len(os.Args) == 2 && os.Args[1] == childArgument {
 		os.Exit(serve(os.Stdin, os.Stdout))

@@ -16,19 +16,22 @@ import (
 	"github.com/millrace/millrace/gpuworker/template"
 )
 
-// answer is what Jinja2 makes of a template and a conversation: a prompt, the template's own refusal, or another error.
+// answer is what Jinja2 makes of a template and a conversation: a prompt, the template's own
+// refusal, or another error.
 type answer struct {
 	Text   *string
 	Raised *string
 	Error  string
 }
 
-// TestFamiliesOfTheFieldRenderAsJinja2Does runs the project's own templates, which write the formats of published models.
+// TestFamiliesOfTheFieldRenderAsJinja2Does runs the project's own templates, which write the
+// formats of published models.
 func TestFamiliesOfTheFieldRenderAsJinja2Does(t *testing.T) {
 	compareFolder(t, filepath.Join("testdata", "families"), nil)
 }
 
-// TestPublishedTemplatesRenderAsJinja2Does runs those that model repositories publish, which are not part of the project.
+// TestPublishedTemplatesRenderAsJinja2Does runs those that model repositories publish, which are
+// not part of the project.
 func TestPublishedTemplatesRenderAsJinja2Does(t *testing.T) {
 	root := os.Getenv("MILLRACE_SHARED")
 	if root == "" {
@@ -42,7 +45,8 @@ func TestPublishedTemplatesRenderAsJinja2Does(t *testing.T) {
 	compareFolder(t, folder, notSupported)
 }
 
-// notSupported are words of the refusals of published templates that this package refuses and Jinja2 does not.
+// notSupported are words of the refusals of published templates that this package refuses and
+// Jinja2 does not.
 var notSupported = map[string]string{}
 
 func compareFolder(t *testing.T, folder string, refusals map[string]string) {
@@ -124,11 +128,12 @@ func readJSON(t *testing.T, path string, out any) {
 // markers are how special tokens look in the families' templates.
 var markers = regexp.MustCompile(`<\|[^|<>]*\|>|</?[a-z_]+>|\[/?[A-Z_]+\]`)
 
-// requireMarkersOwned requires that each marker of a prompt lies within the template's bytes, unless it was in a message.
+// requireMarkersOwned requires that each marker of a prompt lies within the template's bytes,
+// unless it was in a message.
 func requireMarkersOwned(t *testing.T, p template.Prompt, messages []template.Message) {
 	t.Helper()
 	for _, m := range messages {
-		if markers.MatchString(m.Content) || m.Role == "critic" { // a role that is none of the usual ones is text too
+		if markers.MatchString(m.Content) || m.Role == "critic" { // an unusual role is text too
 			return
 		}
 	}

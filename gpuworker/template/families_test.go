@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/template"
 )
 
-// families are short templates that use the constructs of the well-known ones, with the prompt each must give for
-// dialogue, or for it without the system message where a family has none.
+// families are short templates that use the constructs of the well-known ones, with the prompt each
+// must give for dialogue, or for it without the system message where a family has none.
 var families = []struct{ name, source, want string }{
 	{"chatml", `{% for message in messages %}
     {%- if loop.first and message['role'] != 'system' %}

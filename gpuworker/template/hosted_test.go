@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestABinaryThatCannotHostChildrenIsTold(t *testing.T) {
+func TestBinaryThatCannotHostChildrenIsReported(t *testing.T) {
 	hosted.Store(false)
 	defer hosted.Store(true)
 	_, err := New("a", Options{})

@@ -15,7 +15,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/template"
 )
 
-func TestHostileTemplatesAreRefusedInBoundedTimeAndMemory(t *testing.T) {
+func TestHostileTemplatesAreBounded(t *testing.T) {
+	// Hostile templates are refused in bounded time and memory.
 	quick := template.Options{Timeout: time.Second, MaxMemory: 96 << 20, MaxOutput: 1 << 20, MaxSteps: 100_000}
 	for name, source := range map[string]string{
 		"an enormous string":             `{{ "a" * 100000000000 }}`,
@@ -146,7 +147,8 @@ func TestATemplateServesAgainAfterItWasStopped(t *testing.T) {
 	}
 }
 
-func TestAChildThatSomebodyKilledOrStoppedIsReplaced(t *testing.T) {
+func TestKilledChildIsReplaced(t *testing.T) {
+	// A child that was killed or stopped from outside is replaced.
 	for name, signal := range map[string]syscall.Signal{
 		"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP, "ended": syscall.SIGTERM,
 	} {

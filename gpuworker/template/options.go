@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Options are the limits of one template. A zero field takes its default.
+// Options are the limits of one template. A zero field means its default.
 type Options struct {
 	MaxSource int           // bytes of the template; 256 KiB
-	MaxOutput int           // bytes of one rendered prompt, and of every text made on the way; 16 MiB
-	MaxSteps  int           // loop rounds, calls and items of lists of one rendering; 1 000 000
-	MaxMemory int64         // bytes of the child beyond what it has at its start; 256 MiB, at least 64 MiB
+	MaxOutput int           // bytes of one rendered prompt, and of every intermediate text; 16 MiB
+	MaxSteps  int           // loop rounds, calls and list items of one rendering; 1 000 000
+	MaxMemory int64         // bytes beyond the child's initial ones; 256 MiB, at least 64 MiB
 	Timeout   time.Duration // of parsing and of one rendering; 5 s
 	Lazy      bool          // keep no process between New and the first rendering
-	Slots     *Slots        `json:"-"` // shared with other templates; nil: the template has slots of its own
+	Slots     *Slots        `json:"-"` // shared with other templates; nil: slots of its own
 }
 
 const minMemory = 64 << 20

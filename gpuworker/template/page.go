@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/template/jinja"
 )
 
-// page is a parsed template inside the child, used by one goroutine.
+// page is a parsed template in the child, for one goroutine.
 type page struct {
 	template *jinja.Template
 }
@@ -22,7 +22,8 @@ func parsePage(source string, limits Options) (*page, reply) {
 	return &page{t}, reply{}
 }
 
-// render gives the template what transformers gives one: names that have no value here are none, not undefined.
+// render provides the variables that transformers provides. Those without a value here are none,
+// not undefined.
 func (p *page) render(in *renderArgs) reply {
 	messages := make([]jinja.Value, len(in.Messages))
 	for i, m := range in.Messages {
@@ -48,8 +49,9 @@ func (p *page) render(in *renderArgs) reply {
 	return reply{Text: text.Text, Runs: runs(len(text.Text), text.Own)}
 }
 
-// usualRoles are the names that templates make turns of. Some write them into a special token, as in "<|" + role + "|>", so
-// these count as the template's own words. Any other role is text from the caller.
+// usualRoles are the roles that templates expect. Some templates write them into a special token,
+// as in "<|" + role + "|>", so these count as the template's own text. Any other role is the
+// caller's text.
 var usualRoles = map[string]bool{
 	"system": true, "developer": true, "user": true, "assistant": true, "model": true, "tool": true, "function": true,
 	"ipython": true, "observation": true,
@@ -70,7 +72,7 @@ func refusal(err error) reply {
 	return rep
 }
 
-// shorten keeps the ends of a message: where it begins, and the cause.
+// shorten keeps both ends of a message: its start, and the cause.
 func shorten(s string) string {
 	const head, tail = 160, 320
 	s = strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "\ufffd")

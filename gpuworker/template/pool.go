@@ -5,39 +5,42 @@ import (
 	"time"
 )
 
-// idleTime is how long a child beyond the first may have nothing to do before it is ended.
+// idleTime is how long a child other than the first may be idle before it is ended.
 const idleTime = time.Minute
 
-// pool is the children of one template that render nothing now. Children are taken from the end, so that those at the beginning
-// are idle for longest. Safe for concurrent use.
+// pool is the idle children of one template. Children are used from the end, so that the first ones
+// have been idle longest. It is safe for concurrent use.
 type pool struct {
 	taken sync.WaitGroup // renderings under way
 
-	mu     sync.Mutex
-	idle   []*child    // guarded by mu
-	closed bool        // guarded by mu
-	timer  *time.Timer // guarded by mu; nil: no child has to be ended
+	mu struct {
+		sync.Mutex
+		idle   []*child
+		closed bool
+		timer  *time.Timer // nil: no child has to be ended
+	}
 }
 
-// take returns an idle child, or nil if there is none: then the caller starts one. The caller gives back what it has in the end.
-func (p *pool) take() (*child, error) {
+// acquire returns an idle child, or nil if all are busy; the caller then starts one. The caller
+// must call giveBack.
+func (p *pool) acquire() (*child, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.mu.closed {
 		return nil, ErrClosed
 	}
 	p.taken.Add(1)
-	if len(p.idle) == 0 {
+	if len(p.mu.idle) == 0 {
 		return nil, nil
 	}
-	last := len(p.idle) - 1
-	c := p.idle[last]
-	p.idle[last], p.idle = nil, p.idle[:last]
+	last := len(p.mu.idle) - 1
+	c := p.mu.idle[last]
+	p.mu.idle[last], p.mu.idle = nil, p.mu.idle[:last]
 	return c, nil
 }
 
-// giveBack ends what take began; c is nil if the caller's child is gone.
-func (p *pool) giveBack(c *child) {
+// release returns a child; c is nil if the child is dead.
+func (p *pool) release(c *child) {
 	defer p.taken.Done()
 	if c == nil {
 		return
@@ -45,45 +48,45 @@ func (p *pool) giveBack(c *child) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.used = time.Now()
-	p.idle = append(p.idle, c)
-	p.watch()
+	p.mu.idle = append(p.mu.idle, c)
+	p.watchLocked()
 }
 
-// watch has shrink called as long as there is more than one idle child. The caller holds mu.
-func (p *pool) watch() {
-	if p.timer == nil && !p.closed && len(p.idle) > 1 {
-		p.timer = time.AfterFunc(idleTime, p.shrink)
+// watchLocked schedules shrink while there is more than one idle child.
+func (p *pool) watchLocked() {
+	if p.mu.timer == nil && !p.mu.closed && len(p.mu.idle) > 1 {
+		p.mu.timer = time.AfterFunc(idleTime, p.shrink)
 	}
 }
 
-// shrink ends the children beyond the first that were idle for long.
+// shrink ends the children other than the first that have been idle for idleTime.
 func (p *pool) shrink() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.timer = nil
-	if p.closed {
+	p.mu.timer = nil
+	if p.mu.closed {
 		return
 	}
-	for len(p.idle) > 1 && time.Since(p.idle[0].used) >= idleTime {
-		p.idle[0].kill()
-		p.idle = append(p.idle[:0], p.idle[1:]...)
+	for len(p.mu.idle) > 1 && time.Since(p.mu.idle[0].used) >= idleTime {
+		p.mu.idle[0].kill()
+		p.mu.idle = append(p.mu.idle[:0], p.mu.idle[1:]...)
 	}
-	p.watch()
+	p.watchLocked()
 }
 
-// close waits for the renderings under way and ends all children.
+// close waits for running renderings and ends all children.
 func (p *pool) close() {
 	p.mu.Lock()
-	p.closed = true
-	if p.timer != nil {
-		p.timer.Stop()
+	p.mu.closed = true
+	if p.mu.timer != nil {
+		p.mu.timer.Stop()
 	}
 	p.mu.Unlock()
 	p.taken.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, c := range p.idle {
+	for _, c := range p.mu.idle {
 		c.kill()
 	}
-	p.idle = nil
+	p.mu.idle = nil
 }

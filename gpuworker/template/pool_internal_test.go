@@ -18,31 +18,32 @@ func idleOf(p *pool) []*child {
 	synctest.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Clone(p.idle)
+	return slices.Clone(p.mu.idle)
 }
 
 func TestIdleChildrenBeyondTheFirstEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &pool{idle: []*child{idleChild()}}
+		p := &pool{}
+		p.mu.idle = []*child{idleChild()}
 		var all []*child
 		for range 3 {
-			c, err := p.take()
+			c, err := p.acquire()
 			require.NoError(t, err)
 			if c == nil {
 				c = idleChild()
 			}
 			all = append(all, c)
 		}
-		p.giveBack(all[0])
+		p.release(all[0])
 		time.Sleep(idleTime / 2)
-		p.giveBack(all[1])
-		p.giveBack(nil)
+		p.release(all[1])
+		p.release(nil)
 		time.Sleep(idleTime / 2)
 		require.Len(t, idleOf(p), 2)
 		time.Sleep(idleTime)
 		require.Equal(t, []*child{all[1]}, idleOf(p))
 		p.close()
-		_, err := p.take()
+		_, err := p.acquire()
 		require.ErrorIs(t, err, ErrClosed)
 	})
 }

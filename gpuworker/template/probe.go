@@ -7,16 +7,17 @@ import (
 	"time"
 )
 
-// What WritesMessages found.
+// Results of WritesMessages.
 const (
 	unknown int32 = iota
 	writes
 	leavesOut
 )
 
-// WritesMessages reports whether the template writes the content of every message of a conversation, so that its prompt is about as
-// long as its messages at least. It renders two short conversations when it is first asked. A template that leaves messages out,
-// for example all but the last one, or that cannot be tried now, gives false.
+// WritesMessages reports whether the template writes the content of every message, so that its
+// prompt is at least about as long as its messages. The first call renders two short conversations.
+// It returns false for a template that leaves messages out, for example all but the last one, or
+// that cannot be tried now.
 func (t *Template) WritesMessages(ctx context.Context) bool {
 	if found := t.writes.Load(); found != unknown {
 		return found == writes
@@ -31,12 +32,12 @@ func (t *Template) WritesMessages(ctx context.Context) bool {
 	for _, messages := range [][]Message{turns, append([]Message{{Role: "system", Content: "Count well."}}, turns...)} {
 		out, err := t.Render(ctx, Input{Messages: messages, AddGenerationPrompt: true, Now: now})
 		switch {
-		case errors.Is(err, ErrTemplate) && len(messages) > len(turns): // it takes no system message at all
+		case errors.Is(err, ErrTemplate) && len(messages) > len(turns): // it accepts no system message
 			continue
 		case errors.Is(err, ErrTemplate) || errors.Is(err, ErrLimit):
 			found = leavesOut
 		case err != nil:
-			return false // this says nothing of the template
+			return false // no result about the template
 		}
 		for _, m := range messages {
 			if !strings.Contains(out.Text, m.Content) {

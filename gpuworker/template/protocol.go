@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The two processes talk JSON over the child's standard input and output: requests down, one reply each up. The first
-// request parses, all others render.
+// The two processes talk JSON over the child's standard input and output: requests down, one reply
+// each up. The first request parses, all others render.
 
 type request struct {
 	Parse  *parseArgs  `json:",omitempty"`
@@ -31,77 +31,81 @@ func newRenderArgs(in Input) *renderArgs {
 	return &renderArgs{in.Messages, in.AddGenerationPrompt, in.BOS, in.EOS, in.Now, in.Variables}
 }
 
-// reply carries the rendered text, or says what went wrong.
+// reply is the rendered text, or the problem.
 type reply struct {
 	Text  string
 	Runs  []byte `json:",omitempty"` // of a rendered text
 	Fault fault  `json:",omitempty"`
 }
 
-// runs returns the lengths of what the template wrote and of what the caller gave in turn, as uvarints, beginning with the template.
-// own are the ranges of a text of n bytes that the template wrote. A caller can make a prompt alternate at every byte, so the lengths
-// must be small: a list of the parts took 70 bytes of the worker's memory for each of the prompt's.
+// runs encodes the alternating lengths of the template's and the caller's parts as uvarints,
+// starting with the template. own are the ranges of a text of n bytes that the template wrote. The
+// encoding must be small, because a caller can make a prompt alternate at every byte: a list of
+// parts took 70 bytes of memory for each byte.
 func runs(n int, own [][2]int) (out []byte) {
-	at := 0
+	pos := 0
 	for i, span := range own {
 		if i > 0 || span[0] > 0 {
 			if i == 0 {
 				out = binary.AppendUvarint(out, 0)
 			}
-			out = binary.AppendUvarint(out, uint64(span[0]-at))
+			out = binary.AppendUvarint(out, uint64(span[0]-pos))
 		}
 		out = binary.AppendUvarint(out, uint64(span[1]-span[0]))
-		at = span[1]
+		pos = span[1]
 	}
-	if at < n {
-		if at == 0 {
+	if pos < n {
+		if pos == 0 {
 			out = binary.AppendUvarint(out, 0)
 		}
-		out = binary.AppendUvarint(out, uint64(n-at))
+		out = binary.AppendUvarint(out, uint64(n-pos))
 	}
 	return out
 }
 
-// prompt is the rendered text. It fails if the lengths are not the text's: JSON replaces bytes that are not UTF-8 by longer ones, and no
-// border may move.
+// prompt is the rendered text. It is an error if the lengths do not match the text, because JSON
+// replaces invalid UTF-8 by longer bytes and no border may move.
 func (r reply) prompt() (Prompt, error) {
 	count := 0
 	for _, b := range r.Runs {
-		if b < 0x80 { // the last byte of a length
+		if b < 0x80 { // last byte of a length
 			count++
 		}
 	}
-	p, at, rest := Prompt{Text: r.Text}, 0, r.Runs
+	p, pos, rest := Prompt{Text: r.Text}, 0, r.Runs
 	for template := true; len(rest) > 0; template = !template {
 		n, width := binary.Uvarint(rest)
-		if width <= 0 || n > uint64(len(r.Text)-at) {
+		if width <= 0 || n > uint64(len(r.Text)-pos) {
 			return Prompt{}, errBorders
 		}
 		if rest = rest[width:]; template && n > 0 {
 			if p.Own == nil {
 				p.Own = make([][2]int, 0, (count+1)/2)
 			}
-			p.Own = append(p.Own, [2]int{at, at + int(n)})
+			p.Own = append(p.Own, [2]int{pos, pos + int(n)})
 		}
-		at += int(n)
+		pos += int(n)
 	}
-	if at != len(r.Text) {
+	if pos != len(r.Text) {
 		return Prompt{}, errBorders
 	}
 	return p, nil
 }
 
-var errBorders = fmt.Errorf("%w: its text is not as long as it says", ErrChild)
+var errBorders = fmt.Errorf("%w: its text does not have the stated length", ErrChild)
 
 type fault int
 
+// childArgument makes a binary a template child. exitMemory and exitTime are the exit statuses of a
+// child that stopped itself.
 const (
 	faultNone     fault = iota
 	faultTemplate       // becomes ErrTemplate
 	faultLimit          // becomes ErrLimit
 )
 
-// childArgument makes a binary a template child; exitMemory and exitTime are how the child says that it stopped itself.
+// childArgument makes a binary a template child; exitMemory and exitTime are how the child says
+// that it stopped itself.
 const (
 	childArgument = "__millrace_chat_template"
 	exitMemory    = 91

@@ -5,14 +5,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// serve is the child's whole life: requests from in, replies to out, until in ends. It returns the exit status.
+// serve is the main loop of the child: it reads requests from in and writes replies to out, until
+// in ends. It returns the exit status.
 func serve(in io.Reader, out io.Writer) int {
 	debug.SetMaxStack(64 << 20)
 	dec, enc := json.NewDecoder(bufio.NewReader(in)), json.NewEncoder(out)
@@ -23,7 +28,7 @@ func serve(in io.Reader, out io.Writer) int {
 	for {
 		var req request
 		if err := dec.Decode(&req); err != nil {
-			return 0 // the parent has gone or is done
+			return 0 // the parent has ended or is done
 		}
 		var rep reply
 		switch {
@@ -44,8 +49,8 @@ func serve(in io.Reader, out io.Writer) int {
 	}
 }
 
-// watchdog ends the process when a request takes too long or too much memory. The kernel's limit on memory stops single
-// large allocations; the watchdog also works where the kernel does not enforce it.
+// watchdog ends the process if a request uses too much time or memory. The kernel's limit stops
+// single large allocations; the watchdog also works if the kernel does not enforce it.
 type watchdog struct {
 	deadline atomic.Int64 // Unix nanoseconds, 0 while idle
 	timeout  time.Duration
@@ -77,11 +82,11 @@ func (w *watchdog) start(limits Options) {
 func (w *watchdog) begin() { w.deadline.Store(time.Now().Add(w.timeout).UnixNano()) }
 func (w *watchdog) end()   { w.deadline.Store(0) }
 
-// limitMemory lets this process allocate so many bytes more than it has.
+// limitMemory lets this process allocate this many more bytes.
 func limitMemory(more int64) {
 	raw, err := os.ReadFile("/proc/self/status")
 	if err != nil {
-		return // the watchdog remains
+		return // if it fails, the watchdog still works
 	}
 	var have int64
 	for line := range linesOf(raw) {
@@ -91,3 +96,13 @@ func limitMemory(more int64) {
 		}
 	}
 }
+
+// setDataLimit limits private writable memory, which includes the heap. A limit on address space
+// would not work, because the Go runtime reserves far more than it uses.
+func setDataLimit(bytes int64) {
+	_ = unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: uint64(bytes), Max: uint64(bytes)}) // if it fails, the watchdog still works
+	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 16, Max: 16})
+}
+
+func linesOf(raw []byte) iter.Seq[string] { return strings.Lines(string(raw)) }

@@ -23,14 +23,14 @@ func strftimeNow(now time.Time) jinja.Value {
 	})
 }
 
-// layouts are the directives that Go can write by itself.
+// layouts are the directives that Go's time package can format.
 var layouts = map[byte]string{
 	'Y': "2006", 'y': "06", 'm': "01", 'b': "Jan", 'h': "Jan", 'B': "January", 'd': "02", 'e': "_2", 'a': "Mon", 'A': "Monday",
 	'H': "15", 'I': "03", 'M': "04", 'S': "05", 'p': "PM", 'j': "002", 'Z': "MST", 'z': "-0700", 'f': "000000",
 	'F': "2006-01-02", 'T': "15:04:05", 'R': "15:04", 'D': "01/02/06", 'c': "Mon Jan _2 15:04:05 2006", 'x': "01/02/06", 'X': "15:04:05",
 }
 
-// strftime writes a time as C and Python do; %-d and the like leave out padding.
+// strftime formats a time like C and Python; %-d and similar omit padding.
 func strftime(t time.Time, format string) (string, error) {
 	var out strings.Builder
 	for i := 0; i < len(format); i++ {

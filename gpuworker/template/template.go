@@ -12,61 +12,66 @@ import (
 	"github.com/millrace/millrace/internal/fairsem"
 )
 
-// Message is one turn of a conversation.
+// Message is one message of a conversation.
 type Message struct {
 	Role    string
 	Content string
 }
 
-// Prompt is a rendered conversation. Own are the ranges of its bytes that the template wrote, ascending and apart: special
-// tokens in them are the template's. All other bytes came from the caller.
+// Prompt is a rendered conversation. Own are the ranges of its bytes that the template wrote,
+// ascending and disjoint: special tokens in them are the template's. All other bytes came from the
+// caller.
 type Prompt struct {
 	Text string
 	Own  [][2]int
 }
 
-// Input is what a template is rendered from.
+// Input is the data for a rendering.
 type Input struct {
 	Messages            []Message
-	AddGenerationPrompt bool // end with the beginning of the assistant's turn
+	AddGenerationPrompt bool // end with the start of the assistant's message
 	BOS, EOS            string
 	Now                 time.Time // for templates that write the date; in its own time zone
-	Tenant              string    // whose turn the rendering takes; templates do not see it
-	// Variables are further ones by name: nil, bool, float64, string, []any and map[string]any. NameProblem says which names
-	// may be; the template's own come before them. Whole numbers up to 2^53 are int there.
+	Tenant              string    // for fair queueing; templates do not see it
+	// Variables are further ones by name: nil, bool, float64, string, []any and map[string]any.
+	// NameProblem defines valid names. The template's own names take precedence. Whole numbers up
+	// to 2^53 are int in the template.
 	Variables map[string]any
 }
 
 const (
-	// mostChildren bounds the small conversations that are rendered at once, each in a child of its own; half as many large ones
-	// are rendered besides.
+	// mostChildren bounds the small conversations that are rendered at once, each in its own child.
+	// Half as many large ones may run in addition.
 	mostChildren = 4
-	// largeInput is the length from which rendering a conversation takes milliseconds, largeInputs how many bytes of such
-	// conversations are rendered at once.
+	// largeInput is the length from which rendering takes milliseconds. largeInputs bounds the
+	// bytes of such conversations that are rendered at once.
 	largeInput  = 64 << 10
 	largeInputs = 16 << 20
 )
 
-// Slots bounds the conversations that all templates which share it render at once. Make it with NewSlots. Safe for concurrent use.
+// Slots bounds the conversations that all templates which share it render at once. Create it with
+// NewSlots. It is safe for concurrent use.
 type Slots struct{ *fairsem.Semaphore }
 
-// NewSlots returns slots for as many small conversations as there are processors, at most 4, and half as many large ones.
+// NewSlots returns slots for as many small conversations as there are processors, at most 4, and
+// half as many large ones.
 func NewSlots() *Slots {
 	atOnce := min(runtime.GOMAXPROCS(0), mostChildren)
 	return &Slots{fairsem.New(fairsem.Config{Small: atOnce, Large: atOnce / 2, LargeFrom: largeInput, LargeBytes: largeInputs})}
 }
 
-// Template is one parsed chat template. It is safe for concurrent use. Conversations are rendered side by side where there are
-// processors, by tenant and by size: one below 64 KiB never waits for a larger one.
+// Template is one parsed chat template. It is safe for concurrent use. Conversations are rendered
+// concurrently, fairly by tenant; one below 64 KiB never waits for a larger one.
 type Template struct {
 	source string
 	opts   Options
 	slots  *Slots
 	pool   pool
-	writes atomic.Int32 // what WritesMessages found
+	writes atomic.Int32 // result of WritesMessages
 }
 
-// New parses a template. It fails with ErrTemplate, ErrLimit or ErrChild. The caller closes the template.
+// New parses a template. It returns ErrTemplate, ErrLimit or ErrChild. The caller must close the
+// template.
 func New(source string, opts Options) (*Template, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -90,27 +95,27 @@ func New(source string, opts Options) (*Template, error) {
 		c.kill()
 		return t, nil
 	}
-	t.pool.idle = []*child{c}
+	t.pool.mu.idle = []*child{c}
 	return t, nil
 }
 
-// Render returns the prompt for a conversation. It fails with ErrTemplate, ErrLimit, ErrChild, ErrClosed or the context's
-// error, and the template stays usable after all but ErrClosed.
+// Render returns the prompt for a conversation. It returns ErrTemplate, ErrLimit, ErrChild,
+// ErrClosed or the context's error. After all but ErrClosed the template stays usable.
 func (t *Template) Render(ctx context.Context, in Input) (Prompt, error) {
 	release, err := t.slots.Acquire(ctx, in.Tenant, in.bytes())
 	if err != nil {
 		return Prompt{}, ctx.Err()
 	}
 	defer release()
-	c, err := t.pool.take()
+	c, err := t.pool.acquire()
 	if err != nil {
 		return Prompt{}, err
 	}
 	used := c != nil
-	defer func() { t.pool.giveBack(c) }()
+	defer func() { t.pool.release(c) }()
 	out, err := t.render(ctx, &c, in)
 	if used && errors.Is(err, ErrChild) && ctx.Err() == nil {
-		// It was killed or stopped from outside since it was last used: a new one is as good.
+		// The child was killed or stopped from outside since its last use: try a new one.
 		out, err = t.render(ctx, &c, in)
 	}
 	if err != nil && errors.Is(err, ErrChild) && ctx.Err() != nil {
@@ -119,7 +124,7 @@ func (t *Template) Render(ctx context.Context, in Input) (Prompt, error) {
 	return out, err
 }
 
-// render asks a child, or a new one if there is none. A child that fails is gone afterwards.
+// render uses a child, or starts one. A child that fails is ended.
 func (t *Template) render(ctx context.Context, c **child, in Input) (Prompt, error) {
 	if *c == nil {
 		started, err := startChild(ctx, t.source, t.opts)
@@ -138,7 +143,8 @@ func (t *Template) render(ctx context.Context, c **child, in Input) (Prompt, err
 	return rep.prompt()
 }
 
-// Close ends the child processes. Renderings under way are finished first. Closing twice does nothing.
+// Close ends the child processes after running renderings have finished. Closing twice does
+// nothing.
 func (t *Template) Close() error {
 	t.pool.close()
 	return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/template/jinja"
 )
 
-// reserved are the names of variables that a template has already, or that its language gives a meaning.
+// reserved are names that a template already has, or that the language reserves.
 var reserved = map[string]bool{
 	"messages": true, "tools": true, "documents": true, "add_generation_prompt": true, "bos_token": true, "eos_token": true,
 	"strftime_now": true, "loop": true, "self": true, "super": true, "caller": true, "varargs": true, "kwargs": true,
@@ -17,12 +17,12 @@ var reserved = map[string]bool{
 	"and": true, "or": true, "not": true, "in": true, "is": true, "if": true, "else": true,
 }
 
-// maxName is how many bytes the name of a variable may have.
+// maxName is the longest name of a variable in bytes.
 const maxName = 64
 
 var namePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// NameProblem says why a variable of Input.Variables cannot have a name, and "" if it can.
+// NameProblem explains why a name is invalid in Input.Variables; "" if it is valid.
 func NameProblem(name string) string {
 	switch {
 	case len(name) > maxName:
@@ -35,11 +35,11 @@ func NameProblem(name string) string {
 	return ""
 }
 
-// maxWhole is up to which magnitude each whole number is a float64 of its own.
+// maxWhole is the magnitude up to which every whole number is an exact float64.
 const maxWhole = 1 << 53
 
-// variable makes a template's value of a decoded JSON value. The entries of a mapping are in the order of their keys' bytes.
-// All text in it is the caller's.
+// variable converts a decoded JSON value into a template value. Mapping entries are in byte order
+// of their keys. All text in it is the caller's.
 func variable(v any) jinja.Value {
 	switch v := v.(type) {
 	case float64:

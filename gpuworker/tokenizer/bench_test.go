@@ -66,6 +66,6 @@ func BenchmarkDecode(b *testing.B) {
 
 func BenchmarkNew(b *testing.B) {
 	for b.Loop() {
-		open(b, filepath.Join("..", "..", "models", "stories.gguf"))
+		open(b, filepath.Join("..", "..", "testdata", "models", "stories-5m-q8_0.gguf"))
 	}
 }

@@ -7,29 +7,25 @@ import (
 	"sync"
 )
 
-// bpe is byte-level BPE: a word begins as single bytes and neighbours merge by rank. Symbols below len(vocab.pieces) are
-// token ids; those above stand for strings that merges name and that are no piece a text may become.
+// bpe is byte-level BPE: a word starts as single bytes, and neighbours merge by rank. Symbols below
+// len(vocab.pieces) are token ids. Those above are strings that merges name but that are not a
+// piece which text may become.
 type bpe struct {
 	vocab        *vocab
 	split        splitter
 	pairs        *pairTable
-	byteSym      [256]int32 // symbol of a byte, None if it is neither a piece nor in a merge
+	byteSym      [256]int32 // symbol of a byte; None if it is neither a piece nor in a merge
 	words        map[string]int32
 	extras       [][]byte // bytes of the symbols from len(vocab.pieces) on
-	ignoreMerges bool     // a word that is a piece is taken whole
+	ignoreMerges bool     // a word that is a piece is encoded as that piece
 	unk          int32
 	mergers      sync.Pool
 }
 
 func newBPE(src Source, v *vocab, pre pretokenizer, unk int32) (*bpe, error) {
-	merges, ok, err := src.Strings(keyMerges)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrVocab, err)
-	case !ok:
-		return nil, fmt.Errorf("%s is missing: %w", keyMerges, ErrVocab)
-	case len(merges) > 2*maxPieces:
-		return nil, fmt.Errorf("%s has %d entries, more than %d: %w", keyMerges, len(merges), 2*maxPieces, ErrVocab)
+	merges, err := readMerges(src)
+	if err != nil {
+		return nil, err
 	}
 	b := &bpe{vocab: v, split: pre.split, ignoreMerges: pre.ignoreMerges, unk: unk, pairs: newPairTable(len(merges))}
 	extra := map[string]int32{}
@@ -50,18 +46,10 @@ func newBPE(src Source, v *vocab, pre pretokenizer, unk int32) (*bpe, error) {
 		return id
 	}
 	for i, m := range merges {
-		if len(m) > 2*maxPieceBytes {
-			return nil, fmt.Errorf("merge %d has %d bytes, more than %d: %w", i, len(m), 2*maxPieceBytes, ErrVocab)
+		left, right, err := cutMerge(i, m)
+		if err != nil {
+			return nil, err
 		}
-		// The left side may begin with a space, never be empty.
-		cut := -1
-		if len(m) > 1 {
-			cut = strings.IndexByte(m[1:], ' ') + 1
-		}
-		if cut < 1 || cut+1 >= len(m) {
-			return nil, fmt.Errorf("merge %d is %.64q, want two pieces with a space between: %w", i, m, ErrVocab)
-		}
-		left, right := m[:cut], m[cut+1:]
 		b.pairs.add(symbol(left), symbol(right), uint32(i), symbol(left+right))
 	}
 	for c := range b.byteSym {
@@ -85,6 +73,35 @@ func newBPE(src Source, v *vocab, pre pretokenizer, unk int32) (*bpe, error) {
 	return b, nil
 }
 
+func readMerges(src Source) ([]string, error) {
+	merges, ok, err := src.Strings(keyMerges)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrVocab, err)
+	case !ok:
+		return nil, fmt.Errorf("%s is missing: %w", keyMerges, ErrVocab)
+	case len(merges) > 2*maxPieces:
+		return nil, fmt.Errorf("%s has %d entries, more than %d: %w", keyMerges, len(merges), 2*maxPieces, ErrVocab)
+	}
+	return merges, nil
+}
+
+// cutMerge returns the two sides of merge i.
+func cutMerge(i int, m string) (left, right string, err error) {
+	if len(m) > 2*maxPieceBytes {
+		return "", "", fmt.Errorf("merge %d has %d bytes, more than %d: %w", i, len(m), 2*maxPieceBytes, ErrVocab)
+	}
+	// The left side may start with a space but not be empty.
+	cut := -1
+	if len(m) > 1 {
+		cut = strings.IndexByte(m[1:], ' ') + 1
+	}
+	if cut < 1 || cut+1 >= len(m) {
+		return "", "", fmt.Errorf("merge %d is %.64q, want two pieces with a space between: %w", i, m, ErrVocab)
+	}
+	return m[:cut], m[cut+1:], nil
+}
+
 // encode appends the ids of a text that holds no special token.
 func (b *bpe) encode(dst []int32, text string, _ bool, opts EncodeOptions) []int32 {
 	m := b.mergers.Get().(*merger)
@@ -102,7 +119,7 @@ func (b *bpe) encode(dst []int32, text string, _ bool, opts EncodeOptions) []int
 		for i := range len(word) {
 			s := b.byteSym[word[i]]
 			if s == None {
-				s = -2 - int32(word[i]) // merges with nothing, and remembers the byte
+				s = -2 - int32(word[i]) // never merges, and remembers the byte
 			}
 			m.syms = append(m.syms, s)
 		}
@@ -139,7 +156,8 @@ func (b *bpe) emit(dst []int32, sym int32) []int32 {
 	return b.unknown(dst)
 }
 
-// unknown stands for a byte that the vocabulary lacks: the unknown token where there is one, else nothing.
+// unknown encodes a byte that the vocabulary lacks: as the unknown token if there is one, else as
+// nothing.
 func (b *bpe) unknown(dst []int32) []int32 {
 	if b.unk != None {
 		dst = append(dst, b.unk)
@@ -147,7 +165,7 @@ func (b *bpe) unknown(dst []int32) []int32 {
 	return dst
 }
 
-// piece returns the bytes that an id stands for.
+// piece returns the bytes of an id.
 func (b *bpe) piece(id int32) []byte {
 	p := b.vocab.pieces[id]
 	if b.vocab.kinds[id] == KindNormal || b.vocab.kinds[id] == KindUnused {

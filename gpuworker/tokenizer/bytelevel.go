@@ -1,7 +1,7 @@
 package tokenizer
 
-// Byte-level vocabularies write each byte as one printable character: the printable Latin-1 bytes as themselves, the
-// others, in order, as the characters from U+0100 on.
+// Byte-level vocabularies write each byte as one printable character: printable Latin-1 bytes as
+// themselves, the others, in order, as the characters from U+0100 on.
 var runeOfByte, byteOfRune = byteLevelRunes()
 
 func byteLevelRunes() (runeOf [256]rune, byteOf map[rune]byte) {
@@ -18,7 +18,7 @@ func byteLevelRunes() (runeOf [256]rune, byteOf map[rune]byte) {
 	return runeOf, byteOf
 }
 
-// byteLevel returns the bytes that a byte-level piece stands for; ok is false if a character stands for no byte.
+// byteLevel returns the bytes of a byte-level piece. ok is false if a character stands for none.
 func byteLevel(piece string) (raw []byte, ok bool) {
 	raw = make([]byte, 0, len(piece))
 	for _, r := range piece {

@@ -5,19 +5,24 @@ import (
 	"unicode/utf8"
 )
 
-// class is a set of the properties that pre-tokenizers ask for.
-type class uint8
+// class is a set of the character properties that pre-tokenizers use.
+type class uint16
 
 const (
-	letter class = 1 << iota // \p{L}
-	number                   // \p{N}
-	space                    // \s
-	punct                    // \p{P}
-	symbol                   // \p{S}
-	mark                     // \p{M}
-	upper                    // Lu Lt Lm Lo M
-	lower                    // Ll Lm Lo M
+	letter  class = 1 << iota // \p{L}
+	number                    // \p{N}
+	space                     // \s
+	punct                     // \p{P}
+	symbol                    // \p{S}
+	mark                      // \p{M}
+	upper                     // Lu Lt Lm Lo M
+	lower                     // Ll Lm Lo M
+	han                       // \p{Han}
+	decimal                   // \p{Nd}
+	word                      // \w of Oniguruma: Alphabetic, M, Nd, Pc
 )
+
+var wordTables = []*unicode.RangeTable{unicode.L, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc}
 
 // planeClasses holds the classes of U+0000 to U+FFFF.
 var planeClasses = func() *[1 << 16]class {
@@ -39,6 +44,9 @@ var planeClasses = func() *[1 << 16]class {
 	fill(mark, unicode.M)
 	fill(upper, unicode.Lu, unicode.Lt, unicode.Lm, unicode.Lo, unicode.M)
 	fill(lower, unicode.Ll, unicode.Lm, unicode.Lo, unicode.M)
+	fill(han, unicode.Han)
+	fill(decimal, unicode.Nd)
+	fill(word, wordTables...)
 	return &t
 }()
 
@@ -67,11 +75,20 @@ func classOf(r rune) class {
 	case unicode.Is(unicode.M, r):
 		c = mark | upper | lower
 	}
+	if unicode.Is(unicode.Han, r) {
+		c |= han
+	}
+	if unicode.Is(unicode.Nd, r) {
+		c |= decimal
+	}
+	if unicode.IsOneOf(wordTables, r) {
+		c |= word
+	}
 	return c
 }
 
-// at returns the class and width of the character at i; a byte that is not UTF-8 counts as the symbol U+FFFD. Behind the
-// end the width is zero.
+// at returns the class and width of the character at i. A byte that is not UTF-8 counts as the
+// symbol U+FFFD. After the end the width is zero.
 func at(s string, i int) (class, int) {
 	if i >= len(s) {
 		return 0, 0
@@ -83,7 +100,7 @@ func at(s string, i int) (class, int) {
 	return classOf(r), n
 }
 
-// run returns the end of the characters from i on that have any property of want and none of none.
+// run returns the end of the characters from i on that have a property of want and none of none.
 func run(s string, i int, want, none class) int {
 	for i < len(s) {
 		c, n := at(s, i)
@@ -95,8 +112,8 @@ func run(s string, i int, want, none class) int {
 	return i
 }
 
-// spaces returns the end of the white space from i on, where its last character begins, and the end of its last line
-// break, or i if it has none.
+// spaces returns the end of the white space from i on, the start of its last character, and the end
+// of its last line break, or i if it has none.
 func spaces(s string, i int) (end, last, newline int) {
 	end, last, newline = i, i, i
 	for end < len(s) {
@@ -112,7 +129,8 @@ func spaces(s string, i int) (end, last, newline int) {
 	return end, last, newline
 }
 
-// spaceWord is \s+(?!\S)|\s+ at i: all white space, but for the last character if text follows and others come before.
+// spaceWord is \s+(?!\S)|\s+ at i: all white space, except the last character if text follows and
+// others precede it.
 func spaceWord(s string, i int) int {
 	end, last, _ := spaces(s, i)
 	if end < len(s) && last > i {

@@ -9,14 +9,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// published are the vocabularies of this package's kinds that llama.cpp publishes with cases. Those that are not at hand
-// are skipped by name.
+// published are the vocabularies of this package's kinds that llama.cpp publishes with cases. Those
+// that are not at hand are skipped by name.
 var published = []string{
 	"command-r", "dbrx", "deepseek-coder", "deepseek-llm", "deepseek-r1-qwen", "falcon", "gpt-2", "gpt-4o", "llama-bpe",
 	"llama-spm", "llama4", "mpt", "olmo", "phi-2", "phi-3", "qwen2", "refact", "smaug-bpe", "starcoder",
 }
 
-func TestReferenceVocabulariesEncodeEveryCaseAsTheReferenceDoes(t *testing.T) {
+func TestReferenceVocabularies(t *testing.T) {
+	// Reference vocabularies encode every case as the reference does.
 	for _, name := range published {
 		t.Run(name, func(t *testing.T) {
 			path := shared(t, "ggml-vocab-"+name+".gguf")

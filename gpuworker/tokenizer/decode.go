@@ -6,16 +6,17 @@ import (
 	"unicode/utf8"
 )
 
-// DecodeOptions says how ids become text. The zero value decodes a whole text.
+// DecodeOptions control how ids become text. The zero value decodes a whole text.
 type DecodeOptions struct {
-	// ShowSpecial writes control and unknown tokens by name; else they leave no trace.
+	// ShowSpecial writes control and unknown tokens by name. Otherwise they become nothing.
 	ShowSpecial bool
-	// Continues means that the ids follow a text that is already there, so that a space in front belongs to the text.
-	// Without it, vocabularies that put a space before every text lose that space again.
+	// Continues states that the ids follow earlier text, so that a leading space belongs to the
+	// text. Otherwise, if Encode puts a space before every text, Decode removes it.
 	Continues bool
 }
 
-// Decode returns the text of ids as valid UTF-8. It fails with ErrTokenID.
+// Decode returns the text of ids as valid UTF-8. It returns ErrTokenID for an id outside the
+// vocabulary.
 func (t *Tokenizer) Decode(ids []int32, opts DecodeOptions) (string, error) {
 	d := t.NewDecoder(opts)
 	var out strings.Builder
@@ -30,23 +31,24 @@ func (t *Tokenizer) Decode(ids []int32, opts DecodeOptions) (string, error) {
 	return out.String(), nil
 }
 
-// Decoder turns ids into text one at a time. What it has returned after any number of ids is a function of those ids and
-// the options alone, and the pieces together equal Decode. It belongs to one goroutine.
+// Decoder turns ids into text one at a time. The text that it has returned after some ids depends
+// on those ids and the options alone, and the pieces together equal Decode. It belongs to one
+// goroutine.
 type Decoder struct {
 	tokenizer *Tokenizer
 	opts      DecodeOptions
-	pending   []byte // the beginning of a character; at most 3 bytes between calls
-	unspace   bool   // the next byte of text is the space that Encode put in front
+	pending   []byte // an incomplete character; at most 3 bytes between calls
+	unspace   bool   // the next byte of text is the space that Encode added
 }
 
-// NewDecoder returns a decoder at the beginning of a text.
+// NewDecoder returns a decoder at the start of a text.
 func (t *Tokenizer) NewDecoder(opts DecodeOptions) *Decoder {
 	return &Decoder{tokenizer: t, opts: opts, unspace: t.spaced && !opts.Continues}
 }
 
-// Push adds an id and returns the text that it completes: valid UTF-8, often empty. Bytes that can never become a
-// character turn into U+FFFD, one for each maximal subpart. An id outside the vocabulary changes nothing and fails with
-// ErrTokenID.
+// Push adds an id and returns the text that it completes: valid UTF-8, often empty. Bytes that can
+// never become a character turn into U+FFFD, one for each maximal subpart. An id outside the
+// vocabulary changes nothing and returns ErrTokenID.
 func (d *Decoder) Push(id int32) (string, error) {
 	t := d.tokenizer
 	piece, ok := t.Piece(id)
@@ -67,19 +69,19 @@ func (d *Decoder) Push(id int32) (string, error) {
 		return string(piece), nil
 	}
 	d.pending = append(d.pending, piece...)
-	return d.take(false), nil
+	return d.drain(false), nil
 }
 
-// Flush ends the text: it returns U+FFFD for a character that was never completed, else nothing. The decoder is then at
-// the beginning of a text again.
+// Flush ends the text. It returns U+FFFD for an incomplete character, else nothing. The decoder is
+// then at the start of a text again.
 func (d *Decoder) Flush() string {
-	text := d.take(true)
+	text := d.drain(true)
 	d.unspace = d.tokenizer.spaced && !d.opts.Continues
 	return text
 }
 
-// take removes the text that is settled from pending.
-func (d *Decoder) take(all bool) string {
+// drain removes the complete text from pending.
+func (d *Decoder) drain(all bool) string {
 	var out strings.Builder
 	p := d.pending
 	for len(p) > 0 {
@@ -97,8 +99,8 @@ func (d *Decoder) take(all bool) string {
 	return out.String()
 }
 
-// maximalSubpart returns the length of the longest prefix of p that begins a character, at least 1; p begins none that is
-// complete.
+// maximalSubpart returns the length of the longest prefix of p that starts a character, at least 1.
+// p must not start with a complete one.
 func maximalSubpart(p []byte) int {
 	lo, hi, want := byte(0x80), byte(0xBF), 0
 	switch c := p[0]; {

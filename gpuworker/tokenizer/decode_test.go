@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/tokenizer"
 )
 
-func TestDecoderHoldsBackTheBytesOfAnIncompleteCharacter(t *testing.T) {
+func TestDecoderHoldsBackIncompleteCharacters(t *testing.T) {
 	tok := mustNew(t, smallBPE())
 	d := tok.NewDecoder(whole)
 	var steps []string
@@ -23,7 +23,8 @@ func TestDecoderHoldsBackTheBytesOfAnIncompleteCharacter(t *testing.T) {
 	require.Empty(t, d.Flush())
 }
 
-func TestBytesThatAreNoCharacterBecomeOneReplacementForEachMaximalSubpart(t *testing.T) {
+func TestInvalidBytesBecomeReplacements(t *testing.T) {
+	// Invalid bytes become one replacement character for each maximal subpart.
 	tok := mustNew(t, smallBPE())
 	for in, want := range map[string]string{
 		"\xe2\x82":                   "\ufffd",             // cut off at the end

@@ -1,12 +1,14 @@
-// Package tokenizer turns text into token ids and back, as the vocabulary inside a model file prescribes.
+// Package tokenizer turns text into token ids and back, as the vocabulary in a model file
+// prescribes.
 //
-// New reads the vocabulary from a Source, which gguf.Metadata satisfies, and refuses one that is damaged or of an unknown
-// kind. Tokenizer.Encode and Tokenizer.Decode work on whole texts; Tokenizer.NewDecoder returns a Decoder that takes ids
-// one at a time and gives back valid UTF-8 as soon as a character is complete. A Tokenizer is immutable and safe for
-// concurrent use; a Decoder belongs to one goroutine.
+// New reads the vocabulary from a Source, which gguf.Metadata implements, and refuses one that is
+// damaged or of an unknown kind. Tokenizer.Encode and Tokenizer.Decode process whole texts.
+// Tokenizer.NewDecoder returns a Decoder that takes ids one at a time and returns valid UTF-8 as
+// soon as a character is complete. A Tokenizer is immutable and safe for concurrent use; a Decoder
+// belongs to one goroutine.
 //
-// Two kinds of vocabulary are served: byte-level BPE (tokenizer.ggml.model "gpt2") with the pre-tokenizers listed in
-// Pretokenizers, and SentencePiece BPE by scores with byte fallback ("llama").
-//
-// The package knows nothing of files, models, sampling or chat templates.
+// Three kinds of vocabulary are supported: byte-level BPE (tokenizer.ggml.model "gpt2") with the
+// pre-tokenizers of pretokenizer.go, SentencePiece BPE by scores with byte fallback ("llama"), and
+// the same with merges in place of scores ("gemma4").
+// The package has no knowledge of files, models, sampling or chat templates.
 package tokenizer

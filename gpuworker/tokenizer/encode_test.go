@@ -105,7 +105,8 @@ func TestSpacePrefixCanBeTurnedOff(t *testing.T) {
 	require.Equal(t, " h", text)
 }
 
-func TestIgnoreMergesTakesWholeWordsThatMergesCannotReach(t *testing.T) {
+func TestIgnoreMergesKeepsWholeWords(t *testing.T) {
+	// Ignore-merges encodes whole words that merges cannot reach.
 	src := smallBPE()
 	src["tokenizer.ggml.tokens"] = append(src["tokenizer.ggml.tokens"].([]string), "xyz")
 	src["tokenizer.ggml.token_type"] = append(src["tokenizer.ggml.token_type"].([]int64), normal)
@@ -114,14 +115,15 @@ func TestIgnoreMergesTakesWholeWordsThatMergesCannotReach(t *testing.T) {
 	require.Equal(t, "xyz", pieces(t, llama3, llama3.Encode("xyz", plain)))
 }
 
-func TestPhi3SpecialTokensSwallowTheSpaceBehindThem(t *testing.T) {
+func TestPhi3SpecialTokensStripRight(t *testing.T) {
+	// Special tokens of phi-3 absorb the space after them.
 	tok := mustNew(t, smallSPM().with(metadata{"general.name": "Phi-3 mini", "tokenizer.ggml.add_space_prefix": false}))
 	parse := tokenizer.EncodeOptions{ParseSpecial: true}
 	require.Equal(t, "</s>|h", pieces(t, tok, tok.Encode("</s> \nh", parse)))
 	require.Equal(t, "<s>| h", pieces(t, tok, tok.Encode("<s> h", parse)))
 }
 
-func TestAMegabyteWithoutSpacesIsEncodedWithoutDelay(t *testing.T) {
+func TestMegabyteWithoutSpacesIsFast(t *testing.T) {
 	toks := map[string]*tokenizer.Tokenizer{
 		"small byte level": mustNew(t, smallBPE()), "small sentencepiece": mustNew(t, smallSPM()), "stories": stories(t),
 	}
@@ -151,7 +153,8 @@ func TestAMegabyteWithoutSpacesIsEncodedWithoutDelay(t *testing.T) {
 }
 
 func TestLongAndShortRunsMergeAlike(t *testing.T) {
-	// The same merges, once in words below the length where the heap takes over and once in one long word.
+	// The same merges, once in words below the length where the heap takes over and once in one
+	// long word.
 	tok := mustNew(t, smallBPE())
 	word := "hellohellaahe"
 	short := tok.Encode(word, plain)

@@ -2,8 +2,8 @@ package tokenizer
 
 import "slices"
 
-// endNames end a generation wherever a vocabulary has them; those for which turn is true stand in, in this order, for an
-// end of turn that the metadata does not name.
+// endNames end a generation in every vocabulary that has them. If the metadata names no end-of-turn
+// token, the first of those with turn = true is used.
 var endNames = []struct {
 	name string
 	turn bool
@@ -11,21 +11,26 @@ var endNames = []struct {
 	{"<|eot_id|>", true}, {"<|im_end|>", true}, {"<|end|>", true}, {"<end_of_turn>", true}, {"<|endoftext|>", true},
 	{"<|end_of_text|>", true}, {"<｜end▁of▁sentence｜>", true}, {"<end_of_utterance>", true},
 	{"<|eom_id|>", false}, {"<|return|>", false}, {"<|call|>", false}, {"<|calls|>", false}, {"<|flush|>", false}, {"<turn|>", false},
-	// What lies behind one of these belongs to another file.
+	// Text after one of these belongs to another file.
 	{"<|fim_pad|>", false}, {"<fim-pad>", false}, {"<|fim_repo|>", false}, {"<|repo_name|>", false}, {"<fim-repo>", false},
 	{"<|file_sep|>", false}, {"<fim_pad>", false},
-	// A model that opens this waits for what a tool answered.
+	// A model that writes this waits for a tool's answer.
 	{"<|tool_response>", false},
 }
 
-// controlEndNames end a generation where they are control pieces, and could else be text that a vocabulary has learned.
-var controlEndNames = []string{"</s>", "<EOT>", "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "<|EOT|>", "<REPO>", "<reponame>", "<eos>", "[e~["}
+// controlEndNames end a generation if they are control pieces. Otherwise they could be text that a
+// vocabulary learned.
+var controlEndNames = []string{
+	"</s>", "<EOT>", "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "<|EOT|>", "<REPO>", "<reponame>", "<eos>", "[e~[", "<|end_of_msg|>",
+	// Padding: nothing can follow it.
+	"<PAD>", "[PAD]",
+}
 
 // endKeys name further tokens that end a generation.
 var endKeys = []string{"tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id"}
 
-// endOfGeneration completes sp.EOT and sp.EOM and returns every id that ends a generation, ascending. The kinds of v have
-// been corrected.
+// endOfGeneration completes sp.EOT and sp.EOM and returns every id that ends a generation,
+// ascending. The kinds of v have been corrected.
 func endOfGeneration(src Source, v *vocab, sp *Special) ([]int32, error) {
 	var ids []int32
 	for _, e := range endNames {
@@ -70,7 +75,8 @@ func endOfGeneration(src Source, v *vocab, sp *Special) ([]int32, error) {
 	return slices.Compact(ids), nil
 }
 
-// hasChannels tells whether the vocabulary is of a family in which <|end|> separates the channels of one answer.
+// hasChannels reports whether the vocabulary is of a family in which <|end|> separates the channels
+// of one answer.
 func (v *vocab) hasChannels() bool {
 	both := func(a, b string) bool {
 		_, hasA := v.byText[a]

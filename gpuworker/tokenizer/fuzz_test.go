@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/tokenizer"
 )
 
-// FuzzByteLevelComesBack encodes any bytes with every family of pre-tokenizer and wants the same bytes back.
+// FuzzByteLevelComesBack encodes any bytes with every family of pre-tokenizer and wants the same
+// bytes back.
 func FuzzByteLevelComesBack(f *testing.F) {
 	names := tokenizer.Pretokenizers()
 	toks := make([]*tokenizer.Tokenizer, len(names))
@@ -38,8 +39,8 @@ func FuzzByteLevelComesBack(f *testing.F) {
 	})
 }
 
-// FuzzSentencePieceNeverFails encodes any bytes; what is valid text comes back but for the character that stands for a
-// space.
+// FuzzSentencePieceNeverFails encodes any bytes. Valid text comes back, except the character that
+// stands for a space.
 func FuzzSentencePieceNeverFails(f *testing.F) {
 	tok := mustNew(f, smallSPM().with(metadata{"tokenizer.ggml.token_type": smallSPM()["tokenizer.ggml.token_type"]}))
 	for _, text := range []string{"", " hello", "hello▁hel", "\xff\xfe", "<s>[INST]<0x41>", "aaaaaaa é"} {

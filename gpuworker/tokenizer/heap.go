@@ -2,11 +2,12 @@ package tokenizer
 
 // candidate is a merge that was possible when it was pushed.
 type candidate struct {
-	key         uint64 // rank<<32 | index of the left symbol: the order in which merges happen
+	key         uint64 // rank<<32 | index of the left symbol: the order of merges
 	left, right int32  // the symbols then
 }
 
-// mergeHeap is a binary min-heap by key, written out because container/heap costs an interface call a comparison.
+// mergeHeap is a binary min-heap by key, written out because container/heap costs an interface call
+// for each comparison.
 type mergeHeap []candidate
 
 func (h mergeHeap) init() {

@@ -140,7 +140,7 @@ func open(t testing.TB, path string) *tokenizer.Tokenizer {
 // stories is the tokenizer of the model that comes with the project.
 func stories(t testing.TB) *tokenizer.Tokenizer {
 	t.Helper()
-	return open(t, filepath.Join("..", "..", "models", "stories.gguf"))
+	return open(t, filepath.Join("..", "..", "testdata", "models", "stories-5m-q8_0.gguf"))
 }
 
 // shared returns the path of a file among the reference vocabularies, or skips.

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// correctKinds makes control pieces of those that published files type as text although they are structure: a text from
-// outside could otherwise end a turn or begin one.
+// correctKinds turns pieces that published files mark as text, although they are structure, into
+// control pieces. A text from outside could otherwise end a turn or start one.
 func (v *vocab) correctKinds(sp Special) {
-	// What the metadata gives a meaning of its own is no text. A plain piece keeps its kind unless its name is a marker:
-	// some files name a comma as their beginning.
+	// A token that the metadata assigns a role is structure. A plain piece keeps its kind unless
+	// its name is a marker, because some files name a comma as BOS.
 	for _, id := range []int32{sp.BOS, sp.EOS, sp.EOT, sp.EOM, sp.PAD, sp.UNK} {
 		if id == None {
 			continue
@@ -32,7 +32,7 @@ func (v *vocab) correctKinds(sp Special) {
 	v.correctPadding()
 }
 
-// markers are structure in every vocabulary that has them, whatever kind the file gives.
+// markers are structure in every vocabulary that has them, whatever kind the file states.
 var markers = []string{
 	"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>",
 	"<end_of_utterance>", "<|eom_id|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<turn|>",
@@ -41,18 +41,19 @@ var markers = []string{
 	"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>",
 }
 
-// typedMarkers are structure where the file marks them as something special, and could else be text that a vocabulary
-// has learned.
+// typedMarkers are structure if the file marks them as special. Otherwise they could be text that a
+// vocabulary learned.
 var typedMarkers = []string{
 	"<EOT>", "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "<|EOT|>", "<PRE>", "<SUF>", "<MID>", "<PAD>", "<REPO>", "<reponame>", "<eos>", "[e~[",
-	// The beginnings of turns, which the early files of Gemma, Phi-3 and of many models with ChatML mark as user-defined. A
-	// message could begin a turn with them.
+	// Starts of turns, which early files of Gemma, Phi-3 and many ChatML models mark as
+	// user-defined. A message could otherwise start a turn with them.
 	"<|im_start|>", "<|im_sep|>", "<start_of_turn>", "<|turn>", "<|start_header_id|>", "<|end_header_id|>", "<|start_of_role|>",
-	"<|end_of_role|>", "<|system|>", "<|user|>", "<|assistant|>", "<｜User｜>", "<｜Assistant｜>",
+	"<|end_of_role|>", "<|system|>", "<|user|>", "<|assistant|>", "<｜User｜>", "<｜Assistant｜>", "<|im_user|>", "<|im_assistant|>",
+	"<|im_system|>", "<|im_middle|>", "]~b]", "]~!b[", "<|end_of_msg|>", "[PAD]",
 }
 
-// correctStrike makes "</s>" a control piece where "<s>" is one: phi-3 types the pair unlike. Where both are
-// user-defined they are the tags of struck text.
+// correctStrike makes "</s>" a control piece if "<s>" is one, because phi-3 marks the two
+// differently. If both are user-defined, they are the tags of struck-out text.
 func (v *vocab) correctStrike() {
 	begin, has := v.byText["<s>"]
 	end, ok := v.byText["</s>"]
@@ -61,8 +62,8 @@ func (v *vocab) correctStrike() {
 	}
 }
 
-// correctPadding makes control pieces of the rows "[PAD<id>]" with which converters fill a vocabulary up to the model's
-// width: no training has seen them.
+// correctPadding turns the rows "[PAD<id>]", with which converters fill a vocabulary up to the
+// model's width, into control pieces. No training has seen them.
 func (v *vocab) correctPadding() {
 	for i, k := range v.kinds {
 		if k != KindUserDefined {
@@ -74,7 +75,8 @@ func (v *vocab) correctPadding() {
 	}
 }
 
-// isMarker tells whether a piece is written like structure: between angle or square brackets and without space.
+// isMarker reports whether a piece looks like structure: in angle or square brackets and without a
+// space.
 func isMarker(piece string) bool {
 	n := len(piece)
 	if n < 3 || strings.ContainsAny(piece, " \t\nĠ") {

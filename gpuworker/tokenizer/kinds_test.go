@@ -18,7 +18,8 @@ func extended(kind int64, names ...string) metadata {
 	return src.with(metadata{"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds})
 }
 
-// phi3 is a SentencePiece vocabulary typed as that of phi-3: "<s>" is control and "</s>" user-defined.
+// phi3 is a SentencePiece vocabulary typed as that of phi-3: "<s>" is control and "</s>"
+// user-defined.
 func phi3() metadata {
 	src := smallSPM()
 	kinds := append([]int64{}, src["tokenizer.ggml.token_type"].([]int64)...)
@@ -50,6 +51,12 @@ func TestStructureThatAFileTypesAsTextIsControl(t *testing.T) {
 		"gemma's end beside its end of turn": {src: extended(user, "<eos>"), id: first, text: "<eos>", ends: true},
 		"gemma's wait for a tool":            {src: extended(user, "<|tool_response>"), id: first, text: "<|tool_response>", ends: true},
 		"minimax's end":                      {src: extended(ctrl, "[e~["), id: first, text: "[e~[", ends: true},
+		"kimi's padding":                     {src: extended(ctrl, "[PAD]"), id: first, text: "[PAD]", ends: true},
+		"padding typed as user-defined":      {src: extended(user, "[PAD]"), id: first, text: "[PAD]", ends: true},
+		"padding that is learned text":       {src: extended(normal, "[PAD]"), id: first, text: "[PAD]", isText: true},
+		"the end of kimi's message":          {src: extended(user, "<|end_of_msg|>"), id: first, text: "<|end_of_msg|>", ends: true},
+		"kimi's user":                        {src: extended(user, "<|im_user|>"), id: first, text: "<|im_user|>"},
+		"minimax's beginning of a turn":      {src: extended(user, "]~b]"), id: first, text: "]~b]"},
 		"a beginning of a turn":              {src: extended(user, "<|im_start|>"), id: first, text: "<|im_start|>"},
 		"gemma's beginning of a turn":        {src: extended(user, "<start_of_turn>"), id: first, text: "<start_of_turn>"},
 		"phi-3's user":                       {src: extended(user, "<|user|>"), id: first, text: "<|user|>"},
@@ -81,7 +88,8 @@ func TestStructureThatAFileTypesAsTextIsControl(t *testing.T) {
 	}
 }
 
-func TestACommaThatTheMetadataCallsABeginningStaysAComma(t *testing.T) {
+func TestCommaAsBOSStaysAComma(t *testing.T) {
+	// A comma that the metadata names as BOS stays a comma.
 	comma := int32(',')
 	tok := mustNew(t, smallBPE().with(metadata{"tokenizer.ggml.bos_token_id": uint64(comma)}))
 	require.Equal(t, tokenizer.KindNormal, tok.KindOf(comma))

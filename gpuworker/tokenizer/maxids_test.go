@@ -10,7 +10,8 @@ import (
 )
 
 func TestEncodeStopsAboveMaxIDs(t *testing.T) {
-	// A text with at most MaxIDs ids is encoded whole; of a longer one Encode returns more than MaxIDs ids, and not many more.
+	// A text with at most MaxIDs ids is encoded whole; of a longer one Encode returns more than
+	// MaxIDs ids, and not many more.
 	for name, src := range map[string]metadata{"byte level": smallBPE(), "sentencepiece": smallSPM()} {
 		t.Run(name, func(t *testing.T) {
 			tok := mustNew(t, src)

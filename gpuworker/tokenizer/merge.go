@@ -6,12 +6,13 @@ import (
 	"slices"
 )
 
-// pairTable maps a pair of neighbouring symbols to the symbol they merge into and to the merge's rank; the lowest rank
-// merges first. It is an open-addressing table because one lookup a symbol is what encoding costs.
+// pairTable maps a pair of neighbouring symbols to their merged symbol and the merge's rank; the
+// lowest rank merges first. It is an open-addressing table, because one lookup per symbol is the
+// cost of encoding.
 type pairTable struct {
 	slots []pairSlot
 	shift uint
-	seed  uint64 // random: a vocabulary cannot be made to collide
+	seed  uint64 // random, so that a vocabulary cannot be built to collide
 }
 
 type pairSlot struct {
@@ -38,7 +39,8 @@ func (t *pairTable) slot(key uint64) *pairSlot {
 	}
 }
 
-// add keeps the first entry of a pair. The caller adds no more entries than newPairTable was told.
+// add keeps the first entry of a pair. The caller must not add more entries than newPairTable was
+// called with.
 func (t *pairTable) add(left, right int32, rank uint32, merged int32) {
 	key := uint64(uint32(left))<<32 | uint64(uint32(right)) + 1
 	if s := t.slot(key); s.key == 0 {
@@ -48,7 +50,7 @@ func (t *pairTable) add(left, right int32, rank uint32, merged int32) {
 
 const noRank = ^uint32(0)
 
-// get returns noRank for a pair that does not merge, or that has a symbol below zero.
+// get returns noRank for a pair that does not merge, or that has a negative symbol.
 func (t *pairTable) get(left, right int32) (rank uint32, merged int32) {
 	if left < 0 || right < 0 {
 		return noRank, None
@@ -64,16 +66,17 @@ func (t *pairTable) get(left, right int32) (rank uint32, merged int32) {
 type merger struct {
 	pairs *pairTable
 	syms  []int32
-	ranks []uint32 // of the pair that begins at a symbol
+	ranks []uint32 // of the pair that starts at a symbol
 	next  []int32
 	prev  []int32
 	heap  mergeHeap
 }
 
-// longRun is the number of symbols from which a heap beats looking at every pair again.
+// longRun is the number of symbols from which a heap is faster than scanning every pair.
 const longRun = 40
 
-// merge merges m.syms until no pair merges: always the lowest rank, and of equal ranks the leftmost pair.
+// merge merges m.syms until no pair merges: always the lowest rank, and of equal ranks the leftmost
+// pair.
 func (m *merger) merge() {
 	switch {
 	case len(m.syms) < 2:
@@ -92,23 +95,23 @@ func (m *merger) mergeShort() {
 	}
 	m.ranks = ranks
 	for {
-		best, at := noRank, -1
+		best, pos := noRank, -1
 		for i, r := range ranks {
 			if r < best {
-				best, at = r, i
+				best, pos = r, i
 			}
 		}
-		if at < 0 {
+		if pos < 0 {
 			break
 		}
-		_, syms[at] = m.pairs.get(syms[at], syms[at+1])
-		syms = append(syms[:at+1], syms[at+2:]...)
-		ranks = append(ranks[:at], ranks[at+1:]...)
-		if at > 0 {
-			ranks[at-1], _ = m.pairs.get(syms[at-1], syms[at])
+		_, syms[pos] = m.pairs.get(syms[pos], syms[pos+1])
+		syms = append(syms[:pos+1], syms[pos+2:]...)
+		ranks = append(ranks[:pos], ranks[pos+1:]...)
+		if pos > 0 {
+			ranks[pos-1], _ = m.pairs.get(syms[pos-1], syms[pos])
 		}
-		if at < len(ranks) {
-			ranks[at], _ = m.pairs.get(syms[at], syms[at+1])
+		if pos < len(ranks) {
+			ranks[pos], _ = m.pairs.get(syms[pos], syms[pos+1])
 		}
 	}
 	m.syms = syms
@@ -119,7 +122,8 @@ const gone int32 = -1 << 31
 
 func (m *merger) mergeLong() {
 	n := int32(len(m.syms))
-	// Growing once keeps a run of megabytes at 28 bytes a symbol; growing by append would reach more than twice that.
+	// Growing once keeps megabytes of text at 28 bytes per symbol. Growing by append would reach
+	// more than twice that.
 	m.next, m.prev = slices.Grow(m.next[:0], int(n)), slices.Grow(m.prev[:0], int(n))
 	m.heap = slices.Grow(m.heap[:0], int(n))
 	for i := range n {
@@ -133,21 +137,21 @@ func (m *merger) mergeLong() {
 	m.heap.init()
 	for len(m.heap) > 0 {
 		c := m.heap.pop()
-		at := int32(uint32(c.key))
-		right := m.next[at]
-		if m.syms[at] != c.left || right >= n || m.syms[right] != c.right {
+		pos := int32(uint32(c.key))
+		right := m.next[pos]
+		if m.syms[pos] != c.left || right >= n || m.syms[right] != c.right {
 			continue // one side has merged since
 		}
-		_, m.syms[at] = m.pairs.get(c.left, c.right)
+		_, m.syms[pos] = m.pairs.get(c.left, c.right)
 		m.syms[right] = gone
 		after := m.next[right]
-		m.next[at] = after
+		m.next[pos] = after
 		if after < n {
-			m.prev[after] = at
-			m.push(at, after)
+			m.prev[after] = pos
+			m.push(pos, after)
 		}
-		if before := m.prev[at]; before >= 0 {
-			m.push(before, at)
+		if before := m.prev[pos]; before >= 0 {
+			m.push(before, pos)
 		}
 	}
 	kept := m.syms[:0]

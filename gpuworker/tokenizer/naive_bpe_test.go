@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// naiveBPE is byte-level BPE as one would tell it: words by regular expressions, single bytes, and then the best pair of
-// the word again and again, looking at every pair each time.
+// naiveBPE is byte-level BPE in its simplest form: words by regular expressions, single bytes, and
+// then the best pair of the whole word, one after another.
 type naiveBPE struct {
 	patterns []*regexp2.Regexp
 	ids      map[string]int32 // plain pieces
@@ -91,7 +91,8 @@ func (u under) String(key string) (string, bool, error) {
 	return u.Source.String(key)
 }
 
-// scraps are what random texts are made of: words that vocabularies hold, and the characters on which patterns differ.
+// scraps are what random texts are made of: words that vocabularies hold, and the characters on
+// which patterns differ.
 var scraps = append([]string{
 	"the", " the", "ing", " quick", "Hello", " world", "return", "    ", "\n\n", "\t\t", "2024", "12345678", " don't", "I'LL", "->", "!=", "...", "http://",
 	" straße", "Ελλάδα", "Привет", " мир", "你好世界", "こんにちは", "안녕", "مرحبا", "हिन्दी", "ไทย", "👩‍🚀", "e\u0301",
@@ -137,21 +138,23 @@ func checkAgainstNaive(t *testing.T, src Source, pre string, patterns []*regexp2
 	for range rounds {
 		text := randomText(rng, scraps)
 		if _, _, id := tok.always.find(text, 0, new(spans)); id != None {
-			continue // pieces that are always whole are not what the naive way knows
+			continue // the naive encoder has no user-defined pieces
 		}
 		text = writable(tok, text)
 		require.Equal(t, naive.encode(t, text), tok.Encode(text, EncodeOptions{}), "%q", text)
 	}
 }
 
-func TestByteLevelEqualsTheNaiveWayUnderEveryPretokenizer(t *testing.T) {
-	stories := openSource(t, filepath.Join("..", "..", "models", "stories.gguf"))
+func TestByteLevelEqualsTheNaiveEncoder(t *testing.T) {
+	// Byte-level encoding equals the naive one with every pre-tokenizer.
+	stories := openSource(t, filepath.Join("..", "..", "testdata", "models", "stories-5m-q8_0.gguf"))
 	for pre, patterns := range patternsOf(t) {
 		t.Run(pre, func(t *testing.T) { checkAgainstNaive(t, under{stories, pre}, pre, patterns, 120) })
 	}
 }
 
-func TestPublishedByteLevelVocabulariesEqualTheNaiveWay(t *testing.T) {
+func TestPublishedVocabulariesEqualTheNaiveOne(t *testing.T) {
+	// Published byte-level vocabularies encode like the naive encoder.
 	for _, path := range publishedFiles(t) {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			src := openSource(t, path)

@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/tokenizer"
 )
 
-// naiveSPM merges the best pair of the whole text, one after another, looking at every pair each time.
+// naiveSPM merges the best pair of the whole text, one after another, looking at every pair each
+// time.
 func naiveSPM(ids map[string]int32, scores []float64, text string) []int32 {
 	var parts []string
 	for _, r := range "▁" + strings.ReplaceAll(text, " ", "▁") {

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// pretokenizer is how a family of byte-level vocabularies cuts text into words before merging.
+// pretokenizer is how a family of byte-level vocabularies splits text into words before merging.
 type pretokenizer struct {
 	split        splitter
-	ignoreMerges bool // a word that is a piece is taken whole
+	ignoreMerges bool // a word that is a piece is encoded as that piece
 	addBOS       bool // unless the metadata says otherwise
 }
 
@@ -17,7 +17,9 @@ var (
 	digitWise = splitter{runs(ofClass(number), false, 1), gpt2Word}
 	llama3    = splitter{llama3Word(3, letter, true)}
 	qwen2     = splitter{llama3Word(1, letter, true)}
-	gpt4o     = splitter{casedWord(3, true)}
+	gpt4o     = splitter{cased{digits: 3, contractions: true, slash: true}.word}
+	deepseek3 = splitter{runs(ofClass(number), false, 3), runs(ofRanges([]rune{0x3040, 0x30FF, 0x4E00, 0x9FA5}), false, 0), deepseek3Word}
+	tinyAya   = splitter{wholeNumbers, threesFromTheRight, gpt4o[0]}
 
 	lineBreak = runs(func(r rune) bool { return r == '\r' || r == '\n' }, false, 1)
 	signs     = func(more string) matcher {
@@ -39,15 +41,19 @@ var (
 			lineBreak, runs(ofClass(letter), true, 0), runs(ofClass(punct), true, 0),
 			runs(ofRanges(eastAsian), false, 0), runs(ofClass(number), false, 1),
 		}},
-		"deepseek-v3": {split: splitter{runs(ofClass(number), false, 3), runs(ofRanges([]rune{0x3040, 0x30FF, 0x4E00, 0x9FA5}), false, 0), deepseek3Word}},
-		"qwen35":      {split: splitter{llama3Word(1, letter|mark, true)}},
-		"seed-coder":  {split: splitter{llama3Word(1, letter, false)}},
-		"viking":      {split: splitter{phrases, runs(ofClass(number), false, 1)}},
-		"tekken":      {split: splitter{casedWord(1, false)}, ignoreMerges: true, addBOS: true},
+		"qwen35":     {split: splitter{llama3Word(1, letter|mark, true)}},
+		"seed-coder": {split: splitter{llama3Word(1, letter, false)}},
+		"viking":     {split: splitter{phrases, runs(ofClass(number), false, 1)}},
+		"tekken":     {split: splitter{cased{digits: 1, slash: true}.word}, ignoreMerges: true, addBOS: true},
+		"kimi-k2":    {split: splitter{cased{digits: 3, contractions: true, apart: han}.word}},
+		"laguna":     {split: splitter{beforeBreaks, qwen2[0]}},
+		"minicpm5":   {split: splitter{runs(ofClass(number), false, 3), llama3[0]}, ignoreMerges: true},
+		"jais-2":     {split: splitter{llama3[0], blanks}},
+		"exaone-moe": {split: splitter{sentenceWord}},
 	})
 )
 
-// withFamilies adds the pre-tokenizers that go by several names.
+// withFamilies adds the pre-tokenizers that have several names.
 func withFamilies(all map[string]pretokenizer) map[string]pretokenizer {
 	for _, family := range []struct {
 		pretokenizer
@@ -57,25 +63,19 @@ func withFamilies(all map[string]pretokenizer) map[string]pretokenizer {
 		{pretokenizer{split: digitWise}, []string{"starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"}},
 		{pretokenizer{split: llama3, ignoreMerges: true, addBOS: true}, []string{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}},
 		{pretokenizer{split: llama3}, []string{"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"}},
-		{pretokenizer{split: qwen2}, []string{"qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "kormo"}},
+		{pretokenizer{split: qwen2}, []string{
+			"qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "kormo", "hunyuan", "grok-2", "bailingmoe", "bailingmoe2", "llada-moe",
+		}},
 		{pretokenizer{split: splitter{phrases}}, []string{"bloom", "poro-chat", "gpt3-finnish"}},
-		{pretokenizer{split: gpt4o}, []string{"gpt-4o", "llama4", "kanana2"}},
+		{pretokenizer{split: gpt4o}, []string{"gpt-4o", "llama4", "kanana2", "minimax-m2"}},
+		{pretokenizer{split: deepseek3}, []string{"deepseek-v3", "hunyuan-dense", "joyai-llm"}},
+		{pretokenizer{split: tinyAya}, []string{"tiny_aya", "cohere2moe"}},
 	} {
 		for _, name := range family.names {
 			all[name] = family.pretokenizer
 		}
 	}
 	return all
-}
-
-// Pretokenizers returns the values of tokenizer.ggml.pre that are served, sorted.
-func Pretokenizers() []string {
-	names := make([]string, 0, len(pretokenizers))
-	for name := range pretokenizers {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 func readPretokenizer(src Source) (pretokenizer, error) {
@@ -88,7 +88,33 @@ func readPretokenizer(src Source) (pretokenizer, error) {
 	}
 	pre, ok := pretokenizers[name]
 	if !ok {
-		return pretokenizer{}, fmt.Errorf("pre-tokenizer %.64q (%s): %w", name, keyPre, ErrUnsupported)
+		reason := "it is unknown here: a newer version may have it"
+		for _, r := range refused {
+			if slices.Contains(r.names, name) {
+				reason = r.reason
+			}
+		}
+		return pretokenizer{}, fmt.Errorf("pre-tokenizer %.64q (%s): %w: %s", name, keyPre, ErrUnsupported, reason)
 	}
 	return pre, nil
+}
+
+// refused are the names that llama.cpp knows and this package does not take. A split that differs
+// from the one in training would change answers without an error.
+var refused = []struct {
+	reason string
+	names  []string
+}{
+	{
+		"its splits could not be held to the pattern that its model was trained with",
+		[]string{"afmoe", "chameleon", "f2llmv2", "mellum2", "sarvam-moe", "solar-open", "superbpe", "talkie", "youtu"},
+	},
+	{
+		"it belongs to models that compute embeddings, whose tokenizers add separators",
+		[]string{
+			"granite-embed-multi-97m", "granite-embed-multi-311m", "jina-v1-en", "jina-v2-code", "jina-v2-de", "jina-v2-es", "jina-de",
+			"jina-es", "jina-v5-nano", "modern-bert", "roberta-bpe", "whitespace",
+		},
+	},
+	{`it belongs to tokenizer.ggml.model "gemma4": the tool that wrote the file is at fault, get the model from elsewhere`, []string{"gemma4"}},
 }

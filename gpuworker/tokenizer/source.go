@@ -2,8 +2,8 @@ package tokenizer
 
 import "fmt"
 
-// Source gives typed values by metadata key. ok is false with a nil error for a key that is absent; a value of another
-// type is an error.
+// Source returns typed values by metadata key. ok is false with a nil error if the key is absent. A
+// value of another type is an error.
 type Source interface {
 	String(key string) (v string, ok bool, err error)
 	Uint(key string) (v uint64, ok bool, err error)
@@ -32,7 +32,7 @@ const (
 	keyAddSpacePrefix = "tokenizer.ggml.add_space_prefix"
 )
 
-// boolOr reads a truth value; explicit tells whether the key is there.
+// boolOr reads a bool; explicit reports whether the key is present.
 func boolOr(src Source, key string, fallback bool) (v, explicit bool, err error) {
 	v, ok, err := src.Bool(key)
 	if err != nil {
@@ -44,8 +44,8 @@ func boolOr(src Source, key string, fallback bool) (v, explicit bool, err error)
 	return v, true, nil
 }
 
-// idOr reads a token id, which must lie inside a vocabulary of size pieces; an absent key gives fallback, or None if the
-// vocabulary is too small for it.
+// idOr reads a token id, which must be inside a vocabulary of size pieces. If the key is absent it
+// returns fallback, or None if the vocabulary is too small for it.
 func idOr(src Source, key string, size int, fallback int32) (int32, error) {
 	v, ok, err := src.Uint(key)
 	if err != nil {

@@ -2,7 +2,7 @@ package tokenizer
 
 import "strings"
 
-// Special holds the ids with a meaning of their own, None where the vocabulary has no such token.
+// Special holds the ids with a special role; None if the vocabulary has no such token.
 type Special struct {
 	BOS, EOS, EOT, EOM, UNK, PAD int32
 }
@@ -10,7 +10,7 @@ type Special struct {
 func readSpecial(src Source, v *vocab, model string) (sp Special, err error) {
 	bos, eos, unk := None, None, None
 	if model == modelSPM {
-		bos, eos, unk = 1, 2, 0 // where SentencePiece puts them unless told otherwise
+		bos, eos, unk = 1, 2, 0 // SentencePiece's defaults
 	}
 	for _, f := range []struct {
 		to       *int32
@@ -31,8 +31,8 @@ func readSpecial(src Source, v *vocab, model string) (sp Special, err error) {
 	return sp, nil
 }
 
-// stripsRight tells which special tokens swallow the white space that follows them: those of the phi-3 family, which the
-// files do not mark, but for three.
+// stripsRight reports which special tokens absorb the white space after them: all but three of the
+// phi-3 family, whose files do not mark it.
 func stripsRight(modelName string, v *vocab, id int32) bool {
 	name := strings.ToLower(modelName)
 	if !strings.Contains(name, "phi-3") && !strings.Contains(name, "phi3") {

@@ -36,8 +36,8 @@ func TestEncodeReadsSpecialsWithinSpans(t *testing.T) {
 }
 
 func TestUserDefinedPiecesLeaveSpecialsWhole(t *testing.T) {
-	// "<<" and ">>" are user-defined: they are taken whole wherever they lie, but for where a text from outside would take the
-	// first byte of a special token of the template.
+	// "<<" and ">>" are user-defined: they are taken whole wherever they lie, but for where a text
+	// from outside would take the first byte of a special token of the template.
 	tok := mustNew(t, extended(user, "<<", "a<", ">>"))
 	for name, tc := range map[string]struct {
 		text   string
@@ -61,8 +61,9 @@ func TestUserDefinedPiecesLeaveSpecialsWhole(t *testing.T) {
 }
 
 func TestEncodeGivesNoSpecialOutsideOfSpans(t *testing.T) {
-	// Random pieces of two origins. The result has as many control tokens as there are names within spans. A text without such
-	// a name outside of the spans has the ids that it has where names are read everywhere.
+	// Random pieces of two origins. The result has as many control tokens as there are names within
+	// spans. A text without such a name outside of the spans has the ids that it has where names
+	// are read everywhere.
 	for name, tc := range map[string]struct {
 		src    metadata
 		scraps []string

@@ -1,10 +1,12 @@
 package tokenizer
 
-// matcher finds the first match of one pattern at or after from; start == len(s) if there is none.
+import "strings"
+
+// matcher finds the first match of one pattern at or after from; start == len(s) without a match.
 type matcher func(s string, from int) (start, end int)
 
-// splitter cuts a text by its patterns one after another: matches and what lies between them become pieces, and the next
-// pattern sees each piece by itself.
+// splitter splits a text by its patterns one after another: matches and the gaps between them
+// become pieces, and the next pattern is applied to each piece on its own.
 type splitter []matcher
 
 // each calls word for every piece until word returns false, and reports whether it never did.
@@ -28,7 +30,8 @@ func (p splitter) each(s string, word func(string) bool) bool {
 	return true
 }
 
-// contraction returns the end of 's 't 're 've 'm 'll 'd at i, or i.
+// contraction returns the end of 's 't 're 've 'm 'll 'd at i, or i. Without case, the long s (U+017F)
+// is an s, as in (?i:'s).
 func contraction(s string, i int, anyCase bool) int {
 	if i+1 >= len(s) || s[i] != '\'' {
 		return i
@@ -38,6 +41,9 @@ func contraction(s string, i int, anyCase bool) int {
 			c += 'a' - 'A'
 		}
 		return c
+	}
+	if anyCase && strings.HasPrefix(s[i+1:], "ſ") {
+		return i + 1 + len("ſ")
 	}
 	switch a := fold(s[i+1]); a {
 	case 's', 't', 'm', 'd':
@@ -72,8 +78,9 @@ func gpt2Word(s string, i int) (start, end int) {
 	return i, run(s, j, 0, space|letter|number)
 }
 
-// llama3Word is the pattern of Llama 3, which Qwen 2 shares with digits = 1; word is the set of letters, to which later
-// families add marks; breaks tells whether signs take the line breaks behind them along. It matches everywhere.
+// llama3Word is the pattern of Llama 3, and of Qwen 2 with digits = 1. word is the set of letters,
+// to which later families add marks. breaks includes line breaks after punctuation. It matches
+// everywhere.
 func llama3Word(digits int, word class, breaks bool) matcher {
 	return func(s string, i int) (start, end int) {
 		if end := contraction(s, i, true); end > i {

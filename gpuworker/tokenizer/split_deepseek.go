@@ -1,7 +1,8 @@
 package tokenizer
 
-// deepseek3Word is the last pattern of DeepSeek V3. Unlike the others it leaves gaps: characters that are neither
-// letters, marks, punctuation, symbols nor white space, with no letter behind them.
+// deepseek3Word is the last pattern of DeepSeek V3. Unlike the others it leaves gaps: characters
+// that are neither letters, marks, punctuation, symbols nor white space, and not followed by a
+// letter.
 func deepseek3Word(s string, i int) (start, end int) {
 	const word, signs = letter | mark, punct | symbol
 	for i < len(s) {
@@ -56,5 +57,5 @@ var deepseekLetters = []rune{
 // deepseekSigns are the punctuation and spaces that DeepSeek LLM lists.
 var deepseekSigns = []rune{'!', '/', ':', '~', 0x2018, 0x201F, 0x3000, 0x3002, 0xFF01, 0xFF0F, 0xFF1A, 0xFF5E}
 
-// eastAsian are the characters that the DeepSeek coder and LLM patterns set apart.
+// eastAsian are the characters that the DeepSeek coder and LLM patterns treat separately.
 var eastAsian = []rune{0x0800, 0x4E00, 0x4E00, 0x9FA5, 0xAC00, 0xD7FF}

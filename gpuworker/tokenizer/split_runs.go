@@ -5,7 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// runs is "\s?[in]+", without the white space if spaced is false, and with no more than most characters if most is not zero.
+// runs is "\s?[in]+", without the white space if spaced is false, and with no more than most
+// characters if most is not zero.
 func runs(in func(rune) bool, spaced bool, most int) matcher {
 	end := func(s string, i int) int {
 		for n := 0; i < len(s) && (most == 0 || n < most); n++ {
@@ -34,12 +35,13 @@ func runs(in func(rune) bool, spaced bool, most int) matcher {
 	}
 }
 
-// ofClass tells whether a character has any property of c.
+// ofClass reports whether a character has any property of c.
 func ofClass(c class) func(rune) bool {
 	return func(r rune) bool { return classOf(r)&c != 0 }
 }
 
-// ofRanges tells whether a character lies in a list of ranges, written as ascending pairs of first and last.
+// ofRanges reports whether a character is in a list of ranges, written as ascending pairs of first
+// and last.
 func ofRanges(bounds []rune) func(rune) bool {
 	return func(r rune) bool {
 		for i := 0; i < len(bounds) && r >= bounds[i]; i += 2 {
@@ -79,7 +81,8 @@ func trailingSpace(s string, i int) (start, end int) {
 	return start, len(s)
 }
 
-// phrases is " ?[^(\s|.,!?…。，、।۔،)]+": text between white space, brackets and the marks that end a phrase.
+// phrases is " ?[^(\s|.,!?…。，、।۔،)]+": text between white space, brackets and the marks that end a
+// phrase.
 func phrases(s string, i int) (start, end int) {
 	inside := func(r rune, n int) bool {
 		return n > 0 && classOf(r)&space == 0 && !strings.ContainsRune("(|.,!?…。，、।۔،)", r)

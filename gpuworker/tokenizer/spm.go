@@ -12,35 +12,36 @@ import (
 // spaceMark is how SentencePiece writes a space inside pieces.
 const spaceMark = "▁"
 
-// spm is SentencePiece BPE: a text begins as single characters and neighbours merge while the result is a piece, the
-// highest score first. Characters left over that are no piece become byte pieces.
+// spm is SentencePiece BPE: a text starts as single characters, and neighbours merge while the
+// result is a piece, the highest score first. Remaining characters without a piece become byte
+// pieces. Gemma 4 has a list of merges in place of scores.
 type spm struct {
 	vocab     *vocab
 	pairs     *pairTable
-	runeSym   map[rune]int32 // a character that is a piece or part of one; ids from len(pieces) on are no pieces
+	runeSym   map[rune]int32 // a character that is a piece or part of one; ids from len(pieces) on are internal
 	asciiSym  [128]int32
 	extras    []rune // characters of the symbols from len(pieces) on
 	bytePiece [256]int32
-	joins     runePairs // which characters stand side by side in some piece
-	prefix    bool      // a text begins with a space
+	joins     runePairs // which characters are adjacent in some piece
+	prefix    bool      // a text starts with a space
+	gemma4    bool
 	unk       int32
 	mergers   sync.Pool
 }
 
-func newSPM(src Source, v *vocab, unk int32) (*spm, error) {
-	scores, err := readScores(src, len(v.pieces))
+func newSPM(src Source, v *vocab, model string, unk int32) (*spm, error) {
+	prefix, _, err := boolOr(src, keyAddSpacePrefix, model == modelSPM)
 	if err != nil {
 		return nil, err
 	}
-	prefix, _, err := boolOr(src, keyAddSpacePrefix, true)
-	if err != nil {
-		return nil, err
-	}
-	s := &spm{vocab: v, prefix: prefix, unk: unk, runeSym: map[rune]int32{}}
+	s := &spm{vocab: v, prefix: prefix, gemma4: model == modelGemma4, unk: unk, runeSym: map[rune]int32{}}
 	if err := s.readBytes(); err != nil {
 		return nil, err
 	}
-	s.readPairs(scores)
+	s.readRunes()
+	if err := s.readPairs(src); err != nil {
+		return nil, err
+	}
 	for c := range s.asciiSym {
 		s.asciiSym[c] = None
 		if id, ok := s.runeSym[rune(c)]; ok {
@@ -51,7 +52,7 @@ func newSPM(src Source, v *vocab, unk int32) (*spm, error) {
 	return s, nil
 }
 
-// readBytes finds the byte pieces; without all of them there must be an unknown token.
+// readBytes finds the byte pieces. If one is missing, there must be an unknown token.
 func (s *spm) readBytes() error {
 	missing := -1
 	for b := range s.bytePiece {
@@ -77,22 +78,22 @@ func (s *spm) readBytes() error {
 	return nil
 }
 
-// readPairs writes down every way in which a piece can come about by merging two symbols.
-func (s *spm) readPairs(scores []float64) {
-	rank := scoreRanks(scores)
-	total := 0
-	usable := func(i int) bool {
-		return s.vocab.mergeable(int32(i)) && s.vocab.pieces[i] != "" && utf8.ValidString(s.vocab.pieces[i])
-	}
+// usable reports whether text may become the piece of an id.
+func (s *spm) usable(id int32) bool {
+	p := s.vocab.pieces[id]
+	return s.vocab.mergeable(id) && p != "" && utf8.ValidString(p)
+}
+
+// readRunes gives every character of a usable piece a symbol and records which are adjacent.
+func (s *spm) readRunes() {
 	for i, p := range s.vocab.pieces {
-		if !usable(i) {
+		if !s.usable(int32(i)) {
 			continue
 		}
-		total += utf8.RuneCountInString(p) - 1
 		last := rune(-1)
 		for _, r := range p {
 			if _, ok := s.runeSym[r]; !ok {
-				if id, ok := s.vocab.byText[string(r)]; ok && usable(int(id)) {
+				if id, ok := s.vocab.byText[string(r)]; ok && s.usable(id) {
 					s.runeSym[r] = id
 				} else {
 					s.runeSym[r] = int32(len(s.vocab.pieces) + len(s.extras))
@@ -105,33 +106,83 @@ func (s *spm) readPairs(scores []float64) {
 			last = r
 		}
 	}
-	symbol := func(text string) (int32, bool) {
-		if id, ok := s.vocab.byText[text]; ok && usable(int(id)) {
-			return id, true
+}
+
+// symbolOf returns the symbol of a usable piece or of a character.
+func (s *spm) symbolOf(text string) (int32, bool) {
+	if id, ok := s.vocab.byText[text]; ok && s.usable(id) {
+		return id, true
+	}
+	r, n := utf8.DecodeRuneInString(text)
+	if n != len(text) {
+		return None, false
+	}
+	id, ok := s.runeSym[r]
+	return id, ok
+}
+
+// readPairs records every way to create a piece by merging two symbols.
+func (s *spm) readPairs(src Source) error {
+	if s.gemma4 {
+		return s.readMergedPairs(src)
+	}
+	scores, err := readScores(src, len(s.vocab.pieces))
+	if err != nil {
+		return err
+	}
+	rank := scoreRanks(scores)
+	total := 0
+	for i, p := range s.vocab.pieces {
+		if s.usable(int32(i)) {
+			total += utf8.RuneCountInString(p) - 1
 		}
-		r, n := utf8.DecodeRuneInString(text)
-		if n != len(text) {
-			return None, false
-		}
-		id, ok := s.runeSym[r]
-		return id, ok
 	}
 	s.pairs = newPairTable(total)
 	for i, p := range s.vocab.pieces {
-		if !usable(i) {
+		if !s.usable(int32(i)) {
 			continue
 		}
 		for cut := range p {
 			if cut == 0 {
 				continue
 			}
-			if l, ok := symbol(p[:cut]); ok {
-				if r, ok := symbol(p[cut:]); ok {
+			if l, ok := s.symbolOf(p[:cut]); ok {
+				if r, ok := s.symbolOf(p[cut:]); ok {
 					s.pairs.add(l, r, rank[i], int32(i))
 				}
 			}
 		}
 	}
+	return nil
+}
+
+// readMergedPairs records the merges of the file. It ignores those from or to structure, because
+// text must not become it.
+func (s *spm) readMergedPairs(src Source) error {
+	merges, err := readMerges(src)
+	if err != nil {
+		return err
+	}
+	s.pairs = newPairTable(len(merges))
+	for i, m := range merges {
+		left, right, err := cutMerge(i, m)
+		if err != nil {
+			return err
+		}
+		id, ok := s.vocab.byText[left+right]
+		if !ok {
+			return fmt.Errorf("merge %d makes %.64q, which is no piece: %w", i, left+right, ErrVocab)
+		}
+		if !s.usable(id) {
+			continue
+		}
+		l, leftOK := s.symbolOf(left)
+		r, rightOK := s.symbolOf(right)
+		if leftOK && rightOK {
+			s.pairs.add(l, r, uint32(i), id)
+		}
+	}
+	return nil
 }
 
 // scoreRanks numbers the scores from the highest down; equal scores share a number.
@@ -146,8 +197,8 @@ func scoreRanks(scores []float64) []uint32 {
 	return ranks
 }
 
-// encode appends the ids of a text that holds no special token. first tells whether the text begins the whole or follows
-// a special token, where the space prefix belongs.
+// encode appends the ids of a text without special tokens. first reports whether the text starts
+// the whole or follows a special token, where the space prefix belongs.
 func (s *spm) encode(dst []int32, text string, first bool, opts EncodeOptions) []int32 {
 	m := s.mergers.Get().(*merger)
 	m.syms = m.syms[:0]
@@ -159,6 +210,11 @@ func (s *spm) encode(dst []int32, text string, first bool, opts EncodeOptions) [
 		}
 	}
 	for i := 0; i < len(text) && !opts.beyond(len(dst)); {
+		if id, n := s.breaks(text, i); n > 0 {
+			dst = append(s.flush(dst, m), id)
+			last, i = -1, i+n
+			continue
+		}
 		r, n := rune(text[i]), 1
 		if r >= utf8.RuneSelf {
 			r, n = utf8.DecodeRuneInString(text[i:])
@@ -175,7 +231,7 @@ func (s *spm) encode(dst []int32, text string, first bool, opts EncodeOptions) [
 		if sym == None {
 			sym = unknownRune(r)
 		}
-		// No piece holds this character after the last one: what is left of here is settled.
+		// No piece has these two characters next to each other: everything before is final.
 		if last >= 0 && !s.joins.has(last, r) {
 			dst = s.flush(dst, m)
 		}
@@ -190,6 +246,21 @@ func (s *spm) encode(dst []int32, text string, first bool, opts EncodeOptions) [
 	return dst
 }
 
+// breaks returns the piece of a whole run of line breaks that begins at i, and its length; 0 without
+// such a piece. Gemma 4 has pieces for runs of up to 31, and not every file has merges to them.
+func (s *spm) breaks(text string, i int) (id int32, n int) {
+	if !s.gemma4 || text[i] != '\n' || i > 0 && text[i-1] == '\n' {
+		return None, 0
+	}
+	for i+n < len(text) && n <= maxPieceBytes && text[i+n] == '\n' {
+		n++
+	}
+	if id, ok := s.vocab.byText[text[i:i+n]]; ok && s.usable(id) {
+		return id, n
+	}
+	return None, 0
+}
+
 func (s *spm) symbol(r rune) int32 {
 	if r < utf8.RuneSelf {
 		return s.asciiSym[r]
@@ -200,11 +271,11 @@ func (s *spm) symbol(r rune) int32 {
 	return None
 }
 
-// Symbols below zero merge with nothing and remember what they stand for.
+// unknownRune is a negative symbol, which never merges and remembers its character.
 func unknownRune(r rune) int32 { return -2 - r }
 func unknownByte(b byte) int32 { return -2 - (utf8.MaxRune + 1) - int32(b) }
 
-// flush merges the symbols gathered so far and appends their ids.
+// flush merges the collected symbols and appends their ids.
 func (s *spm) flush(dst []int32, m *merger) []int32 {
 	m.merge()
 	for _, sym := range m.syms {
@@ -223,7 +294,7 @@ func (s *spm) flush(dst []int32, m *merger) []int32 {
 	return dst
 }
 
-// fallback writes a character as byte pieces, or as one unknown token if a byte has none.
+// fallback encodes a character as byte pieces, or as one unknown token if a byte has no piece.
 func (s *spm) fallback(dst []int32, raw []byte) []int32 {
 	from := len(dst)
 	for _, b := range raw {
@@ -236,12 +307,16 @@ func (s *spm) fallback(dst []int32, raw []byte) []int32 {
 	return dst
 }
 
-// piece returns the bytes that an id stands for.
+// piece returns the bytes of an id.
 func (s *spm) piece(id int32) []byte {
 	p := s.vocab.pieces[id]
 	switch s.vocab.kinds[id] {
 	case KindNormal, KindUnused:
 		return []byte(strings.ReplaceAll(p, spaceMark, " "))
+	case KindUserDefined:
+		if s.gemma4 { // runs of spaces are user-defined
+			return []byte(strings.ReplaceAll(p, spaceMark, " "))
+		}
 	case KindByte:
 		var b byte
 		_, _ = fmt.Sscanf(p, "<0x%02X>", &b) // checked by readBytes
@@ -250,7 +325,7 @@ func (s *spm) piece(id int32) []byte {
 	return []byte(p)
 }
 
-// runePairs is a set of character pairs that may hold more than was added, never less.
+// runePairs is a set of character pairs that may contain more than was added, never less.
 type runePairs [1 << 12]uint64
 
 func (p *runePairs) bit(a, b rune) (word int, mask uint64) {

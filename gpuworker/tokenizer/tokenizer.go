@@ -2,15 +2,15 @@ package tokenizer
 
 import (
 	"fmt"
-	"slices"
 )
 
 const (
-	modelBPE = "gpt2"
-	modelSPM = "llama"
+	modelBPE    = "gpt2"
+	modelSPM    = "llama"
+	modelGemma4 = "gemma4"
 )
 
-// Tokenizer is one model's vocabulary, ready for use. It is immutable and safe for concurrent use.
+// Tokenizer is the vocabulary of one model. It is immutable and safe for concurrent use.
 type Tokenizer struct {
 	vocab   *vocab
 	coder   coder
@@ -18,7 +18,7 @@ type Tokenizer struct {
 	eog     []int32 // ascending
 	addBOS  bool
 	addEOS  bool
-	spaced  bool  // a whole text begins with a space that is not part of it
+	spaced  bool  // a whole text starts with a space that is not part of it
 	always  *trie // user-defined pieces
 	all     *trie // user-defined, control and unknown pieces
 	strips  []bool
@@ -26,14 +26,15 @@ type Tokenizer struct {
 	bytes   [][]byte // of each id
 }
 
-// coder encodes text without special tokens and knows the bytes of each piece. encode may stop where dst is beyond opts.
+// coder encodes text without special tokens and has the bytes of each piece. encode may stop once
+// dst exceeds opts.MaxIDs.
 type coder interface {
 	encode(dst []int32, text string, first bool, opts EncodeOptions) []int32
 	piece(id int32) []byte
 }
 
-// New reads a vocabulary. It fails with ErrVocab for one that contradicts itself and with ErrUnsupported for a kind or a
-// pre-tokenizer it does not know.
+// New reads a vocabulary. It returns ErrVocab for one that contradicts itself and ErrUnsupported
+// for an unknown kind or pre-tokenizer.
 func New(src Source) (*Tokenizer, error) {
 	model, ok, err := src.String(keyModel)
 	switch {
@@ -41,8 +42,8 @@ func New(src Source) (*Tokenizer, error) {
 		return nil, fmt.Errorf("%w: %w", ErrVocab, err)
 	case !ok:
 		return nil, fmt.Errorf("%s is missing, the file has no tokenizer: %w", keyModel, ErrVocab)
-	case model != modelBPE && model != modelSPM:
-		return nil, fmt.Errorf("%s is %.64q, want %q or %q: %w", keyModel, model, modelBPE, modelSPM, ErrUnsupported)
+	case model != modelBPE && model != modelSPM && model != modelGemma4:
+		return nil, fmt.Errorf("%s is %.64q, want %q, %q or %q: %w", keyModel, model, modelBPE, modelSPM, modelGemma4, ErrUnsupported)
 	}
 	var pre pretokenizer
 	if model == modelBPE {
@@ -66,15 +67,15 @@ func New(src Source) (*Tokenizer, error) {
 		return nil, err
 	}
 	if model == modelBPE {
-		t.coder, err = newBPE(src, v, pre, t.special.UNK)
-	} else {
-		var s *spm
-		if s, err = newSPM(src, v, t.special.UNK); err == nil {
-			t.coder, t.spaced = s, s.prefix
+		if t.coder, err = newBPE(src, v, pre, t.special.UNK); err != nil {
+			return nil, err
 		}
-	}
-	if err != nil {
-		return nil, err
+	} else {
+		s, err := newSPM(src, v, model, t.special.UNK)
+		if err != nil {
+			return nil, err
+		}
+		t.coder, t.spaced = s, s.prefix
 	}
 	name, _, err := src.String(keyName)
 	if err != nil {
@@ -103,7 +104,7 @@ func (t *Tokenizer) readFlags(src Source, model string, pre pretokenizer) error 
 	return nil
 }
 
-// index prepares what lookups by id and the search for special tokens need.
+// index prepares lookups by id and the search for special tokens.
 func (t *Tokenizer) index(modelName string) {
 	t.always, t.all = newTrie(), newTrie()
 	t.strips = make([]bool, len(t.vocab.pieces))
@@ -126,32 +127,33 @@ func (t *Tokenizer) index(modelName string) {
 	}
 }
 
-// LongestPiece is the number of bytes of the longest piece: a text of n bytes becomes about n/LongestPiece tokens at
-// least, so that one far too long is known without encoding it.
+// LongestPiece is the length in bytes of the longest piece. A text of n bytes has about
+// n/LongestPiece tokens or more, so a text that is far too long can be refused without encoding it.
 func (t *Tokenizer) LongestPiece() int { return t.longest }
 
-// EncodeOptions says how text becomes ids. The zero value encodes plain text and nothing else.
+// EncodeOptions control how text becomes ids. The zero value encodes plain text only.
 type EncodeOptions struct {
-	// AddSpecial puts BOS before and EOS behind the text where the model's metadata asks for it.
+	// AddSpecial adds BOS before and EOS after the text if the model's metadata says so.
 	AddSpecial bool
-	// ParseSpecial reads the names of control tokens in the text as those tokens. Leave it off for text from outside:
-	// then no text can become a control token.
+	// ParseSpecial encodes the names of control tokens in the text as those tokens. Leave it off
+	// for text from outside, so that no text can become a control token.
 	ParseSpecial bool
-	// SpecialWithin are ranges of the text's bytes, ascending and apart: the name of a control token that lies wholly in one of
-	// them is read as that token, also where ParseSpecial is off. They do not cut the text: what lies between two tokens is
-	// encoded as a whole.
+	// SpecialWithin are ranges of the text's bytes, ascending and disjoint. The name of a control
+	// token inside one of them is encoded as that token even if ParseSpecial is off. The ranges do
+	// not split the text: the text between two tokens is encoded as a whole.
 	SpecialWithin [][2]int
-	// MaxIDs bounds the work for a text whose ids are of no use if they are many: Encode may stop once it has more than MaxIDs
-	// ids, and returns more than MaxIDs then. Zero sets no bound.
+	// MaxIDs bounds the work for a text that is useless if it has more ids. Encode may stop early
+	// and then returns more than MaxIDs ids. Zero: no bound.
 	MaxIDs int
 }
 
-// beyond reports whether n ids are more than the caller can use.
+// beyond reports whether n ids exceed MaxIDs.
 func (o EncodeOptions) beyond(n int) bool { return o.MaxIDs > 0 && n > o.MaxIDs }
 
-// Encode returns the ids of a text; user-defined pieces in it are always taken whole. Equal texts and options give equal
-// ids. Time is at most n log n in the length of the text. Bytes that are not UTF-8 are encoded as bytes; text that a
-// vocabulary without byte pieces cannot write becomes the unknown token, or is left out if there is none.
+// Encode returns the ids of a text. It never splits user-defined pieces. Equal texts and options
+// give equal ids. It takes at most n log n time for n bytes. Bytes that are not UTF-8 are encoded
+// as bytes. Text that a vocabulary without byte pieces cannot express becomes the unknown token, or
+// nothing without one.
 func (t *Tokenizer) Encode(text string, opts EncodeOptions) []int32 {
 	room := len(text)/3 + 2
 	if opts.MaxIDs > 0 {
@@ -169,10 +171,10 @@ func (t *Tokenizer) Encode(text string, opts EncodeOptions) []int32 {
 		find = t.all
 	}
 	first := true
-	for at := 0; at < len(text) && !opts.beyond(len(ids)); {
-		start, end, id := find.find(text, at, &within)
-		if start > at {
-			ids = t.coder.encode(ids, text[at:start], first, opts)
+	for pos := 0; pos < len(text) && !opts.beyond(len(ids)); {
+		start, end, id := find.find(text, pos, &within)
+		if start > pos {
+			ids = t.coder.encode(ids, text[pos:start], first, opts)
 			first = false
 		}
 		if id != None {
@@ -184,7 +186,7 @@ func (t *Tokenizer) Encode(text string, opts EncodeOptions) []int32 {
 				}
 			}
 		}
-		at = end
+		pos = end
 	}
 	if opts.AddSpecial && t.addEOS {
 		ids = append(ids, t.special.EOS)
@@ -194,30 +196,26 @@ func (t *Tokenizer) Encode(text string, opts EncodeOptions) []int32 {
 
 func isASCIISpace(b byte) bool { return b == ' ' || b >= '\t' && b <= '\r' }
 
-// VocabSize returns the number of ids; they run from 0.
-func (t *Tokenizer) VocabSize() int { return len(t.vocab.pieces) }
-
-// Special returns the ids with a meaning of their own.
-func (t *Tokenizer) Special() Special { return t.special }
-
-// EndOfGeneration returns, ascending, every id after which a generation is over: EOS, EOT, EOM and the end tokens of the
-// well-known families. The caller must not change it.
-func (t *Tokenizer) EndOfGeneration() []int32 { return t.eog }
-
-// IsEndOfGeneration tells whether a generation is over after id.
-func (t *Tokenizer) IsEndOfGeneration(id int32) bool {
-	_, ok := slices.BinarySearch(t.eog, id)
-	return ok
+// Trailing returns the token that Encode adds after a text with AddSpecial; None if it adds none.
+func (t *Tokenizer) Trailing() int32 {
+	if !t.addEOS {
+		return None
+	}
+	return t.special.EOS
 }
 
-// AddsBOS tells whether Encode with AddSpecial begins with BOS.
-func (t *Tokenizer) AddsBOS() bool { return t.addBOS }
+// VocabSize returns the number of ids, which start from 0.
+func (t *Tokenizer) VocabSize() int { return len(t.vocab.pieces) }
 
-// AddsEOS tells whether Encode with AddSpecial ends with EOS.
-func (t *Tokenizer) AddsEOS() bool { return t.addEOS }
+// Special returns the ids with a special role.
+func (t *Tokenizer) Special() Special { return t.special }
 
-// Piece returns the bytes that an id stands for, special tokens by name; they need not be whole characters. The caller
-// must not change them. ok is false for an id outside the vocabulary.
+// EndOfGeneration returns, ascending, every id that ends a generation: EOS, EOT, EOM and the end
+// tokens of the well-known families. The caller must not change it.
+func (t *Tokenizer) EndOfGeneration() []int32 { return t.eog }
+
+// Piece returns the bytes of an id, special tokens by name. They need not be whole characters. The
+// caller must not change them. ok is false for an id outside the vocabulary.
 func (t *Tokenizer) Piece(id int32) (piece []byte, ok bool) {
 	if id < 0 || int(id) >= len(t.bytes) {
 		return nil, false
@@ -225,18 +223,10 @@ func (t *Tokenizer) Piece(id int32) (piece []byte, ok bool) {
 	return t.bytes[id], true
 }
 
-// IsSpecial tells whether id is a control or unknown token: structure, not text.
+// IsSpecial reports whether id is a control or unknown token, that is, structure and not text.
 func (t *Tokenizer) IsSpecial(id int32) bool {
 	if id < 0 || int(id) >= len(t.vocab.kinds) {
 		return false
 	}
 	return t.vocab.kinds[id] == KindControl || t.vocab.kinds[id] == KindUnknown
-}
-
-// KindOf returns the kind of an id, zero for one outside the vocabulary.
-func (t *Tokenizer) KindOf(id int32) Kind {
-	if id < 0 || int(id) >= len(t.vocab.kinds) {
-		return 0
-	}
-	return t.vocab.kinds[id]
 }

@@ -4,8 +4,8 @@ package tokenizer
 type trie struct {
 	first [256]bool // bytes that begin a string
 	edges map[uint64]int32
-	ids   []int32 // of the string that ends in a node, None if none does
-	free  []bool  // of a node: its string is found anywhere, also outside of the spans
+	ids   []int32 // of the string that ends at a node; None if none does
+	free  []bool  // by node: its string is found anywhere, even outside the spans
 }
 
 func newTrie() *trie {
@@ -28,15 +28,16 @@ func (t *trie) add(s string, id int32, free bool) {
 	t.ids[node], t.free[node] = id, free
 }
 
-// find returns the first match at or after from, and of those that begin there the longest; id is None if there is none. A
-// string that is not free must lie within one of the spans. A free one that begins outside of the spans does not take a byte of
-// such a string: text from outside cannot break a special token of the template.
+// find returns the first match at or after from, and the longest of those that start there; id is
+// None if there is none. A string that is not free must be inside one of the spans. A free one that
+// starts outside the spans does not take a byte of such a string, so that text from outside cannot
+// break a special token of the template.
 func (t *trie) find(s string, from int, within *spans) (start, end int, id int32) {
 	for ; from < len(s); from++ {
 		if !t.first[s[from]] {
 			continue
 		}
-		node, best, at := int32(0), None, 0
+		node, best, pos := int32(0), None, 0
 		reach := within.reach(from)
 		for i := from; i < len(s); i++ {
 			child, ok := t.edges[uint64(node)<<8|uint64(s[i])]
@@ -49,16 +50,17 @@ func (t *trie) find(s string, from int, within *spans) (start, end int, id int32
 			if reach == 0 && t.breaks(s, i+1, *within) {
 				break
 			}
-			best, at = t.ids[node], i+1
+			best, pos = t.ids[node], i+1
 		}
 		if best != None {
-			return from, at, best
+			return from, pos, best
 		}
 	}
 	return len(s), len(s), None
 }
 
-// breaks reports whether a match up to a byte takes a part of a string that is not free and lies in the next span.
+// breaks reports whether a match up to a byte takes a part of a string that is not free and is in
+// the next span.
 func (t *trie) breaks(s string, to int, next spans) bool {
 	if len(next) == 0 {
 		return false
@@ -78,15 +80,15 @@ func (t *trie) breaks(s string, to int, next spans) bool {
 	return false
 }
 
-// spans are ranges of bytes of a text, ascending and apart, that are passed from left to right.
+// spans are ranges of bytes of a text, ascending and disjoint, that are passed from left to right.
 type spans [][2]int
 
-// reach is the end of the span that holds a byte, or 0. Later calls name later bytes.
-func (s *spans) reach(at int) int {
-	for len(*s) > 0 && (*s)[0][1] <= at {
+// reach is the end of the span that contains a byte, or 0. Later calls must be for later bytes.
+func (s *spans) reach(pos int) int {
+	for len(*s) > 0 && (*s)[0][1] <= pos {
 		*s = (*s)[1:]
 	}
-	if len(*s) == 0 || at < (*s)[0][0] {
+	if len(*s) == 0 || pos < (*s)[0][0] {
 		return 0
 	}
 	return (*s)[0][1]

@@ -5,28 +5,28 @@ import (
 	"math"
 )
 
-// Kind says what a piece is for; the numbers are those of tokenizer.ggml.token_type.
+// Kind is the purpose of a piece. The numbers are those of tokenizer.ggml.token_type.
 type Kind uint8
 
 // The kinds of pieces.
 const (
 	KindNormal      Kind = 1 // text
-	KindUnknown     Kind = 2 // stands for text that no piece covers
-	KindControl     Kind = 3 // structure; never text unless asked for
+	KindUnknown     Kind = 2 // text that no piece covers
+	KindControl     Kind = 3 // structure; never text unless requested
 	KindUserDefined Kind = 4 // text that is always one piece
 	KindUnused      Kind = 5
 	KindByte        Kind = 6 // one byte, written <0xHH>
 )
 
 const (
-	// None stands for "the vocabulary has no such token".
+	// None is "the vocabulary has no such token".
 	None int32 = -1
 
 	maxPieces     = 1 << 23 // pieces
-	maxPieceBytes = 1024    // bytes; bounds the work that one piece can cause
+	maxPieceBytes = 1024    // bounds the work that one piece can cause
 )
 
-// vocab is the table of pieces as the file gives it, checked.
+// vocab is the checked table of pieces of the file.
 type vocab struct {
 	pieces []string
 	kinds  []Kind
@@ -52,7 +52,7 @@ func readVocab(src Source) (*vocab, error) {
 			return nil, fmt.Errorf("piece %d has %d bytes, more than %d: %w", i, len(p), maxPieceBytes, ErrVocab)
 		}
 		if p == "" {
-			continue // holds an id and never matches
+			continue // has an id but never matches
 		}
 		if first, dup := v.byText[p]; dup {
 			return nil, fmt.Errorf("pieces %d and %d are both %.64q: %w", first, i, p, ErrVocab)
@@ -78,7 +78,7 @@ func readVocab(src Source) (*vocab, error) {
 	return v, nil
 }
 
-// readScores returns one finite score a piece.
+// readScores returns one finite score for each piece.
 func readScores(src Source, pieces int) ([]float64, error) {
 	scores, ok, err := src.Floats(keyScores)
 	switch {
@@ -97,8 +97,8 @@ func readScores(src Source, pieces int) ([]float64, error) {
 	return scores, nil
 }
 
-// mergeable tells whether plain text may become this piece. Control pieces are left out so that text from outside can
-// never turn into structure.
+// mergeable reports whether plain text may become this piece. Control pieces are excluded, so that
+// text from outside can never turn into structure.
 func (v *vocab) mergeable(id int32) bool {
 	switch v.kinds[id] {
 	case KindControl, KindUnknown, KindByte:

@@ -1,8 +1,10 @@
-// Package blake3 computes chaining values of whole subtrees of BLAKE3, whose bytes several goroutines can hash at once.
+// Package blake3 computes chaining values of whole subtrees of BLAKE3, so that several goroutines
+// can hash one message.
 //
-// Value takes the bytes of one subtree. Where the processor has AVX-512, sixteen chunks lie in the lanes of a vector, and so
-// do sixteen parents of every level but the topmost; elsewhere lukechampine.com/blake3/guts computes. The values are the
-// same.
+// Value hashes the bytes of one subtree. With AVX-512, sixteen chunks are in the lanes of a vector,
+// and so are sixteen parents of every level but the topmost. Elsewhere lukechampine.com/blake3/guts
+// computes the same values.
 //
-// It refuses to know where a message ends: its last bytes and its root are the caller's, who has guts for them.
+// The caller handles the message's end and its root with guts, because these differ from other
+// subtrees.
 package blake3

@@ -2,16 +2,16 @@ package blake3
 
 import "lukechampine.com/blake3/guts"
 
-// Sizes of subtrees in bytes. Those of Best are hashed fastest: the most bytes that stay in a core's cache when they have
-// just been read.
+// Sizes of subtrees in bytes. Best is the fastest: the most bytes that stay in a core's cache after
+// a read.
 const (
 	Least = guts.MaxSIMD * guts.ChunkSize
 	Best  = 256 << 10
 )
 
-// Value returns the chaining value of the subtree over data, whose bytes are a power of two of at least Least; chunk is the
-// place of its first chunk of 1 KiB in the message, a multiple of its chunks. Another size panics: that is a mistake of the
-// caller's. It keeps no state.
+// Value returns the chaining value of the subtree over data, whose size is a power of two of at
+// least Least. chunk is the position of its first chunk of 1 KiB in the message, a multiple of its
+// number of chunks. Another size is a bug of the caller and panics. Value keeps no state.
 func Value(data []byte, chunk uint64) [8]uint32 {
 	size := len(data)
 	if size < Least || size&(size-1) != 0 {
@@ -24,7 +24,8 @@ func Value(data []byte, chunk uint64) [8]uint32 {
 	return Parent(Value(data[:half], chunk), Value(data[half:], chunk+uint64(half)/guts.ChunkSize))
 }
 
-// Parent returns the chaining value of two subtrees that lie side by side, neither of them the whole message.
+// Parent returns the chaining value of two adjacent subtrees that together are not the whole
+// message.
 func Parent(left, right [8]uint32) [8]uint32 {
 	return guts.ChainingValue(guts.ParentNode(left, right, &guts.IV, 0))
 }

@@ -7,8 +7,9 @@ import (
 	"lukechampine.com/blake3/guts"
 )
 
-// hash16AVX512 hashes sixteen inputs of as many blocks of 64 bytes each: input i lies stride*i behind data, and its counter
-// is chunk+step*i, chunk a multiple of 16. The flags of the first and of the last block are or-ed where they are one block.
+// hash16AVX512 hashes sixteen inputs of blocks blocks of 64 bytes each. Input i is at data+stride*i,
+// and its counter is chunk+step*i, chunk a multiple of 16. If the first and the last block are one
+// block, their flags are or-ed.
 //
 //go:noescape
 func hash16AVX512(values *[lanes][8]uint32, data *byte, stride, blocks uintptr, chunk uint64, step, first, last uint32)
@@ -22,7 +23,7 @@ func value(data []byte, chunk uint64) [8]uint32 {
 	}
 	var values [Best / guts.ChunkSize][8]uint32
 	n := len(data) / guts.ChunkSize
-	for i := 0; i < n; i += lanes {
+	for i := 0; i < n; i += lanes { // in place: pairs are read before their results are written
 		hash16AVX512((*[lanes][8]uint32)(values[i:]), &data[i*guts.ChunkSize], guts.ChunkSize, guts.ChunkSize/guts.BlockSize,
 			chunk+uint64(i), 1, guts.FlagChunkStart, guts.FlagChunkEnd)
 	}

@@ -2,8 +2,9 @@ package dequant
 
 import "encoding/binary"
 
-// Formats with blocks of 32 weights. Nibble formats keep weight j in the low and weight j+16 in the high half of byte j;
-// formats of five bits keep the fifth bit of weight j at bit j of a 32-bit word.
+// Formats with blocks of 32 weights. Nibble formats keep weight j in the low and weight j+16 in the
+// high half of byte j; formats of five bits keep the fifth bit of weight j at bit j of a 32-bit
+// word.
 
 // nibble returns the four bits of weight j.
 func nibble(q []byte, j int) int {
@@ -51,7 +52,7 @@ func q5_1(b []byte, dst []float64) {
 	}
 }
 
-// Levels of IQ4_NL: a nibble is an index into them.
+// Levels of IQ4_NL and IQ4_XS: a nibble is an index into them.
 var Levels = [16]int{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 
 func iq4nl(b []byte, dst []float64) {

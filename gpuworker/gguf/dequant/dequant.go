@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
-// ErrUnsupported means that no exact reference exists here for the tensor type.
+// ErrUnsupported means that the package has no exact reference for the tensor type.
 var ErrUnsupported = errors.New("tensor type has no reference")
 
 // ErrSize means that the bytes are not the whole blocks that dst has room for.
@@ -21,14 +21,15 @@ type unpack func(block []byte, dst []float64)
 var formats = map[gguf.Type]unpack{
 	gguf.F32: f32, gguf.F16: f16, gguf.BF16: bf16,
 	gguf.Q8_0: q8_0, gguf.Q4_0: q4_0, gguf.Q4_1: q4_1, gguf.Q5_0: q5_0, gguf.Q5_1: q5_1, gguf.IQ4NL: iq4nl,
-	gguf.Q4K: q4k, gguf.Q5K: q5k, gguf.Q6K: q6k,
+	gguf.Q2K: q2k, gguf.Q3K: q3k, gguf.Q4K: q4k, gguf.Q5K: q5k, gguf.Q6K: q6k, gguf.IQ4XS: iq4xs,
+	gguf.IQ2XXS: iq2xxs, gguf.IQ2XS: iq2xs, gguf.IQ2S: iq2s, gguf.IQ3XXS: iq3xxs, gguf.IQ3S: iq3s,
 }
 
-// Supported reports whether Dequantize knows the type.
+// Supported reports whether Dequantize accepts the type.
 func Supported(t gguf.Type) bool { return formats[t] != nil }
 
-// Dequantize writes the weights stored in raw to dst, in file order. raw must be whole blocks and hold exactly len(dst)
-// weights; otherwise nothing is written.
+// Dequantize writes the weights in raw to dst, in file order. raw must be whole blocks with exactly
+// len(dst) weights; otherwise nothing is written.
 func Dequantize(t gguf.Type, raw []byte, dst []float64) error {
 	f := formats[t]
 	if f == nil {

@@ -154,8 +154,8 @@ func objectName(v Value) string {
 	return typeName(v) + " object"
 }
 
-// path is a value's attribute by a path such as "function.name" or "items.0", as the filters take it. What is undefined on
-// the way becomes the default, if that is not nil.
+// path resolves an attribute path such as "function.name" or "items.0", as filters accept it. An
+// undefined step makes the result undefined.
 func (r *run) path(v, path, otherwise Value) Value {
 	parts := []Value{path}
 	if name, ok := plainOf(path); ok {

@@ -58,7 +58,7 @@ var (
 // own writes a text of the template.
 func (b *buffer) own(text string) { b.write(own(text)) }
 
-// str is what was written. The text is valid UTF-8: every cut is between characters.
+// str is the written text. It is valid UTF-8, because every cut is between characters.
 func (b *buffer) str() str {
 	if !b.mixed {
 		return str{b.text.String(), b.origin}

@@ -27,7 +27,7 @@ func capitalized(s string) string {
 	return s
 }
 
-// cased tells the letters that have a case, between which Python's title begins words.
+// cased reports whether a letter has a case. Python's title starts words between others.
 func cased(c rune) bool { return unicode.IsUpper(c) || unicode.IsLower(c) || unicode.IsTitle(c) }
 
 // titleCase is Python's title of a string: every letter after none begins a word.

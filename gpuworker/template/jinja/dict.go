@@ -46,7 +46,8 @@ func (d *Dict) place(hash any) int {
 	return -1
 }
 
-// put adds an entry or replaces the value of one. Only namespaces and makers of new dictionaries call it.
+// put adds an entry or replaces its value. Only namespaces and constructors of dictionaries call
+// it.
 func (d *Dict) put(key Value, hash any, v Value) {
 	if i := d.place(hash); i >= 0 {
 		d.entries[i].value = v
@@ -79,7 +80,8 @@ type (
 	otherHash struct{ v Value }
 )
 
-// hash makes Go's equality of Python's: equal keys have equal hashes. It is false for what cannot be a key.
+// hash is consistent with Python's equality: equal keys have equal hashes. It returns false for
+// values that cannot be keys.
 func (r *run) hash(v Value) (any, bool) {
 	switch v := v.(type) {
 	case nil:
@@ -124,7 +126,7 @@ func (r *run) hash(v Value) (any, bool) {
 	return otherHash{v}, true
 }
 
-// hashText tells hashes of parts of a tuple apart.
+// hashText separates the hashes of the parts of a tuple.
 func (r *run) hashText(h any) string {
 	switch h := h.(type) {
 	case noneHash:

@@ -2,12 +2,12 @@ package jinja
 
 import "fmt"
 
-// Kind tells whose fault an Error is.
+// Kind is the cause of an Error.
 type Kind int
 
 // Kinds.
 const (
-	Wrong    Kind = iota // the template does what it cannot, or what is not supported
+	Wrong    Kind = iota // the template uses something impossible or unsupported
 	Raised               // the template refused its input by raise_exception
 	Exceeded             // the template asked for more than its limits
 )
@@ -36,7 +36,8 @@ func exceedAt(line int, format string, args ...any) {
 	panic(&Error{Kind: Exceeded, Line: line, Text: fmt.Sprintf(format, args...)})
 }
 
-// caught turns the panic of failAt and its like into an error, and leaves others alone. It is deferred.
+// caught turns the panic of failAt and similar functions into an error and passes others on. It
+// must be deferred.
 func caught(err *error) {
 	switch r := recover().(type) { //nolint:revive // the function is deferred by its callers
 	case nil:

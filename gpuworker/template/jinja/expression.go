@@ -51,17 +51,17 @@ type (
 		line   int
 		in     expression
 		name   string
-		filter *filter // nil if there is none of the name
+		filter *filter // nil if unknown
 		args   *arguments
 	}
 	testExpression struct {
 		line int
 		in   expression
 		name string
-		test *test // nil if there is none of the name
+		test *test // nil if unknown
 		args *arguments
 	}
-	// bodyText is what the filters of a block work on: the block's text, which is in r.body.
+	// bodyText is the input of a block's filters: the block's text, in r.body.
 	bodyText struct{}
 )
 

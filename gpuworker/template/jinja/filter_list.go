@@ -86,7 +86,7 @@ func filterItems(r *run, v Value, _ []Value) Value {
 	})
 }
 
-// filterBatch makes lists of so many items, the last one filled up.
+// filterBatch makes lists of this many items and fills up the last one.
 func filterBatch(r *run, v Value, a []Value) Value {
 	return r.generator(func() func() (Value, bool) { return r.batches(r.iterate(v), r.whole(a[0], 0), or(a[1], nil)) })
 }
@@ -115,7 +115,7 @@ func (r *run) batches(next func() (Value, bool), count int, fill Value) func() (
 	}
 }
 
-// filterSlice makes so many lists of about equal length.
+// filterSlice makes this many lists of about equal length.
 func filterSlice(r *run, v Value, a []Value) Value {
 	return r.generator(func() func() (Value, bool) { return r.slices(r.items(v), r.whole(a[0], 0), or(a[1], nil)) })
 }
@@ -146,7 +146,8 @@ func (r *run) slices(items []Value, slices int, fill Value) func() (Value, bool)
 	}
 }
 
-// filterMap applies a filter to each item, or takes an attribute of each. Of anything false it makes nothing.
+// filterMap applies a filter to each item, or takes an attribute of each. A false input gives
+// nothing.
 func filterMap(r *run, v Value, a *callArguments) Value {
 	return r.generator(func() func() (Value, bool) {
 		if !truth(v) {
@@ -184,7 +185,8 @@ func filterReject(r *run, v Value, a *callArguments) Value     { return selected
 func filterSelectAttr(r *run, v Value, a *callArguments) Value { return selected(r, v, a, true, true) }
 func filterRejectAttr(r *run, v Value, a *callArguments) Value { return selected(r, v, a, true, false) }
 
-// selected keeps the items, or those with the attribute, for which a test is as wanted. Of anything false it keeps nothing.
+// selected keeps the items, or those with the attribute, for which a test gives the wanted result.
+// A false input gives nothing.
 func selected(r *run, v Value, a *callArguments, attribute, want bool) Value {
 	return r.generator(func() func() (Value, bool) {
 		if !truth(v) {

@@ -19,7 +19,7 @@ func filterAbs(r *run, v Value, _ []Value) Value {
 	return whole(new(big.Int).Abs(n))
 }
 
-// filterInt reads a number, and gives the default for what is none.
+// filterInt parses a number and returns the default for anything else.
 func filterInt(r *run, v Value, a []Value) Value {
 	otherwise, base := or(a[0], 0), r.whole(a[1], 10)
 	if base < 2 || base > 36 {

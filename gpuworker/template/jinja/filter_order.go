@@ -35,7 +35,8 @@ func sortBy[T any](r *run, list []T, key func(T) Value, reverse bool) {
 
 func (r *run) sort(list []entry, key func(entry) Value, reverse bool) { sortBy(r, list, key, reverse) }
 
-// keyOf returns what a filter compares items by: themselves or an attribute, with the case of letters or without.
+// keyOf returns the sort key of a filter's items: the item or an attribute, with or without letter
+// case.
 func (r *run) keyOf(attribute Value, sensitive bool) func(Value) Value {
 	return func(v Value) Value {
 		if given(attribute) && attribute != nil {
@@ -79,17 +80,17 @@ func filterDictSort(r *run, v Value, a []Value) Value {
 		r.defined(v)
 		r.fail("dictsort takes a dict, not %s", typeName(v))
 	}
-	at := 0
+	pos := 0
 	switch by := r.string(or(a[1], own("key")), "dictsort: by"); by {
 	case "key":
 	case "value":
-		at = 1
+		pos = 1
 	default:
 		r.fail(`You can only sort by either "key" or "value"`)
 	}
 	pairs := (&view{"items", d}).items()
 	key := r.keyOf(missing{}, flag(a[0]))
-	sortBy(r, pairs, func(pair Value) Value { return key(pair.(*tuple).items[at]) }, flag(a[2]))
+	sortBy(r, pairs, func(pair Value) Value { return key(pair.(*tuple).items[pos]) }, flag(a[2]))
 	return &List{pairs}
 }
 

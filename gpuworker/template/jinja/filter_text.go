@@ -61,21 +61,21 @@ type part struct{ from, to int }
 func lines(s string, ends bool) []part {
 	var out []part
 	for from := 0; from < len(s); {
-		at := strings.IndexAny(s[from:], lineBreaks)
-		if at < 0 {
+		pos := strings.IndexAny(s[from:], lineBreaks)
+		if pos < 0 {
 			return append(out, part{from, len(s)})
 		}
-		at += from
-		_, width := utf8.DecodeRuneInString(s[at:])
-		if strings.HasPrefix(s[at:], "\r\n") {
+		pos += from
+		_, width := utf8.DecodeRuneInString(s[pos:])
+		if strings.HasPrefix(s[pos:], "\r\n") {
 			width = 2
 		}
-		end := at
+		end := pos
 		if ends {
 			end += width
 		}
 		out = append(out, part{from, end})
-		from = at + width
+		from = pos + width
 	}
 	return out
 }

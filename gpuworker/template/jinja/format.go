@@ -16,26 +16,26 @@ func (r *run) format(format str, a *callArguments) str {
 	auto, placed := 0, false
 	whole := format.text
 	for s := whole; s != ""; {
-		from, at := len(whole)-len(s), strings.IndexAny(s, "{}")
-		if at < 0 {
+		from, pos := len(whole)-len(s), strings.IndexAny(s, "{}")
+		if pos < 0 {
 			out.write(format.slice(from, len(whole)))
 			break
 		}
-		out.write(format.slice(from, from+at))
-		if at+1 < len(s) && s[at+1] == s[at] {
-			out.write(format.slice(from+at, from+at+1))
-			s = s[at+2:]
+		out.write(format.slice(from, from+pos))
+		if pos+1 < len(s) && s[pos+1] == s[pos] {
+			out.write(format.slice(from+pos, from+pos+1))
+			s = s[pos+2:]
 			continue
 		}
-		end := strings.IndexByte(s[at:], '}')
-		if s[at] == '}' || end < 0 {
-			r.fail("a single %q in a format string", s[at])
+		end := strings.IndexByte(s[pos:], '}')
+		if s[pos] == '}' || end < 0 {
+			r.fail("a single %q in a format string", s[pos])
 		}
-		m := fieldPattern.FindStringSubmatch(s[at+1 : at+end])
+		m := fieldPattern.FindStringSubmatch(s[pos+1 : pos+end])
 		if m == nil {
-			r.fail("the field %.40q of a format string is not supported", s[at:at+end+1])
+			r.fail("the field %.40q of a format string is not supported", s[pos:pos+end+1])
 		}
-		s = s[at+end+1:]
+		s = s[pos+end+1:]
 		var v Value
 		if m[1] == "" {
 			v = r.placed(a, auto)

@@ -6,8 +6,8 @@ type function struct {
 	call func(r *run, a *callArguments) Value
 }
 
-// NewFunction makes a function of up to as many arguments as it has parameters; those that are left out are nil. A text
-// arrives as a string. A string that call returns counts as the template's if every argument does.
+// NewFunction returns a function of up to as many arguments as it has parameters; missing ones are
+// nil. A text that it returns is the caller's.
 func NewFunction(name string, params []string, call func(args []Value) (Value, error)) Value {
 	s := &signature{names: params}
 	return &function{name, func(r *run, a *callArguments) Value {
@@ -56,7 +56,7 @@ func (r *run) call(line int, f Value, a *callArguments) Value {
 	return nil
 }
 
-// defined fails for what is undefined, with its reason.
+// defined fails for an undefined value, with its reason.
 func (r *run) defined(v Value) {
 	if u, ok := v.(*undefined); ok {
 		r.fail("%s", u.text)

@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/template/jinja"
 )
 
-// FuzzTemplatesStayWithinTheirLimits feeds any source to lexer, parser and evaluator. A second rendering gives the same.
+// FuzzTemplatesStayWithinTheirLimits feeds any source to lexer, parser and evaluator. A second
+// rendering gives the same.
 func FuzzTemplatesStayWithinTheirLimits(f *testing.F) {
 	for _, c := range readGolden(f) {
 		f.Add(c.Source)

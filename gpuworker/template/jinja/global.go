@@ -22,7 +22,8 @@ func IsGlobal(name string) bool { return globals[name] != nil }
 // maxRange is how long Jinja2's sandbox lets a range be.
 const maxRange = 100_000
 
-// globalRange gives numbers without making them, but counts them all as steps: whoever asks for a range walks it.
+// globalRange returns numbers lazily but counts them all as steps, because the template will
+// iterate over them.
 func globalRange(r *run, a []Value) Value {
 	start, stop, stride := 0, r.whole(a[0], 0), r.whole(a[2], 1)
 	if given(a[1]) {
@@ -85,22 +86,22 @@ func globalCycler(r *run, a *callArguments) Value {
 	if len(a.placed) == 0 || len(a.names) > 0 {
 		r.fail("cycler takes the items to cycle through")
 	}
-	items, at := a.placed, 0
+	items, pos := a.placed, 0
 	o := &object{members: map[string]Value{"current": items[0]}}
 	o.members["next"] = simple("next", "", func(*run, []Value) Value {
-		now := items[at]
-		at = (at + 1) % len(items)
-		o.members["current"] = items[at]
+		now := items[pos]
+		pos = (pos + 1) % len(items)
+		o.members["current"] = items[pos]
 		return now
 	})
 	o.members["reset"] = simple("reset", "", func(*run, []Value) Value {
-		at, o.members["current"] = 0, items[0]
+		pos, o.members["current"] = 0, items[0]
 		return nil
 	})
 	return o
 }
 
-// globalJoiner gives a function that returns nothing the first time and the separator afterwards.
+// globalJoiner returns a function that returns nothing at first and the separator afterwards.
 func globalJoiner(r *run, a []Value) Value {
 	used := false
 	return simple("joiner", "", func(*run, []Value) Value {

@@ -19,7 +19,8 @@ type jsonWriter struct {
 	sorted    bool
 }
 
-// filterToJSON is the field's tojson: no HTML escapes, and every character as it is unless ensure_ascii asks otherwise.
+// filterToJSON is the tojson of model repositories: no HTML escapes, and every character as it is
+// unless ensure_ascii is set.
 func filterToJSON(r *run, v Value, a []Value) Value {
 	w := &jsonWriter{buffer: r.buffer(), item: own(", "), key: own(": "), ascii: flag(a[0]), sorted: flag(a[3])}
 	if given(a[1]) && a[1] != nil {
@@ -174,5 +175,5 @@ func (w *jsonWriter) escape(s string) string {
 	return string(out)
 }
 
-// coded tells which characters are written as their numbers.
+// coded reports which characters are written as numeric escapes.
 func (w *jsonWriter) coded(c rune) bool { return c < ' ' || w.ascii && c > '~' }

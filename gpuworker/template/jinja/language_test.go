@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/template/jinja"
 )
 
-// golden is what Jinja2 makes of a template: a text, the template's own refusal, or an error of another kind.
+// golden is what Jinja2 makes of a template: a text, the template's own refusal, or an error of
+// another kind.
 type golden struct {
 	Source string
 	Text   *string
@@ -22,7 +23,8 @@ type golden struct {
 
 // refused are the cases that Jinja2 renders and this package refuses, with words of the refusal.
 var refused = map[string]string{
-	// Jinja2 makes these undefined where it can evaluate them while it compiles; with variables they are errors there too.
+	// Jinja2 makes these undefined where it can evaluate them while it compiles; with variables
+	// they are errors there too.
 	"{{ [1, 2]['a':] }}": "slice indices must be integers",
 	"{{ none[1:] }}":     "'NoneType' object cannot be sliced",
 	"{{ {'a': 1}[1:] }}": "'dict' object cannot be sliced",
@@ -79,7 +81,8 @@ func render(t testing.TB, source string) (string, error) {
 	return out.Text, err
 }
 
-// variables are those of variables.json, and a strftime_now like the one that the golden file was made with.
+// variables are those of variables.json, and a strftime_now like the one that the golden file was
+// made with.
 func variables(t testing.TB) map[string]jinja.Value {
 	t.Helper()
 	raw, err := os.ReadFile("../testdata/variables.json")

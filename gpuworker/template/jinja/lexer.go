@@ -6,11 +6,12 @@ import (
 	"unicode/utf8"
 )
 
-// lexer cuts a template into tokens. White space around tags is settled here: a minus in a tag takes all of it, trim_blocks
-// the line break after a block or comment, lstrip_blocks the blanks before one that begins its line, and a plus keeps it.
+// lexer splits a template into tokens and applies white space control: a minus in a tag removes all
+// adjacent white space, trim_blocks the line break after a block or comment, lstrip_blocks the
+// blanks before one that starts its line, and a plus keeps them.
 type lexer struct {
 	src    string
-	at     int
+	pos    int
 	line   int
 	tokens []token
 }
@@ -18,7 +19,7 @@ type lexer struct {
 func lex(source string) []token {
 	source = strings.ReplaceAll(strings.ReplaceAll(source, "\r\n", "\n"), "\r", "\n")
 	l := &lexer{src: strings.TrimSuffix(source, "\n"), line: 1}
-	for l.at < len(l.src) {
+	for l.pos < len(l.src) {
 		l.data()
 	}
 	l.emit(tokenEnd, "")
@@ -29,19 +30,19 @@ func (l *lexer) emit(kind tokenKind, text string) {
 	l.tokens = append(l.tokens, token{kind, l.line, text})
 }
 
-// move goes on to a place and counts the lines passed.
+// move advances to a position and counts the lines.
 func (l *lexer) move(to int) {
-	l.line += strings.Count(l.src[l.at:to], "\n")
-	l.at = to
+	l.line += strings.Count(l.src[l.pos:to], "\n")
+	l.pos = to
 }
 
-func (l *lexer) has(prefix string) bool { return strings.HasPrefix(l.src[l.at:], prefix) }
+func (l *lexer) has(prefix string) bool { return strings.HasPrefix(l.src[l.pos:], prefix) }
 
 // data reads text up to the next tag, and that tag.
 func (l *lexer) data() {
 	open := l.nextTag()
 	if open < 0 {
-		l.emit(tokenData, l.src[l.at:])
+		l.emit(tokenData, l.src[l.pos:])
 		l.move(len(l.src))
 		return
 	}
@@ -74,7 +75,7 @@ func (l *lexer) data() {
 }
 
 func (l *lexer) nextTag() int {
-	for i := l.at; ; i++ {
+	for i := l.pos; ; i++ {
 		next := strings.IndexByte(l.src[i:], '{')
 		if next < 0 || i+next+1 >= len(l.src) {
 			return -1
@@ -86,15 +87,15 @@ func (l *lexer) nextTag() int {
 	}
 }
 
-// text emits what stands before a tag, without the white space that the tag takes.
+// text emits the text before a tag, without the white space that the tag removes.
 func (l *lexer) text(end int, sign byte, block bool) {
-	text := l.src[l.at:end]
+	text := l.src[l.pos:end]
 	switch {
 	case sign == '-':
 		text = strings.TrimRightFunc(text, isSpace)
 	case sign != '+' && block:
 		begin := strings.LastIndexByte(text, '\n') + 1
-		startsLine := begin > 0 || l.at == 0 || l.src[l.at-1] == '\n'
+		startsLine := begin > 0 || l.pos == 0 || l.src[l.pos-1] == '\n'
 		if startsLine && strings.TrimFunc(text[begin:], isSpace) == "" {
 			text = text[:begin]
 		}
@@ -105,9 +106,9 @@ func (l *lexer) text(end int, sign byte, block bool) {
 	l.move(end)
 }
 
-// closing returns the length of a tag's end at the place, with the white space that it takes, or 0.
+// closing returns the length of a tag's end here, with the white space that it removes, or 0.
 func (l *lexer) closing(mark string) int {
-	rest := l.src[l.at:]
+	rest := l.src[l.pos:]
 	switch {
 	case strings.HasPrefix(rest, "-"+mark):
 		return len(rest) - len(strings.TrimLeftFunc(rest[1+len(mark):], isSpace))
@@ -122,7 +123,7 @@ func (l *lexer) closing(mark string) int {
 }
 
 func (l *lexer) comment() {
-	begin := l.at
+	begin := l.pos
 	end := strings.Index(l.src[begin:], "#}")
 	if end < 0 && begin == len(l.src) {
 		return // as in Jinja2
@@ -135,12 +136,12 @@ func (l *lexer) comment() {
 		end--
 	}
 	l.move(end)
-	l.move(l.at + l.closing("#}"))
+	l.move(l.pos + l.closing("#}"))
 }
 
-// rawTagEnd returns where the text of a raw block begins if the tag whose inside is at the place begins one, or -1.
-func rawTagEnd(src string, at int) int {
-	rest, ok := strings.CutPrefix(strings.TrimLeftFunc(src[at:], isSpace), "raw")
+// rawTagEnd returns the start of a raw block's text if the tag here opens one, or -1.
+func rawTagEnd(src string, pos int) int {
+	rest, ok := strings.CutPrefix(strings.TrimLeftFunc(src[pos:], isSpace), "raw")
 	if !ok {
 		return -1
 	}
@@ -156,7 +157,7 @@ func rawTagEnd(src string, at int) int {
 
 // raw emits everything up to the endraw tag as it stands.
 func (l *lexer) raw() {
-	for from := l.at; from < len(l.src); {
+	for from := l.pos; from < len(l.src); {
 		open := strings.Index(l.src[from:], "{%")
 		if open < 0 {
 			failAt(l.line, "the raw block has no end: {%% endraw %%} is missing")
@@ -171,13 +172,13 @@ func (l *lexer) raw() {
 		if !ok {
 			continue
 		}
-		end := lexer{src: l.src, at: len(l.src) - len(strings.TrimLeftFunc(body, isSpace))}
+		end := lexer{src: l.src, pos: len(l.src) - len(strings.TrimLeftFunc(body, isSpace))}
 		width := end.closing("%}")
 		if width == 0 {
 			continue
 		}
 		l.text(open, sign, true)
-		l.move(end.at + width)
+		l.move(end.pos + width)
 		return
 	}
 }
@@ -187,18 +188,18 @@ func (l *lexer) inside(end tokenKind) {
 	mark := map[tokenKind]string{tokenClose: "}}", tokenTagClose: "%}"}[end]
 	begin := l.line
 	var brackets []byte
-	for l.at < len(l.src) {
+	for l.pos < len(l.src) {
 		if len(brackets) == 0 {
 			if width := l.closing(mark); width > 0 {
 				l.emit(end, "")
-				l.move(l.at + width)
+				l.move(l.pos + width)
 				return
 			}
 		}
-		r, width := utf8.DecodeRuneInString(l.src[l.at:])
+		r, width := utf8.DecodeRuneInString(l.src[l.pos:])
 		switch {
 		case isSpace(r):
-			l.move(l.at + width)
+			l.move(l.pos + width)
 		case r >= '0' && r <= '9':
 			l.number()
 		case r == '_' || unicode.IsLetter(r):
@@ -213,13 +214,13 @@ func (l *lexer) inside(end tokenKind) {
 }
 
 func (l *lexer) name() {
-	rest := l.src[l.at:]
+	rest := l.src[l.pos:]
 	end := strings.IndexFunc(rest, func(r rune) bool { return r != '_' && !unicode.In(r, unicode.L, unicode.N, unicode.M) })
 	if end < 0 {
 		end = len(rest)
 	}
 	l.emit(tokenName, rest[:end])
-	l.at += end
+	l.pos += end
 }
 
 var operators = []string{
@@ -249,13 +250,13 @@ func (l *lexer) operator(brackets []byte) []byte {
 			brackets = brackets[:last]
 		}
 		l.emit(tokenOperator, op)
-		l.at += len(op)
+		l.pos += len(op)
 		return brackets
 	}
-	r, _ := utf8.DecodeRuneInString(l.src[l.at:])
+	r, _ := utf8.DecodeRuneInString(l.src[l.pos:])
 	failAt(l.line, "unexpected character %q", r)
 	return nil
 }
 
-// isSpace tells what Python calls white space.
+// isSpace reports whether Python counts a character as white space.
 func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }

@@ -1,6 +1,6 @@
 package jinja
 
-// Limits bound one parsing or rendering. A zero field takes its default.
+// Limits bound one parsing or rendering. A zero field means its default.
 type Limits struct {
 	Text  int // bytes of the output, and of every other text that is made; 16 MiB
 	Steps int // rounds of loops, calls, and items of the lists that are made, altogether; 1 000 000
@@ -28,13 +28,13 @@ type run struct {
 	limits Limits
 	steps  int
 	depth  int
-	line   int // of what is evaluated
+	line   int // of the evaluated node
 	out    *buffer
 	*library
 	body str // of the block whose filters are evaluated
 }
 
-// fail ends the rendering: the template does what it cannot.
+// fail ends the rendering because of an error of the template.
 func (r *run) fail(format string, args ...any) { failAt(r.line, format, args...) }
 
 // step counts rounds, calls and items.
@@ -54,7 +54,7 @@ func (r *run) enter() {
 
 func (r *run) leave() { r.depth-- }
 
-// room refuses a text of so many bytes before it is made.
+// room refuses a text of this many bytes before it is created.
 func (r *run) room(bytes int) {
 	if bytes > r.limits.Text || bytes < 0 {
 		exceedAt(r.line, "a text of more than %d bytes", r.limits.Text)

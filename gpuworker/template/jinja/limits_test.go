@@ -11,7 +11,7 @@ import (
 )
 
 func TestEveryLimitEndsATemplateByItself(t *testing.T) {
-	defer debug.SetMaxStack(debug.SetMaxStack(64 << 20)) // what the child process allows
+	defer debug.SetMaxStack(debug.SetMaxStack(64 << 20)) // limit of the child process
 	doubled := func(list string) string {
 		return `{% set ns = namespace(l=` + list + `) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}`
 	}
@@ -70,7 +70,7 @@ func TestEveryLimitEndsATemplateByItself(t *testing.T) {
 	}
 }
 
-func TestErrorsTellTheirLine(t *testing.T) {
+func TestErrorsNameTheirLine(t *testing.T) {
 	for name, tc := range map[string]struct {
 		source string
 		line   int

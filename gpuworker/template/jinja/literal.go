@@ -19,16 +19,16 @@ var (
 const maxDigits = 1000
 
 func (l *lexer) number() {
-	rest := l.src[l.at:]
+	rest := l.src[l.pos:]
 	kind, text := tokenFloat, floatPattern.FindString(rest)
-	if text == "" || l.at > 0 && l.src[l.at-1] == '.' {
+	if text == "" || l.pos > 0 && l.src[l.pos-1] == '.' {
 		kind, text = tokenInteger, integerPattern.FindString(rest)
 	}
 	if len(text) > maxDigits {
 		failAt(l.line, "a number has more than %d digits", maxDigits)
 	}
 	l.emit(kind, strings.ReplaceAll(text, "_", ""))
-	l.at += len(text)
+	l.pos += len(text)
 }
 
 // numberOf is the value of a number token.
@@ -46,14 +46,14 @@ func numberOf(t token) Value {
 
 // literal reads a string.
 func (l *lexer) literal(quote byte) {
-	body := l.src[l.at+1:]
+	body := l.src[l.pos+1:]
 	for i := 0; i < len(body); i++ {
 		switch body[i] {
 		case '\\':
 			i++
 		case quote:
 			l.emit(tokenString, l.unescape(body[:i]))
-			l.move(l.at + i + 2)
+			l.move(l.pos + i + 2)
 			return
 		}
 	}
@@ -64,7 +64,7 @@ var escapes = map[byte]string{
 	'\n': "", '\\': "\\", '\'': "'", '"': "\"", 'a': "\a", 'b': "\b", 'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v",
 }
 
-// unescape replaces what a backslash begins; like Python it keeps the ones that begin nothing.
+// unescape replaces backslash escapes; like Python it keeps unknown ones.
 func (l *lexer) unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -97,7 +97,8 @@ func (l *lexer) unescape(s string) string {
 		case c == 'N':
 			failAt(l.line, `the escape \N{...} is not supported`)
 		case c >= utf8.RuneSelf:
-			// Jinja2 writes the character as an escape of its own, whose backslash this one escapes.
+			// Jinja2 writes the character as an escape of its own, whose backslash this one
+			// escapes.
 			r, width := utf8.DecodeRuneInString(s[i+1:])
 			out.WriteString(escapeRune(r))
 			i += 1 + width

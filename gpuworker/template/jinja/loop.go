@@ -16,7 +16,7 @@ func (st *forStatement) execute(r *run, s *scope) signal {
 	return st.rounds(r, s, items, 0)
 }
 
-// rounds executes the body for each item, or the other body if there is none.
+// rounds executes the body for each item, or the else body if there are no items.
 func (st *forStatement) rounds(r *run, s *scope, items Value, depth int) signal {
 	l := &loopValue{statement: st, scope: s, depth: depth, index: -1, left: -1}
 	l.pull = r.iterate(items)
@@ -41,7 +41,7 @@ func (st *forStatement) rounds(r *run, s *scope, items Value, depth int) signal 
 	return goesOn
 }
 
-// filtered gives the items that pass the test, when they are asked for.
+// filtered returns the items that pass the test, lazily.
 func (st *forStatement) filtered(r *run, s *scope, pull func() (Value, bool)) func() (Value, bool) {
 	return func() (Value, bool) {
 		for {
@@ -59,8 +59,8 @@ func (st *forStatement) filtered(r *run, s *scope, pull func() (Value, bool)) fu
 	}
 }
 
-// loopValue is what loop names inside of a loop. Items are asked for when they are needed, the next one when it is looked
-// at.
+// loopValue is the variable loop inside a loop. Items are pulled lazily, the next one when a
+// property needs it.
 type loopValue struct {
 	statement *forStatement
 	scope     *scope
@@ -150,7 +150,7 @@ func (l *loopValue) cycle(r *run, a *callArguments) Value {
 	return a.placed[l.index%len(a.placed)]
 }
 
-// hasChanged tells whether its arguments differ from those of the last time.
+// hasChanged reports whether its arguments differ from those of the previous call.
 func (l *loopValue) hasChanged(r *run, a *callArguments) Value {
 	if len(a.names) > 0 {
 		r.fail("loop.changed takes no named arguments")

@@ -43,7 +43,7 @@ type macroValue struct {
 	scope  *scope
 }
 
-// call executes the body with arguments and returns its text. Defaults are evaluated when they are needed.
+// call executes the body with arguments and returns its text. Defaults are evaluated lazily.
 func (m *macroValue) call(r *run, a *callArguments, caller *macroValue) Value {
 	s := m.scope.inner()
 	m.bind(r, s, a)

@@ -47,7 +47,7 @@ func (r *run) count(items []Value, wanted Value) Value {
 
 func (r *run) index(items []Value, a []Value) Value {
 	if given(a[1]) || given(a[2]) {
-		r.fail("index of a list from a place on is not supported")
+		r.fail("index of a list with a start is not supported")
 	}
 	for i, v := range items {
 		r.step(1)

@@ -43,11 +43,11 @@ var stringMethods = map[string]method[str]{
 	"lstrip":  does("lstrip", "chars? /", stripMethod(true, false)),
 	"partition": does("partition", "sep /", func(r *run, s str, a []Value) Value {
 		sep := r.separator(a[0])
-		at := strings.Index(s.text, sep.text)
-		if at < 0 {
+		pos := strings.Index(s.text, sep.text)
+		if pos < 0 {
 			return newTuple(s, own(""), own(""))
 		}
-		return partitioned(s, sep, at)
+		return partitioned(s, sep, pos)
 	}),
 	"removeprefix": does("removeprefix", "prefix /", affixCut(true)),
 	"removesuffix": does("removesuffix", "suffix /", affixCut(false)),
@@ -59,11 +59,11 @@ var stringMethods = map[string]method[str]{
 	"rjust":  does("rjust", "width fillchar? /", padMethod('>')),
 	"rpartition": does("rpartition", "sep /", func(r *run, s str, a []Value) Value {
 		sep := r.separator(a[0])
-		at := strings.LastIndex(s.text, sep.text)
-		if at < 0 {
+		pos := strings.LastIndex(s.text, sep.text)
+		if pos < 0 {
 			return newTuple(own(""), own(""), s)
 		}
-		return partitioned(s, sep, at)
+		return partitioned(s, sep, pos)
 	}),
 	"rsplit": does("rsplit", "sep? maxsplit?", splitMethod(splitTextRight)),
 	"rstrip": does("rstrip", "chars? /", stripMethod(false, true)),
@@ -83,7 +83,7 @@ var unsupportedString = []string{
 	"encode", "expandtabs", "format_map", "isidentifier", "isnumeric", "isprintable", "istitle", "maketrans", "translate",
 }
 
-// safeMethods keep text marked as safe what it is.
+// safeMethods keep text that is marked as safe marked.
 var safeMethods = map[string]bool{
 	"strip": true, "lstrip": true, "rstrip": true, "upper": true, "lower": true, "title": true, "capitalize": true,
 }
@@ -102,7 +102,7 @@ func stripMethod(left, right bool) func(*run, str, []Value) Value {
 	return func(r *run, s str, a []Value) Value { return r.strip(s, or(a[0], nil), left, right) }
 }
 
-// strip takes characters of a set, or white space, from the ends.
+// strip removes characters of a set, or white space, from the ends.
 func (r *run) strip(s str, set Value, left, right bool) str {
 	in := isSpace
 	if set != nil {
@@ -119,8 +119,8 @@ func (r *run) strip(s str, set Value, left, right bool) str {
 	return s.slice(from, to)
 }
 
-// part is s[start:end], for arguments that are what to look for, start and end, and how many characters it leaves out
-// before.
+// part is s[start:end], for arguments that are what to look for, start and end, and how many
+// characters it leaves out before.
 func (r *run) part(s str, a []Value) (string, int) {
 	start, end := or(a[1], nil), or(a[2], nil)
 	if start == nil && end == nil {
@@ -155,22 +155,22 @@ func affixMethod(has func(s, affix string) bool) func(*run, str, []Value) Value 
 	}
 }
 
-// searchMethod gives the place of a part, in characters.
+// searchMethod returns the position of a part, in characters.
 func searchMethod(search func(s, part string) int, must bool) func(*run, str, []Value) Value {
 	return func(r *run, s str, a []Value) Value {
 		within, skipped := r.part(s, a)
-		at := search(within, r.string(a[0], "what to look for"))
-		if at < 0 {
+		pos := search(within, r.string(a[0], "what to look for"))
+		if pos < 0 {
 			if must {
 				r.fail("substring not found")
 			}
 			return -1
 		}
-		return skipped + utf8.RuneCountInString(within[:at])
+		return skipped + utf8.RuneCountInString(within[:pos])
 	}
 }
 
-// affixCut takes a text from the beginning or the end.
+// affixCut removes a text from the start or the end.
 func affixCut(first bool) func(*run, str, []Value) Value {
 	return func(r *run, s str, a []Value) Value {
 		affix := r.string(a[0], "what to remove")
@@ -219,15 +219,15 @@ func (r *run) replace(s str, old string, by str, count int) str {
 	out := r.buffer()
 	from := 0
 	for i := range n {
-		at := from
+		pos := from
 		if old != "" {
-			at += strings.Index(s.text[from:], old)
+			pos += strings.Index(s.text[from:], old)
 		} else if i > 0 {
-			at = skip(s.text, from, 1)
+			pos = skip(s.text, from, 1)
 		}
-		out.write(s.slice(from, at))
+		out.write(s.slice(from, pos))
 		out.write(by)
-		from = at + len(old)
+		from = pos + len(old)
 	}
 	out.write(s.slice(from, len(s.text)))
 	return out.str()
@@ -241,15 +241,15 @@ func (r *run) separator(v Value) str {
 	return sep
 }
 
-// partitioned is a text cut at a separator that begins at a byte of it. The separator is the template's only if both the text
-// and the argument are.
-func partitioned(s, sep str, at int) Value {
-	end := at + len(sep.text)
-	middle := s.slice(at, end)
+// partitioned is a text cut at a separator that begins at a byte of it. The separator is the
+// template's only if both the text and the argument are.
+func partitioned(s, sep str, pos int) Value {
+	end := pos + len(sep.text)
+	middle := s.slice(pos, end)
 	if !sep.pure() {
 		middle.origin = nil
 	}
-	return newTuple(s.slice(0, at), middle, s.slice(end, len(s.text)))
+	return newTuple(s.slice(0, pos), middle, s.slice(end, len(s.text)))
 }
 
 func splitMethod(split func(s, sep string, n int) []part) func(*run, str, []Value) Value {
@@ -273,7 +273,8 @@ func (r *run) texts(s str, parts []part) Value {
 	return list
 }
 
-// splitText is Python's split: at most n cuts from the left, any number if n < 0; an empty sep stands for white space.
+// splitText is Python's split: at most n splits from the left, any number if n < 0. An empty sep
+// means white space.
 func splitText(s, sep string, n int) []part {
 	var out []part
 	from := 0
@@ -335,7 +336,7 @@ func padMethod(align byte) func(*run, str, []Value) Value {
 	}
 }
 
-// pad fills a text up to a width: '<' puts it left, '>' right and '^' in the middle as the method center does.
+// pad fills a text up to a width: '<' left, '>' right, '^' centred as by the method center.
 func (r *run) pad(s str, width int, fill str, align byte) str {
 	n := width - utf8.RuneCountInString(s.text)
 	if n <= 0 {

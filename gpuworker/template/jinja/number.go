@@ -80,7 +80,7 @@ func (r *run) arithmetic(op string, a, b Value) Value {
 	return r.bigArithmetic(op, m, n)
 }
 
-// smallArithmetic evaluates what is frequent and does not overflow.
+// smallArithmetic is the fast path for frequent operations that do not overflow.
 func smallArithmetic(op string, x, y int) (Value, bool) {
 	switch op {
 	case "+":
@@ -230,7 +230,7 @@ func (r *run) sign(v Value, minus bool) Value {
 	return whole(n)
 }
 
-// order compares two numbers exactly: -1, 0 or 1, and false if one is not a number in the mathematical sense.
+// order compares two numbers exactly: -1, 0 or 1; false if one is NaN.
 func order(a, b Value) (int, bool) {
 	x, small := integer(a)
 	y, also := integer(b)

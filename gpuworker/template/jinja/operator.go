@@ -20,6 +20,8 @@ type (
 		line  int
 		parts []expression
 	}
+	// compareExpression is a chain. Each operand is evaluated once, and none after the first false
+	// comparison.
 	compareExpression struct {
 		line  int
 		first expression
@@ -63,7 +65,8 @@ func (e *concatExpression) eval(r *run, s *scope) Value {
 	return r.join(texts...)
 }
 
-// compareExpression is a chain: each operand is evaluated once, and none after the first comparison that is false.
+// compareExpression is a chain: each operand is evaluated once, and none after the first comparison
+// that is false.
 func (e *compareExpression) eval(r *run, s *scope) Value {
 	left := r.eval(e.first, s)
 	for _, o := range e.rest {
@@ -143,7 +146,7 @@ func repeats(v Value) bool {
 	return false
 }
 
-// add joins two values of a kind, or gives nil.
+// add joins two values of one kind, or returns nil.
 func (r *run) add(a, b Value) Value {
 	switch x := a.(type) {
 	case *List:

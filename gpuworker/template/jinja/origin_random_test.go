@@ -11,7 +11,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/template/jinja"
 )
 
-// foreign are characters that the caller's texts have and neither the random templates nor this package write.
+// foreign are characters that the caller's texts have and neither the random templates nor this
+// package write.
 const foreign = "⟨⟩¦"
 
 // oneToOne are operations on a text that give a text, with % for a text of either origin.
@@ -37,8 +38,9 @@ var oneToOne = []string{
 }
 
 func TestOriginCannotBeForgedByChains(t *testing.T) {
-	// Random chains of operations over a text of the caller. Its characters are none that a template writes: each of them must
-	// be the caller's in the result. The text must not depend on origins: it is the same if all of it is the template's.
+	// Random chains of operations over a text of the caller. Its characters never occur in a
+	// template writes: each of them must be the caller's in the result. The text must not depend on
+	// origins: it is the same if all of it is the template's.
 	rng := rand.New(rand.NewPCG(36, 5))
 	rendered := 0
 	for range 4000 {

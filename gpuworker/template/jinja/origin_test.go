@@ -31,7 +31,8 @@ func shown(t testing.TB, text jinja.Text) string {
 	return out.String()
 }
 
-// callers are variables from outside: c, a text of mixed case with blanks around; d, one with quotes; l, texts; o, a mapping.
+// callers are variables from outside: c, a text of mixed case with blanks around; d, one with
+// quotes; l, texts; o, a mapping.
 func callers() map[string]jinja.Value {
 	return map[string]jinja.Value{
 		"c": " aB é ", "x": "x", "q": `"<'` + "\n", "empty": "", "n": 7, "many": "1,2,,3", "lines": "a\nb\r\nc",
@@ -128,7 +129,8 @@ func TestOriginSurvivesEveryOperation(t *testing.T) {
 		`{% for a in [[x]] recursive %}{{ loop(a) if a is not string else a }}{{ loop.cycle(x, 'b') }}{% endfor %}`:                                  `«xxx»`,
 		// Functions of the caller of the package.
 		`{{ f('a') }}{{ f(x) }}{{ f(n) }}{{ f() }}`: `a«x»7None`,
-		// Looking at text does not depend on where it came from, and what is found out about it is the template's.
+		// Looking at text does not depend on where it came from, and what is found out about it is
+		// the template's.
 		`{{ x == 'x' }}{{ 'x' in l }}{{ x in 'axb' }}{{ {'x': 1}[x] }}{{ c.startswith(' a') }}{{ c.find('B') }}{{ x is string }}`: `TrueTrueTrue1True2True`,
 		`{{ x < 'y' }}{{ c.count('a') }}{{ x.isalpha() }}{{ '12' | int }}{{ x | length }}`:                                        `True1True121`,
 	} {

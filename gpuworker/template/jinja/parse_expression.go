@@ -62,7 +62,7 @@ func (p *parser) chain(operand func() expression, join joiner, kind tokenKind, o
 			return e
 		}
 		p.nest()
-		p.at++
+		p.pos++
 		e = join(t.line, t.text, e, operand())
 	}
 }
@@ -99,10 +99,10 @@ func (p *parser) comparison() expression {
 		t := p.now()
 		switch {
 		case t.kind == tokenOperator && contains([]string{"==", "!=", "<", "<=", ">", ">="}, t.text), t.is(tokenName, "in"):
-			p.at++
+			p.pos++
 			n.rest = append(n.rest, operand{t.text, p.sum()})
 		case t.is(tokenName, "not") && p.peek().is(tokenName, "in"):
-			p.at += 2
+			p.pos += 2
 			n.rest = append(n.rest, operand{"not in", p.sum()})
 		case len(n.rest) == 0:
 			return n.first
@@ -146,7 +146,7 @@ func (p *parser) unary(filters bool) expression {
 	depth := p.depth
 	var e expression
 	if t := p.now(); t.is(tokenOperator, "-") || t.is(tokenOperator, "+") {
-		p.at++
+		p.pos++
 		e = &signExpression{t.line, t.text == "-", p.unary(false)}
 	} else {
 		e = p.primary()

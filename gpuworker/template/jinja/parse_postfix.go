@@ -7,10 +7,10 @@ func (p *parser) postfix(e expression) expression {
 		t := p.now()
 		switch {
 		case t.is(tokenOperator, "."):
-			p.at++
+			p.pos++
 			e = p.attribute(t.line, e)
 		case t.is(tokenOperator, "["):
-			p.at++
+			p.pos++
 			e = p.subscript(t.line, e)
 		case t.is(tokenOperator, "("):
 			e = p.call(e)
@@ -49,7 +49,7 @@ func (p *parser) subscript(line int, e expression) expression {
 		p.operator("]")
 		return &itemExpression{line, e, from}
 	}
-	p.at++
+	p.pos++
 	if !p.isOperator(":") && !p.isOperator("]") {
 		to = p.expression()
 	}
@@ -91,7 +91,7 @@ func (p *parser) arguments() *arguments {
 		case p.now().kind == tokenName && p.peek().is(tokenOperator, "="):
 			ordered = a.dict == nil
 			name := p.name()
-			p.at++
+			p.pos++
 			if contains(a.names, name) {
 				failAt(line, "the argument %q is given twice", name)
 			}
@@ -112,7 +112,7 @@ func (p *parser) filters(e expression, inline bool) expression {
 	depth := p.depth
 	for inline || p.isOperator("|") {
 		if !inline {
-			p.at++
+			p.pos++
 		}
 		inline = false
 		p.nest()

@@ -1,12 +1,13 @@
 package jinja
 
-// statement reads a tag, and all up to the one that ends its block. It stops before the end of the last tag.
+// statement parses a tag and everything up to the tag that ends its block. It stops before the end
+// of the last tag.
 func (p *parser) statement() statement {
 	t := p.now()
 	if t.kind != tokenName {
 		p.unexpected("the name of a tag")
 	}
-	p.at++
+	p.pos++
 	switch t.text {
 	case "set":
 		return p.set(t.line)
@@ -67,7 +68,7 @@ func (p *parser) condition() statement {
 			p.skipOperator(":")
 			p.tagClose()
 			n.otherwise = p.statements("if", "endif")
-			p.at++
+			p.pos++
 		}
 		return n
 	}
@@ -96,7 +97,7 @@ func (p *parser) loop(line int) statement {
 		p.skipOperator(":")
 		p.tagClose()
 		n.otherwise = p.statements("for", "endfor")
-		p.at++
+		p.pos++
 	}
 	return n
 }
@@ -122,12 +123,13 @@ func (p *parser) filterBlock(line int) statement {
 	return n
 }
 
-// target reads what is assigned to: a name, an attribute of a namespace, or several names.
+// target parses the left side of an assignment: a name, an attribute of a namespace, or several
+// names.
 func (p *parser) target(attributes bool) target {
 	line := p.now().line
 	if attributes && p.peek().is(tokenOperator, ".") {
 		space := p.name()
-		p.at++
+		p.pos++
 		return &attributeTarget{line, space, p.name()}
 	}
 	return p.asTarget(line, p.tupleOf(p.primary, false))

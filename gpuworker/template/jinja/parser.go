@@ -2,33 +2,34 @@ package jinja
 
 import "slices"
 
-// parser makes the tree of a template by recursive descent. Its depth is bounded, and with it the depth of the tree.
+// parser builds the tree of a template by recursive descent. Its depth is bounded, and so is the
+// depth of the tree.
 type parser struct {
 	tokens []token
-	at     int
+	pos    int
 	depth  int
 	loops  int       // loops around the place within the innermost macro or the like
 	macros []*params // macros and the like around the place, innermost last
 }
 
-func (p *parser) now() token { return p.tokens[p.at] }
+func (p *parser) now() token { return p.tokens[p.pos] }
 
 func (p *parser) next() token {
-	t := p.tokens[p.at]
+	t := p.tokens[p.pos]
 	if t.kind != tokenEnd {
-		p.at++
+		p.pos++
 	}
 	return t
 }
 
-func (p *parser) peek() token { return p.tokens[min(p.at+1, len(p.tokens)-1)] }
+func (p *parser) peek() token { return p.tokens[min(p.pos+1, len(p.tokens)-1)] }
 
 func (p *parser) isName(name string) bool   { return p.now().is(tokenName, name) }
 func (p *parser) isOperator(op string) bool { return p.now().is(tokenOperator, op) }
 
 func (p *parser) skipName(name string) bool {
 	if p.isName(name) {
-		p.at++
+		p.pos++
 		return true
 	}
 	return false
@@ -36,7 +37,7 @@ func (p *parser) skipName(name string) bool {
 
 func (p *parser) skipOperator(op string) bool {
 	if p.isOperator(op) {
-		p.at++
+		p.pos++
 		return true
 	}
 	return false
@@ -59,14 +60,14 @@ func (p *parser) tagClose() {
 	if p.now().kind != tokenTagClose {
 		p.unexpected("'%}'")
 	}
-	p.at++
+	p.pos++
 }
 
 func (p *parser) unexpected(want string) {
 	failAt(p.now().line, "%s stands where %s is expected", p.now(), want)
 }
 
-// nest counts one more level of the tree; the caller takes it back from depth.
+// nest counts one more level of the tree. The caller decrements depth.
 func (p *parser) nest() {
 	if p.depth++; p.depth > maxNesting {
 		exceedAt(p.now().line, "expressions or blocks are nested more than %d deep", maxNesting)
@@ -77,8 +78,8 @@ func (p *parser) template() []statement {
 	return p.statements("")
 }
 
-// statements reads text, expressions and blocks up to one of the tags, whose name is then the current token. An empty
-// opening means the whole template.
+// statements reads text, expressions and blocks up to one of the tags, whose name is then the
+// current token. An empty opening means the whole template.
 func (p *parser) statements(opening string, until ...string) []statement {
 	p.nest()
 	defer func() { p.depth-- }()
@@ -93,7 +94,7 @@ func (p *parser) statements(opening string, until ...string) []statement {
 			if p.now().kind != tokenClose {
 				p.unexpected("'}}'")
 			}
-			p.at++
+			p.pos++
 		case tokenTagOpen:
 			if p.now().kind == tokenName && slices.Contains(until, p.now().text) {
 				return body
@@ -109,16 +110,16 @@ func (p *parser) statements(opening string, until ...string) []statement {
 	}
 }
 
-// body reads the inside of a block whose opening tag is about to close, and its last tag up to that one's end.
+// body parses the inside of a block after its opening tag, up to the end of its last tag.
 func (p *parser) body(opening string) []statement {
 	p.skipOperator(":")
 	p.tagClose()
 	body := p.statements(opening, "end"+opening)
-	p.at++
+	p.pos++
 	return body
 }
 
-// apart reads what is evaluated as a macro is: it cannot leave loops around it.
+// apart parses a body that runs like a macro: it cannot leave enclosing loops.
 func (p *parser) apart(read func()) {
 	loops := p.loops
 	p.loops = 0

@@ -26,16 +26,16 @@ func (r *run) percent(from str, v Value) str {
 	}
 	out := r.buffer()
 	copied := func(n int) { // the next bytes of the format
-		at := len(from.text) - len(format)
-		out.write(from.slice(at, at+n))
+		pos := len(from.text) - len(format)
+		out.write(from.slice(pos, pos+n))
 		format = format[n:]
 	}
 	for {
-		at := strings.IndexByte(format, '%')
-		if at < 0 {
+		pos := strings.IndexByte(format, '%')
+		if pos < 0 {
 			break
 		}
-		copied(at)
+		copied(pos)
 		m := percentPattern.FindStringSubmatchIndex(format)
 		if m == nil {
 			r.fail("incomplete format: %.40q", format)

@@ -29,19 +29,19 @@ func length(v Value) (int, bool) {
 	return 0, false
 }
 
-// iterate returns a function that gives the items of a value in turn, or false if it has none to give.
+// iterate returns a function that yields the items of a value, or false if it is not iterable.
 func iterate(v Value) (func() (Value, bool), bool) {
 	switch v := v.(type) {
 	case str, markup:
 		s, _ := textOf(v)
-		at := 0
+		pos := 0
 		return func() (Value, bool) {
-			if at == len(s.text) {
+			if pos == len(s.text) {
 				return nil, false
 			}
-			_, width := utf8.DecodeRuneInString(s.text[at:])
-			at += width
-			return s.slice(at-width, at), true
+			_, width := utf8.DecodeRuneInString(s.text[pos:])
+			pos += width
+			return s.slice(pos-width, pos), true
 		}, true
 	case *List:
 		return each(v.items), true
@@ -103,7 +103,7 @@ func (r *run) items(v Value) []Value {
 	return out
 }
 
-// item is v[i] for a whole number; false if there is none.
+// item is v[i] for a whole number; false if there is no such item.
 func item(v Value, i int) (Value, bool) {
 	n, ok := length(v)
 	if i < 0 {
@@ -128,17 +128,17 @@ func item(v Value, i int) (Value, bool) {
 }
 
 func character(s str, i int) str {
-	at := skip(s.text, 0, i)
-	return s.slice(at, skip(s.text, at, 1))
+	pos := skip(s.text, 0, i)
+	return s.slice(pos, skip(s.text, pos, 1))
 }
 
-// skip is the place so many characters after another one.
-func skip(s string, at, characters int) int {
+// skip is the position that many characters further.
+func skip(s string, pos, characters int) int {
 	for ; characters > 0; characters-- {
-		_, width := utf8.DecodeRuneInString(s[at:])
-		at += width
+		_, width := utf8.DecodeRuneInString(s[pos:])
+		pos += width
 	}
-	return at
+	return pos
 }
 
 // cut is v[from:to:stride]; bounds that are nil are left out.
@@ -168,11 +168,11 @@ func (r *run) cut(v, from, to, stride Value) Value {
 		if bound == nil {
 			return otherwise
 		}
-		at := r.bound(bound)
-		if at < 0 {
-			at += n
+		pos := r.bound(bound)
+		if pos < 0 {
+			pos += n
 		}
-		return min(max(at, low), high)
+		return min(max(pos, low), high)
 	}
 	start, end = place(from, start), place(to, end)
 	count := 0
@@ -184,7 +184,7 @@ func (r *run) cut(v, from, to, stride Value) Value {
 	return r.pick(v, start, step, count)
 }
 
-// bound is a whole number that bounds a slice; what is beyond int is as good as the largest.
+// bound converts a slice bound. Values beyond int become the largest int.
 func (r *run) bound(v Value) int {
 	if n, ok := v.(*big.Int); ok {
 		return n.Sign() * (math.MaxInt / 2)
@@ -236,14 +236,14 @@ func (r *run) pickText(s str, start, step, count int) str {
 		return s.slice(from, skip(s.text, from, count))
 	}
 	places := make([]int, 0, len(s.text)+1) // where each character begins, and the end
-	for at := range s.text {
-		places = append(places, at)
+	for pos := range s.text {
+		places = append(places, pos)
 	}
 	places = append(places, len(s.text))
 	out := r.buffer()
 	for i := range count {
-		at := start + i*step
-		out.write(s.slice(places[at], places[at+1]))
+		pos := start + i*step
+		out.write(s.slice(places[pos], places[pos+1]))
 	}
 	return out.str()
 }

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// signature names the parameters of a function: required ones, then those that may be left out. Those before a slash can
-// only be given by place.
+// signature names the parameters of a function: required ones, then optional ones. Those before a
+// slash can only be given by position.
 type signature struct {
 	names    []string
 	required int
 	placed   int
 }
 
-// takes reads a signature such as "old new / count?".
+// takes parses a signature such as "old new / count?".
 func takes(text string) signature {
 	var s signature
 	for _, word := range strings.Fields(text) {
@@ -53,19 +53,19 @@ func (r *run) bind(what string, s *signature, a *callArguments) []Value {
 	}
 	copy(out, a.placed)
 	for i, name := range a.names {
-		at := -1
+		pos := -1
 		for j, known := range s.names {
 			if known == name && j >= s.placed {
-				at = j
+				pos = j
 			}
 		}
-		if at < 0 {
+		if pos < 0 {
 			r.fail("%s takes no argument named %q", what, name)
 		}
-		if given(out[at]) {
+		if given(out[pos]) {
 			r.fail("%s got the argument %q twice", what, name)
 		}
-		out[at] = a.named[i]
+		out[pos] = a.named[i]
 	}
 	for i := range s.required {
 		if !given(out[i]) {

@@ -117,8 +117,8 @@ func (r *run) floatTextBy(f float64, p spec) string {
 	}
 	if p.grouping != "" {
 		whole, rest := digits, ""
-		if at := strings.IndexAny(digits, ".e"); at >= 0 {
-			whole, rest = digits[:at], digits[at:]
+		if pos := strings.IndexAny(digits, ".e"); pos >= 0 {
+			whole, rest = digits[:pos], digits[pos:]
 		}
 		digits = grouped(whole, p.grouping, 3) + rest
 	}

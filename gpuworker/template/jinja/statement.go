@@ -5,7 +5,7 @@ type statement interface {
 	execute(r *run, s *scope) signal
 }
 
-// signal tells how a statement ended.
+// signal is how a statement ended.
 type signal int
 
 const (
@@ -127,7 +127,7 @@ func (st *withStatement) execute(r *run, s *scope) signal {
 	return r.execute(st.body, inner)
 }
 
-// target is what a value is assigned to.
+// target is the left side of an assignment.
 type target interface {
 	assign(r *run, s *scope, v Value)
 }

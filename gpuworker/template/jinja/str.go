@@ -6,12 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// str is a string value with the origin of each of its bytes: the template wrote it, or it came from the caller in a
-// variable. The prompt's special tokens are recognised in the template's bytes alone.
+// str is a string value with the origin of each of its bytes: the template wrote it, or it came
+// from the caller in a variable. The prompt's special tokens are recognised in the template's bytes
+// alone.
 //
-// The zero value of origin means the caller. An operation that builds a str from bare text, as in str{text: f(s.text)},
-// therefore gives the caller's text. Text becomes the template's in two ways only: by own, of a literal in the source or a
-// text that this package writes itself, and by keeping the origin of an operand.
+// The zero value of origin means the caller. An operation that builds a str from bare text, as in
+// str{text: f(s.text)}, therefore gives the caller's text. Text becomes the template's in two ways
+// only: by own, of a literal in the source or a text that this package writes itself, and by
+// keeping the origin of an operand.
 type str struct {
 	text   string
 	origin *origin // nil: every byte came from the caller
@@ -47,7 +49,8 @@ func (s str) slice(from, to int) str {
 	return str{s.text[from:to], &origin{s.origin.of[from:to]}}
 }
 
-// originOf is owned if all of s is the template's, and else nil: the origin of a text that depends on s as a whole.
+// originOf is owned if all of s is the template's, otherwise nil: the origin of a text that depends
+// on s as a whole.
 func (s str) originOf() *origin {
 	if s.pure() {
 		return owned
@@ -55,7 +58,7 @@ func (s str) originOf() *origin {
 	return nil
 }
 
-// runs gives the parts of one origin each, in turn.
+// runs yields the parts of one origin each.
 func (s str) runs() iter.Seq[str] {
 	return func(yield func(str) bool) {
 		if s.uniform() {
@@ -64,23 +67,24 @@ func (s str) runs() iter.Seq[str] {
 			}
 			return
 		}
-		for at := 0; at < len(s.text); {
+		for pos := 0; pos < len(s.text); {
 			end, from := len(s.text), (*origin)(nil)
-			if s.origin.of[at] == ownByte {
+			if s.origin.of[pos] == ownByte {
 				from = owned
 			}
-			if n := strings.IndexByte(s.origin.of[at:], ownByte+callerByte-s.origin.of[at]); n >= 0 {
-				end = at + n
+			if n := strings.IndexByte(s.origin.of[pos:], ownByte+callerByte-s.origin.of[pos]); n >= 0 {
+				end = pos + n
 			}
-			if !yield(str{s.text[at:end], from}) {
+			if !yield(str{s.text[pos:end], from}) {
 				return
 			}
-			at = end
+			pos = end
 		}
 	}
 }
 
-// mapRuns changes each part of one origin by itself. It is right for changes that look at one character at a time.
+// mapRuns changes each part of one origin separately. It is only correct for changes of single
+// characters.
 func (r *run) mapRuns(s str, change func(string) string) str {
 	if s.uniform() {
 		out := change(s.text)
@@ -94,8 +98,9 @@ func (r *run) mapRuns(s str, change func(string) string) str {
 	return out.str()
 }
 
-// mapCase changes the case of a text, which looks at neighbours too. Each character of the result has the origin of the
-// character in its place. If there are not as many, all of a text of both origins counts as the caller's.
+// mapCase changes the case of a text, which depends on neighbouring characters. Each character of
+// the result has the origin of the character at its position. If the lengths differ, a text of both
+// origins becomes the caller's.
 func (r *run) mapCase(s str, change func(string) string) str {
 	out := change(s.text)
 	r.room(len(out))
@@ -107,13 +112,13 @@ func (r *run) mapCase(s str, change func(string) string) str {
 	}
 	var marks strings.Builder
 	marks.Grow(len(out))
-	at := 0
+	pos := 0
 	for _, c := range out {
-		_, width := utf8.DecodeRuneInString(s.text[at:])
+		_, width := utf8.DecodeRuneInString(s.text[pos:])
 		for range utf8.RuneLen(c) {
-			marks.WriteByte(s.origin.of[at])
+			marks.WriteByte(s.origin.of[pos])
 		}
-		at += width
+		pos += width
 	}
 	return str{out, &origin{marks.String()}}
 }
@@ -121,12 +126,12 @@ func (r *run) mapCase(s str, change func(string) string) str {
 // spans are the ranges of bytes that the template wrote, ascending and with something between them.
 func (s str) spans() [][2]int {
 	var out [][2]int
-	at := 0
+	pos := 0
 	for part := range s.runs() {
 		if part.origin == owned {
-			out = append(out, [2]int{at, at + len(part.text)})
+			out = append(out, [2]int{pos, pos + len(part.text)})
 		}
-		at += len(part.text)
+		pos += len(part.text)
 	}
 	return out
 }

@@ -2,7 +2,7 @@ package jinja
 
 import "maps"
 
-// Template is a parsed template. It is not changed by rendering and may be used by several goroutines.
+// Template is a parsed template. It is immutable and may be used from several goroutines.
 type Template struct {
 	body   []statement
 	limits Limits
@@ -15,15 +15,16 @@ func Parse(source string, limits Limits) (t *Template, err error) {
 	return &Template{body: p.template(), limits: limits.withDefaults()}, nil
 }
 
-// Text is a rendered text. Own are the ranges of its bytes that the template wrote, ascending and with something between
-// them; the rest came from the caller in variables.
+// Text is a rendered text. Own are the ranges of its bytes that the template wrote, ascending and
+// with something between them; the rest came from the caller in variables.
 type Text struct {
 	Text string
 	Own  [][2]int
 }
 
-// Render returns the text for variables, whose values are nil, bool, int, float64, string, or made by Own, NewList, NewDict
-// and NewFunction. A string counts as text from the caller. Render fails with an *Error.
+// Render returns the text for variables, whose values are nil, bool, int, float64, string, or made
+// by Own, NewList, NewDict and NewFunction. A string counts as text from the caller. Render fails
+// with an *Error.
 func (t *Template) Render(variables map[string]Value) (text Text, err error) {
 	defer caught(&err)
 	r := &run{limits: t.limits, library: &library{filters, tests, stringMethods}}
@@ -35,7 +36,8 @@ func (t *Template) Render(variables map[string]Value) (text Text, err error) {
 	return Text{out.text, out.spans()}, nil
 }
 
-// scope holds the variables of the template, of a round of a loop, of a macro or of a block, before those outside of it.
+// scope holds the variables of a template, loop round, macro or block, with those of the enclosing
+// ones.
 type scope struct {
 	names map[string]Value
 	outer *scope
@@ -59,7 +61,7 @@ func (s *scope) set(name string, v Value) {
 	s.names[name] = v
 }
 
-// library is what a rendering finds by name. Its parts find others in it.
+// library is the names that a rendering can call. Its members can call others in it.
 type library struct {
 	filters map[string]*filter
 	tests   map[string]*test

@@ -94,7 +94,7 @@ func testSameAs(r *run, v Value, a []Value) bool {
 	return identical(v, a[0])
 }
 
-// isCased tells whether a text has letters with a case, and all of them have the one.
+// isCased reports whether a text has cased letters and all of them have this case.
 func isCased(s string, change func(string) string) bool {
 	return change(s) == s && (uppered(s) != s || lowered(s) != s)
 }

@@ -8,8 +8,8 @@ import (
 	"unicode"
 )
 
-// text is Python's str of a value, which is what {{ }} prints. Numbers and the names of none, true and false are the
-// template's text, whoever gave them.
+// text is Python's str of a value, which {{ }} prints. Numbers and the names of none, true and
+// false are the template's text, even if the caller supplied the value.
 func (r *run) text(v Value) str {
 	switch v := v.(type) {
 	case str:

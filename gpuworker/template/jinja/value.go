@@ -2,17 +2,19 @@ package jinja
 
 import "math/big"
 
-// Value is what expressions give: nil, bool, int, *big.Int beyond int, float64, str, markup, or a pointer to one of this
-// package's types. No value changes once it is made, but for namespaces and for what iterators have left.
+// Value is what expressions give: nil, bool, int, *big.Int beyond int, float64, str, markup, or a
+// pointer to one of this package's types. No value changes once it is made, but for namespaces and
+// for what iterators have left.
 type Value = any
 
-// markup is text marked as safe by the filters safe and escape. Joined with other text by + it escapes that.
+// markup is text that the filters safe and escape marked as safe. Joining it with other text by +
+// escapes that.
 type markup struct{ str }
 
 // Own makes a text that the template may use as its own: special tokens in it are recognised.
 func Own(text string) Value { return own(text) }
 
-// valueOf makes a value of what a caller of this package gives: a string is text from outside.
+// valueOf converts a value of this package's caller. A string is text from outside.
 func valueOf(v any) Value {
 	if text, ok := v.(string); ok {
 		return str{text: text}
@@ -38,16 +40,16 @@ func NewList(items ...Value) *List {
 	return &List{items}
 }
 
-// undefined is what is not there. It prints as nothing, is false and empty, and fails with its text when more is asked of
-// it.
+// undefined is a missing value. It prints as nothing, is false and empty, and fails with its text
+// when used otherwise.
 type undefined struct{ text string }
 
-// interval is what range gives.
+// interval is the result of range.
 type interval struct{ start, stop, stride, length int }
 
 func (v *interval) at(i int) int { return v.start + i*v.stride }
 
-// view is what keys, values and items of a dictionary give.
+// view is the result of a dictionary's keys, values and items.
 type view struct {
 	kind string // "keys", "values" or "items"
 	dict *Dict
@@ -68,7 +70,7 @@ func (v *view) items() []Value {
 	return out
 }
 
-// iterator gives each of its items once, to whoever asks first.
+// iterator yields each of its items once.
 type iterator struct {
 	kind string // Python's name for it
 	next func() (Value, bool)

@@ -1,0 +1,112 @@
+package arch
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/gguf"
+)
+
+// fusion lists tensors of a layer that hold the rows of several roles, or of one role under another
+// name than usual, by the suffix of their names. The rows of the roles follow one another in the
+// given order. Engines bind a view for each role, so they do not depend on how a file arranges its
+// rows.
+type fusion map[string][]engine.Role
+
+// The fused tensors of published files. A file may have a tensor for each of Q, K and V instead. Gate
+// and up have no such choice, because the fused tensor has the name of up.
+var (
+	fusedQKV = fusion{
+		"attn_qkv.weight": {engine.RoleQ, engine.RoleK, engine.RoleV},
+		"attn_qkv.bias":   {engine.RoleQBias, engine.RoleKBias, engine.RoleVBias},
+	}
+	fusedGateUp = fusion{"ffn_up.weight": {engine.RoleGate, engine.RoleUp}}
+)
+
+// rolesOf returns the roles that a tensor of a layer holds. nil: it has no role.
+func (f fusion) rolesOf(suffix string, d *engine.ModelDesc, layer int) []engine.Role {
+	roles, ok := f[suffix]
+	if !ok {
+		role, ok := roleOf(suffix)
+		if !ok || !role.InLayer() {
+			return nil
+		}
+		roles = []engine.Role{role}
+	}
+	for _, role := range roles {
+		if !role.Of(d, layer) {
+			return nil
+		}
+	}
+	return roles
+}
+
+// name returns the name of the tensor that holds a role, as a message calls it.
+func (f fusion) name(role engine.Role, layer int) string {
+	suffix := f.suffixOf(role)
+	switch roles := f[suffix]; len(roles) {
+	case 0:
+		return TensorName(role, layer)
+	case 1:
+		return fmt.Sprintf("blk.%d.%s", layer, suffix)
+	default:
+		return fmt.Sprintf("blk.%d.%s, of the rows of %s,", layer, suffix, listOf(roles))
+	}
+}
+
+// suffixOf returns the suffix of the tensor that holds a role, "" if files have the usual one.
+func (f fusion) suffixOf(role engine.Role) string {
+	for suffix, roles := range f {
+		if slices.Contains(roles, role) {
+			return suffix
+		}
+	}
+	return ""
+}
+
+// views divides a tensor among its roles by rows.
+func views(t gguf.Tensor, roles []engine.Role, d *engine.ModelDesc, layer int) ([]gguf.Tensor, error) {
+	if len(roles) == 1 {
+		return []gguf.Tensor{t}, nil
+	}
+	rows, text := int64(0), make([]string, len(roles))
+	whole := append([]int64(nil), roles[0].Dims(d, layer)...)
+	last := len(whole) - 1
+	for i, role := range roles {
+		n := role.Dims(d, layer)[last]
+		rows, text[i] = rows+n, fmt.Sprintf("%d of %v", n, role)
+	}
+	whole[last] = rows
+	if !sameDims(t, whole) {
+		return nil, invalid("tensor %s has dimensions %v, want %v: rows %s", t.Name, t.Dims, whole, strings.Join(text, ", "))
+	}
+	var out []gguf.Tensor
+	first := uint64(0)
+	for _, role := range roles {
+		end := first + uint64(role.Dims(d, layer)[last])
+		view, err := t.Rows(first, end)
+		if err != nil {
+			return nil, err
+		}
+		out, first = append(out, view), end
+	}
+	return out, nil
+}
+
+// listOf returns "q, k and v".
+func listOf(roles []engine.Role) string {
+	text := ""
+	for i, role := range roles {
+		switch {
+		case i == 0:
+		case i == len(roles)-1:
+			text += " and "
+		default:
+			text += ", "
+		}
+		text += role.String()
+	}
+	return text
+}

@@ -1,0 +1,186 @@
+package arch_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/engine/reference"
+	"github.com/millrace/millrace/gpuworker/engine/rules"
+)
+
+// mutations are the mistakes that a family could make: each changes a description, whose ropes and
+// layers it owns, or exchanges tensors. It reports whether the model has what it changes.
+var mutations = map[string]func(w *reference.Weights) bool{
+	"a window of one position more":  mixers(func(m *engine.Mixer) bool { m.Window++; return m.Window > 1 }),
+	"a window of one position less":  mixers(func(m *engine.Mixer) bool { m.Window--; return m.Window > 0 }),
+	"no window":                      mixers(func(m *engine.Mixer) bool { was := m.Window; m.Window = 0; return was > 0 }),
+	"another cap of scores":          mixers(func(m *engine.Mixer) bool { m.ScoreCap *= 1.01; return m.ScoreCap > 0 }),
+	"no norms of heads":              mixers(func(m *engine.Mixer) bool { was := m.QKNorm; m.QKNorm = false; return was }),
+	"no norms of rows of Q and K":    mixers(func(m *engine.Mixer) bool { was := m.QKRowNorm; m.QKRowNorm = false; return was }),
+	"no norm of values":              mixers(func(m *engine.Mixer) bool { was := m.VNorm; m.VNorm = false; return was }),
+	"no norm after attention":        mixers(func(m *engine.Mixer) bool { was := m.EndNorm; m.EndNorm = false; return was }),
+	"no norm before attention":       mixers(func(m *engine.Mixer) bool { was := m.NoNorm; m.NoNorm = true; return !was }),
+	"no biases":                      mixers(func(m *engine.Mixer) bool { was := m.QKVBias; m.QKVBias = false; return was }),
+	"positions in every layer":       mixers(func(m *engine.Mixer) bool { was := m.Rope; m.Rope = 0; return was != 0 }),
+	"no positions":                   mixers(func(m *engine.Mixer) bool { was := m.Rope; m.Rope = engine.NoRope; return was >= 0 }),
+	"another scale of scores":        mixers(scaleScores),
+	"no norm after the MLP":          mlps(func(m *engine.MLP) bool { was := m.EndNorm; m.EndNorm = false; return was }),
+	"no norm before the MLP":         mlps(func(m *engine.MLP) bool { was := m.NoNorm; m.NoNorm = true; return !was }),
+	"another activation":             mlps(func(m *engine.MLP) bool { m.Activation = engine.GELUTanh - m.Activation; return true }),
+	"another base of the first rope": ropes(0, func(r *engine.Rope) bool { r.Base *= 1.1; return true }),
+	"another base of the other rope": ropes(1, func(r *engine.Rope) bool { r.Base *= 1.1; return true }),
+	"another scale of positions":     ropes(0, func(r *engine.Rope) bool { r.Scale *= 1.01; return true }),
+	"scaled positions in windows":    ropes(1, func(r *engine.Rope) bool { r.Scale *= 1.01; return true }),
+	"other pairs of dims":            ropes(0, func(r *engine.Rope) bool { r.Style = engine.RopeNeox - r.Style; return true }),
+	"other dims": ropes(0, func(r *engine.Rope) bool {
+		r.Dims -= 2
+		r.Divisors = r.Divisors[:len(r.Divisors)*r.Dims/(r.Dims+2)]
+		return true
+	}),
+	"another magnitude": ropes(0, func(r *engine.Rope) bool { r.Magnitude *= 1.01; return r.Magnitude > 0 }),
+	"no attention temperature": mixers(func(m *engine.Mixer) bool {
+		was := m.TemperatureLength
+		m.TemperatureScale, m.TemperatureLength = 0, 0
+		return was > 0
+	}),
+	"a temperature one position late": mixers(func(m *engine.Mixer) bool { m.TemperatureLength++; return m.TemperatureLength > 1 }),
+	"another divisor": ropes(0, func(r *engine.Rope) bool {
+		if r.Divisors != nil {
+			r.Divisors[1] *= 1.01
+		}
+		return r.Divisors != nil
+	}),
+	"another scale of embeddings": whole(func(d *engine.ModelDesc) bool { d.EmbeddingScale *= 1.01; return d.EmbeddingScale > 0 }),
+	"another scale of branches":   whole(func(d *engine.ModelDesc) bool { d.ResidualScale *= 1.01; return d.ResidualScale > 0 }),
+	"another scale of logits":     whole(func(d *engine.ModelDesc) bool { d.LogitScale *= 1.01; return d.LogitScale > 0 }),
+	"another cap of logits":       whole(func(d *engine.ModelDesc) bool { d.LogitCap *= 1.01; return d.LogitCap > 0 }),
+	"another epsilon":             whole(func(d *engine.ModelDesc) bool { d.NormEps *= 100; return true }),
+	"no scale of layers": whole(func(d *engine.ModelDesc) bool {
+		had := false
+		for i := range d.Layers {
+			had, d.Layers[i].OutputScale = had || d.Layers[i].OutputScale, false
+		}
+		return had
+	}),
+	"the pattern of windows one layer later": whole(func(d *engine.ModelDesc) bool {
+		was := windows(d)
+		for i := range d.Layers {
+			d.Layers[i].Mixer.Window = was[(i+1)%len(was)]
+		}
+		return slices.Min(was) != slices.Max(was)
+	}),
+	"no inputs of layers": whole(func(d *engine.ModelDesc) bool { was := d.LayerInputWidth; d.LayerInputWidth = 0; return was > 0 }),
+	"keys of another layer": whole(func(d *engine.ModelDesc) bool {
+		changed := false
+		for i := range d.Layers {
+			m := &d.Layers[i].Mixer
+			if of := i - m.KVLayer - 1; m.KVLayer > 0 && of >= 0 && d.Layers[of].Mixer.KVLayer == 0 && d.Layers[of].Mixer.KeyDim == m.KeyDim {
+				m.KVLayer++
+				changed = true
+			}
+		}
+		return changed
+	}),
+	"gate for up":                exchanged(engine.RoleGate, engine.RoleUp),
+	"one end norm for another":   exchanged(engine.RoleAttnEndNorm, engine.RoleFFNEndNorm),
+	"one norm for another":       exchanged(engine.RoleAttnNorm, engine.RoleFFNNorm),
+	"an end norm before instead": exchanged(engine.RoleAttnNorm, engine.RoleAttnEndNorm),
+	"keys' norm for queries'":    exchanged(engine.RoleQNorm, engine.RoleKNorm),
+}
+
+func scaleScores(m *engine.Mixer) bool {
+	if m.Scale == 0 {
+		m.Scale = float32(1 / math.Sqrt(float64(m.KeyDim)))
+	}
+	m.Scale *= 1.01
+	return true
+}
+
+func whole(change func(*engine.ModelDesc) bool) func(*reference.Weights) bool {
+	return func(w *reference.Weights) bool { return change(&w.Desc) }
+}
+
+// mixers changes the layers that have what the change concerns, and leaves the others.
+func mixers(change func(*engine.Mixer) bool) func(*reference.Weights) bool {
+	return layers(func(l *engine.Layer) bool { return change(&l.Mixer) })
+}
+
+func mlps(change func(*engine.MLP) bool) func(*reference.Weights) bool {
+	return layers(func(l *engine.Layer) bool { return change(&l.MLP) })
+}
+
+func layers(change func(*engine.Layer) bool) func(*reference.Weights) bool {
+	return whole(func(d *engine.ModelDesc) bool {
+		changed := false
+		for i, was := range d.Layers {
+			if change(&d.Layers[i]) {
+				changed = true
+			} else {
+				d.Layers[i] = was
+			}
+		}
+		return changed
+	})
+}
+
+func ropes(i int, change func(*engine.Rope) bool) func(*reference.Weights) bool {
+	return whole(func(d *engine.ModelDesc) bool { return i < len(d.Ropes) && change(&d.Ropes[i]) })
+}
+
+// exchanged exchanges the tensors of two roles in every layer.
+func exchanged(a, b engine.Role) func(*reference.Weights) bool {
+	return func(w *reference.Weights) bool {
+		changed := false
+		for layer := range w.Desc.Layers {
+			i, j := w.Find(a, layer), w.Find(b, layer)
+			if i >= 0 && j >= 0 && slices.Equal(w.Tensors[i].Dims, w.Tensors[j].Dims) {
+				w.Tensors[i].Bytes, w.Tensors[j].Bytes = w.Tensors[j].Bytes, w.Tensors[i].Bytes
+				changed = true
+			}
+		}
+		return changed
+	}
+}
+
+func TestFamilyBoundCatchesMistakes(t *testing.T) {
+	// The small models and the bound are sharp: each mistake in what a family reads fails the
+	// comparison with llama.cpp.
+	used := map[string]bool{}
+	for _, name := range smallModels() {
+		want, w := goldenOf(t, name), smallModel(t, name, 0)
+		for mistake, mutate := range mutations {
+			mutated := reference.Weights{Desc: w.Desc, Tensors: slices.Clone(w.Tensors)}
+			mutated.Desc.Ropes, mutated.Desc.Layers = slices.Clone(w.Desc.Ropes), slices.Clone(w.Desc.Layers)
+			for i := range mutated.Desc.Ropes {
+				mutated.Desc.Ropes[i].Divisors = slices.Clone(mutated.Desc.Ropes[i].Divisors)
+			}
+			if !mutate(&mutated) || rules.CheckModel(&mutated.Desc) != nil {
+				continue
+			}
+			used[mistake] = true
+			decoder, err := reference.NewDecoder(&mutated)
+			require.NoError(t, err)
+			const positions = 50
+			logits, worst := decoder.NewSequence().Append(want.IDs[:positions]), 0.0
+			for _, row := range want.Rows {
+				if row.Position >= positions {
+					continue
+				}
+				logprobs := reference.LogSoftmax(logits[row.Position])
+				for _, x := range row.Logprobs {
+					worst = max(worst, math.Abs(x[1]-logprobs[int(x[0])]))
+				}
+			}
+			t.Logf("%s with %s: %.2g", name, mistake, worst)
+			if math.IsNaN(worst) {
+				worst = math.Inf(1)
+			}
+			require.GreaterOrEqual(t, worst, 3*logprobBound, "%s with %s", name, mistake)
+		}
+	}
+	require.Len(t, used, len(mutations), "every mistake concerns a family")
+}

@@ -1,0 +1,16 @@
+package arch
+
+import "github.com/millrace/millrace/gpuworker/engine"
+
+// olmo2 is OLMo 2 and 3: branches with a norm after and none before, and norms over the
+// whole rows of Q and K. OLMo 3 has a window in three of four layers, whose rotation is not scaled.
+func olmo2(r *reader) engine.ModelDesc {
+	d := r.decoder(engine.RopeNeox)
+	for i := range d.Layers {
+		l := &d.Layers[i]
+		l.Mixer.NoNorm, l.Mixer.EndNorm, l.Mixer.QKRowNorm = true, true, true
+		l.MLP.NoNorm, l.MLP.EndNorm = true, true
+	}
+	r.localRope(&d, r.windowed(&d, 0, 4), d.Ropes[0].Base)
+	return d
+}
