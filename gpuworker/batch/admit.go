@@ -8,21 +8,23 @@ import (
 	"github.com/millrace/millrace/gpuworker/kvcache"
 )
 
-// mostPassed is how many waiting sequences that wait for a prefix a round passes over: looking at one costs a look into the prefix
-// cache. Those whose readers must catch up first cost nothing and do not count, or enough of them would keep out all others.
-const mostPassed = 256
+// maxPassed bounds how many sequences that wait for a prefix are skipped in a round, because each
+// costs a lookup in the prefix cache. Sequences whose readers must catch up are skipped for free
+// and do not count: otherwise enough slow consumers would block the queue for everybody else.
+const maxPassed = 256
 
-// admit gives places to waiting sequences in the order of the queue: by priority, then so that tenants share alike, then by age.
-// Passed over are those whose readers must catch up first, and those who wait for somebody to compute their prefix; the first of
-// the others that does not fit ends the round, so that it gets what comes free. Nobody is admitted while a running sequence waits
-// for the blocks of a departing one.
+// admit gives slots to waiting sequences in queue order: by priority, then by fair share of the
+// tenants, then by age. It skips sequences whose readers must catch up and sequences whose prefix
+// is being computed. The first of the others that does not fit ends the round. A smaller one must
+// not overtake it, or a large request could starve. While a running sequence waits for the blocks
+// of a departing one, nothing is admitted.
 func (l *Loop) admit(now time.Time) {
 	for !l.short {
 		s := l.candidate()
 		if s == nil {
 			return
 		}
-		if slot := slices.Index(l.slots, nil); slot >= 0 && l.place(s, int32(slot), now) {
+		if slot := slices.Index(l.slots, nil); slot >= 0 && l.assignSlot(s, int32(slot), now) {
 			continue
 		}
 		if !l.makeRoom(s) {
@@ -32,38 +34,38 @@ func (l *Loop) admit(now time.Time) {
 	}
 }
 
-// candidate is the waiting sequence that gets the next place; nil: none is to have one.
+// candidate returns the waiting sequence that gets the next slot, or nil.
 func (l *Loop) candidate() *sequence {
 	passed := 0
 	s, _ := l.queue.Next(func(s *sequence) bool {
 		switch {
 		case s.full():
 			return true
-		case passed == mostPassed || !l.awaits(s):
+		case passed == maxPassed || !l.awaitsPrefix(s):
 			return false
 		}
 		passed++
 		return true
 	})
-	if passed == mostPassed {
+	if passed == maxPassed {
 		s = nil
 	}
-	if g := l.guest; g != nil && (s == nil || g.request.Priority >= s.request.Priority) && !g.full() && !l.awaits(g) {
+	if g := l.reservedFor; g != nil && (s == nil || g.request.Priority >= s.request.Priority) && !g.full() && !l.awaitsPrefix(g) {
 		return g
 	}
 	return s
 }
 
-// makeRoom takes something from others for a sequence that found no slot or too few blocks. False: nothing is to be had at once.
+// makeRoom frees a slot or blocks for s. It returns false if nothing can be freed now.
 func (l *Loop) makeRoom(s *sequence) bool {
-	if slices.Contains(l.slots, nil) && l.forgetPrompt(s.family) {
+	if slices.Contains(l.slots, nil) && l.dropOldestPrompt(s.group) {
 		return true
 	}
 	if len(l.departing) > 0 {
-		return false // a slot and blocks come with the next step that ends
+		return false // a slot and blocks come free when a step in flight ends
 	}
 	if len(l.running) == 0 {
-		return l.forgetPrompt(nil) // its own family's
+		return l.dropOldestPrompt(nil) // the prompt of its own group
 	}
 	if !l.outranks(s) {
 		return false
@@ -73,7 +75,8 @@ func (l *Loop) makeRoom(s *sequence) bool {
 	return victim.slot < 0
 }
 
-// outranks says whether s has enough once those of lower priority have gone: nobody goes in vain.
+// outranks reports whether s fits once all running sequences of lower priority are preempted.
+// makeRoom checks it first so that no sequence is preempted in vain.
 func (l *Loop) outranks(s *sequence) bool {
 	lower, blocks, need := 0, l.cache.Free(), l.cache.BlocksFor(len(s.tokens))
 	for _, other := range l.running {
@@ -83,17 +86,18 @@ func (l *Loop) outranks(s *sequence) bool {
 		}
 	}
 	if len(l.running) > lower {
-		need++ // see place
+		need++ // the spare block of assignSlot
 	}
 	return lower > 0 && blocks >= need
 }
 
-// place gives a waiting sequence a slot and blocks for all of its tokens that are known, so that the next one sees what is really
-// free. Beside others, one block more must be free: a sequence preempted for want of a block would want it again at once. False:
-// too few blocks are free, and nothing has changed.
-func (l *Loop) place(s *sequence, slot int32, now time.Time) bool {
-	lent := l.lent(s)
-	t, have, move, ok := l.source(s)
+// assignSlot gives s a slot and blocks for all of its known tokens. It allocates them at once, so
+// that the next candidate sees the blocks that are really free. If other sequences run, one more
+// block must be free: a sequence that was preempted for want of a block would otherwise be admitted
+// and run out again at once. It returns false, and changes nothing, if too few blocks are free.
+func (l *Loop) assignSlot(s *sequence, slot int32, now time.Time) bool {
+	fromGroup := l.canSharePrompt(s)
+	t, have, move, ok := l.startingTable(s)
 	if !ok {
 		return false
 	}
@@ -114,57 +118,58 @@ func (l *Loop) place(s *sequence, slot int32, now time.Time) bool {
 
 	l.queue.Remove(s)
 	l.occupy(s.request.Tenant)
-	if l.guest == s {
-		l.guest = nil
+	if l.reservedFor == s {
+		l.reservedFor = nil
 	}
-	at, _ := slices.BinarySearchFunc(l.running, s, byUrgency)
-	l.running = slices.Insert(l.running, at, s)
+	position, _ := slices.BinarySearchFunc(l.running, s, byUrgency)
+	l.running = slices.Insert(l.running, position, s)
 	l.generations[slot]++
 	l.slots[slot] = s
 	s.slot, s.generation, s.fresh = slot, l.generations[slot], true
 	s.table, s.submitted, s.computed = t, have, have
-	l.lead(s)
+	l.electLeader(s)
 	if !s.request.Bypass {
 		l.cache.Name(t, s.keys())
-		l.cache.Claim(t, s.root(), s.ids())
+		l.cache.Claim(t, s.root(), s.ids()[:s.shared()])
 	}
 	if s.started.IsZero() {
-		l.begin(s, found, lent, now)
+		l.recordStart(s, found, fromGroup, now)
 	}
 	return true
 }
 
-// begin notes what a sequence found when it got its first place. Of a family, all have from the prefix cache what its leader had.
-func (l *Loop) begin(s *sequence, found int, lent bool, now time.Time) {
+// recordStart records where a sequence starts when it gets its first slot. All continuations of a group
+// report the prefix hit of their leader, because the leader computed the prompt for all of them.
+func (l *Loop) recordStart(s *sequence, found int, fromGroup bool, now time.Time) {
 	s.started, s.charged = now, len(s.tokens)
-	l.gather.arrived()
+	l.coalescer.arrived()
 	l.queue.Charge(s.class(), s.charged-found)
 	cached := min(found, s.promptLength)
-	if !lent && s.caches() {
+	if !fromGroup && s.caches() {
 		l.counters.lookups.Add(1)
 		if cached > 0 {
 			l.counters.hits.Add(1)
 			l.counters.cachedTokens.Add(uint64(cached))
 		}
 	}
-	if f := s.family; f != nil {
-		if f.leader == s {
-			f.cached = cached
+	if g := s.group; g != nil {
+		if g.leader == s {
+			g.cached = cached
 		}
-		cached, f.began = f.cached, true
-		l.came(f)
+		cached, g.started = g.cached, true
+		l.countMember(g)
 	}
 	s.stream.cached.Store(int64(cached))
-	s.stream.placed(now.Sub(s.arrived))
+	s.stream.setQueueTime(now.Sub(s.arrived))
 	if o := l.cfg.Observer; o != nil {
 		o.Admitted(now.Sub(s.arrived), s.promptLength, cached)
 	}
 }
 
-// lead makes s the one that computes its family's prompt, if nobody does and it is not there.
-func (l *Loop) lead(s *sequence) {
-	if f := s.family; f != nil && f.prompt == nil && f.leader == nil && s.computed < s.promptLength {
-		f.leader = s
+// electLeader makes s the leader of its group if the prompt is neither computed nor being computed.
+func (l *Loop) electLeader(s *sequence) {
+	if g := s.group; g != nil && g.prompt == nil && g.leader == nil && s.computed < s.promptLength {
+		g.leader = s
 	}
 }
 
@@ -176,19 +181,20 @@ func (s *sequence) keys() []kvcache.Key {
 	return keys
 }
 
-// swapIn adds the moves that bring back what of s waits in host memory, if that goes on where its table ends; otherwise, or if no
-// step has taken it out yet, it is given up. It gives how many of its first positions are there then.
+// swapIn plans the moves that bring blocks of s back from host memory, if they continue where its
+// table ends. Otherwise, or if the moves out are not submitted yet, it discards the copy. It
+// returns how many positions of s will then be on the device.
 func (l *Loop) swapIn(s *sequence, t *kvcache.Table, have int) int {
 	w, first := s.swap, have/l.cfg.Runner.BlockSize
-	if w == nil || w.going || first < w.first || have >= w.tokens || !l.movable(len(w.blocks)) {
+	if w == nil || w.pending || first < w.first || have >= w.tokens || !l.movable(len(w.blocks)) {
 		l.discard(s)
 		return have
 	}
 	s.swap = nil
 	l.plan.returning = append(l.plan.returning, w.blocks...)
 	for i, b := range w.blocks {
-		if at := w.first + i; at >= first {
-			l.plan.moves = append(l.plan.moves, engine.PreOp{Kind: engine.BlockIn, Src: b, Dst: t.Blocks[at]})
+		if block := w.first + i; block >= first {
+			l.plan.moves = append(l.plan.moves, engine.PreOp{Kind: engine.BlockIn, Src: b, Dst: t.Blocks[block]})
 		}
 	}
 	return w.tokens

@@ -11,7 +11,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// nothing is a runner that computes nothing in no time: what a step costs on it is the loop's own.
+// nothing is a runner that computes nothing in no time, so a step on it costs only the loop's own
+// time.
 type nothing struct{ results []*engine.StepResult }
 
 func (r *nothing) Submit(s *engine.Step) error {
@@ -32,7 +33,7 @@ func (r *nothing) Wait(time.Duration) (*engine.StepResult, error) {
 func (r *nothing) Progress() engine.Progress { return engine.Progress{} }
 func (r *nothing) Close() error              { return nil }
 
-// What the loop itself takes for a step in which so many sequences decode, with as many again in the queue.
+// The loop's own cost of a step with this many decoding sequences, and as many in the queue.
 func BenchmarkRound(b *testing.B) {
 	for _, n := range []int{1, 64, 256} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -68,7 +69,7 @@ func BenchmarkRound(b *testing.B) {
 	}
 }
 
-// What the loop itself takes for a step of 512 tokens of a long prompt, while so many others wait for it.
+// The loop's own cost of a step of 512 tokens of a long prompt, while this many others wait.
 func BenchmarkWaiting(b *testing.B) {
 	for _, n := range []int{1, 64, 256} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

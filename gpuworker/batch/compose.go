@@ -6,67 +6,73 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// plan is the round's work and the step made of it, their memory reused from round to round.
+// plan is the work of a round and the step built from it. Their memory is reused from round to
+// round.
 type plan struct {
-	chosen []part // what the round is to compute
+	chosen []part // tokens to compute
 	scores int    // score rows of chosen
+	hidden int    // hidden rows of chosen
 
-	// moves are block copies that were decided and are in no step yet. They go with the next step that the engine takes, before its
-	// segments, whatever sequences those are of: each assumes what was done before it, and every step planned since then assumes them.
+	// moves are block copies that no accepted step contains yet. They go with the next accepted
+	// step, before its segments, whichever sequences that step computes. Their order matters: each
+	// move, and every step planned later, assumes that the earlier moves were done.
 	moves []engine.PreOp
-	// returning are host blocks that are free once the moves are submitted.
+	// returning are host blocks that become free when the moves are submitted.
 	returning []int32
 
 	step   engine.Step
-	params []engine.SlotParams // of the step's pre-operations
-	next   *flight             // what the step becomes once the engine takes it
-	spare  []*flight           // to be used again
+	params []engine.SlotParams // referenced by the step's pre-operations
+	next   *flight             // becomes the flight of the step when the engine accepts it
+	spare  []*flight           // free list
 }
 
-// part is a run of tokens of one sequence.
+// part is a run of tokens of one sequence. compose sets all but the first two fields.
 type part struct {
 	seq     *sequence
 	count   int
-	decodes bool // it is the next token of a sequence that decodes; set by compose
-	sampled bool // it has the next sample row; set by compose
-	scored  int  // it has so many score rows; set by compose
+	decodes bool // the run is the next token of a decoding sequence
+	sampled bool // it has the next sample row
+	scored  int  // number of its score rows
+	pooled  int  // number of its hidden rows
 }
 
-// take adds the next n tokens of s to the round.
-func (p *plan) take(s *sequence, n int) {
+// schedule adds the next n tokens of s to the round.
+func (p *plan) schedule(s *sequence, n int) {
 	p.chosen = append(p.chosen, part{seq: s, count: n})
 	p.scores += s.scoreRows(n)
+	p.hidden += s.hiddenRows(n)
 }
 
-// compose makes the step of some of the chosen parts and says whether it has any. It changes no sequence, so that a step that
-// the engine refuses leaves nothing to be taken back. Left out are sequences that were cancelled or have ended since the round
-// was planned.
+// compose builds a step from parts and reports whether it has any. It leaves out sequences that
+// were cancelled or ended since the round was planned. It changes no sequence, so a step that the
+// engine refuses needs no rollback.
 //
-// The step counts as submitted from here on: a cancellation is either seen here, or finds the sequence in a step that was
-// submitted before it. That is why both happen under the mail's lock.
+// The step number is assigned under the inbox lock, which Cancel takes too. A cancellation
+// therefore either is visible here, or knows the number of the last step that may contain the
+// sequence.
 func (l *Loop) compose(parts []part) bool {
 	p := &l.plan
-	p.begin(len(l.slots))
-	l.mail.Lock()
-	defer l.mail.Unlock()
+	p.reset(len(l.slots))
+	l.inbox.Lock()
+	defer l.inbox.Unlock()
 	for _, part := range parts {
-		if !part.seq.over && !part.seq.stream.cancelled.Load() {
+		if !part.seq.ended && !part.seq.stream.cancelled.Load() {
 			p.add(part.seq, part.count)
 		}
 	}
 	if len(p.next.parts) == 0 {
 		return false
 	}
-	l.mail.submitted++
-	p.next.number = l.mail.submitted
+	l.inbox.submitted++
+	p.next.number = l.inbox.submitted
 	return true
 }
 
-// begin empties the step and the flight to be.
-func (p *plan) begin(slots int) {
+// reset empties the step and prepares its flight.
+func (p *plan) reset(slots int) {
 	p.step.PreOps, p.step.Segments = append(p.step.PreOps[:0], p.moves...), p.step.Segments[:0]
-	p.step.Samples, p.step.Scores = p.step.Samples[:0], p.step.Scores[:0]
-	p.params = slices.Grow(p.params[:0], slots) // pointers into it stay good
+	p.step.Samples, p.step.Scores, p.step.Hidden = p.step.Samples[:0], p.step.Scores[:0], p.step.Hidden[:0]
+	p.params = slices.Grow(p.params[:0], slots) // the step points into it: it must not grow later
 	if p.next == nil {
 		p.next = &flight{}
 		if n := len(p.spare); n > 0 {
@@ -76,7 +82,7 @@ func (p *plan) begin(slots int) {
 	*p.next = flight{parts: p.next.parts[:0]}
 }
 
-// add puts the next n tokens of s into the step.
+// add appends the next n tokens of s to the step.
 func (p *plan) add(s *sequence, n int) {
 	if s.fresh {
 		p.params = append(p.params, s.request.Params)
@@ -93,7 +99,8 @@ func (p *plan) add(s *sequence, n int) {
 	part := part{seq: s, count: len(run), decodes: s.decoding()}
 	if s.request.PromptTopN >= 0 {
 		for i := range run {
-			// Position i of the run predicts the prompt token after it; one scored before a preemption is not again.
+			// Position i of the run predicts the prompt token after it. Tokens that were scored
+			// before a preemption are not scored again.
 			if next := s.submitted + i + 1; next < s.promptLength && next > s.scored {
 				p.step.Scores = append(p.step.Scores, engine.ScoreRow{
 					TokenIndex: int32(f.tokens + i), Target: s.tokens[next], TopN: int32(s.request.PromptTopN),
@@ -102,12 +109,28 @@ func (p *plan) add(s *sequence, n int) {
 			}
 		}
 	}
+	if s.submitted+len(run) == s.promptLength {
+		for _, id := range s.request.Choices {
+			p.step.Scores = append(p.step.Scores, engine.ScoreRow{TokenIndex: int32(f.tokens + len(run) - 1), Target: id})
+			part.scored++
+		}
+	}
+	for i := range run {
+		if s.wantsHidden(s.submitted + i) {
+			p.step.Hidden = append(p.step.Hidden, int32(f.tokens+i))
+			part.pooled++
+		}
+	}
+	f.hidden += part.pooled
 	if s.submitted+len(run) == s.length() && s.length()-s.promptLength < s.request.MaxTokens {
 		p.step.Samples = append(p.step.Samples, engine.SampleRow{
 			TokenIndex: int32(f.tokens + len(run) - 1), Slot: s.slot, SlotGeneration: s.generation,
-			Position: int32(s.length()),
+			Position: int32(s.length()), MaskLate: !s.guide.Free(),
 		})
 		part.sampled = true
+		if !s.guide.Free() {
+			f.guided++
+		}
 	}
 	f.tokens += len(run)
 	if part.decodes {

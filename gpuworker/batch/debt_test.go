@@ -11,8 +11,9 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// A crowd of one tenant decodes long answers, which nobody can slow, beside one sequence of another tenant. When the crowd has ended,
-// prompts of its tenant wait for a moment and not until the one sequence has paid for what the crowd took.
+// A crowd of one tenant decodes long answers, which cannot be slowed, next to one sequence of
+// another tenant. When the crowd has ended, prompts of its tenant wait for a moment, not until the
+// one sequence has paid for all of the crowd's time.
 func TestDebtOfDecodingCrowdIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const target = 40 * time.Millisecond
@@ -20,7 +21,7 @@ func TestDebtOfDecodingCrowdIsBounded(t *testing.T) {
 			SharedTarget: target, Context: 20_000, Grain: 1024,
 			Runner: engine.RunnerConfig{MaxSequences: 128, KVBlocks: 20_000, MaxBatchedTokens: 2048},
 		}, small)
-		took(t, l, call("one", 1)) // from here on the loop has measured what the tenant has alone
+		took(t, l, call("one", 1)) // now the guard has the tenant's speed alone
 		ended, served := make(chan error), make(chan error)
 		for seed := range int32(100) {
 			r := call("crowd", 100+seed)
@@ -62,23 +63,23 @@ func TestDebtOfDecodingCrowdIsBounded(t *testing.T) {
 	})
 }
 
-// settle pays a prompt's step in full and bounds what steps without prompts add.
-func TestSettleBoundsDebt(t *testing.T) {
+// add books a prompt's step in full and bounds the debt of steps without prompts.
+func TestAddBoundsDebt(t *testing.T) {
 	const most = 40 * time.Millisecond
-	d := slowdown{most: most}
+	d := tenantGuard{maxCredit: most}
 	for range 100 {
-		d.settle(10*time.Millisecond, 200*time.Millisecond, false)
+		d.add(10*time.Millisecond, 200*time.Millisecond, false)
 	}
 	require.Equal(t, -2*most, d.credit, "rows that decode owe two targets")
-	d.settle(10*time.Millisecond, 510*time.Millisecond, true)
+	d.add(10*time.Millisecond, 510*time.Millisecond, true)
 	require.Equal(t, -500*time.Millisecond, d.credit, "a step with prompts owes all of itself")
 	for range 100 {
-		d.settle(10*time.Millisecond, 510*time.Millisecond, true)
-		d.settle(10*time.Millisecond, 200*time.Millisecond, false)
+		d.add(10*time.Millisecond, 510*time.Millisecond, true)
+		d.add(10*time.Millisecond, 200*time.Millisecond, false)
 	}
 	require.Equal(t, -500*time.Millisecond, d.credit, "and no more, however many of them there are")
 	for range 1000 {
-		d.settle(10*time.Millisecond, 5*time.Millisecond, false)
+		d.add(10*time.Millisecond, 5*time.Millisecond, false)
 	}
 	require.Equal(t, most, d.credit)
 }

@@ -9,21 +9,25 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// deliver hands the results of a step that has ended, and took so long on the device, to its sequences and takes out those that end.
-// Sequences that ended while the step was in flight get nothing of it.
+// deliver passes the results of a finished step, which took this long on the device, to its
+// sequences and retires those that end. A sequence that ended while the step was in flight ignores
+// its results.
 func (l *Loop) deliver(f *flight, result *engine.StepResult, took time.Duration, now time.Time) {
-	samples, scores := result.Samples, result.Scores
+	samples, scores, hidden := result.Samples, result.Scores, result.Hidden
+	width := len(hidden) / max(f.hidden, 1)
 	for _, p := range f.parts {
 		s := p.seq
 		if s.computed < s.promptLength {
 			l.counters.prefilled.Add(uint64(p.count))
 		}
 		s.computed += p.count
-		s.flying--
+		s.inFlight--
 		s.steps++
 		s.stepTime += took
 		rows := scores[:p.scored]
 		scores = scores[p.scored:]
+		states := hidden[:p.pooled*width]
+		hidden = hidden[len(states):]
 		var sample *engine.RowResult
 		if p.sampled {
 			row := samples[0]
@@ -32,25 +36,37 @@ func (l *Loop) deliver(f *flight, result *engine.StepResult, took time.Duration,
 			s.sampling--
 		}
 		switch {
-		case s.over:
+		case s.ended:
 		case s.stream.cancelled.Load():
 			if f.number > s.stream.lastStep() {
 				l.counters.afterCancel.Add(1)
 			}
 			l.cancel(s)
 		default:
-			l.take(s, rows, sample, now)
+			l.apply(s, rows, hiddenRows{states, p.pooled}, sample, now)
 		}
-		l.landed(s)
+		l.departIfDone(s)
 	}
 }
 
-// take gives a sequence the results of its part of a step.
-func (l *Loop) take(s *sequence, scores []engine.RowResult, sample *engine.RowResult, now time.Time) {
-	if err := s.fault(scores, sample); err != nil {
-		// The blocks of earlier steps are findable already. What is no number by the ids alone is so for everybody who computes the same
-		// ids, and might stay. But in the kernels a position that is no number may reach those before it in the same tile (0 * NaN), and
-		// hardware may fail once: then others would begin with what they would not compute themselves, and keep it in the cache by using it.
+// hiddenRows are hidden rows of one sequence, in the order of positions.
+type hiddenRows struct {
+	numbers []float32
+	count   int
+}
+
+// apply processes the results of one sequence's part of a step.
+func (l *Loop) apply(s *sequence, scores []engine.RowResult, hidden hiddenRows, sample *engine.RowResult, now time.Time) {
+	err := s.rowError(scores, sample)
+	if err == nil {
+		err = s.pool.add(hidden.numbers, hidden.count)
+	}
+	if err != nil {
+		// A NaN that follows from the ids alone would appear in every sequence with the same
+		// ids, and cached blocks would do no harm. But a NaN may also come from elsewhere: in the
+		// kernels it spreads to earlier positions of the same tile (0 * NaN is NaN), and hardware
+		// may fail once. Blocks of earlier steps are in the prefix cache already, and every hit
+		// would keep a bad one alive. So they are forgotten.
 		if errors.Is(err, ErrBadLogits) {
 			l.cache.Forget(s.table)
 		}
@@ -59,16 +75,19 @@ func (l *Loop) take(s *sequence, scores []engine.RowResult, sample *engine.RowRe
 		return
 	}
 	l.charge(s)
-	l.remember(s)
-	l.lend(s)
+	l.publish(s)
+	l.sharePrompt(s)
 	if l.advance(s, scores, sample, now) {
 		l.retire(s)
 	}
 }
 
-// fault says what is wrong with the rows of a sequence.
-func (s *sequence) fault(scores []engine.RowResult, sample *engine.RowResult) error {
+// rowError returns an error if a row of the sequence has NaN logits or no token left to sample.
+func (s *sequence) rowError(scores []engine.RowResult, sample *engine.RowResult) error {
 	for i := range scores {
+		if scores[i].Status != engine.RowOK && len(s.request.Choices) > 0 {
+			return fmt.Errorf("%w: behind the prompt", ErrBadLogits)
+		}
 		if scores[i].Status != engine.RowOK {
 			return fmt.Errorf("%w: scoring prompt token %d", ErrBadLogits, s.scored+1+i)
 		}
@@ -82,18 +101,23 @@ func (s *sequence) fault(scores []engine.RowResult, sample *engine.RowResult) er
 	return fmt.Errorf("%w: at position %d", ErrBadLogits, sample.Position)
 }
 
-// advance tells a sequence's stream what is new and says whether it has ended.
+// advance sends new scores, progress and tokens to the stream and reports whether the sequence
+// ended.
 func (l *Loop) advance(s *sequence, scores []engine.RowResult, sample *engine.RowResult, now time.Time) bool {
-	if len(scores) > 0 {
-		own := slices.Clone(scores)
-		for i := range own {
-			own[i].Candidates = slices.Clone(own[i].Candidates)
+	if len(s.request.Choices) > 0 {
+		for i := range scores {
+			s.choices = append(s.choices, scores[i].Logprob)
 		}
-		s.scored += len(own)
-		s.emit(Event{Scored: own}, now)
+	} else if len(scores) > 0 {
+		copied := slices.Clone(scores)
+		for i := range copied {
+			copied[i].Candidates = slices.Clone(copied[i].Candidates)
+		}
+		s.scored += len(copied)
+		s.emit(Event{Scored: copied}, now)
 	}
-	if done := min(s.computed, s.promptLength); s.request.Progress && done > s.told {
-		s.told = done
+	if done := min(s.computed, s.promptLength); s.request.Progress && done > s.progressSent {
+		s.progressSent = done
 		s.emit(Event{Prefilled: done}, now)
 	}
 	if sample == nil {
@@ -111,6 +135,10 @@ func (l *Loop) advance(s *sequence, scores []engine.RowResult, sample *engine.Ro
 		s.finish(Stop, sample.Token, now)
 		return true
 	}
+	if err := s.follow(sample.Token); err != nil {
+		s.stream.end(err)
+		return true
+	}
 	if s.generated() >= s.request.MaxTokens {
 		s.finish(Length, 0, now)
 		return true
@@ -118,7 +146,7 @@ func (l *Loop) advance(s *sequence, scores []engine.RowResult, sample *engine.Ro
 	return false
 }
 
-// sampled notes when a sequence got a token.
+// sampled records when a sequence got a token, for TTFT and inter-token latency.
 func (l *Loop) sampled(s *sequence, now time.Time) {
 	o := l.cfg.Observer
 	switch {

@@ -5,39 +5,41 @@ import (
 	"time"
 )
 
-// retire takes out a sequence that has ended. What it holds is free at once or, while it is in steps in flight, when the last of
-// them has ended.
+// retire removes a sequence that has ended. Its slot and blocks are free when its last step in
+// flight has ended.
 func (l *Loop) retire(s *sequence) {
-	s.over = true
+	s.ended = true
 	l.depart(s)
 }
 
-// preempt takes the place of a sequence, which waits again by its age. Its steps in flight still count.
+// preempt takes the slot from a sequence, which then waits again at the position of its age.
+// Results of its steps in flight still count.
 func (l *Loop) preempt(s *sequence) {
-	s.leaving = true
+	s.preempted = true
 	l.depart(s)
 }
 
-// depart keeps a sequence out of every step planned from here on, and lets it go if it is in none in flight.
+// depart excludes a sequence from every later step, and frees its slot once no step in flight
+// contains it.
 func (l *Loop) depart(s *sequence) {
 	same := func(r *sequence) bool { return r == s }
 	l.running = slices.DeleteFunc(l.running, same)
 	l.queue.Remove(s)
-	if s.flying > 0 {
+	if s.inFlight > 0 {
 		if !slices.Contains(l.departing, s) {
 			l.departing = append(l.departing, s)
 		}
 		return
 	}
 	l.departing = slices.DeleteFunc(l.departing, same)
-	if s.over {
-		if l.guest == s {
-			l.guest = nil
+	if s.ended {
+		if l.reservedFor == s {
+			l.reservedFor = nil
 		}
 		l.vacate(s)
 		l.discard(s)
-		if f := s.family; f != nil && s.started.IsZero() {
-			l.came(f)
+		if g := s.group; g != nil && s.started.IsZero() {
+			l.countMember(g)
 		}
 		if o := l.cfg.Observer; o != nil && s.cancelled {
 			o.Freed(s.stream.sinceCancel(time.Now()))
@@ -47,26 +49,26 @@ func (l *Loop) depart(s *sequence) {
 	l.counters.preempted.Add(1)
 	s.preemptions++
 	if !l.swapOut(s) {
-		l.tell(Recompute)
+		l.recordPreemption(Recompute)
 	}
 	l.vacate(s)
 	l.queue.Push(s, s.class(), s.age)
 }
 
-// landed lets a sequence go whose last step in flight has ended, if it is to.
-func (l *Loop) landed(s *sequence) {
-	if s.slot >= 0 && s.flying == 0 && (s.over || s.leaving) {
+// departIfDone completes the departure of a sequence whose last step in flight has ended.
+func (l *Loop) departIfDone(s *sequence) {
+	if s.slot >= 0 && s.inFlight == 0 && (s.ended || s.preempted) {
 		l.depart(s)
 	}
 }
 
-// vacate gives back a sequence's slot and blocks, if it has a place. No step that it is in is in flight.
+// vacate frees the slot and blocks of a sequence. No step in flight may contain it.
 func (l *Loop) vacate(s *sequence) {
 	if s.slot < 0 {
 		return
 	}
-	if f := s.family; f != nil && f.leader == s {
-		f.leader = nil
+	if g := s.group; g != nil && g.leader == s {
+		g.leader = nil
 	}
 	l.release(s.table)
 	l.slots[s.slot] = nil

@@ -12,12 +12,12 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// ticking makes every step last a millisecond.
+// ticking makes every step take a millisecond.
 func ticking(f *fakeRunner) {
 	f.lasts = func(*engine.Step) time.Duration { return time.Millisecond }
 }
 
-// race runs requests that are submitted in their order, and notes in which order their first tokens come.
+// race runs requests that are submitted in order and records the order of their first tokens.
 type race struct {
 	t     *testing.T
 	l     *Loop
@@ -56,7 +56,7 @@ func (r *race) enter(name string, request Request) *Stream {
 	return s
 }
 
-func TestPlacesGoByPriorityThenTenantThenAge(t *testing.T) {
+func TestSlotsGoByPriorityTenantAge(t *testing.T) {
 	plain := func(tenant string, priority int32) Request {
 		return Request{Prompt: prompt(20, 1), MaxTokens: 10, PromptTopN: -1, Bypass: true, Tenant: tenant, Priority: priority}
 	}
@@ -82,7 +82,7 @@ func TestPlacesGoByPriorityThenTenantThenAge(t *testing.T) {
 				l, _ := start(t, Config{Runner: engine.RunnerConfig{MaxSequences: 1}}, ticking)
 				r := &race{t: t, l: l, first: map[string]time.Duration{}}
 				r.enter("a", tc.requests[0])
-				time.Sleep(time.Millisecond / 2) // it runs
+				time.Sleep(time.Millisecond / 2) // until it runs
 				for i, request := range tc.requests[1:] {
 					r.enter(string(rune('b'+i)), request)
 				}
@@ -93,7 +93,8 @@ func TestPlacesGoByPriorityThenTenantThenAge(t *testing.T) {
 	}
 }
 
-func TestAMoreUrgentRequestTakesThePlaceOfTheLastInUrgency(t *testing.T) {
+func TestAdmitPreemptsTheLeastUrgent(t *testing.T) {
+	// A more urgent request takes the slot of the least urgent sequence.
 	for name, runner := range map[string]engine.RunnerConfig{
 		"for want of a slot": {MaxSequences: 3},
 		"for want of blocks": {MaxSequences: 8, KVBlocks: 20},
@@ -124,7 +125,7 @@ func TestAMoreUrgentRequestTakesThePlaceOfTheLastInUrgency(t *testing.T) {
 	}
 }
 
-func TestEqualsNeverTakePlacesFromEachOther(t *testing.T) {
+func TestEqualTenantsNeverPreempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := start(t, Config{Runner: engine.RunnerConfig{MaxSequences: 2}}, ticking)
 		r := &race{t: t, l: l, first: map[string]time.Duration{}}
@@ -136,7 +137,8 @@ func TestEqualsNeverTakePlacesFromEachOther(t *testing.T) {
 	})
 }
 
-func TestATenantWithOneCallGetsAPlaceAmongOneHundred(t *testing.T) {
+func TestShareGivesASingleCallASlot(t *testing.T) {
+	// A tenant with one call gets a slot although another tenant sent one hundred.
 	for name, host := range map[string]int{"by recomputation": 0, "by swap": 64} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -148,7 +150,8 @@ func TestATenantWithOneCallGetsAPlaceAmongOneHundred(t *testing.T) {
 				time.Sleep(30 * time.Millisecond)
 				r.enter("one", Request{Prompt: prompt(40, 200), MaxTokens: 10, PromptTopN: -1, Tenant: "y"})
 				r.wg.Wait()
-				// Alone it takes a step; here two are in flight when it comes, and its place is free behind them.
+				// Alone it takes a step. Here two are in flight when it arrives, and its slot is
+				// free after them.
 				require.LessOrEqual(t, r.first["one"], 6*time.Millisecond)
 				require.EqualValues(t, 1, l.Stats().Preempted)
 				require.Equal(t, host > 0, l.Stats().Swapped > 0)
@@ -157,8 +160,9 @@ func TestATenantWithOneCallGetsAPlaceAmongOneHundred(t *testing.T) {
 	}
 }
 
-// However often tenants come with short calls, what is taken back from the large one costs a bounded part of the time.
-func TestTakingPlacesBackIsBounded(t *testing.T) {
+// However often tenants arrive with short calls, preemptions for fairness cost a bounded part of
+// the time.
+func TestFairnessPreemptsRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, f := start(t, Config{Context: 4000, Runner: engine.RunnerConfig{KVBlocks: 1000, MaxBatchedTokens: 256}}, func(f *fakeRunner) {
 			f.lasts = func(s *engine.Step) time.Duration {
@@ -185,7 +189,7 @@ func TestTakingPlacesBackIsBounded(t *testing.T) {
 		r.wg.Wait()
 		require.Positive(t, l.Stats().Preempted)
 		_, computed := f.computed()
-		lost := time.Duration(computed-useful) * 54 * time.Microsecond // full chunks take so long a token
+		lost := time.Duration(computed-useful) * 54 * time.Microsecond // cost of a token in full chunks
 		require.Less(t, lost, time.Since(begin)/8+100*time.Millisecond, "%d preemptions", l.Stats().Preempted)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -14,20 +15,22 @@ import (
 
 const fakeVocab = 1000
 
-// fakeRunner samples a hash of seed and all earlier ids, and refuses steps that break the contract: it is the loop's
-// conscience. A model of the cache knows of every cell the ids and kernel classes that made it, and every position that a
-// segment reads must hold what its own ids and classes would make. It computes at once and gives results in order.
+// fakeRunner samples a hash of the seed and all earlier ids, and refuses steps that break the
+// engine's contract. It models the KV cache: each cell records the ids and kernel classes that
+// produced it, and every position that a segment reads must hold what its own ids and classes would
+// produce. It computes at once and returns results in order.
 type fakeRunner struct {
 	cfg    engine.RunnerConfig
-	gate   chan struct{} // when not nil, each step takes a token from it
+	gate   chan struct{} // if not nil, each step waits for a token from it
 	failAt int           // step number that fails; 0 = none
-	// refuse says why a step is not taken, before it changes anything; keep why the result of one is not given.
+	// refuse returns why a step is refused, before it changes anything. keep returns why the result
+	// of a step is not returned.
 	refuse  func(*engine.Step) error
 	keep    func() error
-	watch   func(*engine.Step) error         // sees each step that is taken, and says what is wrong with it
+	watch   func(*engine.Step) error         // sees each accepted step and returns an error if it is wrong
 	lasts   func(*engine.Step) time.Duration // how long the device takes for it; nil = no time
 	nanSlot int32                            // slot whose samples are NaN; -1 = none
-	// prompts is the class that a slot's prompt has to be computed by; nil = Prefill.
+	// prompts is the class that must compute a slot's prompt; nil = Prefill.
 	prompts  func(engine.SlotParams) engine.KernelClass
 	oneClass bool // both classes make the same cells
 
@@ -39,20 +42,27 @@ type fakeRunner struct {
 	cells    map[int32][]uint64 // of each block; 0 = never written
 	host     map[int32][]uint64
 	results  []*engine.StepResult // in flight, the oldest first
-	ends     []time.Time          // when they are there
-	end      time.Time            // when the last one is
+	ends     []time.Time          // when they are available
+	end      time.Time            // when the last one is available
 	deepest  int                  // most steps in flight
 	previous int                  // tokens that were PreviousSample
-	broken   error                // the first rule that a step broke; the test fails of it
+	late     []lateRow            // sample rows of the newest step that wait for masks
+	broken   error                // the first broken rule; it fails the test
+}
+
+// lateRow is a sample row whose mask is still to come.
+type lateRow struct {
+	result *engine.RowResult
+	slot   *fakeSlot
 }
 
 type fakeSlot struct {
 	generation uint32
 	params     engine.SlotParams
 	history    []int32
-	chain      []uint64 // of each position what its cell must hold
-	sampledIn  int      // the step that sampled for it last
-	last       int32    // what that was
+	chain      []uint64 // required content of each cell
+	sampledIn  int      // the last step that sampled for it
+	last       int32    // the id it sampled
 }
 
 func newFake(cfg engine.RunnerConfig) *fakeRunner {
@@ -68,6 +78,9 @@ func (f *fakeRunner) Submit(step *engine.Step) error {
 		if err := f.refuse(step); err != nil {
 			return err
 		}
+	}
+	if len(f.late) > 0 {
+		return errors.New("a step before masks of the one before")
 	}
 	f.steps++
 	if f.steps == f.failAt {
@@ -124,7 +137,8 @@ func (f *fakeRunner) run(step *engine.Step) (*engine.StepResult, error) {
 			}
 		}
 	}
-	if len(prefix) > f.cfg.MaxBatchedTokens || len(step.Samples) > f.cfg.MaxSampleRows || len(step.Scores) > f.cfg.MaxScoreRows {
+	if len(prefix) > f.cfg.MaxBatchedTokens || len(step.Samples) > f.cfg.MaxSampleRows || len(step.Scores) > f.cfg.MaxScoreRows ||
+		len(step.Hidden) > f.cfg.MaxHiddenRows {
 		return result, errors.New("step too large")
 	}
 	f.tokens += len(prefix)
@@ -142,12 +156,27 @@ func (f *fakeRunner) run(step *engine.Step) (*engine.StepResult, error) {
 		}
 		result.Samples = append(result.Samples, r)
 	}
+	for i, row := range step.Samples {
+		if row.MaskLate {
+			f.late = append(f.late, lateRow{&result.Samples[i], f.slots[row.Slot]})
+		}
+	}
 	for _, row := range step.Scores {
 		result.Scores = append(result.Scores, engine.RowResult{
 			Slot: -1, Position: -1, Token: row.Target, Logprob: -float32(len(prefix[row.TokenIndex])), Rank: 1,
 		})
 	}
+	for _, at := range step.Hidden {
+		result.Hidden = append(result.Hidden, fakeHidden(prefix[at])...)
+	}
 	return result, nil
+}
+
+// fakeHidden is the hidden row of a token behind its history. Its numbers are of very different
+// sizes, so that the order of a sum shows.
+func fakeHidden(history []int32) []float32 {
+	token := float32(fakeToken(engine.SlotParams{}, history))
+	return []float32{float32(len(history)), token * 1e12, 1 / (token + 1), float32(math.Pow(-7, float64(len(history)%20)))}
 }
 
 func (f *fakeRunner) preOps(ops []engine.PreOp) error {
@@ -182,7 +211,7 @@ func (f *fakeRunner) preOps(ops []engine.PreOp) error {
 	return nil
 }
 
-// class is what must compute a position of a slot.
+// class is the kernel class that must compute a position of a slot.
 func (f *fakeRunner) class(slot *fakeSlot, position int) engine.KernelClass {
 	switch {
 	case position >= int(slot.params.PromptLength):
@@ -193,7 +222,7 @@ func (f *fakeRunner) class(slot *fakeSlot, position int) engine.KernelClass {
 	return engine.Prefill
 }
 
-// append adds an id to a slot's history, and what its cell must hold.
+// append adds an id to a slot's history and computes what its cell must hold.
 func (f *fakeRunner) append(slot *fakeSlot, id int32) {
 	before, class := uint64(1), uint64(f.class(slot, len(slot.history)))
 	if n := len(slot.chain); n > 0 {
@@ -283,9 +312,38 @@ func (f *fakeRunner) Wait(timeout time.Duration) (*engine.StepResult, error) {
 			return nil, engine.ErrTimeout
 		}
 	}
+	if len(f.results) == 1 && len(f.late) > 0 {
+		return nil, engine.ErrTimeout
+	}
 	result := f.results[0]
 	f.results, f.ends = f.results[1:], f.ends[1:]
 	return result, nil
+}
+
+// Masks moves each sample to the next id that its mask allows.
+func (f *fakeRunner) Masks(masks [][]uint32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(masks) != len(f.late) || len(masks) == 0 {
+		return fmt.Errorf("%d masks for %d rows: %w", len(masks), len(f.late), engine.ErrInvalid)
+	}
+	for i, row := range f.late {
+		row.result.Token = maskedToken(row.result.Token, masks[i])
+		row.slot.last = row.result.Token
+	}
+	f.late = nil
+	return nil
+}
+
+// maskedToken is the first id from id on, in a circle, that a mask allows.
+func maskedToken(id int32, mask []uint32) int32 {
+	for range fakeVocab {
+		if mask[id>>5]&(1<<(id&31)) != 0 {
+			return id
+		}
+		id = (id + 1) % fakeVocab
+	}
+	return -1
 }
 
 func (f *fakeRunner) Progress() engine.Progress { return engine.Progress{} }

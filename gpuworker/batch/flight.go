@@ -9,37 +9,43 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// depth is how many steps are in flight at most: while the device computes one, the results of the step before are delivered
-// and the one behind it is planned, so that the device never waits for the loop.
+// depth is how many steps may be in flight. Two are enough to hide the host's work: the device has
+// the next step queued while the loop delivers and plans. A third would only make a cancellation or
+// a new request wait one step longer.
 const depth = 2
 
 const (
-	// hungGrace is how long a loop told to end waits for a step that does not.
+	// hungGrace is how long a loop whose context has ended waits for a step that does not end.
 	hungGrace = 5 * time.Second
-	// resultPatience is how long a loop asks again for the result of a step that its runner does not give, and
-	// resultPause is the time between two questions.
+	// resultPatience is how long the loop retries when its runner does not return the result of a
+	// step. resultPause is the pause between two tries.
 	resultPatience = 5 * time.Second
 	resultPause    = 10 * time.Millisecond
 )
 
-// flight is a step between its submission and its result. A sequence may be in both flights, and what the later one assumes
-// of it is what the earlier one leaves: that is known without reading its result, but for the sampled ids.
+// flight is a step between its submission and its result. A sequence may be in both flights. The
+// later step relies on the state that the earlier one leaves, which follows from the plan without
+// its result, except for the sampled ids.
 type flight struct {
-	number uint64 // of the step; the loop's first is 1
+	number uint64 // of the step, from 1
 	parts  []part
 	tokens int // of all parts
-	decode int // of tokens, those of sequences that decode
-	// began is when the device turned to it at the earliest: when it was submitted, or the step before it ended.
+	decode int // of these, tokens of decoding sequences
+	hidden int // hidden rows of all parts
+	guided int // sample rows whose masks are not sent yet, see sendMasks
+	// began is the earliest time at which the device started on it: its submission, or the end of
+	// the step before it.
 	began time.Time
 }
 
-// submit hands the composed step to the engine. An error that is not engine.ErrDevice is a refusal: by the contract of
-// engine.Runner nothing has changed then, in the engine as in the loop.
+// submit hands the composed step to the engine and, if it is accepted, advances its sequences. An
+// error other than engine.ErrDevice is a refusal: by the contract of engine.Runner the engine's
+// state is unchanged, and so is the loop's.
 func (l *Loop) submit() error {
 	now := time.Now()
 	first := len(l.flights) == 0
 	if first {
-		l.counters.stepStart.Store(max(int64(now.Sub(l.made)), 1))
+		l.counters.stepStart.Store(max(int64(now.Sub(l.created)), 1))
 	}
 	if err := l.runner.Submit(&l.plan.step); err != nil {
 		if first {
@@ -50,12 +56,12 @@ func (l *Loop) submit() error {
 	f := l.plan.next
 	f.began = now
 	l.plan.next = nil
-	l.moved()
+	l.movesSubmitted()
 	l.flights = append(l.flights, f)
 	for _, p := range f.parts {
 		s := p.seq
 		s.fresh = false
-		s.flying++
+		s.inFlight++
 		s.submitted += p.count
 		if p.sampled {
 			s.sampling++
@@ -64,8 +70,11 @@ func (l *Loop) submit() error {
 	return nil
 }
 
-// land waits for the oldest step in flight and delivers its results.
-func (l *Loop) land(ctx context.Context) error {
+// finishOldest waits for the oldest step in flight and delivers its results.
+func (l *Loop) finishOldest(ctx context.Context) error {
+	if err := l.sendMasks(); err != nil {
+		return err
+	}
 	f := l.flights[0]
 	result, err := l.wait(ctx, f)
 	if err != nil {
@@ -76,34 +85,35 @@ func (l *Loop) land(ctx context.Context) error {
 	began := int64(0)
 	if len(l.flights) > 0 {
 		l.flights[0].began = now
-		began = max(int64(now.Sub(l.made)), 1)
+		began = max(int64(now.Sub(l.created)), 1)
 	}
 	l.counters.stepStart.Store(began)
-	l.mail.Lock()
-	l.mail.ended++
-	l.mail.Unlock()
-	took := l.measure(f, result.DeviceTime, now.Sub(f.began))
+	l.inbox.Lock()
+	l.inbox.ended++
+	l.inbox.Unlock()
+	took := l.recordStep(f, result.DeviceTime, now.Sub(f.began))
 	l.deliver(f, result, took, now)
 	clear(f.parts)
 	l.plan.spare = append(l.plan.spare, f)
-	return nil
+	return l.sendMasks()
 }
 
-// settle lands every step in flight.
-func (l *Loop) settle(ctx context.Context) error {
+// finishAll finishes every step in flight.
+func (l *Loop) finishAll(ctx context.Context) error {
 	for len(l.flights) > 0 {
-		if err := l.land(ctx); err != nil {
+		if err := l.finishOldest(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// wait gives the result of the oldest step in flight. By the contract of engine.Runner an error other than engine.ErrDevice
-// leaves the step in flight and its result to be asked for again: that is done for resultPatience. A runner that keeps a
-// result for longer cannot go on, because the next result that it gives would be this one.
+// wait returns the result of the oldest step in flight. By the contract of engine.Runner an error
+// other than engine.ErrDevice leaves the step in flight, so wait retries for resultPatience. A
+// runner that fails for longer cannot be used any more, because its next result would be this
+// step's.
 func (l *Loop) wait(ctx context.Context, f *flight) (*engine.StepResult, error) {
-	var refused time.Time // since when the runner gives no result and does not say that the step runs; zero: it does not
+	var refused time.Time // first of the errors in a row; zero: none
 	for {
 		result, err := l.runner.Wait(time.Second)
 		switch {
@@ -129,30 +139,32 @@ func (l *Loop) wait(ctx context.Context, f *flight) (*engine.StepResult, error) 
 	}
 }
 
-// measure learns from a step that has ended how long steps take. The device's own time is what its work took; the wall's also
-// has what the loop waited for, and none of what the device did before the loop looked. It gives what the step took.
-func (l *Loop) measure(f *flight, device, wall time.Duration) (took time.Duration) {
+// recordStep updates the measured rates with a finished step and returns how long it took. It
+// prefers the device's own time: wall time includes waits of the loop and misses device work that
+// was done before the loop looked.
+func (l *Loop) recordStep(f *flight, device, wall time.Duration) (took time.Duration) {
 	took = device
 	if took <= 0 {
 		took = wall
 	}
 	l.counters.steps.Add(1)
-	l.counters.stepEnd.Store(max(int64(time.Since(l.made)), 1))
+	l.counters.stepEnd.Store(max(int64(time.Since(l.created)), 1))
 	longest := time.Duration(l.counters.longest.Load())
 	l.counters.longest.Store(int64(max(took, wall, longest-longest/64)))
-	of := &l.alone
+	sizer := &l.prefillOnly
 	if f.decode > 0 {
-		of = &l.shared
+		sizer = &l.mixed
 	}
-	// Its tokens without those of sequences that decode, which take their part of the time: what is left fits.
+	// The sizer learns from prefill tokens alone. Decode tokens take a part of the step too; the
+	// target then leaves less for prefill, as it should.
 	prefill := f.tokens - f.decode
 	if prefill > 0 {
-		of.learn(prefill, took, l.cfg.Runner.MaxBatchedTokens-f.decode)
+		sizer.learn(prefill, took, l.cfg.Runner.MaxBatchedTokens-f.decode)
 	} else {
-		l.gather.learn(took)
+		l.coalescer.learn(took)
 	}
-	l.weigh(f, took)
-	if prefill >= MinChunk { // shorter ones say more of what a step costs than of what a token does
+	l.account(f, took)
+	if prefill >= MinChunk { // shorter chunks measure the fixed cost of a step
 		l.prefill.learn(prefill, took)
 	}
 	if o := l.cfg.Observer; o != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-func TestAStepIsSubmittedBeforeTheOneBeforeItIsRead(t *testing.T) {
+func TestLoopKeepsTwoStepsInFlight(t *testing.T) {
+	// A step is submitted before the result of the one before it is read.
 	synctest.Test(t, func(t *testing.T) {
 		l, f := start(t, Config{}, func(f *fakeRunner) { f.gate = make(chan struct{}) })
 		r := Request{Prompt: prompt(20, 1), MaxTokens: 30, PromptTopN: -1}
@@ -33,7 +34,8 @@ func TestAStepIsSubmittedBeforeTheOneBeforeItIsRead(t *testing.T) {
 	})
 }
 
-func TestAStopThatIsFoundLateCostsOneRowWhoseResultIsDropped(t *testing.T) {
+func TestLateStopCostsOneRow(t *testing.T) {
+	// A stop token that is found late costs one row, whose result is dropped.
 	synctest.Test(t, func(t *testing.T) {
 		l, f := start(t, Config{}, func(f *fakeRunner) { f.gate = make(chan struct{}, 100) })
 		r := Request{Prompt: prompt(5, 2), MaxTokens: 30, PromptTopN: -1}
@@ -61,7 +63,8 @@ func TestAStopThatIsFoundLateCostsOneRowWhoseResultIsDropped(t *testing.T) {
 	})
 }
 
-func TestACancelledSequenceHoldsItsBlocksForTheStepsInFlightOnly(t *testing.T) {
+func TestCancelKeepsBlocksUntilStepsEnd(t *testing.T) {
+	// A cancelled sequence holds its blocks only for the steps in flight.
 	synctest.Test(t, func(t *testing.T) {
 		told := &recorder{}
 		l, f := start(t, Config{Observer: told}, func(f *fakeRunner) { f.gate = make(chan struct{}, 100) })
@@ -84,7 +87,8 @@ func TestACancelledSequenceHoldsItsBlocksForTheStepsInFlightOnly(t *testing.T) {
 	})
 }
 
-func TestASequenceThatEndedAndIsCancelledThenCountsForNoCancellation(t *testing.T) {
+func TestCancelAfterTheEndIsNotCounted(t *testing.T) {
+	// A sequence that is cancelled after its end does not count as cancelled.
 	synctest.Test(t, func(t *testing.T) {
 		told := &recorder{}
 		l, f := start(t, Config{Observer: told}, func(f *fakeRunner) { f.gate = make(chan struct{}, 100) })
@@ -106,7 +110,8 @@ func TestASequenceThatEndedAndIsCancelledThenCountsForNoCancellation(t *testing.
 	})
 }
 
-func TestAStepThatHangsBehindAnotherShowsInTheStats(t *testing.T) {
+func TestStatsShowAHangInTheSecondStep(t *testing.T) {
+	// A step that hangs after another one shows in the statistics.
 	synctest.Test(t, func(t *testing.T) {
 		l, f := start(t, Config{}, func(f *fakeRunner) { f.gate = make(chan struct{}, 9) })
 		time.Sleep(time.Hour)
@@ -128,7 +133,8 @@ func TestAStepThatHangsBehindAnotherShowsInTheStats(t *testing.T) {
 	})
 }
 
-func TestTheBoundOfAStepFollowsTheDevicesTimeWhereThatIsLonger(t *testing.T) {
+func TestStepBoundFollowsDeviceTime(t *testing.T) {
+	// The bound of a step follows the device's time if that is longer.
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := start(t, Config{}, func(f *fakeRunner) {
 			f.lasts = func(*engine.Step) time.Duration { return time.Second }
@@ -143,7 +149,8 @@ func TestTheBoundOfAStepFollowsTheDevicesTimeWhereThatIsLonger(t *testing.T) {
 	})
 }
 
-func TestARefusedStepBehindAnotherWaitsForItsIDs(t *testing.T) {
+func TestRefusedStepWaitsForPendingIDs(t *testing.T) {
+	// A step that is refused while another is in flight waits for the ids of that one.
 	var several atomic.Int64
 	l, f := start(t, Config{}, func(f *fakeRunner) {
 		f.gate = make(chan struct{}) // no step ends before all requests are there

@@ -50,7 +50,8 @@ func TestAThousandCancelsUnderLoad(t *testing.T) {
 	})
 }
 
-// Ten times as much as there is room for: what is taken ends well, the rest is refused at once, and afterwards it is as before.
+// Ten times as many requests as fit: the accepted ones end well, the others are refused at once,
+// and the loop is as before.
 func TestOverload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := start(t, Config{MaxWaiting: 20, Runner: engine.RunnerConfig{MaxSequences: 4}}, ticking)

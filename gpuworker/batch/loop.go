@@ -15,84 +15,96 @@ import (
 	"github.com/millrace/millrace/internal/fairqueue"
 )
 
-// Config sizes a loop; Runner is the configuration its runner was made with.
+// Config sizes a loop.
 type Config struct {
-	Runner     engine.RunnerConfig
-	Context    int           // longest sequence in tokens
-	MaxWaiting int           // requests that may wait for a slot; 0 = 1024
-	Chunk      int           // fixed prefill chunk in tokens; 0 = as many as StepTarget and SharedTarget allow
-	StepTarget time.Duration // wanted length of a step in which nothing decodes; 0 = 250 ms
-	// SharedTarget is the wanted length of a step in which sequences decode: each of them waits for all of it, so that as many prompt
-	// tokens join as keep it so short. 0 = 50 ms.
+	Runner     engine.RunnerConfig // the configuration that the runner was created with
+	Context    int                 // longest sequence in tokens
+	MaxWaiting int                 // requests that may wait for a slot; 0 = 1024
+	// Chunk is a fixed prefill chunk in tokens. 0 = as many as StepTarget and SharedTarget allow.
+	Chunk int
+	// StepTarget is the wanted length of a step without decoding sequences. 0 = 250 ms.
+	StepTarget time.Duration
+	// SharedTarget is the wanted length of a step with decoding sequences. It bounds their
+	// inter-token latency, because each of them waits for the whole step. 0 = 50 ms.
 	SharedTarget time.Duration
-	YieldAfter   time.Duration // how long a slow reader keeps its place in the batch while others wait; 0 = 250 ms
-	// StallLimit is how long a reader may leave its sequence paused, counted while others wait for the sequence's place and
-	// after it had to give that up; then the sequence ends. 0 = 30 s.
+	// YieldAfter is how long a slow consumer keeps its slot while others wait. 0 = 250 ms.
+	YieldAfter time.Duration
+	// StallLimit is how long a slow consumer may leave its sequence paused before the sequence
+	// ends. Time counts while others wait for the sequence's slot, and after it lost the slot. 0 =
+	// 30 s.
 	StallLimit time.Duration
-	Observer   Observer // nil: nobody is told
-	// MaxQueueTime is how long a request may wait for its first place, unless it is resumed; 0 = as long as its reader does.
+	Observer   Observer // nil: none
+	// MaxQueueTime is how long a request may wait for its first slot, unless it is resumed. 0 = no
+	// limit.
 	MaxQueueTime time.Duration
-	// OneClass: both kernel classes give the same bits (engine.DeviceInfo.OneClass), so that a cached block is the same whichever
-	// class computed its tokens.
+	// OneClass states that both kernel classes give the same bits (engine.DeviceInfo.OneClass). A
+	// cached block is then valid for both classes.
 	OneClass bool
-	// HostRate is the bytes a second that blocks move to host memory and back; 0 = unknown, and taken for 20 GB/s.
-	// BlockBytes is what one block moves (engine.RunnerCost.HostBytesPerBlock). Together with the pace of prompts they decide
-	// whether a preempted sequence waits in host memory, of which there are Runner.HostBlocks, or is computed again.
+	// HostRate is the bandwidth between KV blocks and host memory in bytes a second; 0 = unknown,
+	// assumed to be 20 GB/s. BlockBytes is the size of one block there
+	// (engine.RunnerCost.HostBytesPerBlock). With the measured prefill rate they decide whether a
+	// preempted sequence is swapped to one of the Runner.HostBlocks or recomputed.
 	HostRate   float64
 	BlockBytes uint64
-	// Grain: a step whose prefill tokens are a multiple of it computes them fastest (engine.RunnerCost.PrefillGrain). 0 = any number.
+	// Grain is the number of prefill tokens that fills the device's tiles
+	// (engine.RunnerCost.PrefillGrain). Multiples of it are the fastest. 0 = any number.
 	Grain int
-	// LongestStep is how long a step of MinChunk tokens took before; Stats.StepBound begins from it. 0 = not known.
+	// LongestStep is the measured length of a step of MinChunk tokens, from which Stats.StepBound
+	// starts. 0 = unknown.
 	LongestStep time.Duration
 }
 
-// Loop runs the sequences of one model. Submit and Stats may be called from any goroutine.
+// Loop runs the sequences of one model. Submit, Stats, Prefixes, Refuse and Idle may be called from
+// any goroutine.
 type Loop struct {
-	cfg    Config
-	runner engine.Runner
-	cache  *kvcache.Cache
-	logger hclog.Logger
-	made   time.Time
-	wake   chan struct{}
-	done   chan struct{} // closed when Run has ended
+	cfg     Config
+	runner  engine.Runner
+	masker  engine.LateMasker // runner, if it can
+	cache   *kvcache.Cache
+	logger  hclog.Logger
+	created time.Time
+	wake    chan struct{}
+	done    chan struct{} // closed when Run has ended
 	counters
-	prefixes prefixes
+	prefixes *prefixes
 
-	mail struct {
+	inbox struct {
 		sync.Mutex
 		arrivals  []*sequence
 		ages      uint64
-		queued    int    // arrivals and waiting
-		submitted uint64 // number of the step composed last; a cancellation reads it in one go with taking effect
+		queued    int    // arrivals and waiting sequences
+		submitted uint64 // number of the newest step; see compose
 		ended     uint64 // steps that have ended
-		closed    error  // not nil: nothing more is taken
+		closed    error  // not nil: Submit returns it
 	}
 
-	// Owned by Run.
-	queue       fairqueue.Queue[*sequence] // those that wait for a place
-	held        map[string]int             // places by tenant; no entry is 0
-	turns       map[string]uint64          // by tenant in held: when prompts of it had their turn, counted in turns
-	lastTurn    uint64
-	running     []*sequence // with a place, to be planned; by urgency
-	departing   []*sequence // with a place until their last step in flight has ended; none is planned
+	// The fields below are owned by Run.
+	queue       fairqueue.Queue[*sequence] // sequences without a slot
+	held        map[string]int             // slots by tenant; no entry is 0
+	lastServed  map[string]uint64          // by tenant in held: serveCount at its last chunk
+	serveCount  uint64
+	running     []*sequence // sequences with a slot that may be planned, most urgent first
+	departing   []*sequence // sequences that keep their slot until their last step in flight ends
 	slots       []*sequence // by slot id
 	generations []uint32    // by slot id
-	flights     []*flight   // steps submitted whose results are not read yet, the oldest first; at most depth
+	flights     []*flight   // submitted steps without results, oldest first; at most depth
 	plan        plan
-	// short: a running sequence waits for the blocks of departing ones. Nobody is admitted before it had its turn.
-	short      bool
-	guest      *sequence // who gets the place that was taken back for fairness; nil: nobody
-	shareAfter time.Time // no place is taken back for fairness before
-	kept       []*family // those that keep their prompt's blocks, the oldest first
-	prefill    rate      // of the device
-	rest       [][]part  // what of a refused step is still to be submitted, the next last
-	alone      pace      // of steps that compute prompts alone
-	shared     pace      // of those in which sequences decode
-	gather     gather
-	slowdown   slowdown
+	masks       maskBuffer
+	// short: a running sequence needs blocks that departing sequences still hold. Nobody is
+	// admitted until it got them, or the newcomer would take them first.
+	short         bool
+	reservedFor   *sequence        // waiting sequence for which fairness preempted; nil: none
+	shareAfter    time.Time        // fairness does not preempt again before
+	sharedPrompts []*sequenceGroup // groups that hold their prompt's blocks, oldest first
+	prefill       rate             // measured speed of prefill
+	retries       [][]part         // pieces of a refused step, the next one last
+	prefillOnly   chunkSizer       // for steps without decoding sequences
+	mixed         chunkSizer       // for steps with decoding sequences
+	coalescer     prefillCoalescer
+	guard         tenantGuard
 }
 
-// New returns a loop over runner, which it does not close.
+// New returns a loop over runner. The caller closes the runner, after Run has returned.
 func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 	if cfg.MaxWaiting == 0 {
 		cfg.MaxWaiting = 1024
@@ -113,44 +125,46 @@ func New(cfg Config, runner engine.Runner, logger hclog.Logger) *Loop {
 		cfg.StallLimit = 30 * time.Second
 	}
 	l := &Loop{
-		cfg: cfg, runner: runner, logger: logger.Named("batch"), made: time.Now(),
+		cfg: cfg, runner: runner, logger: logger.Named("batch"), created: time.Now(),
 		cache: kvcache.New(kvcache.Config{
 			Blocks: cfg.Runner.KVBlocks, BlockSize: cfg.Runner.BlockSize, HostBlocks: cfg.Runner.HostBlocks,
 		}),
-		prefixes: prefixes{cached: map[uint64]struct{}{}},
+		prefixes: newPrefixes(),
 		wake:     make(chan struct{}, 1), done: make(chan struct{}),
 		slots:       make([]*sequence, cfg.Runner.MaxSequences),
 		held:        map[string]int{},
-		turns:       map[string]uint64{},
+		lastServed:  map[string]uint64{},
 		generations: make([]uint32, cfg.Runner.MaxSequences),
-		alone:       newPace(cfg.StepTarget, cfg.Grain),
-		shared:      newPace(cfg.SharedTarget, cfg.Grain),
-		gather:      gather{limit: cfg.SharedTarget, grain: cfg.Grain},
-		slowdown:    slowdown{most: cfg.SharedTarget, own: map[string]work{}},
+		prefillOnly: newChunkSizer(cfg.StepTarget, cfg.Grain),
+		mixed:       newChunkSizer(cfg.SharedTarget, cfg.Grain),
+		coalescer:   prefillCoalescer{limit: cfg.SharedTarget, grain: cfg.Grain},
+		guard:       tenantGuard{maxCredit: cfg.SharedTarget, perTenant: map[string]work{}},
 	}
 	l.counters.longest.Store(int64(cfg.LongestStep))
+	l.masker, _ = runner.(engine.LateMasker)
 	return l
 }
 
-// Refuse makes the loop take nothing more: Submit returns cause from now on. Sequences it has go on.
+// Refuse makes Submit return cause from now on. Sequences that were submitted continue.
 func (l *Loop) Refuse(cause error) {
-	l.mail.Lock()
-	defer l.mail.Unlock()
-	if l.mail.closed == nil {
-		l.mail.closed = cause
+	l.inbox.Lock()
+	defer l.inbox.Unlock()
+	if l.inbox.closed == nil {
+		l.inbox.closed = cause
 	}
 }
 
-// Idle says whether no sequence waits or runs.
+// Idle reports whether no sequence waits or runs.
 func (l *Loop) Idle() bool {
 	running, waiting := l.population()
 	return running+waiting == 0
 }
 
-// population is how many sequences run and wait at one moment: one that goes from one list to the other is in either.
+// population returns how many sequences run and wait. It reads both under the inbox lock, because a
+// sequence that moves from one list to the other would otherwise be counted twice or not at all.
 func (l *Loop) population() (running, waiting int) {
-	l.mail.Lock()
-	defer l.mail.Unlock()
+	l.inbox.Lock()
+	defer l.inbox.Unlock()
 	return int(l.counters.running.Load()), int(l.counters.waiting.Load())
 }
 
@@ -161,8 +175,8 @@ func (l *Loop) nudge() {
 	}
 }
 
-// Run owns the device until ctx ends or the device fails; the cause ends every sequence left. A step that the engine
-// refuses ends at most the sequences that it refuses alone. Run locks its OS thread: engines may keep state by thread.
+// Run drives the device until ctx ends or the device fails, and ends every remaining sequence with
+// that cause. It locks its OS thread, because engines may keep state by thread.
 func (l *Loop) Run(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer close(l.done)
@@ -170,18 +184,18 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.Refuse(fmt.Errorf("%w: %w", ErrClosed, err))
 	l.collect()
 	for _, s := range slices.Concat(l.running, l.departing, slices.Collect(l.queue.Each)) {
-		if !s.over {
+		if !s.ended {
 			s.stream.end(err)
 		}
 	}
 	l.running, l.departing, l.queue = nil, nil, fairqueue.Queue[*sequence]{}
 	now := time.Now()
-	l.holdBack(0, now)
+	l.recordHeldBack(0, now)
 	l.report(now)
 	return err
 }
 
-// rounds runs until ctx ends or the device fails.
+// rounds runs rounds until ctx ends or the device fails.
 func (l *Loop) rounds(ctx context.Context) error {
 	for ctx.Err() == nil {
 		idle, err := l.round(ctx)
@@ -189,41 +203,42 @@ func (l *Loop) rounds(ctx context.Context) error {
 			return fmt.Errorf("%w: %w", ErrStepFailed, err)
 		}
 		if idle {
-			l.abandon()
+			l.dropMoves()
 			l.sleep(ctx)
 		}
 	}
-	if err := l.settle(ctx); err != nil { // the runner may be closed afterwards
+	if err := l.finishAll(ctx); err != nil { // the caller may close the runner next
 		return fmt.Errorf("%w: %w", ErrStepFailed, err)
 	}
 	return context.Cause(ctx)
 }
 
-// round plans and submits a step while fewer than depth are in flight, and then waits for the oldest if there is no room or
-// nothing to plan. A step is thereby planned while the one before it runs, and results are delivered while the one behind
-// them does. idle: nothing is in flight and nothing is to be done.
+// round plans and submits a step if fewer than depth are in flight. It then waits for the oldest
+// step if depth are in flight or nothing could be planned. idle reports that nothing is in flight
+// and nothing can be planned.
 func (l *Loop) round(ctx context.Context) (idle bool, err error) {
 	l.collect()
 	now := time.Now()
 	l.reap(now)
 	l.admit(now)
-	l.announce()
+	l.publishPrefixChanges()
 	l.report(now)
 	planned := l.choose(now)
 	if planned {
-		if err := l.carryOut(ctx); err != nil {
+		if err := l.execute(ctx); err != nil {
 			return false, err
 		}
 	}
 	switch n := len(l.flights); {
 	case n == depth || n > 0 && !planned:
-		return false, l.land(ctx)
+		return false, l.finishOldest(ctx)
 	default:
 		return n == 0 && !planned, nil
 	}
 }
 
-// sleep waits for mail, or for ctx to end; paused sequences are looked at again in time for their limits.
+// sleep waits until the inbox changes or ctx ends. If sequences are paused it also wakes in time to
+// enforce YieldAfter and StallLimit, because a reader that does nothing causes no wake-up.
 func (l *Loop) sleep(ctx context.Context) {
 	var stall <-chan time.Time
 	if len(l.running)+l.queue.Len() > 0 {
@@ -240,19 +255,19 @@ func (l *Loop) sleep(ctx context.Context) {
 
 // collect moves arrivals to the queue.
 func (l *Loop) collect() {
-	l.mail.Lock()
-	for _, s := range l.mail.arrivals {
+	l.inbox.Lock()
+	for _, s := range l.inbox.arrivals {
 		l.queue.Push(s, s.class(), s.age)
 	}
-	clear(l.mail.arrivals)
-	l.mail.arrivals = l.mail.arrivals[:0]
-	l.mail.Unlock()
+	clear(l.inbox.arrivals)
+	l.inbox.arrivals = l.inbox.arrivals[:0]
+	l.inbox.Unlock()
 }
 
-// report writes the counters that others read.
+// report publishes the counters that Stats reads.
 func (l *Loop) report(now time.Time) {
 	prefill, paused, stalled := 0, 0, 0
-	oldest := time.Time{} // arrival of what waits for its first place for longest
+	oldest := time.Time{} // arrival of the sequence that waits longest for its first slot
 	count := func(s *sequence) {
 		prefill += len(s.tokens)
 		if s.started.IsZero() && (oldest.IsZero() || s.arrived.Before(oldest)) {
@@ -281,18 +296,18 @@ func (l *Loop) report(now time.Time) {
 			stalled++
 		}
 	}
-	l.mail.Lock()
-	defer l.mail.Unlock()
-	for _, s := range l.mail.arrivals {
+	l.inbox.Lock()
+	defer l.inbox.Unlock()
+	for _, s := range l.inbox.arrivals {
 		count(s)
 	}
-	at := int64(0)
+	oldestAge := int64(0)
 	if !oldest.IsZero() {
-		at = max(int64(oldest.Sub(l.made)), 1)
+		oldestAge = max(int64(oldest.Sub(l.created)), 1)
 	}
-	l.mail.queued = l.queue.Len() + len(l.mail.arrivals)
-	l.counters.oldest.Store(at)
-	l.counters.waiting.Store(int64(l.mail.queued))
+	l.inbox.queued = l.queue.Len() + len(l.inbox.arrivals)
+	l.counters.oldest.Store(oldestAge)
+	l.counters.waiting.Store(int64(l.inbox.queued))
 	l.counters.running.Store(int64(len(l.running) + len(l.departing)))
 	l.counters.paused.Store(int64(paused))
 	l.counters.stalled.Store(int64(stalled))

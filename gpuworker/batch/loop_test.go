@@ -17,7 +17,7 @@ import (
 
 var errOver = errors.New("the test is over")
 
-// start runs a loop over a fake runner until the test ends, and checks what it leaves behind.
+// start runs a loop over a fake runner until the test ends, and then checks its final state.
 func start(t *testing.T, cfg Config, adjust func(*fakeRunner)) (*Loop, *fakeRunner) {
 	t.Helper()
 	if cfg.Runner.MaxSequences == 0 {
@@ -53,10 +53,10 @@ func start(t *testing.T, cfg Config, adjust func(*fakeRunner)) (*Loop, *fakeRunn
 	return l, f
 }
 
-// ends has the context of each loop that start began.
+// ends has the context of each loop that start started.
 var ends sync.Map
 
-// stop ends a loop that start began before its test does.
+// stop ends a loop that start started before its test ends.
 func stop(l *Loop) {
 	end, _ := ends.Load(l)
 	end.(context.CancelCauseFunc)(errOver)
@@ -70,7 +70,7 @@ func prompt(n int, seed int32) []int32 {
 	return p
 }
 
-// want is what a sequence must generate, whatever happens around it.
+// want returns the tokens of a sequence, which must not depend on others.
 func want(r Request) []int32 {
 	history, out := append([]int32(nil), r.Prompt...), []int32(nil)
 	for range r.MaxTokens {
@@ -202,7 +202,8 @@ func TestRequestsThatWentAwayLeaveRoomInTheQueue(t *testing.T) {
 	require.Eventually(t, func() bool { _, err := submit(l, r); return err == nil }, time.Minute, time.Millisecond)
 }
 
-func TestAStepThatHangsWhenTheLoopIsEndedDoesNotHideWhy(t *testing.T) {
+func TestHangAtTheEndKeepsTheCause(t *testing.T) {
+	// A step that hangs when the loop is ended does not hide why it ended.
 	synctest.Test(t, func(t *testing.T) {
 		cfg := Config{Context: 100, Runner: engine.RunnerConfig{KVBlocks: 8, BlockSize: 16, MaxSequences: 1, MaxBatchedTokens: 64, MaxSampleRows: 1}}
 		f := newFake(cfg.Runner)
@@ -249,7 +250,8 @@ func TestAFailedStepEndsEverySequenceAndTheLoop(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 }
 
-func TestACancelledSequenceIsInNoLaterStepAndItsBlocksComeBack(t *testing.T) {
+func TestCancelFreesBlocks(t *testing.T) {
+	// A cancelled sequence is in no later step, and its blocks are freed.
 	l, f := start(t, Config{}, nil)
 	s, err := submit(l, Request{Prompt: prompt(40, 1), MaxTokens: 400, PromptTopN: -1})
 	require.NoError(t, err)
@@ -270,7 +272,8 @@ func TestACancelledSequenceIsInNoLaterStepAndItsBlocksComeBack(t *testing.T) {
 	require.Equal(t, tokens+5+8, more, "later steps hold the other sequence alone")
 }
 
-func TestAReaderThatDoesNotReadPausesOnlyItsOwnSequence(t *testing.T) {
+func TestSlowConsumerPausesOnlyItself(t *testing.T) {
+	// A reader that does not read pauses only its own sequence.
 	l, _ := start(t, Config{Context: 4096, Runner: engine.RunnerConfig{KVBlocks: 600}}, nil)
 	_, err := submit(l, Request{Prompt: prompt(5, 1), MaxTokens: 4000, PromptTopN: -1})
 	require.NoError(t, err)
@@ -284,7 +287,8 @@ func TestAReaderThatDoesNotReadPausesOnlyItsOwnSequence(t *testing.T) {
 	require.EqualValues(t, bufferLimit+300, l.Stats().GeneratedTokens, "the unread sequence went on")
 }
 
-func TestAReaderThatDoesNotReadMakesRoomForThoseWhoWaitAndGoesOnWhereItWas(t *testing.T) {
+func TestSlowConsumerYieldsItsSlot(t *testing.T) {
+	// A slow consumer yields its slot to waiting sequences and later continues where it was.
 	l, _ := start(t, Config{YieldAfter: time.Millisecond, StallLimit: time.Hour, Runner: engine.RunnerConfig{MaxSequences: 2}}, nil)
 	slow := Request{Prompt: prompt(5, 1), MaxTokens: 4 * bufferLimit, PromptTopN: -1}
 	var stalled []*Stream
@@ -310,7 +314,8 @@ func TestAReaderThatDoesNotReadMakesRoomForThoseWhoWaitAndGoesOnWhereItWas(t *te
 	require.Eventually(t, l.Idle, time.Minute, time.Millisecond)
 }
 
-func TestAReaderThatStallsOthersLosesItsSequence(t *testing.T) {
+func TestStallLimitEndsASlowConsumer(t *testing.T) {
+	// A reader that stalls others for too long loses its sequence.
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := start(t, Config{Runner: engine.RunnerConfig{MaxSequences: 1}}, nil)
 		slow, err := submit(l, Request{Prompt: prompt(5, 1), MaxTokens: 400, PromptTopN: -1})
@@ -343,8 +348,9 @@ func TestAStepThatHangsShowsInTheStats(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Stats().RunningStepAge == 0 }, time.Minute, time.Millisecond)
 }
 
-// Random strangers, cancels, slow readers, chunk sizes and a cache too small for all: every sequence must generate
-// what it would alone. The fake runner checks every step for broken rules.
+// Random other requests, cancellations, slow consumers, chunk sizes and a cache too small for all:
+// each sequence must generate its own tokens. The fake runner checks every step for broken
+// rules.
 func TestRandomCompanyNeverChangesTheTokens(t *testing.T) {
 	preempted := uint64(0)
 	for seed := range uint64(60) {
@@ -400,7 +406,7 @@ func TestRandomCompanyNeverChangesTheTokens(t *testing.T) {
 	require.NotZero(t, preempted, "the cache was never too small: the test shows nothing")
 }
 
-// submit gives a loop a request of one continuation.
+// submit submits a request of one continuation.
 func submit(l *Loop, r Request) (*Stream, error) {
 	r.Continuations = []Continuation{{OutputIndex: r.Params.OutputIndex}}
 	streams, err := l.Submit(r)

@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// story is one random life of a loop: its sizes, its company and what goes wrong. The oracle of every sequence is the pure function
-// of its prompt and parameters; the fake runner checks every step, and what every sequence says of itself is checked whenever
-// a step is taken.
+// story is one random run of a loop: its sizes, its requests and its failures. The oracle of every
+// sequence is the pure function of its prompt and parameters. The fake runner checks every step,
+// and the state of every sequence is checked whenever a step is accepted.
 type story struct {
 	t    *testing.T
 	rng  *rand.Rand
@@ -40,14 +40,14 @@ func (c *tally) add(what string, n int) {
 	c.counts[what] += n
 }
 
-// mostSeeds is how many stories are told.
+// mostSeeds is how many stories run.
 const mostSeeds = 150
 
 func TestRandomStoriesNeverChangeTheTokens(t *testing.T) {
 	saw := &tally{counts: map[string]int{}}
 	for seed := range uint64(mostSeeds) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { tell(t, seed, saw) })
+			synctest.Test(t, func(t *testing.T) { runStory(t, seed, saw) })
 		})
 		if t.Failed() {
 			return
@@ -60,7 +60,7 @@ func TestRandomStoriesNeverChangeTheTokens(t *testing.T) {
 	}
 }
 
-func tell(t *testing.T, seed uint64, saw *tally) {
+func runStory(t *testing.T, seed uint64, saw *tally) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 5))
 	host := []int{0, 5, 100}[rng.IntN(3)]
@@ -104,7 +104,7 @@ func tell(t *testing.T, seed uint64, saw *tally) {
 	y.end()
 }
 
-// mood refuses steps for reasons that pass.
+// mood refuses steps for temporary reasons.
 func (y *story) mood(s *engine.Step, moods *rand.Rand, moody, large int) error {
 	for _, op := range s.PreOps {
 		if op.Kind == engine.BlockOut && moody > 0 && moods.IntN(3) == 0 {
@@ -160,7 +160,7 @@ func (y *story) request(trunks [][]int32) Request {
 	return r
 }
 
-// whole is all that continuation i generates, its stop included.
+// whole is all that continuation i generates, including its stop.
 func (y *story) whole(r Request, i int) []int32 {
 	whole := wantOf(r, i)
 	if at := slices.IndexFunc(whole, func(id int32) bool { return slices.Contains(r.StopIDs, id) }); at >= 0 {
@@ -222,7 +222,7 @@ func (y *story) read(s *Stream, r Request, i int, rng *rand.Rand) {
 	}
 }
 
-// check holds what the loop's goroutine keeps against what it promises; the loop is in a Submit of its runner.
+// check compares the loop's state with its invariants. The loop is in a Submit of its runner.
 func (y *story) check(*engine.Step) error {
 	l, held := y.l, map[string]int{}
 	for i, s := range l.slots {
@@ -234,10 +234,10 @@ func (y *story) check(*engine.Step) error {
 		for what, broken := range map[string]bool{
 			"it is in its slot":                      i != int(s.slot),
 			"it is in one list":                      slices.Contains(l.running, s) == goes,
-			"it departs if it is to go":              goes != (s.leaving || s.over),
+			"it departs if it is to go":              goes != (s.preempted || s.ended),
 			"it has not computed more than it began": s.computed > s.submitted,
 			"it has ids for what it computes":        s.submitted > s.length(),
-			"its samples are of steps in flight":     s.sampling < 0 || s.sampling > s.flying || s.flying > depth,
+			"its samples are of steps in flight":     s.sampling < 0 || s.sampling > s.inFlight || s.inFlight > depth,
 			"its blocks cover what is computed":      l.cache.BlocksFor(s.submitted) > len(s.table.Blocks),
 		} {
 			if broken {
@@ -246,7 +246,7 @@ func (y *story) check(*engine.Step) error {
 		}
 	}
 	for s := range l.queue.Each {
-		if s.table != nil || s.flying > 0 || s.slot >= 0 {
+		if s.table != nil || s.inFlight > 0 || s.slot >= 0 {
 			return fmt.Errorf("sequence %d waits and holds slot %d", s.age, s.slot)
 		}
 	}
@@ -261,7 +261,7 @@ func (y *story) check(*engine.Step) error {
 	return nil
 }
 
-// end looks at what is left when everybody has gone.
+// end checks the state after the last sequence.
 func (y *story) end() {
 	t, l, stats := y.t, y.l, y.l.Stats()
 	require.True(t, l.Idle())
@@ -270,10 +270,10 @@ func (y *story) end() {
 	require.Zero(t, stats.Paused)
 	require.Zero(t, stats.QueueAge)
 	require.Zero(t, stats.WaitingPrefillTokens)
-	require.Empty(t, l.kept)
+	require.Empty(t, l.sharedPrompts)
 	require.Empty(t, l.held)
 	require.Empty(t, l.departing)
-	require.Nil(t, l.guest)
+	require.Nil(t, l.reservedFor)
 	require.Equal(t, max(1, y.fake.deepest), y.fake.deepest)
 	y.saw.add("preempted", int(stats.Preempted))
 	y.saw.add("swapped", int(stats.Swapped))

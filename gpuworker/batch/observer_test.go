@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// recorder notes what a loop tells its observer.
+// recorder records the calls of a loop to its observer.
 type recorder struct {
 	sync.Mutex
 	waited    []time.Duration

@@ -5,36 +5,39 @@ import (
 	"time"
 )
 
-// choose plans the round's work: every decoding sequence first, then prefill chunks in the order of inTurn, unless these wait for
-// others to come (gather), or for sequences that decode to keep their pace (slowdown). False: there is nothing to do.
-// It takes blocks, and preempts sequences for want of them; what it takes for a part that does not come to run stays with
-// its sequence and is used by the next round, so that a round may be planned again at any time.
+// choose plans the tokens of the next step: one for every decoding sequence, then prefill chunks in
+// the order of prefillOrder. Prompts may be held back by the coalescer or by the tenant guard. It
+// returns false if there is nothing to compute.
+//
+// choose allocates blocks, and preempts sequences if blocks run out. A block that is allocated for
+// a part that is not submitted stays with its sequence, and the next round uses it. Planning a
+// round again is therefore always safe.
 func (l *Loop) choose(now time.Time) bool {
 	p := &l.plan
-	p.chosen, p.scores = p.chosen[:0], 0
+	p.chosen, p.scores, p.hidden = p.chosen[:0], 0, 0
 	l.short = false
 	tokens := 0
-	// The list changes when a sequence is preempted, so a copy of it is walked.
+	// reserve may preempt, which changes l.running: iterate over a copy.
 	for _, s := range slices.Clone(l.running) {
 		if l.plannable(s) && s.decoding() && tokens < l.cfg.Runner.MaxBatchedTokens && l.reserve(s, 1) {
-			p.take(s, 1)
+			p.schedule(s, 1)
 			tokens++
 		}
 	}
-	prompts := l.inTurn()
-	if l.gathers(now, prompts) {
-		l.holdBack(0, now)
+	prompts := l.prefillOrder()
+	if l.delayPrefill(now, prompts) {
+		l.recordHeldBack(0, now)
 		return true
 	}
-	l.gather.release()
+	l.coalescer.release()
 	budget := l.chunk(tokens, prompts)
-	priority, guarded := l.guarded(prompts)
+	priority, guarded := l.guardedPriority(prompts)
 	heldBack := 0
 	for _, s := range prompts {
 		if !l.plannable(s) {
 			continue
 		}
-		if guarded && s.request.Priority <= priority && !l.modest(s.request.Tenant) {
+		if guarded && s.request.Priority <= priority && !l.underFairShare(s.request.Tenant) {
 			heldBack++
 			continue
 		}
@@ -42,29 +45,30 @@ func (l *Loop) choose(now time.Time) bool {
 			if !guarded {
 				break
 			}
-			continue // who is held back behind it counts
+			continue // only to count the sequences that are held back
 		}
-		_, run := s.next(l.scoreLimit(s, budget))
+		_, run := s.next(l.rowLimit(s, budget))
 		if len(run) > 0 && l.reserve(s, len(run)) {
-			p.take(s, len(run))
-			l.turn(s.request.Tenant)
+			p.schedule(s, len(run))
+			l.markServed(s.request.Tenant)
 			budget -= len(run)
 		}
 	}
-	l.holdBack(heldBack, now)
+	l.recordHeldBack(heldBack, now)
 	return len(p.chosen) > 0
 }
 
-// plannable says whether a sequence may be in the round: it has its place and something to compute, and its reader has room.
+// plannable reports whether s may be part of the step: it has a slot and uncomputed tokens, and its
+// reader's buffer has room.
 func (l *Loop) plannable(s *sequence) bool {
-	if s.slot < 0 || s.leaving || s.over || s.exhausted() {
+	if s.slot < 0 || s.preempted || s.ended || s.exhausted() {
 		return false
 	}
 	s.paused = s.full()
 	return !s.paused
 }
 
-// chunk is how many tokens of prompts a step may have beside those of sequences that decode.
+// chunk returns how many prefill tokens the step may have in addition to its decode tokens.
 func (l *Loop) chunk(decode int, prompts []*sequence) int {
 	most := l.cfg.Runner.MaxBatchedTokens - decode
 	if l.cfg.Chunk > 0 {
@@ -77,26 +81,37 @@ func (l *Loop) chunk(decode int, prompts []*sequence) int {
 		}
 	}
 	if decode > 0 {
-		return l.shared.chunk(waiting, most)
+		return l.mixed.chunk(waiting, most)
 	}
-	return l.alone.chunk(waiting, most)
+	return l.prefillOnly.chunk(waiting, most)
 }
 
-// scoreLimit keeps a chunk within the score rows left in the step.
-func (l *Loop) scoreLimit(s *sequence, budget int) int {
-	if s.request.PromptTopN < 0 || s.submitted >= s.promptLength {
+// rowLimit limits a chunk to the score rows and hidden rows that are left in the step.
+func (l *Loop) rowLimit(s *sequence, budget int) int {
+	r := &s.request
+	if s.submitted >= s.promptLength {
 		return budget
 	}
-	return min(budget, l.cfg.Runner.MaxScoreRows-l.plan.scores)
+	scores, hidden := l.cfg.Runner.MaxScoreRows-l.plan.scores, l.cfg.Runner.MaxHiddenRows-l.plan.hidden
+	switch {
+	case r.PromptTopN >= 0:
+		return min(budget, scores)
+	case r.Pool == PoolMean:
+		return min(budget, hidden)
+	case len(r.Choices) > scores, r.Pool != NoPool && hidden == 0:
+		return 0
+	}
+	return budget
 }
 
-// reserve makes the blocks of s cover n more tokens. While too few are free, prompts that families keep go first, and then the
-// running sequence, last in urgency, that is not chosen yet is preempted: s itself if it is the last, and then the answer is
-// false. It also is while a sequence departs, whose blocks come when its step in flight has ended: nobody else has to go before
-// that is known not to be enough.
+// reserve makes the blocks of s cover n more tokens. If too few are free, it drops shared prompts
+// of groups first, then preempts the least urgent running sequence that is not in the step yet. If
+// that is s itself, reserve returns false. It also returns false while a sequence departs, whose
+// blocks come free when its step in flight ends: no other sequence is preempted before that is
+// known not to be enough.
 func (l *Loop) reserve(s *sequence, n int) bool {
 	for !l.cache.Grow(s.table, s.submitted+n) {
-		if l.forgetPrompt(nil) {
+		if l.dropOldestPrompt(nil) {
 			continue
 		}
 		if len(l.departing) > 0 {
@@ -115,7 +130,7 @@ func (l *Loop) reserve(s *sequence, n int) bool {
 	return true
 }
 
-// last is the running sequence, last in urgency, that has no part in the round being planned.
+// last returns the least urgent running sequence that is not in the step being planned.
 func (l *Loop) last() *sequence {
 	for _, s := range slices.Backward(l.running) {
 		if !slices.ContainsFunc(l.plan.chosen, func(p part) bool { return p.seq == s }) {

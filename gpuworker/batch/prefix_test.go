@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// run gives a loop a request and returns its tokens and its stream at its end.
+// run submits a request and returns its tokens and its stream after its end.
 func run(t *testing.T, l *Loop, r Request) ([]int32, *Stream) {
 	t.Helper()
 	s, err := submit(l, r)
@@ -56,7 +56,7 @@ func TestAPromptBeginsWithWhatIsCachedOfIt(t *testing.T) {
 	}
 }
 
-func TestWhoTakesFromTheCacheAndWhoDoesNot(t *testing.T) {
+func TestPrefixCacheUse(t *testing.T) {
 	base := Request{Prompt: prompt(50, 1), MaxTokens: 3, PromptTopN: -1}
 	for name, tc := range map[string]struct {
 		first, second func(*Request)
@@ -76,7 +76,7 @@ func TestWhoTakesFromTheCacheAndWhoDoesNot(t *testing.T) {
 			first, second := base, base
 			tc.first(&first)
 			tc.second(&second)
-			second.Params.MinTokens = int32(second.Class) // how the fake tells them apart
+			second.Params.MinTokens = int32(second.Class) // lets the fake distinguish them
 			l, _ := start(t, Config{}, func(f *fakeRunner) {
 				f.prompts = func(p engine.SlotParams) engine.KernelClass { return engine.KernelClass(p.MinTokens) }
 			})
@@ -87,8 +87,8 @@ func TestWhoTakesFromTheCacheAndWhoDoesNot(t *testing.T) {
 	}
 }
 
-// The second turn of a chat has the first one's answer in its prompt. What the decode class computed of it is the same bits only
-// where the classes are one.
+// The second prompt of a chat contains the first answer. The decode class computed that one, and
+// only OneClass makes its bits the same.
 func TestAnAnswerIsReusedWhereTheClassesAreOne(t *testing.T) {
 	for name, tc := range map[string]struct {
 		oneClass bool
@@ -140,7 +140,8 @@ func TestAPrefixThatIsBeingComputedIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestWhoWaitsForAPrefixGoesOnWhenItsOwnerGoesAway(t *testing.T) {
+func TestPrefixWaitEndsWithItsProducer(t *testing.T) {
+	// A sequence that waits for a prefix continues when the producer leaves.
 	synctest.Test(t, func(t *testing.T) {
 		l, f := start(t, Config{Chunk: 16}, func(f *fakeRunner) { f.gate = make(chan struct{}, 1000) })
 		r := Request{Prompt: prompt(200, 1), MaxTokens: 4, PromptTopN: -1}
@@ -165,7 +166,8 @@ func TestWhoWaitsForAPrefixGoesOnWhenItsOwnerGoesAway(t *testing.T) {
 	})
 }
 
-func TestOthersAreAdmittedWhileSomebodyWaitsForAPrefix(t *testing.T) {
+func TestPrefixWaitDoesNotBlockTheQueue(t *testing.T) {
+	// Others are admitted while a sequence waits for a prefix.
 	synctest.Test(t, func(t *testing.T) {
 		l, f := start(t, Config{Chunk: 16}, func(f *fakeRunner) { f.gate = make(chan struct{}, 1000) })
 		r := Request{Prompt: prompt(200, 1), MaxTokens: 4, PromptTopN: -1}
@@ -184,7 +186,7 @@ func TestOthersAreAdmittedWhileSomebodyWaitsForAPrefix(t *testing.T) {
 	})
 }
 
-func TestKeysAreToldWhileTheirPrefixesAreCached(t *testing.T) {
+func TestKeysAreReportedWhileCached(t *testing.T) {
 	l, _ := start(t, Config{Context: 400, Runner: engine.RunnerConfig{KVBlocks: 24}}, nil)
 	r := Request{Prompt: prompt(100, 1), MaxTokens: 2, PromptTopN: -1, Keys: []PrefixKey{{11, 32}, {12, 64}, {13, 100}}}
 	run(t, l, r)
@@ -211,7 +213,7 @@ func TestKeysAreToldWhileTheirPrefixesAreCached(t *testing.T) {
 	require.Equal(t, []uint64{11, 12}, removed, "their blocks were needed")
 }
 
-func TestAPromptWithoutANumberInItsLogitsIsNotCached(t *testing.T) {
+func TestPromptWithNaNLogitsIsNotCached(t *testing.T) {
 	l, _ := start(t, Config{Chunk: 64}, func(f *fakeRunner) { f.nanSlot = 0 })
 	r := Request{Prompt: prompt(50, 1), MaxTokens: 3, PromptTopN: -1}
 	s, err := submit(l, r)
@@ -222,7 +224,8 @@ func TestAPromptWithoutANumberInItsLogitsIsNotCached(t *testing.T) {
 	require.Zero(t, l.Stats().CachedBlocks)
 }
 
-func TestWhatWasCachedOfASequenceIsForgottenWhenItsLogitsHoldNoNumber(t *testing.T) {
+func TestNaNLogitsEvictThePrefix(t *testing.T) {
+	// Cached blocks of a sequence are forgotten when its logits become NaN.
 	l, f := start(t, Config{Chunk: 16}, func(f *fakeRunner) { f.nanSlot = 0 })
 	r := Request{Prompt: prompt(50, 1), MaxTokens: 3, PromptTopN: -1}
 	s, err := submit(l, r)

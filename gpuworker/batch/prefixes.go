@@ -6,16 +6,25 @@ import (
 	"sync"
 )
 
-// prefixMemory is how many changes of cached prefixes are kept for readers that come late.
+// prefixMemory is how many changes of cached prefixes are stored for readers that fall behind.
 const prefixMemory = 8192
 
-// prefixes is what readers are told of the named prefixes in the cache: all of them, and the last changes in their order. The
-// loop writes it, any number of readers read it, each at its own pace and keeping nothing but a number.
+// prefixes publishes which named prefixes are in the cache: all of them, and the newest changes in
+// order. The loop writes it. Any number of readers read it, each at its own speed, and the only
+// state of a reader is a version number.
 type prefixes struct {
-	mu      sync.Mutex
-	cached  map[uint64]struct{}
-	changes []prefixChange // the last of them, at most prefixMemory
-	at      uint64         // changes so far; changes[i] is number at-len(changes)+i+1
+	mu struct {
+		sync.Mutex
+		cached  map[uint64]struct{}
+		changes []prefixChange // the newest, at most prefixMemory
+		version uint64         // changes so far; changes[i] is number version-len(changes)+i+1
+	}
+}
+
+func newPrefixes() *prefixes {
+	p := &prefixes{}
+	p.mu.cached = map[uint64]struct{}{}
+	return p
 }
 
 type prefixChange struct {
@@ -23,25 +32,26 @@ type prefixChange struct {
 	came bool
 }
 
-// Prefixes says which of the requests' keys (Request.Keys) came to the prefix cache and went from it since a call that answered
-// with at = since; each key is in one of the lists at most, both in order of their numbers. A reader begins with since = 0 and
-// knowing nothing. reset: what it knows is void, because it was away for too long or asks with a number that this loop never
-// gave; added is then all that is cached. It may be called from any goroutine, by any number of readers.
-func (l *Loop) Prefixes(since uint64) (at uint64, reset bool, added, removed []uint64) {
+// Prefixes returns the keys (Request.Keys) that were added to the prefix cache and removed from it
+// since a call that returned this version. A key is in at most one of the lists; both are sorted. A
+// reader starts with since = 0 and an empty set. If reset is true, the reader must discard its set,
+// because it fell behind by more than prefixMemory changes or its version belongs to another loop;
+// added then has all cached keys. Any number of readers may call it, from any goroutine.
+func (l *Loop) Prefixes(since uint64) (version uint64, reset bool, added, removed []uint64) {
 	return l.prefixes.since(since)
 }
 
-func (p *prefixes) since(since uint64) (at uint64, reset bool, added, removed []uint64) {
+func (p *prefixes) since(since uint64) (version uint64, reset bool, added, removed []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if since == p.at {
-		return p.at, false, nil, nil
+	if since == p.mu.version {
+		return p.mu.version, false, nil, nil
 	}
-	if since > p.at || p.at-since > uint64(len(p.changes)) {
-		return p.at, true, slices.Sorted(maps.Keys(p.cached)), nil
+	if since > p.mu.version || p.mu.version-since > uint64(len(p.mu.changes)) {
+		return p.mu.version, true, slices.Sorted(maps.Keys(p.mu.cached)), nil
 	}
-	net := map[uint64]bool{} // a second change of a key makes it what the reader knows
-	for _, c := range p.changes[uint64(len(p.changes))-(p.at-since):] {
+	net := map[uint64]bool{} // two opposite changes of a key cancel out
+	for _, c := range p.mu.changes[uint64(len(p.mu.changes))-(p.mu.version-since):] {
 		if came, twice := net[c.key]; twice && came != c.came {
 			delete(net, c.key)
 			continue
@@ -55,45 +65,45 @@ func (p *prefixes) since(since uint64) (at uint64, reset bool, added, removed []
 			removed = append(removed, key)
 		}
 	}
-	return p.at, false, added, removed
+	return p.mu.version, false, added, removed
 }
 
-// change notes keys that came and went.
-func (p *prefixes) change(added, removed []uint64) {
+// record stores keys that were added and removed.
+func (p *prefixes) record(added, removed []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, key := range added {
-		p.cached[key] = struct{}{}
-		p.changes = append(p.changes, prefixChange{key, true})
+		p.mu.cached[key] = struct{}{}
+		p.mu.changes = append(p.mu.changes, prefixChange{key, true})
 	}
 	for _, key := range removed {
-		delete(p.cached, key)
-		p.changes = append(p.changes, prefixChange{key, false})
+		delete(p.mu.cached, key)
+		p.mu.changes = append(p.mu.changes, prefixChange{key, false})
 	}
-	p.at += uint64(len(added) + len(removed))
-	if over := len(p.changes) - prefixMemory; over > 0 {
-		p.changes = slices.Delete(p.changes, 0, over)
+	p.mu.version += uint64(len(added) + len(removed))
+	if over := len(p.mu.changes) - prefixMemory; over > 0 {
+		p.mu.changes = slices.Delete(p.mu.changes, 0, over)
 	}
 }
 
-// replace makes all what is cached; every reader starts anew.
+// replace sets the cached keys. Every reader gets a reset.
 func (p *prefixes) replace(all []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	clear(p.cached)
+	clear(p.mu.cached)
 	for _, key := range all {
-		p.cached[key] = struct{}{}
+		p.mu.cached[key] = struct{}{}
 	}
-	p.at++
-	p.changes = p.changes[:0]
+	p.mu.version++
+	p.mu.changes = p.mu.changes[:0]
 }
 
-// announce tells readers what came to the cache and went from it.
-func (l *Loop) announce() {
+// publishPrefixChanges passes the cache's changes on to the readers.
+func (l *Loop) publishPrefixChanges() {
 	switch added, removed, reset := l.cache.Changes(); {
 	case reset:
 		l.prefixes.replace(l.cache.All())
 	case len(added)+len(removed) > 0:
-		l.prefixes.change(added, removed)
+		l.prefixes.record(added, removed)
 	}
 }

@@ -8,21 +8,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestEachReaderOfPrefixesHearsWhatItDoesNotKnow(t *testing.T) {
-	p := prefixes{cached: map[uint64]struct{}{}}
+func TestPrefixesReturnWhatIsNew(t *testing.T) {
+	// Each reader of prefixes gets exactly the changes since its version.
+	p := newPrefixes()
 	at, reset, added, removed := p.since(0)
 	require.Zero(t, at)
 	require.False(t, reset)
 	require.Empty(t, added)
 	require.Empty(t, removed)
 
-	p.change([]uint64{3, 5}, nil)
+	p.record([]uint64{3, 5}, nil)
 	at, reset, added, removed = p.since(0)
 	require.False(t, reset)
 	require.Equal(t, []uint64{3, 5}, added)
 	require.Empty(t, removed)
 
-	p.change([]uint64{7}, []uint64{3})
+	p.record([]uint64{7}, []uint64{3})
 	_, reset, added, removed = p.since(at)
 	require.False(t, reset)
 	require.Equal(t, []uint64{7}, added)
@@ -45,10 +46,11 @@ func TestEachReaderOfPrefixesHearsWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// Readers that come now and then, and forget nothing, know in the end what is cached, and their memory of changes is bounded.
-func TestReadersOfPrefixesAlwaysKnowWhatIsCached(t *testing.T) {
+func TestPrefixReadersConverge(t *testing.T) {
+	// Readers that poll at different rates end with the cached set, and the stored changes are
+	// bounded.
 	rng := rand.New(rand.NewPCG(1, 1))
-	p := prefixes{cached: map[uint64]struct{}{}}
+	p := newPrefixes()
 	now := map[uint64]bool{}
 	type reader struct {
 		at    uint64
@@ -76,9 +78,9 @@ func TestReadersOfPrefixesAlwaysKnowWhatIsCached(t *testing.T) {
 			}
 			p.replace(all)
 		} else {
-			p.change(added, removed)
+			p.record(added, removed)
 		}
-		require.LessOrEqual(t, len(p.changes), prefixMemory)
+		require.LessOrEqual(t, len(p.mu.changes), prefixMemory)
 		i := rng.IntN(len(readers))
 		if round%(1<<(3*i)) != 0 { // the last one comes rarely
 			continue

@@ -9,85 +9,92 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// carryOut submits the round's parts as one step. Where the engine refuses that, they are computed as several smaller ones, one
-// at a time and each to its end, so that a part that the engine does not take costs its own sequence and no other. What is in
-// flight ends first: then every id is known, no part depends on the step before it, and one that was refused alone behind another
-// step is another one, which is tried before its sequence ends. An error ends the loop: the device is
-// lost, or the result of a step cannot be had.
-func (l *Loop) carryOut(ctx context.Context) error {
-	err := l.try(l.plan.chosen)
-	if err == nil || errors.Is(err, engine.ErrDevice) {
+// execute submits the round's parts as one step. If the engine refuses it, execute finds the part
+// that the engine does not accept by bisection, so that it costs its own sequence and no other.
+//
+// Before it bisects, it finishes the steps in flight. Then every id is known and no part depends on
+// an earlier step. A part that was refused alone while another step was in flight is tried once
+// more: its step is a different one now. An error ends the loop, because the device is lost or the
+// result of a step cannot be read.
+func (l *Loop) execute(ctx context.Context) error {
+	err := l.trySubmit(l.plan.chosen)
+	switch {
+	case err == nil:
+		return l.sendMasks()
+	case errors.Is(err, engine.ErrDevice):
 		return err
 	}
-	why, behind := err, len(l.flights) > 0
-	if err := l.settle(ctx); err != nil {
+	cause, pipelined := err, len(l.flights) > 0
+	if err := l.finishAll(ctx); err != nil {
 		return err
 	}
-	l.rest = l.rest[:0]
-	if behind && len(l.plan.chosen) == 1 {
+	l.retries = l.retries[:0]
+	if pipelined && len(l.plan.chosen) == 1 {
 		l.counters.refused.Add(1)
-		l.rest = append(l.rest, l.plan.chosen)
+		l.retries = append(l.retries, l.plan.chosen)
 	} else {
-		l.divide(l.plan.chosen, why)
+		l.split(l.plan.chosen, cause)
 	}
-	for len(l.rest) > 0 && ctx.Err() == nil {
-		parts := l.rest[len(l.rest)-1]
-		l.rest = l.rest[:len(l.rest)-1]
-		switch err := l.try(parts); {
+	for len(l.retries) > 0 && ctx.Err() == nil {
+		parts := l.retries[len(l.retries)-1]
+		l.retries = l.retries[:len(l.retries)-1]
+		switch err := l.trySubmit(parts); {
 		case errors.Is(err, engine.ErrDevice):
 			return err
 		case err != nil:
-			l.divide(parts, err)
+			l.split(parts, err)
 			continue
 		}
-		if err := l.settle(ctx); err != nil {
+		if err := l.finishAll(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// try submits parts as one step, unless none of them is wanted any more. A step for whose blocks the host has no memory is tried
-// again without them: their sequences are computed again.
-func (l *Loop) try(parts []part) error {
+// trySubmit submits parts as one step, unless all their sequences have ended. If the host has no
+// memory for the step's moves out, it tries again without them.
+func (l *Loop) trySubmit(parts []part) error {
 	if !l.compose(parts) {
 		return nil
 	}
 	err := l.submit()
-	if errors.Is(err, engine.ErrOutOfMemory) && l.stay() {
+	if errors.Is(err, engine.ErrOutOfMemory) && l.cancelSwapOuts() {
 		l.counters.refused.Add(1)
-		return l.try(parts)
+		return l.trySubmit(parts)
 	}
 	return err
 }
 
-// divide puts what is left to try of refused parts before the rest, or ends the sequence of the one that is refused for good.
-func (l *Loop) divide(parts []part, why error) {
+// split puts the pieces of refused parts before the other retries, or ends the sequence of a part
+// that cannot be split.
+func (l *Loop) split(parts []part, cause error) {
 	l.counters.refused.Add(1)
-	pieces := cut(parts, why)
-	if pieces == nil && !parts[0].seq.over {
-		l.refuse(parts[0].seq, why)
+	pieces := halves(parts, cause)
+	if pieces == nil && !parts[0].seq.ended {
+		l.refuse(parts[0].seq, cause)
 	}
-	slices.Reverse(pieces) // the first goes first
-	l.rest = append(l.rest, pieces...)
+	slices.Reverse(pieces) // retries is a stack
+	l.retries = append(l.retries, pieces...)
 }
 
-// cut says how to go on with the parts of a step that the engine refused for a reason. Several are tried again as two
-// halves. One that is too much for the memory there is now is tried again with half of its tokens. Else nil: the engine
-// does not take this part.
-func cut(parts []part, why error) [][]part {
+// halves returns the pieces to try instead of refused parts: two halves of several parts, or half
+// of the tokens of a single part that does not fit the device's free memory. It returns nil if the
+// engine does not accept this part.
+func halves(parts []part, cause error) [][]part {
 	switch n, first := len(parts), parts[0]; {
 	case n > 1:
 		return [][]part{parts[:n/2], parts[n/2:]}
-	case first.count > 1 && errors.Is(why, engine.ErrOutOfMemory):
+	case first.count > 1 && errors.Is(cause, engine.ErrOutOfMemory):
 		return [][]part{{{seq: first.seq, count: first.count / 2}}}
 	}
 	return nil
 }
 
-// refuse ends a sequence with what the engine said of a step that had no other in it.
-func (l *Loop) refuse(s *sequence, why error) {
-	l.logger.Warn("engine refused a sequence, others go on", "request_id", s.request.ID, "position", s.submitted, "tokens", len(s.tokens), "error", why)
-	s.stream.end(fmt.Errorf("the engine refused a step of this sequence alone, at position %d: %w", s.submitted, why))
+// refuse ends a sequence with the engine's error for a step that contained nothing else.
+func (l *Loop) refuse(s *sequence, cause error) {
+	l.logger.Warn("engine refused a sequence, others continue", "request_id", s.request.ID, "position", s.submitted,
+		"tokens", len(s.tokens), "error", cause)
+	s.stream.end(fmt.Errorf("the engine refused a step of this sequence alone, at position %d: %w", s.submitted, cause))
 	l.retire(s)
 }

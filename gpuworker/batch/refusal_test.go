@@ -15,10 +15,10 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// poison is a token that refusing engines do not take; prompts of these tests are below it.
+// poison is a token that refusing engines do not accept. Prompts of these tests have lower ids.
 const poison = fakeVocab - 1
 
-// refuseTokens refuses steps with such a token, as an engine does that checks its arguments.
+// refuseTokens refuses steps with such a token, as an engine does when it checks its arguments.
 func refuseTokens(bad int32) func(*engine.Step) error {
 	return func(s *engine.Step) error {
 		for i := range s.Segments {
@@ -30,7 +30,8 @@ func refuseTokens(bad int32) func(*engine.Step) error {
 	}
 }
 
-func TestARefusedSequenceEndsWithTheEnginesWordsAndTheOthersGoOn(t *testing.T) {
+func TestRefusedSequenceEndsAlone(t *testing.T) {
+	// A refused sequence ends with the engine's error, and the others continue.
 	for name, why := range map[string]error{
 		"an argument": engine.ErrInvalid, "memory": engine.ErrOutOfMemory, "a state": engine.ErrPrecondition,
 		"an ability": engine.ErrUnsupported, "damaged data": engine.ErrDataLoss, "an error without a name": errors.New("strange"),
@@ -77,7 +78,8 @@ func TestARefusedSequenceEndsWithTheEnginesWordsAndTheOthersGoOn(t *testing.T) {
 	}
 }
 
-func TestStepsThatAreTooLargeForTheMemoryLeftAreComputedInSmallerOnes(t *testing.T) {
+func TestStepsThatDoNotFitAreSplit(t *testing.T) {
+	// Steps that are too large for the free memory are computed in smaller ones.
 	l, f := start(t, Config{Chunk: 64}, func(f *fakeRunner) {
 		f.refuse = func(s *engine.Step) error {
 			tokens := 0
@@ -109,7 +111,8 @@ func TestStepsThatAreTooLargeForTheMemoryLeftAreComputedInSmallerOnes(t *testing
 	require.Equal(t, 3, f.largest)
 }
 
-func TestALostDeviceEndsTheLoopAtOnceAndIsNotAskedForSmallerSteps(t *testing.T) {
+func TestLostDeviceEndsTheLoop(t *testing.T) {
+	// A lost device ends the loop at once, without trying smaller steps.
 	asked := 0
 	l, _ := start(t, Config{}, func(f *fakeRunner) {
 		f.refuse = func(*engine.Step) error {
@@ -175,12 +178,13 @@ func TestARefusedStepIsCutUntilOnePartIsLeft(t *testing.T) {
 		"one whose argument is wrong is not tried again": {[]part{a}, engine.ErrInvalid, nil},
 		"one token is the least":                         {[]part{b}, engine.ErrOutOfMemory, nil},
 	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, cut(tc.parts, tc.why)) })
+		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, halves(tc.parts, tc.why)) })
 	}
 }
 
-// Among strangers that the engine refuses now and then, or for good, every other sequence generates what it would alone.
-func TestRandomRefusalsNeverChangeTheTokensOfOthers(t *testing.T) {
+func TestRandomRefusalsKeepOtherTokens(t *testing.T) {
+	// While the engine refuses some sequences, now and then or always, all others generate what
+	// they would alone.
 	refused := uint64(0)
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 3))

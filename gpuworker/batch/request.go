@@ -5,94 +5,116 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/guide"
 )
 
 // Sentinels of the loop; match with errors.Is.
 var (
-	// ErrClosed: the loop has ended or is draining; the request was not taken, or ended with it.
+	// ErrClosed: the loop has ended or is draining.
 	ErrClosed = errors.New("the model is being taken out of service")
 	// ErrCancelled: the reader cancelled the sequence.
 	ErrCancelled = errors.New("cancelled")
-	// ErrFull: as many requests wait as may; nothing was taken.
+	// ErrFull: the queue is full (load shedding).
 	ErrFull = errors.New("too many requests waiting")
-	// ErrQueueTimeout: the request has waited for its first place for as long as one may. It comes as a *WaitError.
-	ErrQueueTimeout = errors.New("waited too long for a place")
+	// ErrQueueTimeout: the request waited too long for its first slot. It comes as a *WaitError.
+	ErrQueueTimeout = errors.New("waited too long for a slot")
 	// ErrTooLong: the request can never fit the context or the KV cache.
 	ErrTooLong = errors.New("prompt too long")
-	// ErrBadLogits: the model computed NaN for this request; others go on.
+	// ErrBadLogits: the model computed NaN for this request. Others continue.
 	ErrBadLogits = errors.New("the model computed logits that are not numbers")
 	// ErrNoToken: the sampling parameters left no token to choose from.
 	ErrNoToken = errors.New("no token is left to choose from")
-	// ErrSlowReader: the reader kept its sequence paused while others waited, for longer than the stall limit.
+	// ErrGuide: the grammar of the request came to a state without a mask; it wraps guide.ErrStuck or
+	// guide.ErrWork.
+	ErrGuide = errors.New("the grammar cannot be followed")
+	// ErrSlowReader: the reader paused its sequence for longer than the stall limit while others
+	// waited.
 	ErrSlowReader = errors.New("the reader is too slow")
-	// ErrStepFailed: the device failed, or keeps the result of a step; every sequence of the loop is lost. A step that the
-	// engine refuses is no such failure: the sequences that it refuses alone end with the engine's own error.
+	// ErrStepFailed: the device failed, or its runner stopped returning results. It ends every
+	// sequence of the loop. A refused step does not count: the sequence to blame ends with the
+	// engine's own error.
 	ErrStepFailed = errors.New("step failed")
 )
 
-// Request is one prompt and the continuations to compute of it, each a sequence with a stream of its own.
+// Request is one prompt and the continuations to generate from it, each a sequence with its own
+// stream.
 type Request struct {
 	Prompt []int32
-	// Class computes the prompt; generated tokens are always Decode.
+	// Class computes the prompt. Generated tokens always use the decode class.
 	Class engine.KernelClass
-	// Params of every continuation; the loop sets PromptLength and OutputIndex. Suppressed ids hold while fewer than MinTokens are
-	// generated.
+	// Params apply to every continuation. The loop sets PromptLength and OutputIndex. Suppressed
+	// ids are suppressed until MinTokens are generated.
 	Params engine.SlotParams
-	// MaxTokens ends a continuation, its resumed tokens counted; 0 computes the prompt only. Capped by context and cache.
+	// MaxTokens ends a continuation; its resumed tokens count. 0 computes the prompt only. Context
+	// and KV cache cap it.
 	MaxTokens int
 	// StopIDs end a continuation when sampled.
 	StopIDs []int32
-	// PromptTopN >= 0 scores every prompt token but the first, with so many candidates, for the first continuation; -1 does not.
+	// PromptTopN >= 0 scores every prompt token but the first, with this many candidates, on the
+	// first continuation. -1 does not.
 	PromptTopN int
-	// Progress asks for an event after each prefill chunk, of the first continuation.
+	// Pool ends the sequence with a vector of the prompt in Done.Vector. Choices ends it with the
+	// logprobs of these ids as the next token, in Done.Choices. Both need MaxTokens 0, one
+	// continuation and no scores.
+	Pool    Pooling
+	Choices []int32
+	// Progress requests an event after each prefill chunk of the first continuation.
 	Progress bool
-	// Continuations are at least one. They share the prompt's blocks.
+	// Continuations has at least one entry. They share the blocks of the prompt.
 	Continuations []Continuation
-	// Resumed: its caller has a token or an end of the answer, though of these continuations perhaps none. MaxQueueTime does not hold
-	// for it.
+	// Resumed states that the caller already received a part of the answer, though perhaps not of
+	// these continuations. MaxQueueTime does not apply.
 	Resumed bool
-	// Priority: higher is more urgent.
+	// Priority orders requests; higher is more urgent.
 	Priority int32
-	// Tenant is whose share of the machine the request uses: among equal priorities, tenants share tokens alike.
+	// Tenant is charged for the request. Tenants of equal priority share tokens fairly.
 	Tenant string
-	// Salt keeps cached prefixes apart from those of requests with another one; Bypass takes none and leaves none.
+	// Salt separates cached prefixes from those of requests with another salt. Bypass neither uses
+	// nor fills the prefix cache.
 	Salt   string
 	Bypass bool
-	// Keys say which prefixes of the prompt the loop tells the world about while they are cached, shortest first.
+	// Shared is how many leading tokens of the prompt other requests may find in the prefix cache; 0
+	// = all. Later tokens are never shared, and would displace blocks that are.
+	Shared int
+	// Keys name prefixes of the prompt, shortest first. Loop.Prefixes reports them while they are
+	// cached.
 	Keys []PrefixKey
-	// ID names the request in the log; empty: nobody knows it by a name.
+	// ID names the request in the log; it may be empty.
 	ID string
 }
 
 // Continuation is one answer to a prompt.
 type Continuation struct {
 	OutputIndex int32
-	// Resumed is what was generated of it before, elsewhere: it is computed again and never delivered. At most MaxTokens-1 ids,
-	// none of them of StopIDs.
+	// Resumed is the part of the answer that was generated elsewhere before. It is computed again
+	// and never delivered. It has at most MaxTokens-1 ids, none of them in StopIDs.
 	Resumed []int32
+	// Guide is the state of the grammar that the answer obeys, after the resumed ids. The zero value is
+	// no grammar. Its end tokens must be in StopIDs.
+	Guide guide.State
 }
 
-// PrefixKey names the first Tokens tokens of a prompt to those who route by what is cached.
+// PrefixKey names the first Tokens tokens of a prompt for routing by cached prefixes.
 type PrefixKey struct {
 	Key    uint64
 	Tokens int
 }
 
-// Reason says why a sequence ended well.
+// Reason is why a sequence ended without error.
 type Reason int
 
 // Reasons.
 const (
-	Length Reason = iota + 1 // MaxTokens, or the context's end
+	Length Reason = iota + 1 // MaxTokens, or the end of the context
 	Stop                     // one of StopIDs
 )
 
-// Event is what happened to a sequence; exactly one of its parts is set.
+// Event is one event of a sequence. Exactly one field is set.
 type Event struct {
 	Prefilled int                // prompt tokens computed so far
 	Scored    []engine.RowResult // scores of prompt tokens, in order, from the second on
 	Token     *engine.RowResult  // a generated token
-	Done      *Done              // the end; the last event
+	Done      *Done              // the last event
 }
 
 // Done is the end of a sequence.
@@ -100,15 +122,18 @@ type Done struct {
 	Reason    Reason
 	StopID    int32 // when Reason is Stop
 	Generated int
+	Vector    []float32 // with Request.Pool
+	Choices   []float32 // with Request.Choices
 }
 
-// Timings says where a sequence's time went so far.
+// Timings is where a sequence's time went so far.
 type Timings struct {
 	Queue   time.Duration // from arrival to the first step
 	Prefill time.Duration // from the first step to the first token
 	Decode  time.Duration // from the first token to the last
-	// Steps is how many steps it was in, which together took StepTime on the device; others were in them too.
+	// Steps is the number of steps that contained it, and StepTime their total time on the device,
+	// which it shared with other sequences.
 	Steps       int
 	StepTime    time.Duration
-	Preemptions int // times that it lost its place
+	Preemptions int
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// resume gives a loop a request of which k tokens were generated before.
+// resume submits a request of which k tokens were generated before.
 func resume(t *testing.T, l *Loop, r Request, k int) *Stream {
 	t.Helper()
 	r.Continuations = []Continuation{{OutputIndex: r.Params.OutputIndex, Resumed: want(r)[:k]}}
@@ -18,7 +18,7 @@ func resume(t *testing.T, l *Loop, r Request, k int) *Stream {
 	return streams[0]
 }
 
-func TestAResumedContinuationGoesOnWhereItWas(t *testing.T) {
+func TestResumedContinuationContinuesAtItsToken(t *testing.T) {
 	for k := 1; k <= 40; k++ {
 		for _, chunk := range []int{1, 7, 64} {
 			t.Run(fmt.Sprintf("%d tokens by chunks of %d", k, chunk), func(t *testing.T) {
@@ -44,7 +44,8 @@ func TestAResumedContinuationGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
-func TestAResumedContinuationScoresItsPromptAndTellsItsProgress(t *testing.T) {
+func TestResumedContinuationScoresItsPrompt(t *testing.T) {
+	// A resumed continuation scores its prompt and reports its progress.
 	l, _ := start(t, Config{Chunk: 8}, nil)
 	r := Request{Prompt: prompt(20, 1), MaxTokens: 20, PromptTopN: 0, Progress: true}
 	s := resume(t, l, r, 10)
@@ -71,7 +72,8 @@ func TestAResumedContinuationScoresItsPromptAndTellsItsProgress(t *testing.T) {
 	require.Equal(t, 10, tokens)
 }
 
-func TestAResumedContinuationFindsItsPromptInTheCache(t *testing.T) {
+func TestResumedContinuationHitsThePrefix(t *testing.T) {
+	// A resumed continuation finds its prompt in the prefix cache.
 	for name, oneClass := range map[string]bool{"two classes": false, "one class": true} {
 		t.Run(name, func(t *testing.T) {
 			l, f := start(t, Config{OneClass: oneClass}, func(f *fakeRunner) { f.oneClass = oneClass })

@@ -18,24 +18,28 @@ import (
 	"github.com/millrace/millrace/internal/scripttest"
 )
 
-// A script is lines of commands, carried out by one loop; lines that begin with "-> " are what came of the command above them, and
-// -update rewrites them. Blocks have 16 tokens, and a step lasts a millisecond.
+// TestScripts runs the scripts of testdata. A script is lines of commands that one loop executes.
+// Lines that begin with "-> " are the outcome of the command above them, and -update rewrites them.
+// Blocks have 16 tokens, and a step takes a millisecond.
 //
-//	loop [slots=N] [blocks=N] [host=N] [chunk=N] [grain=N] [context=N] [waiting=N] [queue=DURATION] [oneclass]
-//	submit NAME prompt=N[+N] tokens=N [of=TRUNK] [n=N] [resumed=N] [stop=N] [priority=N] [tenant=T] [salt=S] [bypass] [top=N]
-//	            [progress] [class=decode]
-//	round [N]        that many rounds of the loop, or until it is idle
-//	skip N           the same without a word
+//	loop [slots=N] [blocks=N] [host=N] [chunk=N] [grain=N] [context=N] [waiting=N]
+//	     [queue=DURATION] [oneclass]
+//	submit NAME prompt=N[+N] tokens=N [of=TRUNK] [n=N] [resumed=N] [stop=N] [priority=N]
+//	       [tenant=T] [salt=S] [bypass] [top=N] [progress] [class=decode]
+//	round [N]        N rounds of the loop, or until it is idle
+//	skip N           the same without output
 //	cancel NAME
-//	deaf NAME        nobody reads its stream from here on
-//	hear NAME
-//	refuse WHAT      the engine refuses steps with "several" sequences, "out" moves, a "previous" sample, "all" or "none"
+//	deaf NAME        stop reading its stream
+//	hear NAME        read it again
+//	refuse WHAT      refuse steps with "several" sequences, "out" moves, a "previous" sample,
+//	                 "all" or "none"
 //	wait DURATION
-//	state            what is held
-//	back             how many prompts wait for another tenant's pace, and how long any did
+//	state            print slots, blocks and queue
+//	back             print how many prompts are held back, and for how long any was
 //
-// A prompt is the first N tokens of a trunk, then so many of its own; token i of a prompt or an answer is written as its position.
-// An answer that differs from what its sequence generates alone fails the test.
+// A prompt is the first N tokens of a trunk, then tokens of its own. Token i of a prompt or an
+// answer is written as its position. An answer that differs from what its sequence generates alone
+// fails the test.
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T, text string) (got string) {
 		t.Helper()
@@ -44,7 +48,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// player carries a script out.
+// player executes a script.
 type player struct {
 	t       *testing.T
 	l       *Loop
@@ -52,7 +56,7 @@ type player struct {
 	actors  []*actor
 	refused string
 	steps   int
-	took    []string // what the round did
+	took    []string // events of the round
 }
 
 // actor is a continuation of a script.
@@ -60,14 +64,14 @@ type actor struct {
 	name   string
 	stream *Stream
 	seq    *sequence
-	want   []int32 // what is to be delivered
+	want   []int32 // what must be delivered
 	got    int
-	first  int // position of what is delivered first
+	first  int // position of the first token to deliver
 	deaf   bool
 	ended  bool
 }
 
-// play runs a script and returns it with the outcomes that are.
+// play runs a script and returns it with its actual outcomes.
 func play(t *testing.T, script string) string {
 	t.Helper()
 	p := &player{t: t}
@@ -221,7 +225,7 @@ func (p *player) submit(name string, o map[string]string) []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	arrived := p.l.mail.arrivals[len(p.l.mail.arrivals)-n:]
+	arrived := p.l.inbox.arrivals[len(p.l.inbox.arrivals)-n:]
 	for i, s := range streams {
 		a := &actor{name: name, stream: s, seq: arrived[i], want: wantOf(r, i)[resumed:], first: len(r.Prompt) + resumed}
 		if n > 1 {
@@ -238,7 +242,7 @@ func (p *player) actor(name string) *actor {
 	return p.actors[at]
 }
 
-// rounds gives a line for what each round submitted, read and delivered.
+// rounds returns a line for what each round submitted, read and delivered.
 func (p *player) rounds(words []string) (lines []string) {
 	n := 1
 	if len(words) > 0 {
@@ -259,7 +263,7 @@ func (p *player) rounds(words []string) (lines []string) {
 	return lines
 }
 
-// watch describes a step that is taken.
+// watch describes an accepted step.
 func (p *player) watch(s *engine.Step) error {
 	p.steps++
 	var parts []string
@@ -304,7 +308,7 @@ func (p *player) watch(s *engine.Step) error {
 	return nil
 }
 
-// name is whose a slot is.
+// name is the sequence in a slot.
 func (p *player) name(slot int32) string {
 	for _, a := range p.actors {
 		if a.seq == p.l.slots[slot] {

@@ -6,60 +6,68 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/guide"
 	"github.com/millrace/millrace/gpuworker/kvcache"
 	"github.com/millrace/millrace/internal/fairqueue"
 )
 
-// sequence is the state of one continuation. The loop's goroutine owns it. Invariants:
+// sequence is the state of one continuation. Run's goroutine owns it. Invariants:
 //
 //	0 <= computed <= submitted <= length()
 //	promptLength <= len(tokens)
-//	0 <= sampling <= flying <= depth
-//	table covers submitted positions; slot >= 0 and table is set while it has a place
+//	0 <= sampling <= inFlight <= depth
+//	slot >= 0 and table != nil exactly while it has a slot; table covers submitted positions
 type sequence struct {
 	age          uint64 // order of arrival
 	request      Request
 	stream       *Stream
 	promptLength int
 
-	tokens    []int32 // ids that are known: prompt, resumed, sampled
-	marked    []int32 // tokens as the prefix cache knows them: see ids; nil where those are the same
-	sampling  int     // tokens behind these that steps in flight sample: their ids are not known yet
-	submitted int     // positions in steps that were submitted
-	computed  int     // of these, positions in steps that have ended: their keys and values are in the blocks
-	scored    int     // prompt tokens whose scores were delivered
-	told      int     // prompt tokens whose progress was told
-	charged   int     // positions that its tenant has paid for, or need not
+	tokens       []int32 // known ids: prompt, resumed, sampled
+	cacheIDs     []int32 // tokens as the prefix cache compares them, see ids; nil: the same
+	sampling     int     // tokens after these that steps in flight sample; their ids are unknown
+	submitted    int     // positions in submitted steps
+	computed     int     // of these, positions in finished steps: their KV is in the blocks
+	scored       int     // prompt tokens whose scores were delivered
+	progressSent int     // prompt tokens that the last progress event reported
+	charged      int     // positions that were charged to its tenant
+	pool         pool    // of Request.Pool
+	choices      []float32
 
-	slot       int32 // -1: it has no place
+	guide guide.State // after all of tokens; the zero value: no grammar
+
+	slot       int32 // -1: none
 	generation uint32
-	fresh      bool           // the slot is to be set by the next step; false once a step that sets it is accepted
-	table      *kvcache.Table // its blocks; nil while it has no place
-	family     *family        // the continuations of its request; nil: it is the only one
-	look       kvcache.Look   // for who computes its prefix
-	swap       *swapped       // what of it waits in host memory; nil: nothing
-	flying     int            // steps in flight that it is in
+	fresh      bool           // no accepted step has set the slot yet
+	table      *kvcache.Table // its blocks; nil without a slot
+	group      *sequenceGroup // the continuations of its request; nil: it is the only one
+	cursor     kvcache.Cursor // where awaitsPrefix continues its search
+	swap       *hostCopy      // its blocks in host memory; nil: none
+	inFlight   int            // steps in flight that contain it
 
-	// What becomes of it when its last step in flight has ended. Both keep it out of every step submitted later.
-	leaving bool // it was preempted: results still count, then it waits again
-	over    bool // it has ended: results are dropped, then its place is free
-	// cancelled: its end was its reader's wish. Readers also cancel what has ended, when they leave: that is none.
+	// preempted and ended take effect when the last step in flight ends. Both keep the sequence out
+	// of every later step.
+	preempted bool // results still count, then it waits again
+	ended     bool // results are dropped, then its slot is free
+	// cancelled: its reader ended it. A reader that leaves also cancels streams that have ended;
+	// those do not count.
 	cancelled bool
 
-	steps       int           // that it was in, with results
-	stepTime    time.Duration // of these, on the device
+	steps       int           // finished steps that contained it
+	stepTime    time.Duration // their time on the device
 	preemptions int
 
 	arrived      time.Time
-	started      time.Time // when it got its first place
+	started      time.Time // when it got its first slot
 	firstToken   time.Time
 	lastToken    time.Time
-	paused       bool      // its reader had to catch up first when the last round was planned
-	pausedSince  time.Time // since when it is, as reports saw it; zero: it is not
-	stalledSince time.Time // since when its reader keeps others waiting; zero: it does not
+	paused       bool      // its reader had to catch up when the last round was planned
+	pausedSince  time.Time // first report that saw it paused; zero: not paused
+	stalledSince time.Time // since when its reader makes others wait; zero: it does not
 }
 
-// newSequence is continuation i of a request, which scores the prompt and tells its progress if it is the first.
+// newSequence returns continuation i of a request. Only the first scores the prompt and reports
+// progress.
 func newSequence(l *Loop, r Request, i int) *sequence {
 	c := r.Continuations[i]
 	r.Params.PromptLength, r.Params.OutputIndex = int32(len(r.Prompt)), c.OutputIndex
@@ -69,58 +77,61 @@ func newSequence(l *Loop, r Request, i int) *sequence {
 	tokens := make([]int32, 0, len(r.Prompt)+len(c.Resumed)+min(r.MaxTokens, 64))
 	s := &sequence{
 		request: r, stream: newStream(l), promptLength: len(r.Prompt), slot: -1, arrived: time.Now(),
+		guide:  c.Guide,
 		tokens: append(append(tokens, r.Prompt...), c.Resumed...),
 	}
 	if !l.cfg.OneClass && !r.Bypass {
-		s.marked = slices.Clone(s.tokens)
+		s.cacheIDs = slices.Clone(s.tokens)
 		from := s.promptLength
 		if r.Class == engine.Decode {
 			from = 0
 		}
-		for i := from; i < len(s.marked); i++ {
-			s.marked[i] |= kvcache.Decoded
+		for i := from; i < len(s.cacheIDs); i++ {
+			s.cacheIDs[i] |= kvcache.Decoded
 		}
 	}
 	return s
 }
 
-// ids are its tokens as the prefix cache compares them. Where the kernel classes give different bits, those that the decode
-// class computes are marked: a block is reused only where the same bits would be computed.
+// ids returns its tokens as the prefix cache compares them. If the kernel classes give different
+// bits, ids that the decode class computes are marked, so that a block is reused only where the
+// same bits would be computed.
 func (s *sequence) ids() []int32 {
-	if s.marked == nil {
+	if s.cacheIDs == nil {
 		return s.tokens
 	}
-	return s.marked
+	return s.cacheIDs
 }
 
-// push adds a sampled token.
+// push appends a sampled token.
 func (s *sequence) push(id int32) {
 	s.tokens = append(s.tokens, id)
-	if s.marked != nil {
-		s.marked = append(s.marked, id|kvcache.Decoded)
+	if s.cacheIDs != nil {
+		s.cacheIDs = append(s.cacheIDs, id|kvcache.Decoded)
 	}
 }
 
-// length is how many tokens it has, those in flight counted.
+// length is the number of its tokens, including those that steps in flight sample.
 func (s *sequence) length() int { return len(s.tokens) + s.sampling }
 
-// generated is how many tokens follow the prompt and are known: resumed and sampled.
+// generated is the number of known tokens after the prompt, resumed or sampled.
 func (s *sequence) generated() int { return len(s.tokens) - s.promptLength }
 
-// exhausted says whether no step is left to be planned: the results in flight are its last.
+// exhausted reports whether its last step is submitted.
 func (s *sequence) exhausted() bool {
 	return s.submitted >= s.promptLength && s.length()-s.promptLength >= s.request.MaxTokens
 }
 
-// decoding says whether all that is left to compute is the token sampled last.
+// decoding reports whether the last sampled token is all that is left to compute.
 func (s *sequence) decoding() bool {
 	return s.submitted >= s.promptLength && s.submitted == s.length()-1
 }
 
-// previousSample is the token of a sequence whose last sample is still in flight.
+// previousSample is the run of a sequence whose last sample is still in flight.
 var previousSample = []int32{engine.PreviousSample}
 
-// next is the run of tokens to compute next: at most limit, of one kernel class, prompt and generated apart.
+// next returns the tokens to compute next: at most limit, all of one kernel class. Prompt and
+// generated tokens never share a run.
 func (s *sequence) next(limit int) (class engine.KernelClass, tokens []int32) {
 	if s.submitted == len(s.tokens) {
 		return engine.Decode, previousSample
@@ -136,31 +147,40 @@ func (s *sequence) next(limit int) (class engine.KernelClass, tokens []int32) {
 	return class, s.tokens[s.submitted:min(end, s.submitted+limit)]
 }
 
-// scoreRows is how many score rows the next n tokens bring: one for each prompt token that one of them predicts, unless it
-// was scored before a preemption.
+// scoreRows is the number of score rows of the next n tokens: one for each prompt token that they
+// predict, unless it was scored before a preemption, or one for each choice behind the last.
 func (s *sequence) scoreRows(n int) int {
+	if s.submitted < s.promptLength && s.submitted+n >= s.promptLength && len(s.request.Choices) > 0 {
+		return len(s.request.Choices)
+	}
 	if s.request.PromptTopN < 0 {
 		return 0
 	}
 	return max(0, min(s.submitted+n, s.promptLength-1)-max(s.submitted, s.scored))
 }
 
-// spared is how many of its first positions it need not compute if their keys and values are to be had: all but the last, whose
-// logits are wanted, and while its prompt is scored only those that predict what was scored before.
-func (s *sequence) spared() int {
+// reusable is how many of its first positions may come from cached blocks: all but the last, whose
+// logits are needed. While its prompt is being scored or pooled, only positions whose predictions
+// were scored, or whose hidden rows were delivered.
+func (s *sequence) reusable() int {
+	if n, pooling := s.unpooled(); pooling {
+		return n
+	}
 	if s.request.PromptTopN >= 0 && s.scored < s.promptLength-1 {
 		return s.scored
 	}
 	return len(s.tokens) - 1
 }
 
-// rewind forgets what is computed; tokens stay, to be computed again. No step that it is in is in flight.
+// rewind resets the sequence to uncomputed. Its tokens stay. No step in flight may contain it.
 func (s *sequence) rewind() {
-	s.submitted, s.computed, s.table, s.slot, s.leaving = 0, 0, nil, -1, false
+	s.submitted, s.computed, s.table, s.slot, s.preempted = 0, 0, nil, -1, false
 }
 
 func (s *sequence) finish(reason Reason, stopID int32, now time.Time) {
-	s.emit(Event{Done: &Done{Reason: reason, StopID: stopID, Generated: s.generated()}}, now)
+	s.emit(Event{Done: &Done{
+		Reason: reason, StopID: stopID, Generated: s.generated(), Vector: s.pool.vector(), Choices: s.choices,
+	}}, now)
 	s.stream.end(nil)
 }
 
@@ -174,16 +194,16 @@ func (s *sequence) emit(e Event, now time.Time) {
 	s.stream.push(e, t)
 }
 
-// full says whether its reader must catch up before more of it is computed. The samples in flight count, so that a stream
-// never holds more of them than its limit; what else a step brings comes on top: scores, progress, the end.
+// full reports whether its reader must catch up. Samples in flight count, so a stream never holds
+// more of them than its limit. Scores, progress and the end may exceed the limit.
 func (s *sequence) full() bool { return s.stream.full(s.sampling) }
 
-// class is where it stands in the queue.
-func (s *sequence) class() fairqueue.Class {
-	return fairqueue.Class{Priority: s.request.Priority, Tenant: s.request.Tenant}
+// class is its priority and tenant in the queue.
+func (s *sequence) class() fairqueue.Flow {
+	return fairqueue.Flow{Priority: s.request.Priority, Tenant: s.request.Tenant}
 }
 
-// byUrgency orders sequences: the higher priority first, then the older. The last is the first to lose its place.
+// byUrgency orders sequences by priority, then by age. The last one is preempted first.
 func byUrgency(a, b *sequence) int {
 	if a.request.Priority != b.request.Priority {
 		return cmp.Compare(b.request.Priority, a.request.Priority)

@@ -12,16 +12,17 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Sequences whose readers do not read come before others in the queue, and there may be any number of them.
-func TestReadersThatDoNotReadKeepNobodyFromAPlace(t *testing.T) {
+func TestSlowConsumersDoNotBlockTheQueue(t *testing.T) {
+	// Paused sequences precede others in the queue, and there may be any number of them. They must
+	// not keep others from a slot.
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := start(t, Config{YieldAfter: 10 * time.Millisecond, StallLimit: time.Hour}, ticking)
 		slow := Request{Prompt: prompt(5, 1), MaxTokens: 400, PromptTopN: -1, Bypass: true}
-		for range mostPassed + 10 {
+		for range maxPassed + 10 {
 			_, err := submit(l, slow)
 			require.NoError(t, err)
 		}
-		time.Sleep(10 * time.Second) // each had its place, and lost it
+		time.Sleep(10 * time.Second) // each had its slot and lost it
 		s, err := submit(l, Request{Prompt: prompt(20, 2), MaxTokens: 10, PromptTopN: -1})
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -31,8 +32,9 @@ func TestReadersThatDoNotReadKeepNobodyFromAPlace(t *testing.T) {
 	})
 }
 
-// Prompts of tenants with places are computed in turn: who has many does not keep one with a single call from its first token.
-func TestThePromptOfATenantWithOneCallIsComputedAmongMany(t *testing.T) {
+func TestPrefillAlternatesBetweenTenants(t *testing.T) {
+	// Tenants with slots take turns in prefill: many prompts of one do not delay the first token of
+	// another.
 	synctest.Test(t, func(t *testing.T) {
 		cfg := Config{Chunk: 64, Runner: engine.RunnerConfig{MaxSequences: 64, KVBlocks: 2000, MaxBatchedTokens: 256}}
 		l, _ := start(t, cfg, ticking)
@@ -43,13 +45,15 @@ func TestThePromptOfATenantWithOneCallIsComputedAmongMany(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		r.enter("one", Request{Prompt: prompt(100, 200), MaxTokens: 5, PromptTopN: -1, Tenant: "y", Bypass: true})
 		r.wg.Wait()
-		// Two steps are in flight when it comes; then its two chunks alternate with those of the other tenant.
+		// Two steps are in flight when it arrives. Then its two chunks alternate with the other
+		// tenant's.
 		require.LessOrEqual(t, r.first["one"], 7*time.Millisecond)
 	})
 }
 
-// Whoever computes a prefix may be kept from it by those more urgent, for any time. Only its equals wait for that.
-func TestNobodyWaitsForAPrefixThatALessUrgentOneComputes(t *testing.T) {
+func TestNoWaitForALessUrgentProducer(t *testing.T) {
+	// More urgent sequences may delay a producer for any time. Only sequences of its own priority
+	// wait for it.
 	synctest.Test(t, func(t *testing.T) {
 		cfg := Config{Chunk: 64, Runner: engine.RunnerConfig{MaxSequences: 8, KVBlocks: 2000}}
 		l, _ := start(t, cfg, ticking)
@@ -72,7 +76,7 @@ func TestNobodyWaitsForAPrefixThatALessUrgentOneComputes(t *testing.T) {
 	})
 }
 
-// A request that takes the whole cache gets it from those of lower priority.
+// A request that needs the whole cache gets it from sequences of lower priority.
 func TestAnUrgentRequestMayTakeAllBlocks(t *testing.T) {
 	for _, n := range []int{143, 144, 145, 159, 160} {
 		t.Run(fmt.Sprint(n, " tokens of 160"), func(t *testing.T) {

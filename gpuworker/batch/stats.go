@@ -5,34 +5,36 @@ import (
 	"time"
 )
 
-// Stats is what a loop has done and is doing.
+// Stats describes the work of a loop.
 type Stats struct {
 	Steps                uint64
 	LastStepAge          time.Duration // since the end of the last step; 0 before the first
 	RunningStepAge       time.Duration // of the step on the device; 0 when idle
-	StepBound            time.Duration // beyond it the running step counts as hung
+	StepBound            time.Duration // the running step counts as hung after this time
 	Running, Waiting     int           // sequences
-	WaitingPrefillTokens int64         // prompt tokens not computed yet
-	Paused               int           // of the running, those whose readers must catch up first
-	Stalled              int           // that hold no place against others: running ones paused for YieldAfter, and of the waiting those whose readers must catch up
-	HeldBack             int           // of the running, those whose prompts wait so that another tenant keeps its pace
-	HeldBackTime         time.Duration // that prompts have waited so, added up over them
-	QueueAge             time.Duration // of the sequence that waits for its first place for longest; 0: none does
-	FreeBlocks           int           // of the device, those that hold prefixes nobody uses counted
-	CachedBlocks         int           // of the free ones, those that hold such prefixes
-	TotalBlocks          int
-	FreeHostBlocks       int // of host memory
-	TotalHostBlocks      int
-	GeneratedTokens      uint64
-	PrefilledTokens      uint64
-	Cancelled            uint64 // sequences
-	Preempted            uint64 // times a sequence lost its place
-	Swapped              uint64 // of those, the times its blocks went to host memory
-	PrefixLookups        uint64 // sequences that looked for their prefix when they got their first place
-	PrefixHits           uint64 // of those, the ones that found a block at least
-	CachedTokens         uint64 // prompt tokens that came from the prefix cache
-	RefusedSteps         uint64 // steps that the engine refused; they ran in smaller ones, or ended a sequence each
-	StepsAfterCancel     uint64 // steps a sequence was in beyond those submitted or planned when it was cancelled
+	WaitingPrefillTokens int64         // prompt tokens to be computed
+	Paused               int           // running sequences whose readers must catch up
+	// Stalled sequences do not compete for a slot: running ones that were paused for YieldAfter,
+	// and waiting ones whose readers must catch up.
+	Stalled          int
+	HeldBack         int           // running sequences whose prompts the tenant guard holds back
+	HeldBackTime     time.Duration // the time that prompts were held back, summed over sequences
+	QueueAge         time.Duration // longest wait of a sequence for its first slot; 0: none waits
+	FreeBlocks       int           // on the device, including those of idle prefixes
+	CachedBlocks     int           // of these, blocks of idle prefixes
+	TotalBlocks      int
+	FreeHostBlocks   int // in host memory
+	TotalHostBlocks  int
+	GeneratedTokens  uint64
+	PrefilledTokens  uint64
+	Cancelled        uint64 // sequences
+	Preempted        uint64 // preemptions
+	Swapped          uint64 // of these, the ones that moved blocks to host memory
+	PrefixLookups    uint64 // sequences that looked for a prefix at their first slot
+	PrefixHits       uint64 // of these, the ones that found at least one block
+	CachedTokens     uint64 // prompt tokens from the prefix cache
+	RefusedSteps     uint64 // steps that the engine refused
+	StepsAfterCancel uint64 // steps with a cancelled sequence beyond those in flight
 }
 
 type counters struct {
@@ -40,18 +42,18 @@ type counters struct {
 	lookups, hits, cachedTokens                                                      atomic.Uint64
 	running, waiting, waitingPrefill, paused, stalled, heldBack                      atomic.Int64
 	heldBackTime                                                                     atomic.Int64 // ns
-	stepStart, stepEnd, oldest                                                       atomic.Int64 // ns since the loop was made; 0 = none
-	longest                                                                          atomic.Int64 // ns, of the steps so far, decaying
+	stepStart, stepEnd, oldest                                                       atomic.Int64 // ns since created; 0 = none
+	longest                                                                          atomic.Int64 // ns; decaying maximum
 }
 
-// minStepBound is the least time after which a step counts as hung: well above any step the loop plans, and low
-// enough that a hung engine is seen within two seconds.
+// minStepBound is the least time after which a step counts as hung: well above any step that the
+// loop plans, and short enough to detect a hung engine within two seconds.
 const minStepBound = 1500 * time.Millisecond
 
-// Stats may be called from any goroutine, also while a step hangs.
+// Stats may be called from any goroutine, even while a step hangs.
 func (l *Loop) Stats() Stats {
 	c := &l.counters
-	now := int64(time.Since(l.made))
+	now := int64(time.Since(l.created))
 	running, waiting := l.population()
 	s := Stats{
 		Steps: c.steps.Load(), Running: running, Waiting: waiting,
@@ -64,14 +66,42 @@ func (l *Loop) Stats() Stats {
 		CachedTokens: c.cachedTokens.Load(), StepsAfterCancel: c.afterCancel.Load(),
 		StepBound: max(minStepBound, 4*time.Duration(c.longest.Load())),
 	}
-	if at := c.oldest.Load(); at != 0 {
-		s.QueueAge = max(time.Duration(now-at), 1)
+	if t := c.oldest.Load(); t != 0 {
+		s.QueueAge = max(time.Duration(now-t), 1)
 	}
-	if at := c.stepEnd.Load(); at != 0 {
-		s.LastStepAge = max(time.Duration(now-at), 1)
+	if t := c.stepEnd.Load(); t != 0 {
+		s.LastStepAge = max(time.Duration(now-t), 1)
 	}
-	if at := c.stepStart.Load(); at != 0 {
-		s.RunningStepAge = max(time.Duration(now-at), 1)
+	if t := c.stepStart.Load(); t != 0 {
+		s.RunningStepAge = max(time.Duration(now-t), 1)
 	}
 	return s
 }
+
+// Observer receives the measurements of a loop on the loop's own goroutine, so its methods must
+// return at once.
+type Observer interface {
+	// Admitted reports the first slot of a sequence: how long it waited, the length of its prompt,
+	// and how many of those tokens came from the prefix cache.
+	Admitted(waited time.Duration, prompt, cached int)
+	// Stepped reports a finished step: its sequences and tokens, and its time on the device.
+	Stepped(sequences, promptTokens, decodeTokens int, took time.Duration)
+	// FirstToken and NextToken report the time to first token (TTFT) and each inter-token latency
+	// (ITL).
+	FirstToken(sinceArrival time.Duration)
+	NextToken(gap time.Duration)
+	// Preempted reports a preemption.
+	Preempted(Preemption)
+	// Freed reports that a cancelled sequence has freed its blocks: how long after the
+	// cancellation, and how many steps had ended in between.
+	Freed(after time.Duration, steps int)
+}
+
+// Preemption is how a preempted sequence is restored.
+type Preemption int
+
+// Preemptions.
+const (
+	Recompute Preemption = iota // its positions are computed again
+	Swap                        // its blocks wait in host memory
+)

@@ -7,37 +7,38 @@ import (
 	"time"
 )
 
-// bufferLimit is how many events a stream holds before its sequence pauses. It bounds what a reader that has gone
-// away can pile up, and is far above what a live reader lags behind.
+// bufferLimit is how many events a stream buffers before its sequence pauses. This backpressure
+// bounds the memory of an absent reader. A live reader lags far less.
 const bufferLimit = 64
 
 // Stream carries the events of one sequence from the loop to one reader.
 type Stream struct {
 	loop        *Loop
 	cancelled   atomic.Bool
-	withheld    atomic.Bool // the reader does not read on purpose
+	withheld    atomic.Bool // see Withhold
 	cached      atomic.Int64
-	cancelledAt struct { // when it was cancelled; under loop.mail
-		step  uint64 // the last one submitted before
+	cancelledAt struct { // guarded by loop.inbox
+		step  uint64 // the newest submitted step at that moment
 		ended uint64 // steps that had ended
 		time  time.Time
 	}
-	ready chan struct{} // holds one token when events or an end wait
+	ready chan struct{} // holds one token while events or an end wait
 
 	mu struct {
 		sync.Mutex
 		events  []Event
 		err     error
 		ended   bool
-		paused  bool // the loop has seen it full and waits for the reader
+		paused  bool // the loop found the buffer full and waits for the reader
 		timings Timings
 	}
 }
 
 func newStream(l *Loop) *Stream { return &Stream{loop: l, ready: make(chan struct{}, 1)} }
 
-// Recv appends the events that wait to dst, waiting for one if there is none. After the event with Done it returns
-// dst as it was and nil; a failed sequence ends with its error after its last event.
+// Recv appends the buffered events to dst. It blocks until there is one, the sequence has ended, or
+// ctx ends. After the event with Done it returns dst unchanged and nil. A failed sequence returns
+// its error after its last event.
 func (s *Stream) Recv(ctx context.Context, dst []Event) ([]Event, error) {
 	for {
 		s.mu.Lock()
@@ -66,65 +67,65 @@ func (s *Stream) Recv(ctx context.Context, dst []Event) ([]Event, error) {
 	}
 }
 
-// Cancel keeps the sequence out of every step not submitted yet; its blocks are free when the steps in flight have ended. It is
-// idempotent and may be called after the end.
+// Cancel keeps the sequence out of every step that is not submitted yet. Its blocks are free when
+// the steps in flight have ended. Cancel is idempotent and may be called after the end.
 func (s *Stream) Cancel() {
-	mail := &s.loop.mail
-	mail.Lock()
-	defer mail.Unlock()
+	inbox := &s.loop.inbox
+	inbox.Lock()
+	defer inbox.Unlock()
 	if s.cancelled.Load() {
 		return
 	}
-	s.cancelledAt.step, s.cancelledAt.ended, s.cancelledAt.time = mail.submitted, mail.ended, time.Now()
+	s.cancelledAt.step, s.cancelledAt.ended, s.cancelledAt.time = inbox.submitted, inbox.ended, time.Now()
 	s.cancelled.Store(true)
 	s.loop.nudge()
 }
 
-// Withhold states whether the reader reads nothing on purpose, because another stream of its request comes first. The sequence
-// pauses as for any reader, and gives up its slot while others wait for one, but ErrSlowReader does not end it. Before the reader
-// withdraws the statement it reads what has come.
+// Withhold states that the reader does not read for now, because it must first finish another
+// stream of the request. The sequence pauses and may lose its slot, but does not end with
+// ErrSlowReader. Before the reader withdraws the statement it must read all buffered events.
 func (s *Stream) Withhold(on bool) { s.withheld.Store(on) }
 
-// lastStep is the last step that a cancelled sequence may be in.
+// lastStep is the last step that may contain a cancelled sequence.
 func (s *Stream) lastStep() uint64 {
-	mail := &s.loop.mail
-	mail.Lock()
-	defer mail.Unlock()
+	inbox := &s.loop.inbox
+	inbox.Lock()
+	defer inbox.Unlock()
 	return s.cancelledAt.step
 }
 
-// sinceCancel is how long ago a sequence was cancelled, and how many steps have ended since.
+// sinceCancel returns the time and the number of finished steps since the cancellation.
 func (s *Stream) sinceCancel(now time.Time) (time.Duration, int) {
-	mail := &s.loop.mail
-	mail.Lock()
-	defer mail.Unlock()
-	return now.Sub(s.cancelledAt.time), int(mail.ended - s.cancelledAt.ended)
+	inbox := &s.loop.inbox
+	inbox.Lock()
+	defer inbox.Unlock()
+	return now.Sub(s.cancelledAt.time), int(inbox.ended - s.cancelledAt.ended)
 }
 
-// full says whether the reader must catch up first, with so many events still to come; the loop is woken when it has.
-func (s *Stream) full(coming int) bool {
+// full reports whether the buffer has no room beyond the pending events. If so, the reader's next
+// Recv wakes the loop.
+func (s *Stream) full(pending int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.paused = len(s.mu.events)+coming >= bufferLimit
+	s.mu.paused = len(s.mu.events)+pending >= bufferLimit
 	return s.mu.paused
 }
 
-// placed says how long the sequence waited for its first place.
-func (s *Stream) placed(waited time.Duration) {
+// setQueueTime records how long the sequence waited for its first slot.
+func (s *Stream) setQueueTime(waited time.Duration) {
 	s.mu.Lock()
 	s.mu.timings.Queue = max(waited, 1)
 	s.mu.Unlock()
 }
 
-// Timings says where the sequence's time went up to its last event, or its first place; all is 0 before that.
+// Timings is where the sequence's time went until its last event. It is zero before the first slot.
 func (s *Stream) Timings() Timings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.timings
 }
 
-// Cached is how many tokens of the prompt were taken from the prefix cache instead of being computed. It holds from the first
-// event on.
+// Cached is how many prompt tokens came from the prefix cache. It is final from the first event on.
 func (s *Stream) Cached() int { return int(s.cached.Load()) }
 
 func (s *Stream) push(e Event, t Timings) {

@@ -6,13 +6,13 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// capacity is the longest sequence the cache holds, in tokens.
+// capacity is the longest sequence in tokens: limited by the context and by the KV cache.
 func (l *Loop) capacity() int {
 	return min(l.cfg.Context, l.cfg.Runner.KVBlocks*l.cfg.Runner.BlockSize)
 }
 
-// Fit is how many tokens may follow a prompt of so many, of those wanted. ErrTooLong refuses a prompt that does not fit, or that
-// leaves no room where some are wanted. Whoever must know a request's length asks here.
+// Fit returns how many of the wanted tokens may follow a prompt of this length. It returns
+// ErrTooLong if the prompt does not fit, or leaves no room although tokens are wanted.
 func (l *Loop) Fit(prompt, wanted int) (most int, err error) {
 	return Fit(prompt, wanted, l.capacity())
 }
@@ -29,8 +29,8 @@ func Fit(prompt, wanted, context int) (most int, err error) {
 	return min(wanted, room), nil
 }
 
-// Submit takes a request into the queue, whole or not at all, and gives a stream for each of its continuations, in their order.
-// ErrTooLong, ErrFull and ErrClosed refuse it.
+// Submit queues a request, whole or not at all, and returns one stream for each continuation, in
+// order. It returns ErrTooLong, ErrFull or ErrClosed if it refuses the request.
 func (l *Loop) Submit(r Request) ([]*Stream, error) {
 	n := len(r.Prompt)
 	switch {
@@ -38,6 +38,12 @@ func (l *Loop) Submit(r Request) ([]*Stream, error) {
 		return nil, fmt.Errorf("%w: the prompt is empty", engine.ErrInvalid)
 	case len(r.Continuations) == 0:
 		return nil, fmt.Errorf("%w: the request has no continuation", engine.ErrInvalid)
+	}
+	if err := l.checkPooled(&r); err != nil {
+		return nil, err
+	}
+	if err := l.checkGuided(&r); err != nil {
+		return nil, err
 	}
 	var err error
 	if r.MaxTokens, err = l.Fit(n, r.MaxTokens); err != nil {
@@ -51,32 +57,32 @@ func (l *Loop) Submit(r Request) ([]*Stream, error) {
 	}
 	count := len(r.Continuations)
 	sequences, streams := make([]*sequence, count), make([]*Stream, count)
-	var shared *family
+	var group *sequenceGroup
 	if count > 1 {
-		shared = &family{coming: count}
+		group = &sequenceGroup{pending: count}
 	}
 	for i := range sequences {
 		sequences[i] = newSequence(l, r, i)
-		sequences[i].family = shared
+		sequences[i].group = group
 		streams[i] = sequences[i].stream
 	}
-	l.mail.Lock()
-	defer l.mail.Unlock()
-	if l.mail.closed != nil {
-		return nil, l.mail.closed
+	l.inbox.Lock()
+	defer l.inbox.Unlock()
+	if l.inbox.closed != nil {
+		return nil, l.inbox.closed
 	}
-	if l.mail.queued+count > l.cfg.MaxWaiting {
-		return nil, fmt.Errorf("%w: %d wait, at most %d may, and this one has %d continuations", ErrFull, l.mail.queued, l.cfg.MaxWaiting,
+	if l.inbox.queued+count > l.cfg.MaxWaiting {
+		return nil, fmt.Errorf("%w: %d wait, at most %d may, and this one has %d continuations", ErrFull, l.inbox.queued, l.cfg.MaxWaiting,
 			count)
 	}
 	for _, s := range sequences {
-		l.mail.ages++
-		s.age = l.mail.ages
+		l.inbox.ages++
+		s.age = l.inbox.ages
 		l.counters.waitingPrefill.Add(int64(len(s.tokens)))
 	}
-	l.counters.oldest.CompareAndSwap(0, max(int64(sequences[0].arrived.Sub(l.made)), 1))
-	l.mail.queued += count
-	l.mail.arrivals = append(l.mail.arrivals, sequences...)
+	l.counters.oldest.CompareAndSwap(0, max(int64(sequences[0].arrived.Sub(l.created)), 1))
+	l.inbox.queued += count
+	l.inbox.arrivals = append(l.inbox.arrivals, sequences...)
 	l.counters.waiting.Add(int64(count))
 	l.nudge()
 	return streams, nil

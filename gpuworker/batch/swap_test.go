@@ -11,8 +11,9 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// crowd runs sequences that need more blocks than there are, and returns the loop at their end. What a loop moves and what it computes
-// again is a matter of time: call it in a bubble, where steps take what the fake says.
+// crowd runs sequences that need more blocks than there are, and returns the loop after their end.
+// Whether a loop swaps or recomputes depends on time, so call it in a synctest bubble, where steps
+// last as long as the fake runner sets.
 func crowd(t *testing.T, cfg Config, adjust func(*fakeRunner), bypass bool) *Loop {
 	t.Helper()
 	cfg.Runner.KVBlocks, cfg.Runner.MaxSequences = 20, 4
@@ -41,12 +42,13 @@ func crowd(t *testing.T, cfg Config, adjust func(*fakeRunner), bypass bool) *Loo
 	return l
 }
 
-// slow makes prompts take long, so that the way to host memory and back is shorter.
+// slow makes prefill slow, so that swapping is faster.
 func slow(f *fakeRunner) {
 	f.lasts = func(s *engine.Step) time.Duration { return time.Microsecond * time.Duration(len(s.Segments)) }
 }
 
-func TestPreemptionBySwapAndByRecomputationGiveTheSameTokens(t *testing.T) {
+func TestSwapAndRecomputeGiveTheSameTokens(t *testing.T) {
+	// Preemption by swap and by recomputation give the same tokens.
 	for name, tc := range map[string]struct {
 		cfg     Config
 		swapped bool
@@ -94,7 +96,6 @@ func TestAHostWithoutMemoryMeansRecomputation(t *testing.T) {
 	})
 }
 
-// What a swapped sequence had computed is not computed again.
 func TestASwappedSequenceComputesNothingTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fake *fakeRunner

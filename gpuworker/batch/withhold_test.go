@@ -11,7 +11,8 @@ import (
 )
 
 func TestWithheldStreamsAreNoSlowReaders(t *testing.T) {
-	// The reader of a withheld stream waits for another stream of its request. Its sequence yields its slot and is not ended.
+	// The reader of a withheld stream waits for another stream of its request. Its sequence yields
+	// its slot and is not ended.
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := start(t, Config{Runner: engine.RunnerConfig{MaxSequences: 1}}, nil)
 		r := Request{Prompt: prompt(5, 1), MaxTokens: 400, PromptTopN: -1}

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/filecache"
 )
 
-// said is the value of the tests: what a file says.
+// said is the value of the tests: the content of a file.
 type said struct{ problem error }
 
 // reader counts how often it is asked.
@@ -64,7 +64,8 @@ func TestGetRemembersWhatBytesSay(t *testing.T) {
 	}
 }
 
-// Each change of a file is seen, also one that leaves its size and its time of modification as they were.
+// Each change of a file is seen, also one that leaves its size and its time of modification as they
+// were.
 func TestGetReadsChangedFileAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	long := time.Now().Add(-time.Hour).Truncate(time.Second)
@@ -104,5 +105,25 @@ func TestGetReadsChangedFileAgain(t *testing.T) {
 			get()
 			require.Equal(t, 2, r.count)
 		})
+	}
+}
+
+func TestGetSetReadsAgainIfAnyFileChanges(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, text string) fs.FileInfo {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		return info
+	}
+	var c filecache.Cache[said]
+	r := &reader{}
+	a, b := put("a", "1"), put("b", "2")
+	for i, set := range [][]fs.FileInfo{{a, b}, {a}, {b, a}, {a, put("b", "33")}} {
+		for range 2 {
+			c.GetSet("set", set, r.read)
+		}
+		require.Equal(t, i+1, r.count, "each other set is read once")
 	}
 }

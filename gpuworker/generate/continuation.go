@@ -6,32 +6,35 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/guide"
 )
 
-// continuation is the text side of one sequence: ids in, text and stops out. What it has given after k ids is a function of
-// those ids, the stops and the limit alone: all that was held back comes with the id that ends it.
+// continuation is the text side of one sequence: ids in, text and stops out. What it has delivered
+// after k ids depends on those ids, the stops and the limit alone: text that was held back comes
+// with the id that ends it.
 type continuation struct {
-	request *Request
-	index   int
-	limit   int         // tokens at most
-	decoder TextDecoder // nil: no text
-	another NewDecoder  // for a stop token that the caller wants to see
-	matcher stopMatcher
-	resumed []int32 // the ids that it began with
-	count   int     // ids taken, those resumed counted; <= limit
-	end     *ending // nil until an id ends it; then no id follows
-	lengths []int   // of texts, in the last run of tokens
-	silent  bool    // its end was delivered before: it tells nothing
+	request    *Request
+	index      int
+	limit      int         // maximum of tokens
+	decoder    TextDecoder // nil: no text
+	newDecoder NewDecoder  // for a stop token that the caller wants to see
+	matcher    stopMatcher
+	guide      guide.State // after the resumed ids; the loop has the state after all
+	resumed    []int32     // the ids that it started with
+	count      int         // ids consumed, including resumed ones; <= limit
+	end        *ending     // nil until an id ends it; no id follows
+	lengths    []int       // scratch: bytes of text by token
+	delivered  bool        // its end was delivered by an earlier run: it reports nothing
 }
 
-// ending is why a continuation ended: one of its parts is set.
+// ending is why a continuation ended. Exactly one field is set.
 type ending struct {
-	stop   string // this stop string
-	token  *int32 // this stop token
+	stop   string // stop string
+	token  *int32 // stop token
 	length bool
 }
 
-// String names it in a sentence.
+// String describes it for a sentence.
 func (e *ending) String() string {
 	switch {
 	case e.token != nil:
@@ -42,17 +45,22 @@ func (e *ending) String() string {
 	return "its length"
 }
 
-// newContinuation is continuation index at its beginning; decoders are used unless the request wants no text.
+// newContinuation returns continuation index at its start. decoders is unused if the request wants
+// no text.
 func newContinuation(r *Request, index, limit int, decoders NewDecoder) *continuation {
 	c := &continuation{request: r, index: index, limit: limit, matcher: stopMatcher{stops: r.Stop, include: r.IncludeStop}}
+	if r.Grammar != nil {
+		c.guide = r.Grammar.Start(r.StopIDs)
+	}
 	if !r.NoText {
-		c.decoder, c.another = decoders(false), decoders
+		c.decoder, c.newDecoder = decoders(false), decoders
 	}
 	return c
 }
 
-// take adds generated tokens and returns what to deliver. Those behind the one that ends the continuation are dropped.
-func (c *continuation) take(rows []engine.RowResult) (out Tokens, err error) {
+// consume adds generated tokens and returns what to deliver. Tokens after the one that ends the
+// continuation are dropped.
+func (c *continuation) consume(rows []engine.RowResult) (out Tokens, err error) {
 	out = Tokens{OutputIndex: c.index, TokenIndex: c.count, TextBytes: c.lengths[:0]}
 	for i := range rows {
 		if c.end != nil {
@@ -68,8 +76,9 @@ func (c *continuation) take(rows []engine.RowResult) (out Tokens, err error) {
 	return out, nil
 }
 
-// push adds the next id and returns the text to show with it. It sets end if the id is the last: a stop token goes before a
-// stop string that is complete with it, and both before the length.
+// push adds the next id and returns the text to deliver with it. It sets end if the id is the last
+// one. A stop token takes precedence over a stop string that it completes, and both over the
+// length.
 func (c *continuation) push(id int32) (show string, err error) {
 	c.count++
 	switch {
@@ -91,7 +100,7 @@ func (c *continuation) push(id int32) (show string, err error) {
 	return show, nil
 }
 
-// text is what to show with an id that is no stop token.
+// text is the text to deliver with an id other than a stop token.
 func (c *continuation) text(id int32) (string, error) {
 	text, err := c.decoder.Push(id)
 	if err != nil {
@@ -107,8 +116,8 @@ func (c *continuation) text(id int32) (string, error) {
 	return show, nil
 }
 
-// lastText is what to show with a stop token: all that was held back, and the token itself if that is wanted, a control token
-// by its name.
+// lastText is the text to deliver with a stop token: everything that was held back and, if the
+// caller wants it, the token itself, a control token by its name.
 func (c *continuation) lastText(id int32) (show string, err error) {
 	switch {
 	case c.decoder == nil:
@@ -116,23 +125,23 @@ func (c *continuation) lastText(id int32) (show string, err error) {
 	case !c.request.IncludeStop:
 		return c.matcher.pass(c.decoder.Flush()), nil
 	}
-	alone := c.another(false)
+	alone := c.newDecoder(false)
 	if show, err = alone.Push(id); err != nil {
 		return "", err
 	}
 	if show+alone.Flush() == "" { // a control token
-		show, err = c.another(true).Push(id)
+		show, err = c.newDecoder(true).Push(id)
 		return c.matcher.pass(c.decoder.Flush() + show), err
 	}
-	show, err = c.decoder.Push(id) // it may complete a character
+	show, err = c.decoder.Push(id) // the token may complete a character
 	return c.matcher.pass(show + c.decoder.Flush()), err
 }
 
-// finished is the end that the ids say.
-func (c *continuation) finished(cached int, t batch.Timings) Finished {
+// finish is the end of the continuation according to its ids.
+func (c *continuation) finish(cached int, t batch.Timings) Finished {
 	f := Finished{OutputIndex: c.index, Reason: batch.Stop, Generated: c.count, Cached: cached, Timings: t}
 	switch {
-	case c.end == nil || c.end.length: // no id at all where only the prompt is computed
+	case c.end == nil || c.end.length: // no id if only the prompt is computed
 		f.Reason = batch.Length
 	case c.end.token != nil:
 		f.StopID = *c.end.token

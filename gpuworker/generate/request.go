@@ -5,15 +5,17 @@ import (
 
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/guide"
 )
 
-// Request is one Generate call in the worker's terms; every value is already checked, but those of Resume that Run names.
+// Request is one Generate call in the worker's terms. All values are already checked, except
+// Resume.
 type Request struct {
 	ID     string // for logs; may be empty
 	Prompt []int32
-	Digest string             // of Prompt; Run does not look at it
+	Digest string             // of Prompt; Run ignores it
 	Class  engine.KernelClass // computes the prompt
-	// Params of every continuation; OutputIndex is set for each.
+	// Params apply to every continuation. Run sets OutputIndex.
 	Params      engine.SlotParams
 	Sequences   int // continuations, >= 1
 	MaxTokens   int
@@ -21,15 +23,19 @@ type Request struct {
 	StopIDs     []int32 // end tokens and the caller's own
 	IncludeStop bool
 	NoText      bool // token ids only
-	PromptTopN  int  // candidates a scored prompt token; -1 = the prompt is not scored. A resumed request does not score it.
-	Progress    bool
-	Schedule    Schedule
-	// Resume is what was delivered before, by another worker or this one; at most one entry for each continuation. One that has
-	// none, in a request that has some, begins at its first token.
+	// Grammar constrains every continuation; nil: any text. Where a text may end, those of StopIDs
+	// that are no text end it.
+	Grammar    *guide.Grammar
+	PromptTopN int // candidates of a scored prompt token; -1 or resumed: not scored
+	Progress   bool
+	Schedule   Schedule
+	// Resume is the part delivered before, by any worker: at most one entry for each continuation.
+	// A continuation without an entry starts at its first token.
 	Resume []Resume
 }
 
-// Schedule is how a request stands among others, and which cached prefixes it shares with them; see batch.Request.
+// Schedule is the request's priority and tenant, and the cached prefixes that it shares; see
+// batch.Request.
 type Schedule struct {
 	Priority int32
 	Tenant   string
@@ -38,11 +44,13 @@ type Schedule struct {
 	Keys     []batch.PrefixKey
 }
 
-// Resumed reports whether the request continues one that was begun before: nothing of the prompt is reported again.
+// Resumed reports whether the request continues an earlier one. Then nothing of the prompt is
+// reported again.
 func (r Request) Resumed() bool { return len(r.Resume) > 0 }
 
-// answered reports whether the caller has a part of the answer: an entry of Resume with tokens or with an end. An entry with neither
-// says only that the prompt was reported. Such a request had no slot yet, so the limit of the queue holds for it.
+// answered reports whether the caller has a part of the answer: an entry of Resume with tokens or
+// with an end. An entry with neither states only that the prompt was reported. Such a request had
+// no slot yet, so the time limit of the queue applies.
 func (r Request) answered() bool {
 	return slices.ContainsFunc(r.Resume, func(e Resume) bool { return len(e.IDs) > 0 || e.Finished })
 }
@@ -56,15 +64,16 @@ func (r Request) batch(live []*continuation) batch.Request {
 		Keys: r.Schedule.Keys, ID: r.ID,
 	}
 	for _, c := range live {
-		b.Continuations = append(b.Continuations, batch.Continuation{OutputIndex: int32(c.index), Resumed: c.resumed})
+		b.Continuations = append(b.Continuations, batch.Continuation{OutputIndex: int32(c.index), Resumed: c.resumed, Guide: c.guide})
 	}
 	return b
 }
 
-// Submitter is what Run asks of a step loop.
+// Submitter is the part of a step loop that Run uses.
 type Submitter interface {
 	Submit(batch.Request) ([]*batch.Stream, error)
-	// Fit is how many tokens may follow a prompt of so many, of those wanted, or batch.ErrTooLong.
+	// Fit returns how many of the wanted tokens may follow a prompt of this length, or
+	// batch.ErrTooLong.
 	Fit(prompt, wanted int) (most int, err error)
 }
 
@@ -74,5 +83,5 @@ type TextDecoder interface {
 	Flush() string
 }
 
-// NewDecoder makes a text decoder; special says whether control tokens are written out.
+// NewDecoder returns a text decoder. special makes it write out control tokens.
 type NewDecoder func(special bool) TextDecoder

@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The queue's limit is lifted for a request whose caller has a token or an end, and not for an entry of resume that has neither.
+// The queue's time limit is lifted for a request whose caller has a token or an end, but not for an
+// entry of Resume that has neither.
 func TestEmptyResumeEntryKeepsQueueLimit(t *testing.T) {
 	for name, tc := range map[string]struct {
 		resume []Resume

@@ -20,7 +20,7 @@ type scenario struct {
 	ids     []int32
 }
 
-// random is a scenario whose text is full of characters that tokens split and of bytes that are no character.
+// random is a scenario whose text is full of characters that tokens split, and of invalid bytes.
 func random(rng *rand.Rand, tok *tokenizer.Tokenizer) scenario {
 	var ids []int32
 	for len(ids) < 60 {
@@ -56,7 +56,8 @@ func random(rng *rand.Rand, tok *tokenizer.Tokenizer) scenario {
 	return scenario{tok: tok, request: r, ids: ids}
 }
 
-// whole is the stupid implementation: the text of the first n ids is decoded anew for each n, until a condition holds.
+// whole is the naive implementation: it decodes the text of the first n ids again for each n, until
+// a condition holds.
 func (s scenario) whole(t *testing.T) (text string, n int, stop string) {
 	t.Helper()
 	r := s.request
@@ -92,7 +93,8 @@ func (s scenario) whole(t *testing.T) (text string, n int, stop string) {
 	}
 }
 
-func TestTextBeforeAndAfterEverySplitIsTheWholeText(t *testing.T) {
+func TestResumeAtEverySplitGivesTheWholeText(t *testing.T) {
+	// The text before and after every split is the whole text.
 	split, stopped, ended := 0, 0, 0
 	for name, tok := range map[string]*tokenizer.Tokenizer{
 		"byte level": byteLevel(t), "sentencepiece": sentencePiece(t), "shipped": shipped(t),
@@ -210,7 +212,8 @@ func TestARunResumesAtEverySplit(t *testing.T) {
 	}
 }
 
-func TestContinuationsOfOneRunResumeEachFromItsOwnPlace(t *testing.T) {
+func TestContinuationsResumeIndependently(t *testing.T) {
+	// Continuations of one run resume each from its own position.
 	sink := newRecorder()
 	sink.first = map[int]int{1: 3}
 	totals, err := runScript(t, "abcdef", Request{
@@ -232,7 +235,7 @@ func TestContinuationsOfOneRunResumeEachFromItsOwnPlace(t *testing.T) {
 	require.NotContains(t, sink.log, "scored", "the prompt was reported before")
 }
 
-// silentLoop takes no request.
+// silentLoop is a loop that must not get a request.
 type silentLoop struct {
 	t     *testing.T
 	taken []batch.Request
@@ -244,7 +247,7 @@ func (l *silentLoop) Submit(r batch.Request) ([]*batch.Stream, error) {
 	return nil, batch.ErrFull
 }
 
-func TestARequestThatIsOverIsToldSoWithoutALoop(t *testing.T) {
+func TestFinishedRequestNeedsNoLoop(t *testing.T) {
 	for name, tc := range map[string]struct {
 		request Request
 		ends    map[int]Finished
@@ -275,7 +278,7 @@ func TestARequestThatIsOverIsToldSoWithoutALoop(t *testing.T) {
 	}
 }
 
-func TestALoopIsAskedForWhatIsLeft(t *testing.T) {
+func TestLoopGetsTheRemainingContinuations(t *testing.T) {
 	loop := &silentLoop{t: t}
 	r := Request{
 		Prompt: []int32{1, 2}, Class: engine.Decode, Params: engine.SlotParams{Seed: 3}, Sequences: 3, MaxTokens: 5,
@@ -300,7 +303,8 @@ func TestALoopIsAskedForWhatIsLeft(t *testing.T) {
 	require.Equal(t, []batch.Request{want, resumed}, loop.taken)
 }
 
-func TestTheStartWaitsForTheFirstEventOfWhatIsComputed(t *testing.T) {
+func TestStartedWaitsForTheFirstEvent(t *testing.T) {
+	// Started waits for the first event of a computed continuation.
 	sink := newRecorder()
 	_, err := runScript(t, "abcdef", Request{
 		MaxTokens: 2, Sequences: 2, PromptTopN: -1, Progress: true, Resume: []Resume{{OutputIndex: 0, IDs: []int32{'a', 'b'}}},

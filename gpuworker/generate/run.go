@@ -9,19 +9,22 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Totals are the tokens of a run, over all continuations.
+// Totals are the tokens of a run over all continuations.
 type Totals struct {
-	Resumed   int // taken from Request.Resume
-	Generated int // told to the sink by this run
-	Cached    int // of the prompt, from the prefix cache
-	// Timings are those of the first continuation that was computed, up to its last event.
+	Resumed   int // from Request.Resume
+	Generated int // delivered to the sink by this run
+	Cached    int // prompt tokens from the prefix cache
+	// Timings are those of the first computed continuation, up to its last event.
 	Timings batch.Timings
 }
 
-// Run computes a request on loop and tells sink. decoders may be nil when the request wants no text. The totals are those so
-// far, also when it fails; when ctx ends, its cause is the error and no continuation is in a step submitted later. Of a resumed
-// request, what cannot be resumed is refused with ErrResume or ErrResumeText before anything is computed, continuations that
-// end with their last token are only told, and those told before are passed over.
+// Run computes a request on loop and reports to sink. decoders may be nil if the request wants no
+// text. The totals are valid even if it fails. If ctx ends, its cause is the error, and no
+// continuation is in a step that is submitted later.
+//
+// If the request is resumed, Run returns ErrResume or ErrResumeText before it computes anything if
+// the tokens are not possible. Continuations that end with their last resumed token are only
+// reported, and those whose end was delivered before are skipped.
 func Run(ctx context.Context, loop Submitter, decoders NewDecoder, r Request, sink Sink) (totals Totals, err error) {
 	if r.Resumed() {
 		r.PromptTopN = -1
@@ -35,20 +38,20 @@ func Run(ctx context.Context, loop Submitter, decoders NewDecoder, r Request, si
 		return Totals{}, err
 	}
 	var live []*continuation
-	run := &run{request: r, scored: make(chan struct{}), told: teller{sink: sink}}
-	run.told.start = func() Started { return run.started(all) }
+	run := &run{request: r, scored: make(chan struct{}), sink: serialSink{next: sink}}
+	run.sink.start = func() Started { return run.started(all) }
 	for _, c := range all {
 		totals.Resumed += len(c.resumed)
 		switch {
-		case c.silent:
+		case c.delivered:
 		case c.end != nil:
-			run.told.atOnce = append(run.told.atOnce, c.finished(0, batch.Timings{}))
+			run.sink.immediate = append(run.sink.immediate, c.finish(0, batch.Timings{}))
 		default:
 			live = append(live, c)
 		}
 	}
 	if len(live) == 0 {
-		return totals, run.told.started()
+		return totals, run.sink.started()
 	}
 	if run.streams, err = loop.Submit(r.batch(live)); err != nil {
 		return totals, err
@@ -75,7 +78,7 @@ func Run(ctx context.Context, loop Submitter, decoders NewDecoder, r Request, si
 	return totals, group.Wait()
 }
 
-// continuations are all of a request, each behind what was delivered of it.
+// continuations returns all continuations of a request, advanced past the part delivered before.
 func (r *Request) continuations(limit int, decoders NewDecoder) ([]*continuation, error) {
 	all := make([]*continuation, r.Sequences)
 	for i := range all {
@@ -93,11 +96,11 @@ func (r *Request) continuations(limit int, decoders NewDecoder) ([]*continuation
 type run struct {
 	request Request
 	streams []*batch.Stream // of the continuations that are computed
-	scored  chan struct{}   // closed when every prompt score is delivered: no token goes before them
-	told    teller
+	scored  chan struct{}   // closed when all prompt scores are delivered; no token precedes them
+	sink    serialSink
 }
 
-// started is what Started says: told is about to tell the first event.
+// started returns the Started event.
 func (r *run) started(all []*continuation) Started {
 	s := Started{Cached: r.cached()}
 	if r.request.Resumed() {
@@ -109,7 +112,7 @@ func (r *run) started(all []*continuation) Started {
 	return s
 }
 
-// cached is how much of the prompt came from the prefix cache, as the first continuation found it: 0 until it is admitted.
+// cached is the prefix hit of the first continuation; 0 until it is admitted.
 func (r *run) cached() int {
 	if len(r.streams) == 0 {
 		return 0
@@ -117,17 +120,19 @@ func (r *run) cached() int {
 	return r.streams[0].Cached()
 }
 
-// follow carries one stream to the sink until its end.
+// follow passes one stream on to the sink until its end.
 func (r *run) follow(ctx context.Context, s *batch.Stream, c *continuation) error {
 	var events []batch.Event
 	var rows []engine.RowResult // not delivered yet
 	score := 1                  // index of the next prompt token to be scored
 	for {
-		if ctx.Err() != nil { // a loop that is faster than the sink always has events, and Recv gives those first
+		// A loop that is faster than the sink always has events, which Recv returns before it
+		// checks ctx.
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		withheld := len(rows) >= heldRows
-		if withheld { // they wait for the prompt's scores: the sequence pauses
+		if withheld { // until the prompt's scores are delivered the sequence pauses
 			s.Withhold(true)
 			if err := r.awaitScores(ctx); err != nil {
 				return err
@@ -144,9 +149,9 @@ func (r *run) follow(ctx context.Context, s *batch.Stream, c *continuation) erro
 		for _, e := range events {
 			switch {
 			case e.Prefilled > 0:
-				err = r.told.prefilled(e.Prefilled)
+				err = r.sink.prefilled(e.Prefilled)
 			case e.Scored != nil:
-				err = r.told.scored(score, e.Scored)
+				err = r.sink.scored(score, e.Scored)
 				score += len(e.Scored)
 			case e.Token != nil:
 				rows = append(rows, *e.Token)
@@ -158,10 +163,10 @@ func (r *run) follow(ctx context.Context, s *batch.Stream, c *continuation) erro
 			}
 		}
 		if c.index == 0 && r.request.PromptTopN >= 0 && score >= len(r.request.Prompt) {
-			r.scoredOnce()
+			r.markScored()
 		}
-		if !done && !r.mayTell() {
-			continue // the others generate meanwhile, up to heldRows
+		if !done && !r.scoresDelivered() {
+			continue // other continuations generate up to heldRows
 		}
 		ended, err := r.deliver(ctx, s, c, rows, done)
 		if err != nil || ended {
@@ -171,12 +176,14 @@ func (r *run) follow(ctx context.Context, s *batch.Stream, c *continuation) erro
 	}
 }
 
-// heldRows is how many tokens of a continuation wait for the prompt's scores before its sequence pauses: as many as a stream
-// holds. Without a bound a caller that reads no scores had a worker keep every token of its other continuations, about 1 KiB each
-// with 64 candidates.
+// heldRows is how many tokens of a continuation wait for the prompt's scores before its sequence
+// pauses, as many as a stream buffers. It is the backpressure for a caller that reads no scores:
+// without it a worker would buffer every token of the other continuations, about 1 KiB each with 64
+// candidates.
 const heldRows = 64
 
-// awaitScores waits until every prompt score is delivered. It fails with the cause of ctx.
+// awaitScores waits until all prompt scores are delivered. It returns the cause of ctx if that
+// ends.
 func (r *run) awaitScores(ctx context.Context) error {
 	select {
 	case <-r.scored:
@@ -186,8 +193,8 @@ func (r *run) awaitScores(ctx context.Context) error {
 	}
 }
 
-// mayTell says whether every prompt score is delivered.
-func (r *run) mayTell() bool {
+// scoresDelivered reports whether all prompt scores are delivered.
+func (r *run) scoresDelivered() bool {
 	select {
 	case <-r.scored:
 		return true
@@ -196,15 +203,16 @@ func (r *run) mayTell() bool {
 	}
 }
 
-// scoredOnce is called by the first continuation only.
-func (r *run) scoredOnce() {
-	if !r.mayTell() {
+// markScored is called by the first continuation only.
+func (r *run) markScored() {
+	if !r.scoresDelivered() {
 		close(r.scored)
 	}
 }
 
-// deliver tells the sink about rows and the end that follows them, if any. The loop ends a sequence by itself at a stop token
-// and at its length; a stop string is seen here, and what the loop computes behind it is dropped.
+// deliver reports rows, and the end if one follows, to the sink. The loop ends a sequence at a stop
+// token and at its length. A stop string is found here, and what the loop computes after it is
+// dropped.
 func (r *run) deliver(ctx context.Context, s *batch.Stream, c *continuation, rows []engine.RowResult, done bool) (ended bool, err error) {
 	if len(rows) == 0 && !done {
 		return false, nil
@@ -212,12 +220,12 @@ func (r *run) deliver(ctx context.Context, s *batch.Stream, c *continuation, row
 	if err := r.awaitScores(ctx); err != nil {
 		return false, err
 	}
-	out, err := c.take(rows)
+	out, err := c.consume(rows)
 	if err != nil {
 		return false, err
 	}
 	if len(out.Rows) > 0 {
-		if err := r.told.tokens(out); err != nil {
+		if err := r.sink.tokens(out); err != nil {
 			return false, err
 		}
 	}
@@ -228,5 +236,5 @@ func (r *run) deliver(ctx context.Context, s *batch.Stream, c *continuation, row
 	if !stopped && !done {
 		return false, nil
 	}
-	return true, r.told.finished(c.finished(r.cached(), s.Timings()))
+	return true, r.sink.finished(c.finish(r.cached(), s.Timings()))
 }

@@ -44,7 +44,7 @@ func (r *scripted) Wait(time.Duration) (*engine.StepResult, error) {
 func (r *scripted) Progress() engine.Progress { return engine.Progress{} }
 func (r *scripted) Close() error              { return nil }
 
-// bytesDecoder takes ids for bytes; '$' is a control token.
+// bytesDecoder uses ids as bytes; '$' is a control token.
 type bytesDecoder struct{ special bool }
 
 func (d bytesDecoder) Push(id int32) (string, error) {
@@ -60,7 +60,7 @@ type recorder struct {
 	ids      map[int]int
 	finished map[int]Finished
 	started  []Started
-	first    map[int]int // index of the first token told, by output; 0 unless resumed
+	first    map[int]int // index of the first delivered token, by output; 0 unless resumed
 	log      []string
 	fail     error
 }
@@ -116,7 +116,7 @@ func (r *recorder) textOf(output int) string {
 
 func (r *recorder) Finished(f Finished) error { r.finished[f.OutputIndex] = f; return r.fail }
 
-// run generates from a script behind a prompt of five tokens.
+// runScript generates from a script after a prompt of five tokens.
 func runScript(t *testing.T, script string, r Request, sink Sink) (Totals, error) {
 	t.Helper()
 	return runScriptIn(t.Context(), t, script, r, sink)
@@ -198,7 +198,7 @@ func TestTextAndEndOfAContinuation(t *testing.T) {
 	}
 }
 
-func TestPromptScoresComeBeforeTokensOfEveryContinuation(t *testing.T) {
+func TestPromptScoresPrecedeAllTokens(t *testing.T) {
 	sink := newRecorder()
 	n, err := runScript(t, "abcdef", Request{MaxTokens: 6, Sequences: 3, PromptTopN: 0}, sink)
 	require.NoError(t, err)
@@ -208,7 +208,7 @@ func TestPromptScoresComeBeforeTokensOfEveryContinuation(t *testing.T) {
 	require.NotContains(t, sink.log[2:], "scored")
 }
 
-// scoreWaiter takes the first scores only when both other continuations have paused.
+// scoreWaiter accepts the first scores only when both other continuations have paused.
 type scoreWaiter struct {
 	*recorder
 	loop      *batch.Loop
@@ -225,9 +225,11 @@ func (s *scoreWaiter) Scored(from int, rows []engine.RowResult) error {
 	return s.recorder.Scored(from, rows)
 }
 
+// A caller that reads no scores bounds what its other continuations generate: the tokens that a run
+// and a stream buffer.
 func TestContinuationsPauseWhileScoresWait(t *testing.T) {
-	// A caller that reads no scores bounds what its other continuations generate: each holds as many tokens as a run keeps, a
-	// stream holds, and a step or two may bring.
+	// A caller that reads no scores bounds what its other continuations generate: each holds as
+	// many tokens as a run keeps, a stream holds, and a step or two may bring.
 	sink := &scoreWaiter{recorder: newRecorder()}
 	n, err := runScript(t, "abcdef", Request{MaxTokens: 300, Sequences: 3, PromptTopN: 0}, sink)
 	require.NoError(t, err)
@@ -247,7 +249,7 @@ func TestASinkThatFailsEndsTheRun(t *testing.T) {
 	require.ErrorIs(t, err, sink.fail)
 }
 
-// slowSink ends the context at its first tokens and lets more pile up meanwhile.
+// slowSink ends the context at its first tokens while more pile up.
 type slowSink struct {
 	*recorder
 	end func()
@@ -259,7 +261,8 @@ func (s slowSink) Tokens(t Tokens) error {
 	return s.recorder.Tokens(t)
 }
 
-func TestAnEndedContextEndsARunWhoseLoopIsFasterThanItsSink(t *testing.T) {
+func TestEndedContextEndsAFastRun(t *testing.T) {
+	// An ended context ends a run whose loop is faster than its sink.
 	cause := errors.New("the deadline is near")
 	ctx, stop := context.WithCancelCause(t.Context())
 	sink := slowSink{newRecorder(), func() { stop(cause) }}

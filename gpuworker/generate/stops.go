@@ -2,16 +2,16 @@ package generate
 
 import "strings"
 
-// stopMatcher looks for the first stop string in a text that comes in pieces. Text that may be the beginning of a stop
-// string is held back until it is decided.
+// stopMatcher finds the first stop string in a text that comes in pieces. It holds back text that
+// may be the start of a stop string until the next pieces decide it.
 type stopMatcher struct {
 	stops   []string
-	include bool // whether the matched stop string is part of the text
+	include bool // the matched stop string is part of the text
 	held    string
 }
 
-// push adds text and returns what may be shown. A match ends the text: of several, the one that ends first wins, the
-// longest of those that end together.
+// push adds text and returns what may be delivered. A match ends the text. Of several matches the
+// one that ends first wins, and the longest of those that end together.
 func (m *stopMatcher) push(text string) (show, matched string) {
 	if len(m.stops) == 0 {
 		return text, ""
@@ -19,11 +19,11 @@ func (m *stopMatcher) push(text string) (show, matched string) {
 	text = m.held + text
 	end := len(text) + 1
 	for _, stop := range m.stops {
-		at := strings.Index(text, stop)
-		if at < 0 {
+		start := strings.Index(text, stop)
+		if start < 0 {
 			continue
 		}
-		if e := at + len(stop); e < end || (e == end && len(stop) > len(matched)) {
+		if e := start + len(stop); e < end || (e == end && len(stop) > len(matched)) {
 			end, matched = e, stop
 		}
 	}
@@ -39,14 +39,14 @@ func (m *stopMatcher) push(text string) (show, matched string) {
 	return text[:len(text)-keep], ""
 }
 
-// pass adds text in which no stop string counts; what was held is shown with it.
+// pass adds text in which stop strings do not count, and returns it after the text held back.
 func (m *stopMatcher) pass(text string) string {
 	text = m.held + text
 	m.held = ""
 	return text
 }
 
-// undecided is the length of the longest suffix of text that begins a stop string.
+// undecided is the length of the longest suffix of text that starts a stop string.
 func (m *stopMatcher) undecided(text string) int {
 	keep := 0
 	for _, stop := range m.stops {

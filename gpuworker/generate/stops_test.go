@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cut is the stupid implementation: the whole text at once, every end position tried in order.
+// cut is the naive implementation: the whole text at once, every end position in order.
 func cut(text string, stops []string, include bool) (show, matched string) {
 	for end := 1; end <= len(text); end++ {
 		for _, s := range stops {

@@ -26,7 +26,8 @@ func (m metadata) Strings(key string) ([]string, bool, error) { return value[[]s
 func (m metadata) Ints(key string) ([]int64, bool, error)     { return value[[]int64](m, key) }
 func (m metadata) Floats(key string) ([]float64, bool, error) { return value[[]float64](m, key) }
 
-// byteLevel is a vocabulary of all bytes, so that every character beyond ASCII is split, and an end token.
+// byteLevel is a vocabulary of all bytes, so that characters beyond ASCII are split, and an end
+// token.
 func byteLevel(t *testing.T) *tokenizer.Tokenizer {
 	t.Helper()
 	var pieces []string
@@ -51,7 +52,7 @@ func byteLevel(t *testing.T) *tokenizer.Tokenizer {
 	return tok
 }
 
-// sentencePiece is a vocabulary of some words, which begin with a space, and a piece for every byte.
+// sentencePiece is a vocabulary of some words that start with a space, and a piece for every byte.
 func sentencePiece(t *testing.T) *tokenizer.Tokenizer {
 	t.Helper()
 	pieces := []string{"<unk>", "<s>", "</s>"}
@@ -73,7 +74,7 @@ func sentencePiece(t *testing.T) *tokenizer.Tokenizer {
 // shipped is the vocabulary of the model that comes with the project.
 func shipped(t *testing.T) *tokenizer.Tokenizer {
 	t.Helper()
-	f, err := gguf.Open(filepath.Join("..", "..", "models", "stories.gguf"))
+	f, err := gguf.Open(filepath.Join("..", "..", "testdata", "models", "stories-5m-q8_0.gguf"))
 	require.NoError(t, err)
 	tok, err := tokenizer.New(f.Metadata())
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/engine"
@@ -8,10 +9,11 @@ import (
 	"github.com/millrace/millrace/gpuworker/vectors"
 )
 
-// State of a worker.
+// State is the state of a worker.
 type State int
 
-// States; of Ready, Degraded and NotReady the later is the worse. A worker is asked to serve in Ready and Degraded only.
+// States; of Ready, Degraded and NotReady the later is the worse. A worker is asked to serve in
+// Ready and Degraded only.
 const (
 	Starting State = iota + 1
 	Ready
@@ -20,22 +22,24 @@ const (
 	NotReady
 )
 
-// Input is what a worker knows of itself.
+// Input is the report of a worker about itself.
 type Input struct {
 	Starting, Draining bool
 	Models             []model.Status
 	Codebooks          []vectors.Status  // loaded ones
-	Failure            error             // why the device cannot be used any more; nil while it can
-	Device             engine.DeviceInfo // of no meaning when Failure is set
-	Leaked             uint64            // buffers that nobody holds any more and that were never freed
-	VerifyInterval     time.Duration     // wanted between residency checks; 0 or less: none are wanted
-	// Doubtful are the models of which a step is beyond its bound and does not count as hung yet; see Overdue. Nil: none.
+	Failure            error             // why the device cannot be used any more; nil: it works
+	Device             engine.DeviceInfo // meaningless if Failure is set
+	Leaked             uint64            // buffers that were dropped without being freed
+	VerifyInterval     time.Duration     // between residency checks; 0 or less: no checks
+	// Doubtful are the models with a step beyond its bound that does not count as hung yet; see
+	// Overdue.
 	Doubtful map[string]bool
 }
 
-// Assess gives the state and every check that can be judged: of the device, then of each model that is not being loaded, in
-// the order of the models, then of each codebook. A step beyond its bound or a failed device makes the worker NotReady, any other failed check
-// Degraded, but for CheckManagement: a missing reading is the operator's to know and takes nothing from a request.
+// Assess returns the state and every check that can be judged: of the device, then of each model
+// that is not being loaded, then of each codebook. A step beyond its bound or a failed device makes
+// the worker NotReady. Any other failed check makes it Degraded, except CheckManagement: a missing
+// reading matters to the operator but takes nothing from a request.
 func Assess(in Input) (State, []Check) {
 	verdicts := in.device()
 	for _, m := range in.Models {
@@ -58,4 +62,24 @@ func Assess(in Input) (State, []Check) {
 		state = Starting
 	}
 	return state, checks
+}
+
+var stateNames = map[State]string{
+	Starting: "starting", Ready: "ready", Degraded: "degraded", Draining: "draining", NotReady: "not ready",
+}
+
+// String is the state in words.
+func (s State) String() string {
+	if name, ok := stateNames[s]; ok {
+		return name
+	}
+	return fmt.Sprintf("state %d", int(s))
+}
+
+// Look is a worker's judgement of itself with its input. It is immutable.
+type Look struct {
+	Input
+	State  State
+	Checks []Check
+	At     time.Time
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/model"
 )
 
-// broken are the checks that do not hold, with their messages; every check says something exactly when it fails.
+// broken returns the checks that fail, with their messages. A check has a message exactly when it
+// fails.
 func broken(t *testing.T, checks []Check) (names []string, messages string) {
 	t.Helper()
 	for _, c := range checks {
@@ -80,8 +81,9 @@ func TestADeviceIsJudgedByWhatItSays(t *testing.T) {
 		change(&d)
 		return d
 	}
-	// beside is the device with so much free; as an engine does, it offers no more than that and what its pool holds.
-	beside := func(free, pooled uint64) engine.DeviceInfo {
+	// sharing returns a device on which others left this much memory. Like an engine, it offers at most
+	// that and its pool.
+	sharing := func(free, pooled uint64) engine.DeviceInfo {
 		return with(func(d *engine.DeviceInfo) {
 			d.PhysicalFree, d.BytesPooled, d.BytesFree = ptr(free), pooled, min(d.BytesFree, free+pooled)
 		})
@@ -116,15 +118,15 @@ func TestADeviceIsJudgedByWhatItSays(t *testing.T) {
 		},
 		"buffers leaked": {device: gpu, leaked: 2, want: Degraded, failed: CheckLeaks, says: []string{"2 buffers", "restart"}},
 		"a neighbour took 20 GiB": {
-			device: beside(102*gib, 0),
+			device: sharing(102*gib, 0),
 			want:   Degraded, failed: CheckMemoryPressure,
 			says: []string{"counts on 120.0 GiB", "has 102.0 GiB", "hold 22.0 GiB of 140.0 GiB", "--memory-limit"},
 		},
 		"what the driver takes is tolerated": {
-			device: beside(120*gib-140*gib/pressureShare, 0), want: Ready,
+			device: sharing(120*gib-140*gib/pressureShare, 0), want: Ready,
 		},
 		"a byte more is not": {
-			device: beside(120*gib-140*gib/pressureShare-1, 0),
+			device: sharing(120*gib-140*gib/pressureShare-1, 0),
 			want:   Degraded, failed: CheckMemoryPressure,
 		},
 		"of a small device half a GiB is": {
@@ -132,7 +134,7 @@ func TestADeviceIsJudgedByWhatItSays(t *testing.T) {
 				PhysicalFree: ptr(4*gib - pressureLeast)}, want: Ready,
 		},
 		"bytes kept for reuse are free": {
-			device: beside(100*gib, 20*gib), want: Ready,
+			device: sharing(100*gib, 20*gib), want: Ready,
 		},
 		"a neighbour on a device of unknown size": {
 			device: engine.DeviceInfo{BytesTotal: 4 * gib, PhysicalFree: ptr(0)},
@@ -172,7 +174,7 @@ func TestWhatIsNotKnownIsNotJudged(t *testing.T) {
 	require.Equal(t, []string{CheckDevice}, names(Input{Failure: engine.ErrDevice}), "what it said last is no matter any more")
 }
 
-func TestAResidencyCheckThatDoesNotComeIsTold(t *testing.T) {
+func TestMissingResidencyCheckIsReported(t *testing.T) {
 	aged := func(state model.State, age time.Duration) []model.Status {
 		return []model.Status{{Name: "m", State: state, VerifiedAge: age, Problem: model.ErrCorrupt}}
 	}
@@ -183,7 +185,7 @@ func TestAResidencyCheckThatDoesNotComeIsTold(t *testing.T) {
 		want     string // "", "ok" or a part of the message
 	}{
 		"in time":                     {aged(model.Ready, 3*time.Minute), time.Minute, "ok"},
-		"overdue":                     {aged(model.Ready, 3*time.Minute+1), time.Minute, "last checked 3m0s ago and 1m0s are wanted"},
+		"overdue":                     {aged(model.Ready, 3*time.Minute+1), time.Minute, "last checked 3m0s ago and checks are due every 1m0s"},
 		"not wanted":                  {aged(model.Ready, time.Hour), 0, ""},
 		"not wanted, as flags say it": {aged(model.Ready, time.Hour), -1, ""},
 		"before the first":            {aged(model.Ready, 0), time.Minute, ""},

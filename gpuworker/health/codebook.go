@@ -18,7 +18,7 @@ func ofCodebook(c vectors.Status, interval time.Duration) []verdict {
 	case c.VerifiedAge <= overdueAfter*interval:
 		all = append(all, passed(name))
 	default:
-		all = append(all, failed(name, Degraded, "the resident bytes were last checked %v ago and %v are wanted between checks: the "+
+		all = append(all, failed(name, Degraded, "the resident bytes were last checked %v ago and checks are due every %v: the "+
 			"device is too busy for them; raise --verify-interval or send the worker less", c.VerifiedAge.Round(time.Second), interval))
 	}
 	return all

@@ -11,7 +11,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/vectors"
 )
 
-func TestACodebookOutOfServiceOrLongUncheckedDegradesTheWorker(t *testing.T) {
+func TestBadCodebookDegradesTheWorker(t *testing.T) {
+	// A codebook that is out of service or was not checked for long degrades the worker.
 	for name, tc := range map[string]struct {
 		book     vectors.Status
 		interval time.Duration

@@ -3,14 +3,16 @@ package health
 import "fmt"
 
 const (
-	// pressureShare and pressureLeast bound how much less than what the ledger has left may be free: a 64th of the device and
-	// at least half a GiB. An engine leaves as much out of its ledger for what the driver takes beside it, code, graphs and
-	// streams, so that no worker alone on its device is short of anything.
+	// pressureShare and pressureLeast bound how much less memory may be free than the ledger has
+	// left: a 64th of the device and at least half a GiB. An engine keeps as much out of its ledger
+	// for the driver's own code, graphs and streams, so a worker that is alone on its device never
+	// fails this check.
 	pressureShare = 64
 	pressureLeast = 512 << 20
 )
 
-// managed are the kinds of device whose driver has a management library, so that missing readings are a fault.
+// managed are the kinds of device with a management library, for which missing readings are a
+// problem.
 var managed = map[string]bool{"cuda": true}
 
 // device judges the device.
@@ -43,12 +45,12 @@ func (in *Input) memoryErrors(count uint64) verdict {
 	if count == 0 {
 		return passed(CheckMemoryErrors)
 	}
-	return failed(CheckMemoryErrors, Degraded, "%d uncorrected memory errors since the driver was loaded: what they hit has "+
-		"failed already; drain this worker and reset the device, and replace one that goes on making them", count)
+	return failed(CheckMemoryErrors, Degraded, "%d uncorrected memory errors since the driver was loaded: the requests that they hit "+
+		"have failed already; drain this worker and reset the device, and replace it if they continue", count)
 }
 
-// memoryPressure compares what the ledger has left of its ceiling with BytesFree, which is less where others hold it. Of several
-// GPUs BytesFree is the tightest's, and less where the first holds more of its own.
+// memoryPressure compares the rest of the ledger with BytesFree, which is less if other processes
+// use memory. With several GPUs, BytesFree is that of the fullest one.
 func (in *Input) memoryPressure() verdict {
 	d := &in.Device
 	if d.Devices > 1 {
@@ -86,9 +88,9 @@ func (in *Input) leaks() verdict {
 	if in.Leaked == 0 {
 		return passed(CheckLeaks)
 	}
-	return failed(CheckLeaks, Degraded, "%d buffers are held for nobody: unload the models that failed to load, or drain the worker "+
+	return failed(CheckLeaks, Degraded, "%d buffers have no owner: unload the models that failed to load, or drain the worker "+
 		"and restart it to have their memory back", in.Leaked)
 }
 
-// size is a number of bytes as people read it.
+// size formats a number of bytes.
 func size(n uint64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }

@@ -1,5 +1,6 @@
-// Package health judges a worker: from what its models, step loops and device report to a state and named checks.
+// Package health judges a worker: it turns what its models, step loops and device report into a
+// state and named checks.
 //
-// Assess is pure: it is given states, counts and ages. What is not known is not judged: its check is left out. It refuses to
-// know clocks, calls, and how any number was come by.
+// Assess is a pure function of states, counts and ages. A check whose input is unknown is left out.
+// The package has no clock and no knowledge of calls or of how a number was measured.
 package health

@@ -8,15 +8,16 @@ import (
 	"github.com/millrace/millrace/gpuworker/model"
 )
 
-// overdueAfter is how many intervals may pass from one residency check to the next: a check waits for those of other models
-// and yields to requests, which a second interval covers, and what is later than that is not coming.
+// overdueAfter is how many intervals may pass between two residency checks. A check waits for those
+// of other models and yields to requests, which a second interval covers. A third one means that it
+// does not happen.
 const overdueAfter = 3
 
 // ofModel judges a model that is not being loaded.
 func ofModel(m model.Status, in Input) []verdict {
 	interval := in.VerifyInterval
 	all := []verdict{stepProgress(m, in.Doubtful[m.Name]), service(m)}
-	// One that is leaving or has failed is checked no more.
+	// A model that is leaving or has failed is not checked any more.
 	if interval > 0 && m.State == model.Ready && m.VerifiedAge > 0 {
 		all = append(all, residency(m, interval))
 	}
@@ -48,6 +49,6 @@ func residency(m model.Status, interval time.Duration) verdict {
 	if m.VerifiedAge <= overdueAfter*interval {
 		return passed(name)
 	}
-	return failed(name, Degraded, "the resident bytes were last checked %v ago and %v are wanted between checks: the device is "+
+	return failed(name, Degraded, "the resident bytes were last checked %v ago and checks are due every %v: the device is "+
 		"too busy for them; raise --verify-interval or send the worker less", m.VerifiedAge.Round(time.Second), interval)
 }

@@ -6,17 +6,19 @@ import (
 	"github.com/millrace/millrace/gpuworker/model"
 )
 
-// confirm is for how long a step must be seen beyond its bound before it counts as hung. A process that was itself stopped for a while
-// finds its step too old when it goes on, and the step ends at once.
+// confirm is for how long a step must be seen beyond its bound before it counts as hung. A process
+// that was itself stopped for a while finds its step too old when it continues, but that step ends
+// at once.
 const confirm = 200 * time.Millisecond
 
-// Overdue remembers from one look to the next which steps are beyond their bounds. The zero value has seen none; for one goroutine.
+// Overdue remembers which steps were beyond their bounds. The zero value is ready. For one
+// goroutine.
 type Overdue struct {
-	first map[string]time.Duration // by model, the age of the step when it was first seen so
+	first map[string]time.Duration // by model: age of the step when it was first seen beyond its bound
 }
 
-// Look takes how the models are now and gives those of which a step is beyond its bound and has not been seen so for long enough; nil
-// where there are none.
+// Look takes the present models and returns those with a step beyond its bound that was not seen so
+// for long enough yet.
 func (o *Overdue) Look(models []model.Status) (doubtful map[string]bool) {
 	var first map[string]time.Duration
 	for _, m := range models {

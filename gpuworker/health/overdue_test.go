@@ -11,7 +11,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/model"
 )
 
-func TestAStepHangsWhenItHasBeenSeenBeyondItsBoundForAWhile(t *testing.T) {
+func TestOverdueConfirmsAHang(t *testing.T) {
+	// A step counts as hung when it was seen beyond its bound for a while.
 	var overdue health.Overdue
 	look := func(ms int) health.State {
 		age := time.Duration(ms) * time.Millisecond

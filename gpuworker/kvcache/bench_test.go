@@ -2,7 +2,8 @@ package kvcache
 
 import "testing"
 
-// A sequence of 8 192 tokens whose prompt is cached but for its last block: what admission and departure cost, with 512 blocks.
+// The cost of admission and release: a sequence of 8 192 tokens in 512 blocks, all but the last
+// cached.
 func BenchmarkMatchGrowPublishRelease(b *testing.B) {
 	c := New(Config{Blocks: 4096, BlockSize: 16})
 	ids := run(1, 8192)
@@ -46,7 +47,7 @@ func BenchmarkGrowByOneToken(b *testing.B) {
 	}
 }
 
-// The same for a sequence that claims what it is going to compute, as the step loop has it.
+// The same for a sequence that claims its blocks first, as in the step loop.
 func BenchmarkClaimAndComputeWhereNothingIsCached(b *testing.B) {
 	c := New(Config{Blocks: 4096, BlockSize: 16})
 	ids := run(1, 8192)

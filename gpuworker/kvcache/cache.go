@@ -1,36 +1,39 @@
 package kvcache
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+)
 
-// Config sizes a cache: Blocks >= 0 of BlockSize >= 1 tokens each on the device, and HostBlocks >= 0 in host memory.
+// Config sizes a cache: Blocks >= 0 device blocks of BlockSize >= 1 tokens, and HostBlocks >= 0 in
+// host memory.
 type Config struct {
 	Blocks, BlockSize, HostBlocks int
 }
 
-// none stands where the number of a block or a node would.
+// none stands for the absence of a block or node.
 const none = -1
 
-// Cache is the state of all blocks, device blocks 0 .. Blocks-1 and host blocks 0 .. HostBlocks-1.
+// Cache is the state of all blocks, device blocks 0 to Blocks-1 and host blocks 0 to HostBlocks-1.
 //
-// Each device block is in one of three states: free (on the stack), held (in refs[b] >= 1 tables), or idle (in no table, and a
-// node of the tree has it). free + held + idle = total.
+// Each device block is in one of three states: free (on the stack), held (in refs[b] >= 1 tables),
+// or idle (in no table, but findable in the tree). free + held + idle = total.
 type Cache struct {
 	blockSize int
 	total     int
 
-	free []int32 // stack: the block freed last is given first, while it is still in the device's caches
-	refs []int32 // by block: the tables that hold it
-	// nodeOf is, by block, the node whose tokens it holds, or none. At most one block of a node is the node's own; the others are
-	// its twins, each held by a table that computed the same tokens at the same time.
+	free []int32 // stack: reuse the newest first, while it is in the device's caches
+	refs []int32 // by block: number of tables that hold it
+	// nodeOf is, by block, the node whose tokens it holds, or none. One of them is the node's own
+	// block. The others are twins: tables that computed the same tokens at the same time hold them.
 	nodeOf []int32
-	twins  []link // by block: its neighbours among the twins of its node
+	twins  []link // by block: neighbours in the list of twins
 
 	tree tree
 	idle idleList
 	keys keyBook
 	host hostBlocks
 
-	freeCount, idleCount, hostCount atomic.Int64 // what available, idle.count and len(host.free) were after the last operation
+	freeCount, idleCount, hostCount atomic.Int64 // for other goroutines
 
 	stats counters
 }
@@ -52,19 +55,20 @@ func New(cfg Config) *Cache {
 	return c
 }
 
-// BlockSize is the number of tokens a block holds.
+// BlockSize is the number of tokens in a block.
 func (c *Cache) BlockSize() int { return c.blockSize }
 
 // Total is the number of device blocks.
 func (c *Cache) Total() int { return c.total }
 
-// Free is the number of blocks that Grow can hand out: those that hold nothing, and those that hold prefixes nobody uses.
+// Free is the number of blocks that Grow can return: empty ones and idle ones.
 func (c *Cache) Free() int { return int(c.freeCount.Load()) }
 
-// Cached is how many of the Free blocks hold prefixes. Cached <= Free <= Total at any moment, but two calls see two moments.
+// Cached is how many of the Free blocks are idle, that is, hold prefixes. Cached <= Free <= Total
+// at any moment, but two calls see two moments.
 func (c *Cache) Cached() int { return int(c.idleCount.Load()) }
 
-// BlocksFor is the number of blocks that n tokens take.
+// BlocksFor is the number of blocks for n tokens.
 func (c *Cache) BlocksFor(n int) int {
 	if n <= 0 {
 		return 0
@@ -72,18 +76,18 @@ func (c *Cache) BlocksFor(n int) int {
 	return (n-1)/c.blockSize + 1
 }
 
-// available is Free as the owner knows it, in the middle of an operation too.
+// available is Free for the owner, exact even in the middle of an operation.
 func (c *Cache) available() int { return len(c.free) + c.idle.count }
 
-// count tells the other goroutines what is free. Every operation that moves blocks ends with it.
+// count publishes the counts to other goroutines. Every operation that moves blocks ends with it.
 func (c *Cache) count() {
 	c.freeCount.Store(int64(c.available()))
 	c.idleCount.Store(int64(c.idle.count))
 }
 
-// take hands out a block with one reference; the caller has seen that one is available. Blocks that hold nothing go first, then
-// the idle node used longest ago loses its own.
-func (c *Cache) take() int32 {
+// allocate returns a block with one reference. The caller has checked that one is available. It
+// prefers empty blocks over evicting the least recently used idle node.
+func (c *Cache) allocate() int32 {
 	if len(c.free) == 0 {
 		c.evict()
 	}
@@ -93,8 +97,8 @@ func (c *Cache) take() int32 {
 	return b
 }
 
-// evict frees the block of the idle node used longest ago. That node is a leaf: see idleList. A node that somebody is going to
-// compute again stays in the tree without a block.
+// evict frees the block of the least recently used idle node, which is always a leaf (see
+// idleList). A node with a claim stays in the tree without a block.
 func (c *Cache) evict() {
 	n := c.idle.oldest
 	c.idle.remove(&c.tree, n)
@@ -117,8 +121,9 @@ func (c *Cache) hold(n int32) int32 {
 	return b
 }
 
-// drop takes a reference to block b away. After the last one the block is idle if its node has no other, and free otherwise: a
-// twin takes the place of the node's own block, which keeps the node held for as long as a table stands on it.
+// drop removes a reference to block b. After the last one, the block becomes idle if its node has
+// no twin, and free otherwise: a twin then becomes the node's own block, so that the node stays
+// held as long as any table uses it.
 func (c *Cache) drop(b int32) {
 	c.refs[b]--
 	if c.refs[b] > 0 {
@@ -141,9 +146,10 @@ func (c *Cache) drop(b int32) {
 	c.free = append(c.free, b)
 }
 
-// settle gives block b, which a table holds, to node n, which has the tokens that b holds. It becomes the node's own block if
-// the node has none or one that nobody holds, which is then free; otherwise it becomes a twin.
-func (c *Cache) settle(n, b int32) {
+// assign makes block b, which a table holds, a block of node n, which has the same tokens. It
+// becomes the node's own block if the node has none or an idle one, which is then freed. Otherwise
+// it becomes a twin.
+func (c *Cache) assign(n, b int32) {
 	old := c.tree.nodes[n].block
 	c.nodeOf[b] = n
 	if old != none && c.refs[old] > 0 {
@@ -176,5 +182,36 @@ func (c *Cache) removeTwin(n, b int32) {
 	}
 	if l.newer != none {
 		c.twins[l.newer].older = l.older
+	}
+}
+
+// Stats are counts since the cache was created. TokensHit <= TokensLooked, Hits <= Lookups.
+type Stats struct {
+	Lookups      uint64 // calls of Match
+	Hits         uint64 // of these, the ones that found at least one block
+	TokensLooked uint64 // tokens that Match was called with
+	TokensHit    uint64 // tokens in the blocks that it found
+	Evictions    uint64
+}
+
+type counters struct {
+	lookups, hits, tokensLooked, tokensHit, evictions atomic.Uint64
+}
+
+func (s *counters) recordMatch(asked, found int) {
+	s.lookups.Add(1)
+	s.tokensLooked.Add(uint64(asked))
+	if found > 0 {
+		s.hits.Add(1)
+		s.tokensHit.Add(uint64(found))
+	}
+}
+
+// Stats reads the counts, each on its own.
+func (c *Cache) Stats() Stats {
+	s := &c.stats
+	return Stats{
+		Lookups: s.lookups.Load(), Hits: s.hits.Load(), TokensLooked: s.tokensLooked.Load(), TokensHit: s.tokensHit.Load(),
+		Evictions: s.evictions.Load(),
 	}
 }

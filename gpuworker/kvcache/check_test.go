@@ -37,13 +37,14 @@ func requireNoNodes(t *testing.T, c *Cache) {
 	require.Empty(t, liveNodes(t, c))
 }
 
-// liveNodes are the nodes in use, each of which has a block or a claim, and a parent in use. Those that are hidden are in no chain.
+// liveNodes returns the nodes in use. Each has a block or a claim, and a parent in use. Hidden ones
+// are in no chain.
 func liveNodes(t *testing.T, c *Cache) map[int32]bool {
 	t.Helper()
 	nodes := map[int32]bool{}
 	for i, n := range c.tree.chains.heads {
 		for ; n != none; n = c.tree.nodes[n].next {
-			require.Same(t, &c.tree.chains.heads[i], c.tree.chains.of(c.tree.nodes[n].hash))
+			require.Same(t, &c.tree.chains.heads[i], c.tree.chains.head(c.tree.nodes[n].hash))
 			require.False(t, nodes[n], "node %d is in one chain once", n)
 			nodes[n] = true
 		}
@@ -102,7 +103,8 @@ func checkBlocks(t *testing.T, c *Cache) {
 	require.Equal(t, idle+len(c.free), c.Free())
 }
 
-// checkIdle: the list has exactly the nodes whose block nobody holds, each before its parent.
+// checkIdle checks that the list has exactly the nodes whose block no table holds, each before its
+// parent.
 func checkIdle(t *testing.T, c *Cache, nodes map[int32]bool) {
 	t.Helper()
 	place, last := map[int32]int{}, int32(none)

@@ -1,8 +1,8 @@
 package kvcache
 
-// Claim says that the sequence of t is going to compute ids, so that others who want the same prefix can wait for it. It takes the
-// place of what t claimed before, and leaves out what t has published. A claim ends block by block as t publishes, and with
-// Release.
+// Claim announces that the sequence of t will compute ids, so that others can wait for the prefix
+// instead of computing it too. It replaces the earlier claim of t. A claim ends block by block with
+// Publish, and with Release.
 func (c *Cache) Claim(t *Table, r Root, ids []int32) {
 	if t.released {
 		return
@@ -16,30 +16,30 @@ func (c *Cache) Claim(t *Table, r Root, ids []int32) {
 		}
 		c.tree.nodes[n].claims++
 		t.claims = append(t.claims, n)
-		w = c.tree.at(n)
+		w = c.tree.walkFrom(n)
 	}
 }
 
-// Look remembers how far Await has looked for a root and ids. The zero value has not looked.
-type Look struct {
-	node   int32  // of block blocks-1, if blocks > 0 and the node has this stamp
-	stamp  uint64 // else it has gone, and looking begins anew
+// Cursor remembers how far Await has searched for a root and ids. The zero value starts at the
+// root.
+type Cursor struct {
+	node   int32  // node of block blocks-1, if blocks > 0
+	stamp  uint64 // its stamp; if that differs, the search starts again
 	blocks int
 }
 
-// Computing says whether somebody is computing a longer prefix of ids than Match finds, by one whole block at least: who waits for
-// that has less to compute. A sequence asks before it claims, or hears of itself.
-func (c *Cache) Computing(r Root, ids []int32) bool { return c.Await(&Look{}, r, ids) > 0 }
-
-// Await is Computing for those who ask again and again: l is of r and ids, or of ids that these continue, and all questions of one
-// look together cost one way down the tree. It gives how many tokens lead up to a block that somebody is computing and with it;
-// 0: nobody is.
-func (c *Cache) Await(l *Look, r Root, ids []int32) (tokens int) {
-	w := c.tree.begin(r)
+// Await returns the length in tokens of a longer prefix of ids than Match would find, up to the
+// first block that is claimed and not yet published; 0: no such block. A sequence that waits for it
+// has less to compute. It must ask before it claims itself.
+//
+// All calls with one cursor must be for the same root and for ids that continue earlier ones.
+// Together they walk down the tree once.
+func (c *Cache) Await(l *Cursor, r Root, ids []int32) (tokens int) {
+	w := c.tree.root(r)
 	if l.blocks > 0 && c.tree.nodes[l.node].stamp == l.stamp {
-		w = c.tree.at(l.node)
+		w = c.tree.walkFrom(l.node)
 	} else {
-		*l = Look{}
+		*l = Cursor{}
 	}
 	for {
 		// Where a node has a block, all above it have one.
@@ -53,12 +53,12 @@ func (c *Cache) Await(l *Look, r Root, ids []int32) (tokens int) {
 		if n == none {
 			return 0
 		}
-		*l = Look{node: n, stamp: c.tree.nodes[n].stamp, blocks: l.blocks + 1}
-		w = c.tree.at(n)
+		*l = Cursor{node: n, stamp: c.tree.nodes[n].stamp, blocks: l.blocks + 1}
+		w = c.tree.walkFrom(n)
 	}
 }
 
-// claimedNext is where step leads from w by the ids of a block. Where t has claimed them, that is not looked for again.
+// claimedNext is step for a sequence that may have claimed the next block, which saves the search.
 func (c *Cache) claimedNext(t *Table, w walk, ids []int32) (n int32, hash uint64) {
 	if len(t.claims) > 0 {
 		n := t.claims[0]
@@ -69,8 +69,9 @@ func (c *Cache) claimedNext(t *Table, w walk, ids []int32) (n int32, hash uint64
 	return c.tree.step(w, ids)
 }
 
-// claimed ends t's claim on node n, which t has just published. One that publishes other tokens than it claimed has no claim left.
-func (c *Cache) claimed(t *Table, n int32) {
+// endClaim ends t's claim on node n, which it published. If it published other tokens than it
+// claimed, all of its claims end.
+func (c *Cache) endClaim(t *Table, n int32) {
 	switch {
 	case len(t.claims) == 0:
 	case t.claims[0] == n:
@@ -81,7 +82,7 @@ func (c *Cache) claimed(t *Table, n int32) {
 	}
 }
 
-// unclaim ends all claims of t, the last first: a node goes when nothing stands below it.
+// unclaim ends all claims of t, last first, because a node can be removed only without children.
 func (c *Cache) unclaim(t *Table) {
 	for i := len(t.claims) - 1; i >= 0; i-- {
 		n := t.claims[i]

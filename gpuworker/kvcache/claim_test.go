@@ -10,7 +10,7 @@ func TestOthersWaitForWhatIsBeingComputed(t *testing.T) {
 	c := New(Config{Blocks: 16, BlockSize: 2})
 	ids := run(1, 7)
 	a := c.Match(Root{}, ids)
-	require.False(t, c.Computing(Root{}, ids))
+	require.False(t, computing(c, Root{}, ids))
 	c.Claim(a, Root{}, ids)
 	check(t, c, []*Table{a})
 	for name, tc := range map[string]struct {
@@ -25,15 +25,15 @@ func TestOthersWaitForWhatIsBeingComputed(t *testing.T) {
 		"divergence in the first block": {Root{}, []int32{1, 9, 3, 4}, false},
 		"another salt":                  {Root{Salt: "s"}, ids, false},
 	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, c.Computing(tc.root, tc.ids)) })
+		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, computing(c, tc.root, tc.ids)) })
 	}
 	require.True(t, c.Grow(a, 7))
 	require.NoError(t, c.Publish(a, Root{}, ids, 4))
 	check(t, c, []*Table{a})
-	require.True(t, c.Computing(Root{}, ids), "the third block is still to come")
-	require.False(t, c.Computing(Root{}, run(1, 5)), "what it can use is there")
+	require.True(t, computing(c, Root{}, ids), "the third block is still to come")
+	require.False(t, computing(c, Root{}, run(1, 5)), "what it can use is there")
 	require.NoError(t, c.Publish(a, Root{}, ids, 7))
-	require.False(t, c.Computing(Root{}, ids))
+	require.False(t, computing(c, Root{}, ids))
 	require.NoError(t, c.Release(a))
 	check(t, c, nil)
 }
@@ -45,10 +45,10 @@ func TestAClaimEndsWithItsTable(t *testing.T) {
 	c.Claim(b, Root{}, run(1, 8))
 	require.NoError(t, c.Release(b))
 	check(t, c, []*Table{a})
-	require.True(t, c.Computing(Root{}, run(1, 3)))
-	require.True(t, c.Computing(Root{}, run(1, 9)))
+	require.True(t, computing(c, Root{}, run(1, 3)))
+	require.True(t, computing(c, Root{}, run(1, 9)))
 	require.NoError(t, c.Release(a))
-	require.False(t, c.Computing(Root{}, run(1, 9)))
+	require.False(t, computing(c, Root{}, run(1, 9)))
 	requireNoNodes(t, c)
 }
 
@@ -60,24 +60,25 @@ func TestAClaimTakesThePlaceOfTheOneBefore(t *testing.T) {
 		check(t, c, []*Table{a})
 		require.Len(t, a.claims, n/2)
 	}
-	require.True(t, c.Computing(Root{}, append(run(1, 2), 9)))
+	require.True(t, computing(c, Root{}, append(run(1, 2), 9)))
 	c.Claim(a, Root{}, run(7, 3))
-	require.False(t, c.Computing(Root{}, append(run(1, 2), 9)))
-	require.True(t, c.Computing(Root{}, run(7, 3)))
+	require.False(t, computing(c, Root{}, append(run(1, 2), 9)))
+	require.True(t, computing(c, Root{}, run(7, 3)))
 }
 
-func TestWhoPublishesOtherTokensThanItClaimedHasNoClaimLeft(t *testing.T) {
+func TestPublishingOtherTokensEndsTheClaim(t *testing.T) {
+	// A table that publishes other tokens than it claimed has no claim left.
 	c := New(Config{Blocks: 16, BlockSize: 2})
 	a := &Table{}
 	c.Claim(a, Root{}, run(1, 6))
 	require.True(t, c.Grow(a, 6))
 	require.NoError(t, c.Publish(a, Root{}, append(run(1, 3), 9, 9, 9), 6))
 	check(t, c, []*Table{a})
-	require.False(t, c.Computing(Root{}, run(1, 7)))
+	require.False(t, computing(c, Root{}, run(1, 7)))
 }
 
-// A claimed prefix may be cached by others, who go, and be evicted, while the claim stands.
-func TestAnEvictedPrefixThatIsClaimedIsStillBeingComputed(t *testing.T) {
+// A claimed prefix may be published by others, released and evicted, while the claim stands.
+func TestClaimOutlivesEviction(t *testing.T) {
 	c := New(Config{Blocks: 4, BlockSize: 2})
 	claimer := &Table{}
 	c.Claim(claimer, Root{}, run(1, 8))
@@ -88,13 +89,13 @@ func TestAnEvictedPrefixThatIsClaimedIsStillBeingComputed(t *testing.T) {
 	check(t, c, []*Table{claimer})
 	require.True(t, c.Grow(claimer, 8))
 	check(t, c, []*Table{claimer})
-	require.True(t, c.Computing(Root{}, run(1, 8)))
+	require.True(t, computing(c, Root{}, run(1, 8)))
 	require.NoError(t, c.Publish(claimer, Root{}, run(1, 8), 8))
 	require.Equal(t, []uint64{5}, c.All())
 	check(t, c, []*Table{claimer})
 }
 
-func TestWhoWaitsGoesOnLookingWhereItHasLooked(t *testing.T) {
+func TestAwaitHashesOnlyNewBlocks(t *testing.T) {
 	c := New(Config{Blocks: 8, BlockSize: 2})
 	ids, looked := run(1, 9), 0
 	a := c.Match(Root{}, ids)
@@ -102,7 +103,7 @@ func TestWhoWaitsGoesOnLookingWhereItHasLooked(t *testing.T) {
 	require.True(t, c.Grow(a, 8))
 	hash := c.tree.hash
 	c.tree.hash = func(parent uint64, ids []int32) uint64 { looked++; return hash(parent, ids) }
-	var l Look
+	var l Cursor
 	for range 5 {
 		require.Equal(t, 2, c.Await(&l, Root{}, ids))
 	}
@@ -124,7 +125,8 @@ func TestWhoWaitsGoesOnLookingWhereItHasLooked(t *testing.T) {
 	require.Zero(t, c.Await(&l, Root{}, ids), "its nodes are others' now")
 }
 
-func TestWhatIsPublishedAsClaimedIsNotLookedForAgain(t *testing.T) {
+func TestPublishReusesItsClaims(t *testing.T) {
+	// What is published as claimed is not searched again.
 	c := New(Config{Blocks: 8, BlockSize: 2})
 	a, looked := &Table{}, 0
 	require.True(t, c.Grow(a, 6))
@@ -138,7 +140,7 @@ func TestWhatIsPublishedAsClaimedIsNotLookedForAgain(t *testing.T) {
 	check(t, c, []*Table{a})
 }
 
-func TestAClaimOnWhatIsForgottenPublishesItAnew(t *testing.T) {
+func TestClaimOfForgottenBlockPublishesAgain(t *testing.T) {
 	c := New(Config{Blocks: 8, BlockSize: 2})
 	a, wrong := &Table{}, &Table{}
 	require.True(t, c.Grow(a, 4))
@@ -153,3 +155,6 @@ func TestAClaimOnWhatIsForgottenPublishesItAnew(t *testing.T) {
 		require.NoError(t, c.Release(x))
 	}
 }
+
+// computing reports whether a table claims a block that a sequence of ids could use.
+func computing(c *Cache, r Root, ids []int32) bool { return c.Await(&Cursor{}, r, ids) > 0 }

@@ -1,14 +1,20 @@
-// Package kvcache keeps the books of a runner's KV blocks: who holds which, and which prefixes they contain.
+// Package kvcache accounts for the KV blocks of a runner: which sequence holds which block, and
+// which prefixes the blocks contain. The paged layout follows PagedAttention (vLLM, Kwon et al.,
+// SOSP 2023); the prefix cache is a tree of full blocks, as in RadixAttention (SGLang, Zheng et
+// al., 2023).
 //
-// A sequence begins with Match, which gives it a Table of the blocks that hold the longest known prefix of its tokens, makes it
-// longer with Grow, tells with Publish which blocks are full, and ends with Release. Blocks are reference-counted, so that
-// sequences share prefixes and continuations of one prompt share it whole. A full block that is published stays findable after
-// its last holder has gone, until Grow needs it for others: leaves before what they continue, least recently used first.
-// The cache counts blocks and compares token ids; it refuses to know what the blocks hold, to copy anything, and to know time.
+// A sequence starts with Match, which returns a Table of the blocks that hold its longest cached
+// prefix. Grow extends the table, Publish makes full blocks available as prefix hits, and Release
+// gives all blocks back. Blocks are reference-counted, so sequences share prefixes, and
+// continuations of one prompt share it whole (Fork, copy on write by Own). A published block stays
+// findable after its last holder released it, until Grow needs it: eviction is least recently used
+// first, leaves before their parents.
 //
-// One goroutine owns a Cache and calls all of it, and all its Tables. Only BlockSize, Total, BlocksFor, Free, Cached, FreeHost
-// and Stats may be called from others.
+// The owner of the cache submits steps to a device that executes them in order. A released block
+// may therefore be reused at once although steps in flight still read it: the step that overwrites
+// it is submitted later.
 //
-// Whoever owns the cache submits steps to a device that works in the order of submission. A block that is given back may
-// therefore be handed out at once, although steps in flight still read it: whatever writes to it is submitted later.
+// One goroutine owns a Cache and all its Tables. Only BlockSize, Total, BlocksFor, Free, Cached,
+// FreeHost and Stats may be called from others. The cache counts blocks and compares token ids. It
+// never reads or copies their content and has no clock.
 package kvcache

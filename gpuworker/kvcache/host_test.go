@@ -10,29 +10,29 @@ import (
 func TestHostBlocksAreTakenWholeOrNotAtAll(t *testing.T) {
 	c := New(Config{HostBlocks: 3, BlockSize: 1})
 	for _, n := range []int{-1, 4} {
-		_, ok := c.TakeHost(n)
+		_, ok := c.AllocHost(n)
 		require.False(t, ok)
 		require.Equal(t, 3, c.FreeHost())
 	}
-	none, ok := c.TakeHost(0)
+	none, ok := c.AllocHost(0)
 	require.True(t, ok)
 	require.Empty(t, none)
-	a, ok := c.TakeHost(2)
+	a, ok := c.AllocHost(2)
 	require.True(t, ok)
 	require.Equal(t, []int32{0, 1}, a, "low numbers first")
-	b, ok := c.TakeHost(1)
+	b, ok := c.AllocHost(1)
 	require.True(t, ok)
 	require.Equal(t, []int32{2}, b)
 	require.Zero(t, c.FreeHost())
-	require.NoError(t, c.GiveHost(a))
-	a, ok = c.TakeHost(2)
+	require.NoError(t, c.ReleaseHost(a))
+	a, ok = c.AllocHost(2)
 	require.True(t, ok)
 	require.Equal(t, []int32{0, 1}, a)
 }
 
 func TestHostBlocksThatAreNotTakenAreNotGivenBack(t *testing.T) {
 	c := New(Config{HostBlocks: 4, BlockSize: 1})
-	taken, _ := c.TakeHost(2)
+	taken, _ := c.AllocHost(2)
 	for name, bad := range map[string][]int32{
 		"unknown":   {4},
 		"negative":  {-1},
@@ -41,12 +41,12 @@ func TestHostBlocksThatAreNotTakenAreNotGivenBack(t *testing.T) {
 		"half good": {taken[0], taken[1], 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.ErrorContains(t, c.GiveHost(bad), "it is not taken")
+			require.ErrorContains(t, c.ReleaseHost(bad), "it is not taken")
 			require.Equal(t, 2, c.FreeHost())
 		})
 	}
-	require.NoError(t, c.GiveHost(taken))
-	require.Error(t, c.GiveHost(taken), "a second time")
+	require.NoError(t, c.ReleaseHost(taken))
+	require.Error(t, c.ReleaseHost(taken), "a second time")
 	require.Equal(t, 4, c.FreeHost())
 }
 
@@ -69,8 +69,8 @@ func TestOthersMayReadTheNumbersWhileTheOwnerWorks(t *testing.T) {
 	})
 	for i := range 200 {
 		require.NoError(t, c.Release(compute(t, c, Root{}, run(int32(i%3), 7))))
-		host, _ := c.TakeHost(1)
-		require.NoError(t, c.GiveHost(host))
+		host, _ := c.AllocHost(1)
+		require.NoError(t, c.ReleaseHost(host))
 	}
 	close(stop)
 	readers.Wait()

@@ -1,13 +1,14 @@
 package kvcache
 
-// link is a place in a doubly linked list of blocks or nodes; none ends it at both sides.
+// link is a position in a doubly linked list of blocks or nodes; none ends the list.
 type link struct{ older, newer int32 }
 
-// idleList is the nodes whose blocks no table holds, in the order in which they came to be so.
+// idleList is the nodes whose blocks no table holds, least recently used first.
 //
-// A node precedes its parent: whoever stands on a node holds all that lies above it too, and gives its blocks back from the last to
-// the first; so when a node becomes idle, whatever continues it is idle already. The oldest is therefore always a leaf, and
-// evicting the oldest is least recently used first and leaf first at once, in constant time.
+// A node precedes its parent: a table that holds a node holds everything above it too, and releases
+// its blocks last to first. So when a node becomes idle, everything below it is idle already. The
+// oldest node is therefore always a leaf, and evicting it is both LRU and leaf-first, in constant
+// time.
 type idleList struct {
 	oldest, newest int32
 	count          int
@@ -15,7 +16,7 @@ type idleList struct {
 
 func newIdleList() idleList { return idleList{oldest: none, newest: none} }
 
-// add makes n the newest.
+// add appends n as the newest.
 func (l *idleList) add(t *tree, n int32) {
 	t.nodes[n].idle = link{older: l.newest, newer: none}
 	if l.newest == none {
@@ -27,18 +28,18 @@ func (l *idleList) add(t *tree, n int32) {
 	l.count++
 }
 
-// remove takes n out, which is in the list.
+// remove takes n, which is in the list, out of it.
 func (l *idleList) remove(t *tree, n int32) {
-	place := t.nodes[n].idle
-	if place.older == none {
-		l.oldest = place.newer
+	neighbours := t.nodes[n].idle
+	if neighbours.older == none {
+		l.oldest = neighbours.newer
 	} else {
-		t.nodes[place.older].idle.newer = place.newer
+		t.nodes[neighbours.older].idle.newer = neighbours.newer
 	}
-	if place.newer == none {
-		l.newest = place.older
+	if neighbours.newer == none {
+		l.newest = neighbours.older
 	} else {
-		t.nodes[place.newer].idle.older = place.older
+		t.nodes[neighbours.newer].idle.older = neighbours.older
 	}
 	l.count--
 }

@@ -5,31 +5,32 @@ import (
 	"slices"
 )
 
-// Key names the first Tokens tokens of a sequence to those who send requests to where they are cached.
+// Key names the first Tokens tokens of a sequence for routing by cached prefixes.
 type Key struct {
 	Key    uint64
 	Tokens int
 }
 
-// maxChanges is how many changes of keys wait to be fetched; beyond it the reader starts anew from all of them.
+// maxChanges bounds the stored changes of keys. Beyond it the reader must restart from all keys.
 const maxChanges = 8192
 
-// keyBook counts at how many nodes each key is, and what of that others have not heard.
+// keyBook counts the nodes of each key and stores the changes for Changes.
 type keyBook struct {
 	nodes map[uint64]int
-	// news has the keys that came (true) or went (false) since the last call of Changes, unless they are as they were.
+	// news has the keys that were added (true) or removed (false) since the last call of Changes.
+	// Opposite changes cancel out.
 	news  map[uint64]bool
 	limit int  // len(news) <= limit
-	reset bool // more than limit piled up; news is empty
+	reset bool // more than limit changes came; news is empty
 }
 
 func newKeyBook() keyBook {
 	return keyBook{nodes: map[uint64]int{}, news: map[uint64]bool{}, limit: maxChanges}
 }
 
-// Name gives the sequence of t its keys, shortest first. Each is told as cached when the block that holds its last token is
-// published, or now if it is, and as gone when that block is evicted
-// or forgotten. Keys of no tokens name nothing and are left out.
+// Name sets the keys of t's sequence. A key counts as cached when the block of its last token is
+// published, which may be now, and as gone when that block is evicted or forgotten. Keys of no
+// tokens are ignored.
 func (c *Cache) Name(t *Table, keys []Key) {
 	t.keys = nil
 	for _, k := range keys {
@@ -44,8 +45,8 @@ func (c *Cache) Name(t *Table, keys []Key) {
 	slices.SortStableFunc(t.keys, func(a, b Key) int { return a.Tokens - b.Tokens })
 }
 
-// Changes returns the keys that came and that went since the last call, in order of their numbers. With reset there were too
-// many to keep: what was told before is void, and All has what is.
+// Changes returns the keys that were added and removed since the last call, sorted. reset means
+// that too many changes came: the reader must discard its keys and read All.
 func (c *Cache) Changes() (added, removed []uint64, reset bool) {
 	reset = c.keys.reset
 	for _, key := range slices.Sorted(maps.Keys(c.keys.news)) {
@@ -60,14 +61,14 @@ func (c *Cache) Changes() (added, removed []uint64, reset bool) {
 	return added, removed, reset
 }
 
-// All returns the keys of what is cached, in order of their numbers.
+// All returns the keys of everything cached, sorted.
 func (c *Cache) All() []uint64 { return slices.Sorted(maps.Keys(c.keys.nodes)) }
 
-// maxKeys is how many keys a node takes; the rest is forgotten. One prefix has several only where keys are closer together than
-// blocks are long, or where different requests come to the same tokens.
+// maxKeys bounds the keys of a node. A prefix has several only if keys are closer together than
+// blocks are long, or if different requests contain the same tokens.
 func (c *Cache) maxKeys() int { return 16 + c.blockSize }
 
-// attach tells the keys of t whose last tokens are in block i, which node n has.
+// attach moves the keys of t whose last tokens are in block i to node n.
 func (c *Cache) attach(t *Table, i int, n int32) {
 	for len(t.keys) > 0 && t.keys[0].Tokens <= (i+1)*c.blockSize {
 		c.keys.attach(&c.tree.nodes[n], t.keys[0].Key, c.maxKeys())
@@ -75,7 +76,7 @@ func (c *Cache) attach(t *Table, i int, n int32) {
 	}
 }
 
-// attach adds a key to n, unless n is hidden or has the most keys that a node may have.
+// attach adds a key to n, unless n is lost or has most keys.
 func (b *keyBook) attach(n *node, key uint64, most int) {
 	if n.lost || len(n.keys) >= most || slices.Contains(n.keys, key) {
 		return
@@ -87,7 +88,7 @@ func (b *keyBook) attach(n *node, key uint64, most int) {
 	}
 }
 
-// detachAll takes every key off n, whose block goes.
+// detachAll removes every key from n, whose block is evicted.
 func (b *keyBook) detachAll(n *node) {
 	for _, key := range n.keys {
 		b.nodes[key]--
@@ -99,7 +100,7 @@ func (b *keyBook) detachAll(n *node) {
 	n.keys = n.keys[:0]
 }
 
-// changed notes that a key came or went. A second change makes it what the reader knows.
+// changed stores that a key was added or removed. A second change cancels the first.
 func (b *keyBook) changed(key uint64, came bool) {
 	if b.reset {
 		return

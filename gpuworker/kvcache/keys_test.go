@@ -48,7 +48,8 @@ func TestANodeTakesSoManyKeysAndEachOnce(t *testing.T) {
 	require.Empty(t, c.All())
 }
 
-func TestKeysAreTakenInAnyOrderAndPlacedByTheirLastToken(t *testing.T) {
+func TestNameAcceptsKeysInAnyOrder(t *testing.T) {
+	// Keys come in any order and belong to the block of their last token.
 	c := New(Config{Blocks: 4, BlockSize: 4})
 	a := &Table{}
 	require.True(t, c.Grow(a, 16))

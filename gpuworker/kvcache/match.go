@@ -2,15 +2,15 @@ package kvcache
 
 import "fmt"
 
-// usable is how many lead blocks of a prompt of n tokens may come from the cache: one token at least is computed, because what
-// follows it is sampled from its logits.
+// usable is how many lead blocks of a prompt of n tokens may come from the cache. At least one
+// token is computed, because the next one is sampled from its logits.
 func (c *Cache) usable(n int) int { return max(0, (n-1)/c.blockSize) }
 
-// Match returns a table of the blocks that hold the longest known prefix of ids, in whole blocks and never all of ids. The
-// table may be empty; it is to be released in any case.
+// Match returns a table with the longest cached prefix of ids, in whole blocks and never all of
+// ids. The table may be empty. The caller must release it.
 func (c *Cache) Match(r Root, ids []int32) *Table {
 	t := &Table{}
-	w := c.tree.begin(r)
+	w := c.tree.root(r)
 	for i := range c.usable(len(ids)) {
 		n, _ := c.tree.step(w, c.part(ids, i))
 		if n == none || c.tree.nodes[n].block == none {
@@ -20,20 +20,22 @@ func (c *Cache) Match(r Root, ids []int32) *Table {
 			t.Blocks = make([]int32, 0, c.BlocksFor(len(ids))+1)
 		}
 		t.Blocks = append(t.Blocks, c.hold(n))
-		w = c.tree.at(n)
+		w = c.tree.walkFrom(n)
 	}
 	t.Shared = len(t.Blocks)
-	c.stats.looked(len(ids), t.Shared*c.blockSize)
+	c.stats.recordMatch(len(ids), t.Shared*c.blockSize)
 	c.count()
 	return t
 }
 
-// Publish makes the blocks of t findable that are full of the first computed ids. Their keys and values are in the cache, or will
-// be by steps already submitted; r and ids are the same as before, longer perhaps. Where the tree has the same tokens in a block
-// that somebody holds, t keeps its own block beside it, and what follows is published behind the tree's.
+// Publish makes the blocks of t findable that are full of the first computed ids. Their keys and
+// values are written, or will be by steps already submitted. r and ids must be the same as in
+// earlier calls, or longer. If the tree already has these tokens in a block that is held, t keeps
+// its own block as a twin.
 //
-// A table that is released, or that does not cover computed tokens, publishes nothing and is an error. ErrContent: another
-// table has published one of the blocks with other ids; those before it are published.
+// It is an error if the table is released or does not cover the computed tokens; then nothing is
+// published. ErrContent: another table published one of the blocks with other ids; the blocks
+// before it are published.
 func (c *Cache) Publish(t *Table, r Root, ids []int32, computed int) error {
 	full := computed / c.blockSize
 	switch {
@@ -56,21 +58,22 @@ func (c *Cache) Publish(t *Table, r Root, ids []int32, computed int) error {
 			return fmt.Errorf("publish block %d, which has tokens %d to %d: %w", b, i*c.blockSize, (i+1)*c.blockSize-1, ErrContent)
 		case n == none:
 			n = c.tree.add(w, hash, part)
-			c.settle(n, b)
+			c.assign(n, b)
 		case c.nodeOf[b] == none:
-			c.settle(n, b)
+			c.assign(n, b)
 		}
 		t.Shared = i + 1
-		c.claimed(t, n)
+		c.endClaim(t, n)
 		c.attach(t, i, n)
-		w = c.tree.at(n)
+		w = c.tree.walkFrom(n)
 	}
 	return nil
 }
 
-// Forget makes the shared blocks of t, and all that continues them, findable no more: what they hold is not to be trusted. Who
-// holds some keeps them; the rest is evicted in its turn. Their keys are withdrawn, those of other tables included, so that no
-// scheduler routes by a prefix that Match does not find.
+// Forget makes the shared blocks of t, and everything that continues them, unfindable, because
+// their content is not trustworthy. Tables that hold such blocks keep them; the others are evicted
+// in LRU order. Their keys are withdrawn, so that no scheduler routes by a prefix that Match does
+// not find.
 func (c *Cache) Forget(t *Table) {
 	if t.Shared == 0 {
 		return
@@ -80,12 +83,12 @@ func (c *Cache) Forget(t *Table) {
 	}
 }
 
-// end stands where the shared blocks of t end.
+// end is the position after the shared blocks of t.
 func (c *Cache) end(t *Table, r Root) walk {
 	if t.Shared == 0 {
-		return c.tree.begin(r)
+		return c.tree.root(r)
 	}
-	return c.tree.at(c.nodeOf[t.Blocks[t.Shared-1]])
+	return c.tree.walkFrom(c.nodeOf[t.Blocks[t.Shared-1]])
 }
 
 // part is the ids of block i.

@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestMatchFindsWholeBlocksAndLeavesOneTokenToCompute(t *testing.T) {
+func TestMatchLeavesOneTokenToCompute(t *testing.T) {
+	// Match finds whole blocks and leaves one token to compute.
 	c := New(Config{Blocks: 16, BlockSize: 4})
 	require.NoError(t, c.Release(compute(t, c, Root{}, run(1, 12))))
 	other := append(run(1, 6), 99, 8, 9, 10, 11, 12, 13)
@@ -61,7 +62,8 @@ func TestPrefixesMeetOnlyUnderTheSameSaltAndMarks(t *testing.T) {
 	}
 }
 
-func TestTwoThatComputeTheSameKeepTheirBlocksAndPublishOneChain(t *testing.T) {
+func TestTwinsPublishOneChain(t *testing.T) {
+	// Two sequences that compute the same tokens keep their blocks and publish one chain.
 	c := New(Config{Blocks: 16, BlockSize: 2})
 	a, b := &Table{}, &Table{}
 	for _, table := range []*Table{a, b} {
@@ -134,13 +136,13 @@ func TestEvictionTakesTheLeavesUsedLongestAgo(t *testing.T) {
 	lengths := func() (first, second int) {
 		for i, ids := range [][]int32{{1, 2, 3, 4}, {7, 8, 9, 10}} {
 			n := 0
-			w := c.tree.begin(Root{})
+			w := c.tree.root(Root{})
 			for _, id := range ids {
 				next, _ := c.tree.step(w, []int32{id})
 				if next == none {
 					break
 				}
-				n, w = n+1, c.tree.at(next)
+				n, w = n+1, c.tree.walkFrom(next)
 			}
 			if i == 0 {
 				first = n
@@ -168,7 +170,7 @@ func TestStatsCountLookupsHitsAndTokens(t *testing.T) {
 	require.Equal(t, Stats{Lookups: 3, Hits: 1, TokensLooked: 16, TokensHit: 4}, c.Stats())
 }
 
-func TestPrefixesWithTheSameHashAreToldApart(t *testing.T) {
+func TestPrefixesWithEqualHashesDiffer(t *testing.T) {
 	c := New(Config{Blocks: 16, BlockSize: 2})
 	c.tree.hash = func(uint64, []int32) uint64 { return 1 }
 	a := compute(t, c, Root{}, []int32{1, 2, 3, 4})
@@ -211,7 +213,7 @@ func TestWhatIsForgottenIsFoundNoMore(t *testing.T) {
 	bad := c.Match(Root{}, run(1, 5))
 	c.Claim(bad, Root{}, append(run(1, 4), 9, 9))
 	require.Equal(t, []uint64{1, 2}, c.All())
-	var l Look
+	var l Cursor
 	require.Equal(t, 6, c.Await(&l, Root{}, append(run(1, 4), 9, 9, 9)))
 
 	c.Forget(bad)
@@ -221,7 +223,7 @@ func TestWhatIsForgottenIsFoundNoMore(t *testing.T) {
 	require.Empty(t, c.All(), "the keys of the blocks behind it, which others hold, are withdrawn too")
 	require.Empty(t, c.Match(Root{}, run(1, 9)).Blocks)
 
-	// Another computes the same and is found; who held some goes on.
+	// Another table computes the same and is found; holders of the old blocks continue.
 	again := compute(t, c, Root{}, run(1, 4))
 	require.NotEqual(t, again.Blocks, holder.Blocks[:2])
 	require.True(t, c.Grow(holder, 8))

@@ -8,16 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// player turns bytes into operations, carries them out on a Cache and on a stupid one, and compares all that can be seen. It also
-// plays the device: what a block holds is written, copied and read as a step would do it.
+// player turns bytes into operations, executes them on a Cache and on the naive one, and compares
+// everything that is visible. It also plays the device: it writes, copies and reads the content of
+// blocks as a step would.
 type player struct {
 	t      *testing.T
 	bytes  []byte
 	c      *Cache
-	s      *stupid
+	s      *naive
 	device [][]int32 // by block: its ids
 	live   []*sequence
-	world  map[uint64]bool // the keys that one who listens to Changes knows
+	world  map[uint64]bool // the keys of a reader of Changes
 	host   []int32
 	did    map[string]int
 	// waiters have asked before, and ask again.
@@ -27,14 +28,14 @@ type player struct {
 }
 
 type waiter struct {
-	look Look
+	look Cursor
 	root Root
 	ids  []int32
 }
 
 type sequence struct {
 	table    *Table
-	stupid   *stupidTable
+	naive    *naiveTable
 	root     Root
 	ids      []int32
 	computed int
@@ -45,7 +46,7 @@ func newPlayer(t *testing.T, bytes []byte) *player {
 	t.Helper()
 	p := &player{t: t, bytes: bytes, world: map[uint64]bool{}, did: map[string]int{}}
 	cfg := Config{Blocks: p.number(25), BlockSize: 1 + p.number(5), HostBlocks: p.number(6)}
-	p.c, p.s = New(cfg), newStupid(cfg)
+	p.c, p.s = New(cfg), newNaive(cfg)
 	p.c.keys.limit = 1 + p.number(8)
 	if p.number(4) == 0 {
 		p.c.tree.hash = func(uint64, []int32) uint64 { return 1 }
@@ -57,7 +58,7 @@ func newPlayer(t *testing.T, bytes []byte) *player {
 	return p
 }
 
-// number is the next byte below n, and 0 when there are none left.
+// number is the next byte below n, and 0 after the last one.
 func (p *player) number(n int) int {
 	if len(p.bytes) == 0 {
 		return 0
@@ -112,7 +113,8 @@ func (p *player) operation() {
 	}
 }
 
-// prompt begins as a living sequence does, so that prefixes meet, and goes on with few different ids.
+// prompt starts like a living sequence, so that prefixes meet, and continues with few different
+// ids.
 func (p *player) prompt() (Root, []int32) {
 	root := Root{Salt: []string{"", "a", "/"}[max(0, p.number(6)-3)]}
 	var ids []int32
@@ -144,10 +146,10 @@ func (p *player) start() {
 	q := &sequence{bypass: p.number(8) == 0}
 	q.root, q.ids = p.prompt()
 	if q.bypass {
-		q.table, q.stupid = &Table{}, &stupidTable{}
-		p.s.tables = append(p.s.tables, q.stupid)
+		q.table, q.naive = &Table{}, &naiveTable{}
+		p.s.tables = append(p.s.tables, q.naive)
 	} else {
-		q.table, q.stupid = p.c.Match(q.root, q.ids), p.s.match(q.root, q.ids)
+		q.table, q.naive = p.c.Match(q.root, q.ids), p.s.match(q.root, q.ids)
 		q.computed = q.table.Shared * p.c.BlockSize()
 		p.did["hit"] += q.table.Shared
 		if p.number(2) == 0 {
@@ -166,21 +168,21 @@ func (p *player) claim(q *sequence) {
 	}
 	p.did["claim"]++
 	p.c.Claim(q.table, q.root, q.ids)
-	p.s.claim(q.stupid, q.root, q.ids)
+	p.s.claim(q.naive, q.root, q.ids)
 }
 
 func (p *player) name(q *sequence) {
 	var keys []Key
 	for range p.number(3) {
-		keys = append(keys, Key{Key: uint64(p.number(24)), Tokens: p.number(14)})
+		keys = append(keys, Key{Key: uint64(p.number(24)), Tokens: p.number(14)}) // the keys of a reader of Changes
 	}
 	slices.SortStableFunc(keys, func(a, b Key) int { return a.Tokens - b.Tokens })
 	p.c.Name(q.table, keys)
-	q.stupid.keys = slices.DeleteFunc(keys, func(k Key) bool { return k.Tokens == 0 })
-	p.s.tell(q.stupid)
+	q.naive.keys = slices.DeleteFunc(keys, func(k Key) bool { return k.Tokens == 0 })
+	p.s.attachKeys(q.naive)
 }
 
-// forget is rare: what is forgotten is found by nobody, and scripts are to hit.
+// forget is rare, because scripts should hit and forgotten prefixes cannot be found.
 func (p *player) forget(q *sequence) {
 	if p.number(4) > 0 {
 		p.compute(q)
@@ -188,13 +190,13 @@ func (p *player) forget(q *sequence) {
 	}
 	before := len(p.c.All())
 	p.c.Forget(q.table)
-	p.s.forget(q.stupid)
+	p.s.forget(q.naive)
 	p.did["forget"] += min(q.table.Shared, 1)
 	p.did["withdrawal"] += before - len(p.c.All())
 }
 
-// compute does a step of a few tokens as a loop would: blocks for them, a block of its own for the first, the writes, and what is
-// full published.
+// compute does a step of a few tokens like a loop: it grows the table, owns the first block,
+// writes, and publishes full blocks.
 func (p *player) compute(q *sequence) {
 	n := 1 + p.number(6)
 	if missing := q.computed + n - len(q.ids); missing > 0 {
@@ -209,7 +211,7 @@ func (p *player) compute(q *sequence) {
 	size := p.c.BlockSize()
 	for at := q.computed; at < q.computed+n; at++ {
 		b := q.table.Blocks[at/size]
-		require.False(p.t, p.c.othersSee(b), "a step writes to block %d, which others see", b)
+		require.False(p.t, p.c.shared(b), "a step writes to block %d, which others see", b)
 		p.device[b][at%size] = q.ids[at]
 	}
 	q.computed += n
@@ -217,7 +219,7 @@ func (p *player) compute(q *sequence) {
 		return
 	}
 	require.NoError(p.t, p.c.Publish(q.table, q.root, q.ids, q.computed))
-	p.s.publish(q.stupid, q.root, q.ids, q.computed)
+	p.s.publish(q.naive, q.root, q.ids, q.computed)
 	if i := q.table.Shared - 1; i >= 0 && p.c.tree.nodes[p.c.nodeOf[q.table.Blocks[i]]].block != q.table.Blocks[i] {
 		p.did["twin"]++
 	}
@@ -225,7 +227,7 @@ func (p *player) compute(q *sequence) {
 
 func (p *player) grow(q *sequence, n int) bool {
 	ok := p.c.Grow(q.table, n)
-	require.Equal(p.t, p.s.grow(q.stupid, n), ok, "grow to %d", n)
+	require.Equal(p.t, p.s.grow(q.naive, n), ok, "grow to %d", n)
 	if !ok {
 		p.did["full"]++
 	}
@@ -234,7 +236,7 @@ func (p *player) grow(q *sequence, n int) bool {
 
 func (p *player) own(q *sequence, position int) bool {
 	src, dst, copied, ok := p.c.Own(q.table, position)
-	wantCopied, wantOK := p.s.own(q.stupid, position)
+	wantCopied, wantOK := p.s.own(q.naive, position)
 	require.Equal(p.t, [2]bool{wantCopied, wantOK}, [2]bool{copied, ok}, "own %d", position)
 	if copied {
 		p.did["copy"]++
@@ -251,7 +253,7 @@ func (p *player) fork(q *sequence) {
 	}
 	f := *q
 	f.ids = slices.Clone(q.ids)
-	f.table, f.stupid = p.c.Fork(q.table), p.s.fork(q.stupid)
+	f.table, f.naive = p.c.Fork(q.table), p.s.fork(q.naive)
 	p.live = append(p.live, &f)
 	p.did["fork"]++
 }
@@ -266,7 +268,7 @@ func (p *player) rollback(q *sequence) {
 func (p *player) release(i int) {
 	q := p.live[i]
 	require.NoError(p.t, p.c.Release(q.table))
-	p.s.release(q.stupid)
+	p.s.release(q.naive)
 	require.ErrorIs(p.t, p.c.Release(q.table), ErrReleased)
 	p.live = slices.Delete(p.live, i, i+1)
 }
@@ -274,7 +276,7 @@ func (p *player) release(i int) {
 func (p *player) ask() {
 	root, ids := p.prompt()
 	want := p.s.computing(root, ids)
-	require.Equal(p.t, want, p.c.Computing(root, ids))
+	require.Equal(p.t, want, computing(p.c, root, ids))
 	if want {
 		p.did["wait"]++
 	}
@@ -288,7 +290,7 @@ func (p *player) ask() {
 	}
 }
 
-// listen does what one does who follows the keys.
+// listen follows the keys like a reader of Changes.
 func (p *player) listen() {
 	added, removed, reset := p.c.Changes()
 	if reset {
@@ -312,19 +314,19 @@ func (p *player) listen() {
 func (p *player) swap() {
 	n := p.number(8)
 	free := p.c.FreeHost()
-	blocks, ok := p.c.TakeHost(n)
+	blocks, ok := p.c.AllocHost(n)
 	require.Equal(p.t, n <= free, ok)
 	for _, b := range blocks {
 		require.NotContains(p.t, p.host, b)
 		p.host = append(p.host, b)
 	}
 	give := p.number(len(p.host) + 1)
-	require.NoError(p.t, p.c.GiveHost(p.host[:give]))
+	require.NoError(p.t, p.c.ReleaseHost(p.host[:give]))
 	if give > 0 {
-		require.Error(p.t, p.c.GiveHost(append(slices.Clone(p.host[give:]), p.host[0])), "the last was given back before")
+		require.Error(p.t, p.c.ReleaseHost(append(slices.Clone(p.host[give:]), p.host[0])), "the last was given back before")
 	}
 	p.host = p.host[give:]
-	require.Equal(p.t, len(p.c.host.taken)-len(p.host), p.c.FreeHost())
+	require.Equal(p.t, len(p.c.host.used)-len(p.host), p.c.FreeHost())
 }
 
 // compare looks at everything after an operation.
@@ -334,15 +336,15 @@ func (p *player) compare() {
 		tables[i] = q.table
 	}
 	check(p.t, p.c, tables)
-	require.Empty(p.t, p.s.orphans(), "the stupid one keeps no leaf without its parents")
+	require.Empty(p.t, p.s.orphans(), "the naive one keeps no leaf without its parents")
 	require.Equal(p.t, p.s.free(), p.c.Free())
 	require.Equal(p.t, p.s.idle(), p.c.Cached())
 	require.Equal(p.t, p.s.all(), p.c.All())
 	require.Equal(p.t, p.s.stats, p.c.Stats())
 	size := p.c.BlockSize()
 	for _, q := range p.live {
-		require.Equal(p.t, q.stupid.shared, q.table.Shared)
-		require.Len(p.t, q.table.Blocks, len(q.stupid.blocks))
+		require.Equal(p.t, q.naive.shared, q.table.Shared)
+		require.Len(p.t, q.table.Blocks, len(q.naive.blocks))
 		for at := range q.computed {
 			require.Equal(p.t, q.ids[at], p.device[q.table.Blocks[at/size]][at%size], "position %d has another token's keys", at)
 		}

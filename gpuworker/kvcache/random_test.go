@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every operation of a random script leaves the invariants whole and looks the same as in the stupid implementation, with good
-// hashes and with hashes that are all the same.
-func TestRandomScriptsAgreeWithTheStupidImplementation(t *testing.T) {
+// Every operation of a random script keeps the invariants and looks the same as in the naive
+// implementation, with good hashes and with colliding ones.
+func TestRandomScriptsAgreeWithTheNaiveCache(t *testing.T) {
 	did, operations := map[string]int{}, 0
 	for seed := range uint64(80) {
 		rng := rand.New(rand.NewPCG(seed, 7))

@@ -13,8 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/scripttest"
 )
 
-// A script is lines of commands; the lines after one, "-> ...", are its outcome, and -update rewrites them. A token is a letter, a
-// capital one that the decode kernels computed. A sequence keeps its salt and tokens from begin on.
+// A script is lines of commands. The lines "-> ..." after one are its outcome, and -update rewrites
+// them. A token is a letter, a capital one if the decode kernels computed it. A sequence keeps its
+// salt and tokens from begin on.
 //
 //	cache blocks=N size=N
 //	begin NAME TOKENS [salt=S] [bypass]
@@ -82,7 +83,7 @@ func (s *script) command(words []string) []string {
 		s.c = New(Config{Blocks: s.number(options["blocks"]), BlockSize: s.number(options["size"])})
 		return nil
 	case "computing":
-		return one("%t", s.c.Computing(root, tokens(words[1])))
+		return one("%t", computing(s.c, root, tokens(words[1])))
 	case "changes":
 		added, removed, reset := s.c.Changes()
 		return one("came %v, went %v, reset %t", added, removed, reset)
@@ -156,7 +157,7 @@ func (s *script) ofSequence(verb, name string, q *scriptSequence, words []string
 	}
 }
 
-// tree lists the nodes by their tokens, with who has them.
+// tree lists the nodes by their tokens, with their holders.
 func (s *script) tree() []string {
 	var lines []string
 	for n := range liveNodes(s.t, s.c) {

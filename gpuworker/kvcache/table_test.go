@@ -15,7 +15,8 @@ func run(first int32, n int) []int32 {
 	return ids
 }
 
-// compute plays a sequence that computes ids: what is cached is matched, the rest grown and published.
+// compute plays a sequence that computes ids: it matches the cached part, and grows and publishes
+// the rest.
 func compute(t *testing.T, c *Cache, r Root, ids []int32) *Table {
 	t.Helper()
 	table := c.Match(r, ids)
@@ -73,7 +74,7 @@ func TestASecondReleaseIsAnErrorAndChangesNothing(t *testing.T) {
 	require.ErrorIs(t, c.Publish(table, Root{}, run(1, 5), 5), ErrReleased)
 	c.Claim(table, Root{}, run(1, 5))
 	c.Name(table, []Key{{Key: 1, Tokens: 2}})
-	require.False(t, c.Computing(Root{}, run(1, 9)))
+	require.False(t, computing(c, Root{}, run(1, 9)))
 	require.Empty(t, c.All())
 	require.ErrorIs(t, c.Release(c.Fork(table)), ErrReleased, "a fork of nothing is nothing")
 	check(t, c, nil)
@@ -99,7 +100,8 @@ func TestATableOfBlocksThatAreNotHeldIsNotReleased(t *testing.T) {
 	check(t, c, nil)
 }
 
-func TestAForkSharesEveryBlockAndOwnCopiesTheOneWrittenTo(t *testing.T) {
+func TestOwnCopiesTheBlockWrittenTo(t *testing.T) {
+	// A fork shares every block, and Own copies the one that is written to.
 	c := New(Config{Blocks: 5, BlockSize: 2})
 	a := compute(t, c, Root{}, run(1, 5)) // two full blocks and half of one
 	b := c.Fork(a)
@@ -134,7 +136,8 @@ func TestOwnWithoutAFreeBlockChangesNothing(t *testing.T) {
 	check(t, c, []*Table{a, b})
 }
 
-func TestWritingBelowWhatIsSharedGivesUpWhatIsBehind(t *testing.T) {
+func TestOwnDropsTheBlocksAfterIt(t *testing.T) {
+	// Writing below the shared blocks gives up the blocks after it.
 	for name, tc := range map[string]struct {
 		position, blocks, shared int
 	}{
@@ -163,7 +166,8 @@ func TestWritingBelowWhatIsSharedGivesUpWhatIsBehind(t *testing.T) {
 	}
 }
 
-func TestATableThatIsInTheMiddleOfItsLastStepsAllocatesNothing(t *testing.T) {
+func TestDecodingAllocatesNothing(t *testing.T) {
+	// A table allocates nothing in the middle of its last steps.
 	c := New(Config{Blocks: 4096, BlockSize: 1})
 	table := &Table{}
 	require.True(t, c.Grow(table, 1))

@@ -1,40 +1,45 @@
 package kvcache
 
-import "slices"
+import (
+	"hash/maphash"
+	"math/bits"
+	"slices"
+)
 
-// Decoded marks a token id whose keys and values the decode kernels computed. An engine whose two kernel classes give the same
-// bits has no need of it. A block is shared only among sequences whose ids are equal, marks included.
+// Decoded marks a token id whose keys and values the decode kernels computed. It is not needed if
+// both kernel classes of an engine give the same bits. A block is shared only among sequences with
+// equal ids, marks included.
 const Decoded int32 = 1 << 30
 
-// Root is where a prefix begins: prefixes of different salts never meet.
+// Root is the start of a prefix. Prefixes of different salts never match.
 type Root struct{ Salt string }
 
-// node is one block's worth of tokens behind those of its parents. It has a block of the device, or somebody is going to compute
-// it (claims >= 1), or both. Every node above one that has a block has a block.
+// node is one block of tokens after those of its parents. It has a device block, or a claim (a
+// sequence will compute it), or both. If a node has a block, all nodes above it have one.
 type node struct {
-	hash   uint64 // of the chain up to and with it
-	salt   string // of a node without a parent; a parent says it for the others
+	hash   uint64 // of the chain including this node
+	salt   string // only in a node without a parent
 	parent int32  // node, or none
-	next   int32  // another node of the same chain, or the next unused one
-	block  int32  // whose content others may share, or none
-	twin   int32  // the first of the blocks with the same content that tables hold beside it. twin != none: refs[block] >= 1
-	claims int32  // tables that are going to compute it
-	stamp  uint64 // tells it from others that were in its place; 0: it is unused
-	hidden bool   // it is in no chain: nobody finds it, nor what continues it
-	lost   bool   // it or a node above it is hidden. len(keys) == 0
+	next   int32  // next node of its hash chain, or next unused node
+	block  int32  // the node's own block, or none
+	twin   int32  // first of the other blocks with the same content; twin != none: refs[block] >= 1
+	claims int32  // tables that will compute it
+	stamp  uint64 // distinguishes reuses of the array element; 0: unused
+	hidden bool   // not in its hash chain: it cannot be found, nor what continues it
+	lost   bool   // it or a node above it is hidden; len(keys) == 0
 	idle   link
-	keys   []uint64 // each once
+	keys   []uint64
 }
 
-// tree finds nodes by what precedes them and their ids. Nodes are numbers into one array, so that nothing is allocated for one
-// that takes the place of another.
+// tree finds nodes by their tokens and those before them. Nodes are indices into one array, so that
+// reusing one allocates nothing.
 type tree struct {
 	blockSize int
 	nodes     []node
-	ids       []int32 // blockSize ids a node
-	unused    int32   // the first of the nodes that are in no chain
+	ids       []int32 // blockSize ids for each node
+	unused    int32   // first node of the free list
 	chains    chains
-	stamps    uint64 // given so far
+	stamps    uint64 // last stamp
 	hasher    hasher
 	// hash is hasher.next; tests make it collide.
 	hash func(parent uint64, ids []int32) uint64
@@ -49,25 +54,25 @@ func newTree(blocks, blockSize int) tree {
 	return t
 }
 
-// walk is a way down the tree along the ids of one sequence.
+// walk is a position in the tree on the path of one sequence.
 type walk struct {
 	salt   string
 	hash   uint64 // of the chain so far
-	parent int32  // node it stands on, or none at the root
+	parent int32  // node at the position, or none at the root
 }
 
-// begin stands at the root.
-func (t *tree) begin(r Root) walk {
+// root returns the position of a root.
+func (t *tree) root(r Root) walk {
 	return walk{salt: r.Salt, hash: t.hasher.root(r.Salt), parent: none}
 }
 
-// at stands on node n.
-func (t *tree) at(n int32) walk { return walk{hash: t.nodes[n].hash, parent: n} }
+// walkFrom returns the position at node n.
+func (t *tree) walkFrom(n int32) walk { return walk{hash: t.nodes[n].hash, parent: n} }
 
-// step goes on to the node of ids, one block of them, or says which hash it would have if there is none.
+// step returns the child of w for one block of ids, or none with the hash that it would have.
 func (t *tree) step(w walk, ids []int32) (n int32, hash uint64) {
 	hash = t.hash(w.hash, ids)
-	for n = *t.chains.of(hash); n != none; n = t.nodes[n].next {
+	for n = *t.chains.head(hash); n != none; n = t.nodes[n].next {
 		if t.nodes[n].hash == hash && t.same(n, w, ids) {
 			return n, hash
 		}
@@ -75,13 +80,13 @@ func (t *tree) step(w walk, ids []int32) (n int32, hash uint64) {
 	return none, hash
 }
 
-// same compares all that makes a node: hashes alone prove nothing.
+// same compares everything that identifies a node, because hashes may collide.
 func (t *tree) same(n int32, w walk, ids []int32) bool {
 	x := &t.nodes[n]
 	return x.parent == w.parent && (w.parent != none || x.salt == w.salt) && slices.Equal(t.idsOf(n), ids)
 }
 
-// add makes the node of ids behind w, which has neither a block nor a claim yet.
+// add inserts the child of w for ids. It has neither block nor claim yet.
 func (t *tree) add(w walk, hash uint64, ids []int32) int32 {
 	n := t.unused
 	if n == none {
@@ -104,7 +109,7 @@ func (t *tree) add(w walk, hash uint64, ids []int32) int32 {
 	return n
 }
 
-// prune takes n out if it has neither a block nor a claim. Nothing stands below such a node.
+// prune removes n if it has neither block nor claim. Such a node has no children.
 func (t *tree) prune(n int32) {
 	x := &t.nodes[n]
 	if x.block != none || x.claims > 0 {
@@ -116,8 +121,8 @@ func (t *tree) prune(n int32) {
 	x.salt, x.stamp, x.next, t.unused = "", 0, t.unused, n
 }
 
-// hide removes n and all nodes below it from lookup and returns them; it returns nil if they are hidden already. Sequences that
-// hold one of them continue, and the nodes that they publish are hidden too.
+// hide makes n and all nodes below it unfindable and returns them, or nil if they are hidden
+// already. Sequences that hold one of them continue, and what they publish below is hidden too.
 func (t *tree) hide(n int32) []int32 {
 	if t.nodes[n].lost {
 		return nil
@@ -126,15 +131,15 @@ func (t *tree) hide(n int32) []int32 {
 	t.nodes[n].hidden, t.nodes[n].next = true, none
 	all := t.below(n)
 	for _, m := range all {
-		t.stamps++ // a Look that stands on it begins again
+		t.stamps++ // a Cursor at this node starts again
 		t.nodes[m].lost, t.nodes[m].stamp = true, t.stamps
 	}
 	return all
 }
 
-// below returns n and all nodes that continue it. It looks at every node once.
+// below returns n and all nodes below it in one pass over all nodes.
 func (t *tree) below(n int32) []int32 {
-	var all, way []int32
+	var all, path []int32
 	type state struct{ known, below bool }
 	states := make([]state, len(t.nodes))
 	states[n] = state{true, true}
@@ -142,12 +147,12 @@ func (t *tree) below(n int32) []int32 {
 		if t.nodes[i].stamp == 0 {
 			continue
 		}
-		at := int32(i)
-		for way = way[:0]; at != none && !states[at].known; at = t.nodes[at].parent {
-			way = append(way, at)
+		m := int32(i)
+		for path = path[:0]; m != none && !states[m].known; m = t.nodes[m].parent {
+			path = append(path, m)
 		}
-		found := state{true, at != none && states[at].below}
-		for _, m := range way {
+		found := state{true, m != none && states[m].below}
+		for _, m := range path {
 			states[m] = found
 		}
 		if states[i].below {
@@ -159,4 +164,73 @@ func (t *tree) below(n int32) []int32 {
 
 func (t *tree) idsOf(n int32) []int32 {
 	return t.ids[int(n)*t.blockSize : (int(n)+1)*t.blockSize]
+}
+
+// chains are hash chains of nodes, linked by node.next. The table has its final size from the
+// start, one entry for each block, so that finding a node takes one lookup and nothing is ever
+// rehashed. The hash is keyed, so callers cannot choose ids that collide.
+type chains struct {
+	heads []int32 // by low bits of the hash: first node, or none
+}
+
+func newChains(blocks int) chains {
+	size := 1
+	for size < blocks {
+		size *= 2
+	}
+	heads := make([]int32, size)
+	for i := range heads {
+		heads[i] = none
+	}
+	return chains{heads}
+}
+
+// head is the entry of a hash.
+func (c chains) head(hash uint64) *int32 { return &c.heads[hash&uint64(len(c.heads)-1)] }
+
+// chain inserts n at the head of its chain.
+func (t *tree) chain(n int32) {
+	head := t.chains.head(t.nodes[n].hash)
+	t.nodes[n].next = *head
+	*head = n
+}
+
+// unchain removes n from its chain.
+func (t *tree) unchain(n int32) {
+	next := t.chains.head(t.nodes[n].hash)
+	for *next != n {
+		next = &t.nodes[*next].next
+	}
+	*next = t.nodes[n].next
+}
+
+// hasher computes chain hashes: the hash of a block depends on the hash before it and on its ids.
+// Its secrets differ from process to process, so that callers cannot construct collisions. A
+// collision costs time only, because nodes are compared.
+type hasher struct {
+	seed maphash.Seed
+	a, b uint64
+}
+
+func newHasher() hasher {
+	seed := maphash.MakeSeed()
+	return hasher{seed: seed, a: maphash.String(seed, "a"), b: maphash.String(seed, "b") | 1}
+}
+
+// root is the hash at the root of a salt.
+func (h hasher) root(salt string) uint64 { return maphash.String(h.seed, salt) }
+
+// next is the hash of a block after a chain with hash parent: one folded multiplication for each
+// pair of ids.
+func (h hasher) next(parent uint64, ids []int32) uint64 {
+	x := parent ^ h.a
+	for i := 0; i < len(ids); i += 2 {
+		pair := uint64(uint32(ids[i]))
+		if i+1 < len(ids) {
+			pair |= uint64(uint32(ids[i+1])) << 32
+		}
+		high, low := bits.Mul64(x^pair, h.b)
+		x = bits.RotateLeft64(high^low, 23) + h.a
+	}
+	return x
 }

@@ -48,7 +48,7 @@ func TestHundredsOfLoadsLeaveNothingBehind(t *testing.T) {
 		}
 		freed, err := m.Unload(t.Context(), "small", false)
 		require.NoError(t, err)
-		require.Equal(t, Unloaded{Freed: inst.DeviceBytes}, freed)
+		require.Equal(t, UnloadResult{Freed: inst.DeviceBytes}, freed)
 	}
 	after, err := device.Info()
 	require.NoError(t, err)
@@ -59,6 +59,7 @@ func TestHundredsOfLoadsLeaveNothingBehind(t *testing.T) {
 	require.Zero(t, m.RefusedFrees())
 	const own = 5 // those of the test itself
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+own }, time.Minute, 10*time.Millisecond)
-	// A load's weights, cache and workspace are some MiB: two hundred that stayed would be hundreds.
+	// A load's weights, cache and workspace are some MiB: two hundred that stayed would be
+	// hundreds.
 	require.Less(t, resident(t), memory+48<<20)
 }

@@ -18,7 +18,8 @@ func differences(t *testing.T, err error) []Difference {
 	return e.All
 }
 
-// A load of a loaded model is refused with both values if it sets an option to another value than the model has.
+// A load of a loaded model is refused with both values if it sets an option to another value than
+// the model has.
 func TestLoadedModelRefusesOtherOptions(t *testing.T) {
 	m, _ := manager(t, 1<<30)
 	f32, f16 := engine.F32, engine.F16
@@ -47,7 +48,7 @@ func TestLoadedModelRefusesOtherOptions(t *testing.T) {
 			pin := true
 			tc.options.Pin = &pin
 			got, already, err := m.Load(t.Context(), "small", tc.options, nil)
-			defer func() { inst.keep(new(bool)) }()
+			defer func() { inst.touch(new(bool)) }()
 			if tc.differ == nil {
 				require.NoError(t, err)
 				require.Same(t, inst, got)
@@ -61,17 +62,17 @@ func TestLoadedModelRefusesOtherOptions(t *testing.T) {
 	}
 }
 
-// A load that joins another one is refused at once if both set an option to different values, and at the end of the load if the model
-// then has another value. The load that is under way goes on.
+// A load that joins another one is refused at once if both set an option to different values, and
+// at the end of the load if the model then has another value. The running load continues.
 func TestLoadUnderWayRefusesOtherOptions(t *testing.T) {
 	m, _ := manager(t, 1<<30)
-	require.NoError(t, m.turn.Acquire(t.Context(), 1))
+	require.NoError(t, m.loadSlot.Acquire(t.Context(), 1))
 	first := loading(m, Options{Context: 128})
 	require.Eventually(t, func() bool { return listed(m) == 1 }, time.Minute, time.Millisecond)
 	_, _, err := m.Load(t.Context(), "small", Options{Context: 64}, nil)
 	require.Equal(t, []Difference{{"context_length", "128", "64"}}, differences(t, err))
 	require.ErrorContains(t, err, "is being loaded with")
-	m.turn.Release(1)
+	m.loadSlot.Release(1)
 	f16 := engine.F16
 	_, _, err = m.Load(t.Context(), "small", Options{KVType: &f16, MaxSequences: 3}, nil)
 	require.NoError(t, <-first)
@@ -82,10 +83,11 @@ func TestLoadUnderWayRefusesOtherOptions(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A caller who leaves everything open is not failed by the impossible option of the load that it joined.
+// A load that it joined fails with another caller's impossible option; a caller without options
+// does not.
 func TestBadOptionFailsNoOtherCaller(t *testing.T) {
 	m, _ := manager(t, 1<<30)
-	require.NoError(t, m.turn.Acquire(t.Context(), 1))
+	require.NoError(t, m.loadSlot.Acquire(t.Context(), 1))
 	first := loading(m, Options{Context: 100_000})
 	require.Eventually(t, func() bool { return listed(m) == 1 }, time.Minute, time.Millisecond)
 	joined, stages := make(chan error, 1), make(chan Stage, 100)
@@ -94,7 +96,7 @@ func TestBadOptionFailsNoOtherCaller(t *testing.T) {
 		joined <- err
 	}()
 	require.Equal(t, Queued, <-stages)
-	m.turn.Release(1)
+	m.loadSlot.Release(1)
 	require.ErrorIs(t, <-first, ErrOption)
 	require.NoError(t, <-joined)
 }

@@ -3,6 +3,7 @@ package model
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,12 +12,14 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/enginetest"
 	"github.com/millrace/millrace/gpuworker/gguf"
+	"github.com/millrace/millrace/gpuworker/synth"
 )
 
 // unused is a tensor that old files have and no model has a use for.
 const unused = "blk.0.attn_rot_embd.weight"
 
-// writeWithUnused copies a model file, whose metadata are strings and numbers, with an unused tensor among the others.
+// writeWithUnused copies a model file, whose metadata are strings and numbers, with an unused
+// tensor among the others.
 func writeWithUnused(t *testing.T, from, to string, content []byte) {
 	t.Helper()
 	f, err := gguf.Open(from)
@@ -72,7 +75,8 @@ func fileDigest(t *testing.T, path string) engine.Digest {
 	return engine.Digest(gguf.ModelDigest(f.Metadata(), f.Tensors(), digests))
 }
 
-func TestATensorThatNoModelUsesCountsInTheDigestAndTakesNoMemory(t *testing.T) {
+func TestUnusedTensorsCountInTheDigest(t *testing.T) {
+	// A tensor that the model does not use counts in the digest and takes no memory.
 	plain, _ := manager(t, 1<<30)
 	for name, m := range map[string]*Manager{"plain": plain, "staged": staging(t, enginetest.Hooks{}, nil).Manager} {
 		t.Run(name, func(t *testing.T) {
@@ -94,4 +98,52 @@ func TestATensorThatNoModelUsesCountsInTheDigestAndTakesNoMemory(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestViewsCountInTheDigest(t *testing.T) {
+	// Views of a tensor that holds several roles stand in the digest in place of the tensor, and each
+	// is verified by itself.
+	m, _ := manager(t, 1<<30)
+	shape, ok := synth.Small("phi3")
+	require.True(t, ok)
+	path := filepath.Join(m.cfg.Dir, "fused"+extension)
+	out, err := os.Create(path)
+	require.NoError(t, err)
+	require.NoError(t, synth.Write(out, shape, synth.Only(gguf.Q8_0), 3))
+	require.NoError(t, out.Close())
+	inst, _, err := m.Load(t.Context(), "fused", Options{}, nil)
+	require.NoError(t, err)
+	require.NoError(t, m.Verify(t.Context(), "fused"))
+
+	f, err := gguf.Open(path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	var tensors []gguf.Tensor
+	for _, x := range f.Tensors() {
+		ends := map[string][]uint64{"attn_qkv.weight": {48, 72, 96}, "ffn_up.weight": {80, 160}}[x.Name[strings.LastIndex(x.Name[:len(x.Name)-7], ".")+1:]]
+		if ends == nil {
+			tensors = append(tensors, x)
+		}
+		first := uint64(0)
+		for _, end := range ends {
+			view, err := x.Rows(first, end)
+			require.NoError(t, err)
+			tensors, first = append(tensors, view), end
+		}
+	}
+	digests := make([]gguf.Digest, len(tensors))
+	for i, x := range tensors {
+		digests[i] = blake3.Sum256(f.Bytes(x))
+	}
+	require.Equal(t, engine.Digest(gguf.ModelDigest(f.Metadata(), tensors, digests)), inst.Digest)
+	require.Len(t, tensors, len(f.Tensors())+3*(2+1))
+	require.NotEqual(t, fileDigest(t, path), inst.Digest)
+
+	for n, x := range inst.tensors {
+		if x.name == "blk.1.attn_qkv.weight[48:72]" {
+			_, err = inst.FlipBit(n, 77)
+			require.NoError(t, err)
+		}
+	}
+	require.ErrorContains(t, m.Verify(t.Context(), "fused"), `tensor "blk.1.attn_qkv.weight[48:72]" has digest`)
 }

@@ -17,7 +17,7 @@ func is(err error, those ...error) bool {
 	return slices.ContainsFunc(those, func(one error) bool { return errors.Is(err, one) })
 }
 
-// copyOf puts a model file beside another one.
+// copyOf copies a model file into the same folder.
 func copyOf(t *testing.T, m *Manager, name, as string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(m.cfg.Dir, name+extension))

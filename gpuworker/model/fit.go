@@ -1,25 +1,100 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/millrace/millrace/gpuworker/arch"
+	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// FitError says by how much a model does not fit.
+// fit decides, before any tensor is read, whether the model fits and how large its KV cache is.
+func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) error {
+	var weights, staging uint64
+	for _, b := range spec.Bindings {
+		size, err := l.device.ResidentSize(b.Desc)
+		if err != nil {
+			return fmt.Errorf("model %q: tensor %q: %w", l.name, b.Tensor.Name, err)
+		}
+		inst.sizes = append(inst.sizes, size)
+		weights += size
+		staging = max(staging, b.Bytes())
+	}
+	kv := DefaultKV(info)
+	if l.options.KVType != nil {
+		kv = *l.options.KVType
+	}
+	if l.cfg.MaxBatchedTokens == 0 {
+		l.cfg.MaxBatchedTokens = DefaultBatchedTokens(info)
+	}
+	if l.cfg.StepTarget == 0 {
+		l.cfg.StepTarget = DefaultStepTarget(info)
+	}
+	free := info.BytesFree
+	p := planner{
+		cfg: l.cfg, options: l.options, maxContext: spec.Desc.Context, kv: kv, free: free - min(free, weights), cost: inst.model.RunnerCost,
+	}
+	if info.HiddenRows {
+		p.hiddenRows = max(1, min(l.cfg.MaxBatchedTokens, maxHiddenBytes/(4*spec.Desc.Hidden)))
+	}
+	sequences := cmp.Or(int(l.options.MaxSequences), l.cfg.MaxSequences)
+	var price engine.RunnerCost
+	var err error
+	inst.Runner, inst.Context, price, err = p.plan(cmp.Or(sequences, DefaultSequences(info)), sequences != 0)
+	if err != nil {
+		return fmt.Errorf("model %q: %w", l.name, err)
+	}
+	inst.Runner.HostBlocks = l.swap.blocks(inst.Runner.KVBlocks, price.HostBytesPerBlock)
+	inst.oneClass = info.OneClass
+	if l.cfg.SamplingDefaults && !inst.Facts.Sampling.Empty() {
+		inst.Defaults = &inst.Facts.Sampling
+	}
+	if unapplied := inst.Facts.Sampling.Unapplied; l.cfg.SamplingDefaults && len(unapplied) > 0 {
+		l.logger.Warn("not every recommendation for sampling is followed", "model", l.name, "keys", strings.Join(unapplied, "; "))
+	}
+	var choices []string
+	if inst.Defaults != nil {
+		choices = append(choices, fileSampling)
+	}
+	if inst.Tokenizer != nil {
+		choices = append(choices, grammarVersion)
+	}
+	if desc, short := spec.Serving(inst.Context); short {
+		choices = append(choices, shortFactors)
+		if err := inst.replaceModel(l.device, desc); err != nil {
+			return fmt.Errorf("model %q: %w", l.name, err)
+		}
+	}
+	inst.ClassID = classID(info, kv, l.options.ActType, choices...)
+	inst.cache = price.KVBytes + price.WorkspaceBytes
+	inst.DeviceBytes = weights + inst.cache
+	// The staging buffer is freed before the KV cache is allocated, so only the larger one counts.
+	if needed := weights + max(price.KVBytes+price.WorkspaceBytes, staging); needed > free {
+		return &FitError{
+			Name: l.name, Needed: needed, Free: free, Weights: weights, KV: price.KVBytes,
+			Workspace: price.WorkspaceBytes, Staging: staging,
+		}
+	}
+	return nil
+}
+
+// FitError is ErrNoFit with its numbers.
 type FitError struct {
 	Name          string
 	Needed, Free  uint64 // bytes
 	Weights       uint64 // of Needed
-	KV, Workspace uint64 // of Needed, for the smallest cache that is of use
-	Staging       uint64 // of Needed, while loading
-	// Idle are the models that hold memory, no request and no pin, the longest unused first.
+	KV, Workspace uint64 // of Needed, for the smallest useful cache
+	Staging       uint64 // of Needed, during the load
+	// Idle are the loaded models without a request or a pin, longest unused first.
 	Idle []Idle
-	// RoomIn is when a load may unload enough of them, if nobody uses them until then; 0: never.
+	// RoomIn is when a load may unload enough of them if they stay unused; 0: never.
 	RoomIn time.Duration
 }
 
-// Idle is a model that no request holds.
+// Idle is a loaded model without a request.
 type Idle struct {
 	Name  string
 	Bytes uint64        // of device memory
@@ -28,7 +103,7 @@ type Idle struct {
 
 func (e *FitError) Error() string {
 	text := fmt.Sprintf("%v: %q needs %d bytes (weights %d, cache %d, workspace %d, staging %d) and %d are free; "+
-		"unload a model, ask for fewer kv_tokens or a smaller context_length, or raise the memory limit",
+		"unload a model, request fewer kv_tokens or a smaller context_length, or raise the memory limit",
 		ErrNoFit, e.Name, e.Needed, e.Weights, e.KV, e.Workspace, e.Staging, e.Free)
 	if len(e.Idle) == 0 {
 		return text
@@ -40,5 +115,125 @@ func (e *FitError) Error() string {
 	return text + "; idle and not pinned: " + strings.Join(idle, ", ")
 }
 
-// Unwrap makes the error ErrNoFit.
+// Unwrap returns ErrNoFit.
 func (e *FitError) Unwrap() error { return ErrNoFit }
+
+const (
+	// defaultContexts is how many contexts the default KV cache holds, within a quarter of the free
+	// memory: other models need memory too.
+	defaultContexts = 8
+	// wantedShare is how many tokens the default KV cache has for each sequence, within the same
+	// quarter.
+	wantedShare = 1024
+	// minShare is how many it must have for each sequence if there are more than minSequences.
+	minShare = 256
+	// minSequences is the number of sequences that is planned for even if the cache is small.
+	minSequences = 16
+	// minContext is the shortest useful sequence, in tokens, if no context was requested.
+	minContext = 2048
+	// maxBlocks keeps block ids within 32 bits.
+	maxBlocks = 1 << 30
+)
+
+// planner chooses the configuration of a model's runner.
+type planner struct {
+	cfg        Config
+	options    Options
+	maxContext int         // longest sequence of the model, in tokens
+	kv         engine.Type // type of the cache
+	free       uint64      // bytes left for KV cache and workspace
+	hiddenRows int         // of a step
+	cost       func(engine.RunnerConfig) (engine.RunnerCost, error)
+}
+
+// plan returns the runner's configuration without host blocks, and the longest sequence that it
+// serves. If the number of sequences was not chosen by a person, plan halves it until the cache has
+// minShare tokens for each: a batch that the cache cannot feed would waste workspace.
+func (p *planner) plan(sequences int, chosen bool) (engine.RunnerConfig, int, engine.RunnerCost, error) {
+	if !chosen {
+		sequences = min(sequences, p.cfg.MaxBatchedTokens)
+	}
+	for {
+		r, context, price, err := p.planFor(sequences)
+		if err != nil || chosen || sequences <= minSequences || r.KVBlocks >= sequences*p.blocks(min(context, minShare)) {
+			return r, context, price, err
+		}
+		sequences = max(sequences/2, minSequences)
+	}
+}
+
+// blocks is how many blocks hold this many tokens.
+func (p *planner) blocks(tokens int) int { return (tokens + p.cfg.BlockSize - 1) / p.cfg.BlockSize }
+
+// planFor is plan for a fixed number of sequences.
+func (p *planner) planFor(sequences int) (engine.RunnerConfig, int, engine.RunnerCost, error) {
+	r := engine.RunnerConfig{
+		KVBlocks: 1, BlockSize: p.cfg.BlockSize, MaxSequences: sequences, MaxBatchedTokens: max(p.cfg.MaxBatchedTokens, sequences),
+		MaxSampleRows: sequences, MaxScoreRows: maxScoreRows, MaxTopN: maxTopN, KVType: p.kv, ActType: p.options.ActType,
+		MaxHiddenRows: p.hiddenRows,
+	}
+	price, err := p.cost(r)
+	if err != nil {
+		return r, 0, price, err
+	}
+	room := 0
+	if p.free > price.WorkspaceBytes {
+		room = int(min((p.free-price.WorkspaceBytes)/max(price.BytesPerBlock, 1), maxBlocks))
+	}
+	context := p.maxContext
+	if p.options.Context > 0 {
+		context = int(p.options.Context)
+	}
+	want := p.blocks(context)
+	wish := min(max(want*defaultContexts, sequences*p.blocks(min(context, wantedShare))), room/4)
+	switch {
+	case p.options.KVTokens > 0:
+		want = p.blocks(int(p.options.KVTokens))
+	case p.options.Context > 0:
+		want = max(want, wish)
+	default:
+		// The full context is desired but not required: a smaller cache serves shorter sequences.
+		want = max(min(want, room), wish, min(p.blocks(minContext), want))
+	}
+	r.KVBlocks = min(want, maxBlocks)
+	price, err = p.cost(r)
+	return r, min(context, r.KVBlocks*p.cfg.BlockSize), price, err
+}
+
+// swapSpace shares the worker's host memory for preempted sequences among the models. It only
+// counts bytes; an engine allocates a block when it first writes to it. It is safe for concurrent
+// use.
+type swapSpace struct {
+	mu struct {
+		sync.Mutex
+		free uint64 // bytes not reserved by a model
+	}
+}
+
+// blocks is how many host blocks of this size a model gets: at most the size of its KV cache, and
+// at most what is free. An engine without host blocks prices them at 0 bytes and gets none.
+func (s *swapSpace) blocks(kvBlocks int, bytes uint64) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if bytes == 0 {
+		return 0
+	}
+	return int(min(uint64(kvBlocks), s.mu.free/bytes))
+}
+
+// reserve reserves blocks and returns their bytes. Loads run one after another, so the result of
+// blocks is still valid. If the price rose since, reserve returns what is free.
+func (s *swapSpace) reserve(blocks int, bytes uint64) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	reserved := min(uint64(blocks)*bytes, s.mu.free)
+	s.mu.free -= reserved
+	return reserved
+}
+
+// release returns reserved bytes.
+func (s *swapSpace) release(bytes uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.free += bytes
+}

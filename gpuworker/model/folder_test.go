@@ -36,7 +36,7 @@ func TestHuggingFaceFoldersAreNamedForWhatTheyAre(t *testing.T) {
 		require.ErrorContains(t, got[name].Problem, "convert_hf_to_gguf.py and put "+filepath.Base(name)+".gguf into the models directory")
 		_, _, err := m.Load(t.Context(), name, Options{}, nil)
 		require.ErrorContains(t, err, got[name].Problem.Error())
-		require.ErrorIs(t, m.catalog.look(name), gguf.ErrFormat)
+		require.ErrorIs(t, m.catalog.problem(name), gguf.ErrFormat)
 	}
 	require.EqualValues(t, 6, got["hub/sharded"].Bytes)
 	require.NoError(t, got["small"].Problem, "a file of the name goes first")
@@ -56,11 +56,11 @@ func TestHuggingFaceFoldersAreNamedForWhatTheyAre(t *testing.T) {
 
 func TestAdviceSaysWhatAModelsFolderLacks(t *testing.T) {
 	dir := t.TempDir()
-	require.Contains(t, Advice(newCatalog(dir).list()), "it holds no file NAME.gguf: put model files there")
+	require.Contains(t, Advice(newCatalog(dir, simulated(t)).list()), "it holds no file NAME.gguf: put model files there")
 	put(t, dir, "config.json", "model.safetensors")
-	require.Contains(t, Advice(newCatalog(dir).list()), "the models directory is itself a folder of a model as Hugging Face has it")
+	require.Contains(t, Advice(newCatalog(dir, simulated(t)).list()), "the models directory is itself a folder of a model as Hugging Face has it")
 	put(t, dir, "a.gguf", "b.gguf", "c.gguf")
-	advice := Advice(newCatalog(dir).list())
+	advice := Advice(newCatalog(dir, simulated(t)).list())
 	require.Contains(t, advice, "a: open model file")
 	require.Contains(t, advice, "and 1 more, which `millrace models` lists")
 	require.NotContains(t, advice, "\n")

@@ -22,8 +22,8 @@ func requireEmpty(t *testing.T, device engine.Device) {
 	require.Zero(t, info.FailedFrees)
 }
 
-// TestPanicAmidALoadLeaksNothing has one call of the device panic in each stage of a load: the load fails, the ledger is empty, and the
-// next load succeeds.
+// TestPanicAmidALoadLeaksNothing has one call of the device panic in each stage of a load: the load
+// fails, the ledger is empty, and the next load succeeds.
 func TestPanicAmidALoadLeaksNothing(t *testing.T) {
 	var armed atomic.Bool
 	calls := atomic.Int64{}
@@ -67,8 +67,8 @@ func TestPanicAmidALoadLeaksNothing(t *testing.T) {
 	}
 }
 
-// TestPanicOfACallerLeavesTheLoad has the function that hears of a load's progress panic, as a handler's might: the load goes on, as
-// when its caller leaves, and what it holds is given back.
+// TestPanicOfACallerLeavesTheLoad makes the progress function of a load panic, as a handler's might.
+// The load continues, as if its caller had left, and frees its memory.
 func TestPanicOfACallerLeavesTheLoad(t *testing.T) {
 	for stage := Reading; stage <= Loaded; stage++ {
 		device, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())

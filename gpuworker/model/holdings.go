@@ -6,22 +6,23 @@ import (
 	"slices"
 )
 
-// holding is something of the device that is to be given back.
+// holding is a device resource that must be freed.
 type holding struct {
 	name  string
-	bytes *uint64 // of device memory; nil: they are not counted as the model's
+	bytes *uint64 // device memory; nil: not counted
 	free  func() error
 }
 
-// holdings are what an instance has of the device, in the order in which it was taken. Not safe for concurrent use.
+// holdings are the device resources of an instance, in order of allocation. Not safe for concurrent
+// use.
 type holdings []holding
 
 func (h *holdings) add(name string, bytes *uint64, free func() error) {
 	*h = append(*h, holding{name: name, bytes: bytes, free: free})
 }
 
-// release gives everything back, the newest first, and returns how many frees the device refused. What is refused stays,
-// for the next release to try again, and the error says what it is.
+// release frees everything, newest first, and returns how many frees the device refused. Refused
+// ones stay for the next release, and the error names them.
 func (h *holdings) release() (refused int, err error) {
 	var left holdings
 	for _, one := range slices.Backward(*h) {
@@ -35,7 +36,7 @@ func (h *holdings) release() (refused int, err error) {
 	return len(left), err
 }
 
-// bytes is how much device memory is held.
+// bytes is the device memory in use.
 func (h *holdings) bytes() (sum uint64) {
 	for _, one := range *h {
 		if one.bytes != nil {

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// keep counts as use of an instance in service, and pins it or lets it go where pin says so. False: it is not in service.
-func (i *Instance) keep(pin *bool) bool {
+// touch counts as use of an instance in service and sets its pin if pin is not nil. It returns
+// false if the instance is out of service.
+func (i *Instance) touch(pin *bool) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.mu.state != Ready {
@@ -21,7 +22,7 @@ func (i *Instance) keep(pin *bool) bool {
 	return true
 }
 
-// idleLocked is the time since the last request; 0 while one holds the instance, or out of service.
+// idleLocked is the time since the last request; 0 in use or out of service.
 func (i *Instance) idleLocked(now time.Time) time.Duration {
 	if i.mu.state != Ready || i.mu.requests > 0 {
 		return 0
@@ -29,8 +30,9 @@ func (i *Instance) idleLocked(now time.Time) time.Duration {
 	return max(now.Sub(i.mu.used), 1)
 }
 
-// retire takes an instance out of service that is not pinned and that no request has held for so long; false leaves it as it was.
-// Who decides and who comes are under one lock: a request holds the instance, or is refused.
+// retire takes an idle instance out of service if it is not pinned and unused for at least after.
+// The decision is under the lock that acquire uses, so a concurrent request either keeps the
+// instance in service or is refused.
 func (i *Instance) retire(after time.Duration) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -41,7 +43,7 @@ func (i *Instance) retire(after time.Duration) bool {
 	return true
 }
 
-// reclaimable says whether a load may unload a model; after 0 is never.
+// reclaimable reports whether a load may unload a model; after 0 means never.
 func reclaimable(s Status, after time.Duration) bool {
 	return after > 0 && !s.Pinned && s.IdleAge >= after
 }
@@ -49,7 +51,7 @@ func reclaimable(s Status, after time.Duration) bool {
 // reap unloads models that no request has used for Config.IdleUnload.
 func (m *Manager) reap(ctx context.Context) {
 	for ctx.Err() == nil {
-		next := m.cfg.IdleUnload // of what is in use now, or comes into service
+		next := m.cfg.IdleUnload // for models in use now or loaded later
 		for _, inst := range m.Instances() {
 			status := inst.Status()
 			if status.Pinned || status.IdleAge == 0 {
@@ -65,7 +67,8 @@ func (m *Manager) reap(ctx context.Context) {
 	}
 }
 
-// unloadIdle unloads a model that is idle for so long still, and says whether its memory is free.
+// unloadIdle unloads a model if it is still idle for this long, and reports whether its memory is
+// free.
 func (m *Manager) unloadIdle(ctx context.Context, inst *Instance, after time.Duration, why string) bool {
 	idle, held := inst.Status().IdleAge, inst.held.Load()
 	if !inst.retire(after) {
@@ -83,8 +86,8 @@ func (m *Manager) unloadIdle(ctx context.Context, inst *Instance, after time.Dur
 	return true
 }
 
-// makeRoom unloads idle models for a load that does not fit. False: there is no more room than before, and the error says what
-// idle models there are.
+// makeRoom unloads idle models for a load that does not fit. If it returns false, no memory was
+// freed, and e lists the idle models.
 func (m *Manager) makeRoom(ctx context.Context, e *FitError) (freed bool) {
 	instances := map[string]*Instance{}
 	for _, inst := range m.Instances() {
@@ -105,4 +108,41 @@ func (m *Manager) makeRoom(ctx context.Context, e *FitError) (freed bool) {
 		e.RoomIn = roomIn(short, m.cfg.EvictIdle, e.Idle)
 	}
 	return freed
+}
+
+// victims returns the models to unload so that at least short bytes become free: models unused for
+// at least after, longest unused first, without any that the others make unnecessary. It returns
+// none if all together are too few, because a model must not be unloaded in vain. from is sorted,
+// longest unused first.
+func victims(short uint64, after time.Duration, from []Idle) []Idle {
+	var chosen []Idle
+	var sum uint64
+	for _, m := range from {
+		if sum < short && m.Age >= after {
+			chosen = append(chosen, m)
+			sum += m.Bytes
+		}
+	}
+	if sum < short {
+		return nil
+	}
+	// The most recently used ones are spared first.
+	for i := len(chosen) - 1; i >= 0; i-- {
+		if sum-chosen[i].Bytes >= short {
+			sum -= chosen[i].Bytes
+			chosen = slices.Delete(chosen, i, i+1)
+		}
+	}
+	return chosen
+}
+
+// roomIn is how long it takes until victims returns some, if none is used; 0: never.
+func roomIn(short uint64, after time.Duration, from []Idle) time.Duration {
+	var sum uint64
+	for _, m := range from { // ages fall: each is ready later than the one before
+		if sum += m.Bytes; sum >= short {
+			return max(after-m.Age, time.Millisecond)
+		}
+	}
+	return 0
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 )
 
-// keeping is a manager in a bubble of virtual time. The device has room for so many of the folder's models.
+// keeping returns a manager in a synctest bubble. The device has room for this many of the folder's
+// models.
 func keeping(t *testing.T, cfg Config, models uint64) *Manager {
 	t.Helper()
 	cfg.Dir, cfg.MaxSequences = folder(t), 1
@@ -49,7 +50,7 @@ func bring(t *testing.T, m *Manager, name string, pin *bool) {
 	require.NoError(t, err)
 }
 
-// use is a request that takes so long.
+// use is a request of this duration.
 func use(t *testing.T, m *Manager, name string, d time.Duration) {
 	t.Helper()
 	_, release, err := m.Acquire(name)
@@ -77,7 +78,8 @@ func yes() *bool {
 
 func no() *bool { return new(bool) }
 
-func TestAModelIsUnloadedWhenNoRequestHasUsedItForTheTimeGiven(t *testing.T) {
+func TestIdleModelsAreUnloaded(t *testing.T) {
+	// A model is unloaded when no request has used it for IdleUnload.
 	synctest.Test(t, func(t *testing.T) {
 		m := keeping(t, Config{IdleUnload: time.Minute}, 0)
 		bring(t, m, "small", nil)
@@ -121,7 +123,7 @@ func TestEachModelHasAnIdleTimeOfItsOwn(t *testing.T) {
 	})
 }
 
-func TestAPinnedModelStaysUntilItIsToldToGo(t *testing.T) {
+func TestPinnedModelStaysUntilUnload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := keeping(t, Config{IdleUnload: time.Minute}, 0)
 		bring(t, m, "small", yes())
@@ -144,7 +146,8 @@ func TestAPinnedModelStaysUntilItIsToldToGo(t *testing.T) {
 	})
 }
 
-func TestAPinnedModelThatFailedIsPinnedWhenItIsLoadedAgain(t *testing.T) {
+func TestReloadInheritsThePin(t *testing.T) {
+	// A pinned model that failed is pinned when it is loaded again.
 	synctest.Test(t, func(t *testing.T) {
 		m := keeping(t, Config{IdleUnload: time.Minute}, 0)
 		bring(t, m, "small", yes())
@@ -165,7 +168,8 @@ func TestResidencyChecksAreNoUse(t *testing.T) {
 	})
 }
 
-func TestARequestThatComesAsItsModelIsUnloadedIsRefusedOrServed(t *testing.T) {
+func TestRequestRacesAnUnload(t *testing.T) {
+	// A request that arrives while its model is unloaded is refused or served.
 	synctest.Test(t, func(t *testing.T) {
 		m := keeping(t, Config{IdleUnload: time.Second}, 0)
 		for range 50 {
@@ -192,7 +196,8 @@ func TestARequestThatComesAsItsModelIsUnloadedIsRefusedOrServed(t *testing.T) {
 	})
 }
 
-func TestALoadThatDoesNotFitSaysWhichIdleModelsThereAre(t *testing.T) {
+func TestFitErrorListsIdleModels(t *testing.T) {
+	// A load that does not fit names the idle models.
 	synctest.Test(t, func(t *testing.T) {
 		m := keeping(t, Config{}, 2)
 		bring(t, m, "small", nil)
@@ -226,7 +231,8 @@ func TestALoadUnloadsTheLongestUnusedModelForRoom(t *testing.T) {
 	})
 }
 
-func TestWhatIsInUsePinnedOrJustUsedIsNotUnloadedForRoom(t *testing.T) {
+func TestMakeRoomSparesModelsInUse(t *testing.T) {
+	// Models that are in use, pinned or just used are not unloaded for room.
 	synctest.Test(t, func(t *testing.T) {
 		m := keeping(t, Config{EvictIdle: 10 * time.Second}, 1)
 		load := func() *FitError {
@@ -265,7 +271,8 @@ func TestAModelThatFitsNowhereUnloadsNothing(t *testing.T) {
 	})
 }
 
-func TestTwoModelsThatDoNotFitTogetherChangePlacesNoOftenerThanAllowed(t *testing.T) {
+func TestEvictIdleBoundsReplacement(t *testing.T) {
+	// Two models that do not fit together replace each other no more often than EvictIdle allows.
 	synctest.Test(t, func(t *testing.T) {
 		const stay, hours = 10 * time.Second, 1
 		m := keeping(t, Config{EvictIdle: stay}, 1)
@@ -293,7 +300,8 @@ func TestTwoModelsThatDoNotFitTogetherChangePlacesNoOftenerThanAllowed(t *testin
 	})
 }
 
-func TestALoadWaitsForAResidencyCheckOfTheModelItUnloads(t *testing.T) {
+func TestMakeRoomWaitsForAResidencyCheck(t *testing.T) {
+	// A load waits for a residency check of the model that it unloads.
 	synctest.Test(t, func(t *testing.T) {
 		m := keeping(t, Config{EvictIdle: time.Second}, 1)
 		bring(t, m, "small", nil)

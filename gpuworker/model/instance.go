@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/gpuworker/batch"
+	"github.com/millrace/millrace/gpuworker/embed"
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/template"
 	"github.com/millrace/millrace/gpuworker/tokenizer"
@@ -29,56 +30,72 @@ type Instance struct {
 	Name      string
 	Digest    engine.Digest
 	Facts     Facts
-	Context   int // longest sequence it serves
+	Context   int // longest sequence that it serves
 	Tokenizer *tokenizer.Tokenizer
 	Template  *template.Template
-	// TemplateProblem says why a chat template that the file has cannot be used.
+	// TemplateProblem is why the file's chat template cannot be used.
 	TemplateProblem error
 	Named           map[string]NamedTemplate
+	Reranker        *embed.Reranker // nil: the model cannot rerank
 	Loop            *batch.Loop
 	Runner          engine.RunnerConfig
 	ClassID         string
-	// Defaults are what unset knobs of a request have; nil: those of the contract.
+	// Defaults are the values of a request's unset sampling parameters; nil: those of the API.
 	Defaults    *Sampling
 	DeviceBytes uint64
 
-	model   engine.Model
-	runner  engine.Runner
-	tensors []residency
-	sizes   []uint64 // resident bytes of every tensor, in the order of binding
-	weights uint64   // resident bytes of those bound
-	cache   uint64   // bytes of the runner
-	// oneClass is engine.DeviceInfo's, hostBlock the bytes of host memory that a KV block takes.
+	grammars *grammars // nil without a tokenizer
+	model    engine.Model
+	runner   engine.Runner
+	tensors  []tensorDigest
+	sizes    []uint64 // resident bytes of every tensor, in binding order
+	weights  uint64   // resident bytes of bound tensors
+	cache    uint64   // bytes of the runner
+	// oneClass is engine.DeviceInfo.OneClass, hostBlock the host memory of a KV block in bytes.
 	oneClass  bool
 	hostBlock uint64
 	grain     int                     // engine.RunnerCost.PrefillGrain
 	stop      context.CancelCauseFunc // ends the loop
 	ended     chan struct{}           // closed when the loop has ended
-	held      atomic.Uint64           // bytes of holds
+	held      atomic.Uint64           // bytes of resources
 
-	closing sync.Mutex // held by a load, and then by a close
-	holds   holdings   // guarded by closing
+	// resources is locked by a load, and then by each close.
+	resources struct {
+		sync.Mutex
+		holdings
+	}
 
 	mu struct {
 		sync.Mutex
 		state    State
 		problem  error
 		users    int           // requests and residency checks
-		requests int           // of users, those that keep it from being idle
+		requests int           // users that count as use
 		used     time.Time     // end of the last request, or of the load
-		pinned   bool          // whether it stays until it is told to go
+		pinned   bool          // only Unload unloads it
 		idle     chan struct{} // closed when users reaches 0 while draining
-		verified time.Time     // end of the last complete pass
+		verified time.Time     // end of the last complete residency check
 	}
 }
 
-// residency is a tensor and what its bytes must hash to.
-type residency struct {
+// tensorDigest is a tensor and the digest that its bytes must have.
+type tensorDigest struct {
 	name   string
 	digest engine.Digest
 }
 
-// acquire holds the instance, for a request or for a check, which does not count as use.
+// replaceModel replaces the model, which has no tensors yet, by one of another description.
+func (i *Instance) replaceModel(device engine.Device, desc engine.ModelDesc) error {
+	m, err := device.NewModel(desc)
+	if err != nil {
+		return err
+	}
+	old := i.model
+	i.model = m
+	return old.Close()
+}
+
+// acquire holds the instance for a request, or for a check, which does not count as use.
 func (i *Instance) acquire(request bool) (release func(), err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -108,7 +125,7 @@ func (i *Instance) acquire(request bool) (release func(), err error) {
 	}), nil
 }
 
-// drain refuses new users and returns a channel that is closed once the present ones have gone.
+// drain refuses new users and returns a channel that is closed when the present ones have left.
 func (i *Instance) drain() <-chan struct{} {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -127,7 +144,7 @@ func (i *Instance) drain() <-chan struct{} {
 	return i.mu.idle
 }
 
-// fail takes the model out of service; its running requests end with the problem.
+// fail takes the model out of service. Its running requests end with the problem.
 func (i *Instance) fail(problem error) {
 	i.mu.Lock()
 	if i.mu.state == Failed {
@@ -139,29 +156,47 @@ func (i *Instance) fail(problem error) {
 	i.stop(fmt.Errorf("%w: %q: %w", ErrFailed, i.Name, problem))
 }
 
-// leaving says whether the instance takes no more users.
-func (i *Instance) leaving() bool {
+// retiring reports whether the instance accepts no more users.
+func (i *Instance) retiring() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.mu.state != Ready
 }
 
-// close ends the loop and gives the device's memory back. Further calls wait for that; where the device refused, they try
-// again. refused is how many frees it refused.
+// close ends the loop and frees the device memory. Concurrent calls wait. If the device refused, a
+// later call tries again. refused is how many frees it refused.
 func (i *Instance) close(cause error) (refused int, err error) {
 	i.stop(cause)
 	<-i.ended
-	i.closing.Lock()
-	defer i.closing.Unlock()
+	i.resources.Lock()
+	defer i.resources.Unlock()
 	return i.release()
 }
 
-// release gives back what is held. The caller holds closing.
+// release frees the resources. The caller holds the resources lock.
 func (i *Instance) release() (refused int, err error) {
 	i.closeTemplates()
-	if refused, err = i.holds.release(); err != nil {
-		err = fmt.Errorf("model %q holds %d bytes, unload it to try again: %w: %w", i.Name, i.holds.bytes(), ErrHeld, err)
+	if refused, err = i.resources.release(); err != nil {
+		err = fmt.Errorf("model %q holds %d bytes, unload it to try again: %w: %w", i.Name, i.resources.bytes(), ErrHeld, err)
 	}
-	i.held.Store(i.holds.bytes())
+	i.held.Store(i.resources.bytes())
 	return refused, err
+}
+
+// Fault injects a fault into the engine, for tests.
+func (i *Instance) Fault(f engine.Fault, index int32, value uint64) error {
+	faulter, ok := i.runner.(engine.Faulter)
+	if !ok {
+		return fmt.Errorf("%w: faults", engine.ErrUnsupported)
+	}
+	return faulter.Fault(f, index, value)
+}
+
+// FlipBit flips one bit of a tensor's resident bytes and returns the tensor's name, for tests.
+func (i *Instance) FlipBit(tensor int, bit uint64) (name string, err error) {
+	flipper, ok := i.model.(engine.BitFlipper)
+	if !ok {
+		return "", fmt.Errorf("%w: faults", engine.ErrUnsupported)
+	}
+	return i.tensors[tensor].name, flipper.FlipBit(tensor, bit)
 }

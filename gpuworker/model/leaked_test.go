@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 )
 
-// lost is a device that takes no bytes and gives no memory back, as one does that failed.
+// lost is a device that fails every write and free, like a failed one.
 type lost struct {
 	engine.Device
 	allocated atomic.Uint64

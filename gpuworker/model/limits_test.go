@@ -19,7 +19,7 @@ import (
 func TestLoadsThatWaitForTheirTurnAreBounded(t *testing.T) {
 	m, _ := manager(t, 1<<30)
 	m.cfg.MaxLoads = 3
-	require.NoError(t, m.turn.Acquire(t.Context(), 1))
+	require.NoError(t, m.loadSlot.Acquire(t.Context(), 1))
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	for i := range 3 {
@@ -30,7 +30,7 @@ func TestLoadsThatWaitForTheirTurnAreBounded(t *testing.T) {
 	require.ErrorIs(t, err, ErrTooManyLoads)
 	_, _, err = m.Load(gone, "nobody-1", Options{}, nil)
 	require.ErrorIs(t, err, context.Canceled, "one more caller of a load is no load more")
-	m.turn.Release(1)
+	m.loadSlot.Release(1)
 	require.Eventually(t, func() bool { return len(m.Loaded()) == 0 }, time.Minute, time.Millisecond)
 	_, _, err = m.Load(t.Context(), "small", Options{}, nil)
 	require.NoError(t, err)
@@ -53,10 +53,10 @@ func TestALoadThatCannotBeginIsGivenUpInTheEnd(t *testing.T) {
 		require.ErrorContains(t, err, "small")
 		require.Equal(t, time.Hour, time.Since(begin))
 
-		require.NoError(t, m.turn.Acquire(t.Context(), 1))
+		require.NoError(t, m.loadSlot.Acquire(t.Context(), 1))
 		_, _, err = m.Load(t.Context(), "family/other", Options{}, nil) // waits for its turn
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		m.turn.Release(1)
+		m.loadSlot.Release(1)
 		release()
 		_, _, err = m.Load(t.Context(), "small", Options{}, nil)
 		require.NoError(t, err)
@@ -65,7 +65,8 @@ func TestALoadThatCannotBeginIsGivenUpInTheEnd(t *testing.T) {
 	})
 }
 
-func TestTheFileOfAModelThatIsNotLoadedIsReadOnceForManyRequests(t *testing.T) {
+func TestAcquireReadsAnUnloadedFileOnce(t *testing.T) {
+	// The file of a model that is not loaded is read once for many requests.
 	m, _ := manager(t, 1<<30)
 	path := filepath.Join(m.cfg.Dir, "small"+extension)
 	info, err := os.Stat(path)

@@ -1,11 +1,11 @@
 package model
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,7 +14,6 @@ import (
 	"github.com/millrace/millrace/gpuworker/arch"
 	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
-	"github.com/millrace/millrace/gpuworker/gguf"
 )
 
 // Stage of a load.
@@ -34,10 +33,10 @@ const (
 type Progress struct {
 	Stage       Stage
 	Done, Total uint64        // bytes of this stage
-	ETA         time.Duration // until Loaded; 0 = not known
+	ETA         time.Duration // until Loaded; 0 = unknown
 }
 
-// loader loads one model; everything it has allocated is given back if a step fails.
+// loader loads one model. If a stage fails, it frees everything that it allocated.
 type loader struct {
 	cfg      Config
 	device   engine.Device
@@ -46,48 +45,44 @@ type loader struct {
 	options  Options
 	progress func(Progress)
 	logger   hclog.Logger
-	leaked   *atomic.Int64 // counts the buffers that the device refuses to free
+	leaked   *atomic.Int64 // number of buffers that the device refuses to free
 	swap     *swapSpace
 }
 
-// load gives the model, serving. Of a load that fails there is an instance only if the device has refused to take some of
-// its memory back: it is out of service and holds that.
+// load returns the model in service. If the load fails, it returns an instance only if the device
+// refuses to free some memory: that instance is out of service and owns the memory.
 func (l *loader) load(ctx context.Context) (_ *Instance, refused int, err error) {
 	l.progress(Progress{Stage: Reading})
-	file, err := l.catalog.open(l.name)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer func() { _ = file.Close() }() // opened for reading only
-	var spec *arch.Model
-	err = guarded(l.logger, func() (err error) {
-		spec, err = arch.Parse(file)
-		return err
-	})
-	if err != nil {
-		return nil, 0, fmt.Errorf("model %q: %w", l.name, err)
-	}
 	inst := &Instance{Name: l.name, ended: make(chan struct{}), stop: func(error) {}}
-	inst.closing.Lock()
-	defer inst.closing.Unlock()
-	if err := guarded(l.logger, func() error { return l.fill(ctx, inst, file, spec) }); err != nil {
+	inst.resources.Lock()
+	defer inst.resources.Unlock()
+	if err := guarded(l.logger, func() error { return l.fill(ctx, inst) }); err != nil {
 		refused, freeErr := inst.release()
 		err = errors.Join(err, freeErr)
 		if refused == 0 {
 			return nil, 0, err
 		}
-		close(inst.ended) // there was no loop
+		close(inst.ended) // no loop was started
 		inst.fail(err)
 		return inst, refused, err
 	}
-	inst.held.Store(inst.holds.bytes())
+	inst.held.Store(inst.resources.bytes())
 	l.progress(Progress{Stage: Loaded})
 	return inst, 0, nil
 }
 
 // fill takes an instance through all stages.
-func (l *loader) fill(ctx context.Context, inst *Instance, file *gguf.File, spec *arch.Model) error {
-	if err := l.language(inst, file, spec); err != nil {
+func (l *loader) fill(ctx context.Context, inst *Instance) error {
+	file, err := l.catalog.open(l.name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }() // opened for reading only
+	spec, err := arch.Parse(file)
+	if err != nil {
+		return fmt.Errorf("model %q: %w", l.name, err)
+	}
+	if err := l.describe(inst, file, spec); err != nil {
 		return fmt.Errorf("model %q: %w", l.name, err)
 	}
 	info, err := l.device.Info()
@@ -97,7 +92,7 @@ func (l *loader) fill(ctx context.Context, inst *Instance, file *gguf.File, spec
 	if inst.model, err = l.device.NewModel(spec.Desc); err != nil {
 		return fmt.Errorf("model %q: %w", l.name, err)
 	}
-	inst.holds.add("weights", &inst.weights, func() error { return inst.model.Close() })
+	inst.resources.add("weights", &inst.weights, func() error { return inst.model.Close() })
 	if err := l.fit(inst, spec, info); err != nil {
 		return err
 	}
@@ -112,86 +107,11 @@ func (l *loader) fill(ctx context.Context, inst *Instance, file *gguf.File, spec
 	return nil
 }
 
-// language reads tokenizer and chat template. A template that cannot be used does not keep the model from serving
-// prompts.
-func (l *loader) language(inst *Instance, file *gguf.File, spec *arch.Model) (err error) {
-	if inst.Tokenizer, err = readTokenizer(file); err != nil {
-		return err
-	}
-	if inst.Tokenizer != nil && inst.Tokenizer.VocabSize() > spec.Desc.Vocab {
-		return fmt.Errorf("%w: the tokenizer has %d tokens, the embedding %d", arch.ErrInvalidModel,
-			inst.Tokenizer.VocabSize(), spec.Desc.Vocab)
-	}
-	all, err := readTemplates(file)
-	if err != nil {
-		return err
-	}
-	inst.parse(all)
-	if inst.Facts, err = describe(file, spec, inst.Tokenizer, all); err != nil {
-		return err
-	}
-	return l.options.check(spec.Desc.Context)
-}
-
-// fit decides, before a tensor is read, whether the model fits and how large its cache is.
-func (l *loader) fit(inst *Instance, spec *arch.Model, info engine.DeviceInfo) error {
-	var weights, staging uint64
-	for _, b := range spec.Bindings {
-		size, err := l.device.ResidentSize(b.Desc)
-		if err != nil {
-			return fmt.Errorf("model %q: tensor %q: %w", l.name, b.Tensor.Name, err)
-		}
-		inst.sizes = append(inst.sizes, size)
-		weights += size
-		staging = max(staging, b.Bytes())
-	}
-	kv := DefaultKV(info)
-	if l.options.KVType != nil {
-		kv = *l.options.KVType
-	}
-	if l.cfg.MaxBatchedTokens == 0 {
-		l.cfg.MaxBatchedTokens = DefaultBatchedTokens(info)
-	}
-	if l.cfg.StepTarget == 0 {
-		l.cfg.StepTarget = DefaultStepTarget(info)
-	}
-	free := info.BytesFree
-	p := planner{
-		cfg: l.cfg, options: l.options, made: spec.Desc.Context, kv: kv, free: free - min(free, weights), cost: inst.model.RunnerCost,
-	}
-	sequences := cmp.Or(int(l.options.MaxSequences), l.cfg.MaxSequences)
-	var price engine.RunnerCost
-	var err error
-	inst.Runner, inst.Context, price, err = p.plan(cmp.Or(sequences, DefaultSequences(info)), sequences != 0)
-	if err != nil {
-		return fmt.Errorf("model %q: %w", l.name, err)
-	}
-	inst.Runner.HostBlocks = l.swap.blocks(inst.Runner.KVBlocks, price.HostBytesPerBlock)
-	inst.oneClass = info.OneClass
-	if l.cfg.SamplingDefaults && !inst.Facts.Sampling.Empty() {
-		inst.Defaults = &inst.Facts.Sampling
-	}
-	if unapplied := inst.Facts.Sampling.Unapplied; l.cfg.SamplingDefaults && len(unapplied) > 0 {
-		l.logger.Warn("not every recommendation for sampling is followed", "model", l.name, "keys", strings.Join(unapplied, "; "))
-	}
-	inst.ClassID = classID(info, kv, l.options.ActType, inst.Defaults != nil)
-	inst.cache = price.KVBytes + price.WorkspaceBytes
-	inst.DeviceBytes = weights + inst.cache
-	// The staging buffer is gone before the cache is allocated.
-	if needed := weights + max(price.KVBytes+price.WorkspaceBytes, staging); needed > free {
-		return &FitError{
-			Name: l.name, Needed: needed, Free: free, Weights: weights, KV: price.KVBytes,
-			Workspace: price.WorkspaceBytes, Staging: staging,
-		}
-	}
-	return nil
-}
-
-// warm allocates the cache and runs a step as large as the least that the loop plans, so that the first request finds
-// everything in place, and the loop knows how long a step takes before it calls one hung.
+// warm creates the runner and executes its smallest step. So the first request finds everything
+// allocated, and the loop knows how long a step takes before it must detect a hang.
 func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 	l.progress(Progress{Stage: Warming})
-	price, err := inst.model.RunnerCost(inst.Runner) // before the model was sealed it was an upper bound
+	price, err := inst.model.RunnerCost(inst.Runner) // exact now; before Seal it was an upper bound
 	if err != nil {
 		return 0, err
 	}
@@ -199,12 +119,12 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 		return 0, err
 	}
 	inst.hostBlock, inst.grain = price.HostBytesPerBlock, price.PrefillGrain
-	swapped := l.swap.take(inst.Runner.HostBlocks, price.HostBytesPerBlock)
-	inst.holds.add("cache", &inst.cache, func() error {
+	reserved := l.swap.reserve(inst.Runner.HostBlocks, price.HostBytesPerBlock)
+	inst.resources.add("cache", &inst.cache, func() error {
 		if err := inst.runner.Close(); err != nil {
 			return err
 		}
-		l.swap.give(swapped)
+		l.swap.release(reserved)
 		return nil
 	})
 	inst.cache = price.KVBytes + price.WorkspaceBytes
@@ -233,7 +153,7 @@ func (l *loader) warm(inst *Instance) (took time.Duration, err error) {
 	return time.Since(begin), err
 }
 
-// serve starts the step loop; a step has taken so long.
+// serve starts the step loop. took is the length of the first step.
 func (l *loader) serve(inst *Instance, took time.Duration) {
 	cfg := batch.Config{
 		Runner: inst.Runner, Context: inst.Context, LongestStep: took, SharedTarget: l.cfg.StepTarget,
@@ -253,4 +173,52 @@ func (l *loader) serve(inst *Instance, took time.Duration) {
 			inst.fail(err)
 		}
 	}()
+}
+
+// guarded runs f and returns a panic as an error. A load that panics then frees its memory like one
+// that fails, and other models stay in service. Every goroutine of a load must run under it,
+// because a panic that is not recovered in its own goroutine ends the process.
+func guarded(logger hclog.Logger, f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			logger.Error("a load panicked", "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("%w: %v", ErrPanicked, p)
+		}
+	}()
+	return f()
+}
+
+// meter reports progress at most every 20 ms, and at the end. Any goroutine may add.
+type meter struct {
+	stage  Stage
+	total  uint64
+	begin  time.Time
+	report func(Progress)
+	mu     struct {
+		sync.Mutex
+		done uint64
+		last time.Time
+	}
+}
+
+func newMeter(stage Stage, total uint64, report func(Progress)) *meter {
+	m := &meter{stage: stage, total: total, begin: time.Now(), report: report}
+	report(Progress{Stage: stage, Total: total})
+	return m
+}
+
+func (m *meter) add(bytes uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.done += bytes
+	now, done := time.Now(), m.mu.done
+	if done < m.total && now.Sub(m.mu.last) < 20*time.Millisecond {
+		return
+	}
+	m.mu.last = now
+	p := Progress{Stage: m.stage, Done: done, Total: m.total}
+	if done > 0 {
+		p.ETA = time.Duration(float64(now.Sub(m.begin)) * float64(m.total-done) / float64(done))
+	}
+	m.report(p)
 }

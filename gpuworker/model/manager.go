@@ -1,7 +1,6 @@
 package model
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,25 +13,24 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
 // Manager owns the models of one device. Its methods may be called from any goroutine.
 type Manager struct {
-	cfg     Config
-	device  engine.Device
-	catalog *catalog
-	logger  hclog.Logger
-	ctx     context.Context // of loads, which outlive their callers
-	stop    context.CancelCauseFunc
-	work    sync.WaitGroup
-	turn    *semaphore.Weighted // held by the load that reads and uploads: one at a time
-	refused atomic.Uint64       // frees of models' memory that the device refused
-	leaked  atomic.Int64        // buffers of loads among them, which nobody uses any more
-	swap    swapSpace
+	cfg      Config
+	device   engine.Device
+	catalog  *catalog
+	logger   hclog.Logger
+	ctx      context.Context // of loads, which outlive their callers
+	stop     context.CancelCauseFunc
+	work     sync.WaitGroup
+	loadSlot *semaphore.Weighted // held by the one load that reads and uploads
+	refused  atomic.Uint64       // frees of model memory that the device refused
+	leaked   atomic.Int64        // leaked buffers of loads that are over
+	swap     swapSpace
 
-	loadedCount, failedCount atomic.Uint64 // loads that have ended
+	loadedCount, failedCount atomic.Uint64 // loads that ended
 	unloadedCount            atomic.Uint64
 
 	mu struct {
@@ -43,13 +41,13 @@ type Manager struct {
 	}
 }
 
-// NewManager returns a manager of a device that it does not close. Close ends it.
+// NewManager returns a manager of device. Close ends it, and does not close the device.
 func NewManager(cfg Config, device engine.Device, logger hclog.Logger) *Manager {
 	cfg.setDefaults()
 	m := &Manager{
-		cfg: cfg, device: device, catalog: newCatalog(cfg.Dir), logger: logger.Named("model"), turn: semaphore.NewWeighted(1),
+		cfg: cfg, device: device, catalog: newCatalog(cfg.Dir, device), logger: logger.Named("model"), loadSlot: semaphore.NewWeighted(1),
 	}
-	m.swap.left = uint64(max(m.swapSpace(), 0))
+	m.swap.mu.free = uint64(max(m.swapSpace(), 0))
 	m.ctx, m.stop = context.WithCancelCause(context.Background())
 	m.mu.loads, m.mu.instances = map[string]*job{}, map[string]*Instance{}
 	m.work.Go(func() { m.watch(m.ctx) })
@@ -59,32 +57,26 @@ func NewManager(cfg Config, device engine.Device, logger hclog.Logger) *Manager 
 	return m
 }
 
-// swapSpace is what Config.SwapSpace says, or the device's default.
+// swapSpace is Config.SwapSpace or the device's default.
 func (m *Manager) swapSpace() int64 {
 	if m.cfg.SwapSpace != 0 {
 		return m.cfg.SwapSpace
 	}
 	info, err := m.device.Info()
-	if err != nil { // such a device loads nothing
+	if err != nil { // no model can be loaded there
 		return 0
 	}
 	return DefaultSwapSpace(info)
 }
 
-// Device is the device that the models are on.
+// Device returns the device that holds the models.
 func (m *Manager) Device() engine.Device { return m.device }
 
-// VerifyInterval is the time wanted between residency checks of a model; 0: there are none.
-func (m *Manager) VerifyInterval() time.Duration { return max(m.cfg.VerifyInterval, 0) }
-
-// Leaked is how many buffers of loads that are over are on the device still, because it refuses to free them. Their models
-// are listed as failed, and unloading those tries again.
-func (m *Manager) Leaked() uint64 { return uint64(max(m.leaked.Load(), 0)) }
-
-// Load brings a model into service and returns it. Calls for a model being loaded join its load and see its progress;
-// one for a loaded model returns it at once, with already true. Either is refused with a *OptionsError if o sets an option to another
-// value than the model has; what o leaves open matches all values. The load goes on when ctx ends, for Config.LoadTime at most, and ends
-// with ErrLoadEnded when Unload is called. ErrTooManyLoads refuses a load if Config.MaxLoads others run.
+// Load brings a model into service and returns it. Concurrent calls for one model share a single
+// load (single flight) and see its progress. If the model is loaded, Load returns it at once with
+// already true. It returns an *OptionsError if o sets an option to another value than the model
+// has. The load continues when ctx ends, for at most Config.LoadTime, and ends with ErrLoadEnded if
+// Unload is called. Load returns ErrTooManyLoads if Config.MaxLoads others run.
 func (m *Manager) Load(ctx context.Context, name string, o Options, progress func(Progress)) (inst *Instance, already bool, err error) {
 	if err := CheckName(name); err != nil {
 		return nil, false, err
@@ -95,12 +87,12 @@ func (m *Manager) Load(ctx context.Context, name string, o Options, progress fun
 			m.mu.Unlock()
 			return nil, false, ErrStopped
 		}
-		if inst := m.mu.instances[name]; inst != nil && !inst.leaving() {
-			err := inst.meets(o)
-			kept := err == nil && inst.keep(o.Pin)
-			if err != nil || kept {
+		if inst := m.mu.instances[name]; inst != nil && !inst.retiring() {
+			err := inst.match(o)
+			touched := err == nil && inst.touch(o.Pin)
+			if err != nil || touched {
 				m.mu.Unlock()
-				return inst, kept, err
+				return inst, touched, err
 			}
 		}
 		j, joined := m.mu.loads[name]
@@ -120,19 +112,19 @@ func (m *Manager) Load(ctx context.Context, name string, o Options, progress fun
 		inst, err = j.wait(ctx, progress)
 		switch {
 		case joined && (errors.Is(err, ErrDigest) || errors.Is(err, ErrOption)) && ctx.Err() == nil:
-			continue // what another caller expected says nothing of what this one does
+			continue // another caller's expectation failed, not this one's
 		case err == nil:
-			err = inst.meets(o)
+			err = inst.match(o)
 		}
 		if err != nil {
 			return nil, false, err
 		}
-		inst.keep(o.Pin)
+		inst.touch(o.Pin)
 		return inst, false, nil
 	}
 }
 
-// run is one load.
+// run executes one load.
 func (m *Manager) run(name string, j *job) {
 	j.report(Progress{Stage: Queued})
 	defer j.end(nil)
@@ -145,8 +137,9 @@ func (m *Manager) run(name string, j *job) {
 	m.refused.Add(uint64(refused))
 	m.mu.Lock()
 	delete(m.mu.loads, name)
-	if inst != nil { // also one that failed and holds what the device refuses: it is there until its memory is free
-		inst.keep(o.Pin) // before anybody may find it idle
+	// An instance that failed stays listed while the device refuses to free its memory.
+	if inst != nil {
+		inst.touch(o.Pin) // before it can be found idle
 		m.mu.instances[name] = inst
 	}
 	m.mu.Unlock()
@@ -161,17 +154,18 @@ func (m *Manager) run(name string, j *job) {
 	j.finish(inst, err)
 }
 
-// load makes room for a model of this name, waits for its turn and loads it, as loader.load does.
+// load makes room for a model of this name, waits for the load slot and loads it.
 func (m *Manager) load(ctx context.Context, name string, o Options, j *job) (_ *Instance, refused int, err error) {
-	// Without the turn: requests may go on for long, and other loads need not wait for them.
+	// Before the load slot: the old instance's requests may run for long, and other loads need not
+	// wait.
 	pinned, err := m.evict(ctx, name)
 	if err != nil {
 		return nil, 0, err
 	}
-	if m.turn.Acquire(ctx, 1) != nil {
+	if m.loadSlot.Acquire(ctx, 1) != nil {
 		return nil, 0, context.Cause(ctx)
 	}
-	defer m.turn.Release(1)
+	defer m.loadSlot.Release(1)
 	if ctx.Err() != nil {
 		return nil, 0, context.Cause(ctx)
 	}
@@ -184,14 +178,14 @@ func (m *Manager) load(ctx context.Context, name string, o Options, j *job) (_ *
 			continue
 		}
 		if err == nil && pinned {
-			inst.keep(&pinned)
+			inst.touch(&pinned)
 		}
 		return inst, refused, err
 	}
 }
 
-// evict removes an instance of this name that can serve no more, waiting for its requests. pinned is whether it was pinned and
-// failed: then who loads it again wants it pinned.
+// evict removes an instance of this name that is out of service, after its requests have ended.
+// pinned reports that it was pinned and failed. The new instance then inherits the pin.
 func (m *Manager) evict(ctx context.Context, name string) (pinned bool, err error) {
 	m.mu.Lock()
 	inst := m.mu.instances[name]
@@ -208,8 +202,9 @@ func (m *Manager) evict(ctx context.Context, name string) (pinned bool, err erro
 	return status.Pinned && status.State == Failed, m.remove(inst, ErrUnloaded)
 }
 
-// remove closes an instance and forgets it. It is there, draining, until its memory is free; calls for one that is
-// being closed wait for that. One whose memory the device refuses stays, out of service, to be removed later.
+// remove closes an instance and deletes it from the list. Until its memory is free the instance is
+// listed as draining, and further calls wait. If the device refuses to free memory, the instance
+// stays, out of service.
 func (m *Manager) remove(inst *Instance, cause error) error {
 	refused, err := inst.close(cause)
 	m.refused.Add(uint64(refused))
@@ -227,20 +222,11 @@ func (m *Manager) remove(inst *Instance, cause error) error {
 	return nil
 }
 
-// RefusedFrees is how often the device refused to take memory of a model back; each refusal leaves that memory with its
-// model, which is listed as failed.
-func (m *Manager) RefusedFrees() uint64 { return m.refused.Load() }
-
-// Loads is how many loads have ended since the start, with a model in service and without one. Calls that join a load are none.
-func (m *Manager) Loads() (loaded, failed uint64) { return m.loadedCount.Load(), m.failedCount.Load() }
-
-// Unloads is how many models were taken out since the start.
-func (m *Manager) Unloads() uint64 { return m.unloadedCount.Load() }
-
-// Acquire gives a loaded model to a request, which releases it when done.
+// Acquire returns a loaded model for a request. The request must call the release function when
+// done.
 func (m *Manager) Acquire(name string) (*Instance, func(), error) { return m.acquire(name, true) }
 
-// acquire gives a loaded model to a request, or to a check.
+// acquire returns a loaded model for a request or for a residency check.
 func (m *Manager) acquire(name string, request bool) (*Instance, func(), error) {
 	if err := CheckName(name); err != nil {
 		return nil, nil, err
@@ -258,85 +244,14 @@ func (m *Manager) acquire(name string, request bool) (*Instance, func(), error) 
 	case loading:
 		return nil, nil, fmt.Errorf("%w: %q is being loaded", ErrNotLoaded, name)
 	}
-	if err := m.catalog.look(name); err != nil {
+	if err := m.catalog.problem(name); err != nil {
 		return nil, nil, err
 	}
 	return nil, nil, fmt.Errorf("%w: %q; call LoadModel first", ErrNotLoaded, name)
 }
 
-// Status is a model on this worker.
-type Status struct {
-	Name        string
-	State       State
-	Problem     error
-	Digest      engine.Digest
-	Facts       Facts
-	Context     int
-	ClassID     string
-	Defaults    bool // whether unset knobs have the values of Facts.Sampling
-	Runner      engine.RunnerConfig
-	DeviceBytes uint64        // held now
-	VerifiedAge time.Duration // since the last complete check of its resident bytes; 0 before the first
-	Pinned      bool          // whether it stays until it is told to go
-	IdleAge     time.Duration // since its last request or its load; 0 while a request holds it, or out of service
-	IdleUnload  time.Duration // IdleAge at which it is unloaded; 0: never for that
-	Reclaimable bool          // whether a load that needs room may unload it now
-	Progress    Progress      // while loading
-	Steps       batch.Stats
-}
-
-// Status is the model as it is now.
-func (i *Instance) Status() Status {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return Status{
-		Name: i.Name, State: i.mu.state, Problem: i.mu.problem, Digest: i.Digest, Facts: i.Facts, Context: i.Context,
-		ClassID: i.ClassID, Defaults: i.Defaults != nil, Runner: i.Runner, DeviceBytes: i.held.Load(), VerifiedAge: i.verifiedAgeLocked(),
-		Pinned: i.mu.pinned, IdleAge: i.idleLocked(time.Now()), Steps: i.stepStats(),
-	}
-}
-
-func (i *Instance) verifiedAgeLocked() time.Duration {
-	if i.mu.verified.IsZero() {
-		return 0
-	}
-	return max(time.Since(i.mu.verified), 1)
-}
-
-// Loaded lists the models loaded or being loaded, sorted by name.
-func (m *Manager) Loaded() []Status {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var all []Status
-	for _, inst := range m.mu.instances {
-		s := inst.Status()
-		s.Reclaimable = reclaimable(s, m.cfg.EvictIdle)
-		if !s.Pinned {
-			s.IdleUnload = m.cfg.IdleUnload
-		}
-		all = append(all, s)
-	}
-	for name, j := range m.mu.loads {
-		if m.mu.instances[name] == nil {
-			all = append(all, Status{Name: name, State: Loading, Progress: j.latest()})
-		}
-	}
-	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
-	return all
-}
-
-// Instances are the models that are loaded, in no order: a caller that keeps one keeps it also when it is unloaded.
-func (m *Manager) Instances() []*Instance {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Collect(maps.Values(m.mu.instances))
-}
-
-// Files lists the model files, sorted by name.
-func (m *Manager) Files() []Entry { return m.catalog.list() }
-
-// Close ends every load and every request with ErrStopped and gives the device's memory back. Where the device refuses
-// some of it, Close may be called again.
+// Close ends every load and every request with ErrStopped and frees the device's memory. If the
+// device refuses, Close may be called again.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.mu.stopped = true
@@ -351,4 +266,69 @@ func (m *Manager) Close() error {
 		errs = append(errs, m.remove(inst, ErrStopped))
 	}
 	return errors.Join(errs...)
+}
+
+// job is one load that any number of callers wait for.
+type job struct {
+	options Options
+	ctx     context.Context         // of loads: they outlive their callers
+	end     context.CancelCauseFunc // cancels ctx, which ends the load
+
+	mu struct {
+		sync.Mutex
+		progress Progress
+		changed  chan struct{} // closed and replaced at every report
+		done     bool
+		inst     *Instance
+		err      error
+	}
+}
+
+func newJob(ctx context.Context, o Options) *job {
+	j := &job{options: o}
+	j.mu.changed = make(chan struct{})
+	j.ctx, j.end = context.WithCancelCause(ctx)
+	return j
+}
+
+func (j *job) report(p Progress) { j.update(func() { j.mu.progress = p }) }
+
+func (j *job) finish(inst *Instance, err error) {
+	j.update(func() { j.mu.done, j.mu.inst, j.mu.err = true, inst, err })
+}
+
+func (j *job) update(change func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	change()
+	close(j.mu.changed)
+	j.mu.changed = make(chan struct{})
+}
+
+func (j *job) latest() Progress {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.mu.progress
+}
+
+// wait calls progress, which may be nil, with each state that it sees, until the load or ctx ends.
+func (j *job) wait(ctx context.Context, progress func(Progress)) (*Instance, error) {
+	var seen Progress
+	for {
+		j.mu.Lock()
+		current, done, changed, inst, err := j.mu.progress, j.mu.done, j.mu.changed, j.mu.inst, j.mu.err
+		j.mu.Unlock()
+		if progress != nil && current != seen {
+			progress(current)
+			seen = current
+		}
+		if done {
+			return inst, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 }

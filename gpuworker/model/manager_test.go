@@ -28,11 +28,12 @@ func TestMain(m *testing.M) {
 }
 
 // small is a model of a few thousand weights without a tokenizer.
-var small = synth.Shape{Name: "small", Architecture: "llama", Desc: engine.ModelDesc{
+var small = synth.Shape{Name: "small", Architecture: "llama", Desc: engine.Uniform{
 	Layers: 2, Hidden: 64, Heads: 4, KVHeads: 2, FFN: 96, Vocab: 300, Context: 256,
 }}
 
-// folder makes a models folder: "small" and "other" are good, the rest is bad in the way its name says.
+// folder makes a models folder: "small" and "other" are good, the rest is bad in the way its name
+// says.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -60,7 +61,16 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// manager owns a sim device of so many bytes; what it leaves allocated fails the test.
+// simulated is a simulated device, which computes every model.
+func simulated(t *testing.T) engine.Device {
+	t.Helper()
+	device, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, device.Close()) })
+	return device
+}
+
+// manager owns a sim device of this size. Memory that it leaves allocated fails the test.
 func manager(t *testing.T, memory uint64) (*Manager, engine.Device) {
 	t.Helper()
 	device, err := sim.Open(sim.Options{Memory: memory}, hclog.NewNullLogger())
@@ -126,12 +136,13 @@ func TestLoadServeUnload(t *testing.T) {
 	release()
 	freed, err := m.Unload(t.Context(), "small", false)
 	require.NoError(t, err)
-	require.Equal(t, Unloaded{Freed: inst.DeviceBytes}, freed)
+	require.Equal(t, UnloadResult{Freed: inst.DeviceBytes}, freed)
 	_, _, err = m.Acquire("small")
 	require.ErrorIs(t, err, ErrNotLoaded)
 }
 
-func TestAModelWhoseFirstStepIsSlowIsNotTakenForHungAtItsFirstRequest(t *testing.T) {
+func TestSlowFirstStepIsNotAHang(t *testing.T) {
+	// A model whose first step is slow does not count as hung at its first request.
 	device, err := sim.Open(sim.Options{StepTime: 700 * time.Millisecond}, hclog.NewNullLogger())
 	require.NoError(t, err)
 	m := NewManager(Config{Dir: folder(t), VerifyInterval: -1}, device, hclog.NewNullLogger())
@@ -174,7 +185,8 @@ func TestLoadRefusals(t *testing.T) {
 	require.NoError(t, err, "the manager serves on")
 }
 
-func TestAModelThatDoesNotFitIsRefusedWithNumbersBeforeItIsRead(t *testing.T) {
+func TestFitErrorComesBeforeTheUpload(t *testing.T) {
+	// A model that does not fit is refused with numbers before its tensors are read.
 	m, _ := manager(t, 100_000)
 	var stages []Stage
 	_, _, err := m.Load(t.Context(), "small", Options{}, func(p Progress) { stages = append(stages, p.Stage) })
@@ -185,9 +197,10 @@ func TestAModelThatDoesNotFitIsRefusedWithNumbersBeforeItIsRead(t *testing.T) {
 	require.NotContains(t, stages, Uploading)
 }
 
-func TestManyCallersShareOneLoadAndOneLeavingDoesNotEndIt(t *testing.T) {
+func TestLoadIsASingleFlight(t *testing.T) {
+	// Many callers share one load, and one that leaves does not end it.
 	m, _ := manager(t, 1<<30)
-	require.NoError(t, m.turn.Acquire(t.Context(), 1)) // the load waits here until every caller has joined
+	require.NoError(t, m.loadSlot.Acquire(t.Context(), 1)) // the load waits here until every caller has joined
 	var wg sync.WaitGroup
 	instances := make([]*Instance, 20)
 	for i := range instances {
@@ -201,7 +214,7 @@ func TestManyCallersShareOneLoadAndOneLeavingDoesNotEndIt(t *testing.T) {
 	leave()
 	_, _, err := m.Load(gone, "small", Options{}, nil)
 	require.ErrorIs(t, err, context.Canceled)
-	m.turn.Release(1)
+	m.loadSlot.Release(1)
 	wg.Wait()
 	for _, i := range instances {
 		require.Same(t, instances[0], i)
@@ -239,7 +252,7 @@ func TestUnloadWaitsForRequestsOrCancelsThem(t *testing.T) {
 	require.Empty(t, m.Loaded())
 }
 
-func TestAnUnloadGoesOnWhenItsCallerLeaves(t *testing.T) {
+func TestManagerUnloadsWithoutItsCaller(t *testing.T) {
 	m, _ := manager(t, 1<<30)
 	_, _, err := m.Load(t.Context(), "small", Options{}, nil)
 	require.NoError(t, err)
@@ -254,7 +267,8 @@ func TestAnUnloadGoesOnWhenItsCallerLeaves(t *testing.T) {
 	require.Eventually(t, func() bool { return len(m.Loaded()) == 0 }, time.Minute, time.Millisecond)
 }
 
-func TestALoadOfADrainingModelKeepsNoOtherLoadWaiting(t *testing.T) {
+func TestReloadDoesNotBlockOtherLoads(t *testing.T) {
+	// A load of a draining model does not delay other loads.
 	m, _ := manager(t, 1<<30)
 	old, _, err := m.Load(t.Context(), "small", Options{}, nil)
 	require.NoError(t, err)
@@ -281,9 +295,10 @@ func TestALoadOfADrainingModelKeepsNoOtherLoadWaiting(t *testing.T) {
 	require.NotSame(t, old, fresh)
 }
 
-func TestOneCallersExpectationFailsNoOtherCallersLoad(t *testing.T) {
+func TestExpectationFailsItsOwnCallerOnly(t *testing.T) {
+	// One caller's expected digest does not fail another caller's load.
 	m, _ := manager(t, 1<<30)
-	require.NoError(t, m.turn.Acquire(t.Context(), 1)) // the load waits here until the second caller has joined
+	require.NoError(t, m.loadSlot.Acquire(t.Context(), 1)) // the load waits here until the second caller has joined
 	wrong, picky := engine.Digest{1}, make(chan error)
 	go func() {
 		_, _, err := m.Load(context.Background(), "small", Options{ExpectDigest: &wrong}, nil)
@@ -296,12 +311,12 @@ func TestOneCallersExpectationFailsNoOtherCallersLoad(t *testing.T) {
 		easy <- err
 	}()
 	require.Equal(t, Queued, <-joined)
-	m.turn.Release(1)
+	m.loadSlot.Release(1)
 	require.ErrorIs(t, <-picky, ErrDigest)
 	require.NoError(t, <-easy)
 }
 
-// slowRunner takes its time to close.
+// slowRunner closes slowly.
 type slowRunner struct {
 	engine.Runner
 	closing, proceed chan struct{}
@@ -345,7 +360,7 @@ func TestAModelIsThereUntilItsMemoryIsFree(t *testing.T) {
 	require.Empty(t, m.Loaded())
 }
 
-// slowModel computes one digest when told.
+// slowModel computes one digest when its gate opens.
 type slowModel struct {
 	engine.Model
 	entered, proceed chan struct{}
@@ -379,7 +394,8 @@ func TestAResidencyPassEndsWhenItsModelIsUnloaded(t *testing.T) {
 	require.Equal(t, 1, slow.digests)
 }
 
-func TestAFlippedBitIsFoundAndTakesTheModelOutOfService(t *testing.T) {
+func TestFlippedBitTakesTheModelOut(t *testing.T) {
+	// A flipped bit is found and takes the model out of service.
 	m, _ := manager(t, 1<<30)
 	inst, _, err := m.Load(t.Context(), "small", Options{}, nil)
 	require.NoError(t, err)
@@ -451,13 +467,13 @@ func TestClassesDifferByWhatDecidesBitsOnly(t *testing.T) {
 	}
 	for _, kv := range []engine.Type{engine.BF16, engine.F8} {
 		for _, act := range []engine.Type{0, engine.F16, engine.BF16} {
-			for _, defaults := range []bool{false, true} {
-				id := classID(base, kv, act, defaults)
-				require.False(t, seen[id], "cache %d, activations %d, defaults %v", kv, act, defaults)
+			for _, choices := range [][]string{nil, {fileSampling}, {shortFactors}, {fileSampling, shortFactors}} {
+				id := classID(base, kv, act, choices...)
+				require.False(t, seen[id], "cache %d, activations %d, choices %v", kv, act, choices)
 				seen[id] = true
 			}
 		}
-		require.Equal(t, ClassID(base, kv), classID(base, kv, 0, false))
+		require.Equal(t, ClassID(base, kv), classID(base, kv, 0))
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// withDescriptors calls f while the process may open so many more files.
+// withDescriptors calls f while the process may open this many more files.
 func withDescriptors(t *testing.T, more int, f func()) {
 	t.Helper()
 	next, err := os.Open(os.DevNull)
@@ -22,7 +22,8 @@ func withDescriptors(t *testing.T, more int, f func()) {
 	f()
 }
 
-// A list made while the process has no file descriptors left names that problem, and the next list does not. The limit holds for root too.
+// A list made while the process has no file descriptors left names that problem, and the next list
+// does not. The limit holds for root too.
 func TestCatalogForgetsSystemErrors(t *testing.T) {
 	dir := folder(t)
 	problem := func(c *catalog) error {
@@ -35,7 +36,7 @@ func TestCatalogForgetsSystemErrors(t *testing.T) {
 	}
 	saw := 0
 	for more := range 5 { // the list itself opens one or two
-		c := newCatalog(dir)
+		c := newCatalog(dir, simulated(t))
 		var during error
 		withDescriptors(t, more, func() { during = problem(c) })
 		if during != nil {
@@ -43,14 +44,14 @@ func TestCatalogForgetsSystemErrors(t *testing.T) {
 			require.ErrorIs(t, during, syscall.EMFILE)
 		}
 		require.NoError(t, problem(c), "with %d descriptors it was: %v", more, during)
-		require.NoError(t, c.look("small"))
+		require.NoError(t, c.problem("small"))
 	}
 	require.Positive(t, saw, "no limit let the list reach the file and not open it")
 }
 
 // What the bytes of a file say is read once, also if they are no model.
 func TestCatalogReadsUnchangedFileOnce(t *testing.T) {
-	c := newCatalog(folder(t))
+	c := newCatalog(folder(t), simulated(t))
 	first := c.list()
 	again := c.list()
 	require.Len(t, again, len(first))

@@ -42,7 +42,7 @@ func TestDefaultsFollowTheDevice(t *testing.T) {
 	}
 }
 
-// priced costs 1 byte a token of cache and so many bytes of workspace a sequence.
+// priced costs 1 byte per token of cache and this many bytes of workspace per sequence.
 func priced(workspace uint64) func(engine.RunnerConfig) (engine.RunnerCost, error) {
 	return func(r engine.RunnerConfig) (engine.RunnerCost, error) {
 		return engine.RunnerCost{
@@ -55,32 +55,32 @@ func priced(workspace uint64) func(engine.RunnerConfig) (engine.RunnerCost, erro
 func TestPlansOfACache(t *testing.T) {
 	for name, tc := range map[string]struct {
 		options                   Options
-		made                      int
+		maxContext                int
 		free                      uint64
 		workspace                 uint64 // a sequence
 		sequences                 int
 		chosen                    bool
 		wantSequences, wantTokens int
 	}{
-		"a long context: eight of it":                          {made: 8192, free: 1 << 30, sequences: 16, wantSequences: 16, wantTokens: 8 * 8192},
-		"many sequences: a share for each":                     {made: 2048, free: 1 << 30, sequences: 256, wantSequences: 256, wantTokens: 256 * 1024},
-		"a context below the share: all of it for each":        {made: 300, free: 1 << 30, sequences: 256, wantSequences: 256, wantTokens: 256 * 304},
-		"no more than a quarter of what is free":               {made: 8192, free: 1 << 18, sequences: 256, wantSequences: 256, wantTokens: 1 << 16},
-		"a quarter that holds half of them":                    {made: 8192, free: 1<<18 - 64, sequences: 256, wantSequences: 128, wantTokens: 1<<16 - 16},
-		"hardly any memory: few sequences":                     {made: 8192, free: 4096, sequences: 256, wantSequences: 16, wantTokens: 4096},
-		"one that is chosen is not lowered":                    {made: 8192, free: 4096, sequences: 200, chosen: true, wantSequences: 200, wantTokens: 4096},
-		"nor one that the load asks for":                       {options: Options{KVTokens: 4096}, made: 4096, free: 1 << 30, sequences: 200, chosen: true, wantSequences: 200, wantTokens: 4096},
-		"a cache asked for bounds the sequences":               {options: Options{KVTokens: 4096}, made: 4096, free: 1 << 30, sequences: 256, wantSequences: 16, wantTokens: 4096},
-		"one of exactly the needed share does not":             {options: Options{KVTokens: 256 * 256}, made: 4096, free: 1 << 30, sequences: 256, wantSequences: 256, wantTokens: 256 * 256},
-		"one block less does":                                  {options: Options{KVTokens: 256*256 - 16}, made: 4096, free: 1 << 30, sequences: 256, wantSequences: 128, wantTokens: 256*256 - 16},
-		"sequences whose workspace leaves no room are lowered": {made: 8192, free: 1 << 20, workspace: 1 << 14, sequences: 256, wantSequences: 32, wantTokens: 1 << 16},
-		"an odd number is halved down to the least":            {options: Options{KVTokens: 1024}, made: 1024, free: 1 << 30, sequences: 33, wantSequences: 16, wantTokens: 1024},
-		"no more sequences than tokens in a step":              {made: 1024, free: 1 << 30, sequences: 1000, wantSequences: 512, wantTokens: 512 * 1024},
-		"a context asked for is held":                          {options: Options{Context: 8192}, made: 1 << 17, free: 9000, sequences: 16, wantSequences: 16, wantTokens: 8192},
+		"a long context: eight of it":                          {maxContext: 8192, free: 1 << 30, sequences: 16, wantSequences: 16, wantTokens: 8 * 8192},
+		"many sequences: a share for each":                     {maxContext: 2048, free: 1 << 30, sequences: 256, wantSequences: 256, wantTokens: 256 * 1024},
+		"a context below the share: all of it for each":        {maxContext: 300, free: 1 << 30, sequences: 256, wantSequences: 256, wantTokens: 256 * 304},
+		"no more than a quarter of what is free":               {maxContext: 8192, free: 1 << 18, sequences: 256, wantSequences: 256, wantTokens: 1 << 16},
+		"a quarter that holds half of them":                    {maxContext: 8192, free: 1<<18 - 64, sequences: 256, wantSequences: 128, wantTokens: 1<<16 - 16},
+		"hardly any memory: few sequences":                     {maxContext: 8192, free: 4096, sequences: 256, wantSequences: 16, wantTokens: 4096},
+		"one that is chosen is not lowered":                    {maxContext: 8192, free: 4096, sequences: 200, chosen: true, wantSequences: 200, wantTokens: 4096},
+		"nor one that the load asks for":                       {options: Options{KVTokens: 4096}, maxContext: 4096, free: 1 << 30, sequences: 200, chosen: true, wantSequences: 200, wantTokens: 4096},
+		"a cache asked for bounds the sequences":               {options: Options{KVTokens: 4096}, maxContext: 4096, free: 1 << 30, sequences: 256, wantSequences: 16, wantTokens: 4096},
+		"one of exactly the needed share does not":             {options: Options{KVTokens: 256 * 256}, maxContext: 4096, free: 1 << 30, sequences: 256, wantSequences: 256, wantTokens: 256 * 256},
+		"one block less does":                                  {options: Options{KVTokens: 256*256 - 16}, maxContext: 4096, free: 1 << 30, sequences: 256, wantSequences: 128, wantTokens: 256*256 - 16},
+		"sequences whose workspace leaves no room are lowered": {maxContext: 8192, free: 1 << 20, workspace: 1 << 14, sequences: 256, wantSequences: 32, wantTokens: 1 << 16},
+		"an odd number is halved down to the least":            {options: Options{KVTokens: 1024}, maxContext: 1024, free: 1 << 30, sequences: 33, wantSequences: 16, wantTokens: 1024},
+		"no more sequences than tokens in a step":              {maxContext: 1024, free: 1 << 30, sequences: 1000, wantSequences: 512, wantTokens: 512 * 1024},
+		"a context asked for is held":                          {options: Options{Context: 8192}, maxContext: 1 << 17, free: 9000, sequences: 16, wantSequences: 16, wantTokens: 8192},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := planner{
-				cfg: Config{BlockSize: 16, MaxBatchedTokens: 512}, options: tc.options, made: tc.made, kv: engine.F16, free: tc.free,
+				cfg: Config{BlockSize: 16, MaxBatchedTokens: 512}, options: tc.options, maxContext: tc.maxContext, kv: engine.F16, free: tc.free,
 				cost: priced(tc.workspace),
 			}
 			r, context, price, err := p.plan(tc.sequences, tc.chosen)
@@ -90,27 +90,28 @@ func TestPlansOfACache(t *testing.T) {
 			require.Equal(t, tc.wantTokens, r.KVBlocks*16)
 			require.Equal(t, uint64(tc.wantTokens), price.KVBytes)
 			require.LessOrEqual(t, context, tc.wantTokens)
-			if !tc.chosen && r.MaxSequences > leastSequences {
-				require.GreaterOrEqual(t, r.KVBlocks*16, r.MaxSequences*min(context, shareNeeded))
+			if !tc.chosen && r.MaxSequences > minSequences {
+				require.GreaterOrEqual(t, r.KVBlocks*16, r.MaxSequences*min(context, minShare))
 			}
 		})
 	}
 }
 
 func TestSwapSpaceIsSharedByTheModels(t *testing.T) {
-	s := swapSpace{left: 1000}
+	s := &swapSpace{}
+	s.mu.free = 1000
 	require.Equal(t, 0, s.blocks(5, 0), "an engine without it")
 	require.Equal(t, 5, s.blocks(5, 100), "no more than the cache")
 	require.Equal(t, 10, s.blocks(50, 100), "no more than there is")
-	first := s.take(7, 100)
+	first := s.reserve(7, 100)
 	require.Equal(t, uint64(700), first)
 	require.Equal(t, 3, s.blocks(50, 100))
 	require.Equal(t, 0, s.blocks(50, 301))
-	rest := s.take(4, 100)
+	rest := s.reserve(4, 100)
 	require.Equal(t, uint64(300), rest)
-	s.give(first)
-	s.give(rest)
-	require.Equal(t, uint64(1000), s.left)
+	s.release(first)
+	s.release(rest)
+	require.Equal(t, uint64(1000), s.mu.free)
 }
 
 func TestSwapSpaceComesBackWithItsModel(t *testing.T) {
@@ -121,16 +122,16 @@ func TestSwapSpaceComesBackWithItsModel(t *testing.T) {
 	require.NoError(t, err)
 	price, err := first.model.RunnerCost(first.Runner)
 	require.NoError(t, err)
-	require.Equal(t, m.swap.left+uint64(first.Runner.HostBlocks)*price.HostBytesPerBlock, uint64(1<<20))
+	require.Equal(t, m.swap.mu.free+uint64(first.Runner.HostBlocks)*price.HostBytesPerBlock, uint64(1<<20))
 	if price.HostBytesPerBlock > 0 {
 		require.Positive(t, first.Runner.HostBlocks)
 	}
 	_, err = m.Unload(t.Context(), "small", false)
 	require.NoError(t, err)
-	require.Equal(t, uint64(1<<20), m.swap.left)
+	require.Equal(t, uint64(1<<20), m.swap.mu.free)
 	_, _, err = m.Load(t.Context(), "truncated", Options{}, nil)
 	require.Error(t, err)
-	require.Equal(t, uint64(1<<20), m.swap.left)
+	require.Equal(t, uint64(1<<20), m.swap.mu.free)
 	require.NoError(t, m.Close())
 	require.NoError(t, device.Close())
 }

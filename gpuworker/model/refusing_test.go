@@ -25,7 +25,8 @@ const (
 	hostMemory = "host memory"
 )
 
-// refuser is a device that refuses to take some things back, and then changes nothing, as the contract has it.
+// refuser is a device that refuses to take some things back, and then changes nothing, as the
+// contract has it.
 type refuser struct {
 	engine.Device
 	mu   sync.Mutex
@@ -148,13 +149,14 @@ func agrees(t *testing.T, m *Manager) {
 	require.Equal(t, info.BytesUsed[engine.Weights]+info.BytesUsed[engine.KV]+info.BytesUsed[engine.Workspace], listed)
 }
 
-func TestAModelWhoseMemoryTheDeviceRefusesStaysUntilItIsFree(t *testing.T) {
+func TestRefusedFreeKeepsTheModel(t *testing.T) {
+	// A model whose memory the device refuses to free stays until it is free.
 	for name, tc := range map[string]struct {
 		kept    []string
 		refusal int
 	}{
 		"its weights":           {[]string{theWeights}, 1},
-		"its cache":             {[]string{theCache}, 2}, // and the weights behind it
+		"its cache":             {[]string{theCache}, 2}, // and the weights after it
 		"its weights and cache": {[]string{theWeights, theCache}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -187,7 +189,7 @@ func TestAModelWhoseMemoryTheDeviceRefusesStaysUntilItIsFree(t *testing.T) {
 			left := m.Loaded()[1].DeviceBytes
 			freed, err := m.Unload(t.Context(), "small", true)
 			require.NoError(t, err)
-			require.Equal(t, Unloaded{Freed: left}, freed)
+			require.Equal(t, UnloadResult{Freed: left}, freed)
 			require.Len(t, m.Loaded(), 1)
 			agrees(t, m)
 			fresh, _, err := m.Load(t.Context(), "small", Options{}, nil)
@@ -197,7 +199,8 @@ func TestAModelWhoseMemoryTheDeviceRefusesStaysUntilItIsFree(t *testing.T) {
 	}
 }
 
-func TestALoadThatFailsKeepsAccountOfWhatTheDeviceRefuses(t *testing.T) {
+func TestFailedLoadOwnsRefusedMemory(t *testing.T) {
+	// A failed load accounts for the memory that the device refuses to free.
 	for name, tc := range map[string]struct {
 		kept  []string
 		hooks func(broken *atomic.Bool) enginetest.Hooks
@@ -243,7 +246,7 @@ func TestALoadThatFailsKeepsAccountOfWhatTheDeviceRefuses(t *testing.T) {
 	}
 }
 
-func TestStagingBuffersThatTheDeviceRefusesAreFreedLater(t *testing.T) {
+func TestRefusedStagingBuffersAreFreedLater(t *testing.T) {
 	var allocs, binds atomic.Int64
 	var broken chan struct{}
 	m, device := refusing(t, enginetest.Hooks{
@@ -295,7 +298,8 @@ func when(broken *atomic.Bool) error {
 	return nil
 }
 
-func TestAManagerThatCouldNotFreeEverythingMayBeClosedAgain(t *testing.T) {
+func TestCloseMayBeCalledAgain(t *testing.T) {
+	// A manager that could not free everything may be closed again.
 	m, device := refusing(t, enginetest.Hooks{})
 	_, _, err := m.Load(t.Context(), "small", Options{}, nil)
 	require.NoError(t, err)

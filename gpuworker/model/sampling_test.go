@@ -18,7 +18,7 @@ func TestSamplingRecommendationsOfAFile(t *testing.T) {
 		f, err := gguf.Open(path)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, f.Close()) }()
-		facts, err := facts(f)
+		facts, err := readFacts(f, simulated(t))
 		require.NoError(t, err, "no file is refused for its advice")
 		return facts.Sampling
 	}
@@ -44,8 +44,8 @@ func TestSamplingRecommendationsOfAFile(t *testing.T) {
 		"a share of nothing":     {"general.sampling.top_p", float32(0), Sampling{Unapplied: []string{"general.sampling.top_p is 0, want a number above 0 and at most 1"}}},
 		"half a window": {"general.sampling.penalty_last_n", float32(0.5),
 			Sampling{Unapplied: []string{"general.sampling.penalty_last_n is 0.5, want a whole number of at least -1"}}},
-		"another sampler": {"general.sampling.mirostat", int32(2), Sampling{Unapplied: []string{"general.sampling.mirostat asks for what Millrace does not have"}}},
-		"an order":        {"general.sampling.sequence", "dkpmt", Sampling{Unapplied: []string{"general.sampling.sequence asks for what Millrace does not have"}}},
+		"another sampler": {"general.sampling.mirostat", int32(2), Sampling{Unapplied: []string{"general.sampling.mirostat needs a feature that Millrace lacks"}}},
+		"an order":        {"general.sampling.sequence", "dkpmt", Sampling{Unapplied: []string{"general.sampling.sequence needs a feature that Millrace lacks"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := read(tc.key, tc.value)

@@ -26,14 +26,15 @@ import (
 // stagingBuffers is how many buffers a load by four goroutines asks for.
 const stagingBuffers = 6
 
-// stager is a manager whose device stages memory and counts what it gave and got back.
+// stager is a manager whose device stages memory and counts allocations and frees.
 type stager struct {
 	*Manager
 	device        engine.Device
 	stages, frees atomic.Int64
 }
 
-// staging adds the counts to the hooks of tests; the Stage of a test is asked with the number of the piece, from 1 on.
+// staging adds the counts to the hooks of tests; the Stage of a test is asked with the number of
+// the piece, from 1 on.
 func staging(t *testing.T, hooks enginetest.Hooks, stage func(k int) error) *stager {
 	t.Helper()
 	s := &stager{}
@@ -62,8 +63,8 @@ func staging(t *testing.T, hooks enginetest.Hooks, stage func(k int) error) *sta
 	return s
 }
 
-// failed loads a model, which must not work, and checks what is left: so many pieces were staged, all are freed, and the
-// device holds nothing.
+// failed loads a model, which must fail, and checks that this many pieces were staged, that all are
+// freed, and that the device holds nothing.
 func (s *stager) failed(t *testing.T, want error, stages int) {
 	t.Helper()
 	_, _, err := s.Load(t.Context(), "small", Options{}, nil)
@@ -81,7 +82,7 @@ var errBroken = errors.New("broken")
 
 func TestALoadFreesTheMemoryThatItStaged(t *testing.T) {
 	s := staging(t, enginetest.Hooks{}, nil)
-	wide := synth.Shape{Name: "wide", Architecture: "llama", Desc: engine.ModelDesc{
+	wide := synth.Shape{Name: "wide", Architecture: "llama", Desc: engine.Uniform{
 		Layers: 1, Hidden: 512, Heads: 4, KVHeads: 2, FFN: 64, Vocab: 2*stagedPiece/512 + 1, Context: 256,
 	}}
 	out, err := os.Create(filepath.Join(s.cfg.Dir, "wide"+extension))
@@ -160,7 +161,8 @@ func TestALoadThatCannotBindFailsAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestALoadThatIsCancelledSaysWhyAndLeavesNothing(t *testing.T) {
+func TestCancelledLoadLeavesNothing(t *testing.T) {
+	// A cancelled load returns the cause and leaves nothing allocated.
 	for _, bound := range []int64{0, 1, 10, 20} {
 		t.Run(fmt.Sprintf("after %d tensors", bound), func(t *testing.T) {
 			var s *stager
@@ -170,7 +172,7 @@ func TestALoadThatIsCancelledSaysWhyAndLeavesNothing(t *testing.T) {
 				if binds.Add(1) > bound {
 					go func() { closed <- s.Close() }()
 					<-s.ctx.Done()
-					_ = context.Cause(s.ctx) // who has it comes behind all that the end has ended, the load's context too
+					_ = context.Cause(s.ctx) // acquired only after everything else has ended
 				}
 				return nil
 			}}, nil)
@@ -187,8 +189,8 @@ func TestALoadThatFailsSaysTheFirstThatWentWrong(t *testing.T) {
 	}
 }
 
-// saysTheFirst has a load fail twice, by its binding and then by what follows from it, and says whether the load heard of the binding
-// first. It tells of one only.
+// saysTheFirst makes a load fail twice, by its binding and then by a consequence, and reports whether
+// the load returned the first error. A load returns one only.
 func saysTheFirst(t *testing.T) bool {
 	t.Helper()
 	entered, broken, digested := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -236,19 +238,19 @@ func TestNothingIsVerifiedForALoadThatHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(ErrStopped)
 	inst := &Instance{model: brokenModel{}}
-	bound := make(chan residency, 1)
-	bound <- residency{}
-	for range 50 { // a select of several takes any
-		_, err := inst.follow(ctx, bound, nil)
+	bound := make(chan tensorDigest, 1)
+	bound <- tensorDigest{}
+	for range 50 { // select chooses at random
+		_, err := inst.verifyBound(ctx, bound, nil)
 		require.ErrorIs(t, err, ErrStopped)
 	}
-	_, err := inst.follow(t.Context(), bound, nil)
+	_, err := inst.verifyBound(t.Context(), bound, nil)
 	require.ErrorIs(t, err, errBroken)
 
 	ctx, cancel = context.WithCancelCause(t.Context())
 	ended := make(chan error)
 	go func() {
-		_, err := inst.follow(ctx, bound, nil)
+		_, err := inst.verifyBound(ctx, bound, nil)
 		ended <- err
 	}()
 	cancel(ErrStopped)

@@ -17,7 +17,7 @@ func edited(t *testing.T, key string, value any) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := gguf.NewWriter(&out)
-	source, err := gguf.Open(filepath.Join("..", "..", "models", "stories.gguf"))
+	source, err := gguf.Open(filepath.Join("..", "..", "testdata", "models", "stories-5m-q8_0.gguf"))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, source.Close()) }()
 	w.Set("general.architecture", "llama")
@@ -53,7 +53,8 @@ func spoiltAlignment(t *testing.T) []byte {
 	return data
 }
 
-func TestAStrangersFileSaysTheSameInTheListAndWhenItIsLoaded(t *testing.T) {
+func TestListAndLoadReportTheSameProblem(t *testing.T) {
+	// A foreign file has the same problem in the list and at its load.
 	m, _ := manager(t, 1<<30)
 	const pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4920739232\n"
 	whole := edited(t, "general.name", "x")
@@ -92,7 +93,8 @@ func TestAStrangersFileSaysTheSameInTheListAndWhenItIsLoaded(t *testing.T) {
 	}
 }
 
-func TestFilesThatNoNameLeadsToAreListedWithWhatToDo(t *testing.T) {
+func TestMisnamedFilesAreListedWithAdvice(t *testing.T) {
+	// Files with invalid names are listed with advice.
 	m, _ := manager(t, 1<<30)
 	put := func(name string) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(m.cfg.Dir, name)), 0o755))

@@ -6,31 +6,32 @@ import (
 	"fmt"
 )
 
-// Unloaded is what an Unload did.
-type Unloaded struct {
-	Freed     uint64 // device bytes of the model that was loaded
-	LoadEnded bool   // whether a load was under way, which has ended without a model
+// UnloadResult is what an Unload did.
+type UnloadResult struct {
+	Freed     uint64 // device bytes of the loaded model
+	LoadEnded bool   // a running load ended without a model
 }
 
-// Unload takes a model out. It ends the load that is under way, whose callers get ErrLoadEnded. Of a loaded model it refuses new
-// requests, waits for the running ones or cancels them, and gives the memory back. All of that goes on when ctx ends. Where the device
-// refuses the memory, the model stays, out of service, and Unload may be called again.
-func (m *Manager) Unload(ctx context.Context, name string, cancel bool) (Unloaded, error) {
+// Unload takes a model out of service. It ends a running load, whose callers get ErrLoadEnded. A
+// loaded model refuses new requests; Unload waits for the running ones, or cancels them, and frees
+// the memory. All of that continues when ctx ends. If the device refuses to free the memory, the
+// model stays, out of service, and Unload may be called again.
+func (m *Manager) Unload(ctx context.Context, name string, cancel bool) (UnloadResult, error) {
 	if err := CheckName(name); err != nil {
-		return Unloaded{}, err
+		return UnloadResult{}, err
 	}
 	m.mu.Lock()
 	j := m.mu.loads[name]
 	m.mu.Unlock()
-	var out Unloaded
+	var out UnloadResult
 	if j != nil {
 		j.end(fmt.Errorf("%w: %q", ErrLoadEnded, name))
 		_, err := j.wait(ctx, nil)
 		if ctx.Err() != nil {
 			m.unloadAfter(j, name, cancel)
-			return Unloaded{}, context.Cause(ctx)
+			return UnloadResult{}, context.Cause(ctx)
 		}
-		out.LoadEnded = err != nil // else it was done before it could be ended, and the model is there
+		out.LoadEnded = err != nil // nil: it succeeded before it could be ended
 	}
 	freed, err := m.unloadInstance(ctx, name, cancel)
 	out.Freed = freed
@@ -40,8 +41,8 @@ func (m *Manager) Unload(ctx context.Context, name string, cancel bool) (Unloade
 	return out, err
 }
 
-// unloadAfter unloads what a load that was ended leaves, without a caller: the load may be too far to be
-// ended, and it may have found a model that drains. Close does the same.
+// unloadAfter unloads whatever an ended load leaves, without a caller. The load may have been too
+// far to end, or have found a draining model. Close does the same.
 func (m *Manager) unloadAfter(j *job, name string, cancel bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -49,12 +50,12 @@ func (m *Manager) unloadAfter(j *job, name string, cancel bool) {
 		return
 	}
 	m.work.Go(func() {
-		_, _ = j.wait(m.ctx, nil)                    // how it ends is its callers' matter
-		_, _ = m.unloadInstance(m.ctx, name, cancel) // what fails is in the log
+		_, _ = j.wait(m.ctx, nil)                    // its callers get its error
+		_, _ = m.unloadInstance(m.ctx, name, cancel) // failures are logged
 	})
 }
 
-// unloadInstance is Unload of a model that is loaded.
+// unloadInstance unloads a model that is loaded.
 func (m *Manager) unloadInstance(ctx context.Context, name string, cancel bool) (freed uint64, err error) {
 	m.mu.Lock()
 	inst := m.mu.instances[name]

@@ -14,7 +14,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/sim"
 )
 
-// gate is a hook that reports that it is reached and waits until it is opened, each time it is called.
+// gate is a hook that reports that it is reached and waits until it is opened, each time it is
+// called.
 type gate struct {
 	reached chan struct{}
 	once    sync.Once
@@ -44,7 +45,7 @@ func listed(m *Manager) int { return len(m.Loaded()) }
 // Unload ends a load that waits for its turn: its callers get ErrLoadEnded, and no model is there.
 func TestUnloadEndsWaitingLoad(t *testing.T) {
 	m, _ := manager(t, 1<<30)
-	require.NoError(t, m.turn.Acquire(t.Context(), 1))
+	require.NoError(t, m.loadSlot.Acquire(t.Context(), 1))
 	first := loading(m, Options{})
 	require.Eventually(t, func() bool { return listed(m) == 1 }, time.Minute, time.Millisecond)
 	second, stages := make(chan error, 1), make(chan Stage, 100)
@@ -55,10 +56,10 @@ func TestUnloadEndsWaitingLoad(t *testing.T) {
 	require.Equal(t, Queued, <-stages)
 	done, err := m.Unload(t.Context(), "small", false)
 	require.NoError(t, err)
-	require.Equal(t, Unloaded{LoadEnded: true}, done)
+	require.Equal(t, UnloadResult{LoadEnded: true}, done)
 	require.Zero(t, listed(m))
 	require.ErrorIs(t, <-first, ErrLoadEnded)
-	m.turn.Release(1)
+	m.loadSlot.Release(1)
 	require.ErrorIs(t, <-second, ErrLoadEnded, "it had joined the first")
 	_, err = m.Unload(t.Context(), "family/other", false)
 	require.ErrorIs(t, err, ErrNotLoaded)
@@ -66,7 +67,8 @@ func TestUnloadEndsWaitingLoad(t *testing.T) {
 	require.NoError(t, err, "it may be loaded again")
 }
 
-// Unload ends a load at each of its stages. Where that stage cannot be ended, the model is unloaded when it is there.
+// Unload ends a load at each of its stages. Where that stage cannot be ended, the model is unloaded
+// when it is there.
 func TestUnloadEndsLoadAtEachStage(t *testing.T) {
 	for name, hook := range map[string]func(*gate) enginetest.Hooks{
 		"binding": func(g *gate) enginetest.Hooks {
@@ -101,7 +103,8 @@ func TestUnloadEndsLoadAtEachStage(t *testing.T) {
 	}
 }
 
-// A load waits for the requests of the model that it replaces. Unload ends the load, and waits for those requests itself.
+// A load waits for the requests of the model that it replaces. Unload ends the load, and waits for
+// those requests itself.
 func TestUnloadEndsLoadBehindDrainingModel(t *testing.T) {
 	m, _ := manager(t, 1<<30)
 	old, _, err := m.Load(t.Context(), "small", Options{}, nil)
@@ -115,7 +118,7 @@ func TestUnloadEndsLoadBehindDrainingModel(t *testing.T) {
 		defer m.mu.Unlock()
 		return m.mu.loads["small"] != nil
 	}, time.Minute, time.Millisecond)
-	unloaded := make(chan Unloaded)
+	unloaded := make(chan UnloadResult)
 	go func() {
 		done, err := m.Unload(context.Background(), "small", false)
 		if err == nil {
@@ -126,12 +129,13 @@ func TestUnloadEndsLoadBehindDrainingModel(t *testing.T) {
 	require.ErrorIs(t, <-ended, ErrLoadEnded)
 	require.Equal(t, 1, listed(m), "a request still runs")
 	release()
-	require.Equal(t, Unloaded{Freed: old.DeviceBytes, LoadEnded: true}, <-unloaded)
+	require.Equal(t, UnloadResult{Freed: old.DeviceBytes, LoadEnded: true}, <-unloaded)
 	require.Zero(t, listed(m))
 }
 
-// Unload goes on when its caller leaves: a model whose load was too far to be ended is unloaded when it is there.
-func TestUnloadGoesOnWithoutItsCaller(t *testing.T) {
+// Unload continues when its caller leaves: a model whose load was too far to be ended is unloaded
+// after its load.
+func TestUnloadContinuesWithoutItsCaller(t *testing.T) {
 	g := newGate()
 	device, err := sim.Open(sim.Options{Memory: 1 << 30}, hclog.NewNullLogger())
 	require.NoError(t, err)

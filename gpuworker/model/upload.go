@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
@@ -20,18 +19,22 @@ import (
 )
 
 const (
-	// hashPiece is how many bytes are read and hashed at a time: they stay in a core's cache meanwhile.
+	// hashPiece is how many bytes are read and hashed at a time, so that they stay in a core's
+	// cache.
 	hashPiece = blake3.Best
-	// uploadPiece is how many are handed to a device that copies from any memory alike, for the same reason.
+	// uploadPiece is the size of a copy to a device that copies from any memory, for the same
+	// reason.
 	uploadPiece = 512 << 10
-	// stagedPiece is how many are handed to one that has memory of its own to copy from: its link wants large copies.
+	// stagedPiece is the size of a copy through staging memory, because the link to the device is
+	// fast with large copies only.
 	stagedPiece = 4 << 20
 )
 
-// upload copies every tensor to the device and hashes it on the way, each piece read once, and compares the digests of the
-// resident bytes with the file's: of tensors that are bound already, while others are still on their way.
+// upload copies every tensor to the device, reading and hashing each piece once, and compares the
+// digests of the resident bytes with the file's. Bound tensors are verified while others are still
+// being uploaded.
 func (l *loader) upload(ctx context.Context, inst *Instance, file *gguf.File, spec *arch.Model) error {
-	verified, err := l.bind(ctx, inst, file, spec)
+	verified, err := l.transfer(ctx, inst, file, spec)
 	if err != nil {
 		return err
 	}
@@ -39,22 +42,24 @@ func (l *loader) upload(ctx context.Context, inst *Instance, file *gguf.File, sp
 		return fmt.Errorf("%w: the file has %x, expected %x", ErrDigest, inst.Digest, *want)
 	}
 	meter := newMeter(Verifying, spec.Bytes, l.progress)
+	count := func(i int) { meter.add(spec.Bindings[i].Tensor.Size) }
 	for i := range verified {
-		meter.add(spec.Bindings[i].Tensor.Size)
+		count(i)
 	}
-	return inst.verify(ctx, verified, func(i int) { meter.add(spec.Bindings[i].Tensor.Size) })
+	return inst.verify(ctx, verified, count)
 }
 
-// bind uploads tensors by several goroutines, each a piece at a time, and binds them in order, verifying as many as it has
-// the time for. What is staged is never more than the largest tensor, so that the peak is one tensor above the model's size.
-// The first error ends all of it and is the one returned; of a ctx that ends it is the cause.
-func (l *loader) bind(ctx context.Context, inst *Instance, file *gguf.File, spec *arch.Model) (verified int, err error) {
+// transfer uploads tensors by several goroutines, a piece at a time, binds them in order and
+// verifies as many as it has time for. Staging never holds more than the largest tensor, so the
+// peak is one tensor above the model's size. The first error ends all goroutines and is returned;
+// if ctx ends, it is the cause.
+func (l *loader) transfer(ctx context.Context, inst *Instance, file *gguf.File, spec *arch.Model) (verified int, err error) {
 	memory := vram.New(l.device, l.logger)
 	defer func() {
 		err = errors.Join(err, memory.Close())
 		if n := len(memory.Live()); n > 0 {
 			l.leaked.Add(int64(n))
-			inst.holds.add("staging buffers", nil, func() error {
+			inst.resources.add("staging buffers", nil, func() error {
 				err := closeAll(memory)
 				left := len(memory.Live())
 				l.leaked.Add(int64(left - n))
@@ -67,23 +72,23 @@ func (l *loader) bind(ctx context.Context, inst *Instance, file *gguf.File, spec
 	for _, b := range spec.Bindings {
 		largest = max(largest, int64(b.Bytes()))
 	}
+	all := allTensors(file, spec)
 	u := &uploads{
 		file: file, meter: newMeter(Uploading, spec.Bytes, l.progress), room: semaphore.NewWeighted(largest),
-		pieces: make(chan piece, l.cfg.UploadWorkers), staged: make(chan *staged, len(file.Tensors())),
-		digests: map[string]gguf.Digest{},
+		pieces: make(chan piece, l.cfg.UploadWorkers), pending: make(chan *tensorUpload, len(all)),
 	}
 	defer func() {
 		err = errors.Join(err, u.free())
 		if len(u.frees) > 0 {
-			inst.holds.add("staged host memory", nil, u.free)
+			inst.resources.add("staged host memory", nil, u.free)
 		}
 	}()
 	buffers, err := u.buffers(l.device, l.cfg.UploadWorkers, l.logger)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { // those that were not bound
-		for s := range u.staged {
+	defer func() { // tensors that were not bound
+		for s := range u.pending {
 			err = errors.Join(err, s.drop())
 		}
 	}()
@@ -92,79 +97,99 @@ func (l *loader) bind(ctx context.Context, inst *Instance, file *gguf.File, spec
 	for _, buffer := range buffers {
 		start(func() error { return u.copy(ctx, buffer) })
 	}
-	start(func() error { return u.stage(ctx, memory, spec) })
-	bound := make(chan residency, len(spec.Bindings)) // holds all of them, so that sending never waits
+	start(func() error { return u.stage(ctx, memory, all, len(spec.Bindings)) })
+	bound := make(chan tensorDigest, len(spec.Bindings)) // has room for all: sending never waits
 	done := make(chan struct{})
 	start(func() error {
 		defer close(done)
-		return u.bind(ctx, inst, bound)
+		return u.bindInOrder(ctx, inst, len(all), bound)
 	})
 	start(func() (err error) {
-		verified, err = inst.follow(ctx, bound, done)
+		verified, err = inst.verifyBound(ctx, bound, done)
 		return err
 	})
 	err = group.Wait()
-	close(u.staged)
+	close(u.pending)
 	if err != nil {
 		return 0, err
 	}
-	digests := make([]gguf.Digest, len(file.Tensors()))
-	for i, t := range file.Tensors() {
-		digests[i] = u.digests[t.Name]
+	tensors := make([]gguf.Tensor, len(all))
+	for i, b := range all {
+		tensors[i] = b.Tensor
 	}
-	inst.Digest = engine.Digest(gguf.ModelDigest(file.Metadata(), file.Tensors(), digests))
+	inst.Digest = engine.Digest(gguf.ModelDigest(file.Metadata(), tensors, u.digests))
 	return verified, inst.model.Seal()
 }
 
-// uploads is what the goroutines of one load share.
-type uploads struct {
-	file    *gguf.File
-	meter   *meter
-	room    *semaphore.Weighted // bytes that may be staged
-	piece   uint64              // bytes
-	frees   []func() error      // of the memory of pieces
-	pieces  chan piece
-	staged  chan *staged           // in the order of binding; holds all of them, so that sending never waits
-	digests map[string]gguf.Digest // by tensor, once hashed
+// allTensors returns the bindings, and after them the tensors that the model does not use, which
+// count in its digest. A tensor that holds several roles is in the list as its views.
+func allTensors(file *gguf.File, spec *arch.Model) []arch.Binding {
+	all := slices.Clone(spec.Bindings)
+	used := map[string]bool{}
+	for _, b := range all {
+		used[b.File] = true
+	}
+	for _, t := range file.Tensors() {
+		if !used[t.Name] {
+			all = append(all, arch.Binding{Tensor: t})
+		}
+	}
+	return all
 }
 
-// staged is one tensor on its way.
-type staged struct {
+// uploads is the state that the goroutines of one load share. The pipeline has these stages: stage
+// allocates a buffer and splits a tensor into pieces, copy reads, hashes and writes pieces,
+// bindInOrder binds finished tensors, and verifyBound verifies them.
+type uploads struct {
+	file   *gguf.File
+	meter  *meter
+	room   *semaphore.Weighted // bytes that may be staged
+	piece  uint64              // bytes
+	frees  []func() error      // free the memory of pieces
+	pieces chan piece
+	// pending has the tensors in binding order. It has room for all: sending never waits.
+	pending chan *tensorUpload
+	digests []gguf.Digest // of the file's bytes, in the same order
+}
+
+// tensorUpload is one tensor being uploaded.
+type tensorUpload struct {
 	arch.Binding              // without a buffer, the tensor alone
-	buffer       *vram.Buffer // nil: the model has no use for it, but its digest has
+	buffer       *vram.Buffer // nil: the model does not use it, only its digest counts
 	hash         *gguf.Pieces // of the file's bytes
-	// wide is the hash of the bytes that the engine gets, where the file has fewer; else nil. The engine proves those, and the model's
-	// digest is of the file's.
+	// wide hashes the bytes that the engine gets if the engine widens the tensor; nil otherwise.
+	// The engine proves the widened bytes, while the model's digest is of the file's bytes.
 	wide *gguf.Pieces
 	left atomic.Int64  // bytes
 	done chan struct{} // closed when none are left
 }
 
-// drop gives back what is not bound.
-func (s *staged) drop() error {
+// drop frees a buffer that was not bound.
+func (s *tensorUpload) drop() error {
 	if s.buffer == nil {
 		return nil
 	}
 	return s.buffer.Free()
 }
 
-// write copies bytes to their place on the device.
-func (s *staged) write(bytes []byte, off uint64) error {
+// write copies bytes to the device.
+func (s *tensorUpload) write(bytes []byte, off uint64) error {
 	if _, err := s.buffer.WriteAt(bytes, int64(off)); err != nil {
 		return fmt.Errorf("upload: %w", err)
 	}
 	return nil
 }
 
-// piece is a run of one tensor's bytes.
+// piece is a range of one tensor's bytes.
 type piece struct {
-	of    *staged
-	index int
+	tensor *tensorUpload
+	index  int
 }
 
-// buffers gives the memory that pieces pass through, a buffer for each of n goroutines, and half as many again where
-// goroutines sleep while the device copies. Any memory does where the device has too little of its own for n of them: fewer
-// would read and hash more slowly than they copy.
+// buffers returns the memory for pieces: one buffer for each of n goroutines, and half as many more
+// if the device copies asynchronously. If the device has too little staging memory for n buffers,
+// ordinary memory is used instead, because fewer goroutines would read and hash more slowly than
+// the device copies.
 func (u *uploads) buffers(device engine.Device, n int, logger hclog.Logger) ([][]byte, error) {
 	stager, ok := device.(engine.Stager)
 	var buffers [][]byte
@@ -197,7 +222,7 @@ func (u *uploads) buffers(device engine.Device, n int, logger hclog.Logger) ([][
 	return buffers, nil
 }
 
-// free gives the memory of pieces back; what the device refuses stays in frees.
+// free frees the memory of pieces. Frees that the device refuses stay in u.frees.
 func (u *uploads) free() (err error) {
 	frees := u.frees
 	u.frees = nil
@@ -209,7 +234,7 @@ func (u *uploads) free() (err error) {
 	return err
 }
 
-// closeAll frees what a pool still holds; that it was held until now is no error.
+// closeAll frees all buffers of a pool. Live buffers are not an error here.
 func closeAll(memory *vram.Pool) error {
 	if err := memory.Close(); len(memory.Live()) > 0 {
 		return err
@@ -217,46 +242,40 @@ func closeAll(memory *vram.Pool) error {
 	return nil
 }
 
-// stage allocates buffers in the order of binding, as room allows, and hands the tensors' pieces out; last those of tensors
-// that the model has no use for.
-func (u *uploads) stage(ctx context.Context, memory *vram.Pool, spec *arch.Model) error {
+// stage allocates buffers for the first `used` tensors, as room allows, and enqueues all. The others
+// are read for the model's digest alone.
+func (u *uploads) stage(ctx context.Context, memory *vram.Pool, all []arch.Binding, used int) error {
 	defer close(u.pieces)
-	used := map[string]bool{}
-	for _, b := range spec.Bindings {
-		used[b.Tensor.Name] = true
-		if u.room.Acquire(ctx, int64(b.Bytes())) != nil {
-			return context.Cause(ctx)
+	for i, b := range all {
+		upload := &tensorUpload{Binding: b}
+		if i < used {
+			if u.room.Acquire(ctx, int64(b.Bytes())) != nil {
+				return context.Cause(ctx)
+			}
+			var err error
+			if upload.buffer, err = memory.Alloc(b.Bytes(), engine.Staging, b.Tensor.Name); err != nil {
+				return err
+			}
 		}
-		buffer, err := memory.Alloc(b.Bytes(), engine.Staging, b.Tensor.Name)
-		if err != nil {
-			return err
-		}
-		if err := u.hand(ctx, &staged{Binding: b, buffer: buffer}); err != nil {
-			return err
-		}
-	}
-	for _, t := range u.file.Tensors() {
-		if used[t.Name] {
-			continue
-		}
-		if err := u.hand(ctx, &staged{Binding: arch.Binding{Tensor: t}}); err != nil {
+		if err := u.enqueue(ctx, upload); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (u *uploads) hand(ctx context.Context, s *staged) error {
+// enqueue hands a tensor and its pieces to the other goroutines.
+func (u *uploads) enqueue(ctx context.Context, s *tensorUpload) error {
 	s.done = make(chan struct{})
 	s.left.Store(int64(s.Tensor.Size))
 	s.hash = gguf.NewPieces(s.Tensor.Size, hashPiece)
 	if s.buffer != nil && s.Widens() {
 		s.wide = gguf.NewPieces(s.Bytes(), 2*hashPiece)
 	}
-	u.staged <- s
+	u.pending <- s
 	for i := 0; uint64(i)*u.piece < s.Tensor.Size; i++ {
 		select {
-		case u.pieces <- piece{of: s, index: i}:
+		case u.pieces <- piece{tensor: s, index: i}:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -264,50 +283,51 @@ func (u *uploads) hand(ctx context.Context, s *staged) error {
 	return nil
 }
 
-// copy moves pieces through a buffer until there are no more.
+// copy processes pieces with one buffer until there are no more.
 func (u *uploads) copy(ctx context.Context, buffer []byte) error {
 	for p := range u.pieces {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		off := uint64(p.index) * u.piece
-		bytes := buffer[:min(u.piece, p.of.Tensor.Size-off)]
-		for at := uint64(0); at < uint64(len(bytes)); at += hashPiece {
-			part := bytes[at:min(at+hashPiece, uint64(len(bytes)))]
-			if err := u.file.ReadAt(p.of.Tensor, part, off+at); err != nil {
+		bytes := buffer[:min(u.piece, p.tensor.Tensor.Size-off)]
+		for offset := uint64(0); offset < uint64(len(bytes)); offset += hashPiece {
+			part := bytes[offset:min(offset+hashPiece, uint64(len(bytes)))]
+			if err := u.file.ReadAt(p.tensor.Tensor, part, off+offset); err != nil {
 				return err
 			}
-			index := int((off + at) / hashPiece)
-			p.of.hash.Hash(index, part)
-			if p.of.wide != nil {
-				wide := p.of.Widen(part)
-				p.of.wide.Hash(index, wide)
-				if err := p.of.write(wide, 2*(off+at)); err != nil {
+			index := int((off + offset) / hashPiece)
+			p.tensor.hash.Hash(index, part)
+			if p.tensor.wide != nil {
+				wide := p.tensor.Widen(part)
+				p.tensor.wide.Hash(index, wide)
+				if err := p.tensor.write(wide, 2*(off+offset)); err != nil {
 					return err
 				}
 			}
 		}
-		if p.of.buffer != nil && p.of.wide == nil {
-			if err := p.of.write(bytes, off); err != nil {
+		if p.tensor.buffer != nil && p.tensor.wide == nil {
+			if err := p.tensor.write(bytes, off); err != nil {
 				return err
 			}
 		}
-		if p.of.buffer != nil {
+		if p.tensor.buffer != nil {
 			u.meter.add(uint64(len(bytes)))
 		}
-		if p.of.left.Add(-int64(len(bytes))) == 0 {
-			close(p.of.done)
+		if p.tensor.left.Add(-int64(len(bytes))) == 0 {
+			close(p.tensor.done)
 		}
 	}
 	return nil
 }
 
-// bind takes every tensor's digest when its bytes were hashed, and binds it if the model has a use for it, telling bound.
-func (u *uploads) bind(ctx context.Context, inst *Instance, bound chan<- residency) error {
-	for range u.file.Tensors() {
-		var s *staged
+// bindInOrder records each tensor's digest once its bytes are hashed, and binds the tensor if the
+// model uses it. count is the number of all tensors.
+func (u *uploads) bindInOrder(ctx context.Context, inst *Instance, count int, bound chan<- tensorDigest) error {
+	for range count {
+		var s *tensorUpload
 		select {
-		case s = <-u.staged:
+		case s = <-u.pending:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -316,11 +336,11 @@ func (u *uploads) bind(ctx context.Context, inst *Instance, bound chan<- residen
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {
-			u.staged <- s // others may still write to it
+			u.pending <- s // other goroutines may still write to it
 			return context.Cause(ctx)
 		}
 		digest := s.hash.Sum()
-		u.digests[s.Tensor.Name] = digest
+		u.digests = append(u.digests, digest)
 		if s.buffer == nil {
 			continue
 		}
@@ -328,14 +348,14 @@ func (u *uploads) bind(ctx context.Context, inst *Instance, bound chan<- residen
 		if err != nil {
 			return err
 		}
-		if err := bind(inst.model, s.Desc, raw); err != nil {
+		if err := bindBuffer(inst.model, s.Desc, raw); err != nil {
 			return fmt.Errorf("tensor %q: %w", s.Tensor.Name, err)
 		}
 		u.room.Release(int64(s.Bytes()))
 		if s.wide != nil {
 			digest = s.wide.Sum()
 		}
-		t := residency{name: s.Tensor.Name, digest: engine.Digest(digest)}
+		t := tensorDigest{name: s.Tensor.Name, digest: engine.Digest(digest)}
 		inst.weights += inst.sizes[len(inst.tensors)]
 		inst.tensors = append(inst.tensors, t)
 		bound <- t
@@ -343,37 +363,16 @@ func (u *uploads) bind(ctx context.Context, inst *Instance, bound chan<- residen
 	return nil
 }
 
-// meter reports progress at most every 20 ms, and at the end. Any goroutine may add.
-type meter struct {
-	stage Stage
-	total uint64
-	begin time.Time
-	to    func(Progress)
-	mu    struct {
-		sync.Mutex
-		done uint64
-		last time.Time
-	}
-}
-
-func newMeter(stage Stage, total uint64, to func(Progress)) *meter {
-	m := &meter{stage: stage, total: total, begin: time.Now(), to: to}
-	to(Progress{Stage: stage, Total: total})
-	return m
-}
-
-func (m *meter) add(bytes uint64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.mu.done += bytes
-	now, done := time.Now(), m.mu.done
-	if done < m.total && now.Sub(m.mu.last) < 20*time.Millisecond {
-		return
-	}
-	m.mu.last = now
-	p := Progress{Stage: m.stage, Done: done, Total: m.total}
-	if done > 0 {
-		p.ETA = time.Duration(float64(now.Sub(m.begin)) * float64(m.total-done) / float64(done))
-	}
-	m.to(p)
+// bindBuffer gives a buffer to a model, which owns it from then on. After a panic the buffer is
+// freed if the model does not own it.
+func bindBuffer(m engine.Model, desc engine.TensorDesc, raw engine.Buffer) error {
+	returned := false
+	defer func() {
+		if !returned {
+			_ = raw.Free() // refused if the model owns it
+		}
+	}()
+	err := m.Bind(desc, raw)
+	returned = true
+	return err
 }

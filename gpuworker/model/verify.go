@@ -6,18 +6,17 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace/millrace/gpuworker/batch"
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// verify compares the digest of every tensor's resident bytes, from the first given on, with its file's. after is called
-// behind each tensor.
+// verify compares the digests of the resident bytes of all tensors from index first on with the
+// file's, and calls after for each tensor.
 func (i *Instance) verify(ctx context.Context, first int, after func(tensor int)) error {
 	for n := first; n < len(i.tensors); n++ {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := i.check(n, i.tensors[n]); err != nil {
+		if err := i.verifyTensor(n, i.tensors[n]); err != nil {
 			return err
 		}
 		after(n)
@@ -28,19 +27,20 @@ func (i *Instance) verify(ctx context.Context, first int, after func(tensor int)
 	return nil
 }
 
-// follow checks tensors that are bound, while others are still on their way, until done or ctx ends. Nothing is checked once
-// ctx has: what it would find then says nothing of why.
-func (i *Instance) follow(ctx context.Context, bound <-chan residency, done <-chan struct{}) (checked int, err error) {
+// verifyBound verifies tensors as they are bound, while others are still being uploaded, until done
+// or ctx ends. It verifies nothing after ctx has ended, because a difference found then would hide
+// the cause.
+func (i *Instance) verifyBound(ctx context.Context, bound <-chan tensorDigest, done <-chan struct{}) (checked int, err error) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-done:
 			return checked, nil
 		case t := <-bound:
-			if ctx.Err() != nil { // both were ready
+			if ctx.Err() != nil { // both channels were ready
 				continue
 			}
-			if err := i.check(checked, t); err != nil {
+			if err := i.verifyTensor(checked, t); err != nil {
 				return checked, err
 			}
 			checked++
@@ -49,8 +49,8 @@ func (i *Instance) follow(ctx context.Context, bound <-chan residency, done <-ch
 	return checked, context.Cause(ctx)
 }
 
-// check compares the digest of one bound tensor's resident bytes with its file's.
-func (i *Instance) check(n int, t residency) error {
+// verifyTensor compares the digest of one bound tensor's resident bytes with the file's.
+func (i *Instance) verifyTensor(n int, t tensorDigest) error {
 	got, err := i.model.Digest(n)
 	if err != nil {
 		return fmt.Errorf("digest of tensor %q: %w", t.name, err)
@@ -62,30 +62,30 @@ func (i *Instance) check(n int, t residency) error {
 	return nil
 }
 
-// Verify checks every tensor of a loaded model now; a difference takes the model out of service. A digest that the device
-// could not compute says nothing of the bytes: the model serves on, and its VerifiedAge grows until a check succeeds.
+// Verify checks every tensor of a loaded model now. A difference takes the model out of service. If
+// the device fails to compute a digest, the model stays in service and its VerifiedAge grows.
 func (m *Manager) Verify(ctx context.Context, name string) error {
 	inst, release, err := m.acquire(name, false)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return m.check(ctx, inst)
+	return m.checkResidency(ctx, inst)
 }
 
-// check is one pass over an instance that its caller has acquired. It ends early, with context.Canceled, when the
-// instance is to be unloaded, which would wait for it.
-func (m *Manager) check(ctx context.Context, inst *Instance) error {
+// checkResidency checks all tensors of an acquired instance. It ends early, with context.Canceled,
+// when the instance retires.
+func (m *Manager) checkResidency(ctx context.Context, inst *Instance) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	begin := time.Now()
 	err := inst.verify(ctx, 0, func(int) {
-		if inst.leaving() {
+		if inst.retiring() {
 			cancel()
 			return
 		}
-		// The pass yields to work: while requests run it rests after each tensor for four times what that took, a second at
-		// most, since an unload waits for the rest to end.
+		// The check yields to requests: while some run, it pauses after each tensor for four times
+		// the time that the tensor took, at most a second, because an unload waits for the pause.
 		if busy := time.Since(begin); !inst.Loop.Idle() {
 			pause(ctx, min(4*busy, time.Second))
 		}
@@ -102,7 +102,7 @@ func (m *Manager) check(ctx context.Context, inst *Instance) error {
 	return err
 }
 
-// damaged says whether a check found bytes that differ, or a device that failed under it.
+// damaged reports whether a check found differing bytes or a failed device.
 func damaged(err error) bool {
 	return errors.Is(err, ErrCorrupt) || errors.Is(err, engine.ErrDataLoss) || errors.Is(err, engine.ErrDevice)
 }
@@ -114,8 +114,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// watch checks the residency of every loaded model again and again, one after another, with a pause of VerifyInterval before
-// each round.
+// watch checks the residency of all loaded models, one after another, with a pause of
+// VerifyInterval before each round.
 func (m *Manager) watch(ctx context.Context) {
 	if m.cfg.VerifyInterval < 0 {
 		return
@@ -124,16 +124,8 @@ func (m *Manager) watch(ctx context.Context) {
 		pause(ctx, m.cfg.VerifyInterval)
 		for _, s := range m.Loaded() {
 			if s.State == Ready && ctx.Err() == nil {
-				_ = m.Verify(ctx, s.Name) // logged, and shown as the model's state
+				_ = m.Verify(ctx, s.Name) // logged, and visible in the model's state
 			}
 		}
 	}
-}
-
-// stepStats is here so that a state can be asked for without a loop, as while loading.
-func (i *Instance) stepStats() batch.Stats {
-	if i.Loop == nil {
-		return batch.Stats{}
-	}
-	return i.Loop.Stats()
 }

@@ -22,7 +22,7 @@ import (
 // digests are what a test sees and makes of the digests that a device computes.
 type digests struct {
 	count atomic.Int64
-	took  atomic.Int64 // ns that each takes
+	took  atomic.Int64 // ns of each
 	fails atomic.Bool
 }
 
@@ -35,7 +35,8 @@ func (d *digests) hook(int) error {
 	return nil
 }
 
-// bubble is a test with a clock of its own, which sleeping moves, and the model "small" loaded in it.
+// bubble is a test with a clock of its own, which sleeping moves, and the model "small" loaded in
+// it.
 type bubble struct {
 	*testing.T
 	m       *Manager
@@ -62,7 +63,7 @@ func watched(t *testing.T, interval time.Duration, f func(b *bubble)) {
 	})
 }
 
-func TestResidencyIsCheckedEveryMinuteUnlessToldOtherwise(t *testing.T) {
+func TestResidencyIsCheckedEveryMinute(t *testing.T) {
 	for name, tc := range map[string]struct {
 		interval time.Duration
 		passes   int64 // within an hour and a half minute
@@ -88,7 +89,8 @@ func TestResidencyIsCheckedEveryMinuteUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-func TestTheWatchFindsAFlippedBitAndThenLooksNoMore(t *testing.T) {
+func TestWatchStopsAtAFlippedBit(t *testing.T) {
+	// The watch finds a flipped bit and does not check that model again.
 	watched(t, time.Minute, func(b *bubble) {
 		name, err := b.inst.FlipBit(5, 99)
 		require.NoError(b, err)
@@ -114,7 +116,7 @@ func TestTheWatchFindsAFlippedBitAndThenLooksNoMore(t *testing.T) {
 	})
 }
 
-func TestTheWatchOfACPUFindsAFlippedBitInResidentWeights(t *testing.T) {
+func TestWatchFindsAFlippedBitOnACPU(t *testing.T) {
 	device, err := native.Open(native.Options{Device: "cpu", Path: cputest.Path(), Threads: 2}, hclog.NewNullLogger())
 	require.NoError(t, err)
 	m := NewManager(Config{Dir: folder(t), VerifyInterval: time.Millisecond}, device, hclog.NewNullLogger())
@@ -184,7 +186,8 @@ func TestTheWatchEndsWithAnUnload(t *testing.T) {
 	})
 }
 
-func TestADigestThatCannotBeComputedTakesNothingOutOfService(t *testing.T) {
+func TestFailedDigestKeepsTheModel(t *testing.T) {
+	// A digest that cannot be computed takes no model out of service.
 	watched(t, time.Minute, func(b *bubble) {
 		b.digests.fails.Store(true)
 		time.Sleep(10*time.Minute + time.Second)

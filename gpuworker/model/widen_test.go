@@ -20,8 +20,8 @@ import (
 	"github.com/millrace/millrace/internal/cputest"
 )
 
-// narrow writes a model whose norms have the given type of 16 bits and a trailing dimension of 1, and one with the same norms in
-// F32. Every other tensor is the shape's.
+// narrow writes a model whose norms have the given type of 16 bits and a trailing dimension of 1,
+// and one with the same norms in F32. Every other tensor is the shape's.
 func narrow(t *testing.T, dir string, shape synth.Shape, typ gguf.Type, name string) (narrow, wide string) {
 	t.Helper()
 	var data bytes.Buffer
@@ -113,7 +113,7 @@ func TestNormsOf16BitsComputeAsF32(t *testing.T) {
 
 func TestNormsOfSeveralPiecesAreWidened(t *testing.T) {
 	m, _ := manager(t, 1<<30)
-	shape := synth.Shape{Name: "broad", Architecture: "llama", Desc: engine.ModelDesc{
+	shape := synth.Shape{Name: "broad", Architecture: "llama", Desc: engine.Uniform{
 		Layers: 1, Hidden: hashPiece + 4096, Heads: 1, KVHeads: 1, HeadDim: 16, FFN: 32, Vocab: 8, Context: 32,
 	}}
 	path, _ := narrow(t, m.cfg.Dir, shape, gguf.BF16, "broad")

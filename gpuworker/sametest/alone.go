@@ -29,6 +29,7 @@ func (s *solo) solve(a *ask) (answer, error) {
 	var out answer
 	preOps := []engine.PreOp{{SlotGeneration: s.generation, Params: &a.params}}
 	class, run, at := a.class, a.prompt, 0
+	guided := a.begin()
 	for {
 		tokens := run[:min(len(run), s.limit(a))]
 		run = run[len(tokens):]
@@ -50,6 +51,12 @@ func (s *solo) solve(a *ask) (answer, error) {
 			step.Samples = []engine.SampleRow{{
 				TokenIndex: int32(len(tokens) - 1), SlotGeneration: s.generation, Position: int32(at),
 			}}
+			if !guided.Free() { // the loop's masks follow their step
+				step.Samples[0].Mask = make([]uint32, guided.Words())
+				if err := guided.Mask(step.Samples[0].Mask); err != nil {
+					return answer{}, fmt.Errorf("alone, at position %d: %w", at, err)
+				}
+			}
 		}
 		result, err := s.do(step)
 		if err != nil {
@@ -63,6 +70,9 @@ func (s *solo) solve(a *ask) (answer, error) {
 			return out, nil
 		}
 		class, run = engine.Decode, []int32{out.rows[len(out.rows)-1].Token}
+		if guided, err = behind(guided, run); err != nil {
+			return answer{}, err
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ func (a *answer) tokens() []int32 {
 	return out
 }
 
-// differ says where what a reader got is not what the ask alone gives after its first `resumed` tokens; nil: in no bit. A reader
+// differ returns where a reader's answer differs from that of the ask alone after its first `resumed` tokens; nil: in no bit. A reader
 // that cancelled may have got any beginning of it, and one whose request failed any beginning of its scores.
 func (a *answer) differ(got answer, resumed int) error {
 	rows := a.rows[resumed:]

@@ -14,16 +14,18 @@ type ask struct {
 	params engine.SlotParams  // PromptLength and OutputIndex are set
 	tokens int                // to generate at most; 0 = the prompt only
 	stops  []int32
-	topN   int // >= 0 scores the prompt with so many candidates; -1 does not
+	// expression is the grammar of the answer; empty: none
+	expression string
+	topN       int // >= 0 scores the prompt with this many candidates; -1 does not
 }
 
-// key tells asks apart. On a device of one class both classes are one ask: they have one answer.
+// key distinguishes asks. On a device of one class both classes are one ask: they have one answer.
 func (a *ask) key(oneClass bool) string {
 	class := a.class
 	if oneClass {
 		class = engine.Prefill
 	}
-	return fmt.Sprint(a.model, class, a.tokens, a.topN, a.stops, a.params, a.prompt)
+	return fmt.Sprint(a.model, class, a.tokens, a.topN, a.stops, a.params, a.expression, a.prompt)
 }
 
 // continuation is the same ask for another of its answers. Only the first has its prompt scored.

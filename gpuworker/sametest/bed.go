@@ -1,6 +1,7 @@
 package sametest
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/millrace/millrace/gpuworker/engine"
@@ -24,7 +25,11 @@ func (b *bed) model(i int) (engine.Model, error) {
 	if b.models[i] != nil {
 		return b.models[i], nil
 	}
-	w := models[i].weights(uint64(i))
+	info, err := b.device.Info()
+	if err != nil {
+		return nil, err
+	}
+	w := models[i].weights(info.Kind, uint64(i))
 	m, err := b.device.NewModel(w.Desc)
 	if err != nil {
 		return nil, err
@@ -43,6 +48,18 @@ func (b *bed) model(i int) (engine.Model, error) {
 		}
 	}
 	return m, m.Seal()
+}
+
+// computes reports whether the device computes the blocks of a model.
+func (b *bed) computes(model int) (bool, error) {
+	m, err := b.device.NewModel(models[model].desc)
+	if errors.Is(err, engine.ErrUnsupported) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, m.Close()
 }
 
 func (b *bed) runner(model, layout int) (engine.Runner, error) {

@@ -21,7 +21,7 @@ var (
 	count = flag.Int("sametest.count", 0, "how many seeds; 0: as many as each test has")
 )
 
-// chosen are options with what the flags say.
+// chosen returns the options with the values of the flags.
 func chosen(t *testing.T, o sametest.Options) sametest.Options {
 	t.Helper()
 	o.Rerun = "go test ./gpuworker/sametest -run '^" + t.Name() + "$' -sametest.seed="
@@ -45,7 +45,7 @@ func openCPU(t *testing.T) engine.Device {
 func TestTheCPUEngineAndTheLoopKeepTheirBits(t *testing.T) {
 	sametest.Run(t, openCPU, chosen(t, sametest.Options{
 		Scenarios: 2000, Workers: runtime.GOMAXPROCS(0), RowsEvery: 60, WideEvery: 75, LongEvery: 2000,
-		Demanded: append(sametest.Everywhere(), sametest.SawDecodeClass, sametest.SawLong),
+		Demanded: append(sametest.Everywhere(), sametest.SawDecodeClass, sametest.SawLong, sametest.SawDescribed),
 	}))
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// kind is what a scenario is about.
+// kind is the subject of a scenario.
 type kind string
 
-// Kinds of scenarios. The first six take turns, the others come once in so many seeds as Options say.
+// Kinds of scenarios. The first six take turns, the others at the rates in Options.
 const (
 	kindCrowd    kind = "crowd"    // strangers come and leave
 	kindPressure kind = "pressure" // too few blocks for all
@@ -47,6 +47,9 @@ type drawer struct {
 func draw(seed uint64, opts Options, solve func(*ask) (answer, error)) (*scenario, error) {
 	d := &drawer{dice: roll(streamScenario, seed), opts: opts, solve: solve, s: &scenario{seed: seed}}
 	d.s.model = d.IntN(numOrdinary)
+	if d.opts.described && d.in(3) {
+		d.s.model = firstDescribed + d.IntN(numDescribed)
+	}
 	every := func(n int) bool { return n > 0 && seed%uint64(n) == uint64(n/2) }
 	switch {
 	case every(opts.LongEvery):
@@ -127,7 +130,7 @@ func (d *drawer) pressure() error {
 	return nil
 }
 
-// whole is an ask whose answer has at least n tokens alone, with what it gives.
+// whole returns an ask whose answer has at least n tokens alone, and that answer.
 func (d *drawer) whole(n int, most size) (ask, answer, error) {
 	for {
 		a := d.ask(most)
@@ -156,7 +159,7 @@ func (d *drawer) resumed() error {
 		again.request.Continuations[i].Resumed = alone.tokens()[:after]
 	}
 	d.manners(&again)
-	if d.in(2) { // the one that it continues runs here too, before or beside it
+	if d.in(2) { // the original runs here too, before or together with it
 		first := newActor("the same from its beginning", a, 1)
 		first.request.Salt = again.request.Salt
 		d.add(first)

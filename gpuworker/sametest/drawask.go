@@ -56,6 +56,9 @@ func drawAsk(model, entry int, most size) ask {
 			a.tokens = 0
 		}
 	}
+	if d.in(4) {
+		a.expression = expressions[d.IntN(len(expressions))]
+	}
 	return a
 }
 

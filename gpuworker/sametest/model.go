@@ -1,6 +1,8 @@
 package sametest
 
 import (
+	"fmt"
+
 	"github.com/millrace/millrace/gpuworker/engine"
 	"github.com/millrace/millrace/gpuworker/engine/enginetest"
 	"github.com/millrace/millrace/gpuworker/engine/reference"
@@ -12,55 +14,70 @@ type model struct {
 	desc  engine.ModelDesc
 	types func(engine.Role) engine.Type
 	kv    engine.Type
+	onCPU func(engine.Role) engine.Type // types on an engine for CPUs, which has more of them; nil: the same
 }
 
-// Any scenario may draw one of the first models; those behind them cost more and have kinds of scenario of their own.
+// Any scenario may draw one of the first models; the two behind them cost more and have kinds of scenario of their own. The last
+// ones are drawn where the engine computes their blocks.
 const (
-	modelRows   = 0 // cheap enough for hundreds of rows a step
-	numOrdinary = 7
-	modelWide   = numOrdinary
-	modelLong   = numOrdinary + 1
+	modelRows      = 0 // cheap enough for hundreds of rows a step
+	numOrdinary    = 7
+	modelWide      = numOrdinary
+	modelLong      = numOrdinary + 1
+	firstDescribed = numOrdinary + 2
+	numDescribed   = 8
 )
 
-// models differ in all that decides which kernels run: widths of heads, how many share keys, types, rotation, norms, biases.
-var models = [...]model{
-	modelRows: {"heads of 20, three to a key", enginetest.Small(), one(engine.F32), engine.F32},
-	{"heads of 64, F16", shape(func(d *engine.ModelDesc) {
+// models differ in all that decides which kernels run: widths of heads, how many share keys, types, rotation, norms, biases. The
+// described ones have random layers with windows, caps, shared keys and whatever else a description may have.
+var models = withDescribed([firstDescribed + numDescribed]model{
+	modelRows: {"heads of 20, three to a key", enginetest.Small().Model(), one(engine.F32), engine.F32, nil},
+	{"heads of 64, F16", shape(func(d *engine.Uniform) {
 		d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 64, 4, 4, 64, 64, 64
-	}), one(engine.Q8_0), engine.F16},
-	{"one key for four heads of 128", shape(func(d *engine.ModelDesc) {
+	}), one(engine.Q8_0), engine.F16, nil},
+	{"one key for four heads of 128", shape(func(d *engine.Uniform) {
 		d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims, d.QKVBias = 64, 4, 1, 128, 96, 128, true
-	}), one(engine.BF16), engine.BF16},
-	{"odd heads of 7, tied, norms of heads", shape(func(d *engine.ModelDesc) {
+	}), one(engine.BF16), engine.BF16, nil},
+	{"odd heads of 7, tied, norms of heads", shape(func(d *engine.Uniform) {
 		d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.Vocab, d.RopeDims = 10, 3, 1, 7, 11, 37, 6
 		d.QKNorm, d.TiedHead, d.RopeStyle = true, true, engine.RopeNeox
-	}), one(engine.F16), engine.F16},
-	{"two heads of 256, 4 bits", shape(func(d *engine.ModelDesc) {
+	}), one(engine.F16), engine.F16, nil},
+	{"two heads of 256, 4 bits", shape(func(d *engine.Uniform) {
 		d.Layers, d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 1, 64, 2, 1, 256, 64, 64
-	}), one(engine.Q4_0), engine.BF16},
-	{"every kind of product", shape(func(d *engine.ModelDesc) {
+	}), one(engine.Q4_0), engine.BF16, nil},
+	{"every kind of product", shape(func(d *engine.Uniform) {
 		d.Layers, d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 1, 256, 8, 2, 32, 256, 32
 		d.OBias, d.RopeFactors = true, true
-	}), mixed, engine.F16},
-	{"sixteen heads for one key", shape(func(d *engine.ModelDesc) {
+	}), mixed, engine.F16, fewBits},
+	{"sixteen heads for one key", shape(func(d *engine.Uniform) {
 		d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 32, 16, 1, 16, 32, 8
-	}), one(engine.Q5_1), engine.F32},
-	modelWide: {"a width of 4096", shape(func(d *engine.ModelDesc) {
+	}), one(engine.Q5_1), engine.F32, nil},
+	modelWide: {"a width of 4096", shape(func(d *engine.Uniform) {
 		d.Layers, d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 1, 4096, 8, 2, 128, 512, 128
-	}), mixed, engine.BF16},
-	modelLong: {"keys beyond 65536", shape(func(d *engine.ModelDesc) {
+	}), mixed, engine.BF16, nil},
+	modelLong: {"keys beyond 65536", shape(func(d *engine.Uniform) {
 		d.Layers, d.Hidden, d.Heads, d.KVHeads, d.HeadDim, d.FFN, d.RopeDims = 1, 32, 1, 1, 32, 32, 32
 		d.Context, d.RopeBase = 1<<16+4096, 500_000
-	}), one(engine.Q8_0), engine.F16},
+	}), one(engine.Q8_0), engine.F16, nil},
+})
+
+func withDescribed(models [firstDescribed + numDescribed]model) [firstDescribed + numDescribed]model {
+	for i := range numDescribed {
+		desc := enginetest.Description(uint64(i))
+		desc.Context = 1024
+		weights, kv := []engine.Type{engine.F32, engine.BF16}[i%2], []engine.Type{engine.F32, engine.F16, engine.BF16}[i%3]
+		models[firstDescribed+i] = model{name: fmt.Sprintf("random description %d", i), desc: desc, types: one(weights), kv: kv}
+	}
+	return models
 }
 
 // shape is a small model with one thing or another changed.
-func shape(change func(*engine.ModelDesc)) engine.ModelDesc {
-	d := engine.ModelDesc{
+func shape(change func(*engine.Uniform)) engine.ModelDesc {
+	d := engine.Uniform{
 		Layers: 2, Vocab: 97, Context: 1024, RopeStyle: engine.RopeNorm, RopeBase: 10000, RopeScale: 1, NormEps: 1e-5,
 	}
 	change(&d)
-	return d
+	return d.Model()
 }
 
 func one(t engine.Type) func(engine.Role) engine.Type {
@@ -72,6 +89,20 @@ func mixed(r engine.Role) engine.Type {
 	return []engine.Type{engine.Q8_0, engine.Q4_K, engine.BF16, engine.Q6_K, engine.F16, engine.Q4_0}[int(r)%6]
 }
 
-func (m *model) weights(seed uint64) *reference.Weights {
-	return enginetest.Random(m.desc, m.types, seed)
+// fewBits are the types of at most four bits that have no kernels on GPUs.
+func fewBits(r engine.Role) engine.Type {
+	return map[engine.Role]engine.Type{
+		engine.RoleEmbedding: engine.IQ4XS, engine.RoleOutput: engine.IQ3S, engine.RoleQ: engine.Q2_K, engine.RoleK: engine.Q3_K,
+		engine.RoleV: engine.IQ3XXS, engine.RoleO: engine.IQ2XXS, engine.RoleGate: engine.IQ2XS, engine.RoleUp: engine.IQ2S,
+		engine.RoleDown: engine.Q4_K,
+	}[r]
+}
+
+// weights are those of the model on a kind of device.
+func (m *model) weights(kind string, seed uint64) *reference.Weights {
+	types := m.types
+	if kind == "cpu" && m.onCPU != nil {
+		types = m.onCPU
+	}
+	return enginetest.Random(m.desc, types, seed)
 }

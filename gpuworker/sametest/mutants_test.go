@@ -12,7 +12,7 @@ import (
 )
 
 // mutants are engines that break the promise, each in one way that only some company or history shows. A step is copied before
-// it is changed: what it points to is the loop's.
+// it is changed, because its arrays are the loop's.
 var mutants = map[string]func() enginetest.Hooks{
 	"splits its sums by the number of rows": func() enginetest.Hooks {
 		return enginetest.Hooks{Result: func(shape enginetest.StepShape, result *engine.StepResult) {

@@ -47,8 +47,9 @@ func play(s *scenario, runner engine.Runner, counts *Counts) ([][]answer, error)
 	return got, nil
 }
 
-// guard ends with "it hangs" once the loop has carried out no step for as long as patience; the caller releases it. How long a whole
-// scenario takes is the machine's matter: one with a prompt of 65536 tokens takes minutes where others compute beside it.
+// guard ends its context with "it hangs" if the loop carries out no step for patience; the caller
+// must call release. A whole scenario has no limit, because its time depends on the machine: one
+// with a prompt of 65536 tokens takes minutes on a busy one.
 func guard(ctx context.Context, loop *batch.Loop) (guarded context.Context, release func()) {
 	guarded, cancel := context.WithCancelCause(ctx)
 	released := make(chan struct{})
@@ -78,7 +79,7 @@ func guard(ctx context.Context, loop *batch.Loop) (guarded context.Context, rele
 	}
 }
 
-// settled says what a loop that has answered everybody still holds.
+// settled returns an error if a loop without open requests still holds a resource.
 func settled(loop *batch.Loop) error {
 	for began := time.Now(); ; time.Sleep(50 * time.Microsecond) {
 		stats := loop.Stats()
@@ -153,6 +154,12 @@ func (e *stage) act(ctx context.Context, i int, a *actor, come func()) (err erro
 		}
 	}
 	defer e.pulse.tick(0, -1)
+	for j := range a.asks {
+		c := &a.request.Continuations[j]
+		if c.Guide, err = behind(a.asks[j].begin(), c.Resumed); err != nil {
+			return err
+		}
+	}
 	streams, err := e.loop.Submit(a.request)
 	if err != nil {
 		return err
@@ -211,7 +218,7 @@ func (r *reader) read(ctx context.Context) error {
 	}
 }
 
-// rest reads nothing once, until nobody else does.
+// rest stops reading once, until no other reader has anything to read.
 func (r *reader) rest(ctx context.Context) error {
 	r.rested = true
 	r.pulse.tick(0, -1)

@@ -6,7 +6,7 @@ import (
 )
 
 // pulse is the time of a scenario: it counts the events that readers have had. Whoever waits for a later time goes on at once
-// when nobody is left who could bring it.
+// when no participant is left that could cause it.
 type pulse struct {
 	mu     sync.Mutex
 	events int
@@ -16,7 +16,7 @@ type pulse struct {
 
 func newPulse(active int) *pulse { return &pulse{active: active, beat: make(chan struct{})} }
 
-// tick counts events, and those who join the active or leave them.
+// tick counts events, and participants that join or leave.
 func (p *pulse) tick(events, active int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -26,7 +26,7 @@ func (p *pulse) tick(events, active int) {
 	p.beat = make(chan struct{})
 }
 
-// wait returns at a time, or as soon as nobody is active, or with the context's cause. Who waits is active afterwards.
+// wait returns at a time, or as soon as no participant is active, or with the context's cause. The waiter is active afterwards.
 func (p *pulse) wait(ctx context.Context, events int) error {
 	for {
 		p.mu.Lock()

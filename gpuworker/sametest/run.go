@@ -20,14 +20,16 @@ type Options struct {
 	Workers int
 	// Cache is the type of keys and values of every runner; zero = each model's own.
 	Cache engine.Type
-	// One seed in so many is a scenario of a kind that costs more: many rows, a width of 4096, more keys than 65536. 0 = none.
+	// One seed in this number is a scenario of a kind that costs more: many rows, a width of 4096, more
+	// keys than 65536. 0 = none.
 	RowsEvery, WideEvery, LongEvery int
 	// Demanded are the things that must have happened at least once.
 	Demanded []string
 	// Rerun says how a failed seed is run again, before its number.
 	Rerun string
 
-	oneClass bool // of the devices: prompts are then computed by either class
+	oneClass  bool // of the devices: prompts are then computed by either class
+	described bool // the devices compute the described models
 }
 
 // Run runs scenarios on devices that opener opens, which must be empty again at the end, and logs the counts.
@@ -50,6 +52,9 @@ func Check(open func() engine.Device, opts Options, counts *Counts) error {
 		return err
 	}
 	opts.oneClass = info.OneClass
+	if opts.described, err = beds[0].computes(firstDescribed); err != nil {
+		return err
+	}
 	known := &answers{oneClass: info.OneClass}
 	errs := make([]error, len(beds))
 	var next atomic.Int64

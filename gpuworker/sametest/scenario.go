@@ -21,17 +21,17 @@ type scenario struct {
 // actor is one request and how its reader behaves. Moments are counted in events: of everybody's, or of its own.
 type actor struct {
 	request batch.Request
-	asks    []ask // one for each continuation, without what is resumed
+	asks    []ask // one for each continuation, without the resumed part
 	role    string
 	follows int // the actor that must have ended before it comes; none: no one
-	after   int // it comes when everybody has had so many events, or when nobody else can have any more
-	cancel  int // it cancels after so many of its own; none: never
-	rest    int // after so many of its own each of its readers reads nothing until nobody else has anything to read; none: never
+	after   int // it starts when every reader has had this many events, or when no other can have more
+	cancel  int // it cancels after this many events of its own; none: never
+	rest    int // after this many events its readers pause until no other reader has anything to read; none: never
 }
 
 const none = -1
 
-// newActor is a reader who comes at once and reads to the end.
+// newActor returns a reader that starts at once and reads to the end.
 func newActor(role string, a ask, continuations int) actor {
 	out := actor{role: role, follows: none, cancel: none, rest: none, request: batch.Request{
 		Prompt: a.prompt, Class: a.class, Params: a.params, MaxTokens: a.tokens, StopIDs: a.stops, PromptTopN: a.topN,

@@ -45,6 +45,16 @@ func (s *spy) Submit(step *engine.Step) error {
 	return nil
 }
 
+// Masks passes masks on; every runner of a loop with asks under grammars can.
+func (s *spy) Masks(masks [][]uint32) error {
+	masker, ok := s.Runner.(engine.LateMasker)
+	if !ok {
+		return engine.ErrUnsupported
+	}
+	s.counts.Add(SawMasks, uint64(len(masks)))
+	return masker.Masks(masks)
+}
+
 func (s *spy) Wait(timeout time.Duration) (*engine.StepResult, error) {
 	result, err := s.Runner.Wait(timeout)
 	if err == nil {
@@ -59,7 +69,7 @@ func (s *spy) saw(thing string, happened bool) {
 	}
 }
 
-// watch is what counts what the loop itself tells.
+// watch counts the loop's own events.
 type watch struct{ counts *Counts }
 
 func (w watch) Admitted(_ time.Duration, _, cached int) { w.counts.Add(SawCached, uint64(cached)) }

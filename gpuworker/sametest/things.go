@@ -17,10 +17,11 @@ const (
 	SawBlockOut    = "blocks copied out to host memory"
 	SawBlockIn     = "blocks copied in from host memory"
 	SawBlockCopy   = "blocks copied on the device"
+	SawMasks       = "masks that followed their step"
 	SawReplay      = "runs of generated tokens computed together"
 )
 
-// What the loop tells.
+// Events of the loop.
 const (
 	SawPreempted  = "sequences that lost their place"
 	SawRecomputed = "sequences to be computed again"
@@ -51,6 +52,7 @@ const (
 	SawAllowed       = "answers with allowed tokens"
 	SawMinTokens     = "answers with min tokens"
 	SawCandidates    = "answers with candidates"
+	SawGuided        = "answers under a grammar"
 	SawStop          = "answers ended by a stop token"
 	SawNoToken       = "answers that ended because no token was left"
 	SawSalt          = "answers with a salt"
@@ -62,12 +64,13 @@ const (
 	SawDecodeClass   = "prompts computed by the decode kernels"
 	SawWide          = "answers of a width of 4096"
 	SawLong          = "answers with more keys than 65536"
+	SawDescribed     = "answers of models with random layers"
 )
 
-// SawResumed is the name of an answer resumed after so many tokens.
+// SawResumed names an answer that was resumed after the given number of tokens.
 func SawResumed(k int) string { return fmt.Sprintf("answers resumed after %2d tokens", k) }
 
-// SawRows is the name of a step that decodes so many rows and does nothing else.
+// SawRows names a step that decodes the given number of rows and does nothing else.
 func SawRows(n int) string { return fmt.Sprintf("steps of %3d decoding rows", n) }
 
 // Everywhere is what happens on every engine and with every loop, once there are scenarios enough: resumes in every place, and as
@@ -77,7 +80,7 @@ func Everywhere() []string {
 		SawSteps, SawTwoInFlight, SawPrevious, SawChunks, SawMixed, SawReplay, SawHistory, SawBlockOut, SawBlockIn, SawBlockCopy,
 		SawPreempted, SawRecomputed, SawSwapped, SawCached, SawCancelled, SawFreed, SawCompared, SawTokens, SawScores, SawCut,
 		SawContinuations, SawGreedy, SawDrawn, SawTopK, SawTopP, SawMinP, SawTypical, SawRepetition, SawPresence, SawFrequency,
-		SawWindow, SawBias, SawAllowed, SawMinTokens, SawCandidates, SawStop, SawNoToken, SawSalt, SawBypass, SawPriority, SawTenant,
+		SawMasks, SawGuided, SawWindow, SawBias, SawAllowed, SawMinTokens, SawCandidates, SawStop, SawNoToken, SawSalt, SawBypass, SawPriority, SawTenant,
 		SawTurn, SawRested, SawWide,
 	}
 	for k := 1; k <= resumes; k++ {
@@ -100,10 +103,12 @@ func tally(c *Counts, s *scenario, a *actor, i int, alone, got answer) {
 		SawPresence: p.PresencePenalty != 0 && p.PenaltyWindow != 0, SawFrequency: p.FrequencyPenalty != 0 && p.PenaltyWindow != 0,
 		SawWindow: p.PenaltyWindow > 0, SawBias: p.BiasIDs != nil, SawAllowed: p.Allowed != nil, SawMinTokens: p.MinTokens > 0,
 		SawCandidates: p.TopN > 0, SawStop: len(alone.rows) > 0 && got.end == stopEnd(alone.rows[len(alone.rows)-1].Token),
+		SawGuided:  q.expression != "" && len(got.rows) > 0,
 		SawNoToken: got.end == endEmpty, SawSalt: a.request.Salt != "", SawBypass: a.request.Bypass,
 		SawPriority: a.request.Priority != 0, SawTenant: a.request.Tenant != "", SawTurn: s.kind == kindTurns && a.follows != none,
 		SawRested: a.rest != none, SawDecodeClass: q.class == engine.Decode, SawWide: s.kind == kindWide,
 		SawLong: len(q.prompt) > 1<<16 && len(got.rows) > 0, SawResumed(resumed): resumed > 0 && len(got.rows) > 0,
+		SawDescribed: s.model >= firstDescribed,
 	} {
 		if happened {
 			c.Add(thing, 1)

@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Begin takes all that a training needs, or says why it cannot be had; nothing is held then. The caller closes the training.
+// Begin reserves all the memory of a training. If it cannot, it returns why and holds none. The
+// caller must close the training.
 func (m *Manager) Begin(job Job) (*Training, error) {
 	if err := m.usable(); err != nil {
 		return nil, err
@@ -20,7 +21,7 @@ func (m *Manager) Begin(job Job) (*Training, error) {
 		}
 	}
 	if job.ResumeBytes > 0 && !job.canResume(job.ResumeBytes) {
-		return nil, fmt.Errorf("%w: %d bytes are no size of its", ErrCheckpoint, job.ResumeBytes)
+		return nil, fmt.Errorf("%w: no state of it has %d bytes", ErrCheckpoint, job.ResumeBytes)
 	}
 	if m.cfg.MaxTrainings == 0 {
 		return nil, ErrNoTrainings
@@ -39,8 +40,8 @@ func (m *Manager) Begin(job Job) (*Training, error) {
 	return t, nil
 }
 
-// nameFree says whether the name that a codebook is to be saved as is certainly another one's: whether it has the same bytes is
-// known when it is trained.
+// nameFree refuses a job whose name certainly belongs to another codebook. Whether the bytes are
+// the same is known only when the codebook is trained.
 func (m *Manager) nameFree(job Job) error {
 	if err := CheckName(job.SaveAs); err != nil {
 		return err
@@ -57,7 +58,7 @@ func (m *Manager) nameFree(job Job) error {
 	return nil
 }
 
-// enter counts a training in and makes its trainer.
+// enter counts a training and makes its trainer.
 func (m *Manager) enter(t *Training, cfg engine.TrainerConfig) error {
 	m.admission.Lock()
 	defer m.admission.Unlock()
@@ -90,7 +91,7 @@ func (m *Manager) enter(t *Training, cfg engine.TrainerConfig) error {
 	return nil
 }
 
-// fit is a *FitError where so much memory is not there.
+// fit returns a *FitError if that much memory is not free.
 func (m *Manager) fit(what string, device, spool, freeSpool uint64) error {
 	info, err := m.device.Info()
 	if err != nil {
@@ -102,7 +103,7 @@ func (m *Manager) fit(what string, device, spool, freeSpool uint64) error {
 	return nil
 }
 
-// leave counts a training out, whose memory is given back.
+// leave uncounts a training whose memory has been freed.
 func (m *Manager) leave(t *Training) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

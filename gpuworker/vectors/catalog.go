@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -22,16 +23,17 @@ import (
 	"github.com/millrace/millrace/internal/codebookfile"
 )
 
-// File is what a codebook's file says of itself.
+// File has the metadata of a codebook's file.
 type File struct {
 	Name    string
-	Problem error // why it cannot be loaded; then the rest is unset
+	Problem error // why it cannot be loaded; the rest is unset then
 	Desc    engine.CodebookDesc
-	Digest  engine.Digest // that people see
+	Digest  engine.Digest // the public one
 	raw     engine.Digest // of the codewords
 }
 
-// catalog finds codebook files below a directory, and writes them; it never leaves it, by ".." or by symbolic links.
+// catalog finds codebook files in a directory and its subdirectories, and writes them. It never
+// leaves the directory, by ".." or by symbolic links.
 type catalog struct {
 	dir   string
 	cache filecache.Cache[File] // by name
@@ -57,7 +59,7 @@ func (c *catalog) open(name string) (*codebookfile.File, io.Closer, error) {
 		return nil, nil, missing(err)
 	}
 	defer func() { _ = root.Close() }() // only read
-	// Not blocking: a pipe would wait for who writes it.
+	// Not blocking: opening a pipe would wait for its writer.
 	fd, err := root.OpenFile(pathOf(name), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, missing(err)
@@ -77,7 +79,7 @@ func (c *catalog) open(name string) (*codebookfile.File, io.Closer, error) {
 	return f, fd, nil
 }
 
-// cause leaves out the path, which names the worker's folders.
+// cause drops the path from an error, because it names the worker's folders.
 func cause(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {
@@ -86,7 +88,7 @@ func cause(err error) error {
 	return err
 }
 
-// read says what the file of a name says of itself.
+// read reads the metadata of a file.
 func (c *catalog) read(name string) (File, error) {
 	f, closer, err := c.open(name)
 	if err != nil {
@@ -97,8 +99,9 @@ func (c *catalog) read(name string) (File, error) {
 	return File{Name: name, Desc: desc, Digest: Digest(desc, f.Digest), raw: f.Digest}, nil
 }
 
-// list describes every codebook file, sorted by name, and says of those that cannot be loaded why. A file that did not change since
-// the last call is not read again. Hidden files and folders, and names that no codebook may have, are none of its business.
+// list describes every codebook file, sorted by name, with the reason if it cannot be loaded. A
+// file that did not change since the last call is not read again. Hidden files and folders, and
+// invalid names, are skipped.
 func (c *catalog) list() []File {
 	root, err := os.OpenRoot(c.dir)
 	if err != nil {
@@ -106,7 +109,7 @@ func (c *catalog) list() []File {
 	}
 	defer func() { _ = root.Close() }() // only read
 	files := map[string]File{}
-	// What cannot be read is not offered; such an error comes with a folder or with no entry at all.
+	// An unreadable file is not offered; such an error comes with a folder or with no entry at all.
 	_ = fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, _ error) error {
 		switch {
 		case d == nil:
@@ -126,8 +129,8 @@ func (c *catalog) list() []File {
 	return slices.SortedFunc(maps.Values(files), func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// describe is a file as it was read when it was last changed. A link that leads nowhere is read each time, and says so, and so is a file
-// that the system kept from being read.
+// describe returns the metadata of a file as of its last change. A broken link is read each time,
+// and so is a file that the system could not read.
 func (c *catalog) describe(root *os.Root, name string) File {
 	info, err := root.Stat(pathOf(name))
 	if err != nil {
@@ -140,10 +143,11 @@ func (c *catalog) describe(root *os.Root, name string) File {
 	})
 }
 
-// written is the beginning of the names of files that are being written. They are hidden.
-const written = ".writing-"
+// writing begins the names of files that are being written. They are hidden.
+const writing = ".writing-"
 
-// write writes a codebook's file, whole or not at all. One of that name is replaced, or is ErrExists.
+// write writes a codebook's file completely or not at all. It replaces a file of that name, or
+// returns ErrExists.
 func (c *catalog) write(name string, book codebookfile.Codebook, codewords []byte, replace bool) (err error) {
 	defer func() {
 		if err != nil && !errors.Is(err, ErrExists) {
@@ -162,12 +166,12 @@ func (c *catalog) write(name string, book codebookfile.Codebook, codewords []byt
 	if err := root.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err
 	}
-	temporary := written + rand.Text()
+	temporary := writing + rand.Text()
 	f, err := root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Remove(temporary) }() // it may be gone, under its new name
+	defer func() { _ = root.Remove(temporary) }() // it may have its final name by now
 	err = codebookfile.Write(f, book, bytes.NewReader(codewords), codebookfile.History{})
 	if err == nil {
 		err = f.Sync()
@@ -186,21 +190,48 @@ func (c *catalog) write(name string, book codebookfile.Codebook, codewords []byt
 	return nil
 }
 
-// abandoned is the age from which on nobody writes a file any more.
+// abandoned is the age at which an unfinished file has no writer any more.
 const abandoned = time.Hour
 
-// sweep removes what was not written to its end when a worker ended.
+// sweep removes the unfinished files of workers that ended.
 func (c *catalog) sweep() {
 	root, err := os.OpenRoot(c.dir)
 	if err != nil {
 		return
 	}
-	defer func() { _ = root.Close() }() // what matters is removed by then
+	defer func() { _ = root.Close() }() // everything important is removed by then
 	entries, _ := fs.ReadDir(root.FS(), ".")
 	for _, e := range entries {
 		info, err := e.Info()
-		if err == nil && strings.HasPrefix(e.Name(), written) && info.Mode().IsRegular() && time.Since(info.ModTime()) > abandoned {
+		if err == nil && strings.HasPrefix(e.Name(), writing) && info.Mode().IsRegular() && time.Since(info.ModTime()) > abandoned {
 			_ = root.Remove(e.Name()) // tried again at the next start
 		}
 	}
+}
+
+// extension of codebook files.
+const extension = ".safetensors"
+
+// maxName leaves room in a file's name, of at most 255 bytes, for the extension and for the prefix
+// that it has while it is written.
+const maxName = 200
+
+var nameRule = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*$`)
+
+// deviceRule matches names that some systems reserve for devices, with any text after a dot.
+var deviceRule = regexp.MustCompile(`(?i)^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)`)
+
+// CheckName refuses an invalid name. A name is steps of letters, digits and "._-" divided by "/".
+// No step begins with "." or "-" or is a device's.
+func CheckName(name string) error {
+	if len(name) > maxName || !nameRule.MatchString(name) {
+		return fmt.Errorf("%w: %.64q; want at most %d letters, digits and \"._-\", with \"/\" between folders, without \"%s\"",
+			ErrName, name, maxName, extension)
+	}
+	for step := range strings.SplitSeq(name, "/") {
+		if deviceRule.MatchString(step) || strings.HasSuffix(step, ".") {
+			return fmt.Errorf("%w: %.64q; %q is a device on some systems, or ends in a dot: choose another name", ErrName, name, step)
+		}
+	}
+	return nil
 }

@@ -38,7 +38,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestWhatIsInTheWayOfAFileIsToldAndLeavesNothing(t *testing.T) {
+func TestWriteErrorsLeaveNoFile(t *testing.T) {
+	// An error in writing a file is reported and leaves no part of the file.
 	r := newRig(t, nil)
 	require.NoError(t, r.put(t, "a", 0, 0, 0, 0x3c))
 	require.ErrorIs(t, r.put(t, "a", 0, 0, 0, 0x40), vectors.ErrExists)
@@ -80,7 +81,7 @@ func TestWhatADeadWorkerLeftHalfWrittenIsRemoved(t *testing.T) {
 	require.FileExists(t, other)
 }
 
-func TestAFileThatChangesIsReadAnew(t *testing.T) {
+func TestChangedFileIsReadAgain(t *testing.T) {
 	r := newRig(t, nil)
 	require.NoError(t, r.put(t, "a", 0, 0, 0, 0x3c))
 	was := r.Files()
@@ -105,7 +106,8 @@ func TestResidentCodebooksAreCheckedAgainAndAgain(t *testing.T) {
 	require.ErrorIs(t, r.Loaded()[0].Problem, vectors.ErrCorrupt)
 }
 
-func TestCallsThatUseACodebookEndBeforeItIsUnloaded(t *testing.T) {
+func TestUnloadWaitsForCalls(t *testing.T) {
+	// Calls that use a codebook end before it is unloaded.
 	r := newRig(t, nil)
 	require.NoError(t, r.put(t, "a", 0, 0, 0, 0x3c))
 	book, release, err := r.Acquire("a", nil)

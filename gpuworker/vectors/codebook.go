@@ -2,10 +2,13 @@ package vectors
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	"lukechampine.com/blake3"
 
 	"github.com/millrace/millrace/gpuworker/engine"
 )
@@ -13,33 +16,33 @@ import (
 // State of a codebook.
 type State int
 
-// States.
+// The states of a codebook.
 const (
 	OnDisk State = iota + 1
 	Ready
 	Failed
 )
 
-// Codebook is a loaded codebook. Its exported fields do not change.
+// Codebook is a loaded codebook. Its exported fields are immutable.
 type Codebook struct {
 	Name   string
 	Desc   engine.CodebookDesc
-	Digest engine.Digest // that people see
+	Digest engine.Digest // the public one
 
 	m    *Manager
 	book engine.Codebook
-	raw  engine.Digest // what its resident bytes must hash to
+	raw  engine.Digest // that its resident bytes must have
 
 	mu struct {
 		sync.Mutex
 		problem  error // why it is out of service
 		users    int
-		idle     chan struct{} // not nil once it leaves: closed when users reaches 0
+		idle     chan struct{} // not nil once it is retired; closed when users reaches 0
 		verified time.Time     // end of the last check
 	}
 }
 
-// Status is a codebook on this worker.
+// Status describes a codebook on this worker.
 type Status struct {
 	Name        string
 	State       State
@@ -47,7 +50,7 @@ type Status struct {
 	Digest      engine.Digest
 	Desc        engine.CodebookDesc // unset where a file cannot be read
 	DeviceBytes uint64
-	VerifiedAge time.Duration // since the last check of its resident bytes, above 0; of what is not Ready 0
+	VerifiedAge time.Duration // since the last check of its resident bytes, above 0; 0 unless Ready
 }
 
 func (c *Codebook) status() Status {
@@ -62,7 +65,7 @@ func (c *Codebook) status() Status {
 	return s
 }
 
-// acquire holds the codebook. ok is false when it leaves.
+// acquire holds the codebook until release. ok is false if it is retired.
 func (c *Codebook) acquire() (release func(), ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,8 +86,8 @@ func (c *Codebook) acquire() (release func(), ok bool, err error) {
 	}), true, nil
 }
 
-// retire lets nobody acquire the codebook any more. The channel is closed when those who have it are done. Call it once, until
-// restore.
+// retire stops acquire. The channel is closed when the last holder has released the codebook. Call
+// it once, until restore.
 func (c *Codebook) retire() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +98,7 @@ func (c *Codebook) retire() <-chan struct{} {
 	return c.mu.idle
 }
 
-// restore takes retire back, with the reason why the codebook stays, nil where there is none.
+// restore undoes retire, because the codebook stays; problem is the reason, nil if there is none.
 func (c *Codebook) restore(problem error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,8 +108,8 @@ func (c *Codebook) restore(problem error) {
 	}
 }
 
-// verify compares the resident bytes with what was loaded; a difference takes the codebook out of service. A digest that the device
-// could not compute says nothing of the bytes.
+// verify compares the resident bytes with those that were loaded. A difference takes the codebook
+// out of service. If the device could not compute the digest, the bytes are not judged.
 func (c *Codebook) verify() error {
 	got, err := c.book.Digest()
 	if err == nil && got != c.raw {
@@ -123,7 +126,7 @@ func (c *Codebook) verify() error {
 	return err
 }
 
-// Encode gives the codes of rows, whole ones.
+// Encode returns the codes of rows, which must be complete.
 func (c *Codebook) Encode(ctx context.Context, e engine.Encoding) (engine.Codes, error) {
 	if err := c.m.calls.Acquire(ctx, 1); err != nil {
 		return engine.Codes{}, err
@@ -138,7 +141,7 @@ func (c *Codebook) Encode(ctx context.Context, e engine.Encoding) (engine.Codes,
 	return codes, nil
 }
 
-// Decode gives the codewords of codes, whole ones.
+// Decode returns the codewords of codes, which must be complete.
 func (c *Codebook) Decode(ctx context.Context, codes []byte) ([]byte, error) {
 	if err := c.m.calls.Acquire(ctx, 1); err != nil {
 		return nil, err
@@ -152,11 +155,20 @@ func (c *Codebook) Decode(ctx context.Context, codes []byte) ([]byte, error) {
 	return rows, nil
 }
 
-// FlipBit flips one bit of the resident codewords; for tests of what then happens.
+// FlipBit flips one bit of the resident codewords. It is for tests of verify.
 func (c *Codebook) FlipBit(bit uint64) error {
 	f, ok := c.book.(engine.CodebookBitFlipper)
 	if !ok {
 		return fmt.Errorf("%w: faults", engine.ErrUnsupported)
 	}
 	return f.FlipBit(bit)
+}
+
+// Digest is the public digest of a codebook, from its shape and BLAKE3 of its bytes.
+func Digest(d engine.CodebookDesc, raw engine.Digest) engine.Digest {
+	text := []byte("millrace codebook digest v1\x00")
+	for _, n := range []int{int(d.Kind), int(d.Metric), d.Dimension, d.Codewords, d.Subspaces, int(d.Type)} {
+		text = binary.LittleEndian.AppendUint32(text, uint32(n))
+	}
+	return blake3.Sum256(append(text, raw[:]...))
 }

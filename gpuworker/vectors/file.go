@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/internal/vectorfile"
 )
 
-// What files call what the engine has.
+// The texts of files for the engine's values.
 var (
 	kinds      = map[engine.CodebookKind]string{engine.Flat: codebookfile.Flat, engine.Product: codebookfile.Product}
 	metrics    = map[engine.Metric]string{engine.L2: codebookfile.L2, engine.InnerProduct: codebookfile.InnerProduct, engine.Cosine: codebookfile.Cosine}
@@ -19,7 +19,7 @@ var (
 	}
 )
 
-// descOf is a file's shape; codebookfile has checked it.
+// descOf returns a file's shape, which codebookfile has checked.
 func descOf(c codebookfile.Codebook) engine.CodebookDesc {
 	return engine.CodebookDesc{
 		Kind: keyOf(kinds, c.Kind), Metric: keyOf(metrics, c.Metric), Dimension: c.Dimension, Codewords: c.Codewords,
@@ -36,7 +36,7 @@ func keyOf[K, V comparable](m map[K]V, value V) (key K) {
 	return key
 }
 
-// origin is how a codebook was trained, where that is known.
+// origin is how a codebook was trained, if that is known.
 type origin struct {
 	known     bool
 	element   engine.Element
@@ -44,7 +44,7 @@ type origin struct {
 	seed      uint64
 }
 
-// fileOf is a codebook as files have it.
+// fileOf describes a codebook for its file.
 func fileOf(d engine.CodebookDesc, raw engine.Digest, o origin) codebookfile.Codebook {
 	c := codebookfile.Codebook{
 		Kind: kinds[d.Kind], Metric: metrics[d.Metric], Dimension: d.Dimension, Codewords: d.Codewords, Subspaces: d.Subspaces,

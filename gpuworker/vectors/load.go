@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Load brings a codebook's file into service; already says that it was there. expect, unless nil, is the digest that it must have. One
-// out of service is loaded anew.
+// Load loads a codebook's file. already reports whether it was loaded before. expect, unless nil,
+// is the digest that it must have. A codebook that is out of service is loaded again.
 func (m *Manager) Load(ctx context.Context, name string, expect *engine.Digest) (s Status, already bool, err error) {
 	if err := errors.Join(m.usable(), CheckName(name)); err != nil {
 		return Status{}, false, err
@@ -43,10 +43,10 @@ func (m *Manager) Load(ctx context.Context, name string, expect *engine.Digest) 
 		return Status{}, false, fmt.Errorf("%w: %q: %w", ErrFile, name, err)
 	}
 	if got := blake3.Sum256(codewords); got != c.raw {
-		return Status{}, false, fmt.Errorf("%w: %q: its codewords have digest %x, the file says %x: it was damaged, get it anew", ErrFile,
+		return Status{}, false, fmt.Errorf("%w: %q: its codewords have digest %x, the file says %x: it is damaged, get it again", ErrFile,
 			name, got[:8], c.raw[:8])
 	}
-	if err := m.bring(c, codewords); errors.Is(err, engine.ErrInvalid) {
+	if err := m.upload(c, codewords); errors.Is(err, engine.ErrInvalid) {
 		return Status{}, false, fmt.Errorf("%w: %q: %w", ErrFile, name, err)
 	} else if err != nil {
 		return Status{}, false, err
@@ -54,8 +54,8 @@ func (m *Manager) Load(ctx context.Context, name string, expect *engine.Digest) 
 	return c.status(), false, m.publish(ctx, c)
 }
 
-// bring puts codewords on the device and looks whether they have arrived.
-func (m *Manager) bring(c *Codebook, codewords []byte) (err error) {
+// upload copies codewords to the device and verifies them there.
+func (m *Manager) upload(c *Codebook, codewords []byte) (err error) {
 	if c.book, err = m.engine.NewCodebook(c.Desc, codewords); err != nil {
 		return err
 	}
@@ -67,7 +67,8 @@ func (m *Manager) bring(c *Codebook, codewords []byte) (err error) {
 	return nil
 }
 
-// publish puts a codebook into service in place of the one of its name, whose calls end first on their own. The caller holds change.
+// publish puts a codebook into service instead of the old one of its name, after the calls of that
+// have ended. The caller holds change.
 func (m *Manager) publish(ctx context.Context, c *Codebook) error {
 	m.mu.Lock()
 	err := context.Cause(ctx)

@@ -16,23 +16,23 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Manager owns the codebooks and trainings of one device. Its methods may be called from any goroutine.
+// Manager owns the codebooks and trainings of one device. Safe for concurrent use.
 type Manager struct {
-	cfg     Config
-	device  engine.Device
-	engine  engine.Vectors // nil: the device has none
-	files   *catalog
-	logger  hclog.Logger
-	ctx     context.Context
-	stop    context.CancelFunc
-	work    sync.WaitGroup
-	change  *semaphore.Weighted // held by who brings a codebook in or takes one out: one at a time
-	calls   *semaphore.Weighted // one for each Encode or Decode on the device
-	turn    *semaphore.Weighted // held by the training that computes while models have work
-	counted counters
+	cfg       Config
+	device    engine.Device
+	engine    engine.Vectors // nil if the device supports none
+	files     *catalog
+	logger    hclog.Logger
+	ctx       context.Context
+	stop      context.CancelFunc
+	work      sync.WaitGroup
+	change    *semaphore.Weighted // held while a codebook is loaded or unloaded: one at a time
+	calls     *semaphore.Weighted // one for each Encode or Decode on the device
+	computing *semaphore.Weighted // held by the training that computes while models have work
+	counted   counters
 
-	admission sync.Mutex    // held while it is decided whether something fits, which asks the device
-	arriving  atomic.Uint64 // written under admission; bytes of codebooks on their way here, of the device and of the host: <= PutSpace
+	admission sync.Mutex    // held while memory is measured and reserved, because that asks the device
+	arriving  atomic.Uint64 // bytes of codebooks in the middle of a put, on the device and on the host: <= PutSpace; written under admission
 
 	mu struct {
 		sync.Mutex
@@ -41,14 +41,14 @@ type Manager struct {
 		bytes     uint64               // device bytes of trainings
 		spool     uint64               // host bytes of trainings
 		books     map[string]*Codebook // loaded ones, by name
-		refused   []closer             // what the device did not take back
+		refused   []closer             // memory that the device did not take back
 	}
 }
 
 type closer interface{ Close() error }
 
-// NewManager returns a manager over a device that it does not close. Close ends it. A device without vector codebooks gets one that
-// refuses everything with engine.ErrUnsupported.
+// NewManager returns a manager over a device, which it does not close. Close it. If the device does
+// not support vector codebooks, every method returns engine.ErrUnsupported.
 func NewManager(cfg Config, device engine.Device, logger hclog.Logger) *Manager {
 	cfg.Share = cmp.Or(cfg.Share, defaultShare)
 	cfg.PutSpace = cmp.Or(cfg.PutSpace, defaultPutSpace)
@@ -57,7 +57,7 @@ func NewManager(cfg Config, device engine.Device, logger hclog.Logger) *Manager 
 	}
 	m := &Manager{
 		cfg: cfg, device: device, engine: ability(device), files: newCatalog(cfg.Dir), logger: logger.Named("vectors"),
-		change: semaphore.NewWeighted(1), calls: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), turn: semaphore.NewWeighted(1),
+		change: semaphore.NewWeighted(1), calls: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), computing: semaphore.NewWeighted(1),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.mu.books = map[string]*Codebook{}
@@ -70,7 +70,8 @@ func NewManager(cfg Config, device engine.Device, logger hclog.Logger) *Manager 
 	return m
 }
 
-// ability is a device's vectors, nil where it has none: also one that could have them may say so only when it is asked.
+// ability returns the device's vectors, or nil. A device that implements them may still not support
+// them.
 func ability(device engine.Device) engine.Vectors {
 	v, ok := device.(engine.Vectors)
 	if !ok {
@@ -85,10 +86,10 @@ func ability(device engine.Device) engine.Vectors {
 	return v
 }
 
-// Supported says whether the device has vector codebooks.
+// Supported reports whether the device supports vector codebooks.
 func (m *Manager) Supported() bool { return m.engine != nil }
 
-// usable is nil while the manager can be asked for something.
+// usable returns an error if the manager is closed or unsupported.
 func (m *Manager) usable() error {
 	if m.engine == nil {
 		return fmt.Errorf("vector codebooks: %w", engine.ErrUnsupported)
@@ -101,7 +102,7 @@ func (m *Manager) usable() error {
 	return nil
 }
 
-// discard closes what nobody uses any more. What the device refuses to take back is kept for Close to try again.
+// discard closes an unused object. If the device does not take its memory back, Close tries again.
 func (m *Manager) discard(what string, c closer) {
 	if err := c.Close(); err != nil {
 		m.logger.Error("the device does not take memory back", "of", what, "error", err)
@@ -111,15 +112,16 @@ func (m *Manager) discard(what string, c closer) {
 	}
 }
 
-// Refused is how many trainings and codebooks hold memory for nobody, because the device did not take it back.
+// Refused returns how many trainings and codebooks hold memory although they are unused, because
+// the device did not take it back.
 func (m *Manager) Refused() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.mu.refused)
 }
 
-// Close gives the codebooks' memory back. Every training must have been closed and every codebook released. Where the device refuses
-// some of it, Close may be called again.
+// Close frees the memory of the codebooks. Every training must have been closed and every codebook
+// released. If the device does not take some of it back, Close may be called again.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.mu.stopped = true
@@ -143,7 +145,7 @@ func (m *Manager) Close() error {
 	return errors.Join(errs...)
 }
 
-// pause waits, until ctx ends at most.
+// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -7,34 +7,37 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestASliceIsShortForTheStepsBesideItAndLongWhenThereAreNone(t *testing.T) {
+func TestSlicesAreShortWhileModelsWork(t *testing.T) {
+	// A slice is short while models compute steps, and long while they are idle.
 	now := time.Now()
 	p := pace{share: 0.1}
 	require.Equal(t, sliceBudget, p.budget(true), "nothing is known of the steps yet")
-	p.look(Tokens{Busy: true, Steps: 100}, now)
-	p.look(Tokens{Busy: true, Steps: 110}, now.Add(100*time.Millisecond)) // 10 ms each
+	p.observe(Tokens{Busy: true, Steps: 100}, now)
+	p.observe(Tokens{Busy: true, Steps: 110}, now.Add(100*time.Millisecond)) // 10 ms each
 	require.Equal(t, time.Millisecond, p.budget(true))
 	require.Equal(t, sliceBudget, p.budget(false))
-	p.look(Tokens{Busy: true, Steps: 1110}, now.Add(200*time.Millisecond)) // 100 us
+	p.observe(Tokens{Busy: true, Steps: 1110}, now.Add(200*time.Millisecond)) // 100 us
 	require.Equal(t, leastBudget, p.budget(true))
-	p.look(Tokens{Busy: true, Steps: 1111}, now.Add(10*time.Second)) // a prompt
+	p.observe(Tokens{Busy: true, Steps: 1111}, now.Add(10*time.Second)) // a prompt
 	require.Equal(t, sliceBudget, p.budget(true))
 }
 
-func TestTimeWithoutWorkAndLoopsThatEndSayNothingOfASteps(t *testing.T) {
+func TestPaceIgnoresIdleTimeAndEndedLoops(t *testing.T) {
+	// Idle time and loops that end do not count as steps.
 	now := time.Now()
 	p := pace{share: 0.1}
-	p.look(Tokens{Busy: true, Steps: 100}, now)
-	p.look(Tokens{Busy: true, Steps: 110}, now.Add(100*time.Millisecond))
-	p.look(Tokens{Steps: 110}, now.Add(time.Second))
-	p.look(Tokens{Busy: true, Steps: 111}, now.Add(time.Minute))
+	p.observe(Tokens{Busy: true, Steps: 100}, now)
+	p.observe(Tokens{Busy: true, Steps: 110}, now.Add(100*time.Millisecond))
+	p.observe(Tokens{Steps: 110}, now.Add(time.Second))
+	p.observe(Tokens{Busy: true, Steps: 111}, now.Add(time.Minute))
 	require.Equal(t, 10*time.Millisecond, p.step)
-	p.look(Tokens{Busy: true, Steps: 3}, now.Add(2*time.Minute)) // a model was unloaded
-	p.look(Tokens{Busy: true, Steps: 3}, now.Add(3*time.Minute)) // a step takes long
+	p.observe(Tokens{Busy: true, Steps: 3}, now.Add(2*time.Minute)) // a model was unloaded
+	p.observe(Tokens{Busy: true, Steps: 3}, now.Add(3*time.Minute)) // a step takes long
 	require.Equal(t, 10*time.Millisecond, p.step)
 }
 
-func TestATrainingRestsForItsShareAndLongerWhereItWouldBeNoticed(t *testing.T) {
+func TestPaceRestsForItsShare(t *testing.T) {
+	// A training rests for its share, and longer if the steps of models would slow down.
 	p := pace{share: 0.1, step: 10 * time.Millisecond}
 	require.Equal(t, 9*time.Millisecond, p.rest(time.Millisecond))
 	require.Equal(t, 18*time.Millisecond, p.rest(2*time.Millisecond))

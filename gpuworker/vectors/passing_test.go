@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A codebook that could not be opened for want of file descriptors is listed as good as soon as there are some.
+// A codebook that could not be opened for lack of file descriptors is listed without a problem as
+// soon as there are some.
 func TestCatalogForgetsSystemErrors(t *testing.T) {
 	r := newRig(t, nil)
 	problem := func(name string) error {

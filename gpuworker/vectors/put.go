@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/rules"
 )
 
-// Arrival is a codebook whose bytes are on their way. One goroutine uses it, and closes it.
+// Arrival is a codebook in the middle of a put. One goroutine uses it, and closes it.
 type Arrival struct {
 	m         *Manager
 	name      string
@@ -22,9 +22,8 @@ type Arrival struct {
 	closed    bool
 }
 
-// Put begins to bring a codebook to the directory and into service: device memory and, until Close, host memory for it are set aside.
-// expect, unless nil, is the
-// digest that it must have.
+// Put starts to put a codebook into the directory and into service. It reserves device memory and,
+// until Close, host memory. expect, unless nil, is the digest that the codebook must have.
 func (m *Manager) Put(name string, desc engine.CodebookDesc, expect *engine.Digest, replace bool) (*Arrival, error) {
 	if err := errors.Join(m.usable(), CheckName(name)); err != nil {
 		return nil, err
@@ -49,22 +48,23 @@ func (m *Manager) Put(name string, desc engine.CodebookDesc, expect *engine.Dige
 	return &Arrival{m: m, name: name, desc: desc, expect: expect, replace: replace}, nil
 }
 
-// Write takes the next bytes.
+// Write appends the next bytes.
 func (a *Arrival) Write(chunk []byte) error {
 	if left := a.desc.Bytes() - uint64(len(a.codewords)); uint64(len(chunk)) > left {
-		return input("chunk", "%d bytes come where %d are left of the %d that the shape says", len(chunk), left, a.desc.Bytes())
+		return input("chunk", "%d bytes came, and only %d of the shape's %d are missing", len(chunk), left, a.desc.Bytes())
 	}
-	if a.codewords == nil { // growing by append would take twice as much
+	if a.codewords == nil { // append would need twice the memory
 		a.codewords = make([]byte, 0, a.desc.Bytes())
 	}
 	a.codewords = append(a.codewords, chunk...)
 	return nil
 }
 
-// Finish writes the file and puts the codebook into service; already says that both were there.
+// Finish writes the file and puts the codebook into service. already reports whether both were
+// there before.
 func (a *Arrival) Finish(ctx context.Context) (s Status, already bool, err error) {
 	if got, want := uint64(len(a.codewords)), a.desc.Bytes(); got != want {
-		return Status{}, false, input("chunk", "%d bytes came of the %d that the shape says", got, want)
+		return Status{}, false, input("chunk", "only %d of the shape's %d bytes came", got, want)
 	}
 	if d := Digest(a.desc, blake3.Sum256(a.codewords)); a.expect != nil && d != *a.expect {
 		return Status{}, false, fmt.Errorf("%w: the bytes have %x, expected %x", ErrDigest, d, *a.expect)
@@ -73,7 +73,7 @@ func (a *Arrival) Finish(ctx context.Context) (s Status, already bool, err error
 	return a.m.put(ctx, a.name, a.desc, a.codewords, putOptions{replace: a.replace})
 }
 
-// Close gives up what was set aside. Closing again does nothing.
+// Close frees the reserved memory. It may be called again.
 func (a *Arrival) Close() {
 	if a.closed {
 		return
@@ -84,13 +84,13 @@ func (a *Arrival) Close() {
 	a.m.arriving.Store(a.m.arriving.Load() - a.desc.Bytes())
 }
 
-// putOptions are how a codebook is put.
+// putOptions has the options of a put.
 type putOptions struct {
 	replace bool
 	origin  origin
 }
 
-// put writes a codebook's file and brings it into service. A file with the same digest is left as it is.
+// put writes a codebook's file and loads it. It keeps a file with the same digest.
 func (m *Manager) put(ctx context.Context, name string, desc engine.CodebookDesc, codewords []byte, o putOptions) (s Status, already bool, err error) {
 	if err := m.change.Acquire(ctx, 1); err != nil {
 		return Status{}, false, err
@@ -108,7 +108,7 @@ func (m *Manager) put(ctx context.Context, name string, desc engine.CodebookDesc
 		return was.status(), true, nil
 	}
 	if was == nil || was.Digest != c.Digest {
-		if err := m.bring(c, codewords); err != nil {
+		if err := m.upload(c, codewords); err != nil {
 			return Status{}, false, refused("chunk", err)
 		}
 	} else {

@@ -10,7 +10,8 @@ import (
 )
 
 func TestPutRefusesBeyondItsHostSpace(t *testing.T) {
-	// The bytes of a codebook are counted when Put is called, before any of them arrives, and given back by Close.
+	// The bytes of a codebook are counted when Put is called, before any of them arrives, and given
+	// back by Close.
 	desc := engine.CodebookDesc{Dimension: 8, Codewords: 16, Subspaces: 1, Type: engine.VectorF32}
 	r := newRig(t, func(c *vectors.Config) { c.PutSpace = 2*desc.Bytes() + 1 })
 	first, err := r.Put("first", desc, nil, false)
@@ -22,7 +23,7 @@ func TestPutRefusesBeyondItsHostSpace(t *testing.T) {
 	var short *vectors.FitError
 	require.ErrorAs(t, err, &short)
 	require.Equal(t, [2]uint64{desc.Bytes(), 1}, [2]uint64{short.Host, short.FreeHost})
-	require.ErrorContains(t, err, "512 bytes of host memory, and 1 are free for codebooks that are being put")
+	require.ErrorContains(t, err, "512 bytes of host memory, and 1 are free for that")
 	require.NoError(t, first.Write(make([]byte, 100)))
 	first.Close()
 	third, err := r.Put("third", desc, nil, false)

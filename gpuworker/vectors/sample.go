@@ -7,39 +7,40 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine/reference/vq"
 )
 
-// sampler keeps of a data set's rows, as they pass, those that a training uses.
+// sampler selects the rows that a training uses, as the rows of a data set pass.
 type sampler struct {
-	seed, kept, of uint64 // rows kept of all
-	next           uint64 // rows kept so far
-	at             uint64 // the data's row that is kept next
+	seed, kept, rows uint64 // selects kept of rows
+	next             uint64 // selected so far
+	row              uint64 // number of the row that is selected next
 }
 
-func newSampler(seed, kept, of uint64) *sampler {
-	s := &sampler{seed: seed, kept: kept, of: of}
+func newSampler(seed, kept, rows uint64) *sampler {
+	s := &sampler{seed: seed, kept: kept, rows: rows}
 	s.aim()
 	return s
 }
 
 func (s *sampler) aim() {
 	if s.next < s.kept {
-		s.at = vq.Sample(s.seed, s.next, s.kept, s.of)
+		s.row = vq.Sample(s.seed, s.next, s.kept, s.rows)
 	}
 }
 
-// keep gives the rows of a piece that are kept, one behind the other; first is the number of its first row.
+// keep returns the selected rows of a piece, without gaps; first is the number of its first row.
 func (s *sampler) keep(rows []byte, size int, first uint64) (kept []byte) {
 	end := first + uint64(len(rows)/size)
-	for s.next < s.kept && s.at < end {
-		row := rows[(s.at-first)*uint64(size):]
-		kept = append(kept, row[:size]...)
+	for s.next < s.kept && s.row < end {
+		piece := rows[(s.row-first)*uint64(size):]
+		kept = append(kept, piece[:size]...)
 		s.next++
 		s.aim()
 	}
 	return kept
 }
 
-// infinite is the first row, of size bytes, with an element that is a NaN or an infinity; -1 where there is none. A training's engine
-// looks at the rows that it gets; this is for those that a sample leaves out.
+// infinite returns the number of the first row, of size bytes, with an element that is NaN or
+// infinite; -1 if there is none. The engine checks the rows that it gets; infinite checks those
+// that the sample leaves out.
 func infinite(e engine.Element, rows []byte, size int) int {
 	switch e {
 	case engine.VectorF32:

@@ -2,13 +2,13 @@ package vectors
 
 import "slices"
 
-// Statistics are what the last round measured of each codeword, (subspaces, codewords).
+// Statistics has the results of the last round for each codeword, (subspaces, codewords).
 type Statistics struct {
-	Rows      []uint64  // that are trained on
-	Variances []float64 // mean distance of these from the codeword, with L2 squared; 0 without rows
+	Rows      []uint64  // of those trained on
+	Variances []float64 // mean distance of these rows from the codeword, squared for L2; 0 without rows
 }
 
-// Spread sums up the variances of the codewords that have rows.
+// Spread summarises the variances of the codewords that have rows.
 type Spread struct{ Least, Median, Most, Mean float64 }
 
 // Spread returns nil if no codeword has rows.
@@ -28,7 +28,7 @@ func (s *Statistics) Spread() *Spread {
 	return &Spread{Least: of[0], Median: of[len(of)/2], Most: of[len(of)-1], Mean: total / float64(len(of))}
 }
 
-// measure reads the codewords' statistics of a training that is done.
+// measure reads the statistics of a finished training.
 func (r *run) measure(e *End) (err error) {
 	if r.job.codewords() > MaxStatistics {
 		return nil

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// counters grow from 0 when the manager is made.
+// counters start at 0 with the manager.
 type counters struct {
 	finished, cancelled, failed         atomic.Uint64 // trainings
 	rounds, rows, computed, recomputed  atomic.Uint64
@@ -14,26 +14,26 @@ type counters struct {
 	damaged                             atomic.Uint64
 }
 
-// Stats is what a manager has and has done.
+// Stats is the state of a manager and its counters.
 type Stats struct {
 	Supported                       bool
 	Trainings, MaxTrainings         int
 	TrainingBytes                   uint64 // of device memory
 	SpoolBytes, FreeSpool           uint64 // of host memory
-	PutBytes, FreePut               uint64 // of host memory, of codebooks that are being put
+	PutBytes, FreePut               uint64 // of host memory, of codebooks in the middle of a put
 	Finished, Cancelled, Failed     uint64 // trainings; cancelled ones were ended by their callers
-	Rounds, Rows                    uint64 // of trainings: rounds done, rows received
-	Computed, Recomputed            uint64 // ids that trainings found; of these, those that needed float64
+	Rounds, Rows                    uint64 // of trainings: rounds completed, rows received
+	Computed, Recomputed            uint64 // ids that trainings computed; of these, those that needed float64
 	DeviceTime                      time.Duration
 	EncodedRows, DecodedRows        uint64
 	EncodedRecomputed               uint64 // ids of encoded rows that needed float64
 	ReadyCodebooks, FailedCodebooks int
 	CodebookBytes                   uint64 // of device memory
-	DamagedCodebooks                uint64 // found to differ from what was loaded
-	RefusedFrees                    int    // trainings and codebooks that hold memory for nobody
+	DamagedCodebooks                uint64 // whose resident bytes differed from those loaded
+	RefusedFrees                    int    // trainings and codebooks whose memory the device did not take back
 }
 
-// Stats is what there is now.
+// Stats returns the present ones.
 func (m *Manager) Stats() Stats {
 	c := &m.counted
 	s := Stats{

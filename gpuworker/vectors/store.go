@@ -11,7 +11,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Acquire gives a loaded codebook to a call, which releases it when done. expect, unless nil, is the digest that it must have.
+// Acquire holds a loaded codebook for a call until release. expect, unless nil, is the digest that
+// it must have.
 func (m *Manager) Acquire(name string, expect *engine.Digest) (*Codebook, func(), error) {
 	if err := errors.Join(m.usable(), CheckName(name)); err != nil {
 		return nil, nil, err
@@ -33,14 +34,14 @@ func (m *Manager) Acquire(name string, expect *engine.Digest) (*Codebook, func()
 		if ok {
 			return c, release, nil
 		}
-		if m.is(c) {
+		if m.current(c) {
 			return nil, nil, fmt.Errorf("%w: %q is being unloaded", ErrNotLoaded, name)
 		}
 	}
 }
 
-// is says whether c is still the codebook of its name.
-func (m *Manager) is(c *Codebook) bool {
+// current reports whether c is still the codebook of its name.
+func (m *Manager) current(c *Codebook) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.books[c.Name] == c
@@ -53,7 +54,7 @@ func (c *Codebook) expected(expect *engine.Digest) error {
 	return nil
 }
 
-// absent says why a codebook that is not loaded is not.
+// absent returns why no codebook of the name is loaded.
 func (m *Manager) absent(name string) error {
 	if _, err := m.files.read(name); err != nil {
 		return err
@@ -61,7 +62,7 @@ func (m *Manager) absent(name string) error {
 	return fmt.Errorf("%w: %q; call LoadCodebook first", ErrNotLoaded, name)
 }
 
-// loaded is the codebook of a name that is in service, or nil.
+// loaded returns the codebook of a name that is in service, or nil.
 func (m *Manager) loaded(name string) *Codebook {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,7 +72,7 @@ func (m *Manager) loaded(name string) *Codebook {
 	return nil
 }
 
-// Has says whether a name is a codebook's here, loaded or not.
+// Has reports whether a codebook has the name, loaded or not.
 func (m *Manager) Has(name string) bool {
 	if m.usable() != nil || CheckName(name) != nil {
 		return false
@@ -86,8 +87,9 @@ func (m *Manager) Has(name string) bool {
 	return err == nil
 }
 
-// Unload takes a codebook out, and waits for the calls that use it, until ctx ends. Where the device refuses the memory, the codebook
-// stays, out of service, and Unload may be called again.
+// Unload unloads a codebook after the calls that use it, or returns when ctx ends. If the device
+// does not take the memory back, the codebook stays, out of service, and Unload may be called
+// again.
 func (m *Manager) Unload(ctx context.Context, name string) (freed uint64, err error) {
 	if err := errors.Join(m.usable(), CheckName(name)); err != nil {
 		return 0, err
@@ -123,10 +125,10 @@ func (m *Manager) takeOut(ctx context.Context, c *Codebook) error {
 	return nil
 }
 
-// List gives the codebooks, loaded ones and files that could be, sorted by name.
+// List returns the loaded codebooks and the files, sorted by name.
 func (m *Manager) List() []Status { return Merge(m.Files(), m.Loaded()) }
 
-// Files gives the codebook files, sorted by name. It reads the directory.
+// Files returns the codebook files, sorted by name. It reads the directory.
 func (m *Manager) Files() []Status {
 	if m.engine == nil {
 		return nil
@@ -139,7 +141,7 @@ func (m *Manager) Files() []Status {
 	return all
 }
 
-// Merge is one list of files and loaded codebooks, sorted by name; what is loaded stands for its file.
+// Merge merges files and loaded codebooks, sorted by name. A loaded codebook replaces its file.
 func Merge(files, loaded []Status) []Status {
 	byName := map[string]Status{}
 	for _, list := range [][]Status{files, loaded} {
@@ -150,7 +152,7 @@ func Merge(files, loaded []Status) []Status {
 	return slices.SortedFunc(maps.Values(byName), func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// Loaded gives the codebooks that are loaded, sorted by name.
+// Loaded returns the loaded codebooks, sorted by name.
 func (m *Manager) Loaded() []Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,12 +181,12 @@ func (m *Manager) Verify(name string) error {
 	return nil
 }
 
-// watch checks every codebook again and again.
+// watch verifies all codebooks periodically.
 func (m *Manager) watch(ctx context.Context) {
 	for pause(ctx, m.cfg.VerifyInterval); ctx.Err() == nil; pause(ctx, m.cfg.VerifyInterval) {
 		for _, s := range m.Loaded() {
 			if s.State == Ready && ctx.Err() == nil {
-				_ = m.Verify(s.Name) // logged, and shown as its state
+				_ = m.Verify(s.Name) // logged, and visible in its state
 			}
 		}
 	}

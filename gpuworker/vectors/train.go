@@ -11,11 +11,13 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Events hears of a training. A method that blocks holds its training up; an error ends it.
+// Events receives the events of a training. A method that blocks delays the training; an error ends
+// it.
 type Events interface {
-	// Progress is called for every round, and at least every second between.
+	// Progress is called for every round, and at least once a second between rounds.
 	Progress(Progress) error
-	// Checkpoint gets the state of the training before the round with so many updates behind it.
+	// Checkpoint receives the state of the training before the round that follows the given number
+	// of updates.
 	Checkpoint(updates int64, state []byte) error
 }
 
@@ -23,32 +25,33 @@ type Events interface {
 type Progress struct {
 	Phase               engine.Phase
 	RowsDone, RowsTotal uint64        // of the phase
-	Round               *engine.Round // the last one that has ended; nil before the first
-	Delta               *float64      // its energy less that of the round before; nil of the first
+	Round               *engine.Round // the last completed one; nil before the first
+	Delta               *float64      // its energy less that of the round before; nil for the first
 	Codewords           int64         // of all subspaces
-	ETA                 time.Duration // until the last iteration that there may be; 0: unknown
+	ETA                 time.Duration // until the last possible iteration; 0: unknown
 }
 
-// End is a training that has finished.
+// End is a finished training.
 type End struct {
 	Codewords                []byte
-	Digest                   engine.Digest // that people see
+	Digest                   engine.Digest // the public one
 	Reason                   engine.Reason
 	Last                     engine.Round
 	Ratio                    float64       // Job.Ratio
 	Recomputed               float64       // share of the ids
 	Writing, Seeding, Rounds time.Duration // from Begin to Train, to the first round, to the end
-	Device                   time.Duration // of the last two, that the device worked
-	Variances                *Spread       // of the codewords that have rows; nil of more than MaxStatistics codewords
+	Device                   time.Duration // of the last two, the time that the device worked
+	Variances                *Spread       // of the codewords that have rows; nil above MaxStatistics codewords
 	Statistics               *Statistics   // nil unless the job asks for them
 }
 
 const (
-	// maxRounds is the rounds of one slice: small jobs do many in a few milliseconds.
+	// maxRounds bounds the rounds of one slice: small jobs complete many in a few milliseconds.
 	maxRounds = 64
-	// silence is the longest time without progress told.
+	// silence bounds the time between two calls of Progress.
 	silence = time.Second
-	// glance is how long a wait for the device lasts before the caller is looked after, and nap one for tokens.
+	// glance is how long a wait for the device lasts before the caller is checked, and nap how long
+	// a wait for tokens does.
 	glance, nap = 50 * time.Millisecond, 5 * time.Millisecond
 )
 
@@ -58,16 +61,16 @@ type run struct {
 	events        Events
 	begun, seeded time.Time
 	told          time.Time
-	updates       int64 // behind which the next round is
-	rounds        int   // that have ended
+	updates       int64 // before the next round
+	rounds        int   // completed ones
 	last          *engine.Round
 	delta         *float64
-	seen          engine.Training // what the last slice said
+	seen          engine.Training // after the last slice
 	device        time.Duration
-	flying        []int // the rounds that slices in flight may do, the oldest first
+	flying        []int // the rounds that slices in flight may compute, the oldest first
 }
 
-// Train computes until the training ends or ctx does. Everything must be complete. Call it once.
+// Train computes until the training ends or ctx does. All input must be complete. Call it once.
 func (t *Training) Train(ctx context.Context, events Events) (End, error) {
 	now := time.Now()
 	r := &run{Training: t, events: events, begun: now, told: now, updates: t.resumed, seen: engine.Training{Phase: engine.Seeding}}
@@ -79,7 +82,7 @@ func (t *Training) Train(ctx context.Context, events Events) (End, error) {
 	return r.end()
 }
 
-// step computes a while: as much as the device takes while models have nothing to do, else a slice and a rest.
+// step computes for a while: without limit while models are idle, else a slice and a rest.
 func (r *run) step(ctx context.Context) error {
 	if err := r.sign(ctx); err != nil {
 		return err
@@ -88,15 +91,15 @@ func (r *run) step(ctx context.Context) error {
 		return r.leave(ctx, *reason)
 	}
 	tokens := r.m.cfg.Tokens()
-	r.pace.look(tokens, time.Now())
+	r.pace.observe(tokens, time.Now())
 	if !tokens.Busy || len(r.flying) > 0 {
 		return r.slice(ctx, !tokens.Busy)
 	}
-	if !r.m.turn.TryAcquire(1) { // another training computes, or rests for all of them
+	if !r.m.computing.TryAcquire(1) { // another training computes, or rests on behalf of all
 		pause(ctx, nap)
 		return nil
 	}
-	defer r.m.turn.Release(1)
+	defer r.m.computing.Release(1)
 	begun := time.Now()
 	if err := r.slice(ctx, false); err != nil {
 		return err
@@ -111,7 +114,7 @@ func (r *run) step(ctx context.Context) error {
 	return nil
 }
 
-// leave gives a last checkpoint, once no slice is in flight.
+// leave sends a last checkpoint when no slice is in flight.
 func (r *run) leave(ctx context.Context, reason error) error {
 	for len(r.flying) > 0 {
 		if err := r.wait(ctx); err != nil {
@@ -129,8 +132,8 @@ func (r *run) leave(ctx context.Context, reason error) error {
 	return reason
 }
 
-// slice waits for the oldest slice in flight. Where the device is free one more is put behind it first, so that it has no pause;
-// else one only if none is there.
+// slice waits for the oldest slice in flight. If free, it submits another one first, so that the
+// device has no pause; else it submits one only if none is in flight.
 func (r *run) slice(ctx context.Context, free bool) error {
 	for len(r.flying) == 0 || free && len(r.flying) < 2 && r.seen.Phase != engine.Done {
 		rounds := r.room()
@@ -151,7 +154,7 @@ func (r *run) wait(ctx context.Context) error {
 		seen, err := r.trainer.Wait(glance)
 		if err == nil {
 			r.flying = r.flying[1:]
-			return r.took(seen)
+			return r.apply(seen)
 		}
 		if !errors.Is(err, engine.ErrTimeout) {
 			return err
@@ -162,7 +165,7 @@ func (r *run) wait(ctx context.Context) error {
 	}
 }
 
-// room is how many rounds another slice may do: none ends behind the next checkpoint.
+// room returns how many rounds another slice may compute: no slice passes the next checkpoint.
 func (r *run) room() int {
 	c := int64(r.job.Checkpoint)
 	if c == 0 {
@@ -175,8 +178,8 @@ func (r *run) room() int {
 	return int(min(max(left, 0), maxRounds))
 }
 
-// took takes in what a slice has done.
-func (r *run) took(seen engine.Training) error {
+// apply handles the results of a slice.
+func (r *run) apply(seen engine.Training) error {
 	c := &r.m.counted
 	c.computed.Add(seen.Computed - r.seen.Computed)
 	c.recomputed.Add(seen.Recomputed - r.seen.Recomputed)
@@ -215,7 +218,7 @@ func (r *run) checkpoint() error {
 	return r.events.Checkpoint(r.updates, state)
 }
 
-// sign tells how far the training is if nothing was told for long. It is ctx's end, too.
+// sign sends progress if none was sent for silence. It returns the error of ctx.
 func (r *run) sign(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -234,7 +237,7 @@ func (r *run) tell() error {
 	})
 }
 
-// eta takes the rounds to come for as long as those that were.
+// eta assumes that the remaining rounds take as long as the past ones.
 func (r *run) eta() time.Duration {
 	left := int64(r.job.Trainer.MaxIterations) + 1 - r.updates
 	if r.rounds == 0 || left <= 0 || r.seen.Phase == engine.Done {

@@ -11,7 +11,8 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Training is one training. One goroutine uses it: Prologue and Write until all is there, Train once, Close at any time.
+// Training is one training. One goroutine uses it: Prologue and Write until the input is complete,
+// Train once, Close at any time.
 type Training struct {
 	m       *Manager
 	job     Job
@@ -24,29 +25,30 @@ type Training struct {
 	prologueLeft uint64
 	received     uint64 // rows of the data
 	written      uint64 // rows of the training
-	resumed      int64  // updates behind the checkpoint that it goes on from
+	resumed      int64  // updates before the checkpoint that it resumes from
 	begun        time.Time
 	closed       bool
 	interrupted  atomic.Pointer[error]
-	ended        error // why it did not finish; nil once it has
+	ended        error // why it did not finish; nil if it did
 }
 
-// Cost is what it holds until it is closed.
+// Cost returns the memory that it holds until Close.
 func (t *Training) Cost() engine.TrainerCost { return t.cost }
 
-// Received is how many rows have come of those declared.
+// Received returns how many of the declared rows have come.
 func (t *Training) Received() (rows, of uint64) { return t.received, t.job.Rows }
 
-// Complete says whether everything that it waits for has come.
+// Complete reports whether all input has come.
 func (t *Training) Complete() bool { return t.prologueLeft == 0 && t.received == t.job.Rows }
 
-// Prologue takes a piece of the codewords that it begins with, or of the checkpoint that it goes on from.
+// Prologue appends a piece of the codewords that it begins with, or of the checkpoint that it
+// resumes from.
 func (t *Training) Prologue(piece []byte) error {
 	switch {
 	case t.received > 0:
 		return input("prologue", "it comes before any rows, and %d rows have come", t.received)
 	case uint64(len(piece)) > t.prologueLeft:
-		return input("prologue", "%d bytes come where %d are left of %d", len(piece), t.prologueLeft, t.job.prologue())
+		return input("prologue", "%d bytes came, and only %d of %d are missing", len(piece), t.prologueLeft, t.job.prologue())
 	}
 	t.prologue = append(t.prologue, piece...)
 	t.prologueLeft -= uint64(len(piece))
@@ -59,7 +61,7 @@ func (t *Training) Prologue(piece []byte) error {
 		return refused("prologue", t.trainer.Give(whole))
 	}
 	if len(whole) < stateHeader {
-		return fmt.Errorf("%w: %d bytes are no size of its", ErrCheckpoint, len(whole))
+		return fmt.Errorf("%w: no state of it has %d bytes", ErrCheckpoint, len(whole))
 	}
 	if err := t.trainer.Restore(whole); errors.Is(err, engine.ErrInvalid) {
 		return fmt.Errorf("%w: %w", ErrCheckpoint, err)
@@ -70,24 +72,24 @@ func (t *Training) Prologue(piece []byte) error {
 	return nil
 }
 
-// Write takes the next rows, whole ones.
+// Write appends the next rows, which must be complete.
 func (t *Training) Write(rows []byte) error {
 	e := t.job.Trainer.Element
 	size := t.job.Trainer.Codebook.Dimension * e.Size()
 	count := uint64(len(rows) / size)
 	switch {
 	case len(rows)%size != 0:
-		return input("rows", "%d bytes behind row %d are no whole rows: want a multiple of %d, %d elements of %d bytes", len(rows),
+		return input("rows", "%d bytes after row %d are not whole rows: want a multiple of %d, %d elements of %d bytes", len(rows),
 			t.received, size, t.job.Trainer.Codebook.Dimension, e.Size())
 	case t.prologueLeft > 0:
-		return input("prologue", "rows come where %d of its %d bytes are left", t.prologueLeft, t.job.prologue())
+		return input("prologue", "rows came while %d of its %d bytes are missing", t.prologueLeft, t.job.prologue())
 	case count > t.job.Rows-t.received:
-		return input("rows", "%d come behind %d, and %d were declared", count, t.received, t.job.Rows)
+		return input("rows", "%d come after %d, and %d were declared", count, t.received, t.job.Rows)
 	}
 	kept := rows
 	if t.sample != nil {
-		if at := infinite(e, rows, size); at >= 0 {
-			return input("rows", "row %d has an element that is not finite", t.received+uint64(at))
+		if bad := infinite(e, rows, size); bad >= 0 {
+			return input("rows", "row %d has an element that is not finite", t.received+uint64(bad))
 		}
 		kept = t.sample.keep(rows, size, t.received)
 	}
@@ -102,7 +104,7 @@ func (t *Training) Write(rows []byte) error {
 	return nil
 }
 
-// refused is an error of the engine as one of the input, where it is about that.
+// refused turns an error of the engine into an *InputError if it is about the input.
 func refused(field string, err error) error {
 	if errors.Is(err, engine.ErrInvalid) {
 		return input(field, "%v", err)
@@ -110,7 +112,7 @@ func refused(field string, err error) error {
 	return err
 }
 
-// Fail says why the training will not finish, for the counts; only the first reason counts.
+// Fail records why the training does not finish, for the counters. Only the first reason counts.
 func (t *Training) Fail(err error) {
 	if errors.Is(t.ended, errUnfinished) {
 		t.ended = err
@@ -119,12 +121,12 @@ func (t *Training) Fail(err error) {
 
 var errUnfinished = errors.New("the training was not finished")
 
-// Interrupt ends a training that gives checkpoints with one more, as soon as it can, for the reason given; others go on. It may be
-// called from any goroutine.
+// Interrupt ends a training that sends checkpoints with one more, as soon as possible, with the
+// reason given. It has no effect on others. Safe for concurrent use.
 func (t *Training) Interrupt(reason error) { t.interrupted.Store(&reason) }
 
-// Close ends the training and gives back all that it holds. It waits for slices on the device, which are short. Closing again does
-// nothing.
+// Close ends the training and frees its memory. It waits for slices on the device, which are short.
+// It may be called again.
 func (t *Training) Close() {
 	if t.closed {
 		return
@@ -135,8 +137,8 @@ func (t *Training) Close() {
 	t.m.leave(t)
 }
 
-// Save writes a trained codebook to the directory under the job's name and loads it. The training must be closed: its memory may be
-// needed.
+// Save writes a trained codebook to the directory under the job's name and loads it. The training
+// must be closed, because its memory may be needed.
 func (t *Training) Save(ctx context.Context, end End) error {
 	_, _, err := t.m.put(ctx, t.job.SaveAs, t.job.Trainer.Codebook, end.Codewords, putOptions{origin: origin{
 		element: t.job.Trainer.Element, algorithm: t.job.Trainer.Algorithm, seed: t.job.Trainer.Seed, known: true,

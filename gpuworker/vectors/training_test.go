@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/gpuworker/vectors"
 )
 
-// rig is a manager over a device of its own.
+// rig is a manager over its own device.
 type rig struct {
 	*vectors.Manager
 	device *sim.Device
@@ -43,7 +43,7 @@ func newRig(t *testing.T, change func(*vectors.Config)) *rig {
 	return r
 }
 
-// held is the device memory that is taken.
+// held returns the device memory in use.
 func (r *rig) held(t *testing.T) (sum uint64) {
 	t.Helper()
 	info, err := r.device.Info()
@@ -54,7 +54,7 @@ func (r *rig) held(t *testing.T) (sum uint64) {
 	return sum
 }
 
-// smallJob is a training of rows of two float32.
+// smallJob trains on rows of two float32.
 func smallJob(change func(*vectors.Job)) vectors.Job {
 	j := vectors.Job{Rows: 64, Trainer: engine.TrainerConfig{
 		Codebook: engine.CodebookDesc{Dimension: 2, Codewords: 4, Subspaces: 1, Type: engine.VectorF16}, Element: engine.VectorF32,
@@ -66,7 +66,7 @@ func smallJob(change func(*vectors.Job)) vectors.Job {
 	return j
 }
 
-// someRows are n rows of d float32.
+// someRows returns n rows of d float32.
 func someRows(n, d int) []byte {
 	var out []byte
 	x := uint32(1)
@@ -77,16 +77,17 @@ func someRows(n, d int) []byte {
 	return out
 }
 
-// heard is what a training told.
+// heard records the events of a training.
 type heard struct {
-	begun       time.Time          // before it was trained
+	begun       time.Time          // before the training
 	progress    []vectors.Progress // of each round
 	checkpoints map[int64][]byte
-	err         error  // given back at a checkpoint
+	err         error  // returned at a checkpoint
 	stop        func() // called at a checkpoint
 }
 
-// Progress implements vectors.Events. A training that has been silent for a second tells where it is once more: that is no round.
+// Progress implements vectors.Events. After a second of silence a training repeats its progress:
+// that is no round.
 func (h *heard) Progress(p vectors.Progress) error {
 	told := p.Round == nil || len(h.progress) > 0 && h.progress[len(h.progress)-1].Round.Iteration == p.Round.Iteration
 	if told && time.Since(h.begun) >= time.Second {
@@ -107,7 +108,7 @@ func (h *heard) Checkpoint(updates int64, state []byte) error {
 	return h.err
 }
 
-// trained does a job on rows in pieces of so many.
+// trained runs a job on rows in pieces of a size.
 func (r *rig) trained(t *testing.T, job vectors.Job, prologue, rows []byte, piece int, h *heard) (vectors.End, error) {
 	t.Helper()
 	tr, err := r.Begin(job)
@@ -130,7 +131,7 @@ func (r *rig) trained(t *testing.T, job vectors.Job, prologue, rows []byte, piec
 	return end, err
 }
 
-func TestEveryRoundIsToldAndTheChunksChangeNothing(t *testing.T) {
+func TestRoundsAreReportedForAnyChunks(t *testing.T) {
 	r := newRig(t, nil)
 	rows := someRows(64, 2)
 	var want vectors.End
@@ -162,7 +163,8 @@ func TestEveryRoundIsToldAndTheChunksChangeNothing(t *testing.T) {
 	require.Zero(t, st.TrainingBytes)
 }
 
-func TestATrainingGoesOnFromEveryCheckpointToTheSameBits(t *testing.T) {
+func TestResumeFromEveryCheckpoint(t *testing.T) {
+	// A training resumes from every checkpoint to the same bits.
 	r := newRig(t, nil)
 	rows := someRows(64, 2)
 	for name, change := range map[string]func(*vectors.Job){
@@ -199,7 +201,8 @@ func TestATrainingGoesOnFromEveryCheckpointToTheSameBits(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedTrainingGivesACheckpointThatGoesOn(t *testing.T) {
+func TestInterruptGivesAResumableCheckpoint(t *testing.T) {
+	// An interrupted training gives a checkpoint from which another training resumes.
 	r := newRig(t, nil)
 	rows := someRows(64, 2)
 	job := smallJob(func(j *vectors.Job) { j.Checkpoint = 3 })
@@ -257,13 +260,13 @@ func TestWhatATrainingIsGivenIsCheckedAndNamed(t *testing.T) {
 		says   string
 		is     error
 	}{
-		"half a row":                    {do: func(tr *vectors.Training) error { return tr.Write(rows[:12]) }, says: "rows: 12 bytes behind row 0 are no whole rows"},
-		"a row too many":                {do: func(tr *vectors.Training) error { return tr.Write(append(bytes.Clone(rows), rows[:8]...)) }, says: "rows: 65 come behind 0, and 64 were declared"},
+		"half a row":                    {do: func(tr *vectors.Training) error { return tr.Write(rows[:12]) }, says: "rows: 12 bytes after row 0 are not whole rows"},
+		"a row too many":                {do: func(tr *vectors.Training) error { return tr.Write(append(bytes.Clone(rows), rows[:8]...)) }, says: "rows: 65 come after 0, and 64 were declared"},
 		"a NaN":                         {do: func(tr *vectors.Training) error { return tr.Write(nan) }, says: "rows: row 17"},
 		"a NaN, later":                  {do: func(tr *vectors.Training) error { return errors.Join(tr.Write(rows[:80]), tr.Write(nan[80:])) }, says: "rows: row 17"},
 		"a NaN not sampled":             {change: func(j *vectors.Job) { j.MaxRows = 4 }, do: func(tr *vectors.Training) error { return tr.Write(nan) }, says: "rows: row 17 has an element"},
-		"a prologue nobody asked for":   {do: func(tr *vectors.Training) error { return tr.Prologue([]byte{1}) }, says: "prologue: 1 bytes come where 0 are left of 0"},
-		"rows before the codewords":     {change: given, do: func(tr *vectors.Training) error { return tr.Write(rows) }, says: "prologue: rows come where 16 of its 16 bytes are left"},
+		"a prologue nobody asked for":   {do: func(tr *vectors.Training) error { return tr.Prologue([]byte{1}) }, says: "prologue: 1 bytes came, and only 0 of 0 are missing"},
+		"rows before the codewords":     {change: given, do: func(tr *vectors.Training) error { return tr.Write(rows) }, says: "prologue: rows came while 16 of its 16 bytes are missing"},
 		"codewords that are not finite": {change: given, do: func(tr *vectors.Training) error { return tr.Prologue(bytes.Repeat([]byte{0xff, 0x7f}, 8)) }, says: "prologue: "},
 		"what is no checkpoint":         {change: func(j *vectors.Job) { j.ResumeBytes = 56 }, do: func(tr *vectors.Training) error { return tr.Prologue(make([]byte, 56)) }, is: vectors.ErrCheckpoint},
 		"rows beyond the codewords' type": {do: func(tr *vectors.Training) error {
@@ -292,7 +295,8 @@ func TestWhatATrainingIsGivenIsCheckedAndNamed(t *testing.T) {
 	require.ErrorIs(t, err, vectors.ErrCheckpoint)
 }
 
-func TestATrainingThatDoesNotFitIsRefusedWithTheNumbersAndTakesNothing(t *testing.T) {
+func TestBeginRefusesWhatDoesNotFit(t *testing.T) {
+	// A training that does not fit is refused with the numbers and holds no memory.
 	r := newRig(t, nil)
 	_, err := r.Begin(smallJob(func(j *vectors.Job) { j.Rows = 1 << 40; j.MaxRows = 1 << 31; j.Trainer.Codebook.Dimension = 4096 }))
 	var fit *vectors.FitError

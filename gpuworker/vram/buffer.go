@@ -8,14 +8,15 @@ import (
 	"github.com/millrace/millrace/gpuworker/engine"
 )
 
-// Buffer is named bytes in device memory. It is safe for concurrent use: Free waits for calls under way. One that nobody
-// holds any more and that was not freed is a leak: its pool counts it, and frees it when it closes.
+// Buffer is named bytes in device memory. It is safe for concurrent use: Free waits for running
+// calls. A Buffer that is garbage collected without Free is a leak, which its pool counts, and
+// frees at Close.
 type Buffer struct {
-	*held // the pool knows this part alone, so that it does not keep a Buffer alive
+	*bufferState // the pool refers to this part only, or no Buffer would ever be collected
 }
 
-// held is what a pool knows of a buffer.
-type held struct {
+// bufferState is the part of a buffer that its pool refers to.
+type bufferState struct {
 	pool  *Pool
 	usage Usage
 	mu    struct {
@@ -24,17 +25,17 @@ type held struct {
 	}
 }
 
-// Name is what Alloc was given.
-func (b *held) Name() string { return b.usage.Name }
+// Name is the name given to Alloc.
+func (b *bufferState) Name() string { return b.usage.Name }
 
-// Size is the bytes asked for, also after Free.
-func (b *held) Size() uint64 { return b.usage.Size }
+// Size is the requested number of bytes, even after Free.
+func (b *bufferState) Size() uint64 { return b.usage.Size }
 
 // Device returns the device that holds the memory, also after Free.
-func (b *held) Device() engine.Device { return b.pool.dev }
+func (b *bufferState) Device() engine.Device { return b.pool.dev }
 
 // use runs f on the memory, or fails with ErrFreed.
-func (b *held) use(what string, f func(engine.Buffer) error) error {
+func (b *bufferState) use(what string, f func(engine.Buffer) error) error {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if b.mu.mem == nil {
@@ -47,7 +48,7 @@ func (b *held) use(what string, f func(engine.Buffer) error) error {
 }
 
 // check refuses a range that is not inside the buffer.
-func (b *held) check(what string, off, n uint64) error {
+func (b *bufferState) check(what string, off, n uint64) error {
 	if n > b.usage.Size || off > b.usage.Size-n {
 		return fmt.Errorf("%s %s: %d bytes at offset %d of %d: %w", what, b.usage.Name, n, off, b.usage.Size, engine.ErrInvalid)
 	}
@@ -80,28 +81,29 @@ func (b *Buffer) CopyTo(dst *Buffer, dstOff, srcOff, n uint64) error {
 	if err := dst.check("copy to", dstOff, n); err != nil {
 		return err
 	}
-	if dst.held == b.held { // a lock is not taken twice by one goroutine
+	if dst.bufferState == b.bufferState { // one goroutine must not lock twice
 		return b.use("copy", func(mem engine.Buffer) error { return mem.CopyTo(mem, dstOff, srcOff, n) })
 	}
-	// The locks of two buffers are only tried, so that copies in both directions and two frees cannot wait in a ring.
+	// Only try the locks of two buffers: copies in both directions and two frees could otherwise
+	// deadlock.
 	from, err := b.borrow("copy from")
 	if err != nil {
 		return err
 	}
 	defer b.mu.RUnlock()
-	to, err := dst.borrow("copy to")
+	target, err := dst.borrow("copy to")
 	if err != nil {
 		return err
 	}
 	defer dst.mu.RUnlock()
-	if err := from.CopyTo(to, dstOff, srcOff, n); err != nil {
+	if err := from.CopyTo(target, dstOff, srcOff, n); err != nil {
 		return fmt.Errorf("copy %s to %s: %w", b.usage.Name, dst.usage.Name, err)
 	}
 	return nil
 }
 
-// borrow takes the read lock, which fails only while a Free is under way, and gives the memory.
-func (b *held) borrow(what string) (engine.Buffer, error) {
+// borrow acquires the read lock, which fails only during a Free, and returns the memory.
+func (b *bufferState) borrow(what string) (engine.Buffer, error) {
 	if !b.mu.TryRLock() {
 		return nil, fmt.Errorf("%s %s: %w", what, b.usage.Name, ErrFreed)
 	}
@@ -121,14 +123,14 @@ func (b *Buffer) Digest(off, n uint64) (d engine.Digest, err error) {
 	return d, err
 }
 
-// Free gives the bytes back. A free that the device refuses is logged and counted; the buffer stays as it was, in the ledger
-// too, and may be freed again.
+// Free frees the memory. If the device refuses, that is logged and counted, and the buffer stays in
+// the ledger and may be freed again.
 func (b *Buffer) Free() error {
-	defer runtime.KeepAlive(b) // it is no leak while this runs
+	defer runtime.KeepAlive(b) // must not count as a leak before this returns
 	return b.free()
 }
 
-func (b *held) free() error {
+func (b *bufferState) free() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.mem == nil {
@@ -144,8 +146,8 @@ func (b *held) free() error {
 	return nil
 }
 
-// Release takes the memory out of the pool for a call that consumes it, such as engine.Model.Bind; the Buffer is then as
-// good as freed.
+// Release takes the memory out of the pool for a call that consumes it, such as engine.Model.Bind.
+// The Buffer then counts as freed.
 func (b *Buffer) Release() (engine.Buffer, error) {
 	defer runtime.KeepAlive(b)
 	b.mu.Lock()
@@ -155,6 +157,6 @@ func (b *Buffer) Release() (engine.Buffer, error) {
 	}
 	mem := b.mu.mem
 	b.mu.mem = nil
-	b.pool.forget(b.held)
+	b.pool.forget(b.bufferState)
 	return mem, nil
 }

@@ -1,8 +1,9 @@
 // Package vram is safe device memory for Go: buffers that are named, counted and never freed twice.
 //
-// New wraps an engine.Device; Pool.Alloc gives a Buffer that holds its place in the pool's ledger until Free, and Live
-// lists what is still held, so that a leak has a name; Leaked counts buffers that nobody holds any more. Upload streams bytes
-// into a buffer in chunks, with progress and cancellation. Bounds and lifetimes are checked before the device is reached: use after Free is ErrFreed.
+// New wraps an engine.Device. Pool.Alloc returns a Buffer that is counted in the pool until Free.
+// Live lists the buffers that are not freed yet, so that a leak has a name. Leaked counts buffers
+// that were garbage collected, or live at Close, without Free. Bounds and lifetimes are checked
+// before the device is reached: use after Free returns ErrFreed.
 //
-// It refuses to know what the bytes mean, and shows no pointer, handle or address.
+// The package does not interpret the bytes and returns no pointer, handle or address.
 package vram

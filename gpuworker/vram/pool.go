@@ -30,21 +30,22 @@ type Pool struct {
 	mu     struct {
 		sync.Mutex
 		closed  bool
-		live    map[*held]struct{}
+		live    map[*bufferState]struct{}
 		leaked  uint64
-		lost    map[*held]struct{} // of live, those that nobody holds any more
+		lost    map[*bufferState]struct{} // live buffers that were garbage collected without Free
 		refused uint64
 	}
 }
 
-// New makes an empty pool; the device stays the caller's, and closes after the pool.
+// New returns an empty pool. The caller owns the device and closes it after the pool.
 func New(dev engine.Device, logger hclog.Logger) *Pool {
 	p := &Pool{dev: dev, logger: logger.Named("vram")}
-	p.mu.live, p.mu.lost = map[*held]struct{}{}, map[*held]struct{}{}
+	p.mu.live, p.mu.lost = map[*bufferState]struct{}{}, map[*bufferState]struct{}{}
 	return p
 }
 
-// Alloc gives size zeroed bytes under a name that messages and Live use. engine.ErrOutOfMemory leaves the pool as it was.
+// Alloc returns size zeroed bytes. Messages and Live use name. On engine.ErrOutOfMemory the pool is
+// unchanged.
 func (p *Pool) Alloc(size uint64, purpose engine.Purpose, name string) (*Buffer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,16 +56,16 @@ func (p *Pool) Alloc(size uint64, purpose engine.Purpose, name string) (*Buffer,
 	if err != nil {
 		return nil, fmt.Errorf("alloc %s: %w", name, err)
 	}
-	h := &held{pool: p, usage: Usage{Name: name, Size: size, Purpose: purpose}}
+	h := &bufferState{pool: p, usage: Usage{Name: name, Size: size, Purpose: purpose}}
 	h.mu.mem = mem
 	p.mu.live[h] = struct{}{}
-	b := &Buffer{held: h}
+	b := &Buffer{bufferState: h}
 	runtime.AddCleanup(b, p.lose, h)
 	return b, nil
 }
 
-// Leaked is how many buffers were not freed by those who held them: that nobody holds any more, as far as the garbage
-// collector has found out, or that were live when the pool was closed.
+// Leaked is how many buffers were garbage collected without Free, or were live when the pool was
+// closed.
 func (p *Pool) Leaked() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,8 +79,8 @@ func (p *Pool) Refused() uint64 {
 	return p.mu.refused
 }
 
-// lose counts a buffer that nobody holds any more, if it is live.
-func (p *Pool) lose(h *held) {
+// lose counts a buffer that was garbage collected, if it is live.
+func (p *Pool) lose(h *bufferState) {
 	p.mu.Lock()
 	_, live := p.mu.live[h]
 	if live {
@@ -92,7 +93,7 @@ func (p *Pool) lose(h *held) {
 	}
 }
 
-// Live lists what is held, the largest first.
+// Live lists the live buffers, largest first.
 func (p *Pool) Live() []Usage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +105,7 @@ func (p *Pool) Live() []Usage {
 	return out
 }
 
-// Used is the bytes held by purpose, as asked for: the device may count padding on top.
+// Used is the requested bytes by purpose. The device may add padding.
 func (p *Pool) Used() (used [engine.PurposeCount]uint64) {
 	for _, u := range p.Live() {
 		used[u.Purpose] += u.Size
@@ -112,11 +113,12 @@ func (p *Pool) Used() (used [engine.PurposeCount]uint64) {
 	return used
 }
 
-// Close frees what is left and names each of these leaks in the log and in its error, which matches ErrLeak.
+// Close frees the remaining buffers and reports each of these leaks in the log and in its error,
+// which matches ErrLeak.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.mu.closed = true
-	left := make([]*held, 0, len(p.mu.live))
+	left := make([]*bufferState, 0, len(p.mu.live))
 	for b := range p.mu.live {
 		left = append(left, b)
 	}
@@ -124,7 +126,7 @@ func (p *Pool) Close() error {
 	var errs []error
 	for _, b := range left {
 		switch err := b.free(); {
-		case errors.Is(err, ErrFreed): // its owner was faster
+		case errors.Is(err, ErrFreed): // its owner freed it first
 		case err != nil:
 			errs = append(errs, err)
 		default:
@@ -140,7 +142,7 @@ func (p *Pool) Close() error {
 var ErrLeak = errors.New("buffer was never freed")
 
 // leak counts a buffer that was live when the pool closed, unless it was counted when it was lost.
-func (p *Pool) leak(h *held) {
+func (p *Pool) leak(h *bufferState) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, counted := p.mu.lost[h]; !counted {
@@ -155,7 +157,7 @@ func (p *Pool) refuse() {
 	p.mu.refused++
 }
 
-func (p *Pool) forget(h *held) {
+func (p *Pool) forget(h *bufferState) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.mu.live, h)

@@ -2,9 +2,7 @@ package vram
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"io"
 	"math"
 	"runtime"
 	"sync"
@@ -133,44 +131,6 @@ func TestReleaseHandsTheMemoryOver(t *testing.T) {
 	require.NoError(t, mem.Free())
 }
 
-func TestUploadStreamsWithProgress(t *testing.T) {
-	p := newPool(t, 1<<20)
-	data := bytes.Repeat([]byte("abcdefg"), 1000)
-	b, err := p.Alloc(uint64(len(data)), engine.Staging, "b")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, b.Free()) }()
-	var seen []uint64
-	src := bytes.NewReader(append(bytes.Clone(data), "and more"...))
-	require.NoError(t, Upload(t.Context(), b, src, 3000, func(done uint64) { seen = append(seen, done) }))
-	require.Equal(t, []uint64{3000, 6000, 7000}, seen)
-	require.Equal(t, 8, src.Len(), "what is behind is not read")
-	digest, err := b.Digest(0, b.Size())
-	require.NoError(t, err)
-	require.Equal(t, engine.Digest(blake3.Sum256(data)), digest)
-	require.NoError(t, Upload(t.Context(), b, bytes.NewReader(data), 0, nil))
-	require.ErrorIs(t, Upload(t.Context(), b, bytes.NewReader(data), -1, nil), engine.ErrInvalid)
-}
-
-func TestUploadStopsWhenCancelledOrWhenTheSourceEnds(t *testing.T) {
-	p := newPool(t, 1<<20)
-	b, err := p.Alloc(100, engine.Staging, "b")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	err = Upload(ctx, b, bytes.NewReader(make([]byte, 100)), 10, func(done uint64) {
-		if done == 30 {
-			cancel()
-		}
-	})
-	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorContains(t, err, "byte 30 of 100")
-	for _, have := range []int{0, 20, 99} {
-		err = Upload(t.Context(), b, bytes.NewReader(make([]byte, have)), 10, nil)
-		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-	}
-	require.NoError(t, b.Free())
-	require.ErrorIs(t, Upload(t.Context(), b, bytes.NewReader(make([]byte, 100)), 10, nil), ErrFreed)
-}
-
 func TestConcurrentUseAndFree(t *testing.T) {
 	p := newPool(t, 64<<20)
 	for range 50 {
@@ -194,7 +154,7 @@ func TestConcurrentUseAndFree(t *testing.T) {
 	}
 }
 
-func TestABufferThatNobodyHoldsIsCounted(t *testing.T) {
+func TestLeakedBufferIsCounted(t *testing.T) {
 	dev, err := sim.Open(sim.Options{}, hclog.NewNullLogger())
 	require.NoError(t, err)
 	p := New(dev, hclog.NewNullLogger())
@@ -218,7 +178,8 @@ func TestABufferThatNobodyHoldsIsCounted(t *testing.T) {
 	require.NoError(t, dev.Close())
 }
 
-func TestAFreeThatTheDeviceRefusesLeavesTheBufferInThePool(t *testing.T) {
+func TestRefusedFreeKeepsTheBuffer(t *testing.T) {
+	// A free that the device refuses leaves the buffer in the pool.
 	for name, open := range map[string]func(*testing.T) engine.Device{
 		"sim": func(t *testing.T) engine.Device {
 			t.Helper()
@@ -272,7 +233,8 @@ func TestAFreeThatTheDeviceRefusesLeavesTheBufferInThePool(t *testing.T) {
 	}
 }
 
-func TestAnAllocationThatTheDeviceRefusesLeavesThePoolAsItWas(t *testing.T) {
+func TestRefusedAllocChangesNothing(t *testing.T) {
+	// An allocation that the device refuses leaves the pool unchanged.
 	p := newPool(t, 1<<20)
 	require.NoError(t, p.dev.(engine.Refuser).Refuse(engine.RefuseAlloc, 0, 1))
 	_, err := p.Alloc(10, engine.KV, "b")

@@ -1,0 +1,67 @@
+package batch
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/gpuworker/kvcache"
+)
+
+// sequenceGroup is the continuations of one request. One of them, the leader, computes the prompt
+// while the others wait. Then the group holds a fork of the prompt's blocks, and each later member
+// starts with it. Full blocks are shared. The last block, which each member fills with its own
+// tokens, is copied on the device. All of this works without the prefix cache too (Request.Bypass).
+//
+// The leader keeps writing into the last block that the group holds, after the prompt. That is
+// safe: a member that starts takes a copy of the block, reads only the prompt in it and overwrites
+// the rest.
+type sequenceGroup struct {
+	pending int            // members that neither had a slot nor ended
+	leader  *sequence      // computes the prompt; nil: none does
+	prompt  *kvcache.Table // the computed prompt, held for pending members; nil: none
+	cached  int            // prompt tokens that the leader found in the prefix cache
+	started bool           // a member has had a slot
+}
+
+// canSharePrompt reports whether s may start with the prompt that its group holds.
+func (l *Loop) canSharePrompt(s *sequence) bool {
+	return s.group != nil && s.group.prompt != nil && s.reusable() >= min(s.promptLength, len(s.tokens)-1) && l.movable(1)
+}
+
+// sharePrompt makes the group of s hold the prompt that s, its leader, has computed.
+func (l *Loop) sharePrompt(s *sequence) {
+	g := s.group
+	if g == nil || g.leader != s || s.computed < s.promptLength {
+		return
+	}
+	g.leader = nil
+	if g.pending > 0 {
+		g.prompt = l.cache.Fork(s.table)
+		l.sharedPrompts = append(l.sharedPrompts, g)
+	}
+}
+
+// countMember counts a member that got its first slot or ended without one.
+func (l *Loop) countMember(g *sequenceGroup) {
+	g.pending--
+	if g.pending == 0 && g.prompt != nil {
+		l.dropPrompt(g)
+	}
+}
+
+// dropOldestPrompt drops the prompt that a group, other than except, has held longest. Its members
+// will recompute it or find it in the prefix cache. It returns false if there was none.
+func (l *Loop) dropOldestPrompt(except *sequenceGroup) bool {
+	for _, g := range l.sharedPrompts {
+		if g != except {
+			l.dropPrompt(g)
+			return true
+		}
+	}
+	return false
+}
+
+func (l *Loop) dropPrompt(g *sequenceGroup) {
+	l.release(g.prompt)
+	g.prompt = nil
+	l.sharedPrompts = slices.DeleteFunc(l.sharedPrompts, func(k *sequenceGroup) bool { return k == g })
+}

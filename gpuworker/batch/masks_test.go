@@ -1,0 +1,157 @@
+package batch
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/gpuworker/engine"
+	"github.com/millrace/millrace/gpuworker/guide"
+)
+
+// fakeWords is a vocabulary of the fake runner's ids: id n is the text of n as decimals and a space, but
+// 0 to 9, which are no text.
+var fakeWords = sync.OnceValue(func() *guide.Vocabulary {
+	return guide.NewVocabulary(fakeVocab, func(id int32) []byte {
+		if id < 10 {
+			return nil
+		}
+		return fmt.Appendf(nil, "%d ", id)
+	}, 1<<20)
+})
+
+// guided is a request whose answer obeys an expression, with end token 0.
+func guided(t *testing.T, r Request, expression string) Request {
+	t.Helper()
+	g, err := guide.Compile(guide.Source{Kind: guide.Regex, Text: expression}, fakeWords())
+	require.NoError(t, err)
+	r.PromptTopN, r.StopIDs = -1, []int32{0}
+	r.Continuations = []Continuation{{Guide: g.Start(r.StopIDs)}}
+	return r
+}
+
+// wantGuided returns the tokens of a guided sequence by the fake runner's rule and its own masks.
+func wantGuided(t *testing.T, r Request, index int) []int32 {
+	t.Helper()
+	c := r.Continuations[index]
+	history, out := append(append([]int32(nil), r.Prompt...), c.Resumed...), []int32(nil)
+	p, state := r.Params, c.Guide
+	p.OutputIndex = c.OutputIndex
+	for len(c.Resumed)+len(out) < r.MaxTokens {
+		mask := make([]uint32, state.Words())
+		require.NoError(t, state.Mask(mask))
+		id := maskedToken(fakeToken(p, history), mask)
+		history, out = append(history, id), append(out, id)
+		if id == 0 {
+			break
+		}
+		var err error
+		state, err = state.Advance(id)
+		require.NoError(t, err)
+	}
+	return out
+}
+
+const oddNumbers = `([0-9]{1,2}[13579] ){3,20}`
+
+// Sequences under a grammar and others share steps, slots that are too few and blocks that run out.
+// Each gets the tokens that it gets alone, and two steps stay in flight.
+func TestGuidedAndFreeSequencesShareSteps(t *testing.T) {
+	gate := make(chan struct{}) // opens when all wait, so that blocks run out
+	l, f := start(t, Config{Chunk: 7, Runner: engine.RunnerConfig{KVBlocks: 9, MaxSequences: 4}}, func(f *fakeRunner) { f.gate = gate })
+	var wg, waiting sync.WaitGroup
+	waiting.Add(24)
+	ended := make([]bool, 24)
+	for i := range int32(24) {
+		r := Request{Prompt: prompt(5+int(i), i), MaxTokens: 40, Params: engine.SlotParams{Seed: uint64(i)}}
+		if i%3 == 0 {
+			r.PromptTopN = -1
+			wg.Go(func() {
+				s, err := submit(l, r)
+				waiting.Done()
+				require.NoError(t, err)
+				tokens, _, _, err := drain(t, s)
+				require.NoError(t, err)
+				require.Equal(t, want(r), tokens)
+			})
+			continue
+		}
+		r = guided(t, r, oddNumbers)
+		expected := wantGuided(t, r, 0)
+		wg.Go(func() {
+			streams, err := l.Submit(r)
+			waiting.Done()
+			require.NoError(t, err)
+			tokens, _, done, err := drain(t, streams[0])
+			require.NoError(t, err)
+			require.Equal(t, expected, tokens)
+			ended[i] = done.Reason == Stop
+		})
+	}
+	waiting.Wait()
+	close(gate)
+	wg.Wait()
+	require.Contains(t, ended, true)
+	require.Equal(t, depth, f.deepest)
+	require.Positive(t, l.Stats().Preempted)
+}
+
+// Continuations share the first state, and one that is resumed goes on as it would have.
+func TestGuidedContinuationsAndResume(t *testing.T) {
+	l, _ := start(t, Config{}, nil)
+	r := guided(t, Request{Prompt: prompt(30, 3), MaxTokens: 30, Params: engine.SlotParams{Seed: 5}}, oddNumbers)
+	r.Continuations = append(r.Continuations, r.Continuations[0])
+	r.Continuations[1].OutputIndex = 1
+	streams, err := l.Submit(r)
+	require.NoError(t, err)
+	var whole []int32
+	for i, s := range streams {
+		tokens, _, _, err := drain(t, s)
+		require.NoError(t, err)
+		require.Equal(t, wantGuided(t, r, i), tokens)
+		whole = tokens
+	}
+	for k := 1; k < len(whole); k++ {
+		again := r
+		again.Continuations = []Continuation{{OutputIndex: 1, Resumed: whole[:k], Guide: r.Continuations[1].Guide}}
+		for _, id := range whole[:k] {
+			again.Continuations[0].Guide, err = again.Continuations[0].Guide.Advance(id)
+			require.NoError(t, err)
+		}
+		streams, err := l.Submit(again)
+		require.NoError(t, err)
+		tokens, _, _, err := drain(t, streams[0])
+		require.NoError(t, err)
+		require.Equal(t, whole[k:], tokens)
+	}
+}
+
+// A grammar that the vocabulary cannot spell ends its own sequence, by name.
+func TestStuckGrammarEndsItsSequenceAlone(t *testing.T) {
+	l, _ := start(t, Config{}, nil)
+	stuck := guided(t, Request{Prompt: prompt(30, 3), MaxTokens: 30}, `123 x`)
+	other := Request{Prompt: prompt(9, 4), MaxTokens: 30, PromptTopN: -1}
+	streams, err := l.Submit(stuck)
+	require.NoError(t, err)
+	s, err := submit(l, other)
+	require.NoError(t, err)
+	_, _, _, err = drain(t, streams[0])
+	require.ErrorIs(t, err, ErrGuide)
+	require.ErrorIs(t, err, guide.ErrStuck)
+	tokens, _, _, err := drain(t, s)
+	require.NoError(t, err)
+	require.Equal(t, want(other), tokens)
+}
+
+// plainRunner has no masks that follow a step.
+type plainRunner struct{ engine.Runner }
+
+func TestLoopWithoutLateMasksRefusesGrammars(t *testing.T) {
+	l := New(Config{Context: 64, Runner: engine.RunnerConfig{KVBlocks: 4, BlockSize: 16, MaxSequences: 1}},
+		plainRunner{newFake(engine.RunnerConfig{})}, hclog.NewNullLogger())
+	_, err := l.Submit(guided(t, Request{Prompt: prompt(3, 1), MaxTokens: 3}, `a`))
+	require.ErrorIs(t, err, engine.ErrUnsupported)
+}

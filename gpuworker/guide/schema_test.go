@@ -1,0 +1,139 @@
+package guide
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSchemaTexts(t *testing.T) {
+	for name, tc := range map[string]struct {
+		schema  string
+		yes, no []string
+	}{
+		"any value": {
+			`{}`, []string{`1`, `-0.5e-3`, `"a\u00e9\ud83d\ude00"`, `[1]`, `{"a":{"b":[]}}`, `null`, "[\n  1,\n  2\n]"},
+			[]string{``, `01`, `"\ud83d"`, `[1,]`, `{"a" :1}`, `nul`, ` 1`, "\"\n\"", "\"\xff\""},
+		},
+		"properties in order": {
+			`{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"boolean"},"c":{"type":"null"}},"required":["b"],"additionalProperties":false}`,
+			[]string{`{"b":true}`, `{"a":1,"b":false}`, `{"a": 1, "b": true, "c": null}`, "{\n  \"a\": 1,\n  \"b\": true\n}", `{"b":true,"c":null}`},
+			[]string{`{}`, `{"a":1}`, `{"b":true,"a":1}`, `{"b":true,"d":1}`, `{"b":true,}`, `{"b":1}`, `{"a":1 ,"b":true}`},
+		},
+		"all optional": {
+			`{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"additionalProperties":{"type":"string"}}`,
+			[]string{`{}`, `{"a":1}`, `{"b":1}`, `{"a":1,"b":2,"x":"y"}`, `{"x":"y","aa":"z"}`, `{"":"z"}`},
+			[]string{`{"a":"y"}`, `{"x":1}`, `{"a":1,"a":"y"}`},
+		},
+		"required and not declared": {
+			`{"type":"object","required":["z"]}`, []string{`{"z":1}`, `{"z":1,"a":2}`}, []string{`{}`, `{"a":1}`, `{"a":1,"z":1}`},
+		},
+		"integers in a range": {
+			`{"type":"integer","minimum":-12,"exclusiveMaximum":105}`, []string{`-12`, `-1`, `0`, `-0`, `9`, `99`, `104`},
+			[]string{`-13`, `105`, `1000`, `-120`, `1.5`, `00`},
+		},
+		"numbers in a range": {
+			`{"type":"number","exclusiveMinimum":0.25,"maximum":10}`, []string{`0.26`, `0.250001`, `1`, `9.999`, `10`, `10.00`},
+			[]string{`0.25`, `0.2`, `10.001`, `-1`, `0`, `11`, `1e0`},
+		},
+		"multiples": {
+			`{"type":"integer","multipleOf":7,"minimum":0}`, []string{`0`, `7`, `14`, `700`}, []string{`1`, `8`, `-7`, `701`},
+		},
+		"strings of a length": {
+			`{"type":"string","minLength":2,"maxLength":3}`, []string{`"ab"`, `"éé"`, `"\ud83d\ude00a"`, `"\n\n\n"`, `"😀😀😀"`},
+			[]string{`"a"`, `"abcd"`, `""`},
+		},
+		"pattern and length": {
+			`{"type":"string","pattern":"^[a-z]+$|\"","maxLength":4}`, []string{`"abcd"`, `"X\"Y"`, `"\""`}, []string{`"abcde"`, `"aB"`, `"XXXX\""`},
+		},
+		"a pattern anywhere": {
+			`{"type":"string","pattern":"b(c|d)"}`, []string{`"bc"`, `"aabdz"`}, []string{`"b"`, `"cb"`},
+		},
+		"arrays": {
+			`{"type":"array","prefixItems":[{"type":"integer"},{"type":"null"}],"items":{"type":"boolean"},"minItems":1,"maxItems":4}`,
+			[]string{`[1]`, `[1,null]`, `[1, null, true]`, `[1,null,true,false]`}, []string{`[]`, `[null]`, `[1,true]`, `[1,null,true,true,true]`},
+		},
+		"items and bounds": {
+			`{"type":"array","items":{"type":"integer"},"minItems":2,"maxItems":3}`, []string{`[1,2]`, `[ 1, 2, 3 ]`}, []string{`[1]`, `[1,2,3,4]`, `[]`},
+		},
+		"no items": {`{"type":"array","items":false}`, []string{`[]`}, []string{`[1]`}},
+		"enum": {
+			`{"enum":[1,"a\n",null,[1,2],{"k":true}]}`, []string{`1`, `"a\n"`, `null`, `[1, 2]`, `{"k": true}`}, []string{`2`, `"a"`, `[1]`, `{}`},
+		},
+		"enum and type":  {`{"enum":[1,"a",2.5,10],"type":"integer","maximum":9}`, []string{`1`}, []string{`"a"`, `2.5`, `10`}},
+		"anyOf":          {`{"anyOf":[{"type":"integer"},{"type":"string","maxLength":1}]}`, []string{`12`, `"a"`}, []string{`"ab"`, `true`}},
+		"anyOf and type": {`{"type":"string","anyOf":[{"minLength":2},{"pattern":"^x$"}]}`, []string{`"x"`, `"ab"`}, []string{`"a"`, `1`}},
+		"allOf": {
+			`{"allOf":[{"type":"object","properties":{"a":{"type":"integer","minimum":3}},"required":["a"]},{"properties":{"a":{"maximum":4},"b":{"type":"null"}},"additionalProperties":false}]}`,
+			[]string{`{"a":3}`, `{"a":4,"b":null}`}, []string{`{}`, `{"a":5}`, `{"a":2}`, `{"a":3,"c":1}`},
+		},
+		"oneOf by a tag": {
+			`{"oneOf":[{"type":"object","properties":{"k":{"const":"a"},"v":{"type":"integer"}},"required":["k","v"]},{"type":"object","properties":{"k":{"const":"b"}},"required":["k"]},{"type":"null"}]}`,
+			[]string{`{"k":"a","v":1}`, `{"k":"b"}`, `null`}, []string{`{"k":"a"}`, `{"k":"c"}`, `1`},
+		},
+		"recursion": {
+			`{"$defs":{"t":{"type":"object","properties":{"v":{"type":"integer"},"kids":{"type":"array","items":{"$ref":"#/$defs/t"}}},"required":["v"],"additionalProperties":false}},"$ref":"#/$defs/t"}`,
+			[]string{`{"v":1}`, `{"v":1,"kids":[{"v":2,"kids":[]},{"v":3}]}`}, []string{`{"kids":[]}`, `{"v":1,"kids":[1]}`},
+		},
+		"formats": {
+			`{"type":"array","prefixItems":[{"type":"string","format":"date"},{"type":"string","format":"ipv4"},{"type":"string","format":"uuid"}]}`,
+			[]string{`["2024-12-31","10.0.255.1","123e4567-e89b-12d3-a456-426614174000"]`},
+			[]string{`["2024-13-31"]`, `["2024-02-30"]`, `["2024-12-31","10.0.256.1"]`},
+		},
+		"types in a list": {`{"type":["integer","null"]}`, []string{`1`, `null`}, []string{`1.5`, `"a"`}},
+		"true":            {`true`, []string{`1`, `"a"`}, nil},
+	} {
+		t.Run(name, func(t *testing.T) { checkTexts(t, Source{Kind: JSONSchema, Text: tc.schema}, tc.yes, tc.no) })
+	}
+}
+
+func TestSchemaRefusals(t *testing.T) {
+	for name, tc := range map[string]struct {
+		schema string
+		kind   error
+		path   string
+	}{
+		"no JSON":             {`{"type":`, ErrSyntax, "#"},
+		"two values":          {`{} {}`, ErrSyntax, "#"},
+		"a key twice":         {`{"type":"object","properties":{"a":{},"a":{}}}`, ErrSyntax, "#/properties/a"},
+		"an unknown type":     {`{"properties":{"a~/":{"type":"int"}}}`, ErrSyntax, "#/properties/a~0~1/type"},
+		"not":                 {`{"type":"object","properties":{"a":{"not":{"type":"null"}}}}`, ErrUnsupported, "#/properties/a/not"},
+		"not of all":          {`{"not":{}}`, ErrUnsupported, "#/not"},
+		"not of true":         {`{"not":true}`, ErrUnsupported, "#/not"},
+		"patternProperties":   {`{"patternProperties":{"^a":{"type":"null"}}}`, ErrUnsupported, "#/patternProperties"},
+		"contains":            {`{"contains":true}`, ErrUnsupported, "#/contains"},
+		"a foreign $ref":      {`{"$ref":"https://example.org/s"}`, ErrUnsupported, "#/$ref"},
+		"a dangling $ref":     {`{"$ref":"#/$defs/x"}`, ErrSyntax, "#/$ref"},
+		"a $ref to itself":    {`{"$ref":"#"}`, ErrUnsupported, "#"},
+		"a loop of two $refs": {`{"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"allOf":[{"$ref":"#/$defs/a"}]}},"$ref":"#/$defs/a"}`, ErrUnsupported, "#/$defs/a"},
+		"a $ref loop through anyOf": {
+			`{"$defs":{"a":{"anyOf":[{"$ref":"#/$defs/a"},{"type":"null"}]}},"$ref":"#/$defs/a"}`, ErrUnsupported, "#/$defs/a",
+		},
+		"nothing obeys it":      {`{"type":"object","properties":{"a":false},"required":["a"]}`, ErrUnsupported, ""},
+		"endless recursion":     {`{"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]}`, ErrUnsupported, ""},
+		"oneOf that overlaps":   {`{"oneOf":[{"type":"integer"},{"type":"number"}]}`, ErrUnsupported, "#/oneOf"},
+		"a long maxLength":      {`{"type":"string","maxLength":100000}`, ErrUnsupported, "#/maxLength"},
+		"an unknown format":     {`{"type":"string","format":"iri"}`, ErrUnsupported, "#/format"},
+		"lookahead":             {`{"type":"string","pattern":"(?=a)b"}`, ErrUnsupported, "#/pattern"},
+		"a word boundary":       {`{"type":"string","pattern":"a\\bc"}`, ErrUnsupported, "#/pattern"},
+		"uniqueItems":           {`{"type":"array","uniqueItems":true}`, ErrUnsupported, "#/uniqueItems"},
+		"items as a list":       {`{"type":"array","items":[{}]}`, ErrUnsupported, "#/items"},
+		"bounds of draft 4":     {`{"type":"number","minimum":1,"exclusiveMinimum":true}`, ErrUnsupported, "#/exclusiveMinimum"},
+		"a pattern too complex": {`{"type":"string","pattern":"a.{900}b.{900}c","maxLength":60000}`, ErrLimit, "#/pattern"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Compile(Source{Kind: JSONSchema, Text: tc.schema}, byteTokens())
+			require.ErrorIs(t, err, tc.kind)
+			var problem *Error
+			require.ErrorAs(t, err, &problem)
+			require.Equal(t, tc.path, problem.Path, problem.Problem)
+		})
+	}
+}
+
+func TestLenientSchemaNamesWhatItDrops(t *testing.T) {
+	g := compile(t, Source{Kind: JSONSchema, Lenient: true, Text: `{"type":"object","properties":{"a":{"type":"string","format":"iri",
+		"pattern":"(?=x)"},"b":{"not":{"type":"null"},"type":"integer"}},"required":["a","b"]}`})
+	require.Equal(t, []string{"#/properties/a/format", "#/properties/a/pattern", "#/properties/b/not"}, g.Dropped())
+	require.True(t, accepts(g, `{"a":"x","b":1}`))
+}

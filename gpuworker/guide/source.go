@@ -1,0 +1,80 @@
+package guide
+
+// Source is a constraint as the caller states it. Exactly one of its texts is used, by Kind.
+type Source struct {
+	Kind    Kind
+	Text    string   // of all kinds but Choice
+	Options []string // of Choice
+	// Lenient ignores what a JSON schema asks for and no mask honours; Grammar.Dropped lists it.
+	Lenient bool
+}
+
+// Kind is the language of a Source.
+type Kind int
+
+// Kinds of sources.
+const (
+	Choice     Kind = iota + 1 // the text is one of Options
+	Regex                      // the text matches a regular expression as a whole
+	JSONSchema                 // the text is a JSON value that a schema accepts
+	GBNF                       // the text is derived by a grammar in GBNF
+)
+
+// maxOptions bounds the texts of a choice.
+const maxOptions = 4096
+
+// Compile returns the grammar of a source for a vocabulary, or an *Error. It takes a bounded number of
+// steps, which depends on the source alone.
+func Compile(s Source, v *Vocabulary) (*Grammar, error) {
+	b := newBuilder()
+	root := b.rule()
+	var dropped []string
+	switch s.Kind {
+	case Choice:
+		b.bodies[root] = b.choice(s.Options)
+	case Regex:
+		if b.validText(s.Text); b.err == nil {
+			b.bodies[root] = b.pattern(plain, s.Text, true)
+		}
+	case JSONSchema:
+		if b.validText(s.Text); b.err == nil {
+			dropped = b.schema(s.Text, root, s.Lenient)
+		}
+	case GBNF:
+		if b.validText(s.Text); b.err == nil {
+			b.gbnf(s.Text, root)
+		}
+	default:
+		b.fail(ErrUnsupported, "it is of kind %d", s.Kind)
+	}
+	if b.err != nil {
+		return nil, b.err
+	}
+	g, err := b.finish(v)
+	if err != nil {
+		return nil, err
+	}
+	g.dropped = dropped
+	return g, nil
+}
+
+// choice is one of some texts.
+func (b *builder) choice(options []string) *node {
+	switch {
+	case len(options) == 0:
+		return b.fail(ErrSyntax, "it has no options")
+	case len(options) > maxOptions:
+		return b.fail(ErrLimit, "it has %d options, at most %d are read", len(options), maxOptions)
+	}
+	all, kids := 0, make([]*node, len(options))
+	for i, o := range options {
+		if all += len(o); all > maxSource {
+			return b.fail(ErrLimit, "its options have more than %d bytes", maxSource)
+		}
+		if b.validText(o); o == "" {
+			b.fail(ErrSyntax, "option %d is empty", i)
+		}
+		kids[i] = b.lit(o)
+	}
+	return b.alt(kids...)
+}

@@ -1,0 +1,179 @@
+package guide
+
+import (
+	"bytes"
+	"slices"
+	"sync/atomic"
+)
+
+// Vocabulary is the text of a model's tokens. It is immutable but for its cache of masks, and safe for
+// concurrent use.
+type Vocabulary struct {
+	size   int // ids, text or not
+	text   [][]byte
+	all    trie
+	slices []slice // the longest first
+
+	nextArena atomic.Uint64
+	masks     maskCache
+}
+
+// trie is some tokens by their bytes.
+//
+// It is in preorder: the children of a node follow it, and skip[i] is the node after the subtree of i. A
+// walk that refuses a byte goes to skip[i] and has dropped every token below.
+type trie struct {
+	bytes []byte  // last byte of each node
+	level []uint8 // bytes above each node
+	skip  []int32
+	first []int32 // tokens of node i are ids[first[i]:first[i+1]]
+	ids   []int32
+}
+
+// maxTokenBytes is the longest token that constrained text contains.
+const maxTokenBytes = 255
+
+// NewVocabulary returns the vocabulary of size ids. text returns the bytes of an id that is text, and
+// nothing for one that is not: control tokens, unused ones, those that a model never generates.
+// maxCache bounds the masks that are remembered, in bytes.
+func NewVocabulary(size int, text func(id int32) []byte, maxCache int) *Vocabulary {
+	v := &Vocabulary{size: size, text: make([][]byte, size)}
+	order := make([]int32, 0, size)
+	for id := range int32(size) {
+		if t := text(id); len(t) > 0 && len(t) <= maxTokenBytes {
+			v.text[id] = t
+			order = append(order, id)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int32) int { return bytes.Compare(v.text[a], v.text[b]) })
+	v.all, v.slices = newTrie(v.text, order), slicesOf(v.text, order, v.Words())
+	v.masks.limit = maxCache
+	return v
+}
+
+// newTrie makes the trie of ids in the order of their bytes.
+func newTrie(text [][]byte, order []int32) (t trie) {
+	var open []int32 // nodes of the present path
+	closeTo := func(depth int) {
+		for len(open) > depth {
+			t.skip[open[len(open)-1]] = int32(len(t.bytes))
+			open = open[:len(open)-1]
+		}
+	}
+	var last []byte
+	for _, id := range order {
+		b := text[id]
+		common := 0
+		for common < min(len(b), len(last)) && b[common] == last[common] {
+			common++
+		}
+		closeTo(common)
+		for i := common; i < len(b); i++ {
+			open = append(open, int32(len(t.bytes)))
+			t.bytes, t.level = append(t.bytes, b[i]), append(t.level, uint8(i))
+			t.skip, t.first = append(t.skip, 0), append(t.first, int32(len(t.ids)))
+		}
+		t.ids = append(t.ids, id)
+		last = b
+	}
+	closeTo(0)
+	t.first = append(t.first, int32(len(t.ids)))
+	return t
+}
+
+// Words is the length of a mask.
+func (v *Vocabulary) Words() int { return (v.size + 31) / 32 }
+
+// bytesOf returns the text of a token, nothing if it is not text.
+func (v *Vocabulary) bytesOf(id int32) []byte {
+	if id < 0 || int(id) >= v.size {
+		return nil
+	}
+	return v.text[id]
+}
+
+// canEnd reports whether id may end a constrained text: it is not text itself.
+func (v *Vocabulary) canEnd(id int32) bool { return id >= 0 && int(id) < v.size && v.text[id] == nil }
+
+// Words is the length of the masks of a state under a grammar.
+func (s State) Words() int { return s.grammar.vocabulary.Words() }
+
+// maxMaskWork bounds the derivatives of one mask: the sum of what they may visit, over the distinct
+// states of the walk, whether or not they are remembered. It is so large that grammars for people's
+// formats stay far below it.
+const maxMaskWork = 1 << 19
+
+// Mask sets mask, which has Words words, to the tokens that may follow: bit id%32 of word id/32. It
+// returns ErrStuck if there is none, and ErrWork if finding them takes more than a mask may.
+func (s State) Mask(mask []uint32) error {
+	g, v := s.grammar, s.grammar.vocabulary
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s.enter()
+	key := maskKey{g.mu.number, s.node.id}
+	if !v.masks.get(key, mask) {
+		g.mu.walks++
+		found, err := v.walk(s.arena, s.node, g.mu.walks, mask)
+		if err != nil {
+			return err
+		}
+		v.masks.put(key, mask, found)
+	}
+	if s.node.nullable {
+		for _, id := range s.ends {
+			mask[id>>5] |= 1 << (id & 31)
+		}
+	}
+	if slices.IndexFunc(mask, func(w uint32) bool { return w != 0 }) < 0 {
+		return ErrStuck
+	}
+	return nil
+}
+
+// walk sets the tokens whose bytes may follow a term, and returns their number. number is that of the walk.
+func (v *Vocabulary) walk(r *arena, from *node, number uint64, mask []uint32) (found int, err error) {
+	reach, work := r.plainReach(from, plainLengths[len(plainLengths)-1])
+	for i := range v.slices {
+		if s := &v.slices[i]; s.length <= reach {
+			copy(mask, s.mask)
+			found, err = s.rest.walk(r, from, number, mask, work)
+			return found + s.count, err
+		}
+	}
+	clear(mask)
+	return v.all.walk(r, from, number, mask, work)
+}
+
+// walk visits the trie beside the derivatives of a term. work is what the mask has cost already.
+func (t *trie) walk(r *arena, from *node, number uint64, mask []uint32, work uint32) (found int, err error) {
+	var path [maxTokenBytes + 1]*node
+	path[0] = from
+	for i := int32(0); int(i) < len(t.bytes); {
+		level := t.level[i]
+		at := path[level]
+		var to *node
+		if at.next != nil {
+			to = at.next[r.classOf[t.bytes[i]]]
+		}
+		if to == nil {
+			to = r.step(at, t.bytes[i])
+		}
+		if to.kind == kindNone {
+			i = t.skip[i]
+			continue
+		}
+		if to.seen != number {
+			to.seen = number
+			if work += r.costOf(to); work > maxMaskWork {
+				return 0, ErrWork
+			}
+		}
+		path[level+1] = to
+		for _, id := range t.ids[t.first[i]:t.first[i+1]] {
+			mask[id>>5] |= 1 << (id & 31)
+			found++
+		}
+		i++
+	}
+	return found, nil
+}
