@@ -1,0 +1,15 @@
+package config
+
+import (
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/doctable"
+)
+
+func TestDocumentHasEveryFlag(t *testing.T) {
+	flags := pflag.NewFlagSet("gateway", pflag.ContinueOnError)
+	(&Config{}).Register(flags)
+	doctable.Table{Page: "flags.md", Heading: "Flags of `millrace-gateway`", Columns: doctable.FlagColumns}.Compare(t, doctable.Flags(flags))
+}

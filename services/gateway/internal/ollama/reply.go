@@ -1,0 +1,131 @@
+package ollama
+
+import (
+	"encoding/json"
+	"time"
+
+	pb "github.com/millrace/millrace/proto/gen/millrace/v1"
+	"github.com/millrace/millrace/services/gateway/internal/httpapi"
+	"github.com/millrace/millrace/services/gateway/internal/target"
+	"github.com/millrace/millrace/services/gateway/internal/translate"
+)
+
+// ndjson is the content type of JSON objects, one a line.
+const ndjson = "application/x-ndjson"
+
+// part is an answer, or a part of one. Response is that of generate, Message that of chat.
+type part struct {
+	Model      string        `json:"model"`
+	CreatedAt  time.Time     `json:"created_at"`
+	Response   *string       `json:"response,omitempty"`
+	Message    *replyMessage `json:"message,omitempty"`
+	Done       bool          `json:"done"`
+	DoneReason string        `json:"done_reason,omitempty"`
+	*metrics
+	Millrace *translate.Origin `json:"millrace,omitempty"`
+}
+
+type replyMessage struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// metrics are counts, and durations in nanoseconds. Models are loaded before requests, which takes
+// none of their time.
+type metrics struct {
+	TotalDuration      int64  `json:"total_duration"`
+	LoadDuration       int64  `json:"load_duration"`
+	PromptEvalCount    uint32 `json:"prompt_eval_count"`
+	PromptEvalDuration int64  `json:"prompt_eval_duration"`
+	EvalCount          uint32 `json:"eval_count"`
+	EvalDuration       int64  `json:"eval_duration"`
+}
+
+// reply writes an answer.
+type reply struct {
+	begin   time.Time
+	now     func() time.Time
+	request *common
+	chat    bool
+
+	out     *httpapi.Stream
+	started *pb.Started
+}
+
+// answer answers a request. A request without input is a client's way to load a model before it
+// needs it; the answer says whether the model serves.
+func (d *Dialect) answer(x *httpapi.Exchange, in *pb.GenerateRequest, r *reply) error {
+	if in.GetInput() == nil {
+		if _, err := d.find(x, r.request.Model); err != nil {
+			return err
+		}
+		p := r.part("")
+		p.Done, p.DoneReason = true, "load"
+		return x.WriteJSON(p)
+	}
+	g, err := d.client.Generate(x.Context(), in)
+	if err != nil {
+		return paths.Failure(err)
+	}
+	if r.request.streams() {
+		r.out = x.Stream(ndjson)
+		return paths.Failure(g.Each(r.event))
+	}
+	a, err := target.Collect(g, 1)
+	if err != nil {
+		return paths.Failure(err)
+	}
+	r.started = a.Started
+	return x.WriteJSON(r.last(a.Outputs[0].Text, a.Outputs[0].Finished))
+}
+
+// part returns a part of the answer with a text.
+func (r *reply) part(text string) *part {
+	p := &part{Model: r.request.Model, CreatedAt: r.now().UTC()}
+	if r.chat {
+		p.Message = &replyMessage{"assistant", text}
+	} else {
+		p.Response = &text
+	}
+	return p
+}
+
+// last returns the last part of the answer.
+func (r *reply) last(text string, f *pb.Finished) *part {
+	p := r.part(text)
+	p.Done, p.DoneReason = true, "length"
+	if f.GetReason() == pb.FinishReason_FINISH_REASON_STOP {
+		p.DoneReason = "stop"
+	}
+	p.metrics = &metrics{
+		TotalDuration: r.now().Sub(r.begin).Nanoseconds(), PromptEvalCount: r.started.GetPromptTokens(),
+		PromptEvalDuration: f.GetTimings().GetPrefill().AsDuration().Nanoseconds(),
+		EvalCount:          f.GetUsage().GetCompletionTokens(), EvalDuration: f.GetTimings().GetDecode().AsDuration().Nanoseconds(),
+	}
+	p.Millrace = translate.OriginOf(r.started, r.request.Options.Seed)
+	return p
+}
+
+// event writes the object of an event.
+func (r *reply) event(e *pb.GenerateResponse) error {
+	var p *part
+	switch e := e.GetEvent().(type) {
+	case *pb.GenerateResponse_Started:
+		r.started = e.Started
+		return nil
+	case *pb.GenerateResponse_Tokens:
+		if e.Tokens.GetText() == "" {
+			return nil
+		}
+		p = r.part(e.Tokens.GetText())
+	case *pb.GenerateResponse_Finished:
+		p = r.last("", e.Finished)
+	default:
+		return nil
+	}
+	raw, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return r.out.Write(append(raw, '\n'))
+}
